@@ -1,0 +1,1 @@
+//! iwperf as a library.

@@ -1,0 +1,2 @@
+//! iwperf.
+fn main() {}

@@ -1,0 +1,18 @@
+//! Poll-mode data plane: ports and their queues, packet buffers, hugepage regions and the clock.
+//!
+//! Two backends stand behind one [`Port`] trait and one [`Mbuf`] type: DPDK (feature `dpdk`, on by default)
+//! and an in-memory link that loses, delays, reorders, duplicates and corrupts by a seeded plan.
+//! Nothing here knows of TCP or iWARP.
+
+pub mod clock;
+pub mod link;
+pub mod mbuf;
+pub mod mempool;
+pub mod port;
+pub mod region;
+
+pub use clock::Clock;
+pub use mbuf::{Checksum, Mbuf, TxOffload};
+pub use mempool::Mempool;
+pub use port::{BURST, Burst, LinkState, Offloads, Port, PortCounters, PortInfo};
+pub use region::Region;

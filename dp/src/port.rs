@@ -1,0 +1,123 @@
+//! The one door through which frames come and go.
+//!
+//! A [`Port`] is one receive queue and one transmit queue of a device, owned by one thread. The trait is
+//! object-safe and called once per burst, so no type parameter runs through the layers above.
+
+use std::os::fd::BorrowedFd;
+
+use arrayvec::ArrayVec;
+use bitflags::bitflags;
+
+use crate::{Mbuf, Mempool};
+
+/// Frames that one call moves at most.
+pub const BURST: usize = 64;
+
+/// Frames on their way into or out of a port, oldest first.
+pub type Burst = ArrayVec<Mbuf, BURST>;
+
+bitflags! {
+    /// What a port does by itself. What is missing is done in software above.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    pub struct Offloads: u32 {
+        /// Fills in the IPv4 header checksum of a frame whose [`TxOffload`](crate::TxOffload) asks for it.
+        const TX_IPV4_CHECKSUM = 1 << 0;
+        /// Fills in the TCP checksum; the pseudo-header sum is in the checksum field already.
+        const TX_TCP_CHECKSUM = 1 << 1;
+        /// Sends frames of several segments.
+        const TX_MULTI_SEGMENT = 1 << 2;
+        /// Cuts a large TCP frame at `tso_segment_octets`.
+        const TX_TSO = 1 << 3;
+        /// Reports the state of the IPv4 header checksum of a received frame.
+        const RX_IPV4_CHECKSUM = 1 << 4;
+        /// Reports the state of the TCP checksum of a received frame.
+        const RX_TCP_CHECKSUM = 1 << 5;
+        /// Joins consecutive TCP segments into one large frame.
+        const RX_LRO = 1 << 6;
+        /// Receives into chains of buffers.
+        const RX_SCATTER = 1 << 7;
+        /// Spreads flows over queues by a hash of addresses and ports.
+        const RX_RSS = 1 << 8;
+    }
+}
+
+/// What does not change while a port runs.
+#[derive(Clone, Debug)]
+pub struct PortInfo {
+    /// Name for messages: `net_vhost0`, `0000:03:00.0`, `link-a`.
+    pub name: String,
+    /// Ethernet address.
+    pub mac: [u8; 6],
+    /// Largest IP packet, octets; the frame has 14 (or 18, with a VLAN tag) more.
+    pub mtu: u16,
+    /// What the port does by itself.
+    pub offloads: Offloads,
+}
+
+/// Whether frames can pass.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LinkState {
+    /// They can.
+    Up,
+    /// Carrier lost, or the vhost peer is gone. Frames given to the port are dropped and counted.
+    Down,
+}
+
+/// Plain counters, never reset.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PortCounters {
+    /// Frames received.
+    pub rx_frames: u64,
+    /// Octets received, Ethernet header included.
+    pub rx_octets: u64,
+    /// Frames handed to the device or link.
+    pub tx_frames: u64,
+    /// Octets handed to the device or link.
+    pub tx_octets: u64,
+    /// Frames the device dropped on receive (missed, errors).
+    pub rx_dropped: u64,
+    /// Times no buffer was left to receive into.
+    pub rx_no_mbuf: u64,
+    /// Frames that a full transmit ring left with the caller.
+    pub tx_ring_full: u64,
+    /// Frames dropped because the link was down.
+    pub tx_link_down: u64,
+    /// Frames dropped because the port could not send them (too long, too many segments).
+    pub tx_dropped: u64,
+    /// Changes of link state seen.
+    pub link_changes: u64,
+}
+
+/// One receive and one transmit queue of a device.
+pub trait Port: Send {
+    /// What the port is.
+    fn info(&self) -> &PortInfo;
+
+    /// The pool that received frames come from and frames to send should come from.
+    fn mempool(&self) -> &Mempool;
+
+    /// Moves received frames into the free places of `frames`; returns how many.
+    ///
+    /// `now_us` is the caller's clock: a simulated link delivers what is due, a device ignores it.
+    fn rx_burst(&mut self, now_us: u64, frames: &mut Burst) -> usize;
+
+    /// Sends from the front of `frames` and removes what was taken; the rest (a full ring) stays for the
+    /// next call. Returns how many were taken. With the link down all are taken, dropped and counted.
+    fn tx_burst(&mut self, now_us: u64, frames: &mut Burst) -> usize;
+
+    /// Link state, cheap enough to ask every few milliseconds.
+    fn link_state(&mut self) -> LinkState;
+
+    /// The counters so far.
+    fn counters(&self) -> PortCounters;
+
+    /// A descriptor that turns readable when frames wait, where the device has one.
+    fn poll_fd(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+
+    /// When the next frame of a simulated link is due, microseconds; `None` for devices.
+    fn next_due_us(&self) -> Option<u64> {
+        None
+    }
+}

@@ -1,0 +1,109 @@
+//! What a stack is told when it is made. Every limit has a name and a default.
+
+use arrayvec::ArrayVec;
+use dp::Offloads;
+
+use crate::facade::{Duration, EthernetAddress, IpAddress, IpCidr};
+
+/// Addresses, sizes and limits of one stack.
+#[derive(Clone, Debug)]
+pub struct StackConfig {
+    /// Our Ethernet address.
+    pub mac: EthernetAddress,
+    /// VLAN id (1..=4094) put on every frame sent and required of every frame received.
+    pub vlan: Option<u16>,
+    /// Our addresses with their prefix lengths; both families may be mixed.
+    pub addresses: ArrayVec<IpCidr, 8>,
+    /// Where packets for other networks go, at most one for each family.
+    pub gateways: ArrayVec<IpAddress, 2>,
+    /// Largest IP packet, octets.
+    pub mtu: u16,
+    /// What the port does by itself.
+    pub offloads: Offloads,
+    /// Bounds on everything that a peer or a user can make grow.
+    pub limits: Limits,
+    /// How each connection behaves.
+    pub tcp: TcpConfig,
+    /// Key of ISNs, ports and everything else that must not be guessed. OS entropy, but for tests.
+    pub seed: [u8; 32],
+}
+
+/// Bounds of one stack.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Connections in any state, TIME-WAIT included.
+    pub connections: usize,
+    /// Listening ports.
+    pub listeners: usize,
+    /// Connections of one listener that are not established yet.
+    pub backlog: usize,
+    /// Entries of the neighbour table.
+    pub neighbors: usize,
+    /// Segments that all connections together hold for transmission.
+    pub tx_segments: usize,
+    /// Events waiting for [`Stack::event`](crate::Stack::event).
+    pub events: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self { connections: 16_384, listeners: 64, backlog: 1024, neighbors: 1024, tx_segments: 32_768, events: 4096 }
+    }
+}
+
+/// How each connection behaves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TcpConfig {
+    /// Offer timestamps (RFC 7323).
+    pub timestamps: bool,
+    /// Offer SACK (RFC 2018).
+    pub sack: bool,
+    /// Receive window, octets, also the bound on out-of-order octets held. Sets the window scale.
+    pub recv_window_octets: u32,
+    /// Octets a connection holds for transmission (unsent and unacknowledged).
+    pub send_buffer_octets: u32,
+    /// RTO before the first measurement (RFC 6298: 1 s).
+    pub rto_initial: Duration,
+    /// Floor of the RTO, above the peer's delayed ACK.
+    pub rto_min: Duration,
+    /// Ceiling of the RTO.
+    pub rto_max: Duration,
+    /// Retransmissions of one SYN before giving up.
+    pub syn_retries: u8,
+    /// How long data may stay unacknowledged before the connection is given up (RFC 9293 R2).
+    pub user_timeout: Duration,
+    /// Longest delay of an ACK (RFC 9293: below 0.5 s).
+    pub delayed_ack: Duration,
+    /// Idle time before the first keepalive probe; `None`: no keepalive.
+    pub keepalive_idle: Option<Duration>,
+    /// Time between keepalive probes.
+    pub keepalive_interval: Duration,
+    /// Unanswered keepalive probes before the connection is given up.
+    pub keepalive_probes: u8,
+    /// TIME-WAIT (twice the MSL).
+    pub time_wait: Duration,
+    /// Hop limit / TTL of what we send.
+    pub hop_limit: u8,
+}
+
+impl Default for TcpConfig {
+    fn default() -> Self {
+        Self {
+            timestamps: true,
+            sack: true,
+            recv_window_octets: 1 << 20,
+            send_buffer_octets: 1 << 20,
+            rto_initial: Duration::from_secs(1),
+            rto_min: Duration::from_millis(50),
+            rto_max: Duration::from_secs(60),
+            syn_retries: 6,
+            user_timeout: Duration::from_secs(10),
+            delayed_ack: Duration::from_millis(10),
+            keepalive_idle: None,
+            keepalive_interval: Duration::from_secs(10),
+            keepalive_probes: 5,
+            time_wait: Duration::from_secs(10),
+            hop_limit: 64,
+        }
+    }
+}

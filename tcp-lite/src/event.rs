@@ -1,0 +1,76 @@
+//! What a stack tells its user.
+
+use dp::Mbuf;
+
+use crate::stack::{ConnId, ListenerId};
+
+/// Octets of a stream, handed over in or out of order as soon as they passed TCP's checks.
+///
+/// Octets handed up are never shown again. Offsets count from the first octet the peer sent (its ISN + 1).
+pub struct Received {
+    /// Stream offset of the first octet of `buf`.
+    pub offset: u64,
+    /// The payload: exactly the new octets, possibly a chain.
+    pub buf: Mbuf,
+    /// The in-order frontier after this segment: all octets below it have been handed up.
+    pub frontier: u64,
+}
+
+/// Something happened. Events come in the order in which they happened.
+pub enum Event {
+    /// A connection is established: ours (`listener` is `None`) or one that a listener accepted.
+    Established {
+        /// The connection.
+        conn: ConnId,
+        /// Who accepted it.
+        listener: Option<ListenerId>,
+    },
+    /// Octets arrived.
+    Received {
+        /// The connection.
+        conn: ConnId,
+        /// The octets.
+        received: Received,
+    },
+    /// A connection that had refused a segment ([`SendError::BufferFull`](crate::SendError)) takes segments again.
+    Writable {
+        /// The connection.
+        conn: ConnId,
+    },
+    /// The peer's FIN was reached in order: nothing follows. We may still send.
+    PeerClosed {
+        /// The connection.
+        conn: ConnId,
+    },
+    /// The connection is over; its id is dead. Comes once for each connection, and last. After a graceful close
+    /// it comes when TIME-WAIT begins or, for the passive side, when our FIN is acknowledged.
+    Closed {
+        /// The connection.
+        conn: ConnId,
+        /// Why.
+        reason: CloseReason,
+    },
+}
+
+/// Why a connection ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CloseReason {
+    /// Both sides sent FIN and saw it acknowledged.
+    #[error("closed by both sides")]
+    Graceful,
+    /// The peer sent RST.
+    #[error("reset by the peer")]
+    Reset,
+    /// RST in answer to our SYN.
+    #[error("connection refused")]
+    Refused,
+    /// No answer in time (SYN retries, user timeout, keepalive).
+    #[error("the peer does not answer")]
+    TimedOut,
+    /// No Ethernet address for the next hop, or ICMP said so while connecting.
+    #[error("the peer cannot be reached")]
+    Unreachable,
+    /// [`Stack::abort`](crate::Stack::abort) was called.
+    #[error("aborted locally")]
+    Aborted,
+}

@@ -1,0 +1,75 @@
+//! Our TCP: RFC 9293 with a send queue of frozen segments.
+
+use std::net::SocketAddr;
+
+use dp::Mbuf;
+
+/// Why a segment was not taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SendError {
+    /// Not established, or our FIN was asked for, or a dead id.
+    #[error("the connection is closed for sending")]
+    Closed,
+    /// `TcpConfig::send_buffer_octets` or `Limits::tx_segments` is reached.
+    #[error("the send buffer is full")]
+    BufferFull,
+    /// The pool is empty: try again in the next turn.
+    #[error("no packet buffer is free")]
+    NoMbuf,
+}
+
+/// A segment under construction, in a buffer that TCP owns: room for EMSS octets, headroom in front for headers.
+pub struct SegmentBuf {
+    pub(crate) buf: Mbuf,
+    pub(crate) emss: usize,
+}
+
+impl SegmentBuf {
+    /// Octets it can hold in all (EMSS when it was made).
+    pub fn capacity(&self) -> usize {
+        self.emss
+    }
+
+    /// Octets written so far.
+    pub fn len(&self) -> usize {
+        self.buf.len()
+    }
+
+    /// Whether nothing was written yet.
+    pub fn is_empty(&self) -> bool {
+        self.buf.is_empty()
+    }
+
+    /// Grows by `octets` and returns them for writing (old contents), or `None` when they do not fit.
+    pub fn append(&mut self, octets: usize) -> Option<&mut [u8]> {
+        if self.buf.len() + octets > self.emss {
+            return None;
+        }
+        self.buf.append(octets)
+    }
+}
+
+/// What a connection looks like from outside.
+#[derive(Clone, Copy, Debug)]
+pub struct ConnInfo {
+    /// Our address and port.
+    pub local: SocketAddr,
+    /// The peer's.
+    pub remote: SocketAddr,
+    /// Largest payload of a segment, octets: constant but for path MTU changes.
+    pub emss: usize,
+    /// Stream offset that the next pushed octet will have (octets pushed so far).
+    pub send_offset: u64,
+    /// Octets the send buffer still takes.
+    pub send_space: usize,
+    /// Octets sent or queued and not acknowledged.
+    pub unacknowledged: u64,
+    /// The in-order frontier of reception.
+    pub frontier: u64,
+    /// Smoothed round-trip time, microseconds; 0 before the first measurement.
+    pub srtt_us: u32,
+    /// Congestion window, octets.
+    pub cwnd: u32,
+    /// Segments sent again.
+    pub retransmits: u64,
+}
