@@ -1,4 +1,5 @@
 //! iWARP: RDMA over TCP, in user space.
+
 pub mod ddp;
 pub mod engine;
 pub mod memory;

@@ -1,1 +1,39 @@
-//! verbs
+//! The objects users hold. Names follow libibverbs and librdmacm.
+//!
+//! | here | libibverbs, librdmacm |
+//! |---|---|
+//! | [`Context`] | `ibv_context` |
+//! | [`ProtectionDomain`] | `ibv_pd` |
+//! | [`MemoryRegion`] | `ibv_mr` |
+//! | [`CompletionQueue`], [`WorkCompletion`] | `ibv_cq`, `ibv_wc` |
+//! | [`CompletionChannel`] | `ibv_comp_channel` |
+//! | [`QueuePair`], [`SendRequest`], [`RecvRequest`] | `ibv_qp`, `ibv_send_wr`, `ibv_recv_wr` |
+//! | [`CmId`], [`CmEvent`], [`EventChannel`] | `rdma_cm_id`, `rdma_cm_event`, `rdma_event_channel` |
+//!
+//! Every object may be used from any thread. What moves the data is an [`Engine`](crate::engine::Engine).
+
+mod channel;
+mod cm;
+mod context;
+mod cq;
+mod error;
+mod mr;
+mod pd;
+mod qp;
+mod wr;
+
+pub use channel::CompletionChannel;
+pub use cm::{CmEvent, CmEventKind, CmId, ConnParam, EventChannel, MAX_PRIVATE_DATA};
+pub use context::{Context, ContextConfig, ContextLimits};
+pub use cq::{CompletionQueue, WcOpcode, WcStatus, WorkCompletion};
+pub use error::{ConnectionError, StreamError, VerbsError};
+pub use mr::MemoryRegion;
+pub use pd::ProtectionDomain;
+pub use qp::{QpInit, QpState, QueuePair};
+pub use wr::{MAX_INLINE, MAX_SGE, RecvRequest, RemoteAddr, SendFlags, SendOp, SendRequest, Sge};
+
+pub(crate) use channel::Notifier;
+pub(crate) use cm::{CmCommand, CmShared};
+pub(crate) use context::ContextShared;
+pub(crate) use cq::CqShared;
+pub(crate) use qp::QpShared;

@@ -1,0 +1,104 @@
+//! Errors of calls, and what ended a connection.
+
+use tcp_lite::CloseReason;
+
+/// Why a call was refused. Nothing was changed.
+#[derive(Debug, thiserror::Error)]
+pub enum VerbsError {
+    /// A queue has no room: poll completions first, or make it deeper.
+    #[error("the {0} queue is full: reap completions before posting more")]
+    QueueFull(&'static str),
+    /// The queue pair's state does not allow it.
+    #[error("the queue pair is in state {0:?}")]
+    InvalidState(super::QpState),
+    /// A request with more than `max_sge` (or, for a Read, one) elements.
+    #[error("too many scatter/gather elements: {got}, at most {max}")]
+    TooManySge {
+        /// In the request.
+        got: usize,
+        /// Allowed.
+        max: usize,
+    },
+    /// More than 2^32 - 1 octets, or more than the queue pair's inline limit.
+    #[error("a message of {got} octets is too long: at most {max}")]
+    TooLong {
+        /// In the request.
+        got: u64,
+        /// Allowed.
+        max: u64,
+    },
+    /// A key, range or right of local memory is wrong.
+    #[error("local memory: {0}")]
+    LocalProtection(String),
+    /// A limit of the context is reached.
+    #[error("limit reached: {name} = {limit}")]
+    Limit {
+        /// The limit's name in [`ContextLimits`](super::ContextLimits).
+        name: &'static str,
+        /// Its value.
+        limit: usize,
+    },
+    /// A parameter is out of range.
+    #[error("{0}")]
+    Invalid(String),
+    /// No engine is there to carry the connection.
+    #[error("the context has no engine: make one before connecting or listening")]
+    NoEngine,
+    /// The system refused memory or a descriptor.
+    #[error("{0}")]
+    System(#[from] std::io::Error),
+    /// Memory for a region could not be had.
+    #[error(transparent)]
+    Region(#[from] dp::region::RegionError),
+}
+
+/// What the documents call an error: layer, type and code of RFC 5040 section 4.8.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StreamError {
+    /// 0 RDMAP, 1 DDP, 2 MPA (LLP).
+    pub layer: u8,
+    /// Error type.
+    pub etype: u8,
+    /// Error code.
+    pub code: u8,
+    /// Whether the peer said so by a Terminate (else it was found here).
+    pub from_peer: bool,
+}
+
+impl std::fmt::Display for StreamError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let who = if self.from_peer { "the peer terminated" } else { "terminated" };
+        let Self { layer, etype, code, .. } = self;
+        let name = crate::rdmap::error_name(*layer, *etype, *code);
+        write!(f, "{who} the stream: {name} (layer {layer:#x}, type {etype:#x}, code {code:#04x})")
+    }
+}
+
+/// Why a connection could not be made or ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ConnectionError {
+    /// TCP's reason.
+    #[error("{0}")]
+    Tcp(CloseReason),
+    /// The peer rejected the connection; its private data comes with the event.
+    #[error("the peer rejected the connection")]
+    Rejected,
+    /// No MPA Request or Reply in time.
+    #[error("the peer did not complete MPA startup in time")]
+    StartupTimeout,
+    /// An MPA startup frame that the documents forbid.
+    #[error("MPA startup failed: {0}")]
+    Startup(&'static str),
+    /// An error of the RDMA stream.
+    #[error("{0}")]
+    Stream(StreamError),
+    /// The peer closed in the middle of an FPDU or with work outstanding.
+    #[error("the peer closed the connection")]
+    PeerClosed,
+    /// The peer did not finish a close or Terminate in time.
+    #[error("the peer did not close the connection in time")]
+    CloseTimeout,
+    /// Out of resources (connections, ports, neighbours).
+    #[error("no resources for the connection")]
+    NoResources,
+}
