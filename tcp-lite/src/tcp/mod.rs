@@ -1,5 +1,16 @@
 //! Our TCP: RFC 9293 with a send queue of frozen segments.
 
+mod ctx;
+pub(crate) mod header;
+mod recv;
+mod send;
+mod tcb;
+
+pub(crate) use ctx::Ctx;
+pub(crate) use recv::ReorderSlab;
+pub(crate) use send::SegmentSlab;
+pub(crate) use tcb::{Birth, State, Tcb, Transmission, Verdict};
+
 use std::net::SocketAddr;
 
 use dp::Mbuf;

@@ -1,0 +1,64 @@
+//! What a control block borrows from its stack for one call: time, buffers, shared storage, the event queue.
+//!
+//! A [`Tcb`](super::Tcb) holds nothing that is shared; whatever it needs of its surroundings comes in here.
+
+use std::collections::VecDeque;
+
+use dp::{Mbuf, Mempool};
+
+use super::{ReorderSlab, SegmentSlab};
+use crate::stack::{ConnId, ListenerId, StackCounters};
+use crate::{CloseReason, Event, Instant, Received, TcpConfig};
+
+/// One call's surroundings.
+pub(crate) struct Ctx<'a> {
+    /// The time of the turn.
+    pub(crate) now: Instant,
+    /// How connections behave.
+    pub(crate) config: &'a TcpConfig,
+    /// Where fresh packet buffers come from.
+    pub(crate) pool: &'a Mempool,
+    /// Records of segments queued for transmission, of all connections.
+    pub(crate) segments: &'a mut SegmentSlab,
+    /// Records of out-of-order ranges, of the connections that have any.
+    pub(crate) reorder: &'a mut ReorderSlab,
+    /// The stack's counters.
+    pub(crate) counters: &'a mut StackCounters,
+    /// Where events go.
+    pub(crate) events: &'a mut VecDeque<Event>,
+    /// Received octets are dropped (and come again) while more events than this wait. Other events, a few for
+    /// each connection, are always taken.
+    pub(crate) events_limit: usize,
+    /// The connection being worked on.
+    pub(crate) conn: ConnId,
+    /// Who accepted it.
+    pub(crate) listener: Option<ListenerId>,
+}
+
+impl Ctx<'_> {
+    /// Whether received octets can be handed up.
+    pub(crate) fn takes_octets(&self) -> bool {
+        self.events.len() < self.events_limit
+    }
+
+    pub(crate) fn received(&mut self, offset: u64, buf: Mbuf, frontier: u64) {
+        self.events
+            .push_back(Event::Received { conn: self.conn, received: Received { offset, buf, frontier } });
+    }
+
+    pub(crate) fn established(&mut self) {
+        self.events.push_back(Event::Established { conn: self.conn, listener: self.listener });
+    }
+
+    pub(crate) fn writable(&mut self) {
+        self.events.push_back(Event::Writable { conn: self.conn });
+    }
+
+    pub(crate) fn peer_closed(&mut self) {
+        self.events.push_back(Event::PeerClosed { conn: self.conn });
+    }
+
+    pub(crate) fn closed(&mut self, reason: CloseReason) {
+        self.events.push_back(Event::Closed { conn: self.conn, reason });
+    }
+}
