@@ -12,7 +12,7 @@ pub mod port;
 pub mod region;
 
 pub use clock::Clock;
-pub use mbuf::{Checksum, Mbuf, TxOffload};
+pub use mbuf::{Checksum, ExtBuf, Mbuf, TxOffload};
 pub use mempool::Mempool;
 pub use port::{BURST, Burst, LinkState, Offloads, Port, PortCounters, PortInfo};
 pub use region::Region;

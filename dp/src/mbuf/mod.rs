@@ -6,6 +6,21 @@
 //!
 //! Inside, either a buffer of a heap pool (`heap.rs`) or a DPDK `rte_mbuf` (`dpdk.rs`).
 
+#[cfg(test)]
+mod model_tests;
+#[cfg(test)]
+mod tests;
+
+mod external;
+pub(crate) mod heap;
+
+use std::fmt;
+
+pub use external::ExtBuf;
+
+use crate::Mempool;
+use crate::mempool::Backend;
+
 /// Octets left free in front of the data of a fresh buffer: room for Ethernet, VLAN, IPv6 and TCP with all options.
 pub const HEADROOM: usize = 128;
 
@@ -43,79 +58,121 @@ pub struct TxOffload {
     pub l4_octets: u8,
 }
 
+/// Segments a chain may have.
+pub const MAX_SEGMENTS: usize = 64;
+
 /// An owned packet buffer: one or more segments, never empty of segments.
+///
+/// Dropping it gives each segment's storage back to its pool when this was the last view of it.
 pub struct Mbuf {
-    _private: (),
+    raw: Raw,
+}
+
+/// Which backend the buffer is of. Both kinds of chain offer the methods of [`Mbuf`] under the same names.
+pub(crate) enum Raw {
+    /// Of a heap pool.
+    Heap(heap::Chain),
+}
+
+/// Evaluates one expression for whichever chain is inside.
+macro_rules! each {
+    ($raw:expr, $chain:ident => $result:expr) => {
+        match $raw {
+            Raw::Heap($chain) => $result,
+        }
+    };
 }
 
 impl Mbuf {
+    /// A view of all of `memory`, which is read-only and lives until the last view of it has gone, or `None` when
+    /// `pool` has no descriptor left. Meant to be chained behind a buffer with the headers.
+    pub fn external(pool: &Mempool, memory: ExtBuf) -> Option<Self> {
+        match &pool.backend {
+            Backend::Heap(pool) => Some(Self::from_raw(Raw::Heap(heap::Chain::external(pool, memory)?))),
+        }
+    }
+
+    pub(crate) fn from_raw(raw: Raw) -> Self {
+        Self { raw }
+    }
+
     /// Octets in all segments.
+    #[inline]
     pub fn len(&self) -> usize {
-        todo!()
+        each!(&self.raw, chain => chain.len())
     }
 
     /// Whether there are no octets.
+    #[inline]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
     /// Segments in the chain, at least 1.
+    #[inline]
     pub fn segment_count(&self) -> usize {
-        todo!()
+        each!(&self.raw, chain => chain.segment_count())
     }
 
     /// The segments' octets, in order. Some may be empty.
+    #[inline]
     pub fn segments(&self) -> impl Iterator<Item = &[u8]> + Clone {
-        [].into_iter()
+        match &self.raw {
+            Raw::Heap(chain) => Segments::Heap(chain.segments()),
+        }
     }
 
     /// The first segment's octets.
+    #[inline]
     pub fn head(&self) -> &[u8] {
-        todo!()
+        each!(&self.raw, chain => chain.head())
     }
 
     /// The first segment's octets for writing; `None` while the storage has another owner.
+    #[inline]
     pub fn head_mut(&mut self) -> Option<&mut [u8]> {
-        todo!()
+        each!(&mut self.raw, chain => chain.head_mut())
     }
 
-    /// Free octets in front of the first segment's data.
+    /// Free octets in front of the first segment's data; 0 where it is external memory.
+    #[inline]
     pub fn headroom(&self) -> usize {
-        todo!()
+        each!(&self.raw, chain => chain.headroom())
     }
 
-    /// Free octets behind the last segment's data.
+    /// Free octets behind the last segment's data; 0 where it is external memory.
+    #[inline]
     pub fn tailroom(&self) -> usize {
-        todo!()
+        each!(&self.raw, chain => chain.tailroom())
     }
 
     /// Grows the first segment by `octets` at its front and returns them (old contents); `None` when the headroom
     /// is too small or the storage has another owner.
+    #[inline]
     pub fn prepend(&mut self, octets: usize) -> Option<&mut [u8]> {
-        let _ = octets;
-        todo!()
+        each!(&mut self.raw, chain => chain.prepend(octets))
     }
 
     /// Grows the last segment by `octets` and returns them (old contents); `None` when the tailroom is too small
     /// or the storage has another owner.
+    #[inline]
     pub fn append(&mut self, octets: usize) -> Option<&mut [u8]> {
-        let _ = octets;
-        todo!()
+        each!(&mut self.raw, chain => chain.append(octets))
     }
 
     /// Drops `octets` from the front; whole segments are given back. Works on shared storage (it is a view).
     ///
     /// # Panics
     /// When there are fewer octets.
+    #[inline]
     pub fn advance(&mut self, octets: usize) {
-        let _ = octets;
-        todo!()
+        each!(&mut self.raw, chain => chain.advance(octets));
     }
 
     /// Keeps the first `octets`, drops the rest. No effect when there are fewer.
+    #[inline]
     pub fn truncate(&mut self, octets: usize) {
-        let _ = octets;
-        todo!()
+        each!(&mut self.raw, chain => chain.truncate(octets));
     }
 
     /// Appends the segments of `tail`, which must come from the same kind of pool (both heap or both DPDK).
@@ -123,48 +180,106 @@ impl Mbuf {
     ///
     /// # Errors
     /// Gives `tail` back when the chain would exceed [`MAX_SEGMENTS`] or the kinds differ.
-    pub fn chain(&mut self, tail: Mbuf) -> Result<(), Mbuf> {
-        Err(tail)
+    pub fn chain(&mut self, tail: Self) -> Result<(), Self> {
+        match (&mut self.raw, tail.raw) {
+            (Raw::Heap(chain), Raw::Heap(tail)) => {
+                chain.chain(tail).map_err(|tail| Self { raw: Raw::Heap(tail) })
+            }
+        }
     }
 
-    /// Another view of the same octets, or `None` when no descriptor is left.
-    pub fn share(&self) -> Option<Mbuf> {
-        todo!()
+    /// Another view of the same octets and metadata, or `None` when a pool has no descriptor left for it.
+    pub fn share(&self) -> Option<Self> {
+        match &self.raw {
+            Raw::Heap(chain) => Some(Self { raw: Raw::Heap(chain.share()?) }),
+        }
     }
 
-    /// Whether any segment's storage has another owner.
+    /// Whether any segment's storage has another owner (external memory always has).
+    #[inline]
     pub fn is_shared(&self) -> bool {
-        todo!()
+        each!(&self.raw, chain => chain.is_shared())
     }
 
     /// Copies `out.len()` octets from `offset` on; returns how many there were.
     pub fn copy_to(&self, offset: usize, out: &mut [u8]) -> usize {
-        let _ = (offset, out);
-        todo!()
+        let mut skip = offset;
+        let mut done = 0;
+        for segment in self.segments() {
+            if done == out.len() {
+                break;
+            }
+            let Some(octets) = segment.get(skip..) else {
+                skip -= segment.len();
+                continue;
+            };
+            skip = 0;
+            let n = octets.len().min(out.len() - done);
+            out[done..done + n].copy_from_slice(&octets[..n]);
+            done += n;
+        }
+        done
+    }
+
+    /// Appends all of `octets` to the last segment, or nothing: `false` when [`Mbuf::append`] would say `None`.
+    #[must_use]
+    pub fn append_slice(&mut self, octets: &[u8]) -> bool {
+        match self.append(octets.len()) {
+            Some(room) => {
+                room.copy_from_slice(octets);
+                true
+            }
+            None => false,
+        }
     }
 
     /// Checksum state of a received frame's TCP segment.
+    #[inline]
     pub fn rx_checksum(&self) -> Checksum {
-        todo!()
+        each!(&self.raw, chain => chain.rx_checksum())
     }
 
     /// Sets what [`Mbuf::rx_checksum`] reports.
+    #[inline]
     pub fn set_rx_checksum(&mut self, state: Checksum) {
-        let _ = state;
-        todo!()
+        each!(&mut self.raw, chain => chain.set_rx_checksum(state));
     }
 
     /// What the port is asked to fill in.
+    #[inline]
     pub fn tx_offload(&self) -> TxOffload {
-        todo!()
+        each!(&self.raw, chain => chain.tx_offload())
     }
 
     /// Asks the port to fill in.
+    #[inline]
     pub fn set_tx_offload(&mut self, offload: TxOffload) {
-        let _ = offload;
-        todo!()
+        each!(&mut self.raw, chain => chain.set_tx_offload(offload));
     }
 }
 
-/// Segments a chain may have.
-pub const MAX_SEGMENTS: usize = 64;
+impl fmt::Debug for Mbuf {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Mbuf")
+            .field("octets", &self.len())
+            .field("segments", &self.segment_count())
+            .finish_non_exhaustive()
+    }
+}
+
+/// The segments of whichever chain is inside.
+#[derive(Clone)]
+enum Segments<'a> {
+    Heap(heap::Segments<'a>),
+}
+
+impl<'a> Iterator for Segments<'a> {
+    type Item = &'a [u8];
+
+    #[inline]
+    fn next(&mut self) -> Option<&'a [u8]> {
+        match self {
+            Self::Heap(segments) => segments.next(),
+        }
+    }
+}

@@ -1,0 +1,78 @@
+//! Octets that belong to somebody else, to be sent from where they are.
+
+use std::fmt;
+use std::ops::Range;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+/// Read-only octets and what keeps them alive: the storage of [`Mbuf::external`](crate::Mbuf::external).
+///
+/// Cheap to clone; the owner goes when the last clone and the last view in an [`Mbuf`](crate::Mbuf) have gone.
+#[derive(Clone)]
+pub struct ExtBuf {
+    start: NonNull<u8>,
+    octets: usize,
+    owner: Arc<dyn Send + Sync>,
+}
+
+// SAFETY: the octets are only read, and nobody writes them while an `ExtBuf` exists (proved by `new`, promised to
+// `from_raw`), so they may be read from any thread. The owner is `Send + Sync`.
+unsafe impl Send for ExtBuf {}
+// SAFETY: as above.
+unsafe impl Sync for ExtBuf {}
+
+impl ExtBuf {
+    /// All octets that `owner` shows.
+    pub fn new<T: AsRef<[u8]> + Send + Sync + 'static>(owner: Arc<T>) -> Self {
+        // The pointer outlives this borrow. It stays good: we hold a clone of the `Arc`, so nobody gets `&mut T`
+        // or a `T` by value, and through `&T` safe code cannot invalidate a `&[u8]` it may have lent out.
+        let (start, octets) = {
+            let bytes: &[u8] = (*owner).as_ref();
+            (NonNull::from(bytes).cast(), bytes.len())
+        };
+        Self { start, octets, owner }
+    }
+
+    /// `octets` octets from `start` on, kept alive by `owner`.
+    ///
+    /// # Safety
+    /// While `owner` lives, the octets must be valid for reads and initialised, and from now until the last clone
+    /// and view of them has gone nobody may write them: they are shown as `&[u8]`. Memory that a peer or the
+    /// application writes at any time does not qualify.
+    pub unsafe fn from_raw(start: NonNull<u8>, octets: usize, owner: Arc<dyn Send + Sync>) -> Self {
+        Self { start, octets, owner }
+    }
+
+    /// The part `range` of it, or `None` when it reaches past the end.
+    pub fn slice(&self, range: Range<usize>) -> Option<Self> {
+        if range.start > range.end || range.end > self.octets {
+            return None;
+        }
+        // SAFETY: range.start <= octets, so the address lies inside the memory or one past its end.
+        let start = unsafe { self.start.add(range.start) };
+        Some(Self { start, octets: range.len(), owner: Arc::clone(&self.owner) })
+    }
+
+    /// The octets.
+    pub fn as_slice(&self) -> &[u8] {
+        // SAFETY: valid, initialised and unwritten while the owner lives (see `new` and `from_raw`), and the
+        // slice is bound to the borrow of `self`, which holds the owner.
+        unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.octets) }
+    }
+
+    /// How many octets.
+    pub fn len(&self) -> usize {
+        self.octets
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.octets == 0
+    }
+}
+
+impl fmt::Debug for ExtBuf {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ExtBuf").field("octets", &self.octets).finish_non_exhaustive()
+    }
+}

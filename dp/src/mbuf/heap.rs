@@ -1,0 +1,366 @@
+//! Packet buffers on the heap: chains of descriptors over the blocks of a [`Pool`].
+//!
+//! Who may touch which octet:
+//! - a [`Segment`] in use is owned by exactly one [`Handle`], and holds its pool (hence its block) alive;
+//! - the octets of a block are written only through `&mut Segment` of a block that has one view, so no other
+//!   segment exists that could show them;
+//! - they are read through `&Segment`, which excludes that `&mut Segment`; other views only read as well.
+
+use std::ops::{Deref, DerefMut};
+use std::sync::Arc;
+
+use super::{Checksum, ExtBuf, MAX_SEGMENTS, TxOffload};
+use crate::mempool::heap::Pool;
+
+/// What a segment shows a part of.
+pub(crate) enum Storage {
+    /// Nothing: a spare descriptor.
+    None,
+    /// A block of the segment's own pool.
+    Block(u32),
+    /// Octets of somebody else, read-only.
+    External(ExtBuf),
+}
+
+/// A descriptor: one view of one storage.
+pub(crate) struct Segment {
+    pub(crate) storage: Storage,
+    /// Where the descriptor and the block belong; `None` while it lies in the pool.
+    pool: Option<Arc<Pool>>,
+    /// Where the data starts in the storage, octets.
+    offset: usize,
+    /// Octets of data; `offset + length` never exceeds the storage.
+    length: usize,
+    next: Option<Handle>,
+    /// Of the whole chain; meaningful in its first segment only.
+    meta: Meta,
+}
+
+/// What is known of a chain as a whole.
+#[derive(Clone, Copy, Default)]
+struct Meta {
+    octets: usize,
+    segments: usize,
+    rx_checksum: Checksum,
+    tx_offload: TxOffload,
+}
+
+impl Segment {
+    /// A descriptor as it lies in a pool.
+    pub(crate) fn free(storage: Storage) -> Self {
+        Self { storage, pool: None, offset: 0, length: 0, next: None, meta: Meta::default() }
+    }
+
+    /// Puts a descriptor that comes from `pool` into use.
+    pub(crate) fn reset(&mut self, pool: Arc<Pool>, offset: usize, length: usize) {
+        let Self { storage: _, pool: home, offset: own_offset, length: own_length, next, meta } = self;
+        *home = Some(pool);
+        *own_offset = offset;
+        *own_length = length;
+        debug_assert!(next.is_none(), "a free descriptor is linked to nothing");
+        *meta = Meta { segments: 1, ..Meta::default() };
+    }
+
+    fn pool(&self) -> &Arc<Pool> {
+        self.pool.as_ref().expect("a descriptor in use has its pool")
+    }
+
+    fn octets(&self) -> &[u8] {
+        match &self.storage {
+            Storage::None => &[],
+            Storage::Block(block) => {
+                let start = self.pool().block(*block);
+                debug_assert!(self.offset + self.length <= self.pool().block_octets());
+                // SAFETY: `block` shows `block_octets` initialised octets and `offset + length` stays within
+                // (invariant of `Segment`). Nobody writes them while `&self` lives: see the module's rules. The
+                // slice is bound to `&self`, which holds the pool.
+                unsafe { std::slice::from_raw_parts(start.add(self.offset).as_ptr(), self.length) }
+            }
+            Storage::External(memory) => &memory.as_slice()[self.offset..self.offset + self.length],
+        }
+    }
+
+    /// The data for writing, unless somebody else sees it too.
+    fn octets_mut(&mut self) -> Option<&mut [u8]> {
+        let Storage::Block(block) = self.storage else { return None };
+        if self.pool().is_shared(block) {
+            return None;
+        }
+        debug_assert!(self.offset + self.length <= self.pool().block_octets());
+        let start = self.pool().block(block);
+        // SAFETY: within the block and initialised, as in `octets`. The block has one view, `self`, borrowed
+        // mutably for as long as the slice lives; only that view could make another one.
+        Some(unsafe { std::slice::from_raw_parts_mut(start.add(self.offset).as_ptr(), self.length) })
+    }
+
+    fn is_writable(&self) -> bool {
+        matches!(self.storage, Storage::Block(block) if !self.pool().is_shared(block))
+    }
+
+    fn is_shared(&self) -> bool {
+        match &self.storage {
+            Storage::None => false,
+            Storage::Block(block) => self.pool().is_shared(*block),
+            // Its owner sees it.
+            Storage::External(_) => true,
+        }
+    }
+
+    fn headroom(&self) -> usize {
+        match self.storage {
+            Storage::Block(_) => self.offset,
+            Storage::None | Storage::External(_) => 0,
+        }
+    }
+
+    fn tailroom(&self) -> usize {
+        match self.storage {
+            Storage::Block(_) => self.pool().block_octets() - self.offset - self.length,
+            Storage::None | Storage::External(_) => 0,
+        }
+    }
+
+    /// Another view of the same octets, linked to nothing.
+    fn share(&self) -> Option<Handle> {
+        let mut view = self.pool().spare()?;
+        view.storage = match &self.storage {
+            Storage::None => Storage::None,
+            Storage::Block(block) => {
+                self.pool().add_view(*block);
+                Storage::Block(*block)
+            }
+            Storage::External(memory) => Storage::External(memory.clone()),
+        };
+        view.offset = self.offset;
+        view.length = self.length;
+        Some(Handle::new(view))
+    }
+}
+
+/// The owner of a descriptor in use; gives it back to its pool when dropped.
+pub(crate) struct Handle {
+    /// `Some` until dropped.
+    segment: Option<Box<Segment>>,
+}
+
+impl Handle {
+    pub(crate) fn new(segment: Box<Segment>) -> Self {
+        Self { segment: Some(segment) }
+    }
+}
+
+impl Deref for Handle {
+    type Target = Segment;
+
+    fn deref(&self) -> &Segment {
+        self.segment.as_deref().expect("there until dropped")
+    }
+}
+
+impl DerefMut for Handle {
+    fn deref_mut(&mut self) -> &mut Segment {
+        self.segment.as_deref_mut().expect("there until dropped")
+    }
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        // A loop, not recursion: each link is cut before its segment goes.
+        let mut link = self.segment.take();
+        while let Some(mut segment) = link {
+            link = segment.next.take().and_then(|mut next| next.segment.take());
+            let pool = segment.pool.take().expect("a descriptor in use has its pool");
+            pool.free(segment);
+        }
+    }
+}
+
+/// One or more segments in a row.
+pub(crate) struct Chain {
+    head: Handle,
+}
+
+impl Chain {
+    pub(crate) fn new(head: Handle) -> Self {
+        debug_assert!(head.next.is_none());
+        let mut chain = Self { head };
+        chain.head.meta.octets = chain.head.length;
+        chain
+    }
+
+    /// A view of all of `memory`, with a descriptor of `pool`.
+    pub(crate) fn external(pool: &Arc<Pool>, memory: ExtBuf) -> Option<Self> {
+        let mut segment = pool.spare()?;
+        segment.length = memory.len();
+        segment.storage = Storage::External(memory);
+        Some(Self::new(Handle::new(segment)))
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.head.meta.octets
+    }
+
+    pub(crate) fn segment_count(&self) -> usize {
+        self.head.meta.segments
+    }
+
+    pub(crate) fn segments(&self) -> Segments<'_> {
+        Segments { next: Some(&self.head) }
+    }
+
+    pub(crate) fn head(&self) -> &[u8] {
+        self.head.octets()
+    }
+
+    pub(crate) fn head_mut(&mut self) -> Option<&mut [u8]> {
+        self.head.octets_mut()
+    }
+
+    pub(crate) fn headroom(&self) -> usize {
+        self.head.headroom()
+    }
+
+    pub(crate) fn tailroom(&self) -> usize {
+        self.last().tailroom()
+    }
+
+    pub(crate) fn prepend(&mut self, octets: usize) -> Option<&mut [u8]> {
+        let head = &mut *self.head;
+        if octets > head.headroom() || !head.is_writable() {
+            return None;
+        }
+        head.offset -= octets;
+        head.length += octets;
+        head.meta.octets += octets;
+        Some(&mut head.octets_mut()?[..octets])
+    }
+
+    pub(crate) fn append(&mut self, octets: usize) -> Option<&mut [u8]> {
+        let last = self.last();
+        if octets > last.tailroom() || !last.is_writable() {
+            return None;
+        }
+        self.head.meta.octets += octets;
+        let last = self.last_mut();
+        let before = last.length;
+        last.length += octets;
+        Some(&mut last.octets_mut()?[before..])
+    }
+
+    pub(crate) fn advance(&mut self, octets: usize) {
+        assert!(octets <= self.len(), "advance by {octets} of {} octets", self.len());
+        let mut left = octets;
+        while left >= self.head.length {
+            let Some(next) = self.head.next.take() else { break };
+            left -= self.head.length;
+            let meta = self.head.meta;
+            self.head = next;
+            self.head.meta = Meta { segments: meta.segments - 1, ..meta };
+        }
+        self.head.offset += left;
+        self.head.length -= left;
+        self.head.meta.octets -= octets;
+    }
+
+    pub(crate) fn truncate(&mut self, octets: usize) {
+        if octets >= self.len() {
+            return;
+        }
+        let mut left = octets;
+        let mut kept = 1;
+        let mut segment = &mut *self.head;
+        while left > segment.length {
+            left -= segment.length;
+            kept += 1;
+            segment = segment.next.as_mut().expect("the chain has more than `octets`");
+        }
+        segment.length = left;
+        segment.next = None;
+        self.head.meta.segments = kept;
+        self.head.meta.octets = octets;
+    }
+
+    pub(crate) fn chain(&mut self, tail: Self) -> Result<(), Self> {
+        if self.segment_count() + tail.segment_count() > MAX_SEGMENTS {
+            return Err(tail);
+        }
+        let added = tail.head.meta;
+        self.last_mut().next = Some(tail.head);
+        self.head.meta.octets += added.octets;
+        self.head.meta.segments += added.segments;
+        Ok(())
+    }
+
+    pub(crate) fn share(&self) -> Option<Self> {
+        let mut head = self.head.share()?;
+        head.meta = self.head.meta;
+        let mut view = Self { head };
+        let mut last = &mut *view.head;
+        let mut segment = self.head.next.as_deref();
+        while let Some(original) = segment {
+            // On failure what was shared so far goes back with `view`.
+            last = last.next.insert(original.share()?);
+            segment = original.next.as_deref();
+        }
+        Some(view)
+    }
+
+    pub(crate) fn is_shared(&self) -> bool {
+        let mut segment = Some(&*self.head);
+        while let Some(this) = segment {
+            if this.is_shared() {
+                return true;
+            }
+            segment = this.next.as_deref();
+        }
+        false
+    }
+
+    pub(crate) fn rx_checksum(&self) -> Checksum {
+        self.head.meta.rx_checksum
+    }
+
+    pub(crate) fn set_rx_checksum(&mut self, state: Checksum) {
+        self.head.meta.rx_checksum = state;
+    }
+
+    pub(crate) fn tx_offload(&self) -> TxOffload {
+        self.head.meta.tx_offload
+    }
+
+    pub(crate) fn set_tx_offload(&mut self, offload: TxOffload) {
+        self.head.meta.tx_offload = offload;
+    }
+
+    fn last(&self) -> &Segment {
+        let mut segment = &*self.head;
+        while let Some(next) = &segment.next {
+            segment = next;
+        }
+        segment
+    }
+
+    fn last_mut(&mut self) -> &mut Segment {
+        let mut segment = &mut *self.head;
+        while segment.next.is_some() {
+            segment = segment.next.as_mut().expect("just looked");
+        }
+        segment
+    }
+}
+
+/// The octets of each segment, in order.
+#[derive(Clone)]
+pub(crate) struct Segments<'a> {
+    next: Option<&'a Segment>,
+}
+
+impl<'a> Iterator for Segments<'a> {
+    type Item = &'a [u8];
+
+    fn next(&mut self) -> Option<&'a [u8]> {
+        let segment = self.next?;
+        self.next = segment.next.as_deref();
+        Some(segment.octets())
+    }
+}

@@ -1,0 +1,183 @@
+//! What a packet buffer promises, on the heap backend.
+
+use std::sync::Arc;
+
+use super::*;
+
+fn filled(pool: &Mempool, octets: &[u8]) -> Mbuf {
+    let mut mbuf = pool.alloc().unwrap();
+    assert!(mbuf.append_slice(octets));
+    mbuf
+}
+
+fn flat(mbuf: &Mbuf) -> Vec<u8> {
+    mbuf.segments().flatten().copied().collect()
+}
+
+#[test]
+fn a_fresh_buffer_is_empty_behind_its_headroom() {
+    let pool = Mempool::heap("t", 1, 2048);
+    let mbuf = pool.alloc().unwrap();
+    assert_eq!((mbuf.len(), mbuf.segment_count()), (0, 1));
+    assert_eq!((mbuf.headroom(), mbuf.tailroom()), (HEADROOM, 2048));
+    assert!(mbuf.is_empty() && !mbuf.is_shared());
+    assert_eq!(mbuf.rx_checksum(), Checksum::Unknown);
+    assert_eq!(mbuf.tx_offload(), TxOffload::default());
+}
+
+#[test]
+fn views_of_one_buffer_are_independent_and_read_only_until_alone() {
+    let pool = Mempool::heap("t", 2, 64);
+    let mut a = filled(&pool, b"hello, world");
+    let mut b = a.share().unwrap();
+    assert!(a.is_shared() && b.is_shared());
+    assert!(a.head_mut().is_none() && a.prepend(1).is_none() && a.append(1).is_none());
+    b.advance(7);
+    b.truncate(3);
+    assert_eq!((flat(&a), flat(&b)), (b"hello, world".to_vec(), b"wor".to_vec()));
+    drop(a);
+    assert!(!b.is_shared());
+    assert_eq!(pool.available(), 1);
+    b.prepend(1).unwrap().copy_from_slice(b"_");
+    assert_eq!(flat(&b), b"_wor");
+    drop(b);
+    assert_eq!(pool.available(), 2);
+}
+
+#[test]
+fn an_empty_pool_gives_nothing_and_counts_it() {
+    let pool = Mempool::heap("t", 1, 64);
+    let a = pool.alloc().unwrap();
+    assert!(pool.alloc().is_none());
+    let b = a.share().unwrap();
+    assert!(a.share().is_none(), "one spare descriptor for each buffer");
+    assert_eq!(pool.exhausted(), 2);
+    drop((a, b));
+    assert!(pool.alloc().is_some());
+}
+
+#[test]
+fn a_failed_share_gives_back_what_it_took() {
+    let pool = Mempool::heap("t", 3, 64);
+    let mut chain = filled(&pool, b"a");
+    chain.chain(filled(&pool, b"b")).unwrap();
+    let other = filled(&pool, b"c");
+    let (x, y) = (other.share().unwrap(), other.share().unwrap());
+    assert!(chain.share().is_none(), "two needed, one left");
+    assert!(!chain.is_shared());
+    drop((x, y));
+    assert!(chain.share().is_some());
+}
+
+#[test]
+fn buffers_outlive_the_name_of_their_pool() {
+    let pool = Mempool::heap("t", 2, 64);
+    let a = filled(&pool, b"still here");
+    drop(pool);
+    let b = a.share().unwrap();
+    drop(a);
+    assert_eq!(b.head(), b"still here");
+}
+
+#[test]
+fn external_octets_live_until_the_last_view_has_gone() {
+    let pool = Mempool::heap("t", 4, 64);
+    let owner = Arc::new(b"external octets".to_vec());
+    let memory = ExtBuf::new(Arc::clone(&owner)).slice(9..15).unwrap();
+    assert!(memory.slice(0..7).is_none());
+    let mut frame = filled(&pool, b"header ");
+    frame.chain(Mbuf::external(&pool, memory).unwrap()).unwrap();
+    assert_eq!(flat(&frame), b"header octets");
+    assert!(frame.is_shared() && frame.append(1).is_none() && frame.tailroom() == 0);
+    assert!(frame.head_mut().is_some(), "the header's storage is ours alone");
+    let mut view = frame.share().unwrap();
+    drop(frame);
+    view.advance(7);
+    assert_eq!((view.segment_count(), view.head()), (1, b"octets".as_slice()));
+    assert!(view.head_mut().is_none() && view.prepend(1).is_none() && view.headroom() == 0);
+    assert_eq!(Arc::strong_count(&owner), 2);
+    drop(view);
+    assert_eq!(Arc::strong_count(&owner), 1);
+    assert_eq!(pool.available(), 4);
+}
+
+#[test]
+fn a_chain_is_bounded_and_gives_the_rest_back() {
+    let pool = Mempool::heap("t", MAX_SEGMENTS + 1, 8);
+    let mut chain = filled(&pool, b"x");
+    for _ in 1..MAX_SEGMENTS {
+        chain.chain(filled(&pool, b"x")).unwrap();
+    }
+    let refused = chain.chain(filled(&pool, b"y")).unwrap_err();
+    assert_eq!(refused.head(), b"y");
+    assert_eq!((chain.len(), chain.segment_count()), (MAX_SEGMENTS, MAX_SEGMENTS));
+}
+
+#[test]
+fn metadata_belongs_to_the_chain_and_is_fresh_in_a_fresh_buffer() {
+    let pool = Mempool::heap("t", 2, 64);
+    let mut a = filled(&pool, b"ab");
+    a.set_rx_checksum(Checksum::Partial);
+    a.set_tx_offload(TxOffload { tcp_checksum: true, ..TxOffload::default() });
+    let mut b = filled(&pool, b"cd");
+    b.set_rx_checksum(Checksum::Bad);
+    a.chain(b).unwrap();
+    a.advance(3);
+    assert_eq!((a.segment_count(), a.head()), (1, b"d".as_slice()));
+    assert_eq!(a.rx_checksum(), Checksum::Partial);
+    assert!(a.share().unwrap().tx_offload().tcp_checksum);
+    drop(a);
+    for _ in 0..2 {
+        let fresh = pool.alloc().unwrap();
+        assert_eq!((fresh.rx_checksum(), fresh.tx_offload()), (Checksum::Unknown, TxOffload::default()));
+    }
+}
+
+#[test]
+fn advance_to_the_end_leaves_one_empty_segment() {
+    let pool = Mempool::heap("t", 2, 64);
+    let mut a = filled(&pool, b"ab");
+    a.chain(filled(&pool, b"cd")).unwrap();
+    a.advance(4);
+    assert_eq!((a.len(), a.segment_count()), (0, 1));
+    a.append(1).unwrap()[0] = b'z';
+    assert_eq!(flat(&a), b"z");
+}
+
+#[test]
+#[should_panic(expected = "advance by 3 of 2 octets")]
+fn advance_past_the_end_panics() {
+    filled(&Mempool::heap("t", 1, 64), b"ab").advance(3);
+}
+
+#[test]
+fn threads_share_a_pool_and_views_without_losing_any() {
+    let pool = Mempool::heap("t", 32, 64);
+    std::thread::scope(|scope| {
+        let (sender, receiver) = std::sync::mpsc::sync_channel::<Mbuf>(8);
+        let producer = pool.clone();
+        scope.spawn(move || {
+            for i in 0..20_000_u32 {
+                let Some(mut mbuf) = producer.alloc() else { continue };
+                assert!(mbuf.append_slice(&i.to_be_bytes()));
+                let Some(view) = mbuf.share() else { continue };
+                sender.send(view).unwrap();
+                assert_eq!(mbuf.head(), i.to_be_bytes());
+                // Ours may be the last view or the other thread's.
+            }
+        });
+        scope.spawn(move || {
+            for mut view in receiver {
+                let before = flat(&view);
+                if let Some(octets) = view.head_mut() {
+                    octets.fill(0xff);
+                } else {
+                    assert_eq!(flat(&view), before);
+                }
+            }
+        });
+    });
+    assert_eq!(pool.available(), 32);
+    let all: Vec<_> = (0..32).map(|_| filled(&pool, b"x")).collect();
+    assert!(all.iter().all(|mbuf| mbuf.share().is_some()), "no descriptor went missing");
+}

@@ -1,0 +1,182 @@
+//! The heap backend of a pool: one slab of blocks, their view counts, and the free descriptors.
+//!
+//! A *block* is the storage of one buffer (headroom and data). A *descriptor* ([`Segment`]) is one view of a
+//! block. A free descriptor lies in one of two queues: `buffers`, bound to a free block, or `spares`, bound to
+//! nothing and meant for further views. There are `count` blocks and `2 * count` descriptors, and each block has
+//! at least one descriptor of its own at any time, so neither queue can overflow.
+
+use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+
+use crossbeam_queue::ArrayQueue;
+
+use crate::mbuf::HEADROOM;
+use crate::mbuf::heap::{Chain, Handle, Segment, Storage};
+
+/// Blocks start on a cache line of their own.
+const BLOCK_ALIGN: usize = 64;
+
+/// A pool on the heap.
+pub(crate) struct Pool {
+    name: String,
+    data_octets: usize,
+    slab: Slab,
+    /// Views of each block; 0 while it is free.
+    views: Box<[AtomicU32]>,
+    /// Free descriptors that own a free block.
+    buffers: ArrayQueue<Box<Segment>>,
+    /// Free descriptors without a block.
+    spares: ArrayQueue<Box<Segment>>,
+    exhausted: AtomicU64,
+}
+
+impl Pool {
+    pub(crate) fn new(name: &str, count: usize, data_octets: usize) -> Arc<Self> {
+        assert!(count > 0, "a pool needs at least one buffer");
+        assert!(count <= u32::MAX as usize / 2, "{count} buffers are too many for one pool");
+        let pool = Self {
+            name: name.to_owned(),
+            data_octets,
+            slab: Slab::new(count, HEADROOM + data_octets),
+            views: (0..count).map(|_| AtomicU32::new(0)).collect(),
+            buffers: ArrayQueue::new(count),
+            spares: ArrayQueue::new(count),
+            exhausted: AtomicU64::new(0),
+        };
+        for block in 0..count as u32 {
+            pool.put(&pool.buffers, Box::new(Segment::free(Storage::Block(block))));
+            pool.put(&pool.spares, Box::new(Segment::free(Storage::None)));
+        }
+        Arc::new(pool)
+    }
+
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
+    pub(crate) fn data_octets(&self) -> usize {
+        self.data_octets
+    }
+
+    pub(crate) fn capacity(&self) -> usize {
+        self.views.len()
+    }
+
+    pub(crate) fn available(&self) -> usize {
+        self.buffers.len()
+    }
+
+    pub(crate) fn exhausted(&self) -> u64 {
+        self.exhausted.load(Ordering::Relaxed)
+    }
+
+    /// Octets of one block, headroom included.
+    pub(crate) fn block_octets(&self) -> usize {
+        HEADROOM + self.data_octets
+    }
+
+    /// First octet of a block; valid for [`Pool::block_octets`] and initialised.
+    pub(crate) fn block(&self, block: u32) -> NonNull<u8> {
+        self.slab.block(block as usize)
+    }
+
+    /// An empty buffer.
+    pub(crate) fn alloc(self: &Arc<Self>) -> Option<Chain> {
+        let mut segment = self.counted(self.buffers.pop())?;
+        let Storage::Block(block) = segment.storage else {
+            unreachable!("`buffers` holds only descriptors bound to a block");
+        };
+        // Relaxed: whoever pushed the descriptor had the last view, and the queue orders its accesses before ours.
+        self.views[block as usize].store(1, Ordering::Relaxed);
+        segment.reset(Arc::clone(self), HEADROOM, 0);
+        Some(Chain::new(Handle::new(segment)))
+    }
+
+    /// A descriptor for another view, bound to nothing yet.
+    pub(crate) fn spare(self: &Arc<Self>) -> Option<Box<Segment>> {
+        let mut segment = self.counted(self.spares.pop())?;
+        segment.reset(Arc::clone(self), 0, 0);
+        Some(segment)
+    }
+
+    /// Counts one more view of `block`, of which the caller has one.
+    pub(crate) fn add_view(&self, block: u32) {
+        // Relaxed, as in `Arc::clone`: the new view is made from one that exists.
+        let before = self.views[block as usize].fetch_add(1, Ordering::Relaxed);
+        debug_assert!(before > 0, "a free block has no views to share");
+    }
+
+    /// Whether `block`, of which the caller has a view, has another one.
+    pub(crate) fn is_shared(&self, block: u32) -> bool {
+        // Acquire pairs with the Release in `free`: what a dropped view read was read before we write.
+        self.views[block as usize].load(Ordering::Acquire) > 1
+    }
+
+    /// Takes a descriptor back, and its block with it when this was the last view.
+    pub(crate) fn free(&self, mut segment: Box<Segment>) {
+        if let Storage::Block(block) = segment.storage
+            && self.views[block as usize].fetch_sub(1, Ordering::Release) == 1
+        {
+            // Pairs with the Release of the other views' ends, as in `Arc::drop`.
+            fence(Ordering::Acquire);
+            return self.put(&self.buffers, segment);
+        }
+        // Drops the reference to external storage, if that is what it was.
+        segment.storage = Storage::None;
+        self.put(&self.spares, segment);
+    }
+
+    fn put(&self, queue: &ArrayQueue<Box<Segment>>, segment: Box<Segment>) {
+        let refused = queue.push(segment).is_err();
+        debug_assert!(!refused, "more descriptors than the pool {} has", self.name);
+    }
+
+    fn counted<T>(&self, found: Option<T>) -> Option<T> {
+        if found.is_none() {
+            self.exhausted.fetch_add(1, Ordering::Relaxed);
+        }
+        found
+    }
+}
+
+/// Equal blocks in one allocation, zeroed so that no octet is ever uninitialised.
+struct Slab {
+    base: NonNull<u8>,
+    layout: Layout,
+    stride: usize,
+    count: usize,
+}
+
+// SAFETY: a `Slab` only hands out addresses. Who may read or write a block is settled by the view counts of the
+// pool and the ownership of descriptors (see `mbuf/heap.rs`), on whatever thread they are.
+unsafe impl Send for Slab {}
+// SAFETY: as above; `&Slab` gives access to no octet.
+unsafe impl Sync for Slab {}
+
+impl Slab {
+    fn new(count: usize, block_octets: usize) -> Self {
+        let stride = block_octets.next_multiple_of(BLOCK_ALIGN);
+        let octets = stride.checked_mul(count).expect("a pool fits the address space");
+        let layout = Layout::from_size_align(octets, BLOCK_ALIGN).expect("a pool fits the address space");
+        // SAFETY: the layout is not empty: `count` is at least 1 and a block has its headroom.
+        let base = unsafe { alloc_zeroed(layout) };
+        let Some(base) = NonNull::new(base) else { handle_alloc_error(layout) };
+        Self { base, layout, stride, count }
+    }
+
+    fn block(&self, index: usize) -> NonNull<u8> {
+        assert!(index < self.count, "block {index} of {}", self.count);
+        // SAFETY: index < count, so the block lies inside the one allocation of `count * stride` octets.
+        unsafe { self.base.add(index * self.stride) }
+    }
+}
+
+impl Drop for Slab {
+    fn drop(&mut self) {
+        // SAFETY: made by `alloc_zeroed` with this layout and freed here only. Nobody uses a block any more: every
+        // descriptor in use holds the pool, and with it the slab.
+        unsafe { dealloc(self.base.as_ptr(), self.layout) };
+    }
+}
