@@ -1,1 +1,43 @@
-fn main() {}
+//! Finds DPDK, links its drivers in statically and makes the bindings.
+//!
+//! What is missing ends in one line that names the package to install.
+
+#[path = "build/bind.rs"]
+mod bind;
+#[path = "build/link.rs"]
+mod link;
+
+use std::path::PathBuf;
+
+/// The oldest release whose names (`RTE_ETH_*`, `RTE_MBUF_F_*`) the bindings use.
+const OLDEST: &str = "22.11";
+
+fn main() {
+    for file in ["build.rs", "build/bind.rs", "build/link.rs", "wrapper.h"] {
+        println!("cargo:rerun-if-changed={file}");
+    }
+    println!("cargo:rerun-if-env-changed=DOCS_RS");
+    println!("cargo:rustc-check-cfg=cfg(no_dpdk)");
+
+    let out = PathBuf::from(std::env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
+    if std::env::var_os("DOCS_RS").is_some() {
+        // Documentation is made where there is no DPDK, and is never linked.
+        println!("cargo:rustc-cfg=no_dpdk");
+        println!("cargo:no_dpdk=1");
+        std::fs::write(out.join("bindings.rs"), "").expect("OUT_DIR is writable");
+        std::fs::write(out.join("drivers.rs"), "&[]").expect("OUT_DIR is writable");
+        return;
+    }
+    if let Err(message) = build(&out) {
+        println!("cargo:error={message}");
+        std::process::exit(1);
+    }
+}
+
+fn build(out: &std::path::Path) -> Result<(), String> {
+    let dpdk = link::find(OLDEST)?;
+    bind::generate(&dpdk.cflags, out)?;
+    let drivers = link::link(&dpdk)?;
+    let list = format!("&{drivers:?}");
+    std::fs::write(out.join("drivers.rs"), list).map_err(|e| format!("cannot write to OUT_DIR: {e}"))
+}
