@@ -78,10 +78,10 @@ pub unsafe fn storage_owners(m: *const rte_mbuf) -> u16 {
     // attached. DPDK itself counts with 16-bit atomics.
     unsafe {
         let flags = ol_flags(m);
-        if flags & u64::from(K_F_EXTERNAL) != 0 {
+        if flags & K_F_EXTERNAL != 0 {
             return 2;
         }
-        let direct = if flags & u64::from(K_F_INDIRECT) != 0 {
+        let direct = if flags & K_F_INDIRECT != 0 {
             buf_addr(m).cast_const().sub(K_MBUF_SIZE as usize + priv_size(m) as usize).cast::<rte_mbuf>()
         } else {
             m
@@ -105,9 +105,9 @@ pub fn pack_tx_offload(l2: u8, l3: u8, l4: u8, segment: u16) -> u64 {
 pub fn unpack_tx_offload(packed: u64) -> (u8, u8, u8, u16) {
     let field = |low: u64, high: u64| (packed >> low) & ((1 << (high - low)) - 1);
     (
-        field(K_L2_LEN_SHIFT as u64, K_L3_LEN_SHIFT as u64) as u8,
-        field(K_L3_LEN_SHIFT as u64, K_L4_LEN_SHIFT as u64) as u8,
-        field(K_L4_LEN_SHIFT as u64, K_TSO_SEGSZ_SHIFT as u64) as u8,
+        field(K_L2_LEN_SHIFT, K_L3_LEN_SHIFT) as u8,
+        field(K_L3_LEN_SHIFT, K_L4_LEN_SHIFT) as u8,
+        field(K_L4_LEN_SHIFT, K_TSO_SEGSZ_SHIFT) as u8,
         (packed >> K_TSO_SEGSZ_SHIFT) as u16,
     )
 }
