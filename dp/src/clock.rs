@@ -1,35 +1,128 @@
 //! Time for those outside the sans-I/O core: the TSC, calibrated once.
 //!
-//! Protocol code never calls this; it is handed the time.
+//! Protocol code never calls this; it is handed the time. Where there is no cycle counter that runs at one rate
+//! (other processors, or an x86 that says its TSC may stop), the system's monotonic clock stands in.
 
-/// A monotonic clock that starts near zero when it is made.
+#[cfg(test)]
+mod tests;
+
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+
+/// How long the counter is compared with the system's clock.
+const CALIBRATION: Duration = Duration::from_millis(10);
+
+/// A monotonic clock that starts near zero when it is made. Clones share its zero.
 #[derive(Clone, Debug)]
-pub struct Clock {}
+pub struct Clock {
+    start_cycles: u64,
+    hz: u64,
+    /// Microseconds for each cycle, as a fraction of 2^64.
+    us_per_cycle: u64,
+}
 
 impl Clock {
     /// Calibrates against the system's monotonic clock (once per process, some milliseconds).
     pub fn new() -> Self {
-        todo!()
+        let hz = calibrated_hz();
+        let us_per_cycle = ((1_000_000_u128 << 64) / u128::from(hz)) as u64;
+        Self { start_cycles: Self::cycles(), hz, us_per_cycle }
     }
 
     /// Microseconds since the clock was made.
+    #[inline]
     pub fn now_us(&self) -> u64 {
-        todo!()
+        // Saturating: cores' counters may differ by a few cycles.
+        let cycles = Self::cycles().saturating_sub(self.start_cycles);
+        ((u128::from(cycles) * u128::from(self.us_per_cycle)) >> 64) as u64
     }
 
     /// The raw cycle counter (nanoseconds on machines without one).
+    #[inline]
     pub fn cycles() -> u64 {
-        todo!()
+        if counter::is_steady() { counter::read() } else { nanoseconds() }
     }
 
     /// Cycles per second of [`Clock::cycles`].
+    #[inline]
     pub fn hz(&self) -> u64 {
-        todo!()
+        self.hz
     }
 }
 
 impl Default for Clock {
     fn default() -> Self {
         Self::new()
+    }
+}
+
+/// The stand-in for a counter: nanoseconds since the first call in this process.
+fn nanoseconds() -> u64 {
+    static ORIGIN: OnceLock<Instant> = OnceLock::new();
+    ORIGIN.get_or_init(Instant::now).elapsed().as_nanos() as u64
+}
+
+fn calibrated_hz() -> u64 {
+    static HZ: OnceLock<u64> = OnceLock::new();
+    *HZ.get_or_init(|| {
+        if !counter::is_steady() {
+            return 1_000_000_000;
+        }
+        let (cycles_before, before) = simultaneous();
+        std::thread::sleep(CALIBRATION);
+        let (cycles_after, after) = simultaneous();
+        let cycles = u128::from(cycles_after.saturating_sub(cycles_before));
+        let nanoseconds = (after - before).as_nanos().max(1);
+        // Above 1 MHz, so that `us_per_cycle` fits; no counter is slower.
+        ((cycles * 1_000_000_000 / nanoseconds) as u64).max(1_000_001)
+    })
+}
+
+/// Counter and clock at (nearly) one moment: the tightest of several pairs, since one may be interrupted.
+fn simultaneous() -> (u64, Instant) {
+    (0..16)
+        .map(|_| {
+            let before = Clock::cycles();
+            let now = Instant::now();
+            let width = Clock::cycles().saturating_sub(before);
+            (width, before + width / 2, now)
+        })
+        .min_by_key(|&(width, ..)| width)
+        .map(|(_, cycles, now)| (cycles, now))
+        .expect("16 pairs were taken")
+}
+
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+mod counter {
+    use core::arch::x86_64::{__cpuid, _rdtsc};
+    use std::sync::OnceLock;
+
+    /// Whether the TSC runs at one rate and never stops: by CPUID (AMD64 manual volume 3, 8000_0007h EDX bit 8),
+    /// or because the kernel, which may know better under a hypervisor, keeps its own time by it.
+    #[inline]
+    pub(super) fn is_steady() -> bool {
+        static STEADY: OnceLock<bool> = OnceLock::new();
+        *STEADY.get_or_init(|| {
+            let invariant = __cpuid(0x8000_0000).eax >= 0x8000_0007 && __cpuid(0x8000_0007).edx & 1 << 8 != 0;
+            let source = "/sys/devices/system/clocksource/clocksource0/current_clocksource";
+            invariant || std::fs::read_to_string(source).is_ok_and(|name| name.trim() == "tsc")
+        })
+    }
+
+    #[inline]
+    pub(super) fn read() -> u64 {
+        // SAFETY: every x86_64 has RDTSC; it touches no memory.
+        unsafe { _rdtsc() }
+    }
+}
+
+#[cfg(not(all(target_arch = "x86_64", not(miri))))]
+mod counter {
+    pub(super) fn is_steady() -> bool {
+        false
+    }
+
+    pub(super) fn read() -> u64 {
+        0
     }
 }

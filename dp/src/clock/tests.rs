@@ -1,0 +1,40 @@
+//! What the clock promises.
+
+use super::*;
+
+#[test]
+fn time_never_goes_back() {
+    let clock = Clock::new();
+    let mut last = 0;
+    for _ in 0..200_000 {
+        let now = clock.now_us();
+        assert!(now >= last, "{now} after {last}");
+        last = now;
+    }
+}
+
+#[test]
+fn time_passes_as_the_system_says_within_five_percent() {
+    let clock = Clock::new();
+    // Interrupted between the two readings, one measurement may be off: the best of a few counts.
+    let deviation = (0..5)
+        .map(|_| {
+            let (ours, theirs) = (clock.now_us(), Instant::now());
+            std::thread::sleep(Duration::from_millis(40));
+            let (ours, theirs) = ((clock.now_us() - ours) as f64, theirs.elapsed().as_micros() as f64);
+            (ours / theirs - 1.0).abs()
+        })
+        .fold(f64::INFINITY, f64::min);
+    assert!(deviation < 0.05, "off by {deviation}");
+}
+
+#[test]
+fn a_clock_starts_near_zero_and_clones_share_its_zero() {
+    let _calibrated = Clock::new();
+    let clock = Clock::new();
+    assert!(clock.now_us() < 1_000_000);
+    std::thread::sleep(Duration::from_millis(5));
+    let clone = clock.clone();
+    assert!(clone.now_us() >= 5_000);
+    assert!(clock.hz() > 1_000_000);
+}

@@ -1,0 +1,51 @@
+//! What a region promises.
+
+use super::*;
+
+fn read(region: &Region, offset: usize) -> u8 {
+    assert!(offset < region.len());
+    // SAFETY: inside the region, which nobody else uses.
+    unsafe { region.as_ptr().add(offset).read_volatile() }
+}
+
+fn write(region: &Region, offset: usize, octet: u8) {
+    assert!(offset < region.len());
+    // SAFETY: inside the region, which nobody else uses.
+    unsafe { region.as_ptr().add(offset).write_volatile(octet) }
+}
+
+#[test]
+fn a_region_is_zeroed_page_aligned_and_writable_at_both_ends() {
+    for octets in [1, 4096, 4097, (1 << 20) - 1, 1 << 20, (4 << 20) + 5] {
+        let region = Region::new(octets).unwrap();
+        assert_eq!(region.len(), octets);
+        assert!(!region.is_empty());
+        assert_eq!(region.as_ptr().as_ptr() as usize % rustix::param::page_size(), 0);
+        assert_eq!((read(&region, 0), read(&region, octets - 1)), (0, 0));
+        write(&region, 0, 0x5a);
+        write(&region, octets - 1, 0xa5);
+        assert_eq!(read(&region, octets - 1), 0xa5);
+        assert!(octets == 1 || read(&region, 0) == 0x5a);
+    }
+}
+
+#[test]
+fn nothing_and_more_than_there_is_are_errors() {
+    assert!(matches!(Region::new(0), Err(RegionError::Empty)));
+    for octets in [usize::MAX, usize::MAX / 2] {
+        let error = Region::new(octets).unwrap_err();
+        assert!(error.to_string().contains("no memory for a region of"), "{error}");
+    }
+}
+
+#[test]
+fn small_regions_leave_hugepages_alone() {
+    assert!(!Region::new(4096).unwrap().is_huge());
+}
+
+#[test]
+fn a_region_may_be_used_and_dropped_on_another_thread() {
+    let region = Region::new(3 << 20).unwrap();
+    write(&region, 7, 7);
+    std::thread::spawn(move || assert_eq!(read(&region, 7), 7)).join().unwrap();
+}
