@@ -1,0 +1,210 @@
+//! Sending: ULPDUs into FPDUs (sections 4.1, 4.3 to 4.5).
+//!
+//! A [`Framer`] knows where in its direction's stream the next FPDU begins, nothing of TCP or of buffers. The caller
+//! brings room of exactly the FPDU's size; the payload is fetched run by run, straight to its place, and summed as it
+//! is copied.
+
+use super::{CRC_OCTETS, Crc32c, MAX_ULPDU, MIN_MULPDU, marker, pad_octets};
+
+/// Frames one direction of a connection.
+#[derive(Clone, Debug)]
+pub struct Framer {
+    position: u64,
+    markers: bool,
+    crc: bool,
+}
+
+impl Framer {
+    /// A framer at position 0: behind the startup frame. `markers` is what the peer asked for.
+    pub const fn new(markers: bool, crc: bool) -> Self {
+        Self::at(0, markers, crc)
+    }
+
+    /// A framer in the middle of a stream.
+    ///
+    /// # Panics
+    /// When `position` is not a multiple of 4: no FPDU begins there.
+    pub const fn at(position: u64, markers: bool, crc: bool) -> Self {
+        assert!(position.is_multiple_of(4), "FPDUs begin at multiples of 4");
+        Self { position, markers, crc }
+    }
+
+    /// Where the next FPDU begins.
+    pub const fn position(&self) -> u64 {
+        self.position
+    }
+
+    /// Whether markers are sent.
+    pub const fn markers(&self) -> bool {
+        self.markers
+    }
+
+    /// Largest ULPDU whose FPDU fits a segment of `emss` octets wherever it begins (section 4.5), within
+    /// [`MIN_MULPDU`] and [`MAX_ULPDU`].
+    ///
+    /// ```
+    /// # use iwarp::mpa::Framer;
+    /// assert_eq!(Framer::new(true, true).mulpdu(1460), 1442);
+    /// assert_eq!(Framer::new(false, true).mulpdu(1448), 1442);
+    /// ```
+    pub fn mulpdu(&self, emss: usize) -> usize {
+        let markers = if self.markers { 4 * emss.div_ceil(marker::INTERVAL as usize) } else { 0 };
+        emss.saturating_sub(6 + markers + emss % 4).clamp(MIN_MULPDU, MAX_ULPDU)
+    }
+
+    /// Octets on the wire, markers included, of an FPDU that begins here.
+    pub fn wire_len(&self, ulpdu_octets: usize) -> usize {
+        (marker::fpdu_end(self.position, ulpdu_octets, self.markers) - self.position) as usize
+    }
+
+    /// Largest ULPDU whose FPDU, begun here, fits `room` octets; `None` when none does. For packing FPDUs into what
+    /// is left of a segment.
+    pub fn fit(&self, room: usize) -> Option<usize> {
+        let room = room as u64 / 4 * 4;
+        let markers = if self.markers { marker::count(self.position, self.position + room) } else { 0 };
+        let content = room - 4 * markers;
+        // The whole of `content` is used: an FPDU of a multiple of 4 octets needs no pad.
+        let ulpdu = content.checked_sub(6)?;
+        Some((ulpdu as usize).min(MAX_ULPDU))
+    }
+
+    /// Begins an FPDU in `out`. Writes what precedes the ULPDU; the ULPDU is then [`put`](FpduWriter::put) and
+    /// [`filled`](FpduWriter::fill), and [`finish`](FpduWriter::finish) ends it.
+    ///
+    /// # Panics
+    /// When `out` is not exactly [`wire_len`](Self::wire_len) long, or the ULPDU is longer than [`MAX_ULPDU`].
+    pub fn begin<'a>(&'a mut self, out: &'a mut [u8], ulpdu_octets: usize) -> FpduWriter<'a> {
+        assert!(ulpdu_octets <= MAX_ULPDU, "a ULPDU of {ulpdu_octets} octets");
+        assert_eq!(out.len(), self.wire_len(ulpdu_octets), "room for another FPDU");
+        let crc = if self.crc { Crc32c::new() } else { Crc32c::unused() };
+        let header = marker::header_of(self.position, self.markers);
+        let mut writer =
+            FpduWriter { framer: self, out, at: 0, summed: 0, header, ulpdu_octets, left: ulpdu_octets, crc };
+        writer.write(&(ulpdu_octets as u16).to_be_bytes());
+        writer
+    }
+
+    /// Frames a whole ULPDU that lies in one slice.
+    ///
+    /// # Panics
+    /// As [`begin`](Self::begin).
+    pub fn frame(&mut self, out: &mut [u8], ulpdu: &[u8]) {
+        let mut writer = self.begin(out, ulpdu.len());
+        writer.put(ulpdu);
+        writer.finish();
+    }
+}
+
+/// An FPDU being written. Dropped unfinished it leaves its framer as it was, and the room half written.
+#[derive(Debug)]
+pub struct FpduWriter<'a> {
+    framer: &'a mut Framer,
+    out: &'a mut [u8],
+    /// Octets of `out` written.
+    at: usize,
+    /// Octets of `out` that are in `crc`: small pieces are summed together.
+    summed: usize,
+    /// Position of the ULPDU length.
+    header: u64,
+    ulpdu_octets: usize,
+    /// ULPDU octets still to come.
+    left: usize,
+    crc: Crc32c,
+}
+
+impl FpduWriter<'_> {
+    /// ULPDU octets still to come.
+    pub const fn left(&self) -> usize {
+        self.left
+    }
+
+    /// Appends ULPDU octets.
+    ///
+    /// # Panics
+    /// When these are more than are [`left`](Self::left).
+    pub fn put(&mut self, octets: &[u8]) {
+        self.take(octets.len());
+        self.write(octets);
+    }
+
+    /// Appends `octets` ULPDU octets by letting `fill` write each run between markers, in order. `fill` adds what it
+    /// wrote to the CRC it is given, all of the run, for instance by [`Crc32c::copy`].
+    ///
+    /// # Errors
+    /// What `fill` fails with, at once: the FPDU is then to be dropped.
+    ///
+    /// # Panics
+    /// When these are more than are [`left`](Self::left).
+    pub fn fill<E>(
+        &mut self,
+        octets: usize,
+        mut fill: impl FnMut(&mut [u8], &mut Crc32c) -> Result<(), E>,
+    ) -> Result<(), E> {
+        self.take(octets);
+        let mut octets = octets;
+        while octets > 0 {
+            let run = self.run(octets);
+            self.sum();
+            fill(&mut self.out[self.at..self.at + run], &mut self.crc)?;
+            self.at += run;
+            self.summed = self.at;
+            octets -= run;
+        }
+        Ok(())
+    }
+
+    /// Ends the FPDU: pad, a marker that is due, CRC. The framer stands behind it then.
+    ///
+    /// # Panics
+    /// When octets are [`left`](Self::left).
+    pub fn finish(mut self) {
+        assert_eq!(self.left, 0, "an FPDU without its last octets");
+        self.write(&[0; 3][..pad_octets(self.ulpdu_octets)]);
+        // A marker between pad and CRC is part of the sum.
+        self.run(CRC_OCTETS);
+        self.sum();
+        let field = self.crc.field();
+        self.out[self.at..].copy_from_slice(&field);
+        self.framer.position += self.out.len() as u64;
+    }
+
+    fn take(&mut self, octets: usize) {
+        assert!(octets <= self.left, "{octets} octets for a ULPDU that lacks {}", self.left);
+        self.left -= octets;
+    }
+
+    /// Writes a marker if one is due; says how many of `octets` fit in front of the next one.
+    fn run(&mut self, octets: usize) -> usize {
+        if !self.framer.markers {
+            return octets;
+        }
+        let position = self.framer.position + self.at as u64;
+        if marker::begins_at(position) {
+            let marker = marker::encode(marker::pointer(position, self.header));
+            self.out[self.at..self.at + marker.len()].copy_from_slice(&marker);
+            self.at += marker.len();
+        }
+        let position = self.framer.position + self.at as u64;
+        octets.min((marker::at_or_after(position) - position) as usize)
+    }
+
+    /// Writes octets of the FPDU around the markers.
+    fn write(&mut self, mut octets: &[u8]) {
+        while !octets.is_empty() {
+            let run = self.run(octets.len());
+            let (now, rest) = octets.split_at(run);
+            self.out[self.at..self.at + run].copy_from_slice(now);
+            self.at += run;
+            octets = rest;
+        }
+    }
+
+    /// Adds all that is written to the CRC.
+    fn sum(&mut self) {
+        self.crc.update(&self.out[self.summed..self.at]);
+        self.summed = self.at;
+    }
+}
+
+#[cfg(test)]
+mod tests;
