@@ -1,1 +1,38 @@
-//! memory
+//! Registered memory: STags, who may do what with the octets behind them, and the one way to copy in or out.
+//!
+//! RFC 5040 section 8.1, RFC 5041 sections 6 and 8.3, RFC 5042. One [`MemoryTable`] serves a process; engines
+//! read it without locks. The octets are written by peers while the application looks, so nothing here ever makes
+//! a reference to them: a [`Target`] is written and a [`Source`] is read by raw copies that can fail.
+//!
+//! # Revocation
+//!
+//! An engine brackets its work with a [`Turn`]. Each copy checks again that its registration is still the one
+//! that was checked, and then runs to its end within the turn. Whoever revokes an STag marks its slot first and
+//! then waits until every turn that could have seen it unmarked is over. So when [`Registration::deregister`]
+//! returns, no octet changes any more and none is read. See [`quiescence`] for the argument.
+//!
+//! # What it is not
+//!
+//! No wire format (`crate::ddp`, `crate::rdmap`), and no memory of its own: regions come from [`dp::Region`] or
+//! from the caller.
+
+pub mod access;
+pub mod bytes;
+mod copy;
+pub mod fault;
+mod index;
+pub mod quiescence;
+pub mod registration;
+mod slot;
+pub mod stag;
+pub mod table;
+pub mod transfer;
+
+pub use access::{Access, Accessor, Base, PdId, RegisterOptions, StreamId};
+pub use bytes::{OutOfRange, RawBytes};
+pub use fault::Fault;
+pub use quiescence::{Grace, Participant, Turn};
+pub use registration::{RegisterError, Registration};
+pub use stag::Stag;
+pub use table::{MemoryTable, Usage};
+pub use transfer::{Source, Target};

@@ -1,0 +1,113 @@
+//! What DDP finds wrong with a received segment (RFC 5041 section 8.2), by error type and code.
+
+use crate::ddp::header::HeaderError;
+use crate::memory::Fault;
+
+/// A DDP error. In a Terminate it is layer 1 with [`DdpError::etype`] and [`DdpError::code`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
+pub enum DdpError {
+    /// 0x0/0x00: something of our own failed.
+    #[error("DDP: local catastrophic error")]
+    LocalCatastrophic,
+    /// 0x1/0x00: unknown, revoked, or (there is no code for it) without remote write right.
+    #[error("DDP tagged buffer: invalid STag")]
+    InvalidStag,
+    /// 0x1/0x01.
+    #[error("DDP tagged buffer: base or bounds violation")]
+    BaseOrBounds,
+    /// 0x1/0x02: the STag belongs to another stream or protection domain.
+    #[error("DDP tagged buffer: STag not associated with this stream")]
+    NotAssociated,
+    /// 0x1/0x03: tagged offset plus length reaches 2^64.
+    #[error("DDP tagged buffer: tagged offset wraps")]
+    ToWrap,
+    /// 0x1/0x04.
+    #[error("DDP tagged buffer: invalid DDP version")]
+    TaggedVersion,
+    /// 0x2/0x01.
+    #[error("DDP untagged buffer: invalid queue number")]
+    InvalidQn,
+    /// 0x2/0x02.
+    #[error("DDP untagged buffer: no buffer for this MSN")]
+    NoBuffer,
+    /// 0x2/0x03: the message was delivered already, or a message was left out.
+    #[error("DDP untagged buffer: MSN out of range")]
+    MsnRange,
+    /// 0x2/0x04: the message offset lies behind the end of the buffer.
+    #[error("DDP untagged buffer: invalid message offset")]
+    InvalidMo,
+    /// 0x2/0x05.
+    #[error("DDP untagged buffer: message too long for its buffer")]
+    TooLong,
+    /// 0x2/0x06.
+    #[error("DDP untagged buffer: invalid DDP version")]
+    UntaggedVersion,
+}
+
+impl DdpError {
+    /// Every DDP error there is.
+    pub const ALL: [DdpError; 12] = [
+        DdpError::LocalCatastrophic,
+        DdpError::InvalidStag,
+        DdpError::BaseOrBounds,
+        DdpError::NotAssociated,
+        DdpError::ToWrap,
+        DdpError::TaggedVersion,
+        DdpError::InvalidQn,
+        DdpError::NoBuffer,
+        DdpError::MsnRange,
+        DdpError::InvalidMo,
+        DdpError::TooLong,
+        DdpError::UntaggedVersion,
+    ];
+
+    /// Error type and error code (RFC 5041 section 8.2).
+    pub const fn pair(self) -> (u8, u8) {
+        match self {
+            DdpError::LocalCatastrophic => (0x0, 0x00),
+            DdpError::InvalidStag => (0x1, 0x00),
+            DdpError::BaseOrBounds => (0x1, 0x01),
+            DdpError::NotAssociated => (0x1, 0x02),
+            DdpError::ToWrap => (0x1, 0x03),
+            DdpError::TaggedVersion => (0x1, 0x04),
+            DdpError::InvalidQn => (0x2, 0x01),
+            DdpError::NoBuffer => (0x2, 0x02),
+            DdpError::MsnRange => (0x2, 0x03),
+            DdpError::InvalidMo => (0x2, 0x04),
+            DdpError::TooLong => (0x2, 0x05),
+            DdpError::UntaggedVersion => (0x2, 0x06),
+        }
+    }
+
+    /// Error type: 0 local, 1 tagged buffer, 2 untagged buffer.
+    pub const fn etype(self) -> u8 {
+        self.pair().0
+    }
+
+    /// Error code within the type.
+    pub const fn code(self) -> u8 {
+        self.pair().1
+    }
+
+    /// The error of a segment whose header did not parse; `None` for a runt, which DDP has no code for.
+    pub const fn of_header(error: HeaderError) -> Option<Self> {
+        match error {
+            HeaderError::Runt { .. } => None,
+            HeaderError::Version { tagged: true, .. } => Some(DdpError::TaggedVersion),
+            HeaderError::Version { tagged: false, .. } => Some(DdpError::UntaggedVersion),
+        }
+    }
+}
+
+/// The error a tagged segment gets for a refused access. DDP has no code for missing rights: an STag that may
+/// not be written is reported as invalid.
+impl From<Fault> for DdpError {
+    fn from(fault: Fault) -> Self {
+        match fault {
+            Fault::InvalidStag | Fault::AccessRights | Fault::NotInvalidatable => DdpError::InvalidStag,
+            Fault::NotAssociated => DdpError::NotAssociated,
+            Fault::Wrap => DdpError::ToWrap,
+            Fault::Bounds => DdpError::BaseOrBounds,
+        }
+    }
+}

@@ -1,0 +1,218 @@
+//! The two DDP headers (RFC 5041 section 4): what they carry and how they lie on the wire.
+//!
+//! A parsed [`Header`] has a version of 1 and all its octets. The four reserved bits of the control octet are
+//! sent as 0 and never looked at. DDP has no length field: the payload is what the ULPDU holds behind the header.
+
+use arrayvec::ArrayVec;
+
+use crate::memory::Stag;
+
+/// Control bit: tagged.
+const TAGGED: u8 = 0x80;
+/// Control bit: last segment of its message.
+const LAST: u8 = 0x40;
+/// Control bits: the DDP version.
+const VERSION_MASK: u8 = 0x03;
+/// The only version there is.
+const VERSION: u8 = 0x01;
+
+/// The header of a tagged segment (RFC 5041 section 4.2), 14 octets: the sender names place and offset.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct TaggedHeader {
+    /// Last segment of its message.
+    pub last: bool,
+    /// The octet DDP carries for its ULP: RDMAP's control octet.
+    pub rsvd_ulp: u8,
+    /// The sink's buffer.
+    pub stag: Stag,
+    /// Where in the buffer this segment's payload begins.
+    pub to: u64,
+}
+
+/// The header of an untagged segment (RFC 5041 section 4.3), 18 octets: the receiver's queue decides where.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct UntaggedHeader {
+    /// Last segment of its message.
+    pub last: bool,
+    /// The octets DDP carries for its ULP: RDMAP's control octet, then its Invalidate STag.
+    pub rsvd_ulp: [u8; 5],
+    /// Queue number.
+    pub qn: u32,
+    /// Message sequence number on that queue: 1, 2, ..., circular.
+    pub msn: u32,
+    /// Where in the message this segment's payload begins.
+    pub mo: u32,
+}
+
+/// A DDP header: tagged or untagged, version 1.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Header {
+    /// 14 octets.
+    Tagged(TaggedHeader),
+    /// 18 octets.
+    Untagged(UntaggedHeader),
+}
+
+/// Octets that are no DDP header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum HeaderError {
+    /// The ULPDU is shorter than its DDP header. The RFC has no code for it.
+    #[error("a ULPDU of {octets} octets is shorter than its DDP header")]
+    Runt {
+        /// Octets there were.
+        octets: usize,
+    },
+    /// The version is not 1.
+    #[error("DDP version {version} is not 1")]
+    Version {
+        /// Whether the segment says it is tagged, which picks the error code.
+        tagged: bool,
+        /// The version it carries.
+        version: u8,
+    },
+}
+
+impl TaggedHeader {
+    /// Octets on the wire.
+    pub const LEN: usize = 14;
+
+    /// The octets on the wire.
+    pub fn to_bytes(&self) -> [u8; Self::LEN] {
+        let Self { last, rsvd_ulp, stag, to } = *self;
+        let mut bytes = [0; Self::LEN];
+        bytes[0] = TAGGED | last_bit(last) | VERSION;
+        bytes[1] = rsvd_ulp;
+        bytes[2..6].copy_from_slice(&stag.0.to_be_bytes());
+        bytes[6..14].copy_from_slice(&to.to_be_bytes());
+        bytes
+    }
+
+    fn parse(bytes: &[u8; Self::LEN]) -> Self {
+        let [control, rsvd_ulp, rest @ ..] = *bytes;
+        let [s0, s1, s2, s3, to @ ..] = rest;
+        Self {
+            last: control & LAST != 0,
+            rsvd_ulp,
+            stag: Stag(u32::from_be_bytes([s0, s1, s2, s3])),
+            to: u64::from_be_bytes(to),
+        }
+    }
+}
+
+impl UntaggedHeader {
+    /// Octets on the wire.
+    pub const LEN: usize = 18;
+
+    /// The octets on the wire.
+    pub fn to_bytes(&self) -> [u8; Self::LEN] {
+        let Self { last, rsvd_ulp, qn, msn, mo } = *self;
+        let mut bytes = [0; Self::LEN];
+        bytes[0] = last_bit(last) | VERSION;
+        bytes[1..6].copy_from_slice(&rsvd_ulp);
+        bytes[6..10].copy_from_slice(&qn.to_be_bytes());
+        bytes[10..14].copy_from_slice(&msn.to_be_bytes());
+        bytes[14..18].copy_from_slice(&mo.to_be_bytes());
+        bytes
+    }
+
+    fn parse(bytes: &[u8; Self::LEN]) -> Self {
+        let [control, r0, r1, r2, r3, r4, rest @ ..] = *bytes;
+        let [q0, q1, q2, q3, m0, m1, m2, m3, mo @ ..] = rest;
+        Self {
+            last: control & LAST != 0,
+            rsvd_ulp: [r0, r1, r2, r3, r4],
+            qn: u32::from_be_bytes([q0, q1, q2, q3]),
+            msn: u32::from_be_bytes([m0, m1, m2, m3]),
+            mo: u32::from_be_bytes(mo),
+        }
+    }
+}
+
+impl Header {
+    /// Octets of the longer of the two headers: what must lie in one piece to be parsed.
+    pub const MAX_LEN: usize = UntaggedHeader::LEN;
+
+    /// Parses the header at the front of a ULPDU; octets behind it are left alone.
+    ///
+    /// `ulpdu` is the ULPDU or its first [`Header::MAX_LEN`] octets.
+    ///
+    /// # Errors
+    /// [`HeaderError::Runt`] before [`HeaderError::Version`], as the version of a runt means nothing.
+    pub fn parse(ulpdu: &[u8]) -> Result<Self, HeaderError> {
+        let runt = HeaderError::Runt { octets: ulpdu.len() };
+        let control = *ulpdu.first().ok_or(runt)?;
+        let tagged = control & TAGGED != 0;
+        let header = if tagged {
+            Header::Tagged(TaggedHeader::parse(ulpdu.first_chunk().ok_or(runt)?))
+        } else {
+            Header::Untagged(UntaggedHeader::parse(ulpdu.first_chunk().ok_or(runt)?))
+        };
+        match control & VERSION_MASK {
+            VERSION => Ok(header),
+            version => Err(HeaderError::Version { tagged, version }),
+        }
+    }
+
+    /// Writes the header to the front of `out` and returns its length.
+    ///
+    /// # Panics
+    /// When `out` is shorter than [`Header::wire_len`]: the caller sized it.
+    pub fn emit(&self, out: &mut [u8]) -> usize {
+        let bytes = self.to_bytes();
+        out[..bytes.len()].copy_from_slice(&bytes);
+        bytes.len()
+    }
+
+    /// The octets on the wire, 14 or 18.
+    pub fn to_bytes(&self) -> ArrayVec<u8, { Header::MAX_LEN }> {
+        match self {
+            Header::Tagged(h) => h.to_bytes().into_iter().collect(),
+            Header::Untagged(h) => h.to_bytes().into_iter().collect(),
+        }
+    }
+
+    /// Octets on the wire: 14 or 18.
+    pub fn wire_len(&self) -> usize {
+        match self {
+            Header::Tagged(_) => TaggedHeader::LEN,
+            Header::Untagged(_) => UntaggedHeader::LEN,
+        }
+    }
+
+    /// Whether it is tagged.
+    pub fn is_tagged(&self) -> bool {
+        matches!(self, Header::Tagged(_))
+    }
+
+    /// Whether the segment is the last of its message.
+    pub fn last(&self) -> bool {
+        match self {
+            Header::Tagged(h) => h.last,
+            Header::Untagged(h) => h.last,
+        }
+    }
+
+    /// The octet that carries RDMAP's version and opcode: the first of RsvdULP in either header.
+    pub fn control_octet(&self) -> u8 {
+        match self {
+            Header::Tagged(h) => h.rsvd_ulp,
+            Header::Untagged(h) => h.rsvd_ulp[0],
+        }
+    }
+}
+
+impl From<TaggedHeader> for Header {
+    fn from(h: TaggedHeader) -> Self {
+        Header::Tagged(h)
+    }
+}
+
+impl From<UntaggedHeader> for Header {
+    fn from(h: UntaggedHeader) -> Self {
+        Header::Untagged(h)
+    }
+}
+
+fn last_bit(last: bool) -> u8 {
+    if last { LAST } else { 0 }
+}

@@ -1,0 +1,121 @@
+//! Memory that others may change at any time, as its owner reads and writes it.
+
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+
+use dp::Region;
+
+use crate::memory::copy;
+
+/// An access outside the memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{len} octets at offset {offset} are outside a memory of {octets} octets")]
+pub struct OutOfRange {
+    /// Where the access begins.
+    pub offset: usize,
+    /// Its octets.
+    pub len: usize,
+    /// Octets there are.
+    pub octets: usize,
+}
+
+/// Address and length of memory that peers may read and write: never a slice. The octets are copied in and out;
+/// what is read while a peer writes may be old, new or a mixture.
+#[derive(Clone, Copy, Debug)]
+pub struct RawBytes {
+    ptr: *mut u8,
+    len: usize,
+}
+
+impl RawBytes {
+    /// # Safety
+    /// While the value or a copy of it is used, `ptr..ptr + len` is mapped and may be accessed by raw
+    /// copies and atomics from any thread.
+    pub(super) unsafe fn new(ptr: *mut u8, len: usize) -> Self {
+        Self { ptr, len }
+    }
+
+    /// The octets of a region; whoever keeps the value keeps the region.
+    pub(super) fn of_region(region: &Region) -> Self {
+        Self { ptr: region.as_ptr().as_ptr(), len: region.len() }
+    }
+
+    /// Octets.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The first octet's address. Dereferencing it is the caller's unsafe act.
+    pub fn as_ptr(&self) -> *mut u8 {
+        self.ptr
+    }
+
+    /// Copies `out.len()` octets from `offset` on.
+    ///
+    /// # Errors
+    /// [`OutOfRange`]; nothing is copied then.
+    pub fn read_at(&self, offset: usize, out: &mut [u8]) -> Result<(), OutOfRange> {
+        let ptr = self.at(offset, out.len())?;
+        // SAFETY: `at` keeps the range inside the memory, which whoever handed out `self` keeps mapped.
+        unsafe { copy::fetch(ptr, out) };
+        Ok(())
+    }
+
+    /// Copies `octets` to `offset`; they become visible to other threads by increasing offset.
+    ///
+    /// # Errors
+    /// [`OutOfRange`]; nothing is copied then.
+    pub fn write_at(&self, offset: usize, octets: &[u8]) -> Result<(), OutOfRange> {
+        let ptr = self.at(offset, octets.len())?;
+        // SAFETY: as in `read_at`; registered memory is writable by its owner's own doing.
+        unsafe { copy::place(ptr, octets) };
+        Ok(())
+    }
+
+    /// One octet. What was written before it in order is visible to the caller afterwards: for polling the last
+    /// octet of a Write that came in order.
+    ///
+    /// # Errors
+    /// [`OutOfRange`].
+    pub fn load_u8_acquire(&self, offset: usize) -> Result<u8, OutOfRange> {
+        let ptr = self.at(offset, 1)?;
+        // SAFETY: as in `read_at`; an octet is always aligned, and others access it by raw copies.
+        Ok(unsafe { AtomicU8::from_ptr(ptr) }.load(Ordering::Acquire))
+    }
+
+    /// Stores one octet; what the caller wrote before is visible to whoever sees it.
+    ///
+    /// # Errors
+    /// [`OutOfRange`].
+    pub fn store_u8_release(&self, offset: usize, octet: u8) -> Result<(), OutOfRange> {
+        let ptr = self.at(offset, 1)?;
+        // SAFETY: as in `load_u8_acquire`.
+        unsafe { AtomicU8::from_ptr(ptr) }.store(octet, Ordering::Release);
+        Ok(())
+    }
+
+    /// Eight octets at once in the machine's byte order, with acquire ordering; `offset` must be so that the
+    /// address is a multiple of 8.
+    ///
+    /// # Errors
+    /// [`OutOfRange`], also for an address that is not a multiple of 8.
+    pub fn load_u64_acquire(&self, offset: usize) -> Result<u64, OutOfRange> {
+        let ptr = self.at(offset, 8)?.cast::<u64>();
+        if !ptr.is_aligned() {
+            return Err(OutOfRange { offset, len: 8, octets: self.len });
+        }
+        // SAFETY: as in `load_u8_acquire`, and aligned.
+        Ok(unsafe { AtomicU64::from_ptr(ptr) }.load(Ordering::Acquire))
+    }
+
+    fn at(&self, offset: usize, len: usize) -> Result<*mut u8, OutOfRange> {
+        match self.len.checked_sub(offset) {
+            Some(room) if len <= room => Ok(self.ptr.wrapping_add(offset)),
+            _ => Err(OutOfRange { offset, len, octets: self.len }),
+        }
+    }
+}

@@ -1,0 +1,99 @@
+//! From the 24 unpredictable bits of an STag to its slot, in two loads.
+//!
+//! A table of 4096 pages of 4096 entries; a page (16 KiB) comes into being with the first STag in it, so the
+//! table costs 32 KiB at first and 64 MiB when some tens of thousands of STags have been made. Readers take no
+//! lock. Writers are serialised by the table's control lock.
+//!
+//! Entries remember when they were freed: an index comes back only after [`QUARANTINE`] others were handed out.
+
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use rand_chacha::ChaCha20Rng;
+use rand_core::Rng;
+
+use crate::memory::stag::Stag;
+
+/// How many indices are handed out before a freed one may come again (RFC 5042 section 6.1.1).
+pub(super) const QUARANTINE: u32 = 1 << 20;
+
+/// Indices in use at once, at most: with the quarantine it keeps the space sparse.
+pub(super) const MAX_LIVE: usize = 1 << 20;
+
+const PAGE: usize = 1 << 12;
+/// Set in the entry of an index in use; the rest is the slot's number.
+const LIVE: u32 = 1 << 31;
+
+type Page = Box<[AtomicU32]>;
+
+/// Index to slot number.
+pub(super) struct IndexMap {
+    pages: Box<[OnceLock<Page>]>,
+}
+
+/// What only the holder of the control lock touches.
+pub(super) struct IndexAllocator {
+    rng: ChaCha20Rng,
+    /// Counts indices handed out, modulo 2^31; never 0, which marks an entry that was never used.
+    clock: u32,
+}
+
+impl IndexMap {
+    pub(super) fn new() -> Self {
+        Self { pages: (0..PAGE).map(|_| OnceLock::new()).collect() }
+    }
+
+    /// The slot of an index below 2^24.
+    pub(super) fn slot(&self, index: u32) -> Option<u32> {
+        let page = self.pages.get(index as usize / PAGE)?.get()?;
+        let entry = page[index as usize % PAGE].load(Ordering::Acquire);
+        (entry & LIVE != 0).then_some(entry & !LIVE)
+    }
+
+    fn entry(&self, index: u32) -> &AtomicU32 {
+        let page =
+            self.pages[index as usize / PAGE].get_or_init(|| (0..PAGE).map(|_| AtomicU32::new(0)).collect());
+        &page[index as usize % PAGE]
+    }
+}
+
+impl IndexAllocator {
+    pub(super) fn new(rng: ChaCha20Rng) -> Self {
+        Self { rng, clock: 0 }
+    }
+
+    /// Picks an index at random and maps it to `slot`. Index 0 is never picked, so that no STag is 0.
+    ///
+    /// At most [`MAX_LIVE`] are live and [`QUARANTINE`] resting, an eighth of all: a few draws find one.
+    pub(super) fn allocate(&mut self, map: &IndexMap, slot: u32) -> u32 {
+        self.clock = next_clock(self.clock);
+        loop {
+            let index = self.rng.next_u32() % Stag::INDICES;
+            if index == 0 {
+                continue;
+            }
+            let entry = map.entry(index);
+            if self.is_available(entry.load(Ordering::Relaxed)) {
+                entry.store(LIVE | slot, Ordering::Release);
+                return index;
+            }
+        }
+    }
+
+    /// Unmaps an index and starts its quarantine.
+    pub(super) fn free(&mut self, map: &IndexMap, index: u32) {
+        map.entry(index).store(self.clock, Ordering::Release);
+    }
+
+    fn is_available(&self, entry: u32) -> bool {
+        let rested = self.clock.wrapping_sub(entry) & !LIVE;
+        entry == 0 || (entry & LIVE == 0 && rested > QUARANTINE)
+    }
+}
+
+fn next_clock(clock: u32) -> u32 {
+    match (clock + 1) & !LIVE {
+        0 => 1,
+        next => next,
+    }
+}
