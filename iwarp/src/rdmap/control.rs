@@ -1,0 +1,228 @@
+//! The RDMAP control octet, and which opcode goes with which buffer model and queue (RFC 5040 sections 4.1 to 4.3).
+//!
+//! DDP carries the control octet as the first octet of RsvdULP, and with untagged segments four more, the
+//! Invalidate STag. Opcodes 8 to 11 are those of RFC 7306; a stream that has not enabled them answers them as
+//! it answers any unknown opcode.
+
+use crate::ddp::{DdpError, Header, TaggedHeader, UntaggedHeader};
+use crate::memory::Stag;
+use crate::rdmap::error::TerminateError;
+
+/// RDMAP version bits of the control octet.
+const VERSION_MASK: u8 = 0xC0;
+/// Version 1 in place.
+const VERSION: u8 = 0x40;
+/// Opcode bits of the control octet; the two between are reserved, sent as 0 and never looked at.
+const OPCODE_MASK: u8 = 0x0F;
+
+bitflags::bitflags! {
+    /// Messages of RFC 7306 that a stream understands.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    pub struct Extensions: u8 {
+        /// Immediate Data, with and without Solicited Event.
+        const IMMEDIATE = 0x01;
+        /// Atomic Request and Atomic Response; opens queue 3.
+        const ATOMICS = 0x02;
+    }
+}
+
+/// What kind of message a segment belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum Opcode {
+    /// RDMA Write.
+    Write = 0x0,
+    /// RDMA Read Request.
+    ReadRequest = 0x1,
+    /// RDMA Read Response.
+    ReadResponse = 0x2,
+    /// Send.
+    Send = 0x3,
+    /// Send with Invalidate.
+    SendInvalidate = 0x4,
+    /// Send with Solicited Event.
+    SendSolicited = 0x5,
+    /// Send with Solicited Event and Invalidate.
+    SendSolicitedInvalidate = 0x6,
+    /// Terminate.
+    Terminate = 0x7,
+    /// Immediate Data (RFC 7306).
+    Immediate = 0x8,
+    /// Immediate Data with Solicited Event (RFC 7306).
+    ImmediateSolicited = 0x9,
+    /// Atomic Request (RFC 7306).
+    AtomicRequest = 0xA,
+    /// Atomic Response (RFC 7306).
+    AtomicResponse = 0xB,
+}
+
+/// An untagged queue of an RDMAP stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum Queue {
+    /// Sends and Immediate Data: the receives that the user posts.
+    Send = 0,
+    /// Read Requests and Atomic Requests: as many buffers as IRD.
+    ReadRequest = 1,
+    /// Terminate: one buffer of 52 octets, there from the start.
+    Terminate = 2,
+    /// Atomic Responses (RFC 7306).
+    AtomicResponse = 3,
+}
+
+impl Opcode {
+    /// Every opcode, by value.
+    pub const ALL: [Opcode; 12] = [
+        Opcode::Write,
+        Opcode::ReadRequest,
+        Opcode::ReadResponse,
+        Opcode::Send,
+        Opcode::SendInvalidate,
+        Opcode::SendSolicited,
+        Opcode::SendSolicitedInvalidate,
+        Opcode::Terminate,
+        Opcode::Immediate,
+        Opcode::ImmediateSolicited,
+        Opcode::AtomicRequest,
+        Opcode::AtomicResponse,
+    ];
+
+    /// The opcode bits of a control octet, whatever its version says; `None` for 12 to 15.
+    pub fn of_octet(control: u8) -> Option<Self> {
+        Self::ALL.get(usize::from(control & OPCODE_MASK)).copied()
+    }
+
+    /// Checks a delivered segment: RDMAP version, opcode, buffer model and queue, in this order.
+    ///
+    /// # Errors
+    /// [`TerminateError::RdmapVersion`], else [`TerminateError::UnexpectedOpcode`].
+    pub fn check(header: &Header, extensions: Extensions) -> Result<Self, TerminateError> {
+        let control = header.control_octet();
+        if control & VERSION_MASK != VERSION {
+            return Err(TerminateError::RdmapVersion);
+        }
+        let opcode = Self::of_octet(control).ok_or(TerminateError::UnexpectedOpcode)?;
+        let fits = match header {
+            Header::Tagged(_) => opcode.is_tagged(),
+            Header::Untagged(h) => opcode.queue().is_some_and(|queue| queue.number() == h.qn),
+        };
+        if fits && opcode.is_understood(extensions) {
+            Ok(opcode)
+        } else {
+            Err(TerminateError::UnexpectedOpcode)
+        }
+    }
+
+    /// Whether a stream with these extensions understands it.
+    pub const fn is_understood(self, extensions: Extensions) -> bool {
+        match self {
+            Opcode::Immediate | Opcode::ImmediateSolicited => extensions.contains(Extensions::IMMEDIATE),
+            Opcode::AtomicRequest | Opcode::AtomicResponse => extensions.contains(Extensions::ATOMICS),
+            _ => true,
+        }
+    }
+
+    /// The control octet: version 1 and this opcode.
+    pub const fn control_octet(self) -> u8 {
+        VERSION | self as u8
+    }
+
+    /// Whether its segments are tagged.
+    pub const fn is_tagged(self) -> bool {
+        self.queue().is_none()
+    }
+
+    /// The queue of an untagged opcode.
+    pub const fn queue(self) -> Option<Queue> {
+        match self {
+            Opcode::Write | Opcode::ReadResponse => None,
+            Opcode::ReadRequest | Opcode::AtomicRequest => Some(Queue::ReadRequest),
+            Opcode::Terminate => Some(Queue::Terminate),
+            Opcode::AtomicResponse => Some(Queue::AtomicResponse),
+            Opcode::Send
+            | Opcode::SendInvalidate
+            | Opcode::SendSolicited
+            | Opcode::SendSolicitedInvalidate
+            | Opcode::Immediate
+            | Opcode::ImmediateSolicited => Some(Queue::Send),
+        }
+    }
+
+    /// Whether it is one of the four Sends.
+    pub const fn is_send(self) -> bool {
+        matches!(
+            self,
+            Opcode::Send | Opcode::SendInvalidate | Opcode::SendSolicited | Opcode::SendSolicitedInvalidate
+        )
+    }
+
+    /// Whether its delivery raises an event where one is armed.
+    pub const fn is_solicited(self) -> bool {
+        matches!(self, Opcode::SendSolicited | Opcode::SendSolicitedInvalidate | Opcode::ImmediateSolicited)
+    }
+
+    /// Whether it names an STag to invalidate.
+    pub const fn invalidates(self) -> bool {
+        matches!(self, Opcode::SendInvalidate | Opcode::SendSolicitedInvalidate)
+    }
+
+    /// The Send with these properties.
+    pub const fn send(solicited: bool, invalidates: bool) -> Self {
+        match (solicited, invalidates) {
+            (false, false) => Opcode::Send,
+            (false, true) => Opcode::SendInvalidate,
+            (true, false) => Opcode::SendSolicited,
+            (true, true) => Opcode::SendSolicitedInvalidate,
+        }
+    }
+
+    /// The header of a tagged segment of this message.
+    pub const fn tagged_header(self, stag: Stag, to: u64, last: bool) -> TaggedHeader {
+        TaggedHeader { last, rsvd_ulp: self.control_octet(), stag, to }
+    }
+
+    /// The header of an untagged segment of this message; `invalidate` is 0 where the opcode names none.
+    ///
+    /// # Panics
+    /// For a tagged opcode, which is a mistake of the caller.
+    pub fn untagged_header(self, invalidate: Stag, msn: u32, mo: u32, last: bool) -> UntaggedHeader {
+        let queue = self.queue().expect("an untagged opcode has a queue");
+        let [a, b, c, d] = if self.invalidates() { invalidate.0.to_be_bytes() } else { [0; 4] };
+        UntaggedHeader { last, rsvd_ulp: [self.control_octet(), a, b, c, d], qn: queue.number(), msn, mo }
+    }
+}
+
+impl Queue {
+    /// How many queues there can be.
+    pub const COUNT: usize = 4;
+
+    /// The queue with number `qn`, if this stream has it open.
+    ///
+    /// # Errors
+    /// [`DdpError::InvalidQn`].
+    pub const fn open(qn: u32, extensions: Extensions) -> Result<Self, DdpError> {
+        match qn {
+            0 => Ok(Queue::Send),
+            1 => Ok(Queue::ReadRequest),
+            2 => Ok(Queue::Terminate),
+            3 if extensions.contains(Extensions::ATOMICS) => Ok(Queue::AtomicResponse),
+            _ => Err(DdpError::InvalidQn),
+        }
+    }
+
+    /// Its queue number.
+    pub const fn number(self) -> u32 {
+        self as u32
+    }
+
+    /// Its queue number, as an index below [`Queue::COUNT`].
+    pub const fn index(self) -> usize {
+        self as usize
+    }
+}
+
+/// The Invalidate STag of an untagged header: meaningful where [`Opcode::invalidates`], to be ignored elsewhere.
+pub fn invalidate_stag(header: &UntaggedHeader) -> Stag {
+    let [_, a, b, c, d] = header.rsvd_ulp;
+    Stag(u32::from_be_bytes([a, b, c, d]))
+}

@@ -1,0 +1,202 @@
+//! Every error a Terminate can name, with layer, type and code (RFC 5040 section 4.8, RFC 5041 section 8.2,
+//! RFC 5044 section 8, RFC 6581 section 10), and which headers of the failing message go along.
+
+use std::fmt;
+
+use crate::ddp::{DdpError, HeaderError};
+use crate::memory::Fault;
+
+macro_rules! terminate_errors {
+    ($($(#[$doc:meta])* $name:ident = $layer:literal / $etype:literal / $code:literal, $text:literal;)*) => {
+        /// An error with its layer, error type and error code.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        pub enum TerminateError {
+            $($(#[$doc])* #[doc = concat!("\n\n", stringify!($layer), "/", stringify!($etype), "/", stringify!($code), ".")] $name,)*
+        }
+
+        impl TerminateError {
+            /// Every error there is.
+            pub const ALL: &[TerminateError] = &[$(TerminateError::$name,)*];
+
+            /// Layer, error type and error code.
+            pub const fn codes(self) -> (u8, u8, u8) {
+                match self { $(TerminateError::$name => ($layer, $etype, $code),)* }
+            }
+
+            /// What it means, without the numbers.
+            pub const fn text(self) -> &'static str {
+                match self { $(TerminateError::$name => $text,)* }
+            }
+        }
+    };
+}
+
+terminate_errors! {
+    /// Something of our own failed. Any code is legal; 0x00 is sent.
+    LocalCatastrophic = 0x0 / 0x0 / 0x00, "RDMA local catastrophic error";
+    /// A Read Request or an invalidation names an STag that is unknown or revoked.
+    ReadInvalidStag = 0x0 / 0x1 / 0x00, "RDMA remote protection error: invalid STag";
+    /// A Read Request reaches outside its STag's range.
+    ReadBounds = 0x0 / 0x1 / 0x01, "RDMA remote protection error: base or bounds violation";
+    /// The STag may not be read.
+    ReadAccessRights = 0x0 / 0x1 / 0x02, "RDMA remote protection error: access rights violation";
+    /// The STag belongs to another stream or protection domain.
+    ReadNotAssociated = 0x0 / 0x1 / 0x03, "RDMA remote protection error: STag not associated with this stream";
+    /// Tagged offset plus length reaches 2^64.
+    ReadToWrap = 0x0 / 0x1 / 0x04, "RDMA remote protection error: tagged offset wraps";
+    /// The STag is of another stream or shared by several: the peer may not invalidate it.
+    CannotInvalidate = 0x0 / 0x1 / 0x09, "RDMA remote protection error: STag cannot be invalidated";
+    /// No other code fits.
+    ProtectionUnspecified = 0x0 / 0x1 / 0xFF, "RDMA remote protection error: unspecified";
+    /// The RDMAP version of a message is not 1.
+    RdmapVersion = 0x0 / 0x2 / 0x05, "RDMA remote operation error: invalid RDMAP version";
+    /// Unknown opcode, wrong buffer model or queue, or a Read Response nobody waits for.
+    UnexpectedOpcode = 0x0 / 0x2 / 0x06, "RDMA remote operation error: unexpected opcode";
+    /// The stream cannot go on.
+    StreamCatastrophic = 0x0 / 0x2 / 0x07, "RDMA remote operation error: catastrophic, localized to this stream";
+    /// Nothing can go on.
+    GlobalCatastrophic = 0x0 / 0x2 / 0x08, "RDMA remote operation error: catastrophic, global";
+    /// The other place where RFC 5040 lists this error.
+    OperationCannotInvalidate = 0x0 / 0x2 / 0x09, "RDMA remote operation error: STag cannot be invalidated";
+    /// No other code fits, e.g. a Read Request that is too short.
+    OperationUnspecified = 0x0 / 0x2 / 0xFF, "RDMA remote operation error: unspecified";
+    /// Something of DDP's own failed.
+    DdpLocalCatastrophic = 0x1 / 0x0 / 0x00, "DDP local catastrophic error";
+    /// A tagged segment names an STag that is unknown, revoked or not writable.
+    DdpInvalidStag = 0x1 / 0x1 / 0x00, "DDP tagged buffer error: invalid STag";
+    /// A tagged segment reaches outside its STag's range.
+    DdpBounds = 0x1 / 0x1 / 0x01, "DDP tagged buffer error: base or bounds violation";
+    /// The STag belongs to another stream or protection domain.
+    DdpNotAssociated = 0x1 / 0x1 / 0x02, "DDP tagged buffer error: STag not associated with this stream";
+    /// Tagged offset plus length reaches 2^64.
+    DdpToWrap = 0x1 / 0x1 / 0x03, "DDP tagged buffer error: tagged offset wraps";
+    /// The DDP version of a tagged segment is not 1.
+    DdpTaggedVersion = 0x1 / 0x1 / 0x04, "DDP tagged buffer error: invalid DDP version";
+    /// The queue is not open.
+    DdpInvalidQn = 0x1 / 0x2 / 0x01, "DDP untagged buffer error: invalid queue number";
+    /// No buffer is posted for the message.
+    DdpNoBuffer = 0x1 / 0x2 / 0x02, "DDP untagged buffer error: invalid MSN, no buffer available";
+    /// The message number is not one that can come.
+    DdpMsnRange = 0x1 / 0x2 / 0x03, "DDP untagged buffer error: invalid MSN, out of range";
+    /// The message offset lies behind the buffer.
+    DdpInvalidMo = 0x1 / 0x2 / 0x04, "DDP untagged buffer error: invalid message offset";
+    /// The message is longer than its buffer.
+    DdpTooLong = 0x1 / 0x2 / 0x05, "DDP untagged buffer error: message too long for its buffer";
+    /// The DDP version of an untagged segment is not 1.
+    DdpUntaggedVersion = 0x1 / 0x2 / 0x06, "DDP untagged buffer error: invalid DDP version";
+    /// TCP is gone.
+    MpaConnectionLost = 0x2 / 0x0 / 0x01, "MPA error: TCP connection closed, terminated or lost";
+    /// An FPDU's CRC is wrong.
+    MpaCrc = 0x2 / 0x0 / 0x02, "MPA error: CRC mismatch";
+    /// A marker and the length field of an FPDU disagree.
+    MpaMarker = 0x2 / 0x0 / 0x03, "MPA error: marker and ULPDU length disagree";
+    /// A start-up frame that is none.
+    MpaFrame = 0x2 / 0x0 / 0x04, "MPA error: invalid request or reply frame";
+    /// RFC 6581: the peer's local catastrophic error during start-up.
+    MpaStartupCatastrophic = 0x2 / 0x0 / 0x05, "MPA error: local catastrophic error during start-up";
+    /// RFC 6581: the IRD offered does not cover the ORD wanted.
+    MpaInsufficientIrd = 0x2 / 0x0 / 0x06, "MPA error: insufficient IRD resources";
+    /// RFC 6581: no RTR form suits both.
+    MpaNoMatchingRtr = 0x2 / 0x0 / 0x07, "MPA error: no matching RTR option";
+}
+
+/// Which headers of the failing message a Terminate carries (RFC 5040 figure 10).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Inclusion {
+    /// None of them: M = D = R = 0.
+    Nothing,
+    /// Segment length and DDP header: M = D = 1, R = 0.
+    DdpHeader,
+    /// Segment length, DDP header and Read Request header: M = D = R = 1.
+    ReadRequestHeader,
+}
+
+impl TerminateError {
+    /// The error with these numbers, if there is one. Every code of the local catastrophic type 0/0 is one.
+    pub fn from_codes(layer: u8, etype: u8, code: u8) -> Option<Self> {
+        if (layer, etype) == (0, 0) {
+            return Some(TerminateError::LocalCatastrophic);
+        }
+        Self::ALL.iter().copied().find(|error| error.codes() == (layer, etype, code))
+    }
+
+    /// Layer: 0 RDMA, 1 DDP, 2 the LLP (MPA).
+    pub const fn layer(self) -> u8 {
+        self.codes().0
+    }
+
+    /// Error type within the layer.
+    pub const fn etype(self) -> u8 {
+        self.codes().1
+    }
+
+    /// Error code within the type.
+    pub const fn code(self) -> u8 {
+        self.codes().2
+    }
+
+    /// What goes along when an incoming message caused the error; `read_request` says whether it was a Read
+    /// Request whose header is at hand. Errors that no incoming message caused carry nothing.
+    pub const fn inclusion(self, read_request: bool) -> Inclusion {
+        match (self.layer(), self.etype()) {
+            (0, 0) | (1, 0) | (2, _) => Inclusion::Nothing,
+            (0, 1) if read_request => Inclusion::ReadRequestHeader,
+            _ => Inclusion::DdpHeader,
+        }
+    }
+
+    /// The error of a Read Request, or of another access that RDMAP itself checks.
+    pub const fn of_read_fault(fault: Fault) -> Self {
+        match fault {
+            Fault::InvalidStag => TerminateError::ReadInvalidStag,
+            Fault::NotAssociated => TerminateError::ReadNotAssociated,
+            Fault::AccessRights => TerminateError::ReadAccessRights,
+            Fault::Wrap => TerminateError::ReadToWrap,
+            Fault::Bounds => TerminateError::ReadBounds,
+            Fault::NotInvalidatable => TerminateError::CannotInvalidate,
+        }
+    }
+
+    /// The error of a remote invalidation: an STag of another stream counts as one that cannot be invalidated.
+    pub const fn of_invalidate_fault(fault: Fault) -> Self {
+        match fault {
+            Fault::InvalidStag => TerminateError::ReadInvalidStag,
+            _ => TerminateError::CannotInvalidate,
+        }
+    }
+}
+
+impl fmt::Display for TerminateError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (layer, etype, code) = self.codes();
+        write!(f, "{} (layer {layer}, type {etype}, code {code:#04x})", self.text())
+    }
+}
+
+impl std::error::Error for TerminateError {}
+
+impl From<DdpError> for TerminateError {
+    fn from(error: DdpError) -> Self {
+        match error {
+            DdpError::LocalCatastrophic => TerminateError::DdpLocalCatastrophic,
+            DdpError::InvalidStag => TerminateError::DdpInvalidStag,
+            DdpError::BaseOrBounds => TerminateError::DdpBounds,
+            DdpError::NotAssociated => TerminateError::DdpNotAssociated,
+            DdpError::ToWrap => TerminateError::DdpToWrap,
+            DdpError::TaggedVersion => TerminateError::DdpTaggedVersion,
+            DdpError::InvalidQn => TerminateError::DdpInvalidQn,
+            DdpError::NoBuffer => TerminateError::DdpNoBuffer,
+            DdpError::MsnRange => TerminateError::DdpMsnRange,
+            DdpError::InvalidMo => TerminateError::DdpInvalidMo,
+            DdpError::TooLong => TerminateError::DdpTooLong,
+            DdpError::UntaggedVersion => TerminateError::DdpUntaggedVersion,
+        }
+    }
+}
+
+/// A runt has no code of its own; MPA's "marker and length disagree" comes closest.
+impl From<HeaderError> for TerminateError {
+    fn from(error: HeaderError) -> Self {
+        DdpError::of_header(error).map_or(TerminateError::MpaMarker, TerminateError::from)
+    }
+}

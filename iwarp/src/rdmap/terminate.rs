@@ -1,0 +1,201 @@
+//! The Terminate message (RFC 5040 section 4.8): a control word, and as much of the failing message as helps.
+//!
+//! Emitted in the short form: what its bits say is absent is not there. Parsed by the bits alone; octets behind
+//! the last part are ignored, so the zero-filled long form is accepted as well. The control word of Linux's siw,
+//! which has the nibbles of its first octet swapped and M, D, R in the low bits of its third, is recognised
+//! where it can be told apart.
+
+use std::fmt;
+
+use arrayvec::ArrayVec;
+
+use crate::ddp::{Header, TaggedHeader, UntaggedHeader};
+use crate::rdmap::error::{Inclusion, TerminateError};
+use crate::rdmap::read_request::ReadRequest;
+
+/// Third control octet: segment length is valid.
+const M: u8 = 0x80;
+/// Third control octet: the DDP header is there.
+const D: u8 = 0x40;
+/// Third control octet: the Read Request header is there.
+const R: u8 = 0x20;
+/// The same three where siw puts them, all together.
+const SIW_BITS: u8 = 0x07;
+/// First octet of an echoed header: tagged, so 14 octets and not 18.
+const TAGGED: u8 = 0x80;
+
+/// How the control word was laid out.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum BitOrder {
+    /// As RFC 5040 figure 9 has it.
+    #[default]
+    Standard,
+    /// As a little-endian Linux siw has it.
+    Siw,
+}
+
+/// A Terminate message, sent or received.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Terminate {
+    /// 0 RDMA, 1 DDP, 2 the LLP; others are reserved.
+    pub layer: u8,
+    /// Error type within the layer, 4 bits.
+    pub etype: u8,
+    /// Error code within the type.
+    pub code: u8,
+    /// Octets of the failing DDP segment, its header included (M bit).
+    pub segment_len: Option<u16>,
+    /// The failing segment's DDP header as it was received, 14 or 18 octets (D bit).
+    pub ddp_header: Option<ArrayVec<u8, { Header::MAX_LEN }>>,
+    /// The failing Read Request, moved on by what was answered (R bit).
+    pub read_request: Option<ReadRequest>,
+    /// How the control word was laid out; sent ones are [`BitOrder::Standard`].
+    pub bit_order: BitOrder,
+}
+
+/// A payload that is no Terminate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("a Terminate of {octets} octets is cut short")]
+pub struct TerminateParseError {
+    /// Octets there were.
+    pub octets: usize,
+}
+
+impl Terminate {
+    /// Octets of the longest Terminate, and of the buffer of queue 2: 4 + 2 + 18 + 28.
+    pub const MAX_LEN: usize = 52;
+
+    /// A Terminate for an error that no incoming message caused.
+    pub fn local(error: TerminateError) -> Self {
+        let (layer, etype, code) = error.codes();
+        Self {
+            layer,
+            etype,
+            code,
+            segment_len: None,
+            ddp_header: None,
+            read_request: None,
+            bit_order: BitOrder::Standard,
+        }
+    }
+
+    /// A Terminate for an error in an incoming segment of `segment_len` octets, header included, whose first
+    /// octets are `segment_head` (at least its DDP header, raw: it may be one that does not parse).
+    /// `read_request` is the Read Request it carried, moved on by what was answered. What goes along is decided
+    /// by [`TerminateError::inclusion`].
+    pub fn of_segment(
+        error: TerminateError,
+        segment_head: &[u8],
+        segment_len: usize,
+        read_request: Option<ReadRequest>,
+    ) -> Self {
+        let mut terminate = Self::local(error);
+        let inclusion = error.inclusion(read_request.is_some());
+        let header = echoed_header(segment_head);
+        if let (Inclusion::DdpHeader | Inclusion::ReadRequestHeader, Some(header)) = (inclusion, header) {
+            // A ULPDU's length has 16 bits.
+            terminate.segment_len = Some(u16::try_from(segment_len).unwrap_or(u16::MAX));
+            terminate.ddp_header = Some(header.iter().copied().collect());
+            if inclusion == Inclusion::ReadRequestHeader {
+                terminate.read_request = read_request;
+            }
+        }
+        terminate
+    }
+
+    /// The error it names, if it is one we know.
+    pub fn error(&self) -> Option<TerminateError> {
+        TerminateError::from_codes(self.layer, self.etype, self.code)
+    }
+
+    /// The payload on the wire, in the short form and the standard bit order.
+    pub fn to_bytes(&self) -> ArrayVec<u8, { Terminate::MAX_LEN }> {
+        let Self { layer, etype, code, segment_len, ddp_header, read_request, bit_order: _ } = self;
+        let bit = |set: bool, bit: u8| if set { bit } else { 0 };
+        let parts =
+            bit(segment_len.is_some(), M) | bit(ddp_header.is_some(), D) | bit(read_request.is_some(), R);
+        let mut bytes: ArrayVec<u8, { Terminate::MAX_LEN }> =
+            [layer << 4 | etype & 0x0F, *code, parts, 0].into_iter().collect();
+        if parts & (M | D) != 0 {
+            bytes.extend(segment_len.unwrap_or(0).to_be_bytes());
+        }
+        bytes.extend(ddp_header.iter().flatten().copied());
+        bytes.extend(read_request.iter().flat_map(|r| r.to_bytes()));
+        bytes
+    }
+
+    /// Parses the payload of a Terminate.
+    ///
+    /// # Errors
+    /// [`TerminateParseError`] when a part that the bits announce is not there.
+    pub fn parse(payload: &[u8]) -> Result<Self, TerminateParseError> {
+        let short = TerminateParseError { octets: payload.len() };
+        let (control, mut rest) = payload.split_first_chunk::<4>().ok_or(short)?;
+        let Control { layer, etype, code, parts, bit_order } = Control::parse(*control);
+        let mut terminate =
+            Self { layer, etype, code, segment_len: None, ddp_header: None, read_request: None, bit_order };
+        if parts & (M | D) != 0 {
+            let (len, after) = rest.split_first_chunk::<2>().ok_or(short)?;
+            terminate.segment_len = (parts & M != 0).then(|| u16::from_be_bytes(*len));
+            rest = after;
+        }
+        if parts & D != 0 {
+            let header = echoed_header(rest).ok_or(short)?;
+            terminate.ddp_header = Some(header.iter().copied().collect());
+            rest = &rest[header.len()..];
+        }
+        if parts & R != 0 {
+            let request = rest.get(..ReadRequest::LEN).ok_or(short)?;
+            terminate.read_request = Some(ReadRequest::parse(request).map_err(|_| short)?);
+        }
+        Ok(terminate)
+    }
+}
+
+impl fmt::Display for Terminate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.error() {
+            Some(error) if error.codes() == (self.layer, self.etype, self.code) => error.fmt(f),
+            known => {
+                let text = known.map_or("unknown error", TerminateError::text);
+                write!(f, "{text} (layer {}, type {}, code {:#04x})", self.layer, self.etype, self.code)
+            }
+        }
+    }
+}
+
+/// The fields of a control word, M, D and R where the RFC has them.
+struct Control {
+    layer: u8,
+    etype: u8,
+    code: u8,
+    parts: u8,
+    bit_order: BitOrder,
+}
+
+impl Control {
+    /// M, D or R tell the two orders apart. Without them only the numbers can: siw's is taken where it names an
+    /// error that exists and the standard reading does not.
+    fn parse([first, code, third, _]: [u8; 4]) -> Self {
+        let (high, low) = (first >> 4, first & 0x0F);
+        let known = |layer, etype| TerminateError::from_codes(layer, etype, code).is_some();
+        let siw = match (third & (M | D | R), third & !(M | D | R)) {
+            (0, 0) => !known(high, low) && known(low, high),
+            (0, bits) => bits & !SIW_BITS == 0,
+            _ => false,
+        };
+        if siw {
+            let bit = |from: u8, to: u8| if third & from != 0 { to } else { 0 };
+            let parts = bit(0x01, M) | bit(0x02, D) | bit(0x04, R);
+            Self { layer: low, etype: high, code, parts, bit_order: BitOrder::Siw }
+        } else {
+            Self { layer: high, etype: low, code, parts: third & (M | D | R), bit_order: BitOrder::Standard }
+        }
+    }
+}
+
+/// The DDP header at the front of `bytes`, its length by its own T bit; version and fields are not looked at.
+fn echoed_header(bytes: &[u8]) -> Option<&[u8]> {
+    let len = if bytes.first()? & TAGGED != 0 { TaggedHeader::LEN } else { UntaggedHeader::LEN };
+    bytes.get(..len)
+}
