@@ -4,6 +4,7 @@
 //! and an in-memory link that loses, delays, reorders, duplicates and corrupts by a seeded plan.
 //! Nothing here knows of TCP or iWARP.
 
+pub mod checksum;
 pub mod clock;
 pub mod link;
 pub mod mbuf;

@@ -1,6 +1,24 @@
 //! A wire in memory: two ports joined by rings, with a seeded plan of what goes wrong on the way.
+//!
+//! Frames that the plan leaves alone are moved, not copied: the receiver gets the sender's own buffer, and where the
+//! sender kept a view of it, the octets are read-only for both. Frames that the plan duplicates or corrupts are
+//! copied first. The same seed, frames and times give the same result; which frame has which fate depends on
+//! nothing but the seed and its ordinal in its direction.
+//!
+//! A plan without delay and reordering needs no common clock at both ends; one with either does.
 
-use crate::Port;
+mod faults;
+mod port;
+#[cfg(test)]
+mod tests;
+mod wire;
+
+use std::sync::Arc;
+
+pub use wire::LinkFaults;
+
+use crate::{Offloads, Port};
+use port::{LinkPort, Shared};
 
 /// What each direction of a link does to frames. Probabilities are parts per million.
 #[derive(Clone, Debug, Default)]
@@ -36,6 +54,10 @@ pub struct LinkConfig {
     pub a_to_b: LinkPlan,
     /// From the second port to the first.
     pub b_to_a: LinkPlan,
+    /// Whether the ports leave TCP checksums out, as virtio does: a frame sent with
+    /// [`TxOffload::tcp_checksum`](crate::TxOffload) arrives as [`Checksum::Partial`](crate::Checksum). Without it
+    /// every frame arrives as [`Checksum::Unknown`](crate::Checksum).
+    pub checksum_offload: bool,
 }
 
 impl Default for LinkConfig {
@@ -47,13 +69,64 @@ impl Default for LinkConfig {
             seed: 0,
             a_to_b: LinkPlan::default(),
             b_to_a: LinkPlan::default(),
+            checksum_offload: false,
+        }
+    }
+}
+
+impl LinkConfig {
+    fn offloads(&self) -> Offloads {
+        let always = Offloads::TX_MULTI_SEGMENT | Offloads::RX_SCATTER;
+        if self.checksum_offload {
+            always | Offloads::TX_TCP_CHECKSUM | Offloads::RX_TCP_CHECKSUM
+        } else {
+            always
         }
     }
 }
 
 /// Two ports joined by a wire in memory. Either end may move to another thread. Dropping one end takes the
-/// other's link down.
+/// other's link down; frames on their way still arrive.
 pub fn pair(config: &LinkConfig) -> (Box<dyn Port>, Box<dyn Port>) {
-    let _ = config;
-    todo!()
+    let (a, b, _control) = pair_with_control(config);
+    (a, b)
+}
+
+/// As [`pair`], with a hand on the wire: to cut it, and to see what the plan did.
+pub fn pair_with_control(config: &LinkConfig) -> (Box<dyn Port>, Box<dyn Port>, LinkControl) {
+    let shared = Arc::new(Shared::new(config));
+    let [a, b] = LinkPort::both(config, &shared);
+    (Box::new(a), Box::new(b), LinkControl { shared })
+}
+
+/// A hand on the wire of a link, from any thread.
+#[derive(Clone)]
+pub struct LinkControl {
+    shared: Arc<Shared>,
+}
+
+impl LinkControl {
+    /// Plugs the cable in or pulls it, for both ends. A link one of whose ends is gone stays down.
+    pub fn set_up(&self, up: bool) {
+        self.shared.plug(up);
+    }
+
+    /// What the plan did so far to frames from the first port to the second.
+    pub fn faults_a_to_b(&self) -> LinkFaults {
+        self.shared.wire(0).faults.snapshot()
+    }
+
+    /// What the plan did so far to frames from the second port to the first.
+    pub fn faults_b_to_a(&self) -> LinkFaults {
+        self.shared.wire(1).faults.snapshot()
+    }
+}
+
+impl std::fmt::Debug for LinkControl {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("LinkControl")
+            .field("a_to_b", &self.faults_a_to_b())
+            .field("b_to_a", &self.faults_b_to_a())
+            .finish()
+    }
 }

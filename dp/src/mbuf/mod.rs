@@ -221,6 +221,29 @@ impl Mbuf {
         done
     }
 
+    /// The same octets and metadata in fresh buffers of `pool`, as few as hold them; `None` when it has too few.
+    pub fn deep_copy(&self, pool: &Mempool) -> Option<Self> {
+        let mut copy: Option<Self> = None;
+        let mut done = 0;
+        while copy.is_none() || done < self.len() {
+            let mut part = pool.alloc()?;
+            let room = part.append((self.len() - done).min(pool.data_octets()))?;
+            let copied = self.copy_to(done, room);
+            if copied == 0 && !self.is_empty() {
+                return None;
+            }
+            done += copied;
+            match &mut copy {
+                Some(chain) => chain.chain(part).ok()?,
+                None => copy = Some(part),
+            }
+        }
+        let mut copy = copy?;
+        copy.set_rx_checksum(self.rx_checksum());
+        copy.set_tx_offload(self.tx_offload());
+        Some(copy)
+    }
+
     /// Appends all of `octets` to the last segment, or nothing: `false` when [`Mbuf::append`] would say `None`.
     #[must_use]
     pub fn append_slice(&mut self, octets: &[u8]) -> bool {

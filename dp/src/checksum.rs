@@ -1,0 +1,142 @@
+//! Completes checksums that an offload left to the device (RFC 1071, RFC 9293 section 3.1, RFC 8200 section 8.1).
+//!
+//! For the places that need whole frames: a capture, the slow path, a link that damages a frame. It is no parser for
+//! the data path, and knows just enough of Ethernet, VLAN tags and IP to find a TCP or UDP checksum field.
+
+#[cfg(test)]
+mod tests;
+
+const ETHERTYPE_IPV4: u16 = 0x0800;
+const ETHERTYPE_IPV6: u16 = 0x86dd;
+const ETHERTYPE_VLAN: u16 = 0x8100;
+const ETHERTYPE_SERVICE_VLAN: u16 = 0x88a8;
+
+const PROTOCOL_TCP: u8 = 6;
+const PROTOCOL_UDP: u8 = 17;
+
+/// IPv6 extension headers that may stand in front of a whole TCP segment, all with their length in 8-octet units
+/// in the second octet (RFC 8200 sections 4.3, 4.4, 4.6).
+const IPV6_EXTENSIONS: [u8; 3] = [0, 43, 60];
+
+/// Fills in the TCP or UDP checksum of an Ethernet `frame`, whatever its field holds now. Returns whether it did:
+/// `false` for anything else, for a fragment, and for a frame that ends before its headers say.
+///
+/// ```
+/// let mut arp = [0_u8; 60];
+/// assert!(!dp::checksum::complete(&mut arp));
+/// ```
+pub fn complete(frame: &mut [u8]) -> bool {
+    try_complete(frame).is_some()
+}
+
+/// Fills in the IPv4 header checksum of an Ethernet `frame`. Returns whether it is IPv4 with a whole header.
+pub fn complete_ipv4_header(frame: &mut [u8]) -> bool {
+    try_complete_ipv4_header(frame).is_some()
+}
+
+fn try_complete(frame: &mut [u8]) -> Option<()> {
+    let (ethertype, packet) = network_layer(frame)?;
+    let (mut sum, segment, protocol) = match ethertype {
+        ETHERTYPE_IPV4 => ipv4_transport(packet)?,
+        ETHERTYPE_IPV6 => ipv6_transport(packet)?,
+        _ => return None,
+    };
+    let field = match protocol {
+        PROTOCOL_TCP if segment.len() >= 20 => 16,
+        PROTOCOL_UDP if segment.len() >= 8 => 6,
+        _ => return None,
+    };
+    segment[field..field + 2].fill(0);
+    sum += u64::from(protocol) + segment.len() as u64 + partial_sum(segment);
+    let checksum = match !fold(sum) {
+        // A UDP checksum of 0 would say that there is none (RFC 768).
+        0 if protocol == PROTOCOL_UDP => 0xffff,
+        checksum => checksum,
+    };
+    segment[field..field + 2].copy_from_slice(&checksum.to_be_bytes());
+    Some(())
+}
+
+fn try_complete_ipv4_header(frame: &mut [u8]) -> Option<()> {
+    let (ethertype, packet) = network_layer(frame)?;
+    if ethertype != ETHERTYPE_IPV4 {
+        return None;
+    }
+    let header_octets = ipv4_header_octets(packet)?;
+    let header = &mut packet[..header_octets];
+    header[10..12].fill(0);
+    let checksum = !fold(partial_sum(header));
+    header[10..12].copy_from_slice(&checksum.to_be_bytes());
+    Some(())
+}
+
+/// The EtherType behind any VLAN tags, and what follows it.
+fn network_layer(frame: &mut [u8]) -> Option<(u16, &mut [u8])> {
+    let mut at = 12;
+    loop {
+        let ethertype = u16_at(frame, at)?;
+        match ethertype {
+            ETHERTYPE_VLAN | ETHERTYPE_SERVICE_VLAN => at += 4,
+            _ => return Some((ethertype, frame.get_mut(at + 2..)?)),
+        }
+    }
+}
+
+fn ipv4_header_octets(packet: &[u8]) -> Option<usize> {
+    let first = *packet.first()?;
+    let octets = usize::from(first & 0x0f) * 4;
+    (first >> 4 == 4 && octets >= 20 && octets <= packet.len()).then_some(octets)
+}
+
+/// Sum of the addresses, the transport segment, and its protocol.
+fn ipv4_transport(packet: &mut [u8]) -> Option<(u64, &mut [u8], u8)> {
+    let header_octets = ipv4_header_octets(packet)?;
+    let total_octets = usize::from(u16_at(packet, 2)?);
+    // More fragments, or a fragment offset: the checksum covers octets that are elsewhere.
+    if u16_at(packet, 6)? & 0x3fff != 0 {
+        return None;
+    }
+    let addresses = partial_sum(&packet[12..20]);
+    let protocol = packet[9];
+    Some((addresses, packet.get_mut(header_octets..total_octets)?, protocol))
+}
+
+/// As [`ipv4_transport`]. Of a routing header with segments left the checksum would need the final destination: such
+/// a packet is not for us, and left alone.
+fn ipv6_transport(packet: &mut [u8]) -> Option<(u64, &mut [u8], u8)> {
+    if *packet.first()? >> 4 != 6 || packet.len() < 40 {
+        return None;
+    }
+    let end = 40 + usize::from(u16_at(packet, 4)?);
+    let addresses = partial_sum(&packet[8..40]);
+    let mut protocol = packet[6];
+    let mut at = 40;
+    while IPV6_EXTENSIONS.contains(&protocol) {
+        let header = packet.get(at..at + 8)?;
+        if protocol == 43 && header[3] != 0 {
+            return None;
+        }
+        protocol = header[0];
+        at += (usize::from(header[1]) + 1) * 8;
+    }
+    Some((addresses, packet.get_mut(at..end)?, protocol))
+}
+
+fn u16_at(octets: &[u8], at: usize) -> Option<u16> {
+    Some(u16::from_be_bytes(octets.get(at..at + 2)?.try_into().ok()?))
+}
+
+/// Sum of the 16-bit words, an odd last octet padded with zero.
+fn partial_sum(octets: &[u8]) -> u64 {
+    let (words, rest) = octets.as_chunks::<2>();
+    let sum: u64 = words.iter().map(|&word| u64::from(u16::from_be_bytes(word))).sum();
+    sum + rest.first().map_or(0, |&octet| u64::from(octet) << 8)
+}
+
+/// The sum in ones' complement, 16 bits wide.
+fn fold(mut sum: u64) -> u16 {
+    while sum > 0xffff {
+        sum = (sum & 0xffff) + (sum >> 16);
+    }
+    sum as u16
+}

@@ -1,0 +1,232 @@
+//! One end of a link as a [`Port`].
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use super::LinkConfig;
+use super::faults::{Dice, Fate};
+use super::wire::{InFlight, Receiver, Wire};
+use crate::{Burst, Checksum, LinkState, Mbuf, Mempool, Port, PortCounters, PortInfo, TxOffload, checksum};
+
+/// Ethernet header and a VLAN tag: what a frame may have beside the IP packet.
+const FRAME_OVERHEAD_OCTETS: usize = 18;
+
+/// Smallest buffer of a link's pool, as large as devices usually have them.
+const DATA_OCTETS_MIN: usize = 2048;
+
+/// What both ends see.
+pub(super) struct Shared {
+    /// Whether the cable is plugged in.
+    plugged: AtomicBool,
+    /// Whether each end is still there.
+    present: [AtomicBool; 2],
+    /// From each end to the other.
+    wires: [Wire; 2],
+}
+
+impl Shared {
+    pub(super) fn new(config: &LinkConfig) -> Self {
+        Self {
+            plugged: AtomicBool::new(true),
+            present: [AtomicBool::new(true), AtomicBool::new(true)],
+            wires: [Wire::new(config.ring_frames), Wire::new(config.ring_frames)],
+        }
+    }
+
+    pub(super) fn plug(&self, up: bool) {
+        self.plugged.store(up, Ordering::Release);
+    }
+
+    /// The wire that frames of end `from` travel on.
+    pub(super) fn wire(&self, from: usize) -> &Wire {
+        &self.wires[from]
+    }
+
+    fn is_up(&self) -> bool {
+        self.plugged.load(Ordering::Acquire) && self.present.iter().all(|end| end.load(Ordering::Acquire))
+    }
+}
+
+/// One end of a link.
+pub(super) struct LinkPort {
+    end: usize,
+    shared: Arc<Shared>,
+    info: PortInfo,
+    pool: Mempool,
+    /// Where copies of damaged frames come from: the pool of the end that receives them.
+    peer_pool: Mempool,
+    dice: Dice,
+    delay_us: u64,
+    reorder_us: u64,
+    ring_frames: u64,
+    checksum_offload: bool,
+    /// Frames put on the wire, copies included and lost ones not.
+    sent: u64,
+    receiver: Receiver,
+    state: LinkState,
+    counters: PortCounters,
+}
+
+impl LinkPort {
+    pub(super) fn both(config: &LinkConfig, shared: &Arc<Shared>) -> [Self; 2] {
+        let names = ["link-a", "link-b"];
+        let data_octets =
+            (usize::from(config.mtu) + FRAME_OVERHEAD_OCTETS).next_multiple_of(64).max(DATA_OCTETS_MIN);
+        let pools = names.map(|name| Mempool::heap(name, config.mbufs, data_octets));
+        [0, 1].map(|end| {
+            let plans = [&config.a_to_b, &config.b_to_a];
+            let (ours, theirs) = (plans[end], plans[1 - end]);
+            Self {
+                end,
+                shared: Arc::clone(shared),
+                info: PortInfo {
+                    name: names[end].to_owned(),
+                    mac: [0x02, 0, 0, 0, 0, 0x0a + end as u8],
+                    mtu: config.mtu,
+                    offloads: config.offloads(),
+                },
+                pool: pools[end].clone(),
+                peer_pool: pools[1 - end].clone(),
+                dice: Dice::new(ours, config.seed, end as u64),
+                delay_us: u64::from(ours.delay_us),
+                reorder_us: u64::from(ours.reorder_us),
+                ring_frames: config.ring_frames as u64,
+                checksum_offload: config.checksum_offload,
+                sent: 0,
+                receiver: Receiver::new(theirs, config.ring_frames),
+                state: LinkState::Up,
+                counters: PortCounters::default(),
+            }
+        })
+    }
+
+    /// Notices that the link went up or down.
+    fn look_at_link(&mut self) -> LinkState {
+        let state = if self.shared.is_up() { LinkState::Up } else { LinkState::Down };
+        if state != self.state {
+            self.state = state;
+            self.counters.link_changes += 1;
+        }
+        state
+    }
+
+    /// Sends one frame; there is room on the wire.
+    fn send(&mut self, now_us: u64, frame: Mbuf) {
+        let octets = frame.len();
+        if octets > usize::from(self.info.mtu) + FRAME_OVERHEAD_OCTETS {
+            self.counters.tx_dropped += 1;
+            return;
+        }
+        self.counters.tx_frames += 1;
+        self.counters.tx_octets += octets as u64;
+        let wire = self.shared.wire(self.end);
+        let Fate { lost, duplicated, held, corrupted } = self.dice.next();
+        if lost {
+            return wire.faults.lost.increment();
+        }
+        let Some(mut frame) = (match corrupted {
+            Some(which) => corrupt(&frame, which, &self.peer_pool),
+            None => Some(frame),
+        }) else {
+            return wire.faults.no_mbuf.increment();
+        };
+        if corrupted.is_some() {
+            wire.faults.corrupted.increment();
+        }
+        let partial = self.checksum_offload && frame.tx_offload().tcp_checksum;
+        frame.set_rx_checksum(if partial { Checksum::Partial } else { Checksum::Unknown });
+        frame.set_tx_offload(TxOffload::default());
+
+        let copy = duplicated.then(|| frame.deep_copy(&self.peer_pool));
+        if held {
+            wire.faults.reordered.increment();
+        }
+        let wait_us = self.delay_us + if held { self.reorder_us } else { 0 };
+        let in_flight = |frame| InFlight { due_us: now_us + wait_us, at_once: wait_us == 0, frame };
+        wire.push(in_flight(frame));
+        self.sent += 1;
+        match copy {
+            Some(Some(copy)) => {
+                wire.push(in_flight(copy));
+                self.sent += 1;
+                wire.faults.duplicated.increment();
+            }
+            Some(None) => wire.faults.no_mbuf.increment(),
+            None => {}
+        }
+    }
+}
+
+/// A copy of `frame` with one bit turned, `which` picks it. Its checksum is completed first: a partial one counts as
+/// good at the receiver, and the damage would pass unseen.
+fn corrupt(frame: &Mbuf, which: u32, pool: &Mempool) -> Option<Mbuf> {
+    let mut copy = frame.deep_copy(pool)?;
+    let partial = copy.tx_offload().tcp_checksum;
+    if let Some(octets) = copy.head_mut()
+        && !octets.is_empty()
+    {
+        if partial {
+            checksum::complete(octets);
+        }
+        let bit = which as usize % (octets.len() * 8);
+        octets[bit / 8] ^= 1 << (bit % 8);
+    }
+    copy.set_tx_offload(TxOffload::default());
+    Some(copy)
+}
+
+impl Port for LinkPort {
+    fn info(&self) -> &PortInfo {
+        &self.info
+    }
+
+    fn mempool(&self) -> &Mempool {
+        &self.pool
+    }
+
+    fn rx_burst(&mut self, now_us: u64, frames: &mut Burst) -> usize {
+        let Self { shared, end, receiver, counters, .. } = self;
+        let wire = shared.wire(1 - *end);
+        receiver.receive(wire, now_us, frames.remaining_capacity(), |frame| {
+            counters.rx_frames += 1;
+            counters.rx_octets += frame.len() as u64;
+            frames.push(frame);
+        })
+    }
+
+    fn tx_burst(&mut self, now_us: u64, frames: &mut Burst) -> usize {
+        if self.look_at_link() == LinkState::Down {
+            let taken = frames.len();
+            self.counters.tx_link_down += taken as u64;
+            frames.clear();
+            return taken;
+        }
+        let in_flight = self.sent - self.shared.wire(self.end).delivered();
+        let room = self.ring_frames.saturating_sub(in_flight);
+        let taken = usize::try_from(room).unwrap_or(usize::MAX).min(frames.len());
+        self.counters.tx_ring_full += (frames.len() - taken) as u64;
+        for frame in frames.drain(..taken) {
+            self.send(now_us, frame);
+        }
+        taken
+    }
+
+    fn link_state(&mut self) -> LinkState {
+        self.look_at_link()
+    }
+
+    fn counters(&self) -> PortCounters {
+        let no_mbuf = self.shared.wire(1 - self.end).faults.snapshot().no_mbuf;
+        PortCounters { rx_no_mbuf: no_mbuf, ..self.counters }
+    }
+
+    fn next_due_us(&self) -> Option<u64> {
+        self.receiver.next_due_us(self.shared.wire(1 - self.end))
+    }
+}
+
+impl Drop for LinkPort {
+    fn drop(&mut self) {
+        self.shared.present[self.end].store(false, Ordering::Release);
+    }
+}
