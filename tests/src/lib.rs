@@ -1,1 +1,11 @@
-//! The cross-crate tests of uwarp.
+//! What the tests that cross crates share: network namespaces, processes in them, Linux's siw in a virtual
+//! machine, `iwperf`'s command line, and the octets that streams carry.
+//!
+//! Nothing here is part of the library, and nothing here touches the host's own network: every device lives in
+//! a namespace that is made for one test and goes with it.
+#![forbid(unsafe_code)]
+
+pub mod iwperf;
+pub mod lab;
+pub mod pattern;
+pub mod stream;

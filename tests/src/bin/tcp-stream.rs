@@ -1,0 +1,90 @@
+//! Sends or receives one checked TCP stream: over our stack on a DPDK device with `--vdev`, else over the system's.
+//!
+//! Prints `started` when the device is there, `ready` when a peer may connect, and at the end the octets moved with
+//! their CRC32C. Exits 1 with one line when anything is not as it should be.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::Parser;
+use tests::lab::Result;
+use tests::stream::{Opener, Report, Task, Way, kernel};
+
+/// One checked TCP stream.
+#[derive(Parser)]
+struct Options {
+    /// DPDK device to run our stack on; without it the system's TCP is used.
+    #[arg(long, requires = "ip")]
+    vdev: Option<String>,
+    /// Our address with its prefix length.
+    #[arg(long)]
+    ip: Option<String>,
+    /// MTU, octets.
+    #[arg(long, default_value_t = 1500)]
+    mtu: u16,
+    /// Port to wait for the peer on.
+    #[arg(long, conflicts_with = "connect")]
+    listen: Option<u16>,
+    /// Peer to connect to.
+    #[arg(long, required_unless_present = "listen")]
+    connect: Option<SocketAddr>,
+    /// Length of the stream.
+    #[arg(long, default_value_t = 1 << 20)]
+    octets: u64,
+    /// Seed of its pattern.
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Limit on the whole.
+    #[arg(long, default_value_t = 60)]
+    seconds: u64,
+    /// File to wait for between `started` and opening the connection.
+    #[arg(long)]
+    wait_for: Option<PathBuf>,
+    /// Who sends.
+    way: Way,
+}
+
+fn main() -> ExitCode {
+    match run(&Options::parse()) {
+        Ok(report) => {
+            println!("{report}");
+            ExitCode::SUCCESS
+        }
+        Err(error) => {
+            eprintln!("tcp-stream: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(options: &Options) -> Result<Report> {
+    let opener = match (options.listen, options.connect) {
+        (Some(port), _) => Opener::Passive(port),
+        (None, Some(peer)) => Opener::Active(peer),
+        (None, None) => unreachable!("clap requires one of --listen and --connect"),
+    };
+    let task = Task {
+        opener,
+        way: options.way,
+        octets: options.octets,
+        seed: options.seed,
+        limit: Duration::from_secs(options.seconds),
+    };
+    match (&options.vdev, &options.ip) {
+        (Some(vdev), Some(ip)) => over_device(options, &task, vdev, ip),
+        _ => kernel::run(&task, || println!("ready")),
+    }
+}
+
+#[cfg(feature = "dpdk")]
+fn over_device(options: &Options, task: &Task, vdev: &str, ip: &str) -> Result<Report> {
+    let _ = (options, task, vdev, ip);
+    Err(tests::lab_error!("not yet"))
+}
+
+#[cfg(not(feature = "dpdk"))]
+fn over_device(_: &Options, _: &Task, _: &str, _: &str) -> Result<Report> {
+    Err(tests::lab_error!("built without the feature `dpdk`"))
+}

@@ -1,0 +1,184 @@
+//! `iwperf`'s command line and its results, as its users see them: programs, options, a JSON file.
+
+use std::path::Path;
+use std::time::Duration;
+
+use serde_json::Value;
+
+use crate::lab::{Ended, Namespace, Process, Result, Run, programs};
+use crate::{ensure, lab_error};
+
+/// How long one small test may take on a busy machine with two cores.
+pub const TEST_TIMEOUT: Duration = Duration::from_secs(60);
+/// How long a program may take to start its port and listen.
+pub const START_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// What is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Test {
+    /// RDMA Writes, bandwidth.
+    WriteBw,
+    /// RDMA Reads, bandwidth.
+    ReadBw,
+    /// Sends, bandwidth.
+    SendBw,
+    /// RDMA Writes, latency.
+    WriteLat,
+    /// RDMA Reads, latency.
+    ReadLat,
+    /// Sends, latency.
+    SendLat,
+}
+
+impl Test {
+    /// All of them.
+    pub const ALL: [Self; 6] =
+        [Self::WriteBw, Self::ReadBw, Self::SendBw, Self::WriteLat, Self::ReadLat, Self::SendLat];
+
+    /// `iwperf`'s name of it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::WriteBw => "write-bw",
+            Self::ReadBw => "read-bw",
+            Self::SendBw => "send-bw",
+            Self::WriteLat => "write-lat",
+            Self::ReadLat => "read-lat",
+            Self::SendLat => "send-lat",
+        }
+    }
+
+    /// The program of perftest that does the same.
+    pub fn perftest(self) -> &'static str {
+        match self {
+            Self::WriteBw => "ib_write_bw",
+            Self::ReadBw => "ib_read_bw",
+            Self::SendBw => "ib_send_bw",
+            Self::WriteLat => "ib_write_lat",
+            Self::ReadLat => "ib_read_lat",
+            Self::SendLat => "ib_send_lat",
+        }
+    }
+
+    /// Whether it measures bandwidth rather than latency.
+    pub fn is_bandwidth(self) -> bool {
+        matches!(self, Self::WriteBw | Self::ReadBw | Self::SendBw)
+    }
+
+    /// A size (octets) and a number of iterations that are quick and still cut messages into several FPDUs.
+    pub fn quick(self) -> (u32, u32) {
+        if self.is_bandwidth() { (40_000, 50) } else { (3_000, 50) }
+    }
+}
+
+/// The network side of a command line.
+#[derive(Clone, Debug)]
+pub struct Net {
+    /// DPDK's device string.
+    pub vdev: String,
+    /// Our address with its prefix length.
+    pub ip: String,
+    /// MTU, octets.
+    pub mtu: u16,
+}
+
+impl Net {
+    /// The options, without hugepages: tests run where there are none.
+    pub fn args(&self) -> Vec<String> {
+        ["--vdev", &self.vdev, "--ip", &self.ip, "--mtu", &self.mtu.to_string(), "--no-huge"]
+            .map(String::from)
+            .to_vec()
+    }
+
+    /// A raw socket on a device of the namespace; rings that hold jumbo frames.
+    pub fn af_packet(dev: &str, ip: &str, mtu: u16) -> Self {
+        let vdev = format!("net_af_packet0,iface={dev},blocksz=65536,framesz=16384,framecnt=1024");
+        Self { vdev, ip: ip.to_owned(), mtu }
+    }
+
+    /// The listening side of a vhost-user socket.
+    pub fn vhost(socket: &Path, ip: &str, mtu: u16) -> Self {
+        Self { vdev: format!("net_vhost0,iface={}", socket.display()), ip: ip.to_owned(), mtu }
+    }
+
+    /// The connecting side of a vhost-user socket.
+    pub fn virtio_user(socket: &Path, ip: &str, mtu: u16) -> Self {
+        Self { vdev: format!("net_virtio_user0,path={}", socket.display()), ip: ip.to_owned(), mtu }
+    }
+}
+
+/// `iwperf ARGS`, to run in `namespace` where one is given.
+///
+/// # Errors
+/// When `iwperf` does not build.
+pub fn iwperf<S: AsRef<str>>(
+    namespace: Option<&Namespace>,
+    args: impl IntoIterator<Item = S>,
+) -> Result<Run> {
+    let program = programs::iwperf()?;
+    let run = match namespace {
+        Some(namespace) => namespace.run(program),
+        None => Run::new(program),
+    };
+    Ok(run.args(args.into_iter().map(|arg| arg.as_ref().to_owned())))
+}
+
+/// Starts a server and waits until it says that it listens.
+///
+/// # Errors
+/// When it does not get that far.
+pub fn serve<S: AsRef<str>>(
+    namespace: Option<&Namespace>,
+    net: &Net,
+    args: impl IntoIterator<Item = S>,
+) -> Result<Process> {
+    let args = args.into_iter().map(|arg| arg.as_ref().to_owned());
+    let mut server = iwperf(namespace, args.chain(net.args()))?.spawn()?;
+    server.wait_for("istening", START_TIMEOUT)?;
+    Ok(server)
+}
+
+/// The address without its prefix length, as it goes before `:PORT`.
+pub fn host(ip: &str) -> String {
+    let bare = ip.split_once('/').map_or(ip, |(address, _)| address);
+    if bare.contains(':') { format!("[{bare}]") } else { bare.to_owned() }
+}
+
+/// The command line of a quick client of `test` that validates every octet and writes its results to `json`.
+///
+/// # Errors
+/// When `iwperf` does not build.
+pub fn client(
+    namespace: Option<&Namespace>,
+    test: Test,
+    server: &str,
+    net: &Net,
+    json: &Path,
+) -> Result<Run> {
+    let (size, iterations) = test.quick();
+    let run = iwperf(namespace, [test.name(), &host(server), "--validate"])?.arg("--json").arg(json);
+    Ok(run.args(["-s", &size.to_string(), "-n", &iterations.to_string()]).args(net.args()))
+}
+
+/// Waits for both ends of a test and returns the client's results.
+///
+/// # Errors
+/// When one end fails or takes too long, or the results are not those of a completed test.
+pub fn conclude(client: Process, server: Process, json: &Path) -> Result<Value> {
+    client
+        .finish(TEST_TIMEOUT)
+        .and_then(Ended::success)
+        .map_err(|error| lab_error!("{error}\n---- server\n{}", server.text()))?;
+    server.finish(TEST_TIMEOUT)?.success()?;
+    results(json)
+}
+
+/// Reads the file that `--json` wrote.
+///
+/// # Errors
+/// When it is not there, is not JSON, or holds nothing.
+pub fn results(file: &Path) -> Result<Value> {
+    let text = std::fs::read_to_string(file).map_err(|error| lab_error!("{}: {error}", file.display()))?;
+    let value: Value = serde_json::from_str(&text).map_err(|error| lab_error!("{error} in:\n{text}"))?;
+    ensure!(value.as_object().is_some_and(|object| !object.is_empty()), "no results in:\n{text}");
+    Ok(value)
+}

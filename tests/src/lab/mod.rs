@@ -1,0 +1,54 @@
+//! A laboratory: namespaces, links, processes and machines that are gone when their values are dropped.
+//!
+//! It needs root and Linux. What it lacks is found out first ([`missing`]), so that a test can say so and be
+//! counted as skipped.
+
+pub mod namespace;
+pub mod process;
+pub mod programs;
+pub mod scratch;
+pub mod siw;
+pub mod suite;
+
+pub use namespace::{Namespace, Wire, veth};
+pub use process::{Ended, Process, Run};
+pub use scratch::Scratch;
+pub use siw::{Siw, SiwConfig};
+pub use suite::{Need, Suite, missing};
+
+/// What went wrong, for a person to read: with the command and what it said.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct LabError(pub String);
+
+impl LabError {
+    /// An error with this text.
+    pub fn new(text: impl Into<String>) -> Self {
+        Self(text.into())
+    }
+}
+
+impl From<std::io::Error> for LabError {
+    fn from(error: std::io::Error) -> Self {
+        Self(error.to_string())
+    }
+}
+
+/// The laboratory's results.
+pub type Result<T> = std::result::Result<T, LabError>;
+
+/// An error from a format string.
+#[macro_export]
+macro_rules! lab_error {
+    ($($arg:tt)*) => { $crate::lab::LabError(format!($($arg)*)) };
+}
+
+/// Leaves the function with an error unless the condition holds.
+#[macro_export]
+macro_rules! ensure {
+    ($condition:expr, $($arg:tt)*) => {
+        if !$condition {
+            return Err($crate::lab_error!($($arg)*));
+        }
+    };
+}

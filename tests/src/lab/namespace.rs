@@ -1,0 +1,195 @@
+//! Network namespaces and the wires between them.
+//!
+//! A namespace's name tells who made it (`uw1234-0`), so that what a killed run leaves behind can be removed by
+//! the next one, and by `scripts/test`.
+
+use std::ffi::OsStr;
+use std::path::Path;
+use std::time::Duration;
+
+use super::process::Run;
+use super::scratch::{ordinal, run_name};
+use super::{LabError, Result};
+
+/// How long one `ip` or `ethtool` may take. Removing devices waits for the kernel's grace periods.
+const TOOL_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// A network namespace with its loopback up. Dropped, it takes its processes and devices along.
+#[derive(Debug)]
+pub struct Namespace {
+    name: String,
+}
+
+impl Namespace {
+    /// Makes a namespace.
+    ///
+    /// # Errors
+    /// Without the right to, or without `ip`.
+    pub fn new() -> Result<Self> {
+        sweep_dead_runs();
+        let name = format!("{}-{}-{}", run_name(), std::process::id(), ordinal());
+        Run::new("ip").args(["netns", "add", &name]).check(TOOL_TIMEOUT)?;
+        let made = Self { name };
+        made.ip(["link", "set", "lo", "up"])?;
+        Ok(made)
+    }
+
+    /// Its name, as `ip netns` knows it.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Runs `ip ARGS` in it and returns what it printed.
+    ///
+    /// # Errors
+    /// With what `ip` said, when it fails.
+    pub fn ip(&self, args: impl IntoIterator<Item = impl AsRef<OsStr>>) -> Result<String> {
+        Run::new("ip").args(["-n", &self.name]).args(args).check(TOOL_TIMEOUT)
+    }
+
+    /// A program to run in it.
+    pub fn run(&self, program: impl AsRef<Path>) -> Run {
+        Run::new(program).within(self.name.clone())
+    }
+
+    /// Gives a device of the namespace an address, without duplicate address detection: it is usable at once.
+    ///
+    /// # Errors
+    /// With what `ip` said, when it fails.
+    pub fn address(&self, dev: &str, address: &str) -> Result<()> {
+        let nodad: &[&str] = if address.contains(':') { &["nodad"] } else { &[] };
+        self.ip(["addr", "add", address, "dev", dev].into_iter().chain(nodad.iter().copied()))?;
+        Ok(())
+    }
+
+    /// Sets a device's MTU and brings it up, silent: no link-local address, no router solicitations.
+    ///
+    /// # Errors
+    /// With what `ip` said, when it fails.
+    pub fn up(&self, dev: &str, mtu: u16) -> Result<()> {
+        self.ip(["link", "set", dev, "addrgenmode", "none"])?;
+        self.ip(["link", "set", dev, "mtu", &mtu.to_string(), "up"])?;
+        Ok(())
+    }
+
+    /// Switches off what makes a kernel's veth or tap end pass superframes and unfilled checksums: a raw socket or
+    /// DPDK at the other end would see them as they are.
+    ///
+    /// # Errors
+    /// With what `ethtool` said, when it fails.
+    pub fn offloads_off(&self, dev: &str) -> Result<()> {
+        self.run("ethtool")
+            .args(["-K", dev, "tx", "off", "tso", "off", "gso", "off", "gro", "off"])
+            .check(TOOL_TIMEOUT)?;
+        Ok(())
+    }
+
+    /// A bridge with this MTU, up.
+    ///
+    /// # Errors
+    /// With what `ip` said, when it fails.
+    pub fn bridge(&self, dev: &str, mtu: u16) -> Result<()> {
+        self.ip(["link", "add", dev, "type", "bridge"])?;
+        self.up(dev, mtu)
+    }
+
+    /// Waits until a device is there, such as the tap that a DPDK process makes.
+    ///
+    /// # Errors
+    /// When it is not after `limit`.
+    pub fn wait_for_device(&self, dev: &str, limit: Duration) -> Result<()> {
+        let started = std::time::Instant::now();
+        loop {
+            match self.ip(["link", "show", "dev", dev]) {
+                Ok(_) => return Ok(()),
+                Err(error) if started.elapsed() > limit => {
+                    return Err(LabError(format!("no device {dev} after {limit:?}: {error}")));
+                }
+                Err(_) => std::thread::sleep(Duration::from_millis(20)),
+            }
+        }
+    }
+}
+
+impl Drop for Namespace {
+    fn drop(&mut self) {
+        remove(&self.name);
+    }
+}
+
+/// One end of a wire.
+#[derive(Clone, Copy, Debug)]
+pub struct Wire<'a> {
+    /// Where the end is.
+    pub namespace: &'a Namespace,
+    /// Its device there.
+    pub dev: &'a str,
+}
+
+/// Joins two namespaces (or one with itself) by a veth pair, offloads off, both ends up, no addresses.
+///
+/// # Errors
+/// With what `ip` or `ethtool` said, when one fails.
+pub fn veth(a: Wire<'_>, b: Wire<'_>, mtu: u16) -> Result<()> {
+    a.namespace.ip([
+        "link",
+        "add",
+        a.dev,
+        "type",
+        "veth",
+        "peer",
+        "name",
+        b.dev,
+        "netns",
+        b.namespace.name(),
+    ])?;
+    for end in [a, b] {
+        end.namespace.offloads_off(end.dev)?;
+        end.namespace.up(end.dev, mtu)?;
+    }
+    Ok(())
+}
+
+/// Ends what runs in a namespace, by process id, and deletes it. What fails here has gone already.
+fn remove(name: &str) {
+    if let Ok(pids) = Run::new("ip").args(["netns", "pids", name]).check(TOOL_TIMEOUT) {
+        let pids = pids.split_whitespace().filter_map(|word| word.parse().ok());
+        for pid in pids.filter_map(rustix::process::Pid::from_raw) {
+            let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
+        }
+    }
+    let _ = Run::new("ip").args(["netns", "del", name]).check(TOOL_TIMEOUT);
+}
+
+/// Removes the namespaces of runs whose process no longer exists. Once for each process is enough.
+fn sweep_dead_runs() {
+    static ONCE: std::sync::Once = std::sync::Once::new();
+    ONCE.call_once(|| {
+        let Ok(entries) = std::fs::read_dir("/run/netns") else { return };
+        for name in entries.flatten().filter_map(|entry| entry.file_name().into_string().ok()) {
+            if owner(&name).is_some_and(|pid| !Path::new(&format!("/proc/{pid}")).exists()) {
+                remove(&name);
+            }
+        }
+    });
+}
+
+/// The process id in a namespace's name, when the name is one of ours.
+fn owner(name: &str) -> Option<u32> {
+    let (run, rest) = name.strip_prefix("uw")?.split_once('-')?;
+    run.parse::<u32>().ok()?;
+    rest.split_once('-')?.0.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::owner;
+
+    #[test]
+    fn a_namespace_tells_who_made_it_and_foreign_ones_are_left_alone() {
+        assert_eq!(owner("uw12-34-5"), Some(34));
+        for foreign in ["uw12-try", "lab", "uwxyz-1-2", "uw12", "br-uw1-2-3", "uw-1-2"] {
+            assert_eq!(owner(foreign), None, "{foreign}");
+        }
+    }
+}

@@ -1,0 +1,281 @@
+//! Programs that are run, watched, and ended: by their own process id, within a bounded time.
+
+use std::ffi::{OsStr, OsString};
+use std::io::Read;
+use std::path::Path;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use super::{LabError, Result};
+use crate::lab_error;
+
+/// How often an exit is looked for.
+const TICK: Duration = Duration::from_millis(5);
+
+/// A program about to run. Its output is captured; its standard input is empty.
+#[derive(Clone, Debug)]
+pub struct Run {
+    argv: Vec<OsString>,
+    namespace: Option<String>,
+    env: Vec<(OsString, OsString)>,
+}
+
+impl Run {
+    /// A program by its path, or by its name on the search path.
+    pub fn new(program: impl AsRef<Path>) -> Self {
+        Self { argv: vec![program.as_ref().as_os_str().to_owned()], namespace: None, env: Vec::new() }
+    }
+
+    /// One more argument.
+    #[must_use]
+    pub fn arg(mut self, arg: impl AsRef<OsStr>) -> Self {
+        self.argv.push(arg.as_ref().to_owned());
+        self
+    }
+
+    /// More arguments.
+    #[must_use]
+    pub fn args<S: AsRef<OsStr>>(mut self, args: impl IntoIterator<Item = S>) -> Self {
+        self.argv.extend(args.into_iter().map(|arg| arg.as_ref().to_owned()));
+        self
+    }
+
+    /// An environment variable.
+    #[must_use]
+    pub fn env(mut self, name: &str, value: impl AsRef<OsStr>) -> Self {
+        self.env.push((name.into(), value.as_ref().to_owned()));
+        self
+    }
+
+    /// The network namespace to run in.
+    #[must_use]
+    pub fn within(mut self, namespace: String) -> Self {
+        self.namespace = Some(namespace);
+        self
+    }
+
+    /// Starts it.
+    ///
+    /// # Errors
+    /// When the program cannot be started.
+    pub fn spawn(self) -> Result<Process> {
+        let mut argv: Vec<OsString> = Vec::new();
+        // The kernel ends the child when the thread that started it ends, however that comes about.
+        if Path::new("/usr/bin/setpriv").exists() {
+            argv.extend(["setpriv", "--pdeathsig", "KILL", "--"].map(OsString::from));
+        }
+        if let Some(name) = &self.namespace {
+            // Replaces itself by the program, so that the process id stays the child's.
+            argv.extend(["ip", "netns", "exec", name].map(OsString::from));
+        }
+        let what = self.argv.iter().map(|arg| arg.to_string_lossy()).collect::<Vec<_>>().join(" ");
+        argv.extend(self.argv);
+        let mut command = Command::new(&argv[0]);
+        command.args(&argv[1..]).envs(self.env);
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().map_err(|error| lab_error!("{what}: {error}"))?;
+        let captured = Arc::new(Captured::default());
+        captured.follow(child.stdout.take());
+        captured.follow(child.stderr.take());
+        Ok(Process { child, what, captured, status: None })
+    }
+
+    /// Runs it to its end and returns what it printed.
+    ///
+    /// # Errors
+    /// When it cannot be started, fails, or takes longer than `limit`.
+    pub fn check(self, limit: Duration) -> Result<String> {
+        self.spawn()?.finish(limit)?.success()
+    }
+}
+
+/// What a program has printed so far, both of its streams in the order in which they came.
+#[derive(Default)]
+struct Captured {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    text: String,
+    open: usize,
+}
+
+impl Captured {
+    /// Reads a stream to its end on a thread of its own.
+    fn follow(self: &Arc<Self>, stream: Option<impl Read + Send + 'static>) {
+        let Some(mut stream) = stream else { return };
+        self.lock().open += 1;
+        let captured = Arc::clone(self);
+        std::thread::spawn(move || {
+            let mut buffer = [0u8; 4096];
+            loop {
+                match stream.read(&mut buffer) {
+                    Ok(0) | Err(_) => break,
+                    Ok(octets) => {
+                        captured.lock().text.push_str(&String::from_utf8_lossy(&buffer[..octets]));
+                        captured.changed.notify_all();
+                    }
+                }
+            }
+            captured.lock().open -= 1;
+            captured.changed.notify_all();
+        });
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits until `done` holds, or for `limit`; returns whether it did.
+    fn wait(&self, limit: Duration, mut done: impl FnMut(&State) -> bool) -> bool {
+        let (_state, waited) = self
+            .changed
+            .wait_timeout_while(self.lock(), limit, |state| !done(state))
+            .unwrap_or_else(PoisonError::into_inner);
+        !waited.timed_out()
+    }
+}
+
+/// A running program. Killed on drop, by its id.
+pub struct Process {
+    child: Child,
+    what: String,
+    captured: Arc<Captured>,
+    status: Option<ExitStatus>,
+}
+
+/// A program that has ended.
+#[derive(Debug)]
+pub struct Ended {
+    /// Its command line.
+    pub what: String,
+    /// How it ended.
+    pub status: ExitStatus,
+    /// What it printed, both streams.
+    pub text: String,
+    /// How long after [`Process::finish`] was called.
+    pub waited: Duration,
+}
+
+impl Ended {
+    /// What it printed, if it succeeded.
+    ///
+    /// # Errors
+    /// With everything it printed, if it did not.
+    pub fn success(self) -> Result<String> {
+        if self.status.success() {
+            return Ok(self.text);
+        }
+        Err(lab_error!("{}: {}\n{}", self.what, self.status, self.text))
+    }
+
+    /// The last line it printed, if it ended by itself with a code other than zero.
+    ///
+    /// # Errors
+    /// If it succeeded or was killed by a signal.
+    pub fn failure(&self) -> Result<&str> {
+        if self.status.code().is_some_and(|code| code != 0) {
+            return Ok(self.text.trim_end().lines().next_back().unwrap_or_default());
+        }
+        Err(lab_error!("{}: {} where an error was due\n{}", self.what, self.status, self.text))
+    }
+}
+
+impl Process {
+    /// What it has printed so far.
+    pub fn text(&self) -> String {
+        self.captured.lock().text.clone()
+    }
+
+    /// Waits until it has printed `needle`.
+    ///
+    /// # Errors
+    /// When it ends without, or after `limit`.
+    pub fn wait_for(&mut self, needle: &str, limit: Duration) -> Result<()> {
+        let found = |state: &State| state.text.contains(needle);
+        self.captured.wait(limit, |state| found(state) || state.open == 0);
+        if found(&self.captured.lock()) {
+            return Ok(());
+        }
+        Err(lab_error!("{}: no '{needle}' within {limit:?}; it said:\n{}", self.what, self.text()))
+    }
+
+    /// Whether it has not ended yet.
+    ///
+    /// # Errors
+    /// When the system does not tell.
+    pub fn is_running(&mut self) -> Result<bool> {
+        if self.status.is_none() {
+            self.status = self.child.try_wait()?;
+        }
+        Ok(self.status.is_none())
+    }
+
+    /// Waits for its end.
+    ///
+    /// # Errors
+    /// When it has not ended after `limit`; it is killed then.
+    pub fn finish(mut self, limit: Duration) -> Result<Ended> {
+        let started = Instant::now();
+        while self.is_running()? {
+            if started.elapsed() > limit {
+                self.kill();
+                return Err(lab_error!(
+                    "{}: still running after {limit:?}; it said:\n{}",
+                    self.what,
+                    self.text()
+                ));
+            }
+            std::thread::sleep(TICK);
+        }
+        let waited = started.elapsed();
+        // A grandchild may hold the streams open: what it prints is not waited for.
+        self.captured.wait(Duration::from_secs(1), |state| state.open == 0);
+        let status = self.status.ok_or_else(|| LabError::new("ended without a status"))?;
+        Ok(Ended { what: self.what.clone(), status, text: self.text(), waited })
+    }
+
+    /// Asks it to end (SIGTERM).
+    pub fn terminate(&mut self) {
+        self.signal(rustix::process::Signal::TERM);
+    }
+
+    /// Ends it at once (SIGKILL) and reaps it.
+    pub fn kill(&mut self) {
+        self.signal(rustix::process::Signal::KILL);
+        if let Ok(status) = self.child.wait() {
+            self.status = Some(status);
+        }
+    }
+
+    /// Stops it in its tracks (SIGSTOP): it neither answers nor closes anything.
+    pub fn freeze(&mut self) {
+        self.signal(rustix::process::Signal::STOP);
+    }
+
+    /// Its process id.
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    fn signal(&mut self, signal: rustix::process::Signal) {
+        // Not yet reaped, so the id is still the child's own.
+        if self.status.is_none() {
+            let _ = rustix::process::kill_process(rustix::process::Pid::from_child(&self.child), signal);
+        }
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        if matches!(self.is_running(), Ok(true)) {
+            self.kill();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

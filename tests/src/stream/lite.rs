@@ -1,0 +1,210 @@
+//! A stream over our TCP, on any port of the data plane.
+
+use std::thread;
+use std::time::Duration;
+
+use arrayvec::ArrayVec;
+use dp::{Burst, Clock, Port};
+use tcp_lite::facade::{EthernetAddress, IpCidr};
+use tcp_lite::{CloseReason, ConnId, Event, Instant, Limits, SendError, Stack, StackConfig, TcpConfig};
+
+use super::{Opener, Report, Sink, Source, Task, Way};
+use crate::lab::{LabError, Result};
+use crate::{ensure, lab_error};
+
+/// How long the last acknowledgement is repeated for a peer that did not get it.
+const LINGER_US: u64 = 200_000;
+/// Rest of an idle poller: the peer's kernel needs the core as well.
+const IDLE_REST: Duration = Duration::from_micros(50);
+
+/// Opens, moves and closes the stream on `port`, as the host `address`. `ready` is called once the peer may connect.
+///
+/// # Errors
+/// When the connection ends otherwise than by both sides' FIN, an octet is wrong or missing, or the limit has
+/// passed.
+pub fn run(port: &mut dyn Port, address: IpCidr, task: &Task, ready: impl FnOnce()) -> Result<Report> {
+    let mut host = Host::new(port, address, task)?;
+    host.open()?;
+    ready();
+    let limit_us = task.limit.as_micros() as u64;
+    while host.closed_us.is_none() {
+        ensure!(host.clock.now_us() < limit_us, "not done after {:?}: {}", task.limit, host.describe());
+        if !host.turn()? {
+            thread::sleep(IDLE_REST);
+        }
+    }
+    while host.closed_us.is_some_and(|at| host.clock.now_us() < at + LINGER_US) {
+        host.turn()?;
+        thread::sleep(IDLE_REST);
+    }
+    host.report()
+}
+
+/// One stack on one port with one connection.
+struct Host<'a> {
+    port: &'a mut dyn Port,
+    stack: Stack,
+    clock: Clock,
+    task: &'a Task,
+    conn: Option<ConnId>,
+    source: Source,
+    sink: Sink,
+    fin_sent: bool,
+    closed_us: Option<u64>,
+    outgoing: Burst,
+}
+
+impl<'a> Host<'a> {
+    fn new(port: &'a mut dyn Port, address: IpCidr, task: &'a Task) -> Result<Self> {
+        let info = port.info();
+        let mut addresses = ArrayVec::new();
+        addresses.push(address);
+        let config = StackConfig {
+            mac: EthernetAddress(info.mac),
+            vlan: None,
+            addresses,
+            gateways: ArrayVec::new(),
+            mtu: info.mtu,
+            offloads: info.offloads,
+            limits: Limits { connections: 16, ..Limits::default() },
+            tcp: TcpConfig { time_wait: tcp_lite::Duration::from_secs(1), ..TcpConfig::default() },
+            seed: seed()?,
+        };
+        let stack = Stack::new(config, port.mempool().clone());
+        Ok(Self {
+            port,
+            stack,
+            clock: Clock::new(),
+            task,
+            conn: None,
+            source: Source::new(task),
+            sink: Sink::new(task),
+            fin_sent: false,
+            closed_us: None,
+            outgoing: Burst::new(),
+        })
+    }
+
+    fn now(&self) -> Instant {
+        Instant::from_micros(self.clock.now_us() as i64)
+    }
+
+    fn open(&mut self) -> Result<()> {
+        let now = self.now();
+        match self.task.opener {
+            Opener::Passive(port) => {
+                self.stack.listen(port).map_err(|error| LabError(error.to_string()))?;
+            }
+            Opener::Active(peer) => {
+                let conn =
+                    self.stack.connect(now, peer, None).map_err(|error| LabError(error.to_string()))?;
+                self.conn = Some(conn);
+            }
+        }
+        Ok(())
+    }
+
+    /// One turn of the poller; whether it moved anything.
+    fn turn(&mut self) -> Result<bool> {
+        let mut incoming = Burst::new();
+        let received = self.port.rx_burst(self.clock.now_us(), &mut incoming);
+        let now = self.now();
+        for frame in incoming {
+            self.stack.input(now, frame);
+        }
+        self.stack.poll(now);
+        let mut moved = received > 0;
+        while let Some(event) = self.stack.event() {
+            moved = true;
+            self.on_event(event)?;
+        }
+        self.send(now)?;
+        loop {
+            let more = self.stack.transmit(now, &mut self.outgoing);
+            let sent = self.port.tx_burst(self.clock.now_us(), &mut self.outgoing);
+            moved |= sent > 0;
+            // A full ring: the frames stay for the next turn.
+            if !more || sent == 0 {
+                return Ok(moved);
+            }
+        }
+    }
+
+    fn on_event(&mut self, event: Event) -> Result<()> {
+        let now = self.now();
+        match event {
+            Event::Established { conn, .. } => {
+                ensure!(self.conn.is_none_or(|known| known == conn), "a second connection");
+                self.conn = Some(conn);
+            }
+            Event::Received { conn, received } => {
+                let mut offset = received.offset;
+                for piece in received.buf.segments() {
+                    self.sink.put(offset, piece)?;
+                    offset += piece.len() as u64;
+                }
+                self.stack.release(conn, received.buf.len());
+            }
+            Event::Writable { .. } => {}
+            Event::PeerClosed { conn } => {
+                if self.task.way == Way::Receive {
+                    self.fin_sent = true;
+                    self.stack.close(now, conn);
+                }
+            }
+            Event::Closed { reason: CloseReason::Graceful, .. } => self.closed_us = Some(self.clock.now_us()),
+            Event::Closed { reason, .. } => {
+                return Err(lab_error!("the connection ended early: {reason}; {}", self.describe()));
+            }
+        }
+        Ok(())
+    }
+
+    /// Hands over what the send buffer takes, and the FIN behind the last octet.
+    fn send(&mut self, now: Instant) -> Result<()> {
+        let Some(conn) = self.conn.filter(|_| self.task.way == Way::Send && !self.fin_sent) else {
+            return Ok(());
+        };
+        loop {
+            let octets = self.source.next();
+            if octets.is_empty() {
+                self.fin_sent = true;
+                self.stack.close(now, conn);
+                return Ok(());
+            }
+            match self.stack.send(conn, octets) {
+                Ok(taken) => self.source.take(taken),
+                Err(SendError::BufferFull | SendError::NoMbuf) => return Ok(()),
+                // Not established yet.
+                Err(SendError::Closed) if self.stack.info(conn).is_some_and(|info| info.send_offset == 0) => {
+                    return Ok(());
+                }
+                Err(error) => return Err(lab_error!("{error}; {}", self.describe())),
+            }
+        }
+    }
+
+    fn report(&self) -> Result<Report> {
+        match self.task.way {
+            Way::Send => Ok(self.source.report()),
+            Way::Receive => self.sink.report(),
+        }
+    }
+
+    /// Everything that helps to see why a stream stands still.
+    fn describe(&self) -> String {
+        let conn = self.conn.and_then(|conn| self.stack.info(conn));
+        format!("{conn:?}\n{:?}\n{:?}", self.stack.counters(), self.port.counters())
+    }
+}
+
+/// Unguessable by chance alone, and different from run to run: a peer's TIME-WAIT remembers our sequence numbers.
+fn seed() -> Result<[u8; 32]> {
+    use std::io::Read;
+    let mut seed = [0u8; 32];
+    std::fs::File::open("/dev/urandom")?.read_exact(&mut seed)?;
+    Ok(seed)
+}
+
+#[cfg(test)]
+mod tests;

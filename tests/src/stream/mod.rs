@@ -1,0 +1,141 @@
+//! A plain TCP stream of a known pattern, sent or received by our stack or by Linux's: the two ends of the tests
+//! that let one TCP judge the other.
+
+pub mod kernel;
+pub mod lite;
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use crate::ensure;
+use crate::lab::Result;
+use crate::pattern::Pattern;
+
+/// Who opens the connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Opener {
+    /// We wait for the peer on this port.
+    Passive(u16),
+    /// We connect.
+    Active(SocketAddr),
+}
+
+/// Who sends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Way {
+    /// We do; the peer receives.
+    Send,
+    /// The peer does.
+    Receive,
+}
+
+/// One stream.
+#[derive(Clone, Copy, Debug)]
+pub struct Task {
+    /// Who opens.
+    pub opener: Opener,
+    /// Who sends.
+    pub way: Way,
+    /// Length of the stream, octets.
+    pub octets: u64,
+    /// Seed of its pattern.
+    pub seed: u64,
+    /// How long all of it may take.
+    pub limit: Duration,
+}
+
+/// A stream that went as it should: complete, every octet in its place, closed by both sides.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Report {
+    /// Octets sent or received.
+    pub octets: u64,
+    /// Their CRC32C.
+    pub crc: u32,
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "octets {} crc32c {:08x}", self.octets, self.crc)
+    }
+}
+
+/// The octets of a stream on its way out: what comes next, and the checksum so far.
+pub(crate) struct Source {
+    pattern: Pattern,
+    octets: u64,
+    chunk: Vec<u8>,
+    taken: usize,
+    offset: u64,
+    crc: u32,
+}
+
+impl Source {
+    /// Octets prepared at a time.
+    const CHUNK: u64 = 1 << 16;
+
+    pub(crate) fn new(task: &Task) -> Self {
+        Self {
+            pattern: Pattern::new(task.seed),
+            octets: task.octets,
+            chunk: Vec::new(),
+            taken: 0,
+            offset: 0,
+            crc: 0,
+        }
+    }
+
+    /// The octets to send next; empty when all have been taken.
+    pub(crate) fn next(&mut self) -> &[u8] {
+        if self.taken == self.chunk.len() {
+            let octets = (self.octets - self.offset).min(Self::CHUNK);
+            self.chunk.resize(octets as usize, 0);
+            self.pattern.fill(self.offset, &mut self.chunk);
+            self.crc = crc32c::crc32c_append(self.crc, &self.chunk);
+            self.offset += octets;
+            self.taken = 0;
+        }
+        &self.chunk[self.taken..]
+    }
+
+    /// Says that the first `octets` of [`Source::next`] are on their way.
+    pub(crate) fn take(&mut self, octets: usize) {
+        self.taken += octets;
+    }
+
+    pub(crate) fn report(&self) -> Report {
+        Report { octets: self.offset, crc: self.crc }
+    }
+}
+
+/// The octets of a stream as they come in, in any order, each once.
+pub(crate) struct Sink {
+    pattern: Pattern,
+    octets: Vec<u8>,
+    received: u64,
+}
+
+impl Sink {
+    pub(crate) fn new(task: &Task) -> Self {
+        Self { pattern: Pattern::new(task.seed), octets: vec![0; task.octets as usize], received: 0 }
+    }
+
+    /// Takes a piece and checks it.
+    pub(crate) fn put(&mut self, offset: u64, piece: &[u8]) -> Result<()> {
+        let end = offset + piece.len() as u64;
+        ensure!(end <= self.octets.len() as u64, "octets up to {end} of a stream of {}", self.octets.len());
+        if let Some(at) = self.pattern.first_wrong(offset, piece) {
+            return Err(crate::lab_error!("octet {at} of the stream is wrong"));
+        }
+        self.octets[offset as usize..end as usize].copy_from_slice(piece);
+        self.received += piece.len() as u64;
+        Ok(())
+    }
+
+    /// The stream is over: it has to be complete.
+    pub(crate) fn report(&self) -> Result<Report> {
+        let expected = self.octets.len() as u64;
+        ensure!(self.received == expected, "the stream ended after {} of {expected} octets", self.received);
+        Ok(Report { octets: self.received, crc: crc32c::crc32c(&self.octets) })
+    }
+}

@@ -1,0 +1,121 @@
+//! What we send, as TShark reads it: no malformed frame, no bad CRC.
+//!
+//! `iwperf --pcap` writes the capture, so this needs no rights: both ends run in one process or over vhost.
+//! TShark 4.0 has two defects that are excused here. With markers it mis-frames an FPDU that contains a marker and
+//! also ends exactly at a multiple of 512 octets of the stream, and all that follows in it; and it takes a Send of
+//! fewer than eight octets for a malformed packet.
+
+use std::fmt;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use tests::iwperf::{TEST_TIMEOUT, Test, iwperf};
+use tests::lab::{Need, Result, Run, Scratch, Suite};
+use tests::{ensure, lab_error};
+
+fn main() -> ExitCode {
+    let mut suite = Suite::new("dissect", &[Need::Program("tshark")]);
+    for test in Test::ALL {
+        suite.add(format!("{}_plain", test.name()), move || run(test, &[], Markers::Off));
+        suite.add(format!("{}_markers", test.name()), move || run(test, &["--markers"], Markers::On));
+    }
+    suite.add("write-bw_no_crc", || run(Test::WriteBw, &["--no-crc"], Markers::Off));
+    suite.add("write-bw_mtu9000", || run(Test::WriteBw, &["--mtu", "9000"], Markers::Off));
+    suite.run()
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Markers {
+    Off,
+    On,
+}
+
+fn run(test: Test, options: &[&str], markers: Markers) -> Result<()> {
+    let scratch = Scratch::new()?;
+    let capture = scratch.file("wire.pcapng");
+    let (size, _) = test.quick();
+    iwperf(None, ["local", test.name(), "--validate", "-n", "20", "-s", &size.to_string()])?
+        .arg("--pcap")
+        .arg(&capture)
+        .args(options)
+        .check(TEST_TIMEOUT)?;
+    let frames = dissect(&capture)?;
+    let carried = frames.iter().filter(|frame| frame.protocols.contains(":iwarp_mpa")).count();
+    ensure!(carried >= 20, "{carried} of {} frames carry MPA", frames.len());
+    let bad: Vec<&Frame> = frames.iter().filter(|frame| frame.is_bad()).collect();
+    match markers {
+        Markers::Off => ensure!(bad.is_empty(), "{} bad frames, the first: {}", bad.len(), bad[0]),
+        // The defect named above needs a particular size; at these it may touch a few frames, never most.
+        Markers::On => {
+            ensure!(bad.len() * 10 <= frames.len(), "{} of {} bad: {}", bad.len(), frames.len(), bad[0])
+        }
+    }
+    Ok(())
+}
+
+/// What TShark says of one frame.
+struct Frame {
+    number: String,
+    protocols: String,
+    /// Notes of the severities warning and error.
+    complaints: String,
+}
+
+impl fmt::Display for Frame {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "frame {} ({}): {}", self.number, self.protocols, self.complaints)
+    }
+}
+
+impl Frame {
+    fn is_bad(&self) -> bool {
+        self.protocols.contains("_ws.malformed") || !self.complaints.is_empty()
+    }
+}
+
+fn dissect(capture: &std::path::Path) -> Result<Vec<Frame>> {
+    // Heuristic dissectors find MPA by its startup frames. TCP's own analysis (retransmissions) is no matter here.
+    let text = Run::new("tshark")
+        .arg("-r")
+        .arg(capture)
+        .args([
+            "-o",
+            "tcp.check_checksum:TRUE",
+            "-o",
+            "ip.check_checksum:TRUE",
+            "-o",
+            "tcp.analyze_sequence_numbers:TRUE",
+        ])
+        .args(["-T", "fields", "-E", "separator=|", "-e", "frame.number", "-e", "frame.protocols"])
+        .args([
+            "-e",
+            "_ws.malformed",
+            "-e",
+            "tcp.checksum.status",
+            "-e",
+            "ip.checksum.status",
+            "-e",
+            "_ws.expert.message",
+        ])
+        .check(Duration::from_secs(60))?;
+    text.lines().filter(|line| line.contains('|')).map(parse).collect()
+}
+
+fn parse(line: &str) -> Result<Frame> {
+    let fields: Vec<&str> = line.splitn(6, '|').collect();
+    let [number, protocols, malformed, tcp, ip, notes] = fields[..] else {
+        return Err(lab_error!("not a line of fields: {line}"));
+    };
+    let mut complaints = String::new();
+    if !malformed.is_empty() {
+        complaints.push_str("malformed ");
+    }
+    // 0 is "bad", 1 "good", 2 "unverified".
+    if tcp == "0" || ip == "0" {
+        complaints.push_str("checksum ");
+    }
+    if notes.contains("CRC") || notes.contains("Bad") {
+        complaints.push_str(notes);
+    }
+    Ok(Frame { number: number.to_owned(), protocols: protocols.to_owned(), complaints })
+}

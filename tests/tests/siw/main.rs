@@ -1,0 +1,43 @@
+//! `iwperf` against Linux's own iWARP: its RDMA tools, unmodified, in a virtual machine on the other side of a bridge.
+//!
+//! What siw does on the wire, and its defects, are written in `tests/siw-peer/README.md`.
+
+mod errors;
+mod perftest;
+mod rig;
+mod rping;
+
+use std::process::ExitCode;
+
+use rig::Shared;
+use tests::lab::{Need, Suite};
+
+fn main() -> ExitCode {
+    let needs = [
+        Need::Dpdk,
+        Need::Program("python3"),
+        Need::Program("qemu-system-x86_64"),
+        Need::Program("ip"),
+        Need::Program("ethtool"),
+        Need::Tun,
+        Need::SiwImage,
+        Need::Namespaces,
+    ];
+    let mut suite = Suite::new("siw", &needs);
+    let shared = Shared::default();
+    // Ordered by machine, since each kind has to be booted.
+    for mtu in [1500, 9000] {
+        rping::add(&mut suite, &shared, "default", mtu, &[], &[64, 4096, 60_000]);
+        perftest::add_all(&mut suite, &shared, mtu);
+    }
+    errors::add(&mut suite, &shared);
+    // Nobody asks for a CRC; then siw alone does; by default we do.
+    perftest::add_crc(&mut suite, &shared);
+    rping::add(&mut suite, &shared, "peer_to_peer", 1500, &["peer_to_peer=1"], &[64, 4096]);
+    perftest::add_some(&mut suite, &shared, "peer_to_peer", &["peer_to_peer=1"]);
+    // No rping: without IRD and ORD its server may not read (see the peer's README).
+    perftest::add_some(&mut suite, &shared, "revision1", &["mpa_version=1"]);
+    let code = suite.run();
+    shared.end();
+    code
+}

@@ -1,0 +1,125 @@
+//! perftest's six tools with `-R` in the machine, `iwperf` here, each as server and as client.
+
+use std::time::Duration;
+
+use tests::iwperf::{TEST_TIMEOUT, Test, host, iwperf, results, serve};
+use tests::lab::{Ended, Result, Scratch, Suite};
+use tests::{ensure, lab_error};
+
+use crate::rig::{OURS, Rig, Shared, THEIRS};
+
+/// Who listens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Server {
+    Siw,
+    Iwperf,
+}
+
+impl Server {
+    const BOTH: [Self; 2] = [Self::Siw, Self::Iwperf];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Siw => "siw_serves",
+            Self::Iwperf => "siw_connects",
+        }
+    }
+}
+
+/// Every tool, both ways, siw as it comes.
+pub(crate) fn add_all(suite: &mut Suite, shared: &Shared, mtu: u16) {
+    for test in Test::ALL {
+        for server in Server::BOTH {
+            add(suite, shared, &format!("default_mtu{mtu}"), (test, server), (mtu, &[]), &[]);
+        }
+    }
+}
+
+/// One tool of each kind, both ways, siw with these switches.
+pub(crate) fn add_some(suite: &mut Suite, shared: &Shared, kind: &str, params: &'static [&'static str]) {
+    for test in [Test::WriteBw, Test::SendBw, Test::WriteLat] {
+        for server in Server::BOTH {
+            add(suite, shared, kind, (test, server), (1500, params), &[]);
+        }
+    }
+}
+
+/// A CRC that nobody asks for, and one that only siw asks for.
+pub(crate) fn add_crc(suite: &mut Suite, shared: &Shared) {
+    for (kind, params) in [("crc_by_nobody", &[][..]), ("crc_by_siw", &["mpa_crc_required=1"][..])] {
+        for test in [Test::WriteBw, Test::ReadBw, Test::SendLat] {
+            for server in Server::BOTH {
+                add(suite, shared, kind, (test, server), (1500, params), &["--no-crc"]);
+            }
+        }
+    }
+}
+
+fn add(
+    suite: &mut Suite,
+    shared: &Shared,
+    kind: &str,
+    (test, server): (Test, Server),
+    (mtu, params): (u16, &'static [&'static str]),
+    options: &'static [&'static str],
+) {
+    let shared = shared.clone();
+    suite.add(format!("{kind}_{}_{}", test.perftest(), server.name()), move || {
+        shared.with(mtu, params, |rig| match server {
+            Server::Siw => siw_serves(rig, test, options),
+            Server::Iwperf => siw_connects(rig, test, options),
+        })
+    });
+}
+
+/// What both sides have to agree on.
+fn shape(test: Test) -> [String; 4] {
+    let (size, iterations) = test.quick();
+    ["-s".to_owned(), size.to_string(), "-n".to_owned(), iterations.to_string()]
+}
+
+/// perftest's options: `-F` for the machine's clock, which is no judge of its frequency.
+fn tool(test: Test) -> Vec<String> {
+    [test.perftest(), "-R", "-F"].map(str::to_owned).into_iter().chain(shape(test)).collect()
+}
+
+fn siw_serves(rig: &Rig, test: Test, options: &[&str]) -> Result<()> {
+    let scratch = Scratch::new()?;
+    let json = scratch.file("result.json");
+    let server = rig.siw.serve(TEST_TIMEOUT, tool(test))?;
+    let client = iwperf(Some(&rig.namespace), [test.name(), &host(THEIRS)])?
+        .args(shape(test))
+        .arg("--json")
+        .arg(&json)
+        .args(options)
+        .args(rig.net().args())
+        .spawn()?;
+    client
+        .finish(TEST_TIMEOUT)
+        .and_then(Ended::success)
+        .map_err(|error| lab_error!("{error}\n---- siw's side\n{}", server.text()))?;
+    has_result(&server.finish(Duration::from_secs(20))?.success()?)?;
+    results(&json)?;
+    Ok(())
+}
+
+fn siw_connects(rig: &Rig, test: Test, options: &[&str]) -> Result<()> {
+    let server = serve(Some(&rig.namespace), &rig.net(), ["server"].iter().chain(options))?;
+    let mut tool = tool(test);
+    tool.push(OURS.to_owned());
+    let client = rig.siw.run(TEST_TIMEOUT, tool).spawn()?;
+    let said = client
+        .finish(TEST_TIMEOUT + Duration::from_secs(5))
+        .and_then(Ended::success)
+        .map_err(|error| lab_error!("{error}\n---- our side\n{}", server.text()))?;
+    has_result(&said)?;
+    server.finish(Duration::from_secs(20))?.success()?;
+    Ok(())
+}
+
+/// perftest ends with a table: a line that begins with the size.
+fn has_result(text: &str) -> Result<()> {
+    let row = |line: &str| line.split_whitespace().filter(|word| word.parse::<f64>().is_ok()).count() >= 4;
+    ensure!(text.lines().any(row), "no result in:\n{text}");
+    Ok(())
+}

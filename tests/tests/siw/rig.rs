@@ -1,0 +1,71 @@
+//! The machine and its wire: one at a time, booted when a test wants another kind than the last one did.
+//!
+//! `v1` is ours, by a raw socket, and has no kernel address; its other end and the machine's tap are on a bridge.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use tests::iwperf::Net;
+use tests::lab::{Namespace, Result, Siw, SiwConfig, Wire, veth};
+
+/// Our address.
+pub(crate) const OURS: &str = "10.77.0.1";
+/// The machine's.
+pub(crate) const THEIRS: &str = "10.77.0.2";
+
+/// A namespace with a bridge, a machine, and a device for us.
+pub(crate) struct Rig {
+    config: SiwConfig,
+    // Stopped before its namespace goes: fields are dropped in this order.
+    pub(crate) siw: Siw,
+    pub(crate) namespace: Namespace,
+}
+
+impl Rig {
+    fn new(config: SiwConfig) -> Result<Self> {
+        let namespace = Namespace::new()?;
+        let mtu = config.mtu;
+        namespace.bridge("br0", mtu)?;
+        veth(Wire { namespace: &namespace, dev: "v0" }, Wire { namespace: &namespace, dev: "v1" }, mtu)?;
+        namespace.ip(["link", "set", "v0", "master", "br0"])?;
+        let siw = Siw::start(&namespace, "br0", &config)?;
+        Ok(Self { config, siw, namespace })
+    }
+
+    /// Our side of the wire.
+    pub(crate) fn net(&self) -> Net {
+        Net::af_packet("v1", &format!("{OURS}/24"), self.config.mtu)
+    }
+}
+
+/// The rig that the tests take turns with.
+#[derive(Clone, Default)]
+pub(crate) struct Shared(Arc<Mutex<Option<Rig>>>);
+
+impl Shared {
+    /// Runs a test on a machine of this kind, on the last one if that is.
+    pub(crate) fn with<T>(
+        &self,
+        mtu: u16,
+        params: &[&str],
+        test: impl FnOnce(&Rig) -> Result<T>,
+    ) -> Result<T> {
+        let config = SiwConfig {
+            mtu,
+            addresses: vec![format!("{THEIRS}/24")],
+            params: params.iter().map(|param| (*param).to_owned()).collect(),
+        };
+        let mut slot = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if slot.as_ref().is_none_or(|rig| rig.config != config) {
+            // The old machine first: two at once would share the cores.
+            drop(slot.take());
+            *slot = Some(Rig::new(config)?);
+        }
+        let Some(rig) = slot.as_ref() else { unreachable!("made above") };
+        test(rig)
+    }
+
+    /// Ends the machine: the next test boots a fresh one.
+    pub(crate) fn end(&self) {
+        drop(self.0.lock().unwrap_or_else(PoisonError::into_inner).take());
+    }
+}

@@ -1,0 +1,139 @@
+//! Our TCP against Linux's: a plain stream in each direction, opened by either side, over `net_af_packet` and
+//! `net_tap`, IPv4 and IPv6, MTU 1500 and 9000. Both programs check every octet and agree on the checksum.
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use tests::ensure;
+use tests::lab::{Namespace, Need, Process, Result, Run, Scratch, Suite, Wire, programs, veth};
+
+/// Octets of a stream: a few MiB, and no multiple of any segment.
+const OCTETS: u64 = 4 * 1024 * 1024 + 12_345;
+const LIMIT: Duration = Duration::from_secs(60);
+const START: Duration = Duration::from_secs(20);
+const PORT: u16 = 7000;
+
+#[derive(Clone, Copy)]
+struct Family {
+    name: &'static str,
+    ours: &'static str,
+    linux: &'static str,
+}
+
+const FAMILIES: [Family; 2] = [
+    Family { name: "ipv4", ours: "10.62.0.1/24", linux: "10.62.0.2/24" },
+    Family { name: "ipv6", ours: "fd62::1/64", linux: "fd62::2/64" },
+];
+
+fn main() -> ExitCode {
+    let needs = [Need::Dpdk, Need::Program("ip"), Need::Program("ethtool"), Need::Namespaces];
+    let mut suite = Suite::new("tcp_linux", &needs);
+    for family in FAMILIES {
+        for mtu in [1500, 9000] {
+            for (opener, active) in [("active", true), ("passive", false)] {
+                for way in ["send", "receive"] {
+                    suite.add(format!("af_packet_{}_mtu{mtu}_{opener}_{way}", family.name), move || {
+                        over_af_packet(family, mtu, active, way)
+                    });
+                }
+            }
+        }
+        if let Some(reason) = tests::lab::missing(&[Need::Tun]) {
+            println!("skipped: net_tap: {reason}");
+            continue;
+        }
+        for (opener, active) in [("active", true), ("passive", false)] {
+            for way in ["send", "receive"] {
+                suite.add(format!("tap_{}_mtu1500_{opener}_{way}", family.name), move || {
+                    over_tap(family, active, way)
+                });
+            }
+        }
+    }
+    suite.run()
+}
+
+fn over_af_packet(family: Family, mtu: u16, active: bool, way: &str) -> Result<()> {
+    let (left, right) = (Namespace::new()?, Namespace::new()?);
+    veth(Wire { namespace: &left, dev: "v0" }, Wire { namespace: &right, dev: "v0" }, mtu)?;
+    right.address("v0", family.linux)?;
+    let vdev = "net_af_packet0,iface=v0,blocksz=65536,framesz=16384,framecnt=1024";
+    if active {
+        let linux = linux(&right, family, active, way)?;
+        let ours = ours(&left, family, vdev, mtu, active, way)?.spawn()?;
+        agree(ours, linux)
+    } else {
+        let mut ours = ours(&left, family, vdev, mtu, active, way)?.spawn()?;
+        ours.wait_for("ready", START)?;
+        agree(ours, linux(&right, family, active, way)?)
+    }
+}
+
+/// The tap device is made by DPDK when it starts, so Linux's side can only be set up then.
+fn over_tap(family: Family, active: bool, way: &str) -> Result<()> {
+    let (namespace, scratch) = (Namespace::new()?, Scratch::new()?);
+    let (dev, go) = ("dtap0", scratch.file("go"));
+    let vdev = format!("net_tap0,iface={dev}");
+    let mut ours = ours(&namespace, family, &vdev, 1500, active, way)?;
+    if active {
+        // Linux's side cannot listen before its address is there, and we are not to connect before it listens.
+        ours = ours.arg("--wait-for").arg(&go);
+    }
+    let mut ours = ours.spawn()?;
+    ours.wait_for("started", START)?;
+    namespace.wait_for_device(dev, START)?;
+    namespace.offloads_off(dev)?;
+    namespace.up(dev, 1500)?;
+    namespace.address(dev, family.linux)?;
+    if active {
+        let linux = linux(&namespace, family, active, way)?;
+        std::fs::write(go, "")?;
+        agree(ours, linux)
+    } else {
+        ours.wait_for("ready", START)?;
+        agree(ours, linux(&namespace, family, active, way)?)
+    }
+}
+
+/// Our side: it connects when `active`.
+fn ours(namespace: &Namespace, family: Family, vdev: &str, mtu: u16, active: bool, way: &str) -> Result<Run> {
+    let run = namespace.run(programs::own("tcp-stream")?);
+    let run = run.args(["--vdev", vdev, "--ip", family.ours, "--mtu", &mtu.to_string()]);
+    Ok(task(run, active, family.linux, way))
+}
+
+/// Linux's side: it connects when we do not, and does what we do not.
+fn linux(namespace: &Namespace, family: Family, we_are_active: bool, our_way: &str) -> Result<Process> {
+    let way = if our_way == "send" { "receive" } else { "send" };
+    let run = namespace.run(programs::own("tcp-stream")?);
+    let mut process = task(run, !we_are_active, family.ours, way).spawn()?;
+    process.wait_for("ready", START)?;
+    Ok(process)
+}
+
+fn task(run: Run, active: bool, peer: &str, way: &str) -> Run {
+    let peer = peer.split_once('/').map_or(peer, |(address, _)| address);
+    let peer = if peer.contains(':') { format!("[{peer}]:{PORT}") } else { format!("{peer}:{PORT}") };
+    let run = if active { run.args(["--connect", &peer]) } else { run.args(["--listen", &PORT.to_string()]) };
+    run.args([
+        "--octets",
+        &OCTETS.to_string(),
+        "--seed",
+        "11",
+        "--seconds",
+        &LIMIT.as_secs().to_string(),
+        way,
+    ])
+}
+
+/// Both end well and report the same octets and checksum.
+fn agree(ours: Process, linux: Process) -> Result<()> {
+    let ours = ours
+        .finish(LIMIT + START)
+        .and_then(tests::lab::Ended::success)
+        .map_err(|error| tests::lab_error!("{error}\n---- Linux's side\n{}", linux.text()))?;
+    let linux = linux.finish(START)?.success()?;
+    let line = |text: &str| text.lines().find(|line| line.starts_with("octets ")).map(str::to_owned);
+    ensure!(line(&ours).is_some() && line(&ours) == line(&linux), "ours: {ours}\nLinux's: {linux}");
+    Ok(())
+}

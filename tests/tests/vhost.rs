@@ -1,0 +1,45 @@
+//! `iwperf` between two processes over `net_vhost` and `net_virtio_user`: every test, both MTUs, both families, with
+//! and without markers, every octet checked at its target. Needs neither root nor hugepages.
+
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use tests::ensure;
+use tests::iwperf::{Net, START_TIMEOUT, Test, client, conclude, iwperf};
+use tests::lab::{Need, Result, Scratch, Suite};
+
+fn main() -> ExitCode {
+    let mut suite = Suite::new("vhost", &[Need::Dpdk]);
+    for (family, addresses) in
+        [("ipv4", ["10.60.0.1/24", "10.60.0.2/24"]), ("ipv6", ["fd60::1/64", "fd60::2/64"])]
+    {
+        for mtu in [1500, 9000] {
+            for (framing, options) in [("plain", &[][..]), ("markers", &["--markers"][..])] {
+                for test in Test::ALL {
+                    suite.add(format!("{}_{family}_mtu{mtu}_{framing}", test.name()), move || {
+                        run(test, addresses, mtu, options)
+                    });
+                }
+            }
+        }
+    }
+    suite.run()
+}
+
+fn run(test: Test, [server_ip, client_ip]: [&str; 2], mtu: u16, options: &[&str]) -> Result<()> {
+    let scratch = Scratch::new()?;
+    let (socket, json) = (scratch.file("vhost.sock"), scratch.file("result.json"));
+    let args: Vec<String> = ["server", "--validate"].iter().chain(options).map(|s| (*s).to_owned()).collect();
+    let mut server =
+        iwperf(None, args.into_iter().chain(Net::vhost(&socket, server_ip, mtu).args()))?.spawn()?;
+    let started = Instant::now();
+    while !socket.exists() {
+        ensure!(server.is_running()?, "the server ended: {}", server.text());
+        ensure!(started.elapsed() < START_TIMEOUT, "the server makes no socket: {}", server.text());
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let net = Net::virtio_user(&socket, client_ip, mtu);
+    let client = client(None, test, server_ip, &net, &json)?.args(options).spawn()?;
+    conclude(client, server, &json)?;
+    Ok(())
+}
