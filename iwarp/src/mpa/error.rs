@@ -89,7 +89,7 @@ pub enum MpaError {
     /// Code 4: startup was invalid.
     #[error("invalid startup: {0}")]
     Startup(#[from] StartupFault),
-    /// No answer in time during startup. The documents give no code: reported locally.
+    /// Code 5, as any local error without a code of its own: no answer in time during startup.
     #[error("startup timed out")]
     StartupTimeout,
     /// Code 5: no held-buffer slot was left for what TCP handed up.
@@ -109,26 +109,22 @@ pub enum MpaError {
 }
 
 impl MpaError {
-    /// The MPA error code, 1..7; 0 where the documents give none.
+    /// The MPA error code, 1..7.
     pub const fn code(self) -> u8 {
         match self {
             Self::Closed => 1,
             Self::Crc { .. } => 2,
             Self::Marker { .. } => 3,
             Self::Startup(_) => 4,
-            Self::StartupTimeout => 0,
-            Self::NoHeldSlot => 5,
+            Self::StartupTimeout | Self::NoHeldSlot => 5,
             Self::InsufficientIrd { .. } => 6,
             Self::NoMatchingRtr => 7,
         }
     }
 
-    /// Layer, type and code for a Terminate and for the application; `None` where no code exists.
-    pub const fn terminate_code(self) -> Option<TerminateCode> {
-        match self.code() {
-            0 => None,
-            code => Some(TerminateCode::mpa(code)),
-        }
+    /// Layer, type and code for a Terminate and for the application.
+    pub const fn terminate_code(self) -> TerminateCode {
+        TerminateCode::mpa(self.code())
     }
 
     /// What to do with the connection.

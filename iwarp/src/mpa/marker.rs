@@ -41,7 +41,11 @@ pub const fn start_of(header: u64, markers: bool) -> u64 {
 
 /// Position of content octet `index`, counted from the content octet at `from`.
 pub const fn nth_content(from: u64, index: u64, markers: bool) -> u64 {
-    if markers { from + index + MARKER_OCTETS * ((from % INTERVAL - MARKER_OCTETS + index) / CONTENT) } else { from + index }
+    if markers {
+        from + index + MARKER_OCTETS * ((from % INTERVAL - MARKER_OCTETS + index) / CONTENT)
+    } else {
+        from + index
+    }
 }
 
 /// First position behind `octets` (at least 1) content octets from `from` on. A marker due exactly there belongs to
@@ -55,29 +59,29 @@ pub const fn fpdu_end(start: u64, ulpdu_octets: usize, markers: bool) -> u64 {
     end_of_content(header_of(start, markers), fpdu_octets(ulpdu_octets) as u64, markers)
 }
 
-/// FPDUPTR of the marker at `marker`, in the FPDU whose ULPDU length is at `header`: the distance back to it, 0 for
-/// the marker that leads it.
-pub const fn pointer(marker: u64, header: u64) -> u16 {
-    marker.saturating_sub(header) as u16
+/// What the FPDUPTR of the marker at `marker` has to say, in the FPDU whose ULPDU length is at `header`: the distance
+/// back to it, 0 for the marker that leads it. Fits 16 bits for every ULPDU that may be sent.
+pub const fn pointer(marker: u64, header: u64) -> u64 {
+    marker.saturating_sub(header)
 }
 
 /// The four octets of a marker with this FPDUPTR.
-pub const fn encode(pointer: u16) -> [u8; 4] {
-    let [high, low] = pointer.to_be_bytes();
+pub const fn encode(pointer: u64) -> [u8; 4] {
+    let [high, low] = (pointer as u16).to_be_bytes();
     [0, 0, high, low]
 }
 
 /// FPDUPTR of a received marker. Reserved octets are ignored, and so are the two low bits.
-pub const fn decode(marker: [u8; 4]) -> u16 {
-    u16::from_be_bytes([marker[2], marker[3]]) & 0xfffc
+pub const fn decode(marker: [u8; 4]) -> u64 {
+    (u16::from_be_bytes([marker[2], marker[3]]) & 0xfffc) as u64
 }
 
 /// Where the ULPDU length is that the marker at `marker` points to; `None` where there can be none.
-pub const fn target(marker: u64, pointer: u16) -> Option<u64> {
+pub const fn target(marker: u64, pointer: u64) -> Option<u64> {
     if pointer == 0 {
         return Some(marker + MARKER_OCTETS);
     }
-    match marker.checked_sub(pointer as u64) {
+    match marker.checked_sub(pointer) {
         Some(header) if header % INTERVAL >= MARKER_OCTETS => Some(header),
         _ => None,
     }

@@ -26,10 +26,13 @@ pub mod marker;
 pub mod startup;
 
 pub use crc::Crc32c;
-pub use deframer::{Arrival, Deframer, HeldList, HeldSlab, Progress, Ulpdu, UlpduSink};
+pub use deframer::{Arrival, Deframer, HeldBuf, HeldList, HeldSlab, NoSlot, Progress, Ulpdu, UlpduSink};
 pub use error::{Action, MpaError, StartupFault, TerminateCode};
 pub use framer::{FpduWriter, Framer};
-pub use startup::{Initiator, InitiatorEvent, MpaConfig, Negotiated, Responder, RtrKind, RtrKinds};
+pub use startup::{
+    Accept, ConnectRequest, Initiator, InitiatorEvent, MpaConfig, Negotiated, Responder, Rtr, RtrKind,
+    RtrKinds,
+};
 
 /// Octets of the ULPDU length field that opens an FPDU.
 pub const LENGTH_OCTETS: usize = 2;
@@ -58,6 +61,3 @@ pub const fn pad_octets(ulpdu_octets: usize) -> usize {
 pub const fn fpdu_octets(ulpdu_octets: usize) -> usize {
     LENGTH_OCTETS + ulpdu_octets + pad_octets(ulpdu_octets) + CRC_OCTETS
 }
-
-#[cfg(test)]
-pub(crate) mod testing;

@@ -1,39 +1,40 @@
 //! Receiving: buffers of TCP into ULPDUs, in order and out of order (sections 4.3, 6, appendix A.3).
+//!
+//! FPDUs are handed up where they lie, as views: in one buffer, or across a chain of held ones; nothing is staged. The
+//! CRC is verified first, over the whole chain. Where our markers are in the stream, FPDUs behind a hole are found
+//! and offered ahead of their turn. Errors are raised where FPDUs are met in order only.
+//!
+//! Nothing here knows what is in a ULPDU.
+
+mod early;
+mod fpdu;
+mod held;
+mod ordered;
+mod ulpdu;
+
 use std::ops::ControlFlow;
+
 use dp::Mbuf;
+
+pub use held::{HeldBuf, HeldList, HeldSlab, NoSlot};
+pub use ulpdu::Ulpdu;
+
+use early::{Record, Search};
+use fpdu::{Extent, Framing, Unsound};
+use held::first_new;
+use ordered::List;
+use ulpdu::Wire;
+
 use super::MpaError;
 
-/// Slots for held buffers and records, shared by all connections of an engine.
-pub struct HeldSlab {}
-impl HeldSlab {
-    /// Room for `buffers` held buffers and `records` FPDUs placed early.
-    pub fn new(buffers: usize, records: usize) -> Self { let _ = (buffers, records); todo!() }
-}
-
-/// Buffers of one connection held in the order of the stream.
-pub struct HeldList {}
-
-/// A view of a ULPDU where it lies in received buffers.
-#[derive(Clone, Copy)]
-pub struct Ulpdu<'a> { octets: &'a [u8] }
-impl<'a> Ulpdu<'a> {
-    /// Octets of the ULPDU.
-    pub fn len(&self) -> usize { todo!() }
-    /// Whether it has none.
-    pub fn is_empty(&self) -> bool { todo!() }
-    /// Copies `out.len()` octets from `offset` on; returns how many there were.
-    pub fn copy_to(&self, offset: usize, out: &mut [u8]) -> usize { let _ = (offset, out); todo!() }
-    /// The octets from `offset` on, `len` of them, run by run.
-    pub fn runs(&self, offset: usize, len: usize) -> impl Iterator<Item = &'a [u8]> + use<'a> { let _ = (offset, len); std::iter::once(self.octets) }
-}
-
 /// A ULPDU whose turn it is.
+#[derive(Clone, Copy, Debug)]
 pub enum Arrival<'a> {
-    /// Not seen before.
+    /// Its octets have not been handed over yet.
     Whole(Ulpdu<'a>),
-    /// Placed early: `header` is its first octets, 18 or all if it has fewer.
+    /// [`UlpduSink::place_early`] took it.
     Placed {
-        /// The first octets.
+        /// Its first octets: 18, or all if it has fewer.
         header: &'a [u8],
         /// Octets of the ULPDU.
         ulpdu_len: usize,
@@ -42,33 +43,275 @@ pub enum Arrival<'a> {
 
 /// Takes ULPDUs.
 pub trait UlpduSink {
-    /// Offers a ULPDU ahead of its turn. `true`: placed, it comes again as [`Arrival::Placed`]. `false`: held, it comes as [`Arrival::Whole`].
+    /// Offers a ULPDU ahead of its turn, checked by CRC. `true`: its octets are where they belong and go away; it comes
+    /// again as [`Arrival::Placed`]. `false`: it is held and comes as [`Arrival::Whole`]; it may be offered again.
     fn place_early(&mut self, ulpdu: &Ulpdu<'_>) -> bool;
-    /// The next ULPDU in the sender's order. `Break` ends reception.
+
+    /// The next ULPDU in the sender's order, each exactly once. `Break` ends reception for good.
     fn arrive(&mut self, arrival: Arrival<'_>) -> ControlFlow<()>;
 }
 
-/// What a call brought.
+/// What a call brought, besides what the sink was given.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Progress {
-    /// Octets for `tcp_lite::Stack::release`.
+    /// For `tcp_lite::Stack::release`: of the octets that were handed up ahead of the frontier, how many are no longer
+    /// held, since the last call. Each such octet counts once: when its FPDU was placed early, when its buffer went
+    /// because the frontier passed it and its FPDUs were taken, or when reception ended. Octets that arrived in order
+    /// never count.
     pub released: usize,
 }
 
+/// Plain counters of one direction.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// FPDUs handed up in order, those placed early included.
+    pub fpdus: u64,
+    /// FPDUs placed ahead of their turn.
+    pub early_fpdus: u64,
+    /// Their ULPDU octets.
+    pub early_octets: u64,
+    /// Times an FPDU ahead of its turn did not check and was left to be met in order.
+    pub early_unsound: u64,
+    /// Buffers that arrived ahead of the frontier.
+    pub ahead_buffers: u64,
+}
+
 /// The receive direction of a connection.
-pub struct Deframer {}
+///
+/// [`clear`](Self::clear) it before dropping it: what it holds is in a slab that other connections share.
+#[derive(Debug)]
+pub struct Deframer {
+    /// Stream offset of position 0.
+    origin: u64,
+    framing: Framing,
+    /// Position of the next FPDU to hand up.
+    next: u64,
+    /// Everything in front of this position has arrived.
+    frontier: u64,
+    held: HeldList,
+    /// FPDUs placed early and not yet handed up.
+    records: List,
+    /// A position ahead where an FPDU begins, known from a valid one that ended there.
+    known: u64,
+    /// For the next [`Progress`].
+    released: usize,
+    /// An error was raised, or the sink had enough: what comes is dropped.
+    over: bool,
+    counters: Counters,
+}
+
 impl Deframer {
-    /// Position 0 is at stream offset `start`.
-    pub fn new(start: u64, markers: bool, crc: bool) -> Self { let _ = (start, markers, crc); todo!() }
-    /// A buffer from TCP.
+    /// Position 0 is at stream offset `start`: [`Negotiated::rx_start`](super::Negotiated::rx_start). `markers` says
+    /// that they are in the stream, `crc` that CRCs are checked.
+    pub fn new(start: u64, markers: bool, crc: bool) -> Self {
+        Self {
+            origin: start,
+            framing: Framing { markers, crc },
+            next: 0,
+            frontier: 0,
+            held: HeldList::default(),
+            records: List::default(),
+            known: 0,
+            released: 0,
+            over: false,
+            counters: Counters::default(),
+        }
+    }
+
+    /// A buffer as TCP hands it up: `buf` begins at stream offset `offset`, and everything in front of stream offset
+    /// `frontier` has been handed up with it. ULPDUs go to `sink`, during this call.
     ///
     /// # Errors
-    /// Codes 2, 3, 5.
-    pub fn receive(&mut self, offset: u64, buf: Mbuf, frontier: u64, slab: &mut HeldSlab, sink: &mut impl UlpduSink) -> Result<Progress, MpaError> {
-        let _ = (offset, buf, frontier, slab, sink); todo!()
+    /// Code 2 or 3 of the FPDU at the frontier, or 5 where `slab` has no slot left. Reception is over then: what is
+    /// held goes, and what still comes is dropped.
+    pub fn receive(
+        &mut self,
+        offset: u64,
+        buf: Mbuf,
+        frontier: u64,
+        slab: &mut HeldSlab,
+        sink: &mut impl UlpduSink,
+    ) -> Result<Progress, MpaError> {
+        let ahead = offset >= frontier;
+        self.counters.ahead_buffers += u64::from(ahead);
+        let before = buf.len();
+        let taken = if self.over { None } else { self.first_new(offset, buf, slab) };
+        if ahead {
+            self.released += before - taken.as_ref().map_or(0, |(_, buf)| buf.len());
+        }
+        self.frontier = self.frontier.max(frontier.saturating_sub(self.origin));
+        let result = match taken {
+            Some((start, buf)) if ahead => self.receive_ahead(start, buf, slab, sink),
+            Some((start, buf)) => self.receive_in_order(start, buf, slab, sink),
+            None => Ok(()),
+        };
+        if result.is_err() || self.over {
+            self.over = true;
+            self.drop_all(slab);
+        }
+        result.map(|()| Progress { released: std::mem::take(&mut self.released) })
     }
-    /// Whether FIN at the frontier cuts nothing.
-    pub fn at_boundary(&self) -> bool { todo!() }
-    /// Gives back what is held; returns octets to release.
-    pub fn clear(&mut self, slab: &mut HeldSlab) -> usize { let _ = slab; todo!() }
+
+    /// Whether nothing is pending in front of the frontier: a FIN here cuts no FPDU. Else it is
+    /// [`MpaError::Closed`], code 1.
+    pub const fn at_boundary(&self) -> bool {
+        self.next == self.frontier
+    }
+
+    /// Ends reception: gives back what is held. What still comes is dropped. Returns octets for
+    /// `tcp_lite::Stack::release`, as [`Progress::released`].
+    pub fn clear(&mut self, slab: &mut HeldSlab) -> usize {
+        self.over = true;
+        self.drop_all(slab);
+        std::mem::take(&mut self.released)
+    }
+
+    /// Whether reception is over, by an error, by the sink's `Break` or by [`clear`](Self::clear).
+    pub const fn is_over(&self) -> bool {
+        self.over
+    }
+
+    /// Counters since the beginning.
+    pub const fn counters(&self) -> Counters {
+        self.counters
+    }
+
+    /// What is new in `buf`, with its position.
+    fn first_new(&self, offset: u64, mut buf: Mbuf, slab: &HeldSlab) -> Option<(u64, Mbuf)> {
+        let past = (self.origin + self.next).saturating_sub(offset);
+        buf.advance(past.min(buf.len() as u64) as usize);
+        if buf.is_empty() {
+            return None;
+        }
+        let start = offset + past - self.origin;
+        first_new(&slab.records, self.records, start, buf).map(|(start, buf, _)| (start, buf))
+    }
+
+    fn receive_in_order(
+        &mut self,
+        start: u64,
+        mut buf: Mbuf,
+        slab: &mut HeldSlab,
+        sink: &mut impl UlpduSink,
+    ) -> Result<(), MpaError> {
+        if !self.held.is_empty() || start != self.next {
+            self.held.hold(slab, start, buf, false).map_err(|NoSlot| MpaError::NoHeldSlot)?;
+            return self.deliver(None, slab, sink);
+        }
+        // The usual case: nothing waits, the FPDUs begin here.
+        self.deliver(Some((start, &buf)), slab, sink)?;
+        let done = (self.next - start).min(buf.len() as u64);
+        buf.advance(done as usize);
+        if !buf.is_empty() && !self.over {
+            self.held.hold(slab, start + done, buf, false).map_err(|NoSlot| MpaError::NoHeldSlot)?;
+        }
+        Ok(())
+    }
+
+    fn receive_ahead(
+        &mut self,
+        start: u64,
+        buf: Mbuf,
+        slab: &mut HeldSlab,
+        sink: &mut impl UlpduSink,
+    ) -> Result<(), MpaError> {
+        let before = buf.len();
+        // Compaction and clipping keep the octets in front: the slot's end tells how many were new.
+        let slot = self.held.insert(slab, start, buf, true).map_err(|NoSlot| MpaError::NoHeldSlot)?;
+        if let (Some(slot), true) = (slot, self.framing.markers) {
+            let Self { framing, held, records, known, counters, released, .. } = self;
+            let mut search =
+                Search { framing: *framing, held, records, slab, known, counters, sink, released: 0 };
+            search.run(slot, start, start + before as u64);
+            *released += search.released;
+        }
+        Ok(())
+    }
+
+    /// Hands up every FPDU that is whole in front of the frontier. `direct` is a buffer that is not held.
+    fn deliver(
+        &mut self,
+        direct: Option<(u64, &Mbuf)>,
+        slab: &mut HeldSlab,
+        sink: &mut impl UlpduSink,
+    ) -> Result<(), MpaError> {
+        loop {
+            let record = self.records.head().and_then(|id| slab.records.at(id)).copied();
+            let flow = match record {
+                Some(record) if record.start <= self.next => self.deliver_placed(record, slab, sink)?,
+                record => match self.deliver_whole(direct, record, slab, sink)? {
+                    Some(flow) => flow,
+                    None => return Ok(()),
+                },
+            };
+            self.counters.fpdus += 1;
+            self.released += self.held.drop_before(slab, self.next);
+            if flow.is_break() {
+                self.over = true;
+                return Ok(());
+            }
+        }
+    }
+
+    fn deliver_placed(
+        &mut self,
+        record: Record,
+        slab: &mut HeldSlab,
+        sink: &mut impl UlpduSink,
+    ) -> Result<ControlFlow<()>, MpaError> {
+        if record.start != self.next {
+            // By length an FPDU reached into one that a marker led to.
+            return Err(MpaError::Marker { position: self.next });
+        }
+        if let Some(head) = self.records.head() {
+            slab.records.remove(&mut self.records, head);
+        }
+        self.next = record.end;
+        Ok(sink.arrive(Arrival::Placed { header: record.header(), ulpdu_len: record.ulpdu_octets }))
+    }
+
+    /// The FPDU at `next`; `None` while it is not whole.
+    fn deliver_whole(
+        &mut self,
+        direct: Option<(u64, &Mbuf)>,
+        record: Option<Record>,
+        slab: &HeldSlab,
+        sink: &mut impl UlpduSink,
+    ) -> Result<Option<ControlFlow<()>>, MpaError> {
+        let wire = match direct {
+            Some((start, buf)) => Some(Wire::buf(start, buf)),
+            None => self.held.list.head().and_then(|head| Wire::held(&slab.buffers, head)),
+        };
+        let Some(wire) = wire else {
+            return Ok(None);
+        };
+        let position = self.next;
+        let Some(extent) = Extent::read(wire, position, self.framing) else {
+            return Ok(None);
+        };
+        if record.is_some_and(|record| record.start < extent.end) && extent.header < self.frontier {
+            // The length chain and a marker disagree. The octets of the other FPDU are gone, so that no CRC can say
+            // which is wrong.
+            return Err(MpaError::Marker { position });
+        }
+        if extent.end > self.frontier || !wire.covers(extent.start, extent.end) {
+            return Ok(None);
+        }
+        let ulpdu = extent.check(wire, self.framing).map_err(|unsound| match unsound {
+            Unsound::Crc => MpaError::Crc { position },
+            Unsound::Marker => MpaError::Marker { position },
+        })?;
+        self.next = extent.end;
+        Ok(Some(sink.arrive(Arrival::Whole(ulpdu))))
+    }
+
+    fn drop_all(&mut self, slab: &mut HeldSlab) {
+        self.released += self.held.clear(slab);
+        while let Some(head) = self.records.head() {
+            slab.records.remove(&mut self.records, head);
+        }
+    }
 }
+
+#[cfg(test)]
+mod tests;

@@ -109,7 +109,9 @@ impl MpaConfig {
         if self.max_ird < self.ird {
             return Err(ConfigError::MaxIrd);
         }
-        if self.revision == Revision::Two && (self.rtr.is_empty() || self.peer_to_peer && self.usable_rtr().is_empty()) {
+        if self.revision == Revision::Two
+            && (self.rtr.is_empty() || self.peer_to_peer && self.usable_rtr().is_empty())
+        {
             return Err(ConfigError::NoRtr);
         }
         Ok(())

@@ -15,7 +15,11 @@ impl Inbox {
     }
 
     /// Takes what belongs to the frame; says how much that was, and gives the frame when it is whole.
-    pub(super) fn take(&mut self, octets: &[u8], kind: FrameKind) -> Result<(usize, Option<Frame>), Malformed> {
+    pub(super) fn take(
+        &mut self,
+        octets: &[u8],
+        kind: FrameKind,
+    ) -> Result<(usize, Option<Frame>), Malformed> {
         let mut used = 0;
         // Two turns at most: the header says how much follows it.
         loop {

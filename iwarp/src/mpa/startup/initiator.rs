@@ -4,8 +4,8 @@ use tcp_lite::Instant;
 
 use super::inbox::Inbox;
 use super::{
-    ConfigError, Depths, Enhanced, FrameOctets, MpaConfig, Negotiated, PrivateData, PrivateDataTooLong, Revision, Rtr,
-    RtrKind, RtrKinds, Step,
+    ConfigError, Depths, Enhanced, FrameOctets, MpaConfig, Negotiated, PrivateData, PrivateDataTooLong,
+    Revision, Rtr, RtrKind, RtrKinds, Step,
 };
 use crate::mpa::frame::{Frame, FrameKind, private_data};
 use crate::mpa::{MpaError, StartupFault};

@@ -4,8 +4,8 @@ use tcp_lite::Instant;
 
 use super::inbox::Inbox;
 use super::{
-    ConfigError, Depths, Enhanced, FrameOctets, MpaConfig, Negotiated, PrivateData, PrivateDataTooLong, Revision, Rtr,
-    RtrKind, RtrKinds, Step,
+    ConfigError, Depths, Enhanced, FrameOctets, MpaConfig, Negotiated, PrivateData, PrivateDataTooLong,
+    Revision, Rtr, RtrKind, RtrKinds, Step,
 };
 use crate::mpa::frame::{ENHANCED_OCTETS, Frame, FrameKind, MAX_PRIVATE_DATA, private_data};
 use crate::mpa::{MpaError, StartupFault};
@@ -55,7 +55,10 @@ pub enum ResponderError {
 enum State {
     WaitRequest,
     /// The ULP decides. The private data is the ULP's already.
-    Decide { request: Frame, rx_start: u64 },
+    Decide {
+        request: Frame,
+        rx_start: u64,
+    },
     /// Accepted; no FPDU or marker may be sent before one has been received.
     RxOnly,
     Full,
@@ -91,7 +94,9 @@ impl Responder {
         let result = match self.state {
             State::WaitRequest => self.take(offset, octets),
             State::Decide { .. } if !octets.is_empty() => Err(StartupFault::EarlyOctets),
-            State::Decide { .. } | State::RxOnly | State::Full | State::Over => Ok(Step { consumed: 0, event: None }),
+            State::Decide { .. } | State::RxOnly | State::Full | State::Over => {
+                Ok(Step { consumed: 0, event: None })
+            }
         };
         Ok(result.inspect_err(|_| self.end())?)
     }
@@ -163,7 +168,11 @@ impl Responder {
     ///
     /// # Errors
     /// [`ResponderError`]; nothing has changed then.
-    pub fn reject(&mut self, ulp_data: &[u8], needed_ord: Option<u16>) -> Result<FrameOctets, ResponderError> {
+    pub fn reject(
+        &mut self,
+        ulp_data: &[u8],
+        needed_ord: Option<u16>,
+    ) -> Result<FrameOctets, ResponderError> {
         let State::Decide { request, .. } = &self.state else {
             return Err(ResponderError::NoRequest);
         };

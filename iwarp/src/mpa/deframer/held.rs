@@ -1,0 +1,251 @@
+//! Received buffers that wait: in order for the rest of their FPDU, or ahead of a hole.
+
+use dp::Mbuf;
+
+use super::early::Record;
+use super::ordered::{List, Slots, Stretch};
+
+/// Buffers no longer than this are copied behind their predecessor rather than held: many small segments must not pin
+/// as many buffers.
+const COMPACT_OCTETS: usize = 256;
+
+/// Slots for held buffers and for records of FPDUs placed early, shared by all connections of an engine. All memory is
+/// taken by [`new`](Self::new).
+///
+/// With as many buffer slots as the packet pool has buffers there is always one: each slot holds one buffer at least.
+/// Without a record an FPDU is not placed early but held.
+#[derive(Debug)]
+pub struct HeldSlab {
+    pub(super) buffers: Slots<HeldBuf>,
+    pub(super) records: Slots<Record>,
+}
+
+impl HeldSlab {
+    /// Room for `buffers` held buffers and `records` FPDUs placed early.
+    pub fn new(buffers: usize, records: usize) -> Self {
+        Self { buffers: Slots::new(buffers), records: Slots::new(records) }
+    }
+
+    /// Buffer slots taken, and in all.
+    pub fn buffers(&self) -> (usize, usize) {
+        (self.buffers.used(), self.buffers.capacity())
+    }
+
+    /// Records taken, and in all.
+    pub fn records(&self) -> (usize, usize) {
+        (self.records.used(), self.records.capacity())
+    }
+}
+
+/// A buffer that waits.
+pub struct HeldBuf {
+    /// Where its first octet is: a stream offset in a list of the user's, a position in the deframer's.
+    pub start: u64,
+    /// The octets.
+    pub buf: Mbuf,
+    /// It arrived ahead of the frontier, so that TCP's budget counts it until it is released.
+    pub ahead: bool,
+    /// Octets that were placed early (and released).
+    pub(super) accounted: usize,
+}
+
+impl std::fmt::Debug for HeldBuf {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("HeldBuf")
+            .field("start", &self.start)
+            .field("len", &self.buf.len())
+            .field("ahead", &self.ahead)
+            .field("accounted", &self.accounted)
+            .finish()
+    }
+}
+
+impl Stretch for HeldBuf {
+    fn start(&self) -> u64 {
+        self.start
+    }
+
+    fn end(&self) -> u64 {
+        self.start + self.buf.len() as u64
+    }
+}
+
+/// No slot was left. The buffer is gone, and with it the connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("no slot left to hold a received buffer")]
+pub struct NoSlot;
+
+/// Buffers of one connection in the order of the stream, in a [`HeldSlab`]'s slots.
+///
+/// A [`Deframer`](super::Deframer) has one. Before there is a deframer, during startup, an engine keeps in one of its
+/// own what arrives ahead, and hands it on afterwards. To be [`clear`](Self::clear)ed before it is dropped.
+#[derive(Debug, Default)]
+pub struct HeldList {
+    pub(super) list: List,
+}
+
+impl HeldList {
+    /// Nothing held.
+    pub const fn is_empty(&self) -> bool {
+        self.list.is_empty()
+    }
+
+    /// Holds `buf`, whose first octet is at `start`. Octets that are held already are cut off: the first ones stay.
+    ///
+    /// # Errors
+    /// [`NoSlot`].
+    pub fn hold(&mut self, slab: &mut HeldSlab, start: u64, buf: Mbuf, ahead: bool) -> Result<(), NoSlot> {
+        self.insert(slab, start, buf, ahead).map(|_| ())
+    }
+
+    /// Takes the first buffer.
+    pub fn pop(&mut self, slab: &mut HeldSlab) -> Option<HeldBuf> {
+        let head = self.list.head()?;
+        slab.buffers.remove(&mut self.list, head)
+    }
+
+    /// Drops all buffers; returns how many octets of them are to be released.
+    pub fn clear(&mut self, slab: &mut HeldSlab) -> usize {
+        std::iter::from_fn(|| self.pop(slab)).map(|held| held.unreleased()).sum()
+    }
+
+    /// As [`hold`](Self::hold); gives the slot the octets are in, `None` if all of them were held already.
+    pub(super) fn insert(
+        &mut self,
+        slab: &mut HeldSlab,
+        start: u64,
+        buf: Mbuf,
+        ahead: bool,
+    ) -> Result<Option<u32>, NoSlot> {
+        let Some((start, buf, before)) = first_new(&slab.buffers, self.list, start, buf) else {
+            return Ok(None);
+        };
+        if let Some(before) = before
+            && let Some(held) = slab.buffers.at_mut(before)
+            && held.end() == start
+            && held.ahead == ahead
+            && held.append(&buf)
+        {
+            return Ok(Some(before));
+        }
+        let held = HeldBuf { start, buf, ahead, accounted: 0 };
+        slab.buffers.insert(&mut self.list, before, held).map(Some).map_err(|_| NoSlot)
+    }
+
+    /// The slot that holds `position`, if everything from there to slot `from` is held, too, in a reasonable number
+    /// of buffers.
+    pub(super) fn back_to(slab: &HeldSlab, from: u32, position: u64) -> Option<u32> {
+        /// A longest FPDU in segments of 1024 octets: what is cut smaller waits for its turn.
+        const BUFFERS: usize = 64;
+        let mut id = from;
+        for _ in 0..BUFFERS {
+            let start = slab.buffers.at(id)?.start;
+            if start <= position {
+                return Some(id);
+            }
+            id = slab.buffers.prev(id)?;
+            if slab.buffers.at(id)?.end() != start {
+                return None;
+            }
+        }
+        None
+    }
+
+    /// Drops the buffers that lie in front of `position`; returns how many octets are to be released.
+    pub(super) fn drop_before(&mut self, slab: &mut HeldSlab, position: u64) -> usize {
+        let mut released = 0;
+        while let Some(head) = self.list.head()
+            && slab.buffers.at(head).is_some_and(|held| held.end() <= position)
+            && let Some(held) = slab.buffers.remove(&mut self.list, head)
+        {
+            released += held.unreleased();
+        }
+        released
+    }
+
+    /// Accounts for `from..to`, which slot `first` and its successors hold; drops the buffers of which nothing is left
+    /// to wait for. Returns the octets released and the slot that holds `to`, or comes next.
+    pub(super) fn account(
+        &mut self,
+        slab: &mut HeldSlab,
+        first: u32,
+        from: u64,
+        to: u64,
+    ) -> (usize, Option<u32>) {
+        let mut released = 0;
+        let mut at = Some(first);
+        while let Some(id) = at
+            && let Some(held) = slab.buffers.at_mut(id)
+        {
+            let octets = held.end().min(to).saturating_sub(held.start.max(from)) as usize;
+            held.accounted += octets;
+            released += if held.ahead { octets } else { 0 };
+            let (done, reached) = (held.accounted == held.buf.len(), held.end() > to);
+            at = if reached && !done { Some(id) } else { slab.buffers.next(id) };
+            if done {
+                slab.buffers.remove(&mut self.list, id);
+            }
+            if reached {
+                break;
+            }
+        }
+        (released, at)
+    }
+}
+
+impl HeldBuf {
+    /// Octets that TCP's budget still counts.
+    fn unreleased(&self) -> usize {
+        if self.ahead { self.buf.len() - self.accounted } else { 0 }
+    }
+
+    /// Copies a small buffer behind the own octets, if there is room.
+    fn append(&mut self, buf: &Mbuf) -> bool {
+        let octets = buf.len();
+        if octets > COMPACT_OCTETS || self.buf.is_shared() || self.buf.tailroom() < octets {
+            return false;
+        }
+        match self.buf.append(octets) {
+            Some(room) => buf.copy_to(0, room) == octets,
+            None => false,
+        }
+    }
+}
+
+/// Cuts off `buf` what `list` covers already, down to its first run of new octets. Gives that with its start and the
+/// slot it belongs behind; `None` if nothing is new.
+///
+/// TCP never hands up an octet twice. This keeps a duplicate from replacing what was checked (appendix A.3) should it
+/// ever do so.
+pub(super) fn first_new<T: Stretch>(
+    slots: &Slots<T>,
+    list: List,
+    mut start: u64,
+    mut buf: Mbuf,
+) -> Option<(u64, Mbuf, Option<u32>)> {
+    let mut before = slots.last_at(list, start);
+    loop {
+        if let Some(covered) = before.and_then(|id| slots.at(id)).map(Stretch::end)
+            && covered > start
+        {
+            let cut = (covered - start).min(buf.len() as u64);
+            buf.advance(cut as usize);
+            start += cut;
+        }
+        if buf.is_empty() {
+            return None;
+        }
+        let after = match before {
+            Some(id) => slots.next(id),
+            None => list.head(),
+        };
+        match after.and_then(|id| slots.at(id)).map(Stretch::start) {
+            Some(next) if next <= start => before = after,
+            Some(next) => {
+                buf.truncate((next - start).min(buf.len() as u64) as usize);
+                return Some((start, buf, before));
+            }
+            None => return Some((start, buf, before)),
+        }
+    }
+}

@@ -1,0 +1,133 @@
+//! Stretches of a stream in the order of their positions: lists of many connections in one fixed set of slots.
+//!
+//! Nothing is allocated after the set was made. A list is two indices, so that a connection without stretches costs
+//! next to nothing. Searches begin at the far end, where out-of-order arrivals are appended.
+
+/// Something that covers positions of a stream.
+pub(super) trait Stretch {
+    /// First position.
+    fn start(&self) -> u64;
+    /// First position behind.
+    fn end(&self) -> u64;
+}
+
+#[derive(Debug)]
+struct Slot<T> {
+    /// `None`: free.
+    value: Option<T>,
+    prev: Option<u32>,
+    /// Of a free slot: the next free one.
+    next: Option<u32>,
+}
+
+/// Slots shared by many lists.
+#[derive(Debug)]
+pub(super) struct Slots<T> {
+    slots: Box<[Slot<T>]>,
+    free: Option<u32>,
+    used: usize,
+}
+
+/// One list. To be emptied before it is dropped, or its slots stay taken.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct List {
+    head: Option<u32>,
+    tail: Option<u32>,
+}
+
+impl List {
+    pub(super) const fn is_empty(self) -> bool {
+        self.head.is_none()
+    }
+
+    pub(super) const fn head(self) -> Option<u32> {
+        self.head
+    }
+}
+
+impl<T: Stretch> Slots<T> {
+    /// `count` free slots.
+    pub(super) fn new(count: usize) -> Self {
+        let count = u32::try_from(count).unwrap_or(u32::MAX);
+        let slots = (0..count)
+            .map(|slot| Slot { value: None, prev: None, next: (slot + 1 < count).then_some(slot + 1) })
+            .collect();
+        Self { slots, free: (count > 0).then_some(0), used: 0 }
+    }
+
+    /// Slots taken.
+    pub(super) const fn used(&self) -> usize {
+        self.used
+    }
+
+    /// Slots in all.
+    pub(super) const fn capacity(&self) -> usize {
+        self.slots.len()
+    }
+
+    /// What is in slot `id`. An id names a taken slot until it is removed, and the lists are private to this module's
+    /// users, so that a free one is a defect here and not the peer's doing; it reads as `None` all the same.
+    pub(super) fn at(&self, id: u32) -> Option<&T> {
+        self.slots.get(id as usize)?.value.as_ref()
+    }
+
+    pub(super) fn at_mut(&mut self, id: u32) -> Option<&mut T> {
+        self.slots.get_mut(id as usize)?.value.as_mut()
+    }
+
+    pub(super) fn next(&self, id: u32) -> Option<u32> {
+        self.slots.get(id as usize)?.next
+    }
+
+    pub(super) fn prev(&self, id: u32) -> Option<u32> {
+        self.slots.get(id as usize)?.prev
+    }
+
+    /// The last of `list` that starts at or before `position`.
+    pub(super) fn last_at(&self, list: List, position: u64) -> Option<u32> {
+        std::iter::successors(list.tail, |id| self.prev(*id))
+            .find(|id| self.at(*id).is_some_and(|stretch| stretch.start() <= position))
+    }
+
+    /// Puts `value` behind `after`, or first. Gives it back when no slot is left.
+    pub(super) fn insert(&mut self, list: &mut List, after: Option<u32>, value: T) -> Result<u32, T> {
+        let Some(id) = self.free else {
+            return Err(value);
+        };
+        let next = match after {
+            Some(after) => self.next(after),
+            None => list.head,
+        };
+        let slot = &mut self.slots[id as usize];
+        self.free = slot.next;
+        *slot = Slot { value: Some(value), prev: after, next };
+        self.used += 1;
+        self.join(list, after, Some(id));
+        self.join(list, Some(id), next);
+        Ok(id)
+    }
+
+    /// Takes slot `id` out of `list`.
+    pub(super) fn remove(&mut self, list: &mut List, id: u32) -> Option<T> {
+        let free = self.free;
+        let slot = self.slots.get_mut(id as usize)?;
+        let value = slot.value.take()?;
+        let (prev, next) = (slot.prev, slot.next);
+        *slot = Slot { value: None, prev: None, next: free };
+        self.free = Some(id);
+        self.used -= 1;
+        self.join(list, prev, next);
+        Some(value)
+    }
+
+    fn join(&mut self, list: &mut List, left: Option<u32>, right: Option<u32>) {
+        match left {
+            Some(left) => self.slots[left as usize].next = right,
+            None => list.head = right,
+        }
+        match right {
+            Some(right) => self.slots[right as usize].prev = left,
+            None => list.tail = left,
+        }
+    }
+}
