@@ -9,6 +9,7 @@ pub mod clock;
 pub mod link;
 pub mod mbuf;
 pub mod mempool;
+pub mod pcap;
 pub mod port;
 pub mod region;
 

@@ -1,0 +1,283 @@
+//! A capture of everything that passes a port, for Wireshark: pcapng, both directions.
+//!
+//! [`Tap`] stands in front of any port and is a port itself. A frame whose checksum is left to the device, or was
+//! left to ours by a virtual peer, is written with the checksum filled in; the frame itself passes untouched.
+//! Trouble with the file ends the capture, not the traffic, and is told by [`CaptureStatus`].
+
+mod block;
+#[cfg(test)]
+mod tests;
+
+use std::fmt;
+use std::fs::File;
+use std::io::{self, BufWriter, Write};
+use std::os::fd::BorrowedFd;
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use arrayvec::ArrayVec;
+
+use crate::{BURST, Burst, Checksum, LinkState, Mbuf, Mempool, Port, PortCounters, PortInfo, checksum};
+use block::Direction;
+
+/// Octets gathered before the file is written.
+const BUFFER_OCTETS: usize = 1 << 18;
+
+/// Frames are in the file this long after they passed, as long as the port is polled.
+const FLUSH_AFTER_US: u64 = 200_000;
+
+/// A port whose frames are captured.
+pub struct Tap {
+    port: Box<dyn Port>,
+    capture: Capture,
+}
+
+impl Tap {
+    /// Captures `port` into a new file at `path`. Times are those of the wall clock.
+    ///
+    /// # Errors
+    /// When the file cannot be created, or its header not be written.
+    pub fn create(port: Box<dyn Port>, path: &Path) -> io::Result<Self> {
+        Self::new(port, Box::new(File::create(path)?), None)
+    }
+
+    /// Captures `port` into `writer`. The time of a frame is `epoch_us` plus the `now_us` that the port was called
+    /// with; without `epoch_us` it is chosen so that the first frame has the wall clock's time.
+    ///
+    /// # Errors
+    /// When the header cannot be written.
+    pub fn new(
+        port: Box<dyn Port>,
+        writer: Box<dyn Write + Send>,
+        epoch_us: Option<u64>,
+    ) -> io::Result<Self> {
+        let capture = Capture::new(writer, port.info(), epoch_us)?;
+        Ok(Self { port, capture })
+    }
+
+    /// How the capture fares; also after the tap was handed on as a `Box<dyn Port>`.
+    pub fn status(&self) -> CaptureStatus {
+        self.capture.status.clone()
+    }
+
+    /// Ends the capture and gives the port back.
+    ///
+    /// # Errors
+    /// The first error that befell the capture, the last write included.
+    pub fn close(self) -> (Box<dyn Port>, io::Result<()>) {
+        let Self { port, mut capture } = self;
+        capture.flush();
+        let result = match capture.status.take_error() {
+            Some(error) => Err(error),
+            None => Ok(()),
+        };
+        (port, result)
+    }
+}
+
+impl Port for Tap {
+    fn info(&self) -> &PortInfo {
+        self.port.info()
+    }
+
+    fn mempool(&self) -> &Mempool {
+        self.port.mempool()
+    }
+
+    fn rx_burst(&mut self, now_us: u64, frames: &mut Burst) -> usize {
+        let before = frames.len();
+        let received = self.port.rx_burst(now_us, frames);
+        for frame in &frames[before..] {
+            self.capture.encode(now_us, Direction::Inbound, frame);
+        }
+        self.capture.write(now_us, received);
+        received
+    }
+
+    fn tx_burst(&mut self, now_us: u64, frames: &mut Burst) -> usize {
+        // What the port takes is gone afterwards, and what it leaves comes again: encode all, write what it took.
+        if self.port.link_state() == LinkState::Up {
+            for frame in frames.iter() {
+                self.capture.encode(now_us, Direction::Outbound, frame);
+            }
+        }
+        let sent = self.port.tx_burst(now_us, frames);
+        self.capture.write(now_us, sent);
+        sent
+    }
+
+    fn link_state(&mut self) -> LinkState {
+        self.port.link_state()
+    }
+
+    fn counters(&self) -> PortCounters {
+        self.port.counters()
+    }
+
+    fn poll_fd(&self) -> Option<BorrowedFd<'_>> {
+        self.port.poll_fd()
+    }
+
+    fn next_due_us(&self) -> Option<u64> {
+        self.port.next_due_us()
+    }
+}
+
+impl fmt::Debug for Tap {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Tap")
+            .field("port", &self.port.info().name)
+            .field("status", &self.capture.status)
+            .finish()
+    }
+}
+
+/// How a capture fares, readable from anywhere at any time. Cheap to clone.
+#[derive(Clone, Default)]
+pub struct CaptureStatus {
+    inner: Arc<StatusInner>,
+}
+
+#[derive(Default)]
+struct StatusInner {
+    written: AtomicU64,
+    missed: AtomicU64,
+    error: Mutex<Option<io::Error>>,
+}
+
+impl CaptureStatus {
+    /// Frames handed to the file.
+    pub fn frames_written(&self) -> u64 {
+        self.inner.written.load(Ordering::Relaxed)
+    }
+
+    /// Frames that passed after the capture had ended by an error.
+    pub fn frames_missed(&self) -> u64 {
+        self.inner.missed.load(Ordering::Relaxed)
+    }
+
+    /// Takes the error that ended the capture, if one did.
+    pub fn take_error(&self) -> Option<io::Error> {
+        self.inner.error.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
+    fn fail(&self, error: io::Error) {
+        self.inner.error.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
+    }
+}
+
+impl fmt::Debug for CaptureStatus {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CaptureStatus")
+            .field("frames_written", &self.frames_written())
+            .field("frames_missed", &self.frames_missed())
+            .finish_non_exhaustive()
+    }
+}
+
+/// The file, and the frames of the burst at hand.
+struct Capture {
+    writer: BufWriter<Box<dyn Write + Send>>,
+    /// Blocks of the burst at hand.
+    blocks: Vec<u8>,
+    /// Where each of them ends.
+    ends: ArrayVec<usize, BURST>,
+    epoch_us: Option<u64>,
+    /// When the oldest frame passed that may not be in the file yet.
+    unflushed_since_us: Option<u64>,
+    failed: bool,
+    status: CaptureStatus,
+}
+
+impl Capture {
+    fn new(writer: Box<dyn Write + Send>, port: &PortInfo, epoch_us: Option<u64>) -> io::Result<Self> {
+        let mut writer = BufWriter::with_capacity(BUFFER_OCTETS, writer);
+        let mut header = Vec::new();
+        block::section_header(&mut header);
+        block::interface_description(&mut header, port);
+        writer.write_all(&header)?;
+        writer.flush()?;
+        Ok(Self {
+            writer,
+            blocks: Vec::with_capacity(BUFFER_OCTETS),
+            ends: ArrayVec::new(),
+            epoch_us,
+            unflushed_since_us: None,
+            failed: false,
+            status: CaptureStatus::default(),
+        })
+    }
+
+    /// Adds one frame to the burst at hand.
+    fn encode(&mut self, now_us: u64, direction: Direction, frame: &Mbuf) {
+        if self.failed {
+            return;
+        }
+        let epoch_us = *self.epoch_us.get_or_insert_with(|| wall_clock_us().saturating_sub(now_us));
+        let offload = frame.tx_offload();
+        let (partial, ipv4_header) = match direction {
+            Direction::Inbound => (frame.rx_checksum() == Checksum::Partial, false),
+            Direction::Outbound => (offload.tcp_checksum, offload.ipv4_checksum),
+        };
+        let time_us = epoch_us.saturating_add(now_us);
+        block::enhanced_packet(&mut self.blocks, time_us, direction, frame, |octets| {
+            if ipv4_header {
+                checksum::complete_ipv4_header(octets);
+            }
+            if partial {
+                checksum::complete(octets);
+            }
+        });
+        self.ends.push(self.blocks.len());
+    }
+
+    /// Writes the first `frames` of the burst at hand, forgets the rest, and flushes what has waited long.
+    fn write(&mut self, now_us: u64, frames: usize) {
+        if self.failed {
+            self.status.inner.missed.fetch_add(frames as u64, Ordering::Relaxed);
+            return;
+        }
+        let encoded = frames.min(self.ends.len());
+        if let Some(&end) = encoded.checked_sub(1).and_then(|last| self.ends.get(last)) {
+            match self.writer.write_all(&self.blocks[..end]) {
+                Ok(()) => self.status.inner.written.fetch_add(encoded as u64, Ordering::Relaxed),
+                Err(error) => return self.fail(error, encoded as u64),
+            };
+            self.unflushed_since_us.get_or_insert(now_us);
+        }
+        self.blocks.clear();
+        self.ends.clear();
+        if self.unflushed_since_us.is_some_and(|since_us| now_us.saturating_sub(since_us) >= FLUSH_AFTER_US) {
+            self.flush();
+        }
+    }
+
+    fn flush(&mut self) {
+        if !self.failed
+            && self.unflushed_since_us.take().is_some()
+            && let Err(error) = self.writer.flush()
+        {
+            self.fail(error, 0);
+        }
+    }
+
+    fn fail(&mut self, error: io::Error, missed: u64) {
+        self.failed = true;
+        self.status.inner.missed.fetch_add(missed, Ordering::Relaxed);
+        self.status.fail(error);
+        self.blocks.clear();
+        self.ends.clear();
+    }
+}
+
+impl Drop for Capture {
+    fn drop(&mut self) {
+        self.flush();
+    }
+}
+
+fn wall_clock_us() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_micros() as u64)
+}

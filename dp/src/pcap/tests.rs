@@ -1,0 +1,238 @@
+//! What the tap writes, read back by other people's readers.
+
+use std::path::PathBuf;
+use std::process::Command;
+
+use pcap_file::pcapng::blocks::enhanced_packet::EnhancedPacketOption;
+use pcap_file::pcapng::{Block, PcapNgReader};
+
+use super::*;
+use crate::TxOffload;
+use crate::link::{LinkConfig, pair, pair_with_control};
+
+/// TCP 192.0.2.1:4660 -> 192.0.2.2:80 with 3 octets of data; no checksum filled in.
+const SEGMENT: [u8; 57] = [
+    0x02, 0, 0, 0, 0, 0x0b, 0x02, 0, 0, 0, 0, 0x0a, 0x08, 0x00, //
+    0x45, 0, 0, 43, 0, 1, 0, 0, 64, 6, 0, 0, 192, 0, 2, 1, 192, 0, 2, 2, //
+    0x12, 0x34, 0, 80, 0, 0, 0, 1, 0, 0, 0, 0, 0x50, 0x18, 4, 0, 0, 0, 0, 0, //
+    b'a', b'b', b'c',
+];
+
+/// A file in memory that the test keeps an end of.
+#[derive(Clone, Default)]
+struct Memory(Arc<Mutex<Vec<u8>>>);
+
+impl Memory {
+    fn octets(&self) -> Vec<u8> {
+        self.0.lock().unwrap().clone()
+    }
+}
+
+impl Write for Memory {
+    fn write(&mut self, octets: &[u8]) -> io::Result<usize> {
+        self.0.lock().unwrap().extend_from_slice(octets);
+        Ok(octets.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// A disk that is full after so many octets.
+struct Full(usize);
+
+impl Write for Full {
+    fn write(&mut self, octets: &[u8]) -> io::Result<usize> {
+        self.0 = self.0.checked_sub(octets.len()).ok_or(io::ErrorKind::StorageFull)?;
+        Ok(octets.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// The segment in two buffers, with the checksums asked of the port.
+fn segment(port: &dyn Port) -> Mbuf {
+    let mut frame = port.mempool().alloc().unwrap();
+    let mut data = port.mempool().alloc().unwrap();
+    assert!(frame.append_slice(&SEGMENT[..54]) && data.append_slice(&SEGMENT[54..]));
+    frame.chain(data).unwrap();
+    frame.set_tx_offload(TxOffload { tcp_checksum: true, ipv4_checksum: true, ..TxOffload::default() });
+    frame
+}
+
+/// The segment as it should be on a wire.
+fn completed() -> Vec<u8> {
+    let mut octets = SEGMENT.to_vec();
+    assert!(checksum::complete(&mut octets) && checksum::complete_ipv4_header(&mut octets));
+    octets
+}
+
+fn offload_config() -> LinkConfig {
+    LinkConfig { mbufs: 64, ring_frames: 4, checksum_offload: true, ..LinkConfig::default() }
+}
+
+/// Time, `epb_flags` and octets of each frame.
+fn read_back(file: &[u8]) -> Vec<(u64, u32, Vec<u8>)> {
+    let mut reader = PcapNgReader::new(file).unwrap();
+    let mut frames = Vec::new();
+    while let Some(block) = reader.next_block() {
+        let Block::EnhancedPacket(packet) = block.unwrap() else { continue };
+        let [EnhancedPacketOption::Flags(flags)] = packet.options[..] else { panic!("{:?}", packet.options) };
+        assert_eq!(packet.original_len as usize, packet.data.len());
+        // This reader takes any unit for nanoseconds.
+        frames.push((packet.timestamp.as_nanos() as u64, flags, packet.data.into_owned()));
+    }
+    frames
+}
+
+#[test]
+fn both_directions_are_written_with_time_direction_and_whole_checksums() {
+    let (a, mut b) = pair(&offload_config());
+    let file = Memory::default();
+    let mut tap = Tap::new(a, Box::new(file.clone()), Some(1 << 50)).unwrap();
+
+    let mut burst: Burst = [segment(&tap)].into_iter().collect();
+    assert_eq!(tap.tx_burst(1_000, &mut burst), 1);
+    assert_eq!(b.rx_burst(1_000, &mut burst), 1);
+    assert_eq!(burst[0].rx_checksum(), Checksum::Partial);
+    assert_eq!(burst[0].segments().flatten().copied().collect::<Vec<_>>(), SEGMENT, "the frame is untouched");
+    burst.clear();
+
+    let mut reply = segment(&*b);
+    // This port does not fill in IPv4 headers; its checksum stays as it came.
+    reply.set_tx_offload(TxOffload { tcp_checksum: true, ..TxOffload::default() });
+    burst.push(reply);
+    b.tx_burst(2_000, &mut burst);
+    assert_eq!(tap.rx_burst(2_500, &mut burst), 1);
+    assert_eq!(tap.status().frames_written(), 2);
+    tap.close().1.unwrap();
+
+    let frames = read_back(&file.octets());
+    let mut inbound = completed();
+    inbound[24..26].fill(0);
+    assert_eq!(frames, [((1 << 50) + 1_000, 2, completed()), ((1 << 50) + 2_500, 1, inbound)]);
+}
+
+#[test]
+fn a_frame_that_the_port_did_not_take_is_written_once_when_it_does() {
+    let (a, mut b, control) = pair_with_control(&offload_config());
+    let file = Memory::default();
+    let mut tap = Tap::new(a, Box::new(file.clone()), Some(0)).unwrap();
+    let mut burst: Burst = (0..6).map(|_| segment(&tap)).collect();
+    assert_eq!(tap.tx_burst(1, &mut burst), 4);
+    assert_eq!(tap.tx_burst(2, &mut burst), 0);
+    assert_eq!(b.rx_burst(3, &mut Burst::new()), 4);
+    assert_eq!(tap.tx_burst(4, &mut burst), 2);
+    control.set_up(false);
+    burst.push(segment(&tap));
+    assert_eq!(tap.tx_burst(5, &mut burst), 1, "dropped by a link that is down");
+    let status = tap.status();
+    drop(tap);
+    let times: Vec<_> = read_back(&file.octets()).into_iter().map(|(time_us, ..)| time_us).collect();
+    assert_eq!(times, [1, 1, 1, 1, 4, 4]);
+    assert_eq!((status.frames_written(), status.frames_missed()), (6, 0));
+}
+
+#[test]
+fn frames_reach_the_file_while_the_port_is_polled() {
+    let (a, _b) = pair(&offload_config());
+    let file = Memory::default();
+    let mut tap = Tap::new(a, Box::new(file.clone()), None).unwrap();
+    let mut burst: Burst = [segment(&tap)].into_iter().collect();
+    tap.tx_burst(10, &mut burst);
+    assert_eq!(read_back(&file.octets()).len(), 0);
+    tap.rx_burst(10 + FLUSH_AFTER_US, &mut burst);
+    let frames = read_back(&file.octets());
+    assert_eq!(frames.len(), 1);
+    assert!(frames[0].0 > 1_600_000_000_000_000, "wall clock, microseconds");
+}
+
+#[test]
+fn a_full_disk_ends_the_capture_and_not_the_traffic() {
+    let (a, mut b) = pair(&LinkConfig { ring_frames: 64, ..offload_config() });
+    let mut tap = Tap::new(a, Box::new(Full(400)), None).unwrap();
+    let status = tap.status();
+    let mut burst = Burst::new();
+    for n in 0..8 {
+        burst.push(segment(&tap));
+        assert_eq!(tap.tx_burst(n * FLUSH_AFTER_US, &mut burst), 1);
+    }
+    assert_eq!(b.rx_burst(0, &mut burst), 8);
+    assert!(status.frames_missed() > 0);
+    let (_port, result) = tap.close();
+    assert_eq!(result.unwrap_err().kind(), io::ErrorKind::StorageFull);
+}
+
+#[test]
+fn an_error_of_the_last_write_is_told_after_a_drop() {
+    let (a, _b) = pair(&offload_config());
+    let mut tap = Tap::new(a, Box::new(Full(200)), None).unwrap();
+    let status = tap.status();
+    let mut burst: Burst = [segment(&tap), segment(&tap)].into_iter().collect();
+    tap.tx_burst(0, &mut burst);
+    drop(tap);
+    assert_eq!(status.take_error().unwrap().kind(), io::ErrorKind::StorageFull);
+}
+
+#[test]
+fn a_file_that_cannot_be_made_is_an_error() {
+    let (a, _b) = pair(&offload_config());
+    assert!(Tap::create(a, Path::new("/nonexistent/capture.pcapng")).is_err());
+}
+
+/// A path that goes with the test.
+struct TemporaryFile(PathBuf);
+
+impl Drop for TemporaryFile {
+    fn drop(&mut self) {
+        // Nothing depends on it: the file lies in the directory for temporary files.
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+#[test]
+fn tshark_finds_good_checksums_directions_and_nothing_malformed() {
+    let version = Command::new("tshark").arg("--version").output();
+    if !version.is_ok_and(|output| output.status.success()) {
+        eprintln!("skipped: tshark is not installed");
+        return;
+    }
+    let file = TemporaryFile(std::env::temp_dir().join(format!("dp-tap-{}.pcapng", std::process::id())));
+    let (a, mut b) = pair(&offload_config());
+    let mut tap = Tap::create(a, &file.0).unwrap();
+    let mut burst: Burst = [segment(&tap)].into_iter().collect();
+    tap.tx_burst(1_000, &mut burst);
+    burst.push(segment(&*b));
+    b.tx_burst(2_000, &mut burst);
+    tap.rx_burst(3_500, &mut burst);
+    tap.close().1.unwrap();
+
+    let output = Command::new("tshark")
+        .arg("-r")
+        .arg(&file.0)
+        .args(["-o", "tcp.check_checksum:TRUE", "-T", "fields", "-E", "separator=,"])
+        .args([
+            "-e",
+            "frame.packet_flags_direction",
+            "-e",
+            "frame.time_relative",
+            "-e",
+            "frame.interface_name",
+        ])
+        .args(["-e", "tcp.checksum.status", "-e", "tcp.len", "-e", "_ws.malformed"])
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let lines: Vec<Vec<&str>> = text.lines().map(|line| line.split(',').collect()).collect();
+    assert_eq!(lines.len(), 2, "{text}");
+    for (line, direction, seconds) in [(&lines[0], 2_u32, 0.0), (&lines[1], 1, 0.0025)] {
+        let flags = u32::from_str_radix(line[0].trim_start_matches("0x"), 16).unwrap();
+        assert_eq!(flags, direction, "{text}");
+        assert!((line[1].parse::<f64>().unwrap() - seconds).abs() < 1e-7, "{text}");
+        assert_eq!(line[2..], ["link-a", "1", "3", ""], "{text}");
+    }
+}
