@@ -1,8 +1,17 @@
-//! All that is used of smoltcp, in one place: its vocabulary of packets, time and sequence numbers.
+//! All that is used of smoltcp, in one place: its vocabulary of packets, time and sequence numbers for everybody,
+//! and its interface for the slow path.
 //!
 //! The version is pinned (`=0.14`); a new one has to get past this file.
 
 pub use smoltcp::time::{Duration, Instant};
 pub use smoltcp::wire::{
     EthernetAddress, IpAddress, IpCidr, Ipv4Address, Ipv4Cidr, Ipv6Address, Ipv6Cidr, TcpSeqNumber,
+};
+
+pub(crate) use smoltcp::iface::{Config as InterfaceConfig, Interface, SocketHandle, SocketSet};
+pub(crate) use smoltcp::phy;
+pub(crate) use smoltcp::socket::raw;
+pub(crate) use smoltcp::wire::{
+    ArpOperation, ArpPacket, ArpRepr, Icmpv6Packet, Icmpv6Repr, IpProtocol, Ipv6Packet, Ipv6Repr,
+    NdiscNeighborFlags, NdiscRepr, RawHardwareAddress,
 };

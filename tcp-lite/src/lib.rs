@@ -5,14 +5,30 @@
 //! in, frames and events go out. Whole connections run in a test by moving frames between two [`Stack`]s.
 #![forbid(unsafe_code)]
 
+mod checksum;
 pub mod config;
+mod discovery;
+mod ethernet;
 pub mod event;
 pub mod facade;
+mod frame;
+mod icmp_error;
+pub mod in_order;
+mod ip;
+mod listener;
+mod neighbor;
+mod reassembly;
+mod route;
+mod secrets;
+mod slow_path;
 pub mod stack;
+mod table;
 pub mod tcp;
+mod timer_wheel;
 
 pub use config::{Limits, StackConfig, TcpConfig};
 pub use event::{CloseReason, Event, Received};
 pub use facade::{Duration, Instant};
+pub use in_order::{InOrder, Ordered};
 pub use stack::{ConnId, ConnectError, ListenError, ListenerId, Stack, StackCounters};
 pub use tcp::{ConnInfo, SegmentBuf, SendError};

@@ -1,10 +1,35 @@
 //! The stack: one for each engine. Frames in, frames and events out.
 
+//!
+//! This file is what users call. Reception is in `stack/receive.rs`, transmission in `stack/transmit.rs`, the slots
+//! of connections in `stack/connections.rs`.
+
+mod connections;
+mod receive;
+mod transmit;
+
+use std::collections::VecDeque;
 use std::net::SocketAddr;
 
 use dp::{Burst, Mbuf, Mempool};
 
+use self::connections::{Conn, Connections};
+use self::transmit::PendingReset;
+use crate::facade::IpAddress;
+use crate::frame::Framing;
+use crate::ip::{IPV4_OCTETS, IPV6_OCTETS};
+use crate::listener::Listeners;
+use crate::neighbor::Neighbors;
+use crate::reassembly::Reassembly;
+use crate::route::Routes;
+use crate::secrets::{EPHEMERAL_PORTS, Secrets};
+use crate::slow_path::SlowPath;
+use crate::table::FourTuple;
+use crate::tcp::{Birth, Ctx, ReorderSlab, SegmentSlab, State, Tcb};
 use crate::{ConnInfo, Event, Instant, SegmentBuf, SendError, StackConfig};
+
+/// Answers to segments of no connection that wait to be sent; more are not given.
+const PENDING_RESETS: usize = 64;
 
 /// Names a connection. Never reused while anybody may still hold it (slot and generation).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -105,43 +130,134 @@ pub struct StackCounters {
 /// The order of calls in a turn: [`input`](Self::input) for every received frame, [`poll`](Self::poll) once,
 /// [`event`](Self::event) until `None`, [`transmit`](Self::transmit) until it says there is no more.
 /// Between turns nothing happens: see [`next_deadline`](Self::next_deadline).
-pub struct Stack {}
+pub struct Stack {
+    config: StackConfig,
+    framing: Framing,
+    routes: Routes,
+    secrets: Secrets,
+    pool: Mempool,
+    connections: Connections,
+    listeners: Listeners,
+    neighbors: Neighbors,
+    slow_path: SlowPath,
+    reassembly: Reassembly,
+    /// Holds a reassembled packet between the slow path and TCP.
+    scratch: Vec<u8>,
+    resets: VecDeque<PendingReset>,
+    segments: SegmentSlab,
+    reorder: ReorderSlab,
+    events: VecDeque<Event>,
+    counters: StackCounters,
+    /// The latest time seen, for calls that bring none.
+    now: Instant,
+}
+
+/// What control blocks borrow of the stack: everything but the connections themselves and the neighbours.
+struct Surroundings<'a> {
+    now: Instant,
+    config: &'a StackConfig,
+    framing: &'a Framing,
+    pool: &'a Mempool,
+    segments: &'a mut SegmentSlab,
+    reorder: &'a mut ReorderSlab,
+    counters: &'a mut StackCounters,
+    events: &'a mut VecDeque<Event>,
+}
+
+impl Surroundings<'_> {
+    fn ctx(&mut self, conn: ConnId, listener: Option<ListenerId>) -> Ctx<'_> {
+        Ctx {
+            now: self.now,
+            config: &self.config.tcp,
+            pool: self.pool,
+            segments: self.segments,
+            reorder: self.reorder,
+            counters: self.counters,
+            events: self.events,
+            events_limit: self.config.limits.events,
+            conn,
+            listener,
+        }
+    }
+}
 
 impl Stack {
     /// A stack that takes its buffers from `pool`. All memory for `config.limits` is taken here or grows to
     /// those limits only when objects are created.
+    ///
+    /// A segment is one buffer: where `pool`'s buffers are smaller than the MTU, segments are too. With IPv6
+    /// addresses but no link-local one among them, that of the Ethernet address is added.
+    ///
+    /// # Panics
+    /// When an address in `config` is not a unicast address.
     pub fn new(config: StackConfig, pool: Mempool) -> Self {
-        let _ = (config, pool);
-        todo!()
+        let secrets = Secrets::new(config.seed);
+        let routes = Routes::new(config.mac, config.addresses.clone(), config.gateways.clone());
+        let limits = config.limits;
+        Self {
+            framing: Framing {
+                mac: config.mac,
+                vlan: config.vlan,
+                hop_limit: config.tcp.hop_limit,
+                offloads: config.offloads,
+            },
+            connections: Connections::new(limits.connections, secrets.table_state()),
+            listeners: Listeners::new(limits.listeners, limits.backlog),
+            neighbors: Neighbors::new(limits.neighbors, secrets.table_state()),
+            slow_path: SlowPath::new(&config, &routes, pool.clone(), secrets.slow_path_seed),
+            reassembly: Reassembly::default(),
+            scratch: Vec::new(),
+            resets: VecDeque::with_capacity(PENDING_RESETS),
+            segments: SegmentSlab::new(limits.tx_segments),
+            reorder: ReorderSlab::new(limits.connections),
+            events: VecDeque::with_capacity(limits.events),
+            counters: StackCounters::default(),
+            now: Instant::ZERO,
+            config,
+            routes,
+            secrets,
+            pool,
+        }
     }
 
     /// One received frame.
     pub fn input(&mut self, now: Instant, frame: Mbuf) {
-        let _ = (now, frame);
-        todo!()
+        self.advance(now);
+        self.receive(self.now, frame);
     }
 
     /// Timers that are due, and the slow path.
     pub fn poll(&mut self, now: Instant) {
-        let _ = now;
-        todo!()
+        self.advance(now);
+        let now = self.now;
+        while let Some(slot) = self.connections.wheel.expired(now) {
+            self.with(now, slot, |tcb, ctx| tcb.on_timer(ctx));
+        }
+        if self.neighbors.poll(now) {
+            self.connections.wake_waiting();
+        }
+        self.slow_path.poll(now);
     }
 
     /// The oldest event not yet taken.
     pub fn event(&mut self) -> Option<Event> {
-        todo!()
+        self.events.pop_front()
     }
 
-    /// Fills the free places of `out` with frames to send, connections taking turns. Returns whether more wait.
+    /// Fills the free places of `out` with frames to send, connections taking turns. Returns whether more wait
+    /// that could be sent now (not: what waits for packet buffers).
     pub fn transmit(&mut self, now: Instant, out: &mut Burst) -> bool {
-        let _ = (now, out);
-        todo!()
+        self.advance(now);
+        self.fill(self.now, out)
     }
 
-    /// When [`poll`](Self::poll) has something to do next; `None`: never, by itself.
+    /// When [`poll`](Self::poll) or [`transmit`](Self::transmit) has something to do next; `None`: never, by
+    /// itself. May be early, never late.
     pub fn next_deadline(&mut self, now: Instant) -> Option<Instant> {
-        let _ = now;
-        todo!()
+        if self.has_to_transmit() || self.slow_path.is_dirty() {
+            return Some(now);
+        }
+        [self.connections.wheel.next_deadline(), self.neighbors.next_deadline()].into_iter().flatten().min()
     }
 
     /// Accepts connections to `port` on every address.
@@ -149,35 +265,74 @@ impl Stack {
     /// # Errors
     /// See [`ListenError`].
     pub fn listen(&mut self, port: u16) -> Result<ListenerId, ListenError> {
-        let _ = port;
-        todo!()
+        self.listeners.add(port)
     }
 
     /// Stops accepting; connections already accepted stay, half-open ones are dropped.
     pub fn unlisten(&mut self, listener: ListenerId) {
-        let _ = listener;
-        todo!()
+        if !self.listeners.remove(listener) {
+            return;
+        }
+        let half_open = |conn: &Conn| conn.half_open && conn.listener == Some(listener);
+        let dropped: Vec<u32> =
+            self.connections.occupied().filter(|(_, conn)| half_open(conn)).map(|(slot, _)| slot).collect();
+        for slot in dropped {
+            self.forget(self.now, slot);
+        }
     }
 
     /// Starts a connection. `Event::Established` or `Event::Closed` follows.
     ///
     /// # Errors
     /// See [`ConnectError`].
-    pub fn connect(&mut self, now: Instant, remote: SocketAddr, local_port: Option<u16>) -> Result<ConnId, ConnectError> {
-        let _ = (now, remote, local_port);
-        todo!()
+    pub fn connect(
+        &mut self,
+        now: Instant,
+        remote: SocketAddr,
+        local_port: Option<u16>,
+    ) -> Result<ConnId, ConnectError> {
+        self.advance(now);
+        let no_route = ConnectError::NoRoute(remote.ip());
+        let address = IpAddress::from(remote.ip().to_canonical());
+        let reachable =
+            address.is_unicast() && !self.routes.is_broadcast(&address) && !self.routes.is_ours(&address);
+        let path = self.routes.path(&address).filter(|_| reachable).ok_or(no_route)?;
+        let id =
+            self.connections.reserve().ok_or(ConnectError::NoConnection(self.config.limits.connections))?;
+        let mut tuple =
+            FourTuple { local: path.local, local_port: 0, remote: address, remote_port: remote.port() };
+        tuple.local_port = match local_port {
+            Some(port) => port,
+            None => self.ephemeral_port(tuple).ok_or(ConnectError::NoPort)?,
+        };
+        if self.connections.find(&tuple).is_some() {
+            return Err(ConnectError::InUse);
+        }
+        let birth = self.birth(self.now, &tuple);
+        let tcb = Tcb::connect(&mut self.ctx(self.now, id, None), birth);
+        let conn = Conn {
+            tcb,
+            tuple,
+            next_hop: path.next_hop,
+            listener: None,
+            half_open: false,
+            unresolved_since: None,
+        };
+        self.connections.insert(id, conn);
+        self.settle(id.slot);
+        Ok(id)
     }
 
     /// Sends FIN after everything queued; receiving goes on.
     pub fn close(&mut self, now: Instant, conn: ConnId) {
-        let _ = (now, conn);
-        todo!()
+        self.advance(now);
+        self.with_live(conn, |tcb, ctx| tcb.close(ctx));
     }
 
     /// Sends RST and drops everything queued. `Event::Closed(Aborted)` follows. No effect on a dead id.
     pub fn abort(&mut self, now: Instant, conn: ConnId) {
-        let _ = (now, conn);
-        todo!()
+        self.advance(now);
+        self.with_live(conn, |tcb, ctx| tcb.abort(ctx));
     }
 
     /// An empty segment to write up to `emss` octets of whole FPDUs into.
@@ -185,15 +340,17 @@ impl Stack {
     /// # Errors
     /// [`SendError`]: closed, send buffer full (an `Event::Writable` follows when there is room), no packet buffer.
     pub fn segment(&mut self, conn: ConnId) -> Result<SegmentBuf, SendError> {
-        let _ = conn;
-        todo!()
+        // Nothing to settle: asking changes neither timers nor what waits to be sent.
+        let slot = self.connections.live(conn).ok_or(SendError::Closed)?;
+        let (mut surroundings, connections, _) = self.split(self.now);
+        let (id, conn) = connections.get_mut(slot).ok_or(SendError::Closed)?;
+        conn.tcb.segment(&mut surroundings.ctx(id, conn.listener))
     }
 
     /// Queues a segment behind all others. It is sent as it is: its octets and boundaries never change but by a
     /// drop of EMSS before it was sent, or by the persist timer. An empty segment is dropped.
     pub fn push(&mut self, conn: ConnId, segment: SegmentBuf) {
-        let _ = (conn, segment);
-        todo!()
+        self.with_live(conn, |tcb, ctx| tcb.push(ctx, segment));
     }
 
     /// Cuts `octets` into segments of EMSS and queues what fits; returns how many octets were taken.
@@ -202,25 +359,177 @@ impl Stack {
     /// # Errors
     /// As [`segment`](Self::segment), when not a single octet was taken.
     pub fn send(&mut self, conn: ConnId, octets: &[u8]) -> Result<usize, SendError> {
-        let _ = (conn, octets);
-        todo!()
+        let sent = self.with_live(conn, |tcb, ctx| {
+            let mut rest = octets;
+            while !rest.is_empty() {
+                let mut segment = match tcb.segment(ctx) {
+                    Ok(segment) => segment,
+                    Err(error) if rest.len() == octets.len() => return Err(error),
+                    Err(_) => break,
+                };
+                let (now, later) = rest.split_at(rest.len().min(segment.capacity()));
+                // The capacity is what the buffer has room for.
+                let Some(room) = segment.append(now.len()) else { break };
+                room.copy_from_slice(now);
+                tcb.push(ctx, segment);
+                rest = later;
+            }
+            Ok(octets.len() - rest.len())
+        });
+        sent.unwrap_or(Err(SendError::Closed))
     }
 
     /// Says that `octets` handed up ahead of the frontier are no longer held (they were placed, or the frontier
     /// passed them and they were consumed). The out-of-order budget counts what was handed up and not released.
     pub fn release(&mut self, conn: ConnId, octets: usize) {
-        let _ = (conn, octets);
-        todo!()
+        self.with_live(conn, |tcb, ctx| tcb.release(ctx, octets));
     }
 
     /// State, sizes and counters of a connection; `None` for a dead id.
     pub fn info(&self, conn: ConnId) -> Option<ConnInfo> {
-        let _ = conn;
-        todo!()
+        let conn = self.connections.get(self.connections.live(conn)?)?;
+        Some(conn.tcb.info(&self.config.tcp, conn.tuple.local_addr(), conn.tuple.remote_addr()))
     }
 
     /// Counters of the stack.
     pub fn counters(&self) -> StackCounters {
-        todo!()
+        self.counters
     }
+
+    /// Time never goes back.
+    fn advance(&mut self, now: Instant) {
+        self.now = self.now.max(now);
+    }
+
+    /// What calls of control blocks need, apart from the connections and the neighbours.
+    fn split(&mut self, now: Instant) -> (Surroundings<'_>, &mut Connections, &mut Neighbors) {
+        let Self {
+            config,
+            framing,
+            pool,
+            segments,
+            reorder,
+            counters,
+            events,
+            connections,
+            neighbors,
+            routes: _,
+            secrets: _,
+            listeners: _,
+            slow_path: _,
+            reassembly: _,
+            scratch: _,
+            resets: _,
+            now: _,
+        } = self;
+        let surroundings = Surroundings { now, config, framing, pool, segments, reorder, counters, events };
+        (surroundings, connections, neighbors)
+    }
+
+    /// The surroundings of a connection that is being made.
+    fn ctx(&mut self, now: Instant, conn: ConnId, listener: Option<ListenerId>) -> Ctx<'_> {
+        Ctx {
+            now,
+            config: &self.config.tcp,
+            pool: &self.pool,
+            segments: &mut self.segments,
+            reorder: &mut self.reorder,
+            counters: &mut self.counters,
+            events: &mut self.events,
+            events_limit: self.config.limits.events,
+            conn,
+            listener,
+        }
+    }
+
+    /// Works on the connection in `slot`, then sees to what that changed. `None` when there is none.
+    fn with<R>(
+        &mut self,
+        now: Instant,
+        slot: u32,
+        work: impl FnOnce(&mut Tcb, &mut Ctx<'_>) -> R,
+    ) -> Option<R> {
+        let (mut surroundings, connections, _) = self.split(now);
+        let (id, conn) = connections.get_mut(slot)?;
+        let result = work(&mut conn.tcb, &mut surroundings.ctx(id, conn.listener));
+        self.settle(slot);
+        Some(result)
+    }
+
+    /// As [`with`](Self::with), for a user's id; `None` when it is dead.
+    fn with_live<R>(&mut self, conn: ConnId, work: impl FnOnce(&mut Tcb, &mut Ctx<'_>) -> R) -> Option<R> {
+        let slot = self.connections.live(conn)?;
+        self.with(self.now, slot, work)
+    }
+
+    /// After any call that may change a control block: its timer, its end, its place among the ready.
+    fn settle(&mut self, slot: u32) {
+        self.settle_timer(slot);
+        if self.connections.get(slot).is_some_and(|conn| conn.tcb.wants_transmit()) {
+            self.connections.make_ready(slot);
+        }
+    }
+
+    /// As [`settle`](Self::settle), but for the place among the ready.
+    fn settle_timer(&mut self, slot: u32) {
+        let Some((_, conn)) = self.connections.get_mut(slot) else { return };
+        let dead = conn.tcb.is_dead();
+        let deadline = conn.tcb.deadline();
+        if conn.half_open && (dead || conn.tcb.state() != State::SynReceived) {
+            conn.half_open = false;
+            if let Some(listener) = conn.listener {
+                self.listeners.settle_half_open(listener);
+            }
+        }
+        if dead {
+            self.forget(self.now, slot);
+        } else {
+            self.connections.wheel.set(slot, deadline);
+        }
+    }
+
+    /// Drops a connection, whatever its state. Raises no event.
+    fn forget(&mut self, now: Instant, slot: u32) {
+        let (mut surroundings, connections, _) = self.split(now);
+        let Some((id, conn)) = connections.get_mut(slot) else { return };
+        conn.tcb.dispose(&mut surroundings.ctx(id, conn.listener));
+        let half_open = conn.listener.filter(|_| conn.half_open);
+        connections.remove(slot);
+        if let Some(listener) = half_open {
+            self.listeners.settle_half_open(listener);
+        }
+    }
+
+    /// What the stack decides about a new connection.
+    fn birth(&self, now: Instant, tuple: &FourTuple) -> Birth {
+        let ipv6 = matches!(tuple.remote, IpAddress::Ipv6(_));
+        let path = mss(&tuple.remote, usize::from(self.config.mtu));
+        Birth {
+            local_port: tuple.local_port,
+            remote_port: tuple.remote_port,
+            iss: self.secrets.isn(now, tuple),
+            timestamp_offset: self.secrets.timestamp_offset(tuple),
+            mss: path.min(u16::try_from(self.pool.data_octets()).unwrap_or(u16::MAX)),
+            default_peer_mss: if ipv6 { 1220 } else { 536 },
+        }
+    }
+
+    /// A free local port for `tuple` (RFC 6056 algorithm 3).
+    fn ephemeral_port(&mut self, mut tuple: FourTuple) -> Option<u16> {
+        for attempt in 0..EPHEMERAL_PORTS {
+            let port = self.secrets.ephemeral_port(&tuple.local, &tuple.remote, tuple.remote_port, attempt);
+            tuple.local_port = port;
+            if self.connections.find(&tuple).is_none() {
+                self.secrets.ephemeral_port_taken(attempt);
+                return Some(port);
+            }
+        }
+        None
+    }
+}
+
+/// Largest TCP segment, options included, in an IP packet of `mtu` octets.
+fn mss(remote: &IpAddress, mtu: usize) -> u16 {
+    let ip_octets = if matches!(remote, IpAddress::Ipv6(_)) { IPV6_OCTETS } else { IPV4_OCTETS };
+    mtu.saturating_sub(ip_octets + crate::tcp::header::HEADER_OCTETS) as u16
 }

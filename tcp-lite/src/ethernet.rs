@@ -1,0 +1,102 @@
+//! Ethernet headers with at most one VLAN tag (IEEE 802.3, 802.1Q): parsed into a type that cannot be wrong,
+//! and written.
+
+use crate::facade::EthernetAddress;
+
+/// Octets of an untagged header.
+pub(crate) const HEADER_OCTETS: usize = 14;
+/// Octets that a VLAN tag adds.
+pub(crate) const TAG_OCTETS: usize = 4;
+
+pub(crate) const ETHERTYPE_IPV4: u16 = 0x0800;
+pub(crate) const ETHERTYPE_ARP: u16 = 0x0806;
+pub(crate) const ETHERTYPE_IPV6: u16 = 0x86dd;
+const ETHERTYPE_VLAN: u16 = 0x8100;
+
+/// A received header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Header {
+    pub(crate) dst: EthernetAddress,
+    pub(crate) src: EthernetAddress,
+    pub(crate) ethertype: u16,
+    /// VLAN id; a priority tag (id 0) counts as none.
+    pub(crate) vlan: Option<u16>,
+    /// Octets of the header, tag included.
+    pub(crate) octets: usize,
+}
+
+impl Header {
+    /// Reads the header at the front of `head`; `None` when it is cut short.
+    pub(crate) fn parse(head: &[u8]) -> Option<Self> {
+        let (addresses, rest) = head.split_first_chunk::<12>()?;
+        let (dst, src) = addresses.split_at(6);
+        let (ethertype, rest) = rest.split_first_chunk::<2>()?;
+        let mut ethertype = u16::from_be_bytes(*ethertype);
+        let mut vlan = None;
+        let mut octets = HEADER_OCTETS;
+        if ethertype == ETHERTYPE_VLAN {
+            let tag = rest.first_chunk::<4>()?;
+            let id = u16::from_be_bytes([tag[0], tag[1]]) & 0x0fff;
+            vlan = (id != 0).then_some(id);
+            ethertype = u16::from_be_bytes([tag[2], tag[3]]);
+            octets += TAG_OCTETS;
+        }
+        Some(Self {
+            dst: EthernetAddress::from_bytes(dst),
+            src: EthernetAddress::from_bytes(src),
+            ethertype,
+            vlan,
+            octets,
+        })
+    }
+}
+
+/// Octets of the headers that we write.
+pub(crate) fn header_octets(vlan: Option<u16>) -> usize {
+    HEADER_OCTETS + if vlan.is_some() { TAG_OCTETS } else { 0 }
+}
+
+/// Writes a header to the front of `out`, which has at least [`header_octets`] octets.
+pub(crate) fn emit(
+    out: &mut [u8],
+    dst: EthernetAddress,
+    src: EthernetAddress,
+    vlan: Option<u16>,
+    ethertype: u16,
+) {
+    out[0..6].copy_from_slice(&dst.0);
+    out[6..12].copy_from_slice(&src.0);
+    match vlan {
+        None => out[12..14].copy_from_slice(&ethertype.to_be_bytes()),
+        Some(id) => {
+            out[12..14].copy_from_slice(&ETHERTYPE_VLAN.to_be_bytes());
+            out[14..16].copy_from_slice(&id.to_be_bytes());
+            out[16..18].copy_from_slice(&ethertype.to_be_bytes());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_written_is_read() {
+        let (dst, src) = (EthernetAddress([1, 2, 3, 4, 5, 6]), EthernetAddress([7, 8, 9, 10, 11, 12]));
+        for vlan in [None, Some(5), Some(4094)] {
+            let mut octets = [0; 18];
+            emit(&mut octets, dst, src, vlan, ETHERTYPE_IPV6);
+            let header = Header::parse(&octets).unwrap();
+            let want = Header { dst, src, ethertype: ETHERTYPE_IPV6, vlan, octets: header_octets(vlan) };
+            assert_eq!(header, want);
+            assert_eq!(Header::parse(&octets[..want.octets - 1]), None);
+        }
+    }
+
+    #[test]
+    fn a_priority_tag_is_no_vlan() {
+        let mut octets = [0; 18];
+        emit(&mut octets, EthernetAddress([2; 6]), EthernetAddress([4; 6]), Some(0), ETHERTYPE_IPV4);
+        assert_eq!(Header::parse(&octets).unwrap().vlan, None);
+    }
+}

@@ -1,0 +1,115 @@
+//! ICMP errors that quote a TCP segment of ours (RFC 792, RFC 4443), read for what TCP must know.
+//!
+//! They come from anybody: the stack believes one only when the quoted sequence number is in flight (RFC 5927).
+
+use crate::checksum::{Sum, pseudo_header};
+use crate::facade::{IpAddress, Ipv4Address, Ipv6Address, TcpSeqNumber};
+use crate::ip::{self, PROTOCOL_ICMP, PROTOCOL_ICMPV6, PROTOCOL_TCP, Upper};
+use crate::table::FourTuple;
+
+/// What the error says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// The destination cannot be reached.
+    Unreachable,
+    /// The packet was larger than this many octets of IP packet.
+    TooBig { mtu: usize },
+}
+
+/// An error and the segment it is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct IcmpError {
+    /// As the connection sees it: we sent the quoted segment.
+    pub(crate) tuple: FourTuple,
+    /// Of the quoted segment.
+    pub(crate) seq: TcpSeqNumber,
+    pub(crate) kind: Kind,
+}
+
+/// MTUs below which no report is believed: IPv6's minimum (RFC 8200), and for IPv4 what every host must take in
+/// one piece (RFC 791), so that a forged report cannot make segments tiny.
+const IPV4_MIN_MTU: usize = 576;
+const IPV6_MIN_MTU: usize = 1280;
+
+/// Plateaus for routers that do not say what they carry (RFC 1191 section 7.1).
+const PLATEAUS: [usize; 9] = [32_000, 17_914, 8166, 4352, 2002, 1492, 1006, 576, 0];
+
+/// Reads the IP packet `packet` whose header was parsed as `header`; `None` when it is no such error.
+pub(crate) fn parse(packet: &[u8], header: &ip::Header) -> Option<IcmpError> {
+    let Upper::Whole { protocol, header_octets } = header.upper else { return None };
+    let message = packet.get(header_octets..header.total_octets)?;
+    let mut sum = match protocol {
+        PROTOCOL_ICMP => Sum::new(),
+        PROTOCOL_ICMPV6 => pseudo_header(&header.src, &header.dst, PROTOCOL_ICMPV6, message.len()),
+        _ => return None,
+    };
+    sum.add(message);
+    let fixed = message.first_chunk::<8>()?;
+    let quoted = &message[8..];
+    if sum.finish() != 0 {
+        return None;
+    }
+    if protocol == PROTOCOL_ICMP { parse_v4(fixed, quoted) } else { parse_v6(fixed, quoted) }
+}
+
+fn parse_v4(fixed: &[u8; 8], quoted: &[u8]) -> Option<IcmpError> {
+    let head = quoted.first_chunk::<{ ip::IPV4_OCTETS }>()?;
+    let header_octets = usize::from(head[0] & 0x0f) * 4;
+    let is_tcp = head[0] >> 4 == 4 && header_octets >= ip::IPV4_OCTETS && head[9] == PROTOCOL_TCP;
+    // Of a fragment only the first shows the TCP header.
+    let first = u16::from_be_bytes([head[6], head[7]]) & 0x1fff == 0;
+    if !is_tcp || !first {
+        return None;
+    }
+    let kind = match (fixed[0], fixed[1]) {
+        // Fragmentation needed (RFC 1191).
+        (3, 4) => {
+            let sent = usize::from(u16::from_be_bytes([head[2], head[3]]));
+            let mtu = match usize::from(u16::from_be_bytes([fixed[6], fixed[7]])) {
+                0 => *PLATEAUS.iter().find(|p| **p < sent)?,
+                mtu => mtu,
+            };
+            Kind::TooBig { mtu: mtu.max(IPV4_MIN_MTU) }
+        }
+        (3, _) => Kind::Unreachable,
+        _ => return None,
+    };
+    let address =
+        |at: usize| IpAddress::Ipv4(Ipv4Address::new(head[at], head[at + 1], head[at + 2], head[at + 3]));
+    quoted_tcp(address(12), address(16), quoted.get(header_octets..)?, kind)
+}
+
+fn parse_v6(fixed: &[u8; 8], quoted: &[u8]) -> Option<IcmpError> {
+    let head = quoted.first_chunk::<{ ip::IPV6_OCTETS }>()?;
+    // We send no extension headers.
+    if head[0] >> 4 != 6 || head[6] != PROTOCOL_TCP {
+        return None;
+    }
+    let kind = match fixed[0] {
+        1 => Kind::Unreachable,
+        2 => {
+            let mtu = u32::from_be_bytes([fixed[4], fixed[5], fixed[6], fixed[7]]) as usize;
+            Kind::TooBig { mtu: mtu.max(IPV6_MIN_MTU) }
+        }
+        _ => return None,
+    };
+    let address = |at: usize| {
+        let mut octets = [0; 16];
+        octets.copy_from_slice(&head[at..at + 16]);
+        IpAddress::Ipv6(Ipv6Address::from(octets))
+    };
+    quoted_tcp(address(8), address(24), &quoted[ip::IPV6_OCTETS..], kind)
+}
+
+/// Ports and sequence number: the 8 octets that every quotation has.
+fn quoted_tcp(src: IpAddress, dst: IpAddress, tcp: &[u8], kind: Kind) -> Option<IcmpError> {
+    let tcp = tcp.first_chunk::<8>()?;
+    let tuple = FourTuple {
+        local: src,
+        local_port: u16::from_be_bytes([tcp[0], tcp[1]]),
+        remote: dst,
+        remote_port: u16::from_be_bytes([tcp[2], tcp[3]]),
+    };
+    let seq = TcpSeqNumber(i32::from_be_bytes([tcp[4], tcp[5], tcp[6], tcp[7]]));
+    Some(IcmpError { tuple, seq, kind })
+}

@@ -1,0 +1,104 @@
+//! A stream put back in order, for those who read plain octets: startup exchanges, tests.
+
+use std::collections::VecDeque;
+
+use dp::Mbuf;
+
+use crate::Received;
+
+/// Takes [`Received`] as it comes and gives the octets in stream order. Holds a bounded number of buffers.
+pub struct InOrder {
+    next: u64,
+    limit: usize,
+    /// Sorted by offset; disjoint, since octets handed up are never shown again.
+    held: VecDeque<Received>,
+}
+
+/// Octets whose turn has come.
+pub struct Ordered {
+    /// Stream offset of the first.
+    pub offset: u64,
+    /// The octets.
+    pub buf: Mbuf,
+    /// What to give [`Stack::release`](crate::Stack::release) once `buf` is used up: its octets if they came ahead
+    /// of the frontier, else 0.
+    pub release: usize,
+}
+
+impl InOrder {
+    /// From stream offset `next` on, holding at most `limit` buffers.
+    pub fn new(next: u64, limit: usize) -> Self {
+        Self { next, limit, held: VecDeque::new() }
+    }
+
+    /// Stream offset of the octet that [`pop`](Self::pop) gives next.
+    pub fn next_offset(&self) -> u64 {
+        self.next
+    }
+
+    /// Buffers held.
+    pub fn len(&self) -> usize {
+        self.held.len()
+    }
+
+    /// Whether nothing is held.
+    pub fn is_empty(&self) -> bool {
+        self.held.is_empty()
+    }
+
+    /// Takes octets in.
+    ///
+    /// # Errors
+    /// Gives them back when the limit is reached.
+    pub fn push(&mut self, received: Received) -> Result<(), Received> {
+        if self.held.len() >= self.limit {
+            return Err(received);
+        }
+        let at = self.held.partition_point(|held| held.offset < received.offset);
+        self.held.insert(at, received);
+        Ok(())
+    }
+
+    /// The next octets in order, if they are there.
+    pub fn pop(&mut self) -> Option<Ordered> {
+        let first = self.held.front()?;
+        if first.offset != self.next {
+            return None;
+        }
+        let Received { offset, buf, frontier } = self.held.pop_front()?;
+        let octets = buf.len();
+        self.next += octets as u64;
+        let release = if self.next > frontier { octets } else { 0 };
+        Some(Ordered { offset, buf, release })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use dp::Mempool;
+
+    use super::*;
+
+    #[test]
+    fn order_comes_back_and_the_limit_holds() {
+        let pool = Mempool::heap("in-order", 8, 64);
+        let received = |offset: u64, octets: &[u8], frontier| {
+            let mut buf = pool.alloc().unwrap();
+            assert!(buf.append_slice(octets));
+            Received { offset, buf, frontier }
+        };
+        let mut stream = InOrder::new(0, 2);
+        assert!(stream.push(received(6, b"c", 0)).is_ok());
+        assert!(stream.push(received(3, b"bbb", 0)).is_ok());
+        assert!(stream.push(received(7, b"d", 0)).is_err());
+        assert!(stream.pop().is_none());
+        let mut stream2 = InOrder::new(0, 4);
+        for r in [received(3, b"bbb", 0), received(0, b"aaa", 6)] {
+            assert!(stream2.push(r).is_ok());
+        }
+        let (a, b) = (stream2.pop().unwrap(), stream2.pop().unwrap());
+        assert_eq!((a.buf.head(), a.release), (&b"aaa"[..], 0));
+        assert_eq!((b.buf.head(), b.offset, b.release), (&b"bbb"[..], 3, 3));
+        assert_eq!(stream2.next_offset(), 6);
+    }
+}

@@ -1,0 +1,185 @@
+//! Received IP headers (RFC 791, RFC 8200): checked, extension headers walked, parsed into a type that says what
+//! follows. Nothing here looks at addresses: whose packet it is, the stack decides.
+
+use crate::checksum::Sum;
+use crate::facade::{IpAddress, Ipv4Address, Ipv6Address};
+
+pub(crate) const PROTOCOL_TCP: u8 = 6;
+pub(crate) const PROTOCOL_ICMP: u8 = 1;
+pub(crate) const PROTOCOL_ICMPV6: u8 = 58;
+const IPV6_HOP_BY_HOP: u8 = 0;
+const IPV6_ROUTING: u8 = 43;
+const IPV6_FRAGMENT: u8 = 44;
+const IPV6_DESTINATION_OPTIONS: u8 = 60;
+
+/// Octets of an IPv4 header without options.
+pub(crate) const IPV4_OCTETS: usize = 20;
+/// Octets of an IPv6 header without extensions.
+pub(crate) const IPV6_OCTETS: usize = 40;
+
+/// A header that passed its checks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Header {
+    pub(crate) src: IpAddress,
+    pub(crate) dst: IpAddress,
+    /// TTL or hop limit.
+    pub(crate) hop_limit: u8,
+    /// Octets of the whole packet: what follows them in the frame is padding.
+    pub(crate) total_octets: usize,
+    /// What follows.
+    pub(crate) upper: Upper,
+}
+
+/// What an IP packet carries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Upper {
+    /// A whole payload, behind `header_octets` of IP header and extensions.
+    Whole { protocol: u8, header_octets: usize },
+    /// A fragment of an IPv4 packet.
+    Ipv4Fragment,
+    /// A fragment of an IPv6 packet.
+    Ipv6Fragment(Ipv6Fragment),
+    /// Behind an extension or option that only the slow path may judge.
+    Opaque,
+}
+
+/// An IPv6 fragment header (RFC 8200 section 4.5).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Ipv6Fragment {
+    /// Names the packet, with both addresses.
+    pub(crate) identification: u32,
+    /// Where the fragment's octets belong in the fragmentable part.
+    pub(crate) offset: usize,
+    /// Whether others follow.
+    pub(crate) more: bool,
+    /// What the fragmentable part starts with.
+    pub(crate) next_header: u8,
+    /// Octets in front of the fragment's own.
+    pub(crate) header_octets: usize,
+}
+
+/// Why a header was refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Refused {
+    /// Cut short or inconsistent.
+    Malformed,
+    /// The IPv4 header checksum is wrong.
+    Checksum,
+}
+
+/// Parses the IPv4 header at the front of `head`. `octets` is what the frame has from there on, padding included;
+/// `head` may be shorter.
+pub(crate) fn parse_ipv4(head: &[u8], octets: usize) -> Result<Header, Refused> {
+    let fixed = head.first_chunk::<IPV4_OCTETS>().ok_or(Refused::Malformed)?;
+    let header_octets = usize::from(fixed[0] & 0x0f) * 4;
+    let total_octets = usize::from(u16::from_be_bytes([fixed[2], fixed[3]]));
+    if fixed[0] >> 4 != 4
+        || header_octets < IPV4_OCTETS
+        || head.len() < header_octets
+        || total_octets < header_octets
+        || total_octets > octets
+    {
+        return Err(Refused::Malformed);
+    }
+    let mut sum = Sum::new();
+    sum.add(&head[..header_octets]);
+    if sum.finish() != 0 {
+        return Err(Refused::Checksum);
+    }
+    // More-fragments flag and offset.
+    let fragment = u16::from_be_bytes([fixed[6], fixed[7]]) & 0x3fff != 0;
+    let upper =
+        if fragment { Upper::Ipv4Fragment } else { Upper::Whole { protocol: fixed[9], header_octets } };
+    let address =
+        |at: usize| IpAddress::Ipv4(Ipv4Address::new(fixed[at], fixed[at + 1], fixed[at + 2], fixed[at + 3]));
+    Ok(Header { src: address(12), dst: address(16), hop_limit: fixed[8], total_octets, upper })
+}
+
+/// Parses the IPv6 header at the front of `head` and walks its extensions as far as `head` goes. `octets` is what
+/// the frame has from there on, padding included.
+pub(crate) fn parse_ipv6(head: &[u8], octets: usize) -> Result<Header, Refused> {
+    let fixed = head.first_chunk::<IPV6_OCTETS>().ok_or(Refused::Malformed)?;
+    let total_octets = IPV6_OCTETS + usize::from(u16::from_be_bytes([fixed[4], fixed[5]]));
+    if fixed[0] >> 4 != 6 || total_octets > octets {
+        return Err(Refused::Malformed);
+    }
+    let address = |at: usize| {
+        let mut octets = [0; 16];
+        octets.copy_from_slice(&fixed[at..at + 16]);
+        IpAddress::Ipv6(Ipv6Address::from(octets))
+    };
+    let head = &head[..head.len().min(total_octets)];
+    let upper = walk(head, fixed[6], total_octets)?;
+    Ok(Header { src: address(8), dst: address(24), hop_limit: fixed[7], total_octets, upper })
+}
+
+/// Steps over extension headers that ask nothing of us, up to the payload or what the slow path must judge.
+fn walk(head: &[u8], mut next_header: u8, total_octets: usize) -> Result<Upper, Refused> {
+    let mut at = IPV6_OCTETS;
+    loop {
+        match next_header {
+            IPV6_HOP_BY_HOP | IPV6_ROUTING | IPV6_DESTINATION_OPTIONS => {}
+            IPV6_FRAGMENT => return fragment(head, at, total_octets),
+            protocol => return Ok(Upper::Whole { protocol, header_octets: at }),
+        }
+        let Some(&[following, length]) = head.get(at..).and_then(|h| h.first_chunk::<2>()) else {
+            return if at + 2 > total_octets { Err(Refused::Malformed) } else { Ok(Upper::Opaque) };
+        };
+        let extension_octets = (usize::from(length) + 1) * 8;
+        if at + extension_octets > total_octets {
+            return Err(Refused::Malformed);
+        }
+        let Some(body) = head.get(at + 2..at + extension_octets) else { return Ok(Upper::Opaque) };
+        let harmless = match next_header {
+            // Segments left: 0 means that we are where the route ends.
+            IPV6_ROUTING => body[1] == 0,
+            _ => options_may_be_skipped(body),
+        };
+        if !harmless {
+            return Ok(Upper::Opaque);
+        }
+        next_header = following;
+        at += extension_octets;
+    }
+}
+
+/// Whether every option's highest two bits say "skip over" (RFC 8200 section 4.2).
+fn options_may_be_skipped(mut options: &[u8]) -> bool {
+    while let Some((&kind, rest)) = options.split_first() {
+        if kind == 0 {
+            options = rest;
+            continue;
+        }
+        let Some((&length, rest)) = rest.split_first() else { return false };
+        let Some(rest) = rest.get(usize::from(length)..) else { return false };
+        if kind >> 6 != 0 {
+            return false;
+        }
+        options = rest;
+    }
+    true
+}
+
+fn fragment(head: &[u8], at: usize, total_octets: usize) -> Result<Upper, Refused> {
+    if at + 8 > total_octets {
+        return Err(Refused::Malformed);
+    }
+    let Some(header) = head.get(at..).and_then(|h| h.first_chunk::<8>()) else { return Ok(Upper::Opaque) };
+    let word = u16::from_be_bytes([header[2], header[3]]);
+    let fragment = Ipv6Fragment {
+        identification: u32::from_be_bytes([header[4], header[5], header[6], header[7]]),
+        offset: usize::from(word & !7),
+        more: word & 1 != 0,
+        next_header: header[0],
+        header_octets: at + 8,
+    };
+    // A fragment header around a whole packet (RFC 6946): no fragment at all, unless more extensions follow.
+    let extension = matches!(fragment.next_header, IPV6_HOP_BY_HOP | IPV6_ROUTING | IPV6_DESTINATION_OPTIONS);
+    if fragment.offset == 0 && !fragment.more && !extension {
+        return Ok(Upper::Whole { protocol: fragment.next_header, header_octets: at + 8 });
+    }
+    Ok(Upper::Ipv6Fragment(fragment))
+}
+
+#[cfg(test)]
+mod tests;

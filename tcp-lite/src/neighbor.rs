@@ -1,0 +1,248 @@
+//! The neighbour table: Ethernet addresses of next hops for what we send, and when to ask for them.
+//!
+//! A simplification of RFC 4861 section 7.3 that serves ARP as well: an unknown address is asked for three times,
+//! a second apart, then counts as unreachable for a second; a known one is confirmed by asking again, straight
+//! to it, when it is used and older than thirty seconds. What packets look like is [`discovery`](crate::discovery).
+//!
+//! smoltcp keeps a table of its own for its answers; both are fed the same packets.
+
+use std::collections::{HashMap, VecDeque};
+
+use slab::Slab;
+
+use crate::discovery::Heard;
+use crate::facade::{Duration, EthernetAddress, Instant, IpAddress};
+use crate::secrets::KeyedState;
+
+/// Times an address is asked for (RFC 4861 `MAX_MULTICAST_SOLICIT`, `MAX_UNICAST_SOLICIT`).
+const QUERIES: u8 = 3;
+/// Time between them (`RETRANS_TIMER`), and how long a failure is remembered.
+const QUERY_INTERVAL: Duration = Duration::from_secs(1);
+/// How long an answer is trusted (`REACHABLE_TIME`).
+const REACHABLE_TIME: Duration = Duration::from_secs(30);
+/// Queries waiting to be sent; one that finds no place comes again an interval later.
+const QUERY_QUEUE: usize = 64;
+
+/// A question to put on the wire.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Query {
+    /// Whose Ethernet address we want.
+    pub(crate) target: IpAddress,
+    /// Whom to ask: the address to confirm, or everybody.
+    pub(crate) to: Option<EthernetAddress>,
+}
+
+/// What is known of a next hop.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Resolution {
+    /// Send there.
+    Known(EthernetAddress),
+    /// A query is under way: wait for [`Neighbors::poll`] or [`Neighbors::heard`] to report a change.
+    Pending,
+    /// Nobody answered.
+    Failed,
+}
+
+enum State {
+    /// Being asked for.
+    Incomplete { queries: u8 },
+    /// Known; `queries` of an unanswered confirmation.
+    Known { mac: EthernetAddress, confirmed: Instant, queries: u8 },
+    /// Nobody answered.
+    Failed,
+}
+
+struct Entry {
+    ip: IpAddress,
+    state: State,
+    /// Next query, or the end of a failure.
+    due: Option<Instant>,
+    /// Asked for since the last search for a victim.
+    used: bool,
+}
+
+/// The table.
+pub(crate) struct Neighbors {
+    limit: usize,
+    index: HashMap<IpAddress, usize, KeyedState>,
+    entries: Slab<Entry>,
+    /// Where the next search for a victim starts.
+    clock_hand: usize,
+    /// No entry is due before this.
+    next_due: Option<Instant>,
+    queries: VecDeque<Query>,
+}
+
+impl Neighbors {
+    /// An empty table for `limit` neighbours.
+    pub(crate) fn new(limit: usize, keyed: KeyedState) -> Self {
+        Self {
+            limit: limit.max(1),
+            index: HashMap::with_hasher(keyed),
+            entries: Slab::new(),
+            clock_hand: 0,
+            next_due: None,
+            queries: VecDeque::with_capacity(QUERY_QUEUE),
+        }
+    }
+
+    /// The Ethernet address of `ip`, or the start of a search for it.
+    pub(crate) fn resolve(&mut self, now: Instant, ip: IpAddress) -> Resolution {
+        let Some(&key) = self.index.get(&ip) else {
+            let due = now + QUERY_INTERVAL;
+            self.insert(Entry { ip, state: State::Incomplete { queries: 1 }, due: Some(due), used: true });
+            self.ask(ip, None);
+            return Resolution::Pending;
+        };
+        let entry = &mut self.entries[key];
+        entry.used = true;
+        match &mut entry.state {
+            State::Incomplete { .. } => Resolution::Pending,
+            State::Failed => Resolution::Failed,
+            State::Known { mac, confirmed, queries } => {
+                let mac = *mac;
+                if *queries == 0 && now >= *confirmed + REACHABLE_TIME {
+                    *queries = 1;
+                    let due = now + QUERY_INTERVAL;
+                    entry.due = Some(due);
+                    self.note_due(due);
+                    self.ask(ip, Some(mac));
+                }
+                Resolution::Known(mac)
+            }
+        }
+    }
+
+    /// Takes in what a packet said. Returns whether who waits should look again.
+    pub(crate) fn heard(&mut self, now: Instant, heard: &Heard) -> bool {
+        let Some(&key) = self.index.get(&heard.ip) else {
+            if heard.creates {
+                let state = State::Known { mac: heard.mac, confirmed: now, queries: 0 };
+                self.insert(Entry { ip: heard.ip, state, due: None, used: false });
+            }
+            return false;
+        };
+        let entry = &mut self.entries[key];
+        let was_known = match &entry.state {
+            State::Known { mac, .. } if *mac != heard.mac && !heard.overrides => return false,
+            State::Known { mac, .. } if *mac == heard.mac && !heard.confirms => return false,
+            State::Known { .. } => true,
+            State::Incomplete { .. } | State::Failed => false,
+        };
+        entry.state = State::Known { mac: heard.mac, confirmed: now, queries: 0 };
+        entry.due = None;
+        !was_known
+    }
+
+    /// Repeats queries and ends failures that are due. Returns whether who waits should look again.
+    pub(crate) fn poll(&mut self, now: Instant) -> bool {
+        if self.next_due.is_none_or(|due| now < due) {
+            return false;
+        }
+        self.next_due = None;
+        let mut changed = false;
+        let mut next_due: Option<Instant> = None;
+        let Self { entries, index, queries: queue, .. } = self;
+        entries.retain(|_, entry| {
+            let due_now = entry.due.is_some_and(|due| due <= now);
+            let keep = !due_now || entry.advance(now, queue, &mut changed);
+            if keep {
+                next_due = [next_due, entry.due].into_iter().flatten().min();
+            } else {
+                index.remove(&entry.ip);
+            }
+            keep
+        });
+        self.next_due = next_due;
+        changed
+    }
+
+    /// When [`poll`](Self::poll) has something to do.
+    pub(crate) fn next_deadline(&self) -> Option<Instant> {
+        self.next_due
+    }
+
+    /// The next query to send; it stays until [`query_sent`](Self::query_sent).
+    pub(crate) fn query(&self) -> Option<Query> {
+        self.queries.front().copied()
+    }
+
+    /// The query is on its way.
+    pub(crate) fn query_sent(&mut self) {
+        self.queries.pop_front();
+    }
+
+    fn ask(&mut self, target: IpAddress, to: Option<EthernetAddress>) {
+        enqueue(&mut self.queries, Query { target, to });
+    }
+
+    fn note_due(&mut self, due: Instant) {
+        self.next_due = Some(self.next_due.map_or(due, |d| d.min(due)));
+    }
+
+    fn insert(&mut self, entry: Entry) {
+        if self.entries.len() >= self.limit {
+            self.evict();
+        }
+        if let Some(due) = entry.due {
+            self.note_due(due);
+        }
+        let ip = entry.ip;
+        let key = self.entries.insert(entry);
+        self.index.insert(ip, key);
+    }
+
+    /// Removes an entry nobody used lately, or, when all were used, the one under the hand (clock algorithm).
+    fn evict(&mut self) {
+        for _ in 0..2 * self.limit {
+            let key = self.clock_hand;
+            self.clock_hand = (key + 1) % self.limit;
+            let Some(entry) = self.entries.get_mut(key) else { continue };
+            if !std::mem::take(&mut entry.used) {
+                let entry = self.entries.remove(key);
+                self.index.remove(&entry.ip);
+                return;
+            }
+        }
+    }
+}
+
+impl Entry {
+    /// What is due now; returns whether the entry stays.
+    fn advance(&mut self, now: Instant, queue: &mut VecDeque<Query>, changed: &mut bool) -> bool {
+        let due = now + QUERY_INTERVAL;
+        self.due = Some(due);
+        match &mut self.state {
+            State::Failed => {
+                *changed = true;
+                return false;
+            }
+            State::Incomplete { queries } if *queries >= QUERIES => {
+                self.state = State::Failed;
+                *changed = true;
+            }
+            State::Incomplete { queries } => {
+                *queries += 1;
+                enqueue(queue, Query { target: self.ip, to: None });
+            }
+            State::Known { queries, .. } if *queries >= QUERIES => {
+                self.state = State::Incomplete { queries: 1 };
+                enqueue(queue, Query { target: self.ip, to: None });
+            }
+            State::Known { mac, queries, .. } => {
+                *queries += 1;
+                enqueue(queue, Query { target: self.ip, to: Some(*mac) });
+            }
+        }
+        true
+    }
+}
+
+fn enqueue(queue: &mut VecDeque<Query>, query: Query) {
+    if queue.len() < QUERY_QUEUE && !queue.contains(&query) {
+        queue.push_back(query);
+    }
+}
+
+#[cfg(test)]
+mod tests;

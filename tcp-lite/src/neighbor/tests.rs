@@ -1,0 +1,90 @@
+use super::*;
+use crate::secrets::Secrets;
+
+const MAC: EthernetAddress = EthernetAddress([2, 0, 0, 0, 0, 9]);
+const OTHER: EthernetAddress = EthernetAddress([2, 0, 0, 0, 0, 8]);
+
+fn at(ms: i64) -> Instant {
+    Instant::from_millis(ms)
+}
+
+fn ip(n: u8) -> IpAddress {
+    IpAddress::v4(10, 0, 0, n)
+}
+
+fn table(limit: usize) -> Neighbors {
+    Neighbors::new(limit, Secrets::new([0; 32]).table_state())
+}
+
+fn answer(n: u8, mac: EthernetAddress) -> Heard {
+    Heard { ip: ip(n), mac, creates: false, overrides: true, confirms: true }
+}
+
+/// Sends all queries that wait and returns them.
+fn queries(neighbors: &mut Neighbors) -> Vec<Query> {
+    let mut all = Vec::new();
+    while let Some(query) = neighbors.query() {
+        neighbors.query_sent();
+        all.push(query);
+    }
+    all
+}
+
+#[test]
+fn an_unknown_address_is_asked_for_three_times_and_then_fails_for_a_second() {
+    let mut n = table(8);
+    assert_eq!(n.resolve(at(0), ip(1)), Resolution::Pending);
+    assert_eq!(n.resolve(at(1), ip(1)), Resolution::Pending);
+    assert_eq!(queries(&mut n), [Query { target: ip(1), to: None }]);
+    for ms in [1000, 2000] {
+        assert_eq!(n.next_deadline(), Some(at(ms)));
+        assert!(!n.poll(at(ms)));
+        assert_eq!(queries(&mut n).len(), 1);
+    }
+    assert!(n.poll(at(3000)));
+    assert_eq!(n.resolve(at(3000), ip(1)), Resolution::Failed);
+    assert!(n.poll(at(4000)));
+    assert_eq!(n.resolve(at(4000), ip(1)), Resolution::Pending);
+}
+
+#[test]
+fn an_answer_wakes_who_waits_and_is_confirmed_when_it_is_old_and_used() {
+    let mut n = table(8);
+    assert_eq!(n.resolve(at(0), ip(1)), Resolution::Pending);
+    queries(&mut n);
+    assert!(n.heard(at(5), &answer(1, MAC)));
+    assert_eq!(n.resolve(at(6), ip(1)), Resolution::Known(MAC));
+    assert_eq!(n.resolve(at(30_005), ip(1)), Resolution::Known(MAC));
+    assert_eq!(queries(&mut n), [Query { target: ip(1), to: Some(MAC) }]);
+    // It moved: the confirmation fails, and everybody is asked.
+    n.poll(at(31_005));
+    n.poll(at(32_005));
+    n.poll(at(33_005));
+    assert_eq!(queries(&mut n).last(), Some(&Query { target: ip(1), to: None }));
+    assert_eq!(n.resolve(at(33_006), ip(1)), Resolution::Pending);
+    assert!(n.heard(at(33_007), &answer(1, OTHER)));
+    assert_eq!(n.resolve(at(33_008), ip(1)), Resolution::Known(OTHER));
+}
+
+#[test]
+fn what_nobody_asked_for_creates_and_overrides_only_where_it_may() {
+    let mut n = table(8);
+    n.heard(at(0), &answer(1, MAC));
+    assert_eq!(n.resolve(at(0), ip(1)), Resolution::Pending);
+    n.heard(at(0), &Heard { creates: true, ..answer(2, MAC) });
+    assert_eq!(n.resolve(at(0), ip(2)), Resolution::Known(MAC));
+    n.heard(at(0), &Heard { overrides: false, ..answer(2, OTHER) });
+    assert_eq!(n.resolve(at(0), ip(2)), Resolution::Known(MAC));
+}
+
+#[test]
+fn strangers_cannot_push_out_what_is_used() {
+    let mut n = table(4);
+    n.heard(at(0), &Heard { creates: true, ..answer(1, MAC) });
+    for stranger in 10..200 {
+        assert_eq!(n.resolve(at(0), ip(1)), Resolution::Known(MAC));
+        n.heard(at(0), &Heard { creates: true, ..answer(stranger, OTHER) });
+    }
+    assert_eq!(n.resolve(at(0), ip(1)), Resolution::Known(MAC));
+    assert!(n.entries.len() <= 4 && n.index.len() <= 4);
+}

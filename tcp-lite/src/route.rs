@@ -1,0 +1,168 @@
+//! Our addresses, and where a packet goes next: on the link, or to the gateway of its family.
+
+use arrayvec::ArrayVec;
+
+use crate::facade::{EthernetAddress, IpAddress, IpCidr, Ipv6Address, Ipv6Cidr};
+
+/// Addresses and gateways of one stack; nothing changes after it is made.
+#[derive(Clone, Debug)]
+pub(crate) struct Routes {
+    addresses: ArrayVec<IpCidr, 8>,
+    gateways: ArrayVec<IpAddress, 2>,
+}
+
+/// A way to a peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Path {
+    /// The address of ours to use.
+    pub(crate) local: IpAddress,
+    /// Whose Ethernet address the frames carry.
+    pub(crate) next_hop: IpAddress,
+}
+
+impl Routes {
+    /// With IPv6 addresses but no link-local one, the one made from the Ethernet address (RFC 4291 appendix A) is
+    /// added where there is room: every IPv6 node has one, and gateways and neighbours are asked from it.
+    pub(crate) fn new(
+        mac: EthernetAddress,
+        mut addresses: ArrayVec<IpCidr, 8>,
+        gateways: ArrayVec<IpAddress, 2>,
+    ) -> Self {
+        let has = |wanted: fn(&Ipv6Address) -> bool| {
+            addresses.iter().any(|c| matches!(c.address(), IpAddress::Ipv6(a) if wanted(&a)))
+        };
+        if has(|_| true) && !has(is_link_local) && !addresses.is_full() {
+            addresses.push(IpCidr::Ipv6(Ipv6Cidr::new(eui64_link_local(mac), 64)));
+        }
+        Self { addresses, gateways }
+    }
+
+    pub(crate) fn addresses(&self) -> &[IpCidr] {
+        &self.addresses
+    }
+
+    pub(crate) fn gateways(&self) -> &[IpAddress] {
+        &self.gateways
+    }
+
+    /// Whether this is an address of ours.
+    pub(crate) fn is_ours(&self, address: &IpAddress) -> bool {
+        self.addresses.iter().any(|c| c.address() == *address)
+    }
+
+    /// The way to `remote`, from an address that `remote`'s link or the gateway's knows; `None` without one.
+    pub(crate) fn path(&self, remote: &IpAddress) -> Option<Path> {
+        if let Some(local) = self.on_link(remote) {
+            return Some(Path { local, next_hop: *remote });
+        }
+        let gateway = self.gateways.iter().find(|g| same_family(g, remote))?;
+        let local = match self.on_link(gateway) {
+            Some(local) if !link_local(&local) || link_local(remote) => local,
+            // A link-local gateway: from an address that reaches beyond the link.
+            _ => self.first_global(remote)?,
+        };
+        Some(Path { local, next_hop: *gateway })
+    }
+
+    /// Where answers from `local` to `remote` go: `local` is the connection's and not chosen again.
+    pub(crate) fn next_hop(&self, local: &IpAddress, remote: &IpAddress) -> Option<IpAddress> {
+        same_family(local, remote).then_some(())?;
+        self.path(remote).map(|p| p.next_hop)
+    }
+
+    /// The address to ask for the Ethernet address of `target` from (RFC 4861 section 7.2.2).
+    pub(crate) fn query_source(&self, target: &IpAddress) -> Option<IpAddress> {
+        self.on_link(target).or_else(|| self.first(|a| same_family(a, target)))
+    }
+
+    /// Whether `address` is the broadcast address of one of our links, or of all.
+    pub(crate) fn is_broadcast(&self, address: &IpAddress) -> bool {
+        let IpAddress::Ipv4(address) = address else { return false };
+        address.is_broadcast()
+            || self.addresses.iter().any(|c| matches!(c, IpCidr::Ipv4(c) if c.broadcast() == Some(*address)))
+    }
+
+    /// Our address of the longest prefix that `remote` is in.
+    fn on_link(&self, remote: &IpAddress) -> Option<IpAddress> {
+        let on_link = self.addresses.iter().filter(|c| c.contains_addr(remote));
+        on_link.max_by_key(|c| c.prefix_len()).map(|c| c.address())
+    }
+
+    fn first_global(&self, remote: &IpAddress) -> Option<IpAddress> {
+        self.first(|a| same_family(a, remote) && !link_local(a))
+    }
+
+    fn first(&self, wanted: impl Fn(&IpAddress) -> bool) -> Option<IpAddress> {
+        self.addresses.iter().map(|c| c.address()).find(wanted)
+    }
+}
+
+fn same_family(a: &IpAddress, b: &IpAddress) -> bool {
+    a.version() == b.version()
+}
+
+fn link_local(address: &IpAddress) -> bool {
+    matches!(address, IpAddress::Ipv6(a) if is_link_local(a))
+}
+
+fn is_link_local(address: &Ipv6Address) -> bool {
+    address.segments()[0] & 0xffc0 == 0xfe80
+}
+
+fn eui64_link_local(mac: EthernetAddress) -> Ipv6Address {
+    let m = mac.0;
+    let word = |high, low| u16::from_be_bytes([high, low]);
+    Ipv6Address::new(
+        0xfe80,
+        0,
+        0,
+        0,
+        word(m[0] ^ 0x02, m[1]),
+        word(m[2], 0xff),
+        word(0xfe, m[3]),
+        word(m[4], m[5]),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn routes(addresses: &[&str], gateways: &[&str]) -> Routes {
+        let mac = EthernetAddress([0x02, 0, 0, 0, 0, 0x07]);
+        Routes::new(
+            mac,
+            addresses.iter().map(|a| a.parse().unwrap()).collect(),
+            gateways.iter().map(|a| a.parse().unwrap()).collect(),
+        )
+    }
+
+    fn path(routes: &Routes, remote: &str) -> Option<(String, String)> {
+        let path = routes.path(&remote.parse().unwrap())?;
+        Some((path.local.to_string(), path.next_hop.to_string()))
+    }
+
+    fn pair(a: &str, b: &str) -> Option<(String, String)> {
+        Some((a.into(), b.into()))
+    }
+
+    #[test]
+    fn on_link_goes_straight_and_the_rest_to_the_gateway() {
+        let r = routes(&["10.0.0.1/24", "10.9.0.1/16", "2001:db8::1/64"], &["10.0.0.254", "fe80::fe"]);
+        assert_eq!(path(&r, "10.0.0.9"), pair("10.0.0.1", "10.0.0.9"));
+        assert_eq!(path(&r, "10.9.8.7"), pair("10.9.0.1", "10.9.8.7"));
+        assert_eq!(path(&r, "192.0.2.1"), pair("10.0.0.1", "10.0.0.254"));
+        assert_eq!(path(&r, "2001:db8::2"), pair("2001:db8::1", "2001:db8::2"));
+        assert_eq!(path(&r, "2001:db8:1::2"), pair("2001:db8::1", "fe80::fe"));
+        assert_eq!(path(&r, "fe80::9"), pair("fe80::ff:fe00:7", "fe80::9"));
+        assert!(r.is_broadcast(&IpAddress::v4(10, 0, 0, 255)));
+    }
+
+    #[test]
+    fn without_an_address_of_the_family_there_is_no_way() {
+        let r = routes(&["10.0.0.1/24"], &[]);
+        assert_eq!(path(&r, "2001:db8::2"), None);
+        assert_eq!(path(&r, "192.0.2.1"), None);
+        assert_eq!(r.addresses().len(), 1);
+    }
+}

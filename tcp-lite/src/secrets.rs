@@ -1,0 +1,134 @@
+//! Everything that must not be guessed, drawn from one seed: initial sequence numbers (RFC 6528), ephemeral ports
+//! (RFC 6056 algorithm 3) and the key of the hash tables. Equal seeds give equal stacks.
+
+use std::hash::{BuildHasher, Hash, Hasher};
+
+use rand_chacha::ChaCha20Rng;
+use rand_core::{Rng, SeedableRng};
+use siphasher::sip::{SipHasher13, SipHasher24};
+
+use crate::facade::{Instant, IpAddress, TcpSeqNumber};
+use crate::table::FourTuple;
+
+/// First port of the dynamic range (RFC 6335 section 6).
+const EPHEMERAL_FIRST: u16 = 49_152;
+/// Ports in the dynamic range.
+pub(crate) const EPHEMERAL_PORTS: u16 = u16::MAX - EPHEMERAL_FIRST + 1;
+
+/// Keyed functions of one stack.
+pub(crate) struct Secrets {
+    isn: SipHasher24,
+    timestamp: SipHasher24,
+    port: SipHasher24,
+    table: KeyedState,
+    /// Random number for smoltcp, which wants one.
+    pub(crate) slow_path_seed: u64,
+    /// Counts ephemeral ports given out (`next_ephemeral` in RFC 6056).
+    ports_given: u16,
+}
+
+impl Secrets {
+    /// Draws all keys from the seed.
+    pub(crate) fn new(seed: [u8; 32]) -> Self {
+        let mut rng = ChaCha20Rng::from_seed(seed);
+        let mut pair = || (rng.next_u64(), rng.next_u64());
+        let (isn, timestamp, port, table) = (pair(), pair(), pair(), pair());
+        Self {
+            isn: SipHasher24::new_with_keys(isn.0, isn.1),
+            timestamp: SipHasher24::new_with_keys(timestamp.0, timestamp.1),
+            port: SipHasher24::new_with_keys(port.0, port.1),
+            table: KeyedState(SipHasher13::new_with_keys(table.0, table.1)),
+            slow_path_seed: rng.next_u64(),
+            ports_given: rng.next_u32() as u16,
+        }
+    }
+
+    /// The keyed hash of this stack's tables.
+    pub(crate) fn table_state(&self) -> KeyedState {
+        self.table.clone()
+    }
+
+    /// ISN = M + F(4-tuple, key), M a clock of 4 microseconds (RFC 6528 section 3).
+    pub(crate) fn isn(&self, now: Instant, tuple: &FourTuple) -> TcpSeqNumber {
+        let clock = (now.total_micros() / 4) as u32;
+        TcpSeqNumber(clock.wrapping_add(hash(&self.isn, tuple) as u32) as i32)
+    }
+
+    /// Where the connection's timestamp clock starts (RFC 7323 section 5.4).
+    pub(crate) fn timestamp_offset(&self, tuple: &FourTuple) -> u32 {
+        hash(&self.timestamp, tuple) as u32
+    }
+
+    /// The `attempt`-th port to try from `local` towards `remote`. Consecutive connections to one endpoint get
+    /// consecutive ports from a start that nobody else knows.
+    pub(crate) fn ephemeral_port(
+        &self,
+        local: &IpAddress,
+        remote: &IpAddress,
+        remote_port: u16,
+        attempt: u16,
+    ) -> u16 {
+        let offset = hash(&self.port, &(local, remote, remote_port)) as u16;
+        let number = offset.wrapping_add(self.ports_given).wrapping_add(attempt);
+        EPHEMERAL_FIRST + number % EPHEMERAL_PORTS
+    }
+
+    /// Notes that the port of `attempt` was taken.
+    pub(crate) fn ephemeral_port_taken(&mut self, attempt: u16) {
+        self.ports_given = self.ports_given.wrapping_add(attempt).wrapping_add(1);
+    }
+}
+
+fn hash<T: Hash>(keyed: &SipHasher24, value: &T) -> u64 {
+    let mut hasher = *keyed;
+    value.hash(&mut hasher);
+    hasher.finish()
+}
+
+/// Makes hashers for a table that strangers choose the keys of.
+#[derive(Clone)]
+pub(crate) struct KeyedState(SipHasher13);
+
+impl BuildHasher for KeyedState {
+    type Hasher = SipHasher13;
+
+    fn build_hasher(&self) -> SipHasher13 {
+        self.0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tuple(remote_port: u16) -> FourTuple {
+        FourTuple {
+            local: IpAddress::v4(10, 0, 0, 1),
+            local_port: 80,
+            remote: IpAddress::v4(10, 0, 0, 2),
+            remote_port,
+        }
+    }
+
+    #[test]
+    fn isns_follow_the_clock_and_differ_between_tuples_and_seeds() {
+        let (a, b) = (Secrets::new([1; 32]), Secrets::new([2; 32]));
+        let (t0, t1) = (Instant::from_micros(0), Instant::from_micros(4000));
+        assert_eq!(a.isn(t1, &tuple(1)) - a.isn(t0, &tuple(1)), 1000);
+        assert_ne!(a.isn(t0, &tuple(1)), a.isn(t0, &tuple(2)));
+        assert_ne!(a.isn(t0, &tuple(1)), b.isn(t0, &tuple(1)));
+        assert_eq!(a.isn(t0, &tuple(1)), Secrets::new([1; 32]).isn(t0, &tuple(1)));
+    }
+
+    #[test]
+    fn attempts_walk_the_whole_dynamic_range() {
+        let secrets = Secrets::new([3; 32]);
+        let (local, remote) = (IpAddress::v4(10, 0, 0, 1), IpAddress::v4(10, 0, 0, 2));
+        let mut ports: Vec<_> =
+            (0..EPHEMERAL_PORTS).map(|n| secrets.ephemeral_port(&local, &remote, 5, n)).collect();
+        ports.sort_unstable();
+        ports.dedup();
+        assert_eq!(ports.len(), usize::from(EPHEMERAL_PORTS));
+        assert_eq!(ports[0], EPHEMERAL_FIRST);
+    }
+}

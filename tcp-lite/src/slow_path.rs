@@ -1,0 +1,227 @@
+//! The slow path: smoltcp's `Interface` for ARP and neighbour replies, ICMP echo and IPv4 reassembly.
+//!
+//! It sees contiguous copies of the frames that the stack gives it, never a whole TCP segment. A raw socket takes
+//! reassembled TCP, which hands it back to the stack and keeps smoltcp from answering it with RST; as a second
+//! guard no TCP that smoltcp wants to send leaves. Frames it sends are written into packet buffers directly.
+
+use std::collections::VecDeque;
+
+use dp::{Mbuf, Mempool};
+
+use crate::StackConfig;
+use crate::ethernet;
+use crate::facade::{
+    Instant, Interface, InterfaceConfig, IpAddress, IpProtocol, SocketHandle, SocketSet, phy, raw,
+};
+use crate::ip::PROTOCOL_TCP;
+use crate::route::Routes;
+
+/// Frames waiting to be sent; more are dropped.
+const TX_FRAMES: usize = 64;
+/// Octets of the largest frame taken in: a packet of 64 KiB behind an untagged header.
+const MAX_FRAME_OCTETS: usize = 65_535 + ethernet::HEADER_OCTETS;
+/// Packets that the raw socket holds. It is emptied after every frame.
+const RAW_PACKETS: usize = 4;
+
+/// smoltcp with what it needs around it.
+pub(crate) struct SlowPath {
+    interface: Interface,
+    sockets: SocketSet<'static>,
+    tcp: SocketHandle,
+    device: SlowDevice,
+    /// Something came in since the last [`poll`](Self::poll), or more wants out.
+    dirty: bool,
+}
+
+impl SlowPath {
+    /// An interface with the stack's addresses and gateways.
+    ///
+    /// # Panics
+    /// When the Ethernet address or an IP address is no unicast address.
+    pub(crate) fn new(config: &StackConfig, routes: &Routes, pool: Mempool, random_seed: u64) -> Self {
+        let mut device = SlowDevice {
+            rx: Vec::with_capacity(MAX_FRAME_OCTETS),
+            rx_full: false,
+            tx: Egress {
+                frames: VecDeque::with_capacity(TX_FRAMES),
+                scratch: Vec::with_capacity(MAX_FRAME_OCTETS),
+                pool,
+                vlan: config.vlan,
+            },
+            mtu: usize::from(config.mtu),
+        };
+        let mut interface_config = InterfaceConfig::new(config.mac.into());
+        interface_config.random_seed = random_seed;
+        let mut interface = Interface::new(interface_config, &mut device, Instant::ZERO);
+        // Both hold eight.
+        interface.update_ip_addrs(|own| own.extend(routes.addresses().iter().copied()));
+        for gateway in routes.gateways() {
+            let added = match gateway {
+                IpAddress::Ipv4(gateway) => interface.routes_mut().add_default_ipv4_route(*gateway),
+                IpAddress::Ipv6(gateway) => interface.routes_mut().add_default_ipv6_route(*gateway),
+            };
+            // One of each family fits, and a second one replaces the first.
+            added.expect("room for two default routes");
+        }
+        let mut sockets = SocketSet::new(Vec::with_capacity(1));
+        let rx = raw::PacketBuffer::new(
+            vec![raw::PacketMetadata::EMPTY; RAW_PACKETS],
+            vec![0; 2 * MAX_FRAME_OCTETS],
+        );
+        let tx = raw::PacketBuffer::new(Vec::new(), Vec::new());
+        let tcp = sockets.add(raw::Socket::new(None, Some(IpProtocol::Tcp), rx, tx));
+        Self { interface, sockets, tcp, device, dirty: false }
+    }
+
+    /// The place for the next frame's contiguous, untagged copy, emptied. [`input`](Self::input) reads it.
+    pub(crate) fn frame(&mut self) -> &mut Vec<u8> {
+        self.device.rx.clear();
+        &mut self.device.rx
+    }
+
+    /// What [`frame`](Self::frame) was filled with.
+    pub(crate) fn filled(&self) -> &[u8] {
+        &self.device.rx
+    }
+
+    /// Lets smoltcp work on the frame that [`frame`](Self::frame) was filled with.
+    pub(crate) fn input(&mut self, now: Instant) {
+        self.device.rx_full = true;
+        let Self { interface, sockets, device, .. } = self;
+        let _: smoltcp::iface::PollIngressSingleResult = interface.poll_ingress_single(now, device, sockets);
+        // Taken, or refused because nothing can be sent: gone in either case.
+        self.device.rx_full = false;
+        self.dirty = true;
+    }
+
+    /// Sends what waits inside smoltcp: further fragments.
+    pub(crate) fn poll(&mut self, now: Instant) {
+        if !self.dirty {
+            return;
+        }
+        let Self { interface, sockets, device, .. } = self;
+        interface.poll_maintenance(now);
+        let _: smoltcp::iface::PollResult = interface.poll_egress(now, device, sockets);
+        self.dirty = interface.poll_at(now, sockets).is_some_and(|at| at <= now);
+    }
+
+    /// Whether [`poll`](Self::poll) has something to do. smoltcp has no timers of its own here: expired fragments
+    /// go when the next frame comes.
+    pub(crate) fn is_dirty(&self) -> bool {
+        self.dirty
+    }
+
+    /// Hands a reassembled TCP packet, IP header included, to `take`; `false` when there is none.
+    pub(crate) fn reassembled(&mut self, take: impl FnOnce(&[u8])) -> bool {
+        let socket = self.sockets.get_mut::<raw::Socket<'_>>(self.tcp);
+        let Ok(packet) = socket.recv() else { return false };
+        take(packet);
+        true
+    }
+
+    /// The next frame to send.
+    pub(crate) fn next_frame(&mut self) -> Option<Mbuf> {
+        self.device.tx.frames.pop_front()
+    }
+
+    /// Whether frames wait.
+    pub(crate) fn has_frames(&self) -> bool {
+        !self.device.tx.frames.is_empty()
+    }
+}
+
+/// The device smoltcp sees: one frame to receive at most, a bounded queue to send.
+struct SlowDevice {
+    rx: Vec<u8>,
+    rx_full: bool,
+    tx: Egress,
+    mtu: usize,
+}
+
+/// Frames on their way out.
+struct Egress {
+    frames: VecDeque<Mbuf>,
+    /// Where a frame is written that cannot be sent.
+    scratch: Vec<u8>,
+    pool: Mempool,
+    vlan: Option<u16>,
+}
+
+impl Egress {
+    /// Queues a frame that `fill` writes, unless there is no room or it is TCP.
+    fn send<R>(&mut self, octets: usize, fill: impl FnOnce(&mut [u8]) -> R) -> R {
+        let buf = if self.frames.len() < TX_FRAMES { self.pool.alloc() } else { None };
+        if let Some(mut buf) = buf
+            && let Some(room) = buf.append(octets)
+        {
+            let result = fill(room);
+            if !is_tcp(room) && self.tag(&mut buf) {
+                self.frames.push_back(buf);
+            }
+            return result;
+        }
+        self.scratch.clear();
+        self.scratch.resize(octets, 0);
+        fill(&mut self.scratch)
+    }
+
+    /// Inserts the VLAN tag; `false` when there is no headroom for it.
+    fn tag(&self, buf: &mut Mbuf) -> bool {
+        let Some(vlan) = self.vlan else { return true };
+        let Some(header) = ethernet::Header::parse(buf.head()) else { return false };
+        if buf.prepend(ethernet::TAG_OCTETS).is_none() {
+            return false;
+        }
+        let Some(head) = buf.head_mut() else { return false };
+        ethernet::emit(head, header.dst, header.src, Some(vlan), header.ethertype);
+        true
+    }
+}
+
+/// Whether an untagged frame carries TCP.
+fn is_tcp(frame: &[u8]) -> bool {
+    let Some(header) = ethernet::Header::parse(frame) else { return false };
+    let protocol = match header.ethertype {
+        ethernet::ETHERTYPE_IPV4 => frame.get(header.octets + 9),
+        ethernet::ETHERTYPE_IPV6 => frame.get(header.octets + 6),
+        _ => None,
+    };
+    protocol == Some(&PROTOCOL_TCP)
+}
+
+impl phy::Device for SlowDevice {
+    type RxToken<'a> = RxToken<'a>;
+    type TxToken<'a> = TxToken<'a>;
+
+    fn receive(&mut self, _now: Instant) -> Option<(RxToken<'_>, TxToken<'_>)> {
+        let Self { rx, rx_full, tx, .. } = self;
+        std::mem::take(rx_full).then_some((RxToken(rx), TxToken(tx)))
+    }
+
+    fn transmit(&mut self, _now: Instant) -> Option<TxToken<'_>> {
+        (self.tx.frames.len() < TX_FRAMES).then_some(TxToken(&mut self.tx))
+    }
+
+    fn capabilities(&self) -> phy::DeviceCapabilities {
+        let mut capabilities = phy::DeviceCapabilities::default();
+        capabilities.medium = phy::Medium::Ethernet;
+        capabilities.max_transmission_unit = self.mtu + ethernet::HEADER_OCTETS;
+        capabilities
+    }
+}
+
+struct RxToken<'a>(&'a [u8]);
+
+impl phy::RxToken for RxToken<'_> {
+    fn consume<R, F: FnOnce(&[u8]) -> R>(self, f: F) -> R {
+        f(self.0)
+    }
+}
+
+struct TxToken<'a>(&'a mut Egress);
+
+impl phy::TxToken for TxToken<'_> {
+    fn consume<R, F: FnOnce(&mut [u8]) -> R>(self, len: usize, f: F) -> R {
+        self.0.send(len, f)
+    }
+}

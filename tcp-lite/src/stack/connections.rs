@@ -1,0 +1,171 @@
+//! Slots of connections with what surrounds each control block: its name, its timer, its place in the queues.
+
+use std::collections::VecDeque;
+
+use crate::facade::{Instant, IpAddress};
+use crate::secrets::KeyedState;
+use crate::stack::{ConnId, ListenerId};
+use crate::table::{ConnTable, FourTuple};
+use crate::tcp::Tcb;
+use crate::timer_wheel::TimerWheel;
+
+/// A connection.
+pub(crate) struct Conn {
+    pub(crate) tcb: Tcb,
+    pub(crate) tuple: FourTuple,
+    /// Whose Ethernet address its frames carry.
+    pub(crate) next_hop: IpAddress,
+    /// Who accepted it.
+    pub(crate) listener: Option<ListenerId>,
+    /// Counted in the listener's backlog.
+    pub(crate) half_open: bool,
+    /// Since when the next hop has no known Ethernet address.
+    pub(crate) unresolved_since: Option<Instant>,
+}
+
+/// Which queue the slot is in. It belongs to the slot and not to the connection: an entry that a dead connection
+/// left behind serves the next one.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Queue {
+    None,
+    /// Has something to send.
+    Ready,
+    /// Has something to send, but the next hop's Ethernet address is not known.
+    Waiting,
+}
+
+struct Slot {
+    generation: u32,
+    queue: Queue,
+    conn: Option<Conn>,
+}
+
+/// All connections of a stack.
+pub(crate) struct Connections {
+    slots: Vec<Slot>,
+    free: Vec<u32>,
+    limit: usize,
+    table: ConnTable,
+    pub(crate) wheel: TimerWheel,
+    ready: VecDeque<u32>,
+    waiting: Vec<u32>,
+}
+
+impl Connections {
+    pub(crate) fn new(limit: usize, keyed: KeyedState) -> Self {
+        Self {
+            slots: Vec::new(),
+            free: Vec::new(),
+            limit,
+            table: ConnTable::with_hasher(keyed),
+            wheel: TimerWheel::new(),
+            ready: VecDeque::new(),
+            waiting: Vec::new(),
+        }
+    }
+
+    /// A free slot and the id its next connection will have, or `None` at the limit. Takes memory when there are
+    /// more connections than ever before.
+    pub(crate) fn reserve(&mut self) -> Option<ConnId> {
+        if self.free.is_empty() {
+            if self.slots.len() >= self.limit {
+                return None;
+            }
+            self.free.push(self.slots.len() as u32);
+            self.slots.push(Slot { generation: 0, queue: Queue::None, conn: None });
+            let count = self.slots.len();
+            self.wheel.grow(count);
+            self.ready.reserve(count - self.ready.len());
+            self.waiting.reserve(count - self.waiting.len());
+            self.free.reserve(count);
+        }
+        let slot = *self.free.last()?;
+        Some(ConnId { slot, generation: self.slots[slot as usize].generation })
+    }
+
+    /// Puts a connection into the slot that [`reserve`](Self::reserve) named.
+    pub(crate) fn insert(&mut self, id: ConnId, conn: Conn) {
+        debug_assert_eq!(self.free.last(), Some(&id.slot));
+        self.free.pop();
+        self.table.insert(conn.tuple, id.slot);
+        self.slots[id.slot as usize].conn = Some(conn);
+    }
+
+    /// Takes a connection out; its id is dead from now on.
+    pub(crate) fn remove(&mut self, slot: u32) -> Option<Conn> {
+        let place = &mut self.slots[slot as usize];
+        let conn = place.conn.take()?;
+        place.generation = place.generation.wrapping_add(1);
+        self.table.remove(&conn.tuple);
+        self.wheel.set(slot, None);
+        self.free.push(slot);
+        Some(conn)
+    }
+
+    /// The slot of a 4-tuple.
+    pub(crate) fn find(&self, tuple: &FourTuple) -> Option<u32> {
+        self.table.get(tuple).copied()
+    }
+
+    /// The slot of an id, if the user may still use it.
+    pub(crate) fn live(&self, id: ConnId) -> Option<u32> {
+        let slot = self.slots.get(id.slot as usize).filter(|s| s.generation == id.generation)?;
+        slot.conn.as_ref().filter(|c| !c.tcb.is_over()).map(|_| id.slot)
+    }
+
+    pub(crate) fn get(&self, slot: u32) -> Option<&Conn> {
+        self.slots[slot as usize].conn.as_ref()
+    }
+
+    /// The connection in a slot with its id.
+    pub(crate) fn get_mut(&mut self, slot: u32) -> Option<(ConnId, &mut Conn)> {
+        let place = &mut self.slots[slot as usize];
+        let id = ConnId { slot, generation: place.generation };
+        place.conn.as_mut().map(|c| (id, c))
+    }
+
+    /// Slots in use, for the rare calls that look at all.
+    pub(crate) fn occupied(&self) -> impl Iterator<Item = (u32, &Conn)> {
+        self.slots.iter().enumerate().filter_map(|(n, s)| s.conn.as_ref().map(|c| (n as u32, c)))
+    }
+
+    /// Queues a slot behind all that have something to send, unless it is queued already.
+    pub(crate) fn make_ready(&mut self, slot: u32) {
+        let place = &mut self.slots[slot as usize];
+        if place.queue == Queue::None {
+            place.queue = Queue::Ready;
+            self.ready.push_back(slot);
+        }
+    }
+
+    /// Whose turn it is to send.
+    pub(crate) fn next_ready(&mut self) -> Option<u32> {
+        let slot = self.ready.pop_front()?;
+        self.slots[slot as usize].queue = Queue::None;
+        Some(slot)
+    }
+
+    /// Puts back a slot whose turn could not be taken, in front.
+    pub(crate) fn still_ready(&mut self, slot: u32) {
+        self.slots[slot as usize].queue = Queue::Ready;
+        self.ready.push_front(slot);
+    }
+
+    /// Sets a slot aside until [`wake_waiting`](Self::wake_waiting).
+    pub(crate) fn wait(&mut self, slot: u32) {
+        self.slots[slot as usize].queue = Queue::Waiting;
+        self.waiting.push(slot);
+    }
+
+    /// Something changed in the neighbour table: all who wait look again.
+    pub(crate) fn wake_waiting(&mut self) {
+        for slot in self.waiting.drain(..) {
+            self.slots[slot as usize].queue = Queue::Ready;
+            self.ready.push_back(slot);
+        }
+    }
+
+    pub(crate) fn any_ready(&self) -> bool {
+        !self.ready.is_empty()
+    }
+}

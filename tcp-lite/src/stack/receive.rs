@@ -1,0 +1,357 @@
+//! From a frame to a connection: what [`Stack::input`] does.
+
+use dp::{Checksum, Mbuf};
+
+use super::connections::Conn;
+use super::transmit::PendingReset;
+use super::{ListenerId, Stack};
+use crate::checksum::pseudo_header;
+use crate::facade::{EthernetAddress, Instant, IpAddress};
+use crate::icmp_error::{self, IcmpError, Kind};
+use crate::ip::{self, PROTOCOL_TCP, Refused, Upper};
+use crate::table::FourTuple;
+use crate::tcp::header::{Flags, TcpHeader};
+use crate::tcp::{State, Tcb, Verdict};
+use crate::{discovery, ethernet, frame};
+
+/// Octets in which all headers of a frame are looked for. What has its TCP header behind that is no ordinary frame.
+const HEAD_OCTETS: usize = 192;
+
+/// A frame after its headers were looked at.
+enum Class {
+    /// A whole TCP segment for an address of ours.
+    Tcp { src: IpAddress, dst: IpAddress, header: TcpHeader, payload_at: usize, end: usize },
+    /// Anything else that may be for us.
+    Slow { ip: Option<ip::Header> },
+}
+
+/// Where a segment came from, as far as answers need it.
+#[derive(Clone, Copy)]
+struct Origin {
+    mac: EthernetAddress,
+    src: IpAddress,
+    dst: IpAddress,
+}
+
+impl Stack {
+    /// See [`Stack::input`].
+    pub(super) fn receive(&mut self, now: Instant, mut frame: Mbuf) {
+        self.counters.rx_frames += 1;
+        let mut copy = [0; HEAD_OCTETS];
+        let head = if frame.segment_count() == 1 || frame.head().len() >= HEAD_OCTETS {
+            frame.head()
+        } else {
+            let octets = frame.copy_to(0, &mut copy);
+            &copy[..octets]
+        };
+        let Some(ethernet) = ethernet::Header::parse(head) else {
+            self.counters.rx_malformed += 1;
+            return;
+        };
+        if ethernet.vlan != self.framing.vlan
+            || !(ethernet.dst == self.framing.mac
+                || ethernet.dst.is_multicast()
+                || ethernet.dst.is_broadcast())
+        {
+            self.counters.rx_not_ours += 1;
+            return;
+        }
+        match self.classify(&ethernet, &head[ethernet.octets..], &frame) {
+            None => {}
+            Some(Class::Tcp { src, dst, header, payload_at, end }) => {
+                // Ethernet pads short frames: what is behind the packet is not payload.
+                frame.truncate(end);
+                frame.advance(payload_at);
+                self.segment_arrives(now, Origin { mac: ethernet.src, src, dst }, &header, frame);
+            }
+            Some(Class::Slow { ip }) => self.slow(now, &ethernet, ip, &frame),
+        }
+    }
+
+    /// Says what the frame is; `None` when it was dropped and counted. `head` starts at the IP header.
+    fn classify(&mut self, ethernet: &ethernet::Header, head: &[u8], frame: &Mbuf) -> Option<Class> {
+        let octets = frame.len() - ethernet.octets;
+        let parsed = match ethernet.ethertype {
+            ethernet::ETHERTYPE_IPV4 => ip::parse_ipv4(head, octets),
+            ethernet::ETHERTYPE_IPV6 => ip::parse_ipv6(head, octets),
+            _ => return Some(Class::Slow { ip: None }),
+        };
+        let ip = match parsed {
+            Ok(ip) => ip,
+            Err(Refused::Malformed) => {
+                self.counters.rx_malformed += 1;
+                return None;
+            }
+            Err(Refused::Checksum) => {
+                self.counters.rx_bad_checksum += 1;
+                return None;
+            }
+        };
+        let ours = self.routes.is_ours(&ip.dst);
+        let Upper::Whole { protocol: PROTOCOL_TCP, header_octets } = ip.upper else {
+            if !ours && !ip.dst.is_multicast() && !self.routes.is_broadcast(&ip.dst) {
+                self.counters.rx_not_ours += 1;
+                return None;
+            }
+            return Some(Class::Slow { ip: Some(ip) });
+        };
+        // TCP is between two hosts: nothing sent to many, or from nobody, is looked at (RFC 9293 MUST-57).
+        if !ours || ethernet.dst != self.framing.mac || !self.may_be_peer(&ip.src) {
+            self.counters.rx_not_ours += 1;
+            return None;
+        }
+        let tcp_at = ethernet.octets + header_octets;
+        let end = ethernet.octets + ip.total_octets;
+        let tcp = head.get(header_octets..ip.total_octets.min(head.len())).unwrap_or_default();
+        let Ok((header, tcp_octets)) = TcpHeader::parse(tcp) else {
+            self.counters.rx_malformed += 1;
+            return None;
+        };
+        let good = match frame.rx_checksum() {
+            Checksum::Good | Checksum::Partial => true,
+            Checksum::Bad => false,
+            Checksum::Unknown => frame::checksum_is_right(frame, tcp_at, end - tcp_at, &ip.src, &ip.dst),
+        };
+        if !good {
+            self.counters.rx_bad_checksum += 1;
+            return None;
+        }
+        Some(Class::Tcp { src: ip.src, dst: ip.dst, header, payload_at: tcp_at + tcp_octets, end })
+    }
+
+    fn may_be_peer(&self, address: &IpAddress) -> bool {
+        address.is_unicast() && !self.routes.is_broadcast(address) && !self.routes.is_ours(address)
+    }
+
+    /// A TCP segment that passed all checks, for an address of ours.
+    fn segment_arrives(&mut self, now: Instant, origin: Origin, header: &TcpHeader, payload: Mbuf) {
+        self.counters.rx_segments += 1;
+        let tuple = FourTuple {
+            local: origin.dst,
+            local_port: header.dst_port,
+            remote: origin.src,
+            remote_port: header.src_port,
+        };
+        let payload_octets = payload.len();
+        if let Some(slot) = self.connections.find(&tuple) {
+            let verdict = self.with(now, slot, |tcb, ctx| tcb.on_segment(ctx, header, payload));
+            match verdict {
+                None | Some(Verdict::Done) => return,
+                Some(Verdict::Reset(reset)) => return self.queue_reset(origin.mac, tuple, reset),
+                // A new SYN for a 4-tuple in TIME-WAIT: the old connection makes room if somebody listens.
+                Some(Verdict::Reopen) => match self.listeners.find(tuple.local_port) {
+                    None => return,
+                    Some(_) => self.forget(now, slot),
+                },
+            }
+        }
+        let is_syn = header.flags & (Flags::SYN | Flags::RST) == Flags::SYN && header.ack.is_none();
+        match self.listeners.find(tuple.local_port) {
+            Some(listener) if is_syn => self.syn_arrives(now, listener, tuple, header),
+            _ => {
+                self.counters.rx_no_connection += 1;
+                if let Some(reset) = header.reset(payload_octets) {
+                    self.queue_reset(origin.mac, tuple, reset);
+                }
+            }
+        }
+    }
+
+    /// A SYN that somebody listens for (RFC 9293 section 3.10.7.2).
+    fn syn_arrives(&mut self, now: Instant, listener: ListenerId, tuple: FourTuple, syn: &TcpHeader) {
+        let Some(next_hop) = self.routes.next_hop(&tuple.local, &tuple.remote) else {
+            self.counters.rx_syn_dropped += 1;
+            return;
+        };
+        let Some(id) = self.connections.reserve() else {
+            self.counters.rx_syn_dropped += 1;
+            return;
+        };
+        if !self.listeners.try_half_open(listener) {
+            self.counters.rx_syn_dropped += 1;
+            return;
+        }
+        let birth = self.birth(now, &tuple);
+        let tcb = Tcb::accept(&mut self.ctx(now, id, Some(listener)), birth, syn);
+        let conn =
+            Conn { tcb, tuple, next_hop, listener: Some(listener), half_open: true, unresolved_since: None };
+        self.connections.insert(id, conn);
+        self.settle(id.slot);
+    }
+
+    fn queue_reset(&mut self, dst_mac: EthernetAddress, tuple: FourTuple, header: TcpHeader) {
+        // Answers to strangers are worth a bounded queue; whoever is not answered will ask again.
+        if self.resets.len() < self.resets.capacity() {
+            self.resets.push_back(PendingReset { dst_mac, tuple, header });
+        }
+    }
+
+    /// A frame for the slow path.
+    fn slow(&mut self, now: Instant, ethernet: &ethernet::Header, ip: Option<ip::Header>, frame: &Mbuf) {
+        self.counters.rx_slow += 1;
+        let copy = self.slow_path.frame();
+        let packet_at = ethernet::HEADER_OCTETS;
+        let octets = ip.map_or(frame.len() - ethernet.octets, |ip| ip.total_octets);
+        copy.resize(packet_at + octets, 0);
+        ethernet::emit(copy, ethernet.dst, ethernet.src, None, ethernet.ethertype);
+        frame.copy_to(ethernet.octets, &mut copy[packet_at..]);
+        if let Some(ip) = &ip
+            && frame.rx_checksum() == Checksum::Partial
+        {
+            fill_in_checksum(&mut copy[packet_at..], ip);
+        }
+        let packet = &copy[packet_at..];
+        match ip {
+            None if ethernet.ethertype == ethernet::ETHERTYPE_ARP => {
+                if let Some(heard) = discovery::from_arp(packet, &self.routes) {
+                    self.neighbor_heard(now, &heard);
+                }
+            }
+            None => {}
+            Some(ip::Header { src, dst, upper: Upper::Ipv6Fragment(fragment), .. }) => {
+                return self.ipv6_fragment(now, ethernet, src, dst, &fragment);
+            }
+            Some(ip) => {
+                let error = icmp_error::parse(packet, &ip);
+                let heard = discovery::from_ndp(packet, &self.routes);
+                if let Some(heard) = heard.filter(|_| matches!(ip.dst, IpAddress::Ipv6(_))) {
+                    self.neighbor_heard(now, &heard);
+                }
+                if let Some(error) = error {
+                    self.icmp_error(now, &error);
+                }
+            }
+        }
+        self.into_smoltcp(now, ethernet.src);
+    }
+
+    /// Lets smoltcp see the frame that the slow path holds, and takes back what it reassembled.
+    fn into_smoltcp(&mut self, now: Instant, src_mac: EthernetAddress) {
+        self.slow_path.input(now);
+        let mut packet = std::mem::take(&mut self.scratch);
+        loop {
+            packet.clear();
+            if !self.slow_path.reassembled(|octets| packet.extend_from_slice(octets)) {
+                break;
+            }
+            let parsed = match packet.first().map(|first| first >> 4) {
+                Some(4) => ip::parse_ipv4(&packet, packet.len()),
+                _ => ip::parse_ipv6(&packet, packet.len()),
+            };
+            if let Ok(header) = parsed {
+                self.reassembled(now, src_mac, &header, &packet);
+            }
+        }
+        self.scratch = packet;
+    }
+
+    fn ipv6_fragment(
+        &mut self,
+        now: Instant,
+        ethernet: &ethernet::Header,
+        src: IpAddress,
+        dst: IpAddress,
+        fragment: &ip::Ipv6Fragment,
+    ) {
+        let piece = &self.slow_path.filled()[ethernet::HEADER_OCTETS..];
+        let Some(whole) = self.reassembly.add(now, src, dst, fragment, piece) else { return };
+        let mut packet = std::mem::take(&mut self.scratch);
+        packet.clear();
+        packet.extend_from_slice(whole);
+        match ip::parse_ipv6(&packet, packet.len()) {
+            Ok(header) if matches!(header.upper, Upper::Whole { protocol: PROTOCOL_TCP, .. }) => {
+                self.reassembled(now, ethernet.src, &header, &packet);
+                self.scratch = packet;
+            }
+            Ok(_) => {
+                let frame = self.slow_path.frame();
+                frame.resize(ethernet::HEADER_OCTETS, 0);
+                ethernet::emit(frame, ethernet.dst, ethernet.src, None, ethernet.ethertype);
+                frame.extend_from_slice(&packet);
+                self.scratch = packet;
+                self.into_smoltcp(now, ethernet.src);
+            }
+            Err(_) => {
+                self.counters.rx_malformed += 1;
+                self.scratch = packet;
+            }
+        }
+    }
+
+    /// A TCP packet that came in fragments: as good as any other from here on.
+    fn reassembled(&mut self, now: Instant, mac: EthernetAddress, ip: &ip::Header, packet: &[u8]) {
+        let Upper::Whole { protocol: PROTOCOL_TCP, header_octets } = ip.upper else { return };
+        if !self.routes.is_ours(&ip.dst) || !self.may_be_peer(&ip.src) {
+            self.counters.rx_not_ours += 1;
+            return;
+        }
+        let tcp = &packet[header_octets..ip.total_octets];
+        let mut sum = pseudo_header(&ip.src, &ip.dst, PROTOCOL_TCP, tcp.len());
+        sum.add(tcp);
+        if sum.finish() != 0 {
+            self.counters.rx_bad_checksum += 1;
+            return;
+        }
+        let Ok((header, tcp_octets)) = TcpHeader::parse(tcp) else {
+            self.counters.rx_malformed += 1;
+            return;
+        };
+        // Without a buffer the packet is lost as on the wire, and comes again.
+        let Some(payload) = self.copy_in(&tcp[tcp_octets..]) else { return };
+        self.counters.rx_reassembled += 1;
+        self.segment_arrives(now, Origin { mac, src: ip.src, dst: ip.dst }, &header, payload);
+    }
+
+    /// Octets in buffers of the pool, as many as it takes.
+    fn copy_in(&self, octets: &[u8]) -> Option<Mbuf> {
+        let mut chain = self.pool.alloc()?;
+        let mut pieces = octets.chunks(self.pool.data_octets().max(1));
+        if let Some(first) = pieces.next() {
+            chain.append_slice(first).then_some(())?;
+        }
+        for piece in pieces {
+            let mut next = self.pool.alloc()?;
+            next.append_slice(piece).then_some(())?;
+            chain.chain(next).ok()?;
+        }
+        Some(chain)
+    }
+
+    fn neighbor_heard(&mut self, now: Instant, heard: &discovery::Heard) {
+        if self.neighbors.heard(now, heard) {
+            self.connections.wake_waiting();
+        }
+    }
+
+    /// An ICMP error about a segment that may be ours.
+    fn icmp_error(&mut self, now: Instant, error: &IcmpError) {
+        let Some(slot) = self.connections.find(&error.tuple) else { return };
+        self.with(now, slot, |tcb, ctx| {
+            if !tcb.in_flight(error.seq) {
+                return;
+            }
+            match error.kind {
+                // Only while connecting: later it may be passing, or forged (RFC 5927 section 5).
+                Kind::Unreachable if tcb.state() == State::SynSent => tcb.unreachable(ctx),
+                Kind::Unreachable => {}
+                Kind::TooBig { mtu } => tcb.set_path_mss(super::mss(&error.tuple.remote, mtu)),
+            }
+        });
+    }
+}
+
+/// Completes the TCP or UDP checksum of a packet whose field holds the pseudo-header sum.
+fn fill_in_checksum(packet: &mut [u8], ip: &ip::Header) {
+    let Upper::Whole { protocol, header_octets } = ip.upper else { return };
+    let at = match protocol {
+        PROTOCOL_TCP => 16,
+        17 => 6,
+        _ => return,
+    };
+    let payload = &mut packet[header_octets..ip.total_octets];
+    let Some(field) = payload.get_mut(at..at + 2) else { return };
+    field.fill(0);
+    let mut sum = pseudo_header(&ip.src, &ip.dst, protocol, payload.len());
+    sum.add(payload);
+    payload[at..at + 2].copy_from_slice(&sum.finish().to_be_bytes());
+}

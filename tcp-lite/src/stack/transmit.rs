@@ -1,0 +1,173 @@
+//! From connections to frames: what [`Stack::transmit`] does.
+//!
+//! First what the slow path wants to send, then questions for neighbours and answers to strangers, then the
+//! connections that have something, in turns of a few segments each. When the pool is empty nothing is lost: the
+//! same is tried in the next call.
+
+use dp::{Burst, Mbuf};
+
+use super::{Stack, connections};
+use crate::discovery;
+use crate::facade::{EthernetAddress, Instant};
+use crate::frame::Headers;
+use crate::neighbor::Resolution;
+use crate::table::FourTuple;
+use crate::tcp::State;
+use crate::tcp::header::TcpHeader;
+
+/// Segments that one connection sends before the next has its turn.
+const TURN_SEGMENTS: usize = 8;
+
+/// A RST for a segment that no connection takes. It goes back where the segment came from, so that strangers make
+/// us ask for no addresses.
+pub(crate) struct PendingReset {
+    pub(crate) dst_mac: EthernetAddress,
+    pub(crate) tuple: FourTuple,
+    pub(crate) header: TcpHeader,
+}
+
+/// How a connection's turn ended.
+enum Turn {
+    /// Nothing more to send.
+    Idle,
+    /// More to send.
+    More,
+    /// The next hop has no known Ethernet address.
+    Waiting,
+    /// The pool is empty.
+    NoMbuf,
+}
+
+impl Stack {
+    /// See [`Stack::transmit`].
+    pub(super) fn fill(&mut self, now: Instant, out: &mut Burst) -> bool {
+        while !out.is_full() {
+            let Some(frame) = self.slow_path.next_frame() else { break };
+            out.push(frame);
+        }
+        if !self.fill_queries(out) || !self.fill_resets(out) {
+            self.counters.tx_no_mbuf += 1;
+            return false;
+        }
+        while !out.is_full() {
+            let Some(slot) = self.connections.next_ready() else { break };
+            let turn = self.turn(now, slot, out);
+            match turn {
+                Turn::Waiting => self.connections.wait(slot),
+                Turn::Idle => {}
+                Turn::More => self.connections.make_ready(slot),
+                Turn::NoMbuf => {
+                    self.counters.tx_no_mbuf += 1;
+                    self.connections.still_ready(slot);
+                    return false;
+                }
+            }
+            self.settle_timer(slot);
+        }
+        self.has_to_transmit()
+    }
+
+    /// Whether [`fill`](Self::fill) has something to do.
+    pub(super) fn has_to_transmit(&self) -> bool {
+        self.connections.any_ready()
+            || self.slow_path.has_frames()
+            || !self.resets.is_empty()
+            || self.neighbors.query().is_some()
+    }
+
+    /// ARP requests and neighbour solicitations; `false` when the pool is empty.
+    fn fill_queries(&mut self, out: &mut Burst) -> bool {
+        while !out.is_full() {
+            let Some(query) = self.neighbors.query() else { break };
+            let Some(mut frame) = self.pool.alloc() else { return false };
+            let framing = &self.framing;
+            if let Some(source) = self.routes.query_source(&query.target)
+                && let Some(room) = frame.append(discovery::MAX_QUERY_OCTETS)
+                && let Some(octets) =
+                    discovery::emit_query(room, framing.mac, framing.vlan, source, query.target, query.to)
+            {
+                frame.truncate(octets);
+                out.push(frame);
+            }
+            self.neighbors.query_sent();
+        }
+        true
+    }
+
+    /// Answers to segments of no connection; `false` when the pool is empty.
+    fn fill_resets(&mut self, out: &mut Burst) -> bool {
+        while !out.is_full() {
+            let Some(PendingReset { dst_mac, tuple, header }) = self.resets.front() else { break };
+            let headers = Headers {
+                framing: &self.framing,
+                dst_mac: *dst_mac,
+                src: tuple.local,
+                dst: tuple.remote,
+                tcp: header,
+            };
+            let Some(frame) = headers.bare(&self.pool) else { return false };
+            out.push(frame);
+            self.resets.pop_front();
+            self.counters.tx_segments += 1;
+            self.counters.tx_resets += 1;
+        }
+        true
+    }
+
+    /// One connection's turn.
+    fn turn(&mut self, now: Instant, slot: u32, out: &mut Burst) -> Turn {
+        let mut dst_mac = None;
+        for _ in 0..TURN_SEGMENTS {
+            if out.is_full() {
+                return Turn::More;
+            }
+            let (mut surroundings, connections, neighbors) = self.split(now);
+            let Some((id, conn)) = connections.get_mut(slot) else { return Turn::Idle };
+            let mut ctx = surroundings.ctx(id, conn.listener);
+            let Some(transmission) = conn.tcb.next_transmission(&mut ctx) else { return Turn::Idle };
+            let dst_mac = match dst_mac {
+                Some(known) => known,
+                None => match neighbors.resolve(now, conn.next_hop) {
+                    Resolution::Known(known) => {
+                        conn.unresolved_since = None;
+                        *dst_mac.insert(known)
+                    }
+                    Resolution::Pending => {
+                        conn.unresolved_since.get_or_insert(now);
+                        return Turn::Waiting;
+                    }
+                    Resolution::Failed if gives_up(now, conn, ctx.config.user_timeout) => {
+                        conn.tcb.unreachable(&mut ctx);
+                        return Turn::Idle;
+                    }
+                    Resolution::Failed => return Turn::Waiting,
+                },
+            };
+            let headers = Headers {
+                framing: surroundings.framing,
+                dst_mac,
+                src: conn.tuple.local,
+                dst: conn.tuple.remote,
+                tcp: &transmission.header,
+            };
+            let frame: Option<Mbuf> = match transmission.payload {
+                None => headers.bare(surroundings.pool),
+                Some(key) => headers.with_payload(surroundings.pool, surroundings.segments.buf_mut(key)),
+            };
+            let Some(frame) = frame else { return Turn::NoMbuf };
+            out.push(frame);
+            conn.tcb.sent(&mut surroundings.ctx(id, conn.listener), &transmission);
+        }
+        match self.connections.get(slot) {
+            Some(conn) if conn.tcb.wants_transmit() => Turn::More,
+            _ => Turn::Idle,
+        }
+    }
+}
+
+/// Whether a connection ends because nobody answers for its next hop: at once while it is being set up, later only
+/// when that lasts as long as any silence may.
+fn gives_up(now: Instant, conn: &mut connections::Conn, user_timeout: crate::Duration) -> bool {
+    let since = *conn.unresolved_since.get_or_insert(now);
+    matches!(conn.tcb.state(), State::SynSent | State::SynReceived) || now >= since + user_timeout
+}

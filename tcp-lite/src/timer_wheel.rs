@@ -1,0 +1,257 @@
+//! One timer for each connection slot, in a hierarchical wheel with a tick of one microsecond.
+//!
+//! Slots are linked by index inside arrays that grow with the number of connections: setting, moving and
+//! cancelling a timer are O(1) and never allocate. Level `l` has 64 lists of `64^l` microseconds each; a timer
+//! sits at the level of the highest digit (base 64) in which it differs from the present and moves down as that
+//! digit is reached.
+
+use crate::facade::Instant;
+
+const BITS: u32 = 6;
+const LISTS: usize = 1 << BITS;
+const LEVELS: usize = 6;
+/// Timers further away (18 hours) fire here first and are set again by what they belong to. One list short of a
+/// whole turn, so that the top level never meets itself.
+const HORIZON_US: u64 = (LISTS as u64 - 1) << (BITS * (LEVELS as u32 - 1));
+const NONE: u32 = u32::MAX;
+
+/// Where a timer is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Place {
+    Idle,
+    /// Due when it was set, or found due: in the list of those to fire.
+    Due,
+    List {
+        level: u8,
+        list: u8,
+    },
+}
+
+#[derive(Clone, Copy)]
+struct Timer {
+    deadline_us: u64,
+    previous: u32,
+    next: u32,
+    place: Place,
+}
+
+struct Level {
+    /// Bit `n`: list `n` is not empty.
+    occupied: u64,
+    heads: [u32; LISTS],
+}
+
+/// The wheel.
+pub(crate) struct TimerWheel {
+    now_us: u64,
+    levels: [Level; LEVELS],
+    due: u32,
+    timers: Vec<Timer>,
+}
+
+impl TimerWheel {
+    /// An empty wheel, at time 0.
+    pub(crate) fn new() -> Self {
+        Self {
+            now_us: 0,
+            levels: std::array::from_fn(|_| Level { occupied: 0, heads: [NONE; LISTS] }),
+            due: NONE,
+            timers: Vec::new(),
+        }
+    }
+
+    /// Makes room for timers `0..count`. The only call that allocates.
+    pub(crate) fn grow(&mut self, count: usize) {
+        if self.timers.len() < count {
+            let idle = Timer { deadline_us: 0, previous: NONE, next: NONE, place: Place::Idle };
+            self.timers.resize(count, idle);
+        }
+    }
+
+    /// Sets the timer of `slot`, or cancels it.
+    pub(crate) fn set(&mut self, slot: u32, deadline: Option<Instant>) {
+        let deadline_us = deadline.map(|d| u64::try_from(d.total_micros()).unwrap_or(0));
+        let timer = self.timers[slot as usize];
+        match deadline_us {
+            Some(us) if timer.place != Place::Idle && timer.deadline_us == us => return,
+            None if timer.place == Place::Idle => return,
+            _ => self.unlink(slot),
+        }
+        if let Some(us) = deadline_us {
+            self.timers[slot as usize].deadline_us = us;
+            self.link(slot);
+        }
+    }
+
+    /// Takes one slot whose timer is due at `now`; the timer is then idle. Time never goes back: an earlier `now`
+    /// counts as the latest.
+    pub(crate) fn expired(&mut self, now: Instant) -> Option<u32> {
+        let target_us = u64::try_from(now.total_micros()).unwrap_or(0).max(self.now_us);
+        loop {
+            if self.due != NONE {
+                let slot = self.due;
+                self.unlink(slot);
+                return Some(slot);
+            }
+            match self.next_list() {
+                Some((level, list, start_us)) if start_us <= target_us => {
+                    self.now_us = start_us.max(self.now_us);
+                    self.relink_all(level, list);
+                }
+                _ => {
+                    self.now_us = target_us;
+                    return None;
+                }
+            }
+        }
+    }
+
+    /// The earliest moment at which [`expired`](Self::expired) may have something to do: never late; early where
+    /// the first timer still has to move down a level.
+    pub(crate) fn next_deadline(&self) -> Option<Instant> {
+        let us = if self.due != NONE { self.now_us } else { self.next_list()?.2 };
+        Some(Instant::from_micros(us as i64))
+    }
+
+    /// The first occupied list and the time at which it starts. Lower levels come before higher ones.
+    fn next_list(&self) -> Option<(usize, usize, u64)> {
+        for (number, level) in self.levels.iter().enumerate() {
+            if level.occupied == 0 {
+                continue;
+            }
+            let shift = BITS * number as u32;
+            let digit = (self.now_us >> shift) as u32 & (LISTS as u32 - 1);
+            // Lists in front of the present digit belong to the next turn of this level (top level only).
+            let ahead = level.occupied.rotate_right(digit).trailing_zeros();
+            let start = (self.now_us >> shift) + u64::from(ahead);
+            let list = (digit + ahead) as usize % LISTS;
+            return Some((number, list, start << shift));
+        }
+        None
+    }
+
+    fn relink_all(&mut self, level: usize, list: usize) {
+        let mut slot = std::mem::replace(&mut self.levels[level].heads[list], NONE);
+        self.levels[level].occupied &= !(1 << list);
+        while slot != NONE {
+            let next = self.timers[slot as usize].next;
+            self.link(slot);
+            slot = next;
+        }
+    }
+
+    fn link(&mut self, slot: u32) {
+        let deadline_us = self.timers[slot as usize].deadline_us.min(self.now_us + HORIZON_US);
+        let (place, head) = if deadline_us <= self.now_us {
+            (Place::Due, &mut self.due)
+        } else {
+            let highest = (u64::BITS - 1 - (deadline_us ^ self.now_us).leading_zeros()) / BITS;
+            // A carry into the digit above the top level still lies within one turn of the top level.
+            let level = (highest as usize).min(LEVELS - 1);
+            let list = (deadline_us >> (BITS * level as u32)) as usize % LISTS;
+            self.levels[level].occupied |= 1 << list;
+            (Place::List { level: level as u8, list: list as u8 }, &mut self.levels[level].heads[list])
+        };
+        let next = std::mem::replace(head, slot);
+        if next != NONE {
+            self.timers[next as usize].previous = slot;
+        }
+        let timer = &mut self.timers[slot as usize];
+        (timer.previous, timer.next, timer.place) = (NONE, next, place);
+    }
+
+    fn unlink(&mut self, slot: u32) {
+        let Timer { previous, next, place, .. } = self.timers[slot as usize];
+        if next != NONE {
+            self.timers[next as usize].previous = previous;
+        }
+        if previous != NONE {
+            self.timers[previous as usize].next = next;
+        } else {
+            match place {
+                Place::Idle => return,
+                Place::Due => self.due = next,
+                Place::List { level, list } => {
+                    let level = &mut self.levels[usize::from(level)];
+                    level.heads[usize::from(list)] = next;
+                    if next == NONE {
+                        level.occupied &= !(1 << list);
+                    }
+                }
+            }
+        }
+        let timer = &mut self.timers[slot as usize];
+        (timer.previous, timer.next, timer.place) = (NONE, NONE, Place::Idle);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[derive(Clone, Debug)]
+    enum Step {
+        Set(u32, u64),
+        Cancel(u32),
+        Advance(u64),
+        AdvanceToDeadline,
+    }
+
+    fn distance() -> impl Strategy<Value = u64> {
+        (0u32..38, any::<u64>()).prop_map(|(bits, n)| n & ((1 << bits) - 1))
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        prop_oneof![
+            (0u32..16, distance()).prop_map(|(slot, us)| Step::Set(slot, us)),
+            (0u32..16).prop_map(Step::Cancel),
+            distance().prop_map(Step::Advance),
+            Just(Step::AdvanceToDeadline),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn fires_like_a_sorted_map_and_never_announces_late(steps in prop::collection::vec(step(), 1..200)) {
+            let mut wheel = TimerWheel::new();
+            wheel.grow(16);
+            let mut model = BTreeMap::new();
+            let mut now = 0u64;
+            for step in steps {
+                match step {
+                    Step::Set(slot, us) => {
+                        wheel.set(slot, Some(Instant::from_micros((now + us) as i64)));
+                        model.insert(slot, now + us);
+                    }
+                    Step::Cancel(slot) => {
+                        wheel.set(slot, None);
+                        model.remove(&slot);
+                    }
+                    Step::Advance(us) => now += us,
+                    Step::AdvanceToDeadline => {
+                        if let Some(deadline) = wheel.next_deadline() {
+                            now = now.max(deadline.total_micros() as u64);
+                        }
+                    }
+                }
+                let first = model.values().min().copied();
+                match (wheel.next_deadline(), first) {
+                    (Some(announced), Some(first)) => {
+                        prop_assert!(announced.total_micros() as u64 <= first.max(now));
+                    }
+                    (announced, first) => prop_assert_eq!(announced.is_some(), first.is_some()),
+                }
+                while let Some(slot) = wheel.expired(Instant::from_micros(now as i64)) {
+                    let deadline = model.remove(&slot);
+                    // Beyond the horizon a timer may fire early, never otherwise.
+                    prop_assert!(deadline.is_some_and(|d| d <= now || d > HORIZON_US));
+                }
+                prop_assert!(model.values().all(|d| *d > now));
+            }
+        }
+    }
+}
