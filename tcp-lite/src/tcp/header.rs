@@ -66,16 +66,43 @@ pub(crate) struct TcpHeader {
     pub(crate) options: Options,
 }
 
+// Option kinds (IANA, "TCP Option Kind Numbers").
+const END: u8 = 0;
+const NOP: u8 = 1;
+const MSS: u8 = 2;
+const WINDOW_SCALE: u8 = 3;
+const SACK_PERMITTED: u8 = 4;
+const SACK: u8 = 5;
+const TIMESTAMPS: u8 = 8;
+
+/// The ACK bit, which [`Flags`] leaves out.
+const ACK_BIT: u8 = 0x10;
+/// The largest window scale (RFC 7323 section 2.3).
+const MAX_WINDOW_SCALE: u8 = 14;
+
 impl TcpHeader {
     /// The header at the front of `octets`, and its length.
     pub(crate) fn parse(octets: &[u8]) -> Result<(Self, usize), Malformed> {
-        let _ = octets;
-        todo!()
+        let fixed: &[u8; HEADER_OCTETS] = octets.first_chunk().ok_or(Malformed)?;
+        let [s0, s1, d0, d1, q0, q1, q2, q3, a0, a1, a2, a3, offset, bits, w0, w1, ..] = *fixed;
+        let len = usize::from(offset >> 4) * 4;
+        let options = octets.get(HEADER_OCTETS..len).ok_or(Malformed)?;
+        let ack = TcpSeqNumber(i32::from_be_bytes([a0, a1, a2, a3]));
+        let header = Self {
+            src_port: u16::from_be_bytes([s0, s1]),
+            dst_port: u16::from_be_bytes([d0, d1]),
+            seq: TcpSeqNumber(i32::from_be_bytes([q0, q1, q2, q3])),
+            ack: (bits & ACK_BIT != 0).then_some(ack),
+            flags: Flags::from_bits_truncate(bits),
+            window: u16::from_be_bytes([w0, w1]),
+            options: Options::parse(options),
+        };
+        Ok((header, len))
     }
 
     /// Octets that [`emit`](Self::emit) writes: a multiple of 4, at most [`MAX_HEADER_OCTETS`].
     pub(crate) fn emitted_len(&self) -> usize {
-        todo!()
+        HEADER_OCTETS + self.options.emitted_len()
     }
 
     /// Writes the header to the front of `out`, checksum field zero.
@@ -83,14 +110,157 @@ impl TcpHeader {
     /// # Panics
     /// When `out` is shorter than [`emitted_len`](Self::emitted_len).
     pub(crate) fn emit(&self, out: &mut [u8]) {
-        let _ = out;
-        todo!()
+        let len = self.emitted_len();
+        let (fixed, options) = out[..len].split_at_mut(HEADER_OCTETS);
+        fixed[0..2].copy_from_slice(&self.src_port.to_be_bytes());
+        fixed[2..4].copy_from_slice(&self.dst_port.to_be_bytes());
+        fixed[4..8].copy_from_slice(&self.seq.0.to_be_bytes());
+        fixed[8..12].copy_from_slice(&self.ack.map_or(0, |ack| ack.0).to_be_bytes());
+        fixed[12] = (len as u8 / 4) << 4;
+        fixed[13] = self.flags.bits() | if self.ack.is_some() { ACK_BIT } else { 0 };
+        fixed[14..16].copy_from_slice(&self.window.to_be_bytes());
+        // Checksum: the stack's or the port's. Urgent pointer: we send none.
+        fixed[16..20].fill(0);
+        self.options.emit(options);
+    }
+
+    /// Sequence numbers the segment takes: payload, SYN and FIN.
+    pub(crate) fn segment_len(&self, payload_octets: usize) -> usize {
+        payload_octets
+            + usize::from(self.flags.contains(Flags::SYN))
+            + usize::from(self.flags.contains(Flags::FIN))
     }
 
     /// The RST that answers this segment when no connection takes it; `None` for a RST
     /// (RFC 9293 section 3.10.7.1).
     pub(crate) fn reset(&self, payload_octets: usize) -> Option<Self> {
-        let _ = payload_octets;
-        todo!()
+        if self.flags.contains(Flags::RST) {
+            return None;
+        }
+        let (seq, ack) = match self.ack {
+            Some(ack) => (ack, None),
+            None => (TcpSeqNumber(0), Some(self.seq + self.segment_len(payload_octets))),
+        };
+        Some(Self {
+            src_port: self.dst_port,
+            dst_port: self.src_port,
+            seq,
+            ack,
+            flags: Flags::RST,
+            window: 0,
+            options: Options::default(),
+        })
     }
 }
+
+impl Options {
+    /// What is known among `octets`. Anything else is skipped, a list that makes no sense ends there.
+    fn parse(mut octets: &[u8]) -> Self {
+        let mut options = Self::default();
+        while let [kind, rest @ ..] = octets {
+            match *kind {
+                END => break,
+                NOP => octets = rest,
+                kind => {
+                    // The length counts kind and length themselves.
+                    let Some(&len) = rest.first() else { break };
+                    let Some(body) = octets.get(2..usize::from(len)) else { break };
+                    options.learn(kind, body);
+                    octets = &octets[usize::from(len)..];
+                }
+            }
+        }
+        options
+    }
+
+    fn learn(&mut self, kind: u8, body: &[u8]) {
+        let word = |at: usize| body.get(at..at + 4).map(|b| u32::from_be_bytes([b[0], b[1], b[2], b[3]]));
+        match (kind, body) {
+            (MSS, &[high, low]) => self.mss = Some(u16::from_be_bytes([high, low])),
+            (WINDOW_SCALE, &[shift]) => self.window_scale = Some(shift.min(MAX_WINDOW_SCALE)),
+            (SACK_PERMITTED, []) => self.sack_permitted = true,
+            (TIMESTAMPS, body) if body.len() == 8 => self.timestamps = word(0).zip(word(4)),
+            (SACK, body) if body.len() % 8 == 0 => {
+                self.sack.clear();
+                for at in (0..body.len()).step_by(8).take(MAX_SACK_BLOCKS) {
+                    if let Some((start, end)) = word(at).zip(word(at + 4)) {
+                        self.sack.push((TcpSeqNumber(start as i32), TcpSeqNumber(end as i32)));
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Octets of all options but SACK blocks, a multiple of 4.
+    fn fixed_len(&self) -> usize {
+        4 * usize::from(self.mss.is_some())
+            + 4 * usize::from(self.window_scale.is_some())
+            // SACK permitted takes the place of the two NOPs in front of timestamps.
+            + match (self.sack_permitted, self.timestamps.is_some()) {
+                (_, true) => 12,
+                (true, false) => 4,
+                (false, false) => 0,
+            }
+    }
+
+    /// SACK blocks that are emitted: those that fit.
+    fn emitted_blocks(&self) -> usize {
+        self.sack.len().min(sack_room(MAX_HEADER_OCTETS - HEADER_OCTETS - self.fixed_len()))
+    }
+
+    fn emitted_len(&self) -> usize {
+        self.fixed_len()
+            + match self.emitted_blocks() {
+                0 => 0,
+                blocks => sack_octets(blocks),
+            }
+    }
+
+    fn emit(&self, out: &mut [u8]) {
+        let mut at = 0;
+        let mut put = |octets: &[u8]| {
+            out[at..at + octets.len()].copy_from_slice(octets);
+            at += octets.len();
+        };
+        if let Some(mss) = self.mss {
+            put(&[MSS, 4]);
+            put(&mss.to_be_bytes());
+        }
+        match (self.sack_permitted, self.timestamps.is_some()) {
+            (true, true) => put(&[SACK_PERMITTED, 2]),
+            (true, false) => put(&[NOP, NOP, SACK_PERMITTED, 2]),
+            (false, true) => put(&[NOP, NOP]),
+            (false, false) => {}
+        }
+        if let Some((value, echo)) = self.timestamps {
+            put(&[TIMESTAMPS, 10]);
+            put(&value.to_be_bytes());
+            put(&echo.to_be_bytes());
+        }
+        if let Some(shift) = self.window_scale {
+            put(&[NOP, WINDOW_SCALE, 3, shift]);
+        }
+        let blocks = self.emitted_blocks();
+        if blocks > 0 {
+            put(&[NOP, NOP, SACK, 2 + 8 * blocks as u8]);
+            for (start, end) in &self.sack[..blocks] {
+                put(&start.0.to_be_bytes());
+                put(&end.0.to_be_bytes());
+            }
+        }
+    }
+}
+
+/// Option octets of `blocks` SACK blocks, with the NOPs in front (RFC 2018 section 3).
+pub(crate) const fn sack_octets(blocks: usize) -> usize {
+    4 + 8 * blocks
+}
+
+/// SACK blocks that fit into `octets` of options.
+pub(crate) const fn sack_room(octets: usize) -> usize {
+    octets.saturating_sub(4) / 8
+}
+
+#[cfg(test)]
+mod tests;

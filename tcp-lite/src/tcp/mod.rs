@@ -1,15 +1,27 @@
 //! Our TCP: RFC 9293 with a send queue of frozen segments.
 
+mod congestion;
 mod ctx;
 pub(crate) mod header;
+mod input;
+mod open;
+mod output;
+mod ranges;
+mod recovery;
 mod recv;
+mod rtt;
+mod scoreboard;
 mod send;
+mod seq;
 mod tcb;
+mod timer;
 
 pub(crate) use ctx::Ctx;
+pub(crate) use input::Verdict;
+pub(crate) use output::Transmission;
 pub(crate) use recv::ReorderSlab;
 pub(crate) use send::SegmentSlab;
-pub(crate) use tcb::{Birth, State, Tcb, Transmission, Verdict};
+pub(crate) use tcb::{Birth, State, Tcb};
 
 use std::net::SocketAddr;
 

@@ -1,10 +1,18 @@
-//! The receive side: frontier, out-of-order ranges, window, SACK blocks.
+//! The receive side: frontier, what arrived beyond it, the window, SACK blocks (RFC 9293 section 3.8.6, RFC 2018,
+//! RFC 2883).
+//!
+//! Octets are handed up when they arrive, in order or not, and never again: a segment that overlaps what was
+//! handed up is trimmed to its new parts. So TCP holds no data, only ranges, and those live in a slab of the stack
+//! while there is a hole. Not here: whether a segment is acceptable at all (`input.rs`).
 
+use arrayvec::ArrayVec;
+use dp::Mbuf;
 use slab::Slab;
 
-/// Out-of-order ranges of one connection.
-#[derive(Default)]
-struct Ranges {}
+use super::ctx::Ctx;
+use super::header::{MAX_SACK_BLOCKS, SackBlock};
+use super::ranges::Ranges;
+use super::seq::SeqSpace;
 
 /// Range sets of the connections that have a hole.
 pub(crate) struct ReorderSlab {
@@ -16,5 +24,251 @@ impl ReorderSlab {
     /// Room for `limit` connections with holes, taken now.
     pub(crate) fn new(limit: usize) -> Self {
         Self { records: Slab::with_capacity(limit), limit }
+    }
+
+    /// Sets in use.
+    #[cfg(test)]
+    pub(crate) fn len(&self) -> usize {
+        self.records.len()
+    }
+
+    fn take(&mut self) -> Option<u32> {
+        (self.records.len() < self.limit).then(|| self.records.insert(Ranges::default()) as u32)
+    }
+}
+
+/// Receive state of one connection. Positions as in `seq.rs`.
+#[derive(Debug)]
+pub(super) struct Receiver {
+    pub(super) space: SeqSpace,
+    /// RCV.NXT, the frontier.
+    pub(super) nxt: u64,
+    /// The right edge of the window, never taken back.
+    pub(super) edge: u64,
+    /// Shift of the windows we announce.
+    pub(super) scale: u8,
+    /// Where the peer's FIN stands, once known.
+    pub(super) fin: Option<u64>,
+    ranges: Option<u32>,
+    /// Octets handed up ahead of the frontier and not released.
+    held: u64,
+    /// Octets that arrived twice, to be reported (RFC 2883).
+    duplicate: Option<(u64, u64)>,
+}
+
+/// What a payload brought.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Arrival {
+    /// The frontier moved.
+    pub(super) advanced: bool,
+    /// The sender should know at once: a hole appeared, shrank or closed, or octets came twice or were dropped.
+    pub(super) urgent: bool,
+}
+
+impl Receiver {
+    /// From the peer's SYN on. `window_octets` is what our SYN announces.
+    pub(super) fn new(space: SeqSpace, scale: u8, window_octets: u32) -> Self {
+        Self {
+            space,
+            nxt: 1,
+            edge: 1 + u64::from(window_octets),
+            scale,
+            fin: None,
+            ranges: None,
+            held: 0,
+            duplicate: None,
+        }
+    }
+
+    /// All the peer's octets and its FIN are here.
+    pub(super) fn is_finished(&self) -> bool {
+        self.fin.is_some_and(|fin| self.nxt > fin)
+    }
+
+    /// Hands up the new octets of `payload`, whose first octet is at `pos`.
+    pub(super) fn take(&mut self, ctx: &mut Ctx<'_>, pos: i64, mut payload: Mbuf) -> Arrival {
+        let mut arrival = Arrival::default();
+        let before = self.nxt;
+        let start = self.trim(ctx, pos, &mut payload, &mut arrival);
+        let end = start + payload.len() as u64;
+        let had_hole = self.ranges.is_some();
+        let mut view = Some(payload);
+        let mut gap = self.gap(ctx, start, end);
+        let mut new = 0;
+        while let Some((from, to)) = gap {
+            gap = self.gap(ctx, to, end);
+            // The last piece takes the buffer itself, the others views of it.
+            let piece = if gap.is_some() { view.as_ref().and_then(Mbuf::share) } else { view.take() };
+            let Some(mut piece) = piece else {
+                ctx.counters.tx_no_mbuf += 1;
+                arrival.urgent = true;
+                break;
+            };
+            piece.advance((from - start) as usize);
+            piece.truncate((to - from) as usize);
+            if self.admit(ctx, from, to) {
+                new += to - from;
+                ctx.received(from - 1, piece, self.nxt - 1);
+            } else {
+                arrival.urgent = true;
+            }
+        }
+        if new < end - start && !arrival.urgent {
+            // Inside the window, but here already.
+            ctx.counters.rx_duplicate_octets += end - start - new;
+            self.duplicate = Some((start, end));
+            if let Some(ranges) = self.ranges {
+                ctx.reorder.records[ranges as usize].touch(start);
+            }
+            arrival.urgent = true;
+        }
+        if self.fin == Some(self.nxt) {
+            self.nxt += 1;
+        }
+        arrival.advanced = self.nxt != before;
+        arrival.urgent |= had_hole || self.ranges.is_some();
+        arrival
+    }
+
+    /// Cuts off what lies outside the window or was in order before; returns where the rest starts.
+    fn trim(&mut self, ctx: &mut Ctx<'_>, pos: i64, payload: &mut Mbuf, arrival: &mut Arrival) -> u64 {
+        let old = (self.nxt as i64 - pos).clamp(0, payload.len() as i64) as usize;
+        if old > 0 {
+            payload.advance(old);
+            ctx.counters.rx_duplicate_octets += old as u64;
+            self.report_duplicate(pos, old);
+            arrival.urgent = true;
+        }
+        let start = (pos + old as i64).max(1) as u64;
+        let limit = self.fin.map_or(self.edge, |fin| fin.min(self.edge));
+        let room = limit.saturating_sub(start).min(payload.len() as u64) as usize;
+        if room < payload.len() {
+            payload.truncate(room);
+            arrival.urgent = true;
+        }
+        start
+    }
+
+    fn gap(&self, ctx: &Ctx<'_>, start: u64, end: u64) -> Option<(u64, u64)> {
+        match self.ranges {
+            Some(ranges) => ctx.reorder.records[ranges as usize].gap(start, end),
+            None => (start < end).then_some((start, end)),
+        }
+    }
+
+    /// Records new octets, or refuses them: no room for the event, or out of order and over a budget.
+    fn admit(&mut self, ctx: &mut Ctx<'_>, start: u64, end: u64) -> bool {
+        if !ctx.takes_octets() {
+            return false;
+        }
+        if start == self.nxt {
+            self.nxt = end;
+            if let Some(key) = self.ranges {
+                let ranges = &mut ctx.reorder.records[key as usize];
+                self.nxt = ranges.absorb(end);
+                if ranges.is_empty() {
+                    self.forget_ranges(ctx.reorder);
+                }
+            }
+            return true;
+        }
+        let octets = end - start;
+        // The buffers that are left belong to data in order.
+        let starved = ctx.pool.available() < ctx.pool.capacity() / 8;
+        let over = self.held + octets > u64::from(ctx.config.recv_window_octets);
+        let admitted = !starved && !over && self.insert(ctx.reorder, start, end);
+        if admitted {
+            self.held += octets;
+        } else {
+            ctx.counters.rx_out_of_order_dropped += octets;
+        }
+        admitted
+    }
+
+    fn insert(&mut self, slab: &mut ReorderSlab, start: u64, end: u64) -> bool {
+        let Some(key) = self.ranges.or_else(|| slab.take()) else { return false };
+        self.ranges = Some(key);
+        let ranges = &mut slab.records[key as usize];
+        let takes = ranges.takes(start, end);
+        if takes {
+            ranges.insert(start, end);
+        }
+        takes
+    }
+
+    /// Gives the range set back.
+    pub(super) fn forget_ranges(&mut self, slab: &mut ReorderSlab) {
+        if let Some(key) = self.ranges.take() {
+            slab.records.remove(key as usize);
+        }
+    }
+
+    /// A FIN, the first of which counts; the frontier passes it when it is there.
+    pub(super) fn take_fin(&mut self, pos: u64) {
+        if *self.fin.get_or_insert(pos) == self.nxt {
+            self.nxt += 1;
+        }
+    }
+
+    /// A whole segment at `pos` came again: its octets are named in the next SACK block.
+    pub(super) fn report_duplicate(&mut self, pos: i64, octets: usize) {
+        let end = pos + octets as i64;
+        if end > 1 {
+            self.duplicate = Some((pos.max(1) as u64, end as u64));
+        }
+    }
+
+    /// `octets` handed up ahead of the frontier are no longer held.
+    pub(super) fn release(&mut self, octets: usize) {
+        self.held = self.held.saturating_sub(octets as u64);
+    }
+
+    /// The window field to send now (RFC 9293 section 3.8.6): the budget less what the user still holds below the
+    /// frontier (what is above lies inside the window already). It grows by a segment or half the window at least,
+    /// against the silly window, and its edge never moves back.
+    pub(super) fn window(&self, slab: &ReorderSlab, budget_octets: u32, mss: u32) -> u16 {
+        let above = self.ranges.map_or(0, |key| slab.records[key as usize].octets());
+        let held_below = self.held.saturating_sub(above);
+        let wanted = self.nxt + u64::from(budget_octets).saturating_sub(held_below);
+        let step = u64::from(mss.min(budget_octets / 2));
+        let edge = if wanted >= self.edge + step { wanted } else { self.edge };
+        let octets = edge.saturating_sub(self.nxt);
+        octets.div_ceil(1 << self.scale).min(u64::from(u16::MAX)) as u16
+    }
+
+    /// A segment with this window field was sent.
+    pub(super) fn on_window_sent(&mut self, window: u16) {
+        self.edge = self.edge.max(self.nxt + (u64::from(window) << self.scale));
+    }
+
+    /// SACK blocks to send, `count` at most: octets that came twice, then the ranges, latest first
+    /// (RFC 2018 section 4, RFC 2883 section 4).
+    pub(super) fn sack_blocks(
+        &self,
+        slab: &ReorderSlab,
+        count: usize,
+    ) -> ArrayVec<SackBlock, MAX_SACK_BLOCKS> {
+        let mut blocks = ArrayVec::new();
+        let count = count.min(MAX_SACK_BLOCKS);
+        let block = |start, end| (self.space.seq(start), self.space.seq(end));
+        if let Some((start, end)) = self.duplicate.filter(|_| count > 0) {
+            blocks.push(block(start, end));
+        }
+        if let Some(key) = self.ranges {
+            let recent =
+                slab.records[key as usize].recent::<MAX_SACK_BLOCKS>(count - blocks.len().min(count));
+            blocks.extend(recent.iter().map(|range| block(range.start, range.end)));
+        }
+        blocks
+    }
+
+    /// Whether there is something to put into SACK blocks.
+    pub(super) fn has_sack_blocks(&self) -> bool {
+        self.duplicate.is_some() || self.ranges.is_some()
+    }
+
+    /// The SACK blocks were sent: duplicates are reported once.
+    pub(super) fn on_sack_sent(&mut self) {
+        self.duplicate = None;
     }
 }

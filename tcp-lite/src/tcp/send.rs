@@ -1,15 +1,53 @@
-//! The send queue: frozen segments, from `push` to their acknowledgement.
+//! The send queue: segments from `push` until their acknowledgement.
+//!
+//! A segment is frozen: its octets and boundaries never change, however often it is sent. Two things only may
+//! cut one, [`SendQueue::split`]'s callers: a drop of EMSS, and the persist timer. An acknowledgement in the
+//! middle of a segment leaves it whole. Records live in a slab of the stack, linked by index, so that an idle
+//! connection holds none. Which segments are lost is in `scoreboard.rs`.
 
+use bitflags::bitflags;
 use dp::Mbuf;
 use slab::Slab;
+
+use crate::Instant;
 
 /// Names a queued segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SegmentKey(u32);
 
+bitflags! {
+    /// What happened to a segment since it was pushed.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    pub(super) struct Marks: u8 {
+        /// Sent more than once: no RTT sample (Karn).
+        const RESENT = 1;
+        /// Selectively acknowledged.
+        const SACKED = 2;
+        /// Inferred lost, and not sent again since.
+        const LOST = 4;
+        /// Sent again in this recovery; not inferred lost a second time but by the timer.
+        const REPAIRED = 8;
+    }
+}
+
 /// A queued segment.
-struct Segment {
+pub(super) struct Segment {
+    /// Exactly the payload.
     buf: Mbuf,
+    /// Position of its first octet (`seq.rs`).
+    pub(super) pos: u64,
+    pub(super) len: u32,
+    pub(super) marks: Marks,
+    /// When it was sent last; meaningless before.
+    pub(super) sent_at: Instant,
+    pub(super) next: Option<SegmentKey>,
+}
+
+impl Segment {
+    /// Position behind its last octet.
+    pub(super) fn end(&self) -> u64 {
+        self.pos + u64::from(self.len)
+    }
 }
 
 /// Records of the segments that all connections of a stack hold for transmission.
@@ -24,14 +62,216 @@ impl SegmentSlab {
         Self { records: Slab::with_capacity(limit), limit }
     }
 
-    /// Whether the limit is reached.
+    /// Whether the limit is reached. It bounds `segment`; segments made before may still be pushed.
     pub(crate) fn is_full(&self) -> bool {
         self.records.len() >= self.limit
+    }
+
+    /// Records in use.
+    #[cfg(test)]
+    pub(crate) fn len(&self) -> usize {
+        self.records.len()
     }
 
     /// The retained buffer of a segment: exactly its payload. To send it without a copy: when it is not shared,
     /// prepend the headers, `share`, and `advance` over them again; when it is, chain a header buffer and a `share`.
     pub(crate) fn buf_mut(&mut self, key: SegmentKey) -> &mut Mbuf {
-        &mut self.records[key.0 as usize].buf
+        &mut self.get_mut(key).buf
+    }
+
+    pub(super) fn get(&self, key: SegmentKey) -> &Segment {
+        &self.records[key.0 as usize]
+    }
+
+    pub(super) fn get_mut(&mut self, key: SegmentKey) -> &mut Segment {
+        &mut self.records[key.0 as usize]
+    }
+
+    fn insert(&mut self, segment: Segment) -> SegmentKey {
+        SegmentKey(self.records.insert(segment) as u32)
+    }
+}
+
+/// The segments of one connection, oldest first. Positions as in `seq.rs`; `una` and `nxt` count SYN and FIN.
+#[derive(Debug)]
+pub(super) struct SendQueue {
+    pub(super) head: Option<SegmentKey>,
+    tail: Option<SegmentKey>,
+    /// The first segment never sent.
+    pub(super) unsent: Option<SegmentKey>,
+    /// Where the search for the next segment to send again starts.
+    pub(super) repair: Option<SegmentKey>,
+    /// Oldest unacknowledged position.
+    pub(super) una: u64,
+    /// The position sent next.
+    pub(super) nxt: u64,
+    /// Behind the last octet pushed: where the FIN goes.
+    pub(super) end: u64,
+    /// Octets with [`Marks::SACKED`], and their segments.
+    pub(super) sacked_octets: u64,
+    pub(super) sacked_segments: u32,
+    /// Octets with [`Marks::LOST`].
+    pub(super) lost_octets: u64,
+}
+
+/// What an acknowledgement took off the queue.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Acked {
+    /// Positions acknowledged.
+    pub(super) octets: u64,
+    /// When the newest segment taken off was sent, if that says how long the way is: all were sent only once, and
+    /// it had not waited at the peer behind a hole.
+    pub(super) sent_at: Option<Instant>,
+}
+
+impl SendQueue {
+    /// Nothing sent, not even the SYN.
+    pub(super) fn new() -> Self {
+        Self {
+            head: None,
+            tail: None,
+            unsent: None,
+            repair: None,
+            una: 0,
+            nxt: 0,
+            end: 1,
+            sacked_octets: 0,
+            sacked_segments: 0,
+            lost_octets: 0,
+        }
+    }
+
+    /// Octets of segments not acknowledged, sent or not.
+    pub(super) fn queued(&self) -> u64 {
+        self.end - self.una.clamp(1, self.end)
+    }
+
+    /// Positions sent and not acknowledged.
+    pub(super) fn in_flight(&self) -> u64 {
+        self.nxt - self.una
+    }
+
+    /// Octets believed to be in the network (RFC 6675 section 4, `pipe`).
+    pub(super) fn pipe(&self) -> u64 {
+        self.in_flight().saturating_sub(self.sacked_octets + self.lost_octets)
+    }
+
+    /// Queues a segment behind all others.
+    pub(super) fn push(&mut self, slab: &mut SegmentSlab, buf: Mbuf) {
+        let len = buf.len() as u32;
+        let segment =
+            Segment { buf, pos: self.end, len, marks: Marks::empty(), sent_at: Instant::ZERO, next: None };
+        self.end = segment.end();
+        let key = slab.insert(segment);
+        match self.tail {
+            Some(tail) => slab.get_mut(tail).next = Some(key),
+            None => self.head = Some(key),
+        }
+        self.tail = Some(key);
+        self.unsent = self.unsent.or(Some(key));
+    }
+
+    /// The first unsent segment was sent.
+    pub(super) fn on_sent(&mut self, slab: &mut SegmentSlab, now: Instant) {
+        if let Some(key) = self.unsent {
+            let segment = slab.get_mut(key);
+            segment.sent_at = now;
+            self.nxt = segment.end();
+            self.unsent = segment.next;
+        }
+    }
+
+    /// Takes off what lies wholly below `ack`, which is at most `nxt`.
+    pub(super) fn acknowledge(&mut self, slab: &mut SegmentSlab, ack: u64) -> Acked {
+        let mut acked = Acked { octets: ack.saturating_sub(self.una), sent_at: None };
+        self.una = self.una.max(ack);
+        let mut ambiguous = false;
+        while let Some(key) = self.head {
+            let segment = slab.get(key);
+            if segment.end() > self.una {
+                break;
+            }
+            ambiguous |= segment.marks.contains(Marks::RESENT);
+            acked.sent_at = Some(segment.sent_at).filter(|_| !segment.marks.contains(Marks::SACKED));
+            self.remove_head(slab);
+        }
+        acked.sent_at = acked.sent_at.filter(|_| !ambiguous);
+        acked
+    }
+
+    fn remove_head(&mut self, slab: &mut SegmentSlab) {
+        let Some(key) = self.head else { return };
+        self.set_marks(slab, key, Marks::empty());
+        let segment = slab.records.remove(key.0 as usize);
+        self.head = segment.next;
+        if self.head.is_none() {
+            self.tail = None;
+        }
+        for cursor in [&mut self.unsent, &mut self.repair] {
+            if *cursor == Some(key) {
+                *cursor = segment.next;
+            }
+        }
+    }
+
+    /// Replaces a segment's marks, keeping the sums.
+    pub(super) fn set_marks(&mut self, slab: &mut SegmentSlab, key: SegmentKey, marks: Marks) {
+        let segment = slab.get_mut(key);
+        let (old, len) = (segment.marks, u64::from(segment.len));
+        segment.marks = marks;
+        if old.contains(Marks::SACKED) {
+            self.sacked_octets -= len;
+            self.sacked_segments -= 1;
+        }
+        if old.contains(Marks::LOST) {
+            self.lost_octets -= len;
+        }
+        if marks.contains(Marks::SACKED) {
+            self.sacked_octets += len;
+            self.sacked_segments += 1;
+        }
+        if marks.contains(Marks::LOST) {
+            self.lost_octets += len;
+        }
+    }
+
+    /// Cuts a segment so that its first part has `at` octets; the rest becomes a segment of its own. Returns
+    /// whether it did: not when `at` is no inner boundary, or no buffer descriptor is left.
+    pub(super) fn split(&mut self, slab: &mut SegmentSlab, key: SegmentKey, at: u32) -> bool {
+        let segment = slab.get(key);
+        if at == 0 || at >= segment.len {
+            return false;
+        }
+        let Some(mut rest) = segment.buf.share() else { return false };
+        rest.advance(at as usize);
+        let marks = segment.marks;
+        let second = Segment {
+            buf: rest,
+            pos: segment.pos + u64::from(at),
+            len: segment.len - at,
+            marks: Marks::empty(),
+            sent_at: segment.sent_at,
+            next: segment.next,
+        };
+        // Sums are kept per segment: take the marks off before the length changes.
+        self.set_marks(slab, key, Marks::empty());
+        let second = slab.insert(second);
+        let first = slab.get_mut(key);
+        first.buf.truncate(at as usize);
+        first.len = at;
+        first.next = Some(second);
+        self.set_marks(slab, key, marks);
+        self.set_marks(slab, second, marks);
+        if self.tail == Some(key) {
+            self.tail = Some(second);
+        }
+        true
+    }
+
+    /// Drops all segments.
+    pub(super) fn clear(&mut self, slab: &mut SegmentSlab) {
+        while self.head.is_some() {
+            self.remove_head(slab);
+        }
     }
 }

@@ -1,14 +1,23 @@
 //! The control block of one connection (RFC 9293): segments and time in, events and transmissions out.
+//!
+//! Here is its shape and what the user calls. Handshake: `open.rs`; segments: `input.rs`; acknowledgements and loss
+//! recovery: `recovery.rs`; what is sent next: `output.rs`; timers: `timer.rs`. Not here: IP, checksums, the
+//! table of connections, listeners; those are the stack's.
 
 use std::net::SocketAddr;
 
-use dp::Mbuf;
+use bitflags::bitflags;
 
-use super::header::TcpHeader;
-use super::send::SegmentKey;
+use super::congestion::{CongestionControl, NewReno};
+use super::recovery::Recovery;
+use super::recv::Receiver;
+use super::rtt::RttEstimator;
+use super::send::SendQueue;
+use super::seq::SeqSpace;
+use super::timer::Timers;
 use super::{ConnInfo, Ctx, SegmentBuf, SendError};
-use crate::Instant;
 use crate::facade::TcpSeqNumber;
+use crate::{CloseReason, Instant, TcpConfig};
 
 /// Connection states (RFC 9293 section 3.3.2). LISTEN is the stack's: a listener makes a block per SYN.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,153 +51,334 @@ pub(crate) struct Birth {
     pub(crate) default_peer_mss: u16,
 }
 
-/// What became of a segment.
-#[derive(Debug, PartialEq, Eq)]
-#[must_use]
-pub(crate) enum Verdict {
-    /// Taken in or dropped; answers, if any, wait in [`Tcb::next_transmission`].
-    Done,
-    /// Send this RST; the connection stays.
-    Reset(TcpHeader),
-    /// TIME-WAIT, and this SYN may start a new connection: forget this block and treat the SYN as one for the
-    /// listener (RFC 9293 section 3.10.7.4, RFC 6191), if there is none, keep the block.
-    Reopen,
+bitflags! {
+    /// What waits to be sent besides data.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub(super) struct Pending: u8 {
+        const SYN = 1;
+        const ACK = 2;
+        const RST = 4;
+        /// A segment without payload in front of the window: zero window or keepalive.
+        const PROBE = 8;
+        /// Not a transmission: the next fresh segment may be cut to the peer's window.
+        const CUT = 16;
+    }
 }
 
-/// A segment to put on the wire, and to report with [`Tcb::sent`] when it was.
-#[derive(Debug)]
-pub(crate) struct Transmission {
-    /// Header to emit.
-    pub(crate) header: TcpHeader,
-    /// Payload: a segment of [`SegmentSlab`](super::SegmentSlab), whole.
-    pub(crate) payload: Option<SegmentKey>,
+/// Our FIN.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Fin {
+    /// Not asked for.
+    Open,
+    /// Follows the queue, for the first time or, after a timeout, again.
+    Due,
+    Sent,
+    Acked,
+}
+
+/// What the two SYNs agreed on.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Agreed {
+    /// Timestamps on every segment.
+    pub(super) timestamps: bool,
+    /// SACK blocks in both directions.
+    pub(super) sack: bool,
+    /// Windows are scaled; the shift of the peer's.
+    pub(super) window_scale: Option<u8>,
+}
+
+/// The peer's window (RFC 9293 section 3.10.7.4).
+#[derive(Clone, Copy, Debug)]
+pub(super) struct PeerWindow {
+    /// First position we must not send.
+    pub(super) edge: u64,
+    /// The largest window seen, octets.
+    pub(super) max: u64,
+    /// The peer's position and our acknowledged one at the last update (SND.WL1, SND.WL2).
+    pub(super) wl1: i64,
+    pub(super) wl2: u64,
 }
 
 /// One connection.
-pub(crate) struct Tcb {}
+#[derive(Debug)]
+pub(crate) struct Tcb {
+    pub(super) birth: Birth,
+    pub(super) state: State,
+    /// The user has seen this connection: by its own call, or by `Event::Established`.
+    pub(super) announced: bool,
+    /// `Event::Closed` was raised or is not owed.
+    pub(super) over: bool,
+    pub(super) agreed: Agreed,
+    /// Largest payload.
+    pub(super) emss: u32,
+    pub(super) snd_space: SeqSpace,
+    pub(super) snd: SendQueue,
+    pub(super) fin: Fin,
+    pub(super) window: PeerWindow,
+    pub(super) rcv: Receiver,
+    /// TS.Recent (RFC 7323 section 4.3), and when it was learned.
+    pub(super) ts_recent: u32,
+    pub(super) ts_recent_at: Instant,
+    /// The acknowledgement sent last.
+    pub(super) last_ack_sent: u64,
+    /// Segments and octets received and not acknowledged.
+    pub(super) unacked_segments: u32,
+    pub(super) unacked_octets: u32,
+    pub(super) rtt: RttEstimator,
+    pub(super) congestion: NewReno,
+    pub(super) recovery: Recovery,
+    pub(super) timers: Timers,
+    pub(super) pending: Pending,
+    /// `segment` was refused: `Event::Writable` is owed.
+    blocked: bool,
+    pub(super) retransmits: u64,
+    /// Start of the second in which challenge ACKs are counted, and how many (RFC 5961 section 7).
+    pub(super) challenges: (Instant, u32),
+}
 
 impl Tcb {
-    /// Active open: SYN-SENT.
-    pub(crate) fn connect(ctx: &mut Ctx<'_>, birth: Birth) -> Self {
-        let _ = (ctx, birth);
-        todo!()
-    }
-
-    /// Passive open by a SYN (no ACK, no RST; the caller checks): SYN-RECEIVED.
-    pub(crate) fn accept(ctx: &mut Ctx<'_>, birth: Birth, syn: &TcpHeader) -> Self {
-        let _ = (ctx, birth, syn);
-        todo!()
-    }
-
-    /// A segment with a good checksum. `payload` holds exactly the payload; it may be empty, or a chain.
-    pub(crate) fn on_segment(&mut self, ctx: &mut Ctx<'_>, header: &TcpHeader, payload: Mbuf) -> Verdict {
-        let _ = (ctx, header, payload);
-        todo!()
-    }
-
-    /// Timers that are due at `ctx.now`. Harmless when none is.
-    pub(crate) fn on_timer(&mut self, ctx: &mut Ctx<'_>) {
-        let _ = ctx;
-        todo!()
-    }
-
-    /// When [`on_timer`](Self::on_timer) wants to be called. May change by any call.
-    pub(crate) fn deadline(&self) -> Option<Instant> {
-        todo!()
-    }
-
-    /// Whether [`next_transmission`](Self::next_transmission) may have something. May say yes in vain, never no.
-    pub(crate) fn wants_transmit(&self) -> bool {
-        todo!()
-    }
-
-    /// What is to be sent next. Asking changes nothing but cuts of an oversized segment; asking again without
-    /// [`sent`](Self::sent) gives the same.
-    pub(crate) fn next_transmission(&mut self, ctx: &mut Ctx<'_>) -> Option<Transmission> {
-        let _ = ctx;
-        todo!()
-    }
-
-    /// `transmission`, the last that [`next_transmission`](Self::next_transmission) gave, went out.
-    /// Counts `tx_segments`, `tx_retransmits`, `tx_acks`, `tx_resets`.
-    pub(crate) fn sent(&mut self, ctx: &mut Ctx<'_>, transmission: &Transmission) {
-        let _ = (ctx, transmission);
-        todo!()
+    pub(super) fn new(ctx: &Ctx<'_>, birth: Birth, state: State) -> Self {
+        let config = ctx.config;
+        let scale = window_shift(config.recv_window_octets);
+        Self {
+            birth,
+            state,
+            announced: ctx.listener.is_none(),
+            over: false,
+            agreed: Agreed { timestamps: config.timestamps, sack: config.sack, window_scale: Some(0) },
+            emss: u32::from(birth.default_peer_mss.min(birth.mss)),
+            snd_space: SeqSpace::new(birth.iss),
+            snd: SendQueue::new(),
+            fin: Fin::Open,
+            window: PeerWindow { edge: 1, max: 0, wl1: 0, wl2: 0 },
+            rcv: Receiver::new(
+                SeqSpace::new(TcpSeqNumber(0)),
+                scale,
+                config.recv_window_octets.min(u32::from(u16::MAX)),
+            ),
+            ts_recent: 0,
+            ts_recent_at: ctx.now,
+            last_ack_sent: 0,
+            unacked_segments: 0,
+            unacked_octets: 0,
+            rtt: RttEstimator::new(config.rto_initial, config.rto_min, config.rto_max),
+            congestion: NewReno::new(u32::from(birth.mss), false),
+            recovery: Recovery::default(),
+            timers: Timers::new(ctx.now),
+            pending: Pending::SYN,
+            blocked: false,
+            retransmits: 0,
+            challenges: (ctx.now, 0),
+        }
     }
 
     /// An empty segment of the pool.
     pub(crate) fn segment(&mut self, ctx: &mut Ctx<'_>) -> Result<SegmentBuf, SendError> {
-        let _ = ctx;
-        todo!()
+        if !self.takes_segments() {
+            return Err(SendError::Closed);
+        }
+        let queued = self.snd.queued();
+        // A queue that is empty takes one segment in any case.
+        if queued > 0 {
+            let full = queued + u64::from(self.emss) > u64::from(ctx.config.send_buffer_octets);
+            if full || ctx.segments.is_full() {
+                self.blocked = true;
+                return Err(SendError::BufferFull);
+            }
+        } else if ctx.segments.is_full() {
+            // Others hold the records, and no acknowledgement of ours will free any: ask again.
+            return Err(SendError::NoMbuf);
+        }
+        let Some(buf) = ctx.pool.alloc() else {
+            ctx.counters.tx_no_mbuf += 1;
+            return Err(SendError::NoMbuf);
+        };
+        Ok(SegmentBuf { buf, emss: self.emss as usize })
     }
 
-    /// Queues a segment.
+    /// Queues a segment. It is dropped when empty, or when sending ended since it was made.
     pub(crate) fn push(&mut self, ctx: &mut Ctx<'_>, segment: SegmentBuf) {
-        let _ = (ctx, segment);
-        todo!()
+        if segment.is_empty() || !self.takes_segments() {
+            return;
+        }
+        if self.snd.queued() == 0 {
+            self.timers.progress = ctx.now;
+            if ctx.now > self.timers.last_sent + self.rtt.rto() {
+                self.congestion.on_idle();
+            }
+        }
+        self.snd.push(ctx.segments, segment.buf);
+        self.arm_resend(ctx);
     }
 
-    /// No more segments will be pushed: FIN after the queue.
+    fn takes_segments(&self) -> bool {
+        matches!(self.state, State::Established | State::CloseWait)
+    }
+
+    /// Raises `Event::Writable` when it is owed and a quarter of the send buffer is free.
+    pub(super) fn check_writable(&mut self, ctx: &mut Ctx<'_>) {
+        if !self.blocked {
+            return;
+        }
+        let queued = self.snd.queued();
+        let room = queued <= u64::from(ctx.config.send_buffer_octets) * 3 / 4 && !ctx.segments.is_full();
+        if queued == 0 || room {
+            self.blocked = false;
+            if self.takes_segments() {
+                ctx.writable();
+            }
+        }
+    }
+
+    /// No more segments will be pushed: FIN after the queue (RFC 9293 section 3.10.4).
     pub(crate) fn close(&mut self, ctx: &mut Ctx<'_>) {
-        let _ = ctx;
-        todo!()
+        match self.state {
+            State::SynSent => self.terminate(ctx, CloseReason::Aborted, false),
+            State::SynReceived => self.fin = Fin::Due,
+            State::Established => {
+                self.fin = Fin::Due;
+                self.state = State::FinWait1;
+            }
+            State::CloseWait => {
+                self.fin = Fin::Due;
+                self.state = State::LastAck;
+            }
+            _ => {}
+        }
     }
 
-    /// Drops everything queued; a RST is the last transmission. `Event::Closed(Aborted)`.
+    /// Drops everything queued; a RST is the last transmission where the peer knows of the connection.
+    /// `Event::Closed(Aborted)` (RFC 9293 section 3.10.5).
     pub(crate) fn abort(&mut self, ctx: &mut Ctx<'_>) {
-        let _ = ctx;
-        todo!()
+        let reset = !matches!(self.state, State::SynSent | State::TimeWait);
+        self.terminate(ctx, CloseReason::Aborted, reset);
     }
 
     /// The peer cannot be reached (ICMP while connecting, no neighbour): ends the connection without a RST.
     pub(crate) fn unreachable(&mut self, ctx: &mut Ctx<'_>) {
-        let _ = ctx;
-        todo!()
+        self.terminate(ctx, CloseReason::Unreachable, false);
     }
 
-    /// The path carries only `mss` (as [`Birth::mss`]) from now on; never grows.
-    pub(crate) fn set_path_mss(&mut self, mss: u16) {
-        let _ = mss;
-        todo!()
+    /// The end, in any state: everything shared is given back; a RST is sent if `reset`.
+    pub(super) fn terminate(&mut self, ctx: &mut Ctx<'_>, reason: CloseReason, reset: bool) {
+        if self.state == State::Closed {
+            return;
+        }
+        self.state = State::Closed;
+        self.dispose(ctx);
+        self.pending = if reset { Pending::RST } else { Pending::empty() };
+        self.raise_closed(ctx, reason);
     }
 
-    /// `octets` handed up ahead of the frontier are no longer held.
-    pub(crate) fn release(&mut self, ctx: &mut Ctx<'_>, octets: usize) {
-        let _ = (ctx, octets);
-        todo!()
+    /// Both FINs are acknowledged; 2MSL of silence follow.
+    pub(super) fn enter_time_wait(&mut self, ctx: &mut Ctx<'_>) {
+        self.state = State::TimeWait;
+        self.dispose(ctx);
+        self.timers.time_wait = Some(ctx.now + ctx.config.time_wait);
+        self.raise_closed(ctx, CloseReason::Graceful);
     }
 
     /// Gives back all shared storage; before the block is dropped in any state but with [`is_dead`](Self::is_dead).
     pub(crate) fn dispose(&mut self, ctx: &mut Ctx<'_>) {
-        let _ = ctx;
-        todo!()
+        self.snd.clear(ctx.segments);
+        self.rcv.forget_ranges(ctx.reorder);
+        self.timers.stop();
+    }
+
+    fn raise_closed(&mut self, ctx: &mut Ctx<'_>, reason: CloseReason) {
+        if !self.over {
+            self.over = true;
+            if self.announced {
+                ctx.closed(reason);
+            }
+        }
+    }
+
+    /// The path carries only `mss` (as [`Birth::mss`]) from now on; never grows.
+    pub(crate) fn set_path_mss(&mut self, mss: u16) {
+        let emss = payload_of(mss, self.agreed.timestamps);
+        if emss < self.emss {
+            self.emss = emss;
+            self.congestion.set_mss(emss);
+        }
+    }
+
+    /// `octets` handed up ahead of the frontier are no longer held.
+    pub(crate) fn release(&mut self, ctx: &mut Ctx<'_>, octets: usize) {
+        self.rcv.release(octets);
+        if !matches!(self.state, State::Established | State::FinWait1 | State::FinWait2) {
+            return;
+        }
+        // A window update, where the peer may be waiting for one.
+        let budget = ctx.config.recv_window_octets;
+        let open = u64::from(self.rcv_window(ctx)) << self.rcv.scale;
+        let left = self.rcv.edge.saturating_sub(self.rcv.nxt);
+        if left < u64::from(budget / 2) && open > left {
+            self.pending |= Pending::ACK;
+        }
+    }
+
+    /// The window field of a segment sent now.
+    pub(super) fn rcv_window(&self, ctx: &Ctx<'_>) -> u16 {
+        self.rcv.window(ctx.reorder, self.window_budget(ctx.config), u32::from(self.birth.mss))
+    }
+
+    /// The largest window we announce: without scaling the field is the bound.
+    fn window_budget(&self, config: &TcpConfig) -> u32 {
+        config.recv_window_octets.min(u32::from(u16::MAX) << self.rcv.scale)
     }
 
     /// The state.
     pub(crate) fn state(&self) -> State {
-        todo!()
+        self.state
     }
 
     /// Nothing more to receive, wait for or send: forget the block.
     pub(crate) fn is_dead(&self) -> bool {
-        todo!()
+        self.state == State::Closed && !self.pending.contains(Pending::RST)
     }
 
     /// `Event::Closed` was raised (or, for a connection that was never announced, would have been): the id is dead
     /// for the user, the block may live on in TIME-WAIT or until its RST is sent.
     pub(crate) fn is_over(&self) -> bool {
-        todo!()
+        self.over
     }
 
     /// Whether this sequence number is in flight, i.e. an ICMP error that quotes it is plausible (RFC 5927).
     pub(crate) fn in_flight(&self, seq: TcpSeqNumber) -> bool {
-        let _ = seq;
-        todo!()
+        let pos = self.snd_space.pos(seq, self.snd.una);
+        (self.snd.una as i64..self.snd.nxt as i64).contains(&pos)
     }
 
     /// A look from outside.
-    pub(crate) fn info(&self, config: &crate::TcpConfig, local: SocketAddr, remote: SocketAddr) -> ConnInfo {
-        let _ = (config, local, remote);
-        todo!()
+    pub(crate) fn info(&self, config: &TcpConfig, local: SocketAddr, remote: SocketAddr) -> ConnInfo {
+        let queued = self.snd.queued();
+        let space = if self.takes_segments() {
+            u64::from(config.send_buffer_octets).saturating_sub(queued)
+        } else {
+            0
+        };
+        ConnInfo {
+            local,
+            remote,
+            emss: self.emss as usize,
+            send_offset: self.snd.end - 1,
+            send_space: space as usize,
+            unacknowledged: queued,
+            frontier: self.rcv.fin.unwrap_or(self.rcv.nxt).min(self.rcv.nxt) - 1,
+            srtt_us: self.rtt.srtt_us(),
+            cwnd: self.congestion.cwnd(),
+            retransmits: self.retransmits,
+        }
     }
+}
+
+/// Payload of a segment of `mss` octets beside the options that every segment has (RFC 6691).
+pub(super) fn payload_of(mss: u16, timestamps: bool) -> u32 {
+    u32::from(mss) - if timestamps { 12.min(u32::from(mss) - 1) } else { 0 }
+}
+
+/// The smallest shift with which a window fits its field (RFC 7323 section 2.3), rounding up included.
+pub(super) fn window_shift(octets: u32) -> u8 {
+    (0..14).find(|shift| octets >> shift < u32::from(u16::MAX)).unwrap_or(14)
 }

@@ -1,0 +1,244 @@
+//! A segment arrives (RFC 9293 section 3.10.7.4, RFC 5961, RFC 7323 section 5).
+
+use dp::Mbuf;
+
+use super::ctx::Ctx;
+use super::header::{Flags, TcpHeader};
+use super::tcb::{Fin, Pending, State, Tcb};
+use crate::{CloseReason, Duration};
+
+/// Answers to unacceptable segments for each second and connection (RFC 5961 section 7).
+const CHALLENGES_PER_SECOND: u32 = 64;
+
+/// TS.Recent is not compared with when older than this (RFC 7323 section 5.5).
+const TS_RECENT_LIFE: Duration = Duration::from_secs(24 * 24 * 3600);
+
+/// What became of a segment.
+#[derive(Debug, PartialEq, Eq)]
+#[must_use]
+pub(crate) enum Verdict {
+    /// Taken in or dropped; answers, if any, wait in [`Tcb::next_transmission`].
+    Done,
+    /// Send this RST; the connection stays.
+    Reset(TcpHeader),
+    /// TIME-WAIT, and this SYN may start a new connection: forget this block and treat the SYN as one for the
+    /// listener (RFC 9293 section 3.10.7.4, RFC 6191). If there is none, keep the block.
+    Reopen,
+}
+
+impl Tcb {
+    /// A segment with a good checksum. `payload` holds exactly the payload; it may be empty, or a chain.
+    pub(crate) fn on_segment(&mut self, ctx: &mut Ctx<'_>, header: &TcpHeader, payload: Mbuf) -> Verdict {
+        match self.state {
+            // The connection is known to nobody any more, its own RST may be on the way.
+            State::Closed => return header.reset(payload.len()).map_or(Verdict::Done, Verdict::Reset),
+            State::SynSent => return self.on_segment_in_syn_sent(ctx, header),
+            State::SynReceived if self.is_syn_again(header) => {
+                // Lost SYN-ACK. The SYN-ACK of a simultaneous open goes on, as the ACK it contains.
+                if header.ack.is_none() {
+                    self.pending |= Pending::SYN;
+                    return Verdict::Done;
+                }
+            }
+            State::TimeWait if self.may_reopen(header) => return Verdict::Reopen,
+            _ => {}
+        }
+        self.on_segment_synchronized(ctx, header, payload)
+    }
+
+    fn on_segment_synchronized(&mut self, ctx: &mut Ctx<'_>, header: &TcpHeader, payload: Mbuf) -> Verdict {
+        let flags = header.flags;
+        let syn_ack_again = self.state == State::SynReceived && self.is_syn_again(header);
+        // The payload of a SYN stands one further; ours acknowledges the SYN alone, so that it comes again.
+        let pos = self.rcv.space.pos(header.seq, self.rcv.nxt) + i64::from(syn_ack_again);
+        let octets = if syn_ack_again { 0 } else { payload.len() };
+
+        if self.is_old_by_timestamp(ctx, header) {
+            self.challenge(ctx);
+            return Verdict::Done;
+        }
+        let len = octets + usize::from(flags.contains(Flags::FIN));
+        if !self.is_acceptable(pos, len) {
+            self.on_unacceptable(ctx, header, pos, octets);
+            return Verdict::Done;
+        }
+        if flags.contains(Flags::RST) {
+            self.on_reset(ctx, pos);
+            return Verdict::Done;
+        }
+        if flags.contains(Flags::SYN) && !syn_ack_again {
+            self.challenge(ctx);
+            return Verdict::Done;
+        }
+        self.on_alive(ctx);
+        if let Some((value, _)) = header.options.timestamps
+            && self.agreed.timestamps
+            && pos <= self.last_ack_sent as i64
+            && value.wrapping_sub(self.ts_recent) as i32 >= 0
+        {
+            self.ts_recent = value;
+            self.ts_recent_at = ctx.now;
+        }
+
+        let Some(ack) = header.ack else { return Verdict::Done };
+        let ack = self.snd_space.pos(ack, self.snd.una);
+        if self.state == State::SynReceived {
+            if ack != 1 || self.snd.nxt == 0 {
+                return header.reset(octets).map_or(Verdict::Done, Verdict::Reset);
+            }
+            self.establish(ctx, header);
+            if syn_ack_again {
+                self.pending |= Pending::ACK;
+            }
+            self.pending.remove(Pending::SYN);
+        }
+        // RFC 5961 section 5.2: neither what was never sent nor what is too old.
+        let oldest = self.snd.una as i64 - self.window.max as i64;
+        if ack > self.snd.nxt as i64 || ack < oldest {
+            self.challenge(ctx);
+            return Verdict::Done;
+        }
+        self.on_ack(ctx, header, ack.max(0) as u64, pos, len);
+
+        if matches!(self.state, State::Established | State::FinWait1 | State::FinWait2) {
+            self.on_payload(ctx, flags.contains(Flags::FIN), pos, octets, payload);
+        } else if self.state == State::TimeWait && flags.contains(Flags::FIN) {
+            self.pending |= Pending::ACK;
+        }
+        self.arm_resend(ctx);
+        Verdict::Done
+    }
+
+    /// Hands up what is new, takes the FIN when the frontier reaches it, and decides when to acknowledge.
+    fn on_payload(&mut self, ctx: &mut Ctx<'_>, fin: bool, pos: i64, octets: usize, payload: Mbuf) {
+        if octets > 0 {
+            let arrival = self.rcv.take(ctx, pos, payload);
+            if arrival.advanced {
+                self.unacked_segments += 1;
+                self.unacked_octets = self.unacked_octets.saturating_add(octets as u32);
+            }
+            let enough = self.unacked_segments >= 2 || self.unacked_octets >= 2 * u32::from(self.birth.mss);
+            if arrival.urgent || enough {
+                self.pending |= Pending::ACK;
+            } else if self.timers.delayed_ack.is_none() {
+                self.timers.delayed_ack = Some(ctx.now + ctx.config.delayed_ack);
+            }
+        }
+        let end = pos + octets as i64;
+        if fin {
+            self.pending |= Pending::ACK;
+            if end >= self.rcv.nxt as i64 && end <= self.rcv.edge as i64 {
+                self.rcv.take_fin(end as u64);
+            }
+        }
+        if self.rcv.is_finished() {
+            self.on_peer_closed(ctx);
+        }
+    }
+
+    /// The peer's FIN was reached in order.
+    fn on_peer_closed(&mut self, ctx: &mut Ctx<'_>) {
+        self.rcv.forget_ranges(ctx.reorder);
+        self.pending |= Pending::ACK;
+        ctx.peer_closed();
+        match self.state {
+            State::Established => self.state = State::CloseWait,
+            State::FinWait1 => self.state = State::Closing,
+            State::FinWait2 => self.enter_time_wait(ctx),
+            _ => {}
+        }
+    }
+
+    /// Our FIN was acknowledged.
+    pub(super) fn on_fin_acked(&mut self, ctx: &mut Ctx<'_>) {
+        self.fin = Fin::Acked;
+        match self.state {
+            State::FinWait1 => self.state = State::FinWait2,
+            State::Closing => self.enter_time_wait(ctx),
+            State::LastAck => self.terminate(ctx, CloseReason::Graceful, false),
+            _ => {}
+        }
+    }
+
+    /// RFC 9293 table 6, by overlap. A window's right edge itself is acceptable for a segment without length: a
+    /// sender that filled our window acknowledges from there.
+    fn is_acceptable(&self, pos: i64, len: usize) -> bool {
+        let (nxt, edge) = (self.rcv.nxt as i64, self.rcv.edge as i64);
+        if pos == nxt {
+            // With a zero window the octets are refused, but the acknowledgement counts.
+            return true;
+        }
+        match len {
+            0 => nxt < pos && pos <= edge,
+            len => pos < edge && pos + len as i64 > nxt,
+        }
+    }
+
+    fn on_unacceptable(&mut self, ctx: &mut Ctx<'_>, header: &TcpHeader, pos: i64, octets: usize) {
+        if header.flags.contains(Flags::RST) {
+            return;
+        }
+        if pos < self.rcv.nxt as i64 {
+            // The peer is there: a duplicate, or a probe of ours or of the window.
+            self.on_alive(ctx);
+            ctx.counters.rx_duplicate_octets += octets as u64;
+            if octets > 0 {
+                self.rcv.report_duplicate(pos, octets);
+            }
+        }
+        if self.state == State::TimeWait && header.flags.contains(Flags::FIN) {
+            self.timers.time_wait = Some(ctx.now + ctx.config.time_wait);
+        }
+        self.challenge(ctx);
+    }
+
+    /// An acceptable RST: exactly at the frontier it counts, elsewhere in the window it is questioned
+    /// (RFC 5961 section 3.2).
+    fn on_reset(&mut self, ctx: &mut Ctx<'_>, pos: i64) {
+        if pos != self.rcv.nxt as i64 {
+            return self.challenge(ctx);
+        }
+        let reason = match self.state {
+            State::SynReceived => CloseReason::Refused,
+            _ => CloseReason::Reset,
+        };
+        self.terminate(ctx, reason, false);
+    }
+
+    /// An ACK in answer to what should not be, but not too often.
+    fn challenge(&mut self, ctx: &Ctx<'_>) {
+        let (since, count) = &mut self.challenges;
+        if ctx.now >= *since + Duration::from_secs(1) {
+            (*since, *count) = (ctx.now, 0);
+        }
+        *count += 1;
+        if *count <= CHALLENGES_PER_SECOND {
+            self.pending |= Pending::ACK;
+        }
+    }
+
+    fn is_syn_again(&self, header: &TcpHeader) -> bool {
+        header.flags.contains(Flags::SYN)
+            && !header.flags.contains(Flags::RST)
+            && header.seq == self.rcv.space.seq(0)
+    }
+
+    /// PAWS (RFC 7323 section 5.2). A segment without timestamps passes, as with most stacks.
+    fn is_old_by_timestamp(&self, ctx: &Ctx<'_>, header: &TcpHeader) -> bool {
+        let Some((value, _)) = header.options.timestamps else { return false };
+        self.agreed.timestamps
+            && !header.flags.contains(Flags::RST)
+            && (value.wrapping_sub(self.ts_recent) as i32) < 0
+            && ctx.now < self.ts_recent_at + TS_RECENT_LIFE
+    }
+
+    /// Whether this SYN is certainly younger than the connection in TIME-WAIT (RFC 6191).
+    fn may_reopen(&self, header: &TcpHeader) -> bool {
+        if !header.flags.contains(Flags::SYN) || header.flags.contains(Flags::RST) || header.ack.is_some() {
+            return false;
+        }
+        let by_time = header.options.timestamps.filter(|_| self.agreed.timestamps);
+        by_time.is_some_and(|(value, _)| (value.wrapping_sub(self.ts_recent) as i32) > 0)
+            || self.rcv.space.pos(header.seq, self.rcv.nxt) > self.rcv.nxt as i64
+    }
+}

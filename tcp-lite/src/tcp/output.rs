@@ -1,0 +1,251 @@
+//! What is sent next (RFC 9293 section 3.10.8 and the sending half of 3.7, RFC 5681 section 3).
+//!
+//! [`Tcb::next_transmission`] looks, [`Tcb::sent`] books: in between the stack builds the frame, and may fail.
+
+use super::congestion::CongestionControl;
+use super::ctx::Ctx;
+use super::header::{Flags, HEADER_OCTETS, MAX_HEADER_OCTETS, Options, TcpHeader, sack_room};
+use super::recovery::Phase;
+use super::send::SegmentKey;
+use super::tcb::{Fin, Pending, State, Tcb};
+
+/// A segment to put on the wire, and to report with [`Tcb::sent`] when it was.
+#[derive(Debug)]
+pub(crate) struct Transmission {
+    /// Header to emit.
+    pub(crate) header: TcpHeader,
+    /// Payload: a segment of [`SegmentSlab`](super::SegmentSlab), whole.
+    pub(crate) payload: Option<SegmentKey>,
+    kind: Kind,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Reset,
+    Syn,
+    Fresh,
+    Repair,
+    Fin,
+    Probe,
+    Ack,
+}
+
+impl Tcb {
+    /// Whether [`next_transmission`](Self::next_transmission) may have something. May say yes in vain, never no.
+    pub(crate) fn wants_transmit(&self) -> bool {
+        let now = Pending::SYN | Pending::ACK | Pending::RST | Pending::PROBE;
+        self.pending.intersects(now)
+            || self.snd.lost_octets > 0 && (self.cwnd_allows() || self.snd.repair == self.snd.head)
+            || self.snd.unsent.is_some() && self.cwnd_allows() && self.snd.nxt < self.window.edge
+            || self.is_fin_next()
+    }
+
+    /// What is to be sent next. Asking changes nothing but cuts of an oversized segment; asking again without
+    /// [`sent`](Self::sent) gives the same.
+    pub(crate) fn next_transmission(&mut self, ctx: &mut Ctx<'_>) -> Option<Transmission> {
+        if self.pending.contains(Pending::RST) {
+            return Some(self.bare(ctx, Kind::Reset, self.snd.nxt, Flags::RST));
+        }
+        if matches!(self.state, State::SynSent | State::SynReceived) {
+            if self.pending.contains(Pending::SYN) {
+                return Some(self.bare(ctx, Kind::Syn, 0, Flags::SYN));
+            }
+            let answers = self.state == State::SynReceived && self.pending.contains(Pending::ACK);
+            return answers.then(|| self.bare(ctx, Kind::Ack, self.snd.nxt, Flags::empty()));
+        }
+        // SACK blocks may find no room beside data: they go ahead.
+        let ack = self.pending.contains(Pending::ACK);
+        if ack && self.agreed.sack && self.rcv.has_sack_blocks() {
+            return Some(self.bare(ctx, Kind::Ack, self.snd.nxt, Flags::empty()));
+        }
+        if let Some(key) = self.repairable(ctx) {
+            return Some(self.data(ctx, Kind::Repair, key));
+        }
+        if let Some(key) = self.sendable(ctx) {
+            return Some(self.data(ctx, Kind::Fresh, key));
+        }
+        if self.is_fin_next() {
+            return Some(self.bare(ctx, Kind::Fin, self.snd.end, Flags::FIN));
+        }
+        if self.pending.contains(Pending::PROBE) {
+            // An old sequence number makes the peer answer, and carries nothing (section 3.8.4).
+            return Some(self.bare(ctx, Kind::Probe, self.snd.una.saturating_sub(1), Flags::empty()));
+        }
+        ack.then(|| self.bare(ctx, Kind::Ack, self.snd.nxt, Flags::empty()))
+    }
+
+    /// `transmission`, the last that [`next_transmission`](Self::next_transmission) gave, went out.
+    /// Counts `tx_segments`, `tx_retransmits`, `tx_acks`, `tx_resets`.
+    pub(crate) fn sent(&mut self, ctx: &mut Ctx<'_>, transmission: &Transmission) {
+        let Transmission { header, payload, kind } = transmission;
+        ctx.counters.tx_segments += 1;
+        match kind {
+            Kind::Reset => {
+                ctx.counters.tx_resets += 1;
+                self.pending = Pending::empty();
+                return;
+            }
+            Kind::Syn => {
+                self.pending.remove(Pending::SYN);
+                self.snd.nxt = self.snd.nxt.max(1);
+                self.timers.syn_sends = self.timers.syn_sends.saturating_add(1);
+                if self.timers.syn_sends > 1 {
+                    ctx.counters.tx_retransmits += 1;
+                    self.retransmits += 1;
+                }
+            }
+            Kind::Fresh => {
+                if self.snd.in_flight() == 0 {
+                    self.timers.progress = ctx.now;
+                }
+                self.snd.on_sent(ctx.segments, ctx.now);
+                self.pending.remove(Pending::CUT);
+            }
+            Kind::Repair => {
+                ctx.counters.tx_retransmits += 1;
+                self.retransmits += 1;
+                if let Some(key) = *payload {
+                    self.snd.on_repaired(ctx.segments, key, ctx.now);
+                }
+            }
+            Kind::Fin => {
+                if self.snd.nxt > self.snd.end {
+                    ctx.counters.tx_retransmits += 1;
+                    self.retransmits += 1;
+                } else if self.snd.in_flight() == 0 {
+                    self.timers.progress = ctx.now;
+                }
+                self.fin = Fin::Sent;
+                self.snd.nxt = self.snd.end + 1;
+            }
+            Kind::Probe => self.pending.remove(Pending::PROBE),
+            Kind::Ack => ctx.counters.tx_acks += 1,
+        }
+        self.timers.last_sent = ctx.now;
+        if header.ack.is_some() {
+            self.on_ack_sent(header);
+        }
+        self.arm_resend(ctx);
+    }
+
+    /// Whatever has an ACK acknowledges; but while there are SACK blocks to tell, only what tells them.
+    fn on_ack_sent(&mut self, header: &TcpHeader) {
+        if !header.flags.contains(Flags::SYN) {
+            self.rcv.on_window_sent(header.window);
+        }
+        self.last_ack_sent = self.rcv.nxt;
+        self.unacked_segments = 0;
+        self.unacked_octets = 0;
+        self.timers.delayed_ack = None;
+        if !header.options.sack.is_empty() {
+            self.rcv.on_sack_sent();
+        } else if self.agreed.sack && self.rcv.has_sack_blocks() {
+            return;
+        }
+        self.pending.remove(Pending::ACK);
+    }
+
+    /// Octets in flight leave room in the congestion window: for a whole segment, since that is the unit.
+    fn cwnd_allows(&self) -> bool {
+        // Without SACK each duplicate acknowledgement says that one segment left the network.
+        let counts = !self.agreed.sack && self.recovery.phase != Phase::Loss;
+        let left = if counts { u64::from(self.recovery.dup_acks) * u64::from(self.emss) } else { 0 };
+        self.snd.pipe().saturating_sub(left) < u64::from(self.congestion.cwnd())
+    }
+
+    fn is_fin_next(&self) -> bool {
+        self.fin == Fin::Due
+            && self.snd.unsent.is_none()
+            && self.snd.lost_octets == 0
+            && !matches!(self.state, State::SynReceived | State::SynSent | State::Closed | State::TimeWait)
+    }
+
+    /// The next lost segment, when it may be sent again. The oldest always may.
+    fn repairable(&mut self, ctx: &mut Ctx<'_>) -> Option<SegmentKey> {
+        let key = self.snd.next_repair(ctx.segments)?;
+        self.fit_emss(ctx, key)?;
+        let oldest = self.snd.head == Some(key);
+        let fits = ctx.segments.get(key).end() <= self.window.edge && self.cwnd_allows();
+        (oldest || fits).then_some(key)
+    }
+
+    /// The next segment never sent, when congestion and the peer's window allow.
+    fn sendable(&mut self, ctx: &mut Ctx<'_>) -> Option<SegmentKey> {
+        let key = self.snd.unsent.filter(|_| self.cwnd_allows())?;
+        self.fit_emss(ctx, key)?;
+        let segment = ctx.segments.get(key);
+        if segment.end() <= self.window.edge {
+            return Some(key);
+        }
+        // Silly window avoidance by segment: wait, until the persist timer says that it does not help.
+        let room = self.window.edge.saturating_sub(segment.pos) as u32;
+        let cut = self.pending.contains(Pending::CUT) && self.snd.split(ctx.segments, key, room);
+        ctx.counters.tx_cut_by_persist += u64::from(cut);
+        cut.then_some(key)
+    }
+
+    /// Cuts a segment that EMSS no longer allows. `None` when it could not be cut now.
+    fn fit_emss(&mut self, ctx: &mut Ctx<'_>, key: SegmentKey) -> Option<()> {
+        if ctx.segments.get(key).len > self.emss {
+            if !self.snd.split(ctx.segments, key, self.emss) {
+                ctx.counters.tx_no_mbuf += 1;
+                return None;
+            }
+            ctx.counters.tx_cut_by_emss += 1;
+        }
+        Some(())
+    }
+
+    fn data(&self, ctx: &Ctx<'_>, kind: Kind, key: SegmentKey) -> Transmission {
+        let segment = ctx.segments.get(key);
+        let last = segment.next.is_none();
+        let flags = if last { Flags::PSH } else { Flags::empty() };
+        // EMSS has room for the fixed options; what the payload leaves over may hold SACK blocks.
+        let spare = self.emss.saturating_sub(segment.len) as usize;
+        let header = self.header(ctx, segment.pos, flags, spare);
+        Transmission { header, payload: Some(key), kind }
+    }
+
+    fn bare(&self, ctx: &Ctx<'_>, kind: Kind, pos: u64, flags: Flags) -> Transmission {
+        let spare = if kind == Kind::Ack { MAX_HEADER_OCTETS } else { 0 };
+        Transmission { header: self.header(ctx, pos, flags, spare), payload: None, kind }
+    }
+
+    fn header(&self, ctx: &Ctx<'_>, pos: u64, flags: Flags, spare_octets: usize) -> TcpHeader {
+        let syn = flags.contains(Flags::SYN);
+        let options = if syn {
+            self.syn_options(ctx)
+        } else {
+            let fixed = if self.agreed.timestamps { 12 } else { 0 };
+            let spare = spare_octets.min(MAX_HEADER_OCTETS - HEADER_OCTETS - fixed);
+            let blocks = if self.agreed.sack { sack_room(spare) } else { 0 };
+            let sack = self.rcv.sack_blocks(ctx.reorder, blocks);
+            Options { timestamps: self.timestamps(ctx), sack, ..Options::default() }
+        };
+        // The window of a SYN is not scaled (RFC 7323 section 2.2).
+        let window = match syn {
+            true => ctx.config.recv_window_octets.min(u32::from(u16::MAX)) as u16,
+            false => self.rcv_window(ctx),
+        };
+        TcpHeader {
+            src_port: self.birth.local_port,
+            dst_port: self.birth.remote_port,
+            seq: self.snd_space.seq(pos),
+            ack: (!self.is_peer_unknown()).then(|| self.rcv.space.seq(self.rcv.nxt)),
+            flags,
+            window: if flags.contains(Flags::RST) { 0 } else { window },
+            options,
+        }
+    }
+
+    /// Only while our SYN is the first segment of all there is nothing to acknowledge.
+    fn is_peer_unknown(&self) -> bool {
+        self.state == State::SynSent
+    }
+
+    /// TSval and TSecr of a segment sent now, if they were agreed on. The clock ticks in milliseconds.
+    pub(super) fn timestamps(&self, ctx: &Ctx<'_>) -> Option<(u32, u32)> {
+        let value = self.birth.timestamp_offset.wrapping_add(ctx.now.total_millis() as u32);
+        self.agreed.timestamps.then_some((value, self.ts_recent))
+    }
+}

@@ -1,0 +1,119 @@
+//! Round-trip time and retransmission timeout, in microseconds (RFC 6298).
+//!
+//! Karn's rule is the caller's: it feeds only samples that are unambiguous (a segment sent once, or a timestamp).
+
+use crate::facade::Duration;
+
+/// Estimator and timeout of one connection.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct RttEstimator {
+    /// Eight times the smoothed RTT, so that small RTTs lose nothing by division; 0: no sample yet.
+    srtt8_us: u64,
+    /// Four times the variation.
+    rttvar4_us: u64,
+    /// Timeout before backoff, not clamped.
+    base_us: u64,
+    min_us: u64,
+    max_us: u64,
+    backoff: u32,
+}
+
+impl RttEstimator {
+    /// No sample yet: the timeout is `initial` (RFC 6298 section 2.1).
+    pub(super) fn new(initial: Duration, min: Duration, max: Duration) -> Self {
+        Self {
+            srtt8_us: 0,
+            rttvar4_us: 0,
+            base_us: initial.total_micros(),
+            min_us: min.total_micros(),
+            max_us: max.total_micros().max(1),
+            backoff: 0,
+        }
+    }
+
+    /// An unambiguous measurement; ends backoff (RFC 6298 sections 2.2, 2.3, 5.7).
+    pub(super) fn sample(&mut self, rtt_us: u64) {
+        let rtt_us = rtt_us.clamp(1, self.max_us);
+        if self.srtt8_us == 0 {
+            self.srtt8_us = rtt_us * 8;
+            self.rttvar4_us = rtt_us * 2;
+        } else {
+            let error = rtt_us.abs_diff(self.srtt8_us / 8);
+            self.rttvar4_us = self.rttvar4_us - self.rttvar4_us / 4 + error;
+            self.srtt8_us = self.srtt8_us - self.srtt8_us / 8 + rtt_us;
+        }
+        self.base_us = self.srtt8_us / 8 + self.rttvar4_us.max(1);
+        self.backoff = 0;
+    }
+
+    /// The timer expired: double (RFC 6298 section 5.5).
+    pub(super) fn back_off(&mut self) {
+        self.backoff = (self.backoff + 1).min(32);
+    }
+
+    /// The timeout now.
+    pub(super) fn rto(&self) -> Duration {
+        self.after(self.backoff)
+    }
+
+    /// The timeout doubled `doublings` times rather than as often as it expired.
+    pub(super) fn after(&self, doublings: u32) -> Duration {
+        let base_us = self.base_us.max(self.min_us);
+        let doubled_us = u128::from(base_us) << doublings.min(32);
+        Duration::from_micros(doubled_us.min(u128::from(self.max_us)) as u64)
+    }
+
+    /// Smoothed RTT; 0 before the first sample.
+    pub(super) fn srtt_us(&self) -> u32 {
+        (self.srtt8_us / 8).min(u64::from(u32::MAX)) as u32
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn estimator() -> RttEstimator {
+        RttEstimator::new(Duration::from_secs(1), Duration::from_millis(50), Duration::from_secs(60))
+    }
+
+    #[test]
+    fn the_timeout_doubles_up_to_its_ceiling_and_a_sample_ends_that() {
+        let mut rtt = estimator();
+        let mut seen = Vec::new();
+        for _ in 0..8 {
+            seen.push(rtt.rto().total_millis());
+            rtt.back_off();
+        }
+        assert_eq!(seen, [1000, 2000, 4000, 8000, 16_000, 32_000, 60_000, 60_000]);
+        for _ in 0..100 {
+            rtt.back_off();
+        }
+        assert_eq!(rtt.rto().total_millis(), 60_000);
+        rtt.sample(100_000);
+        assert_eq!(rtt.rto().total_millis(), 300, "SRTT + 4 * SRTT / 2");
+    }
+
+    #[test]
+    fn the_floor_holds_and_small_round_trips_are_not_lost_by_rounding() {
+        let mut rtt = estimator();
+        for _ in 0..200 {
+            rtt.sample(7);
+        }
+        assert_eq!((rtt.srtt_us(), rtt.rto().total_millis()), (7, 50));
+        for _ in 0..200 {
+            rtt.sample(3);
+        }
+        assert_eq!(rtt.srtt_us(), 3);
+    }
+
+    #[test]
+    fn the_variation_follows_rfc_6298() {
+        let mut rtt = estimator();
+        rtt.sample(100_000);
+        rtt.sample(200_000);
+        // SRTT = 7/8 * 100 + 1/8 * 200 = 112.5 ms, RTTVAR = 3/4 * 50 + 1/4 * 100 = 62.5 ms.
+        assert_eq!(rtt.srtt_us(), 112_500);
+        assert_eq!(rtt.rto().total_micros(), 112_500 + 4 * 62_500);
+    }
+}

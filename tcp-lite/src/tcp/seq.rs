@@ -1,0 +1,46 @@
+//! Sequence numbers as 64-bit positions.
+//!
+//! Everything inside works on positions: 0 is the SYN, 1 the first octet of the stream, and the FIN follows the
+//! last. They never wrap, so that comparing is comparing; 32-bit numbers exist on the wire only.
+
+use crate::facade::TcpSeqNumber;
+
+/// One direction's numbering.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct SeqSpace {
+    isn: i32,
+}
+
+impl SeqSpace {
+    /// Numbering from this initial sequence number on.
+    pub(super) fn new(isn: TcpSeqNumber) -> Self {
+        Self { isn: isn.0 }
+    }
+
+    /// The sequence number of a position.
+    pub(super) fn seq(self, pos: u64) -> TcpSeqNumber {
+        TcpSeqNumber(self.isn.wrapping_add(pos as i32))
+    }
+
+    /// The position nearest to `near` that has this sequence number; may be negative (before the SYN).
+    pub(super) fn pos(self, seq: TcpSeqNumber, near: u64) -> i64 {
+        near as i64 + i64::from(seq.0.wrapping_sub(self.seq(near).0))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn positions_survive_any_number_of_wraps() {
+        let space = SeqSpace::new(TcpSeqNumber(-2));
+        assert_eq!(space.seq(3), TcpSeqNumber(1));
+        for near in [0_u64, 1, 0x7fff_ffff, 0x1_0000_0001, 0x123_4567_89ab] {
+            for delta in [-0x7fff_ffff_i64, -5, 0, 5, 0x7fff_ffff] {
+                let pos = near as i64 + delta;
+                assert_eq!(space.pos(space.seq(pos as u64), near), pos);
+            }
+        }
+    }
+}
