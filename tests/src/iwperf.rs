@@ -1,7 +1,7 @@
 //! `iwperf`'s command line and its results, as its users see them: programs, options, a JSON file.
 
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
@@ -134,6 +134,28 @@ pub fn serve<S: AsRef<str>>(
     let args = args.into_iter().map(|arg| arg.as_ref().to_owned());
     let mut server = iwperf(namespace, args.chain(net.args()))?.spawn()?;
     server.wait_for("istening", START_TIMEOUT)?;
+    Ok(server)
+}
+
+/// Starts a server on the listening side of a vhost-user socket, and waits until the socket is there. The link comes
+/// up with the client.
+///
+/// # Errors
+/// When it does not get that far.
+pub fn serve_vhost<S: AsRef<str>>(
+    socket: &Path,
+    ip: &str,
+    mtu: u16,
+    args: impl IntoIterator<Item = S>,
+) -> Result<Process> {
+    let args = args.into_iter().map(|arg| arg.as_ref().to_owned());
+    let mut server = iwperf(None, args.chain(Net::vhost(socket, ip, mtu).args()))?.spawn()?;
+    let started = Instant::now();
+    while !socket.exists() {
+        ensure!(server.is_running()?, "the server ended: {}", server.text());
+        ensure!(started.elapsed() < START_TIMEOUT, "the server makes no socket: {}", server.text());
+        std::thread::sleep(Duration::from_millis(10));
+    }
     Ok(server)
 }
 

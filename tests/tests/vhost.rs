@@ -2,10 +2,8 @@
 //! and without markers, every octet checked at its target. Needs neither root nor hugepages.
 
 use std::process::ExitCode;
-use std::time::{Duration, Instant};
 
-use tests::ensure;
-use tests::iwperf::{Net, START_TIMEOUT, Test, client, conclude, iwperf};
+use tests::iwperf::{Net, Test, client, conclude, serve_vhost};
 use tests::lab::{Need, Result, Scratch, Suite};
 
 fn main() -> ExitCode {
@@ -29,15 +27,7 @@ fn main() -> ExitCode {
 fn run(test: Test, [server_ip, client_ip]: [&str; 2], mtu: u16, options: &[&str]) -> Result<()> {
     let scratch = Scratch::new()?;
     let (socket, json) = (scratch.file("vhost.sock"), scratch.file("result.json"));
-    let args: Vec<String> = ["server", "--validate"].iter().chain(options).map(|s| (*s).to_owned()).collect();
-    let mut server =
-        iwperf(None, args.into_iter().chain(Net::vhost(&socket, server_ip, mtu).args()))?.spawn()?;
-    let started = Instant::now();
-    while !socket.exists() {
-        ensure!(server.is_running()?, "the server ended: {}", server.text());
-        ensure!(started.elapsed() < START_TIMEOUT, "the server makes no socket: {}", server.text());
-        std::thread::sleep(Duration::from_millis(10));
-    }
+    let server = serve_vhost(&socket, server_ip, mtu, ["server", "--validate"].iter().chain(options))?;
     let net = Net::virtio_user(&socket, client_ip, mtu);
     let client = client(None, test, server_ip, &net, &json)?.args(options).spawn()?;
     conclude(client, server, &json)?;

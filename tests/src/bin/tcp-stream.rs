@@ -80,8 +80,31 @@ fn run(options: &Options) -> Result<Report> {
 
 #[cfg(feature = "dpdk")]
 fn over_device(options: &Options, task: &Task, vdev: &str, ip: &str) -> Result<Report> {
-    let _ = (options, task, vdev, ip);
-    Err(tests::lab_error!("not yet"))
+    use dp::dpdk::{DeviceConfig, PortSpec, open};
+    use dp::eal::{Eal, EalConfig};
+    use tests::lab_error;
+
+    let address = ip.parse().map_err(|()| lab_error!("{ip} is no ADDR/LEN"))?;
+    let eal = Eal::start(&EalConfig::ordinary(256)).map_err(|error| lab_error!("{error}"))?;
+    let config = DeviceConfig { mtu: options.mtu, ..DeviceConfig::default() };
+    let ports =
+        open(eal, &PortSpec::Vdev(vdev.to_owned()), &config).map_err(|error| lab_error!("{error}"))?;
+    let mut port = ports.into_iter().next().ok_or_else(|| lab_error!("{vdev} has no queue"))?;
+    println!("started");
+    if let Some(file) = &options.wait_for {
+        wait_for(file, task.limit)?;
+    }
+    tests::stream::lite::run(port.as_mut(), address, task, || println!("ready"))
+}
+
+#[cfg(feature = "dpdk")]
+fn wait_for(file: &std::path::Path, limit: Duration) -> Result<()> {
+    let started = std::time::Instant::now();
+    while !file.exists() {
+        tests::ensure!(started.elapsed() < limit, "{} has not appeared", file.display());
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    Ok(())
 }
 
 #[cfg(not(feature = "dpdk"))]

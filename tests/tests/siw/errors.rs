@@ -64,7 +64,7 @@ fn server_is_killed(rig: &Rig) -> Result<()> {
 }
 
 fn client_is_killed(rig: &Rig) -> Result<()> {
-    let server = serve(Some(&rig.namespace), &rig.net(), ["server"])?;
+    let server = serve(Some(&rig.namespace), &rig.net(), ["server", "--test", "send-bw", "-D", "40"])?;
     let _client = rig.siw.run(TEST_TIMEOUT, ["ib_send_bw", "-R", "-F", "-D", "40", OURS]).spawn()?;
     let_it_run();
     kill_in_machine(rig)?;

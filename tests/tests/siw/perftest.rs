@@ -104,7 +104,9 @@ fn siw_serves(rig: &Rig, test: Test, options: &[&str]) -> Result<()> {
 }
 
 fn siw_connects(rig: &Rig, test: Test, options: &[&str]) -> Result<()> {
-    let server = serve(Some(&rig.namespace), &rig.net(), ["server"].iter().chain(options))?;
+    let shape = shape(test);
+    let words = ["server", "--test", test.name()].into_iter().chain(shape.iter().map(String::as_str));
+    let server = serve(Some(&rig.namespace), &rig.net(), words.chain(options.iter().copied()))?;
     let mut tool = tool(test);
     tool.push(OURS.to_owned());
     let client = rig.siw.run(TEST_TIMEOUT, tool).spawn()?;

@@ -42,10 +42,8 @@ fn siw_serves(rig: &Rig, size: usize) -> Result<()> {
     let shape = shape(size);
     let argv = ["rping", "-s"].into_iter().chain(shape.iter().map(String::as_str));
     let server = rig.siw.serve(TEST_TIMEOUT, argv)?;
-    let client = iwperf(Some(&rig.namespace), ["ping", &host(THEIRS), "--validate"])?
-        .args(["-s", &size.to_string(), "-n", &ROUNDS.to_string()])
-        .args(rig.net().args())
-        .spawn()?;
+    let client = iwperf(Some(&rig.namespace), ["ping", &host(THEIRS)])?.args(&shape).args(rig.net().args());
+    let client = client.spawn()?;
     client
         .finish(TEST_TIMEOUT)
         .and_then(Ended::success)
@@ -56,8 +54,9 @@ fn siw_serves(rig: &Rig, size: usize) -> Result<()> {
 }
 
 fn siw_connects(rig: &Rig, size: usize) -> Result<()> {
-    let server = serve(Some(&rig.namespace), &rig.net(), ["pong", "--validate", "-s", &size.to_string()])?;
     let shape = shape(size);
+    let words = shape.iter().map(String::as_str);
+    let server = serve(Some(&rig.namespace), &rig.net(), ["pong"].iter().copied().chain(words))?;
     let argv = ["rping", "-c", "-a", OURS].into_iter().chain(shape.iter().map(String::as_str));
     let client = rig.siw.run(TEST_TIMEOUT, argv).spawn()?;
     let said = client
