@@ -47,7 +47,14 @@ pub struct Limits {
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { connections: 16_384, listeners: 64, backlog: 1024, neighbors: 1024, tx_segments: 32_768, events: 4096 }
+        Self {
+            connections: 16_384,
+            listeners: 64,
+            backlog: 1024,
+            neighbors: 1024,
+            tx_segments: 32_768,
+            events: 4096,
+        }
     }
 }
 
