@@ -6,6 +6,10 @@
 
 pub mod checksum;
 pub mod clock;
+#[cfg(dpdk)]
+pub mod dpdk;
+#[cfg(dpdk)]
+pub mod eal;
 pub mod link;
 pub mod mbuf;
 pub mod mempool;

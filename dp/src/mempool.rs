@@ -1,8 +1,10 @@
 //! Pools of packet buffers: fixed in number and size, shared by threads.
 //!
 //! A pool is named by a [`Mempool`], whichever backend holds the memory: the heap (`mempool/heap.rs`) or a DPDK
-//! mempool. Every buffer keeps its pool alive, so a pool may be dropped while buffers are still out.
+//! mempool (`mempool/dpdk.rs`). A pool may be dropped while buffers are still out: its memory stays until they are back.
 
+#[cfg(dpdk)]
+pub(crate) mod dpdk;
 pub(crate) mod heap;
 
 use std::fmt;
@@ -22,6 +24,9 @@ pub struct Mempool {
 pub(crate) enum Backend {
     /// In ordinary memory of this process.
     Heap(Arc<heap::Pool>),
+    /// In DPDK's memory.
+    #[cfg(dpdk)]
+    Dpdk(Arc<dpdk::Pool>),
 }
 
 impl Mempool {
@@ -42,6 +47,8 @@ impl Mempool {
     pub fn alloc(&self) -> Option<Mbuf> {
         match &self.backend {
             Backend::Heap(pool) => Some(Mbuf::from_raw(Raw::Heap(pool.alloc()?))),
+            #[cfg(dpdk)]
+            Backend::Dpdk(pool) => Some(Mbuf::from_raw(Raw::Dpdk(pool.alloc()?))),
         }
     }
 
@@ -49,6 +56,8 @@ impl Mempool {
     pub fn name(&self) -> &str {
         match &self.backend {
             Backend::Heap(pool) => pool.name(),
+            #[cfg(dpdk)]
+            Backend::Dpdk(pool) => pool.name(),
         }
     }
 
@@ -56,6 +65,8 @@ impl Mempool {
     pub fn data_octets(&self) -> usize {
         match &self.backend {
             Backend::Heap(pool) => pool.data_octets(),
+            #[cfg(dpdk)]
+            Backend::Dpdk(pool) => pool.data_octets(),
         }
     }
 
@@ -63,6 +74,8 @@ impl Mempool {
     pub fn capacity(&self) -> usize {
         match &self.backend {
             Backend::Heap(pool) => pool.capacity(),
+            #[cfg(dpdk)]
+            Backend::Dpdk(pool) => pool.capacity(),
         }
     }
 
@@ -70,6 +83,8 @@ impl Mempool {
     pub fn available(&self) -> usize {
         match &self.backend {
             Backend::Heap(pool) => pool.available(),
+            #[cfg(dpdk)]
+            Backend::Dpdk(pool) => pool.available(),
         }
     }
 
@@ -78,6 +93,8 @@ impl Mempool {
     pub fn exhausted(&self) -> u64 {
         match &self.backend {
             Backend::Heap(pool) => pool.exhausted(),
+            #[cfg(dpdk)]
+            Backend::Dpdk(pool) => pool.exhausted(),
         }
     }
 }

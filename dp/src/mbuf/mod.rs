@@ -11,6 +11,8 @@ mod model_tests;
 #[cfg(test)]
 mod tests;
 
+#[cfg(dpdk)]
+pub(crate) mod dpdk;
 mod external;
 pub(crate) mod heap;
 
@@ -72,6 +74,9 @@ pub struct Mbuf {
 pub(crate) enum Raw {
     /// Of a heap pool.
     Heap(heap::Chain),
+    /// Of a DPDK mempool.
+    #[cfg(dpdk)]
+    Dpdk(dpdk::Chain),
 }
 
 /// Evaluates one expression for whichever chain is inside.
@@ -79,21 +84,36 @@ macro_rules! each {
     ($raw:expr, $chain:ident => $result:expr) => {
         match $raw {
             Raw::Heap($chain) => $result,
+            #[cfg(dpdk)]
+            Raw::Dpdk($chain) => $result,
         }
     };
 }
 
 impl Mbuf {
     /// A view of all of `memory`, which is read-only and lives until the last view of it has gone, or `None` when
-    /// `pool` has no descriptor left. Meant to be chained behind a buffer with the headers.
+    /// `pool` has no descriptor left. Meant to be chained behind a buffer with the headers. A DPDK pool makes a copy
+    /// instead: devices reach DPDK's own memory only.
     pub fn external(pool: &Mempool, memory: ExtBuf) -> Option<Self> {
         match &pool.backend {
             Backend::Heap(pool) => Some(Self::from_raw(Raw::Heap(heap::Chain::external(pool, memory)?))),
+            #[cfg(dpdk)]
+            Backend::Dpdk(pool) => Some(Self::from_raw(Raw::Dpdk(dpdk::Chain::external(pool, &memory)?))),
         }
     }
 
     pub(crate) fn from_raw(raw: Raw) -> Self {
         Self { raw }
+    }
+
+    /// The DPDK chain inside, if it is one.
+    #[cfg(dpdk)]
+    #[inline]
+    pub(crate) fn as_dpdk(&self) -> Option<&dpdk::Chain> {
+        match &self.raw {
+            Raw::Dpdk(chain) => Some(chain),
+            Raw::Heap(_) => None,
+        }
     }
 
     /// Octets in all segments.
@@ -119,6 +139,8 @@ impl Mbuf {
     pub fn segments(&self) -> impl Iterator<Item = &[u8]> + Clone {
         match &self.raw {
             Raw::Heap(chain) => Segments::Heap(chain.segments()),
+            #[cfg(dpdk)]
+            Raw::Dpdk(chain) => Segments::Dpdk(chain.segments()),
         }
     }
 
@@ -185,6 +207,12 @@ impl Mbuf {
             (Raw::Heap(chain), Raw::Heap(tail)) => {
                 chain.chain(tail).map_err(|tail| Self { raw: Raw::Heap(tail) })
             }
+            #[cfg(dpdk)]
+            (Raw::Dpdk(chain), Raw::Dpdk(tail)) => {
+                chain.chain(tail).map_err(|tail| Self { raw: Raw::Dpdk(tail) })
+            }
+            #[cfg(dpdk)]
+            (Raw::Heap(_) | Raw::Dpdk(_), tail) => Err(Self { raw: tail }),
         }
     }
 
@@ -192,6 +220,8 @@ impl Mbuf {
     pub fn share(&self) -> Option<Self> {
         match &self.raw {
             Raw::Heap(chain) => Some(Self { raw: Raw::Heap(chain.share()?) }),
+            #[cfg(dpdk)]
+            Raw::Dpdk(chain) => Some(Self { raw: Raw::Dpdk(chain.share()?) }),
         }
     }
 
@@ -294,6 +324,8 @@ impl fmt::Debug for Mbuf {
 #[derive(Clone)]
 enum Segments<'a> {
     Heap(heap::Segments<'a>),
+    #[cfg(dpdk)]
+    Dpdk(dpdk::Segments<'a>),
 }
 
 impl<'a> Iterator for Segments<'a> {
@@ -303,6 +335,8 @@ impl<'a> Iterator for Segments<'a> {
     fn next(&mut self) -> Option<&'a [u8]> {
         match self {
             Self::Heap(segments) => segments.next(),
+            #[cfg(dpdk)]
+            Self::Dpdk(segments) => segments.next(),
         }
     }
 }

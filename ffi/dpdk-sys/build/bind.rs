@@ -18,7 +18,7 @@ const FUNCTIONS: &[&str] = &[
     "rte_thread_unregister",
     "rte_lcore_id",
     "rte_openlog_stream",
-    "rte_log_set_global_level",
+    "rte_log_set_global_level", "rte_log_cur_msg_loglevel",
     "fopencookie",
     "setvbuf",
     "pthread_atfork",
@@ -38,7 +38,7 @@ const FUNCTIONS: &[&str] = &[
     "rte_pktmbuf_alloc_bulk",
     "rte_pktmbuf_free",
     "rte_pktmbuf_free_seg",
-    "rte_pktmbuf_free_bulk",
+   
     "rte_pktmbuf_clone",
     "uwarp_pool_private",
     "uwarp_pool_common_count",

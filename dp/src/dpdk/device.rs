@@ -1,0 +1,315 @@
+//! Opening, configuring and closing a device.
+
+use std::collections::BTreeSet;
+use std::ffi::{CStr, CString};
+use std::mem::MaybeUninit;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use dpdk_sys as sys;
+
+use super::port::QueuePort;
+use super::{DeviceConfig, DeviceError, PortSpec, vdev};
+use crate::eal::{self, Eal};
+use crate::mempool::dpdk::Pool;
+use crate::{Offloads, Port, PortInfo};
+
+/// Ethernet header and a VLAN tag, octets.
+const L2_OCTETS: usize = 18;
+
+/// Devices that report a largest frame of 1518 octets and send and receive larger ones all the same: their MTU is ours.
+const UNDERSTATING: &[&str] = &["net_af_packet", "net_memif"];
+
+/// Devices that count nowhere that they had no buffer to receive into.
+const SILENT: &[&str] = &["net_vhost"];
+
+/// Devices that receive into chains of buffers without being asked, and do not say so.
+const SCATTERING: &[&str] = &["net_vhost"];
+
+/// Each offload of ours with DPDK's bit for it.
+const RX_OFFLOADS: &[(Offloads, u64)] = &[
+    (Offloads::RX_IPV4_CHECKSUM, sys::K_RX_IPV4_CKSUM),
+    (Offloads::RX_TCP_CHECKSUM, sys::K_RX_TCP_CKSUM),
+    (Offloads::RX_LRO, sys::K_RX_TCP_LRO),
+    (Offloads::RX_SCATTER, sys::K_RX_SCATTER),
+];
+const TX_OFFLOADS: &[(Offloads, u64)] = &[
+    (Offloads::TX_IPV4_CHECKSUM, sys::K_TX_IPV4_CKSUM),
+    (Offloads::TX_TCP_CHECKSUM, sys::K_TX_TCP_CKSUM),
+    (Offloads::TX_MULTI_SEGMENT, sys::K_TX_MULTI_SEGS),
+    (Offloads::TX_TSO, sys::K_TX_TCP_TSO),
+];
+
+/// The ports that are open, and the lock under which devices come and go.
+static OPEN: Mutex<BTreeSet<u16>> = Mutex::new(BTreeSet::new());
+
+fn lock() -> MutexGuard<'static, BTreeSet<u16>> {
+    OPEN.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A started device; stopped and closed when the last port lets go of it.
+pub(super) struct Device {
+    /// First, so that the device is closed before it lets go of the pool.
+    handle: Handle,
+    pub(super) port_id: u16,
+    pub(super) pool: Arc<Pool>,
+    /// Frames with more segments must be copied before they are sent.
+    pub(super) max_tx_segments: usize,
+    /// Longer frames cannot be sent, unless the device cuts them.
+    pub(super) max_frame_octets: usize,
+    /// Whether nobody but the port can tell that buffers ran out.
+    pub(super) silent_when_starved: bool,
+}
+
+/// A device that DPDK has probed, and that is ours alone.
+struct Handle {
+    port_id: u16,
+    /// The name of a virtual device, which is removed with the last port.
+    vdev: Option<CString>,
+    started: bool,
+}
+
+pub(super) fn open(
+    eal: Eal,
+    spec: &PortSpec,
+    config: &DeviceConfig,
+) -> Result<Vec<Box<dyn Port>>, DeviceError> {
+    if eal::is_forked() {
+        return Err(DeviceError::Forked);
+    }
+    let (name, handle) = probe(spec)?;
+    let (device, info) = setup(eal, name, handle, config)?;
+    let device = Arc::new(device);
+    Ok((0..config.queues)
+        .map(|queue| Box::new(QueuePort::new(Arc::clone(&device), queue, info.clone())) as Box<dyn Port>)
+        .collect())
+}
+
+/// Finds the device, or makes it when it is virtual.
+fn probe(spec: &PortSpec) -> Result<(&str, Handle), DeviceError> {
+    let mut open = lock();
+    eal::log::mark();
+    let (text, name) = match spec {
+        PortSpec::Pci(address) => (address, address.as_str()),
+        PortSpec::Vdev(text) => (text, vdev::name(text)),
+    };
+    let unknown = || DeviceError::Unknown {
+        device: text.clone(),
+        log: eal::log::trouble(),
+        drivers: sys::DRIVERS.join(" "),
+    };
+    let (Ok(c_text), Ok(c_name)) = (CString::new(text.as_str()), CString::new(name)) else {
+        return Err(unknown());
+    };
+    let is_vdev = matches!(spec, PortSpec::Vdev(_));
+    if is_vdev {
+        if port_id(&c_name).is_some() {
+            return Err(DeviceError::InUse { device: name.to_owned() });
+        }
+        vdev::clear_stale_socket(text)?;
+        // SAFETY: EAL runs (there is an `Eal`), the arguments are a C string, and the lock keeps others away.
+        let done = unsafe { sys::rte_dev_probe(c_text.as_ptr()) };
+        if done < 0 {
+            let known = sys::DRIVERS.iter().any(|driver| name.starts_with(driver));
+            return Err(if known {
+                DeviceError::Probe {
+                    device: text.clone(),
+                    cause: eal::errno_text(-done),
+                    log: eal::log::trouble(),
+                }
+            } else {
+                unknown()
+            });
+        }
+    }
+    let port_id = port_id(&c_name).ok_or_else(unknown)?;
+    if !open.insert(port_id) {
+        return Err(DeviceError::InUse { device: name.to_owned() });
+    }
+    Ok((name, Handle { port_id, vdev: is_vdev.then_some(c_name), started: false }))
+}
+
+fn port_id(name: &CStr) -> Option<u16> {
+    let mut id = 0;
+    // SAFETY: a C string and a place for the number.
+    (unsafe { sys::rte_eth_dev_get_port_by_name(name.as_ptr(), &mut id) } == 0).then_some(id)
+}
+
+fn setup(
+    eal: Eal,
+    name: &str,
+    handle: Handle,
+    config: &DeviceConfig,
+) -> Result<(Device, PortInfo), DeviceError> {
+    let id = handle.port_id;
+    let ok = |step, done: i32| if done < 0 { Err(DeviceError::setup(name, step, -done)) } else { Ok(()) };
+
+    let mut about = MaybeUninit::<sys::rte_eth_dev_info>::zeroed();
+    // SAFETY: an open port and a place for what is known of it, which holds numbers and pointers, for which zero is fine.
+    ok("asking what it can do", unsafe { sys::rte_eth_dev_info_get(id, about.as_mut_ptr()) })?;
+    // SAFETY: filled in, and zeroed before.
+    let about = unsafe { about.assume_init() };
+    // SAFETY: DPDK names the driver with a constant C string.
+    let driver = unsafe { CStr::from_ptr(about.driver_name) }.to_string_lossy().into_owned();
+
+    let most = about.max_rx_queues.min(about.max_tx_queues);
+    if config.queues == 0 || config.queues > most {
+        return Err(DeviceError::Queues { device: name.to_owned(), most, asked: config.queues });
+    }
+    let device_mtu = device_mtu(name, &driver, &about, config.mtu)?;
+    let frame_octets = usize::from(config.mtu) + L2_OCTETS;
+    let mbuf_octets = config.mbuf_octets.unwrap_or(frame_octets.next_multiple_of(64).max(2048));
+    let offloads = choose_offloads(&about, &driver, config, frame_octets > mbuf_octets);
+    if frame_octets > mbuf_octets && !offloads.contains(Offloads::RX_SCATTER) {
+        return Err(DeviceError::BufferTooSmall { device: name.to_owned(), frame_octets, mbuf_octets });
+    }
+
+    // SAFETY: a plain C structure, for which all zeros are DPDK's defaults.
+    let mut conf: sys::rte_eth_conf = unsafe { std::mem::zeroed() };
+    conf.rxmode.mtu = u32::from(device_mtu);
+    conf.rxmode.offloads = bits(RX_OFFLOADS, offloads) & about.rx_offload_capa;
+    conf.txmode.offloads = bits(TX_OFFLOADS, offloads);
+    if offloads.contains(Offloads::RX_LRO) {
+        conf.rxmode.max_lro_pkt_size = about.max_lro_pkt_size.min(u32::from(u16::MAX));
+    }
+    if offloads.contains(Offloads::RX_RSS) {
+        conf.rxmode.mq_mode = sys::RTE_ETH_MQ_RX_RSS;
+        conf.rx_adv_conf.rss_conf.rss_hf = about.flow_type_rss_offloads & (sys::K_RSS_IP | sys::K_RSS_TCP);
+    }
+    // SAFETY: an open port that is not started, and a configuration that is copied.
+    ok("configuring it", unsafe { sys::rte_eth_dev_configure(id, config.queues, config.queues, &conf) })?;
+
+    let (mut rx_desc, mut tx_desc) = (config.rx_desc, config.tx_desc);
+    // SAFETY: a configured port and two numbers to adjust.
+    ok("sizing its rings", unsafe { sys::rte_eth_dev_adjust_nb_rx_tx_desc(id, &mut rx_desc, &mut tx_desc) })?;
+
+    // SAFETY: an open port.
+    let node = unsafe { sys::rte_eth_dev_socket_id(id) };
+    let in_rings = u32::from(config.queues) * (u32::from(rx_desc) + u32::from(tx_desc));
+    let count = config.mbufs.unwrap_or((4 * in_rings).max(8192));
+    let pool = Pool::new(eal, name, count, mbuf_octets, node)
+        .map_err(|errno| DeviceError::memory(count, mbuf_octets, errno))?;
+    let max_tx_segments = match about.tx_desc_lim.nb_seg_max {
+        _ if !offloads.contains(Offloads::TX_MULTI_SEGMENT) => 1,
+        0 => crate::mbuf::MAX_SEGMENTS,
+        most => usize::from(most),
+    };
+    // From here on the device holds the pool, and is closed before it lets go.
+    let mut device = Device {
+        handle,
+        port_id: id,
+        pool,
+        max_tx_segments,
+        max_frame_octets: frame_octets,
+        silent_when_starved: SILENT.contains(&driver.as_str()),
+    };
+    for queue in 0..config.queues {
+        // SAFETY: a configured port, one of its queues, and a pool that outlives the port (see `Device`). No queue
+        // configuration means the driver's defaults.
+        let (rx, tx) = unsafe {
+            let rx = sys::rte_eth_rx_queue_setup(
+                id,
+                queue,
+                rx_desc,
+                node as u32,
+                std::ptr::null(),
+                device.pool.raw(),
+            );
+            (rx, sys::rte_eth_tx_queue_setup(id, queue, tx_desc, node as u32, std::ptr::null()))
+        };
+        ok("setting up a receive queue", rx)?;
+        ok("setting up a transmit queue", tx)?;
+    }
+    // SAFETY: a port with all its queues set up. Not every device can filter, so what the other two say is no error.
+    unsafe {
+        ok("starting it", sys::rte_eth_dev_start(id))?;
+        device.handle.started = true;
+        sys::rte_eth_allmulticast_enable(id);
+        if config.promiscuous {
+            sys::rte_eth_promiscuous_enable(id);
+        }
+    }
+    let mut address = sys::rte_ether_addr { addr_bytes: [0; 6] };
+    // SAFETY: a port and a place for its address.
+    ok("asking for its address", unsafe { sys::rte_eth_macaddr_get(id, &mut address) })?;
+
+    let info = PortInfo { name: name.to_owned(), mac: address.addr_bytes, mtu: config.mtu, offloads };
+    Ok((device, info))
+}
+
+/// The MTU to tell the device, which some must not be told.
+fn device_mtu(
+    name: &str,
+    driver: &str,
+    about: &sys::rte_eth_dev_info,
+    asked: u16,
+) -> Result<u16, DeviceError> {
+    // As ethdev works out what a frame has beyond the IP packet.
+    let overhead = if about.max_mtu != u16::MAX && about.max_rx_pktlen > u32::from(about.max_mtu) {
+        about.max_rx_pktlen - u32::from(about.max_mtu)
+    } else {
+        L2_OCTETS as u32
+    };
+    let most = about.max_rx_pktlen.saturating_sub(overhead).min(u32::from(about.max_mtu)) as u16;
+    if UNDERSTATING.contains(&driver) {
+        return Ok(asked.min(most));
+    }
+    if asked < about.min_mtu || asked > most {
+        return Err(DeviceError::Mtu { device: name.to_owned(), least: about.min_mtu, most, asked });
+    }
+    Ok(asked)
+}
+
+/// What the device can do and the configuration allows.
+fn choose_offloads(
+    about: &sys::rte_eth_dev_info,
+    config: &DeviceConfig,
+    frames_need_scatter: bool,
+) -> Offloads {
+    let mut offloads = Offloads::empty();
+    for (table, capable) in [(RX_OFFLOADS, about.rx_offload_capa), (TX_OFFLOADS, about.tx_offload_capa)] {
+        for &(offload, bit) in table {
+            offloads.set(offload, capable & bit != 0);
+        }
+    }
+    if SCATTERING.contains(&driver) {
+        offloads.insert(Offloads::RX_SCATTER);
+    }
+    let hashes = about.flow_type_rss_offloads & (sys::K_RSS_IP | sys::K_RSS_TCP) != 0;
+    offloads.set(Offloads::RX_RSS, hashes && config.queues > 1);
+    offloads &= config.offloads;
+    // TSO leaves the checksum of each piece to the device.
+    if !offloads.contains(Offloads::TX_TCP_CHECKSUM) {
+        offloads.remove(Offloads::TX_TSO);
+    }
+    // Chains cost a NIC its fast path: only where frames can be longer than a buffer.
+    if !frames_need_scatter && !offloads.contains(Offloads::RX_LRO) {
+        offloads.remove(Offloads::RX_SCATTER);
+    }
+    offloads
+}
+
+fn bits(table: &[(Offloads, u64)], offloads: Offloads) -> u64 {
+    table.iter().filter(|(offload, _)| offloads.contains(*offload)).fold(0, |bits, (_, bit)| bits | bit)
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        if eal::is_forked() {
+            // The device is the parent's.
+            return;
+        }
+        let mut open = lock();
+        // SAFETY: the port is ours, no queue is in use any more (no `QueuePort` is left), and the lock keeps others away.
+        // Errors leave nothing to be done.
+        unsafe {
+            if self.started {
+                sys::rte_eth_dev_stop(self.port_id);
+            }
+            sys::rte_eth_dev_close(self.port_id);
+            if let Some(name) = &self.vdev {
+                sys::rte_eal_hotplug_remove(c"vdev".as_ptr(), name.as_ptr());
+            }
+        }
+        open.remove(&self.port_id);
+    }
+}

@@ -1,0 +1,124 @@
+//! Why a device cannot be used.
+
+use crate::eal::{self, errno_text};
+
+/// Why a device cannot be used. Each message is one line and says what to do.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum DeviceError {
+    /// The process is a fork of the one that started EAL.
+    #[error(
+        "this process is a fork of one that uses DPDK: open devices after the fork, or spawn a new program"
+    )]
+    Forked,
+    /// No driver takes the device.
+    #[error(
+        "{device}: no such device ({log}); a NIC must be allowed at EAL's start and bound to vfio-pci, the name of a \
+         virtual device starts with one of {drivers}"
+    )]
+    Unknown {
+        /// What was asked for.
+        device: String,
+        /// What DPDK logged.
+        log: String,
+        /// The drivers there are.
+        drivers: String,
+    },
+    /// The driver knows the device and cannot use it.
+    #[error("{device} cannot be opened: {cause} ({log})")]
+    Probe {
+        /// What was asked for.
+        device: String,
+        /// The error in words.
+        cause: String,
+        /// What DPDK logged.
+        log: String,
+    },
+    /// Open in this process.
+    #[error("{device} is open already: drop its ports first, or give the second one another name")]
+    InUse {
+        /// What was asked for.
+        device: String,
+    },
+    /// Somebody listens on the device's unix socket.
+    #[error("another process listens on {path}: stop it, or use another path")]
+    SocketInUse {
+        /// The socket's path.
+        path: String,
+    },
+    /// The remains of a unix socket cannot be removed.
+    #[error("the stale socket {path} cannot be removed: {cause}")]
+    StaleSocket {
+        /// The socket's path.
+        path: String,
+        /// What the system said.
+        cause: String,
+    },
+    /// More queues than the device has, or none.
+    #[error("{device} has 1 to {most} pairs of queues, {asked} were asked for")]
+    Queues {
+        /// The device.
+        device: String,
+        /// How many it has.
+        most: u16,
+        /// How many were asked for.
+        asked: u16,
+    },
+    /// An MTU the device cannot do.
+    #[error("{device} has MTUs from {least} to {most}, {asked} was asked for")]
+    Mtu {
+        /// The device.
+        device: String,
+        /// Its smallest, octets.
+        least: u16,
+        /// Its largest, octets.
+        most: u16,
+        /// Asked for, octets.
+        asked: u16,
+    },
+    /// Buffers that cannot hold a frame on a device that uses one buffer a frame.
+    #[error(
+        "{device} needs a whole frame in one buffer: {frame_octets} octets, the buffers have {mbuf_octets}"
+    )]
+    BufferTooSmall {
+        /// The device.
+        device: String,
+        /// Largest frame, octets.
+        frame_octets: usize,
+        /// Room in a buffer, octets.
+        mbuf_octets: usize,
+    },
+    /// No memory for the pool.
+    #[error(
+        "no memory for {count} buffers of {octets} octets: {cause}; give DPDK more (hugepages or MiB) or ask for fewer"
+    )]
+    Memory {
+        /// Buffers.
+        count: u32,
+        /// Octets in each.
+        octets: usize,
+        /// The error in words.
+        cause: String,
+    },
+    /// The device refused a step of its setup.
+    #[error("{device}: {step} failed: {cause} ({log})")]
+    Setup {
+        /// The device.
+        device: String,
+        /// The step.
+        step: &'static str,
+        /// The error in words.
+        cause: String,
+        /// What DPDK logged.
+        log: String,
+    },
+}
+
+impl DeviceError {
+    pub(super) fn memory(count: u32, octets: usize, errno: i32) -> Self {
+        Self::Memory { count, octets, cause: errno_text(errno) }
+    }
+
+    pub(super) fn setup(device: &str, step: &'static str, errno: i32) -> Self {
+        Self::Setup { device: device.to_owned(), step, cause: errno_text(errno), log: eal::log::trouble() }
+    }
+}

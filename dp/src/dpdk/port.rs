@@ -1,0 +1,267 @@
+//! One pair of queues of a device, as a [`Port`].
+//!
+//! Trouble is counted and survived: a full ring leaves frames with the caller; with the link down, or a vhost peer
+//! gone, frames are dropped until it is back; an empty pool stops reception until buffers return.
+
+use std::mem;
+use std::ptr;
+use std::sync::Arc;
+
+use dpdk_sys as sys;
+
+use super::device::Device;
+use crate::eal::{is_forked, register_thread};
+use crate::mbuf::Raw;
+use crate::mbuf::dpdk::Chain;
+use crate::mempool::Backend;
+use crate::{BURST, Burst, LinkState, Mbuf, Mempool, Port, PortCounters, PortInfo};
+
+/// Asking for the link state may be a system call: while a ring stays full it is asked at every so-manieth try.
+const FULL_TRIES_A_LINK_CHECK: u32 = 64;
+
+/// Buffers that a vhost device takes at once to receive into.
+const VHOST_BURST: usize = 32;
+
+pub(super) struct QueuePort {
+    device: Arc<Device>,
+    queue: u16,
+    info: PortInfo,
+    mempool: Mempool,
+    counters: PortCounters,
+    link: LinkState,
+    /// Tries in a row that met a full ring.
+    full_tries: u32,
+}
+
+/// What has to be done to a frame before the device can have it.
+enum Fit {
+    AsIs,
+    Copy,
+    Never,
+}
+
+impl QueuePort {
+    pub(super) fn new(device: Arc<Device>, queue: u16, info: PortInfo) -> Self {
+        let mempool = Mempool { backend: Backend::Dpdk(Arc::clone(&device.pool)) };
+        let mut port = Self {
+            device,
+            queue,
+            info,
+            mempool,
+            counters: PortCounters::default(),
+            link: LinkState::Down,
+            full_tries: 0,
+        };
+        port.link = port.ask_link();
+        port
+    }
+
+    fn ask_link(&self) -> LinkState {
+        // SAFETY: a plain C structure of numbers.
+        let mut link: sys::rte_eth_link = unsafe { mem::zeroed() };
+        // SAFETY: a started port and a place for its state.
+        let done = unsafe { sys::rte_eth_link_get_nowait(self.device.port_id, &mut link) };
+        if done == 0 && u32::from(link.link_status()) == sys::RTE_ETH_LINK_UP {
+            LinkState::Up
+        } else {
+            LinkState::Down
+        }
+    }
+
+    fn check_link(&mut self) -> LinkState {
+        let link = self.ask_link();
+        if link != self.link {
+            self.link = link;
+            self.counters.link_changes += 1;
+        }
+        link
+    }
+
+    fn fit(&self, frame: &Mbuf) -> Fit {
+        let Some(chain) = frame.as_dpdk() else {
+            return if self.fits(frame.len(), 0) { Fit::Copy } else { Fit::Never };
+        };
+        let wants_offload = chain.wants_offload();
+        let cut_at = if wants_offload { chain.tx_offload().tso_segment_octets } else { 0 };
+        if !self.fits(chain.len(), cut_at) {
+            Fit::Never
+        } else if chain.segment_count() > self.device.max_tx_segments
+            || (wants_offload && chain.is_head_shared())
+        {
+            // Drivers write into the headers of frames that they complete.
+            Fit::Copy
+        } else {
+            Fit::AsIs
+        }
+    }
+
+    fn fits(&self, octets: usize, cut_at: u16) -> bool {
+        octets > 0 && (octets <= self.device.max_frame_octets || cut_at != 0)
+    }
+
+    /// The same frame in fresh buffers, as few as hold it.
+    fn copy(&self, frame: &Mbuf) -> Option<Mbuf> {
+        let pool = &self.device.pool;
+        let mut copy = pool.alloc()?;
+        for segment in frame.segments() {
+            if !copy.append_chained(pool, segment) {
+                return None;
+            }
+        }
+        copy.set_tx_offload(frame.tx_offload());
+        (copy.segment_count() <= self.device.max_tx_segments).then(|| Mbuf::from_raw(Raw::Dpdk(copy)))
+    }
+
+    /// Leaves only frames that the device can send, all of DPDK; returns whether any asks for an offload.
+    fn make_sendable(&mut self, frames: &mut Burst) -> bool {
+        let mut wants_offload = false;
+        let mut at = 0;
+        while at < frames.len() {
+            let ready = match self.fit(&frames[at]) {
+                Fit::AsIs => true,
+                Fit::Never => false,
+                Fit::Copy => match self.copy(&frames[at]) {
+                    Some(copy) => {
+                        frames[at] = copy;
+                        true
+                    }
+                    None => false,
+                },
+            };
+            if ready {
+                wants_offload |= frames[at].as_dpdk().is_some_and(Chain::wants_offload);
+                at += 1;
+            } else {
+                frames.remove(at);
+                self.counters.tx_dropped += 1;
+            }
+        }
+        wants_offload
+    }
+
+    /// Hands over what the device takes. What is left was refused by a full ring.
+    fn send(&mut self, frames: &mut Burst, wants_offload: bool) {
+        let (port, queue) = (self.device.port_id, self.queue);
+        while !frames.is_empty() {
+            let mut raw = [ptr::null_mut(); BURST];
+            let mut octets = [0; BURST];
+            for ((raw, octets), frame) in raw.iter_mut().zip(&mut octets).zip(frames.iter()) {
+                // `make_sendable` left DPDK's only.
+                *raw = frame.as_dpdk().map_or(ptr::null_mut(), Chain::as_raw);
+                *octets = frame.len();
+            }
+            let given = frames.len() as u16;
+            // SAFETY: a started port and one of its queues, which this port alone uses; `given` mbufs that we own. tx_burst
+            // takes over the first `sent` of them.
+            let (ready, sent) = unsafe {
+                let ready = if wants_offload {
+                    sys::rte_eth_tx_prepare(port, queue, raw.as_mut_ptr(), given)
+                } else {
+                    given
+                };
+                (ready, sys::rte_eth_tx_burst(port, queue, raw.as_mut_ptr(), ready))
+            };
+            frames.drain(..usize::from(sent)).for_each(mem::forget);
+            self.counters.tx_frames += u64::from(sent);
+            self.counters.tx_octets += octets[..usize::from(sent)].iter().sum::<usize>() as u64;
+            if sent < ready {
+                return;
+            }
+            if ready < given {
+                // The driver cannot do what this frame asks for.
+                frames.remove(0);
+                self.counters.tx_dropped += 1;
+            }
+        }
+    }
+}
+
+impl Port for QueuePort {
+    fn info(&self) -> &PortInfo {
+        &self.info
+    }
+
+    fn mempool(&self) -> &Mempool {
+        &self.mempool
+    }
+
+    fn rx_burst(&mut self, _now_us: u64, frames: &mut Burst) -> usize {
+        if is_forked() {
+            return 0;
+        }
+        register_thread();
+        let room = frames.remaining_capacity();
+        let mut raw = [ptr::null_mut(); BURST];
+        // SAFETY: a started port, one of its queues, which this port alone uses, and room for that many pointers.
+        let count = unsafe {
+            sys::rte_eth_rx_burst(self.device.port_id, self.queue, raw.as_mut_ptr(), room as u16) as usize
+        };
+        if count == 0 {
+            if self.device.silent_when_starved && room > 0 && self.device.pool.is_low(room.min(VHOST_BURST)) {
+                self.counters.rx_no_mbuf += 1;
+            }
+            return 0;
+        }
+        for raw in raw[..count].iter().copied().filter_map(ptr::NonNull::new) {
+            // SAFETY: rx_burst hands over whole chains, of the pool its queue was set up with.
+            let chain = unsafe { Chain::from_raw(raw) };
+            self.counters.rx_octets += chain.len() as u64;
+            frames.push(Mbuf::from_raw(Raw::Dpdk(chain)));
+        }
+        self.counters.rx_frames += count as u64;
+        count
+    }
+
+    fn tx_burst(&mut self, _now_us: u64, frames: &mut Burst) -> usize {
+        let given = frames.len();
+        if given == 0 {
+            return 0;
+        }
+        if is_forked() {
+            self.counters.tx_dropped += given as u64;
+            frames.clear();
+            return given;
+        }
+        register_thread();
+        if self.link == LinkState::Up || self.check_link() == LinkState::Up {
+            let wants_offload = self.make_sendable(frames);
+            self.send(frames, wants_offload);
+            if frames.is_empty() {
+                self.full_tries = 0;
+                return given;
+            }
+            // A full ring, or a peer that will never empty it.
+            if self.full_tries.is_multiple_of(FULL_TRIES_A_LINK_CHECK) {
+                self.check_link();
+            }
+            self.full_tries = self.full_tries.wrapping_add(1);
+        }
+        match self.link {
+            LinkState::Up => self.counters.tx_ring_full += frames.len() as u64,
+            LinkState::Down => {
+                self.counters.tx_link_down += frames.len() as u64;
+                frames.clear();
+            }
+        }
+        given - frames.len()
+    }
+
+    fn link_state(&mut self) -> LinkState {
+        if is_forked() { LinkState::Down } else { self.check_link() }
+    }
+
+    fn counters(&self) -> PortCounters {
+        let mut counters = self.counters;
+        // The device counts as a whole: its first queue speaks for it.
+        if self.queue == 0 && !is_forked() {
+            // SAFETY: a plain C structure of numbers.
+            let mut stats: sys::rte_eth_stats = unsafe { mem::zeroed() };
+            // SAFETY: a started port and a place for its numbers.
+            if unsafe { sys::rte_eth_stats_get(self.device.port_id, &mut stats) } == 0 {
+                counters.rx_dropped += stats.imissed + stats.ierrors;
+                counters.rx_no_mbuf += stats.rx_nombuf;
+            }
+        }
+        counters
+    }
+}

@@ -1,0 +1,81 @@
+//! What is particular to virtual devices: their arguments, and socket files left behind.
+
+use std::fs;
+use std::io::ErrorKind;
+use std::os::unix::fs::FileTypeExt;
+use std::os::unix::net::UnixStream;
+
+use super::DeviceError;
+
+/// The device's name: what stands before the first comma.
+pub(super) fn name(spec: &str) -> &str {
+    spec.split_once(',').map_or(spec, |(name, _)| name)
+}
+
+fn argument<'a>(spec: &'a str, key: &str) -> Option<&'a str> {
+    spec.split(',')
+        .skip(1)
+        .find_map(|pair| pair.split_once('=').filter(|(name, _)| *name == key))
+        .map(|(_, value)| value)
+}
+
+/// The unix socket the device will listen on, if it is one that listens.
+fn listens_on(spec: &str) -> Option<&str> {
+    let name = name(spec);
+    if name.starts_with("net_vhost") || name.starts_with("eth_vhost") {
+        argument(spec, "iface").filter(|_| argument(spec, "client").is_none_or(|value| value == "0"))
+    } else if name.starts_with("net_virtio_user") || name.starts_with("virtio_user") {
+        argument(spec, "path").filter(|_| argument(spec, "server").is_some_and(|value| value != "0"))
+    } else {
+        None
+    }
+}
+
+/// Removes the socket file a killed process left, on which nobody can listen as long as it is there.
+pub(super) fn clear_stale_socket(spec: &str) -> Result<(), DeviceError> {
+    let Some(path) = listens_on(spec) else { return Ok(()) };
+    match fs::symlink_metadata(path) {
+        Ok(found) if found.file_type().is_socket() => {}
+        // Nothing there, or something that is not ours to remove: the driver will say.
+        _ => return Ok(()),
+    }
+    match UnixStream::connect(path) {
+        Err(error) if error.kind() == ErrorKind::ConnectionRefused => fs::remove_file(path)
+            .map_err(|error| DeviceError::StaleSocket { path: path.to_owned(), cause: error.to_string() }),
+        _ => Err(DeviceError::SocketInUse { path: path.to_owned() }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixListener;
+
+    use super::*;
+
+    #[test]
+    fn only_the_side_that_listens_has_a_socket_to_clear() {
+        assert_eq!(listens_on("net_vhost0,iface=/a,queues=1"), Some("/a"));
+        assert_eq!(listens_on("net_vhost0,iface=/a,client=0"), Some("/a"));
+        assert_eq!(listens_on("net_vhost0,iface=/a,client=1"), None);
+        assert_eq!(listens_on("net_virtio_user0,path=/a"), None);
+        assert_eq!(listens_on("net_virtio_user0,path=/a,server=1"), Some("/a"));
+        assert_eq!(listens_on("net_af_packet0,iface=eth0"), None);
+        assert_eq!(name("net_null0"), "net_null0");
+    }
+
+    #[test]
+    fn a_dead_socket_goes_and_a_live_one_stays() {
+        let dir = std::env::temp_dir().join(format!("dp-vdev-{}", std::process::id()));
+        fs::create_dir_all(&dir).unwrap();
+        let path = dir.join("s");
+        let spec = format!("net_vhost0,iface={}", path.display());
+        clear_stale_socket(&spec).unwrap();
+        let listener = UnixListener::bind(&path).unwrap();
+        assert!(matches!(clear_stale_socket(&spec), Err(DeviceError::SocketInUse { .. })));
+        drop(listener);
+        assert!(path.exists());
+        clear_stale_socket(&spec).unwrap();
+        assert!(!path.exists());
+        fs::remove_dir_all(&dir).unwrap();
+    }
+}

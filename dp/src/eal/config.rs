@@ -1,0 +1,195 @@
+//! What EAL is started with, in types, and the command line it makes of that.
+
+use std::fs;
+
+/// How DPDK's environment (EAL) is started. The default runs unprivileged, with hugepages where some are free.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EalConfig {
+    /// Where packet buffers live.
+    pub memory: Memory,
+    /// Where the thread that starts EAL runs afterwards.
+    pub cores: Cores,
+    /// PCI addresses (`0000:03:00.0`) EAL may take. Empty: the PCI bus is not looked at. Virtual devices are
+    /// not listed here: [`crate::dpdk::open`] makes and removes them.
+    pub pci: Vec<String>,
+    /// Files that other DPDK processes can find.
+    pub files: Files,
+    /// How devices address memory. [`Iova::Auto`] is virtual as long as there is no PCI device.
+    pub iova: Iova,
+    /// One file for all memory instead of one a page: a virtio-user device can pass only a few to its peer.
+    pub single_file_segments: bool,
+    /// Let DPDK's log go to standard error, from notices up. Otherwise it is kept, and shown in errors.
+    pub log_to_stderr: bool,
+    /// Further EAL arguments, as on the command line of a DPDK program. They come last.
+    pub extra: Vec<String>,
+}
+
+/// Where packet buffers live.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Memory {
+    /// In hugepages when at least `mib` MiB are free, else as [`Memory::Ordinary`].
+    Auto {
+        /// MiB needed.
+        mib: u32,
+    },
+    /// In hugepages, taken as they are needed.
+    Hugepages,
+    /// In ordinary pages: `mib` MiB, taken at the start. Slower, and no use to most NICs.
+    Ordinary {
+        /// MiB in all.
+        mib: u32,
+    },
+}
+
+/// Where the thread that starts EAL runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cores {
+    /// Where it may run already.
+    Floating,
+    /// On this CPU only.
+    Pinned(usize),
+}
+
+/// Files that other DPDK processes can find.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Files {
+    /// None: any number of processes run side by side, and nothing is left behind.
+    None,
+    /// Under this prefix, which no other process may use.
+    Prefix(String),
+}
+
+/// How devices address memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Iova {
+    /// Virtual without PCI devices, else what EAL finds right.
+    Auto,
+    /// By virtual address (an IOMMU translates).
+    Virtual,
+    /// By physical address (needs privileges).
+    Physical,
+}
+
+impl Default for EalConfig {
+    fn default() -> Self {
+        Self {
+            memory: Memory::Auto { mib: 512 },
+            cores: Cores::Floating,
+            pci: Vec::new(),
+            files: Files::None,
+            iova: Iova::Auto,
+            single_file_segments: true,
+            log_to_stderr: false,
+            extra: Vec::new(),
+        }
+    }
+}
+
+impl EalConfig {
+    /// What works everywhere, unprivileged and without hugepages: tests start from this.
+    pub fn ordinary(mib: u32) -> Self {
+        Self { memory: Memory::Ordinary { mib }, ..Self::default() }
+    }
+
+    /// The argument vector for `rte_eal_init`, on a machine with `huge_free_mib` MiB of free hugepages where the
+    /// calling thread may run on `cpus`.
+    pub(super) fn arguments(&self, huge_free_mib: u64, cpus: &[usize]) -> Vec<String> {
+        let Self { memory, cores, pci, files, iova, single_file_segments, log_to_stderr: _, extra } = self;
+        let mut arguments = vec!["dp".to_owned(), "--no-telemetry".to_owned()];
+        let ordinary_mib = match *memory {
+            Memory::Auto { mib } if huge_free_mib < u64::from(mib) => Some(mib),
+            Memory::Ordinary { mib } => Some(mib),
+            Memory::Auto { .. } | Memory::Hugepages => None,
+        };
+        if let Some(mib) = ordinary_mib {
+            arguments.extend(["--no-huge".to_owned(), "-m".to_owned(), mib.to_string()]);
+        } else if *single_file_segments {
+            arguments.push("--single-file-segments".to_owned());
+        }
+        match files {
+            Files::Prefix(prefix) => arguments.push(format!("--file-prefix={prefix}")),
+            // EAL refuses --in-memory together with --no-huge.
+            Files::None if ordinary_mib.is_some() => arguments.push("--no-shconf".to_owned()),
+            Files::None => arguments.push("--in-memory".to_owned()),
+        }
+        if pci.is_empty() {
+            arguments.push("--no-pci".to_owned());
+        }
+        for address in pci {
+            arguments.extend(["-a".to_owned(), address.clone()]);
+        }
+        match iova {
+            Iova::Auto if !pci.is_empty() => {}
+            Iova::Auto | Iova::Virtual => arguments.push("--iova-mode=va".to_owned()),
+            Iova::Physical => arguments.push("--iova-mode=pa".to_owned()),
+        }
+        // One lcore, number 0, on one CPU or on all; `-l N` would always pin.
+        let place = match cores {
+            Cores::Pinned(cpu) => cpu.to_string(),
+            Cores::Floating => {
+                let list: Vec<String> = cpus.iter().map(ToString::to_string).collect();
+                format!("({})", list.join(","))
+            }
+        };
+        arguments.push(format!("--lcores=0@{place}"));
+        arguments.extend(extra.iter().cloned());
+        arguments
+    }
+}
+
+/// MiB of free hugepages, of all sizes.
+pub(super) fn huge_free_mib() -> u64 {
+    let Ok(sizes) = fs::read_dir("/sys/kernel/mm/hugepages") else { return 0 };
+    sizes
+        .flatten()
+        .filter_map(|entry| {
+            let name = entry.file_name().into_string().ok()?;
+            let kib: u64 = name.strip_prefix("hugepages-")?.strip_suffix("kB")?.parse().ok()?;
+            let free: u64 =
+                fs::read_to_string(entry.path().join("free_hugepages")).ok()?.trim().parse().ok()?;
+            Some(kib * free / 1024)
+        })
+        .sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn line(config: &EalConfig, huge_free_mib: u64) -> String {
+        config.arguments(huge_free_mib, &[0, 1]).join(" ")
+    }
+
+    #[test]
+    fn without_hugepages_the_default_runs_in_ordinary_memory() {
+        assert_eq!(
+            line(&EalConfig::default(), 0),
+            "dp --no-telemetry --no-huge -m 512 --no-shconf --no-pci --iova-mode=va --lcores=0@(0,1)"
+        );
+    }
+
+    #[test]
+    fn with_hugepages_the_default_leaves_no_files_behind() {
+        assert_eq!(
+            line(&EalConfig::default(), 1024),
+            "dp --no-telemetry --single-file-segments --in-memory --no-pci --iova-mode=va --lcores=0@(0,1)"
+        );
+    }
+
+    #[test]
+    fn pci_devices_leave_the_address_mode_to_eal() {
+        let config = EalConfig {
+            memory: Memory::Hugepages,
+            pci: vec!["0000:03:00.0".into()],
+            cores: Cores::Pinned(3),
+            files: Files::Prefix("uw".into()),
+            extra: vec!["--legacy-mem".into()],
+            single_file_segments: false,
+            ..EalConfig::default()
+        };
+        assert_eq!(
+            line(&config, 0),
+            "dp --no-telemetry --file-prefix=uw -a 0000:03:00.0 --lcores=0@3 --legacy-mem"
+        );
+    }
+}

@@ -1,0 +1,73 @@
+//! DPDK's log: kept line by line, so that an error can show what led to it and a tool's output stays clean.
+
+use std::collections::VecDeque;
+use std::ffi::{c_char, c_void};
+use std::io::Write;
+use std::ptr;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use dpdk_sys as sys;
+
+/// Lines kept.
+const KEPT: usize = 64;
+/// `RTE_LOG_WARNING`: this and lower numbers tell of trouble.
+const WARNING: i32 = 5;
+/// `_IOLBF`: hand over whole lines.
+const LINE_BUFFERED: i32 = 1;
+
+static LINES: Mutex<VecDeque<(i32, String)>> = Mutex::new(VecDeque::new());
+static TO_STDERR: AtomicBool = AtomicBool::new(false);
+
+/// Directs DPDK's log here; once, before `rte_eal_init`, which otherwise opens standard error and syslog.
+pub(super) fn capture(to_stderr: bool) {
+    TO_STDERR.store(to_stderr, Ordering::Relaxed);
+    let functions = sys::cookie_io_functions_t { read: None, write: Some(write), seek: None, close: None };
+    // SAFETY: the mode is a C string; `write` is sound with any cookie, and stays for the life of the process.
+    let stream = unsafe { sys::fopencookie(ptr::null_mut(), c"w".as_ptr(), functions) };
+    if stream.is_null() {
+        // No memory for a stream: the log goes where DPDK wants it.
+        return;
+    }
+    // SAFETY: a stream just opened, on which nothing was written; it is never closed.
+    unsafe {
+        sys::setvbuf(stream, ptr::null_mut(), LINE_BUFFERED, 4096);
+        sys::rte_openlog_stream(stream);
+    }
+}
+
+/// Forgets what was logged so far, so that [`trouble`] tells of what comes.
+pub(crate) fn mark() {
+    if let Ok(mut lines) = LINES.lock() {
+        lines.clear();
+    }
+}
+
+/// The last warnings and errors since [`mark`], in one line; empty when there were none.
+pub(crate) fn trouble() -> String {
+    let Ok(lines) = LINES.lock() else { return String::new() };
+    let mut told: Vec<&str> =
+        lines.iter().filter(|(level, _)| *level <= WARNING).map(|(_, line)| &**line).collect();
+    told.dedup();
+    told[told.len().saturating_sub(4)..].join("; ")
+}
+
+unsafe extern "C" fn write(_cookie: *mut c_void, text: *const c_char, octets: usize) -> i64 {
+    // SAFETY: stdio hands over `octets` octets of its buffer.
+    let text = String::from_utf8_lossy(unsafe { std::slice::from_raw_parts(text.cast(), octets) });
+    // SAFETY: reads a variable of the calling thread.
+    let level = unsafe { sys::rte_log_cur_msg_loglevel() };
+    if TO_STDERR.load(Ordering::Relaxed) {
+        // Nowhere to say that standard error is closed.
+        let _ = std::io::stderr().write_all(text.as_bytes());
+    }
+    if let Ok(mut lines) = LINES.lock() {
+        for line in text.lines().map(str::trim).filter(|line| !line.is_empty()) {
+            if lines.len() == KEPT {
+                lines.pop_front();
+            }
+            lines.push_back((level, line.to_owned()));
+        }
+    }
+    octets as i64
+}

@@ -1,0 +1,149 @@
+//! DPDK's environment abstraction layer: started lazily, once per process, from typed options.
+//!
+//! EAL is process-wide state that cannot be undone: memory, the calling thread's place, drivers. [`Eal::start`]
+//! starts it or finds it running as asked. The value is proof that it runs; it is free to copy.
+
+mod config;
+pub(crate) mod log;
+mod thread;
+
+use std::ffi::{CStr, CString, c_char};
+use std::sync::Mutex;
+
+use dpdk_sys as sys;
+
+pub use config::{Cores, EalConfig, Files, Iova, Memory};
+pub(crate) use thread::is_forked;
+pub use thread::register_thread;
+
+/// Proof that EAL runs in this process.
+#[derive(Clone, Copy, Debug)]
+pub struct Eal {
+    _started: (),
+}
+
+/// Why EAL is not there. Each message is one line and says what to do.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum EalError {
+    /// Started before, with other options.
+    #[error(
+        "DPDK was already started in this process with other options: use the same ones, or another process"
+    )]
+    AlreadyStarted,
+    /// Hugepages were asked for and none are free.
+    #[error(
+        "no hugepages are free: reserve some (echo 512 > /proc/sys/vm/nr_hugepages, as root) or use ordinary memory"
+    )]
+    NoHugepages,
+    /// The process is a fork of the one that started EAL.
+    #[error(
+        "this process is a fork of one that uses DPDK: start DPDK after the fork, or spawn a new program"
+    )]
+    Forked,
+    /// The system says no.
+    #[error("no permission to start DPDK: run as root, or use ordinary memory and virtual devices ({log})")]
+    Permission {
+        /// What DPDK logged.
+        log: String,
+    },
+    /// An argument has a zero octet.
+    #[error("the DPDK argument {argument:?} has a zero octet")]
+    BadArgument {
+        /// The argument.
+        argument: String,
+    },
+    /// Anything else.
+    #[error("DPDK does not start: {cause} ({log}); arguments: {arguments}")]
+    Init {
+        /// `rte_errno` in words.
+        cause: String,
+        /// What DPDK logged.
+        log: String,
+        /// What it was started with.
+        arguments: String,
+    },
+}
+
+/// What EAL was started with, once it runs.
+static STARTED: Mutex<Option<EalConfig>> = Mutex::new(None);
+
+impl Eal {
+    /// Starts EAL (130 to 230 ms), or finds it running with the same options. The calling thread becomes EAL's
+    /// main one.
+    ///
+    /// # Errors
+    /// [`EalError`]; DPDK itself writes one more line to standard error when it gives up. After
+    /// [`EalError::NoHugepages`] and [`EalError::BadArgument`] another try is possible.
+    pub fn start(config: &EalConfig) -> Result<Self, EalError> {
+        if is_forked() {
+            return Err(EalError::Forked);
+        }
+        let mut started = STARTED.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        match &*started {
+            Some(running) if running == config => return Ok(Self { _started: () }),
+            Some(_) => return Err(EalError::AlreadyStarted),
+            None => {}
+        }
+        let huge_free_mib = config::huge_free_mib();
+        if config.memory == Memory::Hugepages && huge_free_mib == 0 {
+            return Err(EalError::NoHugepages);
+        }
+        init(config, &config.arguments(huge_free_mib, &allowed_cpus()))?;
+        thread::watch_for_forks();
+        *started = Some(config.clone());
+        Ok(Self { _started: () })
+    }
+
+    /// EAL when it runs in this process (and not only in one it was forked from).
+    pub fn running() -> Option<Self> {
+        let started = STARTED.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        (started.is_some() && !is_forked()).then_some(Self { _started: () })
+    }
+
+    /// The release of DPDK, as it calls itself: `DPDK 22.11.11`.
+    pub fn version() -> &'static str {
+        // SAFETY: returns a constant C string.
+        unsafe { CStr::from_ptr(sys::rte_version()) }.to_str().unwrap_or("DPDK")
+    }
+}
+
+fn init(config: &EalConfig, arguments: &[String]) -> Result<(), EalError> {
+    let owned: Vec<CString> = arguments
+        .iter()
+        .map(|text| CString::new(text.as_str()).map_err(|_| EalError::BadArgument { argument: text.clone() }))
+        .collect::<Result<_, _>>()?;
+    // EAL permutes the vector, and keeps pointers into the strings: both live for ever.
+    let strings: &'static [CString] = owned.leak();
+    let vector: Vec<*mut c_char> =
+        strings.iter().map(|text| text.as_ptr().cast_mut()).chain([std::ptr::null_mut()]).collect();
+    log::capture(config.log_to_stderr);
+    log::mark();
+    // SAFETY: `argc` C strings and a null pointer, which are never freed; EAL was not started before (the lock on
+    // STARTED is held, and after a failure EAL refuses by itself).
+    let done = unsafe { sys::rte_eal_init(strings.len() as i32, vector.leak().as_mut_ptr()) };
+    if done >= 0 {
+        return Ok(());
+    }
+    // SAFETY: a variable of the calling thread.
+    let errno = unsafe { *sys::rte_errno_ptr() };
+    let log = log::trouble();
+    let refused = rustix::io::Errno::from_raw_os_error(errno.max(1));
+    if [rustix::io::Errno::ACCESS, rustix::io::Errno::PERM].contains(&refused)
+        || log.contains("ermission denied")
+    {
+        return Err(EalError::Permission { log });
+    }
+    Err(EalError::Init { cause: errno_text(errno), log, arguments: arguments[1..].join(" ") })
+}
+
+/// An error number of DPDK in words.
+pub(crate) fn errno_text(errno: i32) -> String {
+    // SAFETY: returns a C string that stays until this thread asks again; it is copied here.
+    unsafe { CStr::from_ptr(sys::rte_strerror(errno)) }.to_string_lossy().into_owned()
+}
+
+/// The CPUs the calling thread may run on.
+fn allowed_cpus() -> Vec<usize> {
+    let Ok(set) = rustix::thread::sched_getaffinity(None) else { return vec![0] };
+    (0..rustix::thread::CpuSet::MAX_CPU).filter(|&cpu| set.is_set(cpu)).collect()
+}

@@ -1,0 +1,94 @@
+//! Threads known to EAL, and forks.
+//!
+//! A thread that EAL knows has caches in the mempools: allocation takes a third of the time. A forked child shares
+//! rings and hugepages with its parent and must not touch them.
+
+use std::cell::Cell;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use dpdk_sys as sys;
+
+static FORKED: AtomicBool = AtomicBool::new(false);
+
+/// `LCORE_ID_ANY`: what a thread has that EAL does not know.
+const NO_LCORE: u32 = u32::MAX;
+
+/// Whether this process is a fork of the one that started EAL.
+#[inline]
+pub(crate) fn is_forked() -> bool {
+    FORKED.load(Ordering::Relaxed)
+}
+
+/// From now on a fork is noticed.
+pub(super) fn watch_for_forks() {
+    unsafe extern "C" fn in_child() {
+        FORKED.store(true, Ordering::Relaxed);
+    }
+    // SAFETY: the handler only stores to an atomic, which is allowed in a forked child. On failure (no memory) forks
+    // go unnoticed, as they do in DPDK.
+    unsafe { sys::pthread_atfork(None, None, Some(in_child)) };
+}
+
+/// Registers the calling thread with EAL until it ends; ports do so when a thread first uses them. No effect on
+/// a thread that is registered.
+///
+/// Returns whether it is registered now: not so when EAL has no room (it knows 128 threads) or does not run.
+/// Everything works without, only slower.
+#[inline]
+pub fn register_thread() -> bool {
+    REGISTRATION.with(|registration| match registration.state.get() {
+        State::Registered | State::Known => true,
+        State::Refused => false,
+        State::Unknown => registration.register(),
+    })
+}
+
+thread_local! {
+    static REGISTRATION: Registration = const { Registration { state: Cell::new(State::Unknown) } };
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum State {
+    /// Never asked.
+    Unknown,
+    /// By us: to be undone.
+    Registered,
+    /// By EAL itself.
+    Known,
+    /// No room.
+    Refused,
+}
+
+struct Registration {
+    state: Cell<State>,
+}
+
+impl Registration {
+    #[cold]
+    fn register(&self) -> bool {
+        if super::Eal::running().is_none() {
+            return false;
+        }
+        // SAFETY: EAL runs, and the calling thread registers itself.
+        let state = unsafe {
+            if sys::rte_lcore_id() != NO_LCORE {
+                State::Known
+            } else if sys::rte_thread_register() == 0 {
+                State::Registered
+            } else {
+                State::Refused
+            }
+        };
+        self.state.set(state);
+        state != State::Refused
+    }
+}
+
+impl Drop for Registration {
+    fn drop(&mut self) {
+        if self.state.get() == State::Registered && !is_forked() {
+            // SAFETY: this thread was registered by `register`, and ends.
+            unsafe { sys::rte_thread_unregister() };
+        }
+    }
+}

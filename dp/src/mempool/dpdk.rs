@@ -1,0 +1,242 @@
+//! The DPDK backend of a pool: a mempool of buffers, and one of bare descriptors for further views of them.
+//!
+//! Every thread that EAL knows keeps up to [`CACHE`] buffers for itself; they count as available, but another
+//! thread cannot have them.
+//!
+//! A DPDK buffer does not hold its pool alive. A pool is unmapped only when all its buffers are back; until
+//! then it waits in [`WAITING`], which the next pool to be made or dropped goes through.
+
+use std::ffi::{CString, c_void};
+use std::ptr::{self, NonNull};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+
+use dpdk_sys as sys;
+
+use crate::eal;
+use crate::mbuf::HEADROOM;
+use crate::mbuf::dpdk::Chain;
+
+const _: () = assert!(HEADROOM == sys::K_HEADROOM as usize, "DPDK was built with another headroom");
+
+/// Buffers a thread keeps for itself at most (DPDK lets it grow half as much again before it gives any back).
+const CACHE: u32 = 256;
+
+/// `SOCKET_ID_ANY`.
+pub(crate) const ANY_NODE: i32 = -1;
+
+/// Largest data room of a buffer, octets: DPDK counts a buffer's octets, headroom included, in 16 bits.
+pub(crate) const MAX_DATA_OCTETS: usize = u16::MAX as usize - HEADROOM;
+
+/// A pool in DPDK's memory.
+pub(crate) struct Pool {
+    name: String,
+    data_octets: usize,
+    /// The mempool of `memory` that buffers come from.
+    raw: NonNull<sys::rte_mempool>,
+    memory: Arc<Memory>,
+}
+
+/// The DPDK side, which may outlive the name.
+struct Memory {
+    buffers: NonNull<sys::rte_mempool>,
+    descriptors: NonNull<sys::rte_mempool>,
+    /// What a buffer needs of its pool: both mempools point to it from their private areas.
+    home: Box<Home>,
+    capacity: u32,
+}
+
+/// What a buffer finds through its pool.
+pub(crate) struct Home {
+    /// Where descriptors for further views come from.
+    pub(crate) descriptors: *mut sys::rte_mempool,
+    /// How often nothing was left.
+    pub(crate) exhausted: AtomicU64,
+}
+
+// SAFETY: mempools are made for use by several threads at once; the rest is plain data and an atomic.
+unsafe impl Send for Memory {}
+// SAFETY: as above.
+unsafe impl Sync for Memory {}
+// SAFETY: `raw` is one of `memory`'s mempools.
+unsafe impl Send for Pool {}
+// SAFETY: as above.
+unsafe impl Sync for Pool {}
+
+/// Pools whose name is gone but not all of their buffers.
+static WAITING: Mutex<Vec<Arc<Memory>>> = Mutex::new(Vec::new());
+
+impl Pool {
+    /// A pool of `count` buffers of `data_octets` each on NUMA node `node`; an error number of DPDK where there is
+    /// no memory for it. `name` is for messages and need not be unique.
+    pub(crate) fn new(
+        _eal: eal::Eal,
+        name: &str,
+        count: u32,
+        data_octets: usize,
+        node: i32,
+    ) -> Result<Arc<Self>, i32> {
+        static NUMBER: AtomicUsize = AtomicUsize::new(0);
+        assert!(count > 0, "a pool needs at least one buffer");
+        assert!(data_octets <= MAX_DATA_OCTETS, "DPDK's buffers hold {MAX_DATA_OCTETS} octets at most");
+        sweep();
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let descriptors = mempool(&format!("dp_d{number}"), count, 0, node)?;
+        let buffers = mempool(&format!("dp_b{number}"), count, (HEADROOM + data_octets) as u16, node)
+            .inspect_err(|_| {
+                // SAFETY: just made, and nothing was taken from it.
+                unsafe { sys::rte_mempool_free(descriptors.as_ptr()) };
+            })?;
+        let home = Box::new(Home { descriptors: descriptors.as_ptr(), exhausted: AtomicU64::new(0) });
+        for pool in [buffers, descriptors] {
+            // SAFETY: both have room for one pointer behind DPDK's own private data, which is a multiple of 8
+            // octets. The box outlives the mempools (see `Memory::drop`).
+            unsafe { private(pool.as_ptr()).write(&raw const *home) };
+        }
+        let memory = Arc::new(Memory { buffers, descriptors, home, capacity: count });
+        Ok(Arc::new(Self { name: name.to_owned(), data_octets, raw: buffers, memory }))
+    }
+
+    pub(crate) fn raw(&self) -> *mut sys::rte_mempool {
+        self.raw.as_ptr()
+    }
+
+    pub(crate) fn alloc(&self) -> Option<Chain> {
+        // SAFETY: the pool lives; what comes is a fresh buffer that nobody else has.
+        let fresh =
+            unsafe { NonNull::new(sys::rte_pktmbuf_alloc(self.raw())).map(|raw| Chain::from_raw(raw)) };
+        if fresh.is_none() {
+            self.memory.home.exhausted.fetch_add(1, Ordering::Relaxed);
+        }
+        fresh
+    }
+
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
+    pub(crate) fn data_octets(&self) -> usize {
+        self.data_octets
+    }
+
+    pub(crate) fn capacity(&self) -> usize {
+        self.memory.capacity as usize
+    }
+
+    pub(crate) fn available(&self) -> usize {
+        // SAFETY: the pool lives.
+        unsafe { sys::rte_mempool_avail_count(self.raw()) as usize }
+    }
+
+    /// Whether a device that takes `burst` buffers at once may find too few. Cheap while there are plenty.
+    pub(crate) fn is_low(&self, burst: usize) -> bool {
+        // SAFETY: the pool lives.
+        let common = unsafe { sys::uwarp_pool_common_count(self.raw()) as usize };
+        common < burst && self.available() < burst
+    }
+
+    pub(crate) fn exhausted(&self) -> u64 {
+        self.memory.home.exhausted.load(Ordering::Relaxed)
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        if let Ok(mut waiting) = WAITING.lock() {
+            waiting.push(Arc::clone(&self.memory));
+        }
+        sweep();
+    }
+}
+
+impl Memory {
+    /// Whether nothing is out: no mbuf, no view. Nobody can take any more once the name is gone, since a view is
+    /// only made of a buffer that is out.
+    fn is_whole(&self) -> bool {
+        // SAFETY: both mempools live as long as `self`.
+        unsafe {
+            sys::rte_mempool_avail_count(self.buffers.as_ptr()) == self.capacity
+                && sys::rte_mempool_avail_count(self.descriptors.as_ptr()) == self.capacity
+        }
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        if eal::is_forked() {
+            return;
+        }
+        // SAFETY: the last name is gone, and `sweep`, which let go of it, saw that nothing is out.
+        unsafe {
+            sys::rte_mempool_free(self.buffers.as_ptr());
+            sys::rte_mempool_free(self.descriptors.as_ptr());
+        }
+    }
+}
+
+/// Lets go of the waiting pools whose buffers are all back.
+fn sweep() {
+    if eal::is_forked() {
+        return;
+    }
+    if let Ok(mut waiting) = WAITING.lock() {
+        waiting.retain(|memory| !memory.is_whole());
+    }
+}
+
+/// What the buffers of `pool` find there.
+///
+/// # Safety
+/// `pool` was made by [`Pool::new`], and one of its buffers or views is out, or its name is there.
+pub(crate) unsafe fn home<'a>(pool: *mut sys::rte_mempool) -> &'a Home {
+    // SAFETY: the pointer was written by `Pool::new`; the box lives as long as anything of the pool is out.
+    unsafe { &*private(pool).read() }
+}
+
+/// Where the pointer to the [`Home`] is.
+///
+/// # Safety
+/// `pool` was made by [`mempool`].
+unsafe fn private(pool: *mut sys::rte_mempool) -> *mut *const Home {
+    // SAFETY: `mempool` gives every pool room for a pointer behind DPDK's own private data.
+    unsafe { sys::mbuf::pool_private(pool).cast() }
+}
+
+/// A packet buffer mempool whose buffers have `room` octets; by hand, since `rte_pktmbuf_pool_create` leaves no
+/// private area for us.
+fn mempool(name: &str, count: u32, room: u16, node: i32) -> Result<NonNull<sys::rte_mempool>, i32> {
+    let c_name = CString::new(name).expect("letters and digits");
+    // DPDK wants a cache below 2/3 of the pool; in a small one a cache would hide a good part of it.
+    let cache = if count >= 16 * CACHE { CACHE } else { 0 };
+    let element = sys::K_MBUF_SIZE as u32 + u32::from(room);
+    let private_octets = sys::K_POOL_PRIVATE_SIZE as u32 + size_of::<*const Home>() as u32;
+    // SAFETY: EAL runs (callers hold an `Eal`), the name is a C string.
+    let pool = unsafe {
+        sys::rte_mempool_create_empty(c_name.as_ptr(), count, element, cache, private_octets, node, 0)
+    };
+    let Some(pool) = NonNull::new(pool) else {
+        // SAFETY: a variable of the calling thread.
+        return Err(unsafe { *sys::rte_errno_ptr() });
+    };
+    let mut layout = sys::rte_pktmbuf_pool_private { mbuf_data_room_size: room, mbuf_priv_size: 0, flags: 0 };
+    // SAFETY: the steps of rte_pktmbuf_pool_create, in its order, on an empty mempool with elements that hold an mbuf
+    // and its room. `layout` is copied.
+    let filled = unsafe {
+        let done =
+            sys::rte_mempool_set_ops_byname(pool.as_ptr(), sys::rte_mbuf_best_mempool_ops(), ptr::null_mut());
+        if done < 0 {
+            done
+        } else {
+            sys::rte_pktmbuf_pool_init(pool.as_ptr(), (&raw mut layout).cast::<c_void>());
+            sys::rte_mempool_populate_default(pool.as_ptr())
+        }
+    };
+    if filled < 0 {
+        // SAFETY: nothing was taken from it.
+        unsafe { sys::rte_mempool_free(pool.as_ptr()) };
+        return Err(-filled);
+    }
+    // SAFETY: the pool is populated; rte_pktmbuf_init takes no argument of its own.
+    unsafe { sys::rte_mempool_obj_iter(pool.as_ptr(), Some(sys::rte_pktmbuf_init), ptr::null_mut()) };
+    Ok(pool)
+}

@@ -1,0 +1,51 @@
+//! A full ring and an empty pool are counted and survived.
+
+mod support;
+
+use dp::Burst;
+use dp::dpdk::DeviceConfig;
+
+#[test]
+fn a_full_ring_leaves_the_rest_and_an_empty_pool_gives_nothing() {
+    // net_ring gives back what is sent, up to a ring of it.
+    let config = DeviceConfig { mbufs: Some(4095), ..DeviceConfig::default() };
+    let mut port = support::open("net_ring0", &config);
+    let pool = port.mempool().clone();
+    let mut sent = 0;
+    let mut frames = Burst::new();
+    loop {
+        while !frames.is_full() {
+            frames.push(support::build(&pool, &support::pattern(sent, 64), 1));
+            sent += 1;
+        }
+        port.tx_burst(0, &mut frames);
+        if !frames.is_empty() {
+            break;
+        }
+        assert!(sent < 4000, "the ring has an end");
+    }
+    let left = frames.len() as u64;
+    assert_eq!(port.counters().tx_ring_full, left);
+    assert_eq!(port.counters().tx_frames, u64::from(sent) - left);
+
+    let mut hoard = Vec::new();
+    while let Some(mbuf) = pool.alloc() {
+        hoard.push(mbuf);
+    }
+    assert_eq!((pool.available(), pool.exhausted()), (0, 1));
+    assert!(frames[0].share().is_some(), "views have descriptors of their own");
+    // What is in the ring still comes, and what was refused still goes.
+    let mut received = Burst::new();
+    assert!(port.rx_burst(0, &mut received) > 0);
+    assert_eq!(support::flat(&received[0]), support::pattern(0, 64));
+    let taken = port.tx_burst(0, &mut frames);
+    assert!(taken > 0);
+    drop(hoard);
+    assert!(pool.alloc().is_some());
+
+    // Too long for the port, and empty.
+    let mut frames = Burst::new();
+    frames.push(support::build(&pool, &support::pattern(0, 1519), 1));
+    frames.push(pool.alloc().unwrap());
+    assert_eq!((port.tx_burst(0, &mut frames), port.counters().tx_dropped), (2, 2));
+}

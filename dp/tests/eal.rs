@@ -1,0 +1,77 @@
+//! EAL starts once, says what is wrong in one line, and notices threads and forks.
+
+mod support;
+
+use std::io;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+
+use dp::dpdk::{self, DeviceConfig, DeviceError, PortSpec};
+use dp::eal::{Eal, EalConfig, EalError, register_thread};
+use dp::{Burst, LinkState, Port};
+
+fn vdev(spec: &str) -> Result<Vec<Box<dyn Port>>, DeviceError> {
+    dpdk::open(support::eal(), &PortSpec::Vdev(spec.into()), &DeviceConfig::default())
+}
+
+#[test]
+fn eal_runs_once_and_devices_come_and_go() {
+    assert!(Eal::running().is_none());
+    assert!(!register_thread(), "nothing to register with");
+    support::eal();
+    support::eal();
+    assert_eq!(Eal::start(&EalConfig::ordinary(128)).unwrap_err(), EalError::AlreadyStarted);
+    assert!(Eal::version().starts_with("DPDK"));
+
+    // A device, twice by the same name, and again when it is closed.
+    let mut ports = vdev("net_null0").unwrap();
+    assert_eq!(ports[0].info().name, "net_null0");
+    assert_eq!(ports[0].link_state(), LinkState::Up);
+    assert!(matches!(vdev("net_null0"), Err(DeviceError::InUse { .. })));
+    drop(ports);
+    let mut ports = vdev("net_null0,size=100").unwrap();
+
+    // net_null makes frames up. Another thread may use the port, and is registered by that.
+    let mut port = ports.remove(0);
+    std::thread::spawn(move || {
+        let mut frames = Burst::new();
+        assert!(port.rx_burst(0, &mut frames) > 0);
+        assert!(frames.iter().all(|frame| frame.len() == 100));
+        let taken = frames.len();
+        assert_eq!(port.tx_burst(0, &mut frames), taken);
+        assert!(frames.is_empty() && register_thread());
+        assert_eq!(port.counters().tx_octets, 100 * taken as u64);
+    })
+    .join()
+    .unwrap();
+
+    // What is wrong is said in one line.
+    for (spec, says) in [
+        ("no_such_driver0", "net_vhost"),
+        ("net_virtio_user0,path=/nowhere/at.all", "net_virtio_user0"),
+        ("net_null1,copy=maybe\0", "no such device"),
+    ] {
+        let told = vdev(spec).err().unwrap().to_string();
+        assert!(told.contains(says) && !told.contains('\n'), "{told}");
+    }
+    let pci = dpdk::open(support::eal(), &PortSpec::Pci("0000:99:00.0".into()), &DeviceConfig::default());
+    assert!(matches!(pci, Err(DeviceError::Unknown { .. })));
+    let queues = DeviceConfig { queues: 0, ..DeviceConfig::default() };
+    let none = dpdk::open(support::eal(), &PortSpec::Vdev("net_null2".into()), &queues);
+    assert!(matches!(none, Err(DeviceError::Queues { .. })));
+
+    a_fork_is_noticed();
+}
+
+/// The closure runs in a forked child: it may say what it found by an error number only.
+fn a_fork_is_noticed() {
+    let mut command = Command::new("true");
+    // SAFETY: the closure looks at an atomic and makes no system call.
+    unsafe {
+        command.pre_exec(|| match Eal::start(&EalConfig::ordinary(256)) {
+            Err(EalError::Forked) => Ok(()),
+            _ => Err(io::Error::from_raw_os_error(1)),
+        });
+    }
+    assert!(command.status().unwrap().success());
+}

@@ -1,0 +1,88 @@
+//! Frames between two processes, vhost on one side and virtio-user on the other, arrive as they were sent.
+
+mod support;
+
+use dp::dpdk::DeviceConfig;
+use dp::{Burst, LinkState, Mbuf, Offloads};
+use support::{Peer, Scratch};
+
+const MTU: u16 = 9000;
+
+fn config() -> DeviceConfig {
+    // Buffers of less than a frame, so that reception makes chains as well.
+    DeviceConfig { mtu: MTU, mbufs: Some(4095), mbuf_octets: Some(2048), ..DeviceConfig::default() }
+}
+
+#[test]
+fn frames_of_all_lengths_come_back_intact() {
+    let scratch = Scratch::new("vhost-frames");
+    let socket = scratch.socket();
+    let mut port = support::open(&format!("net_vhost0,iface={socket}"), &config());
+    let offloads = port.info().offloads;
+    assert!(offloads.contains(Offloads::TX_MULTI_SEGMENT | Offloads::RX_SCATTER), "{offloads:?}");
+
+    // Nobody there: dropped, counted.
+    let pool = port.mempool().clone();
+    let whole = pool.available();
+    let mut frames = Burst::new();
+    frames.push(support::build(&pool, &support::pattern(0, 64), 1));
+    assert_eq!((port.link_state(), port.tx_burst(0, &mut frames)), (LinkState::Down, 1));
+    assert_eq!(port.counters().tx_link_down, 1);
+
+    let _peer = Peer::start("second_process_echoes", &socket);
+    support::wait_for_link(&mut *port, LinkState::Up);
+    let lengths: Vec<usize> =
+        (64..=9014).step_by(97).chain([64, 65, 128, 1514, 2048, 2049, 4096, 9000, 9014]).collect();
+    let mut back: Vec<Mbuf> = Vec::new();
+    for (number, &octets) in lengths.iter().enumerate() {
+        let sent = support::pattern(number as u32, octets);
+        frames.push(support::build(&pool, &sent, octets.div_ceil(2000).max(1 + number % 3)));
+        support::until("a frame goes", || port.tx_burst(0, &mut frames) > 0);
+        let mut received = Burst::new();
+        support::until("a frame comes", || port.rx_burst(0, &mut received) > 0);
+        back.extend(received);
+        let frame = back.pop().unwrap();
+        assert!(support::flat(&frame) == sent, "frame {number} of {octets} octets");
+        assert_eq!(frame.segment_count(), octets.div_ceil(2048));
+    }
+    let counters = port.counters();
+    assert_eq!((counters.tx_frames, counters.rx_frames), (lengths.len() as u64, lengths.len() as u64));
+    assert_eq!(counters.tx_octets, lengths.iter().sum::<usize>() as u64);
+    assert_eq!((counters.rx_octets, counters.tx_dropped), (counters.tx_octets, 0));
+
+    // Heap frames are copied on the way out.
+    let heap = dp::Mempool::heap("foreign", 4, 2048);
+    let sent = support::pattern(7, 3000);
+    frames.push(support::build(&heap, &sent, 2));
+    support::until("a foreign frame goes", || port.tx_burst(0, &mut frames) > 0);
+    let mut received = Burst::new();
+    support::until("a foreign frame comes", || port.rx_burst(0, &mut received) > 0);
+    assert_eq!(support::flat(&received[0]), sent);
+    received.clear();
+
+    // With every buffer held, reception stops and says why; it goes on when they are back.
+    let mut hoard = Vec::new();
+    frames.push(support::build(&pool, &sent, 2));
+    while let Some(mbuf) = pool.alloc() {
+        hoard.push(mbuf);
+    }
+    support::until("a frame goes", || port.tx_burst(0, &mut frames) > 0);
+    hoard.extend(pool.alloc());
+    hoard.extend(pool.alloc());
+    support::until("starvation is counted", || {
+        port.rx_burst(0, &mut received) == 0 && port.counters().rx_no_mbuf > 0
+    });
+    hoard.clear();
+    support::until("reception goes on", || port.rx_burst(0, &mut received) > 0);
+    assert_eq!(support::flat(&received[0]), sent);
+    received.clear();
+    assert_eq!(pool.available(), whole, "no buffer was lost");
+}
+
+#[test]
+#[ignore = "the second process of the test above"]
+fn second_process_echoes() {
+    let Some(socket) = support::socket_of_first_process() else { return };
+    let mut port = support::open(&format!("net_virtio_user0,path={socket},queue_size=256"), &config());
+    support::echo(&mut *port);
+}
