@@ -20,6 +20,11 @@ bitflags::bitflags! {
 impl Access {
     /// All rights of a peer. A registration with none of them has no name on the wire.
     pub const REMOTE: Access = Access::REMOTE_WRITE.union(Access::REMOTE_READ).union(Access::REMOTE_ATOMIC);
+
+    /// Whether anybody may write.
+    pub const fn allows_writing(self) -> bool {
+        self.intersects(Access::LOCAL_WRITE.union(Access::REMOTE_WRITE).union(Access::REMOTE_ATOMIC))
+    }
 }
 
 /// A protection domain's number, unique in its context. Never on the wire.

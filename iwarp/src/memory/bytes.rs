@@ -6,37 +6,52 @@ use dp::Region;
 
 use crate::memory::copy;
 
-/// An access outside the memory.
+/// An access of the owner that cannot be made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{len} octets at offset {offset} are outside a memory of {octets} octets")]
-pub struct OutOfRange {
-    /// Where the access begins.
-    pub offset: usize,
-    /// Its octets.
-    pub len: usize,
-    /// Octets there are.
-    pub octets: usize,
+pub enum AccessError {
+    /// Outside the memory.
+    #[error("{len} octets at offset {offset} are outside a memory of {octets} octets")]
+    OutOfRange {
+        /// Where the access begins.
+        offset: usize,
+        /// Its octets.
+        len: usize,
+        /// Octets there are.
+        octets: usize,
+    },
+    /// Eight octets at an address that is not a multiple of 8.
+    #[error("offset {offset} is not at a multiple of 8")]
+    Misaligned {
+        /// Where the access begins.
+        offset: usize,
+    },
+    /// A write to the caller's memory that was registered without any right to write.
+    #[error("the memory was registered for reading only")]
+    ReadOnly,
 }
 
 /// Address and length of memory that peers may read and write: never a slice. The octets are copied in and out;
 /// what is read while a peer writes may be old, new or a mixture.
-#[derive(Clone, Copy, Debug)]
+///
+/// It is only ever lent: whoever lends it keeps the memory.
+#[derive(Debug)]
 pub struct RawBytes {
     ptr: *mut u8,
     len: usize,
+    writable: bool,
 }
 
 impl RawBytes {
     /// # Safety
-    /// While the value or a copy of it is used, `ptr..ptr + len` is mapped and may be accessed by raw
-    /// copies and atomics from any thread.
-    pub(super) unsafe fn new(ptr: *mut u8, len: usize) -> Self {
-        Self { ptr, len }
+    /// While the value exists, `ptr..ptr + len` is mapped, may be read and, if `writable`, written by raw copies and
+    /// atomics from any thread.
+    pub(super) unsafe fn new(ptr: *mut u8, len: usize, writable: bool) -> Self {
+        Self { ptr, len, writable }
     }
 
     /// The octets of a region; whoever keeps the value keeps the region.
     pub(super) fn of_region(region: &Region) -> Self {
-        Self { ptr: region.as_ptr().as_ptr(), len: region.len() }
+        Self { ptr: region.as_ptr().as_ptr(), len: region.len(), writable: true }
     }
 
     /// Octets.
@@ -49,6 +64,11 @@ impl RawBytes {
         self.len == 0
     }
 
+    /// Whether it may be written at all.
+    pub fn is_writable(&self) -> bool {
+        self.writable
+    }
+
     /// The first octet's address. Dereferencing it is the caller's unsafe act.
     pub fn as_ptr(&self) -> *mut u8 {
         self.ptr
@@ -57,8 +77,8 @@ impl RawBytes {
     /// Copies `out.len()` octets from `offset` on.
     ///
     /// # Errors
-    /// [`OutOfRange`]; nothing is copied then.
-    pub fn read_at(&self, offset: usize, out: &mut [u8]) -> Result<(), OutOfRange> {
+    /// [`AccessError`]; nothing is copied then.
+    pub fn read_at(&self, offset: usize, out: &mut [u8]) -> Result<(), AccessError> {
         let ptr = self.at(offset, out.len())?;
         // SAFETY: `at` keeps the range inside the memory, which whoever handed out `self` keeps mapped.
         unsafe { copy::fetch(ptr, out) };
@@ -68,10 +88,10 @@ impl RawBytes {
     /// Copies `octets` to `offset`; they become visible to other threads by increasing offset.
     ///
     /// # Errors
-    /// [`OutOfRange`]; nothing is copied then.
-    pub fn write_at(&self, offset: usize, octets: &[u8]) -> Result<(), OutOfRange> {
-        let ptr = self.at(offset, octets.len())?;
-        // SAFETY: as in `read_at`; registered memory is writable by its owner's own doing.
+    /// [`AccessError`]; nothing is copied then.
+    pub fn write_at(&self, offset: usize, octets: &[u8]) -> Result<(), AccessError> {
+        let ptr = self.at_writable(offset, octets.len())?;
+        // SAFETY: as in `read_at`, and `at_writable` found it writable.
         unsafe { copy::place(ptr, octets) };
         Ok(())
     }
@@ -80,8 +100,8 @@ impl RawBytes {
     /// octet of a Write that came in order.
     ///
     /// # Errors
-    /// [`OutOfRange`].
-    pub fn load_u8_acquire(&self, offset: usize) -> Result<u8, OutOfRange> {
+    /// [`AccessError`].
+    pub fn load_u8_acquire(&self, offset: usize) -> Result<u8, AccessError> {
         let ptr = self.at(offset, 1)?;
         // SAFETY: as in `read_at`; an octet is always aligned, and others access it by raw copies.
         Ok(unsafe { AtomicU8::from_ptr(ptr) }.load(Ordering::Acquire))
@@ -90,10 +110,10 @@ impl RawBytes {
     /// Stores one octet; what the caller wrote before is visible to whoever sees it.
     ///
     /// # Errors
-    /// [`OutOfRange`].
-    pub fn store_u8_release(&self, offset: usize, octet: u8) -> Result<(), OutOfRange> {
-        let ptr = self.at(offset, 1)?;
-        // SAFETY: as in `load_u8_acquire`.
+    /// [`AccessError`].
+    pub fn store_u8_release(&self, offset: usize, octet: u8) -> Result<(), AccessError> {
+        let ptr = self.at_writable(offset, 1)?;
+        // SAFETY: as in `load_u8_acquire`, and `at_writable` found it writable.
         unsafe { AtomicU8::from_ptr(ptr) }.store(octet, Ordering::Release);
         Ok(())
     }
@@ -102,20 +122,24 @@ impl RawBytes {
     /// address is a multiple of 8.
     ///
     /// # Errors
-    /// [`OutOfRange`], also for an address that is not a multiple of 8.
-    pub fn load_u64_acquire(&self, offset: usize) -> Result<u64, OutOfRange> {
+    /// [`AccessError`].
+    pub fn load_u64_acquire(&self, offset: usize) -> Result<u64, AccessError> {
         let ptr = self.at(offset, 8)?.cast::<u64>();
         if !ptr.is_aligned() {
-            return Err(OutOfRange { offset, len: 8, octets: self.len });
+            return Err(AccessError::Misaligned { offset });
         }
         // SAFETY: as in `load_u8_acquire`, and aligned.
         Ok(unsafe { AtomicU64::from_ptr(ptr) }.load(Ordering::Acquire))
     }
 
-    fn at(&self, offset: usize, len: usize) -> Result<*mut u8, OutOfRange> {
+    fn at_writable(&self, offset: usize, len: usize) -> Result<*mut u8, AccessError> {
+        if self.writable { self.at(offset, len) } else { Err(AccessError::ReadOnly) }
+    }
+
+    fn at(&self, offset: usize, len: usize) -> Result<*mut u8, AccessError> {
         match self.len.checked_sub(offset) {
             Some(room) if len <= room => Ok(self.ptr.wrapping_add(offset)),
-            _ => Err(OutOfRange { offset, len, octets: self.len }),
+            _ => Err(AccessError::OutOfRange { offset, len, octets: self.len }),
         }
     }
 }

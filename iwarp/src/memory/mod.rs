@@ -29,9 +29,9 @@ pub mod table;
 pub mod transfer;
 
 pub use access::{Access, Accessor, Base, PdId, RegisterOptions, StreamId};
-pub use bytes::{OutOfRange, RawBytes};
+pub use bytes::{AccessError, RawBytes};
 pub use fault::Fault;
-pub use quiescence::{Grace, Participant, Turn};
+pub use quiescence::{Participant, Turn};
 pub use registration::{RegisterError, Registration};
 pub use stag::Stag;
 pub use table::{MemoryTable, Usage};

@@ -65,10 +65,8 @@ pub struct Turn {
     _not_send: PhantomData<*const ()>,
 }
 
-/// A wait for the turns that were open at one moment, which need not block.
-#[must_use = "until it is over, memory may still be accessed"]
-#[derive(Debug)]
-pub struct Grace {
+/// The turns of other threads that were open at one moment.
+struct Grace {
     open: Vec<(Arc<Epoch>, u64)>,
 }
 
@@ -119,13 +117,13 @@ impl Drop for Turn {
 }
 
 impl Grace {
-    /// Whether every turn that was open is over.
-    pub fn is_over(&mut self) -> bool {
+    /// Whether all of them are over.
+    fn is_over(&mut self) -> bool {
         self.open.retain(|(epoch, count)| epoch.count.load(Ordering::Acquire) == *count);
         self.open.is_empty()
     }
 
-    /// Waits for it.
+    /// Waits until they are.
     fn wait(mut self) {
         let mut looks = 0_u32;
         while !self.is_over() {
@@ -165,8 +163,8 @@ impl Quiescence {
         epoch
     }
 
-    /// An engine that ends inside a turn leaves it open; its epoch goes on counting for whoever waits already,
-    /// and its turn keeps it from nobody who comes later.
+    /// Forgets an engine; but not one with an open turn, which others still have to wait for. Such an epoch stays
+    /// in the list for good, a few octets for a mistake of its owner.
     fn leave(&self, epoch: &Arc<Epoch>) {
         if epoch.count.load(Ordering::Relaxed) & INSIDE == 0 {
             self.lock().retain(|other| !Arc::ptr_eq(other, epoch));
@@ -174,7 +172,7 @@ impl Quiescence {
     }
 
     /// The turns of other threads that are open now; the caller has made invalid what it revokes. Steps (2) and (3).
-    pub(super) fn grace(&self) -> Grace {
+    fn grace(&self) -> Grace {
         fence(Ordering::SeqCst);
         let me = thread_token();
         let open = self

@@ -9,7 +9,7 @@ use crate::memory::access::Access;
 use crate::memory::bytes::RawBytes;
 use crate::memory::slot::Record;
 use crate::memory::stag::Stag;
-use crate::memory::table::MemoryTable;
+use crate::memory::table::{MemoryTable, check_rights};
 
 /// Why memory could not be registered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -26,6 +26,9 @@ pub enum RegisterError {
     /// Remote writing or atomics without local writing, as in verbs.
     #[error("remote write and atomic access need local write access")]
     RemoteWithoutLocalWrite,
+    /// A right to write to memory of the caller that was registered without any.
+    #[error("the memory was registered for reading only")]
+    ReadOnly,
     /// Tagged offsets would pass 2^64.
     #[error("the tagged offsets of the range would wrap")]
     BaseWraps,
@@ -110,13 +113,9 @@ impl Registration {
     /// over when this returns. The STag before and after may be equal.
     ///
     /// # Errors
-    /// [`RegisterError::RemoteWithoutLocalWrite`]; nothing has changed then.
+    /// [`RegisterError::RemoteWithoutLocalWrite`], [`RegisterError::ReadOnly`]; nothing has changed then.
     pub fn revalidate(&mut self, key: u8, access: Access) -> Result<Stag, RegisterError> {
-        if access.intersects(Access::REMOTE_WRITE | Access::REMOTE_ATOMIC)
-            && !access.contains(Access::LOCAL_WRITE)
-        {
-            return Err(RegisterError::RemoteWithoutLocalWrite);
-        }
+        check_rights(&self.memory, access)?;
         self.invalidate();
         self.record.access = access;
         self.record.stag = Stag::new(self.record.stag.index(), key);

@@ -29,8 +29,9 @@ pub(super) struct Record {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Generation(u64);
 
-/// One registration. Slots are made on demand and live as long as the table.
+/// One registration, in a cache line. Slots are made on demand and live as long as the table.
 #[derive(Default)]
+#[repr(align(64))]
 pub(super) struct Slot {
     state: AtomicU64,
     stag: AtomicU32,

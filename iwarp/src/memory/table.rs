@@ -117,7 +117,7 @@ impl MemoryTable {
         options: &RegisterOptions,
     ) -> Result<Registration, RegisterError> {
         // SAFETY: the caller promises what `RawBytes::new` asks for, for as long as the registration lives.
-        let memory = unsafe { RawBytes::new(ptr, len) };
+        let memory = unsafe { RawBytes::new(ptr, len, options.access.allows_writing()) };
         self.insert(memory, None, options)
     }
 
@@ -169,24 +169,20 @@ impl MemoryTable {
         region: Option<Arc<Region>>,
         options: &RegisterOptions,
     ) -> Result<Registration, RegisterError> {
-        let mut record = record(memory, options)?;
+        let mut record = record(&memory, options)?;
         let slot = self.shared.claim(&mut record, options.key)?;
         Ok(Registration::new(self.clone(), slot, &record, memory, region))
     }
 }
 
 /// The slot contents for a request to register, if it makes sense.
-fn record(memory: RawBytes, options: &RegisterOptions) -> Result<Record, RegisterError> {
+fn record(memory: &RawBytes, options: &RegisterOptions) -> Result<Record, RegisterError> {
     let RegisterOptions { pd, stream, access, base, key: _ } = *options;
     let (ptr, len) = (memory.as_ptr(), memory.len());
     if len == 0 {
         return Err(RegisterError::Empty);
     }
-    if access.intersects(Access::REMOTE_WRITE | Access::REMOTE_ATOMIC)
-        && !access.contains(Access::LOCAL_WRITE)
-    {
-        return Err(RegisterError::RemoteWithoutLocalWrite);
-    }
+    check_rights(memory, access)?;
     let base_to = match base {
         Base::VirtualAddress => ptr.addr() as u64,
         Base::Iova(to) => to,
@@ -197,6 +193,17 @@ fn record(memory: RawBytes, options: &RegisterOptions) -> Result<Record, Registe
         return Err(RegisterError::BaseWraps);
     }
     Ok(Record { stag: Stag(0), access, pd, stream, base_to, ptr, len })
+}
+
+/// Whether these rights go together, and with the memory.
+pub(super) fn check_rights(memory: &RawBytes, access: Access) -> Result<(), RegisterError> {
+    if access.allows_writing() && !access.contains(Access::LOCAL_WRITE) {
+        return Err(RegisterError::RemoteWithoutLocalWrite);
+    }
+    if access.allows_writing() && !memory.is_writable() {
+        return Err(RegisterError::ReadOnly);
+    }
+    Ok(())
 }
 
 impl Shared {
@@ -316,6 +323,24 @@ impl Turn {
         record.admit_local(pd, Access::empty())?;
         let ptr = record.locate(addr, len)?;
         Ok(Source::new(self, slot, generation, ptr, len as usize))
+    }
+
+    /// Invalidates an STag as the consumer asked in its send queue. When this returns, nothing behind it changes
+    /// or is read any more: it waits for the turns that other engines are in.
+    ///
+    /// # Errors
+    /// [`Fault::InvalidStag`] when unknown or invalid already, [`Fault::NotAssociated`] when it belongs to another
+    /// protection domain.
+    pub fn invalidate_local(&self, stag: Stag, pd: PdId) -> Result<(), Fault> {
+        let (slot, record, generation) = self.shared().lookup(stag)?;
+        if record.pd != pd {
+            return Err(Fault::NotAssociated);
+        }
+        if !slot.revoke(generation) {
+            return Err(Fault::InvalidStag);
+        }
+        self.shared().synchronize();
+        Ok(())
     }
 
     /// Invalidates an STag as a peer asked on stream `by` (Send with Invalidate). Only an STag of that one stream

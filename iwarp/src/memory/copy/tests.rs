@@ -1,0 +1,82 @@
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
+
+use super::{fetch, place};
+
+/// Every length, at every alignment of either side: the octets arrive and nothing beside them changes.
+#[test]
+fn every_length_and_alignment_copies_exactly() {
+    let source: Vec<u8> = (0..400_u32).map(|i| (i * 7 + 1) as u8 | 1).collect();
+    for len in (0..140).chain([191, 192, 193, 255, 256, 300]) {
+        for align in 0..18 {
+            let from = (align * 5) % 17;
+            let mut memory = vec![0_u8; 400];
+            // SAFETY: the vector is ours alone and large enough: 18 + 300 is below 400.
+            unsafe { place(memory.as_mut_ptr().add(align), &source[from..from + len]) };
+            assert_eq!(&memory[align..align + len], &source[from..from + len], "len {len}, align {align}");
+            assert!(memory[..align].iter().chain(&memory[align + len..]).all(|&b| b == 0));
+
+            let mut out = vec![0_u8; 400];
+            // SAFETY: as above.
+            unsafe { fetch(memory.as_ptr().add(align), &mut out[from..from + len]) };
+            assert_eq!(&out[from..from + len], &source[from..from + len]);
+            assert!(out[..from].iter().chain(&out[from + len..]).all(|&b| b == 0));
+        }
+    }
+}
+
+/// A reader that has seen the last octet of a copy sees every octet of that copy, whatever its length.
+#[test]
+fn the_last_octet_is_seen_last() {
+    const LEN: usize = 1024;
+    let words: Vec<AtomicU64> = (0..LEN / 8 + 2).map(|_| AtomicU64::new(0)).collect();
+    let base = words.as_ptr().cast::<u8>().cast_mut();
+    let stop = AtomicBool::new(false);
+    // The round that the writer may write next; the reader hands rounds out one at a time.
+    let round = AtomicU64::new(0);
+    std::thread::scope(|scope| {
+        let (stop, round, words) = (&stop, &round, &words);
+        scope.spawn(move || {
+            let to = words.as_ptr().cast::<u8>().cast_mut();
+            let mut done = 0;
+            while !stop.load(Ordering::Acquire) {
+                let now = round.load(Ordering::Acquire);
+                if now == done {
+                    std::hint::spin_loop();
+                    continue;
+                }
+                done = now;
+                let octets = [now as u8; LEN];
+                let (offset, len) = span(now);
+                // SAFETY: the words are atomics, and `span` stays inside them.
+                unsafe { place(to.add(offset), &octets[..len]) };
+            }
+        });
+        for now in 1..4000_u64 {
+            let (offset, len) = span(now);
+            // The writer waits for the next round, so clearing what 256 rounds ago left is undisturbed.
+            words.iter().for_each(|word| word.store(0, Ordering::Relaxed));
+            let now = if now as u8 == 0 { continue } else { now };
+            round.store(now, Ordering::Release);
+            let mut octet = [0];
+            let mut out = [0_u8; LEN];
+            loop {
+                // SAFETY: as above.
+                unsafe { fetch(base.add(offset + len - 1), &mut octet) };
+                if octet[0] == now as u8 {
+                    break;
+                }
+                std::hint::spin_loop();
+            }
+            fence(Ordering::Acquire);
+            // SAFETY: as above.
+            unsafe { fetch(base.add(offset), &mut out[..len]) };
+            assert!(out[..len].iter().all(|&b| b == now as u8), "round {now}, offset {offset}, len {len}");
+        }
+        stop.store(true, Ordering::Release);
+    });
+
+    fn span(round: u64) -> (usize, usize) {
+        let offset = (round % 16) as usize;
+        (offset, 1 + (round * 37 % (LEN as u64 - 16)) as usize)
+    }
+}
