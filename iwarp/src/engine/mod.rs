@@ -1,100 +1,115 @@
 //! The engine: what moves the data. One port queue, one stack, one thread.
+//!
+//! | file | what |
+//! |---|---|
+//! | `core.rs` | one turn: frames in, events to connections, queue pairs send, frames out |
+//! | `connection.rs` | one connection from SYN to the last FIN: startup, stream, teardown |
+//! | `stream/` | RDMAP on DDP on MPA for one queue pair |
+//! | `shared.rs` | commands and doorbells from users' threads |
+//! | `thread.rs` | an engine in a thread of its own |
+//!
+//! The core of it reads no clock and starts no thread: [`Engine::turn`] is given the time.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use dp::Port;
-use tcp_lite::{Instant, StackConfig, StackCounters};
+use dp::{Clock, Port};
+use tcp_lite::Instant;
 
-use crate::verbs::{Context, VerbsError};
+use crate::memory::Participant;
+use crate::verbs::{Context, Notifier, VerbsError};
 
-/// How an engine is made.
-#[derive(Clone, Debug)]
-pub struct EngineConfig {
-    /// Addresses, limits and TCP. `mac`, `mtu` and `offloads` are taken from the port by [`EngineConfig::new`].
-    pub stack: StackConfig,
-    /// Octets of payload one queue pair may hand to TCP in a turn.
-    pub turn_octets: usize,
-    /// How long a Terminate or a graceful close may take before RST.
-    pub close_timeout: Duration,
-}
+mod config;
+mod connection;
+mod core;
+mod counters;
+mod shared;
+mod startup;
+mod stream;
+mod thread;
 
-impl EngineConfig {
-    /// Defaults for `port` with the addresses `addresses` (`10.0.0.1/24`), and OS entropy.
-    ///
-    /// # Errors
-    /// [`VerbsError::Invalid`] for an address that cannot be read or too many, [`VerbsError::System`] without entropy.
-    pub fn new(port: &dyn Port, addresses: &[&str]) -> Result<Self, VerbsError> {
-        let _ = (port, addresses);
-        todo!()
-    }
-}
+pub use config::EngineConfig;
+pub use counters::EngineCounters;
+pub use thread::{EngineThread, ThreadOptions};
 
-/// Counters of an engine, never reset.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct EngineCounters {
-    /// Of the port.
-    pub port: dp::PortCounters,
-    /// Of the stack.
-    pub stack: StackCounters,
-    /// FPDUs received that passed all of MPA's checks.
-    pub rx_fpdus: u64,
-    /// FPDUs placed ahead of the in-order frontier.
-    pub rx_fpdus_early: u64,
-    /// FPDUs sent.
-    pub tx_fpdus: u64,
-    /// Payload octets placed into registered memory.
-    pub rx_placed_octets: u64,
-    /// Payload octets fetched from registered memory.
-    pub tx_fetched_octets: u64,
-    /// Terminates sent.
-    pub tx_terminates: u64,
-    /// Terminates received.
-    pub rx_terminates: u64,
-    /// Turns in which there was something to do.
-    pub busy_turns: u64,
-    /// Cycles spent in those turns.
-    pub busy_cycles: u64,
-    /// All turns.
-    pub turns: u64,
-}
+pub(crate) use shared::EngineShared;
+
+use self::core::Core;
 
 /// Moves data between one port and the queue pairs of one context.
 ///
-/// Either call [`turn`](Self::turn) from your own loop (lowest latency), or hand it to a thread with
+/// Either call [`poll`](Self::poll) from your own loop (lowest latency), or hand it to a thread with
 /// [`spawn`](Self::spawn). Nothing is sent, received, acknowledged or retransmitted while nobody does.
-pub struct Engine {}
+/// Dropping it resets its connections; their work is flushed.
+pub struct Engine {
+    context: Context,
+    participant: Participant,
+    clock: Clock,
+    core: Core,
+}
 
 impl Engine {
     /// An engine on `port` for `context`.
     ///
     /// # Errors
-    /// [`VerbsError`].
+    /// [`VerbsError::System`] when no descriptor is left.
     pub fn new(context: &Context, port: Box<dyn Port>, config: EngineConfig) -> Result<Self, VerbsError> {
-        let _ = (context, port, config);
-        todo!()
+        let waker = Notifier::new()?;
+        let connections = config.stack.limits.connections;
+        let shared = context.shared.add_engine(|index| EngineShared::new(index, connections, waker));
+        Ok(Self {
+            context: context.clone(),
+            participant: context.shared.memory.join(),
+            clock: Clock::new(),
+            core: Core::new(shared, port, config),
+        })
     }
 
     /// One turn at time `now`: receives a burst, runs timers, lets queue pairs send. Returns whether there was
-    /// anything to do.
+    /// anything to do. Times must not go backwards.
     pub fn turn(&mut self, now: Instant) -> bool {
-        let _ = now;
-        todo!()
+        let turn = self.participant.enter();
+        self.core.turn(now, &turn)
     }
 
     /// A turn at the time of the engine's own clock: for callers without one.
     pub fn poll(&mut self) -> bool {
-        todo!()
+        self.turn(self.now())
     }
 
-    /// When [`turn`](Self::turn) has something to do by itself next.
+    /// When [`turn`](Self::turn) has something to do next, if nothing comes from outside before; `None`: never.
     pub fn next_deadline(&mut self, now: Instant) -> Option<Instant> {
-        let _ = now;
-        todo!()
+        self.core.next_deadline(now)
+    }
+
+    /// Sleeps until there is something to do: a frame (where the port has a descriptor), a posted request, a
+    /// deadline; at most `limit` where the port has no descriptor.
+    pub fn sleep(&mut self, limit: Duration) {
+        let now = self.now();
+        let deadline = self.next_deadline(now).map(|at| Duration::from_micros((at - now).total_micros()));
+        let port = self.core.port().poll_fd();
+        let limit = match deadline {
+            Some(deadline) => deadline.min(limit),
+            // A day stands for ever: nothing but the descriptor or a doorbell ends this sleep.
+            None if port.is_some() => Duration::from_secs(86_400),
+            None => limit,
+        };
+        thread::sleep(self.core.shared(), port, limit);
     }
 
     /// Counters of all layers.
     pub fn counters(&self) -> EngineCounters {
-        todo!()
+        self.core.counters()
+    }
+
+    /// What the port is.
+    pub fn port_info(&self) -> &dp::PortInfo {
+        self.core.port().info()
+    }
+
+    /// The context it serves.
+    pub fn context(&self) -> &Context {
+        &self.context
     }
 
     /// Runs it in a thread of its own until the handle is dropped or stopped.
@@ -102,41 +117,22 @@ impl Engine {
     /// # Errors
     /// [`VerbsError::System`] when no thread can be made.
     pub fn spawn(self, options: ThreadOptions) -> Result<EngineThread, VerbsError> {
-        let _ = options;
-        todo!()
+        EngineThread::spawn(self, options)
+    }
+
+    fn now(&self) -> Instant {
+        // Microseconds since the clock was made: far below 2^63.
+        Instant::from_micros(self.clock.now_us() as i64)
+    }
+
+    fn shared(&self) -> &Arc<EngineShared> {
+        self.core.shared()
     }
 }
 
-/// How an engine thread behaves.
-#[derive(Clone, Copy, Debug)]
-pub struct ThreadOptions {
-    /// CPU to pin it to.
-    pub cpu: Option<usize>,
-    /// Idle turns before it yields instead of spinning; `u32::MAX` spins for ever.
-    pub spin_turns: u32,
-    /// Idle turns before it sleeps until the next deadline, a doorbell or (where the port has one) its descriptor.
-    pub yield_turns: u32,
-    /// Longest sleep for a port without a descriptor.
-    pub max_sleep: Duration,
-}
-
-impl Default for ThreadOptions {
-    fn default() -> Self {
-        Self { cpu: None, spin_turns: 2_000, yield_turns: 200, max_sleep: Duration::from_micros(200) }
-    }
-}
-
-/// A running engine. Dropping it stops the thread.
-pub struct EngineThread {}
-
-impl EngineThread {
-    /// Counters, as of the engine's last turn.
-    pub fn counters(&self) -> EngineCounters {
-        todo!()
-    }
-
-    /// Stops the thread and gives the engine back.
-    pub fn stop(self) -> Engine {
-        todo!()
+impl Drop for Engine {
+    fn drop(&mut self) {
+        let now = self.now();
+        self.core.shut_down(now);
     }
 }

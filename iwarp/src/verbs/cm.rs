@@ -1,15 +1,25 @@
 //! Connection management: identifiers, events, private data.
 
+use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::Duration;
+use std::{fmt, io};
 
 use arrayvec::ArrayVec;
+use tcp_lite::ConnId;
 
-use super::{ConnectionError, QueuePair, VerbsError};
+use crate::engine::EngineShared;
+
+use super::qp::QpOwner;
+use super::{ConnectionError, ContextShared, Notifier, QpShared, QueuePair, VerbsError};
 
 /// Private data of one MPA startup frame, octets.
 pub const MAX_PRIVATE_DATA: usize = 512;
+
+/// Reads in flight in one direction: what a connection may ask for, well below RFC 6581's 0x3ffe.
+const MAX_DEPTH: u16 = 1024;
 
 /// How a connection is asked for or accepted (`rdma_conn_param`).
 #[derive(Clone, Debug)]
@@ -54,6 +64,20 @@ impl Default for ConnParam {
 }
 
 impl ConnParam {
+    fn check(&self) -> Result<(), VerbsError> {
+        let limit = if self.mpa_revision == 1 { MAX_PRIVATE_DATA } else { MAX_PRIVATE_DATA - 4 };
+        if self.private_data.len() > limit {
+            return Err(VerbsError::TooLong { got: self.private_data.len() as u64, max: limit as u64 });
+        }
+        if !matches!(self.mpa_revision, 1 | 2) {
+            return Err(VerbsError::Invalid(format!("MPA revision {}: use 1 or 2", self.mpa_revision)));
+        }
+        if self.responder_resources > MAX_DEPTH || self.initiator_depth > MAX_DEPTH {
+            return Err(VerbsError::Invalid(format!("IRD and ORD are at most {MAX_DEPTH}")));
+        }
+        Ok(())
+    }
+
     /// The same with private data.
     ///
     /// # Errors
@@ -116,7 +140,7 @@ pub enum CmEventKind {
 }
 
 /// An event and whose it is.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct CmEvent {
     /// The identifier it is about.
     pub id: CmId,
@@ -128,54 +152,188 @@ pub struct CmEvent {
 
 /// Where identifiers announce themselves. Readable while events wait. Cheap to clone.
 #[derive(Clone)]
-pub struct EventChannel {}
+pub struct EventChannel {
+    shared: Arc<ChannelShared>,
+}
+
+struct ChannelShared {
+    events: Mutex<VecDeque<CmEvent>>,
+    notifier: Notifier,
+}
 
 impl EventChannel {
+    pub(crate) fn new() -> io::Result<Self> {
+        let shared = ChannelShared { events: Mutex::new(VecDeque::new()), notifier: Notifier::new()? };
+        Ok(Self { shared: Arc::new(shared) })
+    }
+
+    pub(crate) fn push(&self, event: CmEvent) {
+        let mut events = self.shared.events.lock().expect("no holder of this lock panics");
+        if events.is_empty() {
+            self.shared.notifier.notify();
+        }
+        events.push_back(event);
+    }
+
     /// The oldest event, without waiting. With an inline engine, poll the engine and then this.
     pub fn poll(&self) -> Option<CmEvent> {
-        todo!()
+        let mut events = self.shared.events.lock().expect("no holder of this lock panics");
+        let event = events.pop_front();
+        if event.is_some() && events.is_empty() {
+            // Under the lock: the descriptor is readable exactly while events wait. A private descriptor has
+            // nothing else to fail with than "nothing there", which is what is wanted.
+            let taken = self.shared.notifier.take();
+            debug_assert!(taken.is_ok());
+        }
+        event
     }
 
     /// The oldest event, waiting for it up to `timeout`. Only where an engine thread runs.
     ///
     /// # Errors
     /// What the system says.
-    pub fn wait(&self, timeout: Duration) -> std::io::Result<Option<CmEvent>> {
-        let _ = timeout;
-        todo!()
+    pub fn wait(&self, timeout: Duration) -> io::Result<Option<CmEvent>> {
+        if let Some(event) = self.poll() {
+            return Ok(Some(event));
+        }
+        self.shared.notifier.wait(Some(timeout))?;
+        Ok(self.poll())
     }
 }
 
 impl AsFd for EventChannel {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        todo!()
+        self.shared.notifier.as_fd()
     }
 }
 
 /// One connection or one listener (`rdma_cm_id`). Cheap to clone; equal when the same.
 #[derive(Clone)]
-pub struct CmId {}
+pub struct CmId {
+    pub(crate) shared: Arc<CmShared>,
+}
 
-pub(crate) struct CmShared {}
-pub(crate) struct CmCommand {}
+/// What an identifier shares with its engine.
+pub(crate) struct CmShared {
+    context: Arc<ContextShared>,
+    channel: EventChannel,
+    state: Mutex<CmState>,
+}
+
+#[derive(Default)]
+struct CmState {
+    phase: CmPhase,
+    qp: Option<(Weak<QpShared>, Weak<QpOwner>)>,
+    addresses: Option<(SocketAddr, SocketAddr)>,
+}
+
+#[derive(Default)]
+enum CmPhase {
+    /// Nothing asked for yet.
+    #[default]
+    Idle,
+    /// Listens, on all engines.
+    Listening { port: u16 },
+    /// A connect request that waits for its decision.
+    Requested { engine: Arc<EngineShared>, conn: ConnId },
+    /// A connection that `engine` makes or carries.
+    Connected { engine: Arc<EngineShared> },
+    /// Rejected, disconnected or stopped listening.
+    Over,
+}
+
+/// What users ask of an engine.
+pub(crate) enum CmCommand {
+    /// Start a connection.
+    Connect { id: CmId, qp: Arc<QpShared>, remote: SocketAddr, param: Box<ConnParam> },
+    /// Accept connections.
+    Listen { id: CmId, port: u16, backlog: usize, timeout: Duration },
+    /// Stop accepting.
+    Unlisten { port: u16 },
+    /// Accept a connect request.
+    Accept { id: CmId, conn: ConnId, qp: Arc<QpShared>, param: Box<ConnParam> },
+    /// Reject a connect request.
+    Reject { conn: ConnId, private_data: ArrayVec<u8, MAX_PRIVATE_DATA> },
+    /// Close gracefully.
+    Disconnect { id: CmId },
+    /// Reset.
+    Abort { id: CmId },
+}
 
 impl PartialEq for CmId {
     fn eq(&self, other: &Self) -> bool {
-        let _ = other;
-        todo!()
+        Arc::ptr_eq(&self.shared, &other.shared)
     }
 }
 
 impl Eq for CmId {}
 
+impl fmt::Debug for CmId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CmId").field("addresses", &self.addresses()).finish_non_exhaustive()
+    }
+}
+
 impl CmId {
+    pub(crate) fn new(context: Arc<ContextShared>, channel: EventChannel) -> Self {
+        Self { shared: Arc::new(CmShared { context, channel, state: Mutex::default() }) }
+    }
+
+    /// The identifier of a connect request: `conn` of `engine` asks this listener.
+    pub(crate) fn requested(
+        &self,
+        engine: &Arc<EngineShared>,
+        conn: ConnId,
+        addresses: (SocketAddr, SocketAddr),
+    ) -> Self {
+        let id = Self::new(Arc::clone(&self.shared.context), self.shared.channel.clone());
+        {
+            let mut state = id.state();
+            state.phase = CmPhase::Requested { engine: Arc::clone(engine), conn };
+            state.addresses = Some(addresses);
+        }
+        id
+    }
+
+    pub(crate) fn announce(&self, listener: Option<&Self>, kind: CmEventKind) {
+        self.shared.channel.push(CmEvent { id: self.clone(), listener: listener.cloned(), kind });
+    }
+
+    pub(crate) fn set_addresses(&self, addresses: (SocketAddr, SocketAddr)) {
+        self.state().addresses = Some(addresses);
+    }
+
+    /// The connection is over: nothing can be asked of it any more.
+    pub(crate) fn set_over(&self) {
+        self.state().phase = CmPhase::Over;
+    }
+
+    fn state(&self) -> MutexGuard<'_, CmState> {
+        self.shared.state.lock().expect("no holder of this lock panics")
+    }
+
     /// Connects `qp` to `remote` (`rdma_connect`). An `Established`, `Rejected` or `ConnectError` event follows.
     ///
     /// # Errors
     /// [`VerbsError`]: the queue pair is not idle, a parameter is out of range, there is no engine.
     pub fn connect(&self, qp: &QueuePair, remote: SocketAddr, param: &ConnParam) -> Result<(), VerbsError> {
-        let _ = (qp, remote, param);
-        todo!()
+        param.check()?;
+        let engine = self.shared.context.engine(param.engine)?;
+        let mut state = self.state();
+        if !matches!(state.phase, CmPhase::Idle) {
+            return Err(VerbsError::Invalid("this identifier is in use: create another one".into()));
+        }
+        qp.shared.bind(&engine)?;
+        state.qp = Some((Arc::downgrade(&qp.shared), Arc::downgrade(&qp.owner)));
+        state.phase = CmPhase::Connected { engine: Arc::clone(&engine) };
+        drop(state);
+        engine.command(CmCommand::Connect {
+            id: self.clone(),
+            qp: Arc::clone(&qp.shared),
+            remote,
+            param: Box::new(param.clone()),
+        });
+        Ok(())
     }
 
     /// Listens on `port` of every address of every engine (`rdma_listen`). `ConnectRequest` events follow, at most
@@ -184,8 +342,21 @@ impl CmId {
     /// # Errors
     /// [`VerbsError`]: the port is taken, there is no engine.
     pub fn listen(&self, port: u16, backlog: usize, timeout: Duration) -> Result<(), VerbsError> {
-        let _ = (port, backlog, timeout);
-        todo!()
+        let engines = self.shared.context.engines();
+        if engines.is_empty() {
+            return Err(VerbsError::NoEngine);
+        }
+        let mut state = self.state();
+        if !matches!(state.phase, CmPhase::Idle) {
+            return Err(VerbsError::Invalid("this identifier is in use: create another one".into()));
+        }
+        self.shared.context.claim_port(port)?;
+        state.phase = CmPhase::Listening { port };
+        drop(state);
+        for engine in engines {
+            engine.command(CmCommand::Listen { id: self.clone(), port, backlog, timeout });
+        }
+        Ok(())
     }
 
     /// Accepts a connect request with `qp` (`rdma_accept`). An `Established` or `ConnectError` event follows.
@@ -194,8 +365,20 @@ impl CmId {
     /// # Errors
     /// [`VerbsError`].
     pub fn accept(&self, qp: &QueuePair, param: &ConnParam) -> Result<(), VerbsError> {
-        let _ = (qp, param);
-        todo!()
+        param.check()?;
+        let mut state = self.state();
+        let (engine, conn) = state.requested()?;
+        qp.shared.bind(&engine)?;
+        state.qp = Some((Arc::downgrade(&qp.shared), Arc::downgrade(&qp.owner)));
+        state.phase = CmPhase::Connected { engine: Arc::clone(&engine) };
+        drop(state);
+        engine.command(CmCommand::Accept {
+            id: self.clone(),
+            conn,
+            qp: Arc::clone(&qp.shared),
+            param: Box::new(param.clone()),
+        });
+        Ok(())
     }
 
     /// Rejects a connect request (`rdma_reject`).
@@ -203,28 +386,76 @@ impl CmId {
     /// # Errors
     /// [`VerbsError`].
     pub fn reject(&self, private_data: &[u8]) -> Result<(), VerbsError> {
-        let _ = private_data;
-        todo!()
+        let private_data = ArrayVec::try_from(private_data).map_err(|_| VerbsError::TooLong {
+            got: private_data.len() as u64,
+            max: MAX_PRIVATE_DATA as u64,
+        })?;
+        let mut state = self.state();
+        let (engine, conn) = state.requested()?;
+        state.phase = CmPhase::Over;
+        drop(state);
+        engine.command(CmCommand::Reject { conn, private_data });
+        Ok(())
     }
 
     /// Closes gracefully: what was posted is sent, then FIN (`rdma_disconnect`). For a listener: stops listening.
     /// A `Disconnected` event follows for a connection.
     pub fn disconnect(&self) {
-        todo!()
+        self.end(|id| CmCommand::Disconnect { id });
     }
 
     /// Ends the connection at once: RST, everything posted is flushed.
     pub fn abort(&self) {
-        todo!()
+        self.end(|id| CmCommand::Abort { id });
     }
 
-    /// The queue pair it carries, once connected or accepted.
+    fn end(&self, command: impl FnOnce(Self) -> CmCommand) {
+        let mut state = self.state();
+        match &state.phase {
+            CmPhase::Idle | CmPhase::Over => {}
+            CmPhase::Listening { port } => {
+                let port = *port;
+                state.phase = CmPhase::Over;
+                drop(state);
+                for engine in self.shared.context.engines() {
+                    engine.command(CmCommand::Unlisten { port });
+                }
+                self.shared.context.release_port(port);
+            }
+            CmPhase::Requested { engine, conn } => {
+                let (engine, conn) = (Arc::clone(engine), *conn);
+                state.phase = CmPhase::Over;
+                drop(state);
+                engine.command(CmCommand::Reject { conn, private_data: ArrayVec::new() });
+            }
+            CmPhase::Connected { engine } => {
+                let engine = Arc::clone(engine);
+                drop(state);
+                engine.command(command(self.clone()));
+            }
+        }
+    }
+
+    /// The queue pair it carries, once connected or accepted and while it lives.
     pub fn qp(&self) -> Option<QueuePair> {
-        todo!()
+        let state = self.state();
+        let (shared, owner) = state.qp.as_ref()?;
+        Some(QueuePair { shared: shared.upgrade()?, owner: owner.upgrade()? })
     }
 
     /// Our address and the peer's, once there is a connection.
     pub fn addresses(&self) -> Option<(SocketAddr, SocketAddr)> {
-        todo!()
+        self.state().addresses
+    }
+}
+
+impl CmState {
+    fn requested(&self) -> Result<(Arc<EngineShared>, ConnId), VerbsError> {
+        match &self.phase {
+            CmPhase::Requested { engine, conn } => Ok((Arc::clone(engine), *conn)),
+            _ => {
+                Err(VerbsError::Invalid("no connect request waits for a decision on this identifier".into()))
+            }
+        }
     }
 }

@@ -1,6 +1,11 @@
 //! Completion queues.
 
-use super::{StreamError, VerbsError};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering, fence};
+
+use crossbeam_queue::ArrayQueue;
+
+use super::{CompletionChannel, ContextShared, StreamError, VerbsError};
 
 /// Outcome of a work request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,6 +22,8 @@ pub enum WcStatus {
     RemoteAccessError,
     /// The peer could not carry the request out, or refused it.
     RemoteOperationError,
+    /// The request needs what the connection does not have (a Read with an ORD of 0).
+    LocalOperationError,
     /// The connection failed under it.
     FatalError,
 }
@@ -30,6 +37,7 @@ impl std::fmt::Display for WcStatus {
             Self::WrFlushError => "work request flushed",
             Self::RemoteAccessError => "remote access error",
             Self::RemoteOperationError => "remote operation error",
+            Self::LocalOperationError => "local operation error",
             Self::FatalError => "fatal error",
         })
     }
@@ -73,20 +81,82 @@ pub struct WorkCompletion {
 
 /// A completion queue. Cheap to clone. Several queue pairs, of several engines, may share one.
 #[derive(Clone)]
-pub struct CompletionQueue {}
+pub struct CompletionQueue {
+    pub(crate) shared: Arc<CqShared>,
+}
 
-pub(crate) struct CqShared {}
+/// Not armed; armed for every completion; armed for solicited and failed ones.
+const UNARMED: u8 = 0;
+const ARMED_ANY: u8 = 1;
+const ARMED_SOLICITED: u8 = 2;
+
+pub(crate) struct CqShared {
+    entries: ArrayQueue<WorkCompletion>,
+    channel: Option<CompletionChannel>,
+    armed: AtomicU8,
+    overflowed: AtomicBool,
+    context: Arc<ContextShared>,
+}
+
+impl CqShared {
+    /// Adds a completion, from any thread. Without room it is lost and the queue is marked.
+    pub(crate) fn push(&self, completion: WorkCompletion) {
+        let solicited = completion.solicited || completion.status != WcStatus::Success;
+        if self.entries.push(completion).is_err() {
+            self.overflowed.store(true, Ordering::Release);
+        }
+        // Between this fence and the one in `req_notify` either we see the queue armed, or its owner, who polls
+        // once more after arming, sees the entry.
+        fence(Ordering::SeqCst);
+        let fires = match self.armed.load(Ordering::Relaxed) {
+            UNARMED => false,
+            ARMED_ANY => true,
+            _ => solicited,
+        };
+        if fires
+            && self.armed.swap(UNARMED, Ordering::AcqRel) != UNARMED
+            && let Some(channel) = &self.channel
+        {
+            channel.notifier.notify();
+        }
+    }
+}
+
+impl Drop for CqShared {
+    fn drop(&mut self) {
+        self.context.counts.cq.release();
+    }
+}
 
 impl CompletionQueue {
+    pub(crate) fn new(context: Arc<ContextShared>, cqe: usize, channel: Option<&CompletionChannel>) -> Self {
+        Self {
+            shared: Arc::new(CqShared {
+                entries: ArrayQueue::new(cqe),
+                channel: channel.cloned(),
+                armed: AtomicU8::new(UNARMED),
+                overflowed: AtomicBool::new(false),
+                context,
+            }),
+        }
+    }
+
     /// Moves completions into `out`, oldest first; returns how many (`ibv_poll_cq`).
     pub fn poll(&self, out: &mut [WorkCompletion]) -> usize {
-        let _ = out;
-        todo!()
+        let mut count = 0;
+        for place in out.iter_mut() {
+            match self.shared.entries.pop() {
+                Some(completion) => *place = completion,
+                None => break,
+            }
+            count += 1;
+        }
+        count
     }
 
     /// The oldest completion, if any.
     pub fn poll_one(&self) -> Option<WorkCompletion> {
-        todo!()
+        self.shared.entries.pop()
     }
 
     /// Asks for one event on the channel when the next completion comes (`ibv_req_notify_cq`); with
@@ -96,12 +166,26 @@ impl CompletionQueue {
     /// # Errors
     /// [`VerbsError::Invalid`] when the queue has no channel.
     pub fn req_notify(&self, solicited_only: bool) -> Result<(), VerbsError> {
-        let _ = solicited_only;
-        todo!()
+        if self.shared.channel.is_none() {
+            return Err(VerbsError::Invalid("this completion queue was made without a channel".into()));
+        }
+        if solicited_only {
+            // Never weakens what was asked for before: an event for any completion stays asked for.
+            let _ = self.shared.armed.compare_exchange(
+                UNARMED,
+                ARMED_SOLICITED,
+                Ordering::AcqRel,
+                Ordering::Relaxed,
+            );
+        } else {
+            self.shared.armed.store(ARMED_ANY, Ordering::Release);
+        }
+        fence(Ordering::SeqCst);
+        Ok(())
     }
 
     /// Whether completions were lost because nobody reaped them.
     pub fn overflowed(&self) -> bool {
-        todo!()
+        self.shared.overflowed.load(Ordering::Acquire)
     }
 }

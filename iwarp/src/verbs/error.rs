@@ -69,7 +69,8 @@ impl std::fmt::Display for StreamError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let who = if self.from_peer { "the peer terminated" } else { "terminated" };
         let Self { layer, etype, code, .. } = self;
-        let name = crate::rdmap::error_name(*layer, *etype, *code);
+        let known = crate::rdmap::TerminateError::from_codes(*layer, *etype, *code);
+        let name = known.map_or("an error without a name", crate::rdmap::TerminateError::text);
         write!(f, "{who} the stream: {name} (layer {layer:#x}, type {etype:#x}, code {code:#04x})")
     }
 }

@@ -27,13 +27,12 @@ pub use cm::{CmEvent, CmEventKind, CmId, ConnParam, EventChannel, MAX_PRIVATE_DA
 pub use context::{Context, ContextConfig, ContextLimits};
 pub use cq::{CompletionQueue, WcOpcode, WcStatus, WorkCompletion};
 pub use error::{ConnectionError, StreamError, VerbsError};
-pub use mr::MemoryRegion;
+pub use mr::{MemoryRegion, MrOptions};
 pub use pd::ProtectionDomain;
 pub use qp::{QpInit, QpState, QueuePair};
 pub use wr::{MAX_INLINE, MAX_SGE, RecvRequest, RemoteAddr, SendFlags, SendOp, SendRequest, Sge};
 
-pub(crate) use channel::Notifier;
-pub(crate) use cm::{CmCommand, CmShared};
-pub(crate) use context::ContextShared;
-pub(crate) use cq::CqShared;
-pub(crate) use qp::QpShared;
+pub(crate) use channel::{Notifier, wait_any};
+pub(crate) use cm::CmCommand;
+pub(crate) use context::{ContextShared, entropy};
+pub(crate) use qp::{Payload, QpShared, SendEntry, send_opcode};

@@ -1,29 +1,90 @@
 //! Registered memory.
 
-use super::{Sge, VerbsError};
+use std::sync::Arc;
+
+use dp::Region;
+
+use crate::memory::{Access, Base, RegisterError, RegisterOptions, Registration, StreamId};
+
+use super::{ProtectionDomain, QueuePair, Sge, VerbsError};
+
+/// How memory is registered.
+#[derive(Clone, Copy, Default)]
+pub struct MrOptions<'a> {
+    /// Rights.
+    pub access: Access,
+    /// Where its tagged offsets start: at its virtual address by default.
+    pub base: Base,
+    /// The one queue pair whose peer may use it. Only such a region can be invalidated by the peer
+    /// (Send with Invalidate; RFC 5042 section 6.4.5). `None`: every queue pair of the protection domain.
+    pub qp: Option<&'a QueuePair>,
+    /// The low eight bits of the STag.
+    pub key: u8,
+}
+
+impl MrOptions<'_> {
+    /// These rights, and defaults.
+    pub fn new(access: Access) -> Self {
+        Self { access, ..Self::default() }
+    }
+
+    fn register_options(&self, pd: &ProtectionDomain) -> RegisterOptions {
+        let Self { access, base, qp, key } = *self;
+        let stream = qp.map(|qp| StreamId(u64::from(qp.qp_num())));
+        RegisterOptions { pd: pd.id(), stream, access, base, key }
+    }
+}
 
 /// A registered region. Dropping it deregisters: that returns once no engine uses the memory any more.
-pub struct MemoryRegion {}
+pub struct MemoryRegion {
+    registration: Registration,
+    /// Keeps protection domain and context alive, and counts against their limits.
+    _pd: ProtectionDomain,
+}
 
 impl MemoryRegion {
+    pub(super) fn allocate(
+        pd: &ProtectionDomain,
+        octets: usize,
+        options: &MrOptions<'_>,
+    ) -> Result<Self, VerbsError> {
+        let region = Arc::new(Region::new(octets)?);
+        let registration =
+            pd.shared.context.memory.register(region, &options.register_options(pd)).map_err(refused)?;
+        Ok(Self { registration, _pd: pd.clone() })
+    }
+
+    #[expect(unsafe_code, reason = "the promise is the caller's, and is passed on")]
+    pub(super) unsafe fn over(
+        pd: &ProtectionDomain,
+        addr: *mut u8,
+        octets: usize,
+        options: &MrOptions<'_>,
+    ) -> Result<Self, VerbsError> {
+        let options = options.register_options(pd);
+        // SAFETY: the caller promises what `register_user` asks for, until this value is dropped.
+        let registration = unsafe { pd.shared.context.memory.register_user(addr, octets, &options) };
+        Ok(Self { registration: registration.map_err(refused)?, _pd: pd.clone() })
+    }
+
     /// The key for own requests.
     pub fn lkey(&self) -> u32 {
-        todo!()
+        self.registration.stag().0
     }
 
     /// The STag to advertise to the peer; the same value as [`lkey`](Self::lkey).
     pub fn rkey(&self) -> u32 {
-        todo!()
+        self.registration.stag().0
     }
 
-    /// The tagged offset of the first octet: its virtual address.
+    /// The tagged offset of the first octet: its virtual address, by default.
     pub fn addr(&self) -> u64 {
-        todo!()
+        self.registration.base_to()
     }
 
     /// Octets.
     pub fn len(&self) -> usize {
-        todo!()
+        self.registration.len()
     }
 
     /// Never: a region has at least one octet.
@@ -31,9 +92,16 @@ impl MemoryRegion {
         false
     }
 
+    /// Whether it may be used: not since it was invalidated, here or by the peer.
+    pub fn is_valid(&self) -> bool {
+        self.registration.is_valid()
+    }
+
     /// `length` octets from `offset` on as a scatter/gather element (not checked here, but when posted).
     pub fn sge(&self, offset: usize, length: usize) -> Sge {
-        Sge { addr: self.addr() + offset as u64, length: length as u32, lkey: self.lkey() }
+        // A length beyond 32 bits is beyond every message: what is left of it is refused when posted.
+        let length = u32::try_from(length).unwrap_or(u32::MAX);
+        Sge { addr: self.addr().wrapping_add(offset as u64), length, lkey: self.lkey() }
     }
 
     /// Copies `octets` into the region from `offset` on.
@@ -41,8 +109,7 @@ impl MemoryRegion {
     /// # Errors
     /// [`VerbsError::LocalProtection`] when it does not fit.
     pub fn write_at(&self, offset: usize, octets: &[u8]) -> Result<(), VerbsError> {
-        let _ = (offset, octets);
-        todo!()
+        self.registration.memory().write_at(offset, octets).map_err(out_of_range)
     }
 
     /// Copies `out.len()` octets from `offset` on out of the region.
@@ -50,8 +117,7 @@ impl MemoryRegion {
     /// # Errors
     /// [`VerbsError::LocalProtection`] when it does not fit.
     pub fn read_at(&self, offset: usize, out: &mut [u8]) -> Result<(), VerbsError> {
-        let _ = (offset, out);
-        todo!()
+        self.registration.memory().read_at(offset, out).map_err(out_of_range)
     }
 
     /// One octet, with acquire ordering: for polling the last octet of a Write.
@@ -59,17 +125,35 @@ impl MemoryRegion {
     /// # Errors
     /// [`VerbsError::LocalProtection`] outside the region.
     pub fn load_u8(&self, offset: usize) -> Result<u8, VerbsError> {
-        let _ = offset;
-        todo!()
+        self.registration.memory().load_u8_acquire(offset).map_err(out_of_range)
     }
 
     /// The memory itself: raw, because a peer may change it at any time.
     pub fn as_ptr(&self) -> *mut u8 {
-        todo!()
+        self.registration.memory().as_ptr()
     }
 
-    /// Deregisters, reporting what dropping would ignore (`ibv_dereg_mr`).
+    /// Makes the STag unusable at once; when this returns, nothing behind it changes or is read any more.
+    pub fn invalidate(&self) {
+        self.registration.invalidate();
+    }
+
+    /// Deregisters (`ibv_dereg_mr`), as dropping does.
     pub fn deregister(self) {
         drop(self);
     }
+}
+
+fn refused(error: RegisterError) -> VerbsError {
+    match error {
+        RegisterError::Limit { max_mr } => VerbsError::Limit { name: "max_mr", limit: max_mr },
+        RegisterError::Empty
+        | RegisterError::RemoteWithoutLocalWrite
+        | RegisterError::ReadOnly
+        | RegisterError::BaseWraps => VerbsError::Invalid(error.to_string()),
+    }
+}
+
+fn out_of_range(error: impl std::fmt::Display) -> VerbsError {
+    VerbsError::LocalProtection(error.to_string())
 }

@@ -1,43 +1,80 @@
 //! Protection domains.
 
-use crate::memory::Access;
+use std::sync::Arc;
 
-use super::{MemoryRegion, QpInit, QueuePair, VerbsError};
+use crate::memory::{Access, PdId};
+
+use super::{ContextShared, MemoryRegion, MrOptions, QpInit, QueuePair, VerbsError};
 
 /// Regions and queue pairs work together only within one protection domain. Cheap to clone.
 #[derive(Clone)]
-pub struct ProtectionDomain {}
+pub struct ProtectionDomain {
+    pub(crate) shared: Arc<PdShared>,
+}
+
+pub(crate) struct PdShared {
+    id: PdId,
+    pub(crate) context: Arc<ContextShared>,
+}
+
+impl Drop for PdShared {
+    fn drop(&mut self) {
+        self.context.counts.pd.release();
+    }
+}
 
 impl ProtectionDomain {
+    pub(crate) fn new(context: &Arc<ContextShared>) -> Result<Self, VerbsError> {
+        context.counts.pd.take()?;
+        let id = PdId(context.next_pd_num());
+        Ok(Self { shared: Arc::new(PdShared { id, context: Arc::clone(context) }) })
+    }
+
+    pub(crate) fn id(&self) -> PdId {
+        self.shared.id
+    }
+
     /// Registers `octets` of fresh zeroed memory, on hugepages where there are any.
     /// Its tagged offsets start at its virtual address.
     ///
     /// # Errors
     /// [`VerbsError::Limit`], [`VerbsError::Region`].
     pub fn reg_mr(&self, octets: usize, access: Access) -> Result<MemoryRegion, VerbsError> {
-        let _ = (octets, access);
-        todo!()
+        self.reg_mr_with(octets, &MrOptions::new(access))
+    }
+
+    /// The same with all options.
+    ///
+    /// # Errors
+    /// [`VerbsError::Limit`], [`VerbsError::Region`], [`VerbsError::Invalid`].
+    pub fn reg_mr_with(&self, octets: usize, options: &MrOptions<'_>) -> Result<MemoryRegion, VerbsError> {
+        MemoryRegion::allocate(self, octets, options)
     }
 
     /// Registers memory of the caller (`ibv_reg_mr`).
     ///
     /// # Safety
-    /// `addr..addr + octets` must be readable (and writable, if `access` allows any writing) until the region is
+    /// `addr..addr + octets` must be readable (and writable, if `options` allow any writing) until the region is
     /// dropped, and accessed meanwhile only in ways that allow a peer to change it at any time.
     ///
     /// # Errors
     /// [`VerbsError::Limit`], [`VerbsError::Invalid`].
-    pub unsafe fn reg_user_mr(&self, addr: *mut u8, octets: usize, access: Access) -> Result<MemoryRegion, VerbsError> {
-        let _ = (addr, octets, access);
-        todo!()
+    #[expect(unsafe_code, reason = "the promise is the caller's, and is passed on")]
+    pub unsafe fn reg_user_mr(
+        &self,
+        addr: *mut u8,
+        octets: usize,
+        options: &MrOptions<'_>,
+    ) -> Result<MemoryRegion, VerbsError> {
+        // SAFETY: the caller promises what `over` asks for, in the same words.
+        unsafe { MemoryRegion::over(self, addr, octets, options) }
     }
 
     /// A queue pair in state `Idle`: receives may be posted at once (`ibv_create_qp`).
     ///
     /// # Errors
-    /// [`VerbsError::Limit`], [`VerbsError::Invalid`].
+    /// [`VerbsError::Limit`].
     pub fn create_qp(&self, init: &QpInit<'_>) -> Result<QueuePair, VerbsError> {
-        let _ = init;
-        todo!()
+        QueuePair::new(self, init)
     }
 }

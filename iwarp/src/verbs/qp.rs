@@ -1,6 +1,18 @@
 //! Queue pairs.
 
-use super::{CompletionQueue, RecvRequest, SendRequest, StreamError, VerbsError};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
+
+use arrayvec::ArrayVec;
+use crossbeam_queue::ArrayQueue;
+
+use crate::engine::EngineShared;
+use crate::memory::Access;
+
+use super::{
+    CompletionQueue, ContextShared, MAX_INLINE, MAX_SGE, ProtectionDomain, RecvRequest, SendFlags, SendOp,
+    SendRequest, Sge, StreamError, VerbsError, WcOpcode, WcStatus, WorkCompletion,
+};
 
 /// How a queue pair is made (`ibv_qp_init_attr`).
 #[derive(Clone, Copy)]
@@ -26,6 +38,7 @@ impl<'a> QpInit<'a> {
 
 /// States of RFC 5040 section 6 (and of the iWARP verbs).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
 pub enum QpState {
     /// Not connected. Receives may be posted.
     Idle,
@@ -39,21 +52,114 @@ pub enum QpState {
     Error,
 }
 
-/// A queue pair: one RDMA stream. Cheap to clone.
+/// A queue pair: one RDMA stream. Cheap to clone; when the last clone is dropped an open connection is aborted.
 #[derive(Clone)]
-pub struct QueuePair {}
+pub struct QueuePair {
+    pub(crate) shared: Arc<QpShared>,
+    /// Told apart from `shared`, which the engine holds as well.
+    pub(crate) owner: Arc<QpOwner>,
+}
 
-pub(crate) struct QpShared {}
+/// Aborts the connection when the user has let go of the queue pair.
+pub(crate) struct QpOwner {
+    shared: Arc<QpShared>,
+}
+
+impl Drop for QpOwner {
+    fn drop(&mut self) {
+        if let Some(engine) = self.shared.engine.get() {
+            self.shared.abandoned.store(true, Ordering::Release);
+            self.shared.ring(engine);
+        } else {
+            self.shared.enter_error();
+        }
+    }
+}
+
+/// The payload of a posted request.
+#[derive(Clone, Debug)]
+pub(crate) enum Payload {
+    /// Fetched from registered memory when it is sent.
+    Gather(ArrayVec<Sge, MAX_SGE>),
+    /// Copied when it was posted.
+    Inline(ArrayVec<u8, MAX_INLINE>),
+}
+
+/// A request in the send queue.
+#[derive(Clone, Debug)]
+pub(crate) struct SendEntry {
+    pub(crate) wr_id: u64,
+    pub(crate) op: SendOp,
+    pub(crate) payload: Payload,
+    /// Octets of the payload.
+    pub(crate) length: u32,
+    pub(crate) flags: SendFlags,
+}
+
+/// What a queue pair shares with its engine.
+pub(crate) struct QpShared {
+    pub(crate) num: u32,
+    pub(crate) pd: ProtectionDomain,
+    pub(crate) send_cq: CompletionQueue,
+    pub(crate) recv_cq: CompletionQueue,
+    pub(crate) sq: ArrayQueue<SendEntry>,
+    pub(crate) rq: ArrayQueue<RecvRequest>,
+    /// Send requests posted and not completed.
+    sq_outstanding: AtomicUsize,
+    max_send_wr: usize,
+    sq_sig_all: bool,
+    state: AtomicU8,
+    /// ORD once connected: a Read needs at least 1.
+    pub(crate) ord: AtomicU32,
+    /// Who carries the connection; set once, at connect or accept.
+    engine: OnceLock<Arc<EngineShared>>,
+    /// The connection's slot in that engine.
+    pub(crate) slot: AtomicU32,
+    /// Whether the doorbell has been rung and not been answered.
+    rung: AtomicBool,
+    /// The user has dropped every handle.
+    pub(crate) abandoned: AtomicBool,
+    pub(crate) error: Mutex<Option<StreamError>>,
+}
 
 impl QueuePair {
+    pub(crate) fn new(pd: &ProtectionDomain, init: &QpInit<'_>) -> Result<Self, VerbsError> {
+        let limit = pd.shared.context.limits.max_qp_wr;
+        for wr in [init.max_send_wr, init.max_recv_wr] {
+            if wr > limit {
+                return Err(VerbsError::Limit { name: "max_qp_wr", limit });
+            }
+        }
+        pd.shared.context.counts.qp.take()?;
+        let shared = Arc::new(QpShared {
+            num: pd.shared.context.next_qp_num(),
+            pd: pd.clone(),
+            send_cq: init.send_cq.clone(),
+            recv_cq: init.recv_cq.clone(),
+            sq: ArrayQueue::new(init.max_send_wr.max(1)),
+            rq: ArrayQueue::new(init.max_recv_wr.max(1)),
+            sq_outstanding: AtomicUsize::new(0),
+            max_send_wr: init.max_send_wr.max(1),
+            sq_sig_all: init.sq_sig_all,
+            state: AtomicU8::new(QpState::Idle as u8),
+            ord: AtomicU32::new(u32::MAX),
+            engine: OnceLock::new(),
+            slot: AtomicU32::new(u32::MAX),
+            rung: AtomicBool::new(false),
+            abandoned: AtomicBool::new(false),
+            error: Mutex::new(None),
+        });
+        Ok(Self { owner: Arc::new(QpOwner { shared: Arc::clone(&shared) }), shared })
+    }
+
     /// Its number, unique in the context while it lives.
     pub fn qp_num(&self) -> u32 {
-        todo!()
+        self.shared.num
     }
 
     /// Its state.
     pub fn state(&self) -> QpState {
-        todo!()
+        self.shared.state()
     }
 
     /// Posts to the send queue, from any thread (`ibv_post_send`). Requests complete in the order posted.
@@ -63,8 +169,9 @@ impl QueuePair {
     /// # Errors
     /// [`VerbsError`]; nothing was posted.
     pub fn post_send(&self, request: &SendRequest) -> Result<(), VerbsError> {
-        let _ = request;
-        todo!()
+        self.shared.queue_send(request)?;
+        self.shared.doorbell();
+        Ok(())
     }
 
     /// Posts several, ringing the doorbell once. Returns how many were posted with the error that stopped it.
@@ -72,21 +179,236 @@ impl QueuePair {
     /// # Errors
     /// The count posted, and why the next one was refused.
     pub fn post_send_list(&self, requests: &[SendRequest]) -> Result<(), (usize, VerbsError)> {
-        let _ = requests;
-        todo!()
+        let mut result = Ok(());
+        for (posted, request) in requests.iter().enumerate() {
+            if let Err(error) = self.shared.queue_send(request) {
+                result = Err((posted, error));
+                break;
+            }
+        }
+        self.shared.doorbell();
+        result
     }
 
-    /// Posts a receive buffer, from any thread, in any state but `Error` (`ibv_post_recv`).
+    /// Posts a receive buffer, from any thread (`ibv_post_recv`). In `Terminate` and `Error` it completes as flushed.
     ///
     /// # Errors
     /// [`VerbsError`]; nothing was posted.
     pub fn post_recv(&self, request: &RecvRequest) -> Result<(), VerbsError> {
-        let _ = request;
-        todo!()
+        let shared = &self.shared;
+        let length = request.length();
+        if length > u64::from(u32::MAX) {
+            return Err(VerbsError::TooLong { got: length, max: u64::from(u32::MAX) });
+        }
+        shared.check_local(&request.sg_list, Access::LOCAL_WRITE)?;
+        shared.rq.push(request.clone()).map_err(|_| VerbsError::QueueFull("receive"))?;
+        if shared.state() == QpState::Error {
+            shared.flush();
+        }
+        Ok(())
     }
 
     /// The error that ended the stream, found here or told by the peer's Terminate.
     pub fn error(&self) -> Option<StreamError> {
-        todo!()
+        *self.shared.error.lock().expect("no holder of this lock panics")
+    }
+}
+
+impl QpShared {
+    pub(crate) fn state(&self) -> QpState {
+        match self.state.load(Ordering::SeqCst) {
+            0 => QpState::Idle,
+            1 => QpState::Rts,
+            2 => QpState::Closing,
+            3 => QpState::Terminate,
+            _ => QpState::Error,
+        }
+    }
+
+    pub(crate) fn set_state(&self, state: QpState) {
+        self.state.store(state as u8, Ordering::SeqCst);
+    }
+
+    pub(crate) fn context(&self) -> &Arc<ContextShared> {
+        &self.pd.shared.context
+    }
+
+    /// Claims the queue pair for one connection carried by `engine`.
+    pub(crate) fn bind(&self, engine: &Arc<EngineShared>) -> Result<(), VerbsError> {
+        let state = self.state();
+        if state != QpState::Idle || self.engine.set(Arc::clone(engine)).is_err() {
+            return Err(VerbsError::InvalidState(state));
+        }
+        Ok(())
+    }
+
+    /// Checks a request and puts it into the send queue, without telling the engine.
+    fn queue_send(&self, request: &SendRequest) -> Result<(), VerbsError> {
+        let state = self.state();
+        if state == QpState::Idle {
+            return Err(VerbsError::InvalidState(state));
+        }
+        let length = request.length();
+        if length > u64::from(u32::MAX) {
+            return Err(VerbsError::TooLong { got: length, max: u64::from(u32::MAX) });
+        }
+        let payload = self.payload(request, length)?;
+        // The slot is taken first: `sq` itself has a place for every slot, so the push cannot fail.
+        let taken = self.sq_outstanding.fetch_update(Ordering::AcqRel, Ordering::Acquire, |count| {
+            (count < self.max_send_wr).then_some(count + 1)
+        });
+        if taken.is_err() {
+            return Err(VerbsError::QueueFull("send"));
+        }
+        let entry = SendEntry {
+            wr_id: request.wr_id,
+            op: request.op,
+            payload,
+            length: length as u32,
+            flags: request.flags,
+        };
+        if self.sq.push(entry).is_err() {
+            self.sq_outstanding.fetch_sub(1, Ordering::AcqRel);
+            return Err(VerbsError::QueueFull("send"));
+        }
+        Ok(())
+    }
+
+    fn payload(&self, request: &SendRequest, length: u64) -> Result<Payload, VerbsError> {
+        let sg_list = &request.sg_list;
+        match request.op {
+            SendOp::Read { .. } => {
+                if sg_list.len() > 1 {
+                    return Err(VerbsError::TooManySge { got: sg_list.len(), max: 1 });
+                }
+                if self.ord.load(Ordering::Acquire) == 0 {
+                    return Err(VerbsError::Invalid(
+                        "this connection allows no Read: its ORD was negotiated to 0".into(),
+                    ));
+                }
+                self.check_local(sg_list, Access::LOCAL_WRITE)?;
+            }
+            SendOp::LocalInvalidate { .. } => {}
+            SendOp::Send | SendOp::SendInvalidate { .. } | SendOp::Write { .. } => {
+                if request.flags.contains(SendFlags::INLINE) {
+                    return self.inline(sg_list, length);
+                }
+                self.check_local(sg_list, Access::empty())?;
+            }
+        }
+        Ok(Payload::Gather(sg_list.clone()))
+    }
+
+    fn inline(&self, sg_list: &[Sge], length: u64) -> Result<Payload, VerbsError> {
+        if length > MAX_INLINE as u64 {
+            return Err(VerbsError::TooLong { got: length, max: MAX_INLINE as u64 });
+        }
+        let mut octets = ArrayVec::from([0; MAX_INLINE]);
+        octets.truncate(length as usize);
+        let mut offset = 0;
+        for sge in sg_list {
+            let end = offset + sge.length as usize;
+            self.context()
+                .memory
+                .fetch_local(self.pd.id(), sge.lkey, sge.addr, &mut octets[offset..end])
+                .map_err(|fault| VerbsError::LocalProtection(fault.to_string()))?;
+            offset = end;
+        }
+        Ok(Payload::Inline(octets))
+    }
+
+    fn check_local(&self, sg_list: &[Sge], access: Access) -> Result<(), VerbsError> {
+        let memory = &self.context().memory;
+        sg_list.iter().try_for_each(|sge| {
+            memory
+                .check_local(self.pd.id(), sge.lkey, sge.addr, sge.length, access)
+                .map_err(|fault| VerbsError::LocalProtection(fault.to_string()))
+        })
+    }
+
+    /// Tells the engine that the send queue has work, or flushes it where no engine will.
+    fn doorbell(&self) {
+        if self.state() == QpState::Error {
+            self.flush();
+        } else if let Some(engine) = self.engine.get() {
+            self.ring(engine);
+        }
+    }
+
+    fn ring(&self, engine: &EngineShared) {
+        if !self.rung.swap(true, Ordering::AcqRel) {
+            engine.ring(self.slot.load(Ordering::Acquire));
+        }
+    }
+
+    /// The engine answers the doorbell: what is posted from now on rings again.
+    pub(crate) fn answer(&self) {
+        self.rung.swap(false, Ordering::AcqRel);
+    }
+
+    /// Frees the slot of a send request and, where it asked for one or failed, makes its completion.
+    pub(crate) fn complete_send(&self, signaled: bool, completion: WorkCompletion) {
+        self.sq_outstanding.fetch_sub(1, Ordering::AcqRel);
+        if signaled || self.sq_sig_all || completion.status != WcStatus::Success {
+            self.send_cq.shared.push(completion);
+        }
+    }
+
+    /// Makes the completion of a receive request.
+    pub(crate) fn complete_recv(&self, completion: WorkCompletion) {
+        self.recv_cq.shared.push(completion);
+    }
+
+    /// Enters `Error` and flushes both queues.
+    pub(crate) fn enter_error(&self) {
+        self.set_state(QpState::Error);
+        self.flush();
+    }
+
+    /// Completes everything in both queues as flushed. Whoever posts after `Error` was entered flushes too, so
+    /// nothing stays behind.
+    pub(crate) fn flush(&self) {
+        let error = *self.error.lock().expect("no holder of this lock panics");
+        while let Some(entry) = self.sq.pop() {
+            self.complete_send(true, self.flushed(entry.wr_id, send_opcode(&entry.op), error));
+        }
+        while let Some(request) = self.rq.pop() {
+            self.complete_recv(self.flushed(request.wr_id, WcOpcode::Recv, error));
+        }
+    }
+
+    /// The completion of a request that was done.
+    pub(crate) fn succeeded(&self, wr_id: u64, opcode: WcOpcode, byte_len: u32) -> WorkCompletion {
+        WorkCompletion { status: WcStatus::Success, byte_len, ..self.flushed(wr_id, opcode, None) }
+    }
+
+    /// The completion of a flushed request.
+    pub(crate) fn flushed(&self, wr_id: u64, opcode: WcOpcode, error: Option<StreamError>) -> WorkCompletion {
+        WorkCompletion {
+            wr_id,
+            status: WcStatus::WrFlushError,
+            opcode,
+            byte_len: 0,
+            qp_num: self.num,
+            invalidated: None,
+            solicited: false,
+            error,
+        }
+    }
+}
+
+impl Drop for QpShared {
+    fn drop(&mut self) {
+        self.context().counts.qp.release();
+    }
+}
+
+/// What a request completes as.
+pub(crate) fn send_opcode(op: &SendOp) -> WcOpcode {
+    match op {
+        SendOp::Send | SendOp::SendInvalidate { .. } => WcOpcode::Send,
+        SendOp::Write { .. } => WcOpcode::Write,
+        SendOp::Read { .. } => WcOpcode::Read,
+        SendOp::LocalInvalidate { .. } => WcOpcode::LocalInvalidate,
     }
 }

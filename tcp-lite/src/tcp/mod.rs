@@ -70,6 +70,11 @@ impl SegmentBuf {
         }
         self.buf.append(octets)
     }
+
+    /// Keeps the first `octets`: takes back what could not be written.
+    pub fn truncate(&mut self, octets: usize) {
+        self.buf.truncate(octets);
+    }
 }
 
 /// What a connection looks like from outside.

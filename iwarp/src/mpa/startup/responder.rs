@@ -36,6 +36,10 @@ pub struct Accept<'a> {
     pub ird: Option<u16>,
     /// Reads it would like to issue at a time; `None`: as configured.
     pub ord: Option<u16>,
+    /// Whether the peer is to send markers; `None`: as configured.
+    pub markers: Option<bool>,
+    /// Whether CRCs are asked for here; `None`: as configured.
+    pub crc: Option<bool>,
     /// For the peer's ULP.
     pub private_data: &'a [u8],
 }
@@ -141,6 +145,8 @@ impl Responder {
         let State::Decide { request, rx_start } = &self.state else {
             return Err(ResponderError::NoRequest);
         };
+        self.config.markers = accept.markers.unwrap_or(self.config.markers);
+        self.config.crc = accept.crc.unwrap_or(self.config.crc);
         let (ird, ord, enhanced) = self.answer(request, accept.ird, accept.ord);
         let reply = self.reply(request, false, enhanced, accept.private_data)?;
         let negotiated = Negotiated {

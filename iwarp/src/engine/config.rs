@@ -1,0 +1,58 @@
+//! How an engine is made.
+
+use std::time::Duration;
+
+use dp::Port;
+use tcp_lite::facade::{EthernetAddress, IpCidr};
+use tcp_lite::{Limits, StackConfig, TcpConfig};
+
+use crate::verbs::{VerbsError, entropy};
+
+/// How an engine is made.
+#[derive(Clone, Debug)]
+pub struct EngineConfig {
+    /// Addresses, limits and TCP. [`EngineConfig::new`] takes `mac`, `mtu` and `offloads` from the port.
+    pub stack: StackConfig,
+    /// Octets of payload one queue pair may hand to TCP in a turn.
+    pub turn_octets: usize,
+    /// How long a Terminate or a graceful close may take before RST.
+    pub close_timeout: Duration,
+    /// Received buffers that all connections together may hold for reassembly.
+    pub held_buffers: usize,
+}
+
+impl EngineConfig {
+    /// Defaults for `port` with the addresses `addresses` (`10.0.0.1/24`, `fd00::1/64`), and OS entropy.
+    /// Peers that fall silent are noticed within ten seconds: keepalives are on.
+    ///
+    /// # Errors
+    /// [`VerbsError::Invalid`] for an address that cannot be read or too many, [`VerbsError::System`] without entropy.
+    pub fn new(port: &dyn Port, addresses: &[&str]) -> Result<Self, VerbsError> {
+        let info = port.info();
+        let mut stack = StackConfig {
+            mac: EthernetAddress(info.mac),
+            vlan: None,
+            addresses: Default::default(),
+            gateways: Default::default(),
+            mtu: info.mtu,
+            offloads: info.offloads,
+            limits: Limits::default(),
+            tcp: TcpConfig {
+                keepalive_idle: Some(tcp_lite::Duration::from_secs(5)),
+                keepalive_interval: tcp_lite::Duration::from_secs(1),
+                keepalive_probes: 4,
+                ..TcpConfig::default()
+            },
+            seed: entropy()?,
+        };
+        for address in addresses {
+            let cidr: IpCidr = address.parse().map_err(|()| {
+                VerbsError::Invalid(format!("{address} is no address with a prefix length, like 10.0.0.1/24"))
+            })?;
+            stack.addresses.try_push(cidr).map_err(|_| {
+                VerbsError::Invalid(format!("at most {} addresses", stack.addresses.capacity()))
+            })?;
+        }
+        Ok(Self { stack, turn_octets: 64 << 10, close_timeout: Duration::from_secs(5), held_buffers: 16_384 })
+    }
+}

@@ -1,0 +1,609 @@
+//! One connection from SYN to the last FIN: MPA startup, the stream, teardown.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use dp::Mbuf;
+use tcp_lite::{CloseReason, ConnId, Instant, Received};
+
+use crate::memory::{Accessor, StreamId, Turn};
+use crate::mpa::startup::{Accept, Rejected, Revision, Rtr};
+use crate::mpa::{Initiator, InitiatorEvent, MpaConfig, MpaError, Negotiated, Responder, TerminateCode};
+use crate::rdmap::{Terminate, TerminateError};
+use crate::verbs::{CmEventKind, CmId, ConnParam, ConnectionError, QpShared, QpState, WcStatus};
+
+use super::core::Io;
+use super::startup::Inbox;
+use super::stream::{Failure, Outcome, Stream};
+
+/// One connection.
+pub(super) struct Connection {
+    conn: ConnId,
+    /// `None` until a connect request was announced.
+    id: Option<CmId>,
+    qp: Option<Arc<QpShared>>,
+    phase: Phase,
+    /// The listener whose backlog it counts in, while it does.
+    pub(super) backlog_of: Option<u16>,
+    /// By when the phase has to be over.
+    deadline: Option<Instant>,
+    /// In the ring of those that want to send.
+    pub(super) active: bool,
+    /// The user knows of it as established.
+    established: bool,
+    /// TCP is gone: to be removed.
+    pub(super) gone: bool,
+    error: Option<ConnectionError>,
+}
+
+enum Phase {
+    /// Our SYN is out. The Request follows it.
+    Opening { initiator: Initiator, request: Vec<u8> },
+    /// The Request is out.
+    AwaitReply { initiator: Initiator, inbox: Inbox },
+    /// The peer's Request is awaited.
+    AwaitRequest { responder: Responder, inbox: Inbox },
+    /// Our user decides.
+    Deciding { responder: Responder, inbox: Inbox },
+    /// Full Operation.
+    Streaming(Streaming),
+    /// FIN is out: what still comes is acknowledged and dropped.
+    Closing,
+}
+
+struct Streaming {
+    stream: Box<Stream>,
+    /// Announced when the peer's first FPDU has come.
+    announce: Option<Negotiated>,
+    /// FIN follows when everything is sent.
+    draining: bool,
+}
+
+impl Connection {
+    /// A connection of ours; its SYN is out.
+    pub(super) fn connecting(
+        conn: ConnId,
+        id: CmId,
+        qp: Arc<QpShared>,
+        param: &ConnParam,
+        now: Instant,
+    ) -> Result<Self, ConnectionError> {
+        let deadline = now + duration(param.timeout);
+        let (initiator, request) = Initiator::start(mpa_config(param), &param.private_data, deadline)
+            .map_err(|_| ConnectionError::Startup("the parameters contradict each other"))?;
+        let phase = Phase::Opening { initiator, request: request.to_vec() };
+        let mut connection = Self::new(conn, phase, deadline);
+        connection.id = Some(id);
+        connection.qp = Some(qp);
+        Ok(connection)
+    }
+
+    /// A connection that a listener accepted.
+    pub(super) fn accepted(
+        conn: ConnId,
+        port: u16,
+        timeout: Duration,
+        now: Instant,
+    ) -> Result<Self, MpaError> {
+        let deadline = now + duration(timeout);
+        let responder =
+            Responder::listen(MpaConfig::default(), deadline).map_err(|_| MpaError::StartupTimeout)?;
+        let mut connection =
+            Self::new(conn, Phase::AwaitRequest { responder, inbox: Inbox::default() }, deadline);
+        connection.backlog_of = Some(port);
+        Ok(connection)
+    }
+
+    fn new(conn: ConnId, phase: Phase, deadline: Instant) -> Self {
+        Self {
+            conn,
+            id: None,
+            qp: None,
+            phase,
+            backlog_of: None,
+            deadline: Some(deadline),
+            active: false,
+            established: false,
+            gone: false,
+            error: None,
+        }
+    }
+
+    pub(super) fn conn(&self) -> ConnId {
+        self.conn
+    }
+
+    pub(super) fn id(&self) -> Option<&CmId> {
+        self.id.as_ref()
+    }
+
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        self.deadline
+    }
+
+    // ---- events of TCP ----
+
+    /// TCP is established.
+    pub(super) fn on_established(&mut self, io: &mut Io) {
+        if let (Some(id), Some(info)) = (&self.id, io.tcp.info(self.conn)) {
+            id.set_addresses((info.local, info.remote));
+        }
+        let phase = std::mem::replace(&mut self.phase, Phase::Closing);
+        self.phase = match phase {
+            Phase::Opening { initiator, request } => {
+                if io.tcp.send(self.conn, &request).is_ok_and(|sent| sent == request.len()) {
+                    Phase::AwaitReply { initiator, inbox: Inbox::default() }
+                } else {
+                    return self.fail_startup(io, ConnectionError::NoResources);
+                }
+            }
+            other => other,
+        };
+    }
+
+    /// Octets arrived.
+    pub(super) fn on_received(&mut self, io: &mut Io, turn: &Turn, received: Received) {
+        let Received { offset, buf, frontier } = received;
+        match &mut self.phase {
+            Phase::Streaming(_) => self.receive(io, turn, offset, buf, frontier),
+            Phase::AwaitReply { inbox, .. }
+            | Phase::AwaitRequest { inbox, .. }
+            | Phase::Deciding { inbox, .. } => {
+                if inbox.push(offset, buf, frontier).is_err() {
+                    return self.fail_startup(io, ConnectionError::Startup("too many octets out of order"));
+                }
+                self.run_startup(io, turn);
+            }
+            // Acknowledged and dropped.
+            Phase::Opening { .. } | Phase::Closing => io.tcp.release(self.conn, buf.len()),
+        }
+    }
+
+    /// The peer's FIN.
+    pub(super) fn on_peer_closed(&mut self, io: &mut Io) {
+        match &mut self.phase {
+            Phase::Streaming(streaming) => {
+                if streaming.stream.may_end_here() {
+                    streaming.draining = true;
+                    if let Some(qp) = &self.qp {
+                        qp.set_state(QpState::Closing);
+                    }
+                    self.activate(io);
+                } else {
+                    self.error.get_or_insert(ConnectionError::PeerClosed);
+                    self.fail(io, Failure::Lost(MpaError::Closed));
+                }
+            }
+            Phase::Closing => io.tcp.close(io.now, self.conn),
+            Phase::Opening { .. }
+            | Phase::AwaitReply { .. }
+            | Phase::AwaitRequest { .. }
+            | Phase::Deciding { .. } => self.fail_startup(io, ConnectionError::PeerClosed),
+        }
+    }
+
+    /// TCP is over: the last that is heard of it.
+    pub(super) fn on_closed(&mut self, io: &mut Io, reason: CloseReason) {
+        if reason != CloseReason::Graceful {
+            self.error.get_or_insert(ConnectionError::Tcp(reason));
+        } else if !self.established {
+            self.error.get_or_insert(ConnectionError::PeerClosed);
+        }
+        self.finish(io);
+    }
+
+    /// The deadline of the phase has passed.
+    pub(super) fn on_deadline(&mut self, io: &mut Io) {
+        self.deadline = None;
+        match &self.phase {
+            Phase::Closing => {
+                self.error.get_or_insert(ConnectionError::CloseTimeout);
+                io.tcp.abort(io.now, self.conn);
+            }
+            Phase::Streaming(streaming) if streaming.announce.is_none() => {
+                self.error.get_or_insert(ConnectionError::CloseTimeout);
+                self.fail(io, Failure::Lost(MpaError::Closed));
+            }
+            _ => self.fail_startup(io, ConnectionError::StartupTimeout),
+        }
+    }
+
+    // ---- startup ----
+
+    fn run_startup(&mut self, io: &mut Io, turn: &Turn) {
+        loop {
+            let step = match &mut self.phase {
+                Phase::AwaitReply { initiator, inbox } => {
+                    let Some((offset, octets)) = inbox.front() else { return };
+                    initiator.receive(offset, octets).map(|step| {
+                        inbox.consume(step.consumed);
+                        step.event.map(Startup::Reply)
+                    })
+                }
+                Phase::AwaitRequest { responder, inbox } | Phase::Deciding { responder, inbox } => {
+                    let Some((offset, octets)) = inbox.front() else { return };
+                    responder.receive(offset, octets).map(|step| {
+                        inbox.consume(step.consumed);
+                        step.event.map(|request| {
+                            Startup::Request(CmEventKind::ConnectRequest {
+                                private_data: request.private_data,
+                                remote: std::net::SocketAddr::from(([0, 0, 0, 0], 0)),
+                                peer_ird: request.peer.map(|depths| depths.ird),
+                                peer_ord: request.peer.map(|depths| depths.ord),
+                            })
+                        })
+                    })
+                }
+                Phase::Opening { .. } | Phase::Streaming(_) | Phase::Closing => return,
+            };
+            match step {
+                Ok(None) => {}
+                Ok(Some(Startup::Reply(event))) => return self.on_reply(io, turn, event),
+                Ok(Some(Startup::Request(kind))) => self.on_request(io, kind),
+                Err(error) => return self.fail_startup(io, startup_error(error)),
+            }
+        }
+    }
+
+    /// The peer's Request is complete: the user decides.
+    fn on_request(&mut self, io: &mut Io, kind: CmEventKind) {
+        let phase = std::mem::replace(&mut self.phase, Phase::Closing);
+        let Phase::AwaitRequest { responder, inbox } = phase else { return };
+        let listener = self.backlog_of.and_then(|port| io.listener(port));
+        let (Some(listener), Some(info)) = (listener, io.tcp.info(self.conn)) else {
+            return self.fail_startup(io, ConnectionError::Startup("nobody listens any more"));
+        };
+        self.phase = Phase::Deciding { responder, inbox };
+        self.deadline = None;
+        let id = listener.requested(&io.shared, self.conn, (info.local, info.remote));
+        self.id = Some(id.clone());
+        if let CmEventKind::ConnectRequest { private_data, peer_ird, peer_ord, .. } = kind {
+            let remote = info.remote;
+            let kind = CmEventKind::ConnectRequest { private_data, remote, peer_ird, peer_ord };
+            id.announce(Some(&listener), kind);
+        }
+    }
+
+    /// The user accepts.
+    pub(super) fn accept(
+        &mut self,
+        io: &mut Io,
+        turn: &Turn,
+        id: CmId,
+        qp: Arc<QpShared>,
+        param: &ConnParam,
+    ) {
+        self.backlog_of = None;
+        self.id = Some(id);
+        self.qp = Some(qp);
+        let phase = std::mem::replace(&mut self.phase, Phase::Closing);
+        let Phase::Deciding { mut responder, inbox } = phase else {
+            return self.fail_startup(io, ConnectionError::PeerClosed);
+        };
+        let deadline = io.now + duration(param.timeout);
+        let accept = Accept {
+            ird: Some(param.responder_resources),
+            ord: Some(param.initiator_depth),
+            markers: Some(param.markers),
+            crc: Some(param.crc),
+            private_data: &param.private_data,
+        };
+        let (negotiated, reply) = match responder.accept(accept, deadline) {
+            Ok(answer) => answer,
+            Err(_) => {
+                return self.fail_startup(io, ConnectionError::Startup("private data too long for this peer"));
+            }
+        };
+        if !io.tcp.send(self.conn, &reply).is_ok_and(|sent| sent == reply.len()) {
+            return self.fail_startup(io, ConnectionError::NoResources);
+        }
+        self.deadline = matches!(negotiated.rtr, Rtr::Expect(_)).then_some(deadline);
+        self.stream(io, turn, negotiated, inbox, false);
+    }
+
+    /// The user rejects.
+    pub(super) fn reject(&mut self, io: &mut Io, private_data: &[u8]) {
+        self.backlog_of = None;
+        if let Phase::Deciding { responder, .. } = &mut self.phase
+            && let Ok(reply) = responder.reject(private_data, None)
+            && io.tcp.send(self.conn, &reply).is_ok()
+        {
+            // The user has decided: nothing more is announced.
+            self.id = None;
+            self.close(io);
+        } else {
+            io.tcp.abort(io.now, self.conn);
+        }
+    }
+
+    /// The Reply is complete.
+    fn on_reply(&mut self, io: &mut Io, turn: &Turn, event: InitiatorEvent) {
+        let phase = std::mem::replace(&mut self.phase, Phase::Closing);
+        let Phase::AwaitReply { inbox, .. } = phase else { return };
+        self.deadline = None;
+        match event {
+            InitiatorEvent::Accepted(negotiated) => self.stream(io, turn, negotiated, inbox, true),
+            InitiatorEvent::Rejected(Rejected { private_data, .. }) => {
+                self.end_qp();
+                self.announce(CmEventKind::Rejected { private_data });
+                self.id = None;
+                self.close(io);
+            }
+            InitiatorEvent::Unmet { error, negotiated } => {
+                self.stream(io, turn, Negotiated { rtr: Rtr::None, ..negotiated }, inbox, true);
+                let TerminateCode { layer, etype, code } = error.terminate_code();
+                let known = TerminateError::from_codes(layer, etype, code);
+                let terminate = Terminate::local(known.unwrap_or(TerminateError::MpaStartupCatastrophic));
+                self.fail(io, Failure::Local(terminate));
+            }
+        }
+    }
+
+    /// Full Operation begins.
+    fn stream(&mut self, io: &mut Io, turn: &Turn, negotiated: Negotiated, inbox: Inbox, initiator: bool) {
+        let Some(qp) = self.qp.clone() else { return };
+        let by = Accessor { pd: qp.pd.id(), stream: StreamId(u64::from(qp.num)) };
+        qp.ord.store(u32::from(negotiated.ord), std::sync::atomic::Ordering::Release);
+        qp.set_state(QpState::Rts);
+        let stream = Box::new(Stream::new(qp, by, &negotiated, initiator));
+        // An RTR that is awaited makes the connection ready; else the user is told that it is not.
+        let waits = matches!(negotiated.rtr, Rtr::Expect(_));
+        let announce = waits.then(|| negotiated.clone());
+        self.phase = Phase::Streaming(Streaming { stream, announce, draining: false });
+        if !waits {
+            self.announce_established(io, negotiated, initiator);
+        }
+        let (rest, frontier) = inbox.into_rest();
+        for (offset, buf) in rest {
+            self.receive(io, turn, offset, buf, frontier);
+        }
+        self.activate(io);
+    }
+
+    fn announce_established(&mut self, io: &mut Io, negotiated: Negotiated, ready: bool) {
+        self.established = true;
+        io.counters.connections += 1;
+        let Negotiated { tx_markers, rx_markers, crc, ird, ord, private_data, .. } = negotiated;
+        self.announce(CmEventKind::Established {
+            private_data,
+            ord,
+            ird,
+            crc,
+            markers: (tx_markers, rx_markers),
+            ready,
+        });
+    }
+
+    // ---- the stream ----
+
+    fn receive(&mut self, io: &mut Io, turn: &Turn, offset: u64, buf: Mbuf, frontier: u64) {
+        let Phase::Streaming(streaming) = &mut self.phase else {
+            return io.tcp.release(self.conn, buf.len());
+        };
+        let result = streaming.stream.receive((offset, buf, frontier), &mut io.held, turn, &mut io.counters);
+        let established = if streaming.stream.may_send() { streaming.announce.take() } else { None };
+        if let Some(negotiated) = established {
+            self.deadline = None;
+            self.announce_established(io, negotiated, true);
+        }
+        match result {
+            Ok(released) => {
+                io.tcp.release(self.conn, released);
+                if self.wants_to_send() {
+                    self.activate(io);
+                }
+            }
+            Err(failure) => self.fail(io, failure),
+        }
+    }
+
+    fn wants_to_send(&self) -> bool {
+        matches!(&self.phase, Phase::Streaming(streaming) if streaming.draining || streaming.stream.wants_to_send())
+    }
+
+    /// Its queue pair was posted to, or TCP has room again.
+    pub(super) fn activate(&mut self, io: &mut Io) {
+        if !self.active {
+            self.active = true;
+            io.active.push_back(self.conn.slot() as u32);
+        }
+    }
+
+    /// Its turn to send. Returns whether it wants another one.
+    pub(super) fn transmit(&mut self, io: &mut Io, turn: &Turn) -> bool {
+        if let Some(qp) = &self.qp {
+            qp.answer();
+            if qp.abandoned.load(std::sync::atomic::Ordering::Acquire) && !self.gone {
+                self.abort(io);
+                return false;
+            }
+        }
+        let Phase::Streaming(streaming) = &mut self.phase else {
+            self.flush_late();
+            return false;
+        };
+        let Io { tcp, counters, config, .. } = io;
+        match streaming.stream.transmit(tcp, self.conn, config.turn_octets, turn, counters) {
+            Ok(Outcome::Idle) => {
+                if streaming.draining && streaming.stream.is_drained() {
+                    self.close(io);
+                }
+                false
+            }
+            Ok(Outcome::Full) => false,
+            Ok(Outcome::More | Outcome::NoMbuf) => true,
+            Ok(Outcome::Terminated) => {
+                io.counters.tx_terminates += 1;
+                self.close(io);
+                false
+            }
+            Err(failure) => {
+                self.fail(io, failure);
+                self.wants_to_send()
+            }
+        }
+    }
+
+    /// What was posted after the stream had ended.
+    fn flush_late(&self) {
+        if let Some(qp) = &self.qp
+            && matches!(qp.state(), QpState::Terminate | QpState::Error)
+        {
+            qp.flush();
+        }
+    }
+
+    // ---- teardown ----
+
+    /// The user wants a graceful close.
+    pub(super) fn disconnect(&mut self, io: &mut Io) {
+        match &mut self.phase {
+            Phase::Streaming(streaming) => {
+                streaming.draining = true;
+                if let Some(qp) = &self.qp {
+                    qp.set_state(QpState::Closing);
+                }
+                self.deadline = Some(io.now + duration(io.config.close_timeout));
+                io.rearm(self.conn, self.deadline);
+                self.activate(io);
+            }
+            Phase::Closing => {}
+            _ => self.abort(io),
+        }
+    }
+
+    /// The user wants an end at once.
+    pub(super) fn abort(&mut self, io: &mut Io) {
+        self.error.get_or_insert(ConnectionError::Tcp(CloseReason::Aborted));
+        io.tcp.abort(io.now, self.conn);
+    }
+
+    /// The stream has failed: tell the peer where that is possible, flush, close.
+    fn fail(&mut self, io: &mut Io, failure: Failure) {
+        let Phase::Streaming(streaming) = &mut self.phase else { return };
+        let error = failure.stream_error();
+        self.error.get_or_insert(ConnectionError::Stream(error));
+        streaming.stream.drop_held(&mut io.held);
+        if let Some(qp) = &self.qp {
+            *qp.error.lock().expect("no holder of this lock panics") = Some(error);
+            qp.set_state(QpState::Terminate);
+            streaming.stream.flush(blame(&failure), Some(error));
+            qp.flush();
+        }
+        match failure {
+            Failure::Local(terminate) if streaming.stream.may_send() => {
+                streaming.stream.terminate(&terminate);
+                self.deadline = Some(io.now + duration(io.config.close_timeout));
+                io.rearm(self.conn, self.deadline);
+                self.activate(io);
+            }
+            Failure::Peer(_) => {
+                io.counters.rx_terminates += 1;
+                self.close(io);
+            }
+            Failure::Local(_) | Failure::Lost(_) => io.tcp.abort(io.now, self.conn),
+        }
+    }
+
+    /// Startup has failed: close at once, and say why.
+    fn fail_startup(&mut self, io: &mut Io, error: ConnectionError) {
+        self.error.get_or_insert(error);
+        self.phase = Phase::Closing;
+        io.tcp.abort(io.now, self.conn);
+    }
+
+    /// Sends FIN; what still comes is dropped.
+    fn close(&mut self, io: &mut Io) {
+        if let Phase::Streaming(streaming) = &mut self.phase {
+            streaming.stream.drop_held(&mut io.held);
+        }
+        self.phase = Phase::Closing;
+        self.deadline = Some(io.now + duration(io.config.close_timeout));
+        io.rearm(self.conn, self.deadline);
+        io.tcp.close(io.now, self.conn);
+    }
+
+    /// TCP is gone: flush what is left and tell the user, once.
+    pub(super) fn finish(&mut self, io: &mut Io) {
+        if let Phase::Streaming(streaming) = &mut self.phase {
+            streaming.stream.drop_held(&mut io.held);
+            streaming.stream.flush(WcStatus::WrFlushError, None);
+        }
+        self.phase = Phase::Closing;
+        self.gone = true;
+        self.end_qp();
+        let error = self.error;
+        io.counters.connections_failed += u64::from(error.is_some());
+        let kind = match (self.established, error) {
+            (true, error) => CmEventKind::Disconnected { error },
+            (false, error) => {
+                CmEventKind::ConnectError { error: error.unwrap_or(ConnectionError::PeerClosed) }
+            }
+        };
+        self.announce(kind);
+        if let Some(id) = self.id.take() {
+            id.set_over();
+        }
+    }
+
+    fn end_qp(&self) {
+        if let Some(qp) = &self.qp {
+            qp.enter_error();
+        }
+    }
+
+    fn announce(&self, kind: CmEventKind) {
+        if let Some(id) = &self.id {
+            id.announce(None, kind);
+        }
+    }
+}
+
+/// What startup came to.
+enum Startup {
+    Reply(InitiatorEvent),
+    Request(CmEventKind),
+}
+
+/// The status of the oldest open request, where the peer's Terminate can be blamed on it.
+fn blame(failure: &Failure) -> WcStatus {
+    match failure {
+        Failure::Peer(Terminate { layer: 0, etype: 1, .. } | Terminate { layer: 1, etype: 1, .. }) => {
+            WcStatus::RemoteAccessError
+        }
+        Failure::Peer(_) => WcStatus::RemoteOperationError,
+        Failure::Local(terminate) if terminate.error() == Some(TerminateError::LocalCatastrophic) => {
+            WcStatus::LocalProtectionError
+        }
+        Failure::Local(_) => WcStatus::FatalError,
+        Failure::Lost(_) => WcStatus::WrFlushError,
+    }
+}
+
+fn startup_error(error: MpaError) -> ConnectionError {
+    match error {
+        MpaError::StartupTimeout => ConnectionError::StartupTimeout,
+        MpaError::Closed => ConnectionError::PeerClosed,
+        _ => ConnectionError::Startup("a frame that the documents forbid"),
+    }
+}
+
+/// What a user's parameters mean for MPA.
+fn mpa_config(param: &ConnParam) -> MpaConfig {
+    let revision = if param.mpa_revision == 1 { Revision::One } else { Revision::Two };
+    MpaConfig {
+        markers: param.markers,
+        crc: param.crc,
+        revision,
+        peer_to_peer: param.peer_to_peer && revision == Revision::Two,
+        ird: param.responder_resources,
+        ord: param.initiator_depth,
+        max_ird: param.responder_resources.max(128),
+        ..MpaConfig::default()
+    }
+}
+
+/// The stack's own kind of duration.
+fn duration(duration: Duration) -> tcp_lite::Duration {
+    tcp_lite::Duration::from_micros(u64::try_from(duration.as_micros()).unwrap_or(u64::MAX))
+}

@@ -1,0 +1,38 @@
+//! Counters of an engine.
+
+use tcp_lite::StackCounters;
+
+/// Counters of an engine, never reset.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct EngineCounters {
+    /// Of the port.
+    pub port: dp::PortCounters,
+    /// Of the stack.
+    pub stack: StackCounters,
+    /// FPDUs received that passed all of MPA's checks.
+    pub rx_fpdus: u64,
+    /// FPDUs placed ahead of the in-order frontier.
+    pub rx_fpdus_early: u64,
+    /// FPDUs sent.
+    pub tx_fpdus: u64,
+    /// Payload octets placed into registered memory.
+    pub rx_placed_octets: u64,
+    /// Payload octets fetched from registered memory.
+    pub tx_fetched_octets: u64,
+    /// Terminates sent.
+    pub tx_terminates: u64,
+    /// Terminates received.
+    pub rx_terminates: u64,
+    /// Connections established.
+    pub connections: u64,
+    /// Connections and attempts that ended in an error.
+    pub connections_failed: u64,
+    /// Connect requests dropped because the listener's backlog was full.
+    pub backlog_full: u64,
+    /// Turns in which there was something to do.
+    pub busy_turns: u64,
+    /// Cycles spent in those turns.
+    pub busy_cycles: u64,
+    /// All turns.
+    pub turns: u64,
+}

@@ -1,0 +1,133 @@
+//! What the threads of users and the engine share: commands, doorbells, and how a sleeping engine is woken.
+
+use std::collections::VecDeque;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
+
+use crossbeam_queue::ArrayQueue;
+
+use crate::verbs::{CmCommand, Notifier};
+
+/// The side of an engine that users reach from any thread.
+pub(crate) struct EngineShared {
+    index: usize,
+    commands: Mutex<VecDeque<CmCommand>>,
+    /// Set while `commands` may hold something, so that an idle turn takes no lock.
+    commanded: AtomicBool,
+    /// Slots of connections whose queue pair was posted to. A queue pair is in it once at most.
+    doorbells: ArrayQueue<u32>,
+    /// A doorbell did not fit: every connection is looked at.
+    doorbells_lost: AtomicBool,
+    sleeping: AtomicBool,
+    waker: Notifier,
+    connections: AtomicUsize,
+    stopped: AtomicBool,
+}
+
+impl EngineShared {
+    pub(crate) fn new(index: usize, max_connections: usize, waker: Notifier) -> Self {
+        Self {
+            index,
+            commands: Mutex::default(),
+            commanded: AtomicBool::new(false),
+            doorbells: ArrayQueue::new(max_connections.max(1)),
+            doorbells_lost: AtomicBool::new(false),
+            sleeping: AtomicBool::new(false),
+            waker,
+            connections: AtomicUsize::new(0),
+            stopped: AtomicBool::new(false),
+        }
+    }
+
+    /// Its place among the engines of its context.
+    pub(crate) fn index(&self) -> usize {
+        self.index
+    }
+
+    /// Connections it carries now.
+    pub(crate) fn connections(&self) -> usize {
+        self.connections.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_connections(&self, count: usize) {
+        self.connections.store(count, Ordering::Relaxed);
+    }
+
+    /// Whether the engine is gone for good.
+    pub(crate) fn is_stopped(&self) -> bool {
+        self.stopped.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn stop(&self) {
+        self.stopped.store(true, Ordering::Release);
+    }
+
+    /// Asks the engine for something, in its next turn.
+    pub(crate) fn command(&self, command: CmCommand) {
+        self.commands.lock().expect("no holder of this lock panics").push_back(command);
+        self.commanded.store(true, Ordering::Release);
+        self.wake();
+    }
+
+    pub(crate) fn next_command(&self) -> Option<CmCommand> {
+        if !self.commanded.load(Ordering::Acquire) {
+            return None;
+        }
+        let mut commands = self.commands.lock().expect("no holder of this lock panics");
+        let command = commands.pop_front();
+        if commands.is_empty() {
+            self.commanded.store(false, Ordering::Release);
+        }
+        command
+    }
+
+    /// Says that the queue pair of connection `slot` was posted to.
+    pub(crate) fn ring(&self, slot: u32) {
+        if self.doorbells.push(slot).is_err() {
+            self.doorbells_lost.store(true, Ordering::Release);
+        }
+        self.wake();
+    }
+
+    pub(crate) fn next_doorbell(&self) -> Option<u32> {
+        self.doorbells.pop()
+    }
+
+    /// Whether a doorbell was lost since the last call.
+    pub(crate) fn take_doorbells_lost(&self) -> bool {
+        self.doorbells_lost.load(Ordering::Relaxed) && self.doorbells_lost.swap(false, Ordering::AcqRel)
+    }
+
+    /// Ends the engine's sleep, if it sleeps.
+    pub(crate) fn wake(&self) {
+        // Against the fence in `prepare_sleep`: either we see it sleeping, or it sees what we left for it.
+        fence(Ordering::SeqCst);
+        if self.sleeping.load(Ordering::Relaxed) {
+            self.waker.notify();
+        }
+    }
+
+    /// Announces sleep. `false`: something is there to do already.
+    pub(crate) fn prepare_sleep(&self) -> bool {
+        self.sleeping.store(true, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+        let idle = self.doorbells.is_empty()
+            && !self.commanded.load(Ordering::Acquire)
+            && !self.doorbells_lost.load(Ordering::Acquire);
+        if !idle {
+            self.sleeping.store(false, Ordering::Relaxed);
+        }
+        idle
+    }
+
+    /// Ends sleep and takes what woke it.
+    pub(crate) fn end_sleep(&self) -> std::io::Result<()> {
+        self.sleeping.store(false, Ordering::Relaxed);
+        self.waker.take().map(drop)
+    }
+
+    pub(crate) fn waker(&self) -> BorrowedFd<'_> {
+        self.waker.as_fd()
+    }
+}

@@ -1,0 +1,149 @@
+//! A message on its way out: what its segments look like and where its payload comes from.
+
+use arrayvec::ArrayVec;
+
+use crate::ddp::{Header, Segment, Segmenter};
+use crate::memory::{Accessor, Fault, Stag, Turn};
+use crate::mpa::Crc32c;
+use crate::rdmap::{Opcode, ReadRequest};
+use crate::verbs::{MAX_INLINE, MAX_SGE, Sge};
+
+/// What the headers of a message say.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Addressing {
+    /// By STag and tagged offset: RDMA Write and Read Response.
+    Tagged { opcode: Opcode, stag: Stag, to: u64 },
+    /// By queue and message number; `invalidate` is 0 where the opcode names none.
+    Untagged { opcode: Opcode, invalidate: Stag, msn: u32 },
+}
+
+/// Where the payload comes from.
+#[derive(Clone, Debug)]
+pub(super) enum Source {
+    /// Our user's registered memory.
+    Gather(ArrayVec<Sge, MAX_SGE>),
+    /// Octets at hand: inline data, and the headers of Read Request and Terminate.
+    Octets(ArrayVec<u8, MAX_INLINE>),
+    /// Registered memory that the peer reads.
+    Remote(ReadRequest),
+}
+
+/// Why octets could not be fetched.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum FetchError {
+    /// Our user's own memory: its key, range or right is wrong by now.
+    Local,
+    /// What the peer reads: revoked since the request was checked.
+    Remote(Fault),
+}
+
+/// A message of which segments are still to be cut.
+#[derive(Clone, Debug)]
+pub(super) struct Message {
+    pub(super) addressing: Addressing,
+    pub(super) segmenter: Segmenter,
+    pub(super) source: Source,
+}
+
+impl Message {
+    pub(super) fn tagged(opcode: Opcode, stag: Stag, to: u64, length: u32, source: Source) -> Self {
+        let addressing = Addressing::Tagged { opcode, stag, to };
+        Self { addressing, segmenter: Segmenter::tagged(length), source }
+    }
+
+    pub(super) fn untagged(opcode: Opcode, invalidate: Stag, msn: u32, length: u32, source: Source) -> Self {
+        let addressing = Addressing::Untagged { opcode, invalidate, msn };
+        Self { addressing, segmenter: Segmenter::untagged(length), source }
+    }
+
+    /// An untagged message whose payload is at hand.
+    pub(super) fn of_octets(opcode: Opcode, msn: u32, octets: &[u8]) -> Self {
+        let source: ArrayVec<u8, MAX_INLINE> = octets.iter().copied().collect();
+        Self::untagged(opcode, Stag(0), msn, octets.len() as u32, Source::Octets(source))
+    }
+
+    /// The DDP header of one of its segments.
+    pub(super) fn header(&self, segment: &Segment) -> Header {
+        match self.addressing {
+            Addressing::Tagged { opcode, stag, to } => {
+                // The sink's range was checked by its owner: an offset beyond 2^64 is the peer's to refuse.
+                opcode.tagged_header(stag, to.wrapping_add(u64::from(segment.offset)), segment.last).into()
+            }
+            Addressing::Untagged { opcode, invalidate, msn } => {
+                opcode.untagged_header(invalidate, msn, segment.offset, segment.last).into()
+            }
+        }
+    }
+
+    /// Octets of that header.
+    pub(super) fn header_len(&self) -> usize {
+        match self.addressing {
+            Addressing::Tagged { .. } => crate::ddp::TaggedHeader::LEN,
+            Addressing::Untagged { .. } => crate::ddp::UntaggedHeader::LEN,
+        }
+    }
+}
+
+impl Source {
+    /// Copies the payload from `offset` on into `out` and sums it.
+    pub(super) fn fetch(
+        &self,
+        offset: u32,
+        out: &mut [u8],
+        crc: &mut Crc32c,
+        turn: &Turn,
+        by: Accessor,
+    ) -> Result<(), FetchError> {
+        match self {
+            Self::Octets(octets) => {
+                let from = offset as usize;
+                crc.copy(out, &octets[from..from + out.len()]);
+                Ok(())
+            }
+            Self::Remote(request) => {
+                let to = request.source_to + u64::from(offset);
+                let source = turn
+                    .check_read(request.source_stag, to, out.len() as u64, by)
+                    .map_err(FetchError::Remote)?;
+                source.fetch(0, out).map_err(FetchError::Remote)?;
+                crc.update(out);
+                Ok(())
+            }
+            Self::Gather(sg_list) => gather(sg_list, offset, out, crc, turn, by),
+        }
+    }
+}
+
+fn gather(
+    sg_list: &[Sge],
+    offset: u32,
+    out: &mut [u8],
+    crc: &mut Crc32c,
+    turn: &Turn,
+    by: Accessor,
+) -> Result<(), FetchError> {
+    let mut skip = u64::from(offset);
+    let mut out = out;
+    for sge in sg_list {
+        let length = u64::from(sge.length);
+        if skip >= length {
+            skip -= length;
+            continue;
+        }
+        let take = ((length - skip) as usize).min(out.len());
+        let (now, rest) = std::mem::take(&mut out).split_at_mut(take);
+        let source = turn
+            .check_source(Stag(sge.lkey), sge.addr + skip, take as u64, by.pd)
+            .map_err(|_| FetchError::Local)?;
+        source.fetch(0, now).map_err(|_| FetchError::Local)?;
+        crc.update(now);
+        skip = 0;
+        out = rest;
+        if out.is_empty() {
+            return Ok(());
+        }
+    }
+    // The list is as long as the message, so this is reached for an empty segment only.
+    debug_assert!(out.is_empty(), "a scatter/gather list shorter than its message");
+    Ok(())
+}

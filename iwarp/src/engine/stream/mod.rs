@@ -1,0 +1,266 @@
+//! One RDMA stream: RDMAP on DDP on MPA for one queue pair (RFC 5040 sections 5 to 7).
+//!
+//! | file | what |
+//! |---|---|
+//! | `message.rs` | a message on its way out: header, source of its payload, what is left to cut |
+//! | `transmit.rs` | which message is next, FPDUs into TCP segments, send completions |
+//! | `receive.rs` | FPDUs into memory, receive completions, what a message asks for |
+//!
+//! A stream is driven by its connection, which owns startup and teardown. What ends it is a [`Failure`]: found
+//! here, or told by the peer's Terminate.
+
+use std::collections::VecDeque;
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+use dp::Mbuf;
+
+use crate::memory::{Accessor, Turn};
+use crate::mpa::{Deframer, Framer, HeldSlab, MpaError, Negotiated};
+use crate::rdmap::{Extensions, ReadSink, Terminate, TerminateError};
+use crate::verbs::{QpShared, StreamError, WcOpcode, WcStatus};
+
+use super::counters::EngineCounters;
+
+mod message;
+mod receive;
+mod transmit;
+
+pub(super) use transmit::Outcome;
+
+use receive::Receive;
+use transmit::Transmit;
+
+/// What ends a stream.
+#[derive(Clone, Debug)]
+pub(super) enum Failure {
+    /// Found here: the peer is to be told.
+    Local(Terminate),
+    /// The peer's Terminate.
+    Peer(Terminate),
+    /// TCP's receive direction ended where it may not, or MPA cannot go on: there is nobody to tell.
+    Lost(MpaError),
+}
+
+impl Failure {
+    fn local(error: TerminateError) -> Self {
+        Self::Local(Terminate::local(error))
+    }
+
+    /// As the application reads it.
+    pub(super) fn stream_error(&self) -> StreamError {
+        match self {
+            Self::Local(terminate) => stream_error(terminate, false),
+            Self::Peer(terminate) => stream_error(terminate, true),
+            Self::Lost(error) => {
+                let code = error.terminate_code();
+                StreamError { layer: code.layer, etype: code.etype, code: code.code, from_peer: false }
+            }
+        }
+    }
+}
+
+fn stream_error(terminate: &Terminate, from_peer: bool) -> StreamError {
+    let Terminate { layer, etype, code, .. } = *terminate;
+    StreamError { layer, etype, code, from_peer }
+}
+
+/// A request that was started and has not been completed, in post order.
+struct Pending {
+    wr_id: u64,
+    opcode: WcOpcode,
+    signaled: bool,
+    byte_len: u32,
+    done: bool,
+}
+
+/// What sending and receiving share: Reads of ours, and who we are.
+struct Common {
+    qp: Arc<QpShared>,
+    by: Accessor,
+    /// Reads of ours that wait for their responses, in the order of their requests.
+    reads: VecDeque<OutstandingRead>,
+    /// Requests started and not completed, in post order.
+    pending: VecDeque<Pending>,
+    /// Reads of ours that may be outstanding.
+    ord: usize,
+}
+
+/// A Read of ours on its way. The RTR's own Read is nobody's request.
+struct OutstandingRead {
+    sink: ReadSink,
+    is_rtr: bool,
+}
+
+/// One RDMA stream.
+pub(super) struct Stream {
+    common: Common,
+    framer: Framer,
+    deframer: Deframer,
+    transmit: Transmit,
+    receive: Receive,
+    /// A responder sends nothing before the initiator's first FPDU (RFC 5044 section 7.1.2).
+    may_send: bool,
+}
+
+impl Stream {
+    pub(super) fn new(qp: Arc<QpShared>, by: Accessor, negotiated: &Negotiated, initiator: bool) -> Self {
+        let Negotiated { tx_markers, rx_markers, crc, ird, ord, rx_start, .. } = *negotiated;
+        let rtr = negotiated.rtr;
+        Self {
+            common: Common {
+                qp,
+                by,
+                reads: VecDeque::new(),
+                pending: VecDeque::new(),
+                ord: usize::from(ord),
+            },
+            framer: Framer::new(tx_markers, crc),
+            deframer: Deframer::new(rx_start, rx_markers, crc),
+            transmit: Transmit::new(rtr),
+            receive: Receive::new(ird, rtr),
+            may_send: initiator,
+        }
+    }
+
+    /// Whether the peer's first FPDU (for a responder) has come, so that we may send.
+    pub(super) fn may_send(&self) -> bool {
+        self.may_send
+    }
+
+    /// Octets of the peer's stream: places, delivers and completes. Returns the octets that were handed up ahead
+    /// of the frontier and are no longer held.
+    pub(super) fn receive(
+        &mut self,
+        octets: (u64, Mbuf, u64),
+        held: &mut HeldSlab,
+        turn: &Turn,
+        counters: &mut EngineCounters,
+    ) -> Result<usize, Failure> {
+        let (offset, buf, frontier) = octets;
+        let Self { common, deframer, receive, transmit, may_send, .. } = self;
+        let mut sink = receive::Sink { common, receive, transmit, turn, counters, may_send, failure: None };
+        let result = deframer.receive(offset, buf, frontier, held, &mut sink);
+        if let Some(failure) = sink.failure {
+            return Err(failure);
+        }
+        match result {
+            Ok(progress) => Ok(progress.released),
+            Err(error) => Err(mpa_failure(error)),
+        }
+    }
+
+    /// Gives back what reassembly holds.
+    pub(super) fn drop_held(&mut self, held: &mut HeldSlab) {
+        self.deframer.clear(held);
+    }
+
+    /// Whether the peer's FIN here cuts nothing: no FPDU is incomplete and no Read of ours waits for its answer.
+    pub(super) fn may_end_here(&self) -> bool {
+        self.deframer.at_boundary() && self.common.reads.is_empty()
+    }
+
+    /// Hands FPDUs to TCP. See [`Outcome`].
+    pub(super) fn transmit(
+        &mut self,
+        tcp: &mut tcp_lite::Stack,
+        conn: tcp_lite::ConnId,
+        budget: usize,
+        turn: &Turn,
+        counters: &mut EngineCounters,
+    ) -> Result<Outcome, Failure> {
+        let Self { common, framer, transmit, receive, may_send, .. } = self;
+        if !*may_send {
+            return Ok(Outcome::Idle);
+        }
+        let outcome = transmit.run(transmit::Context { common, framer, tcp, conn, turn, counters }, budget);
+        // Before the peer can have seen the end of its responses: nothing has left TCP yet.
+        receive.repost_reads(transmit.take_answered());
+        outcome
+    }
+
+    /// Whether there is something that a turn of sending might move.
+    pub(super) fn wants_to_send(&self) -> bool {
+        self.may_send && !(self.transmit.is_idle() && self.common.qp.sq.is_empty())
+    }
+
+    /// Whether nothing is left to send or to wait for: time for FIN.
+    pub(super) fn is_drained(&self) -> bool {
+        self.common.reads.is_empty() && self.transmit.is_idle() && self.common.qp.sq.is_empty()
+    }
+
+    /// Makes `terminate` the next and last message.
+    pub(super) fn terminate(&mut self, terminate: &Terminate) {
+        self.transmit.terminate(terminate);
+    }
+
+    /// Completes everything started in error, oldest first; what is still queued is flushed by the queue pair.
+    /// `first` is the status of the oldest request, where the failure can be blamed on it.
+    pub(super) fn flush(&mut self, first: WcStatus, error: Option<StreamError>) {
+        let Self { common, transmit, receive, .. } = self;
+        common.reads.clear();
+        let mut status = first;
+        let unstarted = transmit.abandon();
+        for pending in common.pending.drain(..).chain(unstarted) {
+            if pending.done {
+                common.qp.complete_send(
+                    pending.signaled,
+                    common.qp.succeeded(pending.wr_id, pending.opcode, pending.byte_len),
+                );
+                continue;
+            }
+            let mut completion = common.qp.flushed(pending.wr_id, pending.opcode, error);
+            completion.status = std::mem::replace(&mut status, WcStatus::WrFlushError);
+            common.qp.complete_send(true, completion);
+        }
+        if let Some(request) = receive.abandon() {
+            common.qp.complete_recv(common.qp.flushed(request.wr_id, WcOpcode::Recv, error));
+        }
+    }
+}
+
+impl Common {
+    /// Enters a request as started. `done`: it completes as soon as all before it have.
+    fn start(&mut self, pending: Pending) {
+        if pending.done && self.pending.is_empty() {
+            self.complete(&pending);
+        } else {
+            self.pending.push_back(pending);
+        }
+    }
+
+    /// The oldest Read has got its response.
+    fn read_done(&mut self) {
+        if let Some(pending) = self.pending.iter_mut().find(|pending| !pending.done) {
+            pending.done = true;
+        }
+        while self.pending.front().is_some_and(|pending| pending.done) {
+            if let Some(pending) = self.pending.pop_front() {
+                self.complete(&pending);
+            }
+        }
+    }
+
+    fn complete(&self, pending: &Pending) {
+        let completion = self.qp.succeeded(pending.wr_id, pending.opcode, pending.byte_len);
+        self.qp.complete_send(pending.signaled, completion);
+    }
+}
+
+fn mpa_failure(error: MpaError) -> Failure {
+    use crate::mpa::Action;
+    match error.action() {
+        Action::Terminate => {
+            let code = error.terminate_code();
+            let known = TerminateError::from_codes(code.layer, code.etype, code.code);
+            Failure::local(known.unwrap_or(TerminateError::MpaMarker))
+        }
+        Action::Close | Action::Report => Failure::Lost(error),
+    }
+}
+
+/// The extensions of RFC 7306 that streams understand.
+const EXTENSIONS: Extensions = Extensions::empty();
+
+/// Ends the walk over what was received, with its cause.
+type Flow = ControlFlow<Failure>;

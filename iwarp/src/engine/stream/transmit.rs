@@ -1,0 +1,405 @@
+//! Sending: which message is next, its FPDUs into TCP segments, send completions.
+//!
+//! Responses to the peer's Reads and the requests of our user take turns, message by message. A Send or Write
+//! completes when TCP has its last segment; a Read when its response is delivered; all in post order. A Terminate
+//! follows the FPDU being written and overtakes all else.
+
+use std::collections::VecDeque;
+
+use tcp_lite::{ConnId, SendError, Stack};
+
+use crate::memory::{Stag, Turn};
+use crate::mpa::Framer;
+use crate::mpa::startup::{Rtr, RtrKind};
+use crate::rdmap::{Opcode, ReadRequest, ReadSink, Terminate, TerminateError};
+use crate::verbs::{Payload, RemoteAddr, SendEntry, SendFlags, SendOp, send_opcode};
+
+use super::message::{FetchError, Message, Source};
+use super::receive::PeerRead;
+use super::{Common, EngineCounters, Failure, OutstandingRead, Pending};
+
+/// Where a turn of sending ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::engine) enum Outcome {
+    /// Nothing is left that could be sent now; a doorbell or the peer changes that.
+    Idle,
+    /// The budget is used up.
+    More,
+    /// TCP's send buffer is full: it says when there is room.
+    Full,
+    /// No packet buffer is free: try again in the next turn.
+    NoMbuf,
+    /// The Terminate is with TCP: FIN may follow.
+    Terminated,
+}
+
+/// What a turn of sending works with.
+pub(super) struct Context<'a> {
+    pub(super) common: &'a mut Common,
+    pub(super) framer: &'a mut Framer,
+    pub(super) tcp: &'a mut Stack,
+    pub(super) conn: ConnId,
+    pub(super) turn: &'a Turn,
+    pub(super) counters: &'a mut EngineCounters,
+}
+
+/// What is on its way out.
+pub(super) struct Transmit {
+    /// The message being cut.
+    current: Option<Current>,
+    /// The request that was taken from the send queue and may not start yet: a fence, or ORD.
+    head: Option<SendEntry>,
+    /// The peer's Reads, oldest first, at most IRD.
+    responses: VecDeque<PeerRead>,
+    terminate: Option<Terminate>,
+    terminated: bool,
+    rtr: Option<RtrKind>,
+    /// A response goes next, where there is one: the last message was our user's.
+    response_next: bool,
+    /// Reads of the peer answered in full whose buffers are to be posted again.
+    answered: u32,
+    send_msn: u32,
+    read_msn: u32,
+}
+
+struct Current {
+    message: Message,
+    completes: Completes,
+}
+
+/// What the end of a message completes.
+enum Completes {
+    /// Nothing: an RTR, a Read Request (its response does).
+    Nothing,
+    /// Our user's request.
+    Request(Pending),
+    /// A slot of the peer's IRD.
+    Response(PeerRead),
+    /// The stream.
+    Terminate,
+}
+
+impl Transmit {
+    pub(super) fn new(rtr: Rtr) -> Self {
+        Self {
+            current: None,
+            head: None,
+            responses: VecDeque::new(),
+            terminate: None,
+            terminated: false,
+            rtr: match rtr {
+                Rtr::Send(kind) => Some(kind),
+                Rtr::None | Rtr::Expect(_) => None,
+            },
+            response_next: true,
+            answered: 0,
+            send_msn: 1,
+            read_msn: 1,
+        }
+    }
+
+    /// Takes a Read of the peer's that was checked.
+    pub(super) fn respond(&mut self, read: PeerRead) {
+        self.responses.push_back(read);
+    }
+
+    /// How many of the peer's Reads were answered in full since the last call.
+    pub(super) fn take_answered(&mut self) -> u32 {
+        std::mem::take(&mut self.answered)
+    }
+
+    pub(super) fn terminate(&mut self, terminate: &Terminate) {
+        self.terminate = Some(terminate.clone());
+    }
+
+    /// Nothing is being sent or waits to be (the send queue aside).
+    pub(super) fn is_idle(&self) -> bool {
+        self.current.is_none()
+            && self.head.is_none()
+            && self.responses.is_empty()
+            && self.terminate.is_none()
+            && self.rtr.is_none()
+    }
+
+    /// Drops everything but a Terminate; gives back the requests that were taken from the send queue and had not
+    /// been entered as started, oldest first.
+    pub(super) fn abandon(&mut self) -> impl Iterator<Item = Pending> + use<> {
+        self.responses.clear();
+        self.rtr = None;
+        let current = self.current.take().and_then(|current| match current.completes {
+            Completes::Request(pending) => Some(pending),
+            Completes::Nothing | Completes::Response(_) | Completes::Terminate => None,
+        });
+        let head = self.head.take().map(|entry| pending_of(&entry));
+        current.into_iter().chain(head).map(|pending| Pending { done: false, ..pending })
+    }
+
+    /// Writes FPDUs into TCP segments, several to a segment where they fit whole, until `budget` octets.
+    pub(super) fn run(&mut self, mut cx: Context<'_>, budget: usize) -> Result<Outcome, Failure> {
+        if self.terminated {
+            return Ok(Outcome::Idle);
+        }
+        let mut used = 0;
+        while used < budget {
+            if !self.prepare(&mut cx)? {
+                return Ok(Outcome::Idle);
+            }
+            let mut segment = match cx.tcp.segment(cx.conn) {
+                Ok(segment) => segment,
+                Err(SendError::BufferFull) => return Ok(Outcome::Full),
+                Err(SendError::NoMbuf) => return Ok(Outcome::NoMbuf),
+                // TCP says itself how it ended.
+                Err(SendError::Closed) => return Ok(Outcome::Idle),
+            };
+            let filled = self.fill(&mut cx, &mut segment);
+            used += segment.len();
+            cx.tcp.push(cx.conn, segment);
+            filled?;
+            if self.terminated {
+                return Ok(Outcome::Terminated);
+            }
+        }
+        Ok(Outcome::More)
+    }
+
+    /// Fills one TCP segment with whole FPDUs.
+    fn fill(&mut self, cx: &mut Context<'_>, segment: &mut tcp_lite::SegmentBuf) -> Result<(), Failure> {
+        let capacity = segment.capacity();
+        while self.prepare(cx)? {
+            if !self.write_fpdu(cx, segment, capacity)? {
+                break;
+            }
+            if self.terminated {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes sure that there is a message to cut; `false`: nothing can be sent now.
+    fn prepare(&mut self, cx: &mut Context<'_>) -> Result<bool, Failure> {
+        if self.terminated {
+            return Ok(false);
+        }
+        if let Some(terminate) = self.terminate.take() {
+            self.current = Some(Current {
+                message: Message::of_octets(Opcode::Terminate, 1, &terminate.to_bytes()),
+                completes: Completes::Terminate,
+            });
+        }
+        while self.current.is_none() {
+            if let Some(kind) = self.rtr.take() {
+                self.current = Some(self.rtr_message(kind, cx.common));
+                break;
+            }
+            let started = if self.response_next {
+                self.start_response() || self.start_request(cx)?
+            } else {
+                self.start_request(cx)? || self.start_response()
+            };
+            if !started {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Writes the next FPDU of the current message; `false`: it does not fit the rest of the segment.
+    fn write_fpdu(
+        &mut self,
+        cx: &mut Context<'_>,
+        segment: &mut tcp_lite::SegmentBuf,
+        capacity: usize,
+    ) -> Result<bool, Failure> {
+        let Some(Current { message, .. }) = &mut self.current else { return Ok(false) };
+        let room = capacity - segment.len();
+        // Below an EMSS of some 140 octets MULPDU promises more than a segment holds: then the segment decides.
+        let mulpdu = cx.framer.mulpdu(capacity).min(cx.framer.fit(capacity).unwrap_or(0));
+        let Some(next) = message.segmenter.peek(mulpdu as u32) else {
+            return Err(Failure::local(TerminateError::DdpLocalCatastrophic));
+        };
+        let ulpdu_len = message.header_len() + next.len as usize;
+        let wire_len = cx.framer.wire_len(ulpdu_len);
+        let start = segment.len();
+        let out = match segment.append(wire_len) {
+            Some(out) if wire_len <= room => out,
+            _ => return Ok(false),
+        };
+        let mut writer = cx.framer.begin(out, ulpdu_len);
+        writer.put(&message.header(&next).to_bytes());
+        let mut offset = next.offset;
+        let fetched = writer.fill(next.len as usize, |run, crc| {
+            message.source.fetch(offset, run, crc, cx.turn, cx.common.by)?;
+            offset += run.len() as u32;
+            Ok(())
+        });
+        if let Err(error) = fetched {
+            segment.truncate(start);
+            return Err(self.fetch_failure(error));
+        }
+        writer.finish();
+        // What was peeked at is cut now.
+        message.segmenter.next(mulpdu as u32);
+        cx.counters.tx_fpdus += 1;
+        cx.counters.tx_fetched_octets += u64::from(next.len);
+        if next.last {
+            self.finish_message(cx.common);
+        }
+        Ok(true)
+    }
+
+    /// The current message has been cut through.
+    fn finish_message(&mut self, common: &mut Common) {
+        let Some(current) = self.current.take() else { return };
+        match current.completes {
+            Completes::Nothing => {}
+            Completes::Request(pending) => {
+                self.response_next = true;
+                common.start(pending);
+            }
+            Completes::Response(_) => {
+                self.response_next = false;
+                self.answered += 1;
+            }
+            Completes::Terminate => self.terminated = true,
+        }
+    }
+
+    fn start_response(&mut self) -> bool {
+        let Some(read) = self.responses.pop_front() else { return false };
+        let request = read.request;
+        let message = Message::tagged(
+            Opcode::ReadResponse,
+            request.sink_stag,
+            request.sink_to,
+            request.size,
+            Source::Remote(request),
+        );
+        self.current = Some(Current { message, completes: Completes::Response(read) });
+        true
+    }
+
+    /// Starts the request at the head of the send queue, unless a fence or ORD holds it back.
+    fn start_request(&mut self, cx: &mut Context<'_>) -> Result<bool, Failure> {
+        let common = &mut *cx.common;
+        let Some(entry) = self.head.take().or_else(|| common.qp.sq.pop()) else { return Ok(false) };
+        let fenced = entry.flags.contains(SendFlags::FENCE) && !common.reads.is_empty();
+        let throttled = matches!(entry.op, SendOp::Read { .. }) && common.reads.len() >= common.ord;
+        if fenced || throttled {
+            self.head = Some(entry);
+            return Ok(false);
+        }
+        let mut pending = pending_of(&entry);
+        let SendEntry { op, payload, length, flags, .. } = entry;
+        let solicited = flags.contains(SendFlags::SOLICITED);
+        let current = match op {
+            SendOp::Send => self.send(Opcode::send(solicited, false), 0, length, payload),
+            SendOp::SendInvalidate { rkey } => {
+                self.send(Opcode::send(solicited, true), rkey, length, payload)
+            }
+            SendOp::Write { remote: RemoteAddr { addr, rkey } } => {
+                Message::tagged(Opcode::Write, Stag(rkey), addr, length, source(payload))
+            }
+            SendOp::Read { remote } => {
+                let request = read_request(&payload, remote, length);
+                let message =
+                    Message::of_octets(Opcode::ReadRequest, self.next_read_msn(), &request.to_bytes());
+                let sink = ReadSink::new(request.sink_stag, request.sink_to, request.size);
+                common.reads.push_back(OutstandingRead { sink, is_rtr: false });
+                pending.byte_len = length;
+                pending.done = false;
+                common.pending.push_back(pending);
+                self.current = Some(Current { message, completes: Completes::Nothing });
+                self.response_next = true;
+                return Ok(true);
+            }
+            SendOp::LocalInvalidate { rkey } => {
+                if cx.turn.invalidate_local(Stag(rkey), common.by.pd).is_err() {
+                    // Blamed on the request, which is not entered yet: let it be the oldest that is open.
+                    pending.done = false;
+                    common.pending.push_back(pending);
+                    return Err(Failure::local(TerminateError::LocalCatastrophic));
+                }
+                common.start(pending);
+                return Ok(true);
+            }
+        };
+        self.current = Some(Current { message: current, completes: Completes::Request(pending) });
+        Ok(true)
+    }
+
+    fn send(&mut self, opcode: Opcode, invalidate: u32, length: u32, payload: Payload) -> Message {
+        let msn = self.send_msn;
+        self.send_msn = msn.wrapping_add(1);
+        Message::untagged(opcode, Stag(invalidate), msn, length, source(payload))
+    }
+
+    fn next_read_msn(&mut self) -> u32 {
+        let msn = self.read_msn;
+        self.read_msn = msn.wrapping_add(1);
+        msn
+    }
+
+    /// The ready-to-receive message: an empty one of its kind (RFC 6581 section 5; spec/mpa-v2 for the fields).
+    fn rtr_message(&mut self, kind: RtrKind, common: &mut Common) -> Current {
+        let empty = Payload::Gather(arrayvec::ArrayVec::new());
+        let message = match kind {
+            RtrKind::Send => self.send(Opcode::Send, 0, 0, empty),
+            RtrKind::Write => Message::tagged(Opcode::Write, Stag(1), 0, 0, source(empty)),
+            RtrKind::Read => {
+                let request = ReadRequest {
+                    sink_stag: Stag(0),
+                    sink_to: 0,
+                    size: 0,
+                    source_stag: Stag(1),
+                    source_to: 0,
+                };
+                common.reads.push_back(OutstandingRead { sink: ReadSink::new(Stag(0), 0, 0), is_rtr: true });
+                Message::of_octets(Opcode::ReadRequest, self.next_read_msn(), &request.to_bytes())
+            }
+        };
+        Current { message, completes: Completes::Nothing }
+    }
+
+    fn fetch_failure(&self, error: FetchError) -> Failure {
+        match (error, &self.current) {
+            (FetchError::Remote(fault), Some(Current { message, completes: Completes::Response(read) })) => {
+                let error = TerminateError::of_read_fault(fault);
+                let request = read.request.advanced(message.segmenter.cut_octets());
+                Failure::Local(Terminate::of_segment(error, &read.header, read.segment_len, Some(request)))
+            }
+            _ => Failure::local(TerminateError::LocalCatastrophic),
+        }
+    }
+}
+
+fn pending_of(entry: &SendEntry) -> Pending {
+    Pending {
+        wr_id: entry.wr_id,
+        opcode: send_opcode(&entry.op),
+        signaled: entry.flags.contains(SendFlags::SIGNALED),
+        byte_len: 0,
+        done: true,
+    }
+}
+
+fn source(payload: Payload) -> Source {
+    match payload {
+        Payload::Gather(sg_list) => Source::Gather(sg_list),
+        Payload::Inline(octets) => Source::Octets(octets),
+    }
+}
+
+fn read_request(payload: &Payload, remote: RemoteAddr, size: u32) -> ReadRequest {
+    let sink = match payload {
+        Payload::Gather(sg_list) => sg_list.first().copied().unwrap_or_default(),
+        Payload::Inline(_) => Default::default(),
+    };
+    ReadRequest {
+        sink_stag: Stag(sink.lkey),
+        sink_to: sink.addr,
+        size,
+        source_stag: Stag(remote.rkey),
+        source_to: remote.addr,
+    }
+}

@@ -1,0 +1,153 @@
+//! An engine in a thread of its own, and how it behaves when there is nothing to do.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags};
+
+use crate::verbs::{VerbsError, wait_any};
+
+use super::shared::EngineShared;
+use super::{Engine, EngineCounters};
+
+/// How an engine thread behaves.
+#[derive(Clone, Copy, Debug)]
+pub struct ThreadOptions {
+    /// CPU to pin it to.
+    pub cpu: Option<usize>,
+    /// Idle turns before it yields instead of spinning; `u32::MAX` spins for ever.
+    pub spin_turns: u32,
+    /// Idle turns after that before it sleeps until the next deadline, a doorbell or (where the port has one) its
+    /// descriptor.
+    pub yield_turns: u32,
+    /// Longest sleep on a port without a descriptor: what the first frame may have to wait.
+    pub max_sleep: Duration,
+}
+
+impl Default for ThreadOptions {
+    fn default() -> Self {
+        Self { cpu: None, spin_turns: 2_000, yield_turns: 200, max_sleep: Duration::from_micros(200) }
+    }
+}
+
+/// Turns between two snapshots of the counters.
+const SNAPSHOT_TURNS: u32 = 1024;
+
+/// A running engine. Dropping it stops the thread, and with it every connection of the engine.
+pub struct EngineThread {
+    shared: Arc<EngineShared>,
+    control: Arc<Control>,
+    thread: Option<JoinHandle<Engine>>,
+}
+
+#[derive(Default)]
+struct Control {
+    stop: AtomicBool,
+    counters: Mutex<EngineCounters>,
+}
+
+impl EngineThread {
+    pub(super) fn spawn(mut engine: Engine, options: ThreadOptions) -> Result<Self, VerbsError> {
+        let shared = Arc::clone(engine.shared());
+        let control = Arc::new(Control::default());
+        let inner = Arc::clone(&control);
+        let thread = std::thread::Builder::new()
+            .name(format!("iwarp-engine-{}", shared.index()))
+            .spawn(move || {
+                run(&mut engine, &inner, options);
+                engine
+            })
+            .map_err(VerbsError::System)?;
+        Ok(Self { shared, control, thread: Some(thread) })
+    }
+
+    /// Counters, as of a turn not long ago.
+    pub fn counters(&self) -> EngineCounters {
+        *self.control.counters.lock().expect("no holder of this lock panics")
+    }
+
+    /// Stops the thread and gives the engine back, its connections alive.
+    ///
+    /// # Panics
+    /// When the engine's thread panicked.
+    pub fn stop(mut self) -> Engine {
+        self.halt().expect("the thread is there until it is stopped or dropped")
+    }
+
+    fn halt(&mut self) -> Option<Engine> {
+        let thread = self.thread.take()?;
+        self.control.stop.store(true, Ordering::Release);
+        self.shared.wake();
+        match thread.join() {
+            Ok(engine) => Some(engine),
+            Err(panic) => std::panic::resume_unwind(panic),
+        }
+    }
+}
+
+impl Drop for EngineThread {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            drop(self.halt());
+        }
+    }
+}
+
+fn run(engine: &mut Engine, control: &Control, options: ThreadOptions) {
+    if let Some(cpu) = options.cpu {
+        pin(cpu);
+    }
+    let mut idle: u32 = 0;
+    let mut turns: u32 = 0;
+    while !control.stop.load(Ordering::Acquire) {
+        idle = if engine.poll() { 0 } else { idle.saturating_add(1) };
+        turns = turns.wrapping_add(1);
+        if turns.is_multiple_of(SNAPSHOT_TURNS) || idle == options.spin_turns {
+            snapshot(engine, control);
+        }
+        if idle <= options.spin_turns {
+            std::hint::spin_loop();
+        } else if idle <= options.spin_turns.saturating_add(options.yield_turns) {
+            std::thread::yield_now();
+        } else {
+            engine.sleep(options.max_sleep);
+        }
+    }
+    snapshot(engine, control);
+}
+
+fn snapshot(engine: &Engine, control: &Control) {
+    *control.counters.lock().expect("no holder of this lock panics") = engine.counters();
+}
+
+/// Best effort: a CPU that is not there or not allowed leaves the thread where the system puts it.
+fn pin(cpu: usize) {
+    #[cfg(target_os = "linux")]
+    {
+        let mut set = rustix::thread::CpuSet::new();
+        if cpu < rustix::thread::CpuSet::MAX_CPU {
+            set.set(cpu);
+            let _ = rustix::thread::sched_setaffinity(None, &set);
+        }
+    }
+    #[cfg(not(target_os = "linux"))]
+    let _ = cpu;
+}
+
+/// Sleeps until a doorbell or command, a frame (where the port has a descriptor), or `limit`.
+pub(super) fn sleep(shared: &EngineShared, port: Option<std::os::fd::BorrowedFd<'_>>, limit: Duration) {
+    if limit.is_zero() || !shared.prepare_sleep() {
+        return;
+    }
+    let waker = shared.waker();
+    let mut fds = arrayvec::ArrayVec::<PollFd<'_>, 2>::new();
+    fds.push(PollFd::from_borrowed_fd(waker, PollFlags::IN));
+    if let Some(port) = port {
+        fds.push(PollFd::from_borrowed_fd(port, PollFlags::IN));
+    }
+    // A wait that fails is a wait that ends at once: the engine turns again, and spins at worst.
+    let woken = wait_any(&mut fds, Some(limit)).and_then(|_| shared.end_sleep());
+    debug_assert!(woken.is_ok(), "the engine's descriptors stay open");
+}
