@@ -262,6 +262,7 @@ fn device_mtu(
 /// What the device can do and the configuration allows.
 fn choose_offloads(
     about: &sys::rte_eth_dev_info,
+    driver: &str,
     config: &DeviceConfig,
     frames_need_scatter: bool,
 ) -> Offloads {
