@@ -77,7 +77,11 @@ pub(super) fn open(
         return Err(DeviceError::Forked);
     }
     let (name, handle) = probe(spec)?;
-    let (device, info) = setup(eal, name, handle, config)?;
+    let least_mbuf_octets = match spec {
+        PortSpec::Pci(_) => 0,
+        PortSpec::Vdev(text) => vdev::least_mbuf_octets(text),
+    };
+    let (device, info) = setup(eal, name, handle, config, least_mbuf_octets)?;
     let device = Arc::new(device);
     Ok((0..config.queues)
         .map(|queue| Box::new(QueuePort::new(Arc::clone(&device), queue, info.clone())) as Box<dyn Port>)
@@ -139,6 +143,7 @@ fn setup(
     name: &str,
     handle: Handle,
     config: &DeviceConfig,
+    least_mbuf_octets: usize,
 ) -> Result<(Device, PortInfo), DeviceError> {
     let id = handle.port_id;
     let ok = |step, done: i32| if done < 0 { Err(DeviceError::setup(name, step, -done)) } else { Ok(()) };
@@ -157,7 +162,8 @@ fn setup(
     }
     let device_mtu = device_mtu(name, &driver, &about, config.mtu)?;
     let frame_octets = usize::from(config.mtu) + L2_OCTETS;
-    let mbuf_octets = config.mbuf_octets.unwrap_or(frame_octets.next_multiple_of(64).max(2048));
+    let mbuf_octets =
+        config.mbuf_octets.unwrap_or(frame_octets.max(least_mbuf_octets).next_multiple_of(64).max(2048));
     let offloads = choose_offloads(&about, &driver, config, frame_octets > mbuf_octets);
     if frame_octets > mbuf_octets && !offloads.contains(Offloads::RX_SCATTER) {
         return Err(DeviceError::BufferTooSmall { device: name.to_owned(), frame_octets, mbuf_octets });

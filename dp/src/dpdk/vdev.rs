@@ -31,6 +31,13 @@ fn listens_on(spec: &str) -> Option<&str> {
     }
 }
 
+/// Room for data that the driver wants in a receive buffer, whatever the MTU: `net_af_packet` wants its ring's whole
+/// frame (`framesz`) to fit.
+pub(super) fn least_mbuf_octets(spec: &str) -> usize {
+    let framesz = argument(spec, "framesz").filter(|_| name(spec).starts_with("net_af_packet"));
+    framesz.and_then(|octets| octets.parse().ok()).unwrap_or(0)
+}
+
 /// Removes the socket file a killed process left, on which nobody can listen as long as it is there.
 pub(super) fn clear_stale_socket(spec: &str) -> Result<(), DeviceError> {
     let Some(path) = listens_on(spec) else { return Ok(()) };
@@ -61,6 +68,13 @@ mod tests {
         assert_eq!(listens_on("net_virtio_user0,path=/a,server=1"), Some("/a"));
         assert_eq!(listens_on("net_af_packet0,iface=eth0"), None);
         assert_eq!(name("net_null0"), "net_null0");
+    }
+
+    #[test]
+    fn a_packet_sockets_ring_frame_decides_the_size_of_a_buffer() {
+        assert_eq!(least_mbuf_octets("net_af_packet0,iface=v0,blocksz=65536,framesz=16384"), 16_384);
+        assert_eq!(least_mbuf_octets("net_af_packet0,iface=v0"), 0);
+        assert_eq!(least_mbuf_octets("net_tap0,framesz=9"), 0);
     }
 
     #[test]
