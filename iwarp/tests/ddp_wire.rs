@@ -1,0 +1,178 @@
+//! DDP's octets on the wire: the golden headers, what they parse to, and how messages are cut.
+
+use iwarp::ddp::{Header, HeaderError, Segmenter, TaggedHeader, UntaggedHeader};
+use iwarp::memory::Stag;
+use iwarp::rdmap::Opcode;
+use proptest::prelude::*;
+
+fn hex(text: &str) -> Vec<u8> {
+    let digits: Vec<u8> = text.bytes().filter(u8::is_ascii_hexdigit).collect();
+    digits.chunks(2).map(|pair| u8::from_str_radix(std::str::from_utf8(pair).unwrap(), 16).unwrap()).collect()
+}
+
+/// A message of 10000 octets under MULPDU 1454, both models, octet for octet.
+// Proves DDP-045, DDP-055, DDP-057, DDP-060, DDP-077, DDP-096, RDMAP-090.
+#[test]
+fn ten_thousand_octets_are_cut_as_the_golden_headers_say() {
+    let tagged = [
+        (1440, "8140123456780000000000001000"),
+        (1440, "81401234567800000000000015a0"),
+        (1440, "8140123456780000000000001b40"),
+        (1440, "81401234567800000000000020e0"),
+        (1440, "8140123456780000000000002680"),
+        (1440, "8140123456780000000000002c20"),
+        (1360, "c1401234567800000000000031c0"),
+    ];
+    let mut segmenter = Segmenter::tagged(10_000);
+    for (len, header) in tagged {
+        let cut = segmenter.next(1454).unwrap();
+        let to = 0x1000 + u64::from(cut.offset);
+        let built = Header::from(Opcode::Write.tagged_header(Stag(0x1234_5678), to, cut.last));
+        assert_eq!((cut.len, built.to_bytes().to_vec()), (len, hex(header)));
+        assert_eq!(Header::parse(&hex(header)), Ok(built));
+    }
+    assert!(segmenter.is_done() && segmenter.next(1454).is_none());
+
+    let untagged = [
+        (1436, "014300000000000000000000000100000000"),
+        (1436, "01430000000000000000000000010000059c"),
+        (1436, "014300000000000000000000000100000b38"),
+        (1436, "0143000000000000000000000001000010d4"),
+        (1436, "014300000000000000000000000100001670"),
+        (1436, "014300000000000000000000000100001c0c"),
+        (1384, "4143000000000000000000000001000021a8"),
+    ];
+    let mut segmenter = Segmenter::untagged(10_000);
+    for (len, header) in untagged {
+        let cut = segmenter.next(1454).unwrap();
+        let built = Header::from(Opcode::Send.untagged_header(Stag(0), 1, cut.offset, cut.last));
+        assert_eq!((cut.len, built.to_bytes().to_vec()), (len, hex(header)));
+        assert_eq!(Header::parse(&hex(header)), Ok(built));
+    }
+    assert!(segmenter.is_done());
+}
+
+/// The examples of RFC 5041 sections 5.1 and 5.2: 2048 octets under MULPDU 1500.
+// Proves DDP-112.
+#[test]
+fn the_examples_of_the_rfc_come_out() {
+    let cut = |mut s: Segmenter| {
+        std::iter::from_fn(move || s.next(1500)).map(|c| (c.offset, c.len, c.last)).collect::<Vec<_>>()
+    };
+    assert_eq!(cut(Segmenter::untagged(2048)), [(0, 1482, false), (1482, 566, true)]);
+    assert_eq!(cut(Segmenter::tagged(2048)), [(0, 1486, false), (1486, 562, true)]);
+}
+
+/// An empty message is one segment, the last.
+// Proves DDP-012, DDP-049, RDMAP-205, RDMAP-245.
+#[test]
+fn an_empty_message_is_one_last_segment() {
+    for mut segmenter in [Segmenter::tagged(0), Segmenter::untagged(0)] {
+        let cut = segmenter.next(1454).unwrap();
+        assert_eq!((cut.offset, cut.len, cut.last), (0, 0, true));
+        assert!(segmenter.next(1454).is_none());
+    }
+    let empty = Header::from(Opcode::Write.tagged_header(Stag(0), 0, true));
+    assert_eq!(empty.to_bytes().to_vec(), hex("c1400000000000000000000000 00"));
+}
+
+/// MULPDU below a header and an octet cuts nothing and panics not; it may grow again.
+#[test]
+fn too_small_a_mulpdu_cuts_nothing() {
+    let mut segmenter = Segmenter::tagged(3);
+    assert!((0..=14).all(|mulpdu| segmenter.next(mulpdu).is_none()));
+    assert_eq!(segmenter.next(15).map(|c| c.len), Some(1));
+    assert_eq!(segmenter.next(u32::MAX).map(|c| (c.offset, c.len, c.last)), Some((1, 2, true)));
+}
+
+/// Runts of either kind, told apart by their own T bit; then versions.
+// Proves DDP-058, DDP-098.
+#[test]
+fn runts_and_versions_are_refused() {
+    assert_eq!(Header::parse(&[]), Err(HeaderError::Runt { octets: 0 }));
+    let tagged = hex("c140112233440000000000001000");
+    let untagged = hex("414300000000000000000000000100000000");
+    for whole in [&tagged, &untagged] {
+        for octets in 1..whole.len() {
+            assert_eq!(Header::parse(&whole[..octets]), Err(HeaderError::Runt { octets }));
+        }
+        for version in [0, 2, 3] {
+            let mut bad = whole.clone();
+            bad[0] = bad[0] & !3 | version;
+            let tagged = bad[0] & 0x80 != 0;
+            assert_eq!(Header::parse(&bad), Err(HeaderError::Version { tagged, version }));
+        }
+    }
+}
+
+/// The reserved bits are never looked at.
+// Proves DDP-056.
+#[test]
+fn reserved_bits_are_ignored() {
+    let mut octets = hex("c140112233440000000000001000");
+    let plain = Header::parse(&octets);
+    octets[0] |= 0x3C;
+    assert_eq!(Header::parse(&octets), plain);
+}
+
+/// Ten thousand random strings: no panic, and what parses is emitted as it was, reserved bits aside.
+#[test]
+fn random_octets_never_panic() {
+    let mut state = 0x5041_u64;
+    let mut next = || {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 33) as u8
+    };
+    for _ in 0..10_000 {
+        let octets: Vec<u8> = (0..next() % 40).map(|_| next()).collect();
+        if let Ok(header) = Header::parse(&octets) {
+            let mut expected = octets[..header.wire_len()].to_vec();
+            expected[0] &= !0x3C;
+            assert_eq!(header.to_bytes().to_vec(), expected);
+        }
+    }
+}
+
+fn any_header() -> impl Strategy<Value = Header> {
+    let tagged =
+        (any::<bool>(), any::<u8>(), any::<u32>(), any::<u64>()).prop_map(|(last, rsvd_ulp, stag, to)| {
+            Header::Tagged(TaggedHeader { last, rsvd_ulp, stag: Stag(stag), to })
+        });
+    let untagged = (any::<bool>(), any::<[u8; 5]>(), any::<u32>(), any::<u32>(), any::<u32>()).prop_map(
+        |(last, rsvd_ulp, qn, msn, mo)| Header::Untagged(UntaggedHeader { last, rsvd_ulp, qn, msn, mo }),
+    );
+    prop_oneof![tagged, untagged]
+}
+
+proptest! {
+    // Proves DDP-061 to DDP-064, DDP-078 to DDP-081.
+    #[test]
+    fn every_header_survives_the_wire(header in any_header(), payload in any::<[u8; 3]>()) {
+        let mut octets = [0; Header::MAX_LEN + 3];
+        let len = header.emit(&mut octets);
+        prop_assert_eq!(len, header.wire_len());
+        octets[len..len + 3].copy_from_slice(&payload);
+        prop_assert_eq!(Header::parse(&octets[..len + 3]), Ok(header));
+    }
+
+    // Proves DDP-020, DDP-028, DDP-050 to DDP-052: MULPDU may differ from segment to segment.
+    #[test]
+    fn the_pieces_of_a_message_tile_it(len in 0_u32..20_000, tagged in any::<bool>(),
+                                       mulpdus in prop::collection::vec(0_u32..2000, 1..50)) {
+        let mut segmenter = if tagged { Segmenter::tagged(len) } else { Segmenter::untagged(len) };
+        let header = if tagged { 14 } else { 18 };
+        let (mut offset, mut lasts) = (0, 0);
+        for mulpdu in mulpdus.iter().copied().chain(std::iter::repeat_n(1454, 20)) {
+            prop_assert_eq!(segmenter.peek(mulpdu), segmenter.clone().next(mulpdu));
+            let Some(cut) = segmenter.next(mulpdu) else { continue };
+            prop_assert_eq!(cut.offset, offset);
+            prop_assert!(cut.len + header <= mulpdu);
+            prop_assert!(cut.len > 0 || len == 0);
+            offset += cut.len;
+            prop_assert_eq!(cut.last, offset == len);
+            lasts += u32::from(cut.last);
+        }
+        prop_assert!(segmenter.is_done() && lasts == 1 && offset == len);
+        prop_assert_eq!(segmenter.cut_octets(), segmenter.message_octets());
+    }
+}
