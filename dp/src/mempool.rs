@@ -5,6 +5,7 @@
 
 #[cfg(dpdk)]
 pub(crate) mod dpdk;
+mod free_list;
 pub(crate) mod heap;
 
 use std::fmt;

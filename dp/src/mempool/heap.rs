@@ -1,17 +1,16 @@
 //! The heap backend of a pool: one slab of blocks, their view counts, and the free descriptors.
 //!
 //! A *block* is the storage of one buffer (headroom and data). A *descriptor* ([`Segment`]) is one view of a
-//! block. A free descriptor lies in one of two queues: `buffers`, bound to a free block, or `spares`, bound to
+//! block. A free descriptor lies in one of two lists: `buffers`, bound to a free block, or `spares`, bound to
 //! nothing and meant for further views. There are `count` blocks and `2 * count` descriptors, and each block has
-//! at least one descriptor of its own at any time, so neither queue can overflow.
+//! at least one descriptor of its own at any time, so neither list ever holds more than `count`.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
-use crossbeam_queue::ArrayQueue;
-
+use super::free_list::FreeList;
 use crate::mbuf::HEADROOM;
 use crate::mbuf::heap::{Chain, Handle, Segment, Storage};
 
@@ -23,12 +22,12 @@ pub(crate) struct Pool {
     name: String,
     data_octets: usize,
     slab: Slab,
-    /// Views of each block; 0 while it is free.
+    /// Views of each block; 0 or 1 while it is free.
     views: Box<[AtomicU32]>,
     /// Free descriptors that own a free block.
-    buffers: ArrayQueue<Box<Segment>>,
+    buffers: FreeList<Box<Segment>>,
     /// Free descriptors without a block.
-    spares: ArrayQueue<Box<Segment>>,
+    spares: FreeList<Box<Segment>>,
     exhausted: AtomicU64,
 }
 
@@ -41,13 +40,13 @@ impl Pool {
             data_octets,
             slab: Slab::new(count, HEADROOM + data_octets),
             views: (0..count).map(|_| AtomicU32::new(0)).collect(),
-            buffers: ArrayQueue::new(count),
-            spares: ArrayQueue::new(count),
+            buffers: FreeList::new(count),
+            spares: FreeList::new(count),
             exhausted: AtomicU64::new(0),
         };
         for block in 0..count as u32 {
-            pool.put(&pool.buffers, Box::new(Segment::free(Storage::Block(block))));
-            pool.put(&pool.spares, Box::new(Segment::free(Storage::None)));
+            pool.buffers.push(Box::new(Segment::free(Storage::Block(block))));
+            pool.spares.push(Box::new(Segment::free(Storage::None)));
         }
         Arc::new(pool)
     }
@@ -88,7 +87,7 @@ impl Pool {
         let Storage::Block(block) = segment.storage else {
             unreachable!("`buffers` holds only descriptors bound to a block");
         };
-        // Relaxed: whoever pushed the descriptor had the last view, and the queue orders its accesses before ours.
+        // Relaxed: whoever pushed the descriptor had the last view, and the list's lock orders its accesses before ours.
         self.views[block as usize].store(1, Ordering::Relaxed);
         segment.reset(Arc::clone(self), HEADROOM, 0);
         Some(Chain::new(Handle::new(segment)))
@@ -105,7 +104,7 @@ impl Pool {
     pub(crate) fn add_view(&self, block: u32) {
         // Relaxed, as in `Arc::clone`: the new view is made from one that exists.
         let before = self.views[block as usize].fetch_add(1, Ordering::Relaxed);
-        debug_assert!(before > 0, "a free block has no views to share");
+        debug_assert!(before > 0, "a view is made from a view");
     }
 
     /// Whether `block`, of which the caller has a view, has another one.
@@ -117,20 +116,28 @@ impl Pool {
     /// Takes a descriptor back, and its block with it when this was the last view.
     pub(crate) fn free(&self, mut segment: Box<Segment>) {
         if let Storage::Block(block) = segment.storage
-            && self.views[block as usize].fetch_sub(1, Ordering::Release) == 1
+            && self.drop_view(block)
         {
-            // Pairs with the Release of the other views' ends, as in `Arc::drop`.
-            fence(Ordering::Acquire);
-            return self.put(&self.buffers, segment);
+            return self.buffers.push(segment);
         }
         // Drops the reference to external storage, if that is what it was.
         segment.storage = Storage::None;
-        self.put(&self.spares, segment);
+        self.spares.push(segment);
     }
 
-    fn put(&self, queue: &ArrayQueue<Box<Segment>>, segment: Box<Segment>) {
-        let refused = queue.push(segment).is_err();
-        debug_assert!(!refused, "more descriptors than the pool {} has", self.name);
+    /// Ends one view of `block`; whether it was the last.
+    fn drop_view(&self, block: u32) -> bool {
+        // The usual case first, without a locked instruction: with one view left, and that one ours, there is nobody
+        // to make another. The count stays at 1, as `alloc` sets it.
+        if !self.is_shared(block) {
+            return true;
+        }
+        if self.views[block as usize].fetch_sub(1, Ordering::Release) > 1 {
+            return false;
+        }
+        // Pairs with the Release of the other views' ends, as in `Arc::drop`.
+        fence(Ordering::Acquire);
+        true
     }
 
     fn counted<T>(&self, found: Option<T>) -> Option<T> {
