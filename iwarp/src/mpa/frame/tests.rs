@@ -1,1 +1,181 @@
+use proptest::prelude::*;
 
+use super::*;
+
+fn hex(text: &str) -> Vec<u8> {
+    let digits: Vec<u8> = text.bytes().filter(u8::is_ascii_hexdigit).collect();
+    digits.chunks(2).map(|pair| u8::from_str_radix(std::str::from_utf8(pair).unwrap(), 16).unwrap()).collect()
+}
+
+fn frame(kind: FrameKind, rest: &str) -> Vec<u8> {
+    [&kind.key()[..], &hex(rest)].concat()
+}
+
+fn parse(octets: &[u8], kind: FrameKind) -> Frame {
+    match Frame::parse(octets, kind) {
+        Ok(Parsed::Frame(frame, used)) if used == octets.len() => frame,
+        other => panic!("{other:?}"),
+    }
+}
+
+use FrameKind::{Reply, Request};
+
+// Proves MPA-146 to MPA-150, MPA-163, MPA-167: the octets of both frames, from mpa.md section 9.
+#[test]
+fn golden_frames_of_revision_1() {
+    assert_eq!(Request.key()[..], hex("4d504120 49442052 65712046 72616d65"));
+    assert_eq!(Reply.key()[..], hex("4d504120 49442052 65702046 72616d65"));
+    let request = parse(&frame(Request, "c0010002 6869"), Request);
+    assert_eq!(
+        (request.markers, request.crc, request.revision, &request.private_data[..]),
+        (true, true, 1, &b"hi"[..])
+    );
+    let reply = parse(&frame(Reply, "40010000"), Reply);
+    assert_eq!((reply.markers, reply.crc, reply.reject), (false, true, false));
+    let reject = parse(&frame(Reply, "60010002 6e6f"), Reply);
+    assert_eq!((reject.crc, reject.reject, &reject.private_data[..]), (true, true, &b"no"[..]));
+    for golden in [request, reply, reject] {
+        assert_eq!(parse(&golden.encode().unwrap(), golden.kind), golden);
+    }
+}
+
+// Proves MPA2-020, MPA2-047 to MPA2-052: mpa-v2.md section 8, frames both ways.
+#[test]
+fn golden_frames_of_revision_2() {
+    let enhanced =
+        |peer_to_peer, rtr, ird, ord| Some(Enhanced { peer_to_peer, rtr, depths: Depths { ird, ord } });
+    let (none, write, read) = (RtrKinds::empty(), RtrKinds::WRITE, RtrKinds::READ);
+    let left = Depths::LEFT_TO_ULP;
+    for (kind, octets, crc, reject, fields, data) in [
+        (Request, "10020004 00010001", false, false, enhanced(false, none, 1, 1), ""),
+        (Reply, "10020004 00010001", false, false, enhanced(false, none, 1, 1), ""),
+        (Request, "50020004 00010001", true, false, enhanced(false, none, 1, 1), ""),
+        (Request, "10020004 8001c001", false, false, enhanced(true, write | read, 1, 1), ""),
+        (Reply, "10020004 80018001", false, false, enhanced(true, write, 1, 1), ""),
+        (Reply, "10020004 80014001", false, false, enhanced(true, read, 1, 1), ""),
+        (Request, "10020004 c001c001", false, false, enhanced(true, RtrKinds::all(), 1, 1), ""),
+        (Request, "50020006 3fff3fff 6869", true, false, enhanced(false, none, left, left), "hi"),
+        (Reply, "50020004 3fff3fff", true, false, enhanced(false, none, left, left), ""),
+        (Reply, "70020006 00010001 6e6f", true, true, enhanced(false, none, 1, 1), "no"),
+        (Reply, "30020004 00010008", false, true, enhanced(false, none, 1, 8), ""),
+    ] {
+        let octets = frame(kind, octets);
+        let expected = Frame {
+            kind,
+            markers: false,
+            crc,
+            reject,
+            revision: 2,
+            enhanced: fields,
+            private_data: data.bytes().collect(),
+        };
+        assert_eq!(parse(&octets, kind), expected);
+        assert_eq!(expected.encode().unwrap()[..], octets);
+    }
+}
+
+// Proves MPA2-093: without A the other bits are sent 0.
+#[test]
+fn client_server_sends_no_rtr_bits() {
+    let enhanced = Enhanced { peer_to_peer: false, rtr: RtrKinds::all(), depths: Depths { ird: 5, ord: 7 } };
+    assert_eq!(enhanced.encode(), [0, 5, 0, 7]);
+}
+
+// Proves MPA-139, MPA-169, MPA-172: a frame is whole at its last octet; 513 octets are refused at once.
+#[test]
+fn every_prefix_needs_more() {
+    for length in [0_u16, 1, 511, 512] {
+        let mut octets = frame(Request, "4001");
+        octets.extend(length.to_be_bytes());
+        octets.extend(vec![7; usize::from(length)]);
+        for end in 0..octets.len() {
+            assert_eq!(Frame::parse(&octets[..end], Request), Ok(Parsed::NeedMore));
+        }
+        octets.extend(b"behind");
+        assert!(
+            matches!(Frame::parse(&octets, Request), Ok(Parsed::Frame(_, used)) if used == octets.len() - 6)
+        );
+    }
+    for length in ["0201", "ffff"] {
+        let octets = frame(Request, &format!("4001{length}"));
+        assert!(matches!(Frame::parse(&octets, Request), Err(Malformed::PrivateDataLength(_))));
+    }
+}
+
+// Proves MPA-149, MPA-151, MPA-152, MPA-200.
+#[test]
+fn a_wrong_key_shows_at_its_first_wrong_octet() {
+    for (at, key) in Request.key().iter().enumerate() {
+        let mut octets = Request.key()[..=at].to_vec();
+        octets[at] = key ^ 0x20;
+        let wrong = Frame::parse(&octets, Request).unwrap_err();
+        assert_eq!(wrong, Malformed::Key);
+        octets[at] = *key;
+        assert_eq!(Frame::parse(&octets, Request), Ok(Parsed::NeedMore));
+    }
+    assert_eq!(Frame::parse(Request.key(), Reply), Err(Malformed::OtherKey));
+    assert_eq!(Frame::parse(Reply.key(), Request), Err(Malformed::OtherKey));
+}
+
+// Proves MPA-161, MPA-163, MPA2-023, MPA2-124, MPA2-126.
+#[test]
+fn reserved_bits_are_ignored_and_s_belongs_to_revision_2() {
+    let request = parse(&frame(Request, "7f010004 01020304"), Request);
+    assert!(!request.reject && request.enhanced.is_none() && request.private_data.len() == 4);
+    assert!(parse(&frame(Request, "1f020004 00010001"), Request).enhanced.is_some());
+    assert_eq!(Frame::parse(&frame(Request, "10020003"), Request), Err(Malformed::NoDepths));
+    assert_eq!(Frame::parse(&frame(Reply, "10020000"), Reply), Err(Malformed::NoDepths));
+    // Linux siw rejects so.
+    let reject = parse(&frame(Reply, "30020000"), Reply);
+    assert!(reject.reject && reject.enhanced.is_none());
+}
+
+// Proves MPA2-046, MPA-172.
+#[test]
+fn the_depths_take_four_octets_of_private_data() {
+    let mut frame = Frame {
+        kind: Request,
+        markers: false,
+        crc: true,
+        reject: false,
+        revision: 2,
+        enhanced: Some(Enhanced::default()),
+        private_data: std::iter::repeat_n(1, 508).collect(),
+    };
+    assert_eq!(frame.encode().unwrap().len(), MAX_FRAME);
+    frame.private_data.push(1);
+    assert_eq!(frame.encode(), Err(PrivateDataTooLong { octets: 509, limit: 508 }));
+    frame.enhanced = None;
+    assert_eq!(frame.encode().unwrap().len(), MAX_FRAME - 3);
+}
+
+proptest! {
+    // Proves MPA2-109: all values of the four octets decode.
+    #[test]
+    fn depths_survive_both_ways(octets: [u8; 4]) {
+        let enhanced = Enhanced::decode(octets);
+        prop_assert!(enhanced.depths.ird <= 0x3fff && enhanced.depths.ord <= 0x3fff);
+        if enhanced.peer_to_peer {
+            prop_assert_eq!(enhanced.encode(), octets);
+        }
+    }
+
+    #[test]
+    fn any_octets_parse_or_are_refused(
+        octets in prop::collection::vec(any::<u8>(), 0..700), with_key: bool, reply: bool, length in 0_u16..600,
+    ) {
+        let kind = if reply { Reply } else { Request };
+        let mut octets = octets;
+        if with_key && octets.len() >= HEADER_OCTETS {
+            octets[..16].copy_from_slice(kind.key());
+            octets[18..20].copy_from_slice(&length.to_be_bytes());
+        }
+        if let Ok(Parsed::Frame(frame, used)) = Frame::parse(&octets, kind) {
+            prop_assert!(used <= octets.len() && used <= MAX_FRAME);
+            let again = frame.encode().unwrap();
+            let lost = frame.reject && frame.enhanced.is_none() && octets[16] & 0x10 != 0;
+            prop_assert!(again.len() == used);
+            prop_assert!(lost || parse(&again, kind).private_data == frame.private_data);
+        }
+    }
+}

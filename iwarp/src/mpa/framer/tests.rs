@@ -1,1 +1,203 @@
+use proptest::prelude::*;
 
+use super::*;
+use crate::mpa::{fpdu_octets, pad_octets};
+
+fn hex(text: &str) -> Vec<u8> {
+    let digits: Vec<u8> = text.bytes().filter(u8::is_ascii_hexdigit).collect();
+    digits.chunks(2).map(|pair| u8::from_str_radix(std::str::from_utf8(pair).unwrap(), 16).unwrap()).collect()
+}
+
+fn encode(framer: &mut Framer, ulpdu: &[u8]) -> Vec<u8> {
+    let mut out = vec![0xee; framer.wire_len(ulpdu.len())];
+    framer.frame(&mut out, ulpdu);
+    out
+}
+
+/// 42 octets: a Send with this MSN and 24 zero octets.
+fn send(msn: u8) -> Vec<u8> {
+    let mut ulpdu = hex("4143 00000000 00000000 000000");
+    ulpdu.push(msn);
+    ulpdu.extend([0; 28]);
+    ulpdu
+}
+
+// Proves MPA-039 to MPA-042, MPA-050, MPA-053, MPA-060, MPA-064: mpa.md section 9, examples 1 to 9.
+#[test]
+fn golden_fpdus() {
+    let cases = [
+        (
+            0,
+            true,
+            true,
+            send(1),
+            "00000000 002a4143 00000000 00000000 00000001 00000000 00000000 00000000 00000000 00000000 00000000 00000000 52239983",
+        ),
+        (
+            492,
+            true,
+            true,
+            send(2),
+            "002a4143 00000000 00000000 00000002 00000000 00000014 00000000 00000000 00000000 00000000 00000000 00000000 84925898",
+        ),
+        (0, false, true, b"hello".to_vec(), "00056865 6c6c6f00 9fd73e48"),
+        (504, true, true, b"tiny!".to_vec(), "00057469 6e792100 00000008 a5de1ceb"),
+        (508, true, true, b"abcdefgh".to_vec(), "00086162 00000004 63646566 67680000 a8512347"),
+        (
+            500,
+            true,
+            true,
+            hex("00112233445566778899aabbccddeeff"),
+            "00100011 22334455 66778899 0000000c aabbccdd eeff0000 22f6d86d",
+        ),
+        (0, false, false, b"abc".to_vec(), "00036162 63000000 00000000"),
+        (508, true, true, vec![1], "00010100 00000004 446281cc"),
+    ];
+    for (position, markers, crc, ulpdu, wire) in cases {
+        assert_eq!(encode(&mut Framer::at(position, markers, crc), &ulpdu), hex(wire));
+    }
+    let mut framer = Framer::at(500, true, true);
+    let wire = [encode(&mut framer, b"0123"), encode(&mut framer, b"0123")].concat();
+    assert_eq!(wire, hex("00043031 32330000 1a2a453a 00000000 00043031 32330000 cd2d0d9d"));
+}
+
+// mpa-v2.md section 8, items 3 to 6: RTR messages and Terminates.
+#[test]
+fn golden_fpdus_of_revision_2() {
+    for (crc, wire) in [
+        (false, "000ec140 00000001 0000000000000000 00000000"),
+        (true, "000ec140 00000001 0000000000000000 ebd34c5f"),
+        (
+            true,
+            "002e4141 00000000 00000001 00000001 00000000 00000000 0000000000000000 00000000 00000001 0000000000000000 ba10e3c9",
+        ),
+        (true, "000ec142 00000000 0000000000000000 6975d6ca"),
+        (true, "00124143 00000000 00000000 00000001 00000000 587be8c4"),
+        (true, "00164147 00000000 00000002 00000001 00000000 20050000 1680d5f1"),
+        (true, "00164147 00000000 00000002 00000001 00000000 20060000 6540fb1b"),
+        (true, "00164147 00000000 00000002 00000001 00000000 20070000 1bd2babe"),
+        (true, "00164147 00000000 00000002 00000001 00000000 02060000 6f77b973"),
+    ] {
+        let wire = hex(wire);
+        let ulpdu_octets = usize::from(wire[1]);
+        assert_eq!(encode(&mut Framer::new(false, crc), &wire[2..2 + ulpdu_octets]), wire);
+    }
+}
+
+// Proves MPA-027, MPA-115: mpa.md section 5.
+#[test]
+fn mulpdu_follows_emss() {
+    let with = Framer::new(true, true);
+    let without = Framer::new(false, false);
+    for (emss, markers, none) in [
+        (100, 128, 128),
+        (140, 130, 134),
+        (536, 522, 530),
+        (1000, 986, 994),
+        (1360, 1342, 1354),
+        (1440, 1422, 1434),
+        (1448, 1430, 1442),
+        (1460, 1442, 1454),
+        (1461, 1442, 1454),
+        (8948, 8870, 8942),
+        (8960, 8882, 8954),
+        (65_495, 64_768, 64_768),
+        (0, 128, 128),
+    ] {
+        assert_eq!((with.mulpdu(emss), without.mulpdu(emss)), (markers, none), "EMSS {emss}");
+    }
+}
+
+// mpa.md section 2: pads and sizes.
+#[test]
+fn sizes_without_markers() {
+    for (ulpdu, pad, octets) in [
+        (1, 1, 8),
+        (2, 0, 8),
+        (3, 3, 12),
+        (4, 2, 12),
+        (5, 1, 12),
+        (6, 0, 12),
+        (7, 3, 16),
+        (8, 2, 16),
+        (42, 0, 48),
+        (1442, 0, 1448),
+        (1454, 0, 1460),
+        (64_768, 2, 64_776),
+    ] {
+        assert_eq!((pad_octets(ulpdu), fpdu_octets(ulpdu)), (pad, octets));
+        assert_eq!(Framer::new(false, true).wire_len(ulpdu), octets);
+    }
+}
+
+#[test]
+fn an_abandoned_fpdu_leaves_the_framer_as_it_was() {
+    let mut framer = Framer::new(true, true);
+    let mut out = vec![0; framer.wire_len(600)];
+    let mut writer = framer.begin(&mut out, 600);
+    writer.put(b"header");
+    assert_eq!(writer.left(), 594);
+    assert_eq!(writer.fill(594, |_, _| Err("revoked")), Err("revoked"));
+    drop(writer);
+    assert_eq!(framer.position(), 0);
+    assert_eq!(encode(&mut framer, b"x"), encode(&mut Framer::new(true, true), b"x"));
+}
+
+#[test]
+#[should_panic(expected = "an FPDU without its last octets")]
+fn an_fpdu_is_not_finished_short() {
+    let mut out = [0; 12];
+    Framer::new(false, true).begin(&mut out, 5).finish();
+}
+
+proptest! {
+    // `fit` against trying: the largest ULPDU fits and a larger one does not.
+    #[test]
+    fn fit_finds_the_largest(word in 0_u64..256, room in 0_usize..3000, markers: bool) {
+        let framer = Framer::at(4 * word, markers, true);
+        let fits = |ulpdu: usize| framer.wire_len(ulpdu) <= room;
+        match framer.fit(room) {
+            Some(largest) => {
+                prop_assert!(fits(largest), "{largest}");
+                prop_assert!((1..8).all(|more| !fits(largest + more)), "more than {largest}");
+            }
+            None => prop_assert!(!fits(1)),
+        }
+    }
+
+    #[test]
+    fn fit_is_bounded(room in 0_usize..200_000) {
+        prop_assert!(Framer::new(true, true).fit(room).is_none_or(|octets| octets <= MAX_ULPDU));
+    }
+
+    // A MULPDU-sized FPDU fits its segment at every phase.
+    #[test]
+    fn mulpdu_fits_everywhere(word in 0_u64..128, emss in 140_usize..9300, markers: bool) {
+        let framer = Framer::at(4 * word, markers, true);
+        prop_assert!(framer.wire_len(framer.mulpdu(emss)) <= emss);
+        prop_assert!(framer.fit(emss).is_some_and(|octets| octets >= framer.mulpdu(emss)));
+    }
+
+    // Whichever way the octets come, they are the same on the wire.
+    #[test]
+    fn put_and_fill_agree(
+        word in 0_u64..128, ulpdu in prop::collection::vec(any::<u8>(), 1..3000), cut: prop::sample::Index, markers: bool,
+    ) {
+        let mut framer = Framer::at(4 * word, markers, true);
+        let whole = encode(&mut framer.clone(), &ulpdu);
+        let mut out = vec![0xee; framer.wire_len(ulpdu.len())];
+        let (head, mut tail) = ulpdu.split_at(cut.index(ulpdu.len()));
+        let mut writer = framer.begin(&mut out, ulpdu.len());
+        writer.put(head);
+        let filled: Result<(), ()> = writer.fill(tail.len(), |run, crc| {
+            let (now, rest) = tail.split_at(run.len());
+            crc.copy(run, now);
+            tail = rest;
+            Ok(())
+        });
+        prop_assert!(filled.is_ok());
+        writer.finish();
+        prop_assert_eq!(framer.position(), 4 * word + whole.len() as u64);
+        prop_assert_eq!(out, whole);
+    }
+}

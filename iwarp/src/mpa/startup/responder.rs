@@ -145,15 +145,18 @@ impl Responder {
         let State::Decide { request, rx_start } = &self.state else {
             return Err(ResponderError::NoRequest);
         };
-        self.config.markers = accept.markers.unwrap_or(self.config.markers);
-        self.config.crc = accept.crc.unwrap_or(self.config.crc);
+        let config = MpaConfig {
+            markers: accept.markers.unwrap_or(self.config.markers),
+            crc: accept.crc.unwrap_or(self.config.crc),
+            ..self.config
+        };
         let (ird, ord, enhanced) = self.answer(request, accept.ird, accept.ord);
-        let reply = self.reply(request, false, enhanced, accept.private_data)?;
+        let reply = reply(&config, request, false, enhanced, accept.private_data)?;
         let negotiated = Negotiated {
             revision: request.revision,
             tx_markers: request.markers,
-            rx_markers: self.config.markers,
-            crc: self.config.crc || request.crc,
+            rx_markers: config.markers,
+            crc: config.crc || request.crc,
             ird,
             ord,
             peer: request.enhanced.map(|enhanced| enhanced.depths),
@@ -186,7 +189,7 @@ impl Responder {
         if let (Some(enhanced), Some(needed)) = (&mut enhanced, needed_ord) {
             enhanced.depths.ord = needed.min(Depths::MAX);
         }
-        let reply = self.reply(request, true, enhanced, ulp_data)?;
+        let reply = reply(&self.config, request, true, enhanced, ulp_data)?;
         self.end();
         Ok(reply)
     }
@@ -228,26 +231,6 @@ impl Responder {
             .into_iter()
             .find(|kind| named.contains(*kind))
             .unwrap_or(named)
-    }
-
-    fn reply(
-        &self,
-        request: &Frame,
-        reject: bool,
-        enhanced: Option<Enhanced>,
-        ulp_data: &[u8],
-    ) -> Result<FrameOctets, PrivateDataTooLong> {
-        let frame = Frame {
-            kind: FrameKind::Reply,
-            markers: self.config.markers,
-            // What will be in use: a peer may look at the Reply alone.
-            crc: self.config.crc || request.crc,
-            reject,
-            revision: request.revision,
-            enhanced,
-            private_data: private_data(ulp_data, reply_limit(request))?,
-        };
-        frame.encode()
     }
 
     /// Whether FPDUs and markers may be sent: not before one valid FPDU has been received (RFC 5044 section 7.1.2
@@ -302,4 +285,25 @@ fn reply_limit(request: &Frame) -> usize {
         Some(_) => MAX_PRIVATE_DATA - ENHANCED_OCTETS,
         None => MAX_PRIVATE_DATA,
     }
+}
+
+/// The answer to `request`, in its revision.
+fn reply(
+    config: &MpaConfig,
+    request: &Frame,
+    reject: bool,
+    enhanced: Option<Enhanced>,
+    ulp_data: &[u8],
+) -> Result<FrameOctets, PrivateDataTooLong> {
+    let frame = Frame {
+        kind: FrameKind::Reply,
+        markers: config.markers,
+        // What will be in use: a peer may look at the Reply alone.
+        crc: config.crc || request.crc,
+        reject,
+        revision: request.revision,
+        enhanced,
+        private_data: private_data(ulp_data, reply_limit(request))?,
+    };
+    frame.encode()
 }

@@ -1,1 +1,66 @@
+//! One test for each row of the state tables (mpa.md section 7, mpa-v2.md sections 2 to 5).
 
+use tcp_lite::{Duration, Instant};
+
+use super::*;
+use crate::mpa::frame::{Frame, FrameKind, Malformed, Parsed};
+use crate::mpa::{Action, MpaError, StartupFault};
+
+mod initiator;
+mod negotiation;
+mod responder;
+
+const DEADLINE: Instant = Instant::from_millis_const(1000);
+const LATER: Instant = Instant::from_millis_const(2000);
+
+/// Where the streams of these tests begin: startup may follow plain data.
+const OFFSET: u64 = 77;
+
+/// Client-server with depths.
+fn client_server() -> MpaConfig {
+    MpaConfig { peer_to_peer: false, ..MpaConfig::default() }
+}
+
+fn start(config: MpaConfig) -> Initiator {
+    Initiator::start(config, b"", DEADLINE).unwrap().0
+}
+
+fn listen(config: MpaConfig) -> Responder {
+    Responder::listen(config, DEADLINE).unwrap()
+}
+
+fn frame(kind: FrameKind, flags: u8, revision: u8, private_data: &[u8]) -> Vec<u8> {
+    let length = (private_data.len() as u16).to_be_bytes();
+    [&kind.key()[..], &[flags, revision], &length, private_data].concat()
+}
+
+fn request(flags: u8, revision: u8, private_data: &[u8]) -> Vec<u8> {
+    frame(FrameKind::Request, flags, revision, private_data)
+}
+
+fn reply(flags: u8, revision: u8, private_data: &[u8]) -> Vec<u8> {
+    frame(FrameKind::Reply, flags, revision, private_data)
+}
+
+fn parse(octets: &[u8], kind: FrameKind) -> Frame {
+    match Frame::parse(octets, kind) {
+        Ok(Parsed::Frame(frame, used)) if used == octets.len() => frame,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Feeds a Reply and wants acceptance.
+fn accepted(config: MpaConfig, octets: &[u8]) -> Negotiated {
+    match start(config).receive(OFFSET, octets).unwrap().event {
+        Some(InitiatorEvent::Accepted(negotiated)) => negotiated,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Feeds a Request, accepts it, and gives what was agreed with the Reply.
+fn answered(config: MpaConfig, octets: &[u8]) -> (Negotiated, Frame) {
+    let mut responder = listen(config);
+    assert!(responder.receive(OFFSET, octets).unwrap().event.is_some());
+    let (negotiated, reply) = responder.accept(Accept::default(), LATER).unwrap();
+    (negotiated, parse(&reply, FrameKind::Reply))
+}

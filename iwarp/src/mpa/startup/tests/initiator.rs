@@ -1,0 +1,173 @@
+use super::*;
+
+// Proves MPA-174, MPA2-131: the default Request.
+#[test]
+fn the_default_request_is_enhanced_and_offers_all_it_can() {
+    let (_, octets) = Initiator::start(MpaConfig::default(), b"", DEADLINE).unwrap();
+    assert_eq!(octets[16..], [0x50, 2, 0, 4, 0xc0, 0x80, 0xc0, 0x80]);
+    let (_, octets) = Initiator::start(client_server(), b"hi", DEADLINE).unwrap();
+    assert_eq!(octets[16..], [0x50, 2, 0, 6, 0, 0x80, 0, 0x80, b'h', b'i']);
+    let (_, octets) = Initiator::start(MpaConfig::revision_one(), b"", DEADLINE).unwrap();
+    assert_eq!(octets[16..], [0x40, 1, 0, 0]);
+}
+
+// Proves MPA2-078, MPA2-140, and that depths of 0 are legal: a Read RTR is not offered then.
+#[test]
+fn the_offer_follows_kinds_and_depths() {
+    for bits in 1..8 {
+        let rtr = RtrKinds::from_bits(bits).unwrap();
+        let config = MpaConfig { rtr, ..MpaConfig::default() };
+        let (_, octets) = Initiator::start(config, b"", DEADLINE).unwrap();
+        assert_eq!(parse(&octets, FrameKind::Request).enhanced.unwrap().rtr, rtr);
+    }
+    let (_, octets) =
+        Initiator::start(MpaConfig { ird: 0, ord: 0, ..MpaConfig::default() }, b"", DEADLINE).unwrap();
+    assert_eq!(octets[20..], [0xc0, 0, 0x80, 0]);
+    let deep = MpaConfig { ird: 20_000, ord: 20_000, max_ird: 20_000, ..client_server() };
+    let (_, octets) = Initiator::start(deep, b"", DEADLINE).unwrap();
+    assert_eq!(octets[20..], [0x3f, 0xfe, 0x3f, 0xfe]);
+    let left = MpaConfig { depths_left_to_ulp: true, ..client_server() };
+    let (_, octets) = Initiator::start(left, b"", DEADLINE).unwrap();
+    assert_eq!(octets[20..], [0x3f, 0xff, 0x3f, 0xff]);
+}
+
+// Proves MPA-172, MPA2-046, MPA2-079.
+#[test]
+fn what_cannot_be_sent_is_refused() {
+    let limit = |config: MpaConfig, octets| Initiator::start(config, &vec![1; octets], DEADLINE).map(|_| ());
+    assert!(limit(MpaConfig::default(), 508).is_ok());
+    assert_eq!(
+        limit(MpaConfig::default(), 509),
+        Err(StartError::PrivateData(PrivateDataTooLong { octets: 509, limit: 508 }))
+    );
+    assert!(limit(MpaConfig::revision_one(), 512).is_ok());
+    assert!(limit(MpaConfig::revision_one(), 513).is_err());
+    for (config, error) in [
+        (MpaConfig { rtr: RtrKinds::empty(), ..MpaConfig::default() }, ConfigError::NoRtr),
+        (MpaConfig { rtr: RtrKinds::READ, ord: 0, ..MpaConfig::default() }, ConfigError::NoRtr),
+        (MpaConfig { revision: Revision::One, ..MpaConfig::default() }, ConfigError::Revision),
+        (MpaConfig { max_ird: 1, ..MpaConfig::default() }, ConfigError::MaxIrd),
+    ] {
+        assert_eq!(limit(config, 0), Err(StartError::Config(error)));
+        if error != ConfigError::NoRtr || config.rtr.is_empty() {
+            assert_eq!(Responder::listen(config, DEADLINE).map(|_| ()), Err(error));
+        }
+    }
+}
+
+// WaitReply, complete Reply, R=0. Proves MPA-139, MPA-188, MPA-192: whole after its last octet, in any segmentation.
+#[test]
+fn a_reply_is_taken_octet_by_octet() {
+    let octets = reply(0x50, 2, &[0x80, 1, 0x80, 1, b'y']);
+    let mut initiator = start(MpaConfig::default());
+    let (last, before) = octets.split_last().unwrap();
+    for (at, octet) in before.iter().enumerate() {
+        let step = initiator.receive(OFFSET + at as u64, &[*octet]).unwrap();
+        assert_eq!(step, Step { consumed: 1, event: None });
+    }
+    assert_eq!(initiator.deadline(), Some(DEADLINE));
+    let step = initiator.receive(OFFSET + before.len() as u64, &[*last]).unwrap();
+    let Some(InitiatorEvent::Accepted(negotiated)) = step.event else { panic!("{step:?}") };
+    assert_eq!(negotiated.rx_start, OFFSET + octets.len() as u64);
+    assert_eq!(negotiated.private_data[..], *b"y");
+    assert_eq!(
+        (initiator.deadline(), initiator.on_timeout(LATER), initiator.on_closed()),
+        (None, Ok(()), None)
+    );
+    assert_eq!(initiator.receive(0, b"FPDU").unwrap(), Step { consumed: 0, event: None });
+}
+
+// WaitReply, R=1. Proves MPA-190, MPA2-068, MPA2-127: the ULP gets data and depths; TCP stays open.
+#[test]
+fn a_reject_is_told_with_its_depths() {
+    for (octets, peer, data) in [
+        (reply(0x70, 2, &[0, 1, 0, 8, b'n', b'o']), Some(Depths { ird: 1, ord: 8 }), &b"no"[..]),
+        (reply(0x30, 2, &[]), None, b""),
+        (reply(0x20, 2, b"no"), None, b"no"),
+        (reply(0x60, 1, b"no"), None, b"no"),
+    ] {
+        let step = start(MpaConfig::default()).receive(OFFSET, &[&octets[..], b"ULP"].concat()).unwrap();
+        assert_eq!(step.consumed, octets.len());
+        let Some(InitiatorEvent::Rejected(rejected)) = step.event else { panic!("{step:?}") };
+        assert_eq!((rejected.peer, &rejected.private_data[..]), (peer, data));
+    }
+}
+
+// WaitReply, wrong Key, bad Rev, PD_Length. Proves MPA-151, MPA-165, MPA-189, MPA-196, MPA-200, MPA2-126, MPA2-129.
+#[test]
+fn an_invalid_reply_closes_the_connection() {
+    let one = MpaConfig::revision_one();
+    let two = client_server();
+    for (config, octets, fault) in [
+        (two, request(0x50, 2, &[0; 4]), StartupFault::Malformed(Malformed::OtherKey)),
+        (two, b"HTTP/1.1 400".to_vec(), StartupFault::Malformed(Malformed::Key)),
+        (two, reply(0x50, 3, &[0; 4]), StartupFault::Revision(3)),
+        (two, reply(0x40, 0, &[]), StartupFault::Revision(0)),
+        (two, reply(0x10, 2, &[0; 3]), StartupFault::Malformed(Malformed::NoDepths)),
+        (two, reply(0, 1, &[0; 513]), StartupFault::Malformed(Malformed::PrivateDataLength(513))),
+        (one, reply(0x40, 2, &[]), StartupFault::Revision(2)),
+        (one, reply(0x50, 2, &[0; 4]), StartupFault::NotEnhanced),
+        (MpaConfig::default(), reply(0x40, 1, &[]), StartupFault::NoPeerToPeer),
+        (MpaConfig::default(), reply(0x40, 2, &[]), StartupFault::NoPeerToPeer),
+    ] {
+        let mut initiator = start(config);
+        let error = initiator.receive(OFFSET, &octets).unwrap_err();
+        assert_eq!(error, MpaError::Startup(fault));
+        assert_eq!((error.code(), error.action()), (4, Action::Close));
+        assert_eq!((initiator.deadline(), initiator.on_closed()), (None, None));
+    }
+}
+
+// WaitReply, octets behind the Reply. Proves MPA-170, MPA2-146.
+#[test]
+fn fpdus_behind_the_reply_are_borne_by_option() {
+    let octets = [reply(0x50, 2, &[0, 1, 0, 1]), b"FPDU".to_vec()].concat();
+    let step = start(client_server()).receive(OFFSET, &octets).unwrap();
+    assert_eq!(step.consumed, octets.len() - 4);
+    assert!(matches!(step.event, Some(InitiatorEvent::Accepted(_))));
+    let strict = MpaConfig { bear_early_fpdus: false, ..client_server() };
+    assert_eq!(start(strict).receive(OFFSET, &octets), Err(MpaError::Startup(StartupFault::EarlyOctets)));
+    let octets = [reply(0x50, 2, &[0x80, 1, 0x80, 1]), b"FPDU".to_vec()].concat();
+    let peer_to_peer = start(MpaConfig::default()).receive(OFFSET, &octets);
+    assert_eq!(peer_to_peer, Err(MpaError::Startup(StartupFault::EarlyOctets)));
+}
+
+// WaitReply, timer. Proves MPA-311: nothing at all, or a Reply that stalls.
+#[test]
+fn no_reply_in_time_ends_startup() {
+    for begun in [&b""[..], b"MPA ID Rep"] {
+        let mut initiator = start(MpaConfig::default());
+        initiator.receive(OFFSET, begun).unwrap();
+        assert_eq!(initiator.on_timeout(DEADLINE - Duration::from_micros(1)), Ok(()));
+        let error = initiator.on_timeout(DEADLINE).unwrap_err();
+        assert_eq!((error, error.action()), (MpaError::StartupTimeout, Action::Close));
+        assert_eq!(initiator.on_timeout(LATER), Ok(()));
+    }
+}
+
+// WaitReply, FIN or RST. Proves MPA2-105, MPA2-106, MPA2-143.
+#[test]
+fn a_close_without_reply_may_be_tried_again_unenhanced() {
+    let mut initiator = start(MpaConfig { fallback: true, ..MpaConfig::default() });
+    let fallback = initiator.fallback().unwrap();
+    assert_eq!(initiator.on_closed(), Some(MpaError::Closed));
+    let (again, octets) = Initiator::start(fallback, b"", DEADLINE).unwrap();
+    assert_eq!(octets[16..], [0x40, 1, 0, 0]);
+    assert_eq!(again.fallback(), None);
+    assert_eq!(start(MpaConfig::default()).fallback(), None);
+    let mut begun = start(MpaConfig { fallback: true, ..MpaConfig::default() });
+    begun.receive(OFFSET, b"MPA").unwrap();
+    assert_eq!(begun.fallback(), None);
+}
+
+// Proves MPA2-128: an unenhanced Reply to a client-server Request leaves the configured depths.
+#[test]
+fn an_unenhanced_reply_is_good_enough_for_client_server() {
+    for revision in [1, 2] {
+        let negotiated = accepted(client_server(), &reply(0x40, revision, b"data"));
+        assert_eq!((negotiated.ird, negotiated.ord, negotiated.peer), (128, 128, None));
+        assert_eq!((negotiated.rtr, &negotiated.private_data[..]), (Rtr::None, &b"data"[..]));
+    }
+    // S is reserved in revision 1: all is the ULP's.
+    assert_eq!(accepted(client_server(), &reply(0x50, 1, &[1; 8])).private_data.len(), 8);
+}

@@ -1,0 +1,240 @@
+use proptest::prelude::*;
+
+use super::*;
+
+// Proves MPA-153 to MPA-159: the tables of M and C, seen from both ends.
+#[test]
+fn markers_and_crc_by_declaration() {
+    for bits in 0..16_u8 {
+        let [request_m, reply_m, request_c, reply_c] = [1, 2, 4, 8].map(|bit| bits & bit != 0);
+        let initiator = MpaConfig { markers: request_m, crc: request_c, ..client_server() };
+        let responder = MpaConfig { markers: reply_m, crc: reply_c, ..client_server() };
+        let (octets_i, i, r) = connect(initiator, responder);
+        assert_eq!(octets_i[16] & 0xc0, u8::from(request_m) << 7 | u8::from(request_c) << 6);
+        assert_eq!(
+            (i.tx_markers, i.rx_markers, r.tx_markers, r.rx_markers),
+            (reply_m, request_m, request_m, reply_m)
+        );
+        assert_eq!((i.crc, r.crc), (request_c || reply_c, request_c || reply_c));
+    }
+}
+
+/// Runs a whole startup that is accepted on both sides.
+fn connect(initiator: MpaConfig, responder: MpaConfig) -> (Vec<u8>, Negotiated, Negotiated) {
+    let (mut i, octets) = Initiator::start(initiator, b"", DEADLINE).unwrap();
+    let mut r = listen(responder);
+    r.receive(0, &octets).unwrap();
+    let (at_responder, reply) = r.accept(Accept::default(), LATER).unwrap();
+    match i.receive(0, &reply).unwrap().event {
+        Some(InitiatorEvent::Accepted(at_initiator)) => (octets.to_vec(), at_initiator, at_responder),
+        other => panic!("{other:?}"),
+    }
+}
+
+// Proves MPA2-027, MPA2-098, MPA2-100, MPA2-103, MPA2-123, MPA2-124: the table "Responder got".
+#[test]
+fn the_reply_speaks_as_the_request_did() {
+    for (octets, revision, enhanced) in [
+        (request(0x50, 2, &[0, 1, 0, 1]), 2, true),
+        (request(0x40, 1, &[]), 1, false),
+        (request(0x50, 1, &[1; 8]), 1, false),
+        (request(0x40, 2, &[1; 6]), 2, false),
+    ] {
+        let (negotiated, reply) = answered(MpaConfig::default(), &octets);
+        assert_eq!((reply.revision, reply.enhanced.is_some()), (revision, enhanced));
+        assert_eq!(negotiated.private_data.len(), octets.len() - 20 - if enhanced { 4 } else { 0 });
+        assert_eq!(negotiated.revision, revision);
+    }
+}
+
+// Proves MPA2-055, MPA2-056, MPA2-059 to MPA2-061, MPA2-071, MPA2-073, MPA2-139: IRD and ORD of the responder.
+#[test]
+fn the_responder_fits_its_depths() {
+    let config = |ird, ord| MpaConfig { ird, ord, max_ird: ird, ..MpaConfig::default() };
+    for (own, asked, words, effective) in [
+        ((128, 128), [0, 4, 0, 16], [0, 16, 0, 4], (16, 4)),
+        ((8, 16), [0, 4, 0, 16], [0, 8, 0, 4], (8, 4)),
+        ((8, 16), [0, 0, 0, 0], [0, 0, 0, 0], (0, 0)),
+        ((0, 0), [0, 4, 0, 16], [0, 0, 0, 0], (0, 0)),
+        // Peer-to-peer by Read with ORD 0: one is needed all the same.
+        ((8, 8), [0x80, 1, 0x40, 0], [0x80, 1, 0x40, 1], (1, 1)),
+        // Each direction is left to the ULP alone.
+        ((8, 5), [0, 2, 0x3f, 0xff], [0x3f, 0xff, 0, 2], (8, 2)),
+        ((8, 5), [0x3f, 0xff, 0, 2], [0, 2, 0x3f, 0xff], (2, 5)),
+        ((8, 5), [0x3f, 0xff, 0x3f, 0xff], [0x3f, 0xff, 0x3f, 0xff], (8, 5)),
+        ((128, 128), [0x3f, 0xfe, 0x3f, 0xfe], [0, 128, 0, 128], (128, 128)),
+    ] {
+        let (negotiated, reply) = answered(config(own.0, own.1), &request(0x50, 2, &asked));
+        let asked: [u8; 4] = asked;
+        let named = reply.enhanced.unwrap();
+        let golden = Enhanced::decode(words);
+        assert_eq!(named.depths.ird, if asked[2] == 0x40 { 1 } else { golden.depths.ird });
+        assert_eq!(named.depths.ord, golden.depths.ord);
+        assert_eq!((negotiated.ird, negotiated.ord), effective, "{asked:?}");
+        assert_eq!(negotiated.peer, Some(Enhanced::decode(asked).depths));
+    }
+}
+
+#[test]
+fn the_ulp_lowers_depths_when_it_accepts() {
+    let mut responder = listen(MpaConfig::default());
+    responder.receive(0, &request(0x50, 2, &[0, 16, 0, 16])).unwrap();
+    let accept = Accept { ird: Some(2), ord: Some(3), ..Accept::default() };
+    let (negotiated, reply) = responder.accept(accept, LATER).unwrap();
+    assert_eq!((negotiated.ird, negotiated.ord), (2, 3));
+    assert_eq!(reply[20..], [0, 2, 0, 3]);
+}
+
+// Proves MPA2-064 to MPA2-067, MPA2-072, MPA2-074, MPA2-141: IRD and ORD of the initiator.
+#[test]
+fn the_initiator_fits_its_depths() {
+    let config = |ird, ord, max_ird| MpaConfig { ird, ord, max_ird, ..client_server() };
+    for (own, answer, effective) in [
+        ((4, 16, 16), [0, 4, 0, 8], (8, 4)),
+        ((4, 16, 16), [0, 32, 0, 0], (4, 16)),
+        ((5, 5, 16), [0x3f, 0xff, 0, 2], (5, 5)),
+        ((5, 5, 5), [0, 2, 0x3f, 0xff], (5, 2)),
+        ((0, 0, 0), [0, 0, 0, 0], (0, 0)),
+    ] {
+        let negotiated = accepted(config(own.0, own.1, own.2), &reply(0x50, 2, &answer));
+        assert_eq!((negotiated.ird, negotiated.ord), effective);
+    }
+    let left = MpaConfig { depths_left_to_ulp: true, ..config(4, 16, 16) };
+    assert_eq!(accepted(left, &reply(0x50, 2, &[0, 4, 0, 8])).ord, 4);
+    let event = start(config(1, 1, 4)).receive(0, &reply(0x50, 2, &[0, 1, 0, 8])).unwrap().event;
+    let Some(InitiatorEvent::Unmet { error, negotiated }) = event else { panic!("{event:?}") };
+    assert_eq!(error, MpaError::InsufficientIrd { wanted: 8, available: 4 });
+    assert_eq!((error.action(), error.terminate_code().control()), (Action::Terminate, [0x20, 6, 0, 0]));
+    assert_eq!(negotiated.peer, Some(Depths { ird: 1, ord: 8 }));
+}
+
+// Proves MPA2-086 to MPA2-088, MPA2-130, MPA2-133: what the initiator sends, or code 7.
+#[test]
+fn the_initiator_picks_a_common_kind() {
+    let (send, write, read) = (RtrKinds::SEND, RtrKinds::WRITE, RtrKinds::READ);
+    for (offered, answer, picked) in [
+        (RtrKinds::all(), [0x80, 1, 0xc0, 1], Some(RtrKind::Write)),
+        (RtrKinds::all(), [0xc0, 1, 0x40, 1], Some(RtrKind::Read)),
+        (RtrKinds::all(), [0xc0, 0, 0x40, 1], Some(RtrKind::Send)),
+        (RtrKinds::all(), [0xc0, 1, 0, 1], Some(RtrKind::Send)),
+        (write, [0x80, 1, 0xc0, 1], Some(RtrKind::Write)),
+        (write | read, [0x80, 1, 0x40, 1], Some(RtrKind::Read)),
+        (write, [0x80, 1, 0x40, 1], None),
+        (read, [0x80, 0, 0x40, 1], None),
+        (send, [0x80, 1, 0xc0, 1], None),
+        // Another model than asked for.
+        (RtrKinds::all(), [0, 1, 0, 1], None),
+    ] {
+        let event = start(MpaConfig { rtr: offered, ..MpaConfig::default() });
+        match { event }.receive(0, &reply(0x50, 2, &answer)).unwrap().event {
+            Some(InitiatorEvent::Accepted(n)) => assert_eq!(Some(n.rtr), picked.map(Rtr::Send)),
+            Some(InitiatorEvent::Unmet { error, .. }) => {
+                assert_eq!((error, picked), (MpaError::NoMatchingRtr, None));
+                assert_eq!(error.terminate_code().control(), [0x20, 7, 0, 0]);
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    let event = start(client_server()).receive(0, &reply(0x50, 2, &[0x80, 1, 0x80, 1])).unwrap().event;
+    assert!(matches!(event, Some(InitiatorEvent::Unmet { error: MpaError::NoMatchingRtr, .. })));
+}
+
+// Proves MPA2-080, MPA2-081, MPA2-083 to MPA2-085, MPA2-091 to MPA2-093, MPA2-132: what the responder names.
+#[test]
+fn the_responder_names_common_kinds_or_its_own() {
+    let (send, write, read) = (RtrKinds::SEND, RtrKinds::WRITE, RtrKinds::READ);
+    for (supported, single, asked, named) in [
+        (RtrKinds::all(), false, [0xc0, 1, 0xc0, 1], RtrKinds::all()),
+        (write | read, false, [0xc0, 1, 0xc0, 1], write | read),
+        (write | read, true, [0xc0, 1, 0xc0, 1], write),
+        (write | read, false, [0x80, 1, 0x80, 1], write),
+        (write | read, false, [0xc0, 1, 0, 1], write | read),
+        (send, true, [0x80, 1, 0xc0, 1], send),
+        // B, C, D mean nothing without A.
+        (RtrKinds::all(), false, [0x40, 1, 0xc0, 1], RtrKinds::empty()),
+    ] {
+        let config = MpaConfig { rtr: supported, single_rtr: single, ..MpaConfig::default() };
+        let (negotiated, reply) = answered(config, &request(0x50, 2, &asked));
+        let enhanced = reply.enhanced.unwrap();
+        assert_eq!((enhanced.peer_to_peer, enhanced.rtr), (asked[0] & 0x80 != 0, named));
+        let expected = if enhanced.peer_to_peer { Rtr::Expect(named) } else { Rtr::None };
+        assert_eq!(negotiated.rtr, expected);
+    }
+    // Without an IRD a Read RTR is not named where another will do.
+    let none = MpaConfig { ird: 0, ..MpaConfig::default() };
+    let (_, reply) = answered(none, &request(0x50, 2, &[0x80, 1, 0xc0, 1]));
+    assert_eq!(reply.enhanced.unwrap().rtr, write);
+}
+
+proptest! {
+    // Proves MPA2-057: whatever both ends are configured to, the depths fit each other and the RTR is expected.
+    #[test]
+    fn depths_and_rtr_of_both_ends_fit(
+        ird_i in 0_u16..300, ord_i in 0_u16..300, ird_r in 0_u16..300, ord_r in 0_u16..300,
+        rtr_i in 1_u8..8, rtr_r in 1_u8..8, peer_to_peer: bool,
+    ) {
+        let initiator = MpaConfig {
+            ird: ird_i, ord: ord_i, max_ird: ird_i, peer_to_peer, rtr: RtrKinds::from_bits_truncate(rtr_i),
+            ..MpaConfig::default()
+        };
+        let responder = MpaConfig {
+            ird: ird_r, ord: ord_r, max_ird: ird_r, rtr: RtrKinds::from_bits_truncate(rtr_r), ..client_server()
+        };
+        prop_assume!(initiator.validate().is_ok());
+        let (mut i, request) = Initiator::start(initiator, b"q", DEADLINE).unwrap();
+        let mut r = listen(responder);
+        r.receive(0, &request).unwrap();
+        let (at_responder, reply) = r.accept(Accept::default(), LATER).unwrap();
+        match i.receive(0, &reply).unwrap().event {
+            Some(InitiatorEvent::Accepted(at_initiator)) => {
+                prop_assert!(at_initiator.ord <= at_responder.ird && at_responder.ord <= at_initiator.ird);
+                match (at_initiator.rtr, at_responder.rtr) {
+                    (Rtr::None, Rtr::None) => prop_assert!(!peer_to_peer),
+                    (Rtr::Send(kind), Rtr::Expect(kinds)) => {
+                        prop_assert!(kinds.contains(kind.into()));
+                        prop_assert!(kind != RtrKind::Read || at_initiator.ord >= 1 && at_responder.ird >= 1);
+                    }
+                    other => prop_assert!(false, "{other:?}"),
+                }
+            }
+            Some(InitiatorEvent::Unmet { error, .. }) => {
+                prop_assert_eq!(error, MpaError::NoMatchingRtr);
+                prop_assert!((initiator.usable_rtr() & responder.rtr).is_empty()
+                    || (ird_r == 0 && (initiator.rtr & responder.rtr) == RtrKinds::READ));
+            }
+            other => prop_assert!(false, "{other:?}"),
+        }
+    }
+
+    // Ten thousand random streams: outcome or error, never a panic, never more than a frame consumed.
+    #[test]
+    fn any_octets_end_in_an_outcome(
+        octets in prop::collection::vec(any::<u8>(), 0..640), key in 0_u8..3, flags: u8, revision in 0_u8..4,
+        length in 0_u16..520, cut: prop::sample::Index,
+    ) {
+        let mut octets = octets;
+        if key < 2 && octets.len() >= 20 {
+            let kind = if key == 0 { FrameKind::Request } else { FrameKind::Reply };
+            octets[..16].copy_from_slice(kind.key());
+            octets[16] = flags;
+            octets[17] = revision;
+            octets[18..20].copy_from_slice(&length.to_be_bytes());
+        }
+        let cut = cut.index(octets.len() + 1);
+        for config in [MpaConfig::default(), client_server(), MpaConfig::revision_one()] {
+            let mut initiator = start(config);
+            let mut responder = listen(config);
+            let mut used = (0, 0);
+            for part in [&octets[..cut], &octets[cut..]] {
+                used.0 += initiator.receive(0, part).map_or(0, |step| step.consumed);
+                if let Ok(step) = responder.receive(0, part) {
+                    used.1 += step.consumed;
+                    if step.event.is_some() {
+                        prop_assert!(responder.accept(Accept::default(), LATER).is_ok());
+                    }
+                }
+            }
+            prop_assert!(used.0 <= 532 && used.1 <= 532);
+        }
+    }
+}
