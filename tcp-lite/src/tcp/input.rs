@@ -33,12 +33,10 @@ impl Tcb {
             // The connection is known to nobody any more, its own RST may be on the way.
             State::Closed => return header.reset(payload.len()).map_or(Verdict::Done, Verdict::Reset),
             State::SynSent => return self.on_segment_in_syn_sent(ctx, header),
-            State::SynReceived if self.is_syn_again(header) => {
-                // Lost SYN-ACK. The SYN-ACK of a simultaneous open goes on, as the ACK it contains.
-                if header.ack.is_none() {
-                    self.pending |= Pending::SYN;
-                    return Verdict::Done;
-                }
+            State::SynReceived if self.is_syn_again(header) && header.ack.is_none() => {
+                // Our SYN-ACK was lost. (The SYN-ACK of a simultaneous open goes on, as the ACK it contains.)
+                self.pending |= Pending::SYN;
+                return Verdict::Done;
             }
             State::TimeWait if self.may_reopen(header) => return Verdict::Reopen,
             _ => {}

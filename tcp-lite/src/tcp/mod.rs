@@ -16,9 +16,11 @@ mod seq;
 mod tcb;
 mod timer;
 
+#[cfg(test)]
+mod tests;
+
 pub(crate) use ctx::Ctx;
 pub(crate) use input::Verdict;
-pub(crate) use output::Transmission;
 pub(crate) use recv::ReorderSlab;
 pub(crate) use send::SegmentSlab;
 pub(crate) use tcb::{Birth, State, Tcb};

@@ -1,0 +1,168 @@
+//! Opening: active, passive, simultaneous; what the SYNs agree on; retries and refusals.
+
+use super::wire::*;
+use crate::tcp::header::Flags;
+use crate::tcp::{State, Verdict};
+use crate::{CloseReason, Duration, TcpConfig};
+
+#[test]
+fn active_and_passive_open_agree_on_options() {
+    let pair = Pair::established(config(), config());
+    assert_eq!((&pair.a.seen[..], &pair.b.seen[..]), (&[Seen::Established][..], &[Seen::Established][..]));
+    let syn = &pair.log[0].2.header;
+    assert_eq!((syn.flags, syn.ack, syn.window), (Flags::SYN, None, 65535));
+    assert_eq!((syn.options.mss, syn.options.window_scale), (Some(MSS), Some(1)));
+    let syn_ack = &pair.log[1].2.header;
+    assert!(syn_ack.options.sack_permitted && syn_ack.options.timestamps.is_some());
+    let address = "127.0.0.1:1".parse().unwrap();
+    assert_eq!(pair.a.tcb().info(&pair.a.config, address, address).emss, EMSS);
+    assert_eq!(pair.log.len(), 3, "three segments open a connection");
+}
+
+#[test]
+fn options_that_one_side_does_not_offer_are_not_used() {
+    let plain = TcpConfig { timestamps: false, sack: false, ..config() };
+    let pair = Pair::established(config(), plain);
+    let syn_ack = &pair.log[1].2.header.options;
+    assert!(!syn_ack.sack_permitted && syn_ack.timestamps.is_none());
+    let address = "127.0.0.1:1".parse().unwrap();
+    assert_eq!(pair.a.tcb().info(&pair.a.config, address, address).emss, usize::from(MSS));
+}
+
+#[test]
+fn a_syn_without_options_means_the_default_mss_and_no_scaling() {
+    let mut pair = Pair::new(config(), config());
+    pair.a.connect(pair.now);
+    let mut syn = pair.a.transmit(pair.now).unwrap();
+    syn.header.options = Default::default();
+    pair.b.accept(pair.now, &syn.header);
+    let syn_ack = pair.b.transmit(pair.now).unwrap();
+    assert_eq!(syn_ack.header.options.window_scale, None);
+    let address = "127.0.0.1:1".parse().unwrap();
+    assert_eq!(pair.b.tcb().info(&pair.b.config, address, address).emss, 536);
+}
+
+#[test]
+fn simultaneous_open_ends_established_on_both_sides() {
+    let mut pair = Pair::new(config(), config());
+    pair.a.connect(pair.now);
+    pair.b.connect(pair.now);
+    pair.transmit();
+    pair.run_for(Duration::from_millis(1));
+    assert_eq!((pair.a.state(), pair.b.state()), (State::SynReceived, State::SynReceived));
+    pair.run_for(Duration::from_millis(50));
+    assert_eq!((pair.a.state(), pair.b.state()), (State::Established, State::Established));
+    let now = pair.now;
+    pair.a.push(now, &pattern(0, 700)).unwrap();
+    pair.b.push(now, &pattern(0, 300)).unwrap();
+    pair.run_for(Duration::from_millis(50));
+    assert_eq!((pair.b.read(), pair.a.read()), (pattern(0, 700), pattern(0, 300)));
+}
+
+#[test]
+fn lost_syns_are_sent_again_with_doubling_pauses() {
+    let mut pair = Pair::new(TcpConfig { user_timeout: Duration::from_secs(100), ..config() }, config());
+    pair.plan = Box::new(|_, _| vec![]);
+    pair.a.connect(pair.now);
+    let start = pair.now;
+    pair.run_for(Duration::from_secs(20));
+    let at: Vec<_> = pair.log.iter().map(|(at, ..)| at.total_millis() - start.total_millis()).collect();
+    assert_eq!(at, [0, 1000, 3000, 7000, 15_000]);
+}
+
+#[test]
+fn a_silent_peer_ends_in_timed_out_by_the_user_timeout() {
+    let mut pair = Pair::new(config(), config());
+    pair.plan = Box::new(|_, _| vec![]);
+    pair.a.connect(pair.now);
+    pair.run_for(Duration::from_millis(10_001));
+    assert_eq!(pair.a.seen, [Seen::Closed(CloseReason::TimedOut)]);
+    assert!(pair.a.tcb().is_dead() && pair.a.tcb().deadline().is_none());
+}
+
+#[test]
+fn syn_retries_are_counted() {
+    let mut pair = Pair::new(TcpConfig { syn_retries: 2, ..config() }, config());
+    pair.plan = Box::new(|_, _| vec![]);
+    pair.a.connect(pair.now);
+    pair.run_for(Duration::from_secs(9));
+    assert_eq!(pair.a.seen, [Seen::Closed(CloseReason::TimedOut)]);
+    assert_eq!(pair.log.len(), 3);
+}
+
+#[test]
+fn a_lost_syn_ack_or_ack_is_repaired() {
+    for lost in [1, 2] {
+        let mut pair = Pair::new(config(), config());
+        let mut sent = 0;
+        pair.plan = Box::new(move |_, _| {
+            sent += 1;
+            if sent == lost + 1 { vec![] } else { vec![DELAY] }
+        });
+        pair.a.connect(pair.now);
+        pair.run_for(Duration::from_secs(3));
+        assert_eq!((pair.a.state(), pair.b.state()), (State::Established, State::Established), "lost {lost}");
+    }
+}
+
+#[test]
+fn a_reset_refuses_only_when_it_acknowledges_our_syn() {
+    let mut pair = Pair::new(config(), config());
+    pair.a.connect(pair.now);
+    let syn = pair.a.transmit(pair.now).unwrap();
+    let mut reset = Packet { header: syn.header.reset(0).unwrap(), payload: vec![] };
+    let good = reset.header.ack;
+    reset.header.ack = good.map(|ack| ack + 1);
+    assert_eq!(pair.a.receive(pair.now, &reset), Verdict::Done);
+    reset.header.ack = None;
+    assert_eq!(pair.a.receive(pair.now, &reset), Verdict::Done);
+    assert_eq!(pair.a.state(), State::SynSent);
+    reset.header.ack = good;
+    assert_eq!(pair.a.receive(pair.now, &reset), Verdict::Done);
+    assert_eq!(pair.a.seen, [Seen::Closed(CloseReason::Refused)]);
+}
+
+#[test]
+fn an_acknowledgement_of_something_else_is_reset_and_the_syn_stays() {
+    let mut pair = Pair::new(config(), config());
+    pair.a.connect(pair.now);
+    let syn = pair.a.transmit(pair.now).unwrap();
+    pair.b.accept(pair.now, &syn.header);
+    let mut answer = pair.b.transmit(pair.now).unwrap();
+    let wrong = answer.header.ack.unwrap() + 77;
+    answer.header.ack = Some(wrong);
+    let Verdict::Reset(reset) = pair.a.receive(pair.now, &answer) else { panic!("no reset") };
+    assert_eq!((reset.seq, reset.flags), (wrong, Flags::RST));
+    assert_eq!(pair.a.state(), State::SynSent);
+}
+
+#[test]
+fn a_half_open_connection_that_is_reset_was_never_announced() {
+    let mut pair = Pair::new(config(), config());
+    pair.a.connect(pair.now);
+    let syn = pair.a.transmit(pair.now).unwrap();
+    pair.b.accept(pair.now, &syn.header);
+    pair.b.transmit(pair.now).unwrap();
+    let mut reset = Packet { header: syn.header.clone(), payload: vec![] };
+    reset.header.flags = Flags::RST;
+    reset.header.seq = syn.header.seq + 1;
+    let _ = pair.b.receive(pair.now, &reset);
+    assert!(pair.b.tcb().is_dead() && pair.b.tcb().is_over() && pair.b.seen.is_empty());
+}
+
+#[test]
+fn data_with_the_last_acknowledgement_is_taken() {
+    let mut pair = Pair::new(config(), config());
+    let mut sent = 0;
+    // The bare ACK of the handshake is lost; the first segment of data carries it.
+    pair.plan = Box::new(move |_, _| {
+        sent += 1;
+        if sent == 3 { vec![] } else { vec![DELAY] }
+    });
+    pair.a.connect(pair.now);
+    pair.run_for(Duration::from_millis(5));
+    assert_eq!(pair.b.state(), State::SynReceived);
+    pair.a.push(pair.now, &pattern(0, 500)).unwrap();
+    pair.run_for(Duration::from_millis(5));
+    assert_eq!((pair.b.state(), pair.b.read()), (State::Established, pattern(0, 500)));
+}

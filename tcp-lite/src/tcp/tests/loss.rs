@@ -1,0 +1,257 @@
+//! Loss recovery: exactly the named segments are lost.
+
+use super::wire::*;
+use crate::facade::TcpSeqNumber;
+use crate::tcp::State;
+use crate::{CloseReason, Duration, TcpConfig};
+
+/// Drops the first transmission of the data segments from `Side::A` with these numbers.
+fn lose(numbers: &'static [usize]) -> Plan {
+    let mut sent = 0;
+    Box::new(move |side, packet| {
+        if side == Side::A && !packet.payload.is_empty() {
+            sent += 1;
+            if numbers.contains(&(sent - 1)) {
+                return vec![];
+            }
+        }
+        vec![DELAY]
+    })
+}
+
+/// Sends `count` segments of differing size with these lost; returns the pair when all arrived.
+fn transfer(config: TcpConfig, numbers: &'static [usize], count: usize) -> (Pair, Vec<(u32, usize)>) {
+    let mut pair = Pair::established(config, config);
+    pair.plan = lose(numbers);
+    let mut at = 0;
+    let mut pushed = Vec::new();
+    for i in 0..count {
+        let len = 500 + i * 7;
+        pair.a.push(pair.now, &pattern(at, len)).unwrap();
+        pushed.push((at as u32, len));
+        at += len;
+    }
+    assert!(pair.run_until(Duration::from_secs(9), |pair| pair.b.frontier == at as u64));
+    assert_eq!(pair.b.read(), pattern(0, at));
+    (pair, pushed)
+}
+
+#[test]
+fn one_loss_is_repaired_without_the_timer_and_with_its_boundaries() {
+    for sack in [false, true] {
+        let (pair, pushed) = transfer(TcpConfig { sack, ..config() }, &[3], 10);
+        let sent = pair.data_sent(Side::A);
+        assert_eq!(sent.iter().filter(|segment| **segment == pushed[3]).count(), 2);
+        assert_eq!(sent.len(), 11, "nothing else was sent again (SACK {sack})");
+        let counters = pair.a.counters;
+        assert_eq!((counters.fast_retransmits, counters.rto_expired, counters.tx_retransmits), (1, 0, 1));
+    }
+}
+
+#[test]
+fn several_losses_of_one_window_are_one_recovery() {
+    for sack in [false, true] {
+        let (pair, pushed) = transfer(TcpConfig { sack, ..config() }, &[1, 3, 4], 10);
+        let sent = pair.data_sent(Side::A);
+        for lost in [1, 3, 4] {
+            assert_eq!(sent.iter().filter(|segment| **segment == pushed[lost]).count(), 2, "SACK {sack}");
+        }
+        let counters = pair.a.counters;
+        assert_eq!((counters.fast_retransmits, counters.rto_expired, counters.tx_retransmits), (1, 0, 3));
+    }
+}
+
+#[test]
+fn a_lost_tail_needs_the_timer() {
+    let (pair, pushed) = transfer(config(), &[8, 9], 10);
+    assert_eq!(pair.data_sent(Side::A)[10..], pushed[8..]);
+    assert_eq!(pair.a.counters.rto_expired, 1);
+}
+
+#[test]
+fn reordering_below_the_threshold_is_no_loss() {
+    for sack in [false, true] {
+        let mut pair = Pair::established(TcpConfig { sack, ..config() }, TcpConfig { sack, ..config() });
+        let mut sent = 0;
+        pair.plan = Box::new(move |side, packet| {
+            sent += usize::from(side == Side::A && !packet.payload.is_empty());
+            vec![
+                DELAY
+                    + Duration::from_micros(if side == Side::A && sent == 3 { 25 } else { sent as u64 * 10 }),
+            ]
+        });
+        for i in 0..8 {
+            pair.a.push(pair.now, &pattern(i * 100, 100)).unwrap();
+        }
+        pair.run_for(Duration::from_millis(40));
+        assert_eq!((pair.b.read().len(), pair.a.counters.tx_retransmits), (800, 0));
+    }
+}
+
+#[test]
+fn the_timer_backs_off_and_the_user_timeout_ends_it() {
+    let mut pair = Pair::established(config(), config());
+    pair.run_for(Duration::from_secs(1));
+    pair.plan = Box::new(|_, _| vec![]);
+    pair.log.clear();
+    pair.a.push(pair.now, &pattern(0, 100)).unwrap();
+    let start = pair.now;
+    pair.run_for(Duration::from_secs(12));
+    let at: Vec<_> = pair.log.iter().map(|(at, ..)| at.total_millis() - start.total_millis()).collect();
+    // SRTT 2 ms, so the floor of 50 ms rules; the last is the RST of the user timeout.
+    assert_eq!(at, [0, 50, 150, 350, 750, 1550, 3150, 6350, 10_000]);
+    assert_eq!(pair.a.seen.last(), Some(&Seen::Closed(CloseReason::TimedOut)));
+    assert!(pair.a.tcb().is_dead() && pair.a.holds_nothing());
+}
+
+#[test]
+fn the_retransmission_is_lost_too_and_the_timer_repairs_everything() {
+    let (mut pair, _) = transfer(config(), &[0, 1, 2, 3, 4, 5, 6, 7, 10, 11], 10);
+    assert!(pair.a.counters.rto_expired >= 2);
+    pair.run_for(Duration::from_millis(50));
+    assert!(pair.a.holds_nothing());
+}
+
+#[test]
+fn octets_beyond_a_hole_are_handed_up_at_once() {
+    let mut pair = Pair::established(config(), config());
+    pair.plan = lose(&[0]);
+    for i in 0..3 {
+        pair.a.push(pair.now, &pattern(i * 100, 100)).unwrap();
+    }
+    pair.run_for(Duration::from_millis(2));
+    assert_eq!(pair.b.frontier, 0);
+    assert_eq!(pair.b.stream.iter().filter(|octet| octet.is_some()).count(), 200);
+    assert_eq!(pair.b.reorder.len(), 1);
+    pair.run_for(Duration::from_millis(100));
+    assert_eq!(pair.b.read(), pattern(0, 300));
+    assert_eq!(pair.b.reorder.len(), 0, "no hole, no ranges");
+}
+
+#[test]
+fn sack_blocks_name_the_latest_range_first() {
+    let mut pair = Pair::established(config(), config());
+    let una = pair.a.birth.iss + 1;
+    for i in 0..8 {
+        pair.a.push(pair.now, &pattern(i * 100, 100)).unwrap();
+    }
+    let packets: Vec<_> = std::iter::from_fn(|| pair.a.transmit(pair.now)).collect();
+    let mut blocks = |index: usize| {
+        let _ = pair.b.receive(pair.now, &packets[index]);
+        let ack = pair.b.transmit(pair.now).expect("an immediate acknowledgement");
+        assert_eq!(ack.header.ack, Some(una));
+        let offset = |seq: TcpSeqNumber| seq.0.wrapping_sub(una.0);
+        ack.header.options.sack.iter().map(|(start, end)| (offset(*start), offset(*end))).collect::<Vec<_>>()
+    };
+    assert_eq!(blocks(3), [(300, 400)]);
+    assert_eq!(blocks(5), [(500, 600), (300, 400)]);
+    assert_eq!(blocks(1), [(100, 200), (500, 600), (300, 400)]);
+    assert_eq!(blocks(7), [(700, 800), (100, 200), (500, 600)], "three fit beside timestamps");
+    assert_eq!(blocks(4), [(300, 600), (700, 800), (100, 200)]);
+    assert_eq!(
+        blocks(4),
+        [(400, 500), (300, 600), (700, 800)],
+        "D-SACK: what came twice is first (RFC 2883)"
+    );
+}
+
+#[test]
+fn a_duplicate_below_the_frontier_is_reported_and_not_handed_up() {
+    let mut pair = Pair::established(config(), config());
+    pair.a.push(pair.now, &pattern(0, 100)).unwrap();
+    let packet = pair.a.transmit(pair.now).unwrap();
+    let _ = pair.b.receive(pair.now, &packet);
+    let _ = pair.b.receive(pair.now, &packet);
+    let ack = pair.b.transmit(pair.now).unwrap();
+    assert_eq!(ack.header.options.sack[..], [(packet.header.seq, packet.header.seq + 100)]);
+    assert_eq!(pair.b.counters.rx_duplicate_octets, 100);
+    assert_eq!(pair.b.transmit(pair.now).map(|packet| packet.header), None, "reported once");
+}
+
+#[test]
+fn other_boundaries_and_overlaps_by_the_peer_are_trimmed() {
+    let mut pair = Pair::established(config(), config());
+    pair.a.push(pair.now, &[0]).unwrap();
+    let first = pair.a.transmit(pair.now).unwrap();
+    let mut receive = |start: usize, len: usize| {
+        let mut packet = first.clone();
+        packet.header.seq += start;
+        packet.payload = pattern(start, len);
+        let _ = pair.b.receive(pair.now, &packet);
+        pair.b.frontier
+    };
+    assert_eq!(receive(100, 50), 0);
+    assert_eq!(receive(200, 50), 0);
+    assert_eq!(receive(50, 250), 0, "one segment over two ranges brings three pieces");
+    assert_eq!(receive(0, 20), 20);
+    assert_eq!(receive(10, 100), 300);
+    assert_eq!(receive(0, 400), 400);
+    assert_eq!(pair.b.read(), pattern(0, 400));
+}
+
+#[test]
+fn an_acknowledgement_in_the_middle_keeps_the_segment_whole() {
+    let mut pair = Pair::established(config(), config());
+    pair.a.push(pair.now, &pattern(0, 900)).unwrap();
+    let packet = pair.a.transmit(pair.now).unwrap();
+    let mut ack = pair.log.iter().rev().find(|(_, side, _)| *side == Side::B).unwrap().2.clone();
+    ack.header.flags = Default::default();
+    ack.header.options.timestamps = None;
+    ack.header.seq = pair.b.birth.iss + 1;
+    ack.header.ack = Some(packet.header.seq + 400);
+    let _ = pair.a.receive(pair.now, &ack);
+    let at = pair.a.tcb().deadline().unwrap();
+    pair.a.with(at, |tcb, ctx| tcb.on_timer(ctx));
+    let again = pair.a.transmit(at).unwrap();
+    assert_eq!((again.header.seq, again.payload), (packet.header.seq, packet.payload));
+}
+
+#[test]
+fn a_drop_of_emss_cuts_what_no_longer_fits_and_counts_it() {
+    let mut pair = Pair::established(config(), config());
+    pair.a.push(pair.now, &pattern(0, 1000)).unwrap();
+    let mut at = pair.now;
+    pair.a.transmit(at).unwrap();
+    pair.a.push(at, &pattern(1000, 1000)).unwrap();
+    pair.a.with(at, |tcb, _| tcb.set_path_mss(612));
+    let fresh: Vec<_> =
+        std::iter::from_fn(|| pair.a.transmit(at)).map(|packet| packet.payload.len()).collect();
+    assert_eq!(fresh, [600, 400]);
+    at = pair.a.tcb().deadline().unwrap();
+    pair.a.with(at, |tcb, ctx| tcb.on_timer(ctx));
+    let again = pair.a.transmit(at).unwrap();
+    assert_eq!(again.payload, pattern(0, 600), "what was sent is cut as well, or it would never arrive");
+    assert_eq!(pair.a.counters.tx_cut_by_emss, 2);
+}
+
+#[test]
+fn without_room_for_events_or_reordering_octets_come_again() {
+    let mut pair = Pair::established(config(), config());
+    pair.plan = lose(&[2]);
+    pair.b.events_limit = 0;
+    for i in 0..6 {
+        pair.a.push(pair.now, &pattern(i * 100, 100)).unwrap();
+    }
+    pair.run_for(Duration::from_millis(20));
+    assert_eq!(pair.b.stream.len(), 0);
+    pair.b.events_limit = 1;
+    pair.b.reorder = crate::tcp::ReorderSlab::new(0);
+    assert!(pair.run_until(Duration::from_secs(5), |pair| pair.b.frontier == 600));
+    assert_eq!(pair.b.read(), pattern(0, 600));
+}
+
+#[test]
+fn starved_pools_take_data_in_order_only() {
+    let mut pair = Pair::established(config(), config());
+    let mut hoard: Vec<_> = std::iter::from_fn(|| pair.b.pool.alloc()).collect();
+    hoard.truncate(hoard.len() - 8);
+    pair.plan = lose(&[1]);
+    for i in 0..4 {
+        pair.a.push(pair.now, &pattern(i * 100, 100)).unwrap();
+    }
+    pair.run_for(Duration::from_millis(2));
+    drop(hoard);
+    assert_eq!(pair.b.stream.len(), 100);
+    pair.run_for(Duration::from_secs(2));
+    assert_eq!((pair.b.read(), pair.b.state()), (pattern(0, 400), State::Established));
+}

@@ -1,0 +1,9 @@
+//! Control blocks without a stack: single segments by hand, and pairs joined by a wire that obeys the test.
+
+mod handshake;
+mod loss;
+mod property;
+mod rules;
+mod teardown;
+mod window;
+mod wire;

@@ -1,0 +1,149 @@
+//! Whole connections over a wire that loses, reorders and duplicates by a seed.
+
+use proptest::prelude::*;
+
+use super::wire::*;
+use crate::tcp::State;
+use crate::{Duration, TcpConfig};
+
+/// A generator good enough to shake packets with.
+fn dice(mut seed: u64) -> impl FnMut(u64) -> u64 {
+    move |sides| {
+        seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (seed >> 33) % sides
+    }
+}
+
+#[derive(Clone, Debug)]
+struct Scenario {
+    seed: u64,
+    loss_percent: u64,
+    jitter_us: u64,
+    duplicate_percent: u64,
+    sizes: Vec<usize>,
+    back_sizes: Vec<usize>,
+    sack: bool,
+    timestamps: bool,
+    window: u32,
+    iss: u32,
+}
+
+fn scenarios() -> impl Strategy<Value = Scenario> {
+    let sizes = || prop::collection::vec(1_usize..=EMSS, 0..150);
+    (
+        (any::<u64>(), 0_u64..20, 0_u64..3000, 0_u64..5, any::<bool>(), any::<bool>()),
+        (sizes(), sizes(), prop_oneof![Just(2000_u32), Just(20_000), Just(200_000)]),
+        prop_oneof![Just(0xffff_ff00_u32), Just(0x7fff_ff00), Just(u32::MAX), any::<u32>()],
+    )
+        .prop_map(
+            |(
+                (seed, loss_percent, jitter_us, duplicate_percent, sack, timestamps),
+                (sizes, back_sizes, window),
+                iss,
+            )| {
+                Scenario {
+                    seed,
+                    loss_percent,
+                    jitter_us,
+                    duplicate_percent,
+                    sizes,
+                    back_sizes,
+                    sack,
+                    timestamps,
+                    window,
+                    iss,
+                }
+            },
+        )
+}
+
+/// Pushes `sizes[*next..]` as far as the send buffer takes them.
+fn feed(host: &mut Host, now: crate::Instant, sizes: &[usize], next: &mut usize, offset: &mut usize) {
+    while let Some(&len) = sizes.get(*next) {
+        if host.push(now, &pattern(*offset, len)).is_err() {
+            return;
+        }
+        *next += 1;
+        *offset += len;
+    }
+    if host.state() == State::Established || host.state() == State::CloseWait {
+        host.close(now);
+    }
+}
+
+fn run(scenario: &Scenario) {
+    let Scenario { seed, loss_percent, jitter_us, duplicate_percent, .. } = *scenario;
+    let config = TcpConfig {
+        sack: scenario.sack,
+        timestamps: scenario.timestamps,
+        recv_window_octets: scenario.window,
+        user_timeout: Duration::from_secs(600),
+        syn_retries: 20,
+        rto_max: Duration::from_secs(2),
+        time_wait: Duration::from_secs(30),
+        send_buffer_octets: 16_000,
+        ..config()
+    };
+    let mut pair = Pair::new(config, config);
+    pair.a.birth.iss = crate::facade::TcpSeqNumber(scenario.iss as i32);
+    let mut roll = dice(seed);
+    pair.plan = Box::new(move |_, _| {
+        let copies = if roll(100) < loss_percent { 0 } else { 1 + u64::from(roll(100) < duplicate_percent) };
+        (0..copies).map(|_| DELAY + Duration::from_micros(roll(jitter_us + 1))).collect()
+    });
+    pair.a.connect(pair.now);
+    let (mut a_next, mut b_next, mut a_offset, mut b_offset) = (0, 0, 0, 0);
+    let mut rounds = 0;
+    loop {
+        pair.run_for(Duration::from_millis(20));
+        let now = pair.now;
+        if pair.a.state() == State::Established || pair.a.state() == State::CloseWait {
+            feed(&mut pair.a, now, &scenario.sizes, &mut a_next, &mut a_offset);
+        }
+        if pair.b.tcb.is_some() && matches!(pair.b.state(), State::Established | State::CloseWait) {
+            feed(&mut pair.b, now, &scenario.back_sizes, &mut b_next, &mut b_offset);
+        }
+        let over = |host: &Host| host.tcb.as_ref().is_some_and(crate::tcp::Tcb::is_over);
+        if over(&pair.a) && over(&pair.b) {
+            break;
+        }
+        rounds += 1;
+        assert!(rounds < 50_000, "no end: {:?} {:?}", pair.a.tcb(), pair.b.tcb());
+    }
+    assert_eq!(pair.b.read(), pattern(0, scenario.sizes.iter().sum()));
+    assert_eq!(pair.a.read(), pattern(0, scenario.back_sizes.iter().sum()));
+    check_boundaries(&pair, Side::A, &scenario.sizes);
+    check_boundaries(&pair, Side::B, &scenario.back_sizes);
+    assert!(pair.a.holds_nothing() && pair.b.holds_nothing());
+    assert_eq!(pair.a.pool.available(), pair.a.pool.capacity());
+}
+
+/// Every transmission was a frozen segment as pushed, or a part of one whose cut was counted.
+fn check_boundaries(pair: &Pair, side: Side, sizes: &[usize]) {
+    let mut starts = std::collections::BTreeMap::new();
+    let mut at = 0;
+    for &len in sizes {
+        starts.insert(at, len);
+        at += len as u32;
+    }
+    let host = if side == Side::A { &pair.a } else { &pair.b };
+    let mut pieces: Vec<_> = pair.data_sent(side);
+    pieces.sort_unstable();
+    pieces.dedup();
+    let strange = pieces.iter().filter(|(start, len)| starts.get(start) != Some(len)).count() as u64;
+    // Each cut makes two pieces, and cutting the second again one more.
+    assert!(strange <= 2 * host.counters.tx_cut_by_persist, "{strange} {:?}", host.counters);
+    // No octet was ever sent with two boundaries but for cuts.
+    if host.counters.tx_cut_by_persist == 0 {
+        assert!(pieces.windows(2).all(|pair| pair[0].0 + pair[0].1 as u32 <= pair[1].0));
+    }
+    assert_eq!(host.counters.tx_cut_by_emss, 0);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(150))]
+    #[test]
+    fn streams_arrive_whole_and_segments_keep_their_boundaries(scenario in scenarios()) {
+        run(&scenario);
+    }
+}

@@ -1,0 +1,173 @@
+//! What segments may do to a connection: RST, SYN, old and wrong acknowledgements, timestamps, noise
+//! (RFC 9293 section 3.10.7.4, RFC 5961, RFC 7323).
+
+use proptest::prelude::*;
+
+use super::wire::*;
+use crate::facade::TcpSeqNumber;
+use crate::tcp::State;
+use crate::tcp::header::{Flags, TcpHeader};
+use crate::{CloseReason, Duration, Instant};
+
+/// A segment from `a` that `b` would take, without payload.
+fn next_of_a(pair: &Pair) -> Packet {
+    let (_, _, last) =
+        pair.log.iter().rev().find(|(_, side, _)| *side == Side::A).expect("a segment").clone();
+    Packet { payload: vec![], ..last }
+}
+
+fn answer(pair: &mut Pair, packet: &Packet) -> Option<Packet> {
+    let now = pair.now;
+    let _ = pair.b.receive(now, packet);
+    pair.b.transmit(now)
+}
+
+#[test]
+fn a_reset_counts_only_at_the_frontier() {
+    let mut pair = Pair::established(config(), config());
+    let mut reset = next_of_a(&pair);
+    reset.header.flags = Flags::RST;
+    let exact = reset.header.seq;
+    for off in [1, 1000, 60_000] {
+        reset.header.seq = exact + off;
+        let challenge = answer(&mut pair, &reset).expect("a challenge ACK");
+        assert_eq!((challenge.header.ack, challenge.header.flags), (Some(exact), Flags::empty()));
+    }
+    for seq in [TcpSeqNumber(exact.0.wrapping_sub(1)), exact + 1_000_000] {
+        reset.header.seq = seq;
+        assert!(answer(&mut pair, &reset).is_none(), "outside the window it is dropped");
+    }
+    assert_eq!(pair.b.state(), State::Established);
+    reset.header.seq = exact;
+    let _ = pair.b.receive(pair.now, &reset);
+    assert_eq!(pair.b.seen.last(), Some(&Seen::Closed(CloseReason::Reset)));
+    assert!(pair.b.tcb().is_dead());
+}
+
+#[test]
+fn a_syn_in_a_standing_connection_is_questioned() {
+    let mut pair = Pair::established(config(), config());
+    let mut syn = next_of_a(&pair);
+    syn.header.flags = Flags::SYN;
+    assert!(answer(&mut pair, &syn).is_some_and(|packet| packet.header.flags.is_empty()));
+    assert_eq!(pair.b.state(), State::Established);
+}
+
+#[test]
+fn acknowledgements_of_the_future_or_the_far_past_are_questioned() {
+    let mut pair = Pair::established(config(), config());
+    let mut packet = next_of_a(&pair);
+    packet.payload = vec![1, 2, 3];
+    let good = packet.header.ack.unwrap();
+    for ack in [good + 1, TcpSeqNumber(good.0.wrapping_sub(10_000_000))] {
+        packet.header.ack = Some(ack);
+        assert!(answer(&mut pair, &packet).is_some());
+        assert!(pair.b.stream.is_empty(), "and bring nothing");
+    }
+    packet.header.ack = None;
+    assert!(answer(&mut pair, &packet).is_none());
+    assert!(pair.b.stream.is_empty());
+}
+
+#[test]
+fn challenges_are_limited() {
+    let mut pair = Pair::established(config(), config());
+    let mut syn = next_of_a(&pair);
+    syn.header.flags = Flags::SYN;
+    let answers = (0..1000).filter(|_| answer(&mut pair, &syn).is_some()).count();
+    assert_eq!(answers, 64);
+    pair.now += Duration::from_secs(1);
+    assert!(answer(&mut pair, &syn).is_some());
+}
+
+#[test]
+fn an_old_timestamp_protects_against_wrapped_sequence_numbers() {
+    let mut pair = Pair::established(config(), config());
+    let mut packet = next_of_a(&pair);
+    packet.payload = vec![1, 2, 3];
+    let (value, echo) = packet.header.options.timestamps.unwrap();
+    packet.header.options.timestamps = Some((value.wrapping_sub(1), echo));
+    assert!(answer(&mut pair, &packet).is_some());
+    assert!(pair.b.stream.is_empty());
+    packet.header.options.timestamps = Some((value, echo));
+    let _ = pair.b.receive(pair.now, &packet);
+    assert_eq!(pair.b.frontier, 3);
+}
+
+#[test]
+fn urgent_data_is_data() {
+    let mut pair = Pair::established(config(), config());
+    let mut packet = next_of_a(&pair);
+    packet.payload = vec![1, 2, 3];
+    packet.header.flags = Flags::URG | Flags::PSH;
+    let _ = pair.b.receive(pair.now, &packet);
+    assert_eq!(pair.b.read(), [1, 2, 3]);
+}
+
+#[test]
+fn a_fin_ahead_of_a_hole_waits_for_it() {
+    let mut pair = Pair::established(config(), config());
+    let mut fin = next_of_a(&pair);
+    let start = fin.header.seq;
+    fin.header.flags = Flags::FIN;
+    fin.header.seq = start + 100;
+    let _ = pair.b.receive(pair.now, &fin);
+    assert_eq!(pair.b.state(), State::Established);
+    let mut data = fin.clone();
+    data.header.flags = Flags::empty();
+    data.header.seq = start;
+    data.payload = pattern(0, 150);
+    let _ = pair.b.receive(pair.now, &data);
+    assert_eq!((pair.b.read(), pair.b.state()), (pattern(0, 100), State::CloseWait), "nothing follows a FIN");
+    assert_eq!(pair.b.seen, [Seen::Established, Seen::PeerClosed]);
+}
+
+#[test]
+fn icmp_errors_are_plausible_only_for_what_is_in_flight() {
+    let mut pair = Pair::established(config(), config());
+    pair.a.push(pair.now, &pattern(0, 100)).unwrap();
+    let sent = pair.a.transmit(pair.now).unwrap().header.seq;
+    let tcb = pair.a.tcb();
+    assert!(tcb.in_flight(sent) && tcb.in_flight(sent + 99));
+    assert!(!tcb.in_flight(sent + 100) && !tcb.in_flight(TcpSeqNumber(sent.0.wrapping_sub(1))));
+}
+
+fn noise() -> impl Strategy<Value = (Vec<u8>, i32, i32, u8, usize, u64)> {
+    let near = prop_oneof![-3000_i32..70_000, any::<i32>()];
+    (prop::collection::vec(any::<u8>(), 0..40), near.clone(), near, any::<u8>(), 0_usize..1500, 0_u64..200)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(400))]
+    /// Random options, numbers near and far, any flags, any length, in every state that comes up.
+    #[test]
+    fn no_segment_makes_a_live_connection_panic(
+        segments in prop::collection::vec(noise(), 1..30), closes in 0_usize..3, active in any::<bool>()
+    ) {
+        let mut pair = Pair::new(config(), config());
+        pair.a.connect(pair.now);
+        if !active {
+            pair.run_for(Duration::from_millis(10));
+            pair.a.push(pair.now, &pattern(0, 900)).unwrap();
+            if closes > 0 { pair.a.close(pair.now); }
+            if closes > 1 { pair.b.close(pair.now); pair.run_for(Duration::from_millis(closes as u64)); }
+        }
+        for (options, seq, ack, flags, len, wait_ms) in segments {
+            let mut octets = vec![0; 20];
+            let (rcv, snd) = (pair.b.birth.iss.0, pair.a.birth.iss.0);
+            octets[4..8].copy_from_slice(&rcv.wrapping_add(seq).to_be_bytes());
+            octets[8..12].copy_from_slice(&snd.wrapping_add(ack).to_be_bytes());
+            octets[12] = ((5 + options.len().div_ceil(4)) << 4) as u8;
+            octets[13] = flags;
+            octets[14..16].copy_from_slice(&(seq as u16).to_be_bytes());
+            octets.extend_from_slice(&options);
+            octets.resize(octets.len().div_ceil(4) * 4, 0);
+            let (header, _) = TcpHeader::parse(&octets).unwrap();
+            let _ = pair.a.receive(pair.now, &Packet { header, payload: vec![7; len] });
+            pair.transmit();
+            pair.run_for(Duration::from_millis(wait_ms));
+        }
+        pair.a.with(Instant::from_secs(1_000_000), |tcb, ctx| { tcb.on_timer(ctx); tcb.abort(ctx); });
+        prop_assert!(pair.a.holds_nothing());
+    }
+}

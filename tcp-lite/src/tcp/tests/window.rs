@@ -1,0 +1,225 @@
+//! Flow control: zero windows, windows below a segment, updates, delayed acknowledgements, the send buffer.
+
+use super::wire::*;
+use crate::tcp::State;
+use crate::tcp::header::Flags;
+use crate::{CloseReason, Duration, SendError, TcpConfig};
+
+/// A bare acknowledgement by `b` of `acked` octets, with this window field.
+fn ack(pair: &Pair, acked: usize, window: u16) -> Packet {
+    let (_, _, syn_ack) = pair.log.iter().find(|(_, side, _)| *side == Side::B).expect("a SYN-ACK").clone();
+    let mut header = syn_ack.header;
+    header.flags = Flags::empty();
+    header.seq += 1;
+    header.ack = Some(pair.a.birth.iss + 1 + acked);
+    header.window = window;
+    header.options = Default::default();
+    Packet { header, payload: Vec::new() }
+}
+
+/// `a` alone, its peer played by the test; windows are not scaled.
+fn alone() -> Pair {
+    let config = TcpConfig { recv_window_octets: 32 * 1024, ..config() };
+    let mut pair = Pair::established(config, config);
+    pair.plan = Box::new(|_, _| vec![]);
+    pair
+}
+
+#[test]
+fn a_closed_window_is_probed_without_payload_and_with_growing_pauses() {
+    let mut pair = alone();
+    let closed = ack(&pair, 0, 0);
+    let _ = pair.a.receive(pair.now, &closed);
+    pair.a.push(pair.now, &pattern(0, 500)).unwrap();
+    let start = pair.now;
+    pair.log.clear();
+    pair.run_for(Duration::from_secs(2));
+    let at: Vec<_> = pair.log.iter().map(|(at, ..)| at.total_millis() - start.total_millis()).collect();
+    assert_eq!(at, [50, 150, 350, 750, 1550]);
+    for (_, _, probe) in &pair.log {
+        assert_eq!(
+            (probe.header.seq, probe.payload.len()),
+            (pair.a.birth.iss, 0),
+            "SND.UNA - 1, nothing else"
+        );
+    }
+    let open =
+        Packet { header: crate::tcp::header::TcpHeader { window: 500, ..closed.header }, payload: vec![] };
+    let _ = pair.a.receive(pair.now, &open);
+    assert_eq!(pair.a.transmit(pair.now).unwrap().payload, pattern(0, 500));
+    assert_eq!(pair.a.counters.tx_cut_by_persist, 0);
+}
+
+#[test]
+fn a_closed_window_that_answers_is_waited_for_and_one_that_does_not_times_out() {
+    let mut pair = alone();
+    let closed = ack(&pair, 0, 0);
+    let _ = pair.a.receive(pair.now, &closed);
+    pair.a.push(pair.now, &pattern(0, 500)).unwrap();
+    for _ in 0..30 {
+        pair.run_for(Duration::from_secs(1));
+        let _ = pair.a.receive(pair.now, &closed);
+    }
+    assert_eq!(pair.a.state(), State::Established);
+    pair.run_for(Duration::from_secs(11));
+    assert_eq!(pair.a.seen.last(), Some(&Seen::Closed(CloseReason::TimedOut)));
+}
+
+#[test]
+fn a_window_below_a_segment_cuts_it_only_after_the_persist_timer() {
+    let mut pair = alone();
+    let small = ack(&pair, 0, 300);
+    let _ = pair.a.receive(pair.now, &small);
+    pair.a.push(pair.now, &pattern(0, 800)).unwrap();
+    assert!(pair.a.transmit(pair.now).is_none());
+    let at = pair.a.tcb().deadline().unwrap();
+    assert_eq!(at, pair.now + Duration::from_millis(50));
+    pair.a.with(at, |tcb, ctx| tcb.on_timer(ctx));
+    assert_eq!(pair.a.transmit(at).unwrap().payload, pattern(0, 300));
+    assert!(pair.a.transmit(at).is_none());
+    assert_eq!(pair.a.counters.tx_cut_by_persist, 1);
+    // The rest is a segment of its own, and fits now.
+    let more = ack(&pair, 300, 500);
+    let _ = pair.a.receive(at, &more);
+    assert_eq!(pair.a.transmit(at).unwrap().payload, pattern(300, 500));
+    assert_eq!(pair.a.counters.tx_cut_by_persist, 1);
+}
+
+#[test]
+fn a_peer_with_a_tiny_window_gets_everything_in_the_end() {
+    let tiny = TcpConfig { recv_window_octets: 700, ..config() };
+    let mut pair = Pair::established(config(), tiny);
+    for i in 0..6 {
+        pair.a.push(pair.now, &pattern(i * 1000, 1000)).unwrap();
+    }
+    assert!(pair.run_until(Duration::from_secs(9), |pair| pair.b.frontier == 6000));
+    assert_eq!(pair.b.read(), pattern(0, 6000));
+    assert!(pair.a.counters.tx_cut_by_persist > 0);
+}
+
+#[test]
+fn held_octets_close_the_window_and_release_opens_it() {
+    let small = TcpConfig { recv_window_octets: 4000, ..config() };
+    let mut pair = Pair::established(config(), small);
+    pair.b.releases = false;
+    let mut sent = 0;
+    pair.plan = Box::new(move |side, packet| {
+        sent += usize::from(side == Side::A && !packet.payload.is_empty());
+        if side == Side::A && sent == 1 { vec![Duration::from_millis(5)] } else { vec![DELAY] }
+    });
+    for i in 0..8 {
+        pair.a.push(pair.now, &pattern(i * 1000, 1000)).unwrap();
+    }
+    pair.run_for(Duration::from_millis(300));
+    // The first 4000 came, 3000 of them out of order and still held.
+    let shrunk = pair.log.iter().rev().find(|(_, side, _)| *side == Side::B).unwrap().2.header.window;
+    assert!(shrunk <= 1000, "{shrunk}");
+    let now = pair.now;
+    pair.b.with(now, |tcb, ctx| tcb.release(ctx, 3000));
+    let update = pair.b.transmit(now).expect("a window update");
+    assert!(update.header.window >= 3000);
+    pair.fly(Side::B, update);
+    assert!(pair.run_until(Duration::from_secs(9), |pair| pair.b.frontier == 8000));
+}
+
+#[test]
+fn the_right_edge_never_moves_back() {
+    let mut pair = Pair::established(config(), TcpConfig { recv_window_octets: 5000, ..config() });
+    pair.b.releases = false;
+    let mut n = 0_u64;
+    pair.plan = Box::new(move |_, _| {
+        n += 1;
+        vec![DELAY + Duration::from_micros(n * 7919 % 900)]
+    });
+    for i in 0..40 {
+        pair.a.push(pair.now, &pattern(i * 300, 300)).unwrap();
+    }
+    pair.run_for(Duration::from_secs(3));
+    let mut edge = i64::MIN;
+    let first = pair.a.birth.iss.0;
+    for (_, side, packet) in &pair.log {
+        if let Some(ack) = packet.header.ack.filter(|_| *side == Side::B && !packet.is(Flags::SYN)) {
+            let right = i64::from(ack.0.wrapping_sub(first)) + i64::from(packet.header.window);
+            assert!(right >= edge, "{right} after {edge}");
+            edge = right;
+        }
+    }
+}
+
+#[test]
+fn every_second_segment_is_acknowledged_and_a_single_one_after_the_delay() {
+    let mut pair = Pair::established(config(), config());
+    pair.log.clear();
+    for i in 0..5 {
+        pair.a.push(pair.now, &pattern(i * 1000, 1000)).unwrap();
+    }
+    let start = pair.now;
+    pair.run_for(Duration::from_millis(30));
+    let acks: Vec<_> = pair.log.iter().filter(|(_, side, _)| *side == Side::B).collect();
+    assert_eq!(acks.len(), 3);
+    assert_eq!(acks[2].0, start + DELAY + pair.b.config.delayed_ack);
+}
+
+#[test]
+fn a_coalesced_segment_is_acknowledged_at_once() {
+    let mut pair = Pair::established(config(), config());
+    pair.a.push(pair.now, &[0]).unwrap();
+    let mut packet = pair.a.transmit(pair.now).unwrap();
+    packet.payload = pattern(0, 2040);
+    let _ = pair.b.receive(pair.now, &packet);
+    assert!(pair.b.transmit(pair.now).is_some());
+    assert_eq!(pair.b.frontier, 2040);
+}
+
+#[test]
+fn octets_beyond_the_window_are_not_taken() {
+    let mut pair = Pair::established(config(), TcpConfig { recv_window_octets: 1500, ..config() });
+    pair.a.push(pair.now, &[0]).unwrap();
+    let mut packet = pair.a.transmit(pair.now).unwrap();
+    packet.payload = pattern(0, 2000);
+    let _ = pair.b.receive(pair.now, &packet);
+    assert_eq!(pair.b.frontier, 1500);
+    packet.header.seq += 1_000_000;
+    let _ = pair.b.receive(pair.now, &packet);
+    assert_eq!(pair.b.stream.len(), 1500);
+}
+
+#[test]
+fn a_full_send_buffer_says_when_it_takes_more() {
+    let mut pair = Pair::established(TcpConfig { send_buffer_octets: 4000, ..config() }, config());
+    for i in 0..4 {
+        pair.a.push(pair.now, &pattern(i * 1000, 1000)).unwrap();
+    }
+    assert_eq!(pair.a.push(pair.now, &[1]), Err(SendError::BufferFull));
+    assert!(!pair.a.seen.contains(&Seen::Writable));
+    pair.run_for(Duration::from_millis(50));
+    assert_eq!(pair.a.seen.iter().filter(|seen| **seen == Seen::Writable).count(), 1);
+    assert_eq!(pair.a.push(pair.now, &[1]), Ok(()));
+}
+
+#[test]
+fn segment_records_are_limited() {
+    let mut pair = Pair::established(config(), config());
+    pair.a.segments = crate::tcp::SegmentSlab::new(2);
+    assert_eq!(pair.a.push(pair.now, &[1]), Ok(()));
+    assert_eq!(pair.a.push(pair.now, &[1]), Ok(()));
+    assert_eq!(pair.a.push(pair.now, &[1]), Err(SendError::BufferFull));
+    pair.run_for(Duration::from_millis(50));
+    assert!(pair.a.seen.contains(&Seen::Writable));
+}
+
+#[test]
+fn keepalive_finds_a_dead_peer_and_leaves_a_living_one() {
+    let idle = TcpConfig {
+        keepalive_idle: Some(Duration::from_secs(2)),
+        keepalive_interval: Duration::from_secs(1),
+        keepalive_probes: 3,
+        ..config()
+    };
+    let mut pair = Pair::established(idle, config());
+    pair.run_for(Duration::from_secs(30));
+    assert_eq!(pair.a.state(), State::Established);
+    pair.plan = Box::new(|_, _| vec![]);
+    pair.run_for(Duration::from_secs(6));
+    assert_eq!(pair.a.seen.last(), Some(&Seen::Closed(CloseReason::TimedOut)));
+}

@@ -1,0 +1,394 @@
+//! A host with one connection, and two of them on a wire.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use dp::Mempool;
+
+use crate::facade::TcpSeqNumber;
+use crate::stack::{ConnId, ListenerId, StackCounters};
+use crate::tcp::header::{Flags, TcpHeader};
+use crate::tcp::{Birth, Ctx, ReorderSlab, SegmentSlab, State, Tcb, Verdict};
+use crate::{CloseReason, Duration, Event, Instant, SendError, TcpConfig};
+
+pub(super) const MSS: u16 = 1012;
+/// With timestamps.
+pub(super) const EMSS: usize = 1000;
+pub(super) const DELAY: Duration = Duration::from_millis(1);
+
+/// A segment on the wire.
+#[derive(Clone, Debug)]
+pub(super) struct Packet {
+    pub(super) header: TcpHeader,
+    pub(super) payload: Vec<u8>,
+}
+
+impl Packet {
+    pub(super) fn is(&self, flags: Flags) -> bool {
+        self.header.flags.contains(flags)
+    }
+}
+
+/// What a user remembers of events.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Seen {
+    Established,
+    Writable,
+    PeerClosed,
+    Closed(CloseReason),
+}
+
+pub(super) struct Host {
+    pub(super) tcb: Option<Tcb>,
+    pub(super) birth: Birth,
+    pub(super) config: TcpConfig,
+    pub(super) pool: Mempool,
+    pub(super) segments: SegmentSlab,
+    pub(super) reorder: ReorderSlab,
+    pub(super) counters: StackCounters,
+    events: VecDeque<Event>,
+    pub(super) events_limit: usize,
+    listener: Option<ListenerId>,
+    pub(super) seen: Vec<Seen>,
+    /// The stream as handed up; `None`: not yet.
+    pub(super) stream: Vec<Option<u8>>,
+    pub(super) frontier: u64,
+    /// Octets handed up ahead of the frontier are released at once.
+    pub(super) releases: bool,
+    /// Boundaries of first transmissions, by stream offset.
+    pub(super) frozen: BTreeMap<u64, usize>,
+    pub(super) sent_segments: u64,
+}
+
+pub(super) fn config() -> TcpConfig {
+    TcpConfig { recv_window_octets: 64 * 1024, send_buffer_octets: 64 * 1024, ..TcpConfig::default() }
+}
+
+pub(super) fn birth(iss: u32) -> Birth {
+    Birth {
+        local_port: 1000,
+        remote_port: 2000,
+        iss: TcpSeqNumber(iss as i32),
+        timestamp_offset: 0xffff_fff0,
+        mss: MSS,
+        default_peer_mss: 536,
+    }
+}
+
+impl Host {
+    pub(super) fn new(config: TcpConfig, iss: u32) -> Self {
+        Self {
+            tcb: None,
+            birth: birth(iss),
+            config,
+            pool: Mempool::heap("test", 1024, 2048),
+            segments: SegmentSlab::new(512),
+            reorder: ReorderSlab::new(4),
+            counters: StackCounters::default(),
+            events: VecDeque::new(),
+            events_limit: 1024,
+            listener: None,
+            seen: Vec::new(),
+            stream: Vec::new(),
+            frontier: 0,
+            releases: true,
+            frozen: BTreeMap::new(),
+            sent_segments: 0,
+        }
+    }
+
+    /// Runs `call` on the connection with its surroundings, then takes the events.
+    pub(super) fn with<R>(&mut self, now: Instant, call: impl FnOnce(&mut Tcb, &mut Ctx<'_>) -> R) -> R {
+        let mut tcb = self.tcb.take().expect("a connection");
+        let result = call(&mut tcb, &mut self.ctx(now));
+        self.tcb = Some(tcb);
+        self.take_events(now);
+        result
+    }
+
+    fn ctx(&mut self, now: Instant) -> Ctx<'_> {
+        Ctx {
+            now,
+            config: &self.config,
+            pool: &self.pool,
+            segments: &mut self.segments,
+            reorder: &mut self.reorder,
+            counters: &mut self.counters,
+            events: &mut self.events,
+            events_limit: self.events_limit,
+            conn: ConnId { slot: 0, generation: 0 },
+            listener: self.listener,
+        }
+    }
+
+    pub(super) fn connect(&mut self, now: Instant) {
+        let birth = self.birth;
+        self.tcb = Some(Tcb::connect(&mut self.ctx(now), birth));
+    }
+
+    pub(super) fn accept(&mut self, now: Instant, syn: &TcpHeader) {
+        self.listener = Some(ListenerId { slot: 0, generation: 0 });
+        let birth = self.birth;
+        self.tcb = Some(Tcb::accept(&mut self.ctx(now), birth, syn));
+    }
+
+    pub(super) fn tcb(&self) -> &Tcb {
+        self.tcb.as_ref().expect("a connection")
+    }
+
+    pub(super) fn state(&self) -> State {
+        self.tcb().state()
+    }
+
+    fn take_events(&mut self, now: Instant) {
+        while let Some(event) = self.events.pop_front() {
+            match event {
+                Event::Established { .. } => self.seen.push(Seen::Established),
+                Event::Writable { .. } => self.seen.push(Seen::Writable),
+                Event::PeerClosed { .. } => self.seen.push(Seen::PeerClosed),
+                Event::Closed { reason, .. } => self.seen.push(Seen::Closed(reason)),
+                Event::Received { received, .. } => {
+                    let (start, len) = (received.offset as usize, received.buf.len());
+                    assert!(len > 0, "nothing was handed up");
+                    self.stream.resize(self.stream.len().max(start + len), None);
+                    let mut octets = vec![0; len];
+                    received.buf.copy_to(0, &mut octets);
+                    for (at, octet) in octets.into_iter().enumerate() {
+                        assert_eq!(self.stream[start + at].replace(octet), None, "handed up twice");
+                    }
+                    assert!(received.frontier >= self.frontier, "the frontier moved back");
+                    self.frontier = received.frontier;
+                    let below = &self.stream[..received.frontier as usize];
+                    assert!(below.iter().all(Option::is_some), "the frontier passed a hole");
+                    if self.releases && received.offset >= received.frontier {
+                        self.with(now, |tcb, ctx| tcb.release(ctx, len));
+                    }
+                }
+                #[allow(unreachable_patterns, reason = "events may grow")]
+                _ => {}
+            }
+        }
+    }
+
+    /// Everything handed up below the frontier.
+    pub(super) fn read(&self) -> Vec<u8> {
+        self.stream[..self.frontier as usize].iter().map(|octet| octet.expect("below the frontier")).collect()
+    }
+
+    pub(super) fn receive(&mut self, now: Instant, packet: &Packet) -> Verdict {
+        let mut buf = self.pool.alloc().expect("a buffer");
+        buf.append(packet.payload.len()).expect("room").copy_from_slice(&packet.payload);
+        self.with(now, |tcb, ctx| tcb.on_segment(ctx, &packet.header, buf))
+    }
+
+    /// The next segment this host sends, through octets and back, and checked against all promises.
+    pub(super) fn transmit(&mut self, now: Instant) -> Option<Packet> {
+        let transmission = self.with(now, |tcb, ctx| {
+            let transmission = tcb.next_transmission(ctx)?;
+            assert!(tcb.wants_transmit(), "it has something but does not say so");
+            let again = tcb.next_transmission(ctx).expect("asking changes nothing");
+            assert_eq!(again.header, transmission.header);
+            Some(transmission)
+        })?;
+        let mut octets = vec![0; transmission.header.emitted_len()];
+        transmission.header.emit(&mut octets);
+        let (header, len) = TcpHeader::parse(&octets).expect("own header");
+        assert_eq!(len, octets.len());
+        assert_eq!(header, transmission.header);
+        let mut payload = Vec::new();
+        if let Some(key) = transmission.payload {
+            let buf = self.segments.buf_mut(key);
+            payload.resize(buf.len(), 0);
+            buf.copy_to(0, &mut payload);
+            assert!(
+                octets.len() - 20 + payload.len() <= usize::from(MSS),
+                "options and payload exceed the MSS"
+            );
+            let offset = header.seq.0.wrapping_sub(self.birth.iss.0).wrapping_sub(1) as u32;
+            self.frozen.insert(u64::from(offset), payload.len());
+        }
+        self.with(now, |tcb, ctx| tcb.sent(ctx, &transmission));
+        self.sent_segments += 1;
+        Some(Packet { header, payload })
+    }
+
+    /// Queues one segment with these octets.
+    pub(super) fn push(&mut self, now: Instant, octets: &[u8]) -> Result<(), SendError> {
+        self.with(now, |tcb, ctx| {
+            let mut segment = tcb.segment(ctx)?;
+            segment.append(octets.len()).expect("within EMSS").copy_from_slice(octets);
+            tcb.push(ctx, segment);
+            Ok(())
+        })
+    }
+
+    pub(super) fn close(&mut self, now: Instant) {
+        self.with(now, |tcb, ctx| tcb.close(ctx));
+    }
+
+    /// Nothing shared is held: no segment records, no ranges.
+    pub(super) fn holds_nothing(&self) -> bool {
+        self.segments.len() == 0 && self.reorder.len() == 0
+    }
+}
+
+/// Which end of the wire.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Side {
+    A,
+    B,
+}
+
+/// Decides over each packet: after how long it arrives, none: never, two: twice.
+pub(super) type Plan = Box<dyn FnMut(Side, &Packet) -> Vec<Duration>>;
+
+pub(super) struct Pair {
+    pub(super) a: Host,
+    pub(super) b: Host,
+    pub(super) now: Instant,
+    pub(super) plan: Plan,
+    /// Arrival, tie-breaker, receiver, packet.
+    flying: Vec<(Instant, u64, Side, Packet)>,
+    sent: u64,
+    /// Everything that was sent, lost or not.
+    pub(super) log: Vec<(Instant, Side, Packet)>,
+}
+
+impl Pair {
+    pub(super) fn new(a: TcpConfig, b: TcpConfig) -> Self {
+        let (mut a, mut b) = (Host::new(a, 0xffff_f000), Host::new(b, 0xffff_ffff));
+        (b.birth.local_port, b.birth.remote_port) = (2000, 1000);
+        a.birth.timestamp_offset = 5;
+        b.birth.timestamp_offset = 0xffff_fff0;
+        Self {
+            a,
+            b,
+            now: Instant::from_millis(1000),
+            plan: Box::new(|_, _| vec![DELAY]),
+            flying: Vec::new(),
+            sent: 0,
+            log: Vec::new(),
+        }
+    }
+
+    /// `a` connected to `b`, who listened.
+    pub(super) fn established(a: TcpConfig, b: TcpConfig) -> Self {
+        let mut pair = Self::new(a, b);
+        pair.a.connect(pair.now);
+        pair.run_for(Duration::from_millis(100));
+        assert_eq!((pair.a.state(), pair.b.state()), (State::Established, State::Established));
+        pair
+    }
+
+    pub(super) fn host(&mut self, side: Side) -> &mut Host {
+        match side {
+            Side::A => &mut self.a,
+            Side::B => &mut self.b,
+        }
+    }
+
+    /// Lets both send what they have.
+    pub(super) fn transmit(&mut self) {
+        for side in [Side::A, Side::B] {
+            let now = self.now;
+            if self.host(side).tcb.is_none() {
+                continue;
+            }
+            let mut budget = 1000;
+            while let Some(packet) = self.host(side).transmit(now) {
+                budget -= 1;
+                assert!(budget > 0, "sends for ever: {packet:?}");
+                self.fly(side, packet);
+            }
+        }
+    }
+
+    pub(super) fn fly(&mut self, from: Side, packet: Packet) {
+        self.log.push((self.now, from, packet.clone()));
+        let to = if from == Side::A { Side::B } else { Side::A };
+        for delay in (self.plan)(from, &packet) {
+            self.sent += 1;
+            self.flying.push((self.now + delay, self.sent, to, packet.clone()));
+        }
+    }
+
+    fn deliver(&mut self, to: Side, packet: &Packet) {
+        let now = self.now;
+        let host = self.host(to);
+        if host.tcb.is_none() {
+            if packet.is(Flags::SYN) && packet.header.ack.is_none() {
+                host.accept(now, &packet.header);
+            }
+            return;
+        }
+        match host.receive(now, packet) {
+            Verdict::Done => {}
+            Verdict::Reset(header) => self.fly(to, Packet { header, payload: Vec::new() }),
+            Verdict::Reopen => panic!("no test reopens on a wire"),
+        }
+    }
+
+    /// One step: the next arrival or timer, not later than `until`. Returns whether there was any.
+    fn step(&mut self, until: Instant) -> bool {
+        self.transmit();
+        let arrival = self.flying.iter().map(|(at, nr, ..)| (*at, *nr)).min();
+        let deadline = |host: &Host| host.tcb.as_ref().and_then(Tcb::deadline);
+        let timer = [deadline(&self.a), deadline(&self.b)].into_iter().flatten().min();
+        let Some(next) = [arrival.map(|(at, _)| at), timer].into_iter().flatten().min() else { return false };
+        if next > until {
+            return false;
+        }
+        self.now = self.now.max(next);
+        if let Some((at, nr)) = arrival.filter(|(at, _)| *at <= self.now) {
+            let index = self.flying.iter().position(|(a, n, ..)| (*a, *n) == (at, nr)).expect("found above");
+            let (_, _, to, packet) = self.flying.swap_remove(index);
+            self.deliver(to, &packet);
+        } else {
+            let now = self.now;
+            for side in [Side::A, Side::B] {
+                let host = self.host(side);
+                if host.tcb.is_some() {
+                    host.with(now, |tcb, ctx| tcb.on_timer(ctx));
+                }
+            }
+        }
+        true
+    }
+
+    /// Runs everything that happens within `span`.
+    pub(super) fn run_for(&mut self, span: Duration) {
+        let until = self.now + span;
+        let mut budget = 200_000;
+        while self.step(until) {
+            budget -= 1;
+            assert!(budget > 0, "never at rest");
+        }
+        self.now = until;
+    }
+
+    /// Runs until `done`, at most `span`.
+    pub(super) fn run_until(&mut self, span: Duration, done: impl Fn(&Self) -> bool) -> bool {
+        let until = self.now + span;
+        while !done(self) {
+            if !self.step(until) {
+                return done(self);
+            }
+        }
+        true
+    }
+
+    /// Segments with payload that `side` sent: stream offset and length.
+    pub(super) fn data_sent(&self, side: Side) -> Vec<(u32, usize)> {
+        let iss = if side == Side::A { self.a.birth.iss } else { self.b.birth.iss };
+        let offset = |packet: &Packet| packet.header.seq.0.wrapping_sub(iss.0).wrapping_sub(1) as u32;
+        self.log
+            .iter()
+            .filter(|(_, from, packet)| *from == side && !packet.payload.is_empty())
+            .map(|(_, _, packet)| (offset(packet), packet.payload.len()))
+            .collect()
+    }
+}
+
+/// `len` octets, none like its neighbours, beginning with that of stream offset `from`.
+pub(super) fn pattern(from: usize, len: usize) -> Vec<u8> {
+    (from..from + len).map(|at| (at.wrapping_mul(2_654_435_761) >> 13) as u8).collect()
+}
