@@ -3,6 +3,24 @@
 //! Two backends stand behind one [`Port`] trait and one [`Mbuf`] type: DPDK (feature `dpdk`, on by default)
 //! and an in-memory link that loses, delays, reorders, duplicates and corrupts by a seeded plan.
 //! Nothing here knows of TCP or iWARP.
+//!
+//! A frame is an [`Mbuf`] from a [`Mempool`]; bursts of them go in and out of ports, owned by whoever holds them:
+//!
+//! ```
+//! use dp::{Burst, link};
+//!
+//! let (mut a, mut b) = link::pair(&link::LinkConfig::default());
+//! let mut frame = a.mempool().alloc().expect("a fresh pool has buffers");
+//! assert!(frame.append_slice(&[0xff; 60]));
+//!
+//! let mut burst = Burst::new();
+//! burst.push(frame);
+//! assert_eq!(a.tx_burst(0, &mut burst), 1);
+//! assert_eq!(b.rx_burst(0, &mut burst), 1);
+//! assert_eq!(burst[0].head(), [0xff; 60]);
+//! ```
+//!
+//! Also here: a capture on any port ([`pcap::Tap`]), memory to register ([`Region`]) and time ([`Clock`]).
 
 pub mod checksum;
 pub mod clock;
