@@ -1,5 +1,7 @@
 //! What a link does to frames: each fault by the plan, the same every time, and the events a port survives.
 
+use proptest::prelude::*;
+
 use super::*;
 use crate::{BURST, Burst, Checksum, LinkState, Mbuf, TxOffload};
 
@@ -376,4 +378,61 @@ fn two_threads_pass_every_frame_in_order() {
             }
         }
     });
+}
+
+/// Any plan, with every fault likely enough to meet the others.
+fn plans() -> impl Strategy<Value = LinkPlan> {
+    let ppm = || prop_oneof![Just(0_u32), 0..1_000_001_u32, Just(1_000_000)];
+    let times = (0..200_u32, 0..200_u32);
+    let named = proptest::collection::vec(0..200_u64, 0..10);
+    (ppm(), ppm(), ppm(), ppm(), times, named).prop_map(
+        |(drop, duplicate, reorder, corrupt, times, named)| LinkPlan {
+            drop_ppm: drop,
+            duplicate_ppm: duplicate,
+            reorder_ppm: reorder,
+            reorder_us: times.0,
+            corrupt_ppm: corrupt,
+            delay_us: times.1,
+            drop_exactly: named,
+        },
+    )
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 128, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// Woken at `next_due_us` alone, the receiver gets everything that was not lost, no sooner than it may.
+    #[test]
+    fn whatever_the_plan_the_books_balance_and_the_pools_refill(
+        plan in plans(),
+        seed in any::<u64>(),
+        bursts in proptest::collection::vec((0..100_u64, 0..20_usize), 0..12),
+    ) {
+        let delay_us = u64::from(plan.delay_us);
+        let config = LinkConfig { a_to_b: plan, seed, ring_frames: 64, ..clean() };
+        let (mut a, mut b, control) = pair_with_control(&config);
+        let (mut now_us, mut sent, mut received) = (0, 0_u64, 0_u64);
+        for (wait_us, frames) in bursts {
+            let until_us = now_us + wait_us;
+            while let Some(due_us) = b.next_due_us().filter(|&due_us| due_us <= until_us) {
+                now_us = now_us.max(due_us);
+                received += receive(&mut b, now_us).len() as u64;
+            }
+            now_us = until_us;
+            sent += send(&mut a, now_us, 0..frames as u32) as u64;
+            if delay_us > 0 {
+                prop_assert!(b.next_due_us().is_none_or(|due_us| due_us > now_us), "what was due has been taken");
+            }
+        }
+        while let Some(due_us) = b.next_due_us() {
+            now_us = now_us.max(due_us);
+            received += receive(&mut b, now_us).len() as u64;
+        }
+        let faults = control.faults_a_to_b();
+        prop_assert_eq!(faults.no_mbuf, 0);
+        prop_assert_eq!(received, sent - faults.lost + faults.duplicated);
+        prop_assert_eq!(a.counters().tx_frames, sent);
+        prop_assert_eq!(b.counters().rx_frames, received);
+        prop_assert_eq!((a.mempool().available(), b.mempool().available()), (512, 512));
+    }
 }

@@ -15,6 +15,32 @@ fn flat(mbuf: &Mbuf) -> Vec<u8> {
 }
 
 #[test]
+fn buffers_and_pools_go_from_thread_to_thread() {
+    fn is_send<T: Send>() {}
+    fn is_sync<T: Sync>() {}
+    is_send::<Mbuf>();
+    is_send::<ExtBuf>();
+    is_send::<Mempool>();
+    is_sync::<Mempool>();
+}
+
+#[test]
+fn a_deep_copy_is_apart_and_takes_as_many_buffers_as_it_needs() {
+    let (small, large) = (Mempool::heap("small", 4, 4), Mempool::heap("large", 4, 64));
+    let mut original = filled(&large, b"hello, ");
+    original.chain(filled(&large, b"world")).unwrap();
+    original.set_rx_checksum(Checksum::Good);
+    let mut copy = original.deep_copy(&small).unwrap();
+    assert_eq!((flat(&copy), copy.segment_count()), (flat(&original), 3));
+    assert_eq!(copy.rx_checksum(), Checksum::Good);
+    copy.head_mut().unwrap()[0] = b'j';
+    assert_eq!(original.head()[0], b'h');
+    assert!(original.deep_copy(&small).is_none());
+    assert_eq!(small.available(), 1, "what was taken in vain is back");
+    assert_eq!(large.alloc().unwrap().deep_copy(&small).unwrap().len(), 0);
+}
+
+#[test]
 fn a_fresh_buffer_is_empty_behind_its_headroom() {
     let pool = Mempool::heap("t", 1, 2048);
     let mbuf = pool.alloc().unwrap();

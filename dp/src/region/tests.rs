@@ -49,3 +49,31 @@ fn a_region_may_be_used_and_dropped_on_another_thread() {
     write(&region, 7, 7);
     std::thread::spawn(move || assert_eq!(read(&region, 7), 7)).join().unwrap();
 }
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_large_region_is_of_hugepages_where_some_are_free() {
+    let enough = || hugepages::available().is_some_and(|pages| pages >= 4);
+    if !enough() {
+        eprintln!("skipped: fewer than 4 hugepages of 2 MiB are free");
+        return;
+    }
+    let region = Region::new((2 << 20) + 1).unwrap();
+    // Somebody else may have taken them in between.
+    assert!(region.is_huge() || !enough());
+    if region.is_huge() {
+        assert_eq!(region.as_ptr().as_ptr() as usize % hugepages::OCTETS, 0);
+        write(&region, 2 << 20, 1);
+    }
+}
+
+#[test]
+fn more_than_all_hugepages_falls_back_to_ordinary_pages() {
+    #[cfg(target_os = "linux")]
+    let octets = (hugepages::available().unwrap_or(0) + 1) * hugepages::OCTETS;
+    #[cfg(not(target_os = "linux"))]
+    let octets = 4 << 20;
+    // Of ordinary pages, unless somebody gave hugepages back in between.
+    let region = Region::new(octets).unwrap();
+    write(&region, octets - 1, 1);
+}
