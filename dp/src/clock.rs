@@ -103,7 +103,14 @@ mod counter {
     pub(super) fn is_steady() -> bool {
         static STEADY: OnceLock<bool> = OnceLock::new();
         *STEADY.get_or_init(|| {
-            let invariant = __cpuid(0x8000_0000).eax >= 0x8000_0007 && __cpuid(0x8000_0007).edx & 1 << 8 != 0;
+            let cpuid = |leaf| {
+                // SAFETY: every x86_64 has CPUID. (Safe to call only since Rust 1.94; we start at 1.91.)
+                #[allow(unused_unsafe)]
+                unsafe {
+                    __cpuid(leaf)
+                }
+            };
+            let invariant = cpuid(0x8000_0000).eax >= 0x8000_0007 && cpuid(0x8000_0007).edx & 1 << 8 != 0;
             let source = "/sys/devices/system/clocksource/clocksource0/current_clocksource";
             invariant || std::fs::read_to_string(source).is_ok_and(|name| name.trim() == "tsc")
         })
