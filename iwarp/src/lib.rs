@@ -1,7 +1,113 @@
 //! iWARP: RDMA over TCP, in user space.
+//!
+//! This crate speaks MPA, DDP and RDMAP (RFC 5044, 6581, 5041, 5040) on a TCP of its own ([`tcp_lite`]), polled
+//! straight off the queues of a port ([`dp`]). What users hold are the objects of libibverbs and librdmacm, in
+//! [`verbs`]; what moves their data is an [`engine::Engine`].
+//!
+//! # A Write and a Read, step by step
+//!
+//! Everything a user must understand is in this program (`examples/write_read.rs`, here in short). Two hosts are
+//! joined by a wire in memory; on a real port only the first lines differ.
+//!
+//! ```
+//! # use std::time::Duration;
+//! # use iwarp::engine::{Engine, EngineConfig};
+//! # use iwarp::memory::Access;
+//! # use iwarp::verbs::*;
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! // 1. A port and an engine for each host. The engine owns the port, and with it all TCP on it.
+//! let (port_a, port_b) = dp::link::pair(&dp::link::LinkConfig::default());
+//! let (ctx_a, ctx_b) = (Context::new(ContextConfig::default())?, Context::new(ContextConfig::default())?);
+//! let config_a = EngineConfig::new(&*port_a, &["10.0.0.1/24"])?;
+//! let config_b = EngineConfig::new(&*port_b, &["10.0.0.2/24"])?;
+//! let mut engine_a = Engine::new(&ctx_a, port_a, config_a)?;
+//! let mut engine_b = Engine::new(&ctx_b, port_b, config_b)?;
+//!
+//! // 2. Objects: a protection domain, registered memory, a completion queue, a queue pair.
+//! let rights = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ;
+//! let (pd_a, pd_b) = (ctx_a.alloc_pd()?, ctx_b.alloc_pd()?);
+//! let (mr_a, mr_b) = (pd_a.reg_mr(4096, rights)?, pd_b.reg_mr(4096, rights)?);
+//! let (cq_a, cq_b) = (ctx_a.create_cq(64, None)?, ctx_b.create_cq(64, None)?);
+//! let (qp_a, qp_b) = (pd_a.create_qp(&QpInit::new(&cq_a))?, pd_b.create_qp(&QpInit::new(&cq_b))?);
+//!
+//! // 3. B listens, A connects. B tells where its memory is in its private data.
+//! let (channel_a, channel_b) = (ctx_a.create_event_channel()?, ctx_b.create_event_channel()?);
+//! let listener = ctx_b.create_id(&channel_b);
+//! listener.listen(7471, 8, Duration::from_secs(10))?;
+//! let id = ctx_a.create_id(&channel_a);
+//! id.connect(&qp_a, "10.0.0.2:7471".parse()?, &ConnParam::default())?;
+//! let mut remote = None;
+//! let mut accepted = None;
+//! while remote.is_none() {
+//!     // 4. Nothing moves unless somebody turns the engines: here, or in a thread (`Engine::spawn`).
+//!     engine_a.poll();
+//!     engine_b.poll();
+//!     if let Some(event) = channel_b.poll() && matches!(event.kind, CmEventKind::ConnectRequest { .. }) {
+//!         let mut advert = mr_b.addr().to_be_bytes().to_vec();
+//!         advert.extend(mr_b.rkey().to_be_bytes());
+//!         event.id.accept(&qp_b, &ConnParam::default().with_private_data(&advert)?)?;
+//!         accepted = Some(event.id);
+//!     }
+//!     match channel_a.poll().map(|event| event.kind) {
+//!         Some(CmEventKind::Established { private_data, .. }) => {
+//!             let (addr, rkey) = private_data.split_at(8);
+//!             let (addr, rkey) = (u64::from_be_bytes(addr.try_into()?), u32::from_be_bytes(rkey.try_into()?));
+//!             remote = Some(RemoteAddr { addr, rkey });
+//!         }
+//!         Some(other) => return Err(format!("{other:?}").into()),
+//!         None => {}
+//!     }
+//! }
+//! let remote = remote.ok_or("set by the loop")?;
+//!
+//! // 5. A one-sided Write, and a Read of the same octets into another place. B's program does nothing.
+//! mr_a.write_at(0, b"one-sided")?;
+//! qp_a.post_send(&SendRequest::new(1, SendOp::Write { remote }, mr_a.sge(0, 9)))?;
+//! qp_a.post_send(&SendRequest::new(2, SendOp::Read { remote }, mr_a.sge(100, 9)))?;
+//! for wr_id in [1, 2] {
+//!     let wc = loop {
+//!         engine_a.poll();
+//!         engine_b.poll();
+//!         if let Some(wc) = cq_a.poll_one() { break wc; }
+//!     };
+//!     assert_eq!((wc.wr_id, wc.status), (wr_id, WcStatus::Success));
+//! }
+//! let mut octets = [0; 9];
+//! mr_a.read_at(100, &mut octets)?;
+//! assert_eq!(&octets, b"one-sided");
+//! # drop(accepted);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # What to know
+//!
+//! * **Somebody has to poll.** [`Engine::poll`](engine::Engine::poll) receives, acknowledges, retransmits and sends.
+//!   A program that stops polling is a peer that fell silent. [`Engine::spawn`](engine::Engine::spawn) gives the job to
+//!   a thread that backs off when idle.
+//! * **A completed Write says that TCP has it**, not that it arrived. A Read behind it (or a Send that the peer answers)
+//!   does: requests take effect in order. A completed Read has its octets in local memory.
+//! * **A Send needs a posted receive** that is long enough: iWARP has no "receiver not ready". Without one the
+//!   connection ends. Post receives before connecting.
+//! * **An error ends the connection.** The peer is told by a Terminate; both applications find layer, type and code in
+//!   [`QueuePair::error`](verbs::QueuePair::error) and the [`Disconnected`](verbs::CmEventKind::Disconnected) event. What
+//!   was posted completes as flushed.
+//! * **A responder speaks second** (RFC 5044 section 7.1.2): unless the initiator asked for peer-to-peer setup (the
+//!   default here), what a responder posts is held until the initiator's first message. `Established::ready` says so.
+//! * **Registered memory is the peer's to change** as long as it is registered with remote rights: it is read and written
+//!   by copies, never through references. A Write's octets become visible by increasing address, so its last octet may
+//!   be polled ([`MemoryRegion::load_u8`](verbs::MemoryRegion::load_u8)); not so where
+//!   [`ConnParam::markers`](verbs::ConnParam::markers) lets payload be placed out of order.
+//!
+//! # Layers
+//!
+//! [`mpa`], [`ddp`], [`rdmap`] and [`memory`] are pure: no clock, thread, randomness or I/O. [`verbs`] and [`engine`]
+//! tie them to users and ports.
+#![deny(unsafe_code)]
 
 pub mod ddp;
 pub mod engine;
+#[allow(unsafe_code, reason = "registered memory is shared with peers: raw copies, proved one by one")]
 pub mod memory;
 pub mod mpa;
 pub mod rdmap;

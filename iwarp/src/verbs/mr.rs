@@ -54,7 +54,7 @@ impl MemoryRegion {
         Ok(Self { registration, _pd: pd.clone() })
     }
 
-    #[expect(unsafe_code, reason = "the promise is the caller's, and is passed on")]
+    #[allow(unsafe_code, reason = "the promise is the caller's, and is passed on")]
     pub(super) unsafe fn over(
         pd: &ProtectionDomain,
         addr: *mut u8,

@@ -59,7 +59,7 @@ impl ProtectionDomain {
     ///
     /// # Errors
     /// [`VerbsError::Limit`], [`VerbsError::Invalid`].
-    #[expect(unsafe_code, reason = "the promise is the caller's, and is passed on")]
+    #[allow(unsafe_code, reason = "the promise is the caller's, and is passed on")]
     pub unsafe fn reg_user_mr(
         &self,
         addr: *mut u8,
