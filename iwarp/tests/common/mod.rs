@@ -1,6 +1,8 @@
 //! Two engines joined by a wire in memory, turned by hand: whole connections without thread or clock.
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
+pub(crate) mod raw;
+
 use std::net::SocketAddr;
 
 use dp::link::{LinkConfig, pair};

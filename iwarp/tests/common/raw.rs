@@ -1,0 +1,146 @@
+//! A peer that says what a test wants it to say: bare TCP under an engine's listener.
+
+use dp::link::{LinkConfig, pair};
+use dp::{Burst, Port};
+use iwarp::engine::{Engine, EngineConfig};
+use iwarp::mpa::Framer;
+use iwarp::verbs::{Context, ContextConfig};
+use tcp_lite::{CloseReason, ConnId, Event, Instant, Stack};
+
+use super::PORT;
+
+/// An engine, and a TCP stack on the other end of its wire.
+pub(crate) struct RawPair {
+    pub(crate) context: Context,
+    pub(crate) engine: Engine,
+    pub(crate) now_us: i64,
+    stack: Stack,
+    port: Box<dyn Port>,
+    out: Burst,
+    conn: Option<ConnId>,
+    /// Octets of the engine's stream so far.
+    pub(crate) inbox: Vec<u8>,
+    /// How the connection ended.
+    pub(crate) closed: Option<CloseReason>,
+    pub(crate) peer_closed: bool,
+}
+
+impl RawPair {
+    pub(crate) fn new(context: Context) -> Self {
+        let (port_a, port_b) = pair(&LinkConfig::default());
+        let mut config = EngineConfig::new(&*port_a, &["10.0.0.1/24"]).unwrap();
+        config.stack.seed = [1; 32];
+        let peer = EngineConfig::new(&*port_b, &["10.0.0.2/24"]).unwrap().stack;
+        let stack = Stack::new(tcp_lite::StackConfig { seed: [2; 32], ..peer }, port_b.mempool().clone());
+        let engine = Engine::new(&context, port_a, config).unwrap();
+        Self {
+            context,
+            engine,
+            now_us: 0,
+            stack,
+            port: port_b,
+            out: Burst::new(),
+            conn: None,
+            inbox: Vec::new(),
+            closed: None,
+            peer_closed: false,
+        }
+    }
+
+    pub(crate) fn seeded() -> Self {
+        Self::new(Context::new(ContextConfig { seed: Some([3; 32]), ..ContextConfig::default() }).unwrap())
+    }
+
+    /// Starts a TCP connection to the engine's listener, forgetting the one before.
+    pub(crate) fn connect(&mut self) {
+        let now = Instant::from_micros(self.now_us);
+        if let Some(old) = self.conn.take() {
+            self.stack.abort(now, old);
+        }
+        (self.closed, self.peer_closed) = (None, false);
+        self.inbox.clear();
+        let remote = format!("10.0.0.1:{PORT}").parse().unwrap();
+        self.conn = Some(self.stack.connect(now, remote, None).unwrap());
+    }
+
+    pub(crate) fn turn(&mut self) {
+        let now = Instant::from_micros(self.now_us);
+        let mut busy = self.engine.turn(now);
+        let mut frames = Burst::new();
+        self.port.rx_burst(self.now_us as u64, &mut frames);
+        for frame in frames.drain(..) {
+            busy = true;
+            self.stack.input(now, frame);
+        }
+        self.stack.poll(now);
+        while let Some(event) = self.stack.event() {
+            busy = true;
+            self.on_event(event);
+        }
+        self.stack.transmit(now, &mut self.out);
+        busy |= self.port.tx_burst(self.now_us as u64, &mut self.out) > 0;
+        let next =
+            [self.engine.next_deadline(now), self.stack.next_deadline(now)].into_iter().flatten().min();
+        let idle_until = next.map_or(self.now_us + 1000, |at| at.total_micros());
+        self.now_us = if busy { self.now_us + 1 } else { idle_until.max(self.now_us + 1) };
+    }
+
+    fn on_event(&mut self, event: Event) {
+        match event {
+            Event::Received { conn, received } if Some(conn) == self.conn => {
+                for run in received.buf.segments() {
+                    self.inbox.extend_from_slice(run);
+                }
+            }
+            Event::PeerClosed { conn } if Some(conn) == self.conn => self.peer_closed = true,
+            Event::Closed { conn, reason } if Some(conn) == self.conn => self.closed = Some(reason),
+            _ => {}
+        }
+    }
+
+    /// Turns until `done`, or until `us` have passed; says whether it was done.
+    pub(crate) fn until(&mut self, us: i64, mut done: impl FnMut(&mut Self) -> bool) -> bool {
+        let end = self.now_us + us;
+        while self.now_us < end {
+            if done(self) {
+                return true;
+            }
+            self.turn();
+        }
+        done(self)
+    }
+
+    /// Sends octets as they are.
+    pub(crate) fn send(&mut self, octets: &[u8]) {
+        let mut octets = octets;
+        let conn = self.conn.unwrap();
+        for _ in 0..100_000 {
+            if octets.is_empty() || self.closed.is_some() {
+                return;
+            }
+            let sent = self.stack.send(conn, octets).unwrap_or(0);
+            octets = &octets[sent..];
+            self.turn();
+        }
+        panic!("{} octets were not taken", octets.len());
+    }
+
+    /// FIN.
+    pub(crate) fn close(&mut self) {
+        self.stack.close(Instant::from_micros(self.now_us), self.conn.unwrap());
+    }
+}
+
+/// A Request of revision 2 without peer-to-peer: depths 8 and 8.
+pub(crate) fn request(crc: bool) -> Vec<u8> {
+    let mut octets = b"MPA ID Req Frame".to_vec();
+    octets.extend([if crc { 0x50 } else { 0x10 }, 2, 0, 4, 0, 8, 0, 8]);
+    octets
+}
+
+/// A ULPDU as an FPDU.
+pub(crate) fn fpdu(framer: &mut Framer, ulpdu: &[u8]) -> Vec<u8> {
+    let mut octets = vec![0; framer.wire_len(ulpdu.len())];
+    framer.frame(&mut octets, ulpdu);
+    octets
+}

@@ -1,0 +1,274 @@
+//! A peer that means ill, or is merely wrong: random streams into a live connection, startup frames that are none,
+//! silence. The worst it achieves is the end of its own connection.
+
+mod common;
+
+use std::time::Duration;
+
+use common::PORT;
+use common::raw::{RawPair, fpdu, request};
+use iwarp::memory::Access;
+use iwarp::mpa::Framer;
+use iwarp::verbs::{
+    CmEventKind, CmId, ConnParam, ConnectionError, EventChannel, MrOptions, QpInit, QueuePair, RecvRequest,
+    StreamError, WcStatus,
+};
+use rand_chacha::ChaCha8Rng;
+use rand_core::{Rng, SeedableRng};
+
+/// Octets in front of and behind the registered range, which nothing may change.
+const GUARD: usize = 256;
+const LEN: usize = 1024;
+
+/// A host with one region lent, whose surroundings are watched.
+struct Target {
+    memory: Vec<u8>,
+    region: iwarp::verbs::MemoryRegion,
+    pd: iwarp::verbs::ProtectionDomain,
+    cq: iwarp::verbs::CompletionQueue,
+    channel: EventChannel,
+    _listener: CmId,
+}
+
+impl Target {
+    #[allow(unsafe_code, reason = "registering memory of one's own is the point of the test")]
+    fn new(pair: &mut RawPair) -> Self {
+        let pd = pair.context.alloc_pd().unwrap();
+        let mut memory = vec![0x5a; GUARD + LEN + GUARD];
+        let rights = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ;
+        // SAFETY: `memory` lives as long as the region in the same struct, is never resized, and is only looked at
+        // through the region or after the engine has stopped turning.
+        let region =
+            unsafe { pd.reg_user_mr(memory.as_mut_ptr().add(GUARD), LEN, &MrOptions::new(rights)).unwrap() };
+        let cq = pair.context.create_cq(4096, None).unwrap();
+        let channel = pair.context.create_event_channel().unwrap();
+        let listener = pair.context.create_id(&channel);
+        listener.listen(PORT, 64, Duration::from_secs(5)).unwrap();
+        Self { memory, region, pd, cq, channel, _listener: listener }
+    }
+
+    /// Accepts the connection under way, with some receives posted.
+    fn accept(&self, pair: &mut RawPair) -> (QueuePair, CmId) {
+        let qp = self.pd.create_qp(&QpInit::new(&self.cq)).unwrap();
+        for wr_id in 0..4 {
+            qp.post_recv(&RecvRequest::new(wr_id, self.region.sge(wr_id as usize * 100, 100))).unwrap();
+        }
+        let mut id = None;
+        let asked = pair.until(1_000_000, |_| {
+            id = id.take().or_else(|| {
+                let event = self.channel.poll()?;
+                matches!(event.kind, CmEventKind::ConnectRequest { .. }).then_some(event.id)
+            });
+            id.is_some()
+        });
+        assert!(asked, "no connect request");
+        let id = id.unwrap();
+        id.accept(&qp, &ConnParam::default()).unwrap();
+        assert!(pair.until(1_000_000, |pair| pair.inbox.len() >= 24), "no Reply");
+        pair.inbox.drain(..24);
+        (qp, id)
+    }
+
+    fn guards_are_whole(&self) -> bool {
+        self.memory[..GUARD].iter().chain(&self.memory[GUARD + LEN..]).all(|&octet| octet == 0x5a)
+    }
+}
+
+/// Ten thousand streams into a live connection: random octets, random ULPDUs in valid FPDUs, and messages that are
+/// nearly right. No panic, nothing placed outside the registered region, and every connection ends.
+#[test]
+fn ten_thousand_random_streams_into_a_live_connection() {
+    let mut rng = ChaCha8Rng::seed_from_u64(7);
+    let mut pair = RawPair::seeded();
+    let target = Target::new(&mut pair);
+    let (mut terminated, mut placed) = (0, 0);
+    for round in 0..10_000_u32 {
+        pair.connect();
+        pair.send(&request(true));
+        let (qp, _id) = target.accept(&mut pair);
+        let mut framer = Framer::new(false, true);
+        let messages = 1 + rng.next_u32() % 4;
+        for _ in 0..messages {
+            let octets = match round % 3 {
+                0 => random(&mut rng, 200),
+                1 => {
+                    let ulpdu = random(&mut rng, 120);
+                    fpdu(&mut framer, &ulpdu)
+                }
+                _ => {
+                    let ulpdu = nearly_right(&mut rng, &target);
+                    fpdu(&mut framer, &ulpdu)
+                }
+            };
+            pair.send(&octets);
+        }
+        pair.until(200, |_| false);
+        let counters = pair.engine.counters();
+        (terminated, placed) = (counters.tx_terminates, counters.rx_placed_octets);
+        drop(qp);
+        assert!(target.guards_are_whole(), "round {round}");
+        while target.channel.poll().is_some() {}
+        while target.cq.poll_one().is_some() {}
+    }
+    // The streams reached where they were meant to go.
+    assert!(terminated > 3000, "{terminated} Terminates");
+    assert!(placed > 10_000, "{placed} octets placed");
+}
+
+fn random(rng: &mut ChaCha8Rng, up_to: u32) -> Vec<u8> {
+    let mut octets = vec![0; 1 + (rng.next_u32() % up_to) as usize];
+    rng.fill_bytes(&mut octets);
+    octets
+}
+
+/// A message with a valid opcode and the right STag and offsets, give or take one field.
+fn nearly_right(rng: &mut ChaCha8Rng, target: &Target) -> Vec<u8> {
+    let opcode = (rng.next_u32() % 8) as u8;
+    let len = (rng.next_u32() % 120) as usize;
+    let stag = target.region.rkey().to_be_bytes();
+    let to = target.region.addr().wrapping_add(u64::from(rng.next_u32() % 1100)).to_be_bytes();
+    let mut ulpdu = Vec::new();
+    if matches!(opcode, 0 | 2) {
+        ulpdu.extend([0xc1, 0x40 | opcode]);
+        ulpdu.extend(stag);
+        ulpdu.extend(to);
+        ulpdu.extend(vec![0xee; len]);
+    } else {
+        let queue = match opcode {
+            1 => 1,
+            7 => 2,
+            _ => 0_u32,
+        };
+        ulpdu.extend([0x41, 0x40 | opcode]);
+        ulpdu.extend(stag);
+        ulpdu.extend(queue.to_be_bytes());
+        ulpdu.extend(1_u32.to_be_bytes());
+        ulpdu.extend(0_u32.to_be_bytes());
+        if opcode == 1 {
+            ulpdu.extend([0, 0, 0, 9, 0, 0, 0, 0, 0, 0, 0, 0]);
+            ulpdu.extend((len as u32).to_be_bytes());
+            ulpdu.extend(stag);
+            ulpdu.extend(to);
+        } else {
+            ulpdu.extend(vec![0xee; len]);
+        }
+    }
+    if rng.next_u32().is_multiple_of(2) {
+        let at = rng.next_u32() as usize % ulpdu.len();
+        ulpdu[at] = rng.next_u32() as u8;
+    }
+    ulpdu
+}
+
+/// Startup frames that are none close the connection; nothing is announced to the application.
+#[test]
+fn a_bad_request_closes_the_connection() {
+    let mut pair = RawPair::seeded();
+    let target = Target::new(&mut pair);
+    let mut bad_key = request(true);
+    bad_key[0] = b'X';
+    let mut bad_revision = request(true);
+    bad_revision[17] = 3;
+    let mut too_long = request(true);
+    too_long[18..20].copy_from_slice(&513_u16.to_be_bytes());
+    let mut early = request(true);
+    early.push(0);
+    for octets in [bad_key, bad_revision, too_long, early] {
+        pair.connect();
+        pair.until(1000, |_| false);
+        pair.send(&octets);
+        assert!(pair.until(1_000_000, |pair| pair.closed.is_some() || pair.peer_closed), "{octets:02x?}");
+        assert_eq!(pair.inbox.len(), 0, "no Reply");
+        assert!(target.channel.poll().is_none());
+    }
+}
+
+/// A peer that connects and says nothing is let go after the listener's time.
+#[test]
+fn a_silent_initiator_is_let_go() {
+    let mut pair = RawPair::seeded();
+    let _target = Target::new(&mut pair);
+    pair.connect();
+    let start = pair.now_us;
+    assert!(pair.until(10_000_000, |pair| pair.closed.is_some()));
+    let after = pair.now_us - start;
+    assert!((4_900_000..5_200_000).contains(&after), "{after} us");
+}
+
+/// A bad CRC is answered with its Terminate, byte for byte, and the FIN comes.
+#[test]
+fn a_bad_crc_is_answered_with_its_terminate() {
+    let mut pair = RawPair::seeded();
+    let target = Target::new(&mut pair);
+    pair.connect();
+    pair.send(&request(true));
+    let (qp, _id) = target.accept(&mut pair);
+    let mut framer = Framer::new(false, true);
+    // A first FPDU that is right lets the responder speak.
+    let ready = fpdu(&mut framer, &[0xc1, 0x40, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
+    let mut bad = fpdu(&mut framer, &[0xc1, 0x40, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
+    *bad.last_mut().unwrap() ^= 1;
+    pair.send(&ready);
+    pair.send(&bad);
+    assert!(pair.until(1_000_000, |pair| pair.peer_closed), "no FIN");
+    let expected = [0x00, 0x16, 0x41, 0x47, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 1, 0, 0, 0, 0, 0x20, 0x02, 0, 0];
+    assert_eq!(pair.inbox[..expected.len()], expected);
+    assert_eq!(pair.inbox.len(), expected.len() + 4);
+    assert_eq!(qp.error(), Some(StreamError { layer: 2, etype: 0, code: 2, from_peer: false }));
+}
+
+/// A Terminate in siw's bit order reaches the application with the layer, type and code that siw meant.
+#[test]
+fn a_terminate_of_siw_is_understood() {
+    let mut pair = RawPair::seeded();
+    let target = Target::new(&mut pair);
+    pair.connect();
+    pair.send(&request(false));
+    let (qp, _id) = target.accept(&mut pair);
+    let mut framer = Framer::new(false, true);
+    // A Write with a bad STag, as siw answers it: 11 00 03 00, payload length for segment length.
+    let mut ulpdu = vec![0x41, 0x47, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 1, 0, 0, 0, 0];
+    ulpdu.extend([0x11, 0x00, 0x03, 0x00, 0, 8]);
+    ulpdu.extend([0xc1, 0x40, 0, 0, 0, 9, 0, 0, 0, 0, 0, 0, 0, 0]);
+    let octets = fpdu(&mut framer, &ulpdu);
+    pair.send(&octets);
+    let mut event = None;
+    pair.close();
+    assert!(pair.until(1_000_000, |_| {
+        event = event.take().or_else(|| target.channel.poll().filter(is_disconnected));
+        event.is_some()
+    }));
+    let told = StreamError { layer: 1, etype: 1, code: 0, from_peer: true };
+    assert_eq!(qp.error(), Some(told));
+    assert!(matches!(
+        event.unwrap().kind,
+        CmEventKind::Disconnected { error: Some(ConnectionError::Stream(error)) } if error == told
+    ));
+    // Its receives were flushed.
+    let flushed =
+        std::iter::from_fn(|| target.cq.poll_one()).filter(|wc| wc.status == WcStatus::WrFlushError);
+    assert_eq!(flushed.count(), 4);
+}
+
+fn is_disconnected(event: &iwarp::verbs::CmEvent) -> bool {
+    matches!(event.kind, CmEventKind::Disconnected { .. })
+}
+
+/// A peer that never finishes its close is reset after the close timeout.
+#[test]
+fn a_close_that_hangs_ends_in_a_reset() {
+    let mut pair = RawPair::seeded();
+    let target = Target::new(&mut pair);
+    pair.connect();
+    pair.send(&request(true));
+    let (_qp, id) = target.accept(&mut pair);
+    let mut framer = Framer::new(false, true);
+    let ready = fpdu(&mut framer, &[0xc1, 0x40, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
+    pair.send(&ready);
+    pair.until(10_000, |_| false);
+    let start = pair.now_us;
+    id.disconnect();
+    assert!(pair.until(10_000_000, |pair| pair.closed.is_some()), "no reset");
+    let after = pair.now_us - start;
+    assert!((4_900_000..5_300_000).contains(&after), "{after} us");
+}
