@@ -209,7 +209,7 @@ impl Tcb {
         if ctx.now >= *since + Duration::from_secs(1) {
             (*since, *count) = (ctx.now, 0);
         }
-        *count += 1;
+        *count = count.saturating_add(1);
         if *count <= CHALLENGES_PER_SECOND {
             self.pending |= Pending::ACK;
         }

@@ -1,4 +1,14 @@
 //! Our TCP: RFC 9293 with a send queue of frozen segments.
+//!
+//! One [`Tcb`] for each connection; the stack feeds it segments and time (`input.rs`, `timer.rs`), asks it what to
+//! send (`output.rs`), and lends it all that is shared ([`Ctx`]). On the way in: `header.rs` parses, `input.rs`
+//! judges, `recovery.rs` works off the acknowledgement on the queue (`send.rs`, `scoreboard.rs`, `rtt.rs`,
+//! `congestion.rs`), `recv.rs` hands up the octets that are new (`ranges.rs`). Positions are 64 bits (`seq.rs`).
+//!
+//! Deliberate deviations: a segment without timestamps is accepted where they were agreed on (RFC 7323
+//! section 3.2 would drop it); a zero-window probe carries no octet (RFC 9293 section 3.8.6.1 sends one), since that
+//! would split an FPDU; a segment with nothing in it is acceptable at the right edge of the window itself.
+//! Not there: ECN, F-RTO, tail loss probes, TCP Fast Open, Nagle (the segment is the user's unit).
 
 mod congestion;
 mod ctx;

@@ -66,6 +66,7 @@ impl Tcb {
         } else if let Some(sample_us) = self.timestamp_rtt_us(ctx, header) {
             self.rtt.sample(sample_us);
         }
+        self.rtt.forget_backoff();
         self.snd.una = 1;
         self.congestion = NewReno::new(self.emss, syn_lost);
         let shift = if header.flags.contains(Flags::SYN) { 0 } else { self.agreed.window_scale.unwrap_or(0) };

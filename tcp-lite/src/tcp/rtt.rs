@@ -51,6 +51,11 @@ impl RttEstimator {
         self.backoff = (self.backoff + 1).min(32);
     }
 
+    /// The handshake is over: its backoff is not that of data (RFC 6298 section 5.7).
+    pub(super) fn forget_backoff(&mut self) {
+        self.backoff = 0;
+    }
+
     /// The timeout now.
     pub(super) fn rto(&self) -> Duration {
         self.after(self.backoff)

@@ -20,41 +20,43 @@ struct Scenario {
     loss_percent: u64,
     jitter_us: u64,
     duplicate_percent: u64,
+    /// Packets that the wire cuts in two, as a peer that cuts elsewhere when it sends again.
+    split_percent: u64,
     sizes: Vec<usize>,
     back_sizes: Vec<usize>,
     sack: bool,
     timestamps: bool,
     window: u32,
     iss: u32,
+    events_limit: usize,
 }
 
 fn scenarios() -> impl Strategy<Value = Scenario> {
     let sizes = || prop::collection::vec(1_usize..=EMSS, 0..150);
-    (
-        (any::<u64>(), 0_u64..20, 0_u64..3000, 0_u64..5, any::<bool>(), any::<bool>()),
-        (sizes(), sizes(), prop_oneof![Just(2000_u32), Just(20_000), Just(200_000)]),
-        prop_oneof![Just(0xffff_ff00_u32), Just(0x7fff_ff00), Just(u32::MAX), any::<u32>()],
-    )
-        .prop_map(
-            |(
-                (seed, loss_percent, jitter_us, duplicate_percent, sack, timestamps),
-                (sizes, back_sizes, window),
+    let wire = (any::<u64>(), 0_u64..20, 0_u64..3000, 0_u64..5, 0_u64..30);
+    let window = prop_oneof![Just(2000_u32), Just(20_000), Just(200_000)];
+    let iss = prop_oneof![Just(0xffff_ff00_u32), Just(0x7fff_ff00), Just(u32::MAX), any::<u32>()];
+    let options = (any::<bool>(), any::<bool>(), 1_usize..5);
+    (wire, sizes(), sizes(), window, iss, options).prop_map(
+        |(wire, sizes, back_sizes, window, iss, options)| {
+            let (seed, loss_percent, jitter_us, duplicate_percent, split_percent) = wire;
+            let (sack, timestamps, events_limit) = options;
+            Scenario {
+                seed,
+                loss_percent,
+                jitter_us,
+                duplicate_percent,
+                split_percent,
+                sizes,
+                back_sizes,
+                sack,
+                timestamps,
+                window,
                 iss,
-            )| {
-                Scenario {
-                    seed,
-                    loss_percent,
-                    jitter_us,
-                    duplicate_percent,
-                    sizes,
-                    back_sizes,
-                    sack,
-                    timestamps,
-                    window,
-                    iss,
-                }
-            },
-        )
+                events_limit,
+            }
+        },
+    )
 }
 
 /// Pushes `sizes[*next..]` as far as the send buffer takes them.
@@ -72,7 +74,7 @@ fn feed(host: &mut Host, now: crate::Instant, sizes: &[usize], next: &mut usize,
 }
 
 fn run(scenario: &Scenario) {
-    let Scenario { seed, loss_percent, jitter_us, duplicate_percent, .. } = *scenario;
+    let Scenario { seed, loss_percent, jitter_us, duplicate_percent, split_percent, .. } = *scenario;
     let config = TcpConfig {
         sack: scenario.sack,
         timestamps: scenario.timestamps,
@@ -85,12 +87,15 @@ fn run(scenario: &Scenario) {
         ..config()
     };
     let mut pair = Pair::new(config, config);
+    pair.b.events_limit = scenario.events_limit;
     pair.a.birth.iss = crate::facade::TcpSeqNumber(scenario.iss as i32);
     let mut roll = dice(seed);
     pair.plan = Box::new(move |_, _| {
         let copies = if roll(100) < loss_percent { 0 } else { 1 + u64::from(roll(100) < duplicate_percent) };
         (0..copies).map(|_| DELAY + Duration::from_micros(roll(jitter_us + 1))).collect()
     });
+    let mut cut = dice(!seed);
+    pair.cut = Box::new(move |len| (cut(100) < split_percent).then(|| cut(len as u64) as usize));
     pair.a.connect(pair.now);
     let (mut a_next, mut b_next, mut a_offset, mut b_offset) = (0, 0, 0, 0);
     let mut rounds = 0;
@@ -141,7 +146,7 @@ fn check_boundaries(pair: &Pair, side: Side, sizes: &[usize]) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(150))]
+    #![proptest_config(ProptestConfig::with_cases(200))]
     #[test]
     fn streams_arrive_whole_and_segments_keep_their_boundaries(scenario in scenarios()) {
         run(&scenario);

@@ -198,6 +198,19 @@ fn a_full_send_buffer_says_when_it_takes_more() {
 }
 
 #[test]
+fn an_idle_connection_is_small_and_holds_nothing_shared() {
+    assert!(size_of::<crate::tcp::Tcb>() <= 640, "{}", size_of::<crate::tcp::Tcb>());
+    let mut pair = Pair::established(config(), config());
+    for i in 0..20 {
+        pair.a.push(pair.now, &pattern(i * 1000, 1000)).unwrap();
+    }
+    pair.run_for(Duration::from_millis(100));
+    assert!(pair.a.holds_nothing() && pair.b.holds_nothing());
+    assert_eq!(pair.a.tcb().deadline(), None);
+    assert!(!pair.a.tcb().wants_transmit());
+}
+
+#[test]
 fn segment_records_are_limited() {
     let mut pair = Pair::established(config(), config());
     pair.a.segments = crate::tcp::SegmentSlab::new(2);

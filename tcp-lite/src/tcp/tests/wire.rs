@@ -246,6 +246,8 @@ pub(super) struct Pair {
     pub(super) b: Host,
     pub(super) now: Instant,
     pub(super) plan: Plan,
+    /// Where the wire cuts a payload of this length in two, if it does.
+    pub(super) cut: Box<dyn FnMut(usize) -> Option<usize>>,
     /// Arrival, tie-breaker, receiver, packet.
     flying: Vec<(Instant, u64, Side, Packet)>,
     sent: u64,
@@ -264,6 +266,7 @@ impl Pair {
             b,
             now: Instant::from_millis(1000),
             plan: Box::new(|_, _| vec![DELAY]),
+            cut: Box::new(|_| None),
             flying: Vec::new(),
             sent: 0,
             log: Vec::new(),
@@ -304,8 +307,21 @@ impl Pair {
 
     pub(super) fn fly(&mut self, from: Side, packet: Packet) {
         self.log.push((self.now, from, packet.clone()));
+        let len = packet.payload.len();
+        if let Some(at) = (self.cut)(len.max(1)).filter(|at| (1..len).contains(at)) {
+            let (mut first, mut second) = (packet.clone(), packet);
+            first.payload.truncate(at);
+            second.payload.drain(..at);
+            second.header.seq += at;
+            self.launch(from, &first);
+            return self.launch(from, &second);
+        }
+        self.launch(from, &packet);
+    }
+
+    fn launch(&mut self, from: Side, packet: &Packet) {
         let to = if from == Side::A { Side::B } else { Side::A };
-        for delay in (self.plan)(from, &packet) {
+        for delay in (self.plan)(from, packet) {
             self.sent += 1;
             self.flying.push((self.now + delay, self.sent, to, packet.clone()));
         }
