@@ -1,0 +1,106 @@
+//! Whatever the network sends, MPA ends in an outcome or an error: no panic, nothing left behind.
+
+mod mpa_support;
+
+use dp::Mempool;
+use iwarp::mpa::frame::{Frame, FrameKind, Parsed};
+use iwarp::mpa::{Framer, Initiator, MpaConfig, Responder};
+use mpa_support::{Receiver, Rng};
+use tcp_lite::Instant;
+
+const STREAMS: u64 = 10_000;
+
+/// Random octets, often with something in front that looks right.
+fn stream(rng: &mut Rng) -> Vec<u8> {
+    let octets = 1 + rng.below(900);
+    let mut stream = rng.octets(octets);
+    let header = match rng.below(6) {
+        0 => [&FrameKind::Request.key()[..], &[0xd0, 2, 0, 9, 0x80, 1, 0xc0, 1]].concat(),
+        1 => [&FrameKind::Reply.key()[..], &[0x50, 2, 0, 4, 0x80, 1, 0xc0, 1]].concat(),
+        2 => FrameKind::Request.key().to_vec(),
+        3 => vec![0, 0, 0, 0, 0, rng.below(64) as u8],
+        4 => vec![0, rng.below(64) as u8],
+        _ => Vec::new(),
+    };
+    let shared = header.len().min(stream.len());
+    stream[..shared].copy_from_slice(&header[..shared]);
+    stream
+}
+
+#[test]
+fn the_frame_parser_takes_anything() {
+    for seed in 0..STREAMS {
+        let octets = stream(&mut Rng(seed));
+        for kind in [FrameKind::Request, FrameKind::Reply] {
+            if let Ok(Parsed::Frame(frame, used)) = Frame::parse(&octets, kind) {
+                assert!(used <= octets.len());
+                assert!(frame.encode().is_ok());
+            }
+        }
+    }
+}
+
+#[test]
+fn the_startup_machines_take_anything() {
+    let deadline = Instant::from_secs(1);
+    let configs = [
+        MpaConfig::default(),
+        MpaConfig { markers: true, peer_to_peer: false, ird: 0, ord: 0, ..MpaConfig::default() },
+        MpaConfig::revision_one(),
+    ];
+    for seed in 0..STREAMS {
+        let mut rng = Rng(seed);
+        let octets = stream(&mut rng);
+        let config = configs[rng.below(configs.len())];
+        let (mut initiator, _) = Initiator::start(config, b"", deadline).unwrap();
+        let mut responder = Responder::listen(config, deadline).unwrap();
+        let cut = rng.below(octets.len() + 1);
+        let mut offset = 0;
+        for part in [&octets[..cut], &octets[cut..]] {
+            if let Ok(step) = initiator.receive(offset, part) {
+                assert!(step.consumed <= part.len());
+            }
+            if let Ok(step) = responder.receive(offset, part)
+                && step.event.is_some()
+            {
+                assert!(responder.reject(b"no", Some(1)).is_ok());
+            }
+            offset += part.len() as u64;
+        }
+        let late = Instant::from_secs(2);
+        assert!(initiator.on_timeout(late).is_ok() || initiator.deadline().is_none());
+        assert!(responder.on_timeout(late).is_ok() || responder.deadline().is_none());
+    }
+}
+
+#[test]
+fn the_deframer_takes_anything() {
+    let mut early = 0;
+    let pool = Mempool::heap("mpa-fuzz", 4096, 512);
+    for seed in 0..STREAMS {
+        let mut rng = Rng(seed);
+        let start = rng.below(1000) as u64;
+        let mut receiver = Receiver::with_pool(pool.clone(), start, seed % 3 != 0, seed % 2 == 0);
+        // Noise, and good FPDUs at places where they do not belong.
+        let mut wire: Vec<u8> = (0..4).flat_map(|_| stream(&mut rng)).collect();
+        for _ in 0..rng.below(6) {
+            let at = 4 * rng.below(wire.len() / 4);
+            let mut framer = Framer::at(at as u64, true, true);
+            let ulpdu = rng.below(700);
+            let octets = framer.wire_len(ulpdu);
+            if at + octets <= wire.len() {
+                framer.frame(&mut wire[at..at + octets], &vec![0; ulpdu]);
+            }
+        }
+        for _ in 0..25 {
+            let from = rng.below(wire.len());
+            let to = wire.len().min(from + 1 + rng.below(1460));
+            if receiver.segment(start + from as u64, &wire[from..to], 1 + rng.below(512)).is_err() {
+                assert!(receiver.deframer.is_over());
+            }
+        }
+        early += receiver.deframer.counters().early_fpdus;
+        receiver.finish();
+    }
+    assert!(early > 0, "the good FPDUs are found");
+}

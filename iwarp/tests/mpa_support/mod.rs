@@ -1,0 +1,252 @@
+//! What the MPA tests share: a seeded generator, TCP's handing-up seen from MPA, a sink that notes everything, and the
+//! reference implementation as a subprocess.
+#![allow(dead_code, reason = "each test uses a part")]
+
+use std::collections::{BTreeMap, HashSet};
+use std::io::Write;
+use std::ops::ControlFlow;
+use std::process::{Command, Stdio};
+
+use dp::{Mbuf, Mempool};
+use iwarp::mpa::{Arrival, Deframer, HeldSlab, MpaError, Ulpdu, UlpduSink};
+
+/// SplitMix64: what fails can be repeated from its seed.
+pub(crate) struct Rng(pub(crate) u64);
+
+impl Rng {
+    pub(crate) fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ z >> 31
+    }
+
+    /// Below `bound`.
+    pub(crate) fn below(&mut self, bound: usize) -> usize {
+        (self.next() % bound as u64) as usize
+    }
+
+    pub(crate) fn octets(&mut self, octets: usize) -> Vec<u8> {
+        (0..octets).map(|_| self.next() as u8).collect()
+    }
+
+    pub(crate) fn shuffle<T>(&mut self, items: &mut [T]) {
+        for last in (1..items.len()).rev() {
+            items.swap(last, self.below(last + 1));
+        }
+    }
+}
+
+/// Octets in a fresh buffer, sometimes in a chain of several.
+pub(crate) fn mbuf(pool: &Mempool, octets: &[u8], segment: usize) -> Mbuf {
+    let least = octets.len().div_ceil(dp::mbuf::MAX_SEGMENTS).max(1);
+    let mut chunks = octets.chunks(segment.clamp(least, pool.data_octets()));
+    let mut buf = fresh(pool, chunks.next().unwrap_or_default());
+    for chunk in chunks {
+        assert!(buf.chain(fresh(pool, chunk)).is_ok(), "chain of {} octets", octets.len());
+    }
+    buf
+}
+
+fn fresh(pool: &Mempool, octets: &[u8]) -> Mbuf {
+    let mut buf = pool.alloc().expect("a pool large enough for the test");
+    buf.append(octets.len()).expect("room").copy_from_slice(octets);
+    buf
+}
+
+/// Notes what comes. Early ULPDUs are copied away when they are offered, like a placement.
+#[derive(Default)]
+pub(crate) struct Sink {
+    /// In order.
+    pub(crate) ulpdus: Vec<Vec<u8>>,
+    /// By position, placed and not yet delivered.
+    pub(crate) early: BTreeMap<u64, Vec<u8>>,
+    /// How many were placed early.
+    pub(crate) placed: usize,
+    /// First octets that make it refuse to place early.
+    pub(crate) refuse: HashSet<u8>,
+    /// Ends reception with this many.
+    pub(crate) enough: Option<usize>,
+}
+
+fn whole(ulpdu: &Ulpdu<'_>) -> Vec<u8> {
+    let mut octets = vec![0; ulpdu.len()];
+    assert_eq!(ulpdu.copy_to(0, &mut octets), octets.len());
+    // Another way to the same octets.
+    let third = octets.len() / 3;
+    let runs: Vec<u8> =
+        ulpdu.runs(third, usize::MAX).inspect(|run| assert!(!run.is_empty())).flatten().copied().collect();
+    assert_eq!(runs, octets[third..]);
+    octets
+}
+
+impl UlpduSink for Sink {
+    fn place_early(&mut self, ulpdu: &Ulpdu<'_>) -> bool {
+        let octets = whole(ulpdu);
+        if octets.first().is_some_and(|first| self.refuse.contains(first)) {
+            return false;
+        }
+        assert!(self.early.insert(ulpdu.position(), octets).is_none(), "placed twice");
+        self.placed += 1;
+        true
+    }
+
+    fn arrive(&mut self, arrival: Arrival<'_>) -> ControlFlow<()> {
+        match arrival {
+            Arrival::Whole(ulpdu) => self.ulpdus.push(whole(&ulpdu)),
+            Arrival::Placed { header, ulpdu_len } => {
+                let (_, octets) = self.early.pop_first().expect("a ULPDU that was placed");
+                assert_eq!((header, ulpdu_len), (&octets[..octets.len().min(18)], octets.len()));
+                self.ulpdus.push(octets);
+            }
+        }
+        match self.enough {
+            Some(enough) if self.ulpdus.len() >= enough => ControlFlow::Break(()),
+            _ => ControlFlow::Continue(()),
+        }
+    }
+}
+
+/// A receiver: TCP as MPA sees it in front of a deframer. Every octet is handed up once, at once.
+pub(crate) struct Receiver {
+    pub(crate) pool: Mempool,
+    pub(crate) slab: HeldSlab,
+    pub(crate) deframer: Deframer,
+    pub(crate) sink: Sink,
+    start: u64,
+    /// Stretches handed up, by start, joined where they touch.
+    seen: BTreeMap<u64, u64>,
+    /// Octets handed up ahead and not released.
+    pub(crate) ahead: usize,
+    pub(crate) most_ahead: usize,
+}
+
+impl Receiver {
+    pub(crate) fn new(start: u64, markers: bool, crc: bool) -> Self {
+        Self::with_pool(Mempool::heap("mpa-test", 16_384, 512), start, markers, crc)
+    }
+
+    pub(crate) fn with_pool(pool: Mempool, start: u64, markers: bool, crc: bool) -> Self {
+        Self {
+            slab: HeldSlab::new(pool.capacity(), 1024),
+            pool,
+            deframer: Deframer::new(start, markers, crc),
+            sink: Sink::default(),
+            start,
+            seen: BTreeMap::from([(start, start)]),
+            ahead: 0,
+            most_ahead: 0,
+        }
+    }
+
+    pub(crate) fn frontier(&self) -> u64 {
+        self.seen[&self.start]
+    }
+
+    /// A TCP segment arrives: the new parts of it go up.
+    pub(crate) fn segment(&mut self, offset: u64, octets: &[u8], chunk: usize) -> Result<(), MpaError> {
+        let (mut at, end) = (offset, offset + octets.len() as u64);
+        while at < end {
+            let (_, covered) =
+                self.seen.range(..=at).next_back().map_or((0, 0), |(start, end)| (*start, *end));
+            if covered > at {
+                at = covered;
+                continue;
+            }
+            let upto = self.seen.range(at + 1..).next().map_or(end, |(start, _)| end.min(*start));
+            let part = &octets[(at - offset) as usize..(upto - offset) as usize];
+            self.up(at, part, chunk)?;
+            at = upto;
+        }
+        Ok(())
+    }
+
+    fn up(&mut self, at: u64, octets: &[u8], chunk: usize) -> Result<(), MpaError> {
+        let end = at + octets.len() as u64;
+        let end = self.seen.remove(&end).unwrap_or(end);
+        match self.seen.range_mut(..=at).next_back() {
+            Some((_, covered)) if *covered == at => *covered = end,
+            _ => drop(self.seen.insert(at, end)),
+        }
+        let frontier = self.frontier();
+        if at >= frontier {
+            self.ahead += octets.len();
+            self.most_ahead = self.most_ahead.max(self.ahead);
+        }
+        let buf = mbuf(&self.pool, octets, chunk);
+        let progress = self.deframer.receive(at, buf, frontier, &mut self.slab, &mut self.sink)?;
+        self.release(progress.released);
+        Ok(())
+    }
+
+    pub(crate) fn release(&mut self, octets: usize) {
+        assert!(octets <= self.ahead, "{octets} octets released, {} are counted", self.ahead);
+        self.ahead -= octets;
+    }
+
+    /// Ends, and looks for what was left behind.
+    pub(crate) fn finish(mut self) -> Sink {
+        let released = self.deframer.clear(&mut self.slab);
+        self.release(released);
+        assert_eq!(self.ahead, 0, "octets counted for ever");
+        assert_eq!((self.slab.buffers().0, self.slab.records().0), (0, 0), "slots left taken");
+        assert_eq!(self.pool.available(), self.pool.capacity(), "buffers left behind");
+        self.sink
+    }
+}
+
+pub(crate) fn to_hex(octets: &[u8]) -> String {
+    octets.iter().map(|octet| format!("{octet:02x}")).collect()
+}
+
+pub(crate) fn from_hex(text: &str) -> Vec<u8> {
+    assert!(text.len().is_multiple_of(2));
+    (0..text.len())
+        .step_by(2)
+        .map(|at| u8::from_str_radix(&text[at..at + 2], 16).expect("hex digits"))
+        .collect()
+}
+
+/// Runs `script`, which has the reference as `mpa_ref`, with `input` on its standard input; gives what it prints.
+/// `None`, with a line that says so, where there is no python3.
+pub(crate) fn reference(script: &str, input: &str) -> Option<String> {
+    let prelude =
+        "import sys\nsys.path.insert(0, sys.argv[1])\nsys.dont_write_bytecode = True\nimport mpa_ref\n";
+    let spawned = Command::new("python3")
+        .args(["-c", &format!("{prelude}{script}"), concat!(env!("CARGO_MANIFEST_DIR"), "/tests/reference")])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn();
+    let mut child = match spawned {
+        Ok(child) => child,
+        Err(error) => {
+            println!("skipped: python3 cannot be run ({error})");
+            return None;
+        }
+    };
+    let mut stdin = child.stdin.take().expect("piped");
+    let input = input.to_owned();
+    let feeder = std::thread::spawn(move || stdin.write_all(input.as_bytes()));
+    let output = child.wait_with_output().expect("python3 runs");
+    feeder.join().expect("the feeder ends").expect("the reference reads its input");
+    assert!(output.status.success(), "the reference failed");
+    Some(String::from_utf8(output.stdout).expect("text"))
+}
+
+/// The reference's wire octets of one stream for each line: `markers crc position ulpdu...`.
+pub(crate) const ENCODE: &str = "
+for line in sys.stdin:
+    markers, crc, position, *ulpdus = line.split()
+    encoder = mpa_ref.Encoder(markers == '1', crc == '1', int(position))
+    print(''.join(encoder.fpdu(bytes.fromhex(ulpdu)).hex() for ulpdu in ulpdus))
+";
+
+/// The reference's ULPDUs of each line `markers crc position wire`, and its error code or 0.
+pub(crate) const DECODE: &str = "
+for line in sys.stdin:
+    markers, crc, position, wire = line.split()
+    decoder = mpa_ref.Decoder(markers == '1', crc == '1', int(position))
+    fpdus = decoder.feed(bytes.fromhex(wire))
+    print(decoder.error[0] if decoder.error else 0, *(fpdu.ulpdu.hex() for fpdu in fpdus))
+";
