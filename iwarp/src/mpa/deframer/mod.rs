@@ -217,7 +217,10 @@ impl Deframer {
     ) -> Result<(), MpaError> {
         let before = buf.len();
         // Compaction and clipping keep the octets in front: the slot's end tells how many were new.
-        let slot = self.held.insert(slab, start, buf, true).map_err(|NoSlot| MpaError::NoHeldSlot)?;
+        let slot = self.held.insert(slab, start, buf, true).map_err(|NoSlot| {
+            self.released += before;
+            MpaError::NoHeldSlot
+        })?;
         if let (Some(slot), true) = (slot, self.framing.markers) {
             let Self { framing, held, records, known, counters, released, .. } = self;
             let mut search =

@@ -1,1 +1,401 @@
+//! Reception step by step; the crate's `tests/mpa_oracle.rs` has the random streams.
 
+use dp::Mempool;
+
+use super::*;
+use crate::mpa::{CRC_OCTETS, Crc32c, Framer, marker};
+
+/// Stream offset of position 0.
+const START: u64 = 24;
+
+#[derive(Debug, PartialEq, Eq)]
+enum Seen {
+    Early(Vec<u8>),
+    Whole(Vec<u8>),
+    Placed(Vec<u8>, usize),
+}
+
+use Seen::{Early, Placed, Whole};
+
+/// Notes what comes; refuses to place early what begins with `n`.
+#[derive(Default)]
+struct Notes {
+    seen: Vec<Seen>,
+    enough: bool,
+}
+
+fn octets(ulpdu: &Ulpdu<'_>) -> Vec<u8> {
+    let mut octets = vec![0; ulpdu.len()];
+    ulpdu.copy_to(0, &mut octets);
+    octets
+}
+
+impl UlpduSink for Notes {
+    fn place_early(&mut self, ulpdu: &Ulpdu<'_>) -> bool {
+        let octets = octets(ulpdu);
+        if octets.first() == Some(&b'n') {
+            return false;
+        }
+        self.seen.push(Early(octets));
+        true
+    }
+
+    fn arrive(&mut self, arrival: Arrival<'_>) -> ControlFlow<()> {
+        self.seen.push(match arrival {
+            Arrival::Whole(ulpdu) => Whole(octets(&ulpdu)),
+            Arrival::Placed { header, ulpdu_len } => Placed(header.to_vec(), ulpdu_len),
+        });
+        if self.enough { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    }
+}
+
+struct Bench {
+    pool: Mempool,
+    slab: HeldSlab,
+    deframer: Deframer,
+    notes: Notes,
+}
+
+impl Bench {
+    fn new(markers: bool) -> Self {
+        Self::with_slots(markers, 64, 64)
+    }
+
+    fn with_slots(markers: bool, buffers: usize, records: usize) -> Self {
+        Self {
+            pool: Mempool::heap("deframer", 64, 2048),
+            slab: HeldSlab::new(buffers, records),
+            deframer: Deframer::new(START, markers, true),
+            notes: Notes::default(),
+        }
+    }
+
+    /// `wire[from..to]` arrives; everything in front of `frontier` is there then. Gives what is released.
+    fn up(&mut self, wire: &[u8], from: usize, to: usize, frontier: usize) -> Result<usize, MpaError> {
+        let mut buf = self.pool.alloc().unwrap();
+        buf.append(to - from).unwrap().copy_from_slice(&wire[from..to]);
+        let Self { slab, deframer, notes, .. } = self;
+        let (offset, frontier) = (START + from as u64, START + frontier as u64);
+        deframer.receive(offset, buf, frontier, slab, notes).map(|progress| progress.released)
+    }
+
+    fn seen(&mut self) -> Vec<Seen> {
+        std::mem::take(&mut self.notes.seen)
+    }
+
+    /// Buffers and records in use, and buffers missing from the pool.
+    fn kept(&self) -> (usize, usize, usize) {
+        (self.slab.buffers().0, self.slab.records().0, self.pool.capacity() - self.pool.available())
+    }
+}
+
+/// A stream of these ULPDUs, and where each FPDU ends.
+fn stream(markers: bool, ulpdus: &[&[u8]]) -> (Vec<u8>, Vec<usize>) {
+    let mut framer = Framer::new(markers, true);
+    let mut wire = Vec::new();
+    let ends = ulpdus
+        .iter()
+        .map(|ulpdu| {
+            let at = wire.len();
+            wire.resize(at + framer.wire_len(ulpdu.len()), 0);
+            framer.frame(&mut wire[at..], ulpdu);
+            wire.len()
+        })
+        .collect();
+    (wire, ends)
+}
+
+/// Puts the right CRC behind a changed FPDU.
+fn seal(fpdu: &mut [u8]) {
+    let (covered, field) = fpdu.split_at_mut(fpdu.len() - CRC_OCTETS);
+    let mut crc = Crc32c::new();
+    crc.update(covered);
+    field.copy_from_slice(&crc.field());
+}
+
+// Proves MPA-019, MPA-039: nothing before the last octet, then the ULPDU; an idle connection holds nothing.
+#[test]
+fn an_fpdu_is_handed_up_at_its_last_octet() {
+    for markers in [false, true] {
+        let (wire, _) = stream(markers, &[b"hello"]);
+        let mut bench = Bench::new(markers);
+        for end in 1..wire.len() {
+            assert_eq!(bench.up(&wire, end - 1, end, end), Ok(0));
+            assert!(bench.seen().is_empty() && !bench.deframer.at_boundary());
+        }
+        // Single octets were gathered in one buffer.
+        assert_eq!(bench.kept(), (1, 0, 1));
+        bench.up(&wire, wire.len() - 1, wire.len(), wire.len()).unwrap();
+        assert_eq!(bench.seen(), [Whole(b"hello".to_vec())]);
+        assert!(bench.deframer.at_boundary());
+        assert_eq!(bench.kept(), (0, 0, 0));
+    }
+}
+
+// Proves MPA-273: several FPDUs in a segment; the CRC of the last one in a segment of its own, as Linux siw sends it.
+#[test]
+fn segments_need_not_be_aligned() {
+    let (wire, ends) = stream(false, &[b"one", b"two", b"three"]);
+    let mut bench = Bench::new(false);
+    let cut = ends[2] - CRC_OCTETS;
+    bench.up(&wire, 0, cut, cut).unwrap();
+    assert_eq!(bench.seen(), [Whole(b"one".to_vec()), Whole(b"two".to_vec())]);
+    assert_eq!(bench.kept(), (1, 0, 1));
+    bench.up(&wire, cut, ends[2], ends[2]).unwrap();
+    assert_eq!(bench.seen(), [Whole(b"three".to_vec())]);
+    assert_eq!((bench.kept(), bench.deframer.counters().fpdus), ((0, 0, 0), 3));
+}
+
+// Proves MPA-283: without markers what is ahead is held, and released when the frontier has passed it.
+#[test]
+fn without_markers_nothing_is_early() {
+    let (wire, ends) = stream(false, &[b"one", b"two", b"three"]);
+    let mut bench = Bench::new(false);
+    assert_eq!(bench.up(&wire, ends[0], ends[1], 0), Ok(0));
+    assert_eq!(bench.up(&wire, ends[1], ends[2] - 2, 0), Ok(0));
+    assert!(bench.seen().is_empty());
+    let released = bench.up(&wire, 0, ends[0], ends[2] - 2).unwrap();
+    assert_eq!(bench.seen(), [Whole(b"one".to_vec()), Whole(b"two".to_vec())]);
+    // Both were gathered in one buffer, and that still waits for two octets, which come in order and never count.
+    assert_eq!((released, bench.kept()), (0, (1, 0, 1)));
+    let released = bench.up(&wire, ends[2] - 2, ends[2], ends[2]).unwrap();
+    assert_eq!(released, ends[2] - 2 - ends[0]);
+    assert_eq!((bench.seen(), bench.kept()), (vec![Whole(b"three".to_vec())], (0, 0, 0)));
+}
+
+// Proves MPA-033, MPA-035, MPA-130, MPA-131: found by a marker, then by length; placed at once, delivered in order.
+#[test]
+fn a_marker_and_lengths_lead_to_fpdus_ahead() {
+    let long = [b'x'; 700];
+    let (wire, ends) = stream(true, &[b"first", &long, b"n refused", b"last"]);
+    let mut bench = Bench::new(true);
+    let released = bench.up(&wire, ends[0], ends[3], 0).unwrap();
+    assert_eq!(bench.seen(), [Early(long.to_vec()), Early(b"last".to_vec())]);
+    // The refused one is held, in its buffer.
+    assert_eq!(released, ends[1] - ends[0] + ends[3] - ends[2]);
+    assert_eq!(bench.kept(), (1, 2, 1));
+    let released = bench.up(&wire, 0, ends[0], ends[3]).unwrap();
+    assert_eq!(released, ends[2] - ends[1]);
+    assert_eq!(
+        bench.seen(),
+        [
+            Whole(b"first".to_vec()),
+            Placed(vec![b'x'; 18], 700),
+            Whole(b"n refused".to_vec()),
+            Placed(b"last".to_vec(), 4)
+        ]
+    );
+    assert_eq!((bench.kept(), bench.deframer.at_boundary()), ((0, 0, 0), true));
+}
+
+// Proves MPA-281, MPA-292: an FPDU ahead in three pieces, in the worst order; its edges wait for what is around it.
+#[test]
+fn pieces_ahead_are_joined() {
+    let long = [b'x'; 1500];
+    let (wire, ends) = stream(true, &[b"first", &long, &long]);
+    let mut bench = Bench::new(true);
+    let (a, b) = (ends[0] + 500, ends[0] + 1000);
+    assert_eq!(bench.up(&wire, b, ends[1] + 8, 0), Ok(0));
+    assert_eq!(bench.up(&wire, ends[0], a, 0), Ok(0));
+    assert!(bench.seen().is_empty());
+    assert_eq!(bench.up(&wire, a, b, 0), Ok(ends[1] - ends[0]));
+    assert_eq!(bench.seen(), [Early(long.to_vec())]);
+    // The beginning of the third FPDU is known by length now, although no marker is in it yet.
+    assert_eq!(bench.kept(), (1, 1, 1));
+    let rest = bench.up(&wire, ends[1] + 8, ends[2], 0).unwrap();
+    assert_eq!((rest, bench.seen()), (ends[2] - ends[1], vec![Early(long.to_vec())]));
+    bench.up(&wire, 0, ends[0], ends[2]).unwrap();
+    assert_eq!(bench.seen().len(), 3);
+    assert_eq!(bench.kept(), (0, 0, 0));
+}
+
+// Proves MPA-044, MPA-126, MPA-132: a bad CRC ahead is ignored there, with what only its length leads to, and is code 2
+// at the frontier.
+#[test]
+fn a_bad_crc_ahead_is_met_in_order() {
+    let long = [b'x'; 300];
+    let (mut wire, ends) = stream(true, &[b"first", &long, &long, &long]);
+    wire[ends[0] + 100] ^= 1;
+    let mut bench = Bench::new(true);
+    // The marker at 512 is in the third FPDU, which is good.
+    assert!(ends[1] < 512 && 512 < ends[2]);
+    assert_eq!(bench.up(&wire, ends[0], ends[2], 0), Ok(ends[2] - ends[1]));
+    assert_eq!(bench.seen(), [Early(long.to_vec())]);
+    let error = bench.up(&wire, 0, ends[0], ends[2]).unwrap_err();
+    assert_eq!(error, MpaError::Crc { position: ends[0] as u64 });
+    assert_eq!(error.terminate_code().control(), [0x20, 2, 0, 0]);
+    assert_eq!(bench.seen(), [Whole(b"first".to_vec())]);
+    // Over: everything goes, and what comes is dropped.
+    assert_eq!((bench.kept(), bench.deframer.is_over()), ((0, 0, 0), true));
+    assert_eq!(bench.up(&wire, ends[2], ends[3], ends[3]), Ok(ends[1] - ends[0]));
+    assert_eq!((bench.seen(), bench.kept()), (vec![], (0, 0, 0)));
+}
+
+// Proves MPA-043, MPA-051, MPA-054: pad, reserved octets and low bits are ignored under a good CRC; another FPDUPTR is
+// code 3.
+#[test]
+fn only_a_wrong_pointer_is_code_3() {
+    let ulpdu = [b'x'; 601];
+    for (at, xor, expected) in [
+        (512, 0xff, None),
+        (515, 0x03, None),
+        (0, 0x55, None),
+        (515, 0x04, Some(MpaError::Marker { position: 0 })),
+        (514, 0x80, Some(MpaError::Marker { position: 0 })),
+        (3, 0x08, Some(MpaError::Marker { position: 0 })),
+    ] {
+        let (mut wire, ends) = stream(true, &[&ulpdu]);
+        wire[at] ^= xor;
+        let pad = ends[0] - CRC_OCTETS - 1;
+        wire[pad] ^= 0xff;
+        seal(&mut wire);
+        let mut bench = Bench::new(true);
+        assert_eq!(bench.up(&wire, 0, ends[0], ends[0]).err(), expected);
+        assert_eq!(bench.seen().len(), usize::from(expected.is_none()));
+    }
+}
+
+// Appendix A.3 and MPA-275: the length chain runs into an FPDU that a marker led to.
+#[test]
+fn lengths_and_markers_that_disagree_are_code_3() {
+    let long = [b'x'; 600];
+    let (mut wire, ends) = stream(true, &[b"first", &long, b"last"]);
+    let mut bench = Bench::new(true);
+    bench.up(&wire, ends[0], ends[2], 0).unwrap();
+    assert_eq!(bench.seen().len(), 2);
+    // The first FPDU claims more than there is in front of the second.
+    wire[5] += 8;
+    let error = bench.up(&wire, 0, ends[0], ends[2]).unwrap_err();
+    assert_eq!(error, MpaError::Marker { position: 0 });
+    assert_eq!(error.terminate_code().control(), [0x20, 3, 0, 0]);
+    assert!(bench.seen().is_empty());
+    assert_eq!(bench.kept(), (0, 0, 0));
+}
+
+// Proves MPA-047, MPA-048: a length of 0 is framed and is DDP's to refuse; one above 64768 breaks nothing.
+#[test]
+fn odd_lengths_are_framed() {
+    let mut wire = vec![0; 8];
+    seal(&mut wire);
+    let mut bench = Bench::new(false);
+    bench.up(&wire, 0, 8, 8).unwrap();
+    assert_eq!(bench.seen(), [Whole(vec![])]);
+
+    let mut long = vec![0xff; 2 + 65_535 + 3 + CRC_OCTETS];
+    seal(&mut long);
+    let mut wire = wire;
+    wire.extend(long);
+    let mut at = 8;
+    while at < wire.len() {
+        let to = wire.len().min(at + 1460);
+        bench.up(&wire, at, to, to).unwrap();
+        at = to;
+    }
+    assert_eq!(bench.seen(), [Whole(vec![0xff; 65_535])]);
+    assert_eq!(bench.kept(), (0, 0, 0));
+}
+
+#[test]
+fn the_sink_ends_reception() {
+    let (wire, ends) = stream(true, &[b"one", b"two", b"three"]);
+    let mut bench = Bench::new(true);
+    bench.notes.enough = true;
+    bench.up(&wire, ends[1], ends[2], 0).unwrap();
+    assert_eq!(bench.up(&wire, 0, ends[1], ends[2]), Ok(ends[2] - ends[1]));
+    assert_eq!(bench.seen(), [Whole(b"one".to_vec())]);
+    assert_eq!((bench.deframer.is_over(), bench.kept()), (true, (0, 0, 0)));
+}
+
+// What one connection takes from a shared slab is bounded by it: no slot is code 5, no record means no early placement.
+#[test]
+fn slots_run_out_in_good_order() {
+    let long = [b'x'; 600];
+    let (wire, ends) = stream(true, &[b"first", &long, &long, &long]);
+    let mut bench = Bench::with_slots(true, 2, 1);
+    assert_eq!(bench.up(&wire, ends[0], ends[1], 0), Ok(ends[1] - ends[0]));
+    assert_eq!(bench.up(&wire, ends[1], ends[2], 0), Ok(0));
+    assert_eq!(bench.seen(), [Early(long.to_vec())]);
+    assert_eq!(bench.kept(), (1, 1, 1));
+    assert_eq!(bench.up(&wire, ends[2], ends[2] + 300, 0), Ok(0));
+    assert_eq!(bench.up(&wire, ends[2] + 300, ends[3], 0), Err(MpaError::NoHeldSlot));
+    assert_eq!(bench.kept(), (0, 0, 0));
+    assert_eq!(bench.deframer.clear(&mut bench.slab), ends[3] - ends[1]);
+}
+
+#[test]
+fn octets_in_front_of_the_first_fpdu_are_startups() {
+    let (wire, _) = stream(false, &[b"one"]);
+    let mut bench = Bench::new(false);
+    let mut buf = bench.pool.alloc().unwrap();
+    buf.append(5).unwrap().copy_from_slice(b"Reply");
+    buf.append(wire.len()).unwrap().copy_from_slice(&wire);
+    let Bench { deframer, slab, notes, .. } = &mut bench;
+    let frontier = START + wire.len() as u64;
+    deframer.receive(START - 5, buf, frontier, slab, notes).unwrap();
+    assert_eq!(bench.seen(), [Whole(b"one".to_vec())]);
+}
+
+// A lone marker in front of an FPDU that never comes is a cut FPDU.
+#[test]
+fn a_fin_behind_a_marker_cuts() {
+    let mut bench = Bench::new(true);
+    bench.up(&[0; 4], 0, 4, 4).unwrap();
+    assert!(!bench.deframer.at_boundary());
+    assert_eq!(bench.deframer.clear(&mut bench.slab), 0);
+    assert_eq!(bench.kept(), (0, 0, 0));
+}
+
+// A list of its own holds what arrives during startup; first octets stay, later ones are cut to what is new.
+#[test]
+fn a_held_list_gives_octets_once_and_in_order() {
+    let pool = Mempool::heap("held", 16, 2048);
+    let mut slab = HeldSlab::new(4, 0);
+    let mut list = HeldList::default();
+    let buf = |octets: &[u8]| {
+        let mut buf = pool.alloc().unwrap();
+        buf.append(octets.len()).unwrap().copy_from_slice(octets);
+        buf
+    };
+    list.hold(&mut slab, 30, buf(&[3; 300]), true).unwrap();
+    list.hold(&mut slab, 10, buf(&[1; 10]), true).unwrap();
+    // Behind the first, up to the second.
+    list.hold(&mut slab, 15, buf(&[2; 400]), true).unwrap();
+    // Nothing new.
+    list.hold(&mut slab, 12, buf(&[9; 300]), true).unwrap();
+    let mut taken = Vec::new();
+    while let Some(held) = list.pop(&mut slab) {
+        let mut octets = vec![0; held.buf.len()];
+        held.buf.copy_to(0, &mut octets);
+        taken.push((held.start, octets, held.ahead));
+    }
+    let joined = [vec![1; 10], vec![2; 10]].concat();
+    assert_eq!(taken, [(10, joined, true), (30, vec![3; 300], true)]);
+    assert!(list.is_empty() && slab.buffers() == (0, 4));
+    list.hold(&mut slab, 0, buf(&[1]), true).unwrap();
+    list.hold(&mut slab, 5, buf(&[1]), false).unwrap();
+    assert_eq!(list.clear(&mut slab), 1);
+    assert_eq!(pool.available(), 16);
+}
+
+// What is summed for one buffer has a limit, whatever markers claim.
+#[test]
+fn lying_markers_cost_little() {
+    let mut wire = vec![0; 4096];
+    for (at, octet) in wire.iter_mut().enumerate() {
+        *octet = (at * 7) as u8;
+    }
+    for at in (512..4096).step_by(512) {
+        wire[at..at + 4].copy_from_slice(&marker::encode(12));
+        // An FPDU that claims to end within the buffer.
+        wire[at - 12..at - 10].copy_from_slice(&8_u16.to_be_bytes());
+    }
+    let mut bench = Bench::new(true);
+    for from in (100..4000).step_by(1460) {
+        bench.up(&wire, from, (from + 1460).min(4096), 0).unwrap();
+    }
+    assert!(bench.seen().is_empty());
+    let unsound = bench.deframer.counters().early_unsound;
+    assert!((1..=6).contains(&unsound), "{unsound}");
+    bench.deframer.clear(&mut bench.slab);
+    assert_eq!(bench.kept(), (0, 0, 0));
+}
