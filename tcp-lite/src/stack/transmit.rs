@@ -64,6 +64,11 @@ impl Stack {
             }
             self.settle_timer(slot);
         }
+        // Turns may have raised questions.
+        if !self.fill_queries(out) {
+            self.counters.tx_no_mbuf += 1;
+            return false;
+        }
         self.has_to_transmit()
     }
 

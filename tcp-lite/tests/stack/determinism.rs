@@ -1,0 +1,32 @@
+//! The same seed and the same inputs give the same frames, octet for octet.
+
+use dp::link::{LinkConfig, LinkPlan};
+
+use crate::harness::{MAC_A, MAC_B, World, config};
+
+fn frames(stack_seed: u8, link_seed: u64) -> [Vec<Vec<u8>>; 2] {
+    let plan = LinkPlan { drop_ppm: 10_000, reorder_ppm: 10_000, reorder_us: 200, ..LinkPlan::default() };
+    let link = LinkConfig { seed: link_seed, a_to_b: plan.clone(), b_to_a: plan, ..LinkConfig::default() };
+    let (mut a, mut b) = (config(MAC_A, 1), config(MAC_B, 2));
+    (a.seed, b.seed) = ([stack_seed; 32], [stack_seed + 1; 32]);
+    let mut world = World::new(&link, a, b);
+    world.a.sent_frames = Some(Vec::new());
+    world.b.sent_frames = Some(Vec::new());
+    world.exchange("10.0.0.2:4000", 200_000, 100_000, 100_000_000);
+    [world.a, world.b].map(|h| h.sent_frames.unwrap())
+}
+
+#[test]
+fn equal_seeds_give_equal_frames() {
+    assert_eq!(frames(1, 1), frames(1, 1));
+}
+
+#[test]
+fn another_seed_gives_other_ports_and_sequence_numbers() {
+    // Behind the ARP request: the SYN.
+    let syn =
+        |frames: &[Vec<Vec<u8>>; 2]| frames[0].iter().find(|f| f[12..14] == [8, 0]).unwrap()[34..42].to_vec();
+    let (one, other) = (syn(&frames(1, 1)), syn(&frames(3, 1)));
+    assert_ne!(one[0..2], other[0..2]);
+    assert_ne!(one[4..8], other[4..8]);
+}

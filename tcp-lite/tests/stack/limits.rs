@@ -1,0 +1,164 @@
+//! Many connections, and what happens at each limit.
+
+use dp::link::LinkConfig;
+use smoltcp::wire::{ArpOperation, TcpControl};
+use tcp_lite::facade::{EthernetAddress, IpAddress, Ipv4Address};
+use tcp_lite::{CloseReason, ConnectError, ListenError};
+
+use crate::craft;
+use crate::harness::{MAC_A, MAC_B, World, config};
+use crate::relay::Tap;
+
+const A4: Ipv4Address = Ipv4Address::new(10, 0, 0, 1);
+const B4: Ipv4Address = Ipv4Address::new(10, 0, 0, 2);
+const A: IpAddress = IpAddress::Ipv4(A4);
+const B: IpAddress = IpAddress::Ipv4(B4);
+const TO_A: [EthernetAddress; 2] = [MAC_B, MAC_A];
+
+/// TCP flags of an IPv4 frame.
+fn flags(frame: &[u8]) -> u8 {
+    frame[14 + 20 + 13]
+}
+
+const SYN_ACK: u8 = 0x12;
+
+#[test]
+fn a_closed_port_refuses() {
+    for remote in ["10.0.0.2:9", "[2001:db8::2]:9"] {
+        let mut world = World::standard(&LinkConfig::default());
+        let now = world.now();
+        world.a.connect(now, remote.parse().unwrap(), 0);
+        assert!(world.run(1_000_000, |w| w.a.streams[0].closed.is_some()));
+        assert_eq!(world.a.streams[0].closed, Some(CloseReason::Refused));
+        let counters = world.b.stack.counters();
+        assert_eq!((counters.rx_no_connection, counters.tx_resets), (1, 1));
+    }
+}
+
+#[test]
+fn a_thousand_connections_work_at_once() {
+    let mut world = World::standard(&LinkConfig::default());
+    world.b.stack.listen(4000).unwrap();
+    world.b.serve = 3000;
+    let now = world.now();
+    for n in 0..1000 {
+        let stream = world.a.connect(now, "10.0.0.2:4000".parse().unwrap(), 2000 + n);
+        world.a.keep_open(stream);
+    }
+    let all = |w: &mut World| {
+        let heard = w.a.streams.iter().all(|s| s.received.next_offset() == 3000);
+        heard && w.b.streams.len() == 1000 && w.b.streams.iter().all(|s| s.received.next_offset() >= 2000)
+    };
+    assert!(world.run(60_000_000, all));
+    let sum: u64 = (0..1000).map(|n| world.b.received(n)).sum();
+    assert_eq!(sum, (2000..3000).sum());
+    assert!(world.a.streams.iter().all(|s| s.established && s.peer_closed && s.closed.is_none()));
+    // Now the other half is closed too, and everything ends.
+    for n in 0..1000 {
+        let conn = world.a.streams[n].conn;
+        world.a.stack.close(now, conn);
+    }
+    let over = |w: &mut World| [&w.a, &w.b].iter().all(|h| h.streams.iter().all(|s| s.closed.is_some()));
+    assert!(world.run(60_000_000, over));
+}
+
+#[test]
+fn bulk_connections_get_equal_shares() {
+    let mut world = World::standard(&LinkConfig::default());
+    world.b.stack.listen(4000).unwrap();
+    let now = world.now();
+    for _ in 0..16 {
+        world.a.connect(now, "10.0.0.2:4000".parse().unwrap(), 1_000_000);
+    }
+    let first_is_through = |w: &mut World| w.b.streams.iter().any(|s| s.received.next_offset() == 1_000_000);
+    assert!(world.run(60_000_000, first_is_through));
+    let slowest = (0..16).map(|n| world.b.received(n)).min().unwrap();
+    assert!(slowest >= 800_000, "the slowest has {slowest}");
+}
+
+#[test]
+fn the_backlog_bounds_half_open_connections_and_a_reset_makes_room() {
+    let mut limited = config(MAC_A, 1);
+    limited.limits.backlog = 5;
+    let mut tap = Tap::new(limited);
+    tap.host.stack.listen(80).unwrap();
+    tap.inject(&craft::arp(ArpOperation::Request, MAC_B, EthernetAddress::BROADCAST, B4, A4));
+    tap.frames();
+    let syn = |port, control| craft::segment(TO_A, (B, port), (A, 80), control);
+    for port in 1000..1020 {
+        tap.inject(&syn(port, TcpControl::Syn));
+    }
+    let answers = tap.frames();
+    assert_eq!(answers.iter().filter(|f| flags(f) == SYN_ACK).count(), 5);
+    assert_eq!(tap.host.stack.counters().rx_syn_dropped, 15);
+    // A SYN that comes again belongs to its half-open connection; a RST with the next number ends one.
+    let mut reset = craft::segment(TO_A, (B, 1000), (A, 80), TcpControl::Rst);
+    craft::set_tcp_seq(&mut reset, 8);
+    tap.inject(&reset);
+    tap.inject(&syn(1010, TcpControl::Syn));
+    tap.inject(&syn(1011, TcpControl::Syn));
+    let answers = tap.frames();
+    assert_eq!(answers.iter().filter(|f| flags(f) == SYN_ACK).count(), 1);
+    assert_eq!(tap.host.stack.counters().rx_syn_dropped, 16);
+}
+
+#[test]
+fn a_listener_that_goes_drops_what_is_half_open() {
+    let mut tap = Tap::new(config(MAC_A, 1));
+    let listener = tap.host.stack.listen(80).unwrap();
+    tap.inject(&craft::segment(TO_A, (B, 1000), (A, 80), TcpControl::Syn));
+    tap.host.stack.unlisten(listener);
+    tap.host.stack.unlisten(listener);
+    tap.inject(&craft::segment(TO_A, (B, 1001), (A, 80), TcpControl::Syn));
+    // The RST goes back where the SYN came from, though nobody was asked for the address.
+    let frames = tap.frames();
+    let tcp: Vec<_> = frames.iter().filter(|f| f[12..14] == [8, 0]).collect();
+    assert_eq!(tcp.len(), 1);
+    assert_eq!((flags(tcp[0]) & 0x04, &tcp[0][0..6]), (0x04, &MAC_B.0[..]));
+    assert!(tap.host.stack.listen(80).is_ok());
+}
+
+#[test]
+fn limits_have_errors() {
+    let mut limited = config(MAC_A, 1);
+    limited.limits.connections = 2;
+    limited.limits.listeners = 1;
+    limited.addresses.pop();
+    let mut tap = Tap::new(limited);
+    let now = tap.now();
+    let stack = &mut tap.host.stack;
+    assert!(stack.listen(80).is_ok());
+    assert_eq!(stack.listen(80), Err(ListenError::InUse(80)));
+    assert_eq!(stack.listen(81), Err(ListenError::NoListener(1)));
+    let to = |remote: &str| remote.parse().unwrap();
+    assert!(stack.connect(now, to("10.0.0.2:1"), Some(5)).is_ok());
+    assert_eq!(stack.connect(now, to("10.0.0.2:1"), Some(5)), Err(ConnectError::InUse));
+    for nowhere in
+        ["192.0.2.1:1", "[2001:db8::2]:1", "10.0.0.255:1", "10.0.0.1:1", "224.0.0.1:1", "0.0.0.0:1"]
+    {
+        let error = stack.connect(now, to(nowhere), None);
+        assert!(matches!(error, Err(ConnectError::NoRoute(_))), "{nowhere}: {error:?}");
+    }
+    assert!(stack.connect(now, to("10.0.0.2:1"), None).is_ok());
+    assert_eq!(stack.connect(now, to("10.0.0.2:1"), None), Err(ConnectError::NoConnection(2)));
+}
+
+#[test]
+fn a_dead_id_does_nothing() {
+    let mut tap = Tap::new(config(MAC_A, 1));
+    let now = tap.now();
+    let stack = &mut tap.host.stack;
+    let conn = stack.connect(now, "10.0.0.2:1".parse().unwrap(), None).unwrap();
+    assert!(stack.info(conn).is_some());
+    stack.abort(now, conn);
+    assert!(stack.info(conn).is_none());
+    stack.close(now, conn);
+    stack.abort(now, conn);
+    stack.release(conn, 5);
+    assert!(stack.segment(conn).is_err());
+    assert!(stack.send(conn, &[1]).is_err());
+    let events: Vec<_> = std::iter::from_fn(|| stack.event()).collect();
+    assert_eq!(events.len(), 1);
+    let other = stack.connect(now, "10.0.0.2:1".parse().unwrap(), None).unwrap();
+    assert_ne!(other, conn);
+}

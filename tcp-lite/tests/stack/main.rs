@@ -1,0 +1,13 @@
+//! Whole stacks against each other, against smoltcp's TCP, and against hostile frames, over links in memory.
+//!
+//! One binary for all, since each links the same things. [`harness`] moves frames, time and checked streams.
+
+mod craft;
+mod determinism;
+mod harness;
+mod hostile;
+mod limits;
+mod neighbors;
+mod relay;
+//mod smoltcp_peer;
+mod streams;

@@ -1,0 +1,231 @@
+//! What is not TCP: address resolution, ping, ICMP errors, fragments, partial checksums.
+
+use dp::Checksum;
+use smoltcp::wire::{ArpOperation, Icmpv4DstUnreachable, Icmpv4Repr, Icmpv6Repr, IpProtocol, Ipv4Repr};
+use tcp_lite::CloseReason;
+use tcp_lite::facade::{EthernetAddress, IpAddress, Ipv4Address, Ipv6Address};
+
+use crate::craft;
+use crate::harness::{MAC_A, MAC_B, config};
+use crate::relay::{Relay, Tap};
+
+const A4: Ipv4Address = Ipv4Address::new(10, 0, 0, 1);
+const B4: Ipv4Address = Ipv4Address::new(10, 0, 0, 2);
+const A6: Ipv6Address = Ipv6Address::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1);
+const B6: Ipv6Address = Ipv6Address::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 2);
+const TO_A: [EthernetAddress; 2] = [MAC_B, MAC_A];
+
+/// A host of ours that already knows a neighbour, `B`, which the test plays.
+fn acquainted() -> Tap {
+    let mut tap = Tap::new(config(MAC_A, 1));
+    tap.inject(&craft::arp(ArpOperation::Request, MAC_B, EthernetAddress::BROADCAST, B4, A4));
+    tap.inject(&craft::solicit(TO_A, B6, A6));
+    let answers = tap.frames();
+    assert_eq!(answers.len(), 2, "ARP reply and neighbour advertisement");
+    assert!(answers.iter().all(|a| a[0..6] == MAC_B.0));
+    tap
+}
+
+#[test]
+fn a_next_hop_that_does_not_answer_is_unreachable_after_three_queries() {
+    for (remote, ethertype, octets) in
+        [("10.0.0.9:1", [0x08, 0x06], 42), ("[2001:db8::9]:1", [0x86, 0xdd], 86)]
+    {
+        let mut tap = Tap::new(config(MAC_A, 1));
+        let now = tap.now();
+        let stream = tap.host.connect(now, remote.parse().unwrap(), 0);
+        let frames = tap.frames_for(2_900_000);
+        assert_eq!(tap.host.streams[stream].closed, None);
+        assert_eq!(frames.len(), 3, "queries and nothing else");
+        assert!(frames.iter().all(|f| f[12..14] == ethertype && f.len() == octets));
+        tap.frames_for(300_000);
+        assert_eq!(tap.host.streams[stream].closed, Some(CloseReason::Unreachable));
+    }
+}
+
+#[test]
+fn a_thousand_sends_ask_once() {
+    let mut tap = Tap::new(config(MAC_A, 1));
+    let now = tap.now();
+    for _ in 0..1000 {
+        tap.host.connect(now, "10.0.0.2:1".parse().unwrap(), 0);
+    }
+    assert_eq!(tap.frames().len(), 1);
+    tap.inject(&craft::arp(ArpOperation::Reply, MAC_B, MAC_A, B4, A4));
+    let syns = tap.frames();
+    assert_eq!(syns.len(), 1000);
+    assert!(syns.iter().all(|f| f[0..6] == MAC_B.0 && f[23] == 6));
+}
+
+#[test]
+fn ping_is_answered() {
+    let mut tap = acquainted();
+    let data = [0x5a; 300];
+    let request = Icmpv4Repr::EchoRequest { ident: 7, seq_no: 9, data: &data };
+    tap.inject(&craft::icmpv4(TO_A, B4, A4, &request));
+    let reply = Icmpv4Repr::EchoReply { ident: 7, seq_no: 9, data: &data };
+    let frames = tap.frames();
+    assert_eq!(frames.len(), 1);
+    assert_eq!(frames[0][34..], craft::icmpv4(TO_A, A4, B4, &reply)[34..]);
+    let request = Icmpv6Repr::EchoRequest { ident: 7, seq_no: 9, data: &data };
+    tap.inject(&craft::icmpv6(TO_A, B6, A6, &request));
+    let reply = Icmpv6Repr::EchoReply { ident: 7, seq_no: 9, data: &data };
+    assert_eq!(tap.frames()[0][54..], craft::icmpv6(TO_A, A6, B6, &reply)[54..]);
+}
+
+#[test]
+fn ping_in_fragments_is_answered() {
+    let mut tap = acquainted();
+    let data: Vec<u8> = (0..1200).map(|n| n as u8).collect();
+    let request = craft::icmpv6(TO_A, B6, A6, &Icmpv6Repr::EchoRequest { ident: 1, seq_no: 2, data: &data });
+    for fragment in craft::fragments(&request, 400, 3).iter().rev() {
+        tap.inject(fragment);
+    }
+    let reply = craft::icmpv6(TO_A, A6, B6, &Icmpv6Repr::EchoReply { ident: 1, seq_no: 2, data: &data });
+    assert_eq!(tap.frames()[0][54..], reply[54..]);
+}
+
+/// Runs an exchange in which each frame is replaced by what `carry` makes of it.
+fn exchange(remote: &str, carry: impl FnMut(bool, Vec<u8>) -> Vec<(Vec<u8>, Checksum)>) -> Relay {
+    let mut relay = Relay::new(config(MAC_A, 1), config(MAC_B, 2));
+    relay.b.host.stack.listen(4000).unwrap();
+    relay.b.host.serve = 60_000;
+    let now = relay.a.now();
+    relay.a.host.connect(now, remote.parse().unwrap(), 80_000);
+    let ended = relay.run(120_000_000, carry, |r| {
+        r.a.host.streams[0].closed.is_some() && r.b.host.streams.first().is_some_and(|s| s.closed.is_some())
+    });
+    assert!(ended, "{:#?} {:#?}", relay.a.host.stack.counters(), relay.b.host.stack.counters());
+    assert_eq!(relay.b.host.received(0), 80_000);
+    assert_eq!(relay.a.host.received(0), 60_000);
+    assert_eq!(relay.a.host.streams[0].closed, Some(CloseReason::Graceful));
+    relay
+}
+
+#[test]
+fn a_stream_whose_every_segment_is_fragmented_survives() {
+    for (remote, backwards) in [
+        ("10.0.0.2:4000", false),
+        ("10.0.0.2:4000", true),
+        ("[2001:db8::2]:4000", false),
+        ("[2001:db8::2]:4000", true),
+    ] {
+        let mut identification = 0;
+        let relay = exchange(remote, |_, frame| {
+            identification += 1;
+            let is_tcp =
+                frame[12..14] == [8, 0] && frame[23] == 6 || frame[12..14] == [0x86, 0xdd] && frame[20] == 6;
+            if !is_tcp || frame.len() < 200 {
+                return vec![(frame, Checksum::Unknown)];
+            }
+            let mut all = craft::fragments(&frame, 496, identification);
+            if backwards {
+                all.reverse();
+            }
+            all.into_iter().map(|f| (f, Checksum::Unknown)).collect()
+        });
+        for tap in [&relay.a, &relay.b] {
+            assert!(tap.host.stack.counters().rx_reassembled > 20);
+            assert_eq!(tap.host.stack.counters().tx_resets, 0);
+        }
+    }
+}
+
+#[test]
+fn partial_checksums_are_taken_as_good_and_bad_ones_are_dropped() {
+    let mut number = 0;
+    let relay = exchange("10.0.0.2:4000", |_, mut frame| {
+        if frame[12..14] != [8, 0] {
+            return vec![(frame, Checksum::Unknown)];
+        }
+        number += 1;
+        if number % 10 == 0 {
+            return vec![(frame, Checksum::Bad)];
+        }
+        frame[50..52].copy_from_slice(&[0x12, 0x34]);
+        vec![(frame, Checksum::Partial)]
+    });
+    assert!(relay.b.host.stack.counters().rx_bad_checksum > 0);
+}
+
+#[test]
+fn a_partial_checksum_is_filled_in_before_the_slow_path() {
+    let mut tap = acquainted();
+    // UDP to us: what smoltcp quotes in its answer shows the field.
+    let mut udp = vec![0x10, 0, 0x20, 0, 0, 12, 0xab, 0xcd, 1, 2, 3, 4];
+    let frame = craft::ip(TO_A, IpAddress::Ipv4(B4), IpAddress::Ipv4(A4), IpProtocol::Udp, 64, &udp);
+    tap.inject_as(&frame, &[20, 40], Checksum::Partial);
+    let answer = tap.frames().remove(0);
+    let quoted = &answer[answer.len() - 12..];
+    udp[6..8].fill(0);
+    let mut all = [B4.octets(), A4.octets(), [0, 17, 0, 12]].concat();
+    all.extend(&udp);
+    assert_eq!(quoted[6..8], (!smoltcp::wire::checksum::data(&all)).to_be_bytes());
+}
+
+/// An ICMP error quoting `frame`, which A sent.
+fn error_about(frame: &[u8], reason: Icmpv4DstUnreachable, mtu: u16) -> Vec<u8> {
+    let header = Ipv4Repr {
+        src_addr: A4,
+        dst_addr: B4,
+        next_header: IpProtocol::Tcp,
+        payload_len: frame.len() - 34,
+        hop_limit: 64,
+    };
+    let message = Icmpv4Repr::DstUnreachable { reason, header, data: &frame[34..frame.len().min(62)] };
+    let mut error = craft::icmpv4(TO_A, B4, A4, &message);
+    error[40..42].copy_from_slice(&mtu.to_be_bytes());
+    error[36..38].fill(0);
+    let checksum = !smoltcp::wire::checksum::data(&error[34..]);
+    error[36..38].copy_from_slice(&checksum.to_be_bytes());
+    error
+}
+
+#[test]
+fn unreachable_ends_a_connection_attempt_if_it_quotes_what_is_in_flight() {
+    let mut tap = acquainted();
+    let now = tap.now();
+    let stream = tap.host.connect(now, "10.0.0.2:1".parse().unwrap(), 0);
+    let syn = tap.frames().remove(0);
+    let mut forged = syn.clone();
+    forged[38] ^= 0x40;
+    tap.inject(&error_about(&forged, Icmpv4DstUnreachable::HostUnreachable, 0));
+    tap.frames();
+    assert_eq!(tap.host.streams[stream].closed, None);
+    tap.inject(&error_about(&syn, Icmpv4DstUnreachable::HostUnreachable, 0));
+    tap.frames();
+    assert_eq!(tap.host.streams[stream].closed, Some(CloseReason::Unreachable));
+}
+
+#[test]
+fn a_path_with_a_smaller_mtu_is_found_and_everything_arrives() {
+    for mtu in [1000u16, 0] {
+        let mut reports = Vec::new();
+        let mut relay = Relay::new(config(MAC_A, 1), config(MAC_B, 2));
+        relay.b.host.stack.listen(4000).unwrap();
+        let now = relay.a.now();
+        relay.a.host.connect(now, "10.0.0.2:4000".parse().unwrap(), 100_000);
+        for _ in 0..10_000 {
+            // A router in the middle: too long frames are reported and lost.
+            reports.drain(..).for_each(|r: Vec<u8>| relay.a.inject(&r));
+            let ended = relay.run(
+                101,
+                |from_a, frame| {
+                    let too_big = from_a && frame[12..14] == [8, 0] && frame.len() > 1014;
+                    if !too_big {
+                        return vec![(frame, Checksum::Unknown)];
+                    }
+                    reports.push(error_about(&frame, Icmpv4DstUnreachable::FragRequired, mtu));
+                    Vec::new()
+                },
+                |r| r.b.host.streams.first().is_some_and(|s| s.peer_closed),
+            );
+            if ended {
+                break;
+            }
+        }
+        assert_eq!(relay.b.host.received(0), 100_000);
+        assert!(relay.a.host.stack.counters().tx_cut_by_emss > 0);
+        assert!(relay.a.host.stack.counters().rto_expired <= 1, "found by the report, not by trying");
+    }
+}

@@ -1,0 +1,128 @@
+//! A host whose frames the test itself carries, changes and makes up.
+
+use dp::link::{LinkConfig, pair};
+use dp::{Burst, Checksum, Mbuf, Port};
+use tcp_lite::{Instant, StackConfig};
+
+use crate::harness::{Host, octets_of};
+
+/// A host with the far end of its wire in the test's hands.
+pub(crate) struct Tap {
+    pub(crate) host: Host,
+    wire: Box<dyn Port>,
+    pub(crate) now_us: u64,
+}
+
+impl Tap {
+    pub(crate) fn new(config: StackConfig) -> Self {
+        let link = LinkConfig { mtu: config.mtu, ..LinkConfig::default() };
+        let (port, wire) = pair(&link);
+        Self { host: Host::new(config, port), wire, now_us: 1_000_000 }
+    }
+
+    pub(crate) fn now(&self) -> Instant {
+        Instant::from_micros(self.now_us as i64)
+    }
+
+    /// A frame of one or, with `cuts`, several buffers of the host's pool.
+    pub(crate) fn mbuf(&self, octets: &[u8], cuts: &[usize]) -> Mbuf {
+        let pool = self.host.port.mempool();
+        let mut places = vec![0];
+        places.extend(cuts.iter().map(|c| c % (octets.len() + 1)));
+        places.push(octets.len());
+        places.sort_unstable();
+        let mut pieces = places.windows(2).flat_map(|w| {
+            // An empty piece is an empty segment.
+            let piece = &octets[w[0]..w[1]];
+            let empty = piece.is_empty().then_some(piece);
+            piece.chunks(pool.data_octets()).chain(empty).collect::<Vec<_>>()
+        });
+        let single = |piece: &[u8]| {
+            let mut buf = pool.alloc().expect("a buffer");
+            assert!(buf.append_slice(piece));
+            buf
+        };
+        let mut frame = single(pieces.next().unwrap_or_default());
+        for piece in pieces {
+            assert!(frame.chain(single(piece)).is_ok());
+        }
+        frame
+    }
+
+    /// Gives the host a frame.
+    pub(crate) fn inject(&mut self, octets: &[u8]) {
+        self.inject_as(octets, &[], Checksum::Unknown);
+    }
+
+    pub(crate) fn inject_as(&mut self, octets: &[u8], cuts: &[usize], checksum: Checksum) {
+        let mut frame = self.mbuf(octets, cuts);
+        frame.set_rx_checksum(checksum);
+        let now = self.now();
+        self.host.stack.input(now, frame);
+    }
+
+    /// Lets the host have a turn and takes what it sent.
+    pub(crate) fn frames(&mut self) -> Vec<Vec<u8>> {
+        let mut all = Vec::new();
+        let mut burst = Burst::new();
+        loop {
+            let moved = self.host.turn(self.now_us);
+            while self.wire.rx_burst(self.now_us, &mut burst) > 0 {
+                all.extend(burst.drain(..).map(|f| octets_of(&f)));
+            }
+            if !moved {
+                return all;
+            }
+        }
+    }
+
+    /// As [`frames`](Self::frames), over `for_us` microseconds in steps of a millisecond.
+    pub(crate) fn frames_for(&mut self, for_us: u64) -> Vec<Vec<u8>> {
+        let end_us = self.now_us + for_us;
+        let mut all = self.frames();
+        while self.now_us < end_us {
+            self.now_us += 1000;
+            all.extend(self.frames());
+        }
+        all
+    }
+}
+
+/// Two hosts between which the test carries each frame.
+pub(crate) struct Relay {
+    pub(crate) a: Tap,
+    pub(crate) b: Tap,
+}
+
+impl Relay {
+    pub(crate) fn new(a: StackConfig, b: StackConfig) -> Self {
+        Self { a: Tap::new(a), b: Tap::new(b) }
+    }
+
+    /// Carries frames, each replaced by what `carry` makes of it (`true`: from `a` to `b`), until `done`. Every
+    /// round takes 100 microseconds, more when nothing moves.
+    pub(crate) fn run(
+        &mut self,
+        for_us: u64,
+        mut carry: impl FnMut(bool, Vec<u8>) -> Vec<(Vec<u8>, Checksum)>,
+        mut done: impl FnMut(&mut Self) -> bool,
+    ) -> bool {
+        let end_us = self.a.now_us + for_us;
+        while self.a.now_us < end_us {
+            let (from_a, from_b) = (self.a.frames(), self.b.frames());
+            let idle = from_a.is_empty() && from_b.is_empty();
+            for (a_to_b, frames) in [(true, from_a), (false, from_b)] {
+                let to = if a_to_b { &mut self.b } else { &mut self.a };
+                for (octets, checksum) in frames.into_iter().flat_map(|f| carry(a_to_b, f)) {
+                    to.inject_as(&octets, &[], checksum);
+                }
+            }
+            if done(self) {
+                return true;
+            }
+            let now_us = self.a.now_us + if idle { 1000 } else { 100 };
+            (self.a.now_us, self.b.now_us) = (now_us, now_us);
+        }
+        false
+    }
+}

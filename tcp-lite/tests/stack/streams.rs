@@ -1,0 +1,127 @@
+//! Plain streams both ways between two stacks: families, MTUs, VLANs, offloads, gateways, and wires that go wrong.
+
+use dp::link::{LinkConfig, LinkPlan};
+use proptest::prelude::*;
+
+use crate::harness::{MAC_A, MAC_B, World, config};
+
+const V4: &str = "10.0.0.2:4000";
+const V6: &str = "[2001:db8::2]:4000";
+
+#[test]
+fn both_families_at_every_mtu_with_and_without_checksum_offload() {
+    for mtu in [1280, 1500, 9000] {
+        for remote in [V4, V6] {
+            for checksum_offload in [false, true] {
+                let link = LinkConfig { mtu, checksum_offload, ..LinkConfig::default() };
+                World::standard(&link).exchange(remote, 1_000_000, 700_001, 20_000_000);
+            }
+        }
+    }
+}
+
+#[test]
+fn an_empty_exchange_opens_and_closes() {
+    World::standard(&LinkConfig::default()).exchange(V4, 0, 0, 20_000_000);
+}
+
+#[test]
+fn a_vlan_tag_is_put_on_and_required() {
+    let tagged = |mac, n, vlan| {
+        let mut tagged = config(mac, n);
+        tagged.vlan = vlan;
+        tagged
+    };
+    for remote in [V4, V6] {
+        let link = LinkConfig::default();
+        let mut world = World::new(&link, tagged(MAC_A, 1, Some(7)), tagged(MAC_B, 2, Some(7)));
+        world.exchange(remote, 300_000, 300_000, 20_000_000);
+    }
+    let mut world = World::new(&LinkConfig::default(), tagged(MAC_A, 1, Some(7)), tagged(MAC_B, 2, Some(8)));
+    let now = world.now();
+    world.a.connect(now, V4.parse().unwrap(), 0);
+    assert!(world.run(20_000_000, |w| w.a.streams[0].closed.is_some()));
+    assert!(world.b.stack.counters().rx_not_ours > 0);
+    assert!(!world.a.streams[0].established);
+}
+
+#[test]
+fn link_local_addresses_are_there_without_being_asked_for() {
+    World::standard(&LinkConfig::default()).exchange("[fe80::ff:fe00:b]:4000", 50_000, 50_000, 20_000_000);
+}
+
+#[test]
+fn what_is_off_the_link_goes_through_the_gateway() {
+    // Each is the other's gateway, and their networks differ: no query is for the peer itself.
+    let host = |mac, n: u8, gateways: [&str; 2]| {
+        let mut host = config(mac, n);
+        host.addresses = [
+            format!("10.{n}.0.1/24"),
+            format!("192.0.2.{n}/24"),
+            format!("2001:db8:{n}::1/64"),
+            format!("fe80::{n}/64"),
+        ]
+        .iter()
+        .map(|a| a.parse().unwrap())
+        .collect();
+        host.gateways = gateways.iter().map(|g| g.parse().unwrap()).collect();
+        host
+    };
+    for remote in ["10.2.0.1:4000", "[2001:db8:2::1]:4000"] {
+        let a = host(MAC_A, 1, ["192.0.2.2", "fe80::2"]);
+        let b = host(MAC_B, 2, ["192.0.2.1", "fe80::1"]);
+        World::new(&LinkConfig::default(), a, b).exchange(remote, 100_000, 100_000, 20_000_000);
+    }
+}
+
+fn bad_plan(delay_us: u32) -> LinkPlan {
+    LinkPlan {
+        drop_ppm: 10_000,
+        duplicate_ppm: 10_000,
+        reorder_ppm: 20_000,
+        reorder_us: 300,
+        corrupt_ppm: 5_000,
+        delay_us,
+        drop_exactly: Vec::new(),
+    }
+}
+
+#[test]
+fn a_wire_that_loses_reorders_duplicates_and_corrupts_delivers_all() {
+    for seed in 0..6 {
+        for (remote, mtu) in [(V4, 1500), (V6, 1500), (V4, 9000)] {
+            let (a_to_b, b_to_a) = (bad_plan(50), bad_plan(50));
+            let link = LinkConfig { mtu, seed, a_to_b, b_to_a, ..LinkConfig::default() };
+            World::standard(&link).exchange(remote, 500_000, 300_000, 300_000_000);
+        }
+    }
+}
+
+#[test]
+fn a_pool_that_runs_dry_loses_nothing() {
+    let link = LinkConfig { mbufs: 48, ..LinkConfig::default() };
+    let mut world = World::standard(&link);
+    world.exchange(V4, 400_000, 400_000, 200_000_000);
+    assert!(world.a.port.mempool().exhausted() > 0, "the pool was large enough after all");
+}
+
+#[test]
+fn buffers_come_back_to_their_pools() {
+    let mut world = World::standard(&LinkConfig::default());
+    world.exchange(V4, 400_000, 400_000, 20_000_000);
+    world.run(1_000_000, |_| false);
+    for host in [&world.a, &world.b] {
+        assert_eq!(host.port.mempool().available(), host.port.mempool().capacity());
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 12, ..ProptestConfig::default() })]
+
+    #[test]
+    fn any_seed_and_any_sizes(seed: u64, a_sends in 0u64..200_000, b_sends in 0u64..200_000, delay in 0u32..2000) {
+        let (a_to_b, b_to_a) = (bad_plan(delay), bad_plan(delay));
+        let link = LinkConfig { seed, a_to_b, b_to_a, ..LinkConfig::default() };
+        World::standard(&link).exchange(V4, a_sends, b_sends, 600_000_000);
+    }
+}
