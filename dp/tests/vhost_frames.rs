@@ -31,6 +31,8 @@ fn frames_of_all_lengths_come_back_intact() {
 
     let _peer = Peer::start("second_process_echoes", &socket);
     support::wait_for_link(&mut *port, LinkState::Up);
+    support::round_trip(&mut *port, u32::MAX);
+    let before = port.counters();
     let lengths: Vec<usize> =
         (64..=9014).step_by(97).chain([64, 65, 128, 1514, 2048, 2049, 4096, 9000, 9014]).collect();
     let mut back: Vec<Mbuf> = Vec::new();
@@ -39,16 +41,25 @@ fn frames_of_all_lengths_come_back_intact() {
         frames.push(support::build(&pool, &sent, octets.div_ceil(2000).max(1 + number % 3)));
         support::until("a frame goes", || port.tx_burst(0, &mut frames) > 0);
         let mut received = Burst::new();
-        support::until("a frame comes", || port.rx_burst(0, &mut received) > 0);
+        support::until(&format!("frame {number} of {octets} octets comes"), || {
+            port.rx_burst(0, &mut received) > 0
+        });
         back.extend(received);
         let frame = back.pop().unwrap();
         assert!(support::flat(&frame) == sent, "frame {number} of {octets} octets");
         assert_eq!(frame.segment_count(), octets.div_ceil(2048));
     }
     let counters = port.counters();
-    assert_eq!((counters.tx_frames, counters.rx_frames), (lengths.len() as u64, lengths.len() as u64));
-    assert_eq!(counters.tx_octets, lengths.iter().sum::<usize>() as u64);
-    assert_eq!((counters.rx_octets, counters.tx_dropped), (counters.tx_octets, 0));
+    let (frames_sent, octets_sent) = (lengths.len() as u64, lengths.iter().sum::<usize>() as u64);
+    assert_eq!(
+        (counters.tx_frames - before.tx_frames, counters.rx_frames - before.rx_frames),
+        (frames_sent, frames_sent)
+    );
+    assert_eq!(
+        (counters.tx_octets - before.tx_octets, counters.rx_octets - before.rx_octets),
+        (octets_sent, octets_sent)
+    );
+    assert_eq!(counters.tx_dropped, 0);
 
     // Heap frames are copied on the way out.
     let heap = dp::Mempool::heap("foreign", 4, 2048);

@@ -15,28 +15,28 @@ use dp::{Burst, LinkState, Mbuf, Mempool, Port};
 const SOCKET: &str = "DP_TEST_SOCKET";
 
 /// EAL as it runs anywhere.
-pub fn eal() -> Eal {
+pub(crate) fn eal() -> Eal {
     Eal::start(&EalConfig::ordinary(256)).expect("EAL starts without privileges")
 }
 
 /// The only port of a virtual device.
-pub fn open(vdev: &str, config: &DeviceConfig) -> Box<dyn Port> {
+pub(crate) fn open(vdev: &str, config: &DeviceConfig) -> Box<dyn Port> {
     let mut ports = dpdk::open(eal(), &PortSpec::Vdev(vdev.to_owned()), config).unwrap();
     assert_eq!(ports.len(), 1);
     ports.remove(0)
 }
 
 /// A directory that goes when the test ends.
-pub struct Scratch(PathBuf);
+pub(crate) struct Scratch(PathBuf);
 
 impl Scratch {
-    pub fn new(name: &str) -> Self {
+    pub(crate) fn new(name: &str) -> Self {
         let path = std::env::temp_dir().join(format!("dp-{name}-{}", std::process::id()));
         std::fs::create_dir_all(&path).unwrap();
         Self(path)
     }
 
-    pub fn socket(&self) -> String {
+    pub(crate) fn socket(&self) -> String {
         self.0.join("wire.sock").display().to_string()
     }
 }
@@ -48,11 +48,11 @@ impl Drop for Scratch {
 }
 
 /// The second process; killed when dropped.
-pub struct Peer(Child);
+pub(crate) struct Peer(Child);
 
 impl Peer {
     /// Runs the ignored test `name` of this program in a process of its own.
-    pub fn start(name: &str, socket: &str) -> Self {
+    pub(crate) fn start(name: &str, socket: &str) -> Self {
         let child = Command::new(std::env::current_exe().unwrap())
             .args(["--ignored", "--exact", name, "--nocapture"])
             .env(SOCKET, socket)
@@ -64,7 +64,7 @@ impl Peer {
     }
 
     /// SIGKILL: no clean-up runs.
-    pub fn kill(mut self) {
+    pub(crate) fn kill(mut self) {
         self.0.kill().unwrap();
         self.0.wait().unwrap();
     }
@@ -78,37 +78,64 @@ impl Drop for Peer {
 }
 
 /// In the second process: the socket's path. `None` when somebody runs the ignored tests by hand.
-pub fn socket_of_first_process() -> Option<String> {
+pub(crate) fn socket_of_first_process() -> Option<String> {
     std::env::var(SOCKET).ok()
 }
 
 /// Calls `step` until it says yes.
 ///
 /// # Panics
-/// After 30 seconds.
-pub fn until(what: &str, mut step: impl FnMut() -> bool) {
+/// After 10 seconds.
+pub(crate) fn until(what: &str, mut step: impl FnMut() -> bool) {
     let start = Instant::now();
     while !step() {
-        assert!(start.elapsed() < Duration::from_secs(30), "waited too long: {what}");
+        assert!(start.elapsed() < Duration::from_secs(10), "waited too long: {what}");
         std::thread::sleep(Duration::from_micros(50));
     }
 }
 
-pub fn wait_for_link(port: &mut dyn Port, state: LinkState) {
+pub(crate) fn wait_for_link(port: &mut dyn Port, state: LinkState) {
     until(&format!("link {state:?}"), || port.link_state() == state);
 }
 
+/// One frame goes to a peer that echoes, and comes back. It is sent again when it was lost: a virtio-user device
+/// takes the link down once more while it is configured, and a killed peer leaves frames in its ring.
+pub(crate) fn round_trip(port: &mut dyn Port, number: u32) {
+    let sent = pattern(number, 600);
+    let mut frames = Burst::new();
+    let mut received = Burst::new();
+    let mut again_at = Instant::now();
+    until("a frame comes back", || {
+        if frames.is_empty() && Instant::now() >= again_at {
+            frames.push(build(port.mempool(), &sent, 1));
+            again_at = Instant::now() + Duration::from_millis(20);
+        }
+        port.tx_burst(0, &mut frames);
+        received.clear();
+        port.rx_burst(0, &mut received);
+        received.iter().any(|frame| flat(frame) == sent)
+    });
+    // What was sent again may come twice.
+    let mut quiet_since = Instant::now();
+    while quiet_since.elapsed() < Duration::from_millis(100) {
+        received.clear();
+        if port.rx_burst(0, &mut received) > 0 {
+            quiet_since = Instant::now();
+        }
+    }
+}
+
 /// The octets of test frame `number`: an Ethernet header of a type for experiments, and a pattern.
-pub fn pattern(number: u32, octets: usize) -> Vec<u8> {
+pub(crate) fn pattern(number: u32, octets: usize) -> Vec<u8> {
     let mut frame = vec![0xff; 6];
     frame.extend([2, 0, 0, 0, 0, 1, 0x88, 0xb5]);
     frame.extend(number.to_be_bytes());
-    frame.extend((frame.len()..octets).map(|at| (at as u32).wrapping_mul(31).wrapping_add(number * 7) as u8));
+    frame.extend((frame.len()..octets).map(|at| (at as u32).wrapping_mul(31).wrapping_add(number) as u8));
     frame
 }
 
 /// A frame of `octets` spread over `segments` buffers.
-pub fn build(pool: &Mempool, octets: &[u8], segments: usize) -> Mbuf {
+pub(crate) fn build(pool: &Mempool, octets: &[u8], segments: usize) -> Mbuf {
     let mut pieces = octets.chunks(octets.len().div_ceil(segments));
     let mut piece = || {
         pieces.next().map(|piece| {
@@ -124,12 +151,12 @@ pub fn build(pool: &Mempool, octets: &[u8], segments: usize) -> Mbuf {
     frame
 }
 
-pub fn flat(mbuf: &Mbuf) -> Vec<u8> {
+pub(crate) fn flat(mbuf: &Mbuf) -> Vec<u8> {
     mbuf.segments().flatten().copied().collect()
 }
 
 /// Sends everything back until the first process is gone; every other frame as a second view of what came.
-pub fn echo(port: &mut dyn Port) {
+pub(crate) fn echo(port: &mut dyn Port) {
     let first = std::os::unix::process::parent_id();
     let end = Instant::now() + Duration::from_secs(120);
     let mut frames = Burst::new();
