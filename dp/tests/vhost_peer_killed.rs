@@ -10,21 +10,6 @@ fn config() -> DeviceConfig {
     DeviceConfig { mbufs: Some(4095), ..DeviceConfig::default() }
 }
 
-/// One frame goes to the peer and comes back.
-fn round_trip(port: &mut dyn Port, number: u32) {
-    let sent = support::pattern(number, 600);
-    let mut frames = Burst::new();
-    let mut received = Burst::new();
-    support::until("a frame comes back", || {
-        if frames.is_empty() {
-            frames.push(support::build(port.mempool(), &sent, 1));
-        }
-        port.tx_burst(0, &mut frames);
-        port.rx_burst(0, &mut received);
-        received.iter().any(|frame| support::flat(frame) == sent)
-    });
-}
-
 /// Sends until a frame is dropped because nobody is there; what a ring took before is not counted.
 fn send_into_the_void(port: &mut dyn Port) {
     let before = port.counters().tx_link_down;
@@ -41,18 +26,18 @@ fn send_into_the_void(port: &mut dyn Port) {
     });
 }
 
-fn survive(port: &mut dyn Port, peer: &str, socket: &str) {
-    let mut running = Peer::start(peer, socket);
+/// `running` is killed, and its like again and again.
+fn survive(port: &mut dyn Port, mut running: Peer, peer: &str, socket: &str) {
     for number in 0..3 {
         support::wait_for_link(port, LinkState::Up);
-        round_trip(port, number);
+        support::round_trip(port, number);
         running.kill();
         send_into_the_void(port);
         assert_eq!(port.link_state(), LinkState::Down);
         running = Peer::start(peer, socket);
     }
     support::wait_for_link(port, LinkState::Up);
-    round_trip(port, 99);
+    support::round_trip(port, 99);
     assert!(port.counters().link_changes >= 6);
 }
 
@@ -61,7 +46,8 @@ fn a_vhost_server_survives_its_virtio_user() {
     let scratch = Scratch::new("vhost-killed");
     let socket = scratch.socket();
     let mut port = support::open(&format!("net_vhost0,iface={socket}"), &config());
-    survive(&mut *port, "second_process_is_a_virtio_user", &socket);
+    let peer = "second_process_is_a_virtio_user";
+    survive(&mut *port, Peer::start(peer, &socket), peer, &socket);
 }
 
 #[test]
@@ -69,4 +55,22 @@ fn a_vhost_server_survives_its_virtio_user() {
 fn second_process_is_a_virtio_user() {
     let Some(socket) = support::socket_of_first_process() else { return };
     support::echo(&mut *support::open(&format!("net_virtio_user0,path={socket}"), &config()));
+}
+
+#[test]
+fn a_virtio_user_server_survives_its_vhost() {
+    let scratch = Scratch::new("virtio-killed");
+    let socket = scratch.socket();
+    // A virtio-user server does not open until its first peer is there.
+    let peer = "second_process_is_a_vhost";
+    let running = Peer::start(peer, &socket);
+    let mut port = support::open(&format!("net_virtio_user0,path={socket},server=1"), &config());
+    survive(&mut *port, running, peer, &socket);
+}
+
+#[test]
+#[ignore = "the second process of the test above"]
+fn second_process_is_a_vhost() {
+    let Some(socket) = support::socket_of_first_process() else { return };
+    support::echo(&mut *support::open(&format!("net_vhost0,iface={socket},client=1"), &config()));
 }

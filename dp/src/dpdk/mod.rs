@@ -22,7 +22,10 @@ pub enum PortSpec {
     Pci(String),
     /// A virtual device as DPDK's `--vdev` has it: `net_vhost0,iface=/tmp/wire.sock`.
     ///
-    /// The file of a listening unix socket that nobody listens on any more is removed first.
+    /// The file of a listening unix socket that nobody listens on any more is removed first. Of the two sides of a
+    /// vhost wire the one that listens outlives the other and takes the next one: `net_vhost`, or
+    /// `net_virtio_user` with `server=1` (which does not open before its first peer, a `net_vhost` with `client=1`).
+    /// The other stays down when its peer goes, and has to be opened again.
     Vdev(String),
 }
 
