@@ -57,6 +57,11 @@ impl Rng {
         z ^ (z >> 31)
     }
 
+    /// True once in `n` draws.
+    fn one_in(&mut self, n: u64) -> bool {
+        self.next().is_multiple_of(n)
+    }
+
     fn pick<T: Copy>(&mut self, of: &[T]) -> T {
         of[(self.next() % of.len() as u64) as usize]
     }
@@ -189,7 +194,7 @@ fn segment(rng: &mut Rng, stags: &[u32]) -> Vec<u8> {
     let control = rng.pick(&[0x40, 0x40, 0x40, 0x40, 0x40, 0x70, 0x00, 0x80, 0xC0])
         | rng.pick(&[0, 0, 0, 1, 1, 1, 1, 2, 3, 3, 3, 4, 4, 5, 6, 6, 7, 8, 9, 10, 11, 12, 15]);
     let opcode = control & 0x0F;
-    let tagged = if rng.next() % 16 == 0 { rng.next() % 2 == 0 } else { matches!(opcode, 0 | 2) };
+    let tagged = if rng.one_in(16) { rng.one_in(2) } else { matches!(opcode, 0 | 2) };
     let first = rng.pick(&[0x41, 0x41, 0x41, 0x41, 0x41, 0x7D, 0x01, 0x40, 0x42, 0x43]);
     let mut octets = vec![first | if tagged { 0x80 } else { 0 }, control];
     if tagged {
@@ -208,7 +213,7 @@ fn segment(rng: &mut Rng, stags: &[u32]) -> Vec<u8> {
         // No 2: queue 1 has two buffers, and this model delivers the second before the first.
         octets.extend(rng.pick(&[1_u32, 1, 1, 1, 1, 0, 3, 4]).to_be_bytes());
         octets.extend(rng.pick(&[0_u32, 0, 0, 0, 0, 0, 1, 27, 63, 65, u32::MAX]).to_be_bytes());
-        if opcode == 1 && rng.next() % 8 != 0 {
+        if opcode == 1 && !rng.one_in(8) {
             let size = rng.pick(&[0, 1, 8, 16, 255, 256, 257, u32::MAX]);
             let (sink_stag, sink_to) = (Stag(7), rng.next());
             let request = ReadRequest { sink_stag, sink_to, size, source_stag: Stag(stag), source_to: to };
@@ -217,7 +222,7 @@ fn segment(rng: &mut Rng, stags: &[u32]) -> Vec<u8> {
             octets.resize(18 + rng.pick(&[0, 1, 5, 20, 28, 29, 52, 63, 64, 65]), 0x66);
         }
     }
-    if rng.next() % 50 == 0 {
+    if rng.one_in(50) {
         octets.truncate((rng.next() % 19) as usize);
     }
     octets

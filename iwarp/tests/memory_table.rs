@@ -1,0 +1,344 @@
+//! Registered memory: who may do what, exactly where, and under which names.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use dp::Region;
+use iwarp::memory::{
+    Access, AccessError, Accessor, Base, Fault, MemoryTable, PdId, RegisterError, RegisterOptions,
+    Registration, Stag, StreamId,
+};
+use proptest::prelude::*;
+
+const ME: Accessor = Accessor { pd: PdId(1), stream: StreamId(1) };
+const WRITE: Access = Access::LOCAL_WRITE.union(Access::REMOTE_WRITE);
+
+fn table(max_mr: usize) -> MemoryTable {
+    MemoryTable::new(max_mr, [0x42; 32])
+}
+
+fn options(access: Access) -> RegisterOptions {
+    RegisterOptions { pd: ME.pd, access, ..Default::default() }
+}
+
+fn register(table: &MemoryTable, octets: usize, options: RegisterOptions) -> Registration {
+    table.register(Arc::new(Region::new(octets).unwrap()), &options).unwrap()
+}
+
+/// Registrations that share one region, as most tests need no memory of their own.
+fn register_shared(table: &MemoryTable, region: &Arc<Region>) -> Registration {
+    table.register(Arc::clone(region), &options(WRITE)).unwrap()
+}
+
+/// 10^5 registrations that come and go: no STag is 0, every bit of the index is fair, consecutive ones say nothing
+/// of each other, and an index comes back late or never.
+// Proves SEC-060, SEC-092.
+#[test]
+fn a_hundred_thousand_stags_are_unpredictable_sparse_and_not_reused() {
+    const COUNT: usize = 100_000;
+    let table = table(1000);
+    let region = Arc::new(Region::new(64).unwrap());
+    let mut alive = std::collections::VecDeque::new();
+    let (mut ones, mut equal_neighbours) = ([0_u32; 24], [0_u32; 24]);
+    let (mut last_index, mut last_seen) = (0, HashMap::new());
+    for n in 0..COUNT {
+        let registration = register_shared(&table, &region);
+        let index = registration.stag().index();
+        assert!(index != 0 && registration.stag().key() == 0);
+        assert_eq!(last_seen.insert(index, n), None, "an index came back within 10^5 registrations");
+        for bit in 0..24 {
+            ones[bit] += index >> bit & 1;
+            equal_neighbours[bit] += !(index ^ last_index) >> bit & 1;
+        }
+        last_index = index;
+        alive.push_back(registration);
+        if alive.len() == 1000 {
+            alive.pop_front();
+        }
+    }
+    // Half of them each, within five standard deviations: sqrt(10^5) / 2 = 158.
+    for count in ones.iter().chain(&equal_neighbours) {
+        assert!(count.abs_diff(COUNT as u32 / 2) < 790, "{ones:?}, {equal_neighbours:?}");
+    }
+    assert_eq!(table.usage().registered, alive.len());
+}
+
+/// The same seed gives the same STags, another seed has nothing in common with them.
+// Proves SEC-093.
+#[test]
+fn stags_follow_from_the_seed_alone() {
+    let region = Arc::new(Region::new(64).unwrap());
+    let names = |seed: u8| {
+        let table = MemoryTable::new(200, [seed; 32]);
+        let all: Vec<_> = (0..200).map(|_| register_shared(&table, &region)).collect();
+        all.iter().map(|r| r.stag().index()).collect::<Vec<_>>()
+    };
+    assert_eq!(names(1), names(1));
+    let (one, two) = (names(1), names(2));
+    assert!(one.iter().all(|index| !two.contains(index)));
+}
+
+/// The limit has a name and a count; a registration that ends makes room.
+// Proves SEC-048, SEC-121.
+#[test]
+fn the_limit_holds_and_is_reported() {
+    let table = table(3);
+    let region = Arc::new(Region::new(64).unwrap());
+    let mut all: Vec<_> = (0..3).map(|_| register_shared(&table, &region)).collect();
+    let refused = table.register(Arc::clone(&region), &options(WRITE));
+    assert_eq!(refused.err(), Some(RegisterError::Limit { max_mr: 3 }));
+    assert_eq!(RegisterError::Limit { max_mr: 3 }.to_string(), "limit reached: max_mr = 3");
+    let usage = table.usage();
+    assert_eq!((usage.registered, usage.limit, usage.refused), (3, 3, 1));
+    all.pop();
+    assert!(table.register(region, &options(WRITE)).is_ok());
+}
+
+/// The consumer's eight bits are part of the name: any other value names nothing.
+#[test]
+fn the_key_is_part_of_the_name() {
+    let table = table(4);
+    let registration = register(&table, 16, RegisterOptions { key: 0x5A, ..options(WRITE) });
+    let (stag, base) = (registration.stag(), registration.base_to());
+    assert_eq!(stag.key(), 0x5A);
+    let engine = table.join();
+    let turn = engine.enter();
+    for key in 0..=255 {
+        let result = turn.check_write(Stag::new(stag.index(), key), base, 1, ME).map(|_| ());
+        assert_eq!(result, if key == 0x5A { Ok(()) } else { Err(Fault::InvalidStag) });
+    }
+}
+
+/// Rights, association and their order, for every combination of rights.
+// Proves DDP-182, DDP-211 to DDP-213, DDP-230, SEC-022, SEC-041, SEC-084, SEC-111.
+#[test]
+fn the_rights_matrix() {
+    let table = table(64);
+    let engine = table.join();
+    for bits in 0..32 {
+        let access = Access::from_bits_retain(bits);
+        let writes = access.intersects(Access::REMOTE_WRITE | Access::REMOTE_ATOMIC);
+        let made = table.register(Arc::new(Region::new(16).unwrap()), &options(access));
+        if writes && !access.contains(Access::LOCAL_WRITE) {
+            assert_eq!(made.err(), Some(RegisterError::RemoteWithoutLocalWrite));
+            continue;
+        }
+        let registration = made.unwrap();
+        let (stag, to) = (registration.stag(), registration.base_to());
+        let turn = engine.enter();
+        let remote = |right: Access| match () {
+            () if !access.intersects(Access::REMOTE) => Err(Fault::InvalidStag),
+            () if access.contains(right) => Ok(()),
+            () => Err(Fault::AccessRights),
+        };
+        assert_eq!(turn.check_write(stag, to, 1, ME).map(|_| ()), remote(Access::REMOTE_WRITE));
+        assert_eq!(turn.check_read(stag, to, 1, ME).map(|_| ()), remote(Access::REMOTE_READ));
+        let local = if access.contains(Access::LOCAL_WRITE) { Ok(()) } else { Err(Fault::AccessRights) };
+        assert_eq!(turn.check_sink(stag, to, 1, ME.pd).map(|_| ()), local);
+        assert_eq!(table.check_local(ME.pd, stag.0, to, 1, Access::LOCAL_WRITE), local);
+        assert!(turn.check_source(stag, to, 1, ME.pd).is_ok());
+        // Association is told before rights and range.
+        let foreign = Accessor { pd: PdId(2), stream: StreamId(1) };
+        let expected =
+            if access.intersects(Access::REMOTE) { Fault::NotAssociated } else { Fault::InvalidStag };
+        assert_eq!(turn.check_write(stag, 0, u64::MAX, foreign).map(|_| ()), Err(expected));
+        assert_eq!(turn.check_source(stag, to, 1, PdId(2)).map(|_| ()), Err(Fault::NotAssociated));
+    }
+}
+
+/// A single stream's STag is that stream's in whatever domain it says it is; a domain's is every stream's in it.
+// Proves DDP-226, DDP-227, SEC-085, SEC-086.
+#[test]
+fn both_kinds_of_association() {
+    let table = table(4);
+    let single = register(&table, 16, RegisterOptions { stream: Some(StreamId(7)), ..options(WRITE) });
+    let domain = register(&table, 16, options(WRITE));
+    let engine = table.join();
+    let turn = engine.enter();
+    for (pd, stream, single_ok, domain_ok) in
+        [(1, 7, true, true), (1, 8, false, true), (2, 7, true, false), (2, 8, false, false)]
+    {
+        let by = Accessor { pd: PdId(pd), stream: StreamId(stream) };
+        for (registration, ok) in [(&single, single_ok), (&domain, domain_ok)] {
+            let result = turn.check_write(registration.stag(), registration.base_to(), 1, by).map(|_| ());
+            assert_eq!(result, if ok { Ok(()) } else { Err(Fault::NotAssociated) });
+        }
+    }
+}
+
+/// The three ways to count tagged offsets, and a range that ends at 2^64, whose last octet cannot be reached.
+// Proves DDP-005, DDP-185.
+#[test]
+fn tagged_offsets_start_where_asked() {
+    let table = table(8);
+    let region = Arc::new(Region::new(256).unwrap());
+    let base = |base| table.register(Arc::clone(&region), &RegisterOptions { base, ..options(WRITE) });
+    let address = region.as_ptr().as_ptr().addr() as u64;
+    assert_eq!(base(Base::VirtualAddress).unwrap().base_to(), address);
+    assert_eq!(base(Base::Zero).unwrap().base_to(), 0);
+    assert_eq!(base(Base::Iova(77)).unwrap().base_to(), 77);
+    assert_eq!(base(Base::Iova(u64::MAX - 254)).err(), Some(RegisterError::BaseWraps));
+    let top = base(Base::Iova(u64::MAX - 255)).unwrap();
+    let engine = table.join();
+    let turn = engine.enter();
+    let check = |to, len| turn.check_write(top.stag(), to, len, ME).map(|_| ());
+    assert_eq!(check(u64::MAX - 255, 255), Ok(()));
+    assert_eq!(check(u64::MAX - 255, 256), Err(Fault::Wrap));
+    assert_eq!(check(u64::MAX - 256, 1), Err(Fault::Bounds));
+    assert_eq!(check(0, 1), Err(Fault::Bounds));
+}
+
+/// Invalidated by its owner, by the peer, and given back: unusable at once, the index kept until the end.
+// Proves DDP-219, DDP-231, RDMAP-250, SEC-098, SEC-155, SEC-156.
+#[test]
+fn invalidation_by_owner_and_peer() {
+    let table = table(8);
+    let single = RegisterOptions { stream: Some(ME.stream), ..options(WRITE) };
+    let mut mine = register(&table, 16, single);
+    let shared = register(&table, 16, options(WRITE));
+    let local = register(&table, 16, RegisterOptions { access: Access::LOCAL_WRITE, ..single });
+    let others = register(&table, 16, RegisterOptions { stream: Some(StreamId(2)), ..options(WRITE) });
+    let engine = table.join();
+    let (stag, to) = (mine.stag(), mine.base_to());
+    {
+        let turn = engine.enter();
+        let target = turn.check_write(stag, to, 4, ME).unwrap();
+        assert_eq!(turn.invalidate_remote(Stag(stag.0 ^ 1), ME), Err(Fault::InvalidStag));
+        assert_eq!(turn.invalidate_remote(shared.stag(), ME), Err(Fault::NotInvalidatable));
+        assert_eq!(turn.invalidate_remote(others.stag(), ME), Err(Fault::NotInvalidatable));
+        assert_eq!(turn.invalidate_remote(local.stag(), ME), Err(Fault::InvalidStag));
+        assert_eq!(target.place(0, b"abcd"), Ok(()));
+        assert_eq!(turn.invalidate_remote(stag, ME), Ok(()));
+        // What was admitted before is refused now.
+        assert_eq!(target.place(0, b"efgh"), Err(Fault::InvalidStag));
+        assert_eq!(turn.check_write(stag, to, 4, ME).map(|_| ()), Err(Fault::InvalidStag));
+        assert_eq!(turn.invalidate_remote(stag, ME), Err(Fault::InvalidStag));
+    }
+    assert!(!mine.is_valid() && shared.is_valid());
+    let mut octets = [0; 5];
+    mine.memory().read_at(0, &mut octets).unwrap();
+    assert_eq!(&octets, b"abcd\0");
+
+    let renewed = mine.revalidate(9, WRITE | Access::REMOTE_READ).unwrap();
+    assert_eq!((renewed.index(), renewed.key()), (stag.index(), 9));
+    let turn = engine.enter();
+    assert_eq!(turn.check_write(stag, to, 4, ME).map(|_| ()), Err(Fault::InvalidStag));
+    let source = turn.check_read(renewed, to, 4, ME).unwrap();
+    // The owner may revoke while its own thread is inside a turn.
+    mine.invalidate();
+    assert_eq!(source.fetch(0, &mut octets[..4]), Err(Fault::InvalidStag));
+    assert_eq!(mine.revalidate(9, Access::REMOTE_WRITE), Err(RegisterError::RemoteWithoutLocalWrite));
+    let target = turn.check_write(others.stag(), others.base_to(), 4, Accessor { stream: StreamId(2), ..ME });
+    drop(others);
+    assert_eq!(target.unwrap().place(0, b"x"), Err(Fault::InvalidStag));
+}
+
+/// Memory of the caller that was registered for reading is never written, not even by its owner through us.
+#[test]
+fn read_only_memory_stays_as_it_is() {
+    static CONSTANT: [u8; 32] = [7; 32];
+    let table = table(4);
+    let ptr = CONSTANT.as_ptr().cast_mut();
+    // SAFETY: a static is there for ever, and `REMOTE_READ` allows no writing.
+    let mut registration = unsafe { table.register_user(ptr, 32, &options(Access::REMOTE_READ)) }.unwrap();
+    assert_eq!(registration.memory().write_at(0, b"x"), Err(AccessError::ReadOnly));
+    assert_eq!(registration.memory().store_u8_release(0, 1), Err(AccessError::ReadOnly));
+    assert_eq!(registration.revalidate(1, WRITE), Err(RegisterError::ReadOnly));
+    let engine = table.join();
+    let turn = engine.enter();
+    assert_eq!(
+        turn.check_sink(registration.stag(), ptr.addr() as u64, 1, ME.pd).map(|_| ()),
+        Err(Fault::AccessRights)
+    );
+    let mut out = [0; 32];
+    let source = turn.check_read(registration.stag(), ptr.addr() as u64, 32, ME).unwrap();
+    assert_eq!(source.fetch(0, &mut out), Ok(()));
+    assert_eq!(out, CONSTANT);
+    assert_eq!(
+        table.fetch_local(ME.pd, registration.stag().0, ptr.addr() as u64 + 31, &mut out[..1]),
+        Ok(())
+    );
+    assert_eq!(
+        table.fetch_local(ME.pd, registration.stag().0, ptr.addr() as u64 + 31, &mut out[..2]),
+        Err(Fault::Bounds)
+    );
+    // SAFETY: no octet is registered.
+    let empty = unsafe { table.register_user(ptr, 0, &options(Access::empty())) };
+    assert_eq!(empty.err(), Some(RegisterError::Empty));
+}
+
+/// The owner's own accesses stay inside the memory too.
+#[test]
+fn the_owner_reads_and_writes_inside_the_memory() {
+    let table = table(4);
+    let registration = register(&table, 24, options(WRITE));
+    let memory = registration.memory();
+    memory.write_at(20, b"tail").unwrap();
+    assert_eq!(memory.load_u8_acquire(23), Ok(b'l'));
+    assert_eq!(memory.store_u8_release(23, b'L'), Ok(()));
+    assert_eq!(memory.load_u64_acquire(16).map(u64::to_ne_bytes), Ok(*b"\0\0\0\0taiL"));
+    let outside = |offset, len| Err(AccessError::OutOfRange { offset, len, octets: 24 });
+    assert_eq!(memory.write_at(21, b"tail"), outside(21, 4));
+    assert_eq!(memory.read_at(25, &mut []), outside(25, 0));
+    assert_eq!(memory.load_u8_acquire(24), outside(24, 1).map(|()| 0));
+    assert_eq!(memory.load_u64_acquire(usize::MAX), outside(usize::MAX, 8).map(|()| 0));
+    assert_eq!(memory.load_u64_acquire(12), Err(AccessError::Misaligned { offset: 12 }));
+    assert_eq!(memory.read_at(24, &mut []), Ok(()));
+}
+
+/// A turn does not nest, and a second participant is not hindered by the first.
+#[test]
+#[should_panic(expected = "a turn of this engine is open already")]
+fn turns_do_not_nest() {
+    let table = table(1);
+    let (one, two) = (table.join(), table.join());
+    let _first = one.enter();
+    let _other = two.enter();
+    let _second = one.enter();
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(400))]
+
+    /// Any sequence of placements, in range or not: octets inside are what was placed last, and no octet in
+    /// front of the range or behind it ever changes.
+    // Proves DDP-217, DDP-228, SEC-094 to SEC-097, SEC-110.
+    #[test]
+    fn nothing_outside_the_range_changes(
+        start in 0_usize..100, len in 1_usize..300,
+        writes in prop::collection::vec((-20_i64..330, prop::collection::vec(any::<u8>(), 1..120), any::<bool>()), 1..20),
+    ) {
+        const CANARY: u8 = 0xC5;
+        let mut memory = vec![CANARY; 512];
+        let mut model = memory.clone();
+        let table = table(1);
+        let ptr = memory.as_mut_ptr().wrapping_add(start);
+        // SAFETY: `start + len` is below 512, and the vector is not touched until the registration is gone.
+        let registration = unsafe { table.register_user(ptr, len, &options(WRITE | Access::REMOTE_READ)) }.unwrap();
+        let base = registration.base_to();
+        let engine = table.join();
+        for (offset, octets, whole) in &writes {
+            let turn = engine.enter();
+            let to = base.wrapping_add_signed(*offset);
+            let inside = *offset >= 0 && *offset as usize + octets.len() <= len;
+            match turn.check_write(registration.stag(), to, octets.len() as u64, ME) {
+                Ok(target) => {
+                    prop_assert!(inside);
+                    prop_assert_eq!(target.len(), octets.len());
+                    prop_assert_eq!(target.place(1, octets), Err(Fault::Bounds));
+                    let cut = if *whole { 0 } else { octets.len() / 2 };
+                    target.place(0, &octets[..cut]).unwrap();
+                    target.place(cut, &octets[cut..]).unwrap();
+                    model[start + *offset as usize..][..octets.len()].copy_from_slice(octets);
+                    let source = turn.check_read(registration.stag(), to, octets.len() as u64, ME).unwrap();
+                    let mut out = vec![0; octets.len()];
+                    source.fetch(0, &mut out).unwrap();
+                    prop_assert_eq!(&out, octets);
+                }
+                Err(fault) => prop_assert!(!inside && fault == Fault::Bounds),
+            }
+        }
+        registration.deregister();
+        prop_assert_eq!(memory, model);
+    }
+}
