@@ -1,6 +1,7 @@
 //! One connection from SYN to the last FIN: MPA startup, the stream, teardown.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use dp::Mbuf;
@@ -57,6 +58,8 @@ struct Streaming {
     announce: Option<Negotiated>,
     /// FIN follows when everything is sent.
     draining: bool,
+    /// It has failed: what comes is acknowledged and dropped, only a Terminate is still sent.
+    failed: bool,
 }
 
 impl Connection {
@@ -163,12 +166,10 @@ impl Connection {
     pub(super) fn on_peer_closed(&mut self, io: &mut Io) {
         match &mut self.phase {
             Phase::Streaming(streaming) => {
-                if streaming.stream.may_end_here() {
-                    streaming.draining = true;
-                    if let Some(qp) = &self.qp {
-                        qp.set_state(QpState::Closing);
-                    }
-                    self.activate(io);
+                if streaming.failed {
+                    // The Terminate is still on its way out; FIN follows it.
+                } else if streaming.stream.may_end_here() && streaming.stream.may_send() {
+                    self.drain(io);
                 } else {
                     self.error.get_or_insert(ConnectionError::PeerClosed);
                     self.fail(io, Failure::Lost(MpaError::Closed));
@@ -200,11 +201,13 @@ impl Connection {
                 self.error.get_or_insert(ConnectionError::CloseTimeout);
                 io.tcp.abort(io.now, self.conn);
             }
-            Phase::Streaming(streaming) if streaming.announce.is_none() => {
-                self.error.get_or_insert(ConnectionError::CloseTimeout);
-                self.fail(io, Failure::Lost(MpaError::Closed));
-            }
-            _ => self.fail_startup(io, ConnectionError::StartupTimeout),
+            Phase::Streaming(streaming) if streaming.failed => self.abort(io),
+            // The RTR did not come.
+            Phase::Streaming(_)
+            | Phase::Opening { .. }
+            | Phase::AwaitReply { .. }
+            | Phase::AwaitRequest { .. }
+            | Phase::Deciding { .. } => self.fail_startup(io, ConnectionError::StartupTimeout),
         }
     }
 
@@ -291,14 +294,23 @@ impl Connection {
         let (negotiated, reply) = match responder.accept(accept, deadline) {
             Ok(answer) => answer,
             Err(_) => {
-                return self.fail_startup(io, ConnectionError::Startup("private data too long for this peer"));
+                return self
+                    .fail_startup(io, ConnectionError::Startup("private data too long for this peer"));
             }
         };
         if !io.tcp.send(self.conn, &reply).is_ok_and(|sent| sent == reply.len()) {
             return self.fail_startup(io, ConnectionError::NoResources);
         }
-        self.deadline = matches!(negotiated.rtr, Rtr::Expect(_)).then_some(deadline);
-        self.stream(io, turn, negotiated, inbox, false);
+        if matches!(negotiated.rtr, Rtr::Expect(_)) {
+            // Announced when the RTR has come.
+            self.arm(io, deadline);
+            self.stream(&negotiated, false, Some(negotiated.clone()));
+        } else {
+            self.stream(&negotiated, false, None);
+            // The user is told that it has to wait for the peer's first message.
+            self.announce_established(io, negotiated, false);
+        }
+        self.receive_rest(io, turn, inbox);
     }
 
     /// The user rejects.
@@ -322,7 +334,11 @@ impl Connection {
         let Phase::AwaitReply { inbox, .. } = phase else { return };
         self.deadline = None;
         match event {
-            InitiatorEvent::Accepted(negotiated) => self.stream(io, turn, negotiated, inbox, true),
+            InitiatorEvent::Accepted(negotiated) => {
+                self.stream(&negotiated, true, None);
+                self.announce_established(io, negotiated, true);
+                self.receive_rest(io, turn, inbox);
+            }
             InitiatorEvent::Rejected(Rejected { private_data, .. }) => {
                 self.end_qp();
                 self.announce(CmEventKind::Rejected { private_data });
@@ -330,7 +346,7 @@ impl Connection {
                 self.close(io);
             }
             InitiatorEvent::Unmet { error, negotiated } => {
-                self.stream(io, turn, Negotiated { rtr: Rtr::None, ..negotiated }, inbox, true);
+                self.stream(&Negotiated { rtr: Rtr::None, ..negotiated }, true, None);
                 let TerminateCode { layer, etype, code } = error.terminate_code();
                 let known = TerminateError::from_codes(layer, etype, code);
                 let terminate = Terminate::local(known.unwrap_or(TerminateError::MpaStartupCatastrophic));
@@ -339,20 +355,18 @@ impl Connection {
         }
     }
 
-    /// Full Operation begins.
-    fn stream(&mut self, io: &mut Io, turn: &Turn, negotiated: Negotiated, inbox: Inbox, initiator: bool) {
+    /// Full Operation begins. `announce`: what to tell the user when the peer's first FPDU has come.
+    fn stream(&mut self, negotiated: &Negotiated, initiator: bool, announce: Option<Negotiated>) {
         let Some(qp) = self.qp.clone() else { return };
         let by = Accessor { pd: qp.pd.id(), stream: StreamId(u64::from(qp.num)) };
-        qp.ord.store(u32::from(negotiated.ord), std::sync::atomic::Ordering::Release);
+        qp.ord.store(u32::from(negotiated.ord), Ordering::Release);
         qp.set_state(QpState::Rts);
-        let stream = Box::new(Stream::new(qp, by, &negotiated, initiator));
-        // An RTR that is awaited makes the connection ready; else the user is told that it is not.
-        let waits = matches!(negotiated.rtr, Rtr::Expect(_));
-        let announce = waits.then(|| negotiated.clone());
-        self.phase = Phase::Streaming(Streaming { stream, announce, draining: false });
-        if !waits {
-            self.announce_established(io, negotiated, initiator);
-        }
+        let stream = Box::new(Stream::new(qp, by, negotiated, initiator));
+        self.phase = Phase::Streaming(Streaming { stream, announce, draining: false, failed: false });
+    }
+
+    /// What came behind the startup frame are FPDUs; and there may be something to send.
+    fn receive_rest(&mut self, io: &mut Io, turn: &Turn, inbox: Inbox) {
         let (rest, frontier) = inbox.into_rest();
         for (offset, buf) in rest {
             self.receive(io, turn, offset, buf, frontier);
@@ -380,6 +394,9 @@ impl Connection {
         let Phase::Streaming(streaming) = &mut self.phase else {
             return io.tcp.release(self.conn, buf.len());
         };
+        if streaming.failed {
+            return io.tcp.release(self.conn, buf.len());
+        }
         let result = streaming.stream.receive((offset, buf, frontier), &mut io.held, turn, &mut io.counters);
         let established = if streaming.stream.may_send() { streaming.announce.take() } else { None };
         if let Some(negotiated) = established {
@@ -413,7 +430,7 @@ impl Connection {
     pub(super) fn transmit(&mut self, io: &mut Io, turn: &Turn) -> bool {
         if let Some(qp) = &self.qp {
             qp.answer();
-            if qp.abandoned.load(std::sync::atomic::Ordering::Acquire) && !self.gone {
+            if qp.abandoned.load(Ordering::Acquire) && !self.gone {
                 self.abort(io);
                 return false;
             }
@@ -457,19 +474,28 @@ impl Connection {
 
     /// The user wants a graceful close.
     pub(super) fn disconnect(&mut self, io: &mut Io) {
-        match &mut self.phase {
-            Phase::Streaming(streaming) => {
-                streaming.draining = true;
-                if let Some(qp) = &self.qp {
-                    qp.set_state(QpState::Closing);
-                }
-                self.deadline = Some(io.now + duration(io.config.close_timeout));
-                io.rearm(self.conn, self.deadline);
-                self.activate(io);
-            }
+        match &self.phase {
+            Phase::Streaming(streaming) if streaming.stream.may_send() => self.drain(io),
             Phase::Closing => {}
-            _ => self.abort(io),
+            // Nothing may be sent yet, so nothing can be drained.
+            Phase::Streaming(_)
+            | Phase::Opening { .. }
+            | Phase::AwaitReply { .. }
+            | Phase::AwaitRequest { .. }
+            | Phase::Deciding { .. } => self.abort(io),
         }
+    }
+
+    /// Sends what is posted, then FIN. There is no deadline while that goes on: TCP has its own for a peer that
+    /// does not take it.
+    fn drain(&mut self, io: &mut Io) {
+        if let Phase::Streaming(streaming) = &mut self.phase {
+            streaming.draining = true;
+        }
+        if let Some(qp) = &self.qp {
+            qp.set_state(QpState::Closing);
+        }
+        self.activate(io);
     }
 
     /// The user wants an end at once.
@@ -483,6 +509,9 @@ impl Connection {
         let Phase::Streaming(streaming) = &mut self.phase else { return };
         let error = failure.stream_error();
         self.error.get_or_insert(ConnectionError::Stream(error));
+        if std::mem::replace(&mut streaming.failed, true) {
+            return;
+        }
         streaming.stream.drop_held(&mut io.held);
         if let Some(qp) = &self.qp {
             *qp.error.lock().expect("no holder of this lock panics") = Some(error);
@@ -493,8 +522,7 @@ impl Connection {
         match failure {
             Failure::Local(terminate) if streaming.stream.may_send() => {
                 streaming.stream.terminate(&terminate);
-                self.deadline = Some(io.now + duration(io.config.close_timeout));
-                io.rearm(self.conn, self.deadline);
+                self.arm(io, io.now + duration(io.config.close_timeout));
                 self.activate(io);
             }
             Failure::Peer(_) => {
@@ -518,9 +546,13 @@ impl Connection {
             streaming.stream.drop_held(&mut io.held);
         }
         self.phase = Phase::Closing;
-        self.deadline = Some(io.now + duration(io.config.close_timeout));
-        io.rearm(self.conn, self.deadline);
+        self.arm(io, io.now + duration(io.config.close_timeout));
         io.tcp.close(io.now, self.conn);
+    }
+
+    fn arm(&mut self, io: &mut Io, deadline: Instant) {
+        self.deadline = Some(deadline);
+        io.arm(self.conn, deadline);
     }
 
     /// TCP is gone: flush what is left and tell the user, once.

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use dp::{Burst, Clock, Port};
@@ -58,10 +59,8 @@ struct Listener {
 
 impl Io {
     /// Enters a deadline of a connection.
-    pub(super) fn rearm(&mut self, conn: ConnId, deadline: Option<Instant>) {
-        if let Some(deadline) = deadline {
-            self.deadlines.insert((deadline, conn.slot() as u32));
-        }
+    pub(super) fn arm(&mut self, conn: ConnId, deadline: Instant) {
+        self.deadlines.insert((deadline, conn.slot() as u32));
     }
 
     /// Who listens on `port`.
@@ -187,7 +186,7 @@ impl Core {
                 }
             }
             CmCommand::Accept { id, conn, qp, param } => {
-                qp.slot.store(conn.slot() as u32, std::sync::atomic::Ordering::Release);
+                qp.slot.store(conn.slot() as u32, Ordering::Release);
                 let taken = self.with_conn(conn, |connection, io| {
                     connection.accept(io, turn, id.clone(), Arc::clone(&qp), &param);
                 });
@@ -206,6 +205,9 @@ impl Core {
 
     fn connect(&mut self, id: CmId, qp: &Arc<QpShared>, remote: std::net::SocketAddr, param: &ConnParam) {
         let now = self.io.now;
+        if qp.abandoned.load(Ordering::Acquire) {
+            return qp.enter_error();
+        }
         let started = self.io.tcp.connect(now, remote, param.local_port).map_err(|error| match error {
             ConnectError::NoRoute(_) => ConnectionError::Tcp(CloseReason::Unreachable),
             ConnectError::NoConnection(_) | ConnectError::NoPort | ConnectError::InUse => {
@@ -213,7 +215,7 @@ impl Core {
             }
         });
         let made = started.and_then(|conn| {
-            qp.slot.store(conn.slot() as u32, std::sync::atomic::Ordering::Release);
+            qp.slot.store(conn.slot() as u32, Ordering::Release);
             Connection::connecting(conn, id.clone(), Arc::clone(qp), param, now)
                 .inspect_err(|_| self.io.tcp.abort(now, conn))
         });
@@ -366,7 +368,9 @@ impl Core {
         if self.connections.len() <= slot {
             self.connections.resize_with(slot + 1, || None);
         }
-        self.io.rearm(connection.conn(), connection.deadline());
+        if let Some(deadline) = connection.deadline() {
+            self.io.arm(connection.conn(), deadline);
+        }
         self.connections[slot] = Some(Box::new(connection));
         self.connection_count += 1;
         self.io.shared.set_connections(self.connection_count);

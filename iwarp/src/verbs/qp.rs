@@ -44,7 +44,7 @@ pub enum QpState {
     Idle,
     /// Connected: everything may be posted.
     Rts,
-    /// A graceful close is under way: nothing new is sent.
+    /// A graceful close is under way: what is posted is sent, then FIN. What is posted later than that is flushed.
     Closing,
     /// A Terminate was sent or received, or the connection failed: work is being flushed.
     Terminate,
@@ -164,7 +164,7 @@ impl QueuePair {
 
     /// Posts to the send queue, from any thread (`ibv_post_send`). Requests complete in the order posted.
     ///
-    /// In `Closing`, `Terminate` and `Error` the request is taken and completes as flushed.
+    /// In `Terminate` and `Error` the request is taken and completes as flushed; so too in `Closing` when it comes too late.
     ///
     /// # Errors
     /// [`VerbsError`]; nothing was posted.

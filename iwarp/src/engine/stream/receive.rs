@@ -46,8 +46,7 @@ impl Receive {
     pub(super) fn new(ird: u16, rtr: Rtr) -> Self {
         let mut reads = UntaggedQueue::new();
         let mut terminates = UntaggedQueue::new();
-        // An RTR by Read needs its buffer, whatever IRD says.
-        let posted = reads.post(u32::from(ird).max(1)) && terminates.post(1);
+        let posted = reads.post(u32::from(ird)) && terminates.post(1);
         debug_assert!(posted, "an IRD of 16 bits is within the queue's bounds");
         Self {
             sends: UntaggedQueue::new(),
@@ -117,7 +116,7 @@ impl UlpduSink for Sink<'_> {
                 self.in_order(&piece)
             }
             mpa::Arrival::Placed { header, ulpdu_len } => {
-                let piece = Piece { head: &header, len: ulpdu_len, ulpdu: None, arrival: Arrival::Placed };
+                let piece = Piece { head: header, len: ulpdu_len, ulpdu: None, arrival: Arrival::Placed };
                 self.in_order(&piece)
             }
         };
@@ -438,7 +437,9 @@ impl Sink<'_> {
             Ok(Some(message)) => message,
             Ok(None) => return ControlFlow::Continue(()),
             Err(_) => {
-                return ControlFlow::Break(Failure::Peer(Terminate::local(TerminateError::LocalCatastrophic)));
+                return ControlFlow::Break(Failure::Peer(Terminate::local(
+                    TerminateError::LocalCatastrophic,
+                )));
             }
         };
         // Never answered, valid or not (RFC 5040 section 7.2): one that cannot be read is a Terminate all the same.

@@ -192,11 +192,9 @@ impl Transmit {
                 self.current = Some(self.rtr_message(kind, cx.common));
                 break;
             }
-            let started = if self.response_next {
-                self.start_response() || self.start_request(cx)?
-            } else {
-                self.start_request(cx)? || self.start_response()
-            };
+            let started = (self.response_next && self.start_response())
+                || self.start_request(cx)?
+                || self.start_response();
             if !started {
                 return Ok(false);
             }

@@ -1,0 +1,107 @@
+//! Users on threads of their own: posting from many, waiting on descriptors, sharing a completion queue.
+
+mod common;
+
+use std::collections::HashMap;
+use std::sync::Barrier;
+use std::time::{Duration, Instant};
+
+use common::Pair;
+use dp::link::LinkConfig;
+use iwarp::engine::ThreadOptions;
+use iwarp::memory::Access;
+use iwarp::verbs::{ConnParam, QpInit, RemoteAddr, SendOp, SendRequest, VerbsError, WcStatus};
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Four threads post to one queue pair while a fifth reaps: every request completes once, and each thread's requests
+/// complete in the order in which it posted them.
+#[test]
+fn posting_is_safe_from_any_thread() {
+    const THREADS: u64 = 4;
+    const EACH: u64 = 5000;
+    let mut pair = Pair::new(&LinkConfig::default());
+    let c = pair.connect(&ConnParam::default());
+    let source = pair.a.pd.reg_mr(4096, Access::empty()).unwrap();
+    let target = pair.b.pd.reg_mr(4096, Access::LOCAL_WRITE | Access::REMOTE_WRITE).unwrap();
+    let remote = RemoteAddr { addr: target.addr(), rkey: target.rkey() };
+    let Pair { a, b, .. } = pair;
+    let engines = [a.engine, b.engine].map(|engine| engine.spawn(ThreadOptions::default()).unwrap());
+    let start = Barrier::new(THREADS as usize);
+    let mut last: HashMap<u64, u64> = HashMap::new();
+    std::thread::scope(|scope| {
+        for thread in 0..THREADS {
+            let (qp, start, source) = (&c.qp_a, &start, &source);
+            scope.spawn(move || {
+                start.wait();
+                for n in 0..EACH {
+                    let request =
+                        SendRequest::new(thread << 32 | n, SendOp::Write { remote }, source.sge(0, 100));
+                    let deadline = Instant::now() + PATIENCE;
+                    loop {
+                        match qp.post_send(&request) {
+                            Ok(()) => break,
+                            Err(VerbsError::QueueFull(_)) if Instant::now() < deadline => {
+                                std::thread::yield_now()
+                            }
+                            Err(error) => panic!("{error}"),
+                        }
+                    }
+                }
+            });
+        }
+        let deadline = Instant::now() + PATIENCE;
+        let mut reaped = 0;
+        while reaped < THREADS * EACH {
+            assert!(Instant::now() < deadline, "{reaped} completions");
+            let Some(wc) = a.cq.poll_one() else {
+                std::thread::yield_now();
+                continue;
+            };
+            assert_eq!(wc.status, WcStatus::Success);
+            let (thread, n) = (wc.wr_id >> 32, wc.wr_id & 0xffff_ffff);
+            let expected = last.get(&thread).map_or(0, |last| last + 1);
+            assert_eq!(n, expected, "of thread {thread}");
+            last.insert(thread, n);
+            reaped += 1;
+        }
+    });
+    assert!(!a.cq.overflowed());
+    drop(engines);
+}
+
+/// A completion announced on a channel is never lost: arm, look once more, wait.
+#[test]
+fn an_armed_queue_always_wakes() {
+    let mut pair = Pair::new(&LinkConfig::default());
+    let channel = pair.a.context.create_comp_channel().unwrap();
+    pair.a.cq = pair.a.context.create_cq(64, Some(&channel)).unwrap();
+    let c = pair.connect(&ConnParam::default());
+    let source = pair.a.pd.reg_mr(4096, Access::empty()).unwrap();
+    let target = pair.b.pd.reg_mr(4096, Access::LOCAL_WRITE | Access::REMOTE_WRITE).unwrap();
+    let remote = RemoteAddr { addr: target.addr(), rkey: target.rkey() };
+    let Pair { a, b, .. } = pair;
+    let _engines = [a.engine, b.engine].map(|engine| engine.spawn(ThreadOptions::default()).unwrap());
+    for n in 0..2000 {
+        c.qp_a.post_send(&SendRequest::new(n, SendOp::Write { remote }, source.sge(0, 8))).unwrap();
+        let wc = loop {
+            a.cq.req_notify(false).unwrap();
+            if let Some(wc) = a.cq.poll_one() {
+                break wc;
+            }
+            assert_ne!(channel.wait(Some(PATIENCE)).unwrap(), 0, "no event for request {n}");
+        };
+        assert_eq!((wc.wr_id, wc.status), (n, WcStatus::Success));
+    }
+}
+
+/// Two queue pairs, one completion queue; limits of a queue pair and of the context are told by name.
+#[test]
+fn limits_are_told() {
+    let pair = Pair::new(&LinkConfig::default());
+    let init = QpInit { max_send_wr: 1 << 20, ..QpInit::new(&pair.a.cq) };
+    let Err(error) = pair.a.pd.create_qp(&init) else { panic!("no such queue pair") };
+    assert_eq!(error.to_string(), "limit reached: max_qp_wr = 32768");
+    let Err(error) = pair.a.context.create_cq(0, None) else { panic!("no such queue") };
+    assert_eq!(error.to_string(), "a completion queue needs at least one entry");
+}
