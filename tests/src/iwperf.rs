@@ -133,7 +133,7 @@ pub fn serve<S: AsRef<str>>(
 ) -> Result<Process> {
     let args = args.into_iter().map(|arg| arg.as_ref().to_owned());
     let mut server = iwperf(namespace, args.chain(net.args()))?.spawn()?;
-    server.wait_for("istening", START_TIMEOUT)?;
+    server.wait_for("listening on port", START_TIMEOUT)?;
     Ok(server)
 }
 
@@ -181,7 +181,7 @@ pub fn client(
     Ok(run.args(["-s", &size.to_string(), "-n", &iterations.to_string()]).args(net.args()))
 }
 
-/// Waits for both ends of a test and returns the client's results.
+/// Waits for both ends of a validated test and returns the client's results.
 ///
 /// # Errors
 /// When one end fails or takes too long, or the results are not those of a completed test.
@@ -191,16 +191,21 @@ pub fn conclude(client: Process, server: Process, json: &Path) -> Result<Value> 
         .and_then(Ended::success)
         .map_err(|error| lab_error!("{error}\n---- server\n{}", server.text()))?;
     server.finish(TEST_TIMEOUT)?.success()?;
-    results(json)
+    let value = results(json)?;
+    let checked = |by: &str| value["validation"][by].as_u64().unwrap_or(0);
+    let messages = checked("messages_checked_here") + checked("messages_checked_by_peer");
+    ensure!(messages > 0, "nothing was validated: {value}");
+    Ok(value)
 }
 
 /// Reads the file that `--json` wrote.
 ///
 /// # Errors
-/// When it is not there, is not JSON, or holds nothing.
+/// When it is not there, is not JSON, or has no row of results.
 pub fn results(file: &Path) -> Result<Value> {
     let text = std::fs::read_to_string(file).map_err(|error| lab_error!("{}: {error}", file.display()))?;
     let value: Value = serde_json::from_str(&text).map_err(|error| lab_error!("{error} in:\n{text}"))?;
-    ensure!(value.as_object().is_some_and(|object| !object.is_empty()), "no results in:\n{text}");
+    let rows = value["results"].as_array().map_or(0, Vec::len);
+    ensure!(rows > 0 && value["results"][0]["iterations"].as_u64() > Some(0), "no results in:\n{text}");
     Ok(value)
 }
