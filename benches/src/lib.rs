@@ -1,1 +1,40 @@
-//! iwperf as a library.
+//! `iwperf`: bandwidth and latency of iWARP, for people who know perftest.
+//!
+//! | file | what |
+//! |---|---|
+//! | `cli` | the command line |
+//! | `params` | a test with nothing left to default |
+//! | `net`, `driver`, `endpoint` | a port, who turns its engine, connections and time-outs |
+//! | `perftest` | the exchange of `ib_* -R`, as client and as server |
+//! | `private`, `private_report` | what only two iwperfs say to each other |
+//! | `path`, `validate` | queue pairs, memory, credits; patterns and their check |
+//! | `runs`, `latency` | the measurements |
+//! | `ping` | rping |
+//! | `local` | both ends in one process |
+//! | `table`, `json`, `output`, `progress` | what is shown |
+//!
+//! Nothing here is a protocol: both ends are users of [`iwarp::verbs`] like any other.
+
+#![forbid(unsafe_code)]
+
+pub mod app;
+pub mod cli;
+pub mod driver;
+pub mod endpoint;
+pub mod errors;
+pub mod json;
+pub mod latency;
+pub mod local;
+pub mod net;
+pub mod output;
+pub mod params;
+pub mod path;
+pub mod patience;
+pub mod perftest;
+pub mod ping;
+pub mod private;
+pub mod private_report;
+pub mod progress;
+pub mod runs;
+pub mod table;
+pub mod validate;

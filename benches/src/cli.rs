@@ -1,0 +1,176 @@
+//! The command line: perftest's letters with perftest's meanings, and how the network is reached.
+
+mod net;
+mod ping;
+mod test;
+
+pub use net::NetArgs;
+pub use ping::PingArgs;
+pub use test::TestArgs;
+
+use std::net::{IpAddr, SocketAddr};
+use std::str::FromStr;
+
+use clap::{Parser, Subcommand};
+
+use crate::params::{DEFAULT_PORT, Test};
+
+/// Bandwidth and latency of RDMA over a user-space TCP, for people who know perftest.
+///
+/// Either end may also be perftest's own tool with -R (ib_write_bw -R and its kin), or rping for `ping` and `pong`.
+#[derive(Debug, Parser)]
+#[command(name = "iwperf", version, max_term_width = 100)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Wait for a client and run the test it asks for.
+    Server(ServerArgs),
+    /// Bandwidth of RDMA Writes (ib_write_bw -R).
+    WriteBw(ClientArgs),
+    /// Bandwidth of RDMA Reads (ib_read_bw -R).
+    ReadBw(ClientArgs),
+    /// Bandwidth of Sends (ib_send_bw -R).
+    SendBw(ClientArgs),
+    /// Latency of RDMA Writes: half a round trip (ib_write_lat -R).
+    WriteLat(ClientArgs),
+    /// Latency of RDMA Reads: a round trip (ib_read_lat -R).
+    ReadLat(ClientArgs),
+    /// Latency of Sends: half a round trip (ib_send_lat -R).
+    SendLat(ClientArgs),
+    /// Both ends in this process over a wire in memory: needs no device, privilege or setup.
+    Local(LocalArgs),
+    /// rping's client.
+    #[command(disable_version_flag = true)]
+    Ping(PingClientArgs),
+    /// rping's server.
+    #[command(disable_version_flag = true)]
+    Pong(PongArgs),
+}
+
+/// `iwperf server`.
+#[derive(Debug, clap::Args)]
+pub struct ServerArgs {
+    /// The test, for a client that is perftest's own: then give both ends the same options. An iwperf client says
+    /// what it wants by itself.
+    #[arg(long, value_enum)]
+    pub test: Option<Test>,
+    /// Port to listen on.
+    #[arg(short, long, default_value_t = DEFAULT_PORT)]
+    pub port: u16,
+    /// Serve one client after another instead of ending with the first.
+    #[arg(short = 'P', long)]
+    pub persistent: bool,
+    /// Test.
+    #[command(flatten)]
+    pub args: TestArgs,
+    /// Network.
+    #[command(flatten)]
+    pub net: NetArgs,
+}
+
+/// A client.
+#[derive(Debug, clap::Args)]
+pub struct ClientArgs {
+    /// The server: IP, IP:PORT or [IPv6]:PORT.
+    #[arg(value_name = "IP[:PORT]")]
+    pub remote: Remote,
+    /// Test.
+    #[command(flatten)]
+    pub args: TestArgs,
+    /// Network.
+    #[command(flatten)]
+    pub net: NetArgs,
+}
+
+/// `iwperf local`.
+#[derive(Debug, clap::Args)]
+pub struct LocalArgs {
+    /// Which test.
+    #[arg(value_enum)]
+    pub test: Test,
+    /// Between IPv6 addresses.
+    #[arg(short = '6', long)]
+    pub ipv6: bool,
+    /// IP MTU of the wire.
+    #[arg(long, default_value_t = 1500, value_parser = clap::value_parser!(u16).range(576..=9698))]
+    pub mtu: u16,
+    /// Frames that the wire loses, of a million (seeded: the same ones each time).
+    #[arg(long, default_value_t = 0, value_name = "PPM")]
+    pub drop_ppm: u32,
+    /// Write what passes the client's end of the wire to this file (pcapng).
+    #[arg(long, value_name = "FILE")]
+    pub pcap: Option<std::path::PathBuf>,
+    /// Seconds to wait for a silent end.
+    #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = net::parse_seconds)]
+    pub timeout: std::time::Duration,
+    /// Test.
+    #[command(flatten)]
+    pub args: TestArgs,
+}
+
+/// `iwperf ping`.
+#[derive(Debug, clap::Args)]
+pub struct PingClientArgs {
+    /// The server: IP, IP:PORT or [IPv6]:PORT (rping's port is 7174).
+    #[arg(value_name = "IP[:PORT]")]
+    pub remote: Remote,
+    /// Rounds.
+    #[command(flatten)]
+    pub ping: PingArgs,
+    /// Network.
+    #[command(flatten)]
+    pub net: NetArgs,
+}
+
+/// `iwperf pong`.
+#[derive(Debug, clap::Args)]
+pub struct PongArgs {
+    /// Port to listen on.
+    #[arg(short, long, default_value_t = crate::ping::DEFAULT_PORT)]
+    pub port: u16,
+    /// Serve one client after another.
+    #[arg(short = 'P', long)]
+    pub persistent: bool,
+    /// Rounds.
+    #[command(flatten)]
+    pub ping: PingArgs,
+    /// Network.
+    #[command(flatten)]
+    pub net: NetArgs,
+}
+
+/// An address with or without a port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Remote {
+    ip: IpAddr,
+    port: Option<u16>,
+}
+
+impl Remote {
+    /// With `default_port` where none was given.
+    pub fn with_port(&self, default_port: u16) -> SocketAddr {
+        SocketAddr::new(self.ip, self.port.unwrap_or(default_port))
+    }
+}
+
+impl FromStr for Remote {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if let Ok(ip) = text.parse() {
+            return Ok(Self { ip, port: None });
+        }
+        let address: SocketAddr =
+            text.parse().map_err(|_| "not IP, IP:PORT or [IPv6]:PORT (names are not resolved)")?;
+        Ok(Self { ip: address.ip(), port: Some(address.port()) })
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,86 @@
+//! NET: which port, which addresses, and how long to wait.
+
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use crate::errors::Error;
+
+/// How the network is reached.
+#[derive(Clone, Debug, Default, clap::Args)]
+#[command(next_help_heading = "Network")]
+pub struct NetArgs {
+    /// Our address with its prefix length, 10.0.0.1/24 or fd00::1/64; may be given for both families.
+    #[arg(long = "ip", value_name = "ADDR/LEN", value_parser = parse_cidr, required = true)]
+    pub ips: Vec<String>,
+    /// Where packets for other networks go; at most one for each family.
+    #[arg(long, value_name = "ADDR")]
+    pub gateway: Vec<IpAddr>,
+    /// VLAN that all frames are tagged with.
+    #[arg(long, value_name = "ID", value_parser = clap::value_parser!(u16).range(1..=4094))]
+    pub vlan: Option<u16>,
+    /// A NIC by its PCI address, 0000:03:00.0 (untested: no such NIC has been at hand).
+    #[arg(long, value_name = "ADDR", conflicts_with = "vdev")]
+    pub pci: Option<String>,
+    /// A virtual device by its DPDK string, net_af_packet0,iface=eth0.
+    #[arg(long, value_name = "STRING")]
+    pub vdev: Option<String>,
+    /// Do without hugepages (slower; needs no privilege).
+    #[arg(long)]
+    pub no_huge: bool,
+    /// IP MTU.
+    #[arg(long, value_parser = clap::value_parser!(u16).range(576..=9698))]
+    pub mtu: Option<u16>,
+    /// More arguments for DPDK's EAL, as they are.
+    #[arg(long, value_name = "ARGS", allow_hyphen_values = true)]
+    pub eal: Option<String>,
+    /// CPU to run on.
+    #[arg(long, value_name = "N")]
+    pub cpu: Option<usize>,
+    /// Seconds to wait for a connection or for a silent peer.
+    #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = parse_seconds)]
+    pub timeout: Duration,
+    /// Write what passes the port to this file (pcapng).
+    #[arg(long, value_name = "FILE")]
+    pub pcap: Option<PathBuf>,
+}
+
+impl NetArgs {
+    /// Checks what one option cannot know of the others.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] without a device.
+    pub fn check(&self) -> Result<(), Error> {
+        if self.pci.is_none() && self.vdev.is_none() {
+            return Err(Error::Usage(
+                "no device: give --vdev STRING or --pci ADDR (or use `iwperf local`)".into(),
+            ));
+        }
+        Ok(())
+    }
+
+    /// The raw EAL arguments, one by one.
+    pub fn eal_args(&self) -> Vec<String> {
+        self.eal.as_deref().unwrap_or("").split_whitespace().map(str::to_owned).collect()
+    }
+}
+
+fn parse_cidr(text: &str) -> Result<String, String> {
+    let wrong = || "not ADDR/LEN, such as 10.0.0.1/24 or fd00::1/64".to_string();
+    let (address, length) = text.split_once('/').ok_or_else(wrong)?;
+    let address: IpAddr = address.parse().map_err(|_| wrong())?;
+    let length: u8 = length.parse().map_err(|_| wrong())?;
+    let longest = if address.is_ipv4() { 32 } else { 128 };
+    if length > longest {
+        return Err(format!("a prefix of {length} bits is longer than the address"));
+    }
+    Ok(text.to_owned())
+}
+
+pub(super) fn parse_seconds(text: &str) -> Result<Duration, String> {
+    let seconds: f64 = text.parse().map_err(|_| "not a number of seconds")?;
+    if !(0.01..=86_400.0).contains(&seconds) {
+        return Err("must be from 0.01 to 86400 seconds".into());
+    }
+    Ok(Duration::from_secs_f64(seconds))
+}

@@ -1,0 +1,161 @@
+use super::*;
+use crate::errors::Error;
+use crate::params::Params;
+use crate::table::Unit;
+
+const NET: &str = "--ip 10.0.0.2/24 --vdev net_null0";
+
+fn parse(line: &str) -> Result<Cli, clap::Error> {
+    Cli::try_parse_from(line.split_whitespace())
+}
+
+fn client(options: &str) -> ClientArgs {
+    match parse(&format!("iwperf write-bw 10.0.0.1 {NET} {options}")).unwrap().command {
+        Command::WriteBw(args) => args,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn params(options: &str) -> Params {
+    client(options).args.params(Test::WriteBw).unwrap()
+}
+
+fn refusal(line: &str) -> String {
+    parse(line).unwrap_err().to_string()
+}
+
+#[test]
+fn the_definition_is_consistent() {
+    use clap::CommandFactory;
+    Cli::command().debug_assert();
+}
+
+#[test]
+fn defaults_are_perftests() {
+    let bw = params("");
+    assert_eq!((bw.size, bw.iters, bw.tx_depth, bw.cq_mod, bw.qps), (65536, 5000, 128, 100, 1));
+    let lat = client("").args.params(Test::SendLat).unwrap();
+    assert_eq!((lat.size, lat.iters, lat.tx_depth, lat.cq_mod), (2, 1000, 1, 1));
+    assert_eq!(client("").args.params(Test::ReadBw).unwrap().iters, 1000);
+    assert_eq!(client("").remote.with_port(DEFAULT_PORT), "10.0.0.1:18515".parse().unwrap());
+}
+
+#[test]
+fn every_letter_of_perftest_is_taken() {
+    let p = params("-s 4K -n 77 -b -t 32 -q 3 -Q 8 -l 4 -I 64 -o 5 -e -F");
+    assert_eq!((p.size, p.iters, p.bidirectional, p.tx_depth, p.qps), (4096, 77, true, 32, 3));
+    assert_eq!((p.cq_mod, p.post_list, p.inline, p.outs, p.events), (8, 4, 64, 5, true));
+    assert_eq!(params("-D 3").duration_s, 3);
+    assert_eq!(params("-a").sizes().len(), 23);
+    assert_eq!(client("--report_gbits").args.unit(), Unit::GigabitsPerSecond);
+}
+
+#[test]
+fn every_long_form_is_taken() {
+    let p = params(
+        "--size 1M --iters 9 --bidirectional --tx-depth 7 --qp 2 --cq-mod 3 --inline 8 --outs 4 --events --markers \
+         --no-crc --validate --seed 5",
+    );
+    assert_eq!((p.size, p.iters, p.tx_depth, p.qps, p.cq_mod), (1 << 20, 9, 7, 2, 3));
+    assert!(p.markers && !p.crc && p.validate && p.events && p.bidirectional);
+    assert_eq!(params("--duration 2").iters, 0);
+    assert!(params("--all").all);
+}
+
+#[test]
+fn net_options_are_taken() {
+    let line = "iwperf server --ip 10.0.0.1/24 --ip fd00::1/64 --gateway 10.0.0.254 --vlan 7 --pci 0000:03:00.0 \
+        --no-huge --mtu 9000 --cpu 1 --timeout 2.5 --pcap out.pcapng -p 4000 -P --test read-lat";
+    let Command::Server(server) = parse(line).unwrap().command else { panic!() };
+    let net = &server.net;
+    assert_eq!(net.ips, ["10.0.0.1/24", "fd00::1/64"]);
+    assert_eq!((net.vlan, net.mtu, net.cpu, net.no_huge), (Some(7), Some(9000), Some(1), true));
+    assert_eq!(net.timeout, std::time::Duration::from_millis(2500));
+    assert_eq!((server.port, server.persistent, server.test), (4000, true, Some(Test::ReadLat)));
+    let raw = Cli::try_parse_from([
+        "iwperf",
+        "server",
+        "--ip",
+        "10.0.0.1/24",
+        "--vdev",
+        "x",
+        "--eal",
+        "-l 1 --in-memory",
+    ]);
+    let Command::Server(server) = raw.unwrap().command else { panic!() };
+    assert_eq!(server.net.eal_args(), ["-l", "1", "--in-memory"]);
+}
+
+#[test]
+fn the_completion_period_never_exceeds_the_queue() {
+    assert_eq!(params("-t 16").cq_mod, 16);
+    assert_eq!(params("-n 5").cq_mod, 5);
+}
+
+#[test]
+fn wrong_options_are_named() {
+    let cases = [
+        ("iwperf write-bw", "IP[:PORT]"),
+        ("iwperf write-bw example.org --ip 10.0.0.2/24", "not IP, IP:PORT or [IPv6]:PORT"),
+        ("iwperf write-bw 10.0.0.1", "--ip <ADDR/LEN>"),
+        ("iwperf write-bw 10.0.0.1 --ip 10.0.0.2", "not ADDR/LEN"),
+        ("iwperf write-bw 10.0.0.1 --ip 10.0.0.2/33", "longer than the address"),
+        ("iwperf write-bw 10.0.0.1 --ip 10.0.0.2/24 -s 5X", "not a number of octets"),
+        ("iwperf write-bw 10.0.0.1 --ip 10.0.0.2/24 -s 0", "from 1 to"),
+        ("iwperf write-bw 10.0.0.1 --ip 10.0.0.2/24 -n 5 -D 5", "cannot be used with"),
+        ("iwperf write-bw 10.0.0.1 --ip 10.0.0.2/24 --vlan 4095", "4095"),
+        ("iwperf write-bw 10.0.0.1 --ip 10.0.0.2/24 --vdev a --pci b", "cannot be used with"),
+        ("iwperf write-bw 10.0.0.1 --ip 10.0.0.2/24 --timeout never", "not a number of seconds"),
+        ("iwperf frobnicate", "frobnicate"),
+        ("iwperf local write-bandwidth", "write-bandwidth"),
+    ];
+    for (line, word) in cases {
+        let text = refusal(line);
+        assert!(text.contains(word), "{line}: {text}");
+    }
+}
+
+#[test]
+fn combinations_are_refused_with_a_reason() {
+    let refuse = |options: &str, test| client(options).args.params(test).unwrap_err();
+    for (options, test, word) in [
+        ("-q 2", Test::WriteLat, "for bandwidth"),
+        ("-e", Test::WriteLat, "--events"),
+        ("-I 1000", Test::WriteBw, "--inline"),
+        ("-l 64 -t 32", Test::WriteBw, "--tx-depth"),
+    ] {
+        let error = refuse(options, test);
+        assert!(matches!(&error, Error::Usage(text) if text.contains(word)), "{error}");
+        assert_eq!(error.exit_code(), 2);
+    }
+}
+
+#[test]
+fn no_device_is_a_usage_error() {
+    let Command::WriteBw(args) = parse("iwperf write-bw 10.0.0.1 --ip 10.0.0.2/24").unwrap().command else {
+        panic!()
+    };
+    assert!(args.net.check().unwrap_err().to_string().contains("--vdev"));
+}
+
+#[test]
+fn rpings_letters_are_taken() {
+    let line = format!("iwperf ping 10.0.0.1 {NET} -C 10 -S 4096 -V -v");
+    let Command::Ping(args) = parse(&line).unwrap().command else { panic!() };
+    assert_eq!(
+        (args.ping.count, args.ping.size, args.ping.validate, args.ping.verbose),
+        (10, 4096, true, true)
+    );
+    assert_eq!(args.remote.with_port(7174).port(), 7174);
+    let Command::Pong(args) = parse(&format!("iwperf pong {NET} -P")).unwrap().command else { panic!() };
+    assert_eq!((args.port, args.persistent), (7174, true));
+}
+
+#[test]
+fn remotes_of_both_families_are_read() {
+    let with = |text: &str| text.parse::<Remote>().unwrap().with_port(1);
+    assert_eq!(with("10.0.0.1"), "10.0.0.1:1".parse().unwrap());
+    assert_eq!(with("10.0.0.1:2"), "10.0.0.1:2".parse().unwrap());
+    assert_eq!(with("fd00::1"), "[fd00::1]:1".parse().unwrap());
+    assert_eq!(with("[fd00::1]:2"), "[fd00::1]:2".parse().unwrap());
+}

@@ -1,0 +1,272 @@
+//! One end of a test: a context, what moves its data, and connections made and waited for with time-outs.
+
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use dp::Clock;
+use iwarp::verbs::{
+    CmEvent, CmEventKind, CmId, CompletionQueue, ConnParam, ConnectionError, Context, EventChannel,
+    MAX_PRIVATE_DATA, ProtectionDomain, QueuePair, WcStatus, WorkCompletion,
+};
+
+use crate::driver::{Driver, Manner};
+use crate::errors::Error;
+use crate::params::{Params, Verb};
+use crate::private;
+
+/// Private data of the peer.
+pub type PrivateData = Vec<u8>;
+
+/// One end.
+pub struct Endpoint {
+    /// Objects are made of it.
+    pub context: Context,
+    /// The one protection domain.
+    pub pd: ProtectionDomain,
+    /// Turns the engine.
+    pub driver: Driver,
+    /// For latencies.
+    pub clock: Clock,
+    /// Longest silence of the peer.
+    pub timeout: Duration,
+    events: EventChannel,
+    waiting: VecDeque<CmEvent>,
+}
+
+/// A peer that asks for a connection.
+pub struct Request {
+    /// To accept or reject.
+    pub id: CmId,
+    /// What it said.
+    pub private_data: PrivateData,
+    /// Who it is.
+    pub remote: SocketAddr,
+}
+
+impl Endpoint {
+    /// An end on `context`, whose engine `driver` turns.
+    ///
+    /// # Errors
+    /// [`Error::Verbs`].
+    pub fn new(context: Context, driver: Driver, timeout: Duration) -> Result<Self, Error> {
+        let (pd, events) = (context.alloc_pd()?, context.create_event_channel()?);
+        Ok(Self { context, pd, driver, clock: Clock::new(), timeout, events, waiting: VecDeque::new() })
+    }
+
+    /// A completion queue that ends this thread's sleep, if it sleeps.
+    ///
+    /// # Errors
+    /// [`Error::Verbs`].
+    pub fn create_cq(&mut self, entries: usize) -> Result<CompletionQueue, Error> {
+        let queue = self.context.create_cq(entries, self.driver.channel())?;
+        self.driver.watch(&queue);
+        Ok(queue)
+    }
+
+    /// Turns the engine until `look` finds something.
+    ///
+    /// # Errors
+    /// [`Error::Silent`] after `timeout` (`None`: never), what `look` says, or an interrupt.
+    pub fn wait<T>(
+        &mut self,
+        doing: &'static str,
+        timeout: Option<Duration>,
+        mut look: impl FnMut(&mut Self) -> Result<Option<T>, Error>,
+    ) -> Result<T, Error> {
+        let mut deadline = None;
+        loop {
+            let moved = self.driver.turn()?;
+            if let Some(found) = look(self)? {
+                self.driver.busy();
+                return Ok(found);
+            }
+            if moved {
+                self.driver.busy();
+                continue;
+            }
+            self.driver.idle()?;
+            if let Some(after) = timeout {
+                let now = Instant::now();
+                if now >= *deadline.get_or_insert(now + after) {
+                    return Err(Error::Silent { doing, after });
+                }
+            }
+        }
+    }
+
+    /// Takes the oldest event that `wanted` accepts; others keep waiting.
+    fn take_event<T>(&mut self, mut wanted: impl FnMut(&CmEvent) -> Option<T>) -> Option<T> {
+        while let Some(event) = self.events.poll() {
+            self.waiting.push_back(event);
+        }
+        let (index, found) =
+            self.waiting.iter().enumerate().find_map(|(i, event)| Some((i, wanted(event)?)))?;
+        self.waiting.remove(index);
+        Some(found)
+    }
+
+    /// Whether connection `id` has ended, and how.
+    pub fn ended(&mut self, id: &CmId) -> Option<Option<ConnectionError>> {
+        while let Some(event) = self.events.poll() {
+            self.waiting.push_back(event);
+        }
+        self.waiting.iter().find_map(|event| match &event.kind {
+            CmEventKind::Disconnected { error } if event.id == *id => Some(*error),
+            _ => None,
+        })
+    }
+
+    /// Listens on `port`.
+    ///
+    /// # Errors
+    /// [`Error::Verbs`].
+    pub fn listen(&mut self, port: u16, backlog: usize) -> Result<CmId, Error> {
+        let id = self.context.create_id(&self.events);
+        id.listen(port, backlog, self.timeout)?;
+        Ok(id)
+    }
+
+    /// The next request for a connection; `timeout` `None` waits for ever, politely.
+    ///
+    /// # Errors
+    /// [`Error::Silent`] or an interrupt.
+    pub fn request(&mut self, timeout: Option<Duration>) -> Result<Request, Error> {
+        self.driver.set_manner(Manner::Waiting);
+        let request = self.wait("waiting for a connection", timeout, |end| {
+            Ok(end.take_event(|event| match &event.kind {
+                CmEventKind::ConnectRequest { private_data, remote, .. } => Some(Request {
+                    id: event.id.clone(),
+                    private_data: private_data.to_vec(),
+                    remote: *remote,
+                }),
+                _ => None,
+            }))
+        });
+        self.driver.set_manner(Manner::Measuring);
+        request
+    }
+
+    /// Accepts `request` on `qp`.
+    ///
+    /// # Errors
+    /// [`Error::Connect`], [`Error::Silent`].
+    pub fn accept(&mut self, request: &Request, qp: &QueuePair, param: &ConnParam) -> Result<(), Error> {
+        request.id.accept(qp, param)?;
+        self.established(&request.id, request.remote).map(|_private_data| ())
+    }
+
+    /// Connects a queue pair to `remote`; returns it with its identifier and the peer's private data. A refusal is
+    /// tried again, with a new queue pair: perftest's server listens anew for its data connections, and may not do
+    /// so yet.
+    ///
+    /// # Errors
+    /// [`Error::Connect`], [`Error::Rejected`], [`Error::Silent`].
+    pub fn connect(
+        &mut self,
+        mut create_qp: impl FnMut() -> Result<QueuePair, Error>,
+        remote: SocketAddr,
+        param: &ConnParam,
+    ) -> Result<(CmId, QueuePair, PrivateData), Error> {
+        const TRIES: u32 = 10;
+        const PAUSE: Duration = Duration::from_millis(100);
+        let mut tries = 1;
+        loop {
+            let (id, qp) = (self.context.create_id(&self.events), create_qp()?);
+            id.connect(&qp, remote, param)?;
+            match self.established(&id, remote) {
+                Ok(private_data) => return Ok((id, qp, private_data)),
+                Err(Error::Connect { reason, .. }) if reason == refused() && tries < TRIES => {
+                    tries += 1;
+                    self.pause(PAUSE)?;
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Turns the engine for `time`.
+    ///
+    /// # Errors
+    /// An interrupt.
+    pub fn pause(&mut self, time: Duration) -> Result<(), Error> {
+        let end = Instant::now() + time;
+        self.wait("pausing", None, |_| Ok((Instant::now() >= end).then_some(())))
+    }
+
+    /// Waits until connection `id` has ended, not longer than the time-out; then ends it itself.
+    pub fn finish(&mut self, id: &CmId) -> Result<(), Error> {
+        id.disconnect();
+        match self.wait("closing", Some(self.timeout), |end| Ok(end.ended(id))) {
+            Ok(_) => Ok(()),
+            Err(Error::Silent { .. }) => {
+                id.abort();
+                Ok(())
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    fn established(&mut self, id: &CmId, remote: SocketAddr) -> Result<PrivateData, Error> {
+        // The connection has its own time-out; ours is only there in case that event never comes.
+        let patience = self.timeout + Duration::from_secs(2);
+        let id = id.clone();
+        let failed = |reason: String| Error::Connect { remote, reason };
+        self.wait("connecting", Some(patience), |end| {
+            let outcome = end.take_event(|event| {
+                if event.id != id {
+                    return None;
+                }
+                Some(match &event.kind {
+                    CmEventKind::Established { private_data, .. } => Ok(private_data.to_vec()),
+                    CmEventKind::Rejected { private_data } => {
+                        Err(match private::rejection_reason(private_data) {
+                            Some(reason) => Error::Rejected { remote, reason },
+                            None => failed(ConnectionError::Rejected.to_string()),
+                        })
+                    }
+                    CmEventKind::ConnectError { error } => Err(failed(error.to_string())),
+                    CmEventKind::Disconnected { error } => {
+                        Err(failed(error.map_or("closed by the peer".into(), |e| e.to_string())))
+                    }
+                    CmEventKind::ConnectRequest { .. } => return None,
+                })
+            });
+            outcome.transpose()
+        })
+    }
+}
+
+/// How connections of a test are asked for or accepted.
+///
+/// # Errors
+/// [`Error::Verbs`] for more than [`MAX_PRIVATE_DATA`] octets.
+pub fn conn_param(params: &Params, timeout: Duration, private_data: &[u8]) -> Result<ConnParam, Error> {
+    debug_assert!(private_data.len() <= MAX_PRIVATE_DATA);
+    // perftest names no depth where nothing is read.
+    let depth = if params.test.verb() == Verb::Read { params.outs.min(1024) as u16 } else { 0 };
+    let param = ConnParam {
+        responder_resources: depth,
+        initiator_depth: depth,
+        markers: params.markers,
+        crc: params.crc,
+        timeout,
+        ..ConnParam::default()
+    };
+    Ok(param.with_private_data(private_data)?)
+}
+
+/// `Ok` when the request succeeded.
+///
+/// # Errors
+/// [`Error::Completion`].
+pub fn checked(completion: &WorkCompletion, what: &'static str) -> Result<(), Error> {
+    match completion.status {
+        WcStatus::Success => Ok(()),
+        status => Err(Error::Completion { what, status, detail: completion.error.map(|e| e.to_string()) }),
+    }
+}
+
+fn refused() -> String {
+    ConnectionError::Tcp(tcp_lite::CloseReason::Refused).to_string()
+}

@@ -1,0 +1,122 @@
+//! Everything that can end a run: one clear line each, and the exit status that goes with it.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use iwarp::verbs::{ConnectionError, VerbsError, WcStatus};
+
+/// Why a run ended early. `Display` is the line that the user sees.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// An option, or a combination of options, that makes no sense.
+    #[error("{0}")]
+    Usage(String),
+    /// The port could not be opened: no such device, driver missing, too little memory.
+    #[error("cannot open the port: {0}")]
+    Port(String),
+    /// The peer did not answer, refused, or rejected.
+    #[error("cannot connect to {remote}: {reason}")]
+    Connect {
+        /// Who was asked.
+        remote: SocketAddr,
+        /// What came of it.
+        reason: String,
+    },
+    /// A server turned the test down and said why.
+    #[error("{remote} rejected the test: {reason}")]
+    Rejected {
+        /// Who rejected.
+        remote: SocketAddr,
+        /// Its words.
+        reason: String,
+    },
+    /// Nothing came from the peer for longer than the time-out.
+    #[error("the peer was silent for {} s while {doing}", .after.as_secs_f32())]
+    Silent {
+        /// What was waited for.
+        doing: &'static str,
+        /// How long.
+        after: Duration,
+    },
+    /// The connection ended in the middle of the test.
+    #[error("the connection ended while {doing}: {}", .error.map_or_else(|| "closed by the peer".into(), |e| e.to_string()))]
+    Disconnected {
+        /// What was going on.
+        doing: &'static str,
+        /// Why, when not gracefully.
+        error: Option<ConnectionError>,
+    },
+    /// A work request failed.
+    #[error("{what} failed: {status}{}", .detail.as_ref().map_or_else(String::new, |d| format!(" ({d})")))]
+    Completion {
+        /// Which request.
+        what: &'static str,
+        /// Its status.
+        status: WcStatus,
+        /// Layer, type and code in words.
+        detail: Option<String>,
+    },
+    /// The peer said something that perftest's exchange does not have.
+    #[error("the peer does not speak perftest's exchange: {0}")]
+    Exchange(String),
+    /// `--validate` found octets that are not what was sent.
+    #[error("validation failed: {0}")]
+    Validation(String),
+    /// Ctrl-C or SIGTERM.
+    #[error("interrupted")]
+    Interrupted,
+    /// A verb was refused.
+    #[error("{0}")]
+    Verbs(#[from] VerbsError),
+    /// The system refused something.
+    #[error("{what}: {source}")]
+    System {
+        /// What was asked of it.
+        what: String,
+        /// Its answer.
+        source: std::io::Error,
+    },
+}
+
+impl Error {
+    /// The exit status: 2 for wrong usage, 130 for an interrupt, 1 for the rest.
+    pub fn exit_code(&self) -> u8 {
+        match self {
+            Self::Usage(_) => 2,
+            Self::Interrupted => 130,
+            _ => 1,
+        }
+    }
+}
+
+impl From<std::io::Error> for Error {
+    fn from(source: std::io::Error) -> Self {
+        Self::System { what: "system".into(), source }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_message_is_one_line() {
+        let errors = [
+            Error::Usage("--size: at least 1".into()),
+            Error::Silent { doing: "connecting", after: Duration::from_secs(10) },
+            Error::Disconnected { doing: "measuring", error: None },
+            Error::Completion { what: "Write", status: WcStatus::RemoteAccessError, detail: None },
+            Error::Interrupted,
+        ];
+        for error in errors {
+            let text = error.to_string();
+            assert!(!text.is_empty() && !text.contains('\n'), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn a_silent_peer_is_named_with_the_time() {
+        let error = Error::Silent { doing: "connecting", after: Duration::from_secs(10) };
+        assert_eq!(error.to_string(), "the peer was silent for 10 s while connecting");
+    }
+}

@@ -1,0 +1,144 @@
+//! From NET options to an [`End`]: a port, an engine on it, a context and what turns the engine.
+
+#[cfg(feature = "dpdk")]
+mod device;
+
+use std::path::Path;
+use std::time::Duration;
+
+use dp::Port;
+use iwarp::engine::{Engine, EngineConfig};
+use iwarp::verbs::{Context, ContextConfig};
+
+use crate::cli::NetArgs;
+use crate::driver::{Driver, Interrupt};
+use crate::endpoint::Endpoint;
+use crate::errors::Error;
+
+/// One end with what the exchange wants to know of its port.
+pub struct End {
+    /// The end.
+    pub endpoint: Endpoint,
+    /// IP MTU.
+    pub mtu: u16,
+    mac: [u8; 6],
+}
+
+impl End {
+    /// What siw puts into a destination's GID: the MAC address, then zeros.
+    pub fn gid(&self) -> [u8; 16] {
+        let mut gid = [0; 16];
+        gid[..6].copy_from_slice(&self.mac);
+        gid
+    }
+}
+
+/// How an end is made on a port.
+#[derive(Clone, Debug)]
+pub struct EndConfig<'a> {
+    /// Addresses with prefix lengths.
+    pub ips: Vec<String>,
+    /// Routers.
+    pub gateways: Vec<std::net::IpAddr>,
+    /// VLAN id.
+    pub vlan: Option<u16>,
+    /// Where frames are captured.
+    pub pcap: Option<&'a Path>,
+    /// CPU for this thread, or for the engine's.
+    pub cpu: Option<usize>,
+    /// Sleep on completion events, with the engine in a thread.
+    pub events: bool,
+    /// Longest silence.
+    pub timeout: Duration,
+}
+
+impl<'a> EndConfig<'a> {
+    /// As the options say.
+    pub fn new(args: &'a NetArgs, events: bool) -> Self {
+        Self {
+            ips: args.ips.clone(),
+            gateways: args.gateway.clone(),
+            vlan: args.vlan,
+            pcap: args.pcap.as_deref(),
+            cpu: args.cpu,
+            events,
+            timeout: args.timeout,
+        }
+    }
+}
+
+/// Opens the device of `args` and makes an end on it.
+///
+/// # Errors
+/// [`Error::Usage`], [`Error::Port`], [`Error::Verbs`].
+pub fn open(args: &NetArgs, events: bool, interrupt: &Interrupt) -> Result<End, Error> {
+    args.check()?;
+    let port = open_port(args)?;
+    make_end(port, &EndConfig::new(args, events), interrupt)
+}
+
+/// Makes an end on `port`.
+///
+/// # Errors
+/// [`Error::System`], [`Error::Verbs`].
+pub fn make_end(port: Box<dyn Port>, config: &EndConfig<'_>, interrupt: &Interrupt) -> Result<End, Error> {
+    let port: Box<dyn Port> =
+        match config.pcap {
+            None => port,
+            Some(path) => Box::new(dp::pcap::Tap::create(port, path).map_err(|source| Error::System {
+                what: format!("cannot write {}", path.display()),
+                source,
+            })?),
+        };
+    let info = port.info().clone();
+    let ips: Vec<&str> = config.ips.iter().map(String::as_str).collect();
+    let mut engine_config = EngineConfig::new(&*port, &ips)?;
+    engine_config.stack.vlan = config.vlan;
+    for &gateway in &config.gateways {
+        if engine_config.stack.gateways.try_push(gateway.into()).is_err() {
+            return Err(Error::Usage("--gateway: one for each address family at most".into()));
+        }
+    }
+    let context = Context::new(ContextConfig::default())?;
+    let engine = Engine::new(&context, port, engine_config)?;
+    let driver = if config.events {
+        let channel = context.create_comp_channel()?;
+        Driver::threaded(engine, channel, config.cpu, interrupt.clone())?
+    } else {
+        if let Some(cpu) = config.cpu {
+            pin(cpu)?;
+        }
+        Driver::inline(engine, interrupt.clone())
+    };
+    let endpoint = Endpoint::new(context, driver, config.timeout)?;
+    Ok(End { endpoint, mtu: info.mtu, mac: info.mac })
+}
+
+/// Keeps the calling thread on `cpu`.
+///
+/// # Errors
+/// [`Error::Usage`] when there is no such CPU for us.
+#[cfg(target_os = "linux")]
+fn pin(cpu: usize) -> Result<(), Error> {
+    use rustix::thread::{CpuSet, sched_setaffinity};
+    let mut set = CpuSet::new();
+    if cpu < CpuSet::MAX_CPU {
+        set.set(cpu);
+    }
+    sched_setaffinity(None, &set).map_err(|error| Error::Usage(format!("--cpu {cpu}: {error}")))
+}
+
+#[cfg(not(target_os = "linux"))]
+fn pin(_cpu: usize) -> Result<(), Error> {
+    Err(Error::Usage("--cpu: only on Linux".into()))
+}
+
+#[cfg(feature = "dpdk")]
+fn open_port(args: &NetArgs) -> Result<Box<dyn Port>, Error> {
+    device::open(args)
+}
+
+#[cfg(not(feature = "dpdk"))]
+fn open_port(_args: &NetArgs) -> Result<Box<dyn Port>, Error> {
+    Err(Error::Port("this iwperf was built without DPDK: only `iwperf local` works".into()))
+}

@@ -1,0 +1,35 @@
+//! A DPDK port from the options: EAL, then the device.
+
+use dp::Port;
+use dp::dpdk::{DeviceConfig, PortSpec};
+use dp::eal::{Cores, Eal, EalConfig, Memory};
+
+use crate::cli::NetArgs;
+use crate::errors::Error;
+
+/// MiB of DPDK's memory: pools of some thousand jumbo buffers and the rings.
+const MEMORY_MIB: u32 = 512;
+
+pub(super) fn open(args: &NetArgs) -> Result<Box<dyn Port>, Error> {
+    let eal_config = EalConfig {
+        memory: if args.no_huge {
+            Memory::Ordinary { mib: MEMORY_MIB }
+        } else {
+            Memory::Auto { mib: MEMORY_MIB }
+        },
+        cores: args.cpu.map_or(Cores::Floating, Cores::Pinned),
+        pci: args.pci.iter().cloned().collect(),
+        extra: args.eal_args(),
+        ..EalConfig::default()
+    };
+    let port_error = |text: String| Error::Port(text);
+    let eal = Eal::start(&eal_config).map_err(|error| port_error(error.to_string()))?;
+    let spec = match (&args.pci, &args.vdev) {
+        (Some(address), _) => PortSpec::Pci(address.clone()),
+        (None, Some(text)) => PortSpec::Vdev(text.clone()),
+        (None, None) => return Err(Error::Usage("no device: give --vdev STRING or --pci ADDR".into())),
+    };
+    let config = DeviceConfig { mtu: args.mtu.unwrap_or(1500), ..DeviceConfig::default() };
+    let ports = dp::dpdk::open(eal, &spec, &config).map_err(|error| port_error(error.to_string()))?;
+    ports.into_iter().next().ok_or_else(|| port_error("the device has no queues".into()))
+}

@@ -1,0 +1,279 @@
+//! What one test does: the parameters both ends agree on, with perftest's defaults.
+
+use crate::errors::Error;
+
+/// Port of perftest's tools and of ours.
+pub const DEFAULT_PORT: u16 = 18515;
+
+/// Largest message of an `--all` sweep (perftest's `MAX_SIZE`), octets.
+pub const MAX_SIZE: u32 = 8 << 20;
+
+/// Receives that a target of Sends keeps posted for each queue pair (perftest's `DEF_RX_SEND`).
+pub const RX_DEPTH_SEND: u32 = 512;
+
+/// The least that each half of a queue pair's buffer holds (perftest's cycle buffer), octets.
+pub const CYCLE_BUFFER: u32 = 4096;
+
+/// The six tests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum, serde::Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Test {
+    /// Bandwidth of RDMA Writes (`ib_write_bw`).
+    WriteBw,
+    /// Bandwidth of RDMA Reads (`ib_read_bw`).
+    ReadBw,
+    /// Bandwidth of Sends (`ib_send_bw`).
+    SendBw,
+    /// Half the round trip of two RDMA Writes (`ib_write_lat`).
+    WriteLat,
+    /// The round trip of an RDMA Read (`ib_read_lat`).
+    ReadLat,
+    /// Half the round trip of two Sends (`ib_send_lat`).
+    SendLat,
+}
+
+/// What moves the data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verb {
+    /// RDMA Write.
+    Write,
+    /// RDMA Read.
+    Read,
+    /// Send.
+    Send,
+}
+
+impl Test {
+    /// All of them, in the order of their numbers in our private data.
+    pub const ALL: [Self; 6] =
+        [Self::WriteBw, Self::ReadBw, Self::SendBw, Self::WriteLat, Self::ReadLat, Self::SendLat];
+
+    /// What moves the data.
+    pub fn verb(self) -> Verb {
+        match self {
+            Self::WriteBw | Self::WriteLat => Verb::Write,
+            Self::ReadBw | Self::ReadLat => Verb::Read,
+            Self::SendBw | Self::SendLat => Verb::Send,
+        }
+    }
+
+    /// Whether it measures latency (else bandwidth).
+    pub fn is_latency(self) -> bool {
+        matches!(self, Self::WriteLat | Self::ReadLat | Self::SendLat)
+    }
+
+    /// Its name on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::WriteBw => "write-bw",
+            Self::ReadBw => "read-bw",
+            Self::SendBw => "send-bw",
+            Self::WriteLat => "write-lat",
+            Self::ReadLat => "read-lat",
+            Self::SendLat => "send-lat",
+        }
+    }
+}
+
+/// A resolved test: nothing is left to default.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Params {
+    /// Which test.
+    pub test: Test,
+    /// Octets of a message (of the largest, with `all`).
+    pub size: u32,
+    /// Messages of each queue pair; 0 when `duration_s` decides.
+    pub iters: u32,
+    /// Seconds to run; 0 when `iters` decides.
+    pub duration_s: u32,
+    /// All sizes from 2 octets to 8 MiB, doubling.
+    pub all: bool,
+    /// Both ends send at the same time.
+    pub bidirectional: bool,
+    /// Requests outstanding on each queue pair.
+    pub tx_depth: u32,
+    /// Queue pairs.
+    pub qps: u32,
+    /// A completion is asked for every so many requests.
+    pub cq_mod: u32,
+    /// Requests posted with one doorbell.
+    pub post_list: u32,
+    /// Messages up to this many octets are copied when posted.
+    pub inline: u32,
+    /// Reads outstanding on each queue pair.
+    pub outs: u32,
+    /// Wait for completions by events instead of polling.
+    pub events: bool,
+    /// Check every octet at the target.
+    pub validate: bool,
+    /// Ask the peer for markers.
+    pub markers: bool,
+    /// Ask for CRCs.
+    pub crc: bool,
+    /// Seed of the patterns.
+    pub seed: u64,
+}
+
+impl Params {
+    /// The sizes that are run, in order.
+    pub fn sizes(&self) -> Vec<u32> {
+        if self.all { (1..24).map(|power| 1 << power).collect() } else { vec![self.size] }
+    }
+
+    /// Receives kept posted on each queue pair for Sends of the peer.
+    pub fn rx_depth(&self) -> u32 {
+        if self.test == Test::SendBw && self.validate {
+            slots_for(self.stride(self.size), RX_DEPTH_SEND, self.qps)
+        } else {
+            RX_DEPTH_SEND
+        }
+    }
+
+    /// Messages of `size` octets that have a place of their own in each half of a queue pair's buffer: 1 unless
+    /// validating, because only validation looks at each of them.
+    pub fn slots(&self, size: u32) -> u32 {
+        if !self.validate || self.test.is_latency() {
+            1
+        } else if self.test == Test::SendBw {
+            slots_for(self.stride(size), self.tx_depth.max(self.rx_depth()), self.qps)
+        } else {
+            slots_for(self.stride(size), self.tx_depth, self.qps)
+        }
+    }
+
+    /// Distance of two slots, octets: a message and, when validating, a guard that nothing may touch.
+    pub fn stride(&self, size: u32) -> usize {
+        let guard = if self.validate { GUARD_OCTETS } else { 0 };
+        (size as usize + guard).next_multiple_of(64)
+    }
+
+    /// Octets of one half of a queue pair's buffer.
+    pub fn half_octets(&self) -> usize {
+        let largest = |size: u32| self.stride(size) * self.slots(size) as usize;
+        let most = self.sizes().into_iter().map(largest).max().unwrap_or(0);
+        most.max(CYCLE_BUFFER as usize).next_multiple_of(64)
+    }
+
+    /// Checks what an option parser (or the private data of a peer) cannot.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] naming the option.
+    pub fn check(&self) -> Result<(), Error> {
+        let usage = |text: String| Err(Error::Usage(text));
+        let ranges = [
+            ("--size", self.size, 1, 1 << 30),
+            ("--tx-depth", self.tx_depth, 1, 16_384),
+            ("--qp", self.qps, 1, 1024),
+            ("--cq-mod", self.cq_mod, 1, 16_384),
+            ("--post-list", self.post_list, 1, 16_384),
+            ("--inline", self.inline, 0, iwarp::verbs::MAX_INLINE as u32),
+            ("--outs", self.outs, 1, 1024),
+        ];
+        for (name, value, low, high) in ranges {
+            if !(low..=high).contains(&value) {
+                return usage(format!("{name} {value}: must be from {low} to {high}"));
+            }
+        }
+        if (self.iters == 0) == (self.duration_s == 0) {
+            return usage("--iters and --duration exclude each other, and one must be above 0".into());
+        }
+        if self.duration_s > 0 && self.all {
+            return usage("--duration and --all exclude each other".into());
+        }
+        if self.test.is_latency() && (self.qps > 1 || self.bidirectional || self.post_list > 1) {
+            return usage(format!(
+                "{}: --qp, --bidirectional and --post-list are for bandwidth",
+                self.test.name()
+            ));
+        }
+        if self.test == Test::WriteLat && self.events {
+            return usage("write-lat polls memory: --events does not go with it".into());
+        }
+        if self.post_list > self.tx_depth {
+            return usage(format!("--post-list {}: at most --tx-depth ({})", self.post_list, self.tx_depth));
+        }
+        if self.validate && self.post_list > 1 {
+            return usage("--validate does not go with --post-list".into());
+        }
+        if self.markers && !self.crc && self.validate {
+            // Markers place out of order only what a CRC has proved; nothing to refuse, but nothing to gain.
+            return Ok(());
+        }
+        Ok(())
+    }
+}
+
+/// Octets between two messages that validation watches.
+pub const GUARD_OCTETS: usize = 64;
+
+/// Memory that validation may use for one half of all buffers, octets.
+const VALIDATION_OCTETS: usize = 32 << 20;
+
+fn slots_for(stride: usize, wanted: u32, qps: u32) -> u32 {
+    let fit = VALIDATION_OCTETS / stride.max(1) / qps.max(1) as usize;
+    (fit as u32).clamp(1, wanted.max(1))
+}
+
+#[cfg(test)]
+pub(crate) fn example(test: Test) -> Params {
+    Params {
+        test,
+        size: 65536,
+        iters: 5000,
+        duration_s: 0,
+        all: false,
+        bidirectional: false,
+        tx_depth: 128,
+        qps: 1,
+        cq_mod: 100,
+        post_list: 1,
+        inline: 0,
+        outs: 16,
+        events: false,
+        validate: false,
+        markers: false,
+        crc: true,
+        seed: 1,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_means_perftests_23_sizes() {
+        let params = Params { all: true, size: MAX_SIZE, ..example(Test::WriteBw) };
+        let sizes = params.sizes();
+        assert_eq!((sizes.len(), sizes[0], sizes[22]), (23, 2, MAX_SIZE));
+        assert!(params.half_octets() >= MAX_SIZE as usize);
+    }
+
+    #[test]
+    fn validation_bounds_its_memory() {
+        for test in Test::ALL {
+            for size in [1, 64, 65536, MAX_SIZE] {
+                let params = Params { validate: true, size, qps: 4, ..example(test) };
+                assert!(params.half_octets() * 4 <= (VALIDATION_OCTETS).max(4 * params.stride(size)));
+                assert!(params.rx_depth() <= params.slots(size).max(RX_DEPTH_SEND));
+            }
+        }
+    }
+
+    #[test]
+    fn contradictions_are_named() {
+        let bad = |change: fn(&mut Params), word: &str| {
+            let mut params = example(Test::WriteLat);
+            change(&mut params);
+            let text = params.check().unwrap_err().to_string();
+            assert!(text.contains(word), "{text}");
+        };
+        bad(|p| p.size = 0, "--size");
+        bad(|p| p.duration_s = 3, "--duration");
+        bad(|p| p.qps = 2, "--qp");
+        bad(|p| p.events = true, "--events");
+        bad(|p| p.inline = 4096, "--inline");
+        bad(|p| (p.test, p.post_list) = (Test::WriteBw, 500), "--post-list");
+        assert!(example(Test::WriteLat).check().is_ok());
+    }
+}

@@ -1,0 +1,121 @@
+//! Where things are in the regions, and what a `wr_id` says.
+
+use super::Memory;
+use super::mark::Mark;
+
+/// Octets of the control region for each queue pair.
+pub(super) const CONTROL_OCTETS: usize = 1024;
+
+/// Receive buffers for marks.
+pub(super) const MARK_SLOTS: usize = 8;
+
+/// Parts of the control region, on cache lines of their own.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Control {
+    /// The peer writes here how many Sends it has taken.
+    Credit,
+    /// What we write to the peer's credit cell.
+    CreditOut,
+    /// A mark on its way out.
+    MarkOut,
+    /// A mark on its way in.
+    MarkIn(u32),
+}
+
+impl Control {
+    /// Offset for queue pair `index`.
+    pub(super) fn at(self, index: usize) -> usize {
+        let line = match self {
+            Self::Credit => 0,
+            Self::CreditOut => 1,
+            Self::MarkOut => 2,
+            Self::MarkIn(slot) => 3 + slot as usize % MARK_SLOTS,
+        };
+        index * CONTROL_OCTETS + line * 64
+    }
+}
+
+const _: () = assert!((3 + MARK_SLOTS) * 64 <= CONTROL_OCTETS && Mark::OCTETS <= 64);
+
+impl Memory {
+    /// Offset of the half that queue pair `index` uses itself.
+    pub(super) fn local(&self, index: usize) -> usize {
+        index * self.half
+    }
+
+    /// Offset of the half that the peer of queue pair `index` sees. As with perftest, behind all local halves.
+    pub(super) fn exposed(&self, index: usize, qps: usize) -> usize {
+        (qps + index) * self.half
+    }
+}
+
+/// What a request was for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// A message of the test.
+    Data,
+    /// A mark.
+    Mark,
+    /// A credit.
+    Credit,
+}
+
+/// A `wr_id` taken apart: 8 bits kind, 16 bits queue pair, 40 bits number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct WrId {
+    pub(super) kind: Kind,
+    pub(super) qp: u16,
+    pub(super) number: u64,
+}
+
+const NUMBER_BITS: u32 = 40;
+
+impl WrId {
+    pub(super) fn data(index: usize, number: u64) -> Self {
+        Self { kind: Kind::Data, qp: index as u16, number }
+    }
+
+    pub(super) fn encode(self) -> u64 {
+        let kind = match self.kind {
+            Kind::Data => 0,
+            Kind::Mark => 1,
+            Kind::Credit => 2,
+        };
+        kind << 56 | u64::from(self.qp) << NUMBER_BITS | self.number & ((1 << NUMBER_BITS) - 1)
+    }
+
+    pub(super) fn decode(wr_id: u64) -> Self {
+        let kind = match wr_id >> 56 {
+            0 => Kind::Data,
+            1 => Kind::Mark,
+            _ => Kind::Credit,
+        };
+        Self { kind, qp: (wr_id >> NUMBER_BITS) as u16, number: wr_id & ((1 << NUMBER_BITS) - 1) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wr_id_comes_back_as_it_was() {
+        for kind in [Kind::Data, Kind::Mark, Kind::Credit] {
+            for (qp, number) in [(0, 0), (1023, 1), (7, (1 << NUMBER_BITS) - 1)] {
+                let id = WrId { kind, qp, number };
+                assert_eq!(WrId::decode(id.encode()), id);
+            }
+        }
+    }
+
+    #[test]
+    fn control_parts_do_not_overlap() {
+        let mut at: Vec<usize> = [Control::Credit, Control::CreditOut, Control::MarkOut]
+            .into_iter()
+            .chain((0..MARK_SLOTS as u32).map(Control::MarkIn))
+            .flat_map(|part| [part.at(0), part.at(1)])
+            .collect();
+        at.sort_unstable();
+        assert!(at.windows(2).all(|w| w[1] - w[0] >= 64));
+    }
+}

@@ -1,0 +1,84 @@
+//! Marks: Sends on a data connection by which two iwperfs confirm Writes.
+//!
+//! A mark follows the Writes it covers in the same stream, so when its receive completes they are placed. The target
+//! checks them, if asked to, and answers. Layout, big-endian: `mark`, 1 octet 0 (question) or 1 (answer), 1 octet
+//! 1 (good) or 0, 2 reserved, size (4), 4 reserved, first message (8), count (8).
+
+use crate::errors::Error;
+
+/// One mark.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mark {
+    /// From the target.
+    pub is_answer: bool,
+    /// What was checked so far is right.
+    pub good: bool,
+    /// Octets of each message.
+    pub size: u32,
+    /// The first message it covers.
+    pub first: u64,
+    /// How many it covers.
+    pub count: u64,
+}
+
+const MAGIC: &[u8; 4] = b"mark";
+
+impl Mark {
+    /// Octets on the wire.
+    pub const OCTETS: usize = 32;
+
+    /// As octets.
+    pub fn encode(&self) -> [u8; Self::OCTETS] {
+        let mut out = [0; Self::OCTETS];
+        out[..4].copy_from_slice(MAGIC);
+        (out[4], out[5]) = (u8::from(self.is_answer), u8::from(self.good));
+        out[8..12].copy_from_slice(&self.size.to_be_bytes());
+        out[16..24].copy_from_slice(&self.first.to_be_bytes());
+        out[24..].copy_from_slice(&self.count.to_be_bytes());
+        out
+    }
+
+    /// From octets.
+    ///
+    /// # Errors
+    /// [`Error::Exchange`].
+    pub fn decode(octets: &[u8]) -> Result<Self, Error> {
+        let octets: &[u8; Self::OCTETS] = crate::perftest::wire::exactly(octets, "a mark")?;
+        let long = |at: usize| u64::from_be_bytes(std::array::from_fn(|i| octets[at + i]));
+        let (first, count) = (long(16), long(24));
+        if !octets.starts_with(MAGIC) || octets[4] > 1 || octets[5] > 1 || first.checked_add(count).is_none()
+        {
+            return Err(Error::Exchange("a mark that is none".into()));
+        }
+        Ok(Self {
+            is_answer: octets[4] == 1,
+            good: octets[5] == 1,
+            size: u32::from_be_bytes(std::array::from_fn(|i| octets[8 + i])),
+            first,
+            count,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mark_comes_back_as_it_was() {
+        let mark = Mark { is_answer: true, good: false, size: 65536, first: 1 << 40, count: 128 };
+        assert_eq!(Mark::decode(&mark.encode()).unwrap(), mark);
+    }
+
+    #[test]
+    fn anything_else_is_refused() {
+        let good = Mark { is_answer: false, good: true, size: 1, first: u64::MAX - 1, count: 1 }.encode();
+        assert!(Mark::decode(&good).is_ok());
+        for (at, value) in [(0, 0), (4, 2), (5, 9), (31, 2)] {
+            let mut bad = good;
+            bad[at] = value;
+            assert!(Mark::decode(&bad).is_err(), "{at}");
+        }
+        assert!(Mark::decode(&good[..31]).is_err());
+    }
+}

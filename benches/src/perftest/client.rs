@@ -1,0 +1,114 @@
+//! The client's way from the first SYN to the results.
+
+use std::net::SocketAddr;
+
+use crate::endpoint::{Endpoint, conn_param};
+use crate::errors::Error;
+use crate::net::End;
+use crate::params::Params;
+use crate::path::Path;
+use crate::perftest::exchange::{Control, ControlLink, nothing};
+use crate::perftest::script::{OnRow, Script};
+use crate::perftest::wire::Dest;
+use crate::private::{self, Hello};
+use crate::private_report::Extra;
+use crate::table::Unit;
+
+/// What a finished test leaves beside its rows.
+#[derive(Clone, Debug, Default)]
+pub struct Outcome {
+    /// Whether the peer is iwperf.
+    pub with_iwperf: bool,
+    /// What the peer said at the end, if it is.
+    pub peer: Option<Extra>,
+    /// Messages that validation looked at here.
+    pub messages_checked: u64,
+}
+
+/// Runs `params` against the server at `remote`.
+///
+/// # Errors
+/// Anything that ends a test.
+pub fn run(
+    end: &mut End,
+    remote: SocketAddr,
+    params: &Params,
+    unit: Unit,
+    on_row: OnRow<'_>,
+) -> Result<Outcome, Error> {
+    let (mtu, gid) = (end.mtu, end.gid());
+    let end = &mut end.endpoint;
+    end.driver.set_manner(crate::driver::Manner::Measuring);
+    let (mut control, with_iwperf) = connect_control(end, remote, params)?;
+    if params.validate && !with_iwperf {
+        return Err(Error::Usage("--validate needs iwperf on both ends: this server is not".into()));
+    }
+    control.prefix(end, mtu)?;
+    control.dest(end, &Dest::default(), &mut nothing)?;
+    let mut path = Path::new(end, params, true, with_iwperf)?;
+    connect_data(end, remote, &mut path)?;
+    control.dest(end, &Dest::default(), &mut nothing)?;
+    let mut script = Script { end, control: &mut control, path: &mut path, with_iwperf, unit, gid };
+    let peer = script.run(on_row)?;
+    finish(end, &control, &path, peer, with_iwperf)
+}
+
+/// Closes the connections and says what validation found.
+pub(super) fn finish(
+    end: &mut Endpoint,
+    control: &Control,
+    path: &Path,
+    peer: Option<Extra>,
+    with_iwperf: bool,
+) -> Result<Outcome, Error> {
+    for flow in &path.flows {
+        end.finish(&flow.id)?;
+    }
+    end.finish(control.id())?;
+    // Which end looked knows more than which end was told.
+    let told = peer.as_ref().and_then(|peer| peer.complaint.clone());
+    let complaint = if path.messages_checked > 0 {
+        path.complaint.clone().or(told)
+    } else {
+        told.or(path.complaint.clone())
+    };
+    match complaint {
+        Some(complaint) => Err(Error::Validation(complaint)),
+        None => Ok(Outcome { with_iwperf, peer, messages_checked: path.messages_checked }),
+    }
+}
+
+fn connect_control(
+    end: &mut Endpoint,
+    remote: SocketAddr,
+    params: &Params,
+) -> Result<(Control, bool), Error> {
+    let hello = Hello(params.clone()).encode();
+    let mut param = conn_param(params, end.timeout, &hello)?;
+    (param.responder_resources, param.initiator_depth) = (0, 0);
+    // A link is used up by a refused connection: each try makes a new one.
+    let mut link = ControlLink::new(end)?;
+    let mut tried = false;
+    let pd = end.pd.clone();
+    let (id, _qp, answer) = end.connect(
+        || {
+            if std::mem::replace(&mut tried, true) {
+                link.renew(&pd)?;
+            }
+            Ok(link.qp.clone())
+        },
+        remote,
+        &param,
+    )?;
+    Ok((Control::new(link, id, true), private::is_welcome(&answer)))
+}
+
+fn connect_data(end: &mut Endpoint, remote: SocketAddr, path: &mut Path) -> Result<(), Error> {
+    let pd = end.pd.clone();
+    for index in 0..path.params.qps {
+        let param = conn_param(&path.params, end.timeout, &private::data_connection(index))?;
+        let (id, qp, _answer) = end.connect(|| path.create_qp(&pd), remote, &param)?;
+        path.add(qp, id)?;
+    }
+    Ok(())
+}

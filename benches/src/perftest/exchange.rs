@@ -1,0 +1,233 @@
+//! The control connection: Sends, client first and strictly alternating.
+
+use std::collections::VecDeque;
+
+use iwarp::memory::Access;
+use iwarp::verbs::{
+    CmId, CompletionQueue, MemoryRegion, ProtectionDomain, QpInit, QueuePair, RecvRequest, SendOp,
+    SendRequest, WcOpcode,
+};
+
+use crate::endpoint::{Endpoint, checked};
+use crate::errors::Error;
+use crate::params::CYCLE_BUFFER;
+use crate::perftest::wire::{self, Dest, Report};
+
+/// Octets of a receive: perftest's messages have 56 at most, ours between two iwperfs more.
+pub const MESSAGE_OCTETS: usize = 256;
+
+/// Receives kept posted. perftest needs one; the rest is for a peer that is ahead.
+const RECEIVES: usize = 4;
+
+/// Cache line, as perftest names it.
+const CACHE_LINE: u32 = 64;
+
+/// What goes on while a message is waited for: moves the data path, returns whether anything happened.
+pub type Serve<'a> = &'a mut dyn FnMut() -> Result<bool, Error>;
+
+/// Serves nothing.
+pub fn nothing() -> Result<bool, Error> {
+    Ok(false)
+}
+
+/// The control connection of a test.
+pub struct Control {
+    /// Whether this end speaks first.
+    pub is_client: bool,
+    id: CmId,
+    link: ControlLink,
+    inbox: VecDeque<Vec<u8>>,
+    sends_done: u64,
+    sends_posted: u64,
+}
+
+/// A queue pair for control with its receives posted, not connected yet.
+pub struct ControlLink {
+    /// To connect or accept with.
+    pub qp: QueuePair,
+    cq: CompletionQueue,
+    memory: MemoryRegion,
+}
+
+impl ControlLink {
+    /// Ready to be connected.
+    ///
+    /// # Errors
+    /// [`Error::Verbs`].
+    pub fn new(end: &mut Endpoint) -> Result<Self, Error> {
+        let cq = end.create_cq(64)?;
+        let memory = end.pd.reg_mr((RECEIVES + 1) * MESSAGE_OCTETS, Access::LOCAL_WRITE)?;
+        let qp = create_qp(&end.pd, &cq)?;
+        let link = Self { qp, cq, memory };
+        link.post_receives()?;
+        Ok(link)
+    }
+
+    /// Replaces the queue pair: the last one was used up by a refused connection.
+    ///
+    /// # Errors
+    /// [`Error::Verbs`].
+    pub fn renew(&mut self, pd: &ProtectionDomain) -> Result<(), Error> {
+        // What was posted to it comes back flushed; nobody waits for that.
+        while self.cq.poll_one().is_some() {}
+        self.qp = create_qp(pd, &self.cq)?;
+        self.post_receives()
+    }
+
+    fn post_receives(&self) -> Result<(), Error> {
+        (0..RECEIVES).try_for_each(|slot| self.post_recv(slot))
+    }
+
+    fn post_recv(&self, slot: usize) -> Result<(), Error> {
+        let sge = self.memory.sge(slot * MESSAGE_OCTETS, MESSAGE_OCTETS);
+        Ok(self.qp.post_recv(&RecvRequest::new(slot as u64, sge))?)
+    }
+}
+
+fn create_qp(pd: &ProtectionDomain, cq: &CompletionQueue) -> Result<QueuePair, Error> {
+    Ok(pd.create_qp(&QpInit {
+        max_send_wr: 8,
+        max_recv_wr: 8,
+        sq_sig_all: false,
+        send_cq: cq,
+        recv_cq: cq,
+    })?)
+}
+
+impl Control {
+    /// On a connected link.
+    pub fn new(link: ControlLink, id: CmId, is_client: bool) -> Self {
+        Self { is_client, id, link, inbox: VecDeque::new(), sends_done: 0, sends_posted: 0 }
+    }
+
+    /// The connection.
+    pub fn id(&self) -> &CmId {
+        &self.id
+    }
+
+    /// Whether a message of the peer waits.
+    ///
+    /// # Errors
+    /// [`Error::Completion`].
+    pub fn has_message(&mut self) -> Result<bool, Error> {
+        self.reap()?;
+        Ok(!self.inbox.is_empty())
+    }
+
+    /// Sends ours and takes the peer's, in the order of our part; `serve` goes on meanwhile.
+    ///
+    /// # Errors
+    /// [`Error::Silent`], [`Error::Disconnected`], [`Error::Completion`].
+    pub fn exchange(&mut self, end: &mut Endpoint, ours: &[u8], serve: Serve<'_>) -> Result<Vec<u8>, Error> {
+        if self.is_client {
+            self.send(end, ours, serve)?;
+            return self.receive(end, serve);
+        }
+        let theirs = self.receive(end, serve)?;
+        self.send(end, ours, serve)?;
+        Ok(theirs)
+    }
+
+    /// perftest's first five messages: versions, cycle buffer, cache line, MTU.
+    ///
+    /// # Errors
+    /// [`Error::Exchange`] for a peer that says something else.
+    pub fn prefix(&mut self, end: &mut Endpoint, mtu: u16) -> Result<(), Error> {
+        let version = self.exchange(end, &wire::encode_version(), &mut nothing)?;
+        wire::decode_version(&version)?;
+        for number in [CYCLE_BUFFER, CACHE_LINE] {
+            let theirs = self.exchange(end, &number.to_be_bytes(), &mut nothing)?;
+            wire::decode_u32(&theirs)?;
+        }
+        let theirs = self.exchange(end, &wire::encode_mtu(mtu), &mut nothing)?;
+        wire::decode_mtu(&theirs)?;
+        Ok(())
+    }
+
+    /// Exchanges destinations.
+    ///
+    /// # Errors
+    /// As [`exchange`](Self::exchange), and [`Error::Exchange`].
+    pub fn dest(&mut self, end: &mut Endpoint, ours: &Dest, serve: Serve<'_>) -> Result<Dest, Error> {
+        Dest::decode(&self.exchange(end, &ours.encode(), serve)?)
+    }
+
+    /// Exchanges reports, five messages.
+    ///
+    /// # Errors
+    /// As [`exchange`](Self::exchange), and [`Error::Exchange`].
+    pub fn report(&mut self, end: &mut Endpoint, ours: &Report, serve: Serve<'_>) -> Result<Report, Error> {
+        let mut theirs = [[0; 8]; 5];
+        for (ours, theirs) in ours.encode().iter().zip(&mut theirs) {
+            *theirs = *wire::exactly(&self.exchange(end, ours, serve)?, "a report")?;
+        }
+        Ok(Report::decode(&theirs))
+    }
+
+    fn send(&mut self, end: &mut Endpoint, octets: &[u8], serve: Serve<'_>) -> Result<(), Error> {
+        let at = RECEIVES * MESSAGE_OCTETS;
+        self.link.memory.write_at(at, octets)?;
+        let sge = self.link.memory.sge(at, octets.len());
+        self.link.qp.post_send(&SendRequest::new(0, SendOp::Send, sge))?;
+        self.sends_posted += 1;
+        self.wait(end, serve, |control| (control.sends_done == control.sends_posted).then_some(()))
+    }
+
+    fn receive(&mut self, end: &mut Endpoint, serve: Serve<'_>) -> Result<Vec<u8>, Error> {
+        self.wait(end, serve, |control| control.inbox.pop_front())
+    }
+
+    fn wait<T>(
+        &mut self,
+        end: &mut Endpoint,
+        serve: Serve<'_>,
+        mut look: impl FnMut(&mut Self) -> Option<T>,
+    ) -> Result<T, Error> {
+        const DOING: &str = "exchanging messages with it";
+        let mut patience = crate::patience::Patience::new(end);
+        loop {
+            let mut moved = end.driver.turn()? | serve()?;
+            moved |= self.reap()?;
+            if let Some(found) = look(self) {
+                return Ok(found);
+            }
+            if moved {
+                end.driver.busy();
+                continue;
+            }
+            end.driver.idle()?;
+            if !patience.check(end, DOING)? {
+                continue;
+            }
+            if let Some(error) = end.ended(&self.id) {
+                self.reap()?;
+                return look(self).ok_or(Error::Disconnected { doing: DOING, error });
+            }
+        }
+    }
+
+    fn reap(&mut self) -> Result<bool, Error> {
+        let mut moved = false;
+        while let Some(completion) = self.link.cq.poll_one() {
+            moved = true;
+            match completion.opcode {
+                // A receive flushed by the peer's close is no news: the event tells why.
+                WcOpcode::Recv if completion.status == iwarp::verbs::WcStatus::WrFlushError => {}
+                WcOpcode::Recv => {
+                    checked(&completion, "a control receive")?;
+                    let slot = completion.wr_id as usize;
+                    let mut octets = vec![0; (completion.byte_len as usize).min(MESSAGE_OCTETS)];
+                    self.link.memory.read_at(slot * MESSAGE_OCTETS, &mut octets)?;
+                    self.inbox.push_back(octets);
+                    // The peer may have closed already; then there is nothing more to receive.
+                    let _closing = self.link.post_recv(slot);
+                }
+                _ => {
+                    checked(&completion, "a control message")?;
+                    self.sends_done += 1;
+                }
+            }
+        }
+        Ok(moved)
+    }
+}

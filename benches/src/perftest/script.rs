@@ -1,0 +1,281 @@
+//! The order of the exchange for each test, once the data connections are there.
+//!
+//! | | before | for each size | after |
+//! |---|---|---|---|
+//! | write-bw, read-bw | places, places, sync | - (both ways: sync, run, sync with `-a`, reports) | sync, reports (not both ways), close |
+//! | send-bw | places, sync, places | sync, run, (both ways: reports), sync with `-a` | close |
+//! | write-lat | sync, places, places, sync | run | - |
+//! | read-lat | sync, places, places, sync | run | close |
+//! | send-lat | places, sync, places | sync, run | close |
+//!
+//! *Places* is a destination for each queue pair; *sync* and *close* are the first one's again. The target of a
+//! one-way test waits in the sync (or close) after the run. Two iwperfs add one message each at the end ([`Extra`]).
+
+use crate::endpoint::Endpoint;
+use crate::errors::Error;
+use crate::params::{Params, Test, Verb};
+use crate::path::Path;
+use crate::perftest::exchange::{Control, nothing};
+use crate::perftest::wire::{Dest, Report};
+use crate::private_report::Extra;
+use crate::progress::Progress;
+use crate::runs::bandwidth::{self, Part};
+use crate::runs::{Figures, Row, latency};
+use crate::table::{BandwidthRow, Unit};
+
+/// Takes rows as they come.
+pub type OnRow<'a> = &'a mut dyn FnMut(&Row);
+
+/// A test whose connections are made.
+pub struct Script<'a> {
+    /// This end.
+    pub end: &'a mut Endpoint,
+    /// The control connection.
+    pub control: &'a mut Control,
+    /// The data connections.
+    pub path: &'a mut Path,
+    /// Whether the peer is iwperf.
+    pub with_iwperf: bool,
+    /// In which reports are written.
+    pub unit: Unit,
+    /// What siw puts into a destination's GID: the MAC address.
+    pub gid: [u8; 16],
+}
+
+impl Script<'_> {
+    /// Runs the whole test. Returns what the peer said at the end, if it is iwperf.
+    ///
+    /// # Errors
+    /// Anything that ends a test.
+    pub fn run(&mut self, on_row: OnRow<'_>) -> Result<Option<Extra>, Error> {
+        self.prepare()?;
+        match self.params().test {
+            Test::WriteBw | Test::ReadBw => self.one_sided_bandwidth(on_row)?,
+            Test::SendBw => self.send_bandwidth(on_row)?,
+            Test::WriteLat | Test::ReadLat | Test::SendLat => self.latency(on_row)?,
+        }
+        if !self.with_iwperf {
+            return Ok(None);
+        }
+        let ours = Extra::of(self.end, self.path).encode();
+        let path = &mut *self.path;
+        let theirs = self.control.exchange(self.end, &ours, &mut || path.turn())?;
+        Extra::decode(&theirs).map(Some)
+    }
+
+    fn params(&self) -> &Params {
+        &self.path.params
+    }
+
+    fn is_client(&self) -> bool {
+        self.control.is_client
+    }
+
+    fn own_dest(&self, index: usize) -> Dest {
+        let params = self.params();
+        let out_reads = if params.test.verb() == Verb::Read { params.outs } else { 1 };
+        self.path.dest(index, out_reads, self.gid)
+    }
+
+    fn prepare(&mut self) -> Result<(), Error> {
+        let test = self.params().test;
+        if matches!(test, Test::WriteLat | Test::ReadLat) {
+            self.sync()?;
+        }
+        self.places()?;
+        if test.verb() == Verb::Send {
+            self.sync()?;
+        }
+        self.places()?;
+        if test.verb() != Verb::Send {
+            self.sync()?;
+        }
+        Ok(())
+    }
+
+    /// Exchanges where memory is, queue pair by queue pair.
+    fn places(&mut self) -> Result<(), Error> {
+        for index in 0..self.path.flows.len() {
+            let ours = self.own_dest(index);
+            self.path.flows[index].remote = self.control.dest(self.end, &ours, &mut nothing)?;
+        }
+        Ok(())
+    }
+
+    /// Waits for each other; what arrives on the data path meanwhile is served.
+    fn sync(&mut self) -> Result<(), Error> {
+        let ours = self.own_dest(0);
+        let path = &mut *self.path;
+        self.control.dest(self.end, &ours, &mut || path.turn()).map(drop)
+    }
+
+    fn reports(&mut self, ours: &Report) -> Result<Report, Error> {
+        let path = &mut *self.path;
+        self.control.report(self.end, ours, &mut || path.turn())
+    }
+
+    fn part(&self) -> Part {
+        let both = self.params().bidirectional;
+        Part {
+            source: self.is_client() || both,
+            target: !self.is_client() || both,
+            counts: !self.with_iwperf,
+        }
+    }
+
+    fn measure(&mut self, size: u32) -> Result<bandwidth::Run, Error> {
+        let params = self.params();
+        let total = u64::from(params.iters) * u64::from(params.qps);
+        let mut progress = if self.is_client() {
+            Progress::new(format!("{size} B"), total, self.end.clock.hz())
+        } else {
+            Progress::hidden()
+        };
+        let part = self.part();
+        bandwidth::run(self.end, self.control, self.path, part, &mut progress)
+    }
+
+    fn one_sided_bandwidth(&mut self, on_row: OnRow<'_>) -> Result<(), Error> {
+        let Params { bidirectional: both, all, .. } = *self.params();
+        if !self.is_client() && !both {
+            // The peer does it all; we answer its marks until it speaks again.
+            bandwidth::run(self.end, self.control, self.path, self.part(), &mut Progress::hidden())?;
+            self.sync()?;
+            let theirs = self.reports(&Report::default())?;
+            on_row(&self.row_of(&theirs));
+            return self.sync();
+        }
+        let confirmed = self.path.is_confirmed_by_target();
+        let mut last = Report::default();
+        for size in self.params().sizes() {
+            self.path.begin(size)?;
+            if both {
+                self.sync()?;
+            }
+            let row = self.measure(size)?.row(confirmed);
+            if both && all {
+                self.sync()?;
+            }
+            last = self.report_of(&row);
+            if both {
+                let theirs = self.reports(&last)?;
+                on_row(&self.sum(&row, &theirs));
+            } else {
+                on_row(&row);
+            }
+        }
+        if !both {
+            self.sync()?;
+            self.reports(&last)?;
+        }
+        self.sync()
+    }
+
+    fn send_bandwidth(&mut self, on_row: OnRow<'_>) -> Result<(), Error> {
+        let Params { bidirectional: both, all, duration_s, .. } = *self.params();
+        for size in self.params().sizes() {
+            self.path.begin(size)?;
+            self.sync()?;
+            let mut run = self.measure(size)?;
+            if !self.is_client() && !both {
+                run.received(self.path);
+            }
+            let mut theirs = None;
+            if both && duration_s == 0 {
+                theirs = Some(self.reports(&self.report_of(&run.row(true)))?);
+            }
+            if all {
+                self.sync()?;
+            } else {
+                self.close_sends()?;
+            }
+            if self.is_client() && !self.with_iwperf && !both {
+                // perftest's server answers when it has counted all messages: that confirms them.
+                run.prolong(self.end);
+            }
+            let row = run.row(true);
+            on_row(&theirs.map_or(row, |theirs| self.sum(&row, &theirs)));
+        }
+        if all { self.close_sends() } else { Ok(()) }
+    }
+
+    /// The last message of a Send test. A perftest that was stopped by its clock may close instead of answering.
+    fn close_sends(&mut self) -> Result<(), Error> {
+        match self.sync() {
+            Err(Error::Disconnected { error: None, .. }) if self.params().duration_s > 0 => Ok(()),
+            outcome => outcome,
+        }
+    }
+
+    fn latency(&mut self, on_row: OnRow<'_>) -> Result<(), Error> {
+        let test = self.params().test;
+        if test == Test::ReadLat && !self.is_client() {
+            // Reads need nothing of us but that the engine turns.
+            return self.sync();
+        }
+        for size in self.params().sizes() {
+            self.path.begin(size)?;
+            if test == Test::SendLat {
+                self.sync()?;
+            }
+            let total = u64::from(self.params().iters);
+            let mut progress = if self.is_client() {
+                Progress::new(format!("{size} B"), total, self.end.clock.hz())
+            } else {
+                Progress::hidden()
+            };
+            let row = latency::run(self.end, self.control, self.path, &mut progress)?;
+            progress.finish();
+            on_row(&row);
+        }
+        match test {
+            Test::WriteLat => Ok(()),
+            Test::SendLat => self.close_sends(),
+            _ => self.sync(),
+        }
+    }
+
+    fn report_of(&self, row: &Row) -> Report {
+        let Figures::Bandwidth(bandwidth) = row.figures else { return Report::default() };
+        Report {
+            size: bandwidth.bytes,
+            iters: bandwidth.iterations,
+            bw_peak: self.unit.of(bandwidth.peak),
+            bw_avg: self.unit.of(bandwidth.average),
+            msg_rate_mpps: bandwidth.messages_per_s / 1e6,
+        }
+    }
+
+    fn row_of(&self, report: &Report) -> Row {
+        let bandwidth = BandwidthRow {
+            bytes: report.size,
+            iterations: report.iters,
+            peak: self.unit.to_octets_per_s(report.bw_peak),
+            average: self.unit.to_octets_per_s(report.bw_avg),
+            messages_per_s: report.msg_rate_mpps * 1e6,
+        };
+        let (size, messages) = (report.size as u32, report.iters);
+        Row {
+            size,
+            messages,
+            figures: Figures::Bandwidth(bandwidth),
+            confirmed: self.with_iwperf,
+            busy_cycles: 0,
+        }
+    }
+
+    /// Both directions together, as perftest prints them.
+    fn sum(&self, ours: &Row, theirs: &Report) -> Row {
+        let (Figures::Bandwidth(a), Figures::Bandwidth(b)) = (ours.figures, self.row_of(theirs).figures)
+        else {
+            return *ours;
+        };
+        let sum = BandwidthRow {
+            peak: a.peak + b.peak,
+            average: a.average + b.average,
+            messages_per_s: a.messages_per_s + b.messages_per_s,
+            ..a
+        };
+        Row { figures: Figures::Bandwidth(sum), ..*ours }
+    }
+}

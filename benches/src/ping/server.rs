@@ -1,0 +1,78 @@
+//! rping's server.
+
+use iwarp::verbs::{CmId, RemoteAddr, SendOp, SendRequest};
+
+use super::link::{Link, conn_param};
+use super::wire::{Advert, printable};
+use super::{MAX_OCTETS, OnLine};
+use crate::cli::PingArgs;
+use crate::endpoint::Endpoint;
+use crate::errors::Error;
+
+/// A server that listens.
+pub struct Server {
+    listener: CmId,
+}
+
+impl Server {
+    /// Listens on `port`.
+    ///
+    /// # Errors
+    /// [`Error::Verbs`].
+    pub fn listen(end: &mut Endpoint, port: u16) -> Result<Self, Error> {
+        Ok(Self { listener: end.listen(port, 8)? })
+    }
+
+    /// Serves one client, for as long as it stays.
+    ///
+    /// # Errors
+    /// Connection errors, and [`Error::Exchange`] for a client that asks for too much.
+    pub fn serve(&self, end: &mut Endpoint, args: &PingArgs, on_line: OnLine<'_>) -> Result<(), Error> {
+        let request = end.request(None)?;
+        let mut link = Link::new(end, MAX_OCTETS as usize)?;
+        let (param, pd) = (conn_param(end), end.pd.clone());
+        let qp = link.qp(0, &pd)?;
+        end.accept(&request, &qp, &param)?;
+        let id = request.id;
+        while let Some(source) = link.receive(end, &id)? {
+            round(end, &id, &mut link, &source, args, on_line)?;
+        }
+        end.finish(&id)
+    }
+
+    /// Stops listening.
+    pub fn stop(&self) {
+        self.listener.disconnect();
+    }
+}
+
+fn round(
+    end: &mut Endpoint,
+    id: &CmId,
+    link: &mut Link,
+    source: &Advert,
+    args: &PingArgs,
+    on_line: OnLine<'_>,
+) -> Result<(), Error> {
+    let length = |advert: &Advert| match advert.size {
+        size @ 1..=MAX_OCTETS => Ok(size as usize),
+        size => Err(Error::Exchange(format!("a round of {size} octets, at most {MAX_OCTETS} are served"))),
+    };
+    let octets = length(source)?;
+    let op = SendOp::Read { remote: RemoteAddr { addr: source.addr, rkey: source.rkey } };
+    let read = SendRequest::new(0, op, link.data.sge(0, octets));
+    link.post(end, id, &read)?;
+    if args.verbose {
+        let mut text = vec![0; octets];
+        link.data.read_at(0, &mut text)?;
+        on_line(&format!("server ping data: {}", printable(&text)));
+    }
+    link.send(end, id, &Advert::default())?;
+    let Some(sink) = link.receive(end, id)? else {
+        return Err(Error::Disconnected { doing: "in a round", error: None });
+    };
+    let op = SendOp::Write { remote: RemoteAddr { addr: sink.addr, rkey: sink.rkey } };
+    let write = SendRequest::new(0, op, link.data.sge(0, length(&sink)?));
+    link.post(end, id, &write)?;
+    link.send(end, id, &Advert::default())
+}

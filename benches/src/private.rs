@@ -1,0 +1,186 @@
+//! Private data of MPA startup: what only iwperf says to iwperf. perftest ignores it.
+//!
+//! A client's Request on the control connection carries a [`Hello`], all fields big-endian:
+//!
+//! | octets | what |
+//! |---|---|
+//! | 4 | `iwpf` |
+//! | 1 | format, 1 |
+//! | 1 | test, its place in [`Test::ALL`] |
+//! | 2 | flags |
+//! | 9 x 4 | size, iters, duration, tx_depth, qps, cq_mod, post_list, inline, outs |
+//! | 8 | seed |
+//!
+//! The server's Reply carries the first six octets; a rejection, `iwpf`, the format, 0xff and the reason in UTF-8.
+//! A Request on a data connection carries `iwpf`, the format, 0xfe and the queue pair's number (BE16).
+
+use crate::params::{Params, Test};
+
+const MAGIC: &[u8; 4] = b"iwpf";
+const FORMAT: u8 = 1;
+const REJECTED: u8 = 0xff;
+const HELLO_OCTETS: usize = 52;
+
+/// Flags of a [`Hello`], in the order of their bits.
+const FLAGS: usize = 6;
+
+/// What a client asks for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Hello(pub Params);
+
+impl Hello {
+    /// As octets.
+    pub fn encode(&self) -> Vec<u8> {
+        let p = &self.0;
+        let bits = [p.all, p.bidirectional, p.events, p.validate, p.markers, p.crc];
+        let flags = bits.iter().enumerate().fold(0u16, |flags, (bit, &set)| flags | u16::from(set) << bit);
+        let test = Test::ALL.iter().position(|&t| t == p.test).unwrap_or(0) as u8;
+        let mut out = Vec::with_capacity(HELLO_OCTETS);
+        out.extend_from_slice(MAGIC);
+        out.extend([FORMAT, test]);
+        out.extend(flags.to_be_bytes());
+        for word in
+            [p.size, p.iters, p.duration_s, p.tx_depth, p.qps, p.cq_mod, p.post_list, p.inline, p.outs]
+        {
+            out.extend(word.to_be_bytes());
+        }
+        out.extend(p.seed.to_be_bytes());
+        out
+    }
+
+    /// Reads a client's private data. `Ok(None)`: the client is not iwperf.
+    ///
+    /// # Errors
+    /// What is wrong with it, in words for the client.
+    pub fn decode(octets: &[u8]) -> Result<Option<Self>, String> {
+        let Some((format, rest)) = after_magic(octets) else { return Ok(None) };
+        if format != FORMAT {
+            return Err(format!(
+                "private data of format {format}, this end knows {FORMAT}: use one version of iwperf"
+            ));
+        }
+        let Some(body) = rest.get(..HELLO_OCTETS - 5) else { return Err("private data cut short".into()) };
+        let (test, body) = (body[0] as usize, &body[1..]);
+        let test = *Test::ALL.get(test).ok_or("an unknown test")?;
+        let flags = u16::from_be_bytes([body[0], body[1]]);
+        if flags >> FLAGS != 0 {
+            return Err("an unknown flag".into());
+        }
+        let flag = |bit: u32| flags >> bit & 1 == 1;
+        let word = |n: usize| u32::from_be_bytes(std::array::from_fn(|i| body[2 + 4 * n + i]));
+        let seed = u64::from_be_bytes(std::array::from_fn(|i| body[38 + i]));
+        let params = Params {
+            test,
+            size: word(0),
+            iters: word(1),
+            duration_s: word(2),
+            all: flag(0),
+            bidirectional: flag(1),
+            tx_depth: word(3),
+            qps: word(4),
+            cq_mod: word(5),
+            post_list: word(6),
+            inline: word(7),
+            outs: word(8),
+            events: flag(2),
+            validate: flag(3),
+            markers: flag(4),
+            crc: flag(5),
+            seed,
+        };
+        params.check().map_err(|error| error.to_string())?;
+        Ok(Some(Self(params)))
+    }
+}
+
+/// The server's Reply to a [`Hello`].
+pub fn welcome(test: Test) -> Vec<u8> {
+    let test = Test::ALL.iter().position(|&t| t == test).unwrap_or(0) as u8;
+    let mut out = MAGIC.to_vec();
+    out.extend([FORMAT, test]);
+    out
+}
+
+/// Whether a Reply is an iwperf server's.
+pub fn is_welcome(octets: &[u8]) -> bool {
+    after_magic(octets).is_some_and(|(format, rest)| format == FORMAT && rest.first() != Some(&REJECTED))
+}
+
+/// Private data of a rejection, with the reason.
+pub fn rejection(reason: &str) -> Vec<u8> {
+    let mut out = MAGIC.to_vec();
+    out.extend([FORMAT, REJECTED]);
+    // Short enough for peers that take 256 octets in all.
+    out.extend(reason.bytes().take(200));
+    out
+}
+
+/// The reason in a rejection, when iwperf gave one.
+pub fn rejection_reason(octets: &[u8]) -> Option<String> {
+    let (_, rest) = after_magic(octets)?;
+    let (&REJECTED, reason) = rest.split_first()? else { return None };
+    Some(String::from_utf8_lossy(reason).chars().filter(|c| !c.is_control()).collect())
+}
+
+/// Private data of the connection of queue pair `index`.
+pub fn data_connection(index: u32) -> Vec<u8> {
+    let mut out = MAGIC.to_vec();
+    out.extend([FORMAT, 0xfe]);
+    out.extend((index as u16).to_be_bytes());
+    out
+}
+
+fn after_magic(octets: &[u8]) -> Option<(u8, &[u8])> {
+    let (&format, rest) = octets.strip_prefix(MAGIC)?.split_first()?;
+    Some((format, rest))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::params::example;
+
+    #[test]
+    fn every_test_comes_through() {
+        for test in Test::ALL {
+            let mut params = example(test);
+            (params.seed, params.validate, params.crc) = (0x0123_4567_89ab_cdef, true, false);
+            let hello = Hello(params);
+            let octets = hello.encode();
+            assert_eq!(octets.len(), HELLO_OCTETS);
+            assert_eq!(Hello::decode(&octets), Ok(Some(hello)));
+        }
+    }
+
+    #[test]
+    fn anything_else_is_not_iwperf() {
+        for octets in [&b""[..], b"iwp", b"abcdefgh"] {
+            assert_eq!(Hello::decode(octets), Ok(None));
+            assert!(!is_welcome(octets));
+            assert_eq!(rejection_reason(octets), None);
+        }
+    }
+
+    #[test]
+    fn a_broken_hello_is_refused_in_words() {
+        let good = Hello(example(Test::WriteBw)).encode();
+        for cut in 5..good.len() {
+            assert!(Hello::decode(&good[..cut]).is_err(), "{cut}");
+        }
+        for (at, value) in [(4, 9), (5, 6), (6, 0xff), (8, 0xff)] {
+            let mut bad = good.clone();
+            bad[at] = value;
+            assert!(Hello::decode(&bad).is_err(), "{at}");
+        }
+    }
+
+    #[test]
+    fn replies_are_told_apart() {
+        assert!(is_welcome(&welcome(Test::SendLat)));
+        let no = rejection("no such test");
+        assert!(!is_welcome(&no));
+        assert_eq!(rejection_reason(&no).as_deref(), Some("no such test"));
+        assert!(rejection(&"x".repeat(1000)).len() <= 206);
+        assert_eq!(rejection_reason(&welcome(Test::SendLat)), None);
+    }
+}

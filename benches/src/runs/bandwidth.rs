@@ -1,0 +1,241 @@
+//! Bandwidth: as many messages as depth, credit and window allow, until the target has confirmed the last.
+//!
+//! The average runs from the first post to the confirmation. Where the peer is perftest's, nobody confirms Writes,
+//! and the average ends with the last completion, as perftest's does.
+
+use dp::Clock;
+
+use crate::endpoint::Endpoint;
+use crate::errors::Error;
+use crate::params::{Params, Verb};
+use crate::path::Path;
+use crate::patience::Patience;
+use crate::perftest::exchange::Control;
+use crate::progress::Progress;
+use crate::runs::{Figures, Row};
+use crate::table::BandwidthRow;
+
+/// What this end does in a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Part {
+    /// It posts messages.
+    pub source: bool,
+    /// The peer posts messages, and this end counts the Sends among them.
+    pub target: bool,
+    /// The peer is perftest's: the target of Sends has to count, because nothing else says when all have come.
+    pub counts: bool,
+}
+
+/// One run, while it may still be prolonged.
+#[derive(Debug)]
+pub struct Run {
+    size: u32,
+    started: u64,
+    ended: u64,
+    busy_at_start: u64,
+    busy_cycles: u64,
+    messages: u64,
+    peak_octets_per_s: f64,
+    hz: u64,
+}
+
+impl Run {
+    /// The end is now: what the target has just said confirms the run.
+    pub fn prolong(&mut self, end: &Endpoint) {
+        self.ended = Clock::cycles();
+        self.busy_cycles = end.driver.counters().busy_cycles - self.busy_at_start;
+    }
+
+    /// What counts is what came: this end was the target.
+    pub fn received(&mut self, path: &Path) {
+        self.messages = path.flows.iter().map(|flow| flow.received).sum();
+    }
+
+    /// The row of the table.
+    pub fn row(&self, confirmed: bool) -> Row {
+        let seconds = (self.ended.saturating_sub(self.started)).max(1) as f64 / self.hz as f64;
+        let messages_per_s = self.messages as f64 / seconds;
+        let average = messages_per_s * f64::from(self.size);
+        let row = BandwidthRow {
+            bytes: u64::from(self.size),
+            iterations: self.messages,
+            // A short run is one part, and its confirmation takes time that a part does not see.
+            peak: self.peak_octets_per_s.max(average),
+            average,
+            messages_per_s,
+        };
+        let (size, messages, busy_cycles) = (self.size, self.messages, self.busy_cycles);
+        Row { size, messages, figures: Figures::Bandwidth(row), confirmed, busy_cycles }
+    }
+}
+
+/// Runs until this end's part is done: as the source when all is confirmed, as a mere target when the peer speaks on
+/// the control connection.
+///
+/// # Errors
+/// [`Error::Silent`], [`Error::Disconnected`], [`Error::Completion`].
+pub fn run(
+    end: &mut Endpoint,
+    control: &mut Control,
+    path: &mut Path,
+    part: Part,
+    progress: &mut Progress,
+) -> Result<Run, Error> {
+    const DOING: &str = "measuring";
+    let params = path.params.clone();
+    let hz = end.clock.hz();
+    let limit = (params.iters > 0).then_some(u64::from(params.iters));
+    let total = limit.map(|limit| limit * u64::from(params.qps));
+    let busy_at_start = end.driver.counters().busy_cycles;
+    let mut meter = Meter::new(total);
+    let mut patience = Patience::new(end);
+    let started = Clock::cycles();
+    let deadline = started + u64::from(params.duration_s) * hz;
+    let mut stopped = false;
+    loop {
+        let mut moved = end.driver.turn()?;
+        let mut worked = path.turn()?;
+        if part.source && !stopped {
+            worked |= path.post(limit)?;
+            stopped = limit.is_none() && Clock::cycles() >= deadline;
+        }
+        moved |= worked;
+        if worked {
+            let completed = path.flows.iter().map(|flow| flow.completed).sum();
+            meter.see(completed);
+            progress.at(completed, started, deadline);
+        }
+        if is_done(control, path, part, &params, limit, stopped)? {
+            break;
+        }
+        if moved {
+            end.driver.busy();
+            if worked {
+                patience.renew();
+            }
+            continue;
+        }
+        end.driver.idle()?;
+        if !patience.check(end, DOING)? {
+            continue;
+        }
+        if let Some(error) = ended(end, control, path, part) {
+            return Err(Error::Disconnected { doing: DOING, error });
+        }
+    }
+    let ended = Clock::cycles();
+    Ok(Run {
+        size: path.size(),
+        started,
+        ended,
+        busy_at_start,
+        busy_cycles: end.driver.counters().busy_cycles - busy_at_start,
+        messages: path.flows.iter().map(|flow| flow.posted).sum(),
+        peak_octets_per_s: meter.peak_messages_per_cycle() * hz as f64 * f64::from(path.size()),
+        hz,
+    })
+}
+
+fn is_done(
+    control: &mut Control,
+    path: &mut Path,
+    part: Part,
+    params: &Params,
+    limit: Option<u64>,
+    stopped: bool,
+) -> Result<bool, Error> {
+    let received: u64 = path.flows.iter().map(|flow| flow.received).sum();
+    let all_received = match limit {
+        Some(limit) => received >= limit * u64::from(params.qps),
+        None => true,
+    };
+    let counted = !(part.target && part.counts && params.test.verb() == Verb::Send) || all_received;
+    if part.source {
+        let finished = limit.is_some() || stopped;
+        return Ok(finished && path.source_done(limit)? && counted);
+    }
+    Ok(counted && control.has_message()?)
+}
+
+/// Whether a connection has ended that is still needed.
+fn ended(
+    end: &mut Endpoint,
+    control: &Control,
+    path: &Path,
+    part: Part,
+) -> Option<Option<iwarp::verbs::ConnectionError>> {
+    let control = end.ended(control.id());
+    if control.is_some() || !part.source {
+        return control;
+    }
+    path.flows.iter().find_map(|flow| end.ended(&flow.id))
+}
+
+/// Finds the best part of a run: the shortest time in which a tenth of it completed.
+///
+/// perftest's peak is the fastest single stretch from a post to a completion; with a send buffer in between that
+/// would measure a copy. A tenth of the run drains at the speed of the wire.
+#[derive(Debug)]
+struct Meter {
+    /// Completed messages from one sample to the next; 0: no samples.
+    step: u64,
+    next: u64,
+    /// When the first, second, ... multiple of `step` had completed.
+    samples: Vec<u64>,
+}
+
+/// Samples in a run, and in the part that is the peak.
+const SAMPLES: u64 = 50;
+const PART: usize = 5;
+
+impl Meter {
+    fn new(total: Option<u64>) -> Self {
+        let step = total.map_or(0, |total| total / SAMPLES);
+        Self { step, next: step.max(1), samples: Vec::with_capacity(SAMPLES as usize + 2) }
+    }
+
+    #[inline]
+    fn see(&mut self, completed: u64) {
+        if self.step == 0 {
+            return;
+        }
+        // Completions come in steps of the moderation: one look may pass several samples.
+        while completed >= self.next && self.samples.len() < self.samples.capacity() {
+            self.samples.push(Clock::cycles());
+            self.next += self.step;
+        }
+    }
+
+    fn peak_messages_per_cycle(&self) -> f64 {
+        let spans = self.samples.windows(PART + 1).map(|w| w[PART].saturating_sub(w[0]));
+        let messages = (PART as u64 * self.step) as f64;
+        spans.filter(|&span| span > 0).min().map_or(0.0, |span| messages / span as f64)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_peak_is_the_fastest_tenth() {
+        let mut meter = Meter::new(Some(500));
+        assert_eq!(meter.step, 10);
+        // 10 messages each 1000 cycles, but for five samples of 100.
+        let mut now = 0;
+        for sample in 0..50 {
+            now += if (20..25).contains(&sample) { 100 } else { 1000 };
+            meter.samples.push(now);
+        }
+        assert!((meter.peak_messages_per_cycle() - 50.0 / 500.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn a_run_by_time_or_a_short_one_has_no_peak() {
+        for total in [None, Some(5)] {
+            let mut meter = Meter::new(total);
+            meter.see(5);
+            assert_eq!(meter.peak_messages_per_cycle(), 0.0);
+        }
+    }
+}

@@ -1,0 +1,217 @@
+//! Latency: one message at a time.
+//!
+//! Writes and Sends go back and forth; both ends measure from one of their posts to the next and report half of it.
+//! With Writes the *server* is first, as in `ib_write_lat`; its last octet counts from 1 and is polled in memory.
+//! With Sends the client is first. Reads are the client's alone and count from post to post in full.
+
+use dp::Clock;
+
+use crate::endpoint::Endpoint;
+use crate::errors::Error;
+use crate::latency::Latencies;
+use crate::params::Verb;
+use crate::path::Path;
+use crate::patience::Patience;
+use crate::perftest::exchange::Control;
+use crate::progress::Progress;
+use crate::runs::{Figures, Row};
+
+const DOING: &str = "measuring";
+
+/// Runs one size on the one queue pair.
+///
+/// # Errors
+/// [`Error::Silent`], [`Error::Disconnected`], [`Error::Completion`].
+pub fn run(
+    end: &mut Endpoint,
+    control: &mut Control,
+    path: &mut Path,
+    progress: &mut Progress,
+) -> Result<Row, Error> {
+    let verb = path.params.test.verb();
+    let posts_first = match verb {
+        Verb::Write => !control.is_client,
+        Verb::Send | Verb::Read => control.is_client,
+    };
+    let mut turns = Turns::new(end, path, verb);
+    if verb == Verb::Read {
+        turns.reads(end, control, path, progress)?;
+    } else {
+        turns.back_and_forth(end, control, path, posts_first, progress)?;
+    }
+    Ok(turns.row(end, path))
+}
+
+/// What ended a wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Waited {
+    /// What was waited for.
+    Arrived,
+    /// A run by time is over: by our clock, or because the peer speaks on the control connection.
+    Over,
+}
+
+struct Turns {
+    latencies: Latencies,
+    busy_at_start: u64,
+    last_post: Option<u64>,
+    started: u64,
+    deadline: u64,
+    limit: Option<u64>,
+    hz: u64,
+    posted: u64,
+}
+
+impl Turns {
+    fn new(end: &Endpoint, path: &Path, verb: Verb) -> Self {
+        let (hz, params) = (end.clock.hz(), &path.params);
+        let started = Clock::cycles();
+        Self {
+            latencies: Latencies::new(verb != Verb::Read),
+            busy_at_start: end.driver.counters().busy_cycles,
+            last_post: None,
+            started,
+            deadline: started + u64::from(params.duration_s) * hz,
+            limit: (params.iters > 0).then_some(u64::from(params.iters)),
+            hz,
+            posted: 0,
+        }
+    }
+
+    fn row(&self, end: &Endpoint, path: &Path) -> Row {
+        Row {
+            size: path.size(),
+            messages: self.posted,
+            figures: Figures::Latency(self.latencies.summary(self.posted)),
+            confirmed: true,
+            busy_cycles: end.driver.counters().busy_cycles - self.busy_at_start,
+        }
+    }
+
+    fn is_over(&self) -> bool {
+        match self.limit {
+            Some(limit) => self.posted >= limit,
+            None => Clock::cycles() >= self.deadline,
+        }
+    }
+
+    fn post(&mut self, path: &mut Path) -> Result<(), Error> {
+        let number = self.posted;
+        let now = Clock::cycles();
+        if let Some(last) = self.last_post.replace(now) {
+            let ns = u128::from(now.saturating_sub(last)) * 1_000_000_000 / u128::from(self.hz);
+            self.latencies.record(ns as u64);
+        }
+        self.posted += 1;
+        // perftest's last octet counts from 1 and wraps.
+        path.post_ping(number, counter(number))
+    }
+
+    fn reads(
+        &mut self,
+        end: &mut Endpoint,
+        control: &mut Control,
+        path: &mut Path,
+        progress: &mut Progress,
+    ) -> Result<(), Error> {
+        while !self.is_over() {
+            self.post(path)?;
+            let number = self.posted;
+            self.wait(end, control, path, |path| Ok(path.flows[0].completed >= number))?;
+            progress.at(self.posted, self.started, self.deadline);
+        }
+        Ok(())
+    }
+
+    fn back_and_forth(
+        &mut self,
+        end: &mut Endpoint,
+        control: &mut Control,
+        path: &mut Path,
+        posts_first: bool,
+        progress: &mut Progress,
+    ) -> Result<(), Error> {
+        let mut arrived = 0;
+        if posts_first {
+            self.post(path)?;
+        }
+        // Both ends post and take the same number; the one that answers posts last.
+        while self.limit.is_none_or(|limit| arrived < limit) {
+            if self.arrival(end, control, path, arrived)? == Waited::Over {
+                break;
+            }
+            arrived += 1;
+            if self.is_over() {
+                if self.limit.is_none() {
+                    break;
+                }
+                continue;
+            }
+            self.post(path)?;
+            progress.at(self.posted, self.started, self.deadline);
+        }
+        let posted = self.posted;
+        self.wait(end, control, path, |path| Ok(path.flows[0].completed >= posted)).map(|_waited| ())
+    }
+
+    fn arrival(
+        &mut self,
+        end: &mut Endpoint,
+        control: &mut Control,
+        path: &mut Path,
+        number: u64,
+    ) -> Result<Waited, Error> {
+        if path.params.test.verb() == Verb::Send {
+            return self.wait(end, control, path, |path| Ok(path.flows[0].received > number));
+        }
+        let expected = counter(number);
+        let waited = self.wait(end, control, path, |path| Ok(path.last_octet()? == expected))?;
+        if waited == Waited::Arrived {
+            path.check_ping(number)?;
+        }
+        Ok(waited)
+    }
+
+    fn wait(
+        &self,
+        end: &mut Endpoint,
+        control: &mut Control,
+        path: &mut Path,
+        mut look: impl FnMut(&Path) -> Result<bool, Error>,
+    ) -> Result<Waited, Error> {
+        let mut patience = Patience::new(end);
+        loop {
+            let moved = end.driver.turn()? | path.turn()?;
+            if look(path)? {
+                end.driver.busy();
+                return Ok(Waited::Arrived);
+            }
+            if moved {
+                end.driver.busy();
+                continue;
+            }
+            end.driver.idle()?;
+            if !patience.check(end, DOING)? {
+                continue;
+            }
+            if self.limit.is_none() && (control.has_message()? || Clock::cycles() >= self.deadline + self.hz)
+            {
+                return Ok(Waited::Over);
+            }
+            if let Some(error) = end.ended(&path.flows[0].id) {
+                // What came right before the end counts.
+                path.turn()?;
+                return if look(path)? {
+                    Ok(Waited::Arrived)
+                } else {
+                    Err(Error::Disconnected { doing: DOING, error })
+                };
+            }
+        }
+    }
+}
+
+/// The last octet of message `number`: counts from 1 and wraps.
+fn counter(number: u64) -> u8 {
+    (number + 1) as u8
+}

@@ -1,0 +1,164 @@
+//! perftest's tables: the same columns in the same places, so that what reads perftest's output reads ours.
+
+use crate::latency::LatencySummary;
+
+/// The line above and below a table.
+pub const LINE: &str =
+    "---------------------------------------------------------------------------------------";
+
+/// Columns of a latency table.
+pub const LATENCY_HEADER: &str = " #bytes #iterations    t_min[usec]    t_max[usec]  t_typical[usec]    \
+     t_avg[usec]    t_stdev[usec]   99% percentile[usec]   99.9% percentile[usec] ";
+
+/// How bandwidth is written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Unit {
+    /// MiB/s (perftest calls it MB/sec).
+    #[default]
+    MebibytesPerSecond,
+    /// Gb/s (`--report_gbits`).
+    GigabitsPerSecond,
+}
+
+impl Unit {
+    /// Octets a second that make 1.
+    fn factor(self) -> f64 {
+        match self {
+            Self::MebibytesPerSecond => 1_048_576.0,
+            Self::GigabitsPerSecond => 125_000_000.0,
+        }
+    }
+
+    /// Its name in a heading.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::MebibytesPerSecond => "MiB/sec",
+            Self::GigabitsPerSecond => "Gb/sec",
+        }
+    }
+
+    /// `octets_per_s` in this unit.
+    pub fn of(self, octets_per_s: f64) -> f64 {
+        octets_per_s / self.factor()
+    }
+
+    /// Octets a second of a value in this unit.
+    pub fn to_octets_per_s(self, value: f64) -> f64 {
+        value * self.factor()
+    }
+}
+
+/// One row of a bandwidth table.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct BandwidthRow {
+    /// Octets of a message.
+    pub bytes: u64,
+    /// Messages on all queue pairs.
+    pub iterations: u64,
+    /// Best part of the run, octets a second; 0 when not looked for.
+    pub peak: f64,
+    /// Whole run, octets a second.
+    pub average: f64,
+    /// Messages a second.
+    pub messages_per_s: f64,
+}
+
+/// Columns of a bandwidth table.
+pub fn bandwidth_header(unit: Unit) -> String {
+    let unit = unit.name();
+    format!(" #bytes     #iterations    BW peak[{unit}]    BW average[{unit}]   MsgRate[Mpps]")
+}
+
+/// A row of a bandwidth table.
+pub fn bandwidth_row(row: &BandwidthRow, unit: Unit) -> String {
+    let BandwidthRow { bytes, iterations, peak, average, messages_per_s } = *row;
+    let (peak, average, rate) = (unit.of(peak), unit.of(average), messages_per_s / 1e6);
+    // perftest writes more digits where Gb/s would read 0.0.
+    if unit == Unit::GigabitsPerSecond && average < 0.1 {
+        return format!(
+            " {bytes:<7}    {iterations:<10}       {peak:<7.6}            {average:<7.6}            {rate:<7.6}"
+        );
+    }
+    format!(" {bytes:<7}    {iterations:<10}       {peak:<7.2}            {average:<7.2}\t\t   {rate:<7.6}")
+}
+
+/// A row of a latency table.
+pub fn latency_row(bytes: u64, summary: &LatencySummary) -> String {
+    let LatencySummary { iterations, min_us, max_us, typical_us, avg_us, stdev_us, p99_us, p999_us } =
+        *summary;
+    format!(
+        " {bytes:<7} {iterations}          {min_us:<7.2}        {max_us:<7.2}      {typical_us:<7.2}  \t       \
+         {avg_us:<7.2}     \t{stdev_us:<7.2}\t\t{p99_us:<7.2} \t\t{p999_us:<7.2}"
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bandwidth_table_reads_like_perftests() {
+        let row = BandwidthRow {
+            bytes: 65536,
+            iterations: 5000,
+            peak: 2_097_152_000.0,
+            average: 1_048_576_000.0,
+            messages_per_s: 16000.0,
+        };
+        assert_eq!(
+            bandwidth_header(Unit::MebibytesPerSecond),
+            " #bytes     #iterations    BW peak[MiB/sec]    BW average[MiB/sec]   MsgRate[Mpps]"
+        );
+        assert_eq!(
+            bandwidth_row(&row, Unit::MebibytesPerSecond),
+            " 65536      5000             2000.00            1000.00\t\t   0.016000"
+        );
+        assert_eq!(
+            bandwidth_row(&row, Unit::GigabitsPerSecond),
+            " 65536      5000             16.78              8.39   \t\t   0.016000"
+        );
+    }
+
+    #[test]
+    fn a_slow_run_in_gigabits_keeps_its_digits() {
+        let row = BandwidthRow {
+            bytes: 2,
+            iterations: 1000,
+            average: 2e6,
+            messages_per_s: 1e6,
+            ..Default::default()
+        };
+        assert_eq!(
+            bandwidth_row(&row, Unit::GigabitsPerSecond),
+            " 2          1000             0.000000            0.016000            1.000000"
+        );
+    }
+
+    #[test]
+    fn a_latency_table_reads_like_perftests() {
+        let summary = LatencySummary {
+            iterations: 1000,
+            min_us: 1.0,
+            max_us: 20.5,
+            typical_us: 1.25,
+            avg_us: 1.3,
+            stdev_us: 0.1,
+            p99_us: 2.0,
+            p999_us: 15.0,
+        };
+        assert_eq!(
+            latency_row(2, &summary),
+            " 2       1000          1.00           20.50        1.25     \t       1.30        \t0.10   \t\t2.00    \t\t15.00  "
+        );
+        assert!(
+            LATENCY_HEADER.starts_with(" #bytes #iterations    t_min[usec]    t_max[usec]  t_typical[usec]")
+        );
+    }
+
+    #[test]
+    fn units_go_there_and_back() {
+        for unit in [Unit::MebibytesPerSecond, Unit::GigabitsPerSecond] {
+            assert!((unit.to_octets_per_s(unit.of(123e6)) - 123e6).abs() < 1e-3);
+        }
+    }
+}
