@@ -88,19 +88,26 @@ fn cut(rng: &mut Rng, octets: usize, smallest: usize, largest: usize) -> Vec<(us
     segments
 }
 
-/// Streams of the reference, with what is in them.
-fn streams(rng: &mut Rng, count: usize) -> Option<Vec<(bool, bool, Vec<Vec<u8>>, Vec<u8>)>> {
+/// A stream of the reference, with what is in it.
+struct Stream {
+    markers: bool,
+    crc: bool,
+    ulpdus: Vec<Vec<u8>>,
+    wire: Vec<u8>,
+}
+
+fn streams(rng: &mut Rng, count: usize) -> Option<Vec<Stream>> {
     let cases: Vec<_> =
         (0..count).map(|case| (case % 3 != 0, case % 5 != 0, ulpdus(rng, 25, 3000))).collect();
     let input: String = cases.iter().map(|(markers, crc, ulpdus)| line(*markers, *crc, 0, ulpdus)).collect();
     let output = reference(ENCODE, &input)?;
-    Some(
-        cases
-            .into_iter()
-            .zip(output.lines())
-            .map(|((m, c, ulpdus), wire)| (m, c, ulpdus, from_hex(wire)))
-            .collect(),
-    )
+    let streams = cases.into_iter().zip(output.lines()).map(|((markers, crc, ulpdus), wire)| Stream {
+        markers,
+        crc,
+        ulpdus,
+        wire: from_hex(wire),
+    });
+    Some(streams.collect())
 }
 
 // Proves MPA-020, MPA-023, MPA-033, MPA-035, MPA-123, MPA-126, MPA-130, MPA-131, MPA-275: any cut, any order, duplicates
@@ -110,7 +117,7 @@ fn the_deframer_agrees_in_any_order() {
     let mut rng = Rng(1);
     let Some(streams) = streams(&mut rng, 150) else { return };
     let mut early = 0;
-    for (case, (markers, crc, ulpdus, wire)) in streams.into_iter().enumerate() {
+    for (case, Stream { markers, crc, ulpdus, wire }) in streams.into_iter().enumerate() {
         let start = 20 + rng.below(1 << 20) as u64;
         let mut receiver = Receiver::new(start, markers, crc);
         let (smallest, largest) = [(1, 5), (1, 60), (1, 600), (400, 1460), (1460, 1460)][case % 5];
@@ -201,7 +208,7 @@ fn a_wrong_bit_is_met_at_the_frontier_only() {
     let Some(streams) = streams(&mut rng, 120) else { return };
     let streams: Vec<_> = streams
         .into_iter()
-        .map(|(markers, _, ulpdus, mut wire)| {
+        .map(|Stream { markers, ulpdus, mut wire, .. }| {
             let bit = rng.below(8 * wire.len());
             wire[bit / 8] ^= 1 << (bit % 8);
             (markers, ulpdus, wire)

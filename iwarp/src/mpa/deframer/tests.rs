@@ -283,7 +283,6 @@ fn odd_lengths_are_framed() {
 
     let mut long = vec![0xff; 2 + 65_535 + 3 + CRC_OCTETS];
     seal(&mut long);
-    let mut wire = wire;
     wire.extend(long);
     let mut at = 8;
     while at < wire.len() {

@@ -134,11 +134,12 @@ fn sizes_without_markers() {
 fn an_abandoned_fpdu_leaves_the_framer_as_it_was() {
     let mut framer = Framer::new(true, true);
     let mut out = vec![0; framer.wire_len(600)];
-    let mut writer = framer.begin(&mut out, 600);
-    writer.put(b"header");
-    assert_eq!(writer.left(), 594);
-    assert_eq!(writer.fill(594, |_, _| Err("revoked")), Err("revoked"));
-    drop(writer);
+    {
+        let mut writer = framer.begin(&mut out, 600);
+        writer.put(b"header");
+        assert_eq!(writer.left(), 594);
+        assert_eq!(writer.fill(594, |_, _| Err("revoked")), Err("revoked"));
+    }
     assert_eq!(framer.position(), 0);
     assert_eq!(encode(&mut framer, b"x"), encode(&mut Framer::new(true, true), b"x"));
 }
