@@ -39,7 +39,8 @@ pub struct Limits {
     pub backlog: usize,
     /// Entries of the neighbour table.
     pub neighbors: usize,
-    /// Segments that all connections together hold for transmission.
+    /// Segments that all connections together hold for transmission; never more than half of the pool's buffers,
+    /// since acknowledgements need buffers to arrive in.
     pub tx_segments: usize,
     /// Events waiting for [`Stack::event`](crate::Stack::event).
     pub events: usize,

@@ -208,7 +208,8 @@ impl Stack {
             reassembly: Reassembly::default(),
             scratch: Vec::new(),
             resets: VecDeque::with_capacity(PENDING_RESETS),
-            segments: SegmentSlab::new(limits.tx_segments),
+            // What waits to be acknowledged must leave buffers to receive the acknowledgements into.
+            segments: SegmentSlab::new(limits.tx_segments.min(pool.capacity() / 2).max(1)),
             reorder: ReorderSlab::new(limits.connections),
             events: VecDeque::with_capacity(limits.events),
             counters: StackCounters::default(),

@@ -67,6 +67,12 @@ impl SegmentSlab {
         self.records.len() >= self.limit
     }
 
+    /// Whether a connection that holds `own` records has its share: half as many as are free. So any number of bulk
+    /// senders end up with equal shares, and one more always finds room (dynamic thresholds, Choudhury and Hahne).
+    pub(crate) fn is_full_for(&self, own: usize) -> bool {
+        2 * own >= self.limit.saturating_sub(self.records.len())
+    }
+
     /// Records in use.
     #[cfg(test)]
     pub(crate) fn len(&self) -> usize {
@@ -112,6 +118,8 @@ pub(super) struct SendQueue {
     pub(super) sacked_segments: u32,
     /// Octets with [`Marks::LOST`].
     pub(super) lost_octets: u64,
+    /// Segments in the queue.
+    pub(super) segments: usize,
 }
 
 /// What an acknowledgement took off the queue.
@@ -138,6 +146,7 @@ impl SendQueue {
             sacked_octets: 0,
             sacked_segments: 0,
             lost_octets: 0,
+            segments: 0,
         }
     }
 
@@ -163,6 +172,7 @@ impl SendQueue {
             Segment { buf, pos: self.end, len, marks: Marks::empty(), sent_at: Instant::ZERO, next: None };
         self.end = segment.end();
         let key = slab.insert(segment);
+        self.segments += 1;
         match self.tail {
             Some(tail) => slab.get_mut(tail).next = Some(key),
             None => self.head = Some(key),
@@ -203,6 +213,7 @@ impl SendQueue {
         let Some(key) = self.head else { return };
         self.set_marks(slab, key, Marks::empty());
         let segment = slab.records.remove(key.0 as usize);
+        self.segments -= 1;
         self.head = segment.next;
         if self.head.is_none() {
             self.tail = None;
@@ -256,6 +267,7 @@ impl SendQueue {
         // Sums are kept per segment: take the marks off before the length changes.
         self.set_marks(slab, key, Marks::empty());
         let second = slab.insert(second);
+        self.segments += 1;
         let first = slab.get_mut(key);
         first.buf.truncate(at as usize);
         first.len = at;

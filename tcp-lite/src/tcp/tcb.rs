@@ -181,7 +181,7 @@ impl Tcb {
         // A queue that is empty takes one segment in any case.
         if queued > 0 {
             let full = queued + u64::from(self.emss) > u64::from(ctx.config.send_buffer_octets);
-            if full || ctx.segments.is_full() {
+            if full || ctx.segments.is_full_for(self.snd.segments) {
                 self.blocked = true;
                 return Err(SendError::BufferFull);
             }
@@ -221,7 +221,8 @@ impl Tcb {
             return;
         }
         let queued = self.snd.queued();
-        let room = queued <= u64::from(ctx.config.send_buffer_octets) * 3 / 4 && !ctx.segments.is_full();
+        let room = queued <= u64::from(ctx.config.send_buffer_octets) * 3 / 4
+            && !ctx.segments.is_full_for(self.snd.segments);
         if queued == 0 || room {
             self.blocked = false;
             if self.takes_segments() {

@@ -7,8 +7,7 @@ use dp::link::{LinkConfig, pair};
 use dp::{Burst, Mbuf, Port};
 use tcp_lite::facade::EthernetAddress;
 use tcp_lite::{
-    CloseReason, ConnId, Event, InOrder, Instant, Limits, ListenerId, SendError, Stack, StackConfig,
-    TcpConfig,
+    CloseReason, ConnId, Event, InOrder, Instant, Limits, SendError, Stack, StackConfig, TcpConfig,
 };
 
 /// The octet at `offset` of every stream.
@@ -40,7 +39,6 @@ pub(crate) fn config(mac: EthernetAddress, n: u8) -> StackConfig {
 /// One direction-pair of a connection under test.
 pub(crate) struct Stream {
     pub(crate) conn: ConnId,
-    pub(crate) listener: Option<ListenerId>,
     pub(crate) established: bool,
     to_send: u64,
     pub(crate) sent: u64,
@@ -76,14 +74,13 @@ impl Host {
     /// Connects, to send `to_send` octets and then close.
     pub(crate) fn connect(&mut self, now: Instant, remote: SocketAddr, to_send: u64) -> usize {
         let conn = self.stack.connect(now, remote, None).unwrap();
-        self.stream(conn, None, to_send)
+        self.stream(conn, to_send)
     }
 
-    fn stream(&mut self, conn: ConnId, listener: Option<ListenerId>, to_send: u64) -> usize {
+    fn stream(&mut self, conn: ConnId, to_send: u64) -> usize {
         let number = self.streams.len();
         self.streams.push(Stream {
             conn,
-            listener,
             established: false,
             to_send,
             sent: 0,
@@ -154,7 +151,7 @@ impl Host {
         match event {
             Event::Established { conn, listener } => {
                 if listener.is_some() {
-                    self.stream(conn, listener, self.serve);
+                    self.stream(conn, self.serve);
                 }
                 self.find(conn).established = true;
             }

@@ -64,7 +64,9 @@ fn a_thousand_connections_work_at_once() {
 
 #[test]
 fn bulk_connections_get_equal_shares() {
-    let mut world = World::standard(&LinkConfig::default());
+    let (mut a, b) = (config(MAC_A, 1), config(MAC_B, 2));
+    a.tcp.send_buffer_octets = 128 * 1024;
+    let mut world = World::new(&LinkConfig::default(), a, b);
     world.b.stack.listen(4000).unwrap();
     let now = world.now();
     for _ in 0..16 {
@@ -74,6 +76,20 @@ fn bulk_connections_get_equal_shares() {
     assert!(world.run(60_000_000, first_is_through));
     let slowest = (0..16).map(|n| world.b.received(n)).min().unwrap();
     assert!(slowest >= 800_000, "the slowest has {slowest}");
+}
+
+#[test]
+fn send_buffers_larger_than_the_pool_starve_nobody() {
+    let mut world = World::standard(&LinkConfig { mbufs: 1024, ..LinkConfig::default() });
+    world.b.stack.listen(4000).unwrap();
+    let now = world.now();
+    for _ in 0..16 {
+        world.a.connect(now, "10.0.0.2:4000".parse().unwrap(), 300_000);
+    }
+    let all = |w: &mut World| {
+        w.b.streams.len() == 16 && w.b.streams.iter().all(|s| s.received.next_offset() == 300_000)
+    };
+    assert!(world.run(60_000_000, all));
 }
 
 #[test]

@@ -9,5 +9,5 @@ mod hostile;
 mod limits;
 mod neighbors;
 mod relay;
-//mod smoltcp_peer;
+mod smoltcp_peer;
 mod streams;

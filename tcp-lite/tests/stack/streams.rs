@@ -99,10 +99,20 @@ fn a_wire_that_loses_reorders_duplicates_and_corrupts_delivers_all() {
 
 #[test]
 fn a_pool_that_runs_dry_loses_nothing() {
-    let link = LinkConfig { mbufs: 48, ..LinkConfig::default() };
-    let mut world = World::standard(&link);
-    world.exchange(V4, 400_000, 400_000, 200_000_000);
-    assert!(world.a.port.mempool().exhausted() > 0, "the pool was large enough after all");
+    let mut world = World::standard(&LinkConfig { mbufs: 256, ..LinkConfig::default() });
+    world.b.stack.listen(4000).unwrap();
+    world.b.serve = 400_000;
+    let now = world.now();
+    world.a.connect(now, V4.parse().unwrap(), 400_000);
+    for through in [50_000, 150_000, 250_000] {
+        assert!(world.run(10_000_000, |w| w.b.streams.first().is_some_and(|_| w.b.received(0) > through)));
+        let pools = [world.a.port.mempool().clone(), world.b.port.mempool().clone()];
+        let taken: Vec<_> = pools.iter().flat_map(|p| std::iter::from_fn(|| p.alloc())).collect();
+        world.run(300_000, |_| false);
+        drop(taken);
+    }
+    let done = |w: &mut World| w.b.received(0) == 400_000 && w.a.received(0) == 400_000;
+    assert!(world.run(60_000_000, done));
 }
 
 #[test]
