@@ -88,7 +88,7 @@ impl Tcb {
             return self.give_up(ctx);
         }
         match resend {
-            Resend::Window => self.on_persist(),
+            Resend::Window => self.on_persist(ctx),
             Resend::Ack if self.snd.una == 0 => {
                 if self.timers.syn_sends > ctx.config.syn_retries {
                     return self.give_up(ctx);
@@ -118,13 +118,12 @@ impl Tcb {
     }
 
     /// The peer's window has stayed too small: probe it when it is closed, cut a segment to it when it is not
-    /// (RFC 9293 section 3.8.6.1 and 3.8.6.2.1).
-    fn on_persist(&mut self) {
+    /// (RFC 9293 sections 3.8.6.1 and 3.8.6.2.1).
+    fn on_persist(&mut self, ctx: &Ctx<'_>) {
         self.timers.persist_backoff += 1;
-        if self.window.edge > self.snd.nxt {
-            self.pending |= Pending::CUT;
-        } else {
-            self.pending |= Pending::PROBE;
+        let too_small = self.snd.unsent.is_some_and(|key| ctx.segments.get(key).end() > self.window.edge);
+        if too_small {
+            self.pending |= if self.window.edge > self.snd.nxt { Pending::CUT } else { Pending::PROBE };
         }
     }
 
@@ -165,7 +164,8 @@ impl Tcb {
         }
         let wanted = if self.snd.in_flight() > 0 {
             Some(Resend::Ack)
-        } else if self.snd.unsent.is_some_and(|key| ctx.segments.get(key).end() > self.window.edge) {
+        } else if self.snd.unsent.is_some() {
+            // If it fits, it is on its way out; but should it not get out now, somebody has to ask again.
             Some(Resend::Window)
         } else {
             None
