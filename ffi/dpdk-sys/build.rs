@@ -16,7 +16,9 @@ fn main() {
     for file in ["build.rs", "build/bind.rs", "build/link.rs", "wrapper.h"] {
         println!("cargo:rerun-if-changed={file}");
     }
-    println!("cargo:rerun-if-env-changed=DOCS_RS");
+    for variable in ["DOCS_RS", "PKG_CONFIG", "PKG_CONFIG_PATH", "LIBCLANG_PATH"] {
+        println!("cargo:rerun-if-env-changed={variable}");
+    }
     println!("cargo:rustc-check-cfg=cfg(no_dpdk)");
 
     let out = PathBuf::from(std::env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
@@ -29,8 +31,7 @@ fn main() {
         return;
     }
     if let Err(message) = build(&out) {
-        println!("cargo:error={message}");
-        std::process::exit(1);
+        println!("cargo::error={message}");
     }
 }
 

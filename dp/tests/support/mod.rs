@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use dp::dpdk::{self, DeviceConfig, PortSpec};
 use dp::eal::{Eal, EalConfig};
-use dp::{Burst, LinkState, Mbuf, Mempool, Port};
+use dp::{Burst, Checksum, LinkState, Mbuf, Mempool, Port, TxOffload};
 
 /// Set for the second process: the path of the socket that joins the two.
 const SOCKET: &str = "DP_TEST_SOCKET";
@@ -155,7 +155,36 @@ pub(crate) fn flat(mbuf: &Mbuf) -> Vec<u8> {
     mbuf.segments().flatten().copied().collect()
 }
 
-/// Sends everything back until the first process is gone; every other frame as a second view of what came.
+/// What the port is asked to fill in for [`tcp_frame`].
+pub(crate) const TCP_OFFLOAD: TxOffload = TxOffload {
+    ipv4_checksum: false,
+    tcp_checksum: true,
+    ipv6: false,
+    tso_segment_octets: 0,
+    l2_octets: 14,
+    l3_octets: 20,
+    l4_octets: 20,
+};
+
+/// Where the TCP checksum is in [`tcp_frame`].
+pub(crate) const TCP_CHECKSUM: std::ops::Range<usize> = 50..52;
+
+/// An IPv4 TCP frame whose checksum field holds the sum of the pseudo-header only.
+pub(crate) fn tcp_frame(octets: usize) -> Vec<u8> {
+    let mut frame = pattern(0, octets);
+    let ip_octets = (octets - 14) as u16;
+    frame[12..14].copy_from_slice(&[8, 0]);
+    frame[14..34].copy_from_slice(&[0x45, 0, 0, 0, 0, 0, 0x40, 0, 64, 6, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2]);
+    frame[16..18].copy_from_slice(&ip_octets.to_be_bytes());
+    frame[46] = 0x50;
+    // Two addresses of 0x0a00 and 1 and 2, protocol 6, and the length; small enough for no carry.
+    let pseudo = 2 * 0x0a00 + 3 + 6 + (ip_octets - 20);
+    frame[TCP_CHECKSUM].copy_from_slice(&pseudo.to_be_bytes());
+    frame
+}
+
+/// Sends everything back until the first process is gone; every other frame as a second view of what came, and
+/// checksums as partial as they came.
 pub(crate) fn echo(port: &mut dyn Port) {
     let first = std::os::unix::process::parent_id();
     let end = Instant::now() + Duration::from_secs(120);
@@ -170,6 +199,9 @@ pub(crate) fn echo(port: &mut dyn Port) {
             views = !views;
             if views && let Some(view) = frame.share() {
                 *frame = view;
+            }
+            if frame.rx_checksum() == Checksum::Partial {
+                frame.set_tx_offload(TCP_OFFLOAD);
             }
         }
         port.tx_burst(0, &mut frames);
