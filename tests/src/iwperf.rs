@@ -159,10 +159,9 @@ pub fn serve_vhost<S: AsRef<str>>(
     Ok(server)
 }
 
-/// The address without its prefix length, as it goes before `:PORT`.
-pub fn host(ip: &str) -> String {
-    let bare = ip.split_once('/').map_or(ip, |(address, _)| address);
-    if bare.contains(':') { format!("[{bare}]") } else { bare.to_owned() }
+/// The address without its prefix length.
+pub fn host(ip: &str) -> &str {
+    ip.split_once('/').map_or(ip, |(address, _)| address)
 }
 
 /// The command line of a quick client of `test` that validates every octet and writes its results to `json`.
@@ -177,7 +176,7 @@ pub fn client(
     json: &Path,
 ) -> Result<Run> {
     let (size, iterations) = test.quick();
-    let run = iwperf(namespace, [test.name(), &host(server), "--validate"])?.arg("--json").arg(json);
+    let run = iwperf(namespace, [test.name(), host(server), "--validate"])?.arg("--json").arg(json);
     Ok(run.args(["-s", &size.to_string(), "-n", &iterations.to_string()]).args(net.args()))
 }
 

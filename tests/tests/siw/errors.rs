@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tests::iwperf::{TEST_TIMEOUT, host, iwperf, serve};
+use tests::iwperf::{TEST_TIMEOUT, iwperf, serve};
 use tests::lab::{Process, Result, Suite};
 use tests::{ensure, lab_error};
 
@@ -42,7 +42,7 @@ fn ends_with_error(process: Process) -> Result<()> {
 }
 
 fn client(rig: &Rig, args: &[&str]) -> Result<Process> {
-    iwperf(Some(&rig.namespace), ["send-bw", &host(THEIRS)])?.args(args).args(rig.net().args()).spawn()
+    iwperf(Some(&rig.namespace), ["send-bw", THEIRS])?.args(args).args(rig.net().args()).spawn()
 }
 
 fn nobody_listens(rig: &Rig) -> Result<()> {

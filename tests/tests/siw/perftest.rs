@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tests::iwperf::{TEST_TIMEOUT, Test, host, iwperf, results, serve};
+use tests::iwperf::{TEST_TIMEOUT, Test, iwperf, results, serve};
 use tests::lab::{Ended, Result, Scratch, Suite};
 use tests::{ensure, lab_error};
 
@@ -87,7 +87,7 @@ fn siw_serves(rig: &Rig, test: Test, options: &[&str]) -> Result<()> {
     let scratch = Scratch::new()?;
     let json = scratch.file("result.json");
     let server = rig.siw.serve(TEST_TIMEOUT, tool(test))?;
-    let client = iwperf(Some(&rig.namespace), [test.name(), &host(THEIRS)])?
+    let client = iwperf(Some(&rig.namespace), [test.name(), THEIRS])?
         .args(shape(test))
         .arg("--json")
         .arg(&json)

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use tests::iwperf::{TEST_TIMEOUT, host, iwperf, serve};
+use tests::iwperf::{TEST_TIMEOUT, iwperf, serve};
 use tests::lab::{Ended, Result, Suite};
 use tests::{ensure, lab_error};
 
@@ -42,7 +42,7 @@ fn siw_serves(rig: &Rig, size: usize) -> Result<()> {
     let shape = shape(size);
     let argv = ["rping", "-s"].into_iter().chain(shape.iter().map(String::as_str));
     let server = rig.siw.serve(TEST_TIMEOUT, argv)?;
-    let client = iwperf(Some(&rig.namespace), ["ping", &host(THEIRS)])?.args(&shape).args(rig.net().args());
+    let client = iwperf(Some(&rig.namespace), ["ping", THEIRS])?.args(&shape).args(rig.net().args());
     let client = client.spawn()?;
     client
         .finish(TEST_TIMEOUT)
