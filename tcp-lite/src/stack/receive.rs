@@ -222,11 +222,11 @@ impl Stack {
                 }
             }
         }
-        self.into_smoltcp(now, ethernet.src);
+        self.feed_smoltcp(now, ethernet.src);
     }
 
     /// Lets smoltcp see the frame that the slow path holds, and takes back what it reassembled.
-    fn into_smoltcp(&mut self, now: Instant, src_mac: EthernetAddress) {
+    fn feed_smoltcp(&mut self, now: Instant, src_mac: EthernetAddress) {
         self.slow_path.input(now);
         let mut packet = std::mem::take(&mut self.scratch);
         loop {
@@ -269,7 +269,7 @@ impl Stack {
                 ethernet::emit(frame, ethernet.dst, ethernet.src, None, ethernet.ethertype);
                 frame.extend_from_slice(&packet);
                 self.scratch = packet;
-                self.into_smoltcp(now, ethernet.src);
+                self.feed_smoltcp(now, ethernet.src);
             }
             Err(_) => {
                 self.counters.rx_malformed += 1;
