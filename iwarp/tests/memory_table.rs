@@ -233,6 +233,21 @@ fn invalidation_by_owner_and_peer() {
     assert_eq!(target.unwrap().place(0, b"x"), Err(Fault::InvalidStag));
 }
 
+/// The consumer's own invalidation by name, from its send queue: inside its domain only, once.
+// Proves RDMAP-077.
+#[test]
+fn invalidation_by_name() {
+    let table = table(2);
+    let mine = register(&table, 16, options(WRITE));
+    let engine = table.join();
+    let turn = engine.enter();
+    let target = turn.check_write(mine.stag(), mine.base_to(), 1, ME).unwrap();
+    assert_eq!(turn.invalidate_local(mine.stag(), PdId(2)), Err(Fault::NotAssociated));
+    assert_eq!(turn.invalidate_local(mine.stag(), ME.pd), Ok(()));
+    assert_eq!(target.place(0, b"x"), Err(Fault::InvalidStag));
+    assert_eq!(turn.invalidate_local(mine.stag(), ME.pd), Err(Fault::InvalidStag));
+}
+
 /// Memory of the caller that was registered for reading is never written, not even by its owner through us.
 #[test]
 fn read_only_memory_stays_as_it_is() {
