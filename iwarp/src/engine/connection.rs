@@ -306,9 +306,10 @@ impl Connection {
             self.arm(io, deadline);
             self.stream(&negotiated, false, Some(negotiated.clone()));
         } else {
-            self.stream(&negotiated, false, None);
-            // The user is told that it has to wait for the peer's first message.
-            self.announce_established(io, negotiated, false);
+            // Else the user is told that it has to wait for the peer's first message.
+            let ready = !param.await_first_fpdu;
+            self.stream(&negotiated, ready, None);
+            self.announce_established(io, negotiated, ready);
         }
         self.receive_rest(io, turn, inbox);
     }
@@ -355,13 +356,14 @@ impl Connection {
         }
     }
 
-    /// Full Operation begins. `announce`: what to tell the user when the peer's first FPDU has come.
-    fn stream(&mut self, negotiated: &Negotiated, initiator: bool, announce: Option<Negotiated>) {
+    /// Full Operation begins. `may_send`: without waiting for the peer's first FPDU. `announce`: what to tell the user
+    /// when that has come.
+    fn stream(&mut self, negotiated: &Negotiated, may_send: bool, announce: Option<Negotiated>) {
         let Some(qp) = self.qp.clone() else { return };
         let by = Accessor { pd: qp.pd.id(), stream: StreamId(u64::from(qp.num)) };
         qp.ord.store(u32::from(negotiated.ord), Ordering::Release);
         qp.set_state(QpState::Rts);
-        let stream = Box::new(Stream::new(qp, by, negotiated, initiator));
+        let stream = Box::new(Stream::new(qp, by, negotiated, may_send));
         self.phase = Phase::Streaming(Streaming { stream, announce, draining: false, failed: false });
     }
 

@@ -38,6 +38,9 @@ pub struct ConnParam {
     pub mpa_revision: u8,
     /// Offer peer-to-peer setup (an RTR frame), revision 2 only.
     pub peer_to_peer: bool,
+    /// As the responder to a peer without RTR, send nothing before the peer's first FPDU (RFC 5044 section 7.1.2).
+    /// Off only for protocols whose server speaks first, with peers known to bear it: perftest's Write latency on siw.
+    pub await_first_fpdu: bool,
     /// Time for TCP and MPA startup together.
     pub timeout: Duration,
     /// The engine to use; `None`: the one with the fewest connections.
@@ -56,6 +59,7 @@ impl Default for ConnParam {
             crc: true,
             mpa_revision: 2,
             peer_to_peer: true,
+            await_first_fpdu: true,
             timeout: Duration::from_secs(10),
             engine: None,
             local_port: None,

@@ -104,7 +104,7 @@ pub(super) struct Stream {
 }
 
 impl Stream {
-    pub(super) fn new(qp: Arc<QpShared>, by: Accessor, negotiated: &Negotiated, initiator: bool) -> Self {
+    pub(super) fn new(qp: Arc<QpShared>, by: Accessor, negotiated: &Negotiated, may_send: bool) -> Self {
         let Negotiated { tx_markers, rx_markers, crc, ird, ord, rx_start, .. } = *negotiated;
         let rtr = negotiated.rtr;
         Self {
@@ -119,7 +119,7 @@ impl Stream {
             deframer: Deframer::new(rx_start, rx_markers, crc),
             transmit: Transmit::new(rtr),
             receive: Receive::new(ird, rtr),
-            may_send: initiator,
+            may_send,
         }
     }
 
