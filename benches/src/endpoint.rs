@@ -12,7 +12,7 @@ use iwarp::verbs::{
 
 use crate::driver::{Driver, Manner};
 use crate::errors::Error;
-use crate::params::{Params, Verb};
+use crate::params::{Params, Test, Verb};
 use crate::private;
 
 /// Private data of the peer.
@@ -250,6 +250,8 @@ pub fn conn_param(params: &Params, timeout: Duration, private_data: &[u8]) -> Re
         initiator_depth: depth,
         markers: params.markers,
         crc: params.crc,
+        // perftest's Write latency server writes first, and siw's clients know no RTR.
+        await_first_fpdu: params.test != Test::WriteLat,
         timeout,
         ..ConnParam::default()
     };

@@ -177,39 +177,42 @@ fn ended(
 /// would measure a copy. A tenth of the run drains at the speed of the wire.
 #[derive(Debug)]
 struct Meter {
-    /// Completed messages from one sample to the next; 0: no samples.
+    /// Messages of the part that is the peak; 0: no peak is looked for.
+    part: u64,
+    /// Messages between two samples, at least.
     step: u64,
-    next: u64,
-    /// When the first, second, ... multiple of `step` had completed.
-    samples: Vec<u64>,
+    /// When how many messages had completed.
+    samples: Vec<(u64, u64)>,
 }
 
-/// Samples in a run, and in the part that is the peak.
-const SAMPLES: u64 = 50;
-const PART: usize = 5;
+/// Samples in a run, at most.
+const SAMPLES: u64 = 100;
 
 impl Meter {
     fn new(total: Option<u64>) -> Self {
-        let step = total.map_or(0, |total| total / SAMPLES);
-        Self { step, next: step.max(1), samples: Vec::with_capacity(SAMPLES as usize + 2) }
+        let total = total.unwrap_or(0);
+        Self {
+            part: total / 10,
+            step: (total / SAMPLES).max(1),
+            samples: Vec::with_capacity(SAMPLES as usize + 1),
+        }
     }
 
     #[inline]
     fn see(&mut self, completed: u64) {
-        if self.step == 0 {
-            return;
-        }
-        // Completions come in steps of the moderation: one look may pass several samples.
-        while completed >= self.next && self.samples.len() < self.samples.capacity() {
-            self.samples.push(Clock::cycles());
-            self.next += self.step;
+        let next = self.samples.last().map_or(0, |(_, seen)| seen + self.step);
+        if self.part > 0 && completed >= next && self.samples.len() < self.samples.capacity() {
+            self.samples.push((Clock::cycles(), completed));
         }
     }
 
     fn peak_messages_per_cycle(&self) -> f64 {
-        let spans = self.samples.windows(PART + 1).map(|w| w[PART].saturating_sub(w[0]));
-        let messages = (PART as u64 * self.step) as f64;
-        spans.filter(|&span| span > 0).min().map_or(0.0, |span| messages / span as f64)
+        let rate = |(i, &(from, before)): (usize, &(u64, u64))| {
+            // Completions come in steps of the moderation: the part may be longer than a tenth.
+            let &(to, after) = self.samples[i..].iter().find(|(_, after)| after - before >= self.part)?;
+            (to > from).then(|| (after - before) as f64 / (to - from) as f64)
+        };
+        self.samples.iter().enumerate().filter_map(rate).fold(0.0, f64::max)
     }
 }
 
@@ -220,20 +223,29 @@ mod tests {
     #[test]
     fn the_peak_is_the_fastest_tenth() {
         let mut meter = Meter::new(Some(500));
-        assert_eq!(meter.step, 10);
+        assert_eq!((meter.part, meter.step), (50, 5));
         // 10 messages each 1000 cycles, but for five samples of 100.
         let mut now = 0;
         for sample in 0..50 {
             now += if (20..25).contains(&sample) { 100 } else { 1000 };
-            meter.samples.push(now);
+            meter.samples.push((now, 10 * (sample + 1)));
         }
         assert!((meter.peak_messages_per_cycle() - 50.0 / 500.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn all_completions_at_once_are_no_peak() {
+        let mut meter = Meter::new(Some(100));
+        meter.see(100);
+        meter.see(100);
+        assert_eq!((meter.samples.len(), meter.peak_messages_per_cycle()), (1, 0.0));
     }
 
     #[test]
     fn a_run_by_time_or_a_short_one_has_no_peak() {
         for total in [None, Some(5)] {
             let mut meter = Meter::new(total);
+            meter.see(1);
             meter.see(5);
             assert_eq!(meter.peak_messages_per_cycle(), 0.0);
         }
