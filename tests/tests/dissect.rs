@@ -71,7 +71,7 @@ impl Frame {
 }
 
 fn dissect(capture: &std::path::Path) -> Result<Vec<Frame>> {
-    // Heuristic dissectors find MPA by its startup frames. TCP's own analysis (retransmissions) is no matter here.
+    // MPA is found by its startup frames. What Sends carry is ours: no upper protocol is to be guessed in it.
     let text = Run::new("tshark")
         .arg("-r")
         .arg(capture)
@@ -82,6 +82,14 @@ fn dissect(capture: &std::path::Path) -> Result<Vec<Frame>> {
             "ip.check_checksum:TRUE",
             "-o",
             "tcp.analyze_sequence_numbers:TRUE",
+        ])
+        .args([
+            "--disable-protocol",
+            "rpcordma",
+            "--disable-protocol",
+            "smb_direct",
+            "--disable-protocol",
+            "iser",
         ])
         .args(["-T", "fields", "-E", "separator=|", "-e", "frame.number", "-e", "frame.protocols"])
         .args([

@@ -98,7 +98,8 @@ fn siw_serves(rig: &Rig, test: Test, options: &[&str]) -> Result<()> {
         .finish(TEST_TIMEOUT)
         .and_then(Ended::success)
         .map_err(|error| lab_error!("{error}\n---- siw's side\n{}", server.text()))?;
-    has_result(&server.finish(Duration::from_secs(20))?.success()?)?;
+    // The server of a Read has no table of its own.
+    server.finish(Duration::from_secs(20))?.success()?;
     results(&json)?;
     Ok(())
 }

@@ -2,10 +2,13 @@
 //!
 //! `v1` is ours, by a raw socket, and has no kernel address; its other end and the machine's tap are on a bridge.
 
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use tests::iwperf::Net;
-use tests::lab::{Namespace, Result, Siw, SiwConfig, Wire, veth};
+use tests::lab::{Namespace, Process, Result, Siw, SiwConfig, Wire, veth};
 
 /// Our address.
 pub(crate) const OURS: &str = "10.77.0.1";
@@ -29,6 +32,18 @@ impl Rig {
         namespace.ip(["link", "set", "v0", "master", "br0"])?;
         let siw = Siw::start(&namespace, "br0", &config)?;
         Ok(Self { config, siw, namespace })
+    }
+
+    /// With `UWARP_CAPTURES=DIR`, a capture of the bridge for each test, numbered in the order in which they run.
+    fn capture(&self) -> Result<Option<Process>> {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let Some(folder) = std::env::var_os("UWARP_CAPTURES") else { return Ok(None) };
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let run =
+            self.namespace.run("tcpdump").args(["-Z", "root", "-i", "br0", "-U", "--immediate-mode", "-w"]);
+        let mut dump = run.arg(PathBuf::from(folder).join(format!("{number}.pcap"))).spawn()?;
+        dump.wait_for("listening on", Duration::from_secs(10))?;
+        Ok(Some(dump))
     }
 
     /// Our side of the wire.
@@ -61,6 +76,7 @@ impl Shared {
             *slot = Some(Rig::new(config)?);
         }
         let Some(rig) = slot.as_ref() else { unreachable!("made above") };
+        let _capture = rig.capture()?;
         test(rig)
     }
 
