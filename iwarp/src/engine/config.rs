@@ -17,8 +17,6 @@ pub struct EngineConfig {
     pub turn_octets: usize,
     /// How long a Terminate or a graceful close may take before RST.
     pub close_timeout: Duration,
-    /// Received buffers that all connections together may hold for reassembly.
-    pub held_buffers: usize,
 }
 
 impl EngineConfig {
@@ -53,6 +51,6 @@ impl EngineConfig {
                 VerbsError::Invalid(format!("at most {} addresses", stack.addresses.capacity()))
             })?;
         }
-        Ok(Self { stack, turn_octets: 64 << 10, close_timeout: Duration::from_secs(5), held_buffers: 16_384 })
+        Ok(Self { stack, turn_octets: 64 << 10, close_timeout: Duration::from_secs(5) })
     }
 }

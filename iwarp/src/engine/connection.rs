@@ -14,7 +14,7 @@ use crate::rdmap::{Terminate, TerminateError};
 use crate::verbs::{CmEventKind, CmId, ConnParam, ConnectionError, QpShared, QpState, WcStatus};
 
 use super::core::Io;
-use super::startup::Inbox;
+use super::startup::{Inbox, Rest};
 use super::stream::{Failure, Outcome, Stream};
 
 /// One connection.
@@ -158,7 +158,7 @@ impl Connection {
                 self.run_startup(io, turn);
             }
             // Acknowledged and dropped.
-            Phase::Opening { .. } | Phase::Closing => io.tcp.release(self.conn, buf.len()),
+            Phase::Opening { .. } | Phase::Closing => self.discard(io, offset, &buf, frontier),
         }
     }
 
@@ -219,14 +219,14 @@ impl Connection {
                 Phase::AwaitReply { initiator, inbox } => {
                     let Some((offset, octets)) = inbox.front() else { return };
                     initiator.receive(offset, octets).map(|step| {
-                        inbox.consume(step.consumed);
+                        io.tcp.release(self.conn, inbox.consume(step.consumed));
                         step.event.map(Startup::Reply)
                     })
                 }
                 Phase::AwaitRequest { responder, inbox } | Phase::Deciding { responder, inbox } => {
                     let Some((offset, octets)) = inbox.front() else { return };
                     responder.receive(offset, octets).map(|step| {
-                        inbox.consume(step.consumed);
+                        io.tcp.release(self.conn, inbox.consume(step.consumed));
                         step.event.map(|request| {
                             Startup::Request(CmEventKind::ConnectRequest {
                                 private_data: request.private_data,
@@ -369,8 +369,8 @@ impl Connection {
 
     /// What came behind the startup frame are FPDUs; and there may be something to send.
     fn receive_rest(&mut self, io: &mut Io, turn: &Turn, inbox: Inbox) {
-        let (rest, frontier) = inbox.into_rest();
-        for (offset, buf) in rest {
+        for Rest { offset, buf, frontier, released } in inbox.into_rest() {
+            io.tcp.release(self.conn, released);
             self.receive(io, turn, offset, buf, frontier);
         }
         self.activate(io);
@@ -394,10 +394,10 @@ impl Connection {
 
     fn receive(&mut self, io: &mut Io, turn: &Turn, offset: u64, buf: Mbuf, frontier: u64) {
         let Phase::Streaming(streaming) = &mut self.phase else {
-            return io.tcp.release(self.conn, buf.len());
+            return self.discard(io, offset, &buf, frontier);
         };
         if streaming.failed {
-            return io.tcp.release(self.conn, buf.len());
+            return self.discard(io, offset, &buf, frontier);
         }
         let result = streaming.stream.receive((offset, buf, frontier), &mut io.held, turn, &mut io.counters);
         let established = if streaming.stream.may_send() { streaming.announce.take() } else { None };
@@ -413,6 +413,13 @@ impl Connection {
                 }
             }
             Err(failure) => self.fail(io, failure),
+        }
+    }
+
+    /// Drops what nobody reads any more. Octets ahead of the frontier count in TCP's budget until they are released.
+    fn discard(&self, io: &mut Io, offset: u64, buf: &Mbuf, frontier: u64) {
+        if offset >= frontier {
+            io.tcp.release(self.conn, buf.len());
         }
     }
 
@@ -514,7 +521,7 @@ impl Connection {
         if std::mem::replace(&mut streaming.failed, true) {
             return;
         }
-        streaming.stream.drop_held(&mut io.held);
+        io.tcp.release(self.conn, streaming.stream.drop_held(&mut io.held));
         if let Some(qp) = &self.qp {
             *qp.error.lock().expect("no holder of this lock panics") = Some(error);
             qp.set_state(QpState::Terminate);
@@ -545,7 +552,7 @@ impl Connection {
     /// Sends FIN; what still comes is dropped.
     fn close(&mut self, io: &mut Io) {
         if let Phase::Streaming(streaming) = &mut self.phase {
-            streaming.stream.drop_held(&mut io.held);
+            io.tcp.release(self.conn, streaming.stream.drop_held(&mut io.held));
         }
         self.phase = Phase::Closing;
         self.arm(io, io.now + duration(io.config.close_timeout));
@@ -560,7 +567,7 @@ impl Connection {
     /// TCP is gone: flush what is left and tell the user, once.
     pub(super) fn finish(&mut self, io: &mut Io) {
         if let Phase::Streaming(streaming) = &mut self.phase {
-            streaming.stream.drop_held(&mut io.held);
+            io.tcp.release(self.conn, streaming.stream.drop_held(&mut io.held));
             streaming.stream.flush(WcStatus::WrFlushError, None);
         }
         self.phase = Phase::Closing;

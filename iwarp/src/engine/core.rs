@@ -72,7 +72,9 @@ impl Io {
 impl Core {
     pub(super) fn new(shared: Arc<EngineShared>, port: Box<dyn Port>, config: EngineConfig) -> Self {
         let tcp = Stack::new(config.stack.clone(), port.mempool().clone());
-        let held = HeldSlab::new(config.held_buffers, config.held_buffers);
+        // With a slot for every buffer of the pool there is always one.
+        let buffers = port.mempool().capacity();
+        let held = HeldSlab::new(buffers, buffers);
         let io = Io {
             now: Instant::ZERO,
             tcp,

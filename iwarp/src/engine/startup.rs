@@ -14,7 +14,14 @@ const MAX_AHEAD: usize = 8;
 pub(super) struct Inbox {
     next: u64,
     frontier: u64,
-    ahead: ArrayVec<(u64, Mbuf), MAX_AHEAD>,
+    waiting: ArrayVec<Waiting, MAX_AHEAD>,
+}
+
+struct Waiting {
+    offset: u64,
+    buf: Mbuf,
+    /// It arrived ahead of the frontier: TCP's budget counts it until it is released.
+    ahead: bool,
 }
 
 /// More out-of-order buffers than a startup frame can explain.
@@ -25,17 +32,17 @@ impl Inbox {
     /// Takes what TCP handed up.
     pub(super) fn push(&mut self, offset: u64, buf: Mbuf, frontier: u64) -> Result<(), TooManyAhead> {
         self.frontier = self.frontier.max(frontier);
-        let at = self.ahead.partition_point(|(other, _)| *other < offset);
-        if self.ahead.is_full() {
+        if self.waiting.is_full() {
             return Err(TooManyAhead);
         }
-        self.ahead.insert(at, (offset, buf));
+        let at = self.waiting.partition_point(|other| other.offset < offset);
+        self.waiting.insert(at, Waiting { offset, buf, ahead: offset >= frontier });
         Ok(())
     }
 
     /// The next octets in order, and their stream offset.
     pub(super) fn front(&self) -> Option<(u64, &[u8])> {
-        let (offset, buf) = self.ahead.first()?;
+        let Waiting { offset, buf, .. } = self.waiting.first()?;
         if *offset != self.next {
             return None;
         }
@@ -43,19 +50,35 @@ impl Inbox {
         Some((*offset, run))
     }
 
-    /// Drops `octets` of [`front`](Self::front).
-    pub(super) fn consume(&mut self, octets: usize) {
-        let Some((offset, buf)) = self.ahead.first_mut() else { return };
-        buf.advance(octets);
-        *offset += octets as u64;
+    /// Drops `octets` of [`front`](Self::front). Returns how many of them are to be released to TCP's budget.
+    pub(super) fn consume(&mut self, octets: usize) -> usize {
+        let Some(first) = self.waiting.first_mut() else { return 0 };
+        first.buf.advance(octets);
+        first.offset += octets as u64;
         self.next += octets as u64;
-        if buf.is_empty() {
-            self.ahead.remove(0);
+        let released = if first.ahead { octets } else { 0 };
+        if first.buf.is_empty() {
+            self.waiting.remove(0);
         }
+        released
     }
 
-    /// What has not been consumed, by increasing offset, and the in-order frontier: FPDUs.
-    pub(super) fn into_rest(self) -> (impl Iterator<Item = (u64, Mbuf)>, u64) {
-        (self.ahead.into_iter(), self.frontier)
+    /// What has not been consumed: FPDUs, by increasing offset, with the in-order frontier.
+    pub(super) fn into_rest(self) -> impl Iterator<Item = Rest> {
+        let frontier = self.frontier;
+        self.waiting.into_iter().map(move |Waiting { offset, buf, ahead }| {
+            // What was ahead and is in order by now is nobody else's to release.
+            let released = if ahead && offset < frontier { buf.len() } else { 0 };
+            Rest { offset, buf, frontier, released }
+        })
     }
+}
+
+/// A buffer of FPDUs that came during startup.
+pub(super) struct Rest {
+    pub(super) offset: u64,
+    pub(super) buf: Mbuf,
+    pub(super) frontier: u64,
+    /// Octets to be released to TCP's budget.
+    pub(super) released: usize,
 }

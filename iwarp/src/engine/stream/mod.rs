@@ -150,9 +150,9 @@ impl Stream {
         }
     }
 
-    /// Gives back what reassembly holds.
-    pub(super) fn drop_held(&mut self, held: &mut HeldSlab) {
-        self.deframer.clear(held);
+    /// Drops what reassembly holds; returns the octets to release to TCP's budget.
+    pub(super) fn drop_held(&mut self, held: &mut HeldSlab) -> usize {
+        self.deframer.clear(held)
     }
 
     /// Whether the peer's FIN here cuts nothing: no FPDU is incomplete and no Read of ours waits for its answer.
