@@ -1,6 +1,9 @@
 //! The client's way from the first SYN to the results.
 
 use std::net::SocketAddr;
+use std::time::Duration;
+
+use iwarp::verbs::WcStatus;
 
 use crate::endpoint::{Endpoint, conn_param};
 use crate::errors::Error;
@@ -49,8 +52,21 @@ pub fn run(
     connect_data(end, remote, &mut path)?;
     control.dest(end, &Dest::default(), &mut nothing)?;
     let mut script = Script { end, control: &mut control, path: &mut path, with_iwperf, unit, gid };
-    let peer = script.run(on_row)?;
+    let peer = script.run(on_row);
+    let peer = peer.map_err(|error| explained(end, &control, &path, error))?;
     finish(end, &control, &path, peer, with_iwperf)
+}
+
+/// A flushed request says only that its connection has ended: looks for the event that says why.
+pub(super) fn explained(end: &mut Endpoint, control: &Control, path: &Path, error: Error) -> Error {
+    const PATIENCE: Duration = Duration::from_millis(500);
+    if !matches!(error, Error::Completion { status: WcStatus::WrFlushError, .. }) {
+        return error;
+    }
+    let reason = end.wait("closing", Some(PATIENCE), |end| {
+        Ok(path.flows.iter().map(|flow| &flow.id).chain([control.id()]).find_map(|id| end.ended(id)))
+    });
+    reason.map_or(error, |reason| Error::Disconnected { doing: "measuring", error: reason })
 }
 
 /// Closes the connections and says what validation found.
