@@ -77,8 +77,8 @@ pub struct ServerArgs {
 /// A client.
 #[derive(Debug, clap::Args)]
 pub struct ClientArgs {
-    /// The server: IP, IP:PORT or [IPv6]:PORT.
-    #[arg(value_name = "IP[:PORT]")]
+    /// The server.
+    #[arg(value_name = "IP[:PORT]", help = "The server: IP, IP:PORT or [IPv6]:PORT")]
     pub remote: Remote,
     /// Test.
     #[command(flatten)]
@@ -117,8 +117,8 @@ pub struct LocalArgs {
 /// `iwperf ping`.
 #[derive(Debug, clap::Args)]
 pub struct PingClientArgs {
-    /// The server: IP, IP:PORT or [IPv6]:PORT (rping's port is 7174).
-    #[arg(value_name = "IP[:PORT]")]
+    /// The server.
+    #[arg(value_name = "IP[:PORT]", help = "The server: IP, IP:PORT or [IPv6]:PORT (rping's port is 7174)")]
     pub remote: Remote,
     /// Rounds.
     #[command(flatten)]

@@ -195,10 +195,6 @@ impl Params {
         if self.validate && self.post_list > 1 {
             return usage("--validate does not go with --post-list".into());
         }
-        if self.markers && !self.crc && self.validate {
-            // Markers place out of order only what a CRC has proved; nothing to refuse, but nothing to gain.
-            return Ok(());
-        }
         Ok(())
     }
 }

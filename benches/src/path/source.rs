@@ -1,0 +1,258 @@
+//! The source's part: posting messages, and knowing when the peer has them.
+
+use iwarp::verbs::{RemoteAddr, SendFlags, SendOp, SendRequest, VerbsError};
+
+use super::Path;
+use super::layout::{Control, WrId};
+use crate::errors::Error;
+use crate::params::{Test, Verb};
+use crate::perftest::wire::Dest;
+use crate::validate::{self, GUARD, Message};
+
+impl Path {
+    /// Posts as much as depth, credit and window allow of `limit` messages of each queue pair (`None`: no end).
+    /// Returns whether anything was posted.
+    ///
+    /// # Errors
+    /// [`Error::Verbs`].
+    pub fn post(&mut self, limit: Option<u64>) -> Result<bool, Error> {
+        let mut moved = false;
+        for index in 0..self.flows.len() {
+            while let Some(count) = self.may_post(index, limit) {
+                match self.post_messages(index, count, limit) {
+                    Ok(()) => moved = true,
+                    Err(VerbsError::QueueFull(_)) => break,
+                    Err(error) => return Err(error.into()),
+                }
+            }
+        }
+        Ok(moved)
+    }
+
+    pub(super) fn may_post(&self, index: usize, limit: Option<u64>) -> Option<u64> {
+        let flow = &self.flows[index];
+        let left = limit.map_or(u64::MAX, |limit| limit.saturating_sub(flow.posted));
+        let count = u64::from(self.params.post_list).min(left);
+        let in_flight = flow.posted - flow.completed;
+        let mut fits = count > 0 && in_flight + count <= u64::from(self.params.tx_depth) && !flow.asking;
+        if self.params.test == Test::SendBw {
+            fits &= flow.posted + count - flow.confirmed.min(flow.posted) < u64::from(self.rx_depth).max(2);
+        }
+        if self.params.validate {
+            let slots = u64::from(self.params.slots(self.size));
+            fits &= match self.params.test {
+                Test::WriteBw => flow.posted - flow.confirmed < slots,
+                _ => in_flight < slots,
+            };
+        }
+        fits.then_some(count)
+    }
+
+    pub(super) fn post_messages(
+        &mut self,
+        index: usize,
+        count: u64,
+        limit: Option<u64>,
+    ) -> Result<(), VerbsError> {
+        let mut list = std::mem::take(&mut self.list);
+        list.clear();
+        let mut unsignaled = false;
+        for step in 0..count {
+            let number = self.flows[index].posted + step;
+            let last_of_list = step + 1 == count && count > 1;
+            let due = (number + 1).is_multiple_of(u64::from(self.completion_period()));
+            let signaled = last_of_list || due || Some(number + 1) == limit || self.checks_reads();
+            unsignaled = !signaled;
+            match self.request(index, number, signaled) {
+                Ok(request) => list.push(request),
+                Err(error) => {
+                    self.list = list;
+                    return Err(error);
+                }
+            }
+        }
+        let flow = &mut self.flows[index];
+        let (posted, outcome) = match list.as_slice() {
+            [one] => flow.qp.post_send(one).map_or_else(|e| (0, Err(e)), |()| (1, Ok(()))),
+            many => {
+                flow.qp.post_send_list(many).map_or_else(|(n, e)| (n as u64, Err(e)), |()| (count, Ok(())))
+            }
+        };
+        flow.posted += posted;
+        if posted > 0 {
+            flow.unsignaled = unsignaled;
+        }
+        self.list = list;
+        outcome
+    }
+
+    /// A completion is asked for every so many messages: never more than have a slot.
+    pub(super) fn completion_period(&self) -> u32 {
+        if self.params.validate {
+            self.params.cq_mod.min(self.params.slots(self.size))
+        } else {
+            self.params.cq_mod
+        }
+    }
+
+    pub(super) fn checks_reads(&self) -> bool {
+        self.params.validate && self.params.test.verb() == Verb::Read
+    }
+
+    pub(super) fn request(
+        &self,
+        index: usize,
+        number: u64,
+        signaled: bool,
+    ) -> Result<SendRequest, VerbsError> {
+        let (stride, slots) = (self.params.stride(self.size), u64::from(self.params.slots(self.size)));
+        let slot = (number % slots) as usize * stride;
+        let local = self.memory.local(index) + slot;
+        let remote = |offset: usize| {
+            let Dest { vaddr, rkey, .. } = self.flows[index].remote;
+            RemoteAddr { addr: vaddr.wrapping_add(offset as u64), rkey }
+        };
+        let op = match self.params.test.verb() {
+            Verb::Write => SendOp::Write { remote: remote(slot) },
+            Verb::Read => SendOp::Read { remote: remote(self.read_offset(number)) },
+            Verb::Send => SendOp::Send,
+        };
+        if self.checks_reads() {
+            self.memory.data.write_at(local, &vec![GUARD; stride])?;
+        } else if self.params.validate {
+            self.write_pattern(index, number, local)?;
+        }
+        let mut flags = SendFlags::empty();
+        flags.set(SendFlags::SIGNALED, signaled);
+        flags
+            .set(SendFlags::INLINE, self.params.inline >= self.size && self.params.test.verb() != Verb::Read);
+        let sge = self.memory.data.sge(local, self.size as usize);
+        Ok(SendRequest::new(WrId::data(index, number).encode(), op, sge).flags(flags))
+    }
+
+    pub(super) fn write_pattern(&self, index: usize, number: u64, at: usize) -> Result<(), VerbsError> {
+        let mut octets = vec![0; self.size as usize];
+        validate::fill(self.message(index, number, self.is_client).key(), 0, &mut octets);
+        self.memory.data.write_at(at, &octets)
+    }
+
+    pub(super) fn message(&self, index: usize, number: u64, from_client: bool) -> Message {
+        Message { seed: self.params.seed, from_client, qp: index as u32, size: self.size, number }
+    }
+
+    /// Whether all `flows` have posted `limit` messages (`None`: as many as they have), had them completed and
+    /// confirmed; asks the peer for the confirmation when only that is missing.
+    ///
+    /// # Errors
+    /// [`Error::Verbs`].
+    pub fn source_done(&mut self, limit: Option<u64>) -> Result<bool, Error> {
+        let mut done = true;
+        for index in 0..self.flows.len() {
+            if limit.is_none() && self.flows[index].unsignaled {
+                // Ended by time in the middle of a completion period: one more message that tells.
+                let end = Some(self.flows[index].posted + 1);
+                if self.may_post(index, end).is_some() {
+                    self.post_messages(index, 1, end)?;
+                }
+                done = false;
+                continue;
+            }
+            let flow = &self.flows[index];
+            let all = limit.unwrap_or(flow.posted);
+            let window_full = self.params.validate && self.may_post(index, limit).is_none();
+            if self.uses_marks()
+                && !flow.asking
+                && flow.confirmed < flow.posted
+                && (flow.posted >= all || window_full)
+            {
+                self.ask(index)?;
+            }
+            let flow = &self.flows[index];
+            let confirmed = !self.is_confirmed_by_target() || flow.confirmed >= all;
+            done &= flow.posted >= all && flow.completed >= all && confirmed;
+        }
+        Ok(done)
+    }
+
+    pub(super) fn look_at_credit(&mut self) -> Result<(), Error> {
+        for (index, flow) in self.flows.iter_mut().enumerate() {
+            let mut cell = [0; 4];
+            self.memory.control.read_at(Control::Credit.at(index), &mut cell)?;
+            // The cell counts modulo 2^32; never more than was posted.
+            let ahead = u32::from_ne_bytes(cell).wrapping_sub(flow.confirmed as u32);
+            if u64::from(ahead) <= flow.posted - flow.confirmed {
+                flow.confirmed += u64::from(ahead);
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn check_read(&mut self, index: usize, number: u64) -> Result<(), Error> {
+        let (stride, slots) = (self.params.stride(self.size), u64::from(self.params.slots(self.size)));
+        let at = self.memory.local(index) + (number % slots) as usize * stride;
+        let mut octets = vec![0; stride];
+        self.memory.data.read_at(at, &mut octets)?;
+        let (message, guard) = octets.split_at(self.size as usize);
+        let key = self.exposed_key(index, !self.is_client);
+        self.messages_checked += 1;
+        if let Some(bad) = validate::first_difference(key, self.read_offset(number) as u64, message) {
+            self.complain(format!(
+                "read {number} of queue pair {index} ({} octets) differs at octet {bad}",
+                self.size
+            ));
+        } else if let Some(bad) = validate::first_touched(guard) {
+            self.complain(format!(
+                "read {number} of queue pair {index}: octet {bad} behind the sink was written"
+            ));
+        }
+        Ok(())
+    }
+
+    /// Where read `number` starts in the peer's exposed half: elsewhere each time when validating.
+    pub(super) fn read_offset(&self, number: u64) -> usize {
+        let room = self.memory.half - self.size as usize;
+        if self.params.validate { (number as usize).wrapping_mul(7919) % (room + 1) } else { 0 }
+    }
+
+    /// The last octet of the exposed half's message: what the peer's Write puts there.
+    ///
+    /// # Errors
+    /// [`Error::Verbs`].
+    #[inline]
+    pub fn last_octet(&self) -> Result<u8, Error> {
+        let at = self.memory.exposed(0, 1) + self.size as usize - 1;
+        Ok(self.memory.data.load_u8(at)?)
+    }
+
+    /// Posts message `number` whose last octet is `last`.
+    ///
+    /// # Errors
+    /// [`Error::Verbs`].
+    pub fn post_ping(&mut self, number: u64, last: u8) -> Result<(), Error> {
+        let request = self.request(0, number, true)?;
+        if self.params.test == Test::WriteLat {
+            self.memory.data.write_at(self.memory.local(0) + self.size as usize - 1, &[last])?;
+        }
+        self.flows[0].qp.post_send(&request)?;
+        self.flows[0].posted += 1;
+        Ok(())
+    }
+
+    /// Checks a Write's message but for its last octet, which counts.
+    ///
+    /// # Errors
+    /// [`Error::Verbs`].
+    pub fn check_ping(&mut self, number: u64) -> Result<(), Error> {
+        if !self.params.validate {
+            return Ok(());
+        }
+        let mut octets = vec![0; self.size as usize - 1];
+        self.memory.data.read_at(self.memory.exposed(0, 1), &mut octets)?;
+        let message = self.message(0, number, !self.is_client);
+        self.messages_checked += 1;
+        if let Some(complaint) = validate::complaint(&message, &octets) {
+            self.complain(complaint);
+        }
+        Ok(())
+    }
+}

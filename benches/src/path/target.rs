@@ -1,0 +1,197 @@
+//! The target's part: receives, checks, credits and answers to marks.
+
+use iwarp::verbs::{RecvRequest, RemoteAddr, SendFlags, SendOp, SendRequest, VerbsError};
+
+use super::layout::{Control, Kind, WrId};
+use super::mark::Mark;
+use super::{EXTRA_SENDS, Flow, Path};
+use crate::errors::Error;
+use crate::params::{Test, Verb};
+use crate::perftest::wire::Dest;
+use crate::validate::{self, GUARD, Message};
+
+impl Path {
+    /// What the exposed halves hold before anything arrives.
+    pub(super) fn fill_exposed(&self) -> Result<(), Error> {
+        if !self.params.validate || self.params.test == Test::WriteLat {
+            return Ok(());
+        }
+        let mut chunk = vec![GUARD; 1 << 16];
+        for index in 0..self.params.qps as usize {
+            let base = self.memory.exposed(index, self.params.qps as usize);
+            for offset in (0..self.memory.half).step_by(chunk.len()) {
+                let length = chunk.len().min(self.memory.half - offset);
+                if self.params.test.verb() == Verb::Read {
+                    validate::fill(
+                        self.exposed_key(index, self.is_client),
+                        offset as u64,
+                        &mut chunk[..length],
+                    );
+                }
+                self.memory.data.write_at(base + offset, &chunk[..length])?;
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn exposed_key(&self, index: usize, of_client: bool) -> u64 {
+        Message { seed: self.params.seed, from_client: of_client, qp: index as u32, size: 0, number: 0 }.key()
+    }
+
+    pub(super) fn post_recv(&self, index: usize, slot: u32) -> Result<(), Error> {
+        let (sge, kind) = if self.params.test.verb() == Verb::Send {
+            let at = if self.params.validate && self.params.test == Test::SendBw {
+                slot as usize * self.params.stride(self.params.size)
+            } else {
+                0
+            };
+            let at = self.memory.exposed(index, self.params.qps as usize) + at;
+            (self.memory.data.sge(at, self.params.size as usize), Kind::Data)
+        } else {
+            (self.memory.control.sge(Control::MarkIn(slot).at(index), Mark::OCTETS), Kind::Mark)
+        };
+        let wr_id = WrId { kind, qp: index as u16, number: u64::from(slot) };
+        Ok(self.flows[index].qp.post_recv(&RecvRequest::new(wr_id.encode(), sge))?)
+    }
+
+    pub(super) fn on_message(&mut self, index: usize, slot: u32, length: u32) -> Result<(), Error> {
+        let number = self.flows[index].received;
+        self.flows[index].received += 1;
+        if self.params.validate {
+            let at = self.memory.exposed(index, self.params.qps as usize);
+            let slot_at = if self.params.test == Test::SendBw {
+                slot as usize * self.params.stride(self.params.size)
+            } else {
+                0
+            };
+            if length == self.size {
+                self.check_message(index, number, at + slot_at, self.params.stride(self.size))?;
+            } else {
+                self.complain(format!(
+                    "message {number} of queue pair {index} has {length} octets, not {}",
+                    self.size
+                ));
+            }
+        }
+        self.post_recv(index, slot)?;
+        if self.params.test == Test::SendBw {
+            self.tell_credit(index, u64::from(self.rx_depth / 3).max(1))
+        } else {
+            Ok(())
+        }
+    }
+
+    /// Compares the message at `at`, with the guard up to `span` octets, and puts guards in its place.
+    pub(super) fn check_message(
+        &mut self,
+        index: usize,
+        number: u64,
+        at: usize,
+        span: usize,
+    ) -> Result<(), Error> {
+        let mut octets = vec![0; span];
+        self.memory.data.read_at(at, &mut octets)?;
+        let message = self.message(index, number, !self.is_client);
+        let (body, guard) = octets.split_at(self.size as usize);
+        self.messages_checked += 1;
+        if let Some(complaint) = validate::complaint(&message, body) {
+            self.complain(complaint);
+        } else if let Some(bad) = validate::first_touched(guard) {
+            self.complain(format!("octet {bad} behind message {number} of queue pair {index} was written"));
+        }
+        octets.fill(GUARD);
+        Ok(self.memory.data.write_at(at, &octets)?)
+    }
+
+    pub(super) fn complain(&mut self, complaint: String) {
+        self.complaint.get_or_insert(complaint);
+    }
+
+    /// Tells the sender how many messages were taken, when that is `step` more than it knows.
+    pub(super) fn tell_credit(&mut self, index: usize, step: u64) -> Result<(), Error> {
+        let flow = &mut self.flows[index];
+        let nowhere = flow.remote.rkey == 0;
+        if flow.received - flow.credit_told < step || flow.extra_in_flight >= EXTRA_SENDS / 2 || nowhere {
+            return Ok(());
+        }
+        let at = Control::CreditOut.at(index);
+        self.memory.control.write_at(at, &(flow.received as u32).to_ne_bytes())?;
+        let Dest { vaddr, rkey, .. } = flow.remote;
+        let op = SendOp::Write { remote: RemoteAddr { addr: vaddr, rkey } };
+        let wr_id = WrId { kind: Kind::Credit, qp: index as u16, number: flow.received };
+        let flags = SendFlags::SIGNALED | SendFlags::INLINE;
+        match flow
+            .qp
+            .post_send(&SendRequest::new(wr_id.encode(), op, self.memory.control.sge(at, 4)).flags(flags))
+        {
+            Ok(()) => (flow.credit_told, flow.extra_in_flight) = (flow.received, flow.extra_in_flight + 1),
+            // The queue is full of our own messages: the next turn tells.
+            Err(VerbsError::QueueFull(_)) => {}
+            Err(error) => return Err(error.into()),
+        }
+        Ok(())
+    }
+
+    pub(super) fn ask(&mut self, index: usize) -> Result<(), Error> {
+        let Flow { posted, confirmed, .. } = self.flows[index];
+        let mark = Mark {
+            is_answer: false,
+            good: true,
+            size: self.size,
+            first: confirmed,
+            count: posted - confirmed,
+        };
+        self.flows[index].asking = true;
+        self.send_mark(index, &mark)
+    }
+
+    pub(super) fn send_mark(&mut self, index: usize, mark: &Mark) -> Result<(), Error> {
+        let flow = &mut self.flows[index];
+        flow.extra_in_flight += 1;
+        let at = Control::MarkOut.at(index);
+        self.memory.control.write_at(at, &mark.encode())?;
+        let wr_id = WrId { kind: Kind::Mark, qp: index as u16, number: 0 };
+        let sge = self.memory.control.sge(at, Mark::OCTETS);
+        let flags = SendFlags::SIGNALED | SendFlags::INLINE;
+        Ok(flow.qp.post_send(&SendRequest::new(wr_id.encode(), SendOp::Send, sge).flags(flags))?)
+    }
+
+    pub(super) fn on_mark(&mut self, index: usize, slot: u32, length: u32) -> Result<(), Error> {
+        let mut octets = [0; Mark::OCTETS];
+        self.memory.control.read_at(Control::MarkIn(slot).at(index), &mut octets)?;
+        let mark = Mark::decode(&octets[..(length as usize).min(Mark::OCTETS)])?;
+        self.post_recv(index, slot)?;
+        if mark.is_answer {
+            let flow = &mut self.flows[index];
+            (flow.asking, flow.confirmed) = (false, mark.first + mark.count);
+            if !mark.good {
+                self.complain("the target found a difference".into());
+            }
+            return Ok(());
+        }
+        let before = self.complaint.is_none();
+        if self.params.validate {
+            self.check_window(index, &mark)?;
+        }
+        let good = before && self.complaint.is_none();
+        self.send_mark(index, &Mark { is_answer: true, good, ..mark })
+    }
+
+    /// Checks all messages that a mark covers.
+    pub(super) fn check_window(&mut self, index: usize, mark: &Mark) -> Result<(), Error> {
+        let own_size = std::mem::replace(&mut self.size, mark.size);
+        let (slots, stride) = (u64::from(self.params.slots(mark.size)), self.params.stride(mark.size));
+        if mark.count > slots || slots as usize * stride > self.memory.half {
+            return Err(Error::Exchange(format!(
+                "a mark over {} messages of {} octets",
+                mark.count, mark.size
+            )));
+        }
+        let base = self.memory.exposed(index, self.params.qps as usize);
+        for number in mark.first..mark.first + mark.count {
+            self.check_message(index, number, base + (number % slots) as usize * stride, stride)?;
+        }
+        self.size = own_size;
+        Ok(())
+    }
+}
