@@ -124,6 +124,9 @@ impl Params {
     pub fn rx_depth(&self) -> u32 {
         if self.test == Test::SendBw && self.validate {
             slots_for(self.stride(self.size), RX_DEPTH_SEND, self.qps)
+        } else if self.iters > 0 {
+            // perftest's ends both do this: credits come in thirds of it, and without one the sender stops at it.
+            RX_DEPTH_SEND.min(self.iters)
         } else {
             RX_DEPTH_SEND
         }
