@@ -51,6 +51,6 @@ impl EngineConfig {
                 VerbsError::Invalid(format!("at most {} addresses", stack.addresses.capacity()))
             })?;
         }
-        Ok(Self { stack, turn_octets: 64 << 10, close_timeout: Duration::from_secs(5) })
+        Ok(Self { stack, turn_octets: 16 << 10, close_timeout: Duration::from_secs(5) })
     }
 }

@@ -28,7 +28,7 @@ pub(super) struct Connection {
     pub(super) backlog_of: Option<u16>,
     /// By when the phase has to be over.
     deadline: Option<Instant>,
-    /// In the ring of those that want to send.
+    /// In a ring of those that want to send.
     pub(super) active: bool,
     /// The user knows of it as established.
     established: bool,
@@ -431,7 +431,7 @@ impl Connection {
     pub(super) fn activate(&mut self, io: &mut Io) {
         if !self.active {
             self.active = true;
-            io.active.push_back(self.conn.slot() as u32);
+            io.want_turn(self.conn);
         }
     }
 

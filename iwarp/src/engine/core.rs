@@ -17,11 +17,18 @@ use super::connection::Connection;
 use super::counters::EngineCounters;
 use super::shared::EngineShared;
 
-/// Bursts received, and sent, in one turn at most: what a doorbell or timer may have to wait.
+/// Bursts received in one turn at most: what a doorbell or timer may have to wait.
 const MAX_BURSTS: usize = 4;
 
-/// Queue pairs that get a turn to send before frames are received again.
-const MAX_SENDERS: usize = 16;
+/// Octets that queue pairs hand to TCP before frames are received again. Less than a turn receives: so a peer of the
+/// same kind keeps up, and rings stay short.
+const SEND_OCTETS: usize = 128 << 10;
+
+/// Queue pairs that have just begun to send which go before all others in one turn.
+const MAX_FRESH: usize = 16;
+
+/// Bursts sent in one turn at most.
+const MAX_TX_BURSTS: usize = 64;
 
 /// What moves the data, without thread or clock.
 pub(super) struct Core {
@@ -41,8 +48,11 @@ pub(super) struct Io {
     pub(super) counters: EngineCounters,
     pub(super) config: EngineConfig,
     pub(super) shared: Arc<EngineShared>,
-    /// Slots of connections that want to send, in turn.
-    pub(super) active: VecDeque<u32>,
+    /// Slots of connections that have just begun to send. They go first, once: what is small is not kept waiting by
+    /// bulk.
+    fresh: VecDeque<u32>,
+    /// Slots of connections that have used up a turn and want another.
+    bulk: VecDeque<u32>,
     /// Deadlines of startup and close. An entry may be outdated: the connection knows.
     deadlines: BTreeSet<(Instant, u32)>,
     listeners: Vec<Listener>,
@@ -63,6 +73,11 @@ impl Io {
         self.deadlines.insert((deadline, conn.slot() as u32));
     }
 
+    /// Lets a connection have a turn to send, soon.
+    pub(super) fn want_turn(&mut self, conn: ConnId) {
+        self.fresh.push_back(conn.slot() as u32);
+    }
+
     /// Who listens on `port`.
     pub(super) fn listener(&self, port: u16) -> Option<CmId> {
         self.listeners.iter().find(|listener| listener.port == port).map(|listener| listener.id.clone())
@@ -80,7 +95,8 @@ impl Core {
             tcp,
             held,
             counters: EngineCounters::default(),
-            active: VecDeque::with_capacity(config.stack.limits.connections),
+            fresh: VecDeque::with_capacity(config.stack.limits.connections),
+            bulk: VecDeque::with_capacity(config.stack.limits.connections),
             config,
             shared,
             deadlines: BTreeSet::new(),
@@ -122,7 +138,7 @@ impl Core {
     }
 
     pub(super) fn next_deadline(&mut self, now: Instant) -> Option<Instant> {
-        if !self.io.active.is_empty() || !self.tx.is_empty() {
+        if !self.io.fresh.is_empty() || !self.io.bulk.is_empty() || !self.tx.is_empty() {
             return Some(now);
         }
         let own = self.io.deadlines.first().map(|(at, _)| *at);
@@ -323,28 +339,47 @@ impl Core {
 
     // ---- to the wire ----
 
-    /// Lets queue pairs hand FPDUs to TCP, a bounded turn each.
+    /// Lets queue pairs hand FPDUs to TCP, a bounded turn each: those that have just begun, then the others around.
     fn send(&mut self, turn: &Turn) -> bool {
+        let mut left = SEND_OCTETS;
         let mut busy = false;
-        for _ in 0..self.io.active.len().min(MAX_SENDERS) {
-            let Some(slot) = self.io.active.pop_front() else { break };
+        for _ in 0..self.io.fresh.len().min(MAX_FRESH) {
+            let Some(slot) = self.io.fresh.pop_front() else { break };
+            left = left.saturating_sub(self.send_one(slot, turn));
             busy = true;
-            self.with(slot as usize, |connection, io| {
-                connection.active = false;
-                if connection.transmit(io, turn) {
-                    connection.activate(io);
-                }
-            });
-            self.run_events(turn);
+        }
+        // Each at least once, or until the octets are used up; one that cannot go on leaves the ring.
+        let mut tries = self.io.bulk.len().max(SEND_OCTETS / self.io.config.turn_octets.max(1));
+        while left > 0
+            && tries > 0
+            && let Some(slot) = self.io.bulk.pop_front()
+        {
+            left = left.saturating_sub(self.send_one(slot, turn));
+            tries -= 1;
+            busy = true;
         }
         busy
+    }
+
+    /// One connection's turn to send. Returns the octets it handed to TCP.
+    fn send_one(&mut self, slot: u32, turn: &Turn) -> usize {
+        let before = self.io.counters.tx_fetched_octets;
+        self.with(slot as usize, |connection, io| {
+            connection.active = false;
+            if connection.transmit(io, turn) && !connection.active {
+                connection.active = true;
+                io.bulk.push_back(slot);
+            }
+        });
+        self.run_events(turn);
+        (self.io.counters.tx_fetched_octets - before) as usize
     }
 
     /// Takes frames from the stack to the port, until there are none or the port's ring is full.
     fn flush(&mut self) -> bool {
         let now_us = self.now_us();
         let mut busy = false;
-        for _ in 0..MAX_BURSTS * MAX_SENDERS {
+        for _ in 0..MAX_TX_BURSTS {
             let more = self.io.tcp.transmit(self.io.now, &mut self.tx);
             if self.tx.is_empty() {
                 break;
