@@ -11,11 +11,13 @@ use crate::memory::{Accessor, StreamId, Turn};
 use crate::mpa::startup::{Accept, Rejected, Revision, Rtr};
 use crate::mpa::{Initiator, InitiatorEvent, MpaConfig, MpaError, Negotiated, Responder, TerminateCode};
 use crate::rdmap::{Terminate, TerminateError};
-use crate::verbs::{CmEventKind, CmId, ConnParam, ConnectionError, QpShared, QpState, WcStatus};
+use crate::verbs::{CmEventKind, CmId, ConnParam, ConnectionError, QpShared, QpState};
 
 use super::core::Io;
 use super::startup::{Inbox, Rest};
 use super::stream::{Failure, Outcome, Stream};
+
+mod teardown;
 
 /// One connection.
 pub(super) struct Connection {
@@ -478,147 +480,12 @@ impl Connection {
             qp.flush();
         }
     }
-
-    // ---- teardown ----
-
-    /// The user wants a graceful close.
-    pub(super) fn disconnect(&mut self, io: &mut Io) {
-        match &self.phase {
-            Phase::Streaming(streaming) if streaming.stream.may_send() => self.drain(io),
-            Phase::Closing => {}
-            // Nothing may be sent yet, so nothing can be drained.
-            Phase::Streaming(_)
-            | Phase::Opening { .. }
-            | Phase::AwaitReply { .. }
-            | Phase::AwaitRequest { .. }
-            | Phase::Deciding { .. } => self.abort(io),
-        }
-    }
-
-    /// Sends what is posted, then FIN. There is no deadline while that goes on: TCP has its own for a peer that
-    /// does not take it.
-    fn drain(&mut self, io: &mut Io) {
-        if let Phase::Streaming(streaming) = &mut self.phase {
-            streaming.draining = true;
-        }
-        if let Some(qp) = &self.qp {
-            qp.set_state(QpState::Closing);
-        }
-        self.activate(io);
-    }
-
-    /// The user wants an end at once.
-    pub(super) fn abort(&mut self, io: &mut Io) {
-        self.error.get_or_insert(ConnectionError::Tcp(CloseReason::Aborted));
-        io.tcp.abort(io.now, self.conn);
-    }
-
-    /// The stream has failed: tell the peer where that is possible, flush, close.
-    fn fail(&mut self, io: &mut Io, failure: Failure) {
-        let Phase::Streaming(streaming) = &mut self.phase else { return };
-        let error = failure.stream_error();
-        self.error.get_or_insert(ConnectionError::Stream(error));
-        if std::mem::replace(&mut streaming.failed, true) {
-            return;
-        }
-        io.tcp.release(self.conn, streaming.stream.drop_held(&mut io.held));
-        if let Some(qp) = &self.qp {
-            *qp.error.lock().expect("no holder of this lock panics") = Some(error);
-            qp.set_state(QpState::Terminate);
-            streaming.stream.flush(blame(&failure), Some(error));
-            qp.flush();
-        }
-        match failure {
-            Failure::Local(terminate) if streaming.stream.may_send() => {
-                streaming.stream.terminate(&terminate);
-                self.arm(io, io.now + duration(io.config.close_timeout));
-                self.activate(io);
-            }
-            Failure::Peer(_) => {
-                io.counters.rx_terminates += 1;
-                self.close(io);
-            }
-            Failure::Local(_) | Failure::Lost(_) => io.tcp.abort(io.now, self.conn),
-        }
-    }
-
-    /// Startup has failed: close at once, and say why.
-    fn fail_startup(&mut self, io: &mut Io, error: ConnectionError) {
-        self.error.get_or_insert(error);
-        self.phase = Phase::Closing;
-        io.tcp.abort(io.now, self.conn);
-    }
-
-    /// Sends FIN; what still comes is dropped.
-    fn close(&mut self, io: &mut Io) {
-        if let Phase::Streaming(streaming) = &mut self.phase {
-            io.tcp.release(self.conn, streaming.stream.drop_held(&mut io.held));
-        }
-        self.phase = Phase::Closing;
-        self.arm(io, io.now + duration(io.config.close_timeout));
-        io.tcp.close(io.now, self.conn);
-    }
-
-    fn arm(&mut self, io: &mut Io, deadline: Instant) {
-        self.deadline = Some(deadline);
-        io.arm(self.conn, deadline);
-    }
-
-    /// TCP is gone: flush what is left and tell the user, once.
-    pub(super) fn finish(&mut self, io: &mut Io) {
-        if let Phase::Streaming(streaming) = &mut self.phase {
-            io.tcp.release(self.conn, streaming.stream.drop_held(&mut io.held));
-            streaming.stream.flush(WcStatus::WrFlushError, None);
-        }
-        self.phase = Phase::Closing;
-        self.gone = true;
-        self.end_qp();
-        let error = self.error;
-        io.counters.connections_failed += u64::from(error.is_some());
-        let kind = match (self.established, error) {
-            (true, error) => CmEventKind::Disconnected { error },
-            (false, error) => {
-                CmEventKind::ConnectError { error: error.unwrap_or(ConnectionError::PeerClosed) }
-            }
-        };
-        self.announce(kind);
-        if let Some(id) = self.id.take() {
-            id.set_over();
-        }
-    }
-
-    fn end_qp(&self) {
-        if let Some(qp) = &self.qp {
-            qp.enter_error();
-        }
-    }
-
-    fn announce(&self, kind: CmEventKind) {
-        if let Some(id) = &self.id {
-            id.announce(None, kind);
-        }
-    }
 }
 
 /// What startup came to.
 enum Startup {
     Reply(InitiatorEvent),
     Request(CmEventKind),
-}
-
-/// The status of the oldest open request, where the peer's Terminate can be blamed on it.
-fn blame(failure: &Failure) -> WcStatus {
-    match failure {
-        Failure::Peer(Terminate { layer: 0, etype: 1, .. } | Terminate { layer: 1, etype: 1, .. }) => {
-            WcStatus::RemoteAccessError
-        }
-        Failure::Peer(_) => WcStatus::RemoteOperationError,
-        Failure::Local(terminate) if terminate.error() == Some(TerminateError::LocalCatastrophic) => {
-            WcStatus::LocalProtectionError
-        }
-        Failure::Local(_) => WcStatus::FatalError,
-        Failure::Lost(_) => WcStatus::WrFlushError,
-    }
 }
 
 fn startup_error(error: MpaError) -> ConnectionError {

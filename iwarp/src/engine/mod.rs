@@ -3,7 +3,7 @@
 //! | file | what |
 //! |---|---|
 //! | `core.rs` | one turn: frames in, events to connections, queue pairs send, frames out |
-//! | `connection.rs` | one connection from SYN to the last FIN: startup, stream, teardown |
+//! | `connection.rs`, `connection/` | one connection from SYN to the last FIN: startup, stream, teardown |
 //! | `stream/` | RDMAP on DDP on MPA for one queue pair |
 //! | `shared.rs` | commands and doorbells from users' threads |
 //! | `thread.rs` | an engine in a thread of its own |
