@@ -8,7 +8,7 @@ use iwarp::verbs::WcStatus;
 use crate::endpoint::{Endpoint, conn_param};
 use crate::errors::Error;
 use crate::net::End;
-use crate::params::Params;
+use crate::params::{Params, Test};
 use crate::path::Path;
 use crate::perftest::exchange::{Control, ControlLink, nothing};
 use crate::perftest::script::{OnRow, Script};
@@ -69,6 +69,9 @@ pub(super) fn explained(end: &mut Endpoint, control: &Control, path: &Path, erro
     reason.map_or(error, |reason| Error::Disconnected { doing: "measuring", error: reason })
 }
 
+/// How long perftest may take to see the completion of a Write that we have seen the data of.
+const SETTLE: Duration = Duration::from_millis(50);
+
 /// Closes the connections and says what validation found.
 pub(super) fn finish(
     end: &mut Endpoint,
@@ -77,6 +80,10 @@ pub(super) fn finish(
     peer: Option<Extra>,
     with_iwperf: bool,
 ) -> Result<Outcome, Error> {
+    if !with_iwperf && path.params.test == Test::WriteLat {
+        // Nothing is exchanged after the last Write, and perftest fails when the connection closes under it.
+        end.pause(SETTLE)?;
+    }
     for flow in &path.flows {
         end.finish(&flow.id)?;
     }

@@ -4,13 +4,14 @@
 //! their CRC32C. Exits 1 with one line when anything is not as it should be.
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use clap::Parser;
 use tests::lab::Result;
-use tests::stream::{Opener, Report, Task, Way, kernel};
+use tests::stream::{Opener, Report, Task, Way, kernel, lite};
+use tests::{device, ensure, lab_error};
 
 /// One checked TCP stream.
 #[derive(Parser)]
@@ -78,36 +79,21 @@ fn run(options: &Options) -> Result<Report> {
     }
 }
 
-#[cfg(feature = "dpdk")]
 fn over_device(options: &Options, task: &Task, vdev: &str, ip: &str) -> Result<Report> {
-    use dp::dpdk::{DeviceConfig, PortSpec, open};
-    use dp::eal::{Eal, EalConfig};
-    use tests::lab_error;
-
     let address = ip.parse().map_err(|()| lab_error!("{ip} is no ADDR/LEN"))?;
-    let eal = Eal::start(&EalConfig::ordinary(256)).map_err(|error| lab_error!("{error}"))?;
-    let config = DeviceConfig { mtu: options.mtu, ..DeviceConfig::default() };
-    let ports =
-        open(eal, &PortSpec::Vdev(vdev.to_owned()), &config).map_err(|error| lab_error!("{error}"))?;
-    let mut port = ports.into_iter().next().ok_or_else(|| lab_error!("{vdev} has no queue"))?;
+    let mut port = device::open(vdev, options.mtu)?;
     println!("started");
     if let Some(file) = &options.wait_for {
         wait_for(file, task.limit)?;
     }
-    tests::stream::lite::run(port.as_mut(), address, task, || println!("ready"))
+    lite::run(port.as_mut(), address, task, || println!("ready"))
 }
 
-#[cfg(feature = "dpdk")]
-fn wait_for(file: &std::path::Path, limit: Duration) -> Result<()> {
-    let started = std::time::Instant::now();
+fn wait_for(file: &Path, limit: Duration) -> Result<()> {
+    let started = Instant::now();
     while !file.exists() {
-        tests::ensure!(started.elapsed() < limit, "{} has not appeared", file.display());
+        ensure!(started.elapsed() < limit, "{} has not appeared", file.display());
         std::thread::sleep(Duration::from_millis(10));
     }
     Ok(())
-}
-
-#[cfg(not(feature = "dpdk"))]
-fn over_device(_: &Options, _: &Task, _: &str, _: &str) -> Result<Report> {
-    Err(tests::lab_error!("built without the feature `dpdk`"))
 }

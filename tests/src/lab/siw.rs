@@ -85,6 +85,11 @@ impl Siw {
         limit: Duration,
         argv: impl IntoIterator<Item = impl AsRef<OsStr>>,
     ) -> Result<Process> {
+        // The last test's server may not be gone yet, and would be taken for this one.
+        let started = Instant::now();
+        while self.listens()? {
+            ensure!(started.elapsed() < ASK_TIMEOUT, "a server in the machine does not end");
+        }
         let mut server = self.run(limit, argv).spawn()?;
         let started = Instant::now();
         while !self.listens()? {

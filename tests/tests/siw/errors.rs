@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use tests::iwperf::{TEST_TIMEOUT, iwperf, serve};
-use tests::lab::{Process, Result, Suite};
+use tests::iwperf::{START_TIMEOUT, TEST_TIMEOUT, iwperf, serve};
+use tests::lab::{Process, Result, Suite, programs};
 use tests::{ensure, lab_error};
 
 use crate::rig::{OURS, Rig, Shared, THEIRS};
@@ -11,21 +11,35 @@ use crate::rig::{OURS, Rig, Shared, THEIRS};
 /// The default limit of every wait for a peer, and what a busy machine adds.
 const LIMIT: Duration = Duration::from_secs(13);
 
-/// Adds the tests; the last of them uses the machine up.
+/// What is said of a peer whose kernel closes for it: by FIN, by RST, or by a Terminate.
+const GONE: [&str; 3] = ["closed", "reset", "terminated"];
+
+/// Whether the machine is of use to the next test.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Afterwards {
+    Reused,
+    Replaced,
+}
+
+/// Adds the tests.
 pub(crate) fn add(suite: &mut Suite, shared: &Shared) {
+    use Afterwards::{Replaced, Reused};
+
     type Case = fn(&Rig) -> Result<()>;
-    let cases: [(&str, Case); 5] = [
-        ("nobody_listens", nobody_listens),
-        ("markers_are_rejected", markers_are_rejected),
-        ("server_is_killed", server_is_killed),
-        ("client_is_killed", client_is_killed),
-        ("peer_falls_silent", peer_falls_silent),
+    let cases: [(&str, Case, Afterwards); 6] = [
+        ("nobody_listens", nobody_listens, Reused),
+        ("markers_are_rejected", markers_are_rejected, Reused),
+        ("server_is_killed", server_is_killed, Reused),
+        ("client_is_killed", client_is_killed, Reused),
+        ("peer_falls_silent", peer_falls_silent, Replaced),
+        // Its kernel now and then stumbles over the connection that it has terminated, and keeps the listener.
+        ("siw_terminates", siw_terminates, Replaced),
     ];
-    for (name, case) in cases {
+    for (name, case, afterwards) in cases {
         let shared = shared.clone();
         suite.add(format!("error_{name}"), move || {
             let result = shared.with(1500, &[], case);
-            if name == "peer_falls_silent" {
+            if afterwards == Replaced {
                 shared.end();
             }
             result
@@ -33,11 +47,12 @@ pub(crate) fn add(suite: &mut Suite, shared: &Shared) {
     }
 }
 
-/// It ends by itself, in time, with an error that says something.
-fn ends_with_error(process: Process) -> Result<()> {
+/// It ends by itself, in time, with an error whose line holds one of these words.
+fn ends_with(process: Process, words: &[&str]) -> Result<()> {
     let ended = process.finish(LIMIT)?;
     let line = ended.failure()?;
-    ensure!(!line.is_empty() && !line.contains("panicked"), "not one clear line: {}", ended.text);
+    ensure!(line.starts_with("iwperf: "), "not one clear line: {}", ended.text);
+    ensure!(words.iter().any(|word| line.contains(word)), "none of {words:?} in: {line}");
     Ok(())
 }
 
@@ -46,45 +61,57 @@ fn client(rig: &Rig, args: &[&str]) -> Result<Process> {
 }
 
 fn nobody_listens(rig: &Rig) -> Result<()> {
-    ends_with_error(client(rig, &["-n", "5"])?)
+    ends_with(client(rig, &["-n", "5"])?, &["refused"])
 }
 
 /// siw knows no markers: its Reply says so (R set).
 fn markers_are_rejected(rig: &Rig) -> Result<()> {
     let _server = rig.siw.serve(TEST_TIMEOUT, ["ib_send_bw", "-R", "-F", "-n", "5"])?;
-    ends_with_error(client(rig, &["-n", "5", "--markers"])?)
+    ends_with(client(rig, &["-n", "5", "--markers"])?, &["reject"])
+}
+
+/// A Write to an STag that siw does not know: its Terminate reaches the application with layer, type and code.
+fn siw_terminates(rig: &Rig) -> Result<()> {
+    let _server = rig.siw.serve(TEST_TIMEOUT, ["rping", "-s", "-v"])?;
+    let net = rig.net();
+    let run = rig.namespace.run(programs::own("bad-write")?).args(["--vdev", &net.vdev, "--ip", &net.ip]);
+    let said = run.args(["--connect", &format!("{THEIRS}:7174")]).check(TEST_TIMEOUT)?;
+    ensure!(said.contains("layer 0x1, type 0x1, code 0x00"), "not an invalid STag, tagged: {said}");
+    Ok(())
 }
 
 fn server_is_killed(rig: &Rig) -> Result<()> {
     let _server = rig.siw.serve(TEST_TIMEOUT, ["ib_send_bw", "-R", "-F", "-D", "40"])?;
-    let client = client(rig, &["-D", "40"])?;
-    let_it_run();
+    let mut client = client(rig, &["-D", "40"])?;
+    let_it_run(&mut client)?;
     kill_in_machine(rig)?;
-    ends_with_error(client)
+    ends_with(client, &GONE)
 }
 
 fn client_is_killed(rig: &Rig) -> Result<()> {
-    let server = serve(Some(&rig.namespace), &rig.net(), ["server", "--test", "send-bw", "-D", "40"])?;
+    let mut server = serve(Some(&rig.namespace), &rig.net(), ["server", "--test", "send-bw", "-D", "40"])?;
     let _client = rig.siw.run(TEST_TIMEOUT, ["ib_send_bw", "-R", "-F", "-D", "40", OURS]).spawn()?;
-    let_it_run();
+    let_it_run(&mut server)?;
     kill_in_machine(rig)?;
-    ends_with_error(server)
+    ends_with(server, &GONE)
 }
 
 /// The whole machine stands still: no FIN, no RST, no acknowledgement.
 fn peer_falls_silent(rig: &Rig) -> Result<()> {
     let _server = rig.siw.serve(TEST_TIMEOUT, ["ib_send_bw", "-R", "-F", "-D", "40"])?;
-    let client = client(rig, &["-D", "40"])?;
-    let_it_run();
+    let mut client = client(rig, &["-D", "40"])?;
+    let_it_run(&mut client)?;
     rig.siw.freeze()?;
-    let result = ends_with_error(client);
+    let result = ends_with(client, &["does not answer", "silent"]);
     rig.siw.thaw()?;
     result
 }
 
-/// Starting takes a second or two, and nothing says when data begin to flow.
-fn let_it_run() {
-    std::thread::sleep(Duration::from_secs(4));
+/// Until data have flowed for a moment: the head of the table is printed when they begin to.
+fn let_it_run(process: &mut Process) -> Result<()> {
+    process.wait_for("#bytes", START_TIMEOUT)?;
+    std::thread::sleep(Duration::from_secs(1));
+    Ok(())
 }
 
 /// SIGKILL inside the machine: its kernel closes the connection as it sees fit.

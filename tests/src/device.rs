@@ -1,0 +1,31 @@
+//! A DPDK device for the programs of this package: EAL in ordinary memory, one pair of queues.
+
+use dp::Port;
+
+use crate::lab::Result;
+use crate::lab_error;
+
+/// Opens a virtual device by its DPDK string.
+///
+/// # Errors
+/// When EAL or the device does not start, or the feature `dpdk` is off.
+#[cfg(feature = "dpdk")]
+pub fn open(vdev: &str, mtu: u16) -> Result<Box<dyn Port>> {
+    use dp::dpdk::{DeviceConfig, PortSpec};
+    use dp::eal::{Eal, EalConfig};
+
+    let eal = Eal::start(&EalConfig::ordinary(512)).map_err(|error| lab_error!("{error}"))?;
+    let config = DeviceConfig { mtu, ..DeviceConfig::default() };
+    let ports = dp::dpdk::open(eal, &PortSpec::Vdev(vdev.to_owned()), &config);
+    let port = ports.map_err(|error| lab_error!("{error}"))?.into_iter().next();
+    port.ok_or_else(|| lab_error!("{vdev} has no queue"))
+}
+
+/// Without the DPDK backend there are no devices.
+///
+/// # Errors
+/// Always.
+#[cfg(not(feature = "dpdk"))]
+pub fn open(vdev: &str, _mtu: u16) -> Result<Box<dyn Port>> {
+    Err(lab_error!("{vdev}: built without the feature `dpdk`"))
+}
