@@ -368,12 +368,13 @@ impl QpShared {
     /// Completes everything in both queues as flushed. Whoever posts after `Error` was entered flushes too, so
     /// nothing stays behind.
     pub(crate) fn flush(&self) {
-        let error = *self.error.lock().expect("no holder of this lock panics");
+        // Held throughout: two who flush at the same time would complete requests out of order.
+        let error = self.error.lock().expect("no holder of this lock panics");
         while let Some(entry) = self.sq.pop() {
-            self.complete_send(true, self.flushed(entry.wr_id, send_opcode(&entry.op), error));
+            self.complete_send(true, self.flushed(entry.wr_id, send_opcode(&entry.op), *error));
         }
         while let Some(request) = self.rq.pop() {
-            self.complete_recv(self.flushed(request.wr_id, WcOpcode::Recv, error));
+            self.complete_recv(self.flushed(request.wr_id, WcOpcode::Recv, *error));
         }
     }
 
