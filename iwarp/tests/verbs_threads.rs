@@ -95,6 +95,60 @@ fn an_armed_queue_always_wakes() {
     }
 }
 
+/// Threads that post to a queue pair that is over flush what they post themselves, each in the order in which it posted.
+#[test]
+fn what_is_posted_too_late_is_flushed_in_order() {
+    const THREADS: u64 = 4;
+    const EACH: u64 = 20_000;
+    let mut pair = Pair::new(&LinkConfig::default());
+    pair.a.cq = pair.a.context.create_cq((THREADS * EACH) as usize, None).unwrap();
+    let c = pair.connect(&ConnParam::default());
+    c.id_a.abort();
+    pair.event_a();
+    std::thread::scope(|scope| {
+        for thread in 0..THREADS {
+            let qp = &c.qp_a;
+            scope.spawn(move || {
+                for n in 0..EACH {
+                    let request = SendRequest::empty(thread << 32 | n, SendOp::Send);
+                    // Full only while another thread is about to flush.
+                    while qp.post_send(&request).is_err() {
+                        std::thread::yield_now();
+                    }
+                }
+            });
+        }
+    });
+    let mut next = [0; THREADS as usize];
+    for _ in 0..THREADS * EACH {
+        let wc = pair.a.cq.poll_one().expect("every request completes");
+        let expected = &mut next[(wc.wr_id >> 32) as usize];
+        assert_eq!((wc.wr_id & 0xffff_ffff, wc.status), (*expected, WcStatus::WrFlushError));
+        *expected += 1;
+    }
+}
+
+/// Stopping an engine thread wakes it, wherever between a turn and its sleep it is.
+#[test]
+fn an_engine_thread_stops_at_once() {
+    let mut engine = common::raw::RawPair::seeded().engine;
+    let options = ThreadOptions {
+        spin_turns: 0,
+        yield_turns: 0,
+        max_sleep: Duration::from_secs(5),
+        ..ThreadOptions::default()
+    };
+    for n in 0..10_000 {
+        let thread = engine.spawn(options).unwrap();
+        for _ in 0..n % 500 * 10 {
+            std::hint::spin_loop();
+        }
+        let start = Instant::now();
+        engine = thread.stop();
+        assert!(start.elapsed() < Duration::from_secs(4), "round {n}");
+    }
+}
+
 /// Two queue pairs, one completion queue; limits of a queue pair and of the context are told by name.
 #[test]
 fn limits_are_told() {

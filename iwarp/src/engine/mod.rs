@@ -86,7 +86,9 @@ impl Engine {
     /// deadline; at most `limit` where the port has no descriptor.
     pub fn sleep(&mut self, limit: Duration) {
         let now = self.now();
-        let deadline = self.next_deadline(now).map(|at| Duration::from_micros((at - now).total_micros()));
+        // What is due already is no time from now: an `Instant` less a later one would be the distance.
+        let until = |at: Instant| Duration::from_micros((at.max(now) - now).total_micros());
+        let deadline = self.next_deadline(now).map(until);
         let port = self.core.port().poll_fd();
         let limit = match deadline {
             Some(deadline) => deadline.min(limit),

@@ -108,6 +108,12 @@ impl EngineShared {
         }
     }
 
+    /// Ends the engine's sleep or, if it does not sleep now, the next one before it begins: for what
+    /// [`prepare_sleep`](Self::prepare_sleep) does not look at.
+    pub(crate) fn interrupt(&self) {
+        self.waker.notify();
+    }
+
     /// Announces sleep. `false`: something is there to do already.
     pub(crate) fn prepare_sleep(&self) -> bool {
         self.sleeping.store(true, Ordering::Relaxed);

@@ -79,7 +79,8 @@ impl EngineThread {
     fn halt(&mut self) -> Option<Engine> {
         let thread = self.thread.take()?;
         self.control.stop.store(true, Ordering::Release);
-        self.shared.wake();
+        // Not `wake`: between its look at `stop` and its sleep the thread would not see it.
+        self.shared.interrupt();
         match thread.join() {
             Ok(engine) => Some(engine),
             Err(panic) => std::panic::resume_unwind(panic),

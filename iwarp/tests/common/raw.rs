@@ -1,7 +1,7 @@
 //! A peer that says what a test wants it to say: bare TCP under an engine's listener.
 
 use dp::link::{LinkConfig, pair};
-use dp::{Burst, Port};
+use dp::{Burst, Mempool, Port};
 use iwarp::engine::{Engine, EngineConfig};
 use iwarp::mpa::Framer;
 use iwarp::verbs::{Context, ContextConfig};
@@ -14,6 +14,8 @@ pub(crate) struct RawPair {
     pub(crate) context: Context,
     pub(crate) engine: Engine,
     pub(crate) now_us: i64,
+    /// The peer's packet buffers: they travel, and come back when the engine has let go.
+    pub(crate) pool: Mempool,
     stack: Stack,
     port: Box<dyn Port>,
     out: Burst,
@@ -32,10 +34,12 @@ impl RawPair {
         config.stack.seed = [1; 32];
         let peer = EngineConfig::new(&*port_b, &["10.0.0.2/24"]).unwrap().stack;
         let stack = Stack::new(tcp_lite::StackConfig { seed: [2; 32], ..peer }, port_b.mempool().clone());
+        let pool = port_b.mempool().clone();
         let engine = Engine::new(&context, port_a, config).unwrap();
         Self {
             context,
             engine,
+            pool,
             now_us: 0,
             stack,
             port: port_b,
@@ -135,6 +139,15 @@ impl RawPair {
 pub(crate) fn request(crc: bool) -> Vec<u8> {
     let mut octets = b"MPA ID Req Frame".to_vec();
     octets.extend([if crc { 0x50 } else { 0x10 }, 2, 0, 4, 0, 8, 0, 8]);
+    octets
+}
+
+/// A Request of revision 2 for peer-to-peer with the one RTR form `bits` (of the frame's last four octets).
+pub(crate) fn peer_to_peer_request(bits: [u8; 2]) -> Vec<u8> {
+    let mut octets = request(true);
+    let depths = octets.len() - 4;
+    octets[depths] |= bits[0];
+    octets[depths + 2] |= bits[1];
     octets
 }
 
