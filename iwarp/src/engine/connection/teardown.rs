@@ -74,16 +74,13 @@ impl Connection {
     /// Startup has failed: close at once, and say why.
     pub(super) fn fail_startup(&mut self, io: &mut Io, error: ConnectionError) {
         self.error.get_or_insert(error);
-        self.phase = Phase::Closing;
+        self.end_stream(io);
         io.tcp.abort(io.now, self.conn);
     }
 
     /// Sends FIN; what still comes is dropped.
     pub(super) fn close(&mut self, io: &mut Io) {
-        if let Phase::Streaming(streaming) = &mut self.phase {
-            io.tcp.release(self.conn, streaming.stream.drop_held(&mut io.held));
-        }
-        self.phase = Phase::Closing;
+        self.end_stream(io);
         self.arm(io, io.now + duration(io.config.close_timeout));
         io.tcp.close(io.now, self.conn);
     }
@@ -95,11 +92,7 @@ impl Connection {
 
     /// TCP is gone: flush what is left and tell the user, once.
     pub(in crate::engine) fn finish(&mut self, io: &mut Io) {
-        if let Phase::Streaming(streaming) = &mut self.phase {
-            io.tcp.release(self.conn, streaming.stream.drop_held(&mut io.held));
-            streaming.stream.flush(WcStatus::WrFlushError, None);
-        }
-        self.phase = Phase::Closing;
+        self.end_stream(io);
         self.gone = true;
         self.end_qp();
         let error = self.error;
@@ -114,6 +107,16 @@ impl Connection {
         if let Some(id) = self.id.take() {
             id.set_over();
         }
+    }
+
+    /// Leaves the stream, if there is one. What it holds of slots that all connections share goes back, and the
+    /// requests it has taken from the queue pair are flushed: a receive may be under way even after a graceful close.
+    fn end_stream(&mut self, io: &mut Io) {
+        if let Phase::Streaming(streaming) = &mut self.phase {
+            io.tcp.release(self.conn, streaming.stream.drop_held(&mut io.held));
+            streaming.stream.flush(WcStatus::WrFlushError, None);
+        }
+        self.phase = Phase::Closing;
     }
 
     pub(super) fn end_qp(&self) {

@@ -1,0 +1,253 @@
+//! Ends of connections in every phase: each request completes once, each identifier is told once, nothing waits for
+//! ever and nothing is kept.
+
+mod common;
+
+use std::time::Duration;
+
+use common::raw::{RawPair, fpdu, peer_to_peer_request, request};
+use common::{PORT, Pair};
+use dp::link::LinkConfig;
+use iwarp::memory::Access;
+use iwarp::mpa::Framer;
+use iwarp::verbs::{
+    CmEvent, CmEventKind, CmId, CompletionQueue, ConnParam, ConnectionError, EventChannel, MemoryRegion,
+    QpInit, QueuePair, RecvRequest, RemoteAddr, SendOp, SendRequest, VerbsError, WcStatus, WorkCompletion,
+};
+use tcp_lite::CloseReason;
+
+const ALL: Access = Access::LOCAL_WRITE.union(Access::REMOTE_WRITE).union(Access::REMOTE_READ);
+
+/// The RTR forms of a Request: bits of its depth words.
+const OFFER_SEND: [u8; 2] = [0xc0, 0];
+const OFFER_WRITE: [u8; 2] = [0x80, 0x80];
+
+/// A Write of no octets, and a Send of no octets, MSN 1.
+const EMPTY_WRITE: [u8; 14] = [0xc1, 0x40, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+const EMPTY_SEND: [u8; 18] = [0x41, 0x43, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0];
+
+/// An accepted connection from a bare TCP peer.
+struct Accepted {
+    pair: RawPair,
+    framer: Framer,
+    id: CmId,
+    qp: Option<QueuePair>,
+    cq: CompletionQueue,
+    channel: EventChannel,
+    region: MemoryRegion,
+    _listener: CmId,
+}
+
+impl Accepted {
+    /// Two receives of 100 octets are posted.
+    fn new(request: &[u8], param: &ConnParam) -> Self {
+        let mut pair = RawPair::seeded();
+        let pd = pair.context.alloc_pd().unwrap();
+        let cq = pair.context.create_cq(64, None).unwrap();
+        let region = pd.reg_mr(4096, ALL).unwrap();
+        let channel = pair.context.create_event_channel().unwrap();
+        let listener = pair.context.create_id(&channel);
+        listener.listen(PORT, 16, Duration::from_secs(5)).unwrap();
+        let qp = pd.create_qp(&QpInit::new(&cq)).unwrap();
+        for wr_id in 0..2 {
+            qp.post_recv(&RecvRequest::new(wr_id, region.sge(wr_id as usize * 100, 100))).unwrap();
+        }
+        pair.connect();
+        pair.send(request);
+        let id = next_event(&mut pair, &channel, 1_000_000).id;
+        id.accept(&qp, param).unwrap();
+        assert!(pair.until(1_000_000, |pair| pair.inbox.len() >= 24), "no Reply");
+        pair.inbox.clear();
+        Self {
+            pair,
+            framer: Framer::new(false, true),
+            id,
+            qp: Some(qp),
+            cq,
+            channel,
+            region,
+            _listener: listener,
+        }
+    }
+
+    /// The same in the client-server model, with the peer's first FPDU received.
+    fn ready() -> Self {
+        let mut accepted = Self::new(&request(true), &ConnParam::default());
+        accepted.say(&EMPTY_WRITE);
+        accepted.pair.until(10_000, |_| false);
+        assert!(matches!(accepted.event().kind, CmEventKind::Established { .. }));
+        accepted
+    }
+
+    fn say(&mut self, ulpdu: &[u8]) {
+        let octets = fpdu(&mut self.framer, ulpdu);
+        self.pair.send(&octets);
+    }
+
+    fn qp(&self) -> &QueuePair {
+        self.qp.as_ref().unwrap()
+    }
+
+    fn event(&mut self) -> CmEvent {
+        next_event(&mut self.pair, &self.channel, 30_000_000)
+    }
+
+    fn completions(&self) -> Vec<(u64, WcStatus)> {
+        std::iter::from_fn(|| self.cq.poll_one()).map(brief).collect()
+    }
+}
+
+fn next_event(pair: &mut RawPair, channel: &EventChannel, us: i64) -> CmEvent {
+    let mut event = None;
+    pair.until(us, |_| {
+        event = event.take().or_else(|| channel.poll());
+        event.is_some()
+    });
+    event.expect("no event")
+}
+
+fn brief(wc: WorkCompletion) -> (u64, WcStatus) {
+    (wc.wr_id, wc.status)
+}
+
+/// A Send that has begun holds a receive request: it is flushed too when we close before the Send ends.
+#[test]
+fn a_receive_under_way_is_flushed_when_we_close() {
+    let mut c = Accepted::ready();
+    let mut part = EMPTY_SEND.to_vec();
+    part[0] = 0x01;
+    part.extend([7; 10]);
+    c.say(&part);
+    c.id.disconnect();
+    assert!(c.pair.until(1_000_000, |pair| pair.peer_closed), "no FIN");
+    c.pair.close();
+    assert!(matches!(c.event().kind, CmEventKind::Disconnected { error: None }));
+    assert_eq!(c.completions(), [(0, WcStatus::WrFlushError), (1, WcStatus::WrFlushError)]);
+}
+
+/// Buffers of an FPDU that never became whole go back when the RTR is late.
+#[test]
+fn a_missing_rtr_keeps_no_buffers() {
+    let param = ConnParam { timeout: Duration::from_secs(1), ..ConnParam::default() };
+    let mut c = Accepted::new(&peer_to_peer_request(OFFER_WRITE), &param);
+    let mut part = vec![0; 1000];
+    part[0] = 5;
+    c.pair.send(&part);
+    assert!(matches!(c.event().kind, CmEventKind::ConnectError { error: ConnectionError::StartupTimeout }));
+    c.pair.until(1_000_000, |_| false);
+    assert_eq!(c.pair.pool.available(), c.pair.pool.capacity());
+}
+
+/// A Send of length 0 is the RTR only where the Reply named that form; else it is the peer's message.
+#[test]
+fn an_empty_send_is_an_rtr_only_where_agreed() {
+    for (offer, completes) in [(OFFER_SEND, false), (OFFER_WRITE, true)] {
+        let mut c = Accepted::new(&peer_to_peer_request(offer), &ConnParam::default());
+        c.say(&EMPTY_SEND);
+        assert!(matches!(c.event().kind, CmEventKind::Established { .. }));
+        let expected: &[_] = if completes { &[(0, WcStatus::Success)] } else { &[] };
+        assert_eq!(c.completions(), expected, "{offer:02x?}");
+    }
+}
+
+/// A graceful close waits for answers to Reads, but not for ever.
+#[test]
+fn reads_that_nobody_answers_do_not_hold_up_a_close() {
+    for peer_closes in [false, true] {
+        let mut c = Accepted::ready();
+        let read = SendOp::Read { remote: RemoteAddr { addr: 0, rkey: 1 } };
+        if peer_closes {
+            c.pair.close();
+            c.pair.turn();
+        }
+        c.qp().post_send(&SendRequest::new(9, read, c.region.sge(0, 8))).unwrap();
+        if !peer_closes {
+            c.id.disconnect();
+        }
+        let start = c.pair.now_us;
+        let event = c.event();
+        assert!(matches!(event.kind, CmEventKind::Disconnected { error: Some(_) }), "{event:?}");
+        assert!(c.pair.now_us - start < 6_000_000, "{} us", c.pair.now_us - start);
+        assert!(c.completions().contains(&(9, WcStatus::WrFlushError)));
+    }
+}
+
+/// Once FIN is out, nothing of the queue pair is needed: dropping it does not turn the close into a reset.
+#[test]
+fn dropping_the_queue_pair_leaves_a_close_under_way_alone() {
+    let mut c = Accepted::ready();
+    c.id.disconnect();
+    assert!(c.pair.until(1_000_000, |pair| pair.peer_closed), "no FIN");
+    c.qp = None;
+    c.pair.until(100_000, |_| false);
+    assert_eq!(c.pair.closed, None);
+    c.pair.close();
+    assert!(matches!(c.event().kind, CmEventKind::Disconnected { error: None }));
+}
+
+/// A queue pair dropped before its connection was started: the identifier is told all the same.
+#[test]
+fn dropping_the_queue_pair_at_once_is_told() {
+    let mut pair = Pair::new(&LinkConfig::default());
+    let id = pair.a.context.create_id(&pair.a.channel);
+    id.connect(&pair.a.qp(), pair.b.address, &ConnParam::default()).unwrap();
+    let event = pair.event_a();
+    let aborted = ConnectionError::Tcp(CloseReason::Aborted);
+    assert!(matches!(event.kind, CmEventKind::ConnectError { error } if error == aborted), "{event:?}");
+}
+
+/// An engine that goes away with an accept under way tells its identifier once.
+#[test]
+fn an_engine_that_goes_tells_once() {
+    let mut pair = Pair::new(&LinkConfig::default());
+    let _listener = pair.listen();
+    let qp_a = pair.a.qp();
+    let id_a = pair.a.context.create_id(&pair.a.channel);
+    id_a.connect(&qp_a, pair.b.address, &ConnParam::default()).unwrap();
+    let request = pair.event_b();
+    let qp_b = pair.b.qp();
+    request.id.accept(&qp_b, &ConnParam::default()).unwrap();
+    drop(pair.b.engine);
+    let kinds: Vec<_> = std::iter::from_fn(|| pair.b.channel.poll()).map(|event| event.kind).collect();
+    assert!(matches!(kinds[..], [CmEventKind::ConnectError { .. }]), "{kinds:?}");
+}
+
+/// What cannot be carried out is blamed on its own request, not on a Read that still waits.
+#[test]
+fn a_local_fault_is_blamed_on_its_request() {
+    for invalidates in [false, true] {
+        let mut pair = Pair::new(&LinkConfig::default());
+        let c = pair.connect(&ConnParam::default());
+        let local = pair.a.pd.reg_mr(64, ALL).unwrap();
+        let lost = pair.a.pd.reg_mr(64, ALL).unwrap();
+        let remote = pair.b.pd.reg_mr(64, ALL).unwrap();
+        let to = RemoteAddr { addr: remote.addr(), rkey: remote.rkey() };
+        let write = SendOp::Write { remote: to };
+        let culprit = if invalidates {
+            SendRequest::empty(2, SendOp::LocalInvalidate { rkey: lost.rkey() })
+        } else {
+            SendRequest::new(2, write, lost.sge(0, 8))
+        };
+        let read = SendRequest::new(1, SendOp::Read { remote: to }, local.sge(0, 8));
+        c.qp_a.post_send_list(&[read, culprit, SendRequest::new(3, write, local.sge(0, 8))]).unwrap();
+        lost.deregister();
+        let wcs = [pair.wc_a(), pair.wc_a(), pair.wc_a()].map(brief);
+        let flushed = |wr_id| (wr_id, WcStatus::WrFlushError);
+        assert_eq!(wcs, [flushed(1), (2, WcStatus::LocalProtectionError), flushed(3)]);
+    }
+}
+
+/// Private data that not every peer can be sent is refused by the call: the peer is always told of a reject.
+#[test]
+fn a_reject_takes_what_every_reply_can_carry() {
+    let mut pair = Pair::new(&LinkConfig::default());
+    let _listener = pair.listen();
+    let qp = pair.a.qp();
+    let id = pair.a.context.create_id(&pair.a.channel);
+    id.connect(&qp, pair.b.address, &ConnParam::default()).unwrap();
+    let request = pair.event_b();
+    assert!(matches!(request.id.reject(&[0; 509]), Err(VerbsError::TooLong { got: 509, max: 508 })));
+    request.id.reject(&[0; 508]).unwrap();
+    let event = pair.event_a();
+    assert!(matches!(event.kind, CmEventKind::Rejected { .. }), "{event:?}");
+}
