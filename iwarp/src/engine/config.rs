@@ -15,7 +15,8 @@ pub struct EngineConfig {
     pub stack: StackConfig,
     /// Octets of payload one queue pair may hand to TCP in a turn.
     pub turn_octets: usize,
-    /// How long a Terminate or a graceful close may take before RST.
+    /// How long before RST a Terminate may take, a FIN of ours may wait for the peer's, and a graceful close may wait
+    /// for the next answer to a Read. While there is something to send, TCP's own timeouts hold.
     pub close_timeout: Duration,
 }
 

@@ -60,6 +60,8 @@ struct Streaming {
     announce: Option<Negotiated>,
     /// FIN follows when everything is sent.
     draining: bool,
+    /// While that waits for answers to Reads: the stream's progress when the deadline was set.
+    progress: u64,
     /// It has failed: what comes is acknowledged and dropped, only a Terminate is still sent.
     failed: bool,
 }
@@ -204,6 +206,7 @@ impl Connection {
                 io.tcp.abort(io.now, self.conn);
             }
             Phase::Streaming(streaming) if streaming.failed => self.abort(io),
+            Phase::Streaming(streaming) if streaming.draining => self.await_answers(io),
             // The RTR did not come.
             Phase::Streaming(_)
             | Phase::Opening { .. }
@@ -366,7 +369,8 @@ impl Connection {
         qp.ord.store(u32::from(negotiated.ord), Ordering::Release);
         qp.set_state(QpState::Rts);
         let stream = Box::new(Stream::new(qp, by, negotiated, may_send));
-        self.phase = Phase::Streaming(Streaming { stream, announce, draining: false, failed: false });
+        self.phase =
+            Phase::Streaming(Streaming { stream, announce, draining: false, progress: 0, failed: false });
     }
 
     /// What came behind the startup frame are FPDUs; and there may be something to send.
@@ -453,8 +457,8 @@ impl Connection {
         let Io { tcp, counters, config, .. } = io;
         match streaming.stream.transmit(tcp, self.conn, config.turn_octets, turn, counters) {
             Ok(Outcome::Idle) => {
-                if streaming.draining && streaming.stream.is_drained() {
-                    self.close(io);
+                if streaming.draining {
+                    self.drained(io);
                 }
                 false
             }

@@ -96,8 +96,8 @@ pub enum ConnectionError {
     /// The peer closed in the middle of an FPDU or with work outstanding.
     #[error("the peer closed the connection")]
     PeerClosed,
-    /// The peer did not finish a close or Terminate in time.
-    #[error("the peer did not close the connection in time")]
+    /// The peer did not finish a close or Terminate in time, or did not answer a Read that a close waited for.
+    #[error("the peer did not close the connection, or answer a Read before that, in time")]
     CloseTimeout,
     /// Out of resources (connections, ports, neighbours).
     #[error("no resources for the connection")]

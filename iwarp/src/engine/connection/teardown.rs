@@ -24,8 +24,8 @@ impl Connection {
         }
     }
 
-    /// Sends what is posted, then FIN. There is no deadline while that goes on: TCP has its own for a peer that
-    /// does not take it.
+    /// Sends what is posted, waits for the answers to Reads, then FIN. There is no deadline while something is being
+    /// sent: TCP has its own for a peer that does not take it.
     pub(super) fn drain(&mut self, io: &mut Io) {
         if let Phase::Streaming(streaming) = &mut self.phase {
             streaming.draining = true;
@@ -34,6 +34,31 @@ impl Connection {
             qp.set_state(QpState::Closing);
         }
         self.activate(io);
+    }
+
+    /// Nothing is left to send: FIN, or a wait for the answers to Reads. A peer that has closed, or does not mean to,
+    /// gives none.
+    pub(super) fn drained(&mut self, io: &mut Io) {
+        let Phase::Streaming(streaming) = &mut self.phase else { return };
+        if streaming.stream.is_drained() {
+            self.close(io);
+        } else if self.deadline.is_none() {
+            streaming.progress = streaming.stream.progress();
+            self.arm(io, io.now + duration(io.config.close_timeout));
+        }
+    }
+
+    /// The time for an answer to a Read has passed: was there one?
+    pub(super) fn await_answers(&mut self, io: &mut Io) {
+        let Phase::Streaming(streaming) = &mut self.phase else { return };
+        if !streaming.stream.awaits_answers() {
+            return;
+        }
+        if streaming.progress == streaming.stream.progress() {
+            self.error.get_or_insert(ConnectionError::CloseTimeout);
+            return self.abort(io);
+        }
+        self.drained(io);
     }
 
     /// The user wants an end at once.

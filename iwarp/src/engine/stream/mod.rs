@@ -84,6 +84,8 @@ struct Common {
     pending: VecDeque<Pending>,
     /// Reads of ours that may be outstanding.
     ord: usize,
+    /// FPDUs sent, and segments delivered that answer Reads.
+    progress: u64,
 }
 
 /// A Read of ours on its way. The RTR's own Read is nobody's request.
@@ -114,6 +116,7 @@ impl Stream {
                 reads: VecDeque::new(),
                 pending: VecDeque::new(),
                 ord: usize::from(ord),
+                progress: 0,
             },
             framer: Framer::new(tx_markers, crc),
             deframer: Deframer::new(rx_start, rx_markers, crc),
@@ -187,6 +190,16 @@ impl Stream {
     /// Whether nothing is left to send or to wait for: time for FIN.
     pub(super) fn is_drained(&self) -> bool {
         self.common.reads.is_empty() && self.transmit.is_idle() && self.common.qp.sq.is_empty()
+    }
+
+    /// Whether Reads of ours wait for their answers.
+    pub(super) fn awaits_answers(&self) -> bool {
+        !self.common.reads.is_empty()
+    }
+
+    /// Changes with every FPDU sent and every piece of an answer to a Read of ours.
+    pub(super) fn progress(&self) -> u64 {
+        self.common.progress
     }
 
     /// Makes `terminate` the next and last message.

@@ -234,6 +234,7 @@ impl Sink<'_> {
         if !piece.arrival.delivers() {
             return Ok(());
         }
+        self.common.progress += 1;
         let read = self.common.reads.front_mut().ok_or(TerminateError::UnexpectedOpcode)?;
         if read.sink.deliver(header, payload_len)? == ReadProgress::Complete {
             let is_rtr = read.is_rtr;

@@ -239,6 +239,7 @@ impl Transmit {
         // What was peeked at is cut now.
         message.segmenter.next(mulpdu as u32);
         cx.counters.tx_fpdus += 1;
+        cx.common.progress += 1;
         cx.counters.tx_fetched_octets += u64::from(next.len);
         if next.last {
             self.finish_message(cx.common);
