@@ -445,7 +445,7 @@ impl Connection {
     pub(super) fn transmit(&mut self, io: &mut Io, turn: &Turn) -> bool {
         if let Some(qp) = &self.qp {
             qp.answer();
-            if qp.abandoned.load(Ordering::Acquire) && !self.gone {
+            if qp.abandoned.load(Ordering::Acquire) && !self.is_ending() {
                 self.abort(io);
                 return false;
             }

@@ -52,7 +52,9 @@ pub enum QpState {
     Error,
 }
 
-/// A queue pair: one RDMA stream. Cheap to clone; when the last clone is dropped an open connection is aborted.
+/// A queue pair: one RDMA stream. Cheap to clone; when the last clone is dropped an open connection is aborted, unless
+/// its end is under way: a Terminate or FIN that is out is not cut short. So after
+/// [`CmId::disconnect`](super::CmId::disconnect) keep it until the `Disconnected` event, or what is posted may be lost.
 #[derive(Clone)]
 pub struct QueuePair {
     pub(crate) shared: Arc<QpShared>,

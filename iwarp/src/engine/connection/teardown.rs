@@ -13,14 +13,22 @@ impl Connection {
     /// The user wants a graceful close.
     pub(in crate::engine) fn disconnect(&mut self, io: &mut Io) {
         match &self.phase {
+            _ if self.is_ending() => {}
             Phase::Streaming(streaming) if streaming.stream.may_send() => self.drain(io),
-            Phase::Closing => {}
             // Nothing may be sent yet, so nothing can be drained.
-            Phase::Streaming(_)
-            | Phase::Opening { .. }
+            _ => self.abort(io),
+        }
+    }
+
+    /// Whether nothing of the queue pair is needed any more: a FIN or a Terminate is on its way, with a deadline.
+    pub(super) fn is_ending(&self) -> bool {
+        match &self.phase {
+            Phase::Streaming(streaming) => streaming.failed,
+            Phase::Closing => true,
+            Phase::Opening { .. }
             | Phase::AwaitReply { .. }
             | Phase::AwaitRequest { .. }
-            | Phase::Deciding { .. } => self.abort(io),
+            | Phase::Deciding { .. } => false,
         }
     }
 
