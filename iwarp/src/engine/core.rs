@@ -151,13 +151,7 @@ impl Core {
         self.io.now = now;
         self.io.shared.stop();
         while let Some(command) = self.io.shared.next_command() {
-            if let CmCommand::Connect { id, qp, .. } | CmCommand::Accept { id, qp, .. } = command {
-                qp.enter_error();
-                id.announce(
-                    None,
-                    CmEventKind::ConnectError { error: ConnectionError::Tcp(CloseReason::Aborted) },
-                );
-            }
+            command.refuse();
         }
         for slot in 0..self.connections.len() {
             self.with(slot, |connection, io| {
@@ -209,8 +203,8 @@ impl Core {
                     connection.accept(io, turn, id.clone(), Arc::clone(&qp), &param);
                 });
                 if !taken {
+                    // Its end has been told.
                     qp.enter_error();
-                    id.announce(None, CmEventKind::ConnectError { error: ConnectionError::PeerClosed });
                 }
             }
             CmCommand::Reject { conn, private_data } => {
@@ -223,15 +217,16 @@ impl Core {
 
     fn connect(&mut self, id: CmId, qp: &Arc<QpShared>, remote: std::net::SocketAddr, param: &ConnParam) {
         let now = self.io.now;
-        if qp.abandoned.load(Ordering::Acquire) {
-            return qp.enter_error();
-        }
-        let started = self.io.tcp.connect(now, remote, param.local_port).map_err(|error| match error {
-            ConnectError::NoRoute(_) => ConnectionError::Tcp(CloseReason::Unreachable),
-            ConnectError::NoConnection(_) | ConnectError::NoPort | ConnectError::InUse => {
-                ConnectionError::NoResources
-            }
-        });
+        let started = if qp.abandoned.load(Ordering::Acquire) {
+            Err(ConnectionError::Tcp(CloseReason::Aborted))
+        } else {
+            self.io.tcp.connect(now, remote, param.local_port).map_err(|error| match error {
+                ConnectError::NoRoute(_) => ConnectionError::Tcp(CloseReason::Unreachable),
+                ConnectError::NoConnection(_) | ConnectError::NoPort | ConnectError::InUse => {
+                    ConnectionError::NoResources
+                }
+            })
+        };
         let made = started.and_then(|conn| {
             qp.slot.store(conn.slot() as u32, Ordering::Release);
             Connection::connecting(conn, id.clone(), Arc::clone(qp), param, now)
@@ -241,9 +236,7 @@ impl Core {
             Ok(connection) => self.insert(connection),
             Err(error) => {
                 self.io.counters.connections_failed += 1;
-                qp.enter_error();
-                id.announce(None, CmEventKind::ConnectError { error });
-                id.set_over();
+                id.not_connected(qp, error);
             }
         }
     }

@@ -59,14 +59,22 @@ impl EngineShared {
         self.stopped.load(Ordering::Acquire)
     }
 
+    /// The engine goes: what is asked of it from now on is refused, what was asked before is still there to be taken.
     pub(crate) fn stop(&self) {
+        let _commands = self.commands.lock().expect("no holder of this lock panics");
         self.stopped.store(true, Ordering::Release);
     }
 
     /// Asks the engine for something, in its next turn.
     pub(crate) fn command(&self, command: CmCommand) {
-        self.commands.lock().expect("no holder of this lock panics").push_back(command);
+        let mut commands = self.commands.lock().expect("no holder of this lock panics");
+        if self.is_stopped() {
+            drop(commands);
+            return command.refuse();
+        }
+        commands.push_back(command);
         self.commanded.store(true, Ordering::Release);
+        drop(commands);
         self.wake();
     }
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 use std::{fmt, io};
 
 use arrayvec::ArrayVec;
-use tcp_lite::ConnId;
+use tcp_lite::{CloseReason, ConnId};
 
 use crate::engine::EngineShared;
 
@@ -264,6 +264,24 @@ pub(crate) enum CmCommand {
     Abort { id: CmId },
 }
 
+impl CmCommand {
+    /// The engine is gone: what can only be told by it is told now.
+    pub(crate) fn refuse(self) {
+        match self {
+            Self::Connect { id, qp, .. } => {
+                id.not_connected(&qp, ConnectionError::Tcp(CloseReason::Aborted));
+            }
+            // The end of its connection tells the identifier.
+            Self::Accept { qp, .. } => qp.enter_error(),
+            Self::Listen { .. }
+            | Self::Unlisten { .. }
+            | Self::Reject { .. }
+            | Self::Disconnect { .. }
+            | Self::Abort { .. } => {}
+        }
+    }
+}
+
 impl PartialEq for CmId {
     fn eq(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.shared, &other.shared)
@@ -305,6 +323,13 @@ impl CmId {
 
     pub(crate) fn set_addresses(&self, addresses: (SocketAddr, SocketAddr)) {
         self.state().addresses = Some(addresses);
+    }
+
+    /// No connection was made for `qp`, and none will be.
+    pub(crate) fn not_connected(&self, qp: &QpShared, error: ConnectionError) {
+        qp.enter_error();
+        self.set_over();
+        self.announce(None, CmEventKind::ConnectError { error });
     }
 
     /// The connection is over: nothing can be asked of it any more.

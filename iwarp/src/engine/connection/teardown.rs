@@ -136,9 +136,10 @@ impl Connection {
                 CmEventKind::ConnectError { error: error.unwrap_or(ConnectionError::PeerClosed) }
             }
         };
-        self.announce(kind);
+        // Over before it is told: who still accepts after this is refused, who did before is told by this.
         if let Some(id) = self.id.take() {
             id.set_over();
+            id.announce(None, kind);
         }
     }
 
