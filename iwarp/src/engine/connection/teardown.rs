@@ -173,8 +173,9 @@ fn blame(failure: &Failure) -> WcStatus {
             WcStatus::RemoteAccessError
         }
         Failure::Peer(_) => WcStatus::RemoteOperationError,
+        // Its cause is known: a send request that carries its own status, or a receive that is completed already.
         Failure::Local(terminate) if terminate.error() == Some(TerminateError::LocalCatastrophic) => {
-            WcStatus::LocalProtectionError
+            WcStatus::WrFlushError
         }
         Failure::Local(_) => WcStatus::FatalError,
         Failure::Lost(_) => WcStatus::WrFlushError,

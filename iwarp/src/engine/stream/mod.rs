@@ -72,6 +72,8 @@ struct Pending {
     signaled: bool,
     byte_len: u32,
     done: bool,
+    /// Why it failed, where it is to blame for the end of the stream.
+    fault: Option<WcStatus>,
 }
 
 /// What sending and receiving share: Reads of ours, and who we are.
@@ -208,7 +210,8 @@ impl Stream {
     }
 
     /// Completes everything started in error, oldest first; what is still queued is flushed by the queue pair.
-    /// `first` is the status of the oldest request, where the failure can be blamed on it.
+    /// `first` is the status of the oldest request, where the failure can be blamed on it; one that is known to be the
+    /// cause has its own.
     pub(super) fn flush(&mut self, first: WcStatus, error: Option<StreamError>) {
         let Self { common, transmit, receive, .. } = self;
         common.reads.clear();
@@ -223,7 +226,8 @@ impl Stream {
                 continue;
             }
             let mut completion = common.qp.flushed(pending.wr_id, pending.opcode, error);
-            completion.status = std::mem::replace(&mut status, WcStatus::WrFlushError);
+            completion.status =
+                pending.fault.unwrap_or_else(|| std::mem::replace(&mut status, WcStatus::WrFlushError));
             common.qp.complete_send(true, completion);
         }
         if let Some(request) = receive.abandon() {

@@ -12,7 +12,7 @@ use crate::memory::{Stag, Turn};
 use crate::mpa::Framer;
 use crate::mpa::startup::{Rtr, RtrKind};
 use crate::rdmap::{Opcode, ReadRequest, ReadSink, Terminate, TerminateError};
-use crate::verbs::{Payload, RemoteAddr, SendEntry, SendFlags, SendOp, send_opcode};
+use crate::verbs::{Payload, RemoteAddr, SendEntry, SendFlags, SendOp, WcStatus, send_opcode};
 
 use super::message::{FetchError, Message, Source};
 use super::receive::PeerRead;
@@ -314,8 +314,8 @@ impl Transmit {
             }
             SendOp::LocalInvalidate { rkey } => {
                 if cx.turn.invalidate_local(Stag(rkey), common.by.pd).is_err() {
-                    // Blamed on the request, which is not entered yet: let it be the oldest that is open.
                     pending.done = false;
+                    pending.fault = Some(WcStatus::LocalProtectionError);
                     common.pending.push_back(pending);
                     return Err(Failure::local(TerminateError::LocalCatastrophic));
                 }
@@ -360,8 +360,12 @@ impl Transmit {
         Current { message, completes: Completes::Nothing }
     }
 
-    fn fetch_failure(&self, error: FetchError) -> Failure {
-        match (error, &self.current) {
+    fn fetch_failure(&mut self, error: FetchError) -> Failure {
+        match (error, &mut self.current) {
+            (FetchError::Local, Some(Current { completes: Completes::Request(pending), .. })) => {
+                pending.fault = Some(WcStatus::LocalProtectionError);
+                Failure::local(TerminateError::LocalCatastrophic)
+            }
             (FetchError::Remote(fault), Some(Current { message, completes: Completes::Response(read) })) => {
                 let error = TerminateError::of_read_fault(fault);
                 let request = read.request.advanced(message.segmenter.cut_octets());
@@ -379,6 +383,7 @@ fn pending_of(entry: &SendEntry) -> Pending {
         signaled: entry.flags.contains(SendFlags::SIGNALED),
         byte_len: 0,
         done: true,
+        fault: None,
     }
 }
 
