@@ -18,6 +18,9 @@ use super::{ConnectionError, ContextShared, Notifier, QpShared, QueuePair, Verbs
 /// Private data of one MPA startup frame, octets.
 pub const MAX_PRIVATE_DATA: usize = 512;
 
+/// Octets of these that revision 2 takes for IRD and ORD.
+const ENHANCED_OCTETS: usize = 4;
+
 /// Reads in flight in one direction: what a connection may ask for, well below RFC 6581's 0x3ffe.
 const MAX_DEPTH: u16 = 1024;
 
@@ -69,7 +72,8 @@ impl Default for ConnParam {
 
 impl ConnParam {
     fn check(&self) -> Result<(), VerbsError> {
-        let limit = if self.mpa_revision == 1 { MAX_PRIVATE_DATA } else { MAX_PRIVATE_DATA - 4 };
+        let limit =
+            if self.mpa_revision == 1 { MAX_PRIVATE_DATA } else { MAX_PRIVATE_DATA - ENHANCED_OCTETS };
         if self.private_data.len() > limit {
             return Err(VerbsError::TooLong { got: self.private_data.len() as u64, max: limit as u64 });
         }
@@ -410,15 +414,18 @@ impl CmId {
         Ok(())
     }
 
-    /// Rejects a connect request (`rdma_reject`).
+    /// Rejects a connect request (`rdma_reject`), with up to 508 octets of private data: what the Reply to any Request
+    /// can carry.
     ///
     /// # Errors
-    /// [`VerbsError`].
+    /// [`VerbsError::TooLong`], [`VerbsError::Invalid`] when no request waits for a decision.
     pub fn reject(&self, private_data: &[u8]) -> Result<(), VerbsError> {
-        let private_data = ArrayVec::try_from(private_data).map_err(|_| VerbsError::TooLong {
-            got: private_data.len() as u64,
-            max: MAX_PRIVATE_DATA as u64,
-        })?;
+        let max = MAX_PRIVATE_DATA - ENHANCED_OCTETS;
+        let too_long = VerbsError::TooLong { got: private_data.len() as u64, max: max as u64 };
+        let private_data = ArrayVec::try_from(private_data)
+            .ok()
+            .filter(|octets: &ArrayVec<u8, MAX_PRIVATE_DATA>| octets.len() <= max)
+            .ok_or(too_long)?;
         let mut state = self.state();
         let (engine, conn) = state.requested()?;
         state.phase = CmPhase::Over;
