@@ -9,7 +9,7 @@ use arrayvec::ArrayVec;
 
 use crate::ddp::{self, Arrival, Header, TaggedHeader, UntaggedHeader, UntaggedQueue};
 use crate::memory::{Fault, Stag, Target, Turn};
-use crate::mpa::startup::Rtr;
+use crate::mpa::startup::{Rtr, RtrKinds};
 use crate::mpa::{self, Ulpdu, UlpduSink};
 use crate::rdmap::read_sink::ReadProgress;
 use crate::rdmap::{Opcode, Queue, ReadRequest, Terminate, TerminateError, control};
@@ -38,7 +38,7 @@ pub(super) struct Receive {
     bound: Option<RecvRequest>,
     /// The header of a Read Request or Terminate that comes in several segments.
     control: ArrayVec<u8, { Terminate::MAX_LEN }>,
-    /// A Send of length 0 may come first, as RTR: it takes no receive request.
+    /// A Send of length 0 may come first as RTR, a form that our Reply has named: it takes no receive request.
     expects_rtr: bool,
 }
 
@@ -54,7 +54,7 @@ impl Receive {
             terminates,
             bound: None,
             control: ArrayVec::new(),
-            expects_rtr: matches!(rtr, Rtr::Expect(_)),
+            expects_rtr: matches!(rtr, Rtr::Expect(kinds) if kinds.contains(RtrKinds::SEND)),
         }
     }
 
