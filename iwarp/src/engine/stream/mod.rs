@@ -105,6 +105,8 @@ pub(super) struct Stream {
     receive: Receive,
     /// A responder sends nothing before the initiator's first FPDU (RFC 5044 section 7.1.2).
     may_send: bool,
+    /// Octets to release to TCP's budget that a failure left behind.
+    unreleased: usize,
 }
 
 impl Stream {
@@ -125,6 +127,7 @@ impl Stream {
             transmit: Transmit::new(rtr),
             receive: Receive::new(ird, rtr),
             may_send,
+            unreleased: 0,
         }
     }
 
@@ -143,10 +146,11 @@ impl Stream {
         counters: &mut EngineCounters,
     ) -> Result<usize, Failure> {
         let (offset, buf, frontier) = octets;
-        let Self { common, deframer, receive, transmit, may_send, .. } = self;
+        let Self { common, deframer, receive, transmit, may_send, unreleased, .. } = self;
         let mut sink = receive::Sink { common, receive, transmit, turn, counters, may_send, failure: None };
         let result = deframer.receive(offset, buf, frontier, held, &mut sink);
         if let Some(failure) = sink.failure {
+            *unreleased += result.map_or(0, |progress| progress.released);
             return Err(failure);
         }
         match result {
@@ -157,7 +161,7 @@ impl Stream {
 
     /// Drops what reassembly holds; returns the octets to release to TCP's budget.
     pub(super) fn drop_held(&mut self, held: &mut HeldSlab) -> usize {
-        self.deframer.clear(held)
+        std::mem::take(&mut self.unreleased) + self.deframer.clear(held)
     }
 
     /// Whether the peer's FIN here cuts nothing: no FPDU is incomplete and no Read of ours waits for its answer.
