@@ -262,6 +262,13 @@ impl Common {
         }
     }
 
+    /// The oldest Read cannot be completed, by our user's doing.
+    fn blame_read(&mut self) {
+        if let Some(pending) = self.pending.iter_mut().find(|pending| !pending.done) {
+            pending.fault = Some(WcStatus::LocalProtectionError);
+        }
+    }
+
     fn complete(&self, pending: &Pending) {
         let completion = self.qp.succeeded(pending.wr_id, pending.opcode, pending.byte_len);
         self.qp.complete_send(pending.signaled, completion);

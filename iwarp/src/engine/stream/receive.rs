@@ -225,10 +225,14 @@ impl Sink<'_> {
             read.sink.check(header, payload_len)?;
         }
         if payload_len > 0 && piece.arrival.places() {
-            let target = self
-                .turn
-                .check_sink(header.stag, header.to, payload_len as u64, pd)
-                .map_err(ddp::DdpError::from)?;
+            let target =
+                self.turn.check_sink(header.stag, header.to, payload_len as u64, pd).map_err(|fault| {
+                    // The range is the Read's own: our user has revoked it since.
+                    if piece.arrival.delivers() {
+                        self.common.blame_read();
+                    }
+                    ddp::DdpError::from(fault)
+                })?;
             piece.place(&target, TaggedHeader::LEN, self.counters)?;
         }
         if !piece.arrival.delivers() {
