@@ -20,7 +20,8 @@ impl CompletionChannel {
 
     /// Waits until a completion queue armed with
     /// [`req_notify`](super::CompletionQueue::req_notify) has an event, or `timeout` passes; takes the events.
-    /// Returns how many events there were: 0 after a timeout. With `Duration::ZERO` it does not wait.
+    /// Returns how many events there were: 0 after a timeout, after a signal, or when another thread took them. With
+    /// `Duration::ZERO` it does not wait.
     ///
     /// # Errors
     /// What the system says.

@@ -196,7 +196,8 @@ impl EventChannel {
         event
     }
 
-    /// The oldest event, waiting for it up to `timeout`. Only where an engine thread runs.
+    /// The oldest event, waiting for it up to `timeout`. Only where an engine thread runs. `None` may come earlier: after
+    /// a signal, or when another thread has taken the event.
     ///
     /// # Errors
     /// What the system says.
@@ -216,6 +217,10 @@ impl AsFd for EventChannel {
 }
 
 /// One connection or one listener (`rdma_cm_id`). Cheap to clone; equal when the same.
+///
+/// Dropping it changes nothing: a listener listens until [`disconnect`](Self::disconnect), so keep one of its clones (each
+/// of its `ConnectRequest` events has one too); a connect request stays undecided, and counts in its listener's
+/// backlog, until it is accepted or rejected or its peer gives up; a connection lives as long as its queue pair.
 #[derive(Clone)]
 pub struct CmId {
     pub(crate) shared: Arc<CmShared>,
@@ -369,8 +374,9 @@ impl CmId {
         Ok(())
     }
 
-    /// Listens on `port` of every address of every engine (`rdma_listen`). `ConnectRequest` events follow, at most
-    /// `backlog` of which may be undecided. `timeout` is how long a peer may take for its MPA Request.
+    /// Listens on `port` of every address of every engine that there is now (`rdma_listen`). `ConnectRequest` events
+    /// follow, at most `backlog` of which may be undecided. `timeout` is how long a peer may take for its MPA Request.
+    /// An engine that cannot listen says so by a `ConnectError` event.
     ///
     /// # Errors
     /// [`VerbsError`]: the port is taken, there is no engine.
@@ -434,13 +440,16 @@ impl CmId {
         Ok(())
     }
 
-    /// Closes gracefully: what was posted is sent, then FIN (`rdma_disconnect`). For a listener: stops listening.
-    /// A `Disconnected` event follows for a connection.
+    /// Closes gracefully: what was posted is sent, Reads are answered, then FIN (`rdma_disconnect`). What the peer
+    /// sends after our FIN is dropped. A `Disconnected` event follows for an established connection; one that is
+    /// not established yet is aborted, and a `ConnectError` follows. For a connect request: rejects. For a listener:
+    /// stops listening; requests that were announced can still be decided.
     pub fn disconnect(&self) {
         self.end(|id| CmCommand::Disconnect { id });
     }
 
-    /// Ends the connection at once: RST, everything posted is flushed.
+    /// Ends the connection at once: RST, everything posted is flushed. The event says [`CloseReason::Aborted`]. For
+    /// connect requests and listeners the same as [`disconnect`](Self::disconnect).
     pub fn abort(&self) {
         self.end(|id| CmCommand::Abort { id });
     }

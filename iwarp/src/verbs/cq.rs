@@ -22,8 +22,6 @@ pub enum WcStatus {
     RemoteAccessError,
     /// The peer could not carry the request out, or refused it.
     RemoteOperationError,
-    /// The request needs what the connection does not have (a Read with an ORD of 0).
-    LocalOperationError,
     /// The connection failed under it.
     FatalError,
 }
@@ -37,7 +35,6 @@ impl std::fmt::Display for WcStatus {
             Self::WrFlushError => "work request flushed",
             Self::RemoteAccessError => "remote access error",
             Self::RemoteOperationError => "remote operation error",
-            Self::LocalOperationError => "local operation error",
             Self::FatalError => "fatal error",
         })
     }

@@ -9,7 +9,9 @@ pub enum VerbsError {
     #[error("the {0} queue is full: reap completions before posting more")]
     QueueFull(&'static str),
     /// The queue pair's state does not allow it.
-    #[error("the queue pair is in state {0:?}")]
+    #[error(
+        "the queue pair is in state {0:?}: a connection needs a new one (Idle), and sending needs an established one (Rts)"
+    )]
     InvalidState(super::QpState),
     /// A request with more than `max_sge` (or, for a Read, one) elements.
     #[error("too many scatter/gather elements: {got}, at most {max}")]
@@ -99,7 +101,9 @@ pub enum ConnectionError {
     /// The peer did not finish a close or Terminate in time, or did not answer a Read that a close waited for.
     #[error("the peer did not close the connection, or answer a Read before that, in time")]
     CloseTimeout,
-    /// Out of resources (connections, ports, neighbours).
-    #[error("no resources for the connection")]
+    /// No connection or port is free, or the port asked for is in use, or the stack listens on as many as it may.
+    #[error(
+        "no resources for the connection: choose another local port, close connections or raise the engine's limits"
+    )]
     NoResources,
 }
