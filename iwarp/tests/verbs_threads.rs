@@ -101,7 +101,6 @@ fn what_is_posted_too_late_is_flushed_in_order() {
     const THREADS: u64 = 4;
     const EACH: u64 = 20_000;
     let mut pair = Pair::new(&LinkConfig::default());
-    pair.a.cq = pair.a.context.create_cq((THREADS * EACH) as usize, None).unwrap();
     let c = pair.connect(&ConnParam::default());
     c.id_a.abort();
     pair.event_a();
@@ -111,21 +110,28 @@ fn what_is_posted_too_late_is_flushed_in_order() {
             scope.spawn(move || {
                 for n in 0..EACH {
                     let request = SendRequest::empty(thread << 32 | n, SendOp::Send);
-                    // Full only while another thread is about to flush.
+                    // Full until completions are reaped.
                     while qp.post_send(&request).is_err() {
                         std::thread::yield_now();
                     }
                 }
             });
         }
+        let deadline = Instant::now() + PATIENCE;
+        let mut next = [0; THREADS as usize];
+        let mut reaped = 0;
+        while reaped < THREADS * EACH {
+            assert!(Instant::now() < deadline, "{reaped} completions");
+            let Some(wc) = pair.a.cq.poll_one() else {
+                std::thread::yield_now();
+                continue;
+            };
+            let expected = &mut next[(wc.wr_id >> 32) as usize];
+            assert_eq!((wc.wr_id & 0xffff_ffff, wc.status), (*expected, WcStatus::WrFlushError));
+            *expected += 1;
+            reaped += 1;
+        }
     });
-    let mut next = [0; THREADS as usize];
-    for _ in 0..THREADS * EACH {
-        let wc = pair.a.cq.poll_one().expect("every request completes");
-        let expected = &mut next[(wc.wr_id >> 32) as usize];
-        assert_eq!((wc.wr_id & 0xffff_ffff, wc.status), (*expected, WcStatus::WrFlushError));
-        *expected += 1;
-    }
 }
 
 /// Stopping an engine thread wakes it, wherever between a turn and its sleep it is.
@@ -158,4 +164,26 @@ fn limits_are_told() {
     assert_eq!(error.to_string(), "limit reached: max_qp_wr = 32768");
     let Err(error) = pair.a.context.create_cq(0, None) else { panic!("no such queue") };
     assert_eq!(error.to_string(), "a completion queue needs at least one entry");
+}
+
+/// A place in the send queue is free when its completion has been reaped, not before: so a completion queue as deep as
+/// the send queue is never overrun by one who posts until the queue is full.
+#[test]
+fn a_place_in_the_send_queue_is_freed_by_reaping() {
+    let mut pair = Pair::new(&LinkConfig::default());
+    pair.a.cq = pair.a.context.create_cq(1024, None).unwrap();
+    let c = pair.connect(&ConnParam::default());
+    let source = pair.a.pd.reg_mr(64, Access::empty()).unwrap();
+    let target = pair.b.pd.reg_mr(64, Access::LOCAL_WRITE | Access::REMOTE_WRITE).unwrap();
+    let remote = RemoteAddr { addr: target.addr(), rkey: target.rkey() };
+    let post = |n| c.qp_a.post_send(&SendRequest::new(n, SendOp::Write { remote }, source.sge(0, 8)));
+    for n in 0..1024 {
+        post(n).unwrap();
+    }
+    pair.run_us(100_000);
+    assert!(matches!(post(1024), Err(VerbsError::QueueFull(_))), "all are done, none is reaped");
+    assert_eq!(pair.a.cq.poll_one().map(|wc| wc.wr_id), Some(0));
+    post(1024).unwrap();
+    assert_eq!(std::iter::from_fn(|| pair.a.cq.poll_one()).count(), 1023);
+    assert!(!pair.a.cq.overflowed());
 }

@@ -1,7 +1,7 @@
 //! Completion queues.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU8, Ordering, fence};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering, fence};
 
 use crossbeam_queue::ArrayQueue;
 
@@ -87,8 +87,23 @@ const UNARMED: u8 = 0;
 const ARMED_ANY: u8 = 1;
 const ARMED_SOLICITED: u8 = 2;
 
+/// A completion, and the send queue whose place it gives back when it is reaped.
+struct Entry {
+    completion: WorkCompletion,
+    sq_outstanding: Option<Arc<AtomicUsize>>,
+}
+
+impl Entry {
+    fn reap(self) -> WorkCompletion {
+        if let Some(outstanding) = self.sq_outstanding {
+            outstanding.fetch_sub(1, Ordering::AcqRel);
+        }
+        self.completion
+    }
+}
+
 pub(crate) struct CqShared {
-    entries: ArrayQueue<WorkCompletion>,
+    entries: ArrayQueue<Entry>,
     channel: Option<CompletionChannel>,
     armed: AtomicU8,
     overflowed: AtomicBool,
@@ -96,10 +111,12 @@ pub(crate) struct CqShared {
 }
 
 impl CqShared {
-    /// Adds a completion, from any thread. Without room it is lost and the queue is marked.
-    pub(crate) fn push(&self, completion: WorkCompletion) {
+    /// Adds a completion, from any thread. Without room it is lost and the queue is marked. `sq_outstanding` counts
+    /// one less when it is reaped, or lost.
+    pub(crate) fn push(&self, completion: WorkCompletion, sq_outstanding: Option<Arc<AtomicUsize>>) {
         let solicited = completion.solicited || completion.status != WcStatus::Success;
-        if self.entries.push(completion).is_err() {
+        if let Err(lost) = self.entries.push(Entry { completion, sq_outstanding }) {
+            lost.reap();
             self.overflowed.store(true, Ordering::Release);
         }
         // Between this fence and the one in `req_notify` either we see the queue armed, or its owner, who polls
@@ -143,7 +160,7 @@ impl CompletionQueue {
         let mut count = 0;
         for place in out.iter_mut() {
             match self.shared.entries.pop() {
-                Some(completion) => *place = completion,
+                Some(entry) => *place = entry.reap(),
                 None => break,
             }
             count += 1;
@@ -153,7 +170,7 @@ impl CompletionQueue {
 
     /// The oldest completion, if any.
     pub fn poll_one(&self) -> Option<WorkCompletion> {
-        self.shared.entries.pop()
+        self.shared.entries.pop().map(Entry::reap)
     }
 
     /// Asks for one event on the channel when the next completion comes (`ibv_req_notify_cq`); with

@@ -21,7 +21,7 @@ pub struct QpInit<'a> {
     pub send_cq: &'a CompletionQueue,
     /// Where receive completions go; may be the same.
     pub recv_cq: &'a CompletionQueue,
-    /// Send requests outstanding.
+    /// Send requests outstanding: a request counts until its completion is reaped.
     pub max_send_wr: usize,
     /// Receive requests outstanding.
     pub max_recv_wr: usize,
@@ -106,8 +106,9 @@ pub(crate) struct QpShared {
     pub(crate) recv_cq: CompletionQueue,
     pub(crate) sq: ArrayQueue<SendEntry>,
     pub(crate) rq: ArrayQueue<RecvRequest>,
-    /// Send requests posted and not completed.
-    sq_outstanding: AtomicUsize,
+    /// Send requests posted whose completion has not been reaped (or, where there is none, was not due yet): so who
+    /// posts until the queue is full and reaps then overruns no completion queue of that size.
+    sq_outstanding: Arc<AtomicUsize>,
     max_send_wr: usize,
     sq_sig_all: bool,
     state: AtomicU8,
@@ -140,7 +141,7 @@ impl QueuePair {
             recv_cq: init.recv_cq.clone(),
             sq: ArrayQueue::new(init.max_send_wr.max(1)),
             rq: ArrayQueue::new(init.max_recv_wr.max(1)),
-            sq_outstanding: AtomicUsize::new(0),
+            sq_outstanding: Arc::new(AtomicUsize::new(0)),
             max_send_wr: init.max_send_wr.max(1),
             sq_sig_all: init.sq_sig_all,
             state: AtomicU8::new(QpState::Idle as u8),
@@ -348,17 +349,18 @@ impl QpShared {
         self.rung.swap(false, Ordering::AcqRel);
     }
 
-    /// Frees the slot of a send request and, where it asked for one or failed, makes its completion.
+    /// Makes the completion of a send request where it asked for one or failed; else its place is free at once.
     pub(crate) fn complete_send(&self, signaled: bool, completion: WorkCompletion) {
-        self.sq_outstanding.fetch_sub(1, Ordering::AcqRel);
         if signaled || self.sq_sig_all || completion.status != WcStatus::Success {
-            self.send_cq.shared.push(completion);
+            self.send_cq.shared.push(completion, Some(Arc::clone(&self.sq_outstanding)));
+        } else {
+            self.sq_outstanding.fetch_sub(1, Ordering::AcqRel);
         }
     }
 
     /// Makes the completion of a receive request.
     pub(crate) fn complete_recv(&self, completion: WorkCompletion) {
-        self.recv_cq.shared.push(completion);
+        self.recv_cq.shared.push(completion, None);
     }
 
     /// Enters `Error` and flushes both queues.
