@@ -69,8 +69,8 @@ pub(super) fn explained(end: &mut Endpoint, control: &Control, path: &Path, erro
     reason.map_or(error, |reason| Error::Disconnected { doing: "measuring", error: reason })
 }
 
-/// How long perftest may take to see the completion of a Write that we have seen the data of.
-const SETTLE: Duration = Duration::from_millis(50);
+/// How long perftest may take to see the completion of a Write that we have seen the data of, and to close.
+const SETTLE: Duration = Duration::from_secs(1);
 
 /// Closes the connections and says what validation found.
 pub(super) fn finish(
@@ -81,8 +81,12 @@ pub(super) fn finish(
     with_iwperf: bool,
 ) -> Result<Outcome, Error> {
     if !with_iwperf && path.params.test == Test::WriteLat {
-        // Nothing is exchanged after the last Write, and perftest fails when the connection closes under it.
-        end.pause(SETTLE)?;
+        // Nothing is exchanged after the last Write, and perftest fails when the connection closes under it: it goes
+        // first, if it does not take too long.
+        match end.wait("closing", Some(SETTLE), |end| Ok(path.flows.iter().find_map(|flow| end.ended(&flow.id)))) {
+            Ok(_) | Err(Error::Silent { .. }) => {}
+            Err(error) => return Err(error),
+        }
     }
     for flow in &path.flows {
         end.finish(&flow.id)?;
