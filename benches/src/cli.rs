@@ -163,7 +163,8 @@ impl FromStr for Remote {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        if let Ok(ip) = text.parse() {
+        let bare = text.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(text);
+        if let Ok(ip) = bare.parse() {
             return Ok(Self { ip, port: None });
         }
         let address: SocketAddr =

@@ -4,13 +4,36 @@ use std::process::ExitCode;
 
 use benches::cli::Cli;
 use clap::Parser;
+use clap::error::{Error as UsageError, ErrorKind};
+
+/// Exit status of a wrong command line, as clap and perftest have it.
+const USAGE: u8 = 2;
 
 fn main() -> ExitCode {
-    match benches::app::run(Cli::parse()) {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error)
+            if error.use_stderr() && error.kind() != ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand =>
+        {
+            eprintln!("iwperf: {}", one_line(&error));
+            return ExitCode::from(USAGE);
+        }
+        // Help or version: asked for, or called for by a command line with nothing in it.
+        Err(error) => error.exit(),
+    };
+    match benches::app::run(cli) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("iwperf: {error}");
             ExitCode::from(error.exit_code())
         }
     }
+}
+
+/// What is wrong with the command line: clap's first paragraph, without its tips and usage.
+fn one_line(error: &UsageError) -> String {
+    let text = error.to_string();
+    let wrong = text.split("\n\n").next().unwrap_or(&text);
+    let words: Vec<&str> = wrong.trim_start_matches("error:").split_whitespace().collect();
+    format!("{} (see --help)", words.join(" "))
 }

@@ -102,6 +102,8 @@ fn a_wrong_option_is_one_line_and_status_2() {
     for options in ["-s 0", "-e", "--frobnicate", "-q 2"] {
         let output = local("write-lat", options);
         assert_eq!(output.status.code(), Some(2), "{options}");
-        assert!(output.stdout.is_empty() && !output.stderr.is_empty());
+        assert!(output.stdout.is_empty(), "{options}");
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert!(stderr.starts_with("iwperf: ") && stderr.lines().count() == 1, "{options}: {stderr}");
     }
 }

@@ -157,5 +157,6 @@ fn remotes_of_both_families_are_read() {
     assert_eq!(with("10.0.0.1"), "10.0.0.1:1".parse().unwrap());
     assert_eq!(with("10.0.0.1:2"), "10.0.0.1:2".parse().unwrap());
     assert_eq!(with("fd00::1"), "[fd00::1]:1".parse().unwrap());
+    assert_eq!(with("[fd00::1]"), "[fd00::1]:1".parse().unwrap());
     assert_eq!(with("[fd00::1]:2"), "[fd00::1]:2".parse().unwrap());
 }
