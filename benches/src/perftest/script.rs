@@ -58,8 +58,8 @@ impl Script<'_> {
             return Ok(None);
         }
         let ours = Extra::of(self.end, self.path).encode();
-        let path = &mut *self.path;
-        let theirs = self.control.exchange(self.end, &ours, &mut || path.turn())?;
+        // All is measured. The data path is left alone: whose answer this is may have closed it by now.
+        let theirs = self.control.exchange(self.end, &ours, &mut nothing)?;
         Extra::decode(&theirs).map(Some)
     }
 
@@ -201,10 +201,15 @@ impl Script<'_> {
 
     /// The last message of a Send test. A perftest that was stopped by its clock may close instead of answering.
     fn close_sends(&mut self) -> Result<(), Error> {
-        match self.sync() {
-            Err(Error::Disconnected { error: None, .. }) if self.params().duration_s > 0 => Ok(()),
-            outcome => outcome,
+        if self.params().duration_s > 0 {
+            return match self.sync() {
+                Err(Error::Disconnected { error: None, .. }) => Ok(()),
+                outcome => outcome,
+            };
         }
+        // The data path is left alone: a peer that has answered may have closed it by now.
+        let ours = self.own_dest(0);
+        self.control.dest(self.end, &ours, &mut nothing).map(drop)
     }
 
     fn latency(&mut self, on_row: OnRow<'_>) -> Result<(), Error> {
