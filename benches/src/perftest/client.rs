@@ -83,7 +83,9 @@ pub(super) fn finish(
     if !with_iwperf && path.params.test == Test::WriteLat {
         // Nothing is exchanged after the last Write, and perftest fails when the connection closes under it: it goes
         // first, if it does not take too long.
-        match end.wait("closing", Some(SETTLE), |end| Ok(path.flows.iter().find_map(|flow| end.ended(&flow.id)))) {
+        match end
+            .wait("closing", Some(SETTLE), |end| Ok(path.flows.iter().find_map(|flow| end.ended(&flow.id))))
+        {
             Ok(_) | Err(Error::Silent { .. }) => {}
             Err(error) => return Err(error),
         }
