@@ -2,9 +2,9 @@
 //!
 //! `Receiver` below strings together the checks the engine uses; `reference/rdmap_ref.py` says what has to come out.
 
+mod oracle;
+
 use std::fmt::Write as _;
-use std::io::Write as _;
-use std::process::{Command, Stdio};
 use std::sync::Arc;
 
 use iwarp::ddp::{DdpError, Header, TaggedHeader, UntaggedQueue, tagged};
@@ -14,58 +14,11 @@ use iwarp::memory::{
 use iwarp::rdmap::control::invalidate_stag;
 use iwarp::rdmap::read_sink::ReadProgress;
 use iwarp::rdmap::{Extensions, Opcode, Queue, ReadRequest, ReadSink, Terminate, TerminateError};
+use oracle::{Rng, hex, oracle};
 
 const ME: Accessor = Accessor { pd: PdId(1), stream: StreamId(1) };
 const IRD: u32 = 2;
 const SEND_BUFFER: u64 = 64;
-
-/// Runs a Python script with the reference models in its path over `input`; returns what it printed.
-fn oracle(script: &str, input: &str) -> String {
-    let reference = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/reference");
-    let mut child = Command::new("python3")
-        .args(["-B", "-c", script])
-        .env("PYTHONPATH", reference)
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()
-        .expect("python3 is needed to run the reference models");
-    let mut stdin = child.stdin.take().expect("stdin is piped");
-    let input = input.to_owned();
-    let writer = std::thread::spawn(move || stdin.write_all(input.as_bytes()));
-    let output = child.wait_with_output().expect("the model ends");
-    writer.join().unwrap().expect("the model reads its input");
-    assert!(output.status.success());
-    String::from_utf8(output.stdout).expect("hexadecimal")
-}
-
-fn hex(octets: &[u8]) -> String {
-    octets.iter().fold(String::new(), |mut text, octet| {
-        write!(text, "{octet:02x}").unwrap();
-        text
-    })
-}
-
-/// A seeded generator, so that a failure can be run again.
-struct Rng(u64);
-
-impl Rng {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        z ^ (z >> 31)
-    }
-
-    /// True once in `n` draws.
-    fn one_in(&mut self, n: u64) -> bool {
-        self.next().is_multiple_of(n)
-    }
-
-    fn pick<T: Copy>(&mut self, of: &[T]) -> T {
-        of[(self.next() % of.len() as u64) as usize]
-    }
-}
 
 /// One in-order stream that has one receive of 64 octets posted and waits for no Read Response.
 struct Receiver {
