@@ -8,7 +8,7 @@ use dp::Mbuf;
 use tcp_lite::{CloseReason, ConnId, Instant, Received};
 
 use crate::memory::{Accessor, StreamId, Turn};
-use crate::mpa::startup::{Accept, Rejected, Revision, Rtr};
+use crate::mpa::startup::{Accept, ConnectRequest, Rejected, Revision, Rtr};
 use crate::mpa::{Initiator, InitiatorEvent, MpaConfig, MpaError, Negotiated, Responder, TerminateCode};
 use crate::rdmap::{Terminate, TerminateError};
 use crate::verbs::{CmEventKind, CmId, ConnParam, ConnectionError, QpShared, QpState};
@@ -232,14 +232,7 @@ impl Connection {
                     let Some((offset, octets)) = inbox.front() else { return };
                     responder.receive(offset, octets).map(|step| {
                         io.tcp.release(self.conn, inbox.consume(step.consumed));
-                        step.event.map(|request| {
-                            Startup::Request(CmEventKind::ConnectRequest {
-                                private_data: request.private_data,
-                                remote: std::net::SocketAddr::from(([0, 0, 0, 0], 0)),
-                                peer_ird: request.peer.map(|depths| depths.ird),
-                                peer_ord: request.peer.map(|depths| depths.ord),
-                            })
-                        })
+                        step.event.map(Startup::Request)
                     })
                 }
                 Phase::Opening { .. } | Phase::Streaming(_) | Phase::Closing => return,
@@ -247,14 +240,14 @@ impl Connection {
             match step {
                 Ok(None) => {}
                 Ok(Some(Startup::Reply(event))) => return self.on_reply(io, turn, event),
-                Ok(Some(Startup::Request(kind))) => self.on_request(io, kind),
+                Ok(Some(Startup::Request(request))) => self.on_request(io, request),
                 Err(error) => return self.fail_startup(io, startup_error(error)),
             }
         }
     }
 
     /// The peer's Request is complete: the user decides.
-    fn on_request(&mut self, io: &mut Io, kind: CmEventKind) {
+    fn on_request(&mut self, io: &mut Io, request: ConnectRequest) {
         let phase = std::mem::replace(&mut self.phase, Phase::Closing);
         let Phase::AwaitRequest { responder, inbox } = phase else { return };
         let listener = self.backlog_of.and_then(|port| io.listener(port));
@@ -265,11 +258,13 @@ impl Connection {
         self.deadline = None;
         let id = listener.requested(&io.shared, self.conn, (info.local, info.remote));
         self.id = Some(id.clone());
-        if let CmEventKind::ConnectRequest { private_data, peer_ird, peer_ord, .. } = kind {
-            let remote = info.remote;
-            let kind = CmEventKind::ConnectRequest { private_data, remote, peer_ird, peer_ord };
-            id.announce(Some(&listener), kind);
-        }
+        let kind = CmEventKind::ConnectRequest {
+            private_data: request.private_data,
+            remote: info.remote,
+            peer_ird: request.peer.map(|depths| depths.ird),
+            peer_ord: request.peer.map(|depths| depths.ord),
+        };
+        id.announce(Some(&listener), kind);
     }
 
     /// The user accepts.
@@ -489,7 +484,7 @@ impl Connection {
 /// What startup came to.
 enum Startup {
     Reply(InitiatorEvent),
-    Request(CmEventKind),
+    Request(ConnectRequest),
 }
 
 fn startup_error(error: MpaError) -> ConnectionError {

@@ -54,6 +54,10 @@ impl MemoryRegion {
         Ok(Self { registration, _pd: pd.clone() })
     }
 
+    /// Registers memory of the caller.
+    ///
+    /// # Safety
+    /// As [`ProtectionDomain::reg_user_mr`].
     #[allow(unsafe_code, reason = "the promise is the caller's, and is passed on")]
     pub(super) unsafe fn over(
         pd: &ProtectionDomain,
