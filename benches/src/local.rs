@@ -87,13 +87,19 @@ fn serve(end: &mut End, unit: Unit) -> Result<(), Error> {
     served.map(drop)
 }
 
-/// Of two errors the one that came first: the other end was only interrupted.
+/// Of two errors the cause: an end that was interrupted, or lost its peer, only shows that the other one ended.
 fn first_cause(ran: Result<(), Error>, served: Result<(), Error>) -> Result<(), Error> {
     match (ran, served) {
-        (Err(Error::Interrupted), Err(error)) => Err(error),
+        (Err(Error::Interrupted | Error::Disconnected { .. }), Err(error)) if !is_interrupted(&error) => {
+            Err(error)
+        }
         (Err(error), _) | (Ok(()), Err(error)) => Err(error),
         (Ok(()), Ok(())) => Ok(()),
     }
+}
+
+fn is_interrupted(error: &Error) -> bool {
+    matches!(error, Error::Interrupted)
 }
 
 fn address(ipv6: bool, last: u8) -> IpAddr {
@@ -106,4 +112,20 @@ fn address(ipv6: bool, last: u8) -> IpAddr {
 
 fn cidr(ipv6: bool, last: u8) -> String {
     format!("{}/{}", address(ipv6, last), if ipv6 { 64 } else { 24 })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lost_peer_is_not_the_cause() {
+        let lost = || Err(Error::Disconnected { doing: "measuring", error: None });
+        let cause = || Err(Error::Validation("octet 7".into()));
+        for (ran, served) in [(lost(), cause()), (cause(), lost()), (Err(Error::Interrupted), cause())] {
+            assert!(matches!(first_cause(ran, served), Err(Error::Validation(_))));
+        }
+        assert!(matches!(first_cause(lost(), Err(Error::Interrupted)), Err(Error::Disconnected { .. })));
+        assert!(first_cause(Ok(()), Ok(())).is_ok());
+    }
 }
