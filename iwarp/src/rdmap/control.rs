@@ -23,6 +23,8 @@ bitflags::bitflags! {
         const IMMEDIATE = 0x01;
         /// Atomic Request and Atomic Response; opens queue 3.
         const ATOMICS = 0x02;
+        /// The draft's Swap among the atomics, which RFC 7306 has reserved.
+        const SWAP = 0x04;
     }
 }
 

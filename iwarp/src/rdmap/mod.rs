@@ -3,12 +3,14 @@
 //! Pure codecs and checks: what RDMAP puts into the octets that DDP reserves for it, the headers it sends as DDP
 //! payload, and which error of which layer answers what. Ordering and the state of a stream are the engine's.
 
+pub mod atomic;
 pub mod control;
 pub mod error;
 pub mod read_request;
 pub mod read_sink;
 pub mod terminate;
 
+pub use atomic::AtomicOp;
 pub use control::{Extensions, Opcode, Queue};
 pub use error::TerminateError;
 pub use read_request::ReadRequest;

@@ -49,10 +49,24 @@ pub enum WcOpcode {
     Write,
     /// An RDMA Read of ours: the data is in local memory.
     Read,
+    /// Immediate Data of ours.
+    Immediate,
+    /// A fetch-and-add of ours: the value before is in local memory.
+    FetchAdd,
+    /// A compare-and-swap of ours: the value before is in local memory.
+    CmpSwap,
+    /// A swap of ours: the value before is in local memory.
+    Swap,
     /// A local invalidation.
     LocalInvalidate,
+    /// A memory window was bound.
+    BindWindow,
+    /// A region was made valid.
+    FastRegister,
     /// A Send of the peer's, in our receive buffer.
     Recv,
+    /// Immediate Data of the peer's: [`WorkCompletion::immediate`] has it.
+    RecvImmediate,
 }
 
 /// One completion.
@@ -68,6 +82,8 @@ pub struct WorkCompletion {
     pub byte_len: u32,
     /// The queue pair's number.
     pub qp_num: u32,
+    /// The peer's Immediate Data ([`WcOpcode::RecvImmediate`]).
+    pub immediate: Option<[u8; 8]>,
     /// The STag that the peer's Send invalidated.
     pub invalidated: Option<u32>,
     /// Whether the peer asked for a solicited event.

@@ -30,7 +30,12 @@ pub use error::{ConnectionError, StreamError, VerbsError};
 pub use mr::{MemoryRegion, MrOptions};
 pub use pd::ProtectionDomain;
 pub use qp::{QpInit, QpState, QueuePair};
-pub use wr::{MAX_INLINE, MAX_SGE, RecvRequest, RemoteAddr, SendFlags, SendOp, SendRequest, Sge};
+pub use wr::{
+    BindWindow, FastRegister, MAX_INLINE, MAX_SGE, RecvRequest, RemoteAddr, SendFlags, SendOp, SendRequest,
+    Sge,
+};
+
+pub use crate::rdmap::AtomicOp;
 
 pub(crate) use channel::{Notifier, wait_any};
 pub(crate) use cm::CmCommand;

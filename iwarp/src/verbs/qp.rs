@@ -8,6 +8,7 @@ use crossbeam_queue::ArrayQueue;
 
 use crate::engine::EngineShared;
 use crate::memory::Access;
+use crate::rdmap::AtomicOp;
 
 use super::{
     CompletionQueue, ContextShared, MAX_INLINE, MAX_SGE, ProtectionDomain, RecvRequest, SendFlags, SendOp,
@@ -292,6 +293,12 @@ impl QpShared {
                 self.check_local(sg_list, Access::LOCAL_WRITE)?;
             }
             SendOp::LocalInvalidate { .. } => {}
+            SendOp::Immediate { .. } | SendOp::WriteImmediate { .. } | SendOp::Atomic { .. } => {
+                return Err(VerbsError::Invalid("this stream does not know the messages of RFC 7306".into()));
+            }
+            SendOp::BindWindow(_) | SendOp::FastRegister(_) => {
+                return Err(VerbsError::Invalid("this queue pair was not granted it".into()));
+            }
             SendOp::Send | SendOp::SendInvalidate { .. } | SendOp::Write { .. } => {
                 if request.flags.contains(SendFlags::INLINE) {
                     return self.inline(sg_list, length);
@@ -358,6 +365,11 @@ impl QpShared {
         }
     }
 
+    /// Takes the oldest receive request, for a message of the peer's.
+    pub(crate) fn take_recv(&self) -> Option<RecvRequest> {
+        self.rq.pop()
+    }
+
     /// Makes the completion of a receive request.
     pub(crate) fn complete_recv(&self, completion: WorkCompletion) {
         self.recv_cq.shared.push(completion, None);
@@ -395,6 +407,7 @@ impl QpShared {
             opcode,
             byte_len: 0,
             qp_num: self.num,
+            immediate: None,
             invalidated: None,
             solicited: false,
             error,
@@ -414,6 +427,13 @@ pub(crate) fn send_opcode(op: &SendOp) -> WcOpcode {
         SendOp::Send | SendOp::SendInvalidate { .. } => WcOpcode::Send,
         SendOp::Write { .. } => WcOpcode::Write,
         SendOp::Read { .. } => WcOpcode::Read,
+        SendOp::Immediate { .. } => WcOpcode::Immediate,
+        SendOp::WriteImmediate { .. } => WcOpcode::Write,
+        SendOp::Atomic { op: AtomicOp::FetchAdd { .. }, .. } => WcOpcode::FetchAdd,
+        SendOp::Atomic { op: AtomicOp::CmpSwap { .. }, .. } => WcOpcode::CmpSwap,
+        SendOp::Atomic { op: AtomicOp::Swap { .. }, .. } => WcOpcode::Swap,
         SendOp::LocalInvalidate { .. } => WcOpcode::LocalInvalidate,
+        SendOp::BindWindow(_) => WcOpcode::BindWindow,
+        SendOp::FastRegister(_) => WcOpcode::FastRegister,
     }
 }

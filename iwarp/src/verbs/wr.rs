@@ -3,6 +3,9 @@
 use arrayvec::ArrayVec;
 use bitflags::bitflags;
 
+use crate::memory::{Access, Base};
+use crate::rdmap::AtomicOp;
+
 /// Scatter/gather elements of one work request.
 pub const MAX_SGE: usize = 8;
 
@@ -64,11 +67,68 @@ pub enum SendOp {
         /// Where from.
         remote: RemoteAddr,
     },
+    /// Immediate Data (RFC 7306 section 6); with [`SendFlags::SOLICITED`] with Solicited Event. It consumes a receive
+    /// request of the peer.
+    Immediate {
+        /// Eight octets in the order they are sent.
+        data: [u8; 8],
+    },
+    /// RDMA Write, then Immediate Data behind it; one completion (`IBV_WR_RDMA_WRITE_WITH_IMM`).
+    WriteImmediate {
+        /// Where to.
+        remote: RemoteAddr,
+        /// Eight octets in the order they are sent.
+        data: [u8; 8],
+    },
+    /// An atomic on eight octets of the peer's memory (RFC 7306 section 5). The value found before goes to exactly one
+    /// local element of eight octets, in the byte order of this machine, whose region needs `LOCAL_WRITE`.
+    Atomic {
+        /// On what: memory aligned to eight octets.
+        remote: RemoteAddr,
+        /// What to do.
+        op: AtomicOp,
+    },
     /// Invalidates a local STag, in order with the requests around it.
     LocalInvalidate {
         /// The STag.
         rkey: u32,
     },
+    /// Binds a memory window (`IBV_WR_BIND_MW`), in order with the requests around it.
+    BindWindow(BindWindow),
+    /// Makes a region that was allocated for it valid (fast registration), in order with the requests around it.
+    FastRegister(FastRegister),
+}
+
+/// What a memory window is bound to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BindWindow {
+    /// The window's STag from now on: its index, with a key of the consumer's choice.
+    pub rkey: u32,
+    /// The region behind it, registered with `MW_BIND`.
+    pub lkey: u32,
+    /// First octet, as an address of the region.
+    pub addr: u64,
+    /// Octets; 0 unbinds.
+    pub length: u64,
+    /// Rights of the peer, no more than the region can bear.
+    pub access: Access,
+    /// Tagged offsets start at 0, not at `addr`.
+    pub zero_based: bool,
+}
+
+/// What a fast registration makes valid.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FastRegister {
+    /// The region's STag from now on: its index, with a key of the consumer's choice.
+    pub rkey: u32,
+    /// First octet, counted from the front of the memory that was prepared for it.
+    pub offset: u64,
+    /// Octets.
+    pub length: u64,
+    /// Rights.
+    pub access: Access,
+    /// Where tagged offsets start.
+    pub base: Base,
 }
 
 /// A request for the send queue.

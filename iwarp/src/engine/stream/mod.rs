@@ -2,6 +2,7 @@
 //!
 //! | file | what |
 //! |---|---|
+//! | `local.rs` | requests that send nothing |
 //! | `message.rs` | a message on its way out: header, source of its payload, what is left to cut |
 //! | `transmit.rs` | which message is next, FPDUs into TCP segments, send completions |
 //! | `receive.rs` | FPDUs into memory, receive completions, what a message asks for |
@@ -22,6 +23,7 @@ use crate::verbs::{QpShared, StreamError, WcOpcode, WcStatus};
 
 use super::counters::EngineCounters;
 
+mod local;
 mod message;
 mod receive;
 mod transmit;

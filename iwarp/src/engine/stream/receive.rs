@@ -269,7 +269,7 @@ impl Sink<'_> {
     fn bind(&mut self) {
         let Receive { sends, bound, .. } = &mut *self.receive;
         if bound.is_none() {
-            *bound = self.common.qp.rq.pop();
+            *bound = self.common.qp.take_recv();
             let posted = bound.is_none() || sends.post(1);
             debug_assert!(posted, "one buffer is within the queue's bounds");
         }

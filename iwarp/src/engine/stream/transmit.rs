@@ -14,6 +14,7 @@ use crate::mpa::startup::{Rtr, RtrKind};
 use crate::rdmap::{Opcode, ReadRequest, ReadSink, Terminate, TerminateError};
 use crate::verbs::{Payload, RemoteAddr, SendEntry, SendFlags, SendOp, WcStatus, send_opcode};
 
+use super::local;
 use super::message::{FetchError, Message, Source};
 use super::receive::PeerRead;
 use super::{Common, EngineCounters, Failure, OutstandingRead, Pending};
@@ -312,15 +313,19 @@ impl Transmit {
                 self.response_next = true;
                 return Ok(true);
             }
-            SendOp::LocalInvalidate { rkey } => {
-                if cx.turn.invalidate_local(Stag(rkey), common.by.pd).is_err() {
+            SendOp::LocalInvalidate { .. } | SendOp::BindWindow(_) | SendOp::FastRegister(_) => {
+                if let Err(status) = local::run(&op, common, cx.turn) {
                     pending.done = false;
-                    pending.fault = Some(WcStatus::LocalProtectionError);
+                    pending.fault = Some(status);
                     common.pending.push_back(pending);
                     return Err(Failure::local(TerminateError::LocalCatastrophic));
                 }
                 common.start(pending);
                 return Ok(true);
+            }
+            // Refused when posted.
+            SendOp::Immediate { .. } | SendOp::WriteImmediate { .. } | SendOp::Atomic { .. } => {
+                return Err(Failure::local(TerminateError::LocalCatastrophic));
             }
         };
         self.current = Some(Current { message: current, completes: Completes::Request(pending) });
