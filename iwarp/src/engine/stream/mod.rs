@@ -4,8 +4,9 @@
 //! |---|---|
 //! | `local.rs` | requests that send nothing |
 //! | `message.rs` | a message on its way out: header, source of its payload, what is left to cut |
-//! | `transmit.rs` | which message is next, FPDUs into TCP segments, send completions |
-//! | `receive.rs` | FPDUs into memory, receive completions, what a message asks for |
+//! | `outstanding.rs` | requests between their start and their completion |
+//! | `transmit/` | which message is next, FPDUs into TCP segments, send completions |
+//! | `receive/` | FPDUs into memory, receive completions, what a message asks for |
 //!
 //! A stream is driven by its connection, which owns startup and teardown. What ends it is a [`Failure`]: found
 //! here, or told by the peer's Terminate.
@@ -18,18 +19,20 @@ use dp::Mbuf;
 
 use crate::memory::{Accessor, Turn};
 use crate::mpa::{Deframer, Framer, HeldSlab, MpaError, Negotiated};
-use crate::rdmap::{Extensions, ReadSink, Terminate, TerminateError};
+use crate::rdmap::{Extensions, Terminate, TerminateError};
 use crate::verbs::{QpShared, StreamError, WcOpcode, WcStatus};
 
 use super::counters::EngineCounters;
 
 mod local;
 mod message;
+mod outstanding;
 mod receive;
 mod transmit;
 
 pub(super) use transmit::Outcome;
 
+use outstanding::Common;
 use receive::Receive;
 use transmit::Transmit;
 
@@ -65,37 +68,6 @@ impl Failure {
 fn stream_error(terminate: &Terminate, from_peer: bool) -> StreamError {
     let Terminate { layer, etype, code, .. } = *terminate;
     StreamError { layer, etype, code, from_peer }
-}
-
-/// A request that was started and has not been completed, in post order.
-struct Pending {
-    wr_id: u64,
-    opcode: WcOpcode,
-    signaled: bool,
-    byte_len: u32,
-    done: bool,
-    /// Why it failed, where it is to blame for the end of the stream.
-    fault: Option<WcStatus>,
-}
-
-/// What sending and receiving share: Reads of ours, and who we are.
-struct Common {
-    qp: Arc<QpShared>,
-    by: Accessor,
-    /// Reads of ours that wait for their responses, in the order of their requests.
-    reads: VecDeque<OutstandingRead>,
-    /// Requests started and not completed, in post order.
-    pending: VecDeque<Pending>,
-    /// Reads of ours that may be outstanding.
-    ord: usize,
-    /// FPDUs sent, and segments delivered that answer Reads.
-    progress: u64,
-}
-
-/// A Read of ours on its way. The RTR's own Read is nobody's request.
-struct OutstandingRead {
-    sink: ReadSink,
-    is_rtr: bool,
 }
 
 /// One RDMA stream.
@@ -239,41 +211,6 @@ impl Stream {
         if let Some(request) = receive.abandon() {
             common.qp.complete_recv(common.qp.flushed(request.wr_id, WcOpcode::Recv, error));
         }
-    }
-}
-
-impl Common {
-    /// Enters a request as started. `done`: it completes as soon as all before it have.
-    fn start(&mut self, pending: Pending) {
-        if pending.done && self.pending.is_empty() {
-            self.complete(&pending);
-        } else {
-            self.pending.push_back(pending);
-        }
-    }
-
-    /// The oldest Read has got its response.
-    fn read_done(&mut self) {
-        if let Some(pending) = self.pending.iter_mut().find(|pending| !pending.done) {
-            pending.done = true;
-        }
-        while self.pending.front().is_some_and(|pending| pending.done) {
-            if let Some(pending) = self.pending.pop_front() {
-                self.complete(&pending);
-            }
-        }
-    }
-
-    /// The oldest Read cannot be completed, by our user's doing.
-    fn blame_read(&mut self) {
-        if let Some(pending) = self.pending.iter_mut().find(|pending| !pending.done) {
-            pending.fault = Some(WcStatus::LocalProtectionError);
-        }
-    }
-
-    fn complete(&self, pending: &Pending) {
-        let completion = self.qp.succeeded(pending.wr_id, pending.opcode, pending.byte_len);
-        self.qp.complete_send(pending.signaled, completion);
     }
 }
 

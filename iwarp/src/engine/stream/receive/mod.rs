@@ -1,0 +1,199 @@
+//! Receiving: FPDUs into memory, receive completions, and what a message asks for.
+//!
+//! The order of checks is that of the documents (spec/rdmap section 3): DDP's own, then RDMAP version and opcode,
+//! then what the opcode asks for. Nothing is placed before all checks on its segment have passed.
+
+use std::ops::ControlFlow;
+
+use arrayvec::ArrayVec;
+
+use crate::ddp::{self, Arrival, Header, UntaggedHeader, UntaggedQueue};
+use crate::memory::{Fault, Target, Turn};
+use crate::mpa::startup::{Rtr, RtrKinds};
+use crate::mpa::{self, Ulpdu, UlpduSink};
+use crate::rdmap::{Queue, ReadRequest, Terminate, TerminateError};
+use crate::verbs::RecvRequest;
+
+mod control;
+mod send;
+mod tagged;
+
+use super::outstanding::Common;
+use super::transmit::Transmit;
+use super::{EXTENSIONS, EngineCounters, Failure, Flow};
+
+/// A Read of the peer's that is to be answered, and the header it came with, for a Terminate.
+#[derive(Clone, Debug)]
+pub(super) struct PeerRead {
+    pub(super) request: ReadRequest,
+    pub(super) header: ArrayVec<u8, { Header::MAX_LEN }>,
+    pub(super) segment_len: usize,
+}
+
+/// What reception remembers between segments.
+pub(super) struct Receive {
+    /// Queue 0: the receive queue. Counts the bound buffer only.
+    sends: UntaggedQueue,
+    /// Queue 1: the peer's Read Requests; IRD buffers.
+    reads: UntaggedQueue,
+    /// Queue 2: the peer's Terminate; one buffer.
+    terminates: UntaggedQueue,
+    /// The receive request that the Send under way goes to.
+    bound: Option<RecvRequest>,
+    /// The header of a Read Request or Terminate that comes in several segments.
+    control: ArrayVec<u8, { Terminate::MAX_LEN }>,
+    /// A Send of length 0 may come first as RTR, a form that our Reply has named: it takes no receive request.
+    expects_rtr: bool,
+}
+
+impl Receive {
+    pub(super) fn new(ird: u16, rtr: Rtr) -> Self {
+        let mut reads = UntaggedQueue::new();
+        let mut terminates = UntaggedQueue::new();
+        let posted = reads.post(u32::from(ird)) && terminates.post(1);
+        debug_assert!(posted, "an IRD of 16 bits is within the queue's bounds");
+        Self {
+            sends: UntaggedQueue::new(),
+            reads,
+            terminates,
+            bound: None,
+            control: ArrayVec::new(),
+            expects_rtr: matches!(rtr, Rtr::Expect(kinds) if kinds.contains(RtrKinds::SEND)),
+        }
+    }
+
+    /// Gives back the receive request that a Send under way had taken.
+    pub(super) fn abandon(&mut self) -> Option<RecvRequest> {
+        self.bound.take()
+    }
+
+    /// Reads of the peer have been answered: their buffers are posted again.
+    pub(super) fn repost_reads(&mut self, count: u32) {
+        let posted = self.reads.post(count);
+        debug_assert!(posted, "one buffer for each that was taken");
+    }
+}
+
+/// Takes ULPDUs from the deframer.
+pub(super) struct Sink<'a> {
+    pub(super) common: &'a mut Common,
+    pub(super) receive: &'a mut Receive,
+    pub(super) transmit: &'a mut Transmit,
+    pub(super) turn: &'a Turn,
+    pub(super) counters: &'a mut EngineCounters,
+    pub(super) may_send: &'a mut bool,
+    pub(super) failure: Option<Failure>,
+}
+
+/// A ULPDU as far as it is parsed: its first octets, its length, and (unless placed before) its octets.
+struct Piece<'a, 'u> {
+    head: &'a [u8],
+    len: usize,
+    ulpdu: Option<&'a Ulpdu<'u>>,
+    arrival: Arrival,
+}
+
+impl UlpduSink for Sink<'_> {
+    fn place_early(&mut self, ulpdu: &Ulpdu<'_>) -> bool {
+        let mut head = [0; Header::MAX_LEN];
+        let copied = ulpdu.copy_to(0, &mut head);
+        let piece =
+            Piece { head: &head[..copied], len: ulpdu.len(), ulpdu: Some(ulpdu), arrival: Arrival::Early };
+        let placed = self.early(&piece);
+        self.counters.rx_fpdus_early += u64::from(placed);
+        placed
+    }
+
+    fn arrive(&mut self, arrival: mpa::Arrival<'_>) -> ControlFlow<()> {
+        self.counters.rx_fpdus += 1;
+        *self.may_send = true;
+        let mut head = [0; Header::MAX_LEN];
+        let flow = match arrival {
+            mpa::Arrival::Whole(ulpdu) => {
+                let copied = ulpdu.copy_to(0, &mut head);
+                let piece = Piece {
+                    head: &head[..copied],
+                    len: ulpdu.len(),
+                    ulpdu: Some(&ulpdu),
+                    arrival: Arrival::InOrder,
+                };
+                self.in_order(&piece)
+            }
+            mpa::Arrival::Placed { header, ulpdu_len } => {
+                let piece = Piece { head: header, len: ulpdu_len, ulpdu: None, arrival: Arrival::Placed };
+                self.in_order(&piece)
+            }
+        };
+        self.receive.expects_rtr = false;
+        match flow {
+            ControlFlow::Continue(()) => ControlFlow::Continue(()),
+            ControlFlow::Break(failure) => {
+                self.failure = Some(failure);
+                ControlFlow::Break(())
+            }
+        }
+    }
+}
+
+impl Piece<'_, '_> {
+    fn fail(&self, error: impl Into<TerminateError>) -> Failure {
+        Failure::Local(Terminate::of_segment(error.into(), self.head, self.len, None))
+    }
+
+    /// Copies the payload to `target`, which is as long. Revoked by now, it is an STag that was never valid.
+    fn place(
+        &self,
+        target: &Target<'_>,
+        payload_at: usize,
+        counters: &mut EngineCounters,
+    ) -> Result<(), ddp::DdpError> {
+        let Some(ulpdu) = self.ulpdu else { return Ok(()) };
+        place_runs(ulpdu, payload_at, self.len - payload_at, target)?;
+        counters.rx_placed_octets += (self.len - payload_at) as u64;
+        Ok(())
+    }
+}
+
+/// Copies `len` octets of a ULPDU from `at` on to the front of `target`, by increasing offset.
+fn place_runs(ulpdu: &Ulpdu<'_>, at: usize, len: usize, target: &Target<'_>) -> Result<(), Fault> {
+    let mut offset = 0;
+    for run in ulpdu.runs(at, len) {
+        target.place(offset, run)?;
+        offset += run.len();
+    }
+    Ok(())
+}
+
+impl Sink<'_> {
+    /// Places what lies ahead of a hole, if all is well with it; nothing is delivered or reported.
+    fn early(&mut self, piece: &Piece<'_, '_>) -> bool {
+        match Header::parse(piece.head) {
+            Ok(Header::Tagged(header)) => self.tagged(piece, &header).is_continue(),
+            Ok(Header::Untagged(header)) if header.qn == Queue::Send.number() => {
+                self.early_send(piece, &header)
+            }
+            _ => false,
+        }
+    }
+
+    fn in_order(&mut self, piece: &Piece<'_, '_>) -> Flow {
+        match Header::parse(piece.head) {
+            Ok(Header::Tagged(header)) => self.tagged(piece, &header),
+            Ok(Header::Untagged(header)) => self.untagged(piece, &header),
+            Err(error) => ControlFlow::Break(piece.fail(error)),
+        }
+    }
+
+    fn untagged(&mut self, piece: &Piece<'_, '_>, header: &UntaggedHeader) -> Flow {
+        let queue = match Queue::open(header.qn, EXTENSIONS) {
+            Ok(queue) => queue,
+            Err(error) => return ControlFlow::Break(piece.fail(error)),
+        };
+        match queue {
+            Queue::Send => self.send(piece, header),
+            Queue::ReadRequest => self.read_request(piece, header),
+            Queue::Terminate => self.peer_terminate(piece, header),
+            Queue::AtomicResponse => ControlFlow::Break(piece.fail(ddp::DdpError::InvalidQn)),
+        }
+    }
+}

@@ -1,0 +1,167 @@
+//! Queue 0: Sends into the receive requests of our user.
+
+use std::ops::ControlFlow;
+
+use crate::ddp::{UntaggedHeader, UntaggedQueue};
+use crate::memory::{Fault, Stag};
+use crate::mpa::Ulpdu;
+use crate::rdmap::{Opcode, TerminateError, control};
+use crate::verbs::{RecvRequest, WcOpcode, WcStatus, WorkCompletion};
+
+use super::{EXTENSIONS, Failure, Flow, Piece, Receive, Sink, place_runs};
+
+/// Why a segment of a Send was not taken.
+enum SendFault {
+    /// The peer's mistake.
+    Protocol(TerminateError),
+    /// Our user's buffer is not there any more.
+    Local,
+}
+
+impl From<TerminateError> for SendFault {
+    fn from(error: TerminateError) -> Self {
+        Self::Protocol(error)
+    }
+}
+
+impl Sink<'_> {
+    /// Takes the next receive request from the queue, if none is bound.
+    fn bind(&mut self) {
+        let Receive { sends, bound, .. } = &mut *self.receive;
+        if bound.is_none() {
+            *bound = self.common.qp.take_recv();
+            let posted = bound.is_none() || sends.post(1);
+            debug_assert!(posted, "one buffer is within the queue's bounds");
+        }
+    }
+
+    pub(super) fn early_send(&mut self, piece: &Piece<'_, '_>, header: &UntaggedHeader) -> bool {
+        let is_send = Opcode::check(&(*header).into(), EXTENSIONS).is_ok_and(Opcode::is_send);
+        if !is_send || self.receive.expects_rtr {
+            return false;
+        }
+        self.bind();
+        self.place_send(piece, header).is_ok()
+    }
+
+    pub(super) fn send(&mut self, piece: &Piece<'_, '_>, header: &UntaggedHeader) -> Flow {
+        let payload_len = piece.len - UntaggedHeader::LEN;
+        if self.receive.expects_rtr
+            && payload_len == 0
+            && header.msn == 1
+            && header.last
+            && self.is_plain_send(header)
+        {
+            // The RTR: nobody's message (spec/mpa-v2 section 3).
+            self.receive.sends = UntaggedQueue::starting_at(2);
+            return ControlFlow::Continue(());
+        }
+        self.bind();
+        let placed = if piece.arrival.places() {
+            self.place_send(piece, header)
+        } else {
+            Opcode::check(&(*header).into(), EXTENSIONS).map_err(SendFault::Protocol)
+        };
+        let delivered = placed.and_then(|opcode| {
+            let done = self.receive.sends.deliver(header, payload_len).map_err(TerminateError::from);
+            done.map(|done| (opcode, done)).map_err(SendFault::Protocol)
+        });
+        match delivered {
+            Ok((_, None)) => ControlFlow::Continue(()),
+            Ok((opcode, Some(done))) => self.deliver_send(piece, header, opcode, done.len),
+            Err(SendFault::Protocol(error)) => {
+                if error == TerminateError::DdpTooLong {
+                    self.fail_bound(WcStatus::LocalLengthError);
+                }
+                ControlFlow::Break(piece.fail(error))
+            }
+            Err(SendFault::Local) => {
+                self.fail_bound(WcStatus::LocalProtectionError);
+                ControlFlow::Break(Failure::local(TerminateError::LocalCatastrophic))
+            }
+        }
+    }
+
+    fn is_plain_send(&self, header: &UntaggedHeader) -> bool {
+        Opcode::check(&(*header).into(), EXTENSIONS) == Ok(Opcode::Send)
+    }
+
+    /// Checks a segment of a Send against the bound buffer and places it.
+    fn place_send(&mut self, piece: &Piece<'_, '_>, header: &UntaggedHeader) -> Result<Opcode, SendFault> {
+        let payload_len = piece.len - UntaggedHeader::LEN;
+        let Receive { sends, bound, .. } = &*self.receive;
+        let room = bound.as_ref().map_or(0, RecvRequest::length);
+        let slot = sends.check(header, payload_len, |_| room).map_err(TerminateError::from)?;
+        let opcode = Opcode::check(&(*header).into(), EXTENSIONS)?;
+        if !opcode.is_send() {
+            return Err(TerminateError::UnexpectedOpcode.into());
+        }
+        if let (Some(request), Some(ulpdu)) = (bound, piece.ulpdu) {
+            self.scatter(request, slot.offset, ulpdu, payload_len).map_err(|_| SendFault::Local)?;
+            self.counters.rx_placed_octets += payload_len as u64;
+        }
+        Ok(opcode)
+    }
+
+    /// Places a ULPDU's payload into the elements of a receive request, from `offset` on.
+    fn scatter(
+        &self,
+        request: &RecvRequest,
+        offset: u32,
+        ulpdu: &Ulpdu<'_>,
+        payload_len: usize,
+    ) -> Result<(), Fault> {
+        let mut skip = u64::from(offset);
+        let mut at = UntaggedHeader::LEN;
+        let end = at + payload_len;
+        for sge in &request.sg_list {
+            let length = u64::from(sge.length);
+            if at == end {
+                break;
+            }
+            if skip >= length {
+                skip -= length;
+                continue;
+            }
+            let take = ((length - skip) as usize).min(end - at);
+            let pd = self.common.by.pd;
+            let target = self.turn.check_sink(Stag(sge.lkey), sge.addr + skip, take as u64, pd)?;
+            place_runs(ulpdu, at, take, &target)?;
+            at += take;
+            skip = 0;
+        }
+        Ok(())
+    }
+
+    fn deliver_send(
+        &mut self,
+        piece: &Piece<'_, '_>,
+        header: &UntaggedHeader,
+        opcode: Opcode,
+        len: u32,
+    ) -> Flow {
+        let mut invalidated = None;
+        if opcode.invalidates() {
+            let stag = control::invalidate_stag(header);
+            if let Err(fault) = self.turn.invalidate_remote(stag, self.common.by) {
+                self.fail_bound(WcStatus::LocalProtectionError);
+                return ControlFlow::Break(piece.fail(TerminateError::of_invalidate_fault(fault)));
+            }
+            invalidated = Some(stag.0);
+        }
+        if let Some(request) = self.receive.bound.take() {
+            let qp = &self.common.qp;
+            let completion = qp.succeeded(request.wr_id, WcOpcode::Recv, len);
+            qp.complete_recv(WorkCompletion { invalidated, solicited: opcode.is_solicited(), ..completion });
+        }
+        ControlFlow::Continue(())
+    }
+
+    /// Completes the bound receive request in error.
+    fn fail_bound(&mut self, status: WcStatus) {
+        if let Some(request) = self.receive.bound.take() {
+            let qp = &self.common.qp;
+            qp.complete_recv(WorkCompletion { status, ..qp.flushed(request.wr_id, WcOpcode::Recv, None) });
+        }
+    }
+}
