@@ -94,6 +94,25 @@ pub struct TcpConfig {
     pub hop_limit: u8,
 }
 
+/// How a silent peer is probed (RFC 9293 section 3.8.4).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Keepalive {
+    /// Idle time before the first probe.
+    pub idle: Duration,
+    /// Time between probes.
+    pub interval: Duration,
+    /// Unanswered probes before the connection is given up.
+    pub probes: u8,
+}
+
+impl TcpConfig {
+    /// What connections begin with, as one value; `None`: no probes.
+    pub fn keepalive(&self) -> Option<Keepalive> {
+        let (interval, probes) = (self.keepalive_interval, self.keepalive_probes);
+        self.keepalive_idle.map(|idle| Keepalive { idle, interval, probes })
+    }
+}
+
 impl Default for TcpConfig {
     fn default() -> Self {
         Self {

@@ -26,9 +26,10 @@ mod table;
 pub mod tcp;
 mod timer_wheel;
 
-pub use config::{Limits, StackConfig, TcpConfig};
+pub use config::{Keepalive, Limits, StackConfig, TcpConfig};
 pub use event::{CloseReason, Event, Received};
 pub use facade::{Duration, Instant};
 pub use in_order::{InOrder, Ordered};
+pub use listener::{AddressFilter, ListenConfig, ListenerCounters};
 pub use stack::{ConnId, ConnectError, ListenError, ListenerId, Stack, StackCounters};
 pub use tcp::{ConnInfo, SegmentBuf, SendError};

@@ -1,11 +1,59 @@
-//! Listening ports, and how many connections each has that are not established yet.
+//! Listening ports: who may connect, and how many connections each has that are not established yet.
+
+use std::collections::HashMap;
 
 use crate::ListenError;
+use crate::facade::{IpAddress, IpCidr};
+use crate::secrets::KeyedState;
 use crate::stack::ListenerId;
+
+/// How a port is listened on. The default admits everybody, with no other bound than
+/// [`Limits::backlog`](crate::Limits::backlog).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ListenConfig {
+    /// Connections that are not established yet, at most; `None`: `Limits::backlog`, which is never exceeded.
+    pub half_open: Option<usize>,
+    /// How many of these one address may have; `None`: all of them.
+    pub half_open_per_address: Option<usize>,
+    /// Whose SYNs are answered.
+    pub filter: AddressFilter,
+}
+
+/// Addresses that may connect. Those it refuses get no answer, as if nobody listened and nobody was there.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct AddressFilter {
+    /// Where this is not empty, only addresses in it are admitted.
+    pub allow: Vec<IpCidr>,
+    /// Addresses in it are refused, even those in `allow`.
+    pub deny: Vec<IpCidr>,
+}
+
+impl AddressFilter {
+    /// Whether `address` may connect.
+    pub fn admits(&self, address: &IpAddress) -> bool {
+        let within = |list: &[IpCidr]| list.iter().any(|cidr| cidr.contains_addr(address));
+        !within(&self.deny) && (self.allow.is_empty() || within(&self.allow))
+    }
+}
+
+/// SYNs that a listener did not answer, never reset.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ListenerCounters {
+    /// Refused by the [`AddressFilter`].
+    pub filtered: u64,
+    /// More half-open connections than the listener may have.
+    pub half_open_full: u64,
+    /// More half-open connections than one address may have.
+    pub half_open_address_full: u64,
+}
 
 struct Listener {
     port: u16,
+    config: ListenConfig,
     half_open: usize,
+    /// As many entries as there are half-open connections, at most.
+    by_address: HashMap<IpAddress, usize, KeyedState>,
+    counters: ListenerCounters,
 }
 
 struct Slot {
@@ -18,16 +66,17 @@ pub(crate) struct Listeners {
     slots: Vec<Slot>,
     limit: usize,
     backlog: usize,
+    keyed: KeyedState,
 }
 
 impl Listeners {
     /// None yet; `limit` of them, each with at most `backlog` half-open connections.
-    pub(crate) fn new(limit: usize, backlog: usize) -> Self {
-        Self { slots: Vec::new(), limit, backlog }
+    pub(crate) fn new(limit: usize, backlog: usize, keyed: KeyedState) -> Self {
+        Self { slots: Vec::new(), limit, backlog, keyed }
     }
 
-    /// See [`Stack::listen`](crate::Stack::listen).
-    pub(crate) fn add(&mut self, port: u16) -> Result<ListenerId, ListenError> {
+    /// See [`Stack::listen_with`](crate::Stack::listen_with).
+    pub(crate) fn add(&mut self, port: u16, config: ListenConfig) -> Result<ListenerId, ListenError> {
         if self.find(port).is_some() {
             return Err(ListenError::InUse(port));
         }
@@ -40,7 +89,14 @@ impl Listeners {
             }
             None => return Err(ListenError::NoListener(self.limit)),
         };
-        self.slots[slot].listener = Some(Listener { port, half_open: 0 });
+        let half_open = config.half_open.unwrap_or(self.backlog).min(self.backlog);
+        self.slots[slot].listener = Some(Listener {
+            port,
+            by_address: HashMap::with_capacity_and_hasher(half_open, self.keyed.clone()),
+            config: ListenConfig { half_open: Some(half_open), ..config },
+            half_open: 0,
+            counters: ListenerCounters::default(),
+        });
         Ok(ListenerId { slot: slot as u32, generation: self.slots[slot].generation })
     }
 
@@ -60,24 +116,46 @@ impl Listeners {
         Some(ListenerId { slot: at as u32, generation: self.slots[at].generation })
     }
 
-    /// Counts one more half-open connection, unless the backlog is full.
-    #[must_use]
-    pub(crate) fn try_half_open(&mut self, id: ListenerId) -> bool {
-        let backlog = self.backlog;
-        match self.get_mut(id) {
-            Some(listener) if listener.half_open < backlog => {
-                listener.half_open += 1;
-                true
-            }
-            _ => false,
-        }
+    /// What a listener did not answer, and how many of its connections are half-open; `None` for a dead id.
+    pub(crate) fn counters(&self, id: ListenerId) -> Option<(ListenerCounters, usize)> {
+        let slot = self.slots.get(id.slot as usize).filter(|slot| slot.generation == id.generation)?;
+        slot.listener.as_ref().map(|listener| (listener.counters, listener.half_open))
     }
 
-    /// A half-open connection got established or is gone.
-    pub(crate) fn settle_half_open(&mut self, id: ListenerId) {
-        if let Some(listener) = self.get_mut(id) {
-            debug_assert!(listener.half_open > 0);
-            listener.half_open = listener.half_open.saturating_sub(1);
+    /// Counts one more half-open connection from `remote`, unless the listener refuses it.
+    #[must_use]
+    pub(crate) fn try_half_open(&mut self, id: ListenerId, remote: &IpAddress) -> bool {
+        let Some(Listener { config, half_open, by_address, counters, .. }) = self.get_mut(id) else {
+            return false;
+        };
+        if !config.filter.admits(remote) {
+            counters.filtered += 1;
+            return false;
+        }
+        if *half_open >= config.half_open.unwrap_or(usize::MAX) {
+            counters.half_open_full += 1;
+            return false;
+        }
+        let of_address = by_address.get(remote).copied().unwrap_or(0);
+        if of_address >= config.half_open_per_address.unwrap_or(usize::MAX) {
+            counters.half_open_address_full += 1;
+            return false;
+        }
+        by_address.insert(*remote, of_address + 1);
+        *half_open += 1;
+        true
+    }
+
+    /// A half-open connection from `remote` got established or is gone.
+    pub(crate) fn settle_half_open(&mut self, id: ListenerId, remote: &IpAddress) {
+        let Some(Listener { half_open, by_address, .. }) = self.get_mut(id) else { return };
+        debug_assert!(*half_open > 0);
+        *half_open = half_open.saturating_sub(1);
+        match by_address.get_mut(remote) {
+            Some(count) if *count > 1 => *count -= 1,
+            _ => {
+                by_address.remove(remote);
+            }
         }
     }
 

@@ -18,7 +18,7 @@ use self::transmit::PendingReset;
 use crate::facade::IpAddress;
 use crate::frame::Framing;
 use crate::ip::{IPV4_OCTETS, IPV6_OCTETS};
-use crate::listener::Listeners;
+use crate::listener::{ListenConfig, ListenerCounters, Listeners};
 use crate::neighbor::Neighbors;
 use crate::reassembly::Reassembly;
 use crate::route::Routes;
@@ -26,7 +26,7 @@ use crate::secrets::{EPHEMERAL_PORTS, Secrets};
 use crate::slow_path::SlowPath;
 use crate::table::FourTuple;
 use crate::tcp::{Birth, Ctx, ReorderSlab, SegmentSlab, State, Tcb};
-use crate::{ConnInfo, Event, Instant, SegmentBuf, SendError, StackConfig};
+use crate::{ConnInfo, Event, Instant, Keepalive, SegmentBuf, SendError, StackConfig};
 
 /// Answers to segments of no connection that wait to be sent; more are not given.
 const PENDING_RESETS: usize = 64;
@@ -97,7 +97,7 @@ pub struct StackCounters {
     pub rx_not_ours: u64,
     /// TCP segments for no connection and no listener (answered with RST where allowed).
     pub rx_no_connection: u64,
-    /// SYNs dropped because of `Limits`.
+    /// SYNs dropped because of `Limits` or of what their listener admits ([`ListenerCounters`] says which).
     pub rx_syn_dropped: u64,
     /// TCP segments that came through IP reassembly.
     pub rx_reassembled: u64,
@@ -202,7 +202,7 @@ impl Stack {
                 offloads: config.offloads,
             },
             connections: Connections::new(limits.connections, secrets.table_state()),
-            listeners: Listeners::new(limits.listeners, limits.backlog),
+            listeners: Listeners::new(limits.listeners, limits.backlog, secrets.table_state()),
             neighbors: Neighbors::new(limits.neighbors, secrets.table_state()),
             slow_path: SlowPath::new(&config, &routes, pool.clone(), secrets.slow_path_seed),
             reassembly: Reassembly::default(),
@@ -266,7 +266,20 @@ impl Stack {
     /// # Errors
     /// See [`ListenError`].
     pub fn listen(&mut self, port: u16) -> Result<ListenerId, ListenError> {
-        self.listeners.add(port)
+        self.listen_with(port, ListenConfig::default())
+    }
+
+    /// As [`listen`](Self::listen), with bounds of the listener's own.
+    ///
+    /// # Errors
+    /// See [`ListenError`].
+    pub fn listen_with(&mut self, port: u16, config: ListenConfig) -> Result<ListenerId, ListenError> {
+        self.listeners.add(port, config)
+    }
+
+    /// The SYNs that a listener did not answer, and how many of its connections are half-open; `None` for a dead id.
+    pub fn listener_counters(&self, listener: ListenerId) -> Option<(ListenerCounters, usize)> {
+        self.listeners.counters(listener)
     }
 
     /// Stops accepting; connections already accepted stay, half-open ones are dropped.
@@ -386,6 +399,17 @@ impl Stack {
         self.with_live(conn, |tcb, ctx| tcb.release(ctx, octets));
     }
 
+    /// Says that `octets` handed up in order are held all the same, until they are [`release`](Self::release)d: the
+    /// window closes by as much. For readers of plain streams who may be slower than their peer.
+    pub fn hold(&mut self, conn: ConnId, octets: usize) {
+        self.with_live(conn, |tcb, _| tcb.hold(octets));
+    }
+
+    /// Has a connection probe its silent peer otherwise than [`TcpConfig`](crate::TcpConfig) says; `None`: not at all.
+    pub fn set_keepalive(&mut self, conn: ConnId, keepalive: Option<Keepalive>) {
+        self.with_live(conn, |tcb, ctx| tcb.set_keepalive(ctx, keepalive));
+    }
+
     /// State, sizes and counters of a connection; `None` for a dead id.
     pub fn info(&self, conn: ConnId) -> Option<ConnInfo> {
         let conn = self.connections.get(self.connections.live(conn)?)?;
@@ -479,7 +503,7 @@ impl Stack {
         if conn.half_open && (dead || conn.tcb.state() != State::SynReceived) {
             conn.half_open = false;
             if let Some(listener) = conn.listener {
-                self.listeners.settle_half_open(listener);
+                self.listeners.settle_half_open(listener, &conn.tuple.remote);
             }
         }
         if dead {
@@ -495,9 +519,10 @@ impl Stack {
         let Some((id, conn)) = connections.get_mut(slot) else { return };
         conn.tcb.dispose(&mut surroundings.ctx(id, conn.listener));
         let half_open = conn.listener.filter(|_| conn.half_open);
+        let remote = conn.tuple.remote;
         connections.remove(slot);
         if let Some(listener) = half_open {
-            self.listeners.settle_half_open(listener);
+            self.listeners.settle_half_open(listener, &remote);
         }
     }
 

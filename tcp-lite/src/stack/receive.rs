@@ -167,7 +167,7 @@ impl Stack {
             self.counters.rx_syn_dropped += 1;
             return;
         };
-        if !self.listeners.try_half_open(listener) {
+        if !self.listeners.try_half_open(listener, &tuple.remote) {
             self.counters.rx_syn_dropped += 1;
             return;
         }

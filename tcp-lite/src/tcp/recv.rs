@@ -50,7 +50,7 @@ pub(super) struct Receiver {
     /// Where the peer's FIN stands, once known.
     pub(super) fin: Option<u64>,
     ranges: Option<u32>,
-    /// Octets handed up ahead of the frontier and not released.
+    /// Octets handed up and not released: ahead of the frontier, or in order and held all the same.
     held: u64,
     /// Octets that arrived twice, to be reported (RFC 2883).
     duplicate: Option<(u64, u64)>,
@@ -216,6 +216,11 @@ impl Receiver {
         if end > 1 {
             self.duplicate = Some((pos.max(1) as u64, end as u64));
         }
+    }
+
+    /// `octets` handed up in order count as held.
+    pub(super) fn hold(&mut self, octets: usize) {
+        self.held += octets as u64;
     }
 
     /// `octets` handed up ahead of the frontier are no longer held.

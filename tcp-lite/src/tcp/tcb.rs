@@ -17,7 +17,7 @@ use super::seq::SeqSpace;
 use super::timer::Timers;
 use super::{ConnInfo, Ctx, SegmentBuf, SendError};
 use crate::facade::TcpSeqNumber;
-use crate::{CloseReason, Instant, TcpConfig};
+use crate::{CloseReason, Instant, Keepalive, TcpConfig};
 
 /// Connection states (RFC 9293 section 3.3.2). LISTEN is the stack's: a listener makes a block per SYN.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -128,6 +128,7 @@ pub(crate) struct Tcb {
     pub(super) congestion: NewReno,
     pub(super) recovery: Recovery,
     pub(super) timers: Timers,
+    pub(super) keepalive: Option<Keepalive>,
     pub(super) pending: Pending,
     /// `segment` was refused: `Event::Writable` is owed.
     blocked: bool,
@@ -165,6 +166,7 @@ impl Tcb {
             congestion: NewReno::new(u32::from(birth.mss), false),
             recovery: Recovery::default(),
             timers: Timers::new(ctx.now),
+            keepalive: config.keepalive(),
             pending: Pending::SYN,
             blocked: false,
             retransmits: 0,
@@ -316,6 +318,19 @@ impl Tcb {
         let left = self.rcv.edge.saturating_sub(self.rcv.nxt);
         if left < u64::from(budget / 2) && open > left {
             self.pending |= Pending::ACK;
+        }
+    }
+
+    /// `octets` handed up in order are held until they are released.
+    pub(crate) fn hold(&mut self, octets: usize) {
+        self.rcv.hold(octets);
+    }
+
+    /// Probes the peer so from now on.
+    pub(crate) fn set_keepalive(&mut self, ctx: &Ctx<'_>, keepalive: Option<Keepalive>) {
+        self.keepalive = keepalive;
+        if !matches!(self.state, State::SynSent | State::SynReceived) {
+            self.on_alive(ctx);
         }
     }
 

@@ -129,16 +129,16 @@ impl Tcb {
 
     /// RFC 9293 section 3.8.4.
     fn on_keepalive(&mut self, ctx: &mut Ctx<'_>) {
-        let config = ctx.config;
+        let Some(keepalive) = self.keepalive else { return self.on_alive(ctx) };
         if self.snd.in_flight() > 0 || self.timers.resend.is_some() {
             // Other timers watch over the peer already.
             return self.on_alive(ctx);
         }
-        if self.timers.keepalive_probes >= config.keepalive_probes {
+        if self.timers.keepalive_probes >= keepalive.probes {
             return self.give_up(ctx);
         }
         self.timers.keepalive_probes += 1;
-        self.timers.keepalive = Some(ctx.now + config.keepalive_interval);
+        self.timers.keepalive = Some(ctx.now + keepalive.interval);
         self.pending |= Pending::PROBE;
     }
 
@@ -146,7 +146,7 @@ impl Tcb {
     pub(super) fn on_alive(&mut self, ctx: &Ctx<'_>) {
         self.timers.keepalive_probes = 0;
         if self.state != State::TimeWait {
-            self.timers.keepalive = ctx.config.keepalive_idle.map(|idle| ctx.now + idle);
+            self.timers.keepalive = self.keepalive.map(|keepalive| ctx.now + keepalive.idle);
         }
     }
 

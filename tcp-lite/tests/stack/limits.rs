@@ -3,7 +3,7 @@
 use dp::link::LinkConfig;
 use smoltcp::wire::{ArpOperation, TcpControl};
 use tcp_lite::facade::{EthernetAddress, IpAddress, Ipv4Address};
-use tcp_lite::{CloseReason, ConnectError, ListenError};
+use tcp_lite::{AddressFilter, CloseReason, ConnectError, ListenConfig, ListenError};
 
 use crate::craft;
 use crate::harness::{MAC_A, MAC_B, World, config};
@@ -177,4 +177,60 @@ fn a_dead_id_does_nothing() {
     assert_eq!(events.len(), 1);
     let other = stack.connect(now, "10.0.0.2:1".parse().unwrap(), None).unwrap();
     assert_ne!(other, conn);
+}
+
+#[test]
+fn a_listener_admits_whom_its_filter_admits_and_counts_the_others() {
+    let mut tap = Tap::new(config(MAC_A, 1));
+    let filter = AddressFilter {
+        allow: vec!["10.0.0.0/24".parse().unwrap()],
+        deny: vec!["10.0.0.64/26".parse().unwrap()],
+    };
+    let listener =
+        tap.host.stack.listen_with(80, ListenConfig { filter, ..ListenConfig::default() }).unwrap();
+    let from = |last: u8| craft::segment(TO_A, (address(last), 1000), (A, 80), TcpControl::Syn);
+    for (last, admitted) in [(2, true), (64, false), (127, false), (128, true)] {
+        tap.inject(&craft::arp(ArpOperation::Request, MAC_B, EthernetAddress::BROADCAST, v4(last), A4));
+        tap.frames();
+        tap.inject(&from(last));
+        // A refusal is silence: no RST either.
+        assert_eq!(tap.frames().len(), usize::from(admitted), "10.0.0.{last}");
+    }
+    let (counters, half_open) = tap.host.stack.listener_counters(listener).unwrap();
+    assert_eq!((counters.filtered, half_open), (2, 2));
+    assert_eq!(tap.host.stack.counters().rx_syn_dropped, 2);
+}
+
+#[test]
+fn one_address_leaves_room_for_others_in_the_backlog() {
+    let mut tap = Tap::new(config(MAC_A, 1));
+    let config =
+        ListenConfig { half_open: Some(6), half_open_per_address: Some(4), ..ListenConfig::default() };
+    let listener = tap.host.stack.listen_with(80, config).unwrap();
+    let syn = |last, port| craft::segment(TO_A, (address(last), port), (A, 80), TcpControl::Syn);
+    for port in 1000..1010 {
+        tap.inject(&syn(2, port));
+    }
+    for port in 1000..1003 {
+        tap.inject(&syn(3, port));
+    }
+    let (counters, half_open) = tap.host.stack.listener_counters(listener).unwrap();
+    assert_eq!((counters.half_open_address_full, counters.half_open_full, half_open), (6, 1, 6));
+    // One that goes makes room, for its address too.
+    let mut reset = craft::segment(TO_A, (address(2), 1000), (A, 80), TcpControl::Rst);
+    craft::set_tcp_seq(&mut reset, 8);
+    tap.inject(&reset);
+    tap.inject(&syn(2, 2000));
+    let (counters, half_open) = tap.host.stack.listener_counters(listener).unwrap();
+    assert_eq!((counters.half_open_address_full, counters.half_open_full, half_open), (6, 1, 6));
+    tap.host.stack.unlisten(listener);
+    assert_eq!(tap.host.stack.listener_counters(listener), None);
+}
+
+fn v4(last: u8) -> Ipv4Address {
+    Ipv4Address::new(10, 0, 0, last)
+}
+
+fn address(last: u8) -> IpAddress {
+    IpAddress::Ipv4(v4(last))
 }

@@ -3,7 +3,7 @@
 use super::wire::*;
 use crate::tcp::State;
 use crate::tcp::header::Flags;
-use crate::{CloseReason, Duration, SendError, TcpConfig};
+use crate::{CloseReason, Duration, Keepalive, SendError, TcpConfig};
 
 /// A bare acknowledgement by `b` of `acked` octets, with this window field.
 fn ack(pair: &Pair, acked: usize, window: u16) -> Packet {
@@ -236,4 +236,42 @@ fn keepalive_finds_a_dead_peer_and_leaves_a_living_one() {
     pair.plan = Box::new(|_, _| vec![]);
     pair.run_for(Duration::from_secs(6));
     assert_eq!(pair.a.seen.last(), Some(&Seen::Closed(CloseReason::TimedOut)));
+}
+
+#[test]
+fn held_octets_close_the_window_and_released_ones_open_it() {
+    let mut pair = Pair::established(config(), TcpConfig { recv_window_octets: 4000, ..config() });
+    let mut held = 0;
+    for i in 0..10 {
+        let _ = pair.a.push(pair.now, &pattern(i * 1000, 1000));
+        pair.run_for(Duration::from_millis(20));
+        let fresh = pair.b.frontier as usize - held;
+        pair.b.with(pair.now, |tcb, _| tcb.hold(fresh));
+        held += fresh;
+    }
+    // No more than the window is sent while nothing is released.
+    pair.run_for(Duration::from_millis(500));
+    let before = pair.b.frontier;
+    assert!((3000..=5000).contains(&before), "{before}");
+    pair.b.with(pair.now, |tcb, ctx| tcb.release(ctx, held));
+    pair.run_for(Duration::from_millis(500));
+    assert!(pair.b.frontier > before + 2000, "{}", pair.b.frontier);
+}
+
+#[test]
+fn a_connection_has_a_keepalive_of_its_own() {
+    let mut pair = Pair::established(config(), config());
+    let keepalive = Keepalive { idle: Duration::from_secs(3), interval: Duration::from_secs(1), probes: 2 };
+    pair.a.with(pair.now, |tcb, ctx| tcb.set_keepalive(ctx, Some(keepalive)));
+    pair.run_for(Duration::from_secs(30));
+    assert_eq!(pair.a.state(), State::Established);
+    pair.plan = Box::new(|_, _| vec![]);
+    pair.run_for(Duration::from_secs(8));
+    assert_eq!(pair.a.seen.last(), Some(&Seen::Closed(CloseReason::TimedOut)));
+    let mut pair =
+        Pair::established(TcpConfig { keepalive_idle: Some(Duration::from_secs(1)), ..config() }, config());
+    pair.a.with(pair.now, |tcb, ctx| tcb.set_keepalive(ctx, None));
+    pair.plan = Box::new(|_, _| vec![]);
+    pair.run_for(Duration::from_secs(60));
+    assert_eq!(pair.a.state(), State::Established);
 }
