@@ -6,11 +6,12 @@
 //! | `connection.rs`, `connection/` | one connection from SYN to the last FIN: startup, stream, teardown |
 //! | `stream/` | RDMAP on DDP on MPA for one queue pair |
 //! | `shared.rs` | commands and doorbells from users' threads |
+//! | `doze.rs` | going to sleep without missing any of them |
 //! | `thread.rs` | an engine in a thread of its own |
 //!
 //! The core of it reads no clock and starts no thread: [`Engine::turn`] is given the time.
 
-use std::sync::Arc;
+use std::sync::{Arc, atomic};
 use std::time::Duration;
 
 use dp::{Clock, Port};
@@ -23,6 +24,7 @@ mod config;
 mod connection;
 mod core;
 mod counters;
+mod doze;
 mod shared;
 mod startup;
 mod stream;

@@ -3,11 +3,13 @@
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use crossbeam_queue::ArrayQueue;
 
 use crate::verbs::{CmCommand, Notifier};
+
+use super::doze::Doze;
 
 /// The side of an engine that users reach from any thread.
 pub(crate) struct EngineShared {
@@ -19,7 +21,7 @@ pub(crate) struct EngineShared {
     doorbells: ArrayQueue<u32>,
     /// A doorbell did not fit: every connection is looked at.
     doorbells_lost: AtomicBool,
-    sleeping: AtomicBool,
+    doze: Doze,
     waker: Notifier,
     connections: AtomicUsize,
     stopped: AtomicBool,
@@ -33,7 +35,7 @@ impl EngineShared {
             commanded: AtomicBool::new(false),
             doorbells: ArrayQueue::new(max_connections.max(1)),
             doorbells_lost: AtomicBool::new(false),
-            sleeping: AtomicBool::new(false),
+            doze: Doze::new(),
             waker,
             connections: AtomicUsize::new(0),
             stopped: AtomicBool::new(false),
@@ -109,9 +111,7 @@ impl EngineShared {
 
     /// Ends the engine's sleep, if it sleeps.
     pub(crate) fn wake(&self) {
-        // Against the fence in `prepare_sleep`: either we see it sleeping, or it sees what we left for it.
-        fence(Ordering::SeqCst);
-        if self.sleeping.load(Ordering::Relaxed) {
+        if self.doze.must_wake() {
             self.waker.notify();
         }
     }
@@ -124,20 +124,16 @@ impl EngineShared {
 
     /// Announces sleep. `false`: something is there to do already.
     pub(crate) fn prepare_sleep(&self) -> bool {
-        self.sleeping.store(true, Ordering::Relaxed);
-        fence(Ordering::SeqCst);
-        let idle = self.doorbells.is_empty()
-            && !self.commanded.load(Ordering::Acquire)
-            && !self.doorbells_lost.load(Ordering::Acquire);
-        if !idle {
-            self.sleeping.store(false, Ordering::Relaxed);
-        }
-        idle
+        self.doze.prepare(|| {
+            self.doorbells.is_empty()
+                && !self.commanded.load(Ordering::Acquire)
+                && !self.doorbells_lost.load(Ordering::Acquire)
+        })
     }
 
     /// Ends sleep and takes what woke it.
     pub(crate) fn end_sleep(&self) -> std::io::Result<()> {
-        self.sleeping.store(false, Ordering::Relaxed);
+        self.doze.end();
         self.waker.take().map(drop)
     }
 

@@ -1,10 +1,11 @@
 //! Completion queues.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering, fence};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use crossbeam_queue::ArrayQueue;
 
+use super::arm::Arm;
 use super::{CompletionChannel, ContextShared, StreamError, VerbsError};
 
 /// Outcome of a work request.
@@ -98,11 +99,6 @@ pub struct CompletionQueue {
     pub(crate) shared: Arc<CqShared>,
 }
 
-/// Not armed; armed for every completion; armed for solicited and failed ones.
-const UNARMED: u8 = 0;
-const ARMED_ANY: u8 = 1;
-const ARMED_SOLICITED: u8 = 2;
-
 /// A completion, and the send queue whose place it gives back when it is reaped.
 struct Entry {
     completion: WorkCompletion,
@@ -121,7 +117,7 @@ impl Entry {
 pub(crate) struct CqShared {
     entries: ArrayQueue<Entry>,
     channel: Option<CompletionChannel>,
-    armed: AtomicU8,
+    arm: Arm,
     overflowed: AtomicBool,
     context: Arc<ContextShared>,
 }
@@ -135,16 +131,7 @@ impl CqShared {
             lost.reap();
             self.overflowed.store(true, Ordering::Release);
         }
-        // Between this fence and the one in `req_notify` either we see the queue armed, or its owner, who polls
-        // once more after arming, sees the entry.
-        fence(Ordering::SeqCst);
-        let fires = match self.armed.load(Ordering::Relaxed) {
-            UNARMED => false,
-            ARMED_ANY => true,
-            _ => solicited,
-        };
-        if fires
-            && self.armed.swap(UNARMED, Ordering::AcqRel) != UNARMED
+        if self.arm.fires(solicited)
             && let Some(channel) = &self.channel
         {
             channel.notifier.notify();
@@ -164,7 +151,7 @@ impl CompletionQueue {
             shared: Arc::new(CqShared {
                 entries: ArrayQueue::new(cqe),
                 channel: channel.cloned(),
-                armed: AtomicU8::new(UNARMED),
+                arm: Arm::new(),
                 overflowed: AtomicBool::new(false),
                 context,
             }),
@@ -199,18 +186,7 @@ impl CompletionQueue {
         if self.shared.channel.is_none() {
             return Err(VerbsError::Invalid("this completion queue was made without a channel".into()));
         }
-        if solicited_only {
-            // Never weakens what was asked for before: an event for any completion stays asked for.
-            let _ = self.shared.armed.compare_exchange(
-                UNARMED,
-                ARMED_SOLICITED,
-                Ordering::AcqRel,
-                Ordering::Relaxed,
-            );
-        } else {
-            self.shared.armed.store(ARMED_ANY, Ordering::Release);
-        }
-        fence(Ordering::SeqCst);
+        self.shared.arm.arm(solicited_only);
         Ok(())
     }
 

@@ -12,6 +12,9 @@
 //!
 //! Every object may be used from any thread. What moves the data is an [`Engine`](crate::engine::Engine).
 
+use std::sync::atomic;
+
+mod arm;
 mod channel;
 mod cm;
 mod context;
