@@ -23,7 +23,7 @@ fn walk(octets: u64) -> Vec<Octet> {
         .collect()
 }
 
-// Proves MPA-059, MPA-065 to MPA-067 against a walk octet by octet.
+// Proves MPA-059, MPA-065 to MPA-067: against a walk octet by octet.
 #[test]
 fn content_lies_between_the_markers() {
     let direction = walk(20_000);

@@ -1,0 +1,45 @@
+//! Writes `CONFORMANCE.md`: which requirements of the documents are shown by which tests.
+
+use std::process::ExitCode;
+
+use clap::Parser;
+use tests::conformance::{self, Doc, Ledger, REPORT, Result, render};
+
+/// Writes CONFORMANCE.md from the index of requirements, the tests that name them, and the claims.
+#[derive(Parser)]
+struct Options {
+    /// Write nothing; exit 1, with a line for each finding, when something is wrong or the report is stale.
+    #[arg(long, conflicts_with = "open")]
+    check: bool,
+    /// Write nothing; list the rows that are open, of one document or of all: MPA, MPA2, DDP, RDMAP, EXT, SEC.
+    #[arg(long, value_name = "DOC", num_args = 0..=1)]
+    open: Option<Option<Doc>>,
+}
+
+fn main() -> ExitCode {
+    match run(&Options::parse()) {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("conformance-report: {error}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn run(options: &Options) -> Result<ExitCode> {
+    let root = conformance::root();
+    let ledger = Ledger::load(root)?;
+    if let Some(doc) = options.open {
+        print!("{}", render::open(&ledger, doc));
+        return Ok(ExitCode::SUCCESS);
+    }
+    if !options.check {
+        conformance::write(root, REPORT, &render::report(&ledger))?;
+    }
+    // Without a report every other finding still is worth reading.
+    let complaints = ledger.complaints(&conformance::read(root, REPORT).unwrap_or_default());
+    for complaint in &complaints {
+        eprintln!("conformance: {complaint}");
+    }
+    Ok(if options.check && !complaints.is_empty() { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}

@@ -1,0 +1,151 @@
+//! Rows, proofs and claims, joined.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+use super::claim::{self, Claim, Verdict};
+use super::proof::{self, Proof, Test};
+use super::row::{self, Index};
+use super::{REPORT, Result, RowId, case, render};
+
+/// How a row stands.
+#[derive(Clone, Copy, Debug)]
+pub enum Standing<'a> {
+    /// Tests show it.
+    Proved(&'a BTreeSet<Test>),
+    /// No test shows it, and that has a reason; or it is deliberately otherwise.
+    Claimed(&'a Claim),
+    /// Nothing is said of it.
+    Open,
+}
+
+impl Standing<'_> {
+    /// Whether it is still to be done: nothing is said of it, or just that.
+    pub fn is_open(self) -> bool {
+        matches!(self, Self::Open | Self::Claimed(Claim { verdict: Verdict::Open, .. }))
+    }
+}
+
+/// Everything that is known of conformance, and what contradicts itself in it.
+#[derive(Debug)]
+pub struct Ledger {
+    /// Every row.
+    pub index: Index,
+    /// The tests that show a row.
+    pub proofs: BTreeMap<RowId, BTreeSet<Test>>,
+    /// What is claimed of a row.
+    pub claims: BTreeMap<RowId, Claim>,
+    /// One line each.
+    pub findings: Vec<String>,
+}
+
+impl Ledger {
+    /// Reads it from the repository's sources.
+    ///
+    /// # Errors
+    /// When a file cannot be read at all.
+    pub fn load(root: &Path) -> Result<Self> {
+        let index = row::load(root)?;
+        let (mut proofs, mut findings) = proof::load(root)?;
+        let (cases, more) = case::load(root)?;
+        proofs.extend(cases);
+        findings.extend(more);
+        let (claims, more) = claim::load(root, &index)?;
+        findings.extend(more);
+        Ok(Self::join(index, proofs, claims, findings))
+    }
+
+    fn join(index: Index, proofs: Vec<Proof>, claims: Vec<Claim>, findings: Vec<String>) -> Self {
+        let claims = claims.into_iter().map(|claim| (claim.row, claim)).collect();
+        let mut ledger = Self { index, proofs: BTreeMap::new(), claims, findings };
+        for Proof { rows, test, line } in proofs {
+            for row in rows {
+                let at = format!("{}:{line}", test.file);
+                if !ledger.index.contains_key(&row) {
+                    ledger.findings.push(format!("{at}: there is no row {row}"));
+                    continue;
+                }
+                let claimed = ledger.claims.get(&row);
+                if claimed.is_some_and(|claim| claim.verdict != Verdict::Deviation) {
+                    ledger.findings.push(format!("{at}: {row} is proved here, and claimed: drop the claim"));
+                }
+                ledger.proofs.entry(row).or_default().insert(test.clone());
+            }
+        }
+        ledger
+    }
+
+    /// How a row stands. A deviation stays one when tests show how it is.
+    pub fn standing(&self, row: RowId) -> Standing<'_> {
+        match (self.claims.get(&row), self.proofs.get(&row)) {
+            (Some(claim), None) => Standing::Claimed(claim),
+            (Some(claim), _) if claim.verdict == Verdict::Deviation => Standing::Claimed(claim),
+            (_, Some(tests)) => Standing::Proved(tests),
+            (None, None) => Standing::Open,
+        }
+    }
+
+    /// All that has to be put right: what was found in the sources, rows that must not be open, a stale report.
+    pub fn complaints(&self, committed: &str) -> Vec<String> {
+        let mut complaints = self.findings.clone();
+        for (&id, row) in &self.index {
+            if row.level.binds() && matches!(self.standing(id), Standing::Open) {
+                complaints.push(format!("{id} is a {} and open: {}", row.level.name(), row.requirement));
+            }
+        }
+        if render::report(self) != committed {
+            complaints.push(format!("{REPORT} is stale: run `cargo run -p tests --bin conformance-report`"));
+        }
+        complaints
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::conformance::root;
+
+    fn proof(row: &str) -> Proof {
+        let test = Test { file: "a.rs".into(), name: "it".into() };
+        Proof { rows: vec![row.parse().unwrap()], test, line: 3 }
+    }
+
+    fn claim(row: &str, verdict: Verdict) -> Claim {
+        Claim { row: row.parse().unwrap(), verdict, place: String::new(), reason: "So.".into() }
+    }
+
+    fn join(proofs: &[&str], claims: &[(&str, Verdict)]) -> Ledger {
+        let claims = claims.iter().map(|(row, verdict)| claim(row, *verdict)).collect();
+        let proofs = proofs.iter().map(|row| proof(row)).collect();
+        Ledger::join(row::load(root()).unwrap(), proofs, claims, Vec::new())
+    }
+
+    #[test]
+    fn a_row_is_proved_or_claimed() {
+        let ledger = join(&["DDP-001"], &[("DDP-002", Verdict::Untestable), ("DDP-004", Verdict::Open)]);
+        assert!(ledger.findings.is_empty());
+        let standing = |row: &str| ledger.standing(row.parse().unwrap());
+        assert!(matches!(standing("DDP-001"), Standing::Proved(tests) if tests.len() == 1));
+        assert!(matches!(standing("DDP-002"), Standing::Claimed(_)) && !standing("DDP-002").is_open());
+        assert!(standing("DDP-003").is_open() && standing("DDP-004").is_open());
+        assert_eq!(join(&["DDP-001"], &[("DDP-001", Verdict::Construction)]).findings.len(), 1);
+        assert_eq!(join(&["DDP-001"], &[("DDP-001", Verdict::Open)]).findings.len(), 1);
+    }
+
+    #[test]
+    fn a_deviation_may_be_shown_by_a_test() {
+        let ledger = join(&["DDP-001"], &[("DDP-001", Verdict::Deviation)]);
+        assert!(ledger.findings.is_empty());
+        assert!(matches!(ledger.standing("DDP-001".parse().unwrap()), Standing::Claimed(_)));
+    }
+
+    #[test]
+    fn an_unknown_row_an_open_must_and_a_stale_report_are_complaints() {
+        let ledger = join(&["DDP-999"], &[]);
+        assert_eq!(ledger.findings.len(), 1);
+        let complaints = ledger.complaints(&render::report(&ledger));
+        let musts = ledger.index.values().filter(|row| row.level.binds()).count();
+        assert_eq!(complaints.len(), 1 + musts);
+        assert_eq!(ledger.complaints("").len(), 2 + musts);
+    }
+}

@@ -1,0 +1,190 @@
+//! Proofs: the comment above a test that names rows.
+//!
+//! The comment starts with `Proves` ([`statement`]) and stands right above its test: only attributes and further
+//! comment lines come between. A test is a function with `#[test]`, or, in the suites of `tests/tests` that have a
+//! runner of their own, a function the suite mentions again.
+
+use std::path::Path;
+
+use super::statement;
+use super::{Result, RowId, files, read};
+
+/// Where a test stands.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Test {
+    /// Its file, from the top of the repository.
+    pub file: String,
+    /// The function, or the name of the wire case.
+    pub name: String,
+}
+
+/// A test and the rows it names.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Proof {
+    /// The rows.
+    pub rows: Vec<RowId>,
+    /// The test.
+    pub test: Test,
+    /// The line of the comment, from 1.
+    pub line: usize,
+}
+
+/// The folder of the suites with runners of their own.
+const SUITES: &str = "tests/tests/";
+
+/// The proofs in all of the repository's Rust files, and what is wrong with them.
+///
+/// # Errors
+/// When a file cannot be read.
+pub fn load(root: &Path) -> Result<(Vec<Proof>, Vec<String>)> {
+    let (mut proofs, mut findings) = (Vec::new(), Vec::new());
+    let paths = files(root, "", "rs")?;
+    let texts = paths.into_iter().map(|path| Ok((read(root, &path)?, path))).collect::<Result<Vec<_>>>()?;
+    for (text, path) in &texts {
+        let suite = || {
+            let tests = texts.iter().filter(|(_, other)| other.starts_with(SUITES));
+            tests.map(|(text, _)| text.as_str()).collect::<Vec<_>>().join("\n")
+        };
+        for found in scan(path, text, &suite) {
+            match found {
+                Ok(proof) => proofs.push(proof),
+                Err(finding) => findings.push(finding),
+            }
+        }
+    }
+    Ok((proofs, findings))
+}
+
+/// The proofs in one file. `suite` gives the text of all suites, to find a case's other mention in.
+fn scan(path: &str, text: &str, suite: &dyn Fn() -> String) -> Vec<std::result::Result<Proof, String>> {
+    let lines: Vec<&str> = text.lines().map(str::trim).collect();
+    let mut found = Vec::new();
+    for (at, line) in lines.iter().enumerate() {
+        let Some(words) = comment(line) else { continue };
+        if statement::is_meant(words) || words.starts_with("Proves:") {
+            found.push(
+                read_one(path, &lines, at, suite).map_err(|reason| format!("{path}:{}: {reason}", at + 1)),
+            );
+        }
+    }
+    found
+}
+
+fn read_one(
+    path: &str,
+    lines: &[&str],
+    at: usize,
+    suite: &dyn Fn() -> String,
+) -> std::result::Result<Proof, String> {
+    let words: Vec<&str> = lines[at..].iter().map_while(|line| comment(line)).collect();
+    let starts = |words: &str| words.starts_with(statement::WORD);
+    if !starts(words[0]) {
+        return Err("`Proves` does not start its line".into());
+    }
+    let rows = statement::parse(&words.join(" ")).map_err(|reason| format!("`Proves` {reason}"))?;
+    if words[1..].iter().any(|words| starts(words)) {
+        return Err("a test has one comment with `Proves`, this one has two".into());
+    }
+    // A comment line that follows the statement may belong to attributes, which may run over lines.
+    let mut below = at + words.len();
+    let mut depth = 0;
+    while let Some(line) = lines.get(below) {
+        if depth == 0 && !line.starts_with("#[") && comment(line).is_none() {
+            break;
+        }
+        depth += line.matches('[').count() as i32 - line.matches(']').count() as i32;
+        below += 1;
+    }
+    let name =
+        lines.get(below).and_then(|line| function(line)).ok_or("`Proves` does not stand above a test")?;
+    let above = lines[..at].iter().rev().take_while(|line| line.starts_with("#[") || comment(line).is_some());
+    let attributes: Vec<&str> = above.copied().chain(lines[at..below].iter().copied()).collect();
+    let has =
+        |name: &str| attributes.iter().any(|line| line.starts_with("#[") && line[2..].starts_with(name));
+    if has("ignore") {
+        return Err(format!("`{name}` is ignored and proves nothing"));
+    }
+    let is_case = path.starts_with(SUITES) && mentions(&suite(), name) > 1;
+    if !has("test]") && !is_case {
+        return Err(format!("`Proves` stands above `{name}`, which is no test"));
+    }
+    Ok(Proof { rows, test: Test { file: path.to_owned(), name: name.to_owned() }, line: at + 1 })
+}
+
+/// What a line says, when it is a comment and nothing else.
+fn comment(line: &str) -> Option<&str> {
+    line.starts_with("//").then(|| line.trim_start_matches('/').trim_start_matches('!').trim())
+}
+
+/// The name of the function that a line begins.
+fn function(line: &str) -> Option<&str> {
+    let mut words = line.split_whitespace().skip_while(|word| word.starts_with("pub") || *word == "async");
+    if words.next() != Some("fn") {
+        return None;
+    }
+    let name = words.next()?;
+    Some(&name[..name.find(['(', '<'])?])
+}
+
+/// How often a text has a name as a word.
+fn mentions(text: &str, name: &str) -> usize {
+    let is_part = |it: char| it.is_alphanumeric() || it == '_';
+    let hits = text.match_indices(name);
+    hits.filter(|(at, _)| !text[..*at].ends_with(is_part) && !text[at + name.len()..].starts_with(is_part))
+        .count()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Comments in these texts start behind a quote, so that they are not taken for statements of this file.
+    fn one(path: &str, lines: &[&str]) -> std::result::Result<Proof, String> {
+        let text = lines.join("\n");
+        let mut found = scan(path, &text, &|| text.clone());
+        assert_eq!(found.len(), 1, "{found:?}");
+        found.remove(0)
+    }
+
+    #[test]
+    fn a_statement_belongs_to_the_test_below() {
+        let proof =
+            one("a.rs", &["", "// Proves DDP-001,", "// DDP-002: so.", "#[test]", "fn it() {"]).unwrap();
+        assert_eq!(proof.rows, ["DDP-001", "DDP-002"].map(|id| id.parse().unwrap()));
+        assert_eq!((proof.test.name.as_str(), proof.line), ("it", 2));
+        one("a.rs", &["#[test]", "// Proves DDP-001.", "fn it() {"]).unwrap();
+        one("a.rs", &["/// Proves DDP-001.", "/// More.", "#[cfg(", "any[]", ")]", "#[test]", "fn it() {"])
+            .unwrap();
+        one("a.rs", &["// Proves DDP-001.", "#[test]", "fn it(seed in any::<u64>()) {"]).unwrap();
+    }
+
+    #[test]
+    fn a_statement_elsewhere_is_found() {
+        for bad in [
+            &["// Proves DDP-001.", "", "#[test]", "fn it() {"][..],
+            &["// Proves DDP-001.", "fn it() {"],
+            &["// Proves DDP-001.", "#[test]", "struct It;"],
+            &["// The timer. Proves DDP-001.", "#[test]", "fn it() {"],
+            &["// Proves DDP-001.", "#[ignore = \"slow\"]", "#[test]", "fn it() {"],
+            &["// Proves DDP-002 to DDP-001.", "#[test]", "fn it() {"],
+            &["// Proves DDP-001", "#[test]", "fn it() {"],
+            &["// Proves: DDP-001.", "#[test]", "fn it() {"],
+            &["// Proves DDP-001."],
+        ] {
+            assert!(one("a.rs", bad).is_err(), "{bad:?}");
+        }
+        let two = ["// Proves DDP-001.", "// Proves DDP-002.", "#[test]", "fn it() {"].join("\n");
+        assert!(scan("a.rs", &two, &String::new)[0].is_err());
+        assert!(
+            scan("a.rs", "// Proves that it works.\nlet x = 1; // Proves DDP-001.", &String::new).is_empty()
+        );
+    }
+
+    #[test]
+    fn a_case_of_a_suite_is_one_that_the_suite_mentions() {
+        let case = ["// Proves DDP-001.", "fn case() {", "suite.add(\"case\", ", "case,"];
+        one("tests/tests/it.rs", &case).unwrap();
+        assert!(one("tests/tests/it.rs", &case[..2]).is_err());
+        assert!(one("iwarp/tests/it.rs", &case).is_err());
+    }
+}

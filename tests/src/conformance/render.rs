@@ -1,0 +1,196 @@
+//! `CONFORMANCE.md`: the same ledger gives the same octets, and one row changes one line.
+
+use std::collections::BTreeSet;
+use std::fmt::Write;
+
+use super::claim::Verdict;
+use super::proof::Test;
+use super::row::{Level, Row};
+use super::{Doc, Ledger, RowId, Standing};
+
+const INTRODUCTION: &str = "\
+# Conformance
+
+Written by `cargo run -p tests --bin conformance-report`; do not edit.
+
+A **row** is one requirement of a document, with an id, the section it stands in and its force (MUST, SHOULD, MAY; FACT for
+what the text states without a key word). The rows are in [tests/conformance/spec](tests/conformance/spec), with what has
+to be seen for each to hold.
+
+A **proof** is a test that fails when the row is broken. It names the row in the comment above it (`Proves DDP-001: ...`), or,
+as a wire case of `iwprobe`, in its `rows`.
+
+A **claim** says why no test shows a row: it holds by construction, at a place in the code that is checked to exist; it is
+untestable, being about documents, other layers or the application; or we deviate. The claims are in
+[tests/conformance/claims](tests/conformance/claims). A row with neither is **open**; a MUST or MUST NOT never is.
+
+`cargo run -p tests --bin conformance-report -- --check` compares all of this with the sources; `-- --open [DOC]` lists what
+is open.
+";
+
+/// The whole report.
+pub fn report(ledger: &Ledger) -> String {
+    let mut text = INTRODUCTION.to_owned();
+    totals(&mut text, ledger);
+    for doc in Doc::ALL {
+        document(&mut text, ledger, doc);
+    }
+    text
+}
+
+/// What is open, for a person at work: id, level, role, what it says, what has to be seen.
+pub fn open(ledger: &Ledger, only: Option<Doc>) -> String {
+    let mut text = String::new();
+    let rows = ledger.index.iter().filter(|(id, _)| only.is_none_or(|doc| doc == id.doc));
+    let mut count = 0;
+    for (id, row) in rows.filter(|(id, _)| ledger.standing(**id).is_open()) {
+        count += 1;
+        put(&mut text, format_args!("{id}  {}  {}  section {}\n", row.level.name(), row.role, row.section));
+        put(&mut text, format_args!("    {}\n    test: {}\n", row.requirement, row.test));
+    }
+    put(&mut text, format_args!("{count} open\n"));
+    text
+}
+
+fn put(text: &mut String, line: std::fmt::Arguments<'_>) {
+    text.write_fmt(line).expect("a String takes all");
+}
+
+fn rows_of(ledger: &Ledger, doc: Doc) -> impl Iterator<Item = (RowId, &Row, Standing<'_>)> {
+    let rows = ledger.index.iter().filter(move |(id, _)| id.doc == doc);
+    rows.map(|(&id, row)| (id, row, ledger.standing(id)))
+}
+
+fn totals(text: &mut String, ledger: &Ledger) {
+    put(
+        text,
+        format_args!(
+            "\n## Totals\n\n| document | rows | MUST, MUST NOT | SHOULD, SHOULD NOT | proved | by construction | untestable \
+             | deviations | open | open MUST |\n|---|---|---|---|---|---|---|---|---|---|\n"
+        ),
+    );
+    let mut sum = [0; 9];
+    for doc in Doc::ALL {
+        let mut counts = [0; 9];
+        for (_, row, standing) in rows_of(ledger, doc) {
+            let column = match standing {
+                Standing::Proved(_) => 3,
+                Standing::Claimed(claim) => match claim.verdict {
+                    Verdict::Construction => 4,
+                    Verdict::Untestable => 5,
+                    Verdict::Deviation => 6,
+                    Verdict::Open => 7,
+                },
+                Standing::Open => 7,
+            };
+            counts[0] += 1;
+            counts[1] += usize::from(row.level.binds());
+            counts[2] += usize::from(row.level.advises());
+            counts[column] += 1;
+            counts[8] += usize::from(row.level.binds() && standing.is_open());
+        }
+        put(
+            text,
+            format_args!("| [{}](#{}) {} |{}\n", doc.prefix(), anchor(doc), doc.title(), cells(&counts)),
+        );
+        for (sum, count) in sum.iter_mut().zip(counts) {
+            *sum += count;
+        }
+    }
+    put(text, format_args!("| all |{}\n", cells(&sum)));
+}
+
+fn cells(counts: &[usize]) -> String {
+    counts.iter().map(|count| format!(" {count} |")).collect()
+}
+
+fn anchor(doc: Doc) -> String {
+    let title = format!("{} {}", doc.prefix(), doc.title()).to_lowercase().replace(' ', "-");
+    title.replace(',', "")
+}
+
+fn document(text: &mut String, ledger: &Ledger, doc: Doc) {
+    let (mut proved, mut built, mut untestable, mut deviations, mut open) =
+        (Vec::new(), Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    for (id, row, standing) in rows_of(ledger, doc) {
+        match standing {
+            Standing::Proved(tests) => proved.push((id, row, by_file(tests))),
+            Standing::Open => open.push((id, row, String::new())),
+            Standing::Claimed(claim) => {
+                let mut cell = claim.reason.clone();
+                if let Some((path, what)) = claim.place.split_once('#') {
+                    put(&mut cell, format_args!(" `{what}` in {path}"));
+                }
+                if let Some(tests) = ledger.proofs.get(&id) {
+                    put(&mut cell, format_args!(" Shown by {}", by_file(tests)));
+                }
+                let lines = match claim.verdict {
+                    Verdict::Construction => &mut built,
+                    Verdict::Untestable => &mut untestable,
+                    Verdict::Deviation => &mut deviations,
+                    Verdict::Open => &mut open,
+                };
+                lines.push((id, row, cell));
+            }
+        }
+    }
+    put(text, format_args!("\n## {} {}\n", doc.prefix(), doc.title()));
+    table(text, "Proved", "by", &proved);
+    table(text, "By construction", "how, where", &built);
+    table(text, "Untestable", "why", &untestable);
+    table(text, "Deviations", "why", &deviations);
+    table(text, "Open", "why", &open);
+}
+
+/// A row with what is told of it.
+type Line<'a> = (RowId, &'a Row, String);
+
+/// A table under its title, which differs between documents so that links to it do; nothing when it has no lines.
+fn table(text: &mut String, title: &str, column: &str, lines: &[Line<'_>]) {
+    let Some((id, ..)) = lines.first() else { return };
+    put(text, format_args!("\n### {title} ({})\n\n", id.doc.prefix()));
+    put(text, format_args!("| row | section | level | {column} |\n|---|---|---|---|\n"));
+    for (id, row, cell) in lines {
+        let level = if row.level == Level::Fact { "" } else { row.level.name() };
+        put(text, format_args!("| {id} | {} | {level} | {} |\n", row.section, cell.replace('|', "\\|")));
+    }
+}
+
+/// Tests, each file named once: `file`: name, name; `file`: name.
+fn by_file(tests: &BTreeSet<Test>) -> String {
+    let mut text = String::new();
+    let mut file = None;
+    for test in tests {
+        if file == Some(&test.file) {
+            put(&mut text, format_args!(", {}", test.name));
+        } else {
+            let separator = if file.is_some() { "; " } else { "" };
+            put(&mut text, format_args!("{separator}{}: {}", test.file, test.name));
+        }
+        file = Some(&test.file);
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::conformance::root;
+
+    #[test]
+    fn the_report_is_the_same_each_time_and_every_row_is_in_it_once() {
+        let ledger = Ledger::load(root()).unwrap();
+        let text = report(&ledger);
+        assert_eq!(text, report(&Ledger::load(root()).unwrap()));
+        for id in ledger.index.keys() {
+            assert_eq!(text.matches(&format!("\n| {id} |")).count(), 1, "{id}");
+        }
+    }
+
+    #[test]
+    fn tests_are_grouped_by_file() {
+        let test = |file: &str, name: &str| Test { file: file.into(), name: name.into() };
+        let tests = BTreeSet::from([test("a.rs", "x"), test("b.rs", "y"), test("a.rs", "w")]);
+        assert_eq!(by_file(&tests), "a.rs: w, x; b.rs: y");
+    }
+}
