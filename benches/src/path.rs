@@ -136,11 +136,10 @@ impl Path {
     /// [`Error::Verbs`].
     pub fn create_qp(&self, pd: &ProtectionDomain) -> Result<QueuePair, Error> {
         Ok(pd.create_qp(&QpInit {
-            send_cq: &self.send_cq,
             recv_cq: &self.recv_cq,
             max_send_wr: self.params.tx_depth as usize + EXTRA_SENDS,
             max_recv_wr: self.rx_depth.max(MARK_RECEIVES) as usize,
-            sq_sig_all: false,
+            ..QpInit::new(&self.send_cq)
         })?)
     }
 

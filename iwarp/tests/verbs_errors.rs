@@ -3,36 +3,15 @@
 
 mod common;
 
-use common::{Connected, Pair};
+use common::{Connected, Pair, expect_terminate};
 use dp::link::LinkConfig;
 use iwarp::memory::Access;
 use iwarp::verbs::{
     CmEventKind, ConnParam, ConnectionError, MrOptions, QpState, RecvRequest, RemoteAddr, SendOp,
-    SendRequest, Sge, StreamError, VerbsError, WcOpcode, WcStatus,
+    SendRequest, Sge, VerbsError, WcOpcode, WcStatus,
 };
 
 const ALL: Access = Access::LOCAL_WRITE.union(Access::REMOTE_WRITE).union(Access::REMOTE_READ);
-
-/// What the sides make of a failure that B finds in what A sent.
-fn expect_terminate(pair: &mut Pair, c: &Connected, layer: u8, etype: u8, code: u8) {
-    let found = StreamError { layer, etype, code, from_peer: false };
-    let told = StreamError { from_peer: true, ..found };
-    let event = pair.event_a();
-    assert!(
-        matches!(event.kind, CmEventKind::Disconnected { error: Some(ConnectionError::Stream(e)) } if e == told),
-        "{event:?}"
-    );
-    let event = pair.event_b();
-    assert!(
-        matches!(event.kind, CmEventKind::Disconnected { error: Some(ConnectionError::Stream(e)) } if e == found),
-        "{event:?}"
-    );
-    assert_eq!(c.qp_a.error(), Some(told));
-    assert_eq!(c.qp_b.error(), Some(found));
-    assert_eq!((c.qp_a.state(), c.qp_b.state()), (QpState::Error, QpState::Error));
-    assert_eq!(pair.b.engine.counters().tx_terminates, 1);
-    assert_eq!(pair.a.engine.counters().rx_terminates, 1);
-}
 
 fn connected() -> (Pair, Connected) {
     let mut pair = Pair::new(&LinkConfig::default());

@@ -141,13 +141,7 @@ impl Link {
 const DOING: &str = "in a round";
 
 fn create_qp(pd: &ProtectionDomain, cq: &CompletionQueue) -> Result<QueuePair, Error> {
-    Ok(pd.create_qp(&QpInit {
-        max_send_wr: 8,
-        max_recv_wr: 8,
-        sq_sig_all: false,
-        send_cq: cq,
-        recv_cq: cq,
-    })?)
+    Ok(pd.create_qp(&QpInit { max_send_wr: 8, max_recv_wr: 8, ..QpInit::new(cq) })?)
 }
 
 /// One Read outstanding each way, as rping asks.

@@ -108,6 +108,8 @@ impl From<Fault> for DdpError {
             Fault::NotAssociated => DdpError::NotAssociated,
             Fault::Wrap => DdpError::ToWrap,
             Fault::Bounds => DdpError::BaseOrBounds,
+            // Placement knows no alignment.
+            Fault::Misaligned => DdpError::LocalCatastrophic,
         }
     }
 }

@@ -17,6 +17,7 @@
 //! from the caller.
 
 pub mod access;
+pub mod atomic;
 pub mod bytes;
 mod copy;
 pub mod fault;
@@ -29,6 +30,7 @@ pub mod table;
 pub mod transfer;
 
 pub use access::{Access, Accessor, Base, PdId, RegisterOptions, StreamId};
+pub use atomic::Word;
 pub use bytes::{AccessError, RawBytes};
 pub use fault::Fault;
 pub use quiescence::{Participant, Turn};

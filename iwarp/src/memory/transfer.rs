@@ -48,6 +48,14 @@ impl<'t> Target<'t> {
         self.range.len == 0
     }
 
+    /// Where the range begins, for an access within the turn.
+    ///
+    /// # Errors
+    /// [`Fault::InvalidStag`] when the registration has been revoked.
+    pub(super) fn address(&self) -> Result<*mut u8, Fault> {
+        self.range.at(0, self.range.len)
+    }
+
     /// Copies `octets` to `offset` of the range. They become visible to other threads by increasing offset, each
     /// after all that was written before: so when pieces are placed in order, the last octet is the last to be seen.
     ///

@@ -21,7 +21,7 @@ bitflags::bitflags! {
     pub struct Extensions: u8 {
         /// Immediate Data, with and without Solicited Event.
         const IMMEDIATE = 0x01;
-        /// Atomic Request and Atomic Response; opens queue 3.
+        /// Atomic Request and Atomic Response, with FetchAdd and CmpSwap; opens queue 3.
         const ATOMICS = 0x02;
         /// The draft's Swap among the atomics, which RFC 7306 has reserved.
         const SWAP = 0x04;
@@ -64,7 +64,7 @@ pub enum Opcode {
 pub enum Queue {
     /// Sends and Immediate Data: the receives that the user posts.
     Send = 0,
-    /// Read Requests and Atomic Requests: as many buffers as IRD.
+    /// Read Requests and Atomic Requests: as many buffers of either kind as IRD.
     ReadRequest = 1,
     /// Terminate: one buffer of 52 octets, there from the start.
     Terminate = 2,
@@ -158,6 +158,11 @@ impl Opcode {
         )
     }
 
+    /// Whether it is Immediate Data, with or without Solicited Event.
+    pub const fn is_immediate(self) -> bool {
+        matches!(self, Opcode::Immediate | Opcode::ImmediateSolicited)
+    }
+
     /// Whether its delivery raises an event where one is armed.
     pub const fn is_solicited(self) -> bool {
         matches!(self, Opcode::SendSolicited | Opcode::SendSolicitedInvalidate | Opcode::ImmediateSolicited)
@@ -176,6 +181,11 @@ impl Opcode {
             (true, false) => Opcode::SendSolicited,
             (true, true) => Opcode::SendSolicitedInvalidate,
         }
+    }
+
+    /// Immediate Data, with or without Solicited Event.
+    pub const fn immediate(solicited: bool) -> Self {
+        if solicited { Opcode::ImmediateSolicited } else { Opcode::Immediate }
     }
 
     /// The header of a tagged segment of this message.

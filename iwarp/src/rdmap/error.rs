@@ -34,11 +34,11 @@ macro_rules! terminate_errors {
 terminate_errors! {
     /// Something of our own failed. Any code is legal; 0x00 is sent.
     LocalCatastrophic = 0x0 / 0x0 / 0x00, "RDMA local catastrophic error";
-    /// A Read Request or an invalidation names an STag that is unknown or revoked.
+    /// A Read Request, an Atomic Request or an invalidation names an STag that is unknown or revoked.
     ReadInvalidStag = 0x0 / 0x1 / 0x00, "RDMA remote protection error: invalid STag";
-    /// A Read Request reaches outside its STag's range.
+    /// A Read Request or an Atomic Request reaches outside its STag's range.
     ReadBounds = 0x0 / 0x1 / 0x01, "RDMA remote protection error: base or bounds violation";
-    /// The STag may not be read.
+    /// The STag may not be read, or no atomics be performed on it.
     ReadAccessRights = 0x0 / 0x1 / 0x02, "RDMA remote protection error: access rights violation";
     /// The STag belongs to another stream or protection domain.
     ReadNotAssociated = 0x0 / 0x1 / 0x03, "RDMA remote protection error: STag not associated with this stream";
@@ -50,15 +50,15 @@ terminate_errors! {
     ProtectionUnspecified = 0x0 / 0x1 / 0xFF, "RDMA remote protection error: unspecified";
     /// The RDMAP version of a message is not 1.
     RdmapVersion = 0x0 / 0x2 / 0x05, "RDMA remote operation error: invalid RDMAP version";
-    /// Unknown opcode, wrong buffer model or queue, or a Read Response nobody waits for.
+    /// Unknown opcode (also within an Atomic Request), wrong buffer model or queue, or a response whose turn it is not.
     UnexpectedOpcode = 0x0 / 0x2 / 0x06, "RDMA remote operation error: unexpected opcode";
-    /// The stream cannot go on.
+    /// The stream cannot go on, e.g. after an Atomic Request whose target is not aligned to eight octets.
     StreamCatastrophic = 0x0 / 0x2 / 0x07, "RDMA remote operation error: catastrophic, localized to this stream";
     /// Nothing can go on.
     GlobalCatastrophic = 0x0 / 0x2 / 0x08, "RDMA remote operation error: catastrophic, global";
     /// The other place where RFC 5040 lists this error.
     OperationCannotInvalidate = 0x0 / 0x2 / 0x09, "RDMA remote operation error: STag cannot be invalidated";
-    /// No other code fits, e.g. a Read Request that is too short.
+    /// No other code fits, e.g. a Read Request that is too short, or Immediate Data of other than eight octets.
     OperationUnspecified = 0x0 / 0x2 / 0xFF, "RDMA remote operation error: unspecified";
     /// Something of DDP's own failed.
     DdpLocalCatastrophic = 0x1 / 0x0 / 0x00, "DDP local catastrophic error";
@@ -145,7 +145,7 @@ impl TerminateError {
         }
     }
 
-    /// The error of a Read Request, or of another access that RDMAP itself checks.
+    /// The error of a Read Request or an Atomic Request (RFC 7306 section 8.2), whose access RDMAP itself checks.
     pub const fn of_read_fault(fault: Fault) -> Self {
         match fault {
             Fault::InvalidStag => TerminateError::ReadInvalidStag,
@@ -153,6 +153,7 @@ impl TerminateError {
             Fault::AccessRights => TerminateError::ReadAccessRights,
             Fault::Wrap => TerminateError::ReadToWrap,
             Fault::Bounds => TerminateError::ReadBounds,
+            Fault::Misaligned => TerminateError::StreamCatastrophic,
             Fault::NotInvalidatable => TerminateError::CannotInvalidate,
         }
     }

@@ -1,4 +1,5 @@
-//! Remote Direct Memory Access Protocol (RFC 5040): opcodes, Read Requests, Read sinks and Terminate.
+//! Remote Direct Memory Access Protocol (RFC 5040): opcodes, Read Requests, Read sinks and Terminate; and its
+//! extensions (RFC 7306): atomics and Immediate Data.
 //!
 //! Pure codecs and checks: what RDMAP puts into the octets that DDP reserves for it, the headers it sends as DDP
 //! payload, and which error of which layer answers what. Ordering and the state of a stream are the engine's.
@@ -6,13 +7,15 @@
 pub mod atomic;
 pub mod control;
 pub mod error;
+pub mod immediate;
 pub mod read_request;
 pub mod read_sink;
 pub mod terminate;
 
-pub use atomic::AtomicOp;
+pub use atomic::{AtomicOp, AtomicRequest, AtomicResponse};
 pub use control::{Extensions, Opcode, Queue};
 pub use error::TerminateError;
+pub use immediate::{IMMEDIATE_LEN, ImmediateData};
 pub use read_request::ReadRequest;
 pub use read_sink::ReadSink;
 pub use terminate::{BitOrder, Terminate, TerminateParseError};

@@ -66,7 +66,7 @@ pub enum WcOpcode {
     FastRegister,
     /// A Send of the peer's, in our receive buffer.
     Recv,
-    /// Immediate Data of the peer's: [`WorkCompletion::immediate`] has it.
+    /// Immediate Data of the peer's: [`WorkCompletion::immediate`] has it, and the receive buffer.
     RecvImmediate,
 }
 
@@ -79,7 +79,8 @@ pub struct WorkCompletion {
     pub status: WcStatus,
     /// What it was.
     pub opcode: WcOpcode,
-    /// Octets received ([`WcOpcode::Recv`]) or read ([`WcOpcode::Read`]).
+    /// Octets received ([`WcOpcode::Recv`], [`WcOpcode::RecvImmediate`]) or brought to local memory ([`WcOpcode::Read`]
+    /// and the atomics).
     pub byte_len: u32,
     /// The queue pair's number.
     pub qp_num: u32,

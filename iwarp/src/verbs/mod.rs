@@ -38,7 +38,7 @@ pub use wr::{
     Sge,
 };
 
-pub use crate::rdmap::AtomicOp;
+pub use crate::rdmap::{AtomicOp, Extensions};
 
 pub(crate) use channel::{Notifier, wait_any};
 pub(crate) use cm::CmCommand;

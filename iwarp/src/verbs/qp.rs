@@ -8,12 +8,15 @@ use crossbeam_queue::ArrayQueue;
 
 use crate::engine::EngineShared;
 use crate::memory::Access;
-use crate::rdmap::AtomicOp;
+use crate::rdmap::{AtomicOp, Extensions, IMMEDIATE_LEN};
 
 use super::{
     CompletionQueue, ContextShared, MAX_INLINE, MAX_SGE, ProtectionDomain, RecvRequest, SendFlags, SendOp,
     SendRequest, Sge, StreamError, VerbsError, WcOpcode, WcStatus, WorkCompletion,
 };
+
+/// Octets that an atomic returns.
+const ATOMIC_OCTETS: u32 = 8;
 
 /// How a queue pair is made (`ibv_qp_init_attr`).
 #[derive(Clone, Copy)]
@@ -28,12 +31,23 @@ pub struct QpInit<'a> {
     pub max_recv_wr: usize,
     /// Every send request makes a completion, signalled or not.
     pub sq_sig_all: bool,
+    /// The messages of RFC 7306 that may be posted and are understood from the peer; all of them by default. What is
+    /// left out is refused when posted, and answered as an unexpected opcode when the peer tries it. Nothing of this
+    /// goes over the wire: see the crate's front page on finding out what the peer understands.
+    pub extensions: Extensions,
 }
 
 impl<'a> QpInit<'a> {
-    /// 128 requests each way, one completion queue for both.
+    /// 128 requests each way, one completion queue for both, every extension.
     pub fn new(cq: &'a CompletionQueue) -> Self {
-        Self { send_cq: cq, recv_cq: cq, max_send_wr: 128, max_recv_wr: 128, sq_sig_all: false }
+        Self {
+            send_cq: cq,
+            recv_cq: cq,
+            max_send_wr: 128,
+            max_recv_wr: 128,
+            sq_sig_all: false,
+            extensions: Extensions::all(),
+        }
     }
 }
 
@@ -112,8 +126,9 @@ pub(crate) struct QpShared {
     sq_outstanding: Arc<AtomicUsize>,
     max_send_wr: usize,
     sq_sig_all: bool,
+    pub(crate) extensions: Extensions,
     state: AtomicU8,
-    /// ORD once connected: a Read needs at least 1.
+    /// ORD once connected: a Read or atomic needs at least 1.
     pub(crate) ord: AtomicU32,
     /// Who carries the connection; set once, at connect or accept.
     engine: OnceLock<Arc<EngineShared>>,
@@ -145,6 +160,7 @@ impl QueuePair {
             sq_outstanding: Arc::new(AtomicUsize::new(0)),
             max_send_wr: init.max_send_wr.max(1),
             sq_sig_all: init.sq_sig_all,
+            extensions: init.extensions,
             state: AtomicU8::new(QpState::Idle as u8),
             ord: AtomicU32::new(u32::MAX),
             engine: OnceLock::new(),
@@ -159,6 +175,11 @@ impl QueuePair {
     /// Its number, unique in the context while it lives.
     pub fn qp_num(&self) -> u32 {
         self.shared.num
+    }
+
+    /// The messages of RFC 7306 that it was made with.
+    pub fn extensions(&self) -> Extensions {
+        self.shared.extensions
     }
 
     /// Its state.
@@ -280,26 +301,30 @@ impl QpShared {
 
     fn payload(&self, request: &SendRequest, length: u64) -> Result<Payload, VerbsError> {
         let sg_list = &request.sg_list;
+        self.check_extension(&request.op)?;
         match request.op {
-            SendOp::Read { .. } => {
-                if sg_list.len() > 1 {
-                    return Err(VerbsError::TooManySge { got: sg_list.len(), max: 1 });
+            SendOp::Read { .. } => self.check_sink(sg_list)?,
+            SendOp::Atomic { .. } => {
+                if sg_list.is_empty() || length != u64::from(ATOMIC_OCTETS) {
+                    return Err(VerbsError::Invalid(format!(
+                        "an atomic returns {ATOMIC_OCTETS} octets: give it one element of that length, not {length}"
+                    )));
                 }
-                if self.ord.load(Ordering::Acquire) == 0 {
-                    return Err(VerbsError::Invalid(
-                        "this connection allows no Read: its ORD was negotiated to 0".into(),
-                    ));
-                }
-                self.check_local(sg_list, Access::LOCAL_WRITE)?;
+                self.check_sink(sg_list)?;
             }
-            SendOp::LocalInvalidate { .. } => {}
-            SendOp::Immediate { .. } | SendOp::WriteImmediate { .. } | SendOp::Atomic { .. } => {
-                return Err(VerbsError::Invalid("this stream does not know the messages of RFC 7306".into()));
+            SendOp::Immediate { .. } if length > 0 => {
+                return Err(VerbsError::Invalid(format!(
+                    "Immediate Data is its {IMMEDIATE_LEN} octets alone: post it without elements"
+                )));
             }
+            SendOp::Immediate { .. } | SendOp::LocalInvalidate { .. } => {}
             SendOp::BindWindow(_) | SendOp::FastRegister(_) => {
                 return Err(VerbsError::Invalid("this queue pair was not granted it".into()));
             }
-            SendOp::Send | SendOp::SendInvalidate { .. } | SendOp::Write { .. } => {
+            SendOp::Send
+            | SendOp::SendInvalidate { .. }
+            | SendOp::Write { .. }
+            | SendOp::WriteImmediate { .. } => {
                 if request.flags.contains(SendFlags::INLINE) {
                     return self.inline(sg_list, length);
                 }
@@ -307,6 +332,39 @@ impl QpShared {
             }
         }
         Ok(Payload::Gather(sg_list.clone()))
+    }
+
+    /// Whether the stream has the message at all.
+    fn check_extension(&self, op: &SendOp) -> Result<(), VerbsError> {
+        let (understood, name) = match op {
+            SendOp::Immediate { .. } | SendOp::WriteImmediate { .. } => {
+                (self.extensions.contains(Extensions::IMMEDIATE), "IMMEDIATE")
+            }
+            SendOp::Atomic { op: op @ AtomicOp::Swap { .. }, .. } => {
+                (op.is_understood(self.extensions), "ATOMICS and SWAP")
+            }
+            SendOp::Atomic { op, .. } => (op.is_understood(self.extensions), "ATOMICS"),
+            _ => return Ok(()),
+        };
+        if understood {
+            return Ok(());
+        }
+        Err(VerbsError::Invalid(format!(
+            "this queue pair was made without this message: add {name} to QpInit::extensions"
+        )))
+    }
+
+    /// Whether the answer to a Read or an atomic may come, and has a place.
+    fn check_sink(&self, sg_list: &[Sge]) -> Result<(), VerbsError> {
+        if sg_list.len() > 1 {
+            return Err(VerbsError::TooManySge { got: sg_list.len(), max: 1 });
+        }
+        if self.ord.load(Ordering::Acquire) == 0 {
+            return Err(VerbsError::Invalid(
+                "this connection allows no Read and no atomic: its ORD was negotiated to 0".into(),
+            ));
+        }
+        self.check_local(sg_list, Access::LOCAL_WRITE)
     }
 
     fn inline(&self, sg_list: &[Sge], length: u64) -> Result<Payload, VerbsError> {

@@ -38,7 +38,7 @@ bitflags! {
     pub struct SendFlags: u8 {
         /// Makes a completion also on success (queue pairs with `sq_sig_all` always do).
         const SIGNALED = 1 << 0;
-        /// Waits for all earlier Reads to complete before it starts.
+        /// Waits for all earlier Reads and atomics to complete before it starts.
         const FENCE = 1 << 1;
         /// The peer's receive completion is a solicited event.
         const SOLICITED = 1 << 2;
@@ -68,12 +68,13 @@ pub enum SendOp {
         remote: RemoteAddr,
     },
     /// Immediate Data (RFC 7306 section 6); with [`SendFlags::SOLICITED`] with Solicited Event. It consumes a receive
-    /// request of the peer.
+    /// request of the peer, whose buffer needs room for the eight octets.
     Immediate {
         /// Eight octets in the order they are sent.
         data: [u8; 8],
     },
-    /// RDMA Write, then Immediate Data behind it; one completion (`IBV_WR_RDMA_WRITE_WITH_IMM`).
+    /// RDMA Write, then Immediate Data behind it; one completion (`IBV_WR_RDMA_WRITE_WITH_IMM`). The peer sees it as
+    /// [`SendOp::Immediate`]; by then what was written is there.
     WriteImmediate {
         /// Where to.
         remote: RemoteAddr,
@@ -169,7 +170,7 @@ impl SendRequest {
     }
 }
 
-/// A request for the receive queue: one incoming Send consumes it.
+/// A request for the receive queue: one incoming Send or Immediate Data consumes it.
 #[derive(Clone, Debug)]
 pub struct RecvRequest {
     /// Given back in the completion.

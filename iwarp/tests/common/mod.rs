@@ -1,6 +1,7 @@
 //! Two engines joined by a wire in memory, turned by hand: whole connections without thread or clock.
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
+pub(crate) mod ext;
 pub(crate) mod raw;
 
 use std::net::SocketAddr;
@@ -8,8 +9,8 @@ use std::net::SocketAddr;
 use dp::link::{LinkConfig, pair};
 use iwarp::engine::{Engine, EngineConfig};
 use iwarp::verbs::{
-    CmEvent, CmEventKind, CmId, CompletionQueue, ConnParam, Context, ContextConfig, EventChannel,
-    ProtectionDomain, QpInit, QueuePair, WorkCompletion,
+    CmEvent, CmEventKind, CmId, CompletionQueue, ConnParam, ConnectionError, Context, ContextConfig,
+    EventChannel, ProtectionDomain, QpInit, QpState, QueuePair, StreamError, WorkCompletion,
 };
 use tcp_lite::Instant;
 
@@ -136,8 +137,18 @@ impl Pair {
 
     /// One more connection to the listener that is there.
     pub(crate) fn connect_again(&mut self, param_a: &ConnParam, param_b: &ConnParam) -> Connected {
-        let qp_a = self.a.qp();
-        let qp_b = self.b.qp();
+        let (qp_a, qp_b) = (self.a.qp(), self.b.qp());
+        self.connect_qps(qp_a, qp_b, param_a, param_b)
+    }
+
+    /// The same with queue pairs that the test has made.
+    pub(crate) fn connect_qps(
+        &mut self,
+        qp_a: QueuePair,
+        qp_b: QueuePair,
+        param_a: &ConnParam,
+        param_b: &ConnParam,
+    ) -> Connected {
         let id_a = self.a.context.create_id(&self.a.channel);
         id_a.connect(&qp_a, self.b.address, param_a).unwrap();
         let request = self.event_b();
@@ -166,6 +177,27 @@ pub(crate) struct Connected {
     pub(crate) id_b: CmId,
     pub(crate) established_a: CmEvent,
     pub(crate) established_b: CmEvent,
+}
+
+/// What the sides make of a failure that B finds in what A sent.
+pub(crate) fn expect_terminate(pair: &mut Pair, c: &Connected, layer: u8, etype: u8, code: u8) {
+    let found = StreamError { layer, etype, code, from_peer: false };
+    let told = StreamError { from_peer: true, ..found };
+    let event = pair.event_a();
+    assert!(
+        matches!(event.kind, CmEventKind::Disconnected { error: Some(ConnectionError::Stream(e)) } if e == told),
+        "{event:?}"
+    );
+    let event = pair.event_b();
+    assert!(
+        matches!(event.kind, CmEventKind::Disconnected { error: Some(ConnectionError::Stream(e)) } if e == found),
+        "{event:?}"
+    );
+    assert_eq!(c.qp_a.error(), Some(told));
+    assert_eq!(c.qp_b.error(), Some(found));
+    assert_eq!((c.qp_a.state(), c.qp_b.state()), (QpState::Error, QpState::Error));
+    assert_eq!(pair.b.engine.counters().tx_terminates, 1);
+    assert_eq!(pair.a.engine.counters().rx_terminates, 1);
 }
 
 /// Octets that tell a lost, doubled or moved piece.

@@ -4,14 +4,14 @@
 //! |---|---|
 //! | `local.rs` | requests that send nothing |
 //! | `message.rs` | a message on its way out: header, source of its payload, what is left to cut |
-//! | `outstanding.rs` | requests between their start and their completion |
+//! | `outstanding.rs` | requests of ours between their start and their completion |
+//! | `peer_request.rs` | what the peer asks for, until it is answered |
 //! | `transmit/` | which message is next, FPDUs into TCP segments, send completions |
 //! | `receive/` | FPDUs into memory, receive completions, what a message asks for |
 //!
 //! A stream is driven by its connection, which owns startup and teardown. What ends it is a [`Failure`]: found
 //! here, or told by the peer's Terminate.
 
-use std::collections::VecDeque;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ use dp::Mbuf;
 
 use crate::memory::{Accessor, Turn};
 use crate::mpa::{Deframer, Framer, HeldSlab, MpaError, Negotiated};
-use crate::rdmap::{Extensions, Terminate, TerminateError};
+use crate::rdmap::{Terminate, TerminateError};
 use crate::verbs::{QpShared, StreamError, WcOpcode, WcStatus};
 
 use super::counters::EngineCounters;
@@ -27,6 +27,7 @@ use super::counters::EngineCounters;
 mod local;
 mod message;
 mod outstanding;
+mod peer_request;
 mod receive;
 mod transmit;
 
@@ -87,19 +88,13 @@ impl Stream {
     pub(super) fn new(qp: Arc<QpShared>, by: Accessor, negotiated: &Negotiated, may_send: bool) -> Self {
         let Negotiated { tx_markers, rx_markers, crc, ird, ord, rx_start, .. } = *negotiated;
         let rtr = negotiated.rtr;
+        let common = Common::new(qp, by, ord);
         Self {
-            common: Common {
-                qp,
-                by,
-                reads: VecDeque::new(),
-                pending: VecDeque::new(),
-                ord: usize::from(ord),
-                progress: 0,
-            },
             framer: Framer::new(tx_markers, crc),
             deframer: Deframer::new(rx_start, rx_markers, crc),
             transmit: Transmit::new(rtr),
-            receive: Receive::new(ird, rtr),
+            receive: Receive::new(ird, common.extensions, rtr),
+            common,
             may_send,
             unreleased: 0,
         }
@@ -138,9 +133,10 @@ impl Stream {
         std::mem::take(&mut self.unreleased) + self.deframer.clear(held)
     }
 
-    /// Whether the peer's FIN here cuts nothing: no FPDU is incomplete and no Read of ours waits for its answer.
+    /// Whether the peer's FIN here cuts nothing: no FPDU is incomplete and no Read or atomic of ours waits for its
+    /// answer.
     pub(super) fn may_end_here(&self) -> bool {
-        self.deframer.at_boundary() && self.common.reads.is_empty()
+        self.deframer.at_boundary() && !self.awaits_answers()
     }
 
     /// Hands FPDUs to TCP. See [`Outcome`].
@@ -158,7 +154,7 @@ impl Stream {
         }
         let outcome = transmit.run(transmit::Context { common, framer, tcp, conn, turn, counters }, budget);
         // Before the peer can have seen the end of its responses: nothing has left TCP yet.
-        receive.repost_reads(transmit.take_answered());
+        receive.repost_requests(transmit.take_answered());
         outcome
     }
 
@@ -169,15 +165,15 @@ impl Stream {
 
     /// Whether nothing is left to send or to wait for: time for FIN.
     pub(super) fn is_drained(&self) -> bool {
-        self.common.reads.is_empty() && self.transmit.is_idle() && self.common.qp.sq.is_empty()
+        !self.awaits_answers() && self.transmit.is_idle() && self.common.qp.sq.is_empty()
     }
 
-    /// Whether Reads of ours wait for their answers.
+    /// Whether Reads or atomics of ours wait for their answers.
     pub(super) fn awaits_answers(&self) -> bool {
-        !self.common.reads.is_empty()
+        !self.common.outstanding.is_empty()
     }
 
-    /// Changes with every FPDU sent and every piece of an answer to a Read of ours.
+    /// Changes with every FPDU sent and every piece of an answer to a Read or atomic of ours.
     pub(super) fn progress(&self) -> u64 {
         self.common.progress
     }
@@ -192,7 +188,7 @@ impl Stream {
     /// cause has its own.
     pub(super) fn flush(&mut self, first: WcStatus, error: Option<StreamError>) {
         let Self { common, transmit, receive, .. } = self;
-        common.reads.clear();
+        common.outstanding.clear();
         let mut status = first;
         let unstarted = transmit.abandon();
         for pending in common.pending.drain(..).chain(unstarted) {
@@ -225,9 +221,6 @@ fn mpa_failure(error: MpaError) -> Failure {
         Action::Close | Action::Report => Failure::Lost(error),
     }
 }
-
-/// The extensions of RFC 7306 that streams understand.
-const EXTENSIONS: Extensions = Extensions::empty();
 
 /// Ends the walk over what was received, with its cause.
 type Flow = ControlFlow<Failure>;

@@ -3,9 +3,10 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use crate::ddp::UntaggedQueue;
 use crate::memory::Accessor;
-use crate::rdmap::ReadSink;
-use crate::verbs::{QpShared, WcOpcode, WcStatus};
+use crate::rdmap::{Extensions, ReadSink};
+use crate::verbs::{QpShared, Sge, WcOpcode, WcStatus};
 
 /// A request that was started and has not been completed, in post order.
 pub(super) struct Pending {
@@ -18,27 +19,45 @@ pub(super) struct Pending {
     pub(super) fault: Option<WcStatus>,
 }
 
-/// What sending and receiving share: Reads of ours, and who we are.
+/// What sending and receiving share: requests of ours that are answered, and who we are.
 pub(super) struct Common {
     pub(super) qp: Arc<QpShared>,
     pub(super) by: Accessor,
-    /// Reads of ours that wait for their responses, in the order of their requests.
-    pub(super) reads: VecDeque<OutstandingRead>,
+    pub(super) extensions: Extensions,
+    /// Reads and atomics of ours that wait for their responses, in the order of their requests.
+    pub(super) outstanding: VecDeque<Outstanding>,
+    /// Queue 3: one buffer for each atomic of ours that is outstanding (RFC 7306 section 5.2.2).
+    pub(super) atomic_responses: UntaggedQueue,
     /// Requests started and not completed, in post order.
     pub(super) pending: VecDeque<Pending>,
-    /// Reads of ours that may be outstanding.
+    /// Reads and atomics of ours that may be outstanding together.
     pub(super) ord: usize,
-    /// FPDUs sent, and segments delivered that answer Reads.
+    /// FPDUs sent, and segments delivered that answer Reads and atomics.
     pub(super) progress: u64,
 }
 
-/// A Read of ours on its way. The RTR's own Read is nobody's request.
-pub(super) struct OutstandingRead {
-    pub(super) sink: ReadSink,
-    pub(super) is_rtr: bool,
+/// A request of ours whose answer is on its way.
+pub(super) enum Outstanding {
+    /// A Read. The RTR's own Read is nobody's request.
+    Read { sink: ReadSink, is_rtr: bool },
+    /// An atomic, and where the value found before goes.
+    Atomic { id: u32, sink: Sge },
 }
 
 impl Common {
+    pub(super) fn new(qp: Arc<QpShared>, by: Accessor, ord: u16) -> Self {
+        Self {
+            extensions: qp.extensions,
+            qp,
+            by,
+            outstanding: VecDeque::new(),
+            atomic_responses: UntaggedQueue::new(),
+            pending: VecDeque::new(),
+            ord: usize::from(ord),
+            progress: 0,
+        }
+    }
+
     /// Enters a request as started. `done`: it completes as soon as all before it have.
     pub(super) fn start(&mut self, pending: Pending) {
         if pending.done && self.pending.is_empty() {
@@ -48,8 +67,14 @@ impl Common {
         }
     }
 
-    /// The oldest Read has got its response.
-    pub(super) fn read_done(&mut self) {
+    /// Enters a Read or atomic as started: it completes when its answer is delivered, and all before it have.
+    pub(super) fn await_answer(&mut self, pending: Pending, answer: Outstanding) {
+        self.outstanding.push_back(answer);
+        self.pending.push_back(Pending { done: false, ..pending });
+    }
+
+    /// The Read or atomic that was outstanding longest has got its answer.
+    pub(super) fn answered(&mut self) {
         if let Some(pending) = self.pending.iter_mut().find(|pending| !pending.done) {
             pending.done = true;
         }
@@ -60,14 +85,14 @@ impl Common {
         }
     }
 
-    /// The oldest Read cannot be completed, by our user's doing.
-    pub(super) fn blame_read(&mut self) {
+    /// The Read or atomic outstanding longest cannot be completed, by our user's doing.
+    pub(super) fn blame_sink(&mut self) {
         if let Some(pending) = self.pending.iter_mut().find(|pending| !pending.done) {
             pending.fault = Some(WcStatus::LocalProtectionError);
         }
     }
 
-    pub(super) fn complete(&self, pending: &Pending) {
+    fn complete(&self, pending: &Pending) {
         let completion = self.qp.succeeded(pending.wr_id, pending.opcode, pending.byte_len);
         self.qp.complete_send(pending.signaled, completion);
     }

@@ -1,50 +1,73 @@
-//! Queues 1 and 2: what RDMAP itself answers, in buffers of its own.
+//! Queues 1 to 3: what RDMAP itself takes in, in buffers of its own.
 
 use std::ops::ControlFlow;
 
 use arrayvec::ArrayVec;
 
 use crate::ddp::{self, UntaggedHeader};
-use crate::rdmap::{Opcode, Queue, ReadRequest, Terminate, TerminateError};
+use crate::memory::Stag;
+use crate::rdmap::{AtomicRequest, AtomicResponse, Opcode, Queue, ReadRequest, Terminate, TerminateError};
+use crate::verbs::Sge;
 
-use super::{EXTENSIONS, Failure, Flow, PeerRead, Piece, Receive, Sink};
+use super::super::outstanding::Outstanding;
+use super::super::peer_request::{Asked, PeerRequest};
+use super::{Failure, Flow, Piece, Receive, Sink};
+
+/// Octets of the longest message of these queues that DDP takes.
+pub(super) const MAX_LEN: usize = 64;
+
+/// Octets of a buffer for an Atomic Request or Atomic Response: more than either has, so that RDMAP finds a wrong
+/// length, long or short, and names it in its own way.
+const ATOMIC_ROOM: usize = MAX_LEN;
+
+const _: () = assert!(MAX_LEN >= Terminate::MAX_LEN && ATOMIC_ROOM > AtomicRequest::LEN);
 
 impl Sink<'_> {
-    pub(super) fn read_request(&mut self, piece: &Piece<'_, '_>, header: &UntaggedHeader) -> Flow {
-        let message = match self.control_message(piece, header, Queue::ReadRequest) {
+    /// Queue 1: checks what the peer asks for and lets it wait for its turn to be answered.
+    pub(super) fn peer_request(&mut self, piece: &Piece<'_, '_>, header: &UntaggedHeader) -> Flow {
+        let (opcode, message) = match self.control_message(piece, header, Queue::ReadRequest) {
             Ok(Some(message)) => message,
             Ok(None) => return ControlFlow::Continue(()),
             Err(error) => return ControlFlow::Break(piece.fail(error)),
         };
-        let request = match ReadRequest::parse(&message) {
-            Ok(request) => request,
+        let asked = if opcode == Opcode::AtomicRequest {
+            AtomicRequest::parse(&message).map(Asked::Atomic)
+        } else {
+            ReadRequest::parse(&message).map(Asked::Read)
+        };
+        let asked = match asked {
+            Ok(asked) => asked,
             Err(error) => return ControlFlow::Break(piece.fail(error)),
         };
-        if request.size > 0 {
-            let checked = self.turn.check_read(
-                request.source_stag,
-                request.source_to,
-                u64::from(request.size),
-                self.common.by,
-            );
-            if let Err(fault) = checked {
-                let error = TerminateError::of_read_fault(fault);
-                return ControlFlow::Break(Failure::Local(Terminate::of_segment(
-                    error,
-                    piece.head,
-                    piece.len,
-                    Some(request),
-                )));
-            }
-        }
         let header = piece.head.iter().copied().collect();
-        self.transmit.respond(PeerRead { request, header, segment_len: piece.len });
+        let request = PeerRequest { asked, header, segment_len: piece.len };
+        if let Err(error) = self.check_asked(&asked) {
+            return ControlFlow::Break(request.fail(error, 0));
+        }
+        self.transmit.respond(request);
         ControlFlow::Continue(())
     }
 
+    /// Whether it can be answered as things are; when its turn comes it is looked at again.
+    fn check_asked(&self, asked: &Asked) -> Result<(), TerminateError> {
+        let by = self.common.by;
+        let checked = match *asked {
+            Asked::Read(ReadRequest { size: 0, .. }) => Ok(()),
+            Asked::Read(ReadRequest { source_stag, source_to, size, .. }) => {
+                self.turn.check_read(source_stag, source_to, u64::from(size), by).map(drop)
+            }
+            Asked::Atomic(AtomicRequest { op, .. }) if !op.is_understood(self.common.extensions) => {
+                return Err(TerminateError::UnexpectedOpcode);
+            }
+            Asked::Atomic(AtomicRequest { stag, to, .. }) => self.turn.check_atomic(stag, to, by).map(drop),
+        };
+        checked.map_err(TerminateError::of_read_fault)
+    }
+
+    /// Queue 2.
     pub(super) fn peer_terminate(&mut self, piece: &Piece<'_, '_>, header: &UntaggedHeader) -> Flow {
         let message = match self.control_message(piece, header, Queue::Terminate) {
-            Ok(Some(message)) => message,
+            Ok(Some((_, message))) => message,
             Ok(None) => return ControlFlow::Continue(()),
             Err(_) => {
                 return ControlFlow::Break(Failure::Peer(Terminate::local(
@@ -58,24 +81,64 @@ impl Sink<'_> {
         ControlFlow::Break(Failure::Peer(terminate))
     }
 
-    /// Collects the payload of a Read Request or Terminate, which may come in pieces; `Some` when it is complete.
+    /// Queue 3: the answer to our oldest atomic, which has to be what we wait for next.
+    pub(super) fn atomic_response(&mut self, piece: &Piece<'_, '_>, header: &UntaggedHeader) -> Flow {
+        let message = match self.control_message(piece, header, Queue::AtomicResponse) {
+            Ok(Some((_, message))) => message,
+            Ok(None) => return ControlFlow::Continue(()),
+            Err(error) => return ControlFlow::Break(piece.fail(error)),
+        };
+        let (response, sink) = match self.match_response(&message) {
+            Ok(matched) => matched,
+            Err(error) => return ControlFlow::Break(piece.fail(error)),
+        };
+        let placed = self
+            .turn
+            .check_sink(Stag(sink.lkey), sink.addr, u64::from(sink.length), self.common.by.pd)
+            .and_then(|target| target.place(0, &response.original.to_ne_bytes()));
+        if placed.is_err() {
+            // Our user has revoked it since.
+            self.common.blame_sink();
+            return ControlFlow::Break(Failure::local(TerminateError::LocalCatastrophic));
+        }
+        self.common.progress += 1;
+        self.common.outstanding.pop_front();
+        self.common.answered();
+        ControlFlow::Continue(())
+    }
+
+    /// Finds the atomic that a response answers: responses come in the order of the requests.
+    fn match_response(&self, message: &[u8]) -> Result<(AtomicResponse, Sge), TerminateError> {
+        let response = AtomicResponse::parse(message)?;
+        match self.common.outstanding.front() {
+            Some(&Outstanding::Atomic { id, sink }) if id == response.id => Ok((response, sink)),
+            Some(Outstanding::Atomic { .. }) => Err(TerminateError::OperationUnspecified),
+            Some(Outstanding::Read { .. }) | None => Err(TerminateError::UnexpectedOpcode),
+        }
+    }
+
+    /// Collects a message, which may come in pieces; `Some` when it is complete.
     fn control_message(
         &mut self,
         piece: &Piece<'_, '_>,
         header: &UntaggedHeader,
         queue: Queue,
-    ) -> Result<Option<ArrayVec<u8, { Terminate::MAX_LEN }>>, TerminateError> {
+    ) -> Result<Option<(Opcode, ArrayVec<u8, MAX_LEN>)>, TerminateError> {
         let payload_len = piece.len - UntaggedHeader::LEN;
-        let Receive { reads, terminates, control, .. } = &mut *self.receive;
-        // The buffers of queue 1 are taken until their Read is answered.
-        let (state, room, expected) = match queue {
-            Queue::ReadRequest => (reads, ReadRequest::LEN, Opcode::ReadRequest),
-            _ => (terminates, Terminate::MAX_LEN, Opcode::Terminate),
-        };
-        state.check(header, payload_len, |_| room as u64)?;
-        if Opcode::check(&(*header).into(), EXTENSIONS)? != expected {
-            return Err(TerminateError::UnexpectedOpcode);
+        let Receive { requests, terminates, control, .. } = &mut *self.receive;
+        let responses = &mut self.common.atomic_responses;
+        let opcode = Opcode::check(&(*header).into(), self.common.extensions);
+        match queue {
+            Queue::ReadRequest => {
+                // Also where atomics are not understood: then it is the opcode that is wrong, not the length.
+                let is_atomic = Opcode::of_octet(header.rsvd_ulp[0]) == Some(Opcode::AtomicRequest);
+                let room = if is_atomic { ATOMIC_ROOM } else { ReadRequest::LEN };
+                requests.check(header, payload_len, room)?;
+            }
+            Queue::AtomicResponse => drop(responses.check(header, payload_len, |_| ATOMIC_ROOM as u64)?),
+            _ => drop(terminates.check(header, payload_len, |_| Terminate::MAX_LEN as u64)?),
         }
+        let opcode = opcode?;
         if header.mo as usize != control.len() {
             return Err(ddp::DdpError::InvalidMo.into());
         }
@@ -84,7 +147,11 @@ impl Sink<'_> {
                 control.try_extend_from_slice(run).map_err(|_| ddp::DdpError::TooLong)?;
             }
         }
-        let complete = state.deliver(header, payload_len)?.is_some();
-        Ok(complete.then(|| std::mem::take(control)))
+        let delivered = match queue {
+            Queue::ReadRequest => requests.deliver(header, payload_len, opcode)?,
+            Queue::AtomicResponse => responses.deliver(header, payload_len)?,
+            _ => terminates.deliver(header, payload_len)?,
+        };
+        Ok(delivered.map(|_| (opcode, std::mem::take(control))))
     }
 }

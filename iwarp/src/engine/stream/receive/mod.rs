@@ -11,7 +11,7 @@ use crate::ddp::{self, Arrival, Header, UntaggedHeader, UntaggedQueue};
 use crate::memory::{Fault, Target, Turn};
 use crate::mpa::startup::{Rtr, RtrKinds};
 use crate::mpa::{self, Ulpdu, UlpduSink};
-use crate::rdmap::{Queue, ReadRequest, Terminate, TerminateError};
+use crate::rdmap::{Extensions, ImmediateData, Queue, Terminate, TerminateError};
 use crate::verbs::RecvRequest;
 
 mod control;
@@ -19,58 +19,52 @@ mod send;
 mod tagged;
 
 use super::outstanding::Common;
+use super::peer_request::{ByKind, RequestQueue};
 use super::transmit::Transmit;
-use super::{EXTENSIONS, EngineCounters, Failure, Flow};
-
-/// A Read of the peer's that is to be answered, and the header it came with, for a Terminate.
-#[derive(Clone, Debug)]
-pub(super) struct PeerRead {
-    pub(super) request: ReadRequest,
-    pub(super) header: ArrayVec<u8, { Header::MAX_LEN }>,
-    pub(super) segment_len: usize,
-}
+use super::{EngineCounters, Failure, Flow};
 
 /// What reception remembers between segments.
 pub(super) struct Receive {
     /// Queue 0: the receive queue. Counts the bound buffer only.
     sends: UntaggedQueue,
-    /// Queue 1: the peer's Read Requests; IRD buffers.
-    reads: UntaggedQueue,
+    /// Queue 1: the peer's Read Requests and Atomic Requests.
+    requests: RequestQueue,
     /// Queue 2: the peer's Terminate; one buffer.
     terminates: UntaggedQueue,
-    /// The receive request that the Send under way goes to.
+    /// The receive request that the Send or Immediate Data under way goes to.
     bound: Option<RecvRequest>,
-    /// The header of a Read Request or Terminate that comes in several segments.
-    control: ArrayVec<u8, { Terminate::MAX_LEN }>,
+    /// Immediate Data under way.
+    immediate: ImmediateData,
+    /// A message of queue 1, 2 or 3 that comes in several segments.
+    control: ArrayVec<u8, { control::MAX_LEN }>,
     /// A Send of length 0 may come first as RTR, a form that our Reply has named: it takes no receive request.
     expects_rtr: bool,
 }
 
 impl Receive {
-    pub(super) fn new(ird: u16, rtr: Rtr) -> Self {
-        let mut reads = UntaggedQueue::new();
+    pub(super) fn new(ird: u16, extensions: Extensions, rtr: Rtr) -> Self {
         let mut terminates = UntaggedQueue::new();
-        let posted = reads.post(u32::from(ird)) && terminates.post(1);
-        debug_assert!(posted, "an IRD of 16 bits is within the queue's bounds");
+        let posted = terminates.post(1);
+        debug_assert!(posted, "one buffer is within the queue's bounds");
         Self {
             sends: UntaggedQueue::new(),
-            reads,
+            requests: RequestQueue::new(ird, extensions),
             terminates,
             bound: None,
+            immediate: ImmediateData::default(),
             control: ArrayVec::new(),
             expects_rtr: matches!(rtr, Rtr::Expect(kinds) if kinds.contains(RtrKinds::SEND)),
         }
     }
 
-    /// Gives back the receive request that a Send under way had taken.
+    /// Gives back the receive request that a message under way had taken.
     pub(super) fn abandon(&mut self) -> Option<RecvRequest> {
         self.bound.take()
     }
 
-    /// Reads of the peer have been answered: their buffers are posted again.
-    pub(super) fn repost_reads(&mut self, count: u32) {
-        let posted = self.reads.post(count);
-        debug_assert!(posted, "one buffer for each that was taken");
+    /// Requests of the peer have been answered: their buffers are posted again.
+    pub(super) fn repost_requests(&mut self, answered: ByKind) {
+        self.requests.repost(answered);
     }
 }
 
@@ -185,15 +179,15 @@ impl Sink<'_> {
     }
 
     fn untagged(&mut self, piece: &Piece<'_, '_>, header: &UntaggedHeader) -> Flow {
-        let queue = match Queue::open(header.qn, EXTENSIONS) {
+        let queue = match Queue::open(header.qn, self.common.extensions) {
             Ok(queue) => queue,
             Err(error) => return ControlFlow::Break(piece.fail(error)),
         };
         match queue {
             Queue::Send => self.send(piece, header),
-            Queue::ReadRequest => self.read_request(piece, header),
+            Queue::ReadRequest => self.peer_request(piece, header),
             Queue::Terminate => self.peer_terminate(piece, header),
-            Queue::AtomicResponse => ControlFlow::Break(piece.fail(ddp::DdpError::InvalidQn)),
+            Queue::AtomicResponse => self.atomic_response(piece, header),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Queue 0: Sends into the receive requests of our user.
+//! Queue 0: Sends and Immediate Data into the receive requests of our user.
 
 use std::ops::ControlFlow;
 
@@ -8,9 +8,9 @@ use crate::mpa::Ulpdu;
 use crate::rdmap::{Opcode, TerminateError, control};
 use crate::verbs::{RecvRequest, WcOpcode, WcStatus, WorkCompletion};
 
-use super::{EXTENSIONS, Failure, Flow, Piece, Receive, Sink, place_runs};
+use super::{Failure, Flow, Piece, Receive, Sink, place_runs};
 
-/// Why a segment of a Send was not taken.
+/// Why a segment was not taken.
 enum SendFault {
     /// The peer's mistake.
     Protocol(TerminateError),
@@ -35,8 +35,9 @@ impl Sink<'_> {
         }
     }
 
+    /// Immediate Data waits for its turn: eight octets are not worth remembering.
     pub(super) fn early_send(&mut self, piece: &Piece<'_, '_>, header: &UntaggedHeader) -> bool {
-        let is_send = Opcode::check(&(*header).into(), EXTENSIONS).is_ok_and(Opcode::is_send);
+        let is_send = self.check_opcode(header).is_ok_and(Opcode::is_send);
         if !is_send || self.receive.expects_rtr {
             return false;
         }
@@ -50,7 +51,7 @@ impl Sink<'_> {
             && payload_len == 0
             && header.msn == 1
             && header.last
-            && self.is_plain_send(header)
+            && self.check_opcode(header) == Ok(Opcode::Send)
         {
             // The RTR: nobody's message (spec/mpa-v2 section 3).
             self.receive.sends = UntaggedQueue::starting_at(2);
@@ -60,7 +61,7 @@ impl Sink<'_> {
         let placed = if piece.arrival.places() {
             self.place_send(piece, header)
         } else {
-            Opcode::check(&(*header).into(), EXTENSIONS).map_err(SendFault::Protocol)
+            self.check_opcode(header).map_err(SendFault::Protocol)
         };
         let delivered = placed.and_then(|opcode| {
             let done = self.receive.sends.deliver(header, payload_len).map_err(TerminateError::from);
@@ -82,23 +83,28 @@ impl Sink<'_> {
         }
     }
 
-    fn is_plain_send(&self, header: &UntaggedHeader) -> bool {
-        Opcode::check(&(*header).into(), EXTENSIONS) == Ok(Opcode::Send)
+    fn check_opcode(&self, header: &UntaggedHeader) -> Result<Opcode, TerminateError> {
+        Opcode::check(&(*header).into(), self.common.extensions)
     }
 
-    /// Checks a segment of a Send against the bound buffer and places it.
+    /// Checks a segment against the bound buffer and places it.
     fn place_send(&mut self, piece: &Piece<'_, '_>, header: &UntaggedHeader) -> Result<Opcode, SendFault> {
         let payload_len = piece.len - UntaggedHeader::LEN;
-        let Receive { sends, bound, .. } = &*self.receive;
+        let Receive { sends, bound, immediate, .. } = &*self.receive;
         let room = bound.as_ref().map_or(0, RecvRequest::length);
         let slot = sends.check(header, payload_len, |_| room).map_err(TerminateError::from)?;
-        let opcode = Opcode::check(&(*header).into(), EXTENSIONS)?;
-        if !opcode.is_send() {
-            return Err(TerminateError::UnexpectedOpcode.into());
+        let opcode = self.check_opcode(header)?;
+        if opcode.is_immediate() {
+            immediate.check(header, payload_len)?;
         }
         if let (Some(request), Some(ulpdu)) = (bound, piece.ulpdu) {
             self.scatter(request, slot.offset, ulpdu, payload_len).map_err(|_| SendFault::Local)?;
             self.counters.rx_placed_octets += payload_len as u64;
+            if opcode.is_immediate() {
+                ulpdu
+                    .runs(UntaggedHeader::LEN, payload_len)
+                    .for_each(|run| self.receive.immediate.extend(run));
+            }
         }
         Ok(opcode)
     }
@@ -149,10 +155,13 @@ impl Sink<'_> {
             }
             invalidated = Some(stag.0);
         }
+        let immediate = self.receive.immediate.take().filter(|_| opcode.is_immediate());
+        let completed = if immediate.is_some() { WcOpcode::RecvImmediate } else { WcOpcode::Recv };
         if let Some(request) = self.receive.bound.take() {
             let qp = &self.common.qp;
-            let completion = qp.succeeded(request.wr_id, WcOpcode::Recv, len);
-            qp.complete_recv(WorkCompletion { invalidated, solicited: opcode.is_solicited(), ..completion });
+            let completion = qp.succeeded(request.wr_id, completed, len);
+            let solicited = opcode.is_solicited();
+            qp.complete_recv(WorkCompletion { immediate, invalidated, solicited, ..completion });
         }
         ControlFlow::Continue(())
     }

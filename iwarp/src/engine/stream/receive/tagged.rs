@@ -4,9 +4,10 @@ use std::ops::ControlFlow;
 
 use crate::ddp::{self, TaggedHeader};
 use crate::rdmap::read_sink::ReadProgress;
-use crate::rdmap::{Opcode, TerminateError};
+use crate::rdmap::{Opcode, ReadSink, TerminateError};
 
-use super::{EXTENSIONS, Flow, Piece, Sink};
+use super::super::outstanding::Outstanding;
+use super::{Flow, Piece, Sink};
 
 impl Sink<'_> {
     pub(super) fn tagged(&mut self, piece: &Piece<'_, '_>, header: &TaggedHeader) -> Flow {
@@ -18,7 +19,7 @@ impl Sink<'_> {
 
     fn check_tagged(&mut self, piece: &Piece<'_, '_>, header: &TaggedHeader) -> Result<(), TerminateError> {
         let payload_len = piece.len - TaggedHeader::LEN;
-        let opcode = Opcode::check(&(*header).into(), EXTENSIONS);
+        let opcode = Opcode::check(&(*header).into(), self.common.extensions);
         if opcode == Ok(Opcode::ReadResponse) {
             return self.read_response(piece, header, payload_len);
         }
@@ -43,20 +44,22 @@ impl Sink<'_> {
     ) -> Result<(), TerminateError> {
         let pd = self.common.by.pd;
         if !piece.arrival.delivers() {
-            let fits = self.common.reads.iter().any(|read| read.sink.check(header, payload_len).is_ok());
-            if !fits {
+            let fits = |awaited: &Outstanding| match awaited {
+                Outstanding::Read { sink, .. } => sink.check(header, payload_len).is_ok(),
+                Outstanding::Atomic { .. } => false,
+            };
+            if !self.common.outstanding.iter().any(fits) {
                 return Err(TerminateError::DdpBounds);
             }
         } else {
-            let read = self.common.reads.front().ok_or(TerminateError::UnexpectedOpcode)?;
-            read.sink.check(header, payload_len)?;
+            self.oldest_read()?.0.check(header, payload_len)?;
         }
         if payload_len > 0 && piece.arrival.places() {
             let target =
                 self.turn.check_sink(header.stag, header.to, payload_len as u64, pd).map_err(|fault| {
                     // The range is the Read's own: our user has revoked it since.
                     if piece.arrival.delivers() {
-                        self.common.blame_read();
+                        self.common.blame_sink();
                     }
                     ddp::DdpError::from(fault)
                 })?;
@@ -66,14 +69,22 @@ impl Sink<'_> {
             return Ok(());
         }
         self.common.progress += 1;
-        let read = self.common.reads.front_mut().ok_or(TerminateError::UnexpectedOpcode)?;
-        if read.sink.deliver(header, payload_len)? == ReadProgress::Complete {
-            let is_rtr = read.is_rtr;
-            self.common.reads.pop_front();
+        let (sink, is_rtr) = self.oldest_read()?;
+        if sink.deliver(header, payload_len)? == ReadProgress::Complete {
+            self.common.outstanding.pop_front();
             if !is_rtr {
-                self.common.read_done();
+                self.common.answered();
             }
         }
         Ok(())
+    }
+
+    /// The sink of the Read whose answer is due, and whether it is the RTR's. Answers come in the order of their
+    /// requests, atomics included (RFC 7306 section 7).
+    fn oldest_read(&mut self) -> Result<(&mut ReadSink, bool), TerminateError> {
+        match self.common.outstanding.front_mut() {
+            Some(Outstanding::Read { sink, is_rtr }) => Ok((sink, *is_rtr)),
+            Some(Outstanding::Atomic { .. }) | None => Err(TerminateError::UnexpectedOpcode),
+        }
     }
 }

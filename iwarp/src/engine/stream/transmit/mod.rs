@@ -1,7 +1,7 @@
 //! Sending: which message is next, its FPDUs into TCP segments, send completions.
 //!
-//! Responses to the peer's Reads and the requests of our user take turns, message by message. A Send or Write
-//! completes when TCP has its last segment; a Read when its response is delivered; all in post order. A Terminate
+//! Responses to the peer and the requests of our user take turns, message by message. A Send or Write completes when
+//! TCP has its last segment, a Read or atomic when its response is delivered, all in post order. A Terminate
 //! follows the FPDU being written and overtakes all else.
 
 use std::collections::VecDeque;
@@ -11,12 +11,12 @@ use tcp_lite::{ConnId, SendError, Stack};
 use crate::memory::Turn;
 use crate::mpa::Framer;
 use crate::mpa::startup::{Rtr, RtrKind};
-use crate::rdmap::{Opcode, Terminate, TerminateError};
+use crate::rdmap::{IMMEDIATE_LEN, Opcode, Terminate, TerminateError};
 use crate::verbs::{SendEntry, WcStatus};
 
 use super::message::{FetchError, Message};
 use super::outstanding::{Common, Pending};
-use super::receive::PeerRead;
+use super::peer_request::{ByKind, PeerRequest};
 use super::{EngineCounters, Failure};
 
 mod requests;
@@ -55,17 +55,21 @@ pub(super) struct Transmit {
     current: Option<Current>,
     /// The request that was taken from the send queue and may not start yet: a fence, or ORD.
     head: Option<SendEntry>,
-    /// The peer's Reads, oldest first, at most IRD.
-    responses: VecDeque<PeerRead>,
+    /// What the peer has asked for, oldest first: at most IRD Reads and as many atomics.
+    responses: VecDeque<PeerRequest>,
     terminate: Option<Terminate>,
     terminated: bool,
     rtr: Option<RtrKind>,
     /// A response goes next, where there is one: the last message was our user's.
     response_next: bool,
-    /// Reads of the peer answered in full whose buffers are to be posted again.
-    answered: u32,
+    /// Requests of the peer answered in full whose buffers are to be posted again.
+    answered: ByKind,
+    /// The next message of each queue.
     send_msn: u32,
-    read_msn: u32,
+    request_msn: u32,
+    atomic_response_msn: u32,
+    /// Of our next atomic.
+    atomic_id: u32,
 }
 
 struct Current {
@@ -75,12 +79,14 @@ struct Current {
 
 /// What the end of a message completes.
 enum Completes {
-    /// Nothing: an RTR, a Read Request (its response does).
+    /// Nothing: an RTR, a Read Request or Atomic Request (its response does).
     Nothing,
     /// Our user's request.
     Request(Pending),
-    /// A slot of the peer's IRD.
-    Response(PeerRead),
+    /// The first half of our user's request: this Immediate Data follows at once.
+    Write { pending: Pending, immediate: Opcode, data: [u8; IMMEDIATE_LEN] },
+    /// A buffer of the peer's on queue 1.
+    Response(PeerRequest),
     /// The stream.
     Terminate,
 }
@@ -98,19 +104,21 @@ impl Transmit {
                 Rtr::None | Rtr::Expect(_) => None,
             },
             response_next: true,
-            answered: 0,
+            answered: ByKind::default(),
             send_msn: 1,
-            read_msn: 1,
+            request_msn: 1,
+            atomic_response_msn: 1,
+            atomic_id: 1,
         }
     }
 
-    /// Takes a Read of the peer's that was checked.
-    pub(super) fn respond(&mut self, read: PeerRead) {
-        self.responses.push_back(read);
+    /// Takes a request of the peer's that was checked.
+    pub(super) fn respond(&mut self, request: PeerRequest) {
+        self.responses.push_back(request);
     }
 
-    /// How many of the peer's Reads were answered in full since the last call.
-    pub(super) fn take_answered(&mut self) -> u32 {
+    /// How many of the peer's requests were answered in full since the last call.
+    pub(super) fn take_answered(&mut self) -> ByKind {
         std::mem::take(&mut self.answered)
     }
 
@@ -133,7 +141,7 @@ impl Transmit {
         self.responses.clear();
         self.rtr = None;
         let current = self.current.take().and_then(|current| match current.completes {
-            Completes::Request(pending) => Some(pending),
+            Completes::Request(pending) | Completes::Write { pending, .. } => Some(pending),
             Completes::Nothing | Completes::Response(_) | Completes::Terminate => None,
         });
         let head = self.head.take().map(|entry| pending_of(&entry));
@@ -198,9 +206,9 @@ impl Transmit {
                 self.current = Some(self.rtr_message(kind, cx.common));
                 break;
             }
-            let started = (self.response_next && self.start_response())
+            let started = (self.response_next && self.start_response(cx)?)
                 || self.start_request(cx)?
-                || self.start_response();
+                || self.start_response(cx)?;
             if !started {
                 return Ok(false);
             }
@@ -262,9 +270,13 @@ impl Transmit {
                 self.response_next = true;
                 common.start(pending);
             }
-            Completes::Response(_) => {
+            Completes::Write { pending, immediate, data } => {
+                let message = Message::of_octets(immediate, self.next_send_msn(), &data);
+                self.current = Some(Current { message, completes: Completes::Request(pending) });
+            }
+            Completes::Response(request) => {
                 self.response_next = false;
-                self.answered += 1;
+                self.answered.count(&request.asked);
             }
             Completes::Terminate => self.terminated = true,
         }
@@ -272,15 +284,20 @@ impl Transmit {
 
     fn fetch_failure(&mut self, error: FetchError) -> Failure {
         match (error, &mut self.current) {
-            (FetchError::Local, Some(Current { completes: Completes::Request(pending), .. })) => {
+            (
+                FetchError::Local,
+                Some(Current {
+                    completes: Completes::Request(pending) | Completes::Write { pending, .. },
+                    ..
+                }),
+            ) => {
                 pending.fault = Some(WcStatus::LocalProtectionError);
                 Failure::local(TerminateError::LocalCatastrophic)
             }
-            (FetchError::Remote(fault), Some(Current { message, completes: Completes::Response(read) })) => {
-                let error = TerminateError::of_read_fault(fault);
-                let request = read.request.advanced(message.segmenter.cut_octets());
-                Failure::Local(Terminate::of_segment(error, &read.header, read.segment_len, Some(request)))
-            }
+            (
+                FetchError::Remote(fault),
+                Some(Current { message, completes: Completes::Response(request) }),
+            ) => request.fail(TerminateError::of_read_fault(fault), message.segmenter.cut_octets()),
             _ => Failure::local(TerminateError::LocalCatastrophic),
         }
     }

@@ -2,12 +2,12 @@
 
 use crate::memory::Stag;
 use crate::mpa::startup::RtrKind;
-use crate::rdmap::{Opcode, ReadRequest, ReadSink, TerminateError};
-use crate::verbs::{Payload, RemoteAddr, SendEntry, SendFlags, SendOp, send_opcode};
+use crate::rdmap::{AtomicRequest, Opcode, ReadRequest, ReadSink, TerminateError};
+use crate::verbs::{Payload, RemoteAddr, SendEntry, SendFlags, SendOp, Sge, send_opcode};
 
 use super::super::local;
 use super::super::message::{Message, Source};
-use super::super::outstanding::{Common, OutstandingRead, Pending};
+use super::super::outstanding::{Common, Outstanding, Pending};
 use super::{Completes, Context, Current, Failure, Transmit};
 
 impl Transmit {
@@ -15,8 +15,9 @@ impl Transmit {
     pub(super) fn start_request(&mut self, cx: &mut Context<'_>) -> Result<bool, Failure> {
         let common = &mut *cx.common;
         let Some(entry) = self.head.take().or_else(|| common.qp.sq.pop()) else { return Ok(false) };
-        let fenced = entry.flags.contains(SendFlags::FENCE) && !common.reads.is_empty();
-        let throttled = matches!(entry.op, SendOp::Read { .. }) && common.reads.len() >= common.ord;
+        let fenced = entry.flags.contains(SendFlags::FENCE) && !common.outstanding.is_empty();
+        let is_answered = matches!(entry.op, SendOp::Read { .. } | SendOp::Atomic { .. });
+        let throttled = is_answered && common.outstanding.len() >= common.ord;
         if fenced || throttled {
             self.head = Some(entry);
             return Ok(false);
@@ -29,21 +30,34 @@ impl Transmit {
             SendOp::SendInvalidate { rkey } => {
                 self.send(Opcode::send(solicited, true), rkey, length, payload)
             }
-            SendOp::Write { remote: RemoteAddr { addr, rkey } } => {
-                Message::tagged(Opcode::Write, Stag(rkey), addr, length, source(payload))
+            SendOp::Immediate { data } => {
+                Message::of_octets(Opcode::immediate(solicited), self.next_send_msn(), &data)
+            }
+            SendOp::Write { remote } => write(remote, length, payload),
+            SendOp::WriteImmediate { remote, data } => {
+                let immediate = Opcode::immediate(solicited);
+                let completes = Completes::Write { pending, immediate, data };
+                self.current = Some(Current { message: write(remote, length, payload), completes });
+                return Ok(true);
             }
             SendOp::Read { remote } => {
                 let request = read_request(&payload, remote, length);
-                let message =
-                    Message::of_octets(Opcode::ReadRequest, self.next_read_msn(), &request.to_bytes());
                 let sink = ReadSink::new(request.sink_stag, request.sink_to, request.size);
-                common.reads.push_back(OutstandingRead { sink, is_rtr: false });
                 pending.byte_len = length;
-                pending.done = false;
-                common.pending.push_back(pending);
-                self.current = Some(Current { message, completes: Completes::Nothing });
-                self.response_next = true;
-                return Ok(true);
+                common.await_answer(pending, Outstanding::Read { sink, is_rtr: false });
+                let msn = self.next_request_msn();
+                return Ok(self.ask(Message::of_octets(Opcode::ReadRequest, msn, &request.to_bytes())));
+            }
+            SendOp::Atomic { remote: RemoteAddr { addr, rkey }, op } => {
+                let id = self.atomic_id;
+                self.atomic_id = id.wrapping_add(1);
+                let posted = common.atomic_responses.post(1);
+                debug_assert!(posted, "an ORD of 16 bits is within the queue's bounds");
+                pending.byte_len = length;
+                common.await_answer(pending, Outstanding::Atomic { id, sink: only_element(&payload) });
+                let request = AtomicRequest { id, stag: Stag(rkey), to: addr, op };
+                let msn = self.next_request_msn();
+                return Ok(self.ask(Message::of_octets(Opcode::AtomicRequest, msn, &request.to_bytes())));
             }
             SendOp::LocalInvalidate { .. } | SendOp::BindWindow(_) | SendOp::FastRegister(_) => {
                 if let Err(status) = local::run(&op, common, cx.turn) {
@@ -55,24 +69,33 @@ impl Transmit {
                 common.start(pending);
                 return Ok(true);
             }
-            // Refused when posted.
-            SendOp::Immediate { .. } | SendOp::WriteImmediate { .. } | SendOp::Atomic { .. } => {
-                return Err(Failure::local(TerminateError::LocalCatastrophic));
-            }
         };
         self.current = Some(Current { message: current, completes: Completes::Request(pending) });
         Ok(true)
     }
 
     fn send(&mut self, opcode: Opcode, invalidate: u32, length: u32, payload: Payload) -> Message {
-        let msn = self.send_msn;
-        self.send_msn = msn.wrapping_add(1);
+        let msn = self.next_send_msn();
         Message::untagged(opcode, Stag(invalidate), msn, length, source(payload))
     }
 
-    fn next_read_msn(&mut self) -> u32 {
-        let msn = self.read_msn;
-        self.read_msn = msn.wrapping_add(1);
+    /// A request that its answer completes.
+    fn ask(&mut self, message: Message) -> bool {
+        self.current = Some(Current { message, completes: Completes::Nothing });
+        self.response_next = true;
+        true
+    }
+
+    pub(super) fn next_send_msn(&mut self) -> u32 {
+        let msn = self.send_msn;
+        self.send_msn = msn.wrapping_add(1);
+        msn
+    }
+
+    /// Reads and atomics share queue 1 (RFC 7306 section 5.2).
+    fn next_request_msn(&mut self) -> u32 {
+        let msn = self.request_msn;
+        self.request_msn = msn.wrapping_add(1);
         msn
     }
 
@@ -81,7 +104,7 @@ impl Transmit {
         let empty = Payload::Gather(arrayvec::ArrayVec::new());
         let message = match kind {
             RtrKind::Send => self.send(Opcode::Send, 0, 0, empty),
-            RtrKind::Write => Message::tagged(Opcode::Write, Stag(1), 0, 0, source(empty)),
+            RtrKind::Write => write(RemoteAddr { addr: 0, rkey: 1 }, 0, empty),
             RtrKind::Read => {
                 let request = ReadRequest {
                     sink_stag: Stag(0),
@@ -90,8 +113,9 @@ impl Transmit {
                     source_stag: Stag(1),
                     source_to: 0,
                 };
-                common.reads.push_back(OutstandingRead { sink: ReadSink::new(Stag(0), 0, 0), is_rtr: true });
-                Message::of_octets(Opcode::ReadRequest, self.next_read_msn(), &request.to_bytes())
+                let sink = ReadSink::new(Stag(0), 0, 0);
+                common.outstanding.push_back(Outstanding::Read { sink, is_rtr: true });
+                Message::of_octets(Opcode::ReadRequest, self.next_request_msn(), &request.to_bytes())
             }
         };
         Current { message, completes: Completes::Nothing }
@@ -116,11 +140,20 @@ fn source(payload: Payload) -> Source {
     }
 }
 
-fn read_request(payload: &Payload, remote: RemoteAddr, size: u32) -> ReadRequest {
-    let sink = match payload {
+fn write(remote: RemoteAddr, length: u32, payload: Payload) -> Message {
+    Message::tagged(Opcode::Write, Stag(remote.rkey), remote.addr, length, source(payload))
+}
+
+/// Where an answer goes; posting has seen to it that there is one element at most.
+fn only_element(payload: &Payload) -> Sge {
+    match payload {
         Payload::Gather(sg_list) => sg_list.first().copied().unwrap_or_default(),
-        Payload::Inline(_) => Default::default(),
-    };
+        Payload::Inline(_) => Sge::default(),
+    }
+}
+
+fn read_request(payload: &Payload, remote: RemoteAddr, size: u32) -> ReadRequest {
+    let sink = only_element(payload);
     ReadRequest {
         sink_stag: Stag(sink.lkey),
         sink_to: sink.addr,

@@ -1,22 +1,48 @@
-//! Answers to the peer's Reads.
+//! Answers to the peer's Reads and atomics, in the order in which they were asked for.
 
-use crate::rdmap::Opcode;
+use crate::memory::{Accessor, Turn};
+use crate::rdmap::{AtomicRequest, AtomicResponse, Opcode, TerminateError};
 
 use super::super::message::{Message, Source};
-use super::{Completes, Current, Transmit};
+use super::super::peer_request::{Asked, PeerRequest};
+use super::{Completes, Context, Current, Failure, Transmit};
 
 impl Transmit {
-    pub(super) fn start_response(&mut self) -> bool {
-        let Some(read) = self.responses.pop_front() else { return false };
-        let request = read.request;
-        let message = Message::tagged(
-            Opcode::ReadResponse,
-            request.sink_stag,
-            request.sink_to,
-            request.size,
-            Source::Remote(request),
-        );
-        self.current = Some(Current { message, completes: Completes::Response(read) });
-        true
+    /// Starts the answer to the oldest request of the peer. An atomic is carried out here and not before: the one
+    /// behind it waits until this one's response is on its way (RFC 7306 section 7).
+    pub(super) fn start_response(&mut self, cx: &Context<'_>) -> Result<bool, Failure> {
+        let Some(request) = self.responses.pop_front() else { return Ok(false) };
+        let message = match request.asked {
+            Asked::Read(read) => Message::tagged(
+                Opcode::ReadResponse,
+                read.sink_stag,
+                read.sink_to,
+                read.size,
+                Source::Remote(read),
+            ),
+            Asked::Atomic(atomic) => {
+                let response = carry_out(&request, &atomic, cx.turn, cx.common.by)?;
+                let msn = self.atomic_response_msn;
+                self.atomic_response_msn = msn.wrapping_add(1);
+                Message::of_octets(Opcode::AtomicResponse, msn, &response.to_bytes())
+            }
+        };
+        self.current = Some(Current { message, completes: Completes::Response(request) });
+        Ok(true)
     }
+}
+
+/// Changes the word; it is looked up again, as it may have been revoked since the request came.
+fn carry_out(
+    request: &PeerRequest,
+    atomic: &AtomicRequest,
+    turn: &Turn,
+    by: Accessor,
+) -> Result<AtomicResponse, Failure> {
+    let AtomicRequest { id, stag, to, op } = *atomic;
+    let original = turn
+        .check_atomic(stag, to, by)
+        .and_then(|word| word.update(|value| op.apply(value)))
+        .map_err(|fault| request.fail(TerminateError::of_read_fault(fault), 0))?;
+    Ok(AtomicResponse { id, original })
 }

@@ -1,0 +1,44 @@
+//! Immediate Data (RFC 7306 section 6.2): eight octets, the whole DDP payload of the message.
+
+use arrayvec::ArrayVec;
+
+use crate::ddp::{DdpError, UntaggedHeader};
+use crate::rdmap::error::TerminateError;
+
+/// Octets of Immediate Data.
+pub const IMMEDIATE_LEN: usize = 8;
+
+/// Immediate Data as it arrives: whole, or in the pieces that a tiny MULPDU makes of it.
+#[derive(Clone, Debug, Default)]
+pub struct ImmediateData {
+    octets: ArrayVec<u8, IMMEDIATE_LEN>,
+}
+
+impl ImmediateData {
+    /// Checks the next segment in order: it continues where the last one ended, and the length that DDP will report
+    /// is eight (RFC 7306 section 6.3).
+    ///
+    /// # Errors
+    /// [`TerminateError::OperationUnspecified`] for any other length (the documents name no code),
+    /// [`TerminateError::DdpInvalidMo`] for a gap or a repetition.
+    pub fn check(&self, header: &UntaggedHeader, payload_len: usize) -> Result<(), TerminateError> {
+        let end = u64::from(header.mo) + payload_len as u64;
+        if end > IMMEDIATE_LEN as u64 || (header.last && end != IMMEDIATE_LEN as u64) {
+            return Err(TerminateError::OperationUnspecified);
+        }
+        if header.mo as usize != self.octets.len() {
+            return Err(DdpError::InvalidMo.into());
+        }
+        Ok(())
+    }
+
+    /// Takes octets of a segment that was checked; what does not fit is not taken.
+    pub fn extend(&mut self, octets: &[u8]) {
+        self.octets.extend(octets.iter().copied().take(self.octets.remaining_capacity()));
+    }
+
+    /// The octets, once all have come. The next message starts anew.
+    pub fn take(&mut self) -> Option<[u8; IMMEDIATE_LEN]> {
+        std::mem::take(&mut self.octets).into_inner().ok()
+    }
+}

@@ -1,0 +1,56 @@
+//! Atomics and Immediate Data between two engines: requests, and the words they work on.
+
+use iwarp::memory::Access;
+use iwarp::verbs::{AtomicOp, MemoryRegion, RemoteAddr, SendOp, SendRequest, WcStatus};
+
+use super::{Connected, Pair};
+
+/// What a region needs whose words a peer may change.
+pub(crate) const ATOMIC: Access = Access::LOCAL_WRITE.union(Access::REMOTE_ATOMIC);
+
+/// All a peer can be allowed.
+pub(crate) const ALL: Access = Access::LOCAL_WRITE.union(Access::REMOTE);
+
+pub(crate) const ADD_ONE: AtomicOp = AtomicOp::FetchAdd { add: 1, mask: 0 };
+
+/// A compare-and-swap of the whole word.
+pub(crate) fn cas(compare: u64, swap: u64) -> AtomicOp {
+    AtomicOp::CmpSwap { compare, compare_mask: u64::MAX, swap, swap_mask: u64::MAX }
+}
+
+pub(crate) fn remote(region: &MemoryRegion, at: usize) -> RemoteAddr {
+    RemoteAddr { addr: region.addr() + at as u64, rkey: region.rkey() }
+}
+
+/// An atomic on the word at `remote`; its old value goes to offset `at` of `local`.
+pub(crate) fn atomic(
+    wr_id: u64,
+    op: AtomicOp,
+    remote: RemoteAddr,
+    local: &MemoryRegion,
+    at: usize,
+) -> SendRequest {
+    SendRequest::new(wr_id, SendOp::Atomic { remote, op }, local.sge(at, 8))
+}
+
+/// The eight octets at `at` as a number of this machine.
+pub(crate) fn word(region: &MemoryRegion, at: usize) -> u64 {
+    let mut octets = [0; 8];
+    region.read_at(at, &mut octets).unwrap();
+    u64::from_ne_bytes(octets)
+}
+
+pub(crate) fn set_word(region: &MemoryRegion, at: usize, value: u64) {
+    region.write_at(at, &value.to_ne_bytes()).unwrap();
+}
+
+impl Pair {
+    /// A carries out `op` on B's word; returns what it held.
+    pub(crate) fn atomic(&mut self, c: &Connected, op: AtomicOp, remote: RemoteAddr) -> u64 {
+        let local = self.a.pd.reg_mr(8, Access::LOCAL_WRITE).unwrap();
+        c.qp_a.post_send(&atomic(77, op, remote, &local, 0)).unwrap();
+        let wc = self.wc_a();
+        assert_eq!((wc.wr_id, wc.status, wc.byte_len), (77, WcStatus::Success, 8));
+        word(&local, 0)
+    }
+}
