@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use super::claim::{self, Claim, Verdict};
+use super::mutation::{self, Mutation, Trials};
 use super::proof::{self, Proof, Test};
 use super::row::{self, Index};
 use super::{REPORT, Result, RowId, case, render};
@@ -35,6 +36,10 @@ pub struct Ledger {
     pub proofs: BTreeMap<RowId, BTreeSet<Test>>,
     /// What is claimed of a row.
     pub claims: BTreeMap<RowId, Claim>,
+    /// Edits that break rows.
+    pub mutations: Vec<Mutation>,
+    /// What trying them gave.
+    pub trials: Trials,
     /// One line each.
     pub findings: Vec<String>,
 }
@@ -52,12 +57,23 @@ impl Ledger {
         findings.extend(more);
         let (claims, more) = claim::load(root, &index)?;
         findings.extend(more);
-        Ok(Self::join(index, proofs, claims, findings))
+        let (mutations, more) = mutation::load(root)?;
+        findings.extend(more);
+        let trials = mutation::trials(root)?;
+        findings.extend(mutation::compare(&mutations, &trials));
+        let mut ledger = Self::join(index, proofs, claims, findings);
+        for mutation in &mutations {
+            for row in mutation.rows.iter().filter(|row| !ledger.proofs.contains_key(row)) {
+                ledger.findings.push(format!("{}: no test names {row}", mutation.name));
+            }
+        }
+        Ok(Self { mutations, trials, ..ledger })
     }
 
     fn join(index: Index, proofs: Vec<Proof>, claims: Vec<Claim>, findings: Vec<String>) -> Self {
         let claims = claims.into_iter().map(|claim| (claim.row, claim)).collect();
-        let mut ledger = Self { index, proofs: BTreeMap::new(), claims, findings };
+        let (mutations, trials) = (Vec::new(), Trials::new());
+        let mut ledger = Self { index, proofs: BTreeMap::new(), claims, mutations, trials, findings };
         for Proof { rows, test, line } in proofs {
             for row in rows {
                 let at = format!("{}:{line}", test.file);

@@ -2,18 +2,22 @@
 //!
 //! A *row* is one requirement of `tests/conformance/spec/*.csv`. A *proof* is a test whose comment names the row
 //! ([`proof`]), or a wire case of `iwprobe` that does ([`case`]). A *claim* is a line of
-//! `tests/conformance/claims/*.csv` for a row that no test can show ([`claim`]).
+//! `tests/conformance/claims/*.csv` for a row that no test can show ([`claim`]). A *mutation* breaks one requirement in
+//! the code, to see that the tests which name its rows fail ([`mutation`]).
 //!
 //! [`Ledger`] joins them, finds what contradicts itself, and renders `CONFORMANCE.md`. Everything is read from
 //! source text: no test is linked or run, so the report needs neither DPDK nor rights.
 
 pub mod case;
 pub mod claim;
+pub mod copy;
 pub mod ledger;
+pub mod mutation;
 pub mod proof;
 pub mod render;
 pub mod row;
 pub mod statement;
+pub mod trial;
 
 use std::path::{Path, PathBuf};
 
@@ -24,6 +28,10 @@ pub use row::{Doc, RowId};
 pub const SPEC: &str = "tests/conformance/spec";
 /// Where the claims lie.
 pub const CLAIMS: &str = "tests/conformance/claims";
+/// Where the mutations lie.
+pub const MUTATIONS: &str = "tests/conformance/mutations";
+/// What the last trial of each mutation gave.
+pub const TRIALS: &str = "tests/conformance/mutations.csv";
 /// The report.
 pub const REPORT: &str = "CONFORMANCE.md";
 

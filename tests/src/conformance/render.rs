@@ -28,6 +28,17 @@ untestable, being about documents, other layers or the application; or we deviat
 is open.
 ";
 
+const MUTATIONS_INTRODUCTION: &str = "
+## Mutations
+
+That a test names a row does not say that it would fail. So requirements are broken in a copy of the code, one at a time
+([tests/conformance/mutations](tests/conformance/mutations)), and of each row they break a test that names it has to fail.
+`cargo run -p tests --bin conformance-mutate [PATTERN]` tries them again.
+
+| rows | broken | in | killed by |
+|---|---|---|---|
+";
+
 /// The whole report.
 pub fn report(ledger: &Ledger) -> String {
     let mut text = INTRODUCTION.to_owned();
@@ -35,6 +46,7 @@ pub fn report(ledger: &Ledger) -> String {
     for doc in Doc::ALL {
         document(&mut text, ledger, doc);
     }
+    mutations(&mut text, ledger);
     text
 }
 
@@ -140,6 +152,18 @@ fn document(text: &mut String, ledger: &Ledger, doc: Doc) {
     table(text, "Untestable", "why", &untestable);
     table(text, "Deviations", "why", &deviations);
     table(text, "Open", "why", &open);
+}
+
+fn mutations(text: &mut String, ledger: &Ledger) {
+    put(text, format_args!("{MUTATIONS_INTRODUCTION}"));
+    let mut all: Vec<_> = ledger.mutations.iter().collect();
+    all.sort_by_key(|mutation| &mutation.rows);
+    for mutation in all {
+        let rows = mutation.rows.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+        let killers = ledger.trials.get(&mutation.name).map(|trial| trial.killers.join("; "));
+        let killers = killers.unwrap_or_else(|| "not tried".into());
+        put(text, format_args!("| {rows} | {} | {} | {killers} |\n", mutation.name, mutation.file));
+    }
 }
 
 /// A row with what is told of it.

@@ -1,0 +1,220 @@
+//! Mutations: edits that break one requirement each, to see that the tests which name its rows fail.
+//!
+//! They are kept in `tests/conformance/mutations/*.toml`, a table each:
+//!
+//! ```toml
+//! [[mutation]]
+//! name = "ddp-version-unchecked"
+//! rows = ["DDP-058"]
+//! file = "iwarp/src/ddp/header.rs"
+//! find = "version != VERSION"
+//! replace = "false"
+//! ```
+//!
+//! What the last trial gave is in `tests/conformance/mutations.csv`, with a digest of the edit: a mutation that has
+//! been changed, or whose text no longer occurs exactly once, is found.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use serde::Deserialize;
+
+use super::{Error, MUTATIONS, Result, RowId, TRIALS, files, read, write};
+
+/// An edit.
+#[derive(Clone, Debug)]
+pub struct Mutation {
+    /// What is broken, in a word.
+    pub name: String,
+    /// The requirements it breaks.
+    pub rows: Vec<RowId>,
+    /// The file, from the top of the repository.
+    pub file: String,
+    /// What occurs once in it.
+    pub find: String,
+    /// What takes its place.
+    pub replace: String,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    mutation: Vec<Entry>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Entry {
+    name: String,
+    rows: Vec<String>,
+    file: String,
+    find: String,
+    replace: String,
+}
+
+impl Mutation {
+    /// Eight hexadecimal digits that change with what is broken and where.
+    pub fn digest(&self) -> String {
+        let mut sum = 0;
+        for text in [&self.file, &self.find, &self.replace] {
+            // The length keeps text from moving between the fields unseen.
+            sum = crc32c::crc32c_append(sum, &(text.len() as u64).to_le_bytes());
+            sum = crc32c::crc32c_append(sum, text.as_bytes());
+        }
+        for row in &self.rows {
+            sum = crc32c::crc32c_append(sum, row.to_string().as_bytes());
+        }
+        format!("{sum:08x}")
+    }
+
+    /// The file's text with the edit.
+    ///
+    /// # Errors
+    /// In words, when what is to be found does not occur exactly once, or nothing would change.
+    pub fn apply(&self, text: &str) -> std::result::Result<String, String> {
+        match text.matches(&self.find).count() {
+            1 if self.find != self.replace => Ok(text.replacen(&self.find, &self.replace, 1)),
+            1 => Err(format!("{}: changes nothing", self.name)),
+            count => Err(format!("{}: its text occurs {count} times in {}", self.name, self.file)),
+        }
+    }
+}
+
+/// What a trial gave: the tests that failed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Trial {
+    /// [`Mutation::digest`] then.
+    pub digest: String,
+    /// `file: name`, of each test that names a row of the mutation and failed.
+    pub killers: Vec<String>,
+}
+
+/// Trials by the name of their mutation.
+pub type Trials = BTreeMap<String, Trial>;
+
+/// Every mutation, and what is wrong with them.
+///
+/// # Errors
+/// When a file cannot be read or is not of the form.
+pub fn load(root: &Path) -> Result<(Vec<Mutation>, Vec<String>)> {
+    let (mut mutations, mut findings): (Vec<Mutation>, _) = (Vec::new(), Vec::new());
+    for path in files(root, MUTATIONS, "toml")? {
+        for mutation in
+            parse(&read(root, &path)?).map_err(|reason| Error::Form { path: path.clone(), reason })?
+        {
+            if mutations.iter().any(|other| other.name == mutation.name) {
+                findings.push(format!("{path}: {} is there twice", mutation.name));
+            }
+            let applied = std::fs::read_to_string(root.join(&mutation.file))
+                .map_err(|error| format!("{}: {}: {error}", mutation.name, mutation.file))
+                .and_then(|text| mutation.apply(&text));
+            if let Err(reason) = applied {
+                findings.push(format!("{path}: {reason}"));
+            }
+            mutations.push(mutation);
+        }
+    }
+    Ok((mutations, findings))
+}
+
+fn parse(text: &str) -> std::result::Result<Vec<Mutation>, String> {
+    let file: File = toml::from_str(text).map_err(|error| error.to_string())?;
+    let mutations = file.mutation.into_iter().map(|Entry { name, rows, file, find, replace }| {
+        let rows = rows.iter().map(|row| row.parse()).collect::<std::result::Result<Vec<_>, _>>()?;
+        if rows.is_empty() {
+            return Err(format!("{name} names no row"));
+        }
+        Ok(Mutation { name, rows, file, find, replace })
+    });
+    mutations.collect()
+}
+
+/// The trials on record; none when there is no record.
+///
+/// # Errors
+/// When it cannot be read.
+pub fn trials(root: &Path) -> Result<Trials> {
+    if !root.join(TRIALS).exists() {
+        return Ok(Trials::new());
+    }
+    let text = read(root, TRIALS)?;
+    let mut trials = Trials::new();
+    for record in csv::Reader::from_reader(text.as_bytes()).records() {
+        let record =
+            record.map_err(|error| Error::Form { path: TRIALS.into(), reason: error.to_string() })?;
+        let [name, digest, killers] = std::array::from_fn(|i| record.get(i).unwrap_or("").to_owned());
+        let killers = killers.split("; ").map(str::to_owned).collect();
+        trials.insert(name, Trial { digest, killers });
+    }
+    Ok(trials)
+}
+
+/// Replaces the record.
+///
+/// # Errors
+/// When it cannot be written.
+pub fn record(root: &Path, trials: &Trials) -> Result<()> {
+    let fault =
+        |error: &dyn std::fmt::Display| Error::Form { path: TRIALS.into(), reason: error.to_string() };
+    let mut writer = csv::Writer::from_writer(Vec::new());
+    writer.write_record(["mutation", "digest", "killed_by"]).map_err(|error| fault(&error))?;
+    for (name, Trial { digest, killers }) in trials {
+        writer.write_record([name, digest, &killers.join("; ")]).map_err(|error| fault(&error))?;
+    }
+    let octets = writer.into_inner().map_err(|error| fault(&error))?;
+    write(root, TRIALS, &String::from_utf8_lossy(&octets))
+}
+
+/// What the record lacks: a mutation without a trial, a trial without its mutation.
+pub fn compare(mutations: &[Mutation], trials: &Trials) -> Vec<String> {
+    let mut findings = Vec::new();
+    for mutation in mutations {
+        let name = &mutation.name;
+        if trials.get(name).is_none_or(|trial| trial.digest != mutation.digest()) {
+            findings.push(format!(
+                "{name} has not been tried: `cargo run -p tests --bin conformance-mutate {name}`"
+            ));
+        }
+    }
+    for name in trials.keys().filter(|name| !mutations.iter().any(|it| it.name == **name)) {
+        findings.push(format!("{TRIALS}: there is no mutation {name}"));
+    }
+    findings
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ONE: &str = "[[mutation]]\nname = \"n\"\nrows = [\"DDP-001\"]\nfile = \"f\"\nfind = '''a\nb'''\nreplace = \"c\"\n";
+
+    #[test]
+    fn an_edit_applies_once_or_not_at_all() {
+        let mutation = parse(ONE).unwrap().remove(0);
+        assert_eq!(mutation.apply("xa\nby"), Ok("xcy".into()));
+        assert!(mutation.apply("ab").is_err() && mutation.apply("a\nba\nb").is_err());
+        let same = Mutation { replace: mutation.find.clone(), ..mutation };
+        assert!(same.apply("a\nb").is_err());
+    }
+
+    #[test]
+    fn what_is_no_mutation_is_refused() {
+        assert!(parse(&ONE.replace("DDP-001", "DDP-1")).is_err());
+        assert!(parse(&ONE.replace("\"DDP-001\"", "")).is_err());
+        assert!(parse(&ONE.replace("find", "search")).is_err());
+    }
+
+    #[test]
+    fn a_changed_mutation_has_to_be_tried_again() {
+        let mutations = parse(ONE).unwrap();
+        let trial = Trial { digest: mutations[0].digest(), killers: vec!["a.rs: it".into()] };
+        let trials = Trials::from([("n".into(), trial.clone())]);
+        assert!(compare(&mutations, &trials).is_empty());
+        assert_eq!(compare(&mutations, &Trials::new()).len(), 1);
+        let changed = parse(&ONE.replace("\"c\"", "\"d\"")).unwrap();
+        assert_eq!(compare(&changed, &trials).len(), 1);
+        assert_eq!(compare(&[], &trials).len(), 1);
+        let moved = parse(&ONE.replace("'''a\nb'''", "'a'").replace("\"c\"", "\"b\\nc\"")).unwrap();
+        assert_ne!(moved[0].digest(), mutations[0].digest());
+    }
+}

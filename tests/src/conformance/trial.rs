@@ -1,0 +1,203 @@
+//! Trying a mutation: the tests that name its rows are run on the broken tree, and one of each row's has to fail.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use super::copy::Copy;
+use super::mutation::{Mutation, Trial};
+use super::proof::Test;
+use super::{Ledger, RowId};
+use crate::lab::{Result, Run};
+use crate::lab_error;
+
+/// How long a build may take on a busy machine.
+const BUILD: Duration = Duration::from_secs(900);
+/// How long the tests of one program may take; broken code may hang, which is a failure as any other.
+const TESTS: Duration = Duration::from_secs(120);
+
+/// Tests of one program.
+#[derive(Debug, PartialEq, Eq)]
+struct Batch {
+    package: String,
+    /// `--lib`, or `--test` and its name.
+    target: Vec<String>,
+    tests: Vec<Test>,
+}
+
+/// Where mutations are tried.
+#[derive(Debug)]
+pub struct Bench {
+    copy: Copy,
+    root: PathBuf,
+    built: PathBuf,
+    /// Tests that have been seen to pass on the whole tree.
+    sound: BTreeSet<Test>,
+}
+
+impl Bench {
+    /// Below `scratch`: a copy of the tree, and a folder for what is built from it.
+    ///
+    /// # Errors
+    /// When the tree cannot be copied.
+    pub fn new(root: &Path, scratch: &Path) -> Result<Self> {
+        let copy = Copy::of(root, scratch.join("tree"))?;
+        Ok(Self { copy, root: root.to_owned(), built: scratch.join("built"), sound: BTreeSet::new() })
+    }
+
+    /// Tries one.
+    ///
+    /// # Errors
+    /// When a row has no test that can be run here, a test fails or is not found on the whole tree, the broken tree does
+    /// not build, or the mutation survives.
+    pub fn attempt(&mut self, mutation: &Mutation, ledger: &Ledger) -> Result<Trial> {
+        let name = &mutation.name;
+        let tests = runnable(mutation, ledger)?;
+        let batches = batches(tests.values().flatten())?;
+        self.see_sound(&batches)?;
+        let whole = std::fs::read_to_string(self.root.join(&mutation.file))?;
+        let broken = mutation.apply(&whole).map_err(|reason| lab_error!("{reason}"))?;
+        self.copy.put(&mutation.file, broken.as_bytes())?;
+        let failed = batches.iter().map(|batch| self.failures(batch)).collect::<Result<Vec<_>>>();
+        self.copy.put(&mutation.file, whole.as_bytes())?;
+        let failed: BTreeSet<&Test> =
+            failed.map_err(|error| lab_error!("{name}: {error}"))?.into_iter().flatten().collect();
+        if let Some((row, _)) =
+            tests.iter().find(|(_, tests)| !tests.iter().any(|test| failed.contains(test)))
+        {
+            return Err(lab_error!("{name} survives: no test that names {row} fails"));
+        }
+        let killers = failed.iter().map(|test| format!("{}: {}", test.file, test.name)).collect();
+        Ok(Trial { digest: mutation.digest(), killers })
+    }
+
+    /// Without the mutation every test has to pass, or its failing would tell nothing.
+    fn see_sound(&mut self, batches: &[Batch]) -> Result<()> {
+        for batch in batches {
+            if batch.tests.iter().all(|test| self.sound.contains(test)) {
+                continue;
+            }
+            let failed = self.failures(batch)?;
+            if let Some(test) = failed.first() {
+                return Err(lab_error!("{}: {} fails without any mutation", test.file, test.name));
+            }
+            self.sound.extend(batch.tests.iter().cloned());
+        }
+        Ok(())
+    }
+
+    /// The tests of a batch that do not pass: they fail, or hang, or take their program with them.
+    fn failures<'a>(&self, batch: &'a Batch) -> Result<Vec<&'a Test>> {
+        let program = self.build(batch)?;
+        let package = self.copy.path().join(&batch.package);
+        // Not through cargo: what hangs has to be ended by its own process id. `env` becomes the program.
+        let running = Run::new("env")
+            .arg("-C")
+            .arg(package)
+            .arg(program)
+            .args(batch.tests.iter().map(|test| &test.name))
+            .env("RUST_BACKTRACE", "0")
+            .spawn()?;
+        let text = match running.finish(TESTS) {
+            Ok(ended) => ended.text,
+            Err(error) => error.to_string(),
+        };
+        let said = |test: &Test, what: &str| verdicts(&text, &test.name).any(|verdict| verdict == what);
+        Ok(batch.tests.iter().filter(|test| said(test, "FAILED") || !said(test, "ok")).collect())
+    }
+
+    /// Builds the program of a batch and returns its path.
+    fn build(&self, batch: &Batch) -> Result<String> {
+        let said = Run::new("cargo")
+            .args(["test", "--quiet", "--no-run", "--message-format", "json-render-diagnostics"])
+            .arg("--manifest-path")
+            .arg(self.copy.path().join("Cargo.toml"))
+            .args(["-p", &batch.package, "--no-default-features"])
+            .args(&batch.target)
+            .env("CARGO_TARGET_DIR", &self.built)
+            .spawn()?
+            .finish(BUILD)?;
+        if !said.status.success() {
+            let words: Vec<&str> = said.text.lines().filter(|line| !line.starts_with('{')).collect();
+            return Err(lab_error!("does not build: {}", words.join("\n")));
+        }
+        let mut programs = said.text.lines().filter_map(|line| {
+            let message: serde_json::Value = serde_json::from_str(line).ok()?;
+            Some(message.get("executable")?.as_str()?.to_owned())
+        });
+        // Beside tests, cargo names the programs they may start: the tests' own comes last.
+        programs.by_ref().last().ok_or_else(|| lab_error!("{}: cargo names no program", batch.package))
+    }
+}
+
+/// What a runner's output says of the test with this name, in any module.
+fn verdicts<'a>(text: &'a str, name: &'a str) -> impl Iterator<Item = &'a str> {
+    text.lines().filter_map(move |line| {
+        let (path, verdict) = line.strip_prefix("test ")?.split_once(" ... ")?;
+        let own = path.split(" - ").next()?.rsplit("::").next()?;
+        (own == name).then_some(verdict)
+    })
+}
+
+/// The tests of each row that can be run without devices.
+fn runnable<'a>(mutation: &Mutation, ledger: &'a Ledger) -> Result<BTreeMap<RowId, Vec<&'a Test>>> {
+    let mut tests = BTreeMap::new();
+    for row in &mutation.rows {
+        let all = ledger.proofs.get(row).into_iter().flatten();
+        let own: Vec<&Test> = all.filter(|test| target(&test.file).is_some()).collect();
+        if own.is_empty() {
+            return Err(lab_error!("{}: {row} has no test that runs without devices", mutation.name));
+        }
+        tests.insert(*row, own);
+    }
+    Ok(tests)
+}
+
+fn batches<'a>(tests: impl Iterator<Item = &'a &'a Test>) -> Result<Vec<Batch>> {
+    let mut batches: BTreeMap<(String, Vec<String>), BTreeSet<Test>> = BTreeMap::new();
+    for test in tests {
+        let target = target(&test.file).ok_or_else(|| lab_error!("{} is in no target", test.file))?;
+        batches.entry(target).or_default().insert((*test).clone());
+    }
+    let batch = |((package, target), tests): (_, BTreeSet<Test>)| {
+        let tests = tests.into_iter().collect();
+        Batch { package, target, tests }
+    };
+    Ok(batches.into_iter().map(batch).collect())
+}
+
+/// The package and cargo's name of the target that a file of the protocol crates is tested in; `None` for a wire case or a
+/// suite of `tests/tests`.
+fn target(file: &str) -> Option<(String, Vec<String>)> {
+    let mut parts = file.split('/');
+    let package = parts.next().filter(|name| ["dp", "tcp-lite", "iwarp"].contains(name))?;
+    let words = match (parts.next()?, parts.next()?) {
+        ("src", _) => vec!["--lib".to_owned()],
+        ("tests", name) => vec!["--test".to_owned(), name.strip_suffix(".rs").unwrap_or(name).to_owned()],
+        _ => return None,
+    };
+    Some((package.to_owned(), words))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_file_has_its_target() {
+        let words = |file| target(file).map(|(package, words)| format!("{package} {}", words.join(" ")));
+        assert_eq!(words("iwarp/src/mpa/frame/tests.rs").as_deref(), Some("iwarp --lib"));
+        assert_eq!(words("iwarp/tests/ddp_wire.rs").as_deref(), Some("iwarp --test ddp_wire"));
+        assert_eq!(words("tcp-lite/tests/stack/limits.rs").as_deref(), Some("tcp-lite --test stack"));
+        assert_eq!(words("tests/tests/siw/rping.rs"), None);
+        assert_eq!(words("tests/iwprobe/src/cases/ddp.rs"), None);
+    }
+
+    #[test]
+    fn a_verdict_is_found_by_the_last_part_of_its_path() {
+        let text = "running 3 tests\ntest mpa::crc::sums ... ok\ntest sums_of - should panic ... FAILED\ntest a::sums ... FAILED\n";
+        assert_eq!(verdicts(text, "sums").collect::<Vec<_>>(), ["ok", "FAILED"]);
+        assert_eq!(verdicts(text, "sums_of").collect::<Vec<_>>(), ["FAILED"]);
+        assert_eq!(verdicts(text, "none").count(), 0);
+    }
+}
