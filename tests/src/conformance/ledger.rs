@@ -106,7 +106,8 @@ impl Ledger {
         let mut complaints = self.findings.clone();
         for (&id, row) in &self.index {
             if row.level.binds() && matches!(self.standing(id), Standing::Open) {
-                complaints.push(format!("{id} is a {} and open: {}", row.level.name(), row.requirement));
+                let said: String = row.requirement.chars().take(100).collect();
+                complaints.push(format!("{id} is a {} and open: {said}", row.level.name()));
             }
         }
         if render::report(self) != committed {

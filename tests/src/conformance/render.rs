@@ -35,7 +35,7 @@ That a test names a row does not say that it would fail. So requirements are bro
 ([tests/conformance/mutations](tests/conformance/mutations)), and of each row they break a test that names it has to fail.
 `cargo run -p tests --bin conformance-mutate [PATTERN]` tries them again.
 
-| rows | broken | in | killed by |
+| broken | rows | in | killed by |
 |---|---|---|---|
 ";
 
@@ -162,7 +162,7 @@ fn mutations(text: &mut String, ledger: &Ledger) {
         let rows = mutation.rows.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
         let killers = ledger.trials.get(&mutation.name).map(|trial| trial.killers.join("; "));
         let killers = killers.unwrap_or_else(|| "not tried".into());
-        put(text, format_args!("| {rows} | {} | {} | {killers} |\n", mutation.name, mutation.file));
+        put(text, format_args!("| {} | {rows} | {} | {killers} |\n", mutation.name, mutation.file));
     }
 }
 
