@@ -20,8 +20,8 @@
 //! before it starts ([`Target::place`](crate::memory::Target::place)), on the thread that revoked it.
 
 use std::marker::PhantomData;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering, fence};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use crate::memory::table::{MemoryTable, Shared};
@@ -34,18 +34,24 @@ const SPINS: u32 = 64;
 const YIELDS: u32 = 256;
 const NAP: Duration = Duration::from_micros(50);
 
-/// The epoch of one engine.
+/// The epoch of one engine, and a link of the list of all. Links are added and used again, never taken out.
 #[derive(Debug, Default)]
 pub(super) struct Epoch {
     count: AtomicU64,
     /// The thread inside the turn; meaningful while `count` is odd.
     thread: AtomicUsize,
+    /// Whether a participant owns it.
+    taken: AtomicBool,
+    /// The thread that waits in [`Quiescence::synchronize`] and has marked its own turn as over meanwhile, or 0.
+    suspended_by: AtomicUsize,
+    next: OnceLock<Arc<Epoch>>,
 }
 
-/// All engines that take turns.
+/// All engines that take turns: a list that is walked without a lock, so that waiting neither allocates nor
+/// blocks whoever joins.
 #[derive(Debug, Default)]
 pub(super) struct Quiescence {
-    epochs: Mutex<Vec<Arc<Epoch>>>,
+    head: OnceLock<Arc<Epoch>>,
 }
 
 /// One engine's part in reclamation. Belongs to one thread at a time.
@@ -63,11 +69,6 @@ pub struct Turn {
     epoch: Arc<Epoch>,
     /// Stays on its thread: what it admits is tied to the order of this thread's actions.
     _not_send: PhantomData<*const ()>,
-}
-
-/// The turns of other threads that were open at one moment.
-struct Grace {
-    open: Vec<(Arc<Epoch>, u64)>,
 }
 
 impl Participant {
@@ -95,7 +96,7 @@ impl Participant {
 
 impl Drop for Participant {
     fn drop(&mut self) {
-        self.table.shared().quiescence.leave(&self.epoch);
+        Quiescence::leave(&self.epoch);
     }
 }
 
@@ -116,27 +117,6 @@ impl Drop for Turn {
     }
 }
 
-impl Grace {
-    /// Whether all of them are over.
-    fn is_over(&mut self) -> bool {
-        self.open.retain(|(epoch, count)| epoch.count.load(Ordering::Acquire) == *count);
-        self.open.is_empty()
-    }
-
-    /// Waits until they are.
-    fn wait(mut self) {
-        let mut looks = 0_u32;
-        while !self.is_over() {
-            looks = looks.saturating_add(1);
-            match looks {
-                0..SPINS => std::hint::spin_loop(),
-                SPINS..YIELDS => std::thread::yield_now(),
-                _ => std::thread::sleep(NAP),
-            }
-        }
-    }
-}
-
 impl Epoch {
     /// Steps (a) and (b) of the argument.
     fn enter(&self, count: u64) {
@@ -151,64 +131,78 @@ impl Epoch {
         self.count.store(count.wrapping_add(1), Ordering::Release);
     }
 
-    fn is_inside(&self, count: u64) -> bool {
-        count & INSIDE != 0
+    /// Whether a turn of that thread is open.
+    fn is_open_on(&self, thread: usize) -> bool {
+        // Whoever sees the count of a turn sees its thread.
+        self.count.load(Ordering::Acquire) & INSIDE != 0 && self.thread.load(Ordering::Relaxed) == thread
+    }
+
+    /// Step (3) for one engine: waits until the turn that is open now, if any, is over.
+    fn wait(&self) {
+        let count = self.count.load(Ordering::Acquire);
+        if count & INSIDE == 0 {
+            return;
+        }
+        let mut looks = 0_u32;
+        while self.count.load(Ordering::Acquire) == count {
+            looks = looks.saturating_add(1);
+            match looks {
+                0..SPINS => std::hint::spin_loop(),
+                SPINS..YIELDS => std::thread::yield_now(),
+                _ => std::thread::sleep(NAP),
+            }
+        }
     }
 }
 
 impl Quiescence {
+    /// An epoch for a new engine: one that was left, or one more at the end of the list.
     fn join(&self) -> Arc<Epoch> {
-        let epoch = Arc::new(Epoch::default());
-        self.lock().push(Arc::clone(&epoch));
-        epoch
-    }
-
-    /// Forgets an engine; but not one with an open turn, which others still have to wait for. Such an epoch stays
-    /// in the list for good, a few octets for a mistake of its owner.
-    fn leave(&self, epoch: &Arc<Epoch>) {
-        if epoch.count.load(Ordering::Relaxed) & INSIDE == 0 {
-            self.lock().retain(|other| !Arc::ptr_eq(other, epoch));
+        let mut link = &self.head;
+        loop {
+            let mut is_fresh = false;
+            let epoch = link.get_or_init(|| {
+                is_fresh = true;
+                Arc::new(Epoch { taken: AtomicBool::new(true), ..Epoch::default() })
+            });
+            if is_fresh || !epoch.taken.swap(true, Ordering::AcqRel) {
+                return Arc::clone(epoch);
+            }
+            link = &epoch.next;
         }
     }
 
-    /// The turns of other threads that are open now; the caller has made invalid what it revokes. Steps (2) and (3).
-    fn grace(&self) -> Grace {
+    /// Gives an epoch back; but not one with an open turn, which others still have to wait for. Such an epoch is
+    /// never used again, a few octets for a mistake of its owner.
+    fn leave(epoch: &Epoch) {
+        if epoch.count.load(Ordering::Relaxed) & INSIDE == 0 {
+            epoch.taken.store(false, Ordering::Release);
+        }
+    }
+
+    /// Waits until every turn of another thread that is open now is over; the caller has made invalid what it
+    /// revokes. The calling thread's own turns count as over meanwhile.
+    pub(super) fn synchronize(&self) {
         fence(Ordering::SeqCst);
         let me = thread_token();
-        let open = self
-            .lock()
-            .iter()
-            .map(|epoch| (Arc::clone(epoch), epoch.count.load(Ordering::Acquire)))
-            .filter(|(epoch, count)| epoch.is_inside(*count) && epoch.thread.load(Ordering::Relaxed) != me)
-            .collect();
-        Grace { open }
-    }
-
-    /// Waits until every turn of another thread that is open now is over. The calling thread's own turns count
-    /// as over meanwhile.
-    pub(super) fn synchronize(&self) {
-        let grace = self.grace();
-        let own = self.own_open();
-        for epoch in &own {
-            epoch.exit();
+        for own in self.epochs().filter(|epoch| epoch.is_open_on(me)) {
+            own.suspended_by.store(me, Ordering::Relaxed);
+            own.exit();
         }
-        grace.wait();
-        for epoch in &own {
-            epoch.enter(epoch.count.load(Ordering::Relaxed));
+        for epoch in self.epochs() {
+            epoch.wait();
+        }
+        for epoch in self.epochs() {
+            // Nobody but this thread has ever put its own number there.
+            let is_own = epoch.suspended_by.compare_exchange(me, 0, Ordering::Relaxed, Ordering::Relaxed);
+            if is_own.is_ok() {
+                epoch.enter(epoch.count.load(Ordering::Relaxed));
+            }
         }
     }
 
-    fn own_open(&self) -> Vec<Arc<Epoch>> {
-        let me = thread_token();
-        let is_own = |epoch: &Epoch| {
-            epoch.is_inside(epoch.count.load(Ordering::Relaxed)) && epoch.thread.load(Ordering::Relaxed) == me
-        };
-        self.lock().iter().filter(|epoch| is_own(epoch)).cloned().collect()
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Vec<Arc<Epoch>>> {
-        // Nothing that runs under the lock leaves the list half changed.
-        self.epochs.lock().unwrap_or_else(PoisonError::into_inner)
+    fn epochs(&self) -> impl Iterator<Item = &Epoch> {
+        std::iter::successors(self.head.get(), |epoch| epoch.next.get()).map(Arc::as_ref)
     }
 }
 
