@@ -10,7 +10,7 @@ use iwarp::memory::{Access, Accessor, Base, Fault, MemoryTable, PdId, RegisterOp
 const ME: Accessor = Accessor { pd: PdId(1), stream: StreamId(1) };
 const ACCESS: Access = Access::LOCAL_WRITE.union(Access::REMOTE_WRITE).union(Access::REMOTE_READ);
 const OPTIONS: RegisterOptions =
-    RegisterOptions { pd: ME.pd, stream: None, access: ACCESS, base: Base::Zero, key: 0 };
+    RegisterOptions { pd: ME.pd, stream: None, access: ACCESS, base: Base::Zero, key: 0, keep: false };
 
 /// Octets of one copy: long enough that revocation meets it half way.
 const LEN: usize = 1 << 18;

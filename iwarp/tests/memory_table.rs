@@ -242,10 +242,10 @@ fn invalidation_by_name() {
     let engine = table.join();
     let turn = engine.enter();
     let target = turn.check_write(mine.stag(), mine.base_to(), 1, ME).unwrap();
-    assert_eq!(turn.invalidate_local(mine.stag(), PdId(2)), Err(Fault::NotAssociated));
-    assert_eq!(turn.invalidate_local(mine.stag(), ME.pd), Ok(()));
+    assert_eq!(turn.invalidate_local(mine.stag(), Accessor { pd: PdId(2), ..ME }), Err(Fault::NotAssociated));
+    assert_eq!(turn.invalidate_local(mine.stag(), ME), Ok(()));
     assert_eq!(target.place(0, b"x"), Err(Fault::InvalidStag));
-    assert_eq!(turn.invalidate_local(mine.stag(), ME.pd), Err(Fault::InvalidStag));
+    assert_eq!(turn.invalidate_local(mine.stag(), ME), Err(Fault::InvalidStag));
 }
 
 /// Memory of the caller that was registered for reading is never written, not even by its owner through us.

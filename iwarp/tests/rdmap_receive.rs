@@ -117,7 +117,8 @@ fn registrations(table: &MemoryTable) -> Vec<Registration> {
     .into_iter()
     .map(|(access, stream, base)| {
         let stream = Some(StreamId(stream));
-        let options = RegisterOptions { pd: ME.pd, stream, access, base: Base::Iova(base), key: 0 };
+        let options =
+            RegisterOptions { pd: ME.pd, stream, access, base: Base::Iova(base), key: 0, keep: false };
         table.register(Arc::new(dp::Region::new(256).unwrap()), &options).unwrap()
     })
     .collect()

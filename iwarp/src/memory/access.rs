@@ -69,4 +69,6 @@ pub struct RegisterOptions {
     pub base: Base,
     /// The consumer's eight bits of the STag.
     pub key: u8,
+    /// No peer may invalidate it, also where only one stream may use it (RFC 5042 section 6.4.5).
+    pub keep: bool,
 }

@@ -29,7 +29,7 @@ impl Turn {
     /// The first check that fails; [`TerminateError::of_read_fault`](crate::rdmap::TerminateError::of_read_fault)
     /// has its codes. Misalignment is looked at last.
     pub fn check_atomic(&self, stag: Stag, to: u64, by: Accessor) -> Result<Word<'_>, Fault> {
-        let (slot, record, generation) = self.shared().lookup(stag)?;
+        let (lease, record) = self.shared().lookup(stag)?;
         let need = if record.access.contains(Access::REMOTE_ATOMIC) {
             Access::REMOTE_ATOMIC
         } else {
@@ -40,7 +40,7 @@ impl Turn {
         if !(ptr.addr() as u64).is_multiple_of(WORD) {
             return Err(Fault::Misaligned);
         }
-        Ok(Word { octets: Target::new(self, slot, generation, ptr, WORD as usize) })
+        Ok(Word { octets: Target::new(self, lease, &record, ptr, WORD as usize) })
     }
 }
 

@@ -39,19 +39,21 @@ pub struct RawBytes {
     ptr: *mut u8,
     len: usize,
     writable: bool,
+    /// Memory of the caller, accessed under the fault guard.
+    guarded: bool,
 }
 
 impl RawBytes {
     /// # Safety
     /// While the value exists, `ptr..ptr + len` is mapped, may be read and, if `writable`, written by raw copies and
     /// atomics from any thread.
-    pub(super) unsafe fn new(ptr: *mut u8, len: usize, writable: bool) -> Self {
-        Self { ptr, len, writable }
+    pub(super) unsafe fn new(ptr: *mut u8, len: usize, writable: bool, guarded: bool) -> Self {
+        Self { ptr, len, writable, guarded }
     }
 
     /// The octets of a region; whoever keeps the value keeps the region.
     pub(super) fn of_region(region: &Region) -> Self {
-        Self { ptr: region.as_ptr().as_ptr(), len: region.len(), writable: true }
+        Self { ptr: region.as_ptr().as_ptr(), len: region.len(), writable: true, guarded: false }
     }
 
     /// Octets.
@@ -67,6 +69,10 @@ impl RawBytes {
     /// Whether it may be written at all.
     pub fn is_writable(&self) -> bool {
         self.writable
+    }
+
+    pub(super) fn is_guarded(&self) -> bool {
+        self.guarded
     }
 
     /// The first octet's address. Dereferencing it is the caller's unsafe act.

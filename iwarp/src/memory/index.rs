@@ -17,8 +17,9 @@ use crate::memory::stag::Stag;
 /// How many indices are handed out before a freed one may come again (RFC 5042 section 6.1.1).
 pub(super) const QUARANTINE: u32 = 1 << 20;
 
-/// Indices in use at once, at most: with the quarantine it keeps the space sparse.
-pub(super) const MAX_LIVE: usize = 1 << 20;
+/// Indices in use at once, at most (half for registrations, half for windows): with the quarantine it keeps the
+/// space sparse.
+pub(super) const MAX_LIVE: usize = 1 << 21;
 
 const PAGE: usize = 1 << 12;
 /// Set in the entry of an index in use; the rest is the slot's number.
@@ -64,7 +65,7 @@ impl IndexAllocator {
 
     /// Picks an index at random and maps it to `slot`. Index 0 is never picked, so that no STag is 0.
     ///
-    /// At most [`MAX_LIVE`] are live and [`QUARANTINE`] resting, an eighth of all: a few draws find one.
+    /// At most [`MAX_LIVE`] are live and [`QUARANTINE`] resting, less than a fifth of all: a few draws find one.
     pub(super) fn allocate(&mut self, map: &IndexMap, slot: u32) -> u32 {
         self.clock = next_clock(self.clock);
         loop {

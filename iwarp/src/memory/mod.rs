@@ -17,24 +17,31 @@
 //! from the caller.
 
 pub mod access;
+mod admission;
 pub mod atomic;
 pub mod bytes;
 mod copy;
+pub mod fast;
 pub mod fault;
+mod handle;
 mod index;
+mod invalidation;
 pub mod quiescence;
 pub mod registration;
 mod slot;
 pub mod stag;
 pub mod table;
 pub mod transfer;
+pub mod window;
 
 pub use access::{Access, Accessor, Base, PdId, RegisterOptions, StreamId};
 pub use atomic::Word;
 pub use bytes::{AccessError, RawBytes};
+pub use fast::{FastBind, FastRegistration, Prepare};
 pub use fault::Fault;
 pub use quiescence::{Participant, Turn};
 pub use registration::{RegisterError, Registration};
 pub use stag::Stag;
-pub use table::{MemoryTable, Usage};
+pub use table::{MemoryTable, TableConfig, Usage};
 pub use transfer::{Source, Target};
+pub use window::{Bind, BindError, Window, WindowKind};

@@ -7,9 +7,10 @@ use dp::Region;
 
 use crate::memory::access::Access;
 use crate::memory::bytes::RawBytes;
+use crate::memory::handle::Handle;
 use crate::memory::slot::Record;
 use crate::memory::stag::Stag;
-use crate::memory::table::{MemoryTable, check_rights};
+use crate::memory::table::check_rights;
 
 /// Why memory could not be registered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -29,15 +30,27 @@ pub enum RegisterError {
     /// A right to write to memory of the caller that was registered without any.
     #[error("the memory was registered for reading only")]
     ReadOnly,
+    /// Bits that are no right.
+    #[error("the rights contain bits without a meaning")]
+    UnknownRights,
+    /// The limit is reached.
+    #[error("limit reached: max_mw = {max_mw}")]
+    WindowLimit {
+        /// Memory windows that may exist.
+        max_mw: usize,
+    },
+    /// A memory window is bound to it.
+    #[error("memory windows are bound to the region: unbind or invalidate them first")]
+    Bound,
     /// Tagged offsets would pass 2^64.
     #[error("the tagged offsets of the range would wrap")]
     BaseWraps,
 }
 
-/// Registered memory. Dropping it deregisters.
+/// Registered memory. Dropping it deregisters, and the windows that are bound to it end with it.
 pub struct Registration {
-    table: MemoryTable,
-    slot: u32,
+    /// Goes first: the memory must outlast it.
+    handle: Handle,
     record: Record,
     memory: RawBytes,
     /// Keeps the memory while the registration exists; `None` for memory of the caller.
@@ -52,13 +65,12 @@ unsafe impl Sync for Registration {}
 
 impl Registration {
     pub(super) fn new(
-        table: MemoryTable,
-        slot: u32,
+        handle: Handle,
         record: &Record,
         memory: RawBytes,
         region: Option<Arc<Region>>,
     ) -> Self {
-        Self { table, slot, record: *record, memory, region }
+        Self { handle, record: *record, memory, region }
     }
 
     /// Its name: lkey, rkey and STag.
@@ -98,43 +110,67 @@ impl Registration {
 
     /// Whether it may be used: not since it was invalidated, by its owner or by the peer.
     pub fn is_valid(&self) -> bool {
-        self.table.shared().lookup(self.record.stag).is_ok()
+        self.handle.is_valid(self.record.stag)
     }
 
     /// Makes the STag unusable (`IBV_WR_LOCAL_INV`); its index stays reserved. When this returns, nothing behind it
-    /// changes or is read any more. [`Registration::revalidate`] makes it usable again.
+    /// changes or is read any more, nor behind windows that are bound to it. [`Registration::revalidate`] makes it
+    /// usable again, not the windows.
     ///
     /// Waits for the turns that other engines are in. It may be called inside a turn.
     pub fn invalidate(&self) {
-        self.table.shared().revoke(self.slot);
+        self.handle.revoke();
     }
 
-    /// Makes it usable with new rights and a new key, as a fast register does; what the old STag admitted is
-    /// over when this returns. The STag before and after may be equal.
+    /// Makes it usable with new rights and a new key (`ibv_rereg_mr`); what the old STag admitted is over when this
+    /// returns. The STag before and after may be equal.
     ///
     /// # Errors
-    /// [`RegisterError::RemoteWithoutLocalWrite`], [`RegisterError::ReadOnly`]; nothing has changed then.
+    /// [`RegisterError::RemoteWithoutLocalWrite`], [`RegisterError::ReadOnly`], [`RegisterError::UnknownRights`],
+    /// [`RegisterError::Bound`]; nothing has changed then.
     pub fn revalidate(&mut self, key: u8, access: Access) -> Result<Stag, RegisterError> {
-        check_rights(&self.memory, access)?;
-        self.invalidate();
+        check_rights(access, self.memory.is_writable())?;
+        let shared = self.handle.table.shared();
+        if self.revoke_unbound() {
+            shared.synchronize();
+        } else {
+            return Err(RegisterError::Bound);
+        }
         self.record.access = access;
         self.record.stag = Stag::new(self.record.stag.index(), key);
-        self.table.shared().republish(self.slot, &self.record);
+        shared.republish(self.handle.slot, &self.record);
         Ok(self.record.stag)
     }
 
-    /// Deregisters. When this returns, nothing behind it changes or is read any more, on any engine.
+    /// Deregisters, and ends windows that are bound to it. When this returns, nothing behind it changes or is read
+    /// any more, on any engine.
     pub fn deregister(self) {
         drop(self);
     }
-}
 
-impl Drop for Registration {
-    /// Revokes, waits for every engine to let go, then gives the slot back, and last the region.
-    fn drop(&mut self) {
-        let shared = self.table.shared();
-        shared.revoke(self.slot);
-        shared.release(self.slot, self.record.stag.index());
+    /// Deregisters (`ibv_dereg_mr`), unless windows are bound to it.
+    ///
+    /// # Errors
+    /// The registration as it was, while a window is bound to it.
+    pub fn deregister_unbound(self) -> Result<(), Self> {
+        if self.revoke_unbound() {
+            drop(self);
+            Ok(())
+        } else {
+            Err(self)
+        }
+    }
+
+    /// Marks the slot as invalid unless a window is bound to it: from then on none can be. Without waiting.
+    fn revoke_unbound(&self) -> bool {
+        let shared = self.handle.table.shared();
+        // Held over both: binding holds it too.
+        let control = shared.control();
+        if self.record.access.contains(Access::MW_BIND) && control.is_bound(shared, self.handle.slot) {
+            return false;
+        }
+        shared.revoke_slot(self.handle.slot);
+        true
     }
 }
 

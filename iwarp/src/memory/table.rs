@@ -1,20 +1,22 @@
 //! The table of registrations: made under a lock, read without one.
 
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 
 use dp::Region;
 use rand_chacha::ChaCha20Rng;
 use rand_core::SeedableRng;
 
-use crate::memory::access::{Access, Accessor, Base, PdId, RegisterOptions};
+use crate::memory::access::{Access, Base, PdId, RegisterOptions, StreamId};
 use crate::memory::bytes::RawBytes;
 use crate::memory::fault::Fault;
+use crate::memory::handle::{Extent, Handle};
 use crate::memory::index::{IndexAllocator, IndexMap, MAX_LIVE};
-use crate::memory::quiescence::{Participant, Quiescence, Turn};
+use crate::memory::quiescence::{Participant, Quiescence};
 use crate::memory::registration::{RegisterError, Registration};
-use crate::memory::slot::{Generation, Record, Slot};
+use crate::memory::slot::{Lease, Record, Slot, SlotNumber, Traits};
 use crate::memory::stag::Stag;
-use crate::memory::transfer::{Source, Target};
+use crate::memory::window::WindowKind;
 
 /// Slots that come into being together.
 const CHUNK: usize = 256;
@@ -25,6 +27,21 @@ pub struct MemoryTable {
     shared: Arc<Shared>,
 }
 
+/// How a table is made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TableConfig {
+    /// Registrations that may exist: at least 1, at most 2^20.
+    pub max_mr: usize,
+    /// Memory windows that may exist: at most 2^20.
+    pub max_mw: usize,
+}
+
+impl Default for TableConfig {
+    fn default() -> Self {
+        Self { max_mr: 65_536, max_mw: 65_536 }
+    }
+}
+
 /// How full a table is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
@@ -32,7 +49,11 @@ pub struct Usage {
     pub registered: usize,
     /// Registrations that may exist (`max_mr`).
     pub limit: usize,
-    /// Registrations refused because of the limit.
+    /// Memory windows that exist, bound or not.
+    pub windows: usize,
+    /// Memory windows that may exist (`max_mw`).
+    pub max_mw: usize,
+    /// Registrations and windows refused because of a limit.
     pub refused: u64,
 }
 
@@ -44,40 +65,63 @@ pub(super) struct Shared {
     pub(super) quiescence: Quiescence,
     /// Held for reading by threads that copy outside a turn.
     visits: RwLock<()>,
-    limit: usize,
+    config: TableConfig,
 }
 
-/// What only creation and destruction touch.
-struct Control {
+/// What only creation, binding and destruction touch.
+pub(super) struct Control {
     allocator: IndexAllocator,
-    free: Vec<u32>,
+    free: Vec<SlotNumber>,
     /// Slots that were ever used; those above have not been.
     used: u32,
+    /// What slots may be made valid as, from a send queue.
+    templates: HashMap<SlotNumber, Template>,
     registered: usize,
+    windows: usize,
     refused: u64,
 }
 
-impl MemoryTable {
-    /// Registrations that may exist by default.
-    pub const DEFAULT_MAX_MR: usize = 65_536;
+/// What an STag that is made valid in a send queue may name.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Template {
+    pub(super) pd: PdId,
+    pub(super) keep: bool,
+    pub(super) form: Form,
+}
 
-    /// A table for at most `max_mr` registrations (at least 1, at most 2^20), whose STags follow from `seed`.
-    /// Outside tests the seed is entropy of the system.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Form {
+    /// A memory window, bound to a region.
+    Window(WindowKind),
+    /// Prepared memory, registered fast.
+    Prepared { stream: Option<StreamId>, extent: Extent },
+}
+
+impl MemoryTable {
+    /// A table for at most `max_mr` registrations, whose STags follow from `seed`; the rest by default.
     pub fn new(max_mr: usize, seed: [u8; 32]) -> Self {
-        let limit = max_mr.clamp(1, MAX_LIVE);
+        Self::with(&TableConfig { max_mr, ..TableConfig::default() }, seed)
+    }
+
+    /// A table whose STags follow from `seed`. Outside tests the seed is entropy of the system.
+    pub fn with(config: &TableConfig, seed: [u8; 32]) -> Self {
+        let max_mr = config.max_mr.clamp(1, MAX_LIVE / 2);
+        let max_mw = config.max_mw.min(MAX_LIVE / 2);
         let shared = Shared {
-            slots: (0..limit.div_ceil(CHUNK)).map(|_| OnceLock::new()).collect(),
+            slots: (0..(max_mr + max_mw).div_ceil(CHUNK)).map(|_| OnceLock::new()).collect(),
             index: IndexMap::new(),
             control: Mutex::new(Control {
                 allocator: IndexAllocator::new(ChaCha20Rng::from_seed(seed)),
                 free: Vec::new(),
                 used: 0,
+                templates: HashMap::new(),
                 registered: 0,
+                windows: 0,
                 refused: 0,
             }),
             quiescence: Quiescence::default(),
             visits: RwLock::new(()),
-            limit,
+            config: TableConfig { max_mr, max_mw },
         };
         Self { shared: Arc::new(shared) }
     }
@@ -116,9 +160,26 @@ impl MemoryTable {
         len: usize,
         options: &RegisterOptions,
     ) -> Result<Registration, RegisterError> {
-        // SAFETY: the caller promises what `RawBytes::new` asks for, for as long as the registration lives.
-        let memory = unsafe { RawBytes::new(ptr, len, options.access.allows_writing()) };
+        // SAFETY: the caller promises what `user_memory` asks for, for as long as the registration lives.
+        let memory = unsafe { self.user_memory(ptr, len, options.access.allows_writing())? };
         self.insert(memory, None, options)
+    }
+
+    /// Memory of the caller.
+    ///
+    /// # Safety
+    /// As [`MemoryTable::register_user`], while the value exists.
+    pub(super) unsafe fn user_memory(
+        &self,
+        ptr: *mut u8,
+        len: usize,
+        writable: bool,
+    ) -> Result<RawBytes, RegisterError> {
+        if len == 0 {
+            return Err(RegisterError::Empty);
+        }
+        // SAFETY: the caller promises what `RawBytes::new` asks for.
+        Ok(unsafe { RawBytes::new(ptr, len, writable, false) })
     }
 
     /// Whether a request of protection domain `pd` may use `len` octets at `addr` of `lkey`: for posting, which
@@ -130,7 +191,7 @@ impl MemoryTable {
         if len == 0 {
             return Ok(());
         }
-        let (_, record, _) = self.shared.lookup(Stag(lkey))?;
+        let (_, record) = self.shared.lookup(Stag(lkey))?;
         record.admit_local(pd, access)?;
         record.locate(addr, u64::from(len)).map(drop)
     }
@@ -144,7 +205,7 @@ impl MemoryTable {
             return Ok(());
         }
         let _visit = self.shared.visits.read().unwrap_or_else(PoisonError::into_inner);
-        let (_, record, _) = self.shared.lookup(Stag(lkey))?;
+        let (_, record) = self.shared.lookup(Stag(lkey))?;
         record.admit_local(pd, Access::empty())?;
         let ptr = record.locate(addr, out.len() as u64)?;
         // SAFETY: the slot was valid while `_visit` was held, whoever revokes it waits for the visit to end before
@@ -156,7 +217,13 @@ impl MemoryTable {
     /// How full it is.
     pub fn usage(&self) -> Usage {
         let control = self.shared.control();
-        Usage { registered: control.registered, limit: self.shared.limit, refused: control.refused }
+        Usage {
+            registered: control.registered,
+            limit: self.shared.config.max_mr,
+            windows: control.windows,
+            max_mw: self.shared.config.max_mw,
+            refused: control.refused,
+        }
     }
 
     pub(super) fn shared(&self) -> &Shared {
@@ -170,194 +237,172 @@ impl MemoryTable {
         options: &RegisterOptions,
     ) -> Result<Registration, RegisterError> {
         let mut record = record(&memory, options)?;
-        let slot = self.shared.claim(&mut record, options.key)?;
-        Ok(Registration::new(self.clone(), slot, &record, memory, region))
+        let (slot, index) = self.shared.claim(None)?;
+        record.stag = Stag::new(index, options.key);
+        self.shared.republish(slot, &record);
+        let handle = Handle { table: self.clone(), slot, index };
+        Ok(Registration::new(handle, &record, memory, region))
     }
 }
 
 /// The slot contents for a request to register, if it makes sense.
 fn record(memory: &RawBytes, options: &RegisterOptions) -> Result<Record, RegisterError> {
-    let RegisterOptions { pd, stream, access, base, key: _ } = *options;
+    let RegisterOptions { pd, stream, access, base, keep, key: _ } = *options;
     let (ptr, len) = (memory.as_ptr(), memory.len());
     if len == 0 {
         return Err(RegisterError::Empty);
     }
-    check_rights(memory, access)?;
+    check_rights(access, memory.is_writable())?;
+    let base_to = base_to(base, ptr, len)?;
+    let mut traits = Traits::empty();
+    traits.set(Traits::KEPT, keep);
+    traits.set(Traits::GUARDED, memory.is_guarded());
+    Ok(Record { stag: Stag(0), access, traits, pd, stream, base_to, ptr, len, parent: None })
+}
+
+/// The tagged offset of the first of `len` (not 0) octets at `ptr`.
+pub(super) fn base_to(base: Base, ptr: *mut u8, len: usize) -> Result<u64, RegisterError> {
     let base_to = match base {
         Base::VirtualAddress => ptr.addr() as u64,
         Base::Iova(to) => to,
         Base::Zero => 0,
     };
     // Subtraction, as a range may end exactly at 2^64; its last octet cannot be reached then.
-    if len as u64 - 1 > u64::MAX - base_to {
-        return Err(RegisterError::BaseWraps);
-    }
-    Ok(Record { stag: Stag(0), access, pd, stream, base_to, ptr, len })
+    if len as u64 - 1 > u64::MAX - base_to { Err(RegisterError::BaseWraps) } else { Ok(base_to) }
 }
 
 /// Whether these rights go together, and with the memory.
-pub(super) fn check_rights(memory: &RawBytes, access: Access) -> Result<(), RegisterError> {
+pub(super) fn check_rights(access: Access, writable: bool) -> Result<(), RegisterError> {
+    if !Access::all().contains(access) {
+        return Err(RegisterError::UnknownRights);
+    }
     if access.allows_writing() && !access.contains(Access::LOCAL_WRITE) {
         return Err(RegisterError::RemoteWithoutLocalWrite);
     }
-    if access.allows_writing() && !memory.is_writable() {
+    if access.allows_writing() && !writable {
         return Err(RegisterError::ReadOnly);
     }
     Ok(())
 }
 
 impl Shared {
-    /// The slot, its contents and generation, if `stag` names a valid one.
-    pub(super) fn lookup(&self, stag: Stag) -> Result<(&Slot, Record, Generation), Fault> {
-        let slot =
-            self.index.slot(stag.index()).and_then(|slot| self.slot(slot)).ok_or(Fault::InvalidStag)?;
+    /// What `stag` names, if it is valid: for a window, also while the region behind it is.
+    pub(super) fn lookup(&self, stag: Stag) -> Result<(Lease<'_>, Record), Fault> {
+        let slot = self.slot_of(stag.index()).and_then(|slot| self.slot(slot)).ok_or(Fault::InvalidStag)?;
         let (record, generation) = slot.read().ok_or(Fault::InvalidStag)?;
-        if record.stag == stag { Ok((slot, record, generation)) } else { Err(Fault::InvalidStag) }
+        let parent = match record.parent {
+            Some((number, generation)) => Some((self.slot(number).ok_or(Fault::InvalidStag)?, generation)),
+            None => None,
+        };
+        let lease = Lease { slot, generation, parent };
+        // The slot itself was found valid by `read`.
+        let parent_is_current = parent.is_none_or(|(slot, generation)| slot.is_current(generation));
+        if record.stag == stag && parent_is_current { Ok((lease, record)) } else { Err(Fault::InvalidStag) }
     }
 
-    pub(super) fn slot(&self, slot: u32) -> Option<&Slot> {
-        let chunk = self.slots.get(slot as usize / CHUNK)?.get()?;
-        chunk.get(slot as usize % CHUNK)
+    pub(super) fn slot_of(&self, index: u32) -> Option<SlotNumber> {
+        self.index.slot(index).map(SlotNumber)
     }
 
-    /// Takes a slot and an index, completes `record` with the STag and publishes it.
-    fn claim(&self, record: &mut Record, key: u8) -> Result<u32, RegisterError> {
+    pub(super) fn slot(&self, slot: SlotNumber) -> Option<&Slot> {
+        let chunk = self.slots.get(slot.0 as usize / CHUNK)?.get()?;
+        chunk.get(slot.0 as usize % CHUNK)
+    }
+
+    /// Takes a slot and an index. It is invalid; `template` says what a send queue may make of it.
+    pub(super) fn claim(&self, template: Option<Template>) -> Result<(SlotNumber, u32), RegisterError> {
         let mut control = self.control();
-        if control.registered == self.limit {
-            control.refused += 1;
-            return Err(RegisterError::Limit { max_mr: self.limit });
+        let TableConfig { max_mr, max_mw } = self.config;
+        if matches!(template, Some(Template { form: Form::Window(_), .. })) {
+            if control.windows == max_mw {
+                control.refused += 1;
+                return Err(RegisterError::WindowLimit { max_mw });
+            }
+            control.windows += 1;
+        } else {
+            if control.registered == max_mr {
+                control.refused += 1;
+                return Err(RegisterError::Limit { max_mr });
+            }
+            control.registered += 1;
         }
-        control.registered += 1;
         let number = control.free.pop().unwrap_or_else(|| {
             control.used += 1;
-            control.used - 1
+            SlotNumber(control.used - 1)
         });
-        let chunk =
-            self.slots[number as usize / CHUNK].get_or_init(|| (0..CHUNK).map(|_| Slot::default()).collect());
-        let index = control.allocator.allocate(&self.index, number);
-        record.stag = Stag::new(index, key);
-        chunk[number as usize % CHUNK].publish(record);
-        Ok(number)
+        self.slots[number.0 as usize / CHUNK].get_or_init(|| (0..CHUNK).map(|_| Slot::default()).collect());
+        let index = control.allocator.allocate(&self.index, number.0);
+        if let Some(template) = template {
+            control.templates.insert(number, template);
+        }
+        Ok((number, index))
     }
 
-    /// Makes an invalid slot valid again with the same index, as its owner wants it now.
-    pub(super) fn republish(&self, number: u32, record: &Record) {
+    /// Makes an invalid slot valid with the same index, as its owner wants it now.
+    pub(super) fn republish(&self, number: SlotNumber, record: &Record) {
         let _control = self.control();
         if let Some(slot) = self.slot(number) {
             slot.publish(record);
         }
     }
 
-    /// Makes a slot invalid and waits until nobody uses what it named.
-    pub(super) fn revoke(&self, number: u32) {
+    /// Whether what a slot names may be used now.
+    pub(super) fn is_valid(&self, number: SlotNumber) -> bool {
+        let Some((record, _)) = self.slot(number).and_then(Slot::read) else { return false };
+        self.lookup(record.stag).is_ok()
+    }
+
+    /// Makes a slot invalid, without waiting.
+    pub(super) fn revoke_slot(&self, number: SlotNumber) {
         if let Some(slot) = self.slot(number) {
             slot.revoke_any();
         }
+    }
+
+    /// Makes a slot invalid and waits until nobody uses what it named.
+    pub(super) fn revoke(&self, number: SlotNumber) {
+        self.revoke_slot(number);
         self.synchronize();
     }
 
     /// Gives a revoked slot and its index back.
-    pub(super) fn release(&self, number: u32, index: u32) {
+    pub(super) fn release(&self, number: SlotNumber, index: u32) {
         let mut control = self.control();
         control.allocator.free(&self.index, index);
         control.free.push(number);
-        control.registered -= 1;
+        match control.templates.remove(&number) {
+            Some(Template { form: Form::Window(_), .. }) => control.windows -= 1,
+            _ => control.registered -= 1,
+        }
     }
 
-    /// Waits until all turns and visits that are under way are over.
-    fn synchronize(&self) {
+    /// Waits until all turns and visits that are under way are over. Not under the control lock: a turn that is
+    /// waited for may itself wait for the lock.
+    pub(super) fn synchronize(&self) {
         self.quiescence.synchronize();
         drop(self.visits.write().unwrap_or_else(PoisonError::into_inner));
     }
 
-    fn control(&self) -> MutexGuard<'_, Control> {
+    pub(super) fn control(&self) -> MutexGuard<'_, Control> {
         // Nothing that runs under the lock can panic half way but for lack of memory, which aborts.
         self.control.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// The checks of the data path. Each reads the table as it is now; what it returns checks again when used.
-impl Turn {
-    /// Where the payload of a tagged segment of an RDMA Write goes (RFC 5041 section 7.1). `len` is not 0: an
-    /// empty segment is not checked.
-    ///
-    /// # Errors
-    /// The first check that fails; [`DdpError`](crate::ddp::DdpError) has its codes.
-    pub fn check_write(&self, stag: Stag, to: u64, len: u64, by: Accessor) -> Result<Target<'_>, Fault> {
-        let (slot, record, generation) = self.shared().lookup(stag)?;
-        record.admit_remote(by, Access::REMOTE_WRITE)?;
-        let ptr = record.locate(to, len)?;
-        Ok(Target::new(self, slot, generation, ptr, len as usize))
+impl Control {
+    /// The slot that `stag`'s index names and what may be made of it, whatever it is now.
+    pub(super) fn template(&self, shared: &Shared, stag: Stag) -> Option<(SlotNumber, Template)> {
+        let slot = shared.slot_of(stag.index())?;
+        self.templates.get(&slot).map(|template| (slot, *template))
     }
 
-    /// Where the octets that a Read Request asks for come from (RFC 5040 section 7.2). `len` is not 0.
-    ///
-    /// # Errors
-    /// The first check that fails; [`TerminateError::of_read_fault`](crate::rdmap::TerminateError::of_read_fault)
-    /// has its codes.
-    pub fn check_read(&self, stag: Stag, to: u64, len: u64, by: Accessor) -> Result<Source<'_>, Fault> {
-        let (slot, record, generation) = self.shared().lookup(stag)?;
-        record.admit_remote(by, Access::REMOTE_READ)?;
-        let ptr = record.locate(to, len)?;
-        Ok(Source::new(self, slot, generation, ptr, len as usize))
-    }
-
-    /// Where a received Send or a Read Response goes: an element of the consumer's own request. A Read Response
-    /// is checked against its [`ReadSink`](crate::rdmap::ReadSink) before.
-    ///
-    /// # Errors
-    /// The first check that fails. For a Read Response it has DDP's codes.
-    pub fn check_sink(&self, lkey: Stag, addr: u64, len: u64, pd: PdId) -> Result<Target<'_>, Fault> {
-        let (slot, record, generation) = self.shared().lookup(lkey)?;
-        record.admit_local(pd, Access::LOCAL_WRITE)?;
-        let ptr = record.locate(addr, len)?;
-        Ok(Target::new(self, slot, generation, ptr, len as usize))
-    }
-
-    /// Where the octets of a Send or Write come from: an element of the consumer's own request.
-    ///
-    /// # Errors
-    /// The first check that fails. It is the consumer's mistake, not the peer's.
-    pub fn check_source(&self, lkey: Stag, addr: u64, len: u64, pd: PdId) -> Result<Source<'_>, Fault> {
-        let (slot, record, generation) = self.shared().lookup(lkey)?;
-        record.admit_local(pd, Access::empty())?;
-        let ptr = record.locate(addr, len)?;
-        Ok(Source::new(self, slot, generation, ptr, len as usize))
-    }
-
-    /// Invalidates an STag as the consumer asked in its send queue. When this returns, nothing behind it changes
-    /// or is read any more: it waits for the turns that other engines are in.
-    ///
-    /// # Errors
-    /// [`Fault::InvalidStag`] when unknown or invalid already, [`Fault::NotAssociated`] when it belongs to another
-    /// protection domain.
-    pub fn invalidate_local(&self, stag: Stag, pd: PdId) -> Result<(), Fault> {
-        let (slot, record, generation) = self.shared().lookup(stag)?;
-        if record.pd != pd {
-            return Err(Fault::NotAssociated);
-        }
-        if !slot.revoke(generation) {
-            return Err(Fault::InvalidStag);
-        }
-        self.shared().synchronize();
-        Ok(())
-    }
-
-    /// Invalidates an STag as a peer asked on stream `by` (Send with Invalidate). Only an STag of that one stream
-    /// is: what several streams may use, one of them must not take from the others (RFC 5042 section 6.4.5). As no
-    /// other engine can be using it, there is nothing to wait for.
-    ///
-    /// # Errors
-    /// [`Fault::InvalidStag`] when unknown or invalid already, [`Fault::NotInvalidatable`] when it belongs to
-    /// another stream or to a protection domain.
-    pub fn invalidate_remote(&self, stag: Stag, by: Accessor) -> Result<(), Fault> {
-        let (slot, record, generation) = self.shared().lookup(stag)?;
-        if !record.access.intersects(Access::REMOTE) {
-            return Err(Fault::InvalidStag);
-        }
-        if record.stream != Some(by.stream) {
-            return Err(Fault::NotInvalidatable);
-        }
-        if slot.revoke(generation) { Ok(()) } else { Err(Fault::InvalidStag) }
+    /// Whether a window is bound to the region in that slot as it is now.
+    pub(super) fn is_bound(&self, shared: &Shared, region: SlotNumber) -> bool {
+        let behind = |window: SlotNumber| shared.slot(window)?.read()?.0.parent;
+        let is_behind = |(number, generation)| {
+            number == region && shared.slot(region).is_some_and(|slot| slot.is_current(generation))
+        };
+        let windows = self.templates.iter().filter(|(_, template)| matches!(template.form, Form::Window(_)));
+        windows.filter_map(|(window, _)| behind(*window)).any(is_behind)
     }
 }

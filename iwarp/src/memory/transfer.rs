@@ -6,7 +6,7 @@
 use crate::memory::copy;
 use crate::memory::fault::Fault;
 use crate::memory::quiescence::Turn;
-use crate::memory::slot::{Generation, Slot};
+use crate::memory::slot::{Lease, Record};
 
 /// A range that may be written, until the turn ends or the registration is revoked.
 pub struct Target<'t> {
@@ -21,21 +21,14 @@ pub struct Source<'t> {
 struct Range<'t> {
     /// Holds the turn open and the value on its thread.
     _turn: &'t Turn,
-    slot: &'t Slot,
-    generation: Generation,
+    lease: Lease<'t>,
     ptr: *mut u8,
     len: usize,
 }
 
 impl<'t> Target<'t> {
-    pub(super) fn new(
-        turn: &'t Turn,
-        slot: &'t Slot,
-        generation: Generation,
-        ptr: *mut u8,
-        len: usize,
-    ) -> Self {
-        Self { range: Range { _turn: turn, slot, generation, ptr, len } }
+    pub(super) fn new(turn: &'t Turn, lease: Lease<'t>, _record: &Record, ptr: *mut u8, len: usize) -> Self {
+        Self { range: Range { _turn: turn, lease, ptr, len } }
     }
 
     /// Octets of the range.
@@ -73,14 +66,8 @@ impl<'t> Target<'t> {
 }
 
 impl<'t> Source<'t> {
-    pub(super) fn new(
-        turn: &'t Turn,
-        slot: &'t Slot,
-        generation: Generation,
-        ptr: *mut u8,
-        len: usize,
-    ) -> Self {
-        Self { range: Range { _turn: turn, slot, generation, ptr, len } }
+    pub(super) fn new(turn: &'t Turn, lease: Lease<'t>, _record: &Record, ptr: *mut u8, len: usize) -> Self {
+        Self { range: Range { _turn: turn, lease, ptr, len } }
     }
 
     /// Octets of the range.
@@ -107,7 +94,7 @@ impl<'t> Source<'t> {
 
 impl Range<'_> {
     fn at(&self, offset: usize, len: usize) -> Result<*mut u8, Fault> {
-        if !self.slot.is_current(self.generation) {
+        if !self.lease.is_current() {
             return Err(Fault::InvalidStag);
         }
         match self.len.checked_sub(offset) {

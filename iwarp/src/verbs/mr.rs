@@ -20,6 +20,8 @@ pub struct MrOptions<'a> {
     pub qp: Option<&'a QueuePair>,
     /// The low eight bits of the STag.
     pub key: u8,
+    /// The peer may not invalidate it, also with `qp`.
+    pub keep: bool,
 }
 
 impl MrOptions<'_> {
@@ -29,9 +31,9 @@ impl MrOptions<'_> {
     }
 
     fn register_options(&self, pd: &ProtectionDomain) -> RegisterOptions {
-        let Self { access, base, qp, key } = *self;
+        let Self { access, base, qp, key, keep } = *self;
         let stream = qp.map(|qp| StreamId(u64::from(qp.qp_num())));
-        RegisterOptions { pd: pd.id(), stream, access, base, key }
+        RegisterOptions { pd: pd.id(), stream, access, base, key, keep }
     }
 }
 
@@ -148,10 +150,13 @@ impl MemoryRegion {
     }
 }
 
-fn refused(error: RegisterError) -> VerbsError {
+pub(super) fn refused(error: RegisterError) -> VerbsError {
     match error {
         RegisterError::Limit { max_mr } => VerbsError::Limit { name: "max_mr", limit: max_mr },
+        RegisterError::WindowLimit { max_mw } => VerbsError::Limit { name: "max_mw", limit: max_mw },
         RegisterError::Empty
+        | RegisterError::UnknownRights
+        | RegisterError::Bound
         | RegisterError::RemoteWithoutLocalWrite
         | RegisterError::ReadOnly
         | RegisterError::BaseWraps => VerbsError::Invalid(error.to_string()),

@@ -13,7 +13,7 @@ use super::Common;
 pub(super) fn run(op: &SendOp, common: &Common, turn: &Turn) -> Result<(), WcStatus> {
     match *op {
         SendOp::LocalInvalidate { rkey } => {
-            turn.invalidate_local(Stag(rkey), common.by.pd).map_err(|_| WcStatus::LocalProtectionError)
+            turn.invalidate_local(Stag(rkey), common.by).map_err(|_| WcStatus::LocalProtectionError)
         }
         // Refused when posted.
         _ => Err(WcStatus::LocalProtectionError),

@@ -1,0 +1,57 @@
+//! The checks of the data path: who may write, read, or send from where.
+
+use crate::memory::access::{Access, Accessor, PdId};
+use crate::memory::fault::Fault;
+use crate::memory::quiescence::Turn;
+use crate::memory::stag::Stag;
+use crate::memory::transfer::{Source, Target};
+
+/// Each reads the table as it is now; what it returns checks again when used.
+impl Turn {
+    /// Where the payload of a tagged segment of an RDMA Write goes (RFC 5041 section 7.1). `len` is not 0: an
+    /// empty segment is not checked.
+    ///
+    /// # Errors
+    /// The first check that fails; [`DdpError`](crate::ddp::DdpError) has its codes.
+    pub fn check_write(&self, stag: Stag, to: u64, len: u64, by: Accessor) -> Result<Target<'_>, Fault> {
+        let (lease, record) = self.shared().lookup(stag)?;
+        record.admit_remote(by, Access::REMOTE_WRITE)?;
+        let ptr = record.locate(to, len)?;
+        Ok(Target::new(self, lease, &record, ptr, len as usize))
+    }
+
+    /// Where the octets that a Read Request asks for come from (RFC 5040 section 7.2). `len` is not 0.
+    ///
+    /// # Errors
+    /// The first check that fails; [`TerminateError::of_read_fault`](crate::rdmap::TerminateError::of_read_fault)
+    /// has its codes.
+    pub fn check_read(&self, stag: Stag, to: u64, len: u64, by: Accessor) -> Result<Source<'_>, Fault> {
+        let (lease, record) = self.shared().lookup(stag)?;
+        record.admit_remote(by, Access::REMOTE_READ)?;
+        let ptr = record.locate(to, len)?;
+        Ok(Source::new(self, lease, &record, ptr, len as usize))
+    }
+
+    /// Where a received Send or a Read Response goes: an element of the consumer's own request. A Read Response
+    /// is checked against its [`ReadSink`](crate::rdmap::ReadSink) before.
+    ///
+    /// # Errors
+    /// The first check that fails. For a Read Response it has DDP's codes.
+    pub fn check_sink(&self, lkey: Stag, addr: u64, len: u64, pd: PdId) -> Result<Target<'_>, Fault> {
+        let (lease, record) = self.shared().lookup(lkey)?;
+        record.admit_local(pd, Access::LOCAL_WRITE)?;
+        let ptr = record.locate(addr, len)?;
+        Ok(Target::new(self, lease, &record, ptr, len as usize))
+    }
+
+    /// Where the octets of a Send or Write come from: an element of the consumer's own request.
+    ///
+    /// # Errors
+    /// The first check that fails. It is the consumer's mistake, not the peer's.
+    pub fn check_source(&self, lkey: Stag, addr: u64, len: u64, pd: PdId) -> Result<Source<'_>, Fault> {
+        let (lease, record) = self.shared().lookup(lkey)?;
+        record.admit_local(pd, Access::empty())?;
+        let ptr = record.locate(addr, len)?;
+        Ok(Source::new(self, lease, &record, ptr, len as usize))
+    }
+}
