@@ -230,7 +230,7 @@ fn a_local_fault_is_blamed_on_its_request() {
         };
         let read = SendRequest::new(1, SendOp::Read { remote: to }, local.sge(0, 8));
         c.qp_a.post_send_list(&[read, culprit, SendRequest::new(3, write, local.sge(0, 8))]).unwrap();
-        lost.deregister();
+        lost.deregister().unwrap();
         let wcs = [pair.wc_a(), pair.wc_a(), pair.wc_a()].map(brief);
         let flushed = |wr_id| (wr_id, WcStatus::WrFlushError);
         assert_eq!(wcs, [flushed(1), (2, WcStatus::LocalProtectionError), flushed(3)]);
@@ -246,7 +246,7 @@ fn a_revoked_sink_is_blamed_on_its_read() {
     let remote = pair.b.pd.reg_mr(64, ALL).unwrap();
     let read = SendOp::Read { remote: RemoteAddr { addr: remote.addr(), rkey: remote.rkey() } };
     c.qp_a.post_send(&SendRequest::new(1, read, lost.sge(0, 8))).unwrap();
-    lost.deregister();
+    lost.deregister().unwrap();
     assert_eq!(brief(pair.wc_a()), (1, WcStatus::LocalProtectionError));
 }
 

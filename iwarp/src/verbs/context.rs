@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, RwLock};
 
 use crate::engine::EngineShared;
-use crate::memory::MemoryTable;
+use crate::memory::{MemoryTable, TableConfig};
 
 use super::{CmId, CompletionChannel, CompletionQueue, EventChannel, ProtectionDomain, VerbsError};
 
@@ -24,6 +24,8 @@ pub struct ContextLimits {
     pub max_pd: usize,
     /// Memory regions.
     pub max_mr: usize,
+    /// Memory windows.
+    pub max_mw: usize,
     /// Queue pairs.
     pub max_qp: usize,
     /// Completion queues.
@@ -39,6 +41,7 @@ impl Default for ContextLimits {
         Self {
             max_pd: 16_384,
             max_mr: 65_536,
+            max_mw: 65_536,
             max_qp: 16_384,
             max_cq: 16_384,
             max_cqe: 1 << 20,
@@ -159,6 +162,7 @@ impl Context {
             None => entropy()?,
         };
         let limits = config.limits;
+        let table = TableConfig { max_mr: limits.max_mr, max_mw: limits.max_mw };
         Ok(Self {
             shared: Arc::new(ContextShared {
                 limits,
@@ -167,7 +171,7 @@ impl Context {
                     qp: Count::new("max_qp", limits.max_qp),
                     cq: Count::new("max_cq", limits.max_cq),
                 },
-                memory: MemoryTable::new(limits.max_mr, seed),
+                memory: MemoryTable::with(&table, seed),
                 engines: RwLock::new(Vec::new()),
                 listeners: Mutex::new(Vec::new()),
                 qp_num: AtomicU32::new(1),

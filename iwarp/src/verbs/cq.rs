@@ -15,6 +15,8 @@ pub enum WcStatus {
     Success,
     /// Local memory: wrong key, range or right.
     LocalProtectionError,
+    /// A window could not be bound, or memory not be registered fast: wrong key, region, range or right.
+    MwBindError,
     /// The incoming message is longer than the receive buffer.
     LocalLengthError,
     /// Flushed: the connection ended before it was done.
@@ -32,6 +34,7 @@ impl std::fmt::Display for WcStatus {
         f.write_str(match self {
             Self::Success => "success",
             Self::LocalProtectionError => "local protection error",
+            Self::MwBindError => "memory management operation error",
             Self::LocalLengthError => "local length error",
             Self::WrFlushError => "work request flushed",
             Self::RemoteAccessError => "remote access error",

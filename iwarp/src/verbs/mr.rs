@@ -41,7 +41,7 @@ impl MrOptions<'_> {
 pub struct MemoryRegion {
     registration: Registration,
     /// Keeps protection domain and context alive, and counts against their limits.
-    _pd: ProtectionDomain,
+    pd: ProtectionDomain,
 }
 
 impl MemoryRegion {
@@ -53,7 +53,7 @@ impl MemoryRegion {
         let region = Arc::new(Region::new(octets)?);
         let registration =
             pd.shared.context.memory.register(region, &options.register_options(pd)).map_err(refused)?;
-        Ok(Self { registration, _pd: pd.clone() })
+        Ok(Self { registration, pd: pd.clone() })
     }
 
     /// Registers memory of the caller.
@@ -70,7 +70,7 @@ impl MemoryRegion {
         let options = options.register_options(pd);
         // SAFETY: the caller promises what `register_user` asks for, until this value is dropped.
         let registration = unsafe { pd.shared.context.memory.register_user(addr, octets, &options) };
-        Ok(Self { registration: registration.map_err(refused)?, _pd: pd.clone() })
+        Ok(Self { registration: registration.map_err(refused)?, pd: pd.clone() })
     }
 
     /// The key for own requests.
@@ -139,14 +139,47 @@ impl MemoryRegion {
         self.registration.memory().as_ptr()
     }
 
-    /// Makes the STag unusable at once; when this returns, nothing behind it changes or is read any more.
+    /// Makes the STag unusable at once; when this returns, nothing behind it changes or is read any more, nor behind
+    /// windows that are bound to it.
     pub fn invalidate(&self) {
         self.registration.invalidate();
     }
 
-    /// Deregisters (`ibv_dereg_mr`), as dropping does.
-    pub fn deregister(self) {
-        drop(self);
+    /// Gives the region other rights and another key (`ibv_rereg_mr`), valid or invalidated before, and returns the STag it
+    /// has now. When this returns, the old STag and the old rights are of no use any more, on any engine.
+    ///
+    /// # Errors
+    /// [`VerbsError::Invalid`] for rights that the memory cannot bear, or while a window is bound to the region; nothing
+    /// has changed then.
+    pub fn reregister(&mut self, access: Access, key: u8) -> Result<u32, VerbsError> {
+        self.registration.revalidate(key, access).map(|stag| stag.0).map_err(refused)
+    }
+
+    /// Deregisters (`ibv_dereg_mr`). When this returns, nothing behind the region changes or is read any more.
+    ///
+    /// Dropping a region does the same and does not ask about windows: they end before it does.
+    ///
+    /// # Errors
+    /// The region, as it was, while a window is bound to it.
+    pub fn deregister(self) -> Result<(), BoundRegion> {
+        let Self { registration, pd } = self;
+        registration
+            .deregister_unbound()
+            .map_err(|registration| BoundRegion { region: Self { registration, pd } })
+    }
+}
+
+/// A region that could not be deregistered, because a window is bound to it.
+#[derive(thiserror::Error)]
+#[error("a memory window is bound to the region: unbind or invalidate it first, or drop the region")]
+pub struct BoundRegion {
+    /// As it was.
+    pub region: MemoryRegion,
+}
+
+impl std::fmt::Debug for BoundRegion {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("BoundRegion").field("rkey", &self.region.rkey()).finish_non_exhaustive()
     }
 }
 

@@ -2,9 +2,12 @@
 
 use std::sync::Arc;
 
-use crate::memory::{Access, PdId};
+use crate::memory::{Access, PdId, WindowKind};
 
-use super::{ContextShared, MemoryRegion, MrOptions, QpInit, QueuePair, VerbsError};
+use super::{
+    ContextShared, FastOptions, FastRegion, MemoryRegion, MemoryWindow, MrOptions, MwOptions, QpInit,
+    QueuePair, VerbsError,
+};
 
 /// Regions and queue pairs work together only within one protection domain. Cheap to clone.
 #[derive(Clone)]
@@ -68,6 +71,49 @@ impl ProtectionDomain {
     ) -> Result<MemoryRegion, VerbsError> {
         // SAFETY: the caller promises what `over` asks for, in the same words.
         unsafe { MemoryRegion::over(self, addr, octets, options) }
+    }
+
+    /// `octets` of fresh zeroed memory for fast registration: its STag is invalid until a send queue makes it valid.
+    ///
+    /// # Errors
+    /// [`VerbsError::Limit`], [`VerbsError::Region`].
+    pub fn alloc_fast_mr(&self, octets: usize, options: &FastOptions<'_>) -> Result<FastRegion, VerbsError> {
+        FastRegion::allocate(self, octets, options)
+    }
+
+    /// The same over memory of the caller, to be written by peers only if `writable`.
+    ///
+    /// # Safety
+    /// As [`reg_user_mr`](Self::reg_user_mr), until the region is dropped, whether its STag is valid or not.
+    ///
+    /// # Errors
+    /// [`VerbsError::Limit`], [`VerbsError::Invalid`].
+    #[allow(unsafe_code, reason = "the promise is the caller's, and is passed on")]
+    pub unsafe fn alloc_fast_user_mr(
+        &self,
+        addr: *mut u8,
+        octets: usize,
+        writable: bool,
+        options: &FastOptions<'_>,
+    ) -> Result<FastRegion, VerbsError> {
+        // SAFETY: the caller promises what `over` asks for, in the same words.
+        unsafe { FastRegion::over(self, addr, octets, writable, options) }
+    }
+
+    /// A memory window, bound to nothing (`ibv_alloc_mw`).
+    ///
+    /// # Errors
+    /// [`VerbsError::Limit`].
+    pub fn alloc_mw(&self, kind: WindowKind) -> Result<MemoryWindow, VerbsError> {
+        self.alloc_mw_with(MwOptions { kind, keep: false })
+    }
+
+    /// The same with all options.
+    ///
+    /// # Errors
+    /// [`VerbsError::Limit`].
+    pub fn alloc_mw_with(&self, options: MwOptions) -> Result<MemoryWindow, VerbsError> {
+        MemoryWindow::allocate(self, options)
     }
 
     /// A queue pair in state `Idle`: receives may be posted at once (`ibv_create_qp`).

@@ -1,8 +1,8 @@
 //! Requests that send nothing: local invalidation, window binding, fast registration. They take effect in their turn
 //! among the requests around them.
 
-use crate::memory::{Stag, Turn};
-use crate::verbs::{SendOp, WcStatus};
+use crate::memory::{Bind, FastBind, Stag, Turn};
+use crate::verbs::{BindWindow, FastRegister, SendOp, WcStatus};
 
 use super::Common;
 
@@ -11,11 +11,28 @@ use super::Common;
 /// # Errors
 /// How the request completes when it cannot be done.
 pub(super) fn run(op: &SendOp, common: &Common, turn: &Turn) -> Result<(), WcStatus> {
-    match *op {
+    let by = common.by;
+    match op {
         SendOp::LocalInvalidate { rkey } => {
-            turn.invalidate_local(Stag(rkey), common.by).map_err(|_| WcStatus::LocalProtectionError)
+            turn.invalidate_local(Stag(*rkey), by).map_err(|_| WcStatus::LocalProtectionError)
         }
-        // Refused when posted.
+        SendOp::BindWindow(bind) => {
+            turn.bind_window(&window_bind(bind), by).map_err(|_| WcStatus::MwBindError)
+        }
+        SendOp::FastRegister(register) => {
+            turn.fast_register(&fast_bind(register), by).map_err(|_| WcStatus::MwBindError)
+        }
+        // All others send something.
         _ => Err(WcStatus::LocalProtectionError),
     }
+}
+
+fn window_bind(bind: &BindWindow) -> Bind {
+    let BindWindow { rkey, lkey, addr, length, access, zero_based } = *bind;
+    Bind { stag: Stag(rkey), region: Stag(lkey), addr, len: length, access, zero_based }
+}
+
+fn fast_bind(register: &FastRegister) -> FastBind {
+    let FastRegister { rkey, offset, length, access, base } = *register;
+    FastBind { stag: Stag(rkey), offset, len: length, access, base }
 }

@@ -1,0 +1,117 @@
+//! Regions for fast registration.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use dp::Region;
+
+use crate::memory::{Access, Base, FastRegistration, Prepare, RawBytes, Stag, StreamId};
+
+use super::mr::refused;
+use super::{FastRegister, ProtectionDomain, QueuePair, Sge, VerbsError};
+
+/// How a region for fast registration is made.
+#[derive(Clone, Copy, Default)]
+pub struct FastOptions<'a> {
+    /// The one queue pair whose peer may use it; `None`: every queue pair of the protection domain.
+    pub qp: Option<&'a QueuePair>,
+    /// The peer may not invalidate it, also with `qp`.
+    pub keep: bool,
+}
+
+impl FastOptions<'_> {
+    fn prepare(&self, pd: &ProtectionDomain) -> Prepare {
+        let stream = self.qp.map(|qp| StreamId(u64::from(qp.qp_num())));
+        Prepare { pd: pd.id(), stream, keep: self.keep }
+    }
+}
+
+/// Prepared memory with an STag that is invalid until a send queue makes it valid
+/// ([`SendOp::FastRegister`](super::SendOp::FastRegister)), for a range of the memory, and again once it was invalidated.
+/// Dropping it deregisters: that returns once no engine uses the memory any more.
+pub struct FastRegion {
+    registration: FastRegistration,
+    /// The name given out last.
+    rkey: AtomicU32,
+    /// Keeps protection domain and context alive.
+    _pd: ProtectionDomain,
+}
+
+impl FastRegion {
+    pub(super) fn allocate(
+        pd: &ProtectionDomain,
+        octets: usize,
+        options: &FastOptions<'_>,
+    ) -> Result<Self, VerbsError> {
+        let region = Arc::new(Region::new(octets)?);
+        let registration = pd.shared.context.memory.prepare(region, &options.prepare(pd));
+        Ok(Self::new(pd, registration.map_err(refused)?))
+    }
+
+    /// Prepares memory of the caller.
+    ///
+    /// # Safety
+    /// As [`ProtectionDomain::alloc_fast_user_mr`].
+    #[allow(unsafe_code, reason = "the promise is the caller's, and is passed on")]
+    pub(super) unsafe fn over(
+        pd: &ProtectionDomain,
+        addr: *mut u8,
+        octets: usize,
+        writable: bool,
+        options: &FastOptions<'_>,
+    ) -> Result<Self, VerbsError> {
+        let options = options.prepare(pd);
+        // SAFETY: the caller promises what `prepare_user` asks for, until this value is dropped.
+        let registration = unsafe { pd.shared.context.memory.prepare_user(addr, octets, writable, &options) };
+        Ok(Self::new(pd, registration.map_err(refused)?))
+    }
+
+    fn new(pd: &ProtectionDomain, registration: FastRegistration) -> Self {
+        let rkey = AtomicU32::new(registration.stag(0).0);
+        Self { registration, rkey, _pd: pd.clone() }
+    }
+
+    /// The STag, once the registration that was asked for last has completed; lkey and rkey alike.
+    pub fn rkey(&self) -> u32 {
+        self.rkey.load(Ordering::Acquire)
+    }
+
+    /// Moves on to the next key and returns the STag with it.
+    pub fn next_rkey(&self) -> u32 {
+        let next = |rkey: u32| self.registration.stag(Stag(rkey).key().wrapping_add(1)).0;
+        let update = self.rkey.fetch_update(Ordering::AcqRel, Ordering::Acquire, |rkey| Some(next(rkey)));
+        next(update.unwrap_or_else(|rkey| rkey))
+    }
+
+    /// Whether it is valid under [`rkey`](Self::rkey).
+    pub fn is_valid(&self) -> bool {
+        self.registration.is_valid(Stag(self.rkey()))
+    }
+
+    /// The prepared memory: for its owner, whether the STag is valid or not.
+    pub fn memory(&self) -> &RawBytes {
+        self.registration.memory()
+    }
+
+    /// The request that makes `length` octets from `offset` on of the prepared memory reachable, with the next key and
+    /// tagged offsets that start at the virtual address.
+    pub fn register(&self, offset: u64, length: u64, access: Access) -> FastRegister {
+        FastRegister { rkey: self.next_rkey(), offset, length, access, base: Base::VirtualAddress }
+    }
+
+    /// The virtual address of the octet at `offset` of the prepared memory.
+    pub fn addr(&self, offset: u64) -> u64 {
+        (self.memory().as_ptr().addr() as u64).wrapping_add(offset)
+    }
+
+    /// `length` octets from `offset` of the prepared memory on, as an element for a request that is posted behind the one
+    /// that registers them at their virtual address.
+    pub fn sge(&self, offset: u64, length: u32) -> Sge {
+        Sge { addr: self.addr(offset), length, lkey: self.rkey() }
+    }
+
+    /// Makes the STag invalid at once; when this returns, nothing behind it changes or is read any more.
+    pub fn invalidate(&self) {
+        self.registration.invalidate();
+    }
+}

@@ -1,0 +1,103 @@
+//! Memory windows.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use crate::memory::{Access, Stag, Window, WindowKind};
+
+use super::mr::refused;
+use super::{BindWindow, MemoryRegion, ProtectionDomain, QueuePair, SendOp, SendRequest, VerbsError};
+
+/// How a memory window is allocated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MwOptions {
+    /// Type 1 or type 2.
+    pub kind: WindowKind,
+    /// The peer may not invalidate it. (It never invalidates one of type 1.)
+    pub keep: bool,
+}
+
+/// A memory window (`ibv_mw`): a name for a part of a region, with rights of its own, that is given and taken in a
+/// send queue. Dropping it frees it: that returns once no engine uses it any more.
+///
+/// | | type 1 | type 2 |
+/// |---|---|---|
+/// | bound by | [`QueuePair::bind_mw`](super::QueuePair::bind_mw), which chooses the key | [`SendOp::BindWindow`](super::SendOp::BindWindow), with a key of the consumer's choice |
+/// | used by | every queue pair of the protection domain | the peer of the queue pair that bound it |
+/// | ends by | being bound again, also to no octets | [`SendOp::LocalInvalidate`](super::SendOp::LocalInvalidate) or the peer's Send with Invalidate |
+///
+/// It ends with its region as well: [`MemoryRegion::deregister`] refuses while a window is bound; dropping or
+/// invalidating the region takes its windows away first.
+pub struct MemoryWindow {
+    window: Window,
+    /// The name given out last.
+    rkey: AtomicU32,
+    /// Keeps protection domain and context alive.
+    _pd: ProtectionDomain,
+}
+
+impl MemoryWindow {
+    pub(super) fn allocate(pd: &ProtectionDomain, options: MwOptions) -> Result<Self, VerbsError> {
+        let MwOptions { kind, keep } = options;
+        let window = pd.shared.context.memory.alloc_window(pd.id(), kind, keep).map_err(refused)?;
+        let rkey = AtomicU32::new(window.stag(0).0);
+        Ok(Self { window, rkey, _pd: pd.clone() })
+    }
+
+    /// Its type.
+    pub fn kind(&self) -> WindowKind {
+        self.window.kind()
+    }
+
+    /// The STag to advertise, once the bind that was asked for last has completed.
+    pub fn rkey(&self) -> u32 {
+        self.rkey.load(Ordering::Acquire)
+    }
+
+    /// Moves on to the next key (`ibv_inc_rkey`) and returns the STag with it.
+    pub fn next_rkey(&self) -> u32 {
+        let next = |rkey: u32| self.window.stag(Stag(rkey).key().wrapping_add(1)).0;
+        let update = self.rkey.fetch_update(Ordering::AcqRel, Ordering::Acquire, |rkey| Some(next(rkey)));
+        next(update.unwrap_or_else(|rkey| rkey))
+    }
+
+    /// Whether it is bound under [`rkey`](Self::rkey), to a region that is valid.
+    pub fn is_bound(&self) -> bool {
+        self.window.is_valid(Stag(self.rkey()))
+    }
+
+    /// The request that binds it to `length` octets from `offset` on of `region`, with the next key.
+    pub fn bind(&self, region: &MemoryRegion, offset: u64, length: u64, access: Access) -> BindWindow {
+        BindWindow {
+            rkey: self.next_rkey(),
+            lkey: region.lkey(),
+            addr: region.addr().wrapping_add(offset),
+            length,
+            access,
+            zero_based: false,
+        }
+    }
+}
+
+impl QueuePair {
+    /// Binds a window of type 1 (`ibv_bind_mw`): posts a request that binds it to `length` octets from `offset` on of
+    /// `region`, in order with the requests around it, and returns the STag that it has when the request has completed.
+    /// No octets leave it unbound. What it was bound to before is out of reach when the request has completed.
+    ///
+    /// # Errors
+    /// As [`QueuePair::post_send`], and [`VerbsError::Invalid`] for a window of type 2; nothing was posted.
+    pub fn bind_mw(
+        &self,
+        wr_id: u64,
+        window: &MemoryWindow,
+        (region, offset, length): (&MemoryRegion, u64, u64),
+        access: Access,
+    ) -> Result<u32, VerbsError> {
+        if window.kind() != WindowKind::Type1 {
+            let text = "a window of type 2 is bound by posting SendOp::BindWindow, with a key of your choice";
+            return Err(VerbsError::Invalid(text.into()));
+        }
+        let bind = window.bind(region, offset, length, access);
+        self.post_checked(&SendRequest::empty(wr_id, SendOp::BindWindow(bind)))?;
+        Ok(bind.rkey)
+    }
+}
