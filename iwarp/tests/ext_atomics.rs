@@ -410,7 +410,7 @@ fn an_answer_without_a_place_is_our_users_fault() {
     let local = pair.a.pd.reg_mr(8, Access::LOCAL_WRITE).unwrap();
     let request = atomic(1, ADD_ONE, remote(&words, 0), &local, 0);
     c.qp_a.post_send(&request).unwrap();
-    local.deregister();
+    local.deregister().unwrap();
     let wc = pair.wc_a();
     assert_eq!((wc.wr_id, wc.status), (1, WcStatus::LocalProtectionError));
     let error = pair.until(|_| c.qp_b.error());

@@ -8,13 +8,8 @@ use bitflags::bitflags;
 use crossbeam_queue::ArrayQueue;
 
 use crate::engine::EngineShared;
-<<<<<<< HEAD
-use crate::memory::Access;
-use crate::rdmap::{AtomicOp, Extensions, IMMEDIATE_LEN};
-=======
 use crate::memory::{Access, Stag, WindowKind};
-use crate::rdmap::AtomicOp;
->>>>>>> b9ea3a0 (Bind windows and register fast from the send queue, where a queue pair was granted it)
+use crate::rdmap::{AtomicOp, Extensions, IMMEDIATE_LEN};
 
 use super::{
     CompletionQueue, ContextShared, MAX_INLINE, MAX_SGE, ProtectionDomain, RecvRequest, SendFlags, SendOp,
@@ -37,12 +32,10 @@ pub struct QpInit<'a> {
     pub max_recv_wr: usize,
     /// Every send request makes a completion, signalled or not.
     pub sq_sig_all: bool,
-<<<<<<< HEAD
     /// The messages of RFC 7306 that may be posted and are understood from the peer; all of them by default. What is
     /// left out is refused when posted, and answered as an unexpected opcode when the peer tries it. Nothing of this
     /// goes over the wire: see the crate's front page on finding out what the peer understands.
     pub extensions: Extensions,
-=======
     /// What its send queue may do to STags.
     pub grants: QpGrants,
 }
@@ -56,7 +49,6 @@ bitflags! {
         /// Memory may be registered fast.
         const FAST_REGISTER = 1 << 1;
     }
->>>>>>> b9ea3a0 (Bind windows and register fast from the send queue, where a queue pair was granted it)
 }
 
 impl<'a> QpInit<'a> {
@@ -68,11 +60,8 @@ impl<'a> QpInit<'a> {
             max_send_wr: 128,
             max_recv_wr: 128,
             sq_sig_all: false,
-<<<<<<< HEAD
             extensions: Extensions::all(),
-=======
             grants: QpGrants::empty(),
->>>>>>> b9ea3a0 (Bind windows and register fast from the send queue, where a queue pair was granted it)
         }
     }
 }
@@ -152,11 +141,8 @@ pub(crate) struct QpShared {
     sq_outstanding: Arc<AtomicUsize>,
     max_send_wr: usize,
     sq_sig_all: bool,
-<<<<<<< HEAD
     pub(crate) extensions: Extensions,
-=======
     grants: QpGrants,
->>>>>>> b9ea3a0 (Bind windows and register fast from the send queue, where a queue pair was granted it)
     state: AtomicU8,
     /// ORD once connected: a Read or atomic needs at least 1.
     pub(crate) ord: AtomicU32,
@@ -190,11 +176,8 @@ impl QueuePair {
             sq_outstanding: Arc::new(AtomicUsize::new(0)),
             max_send_wr: init.max_send_wr.max(1),
             sq_sig_all: init.sq_sig_all,
-<<<<<<< HEAD
             extensions: init.extensions,
-=======
             grants: init.grants,
->>>>>>> b9ea3a0 (Bind windows and register fast from the send queue, where a queue pair was granted it)
             state: AtomicU8::new(QpState::Idle as u8),
             ord: AtomicU32::new(u32::MAX),
             engine: OnceLock::new(),
@@ -358,20 +341,13 @@ impl QpShared {
                     "Immediate Data is its {IMMEDIATE_LEN} octets alone: post it without elements"
                 )));
             }
-<<<<<<< HEAD
             SendOp::Immediate { .. } | SendOp::LocalInvalidate { .. } => {}
-            SendOp::BindWindow(_) | SendOp::FastRegister(_) => {
-                return Err(VerbsError::Invalid("this queue pair was not granted it".into()));
-            }
+            SendOp::BindWindow(_) => self.check_grant(QpGrants::BIND_WINDOWS)?,
+            SendOp::FastRegister(_) => self.check_grant(QpGrants::FAST_REGISTER)?,
             SendOp::Send
             | SendOp::SendInvalidate { .. }
             | SendOp::Write { .. }
             | SendOp::WriteImmediate { .. } => {
-=======
-            SendOp::BindWindow(_) => self.check_grant(QpGrants::BIND_WINDOWS)?,
-            SendOp::FastRegister(_) => self.check_grant(QpGrants::FAST_REGISTER)?,
-            SendOp::Send | SendOp::SendInvalidate { .. } | SendOp::Write { .. } => {
->>>>>>> b9ea3a0 (Bind windows and register fast from the send queue, where a queue pair was granted it)
                 if request.flags.contains(SendFlags::INLINE) {
                     return self.inline(sg_list, length);
                 }
@@ -381,7 +357,6 @@ impl QpShared {
         Ok(Payload::Gather(sg_list.clone()))
     }
 
-<<<<<<< HEAD
     /// Whether the stream has the message at all.
     fn check_extension(&self, op: &SendOp) -> Result<(), VerbsError> {
         let (understood, name) = match op {
@@ -413,7 +388,8 @@ impl QpShared {
             ));
         }
         self.check_local(sg_list, Access::LOCAL_WRITE)
-=======
+    }
+
     /// A window of type 1 is not bound by a request of the consumer's own making.
     fn check_window_kind(&self, op: &SendOp) -> Result<(), VerbsError> {
         let SendOp::BindWindow(bind) = op else { return Ok(()) };
@@ -430,7 +406,6 @@ impl QpShared {
         }
         let text = format!("this queue pair was not granted it: create it with QpInit::grants = {needed:?}");
         Err(VerbsError::Invalid(text))
->>>>>>> b9ea3a0 (Bind windows and register fast from the send queue, where a queue pair was granted it)
     }
 
     fn inline(&self, sg_list: &[Sge], length: u64) -> Result<Payload, VerbsError> {
