@@ -220,7 +220,7 @@ fn a_window_ends_with_its_region() {
     assert_eq!(turn.invalidate_local(stag, ME), Ok(()));
     assert_eq!(write(&turn, other.stag(1), BASE + 100, 1, ME), Ok(()));
     assert_eq!(region.revalidate(1, Access::MW_BIND), Err(RegisterError::Bound));
-    region = region.deregister_unbound().unwrap_err();
+    region = *region.deregister_unbound().unwrap_err();
     assert!(region.is_valid() && other.is_valid(other.stag(1)));
     drop(other);
 

@@ -152,12 +152,12 @@ impl Registration {
     ///
     /// # Errors
     /// The registration as it was, while a window is bound to it.
-    pub fn deregister_unbound(self) -> Result<(), Self> {
+    pub fn deregister_unbound(self) -> Result<(), Box<Self>> {
         if self.revoke_unbound() {
             drop(self);
             Ok(())
         } else {
-            Err(self)
+            Err(Box::new(self))
         }
     }
 

@@ -163,9 +163,9 @@ impl MemoryRegion {
     /// The region, as it was, while a window is bound to it.
     pub fn deregister(self) -> Result<(), BoundRegion> {
         let Self { registration, pd } = self;
-        registration
-            .deregister_unbound()
-            .map_err(|registration| BoundRegion { region: Self { registration, pd } })
+        registration.deregister_unbound().map_err(|registration| BoundRegion {
+            region: Box::new(Self { registration: *registration, pd }),
+        })
     }
 }
 
@@ -174,7 +174,7 @@ impl MemoryRegion {
 #[error("a memory window is bound to the region: unbind or invalidate it first, or drop the region")]
 pub struct BoundRegion {
     /// As it was.
-    pub region: MemoryRegion,
+    pub region: Box<MemoryRegion>,
 }
 
 impl std::fmt::Debug for BoundRegion {
