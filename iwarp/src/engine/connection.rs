@@ -1,7 +1,6 @@
 //! One connection from SYN to the last FIN: MPA startup, the stream, teardown.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use dp::Mbuf;
@@ -361,8 +360,7 @@ impl Connection {
     fn stream(&mut self, negotiated: &Negotiated, may_send: bool, announce: Option<Negotiated>) {
         let Some(qp) = self.qp.clone() else { return };
         let by = Accessor { pd: qp.pd.id(), stream: StreamId(u64::from(qp.num)) };
-        qp.ord.store(u32::from(negotiated.ord), Ordering::Release);
-        qp.set_state(QpState::Rts);
+        qp.connected(negotiated.ord, negotiated.ird);
         let stream = Box::new(Stream::new(qp, by, negotiated, may_send));
         self.phase =
             Phase::Streaming(Streaming { stream, announce, draining: false, progress: 0, failed: false });
@@ -440,10 +438,8 @@ impl Connection {
     pub(super) fn transmit(&mut self, io: &mut Io, turn: &Turn) -> bool {
         if let Some(qp) = &self.qp {
             qp.answer();
-            if qp.abandoned.load(Ordering::Acquire) && !self.is_ending() {
-                self.abort(io);
-                return false;
-            }
+            let asked = qp.take_asked();
+            self.obey(io, asked);
         }
         let Phase::Streaming(streaming) = &mut self.phase else {
             self.flush_late();

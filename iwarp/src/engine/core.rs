@@ -10,7 +10,7 @@ use tcp_lite::{CloseReason, ConnId, ConnectError, Event, Instant, ListenerId, St
 
 use crate::memory::Turn;
 use crate::mpa::HeldSlab;
-use crate::verbs::{CmCommand, CmEventKind, CmId, ConnParam, ConnectionError, QpShared};
+use crate::verbs::{Ask, CmCommand, CmEventKind, CmId, ConnParam, ConnectionError, QpShared};
 
 use super::EngineConfig;
 use super::connection::Connection;
@@ -217,7 +217,7 @@ impl Core {
 
     fn connect(&mut self, id: CmId, qp: &Arc<QpShared>, remote: std::net::SocketAddr, param: &ConnParam) {
         let now = self.io.now;
-        let started = if qp.abandoned.load(Ordering::Acquire) {
+        let started = if qp.asked() >= Ask::Terminate {
             Err(ConnectionError::Tcp(CloseReason::Aborted))
         } else {
             self.io.tcp.connect(now, remote, param.local_port).map_err(|error| match error {

@@ -53,8 +53,10 @@ pub struct Usage {
     pub windows: usize,
     /// Memory windows that may exist (`max_mw`).
     pub max_mw: usize,
-    /// Registrations and windows refused because of a limit.
+    /// Registrations refused because of their limit.
     pub refused: u64,
+    /// Windows refused because of their limit.
+    pub windows_refused: u64,
 }
 
 /// What clones share.
@@ -79,6 +81,7 @@ pub(super) struct Control {
     registered: usize,
     windows: usize,
     refused: u64,
+    windows_refused: u64,
 }
 
 /// What an STag that is made valid in a send queue may name.
@@ -118,6 +121,7 @@ impl MemoryTable {
                 registered: 0,
                 windows: 0,
                 refused: 0,
+                windows_refused: 0,
             }),
             quiescence: Quiescence::default(),
             visits: RwLock::new(()),
@@ -223,6 +227,7 @@ impl MemoryTable {
             windows: control.windows,
             max_mw: self.shared.config.max_mw,
             refused: control.refused,
+            windows_refused: control.windows_refused,
         }
     }
 
@@ -315,7 +320,7 @@ impl Shared {
         let TableConfig { max_mr, max_mw } = self.config;
         if matches!(template, Some(Template { form: Form::Window(_), .. })) {
             if control.windows == max_mw {
-                control.refused += 1;
+                control.windows_refused += 1;
                 return Err(RegisterError::WindowLimit { max_mw });
             }
             control.windows += 1;

@@ -361,7 +361,7 @@ impl CmId {
         if !matches!(state.phase, CmPhase::Idle) {
             return Err(VerbsError::Invalid("this identifier is in use: create another one".into()));
         }
-        qp.shared.bind(&engine)?;
+        qp.shared.bind(&engine, param.responder_resources)?;
         state.qp = Some((Arc::downgrade(&qp.shared), Arc::downgrade(&qp.owner)));
         state.phase = CmPhase::Connected { engine: Arc::clone(&engine) };
         drop(state);
@@ -407,7 +407,7 @@ impl CmId {
         param.check()?;
         let mut state = self.state();
         let (engine, conn) = state.requested()?;
-        qp.shared.bind(&engine)?;
+        qp.shared.bind(&engine, param.responder_resources)?;
         state.qp = Some((Arc::downgrade(&qp.shared), Arc::downgrade(&qp.owner)));
         state.phase = CmPhase::Connected { engine: Arc::clone(&engine) };
         drop(state);

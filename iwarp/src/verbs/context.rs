@@ -1,12 +1,16 @@
 //! The context: what protection domains, regions and queue pairs of a process share.
 
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, RwLock};
 
 use crate::engine::EngineShared;
 use crate::memory::{MemoryTable, TableConfig};
 
-use super::{CmId, CompletionChannel, CompletionQueue, EventChannel, ProtectionDomain, VerbsError};
+use super::usage::Quota;
+use super::{
+    AsyncEvents, CmId, CompletionChannel, CompletionQueue, ContextUsage, CqOptions, EventChannel,
+    ProtectionDomain, Usage, VerbsError,
+};
 
 /// How a context is made.
 #[derive(Clone, Debug, Default)]
@@ -32,8 +36,19 @@ pub struct ContextLimits {
     pub max_cq: usize,
     /// Entries of one completion queue.
     pub max_cqe: usize,
+    /// Entries of all completion queues together.
+    pub max_cqe_total: usize,
     /// Requests of one send or receive queue.
     pub max_qp_wr: usize,
+    /// Shared receive queues.
+    pub max_srq: usize,
+    /// Requests of one shared receive queue.
+    pub max_srq_wr: usize,
+    /// Inbound Reads that all connections together may have outstanding: the sum of
+    /// [`ConnParam::responder_resources`](super::ConnParam::responder_resources), until a peer settles for less.
+    pub max_read_slots: usize,
+    /// Asynchronous events that wait; more are lost and counted.
+    pub max_async_events: usize,
 }
 
 impl Default for ContextLimits {
@@ -45,7 +60,12 @@ impl Default for ContextLimits {
             max_qp: 16_384,
             max_cq: 16_384,
             max_cqe: 1 << 20,
+            max_cqe_total: 1 << 24,
             max_qp_wr: 32_768,
+            max_srq: 16_384,
+            max_srq_wr: 1 << 20,
+            max_read_slots: 16_384 * 128,
+            max_async_events: 1024,
         }
     }
 }
@@ -59,45 +79,25 @@ pub struct Context {
 /// What engines and objects share.
 pub(crate) struct ContextShared {
     pub(crate) limits: ContextLimits,
-    pub(crate) counts: Counts,
+    pub(crate) quotas: Quotas,
+    pub(crate) events: AsyncEvents,
     pub(crate) memory: MemoryTable,
     engines: RwLock<Vec<Arc<EngineShared>>>,
     listeners: Mutex<Vec<u16>>,
     qp_num: AtomicU32,
     pd_num: AtomicU32,
+    cq_num: AtomicU32,
+    srq_num: AtomicU32,
 }
 
-/// Objects that exist now, against their limits.
-pub(crate) struct Counts {
-    pub(crate) pd: Count,
-    pub(crate) qp: Count,
-    pub(crate) cq: Count,
-}
-
-/// One kind of object: how many there are, and may be.
-pub(crate) struct Count {
-    name: &'static str,
-    limit: usize,
-    used: AtomicUsize,
-}
-
-impl Count {
-    const fn new(name: &'static str, limit: usize) -> Self {
-        Self { name, limit, used: AtomicUsize::new(0) }
-    }
-
-    /// Counts one more object.
-    pub(crate) fn take(&self) -> Result<(), VerbsError> {
-        self.used
-            .fetch_update(Ordering::AcqRel, Ordering::Acquire, |used| (used < self.limit).then_some(used + 1))
-            .map(drop)
-            .map_err(|_| VerbsError::Limit { name: self.name, limit: self.limit })
-    }
-
-    /// Counts one object less.
-    pub(crate) fn release(&self) {
-        self.used.fetch_sub(1, Ordering::AcqRel);
-    }
+/// What there may be of each kind, and is.
+pub(crate) struct Quotas {
+    pub(crate) pd: Arc<Quota>,
+    pub(crate) qp: Arc<Quota>,
+    pub(crate) cq: Arc<Quota>,
+    pub(crate) cqe: Arc<Quota>,
+    pub(crate) srq: Arc<Quota>,
+    pub(crate) read_slots: Arc<Quota>,
 }
 
 impl ContextShared {
@@ -107,6 +107,14 @@ impl ContextShared {
 
     pub(crate) fn next_pd_num(&self) -> u32 {
         self.pd_num.fetch_add(1, Ordering::Relaxed)
+    }
+
+    pub(crate) fn next_cq_num(&self) -> u32 {
+        self.cq_num.fetch_add(1, Ordering::Relaxed)
+    }
+
+    pub(crate) fn next_srq_num(&self) -> u32 {
+        self.srq_num.fetch_add(1, Ordering::Relaxed)
     }
 
     /// Adds an engine; its index is its place in the list.
@@ -155,7 +163,7 @@ impl Context {
     /// A context with its own STag table. It moves no data until an [`Engine`](crate::engine::Engine) is made for it.
     ///
     /// # Errors
-    /// [`VerbsError::System`] when the system has no entropy.
+    /// [`VerbsError::System`] when the system has no entropy or no descriptor is left.
     pub fn new(config: ContextConfig) -> Result<Self, VerbsError> {
         let seed = match config.seed {
             Some(seed) => seed,
@@ -166,16 +174,22 @@ impl Context {
         Ok(Self {
             shared: Arc::new(ContextShared {
                 limits,
-                counts: Counts {
-                    pd: Count::new("max_pd", limits.max_pd),
-                    qp: Count::new("max_qp", limits.max_qp),
-                    cq: Count::new("max_cq", limits.max_cq),
+                quotas: Quotas {
+                    pd: Quota::new("max_pd", limits.max_pd),
+                    qp: Quota::new("max_qp", limits.max_qp),
+                    cq: Quota::new("max_cq", limits.max_cq),
+                    cqe: Quota::new("max_cqe_total", limits.max_cqe_total),
+                    srq: Quota::new("max_srq", limits.max_srq),
+                    read_slots: Quota::new("max_read_slots", limits.max_read_slots),
                 },
+                events: AsyncEvents::new(limits.max_async_events)?,
                 memory: MemoryTable::with(&table, seed),
                 engines: RwLock::new(Vec::new()),
                 listeners: Mutex::new(Vec::new()),
                 qp_num: AtomicU32::new(1),
                 pd_num: AtomicU32::new(1),
+                cq_num: AtomicU32::new(1),
+                srq_num: AtomicU32::new(1),
             }),
         })
     }
@@ -197,14 +211,47 @@ impl Context {
         cqe: usize,
         channel: Option<&CompletionChannel>,
     ) -> Result<CompletionQueue, VerbsError> {
-        if cqe == 0 {
-            return Err(VerbsError::Invalid("a completion queue needs at least one entry".into()));
+        self.create_cq_with(&CqOptions { channel, ..CqOptions::new(cqe) })
+    }
+
+    /// The same with all options.
+    ///
+    /// # Errors
+    /// [`VerbsError::Limit`], [`VerbsError::Invalid`] for 0 entries.
+    pub fn create_cq_with(&self, options: &CqOptions<'_>) -> Result<CompletionQueue, VerbsError> {
+        CompletionQueue::new(Arc::clone(&self.shared), options)
+    }
+
+    /// What happens to queues and is no completion: one queue of events for the context.
+    pub fn async_events(&self) -> AsyncEvents {
+        self.shared.events.clone()
+    }
+
+    /// How every limit stands: its value, what is used of it, and how often it was met.
+    pub fn usage(&self) -> ContextUsage {
+        let quotas = &self.shared.quotas;
+        let memory = self.shared.memory.usage();
+        ContextUsage {
+            pd: quotas.pd.usage(),
+            mr: Usage {
+                name: "max_mr",
+                limit: memory.limit,
+                used: memory.registered,
+                refused: memory.refused,
+            },
+            mw: Usage {
+                name: "max_mw",
+                limit: memory.max_mw,
+                used: memory.windows,
+                refused: memory.windows_refused,
+            },
+            qp: quotas.qp.usage(),
+            cq: quotas.cq.usage(),
+            cqe: quotas.cqe.usage(),
+            srq: quotas.srq.usage(),
+            read_slots: quotas.read_slots.usage(),
+            async_events: self.shared.events.usage(),
         }
-        if cqe > self.shared.limits.max_cqe {
-            return Err(VerbsError::Limit { name: "max_cqe", limit: self.shared.limits.max_cqe });
-        }
-        self.shared.counts.cq.take()?;
-        Ok(CompletionQueue::new(Arc::clone(&self.shared), cqe, channel))
     }
 
     /// A completion channel (`ibv_create_comp_channel`).

@@ -40,6 +40,21 @@ pub enum VerbsError {
         /// Its value.
         limit: usize,
     },
+    /// The completion queue could overflow, and may not ([`CqOptions::strict`](super::CqOptions::strict)).
+    #[error(
+        "a completion queue of {cqe} entries for queues that may need {needed}: resize it, or make the queues shorter"
+    )]
+    CqTooSmall {
+        /// Its entries.
+        cqe: usize,
+        /// What its queues need in the worst case.
+        needed: usize,
+    },
+    /// The completion queue has lost completions.
+    #[error(
+        "the completion queue has overflowed: make another one, with an entry for each request (`cqe_for`)"
+    )]
+    CqOverflowed,
     /// A parameter is out of range.
     #[error("{0}")]
     Invalid(String),

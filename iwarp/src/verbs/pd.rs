@@ -4,9 +4,10 @@ use std::sync::Arc;
 
 use crate::memory::{Access, PdId, WindowKind};
 
+use super::usage::Permit;
 use super::{
     ContextShared, FastOptions, FastRegion, MemoryRegion, MemoryWindow, MrOptions, MwOptions, QpInit,
-    QueuePair, VerbsError,
+    QueuePair, RecvRequest, Sge, SharedReceiveQueue, SrqInit, VerbsError,
 };
 
 /// Regions and queue pairs work together only within one protection domain. Cheap to clone.
@@ -18,23 +19,23 @@ pub struct ProtectionDomain {
 pub(crate) struct PdShared {
     id: PdId,
     pub(crate) context: Arc<ContextShared>,
-}
-
-impl Drop for PdShared {
-    fn drop(&mut self) {
-        self.context.counts.pd.release();
-    }
+    _permit: Permit,
 }
 
 impl ProtectionDomain {
     pub(crate) fn new(context: &Arc<ContextShared>) -> Result<Self, VerbsError> {
-        context.counts.pd.take()?;
+        let permit = context.quotas.pd.take(1)?;
         let id = PdId(context.next_pd_num());
-        Ok(Self { shared: Arc::new(PdShared { id, context: Arc::clone(context) }) })
+        Ok(Self { shared: Arc::new(PdShared { id, context: Arc::clone(context), _permit: permit }) })
     }
 
     pub(crate) fn id(&self) -> PdId {
         self.shared.id
+    }
+
+    /// Its number, unique in the context.
+    pub fn pd_num(&self) -> u32 {
+        self.shared.id.0
     }
 
     /// Registers `octets` of fresh zeroed memory, on hugepages where there are any.
@@ -122,5 +123,35 @@ impl ProtectionDomain {
     /// [`VerbsError::Limit`].
     pub fn create_qp(&self, init: &QpInit<'_>) -> Result<QueuePair, VerbsError> {
         QueuePair::new(self, init)
+    }
+
+    /// A shared receive queue (`ibv_create_srq`).
+    ///
+    /// # Errors
+    /// [`VerbsError::Limit`], [`VerbsError::Invalid`] for 0 requests.
+    pub fn create_srq(&self, init: &SrqInit) -> Result<SharedReceiveQueue, VerbsError> {
+        SharedReceiveQueue::new(self, init)
+    }
+
+    /// Checks a receive request with at most `max_sge` elements.
+    pub(crate) fn check_recv(&self, request: &RecvRequest, max_sge: usize) -> Result<(), VerbsError> {
+        let (got, length) = (request.sg_list.len(), request.length());
+        if got > max_sge {
+            return Err(VerbsError::TooManySge { got, max: max_sge });
+        }
+        if length > u64::from(u32::MAX) {
+            return Err(VerbsError::TooLong { got: length, max: u64::from(u32::MAX) });
+        }
+        self.check_local(&request.sg_list, Access::LOCAL_WRITE)
+    }
+
+    /// Checks that local memory is there and may be accessed so.
+    pub(crate) fn check_local(&self, sg_list: &[Sge], access: Access) -> Result<(), VerbsError> {
+        let memory = &self.shared.context.memory;
+        sg_list.iter().try_for_each(|sge| {
+            memory
+                .check_local(self.id(), sge.lkey, sge.addr, sge.length, access)
+                .map_err(|fault| VerbsError::LocalProtection(fault.to_string()))
+        })
     }
 }

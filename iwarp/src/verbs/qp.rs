@@ -1,23 +1,21 @@
 //! Queue pairs.
 
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
-use arrayvec::ArrayVec;
 use bitflags::bitflags;
-use crossbeam_queue::ArrayQueue;
 
-use crate::engine::EngineShared;
-use crate::memory::{Access, Stag, WindowKind};
-use crate::rdmap::{AtomicOp, Extensions, IMMEDIATE_LEN};
+use crate::rdmap::{Extensions, Terminate};
 
 use super::{
-    CompletionQueue, ContextShared, MAX_INLINE, MAX_SGE, ProtectionDomain, RecvRequest, SendFlags, SendOp,
-    SendRequest, Sge, StreamError, VerbsError, WcOpcode, WcStatus, WorkCompletion,
+    CompletionQueue, MAX_INLINE, MAX_SGE, ProtectionDomain, RecvRequest, SendRequest, SharedReceiveQueue,
+    StreamError, VerbsError,
 };
 
-/// Octets that an atomic returns.
-const ATOMIC_OCTETS: u32 = 8;
+mod post;
+mod shared;
+
+pub(crate) use shared::{Ask, Payload, QpShared, SendEntry, send_opcode};
 
 /// How a queue pair is made (`ibv_qp_init_attr`).
 #[derive(Clone, Copy)]
@@ -26,10 +24,23 @@ pub struct QpInit<'a> {
     pub send_cq: &'a CompletionQueue,
     /// Where receive completions go; may be the same.
     pub recv_cq: &'a CompletionQueue,
+    /// Where receive buffers come from, if not from a queue of its own; of the same protection domain.
+    pub srq: Option<&'a SharedReceiveQueue>,
     /// Send requests outstanding: a request counts until its completion is reaped.
     pub max_send_wr: usize,
-    /// Receive requests outstanding.
+    /// Receive requests outstanding: a request counts until its completion is reaped. With a shared receive queue: how many
+    /// of its buffers this queue pair may hold, each from the beginning of a message until its completion is reaped. The
+    /// peer's next message then finds no buffer (Terminate 1/2/02), as it would in a queue of its own of this depth.
     pub max_recv_wr: usize,
+    /// With a shared receive queue: an [`AsyncEventKind::QpHighWater`](super::AsyncEventKind::QpHighWater) is made, once,
+    /// when this queue pair holds more buffers than this; 0: none.
+    pub high_water: usize,
+    /// Elements of one send request, at most [`MAX_SGE`].
+    pub max_send_sge: usize,
+    /// Elements of one receive request, at most [`MAX_SGE`].
+    pub max_recv_sge: usize,
+    /// Octets of one inline request, at most [`MAX_INLINE`].
+    pub max_inline: usize,
     /// Every send request makes a completion, signalled or not.
     pub sq_sig_all: bool,
     /// The messages of RFC 7306 that may be posted and are understood from the peer; all of them by default. What is
@@ -52,13 +63,18 @@ bitflags! {
 }
 
 impl<'a> QpInit<'a> {
-    /// 128 requests each way, one completion queue for both, every extension.
+    /// 128 requests each way, one completion queue for both, nothing shared, every extension.
     pub fn new(cq: &'a CompletionQueue) -> Self {
         Self {
             send_cq: cq,
             recv_cq: cq,
+            srq: None,
             max_send_wr: 128,
             max_recv_wr: 128,
+            high_water: 0,
+            max_send_sge: MAX_SGE,
+            max_recv_sge: MAX_SGE,
+            max_inline: MAX_INLINE,
             sq_sig_all: false,
             extensions: Extensions::all(),
             grants: QpGrants::empty(),
@@ -67,6 +83,14 @@ impl<'a> QpInit<'a> {
 }
 
 /// States of RFC 5040 section 6 (and of the iWARP verbs).
+///
+/// | state | `post_send` | `post_recv` | entered by |
+/// |---|---|---|---|
+/// | `Idle` | refused | waits | creation |
+/// | `Rts` | is sent | waits | `connect`, `accept` |
+/// | `Closing` | is sent, or flushed when it comes too late | waits | `disconnect`, the peer's FIN, `modify` |
+/// | `Terminate` | is flushed | is flushed | an error, `modify` |
+/// | `Error` | is flushed | is flushed | the end of the connection, `modify` |
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum QpState {
@@ -80,6 +104,51 @@ pub enum QpState {
     Terminate,
     /// Over. Everything posted is flushed.
     Error,
+}
+
+/// A queue pair as it is now (`ibv_query_qp`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct QpAttr {
+    /// Its number.
+    pub qp_num: u32,
+    /// Its state.
+    pub state: QpState,
+    /// Number of its protection domain.
+    pub pd_num: u32,
+    /// Number of the completion queue of its send queue.
+    pub send_cq: u32,
+    /// Number of the completion queue of its receives.
+    pub recv_cq: u32,
+    /// Number of its shared receive queue.
+    pub srq: Option<u32>,
+    /// As in [`QpInit`].
+    pub max_send_wr: usize,
+    /// As in [`QpInit`].
+    pub max_recv_wr: usize,
+    /// As in [`QpInit`].
+    pub max_send_sge: usize,
+    /// As in [`QpInit`].
+    pub max_recv_sge: usize,
+    /// As in [`QpInit`].
+    pub max_inline: usize,
+    /// As in [`QpInit`].
+    pub sq_sig_all: bool,
+    /// Reads of ours that may be outstanding, once connected.
+    pub ord: Option<u16>,
+    /// Reads of the peer that are served at a time, once connected.
+    pub ird: Option<u16>,
+    /// The error that ended the stream.
+    pub error: Option<StreamError>,
+    /// Send requests posted and not completed.
+    pub send_open: usize,
+    /// Send requests whose completion is not reaped, open ones included.
+    pub send_outstanding: usize,
+    /// Receive requests whose completion is not reaped: posted here or, with a shared receive queue, taken from it.
+    pub recv_outstanding: usize,
+    /// Receive requests taken for messages of the peer's, ever.
+    pub recv_taken: u64,
+    /// Of these, taken for a message that is not complete yet.
+    pub recv_in_process: u64,
 }
 
 /// A queue pair: one RDMA stream. Cheap to clone; when the last clone is dropped an open connection is aborted, unless
@@ -99,93 +168,13 @@ pub(crate) struct QpOwner {
 
 impl Drop for QpOwner {
     fn drop(&mut self) {
-        if let Some(engine) = self.shared.engine.get() {
-            self.shared.abandoned.store(true, Ordering::Release);
-            self.shared.ring(engine);
-        } else {
-            self.shared.enter_error();
-        }
+        self.shared.ask(Ask::Abort);
     }
-}
-
-/// The payload of a posted request.
-#[derive(Clone, Debug)]
-pub(crate) enum Payload {
-    /// Fetched from registered memory when it is sent.
-    Gather(ArrayVec<Sge, MAX_SGE>),
-    /// Copied when it was posted.
-    Inline(ArrayVec<u8, MAX_INLINE>),
-}
-
-/// A request in the send queue.
-#[derive(Clone, Debug)]
-pub(crate) struct SendEntry {
-    pub(crate) wr_id: u64,
-    pub(crate) op: SendOp,
-    pub(crate) payload: Payload,
-    /// Octets of the payload.
-    pub(crate) length: u32,
-    pub(crate) flags: SendFlags,
-}
-
-/// What a queue pair shares with its engine.
-pub(crate) struct QpShared {
-    pub(crate) num: u32,
-    pub(crate) pd: ProtectionDomain,
-    pub(crate) send_cq: CompletionQueue,
-    pub(crate) recv_cq: CompletionQueue,
-    pub(crate) sq: ArrayQueue<SendEntry>,
-    pub(crate) rq: ArrayQueue<RecvRequest>,
-    /// Send requests posted whose completion has not been reaped (or, where there is none, was not due yet): so who
-    /// posts until the queue is full and reaps then overruns no completion queue of that size.
-    sq_outstanding: Arc<AtomicUsize>,
-    max_send_wr: usize,
-    sq_sig_all: bool,
-    pub(crate) extensions: Extensions,
-    grants: QpGrants,
-    state: AtomicU8,
-    /// ORD once connected: a Read or atomic needs at least 1.
-    pub(crate) ord: AtomicU32,
-    /// Who carries the connection; set once, at connect or accept.
-    engine: OnceLock<Arc<EngineShared>>,
-    /// The connection's slot in that engine.
-    pub(crate) slot: AtomicU32,
-    /// Whether the doorbell has been rung and not been answered.
-    rung: AtomicBool,
-    /// The user has dropped every handle.
-    pub(crate) abandoned: AtomicBool,
-    pub(crate) error: Mutex<Option<StreamError>>,
 }
 
 impl QueuePair {
     pub(crate) fn new(pd: &ProtectionDomain, init: &QpInit<'_>) -> Result<Self, VerbsError> {
-        let limit = pd.shared.context.limits.max_qp_wr;
-        for wr in [init.max_send_wr, init.max_recv_wr] {
-            if wr > limit {
-                return Err(VerbsError::Limit { name: "max_qp_wr", limit });
-            }
-        }
-        pd.shared.context.counts.qp.take()?;
-        let shared = Arc::new(QpShared {
-            num: pd.shared.context.next_qp_num(),
-            pd: pd.clone(),
-            send_cq: init.send_cq.clone(),
-            recv_cq: init.recv_cq.clone(),
-            sq: ArrayQueue::new(init.max_send_wr.max(1)),
-            rq: ArrayQueue::new(init.max_recv_wr.max(1)),
-            sq_outstanding: Arc::new(AtomicUsize::new(0)),
-            max_send_wr: init.max_send_wr.max(1),
-            sq_sig_all: init.sq_sig_all,
-            extensions: init.extensions,
-            grants: init.grants,
-            state: AtomicU8::new(QpState::Idle as u8),
-            ord: AtomicU32::new(u32::MAX),
-            engine: OnceLock::new(),
-            slot: AtomicU32::new(u32::MAX),
-            rung: AtomicBool::new(false),
-            abandoned: AtomicBool::new(false),
-            error: Mutex::new(None),
-        });
+        let shared = QpShared::new(pd, init)?;
         Ok(Self { owner: Arc::new(QpOwner { shared: Arc::clone(&shared) }), shared })
     }
 
@@ -227,14 +216,10 @@ impl QueuePair {
     /// # Errors
     /// The count posted, and why the next one was refused.
     pub fn post_send_list(&self, requests: &[SendRequest]) -> Result<(), (usize, VerbsError)> {
-        let mut result = Ok(());
-        for (posted, request) in requests.iter().enumerate() {
-            let checked = self.shared.check_window_kind(&request.op);
-            if let Err(error) = checked.and_then(|()| self.shared.queue_send(request)) {
-                result = Err((posted, error));
-                break;
-            }
-        }
+        let result = post_each(requests, |request| {
+            self.shared.check_window_kind(&request.op)?;
+            self.shared.queue_send(request)
+        });
         self.shared.doorbell();
         result
     }
@@ -244,295 +229,106 @@ impl QueuePair {
     /// # Errors
     /// [`VerbsError`]; nothing was posted.
     pub fn post_recv(&self, request: &RecvRequest) -> Result<(), VerbsError> {
-        let shared = &self.shared;
-        let length = request.length();
-        if length > u64::from(u32::MAX) {
-            return Err(VerbsError::TooLong { got: length, max: u64::from(u32::MAX) });
-        }
-        shared.check_local(&request.sg_list, Access::LOCAL_WRITE)?;
-        shared.rq.push(request.clone()).map_err(|_| VerbsError::QueueFull("receive"))?;
-        if shared.state() == QpState::Error {
-            shared.flush();
-        }
+        self.shared.queue_recv(request)?;
+        self.shared.flush_late();
         Ok(())
+    }
+
+    /// Posts several.
+    ///
+    /// # Errors
+    /// The count posted, and why the next one was refused.
+    pub fn post_recv_list(&self, requests: &[RecvRequest]) -> Result<(), (usize, VerbsError)> {
+        let result = post_each(requests, |request| self.shared.queue_recv(request));
+        self.shared.flush_late();
+        result
+    }
+
+    /// Changes the state (`ibv_modify_qp`), for a connection in the engine's next turn:
+    ///
+    /// | to | from | what |
+    /// |---|---|---|
+    /// | `Closing` | `Rts` | what is posted is sent, then FIN |
+    /// | `Terminate` | `Rts`, `Closing` | the peer is told of a local catastrophic error (0/0/00), work is flushed |
+    /// | `Error` | any | the connection is reset, work is flushed |
+    ///
+    /// Where it is already changes nothing. Connecting is [`CmId`](super::CmId)'s, and a queue pair serves one connection.
+    ///
+    /// # Errors
+    /// [`VerbsError::InvalidState`] for any other change.
+    pub fn modify(&self, to: QpState) -> Result<(), VerbsError> {
+        let from = self.shared.state();
+        let ask = match (from, to) {
+            (QpState::Rts, QpState::Closing) => Ask::Close,
+            (QpState::Rts | QpState::Closing, QpState::Terminate) => Ask::Terminate,
+            (QpState::Idle | QpState::Rts | QpState::Closing | QpState::Terminate, QpState::Error) => {
+                Ask::Abort
+            }
+            _ if from == to => return Ok(()),
+            _ => return Err(VerbsError::InvalidState(from)),
+        };
+        self.shared.ask(ask);
+        Ok(())
+    }
+
+    /// Asks for one [`AsyncEventKind::SqDrained`](super::AsyncEventKind::SqDrained) when everything posted to the send queue
+    /// is completed; at once, if it is. What is posted meanwhile is waited for as well.
+    pub fn drain(&self) {
+        self.shared.arm_drain();
+    }
+
+    /// Sets the mark of [`QpInit::high_water`] anew, also after its event; 0 takes it back.
+    pub fn arm_high_water(&self, mark: usize) {
+        self.shared.arm_high_water(mark);
     }
 
     /// The error that ended the stream, found here or told by the peer's Terminate.
     pub fn error(&self) -> Option<StreamError> {
-        *self.shared.error.lock().expect("no holder of this lock panics")
-    }
-}
-
-impl QpShared {
-    pub(crate) fn state(&self) -> QpState {
-        match self.state.load(Ordering::SeqCst) {
-            0 => QpState::Idle,
-            1 => QpState::Rts,
-            2 => QpState::Closing,
-            3 => QpState::Terminate,
-            _ => QpState::Error,
-        }
+        self.shared.ended().error
     }
 
-    pub(crate) fn set_state(&self, state: QpState) {
-        self.state.store(state as u8, Ordering::SeqCst);
+    /// The Terminate that ended the stream, as it was sent or received: with the headers of the message at fault.
+    pub fn terminate(&self) -> Option<Terminate> {
+        self.shared.ended().terminate.clone()
     }
 
-    pub(crate) fn context(&self) -> &Arc<ContextShared> {
-        &self.pd.shared.context
-    }
-
-    /// Claims the queue pair for one connection carried by `engine`.
-    pub(crate) fn bind(&self, engine: &Arc<EngineShared>) -> Result<(), VerbsError> {
-        let state = self.state();
-        if state != QpState::Idle || self.engine.set(Arc::clone(engine)).is_err() {
-            return Err(VerbsError::InvalidState(state));
-        }
-        Ok(())
-    }
-
-    /// Checks a request and puts it into the send queue, without telling the engine.
-    fn queue_send(&self, request: &SendRequest) -> Result<(), VerbsError> {
-        let state = self.state();
-        if state == QpState::Idle {
-            return Err(VerbsError::InvalidState(state));
-        }
-        let length = request.length();
-        if length > u64::from(u32::MAX) {
-            return Err(VerbsError::TooLong { got: length, max: u64::from(u32::MAX) });
-        }
-        let payload = self.payload(request, length)?;
-        // The slot is taken first: `sq` itself has a place for every slot, so the push cannot fail.
-        let taken = self.sq_outstanding.fetch_update(Ordering::AcqRel, Ordering::Acquire, |count| {
-            (count < self.max_send_wr).then_some(count + 1)
-        });
-        if taken.is_err() {
-            return Err(VerbsError::QueueFull("send"));
-        }
-        let entry = SendEntry {
-            wr_id: request.wr_id,
-            op: request.op,
-            payload,
-            length: length as u32,
-            flags: request.flags,
-        };
-        if self.sq.push(entry).is_err() {
-            self.sq_outstanding.fetch_sub(1, Ordering::AcqRel);
-            return Err(VerbsError::QueueFull("send"));
-        }
-        Ok(())
-    }
-
-    fn payload(&self, request: &SendRequest, length: u64) -> Result<Payload, VerbsError> {
-        let sg_list = &request.sg_list;
-        self.check_extension(&request.op)?;
-        match request.op {
-            SendOp::Read { .. } => self.check_sink(sg_list)?,
-            SendOp::Atomic { .. } => {
-                if sg_list.is_empty() || length != u64::from(ATOMIC_OCTETS) {
-                    return Err(VerbsError::Invalid(format!(
-                        "an atomic returns {ATOMIC_OCTETS} octets: give it one element of that length, not {length}"
-                    )));
-                }
-                self.check_sink(sg_list)?;
-            }
-            SendOp::Immediate { .. } if length > 0 => {
-                return Err(VerbsError::Invalid(format!(
-                    "Immediate Data is its {IMMEDIATE_LEN} octets alone: post it without elements"
-                )));
-            }
-            SendOp::Immediate { .. } | SendOp::LocalInvalidate { .. } => {}
-            SendOp::BindWindow(_) => self.check_grant(QpGrants::BIND_WINDOWS)?,
-            SendOp::FastRegister(_) => self.check_grant(QpGrants::FAST_REGISTER)?,
-            SendOp::Send
-            | SendOp::SendInvalidate { .. }
-            | SendOp::Write { .. }
-            | SendOp::WriteImmediate { .. } => {
-                if request.flags.contains(SendFlags::INLINE) {
-                    return self.inline(sg_list, length);
-                }
-                self.check_local(sg_list, Access::empty())?;
-            }
-        }
-        Ok(Payload::Gather(sg_list.clone()))
-    }
-
-    /// Whether the stream has the message at all.
-    fn check_extension(&self, op: &SendOp) -> Result<(), VerbsError> {
-        let (understood, name) = match op {
-            SendOp::Immediate { .. } | SendOp::WriteImmediate { .. } => {
-                (self.extensions.contains(Extensions::IMMEDIATE), "IMMEDIATE")
-            }
-            SendOp::Atomic { op: op @ AtomicOp::Swap { .. }, .. } => {
-                (op.is_understood(self.extensions), "ATOMICS and SWAP")
-            }
-            SendOp::Atomic { op, .. } => (op.is_understood(self.extensions), "ATOMICS"),
-            _ => return Ok(()),
-        };
-        if understood {
-            return Ok(());
-        }
-        Err(VerbsError::Invalid(format!(
-            "this queue pair was made without this message: add {name} to QpInit::extensions"
-        )))
-    }
-
-    /// Whether the answer to a Read or an atomic may come, and has a place.
-    fn check_sink(&self, sg_list: &[Sge]) -> Result<(), VerbsError> {
-        if sg_list.len() > 1 {
-            return Err(VerbsError::TooManySge { got: sg_list.len(), max: 1 });
-        }
-        if self.ord.load(Ordering::Acquire) == 0 {
-            return Err(VerbsError::Invalid(
-                "this connection allows no Read and no atomic: its ORD was negotiated to 0".into(),
-            ));
-        }
-        self.check_local(sg_list, Access::LOCAL_WRITE)
-    }
-
-    /// A window of type 1 is not bound by a request of the consumer's own making.
-    fn check_window_kind(&self, op: &SendOp) -> Result<(), VerbsError> {
-        let SendOp::BindWindow(bind) = op else { return Ok(()) };
-        if self.context().memory.window_kind(Stag(bind.rkey)) == Some(WindowKind::Type1) {
-            let text = "a window of type 1 is bound by QueuePair::bind_mw, which chooses its key";
-            return Err(VerbsError::Invalid(text.into()));
-        }
-        Ok(())
-    }
-
-    fn check_grant(&self, needed: QpGrants) -> Result<(), VerbsError> {
-        if self.grants.contains(needed) {
-            return Ok(());
-        }
-        let text = format!("this queue pair was not granted it: create it with QpInit::grants = {needed:?}");
-        Err(VerbsError::Invalid(text))
-    }
-
-    fn inline(&self, sg_list: &[Sge], length: u64) -> Result<Payload, VerbsError> {
-        if length > MAX_INLINE as u64 {
-            return Err(VerbsError::TooLong { got: length, max: MAX_INLINE as u64 });
-        }
-        let mut octets = ArrayVec::from([0; MAX_INLINE]);
-        octets.truncate(length as usize);
-        let mut offset = 0;
-        for sge in sg_list {
-            let end = offset + sge.length as usize;
-            self.context()
-                .memory
-                .fetch_local(self.pd.id(), sge.lkey, sge.addr, &mut octets[offset..end])
-                .map_err(|fault| VerbsError::LocalProtection(fault.to_string()))?;
-            offset = end;
-        }
-        Ok(Payload::Inline(octets))
-    }
-
-    fn check_local(&self, sg_list: &[Sge], access: Access) -> Result<(), VerbsError> {
-        let memory = &self.context().memory;
-        sg_list.iter().try_for_each(|sge| {
-            memory
-                .check_local(self.pd.id(), sge.lkey, sge.addr, sge.length, access)
-                .map_err(|fault| VerbsError::LocalProtection(fault.to_string()))
-        })
-    }
-
-    /// Tells the engine that the send queue has work, or flushes it where no engine will.
-    fn doorbell(&self) {
-        if self.state() == QpState::Error {
-            self.flush();
-        } else if let Some(engine) = self.engine.get() {
-            self.ring(engine);
-        }
-    }
-
-    fn ring(&self, engine: &EngineShared) {
-        if !self.rung.swap(true, Ordering::AcqRel) {
-            engine.ring(self.slot.load(Ordering::Acquire));
-        }
-    }
-
-    /// The engine answers the doorbell: what is posted from now on rings again.
-    pub(crate) fn answer(&self) {
-        self.rung.swap(false, Ordering::AcqRel);
-    }
-
-    /// Makes the completion of a send request where it asked for one or failed; else its place is free at once.
-    pub(crate) fn complete_send(&self, signaled: bool, completion: WorkCompletion) {
-        if signaled || self.sq_sig_all || completion.status != WcStatus::Success {
-            self.send_cq.shared.push(completion, Some(Arc::clone(&self.sq_outstanding)));
-        } else {
-            self.sq_outstanding.fetch_sub(1, Ordering::AcqRel);
-        }
-    }
-
-    /// Takes the oldest receive request, for a message of the peer's.
-    pub(crate) fn take_recv(&self) -> Option<RecvRequest> {
-        self.rq.pop()
-    }
-
-    /// Makes the completion of a receive request.
-    pub(crate) fn complete_recv(&self, completion: WorkCompletion) {
-        self.recv_cq.shared.push(completion, None);
-    }
-
-    /// Enters `Error` and flushes both queues.
-    pub(crate) fn enter_error(&self) {
-        self.set_state(QpState::Error);
-        self.flush();
-    }
-
-    /// Completes everything in both queues as flushed. Whoever posts after `Error` was entered flushes too, so
-    /// nothing stays behind.
-    pub(crate) fn flush(&self) {
-        // Held throughout: two who flush at the same time would complete requests out of order.
-        let error = self.error.lock().expect("no holder of this lock panics");
-        while let Some(entry) = self.sq.pop() {
-            self.complete_send(true, self.flushed(entry.wr_id, send_opcode(&entry.op), *error));
-        }
-        while let Some(request) = self.rq.pop() {
-            self.complete_recv(self.flushed(request.wr_id, WcOpcode::Recv, *error));
-        }
-    }
-
-    /// The completion of a request that was done.
-    pub(crate) fn succeeded(&self, wr_id: u64, opcode: WcOpcode, byte_len: u32) -> WorkCompletion {
-        WorkCompletion { status: WcStatus::Success, byte_len, ..self.flushed(wr_id, opcode, None) }
-    }
-
-    /// The completion of a flushed request.
-    pub(crate) fn flushed(&self, wr_id: u64, opcode: WcOpcode, error: Option<StreamError>) -> WorkCompletion {
-        WorkCompletion {
-            wr_id,
-            status: WcStatus::WrFlushError,
-            opcode,
-            byte_len: 0,
-            qp_num: self.num,
-            immediate: None,
-            invalidated: None,
-            solicited: false,
-            error,
+    /// State, sizes, depths and counters (`ibv_query_qp`).
+    pub fn query(&self) -> QpAttr {
+        let shared = &self.shared;
+        let depth = |depth: u32| u16::try_from(depth).ok();
+        let done = shared.recv_done.load(Ordering::Acquire);
+        QpAttr {
+            qp_num: shared.num,
+            state: shared.state(),
+            pd_num: shared.pd.pd_num(),
+            send_cq: shared.send_cq.cq_num(),
+            recv_cq: shared.recv_cq.cq_num(),
+            srq: shared.srq.as_ref().map(SharedReceiveQueue::srq_num),
+            max_send_wr: shared.caps.max_send_wr,
+            max_recv_wr: shared.caps.max_recv_wr,
+            max_send_sge: shared.caps.max_send_sge,
+            max_recv_sge: shared.caps.max_recv_sge,
+            max_inline: shared.caps.max_inline,
+            sq_sig_all: shared.sq_sig_all,
+            ord: depth(shared.ord.load(Ordering::Acquire)),
+            ird: depth(shared.ird.load(Ordering::Acquire)),
+            error: self.error(),
+            send_open: shared.places.open_sends(),
+            send_outstanding: shared.places.sends(),
+            recv_outstanding: shared.places.recvs(),
+            recv_taken: shared.recv_taken.load(Ordering::Acquire),
+            recv_in_process: shared.recv_taken.load(Ordering::Acquire).saturating_sub(done),
         }
     }
 }
 
-impl Drop for QpShared {
-    fn drop(&mut self) {
-        self.context().counts.qp.release();
-    }
-}
-
-/// What a request completes as.
-pub(crate) fn send_opcode(op: &SendOp) -> WcOpcode {
-    match op {
-        SendOp::Send | SendOp::SendInvalidate { .. } => WcOpcode::Send,
-        SendOp::Write { .. } => WcOpcode::Write,
-        SendOp::Read { .. } => WcOpcode::Read,
-        SendOp::Immediate { .. } => WcOpcode::Immediate,
-        SendOp::WriteImmediate { .. } => WcOpcode::Write,
-        SendOp::Atomic { op: AtomicOp::FetchAdd { .. }, .. } => WcOpcode::FetchAdd,
-        SendOp::Atomic { op: AtomicOp::CmpSwap { .. }, .. } => WcOpcode::CmpSwap,
-        SendOp::Atomic { op: AtomicOp::Swap { .. }, .. } => WcOpcode::Swap,
-        SendOp::LocalInvalidate { .. } => WcOpcode::LocalInvalidate,
-        SendOp::BindWindow(_) => WcOpcode::BindWindow,
-        SendOp::FastRegister(_) => WcOpcode::FastRegister,
-    }
+/// Posts until one is refused; then says how many were posted.
+pub(crate) fn post_each<R>(
+    requests: &[R],
+    post: impl Fn(&R) -> Result<(), VerbsError>,
+) -> Result<(), (usize, VerbsError)> {
+    requests
+        .iter()
+        .enumerate()
+        .try_for_each(|(posted, request)| post(request).map_err(|error| (posted, error)))
 }

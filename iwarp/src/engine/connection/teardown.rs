@@ -3,7 +3,7 @@
 use tcp_lite::{CloseReason, Instant};
 
 use crate::rdmap::{Terminate, TerminateError};
-use crate::verbs::{CmEventKind, ConnectionError, QpState, WcStatus};
+use crate::verbs::{Ask, CmEventKind, ConnectionError, QpState, WcStatus};
 
 use super::super::core::Io;
 use super::super::stream::Failure;
@@ -69,6 +69,19 @@ impl Connection {
         self.drained(io);
     }
 
+    /// What the queue pair's user wants, or a completion queue that has lost a completion.
+    pub(super) fn obey(&mut self, io: &mut Io, asked: Ask) {
+        match asked {
+            Ask::Nothing => {}
+            _ if self.is_ending() => {}
+            Ask::Close => self.disconnect(io),
+            Ask::Terminate if matches!(self.phase, Phase::Streaming(_)) => {
+                self.fail(io, Failure::Local(Terminate::local(TerminateError::LocalCatastrophic)));
+            }
+            Ask::Terminate | Ask::Abort => self.abort(io),
+        }
+    }
+
     /// The user wants an end at once.
     pub(in crate::engine) fn abort(&mut self, io: &mut Io) {
         self.error.get_or_insert(ConnectionError::Tcp(CloseReason::Aborted));
@@ -85,9 +98,8 @@ impl Connection {
         }
         io.tcp.release(self.conn, streaming.stream.drop_held(&mut io.held));
         if let Some(qp) = &self.qp {
-            *qp.error.lock().expect("no holder of this lock panics") = Some(error);
-            qp.set_state(QpState::Terminate);
-            streaming.stream.flush(blame(&failure), Some(error));
+            let oldest = qp.fail(failure.origin(), error, failure.terminate());
+            streaming.stream.flush(oldest, Some(error));
             qp.flush();
         }
         match failure {
@@ -125,6 +137,7 @@ impl Connection {
 
     /// TCP is gone: flush what is left and tell the user, once.
     pub(in crate::engine) fn finish(&mut self, io: &mut Io) {
+        self.tell_lost();
         self.end_stream(io);
         self.gone = true;
         self.end_qp();
@@ -140,6 +153,17 @@ impl Connection {
         if let Some(id) = self.id.take() {
             id.set_over();
             id.announce(None, kind);
+        }
+    }
+
+    /// TCP took the stream with it, and not because our user wanted that.
+    fn tell_lost(&self) {
+        let wanted = ConnectionError::Tcp(CloseReason::Aborted);
+        if let (Phase::Streaming(streaming), Some(qp)) = (&self.phase, &self.qp)
+            && !streaming.failed
+            && self.error.is_some_and(|error| error != wanted)
+        {
+            qp.lose();
         }
     }
 
@@ -163,21 +187,5 @@ impl Connection {
         if let Some(id) = &self.id {
             id.announce(None, kind);
         }
-    }
-}
-
-/// The status of the oldest open request, where the peer's Terminate can be blamed on it.
-fn blame(failure: &Failure) -> WcStatus {
-    match failure {
-        Failure::Peer(Terminate { layer: 0, etype: 1, .. } | Terminate { layer: 1, etype: 1, .. }) => {
-            WcStatus::RemoteAccessError
-        }
-        Failure::Peer(_) => WcStatus::RemoteOperationError,
-        // Its cause is known: a send request that carries its own status, or a receive that is completed already.
-        Failure::Local(terminate) if terminate.error() == Some(TerminateError::LocalCatastrophic) => {
-            WcStatus::WrFlushError
-        }
-        Failure::Local(_) => WcStatus::FatalError,
-        Failure::Lost(_) => WcStatus::WrFlushError,
     }
 }

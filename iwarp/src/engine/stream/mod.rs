@@ -20,7 +20,7 @@ use dp::Mbuf;
 use crate::memory::{Accessor, Turn};
 use crate::mpa::{Deframer, Framer, HeldSlab, MpaError, Negotiated};
 use crate::rdmap::{Terminate, TerminateError};
-use crate::verbs::{QpShared, StreamError, WcOpcode, WcStatus};
+use crate::verbs::{Origin, QpShared, StreamError, WcOpcode, WcStatus};
 
 use super::counters::EngineCounters;
 
@@ -51,6 +51,23 @@ pub(super) enum Failure {
 impl Failure {
     fn local(error: TerminateError) -> Self {
         Self::Local(Terminate::local(error))
+    }
+
+    /// Who found it.
+    pub(super) fn origin(&self) -> Origin {
+        match self {
+            Self::Local(_) => Origin::Here,
+            Self::Peer(_) => Origin::Peer,
+            Self::Lost(_) => Origin::Lost,
+        }
+    }
+
+    /// The Terminate that goes out or came in.
+    pub(super) fn terminate(&self) -> Option<&Terminate> {
+        match self {
+            Self::Local(terminate) | Self::Peer(terminate) => Some(terminate),
+            Self::Lost(_) => None,
+        }
     }
 
     /// As the application reads it.

@@ -1,0 +1,114 @@
+//! Who completes to a completion queue, and how many entries that may take.
+
+use std::collections::BTreeMap;
+use std::ops::Bound;
+use std::sync::{Arc, Weak};
+
+use crate::memory::PdId;
+
+use super::usage::Permit;
+use super::{QpShared, VerbsError};
+
+/// Entries that a queue pair may fill of one completion queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Demand {
+    pub(crate) pd: PdId,
+    /// Of its own queues.
+    pub(crate) own: usize,
+    /// Number and depth of its shared receive queue, where receives complete here.
+    pub(crate) srq: Option<(u32, usize)>,
+}
+
+pub(crate) struct CqUsers {
+    strict: Option<bool>,
+    qps: BTreeMap<u32, (Weak<QpShared>, Demand)>,
+    /// Users of each protection domain.
+    pds: BTreeMap<u32, usize>,
+    /// Users of each shared receive queue.
+    srqs: BTreeMap<u32, usize>,
+    needed: usize,
+    /// Its entries, against `max_cqe_total`.
+    pub(crate) granted: Permit,
+}
+
+impl CqUsers {
+    pub(crate) fn new(strict: Option<bool>, granted: Permit) -> Self {
+        let (qps, pds, srqs) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
+        Self { strict, qps, pds, srqs, needed: 0, granted }
+    }
+
+    /// Entries that all of them may fill; a shared receive queue counts once.
+    pub(crate) fn needed(&self) -> usize {
+        self.needed
+    }
+
+    /// Adds a queue pair, if `cqe` entries are enough or that is not to be checked.
+    pub(crate) fn attach(
+        &mut self,
+        qp: &Arc<QpShared>,
+        demand: Demand,
+        cqe: usize,
+    ) -> Result<(), VerbsError> {
+        self.add(demand);
+        if let Err(error) = self.check(cqe) {
+            self.remove(demand);
+            return Err(error);
+        }
+        self.qps.insert(qp.num, (Arc::downgrade(qp), demand));
+        Ok(())
+    }
+
+    pub(crate) fn detach(&mut self, qp_num: u32) {
+        if let Some((_, demand)) = self.qps.remove(&qp_num) {
+            self.remove(demand);
+        }
+    }
+
+    /// Whether `cqe` entries are enough, where that matters.
+    pub(crate) fn check(&self, cqe: usize) -> Result<(), VerbsError> {
+        let strict = self.strict.unwrap_or(self.pds.len() > 1);
+        if strict && self.needed > cqe {
+            return Err(VerbsError::CqTooSmall { cqe, needed: self.needed });
+        }
+        Ok(())
+    }
+
+    /// The next queue pair by number.
+    pub(crate) fn next(&self, after: Option<u32>) -> Option<Arc<QpShared>> {
+        let from = after.map_or(Bound::Unbounded, Bound::Excluded);
+        self.qps.range((from, Bound::Unbounded)).find_map(|(_, (qp, _))| qp.upgrade())
+    }
+
+    fn add(&mut self, Demand { pd, own, srq }: Demand) {
+        *self.pds.entry(pd.0).or_default() += 1;
+        self.needed += own;
+        if let Some((num, depth)) = srq {
+            let users = self.srqs.entry(num).or_default();
+            if *users == 0 {
+                self.needed += depth;
+            }
+            *users += 1;
+        }
+    }
+
+    fn remove(&mut self, Demand { pd, own, srq }: Demand) {
+        release(&mut self.pds, pd.0);
+        self.needed -= own;
+        if let Some((num, depth)) = srq
+            && release(&mut self.srqs, num)
+        {
+            self.needed -= depth;
+        }
+    }
+}
+
+/// Counts one user less; whether it was the last.
+fn release(users: &mut BTreeMap<u32, usize>, key: u32) -> bool {
+    let Some(count) = users.get_mut(&key) else { return false };
+    *count -= 1;
+    let last = *count == 0;
+    if last {
+        users.remove(&key);
+    }
+    last
+}

@@ -1,0 +1,174 @@
+//! Posting: what is checked of a request before it enters its queue.
+
+use std::sync::atomic::Ordering;
+
+use arrayvec::ArrayVec;
+
+use crate::memory::{Access, Stag, WindowKind};
+use crate::rdmap::{AtomicOp, Extensions, IMMEDIATE_LEN};
+use crate::verbs::{
+    MAX_INLINE, Payload, QpGrants, QpState, RecvRequest, SendEntry, SendFlags, SendOp, SendRequest, Sge,
+    VerbsError,
+};
+
+use super::QpShared;
+
+/// Octets that an atomic returns.
+const ATOMIC_OCTETS: u32 = 8;
+
+impl QpShared {
+    /// Checks a request and puts it into the send queue, without telling the engine.
+    pub(super) fn queue_send(&self, request: &SendRequest) -> Result<(), VerbsError> {
+        let state = self.state();
+        if state == QpState::Idle {
+            return Err(VerbsError::InvalidState(state));
+        }
+        let length = request.length();
+        if length > u64::from(u32::MAX) {
+            return Err(VerbsError::TooLong { got: length, max: u64::from(u32::MAX) });
+        }
+        let payload = self.payload(request, length)?;
+        // The place is taken first: `sq` has room for every place, so the push cannot fail.
+        if !self.places.take_send() {
+            return Err(VerbsError::QueueFull("send"));
+        }
+        let entry = SendEntry {
+            wr_id: request.wr_id,
+            op: request.op,
+            payload,
+            length: length as u32,
+            flags: request.flags,
+        };
+        if self.sq.push(entry).is_err() {
+            self.places.complete_send(false);
+            return Err(VerbsError::QueueFull("send"));
+        }
+        Ok(())
+    }
+
+    fn payload(&self, request: &SendRequest, length: u64) -> Result<Payload, VerbsError> {
+        let sg_list = &request.sg_list;
+        if sg_list.len() > self.caps.max_send_sge {
+            return Err(VerbsError::TooManySge { got: sg_list.len(), max: self.caps.max_send_sge });
+        }
+        self.check_extension(&request.op)?;
+        match request.op {
+            SendOp::Read { .. } => self.check_sink(sg_list)?,
+            SendOp::Atomic { .. } => {
+                if sg_list.is_empty() || length != u64::from(ATOMIC_OCTETS) {
+                    return Err(VerbsError::Invalid(format!(
+                        "an atomic returns {ATOMIC_OCTETS} octets: give it one element of that length, not {length}"
+                    )));
+                }
+                self.check_sink(sg_list)?;
+            }
+            SendOp::Immediate { .. } if length > 0 => {
+                return Err(VerbsError::Invalid(format!(
+                    "Immediate Data is its {IMMEDIATE_LEN} octets alone: post it without elements"
+                )));
+            }
+            SendOp::Immediate { .. } | SendOp::LocalInvalidate { .. } => {}
+            SendOp::BindWindow(_) => self.check_grant(QpGrants::BIND_WINDOWS)?,
+            SendOp::FastRegister(_) => self.check_grant(QpGrants::FAST_REGISTER)?,
+            SendOp::Send
+            | SendOp::SendInvalidate { .. }
+            | SendOp::Write { .. }
+            | SendOp::WriteImmediate { .. } => {
+                if request.flags.contains(SendFlags::INLINE) {
+                    return self.inline(sg_list, length);
+                }
+                self.pd.check_local(sg_list, Access::empty())?;
+            }
+        }
+        Ok(Payload::Gather(sg_list.clone()))
+    }
+
+    /// Whether the stream has the message at all.
+    fn check_extension(&self, op: &SendOp) -> Result<(), VerbsError> {
+        let (understood, name) = match op {
+            SendOp::Immediate { .. } | SendOp::WriteImmediate { .. } => {
+                (self.extensions.contains(Extensions::IMMEDIATE), "IMMEDIATE")
+            }
+            SendOp::Atomic { op: op @ AtomicOp::Swap { .. }, .. } => {
+                (op.is_understood(self.extensions), "ATOMICS and SWAP")
+            }
+            SendOp::Atomic { op, .. } => (op.is_understood(self.extensions), "ATOMICS"),
+            _ => return Ok(()),
+        };
+        if understood {
+            return Ok(());
+        }
+        Err(VerbsError::Invalid(format!(
+            "this queue pair was made without this message: add {name} to QpInit::extensions"
+        )))
+    }
+
+    /// Whether the answer to a Read or an atomic may come, and has a place.
+    fn check_sink(&self, sg_list: &[Sge]) -> Result<(), VerbsError> {
+        if sg_list.len() > 1 {
+            return Err(VerbsError::TooManySge { got: sg_list.len(), max: 1 });
+        }
+        if self.ord.load(Ordering::Acquire) == 0 {
+            return Err(VerbsError::Invalid(
+                "this connection allows no Read and no atomic: its ORD was negotiated to 0".into(),
+            ));
+        }
+        self.pd.check_local(sg_list, Access::LOCAL_WRITE)
+    }
+
+    /// A window of type 1 is not bound by a request of the consumer's own making.
+    pub(super) fn check_window_kind(&self, op: &SendOp) -> Result<(), VerbsError> {
+        let SendOp::BindWindow(bind) = op else { return Ok(()) };
+        if self.context().memory.window_kind(Stag(bind.rkey)) == Some(WindowKind::Type1) {
+            let text = "a window of type 1 is bound by QueuePair::bind_mw, which chooses its key";
+            return Err(VerbsError::Invalid(text.into()));
+        }
+        Ok(())
+    }
+
+    fn check_grant(&self, needed: QpGrants) -> Result<(), VerbsError> {
+        if self.grants.contains(needed) {
+            return Ok(());
+        }
+        let text = format!("this queue pair was not granted it: create it with QpInit::grants = {needed:?}");
+        Err(VerbsError::Invalid(text))
+    }
+
+    fn inline(&self, sg_list: &[Sge], length: u64) -> Result<Payload, VerbsError> {
+        let max = self.caps.max_inline as u64;
+        if length > max {
+            return Err(VerbsError::TooLong { got: length, max });
+        }
+        let mut octets = ArrayVec::from([0; MAX_INLINE]);
+        octets.truncate(length as usize);
+        let mut offset = 0;
+        for sge in sg_list {
+            let end = offset + sge.length as usize;
+            self.context()
+                .memory
+                .fetch_local(self.pd.id(), sge.lkey, sge.addr, &mut octets[offset..end])
+                .map_err(|fault| VerbsError::LocalProtection(fault.to_string()))?;
+            offset = end;
+        }
+        Ok(Payload::Inline(octets))
+    }
+
+    /// Checks a request and puts it into the receive queue.
+    pub(super) fn queue_recv(&self, request: &RecvRequest) -> Result<(), VerbsError> {
+        if self.srq.is_some() {
+            return Err(VerbsError::Invalid(
+                "this queue pair receives through its shared receive queue: post there".into(),
+            ));
+        }
+        self.pd.check_recv(request, self.caps.max_recv_sge)?;
+        if self.places.take_recv().is_none() {
+            return Err(VerbsError::QueueFull("receive"));
+        }
+        if self.rq.push(request.clone()).is_err() {
+            // Not reached: there is room for every place.
+            self.places.untake_recv();
+            return Err(VerbsError::QueueFull("receive"));
+        }
+        Ok(())
+    }
+}

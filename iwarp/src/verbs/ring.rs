@@ -1,0 +1,144 @@
+//! A bounded queue for any number of threads that can be resized while it is used.
+//!
+//! Producers and consumers have a lock each, of which they take the read side: uncontended, two atomic operations on a cache
+//! line that the other side never touches. The write sides are taken for a few instructions by a resize, and once
+//! behind each by the consumer who first finds the old queue empty.
+//!
+//! A resize chains a new queue behind the old one. While it holds the producers' lock nothing is being entered; from then
+//! on everything goes to the new queue, and consumers go there when the old one is empty. So order is kept, nothing
+//! is lost, and nothing moves.
+
+use std::sync::{Arc, OnceLock, RwLock};
+
+use crossbeam_queue::ArrayQueue;
+
+/// Keeps the two locks in cache lines of their own.
+#[repr(align(128))]
+struct Line<T>(T);
+
+pub(crate) struct Ring<T> {
+    /// Where items are entered.
+    tail: Line<RwLock<Arc<Link<T>>>>,
+    /// Where they are taken: `tail`'s, or the one before it.
+    head: Line<RwLock<Arc<Link<T>>>>,
+}
+
+struct Link<T> {
+    items: ArrayQueue<T>,
+    /// Set by a resize: nothing more is entered here.
+    next: OnceLock<Arc<Link<T>>>,
+}
+
+/// Why a ring was not resized; it is as it was.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ResizeError {
+    /// It holds this many items.
+    TooSmall(usize),
+    /// Items from before the last resize wait.
+    Busy,
+}
+
+impl<T> Ring<T> {
+    /// # Panics
+    /// For a capacity of 0.
+    pub(crate) fn new(capacity: usize) -> Self {
+        let link = Link::new(capacity);
+        Self { tail: Line(RwLock::new(Arc::clone(&link))), head: Line(RwLock::new(link)) }
+    }
+
+    /// Enters an item.
+    ///
+    /// # Errors
+    /// The item, where there is no room.
+    pub(crate) fn push(&self, item: T) -> Result<(), T> {
+        self.tail.0.read().expect("no holder of this lock panics").items.push(item)
+    }
+
+    /// Takes the oldest item.
+    pub(crate) fn pop(&self) -> Option<T> {
+        let mut taken = None;
+        self.take(1, |item| taken = Some(item));
+        taken
+    }
+
+    /// Takes up to `limit` items, oldest first; returns how many there were.
+    pub(crate) fn take(&self, limit: usize, mut each: impl FnMut(T)) -> usize {
+        let mut count = 0;
+        loop {
+            let head = self.head.0.read().expect("no holder of this lock panics");
+            while count < limit
+                && let Some(item) = head.items.pop()
+            {
+                each(item);
+                count += 1;
+            }
+            if count == limit {
+                return count;
+            }
+            let Some(next) = head.next.get() else { return count };
+            // With a follower nothing is entered any more: empty now is empty for good.
+            if head.items.is_empty() {
+                let next = Arc::clone(next);
+                drop(head);
+                self.advance(next);
+            }
+        }
+    }
+
+    /// Leaves the exhausted queue in front of `next`, unless another consumer has.
+    fn advance(&self, next: Arc<Link<T>>) {
+        let mut head = self.head.0.write().expect("no holder of this lock panics");
+        if head.next.get().is_some_and(|follower| Arc::ptr_eq(follower, &next)) {
+            *head = next;
+        }
+    }
+
+    /// Items that may wait.
+    pub(crate) fn capacity(&self) -> usize {
+        self.tail.0.read().expect("no holder of this lock panics").items.capacity()
+    }
+
+    /// Items that wait; momentary.
+    pub(crate) fn len(&self) -> usize {
+        let head = self.head.0.read().expect("no holder of this lock panics");
+        head.items.len() + head.next.get().map_or(0, |next| next.items.len())
+    }
+
+    /// Changes the capacity, keeping every item and the order. Until the items from before are taken, a few more than
+    /// `capacity` fit.
+    ///
+    /// # Errors
+    /// [`ResizeError`].
+    ///
+    /// # Panics
+    /// For a capacity of 0.
+    pub(crate) fn resize(&self, capacity: usize) -> Result<(), ResizeError> {
+        let new = Link::new(capacity);
+        let mut tail = self.tail.0.write().expect("no holder of this lock panics");
+        let mut head = self.head.0.write().expect("no holder of this lock panics");
+        if !Arc::ptr_eq(&tail, &head) {
+            if !head.items.is_empty() {
+                return Err(ResizeError::Busy);
+            }
+            *head = Arc::clone(&tail);
+        }
+        drop(head);
+        let waiting = tail.items.len();
+        if waiting > capacity {
+            return Err(ResizeError::TooSmall(waiting));
+        }
+        let first = tail.next.set(Arc::clone(&new)).is_ok();
+        debug_assert!(first, "a link that items are entered into has no follower");
+        *tail = new;
+        Ok(())
+    }
+}
+
+impl<T> Link<T> {
+    fn new(capacity: usize) -> Arc<Self> {
+        Arc::new(Self { items: ArrayQueue::new(capacity), next: OnceLock::new() })
+    }
+}
+
+#[cfg(test)]
+mod tests;
