@@ -2,6 +2,7 @@
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
 pub(crate) mod ext;
+pub(crate) mod peer;
 pub(crate) mod raw;
 
 use std::net::SocketAddr;

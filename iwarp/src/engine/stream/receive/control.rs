@@ -69,6 +69,10 @@ impl Sink<'_> {
         let message = match self.control_message(piece, header, Queue::Terminate) {
             Ok(Some((_, message))) => message,
             Ok(None) => return ControlFlow::Continue(()),
+            // Another message that has lost its way.
+            Err(error) if Opcode::of_octet(header.rsvd_ulp[0]) != Some(Opcode::Terminate) => {
+                return ControlFlow::Break(piece.fail(error));
+            }
             Err(_) => {
                 return ControlFlow::Break(Failure::Peer(Terminate::local(
                     TerminateError::LocalCatastrophic,

@@ -1,0 +1,178 @@
+//! An engine's stream, established, with a peer that says what a test wants it to say, message by message.
+
+use std::time::Duration;
+
+use iwarp::memory::Access;
+use iwarp::mpa::Framer;
+use iwarp::rdmap::AtomicRequest;
+use iwarp::verbs::{
+    CmEventKind, CmId, CompletionQueue, ConnParam, EventChannel, MemoryRegion, MrOptions, ProtectionDomain,
+    QpInit, QueuePair, RecvRequest, SendRequest, WorkCompletion,
+};
+
+use super::PORT;
+use super::raw::{RawPair, fpdu, request};
+
+/// The established stream, and what the engine's user holds.
+pub(crate) struct Peer {
+    pub(crate) pair: RawPair,
+    pub(crate) pd: ProtectionDomain,
+    pub(crate) cq: CompletionQueue,
+    pub(crate) qp: QueuePair,
+    pub(crate) channel: EventChannel,
+    framer: Framer,
+    _ids: [CmId; 2],
+}
+
+/// How the engine's user makes its end.
+pub(crate) struct Setup<'a> {
+    pub(crate) init: &'a dyn Fn(QpInit<'_>, &ProtectionDomain) -> QueuePair,
+    pub(crate) param: ConnParam,
+    /// Lengths of the receives that are posted, numbered from 0.
+    pub(crate) receives: &'a [usize],
+}
+
+impl Default for Setup<'_> {
+    fn default() -> Self {
+        Self { init: &|init, pd| pd.create_qp(&init).unwrap(), param: ConnParam::default(), receives: &[] }
+    }
+}
+
+impl Peer {
+    pub(crate) fn new() -> Self {
+        Self::with(Setup::default())
+    }
+
+    /// The peer has asked for depths of 8 and 8, and has sent an empty Write, so that the engine may send.
+    pub(crate) fn with(setup: Setup<'_>) -> Self {
+        let mut pair = RawPair::seeded();
+        let pd = pair.context.alloc_pd().unwrap();
+        let cq = pair.context.create_cq(4096, None).unwrap();
+        let channel = pair.context.create_event_channel().unwrap();
+        let listener = pair.context.create_id(&channel);
+        listener.listen(PORT, 4, Duration::from_secs(5)).unwrap();
+        pair.connect();
+        pair.send(&request(true));
+        let qp = (setup.init)(QpInit::new(&cq), &pd);
+        let mut id = None;
+        assert!(pair.until(1_000_000, |_| {
+            id = id.take().or_else(|| channel.poll().map(|event| event.id));
+            id.is_some()
+        }));
+        let id = id.unwrap();
+        let mut peer =
+            Self { pair, pd, cq, qp, channel, framer: Framer::new(false, true), _ids: [listener, id] };
+        for (n, &len) in setup.receives.iter().enumerate() {
+            let region = peer.region(len.max(8), Access::LOCAL_WRITE);
+            peer.qp.post_recv(&RecvRequest::new(n as u64, region.sge(0, len))).unwrap();
+            // Lives as long as the connection, which the test outlives.
+            std::mem::forget(region);
+        }
+        peer._ids[1].accept(&peer.qp, &setup.param).unwrap();
+        assert!(peer.pair.until(1_000_000, |pair| pair.inbox.len() >= 24), "no Reply");
+        peer.pair.inbox.drain(..24);
+        peer.say(&[&tagged(0x40, 0, 0, &[])]);
+        peer.expect_established();
+        peer
+    }
+
+    fn expect_established(&mut self) {
+        let channel = self.channel.clone();
+        let mut event = None;
+        assert!(self.pair.until(1_000_000, |_| {
+            event = event.take().or_else(|| channel.poll());
+            event.is_some()
+        }));
+        let event = event.unwrap();
+        assert!(matches!(event.kind, CmEventKind::Established { .. }), "{event:?}");
+    }
+
+    /// Sends segments, in as few TCP segments as they fit.
+    pub(crate) fn say(&mut self, ulpdus: &[&[u8]]) {
+        let octets: Vec<u8> = ulpdus.iter().flat_map(|ulpdu| fpdu(&mut self.framer, ulpdu)).collect();
+        self.pair.send(&octets);
+    }
+
+    pub(crate) fn run(&mut self, us: i64) {
+        self.pair.until(us, |_| false);
+    }
+
+    /// The engine's next segment.
+    pub(crate) fn hear(&mut self) -> Vec<u8> {
+        let whole = |pair: &RawPair| {
+            let length = pair.inbox.first_chunk::<2>().map(|octets| u16::from_be_bytes(*octets) as usize)?;
+            let wire = (2 + length).next_multiple_of(4) + 4;
+            (pair.inbox.len() >= wire).then_some((length, wire))
+        };
+        assert!(self.pair.until(1_000_000, |pair| whole(pair).is_some()), "nothing was said");
+        let (length, wire) = whole(&self.pair).unwrap();
+        let ulpdu = self.pair.inbox[2..2 + length].to_vec();
+        self.pair.inbox.drain(..wire);
+        ulpdu
+    }
+
+    /// The engine's next segment is a Terminate; its payload.
+    pub(crate) fn hear_terminate(&mut self) -> Vec<u8> {
+        let ulpdu = self.hear();
+        assert_eq!(ulpdu[..18], untagged(0x47, 2, 1, &[]), "no Terminate but {ulpdu:02x?}");
+        ulpdu[18..].to_vec()
+    }
+
+    pub(crate) fn region(&self, len: usize, access: Access) -> MemoryRegion {
+        self.pd.reg_mr(len, access).unwrap()
+    }
+
+    /// A region of this stream alone: the peer may invalidate it.
+    pub(crate) fn own_region(&self, len: usize, access: Access) -> MemoryRegion {
+        let options = MrOptions { qp: Some(&self.qp), ..MrOptions::new(access) };
+        self.pd.reg_mr_with(len, &options).unwrap()
+    }
+
+    pub(crate) fn post(&self, request: &SendRequest) {
+        self.qp.post_send(request).unwrap();
+    }
+
+    pub(crate) fn wc(&mut self) -> WorkCompletion {
+        let cq = self.cq.clone();
+        let mut wc = None;
+        assert!(self.pair.until(1_000_000, |_| {
+            wc = wc.take().or_else(|| cq.poll_one());
+            wc.is_some()
+        }));
+        wc.unwrap()
+    }
+}
+
+/// The last segment of a tagged message.
+pub(crate) fn tagged(control: u8, stag: u32, to: u64, payload: &[u8]) -> Vec<u8> {
+    [&[0xc1, control][..], &stag.to_be_bytes(), &to.to_be_bytes(), payload].concat()
+}
+
+/// An untagged message in one segment.
+pub(crate) fn untagged(control: u8, qn: u32, msn: u32, payload: &[u8]) -> Vec<u8> {
+    piece(control, qn, msn, 0, true, payload)
+}
+
+/// A segment of an untagged message.
+pub(crate) fn piece(control: u8, qn: u32, msn: u32, mo: u32, last: bool, payload: &[u8]) -> Vec<u8> {
+    let first = if last { 0x41 } else { 0x01 };
+    let numbers = [qn, msn, mo].map(u32::to_be_bytes).concat();
+    [&[first, control, 0, 0, 0, 0][..], &numbers, payload].concat()
+}
+
+pub(crate) fn atomic_request(msn: u32, request: &AtomicRequest) -> Vec<u8> {
+    untagged(0x4a, 1, msn, &request.to_bytes())
+}
+
+pub(crate) fn atomic_response(msn: u32, id: u32, original: u64) -> Vec<u8> {
+    untagged(0x4b, 3, msn, &[&id.to_be_bytes()[..], &original.to_be_bytes()].concat())
+}
+
+/// A Read Request of `size` octets from `to` of `stag`; the answer goes to STag 9.
+pub(crate) fn read_request(msn: u32, size: u32, stag: u32, to: u64) -> Vec<u8> {
+    let mut payload = [0, 0, 0, 9, 0, 0, 0, 0, 0, 0, 0, 0].to_vec();
+    payload.extend(size.to_be_bytes());
+    payload.extend(stag.to_be_bytes());
+    payload.extend(to.to_be_bytes());
+    untagged(0x41, 1, msn, &payload)
+}
