@@ -14,7 +14,8 @@ const ATOMIC: Access = Access::LOCAL_WRITE.union(Access::REMOTE_ATOMIC);
 const ME: Accessor = Accessor { pd: PdId(1), stream: StreamId(1) };
 
 fn registered(table: &MemoryTable, access: Access) -> Registration {
-    let options = RegisterOptions { pd: ME.pd, stream: None, access, base: Base::Zero, key: 0 };
+    let options =
+        RegisterOptions { pd: ME.pd, stream: None, access, base: Base::Zero, ..RegisterOptions::default() };
     table.register(Arc::new(Region::new(4096).unwrap()), &options).unwrap()
 }
 
@@ -45,7 +46,7 @@ fn the_word_is_changed_in_one_step() {
     });
     // Three fields: 2 * EACH, EACH and EACH modulo 2^16.
     let value = words.memory().load_u64_acquire(8).unwrap();
-    let low = 2 * EACH & 0xffff_ffff;
+    let low = (2 * EACH) & 0xffff_ffff;
     assert_eq!((value & 0xffff_ffff, value >> 32 & 0xffff, value >> 48), (low, EACH & 0xffff, EACH & 0xffff));
 }
 
@@ -149,7 +150,13 @@ fn a_word_is_checked_in_order() {
         assert_eq!(fault(&registration, 4, ME), Some(expected.unwrap_or(Fault::Misaligned)));
     }
     // A region whose offsets start at 4: the memory counts.
-    let options = RegisterOptions { pd: ME.pd, stream: None, access: ATOMIC, base: Base::Iova(4), key: 0 };
+    let options = RegisterOptions {
+        pd: ME.pd,
+        stream: None,
+        access: ATOMIC,
+        base: Base::Iova(4),
+        ..RegisterOptions::default()
+    };
     let shifted = table.register(Arc::new(Region::new(64).unwrap()), &options).unwrap();
     assert_eq!((fault(&shifted, 4, ME), fault(&shifted, 8, ME)), (None, Some(Fault::Misaligned)));
     set_and_see(&turn, &words);
