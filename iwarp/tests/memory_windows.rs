@@ -331,7 +331,7 @@ fn fast_registration_opens_and_shuts_a_range() {
 // Proves SEC-040, SEC-121, DDP-235, DDP-238.
 #[test]
 fn windows_have_a_limit() {
-    let table = MemoryTable::with(&TableConfig { max_mr: 1, max_mw: 2 }, [1; 32]);
+    let table = MemoryTable::with(&TableConfig { max_mr: 1, max_mw: 2, ..Default::default() }, [1; 32]);
     let windows: Vec<_> =
         (0..2).map(|_| table.alloc_window(ME.pd, WindowKind::Type1, false).unwrap()).collect();
     let refused = table.alloc_window(ME.pd, WindowKind::Type2, false).unwrap_err();

@@ -51,20 +51,25 @@ impl Word<'_> {
     /// What this stream placed before is visible to whoever sees the new value by an acquire load.
     ///
     /// # Errors
-    /// [`Fault::InvalidStag`] when the registration has been revoked; nothing has changed then.
+    /// [`Fault::InvalidStag`] when the registration has been revoked, or memory of the caller is not there any more;
+    /// nothing has changed then.
     pub fn update(&self, change: impl Fn(u64) -> u64) -> Result<u64, Fault> {
-        let ptr = self.octets.address()?.cast::<u64>();
-        // SAFETY: `address` found the registration valid just now and the eight octets inside it; `check_atomic` found
-        // them writable and aligned to 8. The turn is open on this thread, so whoever has revoked it since waits for
-        // the turn to end before the memory may go. Others access the octets by atomics and raw copies only.
-        let word = unsafe { AtomicU64::from_ptr(ptr) };
-        let mut original = word.load(Ordering::Relaxed);
-        // The exchange also where the value stays: an atomic that changes nothing takes its place among the others.
-        while let Err(now) =
-            word.compare_exchange_weak(original, change(original), Ordering::AcqRel, Ordering::Relaxed)
-        {
-            original = now;
-        }
+        let mut original = 0;
+        let exchange = |ptr: *mut u8| {
+            // SAFETY: `access` found the registration valid just now and the eight octets inside it; `check_atomic` found
+            // them writable and aligned to 8. The turn is open on this thread, so whoever has revoked it since waits
+            // for the turn to end before the memory may go. Others access the octets by atomics and raw copies only.
+            let word = unsafe { AtomicU64::from_ptr(ptr.cast()) };
+            original = word.load(Ordering::Relaxed);
+            // The exchange also where the value stays: an atomic that changes nothing takes its place among the others.
+            while let Err(now) =
+                word.compare_exchange_weak(original, change(original), Ordering::AcqRel, Ordering::Relaxed)
+            {
+                original = now;
+            }
+        };
+        // SAFETY: `exchange` owns nothing, and `change` is arithmetic; left at the load or the exchange, the word is whole.
+        unsafe { self.octets.access(exchange)? };
         Ok(original)
     }
 }

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use dp::Region;
 
 use crate::memory::copy;
+use crate::memory::guard::Unmapped;
 
 /// An access of the owner that cannot be made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -22,6 +23,12 @@ pub enum AccessError {
     /// Eight octets at an address that is not a multiple of 8.
     #[error("offset {offset} is not at a multiple of 8")]
     Misaligned {
+        /// Where the access begins.
+        offset: usize,
+    },
+    /// Memory of the caller that is not there any more, or not as it was registered; a part may have been copied.
+    #[error("the memory at offset {offset} is not mapped any more")]
+    Unmapped {
         /// Where the access begins.
         offset: usize,
     },
@@ -83,23 +90,23 @@ impl RawBytes {
     /// Copies `out.len()` octets from `offset` on.
     ///
     /// # Errors
-    /// [`AccessError`]; nothing is copied then.
+    /// [`AccessError`]; nothing is copied then, unless it is [`AccessError::Unmapped`].
     pub fn read_at(&self, offset: usize, out: &mut [u8]) -> Result<(), AccessError> {
         let ptr = self.at(offset, out.len())?;
         // SAFETY: `at` keeps the range inside the memory, which whoever handed out `self` keeps mapped.
-        unsafe { copy::fetch(ptr, out) };
-        Ok(())
+        unsafe { copy::fetch_from(ptr, out, self.guarded) }
+            .map_err(|Unmapped| AccessError::Unmapped { offset })
     }
 
     /// Copies `octets` to `offset`; they become visible to other threads by increasing offset.
     ///
     /// # Errors
-    /// [`AccessError`]; nothing is copied then.
+    /// [`AccessError`]; nothing is copied then, unless it is [`AccessError::Unmapped`].
     pub fn write_at(&self, offset: usize, octets: &[u8]) -> Result<(), AccessError> {
         let ptr = self.at_writable(offset, octets.len())?;
         // SAFETY: as in `read_at`, and `at_writable` found it writable.
-        unsafe { copy::place(ptr, octets) };
-        Ok(())
+        unsafe { copy::place_to(ptr, octets, self.guarded) }
+            .map_err(|Unmapped| AccessError::Unmapped { offset })
     }
 
     /// One octet. What was written before it in order is visible to the caller afterwards: for polling the last
@@ -109,8 +116,10 @@ impl RawBytes {
     /// [`AccessError`].
     pub fn load_u8_acquire(&self, offset: usize) -> Result<u8, AccessError> {
         let ptr = self.at(offset, 1)?;
+        let mut octet = 0;
         // SAFETY: as in `read_at`; an octet is always aligned, and others access it by raw copies.
-        Ok(unsafe { AtomicU8::from_ptr(ptr) }.load(Ordering::Acquire))
+        unsafe { self.run(offset, 1, || octet = AtomicU8::from_ptr(ptr).load(Ordering::Acquire))? };
+        Ok(octet)
     }
 
     /// Stores one octet; what the caller wrote before is visible to whoever sees it.
@@ -120,8 +129,7 @@ impl RawBytes {
     pub fn store_u8_release(&self, offset: usize, octet: u8) -> Result<(), AccessError> {
         let ptr = self.at_writable(offset, 1)?;
         // SAFETY: as in `load_u8_acquire`, and `at_writable` found it writable.
-        unsafe { AtomicU8::from_ptr(ptr) }.store(octet, Ordering::Release);
-        Ok(())
+        unsafe { self.run(offset, 1, || AtomicU8::from_ptr(ptr).store(octet, Ordering::Release)) }
     }
 
     /// Eight octets at once in the machine's byte order, with acquire ordering; `offset` must be so that the
@@ -134,8 +142,18 @@ impl RawBytes {
         if !ptr.is_aligned() {
             return Err(AccessError::Misaligned { offset });
         }
+        let mut word = 0;
         // SAFETY: as in `load_u8_acquire`, and aligned.
-        Ok(unsafe { AtomicU64::from_ptr(ptr) }.load(Ordering::Acquire))
+        unsafe { self.run(offset, 8, || word = AtomicU64::from_ptr(ptr).load(Ordering::Acquire))? };
+        Ok(word)
+    }
+
+    /// # Safety
+    /// As [`copy::run`], for the `len` octets at `offset`, which are inside.
+    unsafe fn run(&self, offset: usize, len: usize, access: impl FnMut()) -> Result<(), AccessError> {
+        // SAFETY: the caller promises the same.
+        unsafe { copy::run(self.ptr.wrapping_add(offset), len, self.guarded, access) }
+            .map_err(|Unmapped| AccessError::Unmapped { offset })
     }
 
     fn at_writable(&self, offset: usize, len: usize) -> Result<*mut u8, AccessError> {

@@ -10,11 +10,49 @@
 
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
+use crate::memory::guard::{self, Unmapped};
+
 #[cfg(test)]
 mod tests;
 
 /// Octets of a word.
 const WORD: usize = 8;
+
+/// As [`place`]; under the guard where `guarded`, and then perhaps in part.
+///
+/// # Safety
+/// As [`place`].
+pub(super) unsafe fn place_to(to: *mut u8, octets: &[u8], guarded: bool) -> Result<(), Unmapped> {
+    // SAFETY: the caller vouches for the octets. The copy holds nothing, and may be left half done.
+    unsafe { run(to, octets.len(), guarded, || place(to, octets)) }
+}
+
+/// As [`fetch`]; under the guard where `guarded`, and then perhaps in part.
+///
+/// # Safety
+/// As [`fetch`].
+pub(super) unsafe fn fetch_from(from: *const u8, out: &mut [u8], guarded: bool) -> Result<(), Unmapped> {
+    // SAFETY: as in `place_to`.
+    unsafe { run(from, out.len(), guarded, || fetch(from, out)) }
+}
+
+/// Runs `access`, which accesses the `len` octets at `start`; under the guard where `guarded`.
+///
+/// # Safety
+/// As [`guard::attempt`].
+pub(super) unsafe fn run(
+    start: *const u8,
+    len: usize,
+    guarded: bool,
+    mut access: impl FnMut(),
+) -> Result<(), Unmapped> {
+    if !guarded {
+        access();
+        return Ok(());
+    }
+    // SAFETY: the caller promises the same.
+    unsafe { guard::attempt(start, len, access) }
+}
 
 /// Copies `octets` to `to`; they become visible to other threads by increasing address, the last one last.
 ///

@@ -145,6 +145,9 @@ impl Turn {
     pub fn fast_register(&self, bind: &FastBind, by: Accessor) -> Result<(), BindError> {
         let FastBind { stag, offset, len, access, base } = *bind;
         let shared = self.shared();
+        if !shared.is_here() {
+            return Err(BindError::UnknownStag);
+        }
         let control = shared.control();
         let (number, template) = control.template(shared, stag).ok_or(BindError::UnknownStag)?;
         let Form::Prepared { stream, extent } = template.form else { return Err(BindError::UnknownStag) };

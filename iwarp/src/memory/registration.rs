@@ -42,6 +42,29 @@ pub enum RegisterError {
     /// A memory window is bound to it.
     #[error("memory windows are bound to the region: unbind or invalidate them first")]
     Bound,
+    /// Memory of the caller that is not there.
+    #[error("no memory is mapped at {at:#x}")]
+    NotMapped {
+        /// The first octet that is not.
+        at: u64,
+    },
+    /// Memory of the caller that may not be accessed so.
+    #[error("the memory at {at:#x} may not be read, or not be written as the rights ask")]
+    Protected {
+        /// The first octet that may not.
+        at: u64,
+    },
+    /// The system does not say what is mapped.
+    #[error(
+        "the mappings of this process cannot be read (/proc/self/maps): register memory of the library's own"
+    )]
+    Unverified,
+    /// The system does not allow the fault guard.
+    #[error("no handler for faults can be installed: set UserMemory::Trusted to go without")]
+    NoGuard,
+    /// In a child of the process that made the table.
+    #[error("this process was forked from the one that made the context: make a context of its own")]
+    Forked,
     /// Tagged offsets would pass 2^64.
     #[error("the tagged offsets of the range would wrap")]
     BaseWraps,
@@ -127,10 +150,13 @@ impl Registration {
     ///
     /// # Errors
     /// [`RegisterError::RemoteWithoutLocalWrite`], [`RegisterError::ReadOnly`], [`RegisterError::UnknownRights`],
-    /// [`RegisterError::Bound`]; nothing has changed then.
+    /// [`RegisterError::Bound`], [`RegisterError::Forked`]; nothing has changed then.
     pub fn revalidate(&mut self, key: u8, access: Access) -> Result<Stag, RegisterError> {
         check_rights(access, self.memory.is_writable())?;
         let shared = self.handle.table.shared();
+        if !shared.is_here() {
+            return Err(RegisterError::Forked);
+        }
         if self.revoke_unbound() {
             shared.synchronize();
         } else {
@@ -164,6 +190,9 @@ impl Registration {
     /// Marks the slot as invalid unless a window is bound to it: from then on none can be. Without waiting.
     fn revoke_unbound(&self) -> bool {
         let shared = self.handle.table.shared();
+        if !shared.is_here() {
+            return true;
+        }
         // Held over both: binding holds it too.
         let control = shared.control();
         if self.record.access.contains(Access::MW_BIND) && control.is_bound(shared, self.handle.slot) {

@@ -9,9 +9,13 @@ use rand_core::SeedableRng;
 
 use crate::memory::access::{Access, Base, PdId, RegisterOptions, StreamId};
 use crate::memory::bytes::RawBytes;
+use crate::memory::copy;
 use crate::memory::fault::Fault;
+use crate::memory::guard::{self, Unmapped};
 use crate::memory::handle::{Extent, Handle};
 use crate::memory::index::{IndexAllocator, IndexMap, MAX_LIVE};
+use crate::memory::mapped;
+use crate::memory::origin::Origin;
 use crate::memory::quiescence::{Participant, Quiescence};
 use crate::memory::registration::{RegisterError, Registration};
 use crate::memory::slot::{Lease, Record, Slot, SlotNumber, Traits};
@@ -34,12 +38,26 @@ pub struct TableConfig {
     pub max_mr: usize,
     /// Memory windows that may exist: at most 2^20.
     pub max_mw: usize,
+    /// How memory of callers is accessed.
+    pub user_memory: UserMemory,
 }
 
 impl Default for TableConfig {
     fn default() -> Self {
-        Self { max_mr: 65_536, max_mw: 65_536 }
+        Self { max_mr: 65_536, max_mw: 65_536, user_memory: UserMemory::Guarded }
     }
+}
+
+/// How memory of callers is accessed, which they may take away too early.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum UserMemory {
+    /// An access to memory that is not there ends in an error: on Linux, on x86-64 and aarch64, by a handler of SIGSEGV and
+    /// SIGBUS, installed with the first such registration of the process. Every other fault goes to the handler that was
+    /// there before. A program with handlers of its own installs them before that, or calls ours from them.
+    #[default]
+    Guarded,
+    /// No handler: an access to memory that is not there is a crash.
+    Trusted,
 }
 
 /// How full a table is.
@@ -68,6 +86,7 @@ pub(super) struct Shared {
     /// Held for reading by threads that copy outside a turn.
     visits: RwLock<()>,
     config: TableConfig,
+    origin: Origin,
 }
 
 /// What only creation, binding and destruction touch.
@@ -125,7 +144,8 @@ impl MemoryTable {
             }),
             quiescence: Quiescence::default(),
             visits: RwLock::new(()),
-            config: TableConfig { max_mr, max_mw },
+            config: TableConfig { max_mr, max_mw, ..*config },
+            origin: Origin::here(),
         };
         Self { shared: Arc::new(shared) }
     }
@@ -182,8 +202,13 @@ impl MemoryTable {
         if len == 0 {
             return Err(RegisterError::Empty);
         }
+        mapped::check(ptr, len, writable)?;
+        let guarded = match self.shared.config.user_memory {
+            UserMemory::Guarded => guard::install().map_err(|_| RegisterError::NoGuard)?,
+            UserMemory::Trusted => false,
+        };
         // SAFETY: the caller promises what `RawBytes::new` asks for.
-        Ok(unsafe { RawBytes::new(ptr, len, writable, false) })
+        Ok(unsafe { RawBytes::new(ptr, len, writable, guarded) })
     }
 
     /// Whether a request of protection domain `pd` may use `len` octets at `addr` of `lkey`: for posting, which
@@ -208,14 +233,17 @@ impl MemoryTable {
         if out.is_empty() {
             return Ok(());
         }
+        if !self.shared.is_here() {
+            return Err(Fault::InvalidStag);
+        }
         let _visit = self.shared.visits.read().unwrap_or_else(PoisonError::into_inner);
         let (_, record) = self.shared.lookup(Stag(lkey))?;
         record.admit_local(pd, Access::empty())?;
         let ptr = record.locate(addr, out.len() as u64)?;
         // SAFETY: the slot was valid while `_visit` was held, whoever revokes it waits for the visit to end before
         // the memory may go, and `locate` kept the range inside the registration.
-        unsafe { super::copy::fetch(ptr, out) };
-        Ok(())
+        unsafe { copy::fetch_from(ptr, out, record.traits.contains(Traits::GUARDED)) }
+            .map_err(|Unmapped| Fault::InvalidStag)
     }
 
     /// How full it is.
@@ -293,6 +321,9 @@ pub(super) fn check_rights(access: Access, writable: bool) -> Result<(), Registe
 impl Shared {
     /// What `stag` names, if it is valid: for a window, also while the region behind it is.
     pub(super) fn lookup(&self, stag: Stag) -> Result<(Lease<'_>, Record), Fault> {
+        if !self.is_here() {
+            return Err(Fault::InvalidStag);
+        }
         let slot = self.slot_of(stag.index()).and_then(|slot| self.slot(slot)).ok_or(Fault::InvalidStag)?;
         let (record, generation) = slot.read().ok_or(Fault::InvalidStag)?;
         let parent = match record.parent {
@@ -303,6 +334,12 @@ impl Shared {
         // The slot itself was found valid by `read`.
         let parent_is_current = parent.is_none_or(|(slot, generation)| slot.is_current(generation));
         if record.stag == stag && parent_is_current { Ok((lease, record)) } else { Err(Fault::InvalidStag) }
+    }
+
+    /// Whether this is the process that made the table, not a child of it: there nothing is usable, nobody is waited
+    /// for, and no lock is taken, as its holder may not exist.
+    pub(super) fn is_here(&self) -> bool {
+        self.origin.is_here()
     }
 
     pub(super) fn slot_of(&self, index: u32) -> Option<SlotNumber> {
@@ -316,8 +353,11 @@ impl Shared {
 
     /// Takes a slot and an index. It is invalid; `template` says what a send queue may make of it.
     pub(super) fn claim(&self, template: Option<Template>) -> Result<(SlotNumber, u32), RegisterError> {
+        if !self.is_here() {
+            return Err(RegisterError::Forked);
+        }
         let mut control = self.control();
-        let TableConfig { max_mr, max_mw } = self.config;
+        let TableConfig { max_mr, max_mw, .. } = self.config;
         if matches!(template, Some(Template { form: Form::Window(_), .. })) {
             if control.windows == max_mw {
                 control.windows_refused += 1;
@@ -372,6 +412,9 @@ impl Shared {
 
     /// Gives a revoked slot and its index back.
     pub(super) fn release(&self, number: SlotNumber, index: u32) {
+        if !self.is_here() {
+            return;
+        }
         let mut control = self.control();
         control.allocator.free(&self.index, index);
         control.free.push(number);
@@ -384,6 +427,9 @@ impl Shared {
     /// Waits until all turns and visits that are under way are over. Not under the control lock: a turn that is
     /// waited for may itself wait for the lock.
     pub(super) fn synchronize(&self) {
+        if !self.is_here() {
+            return;
+        }
         self.quiescence.synchronize();
         drop(self.visits.write().unwrap_or_else(PoisonError::into_inner));
     }

@@ -5,8 +5,9 @@
 
 use crate::memory::copy;
 use crate::memory::fault::Fault;
+use crate::memory::guard::Unmapped;
 use crate::memory::quiescence::Turn;
-use crate::memory::slot::{Lease, Record};
+use crate::memory::slot::{Lease, Record, Traits};
 
 /// A range that may be written, until the turn ends or the registration is revoked.
 pub struct Target<'t> {
@@ -24,11 +25,13 @@ struct Range<'t> {
     lease: Lease<'t>,
     ptr: *mut u8,
     len: usize,
+    /// Memory of the caller, which may be gone.
+    guarded: bool,
 }
 
 impl<'t> Target<'t> {
-    pub(super) fn new(turn: &'t Turn, lease: Lease<'t>, _record: &Record, ptr: *mut u8, len: usize) -> Self {
-        Self { range: Range { _turn: turn, lease, ptr, len } }
+    pub(super) fn new(turn: &'t Turn, lease: Lease<'t>, record: &Record, ptr: *mut u8, len: usize) -> Self {
+        Self { range: Range::new(turn, lease, record, ptr, len) }
     }
 
     /// Octets of the range.
@@ -41,12 +44,18 @@ impl<'t> Target<'t> {
         self.range.len == 0
     }
 
-    /// Where the range begins, for an access within the turn.
+    /// Runs `access` with the address of the range's first octet, within the turn.
+    ///
+    /// # Safety
+    /// As [`copy::run`], for an access to the octets of the range.
     ///
     /// # Errors
-    /// [`Fault::InvalidStag`] when the registration has been revoked.
-    pub(super) fn address(&self) -> Result<*mut u8, Fault> {
-        self.range.at(0, self.range.len)
+    /// [`Fault::InvalidStag`] when the registration has been revoked, or memory of the caller is not there any more.
+    pub(super) unsafe fn access(&self, mut access: impl FnMut(*mut u8)) -> Result<(), Fault> {
+        let Range { len, guarded, .. } = self.range;
+        let ptr = self.range.at(0, len)?;
+        // SAFETY: the caller promises what `run` asks for.
+        unsafe { copy::run(ptr, len, guarded, || access(ptr)) }.map_err(|Unmapped| Fault::InvalidStag)
     }
 
     /// Copies `octets` to `offset` of the range. They become visible to other threads by increasing offset, each
@@ -54,20 +63,20 @@ impl<'t> Target<'t> {
     ///
     /// # Errors
     /// [`Fault::InvalidStag`] when the registration has been revoked, [`Fault::Bounds`] outside the range; nothing
-    /// is copied then.
+    /// is copied then. [`Fault::InvalidStag`] also where memory of the caller is not there any more; a part may have been
+    /// copied then.
     pub fn place(&self, offset: usize, octets: &[u8]) -> Result<(), Fault> {
         let ptr = self.range.at(offset, octets.len())?;
         // SAFETY: `at` found the registration valid just now and the range inside it, and the check that made
         // this target found it writable. The turn is open on this thread, so whoever has revoked it since waits for
         // the turn to end before the memory may go (see `quiescence`).
-        unsafe { copy::place(ptr, octets) };
-        Ok(())
+        unsafe { copy::place_to(ptr, octets, self.range.guarded) }.map_err(|Unmapped| Fault::InvalidStag)
     }
 }
 
 impl<'t> Source<'t> {
-    pub(super) fn new(turn: &'t Turn, lease: Lease<'t>, _record: &Record, ptr: *mut u8, len: usize) -> Self {
-        Self { range: Range { _turn: turn, lease, ptr, len } }
+    pub(super) fn new(turn: &'t Turn, lease: Lease<'t>, record: &Record, ptr: *mut u8, len: usize) -> Self {
+        Self { range: Range::new(turn, lease, record, ptr, len) }
     }
 
     /// Octets of the range.
@@ -87,12 +96,15 @@ impl<'t> Source<'t> {
     pub fn fetch(&self, offset: usize, out: &mut [u8]) -> Result<(), Fault> {
         let ptr = self.range.at(offset, out.len())?;
         // SAFETY: as in `Target::place`; every registration is readable.
-        unsafe { copy::fetch(ptr, out) };
-        Ok(())
+        unsafe { copy::fetch_from(ptr, out, self.range.guarded) }.map_err(|Unmapped| Fault::InvalidStag)
     }
 }
 
-impl Range<'_> {
+impl<'t> Range<'t> {
+    fn new(turn: &'t Turn, lease: Lease<'t>, record: &Record, ptr: *mut u8, len: usize) -> Self {
+        Self { _turn: turn, lease, ptr, len, guarded: record.traits.contains(Traits::GUARDED) }
+    }
+
     fn at(&self, offset: usize, len: usize) -> Result<*mut u8, Fault> {
         if !self.lease.is_current() {
             return Err(Fault::InvalidStag);

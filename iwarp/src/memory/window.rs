@@ -87,6 +87,9 @@ impl MemoryTable {
 
     /// What kind of window the index of `stag` names, bound or not; `None` when it names none.
     pub fn window_kind(&self, stag: Stag) -> Option<WindowKind> {
+        if !self.shared().is_here() {
+            return None;
+        }
         let (_, template) = self.shared().control().template(self.shared(), stag)?;
         match template.form {
             Form::Window(kind) => Some(kind),
@@ -126,6 +129,9 @@ impl Turn {
     /// [`BindError`]; the window is as it was.
     pub fn bind_window(&self, bind: &Bind, by: Accessor) -> Result<(), BindError> {
         let shared = self.shared();
+        if !shared.is_here() {
+            return Err(BindError::UnknownStag);
+        }
         let mut control = shared.control();
         let (number, template) = control.template(shared, bind.stag).ok_or(BindError::UnknownStag)?;
         let Form::Window(kind) = template.form else { return Err(BindError::UnknownStag) };

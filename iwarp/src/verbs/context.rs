@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, RwLock};
 
 use crate::engine::EngineShared;
-use crate::memory::{MemoryTable, TableConfig};
+use crate::memory::{MemoryTable, TableConfig, UserMemory};
 
 use super::usage::Quota;
 use super::{
@@ -17,6 +17,8 @@ use super::{
 pub struct ContextConfig {
     /// Bounds on objects.
     pub limits: ContextLimits,
+    /// How memory of callers is accessed: guarded, by default, against their taking it away too early.
+    pub user_memory: UserMemory,
     /// Key of STags; `None` (always, outside tests) takes OS entropy.
     pub seed: Option<[u8; 32]>,
 }
@@ -170,7 +172,8 @@ impl Context {
             None => entropy()?,
         };
         let limits = config.limits;
-        let table = TableConfig { max_mr: limits.max_mr, max_mw: limits.max_mw };
+        let table =
+            TableConfig { max_mr: limits.max_mr, max_mw: limits.max_mw, user_memory: config.user_memory };
         Ok(Self {
             shared: Arc::new(ContextShared {
                 limits,

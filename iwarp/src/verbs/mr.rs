@@ -187,12 +187,7 @@ pub(super) fn refused(error: RegisterError) -> VerbsError {
     match error {
         RegisterError::Limit { max_mr } => VerbsError::Limit { name: "max_mr", limit: max_mr },
         RegisterError::WindowLimit { max_mw } => VerbsError::Limit { name: "max_mw", limit: max_mw },
-        RegisterError::Empty
-        | RegisterError::UnknownRights
-        | RegisterError::Bound
-        | RegisterError::RemoteWithoutLocalWrite
-        | RegisterError::ReadOnly
-        | RegisterError::BaseWraps => VerbsError::Invalid(error.to_string()),
+        _ => VerbsError::Invalid(error.to_string()),
     }
 }
 

@@ -1,0 +1,349 @@
+//! Memory of the caller that is not there, or goes before it was deregistered: an error, not a crash. And crashes that
+//! are none of ours stay what they were.
+#![cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
+
+use std::ffi::c_void;
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Command, ExitStatus};
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use iwarp::memory::{
+    Access, AccessError, Accessor, Base, Fault, MemoryTable, PdId, Prepare, RegisterError, RegisterOptions,
+    Registration, StreamId, TableConfig, UserMemory,
+};
+use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap, mmap_anonymous, mprotect, munmap};
+
+const ME: Accessor = Accessor { pd: PdId(1), stream: StreamId(1) };
+const ALL: Access =
+    Access::LOCAL_WRITE.union(Access::REMOTE_WRITE).union(Access::REMOTE_READ).union(Access::REMOTE_ATOMIC);
+const PAGE: usize = 4096;
+const READ_WRITE: ProtFlags = ProtFlags::READ.union(ProtFlags::WRITE);
+
+/// Pages of our own, given back page by page or not at all.
+fn pages(count: usize, rights: ProtFlags) -> *mut u8 {
+    // SAFETY: a new mapping replaces nothing.
+    unsafe { mmap_anonymous(null_mut(), count * PAGE, rights, MapFlags::PRIVATE) }.unwrap().cast()
+}
+
+fn unmap(start: *mut u8, count: usize) {
+    // SAFETY: pages that only the test has, and from now on accesses under the guard alone.
+    unsafe { munmap(start.cast(), count * PAGE) }.unwrap();
+}
+
+fn protect(start: *mut u8, count: usize, rights: MprotectFlags) {
+    // SAFETY: as in `unmap`.
+    unsafe { mprotect(start.cast(), count * PAGE, rights) }.unwrap();
+}
+
+fn table() -> MemoryTable {
+    MemoryTable::new(8, [9; 32])
+}
+
+fn register(table: &MemoryTable, ptr: *mut u8, len: usize) -> Result<Registration, RegisterError> {
+    register_for(table, ptr, len, ALL)
+}
+
+fn register_for(
+    table: &MemoryTable,
+    ptr: *mut u8,
+    len: usize,
+    access: Access,
+) -> Result<Registration, RegisterError> {
+    let options = RegisterOptions { pd: ME.pd, access, base: Base::Zero, ..Default::default() };
+    // SAFETY: the memory is the test's own; that it goes too early is what is tested, and what the guard is for.
+    unsafe { table.register_user(ptr, len, &options) }
+}
+
+/// What a peer's Write, Read and atomic of `len` octets at `to` meet.
+fn accesses(table: &MemoryTable, region: &Registration, to: u64, len: usize) -> [Result<(), Fault>; 3] {
+    let engine = table.join();
+    let turn = engine.enter();
+    let (octets, mut out) = (vec![0xee; len], vec![0; len]);
+    [
+        turn.check_write(region.stag(), to, len as u64, ME).and_then(|target| target.place(0, &octets)),
+        turn.check_read(region.stag(), to, len as u64, ME).and_then(|source| source.fetch(0, &mut out)),
+        turn.check_atomic(region.stag(), to, ME).and_then(|word| word.update(|old| old + 1)).map(drop),
+    ]
+}
+
+const GONE: Result<(), Fault> = Err(Fault::InvalidStag);
+
+/// Every length and alignment around the end of what is left: an access that leaves it fails as on a revoked STag, one
+/// that stays inside goes on working, and the octets of what is left are those placed.
+// Proves SEC-169, SEC-021.
+#[test]
+fn unmapped_memory_is_an_error() {
+    let table = table();
+    let start = pages(4, READ_WRITE);
+    let region = register(&table, start, 4 * PAGE).unwrap();
+    assert_eq!(accesses(&table, &region, 0, 4 * PAGE), [Ok(()); 3]);
+    unmap(start.wrapping_add(2 * PAGE), 2);
+    let left = 2 * PAGE as u64;
+    for len in [1, 7, 8, 9, 64, 65, 200, 1000, PAGE + 3] {
+        for before in [0, 1, 5, 8, 16, 63] {
+            let len_before = len as u64 + before;
+            assert_eq!(accesses(&table, &region, left - len_before, len)[..2], [Ok(()); 2]);
+            if before < len as u64 {
+                assert_eq!(accesses(&table, &region, left - before, len)[..2], [GONE; 2]);
+            }
+        }
+    }
+    assert_eq!(accesses(&table, &region, left, 8), [GONE; 3]);
+    assert_eq!(accesses(&table, &region, left - 8, 8), [Ok(()); 3]);
+    // The owner's own accesses, and those of a posting thread.
+    let memory = region.memory();
+    let unmapped = |offset| Err(AccessError::Unmapped { offset });
+    assert_eq!(memory.write_at(2 * PAGE - 2, b"abcd"), unmapped(2 * PAGE - 2));
+    assert_eq!(memory.read_at(2 * PAGE, &mut [0; 9]), unmapped(2 * PAGE));
+    assert_eq!(memory.load_u8_acquire(2 * PAGE), unmapped(2 * PAGE).map(|()| 0));
+    assert_eq!(memory.load_u64_acquire(2 * PAGE), unmapped(2 * PAGE).map(|()| 0));
+    assert_eq!(memory.store_u8_release(2 * PAGE, 1), unmapped(2 * PAGE));
+    assert_eq!(memory.load_u8_acquire(2 * PAGE - 1), Ok(b'b'));
+    let lkey = region.stag().0;
+    assert_eq!(table.fetch_local(ME.pd, lkey, left - 1, &mut [0]), Ok(()));
+    assert_eq!(table.fetch_local(ME.pd, lkey, left - 1, &mut [0; 2]), Err(Fault::InvalidStag));
+    drop(region);
+    unmap(start, 2);
+}
+
+/// Memory whose rights are taken away: only what they forbid fails, and what is allowed again works again.
+// Proves SEC-169.
+#[test]
+fn protected_memory_is_an_error() {
+    let table = table();
+    let start = pages(1, READ_WRITE);
+    let region = register(&table, start, PAGE).unwrap();
+    protect(start, 1, MprotectFlags::READ);
+    assert_eq!(accesses(&table, &region, 0, 100), [GONE, Ok(()), GONE]);
+    protect(start, 1, MprotectFlags::empty());
+    assert_eq!(accesses(&table, &region, 0, 100), [GONE; 3]);
+    protect(start, 1, MprotectFlags::READ | MprotectFlags::WRITE);
+    assert_eq!(accesses(&table, &region, 0, 100), [Ok(()); 3]);
+    drop(region);
+    unmap(start, 1);
+}
+
+/// A mapped file that is cut short: its pages are still mapped, and raise SIGBUS.
+// Proves SEC-169.
+#[test]
+fn a_file_cut_short_is_an_error() {
+    let table = table();
+    let path = std::env::temp_dir().join(format!("iwarp-guard-{}", std::process::id()));
+    let file = std::fs::File::options().read(true).write(true).create_new(true).open(&path).unwrap();
+    std::fs::remove_file(&path).unwrap();
+    file.set_len(2 * PAGE as u64).unwrap();
+    // SAFETY: a new mapping replaces nothing.
+    let start = unsafe { mmap(null_mut(), 2 * PAGE, READ_WRITE, MapFlags::SHARED, &file, 0) }.unwrap();
+    let region = register(&table, start.cast(), 2 * PAGE).unwrap();
+    assert_eq!(accesses(&table, &region, PAGE as u64 - 8, 16), [Ok(()); 3]);
+    file.set_len(PAGE as u64).unwrap();
+    assert_eq!(accesses(&table, &region, PAGE as u64, 16), [GONE; 3]);
+    assert_eq!(accesses(&table, &region, PAGE as u64 - 8, 16), [GONE, GONE, Ok(())]);
+    assert_eq!(accesses(&table, &region, 0, PAGE), [Ok(()); 3]);
+    drop(region);
+    unmap(start.cast(), 2);
+}
+
+/// Copies that fail on several threads at once, between copies that do not.
+#[test]
+fn threads_fail_each_for_itself() {
+    let table = table();
+    let start = pages(2, READ_WRITE);
+    let region = register(&table, start, 2 * PAGE).unwrap();
+    unmap(start.wrapping_add(PAGE), 1);
+    std::thread::scope(|scope| {
+        for _ in 0..3 {
+            scope.spawn(|| {
+                for round in 0..500 {
+                    assert_eq!(accesses(&table, &region, PAGE as u64 - 8, 16)[..2], [GONE; 2], "{round}");
+                    assert_eq!(accesses(&table, &region, PAGE as u64 - 16, 16)[..2], [Ok(()); 2]);
+                }
+            });
+        }
+    });
+    drop(region);
+    unmap(start, 1);
+}
+
+/// Memory that is not there, or not to be accessed as asked, gets no STag; the same for prepared memory.
+// Proves SEC-021, SEC-169, RDMAP-367, DDP-237.
+#[test]
+fn what_is_not_there_is_not_registered() {
+    let table = table();
+    let start = pages(4, READ_WRITE);
+    unmap(start.wrapping_add(3 * PAGE), 1);
+    let end = start.wrapping_add(3 * PAGE).addr() as u64;
+    assert_eq!(register(&table, start, 3 * PAGE + 1).err(), Some(RegisterError::NotMapped { at: end }));
+    assert_eq!(
+        register(&table, start.wrapping_add(3 * PAGE), 1).err(),
+        Some(RegisterError::NotMapped { at: end })
+    );
+    assert!(matches!(register(&table, null_mut(), 1), Err(RegisterError::NotMapped { at: 0 })));
+    let wraps = register(&table, std::ptr::without_provenance_mut(usize::MAX), 2);
+    assert!(matches!(wraps, Err(RegisterError::NotMapped { .. })));
+    // One page of three is for reading only.
+    let middle = start.wrapping_add(PAGE);
+    protect(middle, 1, MprotectFlags::READ);
+    let protected = Some(RegisterError::Protected { at: middle.addr() as u64 });
+    assert_eq!(register(&table, start, 3 * PAGE).err(), protected);
+    assert_eq!(register_for(&table, start, 3 * PAGE, Access::LOCAL_WRITE).err(), protected);
+    assert!(register_for(&table, start, 3 * PAGE, Access::REMOTE_READ).is_ok());
+    assert!(register(&table, start, PAGE).is_ok());
+    let prepare = Prepare { pd: ME.pd, ..Default::default() };
+    // SAFETY: the memory outlives the registrations, which are dropped at once.
+    let prepared = |writable| unsafe { table.prepare_user(start, 3 * PAGE, writable, &prepare) };
+    assert_eq!(prepared(true).err(), protected);
+    assert!(prepared(false).is_ok());
+    protect(middle, 1, MprotectFlags::empty());
+    assert_eq!(register_for(&table, start, 3 * PAGE, Access::REMOTE_READ).err(), protected);
+    assert_eq!(table.usage().registered, 0);
+    unmap(start, 3);
+}
+
+/// A child of the process that made the table reaches nothing through it, makes nothing in it, and waits for nobody of
+/// its parent's threads, not even for one that was inside a turn.
+// Proves SEC-169.
+#[test]
+fn a_forked_child_has_no_registrations() {
+    let table = table();
+    let start = pages(1, READ_WRITE);
+    let region = register(&table, start, PAGE).unwrap();
+    let (inside, done) = (AtomicBool::new(false), AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let engine = table.join();
+            let _turn = engine.enter();
+            inside.store(true, Ordering::Release);
+            while !done.load(Ordering::Acquire) {
+                std::thread::yield_now();
+            }
+        });
+        while !inside.load(Ordering::Acquire) {
+            std::thread::yield_now();
+        }
+        // SAFETY: the child calls what takes no lock and allocates little before it leaves without any cleaning up.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            // SAFETY: ends the child, should it hang, and it alone.
+            unsafe { libc::alarm(20) };
+            let failures = in_child(&table, region);
+            // SAFETY: as above.
+            unsafe { libc::_exit(failures) };
+        }
+        let mut status = 0;
+        // SAFETY: waits for the child made above.
+        assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+        done.store(true, Ordering::Release);
+        assert_eq!(ExitStatus::from_raw(status).code(), Some(0), "the failed checks, as bits, or a signal");
+        // The parent goes on as before.
+        assert_eq!(accesses(&table, &region, 0, 8), [Ok(()); 3]);
+        drop(region);
+    });
+    unmap(start, 1);
+}
+
+/// What the child finds wrong, a bit for each.
+fn in_child(table: &MemoryTable, region: Registration) -> i32 {
+    let lkey = region.stag().0;
+    let fails = [
+        region.is_valid(),
+        accesses(table, &region, 0, 8) != [GONE; 3],
+        table.check_local(ME.pd, lkey, 0, 1, Access::empty()) != Err(Fault::InvalidStag),
+        table.fetch_local(ME.pd, lkey, 0, &mut [0]) != Err(Fault::InvalidStag),
+        register(table, region.memory().as_ptr(), 8).err() != Some(RegisterError::Forked),
+        region.deregister_unbound().is_err(),
+    ];
+    fails.iter().enumerate().map(|(bit, failed)| i32::from(*failed) << bit).sum()
+}
+
+// ---- what needs a process of its own ----
+
+/// Set in a process that was started to crash, to the name of its part.
+const PART: &str = "IWARP_GUARD_PART";
+
+/// Runs a part below in a process of its own.
+fn run(part: &str) -> ExitStatus {
+    let test = ["--exact", "the_parts", "--ignored", "--test-threads=1"];
+    let program = std::env::current_exe().unwrap();
+    Command::new(program).args(test).env(PART, part).output().unwrap().status
+}
+
+/// A fault that is not a guarded access goes where it went before: to the handler that was there, of either form; else
+/// the process dies of it, as it does of a signal that was sent.
+#[test]
+fn other_faults_are_passed_on() {
+    assert_eq!(run("nothing").code(), Some(0));
+    assert_eq!(run("fault").signal(), Some(libc::SIGSEGV));
+    assert_eq!(run("fault_by_default").signal(), Some(libc::SIGSEGV));
+    assert_eq!(run("sent_by_default").signal(), Some(libc::SIGBUS));
+    assert_eq!(run("handled").code(), Some(42));
+    assert_eq!(run("handled_with_information").code(), Some(43));
+    assert_eq!(run("sent_and_ignored").code(), Some(0));
+}
+
+/// Without the guard, memory that goes too early is a crash, as documented, and no handler is touched.
+#[test]
+fn trusted_memory_has_no_guard() {
+    assert_eq!(run("trusted").signal(), Some(libc::SIGSEGV));
+}
+
+#[test]
+#[ignore = "parts of other tests, each in a process of its own"]
+fn the_parts() {
+    // Started by the tests above only.
+    let Ok(part) = std::env::var(PART) else { return };
+    // What was there before the guard.
+    match part.as_str() {
+        "fault_by_default" => handle(libc::SIGSEGV, libc::SIG_DFL, 0),
+        "sent_by_default" => handle(libc::SIGBUS, libc::SIG_DFL, 0),
+        "handled" => handle(libc::SIGSEGV, exit_42 as extern "C" fn(i32) as usize, 0),
+        "handled_with_information" => {
+            let handler = exit_43 as extern "C" fn(i32, *mut libc::siginfo_t, *mut c_void) as usize;
+            handle(libc::SIGSEGV, handler, libc::SA_SIGINFO);
+        }
+        "sent_and_ignored" => handle(libc::SIGSEGV, libc::SIG_IGN, 0),
+        _ => {}
+    }
+    let user_memory = if part == "trusted" { UserMemory::Trusted } else { UserMemory::Guarded };
+    let table = MemoryTable::with(&TableConfig { user_memory, ..Default::default() }, [1; 32]);
+    let start = pages(1, READ_WRITE);
+    let region = register(&table, start, PAGE).unwrap();
+    unmap(start, 1);
+    // With the guard this one is no crash, whatever was there before.
+    assert_eq!(accesses(&table, &region, 0, 8), [GONE; 3]);
+    match part.as_str() {
+        "nothing" => {}
+        "sent_by_default" => send(libc::SIGBUS),
+        "sent_and_ignored" => send(libc::SIGSEGV),
+        _ => {
+            // SAFETY: none: the page is not mapped, and the process is there to die of it.
+            unsafe { start.write_volatile(1) };
+        }
+    }
+}
+
+fn handle(signal: i32, handler: usize, flags: i32) {
+    // SAFETY: zeros are values of all fields, and the handlers below do nothing but exit.
+    unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        action.sa_sigaction = handler;
+        action.sa_flags = flags;
+        assert_eq!(libc::sigaction(signal, &action, null_mut()), 0);
+    }
+}
+
+fn send(signal: i32) {
+    // SAFETY: to this process alone.
+    unsafe { libc::raise(signal) };
+}
+
+extern "C" fn exit_42(_signal: i32) {
+    // SAFETY: ends the process, without running anything else of it.
+    unsafe { libc::_exit(42) }
+}
+
+extern "C" fn exit_43(signal: i32, info: *mut libc::siginfo_t, _context: *mut c_void) {
+    // SAFETY: the handler gets what the kernel gave, passed on; ends the process.
+    unsafe { libc::_exit(if signal == libc::SIGSEGV && (*info).si_signo == signal { 43 } else { 1 }) }
+}
