@@ -42,7 +42,8 @@ fn the_reference_passes_its_own_test() {
     assert_eq!(output.trim(), "passed");
 }
 
-// Proves MPA-015, MPA-041, MPA-059 to MPA-069: the framer's octets at all 128 phases of the marker interval.
+// Proves MPA-015, MPA-041, MPA-059 to MPA-069, MPA-049, MPA-070, MPA-091 to MPA-094: the framer's octets at all 128
+// phases of the marker interval.
 #[test]
 fn the_framer_agrees_at_every_phase() {
     let mut rng = Rng(5044);
@@ -110,8 +111,9 @@ fn streams(rng: &mut Rng, count: usize) -> Option<Vec<Stream>> {
     Some(streams.collect())
 }
 
-// Proves MPA-020, MPA-023, MPA-033, MPA-035, MPA-123, MPA-126, MPA-130, MPA-131, MPA-275: any cut, any order, duplicates
-// with other octets.
+// Proves MPA-020, MPA-023, MPA-033, MPA-035, MPA-123, MPA-126, MPA-130, MPA-131, MPA-275, MPA-034, MPA-075, MPA-076,
+// MPA-095, MPA-124, MPA-129, MPA-133, MPA-280, MPA-282, DDP-032, DDP-034, DDP-043, DDP-128, DDP-130, DDP-131: any
+// cut, any order, duplicates with other octets.
 #[test]
 fn the_deframer_agrees_in_any_order() {
     let mut rng = Rng(1);
@@ -157,6 +159,7 @@ fn the_deframer_agrees_in_any_order() {
 
 // FPDUs in segments of their own behind one loss: all but the FPDUs that hold no marker are placed before the hole
 // is filled, those found by length included, and their octets are released.
+// Proves MPA-033, MPA-131, MPA-278, DDP-033.
 #[test]
 fn aligned_segments_behind_a_loss_are_placed() {
     let mut rng = Rng(2);
@@ -200,8 +203,8 @@ fn decode(
     (sink.ulpdus, code, sink.early.into_values().collect())
 }
 
-// Proves MPA-056, MPA-128, MPA-132: one wrong bit. What comes up in order is what the reference passes, whatever the
-// order of arrival, with its code; and nothing that was placed early was not sent.
+// Proves MPA-056, MPA-128, MPA-132, MPA-044, MPA-096, DDP-035: one wrong bit. What comes up in order is what the
+// reference passes, whatever the order of arrival, with its code; and nothing that was placed early was not sent.
 #[test]
 fn a_wrong_bit_is_met_at_the_frontier_only() {
     let mut rng = Rng(3);

@@ -87,6 +87,7 @@ fn a_refused_write_terminates_the_stream() {
 }
 
 /// An STag of another protection domain, and one bound to another queue pair.
+// Proves DDP-025, DDP-068, DDP-180, DDP-211 to DDP-213, DDP-220, DDP-226, DDP-227.
 #[test]
 fn a_foreign_stag_terminates_the_stream() {
     for bound in [false, true] {
@@ -185,6 +186,7 @@ fn bad_requests_are_refused_when_posted() {
 }
 
 /// A graceful close sends what was posted, flushes the receives of both sides, and is no error.
+// Proves DDP-040 to DDP-042, DDP-148, DDP-149.
 #[test]
 fn a_graceful_close_drains_and_flushes() {
     let (mut pair, c) = connected();
@@ -210,6 +212,7 @@ fn a_graceful_close_drains_and_flushes() {
 }
 
 /// An abort resets the connection; the peer is told so.
+// Proves DDP-155, MPA-229.
 #[test]
 fn an_abort_resets() {
     let (mut pair, c) = connected();

@@ -25,6 +25,7 @@ fn params() -> Vec<ConnParam> {
 const SIZES: [usize; 14] = [0, 1, 3, 4, 5, 508, 511, 512, 1427, 1428, 1429, 4096, 65_536, 300_001];
 
 /// Write, Read and Send of every size move exactly their octets, whatever startup agreed on.
+// Proves DDP-012, DDP-109, MPA-077, MPA-084.
 #[test]
 fn every_operation_moves_its_octets() {
     for param in params() {
@@ -113,6 +114,7 @@ fn inline_and_unsignalled() {
 
 /// Bulk Writes and Reads both ways over a wire that loses, reorders and doubles frames: every octet arrives, and
 /// with markers a share of it is placed before the hole in front of it is filled.
+// Proves DDP-002, DDP-033, DDP-109, DDP-123, DDP-127, MPA-280.
 #[test]
 fn bulk_over_a_bad_wire() {
     let plan = LinkPlan {

@@ -1,6 +1,7 @@
 //! Two engines joined by a wire in memory, turned by hand: whole connections without thread or clock.
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
+pub(crate) mod accepted;
 pub(crate) mod ext;
 pub(crate) mod peer;
 pub(crate) mod raw;

@@ -15,7 +15,7 @@ fn naive(octets: &[u8]) -> u32 {
     })
 }
 
-// Proves MPA-044: the vectors of RFC 3720 appendix B.4.
+// Proves MPA-089, MPA-090: the vectors of RFC 3720 appendix B.4.
 #[test]
 fn known_sums() {
     let read10 = [

@@ -113,7 +113,8 @@ fn seal(fpdu: &mut [u8]) {
     field.copy_from_slice(&crc.field());
 }
 
-// Proves MPA-019, MPA-039: nothing before the last octet, then the ULPDU; an idle connection holds nothing.
+// Proves MPA-019, MPA-039, MPA-016, MPA-032, MPA-133, DDP-036: nothing before the last octet, then the ULPDU; an
+// idle connection holds nothing.
 #[test]
 fn an_fpdu_is_handed_up_at_its_last_octet() {
     for markers in [false, true] {
@@ -132,7 +133,8 @@ fn an_fpdu_is_handed_up_at_its_last_octet() {
     }
 }
 
-// Proves MPA-273: several FPDUs in a segment; the CRC of the last one in a segment of its own, as Linux siw sends it.
+// Proves MPA-273, MPA-124, MPA-129, MPA-280: several FPDUs in a segment; the CRC of the last one in a segment of its
+// own, as Linux siw sends it.
 #[test]
 fn segments_need_not_be_aligned() {
     let (wire, ends) = stream(false, &[b"one", b"two", b"three"]);
@@ -163,7 +165,8 @@ fn without_markers_nothing_is_early() {
     assert_eq!((bench.seen(), bench.kept()), (vec![Whole(b"three".to_vec())], (0, 0, 0)));
 }
 
-// Proves MPA-033, MPA-035, MPA-130, MPA-131: found by a marker, then by length; placed at once, delivered in order.
+// Proves MPA-033, MPA-035, MPA-130, MPA-131, MPA-002, MPA-055, MPA-061, DDP-014, DDP-019, DDP-053, DDP-131, DDP-138:
+// found by a marker, then by length; placed at once, delivered in order.
 #[test]
 fn a_marker_and_lengths_lead_to_fpdus_ahead() {
     let long = [b'x'; 700];
@@ -209,8 +212,8 @@ fn pieces_ahead_are_joined() {
     assert_eq!(bench.kept(), (0, 0, 0));
 }
 
-// Proves MPA-044, MPA-126, MPA-132: a bad CRC ahead is ignored there, with what only its length leads to, and is code 2
-// at the frontier.
+// Proves MPA-044, MPA-126, MPA-132, MPA-096, MPA-230, MPA-238: a bad CRC ahead is ignored there, with what only its
+// length leads to, and is code 2 at the frontier.
 #[test]
 fn a_bad_crc_ahead_is_met_in_order() {
     let long = [b'x'; 300];
@@ -231,8 +234,8 @@ fn a_bad_crc_ahead_is_met_in_order() {
     assert_eq!((bench.seen(), bench.kept()), (vec![], (0, 0, 0)));
 }
 
-// Proves MPA-043, MPA-051, MPA-054: pad, reserved octets and low bits are ignored under a good CRC; another FPDUPTR is
-// code 3.
+// Proves MPA-043, MPA-051, MPA-054, MPA-231, MPA-232: pad, reserved octets and low bits are ignored under a good
+// CRC; another FPDUPTR is code 3.
 #[test]
 fn only_a_wrong_pointer_is_code_3() {
     let ulpdu = [b'x'; 601];
@@ -255,7 +258,7 @@ fn only_a_wrong_pointer_is_code_3() {
     }
 }
 
-// Appendix A.3 and MPA-275: the length chain runs into an FPDU that a marker led to.
+// Proves MPA-233: the length chain runs into an FPDU that a marker led to.
 #[test]
 fn lengths_and_markers_that_disagree_are_code_3() {
     let long = [b'x'; 600];

@@ -22,7 +22,8 @@ fn send(msn: u8) -> Vec<u8> {
     ulpdu
 }
 
-// Proves MPA-039 to MPA-042, MPA-050, MPA-053, MPA-060, MPA-064: mpa.md section 9, examples 1 to 9.
+// Proves MPA-039 to MPA-042, MPA-050, MPA-053, MPA-060, MPA-064, MPA-049, MPA-052, MPA-063, MPA-070, MPA-072 to
+// MPA-074, MPA-088, MPA-089, MPA-091 to MPA-094, MPA-097, MPA-098: mpa.md section 9, examples 1 to 9.
 #[test]
 fn golden_fpdus() {
     let cases = [
@@ -84,7 +85,7 @@ fn golden_fpdus_of_revision_2() {
     }
 }
 
-// Proves MPA-027, MPA-115: mpa.md section 5.
+// Proves MPA-027, MPA-115, MPA-014, MPA-100 to MPA-103, MPA-109, MPA-111, MPA-116: mpa.md section 5.
 #[test]
 fn mulpdu_follows_emss() {
     let with = Framer::new(true, true);
@@ -106,9 +107,12 @@ fn mulpdu_follows_emss() {
     ] {
         assert_eq!((with.mulpdu(emss), without.mulpdu(emss)), (markers, none), "EMSS {emss}");
     }
+    // The worst case of markers is reserved, and met at some places only.
+    assert_eq!(Framer::at(508, true, true).wire_len(1442), 1460);
+    assert_eq!(Framer::at(52, true, true).wire_len(1442), 1456);
 }
 
-// mpa.md section 2: pads and sizes.
+// Proves MPA-010, MPA-046: pads and sizes.
 #[test]
 fn sizes_without_markers() {
     for (ulpdu, pad, octets) in [
@@ -128,6 +132,23 @@ fn sizes_without_markers() {
         assert_eq!((pad_octets(ulpdu), fpdu_octets(ulpdu)), (pad, octets));
         assert_eq!(Framer::new(false, true).wire_len(ulpdu), octets);
     }
+}
+
+// Proves MPA-031: nowhere is the longest FPDU longer, nor a pointer in it wider than its 16 bits.
+#[test]
+fn the_longest_fpdu_has_room_for_its_pointers() {
+    let longest = (0..128).map(|word| {
+        let framer = Framer::at(4 * word, true, true);
+        framer.wire_len(MAX_ULPDU)
+    });
+    assert_eq!(longest.max(), Some(65_288));
+}
+
+// Proves MPA-028: nobody gets such a ULPDU framed.
+#[test]
+#[should_panic(expected = "a ULPDU of 64769 octets")]
+fn a_ulpdu_longer_than_the_longest_is_not_framed() {
+    Framer::new(false, true).frame(&mut [0; 64_776 + 4], &[0; MAX_ULPDU + 1]);
 }
 
 #[test]

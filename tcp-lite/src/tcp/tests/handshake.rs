@@ -5,6 +5,7 @@ use crate::tcp::header::Flags;
 use crate::tcp::{State, Verdict};
 use crate::{CloseReason, Duration, TcpConfig};
 
+// Proves MPA-279.
 #[test]
 fn active_and_passive_open_agree_on_options() {
     let pair = Pair::established(config(), config());

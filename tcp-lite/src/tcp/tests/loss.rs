@@ -36,6 +36,7 @@ fn transfer(config: TcpConfig, numbers: &'static [usize], count: usize) -> (Pair
     (pair, pushed)
 }
 
+// Proves DDP-031, MPA-270.
 #[test]
 fn one_loss_is_repaired_without_the_timer_and_with_its_boundaries() {
     for sack in [false, true] {
@@ -112,6 +113,7 @@ fn the_retransmission_is_lost_too_and_the_timer_repairs_everything() {
     assert!(pair.a.holds_nothing());
 }
 
+// Proves MPA-274, MPA-276, MPA-277.
 #[test]
 fn octets_beyond_a_hole_are_handed_up_at_once() {
     let mut pair = Pair::established(config(), config());
@@ -155,6 +157,7 @@ fn sack_blocks_name_the_latest_range_first() {
     );
 }
 
+// Proves DDP-043.
 #[test]
 fn a_duplicate_below_the_frontier_is_reported_and_not_handed_up() {
     let mut pair = Pair::established(config(), config());
@@ -206,6 +209,7 @@ fn an_acknowledgement_in_the_middle_keeps_the_segment_whole() {
     assert_eq!((again.header.seq, again.payload), (packet.header.seq, packet.payload));
 }
 
+// Proves DDP-029, MPA-121, MPA-267, MPA-269, MPA-288.
 #[test]
 fn a_drop_of_emss_cuts_what_no_longer_fits_and_counts_it() {
     let mut pair = Pair::established(config(), config());

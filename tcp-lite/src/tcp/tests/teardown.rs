@@ -40,6 +40,7 @@ fn simultaneous_close_ends_in_time_wait_on_both_sides() {
     assert_eq!((pair.a.state(), pair.b.state()), (State::TimeWait, State::TimeWait));
 }
 
+// Proves MPA-223.
 #[test]
 fn a_half_closed_connection_carries_data_the_other_way() {
     for (closes, sends) in [(Side::A, Side::B), (Side::B, Side::A)] {

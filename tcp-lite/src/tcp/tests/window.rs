@@ -122,6 +122,7 @@ fn held_octets_close_the_window_and_release_opens_it() {
     assert!(pair.run_until(Duration::from_secs(9), |pair| pair.b.frontier == 8000));
 }
 
+// Proves DDP-260.
 #[test]
 fn the_right_edge_never_moves_back() {
     let mut pair = Pair::established(config(), TcpConfig { recv_window_octets: 5000, ..config() });

@@ -1,0 +1,154 @@
+//! An accepted connection whose other end is octets of the test's own, from its Request on: what `peer` settles, this leaves open.
+
+use std::time::Duration;
+
+use iwarp::memory::Access;
+use iwarp::mpa::Framer;
+use iwarp::verbs::{
+    CmEvent, CmEventKind, CmId, CompletionQueue, ConnParam, EventChannel, MemoryRegion, QpInit, QueuePair,
+    RecvRequest, WorkCompletion,
+};
+
+use super::PORT;
+use super::raw::{RawPair, fpdu};
+
+/// A Write of no octets: the first FPDU of an initiator, after which the responder may speak.
+pub(crate) const EMPTY_WRITE: [u8; 14] = [0xc1, 0x40, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+
+/// Octets of the region that is lent to the peer.
+pub(crate) const REGION: usize = 1 << 16;
+
+pub(crate) struct Accepted {
+    pub(crate) raw: RawPair,
+    /// What the test frames with.
+    pub(crate) framer: Framer,
+    pub(crate) id: CmId,
+    pub(crate) qp: QueuePair,
+    pub(crate) cq: CompletionQueue,
+    pub(crate) channel: EventChannel,
+    /// Everything allowed, filled with 0xEE.
+    pub(crate) region: MemoryRegion,
+    /// The Reply.
+    pub(crate) reply: Vec<u8>,
+    _listener: CmId,
+}
+
+impl Accepted {
+    /// `request` is what the peer opens with; `accept` what the engine's user accepts with.
+    pub(crate) fn new(request: &[u8], accept: &ConnParam) -> Self {
+        let mut raw = RawPair::seeded();
+        let pd = raw.context.alloc_pd().unwrap();
+        let cq = raw.context.create_cq(256, None).unwrap();
+        let all = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ;
+        let region = pd.reg_mr(REGION, all).unwrap();
+        region.write_at(0, &vec![0xEE; REGION]).unwrap();
+        let channel = raw.context.create_event_channel().unwrap();
+        let listener = raw.context.create_id(&channel);
+        listener.listen(PORT, 16, Duration::from_secs(5)).unwrap();
+        let qp = pd.create_qp(&QpInit::new(&cq)).unwrap();
+        raw.connect();
+        raw.send(request);
+        let mut event = None;
+        raw.until(1_000_000, |_| {
+            event = event.take().or_else(|| channel.poll());
+            event.is_some()
+        });
+        let id = event.expect("no connect request").id;
+        id.accept(&qp, accept).unwrap();
+        let size = request.len();
+        assert!(raw.until(1_000_000, |raw| raw.inbox.len() >= size), "no Reply");
+        let reply = raw.inbox.drain(..size).collect();
+        let framer = Framer::new(false, true);
+        Self { raw, framer, id, qp, cq, channel, region, reply, _listener: listener }
+    }
+
+    /// The client-server model with CRC; the engine has heard the peer's first FPDU and may speak.
+    pub(crate) fn ready() -> Self {
+        let mut peer = Self::new(&super::raw::request(true), &ConnParam::default());
+        peer.say(&EMPTY_WRITE);
+        peer.established();
+        peer
+    }
+
+    /// Waits until the engine may speak.
+    pub(crate) fn established(&mut self) {
+        let event = self.event();
+        assert!(matches!(event.kind, CmEventKind::Established { .. }), "{event:?}");
+    }
+
+    /// Sends a ULPDU.
+    pub(crate) fn say(&mut self, ulpdu: &[u8]) {
+        let octets = fpdu(&mut self.framer, ulpdu);
+        self.raw.send(&octets);
+    }
+
+    /// Sends several in one go.
+    pub(crate) fn say_all(&mut self, ulpdus: &[&[u8]]) {
+        let framer = &mut self.framer;
+        let octets: Vec<u8> = ulpdus.iter().flat_map(|ulpdu| fpdu(framer, ulpdu)).collect();
+        self.raw.send(&octets);
+    }
+
+    /// Everything the engine says within `us`, as ULPDUs out of FPDUs without markers, CRC checked.
+    pub(crate) fn heard(&mut self, us: i64) -> Vec<Vec<u8>> {
+        self.raw.until(us, |_| false);
+        let mut octets = std::mem::take(&mut self.raw.inbox);
+        let mut ulpdus = Vec::new();
+        while !octets.is_empty() {
+            let len = usize::from(u16::from_be_bytes([octets[0], octets[1]]));
+            let ulpdu = octets[2..2 + len].to_vec();
+            let whole = fpdu(&mut Framer::new(false, true), &ulpdu);
+            assert_eq!(octets[..whole.len()], whole, "an FPDU that is not as it should be");
+            octets.drain(..whole.len());
+            ulpdus.push(ulpdu);
+        }
+        ulpdus
+    }
+
+    /// Posts a receive at this place of the region; its number is the place.
+    pub(crate) fn post_recv(&self, offset: usize, len: usize) {
+        self.qp.post_recv(&RecvRequest::new(offset as u64, self.region.sge(offset, len))).unwrap();
+    }
+
+    /// What completes within 10 ms.
+    pub(crate) fn completions(&mut self) -> Vec<WorkCompletion> {
+        self.raw.until(10_000, |_| false);
+        std::iter::from_fn(|| self.cq.poll_one()).collect()
+    }
+
+    /// The next event.
+    pub(crate) fn event(&mut self) -> CmEvent {
+        let mut event = None;
+        self.raw.until(30_000_000, |_| {
+            event = event.take().or_else(|| self.channel.poll());
+            event.is_some()
+        });
+        event.expect("no event")
+    }
+
+    /// Octets of the region.
+    pub(crate) fn memory(&self, offset: usize, len: usize) -> Vec<u8> {
+        let mut octets = vec![0; len];
+        self.region.read_at(offset, &mut octets).unwrap();
+        octets
+    }
+}
+
+/// A tagged segment: a piece of a Write.
+pub(crate) fn tagged(control: u8, stag: u32, to: u64, payload: &[u8]) -> Vec<u8> {
+    let mut ulpdu = vec![control, 0x40];
+    ulpdu.extend(stag.to_be_bytes());
+    ulpdu.extend(to.to_be_bytes());
+    ulpdu.extend(payload);
+    ulpdu
+}
+
+/// An untagged segment with this RDMAP opcode.
+pub(crate) fn untagged(control: u8, opcode: u8, [qn, msn, mo]: [u32; 3], payload: &[u8]) -> Vec<u8> {
+    let mut ulpdu = vec![control, 0x40 | opcode, 0, 0, 0, 0];
+    for word in [qn, msn, mo] {
+        ulpdu.extend(word.to_be_bytes());
+    }
+    ulpdu.extend(payload);
+    ulpdu
+}

@@ -1,0 +1,185 @@
+//! What a data sink places and delivers, and how it refuses (RFC 5041 sections 1.2, 4, 5.4, 7), by the engine: segments of
+//! the test's own come in, completions and memory are looked at.
+
+mod common;
+
+use common::accepted::{Accepted, REGION, tagged, untagged};
+use common::pattern;
+use common::raw::fpdu;
+use iwarp::verbs::{CmEventKind, ConnectionError, StreamError, WcOpcode, WcStatus};
+
+const SEND: u8 = 3;
+
+/// Completions of receives: where, how they ended, how many octets.
+fn received(peer: &mut Accepted) -> Vec<(u64, WcStatus, u32)> {
+    let all = peer.completions();
+    assert!(all.iter().all(|wc| wc.opcode == WcOpcode::Recv));
+    all.iter().map(|wc| (wc.wr_id, wc.status, wc.byte_len)).collect()
+}
+
+// Proves DDP-001, DDP-006, DDP-008, DDP-009, DDP-047, DDP-048, DDP-109, DDP-119 to DDP-121, DDP-139: Writes take no buffer,
+// Sends the oldest, whole and partly filled; a Write of no octets may name anything.
+#[test]
+fn both_models_on_one_stream() {
+    let mut peer = Accepted::ready();
+    for at in [0, 1000, 2000] {
+        peer.post_recv(at, 100);
+    }
+    let (stag, base) = (peer.region.rkey(), peer.region.addr());
+    let data = pattern(3, 40);
+    peer.say(&tagged(0xC1, stag, base + 5000, &data[..16]));
+    peer.say(&untagged(0x41, SEND, [0, 1, 0], &data));
+    peer.say(&tagged(0xC1, u32::MAX, u64::MAX, b""));
+    peer.say(&tagged(0xC1, 0, 0, b""));
+    peer.say(&untagged(0x41, SEND, [0, 2, 0], b""));
+    peer.say(&untagged(0x41, SEND, [0, 3, 0], b"third"));
+    assert_eq!(
+        received(&mut peer),
+        [(0, WcStatus::Success, 40), (1000, WcStatus::Success, 0), (2000, WcStatus::Success, 5)]
+    );
+    assert_eq!(peer.memory(0, 41), [data.as_slice(), &[0xEE]].concat());
+    assert_eq!(peer.memory(1000, 100), [0xEE; 100]);
+    assert_eq!(peer.memory(2000, 6), b"third\xEE");
+    assert_eq!(peer.memory(4999, 18), [&[0xEE], &data[..16], &[0xEE]].concat());
+}
+
+// Proves DDP-010, DDP-067, DDP-100, DDP-101: one STag for a hundred messages, here and there and again; one buffer for one.
+#[test]
+fn an_stag_serves_many_messages_and_a_buffer_one() {
+    let mut peer = Accepted::ready();
+    peer.post_recv(0, 100);
+    let (stag, base) = (peer.region.rkey(), peer.region.addr());
+    for n in 0..100_u8 {
+        peer.say(&tagged(0xC1, stag, base + 1000 + u64::from(n % 10), &[n]));
+    }
+    peer.say(&untagged(0x41, SEND, [0, 1, 0], b"one"));
+    assert_eq!(received(&mut peer), [(0, WcStatus::Success, 3)]);
+    assert_eq!(peer.memory(1000, 11), [90, 91, 92, 93, 94, 95, 96, 97, 98, 99, 0xEE]);
+    peer.say(&untagged(0x41, SEND, [0, 2, 0], b"two"));
+    peer.raw.until(10_000, |_| false);
+    assert_eq!(peer.qp.error(), Some(StreamError { layer: 1, etype: 2, code: 2, from_peer: false }));
+}
+
+// Proves DDP-054, DDP-134 to DDP-136, DDP-140: all octets are there and nothing is delivered before L=1; the length is where
+// that segment ends.
+#[test]
+fn the_last_flag_delivers() {
+    let mut peer = Accepted::ready();
+    peer.post_recv(0, 100);
+    peer.post_recv(1000, 100);
+    peer.say(&untagged(0x01, SEND, [0, 1, 0], &[1; 20]));
+    peer.say(&untagged(0x01, SEND, [0, 1, 20], &[2; 20]));
+    assert!(received(&mut peer).is_empty());
+    assert_eq!(peer.memory(0, 41), [&[1; 20][..], &[2; 20], &[0xEE]].concat());
+    peer.say(&untagged(0x41, SEND, [0, 1, 40], b"end"));
+    assert_eq!(received(&mut peer), [(0, WcStatus::Success, 43)]);
+    peer.raw.until(1_000_000, |_| false);
+    assert!(received(&mut peer).is_empty(), "delivered once");
+}
+
+// Proves DDP-088, DDP-110, DDP-202: each queue counts for itself, in both directions.
+#[test]
+fn queues_count_for_themselves() {
+    let mut peer = Accepted::ready();
+    peer.post_recv(0, 100);
+    peer.post_recv(1000, 100);
+    let (stag, base) = (peer.region.rkey(), peer.region.addr());
+    let mut ask = vec![0, 0, 0, 9, 0, 0, 0, 0, 0, 0, 0, 7, 0, 0, 0, 4];
+    ask.extend(stag.to_be_bytes());
+    ask.extend((base + 1000).to_be_bytes());
+    peer.say(&untagged(0x41, SEND, [0, 1, 0], b"one"));
+    peer.say(&untagged(0x41, 1, [1, 1, 0], &ask));
+    peer.say(&untagged(0x41, SEND, [0, 2, 0], b"two"));
+    assert_eq!(received(&mut peer), [(0, WcStatus::Success, 3), (1000, WcStatus::Success, 3)]);
+    // A Read Response to STag 9 at 7, then, on a queue that nobody opened, the Terminate with its own first number.
+    let heard = peer.heard(10_000);
+    assert_eq!(heard.len(), 1);
+    assert_eq!(heard[0][..14], [0xC1, 0x42, 0, 0, 0, 9, 0, 0, 0, 0, 0, 0, 0, 7]);
+    peer.say(&untagged(0x41, SEND, [u32::MAX, 1, 0], b"x"));
+    let heard = peer.heard(10_000);
+    assert_eq!(heard[0][..18], [0x41, 0x47, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 1, 0, 0, 0, 0]);
+    assert_eq!(heard[0][18..20], [0x12, 0x01]);
+}
+
+// Proves DDP-007, DDP-157, DDP-160, DDP-163, DDP-169, DDP-179, DDP-189 to DDP-195, DDP-210, DDP-222: each error of
+// the table ends reception at once, places nothing, is told to the user and, in one more message, to the peer, with the
+// header and the length; what follows is dropped without a word.
+#[test]
+fn an_error_ends_reception_and_is_told_once() {
+    let probe = Accepted::ready();
+    let (stag, base) = (probe.region.rkey(), probe.region.addr());
+    let end = base + REGION as u64;
+    drop(probe);
+    let cases = [
+        (tagged(0xC1, stag ^ 0x100, base, b"x"), [0x11, 0x00]),
+        (tagged(0xC1, stag, base.wrapping_sub(1), b"xy"), [0x11, 0x01]),
+        (tagged(0xC1, stag, end - 4, b"12345"), [0x11, 0x01]),
+        (tagged(0xC1, stag, u64::MAX, b"xy"), [0x11, 0x03]),
+        (tagged(0xC0, stag, base, b"x"), [0x11, 0x04]),
+        (untagged(0x41, SEND, [4, 1, 0], b"x"), [0x12, 0x01]),
+        (untagged(0x41, SEND, [0, 3, 0], b"x"), [0x12, 0x02]),
+        (untagged(0x41, SEND, [0, 0, 0], b"x"), [0x12, 0x03]),
+        (untagged(0x41, SEND, [0, 1, 101], b"x"), [0x12, 0x04]),
+        (untagged(0x41, SEND, [0, 1, 0], &[7; 150]), [0x12, 0x05]),
+        (untagged(0x43, SEND, [0, 1, 0], b"x"), [0x12, 0x06]),
+    ];
+    for (bad, control) in cases {
+        let mut peer = Accepted::ready();
+        // Seeds are equal: the region has the STag and the place it had for the probe, or the cases tell nothing.
+        assert_eq!((peer.region.rkey(), REGION), (stag, REGION));
+        let moved = peer.region.addr().wrapping_sub(base);
+        let mut bad = bad;
+        if bad[0] & 0x80 != 0 && control[1] != 3 {
+            let to = u64::from_be_bytes(bad[6..14].try_into().unwrap()).wrapping_add(moved);
+            bad[6..14].copy_from_slice(&to.to_be_bytes());
+        }
+        peer.post_recv(0, 100);
+        peer.post_recv(1000, 100);
+        let placed = tagged(0xC1, stag, peer.region.addr() + 5000, b"late");
+        let sent = untagged(0x41, SEND, [0, 1, 0], b"late");
+        peer.say_all(&[&bad, &placed, &sent, &bad]);
+        let heard = peer.heard(100_000);
+        assert_eq!(heard.len(), 1, "one Terminate, and nothing else: {bad:02x?}");
+        let told = &heard[0][18..];
+        assert_eq!(told[..2], control, "{bad:02x?}");
+        let header = if bad[0] & 0x80 != 0 { 14 } else { 18 };
+        assert_eq!(told[2] & 0xC0, 0xC0, "length and header are there");
+        assert_eq!(told[4..6], (bad.len() as u16).to_be_bytes());
+        assert_eq!(told[6..6 + header], bad[..header]);
+        let error = peer.qp.error().expect("the user is told");
+        assert_eq!(
+            (error.layer << 4 | error.etype, error.code, error.from_peer),
+            (control[0], control[1], false)
+        );
+        let event = peer.event();
+        assert!(
+            matches!(event.kind, CmEventKind::Disconnected { error: Some(ConnectionError::Stream(told)) } if told == error),
+            "{event:?}"
+        );
+        let flushed = received(&mut peer);
+        assert_eq!(flushed.len(), 2);
+        assert!(flushed.iter().all(|(_, status, _)| *status != WcStatus::Success), "{flushed:?}");
+        assert!(peer.memory(0, REGION) == [0xEE; REGION], "nothing is placed: {bad:02x?}");
+    }
+}
+
+// Proves MPA-225, MPA-226: a FIN behind a whole FPDU is an end like any other; one in the middle of an FPDU is a loss, and the
+// FPDU is nobody's.
+#[test]
+fn a_fin_cuts_an_fpdu_or_does_not() {
+    for cut in [0, 1, 10] {
+        let mut peer = Accepted::ready();
+        peer.post_recv(0, 100);
+        let mut octets = fpdu(&mut peer.framer, &untagged(0x41, SEND, [0, 1, 0], b"the last"));
+        octets.truncate(octets.len() - cut);
+        peer.raw.send(&octets);
+        peer.raw.until(10_000, |_| false);
+        peer.raw.close();
+        let event = peer.event();
+        let expected = if cut == 0 { None } else { Some(ConnectionError::PeerClosed) };
+        assert!(matches!(event.kind, CmEventKind::Disconnected { error } if error == expected), "{event:?}");
+        let status = if cut == 0 { WcStatus::Success } else { WcStatus::WrFlushError };
+        assert_eq!(received(&mut peer)[0].1, status);
+        assert_eq!(peer.memory(0, 1), if cut == 0 { b"t" } else { b"\xEE" });
+    }
+}

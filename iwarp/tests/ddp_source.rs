@@ -1,0 +1,184 @@
+//! What a data source puts on the wire (RFC 5041 sections 4, 5.2, 5.3), read octet by octet at the other end.
+
+mod common;
+
+use common::accepted::{Accepted, EMPTY_WRITE, tagged};
+use common::pattern;
+use common::raw::{fpdu, request};
+use iwarp::mpa::Framer;
+use iwarp::verbs::{ConnParam, RemoteAddr, SendOp, SendRequest};
+
+/// Octets of a segment's header and payload on this link: EMSS 1448.
+const MULPDU: usize = 1442;
+const STAG: u32 = 0xDEAD_BEEF;
+/// Odd, and beyond 32 bits.
+const TO: u64 = 0x0102_0304_0506_0709;
+
+/// A message off the wire: the header of its first segment and the sizes and payload of all.
+struct Message {
+    header: Vec<u8>,
+    sizes: Vec<usize>,
+    payload: Vec<u8>,
+}
+
+fn word(octets: &[u8], at: usize) -> u32 {
+    u32::from_be_bytes(octets[at..at + 4].try_into().unwrap())
+}
+
+/// The octets of the place in a header: TO or MO.
+fn place(segment: &[u8]) -> u64 {
+    if segment[0] & 0x80 != 0 {
+        u64::from_be_bytes(segment[6..14].try_into().unwrap())
+    } else {
+        word(segment, 14).into()
+    }
+}
+
+/// Joins segments into messages; what differs between the segments of a message and must not is found here.
+fn messages(segments: &[Vec<u8>]) -> Vec<Message> {
+    let mut messages: Vec<Message> = Vec::new();
+    let mut under_way: Option<Message> = None;
+    for segment in segments {
+        assert!(segment.len() <= MULPDU, "a segment of {} octets", segment.len());
+        assert_eq!(segment[0] & 0x3F, 1, "reserved bits are 0, the version is 1");
+        let is_tagged = segment[0] & 0x80 != 0;
+        let (header_len, place_at) = if is_tagged { (14, 6) } else { (18, 14) };
+        let message = under_way.get_or_insert_with(|| Message {
+            header: segment[..header_len].to_vec(),
+            sizes: Vec::new(),
+            payload: Vec::new(),
+        });
+        assert_eq!(segment[0] & 0xBF, message.header[0] & 0xBF);
+        assert_eq!(segment[1..place_at], message.header[1..place_at], "one message, one header");
+        assert_eq!(place(segment), place(&message.header).wrapping_add(message.payload.len() as u64));
+        message.sizes.push(segment.len());
+        message.payload.extend(&segment[header_len..]);
+        if segment[0] & 0x40 != 0 {
+            messages.extend(under_way.take());
+        }
+    }
+    assert!(under_way.is_none(), "the last segment of a message says so");
+    messages
+}
+
+// Proves DDP-017, DDP-021, DDP-022, DDP-049 to DDP-052, DDP-055, DDP-057, DDP-059, DDP-065, DDP-066, DDP-070, DDP-072 to
+// DDP-076, DDP-082, DDP-086, DDP-087, DDP-089, DDP-090, DDP-092 to DDP-097, DDP-099, DDP-105, DDP-106, DDP-108, DDP-111, DDP-116, DDP-118,
+// DDP-124 to DDP-126, MPA-022, MPA-024, MPA-026, MPA-038, MPA-107: six requests, posted at once.
+#[test]
+fn messages_leave_whole_in_order_and_numbered() {
+    let mut peer = Accepted::ready();
+    let data = pattern(1, 9000);
+    peer.region.write_at(0, &data).unwrap();
+    let write = SendOp::Write { remote: RemoteAddr { addr: TO, rkey: STAG } };
+    let read = SendOp::Read { remote: RemoteAddr { addr: TO, rkey: STAG } };
+    for (wr_id, (op, len)) in
+        [(write, 5000), (SendOp::Send, 9000), (SendOp::Send, 0), (write, 0), (read, 100), (SendOp::Send, 1)]
+            .into_iter()
+            .enumerate()
+    {
+        peer.qp.post_send(&SendRequest::new(wr_id as u64, op, peer.region.sge(0, len))).unwrap();
+    }
+    let heard = peer.heard(100_000);
+    let messages = messages(&heard);
+    assert_eq!(messages.len(), 6);
+    // (control, RDMAP octet, QN, MSN) of untagged ones; every message begins at 0 of its own.
+    for (at, opcode, qn, msn, len) in
+        [(1, 0x43, 0, 1, 9000), (2, 0x43, 0, 2, 0), (4, 0x41, 1, 1, 28), (5, 0x43, 0, 3, 1)]
+    {
+        let Message { header, payload, .. } = &messages[at];
+        assert_eq!((header.len(), header[1], word(header, 6)), (18, opcode, qn), "message {at}");
+        assert_eq!((word(header, 10), word(header, 14), payload.len()), (msn, 0, len), "message {at}");
+    }
+    for (at, len) in [(0, 5000), (3, 0)] {
+        let Message { header, payload, .. } = &messages[at];
+        assert_eq!((header.len(), header[1], payload.len()), (14, 0x40, len));
+    }
+    assert_eq!((word(&messages[0].header, 2), place(&messages[0].header)), (STAG, TO));
+    assert!(messages[0].payload == data[..5000] && messages[1].payload == data);
+    assert_eq!(messages[5].payload, data[..1]);
+    // As few and as full as MULPDU allows.
+    assert_eq!(messages[0].sizes, [MULPDU, MULPDU, MULPDU, 5000 - 3 * 1428 + 14]);
+    assert_eq!(messages[1].sizes, [[MULPDU; 6].as_slice(), &[9000 - 6 * 1424 + 18]].concat());
+    assert_eq!((messages[2].sizes.as_slice(), messages[3].sizes.as_slice()), (&[18][..], &[14][..]));
+}
+
+// Proves DDP-004, DDP-104: registering memory and posting receives say nothing.
+#[test]
+fn what_is_local_says_nothing() {
+    let mut peer = Accepted::ready();
+    for n in 0..10 {
+        peer.post_recv(100 * n, 100);
+    }
+    assert!(peer.heard(100_000).is_empty());
+}
+
+/// A Request that asks for markers: bit 0 of the flags.
+fn with_markers(mut request: Vec<u8>) -> Vec<u8> {
+    request[16] |= 0x80;
+    request
+}
+
+// Proves MPA-018, MPA-058, MPA-065, MPA-309: markers toward the peer where it asks for them, and only there.
+#[test]
+fn markers_are_sent_to_whom_asks_for_them() {
+    for markers in [false, true] {
+        let request = if markers { with_markers(request(true)) } else { request(true) };
+        let mut peer = Accepted::new(&request, &ConnParam::default());
+        peer.say(&EMPTY_WRITE);
+        peer.established();
+        let data = pattern(2, 1000);
+        peer.region.write_at(0, &data).unwrap();
+        let op = SendOp::Write { remote: RemoteAddr { addr: TO, rkey: STAG } };
+        for wr_id in 0..2 {
+            peer.qp.post_send(&SendRequest::new(wr_id, op, peer.region.sge(0, 1000))).unwrap();
+        }
+        peer.raw.until(100_000, |_| false);
+        let mut framer = Framer::new(markers, true);
+        let ulpdu = tagged(0xC1, STAG, TO, &data);
+        let expected = [fpdu(&mut framer, &ulpdu), fpdu(&mut framer, &ulpdu)].concat();
+        assert_eq!(expected.len() > 2048, markers);
+        assert!(peer.raw.inbox == expected, "markers {markers}");
+    }
+}
+
+// Proves MPA-021, MPA-078, MPA-080 to MPA-082, MPA-085, MPA-088: who does not say otherwise uses CRC, though the peer would
+// not, and keeps to it.
+#[test]
+fn crc_is_used_unless_both_say_no() {
+    for (ours, theirs, used) in
+        [(None, false, true), (None, true, true), (Some(false), true, true), (Some(false), false, false)]
+    {
+        let mut param = ConnParam::default();
+        param.crc = ours.unwrap_or(param.crc);
+        let mut peer = Accepted::new(&request(theirs), &param);
+        assert_eq!(peer.reply[16] & 0x40 != 0, used, "what the Reply declares");
+        peer.say(&EMPTY_WRITE);
+        peer.established();
+        peer.qp.post_send(&SendRequest::new(1, SendOp::Send, peer.region.sge(0, 42 - 18))).unwrap();
+        peer.raw.until(100_000, |_| false);
+        let said = std::mem::take(&mut peer.raw.inbox);
+        assert_eq!(said.len(), 48, "the field is there in any case");
+        let whole = fpdu(&mut Framer::new(false, true), &said[2..44]);
+        assert_eq!(said == whole, used);
+        // The last FPDU as the first: a wrong CRC counts where it is used.
+        let mut bad = fpdu(&mut peer.framer, &EMPTY_WRITE);
+        *bad.last_mut().unwrap() ^= 1;
+        peer.raw.send(&bad);
+        peer.raw.until(100_000, |_| false);
+        assert_eq!(peer.qp.error().map(|error| (error.layer, error.code)), used.then_some((2, 2)));
+    }
+}
+
+// Proves MPA-086: with C=0 from both ends the very first CRC field may be anything.
+#[test]
+fn without_crc_the_first_field_is_not_looked_at() {
+    let mut peer = Accepted::new(&request(false), &ConnParam { crc: false, ..ConnParam::default() });
+    peer.post_recv(0, 100);
+    let mut first = fpdu(&mut peer.framer, &common::accepted::untagged(0x41, 3, [0, 1, 0], b"hello"));
+    let end = first.len();
+    first[end - 4..].copy_from_slice(&[0xDE, 0xAD, 0xBE, 0xEF]);
+    peer.raw.send(&first);
+    let completions = peer.completions();
+    assert_eq!((completions.len(), completions[0].byte_len), (1, 5));
+    assert_eq!(peer.memory(0, 5), b"hello");
+}
