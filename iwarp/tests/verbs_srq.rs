@@ -82,7 +82,7 @@ fn a_flood_ends_at_its_cap_and_costs_the_others_nothing() {
     const ROUNDS: u64 = 10;
     let mut pair = Pair::new(&LinkConfig::default());
     let server = Server::new(&pair, 128);
-    assert!(128 < CAP * (HONEST + 1), "sharing saves memory");
+    const { assert!(128 < CAP * (HONEST + 1), "sharing saves memory") };
     let listener = pair.listen();
     let flood = server.connect(&mut pair, CAP, CAP - 1);
     let honest: Vec<Connected> = (0..HONEST).map(|_| server.connect(&mut pair, CAP, CAP - 1)).collect();

@@ -5,6 +5,7 @@ pub(crate) mod accepted;
 pub(crate) mod ext;
 pub(crate) mod peer;
 pub(crate) mod raw;
+pub(crate) mod served;
 
 use std::net::SocketAddr;
 

@@ -1,0 +1,91 @@
+//! An accepted connection whose peer is bare TCP, with one of each object.
+
+use std::time::Duration;
+
+use iwarp::memory::Access;
+use iwarp::mpa::Framer;
+use iwarp::verbs::{
+    AsyncEvent, CmId, CompletionQueue, ConnParam, Context, EventChannel, MemoryRegion, ProtectionDomain,
+    QpInit, QueuePair, RemoteAddr, SendOp, SendRequest, WcStatus,
+};
+
+use super::PORT;
+use super::raw::{RawPair, fpdu, request};
+
+/// A Write of no octets: lets a responder speak.
+pub(crate) const EMPTY_WRITE: [u8; 14] = [0xc1, 0x40, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+
+/// The peer's first FPDU has been received, so everything may be posted.
+pub(crate) struct Served {
+    pub(crate) pair: RawPair,
+    pub(crate) framer: Framer,
+    pub(crate) pd: ProtectionDomain,
+    pub(crate) cq: CompletionQueue,
+    pub(crate) region: MemoryRegion,
+    pub(crate) qp: QueuePair,
+    pub(crate) id: CmId,
+    pub(crate) channel: EventChannel,
+    _listener: CmId,
+}
+
+impl Served {
+    pub(crate) fn new() -> Self {
+        Self::in_context(RawPair::seeded())
+    }
+
+    pub(crate) fn in_context(mut pair: RawPair) -> Self {
+        let pd = pair.context.alloc_pd().unwrap();
+        let cq = pair.context.create_cq(256, None).unwrap();
+        let all = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ;
+        let region = pd.reg_mr(4096, all).unwrap();
+        let channel = pair.context.create_event_channel().unwrap();
+        let listener = pair.context.create_id(&channel);
+        listener.listen(PORT, 16, Duration::from_secs(5)).unwrap();
+        let qp = pd.create_qp(&QpInit::new(&cq)).unwrap();
+        pair.connect();
+        pair.send(&request(true));
+        let mut id = None;
+        let asked = pair.until(1_000_000, |_| {
+            id = id.take().or_else(|| channel.poll().map(|event| event.id));
+            id.is_some()
+        });
+        assert!(asked, "no connect request");
+        let id = id.unwrap();
+        id.accept(&qp, &ConnParam::default()).unwrap();
+        assert!(pair.until(1_000_000, |pair| pair.inbox.len() >= 24), "no Reply");
+        pair.inbox.clear();
+        let framer = Framer::new(false, true);
+        let mut served = Self { pair, framer, pd, cq, region, qp, id, channel, _listener: listener };
+        served.say(&EMPTY_WRITE);
+        served.pair.until(10_000, |_| false);
+        served
+    }
+
+    pub(crate) fn context(&self) -> &Context {
+        &self.pair.context
+    }
+
+    /// The peer sends a ULPDU.
+    pub(crate) fn say(&mut self, ulpdu: &[u8]) {
+        let octets = fpdu(&mut self.framer, ulpdu);
+        self.pair.send(&octets);
+    }
+
+    /// A Read that this peer never answers.
+    pub(crate) fn read(&self, wr_id: u64) -> SendRequest {
+        SendRequest::new(
+            wr_id,
+            SendOp::Read { remote: RemoteAddr { addr: 0, rkey: 1 } },
+            self.region.sge(0, 8),
+        )
+    }
+
+    pub(crate) fn completions(&self) -> Vec<(u64, WcStatus)> {
+        std::iter::from_fn(|| self.cq.poll_one()).map(|wc| (wc.wr_id, wc.status)).collect()
+    }
+
+    pub(crate) fn events(&self) -> Vec<AsyncEvent> {
+        let events = self.context().async_events();
+        std::iter::from_fn(|| events.poll().unwrap()).collect()
+    }
+}
