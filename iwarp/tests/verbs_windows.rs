@@ -272,7 +272,6 @@ fn expect_terminate_told(x: &mut Exposure) {
 
 /// A window of type 1: its key is chosen by the call; bound again it is out of the old peer's reach; with no octets it is
 /// out of everybody's.
-// Proves SEC-118.
 #[test]
 fn a_window_of_type_1_moves() {
     for unbind in [false, true] {

@@ -29,6 +29,7 @@ mod index;
 mod invalidation;
 mod mapped;
 mod origin;
+mod overlap;
 pub mod quiescence;
 pub mod registration;
 mod slot;

@@ -7,7 +7,7 @@ use dp::Region;
 
 use crate::memory::access::Access;
 use crate::memory::bytes::RawBytes;
-use crate::memory::handle::Handle;
+use crate::memory::handle::{Extent, Handle};
 use crate::memory::slot::Record;
 use crate::memory::stag::Stag;
 use crate::memory::table::check_rights;
@@ -65,6 +65,15 @@ pub enum RegisterError {
     /// In a child of the process that made the table.
     #[error("this process was forked from the one that made the context: make a context of its own")]
     Forked,
+    /// Peers of another protection domain may write to the same memory, and the table is strict about that.
+    #[error(
+        "{writers} STags of other protection domains let peers write to this memory: end them first, or allow it \
+         (ContextConfig::strict_overlap)"
+    )]
+    Overlap {
+        /// How many.
+        writers: usize,
+    },
     /// Tagged offsets would pass 2^64.
     #[error("the tagged offsets of the range would wrap")]
     BaseWraps,
@@ -150,7 +159,8 @@ impl Registration {
     ///
     /// # Errors
     /// [`RegisterError::RemoteWithoutLocalWrite`], [`RegisterError::ReadOnly`], [`RegisterError::UnknownRights`],
-    /// [`RegisterError::Bound`], [`RegisterError::Forked`]; nothing has changed then.
+    /// [`RegisterError::Bound`], [`RegisterError::Forked`]; nothing has changed then. [`RegisterError::Overlap`] leaves it
+    /// invalid.
     pub fn revalidate(&mut self, key: u8, access: Access) -> Result<Stag, RegisterError> {
         check_rights(access, self.memory.is_writable())?;
         let shared = self.handle.table.shared();
@@ -162,9 +172,9 @@ impl Registration {
         } else {
             return Err(RegisterError::Bound);
         }
-        self.record.access = access;
-        self.record.stag = Stag::new(self.record.stag.index(), key);
-        shared.republish(self.handle.slot, &self.record);
+        let record = Record { access, stag: Stag::new(self.record.stag.index(), key), ..self.record };
+        shared.republish(self.handle.slot, &record, Extent::from(&self.memory))?;
+        self.record = record;
         Ok(self.record.stag)
     }
 
@@ -185,6 +195,16 @@ impl Registration {
         } else {
             Err(Box::new(self))
         }
+    }
+
+    /// How many STags of other protection domains there are through which a peer may write to these octets, or may
+    /// as soon as a send queue makes it so (a window on the region, a fast registration). It walks the whole table.
+    pub fn other_writers(&self) -> usize {
+        let shared = self.handle.table.shared();
+        if !shared.is_here() {
+            return 0;
+        }
+        shared.writers(&shared.control(), self.record.pd, Extent::from(&self.memory))
     }
 
     /// Marks the slot as invalid unless a window is bound to it: from then on none can be. Without waiting.

@@ -40,11 +40,14 @@ pub struct TableConfig {
     pub max_mw: usize,
     /// How memory of callers is accessed.
     pub user_memory: UserMemory,
+    /// Memory that peers of one protection domain may write to is not registered for peers of another to write to
+    /// (RFC 5042 section 6.3.6). Each such registration walks the table.
+    pub strict_overlap: bool,
 }
 
 impl Default for TableConfig {
     fn default() -> Self {
-        Self { max_mr: 65_536, max_mw: 65_536, user_memory: UserMemory::Guarded }
+        Self { max_mr: 65_536, max_mw: 65_536, user_memory: UserMemory::Guarded, strict_overlap: false }
     }
 }
 
@@ -271,9 +274,9 @@ impl MemoryTable {
     ) -> Result<Registration, RegisterError> {
         let mut record = record(&memory, options)?;
         let (slot, index) = self.shared.claim(None)?;
-        record.stag = Stag::new(index, options.key);
-        self.shared.republish(slot, &record);
         let handle = Handle { table: self.clone(), slot, index };
+        record.stag = Stag::new(index, options.key);
+        self.shared.republish(slot, &record, Extent::from(&memory))?;
         Ok(Registration::new(handle, &record, memory, region))
     }
 }
@@ -357,6 +360,11 @@ impl Shared {
             return Err(RegisterError::Forked);
         }
         let mut control = self.control();
+        if let Some(Template { pd, form: Form::Prepared { extent, .. }, .. }) = template
+            && extent.writable
+        {
+            self.check_overlap(&control, pd, extent, Access::LOCAL_WRITE | Access::REMOTE_WRITE)?;
+        }
         let TableConfig { max_mr, max_mw, .. } = self.config;
         if matches!(template, Some(Template { form: Form::Window(_), .. })) {
             if control.windows == max_mw {
@@ -384,11 +392,26 @@ impl Shared {
     }
 
     /// Makes an invalid slot valid with the same index, as its owner wants it now.
-    pub(super) fn republish(&self, number: SlotNumber, record: &Record) {
-        let _control = self.control();
+    ///
+    /// # Errors
+    /// [`RegisterError::Overlap`].
+    pub(super) fn republish(
+        &self,
+        number: SlotNumber,
+        record: &Record,
+        extent: Extent,
+    ) -> Result<(), RegisterError> {
+        let control = self.control();
+        self.check_overlap(&control, record.pd, extent, record.access)?;
         if let Some(slot) = self.slot(number) {
             slot.publish(record);
         }
+        Ok(())
+    }
+
+    /// Whether overlapping writers are refused.
+    pub(super) fn is_strict(&self) -> bool {
+        self.config.strict_overlap
     }
 
     /// Whether what a slot names may be used now.
@@ -441,6 +464,16 @@ impl Shared {
 }
 
 impl Control {
+    /// How many slots were ever used: those with lower numbers.
+    pub(super) fn used(&self) -> u32 {
+        self.used
+    }
+
+    /// What may be made of a slot, where a send queue may.
+    pub(super) fn template_of(&self, number: SlotNumber) -> Option<Template> {
+        self.templates.get(&number).copied()
+    }
+
     /// The slot that `stag`'s index names and what may be made of it, whatever it is now.
     pub(super) fn template(&self, shared: &Shared, stag: Stag) -> Option<(SlotNumber, Template)> {
         let slot = shared.slot_of(stag.index())?;

@@ -19,6 +19,10 @@ pub struct ContextConfig {
     pub limits: ContextLimits,
     /// How memory of callers is accessed: guarded, by default, against their taking it away too early.
     pub user_memory: UserMemory,
+    /// Memory that peers of one protection domain may write to is not registered for peers of another to write to
+    /// (RFC 5042 section 6.3.6). Off by default; [`MemoryRegion::other_writers`](super::MemoryRegion::other_writers) tells
+    /// about one region.
+    pub strict_overlap: bool,
     /// Key of STags; `None` (always, outside tests) takes OS entropy.
     pub seed: Option<[u8; 32]>,
 }
@@ -172,8 +176,12 @@ impl Context {
             None => entropy()?,
         };
         let limits = config.limits;
-        let table =
-            TableConfig { max_mr: limits.max_mr, max_mw: limits.max_mw, user_memory: config.user_memory };
+        let table = TableConfig {
+            max_mr: limits.max_mr,
+            max_mw: limits.max_mw,
+            user_memory: config.user_memory,
+            strict_overlap: config.strict_overlap,
+        };
         Ok(Self {
             shared: Arc::new(ContextShared {
                 limits,

@@ -38,6 +38,10 @@ impl MrOptions<'_> {
 }
 
 /// A registered region. Dropping it deregisters: that returns once no engine uses the memory any more.
+///
+/// Memory may be registered several times, with rights and in domains of its own each time. A reader then sees what
+/// the writers write, and two writers can destroy each other's data (RFC 5042 section 6.3.6); see
+/// [`other_writers`](Self::other_writers).
 pub struct MemoryRegion {
     registration: Registration,
     /// Keeps protection domain and context alive, and counts against their limits.
@@ -137,6 +141,13 @@ impl MemoryRegion {
     /// The memory itself: raw, because a peer may change it at any time.
     pub fn as_ptr(&self) -> *mut u8 {
         self.registration.memory().as_ptr()
+    }
+
+    /// How many STags of other protection domains let a peer write to this memory: two peers that write to the same
+    /// octets can destroy each other's data, and a peer that may read them sees what another wrote. Where the peers do not
+    /// trust one another there should be none (RFC 5042 section 6.3.6). It walks the whole table: not for the data path.
+    pub fn other_writers(&self) -> usize {
+        self.registration.other_writers()
     }
 
     /// Makes the STag unusable at once; when this returns, nothing behind it changes or is read any more, nor behind
