@@ -107,7 +107,7 @@ fn every_kind_of_error_found_here() {
         ("a Read Response nobody waits for", tagged([0xc1, 0x42], 0, 0, &[]), (0, 2, 6), QpRequestError),
         ("queue", untagged([0x41, 0x43], 9, 1, &[]), (1, 2, 1), QpRequestError),
         ("too long", untagged([0x41, 0x43], 0, 1, &[1; 9]), (1, 2, 5), QpRequestError),
-        ("message number", untagged([0x41, 0x43], 0, 9, &[]), (1, 2, 3), QpRequestError),
+        ("message number", untagged([0x41, 0x43], 0, 0, &[]), (1, 2, 3), QpRequestError),
         ("untagged DDP version", untagged([0x40, 0x43], 0, 1, &[]), (1, 2, 6), QpRequestError),
         ("Read Request cut short", untagged([0x41, 0x41], 1, 1, &[0; 27]), (0, 2, 0xff), QpRequestError),
         ("invalidation", invalidate(), (0, 1, 0), QpAccessError),
