@@ -1,0 +1,423 @@
+//! Atomics (RFC 7306 section 5). An endpoint without them says so by 0/2/06: none of this applies to it then.
+
+use super::codes::{
+    ANY_OPERATION, OPERATION_STREAM, OPERATION_VERSION, PROTECTION_ACCESS, PROTECTION_BOUNDS,
+    PROTECTION_STAG, PROTECTION_UNSPECIFIED, PROTECTION_WRAP, UNTAGGED_TOO_LONG,
+};
+use crate::case::{Case, Check, Side, Stop, deviates, not_applicable, require};
+use crate::probe::Probe;
+use crate::scene::{Region, pattern};
+use crate::session::{Got, Session};
+use crate::wire::atomic::{AtomicRequest, CMP_SWAP, FETCH_ADD, decode_response};
+use crate::wire::{Code, Segment, opcode};
+
+const SCENE: &str = "mr=64:rwa recv=1x16";
+
+/// The stage of an endpoint that has atomics: FetchAdd of 0 changes nothing and tells (RFC 7306 section 1.1).
+fn stage(p: &Probe) -> Result<(Session, Region), Stop> {
+    let mut session = p.stage(SCENE)?;
+    let region = session.region(0)?;
+    let trial = AtomicRequest::fetch_add(0, region.stag, region.to, 0, 0);
+    send(&mut session, &trial);
+    match session.next() {
+        Got::Segment(segment) if segment.opcode() == opcode::ATOMIC_RESPONSE => Ok((session, region)),
+        Got::Segment(segment)
+            if segment.as_terminate().is_some_and(|told| {
+                ANY_OPERATION.contains(&told.code()) || ANY_OPERATION.contains(&told.swapped_code())
+            }) =>
+        {
+            not_applicable("the endpoint has no atomics")
+        }
+        other => deviates(format!("FetchAdd is answered by {other}")),
+    }
+}
+
+fn segment_of(session: &mut Session, request: &AtomicRequest) -> Segment {
+    let msn = session.next_msn(1);
+    Segment::untagged(opcode::ATOMIC_REQUEST, 1, msn, &request.encode())
+}
+
+fn send(session: &mut Session, request: &AtomicRequest) {
+    let segment = segment_of(session, request);
+    session.send(&segment);
+}
+
+fn response(session: &mut Session, id: u32) -> Result<u64, Stop> {
+    let segment = session.expect(opcode::ATOMIC_RESPONSE)?;
+    let Some((told, value)) = decode_response(segment.payload()) else {
+        return deviates(format!("an Atomic Response of {} octets", segment.payload().len()));
+    };
+    require(segment.qn() == 3 && told == id, || {
+        format!("queue {}, identifier {told:x}, expected {id:x}", segment.qn())
+    })?;
+    Ok(value)
+}
+
+/// The memory's octets of a value, in the byte order of the machine that the target runs on.
+fn in_memory(value: u64, little_endian: bool) -> [u8; 8] {
+    if little_endian { value.to_le_bytes() } else { value.to_be_bytes() }
+}
+
+/// Which byte order the target's machine has.
+fn byte_order(session: &mut Session, region: Region) -> Result<bool, Stop> {
+    send(session, &AtomicRequest::fetch_add(1, region.stag, region.to, 0, 0));
+    let value = response(session, 1)?;
+    let octets = pattern(0, 8);
+    match (octets == value.to_le_bytes(), octets == value.to_be_bytes()) {
+        (true, _) => Ok(true),
+        (_, true) => Ok(false),
+        _ => deviates(format!("{value:016x} is the original value in no byte order")),
+    }
+}
+
+/// From `original` to `result`, the former being returned.
+fn operates(
+    session: &mut Session,
+    region: Region,
+    little: bool,
+    request: &AtomicRequest,
+    original: u64,
+    result: u64,
+) -> Check {
+    session.send(&Segment::write(region.stag, region.to, &in_memory(original, little)));
+    send(session, request);
+    let told = response(session, request.id)?;
+    require(told == original, || format!("original value {told:016x}, expected {original:016x}"))?;
+    let memory = session.read(region.stag, region.to, 8)?;
+    require(memory == in_memory(result, little), || {
+        format!("{original:016x} became {memory:02x?}, expected {result:016x}")
+    })
+}
+
+fn refused(p: &Probe, codes: &[Code], make: impl FnOnce(Region) -> AtomicRequest) -> Check {
+    let (mut session, region) = stage(p)?;
+    send(&mut session, &make(region));
+    session.expect_terminate(codes)?;
+    p.report(session)?.expect_untouched()
+}
+
+fn octets_refused(p: &Probe, codes: &[Code], make: impl FnOnce(Segment) -> Segment) -> Check {
+    let (mut session, region) = stage(p)?;
+    let request = AtomicRequest::fetch_add(9, region.stag, region.to, 1, 0);
+    let segment = segment_of(&mut session, &request);
+    session.send(&make(segment));
+    session.expect_terminate(codes)?;
+    p.report(session)?.expect_untouched()
+}
+
+const FETCH_ADDS: [(u64, u64, u64, u64); 8] = [
+    (5, 3, 0, 8),
+    (0xffff_ffff_ffff_ffff, 1, 0, 0),
+    (0x0000_0001_ffff_ffff, 0x0000_0001_0000_0001, 0, 0x0000_0003_0000_0000),
+    (0x0000_0001_ffff_ffff, 0x0000_0001_0000_0001, 0x8000_0000_8000_0000, 0x0000_0002_0000_0000),
+    (0xffff_0001_7fff_8000, 0x0001_0001_0001_8000, 0x8000_8000_8000_8000, 0x0000_0002_8000_0000),
+    (0x1f, 0x11, 8, 0x20),
+    (0x00ff_00ff_00ff_00ff, 0x0001_0001_0001_0001, 0x8080_8080_8080_8080, 0),
+    (0xf0f0_f0f0_f0f0_f0f0, u64::MAX, u64::MAX, 0x0f0f_0f0f_0f0f_0f0f),
+];
+
+const ORIGINAL: u64 = 0x1122_3344_5566_7788;
+
+/// Compare, its mask, swap, its mask, result, all on `ORIGINAL`.
+const CMP_SWAPS: [(u64, u64, u64, u64, u64); 6] = [
+    (0x7700, 0xff00, 0xaaaa_aaaa_aaaa_aaaa, 0xffff_0000, 0x1122_3344_aaaa_7788),
+    (0x6600, 0xff00, 0xaaaa_aaaa_aaaa_aaaa, 0xffff_0000, ORIGINAL),
+    (0xffff_ffff_ffff_77ff, 0xff00, 0xaaaa_aaaa_aaaa_aaaa, 0xffff_0000, 0x1122_3344_aaaa_7788),
+    (0x1234, 0, 9, u64::MAX, 9),
+    (ORIGINAL, u64::MAX, 1, u64::MAX, 1),
+    (ORIGINAL, u64::MAX, 0x5555, 0, ORIGINAL),
+];
+
+pub(super) const CASES: &[Case] = &[
+    Case {
+        name: "fetch-add",
+        rows: &["EXT-090", "EXT-091", "EXT-094", "EXT-171", "EXT-187"],
+        side: Side::Any,
+        about: "FetchAdd returns what was there and adds, with and without field boundaries",
+        run: |p| {
+            let (mut session, region) = stage(p)?;
+            let little = byte_order(&mut session, region)?;
+            for (original, add, mask, result) in FETCH_ADDS {
+                let request = AtomicRequest::fetch_add(0xcafe_babe, region.stag, region.to, add, mask);
+                operates(&mut session, region, little, &request, original, result)?;
+            }
+            Ok(())
+        },
+    },
+    Case {
+        name: "cmp-swap",
+        rows: &["EXT-055", "EXT-056", "EXT-057", "EXT-171", "EXT-187"],
+        side: Side::Any,
+        about: "CmpSwap returns what was there and swaps where it matches, both under masks",
+        run: |p| {
+            let (mut session, region) = stage(p)?;
+            let little = byte_order(&mut session, region)?;
+            for (compare, compare_mask, data, mask, result) in CMP_SWAPS {
+                let (stag, to) = (region.stag, region.to);
+                let request =
+                    AtomicRequest { operation: CMP_SWAP, id: 7, stag, to, data, mask, compare, compare_mask };
+                operates(&mut session, region, little, &request, ORIGINAL, result)?;
+            }
+            Ok(())
+        },
+    },
+    Case {
+        name: "fetch-add-compare-ignored",
+        rows: &["EXT-079", "EXT-081"],
+        side: Side::Any,
+        about: "FetchAdd does not look at the compare fields",
+        run: |p| {
+            let (mut session, region) = stage(p)?;
+            let little = byte_order(&mut session, region)?;
+            let plain = AtomicRequest::fetch_add(3, region.stag, region.to, 3, 0);
+            let request = AtomicRequest { compare: 0x1234, compare_mask: 0xffff_ffff, ..plain };
+            operates(&mut session, region, little, &request, 5, 8)
+        },
+    },
+    Case {
+        name: "atomic-response-on-queue-3",
+        rows: &["EXT-093", "EXT-096", "EXT-097", "EXT-175"],
+        side: Side::Any,
+        about: "responses are untagged messages of queue 3, MSN from 1, with the request's identifier",
+        run: |p| {
+            let (mut session, region) = stage(p)?;
+            for (n, id) in [0xcafe_babe, 0, u32::MAX].into_iter().enumerate() {
+                send(&mut session, &AtomicRequest::fetch_add(id, region.stag, region.to, 0, 0));
+                let segment = session.expect(opcode::ATOMIC_RESPONSE)?;
+                // MSN 1 was the trial's.
+                let place = (segment.control_octet(), segment.qn(), segment.msn(), segment.mo());
+                require(place == (0x41, 3, n as u32 + 2, 0), || {
+                    format!("got {}", crate::wire::describe::segment(&segment))
+                })?;
+                let told = decode_response(segment.payload()).map(|(id, _)| id);
+                require(told == Some(id), || format!("identifier {told:x?}, expected {id:x}"))?;
+            }
+            Ok(())
+        },
+    },
+    Case {
+        name: "atomic-reserved-fields",
+        rows: &["EXT-065", "EXT-169"],
+        side: Side::Any,
+        about: "reserved bits of all three headers and the Invalidate STag are not looked at",
+        run: |p| {
+            let (mut session, region) = stage(p)?;
+            let plain = AtomicRequest::fetch_add(5, region.stag, region.to, 0, 0);
+            let request = AtomicRequest { operation: 0xffff_fff0 | FETCH_ADD, ..plain };
+            let segment =
+                segment_of(&mut session, &request).control(0x7d).rdmap(0x7a).invalidating(0x1234_5678);
+            session.send(&segment);
+            response(&mut session, 5).map(|_| ())
+        },
+    },
+    Case {
+        name: "atomics-in-order",
+        rows: &["EXT-089", "EXT-102", "EXT-112", "EXT-113"],
+        side: Side::Any,
+        about: "0 to 1, 1 to 2, 2 to 3, all sent at once: each finds the one before it done",
+        run: |p| {
+            let (mut session, region) = stage(p)?;
+            session.send(&Segment::write(region.stag, region.to, &[0; 8]));
+            let chain: Vec<Segment> = (0..3)
+                .map(|n| {
+                    let request =
+                        AtomicRequest::cmp_swap(n, region.stag, region.to, u64::from(n), u64::from(n) + 1);
+                    segment_of(&mut session, &request)
+                })
+                .collect();
+            session.send_together(&chain);
+            for n in 0..3 {
+                let found = response(&mut session, n)?;
+                require(found == u64::from(n), || format!("atomic {n} found {found}"))?;
+            }
+            Ok(())
+        },
+    },
+    Case {
+        name: "atomics-and-reads-in-order",
+        rows: &["EXT-186", "EXT-140", "EXT-144", "EXT-109"],
+        side: Side::Any,
+        about: "Write, Read, FetchAdd, Read at once: one sequence of MSNs, answered in this order",
+        run: |p| {
+            let (mut session, region) = stage(p)?;
+            let before = session.read_request(region.stag, region.to, 8);
+            let add = AtomicRequest::fetch_add(1, region.stag, region.to, 1, 0);
+            let add = segment_of(&mut session, &add);
+            let after = session.read_request(region.stag, region.to, 8);
+            session.send_together(&[Segment::write(region.stag, region.to, &[0; 8]), before, add, after]);
+            session.expect_read(region.to, 8)?;
+            let found = response(&mut session, 1)?;
+            require(found == 0, || format!("FetchAdd behind a Write of zeros found {found}"))?;
+            let after = session.expect_read(region.to, 8)?;
+            let sum: u32 = after.iter().map(|octet| u32::from(*octet)).sum();
+            require(sum == 1, || format!("behind FetchAdd {after:02x?} was read"))
+        },
+    },
+    Case {
+        name: "fetch-add-misaligned",
+        rows: &["EXT-178", "EXT-179", "EXT-180", "EXT-202", "EXT-203"],
+        side: Side::Any,
+        about: "FetchAdd on an address that is no multiple of eight: Terminate 0/2/07, nothing changes",
+        run: |p| {
+            (1..8).try_for_each(|off| {
+                refused(p, &[OPERATION_STREAM], |r| AtomicRequest::fetch_add(1, r.stag, r.to + off, 1, 0))
+            })
+        },
+    },
+    Case {
+        name: "cmp-swap-misaligned",
+        rows: &["EXT-182", "EXT-183", "EXT-184", "EXT-185", "EXT-202"],
+        side: Side::Any,
+        about: "CmpSwap on an address that is no multiple of eight: Terminate 0/2/07, nothing changes",
+        run: |p| {
+            refused(p, &[OPERATION_STREAM], |r| {
+                let any = AtomicRequest::cmp_swap(1, r.stag, r.to + 4, 0, 1);
+                AtomicRequest { compare_mask: 0, ..any }
+            })
+        },
+    },
+    Case {
+        name: "atomic-unknown-operation",
+        rows: &["EXT-190"],
+        side: Side::Any,
+        about: "operation code 5, which nobody has assigned: an error, nothing changes",
+        run: |p| {
+            refused(p, ANY_OPERATION, |r| AtomicRequest {
+                operation: 5,
+                ..AtomicRequest::fetch_add(1, r.stag, r.to, 1, 0)
+            })
+        },
+    },
+    Case {
+        name: "atomic-unknown-stag",
+        rows: &["EXT-152"],
+        side: Side::Any,
+        about: "an atomic on an STag that nobody registered: Terminate 0/1/00",
+        run: |p| refused(p, &[PROTECTION_STAG], |r| AtomicRequest::fetch_add(1, r.stag ^ 1, r.to, 1, 0)),
+    },
+    Case {
+        name: "atomic-past-end",
+        rows: &["EXT-152"],
+        side: Side::Any,
+        about: "an atomic behind the region: Terminate 0/1/01",
+        run: |p| refused(p, &[PROTECTION_BOUNDS], |r| AtomicRequest::fetch_add(1, r.stag, r.end(), 1, 0)),
+    },
+    Case {
+        name: "atomic-offset-wraps",
+        rows: &["EXT-152"],
+        side: Side::Any,
+        about: "an atomic on the last eight octets of all: Terminate 0/1/04 (or 0/1/01)",
+        run: |p| {
+            refused(p, &[PROTECTION_WRAP, PROTECTION_BOUNDS], |r| {
+                AtomicRequest::fetch_add(1, r.stag, u64::MAX - 7, 1, 0)
+            })
+        },
+    },
+    Case {
+        name: "atomic-without-the-right",
+        rows: &["EXT-153"],
+        side: Side::Any,
+        about: "an atomic on a region for reading: Terminate 0/1/02, nothing changes",
+        run: |p| {
+            stage(p)?.0.close();
+            let mut session = p.stage("mr=64:r")?;
+            let region = session.region(0)?;
+            send(&mut session, &AtomicRequest::fetch_add(1, region.stag, region.to, 1, 0));
+            session.expect_terminate(&[PROTECTION_ACCESS, PROTECTION_UNSPECIFIED])?;
+            p.report(session)?.expect_untouched()
+        },
+    },
+    Case {
+        name: "atomic-request-short",
+        rows: &["EXT-149"],
+        side: Side::Any,
+        about: "an Atomic Request of 51 octets: an error, nothing changes",
+        run: |p| {
+            octets_refused(p, ANY_OPERATION, |segment| {
+                let length = segment.octets.len();
+                Segment { octets: segment.octets[..length - 1].to_vec() }
+            })
+        },
+    },
+    Case {
+        name: "atomic-request-long",
+        rows: &["EXT-149"],
+        side: Side::Any,
+        about: "an Atomic Request of 53 octets: an error, nothing changes",
+        run: |p| {
+            let codes = [ANY_OPERATION, &[UNTAGGED_TOO_LONG]].concat();
+            octets_refused(p, &codes, |segment| Segment { octets: [segment.octets, vec![0]].concat() })
+        },
+    },
+    Case {
+        name: "atomic-of-a-wrong-version",
+        rows: &["EXT-009", "EXT-151"],
+        side: Side::Any,
+        about: "RDMAP version 3: Terminate 0/2/05, nothing changes",
+        run: |p| octets_refused(p, &[OPERATION_VERSION], |segment| segment.rdmap(0xca)),
+    },
+    Case {
+        name: "atomic-response-unasked",
+        rows: &["EXT-150"],
+        side: Side::Any,
+        about: "an Atomic Response that nobody asked for: an error",
+        run: |p| {
+            let (mut session, _) = stage(p)?;
+            session.send(&Segment::untagged(opcode::ATOMIC_RESPONSE, 3, 1, &[0; 12]));
+            super::untagged::ended(&mut session)
+        },
+    },
+    Case {
+        name: "atomic-not-told-to-the-target",
+        rows: &["EXT-084", "EXT-085"],
+        side: Side::Any,
+        about: "an atomic takes no receive and completes nothing at the target",
+        run: |p| {
+            let (mut session, region) = stage(p)?;
+            send(&mut session, &AtomicRequest::fetch_add(2, region.stag, region.to, 1, 0));
+            response(&mut session, 2)?;
+            p.report(session)?.expect_received(&[])
+        },
+    },
+    Case {
+        name: "does-fetch-add",
+        rows: &["EXT-024", "EXT-063", "EXT-078", "EXT-080", "EXT-082", "EXT-087"],
+        side: Side::Any,
+        about: "FetchAdd of the target: 52 octets on queue 1, unused fields as the text has them; our response completes it",
+        run: |p| {
+            does(p, "f", |payload| {
+                let unused_ok = payload[36..44] == [0; 8] && payload[44..52] == [0xff; 8];
+                payload[..4] == [0; 4] && unused_ok
+            })
+        },
+    },
+    Case {
+        name: "does-cmp-swap",
+        rows: &["EXT-024", "EXT-063", "EXT-082", "EXT-087"],
+        side: Side::Any,
+        about: "CmpSwap of the target: 52 octets on queue 1; our response completes it",
+        run: |p| does(p, "c", |payload| payload[..4] == [0, 0, 0, 2]),
+    },
+];
+
+/// The target does an atomic, is answered, and completes it.
+fn does(p: &Probe, operation: &str, fine: impl FnOnce(&[u8]) -> bool) -> Check {
+    stage(p)?.0.close();
+    let mut session = p.stage(&format!("recv=1x16 then={operation} peer=11223344:1000"))?;
+    session.send_message(b"go");
+    let segment = session.expect(opcode::ATOMIC_REQUEST)?;
+    let payload = segment.payload();
+    require(segment.qn() == 1 && payload.len() == 52, || {
+        format!("got {}", crate::wire::describe::segment(&segment))
+    })?;
+    require(fine(payload) && payload[8..20] == [0x11, 0x22, 0x33, 0x44, 0, 0, 0, 0, 0, 0, 0x10, 0], || {
+        format!("fields {}", crate::wire::describe::hex(payload))
+    })?;
+    let mut answer = payload[4..8].to_vec();
+    answer.extend([0, 0, 0, 0, 0, 0, 0, 5]);
+    session.send(&Segment::untagged(opcode::ATOMIC_RESPONSE, 3, 1, &answer));
+    session.ping()?;
+    let report = p.report(session)?;
+    let done = report.completions.iter().any(|c| c.kind == operation && c.status == 0);
+    require(done, || format!("the target's atomic completed as {:x?}", report.completions))
+}

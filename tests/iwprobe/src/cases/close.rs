@@ -1,0 +1,120 @@
+//! The end of a connection (RFC 5041 section 6.2, RFC 5044 section 7.2).
+
+use crate::case::{Case, Side, deviates, require};
+use crate::conn::End;
+use crate::session::Got;
+use crate::wire::{Fault, Segment, opcode};
+
+pub(super) const CASES: &[Case] = &[
+    Case {
+        name: "fin-is-answered",
+        rows: &["DDP-153", "MPA-225"],
+        side: Side::Any,
+        about: "our FIN between FPDUs is answered by the endpoint's, and no Terminate",
+        run: |p| {
+            let mut session = p.plain()?;
+            session.ping()?;
+            session.finish();
+            session.expect_end().map(|_| ())
+        },
+    },
+    Case {
+        name: "fin-is-told",
+        rows: &["MPA-225", "DDP-040"],
+        side: Side::Any,
+        about: "the target is told of our FIN",
+        run: |p| {
+            let mut session = p.stage("recv=1x16")?;
+            session.ping()?;
+            let end = p.report(session)?.end;
+            require(end != "open", || "the target saw no end".into())
+        },
+    },
+    Case {
+        name: "fin-behind-a-send",
+        rows: &["DDP-131"],
+        side: Side::Any,
+        about: "what came before FIN is delivered",
+        run: |p| {
+            let mut session = p.stage("recv=2x16")?;
+            session.send_message(b"last");
+            session.finish();
+            p.report(session)?.expect_received(&[b"last"])
+        },
+    },
+    Case {
+        name: "fin-inside-an-fpdu",
+        rows: &["MPA-133", "DDP-155"],
+        side: Side::Any,
+        about: "FIN in the middle of an FPDU: the part is dropped, the connection ends",
+        run: |p| {
+            let mut session = p.stage("recv=2x16")?;
+            session.ping()?;
+            let octets = session.frame_of(&Segment::send(1, b"cut"), Fault::default());
+            session.send_octets(&octets[..octets.len() - 3], "a Send but for its last three octets");
+            session.finish();
+            loop {
+                match session.next() {
+                    Got::End(_) => break,
+                    Got::Segment(segment) if segment.as_terminate().is_some() => {}
+                    other => return deviates(format!("expected the end, got {other}")),
+                }
+            }
+            p.report(session)?.expect_received(&[])
+        },
+    },
+    Case {
+        name: "reset-is-told",
+        rows: &["DDP-155"],
+        side: Side::Any,
+        about: "a connection that is gone is told to the target, and the next one is served",
+        run: |p| {
+            let mut session = p.stage("recv=1x16 mr=4096:r")?;
+            let region = session.region(0)?;
+            let request = session.read_request(region.stag, region.to, 4096);
+            session.send(&request);
+            let _ = session.next();
+            // With octets unread the socket is closed by RST.
+            drop(session);
+            let end = p.report_of_last()?.end;
+            require(end != "open", || "the target saw no end".into())
+        },
+    },
+    Case {
+        name: "endpoint-closes-after-its-sends",
+        rows: &["DDP-148"],
+        side: Side::Any,
+        about: "an endpoint that closes sends all that was posted, then FIN",
+        run: |p| {
+            let mut session = p.stage("recv=1x16 then=s20000,s4 close")?;
+            session.send_message(b"go");
+            let mut octets = 0;
+            loop {
+                match session.next() {
+                    Got::Segment(segment) if segment.opcode() == opcode::SEND => {
+                        octets += segment.payload().len()
+                    }
+                    Got::End(End::Fin) => break,
+                    other => return deviates(format!("expected Sends and FIN, got {other}")),
+                }
+            }
+            require(octets == 20_004, || format!("{octets} octets of 20004 came before FIN"))
+        },
+    },
+    Case {
+        name: "many-connections",
+        rows: &[],
+        side: Side::Any,
+        about: "twenty connections, one after the other, each ended without much ado, are all served",
+        run: |p| {
+            for round in 0..20 {
+                let mut session = p.plain()?;
+                if round % 2 == 0 {
+                    session.ping()?;
+                }
+            }
+            let mut session = p.plain()?;
+            session.ping()
+        },
+    },
+];

@@ -1,0 +1,294 @@
+//! FPDUs: framing and CRC (RFC 5044 sections 4.1, 4.4, 5, 6, 8). All of these begin with a Read that is answered: before
+//! the first valid FPDU a responder may not send, not even a Terminate.
+
+use super::codes::LLP_CRC;
+use crate::case::{Case, Check, Side, Stop, deviates, not_applicable};
+use crate::probe::Probe;
+use crate::session::{Got, Session};
+use crate::wire::{Fault, ReadRequest, Segment};
+
+fn running(p: &Probe) -> Result<Session, Stop> {
+    let mut session = p.plain()?;
+    session.ping()?;
+    Ok(session)
+}
+
+fn checked(p: &Probe) -> Result<Session, Stop> {
+    let session = running(p)?;
+    if session.uses_crc() { Ok(session) } else { not_applicable("no CRCs on this connection") }
+}
+
+fn ping_segment(session: &mut Session) -> (u32, Segment) {
+    let msn = session.next_msn(1);
+    let read = ReadRequest { sink_stag: 0x5049_4e47, sink_to: u64::from(msn), ..ReadRequest::default() };
+    (msn, Segment::read_request(msn, &read))
+}
+
+/// The octets of three FPDUs in pieces of `size` octets.
+fn split(p: &Probe, size: usize) -> Check {
+    let mut session = running(p)?;
+    let mut msns = Vec::new();
+    let mut octets = Vec::new();
+    for _ in 0..3 {
+        let (msn, segment) = ping_segment(&mut session);
+        msns.push(msn);
+        octets.extend(session.frame_of(&segment, Fault::default()));
+    }
+    if session.peer_ird.is_some_and(|ird| ird < 3) {
+        return not_applicable("the endpoint serves fewer than three Reads");
+    }
+    for piece in octets.chunks(size) {
+        session.send_octets(piece, "a piece of three Reads of no octets");
+        // Else TCP may put them together again.
+        std::thread::sleep(std::time::Duration::from_micros(300));
+    }
+    msns.iter().try_for_each(|msn| session.expect_pong(*msn))
+}
+
+/// An FPDU that is bad by `fault`: code 2 (nothing else is there to be told), and nothing of it is taken.
+fn bad(p: &Probe, fault: Fault) -> Check {
+    let mut session = checked(p)?;
+    let (_, segment) = ping_segment(&mut session);
+    session.send_faulty(&segment, fault);
+    session.expect_terminate(&[LLP_CRC]).map(|_| ())
+}
+
+pub(super) const CASES: &[Case] = &[
+    Case {
+        name: "fpdu-octet-by-octet",
+        rows: &["MPA-075", "MPA-123", "MPA-133", "MPA-280", "DDP-032"],
+        side: Side::Any,
+        about: "FPDUs in TCP segments of one octet are taken",
+        run: |p| split(p, 1),
+    },
+    Case {
+        name: "fpdu-in-pieces-of-7",
+        rows: &["MPA-075", "MPA-123", "MPA-280", "DDP-032"],
+        side: Side::Any,
+        about: "FPDUs cut anywhere by TCP are taken",
+        run: |p| split(p, 7),
+    },
+    Case {
+        name: "fpdu-crc-apart",
+        rows: &["MPA-123", "MPA-133"],
+        side: Side::Any,
+        about: "an FPDU whose CRC comes in a TCP segment of its own is taken, and not before",
+        run: |p| {
+            let mut session = running(p)?;
+            let (msn, segment) = ping_segment(&mut session);
+            let octets = session.frame_of(&segment, Fault::default());
+            let (front, crc) = octets.split_at(octets.len() - 4);
+            session.send_octets(front, "a Read of no octets but for its CRC");
+            session.expect_silence()?;
+            session.send_octets(crc, "the CRC");
+            session.expect_pong(msn)
+        },
+    },
+    Case {
+        name: "fpdu-length-split",
+        rows: &["MPA-123"],
+        side: Side::Any,
+        about: "ULPDU_Length itself is cut by TCP",
+        run: |p| {
+            let mut session = running(p)?;
+            let (msn, segment) = ping_segment(&mut session);
+            let octets = session.frame_of(&segment, Fault::default());
+            session.send_octets(&octets[..1], "the first octet of a Read of no octets");
+            std::thread::sleep(std::time::Duration::from_millis(5));
+            session.send_octets(&octets[1..], "the others");
+            session.expect_pong(msn)
+        },
+    },
+    Case {
+        name: "fpdus-in-one-piece",
+        rows: &["MPA-075", "MPA-129", "DDP-032"],
+        side: Side::Any,
+        about: "several FPDUs in one TCP segment are all taken, in order",
+        run: |p| split(p, 4096),
+    },
+    Case {
+        name: "fpdu-every-pad",
+        rows: &["MPA-040", "MPA-041", "MPA-043"],
+        side: Side::Any,
+        about: "ULPDUs of every length modulo 4 are framed alike at both ends",
+        run: |p| {
+            let mut session = p.stage("mr=64:rw")?;
+            let region = session.region(0)?;
+            for length in 1..=8 {
+                let octets: Vec<u8> = (0..length).map(|n| 0xa0 + n).collect();
+                session.send(&Segment::write(region.stag, region.to, &octets));
+                let back = session.read(region.stag, region.to, u32::from(length))?;
+                if back != octets {
+                    return deviates(format!("{length} octets written, {back:02x?} read"));
+                }
+            }
+            Ok(())
+        },
+    },
+    Case {
+        name: "fpdu-pad-not-zero",
+        rows: &["MPA-043"],
+        side: Side::Any,
+        about: "what is in the pad is not looked at, but covered by the CRC",
+        run: |p| {
+            let mut session = p.stage("recv=1x16")?;
+            // 18 octets of header take no pad; with one of payload it is three.
+            let msn = session.next_msn(0);
+            session.send_faulty(&Segment::send(msn, &[0x11]), Fault { pad: 0xff, ..Fault::default() });
+            session.ping()?;
+            p.report(session)?.expect_received(&[&[0x11]])
+        },
+    },
+    Case {
+        name: "fpdu-write-pad-not-zero",
+        rows: &["MPA-043", "MPA-076"],
+        side: Side::Any,
+        about: "a pad that is not zero is not written anywhere",
+        run: |p| {
+            let mut session = p.stage("mr=64:rw")?;
+            let region = session.region(0)?;
+            let before = crate::scene::pattern(0, 16);
+            session.send_faulty(
+                &Segment::write(region.stag, region.to, &[0xee]),
+                Fault { pad: 0xff, ..Fault::default() },
+            );
+            let back = session.read(region.stag, region.to, 16)?;
+            if back[0] != 0xee || back[1..] != before[1..] {
+                return deviates(format!("one octet written, {back:02x?} read"));
+            }
+            Ok(())
+        },
+    },
+    Case {
+        name: "fpdu-bad-crc",
+        rows: &["MPA-044", "MPA-095", "MPA-096", "MPA-126", "MPA-128", "MPA-159", "DDP-035", "RDMAP-171"],
+        side: Side::Any,
+        about: "one bit of the CRC flipped: Terminate 2/0/02, the segment is not taken",
+        run: |p| bad(p, Fault { crc_xor: 1, ..Fault::default() }),
+    },
+    Case {
+        name: "fpdu-crc-of-zero",
+        rows: &["MPA-085", "MPA-159"],
+        side: Side::Any,
+        about: "a CRC field of no use, where CRCs were agreed on: Terminate 2/0/02",
+        run: |p| bad(p, Fault { crc_xor: 0xffff_ffff, ..Fault::default() }),
+    },
+    Case {
+        name: "fpdu-length-short-of-true",
+        rows: &["MPA-096", "MPA-126"],
+        side: Side::Any,
+        about: "ULPDU_Length four octets short of the truth: the CRC is not where it should be, Terminate 2/0/02",
+        run: |p| bad(p, Fault { length: Some(42), ..Fault::default() }),
+    },
+    Case {
+        name: "fpdu-bad-crc-of-a-write",
+        rows: &["MPA-126", "MPA-238"],
+        side: Side::Any,
+        about: "a Write with a bad CRC changes nothing that can be seen, nor does what follows it",
+        run: |p| {
+            let mut session = p.stage("mr=64:rw")?;
+            session.ping()?;
+            let region = session.region(0)?;
+            if !session.uses_crc() {
+                return not_applicable("no CRCs on this connection");
+            }
+            let bad = session.frame_of(
+                &Segment::write(region.stag, region.to, b"bad!"),
+                Fault { crc_xor: 1, ..Fault::default() },
+            );
+            let good =
+                session.frame_of(&Segment::write(region.stag, region.to + 8, b"late"), Fault::default());
+            session.send_octets(&[bad, good].concat(), "a Write with a bad CRC | a good one");
+            session.expect_terminate(&[LLP_CRC])?;
+            p.report(session)?.expect_untouched()
+        },
+    },
+    Case {
+        name: "fpdu-bad-crc-before-bad-stag",
+        rows: &["MPA-126", "SEC-059"],
+        side: Side::Any,
+        about: "the CRC is looked at before the STag: a bad CRC on a Write to nowhere is 2/0/02",
+        run: |p| {
+            let mut session = checked(p)?;
+            session.send_faulty(
+                &Segment::write(0xdead_be00, 0, b"data"),
+                Fault { crc_xor: 1, ..Fault::default() },
+            );
+            session.expect_terminate(&[LLP_CRC]).map(|_| ())
+        },
+    },
+    Case {
+        name: "fpdu-of-no-octets",
+        rows: &["MPA-047"],
+        side: Side::Any,
+        about: "an FPDU without a ULPDU, which nobody may send: ended or passed over, not misframed",
+        run: |p| {
+            let mut session = running(p)?;
+            session.send(&Segment { octets: Vec::new() });
+            let (msn, segment) = ping_segment(&mut session);
+            session.send(&segment);
+            match session.next() {
+                Got::End(_) => Ok(()),
+                Got::Segment(segment) if segment.as_terminate().is_some() => Ok(()),
+                Got::Segment(segment) if segment.to() == u64::from(msn) => Ok(()),
+                other => deviates(format!("expected an end, or the next FPDU to be answered, got {other}")),
+            }
+        },
+    },
+    Case {
+        name: "fpdu-too-long-for-anyone",
+        rows: &["MPA-048"],
+        side: Side::Any,
+        about: "ULPDU_Length 65535 and then FIN: the stream ends, and the endpoint lives",
+        run: |p| {
+            let mut session = running(p)?;
+            let (_, segment) = ping_segment(&mut session);
+            session.send_faulty(&segment, Fault { length: Some(0xffff), ..Fault::default() });
+            session.finish();
+            loop {
+                match session.next() {
+                    Got::End(_) => break,
+                    Got::Segment(segment) if segment.as_terminate().is_some() => {}
+                    other => return deviates(format!("expected the end, got {other}")),
+                }
+            }
+            running(p).map(|_| ())
+        },
+    },
+    Case {
+        name: "fpdu-largest",
+        rows: &["MPA-029", "DDP-109"],
+        side: Side::Any,
+        about: "a ULPDU of 64768 octets, the most there may be, is taken",
+        run: |p| {
+            let length = 64_768 - 14;
+            let mut session = p.stage("mr=65536:rw")?;
+            let region = session.region(0)?;
+            let octets: Vec<u8> = (0..length).map(|n: usize| (n / 3) as u8).collect();
+            session.send(&Segment::write(region.stag, region.to, &octets));
+            session.ping()?;
+            p.report(session)?.expect_written(0, 0, &octets)
+        },
+    },
+    Case {
+        name: "fpdus-all-well-framed",
+        rows: &["MPA-041", "MPA-042", "MPA-088", "MPA-089", "MPA-091"],
+        side: Side::Any,
+        about: "a Read of 3001 octets comes back in well-framed FPDUs",
+        run: |p| {
+            let mut session = p.stage("mr=4096:r")?;
+            let region = session.region(0)?;
+            let before = p.watch().amiss(crate::watch::Topic::Fpdu).len();
+            let back = session.read(region.stag, region.to, 3001)?;
+            let after = p.watch().amiss(crate::watch::Topic::Fpdu);
+            if after.len() > before {
+                return deviates(after[before..].join("; "));
+            }
+            if back == crate::scene::pattern(0, 3001) {
+                Ok(())
+            } else {
+                deviates("other octets than were there")
+            }
+        },
+    },
+];

@@ -1,0 +1,143 @@
+//! Sends with Invalidate (RFC 5040 section 5.3, RFC 5042 section 6.4.5).
+
+use super::codes::{
+    OPERATION_INVALIDATE, PROTECTION_INVALIDATE, PROTECTION_STAG, PROTECTION_STREAM, TAGGED_STAG,
+};
+use crate::case::{Case, Check, Side, require};
+use crate::probe::Probe;
+use crate::wire::{Code, Segment, opcode};
+
+/// The text names code 09 under two types, and 00 fits an unknown STag as well.
+const REFUSED: &[Code] = &[PROTECTION_INVALIDATE, OPERATION_INVALIDATE, PROTECTION_STAG];
+
+fn invalidates(p: &Probe, opcode: u8) -> Check {
+    let mut session = p.stage("mr=64:rw:q recv=2x64")?;
+    let region = session.region(0)?;
+    session.send(&Segment::write(region.stag, region.to, b"before"));
+    session.send(&Segment::untagged(opcode, 0, 1, b"hello").invalidating(region.stag));
+    session.ping()?;
+    session.send(&Segment::write(region.stag, region.to, b"behind"));
+    session.expect_terminate(&[TAGGED_STAG])?;
+    let report = p.report(session)?;
+    report.expect_received(&[b"hello"])?;
+    require(report.received()[0].kind == "V" && report.invalidated == [region.stag], || {
+        format!("the target was told of {:08x?}, invalidated was {:08x}", report.invalidated, region.stag)
+    })?;
+    report.expect_written(0, 0, b"before")
+}
+
+fn refused(
+    p: &Probe,
+    scene: &str,
+    codes: &[Code],
+    stag: impl FnOnce(&crate::session::Session) -> Result<u32, crate::case::Stop>,
+) -> Check {
+    let mut session = p.stage(scene)?;
+    session.ping()?;
+    let stag = stag(&session)?;
+    session.send(&Segment::untagged(opcode::SEND_INVALIDATE, 0, 1, b"hello").invalidating(stag));
+    session.expect_terminate(codes)?;
+    p.report(session)?.expect_received(&[])
+}
+
+pub(super) const CASES: &[Case] = &[
+    Case {
+        name: "send-invalidate",
+        rows: &["RDMAP-087", "RDMAP-250", "RDMAP-335", "SEC-155"],
+        side: Side::Any,
+        about: "a Send with Invalidate: received, the target is told of the STag, which is good for nothing any more",
+        run: |p| invalidates(p, opcode::SEND_INVALIDATE),
+    },
+    Case {
+        name: "send-se-invalidate",
+        rows: &["RDMAP-087", "RDMAP-250", "RDMAP-335"],
+        side: Side::Any,
+        about: "the same with Solicited Event",
+        run: |p| invalidates(p, opcode::SEND_SE_INVALIDATE),
+    },
+    Case {
+        name: "send-invalidate-domain-wide",
+        rows: &["RDMAP-356", "SEC-156"],
+        side: Side::Any,
+        about: "an STag for a whole domain: refused where several streams have it; where only this one does, as well or done",
+        run: |p| {
+            let mut session = p.stage("mr=64:rw recv=1x64")?;
+            session.ping()?;
+            let region = session.region(0)?;
+            session
+                .send(&Segment::untagged(opcode::SEND_INVALIDATE, 0, 1, b"hello").invalidating(region.stag));
+            let ping = session.read_request(0, 0, 0);
+            session.send(&ping);
+            match session.next() {
+                crate::session::Got::Segment(segment) => match segment.as_terminate() {
+                    Some(told) => require(
+                        REFUSED.contains(&told.code()) || REFUSED.contains(&told.swapped_code()),
+                        || format!("Terminate {}", told.code()),
+                    ),
+                    None => Ok(()),
+                },
+                other => crate::case::deviates(format!("expected a Terminate or an answer, got {other}")),
+            }
+        },
+    },
+    Case {
+        name: "send-invalidate-unknown",
+        rows: &["RDMAP-335", "SEC-084"],
+        side: Side::Any,
+        about: "an STag that nobody registered: Terminate 0/1/00, 0/1/09 or 0/2/09",
+        run: |p| refused(p, "recv=1x64", REFUSED, |_| Ok(0xdead_be00)),
+    },
+    Case {
+        name: "send-invalidate-other-stream",
+        rows: &["RDMAP-147", "RDMAP-249", "RDMAP-251", "RDMAP-336"],
+        side: Side::Any,
+        about: "an STag of another stream: Terminate 0/1/09 or 0/2/09",
+        run: |p| {
+            let codes = [REFUSED, &[PROTECTION_STREAM]].concat();
+            refused(p, "mr=64:rw:o recv=1x64", &codes, |session| Ok(session.region(0)?.stag))
+        },
+    },
+    Case {
+        name: "send-invalidate-other-domain",
+        rows: &["RDMAP-249", "RDMAP-251", "RDMAP-336"],
+        side: Side::Any,
+        about: "an STag of another protection domain: Terminate 0/1/09 or 0/2/09",
+        run: |p| {
+            let codes = [REFUSED, &[PROTECTION_STREAM]].concat();
+            refused(p, "mr=64:rw:x recv=1x64", &codes, |session| Ok(session.region(0)?.stag))
+        },
+    },
+    Case {
+        name: "send-invalidate-twice",
+        rows: &["RDMAP-250", "RDMAP-335"],
+        side: Side::Any,
+        about: "what is invalidated cannot be invalidated again: the second Send is refused",
+        run: |p| {
+            let mut session = p.stage("mr=64:rw:q recv=2x64")?;
+            session.ping()?;
+            let region = session.region(0)?;
+            session
+                .send(&Segment::untagged(opcode::SEND_INVALIDATE, 0, 1, b"once").invalidating(region.stag));
+            session
+                .send(&Segment::untagged(opcode::SEND_INVALIDATE, 0, 2, b"twice").invalidating(region.stag));
+            session.expect_terminate(REFUSED)?;
+            p.report(session)?.expect_received(&[b"once"])
+        },
+    },
+    Case {
+        name: "read-after-invalidate",
+        rows: &["RDMAP-250", "RDMAP-340"],
+        side: Side::Any,
+        about: "a Read of what was invalidated: Terminate 0/1/00",
+        run: |p| {
+            let mut session = p.stage("mr=64:r:q recv=1x64")?;
+            session.ping()?;
+            let region = session.region(0)?;
+            session
+                .send(&Segment::untagged(opcode::SEND_INVALIDATE, 0, 1, b"hello").invalidating(region.stag));
+            let request = session.read_request(region.stag, region.to, 8);
+            session.send(&request);
+            session.expect_terminate(&[PROTECTION_STAG]).map(|_| ())
+        },
+    },
+];

@@ -1,0 +1,134 @@
+//! Markers that we send because the endpoint asks for them (RFC 5044 section 4.2, 4.3).
+
+use super::codes::{LLP_CRC, LLP_MARKER};
+use crate::case::{Case, Side, Stop, deviates, not_applicable};
+use crate::probe::Probe;
+use crate::session::{Got, Session};
+use crate::wire::{Fault, Segment};
+
+fn marked(p: &Probe, words: &str) -> Result<Session, Stop> {
+    let mut session = if words.is_empty() { p.plain()? } else { p.stage(words)? };
+    if !session.sends_markers() {
+        return not_applicable("the endpoint asks for no markers");
+    }
+    session.ping()?;
+    Ok(session)
+}
+
+/// Sends empty Writes until the next FPDU holds the next marker.
+fn before_marker(session: &mut Session) {
+    while session.position() % 512 < 500 - 20 || session.position() % 512 == 0 {
+        session.send(&Segment::write(0, 0, &[]));
+    }
+}
+
+pub(super) const CASES: &[Case] = &[
+    Case {
+        name: "markers-every-phase",
+        rows: &["MPA-066", "MPA-092", "MPA-124"],
+        side: Side::Any,
+        about: "FPDUs with markers before, inside, between pad and CRC, and behind are all taken",
+        run: |p| {
+            let mut session = marked(p, "mr=4096:rw")?;
+            let region = session.region(0)?;
+            let mut expected = crate::scene::pattern(0, 4096);
+            for step in 0..64 {
+                let octets: Vec<u8> = (0..step + 1).map(|n| (step * 3 + n) as u8).collect();
+                session.send(&Segment::write(region.stag, region.to + step as u64 * 64, &octets));
+                expected[step * 64..step * 64 + octets.len()].copy_from_slice(&octets);
+            }
+            let back = session.read(region.stag, region.to, 4096)?;
+            if back == expected { Ok(()) } else { deviates("other octets than were written") }
+        },
+    },
+    Case {
+        name: "markers-inside-a-large-fpdu",
+        rows: &["MPA-069", "MPA-076", "MPA-124"],
+        side: Side::Any,
+        about: "an FPDU with many markers inside leaves none of them in what is written",
+        run: |p| {
+            let mut session = marked(p, "mr=16384:rw")?;
+            let region = session.region(0)?;
+            let octets: Vec<u8> = (0..16_384).map(|n: usize| (n / 5) as u8).collect();
+            session.send(&Segment::write(region.stag, region.to, &octets));
+            let back = session.read(region.stag, region.to, 16_384)?;
+            if back == octets { Ok(()) } else { deviates("other octets than were written") }
+        },
+    },
+    Case {
+        name: "marker-reserved-half",
+        rows: &["MPA-051"],
+        side: Side::Any,
+        about: "the reserved half of a marker is not looked at",
+        run: |p| {
+            let mut session = marked(p, "")?;
+            before_marker(&mut session);
+            session.send_faulty(
+                &Segment::write(0, 0, &[]),
+                Fault { marker_xor: 0xffff_0000, ..Fault::default() },
+            );
+            session.send_faulty(
+                &Segment::write(0, 0, &[]),
+                Fault { marker_xor: 0xffff_0000, ..Fault::default() },
+            );
+            session.ping()
+        },
+    },
+    Case {
+        name: "marker-low-bits",
+        rows: &["MPA-054"],
+        side: Side::Any,
+        about: "the two low bits of FPDUPTR count as zero",
+        run: |p| {
+            let mut session = marked(p, "")?;
+            before_marker(&mut session);
+            session.send_faulty(&Segment::write(0, 0, &[]), Fault { marker_xor: 3, ..Fault::default() });
+            session.send_faulty(&Segment::write(0, 0, &[]), Fault { marker_xor: 3, ..Fault::default() });
+            session.ping()
+        },
+    },
+    Case {
+        name: "marker-points-elsewhere",
+        rows: &["MPA-234"],
+        side: Side::Any,
+        about: "a marker under a good CRC that points elsewhere: Terminate 2/0/03, or not looked at",
+        run: |p| {
+            let mut session = marked(p, "")?;
+            before_marker(&mut session);
+            session.send_faulty(&Segment::write(0, 0, &[]), Fault { marker_xor: 0x40, ..Fault::default() });
+            session.send_faulty(&Segment::write(0, 0, &[]), Fault { marker_xor: 0x40, ..Fault::default() });
+            let ping = session.read_request(0, 0, 0);
+            session.send(&ping);
+            match session.next() {
+                Got::Segment(segment) if segment.as_terminate().is_none() => Ok(()),
+                Got::Segment(segment) => {
+                    let code = segment.as_terminate().map(|told| told.code());
+                    if code == Some(LLP_MARKER) { Ok(()) } else { deviates(format!("Terminate {code:?}")) }
+                }
+                other => deviates(format!("expected an answer or Terminate {LLP_MARKER}, got {other}")),
+            }
+        },
+    },
+    Case {
+        name: "marker-not-in-the-crc",
+        rows: &["MPA-056", "MPA-064"],
+        side: Side::Any,
+        about: "markers count for the CRC: one octet of a marker changed in transit is 2/0/02",
+        run: |p| {
+            let mut session = marked(p, "")?;
+            if !session.uses_crc() {
+                return not_applicable("no CRCs on this connection");
+            }
+            before_marker(&mut session);
+            let mut octets = Vec::new();
+            let start = session.position();
+            while octets.len() < 60 {
+                octets.extend(session.frame_of(&Segment::write(0, 0, &[]), Fault::default()));
+            }
+            let marker = (512 - start % 512) as usize;
+            octets[marker] ^= 0x80;
+            session.send_octets(&octets, "empty Writes, the reserved half of a marker changed");
+            session.expect_terminate(&[LLP_CRC]).map(|_| ())
+        },
+    },
+];

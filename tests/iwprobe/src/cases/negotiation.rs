@@ -1,0 +1,331 @@
+//! What is agreed on in startup, the endpoint being the responder: CRC, markers, revision, depths, RTR (RFC 5044 section
+//! 7.1.1, RFC 6581).
+
+use crate::case::{Case, Check, Side, Stop, deviates, not_applicable, require};
+use crate::probe::{Answer, Probe};
+use crate::scene::MAGIC;
+use crate::session::Session;
+use crate::wire::{Depths, REPLY_KEY, REQUEST_KEY, ReadRequest, Segment, Startup, flag};
+
+fn enhanced(p: &Probe, depths: Depths) -> Result<Startup, Stop> {
+    if p.profile().revision < 2 {
+        return not_applicable("the endpoint has no revision 2");
+    }
+    Ok(Startup::enhanced(REQUEST_KEY, flag::C, depths, MAGIC.as_bytes()))
+}
+
+fn client_server(p: &Probe, depths: Depths) -> Result<Startup, Stop> {
+    if p.profile().peer_to_peer {
+        return not_applicable("the endpoint takes peer-to-peer connections only");
+    }
+    enhanced(p, depths)
+}
+
+fn agreed(session: &Session) -> Result<Depths, Stop> {
+    session.frame.depths().map_or_else(|| deviates("a Reply without IRD and ORD"), Ok)
+}
+
+fn kinds(by_send: bool, by_write: bool, by_read: bool) -> Depths {
+    Depths { peer_to_peer: true, by_send, by_write, by_read, ird: 4, ord: 4 }
+}
+
+pub(super) const CASES: &[Case] = &[
+    Case {
+        name: "crc-asked-for",
+        rows: &["MPA-077", "MPA-085", "MPA-159"],
+        side: Side::Any,
+        about: "CRC asked for by us: used both ways",
+        run: |p| {
+            let mut session = p.plain()?;
+            let before = p.watch().amiss(crate::watch::Topic::Fpdu).len();
+            session.ping()?;
+            let after = p.watch().amiss(crate::watch::Topic::Fpdu);
+            require(after.len() == before, || after[before..].join("; "))
+        },
+    },
+    Case {
+        name: "crc-not-asked-for",
+        rows: &["MPA-045", "MPA-086", "MPA-158", "MPA-160"],
+        side: Side::Responder,
+        about: "CRC asked for by neither: whatever is in its field is taken; asked for by the endpoint: used",
+        run: |p| {
+            let request = p.request(MAGIC.as_bytes());
+            let request = Startup { flags: request.flags & !flag::C, ..request };
+            let mut session = p.accepted(&request)?;
+            // Without CRCs the probe fills the field with octets that fit nothing.
+            session.send(&Segment::write(1, 0, &[]));
+            session.ping()
+        },
+    },
+    Case {
+        name: "crc-default-is-on",
+        rows: &["MPA-021", "MPA-081"],
+        side: Side::Responder,
+        about: "an endpoint that nobody told otherwise asks for CRCs itself",
+        run: |p| {
+            let request = p.request(MAGIC.as_bytes());
+            let session = p.accepted(&Startup { flags: request.flags & !flag::C, ..request })?;
+            require(session.frame.has(flag::C), || "the Reply does not ask for CRCs".into())
+        },
+    },
+    Case {
+        name: "markers-asked-for",
+        rows: &["MPA-058", "MPA-065", "MPA-155", "MPA-309"],
+        side: Side::Responder,
+        about: "a responder sends markers when the Request asks for them, whatever its own wish",
+        run: |p| {
+            let request = p.request(MAGIC.as_bytes());
+            let mut conn = p.tcp()?;
+            let request = Startup { flags: request.flags | flag::M, ..request };
+            p.say(&mut conn, &request);
+            let mut session = p.heard_reply(conn, &request)?;
+            session.send(&Segment::write(1, 0, &[]));
+            let before = p.watch().amiss(crate::watch::Topic::Fpdu).len();
+            session.ping()?;
+            session.ping()?;
+            let after = p.watch().amiss(crate::watch::Topic::Fpdu);
+            require(after.len() == before, || after[before..].join("; "))
+        },
+    },
+    Case {
+        name: "revision-1-accepted",
+        rows: &["MPA2-027", "MPA2-098", "MPA2-100"],
+        side: Side::Responder,
+        about: "a Request of revision 1 is accepted and answered without revision 2's octets",
+        run: |p| {
+            let request = Startup::plain(REQUEST_KEY, flag::C, MAGIC.as_bytes());
+            let mut session = p.accepted(&request)?;
+            let frame = &session.frame;
+            require(frame.revision == 1 && !frame.has(flag::S), || {
+                format!("Reply of revision {}, flags {:02x}", frame.revision, frame.flags)
+            })?;
+            session.send(&Segment::write(1, 0, &[]));
+            session.ping()
+        },
+    },
+    Case {
+        name: "revision-2-unenhanced",
+        rows: &["MPA2-098", "MPA2-103"],
+        side: Side::Responder,
+        about: "a Request of revision 2 without S is answered without S (or refused by what has no revision 2)",
+        run: |p| {
+            if p.profile().revision < 2 {
+                return not_applicable("the endpoint has no revision 2");
+            }
+            let request = Startup { revision: 2, ..Startup::plain(REQUEST_KEY, flag::C, MAGIC.as_bytes()) };
+            let session = p.accepted(&request)?;
+            require(!session.frame.has(flag::S), || "the Reply has S".into())
+        },
+    },
+    Case {
+        name: "revision-2-enhanced",
+        rows: &["MPA2-025", "MPA2-029", "MPA2-047", "MPA2-096", "MPA2-102"],
+        side: Side::Responder,
+        about: "an enhanced Request is answered by an enhanced Reply with its four octets",
+        run: |p| {
+            let session = p.accepted(&enhanced(p, p.depths())?)?;
+            let frame = &session.frame;
+            require(frame.revision >= 2 && frame.has(flag::S) && frame.length >= 4, || {
+                format!(
+                    "Reply of revision {}, flags {:02x}, PD_Length {}",
+                    frame.revision, frame.flags, frame.length
+                )
+            })
+        },
+    },
+    Case {
+        name: "enhanced-data-missing",
+        rows: &[],
+        side: Side::Responder,
+        about: "S with fewer than four octets of private data: no accepting Reply",
+        run: |p| {
+            if p.profile().revision < 2 {
+                return not_applicable("the endpoint has no revision 2");
+            }
+            let mut conn = p.tcp()?;
+            let request = Startup::plain(REQUEST_KEY, flag::C | flag::S, &[0, 1, 0]);
+            p.say(&mut conn, &Startup { revision: 2, ..request });
+            match p.answer(&mut conn).0 {
+                Answer::Frame(frame) if frame.key == REPLY_KEY && frame.has(flag::R) => Ok(()),
+                Answer::End(_, octets) if octets.is_empty() => Ok(()),
+                other => deviates(format!("expected the end or a rejecting Reply, got {other}")),
+            }
+        },
+    },
+    Case {
+        name: "client-server-model",
+        rows: &["MPA2-091", "MPA2-092", "MPA2-093"],
+        side: Side::Responder,
+        about: "A clear, B, C and D set: the latter are not looked at, and clear in the Reply as A is",
+        run: |p| {
+            let depths = Depths { by_send: true, by_write: true, by_read: true, ..Depths::new(4, 4) };
+            let mut session = p.accepted(&client_server(p, depths)?)?;
+            let told = agreed(&session)?;
+            require(!(told.peer_to_peer || told.by_send || told.by_write || told.by_read), || {
+                format!("the Reply has {told:?}")
+            })?;
+            session.ping()
+        },
+    },
+    Case {
+        name: "peer-to-peer-model",
+        rows: &["MPA2-080", "MPA2-083"],
+        side: Side::Responder,
+        about: "A set, C and D offered: A and at least one kind of RTR in the Reply",
+        run: |p| {
+            let told = agreed(&p.accepted(&enhanced(p, kinds(false, true, true))?)?)?;
+            require(told.peer_to_peer, || "the Reply has A clear".into())?;
+            require(told.by_send || told.by_write || told.by_read, || "the Reply names no kind of RTR".into())
+        },
+    },
+    Case {
+        name: "rtr-by-write",
+        rows: &["MPA2-080", "DDP-120"],
+        side: Side::Responder,
+        about: "a zero-length Write to anywhere is taken as RTR",
+        run: |p| {
+            let mut session = p.accepted(&enhanced(p, kinds(false, true, false))?)?;
+            if !agreed(&session)?.by_write {
+                return not_applicable("the endpoint takes no Write as RTR");
+            }
+            session.expect_silence()?;
+            session.send(&Segment::write(0xffff_ffff, u64::MAX, &[]));
+            session.ping()
+        },
+    },
+    Case {
+        name: "rtr-by-read",
+        rows: &["MPA2-080", "RDMAP-222"],
+        side: Side::Responder,
+        about: "a zero-length Read is taken as RTR and answered",
+        run: |p| {
+            let mut session = p.accepted(&enhanced(p, kinds(false, false, true))?)?;
+            if !agreed(&session)?.by_read {
+                return not_applicable("the endpoint takes no Read as RTR");
+            }
+            session.expect_silence()?;
+            session.ping()?;
+            session.ping()
+        },
+    },
+    Case {
+        name: "rtr-read-with-ord-0",
+        rows: &["MPA2-060"],
+        side: Side::Responder,
+        about: "an RTR by Read with ORD 0: where D is agreed on, the Reply's IRD allows it",
+        run: |p| {
+            let depths = Depths { ord: 0, ..kinds(false, false, true) };
+            let mut session = p.accepted(&enhanced(p, depths)?)?;
+            let told = agreed(&session)?;
+            if !told.by_read || told.ird == 0 {
+                return not_applicable("the endpoint did not take up Read as RTR");
+            }
+            session.ping()
+        },
+    },
+    Case {
+        name: "rtr-by-send-only",
+        rows: &["MPA2-085"],
+        side: Side::Responder,
+        about: "only B offered: the Reply names a kind all the same",
+        run: |p| {
+            let told = agreed(&p.accepted(&enhanced(p, kinds(true, false, false))?)?)?;
+            require(told.by_send || told.by_write || told.by_read, || "the Reply names no kind of RTR".into())
+        },
+    },
+    Case {
+        name: "rtr-in-one-piece-with-more",
+        rows: &["MPA-123"],
+        side: Side::Responder,
+        about: "the RTR and the next FPDU in one TCP segment are both taken",
+        run: |p| {
+            let mut session = p.accepted(&enhanced(p, kinds(false, true, false))?)?;
+            if !agreed(&session)?.by_write {
+                return not_applicable("the endpoint takes no Write as RTR");
+            }
+            let msn = session.next_msn(1);
+            let read =
+                ReadRequest { sink_stag: 0x5049_4e47, sink_to: u64::from(msn), ..ReadRequest::default() };
+            session.send_together(&[Segment::write(1, 0, &[]), Segment::read_request(msn, &read)]);
+            session.expect_pong(msn)
+        },
+    },
+    Case {
+        name: "ord-within-our-ird",
+        rows: &["MPA2-059", "MPA2-061"],
+        side: Side::Responder,
+        about: "we serve one Read: the Reply's ORD is at most 1",
+        run: |p| {
+            let told = agreed(&p.accepted(&enhanced(p, Depths { ird: 1, ..p.depths() })?)?)?;
+            require(told.ord <= 1, || format!("the Reply's ORD is {}", told.ord))
+        },
+    },
+    Case {
+        name: "ord-with-our-ird-0",
+        rows: &["MPA2-059", "MPA2-061"],
+        side: Side::Responder,
+        about: "we serve no Reads: the Reply's ORD is 0",
+        run: |p| {
+            let told = agreed(&p.accepted(&client_server(p, Depths::new(0, 4))?)?)?;
+            require(told.ord == 0, || format!("the Reply's ORD is {}", told.ord))
+        },
+    },
+    Case {
+        name: "largest-depths",
+        rows: &["MPA2-061", "SEC-128"],
+        side: Side::Responder,
+        about: "16382 Reads both ways asked for: less is granted, or all of it, but the connection works",
+        run: |p| {
+            let depths = Depths { ird: 0x3ffe, ord: 0x3ffe, ..p.depths() };
+            let mut session = p.accepted(&enhanced(p, depths)?)?;
+            session.send(&Segment::write(1, 0, &[]));
+            session.ping()
+        },
+    },
+    Case {
+        name: "ord-left-to-the-application",
+        rows: &["MPA2-071"],
+        side: Side::Responder,
+        about: "our ORD is 3fff: the Reply's IRD is 3fff",
+        run: |p| {
+            let told = agreed(&p.accepted(&enhanced(p, Depths { ord: Depths::UNSAID, ..p.depths() })?)?)?;
+            require(told.ird == Depths::UNSAID, || format!("the Reply's IRD is {}", told.ird))
+        },
+    },
+    Case {
+        name: "ird-left-to-the-application",
+        rows: &["MPA2-073"],
+        side: Side::Responder,
+        about: "our IRD is 3fff: the Reply's ORD is 3fff",
+        run: |p| {
+            let told = agreed(&p.accepted(&enhanced(p, Depths { ird: Depths::UNSAID, ..p.depths() })?)?)?;
+            require(told.ord == Depths::UNSAID, || format!("the Reply's ORD is {}", told.ord))
+        },
+    },
+    Case {
+        name: "ird-as-asked",
+        rows: &["RDMAP-301", "RDMAP-226"],
+        side: Side::Responder,
+        about: "as many Reads at once as the Reply's IRD says are all served",
+        run: |p| {
+            let mut session = p.plain()?;
+            burst(&mut session)
+        },
+    },
+];
+
+/// As many empty Reads at once as the endpoint serves, each answered in its turn.
+fn burst(session: &mut Session) -> Check {
+    let Some(ird) = session.peer_ird.filter(|ird| *ird > 0) else {
+        return not_applicable("the endpoint did not say how many Reads it serves");
+    };
+    let msns: Vec<u32> = (0..ird.min(64)).map(|_| session.next_msn(1)).collect();
+    let read = |msn: &u32| ReadRequest {
+        sink_stag: 0x5049_4e47,
+        sink_to: u64::from(*msn),
+        ..ReadRequest::default()
+    };
+    let reads: Vec<Segment> = msns.iter().map(|msn| Segment::read_request(*msn, &read(msn))).collect();
+    session.send_together(&reads);
+    msns.iter().try_for_each(|msn| session.expect_pong(*msn))
+}

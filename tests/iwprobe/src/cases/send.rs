@@ -1,0 +1,203 @@
+//! Sends that are in order (RFC 5040 section 5.3).
+
+use super::codes::{UNTAGGED_MO, UNTAGGED_TOO_LONG};
+use crate::case::{Case, Check, Side, require};
+use crate::probe::Probe;
+use crate::wire::{Code, Segment, opcode};
+
+/// One message in these segments, into a receive of `room` octets.
+fn received(p: &Probe, room: usize, message: &[u8], cut: usize) -> Check {
+    let mut session = p.stage(&format!("recv=1x{room}"))?;
+    let pieces: Vec<&[u8]> = if message.is_empty() { vec![&[]] } else { message.chunks(cut).collect() };
+    let last = pieces.len() - 1;
+    for (index, piece) in pieces.into_iter().enumerate() {
+        let segment = Segment::send(1, piece).at_offset((index * cut) as u32);
+        session.send(&if index < last { segment.not_last() } else { segment });
+    }
+    session.ping()?;
+    p.report(session)?.expect_received(&[message])
+}
+
+fn too_long(p: &Probe, room: usize, length: usize) -> Check {
+    let mut session = p.stage(&format!("recv=1x{room}"))?;
+    session.ping()?;
+    session.send_message(&vec![3; length]);
+    let codes: &[Code] = &[UNTAGGED_TOO_LONG, UNTAGGED_MO];
+    session.expect_terminate(codes)?;
+    p.report(session)?.expect_received(&[])
+}
+
+/// A Send of this opcode, received as one.
+fn kind(p: &Probe, opcode: u8) -> Check {
+    let mut session = p.stage("recv=1x64")?;
+    session.send(&Segment::untagged(opcode, 0, 1, b"hello"));
+    session.ping()?;
+    let report = p.report(session)?;
+    report.expect_received(&[b"hello"])?;
+    require(report.received()[0].kind == "R", || format!("received as {}", report.received()[0].kind))
+}
+
+pub(super) const CASES: &[Case] = &[
+    Case {
+        name: "send-received",
+        rows: &["RDMAP-113", "RDMAP-237", "RDMAP-235", "DDP-048", "DDP-139"],
+        side: Side::Any,
+        about: "a Send is received, with its length and its octets",
+        run: |p| kind(p, opcode::SEND),
+    },
+    Case {
+        name: "send-se-received",
+        rows: &["RDMAP-113"],
+        side: Side::Any,
+        about: "a Send with Solicited Event is received like a Send",
+        run: |p| kind(p, opcode::SEND_SE),
+    },
+    Case {
+        name: "send-of-no-octets",
+        rows: &["DDP-118", "RDMAP-246", "RDMAP-235"],
+        side: Side::Any,
+        about: "a Send of no octets takes a receive like any other",
+        run: |p| {
+            let mut session = p.stage("recv=2x16")?;
+            session.send_message(b"");
+            session.send_message(b"next");
+            session.ping()?;
+            p.report(session)?.expect_received(&[b"", b"next"])
+        },
+    },
+    Case {
+        name: "send-of-no-octets-into-none",
+        rows: &["RDMAP-246"],
+        side: Side::Any,
+        about: "a receive of no octets is enough for a Send of none",
+        run: |p| received(p, 0, b"", 1),
+    },
+    Case {
+        name: "send-fills-the-receive",
+        rows: &["RDMAP-236"],
+        side: Side::Any,
+        about: "a Send as long as the receive",
+        run: |p| received(p, 64, &[6; 64], 64),
+    },
+    Case {
+        name: "send-in-two-segments",
+        rows: &["DDP-109", "DDP-139", "DDP-140"],
+        side: Side::Any,
+        about: "a Send in two segments is one message",
+        run: |p| received(p, 64, b"one and two", 5),
+    },
+    Case {
+        name: "send-in-many-segments",
+        rows: &["DDP-109", "DDP-139"],
+        side: Side::Any,
+        about: "a Send in 100 segments of 41 octets is one message",
+        run: |p| {
+            let message: Vec<u8> = (0..4100).map(|n: usize| (n / 7) as u8).collect();
+            received(p, 4100, &message, 41)
+        },
+    },
+    Case {
+        name: "send-of-65536-octets",
+        rows: &["DDP-109", "DDP-139"],
+        side: Side::Any,
+        about: "a Send of 65536 octets in segments of 1400",
+        run: |p| {
+            let message: Vec<u8> = (0..65_536).map(|n: usize| (n / 11) as u8).collect();
+            received(p, 65_536, &message, 1400)
+        },
+    },
+    Case {
+        name: "send-last-segment-empty",
+        rows: &["DDP-135", "DDP-140"],
+        side: Side::Any,
+        about: "a Send whose last segment has no octets is as long as the others say",
+        run: |p| {
+            let mut session = p.stage("recv=1x64")?;
+            session.send(&Segment::send(1, b"all of it").not_last());
+            session.send(&Segment::send(1, b"").at_offset(9));
+            session.ping()?;
+            p.report(session)?.expect_received(&[b"all of it"])
+        },
+    },
+    Case {
+        name: "send-one-octet-too-long",
+        rows: &["DDP-171", "RDMAP-166", "RDMAP-238"],
+        side: Side::Any,
+        about: "65 octets into 64: Terminate 1/2/05, not received",
+        run: |p| too_long(p, 64, 65),
+    },
+    Case {
+        name: "send-into-no-octets",
+        rows: &["DDP-171", "RDMAP-166"],
+        side: Side::Any,
+        about: "one octet into a receive of none: Terminate 1/2/05 (or 1/2/04), not received",
+        run: |p| too_long(p, 0, 1),
+    },
+    Case {
+        name: "sends-in-order",
+        rows: &["DDP-131", "RDMAP-239", "RDMAP-276", "DDP-089"],
+        side: Side::Any,
+        about: "Sends of all plain kinds are received in the order sent",
+        run: |p| {
+            let mut session = p.stage("recv=6x64")?;
+            let messages: Vec<Vec<u8>> = (1..=6).map(|n| vec![n; usize::from(n) * 9]).collect();
+            for (index, message) in messages.iter().enumerate() {
+                let opcode = if index % 2 == 0 { opcode::SEND } else { opcode::SEND_SE };
+                session.send(&Segment::untagged(opcode, 0, index as u32 + 1, message));
+            }
+            session.ping()?;
+            let sent: Vec<&[u8]> = messages.iter().map(Vec::as_slice).collect();
+            p.report(session)?.expect_received(&sent)
+        },
+    },
+    Case {
+        name: "sends-take-receives-in-order",
+        rows: &["RDMAP-235", "RDMAP-236"],
+        side: Side::Any,
+        about: "receives of different lengths are used in the order in which they were posted",
+        run: |p| {
+            let mut session = p.stage("recv=1x8 recv=1x100 recv=1x8")?;
+            session.send_message(&[1; 8]);
+            session.send_message(&[2; 100]);
+            session.send_message(&[3; 8]);
+            session.ping()?;
+            p.report(session)?.expect_received(&[&[1; 8], &[2; 100], &[3; 8]])
+        },
+    },
+    Case {
+        name: "sends-in-one-piece",
+        rows: &["RDMAP-239", "MPA-075"],
+        side: Side::Any,
+        about: "eight Sends in one TCP segment are eight messages",
+        run: |p| {
+            let mut session = p.stage("recv=8x16")?;
+            let messages: Vec<Vec<u8>> = (1..=8).map(|n| vec![n; usize::from(n)]).collect();
+            let segments: Vec<Segment> = messages
+                .iter()
+                .enumerate()
+                .map(|(n, message)| Segment::send(n as u32 + 1, message))
+                .collect();
+            session.send_together(&segments);
+            session.ping()?;
+            let sent: Vec<&[u8]> = messages.iter().map(Vec::as_slice).collect();
+            p.report(session)?.expect_received(&sent)
+        },
+    },
+    Case {
+        name: "writes-between-segments-of-a-send",
+        rows: &["DDP-137", "DDP-123"],
+        side: Side::Any,
+        about: "a Write behind a Send does not disturb it",
+        run: |p| {
+            let mut session = p.stage("mr=64:rw recv=1x64")?;
+            let region = session.region(0)?;
+            session.send(&Segment::send(1, b"first ").not_last());
+            session.send(&Segment::send(1, b"second").at_offset(6));
+            session.send(&Segment::write(region.stag, region.to, b"third"));
+            session.ping()?;
+            let report = p.report(session)?;
+            report.expect_received(&[b"first second"])?;
+            report.expect_written(0, 0, b"third")
+        },
+    },
+];

@@ -1,0 +1,416 @@
+//! MPA startup, the endpoint being the initiator (RFC 5044 section 7.1, RFC 6581).
+
+use crate::case::{Case, Check, Side, Stop, deviates, not_applicable, require};
+use crate::conn::Conn;
+use crate::probe::{Answer, Probe};
+use crate::scene::MAGIC;
+use crate::session::{Got, Session};
+use crate::wire::{Code, Depths, REPLY_KEY, REQUEST_KEY, Segment, Startup, flag, opcode};
+
+/// The endpoint connects and gets what `change` makes of a good Reply.
+fn answered(
+    p: &Probe,
+    change: impl FnOnce(&Startup, Startup) -> Startup,
+) -> Result<(Conn, Startup, Startup), Stop> {
+    let mut conn = p.tcp()?;
+    let (request, _) = p.heard_request(&mut conn)?;
+    let reply = change(&request, p.reply(&request, MAGIC.as_bytes()));
+    p.say(&mut conn, &reply);
+    Ok((conn, request, reply))
+}
+
+/// A bad Reply ends the connection, and nothing is sent on it; siw's Terminate 2/0/04 does no harm.
+fn refused(p: &Probe, change: impl FnOnce(&Startup, Startup) -> Startup) -> Check {
+    let (conn, request, reply) = answered(p, change)?;
+    let mut session = Session::new(conn, &reply, request, p.watch().clone(), p.patience());
+    match session.next() {
+        Got::End(_) => Ok(()),
+        Got::Segment(segment) if segment.as_terminate().is_some() => session.expect_end().map(|_| ()),
+        other => deviates(format!("expected the connection to be closed, got {other}")),
+    }
+}
+
+/// In full operation, with what `change` makes of a good Reply.
+fn operating(p: &Probe, change: impl FnOnce(&Startup, Startup) -> Startup) -> Result<Session, Stop> {
+    let (conn, request, reply) = answered(p, change)?;
+    Ok(Session::new(conn, &reply, request, p.watch().clone(), p.patience()))
+}
+
+fn works(p: &Probe, change: impl FnOnce(&Startup, Startup) -> Startup) -> Check {
+    let mut session = operating(p, change)?;
+    p.take_first(&mut session)?;
+    session.ping()
+}
+
+fn with_depths(reply: &Startup, change: impl FnOnce(Depths) -> Depths) -> Startup {
+    let Some(depths) = reply.depths() else { return reply.clone() };
+    Startup::enhanced(reply.key, reply.flags, change(depths), reply.ulp_data())
+}
+
+fn enhanced(p: &Probe) -> Result<(), Stop> {
+    let mut conn = p.tcp()?;
+    let (request, _) = p.heard_request(&mut conn)?;
+    if request.depths().is_none() {
+        return not_applicable("the endpoint's Requests are not enhanced");
+    }
+    Ok(())
+}
+
+fn peer_to_peer(p: &Probe) -> Result<Depths, Stop> {
+    let mut conn = p.tcp()?;
+    let (request, _) = p.heard_request(&mut conn)?;
+    match request.depths().filter(|depths| depths.peer_to_peer) {
+        Some(depths) => Ok(depths),
+        None => not_applicable("the endpoint does not ask for peer-to-peer"),
+    }
+}
+
+pub(super) const CASES: &[Case] = &[
+    Case {
+        name: "request-well-formed",
+        rows: &["MPA-148", "MPA-163", "MPA-167", "MPA-172", "MPA-174", "MPA2-022"],
+        side: Side::Initiator,
+        about: "an initiator speaks first: the Request's key, no reserved flag, as much private data as it says",
+        run: |p| {
+            let mut conn = p.tcp()?;
+            let (request, rest) = p.heard_request(&mut conn)?;
+            let reserved = if request.revision >= 2 { 0x0f } else { 0x1f };
+            require(request.flags & reserved == 0, || {
+                format!("reserved flags {:02x}", request.flags & reserved)
+            })?;
+            require(request.length <= 512, || format!("PD_Length {}", request.length))?;
+            require(rest.is_empty(), || format!("{} octets behind the Request", rest.len()))
+        },
+    },
+    Case {
+        name: "request-r-clear",
+        rows: &["MPA-161"],
+        side: Side::Initiator,
+        about: "R is clear in a Request",
+        run: |p| {
+            let (request, _) = p.heard_request(&mut p.tcp()?)?;
+            require(!request.has(flag::R), || "the Request has R".into())
+        },
+    },
+    Case {
+        name: "request-asks-for-crc",
+        rows: &["MPA-021", "MPA-081"],
+        side: Side::Initiator,
+        about: "an endpoint that nobody told otherwise asks for CRCs",
+        run: |p| {
+            let (request, _) = p.heard_request(&mut p.tcp()?)?;
+            require(request.has(flag::C), || "the Request does not ask for CRCs".into())
+        },
+    },
+    Case {
+        name: "request-enhanced-revision",
+        rows: &["MPA2-025", "MPA2-029"],
+        side: Side::Initiator,
+        about: "S comes with revision 2 and four octets at least",
+        run: |p| {
+            let (request, _) = p.heard_request(&mut p.tcp()?)?;
+            if !request.has(flag::S) {
+                return not_applicable("the endpoint's Requests are not enhanced");
+            }
+            require(request.revision >= 2 && request.length >= 4, || {
+                format!("revision {}, PD_Length {}", request.revision, request.length)
+            })
+        },
+    },
+    Case {
+        name: "request-rtr-kinds",
+        rows: &["MPA2-078", "MPA2-092"],
+        side: Side::Initiator,
+        about: "with A at least one of B, C, D; without A none",
+        run: |p| {
+            let (request, _) = p.heard_request(&mut p.tcp()?)?;
+            let Some(depths) = request.depths() else {
+                return not_applicable("the endpoint's Requests are not enhanced");
+            };
+            let named = depths.by_send || depths.by_write || depths.by_read;
+            require(named == depths.peer_to_peer, || format!("the Request has {depths:?}"))
+        },
+    },
+    Case {
+        name: "initiator-waits-for-reply",
+        rows: &["MPA-188"],
+        side: Side::Initiator,
+        about: "nothing follows the Request until the whole Reply has come",
+        run: |p| {
+            let mut conn = p.tcp()?;
+            let (request, _) = p.heard_request(&mut conn)?;
+            let reply = p.reply(&request, MAGIC.as_bytes());
+            let octets = reply.encode();
+            let (last, most) = octets.split_last().expect("a frame has octets");
+            conn.send(most, "a Reply but for its last octet");
+            let until = std::time::Instant::now() + p.patience().quiet;
+            match conn.receive(until) {
+                crate::conn::Came::Nothing => {}
+                other => return deviates(format!("expected silence, got {other:02x?}")),
+            }
+            conn.send(&[*last], "the last octet");
+            let mut session = Session::new(conn, &reply, request, p.watch().clone(), p.patience());
+            p.take_first(&mut session)?;
+            session.ping()
+        },
+    },
+    Case {
+        name: "reply-octet-by-octet",
+        rows: &["MPA-222"],
+        side: Side::Initiator,
+        about: "a Reply in TCP segments of one octet is taken",
+        run: |p| {
+            let mut conn = p.tcp()?;
+            let (request, _) = p.heard_request(&mut conn)?;
+            let reply = p.reply(&request, MAGIC.as_bytes());
+            for octet in reply.encode() {
+                conn.send(&[octet], "an octet of the Reply");
+                std::thread::sleep(std::time::Duration::from_millis(1));
+            }
+            let mut session = Session::new(conn, &reply, request, p.watch().clone(), p.patience());
+            p.take_first(&mut session)?;
+            session.ping()
+        },
+    },
+    Case {
+        name: "reply-wrong-key",
+        rows: &["MPA-151", "MPA-189", "MPA-196"],
+        side: Side::Initiator,
+        about: "a Reply whose key differs in one octet: closed",
+        run: |p| refused(p, |_, reply| Startup { key: *b"MPA ID Rep FramE", ..reply }),
+    },
+    Case {
+        name: "reply-with-request-key",
+        rows: &["MPA-151", "MPA-200"],
+        side: Side::Initiator,
+        about: "a Request where a Reply is due (two initiators): closed",
+        run: |p| refused(p, |_, reply| Startup { key: REQUEST_KEY, ..reply }),
+    },
+    Case {
+        name: "reply-revision-3",
+        rows: &["MPA-165", "MPA-189"],
+        side: Side::Initiator,
+        about: "a Reply of a revision that nobody has defined: closed",
+        run: |p| refused(p, |_, reply| Startup { revision: 3, ..reply }),
+    },
+    Case {
+        name: "reply-length-513",
+        rows: &["MPA-169", "MPA-189", "MPA-202", "MPA-205"],
+        side: Side::Initiator,
+        about: "a Reply with PD_Length 513: closed",
+        run: |p| {
+            refused(p, |_, reply| {
+                let mut private = reply.private;
+                private.resize(513, 0);
+                Startup { length: 513, private, ..reply }
+            })
+        },
+    },
+    Case {
+        name: "reply-length-65535",
+        rows: &["MPA-169", "MPA-202", "MPA-205"],
+        side: Side::Initiator,
+        about: "a Reply with PD_Length 65535 and little behind it: closed without waiting for the rest",
+        run: |p| refused(p, |_, reply| Startup { length: 0xffff, ..reply }),
+    },
+    Case {
+        name: "reply-private-data-512",
+        rows: &["MPA-172", "MPA-203"],
+        side: Side::Initiator,
+        about: "a Reply with 512 octets of private data, the most there may be: taken",
+        run: |p| {
+            works(p, |_, reply| {
+                let mut private = reply.private;
+                private.resize(512, 0);
+                Startup { length: 512, private, ..reply }
+            })
+        },
+    },
+    Case {
+        name: "reply-reserved-bits",
+        rows: &["MPA-163", "MPA2-023"],
+        side: Side::Initiator,
+        about: "reserved flags of a Reply are not looked at",
+        run: |p| works(p, |_, reply| Startup { flags: reply.flags | 0x0f, ..reply }),
+    },
+    Case {
+        name: "reply-rejects",
+        rows: &["MPA-190"],
+        side: Side::Initiator,
+        about: "a Reply with R: no FPDU follows",
+        run: |p| {
+            let (mut conn, ..) = answered(p, |_, reply| Startup { flags: reply.flags | flag::R, ..reply })?;
+            match p.answer(&mut conn).0 {
+                Answer::End(_, octets) | Answer::Silence(octets) if octets.is_empty() => Ok(()),
+                other => deviates(format!("expected nothing more from MPA, got {other}")),
+            }
+        },
+    },
+    Case {
+        name: "reply-crc-decides",
+        rows: &["MPA-085", "MPA-159"],
+        side: Side::Initiator,
+        about: "C in the Reply alone is enough: CRCs both ways",
+        run: |p| {
+            let before = p.watch().amiss(crate::watch::Topic::Fpdu).len();
+            works(p, |_, reply| Startup { flags: reply.flags | flag::C, ..reply })?;
+            let after = p.watch().amiss(crate::watch::Topic::Fpdu);
+            require(after.len() == before, || after[before..].join("; "))
+        },
+    },
+    Case {
+        name: "reply-asks-for-markers",
+        rows: &["MPA-058", "MPA-065", "MPA-155", "MPA-310"],
+        side: Side::Initiator,
+        about: "an initiator sends markers when the Reply asks for them, whatever its own wish",
+        run: |p| {
+            let before = p.watch().amiss(crate::watch::Topic::Fpdu).len();
+            works(p, |_, reply| Startup { flags: reply.flags | flag::M, ..reply })?;
+            let after = p.watch().amiss(crate::watch::Topic::Fpdu);
+            require(after.len() == before, || after[before..].join("; "))
+        },
+    },
+    Case {
+        name: "initiator-sends-one-rtr",
+        rows: &["MPA2-017", "MPA2-086"],
+        side: Side::Initiator,
+        about: "in the peer-to-peer model the first FPDU is an RTR of a kind that both named",
+        run: |p| {
+            peer_to_peer(p)?;
+            let mut session = operating(p, |_, reply| reply)?;
+            rtr(&mut session, true, true)
+        },
+    },
+    Case {
+        name: "initiator-rtr-by-write",
+        rows: &["MPA2-086"],
+        side: Side::Initiator,
+        about: "the Reply names the Write alone: the RTR is a Write of no octets",
+        run: |p| {
+            if !peer_to_peer(p)?.by_write {
+                return not_applicable("the endpoint does not offer the Write as RTR");
+            }
+            let only = |d: Depths| Depths { by_send: false, by_write: true, by_read: false, ..d };
+            let mut session = operating(p, |_, reply| with_depths(&reply, only))?;
+            rtr(&mut session, true, false)
+        },
+    },
+    Case {
+        name: "initiator-rtr-by-read",
+        rows: &["MPA2-086"],
+        side: Side::Initiator,
+        about: "the Reply names the Read alone: the RTR is a Read of no octets",
+        run: |p| {
+            if !peer_to_peer(p)?.by_read {
+                return not_applicable("the endpoint does not offer the Read as RTR");
+            }
+            let only =
+                |d: Depths| Depths { by_send: false, by_write: false, by_read: true, ird: d.ird.max(1), ..d };
+            let mut session = operating(p, |_, reply| with_depths(&reply, only))?;
+            rtr(&mut session, false, true)
+        },
+    },
+    Case {
+        name: "initiator-no-common-rtr",
+        rows: &["MPA2-087", "MPA2-088"],
+        side: Side::Initiator,
+        about: "no kind of RTR in common: Terminate 2/0/07 instead of it, then the end",
+        run: |p| {
+            let asked = peer_to_peer(p)?;
+            if asked.by_send && asked.by_write && asked.by_read {
+                return not_applicable("the endpoint offers every kind of RTR");
+            }
+            let others = move |d: Depths| Depths {
+                by_send: !asked.by_send,
+                by_write: !asked.by_write,
+                by_read: !asked.by_read,
+                ..d
+            };
+            let mut session = operating(p, |_, reply| with_depths(&reply, others))?;
+            session.expect_terminate(&[Code(2, 0, 7)])?;
+            session.finish();
+            session.expect_end().map(|_| ())
+        },
+    },
+    Case {
+        name: "initiator-lowers-its-ord",
+        rows: &["MPA2-065", "RDMAP-305"],
+        side: Side::Initiator,
+        about: "the Reply's IRD is 1: never a second Read before the first is answered",
+        run: |p| {
+            enhanced(p)?;
+            if !p.has_target() {
+                return Err(Stop::NeedsTarget);
+            }
+            let (conn, request, reply) = answered(p, |request, _| {
+                let reply = p.reply(request, b"iwp1 do=r8,r8,r8 peer=77:1000");
+                with_depths(&reply, |d| Depths { ird: 1, ..d })
+            })?;
+            if reply.depths().is_some_and(|depths| depths.ird != 1)
+                || request.depths().is_some_and(|d| d.ord == 0)
+            {
+                return not_applicable("the endpoint wants no Reads");
+            }
+            let mut session = Session::new(conn, &reply, request, p.watch().clone(), p.patience());
+            for _ in 0..3 {
+                let read = loop {
+                    match session.next() {
+                        Got::Segment(segment) if segment.opcode() == opcode::READ_REQUEST => break segment,
+                        Got::Segment(_) => {}
+                        other => return deviates(format!("expected a Read Request, got {other}")),
+                    }
+                };
+                let read = read.as_read_request().ok_or(Stop::Deviates("a short Read Request".into()))?;
+                if read.size > 0 {
+                    session.expect_silence()?;
+                }
+                let data = vec![0x5a; read.size as usize];
+                session.send(&Segment::tagged(opcode::READ_RESPONSE, read.sink_stag, read.sink_to, &data));
+            }
+            Ok(())
+        },
+    },
+    Case {
+        name: "initiator-short-of-ird",
+        rows: &["MPA2-064", "MPA2-066", "MPA2-067"],
+        side: Side::Initiator,
+        about: "the Reply's ORD is above the Request's IRD: served all the same, or Terminate 2/0/06",
+        run: |p| {
+            enhanced(p)?;
+            let mut session = operating(p, |_, reply| with_depths(&reply, |d| Depths { ord: 0x3ffe, ..d }))?;
+            match session.next() {
+                Got::Segment(segment) if segment.as_terminate().is_some() => {
+                    let told = segment.as_terminate().expect("it is one");
+                    let code = Code(2, 0, 6);
+                    require(told.code() == code || told.swapped_code() == code, || {
+                        format!("expected code 2/0/06, got {}", told.code())
+                    })
+                }
+                Got::Segment(_) => Ok(()),
+                other => deviates(format!("expected a first FPDU or Terminate 2/0/06, got {other}")),
+            }
+        },
+    },
+    Case {
+        name: "initiator-goes-on-after-bad-replies",
+        rows: &[],
+        side: Side::Initiator,
+        about: "after all these bad Replies a good one is still taken",
+        run: |p| works(p, |_, reply| Startup { key: REPLY_KEY, ..reply }),
+    },
+];
+
+/// The first FPDU is an RTR by Write or by Read, whichever is allowed.
+fn rtr(session: &mut Session, by_write: bool, by_read: bool) -> Check {
+    match session.next() {
+        Got::Segment(s) if by_write && s.opcode() == opcode::WRITE && s.payload().is_empty() => Ok(()),
+        Got::Segment(s)
+            if by_read
+                && s.opcode() == opcode::READ_REQUEST
+                && s.as_read_request().is_some_and(|read| read.size == 0) =>
+        {
+            Ok(())
+        }
+        other => deviates(format!("expected an RTR of an agreed kind, got {other}")),
+    }
+}

@@ -1,0 +1,347 @@
+//! MPA startup, the endpoint being the responder (RFC 5044 section 7.1).
+
+use crate::case::{Case, Check, Side, deviates, require};
+use crate::conn::End;
+use crate::probe::{Answer, Probe};
+use crate::scene::MAGIC;
+use crate::session::Got;
+use crate::wire::{Fault, Framer, REPLY_KEY, REQUEST_KEY, ReadRequest, Segment, Startup, flag};
+
+/// What is no Request ends the connection, and no Reply comes.
+fn refused(p: &Probe, octets: &[u8], what: &str) -> Check {
+    let mut conn = p.tcp()?;
+    conn.send(octets, what);
+    match p.answer(&mut conn).0 {
+        Answer::End(_, octets) if octets.is_empty() => Ok(()),
+        other => deviates(format!("expected the connection to be closed without a Reply, got {other}")),
+    }
+}
+
+fn plain(private: &[u8]) -> Startup {
+    Startup::plain(REQUEST_KEY, flag::C, private)
+}
+
+/// The Request goes out in these pieces, and the connection works.
+fn in_pieces(p: &Probe, request: &Startup, size: usize) -> Check {
+    let mut conn = p.tcp()?;
+    for piece in request.encode().chunks(size) {
+        conn.send(piece, format!("{} octets of the MPA Request", piece.len()));
+        // Else TCP may put them together again.
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+    release(&mut p.heard_reply(conn, request)?)
+}
+
+/// Sends the RTR where one was agreed on, and sees that the stream works.
+fn release(session: &mut crate::session::Session) -> Check {
+    if session.frame.depths().is_some_and(|depths| depths.peer_to_peer) {
+        session.send(&Segment::write(1, 0, &[]));
+    }
+    session.ping()
+}
+
+pub(super) const CASES: &[Case] = &[
+    Case {
+        name: "request-wrong-key",
+        rows: &["MPA-149", "MPA-177", "MPA-196"],
+        side: Side::Responder,
+        about: "a Request whose key differs in its first octet: closed, no Reply",
+        run: |p| {
+            let mut request = plain(b"");
+            request.key[0] ^= 1;
+            refused(p, &request.encode(), "a Request whose key is wrong in its first octet")
+        },
+    },
+    Case {
+        name: "request-wrong-key-end",
+        rows: &["MPA-149", "MPA-177", "MPA-196"],
+        side: Side::Responder,
+        about: "a Request whose key differs in its last octet: closed, no Reply",
+        run: |p| {
+            let mut request = plain(b"");
+            request.key[15] ^= 1;
+            refused(p, &request.encode(), "a Request whose key is wrong in its last octet")
+        },
+    },
+    Case {
+        name: "request-with-reply-key",
+        rows: &["MPA-149", "MPA-196"],
+        side: Side::Responder,
+        about: "a Reply where a Request is due: closed, no Reply",
+        run: |p| {
+            refused(p, &Startup::plain(REPLY_KEY, flag::C, b"").encode(), "a Reply instead of a Request")
+        },
+    },
+    Case {
+        name: "request-garbage",
+        rows: &["MPA-177"],
+        side: Side::Responder,
+        about: "a request line of HTTP instead of MPA's: closed, no Reply",
+        run: |p| refused(p, b"GET / HTTP/1.0\r\nHost: nowhere\r\n\r\n", "GET / HTTP/1.0"),
+    },
+    Case {
+        name: "request-revision-3",
+        rows: &["MPA-165", "MPA-177"],
+        side: Side::Responder,
+        about: "a revision that nobody has defined: closed, no Reply",
+        run: |p| refused(p, &Startup { revision: 3, ..plain(b"") }.encode(), "a Request of revision 3"),
+    },
+    Case {
+        name: "request-revision-255",
+        rows: &["MPA-165", "MPA-177"],
+        side: Side::Responder,
+        about: "the largest revision: closed, no Reply",
+        run: |p| refused(p, &Startup { revision: 255, ..plain(b"") }.encode(), "a Request of revision 255"),
+    },
+    Case {
+        name: "request-length-513",
+        rows: &["MPA-169", "MPA-177", "MPA-202", "MPA-205"],
+        side: Side::Responder,
+        about: "PD_Length 513, all octets there: closed, no Reply",
+        run: |p| refused(p, &plain(&[0; 513]).encode(), "a Request with 513 octets of private data"),
+    },
+    Case {
+        name: "request-length-65535",
+        rows: &["MPA-169", "MPA-202", "MPA-205"],
+        side: Side::Responder,
+        about: "PD_Length 65535 and nothing behind it: closed, no Reply, without waiting for the rest",
+        run: |p| {
+            let request = Startup { length: 0xffff, ..plain(b"") };
+            refused(p, &request.encode(), "a Request with PD_Length 65535")
+        },
+    },
+    Case {
+        name: "request-cut-by-fin",
+        rows: &["MPA-169"],
+        side: Side::Responder,
+        about: "FIN in the middle of the private data: closed, no Reply",
+        run: |p| {
+            let mut conn = p.tcp()?;
+            let request = plain(&[0; 100]).encode();
+            conn.send(&request[..70], "a Request but for its last 50 octets");
+            conn.finish();
+            match p.answer(&mut conn).0 {
+                Answer::End(_, octets) if octets.is_empty() => Ok(()),
+                other => deviates(format!("expected no Reply, got {other}")),
+            }
+        },
+    },
+    Case {
+        name: "request-private-data-512",
+        rows: &["MPA-167", "MPA-172", "MPA-203"],
+        side: Side::Responder,
+        about: "512 octets of private data, the most there may be: accepted",
+        run: |p| {
+            let mut private = MAGIC.as_bytes().to_vec();
+            private.resize(512, 0);
+            release(&mut p.accepted(&plain(&private))?)
+        },
+    },
+    Case {
+        name: "request-private-data-none",
+        rows: &["MPA-172"],
+        side: Side::Responder,
+        about: "no private data at all: accepted (or rejected by the application, by a Reply)",
+        run: |p| {
+            let mut conn = p.tcp()?;
+            p.say(&mut conn, &plain(b""));
+            match p.answer(&mut conn).0 {
+                Answer::Frame(frame) if frame.key == REPLY_KEY => Ok(()),
+                other => deviates(format!("expected a Reply, got {other}")),
+            }
+        },
+    },
+    Case {
+        name: "request-octet-by-octet",
+        rows: &["MPA-222", "MPA-176"],
+        side: Side::Responder,
+        about: "the Request comes in TCP segments of one octet: accepted when it is whole",
+        run: |p| in_pieces(p, &p.request(MAGIC.as_bytes()), 1),
+    },
+    Case {
+        name: "request-in-two-segments",
+        rows: &["MPA-222", "MPA-176"],
+        side: Side::Responder,
+        about: "the Request's header and private data come apart: accepted",
+        run: |p| in_pieces(p, &p.request(MAGIC.as_bytes()), 20),
+    },
+    Case {
+        name: "request-unfinished-no-reply",
+        rows: &["MPA-176"],
+        side: Side::Responder,
+        about: "nothing is answered while an octet of the Request is missing",
+        run: |p| {
+            let mut conn = p.tcp()?;
+            let (request, quiet) = (p.request(MAGIC.as_bytes()), p.patience().quiet);
+            let octets = request.encode();
+            let (last, most) = octets.split_last().expect("a frame has octets");
+            conn.send(most, "a Request but for its last octet");
+            match conn.receive(std::time::Instant::now() + quiet) {
+                crate::conn::Came::Nothing => {}
+                other => return deviates(format!("expected silence, got {other:02x?}")),
+            }
+            conn.send(&[*last], "the last octet");
+            release(&mut p.heard_reply(conn, &request)?)
+        },
+    },
+    Case {
+        name: "request-reserved-bits",
+        rows: &["MPA-163", "MPA2-023"],
+        side: Side::Responder,
+        about: "reserved flags of a Request are not looked at",
+        run: |p| {
+            let request = p.request(MAGIC.as_bytes());
+            release(&mut p.accepted(&Startup { flags: request.flags | 0x0f, ..request })?)
+        },
+    },
+    Case {
+        name: "request-reject-flag",
+        rows: &["MPA-161"],
+        side: Side::Responder,
+        about: "R in a Request is not looked at",
+        run: |p| {
+            let request = p.request(MAGIC.as_bytes());
+            release(&mut p.accepted(&Startup { flags: request.flags | flag::R, ..request })?)
+        },
+    },
+    Case {
+        name: "reply-well-formed",
+        rows: &["MPA-150", "MPA-163", "MPA-167", "MPA-172", "MPA2-022"],
+        side: Side::Responder,
+        about: "a Reply has the Reply's key, no reserved flag, and as much private data as it says",
+        run: |p| {
+            let frame = p.plain()?.frame;
+            require(frame.key == REPLY_KEY, || "wrong key".into())?;
+            let reserved = if frame.revision >= 2 { 0x0f } else { 0x1f };
+            require(frame.flags & reserved == 0, || {
+                format!("reserved flags {:02x}", frame.flags & reserved)
+            })?;
+            require(frame.length <= 512, || format!("PD_Length {}", frame.length))
+        },
+    },
+    Case {
+        name: "reply-nothing-behind",
+        rows: &["MPA-193"],
+        side: Side::Responder,
+        about: "a responder is silent from its Reply until the first FPDU has come",
+        run: |p| {
+            let request = p.request(MAGIC.as_bytes());
+            let mut session = p.accepted(&request)?;
+            session.expect_silence()?;
+            release(&mut session)
+        },
+    },
+    Case {
+        name: "responder-holds-its-sends",
+        rows: &["MPA-193", "MPA-185"],
+        side: Side::Responder,
+        about: "a Send that the responder's application posts at once leaves only after our first FPDU",
+        run: |p| {
+            let request = p.request(b"iwp1 recv=1x16 do=s10");
+            if !p.has_target() {
+                return Err(crate::case::Stop::NeedsTarget);
+            }
+            let mut session = p.accepted(&request)?;
+            session.expect_silence()?;
+            session.send(&Segment::write(1, 0, &[]));
+            let send = session.expect(crate::wire::opcode::SEND)?;
+            require(send.payload().len() == 10, || format!("a Send of {} octets", send.payload().len()))
+        },
+    },
+    Case {
+        name: "first-fpdu-right-behind-reply",
+        rows: &["MPA-185"],
+        side: Side::Responder,
+        about: "an FPDU that follows the Reply at once is taken",
+        run: |p| release(&mut p.accepted(&p.request(MAGIC.as_bytes()))?),
+    },
+    Case {
+        name: "first-fpdu-bad-crc",
+        rows: &["MPA-193", "MPA-126"],
+        side: Side::Responder,
+        about: "an invalid first FPDU does not let the responder speak: the connection ends without any FPDU",
+        run: |p| {
+            let mut session = p.accepted(&p.request(MAGIC.as_bytes()))?;
+            if !session.uses_crc() {
+                return crate::case::not_applicable("no CRCs on this connection");
+            }
+            session.send_faulty(&Segment::write(1, 0, &[]), Fault { crc_xor: 1, ..Fault::default() });
+            match session.next() {
+                Got::End(_) => Ok(()),
+                other => deviates(format!("expected the end without any FPDU, got {other}")),
+            }
+        },
+    },
+    Case {
+        name: "fpdu-before-reply",
+        rows: &[],
+        side: Side::Responder,
+        about: "octets right behind the Request, which no initiator sends: ended, or taken for the first FPDU",
+        run: |p| {
+            let request = p.request(MAGIC.as_bytes());
+            let mut conn = p.tcp()?;
+            let read = Segment::read_request(1, &ReadRequest::default());
+            let fpdu = Framer::new(false, true).frame(&read.octets, Fault::default());
+            conn.send(&[request.encode(), fpdu].concat(), "a Request and an FPDU in one piece");
+            match p.answer(&mut conn).0 {
+                Answer::Silence(octets) => {
+                    deviates(format!("neither an end nor a Reply, but {} octets", octets.len()))
+                }
+                Answer::End(..) | Answer::Frame(_) => Ok(()),
+            }
+        },
+    },
+    Case {
+        name: "reject-is-a-reply",
+        rows: &["MPA-178", "MPA-198", "MPA2-029", "MPA2-096"],
+        side: Side::Responder,
+        about: "what the application rejects is answered by a Reply with R, of the Request's kind",
+        run: |p| {
+            if !p.has_target() {
+                return Err(crate::case::Stop::NeedsTarget);
+            }
+            let mut conn = p.tcp()?;
+            let request = p.request(b"iwp1 reject");
+            p.say(&mut conn, &request);
+            match p.answer(&mut conn).0 {
+                Answer::Frame(frame) if frame.key == REPLY_KEY && frame.has(flag::R) => {
+                    require(frame.has(flag::S) == request.has(flag::S), || {
+                        "S is not that of the Request".into()
+                    })?;
+                    require(!frame.has(flag::S) || frame.depths().is_some(), || {
+                        "S without IRD and ORD".into()
+                    })?;
+                    require(frame.ulp_data().starts_with(b"iwp1 no"), || "without its private data".into())
+                }
+                other => deviates(format!("expected a rejecting Reply, got {other}")),
+            }
+        },
+    },
+    Case {
+        name: "reset-during-startup",
+        rows: &[],
+        side: Side::Responder,
+        about: "a peer that goes away in the middle of its Request takes nothing along: the next one is served",
+        run: |p| {
+            for _ in 0..3 {
+                let mut conn = p.tcp()?;
+                conn.send(&plain(b"").encode()[..9], "9 octets of a Request");
+            }
+            release(&mut p.accepted(&p.request(MAGIC.as_bytes()))?)
+        },
+    },
+    Case {
+        name: "fin-instead-of-request",
+        rows: &["MPA-176"],
+        side: Side::Responder,
+        about: "FIN at once: closed, no Reply",
+        run: |p| {
+            let mut conn = p.tcp()?;
+            conn.finish();
+            match p.answer(&mut conn).0 {
+                Answer::End(End::Fin | End::Reset, octets) if octets.is_empty() => Ok(()),
+                other => deviates(format!("expected the end, got {other}")),
+            }
+        },
+    },
+];

@@ -1,0 +1,307 @@
+//! The Terminate message, sent and received (RFC 5040 sections 4.8, 5.4, 6.2, 7.1).
+
+use super::codes::{LLP_CRC, OPERATION_VERSION, PROTECTION_STAG, TAGGED_STAG};
+use crate::case::{Case, Check, Side, Stop, deviates, not_applicable, require};
+use crate::probe::Probe;
+use crate::session::{Got, Session};
+use crate::wire::{Fault, Segment, Terminate, describe, opcode};
+
+fn running(p: &Probe) -> Result<Session, Stop> {
+    let mut session = p.plain()?;
+    session.ping()?;
+    Ok(session)
+}
+
+/// M, D and R, and what they say is there.
+fn echoed(told: &Terminate, failed: &Segment) -> Check {
+    let (m, d, r) = told.any_header_control();
+    if m {
+        let length = told.segment_length();
+        let whole = failed.octets.len() as u16;
+        require(length == Some(whole), || {
+            format!("segment length {length:?}, the segment had {whole} octets")
+        })?;
+    }
+    if d {
+        require(told.ddp_header() == failed.header(), || {
+            format!(
+                "header {}, sent was {}",
+                describe::hex(told.ddp_header()),
+                describe::hex(failed.header())
+            )
+        })?;
+    }
+    if r {
+        let header = told.rdmap_header();
+        require(header.starts_with(failed.payload()), || {
+            format!("Read Request {}, sent was {}", describe::hex(header), describe::hex(failed.payload()))
+        })?;
+    }
+    Ok(())
+}
+
+fn layout(p: &Probe, make: impl FnOnce(&mut Session) -> Segment, code: crate::wire::Code) -> Check {
+    let mut session = running(p)?;
+    let segment = make(&mut session);
+    session.send(&segment);
+    let told = session.expect_terminate(&[code])?;
+    echoed(&told, &segment)
+}
+
+/// A Terminate of ours ends the stream, and no segment answers it.
+fn not_answered(p: &Probe, terminate: &Segment) -> Check {
+    let mut session = running(p)?;
+    session.send(terminate);
+    match session.next() {
+        Got::End(_) => Ok(()),
+        Got::Silence => {
+            // It may leave the first FIN to us.
+            session.finish();
+            session.expect_end().map(|_| ())
+        }
+        Got::Segment(segment) => deviates(format!("answered by {}", describe::segment(&segment))),
+    }
+}
+
+pub(super) const CASES: &[Case] = &[
+    Case {
+        name: "terminate-bit-order",
+        rows: &["RDMAP-134", "RDMAP-136"],
+        side: Side::Any,
+        about: "layer is the upper half of the first octet, type the lower one: 02 05 for a version error",
+        run: |p| {
+            let mut session = running(p)?;
+            session.send(&Segment::write(0, 0, &[]).rdmap(0x80));
+            let told = session.expect_terminate(&[OPERATION_VERSION])?;
+            require(told.code() == OPERATION_VERSION, || {
+                format!("{}: read by RFC 5040 it is code {}", describe::hex(&told.octets), told.code())
+            })?;
+            require(told.reserved() == 0, || format!("reserved bits {:04x}", told.reserved()))
+        },
+    },
+    Case {
+        name: "terminate-reserved-bits-zero",
+        rows: &["RDMAP-175"],
+        side: Side::Any,
+        about: "the 13 reserved bits behind M, D and R are zero",
+        run: |p| {
+            let mut session = running(p)?;
+            session.send(&Segment::write(0xdead_be00, 0, b"data"));
+            let told = session.expect_terminate(&[TAGGED_STAG])?;
+            require(told.reserved() == 0, || format!("reserved bits {:04x}", told.reserved()))
+        },
+    },
+    Case {
+        name: "terminate-on-queue-2",
+        rows: &["RDMAP-253", "RDMAP-254", "RDMAP-107"],
+        side: Side::Any,
+        about: "a Terminate is an untagged message of one segment: queue 2, MSN 1, MO 0",
+        run: |p| {
+            let mut session = running(p)?;
+            session.send(&Segment::write(0xdead_be00, 0, b"data"));
+            let segment = session.expect(opcode::TERMINATE)?;
+            let place = (segment.control_octet(), segment.qn(), segment.msn(), segment.mo());
+            require(place == (0x41, 2, 1, 0), || format!("got {}", describe::segment(&segment)))
+        },
+    },
+    Case {
+        name: "terminate-echoes-a-write",
+        rows: &["RDMAP-178", "RDMAP-179", "RDMAP-182"],
+        side: Side::Any,
+        about: "where M and D are set, length and header of the bad Write follow",
+        run: |p| layout(p, |_| Segment::write(0xdead_be00, 0x1234_5678_9abc_def0, &[9; 100]), TAGGED_STAG),
+    },
+    Case {
+        name: "terminate-echoes-a-send",
+        rows: &["RDMAP-178", "RDMAP-179", "RDMAP-182"],
+        side: Side::Any,
+        about: "where M and D are set, length and header of the bad untagged segment follow",
+        run: |p| layout(p, |_| Segment::send(0x0102_0304, &[9; 33]).on_queue(77), super::codes::UNTAGGED_QN),
+    },
+    Case {
+        name: "terminate-echoes-a-read",
+        rows: &["RDMAP-178", "RDMAP-182", "RDMAP-184"],
+        side: Side::Any,
+        about: "where R is set, the Read Request follows the DDP header",
+        run: |p| layout(p, |session| session.read_request(0xdead_be00, 0x1000, 77), PROTECTION_STAG),
+    },
+    Case {
+        name: "terminate-echoes-a-version-error",
+        rows: &["RDMAP-178", "RDMAP-182"],
+        side: Side::Any,
+        about: "where M and D are set, length and header of the segment of a wrong version follow",
+        run: |p| layout(p, |_| Segment::write(7, 8, &[]).rdmap(0xc0), OPERATION_VERSION),
+    },
+    Case {
+        name: "terminate-of-mpa-echoes-nothing",
+        rows: &["RDMAP-195", "RDMAP-133"],
+        side: Side::Any,
+        about: "an error of MPA is told without any header",
+        run: |p| {
+            let mut session = running(p)?;
+            if !session.uses_crc() {
+                return not_applicable("no CRCs on this connection");
+            }
+            session.send_faulty(&Segment::write(0, 0, &[]), Fault { crc_xor: 2, ..Fault::default() });
+            let told = session.expect_terminate(&[LLP_CRC])?;
+            let (m, d, r) = told.any_header_control();
+            require(!(m || d || r), || format!("got {}", describe::terminate(&told)))
+        },
+    },
+    Case {
+        name: "terminate-is-the-last",
+        rows: &["RDMAP-261", "DDP-192", "RDMAP-311"],
+        side: Side::Any,
+        about: "nothing but the end follows a Terminate, also when more good and bad messages come",
+        run: |p| {
+            let mut session = running(p)?;
+            let ping = session.read_request(0, 0, 0);
+            session.send_together(&[
+                Segment::write(0xdead_be00, 0, b"bad"),
+                ping,
+                Segment::write(0xdead_be00, 0, b"bad again"),
+            ]);
+            session.expect_terminate(&[TAGGED_STAG])?;
+            session.finish();
+            session.expect_end().map(|_| ())
+        },
+    },
+    Case {
+        name: "terminate-then-close",
+        rows: &["DDP-193", "RDMAP-324"],
+        side: Side::Any,
+        about: "after its Terminate the endpoint ends the connection",
+        run: |p| {
+            let mut session = running(p)?;
+            session.send(&Segment::write(0xdead_be00, 0, b"bad"));
+            session.expect_terminate(&[TAGGED_STAG])?;
+            session.finish();
+            session.expect_end().map(|_| ())
+        },
+    },
+    Case {
+        name: "terminate-received",
+        rows: &["RDMAP-257", "RDMAP-258"],
+        side: Side::Any,
+        about: "a Terminate of ours ends the stream, and the target is told; where the stack tells codes, it tells ours",
+        run: |p| {
+            let mut session = p.stage("recv=1x16")?;
+            session.ping()?;
+            session.send(&Segment::terminate(&[0x02, 0x08, 0, 0]));
+            match session.next() {
+                Got::End(_) | Got::Silence => {}
+                Got::Segment(segment) => {
+                    return deviates(format!("answered by {}", describe::segment(&segment)));
+                }
+            }
+            let end = p.report(session)?.end;
+            require(end != "open", || "the target saw no end".into())?;
+            require(!end.starts_with("got:") || end == "got:000208", || format!("the target was told {end}"))
+        },
+    },
+    Case {
+        name: "terminate-not-answered",
+        rows: &["RDMAP-257"],
+        side: Side::Any,
+        about: "a Terminate is not answered by a Terminate; the connection ends",
+        run: |p| not_answered(p, &Segment::terminate(&[0, 0, 0, 0])),
+    },
+    Case {
+        name: "terminate-first-of-all",
+        rows: &["RDMAP-256"],
+        side: Side::Any,
+        about: "a Terminate as our very first message is taken",
+        run: |p| {
+            let mut session = p.plain()?;
+            session.send(&Segment::terminate(&[0, 0, 0, 0]));
+            session.finish();
+            session.expect_end().map(|_| ())
+        },
+    },
+    Case {
+        name: "terminate-with-headers",
+        rows: &["RDMAP-256", "RDMAP-176"],
+        side: Side::Any,
+        about: "a Terminate of 52 octets, the reserved bits set, is taken",
+        run: |p| {
+            let mut payload = vec![0x01, 0x01, 0xff, 0xff, 0, 46];
+            payload.extend(Segment::read_request(1, &crate::wire::ReadRequest::default()).octets);
+            not_answered(p, &Segment::terminate(&payload))
+        },
+    },
+    Case {
+        name: "terminate-of-no-known-code",
+        rows: &["RDMAP-174"],
+        side: Side::Any,
+        about: "layer 15, type 15, code aa: taken, not answered",
+        run: |p| not_answered(p, &Segment::terminate(&[0xff, 0xaa, 0, 0])),
+    },
+    Case {
+        name: "terminate-zero-filled",
+        rows: &[],
+        side: Side::Any,
+        about: "headers that are not there may be sent as zeros: 52 octets with M, D and R clear",
+        run: |p| {
+            let mut payload = vec![0x20, 0x02];
+            payload.resize(52, 0);
+            not_answered(p, &Segment::terminate(&payload))
+        },
+    },
+    Case {
+        name: "terminate-too-short",
+        rows: &[],
+        side: Side::Any,
+        about: "a Terminate of two octets is not answered by a Terminate either",
+        run: |p| not_answered(p, &Segment::terminate(&[0, 0])),
+    },
+    Case {
+        name: "terminate-of-a-wrong-version",
+        rows: &["RDMAP-334"],
+        side: Side::Any,
+        about: "a Terminate of RDMAP version 3 is an error, but not answered by a Terminate",
+        run: |p| not_answered(p, &Segment::terminate(&[0, 0, 0, 0]).rdmap(0xc7)),
+    },
+    Case {
+        name: "terminate-twice",
+        rows: &["RDMAP-255"],
+        side: Side::Any,
+        about: "a second Terminate changes nothing",
+        run: |p| {
+            let mut session = running(p)?;
+            let first = Segment::terminate(&[0, 0, 0, 0]);
+            session.send_together(&[first, Segment::untagged(opcode::TERMINATE, 2, 2, &[0; 4])]);
+            session.finish();
+            session.expect_end().map(|_| ())
+        },
+    },
+    Case {
+        name: "terminate-fails-what-is-outstanding",
+        rows: &["RDMAP-314"],
+        side: Side::Any,
+        about: "a Read of the target that we answer by a Terminate does not complete well",
+        run: |p| {
+            let mut session = p.stage("recv=1x16 then=r64 peer=77:1000")?;
+            session.send_message(b"go");
+            session.expect(opcode::READ_REQUEST)?;
+            session.send(&Segment::terminate(&[0x01, 0x00, 0, 0]));
+            let report = p.report(session)?;
+            let well = report.completions.iter().any(|c| c.kind == "r" && c.status == 0);
+            require(!well, || "the Read is said to have succeeded".into())
+        },
+    },
+    Case {
+        name: "terminate-behind-messages",
+        rows: &["RDMAP-239", "RDMAP-257"],
+        side: Side::Any,
+        about: "Sends before our Terminate are still received",
+        run: |p| {
+            let mut session = p.stage("recv=3x16")?;
+            session.send_together(&[
+                Segment::send(1, b"one"),
+                Segment::send(2, b"two"),
+                Segment::terminate(&[0, 0, 0, 0]),
+            ]);
+            p.report(session)?.expect_received(&[b"one", b"two"])
+        },
+    },
+];

@@ -1,0 +1,83 @@
+//! What an endpoint is known to deviate in (`--expect FILE`).
+//!
+//! One case a line: its name, then anything as a remark. Empty lines and what follows `#` are nothing. The listed cases
+//! deviate; any other difference, in either direction, is an error: a case that deviates and is not listed, and a
+//! listed one that does not (any more), unless it was not run or says `not applicable` or `needs target`.
+
+use crate::case::Verdict;
+use crate::run::Outcome;
+
+/// The cases that are known to deviate.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Expected(Vec<String>);
+
+impl Expected {
+    /// From the text of a file.
+    ///
+    /// # Errors
+    /// A line that names no case of `known`, or one twice.
+    pub fn parse(text: &str, known: &[&str]) -> Result<Self, String> {
+        let mut names: Vec<String> = Vec::new();
+        for (index, line) in text.lines().enumerate() {
+            let line = line.split('#').next().unwrap_or("");
+            let Some(name) = line.split_whitespace().next() else { continue };
+            if !known.contains(&name) {
+                return Err(format!("line {}: no case is named {name} (see --list)", index + 1));
+            }
+            if names.iter().any(|other| other == name) {
+                return Err(format!("line {}: {name} is listed twice", index + 1));
+            }
+            names.push(name.to_owned());
+        }
+        Ok(Self(names))
+    }
+
+    /// Whether this case is known to deviate.
+    pub fn contains(&self, name: &str) -> bool {
+        self.0.iter().any(|other| other == name)
+    }
+
+    /// How `outcomes` differ from what is expected, one line each.
+    pub fn differences(&self, outcomes: &[Outcome]) -> Vec<String> {
+        let difference = |outcome: &Outcome| match (self.contains(outcome.name), outcome.verdict) {
+            (false, Verdict::Deviates) => Some(format!("{} deviates: {}", outcome.name, outcome.reason)),
+            (true, Verdict::Conforms) => {
+                Some(format!("{} conforms now: take it from the list", outcome.name))
+            }
+            _ => None,
+        };
+        outcomes.iter().filter_map(difference).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn outcome(name: &'static str, verdict: Verdict) -> Outcome {
+        Outcome { name, rows: &[], about: "", verdict, reason: "because".into(), passed: Vec::new() }
+    }
+
+    #[test]
+    fn differences_are_errors_in_both_directions() {
+        let expected =
+            Expected::parse("# known\na  remark\n\nb # another\nc", &["a", "b", "c", "d"]).unwrap();
+        let outcomes = [
+            outcome("a", Verdict::Deviates),
+            outcome("b", Verdict::Conforms),
+            outcome("c", Verdict::NotApplicable),
+            outcome("d", Verdict::Deviates),
+        ];
+        assert_eq!(
+            expected.differences(&outcomes),
+            ["b conforms now: take it from the list", "d deviates: because"]
+        );
+        assert!(expected.differences(&outcomes[..1]).is_empty());
+    }
+
+    #[test]
+    fn names_that_are_none_are_refused() {
+        assert!(Expected::parse("x", &["a"]).unwrap_err().contains("line 1"));
+        assert!(Expected::parse("a\na", &["a"]).unwrap_err().contains("twice"));
+    }
+}

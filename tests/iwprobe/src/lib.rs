@@ -1,0 +1,33 @@
+//! `iwprobe`: a conformance suite for iWARP endpoints, of whatever make.
+//!
+//! It plays one end of a connection octet by octet, over an ordinary TCP socket, and holds what comes back against
+//! RFC 5040, 5041, 5042, 5044, 6581 and 7306. MUST and MUST NOT are judged; where the documents leave a choice, every
+//! choice conforms. Each case names the rows of `tests/conformance/spec` that it shows.
+//!
+//! | file | what |
+//! |---|---|
+//! | `wire` | the octets of MPA, DDP and RDMAP, and what they say |
+//! | `conn`, `session` | a TCP connection; one in full operation |
+//! | `scene` | the texts exchanged with a target (TARGET.md) |
+//! | `probe` | the endpoint under test, as initiator or responder |
+//! | `case`, `cases` | what is tried |
+//! | `watch` | what every segment has to be, whatever the case |
+//! | `run`, `table`, `json`, `expect` | running, telling, comparing |
+//!
+//! It shares no code with the stack in this repository, and none of its mistakes.
+#![forbid(unsafe_code)]
+
+pub mod case;
+pub mod cases;
+pub mod cli;
+pub mod conn;
+pub mod expect;
+pub mod json;
+pub mod log;
+pub mod probe;
+pub mod run;
+pub mod scene;
+pub mod session;
+pub mod table;
+pub mod watch;
+pub mod wire;

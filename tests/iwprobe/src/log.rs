@@ -1,0 +1,40 @@
+//! What passed on the wire in one case, as octets and in words.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+/// Which way something went.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// From us.
+    Sent,
+    /// From the endpoint.
+    Received,
+}
+
+/// Something that passed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Passed {
+    /// Which way.
+    pub way: Way,
+    /// As it was on the wire; for FPDUs that were received, without MPA's framing.
+    pub octets: Vec<u8>,
+    /// In words.
+    pub text: String,
+}
+
+/// Shared by all connections of a case.
+#[derive(Clone, Debug, Default)]
+pub struct Log(Rc<RefCell<Vec<Passed>>>);
+
+impl Log {
+    /// Notes something.
+    pub fn note(&self, way: Way, octets: &[u8], text: impl Into<String>) {
+        self.0.borrow_mut().push(Passed { way, octets: octets.to_vec(), text: text.into() });
+    }
+
+    /// All of it, leaving nothing.
+    pub fn take(&self) -> Vec<Passed> {
+        self.0.take()
+    }
+}

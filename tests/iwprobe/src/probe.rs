@@ -1,0 +1,430 @@
+//! The endpoint under test, and how connections with it come about.
+
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::time::{Duration, Instant};
+
+use crate::case::{Stop, deviates, not_applicable};
+use crate::conn::{Came, Conn, End};
+use crate::log::{Log, Way};
+use crate::scene::{MAGIC, Report, Stage};
+use crate::session::{Got, Patience, Session};
+use crate::watch::Watch;
+use crate::wire::{Depths, REPLY_KEY, REQUEST_KEY, Segment, Startup, describe, flag, opcode};
+
+/// Reads that we say to serve, and want to have outstanding.
+const DEPTH: u16 = 16;
+/// How often a connection is looked for.
+const TICK: Duration = Duration::from_millis(2);
+
+/// Which end we are.
+#[derive(Debug)]
+pub enum Mode {
+    /// We connect, and are the MPA initiator.
+    Connect(SocketAddr),
+    /// The endpoint connects; we are the MPA responder.
+    Listen(TcpListener),
+}
+
+/// How Requests are made that have no reason to be special: what the endpoint turned out to accept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Profile {
+    /// MPA revision.
+    pub revision: u8,
+    /// Peer-to-peer, with an RTR.
+    pub peer_to_peer: bool,
+}
+
+/// In the order in which they are tried.
+const PROFILES: [Profile; 3] = [
+    Profile { revision: 2, peer_to_peer: false },
+    Profile { revision: 2, peer_to_peer: true },
+    Profile { revision: 1, peer_to_peer: false },
+];
+
+/// What the endpoint answered to a startup frame.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// A frame.
+    Frame(Startup),
+    /// The end, and the octets that came before it.
+    End(End, Vec<u8>),
+    /// Nothing (whole) in time.
+    Silence(Vec<u8>),
+}
+
+impl std::fmt::Display for Answer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Frame(frame) => f.write_str(&describe::startup(frame)),
+            Self::End(end, octets) if octets.is_empty() => write!(f, "{end}"),
+            Self::End(end, octets) => write!(f, "{} and {end}", describe::hex(octets)),
+            Self::Silence(octets) if octets.is_empty() => f.write_str("nothing"),
+            Self::Silence(octets) => write!(f, "only {}", describe::hex(octets)),
+        }
+    }
+}
+
+/// Drives cases against one endpoint.
+#[derive(Debug)]
+pub struct Probe {
+    mode: Mode,
+    patience: Patience,
+    /// Ask for markers.
+    markers: bool,
+    log: Log,
+    watch: Watch,
+    profile: Profile,
+    target: bool,
+}
+
+impl Probe {
+    /// A probe that has not met its endpoint yet.
+    pub fn new(mode: Mode, patience: Patience, markers: bool) -> Self {
+        Self {
+            mode,
+            patience,
+            markers,
+            log: Log::default(),
+            watch: Watch::default(),
+            profile: PROFILES[0],
+            target: true,
+        }
+    }
+
+    /// Meets the endpoint: finds out which Requests it accepts and whether there is a target. Returns what was found.
+    ///
+    /// # Errors
+    /// One line that says why there is nothing to be probed.
+    pub fn meet(&mut self, wait: Duration) -> Result<String, String> {
+        let profiles: &[Profile] = if self.is_initiator() { &PROFILES } else { &PROFILES[..1] };
+        let mut reason = String::new();
+        for profile in profiles {
+            self.profile = *profile;
+            match self.tcp_within(wait).and_then(|conn| self.establish(conn, MAGIC.as_bytes())) {
+                Ok(session) => {
+                    self.target = session.stage.is_some();
+                    let markers = if session.sends_markers() { ", wants markers" } else { "" };
+                    let target = if self.target { "with a target" } else { "without a target" };
+                    let found = format!("{}{markers}, {target}", describe::startup(&session.frame));
+                    session.close();
+                    return Ok(found);
+                }
+                Err(stop) => reason = stop_text(&stop),
+            }
+        }
+        Err(reason)
+    }
+
+    /// Whether we connect.
+    pub fn is_initiator(&self) -> bool {
+        matches!(self.mode, Mode::Connect(_))
+    }
+
+    /// Whether there is a target.
+    pub fn has_target(&self) -> bool {
+        self.target
+    }
+
+    /// What the endpoint accepts.
+    pub fn profile(&self) -> Profile {
+        self.profile
+    }
+
+    /// How long waits are.
+    pub fn patience(&self) -> Patience {
+        self.patience
+    }
+
+    /// What every segment is held against.
+    pub fn watch(&self) -> &Watch {
+        &self.watch
+    }
+
+    /// What passed since the last call.
+    pub fn take_log(&self) -> Vec<crate::log::Passed> {
+        self.log.take()
+    }
+
+    /// A TCP connection with the endpoint, nothing said yet.
+    ///
+    /// # Errors
+    /// A deviation: after the first one, the endpoint has to stay.
+    pub fn tcp(&self) -> Result<Conn, Stop> {
+        self.tcp_within(self.patience.timeout)
+    }
+
+    fn tcp_within(&self, wait: Duration) -> Result<Conn, Stop> {
+        let deadline = Instant::now() + wait;
+        let stream = match &self.mode {
+            Mode::Connect(address) => loop {
+                let left = deadline.saturating_duration_since(Instant::now()).max(TICK);
+                match TcpStream::connect_timeout(address, left) {
+                    Ok(stream) => break stream,
+                    Err(error) if Instant::now() >= deadline => {
+                        return deviates(format!("cannot connect to {address}: {error}"));
+                    }
+                    Err(_) => std::thread::sleep(TICK),
+                }
+            },
+            Mode::Listen(listener) => loop {
+                match listener.accept() {
+                    Ok((stream, _)) => break stream,
+                    Err(_) if Instant::now() >= deadline => {
+                        return deviates(format!("nobody connected within {} s", wait.as_secs_f32()));
+                    }
+                    Err(_) => std::thread::sleep(TICK),
+                }
+            },
+        };
+        Ok(Conn::new(stream, self.log.clone(), self.patience.timeout))
+    }
+
+    /// The depths that are asked for where nothing special is.
+    pub fn depths(&self) -> Depths {
+        let kinds = self.profile.peer_to_peer;
+        Depths { peer_to_peer: kinds, by_write: kinds, by_read: kinds, ..Depths::new(DEPTH, DEPTH) }
+    }
+
+    fn flags(&self) -> u8 {
+        flag::C | if self.markers { flag::M } else { 0 }
+    }
+
+    /// A Request that the endpoint accepts.
+    pub fn request(&self, private: &[u8]) -> Startup {
+        match self.profile.revision {
+            1 => Startup::plain(REQUEST_KEY, self.flags(), private),
+            _ => Startup::enhanced(REQUEST_KEY, self.flags(), self.depths(), private),
+        }
+    }
+
+    /// A Reply that fits `request`.
+    pub fn reply(&self, request: &Startup, private: &[u8]) -> Startup {
+        let Some(asked) = request.depths() else {
+            let reply = Startup::plain(REPLY_KEY, self.flags(), private);
+            return Startup { revision: request.revision, ..reply };
+        };
+        let common = |depth: u16| if depth == Depths::UNSAID { depth } else { depth.min(DEPTH) };
+        let depths = Depths {
+            peer_to_peer: asked.peer_to_peer,
+            by_send: false,
+            by_write: asked.peer_to_peer && asked.by_write,
+            by_read: asked.peer_to_peer && (asked.by_read || !asked.by_write),
+            ird: common(asked.ord),
+            ord: common(asked.ird),
+        };
+        Startup::enhanced(REPLY_KEY, self.flags(), depths, private)
+    }
+
+    /// What the endpoint says first on a connection, or in answer to what was sent; and the octets behind the frame.
+    pub fn answer(&self, conn: &mut Conn) -> (Answer, Vec<u8>) {
+        let deadline = Instant::now() + self.patience.timeout;
+        let mut octets = Vec::new();
+        loop {
+            if let Some((frame, length)) = Startup::decode(&octets) {
+                self.log.note(Way::Received, &octets[..length], describe::startup(&frame));
+                return (Answer::Frame(frame), octets.split_off(length));
+            }
+            match conn.receive(deadline) {
+                Came::Octets(more) => octets.extend(more),
+                Came::End(end) => return (Answer::End(end, octets), Vec::new()),
+                Came::Nothing => return (Answer::Silence(octets), Vec::new()),
+            }
+        }
+    }
+
+    /// Sends a startup frame.
+    pub fn say(&self, conn: &mut Conn, frame: &Startup) {
+        conn.send(&frame.encode(), describe::startup(frame));
+    }
+
+    /// Waits for the endpoint's Request, on a connection that it made.
+    ///
+    /// # Errors
+    /// A deviation when there is none.
+    pub fn heard_request(&self, conn: &mut Conn) -> Result<(Startup, Vec<u8>), Stop> {
+        match self.answer(conn) {
+            (Answer::Frame(frame), rest) if frame.key == REQUEST_KEY => Ok((frame, rest)),
+            (other, _) => deviates(format!("expected an MPA Request, got {other}")),
+        }
+    }
+
+    /// Sends `request` and takes the accepting Reply.
+    ///
+    /// # Errors
+    /// A deviation when there is none.
+    pub fn accepted(&self, request: &Startup) -> Result<Session, Stop> {
+        let mut conn = self.tcp()?;
+        self.say(&mut conn, request);
+        self.heard_reply(conn, request)
+    }
+
+    /// Takes the accepting Reply to `request`.
+    ///
+    /// # Errors
+    /// A deviation when there is none.
+    pub fn heard_reply(&self, mut conn: Conn, request: &Startup) -> Result<Session, Stop> {
+        match self.answer(&mut conn) {
+            (Answer::Frame(frame), rest) if frame.key == REPLY_KEY && !frame.has(flag::R) => {
+                let mut session = Session::new(conn, request, frame, self.watch.clone(), self.patience);
+                session.begin_with(&rest);
+                Ok(session)
+            }
+            (other, _) => deviates(format!("expected an accepting MPA Reply, got {other}")),
+        }
+    }
+
+    /// A connection in full operation, `private` said in the startup frame.
+    fn establish(&self, mut conn: Conn, private: &[u8]) -> Result<Session, Stop> {
+        if self.is_initiator() {
+            let request = self.request(private);
+            self.say(&mut conn, &request);
+            let mut session = self.heard_reply(conn, &request)?;
+            session.stage = Stage::parse(session.frame.ulp_data());
+            if session.frame.depths().is_some_and(|depths| depths.peer_to_peer) {
+                session.send(&Segment::write(1, 0, &[]));
+            }
+            return Ok(session);
+        }
+        let (request, rest) = self.heard_request(&mut conn)?;
+        let reply = self.reply(&request, private);
+        self.say(&mut conn, &reply);
+        let mut session = Session::new(conn, &reply, request, self.watch.clone(), self.patience);
+        session.begin_with(&rest);
+        self.take_first(&mut session)?;
+        Ok(session)
+    }
+
+    /// As the responder: takes the endpoint's RTR, if there is one, and the stage, if there is a target.
+    ///
+    /// # Errors
+    /// A deviation when nothing comes.
+    pub fn take_first(&self, session: &mut Session) -> Result<(), Stop> {
+        if let Some(text) = self.first_text(session)? {
+            session.stage = Stage::parse(&text);
+        }
+        Ok(())
+    }
+
+    /// The payload of the first Send that is no RTR; `None` where an endpoint without a target begins otherwise.
+    fn first_text(&self, session: &mut Session) -> Result<Option<Vec<u8>>, Stop> {
+        let peer_to_peer = session.frame.depths().is_some_and(|depths| depths.peer_to_peer);
+        let mut rtr = false;
+        loop {
+            let segment = match session.next() {
+                Got::Segment(segment) => segment,
+                Got::Silence if rtr => return Ok(None),
+                other => return deviates(format!("expected the first FPDU, got {other}")),
+            };
+            let read = segment
+                .as_read_request()
+                .filter(|read| segment.opcode() == opcode::READ_REQUEST && read.size == 0);
+            match (segment.opcode(), read) {
+                (opcode::WRITE, _) if peer_to_peer && !rtr && segment.payload().is_empty() => {}
+                (opcode::READ_REQUEST, Some(read)) if peer_to_peer && !rtr => {
+                    let response = Segment::tagged(opcode::READ_RESPONSE, read.sink_stag, read.sink_to, &[]);
+                    session.send(&response);
+                }
+                (opcode::SEND, _) => return Ok(Some(segment.payload().to_vec())),
+                _ => return Ok(None),
+            }
+            rtr = true;
+            if !self.target {
+                return Ok(None);
+            }
+        }
+    }
+
+    /// A connection in full operation, with any endpoint.
+    ///
+    /// # Errors
+    /// A deviation when it cannot be made.
+    pub fn plain(&self) -> Result<Session, Stop> {
+        self.establish(self.tcp()?, MAGIC.as_bytes())
+    }
+
+    /// A connection on which the target has arranged the scene `words`.
+    ///
+    /// # Errors
+    /// Without a target; not applicable where it cannot do what is asked; a deviation when there is no connection.
+    pub fn stage(&self, words: &str) -> Result<Session, Stop> {
+        if !self.target {
+            return Err(Stop::NeedsTarget);
+        }
+        let session = self.establish(self.tcp()?, format!("{MAGIC} {words}").as_bytes())?;
+        match session.stage.as_ref() {
+            None => deviates("the target did not tell of its stage"),
+            Some(stage) if !stage.cannot.is_empty() => {
+                not_applicable(format!("the target cannot do {}", stage.cannot.join(", ")))
+            }
+            Some(_) => Ok(session),
+        }
+    }
+
+    /// Ends `session` and asks the target what it saw of it.
+    ///
+    /// # Errors
+    /// Without a target; a deviation when there is no answer.
+    pub fn report(&self, session: Session) -> Result<Report, Stop> {
+        session.close();
+        self.report_of_last()
+    }
+
+    /// Asks the target what it saw of the last connection.
+    ///
+    /// # Errors
+    /// As [`report`](Self::report).
+    pub fn report_of_last(&self) -> Result<Report, Stop> {
+        if !self.target {
+            return Err(Stop::NeedsTarget);
+        }
+        let text = format!("{MAGIC} report");
+        let mut conn = self.tcp()?;
+        let octets = if self.is_initiator() {
+            let request = self.request(text.as_bytes());
+            self.say(&mut conn, &request);
+            let session = self.heard_reply(conn, &request)?;
+            let octets = session.frame.ulp_data().to_vec();
+            session.close();
+            octets
+        } else {
+            let (request, rest) = self.heard_request(&mut conn)?;
+            let reply = self.reply(&request, text.as_bytes());
+            self.say(&mut conn, &reply);
+            let mut session = Session::new(conn, &reply, request, self.watch.clone(), self.patience);
+            session.begin_with(&rest);
+            let octets = self.first_text(&mut session)?.unwrap_or_default();
+            session.close();
+            octets
+        };
+        match Report::parse(&octets) {
+            Some(report) => {
+                self.log.note(Way::Received, &[], String::from_utf8_lossy(&octets).trim_end_matches('\0'));
+                Ok(report)
+            }
+            None => deviates(format!("the target's report is not one: {}", describe::hex(&octets))),
+        }
+    }
+
+    /// Tells a target that connects that it is done.
+    pub fn dismiss(&self) {
+        if self.is_initiator() || !self.target {
+            return;
+        }
+        // Nothing is judged here: the run is over.
+        if let Ok(mut conn) = self.tcp()
+            && let Ok((request, _)) = self.heard_request(&mut conn)
+        {
+            let reply = self.reply(&request, format!("{MAGIC} bye").as_bytes());
+            self.say(&mut conn, &Startup { flags: reply.flags | flag::R, ..reply });
+            conn.finish();
+            let _ = conn.receive(Instant::now() + self.patience.timeout);
+        }
+    }
+}
+
+fn stop_text(stop: &Stop) -> String {
+    match stop {
+        Stop::Deviates(text) | Stop::NotApplicable(text) => text.clone(),
+        Stop::NeedsTarget => "needs a target".into(),
+    }
+}

@@ -1,0 +1,48 @@
+//! Running cases, one after the other.
+
+use crate::case::{Case, Check, Side, Stop, Verdict};
+use crate::log::Passed;
+use crate::probe::Probe;
+
+/// What came of a case.
+#[derive(Clone, Debug)]
+pub struct Outcome {
+    /// Which case.
+    pub name: &'static str,
+    /// Its rows.
+    pub rows: &'static [&'static str],
+    /// What a conforming endpoint does.
+    pub about: &'static str,
+    /// What this one did.
+    pub verdict: Verdict,
+    /// Why, unless it conforms.
+    pub reason: String,
+    /// What passed on the wire.
+    pub passed: Vec<Passed>,
+}
+
+/// Runs one case.
+pub fn run(case: &Case, probe: &mut Probe) -> Outcome {
+    let check = match (case.side, probe.is_initiator()) {
+        (Side::Responder, false) => away("the endpoint has to be listening (iwprobe connect)"),
+        (Side::Initiator, true) => away("the endpoint has to be connecting (iwprobe listen)"),
+        _ => (case.run)(probe),
+    };
+    let verdict = Verdict::from(&check);
+    let reason = match check {
+        Ok(()) => String::new(),
+        Err(Stop::Deviates(reason) | Stop::NotApplicable(reason)) => reason,
+        Err(Stop::NeedsTarget) => "arranged or seen by a target only (TARGET.md)".into(),
+    };
+    let Case { name, rows, about, .. } = *case;
+    Outcome { name, rows, about, verdict, reason, passed: probe.take_log() }
+}
+
+fn away(reason: &str) -> Check {
+    Err(Stop::NotApplicable(reason.into()))
+}
+
+/// How many outcomes have a verdict.
+pub fn count(outcomes: &[Outcome], verdict: Verdict) -> usize {
+    outcomes.iter().filter(|outcome| outcome.verdict == verdict).count()
+}

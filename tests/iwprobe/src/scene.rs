@@ -1,0 +1,241 @@
+//! The texts of TARGET.md, from the probe's side.
+
+use crate::case::{Check, Stop, deviates, require};
+use crate::wire::crc32c;
+
+/// Every text begins so.
+pub const MAGIC: &str = "iwp1";
+
+/// Octet `at` of pattern `index`.
+pub fn pattern_octet(index: usize, at: usize) -> u8 {
+    (at + 7 * (at / 256) + 59 * index + 13) as u8
+}
+
+/// The first `length` octets of pattern `index`.
+pub fn pattern(index: usize, length: usize) -> Vec<u8> {
+    (0..length).map(|at| pattern_octet(index, at)).collect()
+}
+
+/// The pattern of what a target writes and sends.
+pub const SOURCE_PATTERN: usize = 100;
+
+/// A registered region of the target.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Region {
+    /// Its STag.
+    pub stag: u32,
+    /// Tagged offset of its first octet.
+    pub to: u64,
+    /// Octets.
+    pub length: u64,
+}
+
+impl Region {
+    /// The tagged offset behind its last octet.
+    pub fn end(&self) -> u64 {
+        self.to.wrapping_add(self.length)
+    }
+}
+
+/// What a target has set up.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Stage {
+    /// In the order asked for; `None`: it cannot.
+    pub regions: Vec<Option<Region>>,
+    /// What it cannot do.
+    pub cannot: Vec<String>,
+}
+
+/// The words behind the magic of a text, if it is one of a target.
+pub fn words(octets: &[u8]) -> Option<Vec<String>> {
+    let end = octets.iter().rposition(|octet| *octet != 0).map_or(0, |last| last + 1);
+    let text = std::str::from_utf8(&octets[..end]).ok()?;
+    let mut words = text.split(' ').map(str::to_owned);
+    (words.next()? == MAGIC).then(|| words.collect())
+}
+
+impl Stage {
+    /// From the text of a target; `None` when there is none to be seen.
+    pub fn parse(octets: &[u8]) -> Option<Self> {
+        let mut stage = Self::default();
+        for word in words(octets)? {
+            match word.split_once('=') {
+                Some(("stag", "-")) => stage.regions.push(None),
+                Some(("stag", region)) => {
+                    let mut fields = region.split(':');
+                    let stag = u32::from_str_radix(fields.next()?, 16).ok()?;
+                    let to = u64::from_str_radix(fields.next()?, 16).ok()?;
+                    stage.regions.push(Some(Region { stag, to, length: fields.next()?.parse().ok()? }));
+                }
+                Some(("no", name)) => stage.cannot.push(name.to_owned()),
+                _ => {}
+            }
+        }
+        Some(stage)
+    }
+
+    /// Region `index` of the scene.
+    ///
+    /// # Errors
+    /// Not applicable where the target's stack cannot make it.
+    pub fn region(&self, index: usize) -> Result<Region, Stop> {
+        self.regions
+            .get(index)
+            .copied()
+            .flatten()
+            .ok_or_else(|| Stop::NotApplicable("the target cannot register such a region".into()))
+    }
+}
+
+/// A completion at the target.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Completion {
+    /// `R`, `V`, `I`, or the letter of an operation.
+    pub kind: String,
+    /// As in `enum ibv_wc_status`.
+    pub status: u32,
+    /// Octets.
+    pub length: u64,
+    /// Their CRC32c.
+    pub crc: u32,
+}
+
+/// What changed in a region.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Change {
+    /// Which region.
+    pub region: usize,
+    /// First octet that differs.
+    pub offset: usize,
+    /// Octets to the last that differs.
+    pub length: usize,
+    /// Their CRC32c.
+    pub crc: u32,
+}
+
+/// What a target tells of a connection.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Report {
+    /// How it ended.
+    pub end: String,
+    /// What completed.
+    pub completions: Vec<Completion>,
+    /// STags that were invalidated.
+    pub invalidated: Vec<u32>,
+    /// Regions that changed.
+    pub changes: Vec<Change>,
+    /// Operations that could not be posted.
+    pub unposted: u32,
+}
+
+impl Report {
+    /// From the text of a target.
+    pub fn parse(octets: &[u8]) -> Option<Self> {
+        let words = words(octets)?;
+        let mut report = Self::default();
+        for word in words {
+            let Some((name, value)) = word.split_once('=') else { continue };
+            let fields: Vec<&str> = value.split(':').collect();
+            match (name, fields.as_slice()) {
+                ("end", _) => report.end = value.to_owned(),
+                ("c", [kind, status, length, crc]) => report.completions.push(Completion {
+                    kind: (*kind).to_owned(),
+                    status: status.parse().ok()?,
+                    length: length.parse().ok()?,
+                    crc: u32::from_str_radix(crc, 16).ok()?,
+                }),
+                ("inv", [stag]) => report.invalidated.push(u32::from_str_radix(stag, 16).ok()?),
+                ("d", [region, range, crc]) => {
+                    let (offset, length) = range.split_once('+')?;
+                    report.changes.push(Change {
+                        region: region.parse().ok()?,
+                        offset: offset.parse().ok()?,
+                        length: length.parse().ok()?,
+                        crc: u32::from_str_radix(crc, 16).ok()?,
+                    });
+                }
+                ("post", [count]) => report.unposted = count.parse().ok()?,
+                _ => {}
+            }
+        }
+        (!report.end.is_empty()).then_some(report)
+    }
+
+    /// Receives that completed well, in order.
+    pub fn received(&self) -> Vec<&Completion> {
+        let receive = |c: &&Completion| c.status == 0 && matches!(c.kind.as_str(), "R" | "V" | "I");
+        self.completions.iter().filter(receive).collect()
+    }
+
+    /// The receives are exactly these messages.
+    ///
+    /// # Errors
+    /// A deviation.
+    pub fn expect_received(&self, messages: &[&[u8]]) -> Check {
+        let got: Vec<(u64, u32)> = self.received().iter().map(|c| (c.length, c.crc)).collect();
+        let wanted: Vec<(u64, u32)> = messages.iter().map(|m| (m.len() as u64, crc32c(m))).collect();
+        require(got == wanted, || {
+            format!("the target received (length, CRC) {got:x?}, sent were {wanted:x?}")
+        })
+    }
+
+    /// No region changed.
+    ///
+    /// # Errors
+    /// A deviation.
+    pub fn expect_untouched(&self) -> Check {
+        match self.changes.first() {
+            None => Ok(()),
+            Some(change) => deviates(format!(
+                "region {} of the target changed: {} octets from offset {}",
+                change.region, change.length, change.offset
+            )),
+        }
+    }
+
+    /// Only `octets` at `offset` of `region` changed.
+    ///
+    /// # Errors
+    /// A deviation.
+    pub fn expect_written(&self, region: usize, offset: usize, octets: &[u8]) -> Check {
+        let written = Change { region, offset, length: octets.len(), crc: crc32c(octets) };
+        require(self.changes == [written], || {
+            format!("expected one change, {written:x?}, the target saw {:x?}", self.changes)
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_texts_of_the_example_are_understood() {
+        let stage = Stage::parse(b"iwp1 stag=5a1b2c00:7f0000001000:4096 stag=-\0\0").unwrap();
+        let region = Region { stag: 0x5a1b_2c00, to: 0x7f00_0000_1000, length: 4096 };
+        assert_eq!(stage.regions, [Some(region), None]);
+        assert!(stage.region(0).is_ok() && stage.region(1).is_err() && stage.region(2).is_err());
+        let report = b"iwp1 report end=sent:010101 c=R:0:5:9a71bb4c flush=1 d=0:0+4:92c80a31";
+        let report = Report::parse(report).unwrap();
+        assert_eq!(report.end, "sent:010101");
+        report.expect_received(&[b"hello"]).unwrap();
+        report.expect_written(0, 0, b"abcd").unwrap();
+        assert!(report.expect_received(&[b"hallo"]).is_err());
+        assert!(report.expect_written(0, 0, b"abce").is_err());
+        assert!(report.expect_untouched().is_err());
+    }
+
+    #[test]
+    fn other_private_data_is_no_stage() {
+        for other in [&b""[..], b"iwp12", b"hello", &[0xff; 9], b"IWP1 stag=-", b"iwp1 stag=zz:0:0"] {
+            assert_eq!(Stage::parse(other), None, "{other:?}");
+        }
+        assert_eq!(Stage::parse(b"iwp1").unwrap(), Stage::default());
+    }
+
+    #[test]
+    fn patterns_are_those_of_the_contract() {
+        assert_eq!(pattern(0, 3), [13, 14, 15]);
+        assert_eq!(pattern_octet(1, 256), (256 + 7 + 59 + 13) as u8);
+    }
+}

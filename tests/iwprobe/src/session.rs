@@ -1,0 +1,355 @@
+//! A connection in full operation: segments out, segments in, and what is commonly expected of them.
+
+use std::time::{Duration, Instant};
+
+use crate::case::{Check, Stop, deviates, require};
+use crate::conn::{Came, Conn, End};
+use crate::log::Way;
+use crate::scene::{Region, Stage};
+use crate::watch::{Progress, Topic, Watch};
+use crate::wire::{
+    Code, Deframer, Depths, Fault, Framer, ReadRequest, Segment, Startup, Terminate, describe, opcode,
+};
+
+/// Where responses of [`Session::ping`] go: nowhere, they are empty.
+const PING_SINK: u32 = 0x5049_4e47;
+/// Where responses of [`Session::read`] go; a responder copies it unread (RFC 5040 section 4.4).
+const READ_SINK: u32 = 0x0bad_cafe;
+/// Longest Terminate that has a meaning: the four octets, length, both headers.
+const LONGEST_TERMINATE: usize = 52;
+
+/// What came.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Got {
+    /// A segment.
+    Segment(Segment),
+    /// The end of the connection.
+    End(End),
+    /// Nothing in time.
+    Silence,
+}
+
+impl std::fmt::Display for Got {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Segment(segment) => f.write_str(&describe::segment(segment)),
+            Self::End(end) => write!(f, "{end}"),
+            Self::Silence => f.write_str("nothing"),
+        }
+    }
+}
+
+/// An established connection.
+#[derive(Debug)]
+pub struct Session {
+    conn: Conn,
+    framer: Framer,
+    deframer: Deframer,
+    watch: Watch,
+    progress: Progress,
+    timeout: Duration,
+    quiet: Duration,
+    /// Next MSN of our queues 0 to 3.
+    pub msn: [u32; 4],
+    /// What the endpoint has set up, where there is a target.
+    pub stage: Option<Stage>,
+    /// The endpoint's startup frame.
+    pub frame: Startup,
+    /// Reads of ours that the endpoint serves at a time; `None`: it did not say.
+    pub peer_ird: Option<u16>,
+}
+
+/// How long a session waits.
+#[derive(Clone, Copy, Debug)]
+pub struct Patience {
+    /// For what has to come.
+    pub timeout: Duration,
+    /// For what must not come.
+    pub quiet: Duration,
+}
+
+impl Session {
+    /// On a connection whose startup frames have been exchanged: `ours` and the endpoint's `frame`.
+    pub fn new(conn: Conn, ours: &Startup, frame: Startup, watch: Watch, patience: Patience) -> Self {
+        use crate::wire::flag::{C, M};
+        let crc = ours.has(C) || frame.has(C);
+        let said = |depth: u16| (depth != Depths::UNSAID).then_some(depth);
+        let peer_ird = frame.depths().and_then(|depths| said(depths.ird));
+        Self {
+            conn,
+            framer: Framer::new(frame.has(M), crc),
+            deframer: Deframer::new(ours.has(M), crc),
+            watch,
+            progress: Progress::default(),
+            timeout: patience.timeout,
+            quiet: patience.quiet,
+            msn: [1; 4],
+            stage: None,
+            frame,
+            peer_ird,
+        }
+    }
+
+    /// Octets that came right behind the startup frame.
+    pub fn begin_with(&mut self, octets: &[u8]) {
+        self.deframer.push(octets);
+    }
+
+    /// Region `index` of the stage.
+    ///
+    /// # Errors
+    /// Without a target, or where it cannot register such a region.
+    pub fn region(&self, index: usize) -> Result<Region, Stop> {
+        self.stage.as_ref().ok_or(Stop::NeedsTarget)?.region(index)
+    }
+
+    /// Whether the endpoint gets markers from us.
+    pub fn sends_markers(&self) -> bool {
+        self.framer.markers
+    }
+
+    /// Whether CRCs are in use.
+    pub fn uses_crc(&self) -> bool {
+        self.framer.crc
+    }
+
+    /// Octets of FPDUs sent so far.
+    pub fn position(&self) -> u64 {
+        self.framer.position
+    }
+
+    /// Sends octets as they are.
+    pub fn send_octets(&mut self, octets: &[u8], text: &str) {
+        self.conn.send(octets, text);
+    }
+
+    /// The FPDU of a segment, not sent yet.
+    pub fn frame_of(&mut self, segment: &Segment, fault: Fault) -> Vec<u8> {
+        self.framer.frame(&segment.octets, fault)
+    }
+
+    /// Sends a segment.
+    pub fn send(&mut self, segment: &Segment) {
+        self.send_faulty(segment, Fault::default());
+    }
+
+    /// Sends a segment in a faulty FPDU.
+    pub fn send_faulty(&mut self, segment: &Segment, fault: Fault) {
+        let octets = self.framer.frame(&segment.octets, fault);
+        self.conn.send(&octets, describe::segment(segment));
+    }
+
+    /// Sends segments in one piece.
+    pub fn send_together(&mut self, segments: &[Segment]) {
+        let octets: Vec<u8> =
+            segments.iter().flat_map(|s| self.framer.frame(&s.octets, Fault::default())).collect();
+        let texts: Vec<String> = segments.iter().map(describe::segment).collect();
+        self.conn.send(&octets, texts.join(" | "));
+    }
+
+    /// Sends FIN.
+    pub fn finish(&mut self) {
+        self.conn.finish();
+    }
+
+    /// The next MSN of queue `qn`, used up.
+    pub fn next_msn(&mut self, qn: usize) -> u32 {
+        let msn = self.msn[qn];
+        self.msn[qn] = msn.wrapping_add(1);
+        msn
+    }
+
+    /// Sends a Send.
+    pub fn send_message(&mut self, payload: &[u8]) {
+        let msn = self.next_msn(0);
+        self.send(&Segment::send(msn, payload));
+    }
+
+    /// A Read Request with the next MSN; the response goes to `0bad_cafe`, offset as in the source.
+    pub fn read_request(&mut self, stag: u32, to: u64, size: u32) -> Segment {
+        let msn = self.next_msn(1);
+        let request =
+            ReadRequest { sink_stag: READ_SINK, sink_to: to, size, source_stag: stag, source_to: to };
+        Segment::read_request(msn, &request)
+    }
+
+    /// What comes next.
+    pub fn next(&mut self) -> Got {
+        self.next_within(self.timeout)
+    }
+
+    fn next_within(&mut self, time: Duration) -> Got {
+        let deadline = Instant::now() + time;
+        loop {
+            if let Some(fpdu) = self.deframer.next_fpdu() {
+                for complaint in fpdu.complaints {
+                    self.watch.complain(Topic::Fpdu, complaint);
+                }
+                let segment = Segment { octets: fpdu.ulpdu };
+                self.watch.segment(&segment, &mut self.progress);
+                self.conn.log().note(Way::Received, &segment.octets, describe::segment(&segment));
+                return Got::Segment(segment);
+            }
+            match self.conn.receive(deadline) {
+                Came::Octets(octets) => self.deframer.push(&octets),
+                Came::End(end) => {
+                    if !self.deframer.is_empty() && end == End::Fin {
+                        self.watch.complain(Topic::Fpdu, "FIN inside an FPDU".into());
+                    }
+                    return Got::End(end);
+                }
+                Came::Nothing => return Got::Silence,
+            }
+        }
+    }
+
+    /// The next segment, which has to be of this opcode.
+    ///
+    /// # Errors
+    /// A deviation.
+    pub fn expect(&mut self, wanted: u8) -> Result<Segment, Stop> {
+        match self.next() {
+            Got::Segment(segment) if segment.opcode() == wanted => Ok(segment),
+            other => deviates(format!("expected {}, got {other}", describe::message(wanted))),
+        }
+    }
+
+    /// Nothing comes for a while, no end either.
+    ///
+    /// # Errors
+    /// A deviation.
+    pub fn expect_silence(&mut self) -> Check {
+        match self.next_within(self.quiet) {
+            Got::Silence => Ok(()),
+            other => deviates(format!("expected silence, got {other}")),
+        }
+    }
+
+    /// The stream works: a Read of no octets, which is always allowed, is answered, and nothing else comes before.
+    ///
+    /// # Errors
+    /// A deviation; not applicable to an endpoint that serves no Reads.
+    pub fn ping(&mut self) -> Check {
+        if self.peer_ird == Some(0) {
+            return Err(Stop::NotApplicable(
+                "the endpoint serves no Reads (IRD 0), which tell that it lives".into(),
+            ));
+        }
+        let msn = self.next_msn(1);
+        let request = ReadRequest { sink_stag: PING_SINK, sink_to: u64::from(msn), ..ReadRequest::default() };
+        self.send(&Segment::read_request(msn, &request));
+        self.expect_pong(msn)
+    }
+
+    /// The answer to a Read of no octets with this MSN.
+    ///
+    /// # Errors
+    /// A deviation.
+    pub fn expect_pong(&mut self, msn: u32) -> Check {
+        let pong = Segment::tagged(opcode::READ_RESPONSE, PING_SINK, u64::from(msn), &[]);
+        match self.next() {
+            Got::Segment(segment) if segment == pong => Ok(()),
+            other => deviates(format!("expected the answer to a Read of no octets, got {other}")),
+        }
+    }
+
+    /// Reads `size` octets.
+    ///
+    /// # Errors
+    /// A deviation.
+    pub fn read(&mut self, stag: u32, to: u64, size: u32) -> Result<Vec<u8>, Stop> {
+        let request = self.read_request(stag, to, size);
+        self.send(&request);
+        self.expect_read(to, size)
+    }
+
+    /// The response to a [`read_request`](Self::read_request).
+    ///
+    /// # Errors
+    /// A deviation.
+    pub fn expect_read(&mut self, to: u64, size: u32) -> Result<Vec<u8>, Stop> {
+        let mut octets = Vec::new();
+        loop {
+            let segment = self.expect(opcode::READ_RESPONSE)?;
+            let here = to.wrapping_add(octets.len() as u64);
+            require((segment.stag(), segment.to()) == (READ_SINK, here), || {
+                format!(
+                    "Read Response to {:08x} TO {:x}, expected {READ_SINK:08x} TO {here:x}",
+                    segment.stag(),
+                    segment.to()
+                )
+            })?;
+            octets.extend(segment.payload());
+            if segment.is_last() {
+                let got = octets.len();
+                require(got == size as usize, || format!("a Read of {size} octets brought {got}"))?;
+                return Ok(octets);
+            }
+            require(octets.len() <= size as usize, || format!("a Read of {size} octets brings more"))?;
+        }
+    }
+
+    /// The next thing is a Terminate with one of these codes, and nothing but the end follows it.
+    ///
+    /// # Errors
+    /// A deviation.
+    pub fn expect_terminate(&mut self, codes: &[Code]) -> Result<Terminate, Stop> {
+        let (before, terminate) = self.expect_terminate_later(codes)?;
+        match before.first() {
+            None => Ok(terminate),
+            Some(segment) => deviates(format!("{} came before the Terminate", describe::segment(segment))),
+        }
+    }
+
+    /// The same, and what came before it.
+    ///
+    /// # Errors
+    /// A deviation.
+    pub fn expect_terminate_later(&mut self, codes: &[Code]) -> Result<(Vec<Segment>, Terminate), Stop> {
+        let wanted: Vec<String> = codes.iter().map(Code::to_string).collect();
+        let mut before = Vec::new();
+        let terminate = loop {
+            match self.next() {
+                Got::Segment(segment) => match segment.as_terminate() {
+                    Some(terminate) => break terminate,
+                    None => before.push(segment),
+                },
+                other => return deviates(format!("expected Terminate {}, got {other}", wanted.join(" or "))),
+            }
+        };
+        require(terminate.octets.len() <= LONGEST_TERMINATE, || {
+            format!(
+                "a Terminate of {} octets, at most {LONGEST_TERMINATE} have a meaning",
+                terminate.octets.len()
+            )
+        })?;
+        // siw's order is one case's matter (terminate-bit-order), not every case's.
+        let known = codes.contains(&terminate.code()) || codes.contains(&terminate.swapped_code());
+        require(known, || {
+            format!("expected Terminate {}, got {}", wanted.join(" or "), describe::terminate(&terminate))
+        })?;
+        Ok((before, terminate))
+    }
+
+    /// The connection ends, and nothing comes before that.
+    ///
+    /// # Errors
+    /// A deviation.
+    pub fn expect_end(&mut self) -> Result<End, Stop> {
+        match self.next() {
+            Got::End(end) => Ok(end),
+            other => deviates(format!("expected the end of the connection, got {other}")),
+        }
+    }
+
+    /// Ends the connection from our side and waits for the endpoint to end its own.
+    pub fn close(mut self) {
+        self.conn.finish();
+        let deadline = Instant::now() + self.timeout;
+        while Instant::now() < deadline {
+            if matches!(self.next(), Got::End(_) | Got::Silence) {
+                return;
+            }
+        }
+    }
+}

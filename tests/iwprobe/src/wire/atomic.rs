@@ -1,0 +1,66 @@
+//! Atomic Requests and Responses (RFC 7306 section 5.2).
+
+/// Atomic operation codes.
+pub const FETCH_ADD: u32 = 0;
+/// Compare and swap.
+pub const CMP_SWAP: u32 = 2;
+
+/// The 52 octets of an Atomic Request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AtomicRequest {
+    /// 28 reserved bits, then the operation code.
+    pub operation: u32,
+    /// Request Identifier.
+    pub id: u32,
+    /// Remote STag.
+    pub stag: u32,
+    /// Remote Tagged Offset.
+    pub to: u64,
+    /// Add or Swap Data.
+    pub data: u64,
+    /// Add or Swap Mask.
+    pub mask: u64,
+    /// Compare Data.
+    pub compare: u64,
+    /// Compare Mask.
+    pub compare_mask: u64,
+}
+
+impl AtomicRequest {
+    /// Fetch and add.
+    pub fn fetch_add(id: u32, stag: u32, to: u64, add: u64, mask: u64) -> Self {
+        Self { operation: FETCH_ADD, id, stag, to, data: add, mask, compare: 0, compare_mask: u64::MAX }
+    }
+
+    /// Compare and swap of the whole word.
+    pub fn cmp_swap(id: u32, stag: u32, to: u64, compare: u64, swap: u64) -> Self {
+        Self {
+            operation: CMP_SWAP,
+            id,
+            stag,
+            to,
+            data: swap,
+            mask: u64::MAX,
+            compare,
+            compare_mask: u64::MAX,
+        }
+    }
+
+    /// The octets.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut octets = self.operation.to_be_bytes().to_vec();
+        octets.extend(self.id.to_be_bytes());
+        octets.extend(self.stag.to_be_bytes());
+        for long in [self.to, self.data, self.mask, self.compare, self.compare_mask] {
+            octets.extend(long.to_be_bytes());
+        }
+        octets
+    }
+}
+
+/// Identifier and original value of an Atomic Response's 12 octets.
+pub fn decode_response(payload: &[u8]) -> Option<(u32, u64)> {
+    let octets: &[u8; 12] = payload.try_into().ok()?;
+    let (id, value) = octets.split_at(4);
+    Some((u32::from_be_bytes(id.try_into().ok()?), u64::from_be_bytes(value.try_into().ok()?)))
+}

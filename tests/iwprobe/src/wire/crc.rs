@@ -1,0 +1,25 @@
+//! CRC32c as MPA uses it (RFC 5044 section 4.4, RFC 3720 appendix B.4).
+
+/// Reflected generator polynomial.
+const POLYNOMIAL: u32 = 0x82f6_3b78;
+
+const TABLE: [u32; 256] = {
+    let mut table = [0; 256];
+    let mut octet = 0;
+    while octet < 256 {
+        let mut rest = octet as u32;
+        let mut bit = 0;
+        while bit < 8 {
+            rest = if rest & 1 == 1 { rest >> 1 ^ POLYNOMIAL } else { rest >> 1 };
+            bit += 1;
+        }
+        table[octet] = rest;
+        octet += 1;
+    }
+    table
+};
+
+/// The CRC32c of `octets`. On the wire its least significant octet goes first.
+pub fn crc32c(octets: &[u8]) -> u32 {
+    !octets.iter().fold(!0, |crc: u32, octet| crc >> 8 ^ TABLE[usize::from(crc as u8 ^ octet)])
+}

@@ -1,0 +1,168 @@
+//! FPDUs and markers (RFC 5044 sections 4.1 to 4.4), both ways, with faults to order.
+
+use super::crc32c;
+
+/// A marker stands wherever the stream position is a multiple of this.
+const INTERVAL: u64 = 512;
+
+/// What is wrong about an FPDU that is sent.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Fault {
+    /// Flipped in the CRC.
+    pub crc_xor: u32,
+    /// The pad octets, and a CRC that covers them.
+    pub pad: u8,
+    /// Flipped in each marker that points into this FPDU (reserved half above, FPDUPTR below); the CRC covers the result.
+    pub marker_xor: u32,
+    /// ULPDU_Length, instead of the true one. The rest of the frame stays as it is.
+    pub length: Option<u16>,
+}
+
+/// Cuts no data: one ULPDU in, the octets of one FPDU out.
+#[derive(Clone, Copy, Debug)]
+pub struct Framer {
+    /// Whether the receiver asked for markers.
+    pub markers: bool,
+    /// Whether CRCs are in use; else the field is filled with 0xdeadbeef.
+    pub crc: bool,
+    /// Octets since the startup frame.
+    pub position: u64,
+}
+
+impl Framer {
+    /// At the start of full operation.
+    pub fn new(markers: bool, crc: bool) -> Self {
+        Self { markers, crc, position: 0 }
+    }
+
+    /// The FPDU of `ulpdu`, faults included.
+    pub fn frame(&mut self, ulpdu: &[u8], fault: Fault) -> Vec<u8> {
+        let length = fault.length.unwrap_or(ulpdu.len() as u16);
+        let mut content = length.to_be_bytes().to_vec();
+        content.extend(ulpdu);
+        content.resize(content.len().next_multiple_of(4), fault.pad);
+        let mut wire = Vec::new();
+        // Where the header is: behind a marker that comes first.
+        let header = self.position + if self.marker_due(0) { 4 } else { 0 };
+        for octet in content {
+            self.mark(&mut wire, header, fault.marker_xor);
+            wire.push(octet);
+        }
+        self.mark(&mut wire, header, fault.marker_xor);
+        let crc = if self.crc { crc32c(&wire) } else { 0xdead_beef };
+        wire.extend((crc ^ fault.crc_xor).to_le_bytes());
+        self.position += wire.len() as u64;
+        wire
+    }
+
+    fn marker_due(&self, written: usize) -> bool {
+        self.markers && (self.position + written as u64).is_multiple_of(INTERVAL)
+    }
+
+    fn mark(&self, wire: &mut Vec<u8>, header: u64, xor: u32) {
+        if self.marker_due(wire.len()) {
+            let here = self.position + wire.len() as u64;
+            let distance = here.saturating_sub(header) as u32;
+            wire.extend((distance ^ xor).to_be_bytes());
+        }
+    }
+}
+
+/// An FPDU that was received.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fpdu {
+    /// The DDP segment.
+    pub ulpdu: Vec<u8>,
+    /// What is wrong with the frame.
+    pub complaints: Vec<String>,
+}
+
+/// Finds FPDUs in octets.
+#[derive(Clone, Debug)]
+pub struct Deframer {
+    markers: bool,
+    crc: bool,
+    /// Stream position of the first octet held.
+    position: u64,
+    held: Vec<u8>,
+}
+
+impl Deframer {
+    /// At the start of full operation.
+    pub fn new(markers: bool, crc: bool) -> Self {
+        Self { markers, crc, position: 0, held: Vec::new() }
+    }
+
+    /// The same, further on in the stream.
+    #[must_use]
+    pub fn starting_at(self, position: u64) -> Self {
+        Self { position, ..self }
+    }
+
+    /// Takes octets as they come.
+    pub fn push(&mut self, octets: &[u8]) {
+        self.held.extend(octets);
+    }
+
+    /// Whether octets of an unfinished FPDU are left.
+    pub fn is_empty(&self) -> bool {
+        self.held.is_empty()
+    }
+
+    /// The next whole FPDU.
+    pub fn next_fpdu(&mut self) -> Option<Fpdu> {
+        let mut cursor = Cursor { frame: self, at: 0, header: None, complaints: Vec::new() };
+        let length = u16::from_be_bytes([cursor.octet()?, cursor.octet()?]);
+        let mut ulpdu = Vec::with_capacity(usize::from(length));
+        for _ in 0..length {
+            ulpdu.push(cursor.octet()?);
+        }
+        let pad = (usize::from(length) + 2).next_multiple_of(4) - usize::from(length) - 2;
+        for _ in 0..pad {
+            if cursor.octet()? != 0 {
+                cursor.complaints.push("a pad octet is not zero".into());
+            }
+        }
+        cursor.marker()?;
+        let (covered, mut complaints) = (cursor.at, cursor.complaints);
+        let field = u32::from_le_bytes(*self.held.get(covered..)?.first_chunk()?);
+        let expected = crc32c(&self.held[..covered]);
+        if self.crc && field != expected {
+            complaints.push(format!("CRC {field:08x}, computed {expected:08x}"));
+        }
+        self.held.drain(..covered + 4);
+        self.position += covered as u64 + 4;
+        Some(Fpdu { ulpdu, complaints })
+    }
+}
+
+/// Walks over content octets, stepping over markers.
+struct Cursor<'a> {
+    frame: &'a Deframer,
+    at: usize,
+    header: Option<usize>,
+    complaints: Vec<String>,
+}
+
+impl Cursor<'_> {
+    fn marker(&mut self) -> Option<()> {
+        let due = self.frame.markers && (self.frame.position + self.at as u64).is_multiple_of(INTERVAL);
+        if due {
+            let octets = *self.frame.held.get(self.at..)?.first_chunk::<4>()?;
+            let expected = self.header.map_or(0, |header| (self.at - header) as u32);
+            if u32::from_be_bytes(octets) != expected {
+                self.complaints.push(format!("marker {octets:02x?}, expected {expected:08x}"));
+            }
+            self.at += 4;
+        }
+        Some(())
+    }
+
+    fn octet(&mut self) -> Option<u8> {
+        self.marker()?;
+        self.header.get_or_insert(self.at);
+        let octet = *self.frame.held.get(self.at)?;
+        self.at += 1;
+        Some(octet)
+    }
+}

@@ -1,0 +1,20 @@
+//! The octets: MPA (RFC 5044, 6581), DDP (RFC 5041), RDMAP (RFC 5040, 7306), written and read, right and wrong.
+//!
+//! Nothing here judges. What a field holds is kept as it came; `describe` puts it into words.
+
+pub mod atomic;
+mod crc;
+pub mod describe;
+mod fpdu;
+mod segment;
+mod startup;
+mod terminate;
+
+pub use crc::crc32c;
+pub use fpdu::{Deframer, Fault, Fpdu, Framer};
+pub use segment::{ReadRequest, Segment, opcode};
+pub use startup::{Depths, REPLY_KEY, REQUEST_KEY, Startup, flag};
+pub use terminate::{Code, Terminate};
+
+#[cfg(test)]
+mod tests;

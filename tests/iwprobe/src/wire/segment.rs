@@ -1,0 +1,251 @@
+//! DDP segments with RDMAP's octets in them (RFC 5041 section 4, RFC 5040 section 4).
+
+use super::Terminate;
+
+/// RDMAP opcodes.
+pub mod opcode {
+    /// RDMA Write.
+    pub const WRITE: u8 = 0;
+    /// RDMA Read Request.
+    pub const READ_REQUEST: u8 = 1;
+    /// RDMA Read Response.
+    pub const READ_RESPONSE: u8 = 2;
+    /// Send.
+    pub const SEND: u8 = 3;
+    /// Send with Invalidate.
+    pub const SEND_INVALIDATE: u8 = 4;
+    /// Send with Solicited Event.
+    pub const SEND_SE: u8 = 5;
+    /// Send with Solicited Event and Invalidate.
+    pub const SEND_SE_INVALIDATE: u8 = 6;
+    /// Terminate.
+    pub const TERMINATE: u8 = 7;
+    /// Immediate Data (RFC 7306).
+    pub const IMMEDIATE: u8 = 8;
+    /// Immediate Data with Solicited Event (RFC 7306).
+    pub const IMMEDIATE_SE: u8 = 9;
+    /// Atomic Request (RFC 7306).
+    pub const ATOMIC_REQUEST: u8 = 10;
+    /// Atomic Response (RFC 7306).
+    pub const ATOMIC_RESPONSE: u8 = 11;
+}
+
+const TAGGED_HEADER: usize = 14;
+const UNTAGGED_HEADER: usize = 18;
+
+/// One DDP segment: octets, and names for their places.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Segment {
+    /// All of it.
+    pub octets: Vec<u8>,
+}
+
+/// The header of an RDMA Read Request (RFC 5040 section 4.4).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ReadRequest {
+    /// Where the response goes.
+    pub sink_stag: u32,
+    /// Where in it.
+    pub sink_to: u64,
+    /// Octets asked for.
+    pub size: u32,
+    /// What is read.
+    pub source_stag: u32,
+    /// Where in it.
+    pub source_to: u64,
+}
+
+impl ReadRequest {
+    /// The 28 octets.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut octets = self.sink_stag.to_be_bytes().to_vec();
+        octets.extend(self.sink_to.to_be_bytes());
+        octets.extend(self.size.to_be_bytes());
+        octets.extend(self.source_stag.to_be_bytes());
+        octets.extend(self.source_to.to_be_bytes());
+        octets
+    }
+
+    /// From 28 octets.
+    pub fn decode(octets: &[u8]) -> Option<Self> {
+        let octets = octets.first_chunk::<28>()?;
+        let word =
+            |at: usize| u32::from_be_bytes([octets[at], octets[at + 1], octets[at + 2], octets[at + 3]]);
+        let long = |at: usize| u64::from(word(at)) << 32 | u64::from(word(at + 4));
+        Some(Self {
+            sink_stag: word(0),
+            sink_to: long(4),
+            size: word(12),
+            source_stag: word(16),
+            source_to: long(20),
+        })
+    }
+}
+
+impl Segment {
+    /// The last (and only) segment of a tagged message.
+    pub fn tagged(opcode: u8, stag: u32, to: u64, payload: &[u8]) -> Self {
+        let mut octets = vec![0xc1, 0x40 | opcode];
+        octets.extend(stag.to_be_bytes());
+        octets.extend(to.to_be_bytes());
+        octets.extend(payload);
+        Self { octets }
+    }
+
+    /// The last (and only) segment of an untagged message.
+    pub fn untagged(opcode: u8, qn: u32, msn: u32, payload: &[u8]) -> Self {
+        let mut octets = vec![0x41, 0x40 | opcode, 0, 0, 0, 0];
+        octets.extend(qn.to_be_bytes());
+        octets.extend(msn.to_be_bytes());
+        octets.extend([0; 4]);
+        octets.extend(payload);
+        Self { octets }
+    }
+
+    /// An RDMA Write.
+    pub fn write(stag: u32, to: u64, payload: &[u8]) -> Self {
+        Self::tagged(opcode::WRITE, stag, to, payload)
+    }
+
+    /// A Send.
+    pub fn send(msn: u32, payload: &[u8]) -> Self {
+        Self::untagged(opcode::SEND, 0, msn, payload)
+    }
+
+    /// An RDMA Read Request.
+    pub fn read_request(msn: u32, request: &ReadRequest) -> Self {
+        Self::untagged(opcode::READ_REQUEST, 1, msn, &request.encode())
+    }
+
+    /// A Terminate with this payload.
+    pub fn terminate(payload: &[u8]) -> Self {
+        Self::untagged(opcode::TERMINATE, 2, 1, payload)
+    }
+
+    /// With another octet 0 (DDP control).
+    #[must_use]
+    pub fn control(self, octet: u8) -> Self {
+        self.patched(0, &[octet])
+    }
+
+    /// With another octet 1 (RDMAP control).
+    #[must_use]
+    pub fn rdmap(self, octet: u8) -> Self {
+        self.patched(1, &[octet])
+    }
+
+    /// With another Invalidate STag (untagged).
+    #[must_use]
+    pub fn invalidating(self, stag: u32) -> Self {
+        self.patched(2, &stag.to_be_bytes())
+    }
+
+    /// On another queue (untagged).
+    #[must_use]
+    pub fn on_queue(self, qn: u32) -> Self {
+        self.patched(6, &qn.to_be_bytes())
+    }
+
+    /// At another message offset (untagged).
+    #[must_use]
+    pub fn at_offset(self, mo: u32) -> Self {
+        self.patched(14, &mo.to_be_bytes())
+    }
+
+    /// With more to come: L clear.
+    #[must_use]
+    pub fn not_last(self) -> Self {
+        let control = self.octets[0] & !0x40;
+        self.control(control)
+    }
+
+    fn patched(mut self, at: usize, octets: &[u8]) -> Self {
+        self.octets[at..at + octets.len()].copy_from_slice(octets);
+        self
+    }
+
+    /// DDP's control octet.
+    pub fn control_octet(&self) -> u8 {
+        self.octets.first().copied().unwrap_or(0)
+    }
+
+    /// RDMAP's control octet.
+    pub fn rdmap_octet(&self) -> u8 {
+        self.octets.get(1).copied().unwrap_or(0)
+    }
+
+    /// The opcode.
+    pub fn opcode(&self) -> u8 {
+        self.rdmap_octet() & 0x0f
+    }
+
+    /// T.
+    pub fn is_tagged(&self) -> bool {
+        self.control_octet() & 0x80 != 0
+    }
+
+    /// L.
+    pub fn is_last(&self) -> bool {
+        self.control_octet() & 0x40 != 0
+    }
+
+    /// Octets of the DDP header.
+    pub fn header_length(&self) -> usize {
+        if self.is_tagged() { TAGGED_HEADER } else { UNTAGGED_HEADER }
+    }
+
+    /// Whether its header is whole.
+    pub fn is_whole(&self) -> bool {
+        self.octets.len() >= self.header_length()
+    }
+
+    /// The DDP header.
+    pub fn header(&self) -> &[u8] {
+        &self.octets[..self.header_length().min(self.octets.len())]
+    }
+
+    /// What follows the DDP header.
+    pub fn payload(&self) -> &[u8] {
+        self.octets.get(self.header_length()..).unwrap_or(&[])
+    }
+
+    fn word(&self, at: usize) -> u32 {
+        self.octets.get(at..).and_then(<[u8]>::first_chunk).map_or(0, |octets| u32::from_be_bytes(*octets))
+    }
+
+    /// STag of a tagged segment, Invalidate STag of an untagged one.
+    pub fn stag(&self) -> u32 {
+        self.word(2)
+    }
+
+    /// Tagged offset.
+    pub fn to(&self) -> u64 {
+        u64::from(self.word(6)) << 32 | u64::from(self.word(10))
+    }
+
+    /// Queue number.
+    pub fn qn(&self) -> u32 {
+        self.word(6)
+    }
+
+    /// Message sequence number.
+    pub fn msn(&self) -> u32 {
+        self.word(10)
+    }
+
+    /// Message offset.
+    pub fn mo(&self) -> u32 {
+        self.word(14)
+    }
+
+    /// The Read Request in it, whatever the opcode says.
+    pub fn as_read_request(&self) -> Option<ReadRequest> {
+        ReadRequest::decode(self.payload())
+    }
+
+    /// The Terminate in it, if it is one.
+    pub fn as_terminate(&self) -> Option<Terminate> {
+        (self.opcode() == opcode::TERMINATE && !self.is_tagged())
+            .then(|| Terminate::decode(self.payload()))?
+    }
+}
