@@ -11,3 +11,4 @@ pub mod iwperf;
 pub mod lab;
 pub mod pattern;
 pub mod stream;
+pub mod target;

@@ -310,7 +310,7 @@ impl Probe {
         let peer_to_peer = session.frame.depths().is_some_and(|depths| depths.peer_to_peer);
         let mut rtr = false;
         loop {
-            let segment = match session.next() {
+            let segment = match session.receive() {
                 Got::Segment(segment) => segment,
                 Got::Silence if rtr => return Ok(None),
                 other => return deviates(format!("expected the first FPDU, got {other}")),

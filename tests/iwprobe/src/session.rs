@@ -174,11 +174,11 @@ impl Session {
     }
 
     /// What comes next.
-    pub fn next(&mut self) -> Got {
-        self.next_within(self.timeout)
+    pub fn receive(&mut self) -> Got {
+        self.receive_within(self.timeout)
     }
 
-    fn next_within(&mut self, time: Duration) -> Got {
+    fn receive_within(&mut self, time: Duration) -> Got {
         let deadline = Instant::now() + time;
         loop {
             if let Some(fpdu) = self.deframer.next_fpdu() {
@@ -208,7 +208,7 @@ impl Session {
     /// # Errors
     /// A deviation.
     pub fn expect(&mut self, wanted: u8) -> Result<Segment, Stop> {
-        match self.next() {
+        match self.receive() {
             Got::Segment(segment) if segment.opcode() == wanted => Ok(segment),
             other => deviates(format!("expected {}, got {other}", describe::message(wanted))),
         }
@@ -219,7 +219,7 @@ impl Session {
     /// # Errors
     /// A deviation.
     pub fn expect_silence(&mut self) -> Check {
-        match self.next_within(self.quiet) {
+        match self.receive_within(self.quiet) {
             Got::Silence => Ok(()),
             other => deviates(format!("expected silence, got {other}")),
         }
@@ -247,7 +247,7 @@ impl Session {
     /// A deviation.
     pub fn expect_pong(&mut self, msn: u32) -> Check {
         let pong = Segment::tagged(opcode::READ_RESPONSE, PING_SINK, u64::from(msn), &[]);
-        match self.next() {
+        match self.receive() {
             Got::Segment(segment) if segment == pong => Ok(()),
             other => deviates(format!("expected the answer to a Read of no octets, got {other}")),
         }
@@ -309,7 +309,7 @@ impl Session {
         let wanted: Vec<String> = codes.iter().map(Code::to_string).collect();
         let mut before = Vec::new();
         let terminate = loop {
-            match self.next() {
+            match self.receive() {
                 Got::Segment(segment) => match segment.as_terminate() {
                     Some(terminate) => break terminate,
                     None => before.push(segment),
@@ -336,7 +336,7 @@ impl Session {
     /// # Errors
     /// A deviation.
     pub fn expect_end(&mut self) -> Result<End, Stop> {
-        match self.next() {
+        match self.receive() {
             Got::End(end) => Ok(end),
             other => deviates(format!("expected the end of the connection, got {other}")),
         }
@@ -347,7 +347,7 @@ impl Session {
         self.conn.finish();
         let deadline = Instant::now() + self.timeout;
         while Instant::now() < deadline {
-            if matches!(self.next(), Got::End(_) | Got::Silence) {
+            if matches!(self.receive(), Got::End(_) | Got::Silence) {
                 return;
             }
         }

@@ -20,6 +20,14 @@ pub fn iwperf() -> Result<PathBuf> {
     BUILT.get_or_init(|| program("benches", "iwperf").map_err(|error| error.0)).clone().map_err(LabError)
 }
 
+/// `iwprobe`, of the package of this name.
+///
+/// # Errors
+/// When it does not build.
+pub fn iwprobe() -> Result<PathBuf> {
+    program("iwprobe", "iwprobe")
+}
+
 /// A program of this package.
 ///
 /// # Errors

@@ -19,7 +19,7 @@ fn stage(p: &Probe) -> Result<(Session, Region), Stop> {
     let region = session.region(0)?;
     let trial = AtomicRequest::fetch_add(0, region.stag, region.to, 0, 0);
     send(&mut session, &trial);
-    match session.next() {
+    match session.receive() {
         Got::Segment(segment) if segment.opcode() == opcode::ATOMIC_RESPONSE => Ok((session, region)),
         Got::Segment(segment)
             if segment.as_terminate().is_some_and(|told| {

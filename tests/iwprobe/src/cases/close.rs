@@ -54,7 +54,7 @@ pub(super) const CASES: &[Case] = &[
             session.send_octets(&octets[..octets.len() - 3], "a Send but for its last three octets");
             session.finish();
             loop {
-                match session.next() {
+                match session.receive() {
                     Got::End(_) => break,
                     Got::Segment(segment) if segment.as_terminate().is_some() => {}
                     other => return deviates(format!("expected the end, got {other}")),
@@ -73,7 +73,7 @@ pub(super) const CASES: &[Case] = &[
             let region = session.region(0)?;
             let request = session.read_request(region.stag, region.to, 4096);
             session.send(&request);
-            let _ = session.next();
+            let _ = session.receive();
             // With octets unread the socket is closed by RST.
             drop(session);
             let end = p.report_of_last()?.end;
@@ -90,7 +90,7 @@ pub(super) const CASES: &[Case] = &[
             session.send_message(b"go");
             let mut octets = 0;
             loop {
-                match session.next() {
+                match session.receive() {
                     Got::Segment(segment) if segment.opcode() == opcode::SEND => {
                         octets += segment.payload().len()
                     }

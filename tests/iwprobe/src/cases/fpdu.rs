@@ -227,7 +227,7 @@ pub(super) const CASES: &[Case] = &[
             session.send(&Segment { octets: Vec::new() });
             let (msn, segment) = ping_segment(&mut session);
             session.send(&segment);
-            match session.next() {
+            match session.receive() {
                 Got::End(_) => Ok(()),
                 Got::Segment(segment) if segment.as_terminate().is_some() => Ok(()),
                 Got::Segment(segment) if segment.to() == u64::from(msn) => Ok(()),
@@ -246,7 +246,7 @@ pub(super) const CASES: &[Case] = &[
             session.send_faulty(&segment, Fault { length: Some(0xffff), ..Fault::default() });
             session.finish();
             loop {
-                match session.next() {
+                match session.receive() {
                     Got::End(_) => break,
                     Got::Segment(segment) if segment.as_terminate().is_some() => {}
                     other => return deviates(format!("expected the end, got {other}")),

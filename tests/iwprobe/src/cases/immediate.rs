@@ -20,7 +20,7 @@ fn stage(p: &Probe, scene: &str) -> Result<Session, Stop> {
     trial.send(&immediate(1));
     let ping = trial.read_request(0, 0, 0);
     trial.send(&ping);
-    match trial.next() {
+    match trial.receive() {
         Got::Segment(segment)
             if segment.as_terminate().is_some_and(|told| {
                 ANY_OPERATION.contains(&told.code()) || ANY_OPERATION.contains(&told.swapped_code())

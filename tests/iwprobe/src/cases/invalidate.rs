@@ -68,7 +68,7 @@ pub(super) const CASES: &[Case] = &[
                 .send(&Segment::untagged(opcode::SEND_INVALIDATE, 0, 1, b"hello").invalidating(region.stag));
             let ping = session.read_request(0, 0, 0);
             session.send(&ping);
-            match session.next() {
+            match session.receive() {
                 crate::session::Got::Segment(segment) => match segment.as_terminate() {
                     Some(told) => require(
                         REFUSED.contains(&told.code()) || REFUSED.contains(&told.swapped_code()),

@@ -17,7 +17,7 @@ fn marked(p: &Probe, words: &str) -> Result<Session, Stop> {
 
 /// Sends empty Writes until the next FPDU holds the next marker.
 fn before_marker(session: &mut Session) {
-    while session.position() % 512 < 500 - 20 || session.position() % 512 == 0 {
+    while session.position() % 512 < 500 - 20 || session.position().is_multiple_of(512) {
         session.send(&Segment::write(0, 0, &[]));
     }
 }
@@ -99,7 +99,7 @@ pub(super) const CASES: &[Case] = &[
             session.send_faulty(&Segment::write(0, 0, &[]), Fault { marker_xor: 0x40, ..Fault::default() });
             let ping = session.read_request(0, 0, 0);
             session.send(&ping);
-            match session.next() {
+            match session.receive() {
                 Got::Segment(segment) if segment.as_terminate().is_none() => Ok(()),
                 Got::Segment(segment) => {
                     let code = segment.as_terminate().map(|told| told.code());

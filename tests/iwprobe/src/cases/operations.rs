@@ -184,7 +184,7 @@ pub(super) const CASES: &[Case] = &[
             let mut session = doing(p, "s1,s2,e3,s4")?;
             let mut msn = None;
             for length in 1..=4 {
-                let segment = match session.next() {
+                let segment = match session.receive() {
                     crate::session::Got::Segment(segment) => segment,
                     other => return crate::case::deviates(format!("expected a Send, got {other}")),
                 };

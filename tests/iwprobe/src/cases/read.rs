@@ -193,7 +193,7 @@ pub(super) const CASES: &[Case] = &[
             let octets = read.encode();
             session.send(&Segment::untagged(opcode::READ_REQUEST, 1, msn, &octets[..12]).not_last());
             session.send(&Segment::untagged(opcode::READ_REQUEST, 1, msn, &octets[12..]).at_offset(12));
-            match session.next() {
+            match session.receive() {
                 Got::Segment(s) if s.as_terminate().is_some() => Ok(()),
                 Got::Segment(s) if s.opcode() == opcode::READ_RESPONSE && s.to() == u64::from(msn) => Ok(()),
                 other => deviates(format!("expected the response or a Terminate, got {other}")),

@@ -148,7 +148,7 @@ pub(super) const CASES: &[Case] = &[
             session.send_together(&reads);
             let mut answered = 0;
             loop {
-                match session.next() {
+                match session.receive() {
                     Got::Segment(segment) if segment.opcode() == opcode::READ_RESPONSE => {
                         answered += u32::from(segment.is_last());
                         if answered == u32::from(ird) + 6 {
@@ -180,7 +180,7 @@ pub(super) const CASES: &[Case] = &[
             }
             let request = session.read_request(region.stag, region.to, 8);
             session.send(&request);
-            match session.next() {
+            match session.receive() {
                 Got::Segment(segment) if segment.opcode() == opcode::READ_RESPONSE => Ok(()),
                 Got::Segment(segment) => {
                     let code = segment.as_terminate().map(|told| told.code());

@@ -23,7 +23,7 @@ fn answered(
 fn refused(p: &Probe, change: impl FnOnce(&Startup, Startup) -> Startup) -> Check {
     let (conn, request, reply) = answered(p, change)?;
     let mut session = Session::new(conn, &reply, request, p.watch().clone(), p.patience());
-    match session.next() {
+    match session.receive() {
         Got::End(_) => Ok(()),
         Got::Segment(segment) if segment.as_terminate().is_some() => session.expect_end().map(|_| ()),
         other => deviates(format!("expected the connection to be closed, got {other}")),
@@ -354,7 +354,7 @@ pub(super) const CASES: &[Case] = &[
             let mut session = Session::new(conn, &reply, request, p.watch().clone(), p.patience());
             for _ in 0..3 {
                 let read = loop {
-                    match session.next() {
+                    match session.receive() {
                         Got::Segment(segment) if segment.opcode() == opcode::READ_REQUEST => break segment,
                         Got::Segment(_) => {}
                         other => return deviates(format!("expected a Read Request, got {other}")),
@@ -378,7 +378,7 @@ pub(super) const CASES: &[Case] = &[
         run: |p| {
             enhanced(p)?;
             let mut session = operating(p, |_, reply| with_depths(&reply, |d| Depths { ord: 0x3ffe, ..d }))?;
-            match session.next() {
+            match session.receive() {
                 Got::Segment(segment) if segment.as_terminate().is_some() => {
                     let told = segment.as_terminate().expect("it is one");
                     let code = Code(2, 0, 6);
@@ -402,7 +402,7 @@ pub(super) const CASES: &[Case] = &[
 
 /// The first FPDU is an RTR by Write or by Read, whichever is allowed.
 fn rtr(session: &mut Session, by_write: bool, by_read: bool) -> Check {
-    match session.next() {
+    match session.receive() {
         Got::Segment(s) if by_write && s.opcode() == opcode::WRITE && s.payload().is_empty() => Ok(()),
         Got::Segment(s)
             if by_read

@@ -266,7 +266,7 @@ pub(super) const CASES: &[Case] = &[
                 return crate::case::not_applicable("no CRCs on this connection");
             }
             session.send_faulty(&Segment::write(1, 0, &[]), Fault { crc_xor: 1, ..Fault::default() });
-            match session.next() {
+            match session.receive() {
                 Got::End(_) => Ok(()),
                 other => deviates(format!("expected the end without any FPDU, got {other}")),
             }

@@ -52,7 +52,7 @@ fn layout(p: &Probe, make: impl FnOnce(&mut Session) -> Segment, code: crate::wi
 fn not_answered(p: &Probe, terminate: &Segment) -> Check {
     let mut session = running(p)?;
     session.send(terminate);
-    match session.next() {
+    match session.receive() {
         Got::End(_) => Ok(()),
         Got::Silence => {
             // It may leave the first FIN to us.
@@ -188,7 +188,7 @@ pub(super) const CASES: &[Case] = &[
             let mut session = p.stage("recv=1x16")?;
             session.ping()?;
             session.send(&Segment::terminate(&[0x02, 0x08, 0, 0]));
-            match session.next() {
+            match session.receive() {
                 Got::End(_) | Got::Silence => {}
                 Got::Segment(segment) => {
                     return deviates(format!("answered by {}", describe::segment(&segment)));

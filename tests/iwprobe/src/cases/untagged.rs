@@ -31,7 +31,7 @@ fn not_received(p: &Probe, codes: &[Code], segments: &[Segment]) -> Check {
 
 /// The stream ends, by whatever Terminate or none.
 pub(super) fn ended(session: &mut Session) -> Check {
-    match session.next() {
+    match session.receive() {
         Got::End(_) => Ok(()),
         Got::Segment(segment) if segment.as_terminate().is_some() => Ok(()),
         other => deviates(format!("expected the stream to be ended, got {other}")),

@@ -50,7 +50,7 @@ fn fpdus_are_those_of_rfc_5044() {
         "00043031323300001a2a453a0000000000043031323300 00cd2d0d9d".replace(' ', "")
     );
     assert_eq!(framed(508, true, true, &[&[1]]), "0001010000000004446281cc");
-    assert_eq!(framed(0, false, false, &[b"abc"]), "0003616263000000deadbeef");
+    assert_eq!(framed(0, false, false, &[b"abc"]), "0003616263000000efbeadde");
 }
 
 #[test]

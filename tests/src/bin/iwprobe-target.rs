@@ -1,0 +1,95 @@
+//! The target of `iwprobe` over this stack: arranges what the probe asks for and tells what it saw, so that the probe can
+//! judge what no wire shows. `tests/iwprobe/TARGET.md` says how.
+
+use std::net::{IpAddr, SocketAddr};
+use std::process::ExitCode;
+
+use benches::cli::NetArgs;
+use benches::driver::Interrupt;
+use benches::errors::Error;
+use benches::net;
+use clap::{Args, Parser, Subcommand};
+use iwarp::verbs::ConnParam;
+use tests::target::{self, Manners};
+
+/// Serves iwprobe over this stack.
+#[derive(Debug, Parser)]
+#[command(name = "iwprobe-target", version)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Listens, for `iwprobe connect`.
+    Listen {
+        /// TCP port.
+        port: u16,
+        #[command(flatten)]
+        options: Options,
+    },
+    /// Connects again and again, for `iwprobe listen`.
+    Connect {
+        /// The probe's address.
+        addr: IpAddr,
+        /// TCP port.
+        port: u16,
+        #[command(flatten)]
+        options: Options,
+    },
+}
+
+#[derive(Debug, Args)]
+struct Options {
+    #[command(flatten)]
+    net: NetArgs,
+    /// Ask the probe for markers.
+    #[arg(long)]
+    markers: bool,
+    /// Do not ask for CRCs.
+    #[arg(long)]
+    no_crc: bool,
+    /// MPA revision of the Requests.
+    #[arg(long, default_value_t = 2)]
+    revision: u8,
+    /// Connect client-server, not peer-to-peer.
+    #[arg(long)]
+    client_server: bool,
+}
+
+fn main() -> ExitCode {
+    let done = match Cli::parse().command {
+        Command::Listen { port, options } => {
+            options.run(|end, manners| target::serve(end, port, manners, &|line| println!("{line}")))
+        }
+        Command::Connect { addr, port, options } => {
+            options.run(|end, manners| target::call(end, SocketAddr::new(addr, port), manners))
+        }
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("iwprobe-target: {error}");
+            ExitCode::from(error.exit_code())
+        }
+    }
+}
+
+impl Options {
+    fn run(
+        &self,
+        run: impl FnOnce(&mut benches::endpoint::Endpoint, &Manners) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        let param = ConnParam {
+            markers: self.markers,
+            crc: !self.no_crc,
+            mpa_revision: self.revision,
+            peer_to_peer: !self.client_server,
+            timeout: self.net.timeout,
+            ..ConnParam::default()
+        };
+        let mut end = net::open(&self.net, false, &Interrupt::on_signals()?)?.endpoint;
+        run(&mut end, &Manners { param })
+    }
+}

@@ -1,0 +1,46 @@
+//! The target of `iwprobe` over this stack's verbs: it arranges what the probe asks for, and tells what it saw. The
+//! contract is `tests/iwprobe/TARGET.md`.
+//!
+//! It uses the verbs as any program does, and shares no code with the probe.
+
+mod call;
+mod report;
+mod scene;
+mod serve;
+mod stage;
+
+pub use call::call;
+pub use serve::serve;
+
+use std::time::Duration;
+
+use iwarp::verbs::ConnParam;
+
+/// Every text begins so.
+const MAGIC: &str = "iwp1";
+/// Longest text in private data, octets.
+const MAX_TEXT: usize = 192;
+/// How long a connection may do nothing.
+const IDLE: Duration = Duration::from_secs(20);
+
+/// Octet `at` of pattern `index`.
+fn pattern_octet(index: usize, at: usize) -> u8 {
+    (at + 7 * (at / 256) + 59 * index + 13) as u8
+}
+
+/// The first `length` octets of pattern `index`.
+fn pattern(index: usize, length: usize) -> Vec<u8> {
+    (0..length).map(|at| pattern_octet(index, at)).collect()
+}
+
+/// How connections are made or accepted, whatever the scene.
+#[derive(Clone, Debug)]
+pub struct Manners {
+    /// Depths, markers, CRC, revision, peer-to-peer.
+    pub param: ConnParam,
+}
+
+/// Private data without the zeros that may follow it.
+fn text(octets: &[u8]) -> String {
+    String::from_utf8_lossy(octets).trim_end_matches('\0').to_owned()
+}

@@ -1,0 +1,85 @@
+//! What the target tells of a connection: TARGET.md, "The words of a report".
+
+use iwarp::verbs::{StreamError, WcStatus};
+
+use super::{MAGIC, MAX_TEXT};
+
+/// How a connection ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum End {
+    /// It has not.
+    Open,
+    /// It never began.
+    Refused,
+    /// Gracefully, or without a Terminate: TCP ended.
+    Close,
+    /// By a Terminate, or an error found here.
+    Stream(StreamError),
+}
+
+impl std::fmt::Display for End {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Open => f.write_str("open"),
+            Self::Refused => f.write_str("refused"),
+            Self::Close => f.write_str("close"),
+            Self::Stream(error) => {
+                let who = if error.from_peer { "got" } else { "sent" };
+                write!(f, "{who}:{:02x}{:02x}{:02x}", error.layer, error.etype, error.code)
+            }
+        }
+    }
+}
+
+/// The words, as many as fit.
+pub(super) fn text(end: End, words: &[String]) -> String {
+    const MORE: &str = " more";
+    let mut text = format!("{MAGIC} report end={end}");
+    for (index, word) in words.iter().enumerate() {
+        let last = index + 1 == words.len();
+        let needed = 1 + word.len() + if last { 0 } else { MORE.len() };
+        if text.len() + needed > MAX_TEXT {
+            return text + MORE;
+        }
+        text += " ";
+        text += word;
+    }
+    text
+}
+
+/// The number that libibverbs has for a status.
+pub(super) fn status_number(status: WcStatus) -> u32 {
+    match status {
+        WcStatus::Success => 0,
+        WcStatus::LocalLengthError => 1,
+        WcStatus::LocalProtectionError => 4,
+        WcStatus::WrFlushError => 5,
+        WcStatus::RemoteAccessError => 10,
+        WcStatus::RemoteOperationError => 11,
+        WcStatus::FatalError => 19,
+        #[allow(unreachable_patterns, reason = "IBV_WC_GENERAL_ERR stands for what is added to the verbs")]
+        _ => 21,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_report_never_outgrows_private_data() {
+        let words: Vec<String> = (0..40).map(|n| format!("c=R:0:{n}:00000000")).collect();
+        for count in 0..40 {
+            let text = text(End::Open, &words[..count]);
+            assert!(text.len() <= MAX_TEXT, "{count}: {}", text.len());
+            assert_eq!(text.ends_with(" more"), !text.contains(&words[count.saturating_sub(1)]) && count > 0);
+        }
+    }
+
+    #[test]
+    fn ends_are_told_with_their_codes() {
+        let error = StreamError { layer: 1, etype: 2, code: 0x05, from_peer: true };
+        assert_eq!(End::Stream(error).to_string(), "got:010205");
+        assert_eq!(End::Stream(StreamError { from_peer: false, ..error }).to_string(), "sent:010205");
+    }
+}
