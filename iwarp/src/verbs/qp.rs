@@ -168,7 +168,7 @@ pub(crate) struct QpOwner {
 
 impl Drop for QpOwner {
     fn drop(&mut self) {
-        self.shared.ask(Ask::Abort);
+        self.shared.ask(Ask::Abandon);
     }
 }
 

@@ -73,12 +73,13 @@ impl Connection {
     pub(super) fn obey(&mut self, io: &mut Io, asked: Ask) {
         match asked {
             Ask::Nothing => {}
+            Ask::Abort => self.abort(io),
             _ if self.is_ending() => {}
             Ask::Close => self.disconnect(io),
             Ask::Terminate if matches!(self.phase, Phase::Streaming(_)) => {
                 self.fail(io, Failure::Local(Terminate::local(TerminateError::LocalCatastrophic)));
             }
-            Ask::Terminate | Ask::Abort => self.abort(io),
+            Ask::Terminate | Ask::Abandon => self.abort(io),
         }
     }
 

@@ -48,6 +48,8 @@ pub(crate) enum Ask {
     Close,
     /// Tell the peer of a local catastrophic error, and flush.
     Terminate,
+    /// Nobody holds the queue pair any more: reset and flush, unless the end is under way.
+    Abandon,
     /// Reset, and flush.
     Abort,
 }
@@ -305,10 +307,10 @@ impl QpShared {
         }
     }
 
-    /// Flushes what was posted after the end.
+    /// Flushes receives that were posted after the end. Before `Error` the engine does, behind what it has taken.
     pub(super) fn flush_late(&self) {
-        if self.state() == QpState::Error {
-            self.flush();
+        if matches!(self.state(), QpState::Terminate | QpState::Error) {
+            self.doorbell();
         }
     }
 
@@ -450,6 +452,7 @@ fn ask_of(value: u8) -> Ask {
         0 => Ask::Nothing,
         1 => Ask::Close,
         2 => Ask::Terminate,
+        3 => Ask::Abandon,
         _ => Ask::Abort,
     }
 }
