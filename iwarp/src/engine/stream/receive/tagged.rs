@@ -55,15 +55,16 @@ impl Sink<'_> {
             self.oldest_read()?.0.check(header, payload_len)?;
         }
         if payload_len > 0 && piece.arrival.places() {
-            let target =
-                self.turn.check_sink(header.stag, header.to, payload_len as u64, pd).map_err(|fault| {
-                    // The range is the Read's own: our user has revoked it since.
-                    if piece.arrival.delivers() {
-                        self.common.blame_sink();
-                    }
-                    ddp::DdpError::from(fault)
-                })?;
-            piece.place(&target, TaggedHeader::LEN, self.counters)?;
+            let turn = self.turn;
+            let target = turn.check_sink(header.stag, header.to, payload_len as u64, pd);
+            let placed = target
+                .map_err(ddp::DdpError::from)
+                .and_then(|target| piece.place(&target, TaggedHeader::LEN, self.counters));
+            if placed.is_err() && piece.arrival.delivers() {
+                // The range is the Read's own: our user has taken it away since.
+                self.common.blame_sink();
+            }
+            placed?;
         }
         if !piece.arrival.delivers() {
             return Ok(());
