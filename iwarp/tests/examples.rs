@@ -32,3 +32,8 @@ fn echo() {
 fn engine_thread() {
     assert_eq!(run("engine_thread"), "16 Writes of 1048576 octets, the last one of 15\n");
 }
+
+#[test]
+fn server() {
+    assert_eq!(run("server"), "8 loans: 4 given back, 4 taken back\n");
+}

@@ -1,0 +1,153 @@
+//! A server that lends buffers to clients it does not trust: each gets a name of its own, for its own stream, over
+//! zeroed memory, and the server looks only at what the client can change no more (`lending.rs`).
+//!
+//! `cargo run -p iwarp --no-default-features --example server`
+
+mod lending;
+
+use std::error::Error;
+use std::time::{Duration, Instant};
+
+use dp::link::{LinkConfig, pair};
+use iwarp::engine::{Engine, EngineConfig};
+use iwarp::memory::Access;
+use iwarp::verbs::{
+    CmEventKind, CmId, CompletionQueue, ConnParam, Context, ContextConfig, MemoryRegion, ProtectionDomain,
+    QpGrants, QpInit, QueuePair, RecvRequest, RemoteAddr, SendOp, SendRequest, WcOpcode, WcStatus,
+    WorkCompletion,
+};
+use lending::{Lender, Return};
+
+const CLIENTS: usize = 2;
+const LOANS: usize = 4;
+const BUFFER: usize = 4096;
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let (port_a, port_b) = pair(&LinkConfig::default());
+    let mut clients = Host::new(port_a, "10.0.0.1/24")?;
+    let mut server = Host::new(port_b, "10.0.0.2/24")?;
+    // One buffer for all: it goes from client to client.
+    let mut lender = Lender::new(&server.pd, 1, BUFFER)?;
+    let (client_events, server_events) =
+        (clients.context.create_event_channel()?, server.context.create_event_channel()?);
+    let listener = server.context.create_id(&server_events);
+    listener.listen(7471, 8, Duration::from_secs(10))?;
+
+    let mut connections = Vec::new();
+    for _ in 0..CLIENTS {
+        let id = clients.context.create_id(&client_events);
+        let (client, at_server) = (clients.end()?, server.end()?);
+        id.connect(&client.qp, "10.0.0.2:7471".parse()?, &ConnParam::default())?;
+        let request = wait(&mut clients, &mut server, |_, _| server_events.poll())?;
+        at_server.post_recv()?;
+        request.id.accept(&at_server.qp, &ConnParam::default())?;
+        for events in [&client_events, &server_events] {
+            let event = wait(&mut clients, &mut server, |_, _| events.poll())?;
+            if !matches!(event.kind, CmEventKind::Established { .. }) {
+                return Err(format!("not connected: {event:?}").into());
+            }
+        }
+        connections.push((client, at_server, [id, request.id]));
+    }
+
+    let mut returns = Vec::new();
+    for loan in 0..LOANS {
+        for (number, (client, at_server, _)) in connections.iter().enumerate() {
+            let text = format!("loan {loan} of client {number}");
+            // The client asks; the server lends it a buffer for writing, and tells the name behind the bind.
+            client.post_recv()?;
+            client.send(SendOp::Send, b"lend")?;
+            wait(&mut clients, &mut server, |_, server| server.received())?;
+            at_server.post_recv()?;
+            let lent = lender.lend(&at_server.qp, Access::REMOTE_WRITE, &[])?.ok_or("the buffer is lent")?;
+            at_server.send(SendOp::Send, &lent.name().to_be_bytes())?;
+            wait(&mut clients, &mut server, |clients, _| clients.received())?;
+
+            // The client writes, and gives the buffer back: every second time it leaves that to the server.
+            let mut name = [0; 4];
+            client.buffer.read_at(1024, &mut name)?;
+            let rkey = u32::from_be_bytes(name);
+            client.send(SendOp::Write { remote: RemoteAddr { addr: 0, rkey } }, text.as_bytes())?;
+            let gives = loan % 2 == 0;
+            client.send(if gives { SendOp::SendInvalidate { rkey } } else { SendOp::Send }, b"done")?;
+            let done = wait(&mut clients, &mut server, |_, server| server.received())?;
+            at_server.post_recv()?;
+            let (octets, how) = lender.take_back(lent, &done)?;
+            if octets[..text.len()] != *text.as_bytes()
+                || octets[text.len()..].iter().any(|&octet| octet != 0)
+            {
+                return Err("not what the client wrote, or something of another's".into());
+            }
+            returns.push(how);
+        }
+    }
+    let given = returns.iter().filter(|&&how| how == Return::Given).count();
+    println!("{} loans: {given} given back, {} taken back", returns.len(), returns.len() - given);
+    for (_, _, [id, _]) in &connections {
+        let id: &CmId = id;
+        id.disconnect();
+    }
+    Ok(())
+}
+
+struct Host {
+    context: Context,
+    engine: Engine,
+    pd: ProtectionDomain,
+    cq: CompletionQueue,
+}
+
+/// One end of a connection, with room for messages: to send from, and from 1024 on to receive into.
+struct End {
+    qp: QueuePair,
+    buffer: MemoryRegion,
+}
+
+impl Host {
+    fn new(port: Box<dyn dp::Port>, address: &str) -> Result<Self, Box<dyn Error>> {
+        let context = Context::new(ContextConfig::default())?;
+        let config = EngineConfig::new(&*port, &[address])?;
+        let engine = Engine::new(&context, port, config)?;
+        Ok(Self { pd: context.alloc_pd()?, cq: context.create_cq(1024, None)?, context, engine })
+    }
+
+    fn end(&self) -> Result<End, Box<dyn Error>> {
+        let init = QpInit { grants: QpGrants::BIND_WINDOWS, ..QpInit::new(&self.cq) };
+        Ok(End { qp: self.pd.create_qp(&init)?, buffer: self.pd.reg_mr(2048, Access::LOCAL_WRITE)? })
+    }
+
+    /// The completion of a receive, if there is one. Those of sends are of no interest here.
+    fn received(&self) -> Option<WorkCompletion> {
+        let wc = self.cq.poll_one()?;
+        (wc.status == WcStatus::Success && wc.opcode == WcOpcode::Recv).then_some(wc)
+    }
+}
+
+impl End {
+    fn post_recv(&self) -> Result<(), Box<dyn Error>> {
+        Ok(self.qp.post_recv(&RecvRequest::new(0, self.buffer.sge(1024, 64)))?)
+    }
+
+    fn send(&self, op: SendOp, octets: &[u8]) -> Result<(), Box<dyn Error>> {
+        let inline = iwarp::verbs::SendFlags::INLINE | iwarp::verbs::SendFlags::SIGNALED;
+        self.buffer.write_at(0, octets)?;
+        let request = SendRequest::new(0, op, self.buffer.sge(0, octets.len()));
+        Ok(self.qp.post_send(&request.flags(inline))?)
+    }
+}
+
+fn wait<T>(
+    clients: &mut Host,
+    server: &mut Host,
+    mut done: impl FnMut(&Host, &Host) -> Option<T>,
+) -> Result<T, Box<dyn Error>> {
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while Instant::now() < deadline {
+        clients.engine.poll();
+        server.engine.poll();
+        if let Some(value) = done(clients, server) {
+            return Ok(value);
+        }
+    }
+    Err("nothing happened for ten seconds".into())
+}
