@@ -5,7 +5,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use dp::Region;
-use iwarp::memory::{Access, Accessor, Base, Fault, MemoryTable, PdId, RegisterOptions, Stag, StreamId};
+use iwarp::memory::{
+    Access, Accessor, Base, Bind, FastBind, Fault, MemoryTable, PdId, Prepare, RegisterOptions, Stag,
+    StreamId, WindowKind,
+};
 
 const ME: Accessor = Accessor { pd: PdId(1), stream: StreamId(1) };
 const ACCESS: Access = Access::LOCAL_WRITE.union(Access::REMOTE_WRITE).union(Access::REMOTE_READ);
@@ -195,3 +198,135 @@ fn fetching_outside_a_turn_is_waited_for() {
         }
     });
 }
+
+/// The same for names that a send queue takes away, over the whole of one memory or a part of it: a window of either type
+/// and a fast registration. When the call returns, no octet changes and none is read, on any engine.
+// Proves SEC-099, SEC-101, RDMAP-355, DDP-231.
+#[test]
+fn what_a_send_queue_takes_away_stays_as_it_is() {
+    let table = MemoryTable::new(16, [8; 32]);
+    let advertised = Advertised(AtomicU64::new(0));
+    let stop = AtomicBool::new(false);
+    let bindable = RegisterOptions { access: ACCESS | Access::MW_BIND, ..OPTIONS };
+    let region = table.register(Arc::new(Region::new(LEN).unwrap()), &bindable).unwrap();
+    let windows =
+        [WindowKind::Type1, WindowKind::Type2].map(|kind| table.alloc_window(ME.pd, kind, false).unwrap());
+    let prepare = Prepare { pd: ME.pd, ..Prepare::default() };
+    let fast = table.prepare(Arc::new(Region::new(LEN).unwrap()), &prepare).unwrap();
+    let queue = table.join();
+    let mut written = [0; 3];
+    std::thread::scope(|scope| {
+        let engines: Vec<_> = (1..=2_u8)
+            .map(|octet| {
+                let (table, advertised, stop) = (&table, &advertised, &stop);
+                scope.spawn(move || engine(table, advertised, stop, octet))
+            })
+            .collect();
+        let stop_engines = StopOnDrop(&stop);
+        for round in 0..450_u32 {
+            let kind = (round % 3) as usize;
+            let key = round as u8;
+            let memory = if kind == 2 { fast.memory() } else { region.memory() };
+            memory.write_at(0, &[0; LEN]).unwrap();
+            let bind = |stag, len| Bind {
+                stag,
+                region: region.stag(),
+                addr: 0,
+                len,
+                access: Access::REMOTE_WRITE | Access::REMOTE_READ,
+                zero_based: true,
+            };
+            let stag = if kind == 2 { fast.stag(key) } else { windows[kind].stag(key) };
+            let register = FastBind { stag, offset: 0, len: LEN as u64, access: ACCESS, base: Base::Zero };
+            // Bound and taken away inside turns, as an engine does it.
+            let turn = queue.enter();
+            if kind == 2 {
+                turn.fast_register(&register, ME).unwrap();
+            } else {
+                turn.bind_window(&bind(stag, LEN as u64), ME).unwrap();
+            }
+            drop(turn);
+            advertised.0.store(stag.0.into(), Ordering::Release);
+            std::thread::sleep(Duration::from_micros(u64::from(round % 7) * 50));
+            let turn = queue.enter();
+            if kind == 0 {
+                turn.bind_window(&bind(windows[0].stag(key.wrapping_add(1)), 0), ME).unwrap();
+            } else {
+                turn.invalidate_local(stag, ME).unwrap();
+            }
+            let (mut first, mut last) = (vec![0; LEN], vec![0; LEN]);
+            memory.read_at(0, &mut first).unwrap();
+            // Long enough for a copy that nobody waited for to go on.
+            std::thread::sleep(Duration::from_micros(300));
+            memory.read_at(0, &mut last).unwrap();
+            assert!(first == last, "round {round}: changed after it was taken away");
+            drop(turn);
+            written[kind] += u32::from(first.iter().any(|&octet| octet != 0));
+        }
+        drop(stop_engines);
+        for engine in engines {
+            engine.join().expect("engines do not fail");
+        }
+    });
+    assert!(written.iter().all(|&rounds| rounds > 0), "the race was not run: {written:?}");
+}
+
+/// Binding, registering and taking away, as a send queue does them again and again, allocate nothing.
+#[test]
+fn a_send_queue_allocates_nothing_for_names() {
+    let table = MemoryTable::new(16, [9; 32]);
+    let bindable = RegisterOptions { access: ACCESS | Access::MW_BIND, ..OPTIONS };
+    let region = table.register(Arc::new(Region::new(64).unwrap()), &bindable).unwrap();
+    let window = table.alloc_window(ME.pd, WindowKind::Type1, false).unwrap();
+    let prepare = Prepare { pd: ME.pd, ..Prepare::default() };
+    let fast = table.prepare(Arc::new(Region::new(64).unwrap()), &prepare).unwrap();
+    let (_other, queue) = (table.join(), table.join());
+    let bind = |key| Bind {
+        stag: window.stag(key),
+        region: region.stag(),
+        addr: 0,
+        len: 8,
+        access: Access::REMOTE_READ,
+        zero_based: true,
+    };
+    let register =
+        |key| FastBind { stag: fast.stag(key), offset: 8, len: 8, access: ACCESS, base: Base::Zero };
+    let before = allocations();
+    for key in 0..100 {
+        let turn = queue.enter();
+        turn.bind_window(&bind(key), ME).unwrap();
+        turn.fast_register(&register(key), ME).unwrap();
+        turn.check_write(fast.stag(key), 0, 8, ME).unwrap().place(0, b"eight oc").unwrap();
+        turn.invalidate_local(fast.stag(key), ME).unwrap();
+    }
+    assert_eq!(allocations(), before);
+    drop(std::hint::black_box(Box::new(0)));
+    assert_eq!(allocations(), before + 1, "they are counted");
+}
+
+thread_local!(static ALLOCATIONS: std::cell::Cell<u64> = const { std::cell::Cell::new(0) });
+
+/// Of this thread.
+fn allocations() -> u64 {
+    ALLOCATIONS.get()
+}
+
+/// The system's allocator, counting by thread.
+struct Counting;
+
+// SAFETY: every call is passed on to the system's allocator as it is.
+unsafe impl std::alloc::GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: std::alloc::Layout) -> *mut u8 {
+        ALLOCATIONS.set(ALLOCATIONS.get() + 1);
+        // SAFETY: the caller's promise is passed on.
+        unsafe { std::alloc::System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, ptr: *mut u8, layout: std::alloc::Layout) {
+        // SAFETY: the caller's promise is passed on; `alloc` is the system's.
+        unsafe { std::alloc::System.dealloc(ptr, layout) };
+    }
+}
+
+#[global_allocator]
+static COUNTING: Counting = Counting;
