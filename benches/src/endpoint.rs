@@ -112,7 +112,7 @@ impl Endpoint {
             self.waiting.push_back(event);
         }
         self.waiting.iter().find_map(|event| match &event.kind {
-            CmEventKind::Disconnected { error } if event.id == *id => Some(*error),
+            CmEventKind::Disconnected { error, .. } if event.id == *id => Some(*error),
             _ => None,
         })
     }
@@ -219,14 +219,14 @@ impl Endpoint {
                 }
                 Some(match &event.kind {
                     CmEventKind::Established { private_data, .. } => Ok(private_data.to_vec()),
-                    CmEventKind::Rejected { private_data } => {
+                    CmEventKind::Rejected { private_data, .. } => {
                         Err(match private::rejection_reason(private_data) {
                             Some(reason) => Error::Rejected { remote, reason },
                             None => failed(ConnectionError::Rejected.to_string()),
                         })
                     }
-                    CmEventKind::ConnectError { error } => Err(failed(error.to_string())),
-                    CmEventKind::Disconnected { error } => {
+                    CmEventKind::ConnectError { error, .. } => Err(failed(error.to_string())),
+                    CmEventKind::Disconnected { error, .. } => {
                         Err(failed(error.map_or("closed by the peer".into(), |e| e.to_string())))
                     }
                     CmEventKind::ConnectRequest { .. } => return None,

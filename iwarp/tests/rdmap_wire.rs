@@ -98,12 +98,12 @@ fn every_terminate_is_built_to_the_octet() {
         ),
     ] {
         assert_eq!(built.to_bytes().to_vec(), hex(golden));
-        assert_eq!(Terminate::parse(&hex(golden)), Ok(built.clone()));
+        assert_eq!(Terminate::parse(&hex(golden)).map(without_control), Ok(built.clone()));
         // Octets behind the last part are ignored, as are the reserved bits.
         let mut long = hex(golden);
         long[3] = 0xFF;
         long.resize(80, 0xA5);
-        assert_eq!(Terminate::parse(&long), Ok(built));
+        assert_eq!(Terminate::parse(&long).map(without_control), Ok(built));
     }
     assert_eq!(ReadRequest::parse(&hex(READ)[18..]), Ok(REQUEST));
 }
@@ -179,6 +179,11 @@ fn lower_errors_keep_their_numbers() {
     assert_eq!(TerminateError::of_invalidate_fault(Fault::NotInvalidatable).codes(), (0, 1, 9));
 }
 
+/// What was read, but for the octets it was read from.
+fn without_control(terminate: Terminate) -> Terminate {
+    Terminate { control: None, ..terminate }
+}
+
 /// The Terminates that Linux's siw was seen to send.
 #[test]
 fn siws_bit_order_is_recognised_where_it_can_be() {
@@ -209,7 +214,7 @@ fn siws_bit_order_is_recognised_where_it_can_be() {
 #[test]
 fn odd_terminates_are_parsed_by_their_bits() {
     let zeros = Terminate::parse(&[0; 52]).unwrap();
-    assert_eq!(zeros, Terminate::local(TerminateError::LocalCatastrophic));
+    assert_eq!(without_control(zeros), Terminate::local(TerminateError::LocalCatastrophic));
     let unknown = Terminate::parse(&hex("f7ab0000")).unwrap();
     assert_eq!((unknown.layer, unknown.etype, unknown.code, unknown.error()), (0xF, 7, 0xAB, None));
     assert!(unknown.to_string().contains("layer 15, type 7, code 0xab"));
@@ -303,9 +308,10 @@ proptest! {
             let _ = terminate.to_string();
             // A bare control word that siw would read otherwise keeps its numbers, not its order.
             prop_assume!(terminate.segment_len.is_some() || terminate.error().is_some());
-            terminate.bit_order = BitOrder::Standard;
+            (terminate.bit_order, terminate.control) = (BitOrder::Standard, None);
             prop_assume!(terminate.read_request.is_none() || terminate.ddp_header.is_some());
-            prop_assert_eq!(Terminate::parse(&terminate.to_bytes()), Ok(terminate));
+            let again = Terminate::parse(&terminate.to_bytes()).unwrap();
+            prop_assert_eq!(Terminate { control: None, ..again }, terminate);
         }
         let _ = ReadRequest::parse(&octets);
     }

@@ -200,7 +200,7 @@ fn a_graceful_close_drains_and_flushes() {
     c.id_a.disconnect();
     let (a, b) = (pair.event_a(), pair.event_b());
     for event in [&a, &b] {
-        assert!(matches!(event.kind, CmEventKind::Disconnected { error: None }), "{event:?}");
+        assert!(matches!(event.kind, CmEventKind::Disconnected { error: None, .. }), "{event:?}");
     }
     assert_eq!(remote.load_u8(99_999).unwrap(), 7);
     let wcs = [pair.wc_a(), pair.wc_a()];
@@ -219,9 +219,9 @@ fn an_abort_resets() {
     c.id_a.abort();
     let b = pair.event_b();
     let reset = ConnectionError::Tcp(tcp_lite::CloseReason::Reset);
-    assert!(matches!(b.kind, CmEventKind::Disconnected { error: Some(e) } if e == reset), "{b:?}");
+    assert!(matches!(b.kind, CmEventKind::Disconnected { error: Some(e), .. } if e == reset), "{b:?}");
     let a = pair.event_a();
-    assert!(matches!(a.kind, CmEventKind::Disconnected { error: Some(_) }), "{a:?}");
+    assert!(matches!(a.kind, CmEventKind::Disconnected { error: Some(_), .. }), "{a:?}");
 }
 
 /// Dropping the last handle of a queue pair ends its connection.
@@ -230,5 +230,5 @@ fn dropping_the_queue_pair_ends_the_connection() {
     let (mut pair, c) = connected();
     drop(c.qp_a);
     let b = pair.event_b();
-    assert!(matches!(b.kind, CmEventKind::Disconnected { error: Some(_) }), "{b:?}");
+    assert!(matches!(b.kind, CmEventKind::Disconnected { error: Some(_), .. }), "{b:?}");
 }

@@ -179,7 +179,8 @@ fn a_bad_request_closes_the_connection() {
         pair.send(&octets);
         assert!(pair.until(1_000_000, |pair| pair.closed.is_some() || pair.peer_closed), "{octets:02x?}");
         assert_eq!(pair.inbox.len(), 0, "no Reply");
-        assert!(target.channel.poll().is_none());
+        let event = target.channel.poll();
+        assert!(event.is_none(), "{event:?}");
     }
 }
 
@@ -243,7 +244,7 @@ fn a_terminate_of_siw_is_understood() {
     assert_eq!(qp.error(), Some(told));
     assert!(matches!(
         event.unwrap().kind,
-        CmEventKind::Disconnected { error: Some(ConnectionError::Stream(error)) } if error == told
+        CmEventKind::Disconnected { error: Some(ConnectionError::Stream(error)), .. } if error == told
     ));
     // Its receives were flushed.
     let flushed =

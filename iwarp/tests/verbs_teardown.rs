@@ -9,10 +9,11 @@ use common::raw::{RawPair, fpdu, peer_to_peer_request, request};
 use common::{PORT, Pair};
 use dp::link::LinkConfig;
 use iwarp::memory::Access;
-use iwarp::mpa::Framer;
+use iwarp::mpa::{Framer, RtrKinds};
 use iwarp::verbs::{
-    CmEvent, CmEventKind, CmId, CompletionQueue, ConnParam, ConnectionError, EventChannel, MemoryRegion,
-    QpInit, QueuePair, RecvRequest, RemoteAddr, SendOp, SendRequest, VerbsError, WcStatus, WorkCompletion,
+    CmEvent, CmEventKind, CmId, CompletionQueue, ConnParam, ConnectionError, EventChannel, ListenOptions,
+    MemoryRegion, QpInit, QueuePair, RecvRequest, RemoteAddr, SendOp, SendRequest, VerbsError, WcStatus,
+    WorkCompletion,
 };
 use tcp_lite::CloseReason;
 
@@ -47,7 +48,10 @@ impl Accepted {
         let region = pd.reg_mr(4096, ALL).unwrap();
         let channel = pair.context.create_event_channel().unwrap();
         let listener = pair.context.create_id(&channel);
-        listener.listen(PORT, 16, Duration::from_secs(5)).unwrap();
+        let mut options = ListenOptions::new(PORT);
+        options.responder.startup_timeout = Duration::from_secs(5);
+        options.responder.rtr = RtrKinds::all();
+        listener.listen_with(&options).unwrap();
         let qp = pd.create_qp(&QpInit::new(&cq)).unwrap();
         for wr_id in 0..2 {
             qp.post_recv(&RecvRequest::new(wr_id, region.sge(wr_id as usize * 100, 100))).unwrap();
@@ -121,7 +125,7 @@ fn a_receive_under_way_is_flushed_when_we_close() {
     c.id.disconnect();
     assert!(c.pair.until(1_000_000, |pair| pair.peer_closed), "no FIN");
     c.pair.close();
-    assert!(matches!(c.event().kind, CmEventKind::Disconnected { error: None }));
+    assert!(matches!(c.event().kind, CmEventKind::Disconnected { error: None, .. }));
     assert_eq!(c.completions(), [(0, WcStatus::WrFlushError), (1, WcStatus::WrFlushError)]);
 }
 
@@ -133,7 +137,10 @@ fn a_missing_rtr_keeps_no_buffers() {
     let mut part = vec![0; 1000];
     part[0] = 5;
     c.pair.send(&part);
-    assert!(matches!(c.event().kind, CmEventKind::ConnectError { error: ConnectionError::StartupTimeout }));
+    assert!(matches!(
+        c.event().kind,
+        CmEventKind::ConnectError { error: ConnectionError::StartupTimeout, .. }
+    ));
     c.pair.until(1_000_000, |_| false);
     assert_eq!(c.pair.pool.available(), c.pair.pool.capacity());
 }
@@ -166,7 +173,7 @@ fn reads_that_nobody_answers_do_not_hold_up_a_close() {
         }
         let start = c.pair.now_us;
         let event = c.event();
-        assert!(matches!(event.kind, CmEventKind::Disconnected { error: Some(_) }), "{event:?}");
+        assert!(matches!(event.kind, CmEventKind::Disconnected { error: Some(_), .. }), "{event:?}");
         assert!(c.pair.now_us - start < 6_000_000, "{} us", c.pair.now_us - start);
         assert!(c.completions().contains(&(9, WcStatus::WrFlushError)));
     }
@@ -182,7 +189,7 @@ fn dropping_the_queue_pair_leaves_a_close_under_way_alone() {
     c.pair.until(100_000, |_| false);
     assert_eq!(c.pair.closed, None);
     c.pair.close();
-    assert!(matches!(c.event().kind, CmEventKind::Disconnected { error: None }));
+    assert!(matches!(c.event().kind, CmEventKind::Disconnected { error: None, .. }));
 }
 
 /// A queue pair dropped before its connection was started: the identifier is told all the same.
@@ -193,7 +200,7 @@ fn dropping_the_queue_pair_at_once_is_told() {
     id.connect(&pair.a.qp(), pair.b.address, &ConnParam::default()).unwrap();
     let event = pair.event_a();
     let aborted = ConnectionError::Tcp(CloseReason::Aborted);
-    assert!(matches!(event.kind, CmEventKind::ConnectError { error } if error == aborted), "{event:?}");
+    assert!(matches!(event.kind, CmEventKind::ConnectError { error, .. } if error == aborted), "{event:?}");
 }
 
 /// An engine that goes away with an accept under way tells its identifier once.

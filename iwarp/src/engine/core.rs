@@ -1,19 +1,23 @@
 //! One turn of an engine: frames in, events to connections, queue pairs send, frames out.
 
 use std::collections::{BTreeSet, VecDeque};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
 
 use dp::{Burst, Clock, Port};
-use tcp_lite::{CloseReason, ConnId, ConnectError, Event, Instant, ListenerId, Stack};
+use tcp_lite::{
+    CloseReason, ConnId, ConnectError, Event, Instant, ListenConfig, ListenerCounters, ListenerId, Stack,
+};
 
 use crate::memory::Turn;
 use crate::mpa::HeldSlab;
-use crate::verbs::{Ask, CmCommand, CmEventKind, CmId, ConnParam, ConnectionError, QpShared};
+use crate::verbs::{
+    Ask, CmCommand, CmEventKind, CmShared, ConnParam, ConnectionError, ListenerShared, QpShared,
+};
 
 use super::EngineConfig;
-use super::connection::Connection;
+use super::connection::{Connection, Retry};
 use super::counters::EngineCounters;
 use super::shared::EngineShared;
 
@@ -56,15 +60,17 @@ pub(super) struct Io {
     /// Deadlines of startup and close. An entry may be outdated: the connection knows.
     deadlines: BTreeSet<(Instant, u32)>,
     listeners: Vec<Listener>,
+    /// SYNs without answer that the listeners' counters show.
+    syns_told: u64,
 }
 
 /// A port that is listened on.
 struct Listener {
-    id: CmId,
-    port: u16,
+    id: Arc<CmShared>,
+    shared: Arc<ListenerShared>,
     tcp: ListenerId,
-    backlog: usize,
-    timeout: Duration,
+    /// What of its counters `shared` has.
+    told: ListenerCounters,
 }
 
 impl Io {
@@ -78,9 +84,10 @@ impl Io {
         self.fresh.push_back(conn.slot() as u32);
     }
 
-    /// Who listens on `port`.
-    pub(super) fn listener(&self, port: u16) -> Option<CmId> {
-        self.listeners.iter().find(|listener| listener.port == port).map(|listener| listener.id.clone())
+    /// The time of the turn.
+    pub(super) fn now_us(&self) -> u64 {
+        // Times are not negative.
+        self.now.total_micros() as u64
     }
 }
 
@@ -101,6 +108,7 @@ impl Core {
             shared,
             deadlines: BTreeSet::new(),
             listeners: Vec::new(),
+            syns_told: 0,
         };
         let (rx, tx) = (Burst::new(), Burst::new());
         Self { io, port, connections: Vec::new(), connection_count: 0, rx, tx }
@@ -122,11 +130,13 @@ impl Core {
     pub(super) fn turn(&mut self, now: Instant, turn: &Turn) -> bool {
         let start = Clock::cycles();
         self.io.now = now;
+        self.io.shared.set_now_us(self.io.now_us());
         let mut busy = self.run_commands(turn);
         busy |= self.receive(turn);
         self.io.tcp.poll(now);
         busy |= self.run_events(turn);
-        busy |= self.run_deadlines();
+        busy |= self.run_deadlines(turn);
+        self.count_syns();
         busy |= self.send(turn);
         busy |= self.flush();
         self.io.counters.turns += 1;
@@ -184,15 +194,36 @@ impl Core {
 
     fn run_command(&mut self, command: CmCommand, turn: &Turn) {
         match command {
-            CmCommand::Connect { id, qp, remote, param } => self.connect(id, &qp, remote, &param),
-            CmCommand::Listen { id, port, backlog, timeout } => match self.io.tcp.listen(port) {
-                Ok(tcp) => self.io.listeners.push(Listener { id, port, tcp, backlog, timeout }),
-                Err(_) => {
-                    id.announce(None, CmEventKind::ConnectError { error: ConnectionError::NoResources })
+            CmCommand::Connect { id, qp, remote, param } => self.connect(id, &qp, remote, param, None),
+            CmCommand::ConnectStream { id, stream, remote, param } => match self.open(remote, &param) {
+                Ok(conn) => {
+                    let now = self.io.now;
+                    self.insert(Connection::connecting_stream(conn, id, stream, param, now));
                 }
+                Err(error) => id.not_streaming(error),
             },
+            CmCommand::Streamed { id } => {
+                self.with_id(&id, |connection, io| connection.streamed(io, turn));
+            }
+            CmCommand::StartInitiator { id, qp, param } => {
+                if let Some(conn) = id.conn() {
+                    qp.slot.store(conn.slot() as u32, Ordering::Release);
+                }
+                let started = self.with_id(&id, |connection, io| {
+                    connection.start_initiator(io, Arc::clone(&qp), param);
+                });
+                if !started {
+                    // Its end has been told.
+                    qp.enter_error();
+                }
+            }
+            CmCommand::StartResponder { id, options } => {
+                self.with_id(&id, |connection, io| connection.start_responder(io, turn, options));
+            }
+            CmCommand::Listen { id, listener } => self.listen(id, listener),
             CmCommand::Unlisten { port } => {
-                if let Some(at) = self.io.listeners.iter().position(|listener| listener.port == port) {
+                let of_port = |listener: &Listener| listener.shared.options.port == port;
+                if let Some(at) = self.io.listeners.iter().position(of_port) {
                     let listener = self.io.listeners.swap_remove(at);
                     self.io.tcp.unlisten(listener.tcp);
                 }
@@ -200,7 +231,7 @@ impl Core {
             CmCommand::Accept { id, conn, qp, param } => {
                 qp.slot.store(conn.slot() as u32, Ordering::Release);
                 let taken = self.with_conn(conn, |connection, io| {
-                    connection.accept(io, turn, id.clone(), Arc::clone(&qp), &param);
+                    connection.accept(io, turn, id, Arc::clone(&qp), param);
                 });
                 if !taken {
                     // Its end has been told.
@@ -208,28 +239,63 @@ impl Core {
                 }
             }
             CmCommand::Reject { conn, private_data } => {
-                self.with_conn(conn, |connection, io| connection.reject(io, &private_data));
+                self.with_conn(conn, |connection, io| connection.reject(io, turn, &private_data, None));
             }
-            CmCommand::Disconnect { id } => self.with_id(&id, |connection, io| connection.disconnect(io)),
-            CmCommand::Abort { id } => self.with_id(&id, |connection, io| connection.abort(io)),
+            CmCommand::Disconnect { id } => {
+                self.with_id(&id, |connection, io| connection.disconnect(io));
+            }
+            CmCommand::Abort { id } => {
+                self.with_id(&id, |connection, io| connection.abort(io));
+            }
         }
     }
 
-    fn connect(&mut self, id: CmId, qp: &Arc<QpShared>, remote: std::net::SocketAddr, param: &ConnParam) {
+    fn listen(&mut self, id: Arc<CmShared>, shared: Arc<ListenerShared>) {
+        let options = &shared.options;
+        let config = ListenConfig {
+            half_open: options.half_open,
+            half_open_per_address: options.half_open_per_address,
+            filter: options.filter.clone(),
+        };
+        match self.io.tcp.listen_with(options.port, config) {
+            Ok(tcp) => {
+                self.io.listeners.push(Listener { id, shared, tcp, told: ListenerCounters::default() });
+            }
+            Err(_) => {
+                let error = ConnectionError::NoResources;
+                id.announce(None, CmEventKind::ConnectError { error, peer: None });
+            }
+        }
+    }
+
+    /// Starts a TCP connection.
+    fn open(&mut self, remote: SocketAddr, param: &ConnParam) -> Result<ConnId, ConnectionError> {
+        self.io.tcp.connect(self.io.now, remote, param.local_port).map_err(|error| match error {
+            ConnectError::NoRoute(_) => ConnectionError::Tcp(CloseReason::Unreachable),
+            ConnectError::NoConnection(_) | ConnectError::NoPort | ConnectError::InUse => {
+                ConnectionError::NoResources
+            }
+        })
+    }
+
+    /// Starts a connection; `again` is the deadline of a first try that has failed.
+    fn connect(
+        &mut self,
+        id: Arc<CmShared>,
+        qp: &Arc<QpShared>,
+        remote: SocketAddr,
+        param: Box<ConnParam>,
+        again: Option<Instant>,
+    ) {
         let now = self.io.now;
         let started = if qp.asked() >= Ask::Terminate {
             Err(ConnectionError::Tcp(CloseReason::Aborted))
         } else {
-            self.io.tcp.connect(now, remote, param.local_port).map_err(|error| match error {
-                ConnectError::NoRoute(_) => ConnectionError::Tcp(CloseReason::Unreachable),
-                ConnectError::NoConnection(_) | ConnectError::NoPort | ConnectError::InUse => {
-                    ConnectionError::NoResources
-                }
-            })
+            self.open(remote, &param)
         };
         let made = started.and_then(|conn| {
             qp.slot.store(conn.slot() as u32, Ordering::Release);
-            Connection::connecting(conn, id.clone(), Arc::clone(qp), param, now)
+            Connection::connecting(conn, Arc::clone(&id), Arc::clone(qp), param, now, again)
                 .inspect_err(|_| self.io.tcp.abort(now, conn))
         });
         match made {
@@ -244,7 +310,7 @@ impl Core {
     // ---- from the wire ----
 
     fn receive(&mut self, turn: &Turn) -> bool {
-        let now_us = self.now_us();
+        let now_us = self.io.now_us();
         let mut busy = false;
         for _ in 0..MAX_BURSTS {
             let count = self.port.rx_burst(now_us, &mut self.rx);
@@ -268,7 +334,7 @@ impl Core {
             busy = true;
             match event {
                 Event::Established { conn, listener: None } => {
-                    self.with_conn(conn, |connection, io| connection.on_established(io));
+                    self.with_conn(conn, |connection, io| connection.on_established(io, turn));
                 }
                 Event::Established { conn, listener: Some(listener) } => self.accepted(conn, listener),
                 Event::Received { conn, received } => {
@@ -278,7 +344,7 @@ impl Core {
                     self.with_conn(conn, |connection, io| connection.activate(io));
                 }
                 Event::PeerClosed { conn } => {
-                    self.with_conn(conn, |connection, io| connection.on_peer_closed(io));
+                    self.with_conn(conn, |connection, io| connection.on_peer_closed(io, turn));
                 }
                 Event::Closed { conn, reason } => {
                     self.with_conn(conn, |connection, io| connection.on_closed(io, reason));
@@ -291,29 +357,47 @@ impl Core {
     /// A listener's connection is established.
     fn accepted(&mut self, conn: ConnId, tcp: ListenerId) {
         let now = self.io.now;
-        let Some(listener) = self.io.listeners.iter().find(|listener| listener.tcp == tcp) else {
+        let listener = self.io.listeners.iter().find(|listener| listener.tcp == tcp);
+        let Some((listener, info)) = listener.zip(self.io.tcp.info(conn)) else {
             return self.io.tcp.abort(now, conn);
         };
-        let (port, backlog, timeout) = (listener.port, listener.backlog, listener.timeout);
-        let undecided = self
-            .connections
-            .iter()
-            .flatten()
-            .filter(|connection| connection.backlog_of == Some(port))
-            .count();
-        if undecided >= backlog.max(1) {
-            self.io.counters.backlog_full += 1;
+        let Some(admitted) = listener.shared.admit(info.remote.ip()) else {
+            self.io.counters.connections_refused += 1;
             return self.io.tcp.abort(now, conn);
-        }
-        match Connection::accepted(conn, port, timeout, now) {
-            Ok(connection) => self.insert(connection),
+        };
+        let id = Arc::clone(&listener.id);
+        match Connection::accepted(conn, id, admitted, &mut self.io) {
+            Ok(connection) => {
+                self.insert(connection);
+                self.with_conn(conn, |connection, io| connection.announce_plain(io));
+            }
             Err(_) => self.io.tcp.abort(now, conn),
+        }
+    }
+
+    /// Tells listeners of SYNs that were not answered, if there are new ones.
+    fn count_syns(&mut self) {
+        let dropped = self.io.tcp.counters().rx_syn_dropped;
+        if dropped == self.io.syns_told {
+            return;
+        }
+        self.io.syns_told = dropped;
+        let Io { listeners, tcp, .. } = &mut self.io;
+        for Listener { shared, tcp: id, told, .. } in listeners {
+            let Some((now, _)) = tcp.listener_counters(*id) else { continue };
+            let before = std::mem::replace(told, now);
+            shared.count(|stats| {
+                stats.syns.filtered += now.filtered - before.filtered;
+                stats.syns.half_open_full += now.half_open_full - before.half_open_full;
+                stats.syns.half_open_address_full +=
+                    now.half_open_address_full - before.half_open_address_full;
+            });
         }
     }
 
     // ---- deadlines ----
 
-    fn run_deadlines(&mut self) -> bool {
+    fn run_deadlines(&mut self, turn: &Turn) -> bool {
         let mut busy = false;
         while let Some(&(at, slot)) = self.io.deadlines.first()
             && at <= self.io.now
@@ -321,10 +405,7 @@ impl Core {
             self.io.deadlines.pop_first();
             busy = true;
             self.with(slot as usize, |connection, io| {
-                // Outdated, if the connection has another deadline by now.
-                if connection.deadline().is_some_and(|deadline| deadline <= io.now) {
-                    connection.on_deadline(io);
-                }
+                connection.on_time(io, turn);
             });
         }
         busy
@@ -370,7 +451,7 @@ impl Core {
 
     /// Takes frames from the stack to the port, until there are none or the port's ring is full.
     fn flush(&mut self) -> bool {
-        let now_us = self.now_us();
+        let now_us = self.io.now_us();
         let mut busy = false;
         for _ in 0..MAX_TX_BURSTS {
             let more = self.io.tcp.transmit(self.io.now, &mut self.tx);
@@ -387,11 +468,6 @@ impl Core {
     }
 
     // ---- connections by name ----
-
-    fn now_us(&self) -> u64 {
-        // Times are not negative.
-        self.io.now.total_micros() as u64
-    }
 
     fn insert(&mut self, connection: Connection) {
         let slot = connection.conn().slot();
@@ -411,9 +487,13 @@ impl Core {
         let Some(connection) = self.connections.get_mut(slot).and_then(Option::as_mut) else { return false };
         action(connection, &mut self.io);
         if connection.gone {
+            let retry = connection.take_retry();
             self.connections[slot] = None;
             self.connection_count -= 1;
             self.io.shared.set_connections(self.connection_count);
+            if let Some(Retry { id, qp, remote, param, deadline }) = retry {
+                self.connect(id, &qp, remote, param, Some(deadline));
+            }
         }
         true
     }
@@ -424,10 +504,7 @@ impl Core {
         alive && self.with(slot, action)
     }
 
-    fn with_id(&mut self, id: &CmId, action: impl FnOnce(&mut Connection, &mut Io)) {
-        let slot = self.connections.iter().position(|c| c.as_ref().is_some_and(|c| c.id() == Some(id)));
-        if let Some(slot) = slot {
-            self.with(slot, action);
-        }
+    fn with_id(&mut self, id: &CmShared, action: impl FnOnce(&mut Connection, &mut Io)) -> bool {
+        id.conn().is_some_and(|conn| self.with_conn(conn, action))
     }
 }

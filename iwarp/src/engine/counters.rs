@@ -27,8 +27,8 @@ pub struct EngineCounters {
     pub connections: u64,
     /// Connections and attempts that ended in an error.
     pub connections_failed: u64,
-    /// Connect requests dropped because the listener's backlog was full.
-    pub backlog_full: u64,
+    /// TCP connections reset for a bound of their listener, which counts them by bound.
+    pub connections_refused: u64,
     /// Turns in which there was something to do.
     pub busy_turns: u64,
     /// Cycles spent in those turns.

@@ -26,7 +26,6 @@ mod core;
 mod counters;
 mod doze;
 mod shared;
-mod startup;
 mod stream;
 mod thread;
 

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use crossbeam_queue::ArrayQueue;
 
@@ -24,6 +24,8 @@ pub(crate) struct EngineShared {
     doze: Doze,
     waker: Notifier,
     connections: AtomicUsize,
+    /// Time of its last turn, microseconds.
+    now_us: AtomicU64,
     stopped: AtomicBool,
 }
 
@@ -38,6 +40,7 @@ impl EngineShared {
             doze: Doze::new(),
             waker,
             connections: AtomicUsize::new(0),
+            now_us: AtomicU64::new(0),
             stopped: AtomicBool::new(false),
         }
     }
@@ -54,6 +57,15 @@ impl EngineShared {
 
     pub(crate) fn set_connections(&self, count: usize) {
         self.connections.store(count, Ordering::Relaxed);
+    }
+
+    /// Time of its last turn, microseconds of its clock.
+    pub(crate) fn now_us(&self) -> u64 {
+        self.now_us.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_now_us(&self, now_us: u64) {
+        self.now_us.store(now_us, Ordering::Relaxed);
     }
 
     /// Whether the engine is gone for good.

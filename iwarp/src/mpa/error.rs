@@ -63,6 +63,17 @@ pub enum StartupFault {
     /// An unenhanced Reply to a peer-to-peer Request: nobody would send the RTR.
     #[error("the peer does not speak peer-to-peer startup")]
     NoPeerToPeer,
+    /// More private data than the listener admits.
+    #[error("{got} octets of private data, {max} are admitted here")]
+    PrivateData {
+        /// In the Request.
+        got: usize,
+        /// Admitted.
+        max: usize,
+    },
+    /// More out-of-order octets than a startup frame can explain.
+    #[error("octets far ahead of a startup frame that is not whole")]
+    FarAhead,
     /// Octets behind a startup frame while its sender has to wait.
     #[error("octets behind a startup frame, where none may be sent yet")]
     EarlyOctets,

@@ -51,6 +51,8 @@ pub struct Terminate {
     pub read_request: Option<ReadRequest>,
     /// How the control word was laid out; sent ones are [`BitOrder::Standard`].
     pub bit_order: BitOrder,
+    /// The control word as it was received; `None` in what is sent.
+    pub control: Option<[u8; 4]>,
 }
 
 /// A payload that is no Terminate.
@@ -76,6 +78,7 @@ impl Terminate {
             ddp_header: None,
             read_request: None,
             bit_order: BitOrder::Standard,
+            control: None,
         }
     }
 
@@ -103,6 +106,35 @@ impl Terminate {
         terminate
     }
 
+    fn control_only(layer: u8, etype: u8, code: u8, bit_order: BitOrder, control: [u8; 4]) -> Self {
+        let (segment_len, ddp_header, read_request) = (None, None, None);
+        Self { layer, etype, code, segment_len, ddp_header, read_request, bit_order, control: Some(control) }
+    }
+
+    /// Where nothing in a received control word tells the two bit orders apart and the other order would name an
+    /// error as well: its layer, type and code.
+    pub fn other_reading(&self) -> Option<TerminateError> {
+        let [first, code, third, _] = self.control?;
+        let (high, low) = (first >> 4, first & 0x0F);
+        let (layer, etype) = match self.bit_order {
+            BitOrder::Standard => (low, high),
+            BitOrder::Siw => (high, low),
+        };
+        let undecided = third & (M | D | R | SIW_BITS) == 0 && high != low;
+        undecided.then(|| TerminateError::from_codes(layer, etype, code))?
+    }
+
+    /// Read as the answer to a Request: siw swaps the nibbles of the first octet, and no message of RDMAP's own can
+    /// have failed where there was none. Codes 5 to 7 are MPA's then (RFC 6581 section 8).
+    pub fn in_startup(mut self) -> Self {
+        if let Some([0x02, 5..=7, third, _]) = self.control
+            && third & (M | D | R | SIW_BITS) == 0
+        {
+            (self.layer, self.etype, self.bit_order) = (2, 0, BitOrder::Siw);
+        }
+        self
+    }
+
     /// The error it names, if it is one we know.
     pub fn error(&self) -> Option<TerminateError> {
         TerminateError::from_codes(self.layer, self.etype, self.code)
@@ -110,7 +142,8 @@ impl Terminate {
 
     /// The payload on the wire, in the short form and the standard bit order.
     pub fn to_bytes(&self) -> ArrayVec<u8, { Terminate::MAX_LEN }> {
-        let Self { layer, etype, code, segment_len, ddp_header, read_request, bit_order: _ } = self;
+        let Self { layer, etype, code, segment_len, ddp_header, read_request, bit_order: _, control: _ } =
+            self;
         let bit = |set: bool, bit: u8| if set { bit } else { 0 };
         let parts =
             bit(segment_len.is_some(), M) | bit(ddp_header.is_some(), D) | bit(read_request.is_some(), R);
@@ -132,8 +165,7 @@ impl Terminate {
         let short = TerminateParseError { octets: payload.len() };
         let (control, mut rest) = payload.split_first_chunk::<4>().ok_or(short)?;
         let Control { layer, etype, code, parts, bit_order } = Control::parse(*control);
-        let mut terminate =
-            Self { layer, etype, code, segment_len: None, ddp_header: None, read_request: None, bit_order };
+        let mut terminate = Self::control_only(layer, etype, code, bit_order, *control);
         if parts & (M | D) != 0 {
             let (len, after) = rest.split_first_chunk::<2>().ok_or(short)?;
             terminate.segment_len = (parts & M != 0).then(|| u16::from_be_bytes(*len));
@@ -189,7 +221,9 @@ impl Control {
             let parts = bit(0x01, M) | bit(0x02, D) | bit(0x04, R);
             Self { layer: low, etype: high, code, parts, bit_order: BitOrder::Siw }
         } else {
-            Self { layer: high, etype: low, code, parts: third & (M | D | R), bit_order: BitOrder::Standard }
+            // cxgb4 gives the errors of MPA's startup another type.
+            let etype = if (high, low) == (2, 3) && (5..=7).contains(&code) { 0 } else { low };
+            Self { layer: high, etype, code, parts: third & (M | D | R), bit_order: BitOrder::Standard }
         }
     }
 }

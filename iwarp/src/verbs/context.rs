@@ -1,15 +1,15 @@
 //! The context: what protection domains, regions and queue pairs of a process share.
 
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, RwLock, Weak};
 
 use crate::engine::EngineShared;
 use crate::memory::{MemoryTable, TableConfig, UserMemory};
 
 use super::usage::Quota;
 use super::{
-    AsyncEvents, CmId, CompletionChannel, CompletionQueue, ContextUsage, CqOptions, EventChannel,
-    ProtectionDomain, Usage, VerbsError,
+    AsyncEvents, CmCommand, CmId, CmShared, CompletionChannel, CompletionQueue, ContextUsage, CqOptions,
+    EventChannel, ListenerShared, ProtectionDomain, Usage, VerbsError,
 };
 
 /// How a context is made.
@@ -55,6 +55,8 @@ pub struct ContextLimits {
     pub max_read_slots: usize,
     /// Asynchronous events that wait; more are lost and counted.
     pub max_async_events: usize,
+    /// Events that wait in one event channel; what comes beyond is lost, and counted.
+    pub max_cm_events: usize,
 }
 
 impl Default for ContextLimits {
@@ -72,6 +74,7 @@ impl Default for ContextLimits {
             max_srq_wr: 1 << 20,
             max_read_slots: 16_384 * 128,
             max_async_events: 1024,
+            max_cm_events: 512,
         }
     }
 }
@@ -89,11 +92,18 @@ pub(crate) struct ContextShared {
     pub(crate) events: AsyncEvents,
     pub(crate) memory: MemoryTable,
     engines: RwLock<Vec<Arc<EngineShared>>>,
-    listeners: Mutex<Vec<u16>>,
+    /// Taken before the lock of any engine's commands.
+    listeners: Mutex<Vec<Listening>>,
     qp_num: AtomicU32,
     pd_num: AtomicU32,
     cq_num: AtomicU32,
     srq_num: AtomicU32,
+}
+
+/// A port that is listened on.
+struct Listening {
+    id: Weak<CmShared>,
+    listener: Arc<ListenerShared>,
 }
 
 /// What there may be of each kind, and is.
@@ -123,11 +133,18 @@ impl ContextShared {
         self.srq_num.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Adds an engine; its index is its place in the list.
+    /// Adds an engine; its index is its place in the list. It joins those who listen.
     pub(crate) fn add_engine(&self, make: impl FnOnce(usize) -> EngineShared) -> Arc<EngineShared> {
+        let listeners = self.listeners();
         let mut engines = self.engines.write().expect("no holder of this lock panics");
         let engine = Arc::new(make(engines.len()));
         engines.push(Arc::clone(&engine));
+        drop(engines);
+        for Listening { id, listener } in listeners.iter() {
+            if let Some(id) = id.upgrade() {
+                engine.command(CmCommand::Listen { id, listener: Arc::clone(listener) });
+            }
+        }
         engine
     }
 
@@ -149,19 +166,43 @@ impl ContextShared {
         engines.iter().filter(|engine| !engine.is_stopped()).cloned().collect()
     }
 
-    /// Reserves a port for one listener of the context.
-    pub(crate) fn claim_port(&self, port: u16) -> Result<(), VerbsError> {
-        let mut listeners = self.listeners.lock().expect("no holder of this lock panics");
-        if listeners.contains(&port) {
+    fn listeners(&self) -> MutexGuard<'_, Vec<Listening>> {
+        self.listeners.lock().expect("no holder of this lock panics")
+    }
+
+    /// Has every engine listen, those that come later as well.
+    pub(crate) fn listen(
+        &self,
+        id: &Arc<CmShared>,
+        listener: &Arc<ListenerShared>,
+    ) -> Result<(), VerbsError> {
+        let mut listeners = self.listeners();
+        let engines = self.engines();
+        if engines.is_empty() {
+            return Err(VerbsError::NoEngine);
+        }
+        let port = listener.options.port;
+        if listeners.iter().any(|other| other.listener.options.port == port) {
             return Err(VerbsError::Invalid(format!("port {port} is being listened on: choose another one")));
         }
-        listeners.push(port);
+        listeners.push(Listening { id: Arc::downgrade(id), listener: Arc::clone(listener) });
+        for engine in engines {
+            engine.command(CmCommand::Listen { id: Arc::clone(id), listener: Arc::clone(listener) });
+        }
         Ok(())
     }
 
-    /// Gives a port back.
-    pub(crate) fn release_port(&self, port: u16) {
-        self.listeners.lock().expect("no holder of this lock panics").retain(|&claimed| claimed != port);
+    /// Ends that, and gives the port back.
+    pub(crate) fn unlisten(&self, id: &Arc<CmShared>) {
+        let mut listeners = self.listeners();
+        let Some(at) = listeners.iter().position(|other| std::ptr::eq(other.id.as_ptr(), Arc::as_ptr(id)))
+        else {
+            return;
+        };
+        let port = listeners.swap_remove(at).listener.options.port;
+        for engine in self.engines() {
+            engine.command(CmCommand::Unlisten { port });
+        }
     }
 }
 
@@ -276,14 +317,14 @@ impl Context {
     /// A channel for connection events (`rdma_create_event_channel`).
     ///
     /// # Errors
-    /// [`VerbsError::System`] when no descriptor is left.
+    /// [`VerbsError::System`] when no descriptor is left, [`VerbsError::Limit`] where `max_cm_events` is 0.
     pub fn create_event_channel(&self) -> Result<EventChannel, VerbsError> {
-        Ok(EventChannel::new()?)
+        EventChannel::new(self.shared.limits.max_cm_events)
     }
 
     /// An identifier for one connection or listener (`rdma_create_id`).
     pub fn create_id(&self, channel: &EventChannel) -> CmId {
-        CmId::new(Arc::clone(&self.shared), channel.clone())
+        CmId::new(Arc::clone(&self.shared), channel)
     }
 }
 

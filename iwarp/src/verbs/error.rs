@@ -2,6 +2,8 @@
 
 use tcp_lite::CloseReason;
 
+use crate::mpa::StartupFault;
+
 /// Why a call was refused. Nothing was changed.
 #[derive(Debug, thiserror::Error)]
 pub enum VerbsError {
@@ -104,9 +106,15 @@ pub enum ConnectionError {
     /// No MPA Request or Reply in time.
     #[error("the peer did not complete MPA startup in time")]
     StartupTimeout,
-    /// An MPA startup frame that the documents forbid.
+    /// MPA startup was invalid: code 4.
     #[error("MPA startup failed: {0}")]
-    Startup(&'static str),
+    Startup(StartupFault),
+    /// The user did not decide on the connect request in time; the peer was rejected.
+    #[error("the connect request was not decided on in time")]
+    DecisionTimeout,
+    /// No FPDU came or went for `ConnParam::idle_timeout`.
+    #[error("the connection was idle for too long")]
+    IdleTimeout,
     /// An error of the RDMA stream.
     #[error("{0}")]
     Stream(StreamError),
@@ -121,4 +129,23 @@ pub enum ConnectionError {
         "no resources for the connection: choose another local port, close connections or raise the engine's limits"
     )]
     NoResources,
+}
+
+impl ConnectionError {
+    /// The MPA error code (RFC 5044 section 8, RFC 6581 section 8), where there is one: 1 for a connection that is
+    /// gone, 2 to 7 for what MPA itself found or was told.
+    pub fn mpa_code(&self) -> Option<u8> {
+        match self {
+            Self::Tcp(_) | Self::PeerClosed => Some(1),
+            Self::Startup(_) => Some(4),
+            Self::Stream(StreamError { layer: 2, etype: 0, code, .. }) => Some(*code),
+            Self::Rejected
+            | Self::StartupTimeout
+            | Self::DecisionTimeout
+            | Self::IdleTimeout
+            | Self::Stream(_)
+            | Self::CloseTimeout
+            | Self::NoResources => None,
+        }
+    }
 }

@@ -35,13 +35,17 @@ mod places;
 mod qp;
 mod ring;
 mod srq;
+mod terminate;
 mod usage;
 mod wc;
 mod wr;
 
 pub use async_event::{AsyncEvent, AsyncEventKind, AsyncEvents};
 pub use channel::CompletionChannel;
-pub use cm::{CmEvent, CmEventKind, CmId, ConnParam, EventChannel, MAX_PRIVATE_DATA};
+pub use cm::{
+    Activity, CmEvent, CmEventKind, CmId, ConnParam, EventChannel, Keepalive, ListenOptions, ListenerStats,
+    MAX_PRIVATE_DATA, ResponderOptions, StreamOptions, StreamRead,
+};
 pub use context::{Context, ContextConfig, ContextLimits};
 pub use cq::{CompletionQueue, CqAttr, CqOptions, cqe_for};
 pub use error::{ConnectionError, StreamError, VerbsError};
@@ -51,6 +55,7 @@ pub use mw::{MemoryWindow, MwOptions};
 pub use pd::ProtectionDomain;
 pub use qp::{QpAttr, QpGrants, QpInit, QpState, QueuePair};
 pub use srq::{SharedReceiveQueue, SrqAttr, SrqInit};
+pub use terminate::{TerminateOrigin, TerminateReport};
 pub use usage::{ContextUsage, Usage};
 pub use wc::{WcOpcode, WcStatus, WorkCompletion};
 pub use wr::{
@@ -62,7 +67,7 @@ pub use crate::memory::WindowKind;
 pub use crate::rdmap::{AtomicOp, Extensions};
 
 pub(crate) use channel::{Notifier, wait_any};
-pub(crate) use cm::CmCommand;
+pub(crate) use cm::{Admitted, CmCommand, CmShared, ListenerShared, StreamShared};
 pub(crate) use context::{ContextShared, entropy};
 pub(crate) use outcome::{Origin, Outcome};
 pub(crate) use qp::{Ask, Payload, QpShared, SendEntry, post_each, send_opcode};

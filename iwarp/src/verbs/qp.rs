@@ -5,11 +5,11 @@ use std::sync::atomic::Ordering;
 
 use bitflags::bitflags;
 
-use crate::rdmap::{Extensions, Terminate};
+use crate::rdmap::Extensions;
 
 use super::{
     CompletionQueue, MAX_INLINE, MAX_SGE, ProtectionDomain, RecvRequest, SendRequest, SharedReceiveQueue,
-    StreamError, VerbsError,
+    StreamError, TerminateReport, VerbsError,
 };
 
 mod post;
@@ -288,7 +288,7 @@ impl QueuePair {
     }
 
     /// The Terminate that ended the stream, as it was sent or received: with the headers of the message at fault.
-    pub fn terminate(&self) -> Option<Terminate> {
+    pub fn terminate(&self) -> Option<Arc<TerminateReport>> {
         self.shared.ended().terminate.clone()
     }
 

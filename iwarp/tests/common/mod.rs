@@ -188,12 +188,12 @@ pub(crate) fn expect_terminate(pair: &mut Pair, c: &Connected, layer: u8, etype:
     let told = StreamError { from_peer: true, ..found };
     let event = pair.event_a();
     assert!(
-        matches!(event.kind, CmEventKind::Disconnected { error: Some(ConnectionError::Stream(e)) } if e == told),
+        matches!(event.kind, CmEventKind::Disconnected { error: Some(ConnectionError::Stream(e)), .. } if e == told),
         "{event:?}"
     );
     let event = pair.event_b();
     assert!(
-        matches!(event.kind, CmEventKind::Disconnected { error: Some(ConnectionError::Stream(e)) } if e == found),
+        matches!(event.kind, CmEventKind::Disconnected { error: Some(ConnectionError::Stream(e)), .. } if e == found),
         "{event:?}"
     );
     assert_eq!(c.qp_a.error(), Some(told));

@@ -1,13 +1,15 @@
 //! How a connection ends: by its users, by a failure of the stream, by TCP (RFC 5040 section 7; RFC 5041 section 7).
 
+use std::sync::Arc;
+
 use tcp_lite::{CloseReason, Instant};
 
 use crate::rdmap::{Terminate, TerminateError};
-use crate::verbs::{Ask, CmEventKind, ConnectionError, QpState, WcStatus};
+use crate::verbs::{Ask, CmEventKind, ConnectionError, QpState, TerminateOrigin, TerminateReport, WcStatus};
 
 use super::super::core::Io;
 use super::super::stream::Failure;
-use super::{Connection, Phase, duration};
+use super::{Connection, Fallback, Phase, Told, duration};
 
 impl Connection {
     /// The user wants a graceful close.
@@ -15,6 +17,7 @@ impl Connection {
         match &self.phase {
             _ if self.is_ending() => {}
             Phase::Streaming(streaming) if streaming.stream.may_send() => self.drain(io),
+            Phase::Plain(_) => self.close_plain(io),
             // Nothing may be sent yet, so nothing can be drained.
             _ => self.abort(io),
         }
@@ -25,6 +28,7 @@ impl Connection {
         match &self.phase {
             Phase::Streaming(streaming) => streaming.failed,
             Phase::Closing => true,
+            Phase::Plain(plain) => plain.closing,
             Phase::Opening { .. }
             | Phase::AwaitReply { .. }
             | Phase::AwaitRequest { .. }
@@ -97,9 +101,10 @@ impl Connection {
         if std::mem::replace(&mut streaming.failed, true) {
             return;
         }
+        self.terminate = report(&failure, streaming.stream.may_send());
         io.tcp.release(self.conn, streaming.stream.drop_held(&mut io.held));
         if let Some(qp) = &self.qp {
-            let oldest = qp.fail(failure.origin(), error, failure.terminate());
+            let oldest = qp.fail(failure.origin(), error, self.terminate.clone());
             streaming.stream.flush(oldest, Some(error));
             qp.flush();
         }
@@ -141,14 +146,18 @@ impl Connection {
         self.tell_lost();
         self.end_stream(io);
         self.gone = true;
+        if self.fallback == Fallback::Due {
+            return;
+        }
         self.end_qp();
         let error = self.error;
+        self.count_end(error);
         io.counters.connections_failed += u64::from(error.is_some());
-        let kind = match (self.established, error) {
-            (true, error) => CmEventKind::Disconnected { error },
-            (false, error) => {
-                CmEventKind::ConnectError { error: error.unwrap_or(ConnectionError::PeerClosed) }
-            }
+        let kind = if self.told == Told::Nothing {
+            let error = error.unwrap_or(ConnectionError::PeerClosed);
+            CmEventKind::ConnectError { error, peer: self.peer }
+        } else {
+            CmEventKind::Disconnected { error, terminate: self.terminate.take() }
         };
         // Over before it is told: who still accepts after this is refused, who did before is told by this.
         if let Some(id) = self.id.take() {
@@ -171,11 +180,35 @@ impl Connection {
     /// Leaves the stream, if there is one. What it holds of slots that all connections share goes back, and the
     /// requests it has taken from the queue pair are flushed: a receive may be under way even after a graceful close.
     fn end_stream(&mut self, io: &mut Io) {
-        if let Phase::Streaming(streaming) = &mut self.phase {
-            io.tcp.release(self.conn, streaming.stream.drop_held(&mut io.held));
-            streaming.stream.flush(WcStatus::WrFlushError, None);
+        match &mut self.phase {
+            Phase::Streaming(streaming) => {
+                io.tcp.release(self.conn, streaming.stream.drop_held(&mut io.held));
+                streaming.stream.flush(WcStatus::WrFlushError, None);
+            }
+            Phase::AwaitReply { inbox, .. }
+            | Phase::AwaitRequest { inbox, .. }
+            | Phase::Deciding { inbox, .. } => {
+                io.tcp.release(self.conn, inbox.clear(&mut io.held));
+            }
+            Phase::Plain(plain) => {
+                let released = plain.clear(io);
+                io.tcp.release(self.conn, released);
+            }
+            Phase::Opening { .. } | Phase::Closing => {}
         }
         self.phase = Phase::Closing;
+    }
+
+    /// An end in startup, for the listener it came to.
+    fn count_end(&self, error: Option<ConnectionError>) {
+        let Some(admitted) = self.admitted.as_ref().filter(|_| self.id.is_none()) else { return };
+        if admitted.is_undecided() {
+            admitted.listener.count(|stats| match error {
+                Some(ConnectionError::StartupTimeout) => stats.startup_timeouts += 1,
+                Some(ConnectionError::Startup(_)) => stats.startup_faults += 1,
+                _ => stats.startup_lost += 1,
+            });
+        }
     }
 
     pub(super) fn end_qp(&self) {
@@ -189,4 +222,14 @@ impl Connection {
             id.announce(None, kind);
         }
     }
+}
+
+/// What the application can ask about a Terminate.
+fn report(failure: &Failure, may_send: bool) -> Option<Arc<TerminateReport>> {
+    let origin = match failure {
+        Failure::Peer(_) => TerminateOrigin::Received,
+        Failure::Local(_) | Failure::Lost(_) if may_send => TerminateOrigin::Sent,
+        Failure::Local(_) | Failure::Lost(_) => TerminateOrigin::NotSent,
+    };
+    Some(Arc::new(TerminateReport { origin, terminate: failure.terminate()?.clone() }))
 }

@@ -104,6 +104,13 @@ impl HeldList {
         slab.buffers.remove(&mut self.list, head)
     }
 
+    /// Takes the first buffer, if it holds `position`.
+    pub fn pop_at(&mut self, slab: &mut HeldSlab, position: u64) -> Option<HeldBuf> {
+        let head = self.list.head()?;
+        let holds = slab.buffers.at(head).is_some_and(|held| (held.start..held.end()).contains(&position));
+        if holds { slab.buffers.remove(&mut self.list, head) } else { None }
+    }
+
     /// Drops all buffers; returns how many octets of them are to be released.
     pub fn clear(&mut self, slab: &mut HeldSlab) -> usize {
         std::iter::from_fn(|| self.pop(slab)).map(|held| held.unreleased()).sum()

@@ -20,7 +20,7 @@ fn parse(octets: &[u8], kind: FrameKind) -> Frame {
 
 use FrameKind::{Reply, Request};
 
-// Proves MPA-146 to MPA-150, MPA-163, MPA-167: the octets of both frames, from mpa.md section 9.
+// Proves MPA-146, MPA-147, MPA-148, MPA-150, MPA-164, MPA-167: the octets of both frames.
 #[test]
 fn golden_frames_of_revision_1() {
     assert_eq!(Request.key()[..], hex("4d504120 49442052 65712046 72616d65"));
@@ -39,7 +39,8 @@ fn golden_frames_of_revision_1() {
     }
 }
 
-// Proves MPA2-020, MPA2-047 to MPA2-052: mpa-v2.md section 8, frames both ways.
+// Proves MPA2-020, MPA2-045, MPA2-047, MPA2-075, MPA2-076, MPA2-148, MPA2-149, MPA2-150: frames both ways, some of them
+// as Linux's siw sends them.
 #[test]
 fn golden_frames_of_revision_2() {
     let enhanced =
@@ -74,14 +75,29 @@ fn golden_frames_of_revision_2() {
     }
 }
 
-// Proves MPA2-093: without A the other bits are sent 0.
+// Proves MPA2-049, MPA2-050, MPA2-051, MPA2-052: where A to D are.
+#[test]
+fn each_bit_is_in_its_place() {
+    let rtr = |peer_to_peer, rtr| Enhanced { peer_to_peer, rtr, depths: Depths { ird: 5, ord: 7 } }.encode();
+    assert_eq!(rtr(true, RtrKinds::empty()), [0x80, 5, 0, 7]);
+    assert_eq!(rtr(true, RtrKinds::SEND), [0xc0, 5, 0, 7]);
+    assert_eq!(rtr(true, RtrKinds::WRITE), [0x80, 5, 0x80, 7]);
+    assert_eq!(rtr(true, RtrKinds::READ), [0x80, 5, 0x40, 7]);
+    let all = Enhanced::decode([0xff; 4]);
+    assert_eq!(
+        (all.peer_to_peer, all.rtr, all.depths.ird, all.depths.ord),
+        (true, RtrKinds::all(), 0x3fff, 0x3fff)
+    );
+}
+
+// Proves MPA2-092: without A the other bits are sent 0.
 #[test]
 fn client_server_sends_no_rtr_bits() {
     let enhanced = Enhanced { peer_to_peer: false, rtr: RtrKinds::all(), depths: Depths { ird: 5, ord: 7 } };
     assert_eq!(enhanced.encode(), [0, 5, 0, 7]);
 }
 
-// Proves MPA-139, MPA-169, MPA-172: a frame is whole at its last octet; 513 octets are refused at once.
+// Proves MPA-139, MPA-168, MPA-169, MPA-172, MPA-202: a frame is whole at its last octet; 513 octets are refused at once.
 #[test]
 fn every_prefix_needs_more() {
     for length in [0_u16, 1, 511, 512] {
@@ -102,7 +118,7 @@ fn every_prefix_needs_more() {
     }
 }
 
-// Proves MPA-149, MPA-151, MPA-152, MPA-200.
+// Proves MPA-149, MPA-151, MPA-152, MPA-200: every octet of the key counts.
 #[test]
 fn a_wrong_key_shows_at_its_first_wrong_octet() {
     for (at, key) in Request.key().iter().enumerate() {
@@ -117,7 +133,8 @@ fn a_wrong_key_shows_at_its_first_wrong_octet() {
     assert_eq!(Frame::parse(Reply.key(), Request), Err(Malformed::OtherKey));
 }
 
-// Proves MPA-161, MPA-163, MPA2-023, MPA2-124, MPA2-126.
+// Proves MPA-161, MPA-163, MPA2-023, MPA2-107, MPA2-124, MPA2-126, MPA2-156: R of a Request, Res, and S without its
+// revision or its octets.
 #[test]
 fn reserved_bits_are_ignored_and_s_belongs_to_revision_2() {
     let request = parse(&frame(Request, "7f010004 01020304"), Request);
@@ -130,7 +147,7 @@ fn reserved_bits_are_ignored_and_s_belongs_to_revision_2() {
     assert!(reject.reject && reject.enhanced.is_none());
 }
 
-// Proves MPA2-046, MPA-172.
+// Proves MPA2-046: 508 octets are left to the ULP.
 #[test]
 fn the_depths_take_four_octets_of_private_data() {
     let mut frame = Frame {
@@ -150,7 +167,7 @@ fn the_depths_take_four_octets_of_private_data() {
 }
 
 proptest! {
-    // Proves MPA2-109: all values of the four octets decode.
+    // Proves MPA2-048: all values of the four octets decode.
     #[test]
     fn depths_survive_both_ways(octets: [u8; 4]) {
         let enhanced = Enhanced::decode(octets);

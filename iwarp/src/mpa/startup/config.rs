@@ -26,7 +26,7 @@ pub struct MpaConfig {
     pub revision: Revision,
     /// As initiator: ask for the peer-to-peer model (A). As responder: no effect, the initiator decides.
     pub peer_to_peer: bool,
-    /// RTR kinds to offer and to accept, as far as the depths allow them ([`usable_rtr`](Self::usable_rtr)).
+    /// RTR kinds to offer and to accept. A Send is known to no other peer and has to be asked for.
     pub rtr: RtrKinds,
     /// As responder: name only one RTR kind in the Reply, Write before Read before Send.
     pub single_rtr: bool,
@@ -53,7 +53,7 @@ impl Default for MpaConfig {
             crc: true,
             revision: Revision::Two,
             peer_to_peer: true,
-            rtr: RtrKinds::all(),
+            rtr: RtrKinds::WRITE | RtrKinds::READ,
             single_rtr: false,
             ird: 128,
             ord: 128,
@@ -68,8 +68,8 @@ impl Default for MpaConfig {
 /// A configuration that cannot work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum ConfigError {
-    /// Peer-to-peer, or listening with revision 2, without any RTR kind that the depths allow.
-    #[error("no RTR kind that the depths allow")]
+    /// Peer-to-peer, or listening with revision 2, without any RTR kind.
+    #[error("no RTR kind: revision 2 needs one at least")]
     NoRtr,
     /// Peer-to-peer needs revision 2.
     #[error("peer-to-peer needs revision 2")]
@@ -93,11 +93,6 @@ impl MpaConfig {
         }
     }
 
-    /// RTR kinds of `rtr` that an initiator with this `ord` can send: a Read takes one.
-    pub fn usable_rtr(&self) -> RtrKinds {
-        if self.ord == 0 { self.rtr - RtrKinds::READ } else { self.rtr }
-    }
-
     /// Looks for contradictions.
     ///
     /// # Errors
@@ -109,9 +104,7 @@ impl MpaConfig {
         if self.max_ird < self.ird {
             return Err(ConfigError::MaxIrd);
         }
-        if self.revision == Revision::Two
-            && (self.rtr.is_empty() || self.peer_to_peer && self.usable_rtr().is_empty())
-        {
+        if self.revision == Revision::Two && self.rtr.is_empty() {
             return Err(ConfigError::NoRtr);
         }
         Ok(())
@@ -122,14 +115,16 @@ impl MpaConfig {
         if self.depths_left_to_ulp {
             return Depths { ird: Depths::LEFT_TO_ULP, ord: Depths::LEFT_TO_ULP };
         }
-        Depths { ird: self.ird.min(Depths::MAX), ord: self.ord.min(Depths::MAX) }
+        // A Read as RTR takes one, even where the ULP asks for none.
+        let least = u16::from(self.peer_to_peer && self.rtr.contains(RtrKinds::READ));
+        Depths { ird: self.ird.min(Depths::MAX), ord: self.ord.max(least).min(Depths::MAX) }
     }
 
     /// The enhanced part of a Request, if this is an enhanced endpoint.
     pub(super) fn request(&self) -> Option<Enhanced> {
         (self.revision == Revision::Two).then(|| Enhanced {
             peer_to_peer: self.peer_to_peer,
-            rtr: if self.peer_to_peer { self.usable_rtr() } else { RtrKinds::empty() },
+            rtr: if self.peer_to_peer { self.rtr } else { RtrKinds::empty() },
             depths: self.request_depths(),
         })
     }

@@ -26,8 +26,8 @@ pub enum StartError {
 pub struct Rejected {
     /// Revision of the Reply.
     pub revision: u8,
-    /// The responder's depths, if it sent them: its ORD is what its ULP needs (RFC 6581 section 9.1).
-    pub peer: Option<Depths>,
+    /// What the responder sent of depths: its ORD is what its ULP needs (RFC 6581 section 9.1).
+    pub peer: Option<Enhanced>,
     /// Its ULP's private data.
     pub private_data: PrivateData,
 }
@@ -125,7 +125,7 @@ impl Initiator {
             (None, 2) if reply.enhanced.is_some() => return Err(StartupFault::NotEnhanced),
             (_, revision) => return Err(StartupFault::Revision(revision)),
         }
-        let peer = reply.enhanced.map(|enhanced| enhanced.depths);
+        let peer = reply.enhanced;
         if reply.reject {
             let Frame { revision, private_data, .. } = reply;
             return Ok(InitiatorEvent::Rejected(Rejected { revision, peer, private_data }));
@@ -165,6 +165,8 @@ impl Initiator {
             return Err(MpaError::NoMatchingRtr);
         }
         let MpaConfig { ird, ord, max_ird, .. } = self.config;
+        // A Read as RTR needs a place at the peer.
+        let serves = reply.depths.ird > 0;
         let ord = match reply.depths.ird {
             Depths::LEFT_TO_ULP => ord,
             served => ord.min(served),
@@ -180,7 +182,7 @@ impl Initiator {
             return Ok((ird, ord, Rtr::None));
         }
         let mut common = request.rtr & reply.rtr;
-        if ord == 0 {
+        if !serves {
             common -= RtrKinds::READ;
         }
         [RtrKind::Write, RtrKind::Read, RtrKind::Send]

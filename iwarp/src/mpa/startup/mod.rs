@@ -64,8 +64,8 @@ pub struct Negotiated {
     pub ird: u16,
     /// Reads to issue at a time, at most.
     pub ord: u16,
-    /// The peer's depths as it sent them; `None` if it sent none (revision 1).
-    pub peer: Option<Depths>,
+    /// The peer's depths, model and RTR kinds as it sent them; `None` if it sent none (revision 1).
+    pub peer: Option<Enhanced>,
     /// What follows the Reply.
     pub rtr: Rtr,
     /// The peer's private data.

@@ -36,6 +36,8 @@ pub struct Accept<'a> {
     pub ird: Option<u16>,
     /// Reads it would like to issue at a time; `None`: as configured.
     pub ord: Option<u16>,
+    /// The ORD below which the connection is of no use.
+    pub min_ord: u16,
     /// Whether the peer is to send markers; `None`: as configured.
     pub markers: Option<bool>,
     /// Whether CRCs are asked for here; `None`: as configured.
@@ -50,6 +52,13 @@ pub enum ResponderError {
     /// There is no Request to decide on, or not any more.
     #[error("no request waits for an answer")]
     NoRequest,
+    /// The peer serves fewer Reads than are needed. The Request still waits: for
+    /// [`reject`](Responder::reject), which is to name that number.
+    #[error("the peer serves fewer reads than the {needed} that are needed")]
+    InsufficientIrd {
+        /// [`Accept::min_ord`].
+        needed: u16,
+    },
     /// The private data does not fit. The Request still waits.
     #[error(transparent)]
     PrivateData(#[from] PrivateDataTooLong),
@@ -151,6 +160,9 @@ impl Responder {
             ..self.config
         };
         let (ird, ord, enhanced) = self.answer(request, accept.ird, accept.ord);
+        if ord < accept.min_ord {
+            return Err(ResponderError::InsufficientIrd { needed: accept.min_ord });
+        }
         let reply = reply(&config, request, false, enhanced, accept.private_data)?;
         let negotiated = Negotiated {
             revision: request.revision,
@@ -159,7 +171,7 @@ impl Responder {
             crc: config.crc || request.crc,
             ird,
             ord,
-            peer: request.enhanced.map(|enhanced| enhanced.depths),
+            peer: request.enhanced,
             rtr: match enhanced {
                 Some(Enhanced { peer_to_peer: true, rtr, .. }) => Rtr::Expect(rtr),
                 _ => Rtr::None,
@@ -196,8 +208,9 @@ impl Responder {
 
     /// Our IRD and ORD, and the enhanced part of the Reply (RFC 6581 sections 9.1, 9.2).
     fn answer(&self, request: &Frame, ird: Option<u16>, ord: Option<u16>) -> (u16, u16, Option<Enhanced>) {
-        let own_ird = ird.unwrap_or(self.config.ird).min(Depths::MAX);
-        let own_ord = ord.unwrap_or(self.config.ord).min(Depths::MAX);
+        // What is configured bounds what the ULP brings.
+        let own_ird = ird.map_or(self.config.ird, |ird| ird.min(self.config.max_ird)).min(Depths::MAX);
+        let own_ord = ord.map_or(self.config.ord, |ord| ord.min(self.config.ord)).min(Depths::MAX);
         let Some(asked) = request.enhanced else {
             return (own_ird, own_ord, None);
         };

@@ -7,7 +7,7 @@ use arrayvec::ArrayVec;
 use crossbeam_queue::ArrayQueue;
 
 use crate::engine::EngineShared;
-use crate::rdmap::{AtomicOp, Extensions, Terminate, TerminateError};
+use crate::rdmap::{AtomicOp, Extensions, TerminateError};
 use crate::verbs::arm::Arm;
 use crate::verbs::cq::CqShared;
 use crate::verbs::cq_users::Demand;
@@ -16,7 +16,7 @@ use crate::verbs::usage::{Permit, within};
 use crate::verbs::{
     AsyncEventKind, CompletionQueue, ContextShared, MAX_INLINE, MAX_SGE, Origin, Outcome, ProtectionDomain,
     QpGrants, QpInit, QpState, RecvRequest, SendFlags, SendOp, Sge, SharedReceiveQueue, StreamError,
-    VerbsError, WcOpcode, WcStatus, WorkCompletion,
+    TerminateReport, VerbsError, WcOpcode, WcStatus, WorkCompletion,
 };
 
 /// The payload of a posted request.
@@ -69,7 +69,7 @@ pub(crate) struct Caps {
 pub(crate) struct Ended {
     pub(crate) error: Option<StreamError>,
     /// As it was sent or received.
-    pub(crate) terminate: Option<Terminate>,
+    pub(crate) terminate: Option<Arc<TerminateReport>>,
 }
 
 /// What a queue pair shares with its engine.
@@ -235,9 +235,14 @@ impl QpShared {
 
     /// The stream has failed: enters the state that goes with the error, and tells of it. What is open is flushed by
     /// the engine. Returns what the error means for the oldest request.
-    pub(crate) fn fail(&self, origin: Origin, error: StreamError, terminate: Option<&Terminate>) -> WcStatus {
+    pub(crate) fn fail(
+        &self,
+        origin: Origin,
+        error: StreamError,
+        terminate: Option<Arc<TerminateReport>>,
+    ) -> WcStatus {
         let outcome = Outcome::of(origin, error.layer, error.etype);
-        *self.ended() = Ended { error: Some(error), terminate: terminate.cloned() };
+        *self.ended() = Ended { error: Some(error), terminate };
         self.set_state(outcome.state);
         self.context().events.push(outcome.event, self.num, Some(error));
         outcome.oldest

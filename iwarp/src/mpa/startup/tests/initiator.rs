@@ -1,17 +1,22 @@
 use super::*;
 
-// Proves MPA-174, MPA2-131: the default Request.
+// Proves MPA-174, MPA2-016, MPA2-022, MPA2-025, MPA2-026, MPA2-028, MPA2-053, MPA2-054, MPA2-077, MPA2-090,
+// MPA2-099, MPA2-122, MPA2-131: the Request by default, without peer-to-peer, and with revision 1.
 #[test]
 fn the_default_request_is_enhanced_and_offers_all_it_can() {
     let (_, octets) = Initiator::start(MpaConfig::default(), b"", DEADLINE).unwrap();
-    assert_eq!(octets[16..], [0x50, 2, 0, 4, 0xc0, 0x80, 0xc0, 0x80]);
+    assert_eq!(octets[16..], [0x50, 2, 0, 4, 0x80, 0x80, 0xc0, 0x80]);
+    let depths = MpaConfig { ird: 8, ord: 3, ..client_server() };
+    let (_, octets) = Initiator::start(depths, b"abc", DEADLINE).unwrap();
+    assert_eq!(octets[16..], [0x50, 2, 0, 7, 0, 8, 0, 3, b'a', b'b', b'c']);
+    assert_eq!(octets.len(), 27);
     let (_, octets) = Initiator::start(client_server(), b"hi", DEADLINE).unwrap();
     assert_eq!(octets[16..], [0x50, 2, 0, 6, 0, 0x80, 0, 0x80, b'h', b'i']);
     let (_, octets) = Initiator::start(MpaConfig::revision_one(), b"", DEADLINE).unwrap();
     assert_eq!(octets[16..], [0x40, 1, 0, 0]);
 }
 
-// Proves MPA2-078, MPA2-140, and that depths of 0 are legal: a Read RTR is not offered then.
+// Proves MPA2-070, MPA2-078, MPA2-134, MPA2-140: every kind is offered, and depths are what fits their fields.
 #[test]
 fn the_offer_follows_kinds_and_depths() {
     for bits in 1..8 {
@@ -22,7 +27,8 @@ fn the_offer_follows_kinds_and_depths() {
     }
     let (_, octets) =
         Initiator::start(MpaConfig { ird: 0, ord: 0, ..MpaConfig::default() }, b"", DEADLINE).unwrap();
-    assert_eq!(octets[20..], [0xc0, 0, 0x80, 0]);
+    // A Read as RTR takes one, though the ULP wants none.
+    assert_eq!(octets[20..], [0x80, 0, 0xc0, 1]);
     let deep = MpaConfig { ird: 20_000, ord: 20_000, max_ird: 20_000, ..client_server() };
     let (_, octets) = Initiator::start(deep, b"", DEADLINE).unwrap();
     assert_eq!(octets[20..], [0x3f, 0xfe, 0x3f, 0xfe]);
@@ -31,7 +37,7 @@ fn the_offer_follows_kinds_and_depths() {
     assert_eq!(octets[20..], [0x3f, 0xff, 0x3f, 0xff]);
 }
 
-// Proves MPA-172, MPA2-046, MPA2-079.
+// Proves MPA-172, MPA2-046, MPA2-079: 513 octets, 509 enhanced ones, and revision 2 without any RTR kind.
 #[test]
 fn what_cannot_be_sent_is_refused() {
     let limit = |config: MpaConfig, octets| Initiator::start(config, &vec![1; octets], DEADLINE).map(|_| ());
@@ -44,18 +50,16 @@ fn what_cannot_be_sent_is_refused() {
     assert!(limit(MpaConfig::revision_one(), 513).is_err());
     for (config, error) in [
         (MpaConfig { rtr: RtrKinds::empty(), ..MpaConfig::default() }, ConfigError::NoRtr),
-        (MpaConfig { rtr: RtrKinds::READ, ord: 0, ..MpaConfig::default() }, ConfigError::NoRtr),
         (MpaConfig { revision: Revision::One, ..MpaConfig::default() }, ConfigError::Revision),
         (MpaConfig { max_ird: 1, ..MpaConfig::default() }, ConfigError::MaxIrd),
     ] {
         assert_eq!(limit(config, 0), Err(StartError::Config(error)));
-        if error != ConfigError::NoRtr || config.rtr.is_empty() {
-            assert_eq!(Responder::listen(config, DEADLINE).map(|_| ()), Err(error));
-        }
+        assert_eq!(Responder::listen(config, DEADLINE).map(|_| ()), Err(error));
     }
 }
 
-// WaitReply, complete Reply, R=0. Proves MPA-139, MPA-188, MPA-192: whole after its last octet, in any segmentation.
+// WaitReply, complete Reply, R=0.
+// Proves MPA-139, MPA-188, MPA-192, MPA2-082: whole after its last octet, in any segmentation.
 #[test]
 fn a_reply_is_taken_octet_by_octet() {
     let octets = reply(0x50, 2, &[0x80, 1, 0x80, 1, b'y']);
@@ -77,7 +81,8 @@ fn a_reply_is_taken_octet_by_octet() {
     assert_eq!(initiator.receive(0, b"FPDU").unwrap(), Step { consumed: 0, event: None });
 }
 
-// WaitReply, R=1. Proves MPA-190, MPA2-068, MPA2-127: the ULP gets data and depths; TCP stays open.
+// WaitReply, R=1.
+// Proves MPA2-068, MPA2-127, MPA2-155: the ULP gets data and depths, if there are any.
 #[test]
 fn a_reject_is_told_with_its_depths() {
     for (octets, peer, data) in [
@@ -89,11 +94,12 @@ fn a_reject_is_told_with_its_depths() {
         let step = start(MpaConfig::default()).receive(OFFSET, &[&octets[..], b"ULP"].concat()).unwrap();
         assert_eq!(step.consumed, octets.len());
         let Some(InitiatorEvent::Rejected(rejected)) = step.event else { panic!("{step:?}") };
-        assert_eq!((rejected.peer, &rejected.private_data[..]), (peer, data));
+        assert_eq!((rejected.peer.map(|peer| peer.depths), &rejected.private_data[..]), (peer, data));
     }
 }
 
-// WaitReply, wrong Key, bad Rev, PD_Length. Proves MPA-151, MPA-165, MPA-189, MPA-196, MPA-200, MPA2-126, MPA2-129.
+// WaitReply, wrong Key, bad Rev, PD_Length.
+// Proves MPA-151, MPA-165, MPA-189, MPA-196, MPA-202, MPA-301, MPA2-126, MPA2-129: code 4, and nothing more.
 #[test]
 fn an_invalid_reply_closes_the_connection() {
     let one = MpaConfig::revision_one();
@@ -118,7 +124,8 @@ fn an_invalid_reply_closes_the_connection() {
     }
 }
 
-// WaitReply, octets behind the Reply. Proves MPA-170, MPA2-146.
+// WaitReply, octets behind the Reply.
+// Proves MPA2-146: borne by option, and never where an RTR is to come first.
 #[test]
 fn fpdus_behind_the_reply_are_borne_by_option() {
     let octets = [reply(0x50, 2, &[0, 1, 0, 1]), b"FPDU".to_vec()].concat();
@@ -132,7 +139,8 @@ fn fpdus_behind_the_reply_are_borne_by_option() {
     assert_eq!(peer_to_peer, Err(MpaError::Startup(StartupFault::EarlyOctets)));
 }
 
-// WaitReply, timer. Proves MPA-311: nothing at all, or a Reply that stalls.
+// WaitReply, timer.
+// Proves MPA-311: nothing at all, or a Reply that stalls.
 #[test]
 fn no_reply_in_time_ends_startup() {
     for begun in [&b""[..], b"MPA ID Rep"] {
@@ -145,7 +153,7 @@ fn no_reply_in_time_ends_startup() {
     }
 }
 
-// WaitReply, FIN or RST. Proves MPA2-105, MPA2-106, MPA2-143.
+// WaitReply, FIN or RST.
 #[test]
 fn a_close_without_reply_may_be_tried_again_unenhanced() {
     let mut initiator = start(MpaConfig { fallback: true, ..MpaConfig::default() });
@@ -160,7 +168,7 @@ fn a_close_without_reply_may_be_tried_again_unenhanced() {
     assert_eq!(begun.fallback(), None);
 }
 
-// Proves MPA2-128: an unenhanced Reply to a client-server Request leaves the configured depths.
+// Proves MPA2-128, MPA2-158: an unenhanced Reply to a client-server Request leaves the configured depths.
 #[test]
 fn an_unenhanced_reply_is_good_enough_for_client_server() {
     for revision in [1, 2] {

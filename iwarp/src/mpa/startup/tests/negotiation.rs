@@ -2,7 +2,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-// Proves MPA-153 to MPA-159: the tables of M and C, seen from both ends.
+// Proves MPA-153, MPA-156, MPA-157, MPA2-121: the tables of M and C, seen from both ends.
 #[test]
 fn markers_and_crc_by_declaration() {
     for bits in 0..16_u8 {
@@ -31,7 +31,8 @@ fn connect(initiator: MpaConfig, responder: MpaConfig) -> (Vec<u8>, Negotiated, 
     }
 }
 
-// Proves MPA2-027, MPA2-098, MPA2-100, MPA2-103, MPA2-123, MPA2-124: the table "Responder got".
+// Proves MPA2-021, MPA2-024, MPA2-027, MPA2-098, MPA2-100, MPA2-101, MPA2-103, MPA2-123, MPA2-124: the table "Responder
+// got".
 #[test]
 fn the_reply_speaks_as_the_request_did() {
     for (octets, revision, enhanced) in [
@@ -47,7 +48,8 @@ fn the_reply_speaks_as_the_request_did() {
     }
 }
 
-// Proves MPA2-055, MPA2-056, MPA2-059 to MPA2-061, MPA2-071, MPA2-073, MPA2-139: IRD and ORD of the responder.
+// Proves MPA2-055, MPA2-056, MPA2-059, MPA2-060, MPA2-061, MPA2-071, MPA2-073, MPA2-113, MPA2-142: IRD and ORD of the
+// responder.
 #[test]
 fn the_responder_fits_its_depths() {
     let config = |ird, ord| MpaConfig { ird, ord, max_ird: ird, ..MpaConfig::default() };
@@ -71,10 +73,11 @@ fn the_responder_fits_its_depths() {
         assert_eq!(named.depths.ird, if asked[2] == 0x40 { 1 } else { golden.depths.ird });
         assert_eq!(named.depths.ord, golden.depths.ord);
         assert_eq!((negotiated.ird, negotiated.ord), effective, "{asked:?}");
-        assert_eq!(negotiated.peer, Some(Enhanced::decode(asked).depths));
+        assert_eq!(negotiated.peer, Some(Enhanced::decode(asked)));
     }
 }
 
+// Proves MPA2-062, MPA2-139: the ULP's bounds, and the reject that names what it needs.
 #[test]
 fn the_ulp_lowers_depths_when_it_accepts() {
     let mut responder = listen(MpaConfig::default());
@@ -83,9 +86,15 @@ fn the_ulp_lowers_depths_when_it_accepts() {
     let (negotiated, reply) = responder.accept(accept, LATER).unwrap();
     assert_eq!((negotiated.ird, negotiated.ord), (2, 3));
     assert_eq!(reply[20..], [0, 2, 0, 3]);
+    let mut responder = listen(MpaConfig { ird: 8, max_ird: 8, ..MpaConfig::default() });
+    responder.receive(0, &request(0x50, 2, &[0, 1, 0, 16])).unwrap();
+    let accept = Accept { ird: Some(100), ord: Some(8), min_ord: 8, ..Accept::default() };
+    let refused = responder.accept(accept, LATER).map(|_| ());
+    assert_eq!(refused, Err(ResponderError::InsufficientIrd { needed: 8 }));
+    assert_eq!(responder.reject(b"", Some(8)).unwrap()[16..], [0x70, 2, 0, 4, 0, 8, 0, 8]);
 }
 
-// Proves MPA2-064 to MPA2-067, MPA2-072, MPA2-074, MPA2-141: IRD and ORD of the initiator.
+// Proves MPA2-064, MPA2-065, MPA2-072, MPA2-074, MPA2-141, MPA2-153, MPA2-161: IRD and ORD of the initiator.
 #[test]
 fn the_initiator_fits_its_depths() {
     let config = |ird, ord, max_ird| MpaConfig { ird, ord, max_ird, ..client_server() };
@@ -94,6 +103,8 @@ fn the_initiator_fits_its_depths() {
         ((4, 16, 16), [0, 32, 0, 0], (4, 16)),
         ((5, 5, 16), [0x3f, 0xff, 0, 2], (5, 5)),
         ((5, 5, 5), [0, 2, 0x3f, 0xff], (5, 2)),
+        // irdma leaves both to the ULP where one was.
+        ((2, 5, 16), [0x3f, 0xff, 0x3f, 0xff], (2, 5)),
         ((0, 0, 0), [0, 0, 0, 0], (0, 0)),
     ] {
         let negotiated = accepted(config(own.0, own.1, own.2), &reply(0x50, 2, &answer));
@@ -101,14 +112,18 @@ fn the_initiator_fits_its_depths() {
     }
     let left = MpaConfig { depths_left_to_ulp: true, ..config(4, 16, 16) };
     assert_eq!(accepted(left, &reply(0x50, 2, &[0, 4, 0, 8])).ord, 4);
+    // siw takes 0x3fff for a number, and answers with one.
+    let left = MpaConfig { depths_left_to_ulp: true, ..client_server() };
+    let numbers = accepted(left, &reply(0x50, 2, &[0, 0x80, 0, 0x80]));
+    assert_eq!((numbers.ird, numbers.ord), (128, 128));
     let event = start(config(1, 1, 4)).receive(0, &reply(0x50, 2, &[0, 1, 0, 8])).unwrap().event;
     let Some(InitiatorEvent::Unmet { error, negotiated }) = event else { panic!("{event:?}") };
     assert_eq!(error, MpaError::InsufficientIrd { wanted: 8, available: 4 });
     assert_eq!((error.action(), error.terminate_code().control()), (Action::Terminate, [0x20, 6, 0, 0]));
-    assert_eq!(negotiated.peer, Some(Depths { ird: 1, ord: 8 }));
+    assert_eq!(negotiated.peer, Some(Enhanced::decode([0, 1, 0, 8])));
 }
 
-// Proves MPA2-086 to MPA2-088, MPA2-130, MPA2-133: what the initiator sends, or code 7.
+// Proves MPA2-084, MPA2-130, MPA2-133, MPA2-157: what the initiator sends, or code 7.
 #[test]
 fn the_initiator_picks_a_common_kind() {
     let (send, write, read) = (RtrKinds::SEND, RtrKinds::WRITE, RtrKinds::READ);
@@ -139,7 +154,8 @@ fn the_initiator_picks_a_common_kind() {
     assert!(matches!(event, Some(InitiatorEvent::Unmet { error: MpaError::NoMatchingRtr, .. })));
 }
 
-// Proves MPA2-080, MPA2-081, MPA2-083 to MPA2-085, MPA2-091 to MPA2-093, MPA2-132: what the responder names.
+// Proves MPA2-080, MPA2-081, MPA2-083, MPA2-085, MPA2-091, MPA2-093, MPA2-118, MPA2-132, MPA2-162: what the responder
+// names.
 #[test]
 fn the_responder_names_common_kinds_or_its_own() {
     let (send, write, read) = (RtrKinds::SEND, RtrKinds::WRITE, RtrKinds::READ);
@@ -192,14 +208,14 @@ proptest! {
                     (Rtr::None, Rtr::None) => prop_assert!(!peer_to_peer),
                     (Rtr::Send(kind), Rtr::Expect(kinds)) => {
                         prop_assert!(kinds.contains(kind.into()));
-                        prop_assert!(kind != RtrKind::Read || at_initiator.ord >= 1 && at_responder.ird >= 1);
+                        prop_assert!(kind != RtrKind::Read || at_responder.ird >= 1);
                     }
                     other => prop_assert!(false, "{other:?}"),
                 }
             }
             Some(InitiatorEvent::Unmet { error, .. }) => {
                 prop_assert_eq!(error, MpaError::NoMatchingRtr);
-                prop_assert!((initiator.usable_rtr() & responder.rtr).is_empty()
+                prop_assert!((initiator.rtr & responder.rtr).is_empty()
                     || (ird_r == 0 && (initiator.rtr & responder.rtr) == RtrKinds::READ));
             }
             other => prop_assert!(false, "{other:?}"),

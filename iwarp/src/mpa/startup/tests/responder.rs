@@ -1,6 +1,6 @@
 use super::*;
 
-// Proves MPA-176, MPA-187: silent until a whole Request; then the ULP decides.
+// Proves MPA-142, MPA-187: silent until a whole Request; then the ULP decides.
 #[test]
 fn a_request_is_taken_octet_by_octet_and_waits_for_a_decision() {
     let octets = request(0xd0, 2, &[0x80, 3, 0xc0, 2, b'h', b'i']);
@@ -24,7 +24,8 @@ fn a_request_is_taken_octet_by_octet_and_waits_for_a_decision() {
     assert_eq!(responder.accept(Accept::default(), LATER).map(|_| ()), Err(ResponderError::NoRequest));
 }
 
-// WaitRequest, invalid Request. Proves MPA-149, MPA-177, MPA-202, MPA2-104, MPA2-125, MPA2-126: closed without a Reply.
+// WaitRequest, invalid Request.
+// Proves MPA-299, MPA2-125: code 4, and no Reply.
 #[test]
 fn an_invalid_request_closes_the_connection() {
     let two = MpaConfig::default();
@@ -47,7 +48,8 @@ fn an_invalid_request_closes_the_connection() {
     }
 }
 
-// WaitRequest, timer. Proves MPA-201: both ends respond, or octets trickle.
+// WaitRequest, timer.
+// Proves MPA-206: octets trickle.
 #[test]
 fn no_request_in_time_ends_startup() {
     let mut responder = listen(MpaConfig::default());
@@ -57,7 +59,8 @@ fn no_request_in_time_ends_startup() {
     assert_eq!(responder.receive(OFFSET + 3, b" ID").unwrap().consumed, 0);
 }
 
-// Decide, octets before the Reply. Proves MPA-170.
+// Decide, octets before the Reply.
+// Proves MPA-170: what may not be sent yet is as good as a wrong length.
 #[test]
 fn octets_before_the_reply_close_the_connection() {
     let octets = request(0x40, 1, &[]);
@@ -70,7 +73,8 @@ fn octets_before_the_reply_close_the_connection() {
     assert_eq!(responder.reject(b"", None), Err(ResponderError::NoRequest));
 }
 
-// Decide, accept; RxOnly, first FPDU. Proves MPA-183 to MPA-185, MPA-193, MPA2-115, MPA2-137.
+// Decide, accept; RxOnly, first FPDU.
+// Proves MPA-183, MPA2-009: nothing before one FPDU, of whatever kind.
 #[test]
 fn nothing_may_be_sent_before_the_first_fpdu() {
     for (octets, rtr, deadline) in [
@@ -105,7 +109,8 @@ fn a_missing_rtr_times_out() {
     assert!(!responder.may_send());
 }
 
-// Decide, reject. Proves MPA-178 to MPA-180, MPA2-029, MPA2-062, MPA2-096, MPA2-098.
+// Decide, reject.
+// Proves MPA-162, MPA-178, MPA-179, MPA2-029, MPA2-096, MPA2-098, MPA2-102: the Reply speaks as the Request did.
 #[test]
 fn a_reject_speaks_the_revision_of_the_request() {
     for (octets, needed, rest) in [

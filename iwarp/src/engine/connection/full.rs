@@ -1,0 +1,147 @@
+//! Full Operation: a connection's turns to receive and to send.
+
+use std::sync::Arc;
+
+use dp::Mbuf;
+
+use crate::memory::{Accessor, Turn};
+use crate::mpa::Negotiated;
+use crate::verbs::{QpShared, QpState};
+
+use super::super::core::Io;
+use super::super::stream::{Failure, Outcome, Stream};
+use super::{Connection, Phase};
+
+/// A connection in Full Operation.
+pub(super) struct Streaming {
+    pub(super) stream: Box<Stream>,
+    /// Announced when the peer's first FPDU has come.
+    announce: Option<Negotiated>,
+    /// FIN follows when everything is sent.
+    pub(super) draining: bool,
+    /// While that waits for answers to Reads: the stream's progress when the deadline was set.
+    pub(super) progress: u64,
+    /// It has failed: what comes is acknowledged and dropped, only a Terminate is still sent.
+    pub(super) failed: bool,
+}
+
+impl Connection {
+    pub(super) fn enter_full(
+        &mut self,
+        qp: Arc<QpShared>,
+        by: Accessor,
+        negotiated: &Negotiated,
+        may_send: bool,
+        announce: Option<Negotiated>,
+    ) {
+        qp.connected(negotiated.ord, negotiated.ird);
+        let stream = Box::new(Stream::new(qp, by, negotiated, may_send));
+        self.phase =
+            Phase::Streaming(Streaming { stream, announce, draining: false, progress: 0, failed: false });
+    }
+
+    pub(super) fn receive(&mut self, io: &mut Io, turn: &Turn, offset: u64, buf: Mbuf, frontier: u64) {
+        let Phase::Streaming(streaming) = &mut self.phase else {
+            return self.discard(io, offset, &buf, frontier);
+        };
+        if streaming.failed {
+            return self.discard(io, offset, &buf, frontier);
+        }
+        let (first, before) = (!streaming.stream.may_send(), io.counters.rx_fpdus);
+        let result = streaming.stream.receive((offset, buf, frontier), &mut io.held, turn, &mut io.counters);
+        let fpdus = io.counters.rx_fpdus - before;
+        let established = if streaming.stream.may_send() { streaming.announce.take() } else { None };
+        if let Some(negotiated) = established {
+            self.deadline = None;
+            self.announce_established(io, negotiated, true);
+        }
+        if fpdus > 0 {
+            self.touch(io);
+        }
+        match result {
+            Ok(released) => {
+                io.tcp.release(self.conn, released);
+                if self.wants_to_send() {
+                    self.activate(io);
+                }
+            }
+            // The peer's first FPDU in place of its RTR.
+            Err(Failure::Peer(terminate)) if first && fpdus == 1 => {
+                self.fail(io, Failure::Peer(terminate.in_startup()));
+            }
+            Err(failure) => self.fail(io, failure),
+        }
+    }
+
+    /// Drops what nobody reads any more. Octets ahead of the frontier count in TCP's budget until they are released.
+    pub(super) fn discard(&self, io: &mut Io, offset: u64, buf: &Mbuf, frontier: u64) {
+        if offset >= frontier {
+            io.tcp.release(self.conn, buf.len());
+        }
+    }
+
+    fn wants_to_send(&self) -> bool {
+        matches!(&self.phase, Phase::Streaming(streaming) if streaming.draining || streaming.stream.wants_to_send())
+    }
+
+    /// Its queue pair was posted to, or TCP has room again.
+    pub(in crate::engine) fn activate(&mut self, io: &mut Io) {
+        if !self.active {
+            self.active = true;
+            io.want_turn(self.conn);
+        }
+    }
+
+    /// Its turn to send. Returns whether it wants another one.
+    pub(in crate::engine) fn transmit(&mut self, io: &mut Io, turn: &Turn) -> bool {
+        if let Some(qp) = &self.qp {
+            qp.answer();
+            let asked = qp.take_asked();
+            self.obey(io, asked);
+        }
+        if self.fronted || matches!(self.phase, Phase::Plain(_)) {
+            let again = self.transmit_front(io);
+            if self.fronted {
+                return again;
+            }
+        }
+        let Phase::Streaming(streaming) = &mut self.phase else {
+            self.flush_late();
+            return false;
+        };
+        let Io { tcp, counters, config, .. } = io;
+        let before = counters.tx_fpdus;
+        let result = streaming.stream.transmit(tcp, self.conn, config.turn_octets, turn, counters);
+        if io.counters.tx_fpdus > before {
+            self.touch(io);
+        }
+        match result {
+            Ok(Outcome::Idle) => {
+                if matches!(&self.phase, Phase::Streaming(streaming) if streaming.draining) {
+                    self.drained(io);
+                }
+                false
+            }
+            Ok(Outcome::Full) => false,
+            Ok(Outcome::More | Outcome::NoMbuf) => true,
+            Ok(Outcome::Terminated) => {
+                io.counters.tx_terminates += 1;
+                self.close(io);
+                false
+            }
+            Err(failure) => {
+                self.fail(io, failure);
+                self.wants_to_send()
+            }
+        }
+    }
+
+    /// What was posted after the stream had ended.
+    fn flush_late(&self) {
+        if let Some(qp) = &self.qp
+            && matches!(qp.state(), QpState::Terminate | QpState::Error)
+        {
+            qp.flush();
+        }
+    }
+}

@@ -1,0 +1,311 @@
+//! Streaming mode in front of MPA, and the switch (RFC 5044 sections 7.1, 7.1.3, 7.1.5).
+//!
+//! Nothing is lost at the switch: what the user has sent goes out in front of our startup frame, and what it has not
+//! read belongs to the peer's. Positions of FPDUs and markers count from behind the startup frames.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use dp::Mbuf;
+use tcp_lite::{ConnId, Instant, SendError};
+
+use crate::memory::Turn;
+use crate::mpa::{Initiator, MpaError, StartupFault};
+use crate::verbs::{
+    CmEventKind, CmShared, ConnParam, ConnectionError, QpShared, ResponderOptions, StreamShared,
+};
+
+use super::super::core::Io;
+use super::startup::startup_error;
+use super::{Connection, Inbox, Phase, Told, duration};
+
+/// A connection in streaming mode.
+#[derive(Default)]
+pub(super) struct Plain {
+    inbox: Inbox,
+    pub(super) peer_closed: bool,
+    /// FIN follows what the user has sent.
+    pub(super) closing: bool,
+}
+
+impl Plain {
+    pub(super) fn clear(&mut self, io: &mut Io) -> usize {
+        self.inbox.clear(&mut io.held)
+    }
+}
+
+/// How sending went.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Sent {
+    /// Everything is with TCP.
+    All,
+    /// TCP says when it has room.
+    Later,
+    /// No packet buffer: try again in the next turn.
+    Again,
+}
+
+impl Connection {
+    /// A connection of ours in streaming mode; its SYN is out.
+    pub(in crate::engine) fn connecting_stream(
+        conn: ConnId,
+        id: Arc<CmShared>,
+        stream: Arc<StreamShared>,
+        param: Box<ConnParam>,
+        now: Instant,
+    ) -> Self {
+        let deadline = now + duration(param.timeout);
+        let mut connection = Self::new(conn, Phase::Opening { start: None }, Some(deadline));
+        id.set_conn(conn);
+        connection.id = Some(id);
+        connection.stream = Some(stream);
+        connection.param = Some(param);
+        connection
+    }
+
+    /// One that a listener accepted.
+    pub(super) fn streaming(conn: ConnId, stream: Arc<StreamShared>) -> Self {
+        let mut connection = Self::new(conn, Phase::Plain(Plain::default()), None);
+        connection.stream = Some(stream);
+        connection
+    }
+
+    /// A listener's connection begins in streaming mode: the user has it.
+    pub(in crate::engine) fn announce_plain(&mut self, io: &mut Io) {
+        let (Some(listener), Some(info)) = (self.listener.clone(), io.tcp.info(self.conn)) else { return };
+        if self.stream.is_none() {
+            return;
+        }
+        if let Some(admitted) = &mut self.admitted {
+            admitted.decide();
+        }
+        let id = listener.child(self.conn, (info.local, info.remote));
+        self.id = Some(id);
+        self.announce_streaming(io, Some(&listener), info.remote);
+    }
+
+    /// Streaming mode begins, or is back after a reject.
+    pub(super) fn enter_plain(&mut self, io: &mut Io, turn: &Turn, inbox: Inbox) {
+        self.deadline = None;
+        self.phase = Phase::Plain(Plain { inbox, ..Plain::default() });
+        let addresses = self.id.as_ref().and(io.tcp.info(self.conn)).map(|info| info.remote);
+        if let (Told::Nothing, Some(remote)) = (self.told, addresses)
+            && self.qp.is_none()
+        {
+            self.announce_streaming(io, None, remote);
+        }
+        self.told = Told::Streaming;
+        self.pump(io, turn);
+    }
+
+    fn announce_streaming(&mut self, io: &mut Io, listener: Option<&Arc<CmShared>>, remote: SocketAddr) {
+        let (Some(id), Some(stream)) = (self.id.clone(), self.stream.clone()) else { return };
+        self.told = Told::Streaming;
+        id.set_streaming(&io.shared, &stream);
+        self.watch_idle(io);
+        id.announce(listener, CmEventKind::StreamEstablished { remote });
+    }
+
+    /// Octets arrived in streaming mode. Those in order count in TCP's budget, too, until the user has taken them.
+    pub(super) fn receive_plain(&mut self, io: &mut Io, turn: &Turn, octets: (u64, Mbuf, u64)) {
+        let Phase::Plain(plain) = &mut self.phase else { return };
+        let (offset, buf, frontier) = octets;
+        if offset < frontier {
+            io.tcp.hold(self.conn, buf.len());
+        }
+        match plain.inbox.push(&mut io.held, (offset, buf, frontier), true) {
+            Ok(()) => self.pump(io, turn),
+            Err(error) => self.fail_startup(io, error),
+        }
+    }
+
+    /// The user has sent or received octets.
+    pub(in crate::engine) fn streamed(&mut self, io: &mut Io, turn: &Turn) {
+        if let Some(stream) = &self.stream {
+            stream.answer();
+        }
+        if matches!(self.phase, Phase::Plain(_)) {
+            self.pump(io, turn);
+            self.activate(io);
+        }
+    }
+
+    /// Moves octets to the user, as many as it has room for.
+    pub(super) fn pump(&mut self, io: &mut Io, _turn: &Turn) {
+        let (Phase::Plain(plain), Some(stream)) = (&mut self.phase, &self.stream) else { return };
+        let before = plain.inbox.next();
+        let released = plain.inbox.take(&mut io.held, |_, octets| stream.fill(octets));
+        io.tcp.release(self.conn, released);
+        let all = io.tcp.info(self.conn).is_none_or(|info| plain.inbox.next() >= info.frontier);
+        if plain.peer_closed && all {
+            stream.end();
+        }
+        let moved = plain.inbox.next() > before;
+        if stream.take_readable() {
+            self.announce(CmEventKind::StreamReadable);
+        }
+        if moved {
+            self.touch(io);
+        }
+    }
+
+    /// Sends octets of startup, behind those of the user.
+    pub(super) fn say(&mut self, io: &mut Io, octets: &[u8]) {
+        self.outbox.extend(octets);
+        self.fronted = true;
+        if self.send_front(io) == Sent::Again {
+            self.activate(io);
+        }
+    }
+
+    /// Hands to TCP what goes in front of FPDUs.
+    pub(super) fn send_front(&mut self, io: &mut Io) -> Sent {
+        let mut result = Sent::All;
+        let conn = self.conn;
+        let tcp = &mut io.tcp;
+        let mut send = |octets: &[u8]| match tcp.send(conn, octets) {
+            Ok(sent) => {
+                if sent < octets.len() {
+                    result = Sent::Later;
+                }
+                sent
+            }
+            Err(SendError::NoMbuf) => {
+                result = Sent::Again;
+                0
+            }
+            Err(SendError::BufferFull | SendError::Closed) => {
+                result = Sent::Later;
+                0
+            }
+        };
+        let writable = self.stream.as_ref().is_some_and(|stream| stream.drain(&mut send));
+        if self.stream.as_ref().is_none_or(|stream| stream.is_sent()) {
+            while !self.outbox.is_empty() {
+                let sent = send(self.outbox.as_slices().0);
+                self.outbox.drain(..sent);
+                if sent == 0 {
+                    break;
+                }
+            }
+        }
+        if result == Sent::Later {
+            // What was cut off may have met an empty pool rather than a full buffer: that tells nobody.
+            let blocked = matches!(io.tcp.segment(conn), Err(SendError::BufferFull | SendError::Closed));
+            result = if blocked { Sent::Later } else { Sent::Again };
+        }
+        self.fronted = result != Sent::All;
+        if writable && matches!(self.phase, Phase::Plain(_)) {
+            self.announce(CmEventKind::StreamWritable);
+        }
+        result
+    }
+
+    /// The user closes in streaming mode: FIN follows what it has sent.
+    pub(super) fn close_plain(&mut self, io: &mut Io) {
+        if let Phase::Plain(plain) = &mut self.phase {
+            plain.closing = true;
+        }
+        self.arm(io, io.now + duration(io.config.close_timeout));
+        self.activate(io);
+    }
+
+    /// FIN behind what TCP has not taken yet.
+    pub(super) fn close_behind(&mut self, io: &mut Io) {
+        if !self.fronted {
+            return self.close(io);
+        }
+        self.phase = Phase::Plain(Plain { closing: true, ..Plain::default() });
+        self.arm(io, io.now + duration(io.config.close_timeout));
+        self.activate(io);
+    }
+
+    /// A turn to send in streaming mode or startup. Returns whether it wants another one.
+    pub(super) fn transmit_front(&mut self, io: &mut Io) -> bool {
+        let sent = self.send_front(io);
+        if let Phase::Plain(plain) = &self.phase {
+            self.touch(io);
+            if plain.closing && sent == Sent::All {
+                self.close(io);
+            }
+        }
+        sent == Sent::Again
+    }
+
+    /// Our user starts MPA as initiator.
+    pub(in crate::engine) fn start_initiator(
+        &mut self,
+        io: &mut Io,
+        qp: Arc<QpShared>,
+        param: Box<ConnParam>,
+    ) {
+        self.qp = Some(qp);
+        self.told = Told::Nothing;
+        let (Phase::Plain(plain), Some(stream)) = (&mut self.phase, &self.stream) else {
+            return self.fail_startup(io, ConnectionError::PeerClosed);
+        };
+        let inbox = std::mem::take(&mut plain.inbox);
+        let stray = !stream.take_unread().is_empty();
+        let deadline = io.now + duration(param.timeout);
+        let started = Initiator::start(param.mpa_config(), &param.private_data, deadline);
+        self.idle_deadline = None;
+        self.param = Some(param);
+        // Parameters were checked by the call.
+        let Ok((initiator, request)) = started else {
+            return self.fail_startup(io, ConnectionError::NoResources);
+        };
+        self.phase = Phase::AwaitReply { initiator, inbox };
+        if stray {
+            // The peer does not know that it is to respond.
+            return self.fail_startup(io, ConnectionError::Startup(StartupFault::EarlyOctets));
+        }
+        self.arm(io, deadline);
+        self.say(io, &request);
+    }
+
+    /// Our user starts MPA as responder. What it has not read is the beginning of the Request.
+    pub(in crate::engine) fn start_responder(
+        &mut self,
+        io: &mut Io,
+        turn: &Turn,
+        options: Box<ResponderOptions>,
+    ) {
+        self.told = Told::Nothing;
+        self.idle_deadline = None;
+        let (Phase::Plain(plain), Some(stream)) = (&mut self.phase, self.stream.clone()) else {
+            return self.fail_startup(io, ConnectionError::PeerClosed);
+        };
+        let inbox = std::mem::take(&mut plain.inbox);
+        let next = inbox.next();
+        let Ok((phase, deadline)) = Self::await_request(&options, io.now, inbox) else {
+            return self.fail_startup(io, ConnectionError::NoResources);
+        };
+        (self.phase, self.responder) = (phase, options);
+        self.arm(io, deadline);
+        // The last message of the user goes out now.
+        self.say(io, &[]);
+        let unread: Vec<u8> = stream.take_unread().into();
+        let offset = next - unread.len() as u64;
+        match self.feed_request(offset, &unread) {
+            Ok(None) => self.run_startup(io, turn),
+            Ok(Some(request)) => {
+                self.on_request(io, turn, request);
+                self.run_startup(io, turn);
+            }
+            Err(error) => self.fail_startup(io, startup_error(error)),
+        }
+    }
+
+    fn feed_request(
+        &mut self,
+        offset: u64,
+        octets: &[u8],
+    ) -> Result<Option<crate::mpa::ConnectRequest>, MpaError> {
+        match &mut self.phase {
+            Phase::AwaitRequest { responder, .. } if !octets.is_empty() => {
+                responder.receive(offset, octets).map(|step| step.event)
+            }
+            _ => Ok(None),
+        }
+    }
+}

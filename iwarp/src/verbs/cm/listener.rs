@@ -1,0 +1,152 @@
+//! What a listener admits, and counts: shared by all engines.
+//!
+//! Asked once when a connection comes, once when it is decided on and once when it goes; never while data moves.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use tcp_lite::ListenerCounters;
+
+use super::param::ListenOptions;
+
+/// What a listener has now and has refused, over all engines.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ListenerStats {
+    /// Connections now, those in the backlog included.
+    pub connections: usize,
+    /// Connections now that are not accepted or rejected yet.
+    pub undecided: usize,
+    /// Connections taken on.
+    pub accepted: u64,
+    /// SYNs without answer, by the address filter and the bounds on half-open connections.
+    pub syns: ListenerCounters,
+    /// Connections reset for [`ListenOptions::backlog`].
+    pub backlog_full: u64,
+    /// For [`ListenOptions::backlog_per_address`].
+    pub backlog_address_full: u64,
+    /// For [`ListenOptions::max_connections`].
+    pub connections_full: u64,
+    /// For [`ListenOptions::max_per_address`].
+    pub connections_address_full: u64,
+    /// Connections closed for a Request that did not come in time.
+    pub startup_timeouts: u64,
+    /// Connections closed for a Request that was none, or not admitted.
+    pub startup_faults: u64,
+    /// Connections whose peer went before its Request was whole.
+    pub startup_lost: u64,
+    /// Requests told to the user.
+    pub requests: u64,
+    /// Requests rejected, by the user or for it.
+    pub rejected: u64,
+    /// Of these, for [`ResponderOptions::decision_timeout`](super::ResponderOptions::decision_timeout).
+    pub decision_timeouts: u64,
+}
+
+/// A listener, as engines see it.
+pub(crate) struct ListenerShared {
+    pub(crate) options: ListenOptions,
+    tally: Mutex<Tally>,
+}
+
+#[derive(Default)]
+struct Tally {
+    stats: ListenerStats,
+    /// No more entries than connections.
+    addresses: BTreeMap<IpAddr, Address>,
+}
+
+#[derive(Default)]
+struct Address {
+    connections: usize,
+    undecided: usize,
+}
+
+impl ListenerShared {
+    pub(super) fn new(options: ListenOptions) -> Self {
+        Self { options, tally: Mutex::default() }
+    }
+
+    fn tally(&self) -> MutexGuard<'_, Tally> {
+        self.tally.lock().expect("no holder of this lock panics")
+    }
+
+    pub(super) fn stats(&self) -> ListenerStats {
+        self.tally().stats
+    }
+
+    /// Counts something.
+    pub(crate) fn count(&self, count: impl FnOnce(&mut ListenerStats)) {
+        count(&mut self.tally().stats);
+    }
+
+    /// Takes on one more connection from `address`; `None`: it is refused, and counted.
+    pub(crate) fn admit(self: &Arc<Self>, address: IpAddr) -> Option<Admitted> {
+        let ListenOptions { backlog, backlog_per_address, max_connections, max_per_address, .. } =
+            self.options;
+        let mut tally = self.tally();
+        let Tally { stats, addresses } = &mut *tally;
+        let (of_address, undecided_of_address) =
+            addresses.get(&address).map_or((0, 0), |address| (address.connections, address.undecided));
+        let full = |bound: Option<usize>, count: usize| bound.is_some_and(|bound| count >= bound);
+        let refusal = if stats.connections >= max_connections {
+            &mut stats.connections_full
+        } else if full(max_per_address, of_address) {
+            &mut stats.connections_address_full
+        } else if stats.undecided >= backlog.max(1) {
+            &mut stats.backlog_full
+        } else if full(backlog_per_address, undecided_of_address) {
+            &mut stats.backlog_address_full
+        } else {
+            stats.accepted += 1;
+            stats.connections += 1;
+            stats.undecided += 1;
+            let entry = addresses.entry(address).or_default();
+            entry.connections += 1;
+            entry.undecided += 1;
+            drop(tally);
+            return Some(Admitted { listener: Arc::clone(self), address, undecided: true });
+        };
+        *refusal += 1;
+        None
+    }
+}
+
+/// A connection's place at its listener, given back when this is dropped.
+pub(crate) struct Admitted {
+    pub(crate) listener: Arc<ListenerShared>,
+    address: IpAddr,
+    undecided: bool,
+}
+
+impl Admitted {
+    /// It leaves the backlog.
+    pub(crate) fn decide(&mut self) {
+        if std::mem::take(&mut self.undecided) {
+            let mut tally = self.listener.tally();
+            tally.stats.undecided -= 1;
+            if let Some(address) = tally.addresses.get_mut(&self.address) {
+                address.undecided -= 1;
+            }
+        }
+    }
+
+    /// Whether it is in the backlog.
+    pub(crate) fn is_undecided(&self) -> bool {
+        self.undecided
+    }
+}
+
+impl Drop for Admitted {
+    fn drop(&mut self) {
+        self.decide();
+        let mut tally = self.listener.tally();
+        tally.stats.connections -= 1;
+        if let Some(address) = tally.addresses.get_mut(&self.address) {
+            address.connections -= 1;
+            if address.connections == 0 {
+                tally.addresses.remove(&self.address);
+            }
+        }
+    }
+}

@@ -1,0 +1,322 @@
+//! What identifiers share with engines: state, commands, and who notices when the last user has let go.
+
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
+use std::time::Duration;
+
+use arrayvec::ArrayVec;
+use tcp_lite::{CloseReason, ConnId};
+
+use crate::engine::EngineShared;
+use crate::verbs::qp::QpOwner;
+use crate::verbs::{ConnectionError, ContextShared, QpShared, VerbsError};
+
+use super::event::{self, ChannelShared};
+use super::listener::ListenerShared;
+use super::param::{ConnParam, MAX_PRIVATE_DATA, ResponderOptions};
+use super::stream::StreamShared;
+use super::{CmEventKind, CmId};
+
+/// What an identifier shares with its engine. Engines hold this, and users a [`CmId`], whose owner notices when the
+/// last of them goes.
+pub(crate) struct CmShared {
+    pub(super) context: Arc<ContextShared>,
+    /// Not kept by its identifiers: the events in it hold identifiers.
+    pub(super) channel: Weak<ChannelShared>,
+    state: Mutex<CmState>,
+    times: Times,
+}
+
+/// Ends what nobody can ask for any more when the last user handle is dropped: a listener stops, an undecided request
+/// is rejected, a connection in streaming mode is reset.
+pub(crate) struct CmOwner {
+    shared: Arc<CmShared>,
+}
+
+impl Drop for CmOwner {
+    fn drop(&mut self) {
+        self.shared.abandon();
+    }
+}
+
+/// In the engine's time, microseconds.
+#[derive(Default)]
+struct Times {
+    established_us: AtomicU64,
+    progress_us: AtomicU64,
+}
+
+/// How old a connection is, and how long it has been idle.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Activity {
+    /// Time since it was established.
+    pub age: Duration,
+    /// Time since the last FPDU, or octet in streaming mode, came or went.
+    pub idle: Duration,
+}
+
+#[derive(Default)]
+pub(super) struct CmState {
+    pub(super) phase: CmPhase,
+    owner: Weak<CmOwner>,
+    pub(super) qp: Option<(Weak<QpShared>, Weak<QpOwner>)>,
+    pub(super) addresses: Option<(SocketAddr, SocketAddr)>,
+    /// Its connection in its engine.
+    conn: Option<ConnId>,
+    /// It began in streaming mode.
+    pub(super) stream: Option<Arc<StreamShared>>,
+}
+
+#[derive(Default)]
+pub(super) enum CmPhase {
+    /// Nothing asked for yet.
+    #[default]
+    Idle,
+    /// Listens, on all engines.
+    Listening { listener: Arc<ListenerShared> },
+    /// Exchanges octets in front of MPA.
+    Streaming { engine: Arc<EngineShared> },
+    /// Waits for the peer's Request on a connection that began in streaming mode.
+    Awaiting { engine: Arc<EngineShared> },
+    /// A connect request that waits for its decision.
+    Requested { engine: Arc<EngineShared>, conn: ConnId, private_data_limit: usize },
+    /// A connection that `engine` makes or carries.
+    Connected { engine: Arc<EngineShared> },
+    /// Rejected, disconnected or stopped listening.
+    Over,
+}
+
+/// What users ask of an engine.
+pub(crate) enum CmCommand {
+    /// Start a connection.
+    Connect { id: Arc<CmShared>, qp: Arc<QpShared>, remote: SocketAddr, param: Box<ConnParam> },
+    /// Start a connection in streaming mode.
+    ConnectStream { id: Arc<CmShared>, stream: Arc<StreamShared>, remote: SocketAddr, param: Box<ConnParam> },
+    /// The user has sent or received octets in streaming mode.
+    Streamed { id: Arc<CmShared> },
+    /// Start MPA as initiator on a connection in streaming mode.
+    StartInitiator { id: Arc<CmShared>, qp: Arc<QpShared>, param: Box<ConnParam> },
+    /// Start MPA as responder on a connection in streaming mode.
+    StartResponder { id: Arc<CmShared>, options: Box<ResponderOptions> },
+    /// Accept connections.
+    Listen { id: Arc<CmShared>, listener: Arc<ListenerShared> },
+    /// Stop accepting.
+    Unlisten { port: u16 },
+    /// Accept a connect request.
+    Accept { id: Arc<CmShared>, conn: ConnId, qp: Arc<QpShared>, param: Box<ConnParam> },
+    /// Reject a connect request.
+    Reject { conn: ConnId, private_data: ArrayVec<u8, MAX_PRIVATE_DATA> },
+    /// Close gracefully.
+    Disconnect { id: Arc<CmShared> },
+    /// Reset.
+    Abort { id: Arc<CmShared> },
+}
+
+impl CmCommand {
+    /// The engine is gone: what can only be told by it is told now.
+    pub(crate) fn refuse(self) {
+        match self {
+            Self::Connect { id, qp, .. } => {
+                id.not_connected(&qp, ConnectionError::Tcp(CloseReason::Aborted));
+            }
+            Self::ConnectStream { id, .. } => {
+                id.not_streaming(ConnectionError::Tcp(CloseReason::Aborted));
+            }
+            // The end of its connection tells the identifier.
+            Self::Accept { qp, .. } | Self::StartInitiator { qp, .. } => qp.enter_error(),
+            Self::Listen { .. }
+            | Self::Unlisten { .. }
+            | Self::Streamed { .. }
+            | Self::StartResponder { .. }
+            | Self::Reject { .. }
+            | Self::Disconnect { .. }
+            | Self::Abort { .. } => {}
+        }
+    }
+}
+
+impl CmShared {
+    pub(super) fn new(context: Arc<ContextShared>, channel: Weak<ChannelShared>) -> Arc<Self> {
+        Arc::new(Self { context, channel, state: Mutex::default(), times: Times::default() })
+    }
+
+    /// A user's handle. Where all were dropped there is a new one: for the event of an end that nobody waits for.
+    pub(super) fn handle(self: &Arc<Self>) -> CmId {
+        let mut state = self.state();
+        let owner = state.owner.upgrade().unwrap_or_else(|| {
+            let owner = Arc::new(CmOwner { shared: Arc::clone(self) });
+            state.owner = Arc::downgrade(&owner);
+            owner
+        });
+        CmId { shared: Arc::clone(self), _owner: owner }
+    }
+
+    pub(super) fn state(&self) -> MutexGuard<'_, CmState> {
+        self.state.lock().expect("no holder of this lock panics")
+    }
+
+    // ---- for engines ----
+
+    /// The identifier of a new connection of this listener, which `engine` has as `conn`.
+    pub(crate) fn child(self: &Arc<Self>, conn: ConnId, addresses: (SocketAddr, SocketAddr)) -> Arc<Self> {
+        let child = Self::new(Arc::clone(&self.context), Weak::clone(&self.channel));
+        {
+            let mut state = child.state();
+            state.conn = Some(conn);
+            state.addresses = Some(addresses);
+        }
+        child
+    }
+
+    /// `engine` has a Request for `conn`, and waits for a decision.
+    pub(crate) fn set_requested(&self, engine: &Arc<EngineShared>, conn: ConnId, private_data_limit: usize) {
+        let engine = Arc::clone(engine);
+        self.state().phase = CmPhase::Requested { engine, conn, private_data_limit };
+    }
+
+    /// `engine` has a connection for it in streaming mode: a new one, or one that was rejected.
+    pub(crate) fn set_streaming(&self, engine: &Arc<EngineShared>, stream: &Arc<StreamShared>) {
+        let mut state = self.state();
+        state.phase = CmPhase::Streaming { engine: Arc::clone(engine) };
+        state.stream = Some(Arc::clone(stream));
+        state.qp = None;
+    }
+
+    /// Whether its connection is the user's in streaming mode.
+    pub(crate) fn is_streaming(&self) -> bool {
+        matches!(self.state().phase, CmPhase::Streaming { .. })
+    }
+
+    /// Whether it still listens.
+    pub(crate) fn is_listening(&self) -> bool {
+        matches!(self.state().phase, CmPhase::Listening { .. })
+    }
+
+    /// Tells the user. `listener` is the one that a new connection has come to.
+    pub(crate) fn announce(self: &Arc<Self>, listener: Option<&Arc<Self>>, kind: CmEventKind) {
+        event::announce(&self.channel, self.handle(), listener.cloned(), kind);
+    }
+
+    pub(crate) fn set_addresses(&self, addresses: (SocketAddr, SocketAddr)) {
+        self.state().addresses = Some(addresses);
+    }
+
+    pub(crate) fn addresses(&self) -> Option<(SocketAddr, SocketAddr)> {
+        self.state().addresses
+    }
+
+    /// Its connection in its engine.
+    pub(crate) fn set_conn(&self, conn: ConnId) {
+        self.state().conn = Some(conn);
+    }
+
+    pub(crate) fn conn(&self) -> Option<ConnId> {
+        self.state().conn
+    }
+
+    /// No connection was made for `qp`, and none will be.
+    pub(crate) fn not_connected(self: &Arc<Self>, qp: &QpShared, error: ConnectionError) {
+        qp.enter_error();
+        self.not_streaming(error);
+    }
+
+    /// No connection was made, and none will be.
+    pub(crate) fn not_streaming(self: &Arc<Self>, error: ConnectionError) {
+        self.set_over();
+        self.announce(None, CmEventKind::ConnectError { error, peer: None });
+    }
+
+    /// The connection is over: nothing can be asked of it any more.
+    pub(crate) fn set_over(&self) {
+        let mut state = self.state();
+        state.phase = CmPhase::Over;
+        state.conn = None;
+    }
+
+    /// It is established, at this time of the engine.
+    pub(crate) fn set_established(&self, now_us: u64) {
+        self.times.established_us.store(now_us, Ordering::Relaxed);
+        self.set_progress(now_us);
+    }
+
+    /// Something came or went, at this time of the engine.
+    pub(crate) fn set_progress(&self, now_us: u64) {
+        self.times.progress_us.store(now_us, Ordering::Relaxed);
+    }
+
+    /// When something came or went last.
+    pub(crate) fn progress_us(&self) -> u64 {
+        self.times.progress_us.load(Ordering::Relaxed)
+    }
+
+    // ---- for users ----
+
+    pub(super) fn activity(&self) -> Option<Activity> {
+        let now_us = match &self.state().phase {
+            CmPhase::Streaming { engine }
+            | CmPhase::Awaiting { engine }
+            | CmPhase::Requested { engine, .. }
+            | CmPhase::Connected { engine } => engine.now_us(),
+            CmPhase::Idle | CmPhase::Listening { .. } | CmPhase::Over => return None,
+        };
+        let since = |at: &AtomicU64| match at.load(Ordering::Relaxed) {
+            0 => None,
+            at => Some(Duration::from_micros(now_us.saturating_sub(at))),
+        };
+        let Times { established_us, progress_us } = &self.times;
+        Some(Activity { age: since(established_us)?, idle: since(progress_us)? })
+    }
+
+    /// Ends it as its phase has it: `command` for a connection.
+    pub(super) fn end(self: &Arc<Self>, command: impl FnOnce(Arc<Self>) -> CmCommand) {
+        let mut state = self.state();
+        match &state.phase {
+            CmPhase::Idle | CmPhase::Over => {}
+            CmPhase::Listening { .. } => {
+                state.phase = CmPhase::Over;
+                drop(state);
+                self.context.unlisten(self);
+            }
+            CmPhase::Requested { engine, conn, .. } => {
+                let (engine, conn) = (Arc::clone(engine), *conn);
+                state.phase = CmPhase::Over;
+                drop(state);
+                engine.command(CmCommand::Reject { conn, private_data: ArrayVec::new() });
+            }
+            CmPhase::Streaming { engine } | CmPhase::Awaiting { engine } | CmPhase::Connected { engine } => {
+                let engine = Arc::clone(engine);
+                drop(state);
+                engine.command(command(Arc::clone(self)));
+            }
+        }
+    }
+
+    /// The last user has let go. A connection with a queue pair lives on as long as that.
+    fn abandon(self: &Arc<Self>) {
+        if !matches!(self.state().phase, CmPhase::Connected { .. }) {
+            self.end(|id| CmCommand::Abort { id });
+        }
+    }
+}
+
+impl CmState {
+    pub(super) fn requested(&self) -> Result<(Arc<EngineShared>, ConnId, usize), VerbsError> {
+        match &self.phase {
+            CmPhase::Requested { engine, conn, private_data_limit } => {
+                Ok((Arc::clone(engine), *conn, *private_data_limit))
+            }
+            _ => {
+                Err(VerbsError::Invalid("no connect request waits for a decision on this identifier".into()))
+            }
+        }
+    }
+
+    /// The engine and buffers of a connection in streaming mode.
+    pub(super) fn streaming(&self) -> Result<(Arc<EngineShared>, Arc<StreamShared>), VerbsError> {
+        match (&self.phase, &self.stream) {
+            (CmPhase::Streaming { engine }, Some(stream)) => Ok((Arc::clone(engine), Arc::clone(stream))),
+            _ => Err(VerbsError::Invalid("this identifier has no connection in streaming mode".into())),
+        }
+    }
+}

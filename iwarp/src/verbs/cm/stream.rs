@@ -1,0 +1,260 @@
+//! Streaming mode in front of MPA, and the switch to MPA on the same connection (RFC 5044 sections 7.1, 7.1.3).
+//!
+//! Both buffers are bounded: what the peer sends beyond the user's reading closes TCP's window, and what the user
+//! sends beyond TCP's taking is refused until there is room.
+
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use crate::engine::EngineShared;
+use crate::verbs::{QueuePair, VerbsError};
+
+use super::shared::{CmCommand, CmPhase};
+use super::{CmId, ConnParam, ResponderOptions, StreamOptions};
+
+/// Octets of one connection on their way between its user and its engine.
+pub(crate) struct StreamShared {
+    buffers: Mutex<Buffers>,
+    /// The engine was told to look, and has not done so.
+    told: AtomicBool,
+}
+
+struct Buffers {
+    recv: VecDeque<u8>,
+    send: VecDeque<u8>,
+    limits: StreamOptions,
+    /// Nothing follows what is in `recv`.
+    ended: bool,
+    /// `StreamReadable` was announced for what is in `recv`.
+    announced: bool,
+    /// `StreamWritable` is owed.
+    refused: bool,
+}
+
+/// What a [`CmId::recv_stream`] found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StreamRead {
+    /// So many octets.
+    Octets(usize),
+    /// Nothing now; `StreamReadable` follows when there is.
+    Empty,
+    /// The peer has closed, and everything was read.
+    Ended,
+}
+
+impl StreamShared {
+    /// Takes memory for all it will hold.
+    pub(crate) fn new(limits: StreamOptions) -> Arc<Self> {
+        let buffers = Buffers {
+            recv: VecDeque::with_capacity(limits.recv_octets),
+            send: VecDeque::with_capacity(limits.send_octets),
+            limits,
+            ended: false,
+            announced: false,
+            refused: false,
+        };
+        Arc::new(Self { buffers: Mutex::new(buffers), told: AtomicBool::new(false) })
+    }
+
+    fn buffers(&self) -> MutexGuard<'_, Buffers> {
+        self.buffers.lock().expect("no holder of this lock panics")
+    }
+
+    // ---- for the engine ----
+
+    /// It looks now: from here on it has to be told again.
+    pub(crate) fn answer(&self) {
+        self.told.store(false, Ordering::Release);
+    }
+
+    /// Takes octets for the user, as many as there is room for.
+    pub(crate) fn fill(&self, octets: &[u8]) -> usize {
+        let mut buffers = self.buffers();
+        let taken = octets.len().min(buffers.limits.recv_octets - buffers.recv.len());
+        buffers.recv.extend(&octets[..taken]);
+        taken
+    }
+
+    /// Nothing follows.
+    pub(crate) fn end(&self) {
+        self.buffers().ended = true;
+    }
+
+    /// Whether `StreamReadable` is to be announced.
+    pub(crate) fn take_readable(&self) -> bool {
+        let mut buffers = self.buffers();
+        let waits = buffers.ended || !buffers.recv.is_empty();
+        waits && !std::mem::replace(&mut buffers.announced, true)
+    }
+
+    /// Lets `send` take octets of the user from the front. Returns whether `StreamWritable` is to be announced.
+    pub(crate) fn drain(&self, mut send: impl FnMut(&[u8]) -> usize) -> bool {
+        let mut buffers = self.buffers();
+        loop {
+            let (front, _) = buffers.send.as_slices();
+            if front.is_empty() {
+                break;
+            }
+            let taken = send(front);
+            if taken == 0 {
+                break;
+            }
+            buffers.send.drain(..taken);
+        }
+        let room = buffers.send.len() <= buffers.limits.send_octets / 2;
+        room && std::mem::take(&mut buffers.refused)
+    }
+
+    /// Whether all octets of the user are with TCP.
+    pub(crate) fn is_sent(&self) -> bool {
+        self.buffers().send.is_empty()
+    }
+
+    /// What the user has not read, for the reader that comes after it.
+    pub(crate) fn take_unread(&self) -> VecDeque<u8> {
+        let mut buffers = self.buffers();
+        buffers.announced = false;
+        let room = buffers.limits.recv_octets;
+        std::mem::replace(&mut buffers.recv, VecDeque::with_capacity(room))
+    }
+
+    // ---- for the user ----
+
+    fn send(&self, octets: &[u8], whole: bool) -> Option<usize> {
+        let mut buffers = self.buffers();
+        let room = buffers.limits.send_octets - buffers.send.len();
+        if whole && room < octets.len() {
+            return None;
+        }
+        let taken = octets.len().min(room);
+        buffers.send.extend(&octets[..taken]);
+        buffers.refused |= taken < octets.len();
+        Some(taken)
+    }
+
+    fn recv(&self, out: &mut [u8]) -> StreamRead {
+        let mut buffers = self.buffers();
+        let taken = out.len().min(buffers.recv.len());
+        for (place, octet) in out.iter_mut().zip(buffers.recv.drain(..taken)) {
+            *place = octet;
+        }
+        // What comes from now on is news.
+        buffers.announced &= !buffers.recv.is_empty() || (buffers.ended && taken == 0);
+        match taken {
+            0 if buffers.ended => StreamRead::Ended,
+            0 => StreamRead::Empty,
+            taken => StreamRead::Octets(taken),
+        }
+    }
+
+    fn unread(&self) -> usize {
+        self.buffers().recv.len()
+    }
+}
+
+impl CmId {
+    /// Connects to `remote` in streaming mode: plain octets both ways, until one side starts MPA as initiator and the
+    /// other as responder. `StreamEstablished` or `ConnectError` follows. Of `param` the engine, port, timeout and
+    /// keepalive count.
+    ///
+    /// # Errors
+    /// [`VerbsError`]: a parameter is out of range, there is no engine.
+    pub fn connect_stream(
+        &self,
+        remote: SocketAddr,
+        options: StreamOptions,
+        param: &ConnParam,
+    ) -> Result<(), VerbsError> {
+        param.check()?;
+        options.check()?;
+        let engine = self.shared.context.engine(param.engine)?;
+        let mut state = self.shared.state();
+        if !matches!(state.phase, CmPhase::Idle) {
+            return Err(super::in_use());
+        }
+        let stream = StreamShared::new(options);
+        state.stream = Some(Arc::clone(&stream));
+        state.phase = CmPhase::Connected { engine: Arc::clone(&engine) };
+        drop(state);
+        let id = Arc::clone(&self.shared);
+        engine.command(CmCommand::ConnectStream { id, stream, remote, param: Box::new(param.clone()) });
+        Ok(())
+    }
+
+    /// Sends octets in streaming mode. Returns how many were taken: where that is not all,
+    /// [`StreamWritable`](super::CmEventKind::StreamWritable) follows.
+    ///
+    /// # Errors
+    /// [`VerbsError::Invalid`] when the connection is not in streaming mode.
+    pub fn send_stream(&self, octets: &[u8]) -> Result<usize, VerbsError> {
+        let (engine, stream) = self.shared.state().streaming()?;
+        let taken = stream.send(octets, false).unwrap_or(0);
+        self.tell(&engine, &stream);
+        Ok(taken)
+    }
+
+    /// Takes octets that the peer sent in streaming mode.
+    ///
+    /// # Errors
+    /// [`VerbsError::Invalid`] when the connection is not in streaming mode.
+    pub fn recv_stream(&self, out: &mut [u8]) -> Result<StreamRead, VerbsError> {
+        let (engine, stream) = self.shared.state().streaming()?;
+        let read = stream.recv(out);
+        if matches!(read, StreamRead::Octets(_)) {
+            self.tell(&engine, &stream);
+        }
+        Ok(read)
+    }
+
+    /// Starts MPA as initiator on a connection in streaming mode: the Request follows the octets sent so far, and no
+    /// more can be sent. Events are those of [`connect`](Self::connect). Both sides have to know that the other starts
+    /// MPA now: what the peer sends in streaming mode after this ends the connection (code 4).
+    ///
+    /// # Errors
+    /// [`VerbsError`]: octets of the peer are unread, the queue pair is not idle, a parameter is out of range.
+    pub fn start_initiator(&self, qp: &QueuePair, param: &ConnParam) -> Result<(), VerbsError> {
+        param.check()?;
+        let mut state = self.shared.state();
+        let (engine, stream) = state.streaming()?;
+        if stream.unread() > 0 {
+            return Err(VerbsError::Invalid(
+                "octets of the peer are unread: read them before MPA starts".into(),
+            ));
+        }
+        qp.shared.bind(&engine, param.mpa_config().max_ird)?;
+        state.qp = Some((Arc::downgrade(&qp.shared), Arc::downgrade(&qp.owner)));
+        state.phase = CmPhase::Connected { engine: Arc::clone(&engine) };
+        drop(state);
+        let (id, qp) = (Arc::clone(&self.shared), Arc::clone(&qp.shared));
+        engine.command(CmCommand::StartInitiator { id, qp, param: Box::new(param.clone()) });
+        Ok(())
+    }
+
+    /// Starts MPA as responder on a connection in streaming mode, after `last_message`, the octets that tell the peer
+    /// to send its Request (RFC 5044 section 7.1.5); they may be empty. What the peer has sent and was not read
+    /// belongs to the Request. `ConnectRequest` or `ConnectError` follows.
+    ///
+    /// # Errors
+    /// [`VerbsError`]: `last_message` does not fit the send buffer as a whole, a parameter is out of range.
+    pub fn start_responder(&self, last_message: &[u8], options: &ResponderOptions) -> Result<(), VerbsError> {
+        options.check()?;
+        let mut state = self.shared.state();
+        let (engine, stream) = state.streaming()?;
+        if stream.send(last_message, true).is_none() {
+            return Err(VerbsError::QueueFull("stream send"));
+        }
+        state.phase = CmPhase::Awaiting { engine: Arc::clone(&engine) };
+        drop(state);
+        let id = Arc::clone(&self.shared);
+        engine.command(CmCommand::StartResponder { id, options: Box::new(options.clone()) });
+        Ok(())
+    }
+
+    fn tell(&self, engine: &EngineShared, stream: &StreamShared) {
+        if !stream.told.swap(true, Ordering::AcqRel) {
+            engine.command(CmCommand::Streamed { id: Arc::clone(&self.shared) });
+        }
+    }
+}
