@@ -229,7 +229,11 @@ impl Endpoint {
                     CmEventKind::Disconnected { error, .. } => {
                         Err(failed(error.map_or("closed by the peer".into(), |e| e.to_string())))
                     }
-                    CmEventKind::ConnectRequest { .. } => return None,
+                    // Of others, or of streaming mode, which is not used here.
+                    CmEventKind::ConnectRequest { .. }
+                    | CmEventKind::StreamEstablished { .. }
+                    | CmEventKind::StreamReadable
+                    | CmEventKind::StreamWritable => return None,
                 })
             });
             outcome.transpose()

@@ -135,7 +135,10 @@ fn terminates_of_atomics_are_built_to_the_octet() {
     ] {
         let built = Terminate::of_segment(error, &segment, segment.len(), None);
         assert_eq!(hex(&built.to_bytes()), hex(&octets(golden)));
-        assert_eq!(Terminate::parse(&octets(golden)), Ok(built));
+        assert_eq!(
+            Terminate::parse(&octets(golden)).map(|read| Terminate { control: None, ..read }),
+            Ok(built)
+        );
     }
 }
 
