@@ -13,7 +13,7 @@ use iwarp::memory::Access;
 use iwarp::rdmap::{Terminate, TerminateError};
 use iwarp::verbs::{
     AsyncEvent, AsyncEventKind, ConnParam, Context, ContextConfig, ContextLimits, QpInit, QpState,
-    RecvRequest, SendOp, SendRequest, SrqInit, StreamError, WcStatus,
+    RecvRequest, SendOp, SendRequest, SrqInit, StreamError, TerminateOrigin, WcStatus,
 };
 
 /// A message for queue `qn`: control octets, MSN and payload.
@@ -85,7 +85,9 @@ fn every_terminate_of_the_peer() {
         let event =
             AsyncEvent { kind: AsyncEventKind::QpFatal, number: served.qp.qp_num(), error: Some(told) };
         assert_eq!(events, [event], "{error}");
-        assert_eq!((served.qp.error(), served.qp.terminate()), (Some(told), Some(terminate)), "{error}");
+        let report = served.qp.terminate().unwrap();
+        assert_eq!((served.qp.error(), report.origin), (Some(told), TerminateOrigin::Received), "{error}");
+        assert_eq!(Terminate { control: None, ..report.terminate.clone() }, terminate, "{error}");
         served.pair.close();
         assert!(served.pair.until(1_000_000, |_| served.qp.state() == QpState::Error), "{error}");
         assert!(served.events().is_empty(), "{error}: told once");
@@ -147,7 +149,7 @@ fn every_kind_of_error_found_here() {
         assert_eq!((served.qp.error(), at_once), (Some(told), QpState::Terminate), "{name}");
         // It is on the wire as the application has it.
         assert!(served.pair.until(1_000_000, |pair| pair.peer_closed), "{name}: no FIN");
-        let sent = served.qp.terminate().unwrap().to_bytes();
+        let sent = served.qp.terminate().unwrap().terminate.to_bytes();
         let inbox = &served.pair.inbox;
         assert!(inbox.windows(sent.len()).any(|octets| octets == &sent[..]), "{name}: {inbox:02x?}");
         served.pair.close();
