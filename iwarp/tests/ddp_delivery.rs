@@ -153,7 +153,7 @@ fn an_error_ends_reception_and_is_told_once() {
         );
         let event = peer.event();
         assert!(
-            matches!(event.kind, CmEventKind::Disconnected { error: Some(ConnectionError::Stream(told)) } if told == error),
+            matches!(event.kind, CmEventKind::Disconnected { error: Some(ConnectionError::Stream(told)), .. } if told == error),
             "{event:?}"
         );
         let flushed = received(&mut peer);
@@ -177,7 +177,10 @@ fn a_fin_cuts_an_fpdu_or_does_not() {
         peer.raw.close();
         let event = peer.event();
         let expected = if cut == 0 { None } else { Some(ConnectionError::PeerClosed) };
-        assert!(matches!(event.kind, CmEventKind::Disconnected { error } if error == expected), "{event:?}");
+        assert!(
+            matches!(event.kind, CmEventKind::Disconnected { error, .. } if error == expected),
+            "{event:?}"
+        );
         let status = if cut == 0 { WcStatus::Success } else { WcStatus::WrFlushError };
         assert_eq!(received(&mut peer)[0].1, status);
         assert_eq!(peer.memory(0, 1), if cut == 0 { b"t" } else { b"\xEE" });
