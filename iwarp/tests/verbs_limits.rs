@@ -30,6 +30,7 @@ const LIMITS: fn() -> ContextLimits = || ContextLimits {
     max_srq_wr: 16,
     max_read_slots: 100,
     max_async_events: 16,
+    max_cm_events: 8,
 };
 
 fn context() -> Context {
