@@ -164,6 +164,18 @@ impl Segment {
         self
     }
 
+    /// Whether both are the same but for reserved bits, which are [`watch`](crate::watch)'s matter.
+    pub fn means(&self, other: &Self) -> bool {
+        let bare = |segment: &Self| {
+            let mut octets = segment.octets.clone();
+            for (octet, used) in octets.iter_mut().zip([0xc3, 0xcf]) {
+                *octet &= used;
+            }
+            octets
+        };
+        bare(self) == bare(other)
+    }
+
     /// DDP's control octet.
     pub fn control_octet(&self) -> u8 {
         self.octets.first().copied().unwrap_or(0)

@@ -61,6 +61,11 @@ impl Terminate {
         u16::from_be_bytes([self.octets[2], self.octets[3]]) & 0x1fff
     }
 
+    /// The same without M, D and R where siw has them.
+    pub fn any_reserved(&self) -> u16 {
+        if self.octets[2] & 0xe0 != 0 { self.reserved() } else { self.reserved() & !0x0700 }
+    }
+
     /// DDP Segment Length, where there are octets for it.
     pub fn segment_length(&self) -> Option<u16> {
         self.octets.get(4..6).map(|octets| u16::from_be_bytes([octets[0], octets[1]]))
