@@ -1,22 +1,28 @@
 //! A bounded queue for any number of threads that can be resized while it is used.
 //!
-//! Producers and consumers have a lock each, of which they take the read side: uncontended, two atomic operations on a cache
-//! line that the other side never touches. The write sides are taken for a few instructions by a resize, and once
-//! behind each by the consumer who first finds the old queue empty.
+//! A resize chains a new queue behind the old one. While it does, nothing is being entered; from then on everything goes to
+//! the new queue, and consumers go there when the old one is empty. So order is kept, nothing is lost, and nothing moves.
 //!
-//! A resize chains a new queue behind the old one. While it holds the producers' lock nothing is being entered; from then
-//! on everything goes to the new queue, and consumers go there when the old one is empty. So order is kept, nothing
-//! is lost, and nothing moves.
+//! Most rings are never resized, and pay almost nothing for it: a producer counts itself in and out of the first queue, a
+//! consumer looks at a flag. The first resize raises the flag and waits for the producers that are inside, a few instructions
+//! each. From then on both sides take the read side of a lock of their own; resizes take the write sides, and so does,
+//! once behind each, the consumer who first finds the old queue empty. The first queue's memory stays with the ring.
 
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock, RwLock};
 
 use crossbeam_queue::ArrayQueue;
 
-/// Keeps the two locks in cache lines of their own.
+/// Keeps what one side writes out of the cache lines of the other.
 #[repr(align(128))]
 struct Line<T>(T);
 
 pub(crate) struct Ring<T> {
+    first: Arc<Link<T>>,
+    /// It was resized: `first` is to be reached by the locks alone.
+    resized: AtomicBool,
+    /// Producers that are entering into `first` without the lock.
+    inside: Line<AtomicUsize>,
     /// Where items are entered.
     tail: Line<RwLock<Arc<Link<T>>>>,
     /// Where they are taken: `tail`'s, or the one before it.
@@ -42,8 +48,14 @@ impl<T> Ring<T> {
     /// # Panics
     /// For a capacity of 0.
     pub(crate) fn new(capacity: usize) -> Self {
-        let link = Link::new(capacity);
-        Self { tail: Line(RwLock::new(Arc::clone(&link))), head: Line(RwLock::new(link)) }
+        let first = Link::new(capacity);
+        Self {
+            resized: AtomicBool::new(false),
+            inside: Line(AtomicUsize::new(0)),
+            tail: Line(RwLock::new(Arc::clone(&first))),
+            head: Line(RwLock::new(Arc::clone(&first))),
+            first,
+        }
     }
 
     /// Enters an item.
@@ -51,11 +63,22 @@ impl<T> Ring<T> {
     /// # Errors
     /// The item, where there is no room.
     pub(crate) fn push(&self, item: T) -> Result<(), T> {
+        // Counted in, then looked; the resize raises the flag, then looks: one of the two sees the other.
+        self.inside.0.fetch_add(1, Ordering::SeqCst);
+        if !self.resized.load(Ordering::SeqCst) {
+            let result = self.first.items.push(item);
+            self.inside.0.fetch_sub(1, Ordering::Release);
+            return result;
+        }
+        self.inside.0.fetch_sub(1, Ordering::Release);
         self.tail.0.read().expect("no holder of this lock panics").items.push(item)
     }
 
     /// Takes the oldest item.
     pub(crate) fn pop(&self) -> Option<T> {
+        if !self.resized.load(Ordering::Acquire) {
+            return self.first.items.pop();
+        }
         let mut taken = None;
         self.take(1, |item| taken = Some(item));
         taken
@@ -64,6 +87,15 @@ impl<T> Ring<T> {
     /// Takes up to `limit` items, oldest first; returns how many there were.
     pub(crate) fn take(&self, limit: usize, mut each: impl FnMut(T)) -> usize {
         let mut count = 0;
+        if !self.resized.load(Ordering::Acquire) {
+            while count < limit
+                && let Some(item) = self.first.items.pop()
+            {
+                each(item);
+                count += 1;
+            }
+            return count;
+        }
         loop {
             let head = self.head.0.read().expect("no holder of this lock panics");
             while count < limit
@@ -115,6 +147,7 @@ impl<T> Ring<T> {
     pub(crate) fn resize(&self, capacity: usize) -> Result<(), ResizeError> {
         let new = Link::new(capacity);
         let mut tail = self.tail.0.write().expect("no holder of this lock panics");
+        self.close_first();
         let mut head = self.head.0.write().expect("no holder of this lock panics");
         if !Arc::ptr_eq(&tail, &head) {
             if !head.items.is_empty() {
@@ -131,6 +164,17 @@ impl<T> Ring<T> {
         debug_assert!(first, "a link that items are entered into has no follower");
         *tail = new;
         Ok(())
+    }
+}
+
+impl<T> Ring<T> {
+    /// Sends everyone to the locks, and waits for the producers that are not there yet.
+    fn close_first(&self) {
+        if !self.resized.swap(true, Ordering::SeqCst) {
+            while self.inside.0.load(Ordering::SeqCst) != 0 {
+                std::thread::yield_now();
+            }
+        }
     }
 }
 
