@@ -10,6 +10,7 @@ use std::fmt;
 use arrayvec::ArrayVec;
 
 use crate::ddp::{Header, TaggedHeader, UntaggedHeader};
+use crate::rdmap::control::Opcode;
 use crate::rdmap::error::{Inclusion, TerminateError};
 use crate::rdmap::read_request::ReadRequest;
 
@@ -177,10 +178,22 @@ impl Terminate {
             rest = &rest[header.len()..];
         }
         if parts & R != 0 {
-            let request = rest.get(..ReadRequest::LEN).ok_or(short)?;
-            terminate.read_request = Some(ReadRequest::parse(request).map_err(|_| short)?);
+            match rest.get(..ReadRequest::LEN) {
+                Some(request) => {
+                    terminate.read_request = Some(ReadRequest::parse(request).map_err(|_| short)?);
+                }
+                // siw announces one behind the header of any message that it blames for a protection error.
+                None if rest.is_empty() && terminate.echoes_no_read_request() => {}
+                None => return Err(short),
+            }
         }
         Ok(terminate)
+    }
+
+    /// Whether there is a DDP header, and it is that of another message than a Read Request.
+    fn echoes_no_read_request(&self) -> bool {
+        let control = self.ddp_header.as_ref().and_then(|header| header.get(1));
+        control.is_some_and(|&control| Opcode::of_octet(control) != Some(Opcode::ReadRequest))
     }
 }
 
