@@ -10,5 +10,6 @@ pub mod device;
 pub mod iwperf;
 pub mod lab;
 pub mod pattern;
+pub mod scenes;
 pub mod stream;
 pub mod target;

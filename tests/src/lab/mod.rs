@@ -34,6 +34,12 @@ impl From<std::io::Error> for LabError {
     }
 }
 
+impl From<iwarp::verbs::VerbsError> for LabError {
+    fn from(error: iwarp::verbs::VerbsError) -> Self {
+        Self(error.to_string())
+    }
+}
+
 /// The laboratory's results.
 pub type Result<T> = std::result::Result<T, LabError>;
 

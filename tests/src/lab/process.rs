@@ -2,7 +2,7 @@
 
 use std::ffi::{OsStr, OsString};
 use std::io::Read;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -13,10 +13,11 @@ use crate::lab_error;
 /// How often an exit is looked for.
 const TICK: Duration = Duration::from_millis(5);
 
-/// A program about to run. Its output is captured; its standard input is empty.
+/// A program about to run. Its output is captured; its standard input is empty, or a file.
 #[derive(Clone, Debug)]
 pub struct Run {
     argv: Vec<OsString>,
+    stdin: Option<PathBuf>,
     namespace: Option<String>,
     env: Vec<(OsString, OsString)>,
 }
@@ -24,7 +25,12 @@ pub struct Run {
 impl Run {
     /// A program by its path, or by its name on the search path.
     pub fn new(program: impl AsRef<Path>) -> Self {
-        Self { argv: vec![program.as_ref().as_os_str().to_owned()], namespace: None, env: Vec::new() }
+        Self {
+            argv: vec![program.as_ref().as_os_str().to_owned()],
+            stdin: None,
+            namespace: None,
+            env: Vec::new(),
+        }
     }
 
     /// One more argument.
@@ -45,6 +51,13 @@ impl Run {
     #[must_use]
     pub fn env(mut self, name: &str, value: impl AsRef<OsStr>) -> Self {
         self.env.push((name.into(), value.as_ref().to_owned()));
+        self
+    }
+
+    /// A file to be read from standard input.
+    #[must_use]
+    pub fn stdin(mut self, file: impl AsRef<Path>) -> Self {
+        self.stdin = Some(file.as_ref().to_owned());
         self
     }
 
@@ -73,7 +86,14 @@ impl Run {
         argv.extend(self.argv);
         let mut command = Command::new(&argv[0]);
         command.args(&argv[1..]).envs(self.env);
-        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let stdin = match &self.stdin {
+            Some(file) => {
+                let opened = std::fs::File::open(file);
+                opened.map_err(|error| lab_error!("{}: {error}", file.display()))?.into()
+            }
+            None => Stdio::null(),
+        };
+        command.stdin(stdin).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().map_err(|error| lab_error!("{what}: {error}"))?;
         let captured = Arc::new(Captured::default());
         captured.follow(child.stdout.take());

@@ -1,6 +1,6 @@
 //! Where the programs under test are: beside the test that asks, built first when they are not up to date.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::time::Duration;
 
@@ -36,12 +36,40 @@ pub fn own(name: &'static str) -> Result<PathBuf> {
     program("tests", name)
 }
 
-/// The path of a program of the workspace, in the profile of the caller.
-fn program(package: &str, name: &str) -> Result<PathBuf> {
+/// iwprobe's target over libibverbs, which runs in siw's machine: built from `tests/iwprobe/c`.
+///
+/// # Errors
+/// When it does not build.
+pub fn verbs_target() -> Result<PathBuf> {
+    static BUILT: OnceLock<std::result::Result<PathBuf, String>> = OnceLock::new();
+    let build = || {
+        let folder = target_folder()?;
+        let sources = concat!(env!("CARGO_MANIFEST_DIR"), "/iwprobe/c");
+        let out = format!("OUT={}", folder.display());
+        Run::new("make").args(["--silent", "-C", sources, &out]).check(BUILD_TIMEOUT)?;
+        Ok(folder.join("verbs-target"))
+    };
+    BUILT.get_or_init(|| build().map_err(|error: LabError| error.0)).clone().map_err(LabError)
+}
+
+/// Why it cannot be built: headers that are not there.
+pub fn verbs_target_missing() -> Option<String> {
+    let missing = |header: &&str| !Path::new("/usr/include").join(header).exists();
+    let header = ["infiniband/verbs.h", "rdma/rdma_cma.h"].into_iter().find(missing)?;
+    Some(format!("{header} is not installed (Debian's libibverbs-dev, librdmacm-dev)"))
+}
+
+/// Where cargo puts the programs of the profile of the caller.
+fn target_folder() -> Result<PathBuf> {
     // .../<profile>/deps/<test>-<hash>
     let test = std::env::current_exe()?;
     let folder = test.ancestors().find(|dir| dir.join("deps").is_dir());
-    let folder = folder.ok_or_else(|| lab_error!("{} is in no cargo target folder", test.display()))?;
+    folder.map(Path::to_owned).ok_or_else(|| lab_error!("{} is in no cargo target folder", test.display()))
+}
+
+/// The path of a program of the workspace, in the profile of the caller.
+fn program(package: &str, name: &str) -> Result<PathBuf> {
+    let folder = target_folder()?;
     let path = folder.join(name);
     let profile = match folder.file_name().and_then(|profile| profile.to_str()) {
         Some("release") => "release",

@@ -76,6 +76,16 @@ impl Siw {
         self.peer().args(["exec", "-t", &limit.as_secs().max(1).to_string(), &self.name, "--"]).args(argv)
     }
 
+    /// Puts a program of ours into the machine.
+    ///
+    /// # Errors
+    /// When the machine does not take it.
+    pub fn push(&self, program: &Path, to: &str) -> Result<()> {
+        let take = format!("cat > {to} && chmod +x {to}");
+        let run = self.peer().args(["exec", "-i", "-t", "20", &self.name, "--", "sh", "-c", &take]);
+        run.stdin(program).check(ASK_TIMEOUT).map(drop)
+    }
+
     /// Starts a server in the machine and waits until an RDMA listener is there: the tools do not say so themselves.
     ///
     /// # Errors

@@ -22,6 +22,8 @@ pub enum Need {
     Program(&'static str),
     /// siw's machine, built.
     SiwImage,
+    /// What iwprobe's target over libibverbs is built with.
+    VerbsTarget,
     /// The DPDK backend, compiled in.
     Dpdk,
 }
@@ -40,6 +42,7 @@ pub fn missing(needs: &[Need]) -> Option<String> {
         }
         Need::Program(name) => (!on_path(name)).then(|| format!("{name} is not installed")),
         Need::SiwImage => image_missing(),
+        Need::VerbsTarget => super::programs::verbs_target_missing(),
         Need::Dpdk => (!cfg!(feature = "dpdk")).then(|| "built without the feature `dpdk`".to_owned()),
     })
 }

@@ -1,4 +1,5 @@
-//! `iwperf` against Linux's own iWARP: its RDMA tools, unmodified, in a virtual machine on the other side of a bridge.
+//! We against Linux's own iWARP, in a virtual machine on the other side of a bridge: `iwperf` against its RDMA tools,
+//! unmodified, and our verbs against its verbs, by a target that does what it is asked (`tests/iwprobe`).
 //!
 //! What siw does on the wire, and its defects, are written in `tests/siw-peer/README.md`.
 
@@ -6,6 +7,7 @@ mod errors;
 mod perftest;
 mod rig;
 mod rping;
+mod verbs;
 
 use std::process::ExitCode;
 
@@ -21,6 +23,9 @@ fn main() -> ExitCode {
         Need::Program("ethtool"),
         Need::Tun,
         Need::SiwImage,
+        Need::Program("make"),
+        Need::Program("cc"),
+        Need::VerbsTarget,
         Need::Namespaces,
     ];
     let mut suite = Suite::new("siw", &needs);
@@ -29,7 +34,9 @@ fn main() -> ExitCode {
     for mtu in [9000, 1500] {
         rping::add(&mut suite, &shared, "default", mtu, &[], &[64, 4096, 60_000]);
         perftest::add_all(&mut suite, &shared, mtu);
+        verbs::add(&mut suite, &shared, mtu);
     }
+    verbs::add_ends(&mut suite, &shared);
     errors::add(&mut suite, &shared);
     // Nobody asks for a CRC; then siw alone does; by default we do.
     perftest::add_crc(&mut suite, &shared);

@@ -2,22 +2,28 @@
 //!
 //! `v1` is ours, by a raw socket, and has no kernel address; its other end and the machine's tap are on a bridge.
 
+use std::cell::Cell;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tests::iwperf::Net;
-use tests::lab::{Namespace, Process, Result, Siw, SiwConfig, Wire, veth};
+use tests::lab::{Namespace, Process, Result, Siw, SiwConfig, Wire, programs, veth};
 
 /// Our address.
 pub(crate) const OURS: &str = "10.77.0.1";
 /// The machine's.
 pub(crate) const THEIRS: &str = "10.77.0.2";
+/// The same by IPv6.
+pub(crate) const OURS_6: &str = "fd77::1";
+/// The same by IPv6.
+pub(crate) const THEIRS_6: &str = "fd77::2";
 
 /// A namespace with a bridge, a machine, and a device for us.
 pub(crate) struct Rig {
     config: SiwConfig,
+    has_target: Cell<bool>,
     // Stopped before its namespace goes: fields are dropped in this order.
     pub(crate) siw: Siw,
     pub(crate) namespace: Namespace,
@@ -31,7 +37,7 @@ impl Rig {
         veth(Wire { namespace: &namespace, dev: "v0" }, Wire { namespace: &namespace, dev: "v1" }, mtu)?;
         namespace.ip(["link", "set", "v0", "master", "br0"])?;
         let siw = Siw::start(&namespace, "br0", &config)?;
-        Ok(Self { config, siw, namespace })
+        Ok(Self { config, has_target: Cell::new(false), siw, namespace })
     }
 
     /// With `UWARP_CAPTURES=DIR`, a capture of the bridge for each test, numbered in the order in which they run.
@@ -44,6 +50,16 @@ impl Rig {
         let mut dump = run.arg(PathBuf::from(folder).join(format!("{number}.pcap"))).spawn()?;
         dump.wait_for("listening on", Duration::from_secs(10))?;
         Ok(Some(dump))
+    }
+
+    /// Where iwprobe's target is in the machine.
+    pub(crate) fn target(&self) -> Result<&'static str> {
+        const PATH: &str = "/tmp/verbs-target";
+        if !self.has_target.get() {
+            self.siw.push(&programs::verbs_target()?, PATH)?;
+            self.has_target.set(true);
+        }
+        Ok(PATH)
     }
 
     /// Our side of the wire.
@@ -66,7 +82,7 @@ impl Shared {
     ) -> Result<T> {
         let config = SiwConfig {
             mtu,
-            addresses: vec![format!("{THEIRS}/24")],
+            addresses: vec![format!("{THEIRS}/24"), format!("{THEIRS_6}/64")],
             params: params.iter().map(|param| (*param).to_owned()).collect(),
         };
         let mut slot = self.0.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,0 +1,995 @@
+/*
+ * The target of iwprobe over libibverbs and librdmacm: any RDMA device with iWARP, Linux's siw above all. What it is
+ * asked, what it does and what it tells is the protocol of ../TARGET.md; sections are named by its headings.
+ *
+ *   verbs-target listen ADDR PORT     serves one connection after the other, until it is killed
+ *   verbs-target connect ADDR PORT    connects again and again, until it is told `bye`
+ *
+ * One connection at a time, one thread, and no wait without an end: everything of a connection is in `struct conn`, and
+ * gone before the next one begins. What comes to standard output is for people: a line for each scene and report.
+ */
+#define _GNU_SOURCE
+#include <arpa/inet.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <infiniband/verbs.h>
+#include <netdb.h>
+#include <poll.h>
+#include <rdma/rdma_cma.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <time.h>
+#include <unistd.h>
+
+enum {
+	MAX_TEXT = 192,		/* octets of a message */
+	MAX_MR = 4,		/* `mr` words of a scene */
+	MAX_RECV = 4,		/* `recv` words */
+	MAX_RECV_EACH = 64,	/* receives of one of them */
+	MAX_LEN = 65536,	/* octets of a region, of a receive, of all operations */
+	MAX_OPS = 48,		/* operations of `do` and `then` together: more do not fit into a scene */
+	MAX_WORD = 64,		/* octets of a word that is told back */
+	MAX_WAITING = 16,	/* connect requests that wait for their turn */
+	PAGE = 4096,
+	SOURCE = 100,		/* the pattern of what is sent and written */
+	/* Milliseconds. */
+	TICK = 5,		/* how often the completion queue is looked at without an event */
+	OLD = 1000,		/* what an old connection is given when a new one comes */
+	IDLE = 20000,		/* without anything happening a connection is ended */
+	DRAIN = 300,		/* for flushed completions after the end */
+	STEP = 10000,		/* one step of the connection manager */
+	AGAIN = 20,		/* between a connection and the next (connecting) */
+	REFUSED = 10000,	/* of refused TCP connections, after which there is nobody */
+};
+
+struct text {
+	char octets[MAX_TEXT + 1];
+	size_t length;
+};
+
+struct region_words {
+	uint32_t length;
+	int access;
+	char scope;		/* 0, or one of "qoxz" */
+};
+
+struct op {
+	char kind;
+	uint32_t length;
+	uint64_t offset;
+	bool fenced;
+	uint64_t at;		/* of its octets in the buffer of sinks */
+};
+
+struct scene {
+	struct region_words regions[MAX_MR];
+	int region_count;
+	struct { int count; uint32_t length; } receives[MAX_RECV];
+	int receive_count;
+	int ird, ord;		/* -1: not said */
+	uint32_t peer_stag;
+	uint64_t peer_to;
+	struct op ops[MAX_OPS];
+	int op_count, then_from;	/* ops[then_from..] wait for the first receive */
+	bool close, reject, report, solicited;
+};
+
+/* A piece of memory, and its registration where there is one. */
+struct buffer {
+	uint8_t *octets;
+	size_t length;
+	struct ibv_mr *mr;
+};
+
+/* What a receive was posted with: found again by its wr_id, which counts from RECV_ID. */
+struct receive {
+	uint64_t at;
+	uint32_t length;
+};
+
+enum { RECV_ID = 1000, STAGE_ID = 999 };
+
+struct conn {
+	struct rdma_cm_id *id;
+	struct scene scene;
+	struct ibv_pd *pd, *other_pd;
+	struct ibv_comp_channel *channel;
+	struct ibv_cq *cq;
+	struct buffer regions[MAX_MR], receives, source, sinks, stage;
+	struct receive posted[MAX_RECV * MAX_RECV_EACH];
+	int posted_count, received, sent;	/* receives posted; completions of receives and of operations */
+	int outstanding;			/* requests without a completion yet */
+	int next_op;				/* the first operation that was not posted */
+	int unposted, flushed, events;
+	uint64_t until;				/* of quiet, after which it is ended */
+	bool established, over, failed, disconnected;
+	struct text completions;		/* the report's words of completions, in their order */
+	bool more;
+};
+
+/* A connect request that waits for its turn. */
+struct request {
+	struct rdma_cm_id *id;
+	struct rdma_conn_param param;
+	struct text text;
+};
+
+static struct rdma_event_channel *cm;
+static struct request waiting[MAX_WAITING];
+static int waiting_count;
+static struct text last_report;
+
+/* ---- small things --------------------------------------------------------------------------------------------- */
+
+static uint64_t now_ms(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (uint64_t)t.tv_sec * 1000 + (uint64_t)t.tv_nsec / 1000000;
+}
+
+static void die(const char *what)
+{
+	fprintf(stderr, "verbs-target: %s: %s\n", what, strerror(errno));
+	exit(1);
+}
+
+static uint32_t crc32c(const uint8_t *octets, size_t length)
+{
+	uint32_t crc = ~0u;
+
+	while (length--) {
+		crc ^= *octets++;
+		for (int bit = 0; bit < 8; bit++)
+			crc = crc >> 1 ^ (crc & 1 ? 0x82f63b78 : 0);
+	}
+	return ~crc;
+}
+
+static uint8_t pattern(unsigned k, uint64_t i)
+{
+	return (uint8_t)(i + 7 * (i / 256) + 59 * k + 13);
+}
+
+static bool allocate(struct buffer *buffer, size_t length)
+{
+	void *octets;
+
+	if (posix_memalign(&octets, PAGE, (length + PAGE) / PAGE * PAGE))
+		return false;
+	memset(octets, 0, (length + PAGE) / PAGE * PAGE);
+	buffer->octets = octets;
+	buffer->length = length;
+	return true;
+}
+
+static void fill(struct buffer *buffer, unsigned k)
+{
+	for (size_t i = 0; i < buffer->length; i++)
+		buffer->octets[i] = pattern(k, i);
+}
+
+static bool registered(struct buffer *buffer, struct ibv_pd *pd, int access)
+{
+	buffer->mr = ibv_reg_mr(pd, buffer->octets, buffer->length ? buffer->length : 1, access);
+	return buffer->mr;
+}
+
+static void release(struct buffer *buffer)
+{
+	if (buffer->mr)
+		ibv_dereg_mr(buffer->mr);
+	free(buffer->octets);
+	memset(buffer, 0, sizeof *buffer);
+}
+
+/* Adds ` WORD`; false, and nothing is changed, where it does not fit. */
+__attribute__((format(printf, 2, 3))) static bool say(struct text *text, const char *format, ...)
+{
+	size_t room = MAX_TEXT + 1 - text->length;
+	va_list args;
+	int n;
+
+	va_start(args, format);
+	n = vsnprintf(text->octets + text->length, room, format, args);
+	va_end(args);
+	if (n < 0 || (size_t)n >= room) {
+		text->octets[text->length] = 0;
+		return false;
+	}
+	text->length += (size_t)n;
+	return true;
+}
+
+static void take_text(struct text *text, const void *octets, size_t length)
+{
+	text->length = length < MAX_TEXT ? length : MAX_TEXT;
+	if (text->length)
+		memcpy(text->octets, octets, text->length);
+	text->octets[text->length] = 0;
+	/* Zeros at the end are no part of it. */
+	text->length = strlen(text->octets);
+}
+
+/* ---- the words of a scene ------------------------------------------------------------------------------------- */
+
+/* A number of this base at *p, at most `max`; moves *p behind it. */
+static bool number(const char **p, int base, uint64_t max, uint64_t *value)
+{
+	const char *digits = base == 16 ? "0123456789abcdef" : "0123456789", *start = *p, *digit;
+
+	*value = 0;
+	while (**p && (digit = strchr(digits, **p))) {
+		uint64_t add = (uint64_t)(digit - digits);
+
+		if (*value > (max - add) / (unsigned)base)
+			return false;
+		*value = *value * (unsigned)base + add;
+		(*p)++;
+	}
+	return *p != start && *value <= max;
+}
+
+static bool skip(const char **p, char c)
+{
+	if (**p != c)
+		return false;
+	(*p)++;
+	return true;
+}
+
+/* LEN:RIGHTS[:SCOPE] */
+static bool region_word(struct scene *scene, const char *p)
+{
+	struct region_words *region = &scene->regions[scene->region_count];
+	uint64_t length;
+
+	if (scene->region_count == MAX_MR || !number(&p, 10, MAX_LEN, &length) || !length || !skip(&p, ':'))
+		return false;
+	region->length = (uint32_t)length;
+	if (!skip(&p, '-')) {
+		do {
+			if (skip(&p, 'r'))
+				region->access |= IBV_ACCESS_REMOTE_READ;
+			else if (skip(&p, 'w'))
+				region->access |= IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_LOCAL_WRITE;
+			else if (skip(&p, 'a'))
+				region->access |= IBV_ACCESS_REMOTE_ATOMIC | IBV_ACCESS_LOCAL_WRITE;
+			else
+				return false;
+		} while (*p && *p != ':');
+	}
+	if (skip(&p, ':') && (!*p || !strchr("qoxz", region->scope = *p++)))
+		return false;
+	scene->region_count++;
+	return !*p;
+}
+
+/* NxLEN */
+static bool receive_word(struct scene *scene, const char *p)
+{
+	uint64_t count, length;
+
+	if (scene->receive_count == MAX_RECV || !number(&p, 10, MAX_RECV_EACH, &count) || !count ||
+	    !skip(&p, 'x') || !number(&p, 10, MAX_LEN, &length) || *p)
+		return false;
+	scene->receives[scene->receive_count].count = (int)count;
+	scene->receives[scene->receive_count++].length = (uint32_t)length;
+	return true;
+}
+
+/* OP[,OP]... */
+static bool op_words(struct scene *scene, const char *p)
+{
+	do {
+		struct op *op = &scene->ops[scene->op_count];
+		uint64_t length = 0;
+
+		if (scene->op_count == MAX_OPS || !*p || !strchr("wrseijfcm", *p))
+			return false;
+		op->kind = *p++;
+		if (strchr("wrseij", op->kind) && !number(&p, 10, MAX_LEN, &length))
+			return false;
+		op->length = strchr("fc", op->kind) ? 8 : (uint32_t)length;
+		if (skip(&p, '@') && (!strchr("wrfc", op->kind) || !number(&p, 10, UINT64_MAX, &op->offset)))
+			return false;
+		op->fenced = skip(&p, '+');
+		scene->op_count++;
+	} while (skip(&p, ','));
+	return !*p;
+}
+
+static bool peer_word(struct scene *scene, const char *p)
+{
+	uint64_t stag;
+
+	if (!number(&p, 16, UINT32_MAX, &stag) || !skip(&p, ':') || !number(&p, 16, UINT64_MAX, &scene->peer_to))
+		return false;
+	scene->peer_stag = (uint32_t)stag;
+	return !*p;
+}
+
+static bool depth_word(int *depth, const char *p)
+{
+	uint64_t value;
+
+	if (!number(&p, 10, UINT16_MAX, &value) || *p)
+		return false;
+	*depth = (int)value;
+	return true;
+}
+
+static const char *after(const char *word, const char *prefix)
+{
+	size_t length = strlen(prefix);
+
+	return strncmp(word, prefix, length) ? NULL : word + length;
+}
+
+static bool scene_word(struct scene *scene, const char *word, const char **then)
+{
+	const char *rest;
+
+	if ((rest = after(word, "mr=")))
+		return region_word(scene, rest);
+	if ((rest = after(word, "recv=")))
+		return receive_word(scene, rest);
+	if ((rest = after(word, "ird=")))
+		return depth_word(&scene->ird, rest);
+	if ((rest = after(word, "ord=")))
+		return depth_word(&scene->ord, rest);
+	if ((rest = after(word, "peer=")))
+		return peer_word(scene, rest);
+	if ((rest = after(word, "do=")))
+		return op_words(scene, rest);
+	if ((rest = after(word, "then="))) {
+		*then = rest;
+		return true;
+	}
+	if (!strcmp(word, "close"))
+		return scene->close = true;
+	if (!strcmp(word, "reject"))
+		return scene->reject = true;
+	if (!strcmp(word, "report"))
+		return scene->report = true;
+	if (!strcmp(word, "solicited"))
+		return scene->solicited = true;
+	return false;
+}
+
+/* Reads a scene; false with the first word that cannot be read. What is no message of ours is the empty scene. */
+static bool parse(struct scene *scene, const struct text *text, char bad[MAX_WORD])
+{
+	char copy[MAX_TEXT + 1], *rest = copy, *word;
+	const char *then = NULL;
+	uint64_t total = 0;
+
+	memset(scene, 0, sizeof *scene);
+	scene->ird = scene->ord = -1;
+	memcpy(copy, text->octets, text->length + 1);
+	word = strsep(&rest, " ");
+	if (strcmp(word, "iwp1"))
+		return true;
+	while ((word = strsep(&rest, " "))) {
+		if (*word && !scene_word(scene, word, &then)) {
+			snprintf(bad, MAX_WORD, "%s", word);
+			return false;
+		}
+	}
+	scene->then_from = scene->op_count;
+	if (then && !op_words(scene, then)) {
+		snprintf(bad, MAX_WORD, "then=");
+		return false;
+	}
+	for (int i = 0; i < scene->op_count; i++) {
+		scene->ops[i].at = total;
+		total += scene->ops[i].length;
+	}
+	if (total > MAX_LEN) {
+		snprintf(bad, MAX_WORD, "do=");
+		return false;
+	}
+	return true;
+}
+
+/* ---- a connection's objects ----------------------------------------------------------------------------------- */
+
+/* What every connection has: a protection domain, a completion queue with its channel, a queue pair. */
+static bool make_queues(struct conn *conn)
+{
+	struct ibv_context *verbs = conn->id->verbs;
+	struct ibv_qp_init_attr init = {
+		.cap = { .max_send_wr = MAX_OPS + 2, .max_recv_wr = MAX_RECV * MAX_RECV_EACH,
+			 .max_send_sge = 1, .max_recv_sge = 1 },
+		.qp_type = IBV_QPT_RC,
+		.sq_sig_all = 1,
+	};
+
+	conn->pd = ibv_alloc_pd(verbs);
+	conn->channel = ibv_create_comp_channel(verbs);
+	if (!conn->pd || !conn->channel || fcntl(conn->channel->fd, F_SETFL, O_NONBLOCK) < 0 ||
+	    fcntl(verbs->async_fd, F_SETFL, O_NONBLOCK) < 0)
+		return false;
+	conn->cq = ibv_create_cq(verbs, MAX_OPS + 2 + MAX_RECV * MAX_RECV_EACH, NULL, conn->channel, 0);
+	if (!conn->cq)
+		return false;
+	init.send_cq = init.recv_cq = conn->cq;
+	return !rdma_create_qp(conn->id, conn->pd, &init) && allocate(&conn->source, MAX_LEN) &&
+	       registered(&conn->source, conn->pd, 0) && allocate(&conn->stage, MAX_TEXT) &&
+	       registered(&conn->stage, conn->pd, 0);
+}
+
+/* Registers what `mr` asks for and tells it. Bound to a queue pair no region of these verbs is: `-`. */
+static bool make_region(struct conn *conn, int k, struct text *stage)
+{
+	const struct region_words *words = &conn->scene.regions[k];
+	struct buffer *buffer = &conn->regions[k];
+	struct ibv_pd *pd = conn->pd;
+
+	if (!allocate(buffer, words->length))
+		return false;
+	fill(buffer, (unsigned)k);
+	if (words->scope == 'x') {
+		if (!conn->other_pd && !(conn->other_pd = ibv_alloc_pd(conn->id->verbs)))
+			return false;
+		pd = conn->other_pd;
+	}
+	if ((words->scope == 'q' || words->scope == 'o') || !registered(buffer, pd, words->access))
+		return say(stage, " stag=-");
+	if (!say(stage, " stag=%x:%llx:%u", buffer->mr->rkey, (unsigned long long)(uintptr_t)buffer->octets,
+		 words->length))
+		return false;
+	if (words->scope == 'z') {
+		ibv_dereg_mr(buffer->mr);
+		buffer->mr = NULL;
+	}
+	return true;
+}
+
+static bool post_receives(struct conn *conn)
+{
+	const struct scene *scene = &conn->scene;
+	size_t total = 0;
+
+	for (int w = 0; w < scene->receive_count; w++)
+		total += (size_t)scene->receives[w].count * scene->receives[w].length;
+	if (!allocate(&conn->receives, total) || !registered(&conn->receives, conn->pd, IBV_ACCESS_LOCAL_WRITE))
+		return false;
+	total = 0;
+	for (int w = 0; w < scene->receive_count; w++) {
+		for (int i = 0; i < scene->receives[w].count; i++) {
+			struct receive *receive = &conn->posted[conn->posted_count];
+			struct ibv_sge sge = { (uintptr_t)conn->receives.octets + total,
+					       scene->receives[w].length, conn->receives.mr->lkey };
+			struct ibv_recv_wr *bad, wr = { .wr_id = RECV_ID + (uint64_t)conn->posted_count,
+							.sg_list = &sge, .num_sge = sge.length ? 1 : 0 };
+
+			*receive = (struct receive){ total, sge.length };
+			if (ibv_post_recv(conn->id->qp, &wr, &bad)) {
+				/* libsiw takes no empty list, but an empty element. */
+				wr.num_sge = 1;
+				if (ibv_post_recv(conn->id->qp, &wr, &bad))
+					return false;
+			}
+			conn->posted_count++;
+			conn->outstanding++;
+			total += sge.length;
+		}
+	}
+	return true;
+}
+
+/* All that a scene asks for before its operations; `stage` is what is told of it. */
+static bool set_up(struct conn *conn, struct text *stage)
+{
+	const struct scene *scene = &conn->scene;
+	size_t sinks = scene->op_count ? scene->ops[scene->op_count - 1].at + scene->ops[scene->op_count - 1].length : 0;
+
+	fill(&conn->source, SOURCE);
+	for (int k = 0; k < scene->region_count; k++) {
+		if (!make_region(conn, k, stage))
+			return false;
+	}
+	return allocate(&conn->sinks, sinks) && registered(&conn->sinks, conn->pd, IBV_ACCESS_LOCAL_WRITE) &&
+	       post_receives(conn) && !ibv_req_notify_cq(conn->cq, scene->solicited);
+}
+
+static void tear_down(struct conn *conn)
+{
+	if (conn->id && conn->id->qp)
+		rdma_destroy_qp(conn->id);
+	release(&conn->source);
+	release(&conn->sinks);
+	release(&conn->stage);
+	release(&conn->receives);
+	for (int k = 0; k < MAX_MR; k++)
+		release(&conn->regions[k]);
+	if (conn->cq)
+		ibv_destroy_cq(conn->cq);
+	if (conn->channel)
+		ibv_destroy_comp_channel(conn->channel);
+	if (conn->other_pd)
+		ibv_dealloc_pd(conn->other_pd);
+	if (conn->pd)
+		ibv_dealloc_pd(conn->pd);
+	if (conn->id)
+		rdma_destroy_id(conn->id);
+	memset(conn, 0, sizeof *conn);
+}
+
+/* ---- operations and completions ------------------------------------------------------------------------------- */
+
+static bool post_op(struct conn *conn, int index)
+{
+	const struct op *op = &conn->scene.ops[index];
+	uint32_t peer_stag = conn->scene.peer_stag;
+	uint64_t peer_to = conn->scene.peer_to + op->offset;
+	bool sink = strchr("rfc", op->kind);
+	struct ibv_sge sge = { (uintptr_t)conn->source.octets, op->length, conn->source.mr->lkey };
+	struct ibv_send_wr *bad, wr = { .wr_id = (uint64_t)index, .sg_list = &sge, .num_sge = 1 };
+
+	if (sink)
+		sge = (struct ibv_sge){ (uintptr_t)conn->sinks.octets + op->at, op->length, conn->sinks.mr->lkey };
+	else if (!op->length)
+		wr.num_sge = 0;
+	wr.send_flags = IBV_SEND_SIGNALED | (op->fenced ? IBV_SEND_FENCE : 0) |
+			(strchr("ej", op->kind) ? IBV_SEND_SOLICITED : 0);
+	/* libsiw takes the STag to invalidate from here, and not from `invalidate_rkey`. */
+	wr.wr.rdma.rkey = peer_stag;
+	wr.wr.rdma.remote_addr = peer_to;
+	switch (op->kind) {
+	case 'w': wr.opcode = IBV_WR_RDMA_WRITE; break;
+	case 'r': wr.opcode = IBV_WR_RDMA_READ; break;
+	case 's': case 'e': wr.opcode = IBV_WR_SEND; break;
+	case 'i': case 'j':
+		wr.opcode = IBV_WR_SEND_WITH_INV;
+		wr.invalidate_rkey = peer_stag;
+		break;
+	case 'm':
+		wr.opcode = IBV_WR_SEND_WITH_IMM;
+		wr.imm_data = htonl(0x01020304);
+		break;
+	default:
+		wr.opcode = op->kind == 'f' ? IBV_WR_ATOMIC_FETCH_AND_ADD : IBV_WR_ATOMIC_CMP_AND_SWP;
+		wr.wr.atomic.remote_addr = peer_to;
+		wr.wr.atomic.rkey = peer_stag;
+		wr.wr.atomic.compare_add = op->kind == 'f';
+		wr.wr.atomic.swap = 1;
+	}
+	return !ibv_post_send(conn->id->qp, &wr, &bad);
+}
+
+/* Posts up to operation `end`; the first that is refused ends the list for good. */
+static void post_ops(struct conn *conn, int end)
+{
+	for (; conn->next_op < end && !conn->unposted; conn->next_op++) {
+		if (post_op(conn, conn->next_op))
+			conn->outstanding++;
+		else
+			conn->unposted = conn->scene.op_count - conn->next_op;
+	}
+}
+
+/* The stage or the report, as a message of its own (target connects). */
+static bool send_text(struct conn *conn, const struct text *text)
+{
+	struct ibv_sge sge = { (uintptr_t)conn->stage.octets, (uint32_t)text->length, conn->stage.mr->lkey };
+	struct ibv_send_wr *bad, wr = { .wr_id = STAGE_ID, .sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_SEND,
+					.send_flags = IBV_SEND_SIGNALED };
+
+	memcpy(conn->stage.octets, text->octets, text->length);
+	conn->outstanding++;
+	return !ibv_post_send(conn->id->qp, &wr, &bad);
+}
+
+static void tell_receive(struct conn *conn, const struct ibv_wc *wc)
+{
+	const struct receive *receive = &conn->posted[wc->wr_id - RECV_ID];
+	uint32_t length = wc->byte_len < receive->length ? wc->byte_len : receive->length;
+	uint32_t crc = 0;
+	char kind = 'R';
+
+	if (wc->status == IBV_WC_SUCCESS)
+		crc = crc32c(conn->receives.octets + receive->at, length);
+	else
+		length = 0;
+	if (wc->wc_flags & IBV_WC_WITH_IMM) {
+		kind = 'I';
+		crc = length ? crc : ntohl(wc->imm_data);
+	} else if (wc->wc_flags & IBV_WC_WITH_INV) {
+		kind = 'V';
+	}
+	conn->more |= !say(&conn->completions, " c=%c:%d:%u:%x", kind, wc->status, length, crc);
+	if (kind == 'V')
+		conn->more |= !say(&conn->completions, " inv=%x", wc->invalidated_rkey);
+}
+
+static void tell_op(struct conn *conn, const struct ibv_wc *wc)
+{
+	const struct op *op = &conn->scene.ops[wc->wr_id];
+	bool filled = strchr("rfc", op->kind) && wc->status == IBV_WC_SUCCESS;
+
+	conn->more |= !say(&conn->completions, " c=%c:%d:%u:%x", op->kind, wc->status, filled ? op->length : 0,
+			   filled ? crc32c(conn->sinks.octets + op->at, op->length) : 0);
+}
+
+/* Takes the completions that are there; true when there were any. */
+static bool take_completions(struct conn *conn)
+{
+	struct ibv_wc wc;
+	bool any = false;
+
+	while (ibv_poll_cq(conn->cq, 1, &wc) > 0) {
+		bool is_receive = wc.wr_id >= RECV_ID, is_stage = wc.wr_id == STAGE_ID;
+
+		any = true;
+		conn->outstanding--;
+		conn->failed |= wc.status != IBV_WC_SUCCESS && wc.status != IBV_WC_WR_FLUSH_ERR;
+		if (wc.status == IBV_WC_WR_FLUSH_ERR) {
+			conn->flushed += !is_stage;
+			conn->over = true;
+		} else if (is_stage) {
+			continue;
+		} else if (is_receive) {
+			tell_receive(conn, &wc);
+			conn->received++;
+		} else {
+			tell_op(conn, &wc);
+			conn->sent++;
+		}
+	}
+	return any;
+}
+
+static void take_channel_events(struct conn *conn)
+{
+	struct ibv_cq *cq;
+	void *context;
+	unsigned taken = 0;
+
+	while (!ibv_get_cq_event(conn->channel, &cq, &context))
+		taken++;
+	if (!taken)
+		return;
+	ibv_ack_cq_events(conn->cq, taken);
+	conn->events += (int)taken;
+	ibv_req_notify_cq(conn->cq, conn->scene.solicited);
+}
+
+static void take_async_events(struct conn *conn)
+{
+	struct ibv_async_event event;
+
+	while (!ibv_get_async_event(conn->id->verbs, &event)) {
+		switch (event.event_type) {
+		case IBV_EVENT_QP_FATAL:
+		case IBV_EVENT_QP_REQ_ERR:
+		case IBV_EVENT_QP_ACCESS_ERR:
+			if (event.element.qp == conn->id->qp)
+				conn->failed = conn->over = true;
+			break;
+		default:
+			break;
+		}
+		ibv_ack_async_event(&event);
+	}
+}
+
+/* ---- events of the connection manager ------------------------------------------------------------------------- */
+
+/* Takes one event, if there is one within `limit` ms. A connect request is put aside; `kind` is -1 without an event. */
+static int cm_event(int limit, const struct rdma_cm_id *of, int *status, struct text *private)
+{
+	struct pollfd fd = { cm->fd, POLLIN, 0 };
+	struct rdma_cm_event *event;
+	int kind = -1;
+
+	if (poll(&fd, 1, limit) <= 0 || rdma_get_cm_event(cm, &event))
+		return -1;
+	if (event->event == RDMA_CM_EVENT_CONNECT_REQUEST) {
+		if (waiting_count == MAX_WAITING) {
+			rdma_reject(event->id, NULL, 0);
+			rdma_destroy_id(event->id);
+		} else {
+			struct request *request = &waiting[waiting_count++];
+
+			request->id = event->id;
+			request->param = event->param.conn;
+			take_text(&request->text, event->param.conn.private_data, event->param.conn.private_data_len);
+		}
+	} else if (event->id == of) {
+		kind = (int)event->event;
+		*status = event->status;
+		if (private)
+			take_text(private, event->param.conn.private_data, event->param.conn.private_data_len);
+	}
+	rdma_ack_cm_event(event);
+	return kind;
+}
+
+/* Waits for this event of `of`; false when another one comes, or none. */
+static bool await_event(const struct rdma_cm_id *of, int wanted, int *got, int *status, struct text *private)
+{
+	uint64_t deadline = now_ms() + STEP, now;
+
+	while ((now = now_ms()) < deadline) {
+		*got = cm_event((int)(deadline - now), of, status, private);
+		if (*got >= 0)
+			return *got == wanted;
+	}
+	return false;
+}
+
+/* ---- the life of a connection --------------------------------------------------------------------------------- */
+
+/* From the first operation to the end of the connection. */
+static void attend(struct conn *conn)
+{
+	bool closing = false;
+	uint64_t limit = 0;
+
+	conn->until = now_ms() + IDLE;
+	if (conn->established)
+		post_ops(conn, conn->scene.then_from);
+	while (!conn->disconnected && now_ms() < conn->until) {
+		struct pollfd fds[] = { { cm->fd, POLLIN, 0 }, { conn->channel->fd, POLLIN, 0 },
+					{ conn->id->verbs->async_fd, POLLIN, 0 } };
+		int kind, status, before = waiting_count;
+
+		poll(fds, 3, TICK);
+		while ((kind = cm_event(0, conn->id, &status, NULL)) >= 0) {
+			conn->until = now_ms() + IDLE;
+			if (kind == RDMA_CM_EVENT_ESTABLISHED && !conn->established) {
+				conn->established = true;
+				post_ops(conn, conn->scene.then_from);
+			} else if (kind != RDMA_CM_EVENT_ESTABLISHED) {
+				conn->disconnected = true;
+			}
+		}
+		take_channel_events(conn);
+		take_async_events(conn);
+		if (take_completions(conn))
+			conn->until = now_ms() + IDLE;
+		if (conn->received && conn->established)
+			post_ops(conn, conn->scene.op_count);
+		if (conn->scene.close && !closing && conn->received && conn->sent == conn->scene.op_count) {
+			closing = true;
+			rdma_disconnect(conn->id);
+		}
+		/* The next one waits, or nothing can come any more: the end is near. */
+		if (!limit && (conn->over || waiting_count > before || waiting_count))
+			limit = now_ms() + OLD;
+		if (limit && limit < conn->until)
+			conn->until = limit;
+	}
+}
+
+/* The report of a connection that is over. */
+static void conclude(struct conn *conn)
+{
+	struct text *report = &last_report;
+	uint64_t deadline;
+	bool was_over = conn->disconnected || conn->over || conn->failed;
+
+	/* What was posted completes as flushed. */
+	if (conn->established)
+		rdma_disconnect(conn->id);
+	deadline = now_ms() + DRAIN;
+	while (conn->outstanding > 0 && now_ms() < deadline) {
+		if (!take_completions(conn))
+			usleep(1000);
+	}
+	take_channel_events(conn);
+	take_async_events(conn);
+	report->length = 0;
+	say(report, "iwp1 report end=%s",
+	    !conn->established ? "refused" : !was_over ? "open" : conn->failed ? "error" : "close");
+	if (conn->flushed)
+		say(report, " flush=%d", conn->flushed);
+	if (conn->unposted)
+		say(report, " post=%d", conn->unposted);
+	if (conn->scene.solicited)
+		say(report, " event=%d", conn->events);
+	conn->more |= !say(report, "%s", conn->completions.octets);
+	for (int k = 0; k < conn->scene.region_count; k++) {
+		const struct buffer *region = &conn->regions[k];
+		size_t from = 0, to = region->length;
+
+		while (from < to && region->octets[from] == pattern((unsigned)k, from))
+			from++;
+		while (to > from && region->octets[to - 1] == pattern((unsigned)k, to - 1))
+			to--;
+		if (from < to)
+			conn->more |= !say(report, " d=%d:%zu+%zu:%x", k, from, to - from,
+					   crc32c(region->octets + from, to - from));
+	}
+	/* Where even this word finds no room the report is cut for it. */
+	while (conn->more && !say(report, " more")) {
+		char *space = strrchr(report->octets, ' ');
+
+		*space = 0;
+		report->length = (size_t)(space - report->octets);
+	}
+	printf("report: %s\n", report->octets);
+}
+
+static int least(int a, int b)
+{
+	return a < b ? a : b;
+}
+
+/* One connect request from its scene to its end. */
+static void serve(const struct request *request)
+{
+	static struct conn conn;
+	struct rdma_conn_param param = { 0 };
+	struct ibv_device_attr device;
+	struct text answer = { .length = 0 };
+	char bad[MAX_WORD];
+
+	printf("scene: %s\n", request->text.octets);
+	memset(&conn, 0, sizeof conn);
+	conn.id = request->id;
+	say(&answer, "iwp1");
+	if (!parse(&conn.scene, &request->text, bad)) {
+		say(&answer, " bad %s", bad);
+		rdma_reject(conn.id, answer.octets, (uint8_t)answer.length);
+	} else if (conn.scene.reject) {
+		say(&answer, " no");
+		rdma_reject(conn.id, answer.octets, (uint8_t)answer.length);
+	} else if (ibv_query_device(conn.id->verbs, &device) || !make_queues(&conn) || !set_up(&conn, &answer)) {
+		fprintf(stderr, "verbs-target: setting up '%s': %s\n", request->text.octets, strerror(errno));
+		rdma_reject(conn.id, "iwp1 bad", 8);
+	} else {
+		if (conn.scene.report)
+			answer = last_report;
+		if (strncmp(request->text.octets, "iwp1", 4))
+			answer.length = 0;
+		param.responder_resources = (uint8_t)least(least(request->param.responder_resources,
+								 device.max_qp_rd_atom), 255);
+		param.initiator_depth = (uint8_t)least(least(request->param.initiator_depth,
+							     device.max_qp_init_rd_atom), 255);
+		if (conn.scene.ird >= 0)
+			param.responder_resources = (uint8_t)least(conn.scene.ird, 255);
+		if (conn.scene.ord >= 0)
+			param.initiator_depth = (uint8_t)least(conn.scene.ord, 255);
+		param.private_data = answer.octets;
+		param.private_data_len = (uint8_t)answer.length;
+		if (!rdma_accept(conn.id, &param))
+			attend(&conn);
+		if (!conn.scene.report)
+			conclude(&conn);
+	}
+	tear_down(&conn);
+}
+
+static __attribute__((noreturn)) void listen_on(struct sockaddr *address)
+{
+	struct rdma_cm_id *listener;
+
+	if (rdma_create_id(cm, &listener, NULL, RDMA_PS_TCP) || rdma_bind_addr(listener, address))
+		die("bind");
+	if (rdma_listen(listener, MAX_WAITING))
+		die("listen");
+	printf("verbs-target: listening on port %u\n", ntohs(rdma_get_src_port(listener)));
+	for (;;) {
+		struct request request;
+		int status;
+
+		while (!waiting_count)
+			cm_event(STEP, NULL, &status, NULL);
+		request = waiting[0];
+		memmove(waiting, waiting + 1, (size_t)--waiting_count * sizeof waiting[0]);
+		serve(&request);
+	}
+}
+
+enum outcome { DONE, GOING_ON, NOBODY };
+
+/* One connection of the connecting target. */
+static enum outcome reach(struct sockaddr *address)
+{
+	static const char hello[] = "iwp1 hello";
+	static struct conn conn;
+	struct rdma_conn_param param = { .private_data = hello, .private_data_len = sizeof hello - 1 };
+	struct ibv_device_attr device;
+	struct text said = { .length = 0 }, stage = { .length = 0 };
+	char bad[MAX_WORD];
+	int got = -1, status = 0;
+	enum outcome outcome = GOING_ON;
+
+	memset(&conn, 0, sizeof conn);
+	if (rdma_create_id(cm, &conn.id, NULL, RDMA_PS_TCP))
+		die("rdma_create_id");
+	if (rdma_resolve_addr(conn.id, NULL, address, STEP) ||
+	    !await_event(conn.id, RDMA_CM_EVENT_ADDR_RESOLVED, &got, &status, NULL) ||
+	    rdma_resolve_route(conn.id, STEP) ||
+	    !await_event(conn.id, RDMA_CM_EVENT_ROUTE_RESOLVED, &got, &status, NULL) ||
+	    ibv_query_device(conn.id->verbs, &device) || !make_queues(&conn)) {
+		tear_down(&conn);
+		return NOBODY;
+	}
+	param.responder_resources = (uint8_t)least(device.max_qp_rd_atom, 255);
+	param.initiator_depth = (uint8_t)least(device.max_qp_init_rd_atom, 255);
+	if (rdma_connect(conn.id, &param)) {
+		outcome = errno == ECONNREFUSED ? NOBODY : GOING_ON;
+	} else if (await_event(conn.id, RDMA_CM_EVENT_ESTABLISHED, &got, &status, &said)) {
+		conn.established = true;
+	}
+	if (!strcmp(said.octets, "iwp1 bye"))
+		outcome = DONE;
+	printf("scene: %s\n", conn.established ? said.octets : "(not established)");
+	say(&stage, "iwp1");
+	if (conn.established && outcome == GOING_ON) {
+		bool scene = !strncmp(said.octets, "iwp1", 4), ready = true;
+
+		if (!parse(&conn.scene, &said, bad)) {
+			say(&stage, " bad %s", bad);
+			memset(&conn.scene, 0, sizeof conn.scene);
+		} else {
+			ready = set_up(&conn, &stage);
+		}
+		if (conn.scene.report)
+			stage = last_report;
+		if (!ready || (scene && !send_text(&conn, &stage)))
+			conn.failed = true;
+		attend(&conn);
+	}
+	/* Nobody there is no connection to report of. */
+	if (outcome == GOING_ON && !conn.scene.report)
+		conclude(&conn);
+	tear_down(&conn);
+	return outcome;
+}
+
+static int connect_to(struct sockaddr *address)
+{
+	uint64_t refused_since = 0;
+
+	for (;;) {
+		switch (reach(address)) {
+		case DONE:
+			return 0;
+		case GOING_ON:
+			refused_since = 0;
+			break;
+		case NOBODY:
+			if (!refused_since)
+				refused_since = now_ms();
+			if (now_ms() - refused_since > REFUSED) {
+				fprintf(stderr, "verbs-target: nobody listens there\n");
+				return 1;
+			}
+		}
+		usleep(AGAIN * 1000);
+	}
+}
+
+int main(int argc, char **argv)
+{
+	struct addrinfo hints = { .ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM, .ai_flags = AI_NUMERICHOST },
+			*address;
+	bool listens = argc == 4 && !strcmp(argv[1], "listen");
+
+	if (!listens && (argc != 4 || strcmp(argv[1], "connect"))) {
+		fprintf(stderr, "usage: verbs-target listen|connect ADDR PORT\n");
+		return 2;
+	}
+	setvbuf(stdout, NULL, _IOLBF, 0);
+	if (getaddrinfo(argv[2], argv[3], &hints, &address)) {
+		fprintf(stderr, "verbs-target: '%s' and '%s' are no address and port\n", argv[2], argv[3]);
+		return 2;
+	}
+	cm = rdma_create_event_channel();
+	if (!cm)
+		die("no RDMA connection manager");
+	if (listens)
+		listen_on(address->ai_addr);
+	return connect_to(address->ai_addr);
+}

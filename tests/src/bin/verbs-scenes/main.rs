@@ -1,0 +1,114 @@
+//! Every message of RFC 5040 between our verbs and those of another stack, both ways, octet by octet; and what either
+//! end makes of a message that it has to refuse.
+//!
+//! The other end is a target of `tests/iwprobe/TARGET.md`. Prints a line for each scene: `ok NAME`, `FAILED NAME: why`; with
+//! what ended the stream, where the scene was about that: `ok NAME: we 1/1/0`. Exits 0 when all are ok.
+
+mod invalidate;
+mod solicited;
+mod terminate;
+mod transfer;
+
+use std::net::SocketAddr;
+use std::process::ExitCode;
+
+use clap::Parser;
+use tests::device;
+use tests::lab::Result;
+use tests::scenes::{Lab, Role};
+
+/// What a scene found, for its line.
+type Found = Result<Option<String>>;
+
+/// A scene.
+struct Scene {
+    name: String,
+    play: Box<dyn FnOnce(&mut Lab) -> Found>,
+}
+
+impl Scene {
+    fn new(name: impl Into<String>, play: impl FnOnce(&mut Lab) -> Result<()> + 'static) -> Self {
+        Self { name: name.into(), play: Box::new(|lab| play(lab).map(|()| None)) }
+    }
+
+    /// One that tells how its stream ended.
+    fn ending(name: impl Into<String>, play: impl FnOnce(&mut Lab) -> Result<String> + 'static) -> Self {
+        Self { name: name.into(), play: Box::new(|lab| play(lab).map(Some)) }
+    }
+}
+
+/// Plays scenes with a target of iwprobe.
+#[derive(Parser)]
+struct Options {
+    /// DPDK device.
+    #[arg(long)]
+    vdev: String,
+    /// Our address with its prefix length.
+    #[arg(long)]
+    ip: String,
+    /// MTU, octets.
+    #[arg(long, default_value_t = 1500)]
+    mtu: u16,
+    /// Where the target listens.
+    #[arg(long, required_unless_present = "listen")]
+    connect: Option<SocketAddr>,
+    /// Listen on this port: the target connects.
+    #[arg(long, conflicts_with = "connect")]
+    listen: Option<u16>,
+    /// Ask for no CRC.
+    #[arg(long)]
+    no_crc: bool,
+    /// Which: a name, or how it begins.
+    scenes: Vec<String>,
+}
+
+fn main() -> ExitCode {
+    let options = Options::parse();
+    match run(&options) {
+        Ok(0) => ExitCode::SUCCESS,
+        Ok(failed) => {
+            println!("{failed} failed");
+            ExitCode::FAILURE
+        }
+        Err(error) => {
+            eprintln!("verbs-scenes: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Returns how many failed.
+fn run(options: &Options) -> Result<usize> {
+    let role = match (options.connect, options.listen) {
+        (Some(target), _) => Role::Connect(target),
+        (None, port) => Role::Listen(port.unwrap_or_default()),
+    };
+    let port = device::open(&options.vdev, options.mtu)?;
+    let mut lab = Lab::new(port, &options.ip, role, !options.no_crc)?;
+    if matches!(role, Role::Listen(_)) {
+        println!("listening");
+    }
+    let wanted = |scene: &Scene| {
+        options.scenes.is_empty()
+            || options.scenes.iter().any(|prefix| scene.name.starts_with(prefix.as_str()))
+    };
+    let all = [transfer::scenes(), solicited::scenes(), invalidate::scenes(), terminate::scenes()];
+    let mut failed = 0;
+    let mut played = 0;
+    for scene in all.into_iter().flatten().filter(wanted) {
+        played += 1;
+        match (scene.play)(&mut lab) {
+            Ok(None) => println!("ok {}", scene.name),
+            Ok(Some(found)) => println!("ok {}: {found}", scene.name),
+            Err(error) => {
+                failed += 1;
+                println!("FAILED {}: {error}", scene.name);
+            }
+        }
+    }
+    lab.bye()?;
+    if played == 0 {
+        return Err(tests::lab_error!("no scene's name begins with {:?}", options.scenes));
+    }
+    Ok(failed)
+}

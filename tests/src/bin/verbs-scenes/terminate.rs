@@ -1,0 +1,221 @@
+//! What either end has to refuse, and the Terminate that says so: layer, type and code as this application reads them.
+//!
+//! What a peer's numbers are where the documents leave a choice, or where Linux's siw has its own, stands in the tables.
+
+use iwarp::memory::Access;
+use iwarp::verbs::{RemoteAddr, SendFlags, SendOp, SendRequest, StreamError};
+use tests::lab::Result;
+use tests::scenes::{Lab, Stage};
+use tests::{ensure, lab_error};
+
+use crate::Scene;
+
+/// Layer, type, code.
+type Codes = (u8, u8, u8);
+
+/// An STag of the form siw gives out (key 0), that is nobody's.
+const UNKNOWN: u32 = 0x1234_5600;
+
+pub(crate) fn scenes() -> Vec<Scene> {
+    let theirs = THEIRS
+        .iter()
+        .map(|case| Scene::ending(format!("terminate_theirs_{}", case.name), |lab| refused_there(lab, case)));
+    let ours = OURS
+        .iter()
+        .map(|case| Scene::ending(format!("terminate_ours_{}", case.name), |lab| refused_here(lab, case)));
+    theirs.chain(ours).collect()
+}
+
+/// A request of ours that the target's stack refuses.
+struct Theirs {
+    name: &'static str,
+    scene: &'static str,
+    op: fn(&Stage) -> Result<SendOp>,
+    octets: usize,
+    codes: Codes,
+}
+
+fn at(stage: &Stage, offset: u64) -> Result<RemoteAddr> {
+    let region = stage.region(0)?.remote;
+    Ok(RemoteAddr { addr: region.addr.wrapping_add(offset), ..region })
+}
+
+fn nowhere() -> RemoteAddr {
+    RemoteAddr { addr: 0x1000, rkey: UNKNOWN }
+}
+
+fn write(remote: RemoteAddr) -> Result<SendOp> {
+    Ok(SendOp::Write { remote })
+}
+
+fn read(remote: RemoteAddr) -> Result<SendOp> {
+    Ok(SendOp::Read { remote })
+}
+
+fn invalidate(rkey: u32) -> Result<SendOp> {
+    Ok(SendOp::SendInvalidate { rkey })
+}
+
+const THEIRS: &[Theirs] = &[
+    Theirs { name: "write_unknown", scene: "", op: |_| write(nowhere()), octets: 64, codes: (1, 1, 0x00) },
+    Theirs {
+        name: "write_revoked",
+        scene: "mr=4096:w:z",
+        op: |s| write(at(s, 0)?),
+        octets: 64,
+        codes: (1, 1, 0x00),
+    },
+    Theirs {
+        name: "write_behind_the_end",
+        scene: "mr=4096:w",
+        op: |s| write(at(s, 4095)?),
+        octets: 2,
+        codes: (1, 1, 0x01),
+    },
+    Theirs {
+        name: "write_before_the_front",
+        scene: "mr=4096:w",
+        op: |s| write(at(s, u64::MAX)?),
+        octets: 2,
+        codes: (1, 1, 0x01),
+    },
+    Theirs {
+        name: "write_other_domain",
+        scene: "mr=4096:w:x",
+        op: |s| write(at(s, 0)?),
+        octets: 64,
+        codes: (1, 1, 0x02),
+    },
+    // RFC 5041 has no code for a missing right: siw and we choose the same one.
+    Theirs {
+        name: "write_no_right",
+        scene: "mr=4096:r",
+        op: |s| write(at(s, 0)?),
+        octets: 64,
+        codes: (1, 1, 0x00),
+    },
+    Theirs { name: "read_unknown", scene: "", op: |_| read(nowhere()), octets: 64, codes: (0, 1, 0x00) },
+    Theirs {
+        name: "read_revoked",
+        scene: "mr=4096:r:z",
+        op: |s| read(at(s, 0)?),
+        octets: 64,
+        codes: (0, 1, 0x00),
+    },
+    Theirs {
+        name: "read_behind_the_end",
+        scene: "mr=4096:r",
+        op: |s| read(at(s, 4095)?),
+        octets: 2,
+        codes: (0, 1, 0x01),
+    },
+    Theirs {
+        name: "read_other_domain",
+        scene: "mr=4096:r:x",
+        op: |s| read(at(s, 0)?),
+        octets: 64,
+        codes: (0, 1, 0x03),
+    },
+    Theirs { name: "send_no_buffer", scene: "", op: |_| Ok(SendOp::Send), octets: 64, codes: (1, 2, 0x02) },
+    // RFC 5041 section 8.2 has 5 for it; siw says 2 (see tests/siw-peer/README.md).
+    Theirs {
+        name: "send_too_long",
+        scene: "recv=1x16",
+        op: |_| Ok(SendOp::Send),
+        octets: 64,
+        codes: (1, 2, 0x02),
+    },
+    // siw sends this one only when its application disconnects: it takes the receive's completion for the end.
+    Theirs {
+        name: "invalidate_unknown",
+        scene: "recv=1x64 close",
+        op: |_| invalidate(UNKNOWN),
+        octets: 64,
+        codes: (0, 2, 0x09),
+    },
+    Theirs {
+        name: "invalidate_other_domain",
+        scene: "mr=4096:w:x recv=1x64 close",
+        op: |s| invalidate(s.region(0)?.remote.rkey),
+        octets: 64,
+        codes: (0, 1, 0x09),
+    },
+];
+
+fn refused_there(lab: &mut Lab, case: &Theirs) -> Result<String> {
+    let source = lab.region(4096, Access::LOCAL_WRITE)?;
+    let mut session = lab.scene(case.scene)?;
+    let op = (case.op)(&session.stage)?;
+    session.qp.post_send(&SendRequest::new(1, op, source.sge(0, case.octets)))?;
+    let error = lab.error(&mut session)?;
+    let report = lab.report(session)?;
+    is(error, case.codes, true)?;
+    ensure!(report.changes.is_empty(), "placed all the same: {report:?}");
+    Ok(codes(error))
+}
+
+/// An operation of the target's that we refuse. Our region has 4096 octets and these rights.
+struct Ours {
+    name: &'static str,
+    access: Access,
+    op: &'static str,
+    known: bool,
+    codes: Codes,
+}
+
+const WRITABLE: Access = Access::LOCAL_WRITE.union(Access::REMOTE_WRITE);
+
+const OURS: &[Ours] = &[
+    Ours { name: "write_unknown", access: WRITABLE, op: "w64", known: false, codes: (1, 1, 0x00) },
+    Ours { name: "write_behind_the_end", access: WRITABLE, op: "w64@4095", known: true, codes: (1, 1, 0x01) },
+    Ours {
+        name: "write_before_the_front",
+        access: WRITABLE,
+        op: "w64@18446744073709551615",
+        known: true,
+        codes: (1, 1, 0x01),
+    },
+    Ours { name: "write_no_right", access: Access::REMOTE_READ, op: "w64", known: true, codes: (1, 1, 0x00) },
+    Ours { name: "read_unknown", access: Access::REMOTE_READ, op: "r64", known: false, codes: (0, 1, 0x00) },
+    Ours {
+        name: "read_behind_the_end",
+        access: Access::REMOTE_READ,
+        op: "r64@4095",
+        known: true,
+        codes: (0, 1, 0x01),
+    },
+    Ours { name: "read_no_right", access: WRITABLE, op: "r64", known: true, codes: (0, 1, 0x02) },
+    Ours { name: "send_no_buffer", access: WRITABLE, op: "s64", known: true, codes: (1, 2, 0x02) },
+    Ours { name: "invalidate_no_buffer", access: WRITABLE, op: "i64", known: true, codes: (1, 2, 0x02) },
+];
+
+fn refused_here(lab: &mut Lab, case: &Ours) -> Result<String> {
+    let region = lab.region(4096, case.access)?;
+    let rkey = if case.known { region.rkey() } else { UNKNOWN };
+    let words = format!("recv=1x16 peer={rkey:x}:{:x} then={}", region.addr(), case.op);
+    let mut session = lab.scene(&words)?;
+    session.qp.post_send(&SendRequest::empty(1, SendOp::Send).flags(SendFlags::empty()))?;
+    let error = lab.error(&mut session)?;
+    is(error, case.codes, false)?;
+    let mut octets = vec![0; 4096];
+    region.read_at(0, &mut octets)?;
+    ensure!(octets.iter().all(|&octet| octet == 0), "placed all the same");
+    let report = lab.report(session)?;
+    ensure!(report.unposted == 0, "{report:?}");
+    Ok(codes(error))
+}
+
+/// Checks what an application reads of the end.
+pub(crate) fn is(error: StreamError, codes: Codes, from_peer: bool) -> Result<()> {
+    let (layer, etype, code) = codes;
+    if error == (StreamError { layer, etype, code, from_peer }) {
+        return Ok(());
+    }
+    Err(lab_error!("{error}; not {layer}/{etype}/{code:#04x}, {}", if from_peer { "theirs" } else { "ours" }))
+}
+
+/// Who terminated, and the numbers, for a scene's line.
+pub(crate) fn codes(error: StreamError) -> String {
+    let who = if error.from_peer { "they" } else { "we" };
+    format!("{who} {}/{}/{}", error.layer, error.etype, error.code)
+}

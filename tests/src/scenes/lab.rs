@@ -1,0 +1,326 @@
+//! An engine of ours on a device, and connections to a target: it listens and we connect, or the other way round.
+
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use arrayvec::ArrayVec;
+use iwarp::engine::{Engine, EngineConfig};
+use iwarp::memory::Access;
+use iwarp::verbs::{
+    CmEvent, CmEventKind, CmId, CompletionChannel, CompletionQueue, ConnParam, Context, ContextConfig,
+    EventChannel, MemoryRegion, ProtectionDomain, QpInit, QueuePair, RecvRequest, StreamError, WcStatus,
+    WorkCompletion,
+};
+
+use super::{LIMIT, MAX_TEXT, Report, Stage};
+use crate::lab::Result;
+use crate::{ensure, lab_error};
+
+/// Who listens.
+#[derive(Clone, Copy, Debug)]
+pub enum Role {
+    /// The target, there.
+    Connect(SocketAddr),
+    /// We, on this port.
+    Listen(u16),
+}
+
+/// Our end: an engine that is turned here, and what every connection shares.
+pub struct Lab {
+    engine: Engine,
+    context: Context,
+    events: EventChannel,
+    /// Events that came while another one was waited for: a connecting target does not wait.
+    kept: Vec<CmEvent>,
+    role: Role,
+    crc: bool,
+    listener: Option<CmId>,
+    /// Where everything is registered.
+    pub pd: ProtectionDomain,
+}
+
+/// One connection with its stage set.
+pub struct Session {
+    /// Its queue pair.
+    pub qp: QueuePair,
+    /// Its one completion queue, on [`channel`](Self::channel).
+    pub cq: CompletionQueue,
+    /// Where the queue announces itself.
+    pub channel: CompletionChannel,
+    /// What the target has told.
+    pub stage: Stage,
+    id: CmId,
+    ended: bool,
+}
+
+/// Receives that [`Lab::session`] posts for its own needs.
+const TEXT_WR: u64 = u64::MAX;
+
+impl Lab {
+    /// An engine on `port`; with `crc` we ask for CRCs.
+    ///
+    /// # Errors
+    /// When anything cannot be made.
+    pub fn new(port: Box<dyn dp::Port>, ip: &str, role: Role, crc: bool) -> Result<Self> {
+        let context = Context::new(ContextConfig::default()).map_err(told)?;
+        let config = EngineConfig::new(&*port, &[ip]).map_err(told)?;
+        let engine = Engine::new(&context, port, config).map_err(told)?;
+        let pd = context.alloc_pd().map_err(told)?;
+        let events = context.create_event_channel().map_err(told)?;
+        let listener = match role {
+            Role::Connect(_) => None,
+            Role::Listen(port) => {
+                let listener = context.create_id(&events);
+                listener.listen(port, 4, LIMIT).map_err(told)?;
+                Some(listener)
+            }
+        };
+        Ok(Self { engine, context, events, kept: Vec::new(), role, crc, listener, pd })
+    }
+
+    /// A queue pair with a queue and a channel of its own, to be connected by [`session`](Self::session): regions can be
+    /// bound to it before.
+    ///
+    /// # Errors
+    /// When a limit is hit.
+    pub fn queue_pair(&self) -> Result<(QueuePair, CompletionQueue, CompletionChannel)> {
+        let channel = self.context.create_comp_channel().map_err(told)?;
+        let cq = self.context.create_cq(512, Some(&channel)).map_err(told)?;
+        let qp = self.pd.create_qp(&QpInit::new(&cq)).map_err(told)?;
+        Ok((qp, cq, channel))
+    }
+
+    /// Registered memory with these rights.
+    ///
+    /// # Errors
+    /// When a limit is hit.
+    pub fn region(&self, octets: usize, access: Access) -> Result<MemoryRegion> {
+        self.pd.reg_mr(octets, access).map_err(told)
+    }
+
+    /// Memory with these octets in it.
+    ///
+    /// # Errors
+    /// When a limit is hit.
+    pub fn filled(&self, octets: &[u8], access: Access) -> Result<MemoryRegion> {
+        let region = self.region(octets.len().max(1), access)?;
+        region.write_at(0, octets).map_err(told)?;
+        Ok(region)
+    }
+
+    /// Sets the scene `words` on a new connection.
+    ///
+    /// # Errors
+    /// When there is no connection, or no stage.
+    pub fn scene(&mut self, words: &str) -> Result<Session> {
+        let queues = self.queue_pair()?;
+        self.session(queues, &[], words)
+    }
+
+    /// The same over a queue pair that is there and has nothing posted yet, with these receives before anything can come.
+    ///
+    /// # Errors
+    /// As [`scene`](Self::scene).
+    pub fn session(
+        &mut self,
+        (qp, cq, channel): (QueuePair, CompletionQueue, CompletionChannel),
+        receives: &[RecvRequest],
+        words: &str,
+    ) -> Result<Session> {
+        let (id, text) = self.establish(&qp, &cq, receives, words)?;
+        let stage = Stage::parse(&text)?;
+        Ok(Session { qp, cq, channel, stage, id, ended: false })
+    }
+
+    /// Ends the connection, and asks the target what it saw.
+    ///
+    /// # Errors
+    /// When the target does not tell.
+    pub fn report(&mut self, mut session: Session) -> Result<Report> {
+        self.end(&mut session)?;
+        drop(session);
+        let (qp, cq, _channel) = self.queue_pair()?;
+        let (id, text) = self.establish(&qp, &cq, &[], "report")?;
+        id.disconnect();
+        self.await_end(&id)?;
+        Report::parse(&text)
+    }
+
+    /// Tells a connecting target that it is done.
+    ///
+    /// # Errors
+    /// When it does not come.
+    pub fn bye(&mut self) -> Result<()> {
+        if self.listener.is_none() {
+            return Ok(());
+        }
+        let request = self.connect_request()?;
+        request.id.reject(b"iwp1 bye").map_err(told)?;
+        // The Reply has to leave, and be acknowledged.
+        self.turn_for(Duration::from_millis(500));
+        Ok(())
+    }
+
+    /// Disconnects, unless the connection has ended by itself.
+    ///
+    /// # Errors
+    /// When that does not come to an end.
+    pub fn end(&mut self, session: &mut Session) -> Result<()> {
+        if !session.ended {
+            // A stack may fail requests whose octets are out already, when the end comes before their completion.
+            self.turn_for(Duration::from_millis(50));
+            session.id.disconnect();
+            self.await_end(&session.id)?;
+            session.ended = true;
+        }
+        Ok(())
+    }
+
+    /// Waits for the stream's error.
+    ///
+    /// # Errors
+    /// When the connection ends without, or not at all.
+    pub fn error(&mut self, session: &mut Session) -> Result<StreamError> {
+        self.await_end(&session.id)?;
+        session.ended = true;
+        session.qp.error().ok_or_else(|| lab_error!("the stream ended without an error"))
+    }
+
+    /// The next completion.
+    ///
+    /// # Errors
+    /// When none comes.
+    pub fn completion(&mut self, session: &Session) -> Result<WorkCompletion> {
+        self.completion_of(&session.cq)
+    }
+
+    /// The next completion, a success.
+    ///
+    /// # Errors
+    /// When none comes, or the request failed.
+    pub fn success(&mut self, session: &Session) -> Result<WorkCompletion> {
+        let done = self.completion(session)?;
+        ensure!(
+            done.status == WcStatus::Success,
+            "request {} ({:?}): {}{}",
+            done.wr_id,
+            done.opcode,
+            done.status,
+            done.error.map_or(String::new(), |error| format!(", {error}"))
+        );
+        Ok(done)
+    }
+
+    /// Turns the engine for a while.
+    pub fn turn_for(&mut self, time: Duration) {
+        let started = Instant::now();
+        while started.elapsed() < time {
+            self.engine.poll();
+            self.engine.sleep(Duration::from_millis(1));
+        }
+    }
+
+    /// Turns the engine until `look` finds something.
+    fn until<T>(&mut self, what: &str, mut look: impl FnMut(&mut Self) -> Result<Option<T>>) -> Result<T> {
+        let started = Instant::now();
+        loop {
+            if let Some(found) = look(self)? {
+                return Ok(found);
+            }
+            ensure!(started.elapsed() < LIMIT, "no {what} within {LIMIT:?}");
+            if !self.engine.poll() {
+                self.engine.sleep(Duration::from_millis(1));
+            }
+        }
+    }
+
+    fn completion_of(&mut self, cq: &CompletionQueue) -> Result<WorkCompletion> {
+        self.until("completion", |_| Ok(cq.poll_one()))
+    }
+
+    fn connect_request(&mut self) -> Result<CmEvent> {
+        self.until("connect request", |lab| {
+            Ok(lab.event(|event| matches!(event.kind, CmEventKind::ConnectRequest { .. })))
+        })
+    }
+
+    /// The first event that `wanted` takes, if it is there; the others are kept.
+    fn event(&mut self, wanted: impl Fn(&CmEvent) -> bool) -> Option<CmEvent> {
+        self.kept.extend(std::iter::from_fn(|| self.events.poll()));
+        let place = self.kept.iter().position(wanted)?;
+        Some(self.kept.remove(place))
+    }
+
+    /// Connects `qp` in a scene; returns the target's answer.
+    fn establish(
+        &mut self,
+        qp: &QueuePair,
+        cq: &CompletionQueue,
+        receives: &[RecvRequest],
+        words: &str,
+    ) -> Result<(CmId, String)> {
+        let post = || receives.iter().try_for_each(|request| qp.post_recv(request));
+        let scene = format!("iwp1 {words}");
+        ensure!(scene.len() <= MAX_TEXT, "a scene of {} octets: '{scene}'", scene.len());
+        let private_data = ArrayVec::try_from(scene.as_bytes()).map_err(|error| lab_error!("{error}"))?;
+        let param = ConnParam { private_data, crc: self.crc, ..ConnParam::default() };
+        match self.role {
+            Role::Connect(remote) => {
+                post()?;
+                let id = self.context.create_id(&self.events);
+                id.connect(qp, remote, &param).map_err(told)?;
+                let text = self.established(&id)?;
+                Ok((id, text))
+            }
+            Role::Listen(_) => {
+                let buffer = self.region(MAX_TEXT, Access::LOCAL_WRITE)?;
+                qp.post_recv(&RecvRequest::new(TEXT_WR, buffer.sge(0, MAX_TEXT))).map_err(told)?;
+                post()?;
+                let request = self.connect_request()?;
+                request.id.accept(qp, &param).map_err(told)?;
+                self.established(&request.id)?;
+                let told_by = self.completion_of(cq)?;
+                ensure!(
+                    told_by.wr_id == TEXT_WR && told_by.status == WcStatus::Success,
+                    "instead of the stage: {told_by:?}"
+                );
+                let mut octets = vec![0; told_by.byte_len as usize];
+                buffer.read_at(0, &mut octets).map_err(told)?;
+                Ok((request.id, String::from_utf8_lossy(&octets).into_owned()))
+            }
+        }
+    }
+
+    /// Waits until `id` is connected; returns the peer's private data.
+    fn established(&mut self, id: &CmId) -> Result<String> {
+        let asked = self.crc;
+        self.until("connection", |lab| {
+            let Some(event) = lab.event(|event| event.id == *id) else { return Ok(None) };
+            match event.kind {
+                CmEventKind::Established { private_data, crc, .. } => {
+                    ensure!(crc || !asked, "we asked for CRCs, and there are none");
+                    Ok(Some(String::from_utf8_lossy(&private_data).into_owned()))
+                }
+                CmEventKind::Rejected { private_data, .. } => {
+                    Err(lab_error!("rejected: {}", String::from_utf8_lossy(&private_data)))
+                }
+                other => Err(lab_error!("instead of a connection: {other:?}")),
+            }
+        })
+    }
+
+    fn await_end(&mut self, id: &CmId) -> Result<()> {
+        self.until("end of the connection", |lab| {
+            let ended =
+                |event: &CmEvent| event.id == *id && matches!(event.kind, CmEventKind::Disconnected { .. });
+            Ok(lab.event(ended).map(drop))
+        })?;
+        // The last acknowledgements, or the peer's kernel waits for them.
+        self.turn_for(Duration::from_millis(50));
+        Ok(())
+    }
+}
+
+fn told(error: impl std::fmt::Display) -> crate::lab::LabError {
+    lab_error!("{error}")
+}

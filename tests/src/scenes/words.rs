@@ -1,0 +1,203 @@
+//! What a target says: stages and reports, word by word as `TARGET.md` has them.
+
+use crate::lab::Result;
+use crate::lab_error;
+use iwarp::verbs::RemoteAddr;
+
+/// A region of the target.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StagWord {
+    /// Its STag and the tagged offset of its first octet.
+    pub remote: RemoteAddr,
+    /// Octets.
+    pub length: usize,
+}
+
+/// What a target tells before anything happens.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Stage {
+    /// For each `mr` of the scene, in order; `None` where its stack cannot do that.
+    pub regions: Vec<Option<StagWord>>,
+}
+
+/// A completion of the target's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Completion {
+    /// `R`, `V`, `I`, or the operation's letter.
+    pub kind: char,
+    /// As in `enum ibv_wc_status`.
+    pub status: u32,
+    /// Octets received or read.
+    pub length: usize,
+    /// The CRC32c of these octets.
+    pub crc: u32,
+}
+
+impl Completion {
+    /// A successful one over `octets`.
+    pub fn of(kind: char, octets: &[u8]) -> Self {
+        Self { kind, status: 0, length: octets.len(), crc: crc32c::crc32c(octets) }
+    }
+}
+
+/// What changed in a region of the target's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Change {
+    /// The region's place among the `mr` of the scene.
+    pub region: usize,
+    /// First octet that changed.
+    pub offset: usize,
+    /// Octets up to the last that changed.
+    pub length: usize,
+    /// Their CRC32c.
+    pub crc: u32,
+}
+
+impl Change {
+    /// `octets` at `offset` of a region, none of them as the region's pattern has it.
+    pub fn of(region: usize, offset: usize, octets: &[u8]) -> Self {
+        Self { region, offset, length: octets.len(), crc: crc32c::crc32c(octets) }
+    }
+}
+
+/// What a target tells of a connection that is over.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Report {
+    /// `close`, `error`, `open`, `refused`, or `sent:` or `got:` and a Terminate's numbers.
+    pub end: String,
+    /// In the order they were taken.
+    pub completions: Vec<Completion>,
+    /// Requests that were flushed.
+    pub flushed: u32,
+    /// Operations that could not be posted.
+    pub unposted: u32,
+    /// Events of its completion channel, where the scene asked for solicited ones alone.
+    pub events: Option<u32>,
+    /// Regions that changed.
+    pub changes: Vec<Change>,
+}
+
+fn words(text: &str) -> Result<impl Iterator<Item = &str>> {
+    let mut words = text.trim_end_matches('\0').split(' ');
+    if words.next() != Some("iwp1") {
+        return Err(lab_error!("no message of a target: '{text}'"));
+    }
+    Ok(words)
+}
+
+/// A field of a word, in its base; `word` is what a complaint quotes.
+fn number<T: TryFrom<u64>>(field: Option<&str>, base: u32, word: &str) -> Result<T> {
+    let value = field.and_then(|digits| u64::from_str_radix(digits, base).ok());
+    value.and_then(|value| T::try_from(value).ok()).ok_or_else(|| lab_error!("cannot read '{word}'"))
+}
+
+impl Stage {
+    /// Reads a stage.
+    ///
+    /// # Errors
+    /// When it is none.
+    pub fn parse(text: &str) -> Result<Self> {
+        let mut stage = Self::default();
+        for word in words(text)? {
+            match word.split_once('=') {
+                Some(("stag", "-")) => stage.regions.push(None),
+                Some(("stag", rest)) => {
+                    let mut fields = rest.split(':');
+                    let rkey = number(fields.next(), 16, word)?;
+                    let addr = number(fields.next(), 16, word)?;
+                    let length = number(fields.next(), 10, word)?;
+                    stage.regions.push(Some(StagWord { remote: RemoteAddr { addr, rkey }, length }));
+                }
+                _ => {}
+            }
+        }
+        Ok(stage)
+    }
+
+    /// Region `index`.
+    ///
+    /// # Errors
+    /// When the target has none there.
+    pub fn region(&self, index: usize) -> Result<StagWord> {
+        let region = self.regions.get(index).copied().flatten();
+        region.ok_or_else(|| lab_error!("the target has no region {index}: {self:?}"))
+    }
+}
+
+impl Report {
+    /// Reads a report.
+    ///
+    /// # Errors
+    /// When it is none, or words of it were left out.
+    pub fn parse(text: &str) -> Result<Self> {
+        let mut report = Self::default();
+        let mut is_report = false;
+        for word in words(text)? {
+            let (name, value) = word.split_once('=').unwrap_or((word, ""));
+            let mut fields = value.split([':', '+']);
+            match name {
+                "report" => is_report = true,
+                "end" => value.clone_into(&mut report.end),
+                "flush" => report.flushed = number(Some(value), 10, word)?,
+                "post" => report.unposted = number(Some(value), 10, word)?,
+                "event" => report.events = Some(number(Some(value), 10, word)?),
+                "c" => report.completions.push(Completion {
+                    kind: fields.next().and_then(|kind| kind.chars().next()).unwrap_or('?'),
+                    status: number(fields.next(), 10, word)?,
+                    length: number(fields.next(), 10, word)?,
+                    crc: number(fields.next(), 16, word)?,
+                }),
+                "d" => report.changes.push(Change {
+                    region: number(fields.next(), 10, word)?,
+                    offset: number(fields.next(), 10, word)?,
+                    length: number(fields.next(), 10, word)?,
+                    crc: number(fields.next(), 16, word)?,
+                }),
+                "more" => return Err(lab_error!("the report has no room for all: '{text}'")),
+                _ => {}
+            }
+        }
+        if is_report { Ok(report) } else { Err(lab_error!("no report: '{text}'")) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Change, Completion, Report, StagWord, Stage};
+    use iwarp::verbs::RemoteAddr;
+
+    #[test]
+    fn a_stage_is_read() {
+        let stage = Stage::parse("iwp1 stag=5a1b2c00:7f0000001000:4096 stag=- no=m\0\0").unwrap();
+        let remote = RemoteAddr { addr: 0x7f00_0000_1000, rkey: 0x5a1b_2c00 };
+        assert_eq!(stage.regions, [Some(StagWord { remote, length: 4096 }), None]);
+        assert!(stage.region(1).is_err());
+        assert!(Stage::parse("iwp2").is_err());
+        assert!(Stage::parse("iwp1 stag=5a:xyz:1").is_err());
+    }
+
+    #[test]
+    fn a_report_is_read() {
+        let text = "iwp1 report end=sent:010101 c=R:0:5:9a71bb4c flush=1 event=2 d=0:0+4:92c80a31";
+        let report = Report::parse(text).unwrap();
+        assert_eq!(report.end, "sent:010101");
+        assert_eq!(report.completions, [Completion { kind: 'R', status: 0, length: 5, crc: 0x9a71_bb4c }]);
+        assert_eq!(report.changes, [Change { region: 0, offset: 0, length: 4, crc: 0x92c8_0a31 }]);
+        assert_eq!((report.flushed, report.events), (1, Some(2)));
+        assert!(Report::parse("iwp1 stag=-").is_err());
+        assert!(Report::parse("iwp1 report end=close more").is_err());
+        assert!(Report::parse("iwp1 report c=R:0:5").is_err());
+    }
+
+    /// The patterns of `TARGET.md`, and its CRC.
+    #[test]
+    fn octets_are_as_agreed() {
+        assert_eq!(super::super::patterned(0, 3), [13, 14, 15]);
+        assert_eq!(super::super::pattern(1, 256), ((256 + 7 + 59 + 13) % 256) as u8);
+        assert_eq!(crc32c::crc32c(b"123456789"), 0xe306_9283);
+        assert!((0..70_000).all(|i| {
+            let k = i as u64 % 4;
+            super::super::contrary(k, i % 600 + 1)[i % 600] != super::super::pattern(k, i % 600)
+        }));
+    }
+}
