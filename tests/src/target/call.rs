@@ -86,8 +86,8 @@ fn called(end: &mut Endpoint, events: &EventChannel, id: &CmId) -> Result<Called
         Ok(events.poll().filter(|event| event.id == *id).and_then(|event| match event.kind {
             CmEventKind::Established { private_data, .. } => Some(Called::Established(text(&private_data))),
             CmEventKind::Rejected { private_data, .. } => Some(Called::Rejected(text(&private_data))),
-            CmEventKind::ConnectError { error } => Some(Called::Failed(error)),
-            CmEventKind::Disconnected { error } => {
+            CmEventKind::ConnectError { error, .. } => Some(Called::Failed(error)),
+            CmEventKind::Disconnected { error, .. } => {
                 Some(Called::Failed(error.unwrap_or(ConnectionError::PeerClosed)))
             }
             _ => None,
@@ -111,8 +111,8 @@ fn until_end(end: &mut Endpoint, events: &EventChannel, id: &CmId, stage: &mut S
             id.abort();
         }
         let over = events.poll().filter(|event| event.id == *id).and_then(|event| match event.kind {
-            CmEventKind::Disconnected { error } => Some(stage.end(error)),
-            CmEventKind::ConnectError { error } => Some(stage.end(Some(error))),
+            CmEventKind::Disconnected { error, .. } => Some(stage.end(error)),
+            CmEventKind::ConnectError { error, .. } => Some(stage.end(Some(error))),
             _ => None,
         });
         if over.is_some() {

@@ -56,7 +56,7 @@ pub(super) fn status_number(status: WcStatus) -> u32 {
         WcStatus::WrFlushError => 5,
         WcStatus::RemoteAccessError => 10,
         WcStatus::RemoteOperationError => 11,
-        WcStatus::FatalError => 19,
+        WcStatus::MwBindError => 6,
         #[allow(unreachable_patterns, reason = "IBV_WC_GENERAL_ERR stands for what is added to the verbs")]
         _ => 21,
     }

@@ -84,8 +84,8 @@ impl Server<'_> {
         current.idle = Instant::now();
         match event.kind {
             CmEventKind::Established { .. } => current.stage.established(),
-            CmEventKind::Disconnected { error } => current.ended = Some(error),
-            CmEventKind::ConnectError { error } => current.ended = Some(Some(error)),
+            CmEventKind::Disconnected { error, .. } => current.ended = Some(error),
+            CmEventKind::ConnectError { error, .. } => current.ended = Some(Some(error)),
             _ => {}
         }
     }
