@@ -44,7 +44,14 @@ impl Pair {
 
     /// Two hosts whose engines are configured alike.
     pub(crate) fn with(link: &LinkConfig, configure: impl Fn(&mut EngineConfig)) -> Self {
-        let (port_a, port_b) = pair(link);
+        Self::over(pair(link), configure)
+    }
+
+    /// The same over any two ports.
+    pub(crate) fn over(
+        (port_a, port_b): (Box<dyn dp::Port>, Box<dyn dp::Port>),
+        configure: impl Fn(&mut EngineConfig),
+    ) -> Self {
         let host = |port: Box<dyn dp::Port>, number: u8| {
             let context =
                 Context::new(ContextConfig { seed: Some([number; 32]), ..Default::default() }).unwrap();
@@ -78,6 +85,12 @@ impl Pair {
             deadlines.into_iter().flatten().min()
         };
         self.now_us = next.map_or(self.now_us + 1, |at| at.total_micros().max(self.now_us + 1));
+    }
+
+    /// Whether neither engine has anything to do, ever.
+    pub(crate) fn is_asleep(&mut self) -> bool {
+        let now = Instant::from_micros(self.now_us);
+        self.a.engine.next_deadline(now).is_none() && self.b.engine.next_deadline(now).is_none()
     }
 
     /// Turns until `done` gives something.

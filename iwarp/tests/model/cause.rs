@@ -1,0 +1,141 @@
+//! Why a stream may end, and what each end may then say: the documents' table, written down once more.
+
+use iwarp::verbs::{StreamError, WcStatus};
+
+/// What ends a stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Cause {
+    /// A Write that the target does not take.
+    Write,
+    /// A Read (or atomic) that the source does not give.
+    Read,
+    /// An invalidation by the peer that is not allowed.
+    Invalidate,
+    /// A message without receive buffer.
+    NoReceive,
+    /// A message longer than its buffer.
+    TooLong,
+    /// The payload of a request is not there when it is sent; or a local request that cannot be carried out.
+    Local,
+    /// The sink of a Read is not there when the answer comes.
+    Sink,
+    /// The receive buffer is not there when the message comes.
+    Receive,
+    /// One end closes gracefully.
+    Close,
+    /// One end drops its queue pair.
+    Abort,
+    /// The wire changes what it carries.
+    Wire,
+}
+
+/// What may be seen of a [`Cause`]. "Finder" is the end that finds the error, or does what ends the stream.
+struct Trace {
+    /// Layer, type and code.
+    codes: &'static [(u8, u8, u8)],
+    /// What its oldest request, or the one to blame, completes with at the finder.
+    finder_send: &'static [WcStatus],
+    finder_recv: &'static [WcStatus],
+    /// And at the peer.
+    peer_send: &'static [WcStatus],
+}
+
+impl Cause {
+    fn trace(self) -> Trace {
+        use WcStatus::{
+            FatalError, LocalLengthError, LocalProtectionError, RemoteAccessError, RemoteOperationError,
+        };
+        let none = Trace { codes: &[], finder_send: &[], finder_recv: &[], peer_send: &[] };
+        match self {
+            Self::Write => Trace {
+                codes: &[(1, 1, 0), (1, 1, 1), (1, 1, 2), (1, 1, 3)],
+                finder_send: &[FatalError],
+                peer_send: &[RemoteAccessError],
+                ..none
+            },
+            Self::Read => Trace {
+                codes: &[(0, 1, 0), (0, 1, 1), (0, 1, 2), (0, 1, 3), (0, 1, 4)],
+                finder_send: &[FatalError],
+                peer_send: &[RemoteAccessError],
+                ..none
+            },
+            Self::Invalidate => Trace {
+                codes: &[(0, 1, 0), (0, 1, 9)],
+                finder_send: &[FatalError],
+                finder_recv: &[LocalProtectionError],
+                peer_send: &[RemoteAccessError],
+            },
+            Self::NoReceive => Trace {
+                codes: &[(1, 2, 2)],
+                finder_send: &[FatalError],
+                peer_send: &[RemoteOperationError],
+                ..none
+            },
+            Self::TooLong => Trace {
+                codes: &[(1, 2, 5)],
+                finder_send: &[FatalError],
+                finder_recv: &[LocalLengthError],
+                peer_send: &[RemoteOperationError],
+            },
+            Self::Local => Trace {
+                codes: &[(0, 0, 0)],
+                finder_send: &[LocalProtectionError],
+                peer_send: &[RemoteOperationError],
+                ..none
+            },
+            Self::Sink => Trace {
+                codes: &[(1, 1, 0)],
+                finder_send: &[LocalProtectionError, FatalError],
+                peer_send: &[RemoteAccessError],
+                ..none
+            },
+            Self::Receive => Trace {
+                codes: &[(0, 0, 0)],
+                finder_recv: &[LocalProtectionError],
+                peer_send: &[RemoteOperationError],
+                ..none
+            },
+            // A close may cut off Reads of the other end: MPA's "connection lost", known there alone.
+            Self::Close | Self::Abort => Trace { codes: &[(2, 0, 1)], ..none },
+            Self::Wire => Trace {
+                codes: &[(2, 0, 1), (2, 0, 2), (2, 0, 3)],
+                finder_send: &[FatalError],
+                finder_recv: &[],
+                peer_send: &[RemoteOperationError],
+            },
+        }
+    }
+}
+
+/// A cause, and whose finding it is.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Doom {
+    pub(crate) cause: Cause,
+    /// Side that finds it.
+    pub(crate) finder: usize,
+    /// Whether it must come to this (or another cause was faster).
+    pub(crate) sure: bool,
+}
+
+impl Doom {
+    /// Whether a send request of `side` may be blamed by `status`.
+    pub(crate) fn blames_send(&self, side: usize, status: WcStatus) -> bool {
+        let Trace { finder_send, peer_send, .. } = self.cause.trace();
+        if side == self.finder { finder_send } else { peer_send }.contains(&status)
+    }
+
+    /// Whether a receive request of `side` may be blamed by `status`.
+    pub(crate) fn blames_recv(&self, side: usize, status: WcStatus) -> bool {
+        side == self.finder && self.cause.trace().finder_recv.contains(&status)
+    }
+
+    /// Whether `side` may report `error`.
+    pub(crate) fn explains(&self, side: usize, error: StreamError) -> bool {
+        let StreamError { layer, etype, code, from_peer } = error;
+        // A connection that is lost is noticed by itself; all else is found by one end and told to the other.
+        let who = (layer, etype, code) == (2, 0, 1)
+            || self.cause == Cause::Wire
+            || from_peer == (side != self.finder);
+        who && self.cause.trace().codes.contains(&(layer, etype, code))
+    }
+}

@@ -1,0 +1,148 @@
+//! Long random runs of two engines against a simple model of what they owe their users.
+//!
+//! | file | what |
+//! |---|---|
+//! | `dice.rs` | everything random, from one number |
+//! | `steps.rs` | what a run does: posts, receives, registrations, revocations, connections, turns, rests |
+//! | `operations.rs` | the requests of the send queue: **an operation is added here and nowhere else** |
+//! | `memory.rs` | what each octet of registered memory may hold |
+//! | `streams.rs` | who completes, in which order, with what, and what that says of memory |
+//! | `cause.rs` | what ends a stream, and what each end may then say |
+//! | `world.rs` | the engines on their wire, and the comparison |
+//! | `sabotage.rs` | deliberate defects, which must be found |
+//!
+//! One number decides a run. One that fails is cut down to few steps and says how to run it again:
+//! `UWARP_MODEL_SEED=n` runs that one alone, `UWARP_MODEL_SEEDS=n` as many as are asked for.
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod cause;
+mod dice;
+mod memory;
+mod operations;
+mod sabotage;
+mod steps;
+mod streams;
+mod world;
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use dice::Dice;
+use sabotage::{Defect, Sabotage};
+use steps::Step;
+use world::{Setting, World};
+
+/// Runs of `cargo test`.
+const SEEDS: u64 = 60;
+
+/// Lines of a failing run's log that are printed.
+const TAIL: usize = 60;
+
+/// What a run that went well has done.
+#[derive(Default)]
+struct Sum {
+    succeeded: u64,
+    failed: u64,
+    exact: u64,
+    checked: u64,
+}
+
+/// How a run failed, and what it did.
+struct Failed {
+    reason: String,
+    log: Vec<String>,
+}
+
+fn draw(seed: u64) -> (Setting, Vec<Step>) {
+    let mut dice = Dice::new(seed);
+    (Setting::draw(&mut dice), steps::draw(&mut dice))
+}
+
+fn run(setting: &Setting, steps: &[Step], defect: Defect) -> Result<Sum, Failed> {
+    let mut world = World::new(setting.clone(), Sabotage::new(defect));
+    let result = catch_unwind(AssertUnwindSafe(|| world.run(steps)));
+    let reason = match result {
+        Ok(Ok(())) => {
+            let model = &world.model;
+            let (exact, checked) = (model.memory.exact, model.memory.checked);
+            return Ok(Sum { succeeded: model.succeeded, failed: model.failed, exact, checked });
+        }
+        Ok(Err(reason)) => reason,
+        Err(_) => "panicked, see above".into(),
+    };
+    let log = std::mem::take(&mut world.log);
+    // Its engines may be in a state in which they cannot be dropped.
+    drop(catch_unwind(AssertUnwindSafe(|| drop(world))));
+    Err(Failed { reason, log })
+}
+
+/// Leaves out steps, ever smaller blocks of them, as long as the run still fails.
+fn shrink(
+    setting: &Setting,
+    mut steps: Vec<Step>,
+    defect: Defect,
+    mut failed: Failed,
+) -> (Vec<Step>, Failed) {
+    let mut block = steps.len() / 2;
+    while block > 0 {
+        let mut at = 0;
+        while at < steps.len() {
+            let mut fewer = steps.clone();
+            fewer.drain(at..(at + block).min(steps.len()));
+            match run(setting, &fewer, defect) {
+                Err(other) => (steps, failed) = (fewer, other),
+                Ok(_) => at += block,
+            }
+        }
+        block /= 2;
+    }
+    (steps, failed)
+}
+
+fn report(seed: u64) -> Result<Sum, String> {
+    let (setting, steps) = draw(seed);
+    let first = match run(&setting, &steps, Defect::None) {
+        Ok(sum) => return Ok(sum),
+        Err(failed) => failed,
+    };
+    let whole = first.reason.clone();
+    let (fewer, failed) = shrink(&setting, steps, Defect::None, first);
+    let tail = &failed.log[failed.log.len().saturating_sub(TAIL)..];
+    Err(format!(
+        "seed {seed}: {whole}\nwith {} steps: {}\n{setting:?}\n{}\n\
+         UWARP_MODEL_SEED={seed} cargo test -p iwarp --no-default-features --test model -- random_runs --nocapture",
+        fewer.len(),
+        failed.reason,
+        tail.join("\n"),
+    ))
+}
+
+fn number(name: &str) -> Option<u64> {
+    std::env::var(name).ok().map(|text| text.parse().unwrap_or_else(|_| panic!("{name} is a number")))
+}
+
+/// Whatever is posted, revoked, closed or lost on the way: octets, order, statuses and ends are the model's.
+#[test]
+fn random_runs() {
+    let seeds = match number("UWARP_MODEL_SEED") {
+        Some(seed) => seed..seed + 1,
+        None => 0..number("UWARP_MODEL_SEEDS").unwrap_or(SEEDS),
+    };
+    let count = seeds.end - seeds.start;
+    let mut all = Sum::default();
+    for seed in seeds {
+        let Sum { succeeded, failed, exact, checked } = report(seed).unwrap_or_else(|text| panic!("{text}"));
+        all.succeeded += succeeded;
+        all.failed += failed;
+        all.exact += exact;
+        all.checked += checked;
+    }
+    let Sum { succeeded, failed, exact, checked } = all;
+    println!(
+        "{count} runs: {succeeded} requests succeeded, {failed} failed; {exact} of {checked} octets exact"
+    );
+    // A model that allows everything shows nothing.
+    assert!(count < SEEDS || exact * 100 > checked * 95, "{exact} of {checked} octets are exact");
+    assert!(count < SEEDS || succeeded > 20 * count && failed > count, "{succeeded} and {failed} requests");
+}

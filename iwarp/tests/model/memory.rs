@@ -1,0 +1,360 @@
+//! What registered memory may hold.
+//!
+//! Each octet has a value that was seen last, and the effects under way over it. An effect (a Write, a Send into its
+//! receive buffer, a Read's response, a store of the application) may have happened in part until it is *settled*:
+//! until something was seen that the documents promise only after all of it was placed. The one rule: **a value is gone
+//! once an effect that began after the value had settled has itself settled.** Effects that overlap in time leave
+//! either value (RFC 5040 section 5.5 rule 3).
+
+use iwarp::memory::Access;
+
+/// A region's place in [`Memory::regions`]; never used again.
+pub(crate) type RegionId = usize;
+
+/// Octets of a region.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Span {
+    pub(crate) region: RegionId,
+    pub(crate) at: usize,
+    pub(crate) len: usize,
+}
+
+impl Span {
+    pub(crate) fn end(&self) -> usize {
+        self.at + self.len
+    }
+
+    fn meets(&self, other: &Span) -> bool {
+        self.region == other.region && self.at < other.end() && other.at < self.end()
+    }
+}
+
+/// Whether a region may be used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Life {
+    Valid,
+    /// An invalidation is on its way.
+    Ending,
+    /// Invalid; `base` is what it held then, and holds for ever.
+    Gone,
+}
+
+/// A registration.
+pub(crate) struct Region {
+    pub(crate) host: usize,
+    pub(crate) addr: u64,
+    pub(crate) key: u32,
+    pub(crate) access: Access,
+    /// The one stream that may use it.
+    pub(crate) stream: Option<usize>,
+    pub(crate) life: Life,
+    /// What was seen last.
+    pub(crate) base: Vec<u8>,
+}
+
+/// The end of a stream that does something.
+pub(crate) type By = (usize, usize);
+
+/// How an effect stands in the order of its stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Flow {
+    /// From the poster's memory to the peer's.
+    Out,
+    /// From the peer's memory to the poster's.
+    In,
+}
+
+/// Octets on their way.
+pub(crate) struct Effect {
+    pub(crate) op: u64,
+    pub(crate) by: By,
+    pub(crate) flow: Flow,
+    /// Waits for the Reads in front of it.
+    pub(crate) fenced: bool,
+    pub(crate) from: Vec<Span>,
+    pub(crate) to: Vec<Span>,
+    /// `None`: what was fetched cannot be told.
+    pub(crate) values: Vec<Option<u8>>,
+    pub(crate) began: u64,
+    pub(crate) settled: Option<u64>,
+    /// Whether `from` may still be read.
+    pub(crate) fetching: bool,
+}
+
+/// Who looks at memory: what stands in front of it in its stream has happened for it.
+#[derive(Clone, Copy)]
+pub(crate) struct View {
+    pub(crate) by: By,
+    pub(crate) flow: Flow,
+    pub(crate) fenced: bool,
+}
+
+impl View {
+    /// A request of the peer's is carried out after all in front of it was placed; a fenced one starts after the Reads
+    /// in front of it have their octets.
+    fn follows(&self, effect: &Effect) -> bool {
+        let before = match self.flow {
+            Flow::In => effect.flow == Flow::Out,
+            Flow::Out => self.fenced && effect.flow == Flow::In,
+        };
+        effect.by == self.by && before
+    }
+}
+
+/// Octets from `at` to `end` that the same effects reach, and which of their values may be there.
+struct Run {
+    at: usize,
+    end: usize,
+    base: bool,
+    /// Effect, and the index of its first value.
+    alive: Vec<(usize, usize)>,
+}
+
+/// All regions of both hosts.
+#[derive(Default)]
+pub(crate) struct Memory {
+    pub(crate) regions: Vec<Region>,
+    pub(crate) effects: Vec<Effect>,
+    now: u64,
+    /// Octets checked of which exactly one value was allowed, and all that were.
+    pub(crate) exact: u64,
+    pub(crate) checked: u64,
+}
+
+impl Memory {
+    /// Whether nothing is under way over `span`, or reads it.
+    pub(crate) fn is_calm(&self, span: &Span) -> bool {
+        !self.effects.iter().any(|effect| {
+            let placed = effect.settled.is_none() && effect.to.iter().any(|to| to.meets(span));
+            placed || effect.fetching && effect.from.iter().any(|from| from.meets(span))
+        })
+    }
+
+    /// Time that passes with each thing done.
+    fn tick(&mut self) -> u64 {
+        self.now += 1;
+        self.now
+    }
+
+    /// The octets of `spans` as `view` finds them.
+    pub(crate) fn fetch(&self, spans: &[Span], view: View) -> Vec<Option<u8>> {
+        let mut values = Vec::new();
+        for span in spans {
+            for run in self.runs(span, Some(view)) {
+                values.extend((run.at..run.end).map(|at| self.the_only(span.region, &run, at)));
+            }
+        }
+        values
+    }
+
+    /// An effect begins. What others read from there meanwhile cannot be told any more.
+    pub(crate) fn begin(&mut self, effect: Effect) {
+        self.disturb(&effect.to, |reader| effect.comes_after(reader));
+        let began = self.tick();
+        self.effects.push(Effect { began, ..effect });
+    }
+
+    /// The message of `op` has found its receive buffer.
+    pub(crate) fn aim(&mut self, op: u64, to: &[Span]) {
+        let began = self.tick();
+        self.disturb(to, |reader| reader.op == op);
+        if let Some(effect) = self.effects.iter_mut().find(|effect| effect.op == op) {
+            (effect.to, effect.began) = (to.to_vec(), began);
+        }
+    }
+
+    /// The application stores `octets`.
+    pub(crate) fn store(&mut self, span: Span, octets: &[u8]) {
+        self.disturb(&[span], |_| false);
+        let now = self.tick();
+        self.effects.push(Effect {
+            op: 0,
+            by: (usize::MAX, 0),
+            flow: Flow::Out,
+            fenced: false,
+            from: Vec::new(),
+            to: vec![span],
+            values: octets.iter().copied().map(Some).collect(),
+            began: now,
+            settled: Some(now),
+            fetching: false,
+        });
+    }
+
+    /// The source of `op` is not read any more.
+    pub(crate) fn fetched(&mut self, op: u64) {
+        self.effects.iter_mut().filter(|effect| effect.op == op).for_each(|effect| effect.fetching = false);
+    }
+
+    /// All effects that `which` names have happened. Returns where.
+    pub(crate) fn settle(&mut self, which: impl Fn(&Effect) -> bool) -> Vec<Span> {
+        let now = self.tick();
+        let mut spans = Vec::new();
+        for effect in self.effects.iter_mut().filter(|effect| effect.settled.is_none() && which(effect)) {
+            effect.settled = Some(now);
+            effect.fetching = false;
+            spans.extend(&effect.to);
+        }
+        spans
+    }
+
+    /// Whether `seen` may be what is in `span`.
+    pub(crate) fn check(&mut self, span: &Span, seen: &[u8]) -> Result<(), String> {
+        for run in self.runs(span, None) {
+            self.checked += (run.end - run.at) as u64;
+            if usize::from(run.base) + run.alive.len() == 1 {
+                self.exact += (run.end - run.at) as u64;
+            }
+            let base = &self.regions[span.region].base;
+            for at in run.at..run.end {
+                let octet = seen[at - span.at];
+                let allowed = (run.base && base[at] == octet)
+                    || run.alive.iter().any(|&(effect, first)| {
+                        self.effects[effect].values[first + at - run.at].is_none_or(|value| value == octet)
+                    });
+                if !allowed {
+                    let from: Vec<u64> =
+                        run.alive.iter().map(|&(effect, _)| self.effects[effect].op).collect();
+                    let region = span.region;
+                    return Err(format!(
+                        "octet {at} of region {region} is {octet:#04x}: neither the old one ({}, {:#04x}) nor of {from:?}",
+                        if run.base { "allowed" } else { "overwritten" },
+                        base[at],
+                    ));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Nothing changes `region` any more: what was seen stays.
+    pub(crate) fn freeze(&mut self, region: RegionId, seen: Vec<u8>) {
+        self.regions[region].life = Life::Gone;
+        self.regions[region].base = seen;
+    }
+
+    /// Cuts `span` where the effects over it change.
+    fn runs(&self, span: &Span, view: Option<View>) -> Vec<Run> {
+        let region = &self.regions[span.region];
+        if span.len == 0 {
+            return Vec::new();
+        }
+        if region.life == Life::Gone {
+            return vec![Run { at: span.at, end: span.end(), base: true, alive: Vec::new() }];
+        }
+        // (effect, first octet of the region, end, index of the first value)
+        let mut pieces = Vec::new();
+        for (index, effect) in self.effects.iter().enumerate() {
+            let mut first = 0;
+            for to in &effect.to {
+                if to.meets(span) {
+                    pieces.push((index, to.at, to.end(), first));
+                }
+                first += to.len;
+            }
+        }
+        let mut cuts: Vec<usize> = pieces.iter().flat_map(|&(_, at, end, _)| [at, end]).collect();
+        cuts.retain(|&cut| cut > span.at && cut < span.end());
+        cuts.extend([span.at, span.end()]);
+        cuts.sort_unstable();
+        cuts.dedup();
+        let settled = |effect: &Effect| {
+            effect.settled.or_else(|| view.filter(|view| view.follows(effect)).map(|_| self.now + 1))
+        };
+        let run = |at: usize, end: usize| {
+            let over: Vec<_> = pieces.iter().filter(|&&(_, from, to, _)| from <= at && end <= to).collect();
+            let outdated = |since: u64| {
+                over.iter().any(|&&(index, ..)| {
+                    let effect = &self.effects[index];
+                    settled(effect).is_some() && effect.began >= since
+                })
+            };
+            let alive = over
+                .iter()
+                .filter(|&&&(index, ..)| {
+                    let effect = &self.effects[index];
+                    // Its own settling does not outdate it: it began before. A store does both at once.
+                    !settled(effect).is_some_and(|since| {
+                        over.iter().any(|&&(other, ..)| {
+                            let other_effect = &self.effects[other];
+                            other != index && settled(other_effect).is_some() && other_effect.began >= since
+                        })
+                    })
+                })
+                .map(|&&(index, from, _, first)| (index, first + at - from))
+                .collect();
+            Run { at, end, base: !outdated(0), alive }
+        };
+        cuts.windows(2).map(|cut| run(cut[0], cut[1])).collect()
+    }
+
+    /// The one value that the octet can have.
+    fn the_only(&self, region: RegionId, run: &Run, at: usize) -> Option<u8> {
+        let base = run.base.then(|| Some(self.regions[region].base[at]));
+        let mut values = run
+            .alive
+            .iter()
+            .map(|&(effect, first)| self.effects[effect].values[first + at - run.at])
+            .chain(base);
+        let value = values.next()??;
+        values.all(|other| other == Some(value)).then_some(value)
+    }
+
+    /// Something happens to `spans`: who reads there may get the old or the new, but for those that `spared` names,
+    /// and so on with where they place it.
+    fn disturb(&mut self, spans: &[Span], spared: impl Fn(&Effect) -> bool) {
+        let mut open: Vec<(Span, bool)> = spans.iter().map(|&span| (span, true)).collect();
+        while let Some((span, direct)) = open.pop() {
+            for reader in &mut self.effects {
+                if reader.fetching && !(direct && spared(reader)) {
+                    open.extend(reader.confuse(&span).into_iter().map(|span| (span, false)));
+                }
+            }
+        }
+    }
+}
+
+impl Effect {
+    /// Whether its octets come only after `reader` has taken its own: it is later in the same stream, and either
+    /// fenced behind a Read, or the answer to a request that left behind `reader`'s payload.
+    fn comes_after(&self, reader: &Effect) -> bool {
+        let ordered = match self.flow {
+            Flow::In => reader.flow == Flow::Out,
+            Flow::Out => self.fenced && reader.flow == Flow::In,
+        };
+        self.by == reader.by && ordered
+    }
+
+    /// What it takes from `span` cannot be told. Returns where that goes, if it is news.
+    fn confuse(&mut self, span: &Span) -> Vec<Span> {
+        let mut news = Vec::new();
+        let mut first = 0;
+        for from in &self.from {
+            if from.meets(span) {
+                let start = first + from.at.max(span.at) - from.at;
+                let end = first + from.end().min(span.end()) - from.at;
+                let values = &mut self.values[start..end];
+                if values.iter().any(Option::is_some) {
+                    values.fill(None);
+                    news.extend(cut(&self.to, start, end));
+                }
+            }
+            first += from.len;
+        }
+        news
+    }
+}
+
+/// Octets `start..end` of what `spans` are together.
+pub(crate) fn cut(spans: &[Span], start: usize, end: usize) -> Vec<Span> {
+    let mut first = 0;
+    let mut pieces = Vec::new();
+    for span in spans {
+        let (from, to) = (start.max(first), end.min(first + span.len));
+        if from < to {
+            pieces.push(Span { region: span.region, at: span.at + from - first, len: to - from });
+        }
+        first += span.len;
+    }
+    pieces
+}

@@ -1,0 +1,233 @@
+//! The requests of the send queue: how each is drawn, and what it means. An operation is added here and nowhere else.
+
+use iwarp::memory::Access;
+use iwarp::verbs::{RemoteAddr, SendFlags, SendOp, SendRequest, Sge, WcOpcode};
+
+use super::dice::Dice;
+use super::memory::{By, Flow, Life, RegionId, Span};
+use super::streams::{Meaning, Message, Model, Remote};
+
+/// A request as it is posted, and what it means.
+pub(crate) struct Drawn {
+    pub(crate) request: SendRequest,
+    pub(crate) meaning: Meaning,
+}
+
+/// Draws a request for `by`; `None` where the draw finds no memory to work with.
+type Draw = fn(&mut Dice, &Model, By, u64) -> Option<Drawn>;
+
+/// Every operation, with how often it is drawn.
+const OPERATIONS: &[(usize, Draw)] =
+    &[(8, send), (2, send_invalidate), (8, write), (6, read), (1, local_invalidate)];
+
+/// Octets that `INLINE` takes.
+const INLINE: usize = 128;
+
+pub(crate) fn draw(dice: &mut Dice, model: &Model, by: By, op: u64) -> Option<Drawn> {
+    let mut drawn = dice.weighted(OPERATIONS)(dice, model, by, op)?;
+    let Drawn { request, meaning } = &mut drawn;
+    let mut flag = |flag, set: bool| {
+        request.flags.set(flag, set);
+        set
+    };
+    meaning.signaled = flag(SendFlags::SIGNALED, !dice.one_in(4));
+    meaning.fenced = flag(SendFlags::FENCE, dice.one_in(6));
+    let bulk = meaning.flow == Flow::Out && meaning.invalidates.is_none();
+    let short = meaning.local.iter().map(|span| span.len).sum::<usize>() <= INLINE;
+    meaning.inline = flag(SendFlags::INLINE, bulk && short && dice.one_in(3));
+    if let Some(message) = &mut meaning.message {
+        message.solicited = flag(SendFlags::SOLICITED, dice.one_in(4));
+    }
+    Some(drawn)
+}
+
+fn send(dice: &mut Dice, model: &Model, by: By, op: u64) -> Option<Drawn> {
+    let len = dice.length();
+    let local = gather(dice, model, by.1, len)?;
+    let meaning = Meaning { message: Some(message(len)), ..meaning(Flow::Out, local, WcOpcode::Send) };
+    Some(drawn(model, op, SendOp::Send, meaning))
+}
+
+fn send_invalidate(dice: &mut Dice, model: &Model, by: By, op: u64) -> Option<Drawn> {
+    let len = dice.length();
+    let local = gather(dice, model, by.1, len)?;
+    let peers = |region: RegionId| {
+        let region = &model.memory.regions[region];
+        region.host != by.1 && (region.stream == Some(by.0) && region.life == Life::Valid)
+    };
+    let wrong = dice.one_in(12);
+    let (rkey, region) = match pick(dice, model, |region| peers(region) != wrong) {
+        Some(region) => (model.memory.regions[region].key, Some(region)),
+        None => return None,
+    };
+    // A key of the poster's own memory is nobody's at the peer.
+    let region = region.filter(|&region| model.memory.regions[region].host != by.1);
+    let message = Message { invalidates: Some((rkey, region)), ..message(len) };
+    let meaning = Meaning { message: Some(message), ..meaning(Flow::Out, local, WcOpcode::Send) };
+    Some(drawn(model, op, SendOp::SendInvalidate { rkey }, meaning))
+}
+
+fn write(dice: &mut Dice, model: &Model, by: By, op: u64) -> Option<Drawn> {
+    let (remote, addr) = remote(dice, model, by, Access::REMOTE_WRITE)?;
+    let local = gather(dice, model, by.1, remote.len)?;
+    let meaning = Meaning { remote: Some(remote), ..meaning(Flow::Out, local, WcOpcode::Write) };
+    Some(drawn(model, op, SendOp::Write { remote: addr }, meaning))
+}
+
+fn read(dice: &mut Dice, model: &Model, by: By, op: u64) -> Option<Drawn> {
+    if !model.streams[by.0].ends[by.1].reads {
+        return None;
+    }
+    let (remote, addr) = remote(dice, model, by, Access::REMOTE_READ)?;
+    let mut local = Vec::new();
+    if remote.len > 0 {
+        local.push(place(dice, model, by.1, remote.len, Access::LOCAL_WRITE)?);
+    }
+    let byte_len = remote.len;
+    let meaning = Meaning { remote: Some(remote), byte_len, ..meaning(Flow::In, local, WcOpcode::Read) };
+    Some(drawn(model, op, SendOp::Read { remote: addr }, meaning))
+}
+
+fn local_invalidate(dice: &mut Dice, model: &Model, by: By, op: u64) -> Option<Drawn> {
+    let own = |region: RegionId| {
+        let region = &model.memory.regions[region];
+        region.host == by.1 && region.life == Life::Valid
+    };
+    let region = pick(dice, model, own)?;
+    let rkey = model.memory.regions[region].key;
+    let meaning =
+        Meaning { invalidates: Some(region), ..meaning(Flow::Out, Vec::new(), WcOpcode::LocalInvalidate) };
+    Some(drawn(model, op, SendOp::LocalInvalidate { rkey }, meaning))
+}
+
+// ---- pieces ----
+
+fn meaning(flow: Flow, local: Vec<Span>, completes: WcOpcode) -> Meaning {
+    Meaning {
+        flow,
+        local,
+        inline: false,
+        remote: None,
+        message: None,
+        invalidates: None,
+        completes,
+        byte_len: 0,
+        signaled: false,
+        fenced: false,
+    }
+}
+
+fn message(len: usize) -> Message {
+    Message { opcode: WcOpcode::Recv, len, solicited: false, immediate: None, invalidates: None }
+}
+
+fn drawn(model: &Model, op: u64, what: SendOp, meaning: Meaning) -> Drawn {
+    let mut request = SendRequest::empty(op, what);
+    request.sg_list = meaning.local.iter().map(|span| sge(model, span)).collect();
+    Drawn { request, meaning }
+}
+
+pub(crate) fn sge(model: &Model, span: &Span) -> Sge {
+    let region = &model.memory.regions[span.region];
+    Sge { addr: region.addr.wrapping_add(span.at as u64), length: span.len as u32, lkey: region.key }
+}
+
+/// Local memory of `host` for `len` octets, in up to three pieces.
+pub(crate) fn gather(dice: &mut Dice, model: &Model, host: usize, len: usize) -> Option<Vec<Span>> {
+    pieces(dice, model, host, len, Access::empty())
+}
+
+/// As [`gather`], for memory that is written.
+pub(crate) fn scatter(dice: &mut Dice, model: &Model, host: usize, len: usize) -> Option<Vec<Span>> {
+    pieces(dice, model, host, len, Access::LOCAL_WRITE)
+}
+
+fn pieces(dice: &mut Dice, model: &Model, host: usize, len: usize, right: Access) -> Option<Vec<Span>> {
+    let mut spans: Vec<Span> = Vec::new();
+    let mut left = len;
+    while left > 0 {
+        let take =
+            if spans.len() < 2 && left > 3 && dice.one_in(4) { 1 + dice.below(left - 1) } else { left };
+        let span = (0..8).find_map(|_| {
+            let span = place(dice, model, host, take, right)?;
+            // Two pieces of one buffer do not overlap: the order of their placement is nobody's.
+            let apart = |other: &Span| {
+                span.region != other.region || span.at >= other.end() || other.at >= span.end()
+            };
+            spans.iter().all(apart).then_some(span)
+        })?;
+        spans.push(span);
+        left -= take;
+    }
+    Some(spans)
+}
+
+/// `len` octets of a region of `host`, mostly where nothing is under way.
+fn place(dice: &mut Dice, model: &Model, host: usize, len: usize, right: Access) -> Option<Span> {
+    let fits = |region: RegionId| {
+        let region = &model.memory.regions[region];
+        region.host == host
+            && region.life != Life::Gone
+            && region.access.contains(right)
+            && region.base.len() >= len
+    };
+    let mut choice = None;
+    for _ in 0..6 {
+        let region = pick(dice, model, fits)?;
+        let space = &model.memory.regions[region];
+        let span = Span { region, at: dice.below(space.base.len() - len + 1), len };
+        choice = Some(span);
+        if space.life == Life::Valid && model.memory.is_calm(&span) {
+            break;
+        }
+    }
+    choice
+}
+
+/// A part of the peer's memory to work on. Now and then one that it does not grant.
+fn remote(dice: &mut Dice, model: &Model, by: By, right: Access) -> Option<(Remote, RemoteAddr)> {
+    let host = 1 - by.1;
+    let len = dice.length();
+    if dice.one_in(40) {
+        return trespass(dice, model, host, len, right);
+    }
+    let mut choice = None;
+    for _ in 0..6 {
+        let span = place(dice, model, host, len, right)?;
+        let space = &model.memory.regions[span.region];
+        if space.stream.is_none_or(|stream| stream == by.0) {
+            choice = Some(span);
+            if space.life == Life::Valid && model.memory.is_calm(&span) {
+                break;
+            }
+        }
+    }
+    let Span { region, at, len } = choice?;
+    let space = &model.memory.regions[region];
+    let addr = RemoteAddr { addr: space.addr.wrapping_add(at as u64), rkey: space.key };
+    Some((Remote { region: Some(region), at, len, right }, addr))
+}
+
+/// Any region of `host`, dead or alive, with any rights, and beyond its end.
+fn trespass(
+    dice: &mut Dice,
+    model: &Model,
+    host: usize,
+    len: usize,
+    right: Access,
+) -> Option<(Remote, RemoteAddr)> {
+    let region = pick(dice, model, |region| model.memory.regions[region].host == host)?;
+    let space = &model.memory.regions[region];
+    let at = dice.below(space.base.len() + 100);
+    let addr = RemoteAddr { addr: space.addr.wrapping_add(at as u64), rkey: space.key };
+    if dice.one_in(4) {
+        let rkey = dice.seed() as u32;
+        return Some((Remote { region: None, at, len, right }, RemoteAddr { rkey, ..addr }));
+    }
+    Some((Remote { region: Some(region), at, len, right }, addr))
+}
+
+fn pick(dice: &mut Dice, model: &Model, fits: impl Fn(RegionId) -> bool) -> Option<RegionId> {
+    let fitting: Vec<RegionId> = (0..model.memory.regions.len()).filter(|&region| fits(region)).collect();
+    (!fitting.is_empty()).then(|| dice.pick(&fitting))
+}

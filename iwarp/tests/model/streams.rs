@@ -1,0 +1,546 @@
+//! What streams owe their users: who completes, in which order, with what; and what each completion says about memory.
+//!
+//! Independent of the stack: it knows requests, completions and the documents. What cannot be told from outside (a race
+//! between an error and what was posted) is a [`Doom`], which widens what is allowed.
+
+use std::collections::VecDeque;
+
+use iwarp::memory::Access;
+use iwarp::verbs::{ConnectionError, WcOpcode, WcStatus, WorkCompletion};
+
+use super::cause::{Cause, Doom};
+use super::memory::{By, Effect, Flow, Life, Memory, RegionId, Span, View, cut};
+
+/// A part of the peer's memory that a request names.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Remote {
+    /// `None`: its key is nobody's.
+    pub(crate) region: Option<RegionId>,
+    pub(crate) at: usize,
+    pub(crate) len: usize,
+    /// The right it takes.
+    pub(crate) right: Access,
+}
+
+/// What a message says in the receive completion of the peer.
+#[derive(Clone, Debug)]
+pub(crate) struct Message {
+    pub(crate) opcode: WcOpcode,
+    pub(crate) len: usize,
+    pub(crate) solicited: bool,
+    pub(crate) immediate: Option<[u8; 8]>,
+    /// A key that it invalidates, and whose that is.
+    pub(crate) invalidates: Option<(u32, Option<RegionId>)>,
+}
+
+/// All that a request means. A new kind of request is described by this and nothing else.
+#[derive(Clone, Debug)]
+pub(crate) struct Meaning {
+    /// Where the payload goes.
+    pub(crate) flow: Flow,
+    /// Memory of the poster, in order.
+    pub(crate) local: Vec<Span>,
+    /// The payload is copied when it is posted.
+    pub(crate) inline: bool,
+    /// Memory of the peer.
+    pub(crate) remote: Option<Remote>,
+    /// Consumes a receive request of the peer.
+    pub(crate) message: Option<Message>,
+    /// A region of the poster that is invalid afterwards.
+    pub(crate) invalidates: Option<RegionId>,
+    pub(crate) completes: WcOpcode,
+    pub(crate) byte_len: usize,
+    pub(crate) signaled: bool,
+    pub(crate) fenced: bool,
+}
+
+struct Sent {
+    op: u64,
+    meaning: Meaning,
+    /// Posted to a queue pair that was over: it completes as flushed, whatever its flags.
+    late: bool,
+}
+
+struct Received {
+    op: u64,
+    spans: Vec<Span>,
+    late: bool,
+}
+
+struct Arriving {
+    op: u64,
+    message: Message,
+    /// Lies behind something that ends the stream: must not arrive.
+    cut_off: bool,
+}
+
+/// One end of a stream.
+#[derive(Default)]
+pub(crate) struct End {
+    sent: VecDeque<Sent>,
+    received: VecDeque<Received>,
+    /// Messages of the peer on their way here.
+    arriving: VecDeque<Arriving>,
+    blamed_send: bool,
+    blamed_recv: bool,
+    flushed_recv: bool,
+    /// Something was posted that ends the stream when it arrives.
+    poisoned: bool,
+    /// Its end was told.
+    pub(crate) over: bool,
+    /// The last request posted before it closed gracefully.
+    closed_after: Option<u64>,
+    pub(crate) reads: bool,
+}
+
+impl End {
+    /// Receive requests that no message has taken.
+    pub(crate) fn receives(&self) -> usize {
+        self.received.len().saturating_sub(self.arriving.len())
+    }
+
+    pub(crate) fn outstanding(&self) -> usize {
+        self.sent.len()
+    }
+
+    /// Requests whose completion must come.
+    pub(crate) fn owed(&self) -> usize {
+        self.sent.iter().filter(|sent| sent.meaning.signaled || sent.late).count()
+    }
+}
+
+/// One connection.
+#[derive(Default)]
+pub(crate) struct Stream {
+    pub(crate) ends: [End; 2],
+    pub(crate) dooms: Vec<Doom>,
+}
+
+impl Stream {
+    pub(crate) fn is_over(&self) -> bool {
+        self.ends.iter().all(|end| end.over)
+    }
+
+    /// The side that closed, where nothing but that ends the stream.
+    fn closed_by(&self) -> Option<usize> {
+        let first = self.dooms.first()?;
+        let alone = self.dooms.iter().all(|doom| (doom.cause, doom.finder) == (Cause::Close, first.finder));
+        alone.then_some(first.finder)
+    }
+}
+
+/// Everything that may be seen.
+#[derive(Default)]
+pub(crate) struct Model {
+    pub(crate) memory: Memory,
+    pub(crate) streams: Vec<Stream>,
+    /// Completions taken, by success or not.
+    pub(crate) succeeded: u64,
+    pub(crate) failed: u64,
+}
+
+/// What was found out by a completion: memory to look at, and a region that must be invalid now.
+#[derive(Default)]
+pub(crate) struct Found {
+    pub(crate) spans: Vec<Span>,
+    pub(crate) invalid: Option<RegionId>,
+}
+
+impl Model {
+    /// Whether a request may be posted: its local memory is valid.
+    pub(crate) fn takes(&self, local: &[Span]) -> bool {
+        local.iter().all(|span| self.memory.regions[span.region].life != Life::Gone)
+    }
+
+    pub(crate) fn doom(&mut self, stream: usize, cause: Cause, finder: usize, sure: bool) {
+        self.streams[stream].dooms.push(Doom { cause, finder, sure });
+    }
+
+    /// A send request was taken. `late`: by a queue pair that was over.
+    pub(crate) fn posted(&mut self, by: By, op: u64, meaning: Meaning, late: bool) {
+        let (stream, side) = by;
+        if !late {
+            self.start(by, op, &meaning);
+        }
+        self.streams[stream].ends[side].sent.push_back(Sent { op, meaning, late });
+    }
+
+    fn start(&mut self, by: By, op: u64, meaning: &Meaning) {
+        let (stream, side) = by;
+        let here = match meaning.flow {
+            Flow::Out => Cause::Local,
+            Flow::In => Cause::Sink,
+        };
+        if self.any_ending(&meaning.local) {
+            self.doom(stream, here, side, false);
+        }
+        let remote = meaning.remote.filter(|remote| remote.len > 0);
+        let reach = remote.map(|remote| self.reach(by, &remote));
+        let view = View { by, flow: meaning.flow, fenced: meaning.fenced };
+        let span = |reach: Option<usize>| -> Vec<Span> {
+            let target = remote.and_then(|remote| Some((remote.region?, remote.at)));
+            let span = target.zip(reach).map(|((region, at), len)| Span { region, at, len });
+            span.filter(|span| span.len > 0).into_iter().collect()
+        };
+        let (from, to) = match meaning.flow {
+            Flow::Out => (meaning.local.clone(), span(reach)),
+            Flow::In if reach.is_some_and(|reach| remote.is_some_and(|remote| reach < remote.len)) => {
+                (vec![], vec![])
+            }
+            Flow::In => (span(reach), meaning.local.clone()),
+        };
+        let values = self.memory.fetch(&from, view);
+        self.memory.begin(Effect {
+            op,
+            by,
+            flow: meaning.flow,
+            fenced: meaning.fenced,
+            from,
+            to,
+            values,
+            began: 0,
+            settled: None,
+            fetching: !meaning.inline,
+        });
+        if let Some(message) = &meaning.message {
+            self.announce(by, op, message);
+        }
+        if let Some(region) = meaning.invalidates {
+            self.ending(region, Some(op));
+        }
+    }
+
+    /// Octets of `remote` that the peer's memory grants; notes the end of the stream where that is not all.
+    fn reach(&mut self, by: By, remote: &Remote) -> usize {
+        let (stream, side) = by;
+        let region = remote.region.map(|region| &self.memory.regions[region]);
+        let granted = region.filter(|region| {
+            region.life != Life::Gone
+                && region.access.contains(remote.right)
+                && region.stream.is_none_or(|only| only == stream)
+        });
+        let reach = granted.map_or(0, |region| region.base.len().saturating_sub(remote.at).min(remote.len));
+        let ending = granted.is_some_and(|region| region.life == Life::Ending);
+        let cause = if remote.right == Access::REMOTE_WRITE { Cause::Write } else { Cause::Read };
+        if reach < remote.len || ending {
+            self.doom(stream, cause, 1 - side, reach < remote.len);
+        }
+        self.streams[stream].ends[side].poisoned |= reach < remote.len;
+        reach
+    }
+
+    fn announce(&mut self, by: By, op: u64, message: &Message) {
+        let (stream, side) = by;
+        let cut_off = self.streams[stream].ends[side].poisoned;
+        self.streams[stream].ends[1 - side].arriving.push_back(Arriving {
+            op,
+            message: message.clone(),
+            cut_off,
+        });
+        self.pair(stream, 1 - side, self.streams[stream].ends[1 - side].arriving.len() - 1);
+        if let Some((_, region)) = message.invalidates {
+            let owner = region.map(|region| &self.memory.regions[region]);
+            let allowed =
+                owner.is_some_and(|region| region.stream == Some(stream) && region.life != Life::Gone);
+            if !allowed {
+                self.doom(stream, Cause::Invalidate, 1 - side, true);
+                self.streams[stream].ends[side].poisoned = true;
+            } else if let Some(region) = region {
+                if self.memory.regions[region].life == Life::Ending {
+                    self.doom(stream, Cause::Invalidate, 1 - side, false);
+                }
+                self.ending(region, Some(op));
+            }
+        }
+    }
+
+    /// The `n`th message on its way to `side` and the `n`th receive request there go together, once both are there.
+    fn pair(&mut self, stream: usize, side: usize, n: usize) {
+        let end = &self.streams[stream].ends[side];
+        let Some(arriving) = end.arriving.get(n) else { return };
+        let Some(received) = end.received.get(n) else {
+            return self.doom(stream, Cause::NoReceive, side, false);
+        };
+        let (op, len, spans) = (arriving.op, arriving.message.len, received.spans.clone());
+        let room: usize = spans.iter().map(|span| span.len).sum();
+        if len > room {
+            self.doom(stream, Cause::TooLong, side, true);
+            self.streams[stream].ends[1 - side].poisoned = true;
+        }
+        if self.any_ending(&spans) {
+            self.doom(stream, Cause::Receive, side, false);
+        }
+        self.memory.aim(op, &cut(&spans, 0, len.min(room)));
+    }
+
+    /// A receive request was taken.
+    pub(crate) fn posted_receive(&mut self, by: By, op: u64, spans: Vec<Span>, late: bool) {
+        let (stream, side) = by;
+        let end = &mut self.streams[stream].ends[side];
+        end.received.push_back(Received { op, spans, late });
+        if !late {
+            let n = end.received.len() - 1;
+            self.pair(stream, side, n);
+        }
+    }
+
+    fn any_ending(&self, spans: &[Span]) -> bool {
+        spans.iter().any(|span| self.memory.regions[span.region].life != Life::Valid)
+    }
+
+    /// An invalidation of `region` begins; `except` is the request that asks for it. What uses it may fail.
+    pub(crate) fn ending(&mut self, region: RegionId, except: Option<u64>) {
+        self.memory.regions[region].life = Life::Ending;
+        let uses = |spans: &[Span]| spans.iter().any(|span| span.region == region);
+        for stream in &mut self.streams {
+            let mut dooms = Vec::new();
+            for (side, end) in stream.ends.iter().enumerate() {
+                for Sent { op, meaning, late } in &end.sent {
+                    if *late || Some(*op) == except {
+                        continue;
+                    }
+                    if uses(&meaning.local) || meaning.invalidates == Some(region) {
+                        let local = meaning.flow == Flow::Out;
+                        dooms.push((if local { Cause::Local } else { Cause::Sink }, side));
+                    }
+                    if meaning.remote.is_some_and(|remote| remote.region == Some(region)) {
+                        let write = meaning.flow == Flow::Out;
+                        dooms.push((if write { Cause::Write } else { Cause::Read }, 1 - side));
+                    }
+                }
+                for received in end.received.iter().filter(|received| uses(&received.spans)) {
+                    dooms.extend((!received.late).then_some((Cause::Receive, side)));
+                }
+                let named = |arriving: &&Arriving| {
+                    arriving.message.invalidates.is_some_and(|(_, named)| named == Some(region))
+                };
+                for arriving in end.arriving.iter().filter(named) {
+                    dooms.extend((Some(arriving.op) != except).then_some((Cause::Invalidate, side)));
+                }
+            }
+            let dooms = dooms.into_iter().map(|(cause, finder)| Doom { cause, finder, sure: false });
+            stream.dooms.extend(dooms);
+        }
+        // Writes that TCP has taken may still be on their way.
+        for effect in self.memory.effects.iter().filter(|effect| effect.settled.is_none() && uses(&effect.to))
+        {
+            let (stream, side) = effect.by;
+            let finder = if effect.flow == Flow::Out { 1 - side } else { side };
+            let cause = if effect.flow == Flow::Out { Cause::Write } else { Cause::Sink };
+            self.streams[stream].dooms.push(Doom { cause, finder, sure: false });
+        }
+    }
+
+    /// `side` closes gracefully.
+    pub(crate) fn closes(&mut self, by: By) {
+        let (stream, side) = by;
+        self.doom(stream, Cause::Close, side, true);
+        let end = &mut self.streams[stream].ends[side];
+        let last = end.sent.back().map_or(0, |sent| sent.op);
+        end.closed_after.get_or_insert(last.max(1));
+    }
+
+    // ---- completions ----
+
+    /// A completion of the send queue.
+    pub(crate) fn completed_send(&mut self, by: By, wc: &WorkCompletion) -> Result<Found, String> {
+        let (stream, side) = by;
+        let end = &mut self.streams[stream].ends[side];
+        if !end.sent.iter().any(|sent| sent.op == wc.wr_id) {
+            return Err(format!("request {} is not open: completed twice, or never posted", wc.wr_id));
+        }
+        while let Some(sent) = end.sent.pop_front() {
+            if sent.op == wc.wr_id {
+                return if wc.status == WcStatus::Success {
+                    self.succeeded_send(by, &sent, wc)
+                } else {
+                    self.failed_send(by, &sent, wc)
+                };
+            }
+            if sent.meaning.signaled || sent.late {
+                return Err(format!("request {} completed before {}, posted earlier", wc.wr_id, sent.op));
+            }
+            self.memory.fetched(sent.op);
+        }
+        unreachable!("it is open")
+    }
+
+    fn succeeded_send(&mut self, by: By, sent: &Sent, wc: &WorkCompletion) -> Result<Found, String> {
+        let Sent { op, meaning, late } = sent;
+        let (stream, side) = by;
+        self.succeeded += 1;
+        let expected = (meaning.completes, meaning.byte_len as u32);
+        if (wc.opcode, wc.byte_len) != expected {
+            return Err(format!(
+                "request {op} completed as {:?}, not as {expected:?}",
+                (wc.opcode, wc.byte_len)
+            ));
+        }
+        if *late || !meaning.signaled || wc.error.is_some() {
+            return Err(format!("request {op} must not succeed (late: {late}) or make this completion"));
+        }
+        self.memory.fetched(*op);
+        if meaning.flow == Flow::In {
+            // The answer was made after all before its request was placed, and each message delivered.
+            let peer = &self.streams[stream].ends[1 - side];
+            if let Some(before) = peer.arriving.iter().find(|arriving| arriving.op < *op) {
+                return Err(format!("the answer to {op} overtook the delivery of message {}", before.op));
+            }
+            let spans = self.memory.settle(|effect| {
+                effect.by == by && (effect.op == *op || effect.flow == Flow::Out && effect.op < *op)
+            });
+            return Ok(Found { spans, invalid: None });
+        }
+        Ok(Found { spans: Vec::new(), invalid: meaning.invalidates })
+    }
+
+    fn failed_send(&mut self, by: By, sent: &Sent, wc: &WorkCompletion) -> Result<Found, String> {
+        let (stream, side) = by;
+        let Stream { ends, dooms } = &mut self.streams[stream];
+        self.failed += 1;
+        if dooms.is_empty() {
+            return Err(format!("request {} failed ({}) on a stream that nothing ends", sent.op, wc.status));
+        }
+        if wc.status != WcStatus::WrFlushError {
+            let allowed = dooms.iter().any(|doom| doom.blames_send(side, wc.status));
+            if !allowed || sent.late || std::mem::replace(&mut ends[side].blamed_send, true) {
+                return Err(format!("request {} must not be blamed: {} ({dooms:?})", sent.op, wc.status));
+            }
+        }
+        self.never_lost_by_a_close(stream, side, sent.op)?;
+        Ok(Found::default())
+    }
+
+    /// A completion of the receive queue.
+    pub(crate) fn completed_receive(&mut self, by: By, wc: &WorkCompletion) -> Result<Found, String> {
+        let (stream, side) = by;
+        let Stream { ends, dooms } = &mut self.streams[stream];
+        let end = &mut ends[side];
+        let op = wc.wr_id;
+        let received = end.received.pop_front().filter(|received| received.op == op);
+        let Some(received) = received else {
+            return Err(format!("receive {op} is not the oldest"));
+        };
+        if wc.status != WcStatus::Success {
+            self.failed += 1;
+            end.flushed_recv = true;
+            if dooms.is_empty() {
+                return Err(format!("receive {op} failed ({}) on a stream that nothing ends", wc.status));
+            }
+            if wc.status != WcStatus::WrFlushError {
+                let allowed = dooms.iter().any(|doom| doom.blames_recv(side, wc.status));
+                if !allowed || received.late || std::mem::replace(&mut end.blamed_recv, true) {
+                    return Err(format!("receive {op} must not be blamed: {} ({dooms:?})", wc.status));
+                }
+            }
+            return Ok(Found::default());
+        }
+        self.succeeded += 1;
+        if end.flushed_recv || received.late {
+            return Err(format!("receive {op} succeeded after the queue was flushed"));
+        }
+        let Some(Arriving { op: sent, message, cut_off }) = end.arriving.pop_front() else {
+            return Err(format!("receive {op} completed, but no message was sent"));
+        };
+        if cut_off {
+            return Err(format!("message {sent} was delivered behind an error of its stream"));
+        }
+        let invalidated = message.invalidates.map(|(key, _)| key);
+        let told = (wc.opcode, wc.byte_len as usize, wc.solicited, wc.immediate, wc.invalidated);
+        let meant = (message.opcode, message.len, message.solicited, message.immediate, invalidated);
+        if told != meant {
+            return Err(format!("message {sent} was sent as {meant:?} and received as {told:?}"));
+        }
+        let peer = (stream, 1 - side);
+        let mut spans =
+            self.memory.settle(|effect| effect.by == peer && effect.flow == Flow::Out && effect.op <= sent);
+        // What lies behind the message in its buffer is as it was.
+        spans.extend(received.spans);
+        let invalid = message.invalidates.and_then(|(_, region)| region);
+        Ok(Found { spans, invalid })
+    }
+
+    /// What was posted before a graceful close that nothing disturbed is carried out.
+    fn never_lost_by_a_close(&self, stream: usize, side: usize, op: u64) -> Result<(), String> {
+        let Stream { ends, .. } = &self.streams[stream];
+        let closed = self.streams[stream].closed_by() == Some(side);
+        if closed && ends[side].closed_after.is_some_and(|last| op <= last) {
+            return Err(format!("request {op} was posted before a graceful close, and lost"));
+        }
+        Ok(())
+    }
+
+    // ---- ends ----
+
+    /// The end of a connection was told at `side`, after all its completions.
+    pub(crate) fn disconnected(&mut self, by: By, error: Option<ConnectionError>) -> Result<(), String> {
+        let (stream, side) = by;
+        let Stream { ends, dooms } = &mut self.streams[stream];
+        let end = &mut ends[side];
+        if std::mem::replace(&mut end.over, true) {
+            return Err("its end was told twice".into());
+        }
+        if dooms.is_empty() {
+            return Err(format!("side {side} of stream {stream} ended without a cause: {error:?}"));
+        }
+        if let Some(ConnectionError::Stream(error)) = error
+            && !dooms.iter().any(|doom| doom.explains(side, error))
+        {
+            return Err(format!("side {side} of stream {stream} ended with {error}, not of {dooms:?}"));
+        }
+        if let Some(left) = end.received.front() {
+            return Err(format!("receive {} was not flushed", left.op));
+        }
+        if let Some(left) = end.sent.iter().find(|sent| sent.meaning.signaled) {
+            return Err(format!("request {} was not completed", left.op));
+        }
+        Ok(())
+    }
+
+    /// Why this is no quiescent point yet.
+    pub(crate) fn unrest(&self) -> Option<String> {
+        self.streams.iter().enumerate().find_map(|(number, stream)| {
+            let [a, b] = &stream.ends;
+            let owed = stream.ends.iter().map(End::owed).sum::<usize>();
+            let late =
+                stream.ends.iter().map(|end| end.received.iter().filter(|r| r.late).count()).sum::<usize>();
+            if stream.is_over() {
+                return (owed + late > 0)
+                    .then(|| format!("stream {number} is over and owes {owed} + {late} completions"));
+            }
+            if a.over || b.over {
+                return Some(format!("stream {number} is over at one end ({:?})", stream.dooms));
+            }
+            if stream.dooms.iter().any(|doom| doom.sure) {
+                return Some(format!("stream {number} should have ended: {:?}", stream.dooms));
+            }
+            let arriving = a.arriving.len() + b.arriving.len();
+            (owed + arriving > 0)
+                .then(|| format!("stream {number} owes {owed} completions and {arriving} messages"))
+        })
+    }
+
+    /// Nothing is under way any more. Returns what a graceful close has to have brought over.
+    pub(crate) fn quiet(&mut self) -> Result<(), String> {
+        for (number, stream) in self.streams.iter_mut().enumerate() {
+            if !stream.is_over() {
+                self.memory.settle(|effect| effect.by.0 == number);
+                stream.dooms.retain(|doom| doom.cause == Cause::Wire);
+                stream.ends.iter_mut().for_each(|end| end.sent.clear());
+            } else if let Some(side) = stream.closed_by()
+                && let Some(last) = stream.ends[side].closed_after
+            {
+                if let Some(lost) = stream.ends[1 - side].arriving.iter().find(|lost| lost.op <= last) {
+                    return Err(format!("message {} was sent before a graceful close, and lost", lost.op));
+                }
+                let by = (number, side);
+                self.memory.settle(|effect| effect.by == by && effect.op <= last);
+            }
+            if stream.is_over() {
+                *stream = Stream { ends: Default::default(), dooms: std::mem::take(&mut stream.dooms) };
+                stream.ends.iter_mut().for_each(|end| end.over = true);
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,576 @@
+//! Two real engines on a bad wire, driven by steps, watched by the model.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use dp::link::{LinkConfig, LinkPlan, pair};
+use iwarp::memory::{Access, Base};
+use iwarp::verbs::{
+    CmEventKind, CmId, ConnParam, MemoryRegion, MrOptions, QpInit, QpState, QueuePair, RecvRequest,
+    SendRequest, VerbsError, WcOpcode, WorkCompletion,
+};
+
+use super::cause::Cause;
+use super::common::{Host, PORT, Pair};
+use super::dice::Dice;
+use super::memory::{By, Life, Region, RegionId, Span};
+use super::operations::{self, Drawn};
+use super::sabotage::Sabotage;
+use super::steps::{Step, What};
+use super::streams::{Found, Model, Stream};
+
+/// Connections at a time.
+pub(crate) const SLOTS: usize = 2;
+
+/// Simulated time for everything to come to rest: beyond every timeout of TCP and of a close.
+const REST_US: i64 = 400_000_000;
+
+/// Turns that this may take: no engine is busy with nothing.
+const REST_TURNS: u64 = 100_000;
+
+/// Time in which nothing happens and nothing is due: only keepalives are that far away.
+const IDLE_US: i64 = 10_000_000;
+
+/// What a run is made of besides its steps.
+#[derive(Clone, Debug)]
+pub(crate) struct Setting {
+    pub(crate) link: LinkConfig,
+    pub(crate) markers: [bool; 2],
+    pub(crate) crc: bool,
+    /// IRD and ORD.
+    pub(crate) depths: [[u16; 2]; 2],
+    pub(crate) max_send_wr: usize,
+}
+
+impl Setting {
+    pub(crate) fn draw(dice: &mut Dice) -> Self {
+        let bad = dice.pick(&[0, 0, 1, 5, 20]);
+        let mut plan = || LinkPlan {
+            drop_ppm: bad * dice.below(2500) as u32,
+            duplicate_ppm: bad * dice.below(2500) as u32,
+            reorder_ppm: bad * dice.below(10_000) as u32,
+            reorder_us: 1 + dice.below(500) as u32,
+            corrupt_ppm: bad * dice.below(1000) as u32,
+            delay_us: dice.pick(&[0, 0, 1, 20, 300]),
+            drop_exactly: Vec::new(),
+        };
+        let (a_to_b, b_to_a) = (plan(), plan());
+        let depth = |dice: &mut Dice| dice.pick(&[0, 1, 1, 2, 3, 8, 64]);
+        Self {
+            link: LinkConfig {
+                mtu: dice.pick(&[1500, 1500, 9000, 576]),
+                seed: dice.seed(),
+                a_to_b,
+                b_to_a,
+                ..LinkConfig::default()
+            },
+            markers: [dice.one_in(2), dice.one_in(2)],
+            crc: !dice.one_in(4),
+            depths: [[depth(dice), depth(dice)], [depth(dice), depth(dice)]],
+            max_send_wr: dice.pick(&[2, 8, 64]),
+        }
+    }
+
+    fn param(&self, side: usize) -> ConnParam {
+        let [responder_resources, initiator_depth] = self.depths[side];
+        ConnParam {
+            responder_resources,
+            initiator_depth,
+            markers: self.markers[side],
+            crc: self.crc,
+            timeout: Duration::from_secs(60),
+            ..ConnParam::default()
+        }
+    }
+}
+
+/// One end of a live connection.
+struct Plug {
+    by: By,
+    qp: Option<QueuePair>,
+    id: CmId,
+    qp_num: u32,
+    state: QpState,
+}
+
+pub(crate) struct World {
+    setting: Setting,
+    pair: Pair,
+    listeners: [CmId; 2],
+    pub(crate) model: Model,
+    memory: Vec<Option<MemoryRegion>>,
+    slots: [Option<usize>; SLOTS],
+    plugs: Vec<Plug>,
+    /// Which end a completion belongs to: by host and queue pair number.
+    numbers: HashMap<(usize, u32), By>,
+    last_op: u64,
+    turns: u64,
+    sabotage: Sabotage,
+    pub(crate) log: Vec<String>,
+}
+
+type Done = Result<(), String>;
+
+impl World {
+    pub(crate) fn new(setting: Setting, sabotage: Sabotage) -> Self {
+        let ports = pair(&setting.link);
+        let pair = Pair::over(sabotage.wires(ports), |config| {
+            config.stack.tcp.keepalive_idle = Some(tcp_lite::Duration::from_secs(30));
+            config.stack.tcp.keepalive_interval = tcp_lite::Duration::from_secs(5);
+        });
+        let listeners = [&pair.a, &pair.b].map(|host| {
+            let listener = host.context.create_id(&host.channel);
+            listener.listen(PORT, 16, Duration::from_secs(60)).unwrap();
+            listener
+        });
+        let mut world = Self {
+            setting,
+            pair,
+            listeners,
+            model: Model::default(),
+            memory: Vec::new(),
+            slots: [None; SLOTS],
+            plugs: Vec::new(),
+            numbers: HashMap::new(),
+            last_op: 0,
+            turns: 0,
+            sabotage,
+            log: Vec::new(),
+        };
+        world.pair.turn();
+        world
+    }
+
+    pub(crate) fn run(&mut self, steps: &[Step]) -> Done {
+        for step in steps {
+            self.step(step)?;
+        }
+        self.rest()?;
+        for slot in 0..SLOTS {
+            self.close(slot, slot % 2);
+        }
+        self.rest()?;
+        for listener in &self.listeners {
+            listener.disconnect();
+        }
+        Ok(())
+    }
+
+    fn step(&mut self, step: &Step) -> Done {
+        let mut dice = Dice::new(step.dice);
+        let (slot, side) = (dice.below(SLOTS), dice.below(2));
+        match step.what {
+            What::Post => self.post(&mut dice, slot, side),
+            What::Receive => self.receive(&mut dice, slot, side, None),
+            What::Store => self.store(&mut dice, side),
+            What::Register => self.register(&mut dice, slot, side),
+            What::Revoke => self.revoke(&mut dice, side),
+            What::Connect => self.connect(&mut dice, slot, side),
+            What::Close => {
+                self.close(slot, side);
+                Ok(())
+            }
+            What::Drop => {
+                self.drop_queue_pair(slot, side);
+                Ok(())
+            }
+            What::Turn => (0..1 + dice.below(12)).try_for_each(|_| self.turn()),
+            What::Rest => self.rest(),
+        }
+    }
+
+    fn host(&self, side: usize) -> &Host {
+        [&self.pair.a, &self.pair.b][side]
+    }
+
+    fn plug(&mut self, by: By) -> Option<&mut Plug> {
+        self.plugs.iter_mut().find(|plug| plug.by == by)
+    }
+
+    fn say(&mut self, text: impl FnOnce() -> String) {
+        self.log.push(format!("{:>9} us  {}", self.pair.now_us, text()));
+    }
+
+    fn next_op(&mut self) -> u64 {
+        self.last_op += 1;
+        self.last_op
+    }
+
+    // ---- posts ----
+
+    fn post(&mut self, dice: &mut Dice, slot: usize, side: usize) -> Done {
+        let Some(stream) = self.slots[slot] else { return Ok(()) };
+        let (by, op) = ((stream, side), self.next_op());
+        let Some(Drawn { request, meaning }) = operations::draw(dice, &self.model, by, op) else {
+            return Ok(());
+        };
+        // A message wants a receive request, most of the time.
+        let needs = self.model.streams[stream].ends[1 - side].receives() == 0;
+        if let Some(message) = &meaning.message
+            && needs
+            && !dice.one_in(40)
+        {
+            self.receive(dice, slot, 1 - side, Some(message.len))?;
+        }
+        let Some(qp) = self.plug(by).and_then(|plug| plug.qp.clone()) else { return Ok(()) };
+        let late = matches!(qp.state(), QpState::Terminate | QpState::Error);
+        let max = self.setting.max_send_wr;
+        let SendRequest { op: what, flags, .. } = &request;
+        self.say(|| {
+            format!("{by:?} posts {op}: {what:?} {flags:?} {:?} {:?}", meaning.local, meaning.remote)
+        });
+        match qp.post_send(&request) {
+            Ok(()) => {
+                let end = &self.model.streams[stream].ends[side];
+                if !self.model.takes(&meaning.local) {
+                    return Err(format!("request {op} was taken, but its memory is invalid"));
+                }
+                if end.owed() >= max {
+                    return Err(format!("request {op} was taken by a send queue that is full"));
+                }
+                self.model.posted(by, op, meaning, late);
+                Ok(())
+            }
+            Err(VerbsError::QueueFull(_)) if self.model.streams[stream].ends[side].outstanding() >= max => {
+                Ok(())
+            }
+            Err(VerbsError::LocalProtection(_)) if !self.model.takes(&meaning.local) => Ok(()),
+            Err(VerbsError::LocalProtection(_)) if self.ending(&meaning.local) => Ok(()),
+            Err(error) => Err(format!("request {op} was refused: {error}")),
+        }
+    }
+
+    fn ending(&self, spans: &[Span]) -> bool {
+        spans.iter().any(|span| self.model.memory.regions[span.region].life == Life::Ending)
+    }
+
+    /// Posts a receive request: for `len` octets, or for what the dice say.
+    fn receive(&mut self, dice: &mut Dice, slot: usize, side: usize, len: Option<usize>) -> Done {
+        let Some(stream) = self.slots[slot] else { return Ok(()) };
+        let (by, op) = ((stream, side), self.next_op());
+        if self.model.streams[stream].ends[side].receives() >= 32 {
+            return Ok(());
+        }
+        // Now and then too short by one.
+        let len = match len {
+            Some(len) if len > 0 && dice.one_in(40) => len - 1,
+            Some(len) => len + dice.pick(&[0, 0, 1, 100]),
+            None => dice.length().max(2000),
+        };
+        let Some(spans) = operations::scatter(dice, &self.model, side, len) else { return Ok(()) };
+        let Some(qp) = self.plug(by).and_then(|plug| plug.qp.clone()) else { return Ok(()) };
+        let late = matches!(qp.state(), QpState::Terminate | QpState::Error);
+        let sg_list = spans.iter().map(|span| operations::sge(&self.model, span)).collect();
+        self.say(|| format!("{by:?} receives into {op}: {spans:?}"));
+        match qp.post_recv(&RecvRequest { wr_id: op, sg_list }) {
+            Ok(()) => {
+                self.model.posted_receive(by, op, spans, late);
+                Ok(())
+            }
+            Err(VerbsError::LocalProtection(_)) if self.ending(&spans) => Ok(()),
+            Err(error) => Err(format!("receive {op} was refused: {error}")),
+        }
+    }
+
+    // ---- memory ----
+
+    fn register(&mut self, dice: &mut Dice, slot: usize, side: usize) -> Done {
+        let live = |region: &&Region| region.host == side && region.life != Life::Gone;
+        if self.model.memory.regions.iter().filter(live).count() >= 8 {
+            return Ok(());
+        }
+        let len = 1 + dice.below(40_000);
+        let all = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ;
+        let access =
+            dice.pick(&[all, all, all, all, Access::LOCAL_WRITE | Access::REMOTE_READ, Access::LOCAL_WRITE]);
+        let base =
+            dice.pick(&[Base::VirtualAddress, Base::Zero, Base::Iova(3), Base::Iova(u64::MAX - 50_000)]);
+        let stream = self.slots[slot].filter(|_| dice.one_in(3));
+        let qp = stream.and_then(|stream| self.plug((stream, side))?.qp.clone());
+        let options = MrOptions { access, base, qp: qp.as_ref(), key: dice.seed() as u8 };
+        let region = self.host(side).pd.reg_mr_with(len, &options).map_err(|error| error.to_string())?;
+        let octets = dice.octets(len);
+        region.write_at(0, &octets).map_err(|error| error.to_string())?;
+        let number = self.memory.len();
+        self.say(|| {
+            format!("host {side} registers {number}: {len} octets, {access:?}, {base:?}, for {stream:?}")
+        });
+        self.model.memory.regions.push(Region {
+            host: side,
+            addr: region.addr(),
+            key: region.rkey(),
+            access,
+            stream: stream.filter(|_| qp.is_some()),
+            life: Life::Valid,
+            base: octets,
+        });
+        self.memory.push(Some(region));
+        Ok(())
+    }
+
+    fn store(&mut self, dice: &mut Dice, side: usize) -> Done {
+        let len = dice.length().max(1);
+        let Some(spans) = operations::gather(dice, &self.model, side, len) else { return Ok(()) };
+        for span in spans {
+            let octets = dice.octets(span.len);
+            self.model.memory.store(span, &octets);
+            self.say(|| format!("host {side} stores {span:?}"));
+            let region = self.memory[span.region].as_ref().ok_or("a valid region is there")?;
+            region.write_at(span.at, &octets).map_err(|error| error.to_string())?;
+        }
+        Ok(())
+    }
+
+    /// Invalidates a region, or deregisters it: nothing changes it from then on.
+    fn revoke(&mut self, dice: &mut Dice, side: usize) -> Done {
+        let regions = &self.model.memory.regions;
+        let live: Vec<RegionId> = (0..regions.len())
+            .filter(|&n| regions[n].host == side && regions[n].life != Life::Gone)
+            .collect();
+        if live.len() < 3 {
+            return Ok(());
+        }
+        let number = dice.pick(&live);
+        let deregister = dice.one_in(3);
+        self.say(|| format!("host {side} revokes {number} (deregister: {deregister})"));
+        self.model.ending(number, None);
+        if let Some(region) = &self.memory[number] {
+            region.invalidate();
+        }
+        self.frozen(number)?;
+        if deregister {
+            self.memory[number] = None;
+        }
+        Ok(())
+    }
+
+    /// `number` is invalid: what it holds must be allowed, and stays.
+    fn frozen(&mut self, number: RegionId) -> Done {
+        let Some(region) = &self.memory[number] else { return Ok(()) };
+        if region.is_valid() {
+            return Err(format!("region {number} was invalidated, and is valid"));
+        }
+        let (span, seen) = self.whole(number);
+        self.model.memory.check(&span, &seen)?;
+        self.model.memory.freeze(number, seen);
+        Ok(())
+    }
+
+    fn whole(&self, number: RegionId) -> (Span, Vec<u8>) {
+        let span = Span { region: number, at: 0, len: self.model.memory.regions[number].base.len() };
+        (span, self.seen(&span))
+    }
+
+    fn seen(&self, span: &Span) -> Vec<u8> {
+        let mut octets = vec![0; span.len];
+        match &self.memory[span.region] {
+            Some(region) => region.read_at(span.at, &mut octets).expect("a span of the region"),
+            // Deregistered: nobody can look any more.
+            None => octets.copy_from_slice(&self.model.memory.regions[span.region].base[span.at..span.end()]),
+        }
+        octets
+    }
+
+    // ---- connections ----
+
+    fn connect(&mut self, dice: &mut Dice, slot: usize, side: usize) -> Done {
+        if self.slots[slot].is_some_and(|stream| !self.model.streams[stream].is_over()) {
+            return Ok(());
+        }
+        let stream = self.model.streams.len();
+        self.model.streams.push(Stream::default());
+        self.slots[slot] = Some(stream);
+        let param = [self.setting.param(0), self.setting.param(1)];
+        let max_send_wr = self.setting.max_send_wr;
+        let qps = [0, 1].map(|side| {
+            let host = self.host(side);
+            let init = QpInit { max_send_wr, max_recv_wr: 64, ..QpInit::new(&host.cq) };
+            host.pd.create_qp(&init).unwrap()
+        });
+        let host = self.host(side);
+        let id = host.context.create_id(&host.channel);
+        let remote = self.host(1 - side).address;
+        self.say(|| format!("stream {stream}: host {side} connects"));
+        id.connect(&qps[side], remote, &param[side]).map_err(|error| error.to_string())?;
+        for (side, qp) in qps.iter().enumerate() {
+            self.numbers.insert((side, qp.qp_num()), (stream, side));
+            let by = (stream, side);
+            self.plugs.push(Plug {
+                by,
+                qp: Some(qp.clone()),
+                id: id.clone(),
+                qp_num: qp.qp_num(),
+                state: QpState::Idle,
+            });
+        }
+        // Receives may be posted before the connection is there.
+        for _ in 0..dice.below(3) {
+            let side = dice.below(2);
+            self.receive(dice, slot, side, None)?;
+        }
+        let mut established = [None, None];
+        let end = self.pair.now_us + REST_US;
+        while established.iter().any(Option::is_none) {
+            if self.pair.now_us > end {
+                return Err(format!("stream {stream} was not established"));
+            }
+            self.pair.turn();
+            self.completions()?;
+            for at in [0, 1] {
+                while let Some(event) = self.host(at).channel.poll() {
+                    match event.kind {
+                        CmEventKind::ConnectRequest { .. } => {
+                            event.id.accept(&qps[at], &param[at]).map_err(|error| error.to_string())?;
+                            self.plug((stream, at)).expect("just made").id = event.id;
+                        }
+                        CmEventKind::Established { ord, ready: true, .. } => established[at] = Some(ord),
+                        CmEventKind::Disconnected { error } => self.ended(at, &event.id, error)?,
+                        other => return Err(format!("stream {stream}: {other:?}")),
+                    }
+                }
+            }
+        }
+        for (end, ord) in self.model.streams[stream].ends.iter_mut().zip(established) {
+            end.reads = ord.is_some_and(|ord| ord > 0);
+        }
+        self.say(|| format!("stream {stream} is established, ORD {established:?}"));
+        Ok(())
+    }
+
+    fn close(&mut self, slot: usize, side: usize) {
+        let Some(stream) = self.slots[slot] else { return };
+        if self.model.streams[stream].ends[side].over {
+            return;
+        }
+        let Some(id) = self.plug((stream, side)).map(|plug| plug.id.clone()) else { return };
+        self.say(|| format!("{:?} closes", (stream, side)));
+        self.model.closes((stream, side));
+        id.disconnect();
+    }
+
+    fn drop_queue_pair(&mut self, slot: usize, side: usize) {
+        let Some(stream) = self.slots[slot] else { return };
+        let over = self.model.streams[stream].ends[side].over;
+        let Some(plug) = self.plug((stream, side)) else { return };
+        if plug.qp.take().is_some() && !over {
+            self.say(|| format!("{:?} drops its queue pair", (stream, side)));
+            self.model.doom(stream, Cause::Abort, side, true);
+        }
+    }
+
+    /// The end of a connection was told: all of its completions must be there.
+    fn ended(&mut self, host: usize, id: &CmId, error: Option<iwarp::verbs::ConnectionError>) -> Done {
+        self.completions()?;
+        let plug = self.plugs.iter().find(|plug| plug.by.1 == host && plug.id == *id);
+        let by = plug.ok_or("the end of a connection that nobody knows")?.by;
+        self.say(|| format!("{by:?} is over: {error:?}"));
+        self.model.disconnected(by, error)
+    }
+
+    // ---- time ----
+
+    fn turn(&mut self) -> Done {
+        self.turns += 1;
+        self.pair.turn();
+        self.completions()?;
+        self.states()?;
+        for side in [0, 1] {
+            while let Some(event) = self.host(side).channel.poll() {
+                match event.kind {
+                    CmEventKind::Disconnected { error } => self.ended(side, &event.id, error)?,
+                    other => return Err(format!("host {side}: an event out of place: {other:?}")),
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes what has completed: receives first, since a request of the peer's may rest on them.
+    fn completions(&mut self) -> Done {
+        let mut sends = Vec::new();
+        for side in [0, 1] {
+            let taken: Vec<_> = std::iter::from_fn(|| self.host(side).cq.poll_one()).collect();
+            for wc in self.sabotage.completions(taken) {
+                let by = *self.numbers.get(&(side, wc.qp_num)).ok_or("a completion of no queue pair")?;
+                self.say(|| format!("{by:?} completes {}: {:?} {}", wc.wr_id, wc.opcode, wc.status));
+                if matches!(wc.opcode, WcOpcode::Recv | WcOpcode::RecvImmediate) {
+                    let found = self.model.completed_receive(by, &wc)?;
+                    self.verify(found)?;
+                } else {
+                    sends.push((by, wc));
+                }
+            }
+        }
+        sends.into_iter().try_for_each(|(by, wc): (By, WorkCompletion)| {
+            let found = self.model.completed_send(by, &wc)?;
+            self.verify(found)
+        })
+    }
+
+    fn verify(&mut self, found: Found) -> Done {
+        self.sabotage.memory(&self.memory, &found.spans);
+        for span in &found.spans {
+            let seen = self.seen(span);
+            self.model.memory.check(span, &seen)?;
+        }
+        found.invalid.map_or(Ok(()), |region| self.frozen(region))
+    }
+
+    /// States go forward only.
+    fn states(&mut self) -> Done {
+        for plug in &mut self.plugs {
+            let Some(qp) = &plug.qp else { continue };
+            let state = qp.state();
+            if (state as u8) < plug.state as u8 {
+                return Err(format!("queue pair {} went from {:?} to {state:?}", plug.qp_num, plug.state));
+            }
+            plug.state = state;
+        }
+        Ok(())
+    }
+
+    /// Until nothing moves any more; then all of memory is as it must be.
+    fn rest(&mut self) -> Done {
+        let (end, last_turn) = (self.pair.now_us + REST_US, self.turns + REST_TURNS);
+        loop {
+            let before = self.pair.now_us;
+            self.turn()?;
+            let unrest = self.model.unrest();
+            let is_idle = self.pair.now_us - before > IDLE_US || self.pair.is_asleep();
+            if unrest.is_none() && is_idle {
+                break;
+            }
+            if self.pair.now_us > end || self.turns > last_turn {
+                return Err(unrest.unwrap_or_else(|| "the engines find no rest".into()));
+            }
+        }
+        self.say(|| "all is at rest".into());
+        self.model.quiet()?;
+        let numbers: Vec<RegionId> = (0..self.memory.len()).filter(|&n| self.memory[n].is_some()).collect();
+        self.sabotage.rest(&self.memory, &self.model.memory.regions);
+        for &number in &numbers {
+            let (span, seen) = self.whole(number);
+            self.model.memory.check(&span, &seen)?;
+        }
+        self.model.memory.effects.clear();
+        for number in numbers {
+            let (_, seen) = self.whole(number);
+            match (
+                self.model.memory.regions[number].life,
+                self.memory[number].as_ref().is_some_and(MemoryRegion::is_valid),
+            ) {
+                (Life::Gone, true) => return Err(format!("region {number} is valid again")),
+                (Life::Valid, false) => return Err(format!("nobody has invalidated region {number}")),
+                (Life::Ending, false) => self.model.memory.freeze(number, seen),
+                (Life::Ending, true) | (Life::Valid, true) => {
+                    self.model.memory.regions[number].life = Life::Valid;
+                    self.model.memory.regions[number].base = seen;
+                }
+                (Life::Gone, false) => {}
+            }
+        }
+        let streams = &self.model.streams;
+        self.plugs.retain(|plug| !streams[plug.by.0].is_over() || plug.qp.is_some());
+        Ok(())
+    }
+}
