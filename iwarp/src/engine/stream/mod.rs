@@ -201,13 +201,13 @@ impl Stream {
     }
 
     /// Completes everything started in error, oldest first; what is still queued is flushed by the queue pair.
-    /// `first` is the status of the oldest request, where the failure can be blamed on it; one that is known to be the
-    /// cause has its own.
+    /// One request at most is blamed: the one that is known to be the cause, or else the oldest by `first`.
     pub(super) fn flush(&mut self, first: WcStatus, error: Option<StreamError>) {
         let Self { common, transmit, receive, .. } = self;
         common.outstanding.clear();
-        let mut status = first;
         let unstarted = transmit.abandon();
+        let culprit_known = common.pending.iter().any(|pending| pending.fault.is_some());
+        let mut status = if culprit_known { WcStatus::WrFlushError } else { first };
         for pending in common.pending.drain(..).chain(unstarted) {
             if pending.done {
                 common.qp.complete_send(
