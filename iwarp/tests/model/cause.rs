@@ -9,6 +9,8 @@ pub(crate) enum Cause {
     Write,
     /// A Read (or atomic) that the source does not give.
     Read,
+    /// An atomic on eight octets that are not aligned.
+    Misaligned,
     /// An invalidation by the peer that is not allowed.
     Invalidate,
     /// A message without receive buffer.
@@ -57,6 +59,12 @@ impl Cause {
                 codes: &[(0, 1, 0), (0, 1, 1), (0, 1, 2), (0, 1, 3), (0, 1, 4)],
                 finder_send: &[FatalError],
                 peer_send: &[RemoteAccessError],
+                ..none
+            },
+            Self::Misaligned => Trace {
+                codes: &[(0, 2, 7)],
+                finder_send: &[FatalError],
+                peer_send: &[RemoteOperationError],
                 ..none
             },
             Self::Invalidate => Trace {

@@ -60,8 +60,10 @@ pub(crate) type By = (usize, usize);
 pub(crate) enum Flow {
     /// From the poster's memory to the peer's.
     Out,
-    /// From the peer's memory to the poster's.
+    /// From the peer's memory to the poster's, as the answer to a request.
     In,
+    /// What such a request makes of the peer's memory (an atomic).
+    Change,
 }
 
 /// Octets on their way.
@@ -69,6 +71,8 @@ pub(crate) struct Effect {
     pub(crate) op: u64,
     pub(crate) by: By,
     pub(crate) flow: Flow,
+    /// It is placed where the peer receives.
+    pub(crate) message: bool,
     /// Waits for the Reads in front of it.
     pub(crate) fenced: bool,
     pub(crate) from: Vec<Span>,
@@ -94,7 +98,7 @@ impl View {
     /// in front of it have their octets.
     fn follows(&self, effect: &Effect) -> bool {
         let before = match self.flow {
-            Flow::In => effect.flow == Flow::Out,
+            Flow::In | Flow::Change => effect.flow != Flow::In,
             Flow::Out => self.fenced && effect.flow == Flow::In,
         };
         effect.by == self.by && before
@@ -158,7 +162,7 @@ impl Memory {
     pub(crate) fn aim(&mut self, op: u64, to: &[Span]) {
         let began = self.tick();
         self.disturb(to, |reader| reader.op == op);
-        if let Some(effect) = self.effects.iter_mut().find(|effect| effect.op == op) {
+        if let Some(effect) = self.effects.iter_mut().find(|effect| effect.op == op && effect.message) {
             (effect.to, effect.began) = (to.to_vec(), began);
         }
     }
@@ -167,17 +171,16 @@ impl Memory {
     pub(crate) fn store(&mut self, span: Span, octets: &[u8]) {
         self.disturb(&[span], |_| false);
         let now = self.tick();
+        let values = octets.iter().copied().map(Some).collect();
+        let application = Effect::of(0, (usize::MAX, 0));
+        let settled = Some(now);
         self.effects.push(Effect {
-            op: 0,
-            by: (usize::MAX, 0),
-            flow: Flow::Out,
-            fenced: false,
-            from: Vec::new(),
             to: vec![span],
-            values: octets.iter().copied().map(Some).collect(),
+            values,
             began: now,
-            settled: Some(now),
+            settled,
             fetching: false,
+            ..application
         });
     }
 
@@ -315,14 +318,33 @@ impl Memory {
 }
 
 impl Effect {
-    /// Whether its octets come only after `reader` has taken its own: it is later in the same stream, and either
-    /// fenced behind a Read, or the answer to a request that left behind `reader`'s payload.
+    /// One of request `op`, from nowhere to nowhere.
+    pub(crate) fn of(op: u64, by: By) -> Self {
+        Self {
+            op,
+            by,
+            flow: Flow::Out,
+            message: false,
+            fenced: false,
+            from: Vec::new(),
+            to: Vec::new(),
+            values: Vec::new(),
+            began: 0,
+            settled: None,
+            fetching: true,
+        }
+    }
+
+    /// Whether it happens only after `reader` has taken its octets: it is later in the same stream, and either
+    /// fenced behind a request that is answered, or the answer to a request that left behind `reader`'s payload, or the
+    /// work of a request that is carried out only after `reader` was answered. Or it is `reader`'s own work.
     fn comes_after(&self, reader: &Effect) -> bool {
         let ordered = match self.flow {
+            Flow::Out => self.fenced && reader.flow != Flow::Out,
             Flow::In => reader.flow == Flow::Out,
-            Flow::Out => self.fenced && reader.flow == Flow::In,
+            Flow::Change => reader.flow != Flow::Out,
         };
-        self.by == reader.by && ordered
+        self.by == reader.by && ordered || self.op == reader.op
     }
 
     /// What it takes from `span` cannot be told. Returns where that goes, if it is news.
@@ -331,8 +353,12 @@ impl Effect {
         let mut first = 0;
         for from in &self.from {
             if from.meets(span) {
-                let start = first + from.at.max(span.at) - from.at;
-                let end = first + from.end().min(span.end()) - from.at;
+                let mut start = first + from.at.max(span.at) - from.at;
+                let mut end = first + from.end().min(span.end()) - from.at;
+                if self.flow == Flow::Change {
+                    // A number: each octet depends on each.
+                    (start, end) = (0, self.values.len());
+                }
                 let values = &mut self.values[start..end];
                 if values.iter().any(Option::is_some) {
                     values.fill(None);

@@ -1,7 +1,7 @@
 //! The requests of the send queue: how each is drawn, and what it means. An operation is added here and nowhere else.
 
 use iwarp::memory::Access;
-use iwarp::verbs::{RemoteAddr, SendFlags, SendOp, SendRequest, Sge, WcOpcode};
+use iwarp::verbs::{AtomicOp, RemoteAddr, SendFlags, SendOp, SendRequest, Sge, WcOpcode};
 
 use super::dice::Dice;
 use super::memory::{By, Flow, Life, RegionId, Span};
@@ -17,8 +17,19 @@ pub(crate) struct Drawn {
 type Draw = fn(&mut Dice, &Model, By, u64) -> Option<Drawn>;
 
 /// Every operation, with how often it is drawn.
-const OPERATIONS: &[(usize, Draw)] =
-    &[(8, send), (2, send_invalidate), (8, write), (6, read), (1, local_invalidate)];
+const OPERATIONS: &[(usize, Draw)] = &[
+    (8, send),
+    (2, send_invalidate),
+    (8, write),
+    (6, read),
+    (3, immediate),
+    (3, write_immediate),
+    (5, atomic),
+    (1, local_invalidate),
+];
+
+/// Once in how many requests something is not as it should be.
+pub(crate) const MISCHIEF: usize = 120;
 
 /// Octets that `INLINE` takes.
 const INLINE: usize = 128;
@@ -55,7 +66,7 @@ fn send_invalidate(dice: &mut Dice, model: &Model, by: By, op: u64) -> Option<Dr
         let region = &model.memory.regions[region];
         region.host != by.1 && (region.stream == Some(by.0) && region.life == Life::Valid)
     };
-    let wrong = dice.one_in(12);
+    let wrong = dice.one_in(MISCHIEF / 4);
     let (rkey, region) = match pick(dice, model, |region| peers(region) != wrong) {
         Some(region) => (model.memory.regions[region].key, Some(region)),
         None => return None,
@@ -88,6 +99,53 @@ fn read(dice: &mut Dice, model: &Model, by: By, op: u64) -> Option<Drawn> {
     Some(drawn(model, op, SendOp::Read { remote: addr }, meaning))
 }
 
+fn immediate(dice: &mut Dice, model: &Model, _: By, op: u64) -> Option<Drawn> {
+    let data = std::array::from_fn(|_| dice.below(256) as u8);
+    let message = Some(immediate_message(data));
+    let meaning = Meaning { message, ..meaning(Flow::Out, Vec::new(), WcOpcode::Immediate) };
+    Some(drawn(model, op, SendOp::Immediate { data }, meaning))
+}
+
+fn write_immediate(dice: &mut Dice, model: &Model, by: By, op: u64) -> Option<Drawn> {
+    let data = std::array::from_fn(|_| dice.below(256) as u8);
+    let (remote, addr) = remote(dice, model, by, Access::REMOTE_WRITE)?;
+    let local = gather(dice, model, by.1, remote.len)?;
+    let message = Some(immediate_message(data));
+    let meaning = Meaning { remote: Some(remote), message, ..meaning(Flow::Out, local, WcOpcode::Write) };
+    Some(drawn(model, op, SendOp::WriteImmediate { remote: addr, data }, meaning))
+}
+
+fn immediate_message(data: [u8; 8]) -> Message {
+    Message { opcode: WcOpcode::RecvImmediate, immediate: Some(data), ..message(data.len()) }
+}
+
+fn atomic(dice: &mut Dice, model: &Model, by: By, op: u64) -> Option<Drawn> {
+    if !model.streams[by.0].ends[by.1].reads {
+        return None;
+    }
+    let number = |dice: &mut Dice| {
+        let whole = dice.seed();
+        dice.pick(&[0, 1, 0x80, u64::MAX, 0xffff_0000, whole])
+    };
+    let (kind, completes) = match dice.below(3) {
+        0 => (AtomicOp::FetchAdd { add: number(dice), mask: number(dice) }, WcOpcode::FetchAdd),
+        1 => {
+            let [compare, compare_mask, swap, swap_mask] = std::array::from_fn(|_| number(dice));
+            (AtomicOp::CmpSwap { compare, compare_mask, swap, swap_mask }, WcOpcode::CmpSwap)
+        }
+        _ => (AtomicOp::Swap { swap: number(dice) }, WcOpcode::Swap),
+    };
+    let (mut remote, mut addr) = part(dice, model, by, 8, Access::REMOTE_ATOMIC)?;
+    if !dice.one_in(MISCHIEF) {
+        addr.addr = addr.addr.wrapping_sub(remote.at as u64 % 8);
+        remote.at -= remote.at % 8;
+    }
+    let local = vec![place(dice, model, by.1, 8, Access::LOCAL_WRITE)?];
+    let (remote, change) = (Some(remote), Some(kind));
+    let meaning = Meaning { remote, change, byte_len: 8, ..meaning(Flow::In, local, completes) };
+    Some(drawn(model, op, SendOp::Atomic { remote: addr, op: kind }, meaning))
+}
+
 fn local_invalidate(dice: &mut Dice, model: &Model, by: By, op: u64) -> Option<Drawn> {
     let own = |region: RegionId| {
         let region = &model.memory.regions[region];
@@ -108,6 +166,7 @@ fn meaning(flow: Flow, local: Vec<Span>, completes: WcOpcode) -> Meaning {
         local,
         inline: false,
         remote: None,
+        change: None,
         message: None,
         invalidates: None,
         completes,
@@ -186,9 +245,14 @@ fn place(dice: &mut Dice, model: &Model, host: usize, len: usize, right: Access)
 
 /// A part of the peer's memory to work on. Now and then one that it does not grant.
 fn remote(dice: &mut Dice, model: &Model, by: By, right: Access) -> Option<(Remote, RemoteAddr)> {
-    let host = 1 - by.1;
     let len = dice.length();
-    if dice.one_in(40) {
+    part(dice, model, by, len, right)
+}
+
+/// As [`remote`], `len` octets.
+fn part(dice: &mut Dice, model: &Model, by: By, len: usize, right: Access) -> Option<(Remote, RemoteAddr)> {
+    let host = 1 - by.1;
+    if dice.one_in(MISCHIEF) {
         return trespass(dice, model, host, len, right);
     }
     let mut choice = None;

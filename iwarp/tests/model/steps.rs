@@ -30,7 +30,7 @@ const WEIGHTS: &[(usize, What)] = &[
     (10, What::Store),
     (5, What::Register),
     (2, What::Revoke),
-    (4, What::Connect),
+    (12, What::Connect),
     (1, What::Close),
     (1, What::Drop),
     (30, What::Turn),

@@ -6,7 +6,7 @@
 use std::collections::VecDeque;
 
 use iwarp::memory::Access;
-use iwarp::verbs::{ConnectionError, WcOpcode, WcStatus, WorkCompletion};
+use iwarp::verbs::{AtomicOp, ConnectionError, WcOpcode, WcStatus, WorkCompletion};
 
 use super::cause::{Cause, Doom};
 use super::memory::{By, Effect, Flow, Life, Memory, RegionId, Span, View, cut};
@@ -44,6 +44,8 @@ pub(crate) struct Meaning {
     pub(crate) inline: bool,
     /// Memory of the peer.
     pub(crate) remote: Option<Remote>,
+    /// What is done to the peer's memory, whose old octets are the payload.
+    pub(crate) change: Option<AtomicOp>,
     /// Consumes a receive request of the peer.
     pub(crate) message: Option<Message>,
     /// A region of the poster that is invalid afterwards.
@@ -167,10 +169,7 @@ impl Model {
 
     fn start(&mut self, by: By, op: u64, meaning: &Meaning) {
         let (stream, side) = by;
-        let here = match meaning.flow {
-            Flow::Out => Cause::Local,
-            Flow::In => Cause::Sink,
-        };
+        let here = if meaning.flow == Flow::Out { Cause::Local } else { Cause::Sink };
         if self.any_ending(&meaning.local) {
             self.doom(stream, here, side, false);
         }
@@ -187,21 +186,33 @@ impl Model {
             Flow::In if reach.is_some_and(|reach| remote.is_some_and(|remote| reach < remote.len)) => {
                 (vec![], vec![])
             }
-            Flow::In => (span(reach), meaning.local.clone()),
+            Flow::In | Flow::Change => (span(reach), meaning.local.clone()),
         };
         let values = self.memory.fetch(&from, view);
-        self.memory.begin(Effect {
-            op,
-            by,
+        let immediate = meaning.message.as_ref().and_then(|message| message.immediate);
+        let payload = Effect {
             flow: meaning.flow,
+            message: meaning.message.is_some() && immediate.is_none(),
             fenced: meaning.fenced,
             from,
             to,
             values,
-            began: 0,
-            settled: None,
             fetching: !meaning.inline,
-        });
+            ..Effect::of(op, by)
+        };
+        if let Some(change) = meaning.change {
+            let values = changed(change, &payload.values);
+            let from = payload.from.clone();
+            self.memory.begin(payload);
+            let (flow, to) = (Flow::Change, from.clone());
+            self.memory.begin(Effect { flow, from, to, values, ..Effect::of(op, by) });
+        } else {
+            self.memory.begin(payload);
+        }
+        if let Some(octets) = immediate {
+            let values = octets.into_iter().map(Some).collect();
+            self.memory.begin(Effect { message: true, values, ..Effect::of(op, by) });
+        }
         if let Some(message) = &meaning.message {
             self.announce(by, op, message);
         }
@@ -224,6 +235,10 @@ impl Model {
         let cause = if remote.right == Access::REMOTE_WRITE { Cause::Write } else { Cause::Read };
         if reach < remote.len || ending {
             self.doom(stream, cause, 1 - side, reach < remote.len);
+        } else if remote.right == Access::REMOTE_ATOMIC && !remote.at.is_multiple_of(8) {
+            self.doom(stream, Cause::Misaligned, 1 - side, true);
+            self.streams[stream].ends[side].poisoned = true;
+            return 0;
         }
         self.streams[stream].ends[side].poisoned |= reach < remote.len;
         reach
@@ -240,8 +255,12 @@ impl Model {
         self.pair(stream, 1 - side, self.streams[stream].ends[1 - side].arriving.len() - 1);
         if let Some((_, region)) = message.invalidates {
             let owner = region.map(|region| &self.memory.regions[region]);
-            let allowed =
-                owner.is_some_and(|region| region.stream == Some(stream) && region.life != Life::Gone);
+            // What a peer has no right to has no name on the wire.
+            let allowed = owner.is_some_and(|region| {
+                region.stream == Some(stream)
+                    && region.life != Life::Gone
+                    && region.access.intersects(Access::REMOTE)
+            });
             if !allowed {
                 self.doom(stream, Cause::Invalidate, 1 - side, true);
                 self.streams[stream].ends[side].poisoned = true;
@@ -325,8 +344,11 @@ impl Model {
         for effect in self.memory.effects.iter().filter(|effect| effect.settled.is_none() && uses(&effect.to))
         {
             let (stream, side) = effect.by;
-            let finder = if effect.flow == Flow::Out { 1 - side } else { side };
-            let cause = if effect.flow == Flow::Out { Cause::Write } else { Cause::Sink };
+            let (cause, finder) = match effect.flow {
+                Flow::Out => (Cause::Write, 1 - side),
+                Flow::In => (Cause::Sink, side),
+                Flow::Change => (Cause::Read, 1 - side),
+            };
             self.streams[stream].dooms.push(Doom { cause, finder, sure: false });
         }
     }
@@ -386,9 +408,7 @@ impl Model {
             if let Some(before) = peer.arriving.iter().find(|arriving| arriving.op < *op) {
                 return Err(format!("the answer to {op} overtook the delivery of message {}", before.op));
             }
-            let spans = self.memory.settle(|effect| {
-                effect.by == by && (effect.op == *op || effect.flow == Flow::Out && effect.op < *op)
-            });
+            let spans = self.memory.settle(|effect| effect.by == by && effect.op <= *op);
             return Ok(Found { spans, invalid: None });
         }
         Ok(Found { spans: Vec::new(), invalid: meaning.invalidates })
@@ -543,4 +563,28 @@ impl Model {
         }
         Ok(())
     }
+}
+
+/// What an atomic makes of eight octets, a number of this machine; `None` where they are not known.
+fn changed(op: AtomicOp, before: &[Option<u8>]) -> Vec<Option<u8>> {
+    let octets: Option<Vec<u8>> = before.iter().copied().collect();
+    let Some(Ok(octets)) = octets.map(<[u8; 8]>::try_from) else { return vec![None; before.len()] };
+    let before = u64::from_ne_bytes(octets);
+    let after = match op {
+        AtomicOp::FetchAdd { add, mask } => {
+            // Bit by bit; behind the highest bit of a field the carry is dropped.
+            let mut carry = 0;
+            (0..64).fold(0, |sum, bit| {
+                let digits = (before >> bit & 1) + (add >> bit & 1) + carry;
+                carry = if mask >> bit & 1 == 1 { 0 } else { digits >> 1 };
+                sum | (digits & 1) << bit
+            })
+        }
+        AtomicOp::CmpSwap { compare, compare_mask, swap, swap_mask } => {
+            let equal = before & compare_mask == compare & compare_mask;
+            if equal { before & !swap_mask | swap & swap_mask } else { before }
+        }
+        AtomicOp::Swap { swap } => swap,
+    };
+    after.to_ne_bytes().map(Some).to_vec()
 }

@@ -208,7 +208,7 @@ impl World {
         let needs = self.model.streams[stream].ends[1 - side].receives() == 0;
         if let Some(message) = &meaning.message
             && needs
-            && !dice.one_in(40)
+            && !dice.one_in(operations::MISCHIEF)
         {
             self.receive(dice, slot, 1 - side, Some(message.len))?;
         }
@@ -253,7 +253,7 @@ impl World {
         }
         // Now and then too short by one.
         let len = match len {
-            Some(len) if len > 0 && dice.one_in(40) => len - 1,
+            Some(len) if len > 0 && dice.one_in(operations::MISCHIEF) => len - 1,
             Some(len) => len + dice.pick(&[0, 0, 1, 100]),
             None => dice.length().max(2000),
         };
@@ -280,7 +280,7 @@ impl World {
             return Ok(());
         }
         let len = 1 + dice.below(40_000);
-        let all = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ;
+        let all = Access::LOCAL_WRITE | Access::REMOTE;
         let access =
             dice.pick(&[all, all, all, all, Access::LOCAL_WRITE | Access::REMOTE_READ, Access::LOCAL_WRITE]);
         let base =
