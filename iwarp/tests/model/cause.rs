@@ -19,7 +19,7 @@ pub(crate) enum Cause {
     TooLong,
     /// The payload of a request is not there when it is sent; or a local request that cannot be carried out.
     Local,
-    /// The sink of a Read is not there when the answer comes.
+    /// The sink of a Read or atomic is not there when the answer comes.
     Sink,
     /// The receive buffer is not there when the message comes.
     Receive,
@@ -91,10 +91,11 @@ impl Cause {
                 peer_send: &[RemoteOperationError],
                 ..none
             },
+            // A Read's sink has a name on the wire, an atomic's has none.
             Self::Sink => Trace {
-                codes: &[(1, 1, 0)],
-                finder_send: &[LocalProtectionError, FatalError],
-                peer_send: &[RemoteAccessError],
+                codes: &[(1, 1, 0), (0, 0, 0)],
+                finder_send: &[LocalProtectionError],
+                peer_send: &[RemoteAccessError, RemoteOperationError],
                 ..none
             },
             Self::Receive => Trace {

@@ -36,6 +36,9 @@ use world::{Setting, World};
 /// Runs of `cargo test`.
 const SEEDS: u64 = 60;
 
+/// Runs in which a deliberate defect must be found.
+const SEEDS_OF_DEFECTS: u64 = 40;
+
 /// Lines of a failing run's log that are printed.
 const TAIL: usize = 60;
 
@@ -145,4 +148,34 @@ fn random_runs() {
     // A model that allows everything shows nothing.
     assert!(count < SEEDS || exact * 100 > checked * 95, "{exact} of {checked} octets are exact");
     assert!(count < SEEDS || succeeded > 20 * count && failed > count, "{succeeded} and {failed} requests");
+}
+
+/// Each deliberate defect is found, and soon: what the model says can fail.
+#[test]
+fn deliberate_defects_are_found() {
+    for defect in Defect::ALL {
+        let found = (0..SEEDS_OF_DEFECTS).find_map(|seed| {
+            let (mut setting, steps) = draw(seed);
+            // What the wire turns is to be found in memory, not by the CRC.
+            setting.crc &= defect != Defect::Wire;
+            run(&setting, &steps, defect).err().map(|failed| (seed, failed.reason))
+        });
+        let (seed, reason) = found.unwrap_or_else(|| panic!("{defect:?} was not found"));
+        println!("{defect:?} in run {seed}: {reason}");
+        assert!(!reason.contains("panicked"), "{defect:?} made the stack panic");
+    }
+}
+
+/// With CRCs the same bad wire ends the stream by MPA's Terminate, and no octet is wrong.
+#[test]
+fn the_crc_keeps_what_the_wire_turns_away() {
+    let mut ended = 0;
+    for seed in 0..SEEDS_OF_DEFECTS {
+        let (mut setting, steps) = draw(seed);
+        setting.crc = true;
+        let sum = run(&setting, &steps, Defect::WireUnderCrc);
+        let sum = sum.unwrap_or_else(|Failed { reason, .. }| panic!("seed {seed}: {reason}"));
+        ended += sum.failed;
+    }
+    assert!(ended > SEEDS_OF_DEFECTS, "{ended} requests failed by it");
 }

@@ -29,6 +29,24 @@ pub(crate) enum Defect {
     RevokedOctet,
     /// The wire turns payload, with good TCP checksums, and no CRC is used.
     Wire,
+    /// The same, and the model knows: with CRCs it is no defect of the stack's.
+    WireUnderCrc,
+}
+
+impl Defect {
+    /// All that must be found.
+    pub(crate) const ALL: [Self; 10] = [
+        Self::LostCompletion,
+        Self::RepeatedCompletion,
+        Self::SwappedCompletions,
+        Self::FalseSuccess,
+        Self::FalseFlush,
+        Self::WrongLength,
+        Self::WrongOctet,
+        Self::StrayOctet,
+        Self::RevokedOctet,
+        Self::Wire,
+    ];
 }
 
 pub(crate) struct Sabotage {
@@ -105,8 +123,13 @@ impl Sabotage {
         }
     }
 
+    /// Whether streams may end because of the wire.
+    pub(crate) fn is_known_wire(&self) -> bool {
+        self.defect == Defect::WireUnderCrc
+    }
+
     pub(crate) fn wires(&self, ports: (Box<dyn Port>, Box<dyn Port>)) -> (Box<dyn Port>, Box<dyn Port>) {
-        if self.defect != Defect::Wire {
+        if !matches!(self.defect, Defect::Wire | Defect::WireUnderCrc) {
             return ports;
         }
         (ports.0, Box::new(TurningPort { port: ports.1, frames: 0 }))

@@ -379,6 +379,9 @@ impl World {
         }
         let stream = self.model.streams.len();
         self.model.streams.push(Stream::default());
+        if self.sabotage.is_known_wire() {
+            self.model.doom(stream, Cause::Wire, 1, false);
+        }
         self.slots[slot] = Some(stream);
         let param = [self.setting.param(0), self.setting.param(1)];
         let max_send_wr = self.setting.max_send_wr;
