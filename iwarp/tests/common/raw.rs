@@ -68,6 +68,11 @@ impl RawPair {
     }
 
     pub(crate) fn turn(&mut self) {
+        self.turn_before(i64::MAX);
+    }
+
+    /// A turn; time goes on to `limit_us` at most.
+    fn turn_before(&mut self, limit_us: i64) {
         let now = Instant::from_micros(self.now_us);
         let mut busy = self.engine.turn(now);
         let mut frames = Burst::new();
@@ -86,7 +91,7 @@ impl RawPair {
         let next =
             [self.engine.next_deadline(now), self.stack.next_deadline(now)].into_iter().flatten().min();
         let idle_until = next.map_or(self.now_us + 1000, |at| at.total_micros());
-        self.now_us = if busy { self.now_us + 1 } else { idle_until.max(self.now_us + 1) };
+        self.now_us = if busy { self.now_us + 1 } else { idle_until.min(limit_us).max(self.now_us + 1) };
     }
 
     fn on_event(&mut self, event: Event) {
@@ -109,7 +114,7 @@ impl RawPair {
             if done(self) {
                 return true;
             }
-            self.turn();
+            self.turn_before(end);
         }
         done(self)
     }
@@ -127,6 +132,11 @@ impl RawPair {
             self.turn();
         }
         panic!("{} octets were not taken", octets.len());
+    }
+
+    /// RST.
+    pub(crate) fn abort(&mut self) {
+        self.stack.abort(Instant::from_micros(self.now_us), self.conn.unwrap());
     }
 
     /// FIN.

@@ -9,6 +9,7 @@
 //! | `streams.rs` | who completes, in which order, with what, and what that says of memory |
 //! | `cause.rs` | what ends a stream, and what each end may then say |
 //! | `world.rs` | the engines on their wire, and the comparison |
+//! | `wire.rs` | bits turned on the way |
 //! | `sabotage.rs` | deliberate defects, which must be found |
 //!
 //! One number decides a run. One that fails is cut down to few steps and says how to run it again:
@@ -24,6 +25,7 @@ mod operations;
 mod sabotage;
 mod steps;
 mod streams;
+mod wire;
 mod world;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -103,22 +105,32 @@ fn shrink(
     (steps, failed)
 }
 
-fn report(seed: u64) -> Result<Sum, String> {
-    let (setting, steps) = draw(seed);
-    let first = match run(&setting, &steps, Defect::None) {
+/// Runs `seed`; what a failure prints: why, the fewest steps that show it, and how to see it again.
+fn report(seed: u64, defect: Defect, test: &str) -> Result<Sum, String> {
+    let (mut setting, steps) = draw(seed);
+    setting.crc |= defect == Defect::WireUnderCrc;
+    let first = match run(&setting, &steps, defect) {
         Ok(sum) => return Ok(sum),
         Err(failed) => failed,
     };
     let whole = first.reason.clone();
-    let (fewer, failed) = shrink(&setting, steps, Defect::None, first);
+    let (fewer, failed) = shrink(&setting, steps, defect, first);
     let tail = &failed.log[failed.log.len().saturating_sub(TAIL)..];
     Err(format!(
         "seed {seed}: {whole}\nwith {} steps: {}\n{setting:?}\n{}\n\
-         UWARP_MODEL_SEED={seed} cargo test -p iwarp --no-default-features --test model -- random_runs --nocapture",
+         UWARP_MODEL_SEED={seed} cargo test -p iwarp --no-default-features --test model -- {test} --nocapture",
         fewer.len(),
         failed.reason,
         tail.join("\n"),
     ))
+}
+
+/// The seeds to run: one that is asked for, or as many as are asked for, or `count`.
+fn seeds(count: u64) -> std::ops::Range<u64> {
+    match number("UWARP_MODEL_SEED") {
+        Some(seed) => seed..seed + 1,
+        None => 0..number("UWARP_MODEL_SEEDS").unwrap_or(count),
+    }
 }
 
 fn number(name: &str) -> Option<u64> {
@@ -128,14 +140,12 @@ fn number(name: &str) -> Option<u64> {
 /// Whatever is posted, revoked, closed or lost on the way: octets, order, statuses and ends are the model's.
 #[test]
 fn random_runs() {
-    let seeds = match number("UWARP_MODEL_SEED") {
-        Some(seed) => seed..seed + 1,
-        None => 0..number("UWARP_MODEL_SEEDS").unwrap_or(SEEDS),
-    };
+    let seeds = seeds(SEEDS);
     let count = seeds.end - seeds.start;
     let mut all = Sum::default();
     for seed in seeds {
-        let Sum { succeeded, failed, exact, checked } = report(seed).unwrap_or_else(|text| panic!("{text}"));
+        let sum = report(seed, Defect::None, "random_runs");
+        let Sum { succeeded, failed, exact, checked } = sum.unwrap_or_else(|text| panic!("{text}"));
         all.succeeded += succeeded;
         all.failed += failed;
         all.exact += exact;
@@ -169,13 +179,12 @@ fn deliberate_defects_are_found() {
 /// With CRCs the same bad wire ends the stream by MPA's Terminate, and no octet is wrong.
 #[test]
 fn the_crc_keeps_what_the_wire_turns_away() {
+    let seeds = seeds(SEEDS_OF_DEFECTS);
+    let count = seeds.end - seeds.start;
     let mut ended = 0;
-    for seed in 0..SEEDS_OF_DEFECTS {
-        let (mut setting, steps) = draw(seed);
-        setting.crc = true;
-        let sum = run(&setting, &steps, Defect::WireUnderCrc);
-        let sum = sum.unwrap_or_else(|Failed { reason, .. }| panic!("seed {seed}: {reason}"));
-        ended += sum.failed;
+    for seed in seeds {
+        let sum = report(seed, Defect::WireUnderCrc, "the_crc_keeps");
+        ended += sum.unwrap_or_else(|text| panic!("{text}")).failed;
     }
-    assert!(ended > SEEDS_OF_DEFECTS, "{ended} requests failed by it");
+    assert!(count < SEEDS_OF_DEFECTS || ended > count, "{ended} requests failed by it");
 }

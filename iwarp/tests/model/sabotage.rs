@@ -1,6 +1,5 @@
 //! Deliberate defects, put between the stack and the model: what the model is there to find.
 
-use dp::{Burst, LinkState, Mempool, Port, PortCounters, PortInfo};
 use iwarp::verbs::{MemoryRegion, WcOpcode, WcStatus, WorkCompletion};
 
 use super::memory::{Life, Region, Span};
@@ -128,11 +127,9 @@ impl Sabotage {
         self.defect == Defect::WireUnderCrc
     }
 
-    pub(crate) fn wires(&self, ports: (Box<dyn Port>, Box<dyn Port>)) -> (Box<dyn Port>, Box<dyn Port>) {
-        if !matches!(self.defect, Defect::Wire | Defect::WireUnderCrc) {
-            return ports;
-        }
-        (ports.0, Box::new(TurningPort { port: ports.1, frames: 0 }))
+    /// Whether the wire turns payload behind the back of TCP's checksum.
+    pub(crate) fn is_wire(&self) -> bool {
+        matches!(self.defect, Defect::Wire | Defect::WireUnderCrc)
     }
 }
 
@@ -140,54 +137,4 @@ fn flip(region: &MemoryRegion, at: usize) {
     let mut octet = [0];
     region.read_at(at, &mut octet).expect("inside the region");
     region.write_at(at, &[octet[0] ^ 0x10]).expect("inside the region");
-}
-
-/// A port that turns the last octet of long frames and says that their checksum is good.
-struct TurningPort {
-    port: Box<dyn Port>,
-    frames: u64,
-}
-
-impl Port for TurningPort {
-    fn info(&self) -> &PortInfo {
-        self.port.info()
-    }
-
-    fn mempool(&self) -> &Mempool {
-        self.port.mempool()
-    }
-
-    fn rx_burst(&mut self, now_us: u64, frames: &mut Burst) -> usize {
-        let count = self.port.rx_burst(now_us, frames);
-        for frame in frames.iter_mut() {
-            self.frames += 1;
-            if frame.len() < 300 || !self.frames.is_multiple_of(4) {
-                continue;
-            }
-            let Some(mut copy) = frame.deep_copy(self.port.mempool()) else { continue };
-            let at = copy.len() / 2;
-            if let Some(octet) = copy.head_mut().and_then(|octets| octets.get_mut(at)) {
-                *octet ^= 0x40;
-            }
-            copy.set_rx_checksum(dp::Checksum::Good);
-            *frame = copy;
-        }
-        count
-    }
-
-    fn tx_burst(&mut self, now_us: u64, frames: &mut Burst) -> usize {
-        self.port.tx_burst(now_us, frames)
-    }
-
-    fn link_state(&mut self) -> LinkState {
-        self.port.link_state()
-    }
-
-    fn counters(&self) -> PortCounters {
-        self.port.counters()
-    }
-
-    fn next_due_us(&self) -> Option<u64> {
-        self.port.next_due_us()
-    }
 }

@@ -18,6 +18,7 @@ use super::operations::{self, Drawn};
 use super::sabotage::Sabotage;
 use super::steps::{Step, What};
 use super::streams::{Found, Model, Stream};
+use super::wire::TurningPort;
 
 /// Connections at a time.
 pub(crate) const SLOTS: usize = 2;
@@ -35,6 +36,8 @@ const IDLE_US: i64 = 10_000_000;
 #[derive(Clone, Debug)]
 pub(crate) struct Setting {
     pub(crate) link: LinkConfig,
+    /// Packets of which a bit is turned, parts per million.
+    turned_ppm: usize,
     pub(crate) markers: [bool; 2],
     pub(crate) crc: bool,
     /// IRD and ORD.
@@ -50,7 +53,7 @@ impl Setting {
             duplicate_ppm: bad * dice.below(2500) as u32,
             reorder_ppm: bad * dice.below(10_000) as u32,
             reorder_us: 1 + dice.below(500) as u32,
-            corrupt_ppm: bad * dice.below(1000) as u32,
+            corrupt_ppm: 0,
             delay_us: dice.pick(&[0, 0, 1, 20, 300]),
             drop_exactly: Vec::new(),
         };
@@ -64,6 +67,7 @@ impl Setting {
                 b_to_a,
                 ..LinkConfig::default()
             },
+            turned_ppm: bad as usize * dice.below(1000),
             markers: [dice.one_in(2), dice.one_in(2)],
             crc: !dice.one_in(4),
             depths: [[depth(dice), depth(dice)], [depth(dice), depth(dice)]],
@@ -113,8 +117,11 @@ type Done = Result<(), String>;
 
 impl World {
     pub(crate) fn new(setting: Setting, sabotage: Sabotage) -> Self {
-        let ports = pair(&setting.link);
-        let pair = Pair::over(sabotage.wires(ports), |config| {
+        let (unseen, seed) = (sabotage.is_wire(), setting.link.seed);
+        let ppm = if unseen { 100_000 } else { setting.turned_ppm };
+        let (a, b) = pair(&setting.link);
+        let ports = (TurningPort::new(a, seed, ppm, unseen), TurningPort::new(b, !seed, ppm, unseen));
+        let pair = Pair::over(ports, |config| {
             config.stack.tcp.keepalive_idle = Some(tcp_lite::Duration::from_secs(30));
             config.stack.tcp.keepalive_interval = tcp_lite::Duration::from_secs(5);
         });
@@ -380,6 +387,7 @@ impl World {
         let stream = self.model.streams.len();
         self.model.streams.push(Stream::default());
         if self.sabotage.is_known_wire() {
+            self.model.doom(stream, Cause::Wire, 0, false);
             self.model.doom(stream, Cause::Wire, 1, false);
         }
         self.slots[slot] = Some(stream);
@@ -458,6 +466,16 @@ impl World {
         if plug.qp.take().is_some() && !over {
             self.say(|| format!("{:?} drops its queue pair", (stream, side)));
             self.model.doom(stream, Cause::Abort, side, true);
+        }
+    }
+
+    /// An FPDU whose length was turned on the way may wait for octets that nobody sends: its stream only ends by a user.
+    fn give_up_stalled(&mut self) {
+        for slot in 0..SLOTS {
+            if self.slots[slot].is_some_and(|stream| !self.model.streams[stream].is_over()) {
+                self.drop_queue_pair(slot, 0);
+                self.drop_queue_pair(slot, 1);
+            }
         }
     }
 
@@ -542,6 +560,9 @@ impl World {
             let is_idle = self.pair.now_us - before > IDLE_US || self.pair.is_asleep();
             if unrest.is_none() && is_idle {
                 break;
+            }
+            if is_idle && self.sabotage.is_wire() {
+                self.give_up_stalled();
             }
             if self.pair.now_us > end || self.turns > last_turn {
                 return Err(unrest.unwrap_or_else(|| "the engines find no rest".into()));

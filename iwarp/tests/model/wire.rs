@@ -1,0 +1,75 @@
+//! A port that turns bits of the packets it receives. Unlike the link's own plan it spares ARP, which has no checksum:
+//! what protects that is the frame check sequence of a real wire.
+
+use dp::{Burst, Checksum, LinkState, Mempool, Port, PortCounters, PortInfo};
+
+use super::dice::Dice;
+
+/// Octets of the Ethernet header, and of it with the headers of IPv4 and TCP.
+const ETHERNET: usize = 14;
+const HEADERS: usize = 100;
+
+/// Where a frame says what it carries, and what ARP is there.
+const ETHERTYPE: std::ops::Range<usize> = 12..14;
+const ARP: [u8; 2] = [0x08, 0x06];
+
+pub(crate) struct TurningPort {
+    port: Box<dyn Port>,
+    dice: Dice,
+    ppm: usize,
+    /// Turn payload alone, and say that the checksum is good.
+    unseen: bool,
+}
+
+impl TurningPort {
+    pub(crate) fn new(port: Box<dyn Port>, seed: u64, ppm: usize, unseen: bool) -> Box<dyn Port> {
+        Box::new(Self { port, dice: Dice::new(seed), ppm, unseen })
+    }
+}
+
+impl Port for TurningPort {
+    fn info(&self) -> &PortInfo {
+        self.port.info()
+    }
+
+    fn mempool(&self) -> &Mempool {
+        self.port.mempool()
+    }
+
+    fn rx_burst(&mut self, now_us: u64, frames: &mut Burst) -> usize {
+        let before = frames.len();
+        let count = self.port.rx_burst(now_us, frames);
+        for frame in &mut frames[before..] {
+            if self.dice.below(1_000_000) >= self.ppm || frame.head().get(ETHERTYPE) == Some(&ARP) {
+                continue;
+            }
+            let first = if self.unseen { HEADERS } else { ETHERNET };
+            let Some(mut copy) = frame.deep_copy(self.port.mempool()) else { continue };
+            if let Some(octets) = copy.head_mut().and_then(|octets| octets.get_mut(first..))
+                && !octets.is_empty()
+            {
+                let at = self.dice.below(octets.len());
+                octets[at] ^= 1 << self.dice.below(8);
+                copy.set_rx_checksum(if self.unseen { Checksum::Good } else { Checksum::Unknown });
+                *frame = copy;
+            }
+        }
+        count
+    }
+
+    fn tx_burst(&mut self, now_us: u64, frames: &mut Burst) -> usize {
+        self.port.tx_burst(now_us, frames)
+    }
+
+    fn link_state(&mut self) -> LinkState {
+        self.port.link_state()
+    }
+
+    fn counters(&self) -> PortCounters {
+        self.port.counters()
+    }
+
+    fn next_due_us(&self) -> Option<u64> {
+        self.port.next_due_us()
+    }
+}

@@ -1,0 +1,20 @@
+//! RDMAP as a peer sees it that says and hears exact octets (RFC 5040).
+//!
+//! | file | what |
+//! |---|---|
+//! | `peer.rs` | the engine, and the peer with its octets |
+//! | `sent.rs` | what posted requests look like, and when they leave |
+//! | `answers.rs` | what the peer's Reads get |
+//! | `received.rs` | what the peer's Sends and Writes do |
+//! | `responses.rs` | what the answers to our Reads do |
+//! | `ends.rs` | Terminates both ways |
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod answers;
+mod ends;
+mod peer;
+mod received;
+mod responses;
+mod sent;

@@ -1,0 +1,209 @@
+//! An engine under a peer that says exact octets and hears exact octets.
+
+use std::time::Duration;
+
+use iwarp::memory::Access;
+use iwarp::mpa::Framer;
+use iwarp::verbs::{
+    CmEvent, CmEventKind, CmId, CompletionChannel, CompletionQueue, ConnParam, EventChannel, Extensions,
+    MemoryRegion, ProtectionDomain, QpInit, QueuePair, RecvRequest, StreamError, WcStatus, WorkCompletion,
+};
+
+use super::common::PORT;
+use super::common::raw::{RawPair, fpdu, request};
+
+pub(crate) const ALL: Access = Access::LOCAL_WRITE.union(Access::REMOTE_WRITE).union(Access::REMOTE_READ);
+
+/// Octets of the engine's region.
+pub(crate) const REGION: usize = 100_000;
+
+/// A connection that the engine has accepted, in Full Operation.
+pub(crate) struct Peer {
+    pub(crate) pair: RawPair,
+    framer: Framer,
+    pub(crate) pd: ProtectionDomain,
+    pub(crate) cq: CompletionQueue,
+    pub(crate) completions: CompletionChannel,
+    pub(crate) events: EventChannel,
+    pub(crate) qp: QueuePair,
+    _id: CmId,
+    pub(crate) region: MemoryRegion,
+    _listener: CmId,
+}
+
+impl Peer {
+    pub(crate) fn new() -> Self {
+        Self::with(&ConnParam::default(), 0)
+    }
+
+    /// With `receives` receives of 100 octets each at 1000, 1100 and so on, posted before the connection is made.
+    pub(crate) fn with(param: &ConnParam, receives: u64) -> Self {
+        let mut pair = RawPair::seeded();
+        let pd = pair.context.alloc_pd().unwrap();
+        let completions = pair.context.create_comp_channel().unwrap();
+        let cq = pair.context.create_cq(1024, Some(&completions)).unwrap();
+        let region = pd.reg_mr(REGION, ALL).unwrap();
+        let events = pair.context.create_event_channel().unwrap();
+        let listener = pair.context.create_id(&events);
+        listener.listen(PORT, 16, Duration::from_secs(5)).unwrap();
+        // The documents' own messages and no others.
+        let qp = pd.create_qp(&QpInit { extensions: Extensions::empty(), ..QpInit::new(&cq) }).unwrap();
+        for n in 0..receives {
+            qp.post_recv(&RecvRequest::new(1000 + n, region.sge(1000 + 100 * n as usize, 100))).unwrap();
+        }
+        pair.connect();
+        pair.send(&request(true));
+        let mut asked = None;
+        assert!(pair.until(1_000_000, |_| {
+            asked = asked.take().or_else(|| events.poll());
+            asked.is_some()
+        }));
+        let id = asked.unwrap().id;
+        id.accept(&qp, param).unwrap();
+        assert!(pair.until(1_000_000, |pair| pair.inbox.len() >= 24), "no Reply");
+        pair.inbox.clear();
+        let mut peer = Self {
+            pair,
+            framer: Framer::new(false, true),
+            pd,
+            cq,
+            completions,
+            events,
+            qp,
+            _id: id,
+            region,
+            _listener: listener,
+        };
+        // The first FPDU lets a responder speak: a Write of nothing.
+        peer.say(&[tagged(0xc1, 0x40, 0, 0, b"")]);
+        assert!(matches!(peer.events.poll().unwrap().kind, CmEventKind::Established { .. }));
+        peer
+    }
+
+    /// Sends ULPDUs, in one go, and lets the engine work on them.
+    pub(crate) fn say(&mut self, ulpdus: &[Vec<u8>]) {
+        let octets: Vec<u8> = ulpdus.iter().flat_map(|ulpdu| fpdu(&mut self.framer, ulpdu)).collect();
+        self.pair.send(&octets);
+        self.run();
+    }
+
+    pub(crate) fn run(&mut self) {
+        self.pair.until(20_000, |_| false);
+    }
+
+    /// The ULPDUs the engine has sent since the last call.
+    pub(crate) fn hear(&mut self) -> Vec<Vec<u8>> {
+        self.run();
+        let octets = std::mem::take(&mut self.pair.inbox);
+        let mut rest = &octets[..];
+        let mut ulpdus = Vec::new();
+        while let [high, low, after @ ..] = rest {
+            let len = usize::from(u16::from_be_bytes([*high, *low]));
+            ulpdus.push(after[..len].to_vec());
+            rest = &rest[(2 + len).next_multiple_of(4) + 4..];
+        }
+        ulpdus
+    }
+
+    pub(crate) fn done(&mut self) -> Vec<WorkCompletion> {
+        self.run();
+        std::iter::from_fn(|| self.cq.poll_one()).collect()
+    }
+
+    /// Requests completed, and how.
+    pub(crate) fn statuses(&mut self) -> Vec<(u64, WcStatus)> {
+        self.done().iter().map(|wc| (wc.wr_id, wc.status)).collect()
+    }
+
+    /// Events of the completion queue since the last call.
+    pub(crate) fn notified(&self) -> u64 {
+        self.completions.wait(Some(Duration::ZERO)).unwrap()
+    }
+
+    /// `len` octets of the region from `at` on.
+    pub(crate) fn octets(&self, at: usize, len: usize) -> Vec<u8> {
+        let mut octets = vec![0; len];
+        self.region.read_at(at, &mut octets).unwrap();
+        octets
+    }
+
+    /// The tagged offset of the region's octet `at`.
+    pub(crate) fn to(&self, at: usize) -> u64 {
+        self.region.addr() + at as u64
+    }
+
+    pub(crate) fn ended(&mut self) -> Option<CmEvent> {
+        self.run();
+        self.events.poll()
+    }
+
+    /// The engine ends the stream by the one Terminate `payload`, the last it says, then FIN; its user is told.
+    pub(crate) fn expect_terminate(&mut self, payload: &[u8], what: &str) {
+        let heard = self.hear();
+        let terminates: Vec<_> = heard.iter().filter(|ulpdu| ulpdu[1] == 0x47).collect();
+        let golden = untagged(0x41, 0x47, 0, 2, 1, 0, payload);
+        assert_eq!(terminates, [&golden], "{what}: one Terminate");
+        assert_eq!(heard.last(), Some(&golden), "{what}: the last message");
+        assert!(self.pair.peer_closed && self.pair.closed.is_none(), "{what}: FIN, no RST");
+        let error = StreamError {
+            layer: payload[0] >> 4,
+            etype: payload[0] & 15,
+            code: payload[1],
+            from_peer: false,
+        };
+        assert_eq!(self.qp.error(), Some(error), "{what}");
+    }
+}
+
+/// A Terminate payload for a failing ULPDU: layer and type, code, length and DDP header.
+pub(crate) fn of_segment(layer_type: u8, code: u8, ulpdu: &[u8]) -> Vec<u8> {
+    let header = if ulpdu[0] & 0x80 == 0 { 18 } else { 14 };
+    let mut payload = vec![layer_type, code, 0xc0, 0];
+    payload.extend((ulpdu.len() as u16).to_be_bytes());
+    payload.extend(&ulpdu[..header]);
+    payload
+}
+
+pub(crate) fn tagged(ddp: u8, rdmap: u8, stag: u32, to: u64, payload: &[u8]) -> Vec<u8> {
+    let mut octets = vec![ddp, rdmap];
+    octets.extend(stag.to_be_bytes());
+    octets.extend(to.to_be_bytes());
+    octets.extend(payload);
+    octets
+}
+
+pub(crate) fn untagged(
+    ddp: u8,
+    rdmap: u8,
+    invalidate: u32,
+    qn: u32,
+    msn: u32,
+    mo: u32,
+    payload: &[u8],
+) -> Vec<u8> {
+    let mut octets = vec![ddp, rdmap];
+    for word in [invalidate, qn, msn, mo] {
+        octets.extend(word.to_be_bytes());
+    }
+    octets.extend(payload);
+    octets
+}
+
+/// A Send of one segment.
+pub(crate) fn send(msn: u32, payload: &[u8]) -> Vec<u8> {
+    untagged(0x41, 0x43, 0, 0, msn, 0, payload)
+}
+
+/// The 28 octets of a Read Request.
+pub(crate) fn read_header(sink: (u32, u64), size: u32, source: (u32, u64)) -> Vec<u8> {
+    let mut octets = sink.0.to_be_bytes().to_vec();
+    octets.extend(sink.1.to_be_bytes());
+    octets.extend(size.to_be_bytes());
+    octets.extend(source.0.to_be_bytes());
+    octets.extend(source.1.to_be_bytes());
+    octets
+}
+
+pub(crate) fn read_request(msn: u32, sink: (u32, u64), size: u32, source: (u32, u64)) -> Vec<u8> {
+    untagged(0x41, 0x41, 0, 1, msn, 0, &read_header(sink, size, source))
+}
