@@ -44,46 +44,32 @@ struct Trace {
 
 impl Cause {
     fn trace(self) -> Trace {
-        use WcStatus::{
-            FatalError, LocalLengthError, LocalProtectionError, RemoteAccessError, RemoteOperationError,
-        };
+        use WcStatus::{LocalLengthError, LocalProtectionError, RemoteAccessError, RemoteOperationError};
         let none = Trace { codes: &[], finder_send: &[], finder_recv: &[], peer_send: &[] };
         match self {
             Self::Write => Trace {
                 codes: &[(1, 1, 0), (1, 1, 1), (1, 1, 2), (1, 1, 3)],
-                finder_send: &[FatalError],
                 peer_send: &[RemoteAccessError],
                 ..none
             },
             Self::Read => Trace {
                 codes: &[(0, 1, 0), (0, 1, 1), (0, 1, 2), (0, 1, 3), (0, 1, 4)],
-                finder_send: &[FatalError],
                 peer_send: &[RemoteAccessError],
                 ..none
             },
-            Self::Misaligned => Trace {
-                codes: &[(0, 2, 7)],
-                finder_send: &[FatalError],
-                peer_send: &[RemoteOperationError],
-                ..none
-            },
+            Self::Misaligned => Trace { codes: &[(0, 2, 7)], peer_send: &[RemoteOperationError], ..none },
             Self::Invalidate => Trace {
                 codes: &[(0, 1, 0), (0, 1, 9)],
-                finder_send: &[FatalError],
                 finder_recv: &[LocalProtectionError],
                 peer_send: &[RemoteAccessError],
-            },
-            Self::NoReceive => Trace {
-                codes: &[(1, 2, 2)],
-                finder_send: &[FatalError],
-                peer_send: &[RemoteOperationError],
                 ..none
             },
+            Self::NoReceive => Trace { codes: &[(1, 2, 2)], peer_send: &[RemoteOperationError], ..none },
             Self::TooLong => Trace {
                 codes: &[(1, 2, 5)],
-                finder_send: &[FatalError],
                 finder_recv: &[LocalLengthError],
                 peer_send: &[RemoteOperationError],
+                ..none
             },
             Self::Local => Trace {
                 codes: &[(0, 0, 0)],
@@ -108,9 +94,8 @@ impl Cause {
             Self::Close | Self::Abort => Trace { codes: &[(2, 0, 1)], ..none },
             Self::Wire => Trace {
                 codes: &[(2, 0, 1), (2, 0, 2), (2, 0, 3)],
-                finder_send: &[FatalError],
-                finder_recv: &[],
                 peer_send: &[RemoteOperationError],
+                ..none
             },
         }
     }

@@ -544,8 +544,11 @@ impl Model {
     pub(crate) fn quiet(&mut self) -> Result<(), String> {
         for (number, stream) in self.streams.iter_mut().enumerate() {
             if !stream.is_over() {
-                self.memory.settle(|effect| effect.by.0 == number);
                 stream.dooms.retain(|doom| doom.cause == Cause::Wire);
+                // The length of the last FPDU may have been turned: it waits for more.
+                if stream.dooms.is_empty() {
+                    self.memory.settle(|effect| effect.by.0 == number);
+                }
                 stream.ends.iter_mut().for_each(|end| end.sent.clear());
             } else if let Some(side) = stream.closed_by()
                 && let Some(last) = stream.ends[side].closed_after

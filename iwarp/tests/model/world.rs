@@ -294,7 +294,7 @@ impl World {
             dice.pick(&[Base::VirtualAddress, Base::Zero, Base::Iova(3), Base::Iova(u64::MAX - 50_000)]);
         let stream = self.slots[slot].filter(|_| dice.one_in(3));
         let qp = stream.and_then(|stream| self.plug((stream, side))?.qp.clone());
-        let options = MrOptions { access, base, qp: qp.as_ref(), key: dice.seed() as u8 };
+        let options = MrOptions { access, base, qp: qp.as_ref(), key: dice.seed() as u8, keep: false };
         let region = self.host(side).pd.reg_mr_with(len, &options).map_err(|error| error.to_string())?;
         let octets = dice.octets(len);
         region.write_at(0, &octets).map_err(|error| error.to_string())?;

@@ -132,7 +132,7 @@ fn a_local_fault_stands_in_place_of_the_request() {
     peer.qp.post_send(&SendRequest::new(1, SendOp::Send, peer.region.sge(0, 3))).unwrap();
     peer.qp.post_send(&SendRequest::new(2, SendOp::Write { remote: REMOTE }, lost.sge(0, 8))).unwrap();
     peer.qp.post_send(&SendRequest::new(3, SendOp::Send, peer.region.sge(0, 3))).unwrap();
-    lost.deregister();
+    lost.deregister().unwrap();
     let heard = peer.hear();
     assert_eq!(heard, [send(1, &[0; 3]), untagged(0x41, 0x47, 0, 2, 1, 0, &[0; 4])]);
     let done = peer.statuses();
