@@ -6,9 +6,9 @@
 //! | `steps.rs` | what a run does: posts, receives, registrations, revocations, connections, turns, rests |
 //! | `operations.rs` | the requests of the send queue: **an operation is added here and nowhere else** |
 //! | `memory.rs` | what each octet of registered memory may hold |
-//! | `streams.rs` | who completes, in which order, with what, and what that says of memory |
+//! | `streams.rs`, `streams/` | who completes, in which order, with what, and what that says of memory |
 //! | `cause.rs` | what ends a stream, and what each end may then say |
-//! | `world.rs` | the engines on their wire, and the comparison |
+//! | `world.rs`, `world/` | the engines on their wire, and the comparison |
 //! | `wire.rs` | bits turned on the way |
 //! | `sabotage.rs` | deliberate defects, which must be found |
 //!

@@ -22,7 +22,7 @@ pub(crate) struct TurningPort {
 }
 
 impl TurningPort {
-    pub(crate) fn new(port: Box<dyn Port>, seed: u64, ppm: usize, unseen: bool) -> Box<dyn Port> {
+    pub(crate) fn over(port: Box<dyn Port>, seed: u64, ppm: usize, unseen: bool) -> Box<dyn Port> {
         Box::new(Self { port, dice: Dice::new(seed), ppm, unseen })
     }
 }

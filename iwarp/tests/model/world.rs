@@ -1,23 +1,24 @@
 //! Two real engines on a bad wire, driven by steps, watched by the model.
 
+mod connections;
+mod regions;
+
 use std::collections::HashMap;
 use std::time::Duration;
 
 use dp::link::{LinkConfig, LinkPlan, pair};
-use iwarp::memory::{Access, Base};
 use iwarp::verbs::{
-    CmEventKind, CmId, ConnParam, MemoryRegion, MrOptions, QpInit, QpState, QueuePair, RecvRequest,
-    SendRequest, VerbsError, WcOpcode, WorkCompletion,
+    CmEventKind, CmId, ConnParam, MemoryRegion, QpState, QueuePair, RecvRequest, SendRequest, VerbsError,
+    WcOpcode, WorkCompletion,
 };
 
-use super::cause::Cause;
 use super::common::{Host, PORT, Pair};
 use super::dice::Dice;
-use super::memory::{By, Life, Region, RegionId, Span};
+use super::memory::{By, Life, RegionId, Span};
 use super::operations::{self, Drawn};
 use super::sabotage::Sabotage;
 use super::steps::{Step, What};
-use super::streams::{Found, Model, Stream};
+use super::streams::{Found, Model};
 use super::wire::TurningPort;
 
 /// Connections at a time.
@@ -120,7 +121,7 @@ impl World {
         let (unseen, seed) = (sabotage.is_wire(), setting.link.seed);
         let ppm = if unseen { 100_000 } else { setting.turned_ppm };
         let (a, b) = pair(&setting.link);
-        let ports = (TurningPort::new(a, seed, ppm, unseen), TurningPort::new(b, !seed, ppm, unseen));
+        let ports = (TurningPort::over(a, seed, ppm, unseen), TurningPort::over(b, !seed, ppm, unseen));
         let pair = Pair::over(ports, |config| {
             config.stack.tcp.keepalive_idle = Some(tcp_lite::Duration::from_secs(30));
             config.stack.tcp.keepalive_interval = tcp_lite::Duration::from_secs(5);
@@ -279,215 +280,6 @@ impl World {
         }
     }
 
-    // ---- memory ----
-
-    fn register(&mut self, dice: &mut Dice, slot: usize, side: usize) -> Done {
-        let live = |region: &&Region| region.host == side && region.life != Life::Gone;
-        if self.model.memory.regions.iter().filter(live).count() >= 8 {
-            return Ok(());
-        }
-        let len = 1 + dice.below(40_000);
-        let all = Access::LOCAL_WRITE | Access::REMOTE;
-        let access =
-            dice.pick(&[all, all, all, all, Access::LOCAL_WRITE | Access::REMOTE_READ, Access::LOCAL_WRITE]);
-        let base =
-            dice.pick(&[Base::VirtualAddress, Base::Zero, Base::Iova(3), Base::Iova(u64::MAX - 50_000)]);
-        let stream = self.slots[slot].filter(|_| dice.one_in(3));
-        let qp = stream.and_then(|stream| self.plug((stream, side))?.qp.clone());
-        let options = MrOptions { access, base, qp: qp.as_ref(), key: dice.seed() as u8, keep: false };
-        let region = self.host(side).pd.reg_mr_with(len, &options).map_err(|error| error.to_string())?;
-        let octets = dice.octets(len);
-        region.write_at(0, &octets).map_err(|error| error.to_string())?;
-        let number = self.memory.len();
-        self.say(|| {
-            format!("host {side} registers {number}: {len} octets, {access:?}, {base:?}, for {stream:?}")
-        });
-        self.model.memory.regions.push(Region {
-            host: side,
-            addr: region.addr(),
-            key: region.rkey(),
-            access,
-            stream: stream.filter(|_| qp.is_some()),
-            life: Life::Valid,
-            base: octets,
-        });
-        self.memory.push(Some(region));
-        Ok(())
-    }
-
-    fn store(&mut self, dice: &mut Dice, side: usize) -> Done {
-        let len = dice.length().max(1);
-        let Some(spans) = operations::gather(dice, &self.model, side, len) else { return Ok(()) };
-        for span in spans {
-            let octets = dice.octets(span.len);
-            self.model.memory.store(span, &octets);
-            self.say(|| format!("host {side} stores {span:?}"));
-            let region = self.memory[span.region].as_ref().ok_or("a valid region is there")?;
-            region.write_at(span.at, &octets).map_err(|error| error.to_string())?;
-        }
-        Ok(())
-    }
-
-    /// Invalidates a region, or deregisters it: nothing changes it from then on.
-    fn revoke(&mut self, dice: &mut Dice, side: usize) -> Done {
-        let regions = &self.model.memory.regions;
-        let live: Vec<RegionId> = (0..regions.len())
-            .filter(|&n| regions[n].host == side && regions[n].life != Life::Gone)
-            .collect();
-        if live.len() < 3 {
-            return Ok(());
-        }
-        let number = dice.pick(&live);
-        let deregister = dice.one_in(3);
-        self.say(|| format!("host {side} revokes {number} (deregister: {deregister})"));
-        self.model.ending(number, None);
-        if let Some(region) = &self.memory[number] {
-            region.invalidate();
-        }
-        self.frozen(number)?;
-        if deregister {
-            self.memory[number] = None;
-        }
-        Ok(())
-    }
-
-    /// `number` is invalid: what it holds must be allowed, and stays.
-    fn frozen(&mut self, number: RegionId) -> Done {
-        let Some(region) = &self.memory[number] else { return Ok(()) };
-        if region.is_valid() {
-            return Err(format!("region {number} was invalidated, and is valid"));
-        }
-        let (span, seen) = self.whole(number);
-        self.model.memory.check(&span, &seen)?;
-        self.model.memory.freeze(number, seen);
-        Ok(())
-    }
-
-    fn whole(&self, number: RegionId) -> (Span, Vec<u8>) {
-        let span = Span { region: number, at: 0, len: self.model.memory.regions[number].base.len() };
-        (span, self.seen(&span))
-    }
-
-    fn seen(&self, span: &Span) -> Vec<u8> {
-        let mut octets = vec![0; span.len];
-        match &self.memory[span.region] {
-            Some(region) => region.read_at(span.at, &mut octets).expect("a span of the region"),
-            // Deregistered: nobody can look any more.
-            None => octets.copy_from_slice(&self.model.memory.regions[span.region].base[span.at..span.end()]),
-        }
-        octets
-    }
-
-    // ---- connections ----
-
-    fn connect(&mut self, dice: &mut Dice, slot: usize, side: usize) -> Done {
-        if self.slots[slot].is_some_and(|stream| !self.model.streams[stream].is_over()) {
-            return Ok(());
-        }
-        let stream = self.model.streams.len();
-        self.model.streams.push(Stream::default());
-        if self.sabotage.is_known_wire() {
-            self.model.doom(stream, Cause::Wire, 0, false);
-            self.model.doom(stream, Cause::Wire, 1, false);
-        }
-        self.slots[slot] = Some(stream);
-        let param = [self.setting.param(0), self.setting.param(1)];
-        let max_send_wr = self.setting.max_send_wr;
-        let qps = [0, 1].map(|side| {
-            let host = self.host(side);
-            let init = QpInit { max_send_wr, max_recv_wr: 64, ..QpInit::new(&host.cq) };
-            host.pd.create_qp(&init).unwrap()
-        });
-        let host = self.host(side);
-        let id = host.context.create_id(&host.channel);
-        let remote = self.host(1 - side).address;
-        self.say(|| format!("stream {stream}: host {side} connects"));
-        id.connect(&qps[side], remote, &param[side]).map_err(|error| error.to_string())?;
-        for (side, qp) in qps.iter().enumerate() {
-            self.numbers.insert((side, qp.qp_num()), (stream, side));
-            let by = (stream, side);
-            self.plugs.push(Plug {
-                by,
-                qp: Some(qp.clone()),
-                id: id.clone(),
-                qp_num: qp.qp_num(),
-                state: QpState::Idle,
-            });
-        }
-        // Receives may be posted before the connection is there.
-        for _ in 0..dice.below(3) {
-            let side = dice.below(2);
-            self.receive(dice, slot, side, None)?;
-        }
-        let mut established = [None, None];
-        let end = self.pair.now_us + REST_US;
-        while established.iter().any(Option::is_none) {
-            if self.pair.now_us > end {
-                return Err(format!("stream {stream} was not established"));
-            }
-            self.pair.turn();
-            self.completions()?;
-            for at in [0, 1] {
-                while let Some(event) = self.host(at).channel.poll() {
-                    match event.kind {
-                        CmEventKind::ConnectRequest { .. } => {
-                            event.id.accept(&qps[at], &param[at]).map_err(|error| error.to_string())?;
-                            self.plug((stream, at)).expect("just made").id = event.id;
-                        }
-                        CmEventKind::Established { ord, ready: true, .. } => established[at] = Some(ord),
-                        CmEventKind::Disconnected { error } => self.ended(at, &event.id, error)?,
-                        other => return Err(format!("stream {stream}: {other:?}")),
-                    }
-                }
-            }
-        }
-        for (end, ord) in self.model.streams[stream].ends.iter_mut().zip(established) {
-            end.reads = ord.is_some_and(|ord| ord > 0);
-        }
-        self.say(|| format!("stream {stream} is established, ORD {established:?}"));
-        Ok(())
-    }
-
-    fn close(&mut self, slot: usize, side: usize) {
-        let Some(stream) = self.slots[slot] else { return };
-        if self.model.streams[stream].ends[side].over {
-            return;
-        }
-        let Some(id) = self.plug((stream, side)).map(|plug| plug.id.clone()) else { return };
-        self.say(|| format!("{:?} closes", (stream, side)));
-        self.model.closes((stream, side));
-        id.disconnect();
-    }
-
-    fn drop_queue_pair(&mut self, slot: usize, side: usize) {
-        let Some(stream) = self.slots[slot] else { return };
-        let over = self.model.streams[stream].ends[side].over;
-        let Some(plug) = self.plug((stream, side)) else { return };
-        if plug.qp.take().is_some() && !over {
-            self.say(|| format!("{:?} drops its queue pair", (stream, side)));
-            self.model.doom(stream, Cause::Abort, side, true);
-        }
-    }
-
-    /// An FPDU whose length was turned on the way may wait for octets that nobody sends: its stream only ends by a user.
-    fn give_up_stalled(&mut self) {
-        for slot in 0..SLOTS {
-            if self.slots[slot].is_some_and(|stream| !self.model.streams[stream].is_over()) {
-                self.drop_queue_pair(slot, 0);
-                self.drop_queue_pair(slot, 1);
-            }
-        }
-    }
-
-    /// The end of a connection was told: all of its completions must be there.
-    fn ended(&mut self, host: usize, id: &CmId, error: Option<iwarp::verbs::ConnectionError>) -> Done {
-        self.completions()?;
-        let plug = self.plugs.iter().find(|plug| plug.by.1 == host && plug.id == *id);
-        let by = plug.ok_or("the end of a connection that nobody knows")?.by;
-        self.say(|| format!("{by:?} is over: {error:?}"));
-        self.model.disconnected(by, error)
-    }
-
     // ---- time ----
 
     fn turn(&mut self) -> Done {
@@ -498,7 +290,7 @@ impl World {
         for side in [0, 1] {
             while let Some(event) = self.host(side).channel.poll() {
                 match event.kind {
-                    CmEventKind::Disconnected { error } => self.ended(side, &event.id, error)?,
+                    CmEventKind::Disconnected { error, .. } => self.ended(side, &event.id, error)?,
                     other => return Err(format!("host {side}: an event out of place: {other:?}")),
                 }
             }

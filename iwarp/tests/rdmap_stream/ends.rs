@@ -42,7 +42,7 @@ fn a_terminate_overtakes_what_waits_and_is_the_last() {
     let error = StreamError { layer: 1, etype: 2, code: 2, from_peer: false };
     let told = peer.ended().unwrap().kind;
     assert!(
-        matches!(told, CmEventKind::Disconnected { error: Some(ConnectionError::Stream(e)) } if e == error)
+        matches!(told, CmEventKind::Disconnected { error: Some(ConnectionError::Stream(e)), .. } if e == error)
     );
     let late = peer.statuses();
     assert_eq!(late, [(101, WcStatus::WrFlushError), (102, WcStatus::WrFlushError)]);
@@ -100,7 +100,7 @@ fn the_peers_terminate_is_told_and_not_answered() {
         peer.pair.close();
         let told = peer.ended().unwrap().kind;
         assert!(
-            matches!(told, CmEventKind::Disconnected { error: Some(ConnectionError::Stream(e)) } if e == error)
+            matches!(told, CmEventKind::Disconnected { error: Some(ConnectionError::Stream(e)), .. } if e == error)
         );
     }
 }
@@ -154,5 +154,8 @@ fn a_reset_is_told_without_terminate() {
     assert!(peer.hear().is_empty());
     assert_eq!(peer.statuses(), [(1, WcStatus::WrFlushError), (1000, WcStatus::WrFlushError)]);
     let told = peer.ended().unwrap().kind;
-    assert!(matches!(told, CmEventKind::Disconnected { error: Some(ConnectionError::Tcp(_)) }), "{told:?}");
+    assert!(
+        matches!(told, CmEventKind::Disconnected { error: Some(ConnectionError::Tcp(_)), .. }),
+        "{told:?}"
+    );
 }

@@ -1,0 +1,134 @@
+//! What a completion may say, and what it says of others.
+
+use iwarp::verbs::{WcStatus, WorkCompletion};
+
+use super::super::memory::{By, Flow};
+use super::{Arriving, Found, Model, Sent, Stream};
+
+impl Model {
+    /// A completion of the send queue.
+    pub(crate) fn completed_send(&mut self, by: By, wc: &WorkCompletion) -> Result<Found, String> {
+        let (stream, side) = by;
+        let end = &mut self.streams[stream].ends[side];
+        if !end.sent.iter().any(|sent| sent.op == wc.wr_id) {
+            return Err(format!("request {} is not open: completed twice, or never posted", wc.wr_id));
+        }
+        while let Some(sent) = end.sent.pop_front() {
+            if sent.op == wc.wr_id {
+                return if wc.status == WcStatus::Success {
+                    self.succeeded_send(by, &sent, wc)
+                } else {
+                    self.failed_send(by, &sent, wc)
+                };
+            }
+            if sent.meaning.signaled || sent.late {
+                return Err(format!("request {} completed before {}, posted earlier", wc.wr_id, sent.op));
+            }
+            self.memory.fetched(sent.op);
+        }
+        unreachable!("it is open")
+    }
+
+    fn succeeded_send(&mut self, by: By, sent: &Sent, wc: &WorkCompletion) -> Result<Found, String> {
+        let Sent { op, meaning, late } = sent;
+        let (stream, side) = by;
+        self.succeeded += 1;
+        let expected = (meaning.completes, meaning.byte_len as u32);
+        if (wc.opcode, wc.byte_len) != expected {
+            return Err(format!(
+                "request {op} completed as {:?}, not as {expected:?}",
+                (wc.opcode, wc.byte_len)
+            ));
+        }
+        if *late || !meaning.signaled || wc.error.is_some() {
+            return Err(format!("request {op} must not succeed (late: {late}) or make this completion"));
+        }
+        self.memory.fetched(*op);
+        if meaning.flow == Flow::In {
+            // The answer was made after all before its request was placed, and each message delivered.
+            let peer = &self.streams[stream].ends[1 - side];
+            if let Some(before) = peer.arriving.iter().find(|arriving| arriving.op < *op) {
+                return Err(format!("the answer to {op} overtook the delivery of message {}", before.op));
+            }
+            let spans = self.memory.settle(|effect| effect.by == by && effect.op <= *op);
+            return Ok(Found { spans, invalid: None });
+        }
+        Ok(Found { spans: Vec::new(), invalid: meaning.invalidates })
+    }
+
+    fn failed_send(&mut self, by: By, sent: &Sent, wc: &WorkCompletion) -> Result<Found, String> {
+        let (stream, side) = by;
+        let Stream { ends, dooms } = &mut self.streams[stream];
+        self.failed += 1;
+        if dooms.is_empty() {
+            return Err(format!("request {} failed ({}) on a stream that nothing ends", sent.op, wc.status));
+        }
+        if wc.status != WcStatus::WrFlushError {
+            let allowed = dooms.iter().any(|doom| doom.blames_send(side, wc.status));
+            if !allowed || sent.late || std::mem::replace(&mut ends[side].blamed_send, true) {
+                return Err(format!("request {} must not be blamed: {} ({dooms:?})", sent.op, wc.status));
+            }
+        }
+        self.never_lost_by_a_close(stream, side, sent.op)?;
+        Ok(Found::default())
+    }
+
+    /// A completion of the receive queue.
+    pub(crate) fn completed_receive(&mut self, by: By, wc: &WorkCompletion) -> Result<Found, String> {
+        let (stream, side) = by;
+        let Stream { ends, dooms } = &mut self.streams[stream];
+        let end = &mut ends[side];
+        let op = wc.wr_id;
+        let received = end.received.pop_front().filter(|received| received.op == op);
+        let Some(received) = received else {
+            return Err(format!("receive {op} is not the oldest"));
+        };
+        if wc.status != WcStatus::Success {
+            self.failed += 1;
+            end.flushed_recv = true;
+            if dooms.is_empty() {
+                return Err(format!("receive {op} failed ({}) on a stream that nothing ends", wc.status));
+            }
+            if wc.status != WcStatus::WrFlushError {
+                let allowed = dooms.iter().any(|doom| doom.blames_recv(side, wc.status));
+                if !allowed || received.late || std::mem::replace(&mut end.blamed_recv, true) {
+                    return Err(format!("receive {op} must not be blamed: {} ({dooms:?})", wc.status));
+                }
+            }
+            return Ok(Found::default());
+        }
+        self.succeeded += 1;
+        if end.flushed_recv || received.late {
+            return Err(format!("receive {op} succeeded after the queue was flushed"));
+        }
+        let Some(Arriving { op: sent, message, cut_off }) = end.arriving.pop_front() else {
+            return Err(format!("receive {op} completed, but no message was sent"));
+        };
+        if cut_off {
+            return Err(format!("message {sent} was delivered behind an error of its stream"));
+        }
+        let invalidated = message.invalidates.map(|(key, _)| key);
+        let told = (wc.opcode, wc.byte_len as usize, wc.solicited, wc.immediate, wc.invalidated);
+        let meant = (message.opcode, message.len, message.solicited, message.immediate, invalidated);
+        if told != meant {
+            return Err(format!("message {sent} was sent as {meant:?} and received as {told:?}"));
+        }
+        let peer = (stream, 1 - side);
+        let mut spans =
+            self.memory.settle(|effect| effect.by == peer && effect.flow == Flow::Out && effect.op <= sent);
+        // What lies behind the message in its buffer is as it was.
+        spans.extend(received.spans);
+        let invalid = message.invalidates.and_then(|(_, region)| region);
+        Ok(Found { spans, invalid })
+    }
+
+    /// What was posted before a graceful close that nothing disturbed is carried out.
+    fn never_lost_by_a_close(&self, stream: usize, side: usize, op: u64) -> Result<(), String> {
+        let Stream { ends, .. } = &self.streams[stream];
+        let closed = self.streams[stream].closed_by() == Some(side);
+        if closed && ends[side].closed_after.is_some_and(|last| op <= last) {
+            return Err(format!("request {op} was posted before a graceful close, and lost"));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,118 @@
+//! Connections between both hosts: made, closed, dropped, ended.
+
+use iwarp::verbs::{CmEventKind, CmId, ConnectionError, QpInit, QpState};
+
+use super::super::cause::Cause;
+use super::super::dice::Dice;
+use super::super::streams::Stream;
+use super::{Done, Plug, REST_US, SLOTS, World};
+
+impl World {
+    pub(super) fn connect(&mut self, dice: &mut Dice, slot: usize, side: usize) -> Done {
+        if self.slots[slot].is_some_and(|stream| !self.model.streams[stream].is_over()) {
+            return Ok(());
+        }
+        let stream = self.model.streams.len();
+        self.model.streams.push(Stream::default());
+        if self.sabotage.is_known_wire() {
+            self.model.doom(stream, Cause::Wire, 0, false);
+            self.model.doom(stream, Cause::Wire, 1, false);
+        }
+        self.slots[slot] = Some(stream);
+        let param = [self.setting.param(0), self.setting.param(1)];
+        let max_send_wr = self.setting.max_send_wr;
+        let qps = [0, 1].map(|side| {
+            let host = self.host(side);
+            let init = QpInit { max_send_wr, max_recv_wr: 64, ..QpInit::new(&host.cq) };
+            host.pd.create_qp(&init).unwrap()
+        });
+        let host = self.host(side);
+        let id = host.context.create_id(&host.channel);
+        let remote = self.host(1 - side).address;
+        self.say(|| format!("stream {stream}: host {side} connects"));
+        id.connect(&qps[side], remote, &param[side]).map_err(|error| error.to_string())?;
+        for (side, qp) in qps.iter().enumerate() {
+            self.numbers.insert((side, qp.qp_num()), (stream, side));
+            let by = (stream, side);
+            self.plugs.push(Plug {
+                by,
+                qp: Some(qp.clone()),
+                id: id.clone(),
+                qp_num: qp.qp_num(),
+                state: QpState::Idle,
+            });
+        }
+        // Receives may be posted before the connection is there.
+        for _ in 0..dice.below(3) {
+            let side = dice.below(2);
+            self.receive(dice, slot, side, None)?;
+        }
+        let mut established = [None, None];
+        let end = self.pair.now_us + REST_US;
+        while established.iter().any(Option::is_none) {
+            if self.pair.now_us > end {
+                return Err(format!("stream {stream} was not established"));
+            }
+            self.pair.turn();
+            self.completions()?;
+            for at in [0, 1] {
+                while let Some(event) = self.host(at).channel.poll() {
+                    match event.kind {
+                        CmEventKind::ConnectRequest { .. } => {
+                            event.id.accept(&qps[at], &param[at]).map_err(|error| error.to_string())?;
+                            self.plug((stream, at)).expect("just made").id = event.id;
+                        }
+                        CmEventKind::Established { ord, ready: true, .. } => established[at] = Some(ord),
+                        CmEventKind::Disconnected { error, .. } => self.ended(at, &event.id, error)?,
+                        other => return Err(format!("stream {stream}: {other:?}")),
+                    }
+                }
+            }
+        }
+        for (end, ord) in self.model.streams[stream].ends.iter_mut().zip(established) {
+            end.reads = ord.is_some_and(|ord| ord > 0);
+        }
+        self.say(|| format!("stream {stream} is established, ORD {established:?}"));
+        Ok(())
+    }
+
+    pub(super) fn close(&mut self, slot: usize, side: usize) {
+        let Some(stream) = self.slots[slot] else { return };
+        if self.model.streams[stream].ends[side].over {
+            return;
+        }
+        let Some(id) = self.plug((stream, side)).map(|plug| plug.id.clone()) else { return };
+        self.say(|| format!("{:?} closes", (stream, side)));
+        self.model.closes((stream, side));
+        id.disconnect();
+    }
+
+    pub(super) fn drop_queue_pair(&mut self, slot: usize, side: usize) {
+        let Some(stream) = self.slots[slot] else { return };
+        let over = self.model.streams[stream].ends[side].over;
+        let Some(plug) = self.plug((stream, side)) else { return };
+        if plug.qp.take().is_some() && !over {
+            self.say(|| format!("{:?} drops its queue pair", (stream, side)));
+            self.model.doom(stream, Cause::Abort, side, true);
+        }
+    }
+
+    /// An FPDU whose length was turned on the way may wait for octets that nobody sends: its stream only ends by a user.
+    pub(super) fn give_up_stalled(&mut self) {
+        for slot in 0..SLOTS {
+            if self.slots[slot].is_some_and(|stream| !self.model.streams[stream].is_over()) {
+                self.drop_queue_pair(slot, 0);
+                self.drop_queue_pair(slot, 1);
+            }
+        }
+    }
+
+    /// The end of a connection was told: all of its completions must be there.
+    pub(super) fn ended(&mut self, host: usize, id: &CmId, error: Option<ConnectionError>) -> Done {
+        self.completions()?;
+        let plug = self.plugs.iter().find(|plug| plug.by.1 == host && plug.id == *id);
+        let by = plug.ok_or("the end of a connection that nobody knows")?.by;
+        self.say(|| format!("{by:?} is over: {error:?}"));
+        self.model.disconnected(by, error)
+    }
+}
