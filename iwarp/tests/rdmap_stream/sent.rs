@@ -48,7 +48,7 @@ fn each_request_is_one_message_to_the_octet() {
 }
 
 /// A segment by its offset, whether it is the last, and its payload.
-type Header = dyn Fn(u32, bool, &[u8]) -> Vec<u8>;
+type Header<'a> = dyn Fn(u32, bool, &[u8]) -> Vec<u8> + 'a;
 
 /// A message of several segments: the same control octets and STag in each, offsets that go on where the last one ended,
 /// the L bit in the last alone. A gather list is one message.
@@ -72,7 +72,7 @@ fn a_long_message_is_cut_into_like_segments() {
     peer.qp.post_send_list(&requests).unwrap();
     let heard = peer.hear();
     let mut rest = &heard[..];
-    let mut message = |header: &Header, header_len: usize| {
+    let mut message = |header: &Header<'_>, header_len: usize| {
         let mut offset = 0;
         while offset < data.len() {
             let (segment, after) = rest.split_first().unwrap();
