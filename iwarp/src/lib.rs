@@ -1,6 +1,6 @@
 //! iWARP: RDMA over TCP, in user space.
 //!
-//! This crate speaks MPA, DDP and RDMAP (RFC 5044, 6581, 5041, 5040) on a TCP of its own ([`tcp_lite`]), polled
+//! This crate speaks MPA, DDP and RDMAP (RFC 5044, 6581, 5041, 5040, 7306) on a TCP of its own ([`tcp_lite`]), polled
 //! straight off the queues of a port ([`dp`]). What users hold are the objects of libibverbs and librdmacm, in
 //! [`verbs`]; what moves their data is an [`engine::Engine`].
 //!
@@ -89,6 +89,14 @@
 //!   does: requests take effect in order. A completed Read has its octets in local memory.
 //! * **A Send needs a posted receive** that is long enough: iWARP has no "receiver not ready". Without one the
 //!   connection ends. Post receives before connecting.
+//! * **Atomics** ([`SendOp::Atomic`](verbs::SendOp::Atomic)) add to, compare and swap an aligned 64-bit word of the peer's, atomically
+//!   for all queue pairs of its process; mix them with no other access to the same word. `examples/tickets.rs` has one.
+//! * **Immediate Data** ([`SendOp::Immediate`](verbs::SendOp::Immediate), or behind a Write) brings eight octets into a receive of
+//!   the peer's: its buffer needs room for them.
+//! * **Not every peer knows these two** (RFC 7306 section 1.1), and the wire negotiates nothing. Agree on them as your
+//!   protocol likes, in the private data of connect and accept for one. Or try: adding 0 changes nothing. A peer without
+//!   them ends the connection with layer 0, type 2, code 6, an unexpected opcode. Here they are understood unless
+//!   [`QpInit::extensions`](verbs::QpInit::extensions) leaves them out, and never sent unless posted.
 //! * **An error ends the connection.** The peer is told by a Terminate; both applications find layer, type and code in
 //!   [`QueuePair::error`](verbs::QueuePair::error) and the [`Disconnected`](verbs::CmEventKind::Disconnected) event. What
 //!   was posted completes as flushed.

@@ -37,3 +37,9 @@ fn engine_thread() {
 fn server() {
     assert_eq!(run("server"), "8 loans: 4 given back, 4 taken back\n");
 }
+
+#[test]
+fn tickets() {
+    let drawn: String = (0..6).map(|n| format!("client {} draws {n}\n", n % 2)).collect();
+    assert_eq!(run("tickets"), drawn + "all done\n");
+}

@@ -7,8 +7,8 @@ use common::{Connected, Pair, expect_terminate};
 use dp::link::LinkConfig;
 use iwarp::memory::{Access, Base};
 use iwarp::verbs::{
-    AtomicOp, ConnParam, Extensions, MrOptions, QpInit, RemoteAddr, SendFlags, SendOp, SendRequest,
-    StreamError, VerbsError, WcOpcode, WcStatus,
+    AtomicOp, CmEventKind, ConnParam, Extensions, MrOptions, QpInit, RecvRequest, RemoteAddr, SendFlags,
+    SendOp, SendRequest, StreamError, VerbsError, WcOpcode, WcStatus,
 };
 
 fn connected() -> (Pair, Connected) {
@@ -25,6 +25,8 @@ fn each_operation_changes_its_word_alone() {
     let (mut pair, c) = connected();
     let words = pair.b.pd.reg_mr(24, ATOMIC).unwrap();
     let local = pair.a.pd.reg_mr(24, Access::LOCAL_WRITE).unwrap();
+    let receive = pair.b.pd.reg_mr(64, Access::LOCAL_WRITE).unwrap();
+    c.qp_b.post_recv(&RecvRequest::new(1, receive.sge(0, 64))).unwrap();
     let merge = AtomicOp::CmpSwap {
         compare: 0x7700,
         compare_mask: 0xff00,
@@ -152,7 +154,7 @@ fn the_memory_is_aligned_not_its_tagged_offset() {
 }
 
 /// Rights, names and ranges: each fault with its code, and the memory unchanged.
-// Proves EXT-071, EXT-086, EXT-152 to EXT-153, EXT-155, EXT-178, EXT-204.
+// Proves EXT-086, EXT-152 to EXT-153, EXT-155, EXT-204.
 #[test]
 fn a_refused_atomic_terminates_the_stream() {
     let (read, write) = (Access::REMOTE_READ, Access::REMOTE_WRITE);
@@ -183,7 +185,7 @@ fn a_refused_atomic_terminates_the_stream() {
 }
 
 /// STags of another stream or protection domain, and offsets whose end wraps.
-// Proves EXT-071, EXT-152, EXT-204.
+// Proves EXT-071, EXT-152, EXT-155, EXT-204.
 #[test]
 fn an_stag_of_another_stream_is_refused() {
     for (wrap, code) in [(false, 0x03), (true, 0x04)] {
@@ -230,7 +232,6 @@ fn reading_and_writing_amount_to_atomics() {
 }
 
 /// What cannot be is refused when it is posted, in one line that says what to do.
-// Proves EXT-028, EXT-044, EXT-049, EXT-059, EXT-162, EXT-163.
 #[test]
 fn what_cannot_be_is_refused_when_posted() {
     let mut pair = Pair::new(&LinkConfig::default());
@@ -369,7 +370,6 @@ fn a_chain_posted_at_once_is_carried_out_in_order() {
 }
 
 /// A fence waits for atomics as it does for Reads: without it a Write behind an atomic may pass its answer.
-// Proves EXT-138 to EXT-139.
 #[test]
 fn a_fence_waits_for_atomics() {
     let (mut pair, c) = connected();
@@ -385,7 +385,7 @@ fn a_fence_waits_for_atomics() {
 }
 
 /// Completions come in post order: what was posted behind an atomic waits for its answer.
-// Proves EXT-088, EXT-100, EXT-111.
+// Proves EXT-100, EXT-111.
 #[test]
 fn completions_keep_the_order_of_posting() {
     let (mut pair, c) = connected();
@@ -402,7 +402,6 @@ fn completions_keep_the_order_of_posting() {
 }
 
 /// An answer whose place our user has taken away ends the stream, and the atomic is the one to blame.
-// Proves EXT-101, EXT-111.
 #[test]
 fn an_answer_without_a_place_is_our_users_fault() {
     let (mut pair, c) = connected();
@@ -431,4 +430,32 @@ fn closing_waits_for_answers() {
         assert_eq!(pair.wc_a().status, WcStatus::Success, "request {n}");
     }
     assert_eq!(word(&words, 0), 10);
+}
+
+/// The peers agree in their private data, and the queue pair is made for what was agreed on: with what one asks for,
+/// or without.
+// Proves EXT-161.
+#[test]
+fn extensions_may_be_agreed_on_in_private_data() {
+    for asked in [Extensions::empty(), Extensions::ATOMICS] {
+        let mut pair = Pair::new(&LinkConfig::default());
+        let listener = pair.listen();
+        let param = ConnParam::default().with_private_data(&[asked.bits()]).unwrap();
+        let qp_a = pair.a.qp();
+        let id = pair.a.context.create_id(&pair.a.channel);
+        id.connect(&qp_a, pair.b.address, &param).unwrap();
+        let request = pair.event_b();
+        let CmEventKind::ConnectRequest { private_data, .. } = request.kind else { panic!("no request") };
+        let extensions = Extensions::from_bits(private_data[0]).unwrap();
+        let qp_b = pair.b.pd.create_qp(&QpInit { extensions, ..QpInit::new(&pair.b.cq) }).unwrap();
+        request.id.accept(&qp_b, &ConnParam::default()).unwrap();
+        pair.event_a();
+        let words = pair.b.pd.reg_mr(8, ATOMIC).unwrap();
+        let local = pair.a.pd.reg_mr(8, Access::LOCAL_WRITE).unwrap();
+        qp_a.post_send(&atomic(1, ADD_ONE, remote(&words, 0), &local, 0)).unwrap();
+        let status = pair.wc_a().status;
+        assert_eq!(status == WcStatus::Success, !asked.is_empty(), "{status}");
+        assert_eq!(word(&words, 0), u64::from(!asked.is_empty()));
+        drop(listener);
+    }
 }

@@ -130,7 +130,7 @@ fn a_third_request_waits_for_the_first_answer() {
 
 /// While the answer is withheld nothing completes and nothing is brought back; what was posted behind it is sent, and
 /// completes after it.
-// Proves EXT-106, EXT-108, EXT-111, EXT-195.
+// Proves EXT-108, EXT-110, EXT-111, EXT-195.
 #[test]
 fn nothing_completes_without_its_answer() {
     let mut peer = Peer::new();
@@ -149,7 +149,6 @@ fn nothing_completes_without_its_answer() {
 }
 
 /// A fence holds a Send back until the atomics before it have their answers.
-// Proves EXT-138.
 #[test]
 fn a_fenced_send_waits_for_atomics() {
     let mut peer = Peer::new();

@@ -6,7 +6,9 @@ use common::ext::{ADD_ONE, ALL, ATOMIC, cas, set_word, word};
 use common::peer::{Peer, Setup, atomic_request, atomic_response, piece, read_request, tagged, untagged};
 use iwarp::memory::Stag;
 use iwarp::rdmap::AtomicRequest;
-use iwarp::verbs::{AtomicOp, MemoryRegion, QpInit, QueuePair, StreamError};
+use iwarp::verbs::{
+    AtomicOp, Extensions, MemoryRegion, ProtectionDomain, QpInit, QueuePair, StreamError, WcOpcode,
+};
 
 fn ask(id: u32, region: &MemoryRegion, at: u64, op: AtomicOp) -> AtomicRequest {
     AtomicRequest { id, stag: Stag(region.rkey()), to: region.addr() + at, op }
@@ -237,11 +239,11 @@ fn a_word_revoked_before_its_turn_is_not_touched() {
 }
 
 /// An atomic behind a long Read Response is not carried out before that has been generated, nor two at a time.
-// Proves EXT-107, EXT-109, EXT-112, EXT-141, EXT-144, EXT-201.
+// Proves EXT-110, EXT-112, EXT-137, EXT-140 to EXT-141, EXT-144, EXT-201.
 #[test]
 fn an_atomic_is_carried_out_in_its_turn() {
     const LONG: u32 = 3_000_000;
-    let mut peer = Peer::new();
+    let mut peer = Peer::with(Setup { receives: &[8], ..Setup::default() });
     let words = peer.region(8, ATOMIC);
     let long = peer.region(LONG as usize, ALL);
     peer.say(&[
@@ -249,7 +251,10 @@ fn an_atomic_is_carried_out_in_its_turn() {
         &read_request(2, LONG, long.rkey(), long.addr()),
         &atomic_request(3, &ask(3, &words, 0, ADD_ONE)),
         &atomic_request(4, &ask(4, &words, 0, ADD_ONE)),
+        &untagged(0x48, 0, 1, &[1; 8]),
     ]);
+    // What is behind them is complete before they are carried out.
+    assert_eq!((peer.wc().opcode, word(&words, 0)), (WcOpcode::RecvImmediate, 1));
     let mut waited = 0;
     assert!(peer.pair.until(10_000_000, |pair| {
         let fetched = pair.engine.counters().tx_fetched_octets;
@@ -274,8 +279,8 @@ fn an_atomic_is_carried_out_in_its_turn() {
 // Proves EXT-027, EXT-168.
 #[test]
 fn a_stream_without_atomics_has_three_queues() {
-    let plain = |init: QpInit<'_>, pd: &iwarp::verbs::ProtectionDomain| -> QueuePair {
-        pd.create_qp(&QpInit { extensions: iwarp::verbs::Extensions::empty(), ..init }).unwrap()
+    let plain = |init: QpInit<'_>, pd: &ProtectionDomain| -> QueuePair {
+        pd.create_qp(&QpInit { extensions: Extensions::empty(), ..init }).unwrap()
     };
     for (segment, codes) in [
         (atomic_response(1, 1, 1), [0x12, 0x01]),
@@ -287,4 +292,19 @@ fn a_stream_without_atomics_has_three_queues() {
         peer.say(&[&segment]);
         assert_eq!(peer.hear_terminate(), terminate_of(codes, &segment));
     }
+}
+
+/// Startup says the same with every extension and with none, and nothing of them is sent before it is asked for.
+// Proves EXT-028, EXT-162.
+#[test]
+fn nothing_is_negotiated_on_the_wire() {
+    let replies = [Extensions::empty(), Extensions::all()].map(|extensions| {
+        let made =
+            |init: QpInit<'_>, pd: &ProtectionDomain| pd.create_qp(&QpInit { extensions, ..init }).unwrap();
+        let mut peer = Peer::with(Setup { init: &made, ..Setup::default() });
+        peer.run(1_000_000);
+        assert!(peer.pair.inbox.is_empty(), "{extensions:?}");
+        peer.reply
+    });
+    assert_eq!(replies[0], replies[1]);
 }

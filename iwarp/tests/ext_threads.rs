@@ -94,7 +94,7 @@ impl Streams {
 }
 
 /// Four streams over two engines add one ten thousand times each: the sum is right, and no value was seen twice.
-// Proves EXT-006, EXT-029, EXT-099, EXT-103, EXT-166, EXT-170, EXT-192 to EXT-193.
+// Proves EXT-029, EXT-099, EXT-103, EXT-166, EXT-170, EXT-192 to EXT-193.
 #[test]
 fn four_streams_add_ten_thousand_times_each() {
     const EACH: usize = 10_000;

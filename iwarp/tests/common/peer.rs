@@ -20,6 +20,8 @@ pub(crate) struct Peer {
     pub(crate) cq: CompletionQueue,
     pub(crate) qp: QueuePair,
     pub(crate) channel: EventChannel,
+    /// The MPA Reply.
+    pub(crate) reply: Vec<u8>,
     framer: Framer,
     _ids: [CmId; 2],
 }
@@ -60,8 +62,16 @@ impl Peer {
             id.is_some()
         }));
         let id = id.unwrap();
-        let mut peer =
-            Self { pair, pd, cq, qp, channel, framer: Framer::new(false, true), _ids: [listener, id] };
+        let mut peer = Self {
+            pair,
+            pd,
+            cq,
+            qp,
+            channel,
+            reply: Vec::new(),
+            framer: Framer::new(false, true),
+            _ids: [listener, id],
+        };
         for (n, &len) in setup.receives.iter().enumerate() {
             let region = peer.region(len.max(8), Access::LOCAL_WRITE);
             peer.qp.post_recv(&RecvRequest::new(n as u64, region.sge(0, len))).unwrap();
@@ -70,7 +80,7 @@ impl Peer {
         }
         peer._ids[1].accept(&peer.qp, &setup.param).unwrap();
         assert!(peer.pair.until(1_000_000, |pair| pair.inbox.len() >= 24), "no Reply");
-        peer.pair.inbox.drain(..24);
+        peer.reply = peer.pair.inbox.drain(..24).collect();
         peer.say(&[&tagged(0x40, 0, 0, &[])]);
         peer.expect_established();
         peer
