@@ -85,6 +85,9 @@ fn main() -> ExitCode {
     suite.add("connect_markers_both_ways", || {
         conclude(&Lab::new()?.connect(&["--markers"], &["--markers"])?, 150)
     });
+    suite.add("connect_no_crc", || {
+        conclude(&Lab::new()?.connect(&["--no-crc"], &["--case", "crc-not-asked-for"])?, 1)
+    });
     suite.add("listen_plain", || conclude(&Lab::new()?.listen(&[], &[])?, 150));
     suite.add("listen_markers_both_ways", || {
         conclude(&Lab::new()?.listen(&["--markers"], &["--markers"])?, 150)

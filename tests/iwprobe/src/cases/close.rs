@@ -8,7 +8,7 @@ use crate::wire::{Fault, Segment, opcode};
 pub(super) const CASES: &[Case] = &[
     Case {
         name: "fin-is-answered",
-        rows: &["DDP-153", "MPA-225"],
+        rows: &["DDP-153"],
         side: Side::Any,
         about: "our FIN between FPDUs is answered by the endpoint's, and no Terminate",
         run: |p| {
@@ -44,7 +44,7 @@ pub(super) const CASES: &[Case] = &[
     },
     Case {
         name: "fin-inside-an-fpdu",
-        rows: &["MPA-133", "DDP-155"],
+        rows: &["MPA-133"],
         side: Side::Any,
         about: "FIN in the middle of an FPDU: the part is dropped, the connection ends",
         run: |p| {

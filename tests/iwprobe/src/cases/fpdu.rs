@@ -257,7 +257,7 @@ pub(super) const CASES: &[Case] = &[
     },
     Case {
         name: "fpdu-largest",
-        rows: &["MPA-029", "DDP-109"],
+        rows: &["DDP-109"],
         side: Side::Any,
         about: "a ULPDU of 64768 octets, the most there may be, is taken",
         run: |p| {

@@ -57,7 +57,7 @@ pub(super) const CASES: &[Case] = &[
     },
     Case {
         name: "send-invalidate-domain-wide",
-        rows: &["RDMAP-356", "SEC-156"],
+        rows: &[],
         side: Side::Any,
         about: "an STag for a whole domain: refused where several streams have it; where only this one does, as well or done",
         run: |p| {

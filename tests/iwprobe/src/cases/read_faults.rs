@@ -83,7 +83,7 @@ pub(super) const CASES: &[Case] = &[
     },
     Case {
         name: "read-without-the-right",
-        rows: &["RDMAP-144", "DDP-230", "RDMAP-354", "SEC-022"],
+        rows: &["RDMAP-144", "DDP-230", "RDMAP-354"],
         side: Side::Any,
         about: "a Read of a region for writing: Terminate 0/1/02",
         run: |p| refused(p, "mr=64:w", &[PROTECTION_ACCESS], |r| (r.stag, r.to, 8)),
@@ -134,7 +134,7 @@ pub(super) const CASES: &[Case] = &[
     },
     Case {
         name: "reads-beyond-ird",
-        rows: &["RDMAP-306", "RDMAP-163", "SEC-147", "SEC-151"],
+        rows: &[],
         side: Side::Any,
         about: "more long Reads at once than IRD says: Terminate 1/2/02, or all answered by one that is faster",
         run: |p| {
@@ -169,7 +169,7 @@ pub(super) const CASES: &[Case] = &[
     },
     Case {
         name: "read-with-ird-0",
-        rows: &["SEC-152", "RDMAP-306"],
+        rows: &[],
         side: Side::Responder,
         about: "a Read where IRD 0 was agreed on: Terminate 1/2/02, or answered by one that keeps a slot all the same",
         run: |p| {
@@ -194,7 +194,7 @@ pub(super) const CASES: &[Case] = &[
     },
     Case {
         name: "read-good-then-bad",
-        rows: &["RDMAP-214", "RDMAP-324"],
+        rows: &["RDMAP-214"],
         side: Side::Any,
         about: "a good Read before a bad one is answered, or not, but the Terminate tells of the bad one",
         run: |p| {

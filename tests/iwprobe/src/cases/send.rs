@@ -184,8 +184,8 @@ pub(super) const CASES: &[Case] = &[
         },
     },
     Case {
-        name: "writes-between-segments-of-a-send",
-        rows: &["DDP-137", "DDP-123"],
+        name: "write-behind-a-send",
+        rows: &[],
         side: Side::Any,
         about: "a Write behind a Send does not disturb it",
         run: |p| {

@@ -128,7 +128,7 @@ pub(super) const CASES: &[Case] = &[
     },
     Case {
         name: "request-private-data-512",
-        rows: &["MPA-167", "MPA-172", "MPA-203"],
+        rows: &["MPA-172", "MPA-203"],
         side: Side::Responder,
         about: "512 octets of private data, the most there may be: accepted",
         run: |p| {

@@ -217,7 +217,7 @@ pub(super) const CASES: &[Case] = &[
     },
     Case {
         name: "write-without-the-right",
-        rows: &["DDP-181", "DDP-230", "RDMAP-354", "SEC-022"],
+        rows: &["DDP-181", "DDP-230", "RDMAP-354"],
         side: Side::Any,
         about: "a Write to a region for reading: Terminate 1/1/00 (or 0/1/02), nothing changes",
         run: |p| {
