@@ -6,7 +6,7 @@ mod common;
 use common::accepted::{Accepted, REGION, tagged, untagged};
 use common::pattern;
 use common::raw::fpdu;
-use iwarp::verbs::{CmEventKind, ConnectionError, StreamError, WcOpcode, WcStatus};
+use iwarp::verbs::{CmEventKind, ConnectionError, SendOp, SendRequest, StreamError, WcOpcode, WcStatus};
 
 const SEND: u8 = 3;
 
@@ -43,7 +43,8 @@ fn both_models_on_one_stream() {
     assert_eq!(peer.memory(4999, 18), [&[0xEE], &data[..16], &[0xEE]].concat());
 }
 
-// Proves DDP-010, DDP-067, DDP-100, DDP-101: one STag for a hundred messages, here and there and again; one buffer for one.
+// Proves DDP-010, DDP-067, DDP-100, DDP-101, DDP-166, DDP-168: one STag for a hundred messages, here and there and
+// again; one buffer for one.
 #[test]
 fn an_stag_serves_many_messages_and_a_buffer_one() {
     let mut peer = Accepted::ready();
@@ -58,6 +59,7 @@ fn an_stag_serves_many_messages_and_a_buffer_one() {
     peer.say(&untagged(0x41, SEND, [0, 2, 0], b"two"));
     peer.raw.until(10_000, |_| false);
     assert_eq!(peer.qp.error(), Some(StreamError { layer: 1, etype: 2, code: 2, from_peer: false }));
+    assert_eq!(peer.raw.engine.counters().tx_terminates, 1, "and is counted");
 }
 
 // Proves DDP-054, DDP-134 to DDP-136, DDP-140: all octets are there and nothing is delivered before L=1; the length is where
@@ -101,9 +103,9 @@ fn queues_count_for_themselves() {
     assert_eq!(heard[0][18..20], [0x12, 0x01]);
 }
 
-// Proves DDP-007, DDP-157, DDP-160, DDP-163, DDP-169, DDP-179, DDP-189 to DDP-195, DDP-210, DDP-222: each error of
-// the table ends reception at once, places nothing, is told to the user and, in one more message, to the peer, with the
-// header and the length; what follows is dropped without a word.
+// Proves DDP-007, DDP-157, DDP-160, DDP-163, DDP-169, DDP-179, DDP-189 to DDP-195, DDP-210, DDP-222, DDP-039,
+// MPA-297: each error of the table ends reception at once, places nothing, is told to the user and, in one more
+// message, to the peer, with the header and the length; what follows is dropped without a word.
 #[test]
 fn an_error_ends_reception_and_is_told_once() {
     let probe = Accepted::ready();
@@ -156,15 +158,22 @@ fn an_error_ends_reception_and_is_told_once() {
             matches!(event.kind, CmEventKind::Disconnected { error: Some(ConnectionError::Stream(told)), .. } if told == error),
             "{event:?}"
         );
-        let flushed = received(&mut peer);
+        // No request of ours goes out any more.
+        let late = SendRequest::new(1, SendOp::Send, peer.region.sge(0, 8));
+        let refused = peer.qp.post_send(&late).is_err();
+        assert!(peer.heard(10_000).is_empty());
+        let mut completions = peer.completions();
+        completions.retain(|wc| wc.opcode == WcOpcode::Recv || wc.status == WcStatus::Success);
+        let flushed: Vec<_> = completions.iter().map(|wc| (wc.wr_id, wc.status)).collect();
+        assert!(!refused, "flushed, not refused");
         assert_eq!(flushed.len(), 2);
-        assert!(flushed.iter().all(|(_, status, _)| *status != WcStatus::Success), "{flushed:?}");
+        assert!(flushed.iter().all(|(_, status)| *status != WcStatus::Success), "{flushed:?}");
         assert!(peer.memory(0, REGION) == [0xEE; REGION], "nothing is placed: {bad:02x?}");
     }
 }
 
-// Proves MPA-225, MPA-226: a FIN behind a whole FPDU is an end like any other; one in the middle of an FPDU is a loss, and the
-// FPDU is nobody's.
+// Proves MPA-225, MPA-226, DDP-153, DDP-159, MPA-036, MPA-227: a FIN behind a whole FPDU is an end like any other;
+// one in the middle of an FPDU is a loss, and the FPDU is nobody's.
 #[test]
 fn a_fin_cuts_an_fpdu_or_does_not() {
     for cut in [0, 1, 10] {
@@ -182,7 +191,10 @@ fn a_fin_cuts_an_fpdu_or_does_not() {
             "{event:?}"
         );
         let status = if cut == 0 { WcStatus::Success } else { WcStatus::WrFlushError };
-        assert_eq!(received(&mut peer)[0].1, status);
+        assert_eq!(received(&mut peer).iter().map(|wc| wc.1).collect::<Vec<_>>(), [status]);
+        // The other half is closed too, or cut off.
+        assert!(peer.raw.until(10_000_000, |raw| raw.closed.is_some()));
+        assert!(cut > 0 || peer.raw.closed == Some(tcp_lite::CloseReason::Graceful), "{:?}", peer.raw.closed);
         assert_eq!(peer.memory(0, 1), if cut == 0 { b"t" } else { b"\xEE" });
     }
 }

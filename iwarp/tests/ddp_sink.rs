@@ -338,7 +338,8 @@ fn arrival_order(rng: &mut Rng, segments: usize) -> Vec<usize> {
 
 /// Any arrival order with repeats: what is delivered, in which order, with which octets, and every octet of the
 /// registered memory are as the model has them.
-// Proves DDP-002, DDP-013, DDP-014, DDP-033, DDP-034, DDP-053, DDP-089 to DDP-091, DDP-176.
+// Proves DDP-002, DDP-013, DDP-014, DDP-033, DDP-034, DDP-053, DDP-089 to DDP-091, DDP-176, DDP-103, DDP-127,
+// DDP-128.
 #[test]
 fn segments_in_any_order_end_as_in_the_model() {
     let mut rng = Rng(0x5041);
@@ -375,7 +376,7 @@ fn first_difference(ours: &str, model: &str) -> String {
 
 /// The error table, one line each, at the second of three positions, in every arrival order. The message before the
 /// bad segment is delivered, the one behind it is not, and nothing but the first is in memory.
-// Proves DDP-185 to DDP-188, DDP-196 to DDP-207, DDP-211 to DDP-213, DDP-217.
+// Proves DDP-185 to DDP-188, DDP-196 to DDP-207, DDP-211 to DDP-213, DDP-217, DDP-173.
 #[test]
 fn every_error_of_the_table_at_any_arrival() {
     let tagged = |stag: Stag, to: u64, control: u8, payload: &[u8]| {
@@ -487,6 +488,27 @@ fn the_msn_window_wraps() {
     }
     assert_eq!((queue.first_msn(), queue.posted()), (2, 0));
     assert!(queue.post(UntaggedQueue::MAX_POSTED) && !queue.post(1));
+}
+
+/// The window of legal MSNs moves at both ends: with each message and with each buffer.
+// Proves DDP-175.
+#[test]
+fn the_msn_window_moves() {
+    let mut queue = UntaggedQueue::new();
+    assert!(queue.post(3));
+    let first = Opcode::Send.untagged_header(Stag(0), 1, 0, true);
+    assert!(queue.deliver(&first, 1).unwrap().is_some());
+    let legal = |queue: &UntaggedQueue| (0..6).filter(|msn| queue.index_of(*msn).is_ok()).collect::<Vec<_>>();
+    assert_eq!(legal(&queue), [2, 3]);
+    assert!(queue.post(1));
+    assert_eq!(legal(&queue), [2, 3, 4]);
+}
+
+/// Type 3 is the LLP's: no error of DDP has it.
+// Proves DDP-208.
+#[test]
+fn no_error_is_of_the_type_that_is_the_llps() {
+    assert!(DdpError::ALL.iter().all(|error| error.etype() < 3));
 }
 
 /// MO plus length is summed in 64 bits, and a message has at most 2^32 - 1 octets.

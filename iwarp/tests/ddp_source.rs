@@ -61,9 +61,10 @@ fn messages(segments: &[Vec<u8>]) -> Vec<Message> {
     messages
 }
 
-// Proves DDP-017, DDP-021, DDP-022, DDP-049 to DDP-052, DDP-055, DDP-057, DDP-059, DDP-065, DDP-066, DDP-070, DDP-072 to
-// DDP-076, DDP-082, DDP-086, DDP-087, DDP-089, DDP-090, DDP-092 to DDP-097, DDP-099, DDP-105, DDP-106, DDP-108, DDP-111, DDP-116, DDP-118,
-// DDP-124 to DDP-126, MPA-022, MPA-024, MPA-026, MPA-038, MPA-107: six requests, posted at once.
+// Proves DDP-017, DDP-021, DDP-022, DDP-049 to DDP-052, DDP-055, DDP-057, DDP-059, DDP-065, DDP-066, DDP-070,
+// DDP-072 to DDP-076, DDP-082, DDP-086, DDP-087, DDP-089, DDP-090, DDP-092 to DDP-097, DDP-099, DDP-105, DDP-106,
+// DDP-108, DDP-111, DDP-116, DDP-118, DDP-124 to DDP-126, MPA-022, MPA-024, MPA-026, MPA-038, MPA-107, DDP-037,
+// MPA-003, MPA-008, MPA-306: six requests, posted at once.
 #[test]
 fn messages_leave_whole_in_order_and_numbered() {
     let mut peer = Accepted::ready();
@@ -102,6 +103,41 @@ fn messages_leave_whole_in_order_and_numbered() {
     assert_eq!((messages[2].sizes.as_slice(), messages[3].sizes.as_slice()), (&[18][..], &[14][..]));
 }
 
+// Proves MPA-004, MPA-025, MPA-118, MPA-119, MPA-265, MPA-294: bulk, small messages and sizes just above half a segment, with
+// markers and without: every TCP segment holds whole FPDUs.
+#[test]
+fn tcp_segments_hold_whole_fpdus() {
+    for markers in [false, true] {
+        let request = if markers { with_markers(request(true)) } else { request(true) };
+        let mut peer = Accepted::new(&request, &ConnParam::default());
+        peer.say(&EMPTY_WRITE);
+        peer.established();
+        peer.raw.segments.clear();
+        for (wr_id, len) in [40_000, 100, 100, 100, 760, 760, 1, 0, 3000].into_iter().enumerate() {
+            let op = SendOp::Write { remote: RemoteAddr { addr: TO, rkey: STAG } };
+            peer.qp.post_send(&SendRequest::new(wr_id as u64, op, peer.region.sge(0, len))).unwrap();
+        }
+        peer.raw.until(1_000_000, |_| false);
+        let octets = std::mem::take(&mut peer.raw.inbox);
+        // Where FPDUs end, by their lengths; a marker in front of one is its own.
+        let (mut at, mut ends) = (0, vec![0]);
+        while at < octets.len() {
+            let header = if markers && at % 512 == 0 { at + 4 } else { at };
+            let len = usize::from(u16::from_be_bytes([octets[header], octets[header + 1]]));
+            let framer = Framer::at(at as u64, markers, true);
+            at += framer.wire_len(len);
+            ends.push(at);
+        }
+        let mut end = 0;
+        for size in &peer.raw.segments {
+            end += size;
+            assert!(ends.contains(&end), "a segment ends at {end} in an FPDU, markers {markers}");
+        }
+        assert_eq!((at, end), (octets.len(), octets.len()));
+        assert!(peer.raw.segments.len() < ends.len() - 1, "small ones share a segment");
+    }
+}
+
 // Proves DDP-004, DDP-104: registering memory and posting receives say nothing.
 #[test]
 fn what_is_local_says_nothing() {
@@ -118,7 +154,8 @@ fn with_markers(mut request: Vec<u8>) -> Vec<u8> {
     request
 }
 
-// Proves MPA-018, MPA-058, MPA-065, MPA-309: markers toward the peer where it asks for them, and only there.
+// Proves MPA-018, MPA-058, MPA-065, MPA-309, MPA-007: markers toward the peer where it asks for them, and only
+// there.
 #[test]
 fn markers_are_sent_to_whom_asks_for_them() {
     for markers in [false, true] {
@@ -141,8 +178,8 @@ fn markers_are_sent_to_whom_asks_for_them() {
     }
 }
 
-// Proves MPA-021, MPA-078, MPA-080 to MPA-082, MPA-085, MPA-088: who does not say otherwise uses CRC, though the peer would
-// not, and keeps to it.
+// Proves MPA-021, MPA-078, MPA-080 to MPA-082, MPA-085, MPA-088, MPA-298: who does not say otherwise uses CRC,
+// though the peer would not, and keeps to it.
 #[test]
 fn crc_is_used_unless_both_say_no() {
     for (ours, theirs, used) in

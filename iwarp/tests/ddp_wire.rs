@@ -11,7 +11,7 @@ fn hex(text: &str) -> Vec<u8> {
 }
 
 /// A message of 10000 octets under MULPDU 1454, both models, octet for octet.
-// Proves DDP-045, DDP-055, DDP-057, DDP-060, DDP-077, DDP-096, RDMAP-090.
+// Proves DDP-045, DDP-055, DDP-057, DDP-060, DDP-077, DDP-096, RDMAP-090, DDP-044, DDP-046, DDP-085, DDP-094.
 #[test]
 fn ten_thousand_octets_are_cut_as_the_golden_headers_say() {
     let tagged = [
@@ -53,7 +53,7 @@ fn ten_thousand_octets_are_cut_as_the_golden_headers_say() {
 }
 
 /// The examples of RFC 5041 sections 5.1 and 5.2: 2048 octets under MULPDU 1500.
-// Proves DDP-112.
+// Proves DDP-112, DDP-117.
 #[test]
 fn the_examples_of_the_rfc_come_out() {
     let cut = |mut s: Segmenter| {
@@ -61,6 +61,9 @@ fn the_examples_of_the_rfc_come_out() {
     };
     assert_eq!(cut(Segmenter::untagged(2048)), [(0, 1482, false), (1482, 566, true)]);
     assert_eq!(cut(Segmenter::tagged(2048)), [(0, 1486, false), (1486, 562, true)]);
+    // At tagged offset 16384 the second piece is at 17870.
+    let second = Header::from(Opcode::Write.tagged_header(Stag(1), 16_384 + 1486, true)).to_bytes();
+    assert_eq!(second[6..], 17_870_u64.to_be_bytes());
 }
 
 /// An empty message is one segment, the last.
@@ -155,7 +158,7 @@ proptest! {
         prop_assert_eq!(Header::parse(&octets[..len + 3]), Ok(header));
     }
 
-    // Proves DDP-020, DDP-028, DDP-050 to DDP-052: MULPDU may differ from segment to segment.
+    // Proves DDP-020, DDP-028, DDP-050 to DDP-052, DDP-030: MULPDU may differ from segment to segment.
     #[test]
     fn the_pieces_of_a_message_tile_it(len in 0_u32..20_000, tagged in any::<bool>(),
                                        mulpdus in prop::collection::vec(0_u32..2000, 1..50)) {

@@ -164,6 +164,7 @@ fn a_peer_invalidates_what_it_may() {
 }
 
 /// Mistakes of the caller are told by the call, and nothing is posted.
+// Proves MPA-012.
 #[test]
 fn bad_requests_are_refused_when_posted() {
     let (mut pair, c) = connected();
@@ -186,7 +187,7 @@ fn bad_requests_are_refused_when_posted() {
 }
 
 /// A graceful close sends what was posted, flushes the receives of both sides, and is no error.
-// Proves DDP-040 to DDP-042, DDP-148, DDP-149.
+// Proves DDP-040 to DDP-042, DDP-148, DDP-149, DDP-026.
 #[test]
 fn a_graceful_close_drains_and_flushes() {
     let (mut pair, c) = connected();

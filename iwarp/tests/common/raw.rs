@@ -22,6 +22,8 @@ pub(crate) struct RawPair {
     conn: Option<ConnId>,
     /// Octets of the engine's stream so far.
     pub(crate) inbox: Vec<u8>,
+    /// How many octets each of its TCP segments had.
+    pub(crate) segments: Vec<usize>,
     /// How the connection ended.
     pub(crate) closed: Option<CloseReason>,
     pub(crate) peer_closed: bool,
@@ -46,6 +48,7 @@ impl RawPair {
             out: Burst::new(),
             conn: None,
             inbox: Vec::new(),
+            segments: Vec::new(),
             closed: None,
             peer_closed: false,
         }
@@ -63,6 +66,7 @@ impl RawPair {
         }
         (self.closed, self.peer_closed) = (None, false);
         self.inbox.clear();
+        self.segments.clear();
         let remote = format!("10.0.0.1:{PORT}").parse().unwrap();
         self.conn = Some(self.stack.connect(now, remote, None).unwrap());
     }
@@ -97,6 +101,7 @@ impl RawPair {
     fn on_event(&mut self, event: Event) {
         match event {
             Event::Received { conn, received } if Some(conn) == self.conn => {
+                self.segments.push(received.buf.len());
                 for run in received.buf.segments() {
                     self.inbox.extend_from_slice(run);
                 }

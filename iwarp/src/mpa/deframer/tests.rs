@@ -148,7 +148,8 @@ fn segments_need_not_be_aligned() {
     assert_eq!((bench.kept(), bench.deframer.counters().fpdus), ((0, 0, 0), 3));
 }
 
-// Proves MPA-283: without markers what is ahead is held, and released when the frontier has passed it.
+// Proves MPA-283, MPA-127, DDP-024: without markers what is ahead is held, and released when the frontier has passed
+// it.
 #[test]
 fn without_markers_nothing_is_early() {
     let (wire, ends) = stream(false, &[b"one", b"two", b"three"]);
@@ -165,8 +166,8 @@ fn without_markers_nothing_is_early() {
     assert_eq!((bench.seen(), bench.kept()), (vec![Whole(b"three".to_vec())], (0, 0, 0)));
 }
 
-// Proves MPA-033, MPA-035, MPA-130, MPA-131, MPA-002, MPA-055, MPA-061, DDP-014, DDP-019, DDP-053, DDP-131, DDP-138:
-// found by a marker, then by length; placed at once, delivered in order.
+// Proves MPA-033, MPA-035, MPA-130, MPA-131, MPA-002, MPA-055, MPA-061, DDP-014, DDP-019, DDP-053, DDP-131, DDP-138,
+// DDP-137: found by a marker, then by length; placed at once, delivered in order.
 #[test]
 fn a_marker_and_lengths_lead_to_fpdus_ahead() {
     let long = [b'x'; 700];
@@ -191,7 +192,8 @@ fn a_marker_and_lengths_lead_to_fpdus_ahead() {
     assert_eq!((bench.kept(), bench.deframer.at_boundary()), ((0, 0, 0), true));
 }
 
-// Proves MPA-281, MPA-292: an FPDU ahead in three pieces, in the worst order; its edges wait for what is around it.
+// Proves MPA-281, MPA-292, MPA-127: an FPDU ahead in three pieces, in the worst order; its edges wait for what is
+// around it.
 #[test]
 fn pieces_ahead_are_joined() {
     let long = [b'x'; 1500];
@@ -212,8 +214,8 @@ fn pieces_ahead_are_joined() {
     assert_eq!(bench.kept(), (0, 0, 0));
 }
 
-// Proves MPA-044, MPA-126, MPA-132, MPA-096, MPA-230, MPA-238: a bad CRC ahead is ignored there, with what only its
-// length leads to, and is code 2 at the frontier.
+// Proves MPA-044, MPA-126, MPA-132, MPA-096, MPA-230, MPA-238, MPA-227: a bad CRC ahead is ignored there, with what
+// only its length leads to, and is code 2 at the frontier.
 #[test]
 fn a_bad_crc_ahead_is_met_in_order() {
     let long = [b'x'; 300];
@@ -258,7 +260,7 @@ fn only_a_wrong_pointer_is_code_3() {
     }
 }
 
-// Proves MPA-233: the length chain runs into an FPDU that a marker led to.
+// Proves MPA-233, MPA-227: the length chain runs into an FPDU that a marker led to.
 #[test]
 fn lengths_and_markers_that_disagree_are_code_3() {
     let long = [b'x'; 600];

@@ -89,6 +89,7 @@ fn reordering_below_the_threshold_is_no_loss() {
     }
 }
 
+// Proves DDP-031.
 #[test]
 fn the_timer_backs_off_and_the_user_timeout_ends_it() {
     let mut pair = Pair::established(config(), config());

@@ -97,6 +97,7 @@ fn a_peer_with_a_tiny_window_gets_everything_in_the_end() {
     assert!(pair.a.counters.tx_cut_by_persist > 0);
 }
 
+// Proves DDP-258.
 #[test]
 fn held_octets_close_the_window_and_release_opens_it() {
     let small = TcpConfig { recv_window_octets: 4000, ..config() };
