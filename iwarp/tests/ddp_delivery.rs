@@ -62,8 +62,8 @@ fn an_stag_serves_many_messages_and_a_buffer_one() {
     assert_eq!(peer.raw.engine.counters().tx_terminates, 1, "and is counted");
 }
 
-// Proves DDP-054, DDP-134 to DDP-136, DDP-140: all octets are there and nothing is delivered before L=1; the length is where
-// that segment ends.
+// Proves DDP-054, DDP-134 to DDP-136, DDP-140, DDP-139: all octets are there and nothing is delivered before L=1;
+// the length is where that segment ends.
 #[test]
 fn the_last_flag_delivers() {
     let mut peer = Accepted::ready();
@@ -104,8 +104,8 @@ fn queues_count_for_themselves() {
 }
 
 // Proves DDP-007, DDP-157, DDP-160, DDP-163, DDP-169, DDP-179, DDP-189 to DDP-195, DDP-210, DDP-222, DDP-039,
-// MPA-297: each error of the table ends reception at once, places nothing, is told to the user and, in one more
-// message, to the peer, with the header and the length; what follows is dropped without a word.
+// MPA-297, DDP-183: each error of the table ends reception at once, places nothing, is told to the user and, in one
+// more message, to the peer, with the header and the length; what follows is dropped without a word.
 #[test]
 fn an_error_ends_reception_and_is_told_once() {
     let probe = Accepted::ready();

@@ -354,7 +354,7 @@ fn segments_in_any_order_end_as_in_the_model() {
 }
 
 /// One bad segment anywhere, any arrival order: the same messages are delivered before it, and the same error raised.
-// Proves DDP-163 to DDP-165, DDP-170, DDP-171, DDP-174, DDP-179 to DDP-184, DDP-189, DDP-190, DDP-192.
+// Proves DDP-163 to DDP-165, DDP-170, DDP-171, DDP-174, DDP-179 to DDP-182, DDP-184, DDP-189, DDP-190, DDP-192.
 #[test]
 fn a_bad_segment_ends_the_stream_as_in_the_model() {
     let mut rng = Rng(0x7041);
@@ -376,7 +376,7 @@ fn first_difference(ours: &str, model: &str) -> String {
 
 /// The error table, one line each, at the second of three positions, in every arrival order. The message before the
 /// bad segment is delivered, the one behind it is not, and nothing but the first is in memory.
-// Proves DDP-185 to DDP-188, DDP-196 to DDP-207, DDP-211 to DDP-213, DDP-217, DDP-173.
+// Proves DDP-185 to DDP-188, DDP-196 to DDP-207, DDP-211 to DDP-213, DDP-217, DDP-173, DDP-183.
 #[test]
 fn every_error_of_the_table_at_any_arrival() {
     let tagged = |stag: Stag, to: u64, control: u8, payload: &[u8]| {
