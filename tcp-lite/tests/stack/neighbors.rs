@@ -102,6 +102,7 @@ fn exchange(remote: &str, carry: impl FnMut(bool, Vec<u8>) -> Vec<(Vec<u8>, Chec
     relay
 }
 
+// Proves MPA-284, MPA-286.
 #[test]
 fn a_stream_whose_every_segment_is_fragmented_survives() {
     for (remote, backwards) in [
