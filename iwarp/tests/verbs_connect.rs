@@ -14,6 +14,7 @@ fn private(octets: &[u8]) -> ConnParam {
 }
 
 /// Private data goes both ways, to the limit; IRD and ORD are settled as RFC 6581 section 9.1 has it.
+// Proves RDMAP-304.
 #[test]
 fn private_data_and_depths_are_exchanged() {
     for len in [0, 1, 508] {

@@ -187,7 +187,7 @@ fn bad_requests_are_refused_when_posted() {
 }
 
 /// A graceful close sends what was posted, flushes the receives of both sides, and is no error.
-// Proves DDP-040 to DDP-042, DDP-148, DDP-149, DDP-026.
+// Proves DDP-026, DDP-040 to DDP-042, DDP-148, DDP-149, RDMAP-034, RDMAP-307, RDMAP-308.
 #[test]
 fn a_graceful_close_drains_and_flushes() {
     let (mut pair, c) = connected();

@@ -114,7 +114,7 @@ fn inline_and_unsignalled() {
 
 /// Bulk Writes and Reads both ways over a wire that loses, reorders and doubles frames: every octet arrives, and
 /// with markers a share of it is placed before the hole in front of it is filled.
-// Proves DDP-002, DDP-033, DDP-109, DDP-123, DDP-127, MPA-280.
+// Proves DDP-002, DDP-033, DDP-109, DDP-123, DDP-127, MPA-280, RDMAP-064.
 #[test]
 fn bulk_over_a_bad_wire() {
     let plan = LinkPlan {

@@ -138,6 +138,9 @@ fn number(name: &str) -> Option<u64> {
 }
 
 /// Whatever is posted, revoked, closed or lost on the way: octets, order, statuses and ends are the model's.
+// Proves RDMAP-007, RDMAP-044, RDMAP-045, RDMAP-064, RDMAP-076, RDMAP-239, RDMAP-267, RDMAP-269, RDMAP-270,
+// RDMAP-272, RDMAP-273, RDMAP-277, RDMAP-280, RDMAP-287, RDMAP-307, RDMAP-404, RDMAP-407, RDMAP-412, RDMAP-413, RDMAP-416,
+// RDMAP-417, RDMAP-421, RDMAP-424, RDMAP-427, RDMAP-429.
 #[test]
 fn random_runs() {
     let seeds = seeds(SEEDS);

@@ -62,11 +62,12 @@ fn reads_are_answered_whole_and_in_order() {
 }
 
 /// As many Reads as were agreed on are served at a time; one more has no buffer, and is not looked at.
-// Proves RDMAP-163, RDMAP-226, RDMAP-301, RDMAP-306, RDMAP-361, RDMAP-370.
+// Proves RDMAP-163, RDMAP-226, RDMAP-299, RDMAP-300, RDMAP-301, RDMAP-306, RDMAP-361, RDMAP-370.
 #[test]
 fn reads_beyond_ird_have_no_buffer() {
     for count in [2, 3] {
         let mut peer = Peer::with(&ConnParam { responder_resources: 2, ..ConnParam::default() }, 0);
+        assert_eq!(peer.depths, (8, 2));
         let source = (peer.region.rkey(), peer.to(0));
         let requests: Vec<_> = (1..=count).map(|msn| read_request(msn, SINK, 8, source)).collect();
         peer.say(&requests);
@@ -80,7 +81,7 @@ fn reads_beyond_ird_have_no_buffer() {
 
 /// What may not be read: each reason has its code, and the Terminate brings the request back. What may is answered, up to
 /// the last octet.
-// Proves RDMAP-075, RDMAP-128, RDMAP-142 to RDMAP-146, RDMAP-177, RDMAP-183, RDMAP-185, RDMAP-192, RDMAP-211, RDMAP-220,
+// Proves RDMAP-075, RDMAP-114, RDMAP-121, RDMAP-128, RDMAP-142 to RDMAP-146, RDMAP-177, RDMAP-183, RDMAP-185, RDMAP-192, RDMAP-211, RDMAP-220,
 // RDMAP-329, RDMAP-330, RDMAP-340 to RDMAP-345, RDMAP-350, RDMAP-403.
 #[test]
 fn a_refused_read_is_brought_back() {
@@ -173,6 +174,26 @@ fn a_source_revoked_midway_is_told_with_the_rest() {
     let moved = u64::from(sent);
     payload.extend(read_header((SINK.0, SINK.1 + moved), size - sent, (source.0, source.1 + moved)));
     assert_eq!(*terminate, untagged(0x41, 0x47, 0, 2, 1, 0, &payload));
+}
+
+/// An STag stays what it is, Write by Write and Read by Read, until the peer invalidates it.
+// Proves RDMAP-016, RDMAP-021, RDMAP-043, RDMAP-025.
+#[test]
+fn an_stag_lives_until_it_is_invalidated() {
+    let mut peer = Peer::with(&ConnParam::default(), 1);
+    let lent = peer.pd.reg_mr_with(64, &MrOptions { qp: Some(&peer.qp), ..MrOptions::new(ALL) }).unwrap();
+    let source = (lent.rkey(), lent.addr());
+    let write = |octet: u8| tagged(0xc1, 0x40, source.0, source.1, &[octet]);
+    peer.say(&[write(1), read_request(1, SINK, 1, source), write(2), read_request(2, SINK, 1, source)]);
+    // Reads are answered behind all that came with them.
+    let heard = peer.hear();
+    assert!(heard.len() == 2 && heard.iter().all(|response| response[14] != 0), "{heard:?}");
+    let last = read_request(3, SINK, 1, source);
+    peer.say(&[untagged(0x41, 0x44, source.0, 0, 1, 0, b"thanks"), last.clone()]);
+    let mut payload = of_segment(0x01, 0, &last);
+    payload[2] = 0xe0;
+    payload.extend(read_header(SINK, 1, source));
+    peer.expect_terminate(&payload, "invalidated");
 }
 
 /// A request behind a Write sees what was written, and a Send behind a request may arrive before the answer leaves.

@@ -12,7 +12,7 @@ const REMOTE: RemoteAddr = RemoteAddr { addr: 0x1000, rkey: 0x1122_3344 };
 /// With much to be sent, the Terminate is the next message behind the FPDU that is being written, and the last: what had
 /// not been sent is flushed in order, what is posted later as well, and TCP ends by FIN.
 // Proves RDMAP-022, RDMAP-050, RDMAP-055, RDMAP-107, RDMAP-132, RDMAP-133, RDMAP-252 to RDMAP-254, RDMAP-260, RDMAP-261,
-// RDMAP-309, RDMAP-311, RDMAP-314, RDMAP-316, RDMAP-317, RDMAP-323, RDMAP-324, RDMAP-327.
+// RDMAP-309, RDMAP-311, RDMAP-314, RDMAP-316, RDMAP-317, RDMAP-318, RDMAP-321, RDMAP-323, RDMAP-324, RDMAP-327.
 #[test]
 fn a_terminate_overtakes_what_waits_and_is_the_last() {
     let mut peer = Peer::new();

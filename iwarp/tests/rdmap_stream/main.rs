@@ -7,6 +7,7 @@
 //! | `answers.rs` | what the peer's Reads get |
 //! | `received.rs` | what the peer's Sends and Writes do |
 //! | `responses.rs` | what the answers to our Reads do |
+//! | `order.rs` | what waits for a lost frame, and what does not |
 //! | `ends.rs` | Terminates both ways |
 
 #[path = "../common/mod.rs"]
@@ -14,6 +15,7 @@ mod common;
 
 mod answers;
 mod ends;
+mod order;
 mod peer;
 mod received;
 mod responses;

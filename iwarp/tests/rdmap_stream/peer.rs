@@ -27,6 +27,8 @@ pub(crate) struct Peer {
     pub(crate) events: EventChannel,
     pub(crate) qp: QueuePair,
     _id: CmId,
+    /// ORD and IRD, as they were told.
+    pub(crate) depths: (u16, u16),
     pub(crate) region: MemoryRegion,
     _listener: CmId,
 }
@@ -59,6 +61,7 @@ impl Peer {
             asked.is_some()
         }));
         let id = asked.unwrap().id;
+        assert!(pair.inbox.is_empty(), "nothing is said before the user says so");
         id.accept(&qp, param).unwrap();
         assert!(pair.until(1_000_000, |pair| pair.inbox.len() >= 24), "no Reply");
         pair.inbox.clear();
@@ -71,12 +74,15 @@ impl Peer {
             events,
             qp,
             _id: id,
+            depths: (0, 0),
             region,
             _listener: listener,
         };
         // The first FPDU lets a responder speak: a Write of nothing.
         peer.say(&[tagged(0xc1, 0x40, 0, 0, b"")]);
-        assert!(matches!(peer.events.poll().unwrap().kind, CmEventKind::Established { .. }));
+        let event = peer.events.poll().unwrap().kind;
+        let CmEventKind::Established { ord, ird, .. } = event else { panic!("{event:?}") };
+        peer.depths = (ord, ird);
         peer
     }
 

@@ -158,7 +158,7 @@ fn retarget(segment: &[u8], stag: u32, peer: &Peer) -> Vec<u8> {
 
 /// DDP's own checks: each has its code, and the segment's length and header go back; the receive queue is flushed, and
 /// what is outside the target stays.
-// Proves RDMAP-062, RDMAP-072, RDMAP-124, RDMAP-157 to RDMAP-167, RDMAP-178 to RDMAP-180, RDMAP-182, RDMAP-194,
+// Proves RDMAP-062, RDMAP-069, RDMAP-072, RDMAP-114, RDMAP-121, RDMAP-124, RDMAP-157 to RDMAP-167, RDMAP-178 to RDMAP-180, RDMAP-182, RDMAP-194,
 // RDMAP-238, RDMAP-332, RDMAP-345, RDMAP-350 to RDMAP-352.
 #[test]
 fn ddp_errors_are_passed_up_with_their_segment() {

@@ -7,11 +7,11 @@ use super::peer::{Peer, read_header, tagged, untagged};
 const REMOTE: RemoteAddr = RemoteAddr { addr: 0x1000, rkey: 0x1122_3344 };
 
 /// Each request is one message, to the octet, and messages leave in the order of the requests, whatever their kinds.
-// Proves RDMAP-010, RDMAP-011, RDMAP-019, RDMAP-023, RDMAP-035, RDMAP-040, RDMAP-046, RDMAP-047, RDMAP-052 to RDMAP-057,
+// Proves RDMAP-009, RDMAP-010, RDMAP-011, RDMAP-015, RDMAP-019, RDMAP-026, RDMAP-023, RDMAP-035, RDMAP-040, RDMAP-046, RDMAP-047, RDMAP-052 to RDMAP-057,
 // RDMAP-061, RDMAP-065, RDMAP-070, RDMAP-079, RDMAP-080, RDMAP-083 to RDMAP-092, RDMAP-094, RDMAP-098,
 // RDMAP-110 to RDMAP-113, RDMAP-116 to RDMAP-119, RDMAP-123, RDMAP-127, RDMAP-130, RDMAP-131, RDMAP-196, RDMAP-202,
 // RDMAP-205, RDMAP-207, RDMAP-212, RDMAP-213, RDMAP-215, RDMAP-216, RDMAP-219, RDMAP-234, RDMAP-243 to RDMAP-245,
-// RDMAP-247, RDMAP-248, RDMAP-285, RDMAP-298, RDMAP-398, RDMAP-399, RDMAP-401, RDMAP-402.
+// RDMAP-247, RDMAP-248, RDMAP-285, RDMAP-296 to RDMAP-298, RDMAP-397, RDMAP-398, RDMAP-399, RDMAP-401, RDMAP-402.
 #[test]
 fn each_request_is_one_message_to_the_octet() {
     let mut peer = Peer::new();
@@ -95,10 +95,11 @@ fn a_long_message_is_cut_into_like_segments() {
 }
 
 /// Of ten Reads two are out at a time; the others wait in order, and what is posted behind them.
-// Proves RDMAP-302, RDMAP-303, RDMAP-305, RDMAP-361, RDMAP-213, RDMAP-278, RDMAP-285, RDMAP-287.
+// Proves RDMAP-299, RDMAP-302, RDMAP-303, RDMAP-305, RDMAP-361, RDMAP-213, RDMAP-278, RDMAP-285, RDMAP-287.
 #[test]
 fn reads_wait_for_their_place_in_ord() {
     let mut peer = Peer::with(&ConnParam { initiator_depth: 2, ..ConnParam::default() }, 0);
+    assert_eq!(peer.depths.0, 2);
     let sge = |n: u64| peer.region.sge(100 * n as usize, 8);
     let mut requests: Vec<_> =
         (1..=10).map(|n| SendRequest::new(n, SendOp::Read { remote: REMOTE }, sge(n))).collect();
@@ -147,7 +148,7 @@ fn a_fence_waits_for_reads() {
 }
 
 /// A Send or Write is complete when the layers below have it, a Read when it is answered; each once, in order.
-// Proves RDMAP-041, RDMAP-067, RDMAP-073, RDMAP-227, RDMAP-274, RDMAP-286, RDMAP-287, RDMAP-291, RDMAP-294.
+// Proves RDMAP-041, RDMAP-044, RDMAP-067, RDMAP-073, RDMAP-227, RDMAP-274, RDMAP-286, RDMAP-287, RDMAP-291, RDMAP-294.
 #[test]
 fn requests_complete_each_by_its_own_condition() {
     let mut peer = Peer::new();

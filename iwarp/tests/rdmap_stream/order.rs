@@ -1,0 +1,153 @@
+//! Order between two engines when a frame is lost: what is placed early, and what waits (RFC 5040 section 5.5 and
+//! appendix B).
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use dp::link::{LinkConfig, pair};
+use dp::{Burst, LinkState, Mempool, Port, PortCounters, PortInfo};
+use iwarp::memory::Access;
+use iwarp::verbs::{
+    ConnParam, MrOptions, RecvRequest, RemoteAddr, SendFlags, SendOp, SendRequest, WcOpcode, WcStatus,
+};
+
+use super::common::Pair;
+
+const ALL: Access = Access::LOCAL_WRITE.union(Access::REMOTE_WRITE).union(Access::REMOTE_READ);
+
+/// A port that loses the next long frame when it is told to.
+struct Losing {
+    port: Box<dyn Port>,
+    lose: Arc<AtomicBool>,
+}
+
+impl Port for Losing {
+    fn info(&self) -> &PortInfo {
+        self.port.info()
+    }
+
+    fn mempool(&self) -> &Mempool {
+        self.port.mempool()
+    }
+
+    fn rx_burst(&mut self, now_us: u64, frames: &mut Burst) -> usize {
+        self.port.rx_burst(now_us, frames)
+    }
+
+    fn tx_burst(&mut self, now_us: u64, frames: &mut Burst) -> usize {
+        let long = frames.iter().position(|frame| frame.len() > 500);
+        let lost = long.filter(|_| self.lose.swap(false, Ordering::Relaxed));
+        if let Some(at) = lost {
+            frames.remove(at);
+        }
+        self.port.tx_burst(now_us, frames) + usize::from(lost.is_some())
+    }
+
+    fn link_state(&mut self) -> LinkState {
+        self.port.link_state()
+    }
+
+    fn counters(&self) -> PortCounters {
+        self.port.counters()
+    }
+
+    fn next_due_us(&self) -> Option<u64> {
+        self.port.next_due_us()
+    }
+}
+
+/// Two hosts; the flag loses A's next long frame.
+fn losing() -> (Pair, Arc<AtomicBool>) {
+    let lose = Arc::new(AtomicBool::new(false));
+    let (a, b) = pair(&LinkConfig::default());
+    let a = Box::new(Losing { port: a, lose: Arc::clone(&lose) });
+    (Pair::over((a, b), |_| {}), lose)
+}
+
+fn turns(pair: &mut Pair) {
+    for _ in 0..6 {
+        let now_us = pair.now_us;
+        pair.turn();
+        // Before any retransmission.
+        pair.now_us = now_us + 1;
+    }
+}
+
+/// The segment of a Write is lost, that of a Send and a Read Request behind it arrives. With markers the Send's octets are
+/// placed at once; but neither is the Send delivered nor the Read answered before the Write is there.
+// Proves RDMAP-027, RDMAP-032, RDMAP-033, RDMAP-063, RDMAP-064, RDMAP-263, RDMAP-266, RDMAP-268, RDMAP-269, RDMAP-275,
+// RDMAP-277, RDMAP-281, RDMAP-282, RDMAP-288, RDMAP-289, RDMAP-411 to RDMAP-414, RDMAP-416, RDMAP-420, RDMAP-421.
+#[test]
+fn what_is_behind_a_hole_may_be_placed_and_is_not_delivered() {
+    let solicited = SendFlags::SIGNALED | SendFlags::SOLICITED;
+    for (invalidates, flags) in
+        [(false, SendFlags::SIGNALED), (true, SendFlags::SIGNALED), (false, solicited), (true, solicited)]
+    {
+        for read_len in [1000, 0] {
+            let (mut pair, lose) = losing();
+            let c = pair.connect(&ConnParam { markers: true, ..ConnParam::default() });
+            let local = pair.a.pd.reg_mr(4000, ALL).unwrap();
+            let target = pair.b.pd.reg_mr(4000, ALL).unwrap();
+            let lent =
+                pair.b.pd.reg_mr_with(64, &MrOptions { qp: Some(&c.qp_b), ..MrOptions::new(ALL) }).unwrap();
+            local.write_at(0, &[[1; 1000], [2; 1000]].concat()).unwrap();
+            c.qp_b.post_recv(&RecvRequest::new(9, target.sge(2000, 1000))).unwrap();
+            let remote = RemoteAddr { addr: target.addr(), rkey: target.rkey() };
+            let send = if invalidates { SendOp::SendInvalidate { rkey: lent.rkey() } } else { SendOp::Send };
+            let requests = [
+                SendRequest::new(1, SendOp::Write { remote }, local.sge(0, 1000)),
+                SendRequest::new(2, send, local.sge(1000, 1000)).flags(flags),
+                SendRequest::new(3, SendOp::Read { remote }, local.sge(3000, read_len)),
+            ];
+            lose.store(true, Ordering::Relaxed);
+            c.qp_a.post_send_list(&requests).unwrap();
+            turns(&mut pair);
+            assert!(!lose.load(Ordering::Relaxed), "a frame was lost");
+            let mut seen = vec![0; 3000];
+            target.read_at(0, &mut seen).unwrap();
+            assert_eq!(seen, [vec![0; 2000], vec![2; 1000]].concat(), "the Send alone is placed");
+            assert!(pair.b.cq.poll_one().is_none(), "and not delivered");
+            assert!(lent.is_valid(), "nor has it invalidated");
+            let done: Vec<_> = std::iter::from_fn(|| pair.a.cq.poll_one()).map(|wc| wc.wr_id).collect();
+            assert_eq!(done, [1, 2], "the Read is not answered");
+
+            let wc = pair.wc_b();
+            assert_eq!((wc.wr_id, wc.status, wc.byte_len), (9, WcStatus::Success, 1000));
+            assert_eq!(lent.is_valid(), !invalidates);
+            target.read_at(0, &mut seen).unwrap();
+            assert_eq!(seen[..1000], [1; 1000], "at its delivery the Write is there");
+            assert_eq!(pair.wc_a().wr_id, 3);
+            local.read_at(3000, &mut seen[..read_len]).unwrap();
+            assert_eq!(seen[..read_len], vec![1; read_len], "the Read sees the Write");
+        }
+    }
+}
+
+/// What holds up one connection does not hold up another, nor the other direction.
+// Proves RDMAP-008, RDMAP-029, RDMAP-037, RDMAP-048, RDMAP-264, RDMAP-265.
+#[test]
+fn connections_and_directions_do_not_wait_for_each_other() {
+    let (mut pair, lose) = losing();
+    let _listener = pair.listen();
+    let param = ConnParam::default();
+    let (first, second) = (pair.connect_again(&param, &param), pair.connect_again(&param, &param));
+    let a = pair.a.pd.reg_mr(4000, ALL).unwrap();
+    let b = pair.b.pd.reg_mr(4000, ALL).unwrap();
+    for (n, c) in [&first, &second].into_iter().enumerate() {
+        c.qp_b.post_recv(&RecvRequest::new(10 + n as u64, b.sge(1000 * n, 1000))).unwrap();
+        c.qp_a.post_recv(&RecvRequest::new(20 + n as u64, a.sge(1000 * n, 1000))).unwrap();
+    }
+    lose.store(true, Ordering::Relaxed);
+    first.qp_a.post_send(&SendRequest::new(1, SendOp::Send, a.sge(2000, 1000))).unwrap();
+    turns(&mut pair);
+    second.qp_a.post_send(&SendRequest::new(2, SendOp::Send, a.sge(2000, 1000))).unwrap();
+    first.qp_b.post_send(&SendRequest::new(3, SendOp::Send, b.sge(2000, 1000))).unwrap();
+    turns(&mut pair);
+    let received = |cq: &iwarp::verbs::CompletionQueue| -> Vec<u64> {
+        let all = std::iter::from_fn(|| cq.poll_one());
+        all.filter(|wc| wc.opcode == WcOpcode::Recv).map(|wc| wc.wr_id).collect()
+    };
+    assert_eq!((received(&pair.b.cq), received(&pair.a.cq)), (vec![11], vec![20]));
+    pair.run_us(2_000_000);
+    assert_eq!(received(&pair.b.cq), [10]);
+}
