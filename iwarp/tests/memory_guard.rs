@@ -167,7 +167,7 @@ fn threads_fail_each_for_itself() {
 }
 
 /// Memory that is not there, or not to be accessed as asked, gets no STag; the same for prepared memory.
-// Proves SEC-021, SEC-169, RDMAP-367, DDP-237.
+// Proves SEC-021, SEC-169, RDMAP-367, DDP-221, DDP-237.
 #[test]
 fn what_is_not_there_is_not_registered() {
     let table = table();

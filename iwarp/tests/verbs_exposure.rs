@@ -139,7 +139,7 @@ fn memory_for_writing_shows_nothing() {
 
 /// A name of another domain, or of another queue pair of the same domain: whatever the thief does with it ends the
 /// thief's stream, no octet changes, and the owner's stream goes on and can still use it.
-// Proves SEC-085, SEC-087 to SEC-089, RDMAP-349 to RDMAP-351, DDP-226, DDP-227.
+// Proves SEC-085, SEC-087 to SEC-089, RDMAP-350, RDMAP-351, DDP-226, DDP-227.
 #[test]
 fn a_stolen_name_is_of_no_use() {
     for in_other_pd in [true, false] {
@@ -184,6 +184,44 @@ fn a_stolen_name_is_of_no_use() {
             x.local.read_at(100, &mut octets).unwrap();
             assert_eq!(octets, [7; 64]);
         }
+    }
+}
+
+/// A domain for each client: its streams share what is exposed in it, and another client's reach nothing of it.
+// Proves SEC-005, SEC-175.
+#[test]
+fn the_streams_of_one_client_share_a_domain() {
+    for thief_reads in [false, true] {
+        let mut x = Exposure::new();
+        let listener = x.pair.listen();
+        let param = ConnParam::default();
+        let domains = [0, 1].map(|_| x.pair.b.context.alloc_pd().unwrap());
+        let regions = [0, 1].map(|client| domains[client].reg_mr(64, BOTH).unwrap());
+        let streams: Vec<_> = [0, 0, 1, 1]
+            .into_iter()
+            .map(|client| {
+                let qp_b = domains[client].create_qp(&iwarp::verbs::QpInit::new(&x.pair.b.cq)).unwrap();
+                let qp_a = x.pair.a.qp();
+                (client, x.pair.connect_qps(qp_a, qp_b, &param, &param))
+            })
+            .collect();
+        listener.disconnect();
+        for (client, c) in &streams {
+            let remote = at(&regions[*client]);
+            for op in [SendOp::Write { remote }, SendOp::Read { remote }] {
+                c.qp_a.post_send(&SendRequest::new(3, op, x.local.sge(0, 64))).unwrap();
+                assert_eq!(x.pair.wc_a().status, WcStatus::Success, "client {client}");
+            }
+        }
+        // The last stream is the second client's, the region the first one's.
+        let (_, c) = &streams[3];
+        let remote = at(&regions[0]);
+        let (op, codes) = match thief_reads {
+            true => (SendOp::Read { remote }, (0, 1, 3)),
+            false => (SendOp::Write { remote }, (1, 1, 2)),
+        };
+        c.qp_a.post_send(&SendRequest::new(4, op, x.local.sge(0, 8))).unwrap();
+        expect_terminate(&mut x.pair, c, codes.0, codes.1, codes.2);
     }
 }
 
