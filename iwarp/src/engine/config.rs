@@ -15,6 +15,9 @@ pub struct EngineConfig {
     pub stack: StackConfig,
     /// Octets of payload one queue pair may hand to TCP in a turn.
     pub turn_octets: usize,
+    /// Received buffers that may wait, on all connections together, for the rest of their FPDU or startup frame; a
+    /// connection that finds no place ends with code 5 (RFC 6581 section 8). `None`: as many as the port has.
+    pub held_buffers: Option<usize>,
     /// How long before RST a Terminate may take, a FIN of ours may wait for the peer's, and a graceful close may wait
     /// for the next answer to a Read. While there is something to send, TCP's own timeouts hold.
     pub close_timeout: Duration,
@@ -52,6 +55,7 @@ impl EngineConfig {
                 VerbsError::Invalid(format!("at most {} addresses", stack.addresses.capacity()))
             })?;
         }
-        Ok(Self { stack, turn_octets: 16 << 10, close_timeout: Duration::from_secs(5) })
+        let close_timeout = Duration::from_secs(5);
+        Ok(Self { stack, turn_octets: 16 << 10, held_buffers: None, close_timeout })
     }
 }

@@ -96,7 +96,7 @@ impl Core {
         let tcp = Stack::new(config.stack.clone(), port.mempool().clone());
         // With a slot for every buffer of the pool there is always one.
         let buffers = port.mempool().capacity();
-        let held = HeldSlab::new(buffers, buffers);
+        let held = HeldSlab::new(config.held_buffers.unwrap_or(buffers), buffers);
         let io = Io {
             now: Instant::ZERO,
             tcp,

@@ -2,6 +2,8 @@
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
 pub(crate) mod accepted;
+pub(crate) mod dialer;
+pub(crate) mod doorman;
 pub(crate) mod ext;
 pub(crate) mod peer;
 pub(crate) mod raw;

@@ -27,13 +27,20 @@ pub(crate) struct RawPair {
     /// How the connection ended.
     pub(crate) closed: Option<CloseReason>,
     pub(crate) peer_closed: bool,
+    /// Connections that the engine made to this peer's listener.
+    pub(crate) accepted: usize,
 }
 
 impl RawPair {
     pub(crate) fn new(context: Context) -> Self {
+        Self::with(context, |_| {})
+    }
+
+    pub(crate) fn with(context: Context, configure: impl FnOnce(&mut EngineConfig)) -> Self {
         let (port_a, port_b) = pair(&LinkConfig::default());
         let mut config = EngineConfig::new(&*port_a, &["10.0.0.1/24"]).unwrap();
         config.stack.seed = [1; 32];
+        configure(&mut config);
         let peer = EngineConfig::new(&*port_b, &["10.0.0.2/24"]).unwrap().stack;
         let stack = Stack::new(tcp_lite::StackConfig { seed: [2; 32], ..peer }, port_b.mempool().clone());
         let pool = port_b.mempool().clone();
@@ -51,11 +58,17 @@ impl RawPair {
             segments: Vec::new(),
             closed: None,
             peer_closed: false,
+            accepted: 0,
         }
     }
 
     pub(crate) fn seeded() -> Self {
-        Self::new(Context::new(ContextConfig { seed: Some([3; 32]), ..ContextConfig::default() }).unwrap())
+        Self::configured(|_| {})
+    }
+
+    pub(crate) fn configured(configure: impl FnOnce(&mut EngineConfig)) -> Self {
+        let config = ContextConfig { seed: Some([3; 32]), ..ContextConfig::default() };
+        Self::with(Context::new(config).unwrap(), configure)
     }
 
     /// Starts a TCP connection to the engine's listener, forgetting the one before.
@@ -69,6 +82,21 @@ impl RawPair {
         self.segments.clear();
         let remote = format!("10.0.0.1:{PORT}").parse().unwrap();
         self.conn = Some(self.stack.connect(now, remote, None).unwrap());
+    }
+
+    /// Lets the engine connect to this peer.
+    pub(crate) fn listen(&mut self) {
+        self.stack.listen(PORT).unwrap();
+    }
+
+    /// Whether the engine has ended the connection, one way or the other.
+    pub(crate) fn is_over(&self) -> bool {
+        self.closed.is_some() || self.peer_closed
+    }
+
+    /// RST.
+    pub(crate) fn reset(&mut self) {
+        self.stack.abort(Instant::from_micros(self.now_us), self.conn.unwrap());
     }
 
     pub(crate) fn turn(&mut self) {
@@ -100,6 +128,11 @@ impl RawPair {
 
     fn on_event(&mut self, event: Event) {
         match event {
+            Event::Established { conn, listener: Some(_) } => {
+                self.accepted += 1;
+                (self.conn, self.closed, self.peer_closed) = (Some(conn), None, false);
+                self.inbox.clear();
+            }
             Event::Received { conn, received } if Some(conn) == self.conn => {
                 self.segments.push(received.buf.len());
                 for run in received.buf.segments() {
@@ -171,4 +204,10 @@ pub(crate) fn fpdu(framer: &mut Framer, ulpdu: &[u8]) -> Vec<u8> {
     let mut octets = vec![0; framer.wire_len(ulpdu.len())];
     framer.frame(&mut octets, ulpdu);
     octets
+}
+
+/// A startup frame: `key` is `Req` or `Rep`.
+pub(crate) fn frame(key: &str, flags: u8, revision: u8, private_data: &[u8]) -> Vec<u8> {
+    let length = (private_data.len() as u16).to_be_bytes();
+    [format!("MPA ID {key} Frame").as_bytes(), &[flags, revision], &length, private_data].concat()
 }

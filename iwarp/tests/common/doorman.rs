@@ -1,0 +1,72 @@
+//! A host of ours that listens for a bare TCP peer, which asks as a test wants it to.
+
+use iwarp::verbs::{
+    CmEvent, CmEventKind, CmId, CompletionQueue, ConnParam, EventChannel, ListenOptions, ProtectionDomain,
+    QpInit, QueuePair,
+};
+
+use super::PORT;
+use super::dialer::next_event;
+use super::raw::RawPair;
+
+pub(crate) struct Doorman {
+    pub(crate) pair: RawPair,
+    pub(crate) pd: ProtectionDomain,
+    pub(crate) cq: CompletionQueue,
+    pub(crate) channel: EventChannel,
+    pub(crate) listener: CmId,
+}
+
+impl Doorman {
+    pub(crate) fn new() -> Self {
+        Self::with(|_| {})
+    }
+
+    pub(crate) fn with(configure: impl FnOnce(&mut ListenOptions)) -> Self {
+        let pair = RawPair::seeded();
+        let channel = pair.context.create_event_channel().unwrap();
+        let mut options = ListenOptions::new(PORT);
+        configure(&mut options);
+        let listener = pair.context.create_id(&channel);
+        listener.listen_with(&options).unwrap();
+        let pd = pair.context.alloc_pd().unwrap();
+        let cq = pair.context.create_cq(64, None).unwrap();
+        Self { pair, pd, cq, channel, listener }
+    }
+
+    /// A new connection says this.
+    pub(crate) fn say(&mut self, octets: &[u8]) {
+        self.pair.connect();
+        self.pair.until(2_000, |_| false);
+        self.pair.send(octets);
+    }
+
+    /// A new connection says this, and is asked about.
+    pub(crate) fn asked(&mut self, octets: &[u8]) -> CmEvent {
+        self.say(octets);
+        let event = self.event();
+        assert!(matches!(event.kind, CmEventKind::ConnectRequest { .. }), "{event:?}");
+        event
+    }
+
+    /// Accepts; the Reply has come.
+    pub(crate) fn accept(&mut self, id: &CmId, param: &ConnParam) -> QueuePair {
+        let qp = self.qp();
+        self.pair.inbox.clear();
+        id.accept(&qp, param).unwrap();
+        assert!(self.pair.until(1_000_000, |pair| pair.inbox.len() >= 20), "no Reply");
+        qp
+    }
+
+    pub(crate) fn qp(&self) -> QueuePair {
+        self.pd.create_qp(&QpInit::new(&self.cq)).unwrap()
+    }
+
+    pub(crate) fn event(&mut self) -> CmEvent {
+        next_event(&mut self.pair, &self.channel).expect("no event")
+    }
+
+    pub(crate) fn is_over(&mut self) -> bool {
+        self.pair.until(200_000, |pair| pair.is_over())
+    }
+}
