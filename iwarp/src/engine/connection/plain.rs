@@ -96,6 +96,8 @@ impl Connection {
         }
         self.told = Told::Streaming;
         self.pump(io, turn);
+        // What the user may have sent since a reject.
+        self.activate(io);
     }
 
     fn announce_streaming(&mut self, io: &mut Io, listener: Option<&Arc<CmShared>>, remote: SocketAddr) {
@@ -179,7 +181,7 @@ impl Connection {
                 0
             }
         };
-        let writable = self.stream.as_ref().is_some_and(|stream| stream.drain(&mut send));
+        let mut writable = self.stream.as_ref().is_some_and(|stream| stream.drain(&mut send));
         if self.stream.as_ref().is_none_or(|stream| stream.is_sent()) {
             while !self.outbox.is_empty() {
                 let sent = send(self.outbox.as_slices().0);
@@ -188,6 +190,10 @@ impl Connection {
                     break;
                 }
             }
+        }
+        if let (Phase::Plain(_), true, Some(stream)) = (&self.phase, self.outbox.is_empty(), &self.stream) {
+            stream.reopen();
+            writable |= stream.drain(&mut send);
         }
         if result == Sent::Later {
             // What was cut off may have met an empty pool rather than a full buffer: that tells nobody.

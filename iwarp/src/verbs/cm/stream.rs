@@ -24,6 +24,8 @@ pub(crate) struct StreamShared {
 struct Buffers {
     recv: VecDeque<u8>,
     send: VecDeque<u8>,
+    /// Octets of `send` that go in front of a startup frame; those behind them wait until MPA is left again.
+    in_front: Option<usize>,
     limits: StreamOptions,
     /// Nothing follows what is in `recv`.
     ended: bool,
@@ -50,6 +52,7 @@ impl StreamShared {
         let buffers = Buffers {
             recv: VecDeque::with_capacity(limits.recv_octets),
             send: VecDeque::with_capacity(limits.send_octets),
+            in_front: None,
             limits,
             ended: false,
             announced: false,
@@ -94,6 +97,7 @@ impl StreamShared {
         let mut buffers = self.buffers();
         loop {
             let (front, _) = buffers.send.as_slices();
+            let front = &front[..front.len().min(buffers.in_front.unwrap_or(usize::MAX))];
             if front.is_empty() {
                 break;
             }
@@ -102,14 +106,21 @@ impl StreamShared {
                 break;
             }
             buffers.send.drain(..taken);
+            buffers.in_front = buffers.in_front.map(|octets| octets - taken);
         }
         let room = buffers.send.len() <= buffers.limits.send_octets / 2;
         room && std::mem::take(&mut buffers.refused)
     }
 
-    /// Whether all octets of the user are with TCP.
+    /// Whether all octets are with TCP that go in front of a startup frame.
     pub(crate) fn is_sent(&self) -> bool {
-        self.buffers().send.is_empty()
+        let buffers = self.buffers();
+        buffers.in_front.unwrap_or(buffers.send.len()) == 0
+    }
+
+    /// MPA was left, and its frames are with TCP: what the user has sent since follows them.
+    pub(crate) fn reopen(&self) {
+        self.buffers().in_front = None;
     }
 
     /// What the user has not read, for the reader that comes after it.
@@ -147,6 +158,12 @@ impl StreamShared {
             0 => StreamRead::Empty,
             taken => StreamRead::Octets(taken),
         }
+    }
+
+    /// MPA starts behind what was sent so far.
+    fn start(&self) {
+        let mut buffers = self.buffers();
+        buffers.in_front = Some(buffers.send.len());
     }
 
     fn unread(&self) -> usize {
@@ -225,6 +242,7 @@ impl CmId {
         }
         qp.shared.bind(&engine, param.mpa_config().max_ird)?;
         state.qp = Some((Arc::downgrade(&qp.shared), Arc::downgrade(&qp.owner)));
+        stream.start();
         state.phase = CmPhase::Connected { engine: Arc::clone(&engine) };
         drop(state);
         let (id, qp) = (Arc::clone(&self.shared), Arc::clone(&qp.shared));
@@ -245,6 +263,7 @@ impl CmId {
         if stream.send(last_message, true).is_none() {
             return Err(VerbsError::QueueFull("stream send"));
         }
+        stream.start();
         state.phase = CmPhase::Awaiting { engine: Arc::clone(&engine) };
         drop(state);
         let id = Arc::clone(&self.shared);

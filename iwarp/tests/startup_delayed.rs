@@ -1,0 +1,367 @@
+//! Streaming mode in front of MPA, and the switch on the same connection (RFC 5044 sections 7.1, 7.1.3, 7.1.5).
+
+mod common;
+
+use std::time::Duration;
+
+use common::doorman::Doorman;
+use common::raw::{fpdu, frame};
+use common::{PORT, Pair, pattern};
+use dp::link::{LinkConfig, LinkPlan};
+use iwarp::mpa::{Framer, StartupFault};
+use iwarp::verbs::{
+    CmEvent, CmEventKind, CmId, ConnParam, ConnectionError, ListenOptions, ResponderOptions, SendFlags,
+    SendOp, SendRequest, StreamOptions, StreamRead, VerbsError,
+};
+
+/// A connection in streaming mode: A dialled, B listened.
+struct Streams {
+    pair: Pair,
+    a: CmId,
+    b: CmId,
+    _listener: CmId,
+}
+
+impl Streams {
+    fn new(link: &LinkConfig, options: StreamOptions) -> Self {
+        let mut pair = Pair::new(link);
+        let listener = pair.b.context.create_id(&pair.b.channel);
+        let streaming = Some(options);
+        listener.listen_with(&ListenOptions { streaming, ..ListenOptions::new(PORT) }).unwrap();
+        pair.turn();
+        let a = pair.a.context.create_id(&pair.a.channel);
+        a.connect_stream(pair.b.address, options, &ConnParam::default()).unwrap();
+        let event = pair.event_a();
+        assert!(matches!(event.kind, CmEventKind::StreamEstablished { .. }), "{event:?}");
+        let event = pair.event_b();
+        assert!(matches!(event.kind, CmEventKind::StreamEstablished { .. }), "{event:?}");
+        assert_eq!(event.listener.as_ref(), Some(&listener));
+        Self { pair, a, b: event.id, _listener: listener }
+    }
+
+    fn simple() -> Self {
+        Self::new(&LinkConfig::default(), StreamOptions::default())
+    }
+
+    /// Reads `len` octets at one end.
+    fn read(&mut self, at_b: bool, len: usize) -> Vec<u8> {
+        let id = if at_b { self.b.clone() } else { self.a.clone() };
+        let mut octets = Vec::new();
+        self.pair.until(|_| {
+            let mut piece = [0; 100];
+            while let StreamRead::Octets(count) = id.recv_stream(&mut piece).unwrap() {
+                octets.extend(&piece[..count]);
+            }
+            (octets.len() >= len).then_some(())
+        });
+        octets
+    }
+
+    /// The next event that is not about octets.
+    fn event(&mut self, at_b: bool) -> CmEvent {
+        self.pair.until(|pair| {
+            let channel = if at_b { &pair.b.channel } else { &pair.a.channel };
+            channel.poll().filter(|event| {
+                !matches!(event.kind, CmEventKind::StreamReadable | CmEventKind::StreamWritable)
+            })
+        })
+    }
+
+    /// `b_responds`: B is the responder, else A is.
+    fn start(
+        &mut self,
+        b_responds: bool,
+        param: &ConnParam,
+    ) -> (iwarp::verbs::QueuePair, iwarp::verbs::QueuePair) {
+        let (qp_a, qp_b) = (self.pair.a.qp(), self.pair.b.qp());
+        let ends = [(self.a.clone(), &qp_a, false), (self.b.clone(), &qp_b, true)];
+        let [(i, qp_i, i_at_b), (r, qp_r, r_at_b)] = if b_responds {
+            ends
+        } else {
+            let [a, b] = ends;
+            [b, a]
+        };
+        r.start_responder(b"go", &ResponderOptions::default()).unwrap();
+        assert_eq!(self.read(i_at_b, 2), b"go");
+        i.start_initiator(qp_i, param).unwrap();
+        let event = self.event(r_at_b);
+        assert!(matches!(event.kind, CmEventKind::ConnectRequest { .. }), "{event:?}");
+        assert_eq!((event.id == r, event.listener), (true, None));
+        r.accept(qp_r, param).unwrap();
+        for at_b in [i_at_b, r_at_b] {
+            let event = self.event(at_b);
+            assert!(matches!(event.kind, CmEventKind::Established { .. }), "{event:?}");
+        }
+        (qp_a, qp_b)
+    }
+}
+
+/// Loses so many frames of a million, doubles half as many, and holds more of them back.
+fn bad_wire(ppm: u32) -> LinkPlan {
+    LinkPlan {
+        drop_ppm: ppm,
+        duplicate_ppm: ppm / 2,
+        reorder_ppm: ppm * 3 / 2,
+        reorder_us: 300,
+        ..LinkPlan::default()
+    }
+}
+
+/// Messages both ways, large enough for markers and several segments.
+fn exchange(pair: &mut Pair, a: &iwarp::verbs::QueuePair, b: &iwarp::verbs::QueuePair) {
+    let all = iwarp::memory::Access::LOCAL_WRITE;
+    let (from, to) = (pair.a.pd.reg_mr(10_000, all).unwrap(), pair.b.pd.reg_mr(10_000, all).unwrap());
+    let octets = pattern(9, 10_000);
+    from.write_at(0, &octets).unwrap();
+    b.post_recv(&iwarp::verbs::RecvRequest::new(1, to.sge(0, 10_000))).unwrap();
+    a.post_send(&SendRequest::new(2, SendOp::Send, from.sge(0, 10_000))).unwrap();
+    assert_eq!(pair.wc_b().byte_len, 10_000);
+    let mut got = vec![0; 10_000];
+    to.read_at(0, &mut got).unwrap();
+    assert_eq!(got, octets);
+    a.post_recv(&iwarp::verbs::RecvRequest::new(3, from.sge(0, 10_000))).unwrap();
+    let signaled =
+        SendRequest { flags: SendFlags::SIGNALED, ..SendRequest::new(4, SendOp::Send, to.sge(0, 10_000)) };
+    b.post_send(&signaled).unwrap();
+    assert_eq!(pair.until(|pair| pair.a.cq.poll_one().filter(|wc| wc.wr_id == 3)).byte_len, 10_000);
+}
+
+// Proves MPA-135, MPA-137, MPA-143, MPA-145, MPA-208, MPA-215, MPA-221: octets both ways, then MPA either way around,
+// whatever side dialled; with markers, and over a wire that loses and reorders.
+#[test]
+fn mpa_starts_behind_a_stream() {
+    let bad = bad_wire(50_000);
+    let lossy = LinkConfig { a_to_b: bad.clone(), b_to_a: bad, seed: 5, ..LinkConfig::default() };
+    for link in [LinkConfig::default(), lossy] {
+        for (b_responds, markers) in [(true, false), (false, true), (true, true)] {
+            let mut s = Streams::new(&link, StreamOptions::default());
+            assert_eq!(s.a.send_stream(b"hello").unwrap(), 5);
+            assert_eq!(s.read(true, 5), b"hello");
+            assert_eq!(s.b.send_stream(b"you, too").unwrap(), 8);
+            assert_eq!(s.read(false, 8), b"you, too");
+            let param = ConnParam { markers, timeout: Duration::from_secs(60), ..ConnParam::default() };
+            let (qp_a, qp_b) = s.start(b_responds, &param);
+            // Neither direction is in streaming mode any more.
+            for id in [&s.a, &s.b] {
+                assert!(matches!(id.send_stream(b"x"), Err(VerbsError::Invalid(_))));
+                assert!(matches!(id.recv_stream(&mut [0; 8]), Err(VerbsError::Invalid(_))));
+            }
+            exchange(&mut s.pair, &qp_a, &qp_b);
+            s.a.disconnect();
+            let event = s.event(true);
+            assert!(matches!(event.kind, CmEventKind::Disconnected { error: None, .. }), "{event:?}");
+        }
+    }
+}
+
+// Proves MPA-209, MPA-219, MPA-185: the first octet behind the responder's last message is the Request's, and what comes
+// with it, or before the responder knows, is not lost.
+#[test]
+fn the_switch_is_exact() {
+    let request = frame("Req", 0xd0, 2, &[0, 8, 0, 8]);
+    for split in [0, 1, 7, request.len()] {
+        let mut d = Doorman::with(|options| options.streaming = Some(StreamOptions::default()));
+        d.say(b"hello");
+        let id = d.event().id;
+        d.pair.until(10_000, |_| false);
+        let mut hello = [0; 5];
+        assert_eq!(id.recv_stream(&mut hello).unwrap(), StreamRead::Octets(5));
+        id.send_stream(b"begin").unwrap();
+        // A part of the Request is there before the user starts.
+        d.pair.send(&request[..split]);
+        d.pair.until(10_000, |_| false);
+        id.start_responder(b" now", &ResponderOptions::default()).unwrap();
+        d.pair.send(&request[split..]);
+        let event = d.event_of_mpa();
+        assert!(matches!(event.kind, CmEventKind::ConnectRequest { .. }), "{split}: {event:?}");
+        assert_eq!(d.pair.inbox, b"begin now");
+        let qp = d.accept(&id, &ConnParam { markers: true, ..ConnParam::default() });
+        assert_eq!(d.pair.inbox, frame("Rep", 0xd0, 2, &[0, 8, 0, 8]));
+        // Positions of markers count from behind the frames.
+        let mut framer = Framer::new(true, true);
+        let first = fpdu(&mut framer, &[0xc1, 0x40, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
+        assert_eq!(first[..4], [0; 4]);
+        d.pair.send(&first);
+        d.pair.inbox.clear();
+        qp.post_send(&SendRequest::empty(1, SendOp::Send)).unwrap();
+        d.pair.until(50_000, |_| false);
+        assert_eq!((d.pair.inbox[..6].to_vec(), qp.error()), (vec![0, 0, 0, 0, 0, 0x12], None));
+    }
+}
+
+impl Doorman {
+    fn event_of_mpa(&mut self) -> CmEvent {
+        loop {
+            let event = self.event();
+            if !matches!(event.kind, CmEventKind::StreamReadable | CmEventKind::StreamWritable) {
+                return event;
+            }
+        }
+    }
+}
+
+// Proves MPA-134, MPA-210, MPA-220: an octet too many or too few, or another protocol, ends in code 4 and not in frames that
+// are read at the wrong place.
+#[test]
+fn stray_octets_at_the_switch_end_the_connection() {
+    let request = frame("Req", 0x50, 2, &[0, 8, 0, 8]);
+    for octets in [[b"x", &request[..]].concat(), request[1..].to_vec(), b"GET / HTTP/1.0\r\n\r\n".to_vec()] {
+        let mut d = Doorman::with(|options| options.streaming = Some(StreamOptions::default()));
+        d.say(&[]);
+        let id = d.event().id;
+        id.start_responder(b"", &ResponderOptions::default()).unwrap();
+        d.pair.until(10_000, |_| false);
+        d.pair.send(&octets);
+        let event = d.event_of_mpa();
+        let CmEventKind::ConnectError { error, .. } = event.kind else { panic!("{event:?}") };
+        assert_eq!(error.mpa_code(), Some(4));
+        assert!(d.is_over() && d.pair.inbox.is_empty());
+    }
+    // An initiator takes nothing but a Reply.
+    let mut s = Streams::simple();
+    s.b.send_stream(b"stray").unwrap();
+    s.pair.run_us(10_000);
+    let qp = s.pair.a.qp();
+    assert!(matches!(s.a.start_initiator(&qp, &ConnParam::default()), Err(VerbsError::Invalid(_))));
+    assert_eq!(s.read(false, 5), b"stray");
+    s.a.start_initiator(&qp, &ConnParam::default()).unwrap();
+    s.b.send_stream(b"stray").unwrap();
+    let event = s.event(false);
+    let CmEventKind::ConnectError { error, .. } = event.kind else { panic!("{event:?}") };
+    assert!(matches!(
+        error,
+        ConnectionError::Startup(StartupFault::Malformed(_) | StartupFault::EarlyOctets)
+    ));
+}
+
+// Proves MPA-144, MPA-200: two initiators find each other's Request where a Reply should be, and both report code 4.
+#[test]
+fn two_initiators_find_out() {
+    let mut s = Streams::simple();
+    let (qp_a, qp_b) = (s.pair.a.qp(), s.pair.b.qp());
+    s.a.start_initiator(&qp_a, &ConnParam::default()).unwrap();
+    s.b.start_initiator(&qp_b, &ConnParam::default()).unwrap();
+    let mut codes: Vec<_> = [false, true]
+        .map(|at_b| match s.event(at_b).kind {
+            CmEventKind::ConnectError { error, .. } => error.mpa_code(),
+            other => panic!("{other:?}"),
+        })
+        .into();
+    codes.sort_unstable();
+    // Who is first to see it resets: the other may see that.
+    assert_eq!(codes.last(), Some(&Some(4)));
+    assert!(codes[0] == Some(4) || codes[0] == Some(1), "{codes:?}");
+}
+
+// Proves MPA-201: two responders wait for each other, and both give up.
+#[test]
+fn two_responders_find_out() {
+    let mut s = Streams::simple();
+    let options = ResponderOptions { startup_timeout: Duration::from_secs(2), ..ResponderOptions::default() };
+    s.a.start_responder(b"", &options).unwrap();
+    s.b.start_responder(b"", &options).unwrap();
+    let start = s.pair.now_us;
+    for at_b in [false, true] {
+        let event = s.event(at_b);
+        let CmEventKind::ConnectError { error, .. } = event.kind else { panic!("{event:?}") };
+        assert!(matches!(error, ConnectionError::StartupTimeout | ConnectionError::Tcp(_)), "{error}");
+    }
+    assert!((1_900_000..2_200_000).contains(&(s.pair.now_us - start)));
+}
+
+// Proves MPA-180, MPA-181, MPA-182, MPA-190, MPA-191, MPA-218, MPA2-120: after a reject MPA is left, TCP stays open, and plain
+// octets go both ways, whatever the frames said of markers and CRCs; and MPA may be tried again.
+#[test]
+fn a_reject_leaves_tcp_open() {
+    let mut s = Streams::simple();
+    let qp = s.pair.a.qp();
+    s.b.start_responder(b"", &ResponderOptions::default()).unwrap();
+    s.a.start_initiator(&qp, &ConnParam { markers: true, ..ConnParam::default() }).unwrap();
+    let event = s.event(true);
+    event.id.reject(b"not now").unwrap();
+    // Behind the Reply, perhaps in its segment.
+    s.b.send_stream(b"plain again").unwrap();
+    let event = s.event(false);
+    assert!(
+        matches!(&event.kind, CmEventKind::Rejected { private_data, .. } if **private_data == *b"not now"),
+        "{event:?}"
+    );
+    assert_eq!(s.read(false, 11), b"plain again");
+    s.a.send_stream(b"yes").unwrap();
+    assert_eq!(s.read(true, 3), b"yes");
+    let (qp_a, qp_b) = s.start(true, &ConnParam::default());
+    exchange(&mut s.pair, &qp_a, &qp_b);
+}
+
+// Proves MPA-140, MPA-141, MPA-212: the queue pair is chosen when the Request is known; without one there is no Full
+// Operation.
+#[test]
+fn full_operation_needs_a_queue_pair() {
+    let mut s = Streams::simple();
+    let (qp, other) = (s.pair.b.qp(), s.pair.a.qp());
+    s.b.start_responder(b"", &ResponderOptions::default()).unwrap();
+    s.a.start_initiator(&other, &ConnParam::default().with_private_data(b"number 7").unwrap()).unwrap();
+    let request = s.event(true);
+    let CmEventKind::ConnectRequest { private_data, .. } = &request.kind else { panic!("{request:?}") };
+    assert_eq!(&private_data[..], b"number 7");
+    s.pair.run_us(100_000);
+    assert!(s.pair.a.channel.poll().is_none(), "no Reply before the user has one");
+    // A queue pair that was connected before is not taken, and the request still waits.
+    let refused = request.id.accept(&other, &ConnParam::default());
+    assert!(matches!(refused, Err(VerbsError::InvalidState(_))), "{refused:?}");
+    request.id.accept(&qp, &ConnParam::default()).unwrap();
+    assert!(matches!(s.event(true).kind, CmEventKind::Established { .. }));
+}
+
+/// Buffers are bounded both ways: TCP's window closes behind a reader that is slow, and the sender is told.
+#[test]
+fn a_slow_reader_stops_its_peer() {
+    let limits = StreamOptions { recv_octets: 1000, send_octets: 4000 };
+    let mut s = Streams::new(&LinkConfig::default(), limits);
+    let octets = pattern(3, 3_000_000);
+    let (mut sent, mut stalled) = (0, 0);
+    while stalled < 200 {
+        let taken = s.a.send_stream(&octets[sent..]).unwrap();
+        assert!(taken <= 4000);
+        sent += taken;
+        stalled = if taken == 0 { stalled + 1 } else { 0 };
+        s.pair.run_us(1000);
+    }
+    // The reader's window, and what both ends hold.
+    assert!(sent < 2_400_000, "{sent}");
+    let mut got: Vec<u8> = Vec::new();
+    let (a, b) = (s.a.clone(), s.b.clone());
+    s.pair.until(|_| {
+        sent += a.send_stream(&octets[sent..]).unwrap();
+        let mut piece = [0; 4000];
+        while let StreamRead::Octets(count) = b.recv_stream(&mut piece).unwrap() {
+            got.extend(&piece[..count]);
+        }
+        (got.len() == octets.len()).then_some(())
+    });
+    assert!(got == octets);
+    let kinds: Vec<_> = std::iter::from_fn(|| s.pair.a.channel.poll()).map(|event| event.kind).collect();
+    assert!(kinds.iter().any(|kind| matches!(kind, CmEventKind::StreamWritable)));
+    // The end of the stream is told behind its last octet.
+    s.a.disconnect();
+    s.pair.until(|_| (b.recv_stream(&mut [0; 8]).unwrap() == StreamRead::Ended).then_some(()));
+    b.disconnect();
+    assert!(matches!(s.event(false).kind, CmEventKind::Disconnected { error: None, .. }));
+}
+
+// Proves MPA-222: each of the first frames of both directions is lost once, and startup completes.
+#[test]
+fn startup_survives_the_loss_of_any_frame() {
+    // The frames of the address resolution come first.
+    for lost in 2..12 {
+        for a_to_b in [false, true] {
+            let plan = LinkPlan { drop_exactly: vec![lost], ..LinkPlan::default() };
+            let (good, bad) = (LinkPlan::default(), plan);
+            let (a_to_b, b_to_a) = if a_to_b { (bad, good) } else { (good, bad) };
+            let mut pair = Pair::new(&LinkConfig { a_to_b, b_to_a, ..LinkConfig::default() });
+            let param = ConnParam::default().with_private_data(&pattern(lost, 508)).unwrap();
+            let c = pair.connect(&param);
+            exchange(&mut pair, &c.qp_a, &c.qp_b);
+        }
+    }
+}
