@@ -84,6 +84,12 @@ impl RawPair {
         self.conn = Some(self.stack.connect(now, remote, None).unwrap());
     }
 
+    /// One more connection to the engine's listener; the one before stays.
+    pub(crate) fn connect_beside(&mut self) {
+        self.conn = None;
+        self.connect();
+    }
+
     /// Lets the engine connect to this peer.
     pub(crate) fn listen(&mut self) {
         self.stack.listen(PORT).unwrap();

@@ -1,0 +1,329 @@
+//! What a listener admits: bounds of its own and of each address, counted and readable, and what a stranger can reserve.
+
+mod common;
+
+use std::time::Duration;
+
+use common::doorman::Doorman;
+use common::raw::{RawPair, frame};
+use common::{PORT, Pair};
+use dp::link::LinkConfig;
+use iwarp::engine::{Engine, EngineConfig};
+use iwarp::verbs::{
+    CmEventKind, CmId, ConnParam, ConnectionError, Context, Keepalive, ListenOptions, VerbsError,
+};
+use tcp_lite::{AddressFilter, CloseReason, Instant};
+
+fn request() -> Vec<u8> {
+    frame("Req", 0x50, 2, &[0, 8, 0, 8])
+}
+
+/// A asks B's listener once more; says whether B was told.
+fn ask(pair: &mut Pair) -> (CmId, iwarp::verbs::QueuePair, Option<CmId>) {
+    let qp = pair.a.qp();
+    let id = pair.a.context.create_id(&pair.a.channel);
+    id.connect(&qp, pair.b.address, &ConnParam::default()).unwrap();
+    let mut asked = None;
+    let mut over = false;
+    pair.until(|pair| {
+        asked = asked.take().or_else(|| pair.b.channel.poll().map(|event| event.id));
+        over |= pair.a.channel.poll().is_some();
+        (asked.is_some() || over).then_some(())
+    });
+    (id, qp, asked)
+}
+
+fn listening(options: &ListenOptions) -> (Pair, CmId) {
+    let mut pair = Pair::new(&LinkConfig::default());
+    let listener = pair.b.context.create_id(&pair.b.channel);
+    listener.listen_with(options).unwrap();
+    pair.turn();
+    (pair, listener)
+}
+
+// Proves SEC-047, SEC-122, SEC-123, SEC-126: each bound of a listener refuses one more connection, which is counted under
+// its name, and admits again when there is room. No queue pair, Read or memory of ours is spent on it.
+#[test]
+fn each_bound_refuses_and_is_counted() {
+    let base = ListenOptions::new(PORT);
+    for (options, counter) in [
+        (ListenOptions { backlog: 2, ..base.clone() }, 0),
+        (ListenOptions { backlog_per_address: Some(2), ..base.clone() }, 1),
+        (ListenOptions { max_connections: 2, ..base.clone() }, 2),
+        (ListenOptions { max_per_address: Some(2), ..base }, 3),
+    ] {
+        let (mut pair, listener) = listening(&options);
+        let mut asked = vec![ask(&mut pair), ask(&mut pair)];
+        assert!(asked.iter().all(|(_, _, id)| id.is_some()));
+        let before = pair.b.context.usage();
+        for refused in 1..4 {
+            let (_, _, id) = ask(&mut pair);
+            assert!(id.is_none());
+            let stats = listener.listener_stats().unwrap();
+            let counts = [
+                stats.backlog_full,
+                stats.backlog_address_full,
+                stats.connections_full,
+                stats.connections_address_full,
+            ];
+            let mut expected = [0; 4];
+            expected[counter] = refused;
+            assert_eq!(counts, expected);
+            assert_eq!((stats.connections, stats.undecided, stats.accepted), (2, 2, 2));
+        }
+        assert_eq!(pair.b.engine.counters().connections_refused, 3);
+        let after = pair.b.context.usage();
+        assert_eq!((after.qp.used, after.read_slots.used), (before.qp.used, before.read_slots.used));
+        // One that is decided makes room in the backlog, one that goes in all.
+        let (_, _, id) = asked.pop().unwrap();
+        id.unwrap().reject(b"").unwrap();
+        pair.run_us(1_000_000);
+        while pair.a.channel.poll().is_some() {}
+        assert_eq!(listener.listener_stats().unwrap().undecided, 1);
+        let (_, _, id) = ask(&mut pair);
+        assert!(id.is_some());
+    }
+}
+
+// Proves SEC-122: one listener's clients use up theirs, and another one still admits.
+#[test]
+fn listeners_do_not_share_their_bounds() {
+    let (mut pair, _first) = listening(&ListenOptions { max_connections: 1, ..ListenOptions::new(PORT) });
+    let second = pair.b.context.create_id(&pair.b.channel);
+    second.listen(PORT + 1, 4, Duration::from_secs(5)).unwrap();
+    pair.turn();
+    let _held = ask(&mut pair);
+    assert!(ask(&mut pair).2.is_none());
+    pair.b.address.set_port(PORT + 1);
+    assert!(ask(&mut pair).2.is_some());
+}
+
+// Proves SEC-123, SEC-053, SEC-058: half-open connections are bounded for all and for each address; a SYN reserves nothing
+// but its place among them.
+#[test]
+fn half_open_connections_are_bounded() {
+    for (options, per_address) in [
+        (ListenOptions { half_open: Some(0), ..ListenOptions::new(PORT) }, false),
+        (ListenOptions { half_open_per_address: Some(0), ..ListenOptions::new(PORT) }, true),
+    ] {
+        let (mut pair, listener) = listening(&options);
+        let (qp, id) = (pair.a.qp(), pair.a.context.create_id(&pair.a.channel));
+        let param = ConnParam { timeout: Duration::from_secs(2), ..ConnParam::default() };
+        id.connect(&qp, pair.b.address, &param).unwrap();
+        assert!(matches!(pair.event_a().kind, CmEventKind::ConnectError { .. }));
+        let stats = listener.listener_stats().unwrap();
+        let (all, one) = (stats.syns.half_open_full, stats.syns.half_open_address_full);
+        assert!(if per_address { one > 0 && all == 0 } else { all > 0 && one == 0 });
+        assert_eq!((stats.accepted, stats.connections), (0, 0));
+        assert_eq!(pair.b.context.usage().read_slots.used, 0);
+    }
+}
+
+// Proves SEC-062, SEC-076: who may connect at all is a matter of addresses before anything is set aside, and of addresses
+// and private data before anything is granted.
+#[test]
+fn addresses_are_filtered_before_accept() {
+    let deny = AddressFilter { deny: vec!["10.0.0.1/32".parse().unwrap()], ..AddressFilter::default() };
+    let (mut pair, listener) = listening(&ListenOptions { filter: deny, ..ListenOptions::new(PORT) });
+    let (qp, id) = (pair.a.qp(), pair.a.context.create_id(&pair.a.channel));
+    let param = ConnParam { timeout: Duration::from_secs(2), ..ConnParam::default() };
+    id.connect(&qp, pair.b.address, &param).unwrap();
+    assert!(matches!(pair.event_a().kind, CmEventKind::ConnectError { .. }));
+    assert!(listener.listener_stats().unwrap().syns.filtered > 0);
+    assert!(pair.b.channel.poll().is_none());
+
+    let allow = AddressFilter { allow: vec!["10.0.0.0/30".parse().unwrap()], ..AddressFilter::default() };
+    let (mut pair, _listener) = listening(&ListenOptions { filter: allow, ..ListenOptions::new(PORT) });
+    let (qp, id) = (pair.a.qp(), pair.a.context.create_id(&pair.a.channel));
+    id.connect(&qp, pair.b.address, &ConnParam::default().with_private_data(b"who").unwrap()).unwrap();
+    let event = pair.event_b();
+    let CmEventKind::ConnectRequest { private_data, remote, .. } = &event.kind else { panic!("{event:?}") };
+    assert_eq!((&private_data[..], remote.ip().to_string()), (&b"who"[..], "10.0.0.1".to_string()));
+    assert_eq!(event.id.addresses().map(|(_, remote)| remote), Some(*remote));
+    event.id.reject(b"nobody").unwrap();
+    assert_eq!(pair.b.context.usage().read_slots.used, 0);
+}
+
+// Proves SEC-123: connections that are stuck in startup go by themselves.
+#[test]
+fn stuck_startups_make_room() {
+    let mut d = Doorman::with(|options| {
+        options.backlog = 1;
+        options.responder.startup_timeout = Duration::from_secs(1);
+    });
+    d.say(b"MPA");
+    assert_eq!(d.listener.listener_stats().unwrap().undecided, 1);
+    d.pair.until(1_100_000, |_| false);
+    assert_eq!(d.listener.listener_stats().unwrap().undecided, 0);
+    d.asked(&request());
+}
+
+/// A user that does not decide: the peer is told no, and the request is gone.
+#[test]
+fn an_undecided_request_is_rejected_in_time() {
+    let mut d = Doorman::with(|options| options.responder.decision_timeout = Some(Duration::from_secs(3)));
+    let id = d.asked(&request()).id;
+    let start = d.pair.now_us;
+    assert!(d.pair.until(10_000_000, |pair| pair.inbox.len() == 24));
+    assert_eq!(d.pair.inbox[16] & 0x20, 0x20);
+    assert!((2_900_000..3_100_000).contains(&(d.pair.now_us - start)));
+    let event = d.event();
+    assert!(
+        matches!(event.kind, CmEventKind::ConnectError { error: ConnectionError::DecisionTimeout, .. }),
+        "{event:?}"
+    );
+    assert!(matches!(id.accept(&d.qp(), &ConnParam::default()), Err(VerbsError::Invalid(_))));
+    assert_eq!(d.listener.listener_stats().unwrap().decision_timeouts, 1);
+}
+
+/// What a listener demands of markers and CRCs holds whatever a connection is accepted with.
+#[test]
+fn markers_and_crcs_are_the_listeners_policy() {
+    let mut d = Doorman::with(|options| options.responder.refuse_markers = true);
+    d.say(&frame("Req", 0xd0, 2, &[0, 8, 0, 8]));
+    assert!(d.pair.until(200_000, |pair| pair.inbox.len() == 24));
+    assert_eq!(d.pair.inbox[16] & 0x20, 0x20);
+    assert!(d.channel.poll().is_none());
+    let mut d = Doorman::with(|options| options.responder.require_crc = true);
+    let id = d.asked(&frame("Req", 0x10, 2, &[0, 8, 0, 8])).id;
+    let _qp = d.accept(&id, &ConnParam { crc: false, ..ConnParam::default() });
+    assert_eq!(d.pair.inbox[16] & 0x40, 0x40);
+}
+
+// Proves SEC-127: ages are readable; an idle timeout ends what was idle for so long, no less, and is off by default.
+#[test]
+fn idle_connections_end_where_that_is_asked_for() {
+    let mut pair = Pair::new(&LinkConfig::default());
+    let idle = ConnParam { idle_timeout: Some(Duration::from_secs(30)), ..ConnParam::default() };
+    let c = pair.connect_with(&idle, &ConnParam::default());
+    pair.run_us(20_000_000);
+    let (age, idle) = c.id_a.activity().map(|activity| (activity.age, activity.idle)).unwrap();
+    assert!((19..=21).contains(&age.as_secs()) && (19..=21).contains(&idle.as_secs()), "{age:?} {idle:?}");
+    // Something goes: the time begins anew.
+    c.qp_a
+        .post_send(&iwarp::verbs::SendRequest::empty(
+            1,
+            iwarp::verbs::SendOp::Write { remote: iwarp::verbs::RemoteAddr { addr: 0, rkey: 1 } },
+        ))
+        .unwrap();
+    let start = pair.now_us;
+    pair.run_us(20_000_000);
+    assert!(c.id_a.activity().unwrap().idle < Duration::from_secs(21));
+    assert!(pair.a.channel.poll().is_none());
+    let event = pair.event_a();
+    assert!(
+        matches!(event.kind, CmEventKind::Disconnected { error: Some(ConnectionError::IdleTimeout), .. }),
+        "{event:?}"
+    );
+    assert!((29_900_000..30_500_000).contains(&(pair.now_us - start)), "{}", pair.now_us - start);
+    // The peer was told gracefully.
+    assert!(matches!(pair.event_b().kind, CmEventKind::Disconnected { error: None, .. }));
+    assert_eq!(c.id_a.activity(), None);
+}
+
+/// A connection's own keepalive finds a silent peer in its own time.
+#[test]
+fn keepalive_is_the_connections() {
+    let probe =
+        Keepalive::Probe { idle: Duration::from_secs(1), interval: Duration::from_millis(500), probes: 2 };
+    for (keepalive, silent_for) in [(probe, Some(2_600_000)), (Keepalive::Off, None)] {
+        let mut pair = Pair::new(&LinkConfig::default());
+        let param = ConnParam { keepalive, ..ConnParam::default() };
+        let _c = pair.connect(&param);
+        // Nothing is to be acknowledged any more.
+        pair.run_us(100_000);
+        let start = pair.now_us;
+        let mut noticed = None;
+        // B is not turned any more.
+        while noticed.is_none() && pair.now_us - start < 40_000_000 {
+            pair.a.engine.turn(Instant::from_micros(pair.now_us));
+            noticed = pair.a.channel.poll().map(|_| pair.now_us - start);
+            pair.now_us += 10_000;
+        }
+        match (noticed, silent_for) {
+            (Some(after), Some(most)) => assert!(after <= most, "{after}"),
+            (noticed, expected) => assert_eq!(noticed, expected),
+        }
+    }
+}
+
+/// An engine made after `listen` listens, too.
+#[test]
+fn engines_made_later_join() {
+    let d = Doorman::new();
+    let Doorman { pair, channel, listener, .. } = d;
+    let RawPair { context, .. } = &pair;
+    let (port_a, port_b) = dp::link::pair(&LinkConfig::default());
+    let mut config = EngineConfig::new(&*port_a, &["10.0.1.1/24"]).unwrap();
+    config.stack.seed = [8; 32];
+    let mut later = Engine::new(context, port_a, config).unwrap();
+    let dialling = Context::new(Default::default()).unwrap();
+    let mut config = EngineConfig::new(&*port_b, &["10.0.1.2/24"]).unwrap();
+    config.stack.seed = [9; 32];
+    let mut peer = Engine::new(&dialling, port_b, config).unwrap();
+    let pd = dialling.alloc_pd().unwrap();
+    let cq = dialling.create_cq(8, None).unwrap();
+    let qp = pd.create_qp(&iwarp::verbs::QpInit::new(&cq)).unwrap();
+    let events = dialling.create_event_channel().unwrap();
+    let id = dialling.create_id(&events);
+    id.connect(&qp, format!("10.0.1.1:{PORT}").parse().unwrap(), &ConnParam::default()).unwrap();
+    let mut asked = None;
+    for now in 0..20_000 {
+        let now = Instant::from_micros(now * 10);
+        later.turn(now);
+        peer.turn(now);
+        asked = asked.or_else(|| channel.poll());
+    }
+    let asked = asked.expect("no connect request");
+    assert_eq!(asked.listener, Some(listener));
+}
+
+/// Nobody is left who could stop a listener or decide on a request: both end with their last handle.
+#[test]
+fn what_nobody_holds_ends() {
+    let mut d = Doorman::new();
+    let asked = d.asked(&request());
+    drop(asked);
+    assert!(d.pair.until(100_000, |pair| pair.inbox.len() == 24), "not rejected");
+    assert_eq!(d.pair.inbox[16] & 0x20, 0x20);
+    // A request that waits in the channel does not keep its listener.
+    d.say(&request());
+    d.pair.until(10_000, |_| false);
+    assert_eq!(d.channel.usage().0, 1);
+    let Doorman { mut pair, channel, listener, .. } = d;
+    drop(listener);
+    pair.until(10_000, |_| false);
+    pair.connect();
+    assert!(pair.until(100_000, |pair| pair.closed == Some(CloseReason::Refused)), "still listening");
+    let event = channel.poll().unwrap();
+    assert!(event.listener.is_some_and(|listener| listener.listener_stats().is_none()));
+    // The port is free again.
+    let again = pair.context.create_id(&channel);
+    again.listen(PORT, 1, Duration::from_secs(1)).unwrap();
+}
+
+/// A channel nobody reads holds what it may, counts the rest, and nothing waits: connect requests are refused before
+/// they drive out what is told of connections that are there. A channel that goes takes its requests with it.
+#[test]
+fn an_event_channel_is_bounded() {
+    let config = iwarp::verbs::ContextConfig {
+        limits: iwarp::verbs::ContextLimits { max_cm_events: 8, ..Default::default() },
+        seed: Some([3; 32]),
+        ..Default::default()
+    };
+    let mut pair = RawPair::new(Context::new(config).unwrap());
+    let channel = pair.context.create_event_channel().unwrap();
+    let listener = pair.context.create_id(&channel);
+    listener.listen(PORT, 100, Duration::from_secs(5)).unwrap();
+    for _ in 0..80 {
+        pair.connect_beside();
+        pair.send(&request());
+        pair.until(2_000, |_| false);
+    }
+    assert_eq!((channel.usage(), channel.lost()), ((6, 8), 74));
+    let stats = listener.listener_stats().unwrap();
+    assert_eq!((stats.undecided, stats.rejected), (6, 74));
+    drop(channel);
+    pair.until(10_000, |_| false);
+    assert_eq!(listener.listener_stats().unwrap().undecided, 0);
+}
