@@ -221,7 +221,7 @@ fn a_close_without_a_reply_is_told() {
     for resets in [false, true] {
         let mut d = Dialer::new(&ConnParam::default());
         if resets {
-            d.pair.reset();
+            d.pair.abort();
         } else {
             d.pair.close();
         }
@@ -242,7 +242,7 @@ fn a_peer_without_revision_2_is_asked_again() {
             let mut d = Dialer::new(&param);
             assert_eq!(d.pair.inbox[16..20], [0x50, 2, 0, 9]);
             if resets {
-                d.pair.reset();
+                d.pair.abort();
             } else {
                 d.pair.close();
             }
@@ -264,7 +264,7 @@ fn a_peer_without_revision_2_is_asked_again() {
                 d.pair.until(20_000, |_| false);
                 assert_eq!(d.pair.inbox.len(), 0);
             } else {
-                d.pair.reset();
+                d.pair.abort();
                 let event = d.event();
                 assert!(matches!(event.kind, CmEventKind::ConnectError { .. }), "{event:?}");
                 assert!(next_event(&mut d.pair, &d.channel).is_none(), "told once");

@@ -100,11 +100,6 @@ impl RawPair {
         self.closed.is_some() || self.peer_closed
     }
 
-    /// RST.
-    pub(crate) fn reset(&mut self) {
-        self.stack.abort(Instant::from_micros(self.now_us), self.conn.unwrap());
-    }
-
     pub(crate) fn turn(&mut self) {
         self.turn_before(i64::MAX);
     }
