@@ -123,7 +123,7 @@ fn random(rng: &mut ChaCha8Rng, up_to: u32) -> Vec<u8> {
 
 /// A message with a valid opcode and the right STag and offsets, give or take one field.
 fn nearly_right(rng: &mut ChaCha8Rng, target: &Target) -> Vec<u8> {
-    let opcode = (rng.next_u32() % 8) as u8;
+    let opcode = (rng.next_u32() % 12) as u8;
     let len = (rng.next_u32() % 120) as usize;
     let stag = target.region.rkey().to_be_bytes();
     let to = target.region.addr().wrapping_add(u64::from(rng.next_u32() % 1100)).to_be_bytes();
@@ -135,8 +135,9 @@ fn nearly_right(rng: &mut ChaCha8Rng, target: &Target) -> Vec<u8> {
         ulpdu.extend(vec![0xee; len]);
     } else {
         let queue = match opcode {
-            1 => 1,
+            1 | 10 => 1,
             7 => 2,
+            11 => 3,
             _ => 0_u32,
         };
         ulpdu.extend([0x41, 0x40 | opcode]);
@@ -149,7 +150,13 @@ fn nearly_right(rng: &mut ChaCha8Rng, target: &Target) -> Vec<u8> {
             ulpdu.extend((len as u32).to_be_bytes());
             ulpdu.extend(stag);
             ulpdu.extend(to);
+        } else if opcode == 10 {
+            ulpdu.extend([0, 0, 0, (rng.next_u32() % 4) as u8, 0, 0, 0, 7]);
+            ulpdu.extend(stag);
+            ulpdu.extend(to);
+            ulpdu.extend([0x3c; 32]);
         } else {
+            let len = if matches!(opcode, 8 | 9) { 8 } else { len };
             ulpdu.extend(vec![0xee; len]);
         }
     }
