@@ -134,6 +134,15 @@ impl Memory {
         })
     }
 
+    /// What the youngest Read of `by` that has no answer yet reads, where `by` may also write.
+    pub(crate) fn being_read(&self, by: By) -> Option<Span> {
+        let reads = |effect: &&Effect| effect.by == by && effect.flow == Flow::In && effect.fetching;
+        let span = *self.effects.iter().rev().find(reads)?.from.first()?;
+        let region = &self.regions[span.region];
+        let granted = region.access.contains(Access::REMOTE_WRITE) && region.life == Life::Valid;
+        granted.then_some(span)
+    }
+
     /// Time that passes with each thing done.
     fn tick(&mut self) -> u64 {
         self.now += 1;

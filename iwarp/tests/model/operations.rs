@@ -42,7 +42,7 @@ pub(crate) fn draw(dice: &mut Dice, model: &Model, by: By, op: u64) -> Option<Dr
         set
     };
     meaning.signaled = flag(SendFlags::SIGNALED, !dice.one_in(4));
-    meaning.fenced = flag(SendFlags::FENCE, dice.one_in(6));
+    meaning.fenced = flag(SendFlags::FENCE, meaning.fenced || dice.one_in(6));
     let bulk = meaning.flow == Flow::Out && meaning.invalidates.is_none();
     let short = meaning.local.iter().map(|span| span.len).sum::<usize>() <= INLINE;
     meaning.inline = flag(SendFlags::INLINE, bulk && short && dice.one_in(3));
@@ -79,9 +79,19 @@ fn send_invalidate(dice: &mut Dice, model: &Model, by: By, op: u64) -> Option<Dr
 }
 
 fn write(dice: &mut Dice, model: &Model, by: By, op: u64) -> Option<Drawn> {
-    let (remote, addr) = remote(dice, model, by, Access::REMOTE_WRITE)?;
+    // Over what a Read of ours is reading, mostly behind a fence; or anywhere.
+    let read = model.memory.being_read(by).filter(|_| dice.one_in(3));
+    let (remote, addr) = match read {
+        Some(Span { region, at, len }) => {
+            let space = &model.memory.regions[region];
+            let addr = RemoteAddr { addr: space.addr.wrapping_add(at as u64), rkey: space.key };
+            (Remote { region: Some(region), at, len, right: Access::REMOTE_WRITE }, addr)
+        }
+        None => remote(dice, model, by, Access::REMOTE_WRITE)?,
+    };
+    let fenced = read.is_some() && !dice.one_in(4);
     let local = gather(dice, model, by.1, remote.len)?;
-    let meaning = Meaning { remote: Some(remote), ..meaning(Flow::Out, local, WcOpcode::Write) };
+    let meaning = Meaning { remote: Some(remote), fenced, ..meaning(Flow::Out, local, WcOpcode::Write) };
     Some(drawn(model, op, SendOp::Write { remote: addr }, meaning))
 }
 

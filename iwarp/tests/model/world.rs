@@ -44,6 +44,8 @@ pub(crate) struct Setting {
     /// IRD and ORD.
     pub(crate) depths: [[u16; 2]; 2],
     pub(crate) max_send_wr: usize,
+    /// What a queue pair sends in a turn: with little, more happens in the midst of a message.
+    turn_octets: usize,
 }
 
 impl Setting {
@@ -73,6 +75,7 @@ impl Setting {
             crc: !dice.one_in(4),
             depths: [[depth(dice), depth(dice)], [depth(dice), depth(dice)]],
             max_send_wr: dice.pick(&[2, 8, 64]),
+            turn_octets: dice.pick(&[1000, 4000, 16_000]),
         }
     }
 
@@ -123,6 +126,7 @@ impl World {
         let (a, b) = pair(&setting.link);
         let ports = (TurningPort::over(a, seed, ppm, unseen), TurningPort::over(b, !seed, ppm, unseen));
         let pair = Pair::over(ports, |config| {
+            config.turn_octets = setting.turn_octets;
             config.stack.tcp.keepalive_idle = Some(tcp_lite::Duration::from_secs(30));
             config.stack.tcp.keepalive_interval = tcp_lite::Duration::from_secs(5);
         });
