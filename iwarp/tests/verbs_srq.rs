@@ -72,7 +72,7 @@ fn events(context: &Context) -> Vec<AsyncEvent> {
     std::iter::from_fn(|| events.poll().unwrap()).collect()
 }
 
-// Proves SEC-043, SEC-134, SEC-135, SEC-136, SEC-183, RDMAP-371: one stream floods, a hundred behave. The flood ends at its cap
+// Proves SEC-043, SEC-134, SEC-135, SEC-136, SEC-183, RDMAP-371, DDP-239: one stream floods, a hundred behave. The flood ends at its cap
 // with 1/2/02, its mark names it before that, and everyone else's messages arrive, in order, with fewer
 // buffers than one queue for each would take.
 #[test]
