@@ -278,7 +278,8 @@ impl Model {
     /// The `n`th message on its way to `side` and the `n`th receive request there go together, once both are there.
     fn pair(&mut self, stream: usize, side: usize, n: usize) {
         let end = &self.streams[stream].ends[side];
-        let Some(arriving) = end.arriving.get(n) else { return };
+        // Once receives are flushed nothing arrives any more.
+        let Some(arriving) = end.arriving.get(n).filter(|_| !end.flushed_recv) else { return };
         let Some(received) = end.received.get(n) else {
             return self.doom(stream, Cause::NoReceive, side, false);
         };
