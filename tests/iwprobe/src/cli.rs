@@ -156,8 +156,17 @@ impl Options {
                 print!("{}", table::outcome(&outcome, expected, self.verbose));
             }
             outcomes.push(outcome);
+            if probe.is_alone() {
+                eprintln!(
+                    "iwprobe: the endpoint is not there any more: {} cases not run",
+                    cases.len() - outcomes.len()
+                );
+                break;
+            }
         }
-        probe.dismiss();
+        if !probe.is_alone() {
+            probe.dismiss();
+        }
         self.write_json(endpoint, &outcomes, to_stdout)?;
         if !to_stdout {
             println!("{}", table::summary(&outcomes));

@@ -1,5 +1,6 @@
 //! The endpoint under test, and how connections with it come about.
 
+use std::cell::Cell;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
@@ -13,6 +14,8 @@ use crate::wire::{Depths, REPLY_KEY, REQUEST_KEY, Segment, Startup, describe, fl
 
 /// Reads that we say to serve, and want to have outstanding.
 const DEPTH: u16 = 16;
+/// So many connections that do not come about, one after the other, and the endpoint is given up.
+const MAX_ABSENCES: u32 = 3;
 /// How often a connection is looked for.
 const TICK: Duration = Duration::from_millis(2);
 
@@ -75,6 +78,8 @@ pub struct Probe {
     watch: Watch,
     profile: Profile,
     target: bool,
+    /// How often in a row there was no connection to be had.
+    absences: Cell<u32>,
 }
 
 impl Probe {
@@ -88,7 +93,13 @@ impl Probe {
             watch: Watch::default(),
             profile: PROFILES[0],
             target: true,
+            absences: Cell::new(0),
         }
+    }
+
+    /// Whether the endpoint has not been there for several connections in a row.
+    pub fn is_alone(&self) -> bool {
+        self.absences.get() >= MAX_ABSENCES
     }
 
     /// Meets the endpoint: finds out which Requests it accepts and whether there is a target. Returns what was found.
@@ -150,7 +161,9 @@ impl Probe {
     /// # Errors
     /// A deviation: after the first one, the endpoint has to stay.
     pub fn tcp(&self) -> Result<Conn, Stop> {
-        self.tcp_within(self.patience.timeout)
+        let conn = self.tcp_within(self.patience.timeout);
+        self.absences.set(if conn.is_ok() { 0 } else { self.absences.get() + 1 });
+        conn
     }
 
     fn tcp_within(&self, wait: Duration) -> Result<Conn, Stop> {

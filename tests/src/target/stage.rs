@@ -110,7 +110,10 @@ impl Stage {
     /// Registers, fills and posts what the scene says.
     pub(super) fn set(&mut self, context: &Context, scene: Scene) -> Result<(), Error> {
         for (index, wish) in scene.regions.iter().enumerate() {
-            self.register(context, index, wish)?;
+            if self.register(context, index, wish).is_err() {
+                self.told.push("stag=-".into());
+                self.regions.push(None);
+            }
         }
         let receives = Pieces::new(&self.pd, &scene.receives)?;
         for (index, &(offset, length)) in receives.places.iter().enumerate() {
@@ -136,7 +139,8 @@ impl Stage {
         let mut options = MrOptions::new(wish.access);
         let other_pd = context.alloc_pd()?;
         let pd = if wish.scope == Scope::OtherDomain { &other_pd } else { &self.pd };
-        let other_qp = pd.create_qp(&QpInit::new(&self.cq))?;
+        // Completion queues are not shared between protection domains.
+        let other_qp = pd.create_qp(&QpInit::new(&context.create_cq(COMPLETIONS, None)?))?;
         match wish.scope {
             Scope::ThisQueuePair => options.qp = Some(&self.qp),
             Scope::OtherQueuePair => options.qp = Some(&other_qp),

@@ -52,6 +52,8 @@ pub(crate) enum Flaw {
     ChecksEmptyWrites,
     /// Answers Reads of no octets from the wrong place.
     WrongSink,
+    /// Is gone after two connections.
+    Dies,
 }
 
 /// Starts it on a port of its own; it ends with the process.
@@ -59,7 +61,8 @@ pub(crate) fn start(flaw: Flaw) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     std::thread::spawn(move || {
-        for stream in listener.incoming().flatten() {
+        let most = if flaw == Flaw::Dies { 2 } else { usize::MAX };
+        for stream in listener.incoming().flatten().take(most) {
             std::thread::spawn(move || serve(&stream, flaw));
         }
     });
