@@ -1,4 +1,5 @@
-//! Every interleaving of the two handshakes that have no lock: arming against completing, sleeping against waking.
+//! Every interleaving of the handshakes that have no lock: arming against completing, sleeping against waking, passing a gate
+//! against closing it.
 //!
 //! The files of the crate are compiled here with loom's atomics, so these run among all other tests. Beside each stands the
 //! same handshake without its fences, which loom has to catch: else it would prove nothing.
@@ -11,7 +12,7 @@ use loom::thread;
 
 /// What the files of the crate find one level up.
 mod atomic {
-    pub(crate) use loom::sync::atomic::{AtomicBool, AtomicU8, Ordering, fence};
+    pub(crate) use loom::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering, fence};
 }
 
 #[path = "../src/verbs/arm.rs"]
@@ -20,8 +21,12 @@ mod arm;
 #[path = "../src/engine/doze.rs"]
 mod doze;
 
+#[path = "../src/verbs/gate.rs"]
+mod gate;
+
 use arm::Arm;
 use doze::Doze;
+use gate::Gate;
 
 /// One who arms and polls, and several who complete: the side of the completion queue.
 trait Arming: Send + Sync + 'static {
@@ -206,6 +211,103 @@ fn sleep_after_sleep_is_as_safe() {
 #[test]
 fn loom_catches_a_sleep_without_fences() {
     caught(no_work_is_slept_through::<UnfencedDoze>);
+}
+
+/// The way to a queue that is left for another one.
+trait Gating: Send + Sync + 'static {
+    fn create() -> Self;
+    /// Whether `work` was done.
+    fn pass(&self, work: impl FnOnce()) -> bool;
+    fn close(&self);
+}
+
+impl Gating for Gate {
+    fn create() -> Self {
+        Self::new()
+    }
+    fn pass(&self, work: impl FnOnce()) -> bool {
+        Self::pass(self, (), |()| work()).is_ok()
+    }
+    fn close(&self) {
+        Self::close(self, thread::yield_now);
+    }
+}
+
+/// The negative control: who closes it does not wait for those inside.
+struct HastyGate(AtomicBool);
+
+impl Gating for HastyGate {
+    fn create() -> Self {
+        Self(AtomicBool::new(false))
+    }
+    fn pass(&self, work: impl FnOnce()) -> bool {
+        let open = !self.0.load(Ordering::Acquire);
+        if open {
+            work();
+        }
+        open
+    }
+    fn close(&self) {
+        self.0.store(true, Ordering::Release);
+    }
+}
+
+/// Another negative control: both look, without fences.
+struct UnfencedGate(AtomicBool, AtomicUsize);
+
+impl Gating for UnfencedGate {
+    fn create() -> Self {
+        Self(AtomicBool::new(false), AtomicUsize::new(0))
+    }
+    fn pass(&self, work: impl FnOnce()) -> bool {
+        self.1.fetch_add(1, Ordering::AcqRel);
+        let open = !self.0.load(Ordering::Acquire);
+        if open {
+            work();
+        }
+        self.1.fetch_sub(1, Ordering::Release);
+        open
+    }
+    fn close(&self) {
+        self.0.store(true, Ordering::Release);
+        while self.1.load(Ordering::Acquire) != 0 {
+            thread::yield_now();
+        }
+    }
+}
+
+/// Once the gate is closed, everything that was or will ever be done inside has been done. The closer's loop makes too many
+/// interleavings for two passers: there, those with up to two preemptions.
+fn nothing_is_done_behind_a_closed_gate<G: Gating>(passers: usize) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = (passers > 1).then_some(2);
+    builder.check(move || {
+        let gate = Arc::new(G::create());
+        let done = Arc::new(AtomicUsize::new(0));
+        let threads: Vec<_> = (0..passers)
+            .map(|_| {
+                let (gate, done) = (Arc::clone(&gate), Arc::clone(&done));
+                // Relaxed: what makes it visible is the gate.
+                thread::spawn(move || usize::from(gate.pass(|| drop(done.fetch_add(1, Ordering::Relaxed)))))
+            })
+            .collect();
+        gate.close();
+        let seen = done.load(Ordering::Relaxed);
+        let passed: usize = threads.into_iter().map(|thread| thread.join().unwrap()).sum();
+        assert_eq!(seen, passed, "something was entered behind the closed gate");
+    });
+}
+
+#[test]
+fn a_closed_gate_lets_nobody_in() {
+    nothing_is_done_behind_a_closed_gate::<Gate>(1);
+    nothing_is_done_behind_a_closed_gate::<Gate>(2);
+}
+
+#[test]
+fn loom_catches_a_gate_that_does_not_wait_or_has_no_fences() {
+    caught(nothing_is_done_behind_a_closed_gate::<HastyGate>);
+    caught(nothing_is_done_behind_a_closed_gate::<UnfencedGate>);
 }
 
 /// The model has to fail.

@@ -27,6 +27,7 @@ mod cq;
 mod cq_users;
 mod error;
 mod fast;
+mod gate;
 mod mr;
 mod mw;
 mod outcome;

@@ -3,15 +3,15 @@
 //! A resize chains a new queue behind the old one. While it does, nothing is being entered; from then on everything goes to
 //! the new queue, and consumers go there when the old one is empty. So order is kept, nothing is lost, and nothing moves.
 //!
-//! Most rings are never resized, and pay almost nothing for it: a producer counts itself in and out of the first queue, a
-//! consumer looks at a flag. The first resize raises the flag and waits for the producers that are inside, a few instructions
-//! each. From then on both sides take the read side of a lock of their own; resizes take the write sides, and so does,
+//! Most rings are never resized, and pay little for it: a producer passes a gate (`gate.rs`) on its way to the first queue, a
+//! consumer looks whether it is closed. The first resize closes it. From then on both sides take the read side of a lock of their own; resizes take the write sides, and so does,
 //! once behind each, the consumer who first finds the old queue empty. The first queue's memory stays with the ring.
 
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock, RwLock};
 
 use crossbeam_queue::ArrayQueue;
+
+use super::gate::Gate;
 
 /// Keeps what one side writes out of the cache lines of the other.
 #[repr(align(128))]
@@ -19,10 +19,8 @@ struct Line<T>(T);
 
 pub(crate) struct Ring<T> {
     first: Arc<Link<T>>,
-    /// It was resized: `first` is to be reached by the locks alone.
-    resized: AtomicBool,
-    /// Producers that are entering into `first` without the lock.
-    inside: Line<AtomicUsize>,
+    /// What producers pass on their way to `first` without the lock; closed by the first resize.
+    gate: Line<Gate>,
     /// Where items are entered.
     tail: Line<RwLock<Arc<Link<T>>>>,
     /// Where they are taken: `tail`'s, or the one before it.
@@ -50,8 +48,7 @@ impl<T> Ring<T> {
     pub(crate) fn new(capacity: usize) -> Self {
         let first = Link::new(capacity);
         Self {
-            resized: AtomicBool::new(false),
-            inside: Line(AtomicUsize::new(0)),
+            gate: Line(Gate::new()),
             tail: Line(RwLock::new(Arc::clone(&first))),
             head: Line(RwLock::new(Arc::clone(&first))),
             first,
@@ -63,20 +60,15 @@ impl<T> Ring<T> {
     /// # Errors
     /// The item, where there is no room.
     pub(crate) fn push(&self, item: T) -> Result<(), T> {
-        // Counted in, then looked; the resize raises the flag, then looks: one of the two sees the other.
-        self.inside.0.fetch_add(1, Ordering::SeqCst);
-        if !self.resized.load(Ordering::SeqCst) {
-            let result = self.first.items.push(item);
-            self.inside.0.fetch_sub(1, Ordering::Release);
-            return result;
+        match self.gate.0.pass(item, |item| self.first.items.push(item)) {
+            Ok(entered) => entered,
+            Err(item) => self.tail.0.read().expect("no holder of this lock panics").items.push(item),
         }
-        self.inside.0.fetch_sub(1, Ordering::Release);
-        self.tail.0.read().expect("no holder of this lock panics").items.push(item)
     }
 
     /// Takes the oldest item.
     pub(crate) fn pop(&self) -> Option<T> {
-        if !self.resized.load(Ordering::Acquire) {
+        if !self.gate.0.is_closed() {
             return self.first.items.pop();
         }
         let mut taken = None;
@@ -87,7 +79,7 @@ impl<T> Ring<T> {
     /// Takes up to `limit` items, oldest first; returns how many there were.
     pub(crate) fn take(&self, limit: usize, mut each: impl FnMut(T)) -> usize {
         let mut count = 0;
-        if !self.resized.load(Ordering::Acquire) {
+        if !self.gate.0.is_closed() {
             while count < limit
                 && let Some(item) = self.first.items.pop()
             {
@@ -147,7 +139,7 @@ impl<T> Ring<T> {
     pub(crate) fn resize(&self, capacity: usize) -> Result<(), ResizeError> {
         let new = Link::new(capacity);
         let mut tail = self.tail.0.write().expect("no holder of this lock panics");
-        self.close_first();
+        self.gate.0.close(std::thread::yield_now);
         let mut head = self.head.0.write().expect("no holder of this lock panics");
         if !Arc::ptr_eq(&tail, &head) {
             if !head.items.is_empty() {
@@ -164,17 +156,6 @@ impl<T> Ring<T> {
         debug_assert!(first, "a link that items are entered into has no follower");
         *tail = new;
         Ok(())
-    }
-}
-
-impl<T> Ring<T> {
-    /// Sends everyone to the locks, and waits for the producers that are not there yet.
-    fn close_first(&self) {
-        if !self.resized.swap(true, Ordering::SeqCst) {
-            while self.inside.0.load(Ordering::SeqCst) != 0 {
-                std::thread::yield_now();
-            }
-        }
     }
 }
 
