@@ -438,3 +438,51 @@ fn tagged_messages_complete_nothing_at_their_target() {
     assert_eq!((pair.b.cq.query().waiting, attr.recv_taken, attr.recv_outstanding), (0, 0, 4));
     assert!(events(&pair.b.context).is_empty());
 }
+
+// Proves SEC-051, SEC-129: two streams without a common object. What the peer of one does wrong, a Write to the other's memory, a Send without a
+// buffer, ends that one alone; memory, receive buffers, completions and Reads of the other are as they were.
+#[test]
+fn streams_without_common_objects_do_not_reach_each_other() {
+    for send in [false, true] {
+        let mut pair = Pair::new(&LinkConfig::default());
+        let listener = pair.listen();
+        let pd = pair.b.context.alloc_pd().unwrap();
+        let cq = pair.b.context.create_cq(64, None).unwrap();
+        let qp_b = pd.create_qp(&QpInit::new(&cq)).unwrap();
+        let qp_a = pair.a.qp();
+        let victim = pair.connect_qps(qp_a, qp_b, &ConnParam::default(), &ConnParam::default());
+        let attacker = pair.connect_again(&ConnParam::default(), &ConnParam::default());
+        let local = pair.a.pd.reg_mr(64, ALL).unwrap();
+        local.write_at(0, &[0xee; 64]).unwrap();
+        let remote = pd.reg_mr(64, ALL).unwrap();
+        let to = RemoteAddr { addr: remote.addr(), rkey: remote.rkey() };
+        for wr_id in 0..4 {
+            post_recv(&victim.qp_b, &remote, wr_id).unwrap();
+        }
+        let op = if send { SendOp::Send } else { SendOp::Write { remote: to } };
+        attacker.qp_a.post_send(&SendRequest::new(1, op, local.sge(0, 8))).unwrap();
+        let error = pair.until(|_| attacker.qp_b.error());
+        let expected = if send { (1, 2, 2) } else { (1, 1, 2) };
+        assert_eq!((error.layer, error.etype, error.code), expected);
+        let mut octets = [0; 64];
+        remote.read_at(0, &mut octets).unwrap();
+        let attr = victim.qp_b.query();
+        assert_eq!((octets, attr.recv_taken, attr.recv_outstanding), ([0; 64], 0, 4));
+        assert_eq!((cq.query().waiting, cq.query().needed, victim.qp_b.error()), (0, 256, None));
+        while pair.a.cq.poll_one().is_some() {}
+        // All its Reads at once, and its receive buffers.
+        for wr_id in 0..128 {
+            victim
+                .qp_a
+                .post_send(&SendRequest::new(wr_id, SendOp::Read { remote: to }, local.sge(0, 8)))
+                .unwrap();
+        }
+        for wr_id in 0..128 {
+            let wc = pair.wc_a();
+            assert_eq!((wc.wr_id, wc.status), (wr_id, WcStatus::Success));
+        }
+        post_send(&victim.qp_a, &local, 1, 8).unwrap();
+        assert_eq!(pair.until(|_| cq.poll_one()).status, WcStatus::Success);
+        drop(listener);
+    }
+}
