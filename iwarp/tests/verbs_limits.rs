@@ -174,7 +174,7 @@ fn slots(pair: &Pair) -> Usage {
 // the peer does not want goes back, and so does everything at the end.
 #[test]
 fn read_slots_are_granted_within_their_total() {
-    let limits = ContextLimits { max_read_slots: 100, ..ContextLimits::default() };
+    let limits = ContextLimits { max_read_slots: 300, ..ContextLimits::default() };
     let mut pair = Pair::new(&LinkConfig::default());
     let context = Context::new(ContextConfig { limits, ..ContextConfig::default() }).unwrap();
     // Refused at the call, by name; the queue pair is as it was.
@@ -184,7 +184,8 @@ fn read_slots_are_granted_within_their_total() {
     let (port, _other) = dp::link::pair(&LinkConfig::default());
     let config = iwarp::engine::EngineConfig::new(&*port, &["10.0.0.9/24"]).unwrap();
     let _engine = iwarp::engine::Engine::new(&context, port, config).unwrap();
-    let ends: Vec<_> = [60, 40]
+    // The second asks for one; its peer may have that raised to 128, which is what has to be there.
+    let ends: Vec<_> = [160, 1]
         .map(|ird| {
             let qp = pd.create_qp(&QpInit::new(&cq)).unwrap();
             let id = context.create_id(&channel);
@@ -195,11 +196,19 @@ fn read_slots_are_granted_within_their_total() {
     let third = pd.create_qp(&QpInit::new(&cq)).unwrap();
     let id = context.create_id(&channel);
     let refused = id.connect(&third, "10.0.0.2:7".parse().unwrap(), &depths(1, 1));
-    assert!(matches!(refused, Err(VerbsError::Limit { name: "max_read_slots", limit: 100 })));
+    assert!(matches!(refused, Err(VerbsError::Limit { name: "max_read_slots", limit: 300 })));
     let usage = context.usage().read_slots;
-    assert_eq!((usage.used, usage.refused, third.state()), (100, 1, QpState::Idle));
-    id.connect(&third, "10.0.0.2:7".parse().unwrap(), &depths(0, 1)).unwrap();
+    assert_eq!((usage.used, usage.refused, third.state()), (288, 1, QpState::Idle));
     drop((ends, third));
+
+    // A peer that has our IRD raised gets no slot that is not counted.
+    let raised = pair.connect_with(&depths(1, 1), &depths(8, 50));
+    let ird = raised.qp_a.query().ird.unwrap();
+    assert!(ird > 1, "the peer had it raised");
+    assert_eq!(pair.a.context.usage().read_slots.used, usize::from(ird));
+    raised.id_a.disconnect();
+    pair.until(|_| (raised.qp_b.state() == QpState::Error).then_some(()));
+    assert_eq!(slots(&pair).used, 0);
 
     // A peer that wants everything gets what is configured, and only that is set aside.
     let greedy = pair.connect_with(&depths(1, 1024), &depths(8, 8));

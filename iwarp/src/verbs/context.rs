@@ -50,8 +50,9 @@ pub struct ContextLimits {
     pub max_srq: usize,
     /// Requests of one shared receive queue.
     pub max_srq_wr: usize,
-    /// Inbound Reads that all connections together may have outstanding: the sum of
-    /// [`ConnParam::responder_resources`](super::ConnParam::responder_resources), until a peer settles for less.
+    /// Inbound Reads that all connections together may have outstanding. Until depths are settled a connection counts with as
+    /// many as they may come to: [`ConnParam::responder_resources`](super::ConnParam::responder_resources), or 128 if that is
+    /// more, as the peer may have the IRD raised; then with its IRD.
     pub max_read_slots: usize,
     /// Asynchronous events that wait; more are lost and counted.
     pub max_async_events: usize,
