@@ -6,6 +6,8 @@ mod common;
 use std::any::Any;
 use std::sync::Barrier;
 
+use common::dialer::Dialer;
+use common::raw::frame;
 use common::{Connected, Pair};
 use dp::link::LinkConfig;
 use iwarp::memory::Access;
@@ -201,15 +203,6 @@ fn read_slots_are_granted_within_their_total() {
     assert_eq!((usage.used, usage.refused, third.state()), (288, 1, QpState::Idle));
     drop((ends, third));
 
-    // A peer that has our IRD raised gets no slot that is not counted.
-    let raised = pair.connect_with(&depths(1, 1), &depths(8, 50));
-    let ird = raised.qp_a.query().ird.unwrap();
-    assert!(ird > 1, "the peer had it raised");
-    assert_eq!(pair.a.context.usage().read_slots.used, usize::from(ird));
-    raised.id_a.disconnect();
-    pair.until(|_| (raised.qp_b.state() == QpState::Error).then_some(()));
-    assert_eq!(slots(&pair).used, 0);
-
     // A peer that wants everything gets what is configured, and only that is set aside.
     let greedy = pair.connect_with(&depths(1, 1024), &depths(8, 8));
     assert_eq!((slots(&pair).used, greedy.qp_b.query().ird), (8, Some(8)));
@@ -263,4 +256,19 @@ fn a_peer_makes_no_objects() {
     assert_eq!((objects(&pair), pair.b.cq.query().cqe), (before, entries));
     assert_eq!(pair.b.context.usage().all().map(|usage| usage.limit), limit);
     drop(listener);
+}
+
+/// A Reply whose ORD is above our IRD has it raised: what is served then was set aside before, so the total holds.
+#[test]
+fn a_raised_depth_was_set_aside_before() {
+    let param = ConnParam { peer_to_peer: false, ..depths(1, 1) };
+    let mut dialer = Dialer::new(&param);
+    assert_eq!(dialer.pair.context.usage().read_slots.used, 128, "before the peer has answered");
+    // IRD 1, ORD 50.
+    dialer.pair.send(&frame("Rep", 0x50, 2, &[0, 1, 0, 50]));
+    dialer.established();
+    assert_eq!(dialer.qp.query().ird, Some(50), "the peer had it raised");
+    assert_eq!(dialer.pair.context.usage().read_slots.used, 50);
+    dialer.qp.modify(QpState::Error).unwrap();
+    assert!(dialer.pair.until(1_000_000, |pair| pair.context.usage().read_slots.used == 0));
 }
