@@ -288,7 +288,11 @@ fn nothing_is_done_behind_a_closed_gate<G: Gating>(passers: usize) {
             .map(|_| {
                 let (gate, done) = (Arc::clone(&gate), Arc::clone(&done));
                 // Relaxed: what makes it visible is the gate.
-                thread::spawn(move || usize::from(gate.pass(|| drop(done.fetch_add(1, Ordering::Relaxed)))))
+                thread::spawn(move || {
+                    usize::from(gate.pass(|| {
+                        done.fetch_add(1, Ordering::Relaxed);
+                    }))
+                })
             })
             .collect();
         gate.close();
@@ -302,6 +306,22 @@ fn nothing_is_done_behind_a_closed_gate<G: Gating>(passers: usize) {
 fn a_closed_gate_lets_nobody_in() {
     nothing_is_done_behind_a_closed_gate::<Gate>(1);
     nothing_is_done_behind_a_closed_gate::<Gate>(2);
+}
+
+/// Who finds it closed sees what was done before it was closed: a consumer goes on to what replaces the queue.
+#[test]
+fn a_closed_gate_shows_what_was_before() {
+    loom::model(|| {
+        let gate = Arc::new(Gate::new());
+        let before = Arc::new(AtomicBool::new(false));
+        let looker = {
+            let (gate, before) = (Arc::clone(&gate), Arc::clone(&before));
+            thread::spawn(move || !gate.is_closed() || before.load(Ordering::Relaxed))
+        };
+        before.store(true, Ordering::Relaxed);
+        gate.close(thread::yield_now);
+        assert!(looker.join().unwrap(), "closed, and what was before is not seen");
+    });
 }
 
 #[test]
