@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use dp::Region;
 use iwarp::memory::{
-    Access, Accessor, Base, Bind, FastBind, Fault, MemoryTable, PdId, Prepare, RegisterOptions, Stag,
-    StreamId, WindowKind,
+    Access, Accessor, Base, Bind, BindError, FastBind, Fault, MemoryTable, PdId, Prepare, RegisterOptions,
+    Stag, StreamId, WindowKind,
 };
 
 const ME: Accessor = Accessor { pd: PdId(1), stream: StreamId(1) };
@@ -330,3 +330,68 @@ unsafe impl std::alloc::GlobalAlloc for Counting {
 
 #[global_allocator]
 static COUNTING: Counting = Counting;
+
+/// Waits until something is so that another thread is about to do, for a while: where it never is, an assertion says so.
+fn until(is_so: impl Fn() -> bool) {
+    let end = Instant::now() + Duration::from_secs(5);
+    while !is_so() && Instant::now() < end {
+        std::thread::yield_now();
+    }
+}
+
+/// Prepared memory is freed while a request to register it is still in a send queue: it is not made valid again
+/// between its revocation and its end.
+#[test]
+fn what_is_being_freed_is_not_registered_again() {
+    let table = MemoryTable::new(16, [9; 32]);
+    let engine = table.join();
+    let options = Prepare { pd: ME.pd, ..Prepare::default() };
+    let prepared = table.prepare(Arc::new(Region::new(64).unwrap()), &options).unwrap();
+    let stag = prepared.stag(1);
+    let register = FastBind { stag, offset: 0, len: 64, access: ACCESS, base: Base::Zero };
+    let turn = engine.enter();
+    turn.fast_register(&register, ME).unwrap();
+    assert!(turn.check_write(stag, 0, 64, ME).is_ok());
+    std::thread::scope(|scope| {
+        // Waits for the turn.
+        scope.spawn(move || drop(prepared));
+        until(|| turn.check_write(stag, 0, 64, ME).is_err());
+        let again = turn.fast_register(&register, ME);
+        let reached = turn.check_write(stag, 0, 64, ME).is_ok();
+        drop(turn);
+        assert_eq!(again, Err(BindError::UnknownStag));
+        assert!(!reached);
+    });
+    // The slot is used again.
+    let region = table.register(Arc::new(Region::new(64).unwrap()), &OPTIONS).unwrap();
+    assert!(region.is_valid());
+    assert_eq!(table.usage().registered, 1);
+}
+
+/// A window of type 1 is freed while its engine waits to bind it again: the bind fails, and what takes its place is left
+/// alone.
+#[test]
+fn a_window_that_is_freed_while_it_is_bound_again_stays_unbound() {
+    let table = MemoryTable::new(16, [10; 32]);
+    let (binder, other) = (table.join(), table.join());
+    let options = RegisterOptions { access: Access::LOCAL_WRITE | Access::MW_BIND, ..OPTIONS };
+    let region = table.register(Arc::new(Region::new(64).unwrap()), &options).unwrap();
+    let window = table.alloc_window(ME.pd, WindowKind::Type1, false).unwrap();
+    let stag = window.stag(1);
+    let access = Access::REMOTE_READ;
+    let bind = Bind { stag, region: region.stag(), addr: 0, len: 64, access, zero_based: true };
+    binder.enter().bind_window(&bind, ME).unwrap();
+    let turn = other.enter();
+    std::thread::scope(|scope| {
+        // Both wait for the turn.
+        let bound = scope.spawn(move || binder.enter().bind_window(&bind, ME));
+        until(|| turn.check_read(stag, 0, 64, ME).is_err());
+        scope.spawn(move || drop(window));
+        until(|| table.window_kind(stag).is_none());
+        drop(turn);
+        assert_eq!(bound.join().unwrap(), Err(BindError::UnknownStag));
+    });
+    let next = table.alloc_window(ME.pd, WindowKind::Type1, false).unwrap();
+    let bind = Bind { stag: next.stag(1), region: region.stag(), addr: 0, len: 64, access, zero_based: true };
+    assert_eq!(other.enter().bind_window(&bind, ME), Ok(()));
+}

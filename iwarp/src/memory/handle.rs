@@ -26,8 +26,7 @@ impl Handle {
 
 impl Drop for Handle {
     fn drop(&mut self) {
-        self.revoke();
-        self.table.shared().release(self.slot, self.index);
+        self.table.shared().retire(self.slot, self.index);
     }
 }
 

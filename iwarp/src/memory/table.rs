@@ -433,15 +433,21 @@ impl Shared {
         self.synchronize();
     }
 
-    /// Gives a revoked slot and its index back.
-    pub(super) fn release(&self, number: SlotNumber, index: u32) {
+    /// Ends a name for good: revokes it, waits until nobody uses what it named, and gives slot and index back.
+    pub(super) fn retire(&self, number: SlotNumber, index: u32) {
         if !self.is_here() {
             return;
         }
         let mut control = self.control();
+        // First, under the lock: a send queue that is behind with its requests must not make it valid again.
         control.allocator.free(&self.index, index);
+        let template = control.templates.remove(&number);
+        drop(control);
+        self.revoke(number);
+        // Counted until now, as the slot is in use until now.
+        let mut control = self.control();
         control.free.push(number);
-        match control.templates.remove(&number) {
+        match template {
             Some(Template { form: Form::Window(_), .. }) => control.windows -= 1,
             _ => control.registered -= 1,
         }

@@ -150,6 +150,8 @@ impl Turn {
                 drop(control);
                 shared.synchronize();
                 control = shared.control();
+                // The window may have been freed meanwhile. Its index is not used again that soon.
+                control.template(shared, bind.stag).ok_or(BindError::UnknownStag)?;
             }
         }
         // Looked at again, as the lock was given up.
