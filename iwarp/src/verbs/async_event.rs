@@ -86,13 +86,7 @@ impl AsyncEvents {
     /// What the system says of the descriptor.
     pub fn poll(&self) -> io::Result<Option<AsyncEvent>> {
         let event = self.shared.events.pop();
-        if event.is_some() && self.shared.events.is_empty() {
-            self.shared.notifier.take()?;
-            // Between the look and the take another may have come, whose notice was taken with the rest.
-            if !self.shared.events.is_empty() {
-                self.shared.notifier.notify();
-            }
-        }
+        self.shared.notifier.settle(event.is_some(), || self.shared.events.is_empty())?;
         Ok(event)
     }
 

@@ -3,6 +3,7 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -41,6 +42,9 @@ pub(crate) struct Notifier {
     readable: OwnedFd,
     /// The writing end where the system has no eventfd and a pipe stands in.
     writable: Option<OwnedFd>,
+    /// Added and not taken, so that whoever finds nothing to read knows without a system call whether the descriptor
+    /// says otherwise. It is late: a taker may be ahead of it, and it wraps then for a moment.
+    added: AtomicU64,
 }
 
 impl Notifier {
@@ -48,7 +52,7 @@ impl Notifier {
     pub(crate) fn new() -> io::Result<Self> {
         use rustix::event::{EventfdFlags, eventfd};
         let readable = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        Ok(Self { readable, writable: None })
+        Ok(Self { readable, writable: None, added: AtomicU64::new(0) })
     }
 
     #[cfg(not(target_os = "linux"))]
@@ -57,7 +61,7 @@ impl Notifier {
         for end in [&readable, &writable] {
             rustix::io::ioctl_fionbio(end, true)?;
         }
-        Ok(Self { readable, writable: Some(writable) })
+        Ok(Self { readable, writable: Some(writable), added: AtomicU64::new(0) })
     }
 
     /// Adds one. A counter (or pipe) that is full is readable already: that is all a waiter needs.
@@ -70,6 +74,9 @@ impl Notifier {
             matches!(result, Ok(_) | Err(rustix::io::Errno::AGAIN)),
             "a private descriptor stays open"
         );
+        if result.is_ok() {
+            self.added.fetch_add(1, Ordering::Release);
+        }
     }
 
     /// Takes what was added since the last call; 0 when nothing was.
@@ -81,7 +88,21 @@ impl Notifier {
             Err(rustix::io::Errno::AGAIN) => 0,
             Err(error) => return Err(error.into()),
         };
+        self.added.fetch_sub(count, Ordering::AcqRel);
         Ok(count)
+    }
+
+    /// For the reader of a queue in front of it, after a look at the queue that may have emptied it: takes what was
+    /// added, unless `is_empty` says that something has come meanwhile, whose notice may have been taken with the rest.
+    /// Whoever `found` nothing pays no system call for it but where a notice came late, behind what it was for.
+    pub(crate) fn settle(&self, found: bool, is_empty: impl Fn() -> bool) -> io::Result<()> {
+        if (found || self.added.load(Ordering::Acquire) != 0) && is_empty() {
+            self.take()?;
+            if !is_empty() {
+                self.notify();
+            }
+        }
+        Ok(())
     }
 
     /// Waits until there is something to take (`true`) or `timeout` passes; for ever without one.
@@ -104,5 +125,25 @@ pub(crate) fn wait_any(fds: &mut [PollFd<'_>], timeout: Option<Duration>) -> io:
 impl AsFd for Notifier {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.readable.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The reader takes what the notice is for before the notice comes: the descriptor does not stay readable for ever.
+    #[test]
+    fn a_late_notice_is_taken_by_the_next_look() {
+        let notifier = Notifier::new().unwrap();
+        let is_readable = || notifier.wait(Some(Duration::ZERO)).unwrap();
+        notifier.settle(true, || true).unwrap();
+        notifier.notify();
+        assert!(is_readable());
+        notifier.settle(false, || true).unwrap();
+        assert!(!is_readable());
+        notifier.notify();
+        notifier.settle(true, || false).unwrap();
+        assert!(is_readable(), "something waits still");
     }
 }

@@ -165,16 +165,11 @@ impl EventChannel {
     /// The oldest event, without waiting. With an inline engine, poll the engine and then this.
     pub fn poll(&self) -> Option<CmEvent> {
         let ChannelShared { events, notifier, .. } = &*self.shared;
-        let Waiting { id, listener, kind } = events.pop()?;
-        if events.is_empty() {
-            // A private descriptor has nothing else to fail with than "nothing there", which is what is wanted.
-            let taken = notifier.take();
-            debug_assert!(taken.is_ok());
-            // What came between the two has had its notice taken.
-            if !events.is_empty() {
-                notifier.notify();
-            }
-        }
+        let event = events.pop();
+        // A private descriptor has nothing else to fail with than "nothing there", which is what is wanted.
+        let settled = notifier.settle(event.is_some(), || events.is_empty());
+        debug_assert!(settled.is_ok());
+        let Waiting { id, listener, kind } = event?;
         Some(CmEvent { id, listener: listener.map(|listener| listener.handle()), kind })
     }
 
