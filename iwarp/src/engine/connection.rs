@@ -353,7 +353,23 @@ impl Connection {
     }
 }
 
-/// The stack's own kind of duration.
+/// The stack's own kind of duration. What is longer than its instants reach is for ever: it must not wrap into the past.
 fn duration(duration: Duration) -> tcp_lite::Duration {
-    tcp_lite::Duration::from_micros(u64::try_from(duration.as_micros()).unwrap_or(u64::MAX))
+    const FOR_EVER: u64 = i64::MAX as u64 / 4;
+    tcp_lite::Duration::from_micros(
+        u64::try_from(duration.as_micros()).map_or(FOR_EVER, |us| us.min(FOR_EVER)),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_longest_time_is_not_in_the_past() {
+        let now = Instant::from_micros(1_000_000);
+        for long in [Duration::MAX, Duration::from_micros(u64::MAX), Duration::from_micros(i64::MAX as u64)] {
+            assert!(now + duration(long) > now + duration(Duration::from_secs(1 << 30)), "{long:?}");
+        }
+    }
 }
