@@ -126,7 +126,7 @@ fn exchange(pair: &mut Pair, a: &iwarp::verbs::QueuePair, b: &iwarp::verbs::Queu
     assert_eq!(pair.until(|pair| pair.a.cq.poll_one().filter(|wc| wc.wr_id == 3)).byte_len, 10_000);
 }
 
-// Proves MPA-135, MPA-137, MPA-143, MPA-145, MPA-208, MPA-215, MPA-221: octets both ways, then MPA either way around,
+// Proves MPA-005, MPA-006, MPA-013, MPA-135, MPA-137, MPA-143, MPA-145, MPA-208, MPA-215, MPA-221: octets both ways, then MPA either way around,
 // whatever side dialled; with markers, and over a wire that loses and reorders.
 #[test]
 fn mpa_starts_behind_a_stream() {
@@ -293,7 +293,7 @@ fn a_reject_leaves_tcp_open() {
     exchange(&mut s.pair, &qp_a, &qp_b);
 }
 
-// Proves MPA-140, MPA-141, MPA-212: the queue pair is chosen when the Request is known; without one there is no Full
+// Proves MPA-140, MPA-141, MPA-212, MPA-214: the queue pair is chosen when the Request is known; without one there is no Full
 // Operation.
 #[test]
 fn full_operation_needs_a_queue_pair() {

@@ -420,3 +420,32 @@ fn a_local_error_is_told_before_the_end() {
         "{event:?}"
     );
 }
+
+// Proves MPA-136, MPA-138, MPA2-012, MPA2-152: the Request is the first that is sent, in a segment of its own, as plain
+// octets; so is what follows the Reply.
+#[test]
+fn startup_octets_have_segments_of_their_own() {
+    let param = ConnParam::default().with_private_data(b"hello").unwrap();
+    let mut d = Dialer::new(&param);
+    assert_eq!(d.pair.inbox, frame("Req", 0x50, 2, b"\x80\x80\xc0\x80hello"));
+    d.pair.send(&reply(0x50, 2, &[0x80, 1, 0x80, 1]));
+    d.established();
+    d.qp.post_send(&send(1)).unwrap();
+    d.pair.until(20_000, |_| false);
+    assert_eq!(d.pair.segments[0], 29);
+    assert_eq!(d.pair.segments.iter().sum::<usize>(), 29 + 20 + 24);
+}
+
+// Proves MPA-197: a user whom the Reply's private data does not please closes, and MPA has no part in it.
+#[test]
+fn the_user_may_refuse_what_the_reply_says() {
+    let mut d = Dialer::answered(&client_server(), &reply(0x50, 2, &[0, 1, 0, 1, b'?']));
+    let event = d.event();
+    assert!(matches!(&event.kind, CmEventKind::Established { private_data, .. } if **private_data == *b"?"));
+    assert!(!d.pair.is_over());
+    d.id.disconnect();
+    assert!(d.pair.until(100_000, |pair| pair.peer_closed));
+    assert_eq!(d.pair.inbox.len(), 0, "not one FPDU");
+    d.closes();
+    assert!(matches!(d.event().kind, CmEventKind::Disconnected { error: None, .. }));
+}

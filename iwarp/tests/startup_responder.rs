@@ -29,7 +29,7 @@ fn first_fpdu(ulpdu: &[u8]) -> Vec<u8> {
     fpdu(&mut Framer::new(false, true), ulpdu)
 }
 
-// Proves MPA-149, MPA-165, MPA-177, MPA-205, MPA-210, MPA-242, MPA2-104, MPA2-125, MPA2-126: no Reply, no Terminate, an end
+// Proves MPA-149, MPA-165, MPA-177, MPA-205, MPA-210, MPA-242, MPA-299, MPA2-097, MPA2-104, MPA2-125, MPA2-126: no Reply, no Terminate, an end
 // at once; nobody is told but the listener's counters.
 #[test]
 fn an_invalid_request_ends_the_connection() {
@@ -93,7 +93,7 @@ fn nothing_is_said_before_the_request() {
     assert_eq!((stats.startup_timeouts, stats.connections), (1, 0));
 }
 
-// Proves MPA-193, MPA2-008, MPA2-013, MPA2-115, MPA2-137: only the Reply goes out before one FPDU has been found right; any
+// Proves MPA-193, MPA-194, MPA2-008, MPA2-013, MPA2-115, MPA2-137: only the Reply goes out before one FPDU has been found right; any
 // FPDU releases what was posted.
 #[test]
 fn the_first_fpdu_releases_the_responder() {
@@ -113,6 +113,7 @@ fn the_first_fpdu_releases_the_responder() {
             qp.post_recv(&RecvRequest::new(1, region.sge(0, 64))).unwrap();
             qp.post_send(&SendRequest::empty(2, SendOp::Send)).unwrap();
             let reply = d.pair.inbox.len();
+            d.pair.until(200_000, |_| false);
             let first = first_fpdu(ulpdu);
             // Octet by octet, and the last one changes everything.
             for octet in &first[..first.len() - 1] {

@@ -134,7 +134,7 @@ fn expected(case: &Case) -> Vec<u8> {
     fpdu(&mut Framer::new(false, true), &untagged([0x41, 0x47], 0, [2, 1, 0], &payload))
 }
 
-// Proves RDMAP-175, RDMAP-177, RDMAP-178, RDMAP-179, RDMAP-180, RDMAP-182, RDMAP-183, RDMAP-184, RDMAP-185: control word, segment length and headers on the wire; and layer, type, code, length and
+// Proves SEC-064, RDMAP-175, RDMAP-177, RDMAP-178, RDMAP-179, RDMAP-180, RDMAP-182, RDMAP-183, RDMAP-184, RDMAP-185: control word, segment length and headers on the wire; and layer, type, code, length and
 // headers for the application, by its queue pair and by the event of the end.
 #[test]
 fn each_fault_of_a_peer_has_its_terminate() {

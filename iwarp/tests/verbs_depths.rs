@@ -3,6 +3,8 @@
 mod common;
 
 use common::Pair;
+use common::raw::fpdu;
+use common::served::Served;
 use dp::link::LinkConfig;
 use iwarp::memory::Access;
 use iwarp::verbs::{ConnParam, RemoteAddr, SendOp, SendRequest, VerbsError, WcStatus};
@@ -47,4 +49,43 @@ fn a_depth_of_one_is_never_exceeded_and_never_lost() {
             assert_eq!((wc.wr_id, wc.status), (wr_id, WcStatus::Success));
         }
     }
+}
+
+// Proves MPA2-006, MPA2-010, SEC-147, SEC-151: so many Reads as were granted are served at a time; one more ends its stream,
+// and no other one. A place is free again when its Read has been answered.
+#[test]
+fn the_peer_gets_as_many_reads_as_it_was_granted() {
+    for (reads, ends) in [(2, false), (3, true)] {
+        let mut served = Served::with(&ConnParam { responder_resources: 2, ..ConnParam::default() });
+        let region = (served.region.rkey(), served.region.addr());
+        let mut msn = 0;
+        for round in 0..3 {
+            let mut octets = Vec::new();
+            for _ in 0..reads {
+                msn += 1;
+                octets.extend(fpdu(&mut served.framer, &read(msn, region)));
+            }
+            served.pair.inbox.clear();
+            served.pair.send(&octets);
+            served.pair.until(50_000, |_| false);
+            if ends {
+                let told = served.qp.error().map(|error| (error.layer, error.etype, error.code));
+                assert_eq!(told, Some((1, 2, 2)));
+                break;
+            }
+            assert_eq!((served.pair.inbox.len(), served.qp.error()), (2 * 28, None), "round {round}");
+        }
+    }
+}
+
+/// A Read of 8 octets.
+fn read(msn: u32, (stag, to): (u32, u64)) -> Vec<u8> {
+    let mut ulpdu = vec![0x41, 0x41, 0, 0, 0, 0, 0, 0, 0, 1];
+    ulpdu.extend(msn.to_be_bytes());
+    ulpdu.extend([0, 0, 0, 0, 0, 0, 0, 9]);
+    ulpdu.extend(0_u64.to_be_bytes());
+    ulpdu.extend(8_u32.to_be_bytes());
+    ulpdu.extend(stag.to_be_bytes());
+    ulpdu.extend(to.to_be_bytes());
+    ulpdu
 }

@@ -145,7 +145,8 @@ fn a_missing_rtr_keeps_no_buffers() {
     assert_eq!(c.pair.pool.available(), c.pair.pool.capacity());
 }
 
-/// A Send of length 0 is the RTR only where the Reply named that form; else it is the peer's message.
+// Proves MPA2-111, MPA2-136: a Send of length 0 is the RTR only where the Reply named that form; else, and when it comes
+// again, it is the peer's message.
 #[test]
 fn an_empty_send_is_an_rtr_only_where_agreed() {
     for (offer, completes) in [(OFFER_SEND, false), (OFFER_WRITE, true)] {
@@ -154,6 +155,12 @@ fn an_empty_send_is_an_rtr_only_where_agreed() {
         assert!(matches!(c.event().kind, CmEventKind::Established { .. }));
         let expected: &[_] = if completes { &[(0, WcStatus::Success)] } else { &[] };
         assert_eq!(c.completions(), expected, "{offer:02x?}");
+        let mut second = EMPTY_SEND;
+        second[13] = 2;
+        c.say(&second);
+        c.pair.until(10_000, |_| false);
+        let wr_id = u64::from(completes);
+        assert_eq!(c.completions(), [(wr_id, WcStatus::Success)], "{offer:02x?}");
     }
 }
 

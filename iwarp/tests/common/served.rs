@@ -33,7 +33,15 @@ impl Served {
         Self::in_context(RawPair::seeded())
     }
 
-    pub(crate) fn in_context(mut pair: RawPair) -> Self {
+    pub(crate) fn with(accept: &ConnParam) -> Self {
+        Self::accepted(RawPair::seeded(), accept)
+    }
+
+    pub(crate) fn in_context(pair: RawPair) -> Self {
+        Self::accepted(pair, &ConnParam::default())
+    }
+
+    fn accepted(mut pair: RawPair, accept: &ConnParam) -> Self {
         let pd = pair.context.alloc_pd().unwrap();
         let cq = pair.context.create_cq(256, None).unwrap();
         let all = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ;
@@ -51,7 +59,7 @@ impl Served {
         });
         assert!(asked, "no connect request");
         let id = id.unwrap();
-        id.accept(&qp, &ConnParam::default()).unwrap();
+        id.accept(&qp, accept).unwrap();
         assert!(pair.until(1_000_000, |pair| pair.inbox.len() >= 24), "no Reply");
         pair.inbox.clear();
         let framer = Framer::new(false, true);

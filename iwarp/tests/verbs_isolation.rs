@@ -1,0 +1,79 @@
+//! Streams that share nothing, and a path that is silent for a while.
+
+mod common;
+
+use common::Pair;
+use common::raw::fpdu;
+use common::served::Served;
+use dp::link::{LinkConfig, LinkPlan};
+use iwarp::memory::Access;
+use iwarp::verbs::{ConnParam, QpInit, RecvRequest, RemoteAddr, SendOp, SendRequest, WcStatus};
+
+const ALL: Access = Access::LOCAL_WRITE.union(Access::REMOTE_WRITE).union(Access::REMOTE_READ);
+
+// Proves SEC-045, SEC-051: by default, streams made without common objects reach nothing of each other: not an STag, a
+// receive buffer, a completion or a Read. Who tries ends, and the other goes on.
+#[test]
+fn streams_share_nothing_by_default() {
+    for attack in 0..3 {
+        let mut served = Served::new();
+        let context = served.context().clone();
+        // The victim: another domain, queue and queue pair in the same process.
+        let pd = context.alloc_pd().unwrap();
+        let cq = context.create_cq(8, None).unwrap();
+        let victim = pd.create_qp(&QpInit::new(&cq)).unwrap();
+        let secret = pd.reg_mr(64, ALL).unwrap();
+        secret.write_at(0, &[0x77; 64]).unwrap();
+        victim.post_recv(&RecvRequest::new(1, secret.sge(0, 64))).unwrap();
+        let ulpdu = match attack {
+            0 => {
+                let mut write = vec![0xc1, 0x40];
+                write.extend(secret.rkey().to_be_bytes());
+                write.extend(secret.addr().to_be_bytes());
+                write.extend([0xee; 8]);
+                write
+            }
+            1 => {
+                let mut read = vec![0x41, 0x41, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 1, 0, 0, 0, 0];
+                read.extend([0; 12]);
+                read.extend(8_u32.to_be_bytes());
+                read.extend(secret.rkey().to_be_bytes());
+                read.extend(secret.addr().to_be_bytes());
+                read
+            }
+            // No receive of its own is posted: the victim's is not taken.
+            _ => vec![0x41, 0x43, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 1, 2, 3],
+        };
+        served.pair.inbox.clear();
+        let octets = fpdu(&mut served.framer, &ulpdu);
+        served.pair.send(&octets);
+        assert!(served.pair.until(1_000_000, |pair| pair.peer_closed), "{attack}: the attacker goes on");
+        assert!(!served.pair.inbox.windows(4).any(|octets| octets == [0x77; 4]), "{attack}: disclosed");
+        let mut octets = [0; 64];
+        secret.read_at(0, &mut octets).unwrap();
+        assert_eq!((octets, victim.error(), cq.poll_one().is_none()), ([0x77; 64], None, true), "{attack}");
+    }
+}
+
+// Proves SEC-080, SEC-079: a path that carries nothing for longer than an exchange of keys takes, as when a security
+// association below was deleted, ends no stream: what was lost comes again.
+#[test]
+fn a_silent_path_ends_no_stream() {
+    // Retransmissions back off from 50 ms or so: enough of them are lost.
+    let lost: Vec<u64> = (20..33).collect();
+    let plan = LinkPlan { drop_exactly: lost, ..LinkPlan::default() };
+    let mut pair = Pair::new(&LinkConfig { a_to_b: plan, ..LinkConfig::default() });
+    let c = pair.connect(&ConnParam::default());
+    let (from, to) = (pair.a.pd.reg_mr(64, ALL).unwrap(), pair.b.pd.reg_mr(64, ALL).unwrap());
+    let remote = RemoteAddr { addr: to.addr(), rkey: to.rkey() };
+    let mut longest = 0;
+    for wr_id in 0..30 {
+        let start = pair.now_us;
+        c.qp_a.post_send(&SendRequest::new(wr_id, SendOp::Read { remote }, from.sge(0, 8))).unwrap();
+        let wc = pair.wc_a();
+        assert_eq!((wc.wr_id, wc.status), (wr_id, WcStatus::Success));
+        longest = longest.max(pair.now_us - start);
+    }
+    assert!(longest > 5_000_000, "the path was silent for {longest} us only");
+    assert_eq!((c.qp_a.error(), c.qp_b.error()), (None, None));
+}
