@@ -51,11 +51,12 @@ fn read(stag: u32, to: u64, size: u32) -> Vec<u8> {
 /// The messages, against a stream that has lent `mine` (at `to`, 4096 octets, every right) and posted a receive of 64 octets,
 /// whose host has lent `others` to somebody else and `unreadable` for writing only.
 fn cases(mine: u32, to: u64, others: u32, unreadable: u32) -> Vec<Case> {
-    use Echo::{Header, ReadRequest};
+    use Echo::{Header, Nothing, ReadRequest};
     use TerminateError as E;
     let case = |name, error, echo, ulpdu| Case { name, error, echo, ulpdu };
     let unknown = mine ^ 0x5a5a_5a00;
     vec![
+        case("a CRC that is wrong", E::MpaCrc, Nothing, tagged([0xc1, 0x40], mine, to, 4)),
         case("Write, unknown STag", E::DdpInvalidStag, Header, tagged([0xc1, 0x40], unknown, to, 4)),
         case("Write beyond the end", E::DdpBounds, Header, tagged([0xc1, 0x40], mine, to + 4095, 2)),
         case("Write to another's STag", E::DdpNotAssociated, Header, tagged([0xc1, 0x40], others, to, 4)),
@@ -134,7 +135,7 @@ fn expected(case: &Case) -> Vec<u8> {
     fpdu(&mut Framer::new(false, true), &untagged([0x41, 0x47], 0, [2, 1, 0], &payload))
 }
 
-// Proves SEC-064, RDMAP-175, RDMAP-177, RDMAP-178, RDMAP-179, RDMAP-180, RDMAP-182, RDMAP-183, RDMAP-184, RDMAP-185: control word, segment length and headers on the wire; and layer, type, code, length and
+// Proves SEC-064, MPA-241, RDMAP-171, RDMAP-175, RDMAP-177, RDMAP-178, RDMAP-179, RDMAP-180, RDMAP-182, RDMAP-183, RDMAP-184, RDMAP-185: control word, segment length and headers on the wire; and layer, type, code, length and
 // headers for the application, by its queue pair and by the event of the end.
 #[test]
 fn each_fault_of_a_peer_has_its_terminate() {
@@ -162,7 +163,9 @@ fn each_fault_of_a_peer_has_its_terminate() {
         }
         let name = case.name;
         served.pair.inbox.clear();
-        served.say(&case.ulpdu.clone());
+        let mut octets = fpdu(&mut served.framer, &case.ulpdu);
+        *octets.last_mut().unwrap() ^= u8::from(case.error == TerminateError::MpaCrc);
+        served.pair.send(&octets);
         assert!(served.pair.until(1_000_000, |pair| pair.peer_closed), "{name}: no FIN");
         assert_eq!(served.pair.inbox, expected(&case), "{name}");
         let (layer, etype, code) = case.error.codes();
@@ -175,8 +178,10 @@ fn each_fault_of_a_peer_has_its_terminate() {
             "{name}"
         );
         let (len, header) = (report.terminate.segment_len, report.terminate.ddp_header.clone());
-        assert_eq!(len.map(usize::from), Some(case.ulpdu.len()), "{name}");
-        assert!(case.ulpdu.starts_with(&header.unwrap()), "{name}");
+        let echoes = case.echo != Echo::Nothing;
+        assert_eq!(len.map(usize::from), echoes.then_some(case.ulpdu.len()), "{name}");
+        assert_eq!(header.is_some(), echoes, "{name}");
+        assert!(case.ulpdu.starts_with(&header.unwrap_or_default()), "{name}");
         let request = report.terminate.read_request.map(|request| request.to_bytes().to_vec());
         assert_eq!(request, (case.echo == Echo::ReadRequest).then(|| case.ulpdu[18..].to_vec()), "{name}");
         served.pair.close();
