@@ -347,3 +347,31 @@ fn windows_have_a_limit() {
     let usage = table.usage();
     assert_eq!((usage.registered, usage.windows), (0, 0));
 }
+
+/// A request may name prepared memory before the request in front of it has registered that: it is checked when it moves
+/// octets. What nothing in front of it can put right is refused at once.
+#[test]
+fn prepared_memory_is_named_before_it_is_registered() {
+    let table = table();
+    let prepared = table
+        .prepare(Arc::new(Region::new(LEN).unwrap()), &Prepare { pd: ME.pd, ..Prepare::default() })
+        .unwrap();
+    let window = table.alloc_window(ME.pd, WindowKind::Type2, false).unwrap();
+    let (stag, access) = (prepared.stag(1), Access::LOCAL_WRITE);
+    let check = |pd, stag: Stag, addr| table.check_local(pd, stag.0, addr, 8, access);
+    assert_eq!(check(ME.pd, stag, BASE), Ok(()));
+    assert_eq!(check(STRANGER.pd, stag, BASE), Err(Fault::NotAssociated));
+    assert_eq!(check(ME.pd, stag, u64::MAX), Err(Fault::Wrap));
+    assert_eq!(check(ME.pd, window.stag(1), BASE), Err(Fault::InvalidStag));
+    let engine = table.join();
+    let turn = engine.enter();
+    let moved = || turn.check_source(stag, BASE, 8, ME.pd).map(drop);
+    assert_eq!(moved(), Err(Fault::InvalidStag));
+    let register = FastBind { stag, offset: 0, len: 8, access, base: Base::Iova(BASE) };
+    turn.fast_register(&register, ME).unwrap();
+    assert_eq!(moved(), Ok(()));
+    assert_eq!(check(ME.pd, stag, BASE + 1), Err(Fault::Bounds), "what is registered is known");
+    drop(turn);
+    drop(prepared);
+    assert_eq!(check(ME.pd, stag, BASE), Err(Fault::InvalidStag));
+}

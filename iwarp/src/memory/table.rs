@@ -215,7 +215,8 @@ impl MemoryTable {
     }
 
     /// Whether a request of protection domain `pd` may use `len` octets at `addr` of `lkey`: for posting, which
-    /// wants the answer early. The engine checks again when it moves the octets. No octets need no right.
+    /// wants the answer early. The engine checks again when it moves the octets. No octets need no right. Prepared memory
+    /// passes while it is not registered: the request that registers it may be in front of this one.
     ///
     /// # Errors
     /// The first check that fails.
@@ -223,9 +224,22 @@ impl MemoryTable {
         if len == 0 {
             return Ok(());
         }
-        let (_, record) = self.shared.lookup(Stag(lkey))?;
-        record.admit_local(pd, access)?;
-        record.locate(addr, u64::from(len)).map(drop)
+        match self.shared.lookup(Stag(lkey)) {
+            Ok((_, record)) => {
+                record.admit_local(pd, access)?;
+                record.locate(addr, u64::from(len)).map(drop)
+            }
+            Err(fault) if !self.shared.is_here() => Err(fault),
+            Err(fault) => match self.shared.control().template(&self.shared, Stag(lkey)) {
+                Some((_, Template { pd: other, form: Form::Prepared { .. }, .. })) if other != pd => {
+                    Err(Fault::NotAssociated)
+                }
+                Some((_, Template { form: Form::Prepared { .. }, .. })) => {
+                    addr.checked_add(u64::from(len)).map(drop).ok_or(Fault::Wrap)
+                }
+                Some((_, Template { form: Form::Window(_), .. })) | None => Err(fault),
+            },
+        }
     }
 
     /// Copies registered octets out for a thread that is in no turn, as posting inline data does.
