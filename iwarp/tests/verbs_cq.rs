@@ -221,7 +221,7 @@ fn a_flood_does_not_overflow_a_queue_of_the_right_size() {
     drop(listener);
 }
 
-// Proves SEC-141, SEC-145, SEC-164, RDMAP-359: with the check on, a queue pair that could make it overflow is refused; it is on by itself as soon as
+// Proves SEC-141, SEC-145: with the check on, a queue pair that could make it overflow is refused; it is on by itself as soon as
 // queue pairs of two protection domains share the queue.
 #[test]
 fn a_queue_pair_that_could_overflow_is_refused_where_that_is_checked() {
