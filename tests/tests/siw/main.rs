@@ -5,6 +5,7 @@
 
 mod errors;
 mod perftest;
+mod probe;
 mod rig;
 mod rping;
 mod verbs;
@@ -37,6 +38,7 @@ fn main() -> ExitCode {
         verbs::add(&mut suite, &shared, mtu);
     }
     verbs::add_ends(&mut suite, &shared);
+    probe::add(&mut suite, &shared);
     errors::add(&mut suite, &shared);
     // Nobody asks for a CRC; then siw alone does; by default we do.
     perftest::add_crc(&mut suite, &shared);

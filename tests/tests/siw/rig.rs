@@ -20,6 +20,9 @@ pub(crate) const OURS_6: &str = "fd77::1";
 /// The same by IPv6.
 pub(crate) const THEIRS_6: &str = "fd77::2";
 
+/// The namespace's kernel's, for programs over its TCP.
+pub(crate) const KERNELS: &str = "10.77.0.3";
+
 /// A namespace with a bridge, a machine, and a device for us.
 pub(crate) struct Rig {
     config: SiwConfig,
@@ -34,6 +37,7 @@ impl Rig {
         let namespace = Namespace::new()?;
         let mtu = config.mtu;
         namespace.bridge("br0", mtu)?;
+        namespace.address("br0", &format!("{KERNELS}/24"))?;
         veth(Wire { namespace: &namespace, dev: "v0" }, Wire { namespace: &namespace, dev: "v1" }, mtu)?;
         namespace.ip(["link", "set", "v0", "master", "br0"])?;
         let siw = Siw::start(&namespace, "br0", &config)?;

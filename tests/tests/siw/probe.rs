@@ -1,0 +1,62 @@
+//! `iwprobe` against siw, both ways round: it deviates in what the lists in `tests/siw-peer/deviations` name, each with
+//! its reason, and in nothing else. So the probe is judged by a second stack, and siw's defects are known case by case.
+
+use std::time::Duration;
+
+use tests::ensure;
+use tests::iwperf::START_TIMEOUT;
+use tests::lab::{Result, Run, Suite, programs};
+use tests::lab_error;
+
+use crate::rig::{KERNELS, Rig, Shared, THEIRS};
+
+/// All cases, on a busy machine.
+const LIMIT: Duration = Duration::from_secs(240);
+const PORT: &str = "7480";
+
+/// Adds the tests.
+pub(crate) fn add(suite: &mut Suite, shared: &Shared) {
+    type Case = fn(&Rig) -> Result<()>;
+    for (name, case) in [("siw_serves", siw_serves as Case), ("siw_connects", siw_connects)] {
+        let shared = shared.clone();
+        suite.add(format!("probe_{name}"), move || shared.with(1500, &[], case));
+    }
+}
+
+fn probe(rig: &Rig, words: [&str; 3]) -> Result<Run> {
+    let known = format!("{}/siw-peer/deviations/{}", env!("CARGO_MANIFEST_DIR"), words[0]);
+    let run = rig.namespace.run(programs::iwprobe()?).args(words);
+    // Connecting, it waits 10 s for a Reply that it does not understand: for one case and the next together.
+    let patience = if words[0] == "listen" { "6" } else { "2" };
+    Ok(run.args(["--timeout", patience, "--expect", &known]))
+}
+
+fn siw_serves(rig: &Rig) -> Result<()> {
+    let mut target = rig.siw.run(LIMIT, [rig.target()?, "listen", THEIRS, PORT]).spawn()?;
+    target.wait_for("listening on port", START_TIMEOUT)?;
+    let said = probe(rig, ["connect", THEIRS, PORT])?.check(LIMIT)?;
+    ensure!(target.is_running()?, "the target ended: {}", target.text());
+    alive(rig, &said)
+}
+
+fn siw_connects(rig: &Rig) -> Result<()> {
+    let mut waiting = probe(rig, ["listen", KERNELS, PORT])?.spawn()?;
+    waiting.wait_for("listening on", START_TIMEOUT)?;
+    let target = rig.siw.run(LIMIT, [rig.target()?, "connect", KERNELS, PORT]).spawn()?;
+    let said = waiting.finish(LIMIT)?.success();
+    let said = said.map_err(|error| lab_error!("{error}\n---- siw's side\n{}", target.text()))?;
+    target.finish(START_TIMEOUT)?.success()?;
+    alive(rig, &said)
+}
+
+/// Enough cases were run, and siw's kernel has lived through them.
+fn alive(rig: &Rig, said: &str) -> Result<()> {
+    let conforming = said.lines().filter(|line| line.starts_with("conforms")).count();
+    ensure!(conforming >= 150, "only {conforming} cases conform:\n{said}");
+    let log = rig.siw.kernel_log()?;
+    ensure!(
+        !["kernel BUG", "Oops", "WARNING:"].iter().any(|word| log.contains(word)),
+        "siw's kernel:\n{log}"
+    );
+    Ok(())
+}
