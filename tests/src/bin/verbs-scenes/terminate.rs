@@ -3,7 +3,7 @@
 //! What a peer's numbers are where the documents leave a choice, or where Linux's siw has its own, stands in the tables.
 
 use iwarp::memory::Access;
-use iwarp::verbs::{RemoteAddr, SendFlags, SendOp, SendRequest, StreamError};
+use iwarp::verbs::{AtomicOp, RemoteAddr, SendFlags, SendOp, SendRequest, StreamError};
 use tests::lab::Result;
 use tests::scenes::{Lab, Stage};
 use tests::{ensure, lab_error};
@@ -15,6 +15,7 @@ type Codes = (u8, u8, u8);
 
 /// An STag of the form siw gives out (key 0), that is nobody's.
 const UNKNOWN: u32 = 0x1234_5600;
+const FETCH_ADD: AtomicOp = AtomicOp::FetchAdd { add: 1, mask: 0 };
 
 pub(crate) fn scenes() -> Vec<Scene> {
     let theirs = THEIRS
@@ -125,6 +126,21 @@ const THEIRS: &[Theirs] = &[
         octets: 64,
         codes: (1, 2, 0x02),
     },
+    // Opcodes that siw does not know. Its 0/2/06 is written like 2/0/06, and nothing tells them apart.
+    Theirs {
+        name: "immediate",
+        scene: "recv=1x64",
+        op: |_| Ok(SendOp::Immediate { data: *b"octets!!" }),
+        octets: 0,
+        codes: (2, 0, 0x06),
+    },
+    Theirs {
+        name: "fetch_add",
+        scene: "mr=4096:rw",
+        op: |s| Ok(SendOp::Atomic { remote: at(s, 0)?, op: FETCH_ADD }),
+        octets: 8,
+        codes: (2, 0, 0x06),
+    },
     // siw sends this one only when its application disconnects: it takes the receive's completion for the end.
     Theirs {
         name: "invalidate_unknown",
@@ -146,7 +162,11 @@ fn refused_there(lab: &mut Lab, case: &Theirs) -> Result<String> {
     let source = lab.region(4096, Access::LOCAL_WRITE)?;
     let mut session = lab.scene(case.scene)?;
     let op = (case.op)(&session.stage)?;
-    session.qp.post_send(&SendRequest::new(1, op, source.sge(0, case.octets)))?;
+    let request = match case.octets {
+        0 => SendRequest::empty(1, op),
+        octets => SendRequest::new(1, op, source.sge(0, octets)),
+    };
+    session.qp.post_send(&request)?;
     let error = lab.error(&mut session)?;
     let report = lab.report(session)?;
     is(error, case.codes, true)?;
