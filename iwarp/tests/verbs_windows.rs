@@ -298,6 +298,26 @@ fn a_window_of_type_1_moves() {
     }
 }
 
+#[test]
+fn requests_that_send_nothing_share_the_turn() {
+    let mut x = Exposure::new();
+    let region = x.pair.b.pd.reg_mr(LEN, BINDABLE).unwrap();
+    let window = x.pair.b.pd.alloc_mw(WindowKind::Type1).unwrap();
+    for wr_id in 0..100 {
+        x.c.qp_b.bind_mw(wr_id, &window, (&region, 0, 64), BOTH).unwrap();
+    }
+    x.pair.turn();
+    let mut done = 0;
+    while x.pair.b.cq.poll_one().is_some() {
+        done += 1;
+    }
+    assert!((1..=50).contains(&done), "{done} in one turn");
+    // The others follow by themselves.
+    for _ in done..100 {
+        assert_eq!(x.pair.wc_b().status, WcStatus::Success);
+    }
+}
+
 /// A region is not given back by `deregister` while a window is bound to it; dropped, it takes the window along.
 // Proves SEC-042.
 #[test]

@@ -24,6 +24,9 @@ mod responses;
 
 use requests::pending_of;
 
+/// Requests that send nothing which one queue pair carries out before others have their go, at most.
+const MAX_LOCAL: u32 = 4;
+
 /// Where a turn of sending ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::engine) enum Outcome {
@@ -62,6 +65,9 @@ pub(super) struct Transmit {
     rtr: Option<RtrKind>,
     /// A response goes next, where there is one: the last message was our user's.
     response_next: bool,
+    /// Local requests that may still be carried out in this turn: they hand no octets to TCP, and some wait for the
+    /// other engines.
+    local_left: u32,
     /// Requests of the peer answered in full whose buffers are to be posted again.
     answered: ByKind,
     /// The next message of each queue.
@@ -104,6 +110,7 @@ impl Transmit {
                 Rtr::None | Rtr::Expect(_) => None,
             },
             response_next: true,
+            local_left: 0,
             answered: ByKind::default(),
             send_msn: 1,
             request_msn: 1,
@@ -153,10 +160,11 @@ impl Transmit {
         if self.terminated {
             return Ok(Outcome::Idle);
         }
+        self.local_left = MAX_LOCAL;
         let mut used = 0;
         while used < budget {
             if !self.prepare(&mut cx)? {
-                return Ok(Outcome::Idle);
+                return Ok(if self.local_left == 0 { Outcome::More } else { Outcome::Idle });
             }
             let mut segment = match cx.tcp.segment(cx.conn) {
                 Ok(segment) => segment,

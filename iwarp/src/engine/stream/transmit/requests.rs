@@ -11,14 +11,19 @@ use super::super::outstanding::{Common, Outstanding, Pending};
 use super::{Completes, Context, Current, Failure, Transmit};
 
 impl Transmit {
-    /// Starts the request at the head of the send queue, unless a fence or ORD holds it back.
+    /// Starts the request at the head of the send queue, unless a fence, ORD or the bound on local requests holds it
+    /// back.
     pub(super) fn start_request(&mut self, cx: &mut Context<'_>) -> Result<bool, Failure> {
         let common = &mut *cx.common;
         let Some(entry) = self.head.take().or_else(|| common.qp.sq.pop()) else { return Ok(false) };
         let fenced = entry.flags.contains(SendFlags::FENCE) && !common.outstanding.is_empty();
         let is_answered = matches!(entry.op, SendOp::Read { .. } | SendOp::Atomic { .. });
         let throttled = is_answered && common.outstanding.len() >= common.ord;
-        if fenced || throttled {
+        let is_local = matches!(
+            entry.op,
+            SendOp::LocalInvalidate { .. } | SendOp::BindWindow(_) | SendOp::FastRegister(_)
+        );
+        if fenced || throttled || (is_local && self.local_left == 0) {
             self.head = Some(entry);
             return Ok(false);
         }
@@ -60,6 +65,7 @@ impl Transmit {
                 return Ok(self.ask(Message::of_octets(Opcode::AtomicRequest, msn, &request.to_bytes())));
             }
             SendOp::LocalInvalidate { .. } | SendOp::BindWindow(_) | SendOp::FastRegister(_) => {
+                self.local_left -= 1;
                 if let Err(status) = local::run(&op, common, cx.turn) {
                     pending.done = false;
                     pending.fault = Some(status);
