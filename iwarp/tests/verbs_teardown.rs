@@ -15,7 +15,7 @@ use iwarp::verbs::{
     MemoryRegion, QpInit, QueuePair, RecvRequest, RemoteAddr, SendOp, SendRequest, VerbsError, WcStatus,
     WorkCompletion,
 };
-use tcp_lite::CloseReason;
+use tcp_lite::{CloseReason, Instant};
 
 const ALL: Access = Access::LOCAL_WRITE.union(Access::REMOTE_WRITE).union(Access::REMOTE_READ);
 
@@ -280,4 +280,26 @@ fn a_reject_takes_what_every_reply_can_carry() {
     request.id.reject(&[0; 508]).unwrap();
     let event = pair.event_a();
     assert!(matches!(event.kind, CmEventKind::Rejected { .. }), "{event:?}");
+}
+
+/// An end takes its deadlines along: short connections with long timeouts leave nothing behind to wake up for.
+#[test]
+fn what_has_ended_wakes_nobody() {
+    let hour = Duration::from_secs(3600);
+    let mut pair = Pair::new(&LinkConfig::default());
+    let c = pair.connect(&ConnParam { idle_timeout: Some(hour), ..ConnParam::default() });
+    c.id_a.disconnect();
+    pair.event_a();
+    pair.event_b();
+    // Until TCP has forgotten it, too.
+    for _ in 0..100 {
+        pair.now_us += 600_000;
+        pair.turn();
+    }
+    let now = Instant::from_micros(pair.now_us);
+    let soon = now + tcp_lite::Duration::from_secs(600);
+    for engine in [&mut pair.a.engine, &mut pair.b.engine] {
+        let next = engine.next_deadline(now);
+        assert!(next.is_none_or(|at| at < soon), "{next:?} at {now:?}");
+    }
 }

@@ -61,6 +61,8 @@ pub(super) struct Connection {
     deadline: Option<Instant>,
     /// When to look whether it was idle for too long.
     idle_deadline: Option<Instant>,
+    /// When the engine will wake it.
+    pub(super) entered: Option<Instant>,
     /// In a ring of those that want to send.
     pub(super) active: bool,
     told: Told,
@@ -135,6 +137,7 @@ impl Connection {
             fronted: false,
             deadline,
             idle_deadline: None,
+            entered: None,
             active: false,
             told: Told::Nothing,
             gone: false,
@@ -169,8 +172,9 @@ impl Connection {
         self.conn
     }
 
-    pub(super) fn deadline(&self) -> Option<Instant> {
-        self.deadline
+    /// When it wants to be woken.
+    pub(super) fn due(&self) -> Option<Instant> {
+        [self.deadline, self.idle_deadline].into_iter().flatten().min()
     }
 
     /// The peer took no enhanced Request: what to try next.
@@ -311,9 +315,6 @@ impl Connection {
         }
         let timeout = self.param.as_ref().and_then(|param| param.idle_timeout);
         self.idle_deadline = timeout.map(|timeout| io.now + duration(timeout));
-        if let Some(deadline) = self.idle_deadline {
-            io.arm(self.conn, deadline);
-        }
     }
 
     fn on_idle(&mut self, io: &mut Io) {
@@ -329,7 +330,6 @@ impl Connection {
             self.disconnect(io);
         } else {
             self.idle_deadline = Some(due);
-            io.arm(self.conn, due);
         }
     }
 

@@ -40,6 +40,8 @@ pub(super) struct Core {
     port: Box<dyn Port>,
     connections: Vec<Option<Box<Connection>>>,
     connection_count: usize,
+    /// When connections want to be woken, and their slots: one entry for each at most.
+    deadlines: BTreeSet<(Instant, u32)>,
     rx: Burst,
     tx: Burst,
 }
@@ -57,8 +59,6 @@ pub(super) struct Io {
     fresh: VecDeque<u32>,
     /// Slots of connections that have used up a turn and want another.
     bulk: VecDeque<u32>,
-    /// Deadlines of startup and close. An entry may be outdated: the connection knows.
-    deadlines: BTreeSet<(Instant, u32)>,
     listeners: Vec<Listener>,
     /// SYNs without answer that the listeners' counters show.
     syns_told: u64,
@@ -74,11 +74,6 @@ struct Listener {
 }
 
 impl Io {
-    /// Enters a deadline of a connection.
-    pub(super) fn arm(&mut self, conn: ConnId, deadline: Instant) {
-        self.deadlines.insert((deadline, conn.slot() as u32));
-    }
-
     /// Lets a connection have a turn to send, soon.
     pub(super) fn want_turn(&mut self, conn: ConnId) {
         self.fresh.push_back(conn.slot() as u32);
@@ -106,12 +101,11 @@ impl Core {
             bulk: VecDeque::with_capacity(config.stack.limits.connections),
             config,
             shared,
-            deadlines: BTreeSet::new(),
             listeners: Vec::new(),
             syns_told: 0,
         };
         let (rx, tx) = (Burst::new(), Burst::new());
-        Self { io, port, connections: Vec::new(), connection_count: 0, rx, tx }
+        Self { io, port, connections: Vec::new(), connection_count: 0, deadlines: BTreeSet::new(), rx, tx }
     }
 
     pub(super) fn shared(&self) -> &Arc<EngineShared> {
@@ -151,7 +145,7 @@ impl Core {
         if !self.io.fresh.is_empty() || !self.io.bulk.is_empty() || !self.tx.is_empty() {
             return Some(now);
         }
-        let own = self.io.deadlines.first().map(|(at, _)| *at);
+        let own = self.deadlines.first().map(|(at, _)| *at);
         let wire = self.port.next_due_us().map(|us| Instant::from_micros(us as i64));
         [own, wire, self.io.tcp.next_deadline(now)].into_iter().flatten().min()
     }
@@ -399,12 +393,13 @@ impl Core {
 
     fn run_deadlines(&mut self, turn: &Turn) -> bool {
         let mut busy = false;
-        while let Some(&(at, slot)) = self.io.deadlines.first()
+        while let Some(&(at, slot)) = self.deadlines.first()
             && at <= self.io.now
         {
-            self.io.deadlines.pop_first();
+            self.deadlines.pop_first();
             busy = true;
             self.with(slot as usize, |connection, io| {
+                connection.entered = None;
                 connection.on_time(io, turn);
             });
         }
@@ -474,18 +469,26 @@ impl Core {
         if self.connections.len() <= slot {
             self.connections.resize_with(slot + 1, || None);
         }
-        if let Some(deadline) = connection.deadline() {
-            self.io.arm(connection.conn(), deadline);
-        }
         self.connections[slot] = Some(Box::new(connection));
         self.connection_count += 1;
         self.io.shared.set_connections(self.connection_count);
+        self.with(slot, |_, _| {});
     }
 
-    /// Runs `action` on the connection in `slot`, if there is one, and removes it when that was its end.
+    /// Runs `action` on the connection in `slot`, if there is one; then sees to when it wants to be woken, and removes it
+    /// when that was its end.
     fn with(&mut self, slot: usize, action: impl FnOnce(&mut Connection, &mut Io)) -> bool {
         let Some(connection) = self.connections.get_mut(slot).and_then(Option::as_mut) else { return false };
         action(connection, &mut self.io);
+        let due = if connection.gone { None } else { connection.due() };
+        if due != connection.entered {
+            if let Some(old) = std::mem::replace(&mut connection.entered, due) {
+                self.deadlines.remove(&(old, slot as u32));
+            }
+            if let Some(due) = due {
+                self.deadlines.insert((due, slot as u32));
+            }
+        }
         if connection.gone {
             let retry = connection.take_retry();
             self.connections[slot] = None;

@@ -212,7 +212,7 @@ impl Connection {
         if let Phase::Plain(plain) = &mut self.phase {
             plain.closing = true;
         }
-        self.arm(io, io.now + duration(io.config.close_timeout));
+        self.deadline = Some(io.now + duration(io.config.close_timeout));
         self.activate(io);
     }
 
@@ -222,7 +222,7 @@ impl Connection {
             return self.close(io);
         }
         self.phase = Phase::Plain(Plain { closing: true, ..Plain::default() });
-        self.arm(io, io.now + duration(io.config.close_timeout));
+        self.deadline = Some(io.now + duration(io.config.close_timeout));
         self.activate(io);
     }
 
@@ -265,7 +265,7 @@ impl Connection {
             // The peer does not know that it is to respond.
             return self.fail_startup(io, ConnectionError::Startup(StartupFault::EarlyOctets));
         }
-        self.arm(io, deadline);
+        self.deadline = Some(deadline);
         self.say(io, &request);
     }
 
@@ -287,7 +287,7 @@ impl Connection {
             return self.fail_startup(io, ConnectionError::NoResources);
         };
         (self.phase, self.responder) = (phase, options);
-        self.arm(io, deadline);
+        self.deadline = Some(deadline);
         // The last message of the user goes out now.
         self.say(io, &[]);
         let unread: Vec<u8> = stream.take_unread().into();

@@ -123,7 +123,7 @@ impl Connection {
         id.set_requested(&io.shared, self.conn, request.private_data_limit);
         self.deadline = None;
         if let Some(timeout) = self.responder.decision_timeout {
-            self.arm(io, io.now + duration(timeout));
+            self.deadline = Some(io.now + duration(timeout));
         }
         if let Some(admitted) = &self.admitted {
             admitted.listener.count(|stats| stats.requests += 1);
@@ -194,7 +194,7 @@ impl Connection {
         self.say(io, &reply);
         if matches!(negotiated.rtr, Rtr::Expect(_)) {
             // Announced when the RTR has come.
-            self.arm(io, deadline);
+            self.deadline = Some(deadline);
             self.stream(&negotiated, false, Some(negotiated.clone()));
         } else {
             // Else the user is told that it has to wait for the peer's first message.

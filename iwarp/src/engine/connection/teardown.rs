@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use tcp_lite::{CloseReason, Instant};
+use tcp_lite::CloseReason;
 
 use crate::rdmap::{Terminate, TerminateError};
 use crate::verbs::{Ask, CmEventKind, ConnectionError, QpState, TerminateOrigin, TerminateReport, WcStatus};
@@ -56,7 +56,7 @@ impl Connection {
             self.close(io);
         } else if self.deadline.is_none() {
             streaming.progress = streaming.stream.progress();
-            self.arm(io, io.now + duration(io.config.close_timeout));
+            self.deadline = Some(io.now + duration(io.config.close_timeout));
         }
     }
 
@@ -111,7 +111,7 @@ impl Connection {
         match failure {
             Failure::Local(terminate) if streaming.stream.may_send() => {
                 streaming.stream.terminate(&terminate);
-                self.arm(io, io.now + duration(io.config.close_timeout));
+                self.deadline = Some(io.now + duration(io.config.close_timeout));
                 self.activate(io);
             }
             Failure::Peer(_) => {
@@ -132,13 +132,8 @@ impl Connection {
     /// Sends FIN; what still comes is dropped.
     pub(super) fn close(&mut self, io: &mut Io) {
         self.end_stream(io);
-        self.arm(io, io.now + duration(io.config.close_timeout));
+        self.deadline = Some(io.now + duration(io.config.close_timeout));
         io.tcp.close(io.now, self.conn);
-    }
-
-    pub(super) fn arm(&mut self, io: &mut Io, deadline: Instant) {
-        self.deadline = Some(deadline);
-        io.arm(self.conn, deadline);
     }
 
     /// TCP is gone: flush what is left and tell the user, once.
