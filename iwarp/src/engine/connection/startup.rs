@@ -242,11 +242,13 @@ impl Connection {
 
     /// The user has not decided in time: the peer is told no.
     pub(super) fn decision_timeout(&mut self, io: &mut Io, turn: &Turn) {
+        if !self.id.as_ref().is_some_and(|id| id.expire()) {
+            return;
+        }
         if let Some(admitted) = &self.admitted {
             admitted.listener.count(|stats| stats.decision_timeouts += 1);
         }
         if let Some(id) = self.id.take() {
-            id.set_over();
             id.announce(
                 None,
                 CmEventKind::ConnectError { error: ConnectionError::DecisionTimeout, peer: self.peer },

@@ -234,6 +234,18 @@ impl CmShared {
         state.conn = None;
     }
 
+    /// Ends a connect request that nobody has decided; `false`: somebody has, from another thread, and the engine will
+    /// hear of it.
+    pub(crate) fn expire(&self) -> bool {
+        let mut state = self.state();
+        let undecided = matches!(state.phase, CmPhase::Requested { .. });
+        if undecided {
+            state.phase = CmPhase::Over;
+            state.conn = None;
+        }
+        undecided
+    }
+
     /// It is established, at this time of the engine.
     pub(crate) fn set_established(&self, now_us: u64) {
         self.times.established_us.store(now_us, Ordering::Relaxed);
