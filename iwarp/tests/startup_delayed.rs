@@ -234,6 +234,19 @@ fn stray_octets_at_the_switch_end_the_connection() {
     ));
 }
 
+/// A queue pair that is dropped before the engine has heard of the start takes the connection along at once.
+#[test]
+fn a_start_whose_queue_pair_is_gone_ends_at_once() {
+    let mut s = Streams::simple();
+    let qp = s.pair.a.qp();
+    s.a.start_initiator(&qp, &ConnParam::default()).unwrap();
+    drop(qp);
+    let start = s.pair.now_us;
+    let event = s.event(false);
+    assert!(matches!(event.kind, CmEventKind::ConnectError { .. }), "{event:?}");
+    assert!(s.pair.now_us - start < 1_000_000, "after {} us", s.pair.now_us - start);
+}
+
 // Proves MPA-144, MPA-200: two initiators find each other's Request where a Reply should be, and both report code 4.
 #[test]
 fn two_initiators_find_out() {

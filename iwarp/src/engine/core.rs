@@ -205,6 +205,7 @@ impl Core {
                 }
                 let started = self.with_id(&id, |connection, io| {
                     connection.start_initiator(io, Arc::clone(&qp), param);
+                    connection.activate(io);
                 });
                 if !started {
                     // Its end has been told.
@@ -472,7 +473,8 @@ impl Core {
         self.connections[slot] = Some(Box::new(connection));
         self.connection_count += 1;
         self.io.shared.set_connections(self.connection_count);
-        self.with(slot, |_, _| {});
+        // What its user asked before the slot was known rang at no door.
+        self.with(slot, |connection, io| connection.activate(io));
     }
 
     /// Runs `action` on the connection in `slot`, if there is one; then sees to when it wants to be woken, and removes it
