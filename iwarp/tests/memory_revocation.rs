@@ -395,3 +395,36 @@ fn a_window_that_is_freed_while_it_is_bound_again_stays_unbound() {
     let bind = Bind { stag: next.stag(1), region: region.stag(), addr: 0, len: 64, access, zero_based: true };
     assert_eq!(other.enter().bind_window(&bind, ME), Ok(()));
 }
+
+/// A participant that has gone to another thread opens no second turn while the thread of the first one waits.
+#[test]
+fn turns_of_one_participant_never_overlap() {
+    let table = MemoryTable::new(4, [7; 32]);
+    let options = RegisterOptions { pd: PdId(1), access: Access::LOCAL_WRITE, ..Default::default() };
+    let registration = table.register(Arc::new(Region::new(64).unwrap()), &options).unwrap();
+    let (holder, waiter) = (table.join(), table.join());
+    let (is_held, may_go) = (&AtomicBool::new(false), &AtomicBool::new(false));
+    let (give, take) = std::sync::mpsc::channel();
+    std::thread::scope(|threads| {
+        threads.spawn(move || {
+            let _turn = holder.enter();
+            is_held.store(true, Ordering::Release);
+            until(|| may_go.load(Ordering::Acquire));
+        });
+        until(|| is_held.load(Ordering::Acquire));
+        threads.spawn(move || {
+            let turn = waiter.enter();
+            give.send(waiter).unwrap();
+            // Waits for the holder.
+            registration.invalidate();
+            drop(turn);
+        });
+        let waiter = take.recv().unwrap();
+        for _ in 0..50 {
+            std::thread::sleep(Duration::from_millis(1));
+            let entered = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| drop(waiter.enter())));
+            assert!(entered.is_err());
+        }
+        may_go.store(true, Ordering::Release);
+    });
+}

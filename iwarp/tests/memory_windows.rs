@@ -375,3 +375,27 @@ fn prepared_memory_is_named_before_it_is_registered() {
     drop(prepared);
     assert_eq!(check(ME.pd, stag, BASE), Err(Fault::InvalidStag));
 }
+
+/// Two queue pairs that bind one window of type 1 at the same time both succeed; the later has it.
+#[test]
+fn a_window_may_be_bound_by_two_at_once() {
+    let table = table();
+    let region = bindable(&table);
+    let window = table.alloc_window(ME.pd, WindowKind::Type1, false).unwrap();
+    let binder = |keys: std::ops::Range<u8>, by: Accessor| {
+        let engine = table.join();
+        let (region, window) = (&region, &window);
+        move || {
+            for round in 0..200 {
+                let key = keys.start + round % (keys.end - keys.start);
+                engine.enter().bind_window(&bind(window.stag(key), region), by).unwrap();
+            }
+        }
+    };
+    std::thread::scope(|threads| {
+        threads.spawn(binder(0..100, ME));
+        threads.spawn(binder(100..200, SIBLING));
+    });
+    let bound = (0..200).filter(|&key| window.is_valid(window.stag(key))).count();
+    assert_eq!(bound, 1);
+}

@@ -80,10 +80,9 @@ impl Participant {
     /// Opens a turn.
     ///
     /// # Panics
-    /// When a turn of this participant is open: turns do not nest.
+    /// When a turn of this participant is open, on this thread or another: turns do not nest.
     pub fn enter(&self) -> Turn {
-        let count = self.epoch.count.load(Ordering::Relaxed);
-        assert!(count & INSIDE == 0, "a turn of this engine is open already");
+        let count = self.epoch.idle_count().expect("a turn of this engine is open already");
         self.epoch.enter(count);
         Turn { table: self.table.clone(), epoch: Arc::clone(&self.epoch), _not_send: PhantomData }
     }
@@ -118,6 +117,15 @@ impl Drop for Turn {
 }
 
 impl Epoch {
+    /// The count while no turn is open; none is while the thread of one waits in [`Quiescence::synchronize`].
+    fn idle_count(&self) -> Option<u64> {
+        let count = self.count.load(Ordering::Acquire);
+        // Who sees the count of a turn that is marked as over sees the mark, or a count that has moved on.
+        let is_marked = self.suspended_by.load(Ordering::Acquire) != 0;
+        let is_idle = count & INSIDE == 0 && !is_marked && self.count.load(Ordering::Relaxed) == count;
+        is_idle.then_some(count)
+    }
+
     /// Steps (a) and (b) of the argument.
     fn enter(&self, count: u64) {
         self.thread.store(thread_token(), Ordering::Relaxed);
@@ -175,7 +183,7 @@ impl Quiescence {
     /// Gives an epoch back; but not one with an open turn, which others still have to wait for. Such an epoch is
     /// never used again, a few octets for a mistake of its owner.
     fn leave(epoch: &Epoch) {
-        if epoch.count.load(Ordering::Relaxed) & INSIDE == 0 {
+        if epoch.idle_count().is_some() {
             epoch.taken.store(false, Ordering::Release);
         }
     }
@@ -193,10 +201,10 @@ impl Quiescence {
             epoch.wait();
         }
         for epoch in self.epochs() {
-            // Nobody but this thread has ever put its own number there.
-            let is_own = epoch.suspended_by.compare_exchange(me, 0, Ordering::Relaxed, Ordering::Relaxed);
-            if is_own.is_ok() {
+            // Nobody but this thread has ever put its own number there. The mark goes when the turn is open again.
+            if epoch.suspended_by.load(Ordering::Relaxed) == me {
                 epoch.enter(epoch.count.load(Ordering::Relaxed));
+                epoch.suspended_by.store(0, Ordering::Release);
             }
         }
     }

@@ -145,14 +145,18 @@ impl Turn {
             WindowKind::Type2 if checked.is_none() => return Err(BindError::Empty),
             // Bound to a region that is gone, at most: that was waited for.
             WindowKind::Type2 => shared.revoke_slot(number),
-            WindowKind::Type1 => {
+            WindowKind::Type1 => loop {
                 shared.revoke_slot(number);
                 drop(control);
                 shared.synchronize();
                 control = shared.control();
                 // The window may have been freed meanwhile. Its index is not used again that soon.
                 control.template(shared, bind.stag).ok_or(BindError::UnknownStag)?;
-            }
+                // Or bound by another queue pair: of two that bind, the later has it.
+                if shared.slot(number).is_none_or(|slot| !slot.is_valid()) {
+                    break;
+                }
+            },
         }
         // Looked at again, as the lock was given up.
         let Some(record) = window_record(shared, bind, &template, by)? else { return Ok(()) };
