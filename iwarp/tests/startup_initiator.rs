@@ -5,7 +5,7 @@ mod common;
 
 use std::time::Duration;
 
-use common::dialer::{Dialer, next_event};
+use common::dialer::Dialer;
 use common::raw::{RawPair, fpdu, frame};
 use iwarp::mpa::frame::{Depths, Enhanced};
 use iwarp::mpa::{Framer, RtrKinds, StartupFault};
@@ -267,7 +267,7 @@ fn a_peer_without_revision_2_is_asked_again() {
                 d.pair.abort();
                 let event = d.event();
                 assert!(matches!(event.kind, CmEventKind::ConnectError { .. }), "{event:?}");
-                assert!(next_event(&mut d.pair, &d.channel).is_none(), "told once");
+                assert!(d.pair.next_event(&d.channel, 30_000_000).is_none(), "told once");
                 assert_eq!(d.pair.accepted, 2);
             }
         }

@@ -3,7 +3,6 @@
 
 mod common;
 
-use common::dialer::next_event;
 use common::raw::fpdu;
 use common::served::Served;
 use iwarp::memory::Access;
@@ -186,7 +185,7 @@ fn each_fault_of_a_peer_has_its_terminate() {
         assert_eq!(request, (case.echo == Echo::ReadRequest).then(|| case.ulpdu[18..].to_vec()), "{name}");
         served.pair.close();
         let ended = loop {
-            let event = next_event(&mut served.pair, &served.channel).unwrap();
+            let event = served.pair.next_event(&served.channel, 30_000_000).unwrap();
             if let CmEventKind::Disconnected { error, terminate } = event.kind {
                 break (error, terminate);
             }

@@ -58,7 +58,7 @@ impl Accepted {
         }
         pair.connect();
         pair.send(request);
-        let id = next_event(&mut pair, &channel, 1_000_000).id;
+        let id = pair.next_event(&channel, 1_000_000).expect("no connect request").id;
         id.accept(&qp, param).unwrap();
         assert!(pair.until(1_000_000, |pair| pair.inbox.len() >= 24), "no Reply");
         pair.inbox.clear();
@@ -93,21 +93,12 @@ impl Accepted {
     }
 
     fn event(&mut self) -> CmEvent {
-        next_event(&mut self.pair, &self.channel, 30_000_000)
+        self.pair.next_event(&self.channel, 30_000_000).expect("no event")
     }
 
     fn completions(&self) -> Vec<(u64, WcStatus)> {
         std::iter::from_fn(|| self.cq.poll_one()).map(brief).collect()
     }
-}
-
-fn next_event(pair: &mut RawPair, channel: &EventChannel, us: i64) -> CmEvent {
-    let mut event = None;
-    pair.until(us, |_| {
-        event = event.take().or_else(|| channel.poll());
-        event.is_some()
-    });
-    event.expect("no event")
 }
 
 fn brief(wc: WorkCompletion) -> (u64, WcStatus) {

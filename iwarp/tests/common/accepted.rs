@@ -48,12 +48,7 @@ impl Accepted {
         let qp = pd.create_qp(&QpInit::new(&cq)).unwrap();
         raw.connect();
         raw.send(request);
-        let mut event = None;
-        raw.until(1_000_000, |_| {
-            event = event.take().or_else(|| channel.poll());
-            event.is_some()
-        });
-        let id = event.expect("no connect request").id;
+        let id = raw.next_event(&channel, 1_000_000).expect("no connect request").id;
         id.accept(&qp, accept).unwrap();
         let size = request.len();
         assert!(raw.until(1_000_000, |raw| raw.inbox.len() >= size), "no Reply");
@@ -118,12 +113,7 @@ impl Accepted {
 
     /// The next event.
     pub(crate) fn event(&mut self) -> CmEvent {
-        let mut event = None;
-        self.raw.until(30_000_000, |_| {
-            event = event.take().or_else(|| self.channel.poll());
-            event.is_some()
-        });
-        event.expect("no event")
+        self.raw.next_event(&self.channel, 30_000_000).expect("no event")
     }
 
     /// Octets of the region.

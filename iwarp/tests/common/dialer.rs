@@ -41,7 +41,7 @@ impl Dialer {
     }
 
     pub(crate) fn event(&mut self) -> CmEvent {
-        next_event(&mut self.pair, &self.channel).expect("no event")
+        self.pair.next_event(&self.channel, 30_000_000).expect("no event")
     }
 
     /// The peer closes after the engine has.
@@ -56,14 +56,4 @@ impl Dialer {
         let event = self.event();
         assert!(matches!(event.kind, CmEventKind::Established { .. }), "{event:?}");
     }
-}
-
-/// The next event within half a minute.
-pub(crate) fn next_event(pair: &mut RawPair, channel: &EventChannel) -> Option<CmEvent> {
-    let mut event = None;
-    pair.until(30_000_000, |_| {
-        event = event.take().or_else(|| channel.poll());
-        event.is_some()
-    });
-    event
 }

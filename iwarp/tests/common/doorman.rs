@@ -6,7 +6,6 @@ use iwarp::verbs::{
 };
 
 use super::PORT;
-use super::dialer::next_event;
 use super::raw::RawPair;
 
 pub(crate) struct Doorman {
@@ -63,7 +62,7 @@ impl Doorman {
     }
 
     pub(crate) fn event(&mut self) -> CmEvent {
-        next_event(&mut self.pair, &self.channel).expect("no event")
+        self.pair.next_event(&self.channel, 30_000_000).expect("no event")
     }
 
     pub(crate) fn is_over(&mut self) -> bool {

@@ -56,12 +56,7 @@ impl Peer {
         pair.connect();
         pair.send(&request(true));
         let qp = (setup.init)(QpInit::new(&cq), &pd);
-        let mut id = None;
-        assert!(pair.until(1_000_000, |_| {
-            id = id.take().or_else(|| channel.poll().map(|event| event.id));
-            id.is_some()
-        }));
-        let id = id.unwrap();
+        let id = pair.next_event(&channel, 1_000_000).expect("no connect request").id;
         let mut peer = Self {
             pair,
             pd,
@@ -87,13 +82,7 @@ impl Peer {
     }
 
     fn expect_established(&mut self) {
-        let channel = self.channel.clone();
-        let mut event = None;
-        assert!(self.pair.until(1_000_000, |_| {
-            event = event.take().or_else(|| channel.poll());
-            event.is_some()
-        }));
-        let event = event.unwrap();
+        let event = self.pair.next_event(&self.channel, 1_000_000).expect("no event");
         assert!(matches!(event.kind, CmEventKind::Established { .. }), "{event:?}");
     }
 

@@ -4,7 +4,7 @@ use dp::link::{LinkConfig, pair};
 use dp::{Burst, Mempool, Port};
 use iwarp::engine::{Engine, EngineConfig};
 use iwarp::mpa::Framer;
-use iwarp::verbs::{Context, ContextConfig};
+use iwarp::verbs::{CmEvent, Context, ContextConfig, EventChannel};
 use tcp_lite::{CloseReason, ConnId, Event, Instant, Stack};
 
 use super::PORT;
@@ -156,6 +156,16 @@ impl RawPair {
             self.turn_before(end);
         }
         done(self)
+    }
+
+    /// The next event of the engine's user, if one comes within `us`.
+    pub(crate) fn next_event(&mut self, channel: &EventChannel, us: i64) -> Option<CmEvent> {
+        let mut event = None;
+        self.until(us, |_| {
+            event = event.take().or_else(|| channel.poll());
+            event.is_some()
+        });
+        event
     }
 
     /// Sends octets as they are.

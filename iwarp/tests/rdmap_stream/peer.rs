@@ -55,12 +55,7 @@ impl Peer {
         }
         pair.connect();
         pair.send(&request(true));
-        let mut asked = None;
-        assert!(pair.until(1_000_000, |_| {
-            asked = asked.take().or_else(|| events.poll());
-            asked.is_some()
-        }));
-        let id = asked.unwrap().id;
+        let id = pair.next_event(&events, 1_000_000).expect("no connect request").id;
         assert!(pair.inbox.is_empty(), "nothing is said before the user says so");
         id.accept(&qp, param).unwrap();
         assert!(pair.until(1_000_000, |pair| pair.inbox.len() >= 24), "no Reply");
