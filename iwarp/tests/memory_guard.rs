@@ -252,6 +252,7 @@ fn in_child(table: &MemoryTable, region: Registration) -> i32 {
         table.check_local(ME.pd, lkey, 0, 1, Access::empty()) != Err(Fault::InvalidStag),
         table.fetch_local(ME.pd, lkey, 0, &mut [0]) != Err(Fault::InvalidStag),
         register(table, region.memory().as_ptr(), 8).err() != Some(RegisterError::Forked),
+        table.usage().registered != 0,
         region.deregister_unbound().is_err(),
     ];
     fails.iter().enumerate().map(|(bit, failed)| i32::from(*failed) << bit).sum()

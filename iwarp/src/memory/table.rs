@@ -205,6 +205,9 @@ impl MemoryTable {
         if len == 0 {
             return Err(RegisterError::Empty);
         }
+        if !self.shared.is_here() {
+            return Err(RegisterError::Forked);
+        }
         mapped::check(ptr, len, writable)?;
         let guarded = match self.shared.config.user_memory {
             UserMemory::Guarded => guard::install().map_err(|_| RegisterError::NoGuard)?,
@@ -263,16 +266,20 @@ impl MemoryTable {
             .map_err(|Unmapped| Fault::InvalidStag)
     }
 
-    /// How full it is.
+    /// How full it is. A forked child has nothing of it, and reads zeros with the limits.
     pub fn usage(&self) -> Usage {
+        let TableConfig { max_mr, max_mw, .. } = self.shared.config;
+        let limits = Usage { limit: max_mr, max_mw, ..Usage::default() };
+        if !self.shared.is_here() {
+            return limits;
+        }
         let control = self.shared.control();
         Usage {
             registered: control.registered,
-            limit: self.shared.config.max_mr,
             windows: control.windows,
-            max_mw: self.shared.config.max_mw,
             refused: control.refused,
             windows_refused: control.windows_refused,
+            ..limits
         }
     }
 
