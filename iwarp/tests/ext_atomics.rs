@@ -401,21 +401,6 @@ fn completions_keep_the_order_of_posting() {
     assert_eq!((word(&local, 0), word(&local, 8)), (0, 1));
 }
 
-/// An answer whose place our user has taken away ends the stream, and the atomic is the one to blame.
-#[test]
-fn an_answer_without_a_place_is_our_users_fault() {
-    let (mut pair, c) = connected();
-    let words = pair.b.pd.reg_mr(8, ATOMIC).unwrap();
-    let local = pair.a.pd.reg_mr(8, Access::LOCAL_WRITE).unwrap();
-    let request = atomic(1, ADD_ONE, remote(&words, 0), &local, 0);
-    c.qp_a.post_send(&request).unwrap();
-    local.deregister().unwrap();
-    let wc = pair.wc_a();
-    assert_eq!((wc.wr_id, wc.status), (1, WcStatus::LocalProtectionError));
-    let error = pair.until(|_| c.qp_b.error());
-    assert_eq!(error, StreamError { layer: 0, etype: 0, code: 0, from_peer: true });
-}
-
 /// A graceful close waits for the answers to atomics.
 #[test]
 fn closing_waits_for_answers() {

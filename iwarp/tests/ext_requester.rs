@@ -6,8 +6,8 @@ use common::ext::{ADD_ONE, cas, set_word, word};
 use common::peer::{Peer, Setup, atomic_response, piece, tagged, untagged};
 use iwarp::memory::Access;
 use iwarp::verbs::{
-    AtomicOp, ConnParam, MemoryRegion, RemoteAddr, SendFlags, SendOp, SendRequest, StreamError, WcOpcode,
-    WcStatus,
+    AsyncEventKind, AtomicOp, ConnParam, MemoryRegion, RemoteAddr, SendFlags, SendOp, SendRequest,
+    StreamError, WcOpcode, WcStatus,
 };
 
 const TARGET: RemoteAddr = RemoteAddr { addr: 0x1008, rkey: 0x1234_5678 };
@@ -342,4 +342,37 @@ fn a_message_that_cannot_be_made_becomes_a_terminate() {
     assert_eq!(peer.hear_terminate(), [0, 0, 0, 0]);
     let wc = peer.wc();
     assert_eq!((wc.wr_id, wc.status), (1, WcStatus::LocalProtectionError));
+}
+
+/// The answer to a Read or atomic is here, and our user has taken its place away. For our user that is one error, whichever it
+/// was: the request is to blame, the one behind it is flushed, and the event says nothing of the peer. The peer is told of
+/// the STag that a Read Response names; an Atomic Response names none, and nothing is wrong with it.
+// Proves RDMAP-325, RDMAP-332, DDP-181: the Terminate for either answer, octet for octet.
+#[test]
+fn an_answer_without_a_place_is_our_users_fault() {
+    for is_read in [true, false] {
+        let mut peer = Peer::new();
+        let (lost, kept) = (peer.region(8, Access::LOCAL_WRITE), peer.region(8, Access::LOCAL_WRITE));
+        peer.post(&if is_read { read(1, &lost, 0) } else { atomic(1, ADD_ONE, &lost, 0) });
+        peer.post(&read(2, &kept, 0));
+        let request = peer.hear();
+        peer.hear();
+        let answer = if is_read { read_response(&lost, 0) } else { atomic_response(1, id_of(&request), 5) };
+        lost.invalidate();
+        peer.say(&[&answer]);
+        let (told, layer, etype) = if is_read {
+            ([&[0x11, 0x00, 0xC0, 0x00, 0, 22][..], &answer[..14]].concat(), 1, 1)
+        } else {
+            (vec![0, 0, 0, 0], 0, 0)
+        };
+        assert_eq!(peer.hear_terminate(), told);
+        let error = StreamError { layer, etype, code: 0, from_peer: false };
+        for (wr_id, status) in [(1, WcStatus::LocalProtectionError), (2, WcStatus::WrFlushError)] {
+            let wc = peer.wc();
+            assert_eq!((wc.wr_id, wc.status, wc.error), (wr_id, status, Some(error)));
+        }
+        assert_eq!(peer.qp.error(), Some(error));
+        let event = peer.pair.context.async_events().poll().unwrap().unwrap();
+        assert_eq!((event.kind, event.error), (AsyncEventKind::QpFatal, Some(error)));
+    }
 }

@@ -242,22 +242,6 @@ fn a_local_fault_is_blamed_on_its_request() {
     }
 }
 
-/// The sink of a Read is our user's: without it the Read fails by a local fault, and the one behind it is flushed.
-#[test]
-fn a_revoked_sink_is_blamed_on_its_read() {
-    let mut pair = Pair::new(&LinkConfig::default());
-    let c = pair.connect(&ConnParam::default());
-    let lost = pair.a.pd.reg_mr(64, ALL).unwrap();
-    let remote = pair.b.pd.reg_mr(64, ALL).unwrap();
-    let read = SendOp::Read { remote: RemoteAddr { addr: remote.addr(), rkey: remote.rkey() } };
-    let kept = pair.a.pd.reg_mr(64, ALL).unwrap();
-    let reads = [SendRequest::new(1, read, lost.sge(0, 8)), SendRequest::new(2, read, kept.sge(0, 8))];
-    c.qp_a.post_send_list(&reads).unwrap();
-    lost.deregister().unwrap();
-    let wcs = [pair.wc_a(), pair.wc_a()].map(brief);
-    assert_eq!(wcs, [(1, WcStatus::LocalProtectionError), (2, WcStatus::WrFlushError)]);
-}
-
 /// Private data that not every peer can be sent is refused by the call: the peer is always told of a reject.
 #[test]
 fn a_reject_takes_what_every_reply_can_carry() {

@@ -5,6 +5,7 @@
 //! | found | layer/type | what | oldest open send request | event | state |
 //! |---|---|---|---|---|---|
 //! | here | 0/0, 1/0 | local catastrophic: our user's fault, or an overflown completion queue | [`WrFlushError`][f] | [`QpFatal`][qf] | `Terminate` |
+//! | here | any | the answer to a Read or atomic has come, and our user has taken its place away | [`WrFlushError`][f] | [`QpFatal`][qf] | `Terminate` |
 //! | here | 0/1, 1/1 | the peer went for memory that it may not access | [`WrFlushError`][f] | [`QpAccessError`][qa] | `Terminate` |
 //! | here | 0/2, 1/2 | the peer sent what it may not | [`WrFlushError`][f] | [`QpRequestError`][qr] | `Terminate` |
 //! | here | 2/0 | MPA: CRC, markers, negotiation | [`WrFlushError`][f] | [`QpFatal`][qf] | `Terminate` |
@@ -31,6 +32,8 @@ use super::{AsyncEventKind, QpState, WcStatus};
 pub(crate) enum Origin {
     /// We did: the peer is told by a Terminate.
     Here,
+    /// We did, in what the peer has sent, and our own user is the cause.
+    User,
     /// The peer did, and told us by a Terminate.
     Peer,
     /// TCP is gone, or cannot go on.
@@ -55,7 +58,7 @@ impl Outcome {
         let (oldest, event, state) = match (origin, layer, etype) {
             (Origin::Here, 0 | 1, 1) => (WcStatus::WrFlushError, QpAccessError, QpState::Terminate),
             (Origin::Here, 0 | 1, 2) => (WcStatus::WrFlushError, QpRequestError, QpState::Terminate),
-            (Origin::Here, _, _) => (WcStatus::WrFlushError, QpFatal, QpState::Terminate),
+            (Origin::Here | Origin::User, _, _) => (WcStatus::WrFlushError, QpFatal, QpState::Terminate),
             (Origin::Peer, 0 | 1, 1) => (WcStatus::RemoteAccessError, QpFatal, QpState::Terminate),
             (Origin::Peer, _, _) => (WcStatus::RemoteOperationError, QpFatal, QpState::Terminate),
             (Origin::Lost, _, _) => (WcStatus::WrFlushError, QpFatal, QpState::Error),

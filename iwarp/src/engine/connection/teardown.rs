@@ -109,7 +109,7 @@ impl Connection {
             qp.flush();
         }
         match failure {
-            Failure::Local(terminate) if streaming.stream.may_send() => {
+            Failure::Local(terminate) | Failure::User(terminate) if streaming.stream.may_send() => {
                 streaming.stream.terminate(&terminate);
                 self.deadline = Some(io.now + duration(io.config.close_timeout));
                 self.activate(io);
@@ -118,7 +118,7 @@ impl Connection {
                 io.counters.rx_terminates += 1;
                 self.close(io);
             }
-            Failure::Local(_) | Failure::Lost(_) => io.tcp.abort(io.now, self.conn),
+            Failure::Local(_) | Failure::User(_) | Failure::Lost(_) => io.tcp.abort(io.now, self.conn),
         }
     }
 
@@ -223,8 +223,8 @@ impl Connection {
 fn report(failure: &Failure, may_send: bool) -> Option<Arc<TerminateReport>> {
     let origin = match failure {
         Failure::Peer(_) => TerminateOrigin::Received,
-        Failure::Local(_) | Failure::Lost(_) if may_send => TerminateOrigin::Sent,
-        Failure::Local(_) | Failure::Lost(_) => TerminateOrigin::NotSent,
+        Failure::Local(_) | Failure::User(_) | Failure::Lost(_) if may_send => TerminateOrigin::Sent,
+        Failure::Local(_) | Failure::User(_) | Failure::Lost(_) => TerminateOrigin::NotSent,
     };
     Some(Arc::new(TerminateReport { origin, terminate: failure.terminate()?.clone() }))
 }

@@ -42,6 +42,8 @@ use transmit::Transmit;
 pub(super) enum Failure {
     /// Found here: the peer is to be told.
     Local(Terminate),
+    /// Found here in what the peer has sent, which could have been taken but for our own user.
+    User(Terminate),
     /// The peer's Terminate.
     Peer(Terminate),
     /// TCP's receive direction ended where it may not, or MPA cannot go on: there is nobody to tell.
@@ -57,6 +59,7 @@ impl Failure {
     pub(super) fn origin(&self) -> Origin {
         match self {
             Self::Local(_) => Origin::Here,
+            Self::User(_) => Origin::User,
             Self::Peer(_) => Origin::Peer,
             Self::Lost(_) => Origin::Lost,
         }
@@ -65,7 +68,7 @@ impl Failure {
     /// The Terminate that goes out or came in.
     pub(super) fn terminate(&self) -> Option<&Terminate> {
         match self {
-            Self::Local(terminate) | Self::Peer(terminate) => Some(terminate),
+            Self::Local(terminate) | Self::User(terminate) | Self::Peer(terminate) => Some(terminate),
             Self::Lost(_) => None,
         }
     }
@@ -73,7 +76,7 @@ impl Failure {
     /// As the application reads it.
     pub(super) fn stream_error(&self) -> StreamError {
         match self {
-            Self::Local(terminate) => stream_error(terminate, false),
+            Self::Local(terminate) | Self::User(terminate) => stream_error(terminate, false),
             Self::Peer(terminate) => stream_error(terminate, true),
             Self::Lost(error) => {
                 let code = error.terminate_code();

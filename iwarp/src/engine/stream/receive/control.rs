@@ -101,9 +101,7 @@ impl Sink<'_> {
             .check_sink(Stag(sink.lkey), sink.addr, u64::from(sink.length), self.common.by.pd)
             .and_then(|target| target.place(0, &response.original.to_ne_bytes()));
         if placed.is_err() {
-            // Our user has revoked it since.
-            self.common.blame_sink();
-            return ControlFlow::Break(Failure::local(TerminateError::LocalCatastrophic));
+            return ControlFlow::Break(self.lose_sink(Terminate::local(TerminateError::LocalCatastrophic)));
         }
         self.common.progress += 1;
         self.common.outstanding.pop_front();

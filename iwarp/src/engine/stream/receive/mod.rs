@@ -131,7 +131,11 @@ impl UlpduSink for Sink<'_> {
 
 impl Piece<'_, '_> {
     fn fail(&self, error: impl Into<TerminateError>) -> Failure {
-        Failure::Local(Terminate::of_segment(error.into(), self.head, self.len, None))
+        Failure::Local(self.terminate(error.into()))
+    }
+
+    fn terminate(&self, error: TerminateError) -> Terminate {
+        Terminate::of_segment(error, self.head, self.len, None)
     }
 
     /// Copies the payload to `target`, which is as long. Revoked by now, it is an STag that was never valid.
@@ -176,6 +180,18 @@ impl Sink<'_> {
             Ok(Header::Untagged(header)) => self.untagged(piece, &header),
             Err(error) => ControlFlow::Break(piece.fail(error)),
         }
+    }
+
+    /// The answer to a Read or atomic of ours is here, and our user has taken the place for it away. The request is
+    /// to blame, and the error is our user's, whichever it was. What the peer is told is what the segment says:
+    ///
+    /// - A Read Response names the STag. DDP has to check it in every segment, and has one error for an STag that is
+    ///   not valid any more (RFC 5041 section 7.1, RFC 5040 section 7.2): 1/1/00, with the segment's header.
+    /// - An Atomic Response names no place. It is in order, and delivered, when its value cannot be stored: an
+    ///   error that no incoming message has caused (RFC 5040 section 7.1, case 1). 0/0/00, without a header.
+    fn lose_sink(&mut self, told: Terminate) -> Failure {
+        self.common.blame_sink();
+        Failure::User(told)
     }
 
     fn untagged(&mut self, piece: &Piece<'_, '_>, header: &UntaggedHeader) -> Flow {

@@ -9,15 +9,34 @@ use crate::rdmap::{Opcode, ReadSink, TerminateError};
 use super::super::outstanding::Outstanding;
 use super::{Flow, Piece, Sink};
 
+/// Why a segment was not taken.
+enum TaggedFault {
+    /// The peer's mistake.
+    Protocol(TerminateError),
+    /// It belongs to a Read of ours whose sink is not there any more.
+    Sink(TerminateError),
+}
+
+impl<E: Into<TerminateError>> From<E> for TaggedFault {
+    fn from(error: E) -> Self {
+        Self::Protocol(error.into())
+    }
+}
+
 impl Sink<'_> {
     pub(super) fn tagged(&mut self, piece: &Piece<'_, '_>, header: &TaggedHeader) -> Flow {
         match self.check_tagged(piece, header) {
             Ok(()) => ControlFlow::Continue(()),
-            Err(error) => ControlFlow::Break(piece.fail(error)),
+            Err(TaggedFault::Sink(error)) if piece.arrival.delivers() => {
+                ControlFlow::Break(self.lose_sink(piece.terminate(error)))
+            }
+            Err(TaggedFault::Protocol(error) | TaggedFault::Sink(error)) => {
+                ControlFlow::Break(piece.fail(error))
+            }
         }
     }
 
-    fn check_tagged(&mut self, piece: &Piece<'_, '_>, header: &TaggedHeader) -> Result<(), TerminateError> {
+    fn check_tagged(&mut self, piece: &Piece<'_, '_>, header: &TaggedHeader) -> Result<(), TaggedFault> {
         let payload_len = piece.len - TaggedHeader::LEN;
         let opcode = Opcode::check(&(*header).into(), self.common.extensions);
         if opcode == Ok(Opcode::ReadResponse) {
@@ -41,7 +60,7 @@ impl Sink<'_> {
         piece: &Piece<'_, '_>,
         header: &TaggedHeader,
         payload_len: usize,
-    ) -> Result<(), TerminateError> {
+    ) -> Result<(), TaggedFault> {
         let pd = self.common.by.pd;
         if !piece.arrival.delivers() {
             let fits = |awaited: &Outstanding| match awaited {
@@ -49,7 +68,7 @@ impl Sink<'_> {
                 Outstanding::Atomic { .. } => false,
             };
             if !self.common.outstanding.iter().any(fits) {
-                return Err(TerminateError::DdpBounds);
+                return Err(TerminateError::DdpBounds.into());
             }
         } else {
             self.oldest_read()?.0.check(header, payload_len)?;
@@ -57,14 +76,11 @@ impl Sink<'_> {
         if payload_len > 0 && piece.arrival.places() {
             let turn = self.turn;
             let target = turn.check_sink(header.stag, header.to, payload_len as u64, pd);
-            let placed = target
+            // The range is the Read's own, as it was when the Read was posted.
+            target
                 .map_err(ddp::DdpError::from)
-                .and_then(|target| piece.place(&target, TaggedHeader::LEN, self.counters));
-            if placed.is_err() && piece.arrival.delivers() {
-                // The range is the Read's own: our user has taken it away since.
-                self.common.blame_sink();
-            }
-            placed?;
+                .and_then(|target| piece.place(&target, TaggedHeader::LEN, self.counters))
+                .map_err(|error| TaggedFault::Sink(error.into()))?;
         }
         if !piece.arrival.delivers() {
             return Ok(());
