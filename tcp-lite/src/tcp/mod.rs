@@ -3,7 +3,7 @@
 //! One [`Tcb`] for each connection; the stack feeds it segments and time (`input.rs`, `timer.rs`), asks it what to
 //! send (`output.rs`), and lends it all that is shared ([`Ctx`]). On the way in: `header.rs` parses, `input.rs`
 //! judges, `recovery.rs` works off the acknowledgement on the queue (`send.rs`, `scoreboard.rs`, `rtt.rs`,
-//! `congestion.rs`), `recv.rs` hands up the octets that are new (`ranges.rs`). Positions are 64 bits (`seq.rs`).
+//! `congestion`), `recv.rs` hands up the octets that are new (`ranges.rs`). Positions are 64 bits (`seq.rs`).
 //!
 //! Deliberate deviations: a segment without timestamps is accepted where they were agreed on (RFC 7323
 //! section 3.2 would drop it); a zero-window probe carries no octet (RFC 9293 section 3.8.6.1 sends one), since that

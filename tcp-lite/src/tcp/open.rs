@@ -1,6 +1,6 @@
 //! Opening: SYNs, what they agree on, and the two states before ESTABLISHED (RFC 9293 sections 3.5, 3.10.7.3).
 
-use super::congestion::NewReno;
+use super::congestion::Congestion;
 use super::ctx::Ctx;
 use super::header::{Flags, Options, TcpHeader};
 use super::input::Verdict;
@@ -62,13 +62,13 @@ impl Tcb {
     pub(super) fn establish(&mut self, ctx: &mut Ctx<'_>, header: &TcpHeader) {
         let syn_lost = self.timers.syn_sends > 1;
         if !syn_lost {
-            self.rtt.sample(micros_since(ctx.now, self.timers.last_sent));
+            self.rtt.sample(ctx.now, micros_since(ctx.now, self.timers.last_sent));
         } else if let Some(sample_us) = self.timestamp_rtt_us(ctx, header) {
-            self.rtt.sample(sample_us);
+            self.rtt.sample(ctx.now, sample_us);
         }
         self.rtt.forget_backoff();
         self.snd.una = 1;
-        self.congestion = NewReno::new(self.emss, syn_lost);
+        self.congestion = Congestion::new(self.emss, syn_lost);
         let shift = if header.flags.contains(Flags::SYN) { 0 } else { self.agreed.window_scale.unwrap_or(0) };
         let octets = u64::from(header.window) << shift;
         self.window.edge = 1 + octets;

@@ -1,9 +1,9 @@
 //! Acknowledgements and what they say of loss: window updates, RTT samples, fast retransmit, NewReno's partial
 //! acknowledgements, SACK (RFC 9293 section 3.10.7.4, RFC 5681, RFC 6582, RFC 6675).
 
-use super::congestion::CongestionControl;
+use super::congestion::{Ack, CongestionControl, Signal};
 use super::ctx::Ctx;
-use super::header::TcpHeader;
+use super::header::{Flags, TcpHeader};
 use super::open::micros_since;
 use super::scoreboard::DUP_THRESHOLD;
 use super::tcb::{Fin, Tcb};
@@ -29,16 +29,28 @@ pub(super) struct Recovery {
     pub(super) dup_acks: u32,
 }
 
+/// The queue before an acknowledgement was worked off.
+#[derive(Clone, Copy, Debug)]
+struct Before {
+    in_flight: u64,
+    pipe: u64,
+    sacked_octets: u64,
+}
+
 impl Tcb {
     /// An acceptable acknowledgement up to `ack` (at most SND.NXT), on a segment at `pos` of `len` positions.
     pub(super) fn on_ack(&mut self, ctx: &mut Ctx<'_>, header: &TcpHeader, ack: u64, pos: i64, len: usize) {
-        let in_flight = self.snd.in_flight();
+        let before = Before {
+            in_flight: self.snd.in_flight(),
+            pipe: self.snd.pipe(),
+            sacked_octets: self.snd.sacked_octets,
+        };
         let una = self.snd.una;
         let window_moved = self.update_window(header, ack, pos);
         let sacked = self.agreed.sack && self.learn_sack(ctx, header);
         if ack > una {
-            self.on_new_ack(ctx, header, ack, in_flight);
-        } else if in_flight > 0 && ack == una && (sacked || len == 0 && !window_moved) {
+            self.on_new_ack(ctx, header, ack, before);
+        } else if before.in_flight > 0 && ack == una && (sacked || len == 0 && !window_moved) {
             self.recovery.dup_acks += 1;
             self.infer_loss(ctx);
         }
@@ -49,14 +61,14 @@ impl Tcb {
         self.check_writable(ctx);
     }
 
-    fn on_new_ack(&mut self, ctx: &mut Ctx<'_>, header: &TcpHeader, ack: u64, in_flight: u64) {
+    fn on_new_ack(&mut self, ctx: &mut Ctx<'_>, header: &TcpHeader, ack: u64, before: Before) {
         let acked = self.snd.acknowledge(ctx.segments, ack);
         let sample_us = match acked.sent_at {
             Some(sent_at) => Some(micros_since(ctx.now, sent_at)),
             None => self.timestamp_rtt_us(ctx, header),
         };
         if let Some(sample_us) = sample_us {
-            self.rtt.sample(sample_us);
+            self.rtt.sample(ctx.now, sample_us);
         }
         self.timers.progress = ctx.now;
         self.timers.persist_backoff = 0;
@@ -65,12 +77,12 @@ impl Tcb {
         match self.recovery.phase {
             Phase::Open => {
                 self.recovery.dup_acks = 0;
-                self.congestion.on_ack(octets, in_flight as u32);
+                self.grow_window(ctx, header, before, acked.octets);
                 self.infer_loss(ctx);
             }
             phase if ack >= self.recovery.high => {
                 if phase == Phase::Fast {
-                    self.congestion.on_recovered();
+                    self.congestion.on_recovered(ctx.now);
                 }
                 self.recovery.phase = Phase::Open;
                 self.recovery.dup_acks = 0;
@@ -87,12 +99,33 @@ impl Tcb {
             }
             Phase::Loss => {
                 self.recovery.dup_acks = 0;
-                self.congestion.on_ack(octets, in_flight as u32);
+                self.grow_window(ctx, header, before, acked.octets);
             }
         }
         if self.fin != Fin::Acked && self.snd.una > self.snd.end {
             self.on_fin_acked(ctx);
         }
+    }
+
+    /// Tells congestion control what was delivered, outside of fast recovery.
+    fn grow_window(&mut self, ctx: &Ctx<'_>, header: &TcpHeader, before: Before, acked: u64) {
+        let (cwnd, in_flight) = (self.congestion.cwnd(), before.pipe.min(u64::from(u32::MAX)) as u32);
+        let cwnd_limited = match cwnd < self.congestion.ssthresh() {
+            // Slow start doubles the window, so half of it in use is all that could be.
+            true => in_flight >= cwnd / 2,
+            false => in_flight.saturating_add(self.emss) >= cwnd,
+        };
+        // What was selectively acknowledged before is no news now, and the other way round.
+        let delivered = (acked + self.snd.sacked_octets).saturating_sub(before.sacked_octets);
+        self.congestion.on_ack(&Ack {
+            now: ctx.now,
+            delivered: delivered.min(u64::from(u32::MAX)) as u32,
+            in_flight,
+            cwnd_limited,
+            srtt_us: self.rtt.srtt_us(),
+            min_rtt_us: self.rtt.min_rtt_us(),
+            ece: header.flags.contains(Flags::ECE),
+        });
     }
 
     /// Marks what must be lost, and starts recovery when that is news.
@@ -105,7 +138,7 @@ impl Tcb {
         }
         if lost && self.recovery.phase == Phase::Open {
             ctx.counters.fast_retransmits += 1;
-            self.congestion.on_fast_retransmit(self.snd.in_flight() as u32);
+            self.congestion.on_congestion(ctx.now, self.snd.in_flight() as u32, Signal::Loss);
             self.recovery.phase = Phase::Fast;
             self.recovery.high = self.snd.nxt;
             self.timers.resend = None;

@@ -2,7 +2,10 @@
 //!
 //! Karn's rule is the caller's: it feeds only samples that are unambiguous (a segment sent once, or a timestamp).
 
-use crate::facade::Duration;
+use crate::facade::{Duration, Instant};
+
+/// A minimum is forgotten after this to twice this (RFC 8985 section 6.2, step 1: a windowed minimum).
+const MIN_RTT_WINDOW: Duration = Duration::from_secs(30);
 
 /// Estimator and timeout of one connection.
 #[derive(Clone, Copy, Debug)]
@@ -16,6 +19,10 @@ pub(super) struct RttEstimator {
     min_us: u64,
     max_us: u64,
     backoff: u32,
+    /// The lowest samples of the window before this one and of this one; `u32::MAX`: none.
+    lowest_us: (u32, u32),
+    /// When this window began.
+    window_from: Instant,
 }
 
 impl RttEstimator {
@@ -28,12 +35,19 @@ impl RttEstimator {
             min_us: min.total_micros(),
             max_us: max.total_micros().max(1),
             backoff: 0,
+            lowest_us: (u32::MAX, u32::MAX),
+            window_from: Instant::ZERO,
         }
     }
 
     /// An unambiguous measurement; ends backoff (RFC 6298 sections 2.2, 2.3, 5.7).
-    pub(super) fn sample(&mut self, rtt_us: u64) {
+    pub(super) fn sample(&mut self, now: Instant, rtt_us: u64) {
         let rtt_us = rtt_us.clamp(1, self.max_us);
+        if now >= self.window_from + MIN_RTT_WINDOW {
+            self.lowest_us = (self.lowest_us.1, u32::MAX);
+            self.window_from = now;
+        }
+        self.lowest_us.1 = self.lowest_us.1.min(rtt_us.min(u64::from(u32::MAX)) as u32);
         if self.srtt8_us == 0 {
             self.srtt8_us = rtt_us * 8;
             self.rttvar4_us = rtt_us * 2;
@@ -68,6 +82,12 @@ impl RttEstimator {
         Duration::from_micros(doubled_us.min(u128::from(self.max_us)) as u64)
     }
 
+    /// The lowest RTT of late; 0 before the first sample.
+    pub(super) fn min_rtt_us(&self) -> u32 {
+        let lowest_us = self.lowest_us.0.min(self.lowest_us.1);
+        if lowest_us == u32::MAX { 0 } else { lowest_us }
+    }
+
     /// Smoothed RTT; 0 before the first sample.
     pub(super) fn srtt_us(&self) -> u32 {
         (self.srtt8_us / 8).min(u64::from(u32::MAX)) as u32
@@ -77,6 +97,8 @@ impl RttEstimator {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const NOW: Instant = Instant::ZERO;
 
     fn estimator() -> RttEstimator {
         RttEstimator::new(Duration::from_secs(1), Duration::from_millis(50), Duration::from_secs(60))
@@ -95,7 +117,7 @@ mod tests {
             rtt.back_off();
         }
         assert_eq!(rtt.rto().total_millis(), 60_000);
-        rtt.sample(100_000);
+        rtt.sample(NOW, 100_000);
         assert_eq!(rtt.rto().total_millis(), 300, "SRTT + 4 * SRTT / 2");
     }
 
@@ -103,11 +125,11 @@ mod tests {
     fn the_floor_holds_and_small_round_trips_are_not_lost_by_rounding() {
         let mut rtt = estimator();
         for _ in 0..200 {
-            rtt.sample(7);
+            rtt.sample(NOW, 7);
         }
         assert_eq!((rtt.srtt_us(), rtt.rto().total_millis()), (7, 50));
         for _ in 0..200 {
-            rtt.sample(3);
+            rtt.sample(NOW, 3);
         }
         assert_eq!(rtt.srtt_us(), 3);
     }
@@ -115,10 +137,25 @@ mod tests {
     #[test]
     fn the_variation_follows_rfc_6298() {
         let mut rtt = estimator();
-        rtt.sample(100_000);
-        rtt.sample(200_000);
+        rtt.sample(NOW, 100_000);
+        rtt.sample(NOW, 200_000);
         // SRTT = 7/8 * 100 + 1/8 * 200 = 112.5 ms, RTTVAR = 3/4 * 50 + 1/4 * 100 = 62.5 ms.
         assert_eq!(rtt.srtt_us(), 112_500);
         assert_eq!(rtt.rto().total_micros(), 112_500 + 4 * 62_500);
+    }
+
+    #[test]
+    fn the_lowest_round_trip_is_forgotten_after_two_windows_without_it() {
+        let mut rtt = estimator();
+        assert_eq!(rtt.min_rtt_us(), 0);
+        let mut lowest = |at_secs, sample_us| {
+            rtt.sample(Instant::from_secs(at_secs), sample_us);
+            rtt.min_rtt_us()
+        };
+        assert_eq!(lowest(100, 500), 500);
+        assert_eq!(lowest(101, 300), 300);
+        assert_eq!(lowest(102, 900), 300);
+        assert_eq!(lowest(131, 800), 300, "the window before this one counts");
+        assert_eq!(lowest(162, 900), 800);
     }
 }

@@ -8,7 +8,7 @@ use std::net::SocketAddr;
 
 use bitflags::bitflags;
 
-use super::congestion::{CongestionControl, NewReno};
+use super::congestion::{Congestion, CongestionControl};
 use super::recovery::Recovery;
 use super::recv::Receiver;
 use super::rtt::RttEstimator;
@@ -125,7 +125,7 @@ pub(crate) struct Tcb {
     pub(super) unacked_segments: u32,
     pub(super) unacked_octets: u32,
     pub(super) rtt: RttEstimator,
-    pub(super) congestion: NewReno,
+    pub(super) congestion: Congestion,
     pub(super) recovery: Recovery,
     pub(super) timers: Timers,
     pub(super) keepalive: Option<Keepalive>,
@@ -163,7 +163,7 @@ impl Tcb {
             unacked_segments: 0,
             unacked_octets: 0,
             rtt: RttEstimator::new(config.rto_initial, config.rto_min, config.rto_max),
-            congestion: NewReno::new(u32::from(birth.mss), false),
+            congestion: Congestion::new(u32::from(birth.mss), false),
             recovery: Recovery::default(),
             timers: Timers::new(ctx.now),
             keepalive: config.keepalive(),
@@ -205,8 +205,9 @@ impl Tcb {
         }
         if self.snd.queued() == 0 {
             self.timers.progress = ctx.now;
-            if ctx.now > self.timers.last_sent + self.rtt.rto() {
-                self.congestion.on_idle();
+            let idle = ctx.now - self.timers.last_sent;
+            if idle > self.rtt.rto() {
+                self.congestion.on_idle(ctx.now, idle);
             }
         }
         self.snd.push(ctx.segments, segment.buf);

@@ -110,7 +110,7 @@ impl Tcb {
         if self.fin == Fin::Sent {
             self.fin = Fin::Due;
         }
-        self.congestion.on_timeout(in_flight, first || self.recovery.phase != Phase::Loss);
+        self.congestion.on_timeout(ctx.now, in_flight, first || self.recovery.phase != Phase::Loss);
         self.recovery.phase = Phase::Loss;
         self.recovery.high = self.snd.nxt;
         self.recovery.dup_acks = 0;

@@ -1,0 +1,145 @@
+//! Congestion control: how many octets may be in flight.
+//!
+//! [`CongestionControl`] is what every algorithm answers, [`Congestion`] the one a connection has: a value without
+//! allocation, told apart by `match`. Not here: what counts as in flight or lost (`scoreboard.rs`), when recovery
+//! starts and ends and what it may send (`recovery.rs`). The window is counted in octets and compared with the
+//! octets in flight before a segment is added, so in effect it is rounded up to a whole segment.
+
+mod newreno;
+
+pub(super) use newreno::NewReno;
+
+use crate::{Duration, Instant};
+
+/// What an acknowledgement says, outside of fast recovery.
+#[derive(Clone, Copy, Debug)]
+#[allow(dead_code, reason = "what NewReno does not look at, others do")]
+pub(super) struct Ack {
+    /// When it arrived.
+    pub(super) now: Instant,
+    /// Octets newly known to have arrived, by acknowledgement or selective acknowledgement; each counts once.
+    pub(super) delivered: u32,
+    /// Octets believed to be in the network before it arrived (RFC 6675, `pipe`).
+    pub(super) in_flight: u32,
+    /// The window was used before it arrived: one that was not does not grow (RFC 9293, RFC 7661 section 4.3).
+    pub(super) cwnd_limited: bool,
+    /// Smoothed round-trip time, microseconds; 0 before the first measurement.
+    pub(super) srtt_us: u32,
+    /// Lowest round-trip time of late, microseconds; 0 before the first measurement.
+    pub(super) min_rtt_us: u32,
+    /// The peer echoes congestion experienced (RFC 3168 section 6.1.2).
+    pub(super) ece: bool,
+}
+
+/// What tells of congestion before a timeout.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(dead_code, reason = "marks need ECN to be negotiated")]
+pub(super) enum Signal {
+    /// Segments were found lost.
+    Loss,
+    /// A router marked segments (RFC 3168).
+    Ecn,
+}
+
+/// What every algorithm answers.
+///
+/// A reduction ([`on_congestion`](Self::on_congestion), or [`on_timeout`](Self::on_timeout) with `first`)
+/// remembers what was before it, so that [`undo`](Self::undo) can take it back until the next one.
+pub(super) trait CongestionControl {
+    /// The congestion window, octets. Not asked for during fast recovery, where proportional rate reduction says
+    /// what may be sent on the way to [`ssthresh`](Self::ssthresh) (RFC 6937).
+    fn cwnd(&self) -> u32;
+
+    /// The slow start threshold, octets; `u32::MAX` before the first reduction.
+    fn ssthresh(&self) -> u32;
+
+    /// Data was acknowledged outside of fast recovery, or while retransmitting after a timeout.
+    fn on_ack(&mut self, ack: &Ack);
+
+    /// Congestion was signalled for the first time in this window of data: sets the threshold and the window.
+    /// `in_flight` as in [`Ack::in_flight`], segments found lost included.
+    fn on_congestion(&mut self, now: Instant, in_flight: u32, signal: Signal);
+
+    /// All that was in flight when fast recovery began is acknowledged: the window is the threshold.
+    fn on_recovered(&mut self, now: Instant);
+
+    /// The retransmission timer expired; `first` unless the same segment had timed out before.
+    fn on_timeout(&mut self, now: Instant, in_flight: u32, first: bool);
+
+    /// The last reduction was spurious: window and threshold are what they were before it, or more if they have
+    /// grown since. Without effect when it was taken back already.
+    #[allow(dead_code, reason = "recovery does not yet find out")]
+    fn undo(&mut self, now: Instant);
+
+    /// Nothing was sent for `idle`, which is longer than the retransmission timeout.
+    fn on_idle(&mut self, now: Instant, idle: Duration);
+
+    /// EMSS is `mss` octets now; the window stays.
+    fn set_mss(&mut self, mss: u32);
+}
+
+/// The algorithm of a connection.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Congestion {
+    /// RFC 5681 and RFC 6582.
+    NewReno(NewReno),
+}
+
+impl Congestion {
+    /// At the start of a connection. After the loss of a SYN the window is one segment (RFC 6928 section 2).
+    pub(super) fn new(mss: u32, syn_lost: bool) -> Self {
+        Self::NewReno(NewReno::new(mss, syn_lost))
+    }
+}
+
+/// Hands a call to the algorithm.
+macro_rules! each {
+    ($self:ident, $algorithm:ident => $call:expr) => {
+        match $self {
+            Congestion::NewReno($algorithm) => $call,
+        }
+    };
+}
+
+impl CongestionControl for Congestion {
+    fn cwnd(&self) -> u32 {
+        each!(self, it => it.cwnd())
+    }
+
+    fn ssthresh(&self) -> u32 {
+        each!(self, it => it.ssthresh())
+    }
+
+    fn on_ack(&mut self, ack: &Ack) {
+        each!(self, it => it.on_ack(ack))
+    }
+
+    fn on_congestion(&mut self, now: Instant, in_flight: u32, signal: Signal) {
+        each!(self, it => it.on_congestion(now, in_flight, signal))
+    }
+
+    fn on_recovered(&mut self, now: Instant) {
+        each!(self, it => it.on_recovered(now))
+    }
+
+    fn on_timeout(&mut self, now: Instant, in_flight: u32, first: bool) {
+        each!(self, it => it.on_timeout(now, in_flight, first))
+    }
+
+    fn undo(&mut self, now: Instant) {
+        each!(self, it => it.undo(now))
+    }
+
+    fn on_idle(&mut self, now: Instant, idle: Duration) {
+        each!(self, it => it.on_idle(now, idle))
+    }
+
+    fn set_mss(&mut self, mss: u32) {
+        each!(self, it => it.set_mss(mss))
+    }
+}
+
+/// RFC 6928 section 2.
+fn initial_window(mss: u32) -> u32 {
+    (10 * mss).min(14_600.max(2 * mss))
+}
