@@ -6,7 +6,9 @@ mod common;
 use common::accepted::{Accepted, REGION, tagged, untagged};
 use common::pattern;
 use common::raw::fpdu;
-use iwarp::verbs::{CmEventKind, ConnectionError, SendOp, SendRequest, StreamError, WcOpcode, WcStatus};
+use iwarp::verbs::{
+    CmEventKind, ConnectionError, RemoteAddr, SendOp, SendRequest, StreamError, WcOpcode, WcStatus,
+};
 
 const SEND: u8 = 3;
 
@@ -103,7 +105,7 @@ fn queues_count_for_themselves() {
     assert_eq!(heard[0][18..20], [0x12, 0x01]);
 }
 
-// Proves DDP-007, DDP-157, DDP-160, DDP-163, DDP-169, DDP-179, DDP-189 to DDP-195, DDP-210, DDP-222, DDP-039,
+// Proves DDP-007, DDP-144, DDP-161, DDP-157, DDP-160, DDP-163, DDP-169, DDP-179, DDP-189 to DDP-195, DDP-210, DDP-222, DDP-039,
 // MPA-297, DDP-183: each error of the table ends reception at once, places nothing, is told to the user and, in one
 // more message, to the peer, with the header and the length; what follows is dropped without a word.
 #[test]
@@ -172,7 +174,33 @@ fn an_error_ends_reception_and_is_told_once() {
     }
 }
 
-// Proves MPA-225, MPA-226, DDP-153, DDP-159, MPA-036, MPA-227: a FIN behind a whole FPDU is an end like any other;
+// Proves DDP-155, DDP-159: when TCP is lost every request that is outstanding, begun or not, completes in error, once.
+#[test]
+fn a_lost_connection_completes_all_that_is_outstanding() {
+    let mut peer = Accepted::ready();
+    for at in [0, 1000, 2000] {
+        peer.post_recv(at, 100);
+    }
+    peer.say(&untagged(0x01, SEND, [0, 1, 0], b"begun"));
+    let read = SendOp::Read { remote: RemoteAddr { addr: 0, rkey: 1 } };
+    // More than may be outstanding at the peer.
+    for wr_id in 0..12 {
+        peer.qp.post_send(&SendRequest::new(wr_id, read, peer.region.sge(4000, 100))).unwrap();
+    }
+    assert_eq!(peer.heard(10_000).len(), 8);
+    assert!(peer.completions().is_empty());
+    peer.raw.abort();
+    let event = peer.event();
+    let lost = Some(ConnectionError::Tcp(tcp_lite::CloseReason::Reset));
+    assert!(matches!(event.kind, CmEventKind::Disconnected { error, .. } if error == lost), "{event:?}");
+    let (received, sent): (Vec<_>, Vec<_>) =
+        peer.completions().into_iter().partition(|wc| wc.opcode == WcOpcode::Recv);
+    assert!(received.iter().chain(&sent).all(|wc| wc.status != WcStatus::Success));
+    assert_eq!(received.iter().map(|wc| wc.wr_id).collect::<Vec<_>>(), [0, 1000, 2000]);
+    assert_eq!(sent.iter().map(|wc| wc.wr_id).collect::<Vec<_>>(), (0..12).collect::<Vec<_>>());
+}
+
+// Proves MPA-225, MPA-226, DDP-153, MPA-036, MPA-227: a FIN behind a whole FPDU is an end like any other;
 // one in the middle of an FPDU is a loss, and the FPDU is nobody's.
 #[test]
 fn a_fin_cuts_an_fpdu_or_does_not() {

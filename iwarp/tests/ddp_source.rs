@@ -6,7 +6,7 @@ use common::accepted::{Accepted, EMPTY_WRITE, tagged};
 use common::pattern;
 use common::raw::{fpdu, request};
 use iwarp::mpa::Framer;
-use iwarp::verbs::{ConnParam, RemoteAddr, SendOp, SendRequest};
+use iwarp::verbs::{ConnParam, RemoteAddr, SendOp, SendRequest, Sge, VerbsError};
 
 /// Octets of a segment's header and payload on this link: EMSS 1448.
 const MULPDU: usize = 1442;
@@ -64,7 +64,7 @@ fn messages(segments: &[Vec<u8>]) -> Vec<Message> {
 // Proves DDP-017, DDP-021, DDP-022, DDP-049 to DDP-052, DDP-055, DDP-057, DDP-059, DDP-065, DDP-066, DDP-070,
 // DDP-072 to DDP-076, DDP-082, DDP-086, DDP-087, DDP-089, DDP-090, DDP-092 to DDP-097, DDP-099, DDP-105, DDP-106,
 // DDP-108, DDP-111, DDP-116, DDP-118, DDP-124 to DDP-126, MPA-022, MPA-024, MPA-026, MPA-038, MPA-107, DDP-037,
-// MPA-003, MPA-008, MPA-306: six requests, posted at once.
+// MPA-003, MPA-008, MPA-111, MPA-112: six requests, posted at once.
 #[test]
 fn messages_leave_whole_in_order_and_numbered() {
     let mut peer = Accepted::ready();
@@ -136,6 +136,43 @@ fn tcp_segments_hold_whole_fpdus() {
         assert_eq!((at, end), (octets.len(), octets.len()));
         assert!(peer.raw.segments.len() < ends.len() - 1, "small ones share a segment");
     }
+}
+
+// Proves DDP-027, DDP-029, MPA-009, MPA-108, MPA-121, MPA-266, MPA-267, MPA-269, MPA-288, MPA-306: when the path turns narrow,
+// FPDUs that are with TCP arrive as they were, over more segments, and what is cut from then on fits.
+#[test]
+fn mulpdu_follows_the_path() {
+    let mut peer = Accepted::ready();
+    let write = |peer: &mut Accepted| {
+        let op = SendOp::Write { remote: RemoteAddr { addr: TO, rkey: STAG } };
+        peer.qp.post_send(&SendRequest::new(1, op, peer.region.sge(0, 3 * 1428))).unwrap();
+        peer.heard(2_000_000).iter().map(Vec::len).collect::<Vec<_>>()
+    };
+    assert_eq!(write(&mut peer), [MULPDU; 3]);
+    // EMSS 1000 - 20 - 32.
+    peer.raw.path_mtu = Some(1000);
+    assert_eq!(write(&mut peer), [MULPDU; 3]);
+    assert_eq!(write(&mut peer), [942, 942, 942, 942, 3 * 1428 - 4 * 928 + 14]);
+}
+
+// Proves DDP-107: what is longer than 2^32 - 1 octets is refused by its length, one octet less is not.
+#[test]
+fn a_message_has_less_than_2_to_the_32_octets() {
+    let mut peer = Accepted::ready();
+    let long = Sge { length: u32::MAX, ..peer.region.sge(0, 1) };
+    let write = SendOp::Write { remote: RemoteAddr { addr: TO, rkey: STAG } };
+    for op in [SendOp::Send, write] {
+        let mut request = SendRequest::new(1, op, long);
+        let refused = peer.qp.post_send(&request);
+        assert!(matches!(refused, Err(VerbsError::LocalProtection(_))), "no memory is so large: {refused:?}");
+        request.sg_list.push(peer.region.sge(0, 1));
+        let refused = peer.qp.post_send(&request);
+        assert!(
+            matches!(refused, Err(VerbsError::TooLong { got: 0x1_0000_0000, max: 0xffff_ffff })),
+            "{refused:?}"
+        );
+    }
+    assert!(peer.heard(10_000).is_empty());
 }
 
 // Proves DDP-004, DDP-104: registering memory and posting receives say nothing.

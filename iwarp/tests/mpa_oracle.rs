@@ -42,7 +42,7 @@ fn the_reference_passes_its_own_test() {
     assert_eq!(output.trim(), "passed");
 }
 
-// Proves MPA-015, MPA-041, MPA-059 to MPA-069, MPA-049, MPA-070, MPA-091 to MPA-094: the framer's octets at all 128
+// Proves MPA-015, MPA-041, MPA-059 to MPA-061, MPA-063 to MPA-069, MPA-049, MPA-070, MPA-091 to MPA-094: the framer's octets at all 128
 // phases of the marker interval.
 #[test]
 fn the_framer_agrees_at_every_phase() {
@@ -112,7 +112,7 @@ fn streams(rng: &mut Rng, count: usize) -> Option<Vec<Stream>> {
 }
 
 // Proves MPA-020, MPA-023, MPA-033, MPA-035, MPA-123, MPA-126, MPA-130, MPA-131, MPA-275, MPA-034, MPA-075, MPA-076,
-// MPA-095, MPA-124, MPA-129, MPA-133, MPA-280, MPA-282, DDP-032, DDP-034, DDP-043, DDP-128, DDP-130, DDP-131: any
+// MPA-064, MPA-095, MPA-124, MPA-129, MPA-133, MPA-280, MPA-282, DDP-032, DDP-034, DDP-043, DDP-128, DDP-130, DDP-131: any
 // cut, any order, duplicates with other octets.
 #[test]
 fn the_deframer_agrees_in_any_order() {

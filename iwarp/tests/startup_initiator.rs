@@ -10,7 +10,8 @@ use common::raw::{RawPair, fpdu, frame};
 use iwarp::mpa::frame::{Depths, Enhanced};
 use iwarp::mpa::{Framer, RtrKinds, StartupFault};
 use iwarp::verbs::{
-    CmEventKind, ConnParam, ConnectionError, RemoteAddr, SendOp, SendRequest, StreamError, TerminateOrigin,
+    CmEventKind, ConnParam, ConnectionError, RecvRequest, RemoteAddr, SendOp, SendRequest, StreamError,
+    TerminateOrigin,
 };
 
 const WRITE_RTR: &str = "000ec140 00000001 00000000 00000000 ebd34c5f";
@@ -233,7 +234,7 @@ fn a_close_without_a_reply_is_told() {
     }
 }
 
-// Proves MPA2-106, MPA2-120, MPA2-143, MPA2-158: one more connection, unenhanced, and the user is told which it was.
+// Proves MPA-037, MPA2-106, MPA2-120, MPA2-143, MPA2-158: one more connection, unenhanced, and the user is told which it was.
 #[test]
 fn a_peer_without_revision_2_is_asked_again() {
     let param = ConnParam { fallback: true, ..ConnParam::default() }.with_private_data(b"hello").unwrap();
@@ -319,7 +320,8 @@ fn crcs_are_used_if_either_asks() {
     }
 }
 
-// Proves MPA-186, MPA-188, MPA2-094: depths are settled, and FPDUs leave, only when the Reply is whole.
+// Proves MPA-037, MPA-186, MPA-188, MPA-192, MPA2-058, MPA2-094: depths are settled, and FPDUs leave and are read, only when the Reply
+// is whole; its depths are told as they came.
 #[test]
 fn nothing_leaves_before_the_whole_reply() {
     // Simulated time leaps between the octets.
@@ -335,9 +337,20 @@ fn nothing_leaves_before_the_whole_reply() {
     }
     d.pair.send(&whole[whole.len() - 1..]);
     let event = d.event();
-    assert!(matches!(event.kind, CmEventKind::Established { ord: 3, ird: 128, .. }), "{event:?}");
+    let CmEventKind::Established { ord: 3, ird: 128, revision: 2, peer, .. } = event.kind else {
+        panic!("{event:?}")
+    };
+    assert_eq!(peer, Some(Enhanced::decode([0x80, 3, 0x80, 5])));
     d.pair.until(10_000, |_| false);
     assert_eq!(d.pair.inbox, hex(WRITE_RTR));
+    // The next octet is an FPDU's, whole or not yet.
+    let (begun, rest) = (hex(SEND_RTR)[..7].to_vec(), hex(SEND_RTR)[7..].to_vec());
+    d.qp.post_recv(&RecvRequest { wr_id: 7, sg_list: Default::default() }).unwrap();
+    for (octets, received) in [(begun, None), (rest, Some(7))] {
+        d.pair.send(&octets);
+        d.pair.until(10_000, |_| false);
+        assert_eq!(d.cq.poll_one().map(|wc| wc.wr_id), received);
+    }
 }
 
 // Proves MPA2-146, MPA2-151: what a responder sends too early is borne behind a Reply without peer-to-peer, in the same
@@ -421,7 +434,7 @@ fn a_local_error_is_told_before_the_end() {
     );
 }
 
-// Proves MPA-136, MPA-138, MPA2-012, MPA2-152: the Request is the first that is sent, in a segment of its own, as plain
+// Proves MPA-136, MPA-138, MPA-175, MPA2-012, MPA2-152: the Request is the first that is sent, in a segment of its own, as plain
 // octets; so is what follows the Reply.
 #[test]
 fn startup_octets_have_segments_of_their_own() {

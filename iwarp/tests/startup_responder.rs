@@ -214,7 +214,7 @@ fn a_peer_that_serves_too_few_reads_is_rejected() {
     assert_eq!((qp.error(), d.pair.inbox.len()), (Some(told), 24));
 }
 
-// Proves MPA-166, MPA-168, MPA-171, MPA-173, MPA-203, MPA2-021, MPA2-046, MPA2-058, MPA2-163: the user gets what the peer
+// Proves MPA-166, MPA-168, MPA-171, MPA-173, MPA-175, MPA-203, MPA2-021, MPA2-046, MPA2-058, MPA2-163: the user gets what the peer
 // sent, of every size, and its depths as they were.
 #[test]
 fn the_user_gets_what_the_peer_sent() {
@@ -240,7 +240,7 @@ fn the_user_gets_what_the_peer_sent() {
     }
 }
 
-// Proves MPA-172, MPA-175, MPA-179, MPA-184: private data of both kinds of Reply, up to what each can carry.
+// Proves MPA-172, MPA-179, MPA-184: private data of both kinds of Reply, up to what each can carry.
 #[test]
 fn replies_carry_private_data() {
     for (octets, most) in [(request(0x40, 1, &[]), 512), (plain_request(), 508)] {

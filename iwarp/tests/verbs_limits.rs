@@ -65,7 +65,7 @@ const KINDS: [(&str, Make, Read); 6] = [
     ),
 ];
 
-// Proves SEC-018, SEC-048, SEC-049, SEC-120, RDMAP-365: one more than the limit is refused by name and counted, what there is stays, and what goes makes room.
+// Proves DDP-235, SEC-018, SEC-048, SEC-049, SEC-120, RDMAP-365: one more than the limit is refused by name and counted, what there is stays, and what goes makes room.
 #[test]
 fn every_kind_of_object_has_its_limit() {
     let context = context();
@@ -112,7 +112,7 @@ fn every_kind_of_object_has_its_limit() {
     assert!(wr(context.create_cq(65, None).map(drop), "max_cqe"));
 }
 
-// Proves SEC-121, SEC-047: eight threads grab as fast as they can. Together they never have more than the limit, and another context is not affected.
+// Proves DDP-238, SEC-121, SEC-047: eight threads grab as fast as they can. Together they never have more than the limit, and another context is not affected.
 #[test]
 fn threads_together_do_not_pass_a_limit() {
     let context = context();

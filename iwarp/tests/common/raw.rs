@@ -1,13 +1,16 @@
 //! A peer that says what a test wants it to say: bare TCP under an engine's listener.
 
 use dp::link::{LinkConfig, pair};
-use dp::{Burst, Mempool, Port};
+use dp::{Burst, Mbuf, Mempool, Port};
 use iwarp::engine::{Engine, EngineConfig};
 use iwarp::mpa::Framer;
 use iwarp::verbs::{CmEvent, Context, ContextConfig, EventChannel};
 use tcp_lite::{CloseReason, ConnId, Event, Instant, Stack};
 
 use super::PORT;
+
+/// Octets of an Ethernet header.
+const ETHERNET: usize = 14;
 
 /// An engine, and a TCP stack on the other end of its wire.
 pub(crate) struct RawPair {
@@ -29,6 +32,8 @@ pub(crate) struct RawPair {
     pub(crate) peer_closed: bool,
     /// Connections that the engine made to this peer's listener.
     pub(crate) accepted: usize,
+    /// A router on the way lets no longer packets of the engine's pass, and reports them.
+    pub(crate) path_mtu: Option<u16>,
 }
 
 impl RawPair {
@@ -59,6 +64,7 @@ impl RawPair {
             closed: None,
             peer_closed: false,
             accepted: 0,
+            path_mtu: None,
         }
     }
 
@@ -112,7 +118,10 @@ impl RawPair {
         self.port.rx_burst(self.now_us as u64, &mut frames);
         for frame in frames.drain(..) {
             busy = true;
-            self.stack.input(now, frame);
+            match self.path_mtu.filter(|mtu| frame.len() > ETHERNET + usize::from(*mtu)) {
+                Some(mtu) => self.report_too_big(&frame, mtu),
+                None => self.stack.input(now, frame),
+            }
         }
         self.stack.poll(now);
         while let Some(event) = self.stack.event() {
@@ -125,6 +134,24 @@ impl RawPair {
             [self.engine.next_deadline(now), self.stack.next_deadline(now)].into_iter().flatten().min();
         let idle_until = next.map_or(self.now_us + 1000, |at| at.total_micros());
         self.now_us = if busy { self.now_us + 1 } else { idle_until.min(limit_us).max(self.now_us + 1) };
+    }
+
+    /// What a router says of an IPv4 packet that is too long for what is behind it (RFC 1191).
+    fn report_too_big(&mut self, frame: &Mbuf, mtu: u16) {
+        let mut head = [0; ETHERNET + 28];
+        frame.copy_to(0, &mut head);
+        let (ethernet, packet) = head.split_at(ETHERNET);
+        let mut icmp = [&[3, 4, 0, 0, 0, 0][..], &mtu.to_be_bytes(), packet].concat();
+        let sum = checksum(&icmp);
+        icmp[2..4].copy_from_slice(&sum);
+        let mut ip =
+            [&[0x45, 0, 0, 56, 0, 0, 0, 0, 64, 1, 0, 0][..], &packet[16..20], &packet[12..16]].concat();
+        let sum = checksum(&ip);
+        ip[10..12].copy_from_slice(&sum);
+        let report = [&ethernet[6..12], &ethernet[..6], &ethernet[12..], &ip, &icmp].concat();
+        let mut buf = self.pool.alloc().unwrap();
+        buf.append(report.len()).unwrap().copy_from_slice(&report);
+        self.out.push(buf);
     }
 
     fn on_event(&mut self, event: Event) {
@@ -192,6 +219,14 @@ impl RawPair {
     pub(crate) fn close(&mut self) {
         self.stack.close(Instant::from_micros(self.now_us), self.conn.unwrap());
     }
+}
+
+/// The Internet checksum.
+fn checksum(octets: &[u8]) -> [u8; 2] {
+    let words = octets.chunks(2).map(|pair| u32::from(pair[0]) << 8 | u32::from(pair[1]));
+    let sum: u32 = words.sum();
+    let folded = (sum & 0xffff) + (sum >> 16);
+    (!((folded & 0xffff) + (folded >> 16)) as u16).to_be_bytes()
 }
 
 /// A Request of revision 2 without peer-to-peer: depths 8 and 8.

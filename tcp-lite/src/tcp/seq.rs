@@ -32,6 +32,7 @@ impl SeqSpace {
 mod tests {
     use super::*;
 
+    // Proves MPA-062, MPA-066.
     #[test]
     fn positions_survive_any_number_of_wraps() {
         let space = SeqSpace::new(TcpSeqNumber(-2));

@@ -142,6 +142,15 @@ fn reserved_bits_are_ignored_and_s_belongs_to_revision_2() {
     assert!(parse(&frame(Request, "1f020004 00010001"), Request).enhanced.is_some());
     assert_eq!(Frame::parse(&frame(Request, "10020003"), Request), Err(Malformed::NoDepths));
     assert_eq!(Frame::parse(&frame(Reply, "10020000"), Reply), Err(Malformed::NoDepths));
+    // What is reserved is sent as 0.
+    for (kind, revision, reserved) in
+        [(Request, 1, 0x3f), (Reply, 1, 0x1f), (Request, 2, 0x2f), (Reply, 2, 0x0f)]
+    {
+        let enhanced = (revision == 2).then(Enhanced::default);
+        let private_data = PrivateData::default();
+        let all = Frame { kind, markers: true, crc: true, reject: true, revision, enhanced, private_data };
+        assert_eq!(all.encode().unwrap()[16] & reserved, 0);
+    }
     // Linux siw rejects so.
     let reject = parse(&frame(Reply, "30020000"), Reply);
     assert!(reject.reject && reject.enhanced.is_none());

@@ -85,7 +85,7 @@ fn golden_fpdus_of_revision_2() {
     }
 }
 
-// Proves MPA-027, MPA-115, MPA-014, MPA-100 to MPA-103, MPA-109, MPA-111, MPA-116: mpa.md section 5.
+// Proves MPA-027, MPA-115, MPA-014, MPA-100 to MPA-104, MPA-109, MPA-116: mpa.md section 5.
 #[test]
 fn mulpdu_follows_emss() {
     let with = Framer::new(true, true);
@@ -106,6 +106,9 @@ fn mulpdu_follows_emss() {
         (0, 128, 128),
     ] {
         assert_eq!((with.mulpdu(emss), without.mulpdu(emss)), (markers, none), "EMSS {emss}");
+        // The field is there whether CRCs are in use or not.
+        let other_crc = [Framer::new(true, false), Framer::new(false, true)].map(|it| it.mulpdu(emss));
+        assert_eq!(other_crc, [markers, none], "EMSS {emss}");
     }
     // The worst case of markers is reserved, and met at some places only.
     assert_eq!(Framer::at(508, true, true).wire_len(1442), 1460);

@@ -30,6 +30,7 @@ fn options_that_one_side_does_not_offer_are_not_used() {
     assert_eq!(pair.a.tcb().info(&pair.a.config, address, address).emss, usize::from(MSS));
 }
 
+// Proves MPA-117.
 #[test]
 fn a_syn_without_options_means_the_default_mss_and_no_scaling() {
     let mut pair = Pair::new(config(), config());

@@ -210,7 +210,7 @@ fn an_acknowledgement_in_the_middle_keeps_the_segment_whole() {
     assert_eq!((again.header.seq, again.payload), (packet.header.seq, packet.payload));
 }
 
-// Proves DDP-029, MPA-121, MPA-267, MPA-269, MPA-288.
+// Proves DDP-029, MPA-267.
 #[test]
 fn a_drop_of_emss_cuts_what_no_longer_fits_and_counts_it() {
     let mut pair = Pair::established(config(), config());

@@ -1,6 +1,6 @@
 use super::*;
 
-// Proves MPA-174, MPA2-016, MPA2-022, MPA2-025, MPA2-026, MPA2-028, MPA2-053, MPA2-054, MPA2-077, MPA2-090,
+// Proves MPA-164, MPA-174, MPA2-016, MPA2-022, MPA2-025, MPA2-026, MPA2-028, MPA2-053, MPA2-054, MPA2-077, MPA2-090,
 // MPA2-099, MPA2-122, MPA2-131: the Request by default, without peer-to-peer, and with revision 1.
 #[test]
 fn the_default_request_is_enhanced_and_offers_all_it_can() {

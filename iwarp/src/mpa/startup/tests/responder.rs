@@ -84,7 +84,8 @@ fn nothing_may_be_sent_before_the_first_fpdu() {
     ] {
         let mut responder = listen(MpaConfig::default());
         responder.receive(OFFSET, &octets).unwrap();
-        let (negotiated, _) = responder.accept(Accept::default(), LATER).unwrap();
+        let (negotiated, accepted) = responder.accept(Accept::default(), LATER).unwrap();
+        assert_eq!((&accepted[..16], accepted[16] & 0x20), (&FrameKind::Reply.key()[..], 0), "R is not set");
         assert_eq!((negotiated.rtr, responder.deadline()), (rtr, deadline));
         assert_eq!(responder.receive(OFFSET + 24, b"FPDU").unwrap(), Step { consumed: 0, event: None });
         assert!(!responder.may_send());
