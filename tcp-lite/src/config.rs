@@ -70,6 +70,8 @@ pub struct TcpConfig {
     pub recv_window_octets: u32,
     /// Octets a connection holds for transmission (unsent and unacknowledged).
     pub send_buffer_octets: u32,
+    /// Who says how much may be in flight.
+    pub congestion: CongestionAlgorithm,
     /// RTO before the first measurement (RFC 6298: 1 s).
     pub rto_initial: Duration,
     /// Floor of the RTO, above the peer's delayed ACK.
@@ -92,6 +94,16 @@ pub struct TcpConfig {
     pub time_wait: Duration,
     /// Hop limit / TTL of what we send.
     pub hop_limit: u8,
+}
+
+/// Who says how much may be in flight.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum CongestionAlgorithm {
+    /// One segment more for each round trip (RFC 5681, RFC 6582).
+    NewReno,
+    /// Growth by time rather than by round trips (RFC 9438), out of slow start by round-trip time (RFC 9406).
+    #[default]
+    Cubic,
 }
 
 /// How a silent peer is probed (RFC 9293 section 3.8.4).
@@ -120,6 +132,7 @@ impl Default for TcpConfig {
             sack: true,
             recv_window_octets: 1 << 20,
             send_buffer_octets: 1 << 20,
+            congestion: CongestionAlgorithm::Cubic,
             rto_initial: Duration::from_secs(1),
             rto_min: Duration::from_millis(50),
             rto_max: Duration::from_secs(60),

@@ -68,7 +68,7 @@ impl Tcb {
         }
         self.rtt.forget_backoff();
         self.snd.una = 1;
-        self.congestion = Congestion::new(self.emss, syn_lost);
+        self.congestion = Congestion::new(ctx.config.congestion, self.emss, syn_lost);
         let shift = if header.flags.contains(Flags::SYN) { 0 } else { self.agreed.window_scale.unwrap_or(0) };
         let octets = u64::from(header.window) << shift;
         self.window.edge = 1 + octets;

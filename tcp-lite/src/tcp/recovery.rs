@@ -77,7 +77,7 @@ impl Tcb {
         match self.recovery.phase {
             Phase::Open => {
                 self.recovery.dup_acks = 0;
-                self.grow_window(ctx, header, before, acked.octets);
+                self.grow_window(ctx, header, before, acked.octets, sample_us);
                 self.infer_loss(ctx);
             }
             phase if ack >= self.recovery.high => {
@@ -99,7 +99,7 @@ impl Tcb {
             }
             Phase::Loss => {
                 self.recovery.dup_acks = 0;
-                self.grow_window(ctx, header, before, acked.octets);
+                self.grow_window(ctx, header, before, acked.octets, sample_us);
             }
         }
         if self.fin != Fin::Acked && self.snd.una > self.snd.end {
@@ -108,7 +108,14 @@ impl Tcb {
     }
 
     /// Tells congestion control what was delivered, outside of fast recovery.
-    fn grow_window(&mut self, ctx: &Ctx<'_>, header: &TcpHeader, before: Before, acked: u64) {
+    fn grow_window(
+        &mut self,
+        ctx: &Ctx<'_>,
+        header: &TcpHeader,
+        before: Before,
+        acked: u64,
+        rtt_us: Option<u64>,
+    ) {
         let (cwnd, in_flight) = (self.congestion.cwnd(), before.pipe.min(u64::from(u32::MAX)) as u32);
         let cwnd_limited = match cwnd < self.congestion.ssthresh() {
             // Slow start doubles the window, so half of it in use is all that could be.
@@ -120,6 +127,9 @@ impl Tcb {
         self.congestion.on_ack(&Ack {
             now: ctx.now,
             delivered: delivered.min(u64::from(u32::MAX)) as u32,
+            una: self.snd.una,
+            nxt: self.snd.nxt,
+            rtt_us: rtt_us.map(|us| us.min(u64::from(u32::MAX)) as u32),
             in_flight,
             cwnd_limited,
             srtt_us: self.rtt.srtt_us(),

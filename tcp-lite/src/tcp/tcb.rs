@@ -163,7 +163,7 @@ impl Tcb {
             unacked_segments: 0,
             unacked_octets: 0,
             rtt: RttEstimator::new(config.rto_initial, config.rto_min, config.rto_max),
-            congestion: Congestion::new(u32::from(birth.mss), false),
+            congestion: Congestion::new(config.congestion, u32::from(birth.mss), false),
             recovery: Recovery::default(),
             timers: Timers::new(ctx.now),
             keepalive: config.keepalive(),

@@ -5,11 +5,14 @@
 //! starts and ends and what it may send (`recovery.rs`). The window is counted in octets and compared with the
 //! octets in flight before a segment is added, so in effect it is rounded up to a whole segment.
 
+mod cubic;
+mod hystart;
 mod newreno;
 
-pub(super) use newreno::NewReno;
+use cubic::Cubic;
+use newreno::NewReno;
 
-use crate::{Duration, Instant};
+use crate::{CongestionAlgorithm, Duration, Instant};
 
 /// What an acknowledgement says, outside of fast recovery.
 #[derive(Clone, Copy, Debug)]
@@ -19,6 +22,12 @@ pub(super) struct Ack {
     pub(super) now: Instant,
     /// Octets newly known to have arrived, by acknowledgement or selective acknowledgement; each counts once.
     pub(super) delivered: u32,
+    /// Positions acknowledged so far, and sent so far (SND.UNA, SND.NXT): a round trip is over when what was sent
+    /// at its beginning is acknowledged.
+    pub(super) una: u64,
+    pub(super) nxt: u64,
+    /// The round-trip time that this acknowledgement measured, microseconds.
+    pub(super) rtt_us: Option<u32>,
     /// Octets believed to be in the network before it arrived (RFC 6675, `pipe`).
     pub(super) in_flight: u32,
     /// The window was used before it arrived: one that was not does not grow (RFC 9293, RFC 7661 section 4.3).
@@ -83,12 +92,18 @@ pub(super) trait CongestionControl {
 pub(super) enum Congestion {
     /// RFC 5681 and RFC 6582.
     NewReno(NewReno),
+    /// RFC 9438.
+    Cubic(Cubic),
 }
 
 impl Congestion {
     /// At the start of a connection. After the loss of a SYN the window is one segment (RFC 6928 section 2).
-    pub(super) fn new(mss: u32, syn_lost: bool) -> Self {
-        Self::NewReno(NewReno::new(mss, syn_lost))
+    pub(super) fn new(algorithm: CongestionAlgorithm, mss: u32, syn_lost: bool) -> Self {
+        let cwnd = if syn_lost { mss } else { initial_window(mss) };
+        match algorithm {
+            CongestionAlgorithm::NewReno => Self::NewReno(NewReno::new(mss, cwnd)),
+            CongestionAlgorithm::Cubic => Self::Cubic(Cubic::new(mss, cwnd)),
+        }
     }
 }
 
@@ -97,6 +112,7 @@ macro_rules! each {
     ($self:ident, $algorithm:ident => $call:expr) => {
         match $self {
             Congestion::NewReno($algorithm) => $call,
+            Congestion::Cubic($algorithm) => $call,
         }
     };
 }
@@ -143,3 +159,6 @@ impl CongestionControl for Congestion {
 fn initial_window(mss: u32) -> u32 {
     (10 * mss).min(14_600.max(2 * mss))
 }
+
+#[cfg(test)]
+mod tests;

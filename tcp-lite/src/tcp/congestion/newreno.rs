@@ -16,9 +16,8 @@ pub(in crate::tcp) struct NewReno {
 }
 
 impl NewReno {
-    /// At the start of a connection. After the loss of a SYN the window is one segment (RFC 6928 section 2).
-    pub(super) fn new(mss: u32, syn_lost: bool) -> Self {
-        let cwnd = if syn_lost { mss } else { initial_window(mss) };
+    /// At the start of a connection, with its first window.
+    pub(super) fn new(mss: u32, cwnd: u32) -> Self {
         Self { mss, cwnd, ssthresh: u32::MAX, acked: 0, before: None }
     }
 
@@ -92,33 +91,12 @@ impl CongestionControl for NewReno {
 
 #[cfg(test)]
 mod tests {
+    use super::super::tests::{NOW, ack};
     use super::*;
-
-    const NOW: Instant = Instant::ZERO;
-
-    fn ack(delivered: u32, cwnd_limited: bool) -> Ack {
-        Ack {
-            now: NOW,
-            delivered,
-            in_flight: 10_000,
-            cwnd_limited,
-            srtt_us: 100,
-            min_rtt_us: 100,
-            ece: false,
-        }
-    }
-
-    #[test]
-    fn the_initial_window_is_that_of_rfc_6928() {
-        assert_eq!(NewReno::new(1000, false).cwnd(), 10_000);
-        assert_eq!(NewReno::new(1448, false).cwnd(), 14_480);
-        assert_eq!(NewReno::new(8948, false).cwnd(), 17_896);
-        assert_eq!(NewReno::new(1448, true).cwnd(), 1448);
-    }
 
     #[test]
     fn slow_start_doubles_and_avoidance_adds_one_segment_per_window() {
-        let mut reno = NewReno::new(1000, false);
+        let mut reno = NewReno::new(1000, 10_000);
         reno.on_ack(&ack(10_000, true));
         assert_eq!(reno.cwnd(), 20_000);
         reno.on_congestion(NOW, 20_000, Signal::Loss);
@@ -132,14 +110,14 @@ mod tests {
 
     #[test]
     fn a_window_that_is_not_used_does_not_grow() {
-        let mut reno = NewReno::new(1000, false);
+        let mut reno = NewReno::new(1000, 10_000);
         reno.on_ack(&ack(1000, false));
         assert_eq!(reno.cwnd(), 10_000);
     }
 
     #[test]
     fn a_timeout_leaves_one_segment_and_halves_the_threshold_once() {
-        let mut reno = NewReno::new(1000, false);
+        let mut reno = NewReno::new(1000, 10_000);
         reno.on_timeout(NOW, 10_000, true);
         assert_eq!((reno.cwnd(), reno.ssthresh), (1000, 5000));
         reno.on_timeout(NOW, 1000, false);
@@ -150,7 +128,7 @@ mod tests {
 
     #[test]
     fn undo_takes_back_the_last_reduction_and_only_that() {
-        let mut reno = NewReno::new(1000, false);
+        let mut reno = NewReno::new(1000, 10_000);
         reno.on_congestion(NOW, 10_000, Signal::Loss);
         reno.on_recovered(NOW);
         assert_eq!((reno.cwnd(), reno.ssthresh()), (5000, 5000));

@@ -1,0 +1,332 @@
+//! CUBIC (RFC 9438): after a reduction the window returns to where it was by a cubic function of time, so that its
+//! growth does not depend on the round-trip time; where Reno would be faster it grows like Reno.
+//!
+//! The first slow start is HyStart++'s (`hystart.rs`). The RFC counts windows in segments; here all are octets. `f64`
+//! gives the same on every machine, since only sums, products and quotients of IEEE 754 are used.
+
+use super::hystart::{Growth, HyStart};
+use super::{Ack, CongestionControl, Signal, initial_window};
+use crate::{Duration, Instant};
+
+/// The window after a reduction, as a part of the window before (section 4.6, beta_cubic).
+const BETA: f64 = 0.7;
+/// Growth, segments for each cubed second (section 5, C).
+const C: f64 = 0.4;
+/// Reno's growth with [`BETA`] instead of one half, segments for each round trip (section 4.3, alpha_cubic).
+const ALPHA: f64 = 3.0 * (1.0 - BETA) / (1.0 + BETA);
+
+/// CUBIC.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::tcp) struct Cubic {
+    mss: u32,
+    ssthresh: u32,
+    cwnd: f64,
+    /// Where the cubic function has its plateau (section 4.1.2, W_max), and the window just before the last reduction
+    /// (cwnd_prior).
+    w_max: u32,
+    prior: u32,
+    stage: Stage,
+    /// Before the last reduction, while that may still turn out to be wrong.
+    before: Option<Before>,
+}
+
+/// How the window grows.
+#[derive(Clone, Copy, Debug)]
+enum Stage {
+    /// By all that is acknowledged, until the round-trip time says otherwise.
+    First(HyStart),
+    /// By all that is acknowledged up to the threshold; at the threshold an epoch begins.
+    Plain,
+    /// By time.
+    Epoch(Epoch),
+}
+
+/// A stage of congestion avoidance.
+#[derive(Clone, Copy, Debug)]
+struct Epoch {
+    /// When it began; later, by as long as the window was not used (section 4.2).
+    start: Instant,
+    /// The last acknowledgement, to find the time in which the window is not used.
+    latest: Instant,
+    /// Seconds from the start to the plateau (section 4.2, K).
+    plateau_after: f32,
+    /// What Reno's window would be (section 4.3, W_est).
+    reno: f64,
+}
+
+/// What a reduction changes.
+#[derive(Clone, Copy, Debug)]
+struct Before {
+    cwnd: u32,
+    ssthresh: u32,
+    w_max: u32,
+    prior: u32,
+}
+
+impl Cubic {
+    /// At the start of a connection, with its first window.
+    pub(super) fn new(mss: u32, cwnd: u32) -> Self {
+        let stage = Stage::First(HyStart::new());
+        Self { mss, ssthresh: u32::MAX, cwnd: f64::from(cwnd), w_max: 0, prior: 0, stage, before: None }
+    }
+
+    /// Sections 4.6 and 4.7.
+    fn reduce(&mut self) {
+        let Self { ssthresh, w_max, prior, .. } = *self;
+        let cwnd = self.cwnd();
+        self.before = Some(Before { cwnd, ssthresh, w_max, prior });
+        self.prior = cwnd;
+        // Fast convergence: whoever had more before makes room for others.
+        self.w_max = if cwnd < w_max { (self.cwnd * (1.0 + BETA) / 2.0) as u32 } else { cwnd };
+        self.ssthresh = ((self.cwnd * BETA) as u32).max(2 * self.mss);
+        self.stage = Stage::Plain;
+    }
+
+    /// The window was not used: that time does not count (section 4.2).
+    fn stand_still(&mut self, now: Instant) {
+        if let Stage::Epoch(epoch) = &mut self.stage {
+            epoch.start += now - epoch.latest;
+            epoch.latest = now;
+        }
+    }
+
+    /// The window in slow start (section 4.10), at most the threshold; `None`: slow start is over.
+    fn slow_start(&mut self, ack: &Ack) -> Option<f64> {
+        let octets = match &mut self.stage {
+            Stage::First(hystart) => match hystart.on_ack(ack) {
+                Growth::By(octets) => octets,
+                Growth::Ends => {
+                    self.ssthresh = self.cwnd();
+                    return None;
+                }
+            },
+            _ => ack.delivered,
+        };
+        let threshold = f64::from(self.ssthresh);
+        (self.cwnd < threshold).then(|| (self.cwnd + f64::from(octets)).min(threshold))
+    }
+
+    /// The window in congestion avoidance (sections 4.2 to 4.5).
+    fn avoid(&mut self, ack: &Ack) -> f64 {
+        let (mss, cwnd, acked) = (f64::from(self.mss), self.cwnd, f64::from(ack.delivered));
+        let mut epoch = match self.stage {
+            Stage::Epoch(epoch) => epoch,
+            _ => self.begin_epoch(ack.now),
+        };
+        epoch.latest = ack.now;
+        let alpha = if epoch.reno >= f64::from(self.prior) { 1.0 } else { ALPHA };
+        epoch.reno += alpha * mss * acked / cwnd;
+        self.stage = Stage::Epoch(epoch);
+
+        let cubic = |seconds: f64| {
+            let from_plateau = seconds - f64::from(epoch.plateau_after);
+            f64::from(self.w_max) + C * mss * from_plateau * from_plateau * from_plateau
+        };
+        let seconds = (ack.now - epoch.start).total_micros() as f64 / 1e6;
+        if cubic(seconds) < epoch.reno {
+            return cwnd.max(epoch.reno);
+        }
+        let target = cubic(seconds + f64::from(ack.srtt_us) / 1e6).clamp(cwnd, 1.5 * cwnd);
+        cwnd + (target - cwnd) * acked / cwnd
+    }
+
+    fn begin_epoch(&mut self, now: Instant) -> Epoch {
+        // Above the plateau already, as after a slow start that ended without a loss: it is here.
+        self.w_max = self.w_max.max(self.cwnd());
+        let below = (f64::from(self.w_max) - self.cwnd) / f64::from(self.mss);
+        Epoch { start: now, latest: now, plateau_after: cube_root(below / C) as f32, reno: self.cwnd }
+    }
+}
+
+impl CongestionControl for Cubic {
+    fn cwnd(&self) -> u32 {
+        self.cwnd as u32
+    }
+
+    fn ssthresh(&self) -> u32 {
+        self.ssthresh
+    }
+
+    fn on_ack(&mut self, ack: &Ack) {
+        if ack.cwnd_limited {
+            self.cwnd = self.slow_start(ack).unwrap_or_else(|| self.avoid(ack));
+        } else {
+            self.stand_still(ack.now);
+        }
+    }
+
+    fn on_congestion(&mut self, _now: Instant, _in_flight: u32, _signal: Signal) {
+        self.reduce();
+        self.cwnd = f64::from(self.ssthresh);
+    }
+
+    fn on_recovered(&mut self, _now: Instant) {
+        self.cwnd = f64::from(self.ssthresh);
+    }
+
+    fn on_timeout(&mut self, _now: Instant, _in_flight: u32, first: bool) {
+        if first {
+            self.reduce();
+        }
+        self.cwnd = f64::from(self.mss);
+        self.stage = Stage::Plain;
+    }
+
+    fn undo(&mut self, _now: Instant) {
+        if let Some(before) = self.before.take() {
+            self.cwnd = self.cwnd.max(f64::from(before.cwnd));
+            self.ssthresh = self.ssthresh.max(before.ssthresh);
+            (self.w_max, self.prior) = (before.w_max, before.prior);
+            // What passed in recovery was no time of growth.
+            self.stage = Stage::Plain;
+        }
+    }
+
+    fn on_idle(&mut self, now: Instant, _idle: Duration) {
+        self.cwnd = self.cwnd.min(f64::from(initial_window(self.mss)));
+        self.stand_still(now);
+    }
+
+    fn set_mss(&mut self, mss: u32) {
+        self.mss = mss;
+    }
+}
+
+/// By Newton's method: `f64::cbrt` may differ between machines.
+fn cube_root(value: f64) -> f64 {
+    if value <= 0.0 {
+        return 0.0;
+    }
+    let mut root = value.max(1.0);
+    // Falls towards the root from above, by a third at least while it is far.
+    for _ in 0..64 {
+        let next = (2.0 * root + value / (root * root)) / 3.0;
+        if next >= root {
+            break;
+        }
+        root = next;
+    }
+    root
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::ack;
+    use super::*;
+
+    const MSS: u32 = 1000;
+
+    fn at(millis: i64) -> Instant {
+        Instant::from_millis(millis)
+    }
+
+    /// A window of `segments` that has just been reduced.
+    fn reduced(segments: u32) -> Cubic {
+        let mut cubic = Cubic::new(MSS, segments * MSS);
+        cubic.on_congestion(at(0), segments * MSS, Signal::Loss);
+        cubic.on_recovered(at(0));
+        cubic
+    }
+
+    /// Round trips of `rtt_ms`, each acknowledging a window, until `until_ms`; the window then, segments.
+    fn run(cubic: &mut Cubic, rtt_ms: i64, until_ms: i64) -> f64 {
+        for now in (0..=until_ms).step_by(rtt_ms as usize) {
+            // A window in eight acknowledgements.
+            for _ in 0..8 {
+                let acked = cubic.cwnd() / 8;
+                cubic.on_ack(&Ack { now: at(now), srtt_us: rtt_ms as u32 * 1000, ..ack(acked, true) });
+            }
+        }
+        f64::from(cubic.cwnd()) / f64::from(MSS)
+    }
+
+    #[test]
+    fn a_reduction_leaves_seven_tenths() {
+        let cubic = reduced(100);
+        assert_eq!((cubic.cwnd(), cubic.ssthresh()), (70 * MSS, 70 * MSS));
+    }
+
+    #[test]
+    fn the_window_is_back_after_k_whatever_the_round_trip() {
+        // K = cbrt(1000 * 0.3 / 0.4) = 9.09 s.
+        for rtt_ms in [100, 200] {
+            let mut cubic = reduced(1000);
+            let half_way = run(&mut cubic.clone(), rtt_ms, 4500);
+            assert!((930.0..980.0).contains(&half_way), "{half_way} after 4.5 s of {rtt_ms} ms");
+            let back = run(&mut cubic, rtt_ms, 9000);
+            assert!((990.0..1002.0).contains(&back), "{back} after 9 s of {rtt_ms} ms");
+        }
+    }
+
+    #[test]
+    fn beyond_the_plateau_it_grows_ever_faster() {
+        let mut cubic = reduced(1000);
+        let windows: Vec<f64> =
+            [9_100, 12_100, 15_100].into_iter().map(|until| run(&mut cubic.clone(), 100, until)).collect();
+        let (first, second) = (windows[1] - windows[0], windows[2] - windows[1]);
+        // C * 3^3 = 10.8, and C * (6^3 - 3^3) = 75.6.
+        assert!((9.0..14.0).contains(&first) && (70.0..85.0).contains(&second), "{windows:?}");
+        run(&mut cubic, 100, 1000);
+    }
+
+    #[test]
+    fn on_a_short_path_it_grows_like_reno() {
+        let mut cubic = reduced(20);
+        // 14 segments, 0.529 more for each of 11 round trips up to the old window, then one for each of ten.
+        let window = run(&mut cubic, 1, 20);
+        assert!((29.0..30.0).contains(&window), "{window}");
+    }
+
+    #[test]
+    fn whoever_has_less_than_before_makes_room() {
+        let mut cubic = reduced(100);
+        cubic.on_congestion(at(1), 70 * MSS, Signal::Loss);
+        assert_eq!(cubic.w_max, 59_500);
+    }
+
+    #[test]
+    fn time_in_which_the_window_is_not_used_does_not_count() {
+        let (mut busy, mut lazy) = (reduced(1000), reduced(1000));
+        let once = |now| Ack { now: at(now), srtt_us: 100_000, ..ack(700_000, true) };
+        for cubic in [&mut busy, &mut lazy] {
+            cubic.on_ack(&once(0));
+        }
+        for now in (0..9000).step_by(100) {
+            lazy.on_ack(&Ack { now: at(now), ..ack(1000, false) });
+        }
+        lazy.on_ack(&Ack { now: at(8_999), srtt_us: 100_000, ..ack(700_000, true) });
+        busy.on_ack(&once(100));
+        assert!(lazy.cwnd().abs_diff(busy.cwnd()) < 10 * MSS, "{} and {}", lazy.cwnd(), busy.cwnd());
+    }
+
+    #[test]
+    fn a_growing_round_trip_ends_slow_start_before_a_loss() {
+        let mut cubic = Cubic::new(MSS, 10 * MSS);
+        let mut sent = 10_000;
+        for round in 0..12u32 {
+            // From the fourth round on each one waits longer in the queue.
+            let rtt_us = 20_000 + 5_000 * round.saturating_sub(3);
+            let end = sent;
+            let acked = cubic.cwnd() / 10;
+            for part in 1..=10 {
+                sent += u64::from(2 * acked);
+                let una = end - 10_000 + part * 1000;
+                cubic.on_ack(&Ack { una, nxt: sent, rtt_us: Some(rtt_us), ..ack(acked, true) });
+            }
+            sent += 10_000;
+            if cubic.ssthresh() != u32::MAX {
+                // 160 segments when it began to grow; to double for five rounds more would make 5000.
+                return assert!(cubic.cwnd() < 1000 * MSS, "{}", cubic.cwnd());
+            }
+        }
+        panic!("slow start goes on with {}", cubic.cwnd());
+    }
+
+    #[test]
+    fn the_cube_root_is_one() {
+        for value in [0.0, 1e-9, 0.3, 1.0, 27.0, 750.0, 1e9, 1e15] {
+            let root = cube_root(value);
+            assert!((root * root * root - value).abs() <= value * 1e-9, "{value}: {root}");
+        }
+    }
+}

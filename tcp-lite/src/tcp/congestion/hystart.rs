@@ -1,0 +1,148 @@
+//! HyStart++ (RFC 9406): slow start slows down when the round-trip time grows, and ends before the queue on the way
+//! overflows.
+
+use super::Ack;
+
+/// Samples a round needs before it says anything (section 4.3, N_RTT_SAMPLE).
+const SAMPLES: u8 = 8;
+/// Growth of the round-trip time that counts: an eighth, but at least and at most so many microseconds
+/// (MIN_RTT_DIVISOR, MIN_RTT_THRESH, MAX_RTT_THRESH).
+const THRESHOLD_DIVISOR: u32 = 8;
+const THRESHOLD_US: (u32, u32) = (4_000, 16_000);
+/// Conservative slow start grows by this part of slow start (CSS_GROWTH_DIVISOR), for so many rounds (CSS_ROUNDS).
+const GROWTH_DIVISOR: u32 = 4;
+const ROUNDS: u8 = 5;
+
+/// What slow start does to the window.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Growth {
+    /// It grows by so many octets.
+    By(u32),
+    /// Slow start is over: the window is the threshold.
+    Ends,
+}
+
+/// The first slow start of a connection.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct HyStart {
+    /// The round ends when this position is acknowledged.
+    round_end: u64,
+    samples: u8,
+    /// Smallest round-trip time of this round, microseconds.
+    current_us: u32,
+    /// That of the round before.
+    last_us: u32,
+    conservative: Option<Conservative>,
+}
+
+/// Conservative slow start (section 4.2).
+#[derive(Clone, Copy, Debug)]
+struct Conservative {
+    /// The round-trip time at which it began, microseconds: below it the growth was an accident.
+    baseline_us: u32,
+    /// Rounds that it has lasted.
+    rounds: u8,
+}
+
+impl HyStart {
+    pub(super) fn new() -> Self {
+        Self { round_end: 0, samples: 0, current_us: u32::MAX, last_us: u32::MAX, conservative: None }
+    }
+
+    /// An acknowledgement in slow start.
+    pub(super) fn on_ack(&mut self, ack: &Ack) -> Growth {
+        if ack.una > self.round_end && self.next_round(ack.nxt) {
+            return Growth::Ends;
+        }
+        if let Some(rtt_us) = ack.rtt_us {
+            self.samples = self.samples.saturating_add(1);
+            self.current_us = self.current_us.min(rtt_us);
+        }
+        self.judge();
+        match self.conservative {
+            Some(_) => Growth::By(ack.delivered / GROWTH_DIVISOR),
+            None => Growth::By(ack.delivered),
+        }
+    }
+
+    /// A round is over; returns whether slow start is.
+    fn next_round(&mut self, nxt: u64) -> bool {
+        self.round_end = nxt;
+        self.last_us = self.current_us;
+        self.current_us = u32::MAX;
+        self.samples = 0;
+        let Some(conservative) = &mut self.conservative else { return false };
+        conservative.rounds += 1;
+        conservative.rounds >= ROUNDS
+    }
+
+    fn judge(&mut self) {
+        if self.samples < SAMPLES || self.current_us == u32::MAX {
+            return;
+        }
+        match self.conservative {
+            None if self.last_us != u32::MAX => {
+                let (least, most) = THRESHOLD_US;
+                let growth_us = (self.last_us / THRESHOLD_DIVISOR).clamp(least, most);
+                if self.current_us >= self.last_us.saturating_add(growth_us) {
+                    self.conservative = Some(Conservative { baseline_us: self.current_us, rounds: 0 });
+                }
+            }
+            Some(Conservative { baseline_us, .. }) if self.current_us < baseline_us => {
+                self.conservative = None;
+            }
+            _ => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::ack;
+    use super::*;
+
+    /// A round of eight acknowledgements of 1000 octets with these round-trip times; how the window grew, `None`: no
+    /// more.
+    fn round(hystart: &mut HyStart, number: u64, rtt_us: u32) -> Option<u32> {
+        let mut grown = 0;
+        for part in 1..=8 {
+            let una = number * 8 + part;
+            let ack = Ack { una, nxt: number * 8 + 8, rtt_us: Some(rtt_us), ..ack(1000, true) };
+            match hystart.on_ack(&ack) {
+                Growth::By(octets) => grown += octets,
+                Growth::Ends => return None,
+            }
+        }
+        Some(grown)
+    }
+
+    #[test]
+    fn growth_slows_down_when_the_round_trip_grows_and_ends_five_rounds_later() {
+        let mut hystart = HyStart::new();
+        assert_eq!(round(&mut hystart, 0, 40_000), Some(8000));
+        assert_eq!(round(&mut hystart, 1, 44_900), Some(8000), "less than an eighth");
+        let slower = round(&mut hystart, 2, 50_600);
+        assert_eq!(slower, Some(7250), "the eighth sample tells");
+        for number in 3..7 {
+            assert_eq!(round(&mut hystart, number, 51_000), Some(2000));
+        }
+        assert_eq!(round(&mut hystart, 7, 51_000), None);
+    }
+
+    #[test]
+    fn a_round_trip_that_falls_again_was_an_accident() {
+        let mut hystart = HyStart::new();
+        round(&mut hystart, 0, 40_000);
+        round(&mut hystart, 1, 50_000);
+        round(&mut hystart, 2, 40_000);
+        assert_eq!(round(&mut hystart, 3, 40_000), Some(8000));
+    }
+
+    #[test]
+    fn short_paths_need_four_milliseconds_more() {
+        let mut hystart = HyStart::new();
+        round(&mut hystart, 0, 50);
+        assert_eq!(round(&mut hystart, 1, 4000), Some(8000));
+        assert_eq!(round(&mut hystart, 2, 8001), Some(7250));
+    }
+}

@@ -1,0 +1,90 @@
+//! What every algorithm keeps, and what the tests of each need.
+
+use super::*;
+
+pub(super) const NOW: Instant = Instant::ZERO;
+
+/// An acknowledgement of `delivered` octets.
+pub(super) fn ack(delivered: u32, cwnd_limited: bool) -> Ack {
+    Ack {
+        now: NOW,
+        delivered,
+        una: 1,
+        nxt: 1,
+        rtt_us: None,
+        in_flight: 10_000,
+        cwnd_limited,
+        srtt_us: 100,
+        min_rtt_us: 100,
+        ece: false,
+    }
+}
+
+const ALL: [CongestionAlgorithm; 2] = [CongestionAlgorithm::NewReno, CongestionAlgorithm::Cubic];
+
+#[test]
+fn the_initial_window_is_that_of_rfc_6928() {
+    for algorithm in ALL {
+        let window = |mss, syn_lost| Congestion::new(algorithm, mss, syn_lost).cwnd();
+        assert_eq!(window(1000, false), 10_000);
+        assert_eq!(window(1448, false), 14_480);
+        assert_eq!(window(8948, false), 17_896);
+        assert_eq!(window(1448, true), 1448);
+    }
+}
+
+#[test]
+fn slow_start_doubles_until_the_threshold() {
+    for algorithm in ALL {
+        let mut congestion = Congestion::new(algorithm, 1000, false);
+        congestion.on_ack(&ack(10_000, true));
+        assert_eq!(congestion.cwnd(), 20_000, "{algorithm:?}");
+        congestion.on_timeout(NOW, 20_000, true);
+        assert_eq!(congestion.cwnd(), 1000, "{algorithm:?}");
+        let threshold = congestion.ssthresh();
+        for window in [2000, 4000, 8000, threshold] {
+            congestion.on_ack(&ack(congestion.cwnd(), true));
+            assert_eq!(congestion.cwnd(), window, "{algorithm:?}");
+        }
+    }
+}
+
+#[test]
+fn a_window_that_is_not_used_does_not_grow() {
+    for algorithm in ALL {
+        let mut congestion = Congestion::new(algorithm, 1000, false);
+        congestion.on_ack(&ack(1000, false));
+        assert_eq!(congestion.cwnd(), 10_000, "{algorithm:?}");
+    }
+}
+
+#[test]
+fn a_reduction_is_taken_back_once_and_no_window_is_below_two_segments() {
+    for algorithm in ALL {
+        let mut congestion = Congestion::new(algorithm, 1000, false);
+        congestion.on_congestion(NOW, 10_000, Signal::Loss);
+        congestion.on_recovered(NOW);
+        let once = (congestion.cwnd(), congestion.ssthresh());
+        assert!(once.0 < 10_000 && once.0 == once.1, "{algorithm:?}");
+        congestion.on_timeout(NOW, 5000, true);
+        congestion.undo(NOW);
+        assert_eq!((congestion.cwnd(), congestion.ssthresh()), once, "{algorithm:?}");
+        congestion.undo(NOW);
+        assert_eq!((congestion.cwnd(), congestion.ssthresh()), once, "{algorithm:?}: once");
+        for _ in 0..50 {
+            congestion.on_congestion(NOW, 1000, Signal::Loss);
+            congestion.on_recovered(NOW);
+        }
+        assert_eq!(congestion.cwnd(), 2000, "{algorithm:?}");
+    }
+}
+
+#[test]
+fn an_idle_connection_begins_again_with_the_first_window() {
+    for algorithm in ALL {
+        let mut congestion = Congestion::new(algorithm, 1000, false);
+        congestion.on_ack(&ack(10_000, true));
+        congestion.on_idle(NOW, Duration::from_secs(1));
+        assert_eq!(congestion.cwnd(), 10_000, "{algorithm:?}");
+    }
+}
