@@ -294,7 +294,7 @@ fn depths_are_clipped_to_our_own() {
     assert_eq!(d.pair.inbox, frame("Rep", 0x50, 2, &[0, 16, 0, 12]));
     let CmEventKind::Established { ird, ord, .. } = d.event().kind else { panic!() };
     assert_eq!((ird, ord), (16, 12));
-    assert_eq!(d.pair.context.usage().read_slots.used, 16);
+    assert_eq!(d.pair.context.usage().read_slots.used, 2 * 16);
 }
 
 // Proves MPA2-144, MPA2-154, MPA2-159: the first octets that Linux's siw and cxgb4 give an initiator's Terminate in place
@@ -376,7 +376,7 @@ fn a_request_that_was_altered_is_harmless() {
             let qp = d.accept(&id, &ConnParam { initiator_depth: 8, ..ConnParam::default() });
             d.pair.until(10_000, |_| false);
             let granted = d.pair.context.usage().read_slots.used;
-            assert!(granted <= 8, "{at}: {change:#x}: {granted}");
+            assert!(granted <= 2 * 8, "{at}: {change:#x}: {granted}");
             asked += 1;
             id.abort();
             drop(qp);

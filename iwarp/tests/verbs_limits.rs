@@ -12,8 +12,9 @@ use common::{Connected, Pair};
 use dp::link::LinkConfig;
 use iwarp::memory::Access;
 use iwarp::verbs::{
-    CompletionQueue, ConnParam, Context, ContextConfig, ContextLimits, ContextUsage, ProtectionDomain,
-    QpInit, QpState, RemoteAddr, SendOp, SendRequest, SrqInit, Usage, VerbsError, WcStatus, WindowKind,
+    CompletionQueue, ConnParam, Context, ContextConfig, ContextLimits, ContextUsage, Extensions,
+    ProtectionDomain, QpInit, QpState, RemoteAddr, SendOp, SendRequest, SrqInit, Usage, VerbsError, WcStatus,
+    WindowKind,
 };
 
 const ALL: Access = Access::LOCAL_WRITE.union(Access::REMOTE_WRITE).union(Access::REMOTE_READ);
@@ -155,12 +156,14 @@ fn what_comes_and_goes_leaves_nothing() {
     assert_eq!(cq.query().needed, 0);
 }
 
-// Proves SEC-124: by default there is a protection domain for each queue pair, and read slots for each connection with the default depth.
+// Proves SEC-124: by default there is a protection domain for each queue pair, and read slots for each connection with the default depth,
+// for Reads and for atomics.
 #[test]
 fn the_defaults_fit_each_other() {
     let limits = ContextLimits::default();
     assert!(limits.max_pd >= limits.max_qp);
-    assert!(limits.max_read_slots >= limits.max_qp * usize::from(ConnParam::default().responder_resources));
+    let of_one = 2 * usize::from(ConnParam::default().responder_resources);
+    assert!(limits.max_read_slots >= limits.max_qp * of_one, "Reads and atomics");
     assert!(limits.max_cq >= limits.max_qp && limits.max_srq >= limits.max_qp);
 }
 
@@ -173,7 +176,8 @@ fn slots(pair: &Pair) -> Usage {
 }
 
 // Proves SEC-128, SEC-138, SEC-152, SEC-165 to SEC-167, SEC-186, RDMAP-370: slots are had by connect and accept alone, within what is left; a greedy one leaves the others theirs; what
-// the peer does not want goes back, and so does everything at the end.
+// the peer does not want goes back, and so does everything at the end. Atomics have as many as Reads, where they are
+// understood.
 #[test]
 fn read_slots_are_granted_within_their_total() {
     let limits = ContextLimits { max_read_slots: 300, ..ContextLimits::default() };
@@ -189,7 +193,8 @@ fn read_slots_are_granted_within_their_total() {
     // The second asks for one; its peer may have that raised to 128, which is what has to be there.
     let ends: Vec<_> = [160, 1]
         .map(|ird| {
-            let qp = pd.create_qp(&QpInit::new(&cq)).unwrap();
+            let extensions = Extensions::empty();
+            let qp = pd.create_qp(&QpInit { extensions, ..QpInit::new(&cq) }).unwrap();
             let id = context.create_id(&channel);
             id.connect(&qp, "10.0.0.2:7".parse().unwrap(), &depths(ird, 1)).unwrap();
             (qp, id)
@@ -205,12 +210,12 @@ fn read_slots_are_granted_within_their_total() {
 
     // A peer that wants everything gets what is configured, and only that is set aside.
     let greedy = pair.connect_with(&depths(1, 1024), &depths(8, 8));
-    assert_eq!((slots(&pair).used, greedy.qp_b.query().ird), (8, Some(8)));
+    assert_eq!((slots(&pair).used, greedy.qp_b.query().ird), (2 * 8, Some(8)));
     // One that wants less: the rest goes back.
     let modest = pair.connect_with(&depths(1, 2), &depths(50, 50));
     let Connected { qp_a, qp_b, .. } = &modest;
     assert_eq!((qp_b.query().ird, qp_b.query().ord), (Some(2), Some(1)));
-    assert_eq!((qp_a.query().ord, slots(&pair).used), (Some(2), 8 + 2));
+    assert_eq!((qp_a.query().ord, slots(&pair).used), (Some(2), 2 * (8 + 2)));
     // Posting adds none.
     let local = pair.a.pd.reg_mr(64, ALL).unwrap();
     let remote = pair.b.pd.reg_mr(64, ALL).unwrap();
@@ -221,7 +226,7 @@ fn read_slots_are_granted_within_their_total() {
     for _ in 0..40 {
         assert_eq!(pair.wc_a().status, WcStatus::Success);
     }
-    assert_eq!(slots(&pair).used, 10);
+    assert_eq!(slots(&pair).used, 2 * 10);
     for c in [&greedy, &modest] {
         c.id_a.disconnect();
         pair.until(|_| (c.qp_b.state() == QpState::Error).then_some(()));
@@ -263,12 +268,12 @@ fn a_peer_makes_no_objects() {
 fn a_raised_depth_was_set_aside_before() {
     let param = ConnParam { peer_to_peer: false, ..depths(1, 1) };
     let mut dialer = Dialer::new(&param);
-    assert_eq!(dialer.pair.context.usage().read_slots.used, 128, "before the peer has answered");
+    assert_eq!(dialer.pair.context.usage().read_slots.used, 2 * 128, "before the peer has answered");
     // IRD 1, ORD 50.
     dialer.pair.send(&frame("Rep", 0x50, 2, &[0, 1, 0, 50]));
     dialer.established();
     assert_eq!(dialer.qp.query().ird, Some(50), "the peer had it raised");
-    assert_eq!(dialer.pair.context.usage().read_slots.used, 50);
+    assert_eq!(dialer.pair.context.usage().read_slots.used, 2 * 50);
     dialer.qp.modify(QpState::Error).unwrap();
     assert!(dialer.pair.until(1_000_000, |pair| pair.context.usage().read_slots.used == 0));
 }

@@ -28,6 +28,15 @@ bitflags::bitflags! {
     }
 }
 
+impl Extensions {
+    /// Buffers of queue 1: IRD for Read Requests and, where atomics are understood, as many more for Atomic Requests
+    /// (RFC 7306 section 5.2.2 item 4).
+    pub(crate) fn request_buffers(self, ird: u16) -> u32 {
+        let kinds = if self.contains(Self::ATOMICS) { 2 } else { 1 };
+        kinds * u32::from(ird)
+    }
+}
+
 /// What kind of message a segment belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]

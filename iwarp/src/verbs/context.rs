@@ -50,9 +50,11 @@ pub struct ContextLimits {
     pub max_srq: usize,
     /// Requests of one shared receive queue.
     pub max_srq_wr: usize,
-    /// Inbound Reads that all connections together may have outstanding. Until depths are settled a connection counts with as
-    /// many as they may come to: [`ConnParam::responder_resources`](super::ConnParam::responder_resources), or 128 if that is
-    /// more, as the peer may have the IRD raised; then with its IRD.
+    /// Inbound Reads and atomics that all connections together may have outstanding. A connection counts with its IRD, and
+    /// with as much again where its queue pair understands atomics ([`Extensions::ATOMICS`](super::Extensions::ATOMICS)), as by
+    /// default it does: they have buffers of their own. Until depths are settled the IRD counts as what it may come to:
+    /// [`ConnParam::responder_resources`](super::ConnParam::responder_resources), or 128 if that is more, as the peer may have
+    /// it raised.
     pub max_read_slots: usize,
     /// Asynchronous events that wait; more are lost and counted.
     pub max_async_events: usize,
@@ -73,7 +75,7 @@ impl Default for ContextLimits {
             max_qp_wr: 32_768,
             max_srq: 16_384,
             max_srq_wr: 1 << 20,
-            max_read_slots: 16_384 * 128,
+            max_read_slots: 16_384 * 2 * 128,
             max_async_events: 1024,
             max_cm_events: 512,
         }

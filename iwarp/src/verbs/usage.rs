@@ -37,7 +37,7 @@ pub struct ContextUsage {
     pub cqe: Usage,
     /// Shared receive queues.
     pub srq: Usage,
-    /// Inbound Reads that connections may have outstanding, in all (their IRD).
+    /// Inbound Reads and atomics that connections may have outstanding, in all.
     pub read_slots: Usage,
     /// Asynchronous events that wait; `refused`: those that were lost.
     pub async_events: Usage,

@@ -35,8 +35,8 @@ impl PeerRequest {
     }
 }
 
-/// Queue 1. It has IRD buffers for Read Requests and, where atomics are understood, as many more for Atomic Requests
-/// (RFC 7306 section 5.2.2 item 4); neither kind may use the other's. A buffer is taken until its request is answered.
+/// Queue 1, with [`Extensions::request_buffers`]: neither kind may use the other's. A buffer is taken until its request is
+/// answered.
 #[derive(Debug)]
 pub(super) struct RequestQueue {
     queue: UntaggedQueue,
@@ -67,12 +67,10 @@ impl ByKind {
 
 impl RequestQueue {
     pub(super) fn new(ird: u16, extensions: Extensions) -> Self {
-        let ird = u32::from(ird);
-        let kinds = if extensions.contains(Extensions::ATOMICS) { 2 } else { 1 };
         let mut queue = UntaggedQueue::new();
-        let posted = queue.post(kinds * ird);
+        let posted = queue.post(extensions.request_buffers(ird));
         debug_assert!(posted, "an IRD of 16 bits is within the queue's bounds");
-        Self { queue, ird, taken: ByKind::default() }
+        Self { queue, ird: u32::from(ird), taken: ByKind::default() }
     }
 
     /// DDP's checks of a segment for a buffer of `room` octets.

@@ -90,7 +90,7 @@ pub(crate) struct QpShared {
     /// ORD and IRD once connected; `u32::MAX` before. A Read or atomic needs an ORD of at least 1.
     pub(super) ord: AtomicU32,
     pub(super) ird: AtomicU32,
-    /// Inbound Reads of the connection, against `max_read_slots`.
+    /// Inbound Reads and atomics of the connection, against `max_read_slots`.
     read_slots: Mutex<Option<Permit>>,
     /// Who carries the connection; set once, at connect or accept.
     engine: OnceLock<Arc<EngineShared>>,
@@ -201,13 +201,14 @@ impl QpShared {
         &self.pd.shared.context
     }
 
-    /// Claims the queue pair for one connection carried by `engine`, which serves up to `ird` Reads at a time.
+    /// Claims the queue pair for one connection carried by `engine`, which serves up to `ird` Reads at a
+    /// time, and as many atomics where it understands them.
     pub(crate) fn bind(&self, engine: &Arc<EngineShared>, ird: u16) -> Result<(), VerbsError> {
         let state = self.state();
         if state != QpState::Idle || self.engine.get().is_some() {
             return Err(VerbsError::InvalidState(state));
         }
-        let permit = self.context().quotas.read_slots.take(usize::from(ird))?;
+        let permit = self.context().quotas.read_slots.take(self.read_slots_for(ird))?;
         if self.engine.set(Arc::clone(engine)).is_err() {
             return Err(VerbsError::InvalidState(state));
         }
@@ -220,9 +221,14 @@ impl QpShared {
         self.ord.store(u32::from(ord), Ordering::Release);
         self.ird.store(u32::from(ird), Ordering::Release);
         if let Some(permit) = &mut *self.read_slots() {
-            permit.shrink_to(usize::from(ird));
+            permit.shrink_to(self.read_slots_for(ird));
         }
         self.set_state(QpState::Rts);
+    }
+
+    /// What an IRD comes to in requests of the peer.
+    fn read_slots_for(&self, ird: u16) -> usize {
+        self.extensions.request_buffers(ird) as usize
     }
 
     fn read_slots(&self) -> MutexGuard<'_, Option<Permit>> {
