@@ -2,7 +2,9 @@
 //!
 //! A simplification of RFC 4861 section 7.3 that serves ARP as well: an unknown address is asked for three times,
 //! a second apart, then counts as unreachable for a second; a known one is confirmed by asking again, straight
-//! to it, when it is used and older than thirty seconds. What packets look like is [`discovery`](crate::discovery).
+//! to it, when it is used and older than thirty seconds, or when TCP hears nothing from behind it (section 7.3.1; RFC 1122
+//! section 2.3.2.1). Where it does not answer three times, everybody is asked. What packets look like is
+//! [`discovery`](crate::discovery).
 //!
 //! smoltcp keeps a table of its own for its answers; both are fed the same packets.
 
@@ -91,7 +93,7 @@ impl Neighbors {
         let Some(&key) = self.index.get(&ip) else {
             let due = now + QUERY_INTERVAL;
             self.insert(Entry { ip, state: State::Incomplete { queries: 1 }, due: Some(due), used: true });
-            self.ask(ip, None);
+            enqueue(&mut self.queries, Query { target: ip, to: None });
             return Resolution::Pending;
         };
         let entry = &mut self.entries[key];
@@ -99,17 +101,35 @@ impl Neighbors {
         match &mut entry.state {
             State::Incomplete { .. } => Resolution::Pending,
             State::Failed => Resolution::Failed,
-            State::Known { mac, confirmed, queries } => {
+            State::Known { mac, .. } => {
                 let mac = *mac;
-                if *queries == 0 && now >= *confirmed + REACHABLE_TIME {
-                    *queries = 1;
-                    let due = now + QUERY_INTERVAL;
-                    entry.due = Some(due);
-                    self.note_due(due);
-                    self.ask(ip, Some(mac));
-                }
+                self.confirm(now, key, REACHABLE_TIME);
                 Resolution::Known(mac)
             }
+        }
+    }
+
+    /// What was sent by way of `ip` is not answered: perhaps it is not where we think. It is asked, unless it has just
+    /// said so.
+    pub(crate) fn doubt(&mut self, now: Instant, ip: &IpAddress) {
+        if let Some(&key) = self.index.get(ip) {
+            self.confirm(now, key, QUERY_INTERVAL);
+        }
+    }
+
+    /// Starts to ask a known neighbour whether it is still there, if it has said nothing for so long.
+    fn confirm(&mut self, now: Instant, key: usize, silence: Duration) {
+        let entry = &mut self.entries[key];
+        if let State::Known { mac, confirmed, queries } = &mut entry.state
+            && *queries == 0
+            && now >= *confirmed + silence
+        {
+            *queries = 1;
+            let query = Query { target: entry.ip, to: Some(*mac) };
+            let due = now + QUERY_INTERVAL;
+            entry.due = Some(due);
+            self.note_due(due);
+            enqueue(&mut self.queries, query);
         }
     }
 
@@ -170,10 +190,6 @@ impl Neighbors {
     /// The query is on its way.
     pub(crate) fn query_sent(&mut self) {
         self.queries.pop_front();
-    }
-
-    fn ask(&mut self, target: IpAddress, to: Option<EthernetAddress>) {
-        enqueue(&mut self.queries, Query { target, to });
     }
 
     fn note_due(&mut self, due: Instant) {

@@ -232,7 +232,12 @@ impl Stack {
         self.advance(now);
         let now = self.now;
         while let Some(slot) = self.connections.wheel.expired(now) {
-            self.with(now, slot, |tcb, ctx| tcb.on_timer(ctx));
+            let unanswered = self.with(now, slot, |tcb, ctx| tcb.on_timer(ctx));
+            if unanswered == Some(true)
+                && let Some(conn) = self.connections.get(slot)
+            {
+                self.neighbors.doubt(now, &conn.next_hop);
+            }
         }
         if self.neighbors.poll(now) {
             self.connections.wake_waiting();

@@ -67,6 +67,34 @@ fn an_answer_wakes_who_waits_and_is_confirmed_when_it_is_old_and_used() {
 }
 
 #[test]
+fn a_neighbour_that_tcp_doubts_is_asked_then_everybody_is() {
+    let mut n = table(8);
+    n.doubt(at(0), &ip(1));
+    assert_eq!(n.resolve(at(0), ip(1)), Resolution::Pending);
+    n.doubt(at(1), &ip(1));
+    assert_eq!(queries(&mut n), [Query { target: ip(1), to: None }], "doubt asks for nobody");
+    n.heard(at(5), &answer(1, OTHER));
+    n.doubt(at(1004), &ip(1));
+    assert_eq!(queries(&mut n), [], "it has just said so");
+    for ms in [1005, 1006] {
+        n.doubt(at(ms), &ip(1));
+    }
+    assert_eq!(n.resolve(at(1007), ip(1)), Resolution::Known(OTHER));
+    for ms in [1005, 2005, 3005] {
+        n.poll(at(ms));
+        assert_eq!(queries(&mut n), [Query { target: ip(1), to: Some(OTHER) }]);
+    }
+    n.poll(at(4005));
+    assert_eq!(n.resolve(at(4005), ip(1)), Resolution::Pending);
+    assert_eq!(queries(&mut n), [Query { target: ip(1), to: None }]);
+    // One that answers is doubted no more.
+    assert!(n.heard(at(4006), &answer(1, MAC)));
+    assert_eq!(n.resolve(at(4007), ip(1)), Resolution::Known(MAC));
+    n.poll(at(9000));
+    assert_eq!((queries(&mut n), n.next_deadline()), (vec![], None));
+}
+
+#[test]
 fn what_nobody_asked_for_creates_and_overrides_only_where_it_may() {
     let mut n = table(8);
     n.heard(at(0), &answer(1, MAC));

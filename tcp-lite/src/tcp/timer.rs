@@ -62,11 +62,13 @@ impl Tcb {
         [resend.map(|(at, _)| at), delayed_ack, keepalive, time_wait].into_iter().flatten().min()
     }
 
-    /// Timers that are due at `ctx.now`. Harmless when none is.
-    pub(crate) fn on_timer(&mut self, ctx: &mut Ctx<'_>) {
+    /// Timers that are due at `ctx.now`. Harmless when none is. Returns whether what is in flight was not acknowledged
+    /// in time.
+    pub(crate) fn on_timer(&mut self, ctx: &mut Ctx<'_>) -> bool {
         let due = |at: Option<Instant>| at.is_some_and(|at| at <= ctx.now);
         if due(self.timers.time_wait) {
-            return self.terminate(ctx, CloseReason::Graceful, false);
+            self.terminate(ctx, CloseReason::Graceful, false);
+            return false;
         }
         if due(self.timers.delayed_ack) {
             self.timers.delayed_ack = None;
@@ -80,7 +82,9 @@ impl Tcb {
         {
             self.timers.resend = None;
             self.on_resend(ctx, resend);
+            return resend == Resend::Ack;
         }
+        false
     }
 
     fn on_resend(&mut self, ctx: &mut Ctx<'_>, resend: Resend) {

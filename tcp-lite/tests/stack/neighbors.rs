@@ -43,6 +43,38 @@ fn a_next_hop_that_does_not_answer_is_unreachable_after_three_queries() {
     }
 }
 
+/// The answer is changed on its way, which nothing in it shows: SYNs go where nobody is. Once they have not been answered
+/// the neighbour is asked, then everybody, and the connection is made.
+#[test]
+fn a_wrong_answer_is_found_out_while_connecting() {
+    let mut relay = Relay::new(config(MAC_A, 1), config(MAC_B, 2));
+    relay.b.host.stack.listen(4000).unwrap();
+    let now = relay.a.now();
+    relay.a.host.connect(now, "10.0.0.2:4000".parse().unwrap(), 0);
+    let (mut answers, mut asked) = (0, Vec::new());
+    let carry = |from_a: bool, mut frame: Vec<u8>| {
+        let is_arp = frame[12..14] == [8, 6];
+        if from_a && is_arp {
+            asked.push(frame[0..6].to_vec());
+        }
+        // B's port takes what is addressed to it.
+        if from_a && ![MAC_B.0, [0xff; 6]].contains(&frame[0..6].try_into().unwrap()) {
+            return Vec::new();
+        }
+        if !from_a && is_arp {
+            answers += 1;
+            if answers == 1 {
+                frame[27] ^= 0x40;
+            }
+        }
+        vec![(frame, Checksum::Unknown)]
+    };
+    assert!(relay.run(9_000_000, carry, |r| r.a.host.streams[0].established));
+    let mut wrong = MAC_B.0;
+    wrong[5] ^= 0x40;
+    assert_eq!(asked[..5], [[0xff; 6], wrong, wrong, wrong, [0xff; 6]]);
+}
+
 #[test]
 fn a_thousand_sends_ask_once() {
     let mut tap = Tap::new(config(MAC_A, 1));
