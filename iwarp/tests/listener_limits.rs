@@ -2,15 +2,17 @@
 
 mod common;
 
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use common::doorman::Doorman;
 use common::raw::{RawPair, frame};
 use common::{PORT, Pair};
 use dp::link::LinkConfig;
+use dp::{Burst, LinkState, Mempool, Port, PortCounters, PortInfo};
 use iwarp::engine::{Engine, EngineConfig};
 use iwarp::verbs::{
-    CmEventKind, CmId, ConnParam, ConnectionError, Context, Keepalive, ListenOptions, VerbsError,
+    CmEventKind, CmId, ConnParam, ConnectionError, Context, Keepalive, ListenOptions, QpState, VerbsError,
 };
 use tcp_lite::{AddressFilter, CloseReason, Instant};
 
@@ -174,6 +176,98 @@ fn an_undecided_request_is_rejected_in_time() {
     );
     assert!(matches!(id.accept(&d.qp(), &ConnParam::default()), Err(VerbsError::Invalid(_))));
     assert_eq!(d.listener.listener_stats().unwrap().decision_timeouts, 1);
+}
+
+/// A port that does something to the engine's user, once, when it is asked for frames at or after a time: in the middle of a
+/// turn, behind its look at what users want and in front of its look at the clock.
+struct Midway {
+    port: Box<dyn Port>,
+    then: Arc<Mutex<Option<Then>>>,
+}
+
+type Then = (u64, Box<dyn FnOnce() + Send>);
+
+impl Port for Midway {
+    fn info(&self) -> &PortInfo {
+        self.port.info()
+    }
+
+    fn mempool(&self) -> &Mempool {
+        self.port.mempool()
+    }
+
+    fn rx_burst(&mut self, now_us: u64, frames: &mut Burst) -> usize {
+        if let Some((_, act)) = self.then.lock().unwrap().take_if(|(at, _)| *at <= now_us) {
+            act();
+        }
+        self.port.rx_burst(now_us, frames)
+    }
+
+    fn tx_burst(&mut self, now_us: u64, frames: &mut Burst) -> usize {
+        self.port.tx_burst(now_us, frames)
+    }
+
+    fn link_state(&mut self) -> LinkState {
+        self.port.link_state()
+    }
+
+    fn counters(&self) -> PortCounters {
+        self.port.counters()
+    }
+
+    fn next_due_us(&self) -> Option<u64> {
+        self.port.next_due_us()
+    }
+}
+
+/// The user decides in the very turn in which the time for it is over, behind the engine's back: the decision holds, and
+/// is the only end there is.
+#[test]
+fn a_decision_in_the_last_turn_holds() {
+    const TIMEOUT: Duration = Duration::from_secs(3);
+    for accepts in [true, false] {
+        let then = Arc::default();
+        let (port_a, port) = dp::link::pair(&LinkConfig::default());
+        let midway = Midway { port, then: Arc::clone(&then) };
+        let mut pair = Pair::over((port_a, Box::new(midway)), |_| {});
+        let listener = pair.b.context.create_id(&pair.b.channel);
+        let mut options = ListenOptions::new(PORT);
+        options.responder.decision_timeout = Some(TIMEOUT);
+        listener.listen_with(&options).unwrap();
+        let (qp_a, qp_b) = (pair.a.qp(), pair.b.qp());
+        let id_a = pair.a.context.create_id(&pair.a.channel);
+        id_a.connect(&qp_a, pair.b.address, &ConnParam { timeout: TIMEOUT * 2, ..ConnParam::default() })
+            .unwrap();
+        let (asked_us, id) = pair.until(|pair| {
+            let at = pair.now_us;
+            pair.turn();
+            pair.b.channel.poll().map(|event| (at, event.id))
+        });
+        let (decided, qp) = (id.clone(), qp_b.clone());
+        let decide = move || {
+            if accepts {
+                decided.accept(&qp, &ConnParam::default()).unwrap();
+            } else {
+                decided.reject(b"no").unwrap();
+            }
+        };
+        let over_us = asked_us as u64 + TIMEOUT.as_micros() as u64;
+        *then.lock().unwrap() = Some((over_us, Box::new(decide)));
+        let event = pair.event_a();
+        assert!(then.lock().unwrap().is_none() && pair.now_us as u64 >= over_us);
+        if accepts {
+            assert!(matches!(event.kind, CmEventKind::Established { .. }), "{event:?}");
+            let event = pair.event_b();
+            assert!(matches!(event.kind, CmEventKind::Established { .. }), "{event:?}");
+            assert_eq!((qp_a.state(), qp_b.state()), (QpState::Rts, QpState::Rts));
+        } else {
+            let CmEventKind::Rejected { private_data, .. } = &event.kind else { panic!("{event:?}") };
+            assert_eq!(&private_data[..], b"no");
+        }
+        pair.run_us(1_000_000);
+        assert!(pair.b.channel.poll().is_none(), "a second end");
+        assert_eq!(listener.listener_stats().unwrap().decision_timeouts, 0);
+    }
 }
 
 /// What a listener demands of markers and CRCs holds whatever a connection is accepted with.
