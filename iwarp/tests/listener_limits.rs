@@ -12,7 +12,8 @@ use dp::link::LinkConfig;
 use dp::{Burst, LinkState, Mempool, Port, PortCounters, PortInfo};
 use iwarp::engine::{Engine, EngineConfig};
 use iwarp::verbs::{
-    CmEventKind, CmId, ConnParam, ConnectionError, Context, Keepalive, ListenOptions, QpState, VerbsError,
+    CmEventKind, CmId, ConnParam, ConnectionError, Context, ContextUsage, Keepalive, ListenOptions, QpState,
+    VerbsError,
 };
 use tcp_lite::{AddressFilter, CloseReason, Instant};
 
@@ -119,6 +120,40 @@ fn half_open_connections_are_bounded() {
         assert_eq!((stats.accepted, stats.connections), (0, 0));
         assert_eq!(pair.b.context.usage().read_slots.used, 0);
     }
+}
+
+// Proves SEC-123: what is on its way in shows in the context's usage from the first SYN on, with its bounds, until it is
+// accepted, rejected or gone.
+#[test]
+fn connections_on_their_way_in_show_in_the_usage() {
+    let mut d = Doorman::with(|options| {
+        (options.half_open, options.backlog) = (Some(4), 2);
+        options.responder.startup_timeout = Duration::from_secs(1);
+    });
+    let usage = |pair: &RawPair| {
+        let ContextUsage { half_open, backlog, .. } = pair.context.usage();
+        [half_open, backlog].map(|usage| (usage.used, usage.limit, usage.refused))
+    };
+    d.pair.turn();
+    assert_eq!(usage(&d.pair), [(0, 4, 0), (0, 2, 0)]);
+    d.pair.connect();
+    assert!(d.pair.until(10_000, |pair| usage(pair) == [(1, 4, 0), (0, 2, 0)]), "the SYN has come");
+    assert!(d.pair.until(10_000, |pair| usage(pair) == [(0, 4, 0), (1, 2, 0)]), "no Request yet");
+    let asked = {
+        d.pair.connect_beside();
+        d.pair.until(2_000, |_| false);
+        d.pair.send(&request());
+        d.event()
+    };
+    assert_eq!(usage(&d.pair), [(0, 4, 0), (2, 2, 0)]);
+    d.pair.connect_beside();
+    assert!(d.pair.until(10_000, |pair| usage(pair) == [(0, 4, 0), (2, 2, 1)]), "one too many");
+    asked.id.reject(b"").unwrap();
+    assert!(d.pair.until(2_000_000, |pair| usage(pair) == [(0, 4, 0), (0, 2, 1)]), "too late");
+    d.pair.connect();
+    assert!(d.pair.until(10_000, |pair| usage(pair)[0].0 == 1));
+    d.listener.disconnect();
+    assert!(d.pair.until(10_000, |pair| usage(pair) == [(0, 0, 0); 2]), "nobody listens any more");
 }
 
 // Proves SEC-062, SEC-076: who may connect at all is a matter of addresses before anything is set aside, and of addresses

@@ -103,6 +103,8 @@ fn every_kind_of_object_has_its_limit() {
             "max_cqe_total",
             "max_srq",
             "max_read_slots",
+            "half_open",
+            "backlog",
             "max_async_events"
         ]
     );

@@ -67,12 +67,13 @@ pub(crate) struct Listeners {
     limit: usize,
     backlog: usize,
     keyed: KeyedState,
+    changes: u64,
 }
 
 impl Listeners {
     /// None yet; `limit` of them, each with at most `backlog` half-open connections.
     pub(crate) fn new(limit: usize, backlog: usize, keyed: KeyedState) -> Self {
-        Self { slots: Vec::new(), limit, backlog, keyed }
+        Self { slots: Vec::new(), limit, backlog, keyed, changes: 0 }
     }
 
     /// See [`Stack::listen_with`](crate::Stack::listen_with).
@@ -122,9 +123,15 @@ impl Listeners {
         slot.listener.as_ref().map(|listener| (listener.counters, listener.half_open))
     }
 
+    /// Goes up with every change to what [`counters`](Self::counters) says of any listener.
+    pub(crate) fn changes(&self) -> u64 {
+        self.changes
+    }
+
     /// Counts one more half-open connection from `remote`, unless the listener refuses it.
     #[must_use]
     pub(crate) fn try_half_open(&mut self, id: ListenerId, remote: &IpAddress) -> bool {
+        self.changes += 1;
         let Some(Listener { config, half_open, by_address, counters, .. }) = self.get_mut(id) else {
             return false;
         };
@@ -148,6 +155,7 @@ impl Listeners {
 
     /// A half-open connection from `remote` got established or is gone.
     pub(crate) fn settle_half_open(&mut self, id: ListenerId, remote: &IpAddress) {
+        self.changes += 1;
         let Some(Listener { half_open, by_address, .. }) = self.get_mut(id) else { return };
         debug_assert!(*half_open > 0);
         *half_open = half_open.saturating_sub(1);

@@ -287,6 +287,11 @@ impl Stack {
         self.listeners.counters(listener)
     }
 
+    /// Goes up with every change to what [`listener_counters`](Self::listener_counters) says of any listener.
+    pub fn listener_changes(&self) -> u64 {
+        self.listeners.changes()
+    }
+
     /// Stops accepting; connections already accepted stay, half-open ones are dropped.
     pub fn unlisten(&mut self, listener: ListenerId) {
         if !self.listeners.remove(listener) {

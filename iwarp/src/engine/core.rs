@@ -60,7 +60,7 @@ pub(super) struct Io {
     /// Slots of connections that have used up a turn and want another.
     bulk: VecDeque<u32>,
     listeners: Vec<Listener>,
-    /// SYNs without answer that the listeners' counters show.
+    /// Changes to half-open connections and unanswered SYNs that the listeners' counters show.
     syns_told: u64,
 }
 
@@ -69,8 +69,33 @@ struct Listener {
     id: Arc<CmShared>,
     shared: Arc<ListenerShared>,
     tcp: ListenerId,
-    /// What of its counters `shared` has.
-    told: ListenerCounters,
+    /// What of its counters, and of half-open connections, `shared` has.
+    told: (ListenerCounters, usize),
+    /// Half-open connections that it may have here.
+    half_open: usize,
+}
+
+impl Listener {
+    /// Tells what it has here now.
+    fn tell(&mut self, (now, half_open): (ListenerCounters, usize)) {
+        let (before, half_open_before) = std::mem::replace(&mut self.told, (now, half_open));
+        self.shared.count(|stats| {
+            stats.half_open = stats.half_open + half_open - half_open_before;
+            stats.syns.filtered += now.filtered - before.filtered;
+            stats.syns.half_open_full += now.half_open_full - before.half_open_full;
+            stats.syns.half_open_address_full += now.half_open_address_full - before.half_open_address_full;
+        });
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        let (_, half_open) = self.told;
+        self.shared.count(|stats| {
+            stats.half_open -= half_open;
+            stats.half_open_limit -= self.half_open;
+        });
+    }
 }
 
 impl Io {
@@ -254,7 +279,11 @@ impl Core {
         };
         match self.io.tcp.listen_with(options.port, config) {
             Ok(tcp) => {
-                self.io.listeners.push(Listener { id, shared, tcp, told: ListenerCounters::default() });
+                let limit = self.io.config.stack.limits.backlog;
+                let half_open = options.half_open.map_or(limit, |own| own.min(limit));
+                shared.count(|stats| stats.half_open_limit += half_open);
+                let told = Default::default();
+                self.io.listeners.push(Listener { id, shared, tcp, told, half_open });
             }
             Err(_) => {
                 let error = ConnectionError::NoResources;
@@ -370,23 +399,18 @@ impl Core {
         }
     }
 
-    /// Tells listeners of SYNs that were not answered, if there are new ones.
+    /// Tells listeners of half-open connections and of SYNs that were not answered, if that has changed.
     fn count_syns(&mut self) {
-        let dropped = self.io.tcp.counters().rx_syn_dropped;
-        if dropped == self.io.syns_told {
+        let changes = self.io.tcp.listener_changes();
+        if changes == self.io.syns_told {
             return;
         }
-        self.io.syns_told = dropped;
+        self.io.syns_told = changes;
         let Io { listeners, tcp, .. } = &mut self.io;
-        for Listener { shared, tcp: id, told, .. } in listeners {
-            let Some((now, _)) = tcp.listener_counters(*id) else { continue };
-            let before = std::mem::replace(told, now);
-            shared.count(|stats| {
-                stats.syns.filtered += now.filtered - before.filtered;
-                stats.syns.half_open_full += now.half_open_full - before.half_open_full;
-                stats.syns.half_open_address_full +=
-                    now.half_open_address_full - before.half_open_address_full;
-            });
+        for listener in listeners {
+            if let Some(now) = tcp.listener_counters(listener.tcp) {
+                listener.tell(now);
+            }
         }
     }
 

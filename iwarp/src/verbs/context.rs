@@ -173,6 +173,22 @@ impl ContextShared {
         self.listeners.lock().expect("no holder of this lock panics")
     }
 
+    /// Connections that are on their way in, of all listeners: half-open, and not decided.
+    fn incoming(&self) -> [Usage; 2] {
+        let mut half_open = Usage { name: "half_open", limit: 0, used: 0, refused: 0 };
+        let mut backlog = Usage { name: "backlog", ..half_open };
+        for Listening { listener, .. } in self.listeners().iter() {
+            let stats = listener.stats();
+            half_open.limit += stats.half_open_limit;
+            half_open.used += stats.half_open;
+            half_open.refused += stats.syns.half_open_full + stats.syns.half_open_address_full;
+            backlog.limit += listener.options.backlog.max(1);
+            backlog.used += stats.undecided;
+            backlog.refused += stats.backlog_full + stats.backlog_address_full;
+        }
+        [half_open, backlog]
+    }
+
     /// Has every engine listen, those that come later as well.
     pub(crate) fn listen(
         &self,
@@ -286,7 +302,10 @@ impl Context {
     pub fn usage(&self) -> ContextUsage {
         let quotas = &self.shared.quotas;
         let memory = self.shared.memory.usage();
+        let [half_open, backlog] = self.shared.incoming();
         ContextUsage {
+            half_open,
+            backlog,
             pd: quotas.pd.usage(),
             mr: Usage {
                 name: "max_mr",

@@ -10,7 +10,7 @@ use super::VerbsError;
 /// One limit of a context, and how it stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Usage {
-    /// The limit's name in [`ContextLimits`](super::ContextLimits).
+    /// The limit's name in [`ContextLimits`](super::ContextLimits), or in [`ListenOptions`](super::ListenOptions).
     pub name: &'static str,
     /// Its value.
     pub limit: usize,
@@ -39,15 +39,21 @@ pub struct ContextUsage {
     pub srq: Usage,
     /// Inbound Reads and atomics that connections may have outstanding, in all.
     pub read_slots: Usage,
+    /// TCP connections that peers have begun and that are not established yet, of all listeners together
+    /// ([`ListenOptions::half_open`](super::ListenOptions::half_open) on every engine).
+    pub half_open: Usage,
+    /// Connections of peers that are not accepted or rejected yet, startup not finished or the user not decided, of all
+    /// listeners together ([`ListenOptions::backlog`](super::ListenOptions::backlog)).
+    pub backlog: Usage,
     /// Asynchronous events that wait; `refused`: those that were lost.
     pub async_events: Usage,
 }
 
 impl ContextUsage {
     /// All of them, for a table.
-    pub fn all(&self) -> [Usage; 9] {
-        let Self { pd, mr, mw, qp, cq, cqe, srq, read_slots, async_events } = *self;
-        [pd, mr, mw, qp, cq, cqe, srq, read_slots, async_events]
+    pub fn all(&self) -> [Usage; 11] {
+        let Self { pd, mr, mw, qp, cq, cqe, srq, read_slots, half_open, backlog, async_events } = *self;
+        [pd, mr, mw, qp, cq, cqe, srq, read_slots, half_open, backlog, async_events]
     }
 }
 

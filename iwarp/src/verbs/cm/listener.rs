@@ -17,6 +17,10 @@ pub struct ListenerStats {
     pub connections: usize,
     /// Connections now that are not accepted or rejected yet.
     pub undecided: usize,
+    /// TCP connections now that are not established yet: SYNs that were answered. As of the engines' last turns.
+    pub half_open: usize,
+    /// As many there may be: [`ListenOptions::half_open`] of every engine.
+    pub half_open_limit: usize,
     /// Connections taken on.
     pub accepted: u64,
     /// SYNs without answer, by the address filter and the bounds on half-open connections.
@@ -71,7 +75,7 @@ impl ListenerShared {
         self.tally.lock().expect("no holder of this lock panics")
     }
 
-    pub(super) fn stats(&self) -> ListenerStats {
+    pub(crate) fn stats(&self) -> ListenerStats {
         self.tally().stats
     }
 
