@@ -6,7 +6,7 @@ use std::ffi::c_void;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, ExitStatus};
 use std::ptr::null_mut;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use iwarp::memory::{
     Access, AccessError, Accessor, Base, Fault, MemoryTable, PdId, Prepare, RegisterError, RegisterOptions,
@@ -283,6 +283,16 @@ fn other_faults_are_passed_on() {
     assert_eq!(run("sent_and_ignored").code(), Some(0));
 }
 
+/// The handler that was there runs as the kernel would have run it: with its mask, once where it asked for that, and
+/// nested or not.
+#[test]
+fn a_handler_from_before_runs_as_it_asked_to() {
+    assert_eq!(run("handled_with_its_mask").code(), Some(44));
+    assert_eq!(run("handled_nested").code(), Some(45));
+    assert_eq!(run("handled_once").signal(), Some(libc::SIGSEGV));
+    assert_eq!(run("handled_again").code(), Some(0));
+}
+
 /// Without the guard, memory that goes too early is a crash, as documented, and no handler is touched.
 #[test]
 fn trusted_memory_has_no_guard() {
@@ -304,6 +314,14 @@ fn the_parts() {
             handle(libc::SIGSEGV, handler, libc::SA_SIGINFO);
         }
         "sent_and_ignored" => handle(libc::SIGSEGV, libc::SIG_IGN, 0),
+        "handled_with_its_mask" => handle(libc::SIGSEGV, exit_by_mask as extern "C" fn(i32) as usize, 0),
+        "handled_nested" => {
+            handle(libc::SIGSEGV, exit_by_mask as extern "C" fn(i32) as usize, libc::SA_NODEFER);
+        }
+        "handled_once" => {
+            handle(libc::SIGSEGV, count as extern "C" fn(i32) as usize, libc::SA_RESETHAND);
+        }
+        "handled_again" => handle(libc::SIGSEGV, count as extern "C" fn(i32) as usize, 0),
         _ => {}
     }
     let user_memory = if part == "trusted" { UserMemory::Trusted } else { UserMemory::Guarded };
@@ -317,6 +335,13 @@ fn the_parts() {
         "nothing" => {}
         "sent_by_default" => send(libc::SIGBUS),
         "sent_and_ignored" => send(libc::SIGSEGV),
+        "handled_once" | "handled_again" => {
+            send(libc::SIGSEGV);
+            assert_eq!(COUNT.load(Ordering::Relaxed), 1);
+            assert!(!is_blocked(libc::SIGUSR1), "its mask goes when it returns");
+            send(libc::SIGSEGV);
+            assert_eq!(COUNT.load(Ordering::Relaxed), 2);
+        }
         _ => {
             // SAFETY: none: the page is not mapped, and the process is there to die of it.
             unsafe { start.write_volatile(1) };
@@ -330,6 +355,7 @@ fn handle(signal: i32, handler: usize, flags: i32) {
         let mut action: libc::sigaction = std::mem::zeroed();
         action.sa_sigaction = handler;
         action.sa_flags = flags;
+        libc::sigaddset(&mut action.sa_mask, libc::SIGUSR1);
         assert_eq!(libc::sigaction(signal, &action, null_mut()), 0);
     }
 }
@@ -347,4 +373,31 @@ extern "C" fn exit_42(_signal: i32) {
 extern "C" fn exit_43(signal: i32, info: *mut libc::siginfo_t, _context: *mut c_void) {
     // SAFETY: the handler gets what the kernel gave, passed on; ends the process.
     unsafe { libc::_exit(if signal == libc::SIGSEGV && (*info).si_signo == signal { 43 } else { 1 }) }
+}
+
+/// Signals that [`count`] has had.
+static COUNT: AtomicU32 = AtomicU32::new(0);
+
+extern "C" fn count(_signal: i32) {
+    COUNT.fetch_add(1, Ordering::Relaxed);
+}
+
+fn is_blocked(signal: i32) -> bool {
+    // SAFETY: reads this thread's mask into a set of its own.
+    unsafe {
+        let mut mask: libc::sigset_t = std::mem::zeroed();
+        libc::pthread_sigmask(libc::SIG_BLOCK, std::ptr::null(), &mut mask);
+        libc::sigismember(&mask, signal) == 1
+    }
+}
+
+/// 44 with the mask of [`handle`] and the signal itself, 45 with the mask alone.
+extern "C" fn exit_by_mask(signal: i32) {
+    let code = match (is_blocked(libc::SIGUSR1), is_blocked(signal), is_blocked(libc::SIGUSR2)) {
+        (true, true, false) => 44,
+        (true, false, false) => 45,
+        _ => 1,
+    };
+    // SAFETY: ends the process, without running anything else of it.
+    unsafe { libc::_exit(code) }
 }

@@ -56,7 +56,27 @@ impl Default for TableConfig {
 pub enum UserMemory {
     /// An access to memory that is not there ends in an error: on Linux, on x86-64 and aarch64, by a handler of SIGSEGV and
     /// SIGBUS, installed with the first such registration of the process. Every other fault goes to the handler that was
-    /// there before. A program with handlers of its own installs them before that, or calls ours from them.
+    /// there before. What a program with signal handlers has to know:
+    ///
+    /// - **Order.** It installs its handlers of these signals before the first registration, or calls ours from them.
+    ///   A handler that is installed later and does not call ours ends the guard.
+    /// - **Flags.** A handler that was there before gets the signal with its own `sa_mask`, and as its `SA_SIGINFO`,
+    ///   `SA_RESETHAND`, `SA_NODEFER` and `SA_RESTART` have it. Not so `SA_ONSTACK`: ours asks for the alternate stack, so
+    ///   a handler called by it runs there on every thread that has one (`sigaltstack`; each thread of Rust's has), and has
+    ///   that stack's room.
+    /// - **Blocked signals.** A fault whose signal the thread has blocked kills the process before any handler runs.
+    ///   Threads that poll engines or post requests leave SIGSEGV and SIGBUS unblocked.
+    /// - **Loaded later.** In a shared object that is opened at run time (`dlopen` of a `cdylib`) the handler's
+    ///   thread-local word may be made by the first access of a thread, which may allocate. Threads that use this library
+    ///   have made it before they can fault under the guard; on another thread whose fault hits in the middle of `malloc`
+    ///   the handler may hang instead of passing the fault on. The object is never to be unloaded: its handler stays
+    ///   installed.
+    /// - **Shadow stacks.** A fault under the guard leaves a function otherwise than by its return; with a shadow stack
+    ///   (x86 CET, aarch64 GCS) the process dies of it. Programs of Rust are not built for one.
+    /// - **aarch64.** As on x86-64, with the registers that its procedure call standard has a callee preserve. It is built,
+    ///   not run, by this project's tests.
+    ///
+    /// [`UserMemory::Trusted`] does without all this.
     #[default]
     Guarded,
     /// No handler: an access to memory that is not there is a crash.

@@ -2,7 +2,8 @@
 
 use std::cell::Cell;
 use std::ffi::{c_int, c_void};
-use std::ptr::null;
+use std::ptr::{null, null_mut};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 use super::Unmapped;
@@ -22,8 +23,32 @@ thread_local! {
 }
 
 /// What handled the signals before us.
-static PREVIOUS_SEGV: OnceLock<libc::sigaction> = OnceLock::new();
-static PREVIOUS_BUS: OnceLock<libc::sigaction> = OnceLock::new();
+static PREVIOUS_SEGV: Previous = Previous::new();
+static PREVIOUS_BUS: Previous = Previous::new();
+
+/// What handled a signal before us.
+struct Previous {
+    action: OnceLock<libc::sigaction>,
+    /// It was for one signal only (`SA_RESETHAND`), and has had it.
+    spent: AtomicBool,
+}
+
+impl Previous {
+    const fn new() -> Self {
+        Self { action: OnceLock::new(), spent: AtomicBool::new(false) }
+    }
+
+    /// The handler that a signal goes to now, where it is one, with its action.
+    fn take(&self) -> (libc::sighandler_t, Option<&libc::sigaction>) {
+        let Some(action) = self.action.get() else { return (libc::SIG_DFL, None) };
+        let is_function = !matches!(action.sa_sigaction, libc::SIG_DFL | libc::SIG_IGN);
+        let once = is_function && action.sa_flags & libc::SA_RESETHAND != 0;
+        if once && self.spent.swap(true, Ordering::Relaxed) {
+            return (libc::SIG_DFL, None);
+        }
+        (action.sa_sigaction, Some(action))
+    }
+}
 
 /// See [`super::attempt`].
 ///
@@ -61,21 +86,21 @@ pub(super) fn install() -> std::io::Result<()> {
     Ok(())
 }
 
-fn replace(signal: c_int, previous: &OnceLock<libc::sigaction>) -> std::io::Result<()> {
+fn replace(signal: c_int, previous: &Previous) -> std::io::Result<()> {
     let check = |result: c_int| if result == 0 { Ok(()) } else { Err(std::io::Error::last_os_error()) };
     // SAFETY: all fields of the structure are integers and pointers, for which zeros are values.
     let mut old: libc::sigaction = unsafe { std::mem::zeroed() };
     // SAFETY: asks for the action of a signal that exists; `old` may be written.
     check(unsafe { libc::sigaction(signal, null(), &mut old) })?;
     // Known before our handler can run.
-    let _ = previous.set(old);
+    let _ = previous.action.set(old);
     // SAFETY: as above.
     let mut new: libc::sigaction = unsafe { std::mem::zeroed() };
     new.sa_sigaction = on_fault as extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void) as usize;
     // On the alternate stack, where there is one: who overflows his stack comes by here too.
-    new.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
+    new.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK | (old.sa_flags & libc::SA_RESTART);
     // SAFETY: `on_fault` is a handler of this form, and does only what a handler may.
-    check(unsafe { libc::sigaction(signal, &new, std::ptr::null_mut()) })
+    check(unsafe { libc::sigaction(signal, &new, null_mut()) })
 }
 
 extern "C" fn on_fault(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
@@ -116,13 +141,19 @@ unsafe fn go_on_at_landing(context: *mut libc::ucontext_t, stack: usize) {
     }
 }
 
-/// Does what would have been done without us.
+/// Does what would have been done without us, but for the stack: a handler that did not ask for the alternate one
+/// (`SA_ONSTACK`) runs on it too, where there is one.
 ///
 /// # Safety
 /// The arguments are those of a handler.
 unsafe fn pass_on(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void, is_fault: bool) {
     let previous = if signal == libc::SIGBUS { &PREVIOUS_BUS } else { &PREVIOUS_SEGV };
-    let (handler, flags) = previous.get().map_or((libc::SIG_DFL, 0), |old| (old.sa_sigaction, old.sa_flags));
+    let (handler, action) = previous.take();
+    if let Some(action) = action {
+        // SAFETY: `action` is the kernel's, with a mask that is one.
+        unsafe { mask_as(action, signal) };
+    }
+    let flags = action.map_or(0, |action| action.sa_flags);
     match handler {
         // A fault cannot be ignored.
         libc::SIG_IGN if !is_fault => {}
@@ -151,5 +182,24 @@ unsafe fn pass_on(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_voi
                 handler(signal);
             }
         }
+    }
+}
+
+/// Blocks what a handler with this action has blocked while it runs, and no more. The kernel puts back what was there
+/// when our handler returns.
+///
+/// # Safety
+/// `action` has a signal mask. This is called from the handler of `signal`, which blocks that alone.
+unsafe fn mask_as(action: &libc::sigaction, signal: c_int) {
+    let nests = action.sa_flags & libc::SA_NODEFER != 0;
+    // SAFETY: sets of signals, which are ours or only read. Changing a mask is allowed in a handler.
+    unsafe {
+        if nests {
+            let mut own: libc::sigset_t = std::mem::zeroed();
+            libc::sigemptyset(&mut own);
+            libc::sigaddset(&mut own, signal);
+            libc::pthread_sigmask(libc::SIG_UNBLOCK, &own, null_mut());
+        }
+        libc::pthread_sigmask(libc::SIG_BLOCK, &action.sa_mask, null_mut());
     }
 }

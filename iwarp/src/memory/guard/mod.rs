@@ -6,7 +6,8 @@
 //!
 //! On Linux, on x86-64 and aarch64, a handler of SIGSEGV and SIGBUS does it ([`fault`]). It is installed once, with the
 //! first registration of memory of a caller, and passes on every fault that is not a guarded access. Elsewhere there
-//! is no guard, and a broken promise is a crash.
+//! is no guard, and a broken promise is a crash. What a program has to know of it is said at
+//! [`UserMemory::Guarded`](super::UserMemory::Guarded).
 //!
 //! Memory of our own needs no guard: a registration keeps it.
 
