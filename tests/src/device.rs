@@ -1,9 +1,34 @@
 //! A DPDK device for the programs of this package: EAL in ordinary memory, one pair of queues.
 
+use clap::Args;
 use dp::Port;
 
 use crate::lab::Result;
 use crate::lab_error;
+
+/// The device of a program, and who it is there: to be flattened into the program's options.
+#[derive(Args, Debug)]
+pub struct Options {
+    /// DPDK device.
+    #[arg(long)]
+    vdev: String,
+    /// Our address with its prefix length.
+    #[arg(long)]
+    pub ip: String,
+    /// MTU, octets.
+    #[arg(long, default_value_t = 1500)]
+    mtu: u16,
+}
+
+impl Options {
+    /// Opens it.
+    ///
+    /// # Errors
+    /// As [`open`].
+    pub fn open(&self) -> Result<Box<dyn Port>> {
+        open(&self.vdev, self.mtu)
+    }
+}
 
 /// Opens a virtual device by its DPDK string.
 ///

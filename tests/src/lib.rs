@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 pub mod conformance;
+pub mod contract;
 pub mod device;
 pub mod iwperf;
 pub mod lab;

@@ -25,15 +25,8 @@ const LINGER: Duration = Duration::from_millis(500);
 /// Writes to an STag that does not exist.
 #[derive(Parser)]
 struct Options {
-    /// DPDK device.
-    #[arg(long)]
-    vdev: String,
-    /// Our address with its prefix length.
-    #[arg(long)]
-    ip: String,
-    /// MTU, octets.
-    #[arg(long, default_value_t = 1500)]
-    mtu: u16,
+    #[command(flatten)]
+    device: device::Options,
     /// The listener.
     #[arg(long)]
     connect: SocketAddr,
@@ -53,9 +46,9 @@ fn main() -> ExitCode {
 }
 
 fn run(options: &Options) -> Result<StreamError, Box<dyn std::error::Error>> {
-    let port = device::open(&options.vdev, options.mtu)?;
+    let port = options.device.open()?;
     let context = Context::new(ContextConfig::default())?;
-    let config = EngineConfig::new(&*port, &[&options.ip])?;
+    let config = EngineConfig::new(&*port, &[&options.device.ip])?;
     let mut engine = Engine::new(&context, port, config)?;
 
     let pd = context.alloc_pd()?;

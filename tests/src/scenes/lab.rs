@@ -12,7 +12,8 @@ use iwarp::verbs::{
     WorkCompletion,
 };
 
-use super::{LIMIT, MAX_TEXT, Report, Stage};
+use super::{LIMIT, Report, Stage};
+use crate::contract::{MAGIC, MAX_TEXT};
 use crate::lab::Result;
 use crate::{ensure, lab_error};
 
@@ -157,7 +158,7 @@ impl Lab {
         let (qp, _cq, _channel) = self.queue_pair()?;
         let request = self.connect_request()?;
         // Accepted: a FIN close behind a rejecting Reply makes siw overlook what that says.
-        let private_data = b"iwp1 bye".iter().copied().collect();
+        let private_data = format!("{MAGIC} bye").bytes().collect();
         request.id.accept(&qp, &ConnParam { private_data, crc: self.crc, ..ConnParam::default() })?;
         self.established(&request.id)?;
         self.await_end(&request.id)?;
@@ -263,7 +264,7 @@ impl Lab {
         words: &str,
     ) -> Result<(CmId, String)> {
         let post = || receives.iter().try_for_each(|request| qp.post_recv(request));
-        let scene = format!("iwp1 {words}");
+        let scene = format!("{MAGIC} {words}");
         ensure!(scene.len() <= MAX_TEXT, "a scene of {} octets: '{scene}'", scene.len());
         let private_data = ArrayVec::try_from(scene.as_bytes()).map_err(|error| lab_error!("{error}"))?;
         let param = ConnParam { private_data, crc: self.crc, ..ConnParam::default() };

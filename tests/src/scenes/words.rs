@@ -1,5 +1,6 @@
 //! What a target says: stages and reports, word by word as `TARGET.md` has them.
 
+use crate::contract::MAGIC;
 use crate::lab::Result;
 use crate::lab_error;
 use iwarp::verbs::RemoteAddr;
@@ -79,7 +80,7 @@ pub struct Report {
 
 fn words(text: &str) -> Result<impl Iterator<Item = &str>> {
     let mut words = text.trim_end_matches('\0').split(' ');
-    if words.next() != Some("iwp1") {
+    if words.next() != Some(MAGIC) {
         return Err(lab_error!("no message of a target: '{text}'"));
     }
     Ok(words)
@@ -187,17 +188,5 @@ mod tests {
         assert!(Report::parse("iwp1 stag=-").is_err());
         assert!(Report::parse("iwp1 report end=close more").is_err());
         assert!(Report::parse("iwp1 report c=R:0:5").is_err());
-    }
-
-    /// The patterns of `TARGET.md`, and its CRC.
-    #[test]
-    fn octets_are_as_agreed() {
-        assert_eq!(super::super::patterned(0, 3), [13, 14, 15]);
-        assert_eq!(super::super::pattern(1, 256), ((256 + 7 + 59 + 13) % 256) as u8);
-        assert_eq!(crc32c::crc32c(b"123456789"), 0xe306_9283);
-        assert!((0..70_000).all(|i| {
-            let k = i as u64 % 4;
-            super::super::contrary(k, i % 600 + 1)[i % 600] != super::super::pattern(k, i % 600)
-        }));
     }
 }

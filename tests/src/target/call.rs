@@ -11,7 +11,8 @@ use tcp_lite::CloseReason;
 use super::report::{self, End};
 use super::scene::Scene;
 use super::stage::Stage;
-use super::{IDLE, MAGIC, Manners, text};
+use super::{IDLE, Manners, text};
+use crate::contract::MAGIC;
 
 /// Before it connects again.
 const PAUSE: Duration = Duration::from_millis(20);

@@ -16,22 +16,8 @@ use std::time::Duration;
 
 use iwarp::verbs::ConnParam;
 
-/// Every text begins so.
-const MAGIC: &str = "iwp1";
-/// Longest text in private data, octets.
-const MAX_TEXT: usize = 192;
 /// How long a connection may do nothing.
 const IDLE: Duration = Duration::from_secs(20);
-
-/// Octet `at` of pattern `index`.
-fn pattern_octet(index: usize, at: usize) -> u8 {
-    (at + 7 * (at / 256) + 59 * index + 13) as u8
-}
-
-/// The first `length` octets of pattern `index`.
-fn pattern(index: usize, length: usize) -> Vec<u8> {
-    (0..length).map(|at| pattern_octet(index, at)).collect()
-}
 
 /// How connections are made or accepted, whatever the scene.
 #[derive(Clone, Debug)]

@@ -2,7 +2,7 @@
 
 use iwarp::verbs::{StreamError, WcStatus};
 
-use super::{MAGIC, MAX_TEXT};
+use crate::contract::{MAGIC, MAX_TEXT};
 
 /// How a connection ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -3,7 +3,7 @@
 use iwarp::memory::Access;
 use iwarp::verbs::RemoteAddr;
 
-use super::MAGIC;
+use crate::contract::MAGIC;
 
 const MAX_OCTETS: usize = 65_536;
 const MAX_RECEIVES: usize = 64;

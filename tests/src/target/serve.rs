@@ -10,7 +10,8 @@ use iwarp::verbs::{CmEvent, CmEventKind, CmId, ConnParam, ConnectionError, Event
 use super::report::{self, End};
 use super::scene::Scene;
 use super::stage::Stage;
-use super::{IDLE, MAGIC, Manners, text};
+use super::{IDLE, Manners, text};
+use crate::contract::{MAGIC, MAX_TEXT};
 
 /// Connect requests that may wait.
 const BACKLOG: usize = 64;
@@ -127,7 +128,7 @@ impl Server<'_> {
             }
             Ok(scene) => scene,
             Err(word) => {
-                let told: String = format!("{MAGIC} bad {word}").chars().take(super::MAX_TEXT).collect();
+                let told: String = format!("{MAGIC} bad {word}").chars().take(MAX_TEXT).collect();
                 return Ok(id.reject(told.as_bytes())?);
             }
         };

@@ -11,7 +11,7 @@ use iwarp::verbs::{
 
 use super::report::{self, End};
 use super::scene::{Operation, RegionWish, Scene, Scope};
-use super::{MAGIC, pattern, pattern_octet};
+use crate::contract::{MAGIC, SOURCE, pattern, pattern_octet};
 
 /// Room for everything that a scene can make complete.
 const COMPLETIONS: usize = 512;
@@ -19,8 +19,6 @@ const COMPLETIONS: usize = 512;
 const TEXT_ID: u64 = u64::MAX;
 /// Operations count from here, receives from 0.
 const OPERATION_ID: u64 = 1000;
-/// The pattern of what is written and sent.
-const SOURCE_PATTERN: usize = 100;
 /// Octets of an atomic's result.
 const WORD: usize = 8;
 
@@ -127,7 +125,7 @@ impl Stage {
         let operations: Vec<&Operation> = scene.at_once.iter().chain(&scene.then).collect();
         let longest = operations.iter().map(|operation| operation.length).max().unwrap_or(0);
         let source = self.pd.reg_mr(longest.max(1), Access::LOCAL_WRITE)?;
-        source.write_at(0, &pattern(SOURCE_PATTERN, longest))?;
+        source.write_at(0, &pattern(SOURCE, longest))?;
         self.source = Some(source);
         let sinks: Vec<usize> = operations.iter().map(|operation| sink_length(operation)).collect();
         self.sinks = Some(Pieces::new(&self.pd, &sinks)?);

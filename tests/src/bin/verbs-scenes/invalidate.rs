@@ -4,9 +4,10 @@ use iwarp::memory::Access;
 use iwarp::verbs::{
     MemoryRegion, MrOptions, RecvRequest, SendFlags, SendOp, SendRequest, WcOpcode, WcStatus,
 };
+use tests::contract::{SOURCE, contrary, pattern};
 use tests::ensure;
 use tests::lab::Result;
-use tests::scenes::{Completion, Lab, SOURCE, Session, contrary, patterned};
+use tests::scenes::{Completion, Lab, Session};
 
 use crate::Scene;
 use crate::terminate::{codes, is};
@@ -85,10 +86,10 @@ fn invalidate_theirs(lab: &mut Lab, op: &str, octets: usize) -> Result<()> {
     ensure!(!region.is_valid(), "still valid");
     let mut got = vec![0; octets];
     sink.read_at(0, &mut got)?;
-    ensure!(got == patterned(SOURCE, octets), "other octets");
+    ensure!(got == pattern(SOURCE, octets), "other octets");
     let mut written = vec![0; 64];
     region.read_at(0, &mut written)?;
-    ensure!(written == patterned(SOURCE, 64), "the Write before it is not there");
+    ensure!(written == pattern(SOURCE, 64), "the Write before it is not there");
     let report = lab.report(session)?;
     ensure!(report.unposted == 0, "{report:?}");
     Ok(())

@@ -40,15 +40,8 @@ impl Scene {
 /// Plays scenes with a target of iwprobe.
 #[derive(Parser)]
 struct Options {
-    /// DPDK device.
-    #[arg(long)]
-    vdev: String,
-    /// Our address with its prefix length.
-    #[arg(long)]
-    ip: String,
-    /// MTU, octets.
-    #[arg(long, default_value_t = 1500)]
-    mtu: u16,
+    #[command(flatten)]
+    device: device::Options,
     /// Where the target listens.
     #[arg(long, required_unless_present = "listen")]
     connect: Option<SocketAddr>,
@@ -83,8 +76,8 @@ fn run(options: &Options) -> Result<usize> {
         (Some(target), _) => Role::Connect(target),
         (None, port) => Role::Listen(port.unwrap_or_default()),
     };
-    let port = device::open(&options.vdev, options.mtu)?;
-    let mut lab = Lab::new(port, &options.ip, role, !options.no_crc)?;
+    let port = options.device.open()?;
+    let mut lab = Lab::new(port, &options.device.ip, role, !options.no_crc)?;
     if matches!(role, Role::Listen(_)) {
         println!("listening");
     }

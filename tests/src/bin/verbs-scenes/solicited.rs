@@ -4,9 +4,10 @@ use std::time::Duration;
 
 use iwarp::memory::Access;
 use iwarp::verbs::{RecvRequest, SendFlags, SendOp, SendRequest, WcOpcode};
+use tests::contract::{SOURCE, pattern};
 use tests::ensure;
 use tests::lab::Result;
-use tests::scenes::{Completion, Lab, SOURCE, patterned};
+use tests::scenes::{Completion, Lab};
 
 use crate::Scene;
 
@@ -17,7 +18,7 @@ pub(crate) fn scenes() -> Vec<Scene> {
 /// Ours arrive; whether they wake the application is the other stack's: its report is told, not judged.
 fn solicited_ours(lab: &mut Lab) -> Result<()> {
     let session = lab.scene("recv=3x4096 solicited")?;
-    let octets = patterned(9, 3000);
+    let octets = pattern(9, 3000);
     let ours = lab.filled(&octets, Access::empty())?;
     let solicited = SendFlags::SIGNALED | SendFlags::SOLICITED;
     session.qp.post_send(&SendRequest::new(1, SendOp::Send, ours.sge(0, 3000)).flags(solicited))?;
@@ -54,7 +55,7 @@ fn solicited_theirs(lab: &mut Lab) -> Result<()> {
     ensure!(session.channel.wait(Some(Duration::ZERO))? == 1, "not one event for what was armed once");
     let mut octets = vec![0; 100];
     sink.read_at(128, &mut octets)?;
-    ensure!(octets == patterned(SOURCE, 100), "the solicited Send has other octets");
+    ensure!(octets == pattern(SOURCE, 100), "the solicited Send has other octets");
     lab.report(session)?;
     Ok(())
 }

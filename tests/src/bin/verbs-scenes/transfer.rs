@@ -2,8 +2,9 @@
 
 use iwarp::memory::Access;
 use iwarp::verbs::{RecvRequest, SendOp, SendRequest, WcOpcode};
+use tests::contract::{SOURCE, contrary, pattern};
 use tests::lab::Result;
-use tests::scenes::{Change, Completion, Lab, SOURCE, contrary, patterned};
+use tests::scenes::{Change, Completion, Lab};
 use tests::{ensure, lab_error};
 
 use crate::Scene;
@@ -30,7 +31,7 @@ fn write_ours(lab: &mut Lab) -> Result<()> {
     let session = lab.scene("mr=65536:rw mr=65536:w mr=65536:w mr=65536:w recv=1x16")?;
     let mut expected = Vec::new();
     for (k, &size) in SIZES.iter().enumerate() {
-        let octets = contrary(k as u64, size);
+        let octets = contrary(k, size);
         let ours = lab.filled(&octets, Access::empty())?;
         let mut remote = session.stage.region(k)?.remote;
         remote.addr += OFFSET as u64;
@@ -66,7 +67,7 @@ fn read_ours(lab: &mut Lab) -> Result<()> {
             (done.wr_id, done.opcode, done.byte_len as usize) == (k as u64, WcOpcode::Read, size),
             "{done:?} instead of Read {k} of {size} octets"
         );
-        same(&read(sink, size)?, &patterned(k as u64, size))?;
+        same(&read(sink, size)?, &pattern(k, size))?;
     }
     let report = lab.report(session)?;
     ensure!(report.changes.is_empty(), "{report:?}");
@@ -80,7 +81,7 @@ fn read_ours_without_right(lab: &mut Lab) -> Result<()> {
     let remote = session.stage.region(0)?.remote;
     session.qp.post_send(&SendRequest::new(1, SendOp::Read { remote }, sink.sge(0, 64)))?;
     lab.success(&session)?;
-    same(&read(&sink, 64)?, &patterned(0, 64))?;
+    same(&read(&sink, 64)?, &pattern(0, 64))?;
     lab.report(session)?;
     Ok(())
 }
@@ -89,7 +90,7 @@ fn send_ours(lab: &mut Lab) -> Result<()> {
     let session = lab.scene("recv=4x65536")?;
     let mut expected = Vec::new();
     for (k, &size) in SIZES.iter().enumerate() {
-        let octets = contrary(k as u64, size);
+        let octets = contrary(k, size);
         let ours = lab.filled(&octets, Access::empty())?;
         session.qp.post_send(&SendRequest::new(k as u64, SendOp::Send, ours.sge(0, size)))?;
         ensure!(lab.success(&session)?.opcode == WcOpcode::Send, "no Send");
@@ -102,7 +103,7 @@ fn send_ours(lab: &mut Lab) -> Result<()> {
 
 /// Writes that begin 256 octets apart, the last of several FPDUs; a Send behind them tells when they have come.
 fn write_theirs(lab: &mut Lab) -> Result<()> {
-    let ours = lab.filled(&patterned(0, 65_536), Access::LOCAL_WRITE | Access::REMOTE_WRITE)?;
+    let ours = lab.filled(&pattern(0, 65_536), Access::LOCAL_WRITE | Access::REMOTE_WRITE)?;
     let sink = lab.region(16, Access::LOCAL_WRITE)?;
     let (rkey, addr) = (ours.rkey(), ours.addr());
     let session = lab.scene(&format!("recv=1x16 peer={rkey:x}:{addr:x} do=w0,w1@256,w61000@512 then=s4"))?;
@@ -116,9 +117,9 @@ fn write_theirs(lab: &mut Lab) -> Result<()> {
             break;
         }
     }
-    let mut expected = patterned(0, 65_536);
-    expected[256] = patterned(SOURCE, 1)[0];
-    expected[512..512 + 61_000].copy_from_slice(&patterned(SOURCE, 61_000));
+    let mut expected = pattern(0, 65_536);
+    expected[256] = pattern(SOURCE, 1)[0];
+    expected[512..512 + 61_000].copy_from_slice(&pattern(SOURCE, 61_000));
     same(&read(&ours, 65_536)?, &expected)?;
     let report = lab.report(session)?;
     let kinds: String = report.completions.iter().map(|done| done.kind).collect();
@@ -162,7 +163,7 @@ fn send_theirs(lab: &mut Lab) -> Result<()> {
                 && done.invalidated.is_none(),
             "{done:?} instead of Send {k} of {size} octets"
         );
-        same(&read(sink, size)?, &patterned(SOURCE, size))?;
+        same(&read(sink, size)?, &pattern(SOURCE, size))?;
     }
     let report = lab.report(session)?;
     ensure!(report.completions.iter().all(|done| done.status == 0), "{report:?}");
@@ -195,12 +196,12 @@ fn both_ways_at_once(lab: &mut Lab) -> Result<()> {
     }
     seen.sort_unstable();
     ensure!(seen == [1, 2, 3, 4, 5], "{seen:?}");
-    same(&read(&sink, 30_000)?, &patterned(0, 30_000))?;
+    same(&read(&sink, 30_000)?, &pattern(0, 30_000))?;
     same(&read(&ours, 16_384)?, &octets[..16_384])?;
     for at in [16_384, 24_384] {
         let mut part = vec![0; 8_000];
         ours.read_at(at, &mut part)?;
-        same(&part, &patterned(SOURCE, 8_000))?;
+        same(&part, &pattern(SOURCE, 8_000))?;
     }
     let report = lab.report(session)?;
     ensure!(report.changes == [Change::of(0, 32_768, &contrary(0, 65_536)[32_768..62_768])], "{report:?}");
