@@ -19,13 +19,15 @@ pub(crate) enum Cause {
     TooLong,
     /// The payload of a request is not there when it is sent; or a local request that cannot be carried out.
     Local,
+    /// A window that cannot be bound so, or memory that cannot be registered so.
+    Bind,
     /// The sink of a Read or atomic is not there when the answer comes.
     Sink,
     /// The receive buffer is not there when the message comes.
     Receive,
     /// One end closes gracefully.
     Close,
-    /// One end drops its queue pair.
+    /// One end drops its queue pair, or aborts its connection.
     Abort,
     /// The wire changes what it carries.
     Wire,
@@ -44,7 +46,9 @@ struct Trace {
 
 impl Cause {
     fn trace(self) -> Trace {
-        use WcStatus::{LocalLengthError, LocalProtectionError, RemoteAccessError, RemoteOperationError};
+        use WcStatus::{
+            LocalLengthError, LocalProtectionError, MwBindError, RemoteAccessError, RemoteOperationError,
+        };
         let none = Trace { codes: &[], finder_send: &[], finder_recv: &[], peer_send: &[] };
         match self {
             Self::Write => Trace {
@@ -74,6 +78,12 @@ impl Cause {
             Self::Local => Trace {
                 codes: &[(0, 0, 0)],
                 finder_send: &[LocalProtectionError],
+                peer_send: &[RemoteOperationError],
+                ..none
+            },
+            Self::Bind => Trace {
+                codes: &[(0, 0, 0)],
+                finder_send: &[MwBindError],
                 peer_send: &[RemoteOperationError],
                 ..none
             },

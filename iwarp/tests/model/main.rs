@@ -4,8 +4,9 @@
 //! |---|---|
 //! | `dice.rs` | everything random, from one number |
 //! | `steps.rs` | what a run does: posts, receives, registrations, revocations, connections, turns, rests |
-//! | `operations.rs` | the requests of the send queue: **an operation is added here and nowhere else** |
+//! | `operations.rs`, `operations/` | the requests of the send queue: **an operation is added here and nowhere else** |
 //! | `memory.rs` | what each octet of registered memory may hold |
+//! | `names.rs` | STags of regions and windows: what they reach, and whether they may be used |
 //! | `streams.rs`, `streams/` | who completes, in which order, with what, and what that says of memory |
 //! | `cause.rs` | what ends a stream, and what each end may then say |
 //! | `world.rs`, `world/` | the engines on their wire, and the comparison |
@@ -21,6 +22,7 @@ mod common;
 mod cause;
 mod dice;
 mod memory;
+mod names;
 mod operations;
 mod sabotage;
 mod steps;

@@ -8,6 +8,8 @@
 
 use iwarp::memory::Access;
 
+use super::names::{Binding, BindingId, Life, Name, Window};
+
 /// A region's place in [`Memory::regions`]; never used again.
 pub(crate) type RegionId = usize;
 
@@ -29,31 +31,37 @@ impl Span {
     }
 }
 
-/// Whether a region may be used.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Life {
-    Valid,
-    /// An invalidation is on its way.
-    Ending,
-    /// Invalid; `base` is what it held then, and holds for ever.
-    Gone,
-}
-
-/// A registration.
+/// A registration. Prepared memory that is registered again is another one.
 pub(crate) struct Region {
     pub(crate) host: usize,
+    /// The octets that it gives: all, or a part of what was prepared.
+    pub(crate) at: usize,
+    pub(crate) len: usize,
     pub(crate) addr: u64,
     pub(crate) key: u32,
     pub(crate) access: Access,
     /// The one stream that may use it.
     pub(crate) stream: Option<usize>,
     pub(crate) life: Life,
-    /// What was seen last.
-    pub(crate) base: Vec<u8>,
+    /// Whose request registers it fast.
+    pub(crate) giver: Option<By>,
+    /// Whose request invalidates it.
+    pub(crate) taker: Option<By>,
+    /// It is for fast registration.
+    pub(crate) prepared: bool,
+    /// Its memory is another registration's by now, or nobody's.
+    pub(crate) left: bool,
+    /// What was seen last, of all its memory. `None`: cannot be told.
+    pub(crate) base: Vec<Option<u8>>,
 }
 
 /// The end of a stream that does something.
 pub(crate) type By = (usize, usize);
+
+/// The application of host 0 or 1, which is no stream.
+pub(crate) fn application(host: usize) -> By {
+    (usize::MAX, host)
+}
 
 /// How an effect stands in the order of its stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,6 +85,8 @@ pub(crate) struct Effect {
     pub(crate) fenced: bool,
     pub(crate) from: Vec<Span>,
     pub(crate) to: Vec<Span>,
+    /// The peer's name for where it is placed.
+    pub(crate) through: Option<Name>,
     /// `None`: what was fetched cannot be told.
     pub(crate) values: Vec<Option<u8>>,
     pub(crate) began: u64,
@@ -118,6 +128,8 @@ struct Run {
 #[derive(Default)]
 pub(crate) struct Memory {
     pub(crate) regions: Vec<Region>,
+    pub(crate) windows: Vec<Window>,
+    pub(crate) bindings: Vec<Binding>,
     pub(crate) effects: Vec<Effect>,
     now: u64,
     /// Octets checked of which exactly one value was allowed, and all that were.
@@ -181,7 +193,7 @@ impl Memory {
         self.disturb(&[span], |_| false);
         let now = self.tick();
         let values = octets.iter().copied().map(Some).collect();
-        let application = Effect::of(0, (usize::MAX, 0));
+        let application = Effect::of(0, application(0));
         let settled = Some(now);
         self.effects.push(Effect {
             to: vec![span],
@@ -191,6 +203,39 @@ impl Memory {
             fetching: false,
             ..application
         });
+    }
+
+    /// Buffer `op` is posted for whichever message comes: what is there cannot be told until one has come.
+    pub(crate) fn open(&mut self, op: u64, spans: &[Span]) {
+        let values = vec![None; spans.iter().map(|span| span.len).sum()];
+        self.begin(Effect { to: spans.to_vec(), values, fetching: false, ..Effect::of(op, application(0)) });
+    }
+
+    /// The message of `op` has come to buffer `buffer`, and takes `to` of it.
+    pub(crate) fn fill(&mut self, op: u64, buffer: u64, to: &[Span]) {
+        let Some(at) = self.effects.iter().position(|effect| effect.op == buffer) else { return };
+        let began = self.effects.remove(at).began;
+        if let Some(effect) = self.effects.iter_mut().find(|effect| effect.op == op && effect.message) {
+            (effect.to, effect.began) = (to.to_vec(), began);
+        }
+    }
+
+    /// Where something that is under way through `binding` would be placed.
+    pub(crate) fn through(&self, binding: BindingId) -> Vec<Span> {
+        let open = self
+            .effects
+            .iter()
+            .filter(|effect| effect.settled.is_none() && effect.through == Some(Name::Binding(binding)));
+        open.flat_map(|effect| effect.to.iter().copied()).collect()
+    }
+
+    /// Nothing is placed through `binding` any more: what was `seen` there stays, but for what others do.
+    pub(crate) fn close(&mut self, binding: BindingId, seen: &[(Span, Vec<u8>)]) {
+        self.bindings[binding].life = Life::Gone;
+        self.settle(|effect| effect.through == Some(Name::Binding(binding)));
+        for (span, octets) in seen {
+            self.store(*span, octets);
+        }
     }
 
     /// The source of `op` is not read any more.
@@ -212,15 +257,17 @@ impl Memory {
 
     /// Whether `seen` may be what is in `span`.
     pub(crate) fn check(&mut self, span: &Span, seen: &[u8]) -> Result<(), String> {
+        if self.regions[span.region].left {
+            return Ok(());
+        }
         for run in self.runs(span, None) {
             self.checked += (run.end - run.at) as u64;
-            if usize::from(run.base) + run.alive.len() == 1 {
-                self.exact += (run.end - run.at) as u64;
-            }
+            let exact = (run.at..run.end).filter(|&at| self.the_only(span.region, &run, at).is_some());
+            self.exact += exact.count() as u64;
             let base = &self.regions[span.region].base;
             for at in run.at..run.end {
                 let octet = seen[at - span.at];
-                let allowed = (run.base && base[at] == octet)
+                let allowed = (run.base && base[at].is_none_or(|value| value == octet))
                     || run.alive.iter().any(|&(effect, first)| {
                         self.effects[effect].values[first + at - run.at].is_none_or(|value| value == octet)
                     });
@@ -229,7 +276,7 @@ impl Memory {
                         run.alive.iter().map(|&(effect, _)| self.effects[effect].op).collect();
                     let region = span.region;
                     return Err(format!(
-                        "octet {at} of region {region} is {octet:#04x}: neither the old one ({}, {:#04x}) nor of {from:?}",
+                        "octet {at} of region {region} is {octet:#04x}: neither the old one ({}, {:02x?}) nor of {from:?}",
                         if run.base { "allowed" } else { "overwritten" },
                         base[at],
                     ));
@@ -242,7 +289,7 @@ impl Memory {
     /// Nothing changes `region` any more: what was seen stays.
     pub(crate) fn freeze(&mut self, region: RegionId, seen: Vec<u8>) {
         self.regions[region].life = Life::Gone;
-        self.regions[region].base = seen;
+        self.regions[region].base = seen.into_iter().map(Some).collect();
     }
 
     /// Cuts `span` where the effects over it change.
@@ -302,7 +349,7 @@ impl Memory {
 
     /// The one value that the octet can have.
     fn the_only(&self, region: RegionId, run: &Run, at: usize) -> Option<u8> {
-        let base = run.base.then(|| Some(self.regions[region].base[at]));
+        let base = run.base.then(|| self.regions[region].base[at]);
         let mut values = run
             .alive
             .iter()
@@ -337,6 +384,7 @@ impl Effect {
             fenced: false,
             from: Vec::new(),
             to: Vec::new(),
+            through: None,
             values: Vec::new(),
             began: 0,
             settled: None,

@@ -1,10 +1,15 @@
 //! The requests of the send queue: how each is drawn, and what it means. An operation is added here and nowhere else.
+//!
+//! Those that give and take names, and send nothing, are in `operations/local.rs`.
+
+mod local;
 
 use iwarp::memory::Access;
 use iwarp::verbs::{AtomicOp, RemoteAddr, SendFlags, SendOp, SendRequest, Sge, WcOpcode};
 
 use super::dice::Dice;
-use super::memory::{By, Flow, Life, RegionId, Span};
+use super::memory::{By, Flow, Span};
+use super::names::{Life, Name};
 use super::streams::{Meaning, Message, Model, Remote};
 
 /// A request as it is posted, and what it means.
@@ -25,7 +30,10 @@ const OPERATIONS: &[(usize, Draw)] = &[
     (3, immediate),
     (3, write_immediate),
     (5, atomic),
-    (1, local_invalidate),
+    (2, local::invalidate),
+    (2, local::bind_type_1),
+    (3, local::bind_type_2),
+    (3, local::fast_register),
 ];
 
 /// Once in how many requests something is not as it should be.
@@ -41,9 +49,9 @@ pub(crate) fn draw(dice: &mut Dice, model: &Model, by: By, op: u64) -> Option<Dr
         request.flags.set(flag, set);
         set
     };
-    meaning.signaled = flag(SendFlags::SIGNALED, !dice.one_in(4));
-    meaning.fenced = flag(SendFlags::FENCE, meaning.fenced || dice.one_in(6));
-    let bulk = meaning.flow == Flow::Out && meaning.invalidates.is_none();
+    meaning.signaled = flag(SendFlags::SIGNALED, meaning.plain || !dice.one_in(4));
+    meaning.fenced = flag(SendFlags::FENCE, !meaning.plain && (meaning.fenced || dice.one_in(6)));
+    let bulk = meaning.completes == WcOpcode::Send || meaning.completes == WcOpcode::Write;
     let short = meaning.local.iter().map(|span| span.len).sum::<usize>() <= INLINE;
     meaning.inline = flag(SendFlags::INLINE, bulk && short && dice.one_in(3));
     if let Some(message) = &mut meaning.message {
@@ -54,25 +62,24 @@ pub(crate) fn draw(dice: &mut Dice, model: &Model, by: By, op: u64) -> Option<Dr
 
 fn send(dice: &mut Dice, model: &Model, by: By, op: u64) -> Option<Drawn> {
     let len = dice.length();
-    let local = gather(dice, model, by.1, len)?;
+    let local = gather(dice, model, by, len)?;
     let meaning = Meaning { message: Some(message(len)), ..meaning(Flow::Out, local, WcOpcode::Send) };
     Some(drawn(model, op, SendOp::Send, meaning))
 }
 
 fn send_invalidate(dice: &mut Dice, model: &Model, by: By, op: u64) -> Option<Drawn> {
     let len = dice.length();
-    let local = gather(dice, model, by.1, len)?;
-    let peers = |region: RegionId| {
-        let region = &model.memory.regions[region];
-        region.host != by.1 && (region.stream == Some(by.0) && region.life == Life::Valid)
+    let local = gather(dice, model, by, len)?;
+    let peers = |name: Name| {
+        let grant = model.memory.grant(name);
+        let alone = grant.stream == Some(by.0) && grant.revocable;
+        grant.host != by.1 && alone && grant.life == Life::Valid
     };
     let wrong = dice.one_in(MISCHIEF / 4);
-    let (rkey, region) = match pick(dice, model, |region| peers(region) != wrong) {
-        Some(region) => (model.memory.regions[region].key, Some(region)),
-        None => return None,
-    };
+    let name = pick(dice, model, |name| peers(name) != wrong)?;
+    let rkey = model.memory.grant(name).key;
     // A key of the poster's own memory is nobody's at the peer.
-    let region = region.filter(|&region| model.memory.regions[region].host != by.1);
+    let region = Some(name).filter(|&name| model.memory.grant(name).host != by.1);
     let message = Message { invalidates: Some((rkey, region)), ..message(len) };
     let meaning = Meaning { message: Some(message), ..meaning(Flow::Out, local, WcOpcode::Send) };
     Some(drawn(model, op, SendOp::SendInvalidate { rkey }, meaning))
@@ -84,13 +91,14 @@ fn write(dice: &mut Dice, model: &Model, by: By, op: u64) -> Option<Drawn> {
     let (remote, addr) = match read {
         Some(Span { region, at, len }) => {
             let space = &model.memory.regions[region];
-            let addr = RemoteAddr { addr: space.addr.wrapping_add(at as u64), rkey: space.key };
-            (Remote { region: Some(region), at, len, right: Access::REMOTE_WRITE }, addr)
+            let (name, right) = (Name::Region(region), Access::REMOTE_WRITE);
+            let addr = RemoteAddr { addr: model.memory.grant(name).offset_of(at), rkey: space.key };
+            (Remote { name: Some(name), at, len, right }, addr)
         }
         None => remote(dice, model, by, Access::REMOTE_WRITE)?,
     };
     let fenced = read.is_some() && !dice.one_in(4);
-    let local = gather(dice, model, by.1, remote.len)?;
+    let local = gather(dice, model, by, remote.len)?;
     let meaning = Meaning { remote: Some(remote), fenced, ..meaning(Flow::Out, local, WcOpcode::Write) };
     Some(drawn(model, op, SendOp::Write { remote: addr }, meaning))
 }
@@ -102,7 +110,7 @@ fn read(dice: &mut Dice, model: &Model, by: By, op: u64) -> Option<Drawn> {
     let (remote, addr) = remote(dice, model, by, Access::REMOTE_READ)?;
     let mut local = Vec::new();
     if remote.len > 0 {
-        local.push(place(dice, model, by.1, remote.len, Access::LOCAL_WRITE)?);
+        local.push(place(dice, model, by, remote.len, Access::LOCAL_WRITE)?);
     }
     let byte_len = remote.len;
     let meaning = Meaning { remote: Some(remote), byte_len, ..meaning(Flow::In, local, WcOpcode::Read) };
@@ -119,7 +127,7 @@ fn immediate(dice: &mut Dice, model: &Model, _: By, op: u64) -> Option<Drawn> {
 fn write_immediate(dice: &mut Dice, model: &Model, by: By, op: u64) -> Option<Drawn> {
     let data = std::array::from_fn(|_| dice.below(256) as u8);
     let (remote, addr) = remote(dice, model, by, Access::REMOTE_WRITE)?;
-    let local = gather(dice, model, by.1, remote.len)?;
+    let local = gather(dice, model, by, remote.len)?;
     let message = Some(immediate_message(data));
     let meaning = Meaning { remote: Some(remote), message, ..meaning(Flow::Out, local, WcOpcode::Write) };
     Some(drawn(model, op, SendOp::WriteImmediate { remote: addr, data }, meaning))
@@ -149,23 +157,12 @@ fn atomic(dice: &mut Dice, model: &Model, by: By, op: u64) -> Option<Drawn> {
     if !dice.one_in(MISCHIEF) {
         addr.addr = addr.addr.wrapping_sub(remote.at as u64 % 8);
         remote.at -= remote.at % 8;
+        remote.name.filter(|&name| model.memory.grant(name).at <= remote.at)?;
     }
-    let local = vec![place(dice, model, by.1, 8, Access::LOCAL_WRITE)?];
+    let local = vec![place(dice, model, by, 8, Access::LOCAL_WRITE)?];
     let (remote, change) = (Some(remote), Some(kind));
     let meaning = Meaning { remote, change, byte_len: 8, ..meaning(Flow::In, local, completes) };
     Some(drawn(model, op, SendOp::Atomic { remote: addr, op: kind }, meaning))
-}
-
-fn local_invalidate(dice: &mut Dice, model: &Model, by: By, op: u64) -> Option<Drawn> {
-    let own = |region: RegionId| {
-        let region = &model.memory.regions[region];
-        region.host == by.1 && region.life == Life::Valid
-    };
-    let region = pick(dice, model, own)?;
-    let rkey = model.memory.regions[region].key;
-    let meaning =
-        Meaning { invalidates: Some(region), ..meaning(Flow::Out, Vec::new(), WcOpcode::LocalInvalidate) };
-    Some(drawn(model, op, SendOp::LocalInvalidate { rkey }, meaning))
 }
 
 // ---- pieces ----
@@ -178,7 +175,10 @@ fn meaning(flow: Flow, local: Vec<Span>, completes: WcOpcode) -> Meaning {
         remote: None,
         change: None,
         message: None,
-        invalidates: None,
+        takes: None,
+        gives: None,
+        wrong: false,
+        plain: false,
         completes,
         byte_len: 0,
         signaled: false,
@@ -197,28 +197,28 @@ fn drawn(model: &Model, op: u64, what: SendOp, meaning: Meaning) -> Drawn {
 }
 
 pub(crate) fn sge(model: &Model, span: &Span) -> Sge {
-    let region = &model.memory.regions[span.region];
-    Sge { addr: region.addr.wrapping_add(span.at as u64), length: span.len as u32, lkey: region.key }
+    let grant = model.memory.grant(Name::Region(span.region));
+    Sge { addr: grant.offset_of(span.at), length: span.len as u32, lkey: grant.key }
 }
 
-/// Local memory of `host` for `len` octets, in up to three pieces.
-pub(crate) fn gather(dice: &mut Dice, model: &Model, host: usize, len: usize) -> Option<Vec<Span>> {
-    pieces(dice, model, host, len, Access::empty())
+/// Local memory of `by` for `len` octets, in up to three pieces.
+pub(crate) fn gather(dice: &mut Dice, model: &Model, by: By, len: usize) -> Option<Vec<Span>> {
+    pieces(dice, model, by, len, Access::empty())
 }
 
 /// As [`gather`], for memory that is written.
-pub(crate) fn scatter(dice: &mut Dice, model: &Model, host: usize, len: usize) -> Option<Vec<Span>> {
-    pieces(dice, model, host, len, Access::LOCAL_WRITE)
+pub(crate) fn scatter(dice: &mut Dice, model: &Model, by: By, len: usize) -> Option<Vec<Span>> {
+    pieces(dice, model, by, len, Access::LOCAL_WRITE)
 }
 
-fn pieces(dice: &mut Dice, model: &Model, host: usize, len: usize, right: Access) -> Option<Vec<Span>> {
+fn pieces(dice: &mut Dice, model: &Model, by: By, len: usize, right: Access) -> Option<Vec<Span>> {
     let mut spans: Vec<Span> = Vec::new();
     let mut left = len;
     while left > 0 {
         let take =
             if spans.len() < 2 && left > 3 && dice.one_in(4) { 1 + dice.below(left - 1) } else { left };
         let span = (0..8).find_map(|_| {
-            let span = place(dice, model, host, take, right)?;
+            let span = place(dice, model, by, take, right)?;
             // Two pieces of one buffer do not overlap: the order of their placement is nobody's.
             let apart = |other: &Span| {
                 span.region != other.region || span.at >= other.end() || other.at >= span.end()
@@ -231,22 +231,36 @@ fn pieces(dice: &mut Dice, model: &Model, host: usize, len: usize, right: Access
     Some(spans)
 }
 
-/// `len` octets of a region of `host`, mostly where nothing is under way.
-fn place(dice: &mut Dice, model: &Model, host: usize, len: usize, right: Access) -> Option<Span> {
-    let fits = |region: RegionId| {
-        let region = &model.memory.regions[region];
-        region.host == host
-            && region.life != Life::Gone
-            && region.access.contains(right)
-            && region.base.len() >= len
+/// `len` octets of a region of `by`'s host, mostly where nothing is under way.
+fn place(dice: &mut Dice, model: &Model, by: By, len: usize, right: Access) -> Option<Span> {
+    let fits = |name: Name| {
+        let Name::Region(region) = name else { return false };
+        let grant = model.memory.grant(name);
+        let usable = grant.life == Life::Ending || grant.is_there_for(by);
+        grant.host == by.1 && usable && !model.memory.regions[region].left && holds(model, name, len, right)
     };
+    quiet_place(dice, model, len, fits).map(|(_, span)| span)
+}
+
+fn holds(model: &Model, name: Name, len: usize, right: Access) -> bool {
+    let grant = model.memory.grant(name);
+    grant.access.contains(right) && grant.len >= len
+}
+
+/// `len` octets by a name that `fits`, mostly where nothing is under way.
+fn quiet_place(
+    dice: &mut Dice,
+    model: &Model,
+    len: usize,
+    fits: impl Fn(Name) -> bool,
+) -> Option<(Name, Span)> {
     let mut choice = None;
     for _ in 0..6 {
-        let region = pick(dice, model, fits)?;
-        let space = &model.memory.regions[region];
-        let span = Span { region, at: dice.below(space.base.len() - len + 1), len };
-        choice = Some(span);
-        if space.life == Life::Valid && model.memory.is_calm(&span) {
+        let name = pick(dice, model, &fits)?;
+        let grant = model.memory.grant(name);
+        let span = Span { region: grant.region, at: grant.at + dice.below(grant.len - len + 1), len };
+        choice = Some((name, span));
+        if grant.life == Life::Valid && model.memory.is_calm(&span) {
             break;
         }
     }
@@ -265,24 +279,45 @@ fn part(dice: &mut Dice, model: &Model, by: By, len: usize, right: Access) -> Op
     if dice.one_in(MISCHIEF) {
         return trespass(dice, model, host, len, right);
     }
-    let mut choice = None;
-    for _ in 0..6 {
-        let span = place(dice, model, host, len, right)?;
-        let space = &model.memory.regions[span.region];
-        if space.stream.is_none_or(|stream| stream == by.0) {
-            choice = Some(span);
-            if space.life == Life::Valid && model.memory.is_calm(&span) {
-                break;
-            }
-        }
+    let fits = |name: Name| {
+        let grant = model.memory.grant(name);
+        grant.host == host
+            && grant.life != Life::Gone
+            && !model.memory.regions[grant.region].left
+            && grant.stream.is_none_or(|stream| stream == by.0)
+            && holds(model, name, len, right)
+    };
+    let (name, Span { mut at, .. }) = match by_wrong_name(dice, model, by, len) {
+        Some(place) => place,
+        None => quiet_place(dice, model, len, fits)?,
+    };
+    let grant = model.memory.grant(name);
+    // Beyond the end of a window there is memory all the same.
+    if matches!(name, Name::Binding(_)) && dice.one_in(MISCHIEF / 8) {
+        at = grant.end() - len.min(grant.len) + 1 + dice.below(8);
     }
-    let Span { region, at, len } = choice?;
-    let space = &model.memory.regions[region];
-    let addr = RemoteAddr { addr: space.addr.wrapping_add(at as u64), rkey: space.key };
-    Some((Remote { region: Some(region), at, len, right }, addr))
+    let addr = RemoteAddr { addr: grant.offset_of(at), rkey: grant.key };
+    Some((Remote { name: Some(name), at, len, right }, addr))
 }
 
-/// Any region of `host`, dead or alive, with any rights, and beyond its end.
+/// Now and then by a name that `by` may not use, of memory that is there: one that a window had, or of another stream.
+fn by_wrong_name(dice: &mut Dice, model: &Model, by: By, len: usize) -> Option<(Name, Span)> {
+    let wrong = |name: Name| {
+        let grant = model.memory.grant(name);
+        let old = match name {
+            Name::Region(_) => false,
+            Name::Binding(binding) => model.memory.bindings[binding].life == Life::Gone,
+        };
+        let there = model.memory.regions[grant.region].life == Life::Valid;
+        let others = grant.stream.is_some_and(|stream| stream != by.0);
+        grant.host != by.1 && grant.len >= len && there && (old || others)
+    };
+    let name = pick(dice, model, wrong).filter(|_| dice.one_in(MISCHIEF / 6))?;
+    let grant = model.memory.grant(name);
+    Some((name, Span { region: grant.region, at: grant.at, len }))
+}
+
+/// Any name of `host`, dead or alive, with any rights, and beyond its end.
 fn trespass(
     dice: &mut Dice,
     model: &Model,
@@ -290,18 +325,23 @@ fn trespass(
     len: usize,
     right: Access,
 ) -> Option<(Remote, RemoteAddr)> {
-    let region = pick(dice, model, |region| model.memory.regions[region].host == host)?;
-    let space = &model.memory.regions[region];
-    let at = dice.below(space.base.len() + 100);
-    let addr = RemoteAddr { addr: space.addr.wrapping_add(at as u64), rkey: space.key };
+    let settled = |name: Name| {
+        let grant = model.memory.grant(name);
+        // What ends while its memory has another name may end before or after that.
+        grant.host == host && !(model.memory.regions[grant.region].left && grant.life != Life::Gone)
+    };
+    let name = pick(dice, model, settled)?;
+    let grant = model.memory.grant(name);
+    let at = grant.at + dice.below(grant.len + 100);
+    let addr = RemoteAddr { addr: grant.offset_of(at), rkey: grant.key };
     if dice.one_in(4) {
         let rkey = dice.seed() as u32;
-        return Some((Remote { region: None, at, len, right }, RemoteAddr { rkey, ..addr }));
+        return Some((Remote { name: None, at, len, right }, RemoteAddr { rkey, ..addr }));
     }
-    Some((Remote { region: Some(region), at, len, right }, addr))
+    Some((Remote { name: Some(name), at, len, right }, addr))
 }
 
-fn pick(dice: &mut Dice, model: &Model, fits: impl Fn(RegionId) -> bool) -> Option<RegionId> {
-    let fitting: Vec<RegionId> = (0..model.memory.regions.len()).filter(|&region| fits(region)).collect();
+fn pick(dice: &mut Dice, model: &Model, fits: impl Fn(Name) -> bool) -> Option<Name> {
+    let fitting: Vec<Name> = model.memory.names().filter(|&name| fits(name)).collect();
     (!fitting.is_empty()).then(|| dice.pick(&fitting))
 }

@@ -1,8 +1,10 @@
 //! Deliberate defects, put between the stack and the model: what the model is there to find.
 
-use iwarp::verbs::{MemoryRegion, WcOpcode, WcStatus, WorkCompletion};
+use iwarp::verbs::{WcOpcode, WcStatus, WorkCompletion};
 
-use super::memory::{Life, Region, Span};
+use super::memory::{Region, Span};
+use super::names::Life;
+use super::world::Held;
 
 /// A defect. All but the wire's show at the `n`th occasion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -100,7 +102,7 @@ impl Sabotage {
         told
     }
 
-    pub(crate) fn memory(&mut self, memory: &[Option<MemoryRegion>], placed: &[Span]) {
+    pub(crate) fn memory(&mut self, memory: &[Option<Held>], placed: &[Span]) {
         if let Some(span) = placed.iter().find(|span| span.len > 0)
             && let Some(region) = &memory[span.region]
         {
@@ -113,7 +115,7 @@ impl Sabotage {
         }
     }
 
-    pub(crate) fn rest(&mut self, memory: &[Option<MemoryRegion>], regions: &[Region]) {
+    pub(crate) fn rest(&mut self, memory: &[Option<Held>], regions: &[Region]) {
         let gone = memory.iter().zip(regions).find(|(_, region)| region.life == Life::Gone);
         if let Some((Some(region), _)) = gone
             && self.is_now(Defect::RevokedOctet)
@@ -133,7 +135,7 @@ impl Sabotage {
     }
 }
 
-fn flip(region: &MemoryRegion, at: usize) {
+fn flip(region: &Held, at: usize) {
     let mut octet = [0];
     region.read_at(at, &mut octet).expect("inside the region");
     region.write_at(at, &[octet[0] ^ 0x10]).expect("inside the region");

@@ -12,6 +12,8 @@ pub(crate) enum What {
     Connect,
     Close,
     Drop,
+    Abort,
+    Arm,
     Turn,
     Rest,
 }
@@ -33,6 +35,8 @@ const WEIGHTS: &[(usize, What)] = &[
     (12, What::Connect),
     (1, What::Close),
     (1, What::Drop),
+    (1, What::Abort),
+    (2, What::Arm),
     (30, What::Turn),
     (5, What::Rest),
 ];

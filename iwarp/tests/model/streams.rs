@@ -4,20 +4,28 @@
 //! between an error and what was posted) is a [`Doom`], which widens what is allowed.
 
 mod completions;
+mod ending;
+mod shared;
 
 use std::collections::VecDeque;
 
 use iwarp::memory::Access;
 use iwarp::verbs::{AtomicOp, ConnectionError, WcOpcode};
+use tcp_lite::CloseReason;
 
 use super::cause::{Cause, Doom};
-use super::memory::{By, Effect, Flow, Life, Memory, RegionId, Span, View, cut};
+use super::memory::{By, Effect, Flow, Memory, Region, RegionId, Span, View, application, cut};
+use super::names::{Binding, Life, Name};
+use shared::SharedQueue;
+
+pub(crate) use shared::DEPTH;
 
 /// A part of the peer's memory that a request names.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Remote {
     /// `None`: its key is nobody's.
-    pub(crate) region: Option<RegionId>,
+    pub(crate) name: Option<Name>,
+    /// The first octet of the region behind it.
     pub(crate) at: usize,
     pub(crate) len: usize,
     /// The right it takes.
@@ -32,7 +40,22 @@ pub(crate) struct Message {
     pub(crate) solicited: bool,
     pub(crate) immediate: Option<[u8; 8]>,
     /// A key that it invalidates, and whose that is.
-    pub(crate) invalidates: Option<(u32, Option<RegionId>)>,
+    pub(crate) invalidates: Option<(u32, Option<Name>)>,
+}
+
+/// A name that a request gives.
+#[derive(Clone, Debug)]
+pub(crate) enum Gift {
+    Binding(Binding),
+    /// Memory prepared for `old` is registered anew.
+    Region {
+        old: RegionId,
+        at: usize,
+        len: usize,
+        addr: u64,
+        key: u32,
+        access: Access,
+    },
 }
 
 /// All that a request means. A new kind of request is described by this and nothing else.
@@ -50,8 +73,14 @@ pub(crate) struct Meaning {
     pub(crate) change: Option<AtomicOp>,
     /// Consumes a receive request of the peer.
     pub(crate) message: Option<Message>,
-    /// A region of the poster that is invalid afterwards.
-    pub(crate) invalidates: Option<RegionId>,
+    /// A name of the poster's that is gone afterwards.
+    pub(crate) takes: Option<Name>,
+    /// One that is valid afterwards.
+    pub(crate) gives: Option<Gift>,
+    /// It asks for what cannot be done.
+    pub(crate) wrong: bool,
+    /// A verb of its own posts it: signaled and not fenced.
+    pub(crate) plain: bool,
     pub(crate) completes: WcOpcode,
     pub(crate) byte_len: usize,
     pub(crate) signaled: bool,
@@ -61,6 +90,8 @@ pub(crate) struct Meaning {
 struct Sent {
     op: u64,
     meaning: Meaning,
+    /// The name it gives.
+    gives: Option<Name>,
     /// Posted to a queue pair that was over: it completes as flushed, whatever its flags.
     late: bool,
 }
@@ -95,6 +126,12 @@ pub(crate) struct End {
     /// The last request posted before it closed gracefully.
     closed_after: Option<u64>,
     pub(crate) reads: bool,
+    /// It receives through the shared queue of its host.
+    pub(crate) shared: bool,
+    /// The last buffer of the shared queue that it completed.
+    last_shared: u64,
+    /// It was told to have completed all it had taken from there.
+    last_told: bool,
 }
 
 impl End {
@@ -138,16 +175,18 @@ impl Stream {
 pub(crate) struct Model {
     pub(crate) memory: Memory,
     pub(crate) streams: Vec<Stream>,
+    /// The shared receive queue of each host.
+    pub(crate) shared: [SharedQueue; 2],
     /// Completions taken, by success or not.
     pub(crate) succeeded: u64,
     pub(crate) failed: u64,
 }
 
-/// What was found out by a completion: memory to look at, and a region that must be invalid now.
+/// What was found out by a completion: memory to look at, and names that are gone now.
 #[derive(Default)]
 pub(crate) struct Found {
     pub(crate) spans: Vec<Span>,
-    pub(crate) invalid: Option<RegionId>,
+    pub(crate) ended: Vec<Name>,
 }
 
 impl Model {
@@ -163,24 +202,31 @@ impl Model {
     /// A send request was taken. `late`: by a queue pair that was over.
     pub(crate) fn posted(&mut self, by: By, op: u64, meaning: Meaning, late: bool) {
         let (stream, side) = by;
-        if !late {
-            self.start(by, op, &meaning);
-        }
-        self.streams[stream].ends[side].sent.push_back(Sent { op, meaning, late });
+        let gives = if late { None } else { self.start(by, op, &meaning) };
+        self.streams[stream].ends[side].sent.push_back(Sent { op, meaning, gives, late });
     }
 
-    fn start(&mut self, by: By, op: u64, meaning: &Meaning) {
+    /// What a request does from now on. Returns the name that it gives.
+    fn start(&mut self, by: By, op: u64, meaning: &Meaning) -> Option<Name> {
         let (stream, side) = by;
         let here = if meaning.flow == Flow::Out { Cause::Local } else { Cause::Sink };
-        if self.any_ending(&meaning.local) {
+        if self.any_unsteady(&meaning.local, by) {
             self.doom(stream, here, side, false);
+        }
+        if meaning.wrong {
+            self.doom(stream, Cause::Bind, side, true);
+            self.streams[stream].ends[side].poisoned = true;
         }
         let remote = meaning.remote.filter(|remote| remote.len > 0);
         let reach = remote.map(|remote| self.reach(by, &remote));
         let view = View { by, flow: meaning.flow, fenced: meaning.fenced };
         let span = |reach: Option<usize>| -> Vec<Span> {
-            let target = remote.and_then(|remote| Some((remote.region?, remote.at)));
-            let span = target.zip(reach).map(|((region, at), len)| Span { region, at, len });
+            let target = remote.and_then(|remote| Some((remote.name?, remote.at)));
+            let span = target.zip(reach).map(|((name, at), len)| Span {
+                region: self.memory.grant(name).region,
+                at,
+                len,
+            });
             span.filter(|span| span.len > 0).into_iter().collect()
         };
         let (from, to) = match meaning.flow {
@@ -198,6 +244,7 @@ impl Model {
             fenced: meaning.fenced,
             from,
             to,
+            through: remote.filter(|_| meaning.flow == Flow::Out).and_then(|remote| remote.name),
             values,
             fetching: !meaning.inline,
             ..Effect::of(op, by)
@@ -207,7 +254,8 @@ impl Model {
             let from = payload.from.clone();
             self.memory.begin(payload);
             let (flow, to) = (Flow::Change, from.clone());
-            self.memory.begin(Effect { flow, from, to, values, ..Effect::of(op, by) });
+            let through = remote.and_then(|remote| remote.name);
+            self.memory.begin(Effect { flow, from, to, through, values, ..Effect::of(op, by) });
         } else {
             self.memory.begin(payload);
         }
@@ -218,26 +266,75 @@ impl Model {
         if let Some(message) = &meaning.message {
             self.announce(by, op, message);
         }
-        if let Some(region) = meaning.invalidates {
-            self.ending(region, Some(op));
+        if let Some(name) = meaning.takes {
+            if meaning.completes == WcOpcode::LocalInvalidate && !self.memory.grant(name).is_there_for(by) {
+                self.doom(stream, Cause::Local, side, false);
+            }
+            self.ending(name, Some(op));
+            self.memory.take(name, by);
+        }
+        meaning.gives.as_ref().map(|gift| self.give(by, gift))
+    }
+
+    /// A name is on its way.
+    fn give(&mut self, by: By, gift: &Gift) -> Name {
+        match gift {
+            Gift::Binding(binding) => {
+                let number = self.memory.bindings.len();
+                if !self.memory.grant(Name::Region(binding.region)).is_there_for(by) {
+                    self.doom(by.0, Cause::Bind, by.1, false);
+                }
+                let window = &mut self.memory.windows[binding.window];
+                (window.bound, window.key) = (Some(number), binding.key);
+                self.memory.bindings.push(binding.clone());
+                Name::Binding(number)
+            }
+            &Gift::Region { old, at, len, addr, key, access } => {
+                // What it holds then: what it holds now, where nothing is under way.
+                let before = &self.memory.regions[old];
+                let whole = Span { region: old, at: 0, len: before.base.len() };
+                let view = View { by, flow: Flow::Out, fenced: false };
+                let base = self.memory.fetch(&[whole], view);
+                let before = &mut self.memory.regions[old];
+                before.left = true;
+                let (host, stream) = (before.host, before.stream);
+                self.memory.regions.push(Region {
+                    host,
+                    at,
+                    len,
+                    addr,
+                    key,
+                    access,
+                    stream,
+                    life: Life::Coming,
+                    giver: Some(by),
+                    taker: None,
+                    prepared: true,
+                    left: false,
+                    base,
+                });
+                Name::Region(self.memory.regions.len() - 1)
+            }
         }
     }
 
     /// Octets of `remote` that the peer's memory grants; notes the end of the stream where that is not all.
     fn reach(&mut self, by: By, remote: &Remote) -> usize {
         let (stream, side) = by;
-        let region = remote.region.map(|region| &self.memory.regions[region]);
-        let granted = region.filter(|region| {
-            region.life != Life::Gone
-                && region.access.contains(remote.right)
-                && region.stream.is_none_or(|only| only == stream)
+        let grant = remote.name.map(|name| self.memory.grant(name));
+        let granted = grant.filter(|grant| {
+            grant.life != Life::Gone
+                && grant.access.contains(remote.right)
+                && grant.stream.is_none_or(|only| only == stream)
+                && grant.at <= remote.at
         });
-        let reach = granted.map_or(0, |region| region.base.len().saturating_sub(remote.at).min(remote.len));
-        let ending = granted.is_some_and(|region| region.life == Life::Ending);
+        let reach = granted.map_or(0, |grant| grant.end().saturating_sub(remote.at).min(remote.len));
+        let unsteady = granted.is_some_and(|grant| grant.life != Life::Valid);
         let cause = if remote.right == Access::REMOTE_WRITE { Cause::Write } else { Cause::Read };
-        if reach < remote.len || ending {
+        if reach < remote.len || unsteady {
             self.doom(stream, cause, 1 - side, reach < remote.len);
-        } else if remote.right == Access::REMOTE_ATOMIC && !remote.at.is_multiple_of(8) {
+        }
+        if reach == remote.len && remote.right == Access::REMOTE_ATOMIC && !remote.at.is_multiple_of(8) {
             self.doom(stream, Cause::Misaligned, 1 - side, true);
             self.streams[stream].ends[side].poisoned = true;
             return 0;
@@ -254,23 +351,28 @@ impl Model {
             message: message.clone(),
             cut_off,
         });
-        self.pair(stream, 1 - side, self.streams[stream].ends[1 - side].arriving.len() - 1);
-        if let Some((_, region)) = message.invalidates {
-            let owner = region.map(|region| &self.memory.regions[region]);
+        if self.streams[stream].ends[1 - side].shared {
+            self.strain(1 - side);
+        } else {
+            self.pair(stream, 1 - side, self.streams[stream].ends[1 - side].arriving.len() - 1);
+        }
+        if let Some((_, name)) = message.invalidates {
+            let grant = name.map(|name| self.memory.grant(name));
             // What a peer has no right to has no name on the wire.
-            let allowed = owner.is_some_and(|region| {
-                region.stream == Some(stream)
-                    && region.life != Life::Gone
-                    && region.access.intersects(Access::REMOTE)
+            let allowed = grant.filter(|grant| {
+                grant.stream == Some(stream)
+                    && grant.life != Life::Gone
+                    && grant.revocable
+                    && grant.access.intersects(Access::REMOTE)
             });
-            if !allowed {
-                self.doom(stream, Cause::Invalidate, 1 - side, true);
-                self.streams[stream].ends[side].poisoned = true;
-            } else if let Some(region) = region {
-                if self.memory.regions[region].life == Life::Ending {
+            if let Some((grant, name)) = allowed.zip(name) {
+                if grant.life != Life::Valid {
                     self.doom(stream, Cause::Invalidate, 1 - side, false);
                 }
-                self.ending(region, Some(op));
+                self.ending(name, Some(op));
+            } else {
+                self.doom(stream, Cause::Invalidate, 1 - side, true);
+                self.streams[stream].ends[side].poisoned = true;
             }
         }
     }
@@ -289,7 +391,7 @@ impl Model {
             self.doom(stream, Cause::TooLong, side, true);
             self.streams[stream].ends[1 - side].poisoned = true;
         }
-        if self.any_ending(&spans) {
+        if self.any_unsteady(&spans, application(side)) {
             self.doom(stream, Cause::Receive, side, false);
         }
         self.memory.aim(op, &cut(&spans, 0, len.min(room)));
@@ -306,54 +408,9 @@ impl Model {
         }
     }
 
-    fn any_ending(&self, spans: &[Span]) -> bool {
-        spans.iter().any(|span| self.memory.regions[span.region].life != Life::Valid)
-    }
-
-    /// An invalidation of `region` begins; `except` is the request that asks for it. What uses it may fail.
-    pub(crate) fn ending(&mut self, region: RegionId, except: Option<u64>) {
-        self.memory.regions[region].life = Life::Ending;
-        let uses = |spans: &[Span]| spans.iter().any(|span| span.region == region);
-        for stream in &mut self.streams {
-            let mut dooms = Vec::new();
-            for (side, end) in stream.ends.iter().enumerate() {
-                for Sent { op, meaning, late } in &end.sent {
-                    if *late || Some(*op) == except {
-                        continue;
-                    }
-                    if uses(&meaning.local) || meaning.invalidates == Some(region) {
-                        let local = meaning.flow == Flow::Out;
-                        dooms.push((if local { Cause::Local } else { Cause::Sink }, side));
-                    }
-                    if meaning.remote.is_some_and(|remote| remote.region == Some(region)) {
-                        let write = meaning.flow == Flow::Out;
-                        dooms.push((if write { Cause::Write } else { Cause::Read }, 1 - side));
-                    }
-                }
-                for received in end.received.iter().filter(|received| uses(&received.spans)) {
-                    dooms.extend((!received.late).then_some((Cause::Receive, side)));
-                }
-                let named = |arriving: &&Arriving| {
-                    arriving.message.invalidates.is_some_and(|(_, named)| named == Some(region))
-                };
-                for arriving in end.arriving.iter().filter(named) {
-                    dooms.extend((Some(arriving.op) != except).then_some((Cause::Invalidate, side)));
-                }
-            }
-            let dooms = dooms.into_iter().map(|(cause, finder)| Doom { cause, finder, sure: false });
-            stream.dooms.extend(dooms);
-        }
-        // Writes that TCP has taken may still be on their way.
-        for effect in self.memory.effects.iter().filter(|effect| effect.settled.is_none() && uses(&effect.to))
-        {
-            let (stream, side) = effect.by;
-            let (cause, finder) = match effect.flow {
-                Flow::Out => (Cause::Write, 1 - side),
-                Flow::In => (Cause::Sink, side),
-                Flow::Change => (Cause::Read, 1 - side),
-            };
-            self.streams[stream].dooms.push(Doom { cause, finder, sure: false });
-        }
+    /// Whether `by` may not find there what it posts now.
+    pub(crate) fn any_unsteady(&self, spans: &[Span], by: By) -> bool {
+        spans.iter().any(|span| !self.memory.grant(Name::Region(span.region)).is_there_for(by))
     }
 
     /// `side` closes gracefully.
@@ -366,7 +423,7 @@ impl Model {
     }
 
     /// The end of a connection was told at `side`, after all its completions.
-    pub(crate) fn disconnected(&mut self, by: By, error: Option<ConnectionError>) -> Result<(), String> {
+    pub(crate) fn disconnected(&mut self, by: By, error: Option<ConnectionError>) -> Result<Found, String> {
         let (stream, side) = by;
         let Stream { ends, dooms } = &mut self.streams[stream];
         let end = &mut ends[side];
@@ -381,13 +438,29 @@ impl Model {
         {
             return Err(format!("side {side} of stream {stream} ended with {error}, not of {dooms:?}"));
         }
+        let aborted = |doom: &Doom| doom.cause == Cause::Abort && doom.finder == side;
+        if dooms.iter().all(aborted) && error != Some(ConnectionError::Tcp(CloseReason::Aborted)) {
+            return Err(format!(
+                "side {side} of stream {stream} was aborted by its user, and says {error:?}"
+            ));
+        }
+        if end.shared != end.last_told {
+            return Err(format!(
+                "side {side} of stream {stream}: the end of its shared receives was not told"
+            ));
+        }
         if let Some(left) = end.received.front() {
             return Err(format!("receive {} was not flushed", left.op));
         }
         if let Some(left) = end.sent.iter().find(|sent| sent.meaning.signaled) {
             return Err(format!("request {} was not completed", left.op));
         }
-        Ok(())
+        // Had they failed, they would have said so.
+        let (late, done): (_, VecDeque<Sent>) =
+            std::mem::take(&mut end.sent).into_iter().partition(|sent| sent.late);
+        end.sent = late;
+        let ended = done.iter().flat_map(|sent| self.done(sent)).collect();
+        Ok(Found { spans: Vec::new(), ended })
     }
 
     /// Why this is no quiescent point yet.
@@ -413,8 +486,11 @@ impl Model {
         })
     }
 
-    /// Nothing is under way any more. Returns what a graceful close has to have brought over.
-    pub(crate) fn quiet(&mut self) -> Result<(), String> {
+    /// Nothing is under way any more: what was posted without a completion is done, what a graceful close has to bring
+    /// over is there.
+    pub(crate) fn quiet(&mut self) -> Result<Found, String> {
+        self.shut_shared();
+        let mut done = Vec::new();
         for (number, stream) in self.streams.iter_mut().enumerate() {
             if !stream.is_over() {
                 stream.dooms.retain(|doom| doom.cause == Cause::Wire);
@@ -422,7 +498,7 @@ impl Model {
                 if stream.dooms.is_empty() {
                     self.memory.settle(|effect| effect.by.0 == number);
                 }
-                stream.ends.iter_mut().for_each(|end| end.sent.clear());
+                stream.ends.iter_mut().for_each(|end| done.extend(end.sent.drain(..)));
             } else if let Some(side) = stream.closed_by()
                 && let Some(last) = stream.ends[side].closed_after
             {
@@ -433,11 +509,13 @@ impl Model {
                 self.memory.settle(|effect| effect.by == by && effect.op <= last);
             }
             if stream.is_over() {
-                *stream = Stream { ends: Default::default(), dooms: std::mem::take(&mut stream.dooms) };
-                stream.ends.iter_mut().for_each(|end| end.over = true);
+                for end in &mut stream.ends {
+                    *end = End { over: true, shared: end.shared, ..End::default() };
+                }
             }
         }
-        Ok(())
+        let ended = done.iter().flat_map(|sent| self.done(sent)).collect();
+        Ok(Found { spans: Vec::new(), ended })
     }
 }
 

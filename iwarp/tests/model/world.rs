@@ -2,24 +2,29 @@
 
 mod connections;
 mod regions;
+mod shared;
+mod windows;
 
 use std::collections::HashMap;
 use std::time::Duration;
 
 use dp::link::{LinkConfig, LinkPlan, pair};
 use iwarp::verbs::{
-    CmEventKind, CmId, ConnParam, MemoryRegion, QpState, QueuePair, RecvRequest, SendRequest, VerbsError,
-    WcOpcode, WorkCompletion,
+    CmEventKind, CmId, ConnParam, MemoryWindow, QpState, QueuePair, RecvRequest, SendRequest,
+    SharedReceiveQueue, VerbsError, WcOpcode, WorkCompletion,
 };
 
 use super::common::{Host, PORT, Pair};
 use super::dice::Dice;
-use super::memory::{By, Life, RegionId, Span};
+use super::memory::{By, RegionId, Span, application};
+use super::names::Life;
 use super::operations::{self, Drawn};
 use super::sabotage::Sabotage;
 use super::steps::{Step, What};
 use super::streams::{Found, Model};
 use super::wire::TurningPort;
+
+pub(crate) use regions::Held;
 
 /// Connections at a time.
 pub(crate) const SLOTS: usize = 2;
@@ -106,7 +111,9 @@ pub(crate) struct World {
     pair: Pair,
     listeners: [CmId; 2],
     pub(crate) model: Model,
-    memory: Vec<Option<MemoryRegion>>,
+    memory: Vec<Option<Held>>,
+    windows: Vec<Option<MemoryWindow>>,
+    shared: [SharedReceiveQueue; 2],
     slots: [Option<usize>; SLOTS],
     plugs: Vec<Plug>,
     /// Which end a completion belongs to: by host and queue pair number.
@@ -135,12 +142,15 @@ impl World {
             listener.listen(PORT, 16, Duration::from_secs(60)).unwrap();
             listener
         });
+        let shared = [&pair.a, &pair.b].map(shared::make);
         let mut world = Self {
             setting,
             pair,
             listeners,
             model: Model::default(),
             memory: Vec::new(),
+            windows: Vec::new(),
+            shared,
             slots: [None; SLOTS],
             plugs: Vec::new(),
             numbers: HashMap::new(),
@@ -186,6 +196,8 @@ impl World {
                 self.drop_queue_pair(slot, side);
                 Ok(())
             }
+            What::Abort => self.abort(slot, side),
+            What::Arm => self.arm(&mut dice, side),
             What::Turn => (0..1 + dice.below(12)).try_for_each(|_| self.turn()),
             What::Rest => self.rest(),
         }
@@ -213,16 +225,23 @@ impl World {
     fn post(&mut self, dice: &mut Dice, slot: usize, side: usize) -> Done {
         let Some(stream) = self.slots[slot] else { return Ok(()) };
         let (by, op) = ((stream, side), self.next_op());
-        let Some(Drawn { request, meaning }) = operations::draw(dice, &self.model, by, op) else {
+        let Some(Drawn { request, mut meaning }) = operations::draw(dice, &self.model, by, op) else {
             return Ok(());
         };
         // A message wants a receive request, most of the time.
-        let needs = self.model.streams[stream].ends[1 - side].receives() == 0;
+        let end = &self.model.streams[stream].ends[1 - side];
+        let needs = if end.shared { self.model.spare(1 - side) == 0 } else { end.receives() == 0 };
         if let Some(message) = &meaning.message
             && needs
             && !dice.one_in(operations::MISCHIEF)
         {
             self.receive(dice, slot, 1 - side, Some(message.len))?;
+        }
+        // Which buffer of a shared queue it gets cannot be told: mostly it fits all.
+        let shared = self.model.streams[stream].ends[1 - side].shared;
+        let long = meaning.message.as_ref().is_some_and(|message| message.len > self.model.least(1 - side));
+        if shared && long && !dice.one_in(10) {
+            return Ok(());
         }
         let Some(qp) = self.plug(by).and_then(|plug| plug.qp.clone()) else { return Ok(()) };
         let late = matches!(qp.state(), QpState::Terminate | QpState::Error);
@@ -231,7 +250,7 @@ impl World {
         self.say(|| {
             format!("{by:?} posts {op}: {what:?} {flags:?} {:?} {:?}", meaning.local, meaning.remote)
         });
-        match qp.post_send(&request) {
+        match self.hand_over(&qp, &request, &mut meaning) {
             Ok(()) => {
                 let end = &self.model.streams[stream].ends[side];
                 if !self.model.takes(&meaning.local) {
@@ -240,25 +259,29 @@ impl World {
                 if end.owed() >= max {
                     return Err(format!("request {op} was taken by a send queue that is full"));
                 }
+                let gives = meaning.gives.clone().filter(|_| !late);
                 self.model.posted(by, op, meaning, late);
-                Ok(())
+                gives.map_or(Ok(()), |gift| self.given(&gift))
             }
             Err(VerbsError::QueueFull(_)) if self.model.streams[stream].ends[side].outstanding() >= max => {
                 Ok(())
             }
             Err(VerbsError::LocalProtection(_)) if !self.model.takes(&meaning.local) => Ok(()),
-            Err(VerbsError::LocalProtection(_)) if self.ending(&meaning.local) => Ok(()),
+            Err(VerbsError::LocalProtection(_)) if self.unsteady(&meaning.local) => Ok(()),
             Err(error) => Err(format!("request {op} was refused: {error}")),
         }
     }
 
-    fn ending(&self, spans: &[Span]) -> bool {
-        spans.iter().any(|span| self.model.memory.regions[span.region].life == Life::Ending)
+    fn unsteady(&self, spans: &[Span]) -> bool {
+        spans.iter().any(|span| self.model.memory.regions[span.region].life != Life::Valid)
     }
 
     /// Posts a receive request: for `len` octets, or for what the dice say.
     fn receive(&mut self, dice: &mut Dice, slot: usize, side: usize, len: Option<usize>) -> Done {
         let Some(stream) = self.slots[slot] else { return Ok(()) };
+        if self.model.streams[stream].ends[side].shared {
+            return self.receive_shared(dice, side, len);
+        }
         let (by, op) = ((stream, side), self.next_op());
         if self.model.streams[stream].ends[side].receives() >= 32 {
             return Ok(());
@@ -269,7 +292,9 @@ impl World {
             Some(len) => len + dice.pick(&[0, 0, 1, 100]),
             None => dice.length().max(2000),
         };
-        let Some(spans) = operations::scatter(dice, &self.model, side, len) else { return Ok(()) };
+        let Some(spans) = operations::scatter(dice, &self.model, application(side), len) else {
+            return Ok(());
+        };
         let Some(qp) = self.plug(by).and_then(|plug| plug.qp.clone()) else { return Ok(()) };
         let late = matches!(qp.state(), QpState::Terminate | QpState::Error);
         let sg_list = spans.iter().map(|span| operations::sge(&self.model, span)).collect();
@@ -279,7 +304,7 @@ impl World {
                 self.model.posted_receive(by, op, spans, late);
                 Ok(())
             }
-            Err(VerbsError::LocalProtection(_)) if self.ending(&spans) => Ok(()),
+            Err(VerbsError::LocalProtection(_)) if self.unsteady(&spans) => Ok(()),
             Err(error) => Err(format!("receive {op} was refused: {error}")),
         }
     }
@@ -321,7 +346,8 @@ impl World {
         sends.into_iter().try_for_each(|(by, wc): (By, WorkCompletion)| {
             let found = self.model.completed_send(by, &wc)?;
             self.verify(found)
-        })
+        })?;
+        self.shared_events()
     }
 
     fn verify(&mut self, found: Found) -> Done {
@@ -330,7 +356,7 @@ impl World {
             let seen = self.seen(span);
             self.model.memory.check(span, &seen)?;
         }
-        found.invalid.map_or(Ok(()), |region| self.frozen(region))
+        found.ended.into_iter().try_for_each(|name| self.gone(name))
     }
 
     /// States go forward only.
@@ -365,7 +391,8 @@ impl World {
             }
         }
         self.say(|| "all is at rest".into());
-        self.model.quiet()?;
+        let found = self.model.quiet()?;
+        self.verify(found)?;
         let numbers: Vec<RegionId> = (0..self.memory.len()).filter(|&n| self.memory[n].is_some()).collect();
         self.sabotage.rest(&self.memory, &self.model.memory.regions);
         for &number in &numbers {
@@ -373,22 +400,26 @@ impl World {
             self.model.memory.check(&span, &seen)?;
         }
         self.model.memory.effects.clear();
+        self.model.reopen_shared();
         for number in numbers {
             let (_, seen) = self.whole(number);
             match (
                 self.model.memory.regions[number].life,
-                self.memory[number].as_ref().is_some_and(MemoryRegion::is_valid),
+                self.memory[number].as_ref().is_some_and(|held| held.is_valid()),
             ) {
+                (Life::Coming, _) => return Err(format!("region {number} has not come")),
                 (Life::Gone, true) => return Err(format!("region {number} is valid again")),
                 (Life::Valid, false) => return Err(format!("nobody has invalidated region {number}")),
                 (Life::Ending, false) => self.model.memory.freeze(number, seen),
                 (Life::Ending, true) | (Life::Valid, true) => {
                     self.model.memory.regions[number].life = Life::Valid;
-                    self.model.memory.regions[number].base = seen;
+                    self.model.memory.regions[number].base = seen.into_iter().map(Some).collect();
                 }
                 (Life::Gone, false) => {}
             }
         }
+        self.windows_at_rest()?;
+        self.shared_at_rest()?;
         let streams = &self.model.streams;
         self.plugs.retain(|plug| !streams[plug.by.0].is_over() || plug.qp.is_some());
         Ok(())

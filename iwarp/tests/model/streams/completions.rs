@@ -2,35 +2,39 @@
 
 use iwarp::verbs::{WcStatus, WorkCompletion};
 
-use super::super::memory::{By, Flow};
-use super::{Arriving, Found, Model, Sent, Stream};
+use super::super::memory::{By, Flow, cut};
+use super::{Arriving, Found, Model, Received, Sent, Stream};
 
 impl Model {
     /// A completion of the send queue.
     pub(crate) fn completed_send(&mut self, by: By, wc: &WorkCompletion) -> Result<Found, String> {
         let (stream, side) = by;
-        let end = &mut self.streams[stream].ends[side];
+        let end = &self.streams[stream].ends[side];
         if !end.sent.iter().any(|sent| sent.op == wc.wr_id) {
             return Err(format!("request {} is not open: completed twice, or never posted", wc.wr_id));
         }
-        while let Some(sent) = end.sent.pop_front() {
+        let mut ended = Vec::new();
+        while let Some(sent) = self.streams[stream].ends[side].sent.pop_front() {
             if sent.op == wc.wr_id {
-                return if wc.status == WcStatus::Success {
+                let mut found = if wc.status == WcStatus::Success {
                     self.succeeded_send(by, &sent, wc)
                 } else {
                     self.failed_send(by, &sent, wc)
-                };
+                }?;
+                found.ended.splice(..0, ended);
+                return Ok(found);
             }
             if sent.meaning.signaled || sent.late {
                 return Err(format!("request {} completed before {}, posted earlier", wc.wr_id, sent.op));
             }
             self.memory.fetched(sent.op);
+            ended.extend(self.done(&sent));
         }
         unreachable!("it is open")
     }
 
     fn succeeded_send(&mut self, by: By, sent: &Sent, wc: &WorkCompletion) -> Result<Found, String> {
-        let Sent { op, meaning, late } = sent;
+        let Sent { op, meaning, late, .. } = sent;
         let (stream, side) = by;
         self.succeeded += 1;
         let expected = (meaning.completes, meaning.byte_len as u32);
@@ -51,9 +55,9 @@ impl Model {
                 return Err(format!("the answer to {op} overtook the delivery of message {}", before.op));
             }
             let spans = self.memory.settle(|effect| effect.by == by && effect.op <= *op);
-            return Ok(Found { spans, invalid: None });
+            return Ok(Found { spans, ended: Vec::new() });
         }
-        Ok(Found { spans: Vec::new(), invalid: meaning.invalidates })
+        Ok(Found { spans: Vec::new(), ended: self.done(sent).into_iter().collect() })
     }
 
     fn failed_send(&mut self, by: By, sent: &Sent, wc: &WorkCompletion) -> Result<Found, String> {
@@ -70,19 +74,32 @@ impl Model {
             }
         }
         self.never_lost_by_a_close(stream, side, sent.op)?;
-        Ok(Found::default())
+        Ok(Found { spans: Vec::new(), ended: self.undone(sent).into_iter().collect() })
     }
 
     /// A completion of the receive queue.
     pub(crate) fn completed_receive(&mut self, by: By, wc: &WorkCompletion) -> Result<Found, String> {
         let (stream, side) = by;
+        let op = wc.wr_id;
+        let shared = self.streams[stream].ends[side].shared;
+        let received = if shared {
+            self.taken(stream, side, op)?
+        } else {
+            let received = self.streams[stream].ends[side].received.pop_front();
+            received.filter(|received| received.op == op).ok_or("a receive that is not the oldest")?
+        };
+        let found = self.ended_receive(by, wc, &received);
+        if shared {
+            self.strain(side);
+        }
+        found
+    }
+
+    fn ended_receive(&mut self, by: By, wc: &WorkCompletion, received: &Received) -> Result<Found, String> {
+        let (stream, side) = by;
+        let op = wc.wr_id;
         let Stream { ends, dooms } = &mut self.streams[stream];
         let end = &mut ends[side];
-        let op = wc.wr_id;
-        let received = end.received.pop_front().filter(|received| received.op == op);
-        let Some(received) = received else {
-            return Err(format!("receive {op} is not the oldest"));
-        };
         if wc.status != WcStatus::Success {
             self.failed += 1;
             end.flushed_recv = true;
@@ -113,13 +130,16 @@ impl Model {
         if told != meant {
             return Err(format!("message {sent} was sent as {meant:?} and received as {told:?}"));
         }
+        if end.shared {
+            self.memory.fill(sent, op, &cut(&received.spans, 0, message.len));
+        }
         let peer = (stream, 1 - side);
         let mut spans =
             self.memory.settle(|effect| effect.by == peer && effect.flow == Flow::Out && effect.op <= sent);
         // What lies behind the message in its buffer is as it was.
-        spans.extend(received.spans);
-        let invalid = message.invalidates.and_then(|(_, region)| region);
-        Ok(Found { spans, invalid })
+        spans.extend(&received.spans);
+        let ended = message.invalidates.and_then(|(_, name)| name).into_iter().collect();
+        Ok(Found { spans, ended })
     }
 
     /// What was posted before a graceful close that nothing disturbed is carried out.

@@ -1,11 +1,14 @@
 //! Connections between both hosts: made, closed, dropped, ended.
 
-use iwarp::verbs::{CmEventKind, CmId, ConnectionError, QpInit, QpState};
+use iwarp::verbs::{CmEventKind, CmId, ConnectionError, QpGrants, QpInit, QpState};
 
 use super::super::cause::Cause;
 use super::super::dice::Dice;
 use super::super::streams::Stream;
 use super::{Done, Plug, REST_US, SLOTS, World};
+
+/// Turns in which an abort is carried out and told.
+const ABORT_TURNS: usize = 2;
 
 impl World {
     pub(super) fn connect(&mut self, dice: &mut Dice, slot: usize, side: usize) -> Done {
@@ -21,17 +24,25 @@ impl World {
         self.slots[slot] = Some(stream);
         let param = [self.setting.param(0), self.setting.param(1)];
         let max_send_wr = self.setting.max_send_wr;
+        let shared = [0, 1].map(|_| dice.one_in(3));
         let qps = [0, 1].map(|side| {
             let host = self.host(side);
-            let init = QpInit { max_send_wr, max_recv_wr: 64, ..QpInit::new(&host.cq) };
+            let init = QpInit {
+                srq: shared[side].then_some(&self.shared[side]),
+                grants: QpGrants::all(),
+                max_send_wr,
+                max_recv_wr: 64,
+                ..QpInit::new(&host.cq)
+            };
             host.pd.create_qp(&init).unwrap()
         });
         let host = self.host(side);
         let id = host.context.create_id(&host.channel);
         let remote = self.host(1 - side).address;
-        self.say(|| format!("stream {stream}: host {side} connects"));
+        self.say(|| format!("stream {stream}: host {side} connects, shared receives: {shared:?}"));
         id.connect(&qps[side], remote, &param[side]).map_err(|error| error.to_string())?;
         for (side, qp) in qps.iter().enumerate() {
+            self.model.streams[stream].ends[side].shared = shared[side];
             self.numbers.insert((side, qp.qp_num()), (stream, side));
             let by = (stream, side);
             self.plugs.push(Plug {
@@ -97,6 +108,25 @@ impl World {
         }
     }
 
+    /// Ends a connection at once: its end is told in the next turns, whatever the peer does.
+    pub(super) fn abort(&mut self, slot: usize, side: usize) -> Done {
+        let Some(stream) = self.slots[slot] else { return Ok(()) };
+        let Some(id) = self.plug((stream, side)).map(|plug| plug.id.clone()) else { return Ok(()) };
+        if self.model.streams[stream].ends[side].over {
+            return Ok(());
+        }
+        self.say(|| format!("{:?} aborts", (stream, side)));
+        self.model.doom(stream, Cause::Abort, side, true);
+        id.abort();
+        for _ in 0..ABORT_TURNS {
+            self.turn()?;
+        }
+        if !self.model.streams[stream].ends[side].over {
+            return Err(format!("side {side} of stream {stream} was aborted, and goes on"));
+        }
+        Ok(())
+    }
+
     /// An FPDU whose length was turned on the way may wait for octets that nobody sends: its stream only ends by a user.
     pub(super) fn give_up_stalled(&mut self) {
         for slot in 0..SLOTS {
@@ -113,6 +143,7 @@ impl World {
         let plug = self.plugs.iter().find(|plug| plug.by.1 == host && plug.id == *id);
         let by = plug.ok_or("the end of a connection that nobody knows")?.by;
         self.say(|| format!("{by:?} is over: {error:?}"));
-        self.model.disconnected(by, error)
+        let found = self.model.disconnected(by, error)?;
+        self.verify(found)
     }
 }

@@ -1,23 +1,87 @@
 //! Memory of both hosts: registered, stored to, revoked, looked at.
 
 use iwarp::memory::{Access, Base};
-use iwarp::verbs::MrOptions;
+use iwarp::verbs::{FastOptions, FastRegion, MemoryRegion, MrOptions, VerbsError};
 
 use super::super::dice::Dice;
-use super::super::memory::{Life, Region, RegionId, Span};
+use super::super::memory::{Region, RegionId, Span, application};
+use super::super::names::{Life, Name};
 use super::super::operations;
 use super::{Done, World};
 
+/// A registration, or prepared memory.
+pub(crate) enum Held {
+    Region(MemoryRegion),
+    Fast(FastRegion),
+}
+
+impl Held {
+    pub(crate) fn len(&self) -> usize {
+        match self {
+            Self::Region(region) => region.len(),
+            Self::Fast(region) => region.memory().len(),
+        }
+    }
+
+    pub(crate) fn is_valid(&self) -> bool {
+        match self {
+            Self::Region(region) => region.is_valid(),
+            Self::Fast(region) => region.is_valid(),
+        }
+    }
+
+    fn invalidate(&self) {
+        match self {
+            Self::Region(region) => region.invalidate(),
+            Self::Fast(region) => region.invalidate(),
+        }
+    }
+
+    pub(crate) fn read_at(&self, at: usize, out: &mut [u8]) -> Result<(), VerbsError> {
+        match self {
+            Self::Region(region) => region.read_at(at, out),
+            Self::Fast(region) => region.memory().read_at(at, out).map_err(outside),
+        }
+    }
+
+    pub(crate) fn write_at(&self, at: usize, octets: &[u8]) -> Result<(), VerbsError> {
+        match self {
+            Self::Region(region) => region.write_at(at, octets),
+            Self::Fast(region) => region.memory().write_at(at, octets).map_err(outside),
+        }
+    }
+}
+
+fn outside(error: impl std::fmt::Display) -> VerbsError {
+    VerbsError::LocalProtection(error.to_string())
+}
+
 impl World {
+    /// One more region, prepared memory or window.
     pub(super) fn register(&mut self, dice: &mut Dice, slot: usize, side: usize) -> Done {
+        match dice.below(6) {
+            0 => self.allocate_window(dice, side),
+            1 => self.prepare(dice, slot, side),
+            _ => self.register_region(dice, slot, side),
+        }
+    }
+
+    fn register_region(&mut self, dice: &mut Dice, slot: usize, side: usize) -> Done {
         let live = |region: &&Region| region.host == side && region.life != Life::Gone;
         if self.model.memory.regions.iter().filter(live).count() >= 8 {
             return Ok(());
         }
         let len = 1 + dice.below(40_000);
         let all = Access::LOCAL_WRITE | Access::REMOTE;
-        let access =
-            dice.pick(&[all, all, all, all, Access::LOCAL_WRITE | Access::REMOTE_READ, Access::LOCAL_WRITE]);
+        let bindable = all | Access::MW_BIND;
+        let access = dice.pick(&[
+            all,
+            bindable,
+            bindable,
+            Access::LOCAL_WRITE | Access::MW_BIND,
+            Access::LOCAL_WRITE | Access::REMOTE_READ,
+            Access::LOCAL_WRITE,
+        ]);
         let base =
             dice.pick(&[Base::VirtualAddress, Base::Zero, Base::Iova(3), Base::Iova(u64::MAX - 50_000)]);
         let stream = self.slots[slot].filter(|_| dice.one_in(3));
@@ -32,20 +96,60 @@ impl World {
         });
         self.model.memory.regions.push(Region {
             host: side,
+            at: 0,
+            len,
             addr: region.addr(),
             key: region.rkey(),
             access,
             stream: stream.filter(|_| qp.is_some()),
             life: Life::Valid,
-            base: octets,
+            giver: None,
+            taker: None,
+            prepared: false,
+            left: false,
+            base: octets.into_iter().map(Some).collect(),
         });
-        self.memory.push(Some(region));
+        self.memory.push(Some(Held::Region(region)));
+        Ok(())
+    }
+
+    /// Memory for fast registration, which is not registered.
+    fn prepare(&mut self, dice: &mut Dice, slot: usize, side: usize) -> Done {
+        let held = |region: &&Region| region.host == side && region.prepared && !region.left;
+        if self.model.memory.regions.iter().filter(held).count() >= 4 {
+            return Ok(());
+        }
+        let len = 1 + dice.below(20_000);
+        let stream = self.slots[slot].filter(|_| dice.one_in(2));
+        let qp = stream.and_then(|stream| self.plug((stream, side))?.qp.clone());
+        let options = FastOptions { qp: qp.as_ref(), keep: false };
+        let region = self.host(side).pd.alloc_fast_mr(len, &options).map_err(|error| error.to_string())?;
+        let number = self.memory.len();
+        self.say(|| format!("host {side} prepares {number}: {len} octets, for {stream:?}"));
+        self.model.memory.regions.push(Region {
+            host: side,
+            at: 0,
+            len: 0,
+            addr: 0,
+            key: region.rkey(),
+            access: Access::empty(),
+            stream: stream.filter(|_| qp.is_some()),
+            life: Life::Gone,
+            giver: None,
+            taker: None,
+            prepared: true,
+            left: false,
+            base: vec![Some(0); len],
+        });
+        self.memory.push(Some(Held::Fast(region)));
         Ok(())
     }
 
     pub(super) fn store(&mut self, dice: &mut Dice, side: usize) -> Done {
         let len = dice.length().max(1);
-        let Some(spans) = operations::gather(dice, &self.model, side, len) else { return Ok(()) };
+        let Some(spans) = operations::gather(dice, &self.model, application(side), len) else {
+            return Ok(());
+        };
         for span in spans {
             let octets = dice.octets(span.len);
             self.model.memory.store(span, &octets);
@@ -56,39 +160,57 @@ impl World {
         Ok(())
     }
 
-    /// Invalidates a region, or deregisters it: nothing changes it from then on.
+    /// Invalidates a region, deregisters it, or frees a window: nothing changes it from then on.
     pub(super) fn revoke(&mut self, dice: &mut Dice, side: usize) -> Done {
+        if dice.one_in(4) {
+            return self.free_window(dice, side);
+        }
         let regions = &self.model.memory.regions;
-        let live: Vec<RegionId> = (0..regions.len())
-            .filter(|&n| regions[n].host == side && regions[n].life != Life::Gone)
-            .collect();
+        let live = |region: &Region| {
+            let steady = matches!(region.life, Life::Valid | Life::Ending);
+            region.host == side && steady && !region.left
+        };
+        let live: Vec<RegionId> = (0..regions.len()).filter(|&n| live(&regions[n])).collect();
         if live.len() < 3 {
             return Ok(());
         }
         let number = dice.pick(&live);
         let deregister = dice.one_in(3);
         self.say(|| format!("host {side} revokes {number} (deregister: {deregister})"));
-        self.model.ending(number, None);
+        self.model.ending(Name::Region(number), None);
         if let Some(region) = &self.memory[number] {
             region.invalidate();
         }
-        self.frozen(number)?;
+        self.gone(Name::Region(number))?;
         if deregister {
             self.memory[number] = None;
+            self.model.memory.regions[number].left = true;
         }
         Ok(())
     }
 
+    /// `name` is invalid: what can be placed by it was placed.
+    pub(super) fn gone(&mut self, name: Name) -> Done {
+        match name {
+            Name::Region(region) => self.frozen(region),
+            Name::Binding(binding) => self.unbound(binding),
+        }
+    }
+
     /// `number` is invalid: what it holds must be allowed, and stays.
-    pub(super) fn frozen(&mut self, number: RegionId) -> Done {
-        let Some(region) = &self.memory[number] else { return Ok(()) };
+    fn frozen(&mut self, number: RegionId) -> Done {
+        let Some(region) = &self.memory[number] else {
+            // Registered anew by the request behind.
+            self.model.memory.regions[number].life = Life::Gone;
+            return Ok(());
+        };
         if region.is_valid() {
             return Err(format!("region {number} was invalidated, and is valid"));
         }
         let (span, seen) = self.whole(number);
         self.model.memory.check(&span, &seen)?;
         self.model.memory.freeze(number, seen);
-        Ok(())
+        self.windows_of_gone()
     }
 
     pub(super) fn whole(&self, number: RegionId) -> (Span, Vec<u8>) {
@@ -98,10 +220,9 @@ impl World {
 
     pub(super) fn seen(&self, span: &Span) -> Vec<u8> {
         let mut octets = vec![0; span.len];
-        match &self.memory[span.region] {
-            Some(region) => region.read_at(span.at, &mut octets).expect("a span of the region"),
-            // Deregistered: nobody can look any more.
-            None => octets.copy_from_slice(&self.model.memory.regions[span.region].base[span.at..span.end()]),
+        // Else deregistered or registered anew: nobody looks any more.
+        if let Some(region) = &self.memory[span.region] {
+            region.read_at(span.at, &mut octets).expect("a span of the region");
         }
         octets
     }

@@ -1,0 +1,161 @@
+//! Requests that send nothing: they give and take names in their turn among the requests around them.
+
+use iwarp::memory::{Access, Base, WindowKind};
+use iwarp::verbs::{BindWindow, FastRegister, SendOp, WcOpcode};
+
+use super::super::dice::Dice;
+use super::super::memory::{By, Flow, Region};
+use super::super::names::{Binding, Grant, Life, Name, Window, WindowId};
+use super::super::streams::{Gift, Meaning, Model};
+use super::{Drawn, MISCHIEF, drawn, meaning, pick};
+
+/// Once in how many local requests something is asked for that cannot be done.
+const LOCAL_MISCHIEF: usize = MISCHIEF / 3;
+
+pub(super) fn invalidate(dice: &mut Dice, model: &Model, by: By, op: u64) -> Option<Drawn> {
+    let own = |name: Name| {
+        let grant = model.memory.grant(name);
+        let bound_here = matches!(name, Name::Region(_)) || grant.giver == Some(by);
+        grant.host == by.1 && grant.is_there_for(by) && grant.revocable && bound_here
+    };
+    // Windows and what was registered fast, mostly: they come again.
+    let again = |name: Name| own(name) && model.memory.grant(name).giver.is_some();
+    let first = if dice.one_in(4) { None } else { pick(dice, model, again) };
+    let name = first.or_else(|| pick(dice, model, own).filter(|_| dice.one_in(3)))?;
+    let takes = Some(name);
+    let meaning = Meaning { takes, ..meaning(Flow::Out, Vec::new(), WcOpcode::LocalInvalidate) };
+    Some(drawn(model, op, SendOp::LocalInvalidate { rkey: model.memory.grant(name).key }, meaning))
+}
+
+/// A window of type 1: what it was bound to before is gone afterwards. No octets leave it unbound.
+pub(super) fn bind_type_1(dice: &mut Dice, model: &Model, by: By, op: u64) -> Option<Drawn> {
+    let number = window(dice, model, by, WindowKind::Type1)?;
+    let window = &model.memory.windows[number];
+    let takes = window.bound.filter(|&old| model.memory.bindings[old].life != Life::Gone).map(Name::Binding);
+    let mut drawn = bind(dice, model, by, op, number)?;
+    if let SendOp::BindWindow(bind) = &mut drawn.request.op
+        && takes.is_some()
+        && dice.one_in(4)
+    {
+        bind.length = 0;
+        (drawn.meaning.gives, drawn.meaning.wrong) = (None, false);
+    }
+    let Drawn { request, meaning } = drawn;
+    let takes = takes.filter(|_| !meaning.wrong);
+    Some(Drawn { request, meaning: Meaning { takes, plain: true, ..meaning } })
+}
+
+/// A window of type 2, that is not bound any more when its turn comes.
+pub(super) fn bind_type_2(dice: &mut Dice, model: &Model, by: By, op: u64) -> Option<Drawn> {
+    let number = window(dice, model, by, WindowKind::Type2)?;
+    bind(dice, model, by, op, number)
+}
+
+fn window(dice: &mut Dice, model: &Model, by: By, kind: WindowKind) -> Option<WindowId> {
+    let free = |old| {
+        let grant = model.memory.grant(Name::Binding(old));
+        // What another queue pair is about to bind or to unbind is left to it.
+        let alone = match model.memory.bindings[old].life {
+            Life::Coming => grant.giver == Some(by),
+            Life::Ending => grant.taker == Some(by),
+            Life::Valid | Life::Gone => true,
+        };
+        if kind == WindowKind::Type1 { alone } else { grant.is_free_for(by) }
+    };
+    let fits = |window: &Window| {
+        window.host == by.1 && window.kind == kind && !window.freed && window.bound.is_none_or(free)
+    };
+    let windows = model.memory.windows.iter().enumerate();
+    let fitting: Vec<WindowId> = windows.filter(|(_, window)| fits(window)).map(|(n, _)| n).collect();
+    (!fitting.is_empty()).then(|| dice.pick(&fitting))
+}
+
+fn bind(dice: &mut Dice, model: &Model, by: By, op: u64, window: WindowId) -> Option<Drawn> {
+    let Window { kind, key, .. } = model.memory.windows[window];
+    let wrong = dice.one_in(LOCAL_MISCHIEF);
+    let memory = |name: Name| {
+        let Name::Region(region) = name else { return false };
+        let Region { prepared, left, .. } = model.memory.regions[region];
+        let grant = model.memory.grant(name);
+        // The verb for windows of type 1 takes memory that is registered at once.
+        let known = kind == WindowKind::Type2 || !prepared;
+        let associated = grant.stream.is_none_or(|stream| stream == by.0);
+        let bindable = grant.access.contains(Access::MW_BIND);
+        grant.host == by.1 && grant.is_there_for(by) && !left && known && associated && bindable != wrong
+    };
+    let name = pick(dice, model, memory)?;
+    let grant = model.memory.grant(name);
+    let (at, len) = part_of(dice, grant.at, grant.len);
+    let access = rights(dice);
+    let wrong = wrong || access.allows_writing() && !grant.access.contains(Access::LOCAL_WRITE);
+    let zero_based = kind == WindowKind::Type2 && dice.one_in(3);
+    let (rkey, addr) = (next(key), grant.offset_of(at));
+    let request = BindWindow { rkey, lkey: grant.key, addr, length: len as u64, access, zero_based };
+    let binding = Binding {
+        window,
+        kind,
+        region: grant.region,
+        at,
+        len,
+        addr: if zero_based { 0 } else { addr },
+        key: rkey,
+        access,
+        // Never wider than the region.
+        stream: if kind == WindowKind::Type1 { grant.stream } else { Some(by.0) },
+        life: Life::Coming,
+        giver: by,
+        taker: None,
+    };
+    let gives = (!wrong).then_some(Gift::Binding(binding));
+    let meaning = Meaning { gives, wrong, ..meaning(Flow::Out, Vec::new(), WcOpcode::BindWindow) };
+    Some(drawn(model, op, SendOp::BindWindow(request), meaning))
+}
+
+/// Prepared memory, that is not registered any more when its turn comes.
+pub(super) fn fast_register(dice: &mut Dice, model: &Model, by: By, op: u64) -> Option<Drawn> {
+    let free = |name: Name| {
+        let Name::Region(region) = name else { return false };
+        let Region { prepared, left, .. } = model.memory.regions[region];
+        let grant = model.memory.grant(name);
+        // Where others have the old name as well, they may use it until it is seen to be gone.
+        let alone = grant.life == Life::Gone || grant.stream == Some(by.0);
+        let associated = grant.stream.is_none_or(|stream| stream == by.0);
+        grant.host == by.1 && prepared && !left && alone && associated && grant.is_free_for(by)
+    };
+    let name = pick(dice, model, free)?;
+    let Grant { region: old, key, .. } = model.memory.grant(name);
+    let whole = model.memory.regions[old].base.len();
+    let (at, len) = part_of(dice, 0, whole);
+    let wrong = dice.one_in(LOCAL_MISCHIEF);
+    let length = if wrong { (whole - at + 1) as u64 } else { len as u64 };
+    let access = dice.pick(&[
+        Access::LOCAL_WRITE | Access::REMOTE | Access::MW_BIND,
+        Access::LOCAL_WRITE | Access::REMOTE,
+        Access::LOCAL_WRITE,
+        Access::REMOTE_READ,
+    ]);
+    let (base, addr) = dice.pick(&[(Base::Zero, 0), (Base::Iova(12_345), 12_345)]);
+    let rkey = next(key);
+    let request = FastRegister { rkey, offset: at as u64, length, access, base };
+    let gives = (!wrong).then_some(Gift::Region { old, at, len, addr, key: rkey, access });
+    let meaning = Meaning { gives, wrong, ..meaning(Flow::Out, Vec::new(), WcOpcode::FastRegister) };
+    Some(drawn(model, op, SendOp::FastRegister(request), meaning))
+}
+
+/// The whole of `len` octets from `at` on, or a part: its first octet and its length.
+fn part_of(dice: &mut Dice, at: usize, len: usize) -> (usize, usize) {
+    if dice.one_in(3) {
+        return (at, len);
+    }
+    let first = dice.below(len);
+    (at + first, 1 + dice.below(len - first))
+}
+
+fn rights(dice: &mut Dice) -> Access {
+    dice.pick(&[Access::REMOTE, Access::REMOTE, Access::REMOTE_READ, Access::REMOTE_WRITE])
+}
+
+/// The STag with the next key.
+fn next(stag: u32) -> u32 {
+    stag & !0xff | u32::from((stag as u8).wrapping_add(1))
+}

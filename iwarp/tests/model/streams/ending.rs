@@ -1,0 +1,93 @@
+//! The end of a name: what uses it may fail, and how a request that gives or takes one turns out.
+
+use iwarp::verbs::WcOpcode;
+
+use super::super::cause::{Cause, Doom};
+use super::super::memory::{Flow, Span};
+use super::super::names::{Life, Name};
+use super::{Gift, Model, Sent};
+
+impl Model {
+    /// `name` begins to end; `except` is the request that asks for it. What uses it may fail.
+    pub(crate) fn ending(&mut self, name: Name, except: Option<u64>) {
+        let life = self.memory.life_mut(name);
+        *life = (*life).max(Life::Ending);
+        let memory = &self.memory;
+        let ends = |used: Name| memory.ends_with(used, name);
+        let uses = |spans: &[Span]| spans.iter().any(|span| Name::Region(span.region) == name);
+        for stream in &mut self.streams {
+            let mut dooms = Vec::new();
+            for (side, end) in stream.ends.iter().enumerate() {
+                for Sent { op, meaning, late, .. } in &end.sent {
+                    if *late || Some(*op) == except {
+                        continue;
+                    }
+                    let invalidates = meaning.completes == WcOpcode::LocalInvalidate;
+                    if uses(&meaning.local) || invalidates && meaning.takes.is_some_and(ends) {
+                        let local = meaning.flow == Flow::Out;
+                        dooms.push((if local { Cause::Local } else { Cause::Sink }, side));
+                    }
+                    if meaning.remote.is_some_and(|remote| remote.name.is_some_and(ends)) {
+                        let write = meaning.flow == Flow::Out;
+                        dooms.push((if write { Cause::Write } else { Cause::Read }, 1 - side));
+                    }
+                    if let Some(Gift::Binding(binding)) = &meaning.gives
+                        && Name::Region(binding.region) == name
+                    {
+                        dooms.push((Cause::Bind, side));
+                    }
+                }
+                for received in end.received.iter().filter(|received| uses(&received.spans)) {
+                    dooms.extend((!received.late).then_some((Cause::Receive, side)));
+                }
+                for arriving in &end.arriving {
+                    let named =
+                        arriving.message.invalidates.is_some_and(|(_, named)| named.is_some_and(ends));
+                    dooms.extend((named && Some(arriving.op) != except).then_some((Cause::Invalidate, side)));
+                }
+            }
+            let dooms = dooms.into_iter().map(|(cause, finder)| Doom { cause, finder, sure: false });
+            stream.dooms.extend(dooms);
+        }
+        // Writes that TCP has taken may still be on their way.
+        for effect in self.memory.effects.iter().filter(|effect| effect.settled.is_none()) {
+            let (stream, side) = effect.by;
+            let there = match effect.through {
+                Some(through) => ends(through),
+                None => uses(&effect.to),
+            };
+            let Some(stream) = self.streams.get_mut(stream).filter(|_| there) else { continue };
+            let (cause, finder) = match effect.flow {
+                Flow::Out => (Cause::Write, 1 - side),
+                Flow::In => (Cause::Sink, side),
+                Flow::Change => (Cause::Read, 1 - side),
+            };
+            stream.dooms.push(Doom { cause, finder, sure: false });
+        }
+        self.strain(0);
+        self.strain(1);
+    }
+
+    /// A request was carried out. Returns the name that it took.
+    pub(super) fn done(&mut self, sent: &Sent) -> Option<Name> {
+        if sent.late {
+            return None;
+        }
+        if let Some(life) = sent.gives.map(|name| self.memory.life_mut(name))
+            && *life == Life::Coming
+        {
+            *life = Life::Valid;
+        }
+        sent.meaning.takes
+    }
+
+    /// A request was not carried out. Returns the name that never came.
+    pub(super) fn undone(&mut self, sent: &Sent) -> Option<Name> {
+        if let Some(Name::Binding(binding)) = sent.gives {
+            // What it was bound to before may not have ended either.
+            let window = self.memory.bindings[binding].window;
+            self.memory.windows[window].freed = true;
+        }
+        sent.gives
+    }
+}

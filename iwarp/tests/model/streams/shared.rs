@@ -1,0 +1,142 @@
+//! A shared receive queue: buffers for whichever message comes, of whichever stream.
+//!
+//! A stream takes the oldest buffer when a message begins, and holds one at a time. Which one is not known before its
+//! completion: until then its octets cannot be told.
+
+use std::collections::VecDeque;
+
+use super::super::cause::{Cause, Doom};
+use super::super::memory::{Span, application};
+use super::{Arriving, Model, Received};
+
+/// Requests that it takes.
+pub(crate) const DEPTH: usize = 24;
+
+/// The shared receive queue of a host.
+#[derive(Default)]
+pub(crate) struct SharedQueue {
+    /// Requests whose completion was not seen, oldest first.
+    open: VecDeque<Received>,
+    /// The limit that is armed; 0: none.
+    pub(crate) limit: usize,
+}
+
+impl SharedQueue {
+    pub(crate) fn len(&self) -> usize {
+        self.open.len()
+    }
+}
+
+impl Model {
+    /// Buffers of `host` that no message has taken.
+    pub(crate) fn spare(&self, host: usize) -> usize {
+        self.shared[host].len().saturating_sub(self.due(host))
+    }
+
+    /// Octets of its shortest buffer.
+    pub(crate) fn least(&self, host: usize) -> usize {
+        let room = |open: &Received| open.spans.iter().map(|span| span.len).sum::<usize>();
+        self.shared[host].open.iter().map(room).min().unwrap_or(0)
+    }
+
+    /// Messages on their way to its shared queue.
+    fn due(&self, host: usize) -> usize {
+        let ends = self.streams.iter().map(|stream| &stream.ends[host]);
+        ends.filter(|end| end.shared && !end.over).map(|end| end.arriving.len()).sum()
+    }
+
+    /// Streams that may hold a buffer of it.
+    fn holders(&self, host: usize) -> usize {
+        self.streams.iter().filter(|stream| stream.ends[host].shared && !stream.ends[host].over).count()
+    }
+
+    pub(crate) fn posted_shared(&mut self, host: usize, op: u64, spans: Vec<Span>) {
+        self.memory.open(op, &spans);
+        self.shared[host].open.push_back(Received { op, spans, late: false });
+        self.strain(host);
+    }
+
+    /// `stream` has completed buffer `op`: one of the oldest, of which each stream holds one.
+    pub(super) fn taken(&mut self, stream: usize, host: usize, op: u64) -> Result<Received, String> {
+        let holders = self.holders(host);
+        let queue = &mut self.shared[host].open;
+        let at = queue.iter().position(|open| open.op == op);
+        let at = at.ok_or_else(|| format!("shared receive {op} is not open"))?;
+        if at >= holders {
+            return Err(format!("shared receive {op} was taken before {}", queue[0].op));
+        }
+        let end = &mut self.streams[stream].ends[host];
+        if std::mem::replace(&mut end.last_shared, op) > op {
+            return Err(format!("shared receive {op} completed behind a younger one of its stream"));
+        }
+        if end.last_told {
+            return Err(format!("shared receive {op} completed behind the last of its stream"));
+        }
+        Ok(queue.remove(at).expect("just found"))
+    }
+
+    /// What may come of messages that meet the buffers of `host` as they are now.
+    pub(super) fn strain(&mut self, host: usize) {
+        let queue = &self.shared[host].open;
+        let short = self.due(host) > queue.len();
+        let least = self.least(host);
+        let unsteady = queue.iter().any(|open| self.any_unsteady(&open.spans, application(host)));
+        for stream in &mut self.streams {
+            let end = &stream.ends[host];
+            if !end.shared || end.over || end.arriving.is_empty() {
+                continue;
+            }
+            let long = end.arriving.iter().any(|Arriving { message, .. }| message.len > least);
+            let causes = [(short, Cause::NoReceive), (long, Cause::TooLong), (unsteady, Cause::Receive)];
+            let dooms = causes.into_iter().filter(|(is_so, _)| *is_so);
+            stream.dooms.extend(dooms.map(|(_, cause)| Doom { cause, finder: host, sure: false }));
+        }
+    }
+
+    /// The event of its limit came.
+    pub(crate) fn limit_reached(&mut self, host: usize) -> Result<(), String> {
+        let limit = std::mem::take(&mut self.shared[host].limit);
+        let left = self.shared[host].len().saturating_sub(self.holders(host));
+        if left >= limit {
+            return Err(format!("host {host}: {left} buffers are left, and the limit was {limit}"));
+        }
+        Ok(())
+    }
+
+    /// What the shared queue of `host` says of itself, all completions and events being taken.
+    pub(crate) fn check_shared(&self, host: usize, posted: usize, limit: usize) -> Result<(), String> {
+        let (open, holders) = (self.shared[host].len(), self.holders(host));
+        if posted > open || posted + holders < open {
+            return Err(format!("host {host}: {posted} shared receives wait, of {open} that are open"));
+        }
+        if limit != self.shared[host].limit || posted < limit {
+            return Err(format!(
+                "host {host}: {posted} shared receives wait, the limit is {limit} and should be {}",
+                self.shared[host].limit
+            ));
+        }
+        Ok(())
+    }
+
+    /// A queue pair was told to have completed all it had taken.
+    pub(crate) fn last_receive(&mut self, by: (usize, usize)) -> Result<(), String> {
+        let end = &mut self.streams[by.0].ends[by.1];
+        if !end.shared || std::mem::replace(&mut end.last_told, true) {
+            return Err(format!("{by:?} was told the end of its shared receives out of place"));
+        }
+        Ok(())
+    }
+
+    /// No message is on its way: what is open was not touched.
+    pub(super) fn shut_shared(&mut self) {
+        let open = |op: u64| self.shared.iter().any(|queue| queue.open.iter().any(|open| open.op == op));
+        self.memory.effects.retain(|effect| !open(effect.op));
+    }
+
+    /// Messages may come again.
+    pub(crate) fn reopen_shared(&mut self) {
+        for queue in &self.shared {
+            queue.open.iter().for_each(|open| self.memory.open(open.op, &open.spans));
+        }
+    }
+}

@@ -1,0 +1,165 @@
+//! Memory windows of both hosts, and requests that give names.
+
+use iwarp::memory::WindowKind;
+use iwarp::verbs::{BindWindow, MwOptions, QueuePair, SendOp, SendRequest, VerbsError};
+
+use super::super::dice::Dice;
+use super::super::memory::Span;
+use super::super::names::{BindingId, Life, Name, Window, WindowId};
+use super::super::streams::{Gift, Meaning};
+use super::{Done, Held, World};
+
+impl World {
+    pub(super) fn allocate_window(&mut self, dice: &mut Dice, side: usize) -> Done {
+        let live = |window: &&Window| window.host == side && !window.freed;
+        if self.model.memory.windows.iter().filter(live).count() >= 4 {
+            return Ok(());
+        }
+        let kind = dice.pick(&[WindowKind::Type1, WindowKind::Type2]);
+        let options = MwOptions { kind, keep: false };
+        let window = self.host(side).pd.alloc_mw_with(options).map_err(|error| error.to_string())?;
+        let number = self.windows.len();
+        self.say(|| format!("host {side} allocates window {number}: {kind:?}"));
+        let key = window.rkey();
+        self.model.memory.windows.push(Window { host: side, kind, key, bound: None, freed: false });
+        self.windows.push(Some(window));
+        Ok(())
+    }
+
+    /// Frees a window of which no request is on its way.
+    pub(super) fn free_window(&mut self, dice: &mut Dice, side: usize) -> Done {
+        let steady =
+            |bound: BindingId| matches!(self.model.memory.bindings[bound].life, Life::Valid | Life::Gone);
+        let fits = |n: &WindowId| {
+            let window = &self.model.memory.windows[*n];
+            window.host == side && !window.freed && window.bound.is_none_or(steady)
+        };
+        let fitting: Vec<WindowId> = (0..self.windows.len()).filter(fits).collect();
+        if fitting.is_empty() {
+            return Ok(());
+        }
+        let number = dice.pick(&fitting);
+        self.say(|| format!("host {side} frees window {number}"));
+        let window = &mut self.model.memory.windows[number];
+        window.freed = true;
+        let bound = window.bound;
+        if let Some(bound) = bound {
+            self.model.ending(Name::Binding(bound), None);
+        }
+        self.windows[number] = None;
+        bound.map_or(Ok(()), |bound| self.unbound(bound))
+    }
+
+    /// Posts a request: by the verb for windows of type 1 where it binds one, which chooses the key.
+    pub(super) fn hand_over(
+        &mut self,
+        qp: &QueuePair,
+        request: &SendRequest,
+        meaning: &mut Meaning,
+    ) -> Result<(), VerbsError> {
+        let SendOp::BindWindow(BindWindow { rkey, lkey, addr, length, access, .. }) = request.op else {
+            return qp.post_send(request);
+        };
+        if !meaning.plain {
+            return qp.post_send(request);
+        }
+        let memory = &mut self.model.memory;
+        let named = |window: &Option<_>| {
+            window.as_ref().is_some_and(|w: &iwarp::verbs::MemoryWindow| w.rkey() >> 8 == rkey >> 8)
+        };
+        let number = self.windows.iter().position(named).expect("drawn among those that are there");
+        let window = self.windows[number].as_ref().expect("just found");
+        let region = self.memory.iter().flatten().find_map(|held| match held {
+            Held::Region(region) if region.lkey() == lkey => Some(region),
+            Held::Region(_) | Held::Fast(_) => None,
+        });
+        let region = region.expect("drawn among those that are there");
+        let offset = addr.wrapping_sub(region.addr());
+        let result = qp.bind_mw(request.wr_id, window, (region, offset, length), access);
+        memory.windows[number].key = window.rkey();
+        if let Some(Gift::Binding(binding)) = &mut meaning.gives {
+            binding.key = window.rkey();
+        }
+        result.map(drop)
+    }
+
+    /// A request was posted that gives a name.
+    pub(super) fn given(&mut self, gift: &Gift) -> Done {
+        let (told, key) = match gift {
+            Gift::Binding(binding) if binding.kind == WindowKind::Type1 => return Ok(()),
+            Gift::Binding(binding) => {
+                let window = self.windows[binding.window].as_ref().ok_or("a window that is there")?;
+                (window.next_rkey(), binding.key)
+            }
+            &Gift::Region { old, key, .. } => {
+                let held = self.memory[old].take();
+                let Some(Held::Fast(region)) = &held else { return Err("memory that is prepared".into()) };
+                let told = region.next_rkey();
+                self.memory.push(held);
+                (told, key)
+            }
+        };
+        if told == key { Ok(()) } else { Err(format!("the next key makes {told:#x}, not {key:#x}")) }
+    }
+
+    /// `binding` is gone: what was placed by it must be allowed, and no more comes.
+    pub(super) fn unbound(&mut self, binding: BindingId) -> Done {
+        let number = self.model.memory.bindings[binding].window;
+        let is_last = self.model.memory.windows[number].bound == Some(binding);
+        if is_last && self.windows[number].as_ref().is_some_and(|window| window.is_bound()) {
+            return Err(format!("window {number} was unbound, and is bound"));
+        }
+        let mut seen = Vec::new();
+        for span in self.model.memory.through(binding) {
+            let octets = self.seen(&span);
+            self.model.memory.check(&span, &octets)?;
+            seen.push((span, octets));
+        }
+        let seen: Vec<(Span, Vec<u8>)> = seen;
+        self.model.memory.close(binding, &seen);
+        Ok(())
+    }
+
+    /// Windows end with the region behind them.
+    pub(super) fn windows_of_gone(&self) -> Done {
+        self.each_window(|number, life, is_bound| {
+            if life == Life::Gone && is_bound {
+                return Err(format!("window {number} is bound to memory that is gone"));
+            }
+            Ok(())
+        })
+    }
+
+    /// Nothing is under way: windows are bound as they should be.
+    pub(super) fn windows_at_rest(&mut self) -> Done {
+        self.each_window(|number, life, is_bound| match life {
+            Life::Coming => Err(format!("the binding of window {number} has not come")),
+            Life::Valid if !is_bound => Err(format!("nobody has unbound window {number}")),
+            Life::Gone if is_bound => Err(format!("window {number} is bound again")),
+            Life::Valid | Life::Ending | Life::Gone => Ok(()),
+        })?;
+        for (window, held) in self.model.memory.windows.iter().zip(&self.windows) {
+            if let (Some(bound), Some(held)) = (window.bound, held)
+                && self.model.memory.bindings[bound].life == Life::Ending
+                && !window.freed
+            {
+                self.model.memory.bindings[bound].life =
+                    if held.is_bound() { Life::Valid } else { Life::Gone };
+            }
+        }
+        Ok(())
+    }
+
+    /// Looks at each window: what the name given last should be, and whether it is bound under it.
+    fn each_window(&self, look: impl Fn(WindowId, Life, bool) -> Done) -> Done {
+        let memory = &self.model.memory;
+        memory.windows.iter().zip(&self.windows).enumerate().try_for_each(|(number, (window, held))| {
+            let (Some(bound), Some(held)) = (window.bound, held) else { return Ok(()) };
+            if window.key != memory.bindings[bound].key {
+                // A request that could not be carried out has another one.
+                return Ok(());
+            }
+            look(number, memory.grant(Name::Binding(bound)).life, held.is_bound())
+        })
+    }
+}
