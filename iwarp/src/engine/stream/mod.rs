@@ -112,7 +112,7 @@ impl Stream {
         Self {
             framer: Framer::new(tx_markers, crc),
             deframer: Deframer::new(rx_start, rx_markers, crc),
-            transmit: Transmit::new(rtr),
+            transmit: Transmit::new(rtr, ird, common.extensions),
             receive: Receive::new(ird, common.extensions, rtr),
             common,
             may_send,

@@ -44,16 +44,28 @@ pub(super) enum Outstanding {
     Atomic { id: u32, sink: Sge },
 }
 
+/// Takes the oldest. Once empty, a queue begins at its front again: one that is never long stays in the memory it has
+/// touched, however much it has.
+pub(super) fn take_front<T>(queue: &mut VecDeque<T>) -> Option<T> {
+    let oldest = queue.pop_front();
+    if queue.is_empty() {
+        queue.clear();
+    }
+    oldest
+}
+
 impl Common {
+    /// Takes the memory for all that may be outstanding: ORD, or the RTR's Read alone; and the send queue.
     pub(super) fn new(qp: Arc<QpShared>, by: Accessor, ord: u16) -> Self {
+        let ord = usize::from(ord);
         Self {
             extensions: qp.extensions,
-            qp,
             by,
-            outstanding: VecDeque::new(),
+            outstanding: VecDeque::with_capacity(ord.max(1)),
             atomic_responses: UntaggedQueue::new(),
-            pending: VecDeque::new(),
-            ord: usize::from(ord),
+            pending: VecDeque::with_capacity(qp.sq.capacity()),
+            qp,
+            ord,
             progress: 0,
         }
     }
@@ -79,7 +91,7 @@ impl Common {
             pending.done = true;
         }
         while self.pending.front().is_some_and(|pending| pending.done) {
-            if let Some(pending) = self.pending.pop_front() {
+            if let Some(pending) = take_front(&mut self.pending) {
                 self.complete(&pending);
             }
         }

@@ -9,7 +9,7 @@ use crate::memory::Stag;
 use crate::rdmap::{AtomicRequest, AtomicResponse, Opcode, Queue, ReadRequest, Terminate, TerminateError};
 use crate::verbs::Sge;
 
-use super::super::outstanding::Outstanding;
+use super::super::outstanding::{Outstanding, take_front};
 use super::super::peer_request::{Asked, PeerRequest};
 use super::{Failure, Flow, Piece, Receive, Sink};
 
@@ -104,7 +104,7 @@ impl Sink<'_> {
             return ControlFlow::Break(self.lose_sink(Terminate::local(TerminateError::LocalCatastrophic)));
         }
         self.common.progress += 1;
-        self.common.outstanding.pop_front();
+        take_front(&mut self.common.outstanding);
         self.common.answered();
         ControlFlow::Continue(())
     }

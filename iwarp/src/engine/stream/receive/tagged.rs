@@ -6,7 +6,7 @@ use crate::ddp::{self, TaggedHeader};
 use crate::rdmap::read_sink::ReadProgress;
 use crate::rdmap::{Opcode, ReadSink, TerminateError};
 
-use super::super::outstanding::Outstanding;
+use super::super::outstanding::{Outstanding, take_front};
 use super::{Flow, Piece, Sink};
 
 /// Why a segment was not taken.
@@ -88,7 +88,7 @@ impl Sink<'_> {
         self.common.progress += 1;
         let (sink, is_rtr) = self.oldest_read()?;
         if sink.deliver(header, payload_len)? == ReadProgress::Complete {
-            self.common.outstanding.pop_front();
+            take_front(&mut self.common.outstanding);
             if !is_rtr {
                 self.common.answered();
             }

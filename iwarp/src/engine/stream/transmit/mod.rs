@@ -11,7 +11,7 @@ use tcp_lite::{ConnId, SendError, Stack};
 use crate::memory::Turn;
 use crate::mpa::Framer;
 use crate::mpa::startup::{Rtr, RtrKind};
-use crate::rdmap::{IMMEDIATE_LEN, Opcode, Terminate, TerminateError};
+use crate::rdmap::{Extensions, IMMEDIATE_LEN, Opcode, Terminate, TerminateError};
 use crate::verbs::{SendEntry, WcStatus};
 
 use super::message::{FetchError, Message};
@@ -98,11 +98,12 @@ enum Completes {
 }
 
 impl Transmit {
-    pub(super) fn new(rtr: Rtr) -> Self {
+    /// Takes the memory for as many requests of the peer as may wait.
+    pub(super) fn new(rtr: Rtr, ird: u16, extensions: Extensions) -> Self {
         Self {
             current: None,
             head: None,
-            responses: VecDeque::new(),
+            responses: VecDeque::with_capacity(extensions.request_buffers(ird) as usize),
             terminate: None,
             terminated: false,
             rtr: match rtr {

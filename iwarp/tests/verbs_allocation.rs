@@ -1,0 +1,152 @@
+//! What a connection needs it takes while it is made: the first message of each kind allocates as little as the
+//! thousandth, at both ends. The application's calls are counted with the engine's.
+
+mod common;
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+
+use common::ext::{ADD_ONE, ALL, atomic, remote};
+use common::{Connected, Pair};
+use dp::link::{LinkConfig, pair};
+use dp::{Burst, LinkState, Mempool, Port, PortCounters, PortInfo};
+use iwarp::verbs::{ConnParam, MemoryRegion, RecvRequest, SendOp, SendRequest, WcStatus};
+
+/// The system's allocator, counting for one thread while that wants it to.
+struct Counting;
+
+thread_local! {
+    static COUNT: Cell<Option<usize>> = const { Cell::new(None) };
+}
+
+fn note() {
+    COUNT.set(COUNT.get().map(|count| count + 1));
+}
+
+// SAFETY: all is the system allocator's; a plain word of the thread is counted beside it.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        note();
+        // SAFETY: the caller promises what the system's asks for.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn realloc(&self, ptr: *mut u8, layout: Layout, octets: usize) -> *mut u8 {
+        note();
+        // SAFETY: as above.
+        unsafe { System.realloc(ptr, layout, octets) }
+    }
+
+    unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
+        // SAFETY: as above.
+        unsafe { System.dealloc(ptr, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// Runs `act` without counting.
+fn uncounted<T>(act: impl FnOnce() -> T) -> T {
+    let count = COUNT.take();
+    let result = act();
+    COUNT.set(count);
+    result
+}
+
+/// The wire in memory is no part of what is measured: it allocates for each frame under way.
+struct Uncounted(Box<dyn Port>);
+
+impl Port for Uncounted {
+    fn info(&self) -> &PortInfo {
+        self.0.info()
+    }
+
+    fn mempool(&self) -> &Mempool {
+        self.0.mempool()
+    }
+
+    fn rx_burst(&mut self, now_us: u64, frames: &mut Burst) -> usize {
+        uncounted(|| self.0.rx_burst(now_us, frames))
+    }
+
+    fn tx_burst(&mut self, now_us: u64, frames: &mut Burst) -> usize {
+        uncounted(|| self.0.tx_burst(now_us, frames))
+    }
+
+    fn link_state(&mut self) -> LinkState {
+        self.0.link_state()
+    }
+
+    fn counters(&self) -> PortCounters {
+        self.0.counters()
+    }
+
+    fn next_due_us(&self) -> Option<u64> {
+        uncounted(|| self.0.next_due_us())
+    }
+}
+
+/// Requests of one kind that are posted at once.
+const BURST: usize = 200;
+/// Octets of the long ones.
+const LONG: usize = 9000;
+
+fn connected() -> (Pair, Connected) {
+    let (a, b) = pair(&LinkConfig::default());
+    let mut pair = Pair::over((Box::new(Uncounted(a)), Box::new(Uncounted(b))), |_| {});
+    let c = pair.connect(&ConnParam::default());
+    (pair, c)
+}
+
+/// Posts a burst at both ends and takes all completions; returns how often anything was allocated.
+fn allocations(
+    pair: &mut Pair,
+    c: &Connected,
+    receives: usize,
+    post: impl Fn(usize) -> [SendRequest; 2],
+    buffers: &[MemoryRegion; 2],
+) -> usize {
+    COUNT.set(Some(0));
+    for n in 0..receives {
+        for (qp, buffer) in [&c.qp_a, &c.qp_b].into_iter().zip(buffers) {
+            qp.post_recv(&RecvRequest::new(n as u64, buffer.sge(0, LONG))).unwrap();
+        }
+    }
+    for n in 0..BURST {
+        let [a, b] = post(n);
+        c.qp_a.post_send(&a).unwrap();
+        c.qp_b.post_send(&b).unwrap();
+    }
+    for _ in 0..BURST + receives {
+        assert_eq!((pair.wc_a().status, pair.wc_b().status), (WcStatus::Success, WcStatus::Success));
+    }
+    COUNT.take().unwrap()
+}
+
+/// Each kind on a connection of its own, so that no other has made room before.
+#[test]
+fn the_first_message_of_each_kind_allocates_nothing() {
+    for kind in ["Read", "atomic", "Send", "Write", "all"] {
+        let (mut pair, c) = connected();
+        let regions = [&pair.a, &pair.b].map(|host| host.pd.reg_mr(LONG, ALL).unwrap());
+        let buffers = [&pair.a, &pair.b].map(|host| host.pd.reg_mr(LONG, ALL).unwrap());
+        let request = |n: usize, own: &MemoryRegion, other: &MemoryRegion| {
+            let kind = if kind == "all" { ["Read", "atomic", "Write"][n % 3] } else { kind };
+            let (id, long) = (n as u64, own.sge(0, LONG));
+            match kind {
+                "Read" => SendRequest::new(id, SendOp::Read { remote: remote(other, 0) }, long),
+                "atomic" => atomic(id, ADD_ONE, remote(other, 0), own, 0),
+                "Send" => SendRequest::new(id, SendOp::Send, long),
+                _ => SendRequest::new(id, SendOp::Write { remote: remote(other, 0) }, long),
+            }
+        };
+        let [a, b] = &regions;
+        let receives = if kind == "Send" { BURST } else { 0 };
+        for round in 0..2 {
+            let count =
+                allocations(&mut pair, &c, receives, |n| [request(n, a, b), request(n, b, a)], &buffers);
+            assert_eq!(count, 0, "{kind}, round {round}");
+        }
+    }
+}
