@@ -16,7 +16,6 @@
 #include <netdb.h>
 #include <poll.h>
 #include <rdma/rdma_cma.h>
-#include <stdarg.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -26,14 +25,10 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "scene.h"
+#include "text.h"
+
 enum {
-	MAX_TEXT = 192,		/* octets of a message */
-	MAX_MR = 4,		/* `mr` words of a scene */
-	MAX_RECV = 4,		/* `recv` words */
-	MAX_RECV_EACH = 64,	/* receives of one of them */
-	MAX_LEN = 65536,	/* octets of a region, of a receive, of all operations */
-	MAX_OPS = 48,		/* operations of `do` and `then` together: more do not fit into a scene */
-	MAX_WORD = 64,		/* octets of a word that is told back */
 	MAX_WAITING = 16,	/* connect requests that wait for their turn */
 	PAGE = 4096,
 	SOURCE = 100,		/* the pattern of what is sent and written */
@@ -45,38 +40,6 @@ enum {
 	STEP = 10000,		/* one step of the connection manager */
 	AGAIN = 20,		/* between a connection and the next (connecting) */
 	REFUSED = 10000,	/* of refused TCP connections, after which there is nobody */
-};
-
-struct text {
-	char octets[MAX_TEXT + 1];
-	size_t length;
-};
-
-struct region_words {
-	uint32_t length;
-	int access;
-	char scope;		/* 0, or one of "qoxz" */
-};
-
-struct op {
-	char kind;
-	uint32_t length;
-	uint64_t offset;
-	bool fenced;
-	uint64_t at;		/* of its octets in the buffer of sinks */
-};
-
-struct scene {
-	struct region_words regions[MAX_MR];
-	int region_count;
-	struct { int count; uint32_t length; } receives[MAX_RECV];
-	int receive_count;
-	int ird, ord;		/* -1: not said */
-	uint32_t peer_stag;
-	uint64_t peer_to;
-	struct op ops[MAX_OPS];
-	int op_count, then_from;	/* ops[then_from..] wait for the first receive */
-	bool close, reject, report, solicited;
 };
 
 /* A piece of memory, and its registration where there is one. */
@@ -189,215 +152,6 @@ static void release(struct buffer *buffer)
 	memset(buffer, 0, sizeof *buffer);
 }
 
-/* Adds ` WORD`; false, and nothing is changed, where it does not fit. */
-__attribute__((format(printf, 2, 3))) static bool say(struct text *text, const char *format, ...)
-{
-	size_t room = MAX_TEXT + 1 - text->length;
-	va_list args;
-	int n;
-
-	va_start(args, format);
-	n = vsnprintf(text->octets + text->length, room, format, args);
-	va_end(args);
-	if (n < 0 || (size_t)n >= room) {
-		text->octets[text->length] = 0;
-		return false;
-	}
-	text->length += (size_t)n;
-	return true;
-}
-
-static void take_text(struct text *text, const void *octets, size_t length)
-{
-	text->length = length < MAX_TEXT ? length : MAX_TEXT;
-	if (text->length)
-		memcpy(text->octets, octets, text->length);
-	text->octets[text->length] = 0;
-	/* Zeros at the end are no part of it. */
-	text->length = strlen(text->octets);
-}
-
-/* ---- the words of a scene ------------------------------------------------------------------------------------- */
-
-/* A number of this base at *p, at most `max`; moves *p behind it. */
-static bool number(const char **p, int base, uint64_t max, uint64_t *value)
-{
-	const char *digits = base == 16 ? "0123456789abcdef" : "0123456789", *start = *p, *digit;
-
-	*value = 0;
-	while (**p && (digit = strchr(digits, **p))) {
-		uint64_t add = (uint64_t)(digit - digits);
-
-		if (*value > (max - add) / (unsigned)base)
-			return false;
-		*value = *value * (unsigned)base + add;
-		(*p)++;
-	}
-	return *p != start && *value <= max;
-}
-
-static bool skip(const char **p, char c)
-{
-	if (**p != c)
-		return false;
-	(*p)++;
-	return true;
-}
-
-/* LEN:RIGHTS[:SCOPE] */
-static bool region_word(struct scene *scene, const char *p)
-{
-	struct region_words *region = &scene->regions[scene->region_count];
-	uint64_t length;
-
-	if (scene->region_count == MAX_MR || !number(&p, 10, MAX_LEN, &length) || !length || !skip(&p, ':'))
-		return false;
-	region->length = (uint32_t)length;
-	if (!skip(&p, '-')) {
-		do {
-			if (skip(&p, 'r'))
-				region->access |= IBV_ACCESS_REMOTE_READ;
-			else if (skip(&p, 'w'))
-				region->access |= IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_LOCAL_WRITE;
-			else if (skip(&p, 'a'))
-				region->access |= IBV_ACCESS_REMOTE_ATOMIC | IBV_ACCESS_LOCAL_WRITE;
-			else
-				return false;
-		} while (*p && *p != ':');
-	}
-	if (skip(&p, ':') && (!*p || !strchr("qoxz", region->scope = *p++)))
-		return false;
-	scene->region_count++;
-	return !*p;
-}
-
-/* NxLEN */
-static bool receive_word(struct scene *scene, const char *p)
-{
-	uint64_t count, length;
-
-	if (scene->receive_count == MAX_RECV || !number(&p, 10, MAX_RECV_EACH, &count) || !count ||
-	    !skip(&p, 'x') || !number(&p, 10, MAX_LEN, &length) || *p)
-		return false;
-	scene->receives[scene->receive_count].count = (int)count;
-	scene->receives[scene->receive_count++].length = (uint32_t)length;
-	return true;
-}
-
-/* OP[,OP]... */
-static bool op_words(struct scene *scene, const char *p)
-{
-	do {
-		struct op *op = &scene->ops[scene->op_count];
-		uint64_t length = 0;
-
-		if (scene->op_count == MAX_OPS || !*p || !strchr("wrseijfcm", *p))
-			return false;
-		op->kind = *p++;
-		if (strchr("wrseij", op->kind) && !number(&p, 10, MAX_LEN, &length))
-			return false;
-		op->length = strchr("fc", op->kind) ? 8 : (uint32_t)length;
-		if (skip(&p, '@') && (!strchr("wrfc", op->kind) || !number(&p, 10, UINT64_MAX, &op->offset)))
-			return false;
-		op->fenced = skip(&p, '+');
-		scene->op_count++;
-	} while (skip(&p, ','));
-	return !*p;
-}
-
-static bool peer_word(struct scene *scene, const char *p)
-{
-	uint64_t stag;
-
-	if (!number(&p, 16, UINT32_MAX, &stag) || !skip(&p, ':') || !number(&p, 16, UINT64_MAX, &scene->peer_to))
-		return false;
-	scene->peer_stag = (uint32_t)stag;
-	return !*p;
-}
-
-static bool depth_word(int *depth, const char *p)
-{
-	uint64_t value;
-
-	if (!number(&p, 10, UINT16_MAX, &value) || *p)
-		return false;
-	*depth = (int)value;
-	return true;
-}
-
-static const char *after(const char *word, const char *prefix)
-{
-	size_t length = strlen(prefix);
-
-	return strncmp(word, prefix, length) ? NULL : word + length;
-}
-
-static bool scene_word(struct scene *scene, const char *word, const char **then)
-{
-	const char *rest;
-
-	if ((rest = after(word, "mr=")))
-		return region_word(scene, rest);
-	if ((rest = after(word, "recv=")))
-		return receive_word(scene, rest);
-	if ((rest = after(word, "ird=")))
-		return depth_word(&scene->ird, rest);
-	if ((rest = after(word, "ord=")))
-		return depth_word(&scene->ord, rest);
-	if ((rest = after(word, "peer=")))
-		return peer_word(scene, rest);
-	if ((rest = after(word, "do=")))
-		return op_words(scene, rest);
-	if ((rest = after(word, "then="))) {
-		*then = rest;
-		return true;
-	}
-	if (!strcmp(word, "close"))
-		return scene->close = true;
-	if (!strcmp(word, "reject"))
-		return scene->reject = true;
-	if (!strcmp(word, "report"))
-		return scene->report = true;
-	if (!strcmp(word, "solicited"))
-		return scene->solicited = true;
-	return false;
-}
-
-/* Reads a scene; false with the first word that cannot be read. What is no message of ours is the empty scene. */
-static bool parse(struct scene *scene, const struct text *text, char bad[MAX_WORD])
-{
-	char copy[MAX_TEXT + 1], *rest = copy, *word;
-	const char *then = NULL;
-	uint64_t total = 0;
-
-	memset(scene, 0, sizeof *scene);
-	scene->ird = scene->ord = -1;
-	memcpy(copy, text->octets, text->length + 1);
-	word = strsep(&rest, " ");
-	if (strcmp(word, "iwp1"))
-		return true;
-	while ((word = strsep(&rest, " "))) {
-		if (*word && !scene_word(scene, word, &then)) {
-			snprintf(bad, MAX_WORD, "%s", word);
-			return false;
-		}
-	}
-	scene->then_from = scene->op_count;
-	if (then && !op_words(scene, then)) {
-		snprintf(bad, MAX_WORD, "then=");
-		return false;
-	}
-	for (int i = 0; i < scene->op_count; i++) {
-		scene->ops[i].at = total;
-		total += scene->ops[i].length;
-	}
-	if (total > MAX_LEN) {
-		snprintf(bad, MAX_WORD, "do=");
-		return false;
-	}
-	return true;
-}
-
 /* ---- a connection's objects ----------------------------------------------------------------------------------- */
 
 /* What every connection has: a protection domain, a completion queue with its channel, a queue pair. */
@@ -425,6 +179,13 @@ static bool make_queues(struct conn *conn)
 	       registered(&conn->stage, conn->pd, 0);
 }
 
+static int access_of(const struct region_words *words)
+{
+	return (words->read ? IBV_ACCESS_REMOTE_READ : 0) |
+	       (words->write ? IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_LOCAL_WRITE : 0) |
+	       (words->atomic ? IBV_ACCESS_REMOTE_ATOMIC | IBV_ACCESS_LOCAL_WRITE : 0);
+}
+
 /* Registers what `mr` asks for and tells it. Bound to a queue pair no region of these verbs is: `-`. */
 static bool make_region(struct conn *conn, int k, struct text *stage)
 {
@@ -440,7 +201,7 @@ static bool make_region(struct conn *conn, int k, struct text *stage)
 			return false;
 		pd = conn->other_pd;
 	}
-	if ((words->scope == 'q' || words->scope == 'o') || !registered(buffer, pd, words->access))
+	if ((words->scope == 'q' || words->scope == 'o') || !registered(buffer, pd, access_of(words)))
 		return say(stage, " stag=-");
 	if (!say(stage, " stag=%x:%llx:%u", buffer->mr->rkey, (unsigned long long)(uintptr_t)buffer->octets,
 		 words->length))
@@ -613,7 +374,7 @@ static void tell_receive(struct conn *conn, const struct ibv_wc *wc)
 static void tell_op(struct conn *conn, const struct ibv_wc *wc)
 {
 	const struct op *op = &conn->scene.ops[wc->wr_id];
-	bool filled = strchr("rfc", op->kind) && wc->status == IBV_WC_SUCCESS;
+	bool filled = op->kind == 'r' && wc->status == IBV_WC_SUCCESS;
 
 	conn->more |= !say(&conn->completions, " c=%c:%d:%u:%x", op->kind, wc->status, filled ? op->length : 0,
 			   filled ? crc32c(conn->sinks.octets + op->at, op->length) : 0);
@@ -843,6 +604,8 @@ static void serve(const struct request *request)
 	} else if (conn.scene.reject) {
 		say(&answer, " no");
 		rdma_reject(conn.id, answer.octets, (uint8_t)answer.length);
+		last_report.length = 0;
+		say(&last_report, "iwp1 report end=refused");
 	} else if (ibv_query_device(conn.id->verbs, &device) || !make_queues(&conn) || !set_up(&conn, &answer)) {
 		fprintf(stderr, "verbs-target: setting up '%s': %s\n", request->text.octets, strerror(errno));
 		rdma_reject(conn.id, "iwp1 bad", 8);

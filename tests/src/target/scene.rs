@@ -6,6 +6,9 @@ use iwarp::verbs::RemoteAddr;
 use crate::contract::MAGIC;
 
 const MAX_OCTETS: usize = 65_536;
+const MAX_REGIONS: usize = 4;
+/// `recv` words, and receives of one of them.
+const MAX_RECEIVE_WORDS: usize = 4;
 const MAX_RECEIVES: usize = 64;
 const MAX_OPERATIONS: usize = 32;
 
@@ -41,8 +44,8 @@ pub(super) struct Operation {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Scene {
     pub(super) regions: Vec<RegionWish>,
-    /// Length of each receive.
-    pub(super) receives: Vec<usize>,
+    /// Number and length of the receives of each word.
+    pub(super) receives: Vec<(usize, usize)>,
     pub(super) ird: Option<u16>,
     pub(super) ord: Option<u16>,
     pub(super) peer: Option<RemoteAddr>,
@@ -50,6 +53,7 @@ pub(super) struct Scene {
     pub(super) then: Vec<Operation>,
     pub(super) close: bool,
     pub(super) reject: bool,
+    pub(super) solicited: bool,
     pub(super) report: bool,
     pub(super) bye: bool,
 }
@@ -84,60 +88,71 @@ impl Scene {
         match word.split_once('=') {
             Some(("mr", wish)) => {
                 self.regions.push(region(wish)?);
-                (self.regions.len() <= 4).then_some(())
+                (self.regions.len() <= MAX_REGIONS).then_some(())
             }
             Some(("recv", wish)) => {
                 let (count, length) = wish.split_once('x')?;
-                let (count, length) = (number(count, MAX_RECEIVES)?, number(length, MAX_OCTETS)?);
-                self.receives.extend(std::iter::repeat_n(length, count));
-                (self.receives.len() <= 4 * MAX_RECEIVES).then_some(())
+                let count = number(count, MAX_RECEIVES).filter(|count| *count > 0)?;
+                self.receives.push((count, number(length, MAX_OCTETS)?));
+                (self.receives.len() <= MAX_RECEIVE_WORDS).then_some(())
             }
-            Some(("ird", depth)) => self.ird.replace(depth.parse().ok()?).is_none().then_some(()),
-            Some(("ord", depth)) => self.ord.replace(depth.parse().ok()?).is_none().then_some(()),
+            Some(("ird", depth)) => self.ird.replace(self::depth(depth)?).is_none().then_some(()),
+            Some(("ord", depth)) => self.ord.replace(self::depth(depth)?).is_none().then_some(()),
             Some(("peer", buffer)) => {
                 let (stag, to) = buffer.split_once(':')?;
-                let rkey = u32::from_str_radix(stag, 16).ok()?;
-                let addr = u64::from_str_radix(to, 16).ok()?;
+                let (rkey, addr) = (u32::try_from(hexadecimal(stag)?).ok()?, hexadecimal(to)?);
                 self.peer.replace(RemoteAddr { addr, rkey }).is_none().then_some(())
             }
             Some(("do", list)) => {
-                self.at_once = operations(list)?;
-                Some(())
+                std::mem::replace(&mut self.at_once, operations(list)?).is_empty().then_some(())
             }
             Some(("then", list)) => {
-                self.then = operations(list)?;
-                Some(())
+                std::mem::replace(&mut self.then, operations(list)?).is_empty().then_some(())
             }
             Some(_) => None,
             None => {
                 let flag = match word {
                     "close" => &mut self.close,
                     "reject" => &mut self.reject,
+                    "solicited" => &mut self.solicited,
                     "report" => &mut self.report,
                     "bye" => &mut self.bye,
                     _ => return None,
                 };
-                *flag = true;
-                Some(())
+                (!std::mem::replace(flag, true)).then_some(())
             }
         }
     }
 }
 
+/// Digits and nothing else: no sign.
+fn decimal(text: &str) -> Option<u64> {
+    text.bytes().all(|octet| octet.is_ascii_digit()).then(|| text.parse().ok())?
+}
+
+fn hexadecimal(text: &str) -> Option<u64> {
+    let digits = text.bytes().all(|octet| octet.is_ascii_digit() || (b'a'..=b'f').contains(&octet));
+    digits.then(|| u64::from_str_radix(text, 16).ok())?
+}
+
 fn number(text: &str, max: usize) -> Option<usize> {
-    text.parse().ok().filter(|number| *number <= max)
+    decimal(text)?.try_into().ok().filter(|number| *number <= max)
+}
+
+fn depth(text: &str) -> Option<u16> {
+    decimal(text)?.try_into().ok()
 }
 
 fn region(wish: &str) -> Option<RegionWish> {
     let mut fields = wish.split(':');
     let length = number(fields.next()?, MAX_OCTETS).filter(|length| *length > 0)?;
     let mut access = Access::LOCAL_WRITE;
-    for right in fields.next()?.chars() {
+    let rights = fields.next().filter(|rights| !rights.is_empty())?;
+    for right in rights.chars().filter(|_| rights != "-") {
         access |= match right {
             'r' => Access::REMOTE_READ,
             'w' => Access::REMOTE_WRITE,
             'a' => Access::REMOTE_ATOMIC,
-            '-' => Access::empty(),
             _ => return None,
         };
     }
@@ -159,7 +174,8 @@ fn operations(list: &str) -> Option<Vec<Operation>> {
 fn operation(text: &str) -> Option<Operation> {
     let (text, fenced) = text.strip_suffix('+').map_or((text, false), |text| (text, true));
     let (text, offset) = match text.split_once('@') {
-        Some((text, offset)) => (text, offset.parse().ok()?),
+        Some((text, offset)) if text.starts_with(['w', 'r', 'f', 'c']) => (text, decimal(offset)?),
+        Some(_) => return None,
         None => (text, 0),
     };
     let kind = text.chars().next()?;
@@ -172,43 +188,4 @@ fn operation(text: &str) -> Option<Operation> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn scenes_are_read_word_by_word() {
-        let scene = Scene::parse(
-            "iwp1 mr=4096:rw mr=64:-:x recv=2x64 recv=1x0 ird=3 peer=1f:1000 then=r64,w8@16+ close",
-        );
-        let scene = scene.unwrap();
-        let rights = Access::LOCAL_WRITE | Access::REMOTE_READ | Access::REMOTE_WRITE;
-        assert_eq!(scene.regions[0], RegionWish { length: 4096, access: rights, scope: Scope::Domain });
-        assert_eq!(scene.regions[1].scope, Scope::OtherDomain);
-        assert_eq!((scene.receives, scene.ird, scene.ord), (vec![64, 64, 0], Some(3), None));
-        assert_eq!(scene.peer, Some(RemoteAddr { addr: 0x1000, rkey: 0x1f }));
-        assert_eq!(scene.then[1], Operation { kind: 'w', length: 8, offset: 16, fenced: true });
-        assert!(scene.close && !scene.report);
-    }
-
-    #[test]
-    fn what_is_no_scene_is_empty_and_what_is_wrong_is_named() {
-        assert_eq!(Scene::parse("").unwrap(), Scene::default());
-        assert_eq!(Scene::parse("hello world").unwrap(), Scene::default());
-        for wrong in [
-            "mr=0:r",
-            "mr=65537:r",
-            "mr=8:q",
-            "mr=8:r:y",
-            "recv=65x1",
-            "do=x1",
-            "do=w",
-            "do=w1@",
-            "ird=x",
-            "dance",
-        ] {
-            assert_eq!(Scene::parse(&format!("iwp1 {wrong}")), Err(wrong.to_owned()));
-        }
-        assert_eq!(Scene::parse("iwp1 do=w8"), Err("peer".into()), "nowhere to write to");
-        assert_eq!(Scene::parse("iwp1 do=s65536,s1"), Err("do".into()), "too many octets");
-    }
-}
+mod tests;

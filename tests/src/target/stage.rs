@@ -1,12 +1,14 @@
 //! One connection of the target: its queue pair, its memory, what it does and what it sees.
 
+use std::time::Duration;
+
 use arrayvec::ArrayVec;
 use benches::errors::Error;
 use iwarp::memory::Access;
 use iwarp::rdmap::AtomicOp;
 use iwarp::verbs::{
-    CompletionQueue, ConnectionError, Context, MemoryRegion, MrOptions, ProtectionDomain, QpInit, QueuePair,
-    RecvRequest, SendFlags, SendOp, SendRequest, WcStatus, WorkCompletion,
+    CompletionChannel, CompletionQueue, ConnectionError, Context, MemoryRegion, MrOptions, ProtectionDomain,
+    QpInit, QueuePair, RecvRequest, SendFlags, SendOp, SendRequest, WcStatus, WorkCompletion,
 };
 
 use super::report::{self, End};
@@ -26,6 +28,8 @@ const WORD: usize = 8;
 pub(super) struct Stage {
     pd: ProtectionDomain,
     cq: CompletionQueue,
+    /// Announces completions of `cq`, where the scene has `solicited`.
+    channel: CompletionChannel,
     qp: QueuePair,
     scene: Scene,
     /// By their place in the scene; `None` where they are gone again.
@@ -41,6 +45,7 @@ pub(super) struct Stage {
     posted: Vec<Operation>,
     unposted: usize,
     flushed: usize,
+    events: u64,
     completed: usize,
     received: bool,
 }
@@ -74,11 +79,13 @@ impl Stage {
     /// A queue pair that is not connected yet.
     pub(super) fn new(context: &Context) -> Result<Self, Error> {
         let pd = context.alloc_pd()?;
-        let cq = context.create_cq(COMPLETIONS, None)?;
+        let channel = context.create_comp_channel()?;
+        let cq = context.create_cq(COMPLETIONS, Some(&channel))?;
         let qp = pd.create_qp(&QpInit { max_recv_wr: 256, ..QpInit::new(&cq) })?;
         Ok(Self {
             pd,
             cq,
+            channel,
             qp,
             scene: Scene::default(),
             regions: Vec::new(),
@@ -92,6 +99,7 @@ impl Stage {
             posted: Vec::new(),
             unposted: 0,
             flushed: 0,
+            events: 0,
             completed: 0,
             received: false,
         })
@@ -113,7 +121,11 @@ impl Stage {
                 self.regions.push(None);
             }
         }
-        let receives = Pieces::new(&self.pd, &scene.receives)?;
+        if scene.solicited {
+            self.cq.req_notify(true)?;
+        }
+        let lengths = scene.receives.iter().flat_map(|&(count, length)| std::iter::repeat_n(length, count));
+        let receives = Pieces::new(&self.pd, &lengths.collect::<Vec<_>>())?;
         for (index, &(offset, length)) in receives.places.iter().enumerate() {
             let mut request = RecvRequest::new(index as u64, receives.region.sge(offset, length));
             if length == 0 {
@@ -214,8 +226,15 @@ impl Stage {
         Some(SendRequest { wr_id: OPERATION_ID + place as u64, op, sg_list, flags })
     }
 
-    /// Takes completions. Returns whether there were any.
+    /// Takes events and completions. Returns whether there were any of the latter.
     pub(super) fn poll(&mut self) -> Result<bool, Error> {
+        if self.scene.solicited {
+            let events = self.channel.wait(Some(Duration::ZERO))?;
+            if events > 0 {
+                self.events += events;
+                self.cq.req_notify(true)?;
+            }
+        }
         let mut any = false;
         while let Some(completion) = self.cq.poll_one() {
             any = true;
@@ -300,6 +319,9 @@ impl Stage {
         }
         let counts = [("flush", self.flushed), ("post", self.unposted)];
         words.extend(counts.iter().filter(|(_, n)| *n > 0).map(|(name, n)| format!("{name}={n}")));
+        if self.scene.solicited {
+            words.push(format!("event={}", self.events));
+        }
         Ok(report::text(end, &words))
     }
 }

@@ -1,0 +1,32 @@
+#include "text.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+bool say(struct text *text, const char *format, ...)
+{
+	size_t room = MAX_TEXT + 1 - text->length;
+	va_list args;
+	int n;
+
+	va_start(args, format);
+	n = vsnprintf(text->octets + text->length, room, format, args);
+	va_end(args);
+	if (n < 0 || (size_t)n >= room) {
+		text->octets[text->length] = 0;
+		return false;
+	}
+	text->length += (size_t)n;
+	return true;
+}
+
+void take_text(struct text *text, const void *octets, size_t length)
+{
+	text->length = length < MAX_TEXT ? length : MAX_TEXT;
+	if (text->length)
+		memcpy(text->octets, octets, text->length);
+	text->octets[text->length] = 0;
+	/* Zeros at the end are no part of it. */
+	text->length = strlen(text->octets);
+}
