@@ -126,6 +126,8 @@ pub struct Report {
     pub changes: Vec<Change>,
     /// Operations that could not be posted.
     pub unposted: u32,
+    /// Events of the completion channel, where the scene asked for them.
+    pub events: Option<u32>,
 }
 
 impl Report {
@@ -155,6 +157,7 @@ impl Report {
                     });
                 }
                 ("post", [count]) => report.unposted = count.parse().ok()?,
+                ("event", [count]) => report.events = Some(count.parse().ok()?),
                 _ => {}
             }
         }

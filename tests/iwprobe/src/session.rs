@@ -47,6 +47,8 @@ pub struct Session {
     deframer: Deframer,
     watch: Watch,
     progress: Progress,
+    /// What was wrong about FPDUs of this connection.
+    misframed: Vec<String>,
     timeout: Duration,
     quiet: Duration,
     /// Next MSN of our queues 0 to 3.
@@ -81,6 +83,7 @@ impl Session {
             deframer: Deframer::new(ours.has(M), crc),
             watch,
             progress: Progress::default(),
+            misframed: Vec::new(),
             timeout: patience.timeout,
             quiet: patience.quiet,
             msn: [1; 4],
@@ -183,7 +186,8 @@ impl Session {
         loop {
             if let Some(fpdu) = self.deframer.next_fpdu() {
                 for complaint in fpdu.complaints {
-                    self.watch.complain(Topic::Fpdu, complaint);
+                    self.watch.complain(Topic::Fpdu, complaint.clone());
+                    self.misframed.push(complaint);
                 }
                 let segment = Segment { octets: fpdu.ulpdu };
                 self.watch.segment(&segment, &mut self.progress);
@@ -203,6 +207,14 @@ impl Session {
         }
     }
 
+    /// Every FPDU that came on this connection was well framed: CRC, pad, markers.
+    ///
+    /// # Errors
+    /// A deviation.
+    pub fn expect_well_framed(&self) -> Check {
+        require(self.misframed.is_empty(), || self.misframed.join("; "))
+    }
+
     /// The next segment, which has to be of this opcode.
     ///
     /// # Errors
@@ -214,13 +226,14 @@ impl Session {
         }
     }
 
-    /// Nothing comes for a while, no end either.
+    /// Nothing comes for a while: no octet, no end either.
     ///
     /// # Errors
     /// A deviation.
     pub fn expect_silence(&mut self) -> Check {
         match self.receive_within(self.quiet) {
-            Got::Silence => Ok(()),
+            Got::Silence if self.deframer.is_empty() => Ok(()),
+            Got::Silence => deviates("expected silence, got the front of an FPDU, or a marker"),
             other => deviates(format!("expected silence, got {other}")),
         }
     }
@@ -289,7 +302,7 @@ impl Session {
         }
     }
 
-    /// The next thing is a Terminate with one of these codes, and nothing but the end follows it.
+    /// The next thing is a Terminate with one of these codes. What follows it is `terminate-is-the-last`'s matter.
     ///
     /// # Errors
     /// A deviation.

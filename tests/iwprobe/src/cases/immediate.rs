@@ -200,9 +200,9 @@ pub(super) const CASES: &[Case] = &[
             let mut session = stage(p, "recv=1x16 then=m")?;
             session.send_message(b"go");
             let segment = session.expect(opcode::IMMEDIATE)?;
-            require(segment.payload().len() == 8 && segment.payload().starts_with(&DATA[..4]), || {
-                format!("got {}", crate::wire::describe::segment(&segment))
-            })
+            let placed = !segment.is_tagged() && segment.is_last() && (segment.qn(), segment.mo()) == (0, 0);
+            let data = segment.payload().len() == 8 && segment.payload().starts_with(&DATA[..4]);
+            require(placed && data, || format!("got {}", crate::wire::describe::segment(&segment)))
         },
     },
 ];

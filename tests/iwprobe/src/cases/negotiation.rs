@@ -1,11 +1,12 @@
 //! What is agreed on in startup, the endpoint being the responder: CRC, markers, revision, depths, RTR (RFC 5044 section
 //! 7.1.1, RFC 6581).
 
+use super::codes::LLP_CRC;
 use crate::case::{Case, Check, Side, Stop, deviates, not_applicable, require};
 use crate::probe::{Answer, Probe};
-use crate::scene::MAGIC;
+use crate::scene::{MAGIC, words};
 use crate::session::Session;
-use crate::wire::{Depths, REPLY_KEY, REQUEST_KEY, ReadRequest, Segment, Startup, flag};
+use crate::wire::{Depths, Fault, REPLY_KEY, REQUEST_KEY, ReadRequest, Segment, Startup, flag};
 
 fn enhanced(p: &Probe, depths: Depths) -> Result<Startup, Stop> {
     if p.profile().revision < 2 {
@@ -21,6 +22,29 @@ fn client_server(p: &Probe, depths: Depths) -> Result<Startup, Stop> {
     enhanced(p, depths)
 }
 
+/// What a Request without C comes to.
+fn without_crc(p: &Probe) -> Result<Session, Stop> {
+    let request = p.request(MAGIC.as_bytes());
+    p.accepted(&Startup { flags: request.flags & !flag::C, ..request })
+}
+
+/// CRCs are made and looked at by the endpoint.
+pub(super) fn crcs_both_ways(session: &mut Session) -> Check {
+    session.ping()?;
+    session.expect_well_framed()?;
+    session.send_faulty(&Segment::write(0, 0, &[]), Fault { crc_xor: 1, ..Fault::default() });
+    session.expect_terminate(&[LLP_CRC]).map(|_| ())
+}
+
+/// There are markers in what comes, the first one at the start, and more where they belong.
+pub(super) fn markers_come(session: &mut Session) -> Check {
+    // 18 octets each, with pad and CRC 20: beyond the second marker.
+    for _ in 0..30 {
+        session.ping()?;
+    }
+    session.expect_well_framed()
+}
+
 fn agreed(session: &Session) -> Result<Depths, Stop> {
     session.frame.depths().map_or_else(|| deviates("a Reply without IRD and ORD"), Ok)
 }
@@ -34,24 +58,33 @@ pub(super) const CASES: &[Case] = &[
         name: "crc-asked-for",
         rows: &["MPA-077", "MPA-085", "MPA-159"],
         side: Side::Any,
-        about: "CRC asked for by us: used both ways",
+        about: "CRC asked for by us: good ones come, and a bad one is answered by Terminate 2/0/02",
+        run: |p| crcs_both_ways(&mut p.plain()?),
+    },
+    Case {
+        name: "crc-asked-for-by-the-endpoint",
+        rows: &["MPA-077", "MPA-159"],
+        side: Side::Responder,
+        about: "CRC asked for by the Reply alone: used both ways",
         run: |p| {
-            let mut session = p.plain()?;
-            let before = p.watch().amiss(crate::watch::Topic::Fpdu).len();
-            session.ping()?;
-            let after = p.watch().amiss(crate::watch::Topic::Fpdu);
-            require(after.len() == before, || after[before..].join("; "))
+            let mut session = without_crc(p)?;
+            if !session.uses_crc() {
+                return not_applicable("the endpoint does not ask for CRCs");
+            }
+            session.send(&Segment::write(1, 0, &[]));
+            crcs_both_ways(&mut session)
         },
     },
     Case {
         name: "crc-not-asked-for",
         rows: &["MPA-045", "MPA-086", "MPA-158", "MPA-160"],
         side: Side::Responder,
-        about: "CRC asked for by neither: whatever is in its field is taken; asked for by the endpoint: used",
+        about: "CRC asked for by neither: whatever is in its field is taken",
         run: |p| {
-            let request = p.request(MAGIC.as_bytes());
-            let request = Startup { flags: request.flags & !flag::C, ..request };
-            let mut session = p.accepted(&request)?;
+            let mut session = without_crc(p)?;
+            if session.uses_crc() {
+                return not_applicable("the endpoint asks for CRCs");
+            }
             // Without CRCs the probe fills the field with octets that fit nothing.
             session.send(&Segment::write(1, 0, &[]));
             session.ping()
@@ -62,11 +95,7 @@ pub(super) const CASES: &[Case] = &[
         rows: &["MPA-021", "MPA-081"],
         side: Side::Responder,
         about: "an endpoint that nobody told otherwise asks for CRCs itself",
-        run: |p| {
-            let request = p.request(MAGIC.as_bytes());
-            let session = p.accepted(&Startup { flags: request.flags & !flag::C, ..request })?;
-            require(session.frame.has(flag::C), || "the Reply does not ask for CRCs".into())
-        },
+        run: |p| require(without_crc(p)?.frame.has(flag::C), || "the Reply does not ask for CRCs".into()),
     },
     Case {
         name: "markers-asked-for",
@@ -75,16 +104,9 @@ pub(super) const CASES: &[Case] = &[
         about: "a responder sends markers when the Request asks for them, whatever its own wish",
         run: |p| {
             let request = p.request(MAGIC.as_bytes());
-            let mut conn = p.tcp()?;
-            let request = Startup { flags: request.flags | flag::M, ..request };
-            p.say(&mut conn, &request);
-            let mut session = p.heard_reply(conn, &request)?;
+            let mut session = p.accepted(&Startup { flags: request.flags | flag::M, ..request })?;
             session.send(&Segment::write(1, 0, &[]));
-            let before = p.watch().amiss(crate::watch::Topic::Fpdu).len();
-            session.ping()?;
-            session.ping()?;
-            let after = p.watch().amiss(crate::watch::Topic::Fpdu);
-            require(after.len() == before, || after[before..].join("; "))
+            markers_come(&mut session)
         },
     },
     Case {
@@ -98,6 +120,9 @@ pub(super) const CASES: &[Case] = &[
             let frame = &session.frame;
             require(frame.revision == 1 && !frame.has(flag::S), || {
                 format!("Reply of revision {}, flags {:02x}", frame.revision, frame.flags)
+            })?;
+            require(!p.has_target() || words(&frame.private).is_some(), || {
+                "the private data does not begin with the application's".into()
             })?;
             session.send(&Segment::write(1, 0, &[]));
             session.ping()
@@ -121,15 +146,21 @@ pub(super) const CASES: &[Case] = &[
         name: "revision-2-enhanced",
         rows: &["MPA2-025", "MPA2-029", "MPA2-047", "MPA2-096", "MPA2-102"],
         side: Side::Responder,
-        about: "an enhanced Request is answered by an enhanced Reply with its four octets",
+        about: "an enhanced Request is answered by an enhanced Reply with its four octets, in network order",
         run: |p| {
-            let session = p.accepted(&enhanced(p, p.depths())?)?;
+            let asked = p.depths();
+            let session = p.accepted(&enhanced(p, asked)?)?;
             let frame = &session.frame;
             require(frame.revision >= 2 && frame.has(flag::S) && frame.length >= 4, || {
                 format!(
                     "Reply of revision {}, flags {:02x}, PD_Length {}",
                     frame.revision, frame.flags, frame.length
                 )
+            })?;
+            // In the other order of octets, A would be no A, and 16 be 4096.
+            let told = agreed(&session)?;
+            require((told.peer_to_peer, told.ord <= asked.ird) == (asked.peer_to_peer, true), || {
+                format!("we said {asked:?}, the Reply {told:?}")
             })
         },
     },
@@ -210,7 +241,7 @@ pub(super) const CASES: &[Case] = &[
     },
     Case {
         name: "rtr-read-with-ord-0",
-        rows: &["MPA2-060"],
+        rows: &[],
         side: Side::Responder,
         about: "an RTR by Read with ORD 0: where D is agreed on, the Reply's IRD allows it",
         run: |p| {
@@ -235,7 +266,7 @@ pub(super) const CASES: &[Case] = &[
     },
     Case {
         name: "rtr-in-one-piece-with-more",
-        rows: &["MPA-123"],
+        rows: &["MPA-075"],
         side: Side::Responder,
         about: "the RTR and the next FPDU in one TCP segment are both taken",
         run: |p| {

@@ -5,7 +5,7 @@ use crate::case::{Case, Check, Side, Stop, require};
 use crate::probe::Probe;
 use crate::scene::{SOURCE_PATTERN, pattern};
 use crate::session::Session;
-use crate::wire::{Code, ReadRequest, Segment, crc32c, opcode};
+use crate::wire::{Code, ReadRequest, Segment, crc32c, describe, opcode};
 
 const STAG: u32 = 0x1122_3344;
 const TO: u64 = 0x0001_0203_0405_0607;
@@ -35,8 +35,9 @@ fn wrote(p: &Probe, length: usize) -> Check {
     let segments = message(&mut session, opcode::WRITE)?;
     let mut to = TO;
     for segment in &segments {
-        require((segment.stag(), segment.to()) == (STAG, to), || {
-            format!("STag {:08x} TO {:x}, expected {STAG:08x} TO {to:x}", segment.stag(), segment.to())
+        let wanted = Segment::write(STAG, to, segment.payload());
+        require(segment.is_tagged() && (segment.stag(), segment.to()) == (STAG, to), || {
+            format!("got {}, expected {}", describe::segment(segment), describe::segment(&wanted))
         })?;
         to = to.wrapping_add(segment.payload().len() as u64);
     }
@@ -49,8 +50,9 @@ fn sent(p: &Probe, operation: &str, opcode: u8, length: usize, invalidates: bool
     let mut mo = 0;
     let stag = if invalidates { STAG } else { 0 };
     for segment in &segments {
-        require((segment.qn(), segment.mo(), segment.stag()) == (0, mo, stag), || {
-            format!("got {}", crate::wire::describe::segment(segment))
+        let place = (segment.is_tagged(), segment.qn(), segment.msn(), segment.mo(), segment.stag());
+        require(place == (false, 0, segments[0].msn(), mo, stag), || {
+            format!("got {}", describe::segment(segment))
         })?;
         mo += segment.payload().len() as u32;
     }
@@ -61,9 +63,10 @@ fn sent(p: &Probe, operation: &str, opcode: u8, length: usize, invalidates: bool
 fn asked(session: &mut Session, size: u32) -> Result<ReadRequest, Stop> {
     let segment = session.expect(opcode::READ_REQUEST)?;
     let read = segment.as_read_request().unwrap_or_default();
-    require(segment.payload().len() == 28 && segment.is_last(), || "not one segment of 46 octets".into())?;
+    require(segment.octets.len() == 46 && segment.is_last(), || "not one segment of 46 octets".into())?;
+    require(!segment.is_tagged() && segment.qn() == 1, || format!("got {}", describe::segment(&segment)))?;
     require((read.size, read.source_stag, read.source_to) == (size, STAG, TO), || {
-        format!("got {}", crate::wire::describe::segment(&segment))
+        format!("got {}", describe::segment(&segment))
     })?;
     Ok(read)
 }
@@ -111,8 +114,8 @@ pub(super) const CASES: &[Case] = &[
         name: "does-long-write",
         rows: &["DDP-065", "DDP-072", "DDP-105", "DDP-108", "DDP-116", "DDP-126", "RDMAP-204", "DDP-049"],
         side: Side::Any,
-        about: "a Write of 40000 octets is cut into segments that follow each other, L on the last one",
-        run: |p| wrote(p, 40_000),
+        about: "a Write of 65536 octets, more than an FPDU holds, is cut: TO upwards, L on the last one",
+        run: |p| wrote(p, 65_536),
     },
     Case {
         name: "does-write-of-no-octets",
@@ -123,7 +126,7 @@ pub(super) const CASES: &[Case] = &[
             let mut session = doing(p, "w0")?;
             let segment = session.expect(opcode::WRITE)?;
             require(segment.octets.len() == 14 && segment.is_last(), || {
-                format!("got {}", crate::wire::describe::segment(&segment))
+                format!("got {}", describe::segment(&segment))
             })
         },
     },
@@ -138,8 +141,8 @@ pub(super) const CASES: &[Case] = &[
         name: "does-long-send",
         rows: &["DDP-052", "DDP-082", "DDP-086", "DDP-092", "DDP-095", "DDP-111", "DDP-125"],
         side: Side::Any,
-        about: "a Send of 20000 octets is cut: same header, MO from 0 upwards",
-        run: |p| sent(p, "s", opcode::SEND, 20_000, false),
+        about: "a Send of 65536 octets, more than an FPDU holds, is cut: same header, MO from 0 upwards",
+        run: |p| sent(p, "s", opcode::SEND, 65_536, false),
     },
     Case {
         name: "does-send-of-no-octets",
@@ -150,7 +153,7 @@ pub(super) const CASES: &[Case] = &[
             let mut session = doing(p, "s0")?;
             let segment = session.expect(opcode::SEND)?;
             require(segment.octets.len() == 18 && segment.is_last(), || {
-                format!("got {}", crate::wire::describe::segment(&segment))
+                format!("got {}", describe::segment(&segment))
             })
         },
     },
@@ -247,12 +250,11 @@ pub(super) const CASES: &[Case] = &[
         name: "does-read-not-complete-before-last",
         rows: &["RDMAP-291", "DDP-135"],
         side: Side::Any,
-        about: "a Read is not complete before the last segment of its response",
+        about: "a Read is not complete before the last segment of its response, though all octets are there",
         run: |p| {
             let mut session = doing(p, "r64")?;
             let read = asked(&mut session, 64)?;
-            session.send(&response(&read, 0, &[1; 32]).not_last());
-            session.ping()?;
+            session.send(&response(&read, 0, &[1; 64]).not_last());
             let report = p.report(session)?;
             let well = report.completions.iter().any(|c| c.kind == "r" && c.status == 0);
             require(!well, || "the Read is said to have succeeded".into())

@@ -51,7 +51,12 @@ pub(super) const CASES: &[Case] = &[
         rows: &["RDMAP-143", "RDMAP-342", "RDMAP-352"],
         side: Side::Any,
         about: "a Read that begins one octet before the region: Terminate 0/1/01",
-        run: |p| refused(p, "mr=64:r", &[PROTECTION_BOUNDS], |r| (r.stag, r.to - 1, 8)),
+        // A region that begins at 0 has no octet before it: there the sum wraps.
+        run: |p| {
+            refused(p, "mr=64:r", &[PROTECTION_BOUNDS, PROTECTION_WRAP], |r| {
+                (r.stag, r.to.wrapping_sub(1), 8)
+            })
+        },
     },
     Case {
         name: "read-past-end",

@@ -18,11 +18,10 @@ fn received(p: &Probe, room: usize, message: &[u8], cut: usize) -> Check {
     p.report(session)?.expect_received(&[message])
 }
 
-fn too_long(p: &Probe, room: usize, length: usize) -> Check {
+fn too_long(p: &Probe, room: usize, length: usize, codes: &[Code]) -> Check {
     let mut session = p.stage(&format!("recv=1x{room}"))?;
     session.ping()?;
     session.send_message(&vec![3; length]);
-    let codes: &[Code] = &[UNTAGGED_TOO_LONG, UNTAGGED_MO];
     session.expect_terminate(codes)?;
     p.report(session)?.expect_received(&[])
 }
@@ -37,10 +36,24 @@ fn kind(p: &Probe, opcode: u8) -> Check {
     require(report.received()[0].kind == "R", || format!("received as {}", report.received()[0].kind))
 }
 
+/// Sends of these opcodes, for each of which there is one receive, and how many events the target has of them.
+fn events(p: &Probe, opcodes: &[u8], wanted: u32) -> Check {
+    let mut session = p.stage(&format!("recv={}x16 solicited", opcodes.len()))?;
+    for (index, opcode) in opcodes.iter().enumerate() {
+        session.send(&Segment::untagged(*opcode, 0, index as u32 + 1, b"hello"));
+    }
+    session.ping()?;
+    let report = p.report(session)?;
+    report.expect_received(&vec![&b"hello"[..]; opcodes.len()])?;
+    require(report.events == Some(wanted), || {
+        format!("the target had {:?} events, expected {wanted}", report.events)
+    })
+}
+
 pub(super) const CASES: &[Case] = &[
     Case {
         name: "send-received",
-        rows: &["RDMAP-113", "RDMAP-237", "RDMAP-235", "DDP-048", "DDP-139"],
+        rows: &["RDMAP-113", "RDMAP-237", "DDP-048", "DDP-139"],
         side: Side::Any,
         about: "a Send is received, with its length and its octets",
         run: |p| kind(p, opcode::SEND),
@@ -51,6 +64,20 @@ pub(super) const CASES: &[Case] = &[
         side: Side::Any,
         about: "a Send with Solicited Event is received like a Send",
         run: |p| kind(p, opcode::SEND_SE),
+    },
+    Case {
+        name: "send-raises-no-solicited-event",
+        rows: &["RDMAP-013", "RDMAP-049"],
+        side: Side::Any,
+        about: "three Sends, and a queue armed for solicited ones: received, and no event",
+        run: |p| events(p, &[opcode::SEND; 3], 0),
+    },
+    Case {
+        name: "send-se-raises-a-solicited-event",
+        rows: &["RDMAP-013", "RDMAP-049"],
+        side: Side::Any,
+        about: "three Sends and one with Solicited Event: all are received, and there is one event",
+        run: |p| events(p, &[opcode::SEND, opcode::SEND, opcode::SEND, opcode::SEND_SE], 1),
     },
     Case {
         name: "send-of-no-octets",
@@ -124,18 +151,18 @@ pub(super) const CASES: &[Case] = &[
         rows: &["DDP-171", "RDMAP-166", "RDMAP-238"],
         side: Side::Any,
         about: "65 octets into 64: Terminate 1/2/05, not received",
-        run: |p| too_long(p, 64, 65),
+        run: |p| too_long(p, 64, 65, &[UNTAGGED_TOO_LONG]),
     },
     Case {
         name: "send-into-no-octets",
-        rows: &["DDP-171", "RDMAP-166"],
+        rows: &["DDP-171"],
         side: Side::Any,
         about: "one octet into a receive of none: Terminate 1/2/05 (or 1/2/04), not received",
-        run: |p| too_long(p, 0, 1),
+        run: |p| too_long(p, 0, 1, &[UNTAGGED_TOO_LONG, UNTAGGED_MO]),
     },
     Case {
         name: "sends-in-order",
-        rows: &["DDP-131", "RDMAP-239", "RDMAP-276", "DDP-089"],
+        rows: &["DDP-131", "RDMAP-239", "RDMAP-276"],
         side: Side::Any,
         about: "Sends of all plain kinds are received in the order sent",
         run: |p| {

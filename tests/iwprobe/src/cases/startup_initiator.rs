@@ -1,9 +1,10 @@
 //! MPA startup, the endpoint being the initiator (RFC 5044 section 7.1, RFC 6581).
 
+use super::negotiation::{crcs_both_ways, markers_come};
 use crate::case::{Case, Check, Side, Stop, deviates, not_applicable, require};
 use crate::conn::Conn;
 use crate::probe::{Answer, Probe};
-use crate::scene::MAGIC;
+use crate::scene::{MAGIC, words};
 use crate::session::{Got, Session};
 use crate::wire::{Code, Depths, REPLY_KEY, REQUEST_KEY, Segment, Startup, flag, opcode};
 
@@ -79,7 +80,9 @@ pub(super) const CASES: &[Case] = &[
                 format!("reserved flags {:02x}", request.flags & reserved)
             })?;
             require(request.length <= 512, || format!("PD_Length {}", request.length))?;
-            require(rest.is_empty(), || format!("{} octets behind the Request", rest.len()))
+            require(rest.is_empty(), || format!("{} octets behind the Request", rest.len()))?;
+            let said = words(request.ulp_data()).unwrap_or_default();
+            require(!p.has_target() || said == ["hello"], || "private data other than the target's".into())
         },
     },
     Case {
@@ -250,12 +253,11 @@ pub(super) const CASES: &[Case] = &[
         name: "reply-crc-decides",
         rows: &["MPA-085", "MPA-159"],
         side: Side::Initiator,
-        about: "C in the Reply alone is enough: CRCs both ways",
+        about: "C in the Reply is enough: good CRCs come, and a bad one is answered by Terminate 2/0/02",
         run: |p| {
-            let before = p.watch().amiss(crate::watch::Topic::Fpdu).len();
-            works(p, |_, reply| Startup { flags: reply.flags | flag::C, ..reply })?;
-            let after = p.watch().amiss(crate::watch::Topic::Fpdu);
-            require(after.len() == before, || after[before..].join("; "))
+            let mut session = operating(p, |_, reply| Startup { flags: reply.flags | flag::C, ..reply })?;
+            p.take_first(&mut session)?;
+            crcs_both_ways(&mut session)
         },
     },
     Case {
@@ -264,21 +266,24 @@ pub(super) const CASES: &[Case] = &[
         side: Side::Initiator,
         about: "an initiator sends markers when the Reply asks for them, whatever its own wish",
         run: |p| {
-            let before = p.watch().amiss(crate::watch::Topic::Fpdu).len();
-            works(p, |_, reply| Startup { flags: reply.flags | flag::M, ..reply })?;
-            let after = p.watch().amiss(crate::watch::Topic::Fpdu);
-            require(after.len() == before, || after[before..].join("; "))
+            let mut session = operating(p, |_, reply| Startup { flags: reply.flags | flag::M, ..reply })?;
+            p.take_first(&mut session)?;
+            markers_come(&mut session)
         },
     },
     Case {
         name: "initiator-sends-one-rtr",
         rows: &["MPA2-017", "MPA2-086"],
         side: Side::Initiator,
-        about: "in the peer-to-peer model the first FPDU is an RTR of a kind that both named",
+        about: "in the peer-to-peer model the first FPDU is an RTR of a kind that both named, the second is none",
         run: |p| {
             peer_to_peer(p)?;
             let mut session = operating(p, |_, reply| reply)?;
-            rtr(&mut session, true, true)
+            rtr(&mut session, true, true)?;
+            match session.receive() {
+                Got::Segment(segment) if is_rtr(&segment, true, true) => deviates("a second RTR"),
+                _ => Ok(()),
+            }
         },
     },
     Case {
@@ -400,17 +405,23 @@ pub(super) const CASES: &[Case] = &[
     },
 ];
 
-/// The first FPDU is an RTR by Write or by Read, whichever is allowed.
+/// The first FPDU is an RTR by Write or by Read, whichever is allowed. One by Read is answered.
 fn rtr(session: &mut Session, by_write: bool, by_read: bool) -> Check {
     match session.receive() {
-        Got::Segment(s) if by_write && s.opcode() == opcode::WRITE && s.payload().is_empty() => Ok(()),
-        Got::Segment(s)
-            if by_read
-                && s.opcode() == opcode::READ_REQUEST
-                && s.as_read_request().is_some_and(|read| read.size == 0) =>
-        {
+        Got::Segment(segment) if is_rtr(&segment, by_write, by_read) => {
+            if let Some(read) = segment.as_read_request() {
+                session.send(&Segment::tagged(opcode::READ_RESPONSE, read.sink_stag, read.sink_to, &[]));
+            }
             Ok(())
         }
         other => deviates(format!("expected an RTR of an agreed kind, got {other}")),
+    }
+}
+
+fn is_rtr(segment: &Segment, by_write: bool, by_read: bool) -> bool {
+    match segment.opcode() {
+        opcode::WRITE => by_write && segment.payload().is_empty(),
+        opcode::READ_REQUEST => by_read && segment.as_read_request().is_some_and(|read| read.size == 0),
+        _ => false,
     }
 }

@@ -192,7 +192,6 @@ pub(super) const CASES: &[Case] = &[
         run: |p| {
             let mut session = p.stage("recv=1x16")?;
             session.send(&Segment::send(1, b"half").not_last());
-            session.ping()?;
             p.report(session)?.expect_received(&[])
         },
     },
