@@ -1,5 +1,7 @@
 //! The command line.
 
+use std::fs::File;
+use std::io::{ErrorKind, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, ToSocketAddrs};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -8,64 +10,91 @@ use clap::{Args, Parser, Subcommand};
 
 use crate::case::{Case, Verdict};
 use crate::expect::Expected;
+use crate::json::Run;
 use crate::probe::{Mode, Probe};
 use crate::run::Outcome;
 use crate::session::Patience;
-use crate::{cases, json, run, table};
+use crate::{cases, run, table};
 
 /// Tries an iWARP endpoint against RFC 5040, 5041, 5042, 5044, 6581 and 7306.
-///
-/// Exit status: 0 all conform, 1 deviations (or differences from --expect), 2 wrong usage or no connection.
 #[derive(Debug, Parser)]
-#[command(version, arg_required_else_help = true)]
+#[command(version, arg_required_else_help = true, disable_help_subcommand = true, after_help = EXAMPLES)]
 pub struct Cli {
-    /// Lists the cases, with their rows, and exits.
-    #[arg(long)]
-    list: bool,
+    #[command(flatten)]
+    selection: Selection,
     #[command(subcommand)]
     command: Option<Command>,
 }
 
+const EXAMPLES: &str = "\
+Examples:
+  iwprobe connect 10.0.0.2 18515                     all cases, the endpoint listening
+  iwprobe listen 10.0.0.1 18515                      the endpoint connects again and again
+  iwprobe connect 10.0.0.2 18515 --case terminate -v one area, with the octets
+  iwprobe --list --row RDMAP-134                     what shows a requirement
+
+Exit status: 0 nothing deviates, 1 something does (or differs from --expect), 2 wrong usage or no connection.";
+
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// The endpoint listens: we connect and are the MPA initiator.
-    Connect(Options),
-    /// The endpoint connects, again and again: we listen and are the MPA responder.
-    Listen(Options),
+    /// The endpoint listens: we connect and are the MPA initiator
+    Connect {
+        /// Name or address of the endpoint
+        addr: String,
+        /// Its TCP port
+        #[arg(value_parser = clap::value_parser!(u16).range(1..))]
+        port: u16,
+        #[command(flatten)]
+        options: Options,
+    },
+    /// The endpoint connects, again and again: we listen and are the MPA responder
+    Listen {
+        /// Address of ours (0.0.0.0 or :: for any)
+        addr: IpAddr,
+        /// TCP port
+        #[arg(value_parser = clap::value_parser!(u16).range(1..))]
+        port: u16,
+        #[command(flatten)]
+        options: Options,
+    },
+}
+
+/// Which cases.
+#[derive(Debug, Args)]
+struct Selection {
+    /// List the cases, with their rows, and exit
+    #[arg(long, global = true)]
+    list: bool,
+    /// Only cases with this in their names; several allowed
+    #[arg(long = "case", value_name = "PATTERN", global = true)]
+    cases: Vec<String>,
+    /// Only cases that show this row (DDP-047), or one that begins so (DDP-); several allowed
+    #[arg(long = "row", value_name = "ROW", global = true)]
+    rows: Vec<String>,
 }
 
 /// What both ways of probing have.
 #[derive(Debug, Args)]
 struct Options {
-    /// Whom to connect to, or which address of ours to listen on.
-    addr: String,
-    /// TCP port.
-    port: u16,
-    /// Only the cases whose name contains this; several allowed.
-    #[arg(long = "case", value_name = "PATTERN")]
-    cases: Vec<String>,
-    /// Lists the cases that would be run, and exits.
-    #[arg(long)]
-    list: bool,
-    /// Seconds to wait for what has to come.
+    /// Seconds to wait for what has to come
     #[arg(long, value_name = "SECONDS", default_value = "5", value_parser = seconds)]
     timeout: Duration,
-    /// Seconds without anything that count as silence.
+    /// Seconds without anything that count as silence
     #[arg(long, value_name = "SECONDS", default_value = "0.2", value_parser = seconds)]
     quiet: Duration,
-    /// Seconds to wait for the first connection.
+    /// Seconds to wait for the first connection
     #[arg(long, value_name = "SECONDS", default_value = "30", value_parser = seconds)]
     wait: Duration,
-    /// Ask for markers in what we receive (the endpoint may refuse).
+    /// Ask for markers in what we receive (the endpoint may refuse)
     #[arg(long)]
     markers: bool,
-    /// Cases that are known to deviate, one name a line: any other difference is an error.
+    /// Cases that are known to deviate, one name a line: any other difference is an error
     #[arg(long, value_name = "FILE")]
     expect: Option<PathBuf>,
-    /// Write the outcomes as JSON; - is standard output, instead of the table.
+    /// Write the outcomes as JSON; - is standard output, instead of the table
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// Show what passed on the wire, octets included.
+    /// Show what passed on the wire, octets included
     #[arg(short, long)]
     verbose: bool,
 }
@@ -84,49 +113,63 @@ impl Cli {
     /// # Errors
     /// One line: wrong usage, or no connection.
     pub fn run(self) -> Result<bool, String> {
+        let cases = self.selection.cases()?;
         match self.command {
-            Some(Command::Connect(options)) if !(self.list || options.list) => options.connect(),
-            Some(Command::Listen(options)) if !(self.list || options.list) => options.listen(),
-            Some(Command::Connect(options) | Command::Listen(options)) => list(&options.selected()?),
-            None if self.list => list(&cases::all()),
+            _ if self.selection.list => list(&cases),
+            Some(Command::Connect { addr, port, options }) => options.connect(&addr, port, &cases),
+            Some(Command::Listen { addr, port, options }) => options.listen(addr, port, &cases),
             None => Err("say connect or listen (see --help)".into()),
         }
     }
 }
 
-fn list(cases: &[Case]) -> Result<bool, String> {
-    for case in cases {
-        println!("{}", table::listed(case));
+/// Writes to standard output. Returns whether anybody reads it.
+fn say(text: &str) -> Result<bool, String> {
+    match std::io::stdout().write_all(text.as_bytes()) {
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(false),
+        Err(error) => Err(format!("standard output: {error}")),
     }
-    Ok(true)
+}
+
+fn list(cases: &[Case]) -> Result<bool, String> {
+    let text: String = cases.iter().map(table::listed).collect();
+    say(&text).map(|_| true)
+}
+
+impl Selection {
+    fn cases(&self) -> Result<Vec<Case>, String> {
+        let mut cases = cases::all();
+        let all = self.cases.is_empty() && self.rows.is_empty();
+        let is_row = |row: &&str, part: &String| {
+            *row == part || (part.ends_with('-') && row.starts_with(part.as_str()))
+        };
+        cases.retain(|case| {
+            let named = self.cases.iter().any(|part| case.name.contains(part));
+            all || named || self.rows.iter().any(|part| case.rows.iter().any(|row| is_row(row, part)))
+        });
+        if cases.is_empty() {
+            let wanted = [self.cases.as_slice(), self.rows.as_slice()].concat().join(" or ");
+            return Err(format!("no case has {wanted} in its name or among its rows (see --list)"));
+        }
+        Ok(cases)
+    }
 }
 
 impl Options {
-    fn connect(self) -> Result<bool, String> {
-        let wrong = |error: std::io::Error| format!("{}: {error}", self.addr);
-        let mut found = (self.addr.as_str(), self.port).to_socket_addrs().map_err(wrong)?;
-        let address = found.next().ok_or_else(|| format!("{} has no address", self.addr))?;
-        self.probe(Mode::Connect(address), &address.to_string())
+    fn connect(self, addr: &str, port: u16, cases: &[Case]) -> Result<bool, String> {
+        let found = (addr, port).to_socket_addrs().map_err(|error| format!("{addr}: {error}"))?;
+        let endpoint = format!("{addr} port {port}");
+        self.probe(Mode::Connect(found.collect()), &endpoint, cases)
     }
 
-    fn listen(self) -> Result<bool, String> {
-        let ip: IpAddr = self.addr.parse().map_err(|_| format!("{} is no address of ours", self.addr))?;
-        let address = SocketAddr::new(ip, self.port);
+    fn listen(self, ip: IpAddr, port: u16, cases: &[Case]) -> Result<bool, String> {
+        let address = SocketAddr::new(ip, port);
         let wrong = |error: std::io::Error| format!("cannot listen on {address}: {error}");
         let listener = TcpListener::bind(address).map_err(wrong)?;
         listener.set_nonblocking(true).map_err(wrong)?;
         eprintln!("listening on {address}");
-        self.probe(Mode::Listen(listener), &address.to_string())
-    }
-
-    fn selected(&self) -> Result<Vec<Case>, String> {
-        let mut cases = cases::all();
-        let wanted = |name: &str| self.cases.is_empty() || self.cases.iter().any(|part| name.contains(part));
-        cases.retain(|case| wanted(case.name));
-        if cases.is_empty() {
-            return Err(format!("no case has {} in its name (see --list)", self.cases.join(" or ")));
-        }
-        Ok(cases)
+        self.probe(Mode::Listen(listener), &format!("{ip} port {port}"), cases)
     }
 
     fn expected(&self) -> Result<Option<Expected>, String> {
@@ -137,51 +180,52 @@ impl Options {
         Expected::parse(&text, &names).map(Some).map_err(told)
     }
 
-    fn probe(self, mode: Mode, endpoint: &str) -> Result<bool, String> {
-        let (cases, expected) = (self.selected()?, self.expected()?);
+    fn json_to_stdout(&self) -> bool {
+        self.json.as_deref().is_some_and(|path| path.as_os_str() == "-")
+    }
+
+    /// The file for the outcomes, opened before anything is tried.
+    fn json_file(&self) -> Result<Option<File>, String> {
+        let Some(path) = self.json.as_ref().filter(|_| !self.json_to_stdout()) else { return Ok(None) };
+        File::create(path).map(Some).map_err(|error| format!("{}: {error}", path.display()))
+    }
+
+    fn probe(self, mode: Mode, endpoint: &str, cases: &[Case]) -> Result<bool, String> {
+        let (expected, file) = (self.expected()?.unwrap_or_default(), self.json_file()?);
         let patience = Patience { timeout: self.timeout, quiet: self.quiet };
         let mut probe = Probe::new(mode, patience, self.markers);
-        let to_stdout = self.json.as_deref().is_some_and(|path| path.as_os_str() == "-");
-        let found = probe.meet(self.wait)?;
+        let found = probe.meet(self.wait).map_err(|reason| format!("{endpoint}: {reason}"))?;
         let _ = probe.take_log();
-        if !to_stdout {
-            println!("{endpoint}: {found}");
-        }
+        let table = !self.json_to_stdout();
+        let mut read = !table || say(&format!("{endpoint}: {found}\n"))?;
         let mut outcomes: Vec<Outcome> = Vec::new();
-        for case in &cases {
+        for case in cases {
             let outcome = run::run(case, &mut probe);
-            let known = expected.as_ref().is_some_and(|list| list.contains(case.name));
-            if !to_stdout {
-                let expected = known && outcome.verdict == Verdict::Deviates;
-                print!("{}", table::outcome(&outcome, expected, self.verbose));
+            if table && read {
+                let known = expected.contains(case.name) && outcome.verdict == Verdict::Deviates;
+                read = say(&table::outcome(&outcome, known, self.verbose))?;
             }
             outcomes.push(outcome);
             if probe.is_alone() {
-                eprintln!(
-                    "iwprobe: the endpoint is not there any more: {} cases not run",
-                    cases.len() - outcomes.len()
-                );
                 break;
             }
         }
-        if !probe.is_alone() {
+        let not_run = cases.len() - outcomes.len();
+        if probe.is_alone() {
+            eprintln!("iwprobe: the endpoint is not there any more: {not_run} cases not run");
+        } else {
             probe.dismiss();
         }
-        self.write_json(endpoint, &outcomes, to_stdout)?;
-        if !to_stdout {
-            println!("{}", table::summary(&outcomes));
+        let run = Run { endpoint, found: &found, target: probe.has_target(), outcomes: &outcomes, not_run };
+        match file {
+            Some(mut file) => write!(file, "{run}").map_err(|error| format!("--json: {error}"))?,
+            None if !table => drop(say(&run.to_string())?),
+            None => {}
         }
-        Ok(conclude(&outcomes, &expected.unwrap_or_default()))
-    }
-
-    fn write_json(&self, endpoint: &str, outcomes: &[Outcome], to_stdout: bool) -> Result<(), String> {
-        let Some(path) = &self.json else { return Ok(()) };
-        let text = format!("{:#}\n", json::run(endpoint, outcomes));
-        if to_stdout {
-            print!("{text}");
-            return Ok(());
+        if table {
+            say(&table::summary(&outcomes))?;
         }
-        std::fs::write(path, text).map_err(|error| format!("{}: {error}", path.display()))
+        Ok(conclude(&outcomes, &expected))
     }
 }
 

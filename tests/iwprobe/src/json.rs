@@ -1,4 +1,4 @@
-//! Outcomes as JSON (`--json`).
+//! Outcomes as JSON (`--json`): README.md, "JSON".
 
 use serde_json::{Value, json};
 
@@ -6,16 +6,40 @@ use crate::log::{Passed, Way};
 use crate::run::{Outcome, count};
 use crate::{case::Verdict, wire::describe};
 
-/// All of a run.
-pub fn run(endpoint: &str, outcomes: &[Outcome]) -> Value {
-    json!({
-        "endpoint": endpoint,
-        "conforms": count(outcomes, Verdict::Conforms),
-        "deviates": count(outcomes, Verdict::Deviates),
-        "not_applicable": count(outcomes, Verdict::NotApplicable),
-        "needs_target": count(outcomes, Verdict::NeedsTarget),
-        "cases": outcomes.iter().map(case).collect::<Vec<_>>(),
-    })
+/// Raised when a name or a meaning changes; names may be added without.
+const FORMAT: u32 = 1;
+
+/// A run, as it is written.
+#[derive(Clone, Copy, Debug)]
+pub struct Run<'a> {
+    /// Whom we were told to probe.
+    pub endpoint: &'a str,
+    /// What it said at the first meeting.
+    pub found: &'a str,
+    /// Whether it is a target.
+    pub target: bool,
+    /// Of the cases that were run.
+    pub outcomes: &'a [Outcome],
+    /// Cases that were not, the endpoint having gone.
+    pub not_run: usize,
+}
+
+impl std::fmt::Display for Run<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let value = json!({
+            "format": FORMAT,
+            "endpoint": self.endpoint,
+            "found": self.found,
+            "target": self.target,
+            "conforms": count(self.outcomes, Verdict::Conforms),
+            "deviates": count(self.outcomes, Verdict::Deviates),
+            "not_applicable": count(self.outcomes, Verdict::NotApplicable),
+            "needs_target": count(self.outcomes, Verdict::NeedsTarget),
+            "not_run": self.not_run,
+            "cases": self.outcomes.iter().map(case).collect::<Vec<_>>(),
+        });
+        writeln!(f, "{value:#}")
+    }
 }
 
 fn case(outcome: &Outcome) -> Value {

@@ -14,16 +14,18 @@ use crate::wire::{Depths, REPLY_KEY, REQUEST_KEY, Segment, Startup, describe, fl
 
 /// Reads that we say to serve, and want to have outstanding.
 const DEPTH: u16 = 16;
-/// So many connections that do not come about, one after the other, and the endpoint is given up.
+/// So many TCP connections that do not come about, one after the other, and the endpoint is given up.
 const MAX_ABSENCES: u32 = 3;
+/// The same of connections in full operation: TCP alone is answered by an endpoint that hangs, too.
+const MAX_FAILURES: u32 = 6;
 /// How often a connection is looked for.
 const TICK: Duration = Duration::from_millis(2);
 
 /// Which end we are.
 #[derive(Debug)]
 pub enum Mode {
-    /// We connect, and are the MPA initiator.
-    Connect(SocketAddr),
+    /// We connect, to the first of these that is there, and are the MPA initiator.
+    Connect(Vec<SocketAddr>),
     /// The endpoint connects; we are the MPA responder.
     Listen(TcpListener),
 }
@@ -60,9 +62,9 @@ impl std::fmt::Display for Answer {
         match self {
             Self::Frame(frame) => f.write_str(&describe::startup(frame)),
             Self::End(end, octets) if octets.is_empty() => write!(f, "{end}"),
-            Self::End(end, octets) => write!(f, "{} and {end}", describe::hex(octets)),
+            Self::End(end, octets) => write!(f, "{} and {end}", describe::text(octets)),
             Self::Silence(octets) if octets.is_empty() => f.write_str("nothing"),
-            Self::Silence(octets) => write!(f, "only {}", describe::hex(octets)),
+            Self::Silence(octets) => write!(f, "only {}", describe::text(octets)),
         }
     }
 }
@@ -78,8 +80,10 @@ pub struct Probe {
     watch: Watch,
     profile: Profile,
     target: bool,
-    /// How often in a row there was no connection to be had.
+    /// How often in a row there was no TCP connection to be had.
     absences: Cell<u32>,
+    /// How often in a row a connection without anything special did not come about.
+    failures: Cell<u32>,
 }
 
 impl Probe {
@@ -94,12 +98,13 @@ impl Probe {
             profile: PROFILES[0],
             target: true,
             absences: Cell::new(0),
+            failures: Cell::new(0),
         }
     }
 
     /// Whether the endpoint has not been there for several connections in a row.
     pub fn is_alone(&self) -> bool {
-        self.absences.get() >= MAX_ABSENCES
+        self.absences.get() >= MAX_ABSENCES || self.failures.get() >= MAX_FAILURES
     }
 
     /// Meets the endpoint: finds out which Requests it accepts and whether there is a target. Returns what was found.
@@ -169,12 +174,11 @@ impl Probe {
     fn tcp_within(&self, wait: Duration) -> Result<Conn, Stop> {
         let deadline = Instant::now() + wait;
         let stream = match &self.mode {
-            Mode::Connect(address) => loop {
-                let left = deadline.saturating_duration_since(Instant::now()).max(TICK);
-                match TcpStream::connect_timeout(address, left) {
+            Mode::Connect(addresses) => loop {
+                match connected(addresses, deadline) {
                     Ok(stream) => break stream,
-                    Err(error) if Instant::now() >= deadline => {
-                        return deviates(format!("cannot connect to {address}: {error}"));
+                    Err(reason) if Instant::now() >= deadline => {
+                        return deviates(format!("cannot connect within {} s: {reason}", wait.as_secs_f32()));
                     }
                     Err(_) => std::thread::sleep(TICK),
                 }
@@ -287,7 +291,13 @@ impl Probe {
     }
 
     /// A connection in full operation, `private` said in the startup frame.
-    fn establish(&self, mut conn: Conn, private: &[u8]) -> Result<Session, Stop> {
+    fn establish(&self, conn: Conn, private: &[u8]) -> Result<Session, Stop> {
+        let session = self.start_up(conn, private);
+        self.failures.set(if session.is_ok() { 0 } else { self.failures.get() + 1 });
+        session
+    }
+
+    fn start_up(&self, mut conn: Conn, private: &[u8]) -> Result<Session, Stop> {
         if self.is_initiator() {
             let request = self.request(private);
             self.say(&mut conn, &request);
@@ -433,6 +443,19 @@ impl Probe {
             let _ = conn.receive(Instant::now() + self.patience.timeout);
         }
     }
+}
+
+/// One try at each address.
+fn connected(addresses: &[SocketAddr], deadline: Instant) -> Result<TcpStream, String> {
+    let mut reason = "no address".to_owned();
+    for (index, address) in addresses.iter().enumerate() {
+        let left = deadline.saturating_duration_since(Instant::now()) / (addresses.len() - index) as u32;
+        match TcpStream::connect_timeout(address, left.max(TICK)) {
+            Ok(stream) => return Ok(stream),
+            Err(error) => reason = format!("{address}: {error}"),
+        }
+    }
+    Err(reason)
 }
 
 fn stop_text(stop: &Stop) -> String {

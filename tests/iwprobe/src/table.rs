@@ -1,12 +1,15 @@
-//! Outcomes for people.
+//! Outcomes for people, in lines of at most 100 columns.
 
 use crate::case::{Case, Side, Verdict};
 use crate::log::Way;
 use crate::run::{Outcome, count};
 use crate::wire::describe;
 
-/// Octets of one frame that `-v` shows.
+/// Columns of a line.
+const WIDTH: usize = 100;
+/// Octets of one frame that `-v` shows, and of them in one line.
 const SHOWN: usize = 96;
+const SHOWN_IN_A_LINE: usize = 32;
 
 /// One outcome: a line, and below it what explains a deviation (always, with `verbose`).
 pub fn outcome(outcome: &Outcome, expected: bool, verbose: bool) -> String {
@@ -15,33 +18,68 @@ pub fn outcome(outcome: &Outcome, expected: bool, verbose: bool) -> String {
     } else {
         outcome.verdict.name().into()
     };
-    let mut text = format!("{verdict:<15} {:<36} {}\n", outcome.name, outcome.rows.join(" "));
-    let deviates = outcome.verdict == Verdict::Deviates;
-    if deviates || verbose {
-        text += &format!("    wanted: {}\n", outcome.about);
+    let mut text = line(&format!("{verdict:<19} {:<36} ", outcome.name), &outcome.rows.join(" "));
+    if outcome.verdict != Verdict::Deviates && !verbose {
+        return text;
     }
-    if !outcome.reason.is_empty() && (deviates || verbose) {
-        text += &format!("    {}\n", outcome.reason);
+    text += &line("    wanted: ", outcome.about);
+    if !outcome.reason.is_empty() {
+        let what = if outcome.verdict == Verdict::Deviates { "found" } else { "reason" };
+        text += &line(&format!("    {what}: "), &outcome.reason);
     }
-    if deviates || verbose {
-        for passed in &outcome.passed {
-            let arrow = if passed.way == Way::Sent { ">" } else { "<" };
-            text += &format!("    {arrow} {}\n", passed.text);
-            if verbose && !passed.octets.is_empty() {
-                let octets = &passed.octets[..passed.octets.len().min(SHOWN)];
-                let more = if passed.octets.len() > SHOWN { "..." } else { "" };
-                text += &format!("      {}{more}\n", describe::hex(octets));
-            }
+    for passed in &outcome.passed {
+        let arrow = if passed.way == Way::Sent { ">" } else { "<" };
+        text += &line(&format!("    {arrow} "), &passed.text);
+        if verbose {
+            text += &octets(&passed.octets);
         }
     }
     text
 }
 
+/// The front of what passed, in hexadecimal.
+fn octets(octets: &[u8]) -> String {
+    let mut text = String::new();
+    for chunk in octets[..octets.len().min(SHOWN)].chunks(SHOWN_IN_A_LINE) {
+        text += &format!("      {}\n", describe::hex(chunk));
+    }
+    if octets.len() > SHOWN {
+        text += &format!("      and {} octets more\n", octets.len() - SHOWN);
+    }
+    text
+}
+
+/// `front`, then the words of `text`, which go on below their first one where they do not fit. A word that fits in no
+/// line is cut.
+fn line(front: &str, text: &str) -> String {
+    let indent = front.chars().count();
+    let room = WIDTH - indent;
+    let mut lines = vec![String::new()];
+    for word in text.split_whitespace() {
+        let letters: Vec<char> = word.chars().collect();
+        for piece in letters.chunks(room) {
+            let piece: String = piece.iter().collect();
+            let last = lines.last_mut().expect("there is one from the start");
+            let length = last.chars().count();
+            if length == 0 {
+                *last = piece;
+            } else if length + 1 + piece.chars().count() <= room {
+                *last += " ";
+                *last += &piece;
+            } else {
+                lines.push(piece);
+            }
+        }
+    }
+    let below = format!("\n{}", " ".repeat(indent));
+    format!("{front}{}", lines.join(&below)).trim_end().to_owned() + "\n"
+}
+
 /// The last line.
 pub fn summary(outcomes: &[Outcome]) -> String {
+    let cases = if outcomes.len() == 1 { "1 case".to_owned() } else { format!("{} cases", outcomes.len()) };
     format!(
-        "{} cases: {} conform, {} deviate, {} not applicable, {} need a target",
-        outcomes.len(),
+        "{cases}: {} conform, {} deviate, {} not applicable, {} need a target\n",
         count(outcomes, Verdict::Conforms),
         count(outcomes, Verdict::Deviates),
         count(outcomes, Verdict::NotApplicable),
@@ -49,12 +87,48 @@ pub fn summary(outcomes: &[Outcome]) -> String {
     )
 }
 
-/// A line of `--list`.
+/// An entry of `--list`.
 pub fn listed(case: &Case) -> String {
     let side = match case.side {
         Side::Any => "either",
         Side::Responder => "responder",
         Side::Initiator => "initiator",
     };
-    format!("{:<36} {side:<10} {}\n    {}", case.name, case.rows.join(" "), case.about)
+    line(&format!("{:<36} {side:<10} ", case.name), &case.rows.join(" ")) + &line("    ", case.about)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::log::Passed;
+
+    #[test]
+    fn no_line_is_longer_than_the_width() {
+        let mut entries: Vec<String> = crate::cases::all().iter().map(listed).collect();
+        for case in crate::cases::all() {
+            let octets = vec![0xab; 500];
+            let passed = Passed { way: Way::Sent, octets, text: "word ".repeat(60) + &"f".repeat(300) };
+            let told = Outcome {
+                name: case.name,
+                rows: case.rows,
+                about: case.about,
+                verdict: Verdict::Deviates,
+                reason: "because of that and this ".repeat(9),
+                passed: vec![passed],
+            };
+            entries.push(outcome(&told, true, true));
+        }
+        for text in entries {
+            assert!(text.lines().all(|line| line.chars().count() <= WIDTH), "{text}");
+            assert!(text.lines().all(|line| line.trim_end() == line), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_does_not_fit_goes_on_below() {
+        let text = line("front ", &"12345678 ".repeat(12));
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(lines.len(), 2);
+        assert!(lines[0].starts_with("front 12345678 ") && lines[1].starts_with("      12345678"));
+    }
 }

@@ -15,7 +15,7 @@ use small::{Flaw, start};
 /// The cases with one of `patterns` in their names, against an endpoint with this flaw.
 fn outcomes(flaw: Flaw, patterns: &[&str]) -> Vec<Outcome> {
     let patience = Patience { timeout: Duration::from_secs(2), quiet: Duration::from_millis(60) };
-    let mut probe = Probe::new(Mode::Connect(start(flaw)), patience, false);
+    let mut probe = Probe::new(Mode::Connect(vec![start(flaw)]), patience, false);
     if let Err(reason) = probe.meet(Duration::from_secs(5)) {
         panic!("{flaw:?}: {reason}");
     }

@@ -22,6 +22,13 @@ pub fn hex(octets: &[u8]) -> String {
     octets.iter().map(|octet| format!("{octet:02x}")).collect()
 }
 
+/// Octets that are no frame of ours: as text, where they begin as one, else in hexadecimal.
+pub fn text(octets: &[u8]) -> String {
+    let line = octets.split(|octet| matches!(octet, b'\r' | b'\n')).next().unwrap_or(octets);
+    let printable = !line.is_empty() && line.iter().all(|octet| (b' '..=b'~').contains(octet));
+    if printable { format!("\"{}\"", String::from_utf8_lossy(line)) } else { hex(octets) }
+}
+
 /// An opcode's name.
 pub fn message(opcode: u8) -> &'static str {
     NAMES.get(usize::from(opcode)).copied().unwrap_or("message of a reserved opcode")

@@ -54,6 +54,8 @@ pub(crate) enum Flaw {
     WrongSink,
     /// Is gone after two connections.
     Dies,
+    /// Says nothing any more after two connections, but TCP still takes them.
+    Hangs,
 }
 
 /// Starts it on a port of its own; it ends with the process.
@@ -61,9 +63,13 @@ pub(crate) fn start(flaw: Flaw) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     std::thread::spawn(move || {
-        let most = if flaw == Flaw::Dies { 2 } else { usize::MAX };
-        for stream in listener.incoming().flatten().take(most) {
+        let most = if flaw == Flaw::Dies || flaw == Flaw::Hangs { 2 } else { usize::MAX };
+        let mut streams = listener.incoming().flatten();
+        for stream in streams.by_ref().take(most) {
             std::thread::spawn(move || serve(&stream, flaw));
+        }
+        if flaw == Flaw::Hangs {
+            streams.for_each(std::mem::forget);
         }
     });
     address
