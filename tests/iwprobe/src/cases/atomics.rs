@@ -185,8 +185,8 @@ pub(super) const CASES: &[Case] = &[
                 send(&mut session, &AtomicRequest::fetch_add(id, region.stag, region.to, 0, 0));
                 let segment = session.expect(opcode::ATOMIC_RESPONSE)?;
                 // MSN 1 was the trial's.
-                let place = (segment.control_octet(), segment.qn(), segment.msn(), segment.mo());
-                require(place == (0x41, 3, n as u32 + 2, 0), || {
+                let place = (segment.is_last(), segment.qn(), segment.msn(), segment.mo());
+                require(!segment.is_tagged() && place == (true, 3, n as u32 + 2, 0), || {
                     format!("got {}", crate::wire::describe::segment(&segment))
                 })?;
                 let told = decode_response(segment.payload()).map(|(id, _)| id);

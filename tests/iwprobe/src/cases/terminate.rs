@@ -107,8 +107,10 @@ pub(super) const CASES: &[Case] = &[
             let mut session = running(p)?;
             session.send(&Segment::write(0xdead_be00, 0, b"data"));
             let segment = session.expect(opcode::TERMINATE)?;
-            let place = (segment.control_octet(), segment.qn(), segment.msn(), segment.mo());
-            require(place == (0x41, 2, 1, 0), || format!("got {}", describe::segment(&segment)))
+            let place = (segment.is_last(), segment.qn(), segment.msn(), segment.mo());
+            require(!segment.is_tagged() && place == (true, 2, 1, 0), || {
+                format!("got {}", describe::segment(&segment))
+            })
         },
     },
     Case {

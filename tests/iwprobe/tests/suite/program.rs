@@ -1,13 +1,11 @@
 //! The program as its users have it: exit statuses, one-line errors, JSON, expectation files.
 
-mod small;
-
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use small::{Flaw, start};
+use crate::small::{Flaw, start};
 
 fn iwprobe(address: SocketAddr, options: &[&str]) -> Output {
     let (ip, port) = (address.ip().to_string(), address.port().to_string());
@@ -159,7 +157,7 @@ fn cases_are_chosen_by_name_and_by_row() {
 fn json_has_the_names_that_are_documented() {
     let output = iwprobe(start(Flaw::None), &["--case", "queue-4", "--json", "-"]);
     let told: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
-    let readme = include_str!("../README.md");
+    let readme = include_str!("../../README.md");
     let mut known = Vec::new();
     for value in [&told, &told["cases"][0], &told["cases"][0]["wire"][0]] {
         known.extend(value.as_object().unwrap().keys().cloned());

@@ -1,0 +1,134 @@
+//! What can be wrong with the small endpoint.
+
+/// One flaw; each is looked at in one place of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Flaw {
+    /// Nothing.
+    None,
+
+    /// Takes any key.
+    AnyKey,
+    /// Takes PD_Length up to 65535.
+    AnyLength,
+    /// Takes any revision in a Reply.
+    AnyRevision,
+    /// Clears S in its Replies.
+    ForgetsEnhanced,
+    /// Swaps the octets of IRD and ORD.
+    SwapsDepths,
+    /// Names no kind of RTR.
+    NoRtrKind,
+    /// Sends an FPDU right behind its Reply, or its Request.
+    TalksFirst,
+    /// Sets R in its Requests.
+    RequestRejects,
+    /// Sets a reserved flag in its startup frames.
+    ReservedFlag,
+    /// Sends its RTR behind its first Send.
+    LateRtr,
+    /// Sends its RTR twice.
+    TwoRtrs,
+    /// Its RTR is a Write, whatever was agreed on.
+    RtrAlwaysWrite,
+    /// Goes on where a Reply has R.
+    TalksAfterReject,
+    /// Sends no markers though it was asked to.
+    NoMarkers,
+    /// Says more IRD and ORD than it was asked for.
+    GreedyDepths,
+
+    /// Takes FPDUs whatever their CRC.
+    IgnoresCrc,
+    /// Its own CRCs are wrong.
+    BadCrc,
+    /// Places Writes before their CRC is looked at.
+    PlacesBeforeCrc,
+    /// Its pad is not zero.
+    BadPad,
+
+    /// Closes instead of sending a Terminate.
+    NoTerminate,
+    /// Terminates with code 0/0/00, whatever happened.
+    OneCode,
+    /// siw's bit order.
+    Swapped,
+    /// Echoes a header that is not the failing one's.
+    WrongEcho,
+    /// Echoes ten octets of a header.
+    ShortEcho,
+    /// Segment length without the header.
+    ShortLength,
+    /// Goes on after its Terminate.
+    NeverStops,
+    /// Answers a Terminate by a Terminate.
+    AnswersTerminate,
+    /// Counts queue 2 from 0.
+    MsnFromZero,
+
+    /// Looks at reserved bits.
+    ChecksReserved,
+    /// Sets a reserved bit of DDP.
+    SetsReserved,
+    /// Its Sends are of RDMAP version 0.
+    VersionZero,
+    /// Looks at the STag of empty Writes.
+    ChecksEmptyWrites,
+    /// Answers Reads of no octets from the wrong place.
+    WrongSink,
+    /// Sends everything untagged under MSN 1.
+    MsnStands,
+    /// Sends its Sends on queue 3.
+    WrongQueue,
+    /// Leaves L out at the end of messages of several segments.
+    NoLast,
+    /// Sets L in every segment.
+    AlwaysLast,
+    /// Sends have an Invalidate STag.
+    StagInSends,
+    /// TO and MO stay where the message begins.
+    OffsetStands,
+    /// Sends the last of several Writes and Sends first.
+    PostsInReverse,
+    /// Its immediate data has the other order of octets.
+    ImmediateSwapped,
+    /// Posts whatever the number of Reads that were agreed on.
+    IgnoresOrd,
+    /// Does not wait at a fence.
+    IgnoresFence,
+    /// Closes before all is sent.
+    ClosesEarly,
+
+    /// Answers Reads that came together in the wrong order.
+    AnswersInReverse,
+    /// FetchAdd carries over field boundaries.
+    CarriesOver,
+    /// Atomic Responses have identifier 0.
+    NoIdentifier,
+    /// Atomics need no right.
+    AtomicsWithoutRight,
+    /// Reads need no right.
+    ReadsWithoutRight,
+    /// Writes need no right.
+    WritesWithoutRight,
+    /// Bounds are looked at by the first octet alone.
+    NoEnd,
+    /// Delivers a message with its first segment.
+    DeliversEarly,
+    /// A Send uses up two receives.
+    TakesTwoReceives,
+    /// Writes use up receives.
+    DeliversWrites,
+    /// A Read is complete when its octets are there.
+    CompletesEarly,
+    /// Every receive raises a solicited event.
+    AlwaysSolicited,
+    /// Invalidates nothing.
+    NeverInvalidates,
+    /// Delivers behind an error.
+    DeliversAfterError,
+
+    /// Is gone after two connections.
+    Dies,
+    /// Says nothing any more after two connections, but TCP still takes them.
+    Hangs,
+}

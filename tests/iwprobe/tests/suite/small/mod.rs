@@ -1,0 +1,85 @@
+//! An endpoint of a few hundred lines, with one flaw to order: it listens or connects, with a target or without. It is
+//! what iwprobe's verdicts are tried on.
+//!
+//! | file | what |
+//! |---|---|
+//! | `flaw` | what can be wrong with it |
+//! | `startup` | MPA's frames, either end |
+//! | `end` | a connection in full operation: what comes, what goes |
+//! | `judge` | what is wrong about what came |
+//! | `target` | memory, receives and operations, and what is told of them |
+
+mod end;
+mod flaw;
+mod judge;
+mod startup;
+mod target;
+
+use std::io::Read;
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::time::Duration;
+
+pub(crate) use flaw::Flaw;
+use target::Report;
+
+/// No connection is silent for so long, but for one that hangs.
+const PATIENCE: Duration = Duration::from_secs(20);
+/// Before it connects again.
+const PAUSE: Duration = Duration::from_millis(1);
+
+/// Listens on a port of its own, without a target; ends with the process.
+pub(crate) fn start(flaw: Flaw) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    std::thread::spawn(move || {
+        let most = if flaw == Flaw::Dies || flaw == Flaw::Hangs { 2 } else { usize::MAX };
+        let mut streams = listener.incoming().flatten();
+        for stream in streams.by_ref().take(most) {
+            std::thread::spawn(move || end::respond(&stream, flaw, None));
+        }
+        if flaw == Flaw::Hangs {
+            streams.for_each(std::mem::forget);
+        }
+    });
+    address
+}
+
+/// Listens on a port of its own, with a target: one connection at a time.
+pub(crate) fn start_target(flaw: Flaw) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    std::thread::spawn(move || {
+        let mut last = Report::refused();
+        for stream in listener.incoming().flatten() {
+            end::respond(&stream, flaw, Some(&mut last));
+        }
+    });
+    address
+}
+
+/// Connects again and again, until it is told goodbye or nobody is there.
+pub(crate) fn call(flaw: Flaw, has_target: bool, remote: SocketAddr) {
+    std::thread::spawn(move || {
+        let mut last = Report::refused();
+        while let Ok(stream) = TcpStream::connect(remote) {
+            if end::initiate(&stream, flaw, has_target.then_some(&mut last)) == end::Parting::ForGood {
+                return;
+            }
+            std::thread::sleep(PAUSE);
+        }
+    });
+}
+
+fn more(mut stream: &TcpStream) -> Option<Vec<u8>> {
+    let mut octets = vec![0; 1 << 17];
+    let length = stream.read(&mut octets).ok().filter(|length| *length > 0)?;
+    octets.truncate(length);
+    Some(octets)
+}
+
+/// FIN, then whatever still comes is dropped: with octets unread the system would send RST.
+fn hang_up(stream: &TcpStream) -> Option<()> {
+    stream.shutdown(Shutdown::Write).ok()?;
+    while more(stream).is_some() {}
+    Some(())
+}
