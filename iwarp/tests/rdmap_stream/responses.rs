@@ -2,7 +2,7 @@
 
 use iwarp::verbs::{RemoteAddr, SendOp, SendRequest, WcOpcode, WcStatus};
 
-use super::peer::{Peer, of_segment, tagged};
+use super::peer::{ALL, Peer, of_segment, tagged};
 
 const SIZE: usize = 8;
 
@@ -47,6 +47,7 @@ fn a_wrong_answer_ends_the_stream() {
         ("RV 2", 0x02, 5),
         ("no Read", 0x02, 6),
         ("another STag", 0x11, 0),
+        ("another region's STag", 0x11, 0),
         ("in front of the sink", 0x11, 1),
         ("the second first", 0x11, 1),
         ("too long", 0x11, 1),
@@ -56,9 +57,11 @@ fn a_wrong_answer_ends_the_stream() {
         let reads = if what == "no Read" { 0 } else { 2 };
         let mut peer = reading(reads);
         let mut answer = response(&peer, usize::from(what == "the second first"), &[9; SIZE]);
+        let other = peer.pd.reg_mr(SIZE, ALL).unwrap();
         match what {
             "RV 2" => answer[1] = 0x82,
             "another STag" => answer[2] ^= 1,
+            "another region's STag" => answer[2..6].copy_from_slice(&other.rkey().to_be_bytes()),
             "in front of the sink" => answer = response(&peer, 0, &[9; 1]),
             "too long" => answer.push(9),
             "wrap" => answer[6..14].fill(0xff),

@@ -176,6 +176,9 @@ fn the_responder_names_common_kinds_or_its_own() {
         let expected = if enhanced.peer_to_peer { Rtr::Expect(named) } else { Rtr::None };
         assert_eq!(negotiated.rtr, expected);
     }
+    // Nor does D without A ask for the Read that an RTR would take.
+    let (negotiated, reply) = answered(MpaConfig::default(), &request(0x50, 2, &[0x40, 1, 0xc0, 0]));
+    assert_eq!((negotiated.ird, reply.enhanced.unwrap().depths.ird), (0, 0));
     // Without an IRD a Read RTR is not named where another will do.
     let none = MpaConfig { ird: 0, ..MpaConfig::default() };
     let (_, reply) = answered(none, &request(0x50, 2, &[0x80, 1, 0xc0, 1]));
