@@ -3,8 +3,8 @@
 use smoltcp::phy::ChecksumCapabilities;
 use smoltcp::wire::{
     ArpOperation, ArpPacket, ArpRepr, EthernetAddress, EthernetFrame, EthernetProtocol, EthernetRepr,
-    Icmpv4Packet, Icmpv4Repr, Icmpv6Packet, Icmpv6Repr, IpAddress, IpProtocol, IpRepr, Ipv4Address,
-    Ipv6Address, NdiscRepr, TcpControl, TcpPacket, TcpRepr, TcpSeqNumber,
+    Icmpv4DstUnreachable, Icmpv4Packet, Icmpv4Repr, Icmpv6Packet, Icmpv6Repr, IpAddress, IpProtocol, IpRepr,
+    Ipv4Address, Ipv4Repr, Ipv6Address, NdiscRepr, TcpControl, TcpPacket, TcpRepr, TcpSeqNumber,
 };
 
 pub(crate) fn ethernet(src: EthernetAddress, dst: EthernetAddress, ethertype: EthernetProtocol) -> Vec<u8> {
@@ -75,6 +75,26 @@ pub(crate) fn icmpv6(
     let checksums = ChecksumCapabilities::default();
     message.emit(&src, &dst, &mut Icmpv6Packet::new_unchecked(&mut octets), &checksums);
     ip(macs, src.into(), dst.into(), IpProtocol::Icmpv6, 255, &octets)
+}
+
+/// An ICMP error for the sender of `frame`, a TCP segment over IPv4, quoting it.
+pub(crate) fn error_about(
+    macs: [EthernetAddress; 2],
+    frame: &[u8],
+    reason: Icmpv4DstUnreachable,
+    mtu: u16,
+) -> Vec<u8> {
+    let address = |at: usize| Ipv4Address::new(frame[at], frame[at + 1], frame[at + 2], frame[at + 3]);
+    let (src_addr, dst_addr) = (address(26), address(30));
+    let (payload_len, hop_limit) = (frame.len() - 34, 64);
+    let header = Ipv4Repr { src_addr, dst_addr, next_header: IpProtocol::Tcp, payload_len, hop_limit };
+    let message = Icmpv4Repr::DstUnreachable { reason, header, data: &frame[34..frame.len().min(62)] };
+    let mut error = icmpv4(macs, dst_addr, src_addr, &message);
+    error[40..42].copy_from_slice(&mtu.to_be_bytes());
+    error[36..38].fill(0);
+    let checksum = !smoltcp::wire::checksum::data(&error[34..]);
+    error[36..38].copy_from_slice(&checksum.to_be_bytes());
+    error
 }
 
 /// A neighbour solicitation for `dst`, sent to it alone.

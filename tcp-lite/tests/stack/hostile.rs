@@ -4,9 +4,12 @@ use dp::Checksum;
 use proptest::prelude::*;
 use proptest::strategy::ValueTree;
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
+use smoltcp::wire::{ArpOperation, Icmpv4DstUnreachable, Icmpv4Repr, IpProtocol};
+use tcp_lite::CloseReason;
+use tcp_lite::facade::{Ipv4Address, Ipv6Address};
 
 use crate::craft;
-use crate::harness::{MAC_A, MAC_B, config};
+use crate::harness::{MAC_A, MAC_B, config, octet};
 use crate::relay::Relay;
 
 const FRAMES: usize = 10_000;
@@ -125,6 +128,89 @@ fn random_frames_leave_a_live_connection_alone() {
         }
     }
     still_works(&mut relay);
+}
+
+/// A frame of what the slow path takes, for B, from a stranger or about a flow that `sent` (B's) belongs to, or nearly does;
+/// its checksums are right, as a forger's are.
+fn forged(random: &mut impl FnMut() -> u8, sent: &[u8]) -> Vec<u8> {
+    let mut stranger = MAC_A;
+    (stranger.0[4], stranger.0[5]) = (1, random());
+    let macs = [stranger, MAC_B];
+    let (v4, b4) = (Ipv4Address::new(10, 0, 0, 16 + random() / 2), Ipv4Address::new(10, 0, 0, 2));
+    let prefix = |last| Ipv6Address::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, last);
+    let (v6, b6) = (prefix(16 + u16::from(random())), prefix(2));
+    let mut frame = match random() % 8 {
+        0 => craft::arp(ArpOperation::Request, stranger, MAC_B, v4, b4),
+        1 => craft::arp(ArpOperation::Reply, stranger, MAC_B, v4, b4),
+        2 => craft::solicit(macs, v6, b6),
+        3 => {
+            let data: Vec<u8> = (0..random()).map(|n| n ^ 0x55).collect();
+            let echo = Icmpv4Repr::EchoRequest { ident: 7, seq_no: random().into(), data: &data };
+            craft::icmpv4(macs, v4, b4, &echo)
+        }
+        // A flow that is not, and a place in one that is which nothing is in flight at.
+        kind @ 4..=5 => {
+            let mut quoted = sent.to_vec();
+            quoted[if kind == 4 { 36 } else { 38 }] ^= 0x40;
+            let reasons = [Icmpv4DstUnreachable::FragRequired, Icmpv4DstUnreachable::PortUnreachable];
+            craft::error_about(macs, &quoted, reasons[usize::from(random() % 2)], 68)
+        }
+        // One of the pieces of a segment; the others never come.
+        _ => {
+            let mut segment = craft::ip(macs, v4.into(), b4.into(), IpProtocol::Tcp, 64, &[random(); 300]);
+            segment[34 + 12] = 0x50;
+            let mut pieces = craft::fragments(&segment, 96, random().into());
+            pieces.swap_remove(usize::from(random()) % pieces.len())
+        }
+    };
+    // Some are broken, but for the addresses of ARP: those are believed, as they are by everybody.
+    let reach = if frame[12..14] == [0x08, 0x06] { 22 } else { frame.len() };
+    if random().is_multiple_of(4) {
+        frame[14 + usize::from(random()) % (reach - 14)] ^= random();
+    }
+    frame
+}
+
+/// ARP, neighbour discovery, ICMP and fragments without sense, four with every frame of a transfer both ways: it goes on as
+/// if they were not there.
+// Proves SEC-017: forged errors about unknown flows and about what is not in flight change nothing.
+#[test]
+fn noise_on_the_slow_path_does_not_disturb_a_transfer() {
+    const OCTETS: u64 = 1_000_000;
+    let mut relay = Relay::new(config(MAC_A, 1), config(MAC_B, 2));
+    relay.b.host.stack.listen(4000).unwrap();
+    relay.b.host.serve = OCTETS;
+    let now = relay.a.now();
+    relay.a.host.connect(now, "10.0.0.2:4000".parse().unwrap(), OCTETS);
+    let (mut n, mut sent, mut injected) = (0, Vec::new(), 0);
+    let mut random = || {
+        n += 1;
+        octet(n)
+    };
+    let done = relay.run(
+        60_000_000,
+        |to_b, frame| {
+            if !to_b {
+                sent = frame.clone();
+            }
+            let mut frames = vec![(frame, Checksum::Unknown)];
+            if to_b && sent.len() > 54 {
+                injected += 4;
+                frames.extend((0..4).map(|_| (forged(&mut random, &sent), Checksum::Unknown)));
+            }
+            frames
+        },
+        |r| {
+            let received =
+                |host: &crate::harness::Host| host.streams.first().map(|s| s.received.next_offset());
+            received(&r.a.host) == Some(OCTETS) && received(&r.b.host) == Some(OCTETS)
+        },
+    );
+    let counters = relay.b.host.stack.counters();
+    assert!(done, "{counters:#?}");
+    assert!(injected > 2000 && counters.rx_slow > 1000, "{injected} injected, {counters:#?}");
+    assert_eq!((counters.tx_cut_by_emss, counters.tx_retransmits), (0, 0));
+    assert!(relay.b.host.streams[0].closed.is_none_or(|reason| reason == CloseReason::Graceful));
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! What is not TCP: address resolution, ping, ICMP errors, fragments, partial checksums.
 
 use dp::Checksum;
-use smoltcp::wire::{ArpOperation, Icmpv4DstUnreachable, Icmpv4Repr, Icmpv6Repr, IpProtocol, Ipv4Repr};
+use smoltcp::wire::{ArpOperation, Icmpv4DstUnreachable, Icmpv4Repr, Icmpv6Repr, IpProtocol};
 use tcp_lite::CloseReason;
 use tcp_lite::facade::{EthernetAddress, IpAddress, Ipv4Address, Ipv6Address};
 
@@ -196,24 +196,6 @@ fn a_partial_checksum_is_filled_in_before_the_slow_path() {
     assert_eq!(quoted[6..8], (!smoltcp::wire::checksum::data(&all)).to_be_bytes());
 }
 
-/// An ICMP error quoting `frame`, which A sent.
-fn error_about(frame: &[u8], reason: Icmpv4DstUnreachable, mtu: u16) -> Vec<u8> {
-    let header = Ipv4Repr {
-        src_addr: A4,
-        dst_addr: B4,
-        next_header: IpProtocol::Tcp,
-        payload_len: frame.len() - 34,
-        hop_limit: 64,
-    };
-    let message = Icmpv4Repr::DstUnreachable { reason, header, data: &frame[34..frame.len().min(62)] };
-    let mut error = craft::icmpv4(TO_A, B4, A4, &message);
-    error[40..42].copy_from_slice(&mtu.to_be_bytes());
-    error[36..38].fill(0);
-    let checksum = !smoltcp::wire::checksum::data(&error[34..]);
-    error[36..38].copy_from_slice(&checksum.to_be_bytes());
-    error
-}
-
 #[test]
 fn unreachable_ends_a_connection_attempt_if_it_quotes_what_is_in_flight() {
     let mut tap = acquainted();
@@ -222,10 +204,10 @@ fn unreachable_ends_a_connection_attempt_if_it_quotes_what_is_in_flight() {
     let syn = tap.frames().remove(0);
     let mut forged = syn.clone();
     forged[38] ^= 0x40;
-    tap.inject(&error_about(&forged, Icmpv4DstUnreachable::HostUnreachable, 0));
+    tap.inject(&craft::error_about(TO_A, &forged, Icmpv4DstUnreachable::HostUnreachable, 0));
     tap.frames();
     assert_eq!(tap.host.streams[stream].closed, None);
-    tap.inject(&error_about(&syn, Icmpv4DstUnreachable::HostUnreachable, 0));
+    tap.inject(&craft::error_about(TO_A, &syn, Icmpv4DstUnreachable::HostUnreachable, 0));
     tap.frames();
     assert_eq!(tap.host.streams[stream].closed, Some(CloseReason::Unreachable));
 }
@@ -250,7 +232,7 @@ fn a_path_with_a_smaller_mtu_is_found_and_everything_arrives() {
                     if !too_big {
                         return vec![(frame, Checksum::Unknown)];
                     }
-                    reports.push(error_about(&frame, Icmpv4DstUnreachable::FragRequired, mtu));
+                    reports.push(craft::error_about(TO_A, &frame, Icmpv4DstUnreachable::FragRequired, mtu));
                     Vec::new()
                 },
                 |r| r.b.host.streams.first().is_some_and(|s| s.peer_closed),

@@ -25,6 +25,34 @@ fn an_empty_exchange_opens_and_closes() {
     World::standard(&LinkConfig::default()).exchange(V4, 0, 0, 20_000_000);
 }
 
+/// A round trip of 20 ms: a whole window is under way at a time, and so much arrives in each round trip.
+// Proves DDP-259.
+#[test]
+fn a_long_path_is_filled() {
+    const OCTETS: u64 = 32 << 20;
+    let plan = LinkPlan { delay_us: 10_000, ..LinkPlan::default() };
+    let link = LinkConfig { ring_frames: 4096, a_to_b: plan.clone(), b_to_a: plan, ..LinkConfig::default() };
+    let mut world = World::standard(&link);
+    let window = u64::from(config(MAC_B, 2).tcp.recv_window_octets);
+    assert!(window >= 500 * 1460, "room for many segments");
+    world.b.stack.listen(4000).unwrap();
+    let now = world.now();
+    world.a.connect(now, V4.parse().unwrap(), OCTETS);
+    let (conn, mut most, mut half_us) = (world.a.streams[0].conn, 0, 0);
+    let arrived = world.run(60_000_000, |w| {
+        most = most.max(w.a.stack.info(conn).map_or(0, |info| info.unacknowledged));
+        let received = w.b.streams.first().map_or(0, |stream| stream.received.next_offset());
+        if received >= OCTETS / 2 && half_us == 0 {
+            half_us = w.now_us;
+        }
+        received == OCTETS
+    });
+    assert!(arrived);
+    assert!(most >= window * 9 / 10, "at most {most} octets under way");
+    let (span_us, best_us) = (world.now_us - half_us, OCTETS / 2 * 20_000 / window);
+    assert!(span_us <= best_us * 5 / 4, "{span_us} us for the second half, {best_us} at best");
+}
+
 #[test]
 fn a_vlan_tag_is_put_on_and_required() {
     let tagged = |mac, n, vlan| {

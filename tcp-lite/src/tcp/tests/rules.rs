@@ -80,6 +80,37 @@ fn challenges_are_limited() {
     assert!(answer(&mut pair, &syn).is_some());
 }
 
+/// A million guesses of somebody who knows addresses and ports: sequence numbers all over the space, and in the window as
+/// often as chance has it, but for the one that is right; resets, SYNs, FINs, octets and acknowledgements.
+// Proves SEC-054: the connection is as it was, and answers at the rate of its challenges.
+#[test]
+fn a_million_blind_segments_change_nothing() {
+    let mut pair = Pair::established(config(), config());
+    let honest = next_of_a(&pair);
+    let (start, mut answers, mut in_window) = (pair.now, 0, 0);
+    for n in 0..1_000_000_u32 {
+        let mut forged = honest.clone();
+        // An odd multiplier: no number comes twice, and only the first one is right.
+        let guess = (n + 1).wrapping_mul(0x9e37_79b9) as i32;
+        in_window += u32::from((1..64 * 1024).contains(&guess));
+        forged.header.seq = TcpSeqNumber(honest.header.seq.0.wrapping_add(guess));
+        forged.header.ack = Some(TcpSeqNumber(guess.wrapping_mul(0x85eb_ca6b_u32 as i32)));
+        let kinds = [Flags::RST, Flags::SYN, Flags::FIN, Flags::PSH, Flags::empty()];
+        forged.header.flags = kinds[n as usize % kinds.len()];
+        if forged.is(Flags::PSH) {
+            forged.payload = vec![0xee; 8];
+        }
+        pair.now = start + Duration::from_micros(u64::from(n));
+        answers += u32::from(answer(&mut pair, &forged).is_some());
+    }
+    assert!(in_window > 10, "{in_window} guesses were in the window");
+    assert!((1..=2 * 64).contains(&answers), "{answers} answers in a second");
+    assert_eq!((pair.a.state(), pair.b.state()), (State::Established, State::Established));
+    pair.a.push(pair.now, &pattern(0, 900)).unwrap();
+    assert!(pair.run_until(Duration::from_secs(1), |pair| pair.b.frontier == 900));
+    assert_eq!((pair.b.read(), pair.b.seen.len()), (pattern(0, 900), 1), "nothing but its own octets");
+}
+
 #[test]
 fn an_old_timestamp_protects_against_wrapped_sequence_numbers() {
     let mut pair = Pair::established(config(), config());

@@ -85,6 +85,43 @@ fn a_window_below_a_segment_cuts_it_only_after_the_persist_timer() {
     assert_eq!(pair.a.counters.tx_cut_by_persist, 1);
 }
 
+/// Alignment that a cut has lost is back after a pause: what is pushed then goes as it was pushed.
+// Proves MPA-122: a segment that is pushed begins with an FPDU.
+#[test]
+fn alignment_comes_back_after_a_pause() {
+    let mut pair = alone();
+    let small = ack(&pair, 0, 300);
+    let _ = pair.a.receive(pair.now, &small);
+    pair.a.push(pair.now, &pattern(0, 800)).unwrap();
+    let at = pair.a.tcb().deadline().unwrap();
+    pair.a.with(at, |tcb, ctx| tcb.on_timer(ctx));
+    assert_eq!(pair.a.transmit(at).unwrap().payload, pattern(0, 300), "an FPDU is cut");
+    let wide = ack(&pair, 300, 4000);
+    let _ = pair.a.receive(at, &wide);
+    assert_eq!(pair.a.transmit(at).unwrap().payload, pattern(300, 500));
+    let all = ack(&pair, 800, 4000);
+    let _ = pair.a.receive(at, &all);
+    let later = at + Duration::from_secs(1);
+    for (from, len) in [(800, 700), (1500, 24), (1524, 1000)] {
+        pair.a.push(later, &pattern(from, len)).unwrap();
+        let sent = pair.a.transmit(later).unwrap();
+        assert_eq!(sent.header.seq, pair.a.birth.iss + 1 + from);
+        assert_eq!(sent.payload, pattern(from, len));
+    }
+    assert_eq!(pair.a.counters.tx_cut_by_persist, 1);
+}
+
+/// There is no Nagle algorithm to turn off.
+// Proves MPA-272: a small segment leaves while others before it are not acknowledged.
+#[test]
+fn a_small_segment_waits_for_no_acknowledgement() {
+    let mut pair = alone();
+    for n in 0..5 {
+        pair.a.push(pair.now, &pattern(n * 20, 20)).unwrap();
+        assert_eq!(pair.a.transmit(pair.now).expect("it waits").payload, pattern(n * 20, 20));
+    }
+}
+
 #[test]
 fn a_peer_with_a_tiny_window_gets_everything_in_the_end() {
     let tiny = TcpConfig { recv_window_octets: 700, ..config() };
