@@ -7,7 +7,10 @@ use common::raw::fpdu;
 use common::served::Served;
 use dp::link::{LinkConfig, LinkPlan};
 use iwarp::memory::Access;
-use iwarp::verbs::{ConnParam, QpInit, RecvRequest, RemoteAddr, SendOp, SendRequest, WcStatus};
+use iwarp::verbs::{
+    ConnParam, FastOptions, MrOptions, QpInit, QpState, RecvRequest, RemoteAddr, SendOp, SendRequest,
+    SrqInit, VerbsError, WcStatus,
+};
 
 const ALL: Access = Access::LOCAL_WRITE.union(Access::REMOTE_WRITE).union(Access::REMOTE_READ);
 
@@ -53,6 +56,42 @@ fn streams_share_nothing_by_default() {
         secret.read_at(0, &mut octets).unwrap();
         assert_eq!((octets, victim.error(), cq.poll_one().is_none()), ([0x77; 64], None, true), "{attack}");
     }
+}
+
+/// Each context numbers its objects from the same beginning, so a number says nothing of which is meant: no object of one is
+/// taken where another's are asked for, and what is refused leaves nothing behind.
+// Proves RDMAP-366, SEC-009: contexts stand for owners here, as processes do.
+#[test]
+fn contexts_share_nothing() {
+    let mut pair = Pair::new(&LinkConfig::default());
+    let (own, foreign) = (&pair.a, &pair.b);
+    let invalid = |result: Result<(), VerbsError>| matches!(result, Err(VerbsError::Invalid(_)));
+    let (qp, foreign_qp) = (own.qp(), foreign.qp());
+    assert_eq!((qp.qp_num(), own.pd.pd_num()), (foreign_qp.qp_num(), foreign.pd.pd_num()), "alike in number");
+    let before = own.context.usage();
+    let create = |init: &QpInit<'_>| own.pd.create_qp(init).map(drop);
+    assert!(invalid(create(&QpInit { send_cq: &foreign.cq, ..QpInit::new(&own.cq) })));
+    assert!(invalid(create(&QpInit { recv_cq: &foreign.cq, ..QpInit::new(&own.cq) })));
+    let srq = foreign.pd.create_srq(&SrqInit::default()).unwrap();
+    assert!(invalid(create(&QpInit { srq: Some(&srq), ..QpInit::new(&own.cq) })));
+    let options = MrOptions { qp: Some(&foreign_qp), ..MrOptions::new(ALL) };
+    assert!(invalid(own.pd.reg_mr_with(64, &options).map(drop)));
+    let options = FastOptions { qp: Some(&foreign_qp), ..FastOptions::default() };
+    assert!(invalid(own.pd.alloc_fast_mr(64, &options).map(drop)));
+    let id = own.context.create_id(&own.channel);
+    assert!(invalid(id.connect(&foreign_qp, foreign.address, &ConnParam::default())));
+    assert_eq!(own.context.usage(), before);
+    // Names of the other's memory are none, here and in a request.
+    let memory = foreign.pd.reg_mr(64, ALL).unwrap();
+    let receive = RecvRequest::new(1, memory.sge(0, 8));
+    assert!(matches!(qp.post_recv(&receive), Err(VerbsError::LocalProtection(_))));
+    // Nor does a refused queue pair stand in the way of the right one.
+    let _listener = pair.listen();
+    id.connect(&qp, pair.b.address, &ConnParam::default()).unwrap();
+    let request = pair.event_b().id;
+    assert!(invalid(request.accept(&pair.a.qp(), &ConnParam::default())));
+    request.accept(&foreign_qp, &ConnParam::default()).unwrap();
+    pair.until(|_| (qp.state() == QpState::Rts && foreign_qp.state() == QpState::Rts).then_some(()));
 }
 
 // Proves SEC-080, SEC-079: a path that carries nothing for longer than an exchange of keys takes, as when a security

@@ -120,6 +120,14 @@ pub(crate) struct Quotas {
 }
 
 impl ContextShared {
+    /// Objects of two contexts are not used together: each context numbers its own, and has its own memory and limits.
+    pub(crate) fn same(&self, other: &Self) -> Result<(), VerbsError> {
+        if std::ptr::eq(self, other) {
+            return Ok(());
+        }
+        Err(VerbsError::Invalid("these objects are of different contexts, which share nothing".into()))
+    }
+
     pub(crate) fn next_qp_num(&self) -> u32 {
         self.qp_num.fetch_add(1, Ordering::Relaxed)
     }

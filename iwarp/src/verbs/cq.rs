@@ -145,6 +145,10 @@ impl CqShared {
         users.attach(qp, qp.demand(self), self.entries.capacity())
     }
 
+    pub(crate) fn context(&self) -> &ContextShared {
+        &self.context
+    }
+
     /// A queue pair is gone.
     pub(crate) fn detach(&self, qp_num: u32) {
         self.users().detach(qp_num);

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use dp::Region;
 
-use crate::memory::{Access, Base, FastRegistration, Prepare, RawBytes, Stag, StreamId};
+use crate::memory::{Access, Base, FastRegistration, Prepare, RawBytes, Stag};
 
 use super::mr::refused;
 use super::{FastRegister, ProtectionDomain, QueuePair, Sge, VerbsError};
@@ -20,9 +20,8 @@ pub struct FastOptions<'a> {
 }
 
 impl FastOptions<'_> {
-    fn prepare(&self, pd: &ProtectionDomain) -> Prepare {
-        let stream = self.qp.map(|qp| StreamId(u64::from(qp.qp_num())));
-        Prepare { pd: pd.id(), stream, keep: self.keep }
+    fn prepare(&self, pd: &ProtectionDomain) -> Result<Prepare, VerbsError> {
+        Ok(Prepare { pd: pd.id(), stream: pd.stream(self.qp)?, keep: self.keep })
     }
 }
 
@@ -44,7 +43,7 @@ impl FastRegion {
         options: &FastOptions<'_>,
     ) -> Result<Self, VerbsError> {
         let region = Arc::new(Region::new(octets)?);
-        let registration = pd.shared.context.memory.prepare(region, &options.prepare(pd));
+        let registration = pd.shared.context.memory.prepare(region, &options.prepare(pd)?);
         Ok(Self::new(pd, registration.map_err(refused)?))
     }
 
@@ -60,7 +59,7 @@ impl FastRegion {
         writable: bool,
         options: &FastOptions<'_>,
     ) -> Result<Self, VerbsError> {
-        let options = options.prepare(pd);
+        let options = options.prepare(pd)?;
         // SAFETY: the caller promises what `prepare_user` asks for, until this value is dropped.
         let registration = unsafe { pd.shared.context.memory.prepare_user(addr, octets, writable, &options) };
         Ok(Self::new(pd, registration.map_err(refused)?))

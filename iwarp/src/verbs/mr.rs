@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use dp::Region;
 
-use crate::memory::{Access, Base, RegisterError, RegisterOptions, Registration, StreamId};
+use crate::memory::{Access, Base, RegisterError, RegisterOptions, Registration};
 
 use super::{ProtectionDomain, QueuePair, Sge, VerbsError};
 
@@ -30,10 +30,9 @@ impl MrOptions<'_> {
         Self { access, ..Self::default() }
     }
 
-    fn register_options(&self, pd: &ProtectionDomain) -> RegisterOptions {
+    fn register_options(&self, pd: &ProtectionDomain) -> Result<RegisterOptions, VerbsError> {
         let Self { access, base, qp, key, keep } = *self;
-        let stream = qp.map(|qp| StreamId(u64::from(qp.qp_num())));
-        RegisterOptions { pd: pd.id(), stream, access, base, key, keep }
+        Ok(RegisterOptions { pd: pd.id(), stream: pd.stream(qp)?, access, base, key, keep })
     }
 }
 
@@ -56,7 +55,7 @@ impl MemoryRegion {
     ) -> Result<Self, VerbsError> {
         let region = Arc::new(Region::new(octets)?);
         let registration =
-            pd.shared.context.memory.register(region, &options.register_options(pd)).map_err(refused)?;
+            pd.shared.context.memory.register(region, &options.register_options(pd)?).map_err(refused)?;
         Ok(Self { registration, pd: pd.clone() })
     }
 
@@ -71,7 +70,7 @@ impl MemoryRegion {
         octets: usize,
         options: &MrOptions<'_>,
     ) -> Result<Self, VerbsError> {
-        let options = options.register_options(pd);
+        let options = options.register_options(pd)?;
         // SAFETY: the caller promises what `register_user` asks for, until this value is dropped.
         let registration = unsafe { pd.shared.context.memory.register_user(addr, octets, &options) };
         Ok(Self { registration: registration.map_err(refused)?, pd: pd.clone() })

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::memory::{Access, PdId, WindowKind};
+use crate::memory::{Access, PdId, StreamId, WindowKind};
 
 use super::usage::Permit;
 use super::{
@@ -131,6 +131,13 @@ impl ProtectionDomain {
     /// [`VerbsError::Limit`], [`VerbsError::Invalid`] for 0 requests.
     pub fn create_srq(&self, init: &SrqInit) -> Result<SharedReceiveQueue, VerbsError> {
         SharedReceiveQueue::new(self, init)
+    }
+
+    /// The stream of a queue pair that a name is to be for.
+    pub(crate) fn stream(&self, qp: Option<&QueuePair>) -> Result<Option<StreamId>, VerbsError> {
+        let Some(qp) = qp else { return Ok(None) };
+        self.shared.context.same(qp.shared.context())?;
+        Ok(Some(StreamId(u64::from(qp.qp_num()))))
     }
 
     /// Checks a receive request with at most `max_sge` elements.

@@ -118,6 +118,12 @@ impl QpShared {
         within("max_qp_wr", init.max_send_wr.max(init.max_recv_wr), limit)?;
         within("MAX_SGE", init.max_send_sge.max(init.max_recv_sge), MAX_SGE)?;
         within("MAX_INLINE", init.max_inline, MAX_INLINE)?;
+        for cq in [init.send_cq, init.recv_cq] {
+            context.same(cq.shared.context())?;
+        }
+        if let Some(srq) = init.srq {
+            context.same(&srq.shared.pd.shared.context)?;
+        }
         if init.srq.is_some_and(|srq| srq.shared.pd.id() != pd.id()) {
             return Err(VerbsError::Invalid(
                 "the shared receive queue is of another protection domain: its buffers are not this queue pair's".into(),
@@ -203,7 +209,13 @@ impl QpShared {
 
     /// Claims the queue pair for one connection carried by `engine`, which serves up to `ird` Reads at a
     /// time, and as many atomics where it understands them.
-    pub(crate) fn bind(&self, engine: &Arc<EngineShared>, ird: u16) -> Result<(), VerbsError> {
+    pub(crate) fn bind(
+        &self,
+        context: &ContextShared,
+        engine: &Arc<EngineShared>,
+        ird: u16,
+    ) -> Result<(), VerbsError> {
+        context.same(self.context())?;
         let state = self.state();
         if state != QpState::Idle || self.engine.get().is_some() {
             return Err(VerbsError::InvalidState(state));
