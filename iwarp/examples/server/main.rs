@@ -1,6 +1,20 @@
 //! A server that lends buffers to clients it does not trust: each gets a name of its own, for its own stream, over
 //! zeroed memory, and the server looks only at what the client can change no more (`lending.rs`).
 //!
+//! What RFC 5042 appendix A asks of a server, and where it is done:
+//!
+//! | of a server | here |
+//! |---|---|
+//! | STags of one stream (SEC-175, SEC-187) | windows of type 2, bound to the client's queue pair: `Lender::lend` |
+//! | STags that cannot be guessed (SEC-176) | the library's |
+//! | nothing is looked at that the client can still change (SEC-177, SEC-178) | `Lender::take_back` |
+//! | no stale octets before reading is granted (SEC-179) | `Lender::lend` zeroes |
+//! | bounds and rights of the transfer alone (SEC-180) | the arguments of `Lender::lend` |
+//! | one client at a time (SEC-181) | a buffer is free or lent |
+//! | a receive queue shared by clients has caps (SEC-183) | each client has its own |
+//! | a completion queue of the computed size (SEC-184, SEC-185) | `Host::new` |
+//! | IPsec, confidentiality (SEC-174, SEC-182) | the deployment: SECURITY.md |
+//!
 //! `cargo run -p iwarp --no-default-features --example server`
 
 mod lending;
@@ -12,13 +26,15 @@ use dp::link::{LinkConfig, pair};
 use iwarp::engine::{Engine, EngineConfig};
 use iwarp::memory::Access;
 use iwarp::verbs::{
-    CmEventKind, CmId, CompletionQueue, ConnParam, Context, ContextConfig, MemoryRegion, ProtectionDomain,
-    QpGrants, QpInit, QueuePair, RecvRequest, RemoteAddr, SendOp, SendRequest, WcOpcode, WcStatus,
-    WorkCompletion,
+    CmEventKind, CmId, CompletionQueue, ConnParam, Context, ContextConfig, CqOptions, MemoryRegion,
+    ProtectionDomain, QpGrants, QpInit, QueuePair, RecvRequest, RemoteAddr, SendOp, SendRequest, WcOpcode,
+    WcStatus, WorkCompletion, cqe_for,
 };
 use lending::{Lender, Return};
 
 const CLIENTS: usize = 2;
+/// Requests of each queue.
+const DEPTH: usize = 128;
 const LOANS: usize = 4;
 const BUFFER: usize = 4096;
 
@@ -108,11 +124,21 @@ impl Host {
         let context = Context::new(ContextConfig::default())?;
         let config = EngineConfig::new(&*port, &[address])?;
         let engine = Engine::new(&context, port, config)?;
-        Ok(Self { pd: context.alloc_pd()?, cq: context.create_cq(1024, None)?, context, engine })
+        // A place for all that its queue pairs can post: however late it is reaped, it cannot overflow.
+        let cq = context.create_cq_with(&CqOptions {
+            strict: Some(true),
+            ..CqOptions::new(cqe_for([DEPTH; 2 * CLIENTS]))
+        })?;
+        Ok(Self { pd: context.alloc_pd()?, cq, context, engine })
     }
 
     fn end(&self) -> Result<End, Box<dyn Error>> {
-        let init = QpInit { grants: QpGrants::BIND_WINDOWS, ..QpInit::new(&self.cq) };
+        let init = QpInit {
+            max_send_wr: DEPTH,
+            max_recv_wr: DEPTH,
+            grants: QpGrants::BIND_WINDOWS,
+            ..QpInit::new(&self.cq)
+        };
         Ok(End { qp: self.pd.create_qp(&init)?, buffer: self.pd.reg_mr(2048, Access::LOCAL_WRITE)? })
     }
 
