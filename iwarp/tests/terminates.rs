@@ -3,120 +3,22 @@
 
 mod common;
 
+use common::catalogue::{Attack, Echo, Name, Names, catalogue, tagged, untagged};
 use common::raw::fpdu;
 use common::served::Served;
+use common::{Pair, expect_terminate};
+use dp::link::LinkConfig;
+use iwarp::engine::EngineCounters;
 use iwarp::memory::Access;
 use iwarp::mpa::Framer;
 use iwarp::rdmap::{BitOrder, TerminateError};
-use iwarp::verbs::{CmEventKind, ConnectionError, RecvRequest, StreamError, TerminateOrigin};
-
-/// What of the failing message comes back.
-#[derive(Clone, Copy, PartialEq)]
-enum Echo {
-    Nothing,
-    Header,
-    ReadRequest,
-}
-
-struct Case {
-    name: &'static str,
-    error: TerminateError,
-    echo: Echo,
-    ulpdu: Vec<u8>,
-}
-
-fn tagged(control: [u8; 2], stag: u32, to: u64, len: usize) -> Vec<u8> {
-    [&control[..], &stag.to_be_bytes(), &to.to_be_bytes(), &vec![7; len]].concat()
-}
-
-fn untagged(control: [u8; 2], stag: u32, queue: [u32; 3], payload: &[u8]) -> Vec<u8> {
-    let [qn, msn, mo] = queue.map(u32::to_be_bytes);
-    [&control[..], &stag.to_be_bytes(), &qn, &msn, &mo, payload].concat()
-}
-
-/// Reads `size` octets at `to` of `stag`.
-fn read(stag: u32, to: u64, size: u32) -> Vec<u8> {
-    let payload = [
-        &9_u32.to_be_bytes()[..],
-        &0_u64.to_be_bytes(),
-        &size.to_be_bytes(),
-        &stag.to_be_bytes(),
-        &to.to_be_bytes(),
-    ]
-    .concat();
-    untagged([0x41, 0x41], 0, [1, 1, 0], &payload)
-}
-
-/// The messages, against a stream that has lent `mine` (at `to`, 4096 octets, every right) and posted a receive of 64 octets,
-/// whose host has lent `others` to somebody else and `unreadable` for writing only.
-fn cases(mine: u32, to: u64, others: u32, unreadable: u32) -> Vec<Case> {
-    use Echo::{Header, Nothing, ReadRequest};
-    use TerminateError as E;
-    let case = |name, error, echo, ulpdu| Case { name, error, echo, ulpdu };
-    let unknown = mine ^ 0x5a5a_5a00;
-    vec![
-        case("a CRC that is wrong", E::MpaCrc, Nothing, tagged([0xc1, 0x40], mine, to, 4)),
-        case("Write, unknown STag", E::DdpInvalidStag, Header, tagged([0xc1, 0x40], unknown, to, 4)),
-        case("Write beyond the end", E::DdpBounds, Header, tagged([0xc1, 0x40], mine, to + 4095, 2)),
-        case("Write to another's STag", E::DdpNotAssociated, Header, tagged([0xc1, 0x40], others, to, 4)),
-        case("Write that wraps", E::DdpToWrap, Header, tagged([0xc1, 0x40], mine, u64::MAX - 1, 4)),
-        case("tagged DDP version", E::DdpTaggedVersion, Header, tagged([0xc2, 0x40], mine, to, 4)),
-        case("queue 9", E::DdpInvalidQn, Header, untagged([0x41, 0x43], 0, [9, 1, 0], b"")),
-        case(
-            "second Send for one buffer",
-            E::DdpNoBuffer,
-            Header,
-            untagged([0x41, 0x43], 0, [0, 2, 0], b"x"),
-        ),
-        case("message number 0", E::DdpMsnRange, Header, untagged([0x41, 0x43], 0, [0, 0, 0], b"x")),
-        case(
-            "offset behind the buffer",
-            E::DdpInvalidMo,
-            Header,
-            untagged([0x41, 0x43], 0, [0, 1, 65], b"x"),
-        ),
-        case("too long a Send", E::DdpTooLong, Header, untagged([0x41, 0x43], 0, [0, 1, 0], &[1; 65])),
-        case(
-            "untagged DDP version",
-            E::DdpUntaggedVersion,
-            Header,
-            untagged([0x42, 0x43], 0, [0, 1, 0], b"x"),
-        ),
-        case("Read, unknown STag", E::ReadInvalidStag, ReadRequest, read(unknown, to, 4)),
-        case("Read beyond the end", E::ReadBounds, ReadRequest, read(mine, to + 4095, 2)),
-        case("Read of what is not readable", E::ReadAccessRights, ReadRequest, read(unreadable, to, 4)),
-        case("Read of another's STag", E::ReadNotAssociated, ReadRequest, read(others, to, 4)),
-        case("Read that wraps", E::ReadToWrap, ReadRequest, read(mine, u64::MAX - 1, 4)),
-        case(
-            "invalidates another's STag",
-            E::CannotInvalidate,
-            Header,
-            untagged([0x41, 0x44], others, [0, 1, 0], b""),
-        ),
-        case("RDMAP version", E::RdmapVersion, Header, untagged([0x41, 0x83], 0, [0, 1, 0], b"x")),
-        case(
-            "Send in the queue of Reads",
-            E::UnexpectedOpcode,
-            Header,
-            untagged([0x41, 0x43], 0, [1, 1, 0], &[0; 28]),
-        ),
-        case(
-            "a Read Response nobody waits for",
-            E::UnexpectedOpcode,
-            Header,
-            tagged([0xc1, 0x42], mine, to, 4),
-        ),
-        case(
-            "a short Read Request",
-            E::OperationUnspecified,
-            Header,
-            untagged([0x41, 0x41], 0, [1, 1, 0], &[0; 27]),
-        ),
-    ]
-}
+use iwarp::verbs::{
+    CmEventKind, ConnParam, ConnectionError, RecvRequest, RemoteAddr, SendOp, SendRequest, StreamError,
+    TerminateOrigin,
+};
 
 /// What has to come back, octet for octet, from the layouts of the documents.
-fn expected(case: &Case) -> Vec<u8> {
+fn expected(case: &Attack) -> Vec<u8> {
     let (layer, etype, code) = case.error.codes();
     let bits = match case.echo {
         Echo::Nothing => 0,
@@ -134,31 +36,24 @@ fn expected(case: &Case) -> Vec<u8> {
     fpdu(&mut Framer::new(false, true), &untagged([0x41, 0x47], 0, [2, 1, 0], &payload))
 }
 
-// Proves SEC-064, MPA-241, RDMAP-171, RDMAP-175, RDMAP-177, RDMAP-178, RDMAP-179, RDMAP-180, RDMAP-182, RDMAP-183, RDMAP-184, RDMAP-185: control word, segment length and headers on the wire; and layer, type, code, length and
-// headers for the application, by its queue pair and by the event of the end.
+// Proves SEC-013, SEC-064, MPA-241, RDMAP-171, RDMAP-175, RDMAP-177, RDMAP-178, RDMAP-179, RDMAP-180, RDMAP-182, RDMAP-183, RDMAP-184, RDMAP-185: control word, segment length and headers on the wire; and layer, type, code, length and
+// headers for the application, by its queue pair and by the event of the end. Between registration and attack the engine alone acts.
 #[test]
 fn each_fault_of_a_peer_has_its_terminate() {
-    let count = cases(0, 0, 0, 0).len();
+    let count = catalogue(&Names::default()).len();
     for at in 0..count {
         let mut served = Served::new();
         let context = served.context().clone();
-        let (mine, to) = (served.region.rkey(), served.region.addr());
         let other_pd = context.alloc_pd().unwrap();
         let all = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ;
         let others = other_pd.reg_mr(4096, all).unwrap();
         let unreadable = served.pd.reg_mr(4096, Access::LOCAL_WRITE | Access::REMOTE_WRITE).unwrap();
         served.qp.post_recv(&RecvRequest::new(1, served.region.sge(0, 64))).unwrap();
-        let mut case = cases(mine, to, others.rkey(), unreadable.rkey()).swap_remove(at);
-        match case.error {
-            TerminateError::ReadAccessRights => case.ulpdu = read(unreadable.rkey(), unreadable.addr(), 4),
-            TerminateError::ReadNotAssociated => case.ulpdu = read(others.rkey(), others.addr(), 4),
-            TerminateError::DdpNotAssociated => {
-                case.ulpdu = tagged([0xc1, 0x40], others.rkey(), others.addr(), 4);
-            }
-            TerminateError::DdpNoBuffer => {
-                served.say(&untagged([0x41, 0x43], 0, [0, 1, 0], b"takes the buffer"));
-            }
-            _ => {}
+        let [mine, others, unreadable] =
+            [&served.region, &others, &unreadable].map(|it| Name { stag: it.rkey(), to: it.addr() });
+        let case = catalogue(&Names { mine, others, unreadable }).swap_remove(at);
+        for ulpdu in &case.before {
+            served.say(ulpdu);
         }
         let name = case.name;
         served.pair.inbox.clear();
@@ -191,6 +86,52 @@ fn each_fault_of_a_peer_has_its_terminate() {
             }
         };
         assert_eq!(ended, (Some(ConnectionError::Stream(told)), Some(report)), "{name}");
+    }
+}
+
+/// The same fault from a hostile stack and from an application that misuses ours: the victim cannot tell, and need not.
+// Proves SEC-003.
+#[test]
+fn it_does_not_matter_who_at_the_peer_means_ill() {
+    let seen = |counters: EngineCounters| {
+        (
+            counters.tx_terminates,
+            counters.rx_terminates,
+            counters.rx_placed_octets,
+            counters.connections_failed,
+        )
+    };
+    for bound in [false, true] {
+        let mut served = Served::new();
+        let (stag, to) = (served.region.rkey(), served.region.addr());
+        let mut pair = Pair::new(&LinkConfig::default());
+        let c = pair.connect(&ConnParam::default());
+        let all = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
+        let (local, lent) = (pair.a.pd.reg_mr(64, all).unwrap(), pair.b.pd.reg_mr(64, all).unwrap());
+        // Beyond the end, or with a name that is none.
+        let (ulpdu, remote) = if bound {
+            let remote = RemoteAddr { addr: lent.addr() + 60, rkey: lent.rkey() };
+            (tagged([0xc1, 0x40], stag, to + 4092, 8), remote)
+        } else {
+            let remote = RemoteAddr { addr: lent.addr(), rkey: lent.rkey() ^ 0x5a5a_5a00 };
+            (tagged([0xc1, 0x40], stag ^ 0x5a5a_5a00, to, 8), remote)
+        };
+        served.say(&ulpdu);
+        assert!(served.pair.until(1_000_000, |pair| pair.peer_closed));
+        served.pair.close();
+        served.pair.until(100_000, |_| false);
+        c.qp_a.post_send(&SendRequest::new(1, SendOp::Write { remote }, local.sge(0, 8))).unwrap();
+        let code = if bound { 1 } else { 0 };
+        expect_terminate(&mut pair, &c, 1, 1, code);
+        assert_eq!(served.qp.error(), c.qp_b.error());
+        let [mut by_stack, mut by_user] =
+            [served.qp.terminate(), c.qp_b.terminate()].map(|it| it.unwrap().terminate.clone());
+        // But for the STag and offset that came.
+        for told in [&mut by_stack, &mut by_user] {
+            told.ddp_header.as_mut().unwrap().truncate(2);
+        }
+        assert_eq!(by_stack, by_user);
+        assert_eq!(seen(served.pair.engine.counters()), seen(pair.b.engine.counters()));
     }
 }
 

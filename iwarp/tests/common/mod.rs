@@ -2,12 +2,15 @@
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
 pub(crate) mod accepted;
+pub(crate) mod catalogue;
 pub(crate) mod dialer;
 pub(crate) mod doorman;
 pub(crate) mod ext;
+pub(crate) mod hub;
 pub(crate) mod peer;
 pub(crate) mod raw;
 pub(crate) mod served;
+pub(crate) mod world;
 
 use std::net::SocketAddr;
 

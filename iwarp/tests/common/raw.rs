@@ -34,6 +34,10 @@ pub(crate) struct RawPair {
     pub(crate) accepted: usize,
     /// A router on the way lets no longer packets of the engine's pass, and reports them.
     pub(crate) path_mtu: Option<u16>,
+    /// What the engine sends is lost.
+    pub(crate) deaf: bool,
+    /// Engines of other hosts, which are turned as well.
+    pub(crate) beside: Vec<Engine>,
 }
 
 impl RawPair {
@@ -42,7 +46,15 @@ impl RawPair {
     }
 
     pub(crate) fn with(context: Context, configure: impl FnOnce(&mut EngineConfig)) -> Self {
-        let (port_a, port_b) = pair(&LinkConfig::default());
+        Self::over(context, pair(&LinkConfig::default()), configure)
+    }
+
+    /// The same over any two ports, the engine's first.
+    pub(crate) fn over(
+        context: Context,
+        (port_a, port_b): (Box<dyn Port>, Box<dyn Port>),
+        configure: impl FnOnce(&mut EngineConfig),
+    ) -> Self {
         let mut config = EngineConfig::new(&*port_a, &["10.0.0.1/24"]).unwrap();
         config.stack.seed = [1; 32];
         configure(&mut config);
@@ -65,6 +77,8 @@ impl RawPair {
             peer_closed: false,
             accepted: 0,
             path_mtu: None,
+            deaf: false,
+            beside: Vec::new(),
         }
     }
 
@@ -114,10 +128,16 @@ impl RawPair {
     fn turn_before(&mut self, limit_us: i64) {
         let now = Instant::from_micros(self.now_us);
         let mut busy = self.engine.turn(now);
+        for engine in &mut self.beside {
+            busy |= engine.turn(now);
+        }
         let mut frames = Burst::new();
         self.port.rx_burst(self.now_us as u64, &mut frames);
         for frame in frames.drain(..) {
             busy = true;
+            if self.deaf {
+                continue;
+            }
             match self.path_mtu.filter(|mtu| frame.len() > ETHERNET + usize::from(*mtu)) {
                 Some(mtu) => self.report_too_big(&frame, mtu),
                 None => self.stack.input(now, frame),
@@ -130,8 +150,8 @@ impl RawPair {
         }
         self.stack.transmit(now, &mut self.out);
         busy |= self.port.tx_burst(self.now_us as u64, &mut self.out) > 0;
-        let next =
-            [self.engine.next_deadline(now), self.stack.next_deadline(now)].into_iter().flatten().min();
+        let engines = self.beside.iter_mut().chain([&mut self.engine]);
+        let next = engines.filter_map(|it| it.next_deadline(now)).chain(self.stack.next_deadline(now)).min();
         let idle_until = next.map_or(self.now_us + 1000, |at| at.total_micros());
         self.now_us = if busy { self.now_us + 1 } else { idle_until.min(limit_us).max(self.now_us + 1) };
     }
@@ -208,6 +228,11 @@ impl RawPair {
             self.turn();
         }
         panic!("{} octets were not taken", octets.len());
+    }
+
+    /// Sends what TCP takes now, in one segment if it fits; says how many octets that is.
+    pub(crate) fn offer(&mut self, octets: &[u8]) -> usize {
+        self.stack.send(self.conn.unwrap(), octets).unwrap_or(0)
     }
 
     /// RST.

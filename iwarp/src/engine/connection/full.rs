@@ -48,12 +48,16 @@ impl Connection {
             return self.discard(io, offset, &buf, frontier);
         }
         let (first, before) = (!streaming.stream.may_send(), io.counters.rx_fpdus);
+        let placed = io.counters.rx_placed_octets;
         let result = streaming.stream.receive((offset, buf, frontier), &mut io.held, turn, &mut io.counters);
         let fpdus = io.counters.rx_fpdus - before;
         let established = if streaming.stream.may_send() { streaming.announce.take() } else { None };
         if let Some(negotiated) = established {
             self.deadline = None;
             self.announce_established(io, negotiated, true);
+        }
+        if let Some(id) = &self.id {
+            id.count_segment(fpdus, io.counters.rx_placed_octets - placed);
         }
         if fpdus > 0 {
             self.touch(io);

@@ -45,15 +45,26 @@ impl Drop for CmOwner {
 struct Times {
     established_us: AtomicU64,
     progress_us: AtomicU64,
+    rx_segments: AtomicU64,
+    rx_fpdus: AtomicU64,
+    rx_placed_octets: AtomicU64,
 }
 
-/// How old a connection is, and how long it has been idle.
+/// How old a connection is, how long it has been idle, and what its peer has had us do. A peer that makes work without
+/// moving data shows here: many segments for few FPDUs, or many FPDUs for few octets (RFC 5042 section 6.4.4). What to do about
+/// it is the user's: [`CmId::disconnect`](super::CmId::disconnect) and [`CmId::abort`](super::CmId::abort) end it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Activity {
     /// Time since it was established.
     pub age: Duration,
     /// Time since the last FPDU, or octet in streaming mode, came or went.
     pub idle: Duration,
+    /// TCP segments received since MPA started, those that came out of order included.
+    pub rx_segments: u64,
+    /// FPDUs in them.
+    pub rx_fpdus: u64,
+    /// Payload octets that were placed into registered memory.
+    pub rx_placed_octets: u64,
 }
 
 #[derive(Default)]
@@ -257,6 +268,14 @@ impl CmShared {
         self.times.progress_us.store(now_us, Ordering::Relaxed);
     }
 
+    /// A segment came, and in it so many FPDUs, of which so many octets were placed. The engine alone counts.
+    pub(crate) fn count_segment(&self, fpdus: u64, placed_octets: u64) {
+        let Times { rx_segments, rx_fpdus, rx_placed_octets, .. } = &self.times;
+        for (count, more) in [(rx_segments, 1), (rx_fpdus, fpdus), (rx_placed_octets, placed_octets)] {
+            count.store(count.load(Ordering::Relaxed) + more, Ordering::Relaxed);
+        }
+    }
+
     /// When something came or went last.
     pub(crate) fn progress_us(&self) -> u64 {
         self.times.progress_us.load(Ordering::Relaxed)
@@ -276,8 +295,11 @@ impl CmShared {
             0 => None,
             at => Some(Duration::from_micros(now_us.saturating_sub(at))),
         };
-        let Times { established_us, progress_us } = &self.times;
-        Some(Activity { age: since(established_us)?, idle: since(progress_us)? })
+        let Times { established_us, progress_us, rx_segments, rx_fpdus, rx_placed_octets } = &self.times;
+        let [rx_segments, rx_fpdus, rx_placed_octets] =
+            [rx_segments, rx_fpdus, rx_placed_octets].map(|count| count.load(Ordering::Relaxed));
+        let (age, idle) = (since(established_us)?, since(progress_us)?);
+        Some(Activity { age, idle, rx_segments, rx_fpdus, rx_placed_octets })
     }
 
     /// Ends it as its phase has it: `command` for a connection.

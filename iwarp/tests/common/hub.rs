@@ -1,0 +1,78 @@
+//! A port with two wires behind it: what a host with several neighbours on one network sees.
+
+use dp::link::{LinkConfig, pair};
+use dp::{Burst, LinkState, Mempool, Port, PortCounters, PortInfo};
+
+/// Frames go to the wire that their Ethernet address was last heard on, and to both when it was not heard.
+pub(crate) struct Hub {
+    wires: [Box<dyn Port>; 2],
+    heard: Vec<([u8; 6], usize)>,
+    first: usize,
+}
+
+/// The hub, and the far ends of its wires; `links` are as seen from the hub.
+pub(crate) fn hub(links: [&LinkConfig; 2]) -> (Box<dyn Port>, [Box<dyn Port>; 2]) {
+    let [(near_0, far_0), (near_1, far_1)] = links.map(pair);
+    (Box::new(Hub { wires: [near_0, near_1], heard: Vec::new(), first: 0 }), [far_0, far_1])
+}
+
+impl Port for Hub {
+    fn info(&self) -> &PortInfo {
+        self.wires[0].info()
+    }
+
+    fn mempool(&self) -> &Mempool {
+        self.wires[0].mempool()
+    }
+
+    fn rx_burst(&mut self, now_us: u64, frames: &mut Burst) -> usize {
+        let before = frames.len();
+        // Each wire is first every other time, so that neither keeps the other out.
+        self.first = 1 - self.first;
+        for wire in [self.first, 1 - self.first] {
+            let start = frames.len();
+            self.wires[wire].rx_burst(now_us, frames);
+            for frame in &frames[start..] {
+                let mut source = [0; 6];
+                frame.copy_to(6, &mut source);
+                if !self.heard.iter().any(|(address, _)| *address == source) {
+                    self.heard.push((source, wire));
+                }
+            }
+        }
+        frames.len() - before
+    }
+
+    fn tx_burst(&mut self, now_us: u64, frames: &mut Burst) -> usize {
+        let count = frames.len();
+        let mut ways = [Burst::new(), Burst::new()];
+        for frame in frames.drain(..) {
+            let mut to = [0; 6];
+            frame.copy_to(0, &mut to);
+            match self.heard.iter().find(|(address, _)| *address == to) {
+                Some(&(_, wire)) => ways[wire].push(frame),
+                None => {
+                    ways[0].extend(frame.deep_copy(self.wires[0].mempool()));
+                    ways[1].push(frame);
+                }
+            }
+        }
+        for (wire, mut way) in self.wires.iter_mut().zip(ways) {
+            // What a full ring leaves is lost, as in a switch.
+            wire.tx_burst(now_us, &mut way);
+        }
+        count
+    }
+
+    fn link_state(&mut self) -> LinkState {
+        self.wires[0].link_state()
+    }
+
+    fn counters(&self) -> PortCounters {
+        self.wires[0].counters()
+    }
+
+    fn next_due_us(&self) -> Option<u64> {
+        self.wires.iter().filter_map(|wire| wire.next_due_us()).min()
+    }
+}
