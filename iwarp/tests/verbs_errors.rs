@@ -164,7 +164,7 @@ fn a_peer_invalidates_what_it_may() {
 }
 
 /// Mistakes of the caller are told by the call, and nothing is posted.
-// Proves MPA-012.
+// Proves MPA-012, SEC-015: a request has no rights but those of its memory, in its own domain.
 #[test]
 fn bad_requests_are_refused_when_posted() {
     let (mut pair, c) = connected();
@@ -179,11 +179,18 @@ fn bad_requests_are_refused_when_posted() {
     assert!(matches!(refused(read), VerbsError::LocalProtection(_)), "the sink is not writable");
     let receive = RecvRequest::new(1, local.sge(0, 8));
     assert!(matches!(c.qp_a.post_recv(&receive).unwrap_err(), VerbsError::LocalProtection(_)));
+    let other = pair.a.context.alloc_pd().unwrap().reg_mr(64, ALL).unwrap();
+    let foreign = SendRequest::new(1, SendOp::Send, other.sge(0, 8));
+    assert!(matches!(refused(foreign), VerbsError::LocalProtection(_)));
+    let receive = RecvRequest::new(1, other.sge(0, 8));
+    assert!(matches!(c.qp_a.post_recv(&receive).unwrap_err(), VerbsError::LocalProtection(_)));
     let idle = pair.a.qp();
     let send = SendRequest::new(1, SendOp::Send, local.sge(0, 8));
     assert!(matches!(idle.post_send(&send).unwrap_err(), VerbsError::InvalidState(QpState::Idle)));
+    let sent = pair.a.engine.counters().tx_fpdus;
     pair.run_us(10_000);
     assert!(pair.a.cq.poll_one().is_none());
+    assert_eq!(pair.a.engine.counters().tx_fpdus, sent);
 }
 
 /// A graceful close sends what was posted, flushes the receives of both sides, and is no error.

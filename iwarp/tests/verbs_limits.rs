@@ -6,15 +6,17 @@ mod common;
 use std::any::Any;
 use std::sync::Barrier;
 
+use common::catalogue::untagged;
 use common::dialer::Dialer;
-use common::raw::frame;
+use common::raw::{RawPair, frame};
+use common::served::Served;
 use common::{Connected, Pair};
 use dp::link::LinkConfig;
 use iwarp::memory::Access;
 use iwarp::verbs::{
     CompletionQueue, ConnParam, Context, ContextConfig, ContextLimits, ContextUsage, Extensions,
-    ProtectionDomain, QpInit, QpState, RemoteAddr, SendOp, SendRequest, SrqInit, Usage, VerbsError, WcStatus,
-    WindowKind,
+    ProtectionDomain, QpInit, QpState, RecvRequest, RemoteAddr, SendOp, SendRequest, SrqInit, Usage,
+    VerbsError, WcStatus, WindowKind,
 };
 
 const ALL: Access = Access::LOCAL_WRITE.union(Access::REMOTE_WRITE).union(Access::REMOTE_READ);
@@ -66,7 +68,7 @@ const KINDS: [(&str, Make, Read); 6] = [
     ),
 ];
 
-// Proves DDP-235, SEC-018, SEC-048, SEC-049, SEC-120, RDMAP-365: one more than the limit is refused by name and counted, what there is stays, and what goes makes room.
+// Proves DDP-235, SEC-012, SEC-018, SEC-048, SEC-049, SEC-120, RDMAP-364, RDMAP-365: nothing is made but within its limit: one more than the limit is refused by name and counted, what there is stays, and what goes makes room.
 #[test]
 fn every_kind_of_object_has_its_limit() {
     let context = context();
@@ -113,6 +115,42 @@ fn every_kind_of_object_has_its_limit() {
     assert!(wr(pd.create_srq(&srq).map(drop), "max_srq_wr"));
     assert!(wr(pd.create_qp(&QpInit { max_send_wr: 33, ..QpInit::new(&cq) }).map(drop), "max_qp_wr"));
     assert!(wr(context.create_cq(65, None).map(drop), "max_cqe"));
+}
+
+/// Somebody makes as many of everything as there may be: it ends with the limit's error. A stream that is there goes on,
+/// and another owner's limits are its own.
+// Proves SEC-008, RDMAP-369.
+#[test]
+fn a_greedy_caller_meets_its_limits_and_harms_nobody() {
+    let limits = ContextLimits { max_cqe: 256, max_qp_wr: 128, max_read_slots: 1000, ..LIMITS() };
+    let context = Context::new(ContextConfig { limits, seed: Some([3; 32]), ..ContextConfig::default() });
+    let mut served = Served::in_context(RawPair::new(context.unwrap()));
+    let greedy = served.context().clone();
+    let modest = self::context();
+    let mut held = Vec::new();
+    for (msn, (name, make, read)) in (1..).zip(KINDS) {
+        let refused = loop {
+            match make(&greedy, &served.pd, &served.cq) {
+                Ok(object) => held.push(object),
+                Err(error) => break error,
+            }
+        };
+        let limit = read(&greedy.usage()).limit;
+        assert!(
+            matches!(refused, VerbsError::Limit { name: told, limit: at } if (told, at) == (name, limit))
+        );
+        served.qp.post_recv(&RecvRequest::new(msn, served.region.sge(0, 8))).unwrap();
+        served.say(&untagged([0x41, 0x43], 0, [0, msn as u32, 0], b"message!"));
+        assert!(
+            served.pair.until(10_000, |_| served.cq.query().waiting > 0),
+            "{name}: the stream stands still"
+        );
+        assert_eq!(served.completions(), [(msn, WcStatus::Success)]);
+        let (pd, cq) = (modest.alloc_pd().unwrap(), modest.create_cq(64, None).unwrap());
+        let room = read(&modest.usage());
+        let theirs: Vec<_> = (room.used..room.limit).map(|_| make(&modest, &pd, &cq).unwrap()).collect();
+        drop(theirs);
+    }
 }
 
 // Proves DDP-238, SEC-121, SEC-047: eight threads grab as fast as they can. Together they never have more than the limit, and another context is not affected.

@@ -281,7 +281,7 @@ fn a_begun_message_holds_one_buffer_and_gives_it_back() {
     assert_eq!(kinds, [AsyncEventKind::LastWqeReached], "a FIN between two FPDUs is no error");
 }
 
-// Proves SEC-046, SEC-050, SEC-052: what is shared is shared by an argument alone, shows in the query, and stays in one
+// Proves SEC-006, SEC-046, SEC-050, SEC-052: what is shared is shared by an argument alone, shows in the query, and stays in one
 // protection domain.
 #[test]
 fn sharing_is_explicit_and_within_one_protection_domain() {
