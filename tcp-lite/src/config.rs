@@ -72,6 +72,8 @@ pub struct TcpConfig {
     pub send_buffer_octets: u32,
     /// Who says how much may be in flight.
     pub congestion: CongestionAlgorithm,
+    /// Whether routers may mark our packets instead of dropping them.
+    pub ecn: EcnMode,
     /// RTO before the first measurement (RFC 6298: 1 s).
     pub rto_initial: Duration,
     /// Floor of the RTO, above the peer's delayed ACK.
@@ -104,6 +106,21 @@ pub enum CongestionAlgorithm {
     /// Growth by time rather than by round trips (RFC 9438), out of slow start by round-trip time (RFC 9406).
     #[default]
     Cubic,
+    /// As NewReno, but marks reduce the window by their share (RFC 8257): for networks whose switches mark early,
+    /// with [`EcnMode::Request`] and with DCTCP at both ends.
+    Dctcp,
+}
+
+/// Explicit congestion notification (RFC 3168).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum EcnMode {
+    /// Never.
+    Off,
+    /// Where the peer that connects asks for it.
+    #[default]
+    Accept,
+    /// Asked for in each connect, too.
+    Request,
 }
 
 /// How a silent peer is probed (RFC 9293 section 3.8.4).
@@ -133,6 +150,7 @@ impl Default for TcpConfig {
             recv_window_octets: 1 << 20,
             send_buffer_octets: 1 << 20,
             congestion: CongestionAlgorithm::Cubic,
+            ecn: EcnMode::Accept,
             rto_initial: Duration::from_secs(1),
             rto_min: Duration::from_millis(50),
             rto_max: Duration::from_secs(60),

@@ -9,7 +9,7 @@ use dp::{Mbuf, Mempool, Offloads, TxOffload};
 use crate::checksum::{Sum, pseudo_header};
 use crate::ethernet;
 use crate::facade::{EthernetAddress, IpAddress};
-use crate::ip::{IPV4_OCTETS, IPV6_OCTETS, PROTOCOL_TCP};
+use crate::ip::{Ecn, IPV4_OCTETS, IPV6_OCTETS, PROTOCOL_TCP};
 use crate::tcp::header::TcpHeader;
 
 /// Where the TCP header has its checksum.
@@ -30,6 +30,7 @@ pub(crate) struct Headers<'a> {
     pub(crate) dst_mac: EthernetAddress,
     pub(crate) src: IpAddress,
     pub(crate) dst: IpAddress,
+    pub(crate) ecn: Ecn,
     pub(crate) tcp: &'a TcpHeader,
 }
 
@@ -104,13 +105,13 @@ impl Headers<'_> {
 
     /// Writes all headers. `payload` is the sum of the payload, which the device takes itself where it fills in.
     fn emit(&self, out: &mut [u8], payload_octets: usize, payload: &Sum) {
-        let Self { framing, dst_mac, src, dst, tcp } = self;
+        let Self { framing, dst_mac, src, dst, ecn, tcp } = self;
         let tcp_octets = tcp.emitted_len() + payload_octets;
         let (ethernet, out) = out.split_at_mut(ethernet::header_octets(framing.vlan));
         let (ip, out) = out.split_at_mut(self.ip_octets());
         let ethertype = match (src, dst) {
             (IpAddress::Ipv4(src), IpAddress::Ipv4(dst)) => {
-                ip[0..2].copy_from_slice(&[0x45, 0]);
+                ip[0..2].copy_from_slice(&[0x45, *ecn as u8]);
                 ip[2..4].copy_from_slice(&((IPV4_OCTETS + tcp_octets) as u16).to_be_bytes());
                 // Identification 0 and don't-fragment: an atomic datagram (RFC 6864).
                 ip[4..8].copy_from_slice(&[0, 0, 0x40, 0]);
@@ -125,7 +126,7 @@ impl Headers<'_> {
                 ethernet::ETHERTYPE_IPV4
             }
             (IpAddress::Ipv6(src), IpAddress::Ipv6(dst)) => {
-                ip[0..4].copy_from_slice(&[0x60, 0, 0, 0]);
+                ip[0..4].copy_from_slice(&[0x60, (*ecn as u8) << 4, 0, 0]);
                 ip[4..6].copy_from_slice(&(tcp_octets as u16).to_be_bytes());
                 ip[6..8].copy_from_slice(&[PROTOCOL_TCP, framing.hop_limit]);
                 ip[8..24].copy_from_slice(&src.octets());
@@ -172,4 +173,42 @@ pub(crate) fn checksum_is_right(
         left -= n;
     }
     left == 0 && sum.finish() == 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::facade::{Ipv4Address, Ipv6Address, TcpSeqNumber};
+    use crate::ip;
+    use crate::tcp::header::{Flags, Options};
+
+    #[test]
+    fn the_codepoint_is_read_as_it_was_written_in_both_families() {
+        let pool = Mempool::heap("test", 4, 2048);
+        let mac = EthernetAddress([2, 0, 0, 0, 0, 1]);
+        let framing = Framing { mac, vlan: None, hop_limit: 64, offloads: Offloads::empty() };
+        let tcp = TcpHeader {
+            src_port: 1,
+            dst_port: 2,
+            seq: TcpSeqNumber(3),
+            ack: None,
+            flags: Flags::empty(),
+            window: 4,
+            options: Options::default(),
+        };
+        let v4 = |last| IpAddress::Ipv4(Ipv4Address::new(10, 0, 0, last));
+        let v6 = |last| IpAddress::Ipv6(Ipv6Address::new(0xfd00, 0, 0, 0, 0, 0, 0, last));
+        for ecn in [Ecn::NotEct, Ecn::Ect1, Ecn::Ect0, Ecn::Ce] {
+            for (src, dst) in [(v4(1), v4(2)), (v6(1), v6(2))] {
+                let headers = Headers { framing: &framing, dst_mac: mac, src, dst, ecn, tcp: &tcp };
+                let frame = headers.bare(&pool).unwrap();
+                let packet = &frame.head()[ethernet::HEADER_OCTETS..];
+                let parsed = match src {
+                    IpAddress::Ipv4(_) => ip::parse_ipv4(packet, packet.len()),
+                    IpAddress::Ipv6(_) => ip::parse_ipv6(packet, packet.len()),
+                };
+                assert_eq!(parsed.unwrap().ecn, ecn, "{src}");
+            }
+        }
+    }
 }

@@ -24,10 +24,35 @@ pub(crate) struct Header {
     pub(crate) dst: IpAddress,
     /// TTL or hop limit.
     pub(crate) hop_limit: u8,
+    pub(crate) ecn: Ecn,
     /// Octets of the whole packet: what follows them in the frame is padding.
     pub(crate) total_octets: usize,
     /// What follows.
     pub(crate) upper: Upper,
+}
+
+/// The last two bits of the traffic class (RFC 3168 section 5).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ecn {
+    /// Not to be marked.
+    NotEct = 0,
+    Ect1 = 1,
+    /// May be marked.
+    Ect0 = 2,
+    /// Congestion experienced.
+    Ce = 3,
+}
+
+impl Ecn {
+    /// Of a traffic class.
+    fn of(class: u8) -> Self {
+        match class & 3 {
+            0 => Self::NotEct,
+            1 => Self::Ect1,
+            2 => Self::Ect0,
+            _ => Self::Ce,
+        }
+    }
 }
 
 /// What an IP packet carries.
@@ -92,7 +117,8 @@ pub(crate) fn parse_ipv4(head: &[u8], octets: usize) -> Result<Header, Refused> 
         if fragment { Upper::Ipv4Fragment } else { Upper::Whole { protocol: fixed[9], header_octets } };
     let address =
         |at: usize| IpAddress::Ipv4(Ipv4Address::new(fixed[at], fixed[at + 1], fixed[at + 2], fixed[at + 3]));
-    Ok(Header { src: address(12), dst: address(16), hop_limit: fixed[8], total_octets, upper })
+    let (hop_limit, ecn) = (fixed[8], Ecn::of(fixed[1]));
+    Ok(Header { src: address(12), dst: address(16), hop_limit, ecn, total_octets, upper })
 }
 
 /// Parses the IPv6 header at the front of `head` and walks its extensions as far as `head` goes. `octets` is what
@@ -110,7 +136,8 @@ pub(crate) fn parse_ipv6(head: &[u8], octets: usize) -> Result<Header, Refused> 
     };
     let head = &head[..head.len().min(total_octets)];
     let upper = walk(head, fixed[6], total_octets)?;
-    Ok(Header { src: address(8), dst: address(24), hop_limit: fixed[7], total_octets, upper })
+    let (hop_limit, ecn) = (fixed[7], Ecn::of(fixed[1] >> 4));
+    Ok(Header { src: address(8), dst: address(24), hop_limit, ecn, total_octets, upper })
 }
 
 /// Steps over extension headers that ask nothing of us, up to the payload or what the slow path must judge.

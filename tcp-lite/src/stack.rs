@@ -109,6 +109,10 @@ pub struct StackCounters {
     pub tx_segments: u64,
     /// Segments sent again.
     pub tx_retransmits: u64,
+    /// Segments received that a router had marked (RFC 3168).
+    pub rx_congestion_experienced: u64,
+    /// Reductions of a congestion window because the peer echoed marks.
+    pub ecn_reductions: u64,
     /// Retransmission timeouts.
     pub rto_expired: u64,
     /// Fast retransmits.

@@ -8,7 +8,7 @@ use super::{ListenerId, Stack};
 use crate::checksum::pseudo_header;
 use crate::facade::{EthernetAddress, Instant, IpAddress};
 use crate::icmp_error::{self, IcmpError, Kind};
-use crate::ip::{self, PROTOCOL_TCP, Refused, Upper};
+use crate::ip::{self, Ecn, PROTOCOL_TCP, Refused, Upper};
 use crate::table::FourTuple;
 use crate::tcp::header::{Flags, TcpHeader};
 use crate::tcp::{State, Tcb, Verdict};
@@ -20,17 +20,24 @@ const HEAD_OCTETS: usize = 192;
 /// A frame after its headers were looked at.
 enum Class {
     /// A whole TCP segment for an address of ours.
-    Tcp { src: IpAddress, dst: IpAddress, header: TcpHeader, payload_at: usize, end: usize },
+    Tcp { ip: ip::Header, header: TcpHeader, payload_at: usize, end: usize },
     /// Anything else that may be for us.
     Slow { ip: Option<ip::Header> },
 }
 
-/// Where a segment came from, as far as answers need it.
+/// What came around a segment.
 #[derive(Clone, Copy)]
 struct Origin {
     mac: EthernetAddress,
     src: IpAddress,
     dst: IpAddress,
+    ecn: Ecn,
+}
+
+impl Origin {
+    fn new(mac: EthernetAddress, ip: &ip::Header) -> Self {
+        Self { mac, src: ip.src, dst: ip.dst, ecn: ip.ecn }
+    }
 }
 
 impl Stack {
@@ -58,11 +65,11 @@ impl Stack {
         }
         match self.classify(&ethernet, &head[ethernet.octets..], &frame) {
             None => {}
-            Some(Class::Tcp { src, dst, header, payload_at, end }) => {
+            Some(Class::Tcp { ip, header, payload_at, end }) => {
                 // Ethernet pads short frames: what is behind the packet is not payload.
                 frame.truncate(end);
                 frame.advance(payload_at);
-                self.segment_arrives(now, Origin { mac: ethernet.src, src, dst }, &header, frame);
+                self.segment_arrives(now, Origin::new(ethernet.src, &ip), &header, frame);
             }
             Some(Class::Slow { ip }) => self.slow(now, &ethernet, ip, &frame),
         }
@@ -116,7 +123,7 @@ impl Stack {
             self.counters.rx_bad_checksum += 1;
             return None;
         }
-        Some(Class::Tcp { src: ip.src, dst: ip.dst, header, payload_at: tcp_at + tcp_octets, end })
+        Some(Class::Tcp { ip, header, payload_at: tcp_at + tcp_octets, end })
     }
 
     fn may_be_peer(&self, address: &IpAddress) -> bool {
@@ -134,7 +141,7 @@ impl Stack {
         };
         let payload_octets = payload.len();
         if let Some(slot) = self.connections.find(&tuple) {
-            let verdict = self.with(now, slot, |tcb, ctx| tcb.on_segment(ctx, header, payload));
+            let verdict = self.with(now, slot, |tcb, ctx| tcb.on_segment(ctx, header, origin.ecn, payload));
             match verdict {
                 None | Some(Verdict::Done) => return,
                 Some(Verdict::Reset(reset)) => return self.queue_reset(origin.mac, tuple, reset),
@@ -299,7 +306,7 @@ impl Stack {
         // Without a buffer the packet is lost as on the wire, and comes again.
         let Some(payload) = self.copy_in(&tcp[tcp_octets..]) else { return };
         self.counters.rx_reassembled += 1;
-        self.segment_arrives(now, Origin { mac, src: ip.src, dst: ip.dst }, &header, payload);
+        self.segment_arrives(now, Origin::new(mac, ip), &header, payload);
     }
 
     /// Octets in buffers of the pool, as many as it takes.

@@ -10,6 +10,7 @@ use super::{Stack, connections};
 use crate::discovery;
 use crate::facade::{EthernetAddress, Instant};
 use crate::frame::Headers;
+use crate::ip::Ecn;
 use crate::neighbor::Resolution;
 use crate::table::FourTuple;
 use crate::tcp::State;
@@ -108,6 +109,7 @@ impl Stack {
                 dst_mac: *dst_mac,
                 src: tuple.local,
                 dst: tuple.remote,
+                ecn: Ecn::NotEct,
                 tcp: header,
             };
             let Some(frame) = headers.bare(&self.pool) else { return false };
@@ -153,6 +155,7 @@ impl Stack {
                 dst_mac,
                 src: conn.tuple.local,
                 dst: conn.tuple.remote,
+                ecn: transmission.ecn,
                 tcp: &transmission.header,
             };
             let frame: Option<Mbuf> = match transmission.payload {

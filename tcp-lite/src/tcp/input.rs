@@ -5,6 +5,7 @@ use dp::Mbuf;
 use super::ctx::Ctx;
 use super::header::{Flags, TcpHeader};
 use super::tcb::{Fin, Pending, State, Tcb};
+use crate::ip::Ecn;
 use crate::{CloseReason, Duration};
 
 /// Answers to unacceptable segments for each second and connection (RFC 5961 section 7).
@@ -28,7 +29,13 @@ pub(crate) enum Verdict {
 
 impl Tcb {
     /// A segment with a good checksum. `payload` holds exactly the payload; it may be empty, or a chain.
-    pub(crate) fn on_segment(&mut self, ctx: &mut Ctx<'_>, header: &TcpHeader, payload: Mbuf) -> Verdict {
+    pub(crate) fn on_segment(
+        &mut self,
+        ctx: &mut Ctx<'_>,
+        header: &TcpHeader,
+        ecn: Ecn,
+        payload: Mbuf,
+    ) -> Verdict {
         match self.state {
             // The connection is known to nobody any more, its own RST may be on the way.
             State::Closed => return header.reset(payload.len()).map_or(Verdict::Done, Verdict::Reset),
@@ -41,10 +48,16 @@ impl Tcb {
             State::TimeWait if self.may_reopen(header) => return Verdict::Reopen,
             _ => {}
         }
-        self.on_segment_synchronized(ctx, header, payload)
+        self.on_segment_synchronized(ctx, header, ecn, payload)
     }
 
-    fn on_segment_synchronized(&mut self, ctx: &mut Ctx<'_>, header: &TcpHeader, payload: Mbuf) -> Verdict {
+    fn on_segment_synchronized(
+        &mut self,
+        ctx: &mut Ctx<'_>,
+        header: &TcpHeader,
+        ecn: Ecn,
+        payload: Mbuf,
+    ) -> Verdict {
         let flags = header.flags;
         let syn_ack_again = self.state == State::SynReceived && self.is_syn_again(header);
         // The payload of a SYN stands one further; ours acknowledges the SYN alone, so that it comes again.
@@ -96,7 +109,14 @@ impl Tcb {
             self.challenge(ctx);
             return Verdict::Done;
         }
-        self.on_ack(ctx, header, ack.max(0) as u64, pos, len);
+        let ack = ack.max(0) as u64;
+        if self.echoes_marks(header) {
+            self.on_ecn_echo(ctx, ack);
+        }
+        self.on_ack(ctx, header, ack, pos, len);
+        if octets > 0 {
+            self.on_ecn_data(ctx, header, ecn);
+        }
 
         if matches!(self.state, State::Established | State::FinWait1 | State::FinWait2) {
             self.on_payload(ctx, flags.contains(Flags::FIN), pos, octets, payload);

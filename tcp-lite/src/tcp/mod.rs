@@ -8,10 +8,11 @@
 //! Deliberate deviations: a segment without timestamps is accepted where they were agreed on (RFC 7323
 //! section 3.2 would drop it); a zero-window probe carries no octet (RFC 9293 section 3.8.6.1 sends one), since that
 //! would split an FPDU; a segment with nothing in it is acceptable at the right edge of the window itself.
-//! Not there: ECN, F-RTO, tail loss probes, TCP Fast Open, Nagle (the segment is the user's unit).
+//! Not there: F-RTO, tail loss probes, TCP Fast Open, Nagle (the segment is the user's unit).
 
 mod congestion;
 mod ctx;
+mod ecn;
 pub(crate) mod header;
 mod input;
 mod open;

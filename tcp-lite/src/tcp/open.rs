@@ -94,6 +94,7 @@ impl Tcb {
             timestamps: config.timestamps && options.timestamps.is_some(),
             sack: config.sack && options.sack_permitted,
             window_scale: scaled,
+            ecn: self.agrees_on_ecn(config, syn),
         };
         let peer_mss = options.mss.unwrap_or(self.birth.default_peer_mss).max(MIN_PEER_MSS);
         self.emss = payload_of(peer_mss.min(self.birth.mss), self.agreed.timestamps);

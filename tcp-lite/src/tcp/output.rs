@@ -8,6 +8,7 @@ use super::header::{Flags, HEADER_OCTETS, MAX_HEADER_OCTETS, Options, TcpHeader,
 use super::recovery::Phase;
 use super::send::SegmentKey;
 use super::tcb::{Fin, Pending, State, Tcb};
+use crate::ip::Ecn;
 
 /// A segment to put on the wire, and to report with [`Tcb::sent`] when it was.
 #[derive(Debug)]
@@ -16,6 +17,8 @@ pub(crate) struct Transmission {
     pub(crate) header: TcpHeader,
     /// Payload: a segment of [`SegmentSlab`](super::SegmentSlab), whole.
     pub(crate) payload: Option<SegmentKey>,
+    /// What the IP header says of marks.
+    pub(crate) ecn: Ecn,
     kind: Kind,
 }
 
@@ -77,7 +80,7 @@ impl Tcb {
     /// `transmission`, the last that [`next_transmission`](Self::next_transmission) gave, went out.
     /// Counts `tx_segments`, `tx_retransmits`, `tx_acks`, `tx_resets`.
     pub(crate) fn sent(&mut self, ctx: &mut Ctx<'_>, transmission: &Transmission) {
-        let Transmission { header, payload, kind } = transmission;
+        let Transmission { header, payload, kind, .. } = transmission;
         ctx.counters.tx_segments += 1;
         match kind {
             Kind::Reset => {
@@ -99,6 +102,7 @@ impl Tcb {
                     self.timers.progress = ctx.now;
                 }
                 self.snd.on_sent(ctx.segments, ctx.now);
+                self.on_cwr_sent();
                 self.pending.remove(Pending::CUT);
             }
             Kind::Repair => {
@@ -202,13 +206,24 @@ impl Tcb {
         let flags = if last { Flags::PSH } else { Flags::empty() };
         // EMSS has room for the fixed options; what the payload leaves over may hold SACK blocks.
         let spare = self.emss.saturating_sub(segment.len) as usize;
-        let header = self.header(ctx, segment.pos, flags, spare);
-        Transmission { header, payload: Some(key), kind }
+        let fresh = kind == Kind::Fresh;
+        let header = self.header(ctx, segment.pos, flags | self.ecn_flags(fresh), spare);
+        Transmission { header, payload: Some(key), ecn: self.codepoint(fresh), kind }
     }
 
     fn bare(&self, ctx: &Ctx<'_>, kind: Kind, pos: u64, flags: Flags) -> Transmission {
         let spare = if kind == Kind::Ack { MAX_HEADER_OCTETS } else { 0 };
-        Transmission { header: self.header(ctx, pos, flags, spare), payload: None, kind }
+        let flags = match kind {
+            Kind::Reset => flags,
+            Kind::Syn => flags | self.ecn_setup_flags(ctx.config),
+            _ => flags | self.ecn_flags(false),
+        };
+        Transmission {
+            header: self.header(ctx, pos, flags, spare),
+            payload: None,
+            ecn: self.codepoint(false),
+            kind,
+        }
     }
 
     fn header(&self, ctx: &Ctx<'_>, pos: u64, flags: Flags, spare_octets: usize) -> TcpHeader {

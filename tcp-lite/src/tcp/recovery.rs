@@ -3,7 +3,7 @@
 
 use super::congestion::{Ack, CongestionControl, Signal};
 use super::ctx::Ctx;
-use super::header::{Flags, TcpHeader};
+use super::header::TcpHeader;
 use super::open::micros_since;
 use super::scoreboard::DUP_THRESHOLD;
 use super::tcb::{Fin, Tcb};
@@ -117,7 +117,8 @@ impl Tcb {
         rtt_us: Option<u64>,
     ) {
         let (cwnd, in_flight) = (self.congestion.cwnd(), before.pipe.min(u64::from(u32::MAX)) as u32);
-        let cwnd_limited = match cwnd < self.congestion.ssthresh() {
+        let ece = self.echoes_marks(header);
+        let used = match cwnd < self.congestion.ssthresh() {
             // Slow start doubles the window, so half of it in use is all that could be.
             true => in_flight >= cwnd / 2,
             false => in_flight.saturating_add(self.emss) >= cwnd,
@@ -126,15 +127,15 @@ impl Tcb {
         let delivered = (acked + self.snd.sacked_octets).saturating_sub(before.sacked_octets);
         self.congestion.on_ack(&Ack {
             now: ctx.now,
+            acked: acked.min(u64::from(u32::MAX)) as u32,
             delivered: delivered.min(u64::from(u32::MAX)) as u32,
             una: self.snd.una,
             nxt: self.snd.nxt,
             rtt_us: rtt_us.map(|us| us.min(u64::from(u32::MAX)) as u32),
-            in_flight,
-            cwnd_limited,
+            // What tells of congestion is no reason to send more.
+            cwnd_limited: used && !ece,
             srtt_us: self.rtt.srtt_us(),
-            min_rtt_us: self.rtt.min_rtt_us(),
-            ece: header.flags.contains(Flags::ECE),
+            ece,
         });
     }
 

@@ -83,6 +83,7 @@ impl RttEstimator {
     }
 
     /// The lowest RTT of late; 0 before the first sample.
+    #[cfg_attr(not(test), allow(dead_code, reason = "for the reordering window of RFC 8985"))]
     pub(super) fn min_rtt_us(&self) -> u32 {
         let lowest_us = self.lowest_us.0.min(self.lowest_us.1);
         if lowest_us == u32::MAX { 0 } else { lowest_us }

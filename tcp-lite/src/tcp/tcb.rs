@@ -9,6 +9,7 @@ use std::net::SocketAddr;
 use bitflags::bitflags;
 
 use super::congestion::{Congestion, CongestionControl};
+use super::ecn::{Echo, Reaction};
 use super::recovery::Recovery;
 use super::recv::Receiver;
 use super::rtt::RttEstimator;
@@ -85,6 +86,8 @@ pub(super) struct Agreed {
     pub(super) sack: bool,
     /// Windows are scaled; the shift of the peer's.
     pub(super) window_scale: Option<u8>,
+    /// Marks instead of drops.
+    pub(super) ecn: bool,
 }
 
 /// The peer's window (RFC 9293 section 3.10.7.4).
@@ -109,6 +112,8 @@ pub(crate) struct Tcb {
     /// `Event::Closed` was raised or is not owed.
     pub(super) over: bool,
     pub(super) agreed: Agreed,
+    pub(super) echo: Echo,
+    pub(super) reaction: Reaction,
     /// Largest payload.
     pub(super) emss: u32,
     pub(super) snd_space: SeqSpace,
@@ -146,7 +151,14 @@ impl Tcb {
             state,
             announced: ctx.listener.is_none(),
             over: false,
-            agreed: Agreed { timestamps: config.timestamps, sack: config.sack, window_scale: Some(0) },
+            agreed: Agreed {
+                timestamps: config.timestamps,
+                sack: config.sack,
+                window_scale: Some(0),
+                ecn: false,
+            },
+            echo: Echo::default(),
+            reaction: Reaction::default(),
             emss: u32::from(birth.default_peer_mss.min(birth.mss)),
             snd_space: SeqSpace::new(birth.iss),
             snd: SendQueue::new(),

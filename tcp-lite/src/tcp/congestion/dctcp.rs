@@ -3,41 +3,129 @@
 
 use super::newreno::NewReno;
 use super::{Ack, CongestionControl, Signal};
-use crate::Instant;
+use crate::{Duration, Instant};
 
 /// Weight of the newest window in the estimate (section 4.2, g).
 const GAIN: f64 = 1.0 / 16.0;
 
 /// DCTCP.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Dctcp {
+pub(in crate::tcp) struct Dctcp {
     reno: NewReno,
     /// Estimated share of octets that met congestion (section 3.3, DCTCP.Alpha).
     alpha: f64,
     /// The window of observation ends when this position is acknowledged (DCTCP.WindowEnd).
     window_end: u64,
-    /// Octets acknowledged in this window, and those of them by acknowledgements with ECE.
-    acked: u64,
-    marked: u64,
+    /// Octets acknowledged in this window, and those of them by acknowledgements that echo marks.
+    acked: u32,
+    marked: u32,
 }
 
 impl Dctcp {
-    /// At the start of a connection.
-    pub(super) fn new(mss: u32, syn_lost: bool) -> Self {
-        Self { reno: NewReno::new(mss, syn_lost), alpha: 1.0, window_end: 0, acked: 0, marked: 0 }
+    /// At the start of a connection, with its first window.
+    pub(super) fn new(mss: u32, cwnd: u32) -> Self {
+        Self { reno: NewReno::new(mss, cwnd), alpha: 1.0, window_end: 0, acked: 0, marked: 0 }
     }
 
     /// Section 3.3, steps 1 to 8.
     fn observe(&mut self, ack: &Ack) {
-        self.acked += u64::from(ack.acked);
+        self.acked = self.acked.saturating_add(ack.acked);
         if ack.ece {
-            self.marked += u64::from(ack.acked);
+            self.marked = self.marked.saturating_add(ack.acked);
         }
         if ack.una > self.window_end && self.acked > 0 {
-            let share = self.marked as f64 / self.acked as f64;
+            let share = f64::from(self.marked) / f64::from(self.acked);
             self.alpha = self.alpha * (1.0 - GAIN) + GAIN * share;
             self.window_end = ack.nxt;
             (self.acked, self.marked) = (0, 0);
         }
+    }
+}
+
+impl CongestionControl for Dctcp {
+    fn cwnd(&self) -> u32 {
+        self.reno.cwnd()
+    }
+
+    fn ssthresh(&self) -> u32 {
+        self.reno.ssthresh()
+    }
+
+    fn on_ack(&mut self, ack: &Ack) {
+        self.observe(ack);
+        self.reno.on_ack(ack);
+    }
+
+    fn on_congestion(&mut self, now: Instant, in_flight: u32, signal: Signal) {
+        match signal {
+            // Section 3.5: loss is loss.
+            Signal::Loss => self.reno.on_congestion(now, in_flight, signal),
+            // Section 3.3, step 9.
+            Signal::Ecn => {
+                let cwnd = f64::from(self.reno.cwnd()) * (1.0 - self.alpha / 2.0);
+                self.reno.reduce_to(cwnd as u32);
+            }
+        }
+    }
+
+    fn on_recovered(&mut self, now: Instant) {
+        self.reno.on_recovered(now);
+    }
+
+    fn on_timeout(&mut self, now: Instant, in_flight: u32, first: bool) {
+        self.reno.on_timeout(now, in_flight, first);
+    }
+
+    fn undo(&mut self, now: Instant) {
+        self.reno.undo(now);
+    }
+
+    fn on_idle(&mut self, now: Instant, idle: Duration) {
+        self.reno.on_idle(now, idle);
+    }
+
+    fn set_mss(&mut self, mss: u32) {
+        self.reno.set_mss(mss);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::{NOW, ack};
+    use super::*;
+
+    /// Windows of ten acknowledgements, `marked` of which echo marks.
+    fn observe(dctcp: &mut Dctcp, windows: u64, marked: u64) {
+        let begin = dctcp.window_end;
+        for window in 0..windows {
+            for part in 1..=10 {
+                let una = begin + window * 10 + part;
+                let ece = part <= marked;
+                dctcp.on_ack(&Ack { una, nxt: una + 9, ece, ..ack(1000, false) });
+            }
+        }
+    }
+
+    #[test]
+    fn the_window_falls_by_half_the_share_of_marks() {
+        let mut dctcp = Dctcp::new(1000, 100_000);
+        observe(&mut dctcp, 200, 2);
+        assert!((0.19..0.21).contains(&dctcp.alpha), "{}", dctcp.alpha);
+        dctcp.on_congestion(NOW, 100_000, Signal::Ecn);
+        assert!((89_000..91_000).contains(&dctcp.cwnd()), "{}", dctcp.cwnd());
+        assert_eq!(dctcp.ssthresh(), dctcp.cwnd());
+    }
+
+    #[test]
+    fn nothing_known_and_loss_both_halve() {
+        for signal in [Signal::Ecn, Signal::Loss] {
+            let mut dctcp = Dctcp::new(1000, 100_000);
+            dctcp.on_congestion(NOW, 100_000, signal);
+            assert_eq!(dctcp.cwnd(), 50_000, "{signal:?}");
+        }
+        let mut quiet = Dctcp::new(1000, 100_000);
+        observe(&mut quiet, 200, 0);
+        quiet.on_congestion(NOW, 100_000, Signal::Loss);
+        assert_eq!(quiet.cwnd(), 50_000);
     }
 }

@@ -6,20 +6,23 @@
 //! octets in flight before a segment is added, so in effect it is rounded up to a whole segment.
 
 mod cubic;
+mod dctcp;
 mod hystart;
 mod newreno;
 
 use cubic::Cubic;
+use dctcp::Dctcp;
 use newreno::NewReno;
 
 use crate::{CongestionAlgorithm, Duration, Instant};
 
 /// What an acknowledgement says, outside of fast recovery.
 #[derive(Clone, Copy, Debug)]
-#[allow(dead_code, reason = "what NewReno does not look at, others do")]
 pub(super) struct Ack {
     /// When it arrived.
     pub(super) now: Instant,
+    /// Octets acknowledged, whether selectively before or not.
+    pub(super) acked: u32,
     /// Octets newly known to have arrived, by acknowledgement or selective acknowledgement; each counts once.
     pub(super) delivered: u32,
     /// Positions acknowledged so far, and sent so far (SND.UNA, SND.NXT): a round trip is over when what was sent
@@ -28,21 +31,16 @@ pub(super) struct Ack {
     pub(super) nxt: u64,
     /// The round-trip time that this acknowledgement measured, microseconds.
     pub(super) rtt_us: Option<u32>,
-    /// Octets believed to be in the network before it arrived (RFC 6675, `pipe`).
-    pub(super) in_flight: u32,
-    /// The window was used before it arrived: one that was not does not grow (RFC 9293, RFC 7661 section 4.3).
+    /// The window was used before it arrived, and nothing speaks against more: it may grow (RFC 7661 section 4.3).
     pub(super) cwnd_limited: bool,
     /// Smoothed round-trip time, microseconds; 0 before the first measurement.
     pub(super) srtt_us: u32,
-    /// Lowest round-trip time of late, microseconds; 0 before the first measurement.
-    pub(super) min_rtt_us: u32,
     /// The peer echoes congestion experienced (RFC 3168 section 6.1.2).
     pub(super) ece: bool,
 }
 
 /// What tells of congestion before a timeout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[allow(dead_code, reason = "marks need ECN to be negotiated")]
 pub(super) enum Signal {
     /// Segments were found lost.
     Loss,
@@ -66,7 +64,7 @@ pub(super) trait CongestionControl {
     fn on_ack(&mut self, ack: &Ack);
 
     /// Congestion was signalled for the first time in this window of data: sets the threshold and the window.
-    /// `in_flight` as in [`Ack::in_flight`], segments found lost included.
+    /// `in_flight`: octets sent and not acknowledged.
     fn on_congestion(&mut self, now: Instant, in_flight: u32, signal: Signal);
 
     /// All that was in flight when fast recovery began is acknowledged: the window is the threshold.
@@ -94,6 +92,8 @@ pub(super) enum Congestion {
     NewReno(NewReno),
     /// RFC 9438.
     Cubic(Cubic),
+    /// RFC 8257.
+    Dctcp(Dctcp),
 }
 
 impl Congestion {
@@ -103,6 +103,7 @@ impl Congestion {
         match algorithm {
             CongestionAlgorithm::NewReno => Self::NewReno(NewReno::new(mss, cwnd)),
             CongestionAlgorithm::Cubic => Self::Cubic(Cubic::new(mss, cwnd)),
+            CongestionAlgorithm::Dctcp => Self::Dctcp(Dctcp::new(mss, cwnd)),
         }
     }
 }
@@ -113,6 +114,7 @@ macro_rules! each {
         match $self {
             Congestion::NewReno($algorithm) => $call,
             Congestion::Cubic($algorithm) => $call,
+            Congestion::Dctcp($algorithm) => $call,
         }
     };
 }

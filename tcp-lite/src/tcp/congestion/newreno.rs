@@ -26,6 +26,13 @@ impl NewReno {
         self.before = Some((self.cwnd, self.ssthresh));
         self.ssthresh = (in_flight / 2).max(2 * self.mss);
     }
+
+    /// A window of `octets`, but two segments at least.
+    pub(super) fn reduce_to(&mut self, octets: u32) {
+        self.reduce(octets.saturating_mul(2));
+        self.cwnd = self.ssthresh;
+        self.acked = 0;
+    }
 }
 
 impl CongestionControl for NewReno {
@@ -54,9 +61,7 @@ impl CongestionControl for NewReno {
     }
 
     fn on_congestion(&mut self, _now: Instant, in_flight: u32, _signal: Signal) {
-        self.reduce(in_flight);
-        self.cwnd = self.ssthresh;
-        self.acked = 0;
+        self.reduce_to(in_flight / 2);
     }
 
     fn on_recovered(&mut self, _now: Instant) {

@@ -8,19 +8,19 @@ pub(super) const NOW: Instant = Instant::ZERO;
 pub(super) fn ack(delivered: u32, cwnd_limited: bool) -> Ack {
     Ack {
         now: NOW,
+        acked: delivered,
         delivered,
         una: 1,
         nxt: 1,
         rtt_us: None,
-        in_flight: 10_000,
         cwnd_limited,
         srtt_us: 100,
-        min_rtt_us: 100,
         ece: false,
     }
 }
 
-const ALL: [CongestionAlgorithm; 2] = [CongestionAlgorithm::NewReno, CongestionAlgorithm::Cubic];
+const ALL: [CongestionAlgorithm; 3] =
+    [CongestionAlgorithm::NewReno, CongestionAlgorithm::Cubic, CongestionAlgorithm::Dctcp];
 
 #[test]
 fn the_initial_window_is_that_of_rfc_6928() {

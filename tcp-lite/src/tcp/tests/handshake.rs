@@ -112,7 +112,7 @@ fn a_reset_refuses_only_when_it_acknowledges_our_syn() {
     let mut pair = Pair::new(config(), config());
     pair.a.connect(pair.now);
     let syn = pair.a.transmit(pair.now).unwrap();
-    let mut reset = Packet { header: syn.header.reset(0).unwrap(), payload: vec![] };
+    let mut reset = Packet::new(syn.header.reset(0).unwrap(), vec![]);
     let good = reset.header.ack;
     reset.header.ack = good.map(|ack| ack + 1);
     assert_eq!(pair.a.receive(pair.now, &reset), Verdict::Done);
@@ -145,7 +145,7 @@ fn a_half_open_connection_that_is_reset_was_never_announced() {
     let syn = pair.a.transmit(pair.now).unwrap();
     pair.b.accept(pair.now, &syn.header);
     pair.b.transmit(pair.now).unwrap();
-    let mut reset = Packet { header: syn.header.clone(), payload: vec![] };
+    let mut reset = Packet::new(syn.header.clone(), vec![]);
     reset.header.flags = Flags::RST;
     reset.header.seq = syn.header.seq + 1;
     let _ = pair.b.receive(pair.now, &reset);

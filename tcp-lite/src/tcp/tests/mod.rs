@@ -1,5 +1,6 @@
 //! Control blocks without a stack: single segments by hand, and pairs joined by a wire that obeys the test.
 
+mod ecn;
 mod handshake;
 mod loss;
 mod property;

@@ -195,7 +195,7 @@ proptest! {
             octets.extend_from_slice(&options);
             octets.resize(octets.len().div_ceil(4) * 4, 0);
             let (header, _) = TcpHeader::parse(&octets).unwrap();
-            let _ = pair.a.receive(pair.now, &Packet { header, payload: vec![7; len] });
+            let _ = pair.a.receive(pair.now, &Packet::new(header, vec![7; len]));
             pair.transmit();
             pair.run_for(Duration::from_millis(wait_ms));
         }

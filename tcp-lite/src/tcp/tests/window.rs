@@ -14,7 +14,7 @@ fn ack(pair: &Pair, acked: usize, window: u16) -> Packet {
     header.ack = Some(pair.a.birth.iss + 1 + acked);
     header.window = window;
     header.options = Default::default();
-    Packet { header, payload: Vec::new() }
+    Packet::new(header, Vec::new())
 }
 
 /// `a` alone, its peer played by the test; windows are not scaled.
@@ -43,8 +43,7 @@ fn a_closed_window_is_probed_without_payload_and_with_growing_pauses() {
             "SND.UNA - 1, nothing else"
         );
     }
-    let open =
-        Packet { header: crate::tcp::header::TcpHeader { window: 500, ..closed.header }, payload: vec![] };
+    let open = Packet::new(crate::tcp::header::TcpHeader { window: 500, ..closed.header }, vec![]);
     let _ = pair.a.receive(pair.now, &open);
     assert_eq!(pair.a.transmit(pair.now).unwrap().payload, pattern(0, 500));
     assert_eq!(pair.a.counters.tx_cut_by_persist, 0);

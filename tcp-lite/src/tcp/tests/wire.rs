@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, VecDeque};
 use dp::Mempool;
 
 use crate::facade::TcpSeqNumber;
+use crate::ip::Ecn;
 use crate::stack::{ConnId, ListenerId, StackCounters};
 use crate::tcp::header::{Flags, TcpHeader};
 use crate::tcp::{Birth, Ctx, ReorderSlab, SegmentSlab, State, Tcb, Verdict};
@@ -20,9 +21,15 @@ pub(super) const DELAY: Duration = Duration::from_millis(1);
 pub(super) struct Packet {
     pub(super) header: TcpHeader,
     pub(super) payload: Vec<u8>,
+    pub(super) ecn: Ecn,
 }
 
 impl Packet {
+    /// Not to be marked.
+    pub(super) fn new(header: TcpHeader, payload: Vec<u8>) -> Self {
+        Self { header, payload, ecn: Ecn::NotEct }
+    }
+
     pub(super) fn is(&self, flags: Flags) -> bool {
         self.header.flags.contains(flags)
     }
@@ -177,7 +184,7 @@ impl Host {
     pub(super) fn receive(&mut self, now: Instant, packet: &Packet) -> Verdict {
         let mut buf = self.pool.alloc().expect("a buffer");
         buf.append(packet.payload.len()).expect("room").copy_from_slice(&packet.payload);
-        self.with(now, |tcb, ctx| tcb.on_segment(ctx, &packet.header, buf))
+        self.with(now, |tcb, ctx| tcb.on_segment(ctx, &packet.header, packet.ecn, buf))
     }
 
     /// The next segment this host sends, through octets and back, and checked against all promises.
@@ -208,7 +215,7 @@ impl Host {
         }
         self.with(now, |tcb, ctx| tcb.sent(ctx, &transmission));
         self.sent_segments += 1;
-        Some(Packet { header, payload })
+        Some(Packet { header, payload, ecn: transmission.ecn })
     }
 
     /// Queues one segment with these octets.
@@ -241,11 +248,16 @@ pub(super) enum Side {
 /// Decides over each packet: after how long it arrives, none: never, two: twice.
 pub(super) type Plan = Box<dyn FnMut(Side, &Packet) -> Vec<Duration>>;
 
+/// Whether a router marks this packet.
+pub(super) type Mark = Box<dyn FnMut(Side, &Packet) -> bool>;
+
 pub(super) struct Pair {
     pub(super) a: Host,
     pub(super) b: Host,
     pub(super) now: Instant,
     pub(super) plan: Plan,
+    /// Which packets a router on the way marks.
+    pub(super) mark: Mark,
     /// Where the wire cuts a payload of this length in two, if it does.
     pub(super) cut: Box<dyn FnMut(usize) -> Option<usize>>,
     /// Arrival, tie-breaker, receiver, packet.
@@ -266,6 +278,7 @@ impl Pair {
             b,
             now: Instant::from_millis(1000),
             plan: Box::new(|_, _| vec![DELAY]),
+            mark: Box::new(|_, _| false),
             cut: Box::new(|_| None),
             flying: Vec::new(),
             sent: 0,
@@ -305,8 +318,11 @@ impl Pair {
         }
     }
 
-    pub(super) fn fly(&mut self, from: Side, packet: Packet) {
+    pub(super) fn fly(&mut self, from: Side, mut packet: Packet) {
         self.log.push((self.now, from, packet.clone()));
+        if (self.mark)(from, &packet) {
+            packet.ecn = Ecn::Ce;
+        }
         let len = packet.payload.len();
         if let Some(at) = (self.cut)(len.max(1)).filter(|at| (1..len).contains(at)) {
             let (mut first, mut second) = (packet.clone(), packet);
@@ -338,7 +354,7 @@ impl Pair {
         }
         match host.receive(now, packet) {
             Verdict::Done => {}
-            Verdict::Reset(header) => self.fly(to, Packet { header, payload: Vec::new() }),
+            Verdict::Reset(header) => self.fly(to, Packet::new(header, Vec::new())),
             Verdict::Reopen => panic!("no test reopens on a wire"),
         }
     }

@@ -1,0 +1,113 @@
+//! Explicit congestion notification (RFC 3168, RFC 8257): routers mark packets instead of dropping them, the receiver
+//! echoes the marks, the sender slows down.
+//!
+//! [`Echo`] is the receiver's half, [`Reaction`] the sender's. What slowing down means is congestion control's.
+
+use super::congestion::{CongestionControl, Signal};
+use super::ctx::Ctx;
+use super::header::{Flags, TcpHeader};
+use super::recovery::Phase;
+use super::tcb::{Pending, State, Tcb};
+use crate::ip::Ecn;
+use crate::{CongestionAlgorithm, EcnMode, TcpConfig};
+
+/// What the receiver tells the sender.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Echo {
+    /// Acknowledgements carry ECE.
+    on: bool,
+}
+
+impl Echo {
+    /// A data segment arrived. Returns whether the sender should know at once.
+    fn on_data(&mut self, config: &TcpConfig, marked: bool, flags: Flags) -> bool {
+        let was = self.on;
+        if config.congestion == CongestionAlgorithm::Dctcp {
+            // Each acknowledgement tells of its own segments: RFC 8257 section 3.2.
+            self.on = marked;
+            return self.on != was;
+        }
+        // Until the sender says that it has heard, in this order: RFC 3168 section 6.1.3.
+        self.on = (was && !flags.contains(Flags::CWR)) || marked;
+        false
+    }
+}
+
+/// What the sender makes of it.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Reaction {
+    /// The next new segment says that the window was reduced.
+    announce: bool,
+    /// What was sent when it was: marks on that are the same congestion.
+    until: u64,
+}
+
+impl Tcb {
+    /// The control bits of our SYN or SYN-ACK (RFC 3168 section 6.1.1). A SYN that had no answer goes without: the
+    /// way may swallow them.
+    pub(super) fn ecn_setup_flags(&self, config: &TcpConfig) -> Flags {
+        match self.state {
+            State::SynSent if config.ecn == EcnMode::Request && self.timers.syn_sends == 0 => {
+                Flags::ECE | Flags::CWR
+            }
+            State::SynReceived if self.agreed.ecn => Flags::ECE,
+            _ => Flags::empty(),
+        }
+    }
+
+    /// Whether the peer's SYN or SYN-ACK, together with ours, makes the connection capable.
+    pub(super) fn agrees_on_ecn(&self, config: &TcpConfig, syn: &TcpHeader) -> bool {
+        let setup = syn.flags & (Flags::ECE | Flags::CWR);
+        if syn.ack.is_some() {
+            config.ecn == EcnMode::Request && self.timers.syn_sends == 1 && setup == Flags::ECE
+        } else {
+            config.ecn != EcnMode::Off && setup == Flags::ECE | Flags::CWR
+        }
+    }
+
+    /// A segment with new octets and its mark.
+    pub(super) fn on_ecn_data(&mut self, ctx: &mut Ctx<'_>, header: &TcpHeader, ecn: Ecn) {
+        if !self.agreed.ecn {
+            return;
+        }
+        let marked = ecn == Ecn::Ce;
+        ctx.counters.rx_congestion_experienced += u64::from(marked);
+        if self.echo.on_data(ctx.config, marked, header.flags) {
+            self.pending |= Pending::ACK;
+        }
+    }
+
+    /// Whether this acknowledgement echoes marks.
+    pub(super) fn echoes_marks(&self, header: &TcpHeader) -> bool {
+        self.agreed.ecn && header.flags.contains(Flags::ECE) && !header.flags.contains(Flags::SYN)
+    }
+
+    /// The peer echoes marks up to `ack`: at most one reduction for each window of data (RFC 3168 section 6.1.2).
+    pub(super) fn on_ecn_echo(&mut self, ctx: &mut Ctx<'_>, ack: u64) {
+        if ack <= self.reaction.until || self.recovery.phase != Phase::Open {
+            return;
+        }
+        ctx.counters.ecn_reductions += 1;
+        self.congestion.on_congestion(ctx.now, self.snd.in_flight() as u32, Signal::Ecn);
+        self.reaction = Reaction { announce: true, until: self.snd.nxt };
+    }
+
+    /// The control bits of a segment: ECE on whatever acknowledges, CWR on the first new octets after a reduction.
+    pub(super) fn ecn_flags(&self, fresh: bool) -> Flags {
+        let mut flags = Flags::empty();
+        flags.set(Flags::ECE, self.agreed.ecn && self.echo.on);
+        flags.set(Flags::CWR, fresh && self.reaction.announce);
+        flags
+    }
+
+    /// New octets went out.
+    pub(super) fn on_cwr_sent(&mut self) {
+        self.reaction.announce = false;
+    }
+
+    /// The codepoint of a segment: only new octets may be marked, since a mark on what comes again, or on what takes
+    /// no window, would tell nothing (RFC 3168 sections 6.1.4 to 6.1.6).
+    pub(super) fn codepoint(&self, fresh: bool) -> Ecn {
+        if self.agreed.ecn && fresh { Ecn::Ect0 } else { Ecn::NotEct }
+    }
+}

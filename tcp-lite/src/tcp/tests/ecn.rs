@@ -1,0 +1,128 @@
+//! Marks instead of drops (RFC 3168, RFC 8257).
+
+use super::wire::*;
+use crate::ip::Ecn;
+use crate::tcp::header::Flags;
+use crate::{CongestionAlgorithm, Duration, EcnMode, TcpConfig};
+
+fn asking() -> TcpConfig {
+    TcpConfig { ecn: EcnMode::Request, ..config() }
+}
+
+const SETUP: Flags = Flags::ECE.union(Flags::CWR);
+
+/// Marks what may be marked of the data segments from `Side::A` with these numbers.
+fn mark(pair: &mut Pair, numbers: std::ops::Range<usize>) {
+    let mut sent = 0;
+    pair.mark = Box::new(move |side, packet| {
+        let data = side == Side::A && !packet.payload.is_empty();
+        sent += usize::from(data);
+        data && numbers.contains(&(sent - 1)) && packet.ecn == Ecn::Ect0
+    });
+}
+
+fn push(pair: &mut Pair, segments: std::ops::Range<usize>) {
+    for i in segments {
+        pair.a.push(pair.now, &pattern(i * EMSS, EMSS)).unwrap();
+    }
+}
+
+fn data_of_a(pair: &Pair) -> Vec<&Packet> {
+    let of_a = pair.log.iter().filter(|(_, side, packet)| *side == Side::A && !packet.payload.is_empty());
+    of_a.map(|(_, _, packet)| packet).collect()
+}
+
+#[test]
+fn it_is_agreed_on_only_where_one_asks_and_the_other_accepts() {
+    for (ours, theirs, agreed) in [
+        (EcnMode::Request, EcnMode::Accept, true),
+        (EcnMode::Request, EcnMode::Off, false),
+        (EcnMode::Accept, EcnMode::Request, false),
+        (EcnMode::Off, EcnMode::Request, false),
+    ] {
+        let with = |ecn| TcpConfig { ecn, ..config() };
+        let mut pair = Pair::established(with(ours), with(theirs));
+        push(&mut pair, 0..1);
+        pair.run_for(Duration::from_millis(100));
+        let (syn, syn_ack) = (&pair.log[0].2.header, &pair.log[1].2.header);
+        assert_eq!(syn.flags & SETUP, if ours == EcnMode::Request { SETUP } else { Flags::empty() });
+        assert_eq!(syn_ack.flags & SETUP, if agreed { Flags::ECE } else { Flags::empty() });
+        let codepoint = if agreed { Ecn::Ect0 } else { Ecn::NotEct };
+        assert_eq!(data_of_a(&pair)[0].ecn, codepoint, "{ours:?} {theirs:?}");
+    }
+}
+
+#[test]
+fn a_syn_without_an_answer_goes_again_without_asking() {
+    let mut pair = Pair::new(asking(), config());
+    pair.plan = Box::new(|_, packet| match packet.header.flags.contains(SETUP) {
+        true => vec![],
+        false => vec![DELAY],
+    });
+    pair.a.connect(pair.now);
+    pair.run_for(Duration::from_secs(3));
+    push(&mut pair, 0..1);
+    pair.run_for(Duration::from_millis(100));
+    assert_eq!(pair.b.frontier, EMSS as u64);
+    assert_eq!(data_of_a(&pair)[0].ecn, Ecn::NotEct);
+}
+
+#[test]
+fn a_mark_is_echoed_until_the_sender_says_that_it_slowed_down_once() {
+    let mut pair = Pair::established(asking(), config());
+    mark(&mut pair, 2..4);
+    let before = pair.a.tcb().info(&config(), ([0; 4], 0).into(), ([0; 4], 0).into()).cwnd;
+    push(&mut pair, 0..30);
+    pair.run_for(Duration::from_millis(200));
+    assert_eq!(pair.b.frontier, 30 * EMSS as u64);
+    let counters = pair.a.counters;
+    assert_eq!((counters.ecn_reductions, counters.tx_retransmits), (1, 0));
+    assert_eq!(pair.b.counters.rx_congestion_experienced, 2);
+    let announced: Vec<bool> =
+        data_of_a(&pair).iter().map(|packet| packet.header.flags.contains(Flags::CWR)).collect();
+    assert_eq!(announced.iter().filter(|said| **said).count(), 1);
+    let echoes = |packet: &Packet| packet.header.flags.contains(Flags::ECE);
+    let of_b = pair.log.iter().filter(|(_, side, _)| *side == Side::B).skip(1);
+    let echoing: Vec<bool> = of_b.map(|(_, _, packet)| echoes(packet)).collect();
+    assert!(echoing.iter().any(|on| *on) && !echoing.last().unwrap(), "{echoing:?}");
+    let after = pair.a.tcb().info(&config(), ([0; 4], 0).into(), ([0; 4], 0).into()).cwnd;
+    assert!(after < before * 2, "{before} to {after}");
+}
+
+#[test]
+fn what_is_sent_again_and_what_takes_no_window_is_not_marked() {
+    let mut pair = Pair::established(asking(), config());
+    let mut sent = 0;
+    pair.plan = Box::new(move |side, packet| {
+        let data = side == Side::A && !packet.payload.is_empty();
+        sent += usize::from(data);
+        if data && sent == 3 { vec![] } else { vec![DELAY] }
+    });
+    push(&mut pair, 0..8);
+    pair.run_for(Duration::from_millis(200));
+    let mut seen = Vec::new();
+    for packet in data_of_a(&pair) {
+        let again = seen.contains(&packet.header.seq);
+        assert_eq!(packet.ecn, if again { Ecn::NotEct } else { Ecn::Ect0 });
+        seen.push(packet.header.seq);
+    }
+    assert_eq!(seen.len(), 9);
+    let bare = pair.log.iter().filter(|(_, _, packet)| packet.payload.is_empty());
+    assert!(bare.clone().count() > 3);
+    for (_, _, packet) in bare {
+        assert_eq!(packet.ecn, Ecn::NotEct);
+    }
+}
+
+#[test]
+fn dctcp_echoes_each_change_at_once_and_slows_down_by_the_share() {
+    let dctcp = TcpConfig { congestion: CongestionAlgorithm::Dctcp, ..asking() };
+    let mut pair = Pair::established(dctcp, dctcp);
+    mark(&mut pair, 4..5);
+    push(&mut pair, 0..10);
+    pair.run_for(Duration::from_millis(200));
+    let of_b = pair.log.iter().filter(|(_, side, _)| *side == Side::B).skip(1);
+    let echoing: Vec<bool> = of_b.map(|(_, _, packet)| packet.header.flags.contains(Flags::ECE)).collect();
+    // Every second segment is acknowledged, and each change: 2, 4, the marked one, the one after it, and so on.
+    assert_eq!(echoing, [false, false, true, false, false, false]);
+}
