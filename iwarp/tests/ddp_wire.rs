@@ -175,7 +175,7 @@ proptest! {
         prop_assert_eq!(Header::parse(&octets[..len + 3]), Ok(header));
     }
 
-    // Proves DDP-020, DDP-028, DDP-050 to DDP-052, DDP-030: MULPDU may differ from segment to segment.
+    // Proves DDP-020, DDP-028, DDP-050 to DDP-052, DDP-030, RDMAP-031: MULPDU may differ from segment to segment.
     #[test]
     fn the_pieces_of_a_message_tile_it(len in 0_u32..20_000, tagged in any::<bool>(),
                                        mulpdus in prop::collection::vec(0_u32..2000, 1..50)) {

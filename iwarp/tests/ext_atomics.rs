@@ -133,7 +133,7 @@ fn a_misaligned_target_is_refused() {
 }
 
 /// What has to be aligned is the memory, not the tagged offset that names it.
-// Proves EXT-174.
+// Proves EXT-174, EXT-189.
 #[test]
 fn the_memory_is_aligned_not_its_tagged_offset() {
     let options = MrOptions { base: Base::Iova(4), ..MrOptions::new(ATOMIC) };

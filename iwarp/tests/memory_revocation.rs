@@ -271,6 +271,54 @@ fn what_a_send_queue_takes_away_stays_as_it_is() {
     assert!(written.iter().all(|&rounds| rounds > 0), "the race was not run: {written:?}");
 }
 
+/// One name is registered for one piece of its memory and another in turn, while an engine writes to an offset of the first
+/// all the time: it is placed where that piece is or refused, and never by the offsets of one in the octets of the other.
+// Proves SEC-095.
+#[test]
+fn a_range_is_in_force_before_its_name() {
+    const PIECE: u64 = 64;
+    const ROUNDS: u32 = 30_000;
+    let table = MemoryTable::new(4, [8; 32]);
+    let prepare = Prepare { pd: ME.pd, ..Prepare::default() };
+    let fast = table.prepare(Arc::new(Region::new(4096).unwrap()), &prepare).unwrap();
+    let (stag, base) = (fast.stag(1), 0x1000);
+    let pieces = [(0, base), (2048, base + PIECE)].map(|(offset, base)| FastBind {
+        stag,
+        offset,
+        len: PIECE,
+        access: ACCESS,
+        base: Base::Iova(base),
+    });
+    let stop = AtomicBool::new(false);
+    let placed = AtomicU64::new(0);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let engine = table.join();
+            while !stop.load(Ordering::Acquire) {
+                let turn = engine.enter();
+                for _ in 0..20 {
+                    let target = turn.check_write(stag, base, 1, ME);
+                    let done = target.and_then(|target| target.place(0, &[1]));
+                    assert!(matches!(done, Ok(()) | Err(Fault::InvalidStag | Fault::Bounds)), "{done:?}");
+                    placed.fetch_add(u64::from(done.is_ok()), Ordering::Relaxed);
+                }
+            }
+        });
+        let stop_engine = StopOnDrop(&stop);
+        let queue = table.join();
+        for round in 0..ROUNDS {
+            let turn = queue.enter();
+            turn.fast_register(&pieces[round as usize % 2], ME).unwrap();
+            turn.invalidate_local(stag, ME).unwrap();
+        }
+        drop(stop_engine);
+    });
+    let mut octets = [0; 4096];
+    fast.memory().read_at(0, &mut octets).unwrap();
+    assert!(placed.into_inner() > 0 && octets[0] == 1, "the race was not run");
+    assert_eq!(octets[1..], [0; 4095]);
+}
+
 /// Binding, registering and taking away, as a send queue does them again and again, allocate nothing.
 #[test]
 fn a_send_queue_allocates_nothing_for_names() {

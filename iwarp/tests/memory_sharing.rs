@@ -164,7 +164,7 @@ fn names_are_as_hard_to_guess_as_they_are_many() {
 }
 
 /// Reads around both ends of a range, with the codes that the peer is told.
-// Proves SEC-104.
+// Proves SEC-096, SEC-104.
 #[test]
 fn reads_outside_are_refused_with_their_codes() {
     const BASE: u64 = 0x1000;

@@ -317,7 +317,7 @@ proptest! {
 
     /// Any sequence of placements, in range or not: octets inside are what was placed last, and no octet in
     /// front of the range or behind it ever changes.
-    // Proves DDP-217, DDP-228, RDMAP-352, SEC-094 to SEC-097, SEC-110.
+    // Proves DDP-217, DDP-228, RDMAP-352, SEC-094, SEC-096, SEC-097, SEC-110.
     #[test]
     fn nothing_outside_the_range_changes(
         start in 0_usize..100, len in 1_usize..300,

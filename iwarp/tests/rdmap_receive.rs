@@ -253,7 +253,7 @@ fn response(stag: u32, to: u64, last: bool) -> TaggedHeader {
 }
 
 /// A response is placed only inside its Read's sink, and delivered without a gap up to its end.
-// Proves RDMAP-229, RDMAP-231, SEC-103.
+// Proves RDMAP-229, RDMAP-231.
 #[test]
 fn a_read_response_stays_in_its_sink() {
     let mut sink = ReadSink::new(Stag(5), 0x100, 10);

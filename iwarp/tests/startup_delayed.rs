@@ -10,8 +10,8 @@ use common::{PORT, Pair, pattern};
 use dp::link::{LinkConfig, LinkPlan};
 use iwarp::mpa::{Framer, StartupFault};
 use iwarp::verbs::{
-    CmEvent, CmEventKind, CmId, ConnParam, ConnectionError, ListenOptions, ResponderOptions, SendFlags,
-    SendOp, SendRequest, StreamOptions, StreamRead, VerbsError,
+    CmEvent, CmEventKind, CmId, ConnParam, ConnectionError, ListenOptions, QpState, ResponderOptions,
+    SendFlags, SendOp, SendRequest, StreamOptions, StreamRead, VerbsError,
 };
 
 /// A connection in streaming mode: A dialled, B listened.
@@ -319,8 +319,10 @@ fn full_operation_needs_a_queue_pair() {
     assert_eq!(&private_data[..], b"number 7");
     s.pair.run_us(100_000);
     assert!(s.pair.a.channel.poll().is_none(), "no Reply before the user has one");
-    // A queue pair that was connected before is not taken, and the request still waits.
-    let refused = request.id.accept(&other, &ConnParam::default());
+    // A queue pair that has ended is not taken, and the request still waits.
+    let over = s.pair.b.qp();
+    over.modify(QpState::Error).unwrap();
+    let refused = request.id.accept(&over, &ConnParam::default());
     assert!(matches!(refused, Err(VerbsError::InvalidState(_))), "{refused:?}");
     request.id.accept(&qp, &ConnParam::default()).unwrap();
     assert!(matches!(s.event(true).kind, CmEventKind::Established { .. }));

@@ -29,7 +29,7 @@ fn first_fpdu(ulpdu: &[u8]) -> Vec<u8> {
     fpdu(&mut Framer::new(false, true), ulpdu)
 }
 
-// Proves MPA-149, MPA-165, MPA-177, MPA-205, MPA-210, MPA-242, MPA-299, MPA2-097, MPA2-104, MPA2-125, MPA2-126: no Reply, no Terminate, an end
+// Proves MPA-149, MPA-165, MPA-177, MPA-205, MPA-210, MPA-242, MPA-299, MPA2-097, MPA2-104, MPA2-125, MPA2-126, RDMAP-173: no Reply, no Terminate, an end
 // at once; nobody is told but the listener's counters.
 #[test]
 fn an_invalid_request_ends_the_connection() {

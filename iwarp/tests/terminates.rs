@@ -3,6 +3,8 @@
 
 mod common;
 
+use std::sync::Arc;
+
 use common::catalogue::{Attack, Echo, Name, Names, catalogue, tagged, untagged};
 use common::raw::fpdu;
 use common::served::Served;
@@ -11,10 +13,10 @@ use dp::link::LinkConfig;
 use iwarp::engine::EngineCounters;
 use iwarp::memory::Access;
 use iwarp::mpa::Framer;
-use iwarp::rdmap::{BitOrder, TerminateError};
+use iwarp::rdmap::{BitOrder, Terminate, TerminateError};
 use iwarp::verbs::{
     CmEventKind, ConnParam, ConnectionError, RecvRequest, RemoteAddr, SendOp, SendRequest, StreamError,
-    TerminateOrigin,
+    TerminateOrigin, TerminateReport,
 };
 
 /// What has to come back, octet for octet, from the layouts of the documents.
@@ -159,5 +161,72 @@ fn a_terminate_is_told_with_its_octets() {
         assert_eq!(served.qp.error(), Some(StreamError { layer, etype, code, from_peer: true }));
         // Never answered by another one.
         assert_eq!(served.pair.engine.counters().tx_terminates, 0);
+    }
+}
+
+/// Ends the connection from the peer's side; what the application is told of its end.
+fn end(served: &mut Served) -> (Option<ConnectionError>, Option<Arc<TerminateReport>>) {
+    served.pair.close();
+    loop {
+        let event = served.pair.next_event(&served.channel, 30_000_000).unwrap();
+        if let CmEventKind::Disconnected { error, terminate } = event.kind {
+            return (error, terminate);
+        }
+    }
+}
+
+// Proves RDMAP-141, RDMAP-181, RDMAP-191, RDMAP-324, RDMAP-325: a fault of our own has layer 0, type 0, code 0 and names nothing,
+// on the wire and for the application.
+#[test]
+fn a_fault_of_our_own_names_no_message() {
+    let mut served = Served::new();
+    let lost = served.pd.reg_mr(64, Access::empty()).unwrap();
+    served.qp.post_send(&SendRequest::new(1, SendOp::Send, lost.sge(0, 8))).unwrap();
+    lost.deregister().unwrap();
+    assert!(served.pair.until(1_000_000, |pair| pair.peer_closed), "no FIN");
+    let terminate = untagged([0x41, 0x47], 0, [2, 1, 0], &[0, 0, 0, 0]);
+    assert_eq!(served.pair.inbox, fpdu(&mut Framer::new(false, true), &terminate));
+    let told = StreamError { layer: 0, etype: 0, code: 0, from_peer: false };
+    assert_eq!(served.qp.error(), Some(told));
+    let report = served.qp.terminate().unwrap();
+    assert_eq!(report.origin, TerminateOrigin::Sent);
+    let Terminate { segment_len, ddp_header, read_request, .. } = &report.terminate;
+    assert_eq!((segment_len, ddp_header, read_request), (&None, &None, &None));
+    assert_eq!(end(&mut served), (Some(ConnectionError::Stream(told)), Some(report)));
+}
+
+// Proves RDMAP-169, RDMAP-172, RDMAP-195, RDMAP-311: a marker that points elsewhere under a good CRC is told with layer 2,
+// type 0, code 3, and with nothing of the FPDU, which is not placed.
+#[test]
+fn a_marker_that_points_elsewhere_is_told() {
+    for xor in [0, 4] {
+        let mut served = Served::with(&ConnParam { markers: true, ..ConnParam::default() });
+        let to = served.region.addr();
+        served.pair.inbox.clear();
+        let write = [&[0xc1, 0x40][..], &served.region.rkey().to_be_bytes(), &to.to_be_bytes(), &[7; 600]];
+        // The first marker stands in front of the Write of nothing, the second here.
+        let marker = 512 - served.framer.position() as usize;
+        let mut octets = fpdu(&mut served.framer, &write.concat());
+        octets[marker + 3] ^= xor;
+        let crc = octets.len() - 4;
+        let sum = crc32c::crc32c(&octets[..crc]).to_le_bytes();
+        octets[crc..].copy_from_slice(&sum);
+        served.pair.send(&octets);
+        let ended = served.pair.until(1_000_000, |pair| pair.peer_closed);
+        let mut placed = [0; 600];
+        served.region.read_at(0, &mut placed).unwrap();
+        if xor == 0 {
+            assert!(!ended && placed == [7; 600] && served.qp.error().is_none(), "the CRC is good");
+            continue;
+        }
+        assert!(ended, "no FIN");
+        let terminate = untagged([0x41, 0x47], 0, [2, 1, 0], &[0x20, 3, 0, 0]);
+        assert_eq!(served.pair.inbox, fpdu(&mut Framer::new(false, true), &terminate));
+        assert_eq!(placed, [0; 600]);
+        let told = StreamError { layer: 2, etype: 0, code: 3, from_peer: false };
+        assert_eq!(served.qp.error(), Some(told));
+        let report = served.qp.terminate().unwrap();
+        assert_eq!(report.terminate.error(), Some(TerminateError::MpaMarker));
+        assert_eq!(end(&mut served), (Some(ConnectionError::Stream(told)), Some(report)));
     }
 }

@@ -3,11 +3,12 @@
 mod common;
 
 use common::Pair;
-use common::raw::fpdu;
-use common::served::Served;
+use common::raw::{fpdu, request};
+use common::served::{EMPTY_WRITE, Served};
 use dp::link::LinkConfig;
 use iwarp::memory::Access;
-use iwarp::verbs::{ConnParam, RemoteAddr, SendOp, SendRequest, VerbsError, WcStatus};
+use iwarp::mpa::Framer;
+use iwarp::verbs::{ConnParam, QpInit, RemoteAddr, SendOp, SendRequest, VerbsError, WcStatus};
 
 const ALL: Access = Access::LOCAL_WRITE.union(Access::REMOTE_WRITE).union(Access::REMOTE_READ);
 
@@ -63,7 +64,7 @@ fn the_peer_gets_as_many_reads_as_it_was_granted() {
             let mut octets = Vec::new();
             for _ in 0..reads {
                 msn += 1;
-                octets.extend(fpdu(&mut served.framer, &read(msn, region)));
+                octets.extend(fpdu(&mut served.framer, &read(msn, region, 8)));
             }
             served.pair.inbox.clear();
             served.pair.send(&octets);
@@ -78,13 +79,47 @@ fn the_peer_gets_as_many_reads_as_it_was_granted() {
     }
 }
 
-/// A Read of 8 octets.
-fn read(msn: u32, (stag, to): (u32, u64)) -> Vec<u8> {
+// Proves SEC-148, RDMAP-370: Read Requests that wait for long answers take the places of their own stream alone:
+// another has all of its own meanwhile, and no more than these.
+#[test]
+fn a_stream_full_of_reads_leaves_another_its_own() {
+    const LONG: u32 = 16 << 20;
+    for (reads, ends) in [(2, false), (3, true)] {
+        let param = ConnParam { responder_resources: 2, ..ConnParam::default() };
+        let mut greedy = Served::with(&param);
+        let long = greedy.pd.reg_mr(LONG as usize, ALL).unwrap();
+        let small = (greedy.region.rkey(), greedy.region.addr());
+        for msn in 1..=2 {
+            greedy.say(&read(msn, (long.rkey(), long.addr()), LONG));
+        }
+        let qp = greedy.pd.create_qp(&QpInit::new(&greedy.cq)).unwrap();
+        let Served { pair, channel, .. } = &mut greedy;
+        let mut framer = Framer::new(false, true);
+        pair.connect_beside();
+        pair.send(&request(true));
+        assert!(pair.next_event(channel, 1_000_000).is_some(), "the first is established");
+        let id = pair.next_event(channel, 1_000_000).expect("no connect request").id;
+        id.accept(&qp, &param).unwrap();
+        assert!(pair.until(1_000_000, |pair| pair.inbox.len() >= 24), "no Reply");
+        pair.inbox.clear();
+        let mut octets = fpdu(&mut framer, &EMPTY_WRITE);
+        octets.extend((1..=reads).flat_map(|msn| fpdu(&mut framer, &read(msn, small, 8))));
+        pair.send(&octets);
+        assert!(pair.until(1_000_000, |pair| pair.peer_closed || pair.inbox.len() == 2 * 28));
+        let fetched = pair.engine.counters().tx_fetched_octets;
+        assert!(fetched < u64::from(LONG), "the first answer of the other stream is complete: {fetched}");
+        assert_eq!(greedy.qp.error(), None);
+        let told = qp.error().map(|error| (error.layer, error.etype, error.code));
+        assert_eq!(told, ends.then_some((1, 2, 2)));
+    }
+}
+
+fn read(msn: u32, (stag, to): (u32, u64), size: u32) -> Vec<u8> {
     let mut ulpdu = vec![0x41, 0x41, 0, 0, 0, 0, 0, 0, 0, 1];
     ulpdu.extend(msn.to_be_bytes());
     ulpdu.extend([0, 0, 0, 0, 0, 0, 0, 9]);
     ulpdu.extend(0_u64.to_be_bytes());
-    ulpdu.extend(8_u32.to_be_bytes());
+    ulpdu.extend(size.to_be_bytes());
     ulpdu.extend(stag.to_be_bytes());
     ulpdu.extend(to.to_be_bytes());
     ulpdu

@@ -241,6 +241,20 @@ fn a_name_does_not_outlive_its_queue_pair() {
     x.refused(SendOp::Write { remote: at(&region) }, (1, 1, 2));
 }
 
+/// Where nothing else is asked for every context begins with names of its own: what an earlier one gave out says nothing.
+// Proves SEC-093.
+#[test]
+fn every_context_begins_with_other_names() {
+    let firsts: std::collections::HashSet<u32> = (0..64)
+        .map(|_| {
+            let context = Context::new(ContextConfig::default()).unwrap();
+            context.alloc_pd().unwrap().reg_mr(64, BOTH).unwrap().rkey()
+        })
+        .collect();
+    // Two of 2^24 are equal once in eight thousand runs.
+    assert!(firsts.len() >= 63, "{} of 64 are different", firsts.len());
+}
+
 /// A buffer that is only posted for receiving has no name on the wire, its local key included.
 // Proves SEC-020, SEC-041.
 #[test]

@@ -3,7 +3,7 @@
 mod common;
 
 use common::Pair;
-use common::raw::fpdu;
+use common::raw::{RawPair, fpdu};
 use common::served::Served;
 use dp::link::{LinkConfig, LinkPlan};
 use iwarp::memory::Access;
@@ -14,7 +14,7 @@ use iwarp::verbs::{
 
 const ALL: Access = Access::LOCAL_WRITE.union(Access::REMOTE_WRITE).union(Access::REMOTE_READ);
 
-// Proves SEC-045, SEC-051: by default, streams made without common objects reach nothing of each other: not an STag, a
+// Proves SEC-045, SEC-051, SEC-103: by default, streams made without common objects reach nothing of each other: not an STag, a
 // receive buffer, a completion or a Read. Who tries ends, and the other goes on.
 #[test]
 fn streams_share_nothing_by_default() {
@@ -58,9 +58,33 @@ fn streams_share_nothing_by_default() {
     }
 }
 
+// Proves SEC-025: what a stream says is the same, octet for octet, in whatever domain it is.
+#[test]
+fn domains_are_never_on_the_wire() {
+    let said = [0, 1, 255].map(|before| {
+        let pair = RawPair::seeded();
+        let others: Vec<_> = (0..before).map(|_| pair.context.alloc_pd().unwrap()).collect();
+        let mut served = Served::in_context(pair);
+        assert_eq!(served.pd.pd_num(), others.last().map_or(served.pd.pd_num(), |pd| pd.pd_num() + 1));
+        let remote = RemoteAddr { addr: 0x1000, rkey: 0x77 };
+        let invalidate = SendOp::SendInvalidate { rkey: 9 };
+        for op in [SendOp::Write { remote }, SendOp::Send, invalidate] {
+            served.qp.post_send(&SendRequest::new(1, op, served.region.sge(0, 3000))).unwrap();
+        }
+        served.pair.until(100_000, |_| false);
+        // No receive is posted: a Terminate comes last.
+        served.say(&[0x41, 0x43, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 1]);
+        assert!(served.pair.until(1_000_000, |pair| pair.peer_closed));
+        assert!(served.pair.inbox.len() > 9000);
+        served.pair.inbox
+    });
+    assert_eq!(said[0], said[1]);
+    assert_eq!(said[0], said[2]);
+}
+
 /// Each context numbers its objects from the same beginning, so a number says nothing of which is meant: no object of one is
 /// taken where another's are asked for, and what is refused leaves nothing behind.
-// Proves RDMAP-366, SEC-009: contexts stand for owners here, as processes do.
+// Proves RDMAP-359, RDMAP-366, SEC-009, SEC-164: contexts stand for owners here, as processes do.
 #[test]
 fn contexts_share_nothing() {
     let mut pair = Pair::new(&LinkConfig::default());
@@ -94,12 +118,12 @@ fn contexts_share_nothing() {
     pair.until(|_| (qp.state() == QpState::Rts && foreign_qp.state() == QpState::Rts).then_some(()));
 }
 
-// Proves SEC-080, SEC-079: a path that carries nothing for longer than an exchange of keys takes, as when a security
+// Proves SEC-080, SEC-079, RDMAP-382: a path that carries nothing for longer than an exchange of keys takes, as when a security
 // association below was deleted, ends no stream: what was lost comes again.
 #[test]
 fn a_silent_path_ends_no_stream() {
     // Retransmissions back off from 50 ms or so: enough of them are lost.
-    let lost: Vec<u64> = (20..33).collect();
+    let lost: Vec<u64> = (20..35).collect();
     let plan = LinkPlan { drop_exactly: lost, ..LinkPlan::default() };
     let mut pair = Pair::new(&LinkConfig { a_to_b: plan, ..LinkConfig::default() });
     let c = pair.connect(&ConnParam::default());

@@ -68,7 +68,7 @@ const KINDS: [(&str, Make, Read); 6] = [
     ),
 ];
 
-// Proves DDP-235, SEC-012, SEC-018, SEC-048, SEC-049, SEC-120, RDMAP-364, RDMAP-365: nothing is made but within its limit: one more than the limit is refused by name and counted, what there is stays, and what goes makes room.
+// Proves DDP-235, SEC-012, SEC-018, SEC-048, SEC-049, SEC-120, RDMAP-363 to RDMAP-365: nothing is made but within its limit: one more than the limit is refused by name and counted, what there is stays, and what goes makes room.
 #[test]
 fn every_kind_of_object_has_its_limit() {
     let context = context();
@@ -215,7 +215,7 @@ fn slots(pair: &Pair) -> Usage {
     pair.b.context.usage().read_slots
 }
 
-// Proves SEC-128, SEC-138, SEC-152, SEC-165 to SEC-167, SEC-186, RDMAP-370: slots are had by connect and accept alone, within what is left; a greedy one leaves the others theirs; what
+// Proves SEC-128, SEC-138, SEC-149, SEC-152, SEC-165 to SEC-167, SEC-186, RDMAP-370: slots are had by connect and accept alone, within what is left; a greedy one leaves the others theirs; what
 // the peer does not want goes back, and so does everything at the end. Atomics have as many as Reads, where they are
 // understood.
 #[test]

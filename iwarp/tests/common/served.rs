@@ -62,7 +62,8 @@ impl Served {
         id.accept(&qp, accept).unwrap();
         assert!(pair.until(1_000_000, |pair| pair.inbox.len() >= 24), "no Reply");
         pair.inbox.clear();
-        let framer = Framer::new(false, true);
+        // The peer sends what it was asked for.
+        let framer = Framer::new(accept.markers, true);
         let mut served = Self { pair, framer, pd, cq, region, qp, id, channel, _listener: listener };
         served.say(&EMPTY_WRITE);
         served.pair.until(10_000, |_| false);

@@ -82,7 +82,7 @@ fn reads_beyond_ird_have_no_buffer() {
 /// What may not be read: each reason has its code, and the Terminate brings the request back. What may is answered, up to
 /// the last octet.
 // Proves RDMAP-075, RDMAP-114, RDMAP-121, RDMAP-128, RDMAP-142 to RDMAP-146, RDMAP-177, RDMAP-183, RDMAP-185, RDMAP-192, RDMAP-211, RDMAP-220,
-// RDMAP-329, RDMAP-330, RDMAP-340 to RDMAP-345, RDMAP-350, RDMAP-403.
+// RDMAP-324, RDMAP-329, RDMAP-330, RDMAP-340 to RDMAP-345, RDMAP-350, RDMAP-403.
 #[test]
 fn a_refused_read_is_brought_back() {
     let len = REGION as u64;
@@ -128,7 +128,7 @@ fn a_refused_read_is_brought_back() {
 }
 
 /// Read Requests that are none.
-// Proves RDMAP-111, RDMAP-193, RDMAP-328, RDMAP-337 to RDMAP-339, RDMAP-149, RDMAP-150.
+// Proves RDMAP-111, RDMAP-193, RDMAP-328, RDMAP-337 to RDMAP-339, RDMAP-149, RDMAP-150, RDMAP-154.
 #[test]
 fn a_malformed_read_request_is_told() {
     let peer = Peer::new();

@@ -65,7 +65,7 @@ fn the_first_error_is_told() {
 
 /// The peer's Terminate, as the very first message or behind others: its content is told, what is open completes in error
 /// and in order, and nothing answers it.
-// Proves RDMAP-062, RDMAP-078, RDMAP-107, RDMAP-174, RDMAP-255 to RDMAP-258, RDMAP-262, RDMAP-313 to RDMAP-315,
+// Proves RDMAP-062, RDMAP-078, RDMAP-107, RDMAP-148, RDMAP-151 to RDMAP-154, RDMAP-156, RDMAP-168, RDMAP-174, RDMAP-255 to RDMAP-258, RDMAP-262, RDMAP-313 to RDMAP-315,
 // RDMAP-322.
 #[test]
 fn the_peers_terminate_is_told_and_not_answered() {
@@ -76,6 +76,9 @@ fn the_peers_terminate_is_told_and_not_answered() {
         (&[0x02, 0xff, 0, 0], 0, 2, 0xff),
         (&[0x01, 0x09, 0x1f, 0xff], 0, 1, 9),
         (&[0x02, 0x09, 0, 0], 0, 2, 9),
+        (&[0x02, 0x07, 0, 0], 0, 2, 7),
+        (&[0x02, 0x08, 0, 0], 0, 2, 8),
+        (&[0x10, 0x00, 0, 0], 1, 0, 0),
         (&[0xf7, 0xaa, 0, 0], 0xf, 7, 0xaa),
         (&[0x13, 0x05, 0, 0], 1, 3, 5),
     ] {
@@ -124,7 +127,7 @@ fn a_bad_terminate_is_told_and_not_answered() {
 }
 
 /// The payload of a request is gone when it is sent: the Terminate stands in its place, and names nothing.
-// Proves RDMAP-017, RDMAP-141, RDMAP-181, RDMAP-191, RDMAP-325, RDMAP-326.
+// Proves RDMAP-017, RDMAP-141, RDMAP-181, RDMAP-191, RDMAP-324 to RDMAP-326.
 #[test]
 fn a_local_fault_stands_in_place_of_the_request() {
     let mut peer = Peer::new();

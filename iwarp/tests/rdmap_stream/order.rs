@@ -75,7 +75,7 @@ fn turns(pair: &mut Pair) {
 
 /// The segment of a Write is lost, that of a Send and a Read Request behind it arrives. With markers the Send's octets are
 /// placed at once; but neither is the Send delivered nor the Read answered before the Write is there.
-// Proves RDMAP-027, RDMAP-032, RDMAP-033, RDMAP-063, RDMAP-064, RDMAP-263, RDMAP-266, RDMAP-268, RDMAP-269, RDMAP-275,
+// Proves RDMAP-006, RDMAP-027, RDMAP-032, RDMAP-033, RDMAP-063, RDMAP-064, RDMAP-263, RDMAP-266, RDMAP-268, RDMAP-269, RDMAP-275,
 // RDMAP-277, RDMAP-281, RDMAP-282, RDMAP-288, RDMAP-289, RDMAP-411 to RDMAP-414, RDMAP-416, RDMAP-420, RDMAP-421,
 // DDP-053, DDP-131, DDP-136 to DDP-138.
 #[test]

@@ -117,7 +117,7 @@ fn what_is_reserved_is_ignored() {
 }
 
 /// What is no message of this version, in every place: told with the header of the segment, nothing delivered.
-// Proves DDP-064, DDP-141, RDMAP-108, RDMAP-115, RDMAP-149, RDMAP-150, RDMAP-193, RDMAP-198, RDMAP-241, RDMAP-328, RDMAP-333, RDMAP-334.
+// Proves DDP-064, DDP-141, RDMAP-108, RDMAP-115, RDMAP-149, RDMAP-150, RDMAP-193, RDMAP-198, RDMAP-241, RDMAP-324, RDMAP-328, RDMAP-333, RDMAP-334.
 #[test]
 fn a_wrong_version_or_opcode_is_told() {
     let peer = ready(0);

@@ -1,8 +1,12 @@
 //! What posted requests look like on the wire, and when they leave.
 
-use iwarp::verbs::{ConnParam, RemoteAddr, SendFlags, SendOp, SendRequest, WcOpcode, WcStatus};
+use iwarp::verbs::{
+    ConnParam, MrOptions, RemoteAddr, SendFlags, SendOp, SendRequest, VerbsError, WcOpcode, WcStatus,
+};
 
-use super::peer::{Peer, read_header, tagged, untagged};
+use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
+
+use super::peer::{ALL, Peer, read_header, tagged, untagged};
 
 const REMOTE: RemoteAddr = RemoteAddr { addr: 0x1000, rkey: 0x1122_3344 };
 
@@ -45,6 +49,39 @@ fn each_request_is_one_message_to_the_octet() {
         untagged(0x41, 0x41, 0, 1, 2, 0, &read_header((0, 0), 0, (0x1122_3344, 0x1000))),
     ];
     assert_eq!(heard, golden);
+}
+
+/// Lengths up to 2^32 - 1 are taken and carried; one octet more is refused when posted, and nothing is sent.
+// Proves RDMAP-003 to RDMAP-004.
+#[test]
+fn lengths_have_32_bits() {
+    let mut peer = Peer::new();
+    // Pages that nobody touches take no memory.
+    const OCTETS: usize = 1 << 32;
+    let (rights, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::NORESERVE);
+    // SAFETY: a new mapping replaces nothing.
+    let memory = unsafe { mmap_anonymous(std::ptr::null_mut(), OCTETS, rights, flags) }.unwrap();
+    // SAFETY: it stays mapped until the region is gone, and nobody else accesses it.
+    let region = unsafe { peer.pd.reg_user_mr(memory.cast(), OCTETS, &MrOptions::new(ALL)) }.unwrap();
+    let most = region.sge(0, u32::MAX as usize);
+    for op in [SendOp::Read { remote: REMOTE }, SendOp::Write { remote: REMOTE }, SendOp::Send] {
+        let mut request = SendRequest::new(1, op, most);
+        request.sg_list.push(region.sge(u32::MAX as usize, 1));
+        let told = peer.qp.post_send(&request);
+        assert!(
+            matches!(told, Err(VerbsError::TooLong { got: 0x1_0000_0000, max: 0xffff_ffff })),
+            "{told:?}"
+        );
+    }
+    assert!(peer.hear().is_empty());
+    peer.qp.post_send(&SendRequest::new(2, SendOp::Read { remote: REMOTE }, most)).unwrap();
+    let header = read_header((most.lkey, most.addr), u32::MAX, (REMOTE.rkey, REMOTE.addr));
+    assert_eq!(peer.hear(), [untagged(0x41, 0x41, 0, 1, 1, 0, &header)]);
+    peer.qp.post_send(&SendRequest::new(3, SendOp::Write { remote: REMOTE }, most)).unwrap();
+    assert_eq!(peer.qp.query().send_outstanding, 2, "taken");
+    drop(region);
+    // SAFETY: nothing refers to it any more.
+    unsafe { munmap(memory, OCTETS) }.unwrap();
 }
 
 /// A segment by its offset, whether it is the last, and its payload.
