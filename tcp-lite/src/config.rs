@@ -37,6 +37,8 @@ pub struct Limits {
     pub listeners: usize,
     /// Connections of one listener that are not established yet.
     pub backlog: usize,
+    /// Beyond the backlog SYNs are answered with cookies (RFC 4987 section 3.6), which hold nothing; else not at all.
+    pub syn_cookies: bool,
     /// Entries of the neighbour table.
     pub neighbors: usize,
     /// Segments that all connections together hold for transmission; never more than half of the pool's buffers,
@@ -52,6 +54,7 @@ impl Default for Limits {
             connections: 16_384,
             listeners: 64,
             backlog: 1024,
+            syn_cookies: true,
             neighbors: 1024,
             tx_segments: 32_768,
             events: 4096,

@@ -22,6 +22,7 @@ mod route;
 mod secrets;
 mod slow_path;
 pub mod stack;
+mod syn_cookie;
 mod table;
 pub mod tcp;
 mod timer_wheel;

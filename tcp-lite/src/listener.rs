@@ -11,7 +11,8 @@ use crate::stack::ListenerId;
 /// [`Limits::backlog`](crate::Limits::backlog).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ListenConfig {
-    /// Connections that are not established yet, at most; `None`: `Limits::backlog`, which is never exceeded.
+    /// Connections that are not established yet, at most; `None`: `Limits::backlog`, which is never exceeded. Beyond it
+    /// SYNs get cookies, with [`Limits::syn_cookies`](crate::Limits::syn_cookies); with 0 nobody connects.
     pub half_open: Option<usize>,
     /// How many of these one address may have; `None`: all of them.
     pub half_open_per_address: Option<usize>,
@@ -45,6 +46,18 @@ pub struct ListenerCounters {
     pub half_open_full: u64,
     /// More half-open connections than one address may have.
     pub half_open_address_full: u64,
+}
+
+/// What a listener makes of a SYN.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+pub(crate) enum Admission {
+    /// One half-open connection more.
+    Counted,
+    /// As many as there may be: a cookie may serve.
+    Full,
+    /// No answer.
+    Refused,
 }
 
 struct Listener {
@@ -128,29 +141,36 @@ impl Listeners {
         self.changes
     }
 
-    /// Counts one more half-open connection from `remote`, unless the listener refuses it.
-    #[must_use]
-    pub(crate) fn try_half_open(&mut self, id: ListenerId, remote: &IpAddress) -> bool {
+    /// Counts one more half-open connection from `remote`, unless the listener refuses it or is full.
+    pub(crate) fn try_half_open(&mut self, id: ListenerId, remote: &IpAddress) -> Admission {
         self.changes += 1;
         let Some(Listener { config, half_open, by_address, counters, .. }) = self.get_mut(id) else {
-            return false;
+            return Admission::Refused;
         };
         if !config.filter.admits(remote) {
             counters.filtered += 1;
-            return false;
+            return Admission::Refused;
         }
         if *half_open >= config.half_open.unwrap_or(usize::MAX) {
             counters.half_open_full += 1;
-            return false;
+            // Who wants none wants none by cookies either.
+            return if config.half_open == Some(0) { Admission::Refused } else { Admission::Full };
         }
         let of_address = by_address.get(remote).copied().unwrap_or(0);
         if of_address >= config.half_open_per_address.unwrap_or(usize::MAX) {
             counters.half_open_address_full += 1;
-            return false;
+            return Admission::Refused;
         }
         by_address.insert(*remote, of_address + 1);
         *half_open += 1;
-        true
+        Admission::Counted
+    }
+
+    /// Whether a listener takes connections from `remote` at all.
+    pub(crate) fn admits(&self, id: ListenerId, remote: &IpAddress) -> bool {
+        let slot = self.slots.get(id.slot as usize).filter(|slot| slot.generation == id.generation);
+        let listener = slot.and_then(|slot| slot.listener.as_ref());
+        listener.is_some_and(|listener| listener.config.filter.admits(remote))
     }
 
     /// A half-open connection from `remote` got established or is gone.

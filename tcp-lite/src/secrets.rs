@@ -21,6 +21,8 @@ pub(crate) struct Secrets {
     timestamp: SipHasher24,
     port: SipHasher24,
     table: KeyedState,
+    /// Key of the SYN cookies.
+    pub(crate) cookie: SipHasher24,
     /// Random number for smoltcp, which wants one.
     pub(crate) slow_path_seed: u64,
     /// Counts ephemeral ports given out (`next_ephemeral` in RFC 6056).
@@ -33,11 +35,13 @@ impl Secrets {
         let mut rng = ChaCha20Rng::from_seed(seed);
         let mut pair = || (rng.next_u64(), rng.next_u64());
         let (isn, timestamp, port, table) = (pair(), pair(), pair(), pair());
+        let cookie = pair();
         Self {
             isn: SipHasher24::new_with_keys(isn.0, isn.1),
             timestamp: SipHasher24::new_with_keys(timestamp.0, timestamp.1),
             port: SipHasher24::new_with_keys(port.0, port.1),
             table: KeyedState(SipHasher13::new_with_keys(table.0, table.1)),
+            cookie: SipHasher24::new_with_keys(cookie.0, cookie.1),
             slow_path_seed: rng.next_u64(),
             ports_given: rng.next_u32() as u16,
         }

@@ -14,7 +14,7 @@ use std::net::SocketAddr;
 use dp::{Burst, Mbuf, Mempool};
 
 use self::connections::{Conn, Connections};
-use self::transmit::PendingReset;
+use self::transmit::Answer;
 use crate::facade::IpAddress;
 use crate::frame::Framing;
 use crate::ip::{IPV4_OCTETS, IPV6_OCTETS};
@@ -24,12 +24,13 @@ use crate::reassembly::Reassembly;
 use crate::route::Routes;
 use crate::secrets::{EPHEMERAL_PORTS, Secrets};
 use crate::slow_path::SlowPath;
+use crate::syn_cookie::SynCookies;
 use crate::table::FourTuple;
 use crate::tcp::{Birth, Ctx, ReorderSlab, SegmentSlab, State, Tcb};
 use crate::{ConnInfo, Event, Instant, Keepalive, SegmentBuf, SendError, StackConfig};
 
 /// Answers to segments of no connection that wait to be sent; more are not given.
-const PENDING_RESETS: usize = 64;
+const PENDING_ANSWERS: usize = 64;
 
 /// Names a connection. Never reused while anybody may still hold it (slot and generation).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -99,6 +100,10 @@ pub struct StackCounters {
     pub rx_no_connection: u64,
     /// SYNs dropped because of `Limits` or of what their listener admits ([`ListenerCounters`] says which).
     pub rx_syn_dropped: u64,
+    /// SYNs answered with a cookie, because their listener had no room for another half-open connection.
+    pub tx_syn_cookies: u64,
+    /// Connections that came about by a cookie.
+    pub rx_syn_cookies: u64,
     /// TCP segments that came through IP reassembly.
     pub rx_reassembled: u64,
     /// Out-of-order octets dropped for lack of budget.
@@ -139,6 +144,7 @@ pub struct Stack {
     framing: Framing,
     routes: Routes,
     secrets: Secrets,
+    syn_cookies: SynCookies,
     pool: Mempool,
     connections: Connections,
     listeners: Listeners,
@@ -147,7 +153,7 @@ pub struct Stack {
     reassembly: Reassembly,
     /// Holds a reassembled packet between the slow path and TCP.
     scratch: Vec<u8>,
-    resets: VecDeque<PendingReset>,
+    answers: VecDeque<Answer>,
     segments: SegmentSlab,
     reorder: ReorderSlab,
     events: VecDeque<Event>,
@@ -211,12 +217,13 @@ impl Stack {
             slow_path: SlowPath::new(&config, &routes, pool.clone(), secrets.slow_path_seed),
             reassembly: Reassembly::default(),
             scratch: Vec::new(),
-            resets: VecDeque::with_capacity(PENDING_RESETS),
+            answers: VecDeque::with_capacity(PENDING_ANSWERS),
             // What waits to be acknowledged must leave buffers to receive the acknowledgements into.
             segments: SegmentSlab::new(limits.tx_segments.min(pool.capacity() / 2).max(1)),
             reorder: ReorderSlab::new(limits.connections),
             events: VecDeque::with_capacity(limits.events),
             counters: StackCounters::default(),
+            syn_cookies: SynCookies::new(secrets.cookie),
             now: Instant::ZERO,
             config,
             routes,
@@ -458,7 +465,8 @@ impl Stack {
             slow_path: _,
             reassembly: _,
             scratch: _,
-            resets: _,
+            answers: _,
+            syn_cookies: _,
             now: _,
         } = self;
         let surroundings = Surroundings { now, config, framing, pool, segments, reorder, counters, events };

@@ -3,12 +3,14 @@
 use dp::{Checksum, Mbuf};
 
 use super::connections::Conn;
-use super::transmit::PendingReset;
-use super::{ListenerId, Stack};
+use super::transmit::Answer;
+use super::{ConnId, ListenerId, Stack};
 use crate::checksum::pseudo_header;
-use crate::facade::{EthernetAddress, Instant, IpAddress};
+use crate::facade::{EthernetAddress, Instant, IpAddress, TcpSeqNumber};
 use crate::icmp_error::{self, IcmpError, Kind};
 use crate::ip::{self, Ecn, PROTOCOL_TCP, Refused, Upper};
+use crate::listener::Admission;
+use crate::syn_cookie::SynCookies;
 use crate::table::FourTuple;
 use crate::tcp::header::{Flags, TcpHeader};
 use crate::tcp::{State, Tcb, Verdict};
@@ -139,44 +141,69 @@ impl Stack {
             remote: origin.src,
             remote_port: header.src_port,
         };
-        let payload_octets = payload.len();
-        if let Some(slot) = self.connections.find(&tuple) {
-            let verdict = self.with(now, slot, |tcb, ctx| tcb.on_segment(ctx, header, origin.ecn, payload));
-            match verdict {
-                None | Some(Verdict::Done) => return,
-                Some(Verdict::Reset(reset)) => return self.queue_reset(origin.mac, tuple, reset),
-                // A new SYN for a 4-tuple in TIME-WAIT: the old connection makes room if somebody listens.
-                Some(Verdict::Reopen) => match self.listeners.find(tuple.local_port) {
-                    None => return,
-                    Some(_) => self.forget(now, slot),
-                },
-            }
-        }
-        let is_syn = header.flags & (Flags::SYN | Flags::RST) == Flags::SYN && header.ack.is_none();
-        match self.listeners.find(tuple.local_port) {
-            Some(listener) if is_syn => self.syn_arrives(now, listener, tuple, header),
-            _ => {
-                self.counters.rx_no_connection += 1;
-                if let Some(reset) = header.reset(payload_octets) {
-                    self.queue_reset(origin.mac, tuple, reset);
+        let Some(slot) = self.connections.find(&tuple) else {
+            return self.stranger_arrives(now, origin, tuple, header, payload);
+        };
+        match self.with(now, slot, |tcb, ctx| tcb.on_segment(ctx, header, origin.ecn, payload)) {
+            None | Some(Verdict::Done) => {}
+            Some(Verdict::Reset(reset)) => self.queue_answer(origin.mac, tuple, reset),
+            // A new SYN for a 4-tuple in TIME-WAIT: the old connection makes room if somebody listens.
+            Some(Verdict::Reopen) => {
+                if let Some(listener) = self.listeners.find(tuple.local_port) {
+                    self.forget(now, slot);
+                    self.syn_arrives(now, listener, origin.mac, tuple, header);
                 }
             }
         }
     }
 
+    /// A segment of no connection.
+    fn stranger_arrives(
+        &mut self,
+        now: Instant,
+        origin: Origin,
+        tuple: FourTuple,
+        header: &TcpHeader,
+        payload: Mbuf,
+    ) {
+        let is_syn = header.flags & (Flags::SYN | Flags::RST) == Flags::SYN && header.ack.is_none();
+        if let Some(listener) = self.listeners.find(tuple.local_port) {
+            if is_syn {
+                return self.syn_arrives(now, listener, origin.mac, tuple, header);
+            }
+            if let Some(syn) = self.syn_cookies.recall(now, &tuple, header) {
+                return self.cookie_arrives(now, listener, origin, tuple, &syn, (header, payload));
+            }
+        }
+        self.counters.rx_no_connection += 1;
+        if let Some(reset) = header.reset(payload.len()) {
+            self.queue_answer(origin.mac, tuple, reset);
+        }
+    }
+
     /// A SYN that somebody listens for (RFC 9293 section 3.10.7.2).
-    fn syn_arrives(&mut self, now: Instant, listener: ListenerId, tuple: FourTuple, syn: &TcpHeader) {
-        let Some(next_hop) = self.routes.next_hop(&tuple.local, &tuple.remote) else {
+    fn syn_arrives(
+        &mut self,
+        now: Instant,
+        listener: ListenerId,
+        mac: EthernetAddress,
+        tuple: FourTuple,
+        syn: &TcpHeader,
+    ) {
+        let place = self.routes.next_hop(&tuple.local, &tuple.remote).zip(self.connections.reserve());
+        let Some((next_hop, id)) = place else {
             self.counters.rx_syn_dropped += 1;
             return;
         };
-        let Some(id) = self.connections.reserve() else {
-            self.counters.rx_syn_dropped += 1;
-            return;
-        };
-        if !self.listeners.try_half_open(listener, &tuple.remote) {
-            self.counters.rx_syn_dropped += 1;
-            return;
+        match self.listeners.try_half_open(listener, &tuple.remote) {
+            Admission::Counted => {}
+            Admission::Full if self.config.limits.syn_cookies => {
+                return self.answer_with_cookie(now, mac, tuple, syn);
+            }
+            Admission::Full | Admission::Refused => {
+                self.counters.rx_syn_dropped += 1;
+                return;
+            }
         }
         let birth = self.birth(now, &tuple);
         let tcb = Tcb::accept(&mut self.ctx(now, id, Some(listener)), birth, syn);
@@ -186,10 +213,57 @@ impl Stack {
         self.settle(id.slot);
     }
 
-    fn queue_reset(&mut self, dst_mac: EthernetAddress, tuple: FourTuple, header: TcpHeader) {
+    /// Sends the SYN-ACK of a control block that is forgotten at once.
+    fn answer_with_cookie(&mut self, now: Instant, mac: EthernetAddress, tuple: FourTuple, syn: &TcpHeader) {
+        let mut birth = self.birth(now, &tuple);
+        let mut syn = syn.clone();
+        syn.options.mss.get_or_insert(birth.default_peer_mss);
+        let syn = SynCookies::remembered(&self.config.tcp, &syn);
+        birth.iss = self.syn_cookies.make(now, &tuple, &syn);
+        // No connection has this id, and no event names it before the peer is heard again.
+        let nobody = ConnId { slot: u32::MAX, generation: 0 };
+        let mut ctx = self.ctx(now, nobody, None);
+        let mut tcb = Tcb::accept(&mut ctx, birth, &syn);
+        let syn_ack = tcb.next_transmission(&mut ctx).map(|transmission| transmission.header);
+        tcb.dispose(&mut ctx);
+        if let Some(mut syn_ack) = syn_ack {
+            SynCookies::mark(&mut syn_ack, &syn);
+            self.counters.tx_syn_cookies += 1;
+            self.queue_answer(mac, tuple, syn_ack);
+        }
+    }
+
+    /// The ACK of such a SYN-ACK, with what the SYN said.
+    fn cookie_arrives(
+        &mut self,
+        now: Instant,
+        listener: ListenerId,
+        origin: Origin,
+        tuple: FourTuple,
+        syn: &TcpHeader,
+        (ack, payload): (&TcpHeader, Mbuf),
+    ) {
+        let place = self.routes.next_hop(&tuple.local, &tuple.remote).zip(self.connections.reserve());
+        let Some((next_hop, id)) = place.filter(|_| self.listeners.admits(listener, &tuple.remote)) else {
+            // As if the ACK was lost: the peer's first octets bring it again.
+            self.counters.rx_syn_dropped += 1;
+            return;
+        };
+        self.counters.rx_syn_cookies += 1;
+        let mut birth = self.birth(now, &tuple);
+        birth.iss = ack.ack.map_or(birth.iss, |ack| TcpSeqNumber(ack.0.wrapping_sub(1)));
+        let tcb = Tcb::accept_remembered(&mut self.ctx(now, id, Some(listener)), birth, syn);
+        let conn =
+            Conn { tcb, tuple, next_hop, listener: Some(listener), half_open: false, unresolved_since: None };
+        self.connections.insert(id, conn);
+        let verdict = self.with(now, id.slot, |tcb, ctx| tcb.on_segment(ctx, ack, origin.ecn, payload));
+        debug_assert!(matches!(verdict, Some(Verdict::Done)), "{verdict:?}");
+    }
+
+    fn queue_answer(&mut self, dst_mac: EthernetAddress, tuple: FourTuple, header: TcpHeader) {
         // Answers to strangers are worth a bounded queue; whoever is not answered will ask again.
-        if self.resets.len() < self.resets.capacity() {
-            self.resets.push_back(PendingReset { dst_mac, tuple, header });
+        if self.answers.len() < self.answers.capacity() {
+            self.answers.push_back(Answer { dst_mac, tuple, header });
         }
     }
 

@@ -14,14 +14,14 @@ use crate::ip::Ecn;
 use crate::neighbor::Resolution;
 use crate::table::FourTuple;
 use crate::tcp::State;
-use crate::tcp::header::TcpHeader;
+use crate::tcp::header::{Flags, TcpHeader};
 
 /// Segments that one connection sends before the next has its turn.
 const TURN_SEGMENTS: usize = 8;
 
-/// A RST for a segment that no connection takes. It goes back where the segment came from, so that strangers make
-/// us ask for no addresses.
-pub(crate) struct PendingReset {
+/// A RST for a segment that no connection takes, or a SYN-ACK that nobody remembers. It goes back where the segment
+/// came from, so that strangers make us ask for no addresses.
+pub(crate) struct Answer {
     pub(crate) dst_mac: EthernetAddress,
     pub(crate) tuple: FourTuple,
     pub(crate) header: TcpHeader,
@@ -46,7 +46,7 @@ impl Stack {
             let Some(frame) = self.slow_path.next_frame() else { break };
             out.push(frame);
         }
-        if !self.fill_queries(out) || !self.fill_resets(out) {
+        if !self.fill_queries(out) || !self.fill_answers(out) {
             self.counters.tx_no_mbuf += 1;
             return false;
         }
@@ -77,7 +77,7 @@ impl Stack {
     pub(super) fn has_to_transmit(&self) -> bool {
         self.connections.any_ready()
             || self.slow_path.has_frames()
-            || !self.resets.is_empty()
+            || !self.answers.is_empty()
             || self.neighbors.query().is_some()
     }
 
@@ -101,9 +101,9 @@ impl Stack {
     }
 
     /// Answers to segments of no connection; `false` when the pool is empty.
-    fn fill_resets(&mut self, out: &mut Burst) -> bool {
+    fn fill_answers(&mut self, out: &mut Burst) -> bool {
         while !out.is_full() {
-            let Some(PendingReset { dst_mac, tuple, header }) = self.resets.front() else { break };
+            let Some(Answer { dst_mac, tuple, header }) = self.answers.front() else { break };
             let headers = Headers {
                 framing: &self.framing,
                 dst_mac: *dst_mac,
@@ -112,11 +112,12 @@ impl Stack {
                 ecn: Ecn::NotEct,
                 tcp: header,
             };
+            let is_reset = header.flags.contains(Flags::RST);
             let Some(frame) = headers.bare(&self.pool) else { return false };
             out.push(frame);
-            self.resets.pop_front();
+            self.answers.pop_front();
             self.counters.tx_segments += 1;
-            self.counters.tx_resets += 1;
+            self.counters.tx_resets += u64::from(is_reset);
         }
         true
     }

@@ -28,6 +28,14 @@ impl Tcb {
         tcb
     }
 
+    /// Passive open by the ACK of a SYN-ACK that was not kept: SYN-RECEIVED, with the SYN-ACK sent.
+    pub(crate) fn accept_remembered(ctx: &mut Ctx<'_>, birth: Birth, syn: &TcpHeader) -> Self {
+        let mut tcb = Self::accept(ctx, birth, syn);
+        tcb.pending.remove(Pending::SYN);
+        tcb.snd.nxt = 1;
+        tcb
+    }
+
     /// A segment in SYN-SENT.
     pub(super) fn on_segment_in_syn_sent(&mut self, ctx: &mut Ctx<'_>, header: &TcpHeader) -> Verdict {
         // Only our SYN can be acknowledged, and only once it was sent.
@@ -61,9 +69,9 @@ impl Tcb {
     /// Our SYN is acknowledged and we have the peer's.
     pub(super) fn establish(&mut self, ctx: &mut Ctx<'_>, header: &TcpHeader) {
         let syn_lost = self.timers.syn_sends > 1;
-        if !syn_lost {
+        if self.timers.syn_sends == 1 {
             self.rtt.sample(ctx.now, micros_since(ctx.now, self.timers.last_sent));
-        } else if let Some(sample_us) = self.timestamp_rtt_us(ctx, header) {
+        } else if syn_lost && let Some(sample_us) = self.timestamp_rtt_us(ctx, header) {
             self.rtt.sample(ctx.now, sample_us);
         }
         self.rtt.forget_backoff();

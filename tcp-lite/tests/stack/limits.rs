@@ -96,6 +96,7 @@ fn send_buffers_larger_than_the_pool_starve_nobody() {
 fn the_backlog_bounds_half_open_connections_and_a_reset_makes_room() {
     let mut limited = config(MAC_A, 1);
     limited.limits.backlog = 5;
+    limited.limits.syn_cookies = false;
     let mut tap = Tap::new(limited);
     tap.host.stack.listen(80).unwrap();
     tap.inject(&craft::arp(ArpOperation::Request, MAC_B, EthernetAddress::BROADCAST, B4, A4));
@@ -116,6 +117,66 @@ fn the_backlog_bounds_half_open_connections_and_a_reset_makes_room() {
     let answers = tap.frames();
     assert_eq!(answers.iter().filter(|f| flags(f) == SYN_ACK).count(), 1);
     assert_eq!(tap.host.stack.counters().rx_syn_dropped, 16);
+}
+
+/// SYNs from addresses that nobody has, to port 4000 of host B.
+fn flood(world: &mut World, syns: u16) {
+    for n in 0..syns {
+        let [high, low] = n.to_be_bytes();
+        let from = IpAddress::Ipv4(Ipv4Address::new(10, 0, 100 + high, low));
+        let syn = craft::segment([MAC_A, MAC_B], (from, 1000 + n), (B, 4000), TcpControl::Syn);
+        let mut frame = world.a.port.mempool().alloc().unwrap();
+        assert!(frame.append_slice(&syn));
+        let now = world.now();
+        world.b.stack.input(now, frame);
+    }
+}
+
+#[test]
+fn a_flood_of_syns_keeps_nobody_out() {
+    for sack in [false, true] {
+        let mut limited = config(MAC_B, 2);
+        limited.addresses[0] = "10.0.0.2/16".parse().unwrap();
+        limited.limits.backlog = 5;
+        let mut client = config(MAC_A, 1);
+        client.tcp.sack = sack;
+        // Without timestamps the cookie remembers the MSS alone.
+        client.tcp.timestamps = sack;
+        let mut world = World::new(&LinkConfig::default(), client, limited);
+        let listener = world.b.stack.listen(4000).unwrap();
+        world.b.serve = 100_000;
+        flood(&mut world, 40);
+        assert_eq!(world.b.stack.listener_counters(listener).unwrap().1, 5);
+        assert_eq!(world.b.stack.counters().tx_syn_cookies, 35);
+        let now = world.now();
+        world.a.connect(now, "10.0.0.2:4000".parse().unwrap(), 100_000);
+        let done = |w: &mut World| {
+            flood(w, 3);
+            w.a.streams[0].received.next_offset() == 100_000
+                && w.b.streams.first().is_some_and(|s| s.received.next_offset() == 100_000)
+        };
+        assert!(world.run(30_000_000, done));
+        let counters = world.b.stack.counters();
+        assert_eq!((counters.rx_syn_cookies, counters.rx_syn_dropped), (1, 0));
+        assert!(world.b.stack.listener_counters(listener).unwrap().1 <= 5);
+    }
+}
+
+#[test]
+fn an_ack_that_brings_no_cookie_of_ours_is_refused() {
+    let mut limited = config(MAC_A, 1);
+    limited.limits.backlog = 1;
+    let mut tap = Tap::new(limited);
+    tap.host.stack.listen(80).unwrap();
+    for port in [1000, 1001] {
+        tap.inject(&craft::segment(TO_A, (B, port), (A, 80), TcpControl::Syn));
+    }
+    tap.frames();
+    tap.inject(&craft::segment(TO_A, (B, 1001), (A, 80), TcpControl::None));
+    let answers = tap.frames();
+    assert!(answers.iter().any(|frame| flags(frame) & 0x04 != 0), "{answers:?}");
+    let counters = tap.host.stack.counters();
+    assert_eq!((counters.tx_syn_cookies, counters.rx_syn_cookies, counters.rx_no_connection), (1, 0, 1));
 }
 
 #[test]

@@ -1,0 +1,213 @@
+//! SYN cookies (RFC 4987 section 3.6): where a listener has no room for another half-open connection, the sequence
+//! number of our SYN-ACK remembers the SYN instead, and the ACK brings it back. A flood of SYNs keeps nobody out.
+//!
+//! A cookie has 5 bits that say when it was made, 3 bits for the MSS, and 24 bits that only we can compute. What else
+//! the SYN offered is in the last bits of our timestamp, which the ACK echoes; without timestamps it is forgotten.
+
+use std::hash::{Hash, Hasher};
+
+use siphasher::sip::SipHasher24;
+
+use crate::TcpConfig;
+use crate::facade::{Instant, TcpSeqNumber};
+use crate::table::FourTuple;
+use crate::tcp::header::{Flags, Options, TcpHeader};
+
+/// A cookie is good in the period in which it was made and in the next.
+const PERIOD_SECS: i64 = 64;
+/// MSS that a cookie can name: the largest that is not above the peer's.
+const MSS: [u16; 8] = [64, 536, 1200, 1380, 1440, 1460, 4036, 8940];
+/// Flags of a SYN that offers ECN (RFC 3168 section 6.1.1).
+const ECN_SETUP: Flags = Flags::ECE.union(Flags::CWR);
+
+/// Makes and checks cookies.
+pub(crate) struct SynCookies {
+    key: SipHasher24,
+    /// When the last one was made: where there is none, nothing is checked.
+    latest: Option<Instant>,
+}
+
+impl SynCookies {
+    pub(crate) fn new(key: SipHasher24) -> Self {
+        Self { key, latest: None }
+    }
+
+    /// What a cookie can remember of `syn`: the SYN to answer. The peer's MSS must be in its options.
+    pub(crate) fn remembered(config: &TcpConfig, syn: &TcpHeader) -> TcpHeader {
+        let mss = syn.options.mss.map(|mss| MSS[index_of(mss)]);
+        let mut kept = syn.clone();
+        if config.timestamps && syn.options.timestamps.is_some() {
+            kept.options.mss = mss;
+        } else {
+            kept.options = Options { mss, ..Options::default() };
+            kept.flags = Flags::SYN;
+        }
+        kept
+    }
+
+    /// The sequence number of the SYN-ACK for `syn`, which is as [`remembered`](Self::remembered).
+    pub(crate) fn make(&mut self, now: Instant, tuple: &FourTuple, syn: &TcpHeader) -> TcpSeqNumber {
+        self.latest = Some(now);
+        self.cookie(period(now), tuple, syn.seq, syn.options.mss.map_or(0, index_of))
+    }
+
+    /// Writes into the timestamp of a SYN-ACK what `syn` offered. The clock goes back by less than 128 ms.
+    pub(crate) fn mark(syn_ack: &mut TcpHeader, syn: &TcpHeader) {
+        if let Some((clock, _)) = &mut syn_ack.options.timestamps {
+            *clock = (clock.wrapping_sub(64) & !63) | offer_bits(syn);
+        }
+    }
+
+    /// The SYN whose cookie `ack` acknowledges, if it does.
+    pub(crate) fn recall(&self, now: Instant, tuple: &FourTuple, ack: &TcpHeader) -> Option<TcpHeader> {
+        let made = period(self.latest?);
+        if period(now) > made + 1 || ack.flags.intersects(Flags::SYN | Flags::RST) {
+            return None;
+        }
+        let (cookie, peer_seq) = (TcpSeqNumber(ack.ack?.0.wrapping_sub(1)), ack.seq - 1);
+        let index = (cookie.0 >> 24 & 7) as usize;
+        let current = period(now);
+        [current, current - 1].into_iter().find(|at| self.cookie(*at, tuple, peer_seq, index) == cookie)?;
+        let mut syn = TcpHeader {
+            src_port: ack.src_port,
+            dst_port: ack.dst_port,
+            seq: peer_seq,
+            ack: None,
+            flags: Flags::SYN,
+            window: ack.window,
+            options: Options { mss: Some(MSS[index]), ..Options::default() },
+        };
+        if let Some((value, echo)) = ack.options.timestamps {
+            syn.options.timestamps = Some((value, 0));
+            restore_offer(&mut syn, echo);
+        }
+        Some(syn)
+    }
+
+    fn cookie(&self, period: i64, tuple: &FourTuple, peer_seq: TcpSeqNumber, index: usize) -> TcpSeqNumber {
+        let mut hasher = self.key;
+        (tuple, peer_seq.0, period, index).hash(&mut hasher);
+        let secret = hasher.finish() as u32 & 0x00ff_ffff;
+        TcpSeqNumber(((period as u32) << 27 | (index as u32) << 24 | secret) as i32)
+    }
+}
+
+fn period(at: Instant) -> i64 {
+    at.secs() / PERIOD_SECS
+}
+
+/// The largest MSS of the table that is not above `mss`.
+fn index_of(mss: u16) -> usize {
+    MSS.iter().rposition(|known| *known <= mss).unwrap_or(0)
+}
+
+/// Six bits: window scale (15: none), SACK, ECN.
+fn offer_bits(syn: &TcpHeader) -> u32 {
+    let scale = syn.options.window_scale.map_or(15, u32::from);
+    let ecn = syn.flags.contains(ECN_SETUP);
+    scale | u32::from(syn.options.sack_permitted) << 4 | u32::from(ecn) << 5
+}
+
+/// The reverse of [`offer_bits`].
+fn restore_offer(syn: &mut TcpHeader, bits: u32) {
+    syn.options.window_scale = Some((bits & 15) as u8).filter(|scale| *scale < 15);
+    syn.options.sack_permitted = bits & 16 != 0;
+    syn.flags.set(ECN_SETUP, bits & 32 != 0);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::facade::IpAddress;
+
+    fn cookies() -> SynCookies {
+        SynCookies::new(SipHasher24::new_with_keys(1, 2))
+    }
+
+    fn tuple(remote_port: u16) -> FourTuple {
+        FourTuple {
+            local: IpAddress::v4(10, 0, 0, 1),
+            local_port: 80,
+            remote: IpAddress::v4(10, 0, 0, 2),
+            remote_port,
+        }
+    }
+
+    fn syn(mss: u16, options: Options) -> TcpHeader {
+        TcpHeader {
+            src_port: 9,
+            dst_port: 80,
+            seq: TcpSeqNumber(-5),
+            ack: None,
+            flags: Flags::SYN | ECN_SETUP,
+            window: 1000,
+            options: Options { mss: Some(mss), ..options },
+        }
+    }
+
+    /// The ACK of the SYN-ACK for `syn`.
+    fn ack(syn: &TcpHeader, cookie: TcpSeqNumber, clock: u32) -> TcpHeader {
+        let options = Options { timestamps: Some((77, clock)), ..Options::default() };
+        TcpHeader { seq: syn.seq + 1, ack: Some(cookie + 1), flags: Flags::empty(), options, ..syn.clone() }
+    }
+
+    #[test]
+    fn an_ack_brings_back_what_the_syn_offered() {
+        let (mut cookies, config, now) = (cookies(), TcpConfig::default(), Instant::from_secs(1000));
+        for scale in [None, Some(0), Some(7), Some(14)] {
+            for sack_permitted in [false, true] {
+                for mss in [100, 536, 1460, 1500, 9000] {
+                    let offered = Options { window_scale: scale, sack_permitted, ..Options::default() };
+                    let offered = Options { timestamps: Some((76, 0)), ..offered };
+                    let syn = SynCookies::remembered(&config, &syn(mss, offered));
+                    let cookie = cookies.make(now, &tuple(9), &syn);
+                    let mut answer = TcpHeader {
+                        options: Options { timestamps: Some((5000, 76)), ..Options::default() },
+                        ..syn.clone()
+                    };
+                    SynCookies::mark(&mut answer, &syn);
+                    let (clock, _) = answer.options.timestamps.unwrap();
+                    assert!((5000 - 127..=5000).contains(&clock), "{clock}");
+                    let back = cookies.recall(now, &tuple(9), &ack(&syn, cookie, clock)).unwrap();
+                    assert_eq!(back.options.mss, syn.options.mss);
+                    assert!(back.options.mss <= Some(mss));
+                    assert_eq!(
+                        (back.options.window_scale, back.options.sack_permitted),
+                        (scale, sack_permitted)
+                    );
+                    assert_eq!((back.flags, back.seq), (syn.flags, syn.seq));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn without_timestamps_only_the_mss_is_promised() {
+        let offered = Options { window_scale: Some(7), sack_permitted: true, ..Options::default() };
+        let kept = SynCookies::remembered(&TcpConfig::default(), &syn(1460, offered));
+        assert_eq!(
+            (kept.options, kept.flags),
+            (Options { mss: Some(1460), ..Options::default() }, Flags::SYN)
+        );
+    }
+
+    #[test]
+    fn a_cookie_is_good_for_its_own_connection_and_for_two_minutes_at_most() {
+        let (mut cookies, made) = (cookies(), Instant::from_secs(640));
+        let syn = syn(1460, Options::default());
+        let cookie = cookies.make(made, &tuple(9), &syn);
+        let good = ack(&syn, cookie, 0);
+        let recall = |at, remote_port, ack: &TcpHeader| {
+            cookies.recall(Instant::from_secs(at), &tuple(remote_port), ack).is_some()
+        };
+        assert!(recall(640, 9, &good) && recall(767, 9, &good));
+        assert!(!recall(768, 9, &good) && !recall(640 + 32 * PERIOD_SECS, 9, &good), "too old");
+        assert!(!recall(640, 10, &good), "another port");
+        assert!(!recall(640, 9, &TcpHeader { seq: good.seq + 1, ..good.clone() }), "another SYN");
+        for guess in 0..1000 {
+            let wrong = TcpHeader { ack: good.ack.map(|ack| ack + 1 + guess), ..good.clone() };
+            assert!(!recall(640, 9, &wrong));
+        }
+        assert!(SynCookies::new(SipHasher24::new_with_keys(1, 2)).recall(made, &tuple(9), &good).is_none());
+    }
+}
