@@ -79,7 +79,7 @@ pub struct TcpConfig {
     pub ecn: EcnMode,
     /// RTO before the first measurement (RFC 6298: 1 s).
     pub rto_initial: Duration,
-    /// Floor of the RTO, above the peer's delayed ACK.
+    /// What the RTO is beyond the smoothed RTT, at least: above the peer's delayed ACK.
     pub rto_min: Duration,
     /// Ceiling of the RTO.
     pub rto_max: Duration,

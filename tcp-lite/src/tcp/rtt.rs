@@ -1,6 +1,9 @@
 //! Round-trip time and retransmission timeout, in microseconds (RFC 6298).
 //!
 //! Karn's rule is the caller's: it feeds only samples that are unambiguous (a segment sent once, or a timestamp).
+//!
+//! The floor is that of the variation's term (`max(G, K * RTTVAR)` of section 2.3), as on Linux: on a long and steady
+//! way that term shrinks to nothing, and an acknowledgement that the peer delays would come too late.
 
 use crate::facade::{Duration, Instant};
 
@@ -56,7 +59,7 @@ impl RttEstimator {
             self.rttvar4_us = self.rttvar4_us - self.rttvar4_us / 4 + error;
             self.srtt8_us = self.srtt8_us - self.srtt8_us / 8 + rtt_us;
         }
-        self.base_us = self.srtt8_us / 8 + self.rttvar4_us.max(1);
+        self.base_us = self.srtt8_us / 8 + self.rttvar4_us.max(self.min_us).max(1);
         self.backoff = 0;
     }
 
@@ -133,6 +136,15 @@ mod tests {
             rtt.sample(NOW, 3);
         }
         assert_eq!(rtt.srtt_us(), 3);
+    }
+
+    #[test]
+    fn a_steady_way_longer_than_the_floor_leaves_the_peer_time_to_acknowledge() {
+        let mut rtt = estimator();
+        for _ in 0..200 {
+            rtt.sample(Instant::ZERO, 62_000);
+        }
+        assert_eq!(rtt.rto().total_millis(), 62 + 50);
     }
 
     #[test]

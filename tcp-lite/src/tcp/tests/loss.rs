@@ -100,8 +100,8 @@ fn the_timer_backs_off_and_the_user_timeout_ends_it() {
     let start = pair.now;
     pair.run_for(Duration::from_secs(12));
     let at: Vec<_> = pair.log.iter().map(|(at, ..)| at.total_millis() - start.total_millis()).collect();
-    // SRTT 2 ms, so the floor of 50 ms rules; the last is the RST of the user timeout.
-    assert_eq!(at, [0, 50, 150, 350, 750, 1550, 3150, 6350, 10_000]);
+    // SRTT 2 ms and the floor of 50 ms; the last is the RST of the user timeout.
+    assert_eq!(at, [0, 52, 156, 364, 780, 1612, 3276, 6604, 10_000]);
     assert_eq!(pair.a.seen.last(), Some(&Seen::Closed(CloseReason::TimedOut)));
     assert!(pair.a.tcb().is_dead() && pair.a.holds_nothing());
 }
