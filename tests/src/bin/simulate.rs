@@ -1,0 +1,126 @@
+//! Runs the simulator: one seed, or many.
+#![forbid(unsafe_code)]
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Instant;
+
+use clap::Parser;
+use tests::sim::report::{Total, attempt, capture_paths, check_all};
+use tests::sim::scenario::{SCENARIOS, Scenario};
+
+/// Runs between two lines of progress.
+const SOAK_BLOCK: u64 = 2000;
+
+/// Two hosts on a wire that goes wrong by a seeded plan. Ends with `seeds: N, failures: M`.
+#[derive(Parser)]
+struct Options {
+    /// Lists the scenarios.
+    #[arg(long)]
+    list: bool,
+    /// Scenarios to run; all of them without.
+    #[arg(long)]
+    scenario: Vec<String>,
+    /// One seed.
+    #[arg(long, conflicts_with = "seeds")]
+    seed: Option<u64>,
+    /// Many: A..B, without B.
+    #[arg(long, value_parser = range, default_value = "0..100")]
+    seeds: (u64, u64),
+    /// So many runs, the scenarios in turn.
+    #[arg(long, conflicts_with_all = ["seed", "seeds"])]
+    runs: Option<u64>,
+    /// With --runs: the first of them.
+    #[arg(long, requires = "runs", default_value_t = 0)]
+    from: u64,
+    /// With --seed: writes what host A and host B see to FILE with .a.pcapng and .b.pcapng.
+    #[arg(long, requires = "seed")]
+    pcap: Option<PathBuf>,
+    /// With --seed: prints what the seed draws.
+    #[arg(long, requires = "seed")]
+    setup: bool,
+}
+
+fn range(text: &str) -> Result<(u64, u64), String> {
+    let (from, to) = text.split_once("..").ok_or("two numbers: A..B")?;
+    let number = |text: &str| text.parse::<u64>().map_err(|error| format!("{text}: {error}"));
+    Ok((number(from)?, number(to)?))
+}
+
+fn main() -> ExitCode {
+    let options = Options::parse();
+    if options.list {
+        for scenario in SCENARIOS {
+            println!("{:<12} {}", scenario.name, scenario.about);
+        }
+        return ExitCode::SUCCESS;
+    }
+    let mut scenarios = Vec::new();
+    for name in &options.scenario {
+        match Scenario::find(name) {
+            Some(scenario) => scenarios.push(scenario),
+            None => {
+                eprintln!("no scenario {name}: see --list");
+                return ExitCode::from(2);
+            }
+        }
+    }
+    if scenarios.is_empty() {
+        scenarios = SCENARIOS.to_vec();
+    }
+    let total = match (options.seed, options.runs) {
+        (Some(seed), _) => one(&options, &scenarios, seed),
+        (None, Some(runs)) => soak(&scenarios, options.from, runs),
+        (None, None) => many(&options, &scenarios),
+    };
+    println!("seeds: {}, failures: {}", total.seeds, total.failures);
+    if total.failures == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+fn one(options: &Options, scenarios: &[Scenario], seed: u64) -> Total {
+    let mut total = Total::default();
+    for scenario in scenarios {
+        if options.setup {
+            println!("{:#?}", scenario.setup(seed));
+        }
+        total.seeds += 1;
+        let captures = options.pcap.as_deref().map(capture_paths);
+        match attempt(scenario, seed, captures.as_ref()) {
+            Ok(stats) => println!("{} {seed}: {stats:?}", scenario.name),
+            Err(violation) => {
+                total.failures += 1;
+                println!("{} {seed} at {} us: {}", scenario.name, violation.at_us, violation.what);
+                print!("{}", violation.state);
+            }
+        }
+        for capture in captures.iter().flatten() {
+            println!("capture: {}", capture.display());
+        }
+    }
+    total
+}
+
+fn many(options: &Options, scenarios: &[Scenario]) -> Total {
+    let mut all = Total::default();
+    for scenario in scenarios {
+        let started = Instant::now();
+        let (from, to) = options.seeds;
+        let total = check_all(&[*scenario], from..to, &|failure| println!("{failure}\n"));
+        println!("{:<12} {total} seconds {:.1}", scenario.name, started.elapsed().as_secs_f64());
+        all.join(&total);
+    }
+    all
+}
+
+/// Runs on and on, and says where to go on after an interruption.
+fn soak(scenarios: &[Scenario], from: u64, runs: u64) -> Total {
+    let mut all = Total::default();
+    let (mut next, end) = (from, from + runs);
+    while next < end {
+        let to = end.min(next + SOAK_BLOCK);
+        all.join(&check_all(scenarios, next..to, &|failure| println!("{failure}\n")));
+        next = to;
+        println!("{all} next {next}");
+    }
+    all
+}

@@ -1,0 +1,381 @@
+//! One direction of the wire: rate, delay, queue, and all that goes wrong.
+//!
+//! A frame passes the middlebox (joined, cut), then faults by name and by chance, then the MTU, then the queue in front of
+//! the wire; there it is marked, or dropped when the queue is full. ARP, NDP and ICMP are spared: what is on trial is TCP.
+
+use std::collections::HashMap;
+
+use super::dice::{Dice, Part};
+use super::middlebox::{Joiner, split};
+use super::packet::{Damage, Frame, Tcp, complete, flag, mark_congestion, parse, too_big};
+
+/// Octets of a stream that are never damaged unseen: MPA's startup frames (RFC 5044 section 7.1) have no CRC.
+const STARTUP_OCTETS: i64 = 1024;
+
+/// Losses in bursts: two states, each frame may change them (Gilbert and Elliott).
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Burst {
+    /// Good to bad, parts per million.
+    pub enter_ppm: u32,
+    /// Bad to good, parts per million.
+    pub leave_ppm: u32,
+    /// Frames lost in the bad state, parts per million.
+    pub loss_ppm: u32,
+}
+
+/// Which segments a rule names. Ordinals count from 0, in each connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Name {
+    /// The segment that carries new octets for the n-th time.
+    Data(u64),
+    /// Whatever carries this offset of the stream.
+    Offset(u64),
+    /// The n-th segment that carries no new octets.
+    Retransmission(u64),
+    /// The n-th segment without payload, SYN and FIN.
+    Ack(u64),
+    /// The SYN.
+    Syn,
+    /// The FIN.
+    Fin,
+}
+
+/// A loss by name.
+#[derive(Clone, Copy, Debug)]
+pub struct Named {
+    /// Of what.
+    pub name: Name,
+    /// How many transmissions of it are lost.
+    pub times: u32,
+}
+
+/// A span of time.
+#[derive(Clone, Copy, Debug)]
+pub struct Span {
+    /// First microsecond.
+    pub from_us: u64,
+    /// First microsecond behind it.
+    pub to_us: u64,
+}
+
+impl Span {
+    /// Whether it holds at `now_us`.
+    pub fn holds(&self, now_us: u64) -> bool {
+        (self.from_us..self.to_us).contains(&now_us)
+    }
+}
+
+/// A smaller MTU for a time.
+#[derive(Clone, Copy, Debug)]
+pub struct Narrow {
+    /// When.
+    pub span: Span,
+    /// Largest IP packet, octets.
+    pub mtu: u16,
+    /// Whether the sender is told (ICMP), or its packets just vanish.
+    pub told: bool,
+}
+
+/// What a direction is like. Probabilities are parts per million, and hold until `until_us`.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// Octets per millisecond.
+    pub rate: u64,
+    /// Time on the wire.
+    pub delay_us: u64,
+    /// Octets that wait in front of the wire, at most.
+    pub queue_octets: u64,
+    /// Octets waiting from which on capable frames are marked.
+    pub mark_octets: Option<u64>,
+    /// Faults by chance end here.
+    pub until_us: u64,
+    /// Frames lost.
+    pub loss_ppm: u32,
+    /// Frames lost in bursts.
+    pub burst: Burst,
+    /// Segments lost by name.
+    pub named: Vec<Named>,
+    /// Frames held back.
+    pub reorder_ppm: u32,
+    /// For how long, at most.
+    pub reorder_us: u64,
+    /// Frames that arrive twice.
+    pub duplicate_ppm: u32,
+    /// Frames of which a bit is turned where a checksum shows it.
+    pub corrupt_ppm: u32,
+    /// Segments of which a bit of the payload is turned, and the checksum made good.
+    pub corrupt_unseen_ppm: u32,
+    /// Frames marked whatever the queue is.
+    pub mark_ppm: u32,
+    /// Segments cut.
+    pub split_ppm: u32,
+    /// Segments joined, up to so many octets, each waiting so long for the next.
+    pub join: Option<(usize, u64)>,
+    /// Smaller MTUs.
+    pub narrow: Vec<Narrow>,
+    /// When everything is lost.
+    pub blackouts: Vec<Span>,
+}
+
+/// What a direction did, in frames.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Deeds {
+    /// Lost by chance, burst, name or blackout.
+    pub lost: u64,
+    /// Lost for want of room in the queue.
+    pub overflowed: u64,
+    /// Lost for their length.
+    pub too_big: u64,
+    /// Held back.
+    pub reordered: u64,
+    /// Sent twice.
+    pub duplicated: u64,
+    /// Damaged, seen or unseen.
+    pub damaged: u64,
+    /// Marked.
+    pub marked: u64,
+    /// Cut.
+    pub split: u64,
+}
+
+/// What comes of a frame.
+#[derive(Debug, Default)]
+pub struct Outcome {
+    /// Frames and when they arrive.
+    pub arrivals: Vec<(u64, Frame)>,
+    /// What the sender is told, and when.
+    pub back: Vec<(u64, Vec<u8>)>,
+    /// Something went wrong now that a transport has to repair.
+    pub harmed: bool,
+    /// Client ports of connections whose payload was damaged unseen.
+    pub poisoned: Vec<u16>,
+}
+
+/// One connection's progress, as the rules count it.
+#[derive(Debug, Default)]
+struct Flow {
+    isn: Option<u32>,
+    high: i64,
+    data: u64,
+    retransmissions: u64,
+    acks: u64,
+}
+
+/// One direction.
+#[derive(Debug)]
+pub struct Link {
+    plan: Plan,
+    dice: Dice,
+    bad: bool,
+    joiner: Option<Joiner>,
+    flows: HashMap<(u16, u16), Flow>,
+    /// For each rule and connection: the range it has found, and the transmissions lost so far.
+    found: HashMap<(usize, u16, u16), (i64, i64, u32)>,
+    busy_until_us: u64,
+    deeds: Deeds,
+}
+
+impl Link {
+    /// The direction of the frames that host `side` sends.
+    pub fn new(plan: Plan, seed: u64, side: usize) -> Self {
+        let joiner = plan.join.map(|(octets, hold_us)| Joiner::new(octets, hold_us));
+        Self {
+            plan,
+            dice: Dice::new(seed, Part::Link(side)),
+            bad: false,
+            joiner,
+            flows: HashMap::new(),
+            found: HashMap::new(),
+            busy_until_us: 0,
+            deeds: Deeds::default(),
+        }
+    }
+
+    /// What it did so far.
+    pub fn deeds(&self) -> Deeds {
+        self.deeds
+    }
+
+    /// When the middlebox lets go of what it holds.
+    pub fn next_us(&self) -> Option<u64> {
+        self.joiner.as_ref().and_then(Joiner::next_us)
+    }
+
+    /// Whether nothing is held.
+    pub fn is_empty(&self) -> bool {
+        self.next_us().is_none()
+    }
+
+    /// Takes a frame from its sender.
+    pub fn carry(&mut self, now_us: u64, octets: Vec<u8>) -> Outcome {
+        let frame = Frame { octets, damage: Damage::None };
+        let mut joined = Vec::new();
+        match &mut self.joiner {
+            Some(joiner) => joiner.push(now_us, frame, &mut joined),
+            None => joined.push(frame),
+        }
+        self.forward(now_us, joined)
+    }
+
+    /// Lets go of what was held long enough.
+    pub fn poll(&mut self, now_us: u64) -> Outcome {
+        let mut joined = Vec::new();
+        if let Some(joiner) = &mut self.joiner {
+            joiner.poll(now_us, &mut joined);
+        }
+        self.forward(now_us, joined)
+    }
+
+    fn forward(&mut self, now_us: u64, frames: Vec<Frame>) -> Outcome {
+        let mut outcome = Outcome::default();
+        for frame in frames {
+            let mut pieces = Vec::new();
+            if self.chance(now_us, self.plan.split_ppm) {
+                self.deeds.split += 1;
+                split(&mut self.dice, frame, &mut pieces);
+            } else {
+                pieces.push(frame);
+            }
+            for piece in pieces {
+                self.one(now_us, piece, &mut outcome);
+            }
+        }
+        outcome
+    }
+
+    fn chance(&mut self, now_us: u64, ppm: u32) -> bool {
+        ppm > 0 && now_us < self.plan.until_us && self.dice.hits(ppm)
+    }
+
+    fn one(&mut self, now_us: u64, mut frame: Frame, outcome: &mut Outcome) {
+        let Some(tcp) = parse(&frame.octets) else {
+            outcome.arrivals.push((now_us + self.plan.delay_us, frame));
+            return;
+        };
+        // Before everything else, so that the rules count what was sent.
+        let offset = self.offset(&tcp);
+        let named = self.is_named(&tcp, offset);
+        let dark = self.plan.blackouts.iter().any(|span| span.holds(now_us));
+        if named || dark || self.is_unlucky(now_us) {
+            self.deeds.lost += 1;
+            outcome.harmed = true;
+            return;
+        }
+        if let Some(narrow) = self.plan.narrow.iter().find(|narrow| narrow.span.holds(now_us))
+            && frame.octets.len() > usize::from(narrow.mtu) + 14
+        {
+            self.deeds.too_big += 1;
+            outcome.harmed = true;
+            if narrow.told {
+                let told = too_big(&frame.octets, &tcp, narrow.mtu);
+                outcome.back.push((now_us + self.plan.delay_us, told));
+            }
+            return;
+        }
+        self.damage(now_us, &mut frame, &tcp, offset, outcome);
+        let copy = self.chance(now_us, self.plan.duplicate_ppm).then(|| frame.clone());
+        self.deeds.duplicated += u64::from(copy.is_some());
+        for frame in [Some(frame), copy].into_iter().flatten() {
+            self.queue(now_us, frame, &tcp, outcome);
+        }
+    }
+
+    /// Where in the stream the payload begins.
+    fn offset(&mut self, tcp: &Tcp) -> i64 {
+        let flow = self.flows.entry((tcp.src_port, tcp.dst_port)).or_default();
+        if tcp.has(flag::SYN) {
+            flow.isn = Some(tcp.seq);
+        }
+        flow.isn.map_or(0, |isn| i64::from(tcp.seq.wrapping_sub(isn).wrapping_sub(1) as i32))
+    }
+
+    fn is_named(&mut self, tcp: &Tcp, offset: i64) -> bool {
+        let key = (tcp.src_port, tcp.dst_port);
+        let Some(flow) = self.flows.get_mut(&key) else { return false };
+        let (start, end) = (offset, offset + tcp.len() as i64);
+        let (fresh, again) = (!tcp.is_empty() && end > flow.high, !tcp.is_empty() && end <= flow.high);
+        let bare = tcp.is_empty() && tcp.flags & (flag::SYN | flag::FIN | flag::RST) == 0;
+        let (data, retransmissions, acks) = (flow.data, flow.retransmissions, flow.acks);
+        flow.high = flow.high.max(end);
+        flow.data += u64::from(fresh);
+        flow.retransmissions += u64::from(again);
+        flow.acks += u64::from(bare);
+        let mut named = false;
+        for (number, rule) in self.plan.named.iter().enumerate() {
+            let found = self.found.entry((number, key.0, key.1)).or_insert((i64::MAX, i64::MAX, 0));
+            let (from, to, lost) = *found;
+            let repeated = lost > 0 && !tcp.is_empty() && start < to && from < end;
+            let hit = match rule.name {
+                Name::Data(n) => fresh && data == n || repeated,
+                Name::Offset(at) => (start..end).contains(&(at as i64)),
+                Name::Retransmission(n) => again && (retransmissions == n || repeated),
+                Name::Ack(n) => bare && (n..n + u64::from(rule.times)).contains(&acks),
+                Name::Syn => tcp.has(flag::SYN),
+                Name::Fin => tcp.has(flag::FIN),
+            };
+            if hit && lost < rule.times {
+                *found = if lost == 0 { (start, end, 1) } else { (from, to, lost + 1) };
+                named = true;
+            }
+        }
+        named
+    }
+
+    fn is_unlucky(&mut self, now_us: u64) -> bool {
+        let burst = self.plan.burst;
+        let turns = if self.bad { burst.leave_ppm } else { burst.enter_ppm };
+        self.bad ^= self.chance(now_us, turns);
+        let unlucky = self.bad && self.chance(now_us, burst.loss_ppm);
+        unlucky || self.chance(now_us, self.plan.loss_ppm)
+    }
+
+    fn damage(&mut self, now_us: u64, frame: &mut Frame, tcp: &Tcp, offset: i64, outcome: &mut Outcome) {
+        let seen = self.chance(now_us, self.plan.corrupt_ppm);
+        let unseen = self.chance(now_us, self.plan.corrupt_unseen_ppm);
+        let range = if seen {
+            // IPv6 has no checksum over its header.
+            (if tcp.ipv6 { tcp.l4 } else { 14 })..tcp.payload.end
+        } else if unseen && !tcp.is_empty() && offset >= STARTUP_OCTETS {
+            tcp.payload.clone()
+        } else {
+            return;
+        };
+        let at = range.start + self.dice.below(range.len() as u64) as usize;
+        frame.octets[at] ^= 1 << self.dice.below(8);
+        frame.damage = Damage::Seen;
+        if !seen {
+            complete(&mut frame.octets);
+            frame.damage = Damage::Unseen;
+            outcome.poisoned.push(tcp.src_port.max(tcp.dst_port));
+        }
+        self.deeds.damaged += 1;
+        outcome.harmed = true;
+    }
+
+    /// The queue in front of the wire, and the wire.
+    fn queue(&mut self, now_us: u64, mut frame: Frame, tcp: &Tcp, outcome: &mut Outcome) {
+        let octets = frame.octets.len() as u64;
+        let waiting = self.busy_until_us.saturating_sub(now_us) * self.plan.rate / 1000;
+        if waiting + octets > self.plan.queue_octets {
+            self.deeds.overflowed += 1;
+            outcome.harmed = true;
+            return;
+        }
+        let full = self.plan.mark_octets.is_some_and(|mark| waiting >= mark);
+        if frame.damage == Damage::None
+            && matches!(tcp.ecn(&frame.octets), 1 | 2)
+            && (full || self.chance(now_us, self.plan.mark_ppm))
+        {
+            mark_congestion(&mut frame.octets, tcp);
+            self.deeds.marked += 1;
+        }
+        self.busy_until_us = self.busy_until_us.max(now_us) + (octets * 1000).div_ceil(self.plan.rate);
+        let mut at_us = self.busy_until_us + self.plan.delay_us;
+        if self.chance(now_us, self.plan.reorder_ppm) {
+            at_us += self.dice.between(1, self.plan.reorder_us.max(1));
+            self.deeds.reordered += 1;
+            outcome.harmed = true;
+        }
+        outcome.arrivals.push((at_us, frame));
+    }
+}

@@ -1,0 +1,91 @@
+//! What cuts and joins TCP segments on the way: a middlebox, or a receiver's large receive offload.
+
+use super::dice::Dice;
+use super::packet::{Damage, Frame, Tcp, flag, parse};
+
+/// Joins consecutive segments of one flow.
+#[derive(Debug)]
+pub struct Joiner {
+    /// Octets of payload that a joined segment has, at most.
+    max_octets: usize,
+    /// How long a segment waits for the next.
+    hold_us: u64,
+    held: Option<(u64, Frame, Tcp)>,
+}
+
+impl Joiner {
+    /// Joins up to `max_octets`, each for `hold_us` at most.
+    pub fn new(max_octets: usize, hold_us: u64) -> Self {
+        Self { max_octets, hold_us, held: None }
+    }
+
+    /// When a segment has waited long enough.
+    pub fn next_us(&self) -> Option<u64> {
+        self.held.as_ref().map(|(at_us, ..)| *at_us)
+    }
+
+    /// Takes a frame; what has to go on now goes to `out`.
+    pub fn push(&mut self, now_us: u64, frame: Frame, out: &mut Vec<Frame>) {
+        let plain = flag::SYN | flag::FIN | flag::RST | flag::CWR | flag::ECE;
+        let segment = parse(&frame.octets)
+            .filter(|tcp| frame.damage == Damage::None && !tcp.is_empty() && tcp.flags & plain == 0);
+        let Some(tcp) = segment else {
+            self.flush(out);
+            out.push(frame);
+            return;
+        };
+        if let Some((_, held, first)) = &mut self.held
+            && follows(first, &held.octets, &tcp, &frame.octets)
+            && first.len() + tcp.len() <= self.max_octets
+        {
+            // The headers are the later segment's: its acknowledgement, window and timestamps are the newer ones.
+            let mut payload = held.octets[first.payload.clone()].to_vec();
+            payload.extend_from_slice(&frame.octets[tcp.payload.clone()]);
+            held.octets = tcp.rebuilt(&frame.octets, first.seq, &payload, first.flags | tcp.flags);
+            if let Some(joined) = parse(&held.octets) {
+                *first = joined;
+            }
+            return;
+        }
+        self.flush(out);
+        self.held = Some((now_us + self.hold_us, frame, tcp));
+    }
+
+    /// Lets go of what has waited long enough.
+    pub fn poll(&mut self, now_us: u64, out: &mut Vec<Frame>) {
+        if self.next_us().is_some_and(|at_us| at_us <= now_us) {
+            self.flush(out);
+        }
+    }
+
+    fn flush(&mut self, out: &mut Vec<Frame>) {
+        out.extend(self.held.take().map(|(_, frame, _)| frame));
+    }
+}
+
+fn follows(first: &Tcp, first_frame: &[u8], next: &Tcp, next_frame: &[u8]) -> bool {
+    (first.src_port, first.dst_port) == (next.src_port, next.dst_port)
+        && first.seq.wrapping_add(first.len() as u32) == next.seq
+        && first.options.len() == next.options.len()
+        && first.ecn(first_frame) == next.ecn(next_frame)
+}
+
+/// Cuts a segment in two to four at places that its sender knows nothing of.
+pub fn split(dice: &mut Dice, frame: Frame, out: &mut Vec<Frame>) {
+    let segment = parse(&frame.octets)
+        .filter(|tcp| frame.damage == Damage::None && tcp.len() > 1 && !tcp.has(flag::SYN | flag::RST));
+    let Some(tcp) = segment else { return out.push(frame) };
+    let mut cuts: Vec<usize> =
+        (0..dice.between(1, 3)).map(|_| dice.between(1, tcp.len() as u64 - 1) as usize).collect();
+    cuts.extend([0, tcp.len()]);
+    cuts.sort_unstable();
+    cuts.dedup();
+    let payload = &frame.octets[tcp.payload.clone()];
+    for pair in cuts.windows(2) {
+        let last = pair[1] == tcp.len();
+        let flags = if last { tcp.flags } else { tcp.flags & !(flag::FIN | flag::PSH) };
+        let seq = tcp.seq.wrapping_add(pair[0] as u32);
+        let octets = tcp.rebuilt(&frame.octets, seq, &payload[pair[0]..pair[1]], flags);
+        out.push(Frame { octets, damage: Damage::None });
+    }
+}

@@ -1,0 +1,243 @@
+//! Frames as the simulator sees them: Ethernet, IPv4 or IPv6 without extension headers, TCP. Its own parser, so that it
+//! shares no fault with the stack that it judges.
+
+use std::ops::Range;
+
+const ETHERNET_OCTETS: usize = 14;
+
+/// TCP flags.
+pub mod flag {
+    #![allow(missing_docs, reason = "the names are RFC 9293's")]
+    pub const FIN: u8 = 0x01;
+    pub const SYN: u8 = 0x02;
+    pub const RST: u8 = 0x04;
+    pub const PSH: u8 = 0x08;
+    pub const ACK: u8 = 0x10;
+    pub const ECE: u8 = 0x40;
+    pub const CWR: u8 = 0x80;
+}
+
+/// What became of a frame's octets on the way.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Damage {
+    /// Nothing.
+    #[default]
+    None,
+    /// A bit turned; the checksum shows it.
+    Seen,
+    /// A bit of the payload turned, and the checksum made good again.
+    Unseen,
+}
+
+/// A frame on its way.
+#[derive(Clone, Debug)]
+pub struct Frame {
+    /// All of it.
+    pub octets: Vec<u8>,
+    /// What the link did to it.
+    pub damage: Damage,
+}
+
+/// A TCP segment in a frame.
+#[derive(Clone, Debug)]
+pub struct Tcp {
+    /// Source port.
+    pub src_port: u16,
+    /// Destination port.
+    pub dst_port: u16,
+    /// Sequence number.
+    pub seq: u32,
+    /// Acknowledgement number, meaningful with [`flag::ACK`].
+    pub ack: u32,
+    /// Flags, see [`flag`].
+    pub flags: u8,
+    /// Window field, not scaled.
+    pub window: u16,
+    /// Where the TCP header begins.
+    pub l4: usize,
+    /// Where its options are.
+    pub options: Range<usize>,
+    /// Where the payload is.
+    pub payload: Range<usize>,
+    /// IPv6 rather than IPv4.
+    pub ipv6: bool,
+}
+
+fn be16(octets: &[u8], at: usize) -> Option<u16> {
+    Some(u16::from_be_bytes(*octets.get(at..)?.first_chunk()?))
+}
+
+fn be32(octets: &[u8], at: usize) -> Option<u32> {
+    Some(u32::from_be_bytes(*octets.get(at..)?.first_chunk()?))
+}
+
+/// The TCP segment in `frame`; `None` for anything else.
+pub fn parse(frame: &[u8]) -> Option<Tcp> {
+    let l3 = ETHERNET_OCTETS;
+    let (l4, end, ipv6) = match be16(frame, 12)? {
+        0x0800
+            if frame.get(l3)? >> 4 == 4 && *frame.get(l3 + 9)? == 6 && be16(frame, l3 + 6)? & 0x3fff == 0 =>
+        {
+            (l3 + usize::from(frame[l3] & 15) * 4, l3 + usize::from(be16(frame, l3 + 2)?), false)
+        }
+        0x86dd if *frame.get(l3 + 6)? == 6 => (l3 + 40, l3 + 40 + usize::from(be16(frame, l3 + 4)?), true),
+        _ => return None,
+    };
+    let payload = l4 + usize::from(frame.get(l4 + 12)? >> 4) * 4;
+    if payload < l4 + 20 || payload > end || end > frame.len() {
+        return None;
+    }
+    Some(Tcp {
+        src_port: be16(frame, l4)?,
+        dst_port: be16(frame, l4 + 2)?,
+        seq: be32(frame, l4 + 4)?,
+        ack: be32(frame, l4 + 8)?,
+        flags: frame[l4 + 13],
+        window: be16(frame, l4 + 14)?,
+        l4,
+        options: l4 + 20..payload,
+        payload: payload..end,
+        ipv6,
+    })
+}
+
+impl Tcp {
+    /// Whether this flag is set.
+    pub fn has(&self, flag: u8) -> bool {
+        self.flags & flag != 0
+    }
+
+    /// Octets of payload.
+    pub fn len(&self) -> usize {
+        self.payload.len()
+    }
+
+    /// Whether there is no payload.
+    pub fn is_empty(&self) -> bool {
+        self.payload.is_empty()
+    }
+
+    /// The options, as kind and value.
+    pub fn options<'a>(&self, frame: &'a [u8]) -> impl Iterator<Item = (u8, &'a [u8])> {
+        let mut rest = &frame[self.options.clone()];
+        std::iter::from_fn(move || {
+            loop {
+                let (&kind, tail) = rest.split_first()?;
+                match kind {
+                    0 => return None,
+                    1 => rest = tail,
+                    _ => {
+                        let octets = usize::from(*tail.first()?);
+                        let value = rest.get(2..octets)?;
+                        rest = &rest[octets..];
+                        return Some((kind, value));
+                    }
+                }
+            }
+        })
+    }
+
+    /// The shift of the windows to come, in a SYN.
+    pub fn window_scale(&self, frame: &[u8]) -> Option<u8> {
+        self.options(frame).find(|(kind, _)| *kind == 3).and_then(|(_, value)| value.first().copied())
+    }
+
+    /// SACK blocks, as sequence numbers.
+    pub fn sack_blocks(&self, frame: &[u8]) -> Vec<(u32, u32)> {
+        let mut blocks = Vec::new();
+        for (_, value) in self.options(frame).filter(|(kind, _)| *kind == 5) {
+            for block in value.chunks_exact(8) {
+                blocks.extend(be32(block, 0).zip(be32(block, 4)));
+            }
+        }
+        blocks
+    }
+
+    /// The ECN field of the IP header: 0 not capable, 1 or 2 capable, 3 congestion experienced.
+    pub fn ecn(&self, frame: &[u8]) -> u8 {
+        if self.ipv6 { frame[ETHERNET_OCTETS + 1] >> 4 & 3 } else { frame[ETHERNET_OCTETS + 1] & 3 }
+    }
+
+    /// A frame like this one with another piece of stream, checksums right.
+    pub fn rebuilt(&self, frame: &[u8], seq: u32, payload: &[u8], flags: u8) -> Vec<u8> {
+        let mut octets = frame[..self.payload.start].to_vec();
+        octets[self.l4 + 4..self.l4 + 8].copy_from_slice(&seq.to_be_bytes());
+        octets[self.l4 + 13] = flags;
+        octets.extend_from_slice(payload);
+        let l3 = ETHERNET_OCTETS;
+        let (field, length) =
+            if self.ipv6 { (l3 + 4, octets.len() - l3 - 40) } else { (l3 + 2, octets.len() - l3) };
+        octets[field..field + 2].copy_from_slice(&(length as u16).to_be_bytes());
+        complete(&mut octets);
+        octets
+    }
+}
+
+/// Makes the checksums right.
+pub fn complete(frame: &mut [u8]) {
+    dp::checksum::complete_ipv4_header(frame);
+    dp::checksum::complete(frame);
+}
+
+/// Marks a frame of a capable flow: congestion experienced (RFC 3168 section 5).
+pub fn mark_congestion(frame: &mut [u8], tcp: &Tcp) {
+    if tcp.ipv6 {
+        frame[ETHERNET_OCTETS + 1] |= 0x30;
+    } else {
+        frame[ETHERNET_OCTETS + 1] |= 3;
+        dp::checksum::complete_ipv4_header(frame);
+    }
+}
+
+fn internet_checksum(parts: &[&[u8]]) -> u16 {
+    let mut sum = 0_u64;
+    for part in parts {
+        for pair in part.chunks(2) {
+            sum += u64::from(u16::from_be_bytes([pair[0], pair.get(1).copied().unwrap_or(0)]));
+        }
+    }
+    while sum > 0xffff {
+        sum = (sum & 0xffff) + (sum >> 16);
+    }
+    !(sum as u16)
+}
+
+/// What a router says to the sender of `frame`: its packet is larger than `mtu` (RFC 1191 section 4,
+/// RFC 4443 section 3.2). The router's address is that of the destination.
+pub fn too_big(frame: &[u8], tcp: &Tcp, mtu: u16) -> Vec<u8> {
+    let l3 = ETHERNET_OCTETS;
+    let mut out = Vec::new();
+    out.extend_from_slice(&frame[6..12]);
+    out.extend_from_slice(&frame[..6]);
+    out.extend_from_slice(&frame[12..14]);
+    if tcp.ipv6 {
+        let (src, dst) = (&frame[l3 + 8..l3 + 24], &frame[l3 + 24..l3 + 40]);
+        let mut message = vec![2, 0, 0, 0];
+        message.extend(u32::from(mtu).to_be_bytes());
+        message.extend_from_slice(&frame[l3..frame.len().min(l3 + 1232)]);
+        let length = (message.len() as u32).to_be_bytes();
+        let sum = internet_checksum(&[dst, src, &length, &[0, 0, 0, 58], &message]);
+        message[2..4].copy_from_slice(&sum.to_be_bytes());
+        out.extend([0x60, 0, 0, 0]);
+        out.extend((message.len() as u16).to_be_bytes());
+        out.extend([58, 64]);
+        out.extend_from_slice(dst);
+        out.extend_from_slice(src);
+        out.extend(message);
+    } else {
+        let (src, dst) = (&frame[l3 + 12..l3 + 16], &frame[l3 + 16..l3 + 20]);
+        let mut message = vec![3, 4, 0, 0, 0, 0];
+        message.extend(mtu.to_be_bytes());
+        message.extend_from_slice(&frame[l3..frame.len().min(l3 + 68)]);
+        let sum = internet_checksum(&[&message]);
+        message[2..4].copy_from_slice(&sum.to_be_bytes());
+        out.extend([0x45, 0]);
+        out.extend((20 + message.len() as u16).to_be_bytes());
+        out.extend([0, 0, 0, 0, 64, 1, 0, 0]);
+        out.extend_from_slice(dst);
+        out.extend_from_slice(src);
+        out.extend(message);
+        dp::checksum::complete_ipv4_header(&mut out);
+    }
+    out
+}

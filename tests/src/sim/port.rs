@@ -1,0 +1,153 @@
+//! The port of a simulated host: what it sends waits for the simulator, what it receives comes from there.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use dp::{Burst, LinkState, Mbuf, Mempool, Offloads, Port, PortCounters, PortInfo};
+
+/// Room of one buffer, octets: as devices have it, or the frame where that is larger.
+const DATA_OCTETS_MIN: usize = 2048;
+
+#[derive(Debug, Default)]
+struct Shared {
+    rx: VecDeque<Vec<u8>>,
+    tx: Vec<Vec<u8>>,
+    down: bool,
+    counters: PortCounters,
+}
+
+/// The simulator's hand on a port.
+#[derive(Clone)]
+pub struct Socket {
+    shared: Arc<Mutex<Shared>>,
+    pool: Mempool,
+}
+
+impl Socket {
+    fn lock(&self) -> MutexGuard<'_, Shared> {
+        self.shared.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A frame arrives.
+    pub fn deliver(&self, frame: Vec<u8>) {
+        self.lock().rx.push_back(frame);
+    }
+
+    /// What was sent since the last call.
+    pub fn take_sent(&self) -> Vec<Vec<u8>> {
+        std::mem::take(&mut self.lock().tx)
+    }
+
+    /// Carrier, or none.
+    pub fn set_up(&self, up: bool) {
+        let mut shared = self.lock();
+        shared.counters.link_changes += u64::from(shared.down == up);
+        shared.down = !up;
+    }
+
+    /// Whether nothing waits to be received.
+    pub fn is_idle(&self) -> bool {
+        self.lock().rx.is_empty()
+    }
+
+    /// The pool of the port.
+    pub fn pool(&self) -> &Mempool {
+        &self.pool
+    }
+}
+
+struct SimPort {
+    info: PortInfo,
+    pool: Mempool,
+    shared: Arc<Mutex<Shared>>,
+}
+
+/// The port of host `side`, with `mbufs` buffers.
+pub fn port(side: usize, mtu: u16, mbufs: usize) -> (Box<dyn Port>, Socket) {
+    let name = ["sim-a", "sim-b"][side];
+    let pool = Mempool::heap(name, mbufs, (usize::from(mtu) + 18).next_multiple_of(64).max(DATA_OCTETS_MIN));
+    let info = PortInfo {
+        name: name.to_owned(),
+        mac: mac(side),
+        mtu,
+        offloads: Offloads::TX_MULTI_SEGMENT | Offloads::RX_SCATTER,
+    };
+    let shared = Arc::new(Mutex::new(Shared::default()));
+    let socket = Socket { shared: Arc::clone(&shared), pool: pool.clone() };
+    (Box::new(SimPort { info, pool, shared }), socket)
+}
+
+/// The Ethernet address of host `side`.
+pub fn mac(side: usize) -> [u8; 6] {
+    [0x02, 0, 0, 0, 0, 0x0a + side as u8]
+}
+
+impl SimPort {
+    fn lock(&self) -> MutexGuard<'_, Shared> {
+        self.shared.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// `octets` in buffers of `pool`, as many as it takes; `None` when it has too few.
+fn fill(pool: &Mempool, octets: &[u8]) -> Option<Mbuf> {
+    let mut chain: Option<Mbuf> = None;
+    for piece in octets.chunks(pool.data_octets()) {
+        let mut buf = pool.alloc()?;
+        buf.append_slice(piece).then_some(())?;
+        match &mut chain {
+            Some(chain) => chain.chain(buf).ok()?,
+            None => chain = Some(buf),
+        }
+    }
+    chain
+}
+
+impl Port for SimPort {
+    fn info(&self) -> &PortInfo {
+        &self.info
+    }
+
+    fn mempool(&self) -> &Mempool {
+        &self.pool
+    }
+
+    fn rx_burst(&mut self, _now_us: u64, frames: &mut Burst) -> usize {
+        let mut shared = self.lock();
+        let before = frames.len();
+        while !frames.is_full()
+            && let Some(octets) = shared.rx.pop_front()
+        {
+            match fill(&self.pool, &octets) {
+                Some(frame) => {
+                    shared.counters.rx_frames += 1;
+                    shared.counters.rx_octets += octets.len() as u64;
+                    frames.push(frame);
+                }
+                None => shared.counters.rx_no_mbuf += 1,
+            }
+        }
+        frames.len() - before
+    }
+
+    fn tx_burst(&mut self, _now_us: u64, frames: &mut Burst) -> usize {
+        let mut shared = self.lock();
+        let taken = frames.len();
+        for frame in frames.drain(..) {
+            // Without carrier the simulator loses it: but it was sent, for all that its sender knows.
+            shared.counters.tx_link_down += u64::from(shared.down);
+            let octets: Vec<u8> = frame.segments().flatten().copied().collect();
+            shared.counters.tx_frames += 1;
+            shared.counters.tx_octets += octets.len() as u64;
+            shared.tx.push(octets);
+        }
+        taken
+    }
+
+    fn link_state(&mut self) -> LinkState {
+        if self.lock().down { LinkState::Down } else { LinkState::Up }
+    }
+
+    fn counters(&self) -> PortCounters {
+        self.lock().counters
+    }
+}

@@ -1,0 +1,182 @@
+//! Many runs, and what is said of one that fails.
+
+use std::fmt;
+use std::fs::File;
+use std::ops::Range;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use dp::pcap::Tap;
+
+use super::run::{Stats, Violation, run};
+use super::scenario::Scenario;
+
+/// A failed run and how to see it again.
+#[derive(Clone, Debug)]
+pub struct Failure {
+    /// Its scenario.
+    pub scenario: &'static str,
+    /// Its seed.
+    pub seed: u64,
+    /// What rule was broken.
+    pub violation: Violation,
+    /// Captures at both hosts.
+    pub captures: Vec<PathBuf>,
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { scenario, seed, violation: Violation { at_us, what, state }, captures } = self;
+        writeln!(f, "scenario {scenario}, seed {seed}, at {at_us} us: {what}")?;
+        write!(f, "{state}")?;
+        for capture in captures {
+            writeln!(f, "capture: {}", capture.display())?;
+        }
+        write!(
+            f,
+            "cargo run -p tests --no-default-features --bin simulate -- --scenario {scenario} --seed {seed} --pcap FILE"
+        )
+    }
+}
+
+/// One run; a panic is a violation. `captures`: where what each host sends and receives is written.
+///
+/// # Errors
+/// The first rule that was broken.
+pub fn attempt(scenario: &Scenario, seed: u64, captures: Option<&[PathBuf; 2]>) -> Result<Stats, Violation> {
+    let setup = scenario.setup(seed);
+    let mut wrap = |side: usize, port: Box<dyn dp::Port>| -> std::io::Result<Box<dyn dp::Port>> {
+        match captures {
+            None => Ok(port),
+            Some(paths) => Ok(Box::new(Tap::new(port, Box::new(File::create(&paths[side])?), Some(0))?)),
+        }
+    };
+    match catch_unwind(AssertUnwindSafe(|| run(&setup, seed, &mut wrap))) {
+        Ok(result) => result,
+        Err(panic) => {
+            let text = panic.downcast_ref::<String>().map(String::as_str);
+            let text = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no words");
+            Err(Violation { at_us: 0, what: format!("panicked: {text}"), state: String::new() })
+        }
+    }
+}
+
+/// Where the captures of a run go that fails.
+pub fn capture_paths(base: &Path) -> [PathBuf; 2] {
+    ["a", "b"].map(|side| base.with_extension(format!("{side}.pcapng")))
+}
+
+/// One run; one that fails is run again to be captured.
+///
+/// # Errors
+/// The failure.
+pub fn check(scenario: &Scenario, seed: u64) -> Result<Stats, Box<Failure>> {
+    attempt(scenario, seed, None).map_err(|violation| {
+        let base = std::env::temp_dir().join(format!("uwarp-sim-{}-{seed}", scenario.name));
+        let paths = capture_paths(&base);
+        let again = attempt(scenario, seed, Some(&paths)).err();
+        let same = again.is_some_and(|again| again.what == violation.what);
+        let mut violation = violation;
+        if !same {
+            violation.state +=
+                "the run with captures went otherwise: something is not determined by the seed\n";
+        }
+        Box::new(Failure { scenario: scenario.name, seed, violation, captures: paths.to_vec() })
+    })
+}
+
+/// What many runs have done.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Total {
+    /// Runs.
+    pub seeds: u64,
+    /// Runs that failed.
+    pub failures: u64,
+    /// Octets delivered and checked.
+    pub octets: u64,
+    /// Operations completed and checked.
+    pub operations: u64,
+    /// Frames sent.
+    pub frames: u64,
+    /// Frames lost.
+    pub lost: u64,
+    /// Segments sent again.
+    pub retransmits: u64,
+    /// Cuts counted.
+    pub cuts: u64,
+    /// Octets, or FPDUs, taken up ahead of their frontier.
+    pub early: u64,
+}
+
+impl fmt::Display for Total {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { seeds, failures, octets, operations, frames, lost, retransmits, cuts, early } = self;
+        write!(
+            f,
+            "seeds {seeds} failures {failures} octets {octets} operations {operations} frames {frames} lost {lost} \
+             retransmits {retransmits} cuts {cuts} early {early}"
+        )
+    }
+}
+
+/// Carries out `jobs` on as many threads as there are cores; `failed` hears of each failure. Job `j` of `n` scenarios is
+/// seed `j / n` of scenario `j % n`: with one scenario jobs are seeds.
+pub fn check_all(scenarios: &[Scenario], jobs: Range<u64>, failed: &(dyn Fn(&Failure) + Sync)) -> Total {
+    let next = AtomicU64::new(jobs.start);
+    let count = scenarios.len().max(1) as u64;
+    let total = Mutex::new(Total::default());
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    std::thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(|| {
+                let mut own = Total::default();
+                loop {
+                    let job = next.fetch_add(1, Ordering::Relaxed);
+                    let Some(scenario) = scenarios.get((job % count) as usize).filter(|_| job < jobs.end)
+                    else {
+                        break;
+                    };
+                    own.seeds += 1;
+                    match check(scenario, job / count) {
+                        Ok(stats) => own.add(&stats),
+                        Err(failure) => {
+                            own.failures += 1;
+                            failed(&failure);
+                        }
+                    }
+                }
+                if let Ok(mut total) = total.lock() {
+                    total.join(&own);
+                }
+            });
+        }
+    });
+    total.into_inner().unwrap_or_default()
+}
+
+impl Total {
+    fn add(&mut self, stats: &Stats) {
+        self.octets += stats.moved.octets;
+        self.operations += stats.moved.operations;
+        self.frames += stats.frames;
+        self.lost += stats.lost;
+        self.retransmits += stats.moved.retransmits;
+        self.cuts += stats.moved.cuts;
+        self.early += stats.moved.early;
+    }
+
+    /// Adds another total.
+    pub fn join(&mut self, other: &Self) {
+        self.seeds += other.seeds;
+        self.failures += other.failures;
+        self.octets += other.octets;
+        self.operations += other.operations;
+        self.frames += other.frames;
+        self.lost += other.lost;
+        self.retransmits += other.retransmits;
+        self.cuts += other.cuts;
+        self.early += other.early;
+    }
+}

@@ -1,0 +1,377 @@
+//! One run: the virtual clock, what happens on it, and the rules about time.
+//!
+//! # The bound on progress
+//!
+//! A connection that is not over makes progress (octets acknowledged on the wire, or something told to its user) no later
+//! than `2 min(rto_max, S + R) + R` after its last progress or the last harm that the wire did, whichever is later. `R` is
+//! one second (the RTO before a measurement, RFC 6298 section 2.1) and four times everything that takes its time
+//! without being wrong: delays, full queues, delayed acknowledgements, pauses of users. `S` is the longest time
+//! that the connection has stood still so far, or that an octet of either side has waited for its acknowledgement: a timer
+//! that was backed off k times has waited `R (2^k - 1)`, and waits `R 2^k` more. Twice that, since a repair by timeout may take a second loss at a queue it has filled itself.
+
+use super::link::{Link, Span};
+use super::middlebox::Joiner;
+use super::packet::{Frame, parse};
+use super::port::{Socket, port};
+use super::queue::Queue;
+use super::setup::{Setup, Work};
+use super::trace::Trace;
+use super::watch::{Framing, Watch};
+use super::world::{CLIENT_PORT, Moved, RdmaWorld, StreamWorld, World};
+
+/// The first moment of a run.
+pub const START_US: u64 = 1_000_000;
+
+/// How long a run goes on when everything is over: longer than TIME-WAIT.
+const REST_US: u64 = 160_000_000;
+
+/// The end of this rest, in which nobody may send TCP segments any more.
+const SILENCE_US: u64 = 3_000_000;
+
+/// Longest run.
+const END_US: u64 = 7_200_000_000;
+
+/// Turns without work that a host may ask for, in all and for each with work.
+const IDLE_TURNS: u64 = 1000;
+const IDLE_TURNS_PER_BUSY: u64 = 4;
+
+/// Turns at one moment.
+const TURNS_AT_ONCE: u64 = 10_000;
+
+/// Why a run failed.
+#[derive(Clone, Debug)]
+pub struct Violation {
+    /// When.
+    pub at_us: u64,
+    /// What rule was broken.
+    pub what: String,
+    /// How everything stood.
+    pub state: String,
+}
+
+/// What a run that went well has done.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Stats {
+    /// What was moved.
+    pub moved: Moved,
+    /// Frames sent by both hosts.
+    pub frames: u64,
+    /// Frames lost on the way, for whatever reason.
+    pub lost: u64,
+    /// Virtual time.
+    pub time_us: u64,
+    /// The longest time that a connection stood still.
+    pub standstill_us: u64,
+    /// Of everything that was sent, delivered and when.
+    pub trace: u64,
+}
+
+enum Happening {
+    Arrival(usize, Frame),
+    Carrier(bool),
+}
+
+/// When a connection made progress.
+#[derive(Clone, Copy, Debug)]
+struct Stamp {
+    mark: u64,
+    at_us: u64,
+    standstill_us: u64,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Turns {
+    busy: u64,
+    idle: u64,
+}
+
+struct Run {
+    setup: Setup,
+    now_us: u64,
+    queue: Queue<Happening>,
+    sockets: [Socket; 2],
+    links: [Link; 2],
+    lro: [Option<Joiner>; 2],
+    world: Box<dyn World>,
+    watch: Watch,
+    wakes: [Option<u64>; 2],
+    turns: [Turns; 2],
+    stamps: Vec<Stamp>,
+    harmed_us: u64,
+    stats: Stats,
+    trace: Trace,
+    sent_last_us: u64,
+}
+
+/// Wraps a host's port: for a capture.
+pub type Wrap<'a> = &'a mut dyn FnMut(usize, Box<dyn dp::Port>) -> std::io::Result<Box<dyn dp::Port>>;
+
+/// Carries out `setup`.
+///
+/// # Errors
+/// The first rule that was broken.
+pub fn run(setup: &Setup, seed: u64, wrap: Wrap<'_>) -> Result<Stats, Violation> {
+    let early = |what: String| Violation { at_us: 0, what, state: String::new() };
+    let mut run = Run::new(setup.clone(), seed, wrap).map_err(early)?;
+    match run.carry_out() {
+        Ok(()) => Ok(run.stats),
+        Err(what) => {
+            let state = format!(
+                "{}{:#?}\nstamps {:?}, harmed at {} us, wakes {:?}, turns {:?}\n",
+                run.world.describe(),
+                run.links.iter().map(Link::deeds).collect::<Vec<_>>(),
+                run.stamps,
+                run.harmed_us,
+                run.wakes,
+                run.turns
+            );
+            Err(Violation { at_us: run.now_us, what, state })
+        }
+    }
+}
+
+impl Run {
+    fn new(setup: Setup, seed: u64, wrap: Wrap<'_>) -> Result<Self, String> {
+        let mtus = [setup.hosts[0].mtu, setup.hosts[1].mtu];
+        let (port_a, socket_a) = port(0, mtus[0], setup.hosts[0].mbufs);
+        let (port_b, socket_b) = port(1, mtus[1], setup.hosts[1].mbufs);
+        let failed = |error: std::io::Error| error.to_string();
+        let ports = [wrap(0, port_a).map_err(failed)?, wrap(1, port_b).map_err(failed)?];
+        let (framing, world): (_, Box<dyn World>) = match &setup.work {
+            Work::Streams(plans) => {
+                (Framing::Plain, Box::new(StreamWorld::new(&setup.hosts, plans, ports, seed)?))
+            }
+            Work::Rdma(plans) => (Framing::Mpa, Box::new(RdmaWorld::new(&setup.hosts, plans, ports, seed)?)),
+        };
+        let mut queue = Queue::default();
+        for &Span { from_us, to_us } in &setup.flaps {
+            queue.push(from_us, Happening::Carrier(false));
+            queue.push(to_us, Happening::Carrier(true));
+        }
+        let link = |side: usize| Link::new(setup.links[side].clone(), seed, side);
+        let stamp = Stamp { mark: 0, at_us: START_US, standstill_us: 0 };
+        Ok(Self {
+            now_us: START_US,
+            queue,
+            sockets: [socket_a, socket_b],
+            links: [link(0), link(1)],
+            lro: setup.lro.map(|lro| lro.map(|(octets, hold_us)| Joiner::new(octets, hold_us))),
+            watch: Watch::new(framing, setup.ours(), mtus),
+            wakes: [Some(START_US), Some(START_US)],
+            turns: Default::default(),
+            stamps: vec![stamp; world.connections()],
+            world,
+            harmed_us: START_US,
+            stats: Stats::default(),
+            trace: Trace::default(),
+            sent_last_us: START_US,
+            setup,
+        })
+    }
+
+    fn carry_out(&mut self) -> Result<(), String> {
+        let mut over_us = None;
+        let mut at_once = 0;
+        while let Some(next_us) = self.next_us() {
+            if over_us.is_some_and(|over_us| next_us > over_us + REST_US) {
+                break;
+            }
+            at_once = if next_us > self.now_us { 0 } else { at_once + 1 };
+            if at_once > TURNS_AT_ONCE {
+                return Err(format!("{at_once} turns and time stands still"));
+            }
+            self.now_us = self.now_us.max(next_us);
+            self.step()?;
+            if over_us.is_none() {
+                if self.check_progress()? {
+                    over_us = Some(self.now_us);
+                } else if self.now_us > END_US {
+                    return Err("the run finds no end".into());
+                }
+            }
+        }
+        let Some(over_us) = over_us else {
+            return Err("nothing will ever happen again, and not all is done".into());
+        };
+        self.stats.time_us = over_us - START_US;
+        self.finish(over_us + REST_US)
+    }
+
+    fn next_us(&self) -> Option<u64> {
+        let links = self.links.iter().filter_map(Link::next_us);
+        let lro = self.lro.iter().flatten().filter_map(Joiner::next_us);
+        let wakes = self.wakes.iter().flatten().copied();
+        self.queue.next_us().into_iter().chain(links).chain(lro).chain(wakes).min()
+    }
+
+    fn step(&mut self) -> Result<(), String> {
+        while let Some(happening) = self.queue.pop(self.now_us) {
+            match happening {
+                Happening::Carrier(up) => {
+                    self.sockets.iter().for_each(|socket| socket.set_up(up));
+                    self.harmed_us = self.now_us;
+                }
+                Happening::Arrival(side, frame) => {
+                    let mut out = Vec::new();
+                    match &mut self.lro[side] {
+                        Some(joiner) => joiner.push(self.now_us, frame, &mut out),
+                        None => out.push(frame),
+                    }
+                    self.deliver(side, out);
+                }
+            }
+        }
+        for side in [0, 1] {
+            let mut out = Vec::new();
+            if let Some(joiner) = &mut self.lro[side] {
+                joiner.poll(self.now_us, &mut out);
+            }
+            self.deliver(side, out);
+            if self.links[side].next_us().is_some_and(|at_us| at_us <= self.now_us) {
+                let outcome = self.links[side].poll(self.now_us);
+                self.enter(side, outcome);
+            }
+        }
+        for side in [0, 1] {
+            let due = self.wakes[side].is_some_and(|at_us| at_us <= self.now_us);
+            if due || !self.sockets[side].is_idle() {
+                self.turn(side)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Frames reach host `side`, if it has carrier.
+    fn deliver(&mut self, side: usize, frames: Vec<Frame>) {
+        for frame in frames {
+            if self.is_cut_off(&frame.octets) {
+                continue;
+            }
+            self.trace.add(self.now_us, side as u64 + 2, &frame.octets);
+            self.watch.on_delivered(self.now_us, side, &frame, self.world.condition(side));
+            self.sockets[side].deliver(frame.octets);
+        }
+    }
+
+    /// Whether there is no carrier for this segment. As everywhere, only TCP suffers.
+    fn is_cut_off(&mut self, octets: &[u8]) -> bool {
+        let cut_off = self.setup.flaps.iter().any(|span| span.holds(self.now_us)) && parse(octets).is_some();
+        if cut_off {
+            self.stats.lost += 1;
+            self.harmed_us = self.now_us;
+        }
+        cut_off
+    }
+
+    fn turn(&mut self, side: usize) -> Result<(), String> {
+        let busy = self.world.turn(side, self.now_us, &mut self.watch)?;
+        let turns = &mut self.turns[side];
+        if busy {
+            turns.busy += 1;
+        } else {
+            turns.idle += 1;
+        }
+        if turns.idle > IDLE_TURNS + IDLE_TURNS_PER_BUSY * turns.busy {
+            return Err(format!("host {side} asks for turns in which it has nothing to do: {turns:?}"));
+        }
+        let condition = self.world.condition(side);
+        for octets in self.sockets[side].take_sent() {
+            self.stats.frames += 1;
+            self.sent_last_us = self.now_us;
+            self.trace.add(self.now_us, side as u64, &octets);
+            self.watch
+                .on_sent(self.now_us, side, &octets, condition)
+                .map_err(|what| format!("host {side}: {what}"))?;
+            if !self.is_cut_off(&octets) {
+                let outcome = self.links[side].carry(self.now_us, octets);
+                self.enter(side, outcome);
+            }
+        }
+        // A lost window update can leave a small window open for as long as the persist timer.
+        if condition.cuts > 0 && !self.setup.may_cut && self.harmed_us == START_US {
+            return Err(format!("host {side} has counted {} cuts, for no reason", condition.cuts));
+        }
+        self.wakes[side] = self.world.next_us(side, self.now_us).map(|at_us| at_us.max(self.now_us));
+        Ok(())
+    }
+
+    /// What the link of host `side` makes of a frame.
+    fn enter(&mut self, side: usize, outcome: super::link::Outcome) {
+        if outcome.harmed {
+            self.harmed_us = self.now_us;
+        }
+        for port in outcome.poisoned {
+            self.world.poisoned(port);
+        }
+        for (at_us, frame) in outcome.arrivals {
+            self.queue.push(at_us, Happening::Arrival(1 - side, frame));
+        }
+        for (at_us, octets) in outcome.back {
+            let frame = Frame { octets, damage: Default::default() };
+            self.queue.push(at_us, Happening::Arrival(side, frame));
+        }
+    }
+
+    /// Whether all is done.
+    fn check_progress(&mut self) -> Result<bool, String> {
+        let mut all = true;
+        let pause_us = 1_000_000 + 4 * self.setup.pause_us();
+        // smoltcp's largest is a minute.
+        let rto_max_us = match self.setup.ours() {
+            [true, true] => {
+                self.setup.hosts.iter().map(|host| host.tcp.rto_max.total_micros()).max().unwrap_or(0)
+            }
+            _ => 60_000_000,
+        };
+        for (number, stamp) in self.stamps.iter_mut().enumerate() {
+            let progress = self.world.progress(number);
+            let port = CLIENT_PORT + number as u16;
+            let mark = progress.steps + self.watch.acked(0, port) + self.watch.acked(1, port);
+            all &= progress.done;
+            let still_us = self.now_us - stamp.at_us;
+            if mark != stamp.mark || progress.done {
+                if !progress.done {
+                    stamp.standstill_us = stamp.standstill_us.max(still_us);
+                    self.stats.standstill_us = self.stats.standstill_us.max(still_us);
+                }
+                (stamp.mark, stamp.at_us) = (mark, self.now_us);
+                continue;
+            }
+            let well_us = self.now_us - self.harmed_us.max(stamp.at_us);
+            let stood_us = stamp
+                .standstill_us
+                .max(self.harmed_us.saturating_sub(stamp.at_us))
+                .max(self.watch.stood_us(port, self.harmed_us));
+            let bound_us = 2 * rto_max_us.min(stood_us + pause_us) + pause_us;
+            if well_us > bound_us {
+                return Err(format!(
+                    "connection {port} stands still for {still_us} us, the wire does no harm since {well_us} us: \
+                     the bound is {bound_us} us"
+                ));
+            }
+        }
+        Ok(all)
+    }
+
+    /// All is done and time has passed: silence, and nothing left over.
+    fn finish(&mut self, end_us: u64) -> Result<(), String> {
+        if self.sent_last_us + SILENCE_US > end_us {
+            return Err(format!("frames are still sent, the last at {} us", self.sent_last_us));
+        }
+        for side in [0, 1] {
+            let pool = self.sockets[side].pool();
+            if pool.available() != pool.capacity() {
+                let missing = pool.capacity() - pool.available();
+                return Err(format!("host {side} has kept {missing} packet buffers"));
+            }
+            let deeds = self.links[side].deeds();
+            self.stats.lost += deeds.lost + deeds.overflowed + deeds.too_big;
+        }
+        self.stats.moved = self.world.finish()?;
+        if self.setup.lossless && self.stats.moved.retransmits > 0 {
+            return Err(format!("{} segments sent again, none was lost", self.stats.moved.retransmits));
+        }
+        self.stats.trace = self.trace.value();
+        Ok(())
+    }
+}

@@ -1,0 +1,147 @@
+//! A run in which nothing goes wrong: hosts, a wire, and something to do.
+
+use tcp_lite::{CongestionAlgorithm, Duration, EcnMode, TcpConfig};
+
+use crate::sim::dice::Dice;
+use crate::sim::link::{Burst, Plan};
+use crate::sim::run::START_US;
+use crate::sim::setup::{HostSetup, Setup, Stock, Work};
+use crate::sim::world::{Chunks, Close, EndPlan, Kind, Operation, RdmaPlan, StreamPlan};
+
+/// Longer than any run: a connection that gives up breaks the bound on progress long before.
+const USER_TIMEOUT: Duration = Duration::from_secs(3600);
+
+/// Longer than the largest RTO, smoltcp's of a minute included.
+const TIME_WAIT: Duration = Duration::from_secs(70);
+
+pub(super) fn draw(dice: &mut Dice, keys: [[u8; 32]; 2]) -> Setup {
+    let ipv6 = dice.one_in(3);
+    let mtu = match ipv6 {
+        false => dice.pick(&[1500, 1500, 1500, 9000, 576]),
+        true => dice.pick(&[1500, 1500, 9000, 1280]),
+    };
+    let (rdma, stock_side) = match dice.below(4) {
+        0 | 1 => (true, None),
+        2 => (false, None),
+        _ => (false, Some(dice.below(2) as usize)),
+    };
+    let rto_max_s = if stock_side.is_some() { 5 } else { dice.pick(&[2, 10, 60]) };
+    // A floor of the RTO lies above the peer's delayed ACK; smoltcp's is 10 ms.
+    let delayed_ms = [dice.pick(&[1, 5, 10, 40]), dice.pick(&[1, 5, 10, 40])];
+    let floor_ms = 10 + delayed_ms[0].max(delayed_ms[1]);
+    let hosts = [0, 1].map(|side: usize| HostSetup {
+        mtu,
+        ipv6,
+        tcp: tcp(dice, delayed_ms[side], floor_ms, rto_max_s),
+        mbufs: 1024,
+        key: keys[side],
+        turn_octets: dice.pick(&[1000, 4000, 16_000]),
+        stock: (stock_side == Some(side)).then(|| Stock {
+            // Room for two segments at least: else they would have to be cut.
+            rx_octets: dice.scaled(2 * u64::from(mtu), 1 << 18) as usize,
+            tx_octets: dice.scaled(4096, 1 << 18) as usize,
+            nagle: dice.one_in(2),
+            cubic: dice.one_in(2),
+        }),
+    });
+    let delay_us = dice.scaled(5, 40_000);
+    let links = [0, 1].map(|_| Plan {
+        rate: dice.scaled(1000, 1_250_000),
+        delay_us,
+        queue_octets: dice.scaled(64, 512) * u64::from(mtu),
+        mark_octets: None,
+        until_us: START_US + dice.scaled(500_000, 16_000_000),
+        loss_ppm: 0,
+        burst: Burst::default(),
+        named: Vec::new(),
+        reorder_ppm: 0,
+        reorder_us: 0,
+        duplicate_ppm: 0,
+        corrupt_ppm: 0,
+        corrupt_unseen_ppm: 0,
+        mark_ppm: 0,
+        split_ppm: 0,
+        join: None,
+        narrow: Vec::new(),
+        blackouts: Vec::new(),
+    });
+    let work = if rdma {
+        Work::Rdma((0..dice.between(1, 3)).map(|_| rdma_plan(dice)).collect())
+    } else {
+        Work::Streams((0..dice.between(1, 3)).map(|_| stream_plan(dice)).collect())
+    };
+    Setup { hosts, links, lro: [None; 2], flaps: Vec::new(), work, may_cut: false, lossless: false }
+}
+
+fn tcp(dice: &mut Dice, delayed_ms: u64, floor_ms: u64, rto_max_s: u64) -> TcpConfig {
+    TcpConfig {
+        timestamps: !dice.one_in(5),
+        sack: !dice.one_in(5),
+        recv_window_octets: dice.scaled(1 << 15, 1 << 20) as u32,
+        congestion: dice.pick(&[CongestionAlgorithm::Cubic, CongestionAlgorithm::NewReno]),
+        ecn: dice.pick(&[EcnMode::Off, EcnMode::Accept, EcnMode::Request]),
+        send_buffer_octets: dice.scaled(1 << 15, 1 << 19) as u32,
+        rto_min: Duration::from_millis(dice.between(floor_ms, 200)),
+        rto_max: Duration::from_secs(rto_max_s),
+        syn_retries: 100,
+        user_timeout: USER_TIMEOUT,
+        delayed_ack: Duration::from_millis(delayed_ms),
+        // A peer whose FIN waits for its timer still finds somebody who acknowledges it.
+        time_wait: TIME_WAIT,
+        ..TcpConfig::default()
+    }
+}
+
+fn stream_plan(dice: &mut Dice) -> StreamPlan {
+    let opener = dice.below(2) as usize;
+    let octets = [0, 1].map(|_| if dice.one_in(8) { 0 } else { dice.scaled(1, 400_000) });
+    let aborter = dice.one_in(8).then(|| dice.below(2) as usize);
+    let ends = [0, 1].map(|side: usize| EndPlan {
+        octets: octets[side],
+        chunks: if dice.one_in(2) { Chunks::Stream } else { Chunks::Records(dice.scaled(64, 9000) as usize) },
+        reader: None,
+        holds: dice.one_in(2),
+        abort_at: (aborter == Some(side)).then(|| dice.below(octets[1 - side] + 1)),
+    });
+    StreamPlan { opener, ends }
+}
+
+fn rdma_plan(dice: &mut Dice) -> RdmaPlan {
+    let side = |dice: &mut Dice| {
+        let thinks = dice.one_in(3);
+        let mut operations: Vec<Operation> = (0..dice.below(24)).map(|_| operation(dice, thinks)).collect();
+        // What was written is told by a message, so that it can be checked.
+        operations.push(Operation { kind: Kind::Send, octets: 1, think_us: 0 });
+        operations
+    };
+    let operations = [side(dice), side(dice)];
+    let close = match dice.below(10) {
+        0 => Close::Abort(dice.below(2) as usize, dice.below(12)),
+        1 => Close::Early(dice.below(2) as usize, dice.below(12)),
+        2 | 3 => Close::Both,
+        _ => Close::By(dice.below(2) as usize),
+    };
+    RdmaPlan {
+        opener: dice.below(2) as usize,
+        markers: [dice.one_in(2), dice.one_in(2)],
+        crc: !dice.one_in(4),
+        depth: dice.pick(&[1, 2, 16]),
+        outstanding: dice.pick(&[1, 4, 64]),
+        operations,
+        close,
+        poison: false,
+    }
+}
+
+fn operation(dice: &mut Dice, thinks: bool) -> Operation {
+    let kind = match dice.below(10) {
+        0..3 => Kind::Send,
+        3..6 => Kind::Write,
+        6 => Kind::WriteImmediate,
+        7 | 8 => Kind::Read,
+        _ => Kind::FetchAdd(dice.number()),
+    };
+    let octets = dice.scaled(1, 40_000) as usize;
+    let think_us = if thinks { dice.scaled(1, 50_000) } else { 0 };
+    Operation { kind, octets, think_us }
+}

@@ -1,0 +1,252 @@
+//! What goes wrong, scenario by scenario.
+
+use tcp_lite::EcnMode;
+
+use crate::sim::dice::Dice;
+use crate::sim::link::{Burst, Name, Named, Narrow, Plan, Span};
+use crate::sim::run::START_US;
+use crate::sim::setup::{Setup, Work};
+use crate::sim::world::Reader;
+
+/// IP and TCP headers at their longest, without extensions.
+const HEADERS: u16 = 100;
+
+pub(super) fn clean(_: &mut Dice, setup: &mut Setup) {
+    for link in &mut setup.links {
+        // Fast enough that no acknowledgement waits for long behind data.
+        link.rate = link.rate.max(50_000);
+        link.queue_octets = 1 << 30;
+    }
+    setup.lossless = true;
+}
+
+/// Works on one direction or both.
+fn directions(dice: &mut Dice, setup: &mut Setup, mut work: impl FnMut(&mut Dice, &mut Plan)) {
+    let which = dice.below(3);
+    for (side, link) in setup.links.iter_mut().enumerate() {
+        if which == 2 || which == side as u64 {
+            work(dice, link);
+        }
+    }
+}
+
+pub(super) fn random_loss(dice: &mut Dice, setup: &mut Setup) {
+    directions(dice, setup, |dice, link| link.loss_ppm = dice.scaled(500, 150_000) as u32);
+}
+
+pub(super) fn burst_loss(dice: &mut Dice, setup: &mut Setup) {
+    directions(dice, setup, |dice, link| {
+        link.burst = Burst {
+            enter_ppm: dice.scaled(500, 50_000) as u32,
+            leave_ppm: dice.scaled(50_000, 500_000) as u32,
+            loss_ppm: dice.between(300_000, 1_000_000) as u32,
+        };
+    });
+}
+
+pub(super) fn named_loss(dice: &mut Dice, setup: &mut Setup) {
+    directions(dice, setup, |dice, link| {
+        for _ in 0..dice.between(1, 4) {
+            let name = match dice.below(8) {
+                0..3 => Name::Data(dice.scaled(1, 64) - 1),
+                3 => Name::Offset(dice.scaled(1, 200_000)),
+                4 => Name::Retransmission(dice.below(6)),
+                5 => Name::Ack(dice.below(40)),
+                6 => Name::Syn,
+                _ => Name::Fin,
+            };
+            link.named.push(Named { name, times: dice.between(1, 4) as u32 });
+        }
+    });
+}
+
+pub(super) fn reorder(dice: &mut Dice, setup: &mut Setup) {
+    directions(dice, setup, |dice, link| {
+        link.reorder_ppm = dice.scaled(2000, 500_000) as u32;
+        link.reorder_us = dice.scaled(10, 100_000);
+    });
+}
+
+pub(super) fn duplicate(dice: &mut Dice, setup: &mut Setup) {
+    directions(dice, setup, |dice, link| {
+        link.duplicate_ppm = dice.scaled(2000, 900_000) as u32;
+        if dice.one_in(2) {
+            link.reorder_ppm = 100_000;
+            link.reorder_us = dice.scaled(10, 50_000);
+        }
+    });
+}
+
+pub(super) fn corrupt(dice: &mut Dice, setup: &mut Setup) {
+    let unseen = matches!(setup.work, Work::Rdma(_)) && dice.one_in(2);
+    if let Work::Rdma(plans) = &mut setup.work
+        && unseen
+    {
+        for plan in plans {
+            plan.crc = true;
+            plan.poison = true;
+        }
+    }
+    directions(dice, setup, |dice, link| {
+        link.corrupt_ppm = dice.scaled(1000, 100_000) as u32;
+        if unseen {
+            link.corrupt_unseen_ppm = dice.scaled(1000, 50_000) as u32;
+        }
+    });
+}
+
+pub(super) fn middlebox(dice: &mut Dice, setup: &mut Setup) {
+    let mtu = usize::from(setup.hosts[0].mtu - HEADERS);
+    directions(dice, setup, |dice, link| {
+        link.split_ppm = dice.scaled(10_000, 1_000_000) as u32;
+        if dice.one_in(2) {
+            link.join = Some((mtu, dice.scaled(5, 2000)));
+        }
+        if dice.one_in(2) {
+            link.loss_ppm = dice.scaled(500, 30_000) as u32;
+        }
+    });
+}
+
+pub(super) fn lro(dice: &mut Dice, setup: &mut Setup) {
+    let ours = setup.ours();
+    for side in [0, 1] {
+        if ours[side] && !dice.one_in(3) {
+            setup.lro[side] = Some((dice.scaled(3000, 60_000) as usize, dice.scaled(5, 1000)));
+        }
+    }
+    directions(dice, setup, |dice, link| link.loss_ppm = dice.scaled(500, 30_000) as u32);
+}
+
+pub(super) fn ecn(dice: &mut Dice, setup: &mut Setup) {
+    for host in &mut setup.hosts {
+        host.tcp.ecn = dice.pick(&[EcnMode::Accept, EcnMode::Request, EcnMode::Request]);
+    }
+    for link in &mut setup.links {
+        link.queue_octets = link.queue_octets.min(dice.between(64, 128) * 9000);
+        link.mark_octets = Some(dice.scaled(2000, 60_000));
+        link.mark_ppm = if dice.one_in(2) { dice.scaled(1000, 300_000) as u32 } else { 0 };
+    }
+}
+
+fn span(dice: &mut Dice, longest_us: u64) -> Span {
+    let from_us = START_US + dice.scaled(100, 1_000_000);
+    Span { from_us, to_us: from_us + dice.scaled(1000, longest_us) }
+}
+
+/// A smaller MTU in the directions whose sender is tcp-lite: smoltcp does not hear of it.
+fn narrow(dice: &mut Dice, setup: &mut Setup, told: bool) {
+    let ours = setup.ours();
+    let least = if setup.hosts[0].ipv6 { 1280 } else { 576 };
+    let most = u64::from(setup.hosts[0].mtu).max(least + 1) - 1;
+    for (side, link) in setup.links.iter_mut().enumerate() {
+        if !ours[side] || dice.one_in(3) {
+            continue;
+        }
+        let mut span = span(dice, 4_000_000);
+        if told && dice.one_in(2) {
+            span.to_us = u64::MAX;
+        }
+        link.narrow.push(Narrow { span, mtu: dice.between(least, most) as u16, told });
+    }
+    setup.may_cut = true;
+}
+
+pub(super) fn mtu_drop(dice: &mut Dice, setup: &mut Setup) {
+    narrow(dice, setup, true);
+    if dice.one_in(3) {
+        random_loss(dice, setup);
+    }
+}
+
+pub(super) fn blackhole(dice: &mut Dice, setup: &mut Setup) {
+    narrow(dice, setup, false);
+}
+
+pub(super) fn blackout(dice: &mut Dice, setup: &mut Setup) {
+    // smoltcp is in TIME-WAIT for ten seconds only: what is sent again to it must come before.
+    let longest_us = if setup.ours() == [true, true] { 10_000_000 } else { 1_000_000 };
+    directions(dice, setup, |dice, link| {
+        for _ in 0..dice.between(1, 3) {
+            link.blackouts.push(span(dice, longest_us));
+        }
+    });
+}
+
+pub(super) fn flap(dice: &mut Dice, setup: &mut Setup) {
+    let mut from_us = START_US;
+    for _ in 0..dice.between(1, 5) {
+        from_us += dice.scaled(100, 500_000);
+        let to_us = from_us + dice.scaled(100, 2_000_000);
+        setup.flaps.push(Span { from_us, to_us });
+        from_us = to_us;
+    }
+}
+
+pub(super) fn slow_reader(dice: &mut Dice, setup: &mut Setup) {
+    for host in &mut setup.hosts {
+        if dice.one_in(2) {
+            host.tcp.recv_window_octets = dice.scaled(600, 16_000) as u32;
+            // What persist timers wait for is bounded by this.
+            host.tcp.rto_max = tcp_lite::Duration::from_secs(2);
+        }
+        if let Some(stock) = &mut host.stock {
+            stock.rx_octets = dice.scaled(600, 16_000) as usize;
+        }
+    }
+    match &mut setup.work {
+        Work::Streams(plans) => {
+            for plan in plans {
+                for side in [0, 1] {
+                    plan.ends[side].octets = plan.ends[side].octets.min(40_000);
+                    if dice.one_in(3) {
+                        continue;
+                    }
+                    let octets = dice.scaled(10, 20_000);
+                    let reads = 1 + plan.ends[1 - side].octets.min(40_000) / octets;
+                    let every_us = dice.scaled(100, 500_000).min(20_000_000 / reads).max(1);
+                    plan.ends[side].reader = Some(Reader { octets, every_us });
+                }
+            }
+        }
+        Work::Rdma(plans) => {
+            for operation in plans.iter_mut().flat_map(|plan| plan.operations.iter_mut().flatten()) {
+                operation.octets = operation.octets.min(8000);
+            }
+        }
+    }
+    setup.may_cut = true;
+}
+
+pub(super) fn everything(dice: &mut Dice, setup: &mut Setup) {
+    let all: [fn(&mut Dice, &mut Setup); 13] = [
+        random_loss,
+        burst_loss,
+        named_loss,
+        reorder,
+        duplicate,
+        corrupt,
+        middlebox,
+        lro,
+        ecn,
+        mtu_drop,
+        blackout,
+        flap,
+        slow_reader,
+    ];
+    for _ in 0..dice.between(2, 5) {
+        dice.pick(&all)(dice, setup);
+    }
+    if let Work::Rdma(_) = setup.work {
+        for host in &mut setup.hosts {
+            // What came ahead of its turn is held until its FPDU is whole: the window has to have room for both.
+            host.tcp.recv_window_octets = host.tcp.recv_window_octets.max(2 * u32::from(host.mtu));
+        }
+    }
+    for link in &mut setup.links {
+        // What is joined in front of a narrow place would not get through it, whatever its sender does.
+        if !link.narrow.is_empty() {
+            link.join = None;
+        }
+    }
+}

@@ -1,0 +1,135 @@
+//! What a run is made of, as its scenario draws it.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use dp::Offloads;
+use tcp_lite::facade::EthernetAddress;
+use tcp_lite::{Limits, StackConfig, TcpConfig};
+
+use super::dice::{Dice, Part};
+use super::link::{Plan, Span};
+use super::port::mac;
+use super::world::{RdmaPlan, StreamPlan};
+
+/// A host of smoltcp's.
+#[derive(Clone, Copy, Debug)]
+pub struct Stock {
+    /// Receive buffer of a socket.
+    pub rx_octets: usize,
+    /// Send buffer of a socket.
+    pub tx_octets: usize,
+    /// Nagle's algorithm.
+    pub nagle: bool,
+    /// CUBIC; else no congestion control at all.
+    pub cubic: bool,
+}
+
+/// One host.
+#[derive(Clone, Debug)]
+pub struct HostSetup {
+    /// Of its port.
+    pub mtu: u16,
+    /// Address family of the run.
+    pub ipv6: bool,
+    /// How tcp-lite behaves.
+    pub tcp: TcpConfig,
+    /// Buffers of its port.
+    pub mbufs: usize,
+    /// Key of its secrets.
+    pub key: [u8; 32],
+    /// What an engine's queue pair sends in a turn.
+    pub turn_octets: usize,
+    /// smoltcp's sockets rather than tcp-lite.
+    pub stock: Option<Stock>,
+}
+
+/// The address of host `side`.
+pub fn address(side: usize, ipv6: bool) -> IpAddr {
+    let number = 1 + side as u8;
+    if ipv6 {
+        Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, number.into()).into()
+    } else {
+        Ipv4Addr::new(10, 0, 0, number).into()
+    }
+}
+
+/// The same with its prefix.
+pub fn cidr(side: usize, ipv6: bool) -> String {
+    format!("{}/{}", address(side, ipv6), if ipv6 { 64 } else { 24 })
+}
+
+impl HostSetup {
+    /// The stack of host `side`.
+    pub fn stack_config(&self, side: usize) -> StackConfig {
+        StackConfig {
+            mac: EthernetAddress(mac(side)),
+            vlan: None,
+            addresses: cidr(side, self.ipv6).parse().into_iter().collect(),
+            gateways: Default::default(),
+            mtu: self.mtu,
+            offloads: Offloads::TX_MULTI_SEGMENT | Offloads::RX_SCATTER,
+            limits: Limits { connections: 32, tx_segments: 4096, ..Limits::default() },
+            tcp: self.tcp,
+            seed: self.key,
+        }
+    }
+}
+
+/// What the hosts do.
+#[derive(Clone, Debug)]
+pub enum Work {
+    /// Plain streams.
+    Streams(Vec<StreamPlan>),
+    /// iWARP on both.
+    Rdma(Vec<RdmaPlan>),
+}
+
+/// A whole run.
+#[derive(Clone, Debug)]
+pub struct Setup {
+    /// Both hosts.
+    pub hosts: [HostSetup; 2],
+    /// What each sends goes this way.
+    pub links: [Plan; 2],
+    /// Large receive offload of each host: octets, and how long a segment waits.
+    pub lro: [Option<(usize, u64)>; 2],
+    /// When both ports have no carrier.
+    pub flaps: Vec<Span>,
+    /// What they do.
+    pub work: Work,
+    /// Something in it may make TCP cut what it should leave whole.
+    pub may_cut: bool,
+    /// Nothing is lost, and the queue never full: nothing may be sent again.
+    pub lossless: bool,
+}
+
+impl Setup {
+    /// Which hosts are tcp-lite.
+    pub fn ours(&self) -> [bool; 2] {
+        [0, 1].map(|side: usize| self.hosts[side].stock.is_none())
+    }
+
+    /// The longest that something takes which has to be answered: delays, full queues, acknowledgements that wait,
+    /// readers and posters that think.
+    pub fn pause_us(&self) -> u64 {
+        let wire = |plan: &Plan| {
+            let held = plan.join.map_or(0, |(_, hold_us)| hold_us);
+            plan.delay_us + plan.reorder_us + held + plan.queue_octets.min(1 << 22) * 1000 / plan.rate
+        };
+        let lro: u64 = self.lro.iter().flatten().map(|(_, hold_us)| hold_us).sum();
+        let delayed: u64 = self.hosts.iter().map(|host| host.tcp.delayed_ack.total_micros()).sum();
+        let user = match &self.work {
+            Work::Streams(plans) => {
+                let ends = plans.iter().flat_map(|plan| &plan.ends);
+                ends.filter_map(|end| end.reader.map(|reader| reader.every_us)).max()
+            }
+            Work::Rdma(plans) => plans.iter().map(RdmaPlan::pause_us).max(),
+        };
+        self.links.iter().map(wire).sum::<u64>() + lro + delayed + user.unwrap_or(0)
+    }
+
+    /// The keys of both hosts, drawn apart from everything else.
+    pub fn keys(seed: u64) -> [[u8; 32]; 2] {
+        [0, 1].map(|side| Dice::new(seed, Part::Host(side)).key())
+    }
+}

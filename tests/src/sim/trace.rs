@@ -1,0 +1,34 @@
+//! A hash of everything that happens: two runs of one seed have the same.
+
+/// The hash so far.
+#[derive(Clone, Copy, Debug)]
+pub struct Trace(u64);
+
+impl Default for Trace {
+    fn default() -> Self {
+        Self(0xcbf2_9ce4_8422_2325)
+    }
+}
+
+impl Trace {
+    /// Adds a frame that passes `place` at `now_us`.
+    pub fn add(&mut self, now_us: u64, place: u64, octets: &[u8]) {
+        self.mix(now_us);
+        self.mix(place << 32 | octets.len() as u64);
+        for chunk in octets.chunks(8) {
+            let mut word = [0; 8];
+            word[..chunk.len()].copy_from_slice(chunk);
+            self.mix(u64::from_le_bytes(word));
+        }
+    }
+
+    fn mix(&mut self, word: u64) {
+        self.0 = (self.0 ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        self.0 ^= self.0 >> 32;
+    }
+
+    /// The hash.
+    pub fn value(self) -> u64 {
+        self.0
+    }
+}

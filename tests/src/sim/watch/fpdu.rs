@@ -1,0 +1,166 @@
+//! A sender's stream as MPA has it (RFC 5044 sections 4 and 7.1): where its startup frame and each FPDU end, whether each
+//! marker points where it should, whether each CRC is right. Octet by octet, with nothing of the framer it judges.
+
+/// Octets between markers.
+const INTERVAL: u64 = 512;
+
+/// What is being read.
+#[derive(Debug)]
+enum Reading {
+    /// The startup frame, so many octets of it.
+    Startup(Vec<u8>),
+    /// FPDUs. `body` is the one at hand without its markers, `covered` with them.
+    Fpdus { start: u64, header: u64, body: Vec<u8>, covered: Vec<u8>, marker: Vec<u8> },
+}
+
+/// Reads one direction.
+#[derive(Debug)]
+pub(super) struct Parser {
+    pos: u64,
+    reading: Reading,
+    /// What the startup frame asked for: markers, CRC; once it is there.
+    asked: Option<(bool, bool)>,
+}
+
+/// What the peer's startup frame has settled.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Settled {
+    /// Markers go into this direction.
+    pub(super) markers: bool,
+    /// CRCs are used.
+    pub(super) crc: bool,
+}
+
+impl Default for Parser {
+    fn default() -> Self {
+        Self { pos: 0, reading: Reading::Startup(Vec::new()), asked: None }
+    }
+}
+
+impl Parser {
+    /// Whether this side's startup frame asks for markers, and for CRCs.
+    pub(super) fn asked(&self) -> Option<(bool, bool)> {
+        self.asked
+    }
+
+    /// Reads on; gives the offsets at which a startup frame or FPDU ends.
+    ///
+    /// # Errors
+    /// What is wrong with the stream.
+    pub(super) fn read(&mut self, octets: &[u8], settled: Settled) -> Result<Vec<u64>, String> {
+        let mut ends = Vec::new();
+        for &octet in octets {
+            let at = self.pos;
+            self.pos += 1;
+            match &mut self.reading {
+                Reading::Startup(frame) => {
+                    frame.push(octet);
+                    if frame.len() >= 20
+                        && frame.len() == 20 + usize::from(u16::from_be_bytes([frame[18], frame[19]]))
+                    {
+                        if !frame.starts_with(b"MPA ID Re") {
+                            return Err("the stream does not begin with an MPA startup frame".into());
+                        }
+                        self.asked = Some((frame[16] & 0x80 != 0, frame[16] & 0x40 != 0));
+                        ends.push(self.pos);
+                        let (body, covered, marker) = (Vec::new(), Vec::new(), Vec::new());
+                        self.reading =
+                            Reading::Fpdus { start: self.pos, header: self.pos, body, covered, marker };
+                    }
+                }
+                Reading::Fpdus { start, header, body, covered, marker } => {
+                    let place = at - *start;
+                    if settled.markers && (place.is_multiple_of(INTERVAL) || !marker.is_empty()) {
+                        marker.push(octet);
+                        covered.push(octet);
+                        if marker.len() == 4 {
+                            let first = at - 3;
+                            if body.is_empty() {
+                                *header = at + 1;
+                            }
+                            let wanted = first.saturating_sub(*header);
+                            let says = u64::from(u16::from_be_bytes([marker[2], marker[3]]) & 0xfffc);
+                            if says != wanted {
+                                return Err(format!(
+                                    "the marker at offset {first} points {says} octets back, the header is {wanted} back"
+                                ));
+                            }
+                            marker.clear();
+                        }
+                        continue;
+                    }
+                    if body.is_empty() && covered.is_empty() {
+                        *header = at;
+                    }
+                    body.push(octet);
+                    covered.push(octet);
+                    if body.len() < 6 {
+                        continue;
+                    }
+                    let length = 2 + usize::from(u16::from_be_bytes([body[0], body[1]]));
+                    if body.len() < length.next_multiple_of(4) + 4 {
+                        continue;
+                    }
+                    let crc = crc32c::crc32c(&covered[..covered.len() - 4]).to_le_bytes();
+                    if settled.crc && covered[covered.len() - 4..] != crc {
+                        return Err(format!("the FPDU whose header is at offset {header} has a wrong CRC"));
+                    }
+                    body.clear();
+                    covered.clear();
+                    *header = self.pos;
+                    ends.push(self.pos);
+                }
+            }
+        }
+        Ok(ends)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Parser, Settled};
+
+    fn startup(flags: u8) -> Vec<u8> {
+        let mut frame = b"MPA ID Req Frame".to_vec();
+        frame.extend([flags, 2, 0, 3, 1, 2, 3]);
+        frame
+    }
+
+    fn fpdu(ulpdu: &[u8]) -> Vec<u8> {
+        let mut octets = (ulpdu.len() as u16).to_be_bytes().to_vec();
+        octets.extend_from_slice(ulpdu);
+        octets.resize(octets.len().next_multiple_of(4), 0);
+        octets.extend(crc32c::crc32c(&octets).to_le_bytes());
+        octets
+    }
+
+    #[test]
+    fn ends_are_found_and_a_wrong_crc_is() {
+        let mut parser = Parser::default();
+        let settled = Settled { markers: false, crc: true };
+        assert_eq!(parser.read(&startup(0x40), settled), Ok(vec![23]));
+        assert_eq!(parser.asked(), Some((false, true)));
+        let mut one = fpdu(&[7; 5]);
+        assert_eq!(parser.read(&one, settled), Ok(vec![23 + 12]));
+        assert_eq!(parser.read(&one[..11], settled), Ok(vec![]));
+        assert_eq!(parser.read(&one[11..], settled), Ok(vec![23 + 24]));
+        one[3] ^= 1;
+        assert!(parser.read(&one, settled).is_err());
+    }
+
+    #[test]
+    fn a_marker_must_point_to_the_header() {
+        let settled = Settled { markers: true, crc: true };
+        for (points, right) in [(508_u16, true), (504, false)] {
+            let mut parser = Parser::default();
+            parser.read(&startup(0x40), settled).unwrap();
+            // A leading marker, then an FPDU that the second marker falls into.
+            let mut octets = vec![0; 4];
+            octets.extend([600_u16.to_be_bytes().to_vec(), vec![9; 506]].concat());
+            octets.extend([[0, 0], points.to_be_bytes()].concat());
+            octets.extend([vec![9; 94], vec![0; 2]].concat());
+            octets.extend(crc32c::crc32c(&octets).to_le_bytes());
+            assert_eq!(parser.read(&octets, settled).is_ok(), right, "{points}");
+        }
+    }
+}

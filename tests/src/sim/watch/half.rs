@@ -1,0 +1,204 @@
+//! One direction of one connection, as the wire shows it at its sender and at its receiver.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::fpdu::{Parser, Settled};
+use super::ranges::Ranges;
+
+/// How the sender's stream is divided into what must stay whole.
+#[derive(Debug)]
+pub(super) enum Borders {
+    /// Not known: a stream of a TCP that is not ours.
+    Unknown,
+    /// Segments as the user pushed them: where each ends.
+    Pushed(BTreeSet<u64>),
+    /// MPA.
+    Mpa(Parser),
+}
+
+/// What one host sends on one connection. Offsets count from the octet behind the SYN.
+#[derive(Debug)]
+pub(super) struct Half {
+    /// Initial sequence number, once the SYN was seen.
+    pub(super) isn: Option<u32>,
+    /// Shift of the windows that the sender announces; both SYNs have to offer it.
+    pub(super) scale: Option<u8>,
+    /// Behind the highest octet sent.
+    pub(super) high: u64,
+    /// Where the FIN stands.
+    pub(super) fin: Option<u64>,
+    /// The sender has sent a RST.
+    pub(super) reset: bool,
+    /// What arrived at the receiver with a good checksum.
+    pub(super) arrived: Ranges,
+    /// The FIN arrived.
+    pub(super) fin_arrived: bool,
+    /// The highest offset that the receiver has acknowledged, FIN included.
+    pub(super) acked: u64,
+    /// The highest acknowledgement that has arrived back at the sender.
+    pub(super) heard: u64,
+    /// The right edge that the receiver has announced.
+    pub(super) edge: u64,
+    /// The right edge that has arrived at the sender.
+    pub(super) edge_heard: u64,
+    /// Since when the oldest octet sent has waited for its acknowledgement; none waits: `None`.
+    waiting_us: Option<u64>,
+    /// The longest that one has waited.
+    pub(super) waited_us: u64,
+    /// What must stay whole.
+    pub(super) borders: Borders,
+    /// Cuts of what must stay whole, seen so far.
+    pub(super) cuts: u64,
+    /// Segments as they were first sent.
+    frozen: BTreeMap<u64, u64>,
+    /// SACK blocks heard, with the timeouts of the sender by then.
+    sacked: Vec<(u64, u64, u64)>,
+}
+
+impl Half {
+    /// Nothing sent yet.
+    pub(super) fn new(borders: Borders) -> Self {
+        Self {
+            isn: None,
+            scale: None,
+            high: 0,
+            fin: None,
+            reset: false,
+            arrived: Ranges::default(),
+            fin_arrived: false,
+            acked: 0,
+            heard: 0,
+            edge: 0,
+            edge_heard: 0,
+            waiting_us: None,
+            waited_us: 0,
+            borders,
+            cuts: 0,
+            frozen: BTreeMap::new(),
+            sacked: Vec::new(),
+        }
+    }
+
+    /// The offset of a sequence number near those in use.
+    pub(super) fn offset(&self, seq: u32) -> i64 {
+        self.isn.map_or(0, |isn| i64::from(seq.wrapping_sub(isn).wrapping_sub(1) as i32))
+    }
+
+    /// Something was sent, or `ack` has arrived back.
+    pub(super) fn note_time(&mut self, now_us: u64, ack: u64) {
+        let advanced = ack > self.heard;
+        self.heard = self.heard.max(ack);
+        if advanced && let Some(since_us) = self.waiting_us.take() {
+            self.waited_us = self.waited_us.max(now_us - since_us);
+        }
+        if self.heard < self.high + u64::from(self.fin.is_some()) {
+            self.waiting_us.get_or_insert(now_us);
+        }
+    }
+
+    /// The longest that an octet has waited for its acknowledgement, by `harmed_us` where one still waits.
+    pub(super) fn stood_us(&self, harmed_us: u64) -> u64 {
+        let now = self.waiting_us.map_or(0, |since_us| harmed_us.saturating_sub(since_us));
+        self.waited_us.max(now)
+    }
+
+    /// The receiver's SACK block `start..end` has arrived at the sender, which had `timeouts` by then.
+    pub(super) fn hear_sack(&mut self, start: i64, end: i64, timeouts: u64) {
+        if start >= self.heard as i64 && start < end {
+            self.sacked.push((start as u64, end as u64, timeouts));
+            if self.sacked.len() > 256 {
+                let heard = self.heard;
+                self.sacked.retain(|&(_, end, _)| end > heard);
+            }
+        }
+    }
+
+    /// The sender sends `payload` at `start`. `of_ours`: it is tcp-lite.
+    ///
+    /// # Errors
+    /// What rule that breaks.
+    pub(super) fn send(&mut self, start: u64, payload: &[u8], sender: Sender) -> Result<(), String> {
+        let end = start + payload.len() as u64;
+        if start > self.high {
+            return Err(format!("octets {start}..{end}, but {}..{start} were never sent", self.high));
+        }
+        if !sender.is_ours {
+            self.high = self.high.max(end);
+            return Ok(());
+        }
+        if self.fin.is_some_and(|fin| end > fin) {
+            return Err(format!("octets up to {end} behind the FIN at {:?}", self.fin));
+        }
+        if end > self.edge_heard {
+            return Err(format!(
+                "octets {start}..{end} beyond the peer's window, which ends at {}",
+                self.edge_heard
+            ));
+        }
+        if start == self.high {
+            self.freeze(start, payload, sender.settled)
+        } else {
+            self.send_again(start, end, sender.timeouts)
+        }
+    }
+
+    /// New octets: a segment is frozen. Its ends have to be borders, or it was cut.
+    fn freeze(&mut self, start: u64, payload: &[u8], settled: Settled) -> Result<(), String> {
+        let end = start + payload.len() as u64;
+        self.frozen.insert(start, end);
+        self.high = end;
+        let whole = match &mut self.borders {
+            Borders::Unknown => true,
+            Borders::Pushed(borders) => {
+                let inside = borders.range(start + 1..end).next().copied();
+                if let Some(border) = inside {
+                    return Err(format!(
+                        "segment {start}..{end} joins what was pushed in two parts, border {border}"
+                    ));
+                }
+                borders.contains(&end)
+            }
+            Borders::Mpa(parser) => parser.read(payload, settled)?.last() == Some(&end),
+        };
+        self.cuts += u64::from(!whole);
+        Ok(())
+    }
+
+    /// Octets sent before: the frozen segment, or a part of one that was cut.
+    fn send_again(&mut self, start: u64, end: u64, timeouts: u64) -> Result<(), String> {
+        let Some((&first, &last)) = self.frozen.range(..=start).next_back() else {
+            return Err(format!("octets {start}..{end} sent again, but no segment had them"));
+        };
+        if end > last {
+            return Err(format!("octets {start}..{end} sent again, but a segment ended at {last}"));
+        }
+        if start != first {
+            self.frozen.insert(first, start);
+            self.frozen.insert(start, last);
+            self.cuts += 1;
+        }
+        if end != last {
+            self.frozen.insert(start, end);
+            self.frozen.insert(end, last);
+            self.cuts += 1;
+        }
+        let known = |&(from, to, then): &(u64, u64, u64)| from <= start && end <= to && then == timeouts;
+        if self.sacked.iter().any(known) {
+            return Err(format!(
+                "octets {start}..{end} sent again, though selectively acknowledged since the last timeout"
+            ));
+        }
+        Ok(())
+    }
+}
+
+/// What is known of the sender of a segment.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Sender {
+    /// It is tcp-lite.
+    pub(super) is_ours: bool,
+    /// Its retransmission timeouts so far.
+    pub(super) timeouts: u64,
+    /// What MPA's startup has settled for its direction.
+    pub(super) settled: Settled,
+}

@@ -1,0 +1,65 @@
+//! Sets of stream offsets, as disjoint ranges.
+
+use std::collections::BTreeMap;
+
+/// A set of offsets. Ranges that touch are one.
+#[derive(Clone, Debug, Default)]
+pub struct Ranges(BTreeMap<u64, u64>);
+
+impl Ranges {
+    /// Adds `start..end`; returns how many of its offsets were there before.
+    pub fn add(&mut self, start: u64, end: u64) -> u64 {
+        if start >= end {
+            return 0;
+        }
+        let (mut from, mut to, mut old) = (start, end, 0);
+        while let Some((&first, &last)) = self.0.range(..=to).next_back()
+            && last >= from
+        {
+            old += last.min(end).saturating_sub(first.max(start));
+            from = from.min(first);
+            to = to.max(last);
+            self.0.remove(&first);
+        }
+        self.0.insert(from, to);
+        old
+    }
+
+    /// Whether all of `start..end` is there.
+    pub fn contains(&self, start: u64, end: u64) -> bool {
+        start >= end || self.0.range(..=start).next_back().is_some_and(|(_, &last)| last >= end)
+    }
+
+    /// The end of the range that begins at 0.
+    pub fn frontier(&self) -> u64 {
+        self.0.first_key_value().filter(|(first, _)| **first == 0).map_or(0, |(_, &last)| last)
+    }
+
+    /// Offsets in the set.
+    pub fn len(&self) -> u64 {
+        self.0.iter().map(|(first, last)| last - first).sum()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Ranges;
+
+    #[test]
+    fn what_was_there_before_is_counted() {
+        let mut ranges = Ranges::default();
+        assert_eq!(ranges.add(10, 20), 0);
+        assert_eq!(ranges.add(30, 40), 0);
+        assert_eq!(ranges.frontier(), 0);
+        assert_eq!(ranges.add(15, 35), 10);
+        assert!(ranges.contains(10, 40) && !ranges.contains(9, 40));
+        assert_eq!(ranges.add(0, 10), 0);
+        assert_eq!((ranges.frontier(), ranges.len()), (40, 40));
+        assert_eq!(ranges.add(40, 40), 0);
+    }
+}

@@ -1,0 +1,334 @@
+//! tcp-lite alone: a stack on a port, and users of plain streams.
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+
+use dp::{Burst, Port};
+use tcp_lite::{CloseReason, ConnId, Duration, Event, Instant, Keepalive, Received, SendError, Stack};
+
+use crate::sim::setup::{HostSetup, address};
+use crate::sim::watch::{Condition, Watch};
+
+use super::streams::{Chunks, End, Over};
+use super::{CLIENT_PORT, Moved};
+
+/// When sending is tried again that found no packet buffer.
+const NO_MBUF_US: u64 = 1000;
+
+/// How a peer is probed on connections that somebody aborts: the RST may be lost.
+const KEEPALIVE: Keepalive =
+    Keepalive { idle: Duration::from_secs(2), interval: Duration::from_secs(1), probes: 200 };
+
+pub(super) struct LiteHost {
+    side: usize,
+    setup: HostSetup,
+    stack: Stack,
+    port: Box<dyn Port>,
+    out: Burst,
+    pub(super) ends: Vec<End>,
+    conns: Vec<Option<ConnId>>,
+    by_conn: HashMap<ConnId, usize>,
+    /// Octets of each end that are held by its user: in order and unread, or ahead and kept.
+    held: Vec<u64>,
+    blocked: Vec<bool>,
+    retry_us: Option<u64>,
+    started: bool,
+}
+
+impl LiteHost {
+    pub(super) fn new(
+        side: usize,
+        setup: &HostSetup,
+        port: Box<dyn Port>,
+        ends: Vec<End>,
+    ) -> Result<Self, String> {
+        let stack = Stack::new(setup.stack_config(side), port.mempool().clone());
+        let count = ends.len();
+        Ok(Self {
+            side,
+            setup: setup.clone(),
+            stack,
+            port,
+            out: Burst::new(),
+            ends,
+            conns: vec![None; count],
+            by_conn: HashMap::new(),
+            held: vec![0; count],
+            blocked: vec![false; count],
+            retry_us: None,
+            started: false,
+        })
+    }
+
+    fn start(&mut self, now: Instant) -> Result<(), String> {
+        self.started = true;
+        for number in 0..self.ends.len() {
+            let end = &self.ends[number];
+            if end.opens {
+                let remote = SocketAddr::new(address(1 - self.side, self.setup.ipv6), end.server_port());
+                let conn =
+                    self.stack.connect(now, remote, Some(end.port)).map_err(|error| error.to_string())?;
+                self.adopt(number, conn);
+            } else {
+                self.stack.listen(end.server_port()).map_err(|error| error.to_string())?;
+            }
+        }
+        Ok(())
+    }
+
+    fn adopt(&mut self, number: usize, conn: ConnId) {
+        self.conns[number] = Some(conn);
+        self.by_conn.insert(conn, number);
+        if self.ends[number].aborts {
+            self.stack.set_keepalive(conn, Some(KEEPALIVE));
+        }
+    }
+
+    pub(super) fn turn(&mut self, now_us: u64, watch: &mut Watch) -> Result<bool, String> {
+        let now = Instant::from_micros(now_us as i64);
+        let mut busy = false;
+        if !self.started {
+            self.start(now)?;
+            busy = true;
+        }
+        let mut frames = Burst::new();
+        while self.port.rx_burst(now_us, &mut frames) > 0 {
+            busy = true;
+            frames.drain(..).for_each(|frame| self.stack.input(now, frame));
+        }
+        self.stack.poll(now);
+        while let Some(event) = self.stack.event() {
+            busy = true;
+            self.on_event(event)?;
+        }
+        self.retry_us = None;
+        for number in 0..self.ends.len() {
+            busy |= self.work(number, now_us, watch)?;
+        }
+        loop {
+            let more = self.stack.transmit(now, &mut self.out);
+            let sent = self.port.tx_burst(now_us, &mut self.out);
+            busy |= sent > 0;
+            if !more || sent == 0 {
+                break;
+            }
+        }
+        // An abort raises its event at once.
+        while let Some(event) = self.stack.event() {
+            self.on_event(event)?;
+        }
+        self.check_limits()?;
+        Ok(busy)
+    }
+
+    fn number(&self, conn: ConnId) -> Result<usize, String> {
+        self.by_conn.get(&conn).copied().ok_or_else(|| "an event of a connection nobody knows".into())
+    }
+
+    fn on_event(&mut self, event: Event) -> Result<(), String> {
+        match event {
+            Event::Established { conn, listener } => {
+                if listener.is_some() {
+                    let info = self.stack.info(conn).ok_or("a connection is established and dead")?;
+                    let number = usize::from(info.remote.port() - CLIENT_PORT);
+                    if self.conns[number].is_some() {
+                        return Err(format!("connection {number} is accepted twice"));
+                    }
+                    self.adopt(number, conn);
+                }
+                let number = self.number(conn)?;
+                let end = &mut self.ends[number];
+                if std::mem::replace(&mut end.established, true) {
+                    return Err(format!("connection {number} is established twice"));
+                }
+                end.step();
+            }
+            Event::Received { conn, received } => self.on_received(conn, received)?,
+            Event::Writable { conn } => {
+                let number = self.number(conn)?;
+                self.blocked[number] = false;
+            }
+            Event::PeerClosed { conn } => {
+                let number = self.number(conn)?;
+                self.ends[number].on_peer_closed()?;
+            }
+            Event::Closed { conn, reason } => {
+                let number = self.number(conn)?;
+                let over = if reason == CloseReason::Graceful { Over::Graceful } else { Over::Cut };
+                self.ends[number].on_over(over, &reason.to_string())?;
+                if matches!(reason, CloseReason::TimedOut | CloseReason::Unreachable) {
+                    return Err(format!("connection {number} ended: {reason}"));
+                }
+                self.by_conn.remove(&conn);
+            }
+        }
+        Ok(())
+    }
+
+    fn on_received(&mut self, conn: ConnId, received: Received) -> Result<(), String> {
+        let number = self.number(conn)?;
+        let Received { offset, buf, frontier } = received;
+        let end = &mut self.ends[number];
+        if !end.established {
+            return Err("octets of a connection that is not established".into());
+        }
+        let before = end.got.frontier();
+        let mut at = offset;
+        for piece in buf.segments() {
+            end.receive(at, piece)?;
+            at += piece.len() as u64;
+        }
+        if end.got.frontier() != frontier {
+            let is = end.got.frontier();
+            return Err(format!(
+                "the frontier is said to be {frontier}, with octets {offset}..{at} it is {is}"
+            ));
+        }
+        let octets = at - offset;
+        let ahead = at > frontier;
+        let slow = end.plan.reader.is_some();
+        if ahead {
+            end.early += octets;
+        }
+        if ahead && !slow && !end.plan.holds {
+            // Placed at once, as iWARP does.
+            self.stack.release(conn, octets as usize);
+        } else if ahead {
+            self.held[number] += octets;
+        } else if slow {
+            self.stack.hold(conn, octets as usize);
+            self.held[number] += octets;
+        }
+        if !slow && end.plan.holds && frontier > before {
+            // What the frontier passed was held from when it came ahead.
+            let passed = frontier - before - if ahead { 0 } else { octets };
+            self.stack.release(conn, passed as usize);
+            self.held[number] -= passed;
+        }
+        Ok(())
+    }
+
+    /// Reads, writes, closes, aborts. Whether anything was done.
+    fn work(&mut self, number: usize, now_us: u64, watch: &mut Watch) -> Result<bool, String> {
+        let Some(conn) = self.conns[number] else { return Ok(false) };
+        let now = Instant::from_micros(now_us as i64);
+        let end = &mut self.ends[number];
+        if end.over.is_some() || !end.established {
+            return Ok(false);
+        }
+        let taken = end.reads(now_us);
+        let mut busy = end.plan.reader.is_some() && taken > 0;
+        if busy {
+            self.stack.release(conn, taken as usize);
+            self.held[number] -= taken;
+        }
+        if self.ends[number].wants_abort() {
+            self.stack.abort(now, conn);
+            return Ok(true);
+        }
+        busy |= self.write(number, conn, now_us, watch)?;
+        if self.ends[number].wants_close() {
+            self.ends[number].closing = true;
+            self.stack.close(now, conn);
+            busy = true;
+        }
+        Ok(busy)
+    }
+
+    fn write(&mut self, number: usize, conn: ConnId, now_us: u64, watch: &mut Watch) -> Result<bool, String> {
+        let mut busy = false;
+        while self.ends[number].sent < self.ends[number].plan.octets && !self.blocked[number] {
+            let end = &mut self.ends[number];
+            let result = match end.plan.chunks {
+                Chunks::Stream => {
+                    let emss = self.stack.info(conn).map_or(1, |info| info.emss as u64);
+                    let octets = end.next_octets(1 << 15);
+                    self.stack.send(conn, &octets).inspect(|&taken| {
+                        let (from, to) = (end.sent, end.sent + taken as u64);
+                        let borders = (from..to).step_by(emss as usize).skip(1).chain([to]);
+                        borders.for_each(|at| watch.pushed(self.side, end.port, at));
+                    })
+                }
+                Chunks::Records(max) => self.stack.segment(conn).and_then(|mut segment| {
+                    // Sizes that follow from the offset alone.
+                    let sized = end.sent.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40;
+                    let max = segment.capacity().min(max) as u64;
+                    let octets = end.next_octets(1 + sized % max);
+                    let room = segment.append(octets.len()).ok_or(SendError::NoMbuf)?;
+                    room.copy_from_slice(&octets);
+                    self.stack.push(conn, segment);
+                    watch.pushed(self.side, end.port, end.sent + octets.len() as u64);
+                    Ok(octets.len())
+                }),
+            };
+            match result {
+                Ok(taken) => {
+                    self.ends[number].sent += taken as u64;
+                    busy = true;
+                }
+                Err(SendError::BufferFull) => self.blocked[number] = true,
+                Err(SendError::NoMbuf) => {
+                    self.retry_us = Some(now_us + NO_MBUF_US);
+                    break;
+                }
+                Err(SendError::Closed) => return Err("a connection takes no octets that is not over".into()),
+            }
+        }
+        Ok(busy)
+    }
+
+    /// Limits that the stack has been given.
+    fn check_limits(&self) -> Result<(), String> {
+        for (number, conn) in self.conns.iter().enumerate() {
+            let Some(info) = conn.and_then(|conn| self.stack.info(conn)) else { continue };
+            let tcp = &self.setup.tcp;
+            let most = u64::from(tcp.send_buffer_octets).max(info.emss as u64);
+            if info.unacknowledged > most {
+                return Err(format!(
+                    "connection {number} holds {} octets to send, {most} are allowed",
+                    info.unacknowledged
+                ));
+            }
+            if self.held[number] > u64::from(tcp.recv_window_octets) {
+                let held = self.held[number];
+                return Err(format!(
+                    "connection {number} was handed {held} octets to hold, the window is {}",
+                    tcp.recv_window_octets
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn next_us(&mut self, now_us: u64) -> Option<u64> {
+        if !self.started {
+            return Some(now_us);
+        }
+        let deadline = self.stack.next_deadline(Instant::from_micros(now_us as i64));
+        let deadline_us = deadline.map(|at| at.total_micros() as u64);
+        let reads = self.ends.iter().filter_map(End::next_read_us).min();
+        [deadline_us, reads, self.retry_us].into_iter().flatten().min()
+    }
+
+    pub(super) fn condition(&self) -> Condition {
+        let counters = self.stack.counters();
+        Condition {
+            is_ours: true,
+            timeouts: counters.rto_expired,
+            cuts: counters.tx_cut_by_emss + counters.tx_cut_by_persist,
+        }
+    }
+
+    pub(super) fn add_to(&self, moved: &mut Moved) {
+        let counters = self.stack.counters();
+        moved.retransmits += counters.tx_retransmits;
+        moved.timeouts += counters.rto_expired;
+        moved.cuts += self.condition().cuts;
+    }
+
+    pub(super) fn describe(&self) -> String {
+        let infos: Vec<_> =
+            self.conns.iter().map(|conn| conn.and_then(|conn| self.stack.info(conn))).collect();
+        format!("host {}: {infos:?}\n{:?}\n", self.side, self.stack.counters())
+    }
+}

@@ -1,0 +1,190 @@
+//! What the users of an iWARP connection do to each other, and where in memory: every operation has places of its own, so
+//! that what it did can be told from everything else.
+
+use iwarp::memory::{Access, Base};
+use iwarp::verbs::{
+    AtomicOp, MemoryRegion, MrOptions, ProtectionDomain, RecvRequest, RemoteAddr, SendOp, SendRequest, Sge,
+    VerbsError,
+};
+
+use crate::pattern::Pattern;
+
+/// What a completed target is overwritten with: whatever arrives there later shows.
+const SPENT: u8 = 0xa5;
+
+/// What an operation does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// A Send.
+    Send,
+    /// An RDMA Write.
+    Write,
+    /// An RDMA Write with Immediate Data.
+    WriteImmediate,
+    /// An RDMA Read.
+    Read,
+    /// A fetch and add of this much.
+    FetchAdd(u64),
+}
+
+/// One operation.
+#[derive(Clone, Copy, Debug)]
+pub struct Operation {
+    /// What it does.
+    pub kind: Kind,
+    /// Octets; of no meaning for an atomic.
+    pub octets: usize,
+    /// Time since the one before was posted.
+    pub think_us: u64,
+}
+
+impl Operation {
+    /// Whether a receive request of the peer is used up.
+    pub fn is_message(&self) -> bool {
+        matches!(self.kind, Kind::Send | Kind::WriteImmediate)
+    }
+}
+
+/// Where an operation works: offsets in the memory of its poster and of its peer.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Places {
+    pub(super) own: usize,
+    pub(super) peer: usize,
+    /// Where the peer receives a message.
+    pub(super) receive: usize,
+}
+
+/// The operations of both sides with their places.
+#[derive(Debug)]
+pub(super) struct Layout {
+    pub(super) places: [Vec<Places>; 2],
+    /// Where each side's counter is, which the peer adds to.
+    pub(super) counter: [usize; 2],
+    pub(super) octets: [usize; 2],
+}
+
+impl Layout {
+    pub(super) fn new(operations: &[Vec<Operation>; 2]) -> Self {
+        let mut octets = [8, 8];
+        let mut take = |side: usize, length: usize| {
+            let at = octets[side];
+            octets[side] += length.next_multiple_of(8);
+            at
+        };
+        let places = [0, 1].map(|side: usize| {
+            let one = |operation: &Operation| match operation.kind {
+                Kind::Send => Places {
+                    own: take(side, operation.octets),
+                    peer: 0,
+                    receive: take(1 - side, operation.octets),
+                },
+                Kind::Write | Kind::Read => Places {
+                    own: take(side, operation.octets),
+                    peer: take(1 - side, operation.octets),
+                    receive: 0,
+                },
+                Kind::WriteImmediate => Places {
+                    own: take(side, operation.octets),
+                    peer: take(1 - side, operation.octets),
+                    receive: take(1 - side, 8),
+                },
+                Kind::FetchAdd(_) => Places { own: take(side, 8), peer: 0, receive: 0 },
+            };
+            operations[side].iter().map(one).collect()
+        });
+        Self { places, counter: [0, 0], octets }
+    }
+}
+
+/// One side's memory.
+pub(super) struct Memory {
+    region: MemoryRegion,
+    spent: Vec<(usize, usize)>,
+}
+
+impl Memory {
+    /// Addresses count from 0: those of the process differ from run to run.
+    pub(super) fn new(pd: &ProtectionDomain, octets: usize) -> Result<Self, VerbsError> {
+        let all = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC;
+        let options = MrOptions { base: Base::Zero, ..MrOptions::new(all) };
+        Ok(Self { region: pd.reg_mr_with(octets, &options)?, spent: Vec::new() })
+    }
+
+    pub(super) fn fill(&self, at: usize, octets: usize, pattern: Pattern) -> Result<(), String> {
+        let mut content = vec![0; octets];
+        pattern.fill(0, &mut content);
+        self.region.write_at(at, &content).map_err(|error| error.to_string())
+    }
+
+    fn read(&self, at: usize, octets: usize) -> Result<Vec<u8>, String> {
+        let mut content = vec![0; octets];
+        self.region.read_at(at, &mut content).map_err(|error| error.to_string())?;
+        Ok(content)
+    }
+
+    pub(super) fn counter(&self, at: usize) -> Result<u64, String> {
+        let octets = self.read(at, 8)?;
+        octets.first_chunk().map(|octets| u64::from_ne_bytes(*octets)).ok_or_else(|| "eight octets".into())
+    }
+
+    /// The octets delivered to `at` are those of `pattern`; from now on nothing is placed there.
+    pub(super) fn check(&mut self, at: usize, octets: usize, pattern: Pattern) -> Result<(), String> {
+        if let Some(wrong) = pattern.first_wrong(0, &self.read(at, octets)?) {
+            return Err(format!("octet {wrong} of {octets} delivered is altered or missing"));
+        }
+        self.spend(at, octets)
+    }
+
+    pub(super) fn spend(&mut self, at: usize, octets: usize) -> Result<(), String> {
+        self.spent.push((at, octets));
+        self.region.write_at(at, &vec![SPENT; octets]).map_err(|error| error.to_string())
+    }
+
+    /// Nothing was placed where something had been delivered.
+    pub(super) fn check_spent(&self) -> Result<(), String> {
+        for &(at, octets) in &self.spent {
+            if self.read(at, octets)?.iter().any(|octet| *octet != SPENT) {
+                return Err(format!("memory at {at}, {octets} octets, changed after it was delivered"));
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn receive(&self, number: u64, at: usize, octets: usize) -> RecvRequest {
+        RecvRequest::new(number, self.sge(at, octets))
+    }
+
+    fn sge(&self, at: usize, octets: usize) -> Sge {
+        self.region.sge(at, octets)
+    }
+
+    pub(super) fn rkey(&self) -> u32 {
+        self.region.rkey()
+    }
+}
+
+/// The request of `operation`, posted by the owner of `own` to that of `peer`.
+pub(super) fn request(
+    number: u64,
+    operation: &Operation,
+    places: Places,
+    own: &Memory,
+    peer: &Memory,
+    counter: usize,
+) -> SendRequest {
+    let remote = |at: usize| RemoteAddr { addr: at as u64, rkey: peer.rkey() };
+    let (op, octets) = match operation.kind {
+        Kind::Send => (SendOp::Send, operation.octets),
+        Kind::Write => (SendOp::Write { remote: remote(places.peer) }, operation.octets),
+        Kind::WriteImmediate => {
+            let data = number.to_be_bytes();
+            (SendOp::WriteImmediate { remote: remote(places.peer), data }, operation.octets)
+        }
+        Kind::Read => (SendOp::Read { remote: remote(places.peer) }, operation.octets),
+        Kind::FetchAdd(add) => {
+            let op = AtomicOp::FetchAdd { add, mask: 0 };
+            (SendOp::Atomic { remote: remote(counter), op }, 8)
+        }
+    };
+    SendRequest::new(number, op, own.sge(places.own, octets))
+}

@@ -1,0 +1,257 @@
+//! smoltcp's own TCP sockets: an independent peer.
+
+use std::collections::VecDeque;
+
+use dp::{Burst, Port};
+use smoltcp::iface::{Config, Interface, SocketHandle, SocketSet};
+use smoltcp::phy::{Device, DeviceCapabilities, Medium, RxToken, TxToken};
+use smoltcp::socket::tcp;
+use smoltcp::time::{Duration, Instant};
+use smoltcp::wire::{EthernetAddress, IpAddress, IpListenEndpoint};
+
+use crate::sim::port::mac;
+use crate::sim::setup::{HostSetup, Stock, address, cidr};
+
+use super::streams::{End, Over};
+
+/// Turns in which smoltcp may ask for another at once.
+const POLLS: usize = 64;
+
+/// What smoltcp asks for at once is given so late: it does not always do something with it.
+const REST_US: u64 = 100;
+
+struct Wire {
+    port: Box<dyn Port>,
+    rx: VecDeque<Vec<u8>>,
+    tx: Burst,
+    mtu: usize,
+}
+
+impl Wire {
+    fn turn(&mut self, now_us: u64) -> bool {
+        let mut burst = Burst::new();
+        let mut moved = false;
+        while self.port.rx_burst(now_us, &mut burst) > 0 {
+            moved = true;
+            self.rx.extend(burst.drain(..).map(|frame| frame.segments().flatten().copied().collect()));
+        }
+        moved | (self.port.tx_burst(now_us, &mut self.tx) > 0)
+    }
+}
+
+struct Rx(Vec<u8>);
+
+impl RxToken for Rx {
+    fn consume<R, F: FnOnce(&[u8]) -> R>(self, f: F) -> R {
+        f(&self.0)
+    }
+}
+
+struct Tx<'a>(&'a mut Wire);
+
+impl TxToken for Tx<'_> {
+    fn consume<R, F: FnOnce(&mut [u8]) -> R>(self, len: usize, f: F) -> R {
+        let mut octets = vec![0; len];
+        let result = f(&mut octets);
+        if let Some(mut frame) = self.0.port.mempool().alloc()
+            && frame.append_slice(&octets)
+        {
+            self.0.tx.push(frame);
+        }
+        result
+    }
+}
+
+impl Device for Wire {
+    type RxToken<'a> = Rx;
+    type TxToken<'a> = Tx<'a>;
+
+    fn receive(&mut self, _now: Instant) -> Option<(Rx, Tx<'_>)> {
+        if self.tx.is_full() {
+            return None;
+        }
+        let frame = self.rx.pop_front()?;
+        Some((Rx(frame), Tx(self)))
+    }
+
+    fn transmit(&mut self, _now: Instant) -> Option<Tx<'_>> {
+        (!self.tx.is_full()).then_some(Tx(self))
+    }
+
+    fn capabilities(&self) -> DeviceCapabilities {
+        let mut capabilities = DeviceCapabilities::default();
+        capabilities.medium = Medium::Ethernet;
+        capabilities.max_transmission_unit = self.mtu + 14;
+        capabilities
+    }
+}
+
+pub(super) struct StockHost {
+    side: usize,
+    ipv6: bool,
+    interface: Interface,
+    sockets: SocketSet<'static>,
+    handles: Vec<SocketHandle>,
+    wire: Wire,
+    pub(super) ends: Vec<End>,
+    started: bool,
+}
+
+impl StockHost {
+    pub(super) fn new(
+        side: usize,
+        setup: &HostSetup,
+        stock: Stock,
+        port: Box<dyn Port>,
+        ends: Vec<End>,
+    ) -> Result<Self, String> {
+        let mut wire = Wire { port, rx: VecDeque::new(), tx: Burst::new(), mtu: setup.mtu.into() };
+        let mut config = Config::new(EthernetAddress(mac(side)).into());
+        config.random_seed = u64::from_le_bytes(*setup.key.first_chunk().ok_or("a key has 32 octets")?);
+        let mut interface = Interface::new(config, &mut wire, Instant::ZERO);
+        let address = cidr(side, setup.ipv6).parse().map_err(|()| "an address")?;
+        interface.update_ip_addrs(|own| own.extend([address]));
+        let mut sockets = SocketSet::new(Vec::new());
+        let handles = ends
+            .iter()
+            .map(|end| {
+                let ring = |octets: usize| tcp::SocketBuffer::new(vec![0; octets]);
+                let mut socket = tcp::Socket::new(ring(stock.rx_octets), ring(stock.tx_octets));
+                socket.set_nagle_enabled(stock.nagle);
+                if stock.cubic {
+                    socket.set_congestion_control(tcp::CongestionControl::Cubic);
+                }
+                if end.aborts {
+                    socket.set_keep_alive(Some(Duration::from_secs(2)));
+                }
+                sockets.add(socket)
+            })
+            .collect();
+        Ok(Self { side, ipv6: setup.ipv6, interface, sockets, handles, wire, ends, started: false })
+    }
+
+    fn start(&mut self) -> Result<(), String> {
+        self.started = true;
+        for (end, handle) in self.ends.iter().zip(&self.handles) {
+            let socket = self.sockets.get_mut::<tcp::Socket<'_>>(*handle);
+            if end.opens {
+                let remote = IpAddress::from(address(1 - self.side, self.ipv6));
+                socket
+                    .connect(self.interface.context(), (remote, end.server_port()), end.port)
+                    .map_err(|error| error.to_string())?;
+            } else {
+                socket
+                    .listen(IpListenEndpoint::from(end.server_port()))
+                    .map_err(|error| error.to_string())?;
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn turn(&mut self, now_us: u64) -> Result<bool, String> {
+        let mut busy = !self.started;
+        if !self.started {
+            self.start()?;
+        }
+        for _ in 0..POLLS {
+            let mut moved = self.wire.turn(now_us);
+            self.interface.poll(Instant::from_micros(now_us as i64), &mut self.wire, &mut self.sockets);
+            for number in 0..self.ends.len() {
+                moved |= self.work(number, now_us)?;
+            }
+            self.interface.poll(Instant::from_micros(now_us as i64), &mut self.wire, &mut self.sockets);
+            moved |= self.wire.turn(now_us);
+            busy |= moved;
+            if !moved {
+                break;
+            }
+        }
+        Ok(busy)
+    }
+
+    fn work(&mut self, number: usize, now_us: u64) -> Result<bool, String> {
+        let socket = self.sockets.get_mut::<tcp::Socket<'_>>(self.handles[number]);
+        let end = &mut self.ends[number];
+        if end.over.is_some() {
+            return Ok(false);
+        }
+        let mut busy = false;
+        if !end.established && socket.may_send() {
+            end.established = true;
+            end.step();
+            busy = true;
+        }
+        busy |= read(socket, end, now_us)?;
+        if !end.peer_closed && end.established && !socket.may_recv() && !socket.can_recv() {
+            let aborted = end.aborts && socket.state() == tcp::State::Closed;
+            if !aborted {
+                end.on_peer_closed()?;
+                busy = true;
+            }
+        }
+        if end.wants_abort() {
+            socket.abort();
+            end.on_over(Over::Cut, "aborted")?;
+            return Ok(true);
+        }
+        while socket.can_send() && end.sent < end.plan.octets {
+            let octets = end.next_octets(1 << 15);
+            let taken = socket.send_slice(&octets).map_err(|error| error.to_string())?;
+            end.sent += taken as u64;
+            busy |= taken > 0;
+        }
+        if end.wants_close() {
+            end.closing = true;
+            socket.close();
+            busy = true;
+        }
+        // Octets may wait to be read in a socket that is closed.
+        let closed = matches!(socket.state(), tcp::State::Closed | tcp::State::TimeWait);
+        if end.established && closed && !socket.can_recv() {
+            let graceful = end.peer_closed && end.closing;
+            end.on_over(if graceful { Over::Graceful } else { Over::Cut }, "the socket is closed")?;
+            busy = true;
+        }
+        Ok(busy)
+    }
+
+    pub(super) fn next_us(&mut self, now_us: u64) -> Option<u64> {
+        if !self.started {
+            return Some(now_us);
+        }
+        let poll = self.interface.poll_at(Instant::from_micros(now_us as i64), &self.sockets);
+        let poll_us = poll.map(|at| (at.total_micros() as u64).max(now_us + REST_US));
+        let waits = |handle: &SocketHandle| self.sockets.get::<tcp::Socket<'_>>(*handle).can_recv();
+        let readers =
+            self.ends.iter().zip(&self.handles).filter(|(end, handle)| end.over.is_none() && waits(handle));
+        let reads = readers.map(|(end, _)| end.read_again_us).min();
+        [poll_us, reads].into_iter().flatten().min()
+    }
+}
+
+/// Takes what the reader takes now.
+fn read(socket: &mut tcp::Socket<'_>, end: &mut End, now_us: u64) -> Result<bool, String> {
+    let mut left = match end.plan.reader {
+        None => u64::MAX,
+        Some(_) if now_us < end.read_again_us => 0,
+        Some(reader) => reader.octets,
+    };
+    let mut busy = false;
+    while left > 0 && socket.can_recv() {
+        let mut octets = vec![0; left.min(1 << 16) as usize];
+        let taken = socket.recv_slice(&mut octets).map_err(|error| error.to_string())?;
+        if taken == 0 {
+            break;
+        }
+        end.receive(end.got.frontier(), &octets[..taken])?;
+        end.read += taken as u64;
+        left -= taken as u64;
+        busy = true;
+    }
+    if let Some(reader) = end.plan.reader
+        && busy
+    {
+        end.read_again_us = now_us + reader.every_us;
+    }
+    Ok(busy)
+}

@@ -1,0 +1,344 @@
+//! Plain streams: who sends how much, how it is cut, how fast it is read, and how it ends.
+
+use crate::pattern::Pattern;
+use crate::sim::setup::HostSetup;
+use crate::sim::watch::{Condition, Ranges, Watch};
+
+use super::lite::LiteHost;
+use super::stock::StockHost;
+use super::{Moved, Progress, World};
+
+/// How a sender hands its octets to TCP.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Chunks {
+    /// As a stream: TCP cuts at EMSS.
+    Stream,
+    /// In segments of up to so many octets, of all sizes.
+    Records(usize),
+}
+
+/// A reader that takes its time.
+#[derive(Clone, Copy, Debug)]
+pub struct Reader {
+    /// Octets it reads at a time.
+    pub octets: u64,
+    /// How often.
+    pub every_us: u64,
+}
+
+/// One end of a stream.
+#[derive(Clone, Copy, Debug)]
+pub struct EndPlan {
+    /// Octets it sends.
+    pub octets: u64,
+    /// How they are handed over.
+    pub chunks: Chunks,
+    /// How it reads; `None`: at once.
+    pub reader: Option<Reader>,
+    /// Octets received ahead of the frontier are held until it passes them, not used at once.
+    pub holds: bool,
+    /// It aborts once it has received so many octets.
+    pub abort_at: Option<u64>,
+}
+
+/// One connection.
+#[derive(Clone, Debug)]
+pub struct StreamPlan {
+    /// Who connects.
+    pub opener: usize,
+    /// Both ends.
+    pub ends: [EndPlan; 2],
+}
+
+impl StreamPlan {
+    /// Whether anybody means to abort.
+    pub fn aborts(&self) -> bool {
+        self.ends.iter().any(|end| end.abort_at.is_some())
+    }
+}
+
+/// How an end is over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Over {
+    /// Both FINs.
+    Graceful,
+    /// By a RST of the peer's, or of its own.
+    Cut,
+}
+
+/// One end at work.
+#[derive(Debug)]
+pub(super) struct End {
+    pub(super) plan: EndPlan,
+    pub(super) opens: bool,
+    /// Somebody means to abort this connection.
+    pub(super) aborts: bool,
+    pub(super) port: u16,
+    pattern: Pattern,
+    peer: Pattern,
+    expects: u64,
+    /// Octets handed to TCP.
+    pub(super) sent: u64,
+    pub(super) got: Ranges,
+    /// Octets that the reader has taken.
+    pub(super) read: u64,
+    pub(super) read_again_us: u64,
+    pub(super) established: bool,
+    pub(super) closing: bool,
+    pub(super) peer_closed: bool,
+    pub(super) over: Option<Over>,
+    pub(super) early: u64,
+    steps: u64,
+}
+
+impl End {
+    fn new(plan: &StreamPlan, number: usize, side: usize, seed: u64) -> Self {
+        let pattern = |side: usize| Pattern::new(seed ^ (2 * number + side) as u64);
+        Self {
+            plan: plan.ends[side],
+            opens: plan.opener == side,
+            aborts: plan.aborts(),
+            port: super::CLIENT_PORT + number as u16,
+            pattern: pattern(side),
+            peer: pattern(1 - side),
+            expects: plan.ends[1 - side].octets,
+            sent: 0,
+            got: Ranges::default(),
+            read: 0,
+            read_again_us: 0,
+            established: false,
+            closing: false,
+            peer_closed: false,
+            over: None,
+            early: 0,
+            steps: 0,
+        }
+    }
+
+    /// The port that the connection is accepted on.
+    pub(super) fn server_port(&self) -> u16 {
+        4000 + (self.port - super::CLIENT_PORT)
+    }
+
+    pub(super) fn step(&mut self) {
+        self.steps += 1;
+    }
+
+    /// Up to `max` octets that come next.
+    pub(super) fn next_octets(&self, max: u64) -> Vec<u8> {
+        let mut octets = vec![0; (self.plan.octets - self.sent).min(max) as usize];
+        self.pattern.fill(self.sent, &mut octets);
+        octets
+    }
+
+    /// Octets arrived, each for the first time.
+    pub(super) fn receive(&mut self, offset: u64, octets: &[u8]) -> Result<(), String> {
+        let end = offset + octets.len() as u64;
+        if self.peer_closed {
+            return Err(format!("octets {offset}..{end} behind the peer's FIN"));
+        }
+        if end > self.expects {
+            return Err(format!("octets {offset}..{end} of a stream of {}", self.expects));
+        }
+        let again = self.got.add(offset, end);
+        if again > 0 {
+            return Err(format!("{again} octets of {offset}..{end} delivered twice"));
+        }
+        if let Some(at) = self.peer.first_wrong(offset, octets) {
+            return Err(format!("octet {at} of the stream is altered"));
+        }
+        self.step();
+        Ok(())
+    }
+
+    /// The peer says that it sends no more.
+    pub(super) fn on_peer_closed(&mut self) -> Result<(), String> {
+        if self.peer_closed {
+            return Err("the peer's FIN was told twice".into());
+        }
+        if self.got.frontier() != self.expects {
+            let frontier = self.got.frontier();
+            return Err(format!("the stream ends at {frontier}, the peer sent {} octets", self.expects));
+        }
+        self.peer_closed = true;
+        self.step();
+        Ok(())
+    }
+
+    /// What the reader takes at `now_us`.
+    pub(super) fn reads(&mut self, now_us: u64) -> u64 {
+        let waiting = self.got.frontier() - self.read;
+        let Some(reader) = self.plan.reader else {
+            self.read += waiting;
+            return waiting;
+        };
+        if waiting == 0 || now_us < self.read_again_us {
+            return 0;
+        }
+        let taken = waiting.min(reader.octets);
+        self.read += taken;
+        self.read_again_us = now_us + reader.every_us;
+        self.step();
+        taken
+    }
+
+    /// When the reader reads again.
+    pub(super) fn next_read_us(&self) -> Option<u64> {
+        let slow = self.plan.reader.is_some() && self.over.is_none();
+        (slow && self.got.frontier() > self.read).then_some(self.read_again_us)
+    }
+
+    /// Whether it is time to abort.
+    pub(super) fn wants_abort(&self) -> bool {
+        self.over.is_none() && self.plan.abort_at.is_some_and(|at| self.established && self.got.len() >= at)
+    }
+
+    /// Whether it is time to close.
+    pub(super) fn wants_close(&self) -> bool {
+        self.established && !self.closing && self.sent == self.plan.octets
+    }
+
+    /// The connection is over for this end.
+    pub(super) fn on_over(&mut self, over: Over, reason: &str) -> Result<(), String> {
+        if self.over.is_some() {
+            return Err(format!("over twice: {reason}"));
+        }
+        if over == Over::Cut && !self.aborts {
+            return Err(format!("over without anybody's will: {reason}"));
+        }
+        if over == Over::Graceful && !(self.closing && self.peer_closed) {
+            return Err("over gracefully without both FINs".into());
+        }
+        self.over = Some(over);
+        self.step();
+        Ok(())
+    }
+}
+
+/// A host with plain streams.
+pub(super) enum StreamHost {
+    Lite(Box<LiteHost>),
+    Stock(Box<StockHost>),
+}
+
+/// Two hosts with plain streams.
+pub struct StreamWorld {
+    hosts: [StreamHost; 2],
+    connections: usize,
+}
+
+impl StreamWorld {
+    /// Hosts as `setups` say, each on its port, about to carry out `plans`.
+    ///
+    /// # Errors
+    /// When a host cannot be made.
+    pub fn new(
+        setups: &[HostSetup; 2],
+        plans: &[StreamPlan],
+        ports: [Box<dyn dp::Port>; 2],
+        seed: u64,
+    ) -> Result<Self, String> {
+        let mut hosts = Vec::new();
+        for (side, port) in ports.into_iter().enumerate() {
+            let ends =
+                plans.iter().enumerate().map(|(number, plan)| End::new(plan, number, side, seed)).collect();
+            hosts.push(match setups[side].stock {
+                None => StreamHost::Lite(Box::new(LiteHost::new(side, &setups[side], port, ends)?)),
+                Some(stock) => {
+                    StreamHost::Stock(Box::new(StockHost::new(side, &setups[side], stock, port, ends)?))
+                }
+            });
+        }
+        let hosts = hosts.try_into().map_err(|_| "two hosts")?;
+        Ok(Self { hosts, connections: plans.len() })
+    }
+
+    fn ends(&self, side: usize) -> &[End] {
+        match &self.hosts[side] {
+            StreamHost::Lite(host) => &host.ends,
+            StreamHost::Stock(host) => &host.ends,
+        }
+    }
+}
+
+impl World for StreamWorld {
+    fn turn(&mut self, side: usize, now_us: u64, watch: &mut Watch) -> Result<bool, String> {
+        match &mut self.hosts[side] {
+            StreamHost::Lite(host) => host.turn(now_us, watch),
+            StreamHost::Stock(host) => host.turn(now_us),
+        }
+    }
+
+    fn next_us(&mut self, side: usize, now_us: u64) -> Option<u64> {
+        match &mut self.hosts[side] {
+            StreamHost::Lite(host) => host.next_us(now_us),
+            StreamHost::Stock(host) => host.next_us(now_us),
+        }
+    }
+
+    fn condition(&self, side: usize) -> Condition {
+        match &self.hosts[side] {
+            StreamHost::Lite(host) => host.condition(),
+            StreamHost::Stock(_) => Condition::default(),
+        }
+    }
+
+    fn poisoned(&mut self, _port: u16) {}
+
+    fn connections(&self) -> usize {
+        self.connections
+    }
+
+    fn progress(&self, connection: usize) -> Progress {
+        let ends = [0, 1].map(|side| &self.ends(side)[connection]);
+        Progress {
+            steps: ends.iter().map(|end| end.steps).sum(),
+            // A RST may overtake the end of the handshake: then one end never hears of the connection.
+            done: ends.iter().all(|end| {
+                end.over.is_some()
+                    || end.aborts && !end.established && ends.iter().any(|end| end.over.is_some())
+            }),
+        }
+    }
+
+    fn finish(&mut self) -> Result<Moved, String> {
+        let mut moved = Moved::default();
+        for side in [0, 1] {
+            for end in self.ends(side) {
+                moved.octets += end.got.len();
+                moved.early += end.early;
+            }
+            if let StreamHost::Lite(host) = &self.hosts[side] {
+                host.add_to(&mut moved);
+            }
+        }
+        Ok(moved)
+    }
+
+    fn describe(&self) -> String {
+        let mut text = String::new();
+        for side in [0, 1] {
+            for end in self.ends(side) {
+                text += &format!(
+                    "host {side}, connection {}: sent {} of {}, got {} of {}, frontier {}, read {}, \
+                     established {}, closing {}, peer closed {}, over {:?}\n",
+                    end.port,
+                    end.sent,
+                    end.plan.octets,
+                    end.got.len(),
+                    end.expects,
+                    end.got.frontier(),
+                    end.read,
+                    end.established,
+                    end.closing,
+                    end.peer_closed,
+                    end.over,
+                );
+            }
+            if let StreamHost::Lite(host) = &self.hosts[side] {
+                text += &host.describe();
+            }
+        }
+        text
+    }
+}

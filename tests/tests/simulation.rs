@@ -1,0 +1,90 @@
+//! The simulator's ordinary run: every scenario, some hundred seeds each. `scripts/soak` runs more.
+
+use tests::sim::report::{attempt, check_all};
+use tests::sim::scenario::{SCENARIOS, Scenario};
+
+/// Seeds of each scenario.
+const SEEDS: u64 = 300;
+
+fn scenario(name: &str) -> Scenario {
+    Scenario::find(name).unwrap_or_else(|| panic!("no scenario {name}"))
+}
+
+fn holds(name: &str) {
+    let total = check_all(&[scenario(name)], 0..SEEDS, &|failure| eprintln!("{failure}\n"));
+    println!("{name}: {total}");
+    assert_eq!((total.seeds, total.failures), (SEEDS, 0), "{name}");
+    assert!(total.octets > 0 && total.operations > 0, "{name} moves nothing: {total}");
+}
+
+macro_rules! scenarios {
+    ($($test:ident $name:literal)*) => {
+        $(#[test]
+        fn $test() {
+            holds($name);
+        })*
+
+        #[test]
+        fn every_scenario_is_run() {
+            let names: Vec<_> = SCENARIOS.iter().map(|scenario| scenario.name).collect();
+            assert_eq!(names, [$($name),*]);
+        }
+    };
+}
+
+scenarios! {
+    clean "clean"
+    random_loss "random-loss"
+    burst_loss "burst-loss"
+    named_loss "named-loss"
+    reorder "reorder"
+    duplicate "duplicate"
+    corrupt "corrupt"
+    middlebox "middlebox"
+    lro "lro"
+    ecn "ecn"
+    mtu_drop "mtu-drop"
+    blackhole "blackhole"
+    blackout "blackout"
+    flap "flap"
+    slow_reader "slow-reader"
+    everything "everything"
+}
+
+#[test]
+fn a_seed_gives_the_same_octets_at_the_same_times() {
+    for scenario in SCENARIOS {
+        for seed in 0..6 {
+            let [one, two] = [0, 1].map(|_| attempt(scenario, seed, None));
+            let [one, two] = [one, two].map(|run| run.map(|stats| (stats.trace, stats.frames)));
+            let text =
+                |run: Result<(u64, u64), tests::sim::run::Violation>| run.map_err(|violation| violation.what);
+            assert_eq!(text(one), text(two), "{} {seed}", scenario.name);
+        }
+    }
+}
+
+#[test]
+fn another_seed_gives_another_run() {
+    let traces: std::collections::BTreeSet<u64> = (0..20)
+        .filter_map(|seed| attempt(&scenario("clean"), seed, None).ok())
+        .map(|stats| stats.trace)
+        .collect();
+    assert_eq!(traces.len(), 20);
+}
+
+#[test]
+fn the_faults_of_a_scenario_happen() {
+    let total = |name: &str| check_all(&[scenario(name)], 0..60, &|failure| eprintln!("{failure}\n"));
+    assert_eq!((total("clean").lost, total("clean").retransmits), (0, 0));
+    for name in ["random-loss", "burst-loss", "named-loss", "blackout", "flap"] {
+        let total = total(name);
+        assert!(total.lost > 0 && total.retransmits > 0, "{name}: {total}");
+    }
+    for name in ["mtu-drop", "slow-reader"] {
+        assert!(total(name).cuts > 0, "{name} makes nobody cut");
+    }
+    for name in ["reorder", "random-loss"] {
+        assert!(total(name).early > 0, "{name}: nothing comes ahead of its frontier");
+    }
+}
