@@ -2,10 +2,10 @@
 //! appendix B).
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use dp::link::{LinkConfig, pair};
-use dp::{Burst, LinkState, Mempool, Port, PortCounters, PortInfo};
+use dp::{Burst, LinkState, Mbuf, Mempool, Port, PortCounters, PortInfo};
 use iwarp::memory::Access;
 use iwarp::verbs::{
     ConnParam, MrOptions, RecvRequest, RemoteAddr, SendFlags, SendOp, SendRequest, WcOpcode, WcStatus,
@@ -15,10 +15,40 @@ use super::common::Pair;
 
 const ALL: Access = Access::LOCAL_WRITE.union(Access::REMOTE_WRITE).union(Access::REMOTE_READ);
 
-/// A port that loses the next long frame when it is told to.
+/// Says what to lose: the next long frame, and its segment as often as it is sent again, until that is enough.
+#[derive(Default)]
+struct Loss(AtomicU64);
+
+impl Loss {
+    const NOTHING: u64 = 0;
+    const NEXT: u64 = 1;
+
+    fn begin(&self) {
+        self.0.store(Self::NEXT, Ordering::Relaxed);
+    }
+
+    /// Ends it; returns whether anything was lost.
+    fn end(&self) -> bool {
+        self.0.swap(Self::NOTHING, Ordering::Relaxed) > Self::NEXT
+    }
+
+    fn takes(&self, frame: &Mbuf) -> bool {
+        // Ports and sequence number, behind Ethernet and IPv4.
+        let mut octets = [0; 8];
+        if frame.len() <= 500 {
+            return false;
+        }
+        frame.copy_to(34, &mut octets);
+        let segment = u64::from_be_bytes(octets);
+        let _ = self.0.compare_exchange(Self::NEXT, segment, Ordering::Relaxed, Ordering::Relaxed);
+        self.0.load(Ordering::Relaxed) == segment
+    }
+}
+
+/// A port that loses what it is told to.
 struct Losing {
     port: Box<dyn Port>,
-    lose: Arc<AtomicBool>,
+    loss: Arc<Loss>,
 }
 
 impl Port for Losing {
@@ -35,12 +65,10 @@ impl Port for Losing {
     }
 
     fn tx_burst(&mut self, now_us: u64, frames: &mut Burst) -> usize {
-        let long = frames.iter().position(|frame| frame.len() > 500);
-        let lost = long.filter(|_| self.lose.swap(false, Ordering::Relaxed));
-        if let Some(at) = lost {
-            frames.remove(at);
-        }
-        self.port.tx_burst(now_us, frames) + usize::from(lost.is_some())
+        let before = frames.len();
+        frames.retain(|frame| !self.loss.takes(frame));
+        let lost = before - frames.len();
+        self.port.tx_burst(now_us, frames) + lost
     }
 
     fn link_state(&mut self) -> LinkState {
@@ -56,19 +84,19 @@ impl Port for Losing {
     }
 }
 
-/// Two hosts; the flag loses A's next long frame.
-fn losing() -> (Pair, Arc<AtomicBool>) {
-    let lose = Arc::new(AtomicBool::new(false));
+/// Two hosts, and what is lost of the first one's frames.
+fn losing() -> (Pair, Arc<Loss>) {
+    let loss = Arc::new(Loss::default());
     let (a, b) = pair(&LinkConfig::default());
-    let a = Box::new(Losing { port: a, lose: Arc::clone(&lose) });
-    (Pair::over((a, b), |_| {}), lose)
+    let a = Box::new(Losing { port: a, loss: Arc::clone(&loss) });
+    (Pair::over((a, b), |_| {}), loss)
 }
 
 fn turns(pair: &mut Pair) {
     for _ in 0..6 {
         let now_us = pair.now_us;
         pair.turn();
-        // Before any retransmission.
+        // Before any timeout.
         pair.now_us = now_us + 1;
     }
 }
@@ -85,7 +113,7 @@ fn what_is_behind_a_hole_may_be_placed_and_is_not_delivered() {
         [(false, SendFlags::SIGNALED), (true, SendFlags::SIGNALED), (false, solicited), (true, solicited)]
     {
         for read_len in [1000, 0] {
-            let (mut pair, lose) = losing();
+            let (mut pair, loss) = losing();
             let c = pair.connect(&ConnParam { markers: true, ..ConnParam::default() });
             let local = pair.a.pd.reg_mr(4000, ALL).unwrap();
             let target = pair.b.pd.reg_mr(4000, ALL).unwrap();
@@ -100,10 +128,9 @@ fn what_is_behind_a_hole_may_be_placed_and_is_not_delivered() {
                 SendRequest::new(2, send, local.sge(1000, 1000)).flags(flags),
                 SendRequest::new(3, SendOp::Read { remote }, local.sge(3000, read_len)),
             ];
-            lose.store(true, Ordering::Relaxed);
+            loss.begin();
             c.qp_a.post_send_list(&requests).unwrap();
             turns(&mut pair);
-            assert!(!lose.load(Ordering::Relaxed), "a frame was lost");
             let mut seen = vec![0; 3000];
             target.read_at(0, &mut seen).unwrap();
             assert_eq!(seen, [vec![0; 2000], vec![2; 1000]].concat(), "the Send alone is placed");
@@ -111,6 +138,7 @@ fn what_is_behind_a_hole_may_be_placed_and_is_not_delivered() {
             assert!(lent.is_valid(), "nor has it invalidated");
             let done: Vec<_> = std::iter::from_fn(|| pair.a.cq.poll_one()).map(|wc| wc.wr_id).collect();
             assert_eq!(done, [1, 2], "the Read is not answered");
+            assert!(loss.end(), "a segment was lost");
 
             let wc = pair.wc_b();
             assert_eq!((wc.wr_id, wc.status, wc.byte_len), (9, WcStatus::Success, 1000));
@@ -128,7 +156,7 @@ fn what_is_behind_a_hole_may_be_placed_and_is_not_delivered() {
 // Proves RDMAP-008, RDMAP-029, RDMAP-037, RDMAP-048, RDMAP-264, RDMAP-265.
 #[test]
 fn connections_and_directions_do_not_wait_for_each_other() {
-    let (mut pair, lose) = losing();
+    let (mut pair, loss) = losing();
     let _listener = pair.listen();
     let param = ConnParam::default();
     let (first, second) = (pair.connect_again(&param, &param), pair.connect_again(&param, &param));
@@ -138,7 +166,7 @@ fn connections_and_directions_do_not_wait_for_each_other() {
         c.qp_b.post_recv(&RecvRequest::new(10 + n as u64, b.sge(1000 * n, 1000))).unwrap();
         c.qp_a.post_recv(&RecvRequest::new(20 + n as u64, a.sge(1000 * n, 1000))).unwrap();
     }
-    lose.store(true, Ordering::Relaxed);
+    loss.begin();
     first.qp_a.post_send(&SendRequest::new(1, SendOp::Send, a.sge(2000, 1000))).unwrap();
     turns(&mut pair);
     second.qp_a.post_send(&SendRequest::new(2, SendOp::Send, a.sge(2000, 1000))).unwrap();
@@ -149,6 +177,7 @@ fn connections_and_directions_do_not_wait_for_each_other() {
         all.filter(|wc| wc.opcode == WcOpcode::Recv).map(|wc| wc.wr_id).collect()
     };
     assert_eq!((received(&pair.b.cq), received(&pair.a.cq)), (vec![11], vec![20]));
+    assert!(loss.end(), "a segment was lost");
     pair.run_us(2_000_000);
     assert_eq!(received(&pair.b.cq), [10]);
 }
