@@ -123,7 +123,7 @@ fn contexts_share_nothing() {
 #[test]
 fn a_silent_path_ends_no_stream() {
     // Retransmissions back off from 50 ms or so: enough of them are lost.
-    let lost: Vec<u64> = (20..35).collect();
+    let lost: Vec<u64> = (20..36).collect();
     let plan = LinkPlan { drop_exactly: lost, ..LinkPlan::default() };
     let mut pair = Pair::new(&LinkConfig { a_to_b: plan, ..LinkConfig::default() });
     let c = pair.connect(&ConnParam::default());

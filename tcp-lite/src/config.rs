@@ -81,6 +81,9 @@ pub struct TcpConfig {
     pub rto_initial: Duration,
     /// What the RTO is beyond the smoothed RTT, at least: above the peer's delayed ACK.
     pub rto_min: Duration,
+    /// Shortest wait for acknowledgements before a tail loss probe is sent, which comes after twice the round-trip
+    /// time (RFC 8985 section 7.2): what a peer may take until it looks at its queue.
+    pub tail_probe_min: Duration,
     /// Ceiling of the RTO.
     pub rto_max: Duration,
     /// Retransmissions of one SYN before giving up.
@@ -156,6 +159,7 @@ impl Default for TcpConfig {
             ecn: EcnMode::Accept,
             rto_initial: Duration::from_secs(1),
             rto_min: Duration::from_millis(50),
+            tail_probe_min: Duration::from_millis(2),
             rto_max: Duration::from_secs(60),
             syn_retries: 6,
             user_timeout: Duration::from_secs(10),

@@ -120,8 +120,20 @@ pub struct StackCounters {
     pub ecn_reductions: u64,
     /// Retransmission timeouts.
     pub rto_expired: u64,
-    /// Fast retransmits.
+    /// Fast recoveries: loss found by acknowledgements.
     pub fast_retransmits: u64,
+    /// Retransmissions found lost by acknowledgements (RFC 8985).
+    pub lost_retransmits: u64,
+    /// Connections on whose path reordering was seen (RFC 8985 section 6.2, step 3).
+    pub reordering_seen: u64,
+    /// Tail loss probes sent (RFC 8985 section 7).
+    pub tail_loss_probes: u64,
+    /// Retransmission timeouts found to be spurious and taken back (RFC 4015, RFC 5682).
+    pub spurious_timeouts: u64,
+    /// Fast recoveries found to be spurious and taken back.
+    pub spurious_recoveries: u64,
+    /// Acknowledgements that named octets which arrived twice (D-SACK, RFC 2883).
+    pub dsack_received: u64,
     /// Segments cut because EMSS dropped.
     pub tx_cut_by_emss: u64,
     /// Segments cut because the peer's window stayed below them (persist timer).

@@ -415,7 +415,7 @@ impl Stack {
                 // Only while connecting: later it may be passing, or forged (RFC 5927 section 5).
                 Kind::Unreachable if tcb.state() == State::SynSent => tcb.unreachable(ctx),
                 Kind::Unreachable => {}
-                Kind::TooBig { mtu } => tcb.set_path_mss(super::mss(&error.tuple.remote, mtu)),
+                Kind::TooBig { mtu } => tcb.set_path_mss(ctx, super::mss(&error.tuple.remote, mtu)),
             }
         });
     }

@@ -88,6 +88,7 @@ impl Tcb {
             return;
         }
         ctx.counters.ecn_reductions += 1;
+        self.recovery.undo.forget();
         self.congestion.on_congestion(ctx.now, self.snd.in_flight() as u32, Signal::Ecn);
         self.reaction = Reaction { announce: true, until: self.snd.nxt };
     }

@@ -2,21 +2,28 @@
 //!
 //! One [`Tcb`] for each connection; the stack feeds it segments and time (`input.rs`, `timer.rs`), asks it what to
 //! send (`output.rs`), and lends it all that is shared ([`Ctx`]). On the way in: `header.rs` parses, `input.rs`
-//! judges, `recovery.rs` works off the acknowledgement on the queue (`send.rs`, `scoreboard.rs`, `rtt.rs`,
-//! `congestion`), `recv.rs` hands up the octets that are new (`ranges.rs`). Positions are 64 bits (`seq.rs`).
+//! judges, `ack.rs` works off the acknowledgement on the queue (`send.rs`, `flight.rs`, `scoreboard.rs`, `rtt.rs`),
+//! `recovery.rs` says what follows (`rack.rs`, `tail_probe.rs`, `prr.rs`, `undo.rs`, `frto.rs`, `congestion`),
+//! `recv.rs` hands up the octets that are new (`ranges.rs`). Positions are 64 bits (`seq.rs`).
 //!
 //! Deliberate deviations: a segment without timestamps is accepted where they were agreed on (RFC 7323
 //! section 3.2 would drop it); a zero-window probe carries no octet (RFC 9293 section 3.8.6.1 sends one), since that
 //! would split an FPDU; a segment with nothing in it is acceptable at the right edge of the window itself.
-//! Not there: F-RTO, tail loss probes, TCP Fast Open, Nagle (the segment is the user's unit).
+//! Not there: TCP Fast Open, Nagle (the segment is the user's unit).
 
+mod ack;
 mod congestion;
 mod ctx;
 mod ecn;
+mod flight;
+mod frto;
 pub(crate) mod header;
 mod input;
+mod news;
 mod open;
 mod output;
+mod prr;
+mod rack;
 mod ranges;
 mod recovery;
 mod recv;
@@ -24,8 +31,10 @@ mod rtt;
 mod scoreboard;
 mod send;
 mod seq;
+mod tail_probe;
 mod tcb;
 mod timer;
+mod undo;
 
 #[cfg(test)]
 mod tests;

@@ -69,10 +69,15 @@ impl Tcb {
     /// Our SYN is acknowledged and we have the peer's.
     pub(super) fn establish(&mut self, ctx: &mut Ctx<'_>, header: &TcpHeader) {
         let syn_lost = self.timers.syn_sends > 1;
-        if self.timers.syn_sends == 1 {
-            self.rtt.sample(ctx.now, micros_since(ctx.now, self.timers.last_sent));
-        } else if syn_lost && let Some(sample_us) = self.timestamp_rtt_us(ctx, header) {
+        let sample_us = match self.timers.syn_sends {
+            // The SYN-ACK was not kept, nor when it was sent.
+            0 => None,
+            1 => Some(micros_since(ctx.now, self.timers.last_sent)),
+            _ => self.echo_ms(header).and_then(|echo_ms| self.timestamp_rtt_us(ctx, echo_ms)),
+        };
+        if let Some(sample_us) = sample_us {
             self.rtt.sample(ctx.now, sample_us);
+            self.recovery.tail.on_sample();
         }
         self.rtt.forget_backoff();
         self.snd.una = 1;

@@ -2,8 +2,8 @@
 //!
 //! [`Tcb::next_transmission`] looks, [`Tcb::sent`] books: in between the stack builds the frame, and may fail.
 
-use super::congestion::CongestionControl;
 use super::ctx::Ctx;
+use super::frto::Frto;
 use super::header::{Flags, HEADER_OCTETS, MAX_HEADER_OCTETS, Options, TcpHeader, sack_room};
 use super::recovery::Phase;
 use super::send::SegmentKey;
@@ -28,6 +28,8 @@ enum Kind {
     Syn,
     Fresh,
     Repair,
+    /// A tail loss probe, of fresh octets or of the last ones again.
+    Tail,
     Fin,
     Probe,
     Ack,
@@ -36,10 +38,10 @@ enum Kind {
 impl Tcb {
     /// Whether [`next_transmission`](Self::next_transmission) may have something. May say yes in vain, never no.
     pub(crate) fn wants_transmit(&self) -> bool {
-        let now = Pending::SYN | Pending::ACK | Pending::RST | Pending::PROBE;
+        let now = Pending::SYN | Pending::ACK | Pending::RST | Pending::PROBE | Pending::TAIL;
         self.pending.intersects(now)
             || self.snd.lost_octets > 0 && (self.cwnd_allows() || self.snd.repair == self.snd.head)
-            || self.snd.unsent.is_some() && self.cwnd_allows() && self.snd.nxt < self.window.edge
+            || self.snd.unsent.is_some() && self.fresh_allowed() && self.snd.nxt < self.window.edge
             || self.is_fin_next()
     }
 
@@ -60,6 +62,12 @@ impl Tcb {
         let ack = self.pending.contains(Pending::ACK);
         if ack && self.agreed.sack && self.rcv.has_sack_blocks() {
             return Some(self.bare(ctx, Kind::Ack, self.snd.nxt, Flags::empty()));
+        }
+        if self.pending.contains(Pending::TAIL) && self.snd.in_flight() > 0 {
+            return match self.tail(ctx) {
+                Some(key) => Some(self.data(ctx, Kind::Tail, key)),
+                None => Some(self.bare(ctx, Kind::Fin, self.snd.end, Flags::FIN)),
+            };
         }
         if let Some(key) = self.repairable(ctx) {
             return Some(self.data(ctx, Kind::Repair, key));
@@ -91,35 +99,39 @@ impl Tcb {
             Kind::Syn => {
                 self.pending.remove(Pending::SYN);
                 self.snd.nxt = self.snd.nxt.max(1);
+                self.timers.control_sent_at = ctx.now;
                 self.timers.syn_sends = self.timers.syn_sends.saturating_add(1);
                 if self.timers.syn_sends > 1 {
                     ctx.counters.tx_retransmits += 1;
                     self.retransmits += 1;
                 }
             }
-            Kind::Fresh => {
-                if self.snd.in_flight() == 0 {
-                    self.timers.progress = ctx.now;
-                }
-                self.snd.on_sent(ctx.segments, ctx.now);
-                self.on_cwr_sent();
-                self.pending.remove(Pending::CUT);
-            }
+            Kind::Fresh => self.on_fresh_sent(ctx),
             Kind::Repair => {
-                ctx.counters.tx_retransmits += 1;
-                self.retransmits += 1;
                 if let Some(key) = *payload {
-                    self.snd.on_repaired(ctx.segments, key, ctx.now);
+                    self.on_resent(ctx, key);
+                }
+            }
+            Kind::Tail => {
+                if let Some(key) = *payload {
+                    self.on_tail_sent(ctx, key);
                 }
             }
             Kind::Fin => {
                 if self.snd.nxt > self.snd.end {
                     ctx.counters.tx_retransmits += 1;
                     self.retransmits += 1;
-                } else if self.snd.in_flight() == 0 {
-                    self.timers.progress = ctx.now;
+                } else {
+                    if self.snd.in_flight() == 0 {
+                        self.timers.progress = ctx.now;
+                    }
+                    self.timers.tail_from = ctx.now;
+                }
+                if self.pending.contains(Pending::TAIL) {
+                    self.on_probe_sent(ctx, self.snd.end + 1, true);
                 }
                 self.fin = Fin::Sent;
+                self.timers.control_sent_at = ctx.now;
                 self.snd.nxt = self.snd.end + 1;
             }
             Kind::Probe => self.pending.remove(Pending::PROBE),
@@ -130,6 +142,46 @@ impl Tcb {
             self.on_ack_sent(header);
         }
         self.arm_resend(ctx);
+    }
+
+    fn on_fresh_sent(&mut self, ctx: &mut Ctx<'_>) {
+        if self.snd.in_flight() == 0 {
+            self.timers.progress = ctx.now;
+        }
+        self.recovery.prr.on_sent(u64::from(self.snd.on_sent(ctx.segments, ctx.now)));
+        self.recovery.frto.on_fresh();
+        self.on_cwr_sent();
+        self.timers.tail_from = ctx.now;
+        self.pending.remove(Pending::CUT);
+    }
+
+    fn on_resent(&mut self, ctx: &mut Ctx<'_>, key: SegmentKey) {
+        ctx.counters.tx_retransmits += 1;
+        self.retransmits += 1;
+        let recovering = self.recovery.phase != Phase::Open;
+        self.snd.on_resent(ctx.segments, key, ctx.now, recovering);
+        if recovering {
+            let len = ctx.segments.get(key).len;
+            self.recovery.prr.on_sent(u64::from(len));
+            self.recovery.undo.on_resent(ctx.now, len);
+        }
+    }
+
+    fn on_tail_sent(&mut self, ctx: &mut Ctx<'_>, key: SegmentKey) {
+        let again = self.snd.unsent != Some(key);
+        if again {
+            self.on_resent(ctx, key);
+        } else {
+            self.on_fresh_sent(ctx);
+        }
+        self.on_probe_sent(ctx, ctx.segments.get(key).end(), again);
+    }
+
+    fn on_probe_sent(&mut self, ctx: &mut Ctx<'_>, end: u64, again: bool) {
+        ctx.counters.tail_loss_probes += 1;
+        self.pending.remove(Pending::TAIL);
+        self.recovery.tail.on_sent(end, self.snd.nxt, again);
+        self.timers.patience = ctx.now + self.rtt.rto();
     }
 
     /// Whatever has an ACK acknowledges; but while there are SACK blocks to tell, only what tells them.
@@ -151,10 +203,33 @@ impl Tcb {
 
     /// Octets in flight leave room in the congestion window: for a whole segment, since that is the unit.
     fn cwnd_allows(&self) -> bool {
-        // Without SACK each duplicate acknowledgement says that one segment left the network.
-        let counts = !self.agreed.sack && self.recovery.phase != Phase::Loss;
-        let left = if counts { u64::from(self.recovery.dup_acks) * u64::from(self.emss) } else { 0 };
-        self.snd.pipe().saturating_sub(left) < u64::from(self.congestion.cwnd())
+        self.pipe() < self.cwnd()
+    }
+
+    /// Whether congestion, or F-RTO, lets a fresh segment out.
+    fn fresh_allowed(&self) -> bool {
+        match self.recovery.frto {
+            Frto::Off => self.cwnd_allows(),
+            Frto::Resent => false,
+            Frto::Fresh(left) => left > 0,
+        }
+    }
+
+    /// Whether there is a fresh segment that the peer's window takes.
+    pub(super) fn is_fresh_sendable(&self, ctx: &Ctx<'_>) -> bool {
+        self.snd.unsent.is_some_and(|key| ctx.segments.get(key).end() <= self.window.edge)
+    }
+
+    /// What a tail loss probe carries: fresh octets, whatever the congestion window, or else the last ones again
+    /// (RFC 8985 section 7.3). `None`: only our FIN is in flight.
+    fn tail(&mut self, ctx: &mut Ctx<'_>) -> Option<SegmentKey> {
+        if self.is_fresh_sendable(ctx)
+            && let Some(key) = self.snd.unsent
+            && self.fit_emss(ctx, key).is_some()
+        {
+            return Some(key);
+        }
+        self.snd.last_sent(ctx.segments)
     }
 
     fn is_fin_next(&self) -> bool {
@@ -167,15 +242,23 @@ impl Tcb {
     /// The next lost segment, when it may be sent again. The oldest always may.
     fn repairable(&mut self, ctx: &mut Ctx<'_>) -> Option<SegmentKey> {
         let key = self.snd.next_repair(ctx.segments)?;
-        self.fit_emss(ctx, key)?;
         let oldest = self.snd.head == Some(key);
+        let withheld = match self.recovery.frto {
+            Frto::Off => false,
+            Frto::Resent => !oldest,
+            Frto::Fresh(_) => true,
+        };
+        if withheld {
+            return None;
+        }
+        self.fit_emss(ctx, key)?;
         let fits = ctx.segments.get(key).end() <= self.window.edge && self.cwnd_allows();
         (oldest || fits).then_some(key)
     }
 
     /// The next segment never sent, when congestion and the peer's window allow.
     fn sendable(&mut self, ctx: &mut Ctx<'_>) -> Option<SegmentKey> {
-        let key = self.snd.unsent.filter(|_| self.cwnd_allows())?;
+        let key = self.snd.unsent.filter(|_| self.fresh_allowed())?;
         self.fit_emss(ctx, key)?;
         let segment = ctx.segments.get(key);
         if segment.end() <= self.window.edge {
@@ -206,7 +289,7 @@ impl Tcb {
         let flags = if last { Flags::PSH } else { Flags::empty() };
         // EMSS has room for the fixed options; what the payload leaves over may hold SACK blocks.
         let spare = self.emss.saturating_sub(segment.len) as usize;
-        let fresh = kind == Kind::Fresh;
+        let fresh = self.snd.unsent == Some(key);
         let header = self.header(ctx, segment.pos, flags | self.ecn_flags(fresh), spare);
         Transmission { header, payload: Some(key), ecn: self.codepoint(fresh), kind }
     }

@@ -1,12 +1,23 @@
-//! Acknowledgements and what they say of loss: window updates, RTT samples, fast retransmit, NewReno's partial
-//! acknowledgements, SACK (RFC 9293 section 3.10.7.4, RFC 5681, RFC 6582, RFC 6675).
+//! Loss recovery as a process: when it begins, what ends it, and what an acknowledgement says of congestion
+//! (RFC 5681, RFC 6582, RFC 8985).
+//!
+//! With SACK, RACK finds what is lost (`rack.rs`). Without, the oldest segment is lost after three duplicate
+//! acknowledgements and after each partial one (NewReno), and each duplicate acknowledgement lets one segment out:
+//! of fresh ones before recovery (limited transmit, RFC 3042).
 
+use super::ack::Before;
 use super::congestion::{Ack, CongestionControl, Signal};
 use super::ctx::Ctx;
+use super::frto::{Frto, Standing};
 use super::header::TcpHeader;
-use super::open::micros_since;
+use super::news::News;
+use super::prr::Prr;
+use super::rack::Circumstances;
 use super::scoreboard::DUP_THRESHOLD;
-use super::tcb::{Fin, Tcb};
+use super::tail_probe::TailProbe;
+use super::tcb::{Pending, Tcb};
+use super::undo::Undo;
+use crate::{Duration, Instant};
 
 /// Why segments are being sent again, if they are.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -14,124 +25,265 @@ pub(super) enum Phase {
     /// They are not.
     #[default]
     Open,
-    /// Duplicate or selective acknowledgements.
+    /// Loss was detected by acknowledgements (fast recovery).
     Fast,
-    /// The timer.
+    /// The timer expired.
     Loss,
 }
 
 /// Loss recovery of one connection.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Recovery {
+    /// What may be sent during [`Phase::Fast`].
+    pub(super) prr: Prr,
+    pub(super) tail: TailProbe,
+    pub(super) undo: Undo,
+    pub(super) frto: Frto,
     pub(super) phase: Phase,
     /// What was sent when the last recovery began; it ends when all of that is acknowledged (RFC 6582, `recover`).
     pub(super) high: u64,
     pub(super) dup_acks: u32,
 }
 
-/// The queue before an acknowledgement was worked off.
-#[derive(Clone, Copy, Debug)]
-struct Before {
-    in_flight: u64,
-    pipe: u64,
-    sacked_octets: u64,
-}
-
 impl Tcb {
-    /// An acceptable acknowledgement up to `ack` (at most SND.NXT), on a segment at `pos` of `len` positions.
-    pub(super) fn on_ack(&mut self, ctx: &mut Ctx<'_>, header: &TcpHeader, ack: u64, pos: i64, len: usize) {
-        let before = Before {
-            in_flight: self.snd.in_flight(),
-            pipe: self.snd.pipe(),
-            sacked_octets: self.snd.sacked_octets,
-        };
-        let una = self.snd.una;
-        let window_moved = self.update_window(header, ack, pos);
-        let sacked = self.agreed.sack && self.learn_sack(ctx, header);
-        if ack > una {
-            self.on_new_ack(ctx, header, ack, before);
-        } else if before.in_flight > 0 && ack == una && (sacked || len == 0 && !window_moved) {
-            self.recovery.dup_acks += 1;
-            self.infer_loss(ctx);
+    /// Works off an acknowledgement with news, or a `duplicate` one.
+    pub(super) fn recover(
+        &mut self,
+        ctx: &mut Ctx<'_>,
+        header: &TcpHeader,
+        news: &News,
+        before: Before,
+        duplicate: bool,
+    ) {
+        ctx.counters.reordering_seen += u64::from(self.rack.on_news(ctx.now, news));
+        if let Some(octets) = news.duplicate
+            && !self.recovery.tail.is_own(octets)
+        {
+            // (A probe on suspicion says nothing of reordering.)
+            self.rack.on_dsack(self.snd.una, self.snd.nxt);
         }
-        if self.is_blocked_by_window(ctx) {
-            // The peer lives, it only has no room: that is not a lack of progress (RFC 9293 section 3.8.6.1).
-            self.timers.progress = ctx.now;
+        let left = self.delivered(news, duplicate);
+        self.count_duplicates(news, duplicate);
+        self.judge_probe(ctx, header, news, duplicate);
+        self.judge_recovery(ctx, news, duplicate);
+        let was = self.recovery.phase;
+        if was != Phase::Open && news.acked > 0 && self.snd.una >= self.recovery.high {
+            self.end_recovery(ctx);
+        } else if was == Phase::Fast && news.acked > 0 && !self.agreed.sack {
+            // A partial acknowledgement: what is oldest now is lost, too (RFC 6582 section 3.2, step 3).
+            self.snd.mark_head_lost(ctx.segments);
         }
-        self.check_writable(ctx);
+        let lost = self.detect_loss(ctx);
+        if self.recovery.phase == Phase::Fast {
+            self.pace_recovery(left, news.acked > 0 && !lost);
+        }
+        if was != Phase::Fast && self.recovery.phase != Phase::Fast && news.delivered > 0 {
+            self.grow_window(ctx, header, before, news);
+        }
     }
 
-    fn on_new_ack(&mut self, ctx: &mut Ctx<'_>, header: &TcpHeader, ack: u64, before: Before) {
-        let acked = self.snd.acknowledge(ctx.segments, ack);
-        let sample_us = match acked.sent_at {
-            Some(sent_at) => Some(micros_since(ctx.now, sent_at)),
-            None => self.timestamp_rtt_us(ctx, header),
+    /// Without SACK each duplicate acknowledgement says that one segment left the network.
+    fn count_duplicates(&mut self, news: &News, duplicate: bool) {
+        if duplicate {
+            self.recovery.dup_acks += 1;
+        } else if news.acked == 0 {
+        } else if self.recovery.phase == Phase::Fast {
+            let arrived = (news.acked / u64::from(self.emss)).max(1).min(u64::from(u32::MAX)) as u32;
+            self.recovery.dup_acks = self.recovery.dup_acks.saturating_sub(arrived);
+        } else {
+            self.recovery.dup_acks = 0;
+        }
+    }
+
+    /// Octets that left the network: without SACK, a segment by each duplicate acknowledgement, and by one that
+    /// advances what those have not counted (RFC 6937 section 2, `DeliveredData`).
+    fn delivered(&self, news: &News, duplicate: bool) -> u64 {
+        let emss = u64::from(self.emss);
+        match duplicate {
+            _ if self.agreed.sack => news.delivered,
+            true => emss,
+            false => news.acked.saturating_sub(u64::from(self.recovery.dup_acks) * emss),
+        }
+    }
+
+    /// What may be sent after an acknowledgement in fast recovery.
+    fn pace_recovery(&mut self, delivered: u64, safe: bool) {
+        let (pipe, ssthresh) = (self.pipe(), self.congestion.ssthresh());
+        self.recovery.prr.on_ack(delivered, pipe, ssthresh, self.emss, safe);
+    }
+
+    /// The reordering timer: what was overtaken for long enough is lost.
+    pub(super) fn on_reorder_timer(&mut self, ctx: &mut Ctx<'_>) {
+        if self.detect_loss(ctx) && self.recovery.phase == Phase::Fast {
+            self.pace_recovery(0, false);
+        }
+    }
+
+    /// Whether a tail loss probe repaired a loss that nothing else shows (RFC 8985 section 7.4.2).
+    fn judge_probe(&mut self, ctx: &mut Ctx<'_>, header: &TcpHeader, news: &News, duplicate: bool) {
+        if news.acked > 0 {
+            self.pending.remove(Pending::TAIL);
+        }
+        let plain = duplicate && header.options.sack.is_empty();
+        if self.recovery.tail.on_ack(self.snd.una, news, plain) && self.recovery.phase == Phase::Open {
+            let in_flight = self.snd.in_flight() + news.acked;
+            self.recovery.undo.forget();
+            self.congestion.on_congestion(ctx.now, saturated(in_flight), Signal::Loss);
+            self.congestion.on_recovered(ctx.now);
+        }
+    }
+
+    /// Whether the recovery that is under way, or was the last one, turns out to be spurious.
+    fn judge_recovery(&mut self, ctx: &mut Ctx<'_>, news: &News, duplicate: bool) {
+        let recovering = self.recovery.phase != Phase::Open;
+        let by_order = self.recovery.frto != Frto::Off && self.examine_timeout(ctx, news, duplicate);
+        let by_time = recovering && self.recovery.undo.is_original(news);
+        let by_report = news.duplicate.is_some_and(|octets| self.recovery.undo.on_dsack(octets));
+        if by_order || by_time || by_report {
+            self.undo_recovery(ctx, news);
+        }
+    }
+
+    fn examine_timeout(&mut self, ctx: &Ctx<'_>, news: &News, duplicate: bool) -> bool {
+        let standing = Standing {
+            una: self.snd.una,
+            high: self.recovery.high,
+            sack: self.agreed.sack,
+            duplicate,
+            fresh: self.is_fresh_sendable(ctx),
         };
-        if let Some(sample_us) = sample_us {
-            self.rtt.sample(ctx.now, sample_us);
+        self.recovery.frto.on_ack(news, &standing)
+    }
+
+    /// The originals arrived: window, threshold and marks are what they were before (RFC 4015).
+    fn undo_recovery(&mut self, ctx: &mut Ctx<'_>, news: &News) {
+        let Some(episode) = self.recovery.undo.take() else { return };
+        self.congestion.undo(ctx.now);
+        self.rack.on_spurious(news);
+        if episode.timeout {
+            ctx.counters.spurious_timeouts += 1;
+            // RFC 4015 section 3.2, step 8: the way has become longer than it was thought to be.
+            if let Some(rtt_us) = news.rtt_us {
+                self.rtt.reseed(rtt_us);
+            }
+        } else {
+            ctx.counters.spurious_recoveries += 1;
+            ctx.counters.reordering_seen += u64::from(self.rack.on_reordering());
         }
-        self.timers.progress = ctx.now;
-        self.timers.persist_backoff = 0;
-        self.timers.resend = None;
-        let octets = acked.octets.min(u64::from(u32::MAX)) as u32;
-        match self.recovery.phase {
-            Phase::Open => {
-                self.recovery.dup_acks = 0;
-                self.grow_window(ctx, header, before, acked.octets, sample_us);
-                self.infer_loss(ctx);
-            }
-            phase if ack >= self.recovery.high => {
-                if phase == Phase::Fast {
-                    self.congestion.on_recovered(ctx.now);
-                }
-                self.recovery.phase = Phase::Open;
-                self.recovery.dup_acks = 0;
-                self.snd.forget_repairs(ctx.segments);
-            }
-            Phase::Fast => {
-                // A partial acknowledgement: what is oldest now is lost, too (RFC 6582 section 3.2, step 3).
-                let arrived = (octets / self.emss).max(1);
-                self.recovery.dup_acks = self.recovery.dup_acks.saturating_sub(arrived);
-                self.snd.mark_head_lost(ctx.segments);
-                if self.agreed.sack {
-                    self.snd.infer_lost(ctx.segments);
-                }
-            }
-            Phase::Loss => {
-                self.recovery.dup_acks = 0;
-                self.grow_window(ctx, header, before, acked.octets, sample_us);
-            }
+        if self.recovery.phase != Phase::Open {
+            self.recovery.phase = Phase::Open;
+            self.recovery.high = self.snd.una;
+            self.recovery.dup_acks = 0;
+            self.recovery.frto = Frto::Off;
+            self.snd.restore_lost(ctx.segments);
+            self.snd.forget_repairs(ctx.segments);
         }
-        if self.fin != Fin::Acked && self.snd.una > self.snd.end {
-            self.on_fin_acked(ctx);
+    }
+
+    /// All that was in flight when recovery began is acknowledged.
+    fn end_recovery(&mut self, ctx: &mut Ctx<'_>) {
+        if self.recovery.phase == Phase::Fast {
+            self.congestion.on_recovered(ctx.now);
         }
+        self.recovery.phase = Phase::Open;
+        self.recovery.dup_acks = 0;
+        self.recovery.frto = Frto::Off;
+        self.rack.on_recovered();
+        self.snd.forget_repairs(ctx.segments);
+    }
+
+    /// Marks what must be lost, and starts recovery when that is news. Returns whether anything was.
+    fn detect_loss(&mut self, ctx: &mut Ctx<'_>) -> bool {
+        let open = self.recovery.phase == Phase::Open;
+        let lost = if self.agreed.sack {
+            let window = self.reordering_window();
+            let detected = self.snd.detect_lost(ctx.segments, &self.rack, window, ctx.now);
+            self.timers.reorder = detected.next;
+            ctx.counters.lost_retransmits += u64::from(detected.lost_again);
+            detected.lost > 0
+        } else {
+            // RFC 6582 section 3.2, step 2: duplicates of what an earlier recovery sent twice prove nothing.
+            let fresh = self.snd.una >= self.recovery.high;
+            open && fresh && self.recovery.dup_acks >= DUP_THRESHOLD && self.snd.mark_head_lost(ctx.segments)
+        };
+        if lost && open {
+            self.start_recovery(ctx);
+        }
+        lost
+    }
+
+    /// How long RACK lets a segment be overtaken.
+    pub(super) fn reordering_window(&self) -> Duration {
+        self.rack.reordering_window(&Circumstances {
+            recovering: self.recovery.phase != Phase::Open,
+            sacked_segments: self.snd.sacked_segments,
+            min_rtt_us: self.rtt.min_rtt_us(),
+            srtt_us: self.rtt.srtt_us(),
+        })
+    }
+
+    fn start_recovery(&mut self, ctx: &mut Ctx<'_>) {
+        ctx.counters.fast_retransmits += 1;
+        let in_flight = self.snd.in_flight();
+        self.congestion.on_congestion(ctx.now, saturated(in_flight), Signal::Loss);
+        self.recovery.phase = Phase::Fast;
+        self.recovery.high = self.snd.nxt;
+        self.recovery.prr = Prr::new(in_flight);
+        self.recovery.undo.start(self.snd.una, self.snd.nxt, false);
+        self.forget_probe();
+    }
+
+    /// The timer expired (RFC 6298 section 5.4 to 5.6, RFC 5681 section 3.1).
+    pub(super) fn on_retransmission_timeout(&mut self, ctx: &mut Ctx<'_>) {
+        ctx.counters.rto_expired += 1;
+        let was = self.recovery.phase;
+        let in_flight = self.snd.in_flight();
+        let untried = self.snd.mark_timed_out(ctx.segments, self.lost_before(ctx));
+        self.timers.reorder = None;
+        let first = untried || was != Phase::Loss;
+        self.congestion.on_timeout(ctx.now, saturated(in_flight), first);
+        if first {
+            self.recovery.undo.start(self.snd.una, self.snd.nxt, true);
+        }
+        // Timestamps tell sooner, and for each acknowledgement.
+        self.recovery.frto.on_timeout(was == Phase::Open && !self.agreed.timestamps);
+        self.recovery.phase = Phase::Loss;
+        self.recovery.high = self.snd.nxt;
+        self.recovery.dup_acks = 0;
+        self.forget_probe();
+        self.rtt.back_off();
+        self.timers.patience = ctx.now + self.rtt.rto();
+    }
+
+    /// What was sent by then and not acknowledged at a timeout is lost (RFC 8985 section 6.3).
+    fn lost_before(&self, ctx: &Ctx<'_>) -> Instant {
+        if !self.agreed.sack {
+            return ctx.now;
+        }
+        ctx.now - (self.rack.lost_at(Instant::ZERO, self.reordering_window()) - Instant::ZERO)
+    }
+
+    fn forget_probe(&mut self) {
+        self.recovery.tail.forget();
+        self.pending.remove(Pending::TAIL);
     }
 
     /// Tells congestion control what was delivered, outside of fast recovery.
-    fn grow_window(
-        &mut self,
-        ctx: &Ctx<'_>,
-        header: &TcpHeader,
-        before: Before,
-        acked: u64,
-        rtt_us: Option<u64>,
-    ) {
-        let (cwnd, in_flight) = (self.congestion.cwnd(), before.pipe.min(u64::from(u32::MAX)) as u32);
+    fn grow_window(&mut self, ctx: &Ctx<'_>, header: &TcpHeader, before: Before, news: &News) {
+        let (cwnd, in_flight) = (self.congestion.cwnd(), saturated(before.pipe));
         let ece = self.echoes_marks(header);
         let used = match cwnd < self.congestion.ssthresh() {
             // Slow start doubles the window, so half of it in use is all that could be.
             true => in_flight >= cwnd / 2,
             false => in_flight.saturating_add(self.emss) >= cwnd,
         };
-        // What was selectively acknowledged before is no news now, and the other way round.
-        let delivered = (acked + self.snd.sacked_octets).saturating_sub(before.sacked_octets);
         self.congestion.on_ack(&Ack {
             now: ctx.now,
-            acked: acked.min(u64::from(u32::MAX)) as u32,
-            delivered: delivered.min(u64::from(u32::MAX)) as u32,
+            acked: saturated(news.acked),
+            delivered: saturated(news.delivered),
             una: self.snd.una,
             nxt: self.snd.nxt,
-            rtt_us: rtt_us.map(|us| us.min(u64::from(u32::MAX)) as u32),
+            rtt_us: news.rtt_us.map(saturated),
             // What tells of congestion is no reason to send more.
             cwnd_limited: used && !ece,
             srtt_us: self.rtt.srtt_us(),
@@ -139,67 +291,22 @@ impl Tcb {
         });
     }
 
-    /// Marks what must be lost, and starts recovery when that is news.
-    fn infer_loss(&mut self, ctx: &mut Ctx<'_>) {
-        let mut lost = self.agreed.sack && self.snd.infer_lost(ctx.segments);
-        // RFC 6582 section 3.2, step 2: duplicates of what an earlier recovery sent twice prove nothing.
-        let fresh = self.snd.una >= self.recovery.high;
-        if self.recovery.phase == Phase::Open && self.recovery.dup_acks >= DUP_THRESHOLD && fresh {
-            lost |= self.snd.mark_head_lost(ctx.segments);
-        }
-        if lost && self.recovery.phase == Phase::Open {
-            ctx.counters.fast_retransmits += 1;
-            self.congestion.on_congestion(ctx.now, self.snd.in_flight() as u32, Signal::Loss);
-            self.recovery.phase = Phase::Fast;
-            self.recovery.high = self.snd.nxt;
-            self.timers.resend = None;
-        }
+    /// Octets believed to be in the network.
+    pub(super) fn pipe(&self) -> u64 {
+        let counts = !self.agreed.sack && self.recovery.phase != Phase::Loss;
+        let left = if counts { u64::from(self.recovery.dup_acks) * u64::from(self.emss) } else { 0 };
+        self.snd.pipe().saturating_sub(left)
     }
 
-    /// Returns whether the window changed.
-    fn update_window(&mut self, header: &TcpHeader, ack: u64, pos: i64) -> bool {
-        let window = &mut self.window;
-        let newer = window.wl1 < pos || window.wl1 == pos && window.wl2 <= ack;
-        if ack < self.snd.una || !newer {
-            return false;
+    /// What may be in flight.
+    pub(super) fn cwnd(&self) -> u64 {
+        match self.recovery.phase {
+            Phase::Fast => self.recovery.prr.cwnd(),
+            Phase::Open | Phase::Loss => u64::from(self.congestion.cwnd()),
         }
-        let octets = u64::from(header.window) << self.agreed.window_scale.unwrap_or(0);
-        let edge = ack + octets;
-        let moved = edge != window.edge;
-        window.edge = edge;
-        window.max = window.max.max(octets);
-        window.wl1 = pos;
-        window.wl2 = ack;
-        moved
     }
+}
 
-    /// Returns whether a SACK block told something new. Blocks outside of what is in flight (D-SACK, nonsense)
-    /// are skipped.
-    fn learn_sack(&mut self, ctx: &mut Ctx<'_>, header: &TcpHeader) -> bool {
-        let mut news = false;
-        for &(start, end) in &header.options.sack {
-            let (una, nxt) = (self.snd.una as i64, self.snd.nxt as i64);
-            let start = self.snd_space.pos(start, self.snd.una);
-            let end = self.snd_space.pos(end, self.snd.una);
-            if una <= start && start < end && end <= nxt {
-                news |= self.snd.sack(ctx.segments, start as u64, end as u64);
-            }
-        }
-        news
-    }
-
-    /// The RTT by the echoed timestamp, which is unambiguous also for what was sent twice (RFC 7323 section 4).
-    pub(super) fn timestamp_rtt_us(&self, ctx: &Ctx<'_>, header: &TcpHeader) -> Option<u64> {
-        let (_, echo) = header.options.timestamps?;
-        let (now_ms, _) = self.timestamps(ctx)?;
-        let elapsed_ms = now_ms.wrapping_sub(echo);
-        // Older than the life of a retransmission, or from the future: not an echo of ours.
-        (elapsed_ms as u64 <= ctx.config.rto_max.total_millis()).then(|| u64::from(elapsed_ms.max(1)) * 1000)
-    }
-
-    /// Nothing is on its way and the peer's window does not take what is next, or shrank below what is.
-    fn is_blocked_by_window(&self, ctx: &Ctx<'_>) -> bool {
-        let next = self.snd.head.map(|key| ctx.segments.get(key).end());
-        next.is_some_and(|end| end > self.window.edge)
-    }
+fn saturated(octets: u64) -> u32 {
+    octets.min(u64::from(u32::MAX)) as u32
 }

@@ -63,6 +63,16 @@ impl RttEstimator {
         self.backoff = 0;
     }
 
+    /// A timeout was spurious: begins anew with this measurement, and with more room for the next
+    /// (RFC 4015 section 3.2, step 8).
+    pub(super) fn reseed(&mut self, rtt_us: u64) {
+        let rtt_us = rtt_us.clamp(1, self.max_us);
+        self.srtt8_us = rtt_us * 8;
+        self.rttvar4_us = (self.rttvar4_us * 2).max(rtt_us * 2);
+        self.base_us = self.srtt8_us / 8 + self.rttvar4_us.max(self.min_us).max(1);
+        self.backoff = 0;
+    }
+
     /// The timer expired: double (RFC 6298 section 5.5).
     pub(super) fn back_off(&mut self) {
         self.backoff = (self.backoff + 1).min(32);
@@ -86,7 +96,6 @@ impl RttEstimator {
     }
 
     /// The lowest RTT of late; 0 before the first sample.
-    #[cfg_attr(not(test), allow(dead_code, reason = "for the reordering window of RFC 8985"))]
     pub(super) fn min_rtt_us(&self) -> u32 {
         let lowest_us = self.lowest_us.0.min(self.lowest_us.1);
         if lowest_us == u32::MAX { 0 } else { lowest_us }
@@ -170,5 +179,17 @@ mod tests {
         assert_eq!(lowest(102, 900), 300);
         assert_eq!(lowest(131, 800), 300, "the window before this one counts");
         assert_eq!(lowest(162, 900), 800);
+    }
+
+    #[test]
+    fn a_spurious_timeout_makes_the_next_one_later() {
+        let mut rtt = estimator();
+        for _ in 0..100 {
+            rtt.sample(NOW, 100_000);
+        }
+        rtt.back_off();
+        rtt.reseed(300_000);
+        // SRTT is the measurement, RTTVAR half of it.
+        assert_eq!((rtt.srtt_us(), rtt.rto().total_millis()), (300_000, 900));
     }
 }

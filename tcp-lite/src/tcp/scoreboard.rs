@@ -1,88 +1,161 @@
-//! Which segments arrived and which are lost: SACK and loss inference by segment (RFC 2018, RFC 6675 section 4).
+//! Which segments arrived and which are lost: marks on the segments of the send queue (RFC 2018, RFC 8985).
 //!
-//! Marks are on the segments of the send queue. Loss recovery as a process is in `recovery.rs`.
+//! Loss recovery as a process is in `recovery.rs`, what RACK remembers in `rack.rs`.
 
+use super::news::News;
+use super::rack::Rack;
 use super::send::{Marks, SegmentKey, SegmentSlab, SendQueue};
-use crate::Instant;
+use crate::{Duration, Instant};
 
-/// Segments that must have arrived above a hole before it counts as lost (RFC 6675, `DupThresh`).
+/// Segments that must have arrived above a hole before it counts as lost, as far as reordering is not known to
+/// occur (RFC 6675, `DupThresh`), and duplicate acknowledgements where there is no SACK (RFC 5681).
 pub(super) const DUP_THRESHOLD: u32 = 3;
 
+/// SACK blocks worked off already: each acknowledgement repeats the latest, and a block grows at its end. Without
+/// this memory every acknowledgement would walk along all segments in flight.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Sacks {
+    /// Blocks whose segments are all marked; empty ones say nothing.
+    known: [(u64, u64); 3],
+    oldest: u8,
+    /// The segment marked last.
+    pub(super) last: Option<SegmentKey>,
+}
+
+impl Sacks {
+    /// What a block says beyond what is known, as where to begin; `None`: nothing.
+    fn news(&self, mut start: u64, end: u64) -> Option<u64> {
+        for (from, to) in self.known {
+            if from <= start && start < to {
+                start = to;
+            }
+        }
+        (start < end).then_some(start)
+    }
+
+    /// All segments inside of `start..end` are marked.
+    fn learn(&mut self, start: u64, end: u64) {
+        if let Some(known) =
+            self.known.iter_mut().find(|(from, to)| *from <= end && start <= *to && from < to)
+        {
+            *known = (known.0.min(start), known.1.max(end));
+        } else {
+            self.known[usize::from(self.oldest)] = (start, end);
+            self.oldest = (self.oldest + 1) % 3;
+        }
+    }
+}
+
+/// What [`SendQueue::detect_lost`] found.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Detected {
+    /// Segments newly marked lost.
+    pub(super) lost: u32,
+    /// Those among them that had been sent again in this recovery.
+    pub(super) lost_again: u32,
+    /// When the next will be lost if nothing is heard of it.
+    pub(super) next: Option<Instant>,
+}
+
 impl SendQueue {
-    /// The peer holds `start..end`: marks the segments wholly inside. Returns whether any was news.
-    pub(super) fn sack(&mut self, slab: &mut SegmentSlab, start: u64, end: u64) -> bool {
-        let mut news = false;
-        let mut cursor = self.head;
+    /// The peer holds `start..end`: marks the segments wholly inside.
+    pub(super) fn sack(&mut self, slab: &mut SegmentSlab, start: u64, end: u64, news: &mut News) {
+        let Some(from) = self.sacks.news(start, end) else { return };
+        let last = self.sacks.last.filter(|key| slab.get(*key).pos <= from);
+        let mut cursor = last.or(self.head);
+        let mut whole = None;
         while let Some(key) = cursor {
             let segment = slab.get(key);
-            if segment.pos >= end || self.unsent == Some(key) {
+            if segment.end() > end || self.unsent == Some(key) {
                 break;
             }
             cursor = segment.next;
-            if segment.pos >= start && segment.end() <= end && !segment.marks.contains(Marks::SACKED) {
-                let marks = (segment.marks | Marks::SACKED) - Marks::LOST;
-                self.set_marks(slab, key, marks);
-                news = true;
+            if segment.pos < from {
+                continue;
             }
+            whole = Some(segment.end());
+            let marks = segment.marks;
+            if !marks.contains(Marks::SACKED) {
+                news.deliver(segment.sent, segment.end(), segment.len, marks.contains(Marks::RESENT));
+                self.set_marks(slab, key, (marks | Marks::SACKED) - (Marks::LOST | Marks::FLYING));
+            }
+            self.sacks.last = Some(key);
         }
-        news
+        if let Some(whole) = whole {
+            self.sacks.learn(from, whole);
+        }
     }
 
-    /// Marks holes below [`DUP_THRESHOLD`] arrived segments as lost. Returns whether any is new.
-    pub(super) fn infer_lost(&mut self, slab: &mut SegmentSlab) -> bool {
-        let mut above = self.sacked_segments;
-        let mut news = false;
-        let mut cursor = self.head;
-        while let Some(key) = cursor {
-            if above < DUP_THRESHOLD || self.unsent == Some(key) {
+    /// Marks as lost what was overtaken for longer than `window` (RFC 8985 section 6.2, step 5). Its timer would
+    /// wait for the last of those that were overtaken; here it is the first.
+    pub(super) fn detect_lost(
+        &mut self,
+        slab: &mut SegmentSlab,
+        rack: &Rack,
+        window: Duration,
+        now: Instant,
+    ) -> Detected {
+        let mut detected = Detected::default();
+        while let Some(key) = self.flight.oldest {
+            let segment = slab.get(key);
+            if !rack.overtakes(segment.sent) {
                 break;
             }
-            let segment = slab.get(key);
-            cursor = segment.next;
-            if segment.marks.contains(Marks::SACKED) {
-                above -= 1;
-            } else {
-                news |= self.mark_lost(slab, key);
+            let lost_at = rack.lost_at(segment.sent.at, window);
+            if lost_at > now {
+                detected.next = Some(lost_at);
+                break;
             }
+            detected.lost += 1;
+            detected.lost_again += u32::from(segment.marks.contains(Marks::REPAIRED));
+            self.mark_lost(slab, key);
         }
-        news
+        detected
     }
 
-    /// Marks the oldest sent segment as lost. Returns whether it is new.
+    /// Marks the oldest sent segment as lost, if it was not sent again in this recovery. Returns whether it is new.
     pub(super) fn mark_head_lost(&mut self, slab: &mut SegmentSlab) -> bool {
-        match self.head {
-            Some(key) if self.unsent != Some(key) => self.mark_lost(slab, key),
-            _ => false,
-        }
-    }
-
-    fn mark_lost(&mut self, slab: &mut SegmentSlab, key: SegmentKey) -> bool {
+        let Some(key) = self.head else { return false };
         let marks = slab.get(key).marks;
-        if marks.intersects(Marks::LOST | Marks::REPAIRED | Marks::SACKED) {
-            return false;
+        let lost = marks.contains(Marks::FLYING) && !marks.contains(Marks::REPAIRED);
+        if lost {
+            self.mark_lost(slab, key);
         }
-        self.set_marks(slab, key, marks | Marks::LOST);
-        self.repair = self.head;
-        true
+        lost
     }
 
-    /// The timer expired: everything sent and not known to have arrived is lost, repaired or not. A peer that
-    /// selectively acknowledged its frontier's next octet took that back (RFC 2018 section 8): then nothing is
-    /// known to have arrived. Returns whether the oldest segment had not been sent again before.
-    pub(super) fn mark_all_lost(&mut self, slab: &mut SegmentSlab) -> bool {
+    fn mark_lost(&mut self, slab: &mut SegmentSlab, key: SegmentKey) {
+        let segment = slab.get(key);
+        let (pos, marks) = (segment.pos, segment.marks);
+        self.set_marks(slab, key, (marks | Marks::LOST) - (Marks::FLYING | Marks::SACKED));
+        if self.repair.is_none_or(|repair| slab.get(repair).pos > pos) {
+            self.repair = Some(key);
+        }
+    }
+
+    /// The timer expired: the oldest segment is lost, repaired or not, and of the others those that were sent
+    /// by `before` (RFC 8985 section 6.3). A peer that selectively acknowledged its frontier's next octet took that
+    /// back (RFC 2018 section 8): then nothing is known to have arrived, and all is lost. Returns whether the oldest
+    /// segment had not been sent again before.
+    pub(super) fn mark_timed_out(&mut self, slab: &mut SegmentSlab, before: Instant) -> bool {
         let reneged = self.head.is_some_and(|key| slab.get(key).marks.contains(Marks::SACKED));
         let first = self.head.is_none_or(|key| !slab.get(key).marks.contains(Marks::RESENT));
+        if reneged {
+            self.sacks = Sacks::default();
+        }
         let mut cursor = self.head;
         while let Some(key) = cursor {
             if self.unsent == Some(key) {
                 break;
             }
             let segment = slab.get(key);
+            let (marks, sent_at) = (segment.marks, segment.sent.at);
             cursor = segment.next;
-            if reneged || !segment.marks.contains(Marks::SACKED) {
-                let marks = (segment.marks & Marks::RESENT) | Marks::LOST;
-                self.set_marks(slab, key, marks);
+            let old = self.head == Some(key) || sent_at <= before;
+            if reneged || old && marks.contains(Marks::FLYING) {
+                self.mark_lost(slab, key);
             }
+            slab.get_mut(key).marks -= Marks::REPAIRED;
         }
         self.repair = self.head;
         first
@@ -101,6 +174,36 @@ impl SendQueue {
         }
     }
 
+    /// Recovery was for nothing: what was lost and not sent again since flies.
+    pub(super) fn restore_lost(&mut self, slab: &mut SegmentSlab) {
+        let (mut cursor, mut near) = (self.head, None);
+        while let Some(key) = cursor.filter(|key| self.lost_octets > 0 && self.unsent != Some(*key)) {
+            let segment = slab.get(key);
+            cursor = segment.next;
+            let (marks, sent) = (segment.marks, segment.sent);
+            if marks.contains(Marks::LOST) {
+                near = near.filter(|near| sent.is_after(slab.get(*near).sent));
+                self.set_marks(slab, key, marks - Marks::LOST);
+                slab.get_mut(key).marks |= Marks::FLYING;
+                self.flight.restore(slab, near, key);
+                near = Some(key);
+            }
+        }
+    }
+
+    /// Segments in flight of more than `emss` octets were dropped on the way: they are lost. Nothing is said
+    /// of the others.
+    pub(super) fn mark_oversized(&mut self, slab: &mut SegmentSlab, emss: u32) {
+        let mut cursor = self.head;
+        while let Some(key) = cursor.filter(|key| self.unsent != Some(*key)) {
+            let segment = slab.get(key);
+            cursor = segment.next;
+            if segment.len > emss && segment.marks.contains(Marks::FLYING) {
+                self.mark_lost(slab, key);
+            }
+        }
+    }
+
     /// The oldest segment marked lost.
     pub(super) fn next_repair(&mut self, slab: &SegmentSlab) -> Option<SegmentKey> {
         if self.lost_octets == 0 {
@@ -116,10 +219,173 @@ impl SendQueue {
         None
     }
 
-    /// A lost segment was sent again.
-    pub(super) fn on_repaired(&mut self, slab: &mut SegmentSlab, key: SegmentKey, now: Instant) {
-        slab.get_mut(key).sent_at = now;
-        let marks = (slab.get(key).marks - Marks::LOST) | Marks::RESENT | Marks::REPAIRED;
+    /// A segment was sent again, in a recovery or not.
+    pub(super) fn on_resent(
+        &mut self,
+        slab: &mut SegmentSlab,
+        key: SegmentKey,
+        now: Instant,
+        recovering: bool,
+    ) {
+        let sent = self.flight.depart(now);
+        let segment = slab.get_mut(key);
+        segment.sent = sent;
+        let marks = segment.marks - (Marks::LOST | Marks::FLYING);
+        // Taken off first: it is the latest now.
         self.set_marks(slab, key, marks);
+        let repaired = if recovering { Marks::REPAIRED } else { Marks::empty() };
+        self.set_marks(slab, key, marks | Marks::RESENT | Marks::FLYING | repaired);
+    }
+}
+
+#[cfg(test)]
+impl SendQueue {
+    /// Sums and both orders agree with the marks.
+    pub(super) fn check(&self, slab: &SegmentSlab) {
+        let (mut sacked, mut lost, mut flying, mut pos) = ((0, 0), 0, 0, None);
+        let mut cursor = self.head;
+        let mut sent = true;
+        while let Some(key) = cursor {
+            let segment = slab.get(key);
+            sent &= self.unsent != Some(key);
+            assert!(pos.is_none_or(|pos| pos == segment.pos), "a gap in the queue");
+            pos = Some(segment.end());
+            let len = u64::from(segment.len);
+            let place = segment.marks & (Marks::SACKED | Marks::LOST | Marks::FLYING);
+            assert_eq!(place.bits().count_ones(), u32::from(sent), "{:?}", segment.marks);
+            match place {
+                Marks::SACKED => sacked = (sacked.0 + len, sacked.1 + 1),
+                Marks::LOST => lost += len,
+                Marks::FLYING => flying += 1,
+                _ => {}
+            }
+            cursor = segment.next;
+        }
+        assert_eq!((self.sacked_octets, self.sacked_segments, self.lost_octets), (sacked.0, sacked.1, lost));
+        let (mut cursor, mut earlier) = (self.flight.oldest, None);
+        while let Some(key) = cursor {
+            let segment = slab.get(key);
+            assert!(segment.marks.contains(Marks::FLYING) && segment.earlier == earlier);
+            assert!(earlier.is_none_or(|earlier| segment.sent.is_after(slab.get(earlier).sent)));
+            flying -= 1;
+            (cursor, earlier) = (segment.later, Some(key));
+        }
+        assert_eq!(flying, 0, "all that fly are linked");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::news::Judge;
+    use super::*;
+
+    const LEN: u64 = 100;
+
+    fn at(ms: i64) -> Instant {
+        Instant::from_millis(ms)
+    }
+
+    /// A queue of so many segments, sent a millisecond apart.
+    fn queue(count: i64) -> (SegmentSlab, SendQueue) {
+        let pool = dp::Mempool::heap("test", 64, 2048);
+        let (mut slab, mut queue) = (SegmentSlab::new(64), SendQueue::new());
+        (queue.una, queue.nxt) = (1, 1);
+        for nr in 0..count {
+            let mut buf = pool.alloc().expect("a buffer");
+            buf.append(LEN as usize).expect("room");
+            queue.push(&mut slab, buf);
+            queue.on_sent(&mut slab, at(nr));
+        }
+        (slab, queue)
+    }
+
+    fn news() -> News {
+        News::new(Judge { echo_ms: None, horizon: at(1 << 20) })
+    }
+
+    /// The bounds of segments `from..to`.
+    fn span(from: u64, to: u64) -> (u64, u64) {
+        (1 + from * LEN, 1 + to * LEN)
+    }
+
+    /// Marks segments `from..to`; returns how many were news.
+    fn sack(slab: &mut SegmentSlab, queue: &mut SendQueue, (start, end): (u64, u64)) -> u64 {
+        let mut news = news();
+        queue.sack(slab, start, end, &mut news);
+        queue.check(slab);
+        news.delivered / LEN
+    }
+
+    #[test]
+    fn blocks_mark_what_is_wholly_inside_and_count_once() {
+        let (mut slab, mut queue) = queue(12);
+        assert_eq!(sack(&mut slab, &mut queue, span(5, 7)), 2);
+        assert_eq!(sack(&mut slab, &mut queue, span(5, 7)), 0);
+        assert_eq!(sack(&mut slab, &mut queue, span(5, 9)), 2, "grown at its end");
+        assert_eq!(sack(&mut slab, &mut queue, span(3, 9)), 2, "and in front");
+        assert_eq!(
+            sack(&mut slab, &mut queue, (span(9, 9).0, span(9, 11).1 - 1)),
+            1,
+            "the last is not whole"
+        );
+        assert_eq!(sack(&mut slab, &mut queue, span(9, 11)), 1, "now it is");
+        assert_eq!(sack(&mut slab, &mut queue, (span(0, 0).0 + 50, span(0, 2).1)), 1, "nor was the first");
+        assert_eq!(sack(&mut slab, &mut queue, span(0, 2)), 1);
+        assert_eq!(queue.sacked_segments, 10);
+    }
+
+    #[test]
+    fn what_was_overtaken_is_lost_and_a_retransmission_that_was_is_lost_again() {
+        let (mut slab, mut queue) = queue(5);
+        let mut rack = Rack::new();
+        let mut now = at(10);
+        let mut detect = |slab: &mut SegmentSlab, queue: &mut SendQueue, nr, now, window_ms| {
+            let mut news = news();
+            queue.sack(slab, span(nr, nr + 1).0, span(nr, nr + 1).1, &mut news);
+            let _ = rack.on_news(now, &news);
+            let detected = queue.detect_lost(slab, &rack, Duration::from_millis(window_ms), now);
+            queue.check(slab);
+            detected
+        };
+        // Number 2 took 8 ms: 0 is due at 9, 1 at 10.
+        let detected = detect(&mut slab, &mut queue, 2, now, 1);
+        assert_eq!((detected.lost, detected.lost_again, detected.next), (2, 0, None));
+        for nr in 0..2 {
+            let key = queue.next_repair(&slab).expect("lost");
+            assert_eq!(slab.get(key).pos, span(nr, nr).0, "the oldest first");
+            queue.on_resent(&mut slab, key, at(10), true);
+        }
+        // 4 was sent before both; 1, sent again, after 0 and after 3.
+        let detected = detect(&mut slab, &mut queue, 4, at(12), 3);
+        assert_eq!((detected.lost, detected.next), (0, Some(at(14))), "the window is not over");
+        now = at(20);
+        let detected = detect(&mut slab, &mut queue, 1, now, 1);
+        assert_eq!((detected.lost, detected.next), (1, Some(at(21))), "3 now, 0 in a moment");
+        let detected = queue.detect_lost(&mut slab, &rack, Duration::ZERO, now);
+        assert_eq!((detected.lost, detected.lost_again), (1, 1));
+        assert_eq!(queue.pipe(), 0);
+    }
+
+    #[test]
+    fn what_was_lost_for_nothing_flies_where_it_was_sent() {
+        let (mut slab, mut queue) = queue(6);
+        let first = queue.head.expect("a segment");
+        queue.on_resent(&mut slab, first, at(10), true);
+        queue.mark_timed_out(&mut slab, at(3));
+        assert_eq!(queue.pipe(), 2 * LEN);
+        queue.restore_lost(&mut slab);
+        queue.check(&slab);
+        assert_eq!(queue.pipe(), 6 * LEN);
+        assert_eq!(queue.flight.oldest, slab.get(first).next, "the first was sent last");
+    }
+
+    #[test]
+    fn a_peer_that_takes_back_what_it_acknowledged_gets_everything_again() {
+        let (mut slab, mut queue) = queue(4);
+        assert_eq!(sack(&mut slab, &mut queue, span(0, 3)), 3);
+        queue.mark_timed_out(&mut slab, at(0));
+        queue.check(&slab);
+        assert_eq!(queue.lost_octets, 4 * LEN);
+        assert_eq!(sack(&mut slab, &mut queue, span(0, 3)), 3, "what was known before counts for nothing");
     }
 }

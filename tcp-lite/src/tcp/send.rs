@@ -3,17 +3,32 @@
 //! A segment is frozen: its octets and boundaries never change, however often it is sent. Two things only may
 //! cut one, [`SendQueue::split`]'s callers: a drop of EMSS, and the persist timer. An acknowledgement in the
 //! middle of a segment leaves it whole. Records live in a slab of the stack, linked by index, so that an idle
-//! connection holds none. Which segments are lost is in `scoreboard.rs`.
+//! connection holds none. Which segments are lost is in `scoreboard.rs`, their order in time in `flight.rs`.
+
+use std::num::NonZeroU32;
 
 use bitflags::bitflags;
 use dp::Mbuf;
 use slab::Slab;
 
+use super::flight::{Flight, Sent};
+use super::news::News;
+use super::scoreboard::Sacks;
 use crate::Instant;
 
-/// Names a queued segment.
+/// Names a queued segment: its record plus one, so that an optional name takes no more room.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct SegmentKey(u32);
+pub(crate) struct SegmentKey(NonZeroU32);
+
+impl SegmentKey {
+    fn of(record: usize) -> Self {
+        Self(NonZeroU32::MIN.saturating_add(record as u32))
+    }
+
+    fn record(self) -> usize {
+        self.0.get() as usize - 1
+    }
+}
 
 bitflags! {
     /// What happened to a segment since it was pushed.
@@ -25,8 +40,10 @@ bitflags! {
         const SACKED = 2;
         /// Inferred lost, and not sent again since.
         const LOST = 4;
-        /// Sent again in this recovery; not inferred lost a second time but by the timer.
+        /// Sent again in this recovery.
         const REPAIRED = 8;
+        /// Sent, neither known to have arrived nor lost since: linked in the order of transmission.
+        const FLYING = 16;
     }
 }
 
@@ -39,8 +56,11 @@ pub(super) struct Segment {
     pub(super) len: u32,
     pub(super) marks: Marks,
     /// When it was sent last; meaningless before.
-    pub(super) sent_at: Instant,
+    pub(super) sent: Sent,
     pub(super) next: Option<SegmentKey>,
+    /// Neighbours in the order of transmission, while [`Marks::FLYING`].
+    pub(super) earlier: Option<SegmentKey>,
+    pub(super) later: Option<SegmentKey>,
 }
 
 impl Segment {
@@ -86,15 +106,15 @@ impl SegmentSlab {
     }
 
     pub(super) fn get(&self, key: SegmentKey) -> &Segment {
-        &self.records[key.0 as usize]
+        &self.records[key.record()]
     }
 
     pub(super) fn get_mut(&mut self, key: SegmentKey) -> &mut Segment {
-        &mut self.records[key.0 as usize]
+        &mut self.records[key.record()]
     }
 
     fn insert(&mut self, segment: Segment) -> SegmentKey {
-        SegmentKey(self.records.insert(segment) as u32)
+        SegmentKey::of(self.records.insert(segment))
     }
 }
 
@@ -107,6 +127,10 @@ pub(super) struct SendQueue {
     pub(super) unsent: Option<SegmentKey>,
     /// Where the search for the next segment to send again starts.
     pub(super) repair: Option<SegmentKey>,
+    /// Segments in the order of transmission.
+    pub(super) flight: Flight,
+    /// What SACK blocks said last.
+    pub(super) sacks: Sacks,
     /// Oldest unacknowledged position.
     pub(super) una: u64,
     /// The position sent next.
@@ -122,16 +146,6 @@ pub(super) struct SendQueue {
     pub(super) segments: usize,
 }
 
-/// What an acknowledgement took off the queue.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Acked {
-    /// Positions acknowledged.
-    pub(super) octets: u64,
-    /// When the newest segment taken off was sent, if that says how long the way is: all were sent only once, and
-    /// it had not waited at the peer behind a hole.
-    pub(super) sent_at: Option<Instant>,
-}
-
 impl SendQueue {
     /// Nothing sent, not even the SYN.
     pub(super) fn new() -> Self {
@@ -140,6 +154,8 @@ impl SendQueue {
             tail: None,
             unsent: None,
             repair: None,
+            flight: Flight::default(),
+            sacks: Sacks::default(),
             una: 0,
             nxt: 0,
             end: 1,
@@ -168,8 +184,16 @@ impl SendQueue {
     /// Queues a segment behind all others.
     pub(super) fn push(&mut self, slab: &mut SegmentSlab, buf: Mbuf) {
         let len = buf.len() as u32;
-        let segment =
-            Segment { buf, pos: self.end, len, marks: Marks::empty(), sent_at: Instant::ZERO, next: None };
+        let segment = Segment {
+            buf,
+            pos: self.end,
+            len,
+            marks: Marks::empty(),
+            sent: Sent::NEVER,
+            next: None,
+            earlier: None,
+            later: None,
+        };
         self.end = segment.end();
         let key = slab.insert(segment);
         self.segments += 1;
@@ -181,55 +205,77 @@ impl SendQueue {
         self.unsent = self.unsent.or(Some(key));
     }
 
-    /// The first unsent segment was sent.
-    pub(super) fn on_sent(&mut self, slab: &mut SegmentSlab, now: Instant) {
-        if let Some(key) = self.unsent {
-            let segment = slab.get_mut(key);
-            segment.sent_at = now;
-            self.nxt = segment.end();
-            self.unsent = segment.next;
+    /// The first unsent segment was sent. Returns its length.
+    pub(super) fn on_sent(&mut self, slab: &mut SegmentSlab, now: Instant) -> u32 {
+        let Some(key) = self.unsent else { return 0 };
+        let sent = self.flight.depart(now);
+        let segment = slab.get_mut(key);
+        segment.sent = sent;
+        let len = segment.len;
+        self.nxt = segment.end();
+        self.unsent = segment.next;
+        self.set_marks(slab, key, Marks::FLYING);
+        len
+    }
+
+    /// The last segment that was sent and is still queued.
+    pub(super) fn last_sent(&self, slab: &SegmentSlab) -> Option<SegmentKey> {
+        if self.unsent.is_none() {
+            return self.tail;
         }
+        let mut last = None;
+        let mut cursor = self.head;
+        while let Some(key) = cursor.filter(|key| self.unsent != Some(*key)) {
+            last = Some(key);
+            cursor = slab.get(key).next;
+        }
+        last
     }
 
     /// Takes off what lies wholly below `ack`, which is at most `nxt`.
-    pub(super) fn acknowledge(&mut self, slab: &mut SegmentSlab, ack: u64) -> Acked {
-        let mut acked = Acked { octets: ack.saturating_sub(self.una), sent_at: None };
+    pub(super) fn acknowledge(&mut self, slab: &mut SegmentSlab, ack: u64, news: &mut News) {
+        news.acked += ack.saturating_sub(self.una);
         self.una = self.una.max(ack);
-        let mut ambiguous = false;
         while let Some(key) = self.head {
             let segment = slab.get(key);
             if segment.end() > self.una {
                 break;
             }
-            ambiguous |= segment.marks.contains(Marks::RESENT);
-            acked.sent_at = Some(segment.sent_at).filter(|_| !segment.marks.contains(Marks::SACKED));
+            news.acknowledge(segment);
             self.remove_head(slab);
         }
-        acked.sent_at = acked.sent_at.filter(|_| !ambiguous);
-        acked
     }
 
     fn remove_head(&mut self, slab: &mut SegmentSlab) {
         let Some(key) = self.head else { return };
         self.set_marks(slab, key, Marks::empty());
-        let segment = slab.records.remove(key.0 as usize);
+        let segment = slab.records.remove(key.record());
         self.segments -= 1;
         self.head = segment.next;
         if self.head.is_none() {
             self.tail = None;
         }
-        for cursor in [&mut self.unsent, &mut self.repair] {
+        for cursor in [&mut self.unsent, &mut self.repair, &mut self.sacks.last] {
             if *cursor == Some(key) {
                 *cursor = segment.next;
             }
         }
     }
 
-    /// Replaces a segment's marks, keeping the sums.
+    /// Replaces a segment's marks, keeping the sums and the order of transmission: one that flies from now on is the
+    /// latest.
     pub(super) fn set_marks(&mut self, slab: &mut SegmentSlab, key: SegmentKey, marks: Marks) {
         let segment = slab.get_mut(key);
         let (old, len) = (segment.marks, u64::from(segment.len));
         segment.marks = marks;
+        match (old.contains(Marks::FLYING), marks.contains(Marks::FLYING)) {
+            (true, false) => self.flight.unlink(slab, key),
+            (false, true) => self.flight.append(slab, key),
+            _ => {}
+        }
+        if !(old | marks).intersects(Marks::SACKED | Marks::LOST) {
+            return;
+        }
         if old.contains(Marks::SACKED) {
             self.sacked_octets -= len;
             self.sacked_segments -= 1;
@@ -246,8 +292,8 @@ impl SendQueue {
         }
     }
 
-    /// Cuts a segment so that its first part has `at` octets; the rest becomes a segment of its own. Returns
-    /// whether it did: not when `at` is no inner boundary, or no buffer descriptor is left.
+    /// Cuts a segment that does not fly so that its first part has `at` octets; the rest becomes a segment of its
+    /// own. Returns whether it did: not when `at` is no inner boundary, or no buffer descriptor is left.
     pub(super) fn split(&mut self, slab: &mut SegmentSlab, key: SegmentKey, at: u32) -> bool {
         let segment = slab.get(key);
         if at == 0 || at >= segment.len {
@@ -261,8 +307,10 @@ impl SendQueue {
             pos: segment.pos + u64::from(at),
             len: segment.len - at,
             marks: Marks::empty(),
-            sent_at: segment.sent_at,
+            sent: segment.sent,
             next: segment.next,
+            earlier: None,
+            later: None,
         };
         // Sums are kept per segment: take the marks off before the length changes.
         self.set_marks(slab, key, Marks::empty());

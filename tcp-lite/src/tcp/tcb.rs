@@ -10,6 +10,7 @@ use bitflags::bitflags;
 
 use super::congestion::{Congestion, CongestionControl};
 use super::ecn::{Echo, Reaction};
+use super::rack::Rack;
 use super::recovery::Recovery;
 use super::recv::Receiver;
 use super::rtt::RttEstimator;
@@ -61,6 +62,8 @@ bitflags! {
         const RST = 4;
         /// A segment without payload in front of the window: zero window or keepalive.
         const PROBE = 8;
+        /// A tail loss probe.
+        const TAIL = 32;
         /// Not a transmission: the next fresh segment may be cut to the peer's window.
         const CUT = 16;
     }
@@ -132,6 +135,7 @@ pub(crate) struct Tcb {
     pub(super) rtt: RttEstimator,
     pub(super) congestion: Congestion,
     pub(super) recovery: Recovery,
+    pub(super) rack: Rack,
     pub(super) timers: Timers,
     pub(super) keepalive: Option<Keepalive>,
     pub(super) pending: Pending,
@@ -177,6 +181,7 @@ impl Tcb {
             rtt: RttEstimator::new(config.rto_initial, config.rto_min, config.rto_max),
             congestion: Congestion::new(config.congestion, u32::from(birth.mss), false),
             recovery: Recovery::default(),
+            rack: Rack::new(),
             timers: Timers::new(ctx.now),
             keepalive: config.keepalive(),
             pending: Pending::SYN,
@@ -311,11 +316,15 @@ impl Tcb {
     }
 
     /// The path carries only `mss` (as [`Birth::mss`]) from now on; never grows.
-    pub(crate) fn set_path_mss(&mut self, mss: u16) {
+    ///
+    /// What is in flight and does not fit was dropped on the way: it is cut and sent again at once, and that is no sign
+    /// of congestion (RFC 8899 section 4.4, RFC 1191 section 4).
+    pub(crate) fn set_path_mss(&mut self, ctx: &mut Ctx<'_>, mss: u16) {
         let emss = payload_of(mss, self.agreed.timestamps);
         if emss < self.emss {
             self.emss = emss;
             self.congestion.set_mss(emss);
+            self.snd.mark_oversized(ctx.segments, emss);
         }
     }
 

@@ -1,17 +1,20 @@
-//! Timers of a connection: retransmission and persist (never both), delayed ACK, keepalive, TIME-WAIT, and the
+//! Timers of a connection: retransmission, reordering, tail loss probe and persist (one at a time), delayed ACK, keepalive, TIME-WAIT, and the
 //! user timeout over all (RFC 9293 sections 3.8.1 to 3.8.6, RFC 6298 section 5).
 
-use super::congestion::CongestionControl;
 use super::ctx::Ctx;
 use super::recovery::Phase;
 use super::tcb::{Fin, Pending, State, Tcb};
-use crate::{CloseReason, Instant};
+use crate::{CloseReason, Duration, Instant};
 
 /// What the first timer waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Resend {
-    /// An acknowledgement of what is in flight.
+    /// An acknowledgement of what is in flight: RTO.
     Ack,
+    /// An acknowledgement of what was overtaken (RFC 8985, the reordering timer).
+    Reorder,
+    /// An acknowledgement of the last that was sent (RFC 8985, PTO).
+    Probe,
     /// A window for what is not.
     Window,
 }
@@ -20,6 +23,14 @@ pub(super) enum Resend {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Timers {
     pub(super) resend: Option<(Instant, Resend)>,
+    /// When the next segment that was overtaken will be lost.
+    pub(super) reorder: Option<Instant>,
+    /// When our SYN or FIN was sent last.
+    pub(super) control_sent_at: Instant,
+    /// When data was sent or acknowledged last: the PTO counts from here.
+    pub(super) tail_from: Instant,
+    /// The RTO does not expire before this.
+    pub(super) patience: Instant,
     pub(super) delayed_ack: Option<Instant>,
     pub(super) keepalive: Option<Instant>,
     pub(super) time_wait: Option<Instant>,
@@ -35,6 +46,10 @@ impl Timers {
     pub(super) fn new(now: Instant) -> Self {
         Self {
             resend: None,
+            reorder: None,
+            control_sent_at: now,
+            tail_from: now,
+            patience: now,
             delayed_ack: None,
             keepalive: None,
             time_wait: None,
@@ -49,6 +64,7 @@ impl Timers {
     /// Nothing is waited for any more.
     pub(super) fn stop(&mut self) {
         self.resend = None;
+        self.reorder = None;
         self.delayed_ack = None;
         self.keepalive = None;
         self.time_wait = None;
@@ -93,32 +109,38 @@ impl Tcb {
         }
         match resend {
             Resend::Window => self.on_persist(ctx),
+            Resend::Reorder => self.on_reorder_timer(ctx),
+            Resend::Probe => {
+                // The RTO is the last resort, should the probe fail (RFC 8985 section 7.3).
+                self.pending |= Pending::TAIL;
+                self.timers.patience = ctx.now + self.rtt.rto();
+            }
             Resend::Ack if self.snd.una == 0 => {
                 if self.timers.syn_sends > ctx.config.syn_retries {
                     return self.give_up(ctx);
                 }
                 ctx.counters.rto_expired += 1;
                 self.rtt.back_off();
+                self.timers.patience = ctx.now + self.rtt.rto();
                 self.pending |= Pending::SYN;
             }
-            Resend::Ack => self.on_retransmission_timeout(ctx),
+            Resend::Ack => {
+                if self.fin == Fin::Sent {
+                    self.fin = Fin::Due;
+                }
+                self.on_retransmission_timeout(ctx);
+            }
         }
         self.arm_resend(ctx);
     }
 
-    /// RFC 6298 section 5.4 to 5.6, RFC 5681 section 3.1.
-    fn on_retransmission_timeout(&mut self, ctx: &mut Ctx<'_>) {
-        ctx.counters.rto_expired += 1;
-        let in_flight = self.snd.in_flight() as u32;
-        let first = self.snd.mark_all_lost(ctx.segments);
-        if self.fin == Fin::Sent {
-            self.fin = Fin::Due;
-        }
-        self.congestion.on_timeout(ctx.now, in_flight, first || self.recovery.phase != Phase::Loss);
-        self.recovery.phase = Phase::Loss;
-        self.recovery.high = self.snd.nxt;
-        self.recovery.dup_acks = 0;
-        self.rtt.back_off();
+    /// Something was acknowledged.
+    pub(super) fn on_progress(&mut self, ctx: &Ctx<'_>) {
+        self.timers.progress = ctx.now;
+        self.timers.persist_backoff = 0;
+        self.timers.resend = None;
+        self.timers.tail_from = ctx.now;
+        self.timers.patience = ctx.now + Duration::from_micros(u64::from(self.rtt.srtt_us()));
     }
 
     /// The peer's window has stayed too small: probe it when it is closed, cut a segment to it when it is not
@@ -160,32 +182,67 @@ impl Tcb {
         self.terminate(ctx, CloseReason::TimedOut, reset);
     }
 
-    /// Sets the first timer for what is waited for now; one that runs for the same goes on running.
+    /// Sets the first timer for what is waited for now. The one for a window goes on running.
     pub(super) fn arm_resend(&mut self, ctx: &Ctx<'_>) {
         if matches!(self.state, State::Closed | State::TimeWait) {
             self.timers.resend = None;
             return;
         }
         let wanted = if self.snd.in_flight() > 0 {
-            Some(Resend::Ack)
+            self.flight_deadline(ctx)
         } else if self.snd.unsent.is_some() {
             // If it fits, it is on its way out; but should it not get out now, somebody has to ask again.
-            Some(Resend::Window)
+            match self.timers.resend {
+                Some(running @ (_, Resend::Window)) => running,
+                _ => (ctx.now + self.rtt.after(self.timers.persist_backoff), Resend::Window),
+            }
         } else {
-            None
-        };
-        let running = self.timers.resend.map(|(_, resend)| resend);
-        if running == wanted {
+            self.timers.resend = None;
             return;
+        };
+        // The user timeout is not overslept.
+        let give_up_at = (self.timers.progress + ctx.config.user_timeout).max(ctx.now);
+        self.timers.resend = Some((wanted.0.min(give_up_at), wanted.1));
+    }
+
+    /// What the segments in flight wait for first.
+    fn flight_deadline(&self, ctx: &Ctx<'_>) -> (Instant, Resend) {
+        let rto_at = self.rto_at(ctx);
+        if let Some(at) = self.timers.reorder {
+            return if at < rto_at { (at, Resend::Reorder) } else { (rto_at, Resend::Ack) };
         }
-        self.timers.resend = wanted.map(|resend| {
-            let after = match resend {
-                Resend::Ack => self.rtt.rto(),
-                Resend::Window => self.rtt.after(self.timers.persist_backoff),
-            };
-            // The user timeout is not overslept.
-            let give_up_at = self.timers.progress + ctx.config.user_timeout;
-            ((ctx.now + after).min(give_up_at.max(ctx.now)), resend)
-        });
+        match self.pto(ctx) {
+            Some(pto) => (rto_at.min(self.timers.tail_from + pto), Resend::Probe),
+            None => (rto_at, Resend::Ack),
+        }
+    }
+
+    /// After how long a tail loss probe is due, if one may be sent (RFC 8985 section 7.2).
+    fn pto(&self, ctx: &Ctx<'_>) -> Option<Duration> {
+        let quiet = self.recovery.phase == Phase::Open
+            && self.snd.sacked_segments == 0
+            && self.snd.lost_octets == 0
+            && !self.pending.contains(Pending::TAIL);
+        let allowed = quiet && self.agreed.sack && self.snd.una > 0 && self.recovery.tail.may_send();
+        if !allowed {
+            return None;
+        }
+        // (A probe needs a measurement, so there is one.)
+        let twice = Duration::from_micros(2 * u64::from(self.rtt.srtt_us())).max(ctx.config.tail_probe_min);
+        // A single segment may wait for the peer's delayed acknowledgement, which the floor of the RTO is above.
+        let single = self
+            .snd
+            .head
+            .is_some_and(|key| ctx.segments.get(key).next == self.snd.unsent && self.snd.nxt <= self.snd.end);
+        Some(if single { twice + ctx.config.rto_min } else { twice })
+    }
+
+    /// When the retransmission timer expires: an RTO after the oldest segment was sent last, not after the last
+    /// acknowledgement, which would add a round trip each time (RFC 7765). What was acknowledged just now shows that
+    /// the way is open, and gives the rest one round trip: their acknowledgements may wait to be read.
+    fn rto_at(&self, ctx: &Ctx<'_>) -> Instant {
+        let oldest = self.snd.head.filter(|key| self.snd.unsent != Some(*key));
+        let sent_at = oldest.map_or(self.timers.control_sent_at, |key| ctx.segments.get(key).sent.at);
+        (sent_at + self.rtt.rto()).max(self.timers.patience)
     }
 }

@@ -51,7 +51,8 @@ pub(super) enum Signal {
 /// What every algorithm answers.
 ///
 /// A reduction ([`on_congestion`](Self::on_congestion), or [`on_timeout`](Self::on_timeout) with `first`)
-/// remembers what was before it, so that [`undo`](Self::undo) can take it back until the next one.
+/// remembers what was before it, so that [`undo`](Self::undo) can take it back until the next one. Who reduces the
+/// window for another reason than a recovery calls [`Undo::forget`](super::undo::Undo::forget), too.
 pub(super) trait CongestionControl {
     /// The congestion window, octets. Not asked for during fast recovery, where proportional rate reduction says
     /// what may be sent on the way to [`ssthresh`](Self::ssthresh) (RFC 6937).
@@ -64,7 +65,7 @@ pub(super) trait CongestionControl {
     fn on_ack(&mut self, ack: &Ack);
 
     /// Congestion was signalled for the first time in this window of data: sets the threshold and the window.
-    /// `in_flight`: octets sent and not acknowledged.
+    /// `in_flight`: octets sent and not acknowledged cumulatively (RFC 5681, `FlightSize`).
     fn on_congestion(&mut self, now: Instant, in_flight: u32, signal: Signal);
 
     /// All that was in flight when fast recovery began is acknowledged: the window is the threshold.
@@ -75,7 +76,6 @@ pub(super) trait CongestionControl {
 
     /// The last reduction was spurious: window and threshold are what they were before it, or more if they have
     /// grown since. Without effect when it was taken back already.
-    #[allow(dead_code, reason = "recovery does not yet find out")]
     fn undo(&mut self, now: Instant);
 
     /// Nothing was sent for `idle`, which is longer than the retransmission timeout.

@@ -4,6 +4,7 @@ mod ecn;
 mod handshake;
 mod loss;
 mod property;
+mod recovery;
 mod rules;
 mod teardown;
 mod window;

@@ -6,6 +6,9 @@ use super::wire::*;
 use crate::tcp::State;
 use crate::{Duration, TcpConfig};
 
+/// With timestamps or without, less than most segments.
+const NARROW_MSS: u16 = 412;
+
 /// A generator good enough to shake packets with.
 fn dice(mut seed: u64) -> impl FnMut(u64) -> u64 {
     move |sides| {
@@ -29,6 +32,8 @@ struct Scenario {
     window: u32,
     iss: u32,
     events_limit: usize,
+    /// The path gets narrower in this round.
+    narrow: Option<u64>,
 }
 
 fn scenarios() -> impl Strategy<Value = Scenario> {
@@ -36,11 +41,12 @@ fn scenarios() -> impl Strategy<Value = Scenario> {
     let wire = (any::<u64>(), 0_u64..20, 0_u64..3000, 0_u64..5, 0_u64..30);
     let window = prop_oneof![Just(2000_u32), Just(20_000), Just(200_000)];
     let iss = prop_oneof![Just(0xffff_ff00_u32), Just(0x7fff_ff00), Just(u32::MAX), any::<u32>()];
-    let options = (any::<bool>(), any::<bool>(), 1_usize..5);
+    let narrow = prop_oneof![Just(None), (1_u64..20).prop_map(Some)];
+    let options = (any::<bool>(), any::<bool>(), 1_usize..5, narrow);
     (wire, sizes(), sizes(), window, iss, options).prop_map(
         |(wire, sizes, back_sizes, window, iss, options)| {
             let (seed, loss_percent, jitter_us, duplicate_percent, split_percent) = wire;
-            let (sack, timestamps, events_limit) = options;
+            let (sack, timestamps, events_limit, narrow) = options;
             Scenario {
                 seed,
                 loss_percent,
@@ -54,14 +60,20 @@ fn scenarios() -> impl Strategy<Value = Scenario> {
                 window,
                 iss,
                 events_limit,
+                narrow,
             }
         },
     )
 }
 
-/// Pushes `sizes[*next..]` as far as the send buffer takes them.
-fn feed(host: &mut Host, now: crate::Instant, sizes: &[usize], next: &mut usize, offset: &mut usize) {
-    while let Some(&len) = sizes.get(*next) {
+/// Pushes `sizes[*next..]` as far as the send buffer takes them; those that EMSS no longer allows, as two.
+fn feed(host: &mut Host, now: crate::Instant, sizes: &mut Vec<usize>, next: &mut usize, offset: &mut usize) {
+    let emss = host.tcb().emss as usize;
+    while let Some(&whole) = sizes.get(*next) {
+        let len = whole.min(emss);
+        if len < whole {
+            sizes.splice(*next..=*next, [len, whole - len]);
+        }
         if host.push(now, &pattern(*offset, len)).is_err() {
             return;
         }
@@ -97,28 +109,33 @@ fn run(scenario: &Scenario) {
     let mut cut = dice(!seed);
     pair.cut = Box::new(move |len| (cut(100) < split_percent).then(|| cut(len as u64) as usize));
     pair.a.connect(pair.now);
+    let (mut sizes, mut back_sizes) = (scenario.sizes.clone(), scenario.back_sizes.clone());
     let (mut a_next, mut b_next, mut a_offset, mut b_offset) = (0, 0, 0, 0);
     let mut rounds = 0;
     loop {
         pair.run_for(Duration::from_millis(20));
         let now = pair.now;
         if pair.a.state() == State::Established || pair.a.state() == State::CloseWait {
-            feed(&mut pair.a, now, &scenario.sizes, &mut a_next, &mut a_offset);
+            feed(&mut pair.a, now, &mut sizes, &mut a_next, &mut a_offset);
         }
         if pair.b.tcb.is_some() && matches!(pair.b.state(), State::Established | State::CloseWait) {
-            feed(&mut pair.b, now, &scenario.back_sizes, &mut b_next, &mut b_offset);
+            feed(&mut pair.b, now, &mut back_sizes, &mut b_next, &mut b_offset);
         }
         let over = |host: &Host| host.tcb.as_ref().is_some_and(crate::tcp::Tcb::is_over);
         if over(&pair.a) && over(&pair.b) {
             break;
         }
         rounds += 1;
+        if scenario.narrow == Some(rounds) && pair.a.state() == State::Established {
+            pair.a.with(now, |tcb, ctx| tcb.set_path_mss(ctx, NARROW_MSS));
+        }
         assert!(rounds < 50_000, "no end: {:?} {:?}", pair.a.tcb(), pair.b.tcb());
     }
     assert_eq!(pair.b.read(), pattern(0, scenario.sizes.iter().sum()));
     assert_eq!(pair.a.read(), pattern(0, scenario.back_sizes.iter().sum()));
-    check_boundaries(&pair, Side::A, &scenario.sizes);
-    check_boundaries(&pair, Side::B, &scenario.back_sizes);
+    check_boundaries(&pair, Side::A, &sizes);
+    assert!(scenario.narrow.is_some() || pair.a.counters.tx_cut_by_emss == 0);
+    check_boundaries(&pair, Side::B, &back_sizes);
     assert!(pair.a.holds_nothing() && pair.b.holds_nothing());
     assert_eq!(pair.a.pool.available(), pair.a.pool.capacity());
 }
@@ -137,12 +154,12 @@ fn check_boundaries(pair: &Pair, side: Side, sizes: &[usize]) {
     pieces.dedup();
     let strange = pieces.iter().filter(|(start, len)| starts.get(start) != Some(len)).count() as u64;
     // Each cut makes two pieces, and cutting the second again one more.
-    assert!(strange <= 2 * host.counters.tx_cut_by_persist, "{strange} {:?}", host.counters);
+    let cuts = host.counters.tx_cut_by_persist + host.counters.tx_cut_by_emss;
+    assert!(strange <= 2 * cuts, "{strange} {:?}", host.counters);
     // No octet was ever sent with two boundaries but for cuts.
-    if host.counters.tx_cut_by_persist == 0 {
+    if cuts == 0 {
         assert!(pieces.windows(2).all(|pair| pair[0].0 + pair[0].1 as u32 <= pair[1].0));
     }
-    assert_eq!(host.counters.tx_cut_by_emss, 0);
 }
 
 proptest! {

@@ -107,6 +107,7 @@ impl Host {
     pub(super) fn with<R>(&mut self, now: Instant, call: impl FnOnce(&mut Tcb, &mut Ctx<'_>) -> R) -> R {
         let mut tcb = self.tcb.take().expect("a connection");
         let result = call(&mut tcb, &mut self.ctx(now));
+        tcb.snd.check(&self.segments);
         self.tcb = Some(tcb);
         self.take_events(now);
         result

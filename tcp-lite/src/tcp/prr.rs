@@ -1,0 +1,115 @@
+//! Proportional rate reduction: what may be sent during fast recovery (RFC 6937).
+//!
+//! While more is in flight than the new threshold, as much of what arrives is sent as takes the flight down to it by
+//! the end of the round; below it the slow start reduction bound fills it up again, but only on acknowledgements
+//! that advance and name no further loss, and packet for packet on all others (as in Linux).
+
+/// One recovery's account, octets.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Prr {
+    /// In flight when recovery began (`RecoverFS`).
+    flight: u64,
+    /// Arrived since (`prr_delivered`).
+    delivered: u64,
+    /// Sent since (`prr_out`).
+    out: u64,
+    /// What may be in flight now.
+    cwnd: u64,
+}
+
+impl Prr {
+    /// Recovery begins with `flight` octets sent and not acknowledged.
+    pub(super) fn new(flight: u64) -> Self {
+        Self { flight: flight.max(1), ..Self::default() }
+    }
+
+    /// An acknowledgement says that `delivered` octets arrived and `pipe` are in the network; `safe`: it advances,
+    /// and nothing was found lost by it.
+    pub(super) fn on_ack(&mut self, delivered: u64, pipe: u64, ssthresh: u32, mss: u32, safe: bool) {
+        let (ssthresh, mss) = (u64::from(ssthresh), u64::from(mss));
+        self.delivered += delivered;
+        let mut send = if pipe > ssthresh {
+            (self.delivered * ssthresh).div_ceil(self.flight).saturating_sub(self.out)
+        } else {
+            let conserved = self.delivered.saturating_sub(self.out).max(delivered);
+            (conserved + if safe { mss } else { 0 }).min(ssthresh - pipe)
+        };
+        if self.out == 0 {
+            // The first retransmission does not wait.
+            send = send.max(mss);
+        }
+        self.cwnd = pipe + send;
+    }
+
+    /// `octets` were sent.
+    pub(super) fn on_sent(&mut self, octets: u64) {
+        self.out += octets;
+    }
+
+    /// What may be in flight now.
+    pub(super) fn cwnd(&self) -> u64 {
+        self.cwnd
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MSS: u64 = 1000;
+
+    /// Sends whole segments while there is room; returns how many, and what is in flight then.
+    fn send(prr: &mut Prr, mut pipe: u64) -> (u64, u64) {
+        let mut segments = 0;
+        while pipe < prr.cwnd() {
+            prr.on_sent(MSS);
+            pipe += MSS;
+            segments += 1;
+        }
+        (segments, pipe)
+    }
+
+    #[test]
+    fn half_the_window_goes_out_spread_over_the_round() {
+        // RFC 6937 section 4, the first example: 20 segments in flight, the first lost, a threshold of 10.
+        let mut prr = Prr::new(20 * MSS);
+        let mut pipe = 20 * MSS - 3 * MSS - MSS;
+        let mut sent = Vec::new();
+        prr.on_ack(3 * MSS, pipe, 10_000, MSS as u32, false);
+        for _ in 0..17 {
+            let (segments, now) = send(&mut prr, pipe);
+            sent.push(segments);
+            pipe = now - MSS;
+            prr.on_ack(MSS, pipe, 10_000, MSS as u32, false);
+        }
+        assert_eq!(sent, [2, 0, 1, 0, 1, 0, 1, 0, 1, 0, 1, 0, 1, 0, 0, 1, 1]);
+        assert_eq!(pipe, 9 * MSS);
+    }
+
+    #[test]
+    fn after_heavy_losses_the_flight_grows_back_but_not_while_more_is_found_lost() {
+        // 15 of 20 are lost: 5 are left in flight below the threshold of 10.
+        let start = || {
+            let mut prr = Prr::new(20 * MSS);
+            prr.on_ack(MSS, 4 * MSS, 10_000, MSS as u32, false);
+            let (segments, pipe) = send(&mut prr, 4 * MSS);
+            assert_eq!(segments, 1, "packet for packet");
+            (prr, pipe)
+        };
+        let (mut prr, pipe) = start();
+        prr.on_ack(MSS, pipe - MSS, 10_000, MSS as u32, true);
+        assert_eq!(send(&mut prr, pipe - MSS).0, 2, "one more than arrived");
+        let (mut prr, pipe) = start();
+        prr.on_ack(MSS, pipe - MSS, 10_000, MSS as u32, false);
+        assert_eq!(send(&mut prr, pipe - MSS).0, 1);
+        prr.on_ack(9 * MSS, 9_500, 10_000, MSS as u32, true);
+        assert_eq!(prr.cwnd(), 10_000, "never above the threshold");
+    }
+
+    #[test]
+    fn the_first_retransmission_does_not_wait() {
+        let mut prr = Prr::new(20 * MSS);
+        prr.on_ack(0, 18 * MSS, 10_000, MSS as u32, false);
+        assert_eq!(send(&mut prr, 18 * MSS).0, 1);
+    }
+}

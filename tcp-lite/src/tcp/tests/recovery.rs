@@ -1,0 +1,304 @@
+//! Loss recovery by RACK, tail loss probes, PRR, and what takes it back.
+
+use super::wire::*;
+use crate::tcp::recovery::Phase;
+use crate::{CongestionAlgorithm, Duration, Instant, StackCounters, TcpConfig};
+
+const SEGMENT: usize = 500;
+
+/// With windows that are halved, and grow by what arrives.
+fn config() -> TcpConfig {
+    TcpConfig { congestion: CongestionAlgorithm::NewReno, ..super::wire::config() }
+}
+
+/// A wire that asks `fate` about the n-th data segment of `Side::A`: extra delay, or `None` for lost.
+fn wire(mut fate: impl FnMut(usize) -> Option<Duration> + 'static) -> Plan {
+    let mut sent = 0;
+    Box::new(move |side, packet| {
+        if side == Side::A && !packet.payload.is_empty() {
+            sent += 1;
+            return fate(sent - 1).map(|extra| DELAY + extra).into_iter().collect();
+        }
+        vec![DELAY]
+    })
+}
+
+fn lose(lost: &'static [usize]) -> Plan {
+    wire(move |nr| (!lost.contains(&nr)).then_some(Duration::ZERO))
+}
+
+fn push(pair: &mut Pair, count: usize) -> u64 {
+    let from = pair.a.tcb().snd.end as usize - 1;
+    for nr in 0..count {
+        pair.a.push(pair.now, &pattern(from + nr * SEGMENT, SEGMENT)).unwrap();
+    }
+    (from + count * SEGMENT) as u64
+}
+
+/// Sends `count` segments; returns the pair when all arrived and are acknowledged.
+fn transfer(config: TcpConfig, plan: Plan, count: usize) -> Pair {
+    let mut pair = Pair::established(config, config);
+    pair.plan = plan;
+    let end = push(&mut pair, count);
+    assert!(pair.run_until(Duration::from_secs(9), |pair| pair.b.frontier == end));
+    pair.run_for(Duration::from_millis(200));
+    assert_eq!(pair.b.read(), pattern(0, end as usize));
+    assert!(pair.a.holds_nothing());
+    assert_frozen(&pair);
+    pair
+}
+
+/// Every transmission was one of the segments as pushed.
+fn assert_frozen(pair: &Pair) {
+    let whole = |(offset, len): &(u32, usize)| (*offset as usize).is_multiple_of(SEGMENT) && *len == SEGMENT;
+    assert!(pair.data_sent(Side::A).iter().all(whole));
+}
+
+fn ms(ms: u64) -> Duration {
+    Duration::from_millis(ms)
+}
+
+fn us(us: u64) -> Duration {
+    Duration::from_micros(us)
+}
+
+#[test]
+fn a_lost_tail_of_any_length_is_repaired_without_the_timer() {
+    for (lost, resent) in [(&[9_usize][..], 1), (&[8, 9], 2), (&[5, 6, 7, 8, 9], 5), (&[0, 9], 2)] {
+        let pair = transfer(config(), lose(lost.to_vec().leak()), 10);
+        let StackCounters { rto_expired, tail_loss_probes, tx_retransmits, .. } = pair.a.counters;
+        assert_eq!(
+            (rto_expired, tail_loss_probes, tx_retransmits),
+            (0, 1 - u64::from(lost[0] == 0), resent),
+            "{lost:?}"
+        );
+    }
+}
+
+#[test]
+fn a_probe_carries_what_was_never_sent_when_there_is_any() {
+    let mut pair = Pair::established(config(), config());
+    // The window is full, and the last that was sent is lost.
+    pair.plan = wire(|nr| (!(10..20).contains(&nr)).then_some(Duration::ZERO));
+    let end = push(&mut pair, 60);
+    assert!(pair.run_until(Duration::from_secs(9), |pair| pair.b.frontier == end));
+    let StackCounters { rto_expired, .. } = pair.a.counters;
+    assert_eq!(rto_expired, 0);
+    assert_frozen(&pair);
+}
+
+#[test]
+fn a_probe_that_repaired_the_only_loss_is_a_sign_of_congestion_and_one_in_vain_is_none() {
+    let after = |plan: Plan| {
+        let mut pair = Pair::established(config(), config());
+        pair.plan = plan;
+        push(&mut pair, 10);
+        pair.run_for(ms(20));
+        assert!(pair.a.holds_nothing());
+        let before = pair.a.tcb().cwnd();
+        let end = push(&mut pair, 1);
+        assert!(pair.run_until(ms(20), |pair| pair.a.tcb().snd.una > end));
+        assert_eq!((pair.a.counters.tail_loss_probes, pair.a.counters.rto_expired), (1, 0));
+        (before, pair.a.tcb().cwnd())
+    };
+    let (before, now) = after(lose(&[9]));
+    assert!(now < before, "{now} {before}");
+    // The tail is late, not lost: the peer reports the probe as a duplicate.
+    let (before, now) = after(wire(|nr| Some(if nr == 9 { ms(8) } else { Duration::ZERO })));
+    assert!(now >= before, "{now} {before}");
+}
+
+#[test]
+fn a_retransmission_that_is_lost_again_is_found_without_the_timer() {
+    // Number 3 is lost, and its first retransmission as well; fresh segments keep arriving.
+    let mut times = 0;
+    let mut pair = Pair::established(config(), config());
+    pair.plan = Box::new(move |side, packet| {
+        let it = side == Side::A && packet.payload == pattern(3 * SEGMENT, SEGMENT);
+        times += u32::from(it);
+        if it && times <= 3 { vec![] } else { vec![DELAY] }
+    });
+    let end = push(&mut pair, 100);
+    assert!(pair.run_until(Duration::from_secs(9), |pair| pair.b.frontier == end));
+    assert_eq!((pair.a.counters.rto_expired, pair.a.counters.lost_retransmits), (0, 2));
+    assert_eq!(pair.a.counters.fast_retransmits, 1);
+}
+
+#[test]
+fn reordering_within_the_window_is_waited_for() {
+    // A round trip is 2 ms, so a quarter is 500 us.
+    let late = |extra_us| {
+        let mut pair = Pair::established(config(), config());
+        pair.plan = wire(move |nr| Some(if nr == 2 { us(extra_us) } else { Duration::ZERO }));
+        push(&mut pair, 4);
+        pair.run_for(ms(40));
+        let StackCounters { tx_retransmits, reordering_seen, .. } = pair.a.counters;
+        (tx_retransmits, reordering_seen)
+    };
+    assert_eq!(late(400), (0, 1));
+    assert_eq!(late(900).0, 1, "later than that it counts as lost");
+}
+
+#[test]
+fn once_reordering_was_seen_three_segments_above_a_hole_prove_nothing() {
+    let mut pair = Pair::established(config(), config());
+    pair.plan = wire(|nr| Some(if nr % 10 == 2 { us(400) } else { Duration::ZERO }));
+    push(&mut pair, 4);
+    pair.run_for(ms(40));
+    assert_eq!(pair.a.counters.reordering_seen, 1);
+    for _ in 0..10 {
+        push(&mut pair, 10);
+        pair.run_for(ms(20));
+    }
+    assert_eq!((pair.a.counters.tx_retransmits, pair.a.counters.fast_retransmits), (0, 0));
+}
+
+#[test]
+fn wider_reordering_is_learned_from_d_sack_and_the_recoveries_are_taken_back() {
+    let mut pair = Pair::established(config(), config());
+    pair.plan = Box::new(|side, packet| {
+        // Each tenth segment is late by 1.5 ms, whoever sends it; retransmissions are as late.
+        let late = side == Side::A && packet.payload.first() == pattern(2 * SEGMENT, 1).first();
+        vec![DELAY + if late { us(1500) } else { Duration::ZERO }]
+    });
+    let mut in_vain = Vec::new();
+    for _ in 0..30 {
+        let before = pair.a.counters.tx_retransmits;
+        push(&mut pair, 10);
+        pair.run_for(ms(30));
+        in_vain.push(pair.a.counters.tx_retransmits - before);
+    }
+    let counters = pair.a.counters;
+    assert!(counters.dsack_received > 0 && counters.rto_expired == 0, "{counters:?}");
+    assert!(counters.spurious_recoveries > 0, "{counters:?}");
+    let late: u64 = in_vain[20..].iter().sum();
+    assert_eq!(late, 0, "{in_vain:?}");
+}
+
+/// A pair whose segments are held up on the way for `spike` in the middle of a transfer.
+fn delayed(config: TcpConfig, spike: Duration) -> Pair {
+    let config = TcpConfig { send_buffer_octets: 200_000, recv_window_octets: 200_000, ..config };
+    let mut pair = Pair::established(config, config);
+    push(&mut pair, 30);
+    pair.run_for(ms(100));
+    let held_until = pair.now + spike;
+    let start = pair.now;
+    let mut sent = 0;
+    pair.plan = Box::new(move |side, packet| {
+        if side == Side::A && !packet.payload.is_empty() {
+            sent += 1;
+            return vec![held_until + us(20 * sent) - start];
+        }
+        vec![DELAY]
+    });
+    pair
+}
+
+/// Runs [`delayed`] until all arrived: counters, and the windows before and after.
+fn delay_spike(config: TcpConfig, spike: Duration) -> (StackCounters, u64, u64) {
+    let mut pair = delayed(config, spike);
+    let before = pair.a.tcb().cwnd();
+    let end = push(&mut pair, 80);
+    assert!(pair.run_until(ms(900), |pair| pair.a.counters.spurious_timeouts == 1));
+    assert_eq!(pair.a.counters.dsack_received, 0, "before the retransmission arrived");
+    assert!(pair.run_until(Duration::from_secs(9), |pair| pair.b.frontier == end));
+    assert_frozen(&pair);
+    (pair.a.counters, before, pair.a.tcb().cwnd())
+}
+
+#[test]
+fn a_timeout_in_vain_is_taken_back_by_timestamps() {
+    let (counters, before, now) = delay_spike(config(), ms(200));
+    assert!(counters.rto_expired > 0, "{counters:?}");
+    assert_eq!(counters.spurious_timeouts, 1, "{counters:?}");
+    assert!(now >= before, "{now} {before}");
+}
+
+#[test]
+fn a_timeout_in_vain_is_taken_back_by_order_without_timestamps() {
+    for sack in [true, false] {
+        // Long enough for one timeout: repeated ones are not examined (RFC 5682 section 3.1, step 1).
+        let config = TcpConfig { timestamps: false, sack, ..config() };
+        let (counters, before, now) = delay_spike(config, ms(120));
+        assert!(counters.rto_expired > 0, "{counters:?}");
+        assert_eq!(counters.spurious_timeouts, 1, "SACK {sack}: {counters:?}");
+        assert!(now >= before, "{now} {before} {counters:?}");
+    }
+}
+
+#[test]
+fn a_timeout_for_a_reason_is_not_taken_back() {
+    for timestamps in [true, false] {
+        let config = TcpConfig { timestamps, ..config() };
+        let mut pair = Pair::established(config, config);
+        // Everything is lost for a while.
+        let until = pair.now + ms(150);
+        let mut now = pair.now;
+        pair.plan = Box::new(move |side, _| {
+            now += us(if side == Side::A { 1 } else { 0 });
+            vec![DELAY]
+        });
+        pair.run_for(ms(10));
+        pair.plan = Box::new(|side, packet| match side {
+            Side::A if !packet.payload.is_empty() => vec![],
+            _ => vec![DELAY],
+        });
+        let end = push(&mut pair, 30);
+        let rest = until - pair.now;
+        pair.run_for(rest);
+        pair.plan = Box::new(|_, _| vec![DELAY]);
+        assert!(pair.run_until(Duration::from_secs(9), |pair| pair.b.frontier == end));
+        assert!(pair.a.counters.rto_expired > 0);
+        assert_eq!(pair.a.counters.spurious_timeouts, 0, "{:?}", pair.a.counters);
+    }
+}
+
+#[test]
+fn recovery_ends_at_the_threshold_and_sends_in_proportion_on_the_way() {
+    let config = TcpConfig { send_buffer_octets: 400_000, recv_window_octets: 400_000, ..config() };
+    let mut pair = Pair::established(config, config);
+    push(&mut pair, 100);
+    pair.run_for(ms(100));
+    let first = pair.log.iter().filter(|(_, side, p)| *side == Side::A && !p.payload.is_empty()).count();
+    assert_eq!(first, 100);
+    // One segment of the next flight is lost; the rest arrives one by one.
+    let mut sent = 0;
+    pair.plan = Box::new(move |side, packet| {
+        if side == Side::A && !packet.payload.is_empty() {
+            sent += 1;
+            return if sent == 1 { vec![] } else { vec![DELAY + us(sent * 10)] };
+        }
+        vec![DELAY]
+    });
+    push(&mut pair, 160);
+    let recovering = |pair: &Pair| pair.a.tcb().recovery.phase == Phase::Fast;
+    assert!(pair.run_until(ms(100), recovering));
+    let flight = pair.a.tcb().snd.in_flight();
+    let ssthresh = flight / 2;
+    let started: Instant = pair.now;
+    assert!(pair.run_until(ms(100), move |pair| !recovering(pair)));
+    let sent =
+        pair.log.iter().filter(|(at, side, p)| *at >= started && *side == Side::A && !p.payload.is_empty());
+    let octets = sent.count() as u64 * SEGMENT as u64;
+    // Half of what arrived during recovery, and the retransmission.
+    assert!(octets.abs_diff(ssthresh) <= 3 * SEGMENT as u64, "{octets} of {flight}");
+    assert_eq!(pair.a.tcb().cwnd(), ssthresh);
+    assert_eq!(pair.a.counters.fast_retransmits, 1);
+}
+
+#[test]
+fn a_path_that_got_narrower_costs_neither_a_timeout_nor_the_window() {
+    let mut pair = Pair::established(config(), config());
+    // Only what is above 600 octets is dropped.
+    pair.plan = Box::new(|_, packet| if packet.payload.len() > 600 { vec![] } else { vec![DELAY] });
+    for nr in 0..6 {
+        pair.a.push(pair.now, &pattern(nr * 800, if nr % 2 == 0 { 1000 } else { 600 })).unwrap();
+    }
+    let before = pair.a.tcb().cwnd();
+    pair.transmit();
+    pair.a.with(pair.now, |tcb, ctx| tcb.set_path_mss(ctx, 612));
+    assert!(pair.run_until(ms(20), |pair| pair.b.frontier == 4800));
+    let StackCounters { rto_expired, fast_retransmits, tx_cut_by_emss, .. } = pair.a.counters;
+    assert_eq!((rto_expired, fast_retransmits, tx_cut_by_emss), (0, 0, 3));
+    assert!(pair.a.tcb().cwnd() >= before);
+}
