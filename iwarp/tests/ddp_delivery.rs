@@ -81,6 +81,20 @@ fn the_last_flag_delivers() {
     assert!(received(&mut peer).is_empty(), "delivered once");
 }
 
+// Proves DDP-083, DDP-122: segments of a message need not agree in RsvdULP, nor leave no gap: DDP has no error for either.
+#[test]
+fn segments_are_not_compared() {
+    let mut peer = Accepted::ready();
+    peer.post_recv(0, 100);
+    let mut first = untagged(0x01, SEND, [0, 1, 0], b"one ");
+    first[2..6].fill(0x11);
+    let mut last = untagged(0x41, SEND, [0, 1, 8], b"two");
+    last[2..6].fill(0x22);
+    peer.say_all(&[&first, &last]);
+    assert_eq!(received(&mut peer), [(0, WcStatus::Success, 11)]);
+    assert_eq!((peer.memory(0, 12), peer.qp.error()), (b"one \xEE\xEE\xEE\xEEtwo\xEE".to_vec(), None));
+}
+
 // Proves DDP-088, DDP-110, DDP-202: each queue counts for itself, in both directions.
 #[test]
 fn queues_count_for_themselves() {

@@ -64,7 +64,7 @@ fn messages(segments: &[Vec<u8>]) -> Vec<Message> {
 // Proves DDP-017, DDP-021, DDP-022, DDP-049 to DDP-052, DDP-055, DDP-057, DDP-059, DDP-065, DDP-066, DDP-070,
 // DDP-072 to DDP-076, DDP-082, DDP-086, DDP-087, DDP-089, DDP-090, DDP-092 to DDP-097, DDP-099, DDP-105, DDP-106,
 // DDP-108, DDP-111, DDP-116, DDP-118, DDP-124 to DDP-126, MPA-022, MPA-024, MPA-026, MPA-038, MPA-107, DDP-037,
-// MPA-003, MPA-008, MPA-111, MPA-112: six requests, posted at once.
+// MPA-003, MPA-008, MPA-111: six requests, posted at once.
 #[test]
 fn messages_leave_whole_in_order_and_numbered() {
     let mut peer = Accepted::ready();
@@ -103,15 +103,12 @@ fn messages_leave_whole_in_order_and_numbered() {
     assert_eq!((messages[2].sizes.as_slice(), messages[3].sizes.as_slice()), (&[18][..], &[14][..]));
 }
 
-// Proves MPA-004, MPA-025, MPA-118, MPA-119, MPA-265, MPA-294: bulk, small messages and sizes just above half a segment, with
+// Proves MPA-004, MPA-025, MPA-112, MPA-118, MPA-119, MPA-265, MPA-294: bulk, small messages and sizes just above half a segment, with
 // markers and without: every TCP segment holds whole FPDUs.
 #[test]
 fn tcp_segments_hold_whole_fpdus() {
     for markers in [false, true] {
-        let request = if markers { with_markers(request(true)) } else { request(true) };
-        let mut peer = Accepted::new(&request, &ConnParam::default());
-        peer.say(&EMPTY_WRITE);
-        peer.established();
+        let mut peer = Accepted::ready_for(&asking(markers));
         peer.raw.segments.clear();
         for (wr_id, len) in [40_000, 100, 100, 100, 760, 760, 1, 0, 3000].into_iter().enumerate() {
             let op = SendOp::Write { remote: RemoteAddr { addr: TO, rkey: STAG } };
@@ -138,21 +135,32 @@ fn tcp_segments_hold_whole_fpdus() {
     }
 }
 
-// Proves DDP-027, DDP-029, MPA-009, MPA-108, MPA-121, MPA-266, MPA-267, MPA-269, MPA-288, MPA-306: when the path turns narrow,
-// FPDUs that are with TCP arrive as they were, over more segments, and what is cut from then on fits.
+// Proves DDP-027, DDP-029, MPA-009, MPA-030, MPA-108, MPA-121, MPA-266, MPA-267, MPA-269, MPA-288, MPA-306: when the path turns
+// narrow, FPDUs that are with TCP arrive as they were, over more segments, and what is cut from then on fits. With markers
+// and without.
 #[test]
 fn mulpdu_follows_the_path() {
-    let mut peer = Accepted::ready();
-    let write = |peer: &mut Accepted| {
-        let op = SendOp::Write { remote: RemoteAddr { addr: TO, rkey: STAG } };
-        peer.qp.post_send(&SendRequest::new(1, op, peer.region.sge(0, 3 * 1428))).unwrap();
-        peer.heard(2_000_000).iter().map(Vec::len).collect::<Vec<_>>()
-    };
-    assert_eq!(write(&mut peer), [MULPDU; 3]);
-    // EMSS 1000 - 20 - 32.
-    peer.raw.path_mtu = Some(1000);
-    assert_eq!(write(&mut peer), [MULPDU; 3]);
-    assert_eq!(write(&mut peer), [942, 942, 942, 942, 3 * 1428 - 4 * 928 + 14]);
+    // MULPDU under EMSS 1448, and under 1000 - 20 - 32.
+    for (markers, wide, narrow) in [(false, MULPDU, 942), (true, 1430, 934)] {
+        let mut peer = Accepted::ready_for(&asking(markers));
+        let len = 3 * (wide - 14);
+        let data = pattern(1, len);
+        peer.region.write_at(0, &data).unwrap();
+        let write = |peer: &mut Accepted| {
+            let op = SendOp::Write { remote: RemoteAddr { addr: TO, rkey: STAG } };
+            peer.qp.post_send(&SendRequest::new(1, op, peer.region.sge(0, len))).unwrap();
+            peer.raw.segments.clear();
+            let heard = peer.heard(2_000_000);
+            let payload: Vec<u8> = heard.iter().flat_map(|ulpdu| &ulpdu[14..]).copied().collect();
+            assert!(payload == data, "markers {markers}");
+            (heard.iter().map(Vec::len).collect::<Vec<_>>(), peer.raw.segments.len())
+        };
+        assert_eq!(write(&mut peer), (vec![wide; 3], 3));
+        peer.raw.path_mtu = Some(1000);
+        assert_eq!(write(&mut peer), (vec![wide; 3], 6), "each in two parts");
+        let sizes = [narrow, narrow, narrow, narrow, len - 4 * (narrow - 14) + 14];
+        assert_eq!(write(&mut peer), (sizes.to_vec(), 5));
+    }
 }
 
 // Proves DDP-107: what is longer than 2^32 - 1 octets is refused by its length, one octet less is not.
@@ -185,9 +193,10 @@ fn what_is_local_says_nothing() {
     assert!(peer.heard(100_000).is_empty());
 }
 
-/// A Request that asks for markers: bit 0 of the flags.
-fn with_markers(mut request: Vec<u8>) -> Vec<u8> {
-    request[16] |= 0x80;
+/// A Request that asks for markers, or does not: bit 0 of the flags.
+fn asking(markers: bool) -> Vec<u8> {
+    let mut request = request(true);
+    request[16] |= if markers { 0x80 } else { 0 };
     request
 }
 
@@ -196,10 +205,7 @@ fn with_markers(mut request: Vec<u8>) -> Vec<u8> {
 #[test]
 fn markers_are_sent_to_whom_asks_for_them() {
     for markers in [false, true] {
-        let request = if markers { with_markers(request(true)) } else { request(true) };
-        let mut peer = Accepted::new(&request, &ConnParam::default());
-        peer.say(&EMPTY_WRITE);
-        peer.established();
+        let mut peer = Accepted::ready_for(&asking(markers));
         let data = pattern(2, 1000);
         peer.region.write_at(0, &data).unwrap();
         let op = SendOp::Write { remote: RemoteAddr { addr: TO, rkey: STAG } };

@@ -110,7 +110,7 @@ fn the_key_is_part_of_the_name() {
 }
 
 /// Rights, association and their order, for every combination of rights.
-// Proves DDP-182, DDP-211 to DDP-213, DDP-230, SEC-022, SEC-041, SEC-084, SEC-111.
+// Proves DDP-182, DDP-211, DDP-212, DDP-230, SEC-022, SEC-041, SEC-084, SEC-111.
 #[test]
 fn the_rights_matrix() {
     let table = table(64);

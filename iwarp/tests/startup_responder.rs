@@ -333,7 +333,7 @@ fn markers_are_the_requests_choice() {
     }
 }
 
-// Proves MPA-211, MPA-216, MPA-217: accept, reject with a reason, or no answer but the end of TCP.
+// Proves MPA-198, MPA-211, MPA-216, MPA-217: accept, reject with a reason, or no answer but the end of TCP.
 #[test]
 fn the_user_has_three_choices() {
     let mut d = Doorman::new();
@@ -345,6 +345,7 @@ fn the_user_has_three_choices() {
     d.pair.inbox.clear();
     rejected.reject(b"why").unwrap();
     assert!(d.pair.until(100_000, |pair| pair.inbox.len() == 27));
+    assert_eq!(d.pair.inbox, frame("Rep", 0x70, 2, &[&d.pair.inbox[20..24], b"why"].concat()));
     let stats = d.listener.listener_stats().unwrap();
     assert_eq!((stats.requests, stats.rejected, stats.undecided), (1, 1, 0));
     let mut d = Doorman::new();

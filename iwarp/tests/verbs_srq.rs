@@ -72,7 +72,7 @@ fn events(context: &Context) -> Vec<AsyncEvent> {
     std::iter::from_fn(|| events.poll().unwrap()).collect()
 }
 
-// Proves SEC-043, SEC-134, SEC-135, SEC-136, SEC-183, RDMAP-371, DDP-239: one stream floods, a hundred behave. The flood ends at its cap
+// Proves SEC-043, SEC-134, SEC-135, SEC-136, SEC-183, RDMAP-371, DDP-038, DDP-239: one stream floods, a hundred behave. The flood ends at its cap
 // with 1/2/02, its mark names it before that, and everyone else's messages arrive, in order, with fewer
 // buffers than one queue for each would take.
 #[test]
@@ -92,7 +92,7 @@ fn a_flood_ends_at_its_cap_and_costs_the_others_nothing() {
         send(&flood.qp_a, &memory, number);
     }
     pair.until(|_| flood.qp_b.error());
-    assert_eq!(flood.qp_b.error(), Some(NO_BUFFER));
+    assert_eq!((flood.qp_b.error(), flood.qp_b.state()), (Some(NO_BUFFER), QpState::Terminate));
     let attacker = flood.qp_b.query();
     assert_eq!((attacker.recv_taken, attacker.recv_outstanding), (CAP as u64, CAP));
     let told: Vec<_> = events(&pair.b.context).iter().map(|event| (event.kind, event.number)).collect();

@@ -185,7 +185,7 @@ fn a_window_for_each_transfer() {
 }
 
 /// The same with fast registration.
-// Proves SEC-108, RDMAP-353, DDP-218.
+// Proves SEC-108, RDMAP-353.
 #[test]
 fn a_fast_registration_for_each_transfer() {
     let mut x = Exposure::new();

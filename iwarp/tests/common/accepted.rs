@@ -22,6 +22,8 @@ pub(crate) struct Accepted {
     pub(crate) raw: RawPair,
     /// What the test frames with.
     pub(crate) framer: Framer,
+    /// What the engine frames with, as far as [`heard`](Self::heard) has read.
+    theirs: Framer,
     pub(crate) id: CmId,
     pub(crate) qp: QueuePair,
     pub(crate) cq: CompletionQueue,
@@ -54,12 +56,18 @@ impl Accepted {
         assert!(raw.until(1_000_000, |raw| raw.inbox.len() >= size), "no Reply");
         let reply = raw.inbox.drain(..size).collect();
         let framer = Framer::new(false, true);
-        Self { raw, framer, id, qp, cq, channel, region, reply, _listener: listener }
+        let theirs = Framer::new(request[16] & 0x80 != 0, true);
+        Self { raw, framer, theirs, id, qp, cq, channel, region, reply, _listener: listener }
     }
 
     /// The client-server model with CRC; the engine has heard the peer's first FPDU and may speak.
     pub(crate) fn ready() -> Self {
-        let mut peer = Self::new(&super::raw::request(true), &ConnParam::default());
+        Self::ready_for(&super::raw::request(true))
+    }
+
+    /// The same behind this Request, in which the peer may ask for markers.
+    pub(crate) fn ready_for(request: &[u8]) -> Self {
+        let mut peer = Self::new(request, &ConnParam::default());
         peer.say(&EMPTY_WRITE);
         peer.established();
         peer
@@ -84,15 +92,19 @@ impl Accepted {
         self.raw.send(&octets);
     }
 
-    /// Everything the engine says within `us`, as ULPDUs out of FPDUs without markers, CRC checked.
+    /// Everything the engine says within `us`, as ULPDUs out of FPDUs whose every octet is checked.
     pub(crate) fn heard(&mut self, us: i64) -> Vec<Vec<u8>> {
         self.raw.until(us, |_| false);
         let mut octets = std::mem::take(&mut self.raw.inbox);
         let mut ulpdus = Vec::new();
         while !octets.is_empty() {
-            let len = usize::from(u16::from_be_bytes([octets[0], octets[1]]));
-            let ulpdu = octets[2..2 + len].to_vec();
-            let whole = fpdu(&mut Framer::new(false, true), &ulpdu);
+            let (start, markers) = (self.theirs.position(), self.theirs.markers());
+            let in_marker = |at: usize| markers && (start + at as u64) % 512 < 4;
+            let mut content =
+                octets.iter().enumerate().filter(|(at, _)| !in_marker(*at)).map(|(_, octet)| *octet);
+            let len = u16::from_be_bytes([content.next().unwrap(), content.next().unwrap()]);
+            let ulpdu: Vec<u8> = content.take(len.into()).collect();
+            let whole = fpdu(&mut self.theirs, &ulpdu);
             assert_eq!(octets[..whole.len()], whole, "an FPDU that is not as it should be");
             octets.drain(..whole.len());
             ulpdus.push(ulpdu);

@@ -115,7 +115,7 @@ fn mulpdu_follows_emss() {
     assert_eq!(Framer::at(52, true, true).wire_len(1442), 1456);
 }
 
-// Proves MPA-010, MPA-046: pads and sizes.
+// Proves MPA-010, MPA-029, MPA-046: pads and sizes, up to the longest.
 #[test]
 fn sizes_without_markers() {
     for (ulpdu, pad, octets) in [
@@ -134,6 +134,9 @@ fn sizes_without_markers() {
     ] {
         assert_eq!((pad_octets(ulpdu), fpdu_octets(ulpdu)), (pad, octets));
         assert_eq!(Framer::new(false, true).wire_len(ulpdu), octets);
+        let wire = encode(&mut Framer::new(false, true), &vec![0x55; ulpdu]);
+        assert_eq!((wire.len(), wire[..2].to_vec()), (octets, (ulpdu as u16).to_be_bytes().to_vec()));
+        assert_eq!(wire[2..octets - 4], [vec![0x55; ulpdu], vec![0; pad]].concat());
     }
 }
 

@@ -70,6 +70,21 @@ fn all_markers_of_an_fpdu_point_to_its_length() {
     assert!(pointers.iter().zip([512, 1024, 1536]).all(|(p, marker)| target(marker, *p) == Some(header)));
 }
 
+// Proves MPA-071: at every phase a length field and its first two ULPDU octets, the word that a pad completes, and a CRC lie
+// in one piece.
+#[test]
+fn a_marker_splits_no_field() {
+    for (start, ulpdu) in (0..128).flat_map(|word| (0..=520).map(move |ulpdu| (4 * word, ulpdu))) {
+        let (header, end) = (header_of(start, true), fpdu_end(start, ulpdu, true));
+        let padded = nth_content(header, fpdu_octets(ulpdu) as u64 - 8, true);
+        for word in [header, padded, end - 4] {
+            assert!((word..word + 4).all(|at| at % 512 >= 4), "{ulpdu} octets at {start}: {word}");
+        }
+        let mut distances = (start..end).filter(|at| begins_at(*at)).map(|at| pointer(at, header));
+        assert!(distances.all(|distance| distance % 4 == 0), "{ulpdu} octets at {start}");
+    }
+}
+
 #[test]
 fn markers_of_emss_sized_ranges() {
     for (range, offsets) in [

@@ -135,7 +135,6 @@ fn urgent_data_is_data() {
     assert_eq!(pair.b.read(), [1, 2, 3]);
 }
 
-// Proves DDP-150.
 #[test]
 fn a_fin_ahead_of_a_hole_waits_for_it() {
     let mut pair = Pair::established(config(), config());

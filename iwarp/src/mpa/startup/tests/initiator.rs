@@ -59,7 +59,7 @@ fn what_cannot_be_sent_is_refused() {
 }
 
 // WaitReply, complete Reply, R=0.
-// Proves MPA-139, MPA-188, MPA-192, MPA2-082: whole after its last octet, in any segmentation.
+// Proves MPA-139, MPA-188, MPA2-082: whole after its last octet, in any segmentation.
 #[test]
 fn a_reply_is_taken_octet_by_octet() {
     let octets = reply(0x50, 2, &[0x80, 1, 0x80, 1, b'y']);
