@@ -18,6 +18,9 @@ const DEPTH: u16 = 16;
 const MAX_ABSENCES: u32 = 3;
 /// The same of connections in full operation: TCP alone is answered by an endpoint that hangs, too.
 const MAX_FAILURES: u32 = 6;
+/// An endpoint that connects comes again within this, whatever became of the connection before: a target that does not see
+/// its end keeps it for 20 s (TARGET.md).
+const TURN: Duration = Duration::from_secs(25);
 /// How often a connection is looked for.
 const TICK: Duration = Duration::from_millis(2);
 
@@ -166,7 +169,8 @@ impl Probe {
     /// # Errors
     /// A deviation: after the first one, the endpoint has to stay.
     pub fn tcp(&self) -> Result<Conn, Stop> {
-        let conn = self.tcp_within(self.patience.timeout);
+        let wait = if self.is_initiator() { self.patience.timeout } else { self.patience.timeout.max(TURN) };
+        let conn = self.tcp_within(wait);
         self.absences.set(if conn.is_ok() { 0 } else { self.absences.get() + 1 });
         conn
     }

@@ -26,9 +26,7 @@ pub(crate) fn add(suite: &mut Suite, shared: &Shared) {
 fn probe(rig: &Rig, words: [&str; 3]) -> Result<Run> {
     let known = format!("{}/siw-peer/deviations/{}", env!("CARGO_MANIFEST_DIR"), words[0]);
     let run = rig.namespace.run(programs::iwprobe()?).args(words);
-    // Connecting, it waits 10 s for a Reply that it does not understand: for one case and the next together.
-    let patience = if words[0] == "listen" { "6" } else { "2" };
-    Ok(run.args(["--timeout", patience, "--expect", &known]))
+    Ok(run.args(["--timeout", "2", "--expect", &known]))
 }
 
 fn siw_serves(rig: &Rig) -> Result<()> {

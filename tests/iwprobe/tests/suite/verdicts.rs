@@ -1,7 +1,7 @@
 //! The verdicts can be relied on: a small endpoint without a flaw conforms, and each flaw is found by the cases that are
 //! there for it, and by no others.
 
-use std::net::TcpListener;
+use std::net::{TcpListener, TcpStream};
 use std::time::Duration;
 
 use crate::small::{Flaw, call, start, start_target};
@@ -123,6 +123,22 @@ fn terminates_that_are_missing_or_wrong_are_found() {
             found_by(InitiatingTarget, flaw, name);
         }
     }
+}
+
+/// What comes of one connection is not laid to the next case: a target keeps one that hangs for 20 s (TARGET.md).
+#[test]
+fn an_endpoint_that_connects_may_take_its_time() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    listener.set_nonblocking(true).unwrap();
+    let address = listener.local_addr().unwrap();
+    let patience = Patience { timeout: Duration::from_millis(10), quiet: Duration::from_millis(10) };
+    let probe = Probe::new(Mode::Listen(listener), patience, false);
+    let late = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_secs(1));
+        TcpStream::connect(address)
+    });
+    assert!(probe.tcp().is_ok());
+    late.join().unwrap().unwrap();
 }
 
 #[test]
