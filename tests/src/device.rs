@@ -6,9 +6,10 @@ use dp::Port;
 use crate::lab::Result;
 use crate::lab_error;
 
-/// The device of a program, and who it is there: to be flattened into the program's options.
+/// The device of a program, and who it is there: to be flattened into the program's options. Its name, as that of a group,
+/// must not be theirs.
 #[derive(Args, Debug)]
-pub struct Options {
+pub struct DeviceArgs {
     /// DPDK device.
     #[arg(long)]
     vdev: String,
@@ -20,7 +21,7 @@ pub struct Options {
     mtu: u16,
 }
 
-impl Options {
+impl DeviceArgs {
     /// Opens it.
     ///
     /// # Errors

@@ -13,7 +13,7 @@ use iwarp::memory::Access;
 use iwarp::verbs::{
     CmEventKind, ConnParam, Context, ContextConfig, QpInit, RemoteAddr, SendOp, SendRequest, StreamError,
 };
-use tests::device;
+use tests::device::DeviceArgs;
 
 /// An STag of the form siw gives out (key 0), and an address, that are nobody's.
 const NOWHERE: RemoteAddr = RemoteAddr { addr: 0x1000, rkey: 0x1234_5600 };
@@ -26,7 +26,7 @@ const LINGER: Duration = Duration::from_millis(500);
 #[derive(Parser)]
 struct Options {
     #[command(flatten)]
-    device: device::Options,
+    device: DeviceArgs,
     /// The listener.
     #[arg(long)]
     connect: SocketAddr,
@@ -80,4 +80,14 @@ fn run(options: &Options) -> Result<StreamError, Box<dyn std::error::Error>> {
         }
     }
     Err(format!("nothing after {LIMIT:?}").into())
+}
+
+#[cfg(test)]
+mod command_line {
+    use clap::CommandFactory;
+
+    #[test]
+    fn it_is_consistent() {
+        super::Options::command().debug_assert();
+    }
 }

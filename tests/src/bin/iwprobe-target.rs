@@ -93,3 +93,13 @@ impl Options {
         run(&mut end, &Manners { param })
     }
 }
+
+#[cfg(test)]
+mod command_line {
+    use clap::CommandFactory;
+
+    #[test]
+    fn it_is_consistent() {
+        super::Cli::command().debug_assert();
+    }
+}

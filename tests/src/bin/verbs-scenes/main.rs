@@ -13,7 +13,7 @@ use std::net::SocketAddr;
 use std::process::ExitCode;
 
 use clap::Parser;
-use tests::device;
+use tests::device::DeviceArgs;
 use tests::lab::Result;
 use tests::scenes::{Lab, Role};
 
@@ -41,7 +41,7 @@ impl Scene {
 #[derive(Parser)]
 struct Options {
     #[command(flatten)]
-    device: device::Options,
+    device: DeviceArgs,
     /// Where the target listens.
     #[arg(long, required_unless_present = "listen")]
     connect: Option<SocketAddr>,
@@ -104,4 +104,14 @@ fn run(options: &Options) -> Result<usize> {
         return Err(tests::lab_error!("no scene's name begins with {:?}", options.scenes));
     }
     Ok(failed)
+}
+
+#[cfg(test)]
+mod command_line {
+    use clap::CommandFactory;
+
+    #[test]
+    fn it_is_consistent() {
+        super::Options::command().debug_assert();
+    }
 }
