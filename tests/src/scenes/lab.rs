@@ -12,7 +12,7 @@ use iwarp::verbs::{
     WorkCompletion,
 };
 
-use super::{LIMIT, Report, Stage};
+use super::{LIMIT, Report, Stage, words};
 use crate::contract::{MAGIC, MAX_TEXT};
 use crate::lab::Result;
 use crate::{ensure, lab_error};
@@ -264,7 +264,7 @@ impl Lab {
         words: &str,
     ) -> Result<(CmId, String)> {
         let post = || receives.iter().try_for_each(|request| qp.post_recv(request));
-        let scene = format!("{MAGIC} {words}");
+        let scene = words::scene(words);
         ensure!(scene.len() <= MAX_TEXT, "a scene of {} octets: '{scene}'", scene.len());
         let private_data = ArrayVec::try_from(scene.as_bytes()).map_err(|error| lab_error!("{error}"))?;
         let param = ConnParam { private_data, crc: self.crc, ..ConnParam::default() };

@@ -78,6 +78,11 @@ pub struct Report {
     pub changes: Vec<Change>,
 }
 
+/// The text of a scene: its words, each after one space.
+pub(super) fn scene(words: &str) -> String {
+    if words.is_empty() { MAGIC.to_owned() } else { format!("{MAGIC} {words}") }
+}
+
 fn words(text: &str) -> Result<impl Iterator<Item = &str>> {
     let mut words = text.trim_end_matches('\0').split(' ');
     if words.next() != Some(MAGIC) {
@@ -96,10 +101,13 @@ impl Stage {
     /// Reads a stage.
     ///
     /// # Errors
-    /// When it is none.
+    /// When it is none, or says that the target could not read the scene.
     pub fn parse(text: &str) -> Result<Self> {
         let mut stage = Self::default();
         for word in words(text)? {
+            if word == "bad" {
+                return Err(lab_error!("the target cannot read the scene: '{text}'"));
+            }
             match word.split_once('=') {
                 Some(("stag", "-")) => stage.regions.push(None),
                 Some(("stag", rest)) => {
@@ -164,8 +172,14 @@ impl Report {
 
 #[cfg(test)]
 mod tests {
-    use super::{Change, Completion, Report, StagWord, Stage};
+    use super::{Change, Completion, Report, StagWord, Stage, scene};
     use iwarp::verbs::RemoteAddr;
+
+    #[test]
+    fn a_scene_has_no_empty_word() {
+        assert_eq!(scene(""), "iwp1");
+        assert_eq!(scene("mr=64:r recv=1x16"), "iwp1 mr=64:r recv=1x16");
+    }
 
     #[test]
     fn a_stage_is_read() {
@@ -174,6 +188,7 @@ mod tests {
         assert_eq!(stage.regions, [Some(StagWord { remote, length: 4096 }), None]);
         assert!(stage.region(1).is_err());
         assert!(Stage::parse("iwp2").is_err());
+        assert!(Stage::parse("iwp1 bad ").is_err() && Stage::parse("iwp1 bad mr=0:r").is_err());
         assert!(Stage::parse("iwp1 stag=5a:xyz:1").is_err());
     }
 
