@@ -134,6 +134,8 @@ impl World {
         let ports = (TurningPort::over(a, seed, ppm, unseen), TurningPort::over(b, !seed, ppm, unseen));
         let pair = Pair::over(ports, |config| {
             config.turn_octets = setting.turn_octets;
+            // A wire this bad may lose what is sent twice: RFC 9293's R2 allows for more, even after a slow handshake.
+            config.stack.tcp.user_timeout = tcp_lite::Duration::from_secs(100);
             config.stack.tcp.keepalive_idle = Some(tcp_lite::Duration::from_secs(30));
             config.stack.tcp.keepalive_interval = tcp_lite::Duration::from_secs(5);
         });
