@@ -155,6 +155,12 @@ impl Memory {
         granted.then_some(span)
     }
 
+    /// Where the youngest Read (or atomic) of `by` that has no answer yet places it.
+    pub(crate) fn awaited(&self, by: By) -> Option<RegionId> {
+        let open = |effect: &&Effect| effect.by == by && effect.flow == Flow::In && effect.settled.is_none();
+        self.effects.iter().rev().find(open)?.to.first().map(|span| span.region)
+    }
+
     /// Time that passes with each thing done.
     fn tick(&mut self) -> u64 {
         self.now += 1;

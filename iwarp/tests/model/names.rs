@@ -99,7 +99,12 @@ impl Grant {
 
     /// Whether a request that `by` posts now may give the same STag anew: it is invalid, or taken by a request in front.
     pub(crate) fn is_free_for(&self, by: By) -> bool {
-        self.life == Life::Gone || self.life == Life::Ending && self.taker == Some(by)
+        self.life == Life::Gone || self.is_taken_by(by)
+    }
+
+    /// Whether a request of `by`, in front of what it posts now, takes it.
+    pub(crate) fn is_taken_by(&self, by: By) -> bool {
+        self.life == Life::Ending && self.taker == Some(by)
     }
 
     /// The tagged offset of the region's octet `at`.
@@ -145,6 +150,13 @@ impl Memory {
                 Grant { host, region, at, len, addr, key, access, stream, life, giver, taker, revocable }
             }
         }
+    }
+
+    /// Whether a window is bound to `region` for sure, and whether one may be.
+    pub(crate) fn is_bound(&self, region: RegionId) -> (bool, bool) {
+        let behind = self.bindings.iter().filter(|binding| binding.region == region);
+        let best = behind.map(|binding| binding.life.max(self.regions[region].life)).min();
+        (best == Some(Life::Valid), best.is_some_and(|life| life != Life::Gone))
     }
 
     pub(crate) fn life_mut(&mut self, name: Name) -> &mut Life {

@@ -1,15 +1,17 @@
 //! The requests of the send queue: how each is drawn, and what it means. An operation is added here and nowhere else.
 //!
-//! Those that give and take names, and send nothing, are in `operations/local.rs`.
+//! Those that give and take names, and send nothing, are in `operations/local.rs`; which names are used that give no right
+//! to it, in `operations/misuse.rs`.
 
 mod local;
+mod misuse;
 
 use iwarp::memory::Access;
 use iwarp::verbs::{AtomicOp, RemoteAddr, SendFlags, SendOp, SendRequest, Sge, WcOpcode};
 
 use super::dice::Dice;
 use super::memory::{By, Flow, Span};
-use super::names::{Life, Name};
+use super::names::{Grant, Life, Name};
 use super::streams::{Meaning, Message, Model, Remote};
 
 /// A request as it is posted, and what it means.
@@ -24,16 +26,16 @@ type Draw = fn(&mut Dice, &Model, By, u64) -> Option<Drawn>;
 /// Every operation, with how often it is drawn.
 const OPERATIONS: &[(usize, Draw)] = &[
     (8, send),
-    (2, send_invalidate),
+    (3, send_invalidate),
     (8, write),
     (6, read),
     (3, immediate),
     (3, write_immediate),
     (5, atomic),
-    (2, local::invalidate),
-    (2, local::bind_type_1),
+    (4, local::invalidate),
+    (4, local::bind_type_1),
     (3, local::bind_type_2),
-    (3, local::fast_register),
+    (4, local::fast_register),
 ];
 
 /// Once in how many requests something is not as it should be.
@@ -43,7 +45,17 @@ pub(crate) const MISCHIEF: usize = 120;
 const INLINE: usize = 128;
 
 pub(crate) fn draw(dice: &mut Dice, model: &Model, by: By, op: u64) -> Option<Drawn> {
-    let mut drawn = dice.weighted(OPERATIONS)(dice, model, by, op)?;
+    let drawn = dice.weighted(OPERATIONS)(dice, model, by, op)?;
+    Some(flagged(dice, drawn))
+}
+
+/// A Send of `len` octets.
+pub(crate) fn long_send(dice: &mut Dice, model: &Model, by: By, op: u64, len: usize) -> Option<Drawn> {
+    let drawn = send_of(dice, model, by, op, len)?;
+    Some(flagged(dice, drawn))
+}
+
+fn flagged(dice: &mut Dice, mut drawn: Drawn) -> Drawn {
     let Drawn { request, meaning } = &mut drawn;
     let mut flag = |flag, set: bool| {
         request.flags.set(flag, set);
@@ -57,11 +69,15 @@ pub(crate) fn draw(dice: &mut Dice, model: &Model, by: By, op: u64) -> Option<Dr
     if let Some(message) = &mut meaning.message {
         message.solicited = flag(SendFlags::SOLICITED, dice.one_in(4));
     }
-    Some(drawn)
+    drawn
 }
 
 fn send(dice: &mut Dice, model: &Model, by: By, op: u64) -> Option<Drawn> {
     let len = dice.length();
+    send_of(dice, model, by, op, len)
+}
+
+fn send_of(dice: &mut Dice, model: &Model, by: By, op: u64, len: usize) -> Option<Drawn> {
     let local = gather(dice, model, by, len)?;
     let meaning = Meaning { message: Some(message(len)), ..meaning(Flow::Out, local, WcOpcode::Send) };
     Some(drawn(model, op, SendOp::Send, meaning))
@@ -76,7 +92,14 @@ fn send_invalidate(dice: &mut Dice, model: &Model, by: By, op: u64) -> Option<Dr
         grant.host != by.1 && alone && grant.life == Life::Valid
     };
     let wrong = dice.one_in(MISCHIEF / 4);
-    let name = pick(dice, model, |name| peers(name) != wrong)?;
+    // A window of type 1 is no peer's to invalidate, not even one that only this peer may use.
+    let kept = |name: Name| {
+        let grant = model.memory.grant(name);
+        let alone = grant.stream == Some(by.0) && !grant.revocable;
+        grant.host != by.1 && alone && grant.life == Life::Valid
+    };
+    let first = pick(dice, model, kept).filter(|_| dice.one_in(6));
+    let name = first.or_else(|| pick(dice, model, |name| peers(name) != wrong))?;
     let rkey = model.memory.grant(name).key;
     // A key of the poster's own memory is nobody's at the peer.
     let region = Some(name).filter(|&name| model.memory.grant(name).host != by.1);
@@ -239,6 +262,12 @@ fn place(dice: &mut Dice, model: &Model, by: By, len: usize, right: Access) -> O
         let usable = grant.life == Life::Ending || grant.is_there_for(by);
         grant.host == by.1 && usable && !model.memory.regions[region].left && holds(model, name, len, right)
     };
+    // Behind the request that invalidates it.
+    let taken = |name: Name| fits(name) && model.memory.grant(name).is_taken_by(by);
+    if let Some(name) = pick(dice, model, taken).filter(|_| dice.one_in(MISCHIEF / 10)) {
+        let Grant { region, at, .. } = model.memory.grant(name);
+        return Some(Span { region, at, len });
+    }
     quiet_place(dice, model, len, fits).map(|(_, span)| span)
 }
 
@@ -277,7 +306,7 @@ fn remote(dice: &mut Dice, model: &Model, by: By, right: Access) -> Option<(Remo
 fn part(dice: &mut Dice, model: &Model, by: By, len: usize, right: Access) -> Option<(Remote, RemoteAddr)> {
     let host = 1 - by.1;
     if dice.one_in(MISCHIEF) {
-        return trespass(dice, model, host, len, right);
+        return misuse::trespass(dice, model, host, len, right);
     }
     let fits = |name: Name| {
         let grant = model.memory.grant(name);
@@ -287,7 +316,7 @@ fn part(dice: &mut Dice, model: &Model, by: By, len: usize, right: Access) -> Op
             && grant.stream.is_none_or(|stream| stream == by.0)
             && holds(model, name, len, right)
     };
-    let (name, Span { mut at, .. }) = match by_wrong_name(dice, model, by, len) {
+    let (name, Span { mut at, len, .. }) = match misuse::name(dice, model, by, len, right) {
         Some(place) => place,
         None => quiet_place(dice, model, len, fits)?,
     };
@@ -297,47 +326,6 @@ fn part(dice: &mut Dice, model: &Model, by: By, len: usize, right: Access) -> Op
         at = grant.end() - len.min(grant.len) + 1 + dice.below(8);
     }
     let addr = RemoteAddr { addr: grant.offset_of(at), rkey: grant.key };
-    Some((Remote { name: Some(name), at, len, right }, addr))
-}
-
-/// Now and then by a name that `by` may not use, of memory that is there: one that a window had, or of another stream.
-fn by_wrong_name(dice: &mut Dice, model: &Model, by: By, len: usize) -> Option<(Name, Span)> {
-    let wrong = |name: Name| {
-        let grant = model.memory.grant(name);
-        let old = match name {
-            Name::Region(_) => false,
-            Name::Binding(binding) => model.memory.bindings[binding].life == Life::Gone,
-        };
-        let there = model.memory.regions[grant.region].life == Life::Valid;
-        let others = grant.stream.is_some_and(|stream| stream != by.0);
-        grant.host != by.1 && grant.len >= len && there && (old || others)
-    };
-    let name = pick(dice, model, wrong).filter(|_| dice.one_in(MISCHIEF / 6))?;
-    let grant = model.memory.grant(name);
-    Some((name, Span { region: grant.region, at: grant.at, len }))
-}
-
-/// Any name of `host`, dead or alive, with any rights, and beyond its end.
-fn trespass(
-    dice: &mut Dice,
-    model: &Model,
-    host: usize,
-    len: usize,
-    right: Access,
-) -> Option<(Remote, RemoteAddr)> {
-    let settled = |name: Name| {
-        let grant = model.memory.grant(name);
-        // What ends while its memory has another name may end before or after that.
-        grant.host == host && !(model.memory.regions[grant.region].left && grant.life != Life::Gone)
-    };
-    let name = pick(dice, model, settled)?;
-    let grant = model.memory.grant(name);
-    let at = grant.at + dice.below(grant.len + 100);
-    let addr = RemoteAddr { addr: grant.offset_of(at), rkey: grant.key };
-    if dice.one_in(4) {
-        let rkey = dice.seed() as u32;
-        return Some((Remote { name: None, at, len, right }, RemoteAddr { rkey, ..addr }));
-    }
     Some((Remote { name: Some(name), at, len, right }, addr))
 }
 

@@ -4,6 +4,7 @@ use super::dice::Dice;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum What {
+    /// One request or a few, by the same end.
     Post,
     Receive,
     Store,
@@ -24,14 +25,14 @@ pub(crate) struct Step {
     pub(crate) dice: u64,
 }
 
-const STEPS: usize = 160;
+const STEPS: usize = 120;
 
 const WEIGHTS: &[(usize, What)] = &[
-    (80, What::Post),
+    (40, What::Post),
     (12, What::Receive),
     (10, What::Store),
     (5, What::Register),
-    (2, What::Revoke),
+    (3, What::Revoke),
     (12, What::Connect),
     (1, What::Close),
     (1, What::Drop),
@@ -41,9 +42,9 @@ const WEIGHTS: &[(usize, What)] = &[
     (5, What::Rest),
 ];
 
-/// A run: memory and a connection to begin with, then whatever comes.
+/// A run: memory and a connection to begin with, memory for that connection alone, then whatever comes.
 pub(crate) fn draw(dice: &mut Dice) -> Vec<Step> {
-    let first = [What::Register; 10].into_iter().chain([What::Connect; 3]);
+    let first = [What::Register; 8].into_iter().chain([What::Connect; 3]).chain([What::Register; 6]);
     let rest: Vec<What> = (0..STEPS).map(|_| dice.weighted(WEIGHTS)).collect();
     first.chain(rest).map(|what| Step { what, dice: dice.seed() }).collect()
 }

@@ -16,6 +16,7 @@ use tcp_lite::CloseReason;
 use super::cause::{Cause, Doom};
 use super::memory::{By, Effect, Flow, Memory, Region, RegionId, Span, View, application, cut};
 use super::names::{Binding, Life, Name};
+use ending::Asker;
 use shared::SharedQueue;
 
 pub(crate) use shared::DEPTH;
@@ -94,6 +95,14 @@ struct Sent {
     gives: Option<Name>,
     /// Posted to a queue pair that was over: it completes as flushed, whatever its flags.
     late: bool,
+    /// Its memory is invalidated by a request in front of it: it must fail.
+    hopeless: bool,
+}
+
+impl Sent {
+    fn unjust(&self) -> String {
+        format!("request {} did not fail, behind one that invalidates its memory", self.op)
+    }
 }
 
 struct Received {
@@ -202,15 +211,19 @@ impl Model {
     /// A send request was taken. `late`: by a queue pair that was over.
     pub(crate) fn posted(&mut self, by: By, op: u64, meaning: Meaning, late: bool) {
         let (stream, side) = by;
+        let hopeless = !late && self.is_taken(&meaning, by);
         let gives = if late { None } else { self.start(by, op, &meaning) };
-        self.streams[stream].ends[side].sent.push_back(Sent { op, meaning, gives, late });
+        self.streams[stream].ends[side].sent.push_back(Sent { op, meaning, gives, late, hopeless });
     }
 
     /// What a request does from now on. Returns the name that it gives.
     fn start(&mut self, by: By, op: u64, meaning: &Meaning) -> Option<Name> {
         let (stream, side) = by;
         let here = if meaning.flow == Flow::Out { Cause::Local } else { Cause::Sink };
-        if self.any_unsteady(&meaning.local, by) {
+        if self.is_taken(meaning, by) {
+            self.doom(stream, here, side, true);
+            self.streams[stream].ends[side].poisoned |= meaning.flow == Flow::Out;
+        } else if !meaning.inline && self.any_unsteady(&meaning.local, by) {
             self.doom(stream, here, side, false);
         }
         if meaning.wrong {
@@ -219,7 +232,8 @@ impl Model {
         }
         let remote = meaning.remote.filter(|remote| remote.len > 0);
         let reach = remote.map(|remote| self.reach(by, &remote));
-        let view = View { by, flow: meaning.flow, fenced: meaning.fenced };
+        // What is copied when it is posted waits for nothing.
+        let view = View { by, flow: meaning.flow, fenced: meaning.fenced && !meaning.inline };
         let span = |reach: Option<usize>| -> Vec<Span> {
             let target = remote.and_then(|remote| Some((remote.name?, remote.at)));
             let span = target.zip(reach).map(|((name, at), len)| Span {
@@ -270,7 +284,7 @@ impl Model {
             if meaning.completes == WcOpcode::LocalInvalidate && !self.memory.grant(name).is_there_for(by) {
                 self.doom(stream, Cause::Local, side, false);
             }
-            self.ending(name, Some(op));
+            self.ending(name, Some(Asker { op, by, fenced: meaning.fenced }));
             self.memory.take(name, by);
         }
         meaning.gives.as_ref().map(|gift| self.give(by, gift))
@@ -369,7 +383,8 @@ impl Model {
                 if grant.life != Life::Valid {
                     self.doom(stream, Cause::Invalidate, 1 - side, false);
                 }
-                self.ending(name, Some(op));
+                // It takes what is the peer's: no Read in front of it places anything there.
+                self.ending(name, Some(Asker { op, by, fenced: false }));
             } else {
                 self.doom(stream, Cause::Invalidate, 1 - side, true);
                 self.streams[stream].ends[side].poisoned = true;
@@ -397,6 +412,12 @@ impl Model {
         self.memory.aim(op, &cut(&spans, 0, len.min(room)));
     }
 
+    /// Whether the request that gives `name` was not seen to be carried out.
+    pub(crate) fn is_to_come(&self, name: Name) -> bool {
+        let ends = self.streams.iter().flat_map(|stream| &stream.ends);
+        ends.flat_map(|end| &end.sent).any(|sent| sent.gives == Some(name))
+    }
+
     /// A receive request was taken.
     pub(crate) fn posted_receive(&mut self, by: By, op: u64, spans: Vec<Span>, late: bool) {
         let (stream, side) = by;
@@ -411,6 +432,12 @@ impl Model {
     /// Whether `by` may not find there what it posts now.
     pub(crate) fn any_unsteady(&self, spans: &[Span], by: By) -> bool {
         spans.iter().any(|span| !self.memory.grant(Name::Region(span.region)).is_there_for(by))
+    }
+
+    /// Whether a request in front invalidates memory of one that `by` posts now, whose payload was not taken yet.
+    fn is_taken(&self, meaning: &Meaning, by: By) -> bool {
+        let taken = |span: &Span| self.memory.grant(Name::Region(span.region)).is_taken_by(by);
+        !meaning.inline && meaning.local.iter().any(taken)
     }
 
     /// `side` closes gracefully.
@@ -459,6 +486,9 @@ impl Model {
         let (late, done): (_, VecDeque<Sent>) =
             std::mem::take(&mut end.sent).into_iter().partition(|sent| sent.late);
         end.sent = late;
+        if let Some(hopeless) = done.iter().find(|sent| sent.hopeless) {
+            return Err(hopeless.unjust());
+        }
         let ended = done.iter().flat_map(|sent| self.done(sent)).collect();
         Ok(Found { spans: Vec::new(), ended })
     }

@@ -184,7 +184,7 @@ impl World {
         let mut dice = Dice::new(step.dice);
         let (slot, side) = (dice.below(SLOTS), dice.below(2));
         match step.what {
-            What::Post => self.post(&mut dice, slot, side),
+            What::Post => (0..1 + dice.below(3)).try_for_each(|_| self.post(&mut dice, slot, side)),
             What::Receive => self.receive(&mut dice, slot, side, None),
             What::Store => self.store(&mut dice, side),
             What::Register => self.register(&mut dice, slot, side),
@@ -195,10 +195,14 @@ impl World {
                 Ok(())
             }
             What::Drop => {
+                self.begin_message(&mut dice, slot)?;
                 self.drop_queue_pair(slot, side);
                 Ok(())
             }
-            What::Abort => self.abort(slot, side),
+            What::Abort => {
+                self.begin_message(&mut dice, slot)?;
+                self.abort(slot, side)
+            }
             What::Arm => self.arm(&mut dice, side),
             What::Turn => (0..1 + dice.below(12)).try_for_each(|_| self.turn()),
             What::Rest => self.rest(),
@@ -227,9 +231,28 @@ impl World {
     fn post(&mut self, dice: &mut Dice, slot: usize, side: usize) -> Done {
         let Some(stream) = self.slots[slot] else { return Ok(()) };
         let (by, op) = ((stream, side), self.next_op());
-        let Some(Drawn { request, mut meaning }) = operations::draw(dice, &self.model, by, op) else {
-            return Ok(());
-        };
+        let Some(drawn) = operations::draw(dice, &self.model, by, op) else { return Ok(()) };
+        self.post_drawn(dice, slot, by, drawn)
+    }
+
+    /// Mostly, sends what comes in several segments and lets some of them arrive: what ends the stream then ends it in the
+    /// midst of a message.
+    fn begin_message(&mut self, dice: &mut Dice, slot: usize) -> Done {
+        let Some(stream) = self.slots[slot].filter(|_| !dice.one_in(4)) else { return Ok(()) };
+        // To who receives into a shared queue, where it takes a buffer from all others.
+        let shared = |side: &usize| self.model.streams[stream].ends[*side].shared;
+        let Some(receiver) = [0, 1].into_iter().find(shared) else { return Ok(()) };
+        let (by, op) = ((stream, 1 - receiver), self.next_op());
+        let len = 4000 + dice.below(1000);
+        if let Some(drawn) = operations::long_send(dice, &self.model, by, op, len) {
+            self.post_drawn(dice, slot, by, drawn)?;
+        }
+        (0..1 + dice.below(3)).try_for_each(|_| self.turn())
+    }
+
+    fn post_drawn(&mut self, dice: &mut Dice, slot: usize, by: By, drawn: Drawn) -> Done {
+        let ((stream, side), Drawn { request, mut meaning }) = (by, drawn);
+        let op = request.wr_id;
         // A message wants a receive request, most of the time.
         let end = &self.model.streams[stream].ends[1 - side];
         let needs = if end.shared { self.model.spare(1 - side) == 0 } else { end.receives() == 0 };
@@ -414,8 +437,9 @@ impl World {
                 (Life::Valid, false) => return Err(format!("nobody has invalidated region {number}")),
                 (Life::Ending, false) => self.model.memory.freeze(number, seen),
                 (Life::Ending, true) | (Life::Valid, true) => {
-                    self.model.memory.regions[number].life = Life::Valid;
-                    self.model.memory.regions[number].base = seen.into_iter().map(Some).collect();
+                    let region = &mut self.model.memory.regions[number];
+                    (region.life, region.taker) = (Life::Valid, None);
+                    region.base = seen.into_iter().map(Some).collect();
                 }
                 (Life::Gone, false) => {}
             }

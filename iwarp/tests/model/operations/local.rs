@@ -18,13 +18,23 @@ pub(super) fn invalidate(dice: &mut Dice, model: &Model, by: By, op: u64) -> Opt
         let bound_here = matches!(name, Name::Region(_)) || grant.giver == Some(by);
         grant.host == by.1 && grant.is_there_for(by) && grant.revocable && bound_here
     };
+    // Where a Read is still to place its octets: a fence lets it.
+    if let Some(name) = model.memory.awaited(by).map(Name::Region).filter(|&name| own(name))
+        && dice.one_in(2)
+    {
+        return Some(invalidate_of(model, op, name, !dice.one_in(4)));
+    }
     // Windows and what was registered fast, mostly: they come again.
     let again = |name: Name| own(name) && model.memory.grant(name).giver.is_some();
     let first = if dice.one_in(4) { None } else { pick(dice, model, again) };
     let name = first.or_else(|| pick(dice, model, own).filter(|_| dice.one_in(3)))?;
+    Some(invalidate_of(model, op, name, false))
+}
+
+fn invalidate_of(model: &Model, op: u64, name: Name, fenced: bool) -> Drawn {
     let takes = Some(name);
-    let meaning = Meaning { takes, ..meaning(Flow::Out, Vec::new(), WcOpcode::LocalInvalidate) };
-    Some(drawn(model, op, SendOp::LocalInvalidate { rkey: model.memory.grant(name).key }, meaning))
+    let meaning = Meaning { takes, fenced, ..meaning(Flow::Out, Vec::new(), WcOpcode::LocalInvalidate) };
+    drawn(model, op, SendOp::LocalInvalidate { rkey: model.memory.grant(name).key }, meaning)
 }
 
 /// A window of type 1: what it was bound to before is gone afterwards. No octets leave it unbound.
@@ -35,7 +45,7 @@ pub(super) fn bind_type_1(dice: &mut Dice, model: &Model, by: By, op: u64) -> Op
     let mut drawn = bind(dice, model, by, op, number)?;
     if let SendOp::BindWindow(bind) = &mut drawn.request.op
         && takes.is_some()
-        && dice.one_in(4)
+        && dice.one_in(2)
     {
         bind.length = 0;
         (drawn.meaning.gives, drawn.meaning.wrong) = (None, false);
@@ -83,7 +93,10 @@ fn bind(dice: &mut Dice, model: &Model, by: By, op: u64, window: WindowId) -> Op
         let bindable = grant.access.contains(Access::MW_BIND);
         grant.host == by.1 && grant.is_there_for(by) && !left && known && associated && bindable != wrong
     };
-    let name = pick(dice, model, memory)?;
+    // Of this stream alone, where there is such memory: the window is no wider.
+    let narrow = |name: Name| memory(name) && model.memory.grant(name).stream.is_some();
+    let first = if dice.one_in(2) { None } else { pick(dice, model, narrow) };
+    let name = first.or_else(|| pick(dice, model, memory))?;
     let grant = model.memory.grant(name);
     let (at, len) = part_of(dice, grant.at, grant.len);
     let access = rights(dice);

@@ -27,6 +27,9 @@ impl Model {
             if sent.meaning.signaled || sent.late {
                 return Err(format!("request {} completed before {}, posted earlier", wc.wr_id, sent.op));
             }
+            if sent.hopeless && wc.status == WcStatus::Success {
+                return Err(sent.unjust());
+            }
             self.memory.fetched(sent.op);
             ended.extend(self.done(&sent));
         }
@@ -37,6 +40,9 @@ impl Model {
         let Sent { op, meaning, late, .. } = sent;
         let (stream, side) = by;
         self.succeeded += 1;
+        if sent.hopeless {
+            return Err(sent.unjust());
+        }
         let expected = (meaning.completes, meaning.byte_len as u32);
         if (wc.opcode, wc.byte_len) != expected {
             return Err(format!(

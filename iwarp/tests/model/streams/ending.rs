@@ -3,23 +3,37 @@
 use iwarp::verbs::WcOpcode;
 
 use super::super::cause::{Cause, Doom};
-use super::super::memory::{Flow, Span};
+use super::super::memory::{By, Flow, Span};
 use super::super::names::{Life, Name};
 use super::{Gift, Model, Sent};
 
+/// A request that takes a name of its poster's, or of its peer's.
+#[derive(Clone, Copy)]
+pub(crate) struct Asker {
+    pub(crate) op: u64,
+    pub(crate) by: By,
+    /// It waits for the Reads in front of it, and then is carried out at once.
+    pub(crate) fenced: bool,
+}
+
 impl Model {
-    /// `name` begins to end; `except` is the request that asks for it. What uses it may fail.
-    pub(crate) fn ending(&mut self, name: Name, except: Option<u64>) {
+    /// `name` begins to end; `asker` is the request that asks for it. What uses it may fail. Reads in front of a request
+    /// that waits for them do not: it is carried out when they have their octets.
+    pub(crate) fn ending(&mut self, name: Name, asker: Option<Asker>) {
+        let except = asker.map(|asker| asker.op);
+        let waited_for = |by: By, flow: Flow| {
+            asker.is_some_and(|asker| asker.fenced && asker.by == by) && flow != Flow::Out
+        };
         let life = self.memory.life_mut(name);
         *life = (*life).max(Life::Ending);
         let memory = &self.memory;
         let ends = |used: Name| memory.ends_with(used, name);
         let uses = |spans: &[Span]| spans.iter().any(|span| Name::Region(span.region) == name);
-        for stream in &mut self.streams {
+        for (number, stream) in self.streams.iter_mut().enumerate() {
             let mut dooms = Vec::new();
             for (side, end) in stream.ends.iter().enumerate() {
                 for Sent { op, meaning, late, .. } in &end.sent {
-                    if *late || Some(*op) == except {
+                    if *late || Some(*op) == except || waited_for((number, side), meaning.flow) {
                         continue;
                     }
                     let invalidates = meaning.completes == WcOpcode::LocalInvalidate;
@@ -52,6 +66,9 @@ impl Model {
         // Writes that TCP has taken may still be on their way.
         for effect in self.memory.effects.iter().filter(|effect| effect.settled.is_none()) {
             let (stream, side) = effect.by;
+            if waited_for(effect.by, effect.flow) {
+                continue;
+            }
             let there = match effect.through {
                 Some(through) => ends(through),
                 None => uses(&effect.to),

@@ -59,7 +59,7 @@ fn outside(error: impl std::fmt::Display) -> VerbsError {
 impl World {
     /// One more region, prepared memory or window.
     pub(super) fn register(&mut self, dice: &mut Dice, slot: usize, side: usize) -> Done {
-        match dice.below(6) {
+        match dice.below(4) {
             0 => self.allocate_window(dice, side),
             1 => self.prepare(dice, slot, side),
             _ => self.register_region(dice, slot, side),
@@ -84,7 +84,7 @@ impl World {
         ]);
         let base =
             dice.pick(&[Base::VirtualAddress, Base::Zero, Base::Iova(3), Base::Iova(u64::MAX - 50_000)]);
-        let stream = self.slots[slot].filter(|_| dice.one_in(3));
+        let stream = self.slots[slot].filter(|_| dice.one_in(2));
         let qp = stream.and_then(|stream| self.plug((stream, side))?.qp.clone());
         let options = MrOptions { access, base, qp: qp.as_ref(), key: dice.seed() as u8, keep: false };
         let region = self.host(side).pd.reg_mr_with(len, &options).map_err(|error| error.to_string())?;
@@ -115,12 +115,17 @@ impl World {
 
     /// Memory for fast registration, which is not registered.
     fn prepare(&mut self, dice: &mut Dice, slot: usize, side: usize) -> Done {
-        let held = |region: &&Region| region.host == side && region.prepared && !region.left;
+        // What is for a stream that is over is of no use any more.
+        let over = |stream: usize| self.model.streams[stream].is_over();
+        let held = |region: &&Region| {
+            let useful = !region.stream.is_some_and(over);
+            region.host == side && region.prepared && !region.left && useful
+        };
         if self.model.memory.regions.iter().filter(held).count() >= 4 {
             return Ok(());
         }
         let len = 1 + dice.below(20_000);
-        let stream = self.slots[slot].filter(|_| dice.one_in(2));
+        let stream = self.slots[slot].filter(|_| !dice.one_in(4));
         let qp = stream.and_then(|stream| self.plug((stream, side))?.qp.clone());
         let options = FastOptions { qp: qp.as_ref(), keep: false };
         let region = self.host(side).pd.alloc_fast_mr(len, &options).map_err(|error| error.to_string())?;
@@ -166,13 +171,25 @@ impl World {
             return self.free_window(dice, side);
         }
         let regions = &self.model.memory.regions;
-        let live = |region: &Region| {
-            let steady = matches!(region.life, Life::Valid | Life::Ending);
-            region.host == side && steady && !region.left
+        let live = |number: &RegionId| {
+            let region = &regions[*number];
+            // Not what a request is still to register, with one behind that invalidates it.
+            let here = region.life == Life::Valid
+                || region.life == Life::Ending && !self.model.is_to_come(Name::Region(*number));
+            region.host == side && here && !region.left
         };
-        let live: Vec<RegionId> = (0..regions.len()).filter(|&n| live(&regions[n])).collect();
+        let live: Vec<RegionId> = (0..regions.len()).filter(live).collect();
         if live.len() < 3 {
             return Ok(());
+        }
+        // One that a window is or was bound to, if there is such.
+        let behind = |&number: &RegionId| {
+            let has_window = self.model.memory.bindings.iter().any(|binding| binding.region == number);
+            has_window && matches!(self.memory[number], Some(Held::Region(_)))
+        };
+        let bound: Vec<RegionId> = live.iter().copied().filter(behind).collect();
+        if !bound.is_empty() && !dice.one_in(3) {
+            return self.deregister(dice.pick(&bound));
         }
         let number = dice.pick(&live);
         let deregister = dice.one_in(3);
@@ -187,6 +204,29 @@ impl World {
             self.model.memory.regions[number].left = true;
         }
         Ok(())
+    }
+
+    /// Deregisters a region, which is refused while a window is bound to it.
+    fn deregister(&mut self, number: RegionId) -> Done {
+        let (is_bound, may_be) = self.model.memory.is_bound(number);
+        self.say(|| format!("deregisters {number}, bound to a window: {is_bound} (perhaps: {may_be})"));
+        let (span, seen) = self.whole(number);
+        let Some(Held::Region(region)) = self.memory[number].take() else { return Ok(()) };
+        match region.deregister() {
+            Ok(()) if is_bound => Err(format!("region {number} was deregistered, with a window bound to it")),
+            Ok(()) => {
+                self.model.ending(Name::Region(number), None);
+                self.model.memory.check(&span, &seen)?;
+                self.model.memory.freeze(number, seen);
+                self.model.memory.regions[number].left = true;
+                self.windows_of_gone()
+            }
+            Err(_) if !may_be => Err(format!("region {number} is bound to no window, and not deregistered")),
+            Err(bound) => {
+                self.memory[number] = Some(Held::Region(*bound.region));
+                Ok(())
+            }
+        }
     }
 
     /// `name` is invalid: what can be placed by it was placed.

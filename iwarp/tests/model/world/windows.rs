@@ -143,8 +143,9 @@ impl World {
                 && self.model.memory.bindings[bound].life == Life::Ending
                 && !window.freed
             {
-                self.model.memory.bindings[bound].life =
-                    if held.is_bound() { Life::Valid } else { Life::Gone };
+                let binding = &mut self.model.memory.bindings[bound];
+                binding.life = if held.is_bound() { Life::Valid } else { Life::Gone };
+                binding.taker = None;
             }
         }
         Ok(())

@@ -1,0 +1,79 @@
+//! Names of the peer's memory that are used without the right to it. Each such request ends its stream.
+
+use iwarp::memory::Access;
+use iwarp::verbs::RemoteAddr;
+
+use super::super::dice::Dice;
+use super::super::memory::{By, Span};
+use super::super::names::{Life, Name};
+use super::super::streams::{Model, Remote};
+use super::{MISCHIEF, pick};
+
+/// Now and then a name that `by` may not use so, of memory that is there: one that is gone, one of another stream, or one
+/// without the right.
+pub(super) fn name(
+    dice: &mut Dice,
+    model: &Model,
+    by: By,
+    len: usize,
+    right: Access,
+) -> Option<(Name, Span)> {
+    if !dice.one_in(MISCHIEF / 10) {
+        return None;
+    }
+    let memory = &model.memory;
+    // An atomic is eight octets that are aligned, all else is as long as there is room.
+    let is_atomic = right == Access::REMOTE_ATOMIC;
+    let least = if is_atomic { len + 7 } else { 1 };
+    let there = |name: Name| {
+        let grant = memory.grant(name);
+        grant.host != by.1 && grant.len >= least && memory.regions[grant.region].life == Life::Valid
+    };
+    // The last name of a window, most telling as long as it has no new one.
+    let gone = |name: Name| match name {
+        Name::Region(_) => false,
+        Name::Binding(number) => {
+            let binding = &memory.bindings[number];
+            let is_last = memory.windows[binding.window].bound == Some(number);
+            there(name) && binding.life == Life::Gone && is_last
+        }
+    };
+    let of_another = |name: Name| there(name) && memory.grant(name).stream.is_some_and(|only| only != by.0);
+    // What a request has made of memory.
+    let given = |name: Name| memory.grant(name).giver.is_some();
+    let poor = |name: Name| there(name) && given(name) && !memory.grant(name).access.contains(right);
+    let first = dice.below(4);
+    let name = (first..first + 4).find_map(|which| match which % 4 {
+        0 => pick(dice, model, gone),
+        1 => pick(dice, model, |name| of_another(name) && given(name)),
+        2 => pick(dice, model, of_another),
+        _ => pick(dice, model, poor),
+    })?;
+    let grant = memory.grant(name);
+    let at = if is_atomic { grant.at.next_multiple_of(8) } else { grant.at };
+    Some((name, Span { region: grant.region, at, len: len.min(grant.len) }))
+}
+
+/// Any name of `host`, dead or alive, with any rights, and beyond its end.
+pub(super) fn trespass(
+    dice: &mut Dice,
+    model: &Model,
+    host: usize,
+    len: usize,
+    right: Access,
+) -> Option<(Remote, RemoteAddr)> {
+    let settled = |name: Name| {
+        let grant = model.memory.grant(name);
+        // What ends while its memory has another name may end before or after that.
+        grant.host == host && !(model.memory.regions[grant.region].left && grant.life != Life::Gone)
+    };
+    let name = pick(dice, model, settled)?;
+    let grant = model.memory.grant(name);
+    let at = grant.at + dice.below(grant.len + 100);
+    let addr = RemoteAddr { addr: grant.offset_of(at), rkey: grant.key };
+    if dice.one_in(4) {
+        let rkey = dice.seed() as u32;
+        return Some((Remote { name: None, at, len, right }, RemoteAddr { rkey, ..addr }));
+    }
+    Some((Remote { name: Some(name), at, len, right }, addr))
+}
