@@ -5,7 +5,7 @@ mod common;
 
 use std::sync::Arc;
 
-use common::catalogue::{Attack, Echo, Name, Names, catalogue, tagged, untagged};
+use common::catalogue::{Attack, Echo, Means, Name, Names, Resource, catalogue, tagged, untagged};
 use common::raw::fpdu;
 use common::served::Served;
 use common::{Pair, expect_terminate};
@@ -38,11 +38,13 @@ fn expected(case: &Attack) -> Vec<u8> {
     fpdu(&mut Framer::new(false, true), &untagged([0x41, 0x47], 0, [2, 1, 0], &payload))
 }
 
-// Proves SEC-013, SEC-064, MPA-241, RDMAP-171, RDMAP-175, RDMAP-177, RDMAP-178, RDMAP-179, RDMAP-180, RDMAP-182, RDMAP-183, RDMAP-184, RDMAP-185: control word, segment length and headers on the wire; and layer, type, code, length and
+// Proves SEC-002, SEC-013, SEC-014, SEC-064, MPA-241, RDMAP-171, RDMAP-175, RDMAP-177, RDMAP-178, RDMAP-179, RDMAP-180, RDMAP-182, RDMAP-183, RDMAP-184, RDMAP-185: control word, segment length and headers on the wire; and layer, type, code, length and
 // headers for the application, by its queue pair and by the event of the end. Between registration and attack the engine alone acts.
+// Attacks on each resource of section 2.2, and of each kind that tagged and untagged messages have, are among those that ended so.
 #[test]
 fn each_fault_of_a_peer_has_its_terminate() {
     let count = catalogue(&Names::default()).len();
+    let (mut resources, mut means) = (Vec::new(), Vec::new());
     for at in 0..count {
         let mut served = Served::new();
         let context = served.context().clone();
@@ -88,7 +90,11 @@ fn each_fault_of_a_peer_has_its_terminate() {
             }
         };
         assert_eq!(ended, (Some(ConnectionError::Stream(told)), Some(report)), "{name}");
+        resources.push(case.on);
+        means.push(case.by);
     }
+    assert!(Resource::ALL.iter().all(|it| resources.contains(it)), "{resources:?}");
+    assert!(Means::ALL.iter().all(|it| means.contains(it)), "{means:?}");
 }
 
 /// The same fault from a hostile stack and from an application that misuses ours: the victim cannot tell, and need not.
@@ -134,6 +140,7 @@ fn it_does_not_matter_who_at_the_peer_means_ill() {
         }
         assert_eq!(by_stack, by_user);
         assert_eq!(seen(served.pair.engine.counters()), seen(pair.b.engine.counters()));
+        assert_eq!(seen(pair.b.engine.counters()), (1, 0, 0, 1), "one Terminate, and nothing placed");
     }
 }
 

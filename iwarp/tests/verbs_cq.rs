@@ -159,7 +159,8 @@ fn fill(entries: usize, with_srq: bool) -> (Pair, Connected, CompletionQueue) {
 }
 
 // Proves SEC-143, SEC-144, SEC-162, SEC-184, SEC-185: at exactly the computed size nothing overflows however much is posted and sent
-// and however late it is reaped; one entry less overflows. Posting beyond a declared limit is refused.
+// and however late it is reaped; one entry less overflows. Posting beyond a declared limit is refused. Nothing is reaped until
+// all is posted, which is later than any stall of a second.
 #[test]
 fn the_computed_size_is_enough_and_no_more_than_that() {
     for with_srq in [false, true] {
@@ -412,6 +413,7 @@ fn a_failed_completion_is_solicited() {
 }
 
 // Proves SEC-032, SEC-039, RDMAP-071, RDMAP-074, RDMAP-197, RDMAP-210: Writes and Reads leave the target's completion queue and receive queue alone.
+// A thousand of each, by the way that each takes; a million take minutes.
 #[test]
 fn tagged_messages_complete_nothing_at_their_target() {
     let mut pair = Pair::new(&LinkConfig::default());

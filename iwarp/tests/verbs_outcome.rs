@@ -259,7 +259,7 @@ fn is_readable(events: &impl AsFd) -> bool {
 }
 
 // Proves SEC-034, SEC-035: far more events than the queue holds, and nobody reads. Those that do not fit are counted, a stream goes on at its pace
-// meanwhile, and once read the queue takes events again.
+// meanwhile, and once read the queue takes events again. The pace is counted in turns: in the core nobody sleeps.
 #[test]
 fn unread_events_are_bounded_and_hold_nobody_up() {
     let limits = ContextLimits { max_async_events: 8, ..ContextLimits::default() };

@@ -151,6 +151,7 @@ fn without_a_cap_one_stream_starves_the_others() {
 }
 
 // Proves SEC-131, SEC-132: the low-water event comes once, in time to end who took most, and the victim loses nothing.
+// The rate is so many messages in a turn, for which the queue is sized; a line rate is not measured.
 #[test]
 fn the_limit_event_comes_in_time_to_end_the_flood() {
     // What the flood sends in a turn, times the turns until the application acts, and the mark.

@@ -66,7 +66,7 @@ pub enum Iova {
     Auto,
     /// By virtual address (an IOMMU translates).
     Virtual,
-    /// By physical address (needs privileges).
+    /// By physical address (needs privileges). Without an IOMMU the device reaches all of the host's memory.
     Physical,
 }
 

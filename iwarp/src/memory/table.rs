@@ -73,8 +73,8 @@ pub enum UserMemory {
     ///   installed.
     /// - **Shadow stacks.** A fault under the guard leaves a function otherwise than by its return; with a shadow stack
     ///   (x86 CET, aarch64 GCS) the process dies of it. Programs of Rust are not built for one.
-    /// - **aarch64.** As on x86-64, with the registers that its procedure call standard has a callee preserve. It is built,
-    ///   not run, by this project's tests.
+    /// - **aarch64.** As on x86-64, with the registers that its procedure call standard has a callee preserve. This
+    ///   project's tests neither build nor run it.
     ///
     /// [`UserMemory::Trusted`] does without all this.
     #[default]

@@ -9,7 +9,7 @@ use tcp_lite::CloseReason;
 use tcp_lite::facade::{Ipv4Address, Ipv6Address};
 
 use crate::craft;
-use crate::harness::{MAC_A, MAC_B, config, octet};
+use crate::harness::{MAC_A, MAC_B, config};
 use crate::relay::Relay;
 
 const FRAMES: usize = 10_000;
@@ -177,15 +177,20 @@ fn forged(random: &mut impl FnMut() -> u8, sent: &[u8]) -> Vec<u8> {
 #[test]
 fn noise_on_the_slow_path_does_not_disturb_a_transfer() {
     const OCTETS: u64 = 1_000_000;
+    /// An MTU of 1500 without headers and timestamps.
+    const EMSS: usize = 1448;
     let mut relay = Relay::new(config(MAC_A, 1), config(MAC_B, 2));
     relay.b.host.stack.listen(4000).unwrap();
     relay.b.host.serve = OCTETS;
     let now = relay.a.now();
     relay.a.host.connect(now, "10.0.0.2:4000".parse().unwrap(), OCTETS);
-    let (mut n, mut sent, mut injected) = (0, Vec::new(), 0);
+    let (mut n, mut sent, mut injected, mut segments) = (1_u64, Vec::new(), 0, Vec::new());
+    // xorshift64: each kind of frame comes with each kind of content.
     let mut random = || {
-        n += 1;
-        octet(n)
+        n ^= n << 13;
+        n ^= n >> 7;
+        n ^= n << 17;
+        (n >> 32) as u8
     };
     let done = relay.run(
         60_000_000,
@@ -201,6 +206,8 @@ fn noise_on_the_slow_path_does_not_disturb_a_transfer() {
             frames
         },
         |r| {
+            let stream = r.b.host.streams.first();
+            segments.extend(stream.and_then(|stream| r.b.host.stack.info(stream.conn)).map(|info| info.emss));
             let received =
                 |host: &crate::harness::Host| host.streams.first().map(|s| s.received.next_offset());
             received(&r.a.host) == Some(OCTETS) && received(&r.b.host) == Some(OCTETS)
@@ -210,6 +217,10 @@ fn noise_on_the_slow_path_does_not_disturb_a_transfer() {
     assert!(done, "{counters:#?}");
     assert!(injected > 2000 && counters.rx_slow > 1000, "{injected} injected, {counters:#?}");
     assert_eq!((counters.tx_cut_by_emss, counters.tx_retransmits), (0, 0));
+    assert!(
+        segments.len() > 10 && segments.iter().all(|&octets| octets == EMSS),
+        "a forged MTU counts: {segments:?}"
+    );
     assert!(relay.b.host.streams[0].closed.is_none_or(|reason| reason == CloseReason::Graceful));
 }
 
