@@ -122,8 +122,8 @@ fn contexts_share_nothing() {
 // association below was deleted, ends no stream: what was lost comes again.
 #[test]
 fn a_silent_path_ends_no_stream() {
-    // Retransmissions back off from 50 ms or so: enough of them are lost.
-    let lost: Vec<u64> = (20..36).collect();
+    // After a tail loss probe retransmissions back off from 50 ms or so: enough of them are lost.
+    let lost: Vec<u64> = (20..38).collect();
     let plan = LinkPlan { drop_exactly: lost, ..LinkPlan::default() };
     let mut pair = Pair::new(&LinkConfig { a_to_b: plan, ..LinkConfig::default() });
     let c = pair.connect(&ConnParam::default());
