@@ -13,12 +13,15 @@ use crate::lab::Result;
 /// # Errors
 /// When the system's TCP reports one, an octet is wrong or missing, or the limit has passed.
 pub fn run(task: &Task, ready: impl FnOnce()) -> Result<Report> {
+    let opened = Instant::now();
     let mut stream = open(task, ready)?;
+    // Ours is the same, and the system's default may be anything.
+    rustix::net::sockopt::set_tcp_congestion(&stream, "cubic").map_err(std::io::Error::from)?;
     stream.set_read_timeout(Some(task.limit))?;
     stream.set_write_timeout(Some(task.limit))?;
     match task.way {
-        Way::Send => send(&mut stream, task),
-        Way::Receive => receive(&mut stream, task),
+        Way::Send => send(&mut stream, task, opened),
+        Way::Receive => receive(&mut stream, task, opened),
     }
 }
 
@@ -37,7 +40,7 @@ fn open(task: &Task, ready: impl FnOnce()) -> Result<TcpStream> {
     }
 }
 
-fn send(stream: &mut TcpStream, task: &Task) -> Result<Report> {
+fn send(stream: &mut TcpStream, task: &Task, opened: Instant) -> Result<Report> {
     let mut source = Source::new(task);
     loop {
         let octets = stream.write(source.next())?;
@@ -49,13 +52,13 @@ fn send(stream: &mut TcpStream, task: &Task) -> Result<Report> {
     stream.shutdown(Shutdown::Write)?;
     let more = stream.read(&mut [0u8; 1])?;
     ensure!(more == 0, "octets from a peer that had none to send");
-    Ok(source.report())
+    Ok(source.report(opened.elapsed()))
 }
 
-fn receive(stream: &mut TcpStream, task: &Task) -> Result<Report> {
+fn receive(stream: &mut TcpStream, task: &Task, opened: Instant) -> Result<Report> {
     let mut sink = Sink::new(task);
     let mut buffer = vec![0u8; 1 << 16];
-    let (mut offset, started) = (0, Instant::now());
+    let mut offset = 0;
     loop {
         let octets = stream.read(&mut buffer)?;
         if octets == 0 {
@@ -63,8 +66,8 @@ fn receive(stream: &mut TcpStream, task: &Task) -> Result<Report> {
         }
         sink.put(offset, &buffer[..octets])?;
         offset += octets as u64;
-        ensure!(started.elapsed() < task.limit, "{offset} octets in {:?}", task.limit);
+        ensure!(opened.elapsed() < task.limit, "{offset} octets in {:?}", task.limit);
     }
     stream.shutdown(Shutdown::Write)?;
-    sink.report()
+    sink.report(opened.elapsed())
 }

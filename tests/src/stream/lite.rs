@@ -50,6 +50,7 @@ struct Host<'a> {
     source: Source,
     sink: Sink,
     fin_sent: bool,
+    opened_us: u64,
     closed_us: Option<u64>,
     outgoing: Burst,
 }
@@ -80,6 +81,7 @@ impl<'a> Host<'a> {
             source: Source::new(task),
             sink: Sink::new(task),
             fin_sent: false,
+            opened_us: 0,
             closed_us: None,
             outgoing: Burst::new(),
         })
@@ -91,6 +93,7 @@ impl<'a> Host<'a> {
 
     fn open(&mut self) -> Result<()> {
         let now = self.now();
+        self.opened_us = self.clock.now_us();
         match self.task.opener {
             Opener::Passive(port) => {
                 self.stack.listen(port).map_err(|error| LabError(error.to_string()))?;
@@ -185,9 +188,10 @@ impl<'a> Host<'a> {
     }
 
     fn report(&self) -> Result<Report> {
+        let elapsed = Duration::from_micros(self.closed_us.unwrap_or_default() - self.opened_us);
         match self.task.way {
-            Way::Send => Ok(self.source.report()),
-            Way::Receive => self.sink.report(),
+            Way::Send => Ok(self.source.report(elapsed)),
+            Way::Receive => self.sink.report(elapsed),
         }
     }
 

@@ -52,6 +52,8 @@ pub struct Report {
     pub octets: u64,
     /// Their CRC32C.
     pub crc: u32,
+    /// From opening the connection to the last acknowledgement of its end.
+    pub elapsed: Duration,
 }
 
 impl fmt::Display for Report {
@@ -103,8 +105,8 @@ impl Source {
         self.taken += octets;
     }
 
-    pub(crate) fn report(&self) -> Report {
-        Report { octets: self.offset, crc: self.crc }
+    pub(crate) fn report(&self, elapsed: Duration) -> Report {
+        Report { octets: self.offset, crc: self.crc, elapsed }
     }
 }
 
@@ -133,9 +135,9 @@ impl Sink {
     }
 
     /// The stream is over: it has to be complete.
-    pub(crate) fn report(&self) -> Result<Report> {
+    pub(crate) fn report(&self, elapsed: Duration) -> Result<Report> {
         let expected = self.octets.len() as u64;
         ensure!(self.received == expected, "the stream ended after {} of {expected} octets", self.received);
-        Ok(Report { octets: self.received, crc: crc32c::crc32c(&self.octets) })
+        Ok(Report { octets: self.received, crc: crc32c::crc32c(&self.octets), elapsed })
     }
 }

@@ -1,0 +1,91 @@
+//! Joins two DPDK devices by a wire of a given rate, delay and loss, drawn from a seed.
+//!
+//! Prints `ready` when frames pass, and at the end what passed. Ends by itself after `--seconds`.
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::Parser;
+use tests::bridge::{Bridge, Passed};
+use tests::device;
+use tests::lab::Result;
+use tests::sim::link::{Burst, Plan};
+
+/// A wire that loses and delays, the same in both directions.
+#[derive(Parser)]
+struct Options {
+    /// DPDK device of one end.
+    #[arg(long)]
+    left: String,
+    /// DPDK device of the other end.
+    #[arg(long)]
+    right: String,
+    /// MTU, octets.
+    #[arg(long, default_value_t = 1500)]
+    mtu: u16,
+    /// Megabits a second.
+    #[arg(long, default_value_t = 200, value_parser = clap::value_parser!(u64).range(1..=100_000))]
+    rate: u64,
+    /// Time on the wire, microseconds.
+    #[arg(long, default_value_t = 5000)]
+    delay: u64,
+    /// Frames of the MTU that wait in front of the wire, at most.
+    #[arg(long, default_value_t = 200)]
+    queue: u64,
+    /// Segments lost, parts per million.
+    #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u32).range(..=1_000_000))]
+    loss: u32,
+    /// Segments held back, parts per million.
+    #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u32).range(..=1_000_000))]
+    reorder: u32,
+    /// For how long, microseconds.
+    #[arg(long, default_value_t = 2000)]
+    reorder_by: u64,
+    /// Seed of what is lost and held back.
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// How long frames are carried.
+    #[arg(long, default_value_t = 60)]
+    seconds: u64,
+}
+
+fn main() -> ExitCode {
+    match run(&Options::parse()) {
+        Ok(Passed { taken, given, lost, stuck }) => {
+            println!("taken {taken:?} given {given:?} lost {lost:?} stuck {stuck:?}");
+            ExitCode::SUCCESS
+        }
+        Err(error) => {
+            eprintln!("bad-wire: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(options: &Options) -> Result<Passed> {
+    let ports = [device::open(&options.left, options.mtu)?, device::open(&options.right, options.mtu)?];
+    let plan = Plan {
+        // Octets a millisecond.
+        rate: options.rate * 125,
+        delay_us: options.delay,
+        queue_octets: options.queue * (u64::from(options.mtu) + 14),
+        mark_octets: None,
+        until_us: u64::MAX,
+        loss_ppm: options.loss,
+        burst: Burst::default(),
+        named: Vec::new(),
+        reorder_ppm: options.reorder,
+        reorder_us: options.reorder_by,
+        duplicate_ppm: 0,
+        corrupt_ppm: 0,
+        corrupt_unseen_ppm: 0,
+        mark_ppm: 0,
+        split_ppm: 0,
+        join: None,
+        narrow: Vec::new(),
+        blackouts: Vec::new(),
+    };
+    let bridge = Bridge::new(ports, &plan, options.seed);
+    println!("ready");
+    Ok(bridge.run(Duration::from_secs(options.seconds)))
+}
