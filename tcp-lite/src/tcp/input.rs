@@ -42,6 +42,8 @@ impl Tcb {
             State::SynSent => return self.on_segment_in_syn_sent(ctx, header),
             State::SynReceived if self.is_syn_again(header) && header.ack.is_none() => {
                 // Our SYN-ACK was lost. (The SYN-ACK of a simultaneous open goes on, as the ACK it contains.)
+                // A peer that no longer asks for ECN does not know that we agreed (RFC 3168 section 6.1.1).
+                self.agreed.ecn &= self.agrees_on_ecn(ctx.config, header);
                 self.pending |= Pending::SYN;
                 return Verdict::Done;
             }

@@ -68,6 +68,23 @@ fn a_syn_without_an_answer_goes_again_without_asking() {
 }
 
 #[test]
+fn who_asked_once_and_no_longer_has_not_agreed() {
+    let mut pair = Pair::new(asking(), config());
+    // The SYN-ACK that agrees is lost.
+    pair.plan = Box::new(|side, packet| match side == Side::B && packet.header.flags.contains(Flags::ECE) {
+        true => vec![],
+        false => vec![DELAY],
+    });
+    pair.a.connect(pair.now);
+    pair.run_for(Duration::from_secs(3));
+    push(&mut pair, 0..1);
+    pair.b.push(pair.now, &pattern(0, EMSS)).unwrap();
+    pair.run_for(Duration::from_millis(100));
+    assert_eq!((pair.a.frontier, pair.b.frontier), (EMSS as u64, EMSS as u64));
+    assert!(pair.log.iter().all(|(_, _, packet)| packet.ecn == Ecn::NotEct));
+}
+
+#[test]
 fn a_mark_is_echoed_until_the_sender_says_that_it_slowed_down_once() {
     let mut pair = Pair::established(asking(), config());
     mark(&mut pair, 2..4);
