@@ -87,6 +87,8 @@ pub(crate) struct Effect {
     pub(crate) to: Vec<Span>,
     /// The peer's name for where it is placed.
     pub(crate) through: Option<Name>,
+    /// The peer's name for where its answer is read.
+    pub(crate) asked: Option<Name>,
     /// `None`: what was fetched cannot be told.
     pub(crate) values: Vec<Option<u8>>,
     pub(crate) began: u64,
@@ -391,6 +393,7 @@ impl Effect {
             from: Vec::new(),
             to: Vec::new(),
             through: None,
+            asked: None,
             values: Vec::new(),
             began: 0,
             settled: None,

@@ -259,6 +259,7 @@ impl Model {
             from,
             to,
             through: remote.filter(|_| meaning.flow == Flow::Out).and_then(|remote| remote.name),
+            asked: remote.filter(|_| meaning.flow == Flow::In).and_then(|remote| remote.name),
             values,
             fetching: !meaning.inline,
             ..Effect::of(op, by)

@@ -69,6 +69,12 @@ impl Model {
             if waited_for(effect.by, effect.flow) {
                 continue;
             }
+            // A Read that was flushed here may still be on its way to the peer.
+            if effect.asked.is_some_and(ends)
+                && let Some(stream) = self.streams.get_mut(stream)
+            {
+                stream.dooms.push(Doom { cause: Cause::Read, finder: 1 - side, sure: false });
+            }
             let there = match effect.through {
                 Some(through) => ends(through),
                 None => uses(&effect.to),
