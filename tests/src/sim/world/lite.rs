@@ -10,7 +10,7 @@ use crate::sim::setup::{HostSetup, address};
 use crate::sim::watch::{Condition, Watch};
 
 use super::streams::{Chunks, End, Over};
-use super::{CLIENT_PORT, Moved};
+use super::{CLIENT_PORT, Moved, repairs};
 
 /// When sending is tried again that found no packet buffer.
 const NO_MBUF_US: u64 = 1000;
@@ -321,7 +321,7 @@ impl LiteHost {
 
     pub(super) fn add_to(&self, moved: &mut Moved) {
         let counters = self.stack.counters();
-        moved.retransmits += counters.tx_retransmits;
+        moved.retransmits += repairs(&counters);
         moved.timeouts += counters.rto_expired;
         moved.cuts += self.condition().cuts;
     }

@@ -11,6 +11,8 @@ mod rdma;
 mod stock;
 mod streams;
 
+use tcp_lite::StackCounters;
+
 use super::watch::{Condition, Watch};
 
 pub use operations::{Kind, Operation};
@@ -38,7 +40,7 @@ pub struct Moved {
     pub operations: u64,
     /// Octets handed up ahead of their frontier, by tcp-lite.
     pub early: u64,
-    /// Segments sent again, by tcp-lite.
+    /// Segments sent again by tcp-lite, probes of the tail aside.
     pub retransmits: u64,
     /// Retransmission timeouts, of tcp-lite.
     pub timeouts: u64,
@@ -77,4 +79,10 @@ pub trait World {
 
     /// Everything that helps to see why a run stands still.
     fn describe(&self) -> String;
+}
+
+/// Segments that a stack sent again because it held them for lost. A probe of the tail may go for nothing, where the peer
+/// delays its acknowledgement (RFC 8985 section 7.2).
+fn repairs(counters: &StackCounters) -> u64 {
+    counters.tx_retransmits.saturating_sub(counters.tail_loss_probes)
 }

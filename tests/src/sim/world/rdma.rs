@@ -17,7 +17,7 @@ use crate::sim::setup::{HostSetup, address, cidr};
 use crate::sim::watch::{Condition, Watch};
 
 use super::operations::{Kind, Layout, Memory, Operation, request};
-use super::{CLIENT_PORT, Moved, Progress, World};
+use super::{CLIENT_PORT, Moved, Progress, World, repairs};
 
 /// The port that both hosts listen on.
 const PORT: u16 = 7174;
@@ -536,7 +536,7 @@ impl World for RdmaWorld {
             self.completions(side)?;
             let counters = self.hosts[side].engine.counters();
             moved.early += counters.rx_fpdus_early;
-            moved.retransmits += counters.stack.tx_retransmits;
+            moved.retransmits += repairs(&counters.stack);
             moved.timeouts += counters.stack.rto_expired;
             moved.cuts += self.condition(side).cuts;
         }
