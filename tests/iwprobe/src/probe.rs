@@ -443,8 +443,9 @@ impl Probe {
         {
             let reply = self.reply(&request, format!("{MAGIC} bye").as_bytes());
             self.say(&mut conn, &Startup { flags: reply.flags | flag::R, ..reply });
-            conn.finish();
+            // Whoever is rejected closes; a FIN on the heels of the Reply may be taken for all there is.
             let _ = conn.receive(Instant::now() + self.patience.timeout);
+            conn.finish();
         }
     }
 }
