@@ -1,9 +1,13 @@
 //! Revocation while engines are placing and reading: when it returns, the memory is its owner's alone.
 
+#[path = "common/counting.rs"]
+mod counting;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use counting::allocations;
 use dp::Region;
 use iwarp::memory::{
     Access, Accessor, Base, Bind, BindError, FastBind, Fault, MemoryTable, PdId, Prepare, RegisterOptions,
@@ -358,33 +362,6 @@ fn a_send_queue_allocates_nothing_for_names() {
     drop(std::hint::black_box(Box::new(0)));
     assert_eq!(allocations(), before + 1, "they are counted");
 }
-
-thread_local!(static ALLOCATIONS: std::cell::Cell<u64> = const { std::cell::Cell::new(0) });
-
-/// Of this thread.
-fn allocations() -> u64 {
-    ALLOCATIONS.get()
-}
-
-/// The system's allocator, counting by thread.
-struct Counting;
-
-// SAFETY: every call is passed on to the system's allocator as it is.
-unsafe impl std::alloc::GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: std::alloc::Layout) -> *mut u8 {
-        ALLOCATIONS.set(ALLOCATIONS.get() + 1);
-        // SAFETY: the caller's promise is passed on.
-        unsafe { std::alloc::System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, ptr: *mut u8, layout: std::alloc::Layout) {
-        // SAFETY: the caller's promise is passed on; `alloc` is the system's.
-        unsafe { std::alloc::System.dealloc(ptr, layout) };
-    }
-}
-
-#[global_allocator]
-static COUNTING: Counting = Counting;
 
 /// Waits until something is so that another thread is about to do, for a while: where it never is, an assertion says so.
 fn until(is_so: impl Fn() -> bool) {

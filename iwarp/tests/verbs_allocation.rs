@@ -2,57 +2,15 @@
 //! thousandth, at both ends. The application's calls are counted with the engine's.
 
 mod common;
-
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
+#[path = "common/counting.rs"]
+mod counting;
 
 use common::ext::{ADD_ONE, ALL, atomic, remote};
 use common::{Connected, Pair};
+use counting::{allocations, uncounted};
 use dp::link::{LinkConfig, pair};
 use dp::{Burst, LinkState, Mempool, Port, PortCounters, PortInfo};
 use iwarp::verbs::{ConnParam, MemoryRegion, RecvRequest, SendOp, SendRequest, WcStatus};
-
-/// The system's allocator, counting for one thread while that wants it to.
-struct Counting;
-
-thread_local! {
-    static COUNT: Cell<Option<usize>> = const { Cell::new(None) };
-}
-
-fn note() {
-    COUNT.set(COUNT.get().map(|count| count + 1));
-}
-
-// SAFETY: all is the system allocator's; a plain word of the thread is counted beside it.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        note();
-        // SAFETY: the caller promises what the system's asks for.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn realloc(&self, ptr: *mut u8, layout: Layout, octets: usize) -> *mut u8 {
-        note();
-        // SAFETY: as above.
-        unsafe { System.realloc(ptr, layout, octets) }
-    }
-
-    unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
-        // SAFETY: as above.
-        unsafe { System.dealloc(ptr, layout) }
-    }
-}
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
-
-/// Runs `act` without counting.
-fn uncounted<T>(act: impl FnOnce() -> T) -> T {
-    let count = COUNT.take();
-    let result = act();
-    COUNT.set(count);
-    result
-}
 
 /// The wire in memory is no part of what is measured: it allocates for each frame under way.
 struct Uncounted(Box<dyn Port>);
@@ -100,14 +58,14 @@ fn connected() -> (Pair, Connected) {
 }
 
 /// Posts a burst at both ends and takes all completions; returns how often anything was allocated.
-fn allocations(
+fn exchange(
     pair: &mut Pair,
     c: &Connected,
     receives: usize,
     post: impl Fn(usize) -> [SendRequest; 2],
     buffers: &[MemoryRegion; 2],
-) -> usize {
-    COUNT.set(Some(0));
+) -> u64 {
+    let before = allocations();
     for n in 0..receives {
         for (qp, buffer) in [&c.qp_a, &c.qp_b].into_iter().zip(buffers) {
             qp.post_recv(&RecvRequest::new(n as u64, buffer.sge(0, LONG))).unwrap();
@@ -121,7 +79,7 @@ fn allocations(
     for _ in 0..BURST + receives {
         assert_eq!((pair.wc_a().status, pair.wc_b().status), (WcStatus::Success, WcStatus::Success));
     }
-    COUNT.take().unwrap()
+    allocations() - before
 }
 
 /// Each kind on a connection of its own, so that no other has made room before.
@@ -144,8 +102,7 @@ fn the_first_message_of_each_kind_allocates_nothing() {
         let [a, b] = &regions;
         let receives = if kind == "Send" { BURST } else { 0 };
         for round in 0..2 {
-            let count =
-                allocations(&mut pair, &c, receives, |n| [request(n, a, b), request(n, b, a)], &buffers);
+            let count = exchange(&mut pair, &c, receives, |n| [request(n, a, b), request(n, b, a)], &buffers);
             assert_eq!(count, 0, "{kind}, round {round}");
         }
     }
