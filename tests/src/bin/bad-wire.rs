@@ -9,7 +9,7 @@ use clap::Parser;
 use tests::bridge::{Bridge, Passed};
 use tests::device;
 use tests::lab::Result;
-use tests::sim::link::{Burst, Plan};
+use tests::sim::link::Plan;
 
 /// A wire that loses and delays, the same in both directions.
 #[derive(Parser)]
@@ -64,26 +64,13 @@ fn main() -> ExitCode {
 
 fn run(options: &Options) -> Result<Passed> {
     let ports = [device::open(&options.left, options.mtu)?, device::open(&options.right, options.mtu)?];
+    // In octets a millisecond.
+    let rate = options.rate * 125;
     let plan = Plan {
-        // Octets a millisecond.
-        rate: options.rate * 125,
-        delay_us: options.delay,
-        queue_octets: options.queue * (u64::from(options.mtu) + 14),
-        mark_octets: None,
-        until_us: u64::MAX,
         loss_ppm: options.loss,
-        burst: Burst::default(),
-        named: Vec::new(),
         reorder_ppm: options.reorder,
         reorder_us: options.reorder_by,
-        duplicate_ppm: 0,
-        corrupt_ppm: 0,
-        corrupt_unseen_ppm: 0,
-        mark_ppm: 0,
-        split_ppm: 0,
-        join: None,
-        narrow: Vec::new(),
-        blackouts: Vec::new(),
+        ..Plan::clean(rate, options.delay, options.queue * (u64::from(options.mtu) + 14))
     };
     let bridge = Bridge::new(ports, &plan, options.seed);
     println!("ready");

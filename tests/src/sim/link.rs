@@ -117,6 +117,32 @@ pub struct Plan {
     pub blackouts: Vec<Span>,
 }
 
+impl Plan {
+    /// A wire that does nothing but take its time.
+    pub fn clean(rate: u64, delay_us: u64, queue_octets: u64) -> Self {
+        Self {
+            rate,
+            delay_us,
+            queue_octets,
+            mark_octets: None,
+            until_us: u64::MAX,
+            loss_ppm: 0,
+            burst: Burst::default(),
+            named: Vec::new(),
+            reorder_ppm: 0,
+            reorder_us: 0,
+            duplicate_ppm: 0,
+            corrupt_ppm: 0,
+            corrupt_unseen_ppm: 0,
+            mark_ppm: 0,
+            split_ppm: 0,
+            join: None,
+            narrow: Vec::new(),
+            blackouts: Vec::new(),
+        }
+    }
+}
+
 /// What a direction did, in frames.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Deeds {

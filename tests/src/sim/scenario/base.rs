@@ -3,7 +3,7 @@
 use tcp_lite::{CongestionAlgorithm, Duration, EcnMode, TcpConfig};
 
 use crate::sim::dice::Dice;
-use crate::sim::link::{Burst, Plan};
+use crate::sim::link::Plan;
 use crate::sim::run::START_US;
 use crate::sim::setup::{HostSetup, Setup, Stock, Work};
 use crate::sim::world::{Chunks, Close, EndPlan, Kind, Operation, RdmaPlan, StreamPlan};
@@ -45,25 +45,10 @@ pub(super) fn draw(dice: &mut Dice, keys: [[u8; 32]; 2]) -> Setup {
         }),
     });
     let delay_us = dice.scaled(5, 40_000);
-    let links = [0, 1].map(|_| Plan {
-        rate: dice.scaled(1000, 1_250_000),
-        delay_us,
-        queue_octets: dice.scaled(64, 512) * u64::from(mtu),
-        mark_octets: None,
-        until_us: START_US + dice.scaled(500_000, 16_000_000),
-        loss_ppm: 0,
-        burst: Burst::default(),
-        named: Vec::new(),
-        reorder_ppm: 0,
-        reorder_us: 0,
-        duplicate_ppm: 0,
-        corrupt_ppm: 0,
-        corrupt_unseen_ppm: 0,
-        mark_ppm: 0,
-        split_ppm: 0,
-        join: None,
-        narrow: Vec::new(),
-        blackouts: Vec::new(),
+    let links = [0, 1].map(|_| {
+        let (rate, queue) = (dice.scaled(1000, 1_250_000), dice.scaled(64, 512));
+        let clean = Plan::clean(rate, delay_us, queue * u64::from(mtu));
+        Plan { until_us: START_US + dice.scaled(500_000, 16_000_000), ..clean }
     });
     let work = if rdma {
         Work::Rdma((0..dice.between(1, 3)).map(|_| rdma_plan(dice)).collect())
