@@ -27,7 +27,7 @@ use crate::slow_path::SlowPath;
 use crate::syn_cookie::SynCookies;
 use crate::table::FourTuple;
 use crate::tcp::{Birth, Ctx, ReorderSlab, SegmentSlab, State, Tcb};
-use crate::{ConnInfo, Event, Instant, Keepalive, SegmentBuf, SendError, StackConfig};
+use crate::{ConnInfo, Event, Instant, Keepalive, OutOfOrder, SegmentBuf, SendError, StackConfig};
 
 /// Answers to segments of no connection that wait to be sent; more are not given.
 const PENDING_ANSWERS: usize = 64;
@@ -106,6 +106,8 @@ pub struct StackCounters {
     pub rx_syn_cookies: u64,
     /// TCP segments that came through IP reassembly.
     pub rx_reassembled: u64,
+    /// What waits ahead of the frontiers of all connections together.
+    pub out_of_order: OutOfOrder,
     /// Out-of-order octets dropped for lack of budget.
     pub rx_out_of_order_dropped: u64,
     /// Received octets that had been handed up before (duplicates).
@@ -435,7 +437,13 @@ impl Stack {
     /// Says that `octets` handed up in order are held all the same, until they are [`release`](Self::release)d: the
     /// window closes by as much. For readers of plain streams who may be slower than their peer.
     pub fn hold(&mut self, conn: ConnId, octets: usize) {
-        self.with_live(conn, |tcb, _| tcb.hold(octets));
+        self.with_live(conn, |tcb, ctx| tcb.hold(ctx, octets));
+    }
+
+    /// Says how many octets of packet buffers the user keeps for what came ahead of the frontier, in all: a small
+    /// segment may pin a whole buffer.
+    pub fn pin(&mut self, conn: ConnId, octets: usize) {
+        self.with_live(conn, |tcb, ctx| tcb.pin(ctx, octets));
     }
 
     /// Has a connection probe its silent peer otherwise than [`TcpConfig`](crate::TcpConfig) says; `None`: not at all.

@@ -73,6 +73,8 @@ pub(super) struct Connection {
     /// What the peer's startup frame said.
     peer: Option<Enhanced>,
     fallback: Fallback,
+    /// Octets of packet buffers that TCP knows to be held for what came ahead.
+    pinned: usize,
 }
 
 /// What the user knows of it.
@@ -145,6 +147,7 @@ impl Connection {
             terminate: None,
             peer: None,
             fallback: Fallback::No,
+            pinned: 0,
         }
     }
 
@@ -187,6 +190,22 @@ impl Connection {
         let id = self.id.take()?;
         let (_, remote) = id.addresses()?;
         Some(Retry { id, qp: self.qp.take()?, remote, param, deadline: self.deadline? })
+    }
+
+    /// Tells TCP what is held of its buffers ahead of the frontier, when that has changed.
+    pub(super) fn report_pinned(&mut self, io: &mut Io) {
+        let pinned = match &self.phase {
+            Phase::Streaming(streaming) => streaming.stream.pinned_octets(),
+            Phase::Plain(plain) => plain.pinned_octets(),
+            Phase::AwaitReply { inbox, .. }
+            | Phase::AwaitRequest { inbox, .. }
+            | Phase::Deciding { inbox, .. } => inbox.pinned_octets(),
+            Phase::Opening { .. } | Phase::Closing => 0,
+        };
+        if pinned != self.pinned {
+            self.pinned = pinned;
+            io.tcp.pin(self.conn, pinned);
+        }
     }
 
     // ---- events of TCP ----

@@ -506,6 +506,7 @@ impl Core {
     fn with(&mut self, slot: usize, action: impl FnOnce(&mut Connection, &mut Io)) -> bool {
         let Some(connection) = self.connections.get_mut(slot).and_then(Option::as_mut) else { return false };
         action(connection, &mut self.io);
+        connection.report_pinned(&mut self.io);
         let due = if connection.gone { None } else { connection.due() };
         if due != connection.entered {
             if let Some(old) = std::mem::replace(&mut connection.entered, due) {

@@ -21,6 +21,7 @@ pub(crate) mod header;
 mod input;
 mod news;
 mod open;
+mod out_of_order;
 mod output;
 mod prr;
 mod rack;
@@ -41,6 +42,7 @@ mod tests;
 
 pub(crate) use ctx::Ctx;
 pub(crate) use input::Verdict;
+pub use out_of_order::OutOfOrder;
 pub(crate) use recv::ReorderSlab;
 pub(crate) use send::SegmentSlab;
 pub(crate) use tcb::{Birth, State, Tcb};
@@ -122,4 +124,6 @@ pub struct ConnInfo {
     pub cwnd: u32,
     /// Segments sent again.
     pub retransmits: u64,
+    /// What waits ahead of the frontier.
+    pub out_of_order: OutOfOrder,
 }

@@ -11,6 +11,7 @@ use slab::Slab;
 
 use super::ctx::Ctx;
 use super::header::{MAX_SACK_BLOCKS, SackBlock};
+use super::out_of_order::OutOfOrder;
 use super::ranges::Ranges;
 use super::seq::SeqSpace;
 
@@ -51,7 +52,7 @@ pub(super) struct Receiver {
     pub(super) fin: Option<u64>,
     ranges: Option<u32>,
     /// Octets handed up and not released: ahead of the frontier, or in order and held all the same.
-    held: u64,
+    pub(super) held: OutOfOrder,
     /// Octets that arrived twice, to be reported (RFC 2883).
     duplicate: Option<(u64, u64)>,
 }
@@ -75,7 +76,7 @@ impl Receiver {
             scale,
             fin: None,
             ranges: None,
-            held: 0,
+            held: OutOfOrder::default(),
             duplicate: None,
         }
     }
@@ -175,10 +176,10 @@ impl Receiver {
         let octets = end - start;
         // The buffers that are left belong to data in order.
         let starved = ctx.pool.available() < ctx.pool.capacity() / 8;
-        let over = self.held + octets > u64::from(ctx.config.recv_window_octets);
+        let over = self.held.held_octets + octets > u64::from(ctx.config.recv_window_octets);
         let admitted = !starved && !over && self.insert(ctx.reorder, start, end);
         if admitted {
-            self.held += octets;
+            self.hold(ctx, octets as usize);
         } else {
             ctx.counters.rx_out_of_order_dropped += octets;
         }
@@ -219,13 +220,30 @@ impl Receiver {
     }
 
     /// `octets` handed up in order count as held.
-    pub(super) fn hold(&mut self, octets: usize) {
-        self.held += octets as u64;
+    pub(super) fn hold(&mut self, ctx: &mut Ctx<'_>, octets: usize) {
+        self.held.hold(octets as u64);
+        ctx.counters.out_of_order.hold(octets as u64);
     }
 
     /// `octets` handed up ahead of the frontier are no longer held.
-    pub(super) fn release(&mut self, octets: usize) {
-        self.held = self.held.saturating_sub(octets as u64);
+    pub(super) fn release(&mut self, ctx: &mut Ctx<'_>, octets: usize) {
+        let octets = self.held.held_octets.min(octets as u64);
+        self.held.release(octets);
+        ctx.counters.out_of_order.release(octets);
+    }
+
+    /// The user keeps `octets` octets of packet buffers for what is held.
+    pub(super) fn pin(&mut self, ctx: &mut Ctx<'_>, octets: usize) {
+        let before = self.held.pinned_octets;
+        self.held.pin(before, octets as u64);
+        ctx.counters.out_of_order.pin(before, octets as u64);
+    }
+
+    /// The connection is over: nothing of it is counted any more.
+    pub(super) fn dispose(&mut self, ctx: &mut Ctx<'_>) {
+        self.forget_ranges(ctx.reorder);
+        self.release(ctx, usize::MAX);
+        self.pin(ctx, 0);
     }
 
     /// The window field to send now (RFC 9293 section 3.8.6): the budget less what the user still holds below the
@@ -233,7 +251,7 @@ impl Receiver {
     /// against the silly window, and its edge never moves back.
     pub(super) fn window(&self, slab: &ReorderSlab, budget_octets: u32, mss: u32) -> u16 {
         let above = self.ranges.map_or(0, |key| slab.records[key as usize].octets());
-        let held_below = self.held.saturating_sub(above);
+        let held_below = self.held.held_octets.saturating_sub(above);
         let wanted = self.nxt + u64::from(budget_octets).saturating_sub(held_below);
         let step = u64::from(mss.min(budget_octets / 2));
         let edge = if wanted >= self.edge + step { wanted } else { self.edge };

@@ -302,7 +302,7 @@ impl Tcb {
     /// Gives back all shared storage; before the block is dropped in any state but with [`is_dead`](Self::is_dead).
     pub(crate) fn dispose(&mut self, ctx: &mut Ctx<'_>) {
         self.snd.clear(ctx.segments);
-        self.rcv.forget_ranges(ctx.reorder);
+        self.rcv.dispose(ctx);
         self.timers.stop();
     }
 
@@ -330,7 +330,7 @@ impl Tcb {
 
     /// `octets` handed up ahead of the frontier are no longer held.
     pub(crate) fn release(&mut self, ctx: &mut Ctx<'_>, octets: usize) {
-        self.rcv.release(octets);
+        self.rcv.release(ctx, octets);
         if !matches!(self.state, State::Established | State::FinWait1 | State::FinWait2) {
             return;
         }
@@ -344,8 +344,13 @@ impl Tcb {
     }
 
     /// `octets` handed up in order are held until they are released.
-    pub(crate) fn hold(&mut self, octets: usize) {
-        self.rcv.hold(octets);
+    pub(crate) fn hold(&mut self, ctx: &mut Ctx<'_>, octets: usize) {
+        self.rcv.hold(ctx, octets);
+    }
+
+    /// The user keeps `octets` octets of packet buffers for what came ahead of the frontier.
+    pub(crate) fn pin(&mut self, ctx: &mut Ctx<'_>, octets: usize) {
+        self.rcv.pin(ctx, octets);
     }
 
     /// Probes the peer so from now on.
@@ -407,6 +412,7 @@ impl Tcb {
             srtt_us: self.rtt.srtt_us(),
             cwnd: self.congestion.cwnd(),
             retransmits: self.retransmits,
+            out_of_order: self.rcv.held,
         }
     }
 }

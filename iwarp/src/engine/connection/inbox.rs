@@ -85,6 +85,11 @@ impl Inbox {
         Some(Rest { offset, buf, frontier, released })
     }
 
+    /// Octets of packet buffers held for what came ahead of the frontier.
+    pub(super) fn pinned_octets(&self) -> usize {
+        self.held.pinned_octets()
+    }
+
     /// Drops all; returns how many octets are to be released.
     pub(super) fn clear(&mut self, slab: &mut HeldSlab) -> usize {
         self.held.clear(slab)

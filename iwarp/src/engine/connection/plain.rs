@@ -32,6 +32,10 @@ impl Plain {
     pub(super) fn clear(&mut self, io: &mut Io) -> usize {
         self.inbox.clear(&mut io.held)
     }
+
+    pub(super) fn pinned_octets(&self) -> usize {
+        self.inbox.pinned_octets()
+    }
 }
 
 /// How sending went.

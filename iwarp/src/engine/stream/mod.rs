@@ -153,6 +153,11 @@ impl Stream {
         std::mem::take(&mut self.unreleased) + self.deframer.clear(held)
     }
 
+    /// Octets of packet buffers held for what came ahead of the frontier.
+    pub(super) fn pinned_octets(&self) -> usize {
+        self.deframer.pinned_octets()
+    }
+
     /// Whether the peer's FIN here cuts nothing: no FPDU is incomplete and no Read or atomic of ours waits for its
     /// answer.
     pub(super) fn may_end_here(&self) -> bool {

@@ -47,6 +47,8 @@ pub struct HeldBuf {
     pub ahead: bool,
     /// Octets that were placed early (and released).
     pub(super) accounted: usize,
+    /// Octets of the packet buffers behind it, while it counts as ahead.
+    pinned: usize,
 }
 
 impl std::fmt::Debug for HeldBuf {
@@ -82,12 +84,19 @@ pub struct NoSlot;
 #[derive(Debug, Default)]
 pub struct HeldList {
     pub(super) list: List,
+    /// Octets of the packet buffers of what arrived ahead.
+    pinned: usize,
 }
 
 impl HeldList {
     /// Nothing held.
     pub const fn is_empty(&self) -> bool {
         self.list.is_empty()
+    }
+
+    /// Octets of the packet buffers that what arrived ahead of the frontier keeps from being used again.
+    pub const fn pinned_octets(&self) -> usize {
+        self.pinned
     }
 
     /// Holds `buf`, whose first octet is at `start`. Octets that are held already are cut off: the first ones stay.
@@ -100,15 +109,14 @@ impl HeldList {
 
     /// Takes the first buffer.
     pub fn pop(&mut self, slab: &mut HeldSlab) -> Option<HeldBuf> {
-        let head = self.list.head()?;
-        slab.buffers.remove(&mut self.list, head)
+        self.remove(slab, self.list.head()?)
     }
 
     /// Takes the first buffer, if it holds `position`.
     pub fn pop_at(&mut self, slab: &mut HeldSlab, position: u64) -> Option<HeldBuf> {
         let head = self.list.head()?;
         let holds = slab.buffers.at(head).is_some_and(|held| (held.start..held.end()).contains(&position));
-        if holds { slab.buffers.remove(&mut self.list, head) } else { None }
+        if holds { self.remove(slab, head) } else { None }
     }
 
     /// Drops all buffers; returns how many octets of them are to be released.
@@ -135,8 +143,17 @@ impl HeldList {
         {
             return Ok(Some(before));
         }
-        let held = HeldBuf { start, buf, ahead, accounted: 0 };
-        slab.buffers.insert(&mut self.list, before, held).map(Some).map_err(|_| NoSlot)
+        let pinned = if ahead { buf.headroom() + buf.len() + buf.tailroom() } else { 0 };
+        let held = HeldBuf { start, buf, ahead, accounted: 0, pinned };
+        let slot = slab.buffers.insert(&mut self.list, before, held).map_err(|_| NoSlot)?;
+        self.pinned += pinned;
+        Ok(Some(slot))
+    }
+
+    fn remove(&mut self, slab: &mut HeldSlab, id: u32) -> Option<HeldBuf> {
+        let held = slab.buffers.remove(&mut self.list, id)?;
+        self.pinned -= held.pinned;
+        Some(held)
     }
 
     /// The slot that holds `position`, if everything from there to slot `from` is held, too, in a reasonable number
@@ -163,7 +180,7 @@ impl HeldList {
         let mut released = 0;
         while let Some(head) = self.list.head()
             && slab.buffers.at(head).is_some_and(|held| held.end() <= position)
-            && let Some(held) = slab.buffers.remove(&mut self.list, head)
+            && let Some(held) = self.remove(slab, head)
         {
             released += held.unreleased();
         }
@@ -190,7 +207,7 @@ impl HeldList {
             let (done, reached) = (held.accounted == held.buf.len(), held.end() > to);
             at = if reached && !done { Some(id) } else { slab.buffers.next(id) };
             if done {
-                slab.buffers.remove(&mut self.list, id);
+                self.remove(slab, id);
             }
             if reached {
                 break;

@@ -171,6 +171,11 @@ impl Deframer {
         self.over
     }
 
+    /// Octets of packet buffers that what arrived ahead of the frontier keeps from being used again.
+    pub const fn pinned_octets(&self) -> usize {
+        self.held.pinned_octets()
+    }
+
     /// Counters since the beginning.
     pub const fn counters(&self) -> Counters {
         self.counters

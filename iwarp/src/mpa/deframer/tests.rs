@@ -404,3 +404,28 @@ fn lying_markers_cost_little() {
     bench.deframer.clear(&mut bench.slab);
     assert_eq!(bench.kept(), (0, 0, 0));
 }
+
+// The buffers behind what came ahead are counted until they go; what came in order and waits is not.
+#[test]
+fn pinned_octets_are_those_of_buffers_that_came_ahead() {
+    let long = [b'x'; 600];
+    let (wire, ends) = stream(false, &[&long, &long, &long]);
+    let mut bench = Bench::new(false);
+    let buffer = {
+        let buf = bench.pool.alloc().unwrap();
+        buf.headroom() + buf.tailroom()
+    };
+    bench.up(&wire, 0, 300, 300).unwrap();
+    assert_eq!(bench.deframer.pinned_octets(), 0);
+    bench.up(&wire, ends[0], ends[1], 300).unwrap();
+    assert_eq!(bench.deframer.pinned_octets(), buffer);
+    // A small one is copied behind its predecessor; a longer one, or one that stands alone, pins its own.
+    bench.up(&wire, ends[1], ends[1] + 100, 300).unwrap();
+    assert_eq!(bench.deframer.pinned_octets(), buffer);
+    bench.up(&wire, ends[2] - 1, ends[2], 300).unwrap();
+    assert_eq!(bench.deframer.pinned_octets(), 2 * buffer);
+    bench.up(&wire, 300, ends[0], ends[1] + 100).unwrap();
+    assert_eq!(bench.deframer.pinned_octets(), 2 * buffer);
+    bench.up(&wire, ends[1] + 100, ends[2] - 1, ends[2]).unwrap();
+    assert_eq!((bench.deframer.pinned_octets(), bench.kept()), (0, (0, 0, 0)));
+}

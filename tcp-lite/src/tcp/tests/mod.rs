@@ -3,6 +3,7 @@
 mod ecn;
 mod handshake;
 mod loss;
+mod out_of_order;
 mod property;
 mod recovery;
 mod rules;

@@ -284,7 +284,7 @@ fn held_octets_close_the_window_and_released_ones_open_it() {
         let _ = pair.a.push(pair.now, &pattern(i * 1000, 1000));
         pair.run_for(Duration::from_millis(20));
         let fresh = pair.b.frontier as usize - held;
-        pair.b.with(pair.now, |tcb, _| tcb.hold(fresh));
+        pair.b.with(pair.now, |tcb, ctx| tcb.hold(ctx, fresh));
         held += fresh;
     }
     // No more than the window is sent while nothing is released.
