@@ -1,10 +1,10 @@
 //! The stack: one for each engine. Frames in, frames and events out.
-
 //!
 //! This file is what users call. Reception is in `stack/receive.rs`, transmission in `stack/transmit.rs`, the slots
 //! of connections in `stack/connections.rs`.
 
 mod connections;
+mod errors;
 mod receive;
 mod transmit;
 
@@ -12,6 +12,8 @@ use std::collections::VecDeque;
 use std::net::SocketAddr;
 
 use dp::{Burst, Mbuf, Mempool};
+
+pub use self::errors::{ConnectError, ListenError};
 
 use self::connections::{Conn, Connections};
 use self::transmit::Answer;
@@ -51,34 +53,6 @@ impl ConnId {
 pub struct ListenerId {
     pub(crate) slot: u32,
     pub(crate) generation: u32,
-}
-
-/// Why a connection could not be started.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum ConnectError {
-    /// `Limits::connections` reached.
-    #[error("no free connection (limit {0})")]
-    NoConnection(usize),
-    /// Every local port towards this endpoint is in use.
-    #[error("no free local port towards this endpoint")]
-    NoPort,
-    /// The 4-tuple exists.
-    #[error("this connection exists already")]
-    InUse,
-    /// No address of the peer's family, or no route.
-    #[error("no local address or route for {0}")]
-    NoRoute(std::net::IpAddr),
-}
-
-/// Why a port could not be listened on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum ListenError {
-    /// `Limits::listeners` reached.
-    #[error("no free listener (limit {0})")]
-    NoListener(usize),
-    /// Somebody listens there already.
-    #[error("port {0} is being listened on")]
-    InUse(u16),
 }
 
 /// Frames and events of the whole stack, never reset.
