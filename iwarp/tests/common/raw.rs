@@ -115,6 +115,11 @@ impl RawPair {
         self.stack.listen(PORT).unwrap();
     }
 
+    /// Whether there was one, of either side's.
+    pub(crate) fn has_connection(&self) -> bool {
+        self.conn.is_some()
+    }
+
     /// Whether the engine has ended the connection, one way or the other.
     pub(crate) fn is_over(&self) -> bool {
         self.closed.is_some() || self.peer_closed
@@ -124,8 +129,8 @@ impl RawPair {
         self.turn_before(i64::MAX);
     }
 
-    /// A turn; time goes on to `limit_us` at most.
-    fn turn_before(&mut self, limit_us: i64) {
+    /// A turn; time goes on to `limit_us` at most. Says whether nobody has anything to do, ever.
+    fn turn_before(&mut self, limit_us: i64) -> bool {
         let now = Instant::from_micros(self.now_us);
         let mut busy = self.engine.turn(now);
         for engine in &mut self.beside {
@@ -154,6 +159,17 @@ impl RawPair {
         let next = engines.filter_map(|it| it.next_deadline(now)).chain(self.stack.next_deadline(now)).min();
         let idle_until = next.map_or(self.now_us + 1000, |at| at.total_micros());
         self.now_us = if busy { self.now_us + 1 } else { idle_until.min(limit_us).max(self.now_us + 1) };
+        !busy && next.is_none()
+    }
+
+    /// Turns until `us` have passed or nobody will do anything any more; says how many turns that took.
+    pub(crate) fn rest(&mut self, us: i64) -> usize {
+        let end = self.now_us + us;
+        let mut turns = 1;
+        while self.now_us < end && !self.turn_before(end) {
+            turns += 1;
+        }
+        turns
     }
 
     /// What a router says of an IPv4 packet that is too long for what is behind it (RFC 1191).

@@ -1,0 +1,108 @@
+//! Octets read as choices. Reading past the end gives zeros, so each input means something.
+
+/// What is left of an input.
+pub struct Input<'a> {
+    octets: &'a [u8],
+}
+
+impl<'a> Input<'a> {
+    /// All of `octets` are left.
+    pub fn new(octets: &'a [u8]) -> Self {
+        Self { octets }
+    }
+
+    /// Whether only zeros follow.
+    pub fn is_empty(&self) -> bool {
+        self.octets.is_empty()
+    }
+
+    fn array<const N: usize>(&mut self) -> [u8; N] {
+        let mut array = [0; N];
+        let octets = self.take(N);
+        array[..octets.len()].copy_from_slice(octets);
+        array
+    }
+
+    fn take(&mut self, octets: usize) -> &'a [u8] {
+        let (taken, rest) = self.octets.split_at(octets.min(self.octets.len()));
+        self.octets = rest;
+        taken
+    }
+
+    /// One octet.
+    pub fn u8(&mut self) -> u8 {
+        u8::from_be_bytes(self.array())
+    }
+
+    /// Two octets.
+    pub fn u16(&mut self) -> u16 {
+        u16::from_be_bytes(self.array())
+    }
+
+    /// Four octets.
+    pub fn u32(&mut self) -> u32 {
+        u32::from_be_bytes(self.array())
+    }
+
+    /// Eight octets.
+    pub fn u64(&mut self) -> u64 {
+        u64::from_be_bytes(self.array())
+    }
+
+    /// From 0 to `bound - 1`: one octet of the input, two where `bound` is larger than 256.
+    pub fn below(&mut self, bound: usize) -> usize {
+        let drawn = if bound > 256 { usize::from(self.u16()) } else { usize::from(self.u8()) };
+        drawn % bound
+    }
+
+    /// True for one in `n` octets; false once the input is used up.
+    pub fn one_in(&mut self, n: usize) -> bool {
+        self.below(n) == n - 1
+    }
+
+    /// One of `of`.
+    pub fn pick<T: Copy>(&mut self, of: &[T]) -> T {
+        of[self.below(of.len())]
+    }
+
+    /// Up to `most` octets as they are, fewer where the input ends.
+    pub fn octets(&mut self, most: usize) -> &'a [u8] {
+        let octets = self.below(most + 1);
+        self.take(octets)
+    }
+
+    /// A length or distance: small, near a power of two, or anything below 2^32.
+    pub fn size(&mut self) -> u32 {
+        match self.u8() {
+            small @ 0..=127 => u32::from(small),
+            power @ 128..=223 => {
+                let exponent = u32::from((power - 128) / 3);
+                (1_u32 << exponent.min(31)).wrapping_add(u32::from(power % 3)).wrapping_sub(1)
+            }
+            224..=247 => u32::from(self.u16()),
+            _ => self.u32(),
+        }
+    }
+
+    /// A distance from where something is: as [`size`](Self::size), to either side.
+    pub fn delta(&mut self) -> i64 {
+        match self.u8() {
+            // Right there, mostly.
+            0..=95 => 0,
+            96..=175 => i64::from(self.size()),
+            _ => -i64::from(self.size()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Input;
+
+    #[test]
+    fn an_input_that_ended_goes_on_with_zeros() {
+        let mut input = Input::new(&[1, 2, 3]);
+        assert_eq!((input.u16(), input.u32(), input.u8()), (0x0102, 0x0300_0000, 0));
+        assert!(input.is_empty() && !input.one_in(7) && input.octets(9).is_empty());
+    }
+}

@@ -1,0 +1,147 @@
+//! The user of the connection: what it sends is known by its place in the stream, and so is what it may receive.
+
+use tcp_lite::{CloseReason, ConnId, Event, Received, SendError, Stack};
+
+use crate::sim::watch::Ranges;
+
+/// The octet at `offset` of the stream that `side` sends.
+pub(super) fn octet(side: u8, offset: u64) -> u8 {
+    (offset.wrapping_add(u64::from(side)).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8
+}
+
+/// The octets from `offset` on.
+pub(super) fn octets(side: u8, offset: u64, count: usize) -> Vec<u8> {
+    (offset..).take(count).map(|at| octet(side, at)).collect()
+}
+
+/// One end of the stream as its user knows it.
+#[derive(Default)]
+pub(super) struct User {
+    pub(super) conn: Option<ConnId>,
+    pub(super) established: bool,
+    /// Octets given to the stack.
+    pub(super) sent: u64,
+    pub(super) closing: bool,
+    pub(super) aborted: bool,
+    pub(super) got: Ranges,
+    /// Octets handed up that have not been released.
+    pub(super) held: usize,
+    /// It takes its time: octets are held until the program releases them.
+    pub(super) slow: bool,
+    pub(super) peer_closed: bool,
+    pub(super) over: Option<CloseReason>,
+}
+
+impl User {
+    /// Whether there is a connection to do something with.
+    pub(super) fn is_alive(&self) -> bool {
+        self.established && self.over.is_none()
+    }
+
+    /// Takes all events. `edge` is the highest right edge of the window that the stack has announced.
+    pub(super) fn take(&mut self, stack: &mut Stack, edge: u64) {
+        while let Some(event) = stack.event() {
+            assert_eq!(self.over, None, "an event after Closed");
+            let conn = match event {
+                Event::Established { conn, .. } => {
+                    assert!(!self.established, "established twice");
+                    self.established = true;
+                    self.conn.get_or_insert(conn);
+                    conn
+                }
+                Event::Received { conn, received } => {
+                    self.receive(stack, conn, received, edge);
+                    conn
+                }
+                Event::Writable { conn } => conn,
+                Event::PeerClosed { conn } => {
+                    assert!(!self.peer_closed, "the peer closed twice");
+                    self.peer_closed = true;
+                    conn
+                }
+                Event::Closed { conn, reason } => {
+                    assert_eq!(self.aborted, reason == CloseReason::Aborted, "{reason}");
+                    assert!(reason != CloseReason::Graceful || self.closing && self.peer_closed, "{reason}");
+                    self.over = Some(reason);
+                    conn
+                }
+            };
+            assert_eq!(self.conn, Some(conn), "an event of another connection");
+        }
+    }
+
+    fn receive(&mut self, stack: &mut Stack, conn: ConnId, received: Received, edge: u64) {
+        assert!(self.established, "octets before the connection is established");
+        let Received { offset, buf, frontier } = received;
+        let mut at = offset;
+        for piece in buf.segments() {
+            for &got in piece {
+                assert_eq!(got, octet(0, at), "wrong octet {at}");
+                at += 1;
+            }
+        }
+        assert!(at > offset, "nothing was handed up");
+        assert!(at <= edge, "octets up to {at} handed up, the window ended at {edge}");
+        assert_eq!(self.got.add(offset, at), 0, "octets of {offset}..{at} were handed up before");
+        assert_eq!(self.got.frontier(), frontier, "the frontier with {offset}..{at}");
+        let (octets, ahead) = ((at - offset) as usize, at > frontier);
+        match (ahead, self.slow) {
+            (true, false) => stack.release(conn, octets),
+            (true, true) => self.held += octets,
+            (false, true) => {
+                stack.hold(conn, octets);
+                self.held += octets;
+            }
+            (false, false) => {}
+        }
+    }
+
+    /// Releases up to `octets`.
+    pub(super) fn release(&mut self, stack: &mut Stack, octets: usize) {
+        let Some(conn) = self.conn.filter(|_| self.is_alive()) else { return };
+        let octets = octets.min(self.held);
+        self.held -= octets;
+        stack.release(conn, octets);
+    }
+
+    /// Sends up to `octets`, in records of `record` octets or as a plain stream; says where what was pushed ends.
+    pub(super) fn send(
+        &mut self,
+        stack: &mut Stack,
+        octets_wanted: usize,
+        record: Option<usize>,
+    ) -> Vec<u64> {
+        let mut borders = Vec::new();
+        let Some(conn) = self.conn.filter(|_| self.is_alive()) else { return borders };
+        let Some(emss) = stack.info(conn).map(|info| info.emss as u64) else { return borders };
+        let end = self.sent + octets_wanted as u64;
+        while self.sent < end {
+            let count = (end - self.sent) as usize;
+            let taken = match record {
+                None => stack.send(conn, &octets(1, self.sent, count)),
+                Some(record) => stack.segment(conn).map(|mut segment| {
+                    let count = count.min(record).min(segment.capacity());
+                    let room = segment.append(count).expect("room for a segment");
+                    room.copy_from_slice(&octets(1, self.sent, count));
+                    stack.push(conn, segment);
+                    count
+                }),
+            };
+            match taken {
+                Ok(taken) => {
+                    let (from, to) = (self.sent, self.sent + taken as u64);
+                    self.sent = to;
+                    if record.is_none() {
+                        borders.extend((from..to).step_by(emss as usize).skip(1));
+                    }
+                    borders.push(to);
+                }
+                Err(error) => {
+                    assert_eq!(error == SendError::Closed, self.closing, "{error}");
+                    break;
+                }
+            }
+        }
+        borders
+    }
+}

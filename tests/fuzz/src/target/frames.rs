@@ -1,0 +1,329 @@
+//! Arbitrary frames into a stack with a listener: both families, ARP and neighbour discovery, ICMP, fragments, TCP to ports that
+//! listen and to ports that do not, and answers to what the stack itself said, so that connections come about.
+//!
+//! Rules: no panic; what is sent is well-formed; a frame is answered by few; limits are kept; at the end nothing is held.
+
+use crate::sim::packet::{Tcp, flag, parse};
+use dp::Checksum;
+use tcp_lite::{ConnId, Duration, Event, Limits, TcpConfig};
+
+use super::host::{ENDS, Host};
+use super::packet::{self, ETHERNET, Ends, Ipv4, protocol};
+use crate::input::Input;
+
+/// The port that listens.
+const PORT: u16 = 4000;
+
+/// Frames of one input at most.
+const FRAMES: usize = 48;
+
+/// Frames that may be sent for each that came, and beyond that in all: fragments of a long echo, retries of SYN-ACKs and solicitations.
+const SENT_PER_FRAME: usize = 16;
+const SENT_BESIDES: usize = 128;
+
+/// Time in which everything that nobody answers ends: SYN-ACKs, reassembly, neighbours.
+const REST_US: u64 = 600_000_000;
+
+/// How many things there may be.
+const LIMITS: Limits = Limits {
+    connections: 6,
+    listeners: 2,
+    backlog: 2,
+    syn_cookies: true,
+    neighbors: 6,
+    tx_segments: 32,
+    events: 16,
+};
+
+struct Run {
+    host: Host,
+    ends: Ends,
+    /// What the stack said last, and last by TCP.
+    heard: Vec<u8>,
+    heard_tcp: Option<(Vec<u8>, Tcp)>,
+    /// Frames that came, for repetition and for fragments.
+    came: Vec<Vec<u8>>,
+    sent: usize,
+    alive: Vec<ConnId>,
+}
+
+/// One input.
+pub fn run(octets: &[u8]) {
+    let mut input = Input::new(octets);
+    let tcp = TcpConfig {
+        recv_window_octets: input.pick(&[16_384, 65_535, 1 << 20]),
+        syn_retries: 2,
+        time_wait: Duration::from_secs(2),
+        keepalive_idle: input.one_in(4).then_some(Duration::from_secs(30)),
+        ..TcpConfig::default()
+    };
+    let limits = Limits { syn_cookies: !input.one_in(4), ..LIMITS };
+    let mut host = Host::new(input.pick(&[1500, 1280, 576]), tcp, limits);
+    let listener = host.stack.listen(PORT).expect("a free listener");
+    let mut run = Run {
+        host,
+        ends: ENDS,
+        heard: Vec::new(),
+        heard_tcp: None,
+        came: Vec::new(),
+        sent: 0,
+        alive: Vec::new(),
+    };
+    while !input.is_empty() && run.came.len() < FRAMES {
+        run.step(&mut input);
+    }
+    run.events();
+    for conn in std::mem::take(&mut run.alive) {
+        let now = run.host.now();
+        run.host.stack.abort(now, conn);
+    }
+    let until_us = run.host.now_us + REST_US;
+    let mut late = 0;
+    run.host.rest(until_us, |_, _| late += 1);
+    run.sent += late;
+    run.assert_quiet();
+    let half_open = run.host.stack.listener_counters(listener).expect("it listens").1;
+    assert_eq!(half_open, 0, "half-open for ten minutes");
+    run.events();
+    run.host.assert_all_given_back();
+}
+
+impl Run {
+    fn step(&mut self, input: &mut Input<'_>) {
+        if input.one_in(8) {
+            self.host.now_us += u64::from(input.size());
+            self.take_sent();
+            return;
+        }
+        self.ends = ENDS;
+        if input.one_in(4) {
+            self.choose_ends(input);
+        }
+        let mut frame = self.frame(input);
+        self.deform(input, &mut frame);
+        let cuts: Vec<usize> = match input.u8() {
+            0..=191 => Vec::new(),
+            many => (192..=many.min(197)).map(|_| usize::from(input.u8())).collect(),
+        };
+        let checksum = match input.u8() {
+            0..=199 => Checksum::Unknown,
+            200..=223 => Checksum::Good,
+            224..=247 => Checksum::Partial,
+            _ => Checksum::Bad,
+        };
+        frame.truncate(1600);
+        self.host.deliver(&frame, &cuts, checksum);
+        self.came.push(frame);
+        if !input.one_in(4) {
+            self.take_sent();
+            self.events();
+        }
+    }
+
+    /// Others than the ones everybody knows: strangers, groups, nobody, the stack itself.
+    fn choose_ends(&mut self, input: &mut Input<'_>) {
+        let Ends { macs, v4, v6 } = &mut self.ends;
+        match input.below(10) {
+            0 => macs[0][5] = input.u8(),
+            1 => macs[1] = [0xff; 6],
+            2 => macs[1] = [0x33, 0x33, 0xff, 0, 0, 2],
+            3 => {
+                v4[0] = input.pick(&[
+                    [10, 0, 0, 77],
+                    [0; 4],
+                    [255; 4],
+                    [224, 0, 0, 1],
+                    [10, 0, 0, 2],
+                    [127, 0, 0, 1],
+                ])
+            }
+            4 => v4[1] = input.pick(&[[10, 0, 0, 255], [255; 4], [224, 0, 0, 1], [10, 0, 0, 3]]),
+            5 => v6[0] = input.pick(&[[0; 16], [0xff; 16], v6[1]]),
+            6 => v6[0][15] = input.u8(),
+            // The solicited-node group and the link-local address of the stack.
+            7 => v6[1] = [0xff, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0xff, 0, 0, 2],
+            8 => v6[1] = [0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xfe, 0, 0, 0x0b],
+            _ => v6[0] = [0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1],
+        }
+    }
+
+    fn frame(&mut self, input: &mut Input<'_>) -> Vec<u8> {
+        match input.below(12) {
+            0 => {
+                let ethertype = input.pick(&[[0x08, 0], [0x86, 0xdd], [0x08, 0x06], [0x81, 0], [0x88, 0xcc]]);
+                packet::raw(&self.ends, ethertype, input.octets(120))
+            }
+            1 => self.arp(input),
+            2 => {
+                let (protocol, options) = (input.pick(&[1, 6, 17, 2, 4, 41]), input.octets(12));
+                let fragment = if input.one_in(4) { input.u16() } else { 0 };
+                let header = Ipv4 { tos: input.u8(), id: 1, fragment, ttl: input.u8(), protocol };
+                packet::ipv4(&self.ends, header, options, input.octets(120))
+            }
+            3 => {
+                let next = input.pick(&[0, 6, 43, 44, 58, 60, 59, 17, 50]);
+                packet::ipv6(&self.ends, input.u8(), next, input.u8(), input.octets(120))
+            }
+            4..=6 => self.tcp(input),
+            7 => self.icmp(input),
+            8 => self.icmpv6(input),
+            9 => self.fragment(input),
+            10 => self.answer(input),
+            _ => {
+                let back = input.below(8);
+                self.came.iter().rev().nth(back).cloned().unwrap_or_default()
+            }
+        }
+    }
+
+    fn arp(&self, input: &mut Input<'_>) -> Vec<u8> {
+        let Ends { macs, v4, .. } = self.ends;
+        let operation = [0, input.pick(&[1, 2, 3])];
+        let head = [&[0, 1, 8, 0, 6, 4][..], &operation, &macs[0], &v4[0]].concat();
+        packet::raw(&self.ends, [8, 6], &[&head[..], &macs[1], &v4[1]].concat())
+    }
+
+    fn ip(&self, v6: bool, number: [u8; 2], hop_limit: u8, payload: &[u8]) -> Vec<u8> {
+        if v6 {
+            return packet::ipv6(&self.ends, 0, number[1], hop_limit, payload);
+        }
+        let header = Ipv4 { tos: 0, id: 1, fragment: 0, ttl: hop_limit, protocol: number[0] };
+        packet::ipv4(&self.ends, header, &[], payload)
+    }
+
+    fn tcp(&self, input: &mut Input<'_>) -> Vec<u8> {
+        let mut segment = Vec::new();
+        let port = 50_000 + input.below(8) as u16;
+        segment.extend(port.to_be_bytes());
+        segment.extend(input.pick(&[PORT, PORT, PORT, PORT + 1, 0]).to_be_bytes());
+        segment.extend(if input.one_in(4) { input.u32() } else { 1000 }.to_be_bytes());
+        segment.extend(input.u32().to_be_bytes());
+        let flags = match input.u8() {
+            0..=159 => flag::SYN,
+            flags => flags & 0x3f,
+        };
+        let options = input.octets(40);
+        segment.extend([((20 + options.len()).div_ceil(4) as u8) << 4, flags]);
+        segment.extend(input.u16().to_be_bytes());
+        segment.extend([0; 4]);
+        segment.extend(options);
+        segment.resize(segment.len().next_multiple_of(4), 0);
+        segment.extend(input.octets(60));
+        self.ip(input.one_in(2), [protocol::TCP; 2], 64, &segment)
+    }
+
+    /// The reply that the stack's latest segment waits for, more or less; or the address that it asks for.
+    fn answer(&self, input: &mut Input<'_>) -> Vec<u8> {
+        match (packet::resolution(&self.heard, &self.ends), &self.heard_tcp) {
+            (Some(reply), _) => reply,
+            (_, Some((frame, tcp))) => {
+                let mut segment = Vec::new();
+                segment.extend(tcp.dst_port.to_be_bytes());
+                segment.extend(tcp.src_port.to_be_bytes());
+                segment.extend(tcp.ack.wrapping_add(input.delta() as u32).to_be_bytes());
+                let taken = tcp.len() as u32 + u32::from(tcp.has(flag::SYN)) + u32::from(tcp.has(flag::FIN));
+                let ack = tcp.seq.wrapping_add(taken).wrapping_add(input.delta() as u32);
+                segment.extend(ack.to_be_bytes());
+                let flags = if input.one_in(4) { input.u8() & 0x3f } else { flag::ACK };
+                segment.extend([0x80, flags]);
+                segment.extend(input.u16().to_be_bytes());
+                segment.extend([0, 0, 0, 0]);
+                let echo =
+                    tcp.options(frame).find(|(kind, _)| *kind == 8).map_or(&[0; 4][..], |(_, v)| &v[..4]);
+                segment.extend([&[8, 10, 0, 0, 0, 9][..], echo, &[1, 1]].concat());
+                segment.extend(input.octets(40));
+                self.ip(tcp.ipv6, [protocol::TCP; 2], 64, &segment)
+            }
+            _ => Vec::new(),
+        }
+    }
+
+    /// An ICMP message, often an error that quotes what the stack sent.
+    fn icmp(&self, input: &mut Input<'_>) -> Vec<u8> {
+        let mut message = vec![input.pick(&[8, 3, 3, 11, 12, 5, 0, 13]), input.below(16) as u8, 0, 0];
+        message.extend(input.u32().to_be_bytes());
+        self.quote(input, &mut message);
+        self.ip(false, [protocol::ICMP; 2], input.u8(), &message)
+    }
+
+    fn icmpv6(&self, input: &mut Input<'_>) -> Vec<u8> {
+        let mut message =
+            vec![input.pick(&[135, 136, 1, 2, 3, 4, 128, 133, 134, 137]), input.below(8) as u8, 0, 0];
+        message.extend(input.u32().to_be_bytes());
+        if matches!(message[0], 133..=137) {
+            let target = if input.one_in(2) { self.ends.v6[0] } else { ENDS.v6[1] };
+            message.extend(target);
+            message.extend([input.pick(&[1, 2]), input.pick(&[1, 1, 0, 2])]);
+            message.extend(self.ends.macs[0]);
+            message.extend(input.octets(24));
+        } else {
+            self.quote(input, &mut message);
+        }
+        self.ip(true, [protocol::ICMPV6; 2], if input.one_in(8) { 64 } else { 255 }, &message)
+    }
+
+    fn quote(&self, input: &mut Input<'_>, message: &mut Vec<u8>) {
+        if input.one_in(2) && self.heard.len() > ETHERNET {
+            let quoted = &self.heard[ETHERNET..];
+            message.extend(&quoted[..quoted.len().min(20 + input.below(100))]);
+        } else {
+            message.extend(input.octets(100));
+        }
+    }
+
+    fn fragment(&self, input: &mut Input<'_>) -> Vec<u8> {
+        let back = input.below(4);
+        let packet = self.came.iter().rev().nth(back).filter(|frame| frame.len() > ETHERNET + 20);
+        let packet = packet.cloned().unwrap_or_else(|| self.tcp(input));
+        let (id, at, octets) = (input.below(4) as u16, input.below(128), input.below(128));
+        packet::fragment(&packet, id, at, octets, input.one_in(2)).unwrap_or(packet)
+    }
+
+    /// Some octets are others; the frame ends earlier; and the checksums are made to fit that, or not.
+    fn deform(&self, input: &mut Input<'_>, frame: &mut Vec<u8>) {
+        if !input.one_in(3) {
+            return;
+        }
+        for _ in 0..input.below(4) {
+            let (at, octet) = (input.below(96), input.u8());
+            if let Some(place) = frame.get_mut(at) {
+                *place = octet;
+            }
+        }
+        if input.one_in(4) {
+            frame.truncate(input.below(120));
+        }
+        if input.one_in(2) {
+            packet::finish(frame);
+        }
+    }
+
+    fn take_sent(&mut self) {
+        for frame in self.host.sent() {
+            self.sent += 1;
+            if let Some(tcp) = parse(&frame) {
+                self.heard_tcp = Some((frame.clone(), tcp));
+            }
+            self.heard = frame;
+        }
+        self.assert_quiet();
+    }
+
+    fn assert_quiet(&self) {
+        let most = SENT_BESIDES + SENT_PER_FRAME * self.came.len();
+        assert!(self.sent <= most, "{} frames sent, {} came: a storm", self.sent, self.came.len());
+    }
+
+    fn events(&mut self) {
+        while let Some(event) = self.host.stack.event() {
+            match event {
+                Event::Established { conn, .. } => self.alive.push(conn),
+                Event::Closed { conn, .. } => self.alive.retain(|alive| *alive != conn),
+                Event::Received { conn, .. } | Event::Writable { conn } | Event::PeerClosed { conn } => {
+                    assert!(self.alive.contains(&conn), "an event of a connection that is not");
+                }
+            }
+            assert!(self.alive.len() <= LIMITS.connections, "more connections than allowed");
+        }
+    }
+}

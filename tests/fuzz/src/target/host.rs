@@ -1,0 +1,150 @@
+//! A stack whose frames the target itself carries, with what everybody watches: what it sends is well-formed, it is quiet when
+//! nothing happens, and it gives back what it took.
+
+use dp::{Burst, Checksum, Mbuf, Mempool};
+use tcp_lite::facade::EthernetAddress;
+use tcp_lite::{Instant, Limits, Stack, StackConfig, TcpConfig};
+
+use super::packet::{ETHERNET, Ends, Shown, is_sound, protocol};
+use super::trace;
+
+/// Packet buffers of the stack, and octets of each.
+const BUFFERS: usize = 64;
+const BUFFER_OCTETS: usize = 1600;
+
+/// Turns that a rest may take: beyond it the stack asks for turns with nothing to do.
+const REST_TURNS: usize = 20_000;
+
+/// From the far end to the stack.
+pub(super) const ENDS: Ends = Ends {
+    macs: [[2, 0, 0, 0, 0, 0x0a], [2, 0, 0, 0, 0, 0x0b]],
+    v4: [[10, 0, 0, 1], [10, 0, 0, 2]],
+    v6: [
+        [0x20, 1, 0xd, 0xb8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1],
+        [0x20, 1, 0xd, 0xb8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2],
+    ],
+};
+
+/// The stack, its buffers and the time.
+pub(super) struct Host {
+    /// The stack.
+    pub(super) stack: Stack,
+    /// Its packet buffers.
+    pub(super) pool: Mempool,
+    /// Microseconds.
+    pub(super) now_us: u64,
+    mtu: u16,
+    out: Burst,
+}
+
+impl Host {
+    /// A stack of small limits.
+    pub(super) fn new(mtu: u16, tcp: TcpConfig, limits: Limits) -> Self {
+        let pool = Mempool::heap("fuzz", BUFFERS, BUFFER_OCTETS);
+        let config = StackConfig {
+            mac: EthernetAddress(ENDS.macs[1]),
+            vlan: None,
+            addresses: ["10.0.0.2/24", "2001:db8::2/64"]
+                .iter()
+                .map(|address| address.parse().expect("an address"))
+                .collect(),
+            gateways: Default::default(),
+            mtu,
+            offloads: dp::Offloads::TX_MULTI_SEGMENT | dp::Offloads::RX_SCATTER,
+            limits,
+            tcp,
+            seed: [7; 32],
+        };
+        let stack = Stack::new(config, pool.clone());
+        Self { stack, pool, now_us: 1_000_000, mtu, out: Burst::new() }
+    }
+
+    /// The time as the stack takes it.
+    pub(super) fn now(&self) -> Instant {
+        Instant::from_micros(self.now_us as i64)
+    }
+
+    /// A frame arrives, in buffers that end at `cuts`. Where no buffer is free it is lost, as it is at a device.
+    pub(super) fn deliver(&mut self, octets: &[u8], cuts: &[usize], checksum: Checksum) {
+        let mut ends: Vec<usize> = cuts.iter().map(|cut| cut % (octets.len() + 1)).collect();
+        ends.push(octets.len());
+        ends.sort_unstable();
+        let mut from = 0;
+        let mut chain: Option<Mbuf> = None;
+        for end in ends {
+            for piece in octets[from..end].chunks(BUFFER_OCTETS).chain((from == end).then_some(&[][..])) {
+                let Some(mut buf) = self.pool.alloc() else { return };
+                assert!(buf.append_slice(piece));
+                match &mut chain {
+                    Some(chain) => assert!(chain.chain(buf).is_ok()),
+                    None => chain = Some(buf),
+                }
+            }
+            from = end;
+        }
+        let Some(mut frame) = chain else { return };
+        frame.set_rx_checksum(checksum);
+        trace(format_args!("{} in  {} {checksum:?}", self.now_us, Shown(octets)));
+        self.stack.input(self.now(), frame);
+    }
+
+    /// What the stack has to say now, each frame looked at.
+    pub(super) fn sent(&mut self) -> Vec<Vec<u8>> {
+        let now = self.now();
+        self.stack.poll(now);
+        let mut frames = Vec::new();
+        loop {
+            let more = self.stack.transmit(now, &mut self.out);
+            let octets_of = |frame: Mbuf| frame.segments().flatten().copied().collect::<Vec<u8>>();
+            frames.extend(self.out.drain(..).map(octets_of));
+            if !more {
+                break;
+            }
+        }
+        frames.iter().for_each(|frame| self.check(frame));
+        frames
+    }
+
+    fn check(&self, frame: &[u8]) {
+        trace(format_args!("{} out {}", self.now_us, Shown(frame)));
+        assert!(frame.len() <= ETHERNET + usize::from(self.mtu), "a frame of {} octets", frame.len());
+        assert!(is_sound(frame), "a bad checksum: {frame:02x?}");
+        assert_eq!(frame[6..12], ENDS.macs[1], "from another Ethernet address");
+        let ours_by_tcp = frame.get(12..14) == Some(&[8, 0]) && frame[ETHERNET + 9] == protocol::TCP;
+        assert!(
+            !ours_by_tcp || frame[0] & 1 == 0 && frame[..6] != [0; 6],
+            "TCP to a group or nobody: {frame:02x?}"
+        );
+    }
+
+    /// When something is to be done next.
+    pub(super) fn next_us(&mut self) -> Option<u64> {
+        let now = self.now();
+        self.stack.next_deadline(now).map(|at| at.total_micros() as u64)
+    }
+
+    /// Lets time pass, nobody answering, until `until_us`; gives what was sent.
+    ///
+    /// # Panics
+    /// When the stack asks for more turns than it can have use for.
+    pub(super) fn rest(&mut self, until_us: u64, mut seen: impl FnMut(&mut Self, Vec<u8>)) {
+        for _ in 0..REST_TURNS {
+            for frame in self.sent() {
+                seen(self, frame);
+            }
+            match self.next_us() {
+                Some(next_us) if next_us <= until_us => self.now_us = next_us.max(self.now_us + 1),
+                _ => {
+                    self.now_us = self.now_us.max(until_us);
+                    return;
+                }
+            }
+        }
+        panic!("{REST_TURNS} turns until {} us, and more are asked for", self.now_us);
+    }
+
+    /// Nobody has anything any more: every packet buffer is back.
+    pub(super) fn assert_all_given_back(&self) {
+        assert_eq!(self.pool.available(), self.pool.capacity(), "packet buffers are gone");
+    }
+}

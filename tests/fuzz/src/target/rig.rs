@@ -1,0 +1,83 @@
+//! An engine with small limits, and a bare TCP peer on the other end of its wire, which is that of iwarp's own tests: by path,
+//! as they are tests and no crate.
+
+use dp::link::{LinkConfig, pair};
+use iwarp::engine::EngineConfig;
+use iwarp::verbs::{CompletionQueue, Context, ContextConfig, ContextLimits, QpInit};
+use tcp_lite::Limits;
+
+/// The port that engines listen on.
+pub(super) const PORT: u16 = 7174;
+
+#[path = "../../../../iwarp/tests/common/raw.rs"]
+#[allow(dead_code, reason = "each of its users needs a part")]
+pub(super) mod raw;
+
+use raw::RawPair;
+
+/// Packet buffers of each port.
+const BUFFERS: usize = 128;
+
+/// Turns in which an engine that was left alone has to come to rest.
+const REST_TURNS: usize = 30_000;
+
+/// The wire.
+pub(super) fn wire() -> LinkConfig {
+    LinkConfig { mbufs: BUFFERS, ring_frames: 128, ..LinkConfig::default() }
+}
+
+/// A context with room for little.
+pub(super) fn context(seed: u8) -> Context {
+    let limits = ContextLimits {
+        max_pd: 8,
+        max_mr: 32,
+        max_mw: 32,
+        max_qp: 16,
+        max_cq: 8,
+        max_cqe: 512,
+        max_cqe_total: 1024,
+        max_qp_wr: 64,
+        max_srq: 4,
+        max_srq_wr: 64,
+        max_read_slots: 2048,
+        max_async_events: 32,
+        max_cm_events: 32,
+    };
+    Context::new(ContextConfig { seed: Some([seed; 32]), limits, ..ContextConfig::default() })
+        .expect("a context")
+}
+
+/// A queue pair with room for little.
+pub(super) fn queues(cq: &CompletionQueue) -> QpInit<'_> {
+    QpInit { max_send_wr: 16, max_recv_wr: 16, ..QpInit::new(cq) }
+}
+
+/// What an engine may hold.
+pub(super) fn small(config: &mut EngineConfig) {
+    config.stack.limits = Limits {
+        connections: 8,
+        listeners: 2,
+        backlog: 4,
+        syn_cookies: true,
+        neighbors: 4,
+        tx_segments: 64,
+        events: 64,
+    };
+    config.stack.tcp.recv_window_octets = 1 << 16;
+    config.stack.tcp.send_buffer_octets = 1 << 16;
+}
+
+/// An engine and its peer.
+pub(super) fn rig() -> RawPair {
+    RawPair::over(context(3), pair(&wire()), small)
+}
+
+/// Lets everything end, and looks that nothing is held: the objects are gone, the connections, the packet buffers.
+pub(super) fn assert_all_given_back(raw: &mut RawPair, us: i64) {
+    let turns = raw.rest(us);
+    assert!(turns < REST_TURNS, "{turns} turns until {} us", raw.now_us);
+    for usage in raw.context.usage().all() {
+        assert!(usage.used == 0 || usage.name.contains("event"), "{usage:?}");
+    }
+    assert_eq!(raw.pool.available(), raw.pool.capacity(), "packet buffers are gone");
+}

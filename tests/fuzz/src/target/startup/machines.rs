@@ -1,0 +1,192 @@
+//! The two machines, without network.
+//!
+//! Rules: never more than a frame is consumed; what a machine makes of octets does not depend on how they were cut; what is sent is
+//! a frame that the documents know; whatever both ends want, their depths fit each other and the RTR is one that both know.
+
+use iwarp::mpa::frame::{Frame, FrameKind, Parsed};
+use iwarp::mpa::startup::{Negotiated, ResponderError, Rtr};
+use iwarp::mpa::{Accept, Initiator, InitiatorEvent, MpaConfig, MpaError, Responder, RtrKind, RtrKinds};
+use tcp_lite::Instant;
+
+use super::frames::{config, octets};
+use crate::input::Input;
+
+/// Octets of the longest startup frame.
+const LONGEST: usize = 20 + 512;
+
+const DEADLINE: Instant = Instant::from_micros_const(1_000_000);
+const LATER: Instant = Instant::from_micros_const(2_000_000);
+
+/// One machine and octets from nowhere.
+pub(super) fn alone(input: &mut Input<'_>) {
+    let (config, request) = (config(input), input.one_in(2));
+    let octets = octets(input, request);
+    let mut cuts: Vec<usize> =
+        (0..input.below(5)).map(|_| usize::from(input.u8()) % (octets.len() + 1)).collect();
+    cuts.push(octets.len());
+    cuts.sort_unstable();
+    if request {
+        let one = respond(config, &octets, &[octets.len()], input);
+        // The pieces behind a whole Request are early octets, as they are in one piece.
+        let (more, _) = (respond_again(config, &octets, &cuts), ());
+        assert_eq!(one, more, "the pieces matter: {cuts:?} of {octets:02x?}");
+    } else {
+        let one = initiate(config, &octets, &[octets.len()]);
+        let cut = initiate(config, &octets, &cuts);
+        match (&one, &cut) {
+            // Early FPDUs are seen only where they come with the Reply.
+            (Err(_), Ok(_)) if !config.bear_early_fpdus || config.peer_to_peer => {}
+            _ => assert_eq!(one, cut, "the pieces matter: {cuts:?} of {octets:02x?}"),
+        }
+    }
+}
+
+/// What an initiator makes of a Reply in pieces.
+fn initiate(config: MpaConfig, octets: &[u8], cuts: &[usize]) -> Result<Option<InitiatorEvent>, MpaError> {
+    let (mut initiator, request) =
+        Initiator::start(config, b"q", DEADLINE).expect("a configuration that is valid");
+    assert!(matches!(Frame::parse(&request, FrameKind::Request), Ok(Parsed::Frame(..))), "{request:02x?}");
+    let (mut from, mut consumed) = (0, 0);
+    for &to in cuts {
+        let piece = &octets[from..to];
+        let step = initiator.receive(from as u64, piece)?;
+        assert!(step.consumed <= piece.len());
+        consumed += step.consumed;
+        assert!(consumed <= LONGEST, "{consumed} octets of a frame");
+        if let Some(event) = step.event {
+            if let InitiatorEvent::Accepted(negotiated) = &event {
+                assert_eq!(negotiated.rx_start, consumed as u64);
+                check(&config, negotiated);
+            }
+            let after = initiator.receive(to as u64, b"more").expect("nothing is judged any more");
+            assert_eq!((after.consumed, after.event), (0, None));
+            assert_eq!(initiator.on_timeout(LATER), Ok(()));
+            return Ok(Some(event));
+        }
+        assert_eq!(step.consumed, piece.len(), "octets are left, and nothing happened");
+        from = to;
+    }
+    assert_eq!(initiator.deadline(), Some(DEADLINE));
+    assert!(initiator.on_timeout(LATER).is_err());
+    Ok(None)
+}
+
+fn listen(config: MpaConfig) -> Responder {
+    Responder::listen(config, DEADLINE).expect("a configuration that is valid")
+}
+
+fn feed(responder: &mut Responder, octets: &[u8], cuts: &[usize]) -> Result<bool, MpaError> {
+    let (mut from, mut consumed, mut asked) = (0, 0, false);
+    for &to in cuts {
+        let step = responder.receive(from as u64, &octets[from..to])?;
+        consumed += step.consumed;
+        assert!(consumed <= LONGEST, "{consumed} octets of a frame");
+        asked |= step.event.is_some();
+        from = to;
+    }
+    Ok(asked)
+}
+
+/// What a responder makes of a Request in pieces, and whether it can be answered as the input says.
+fn respond(
+    config: MpaConfig,
+    octets: &[u8],
+    cuts: &[usize],
+    input: &mut Input<'_>,
+) -> Result<bool, MpaError> {
+    let mut responder = listen(config);
+    let asked = feed(&mut responder, octets, cuts)?;
+    let accept = Accept {
+        ird: input.one_in(2).then(|| input.u16()),
+        ord: input.one_in(2).then(|| input.u16()),
+        min_ord: input.below(4) as u16,
+        markers: input.one_in(2).then(|| input.one_in(2)),
+        crc: input.one_in(2).then(|| input.one_in(2)),
+        private_data: input.octets(16),
+    };
+    match responder.accept(accept, LATER) {
+        Ok((negotiated, reply)) => {
+            assert!(asked, "accepted without a Request");
+            let parsed = Frame::parse(&reply, FrameKind::Reply);
+            assert!(matches!(&parsed, Ok(Parsed::Frame(frame, _)) if !frame.reject), "{parsed:?}");
+            assert!(negotiated.ord >= accept.min_ord, "{negotiated:?}, needs {}", accept.min_ord);
+            responder.on_fpdu();
+            assert_eq!(responder.on_closed(), None, "after the first FPDU");
+        }
+        Err(ResponderError::InsufficientIrd { needed }) => {
+            assert_eq!(needed, accept.min_ord);
+            let reply = responder.reject(b"no", Some(needed)).expect("the Request still waits");
+            let parsed = Frame::parse(&reply, FrameKind::Reply);
+            assert!(matches!(&parsed, Ok(Parsed::Frame(frame, _)) if frame.reject), "{parsed:?}");
+        }
+        Err(error) => assert!(!asked, "{error}"),
+    }
+    Ok(asked)
+}
+
+fn respond_again(config: MpaConfig, octets: &[u8], cuts: &[usize]) -> Result<bool, MpaError> {
+    feed(&mut listen(config), octets, cuts)
+}
+
+/// What a machine agrees to, it has been configured for.
+fn check(config: &MpaConfig, negotiated: &Negotiated) {
+    assert!(negotiated.ird <= config.max_ird.max(config.ird), "{negotiated:?} of {config:?}");
+    assert!(negotiated.ord <= config.ord.max(1) || config.depths_left_to_ulp, "{negotiated:?} of {config:?}");
+    if let Rtr::Send(kind) = negotiated.rtr {
+        assert!(config.rtr.contains(kind.into()) && config.peer_to_peer, "{negotiated:?} of {config:?}");
+    }
+}
+
+/// Both machines, of any two configurations, and now and then a bit that turns between them.
+pub(super) fn together(input: &mut Input<'_>) {
+    let (own, other) = (config(input), config(input));
+    let (mut initiator, request) =
+        Initiator::start(own, b"q", DEADLINE).expect("a configuration that is valid");
+    let mut responder = listen(other);
+    let mut request = request.to_vec();
+    let honest = !input.one_in(4);
+    if !honest {
+        let at = input.below(request.len());
+        request[at] ^= 1 << input.below(8);
+    }
+    let Ok(step) = responder.receive(0, &request) else { return };
+    if step.event.is_none() {
+        return;
+    }
+    let (at_responder, reply) = match responder.accept(Accept::default(), LATER) {
+        Ok(accepted) => accepted,
+        Err(error) => panic!("{error}"),
+    };
+    let Ok(step) = initiator.receive(0, &reply) else {
+        assert!(!honest || own.revision != other.revision, "the Reply of {other:?} to {own:?} is none");
+        return;
+    };
+    match step.event {
+        Some(InitiatorEvent::Accepted(at_initiator)) if honest => {
+            check(&own, &at_initiator);
+            let left = own.depths_left_to_ulp
+                || other.depths_left_to_ulp
+                || [own.ird, own.ord, other.ird, other.ord].iter().any(|depth| *depth >= 0x3fff);
+            let fits = at_initiator.ord <= at_responder.ird && at_responder.ord <= at_initiator.ird;
+            let spoken = at_initiator.peer.is_some() && at_responder.peer.is_some();
+            assert!(left || !spoken || fits, "{at_initiator:?} and {at_responder:?}");
+            assert_eq!(
+                (at_initiator.tx_markers, at_initiator.rx_markers, at_initiator.crc),
+                (at_responder.rx_markers, at_responder.tx_markers, at_responder.crc)
+            );
+            match (at_initiator.rtr, at_responder.rtr) {
+                (Rtr::None, Rtr::None) => assert!(!own.peer_to_peer),
+                (Rtr::Send(kind), Rtr::Expect(kinds)) => {
+                    assert!(kinds.contains(kind.into()));
+                    assert!(kind != RtrKind::Read || at_responder.ird >= 1);
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+        Some(InitiatorEvent::Unmet { error: MpaError::NoMatchingRtr, .. }) if honest => {
+            let common = own.rtr & other.rtr;
+            assert!(common.is_empty() || common == RtrKinds::READ, "{own:?} and {other:?}");
+        }
+        _ => {}
+    }
+}
