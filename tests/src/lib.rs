@@ -12,6 +12,7 @@ pub mod device;
 pub mod iwperf;
 pub mod lab;
 pub mod pattern;
+pub mod placement;
 pub mod scenes;
 pub mod sim;
 pub mod stream;

@@ -1,0 +1,198 @@
+//! What a receiver has left to do when a hole is filled, in real time.
+//!
+//! One segment is withheld while everything behind it is received; then it comes. The time from there to the last completion
+//! that it lets through is what an application waits on top of the network. Without markers it is a burst of work: all
+//! that lies behind the hole is checked and copied then. The wire is a queue in memory, one core turns the receiver, and
+//! the sender hears nothing until all is over.
+
+use std::time::Instant;
+
+use iwarp::memory::{Access, Base};
+use iwarp::verbs::{MemoryRegion, MrOptions, RecvRequest, RemoteAddr, SendOp, SendRequest, WcStatus};
+use tcp_lite::{Duration, TcpConfig};
+
+use super::hosts::{Connected, Hosts, HostsConfig};
+use super::{Quantiles, text};
+use crate::sim::packet::parse;
+
+const LOCAL_PORT: u16 = 40_000;
+
+/// Octets of a message.
+const MESSAGE: usize = 64 << 10;
+
+/// Octets of the Send that tells of a message.
+const NOTE: usize = 8;
+
+/// Turns that the sender may take for what fits its window, and both for a message round.
+const TURNS: u32 = 100_000;
+
+/// What is measured.
+#[derive(Clone, Copy, Debug)]
+pub struct FillSetting {
+    /// MTU, octets.
+    pub mtu: u16,
+    /// Octets of payload behind the hole, rounded up to messages of 64 KiB, each an RDMA Write with a Send behind it.
+    pub behind: usize,
+    /// The receiver asks for markers.
+    pub markers: bool,
+}
+
+/// Two hosts that can have so much under way.
+pub struct Fill {
+    hosts: Hosts,
+    connected: Connected,
+    source: MemoryRegion,
+    sink: MemoryRegion,
+    messages: usize,
+    posted: u64,
+    completed: u64,
+}
+
+impl Fill {
+    /// Connects them, and opens the sender's window.
+    ///
+    /// # Errors
+    /// When that fails.
+    pub fn new(setting: &FillSetting) -> Result<Self, String> {
+        let messages = setting.behind.div_ceil(MESSAGE);
+        let window = (messages * MESSAGE * 2).max(1 << 20) as u32;
+        // Nobody takes the silence for a loss.
+        let never = Duration::from_secs(1000);
+        let tcp = TcpConfig {
+            recv_window_octets: window,
+            send_buffer_octets: window,
+            rto_min: never,
+            rto_max: never,
+            tail_probe_min: never,
+            user_timeout: Duration::from_secs(4000),
+            ..TcpConfig::default()
+        };
+        let mbufs = (window as usize / usize::from(setting.mtu)).next_power_of_two() * 4;
+        let mut hosts = Hosts::new(&HostsConfig { mtu: setting.mtu, mbufs, tcp, seed: 1 })?;
+        let connected = hosts.connect(LOCAL_PORT, setting.markers, &mut |_, _| ())?;
+        let options =
+            MrOptions { base: Base::Zero, ..MrOptions::new(Access::LOCAL_WRITE | Access::REMOTE_WRITE) };
+        let octets = (messages + 1) * MESSAGE;
+        let source = hosts.hosts[0].pd.reg_mr_with(octets, &options).map_err(text)?;
+        let sink = hosts.hosts[1].pd.reg_mr_with(octets, &options).map_err(text)?;
+        let mut fill = Self { hosts, connected, source, sink, messages, posted: 0, completed: 0 };
+        // The congestion window opens while everything arrives.
+        for _ in 0..4 {
+            fill.post()?;
+            fill.settle()?;
+        }
+        Ok(fill)
+    }
+
+    /// Posts the messages.
+    fn post(&mut self) -> Result<(), String> {
+        let [sender, receiver] = &self.connected.qps;
+        let notes = self.messages * MESSAGE;
+        for message in 0..self.messages {
+            let at = message * MESSAGE;
+            let note = self.sink.sge(notes + message * NOTE, NOTE);
+            receiver.post_recv(&RecvRequest::new(self.posted, note)).map_err(text)?;
+            let remote = RemoteAddr { addr: at as u64, rkey: self.sink.rkey() };
+            let write = SendRequest::new(self.posted, SendOp::Write { remote }, self.source.sge(at, MESSAGE));
+            sender.post_send(&write).map_err(text)?;
+            let told = SendRequest::new(self.posted, SendOp::Send, self.source.sge(notes, NOTE));
+            sender.post_send(&told).map_err(text)?;
+            self.posted += 1;
+        }
+        Ok(())
+    }
+
+    /// Takes completions; whether the receiver has all messages.
+    fn complete(&mut self) -> Result<bool, String> {
+        for side in [0, 1] {
+            while let Some(wc) = self.hosts.hosts[side].cq.poll_one() {
+                if wc.status != WcStatus::Success {
+                    return Err(format!("a request fails: {wc:?}"));
+                }
+                self.completed += side as u64;
+            }
+        }
+        Ok(self.completed == self.posted)
+    }
+
+    /// Lets both talk until everything is delivered and acknowledged.
+    fn settle(&mut self) -> Result<(), String> {
+        let mut quiet = 0;
+        for _ in 0..TURNS {
+            let mut frames = 0;
+            self.hosts.exchange(&mut |_, _| frames += 1);
+            // The last acknowledgement may be delayed.
+            let done = self.complete()?;
+            quiet = if done && frames == 0 { quiet + 1 } else { 0 };
+            if quiet > 10 {
+                self.hosts.now_us += TcpConfig::default().delayed_ack.total_micros();
+                self.hosts.exchange(&mut |_, _| ());
+                self.hosts.exchange(&mut |_, _| ());
+                return Ok(());
+            }
+        }
+        Err(format!("{} of {} messages are delivered", self.completed, self.posted))
+    }
+
+    /// One hole: nanoseconds from the missing segment's arrival to the last completion.
+    ///
+    /// # Errors
+    /// When the sender's window is too small, or something is not delivered.
+    pub fn once(&mut self) -> Result<u64, String> {
+        self.post()?;
+        let mut frames = Vec::new();
+        let mut silent = 0;
+        for _ in 0..TURNS {
+            self.hosts.now_us += 1;
+            let busy = self.hosts.hosts[0].turn(self.hosts.now_us);
+            let sent = self.hosts.hosts[0].socket.take_sent();
+            silent = if busy || !sent.is_empty() { 0 } else { silent + 1 };
+            frames.extend(sent.into_iter().filter(|frame| parse(frame).is_some_and(|tcp| !tcp.is_empty())));
+            if silent > 100 {
+                break;
+            }
+        }
+        let payload: usize = frames.iter().filter_map(|frame| parse(frame)).map(|tcp| tcp.len()).sum();
+        if payload < self.messages * MESSAGE {
+            return Err(format!("the sender's window holds {payload} octets"));
+        }
+        let missing = frames.remove(0);
+        for burst in frames.chunks(dp::BURST) {
+            self.hosts.now_us += 1;
+            burst.iter().for_each(|frame| self.hosts.hosts[1].socket.deliver(frame.clone()));
+            while self.hosts.hosts[1].turn(self.hosts.now_us) {}
+            // What it says of the hole never reaches the sender.
+            self.hosts.hosts[1].socket.take_sent();
+        }
+        let before = self.completed;
+        if self.complete()? || self.completed != before {
+            return Err("a message is delivered in front of the hole".into());
+        }
+        self.hosts.now_us += 1;
+        self.hosts.hosts[1].socket.deliver(missing);
+        let start = Instant::now();
+        while !self.complete()? {
+            if !self.hosts.hosts[1].turn(self.hosts.now_us) {
+                return Err("the hole is filled and something is missing".into());
+            }
+        }
+        let took = start.elapsed();
+        for frame in self.hosts.hosts[1].socket.take_sent() {
+            self.hosts.hosts[0].socket.deliver(frame);
+        }
+        self.settle()?;
+        Ok(took.as_nanos() as u64)
+    }
+
+    /// So many holes, one after the other.
+    ///
+    /// # Errors
+    /// As [`once`](Self::once).
+    pub fn measure(&mut self, holes: usize) -> Result<Quantiles, String> {
+        let mut values = Quantiles::default();
+        for _ in 0..holes {
+            values.add(self.once()?);
+        }
+        Ok(values)
+    }
+}

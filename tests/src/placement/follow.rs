@@ -1,0 +1,184 @@
+//! One connection seen from outside: what has arrived of its stream, which FPDUs lie behind a hole, and when each one was
+//! placed.
+
+use std::collections::VecDeque;
+
+use super::reader::{Piece, Reader};
+use crate::sim::packet::{Tcp, flag};
+
+/// Where an FPDU's octets are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// Not all of them have arrived.
+    Coming,
+    /// All have arrived, behind a hole, and they are not in memory.
+    Waiting,
+    /// They were in memory while there was a hole in front of them, from this microsecond on.
+    Early(u64),
+}
+
+/// An FPDU, and when it was placed.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Placed {
+    pub(super) piece: Piece,
+    pub(super) at_us: u64,
+}
+
+/// Octets of payload.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Counts {
+    /// Of FPDUs that were whole while there was a hole in front of them.
+    pub(super) behind: u64,
+    /// Of these: in memory while the hole was there.
+    pub(super) early: u64,
+}
+
+#[derive(Debug)]
+pub(super) struct Follow {
+    reader: Reader,
+    isn: Option<u32>,
+    /// FPDUs that the frontier has not passed.
+    pieces: VecDeque<(Piece, State)>,
+    /// What has arrived beyond the frontier: disjoint, in order.
+    ranges: Vec<(u64, u64)>,
+    /// The same before the segment that arrives.
+    ranges_before: Vec<(u64, u64)>,
+    frontier: u64,
+    pub(super) counts: Counts,
+    /// Octets of payload that have arrived whole behind a hole and are not placed.
+    pub(super) waiting: u64,
+}
+
+impl Follow {
+    pub(super) fn new(markers: bool) -> Self {
+        Self {
+            reader: Reader::new(markers),
+            isn: None,
+            pieces: VecDeque::new(),
+            ranges: Vec::new(),
+            ranges_before: Vec::new(),
+            frontier: 0,
+            counts: Counts::default(),
+            waiting: 0,
+        }
+    }
+
+    /// The stream offset of a segment's first octet; its SYN has been seen before.
+    fn offset(&self, seq: u32) -> Option<u64> {
+        let next = self.reader.pos();
+        let isn = self.isn?;
+        // Within 2^31 of what was sent last.
+        let distance = seq.wrapping_sub(isn).wrapping_sub(1).wrapping_sub(next as u32) as i32;
+        next.checked_add_signed(i64::from(distance))
+    }
+
+    /// The sender sends a segment, for the first time or again.
+    pub(super) fn sent_segment(&mut self, tcp: &Tcp, frame: &[u8]) {
+        if tcp.has(flag::SYN) {
+            self.isn = Some(tcp.seq);
+        }
+        let next = self.reader.pos();
+        let payload = &frame[tcp.payload.clone()];
+        let new = self.offset(tcp.seq).and_then(|offset| payload.get((next - offset.min(next)) as usize..));
+        let mut pieces = Vec::new();
+        self.reader.read(new.unwrap_or_default(), &mut pieces);
+        self.pieces.extend(pieces.into_iter().map(|piece| (piece, State::Coming)));
+    }
+
+    /// A segment reaches the receiver, which has not looked at it yet: what it is about to fill. `is_placed` looks into
+    /// memory.
+    pub(super) fn arriving(
+        &mut self,
+        now_us: u64,
+        tcp: &Tcp,
+        is_placed: &mut dyn FnMut(&Piece) -> Result<bool, String>,
+    ) -> Result<(), String> {
+        self.segment_arrives(tcp);
+        // What waited so far may have been placed later than it came.
+        for (piece, state) in &mut self.pieces {
+            if piece.end > self.frontier {
+                break;
+            }
+            if *state == State::Waiting && is_placed(piece)? {
+                *state = State::Early(now_us);
+                self.counts.early += piece.octets as u64;
+                self.waiting -= piece.octets as u64;
+            }
+        }
+        Ok(())
+    }
+
+    /// The receiver has had its turn. Gives what the frontier has passed. `refused` says that the receiver's TCP dropped the
+    /// segment over a limit of its own; it does that to what lies behind a hole only.
+    ///
+    /// # Errors
+    /// When something the frontier has passed is not in memory.
+    pub(super) fn arrived(
+        &mut self,
+        now_us: u64,
+        refused: bool,
+        is_placed: &mut dyn FnMut(&Piece) -> Result<bool, String>,
+    ) -> Result<Vec<Placed>, String> {
+        if refused {
+            self.ranges.clone_from(&self.ranges_before);
+        }
+        let mut passed = Vec::new();
+        while let Some(&(piece, state)) = self.pieces.front()
+            && piece.end <= self.frontier
+        {
+            self.pieces.pop_front();
+            if !is_placed(&piece)? {
+                return Err(format!("{piece:?} is in order and not in memory"));
+            }
+            if state == State::Waiting {
+                self.waiting -= piece.octets as u64;
+            }
+            let at_us = if let State::Early(at_us) = state { at_us } else { now_us };
+            passed.push(Placed { piece, at_us });
+        }
+        for &(from, to) in &self.ranges {
+            let first = self.pieces.partition_point(|(piece, _)| piece.start < from);
+            // The newest are at the end; what is older has been looked at.
+            for (piece, state) in self.pieces.range_mut(first..) {
+                if piece.end > to {
+                    break;
+                }
+                if *state != State::Coming {
+                    continue;
+                }
+                self.counts.behind += piece.octets as u64;
+                if is_placed(piece)? {
+                    *state = State::Early(now_us);
+                    self.counts.early += piece.octets as u64;
+                } else {
+                    *state = State::Waiting;
+                    self.waiting += piece.octets as u64;
+                }
+            }
+        }
+        Ok(passed)
+    }
+
+    /// A segment reaches the receiver.
+    pub(super) fn segment_arrives(&mut self, tcp: &Tcp) {
+        let Some(offset) = self.offset(tcp.seq) else { return };
+        self.ranges_before.clone_from(&self.ranges);
+        let (mut from, mut to) = (offset.max(self.frontier), offset + tcp.len() as u64);
+        if from >= to {
+            return;
+        }
+        self.ranges.retain(|&(start, end)| {
+            let apart = end < from || start > to;
+            if !apart {
+                (from, to) = (from.min(start), to.max(end));
+            }
+            apart
+        });
+        if from == self.frontier {
+            self.frontier = to;
+        } else {
+            let at = self.ranges.partition_point(|&(start, _)| start < from);
+            self.ranges.insert(at, (from, to));
+        }
+    }
+}

@@ -1,0 +1,129 @@
+//! The FPDUs of a sender's stream (RFC 5044 section 4, RFC 5041 section 4), and where each one's payload belongs.
+
+/// Octets between the beginnings of two markers.
+const INTERVAL: u64 = 512;
+
+/// Where a payload belongs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Place {
+    /// At this tagged offset.
+    Tagged(u64),
+    /// In queue 0's message of this number, from 0, at this offset.
+    Message(u64, u32),
+}
+
+/// One FPDU with payload.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Piece {
+    /// Its octets in the stream of TCP, markers included.
+    pub(super) start: u64,
+    pub(super) end: u64,
+    pub(super) place: Place,
+    /// Octets of payload.
+    pub(super) octets: usize,
+    /// It ends its message.
+    pub(super) last: bool,
+}
+
+/// Reads a stream as it is sent.
+#[derive(Debug)]
+pub(super) struct Reader {
+    markers: bool,
+    /// Octets read.
+    pos: u64,
+    /// Where FPDUs begin, once the startup frame is there.
+    origin: Option<u64>,
+    /// What is read of a startup frame, or of an FPDU without its markers.
+    body: Vec<u8>,
+    /// Where that began.
+    start: u64,
+}
+
+impl Reader {
+    pub(super) fn new(markers: bool) -> Self {
+        Self { markers, pos: 0, origin: None, body: Vec::new(), start: 0 }
+    }
+
+    /// Octets read so far.
+    pub(super) fn pos(&self) -> u64 {
+        self.pos
+    }
+
+    /// Reads on; FPDUs with payload go to `out`.
+    pub(super) fn read(&mut self, octets: &[u8], out: &mut Vec<Piece>) {
+        for &octet in octets {
+            let at = self.pos;
+            self.pos += 1;
+            let Some(origin) = self.origin else {
+                self.body.push(octet);
+                if self.body.len() >= 20
+                    && self.body.len() == 20 + usize::from(u16::from_be_bytes([self.body[18], self.body[19]]))
+                {
+                    self.body.clear();
+                    self.origin = Some(self.pos);
+                    self.start = self.pos;
+                }
+                continue;
+            };
+            if self.markers && (at - origin) % INTERVAL < 4 {
+                continue;
+            }
+            self.body.push(octet);
+            if self.body.len() < 6 {
+                continue;
+            }
+            let length = usize::from(u16::from_be_bytes([self.body[0], self.body[1]]));
+            if self.body.len() == (2 + length).next_multiple_of(4) + 4 {
+                out.extend(piece(self.start, self.pos, &self.body[2..2 + length]));
+                self.body.clear();
+                self.start = self.pos;
+            }
+        }
+    }
+}
+
+/// What a ULPDU is; `None` without payload, or for another queue than 0.
+fn piece(start: u64, end: u64, ulpdu: &[u8]) -> Option<Piece> {
+    const TAGGED: u8 = 0x80;
+    const LAST: u8 = 0x40;
+    let control = *ulpdu.first()?;
+    let (place, header) = if control & TAGGED != 0 {
+        (Place::Tagged(u64::from_be_bytes(*ulpdu.get(6..)?.first_chunk()?)), 14)
+    } else {
+        let word = |at: usize| Some(u32::from_be_bytes(*ulpdu.get(at..)?.first_chunk()?));
+        let (queue, msn, offset) = (word(6)?, word(10)?, word(14)?);
+        if queue != 0 {
+            return None;
+        }
+        (Place::Message(u64::from(msn.wrapping_sub(1)), offset), 18)
+    };
+    let octets = ulpdu.len() - header;
+    (octets > 0).then_some(Piece { start, end, place, octets, last: control & LAST != 0 })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Piece, Place, Reader};
+
+    #[test]
+    fn a_tagged_fpdu_is_found_behind_a_startup_frame_with_markers_and_without() {
+        for markers in [false, true] {
+            let mut stream = [&b"MPA ID Req Frame"[..], &[0x40, 2, 0, 1, 9]].concat();
+            let header = [&[0xc1, 0x40, 0, 0, 0, 7][..], &4096_u64.to_be_bytes()].concat();
+            let mut body = [&614_u16.to_be_bytes()[..], &header, &[5; 600]].concat();
+            body.extend([0; 4]);
+            if markers {
+                // One leads, and one is 508 octets further on.
+                body.splice(508..508, [0; 4]);
+                body.splice(0..0, [0; 4]);
+            }
+            stream.extend(&body);
+            let (mut reader, mut pieces) = (Reader::new(markers), Vec::new());
+            stream.chunks(100).for_each(|part| reader.read(part, &mut pieces));
+            let end = 21 + 620 + if markers { 8 } else { 0 };
+            let place = Place::Tagged(4096);
+            assert_eq!(pieces, [Piece { start: 21, end, place, octets: 600, last: true }]);
+            assert_eq!(reader.pos(), end);
+        }
+    }
+}

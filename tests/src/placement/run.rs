@@ -1,0 +1,326 @@
+//! A run in virtual time: some connections, one sender, a wire that loses by a seed.
+
+use std::collections::HashMap;
+
+use tcp_lite::TcpConfig;
+
+use super::flow::Flow;
+use super::follow::{Counts, Follow};
+use super::hosts::{Hosts, HostsConfig};
+use super::tally::{Level, Quantiles};
+use super::wire::{Loss, Wire};
+use super::{Traffic, text};
+use crate::sim::dice::{Dice, Part};
+use crate::sim::packet::parse;
+use crate::sim::queue::Queue;
+
+/// Local port of the first connection.
+const FIRST_PORT: u16 = 40_000;
+
+/// Packet buffers of each port: so many that loss, not want of them, decides.
+const MBUFS: usize = 8192;
+
+/// Longest run.
+const LIMIT_US: u64 = 600_000_000;
+
+/// What is measured.
+#[derive(Clone, Copy, Debug)]
+pub struct Setting {
+    /// What is lost, each way.
+    pub loss: Loss,
+    /// Megabits a second, each way.
+    pub rate_mbit: u64,
+    /// Round-trip time of the empty wire, microseconds.
+    pub rtt_us: u64,
+    /// MTU, octets.
+    pub mtu: u16,
+    /// Connections.
+    pub connections: u16,
+    /// What the sender does.
+    pub traffic: Traffic,
+    /// Octets of a message.
+    pub message: usize,
+    /// Messages of each connection.
+    pub messages: u64,
+    /// How much of the wire's rate all messages together ask for, percent; `None`: each as soon as there is room.
+    pub load: Option<u32>,
+    /// The receiver asks for markers.
+    pub markers: bool,
+}
+
+/// What came of it; of several runs after [`merge`](Self::merge).
+#[derive(Clone, Debug, Default)]
+pub struct Outcome {
+    /// Octets of payload delivered.
+    pub payload: u64,
+    /// Virtual time from the first post to the last delivery.
+    pub time_us: u64,
+    /// Frames lost on the way to the receiver.
+    pub lost: u64,
+    /// Octets of payload in FPDUs that were whole while there was a hole in front of them.
+    pub behind: u64,
+    /// Of these: in memory while the hole was there.
+    pub early: u64,
+    /// Octets behind a hole that the receiver dropped: it remembers so many holes and no more.
+    pub dropped: u64,
+    /// Octets of packet buffers that the receiver had not given back, all connections together.
+    pub pinned: Level,
+    /// Octets of payload that were whole behind a hole and not in memory, of one connection.
+    pub waiting: Level,
+    /// From due to the receiver's completion, microseconds.
+    pub completion_us: Quantiles,
+    /// From due to the last octet in memory.
+    pub placement_us: Quantiles,
+}
+
+impl Outcome {
+    /// Adds another run.
+    pub fn merge(&mut self, other: &Self) {
+        let Self { payload, time_us, lost, behind, early, dropped, .. } = other;
+        let Self { pinned, waiting, completion_us, placement_us, .. } = other;
+        self.payload += payload;
+        self.time_us += time_us;
+        self.lost += lost;
+        self.behind += behind;
+        self.early += early;
+        self.dropped += dropped;
+        self.pinned.merge(pinned);
+        self.waiting.merge(waiting);
+        self.completion_us.merge(completion_us);
+        self.placement_us.merge(placement_us);
+    }
+
+    /// Gigabits of payload a second.
+    pub fn goodput_gbit(&self) -> f64 {
+        self.payload as f64 * 8.0 / self.time_us.max(1) as f64 / 1000.0
+    }
+
+    /// Of the payload that was there behind a hole: the share that was in memory before the hole was filled.
+    pub fn share(&self) -> f64 {
+        self.early as f64 / self.behind.max(1) as f64
+    }
+}
+
+struct Run {
+    setting: Setting,
+    hosts: Hosts,
+    flows: Vec<Flow>,
+    /// Flows by the receiver's queue pair.
+    numbers: HashMap<u32, usize>,
+    wires: [Wire; 2],
+    arrivals: Queue<(usize, Vec<u8>)>,
+    wakes: [Option<u64>; 2],
+    dice: Dice,
+    start_us: u64,
+    /// Since when nothing has changed at the receiver, and how it stood.
+    since_us: u64,
+    pinned_octets: u64,
+    pinned: Level,
+    waiting: Level,
+}
+
+/// One run.
+///
+/// # Errors
+/// When an octet is wrong, or the run finds no end.
+pub fn measure(setting: &Setting, seed: u64) -> Result<Outcome, String> {
+    let mut run = Run::new(setting, seed)?;
+    run.carry_out()?;
+    Ok(run.outcome())
+}
+
+impl Run {
+    fn new(setting: &Setting, seed: u64) -> Result<Self, String> {
+        let tcp = TcpConfig::default();
+        let config = HostsConfig { mtu: setting.mtu, mbufs: MBUFS, tcp, seed };
+        let mut hosts = Hosts::new(&config)?;
+        let mut flows = Vec::new();
+        for number in 0..setting.connections {
+            let mut follow = Follow::new(setting.markers);
+            let connected = hosts.connect(FIRST_PORT + number, setting.markers, &mut |side, frame| {
+                if let (0, Some(tcp)) = (side, parse(frame))
+                    && tcp.src_port == FIRST_PORT + number
+                {
+                    follow.sent_segment(&tcp, frame);
+                    // Nothing is lost yet.
+                    follow.segment_arrives(&tcp);
+                }
+            })?;
+            let seed = seed ^ u64::from(number) << 48;
+            flows.push(Flow::new(&hosts, connected, follow, setting.traffic, setting.message, seed)?);
+        }
+        let numbers = flows.iter().enumerate().map(|(number, flow)| (flow.receiver(), number)).collect();
+        let start_us = hosts.now_us;
+        let mut run = Self {
+            wires: [0, 1].map(|side| {
+                let Setting { rate_mbit, rtt_us, loss, .. } = *setting;
+                Wire::new(rate_mbit, rtt_us / 2, loss, seed, side)
+            }),
+            arrivals: Queue::default(),
+            wakes: [Some(start_us); 2],
+            dice: Dice::new(seed, Part::Setup),
+            start_us,
+            since_us: start_us,
+            pinned_octets: 0,
+            pinned: Level::default(),
+            waiting: Level::default(),
+            setting: *setting,
+            hosts,
+            flows,
+            numbers,
+        };
+        for number in 0..run.flows.len() {
+            run.flows[number].due_us = start_us + run.pause_us();
+        }
+        Ok(run)
+    }
+
+    /// From one message of a connection to its next.
+    fn pause_us(&mut self) -> u64 {
+        let Setting { load, message, connections, rate_mbit, .. } = self.setting;
+        let Some(load) = load else { return 0 };
+        let mean = message as u64 * 8 * 100 * u64::from(connections) / rate_mbit / u64::from(load).max(1);
+        self.dice.between(mean / 2, mean + mean / 2)
+    }
+
+    fn carry_out(&mut self) -> Result<(), String> {
+        while !self.is_done() {
+            let Some(next_us) = self.next_us() else {
+                return Err("nothing will ever happen again, and not all is delivered".into());
+            };
+            self.hosts.now_us = self.hosts.now_us.max(next_us);
+            if self.hosts.now_us > self.start_us + LIMIT_US {
+                return Err("the run finds no end".into());
+            }
+            self.step()?;
+        }
+        Ok(())
+    }
+
+    fn is_done(&self) -> bool {
+        self.flows.iter().all(|flow| flow.delivered == self.setting.messages)
+    }
+
+    fn next_us(&self) -> Option<u64> {
+        let wakes = self.wakes.iter().flatten().copied();
+        let due = self.flows.iter().filter(|flow| self.may_post(flow)).map(|flow| flow.due_us);
+        self.arrivals.next_us().into_iter().chain(wakes).chain(due).min()
+    }
+
+    fn may_post(&self, flow: &Flow) -> bool {
+        flow.has_room() && flow.posted() < self.setting.messages
+    }
+
+    fn step(&mut self) -> Result<(), String> {
+        let now_us = self.hosts.now_us;
+        for number in 0..self.flows.len() {
+            while self.may_post(&self.flows[number]) && self.flows[number].due_us <= now_us {
+                let flow = &self.flows[number];
+                // Without a load the next one is due when there is room for it.
+                let due_us = if self.setting.load.is_none() { now_us } else { flow.due_us };
+                let next_us = due_us + self.pause_us();
+                self.flows[number].due_us = due_us;
+                self.flows[number].post(next_us)?;
+                self.wakes[0] = Some(now_us);
+            }
+        }
+        while let Some((side, frame)) = self.arrivals.pop(now_us) {
+            let flow = if side == 1 { self.flow_of(&frame) } else { None };
+            if let (Some(number), Some(tcp)) = (flow, parse(&frame)) {
+                self.flows[number].arriving(now_us, &tcp)?;
+            }
+            let before = self.dropped();
+            self.hosts.hosts[side].socket.deliver(frame);
+            self.turn(side)?;
+            if let Some(number) = flow {
+                let refused = self.dropped() > before;
+                self.flows[number].arrived(now_us, refused)?;
+            }
+            self.completions(side)?;
+            self.look();
+        }
+        for side in [0, 1] {
+            if self.wakes[side].is_some_and(|at_us| at_us <= now_us) {
+                self.turn(side)?;
+                self.completions(side)?;
+            }
+        }
+        self.look();
+        Ok(())
+    }
+
+    /// Octets behind a hole that the receiver's TCP has dropped over a limit.
+    fn dropped(&self) -> u64 {
+        self.hosts.hosts[1].engine.counters().stack.rx_out_of_order_dropped
+    }
+
+    fn flow_of(&self, frame: &[u8]) -> Option<usize> {
+        let number = parse(frame)?.src_port.checked_sub(FIRST_PORT)?;
+        (usize::from(number) < self.flows.len()).then_some(number.into())
+    }
+
+    /// A turn of one host; what it sends goes onto the wire.
+    fn turn(&mut self, side: usize) -> Result<(), String> {
+        let now_us = self.hosts.now_us;
+        let busy = self.hosts.hosts[side].turn(now_us);
+        for octets in self.hosts.hosts[side].socket.take_sent() {
+            if side == 0
+                && let (Some(number), Some(tcp)) = (self.flow_of(&octets), parse(&octets))
+            {
+                self.flows[number].follow.sent_segment(&tcp, &octets);
+            }
+            if let Some(at_us) = self.wires[side].carry(now_us, octets.len()) {
+                self.arrivals.push(at_us, (1 - side, octets));
+            }
+        }
+        self.wakes[side] = if busy { Some(now_us) } else { self.hosts.hosts[side].next_us(now_us) };
+        Ok(())
+    }
+
+    fn completions(&mut self, side: usize) -> Result<(), String> {
+        let now_us = self.hosts.now_us;
+        while let Some(wc) = self.hosts.hosts[side].cq.poll_one() {
+            if wc.status != iwarp::verbs::WcStatus::Success {
+                return Err(format!("a request of host {side} fails: {}", text(wc.status)));
+            }
+            if side == 1 {
+                let number = self.numbers.get(&wc.qp_num).ok_or("a completion of no queue pair")?;
+                self.flows[*number].completed(now_us, &wc)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes down how the receiver stands.
+    fn look(&mut self) {
+        let us = self.hosts.now_us - self.since_us;
+        self.since_us = self.hosts.now_us;
+        self.pinned.hold(self.pinned_octets, us);
+        for flow in &self.flows {
+            self.waiting.hold(flow.follow.waiting, us);
+        }
+        self.pinned_octets = self.hosts.hosts[1].pinned_octets();
+    }
+
+    fn outcome(self) -> Outcome {
+        let mut outcome = Outcome {
+            payload: u64::from(self.setting.connections)
+                * self.setting.messages
+                * self.setting.message as u64,
+            time_us: self.hosts.now_us - self.start_us,
+            lost: self.wires[0].lost(),
+            dropped: self.dropped(),
+            pinned: self.pinned,
+            waiting: self.waiting,
+            ..Outcome::default()
+        };
+        for flow in &self.flows {
+            let Counts { behind, early } = flow.follow.counts;
+            outcome.behind += behind;
+            outcome.early += early;
+            outcome.completion_us.merge(&flow.completion_us);
+            outcome.placement_us.merge(&flow.placement_us);
+        }
+        outcome
+    }
+}
