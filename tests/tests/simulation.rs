@@ -2,6 +2,7 @@
 
 use tests::sim::report::{attempt, check_all};
 use tests::sim::scenario::{SCENARIOS, Scenario};
+use tests::sim::setup::Work;
 
 /// Seeds of each scenario.
 const SEEDS: u64 = 300;
@@ -86,5 +87,26 @@ fn the_faults_of_a_scenario_happen() {
     }
     for name in ["reorder", "random-loss"] {
         assert!(total(name).early > 0, "{name}: nothing comes ahead of its frontier");
+    }
+}
+
+/// Segments joined and cut in the runs of a scenario whose iWARP connections have markers towards some side, or none.
+fn recut(name: &str, markers: bool) -> (u64, u64) {
+    let scenario = scenario(name);
+    let of_iwarp = |seed: &u64| match scenario.setup(*seed).work {
+        Work::Rdma(plans) => plans.iter().any(|plan| plan.markers != [false; 2]) == markers,
+        Work::Streams(_) => false,
+    };
+    let runs = (0..SEEDS).filter(of_iwarp).take(20).filter_map(|seed| attempt(&scenario, seed, None).ok());
+    runs.fold((0, 0), |(joined, split), stats| (joined + stats.joined, split + stats.split))
+}
+
+#[test]
+fn fpdus_are_joined_and_cut_on_the_way_with_markers_and_without() {
+    for markers in [false, true] {
+        let (joined, _) = recut("lro", markers);
+        assert!(joined > 200, "lro, markers {markers}: {joined} joined");
+        let (joined, split) = recut("middlebox", markers);
+        assert!(joined > 20 && split > 200, "middlebox, markers {markers}: {joined} joined, {split} cut");
     }
 }

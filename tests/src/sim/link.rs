@@ -162,6 +162,8 @@ pub struct Deeds {
     pub marked: u64,
     /// Cut.
     pub split: u64,
+    /// Joined to the one in front.
+    pub joined: u64,
 }
 
 /// What comes of a frame.
@@ -219,7 +221,7 @@ impl Link {
 
     /// What it did so far.
     pub fn deeds(&self) -> Deeds {
-        self.deeds
+        Deeds { joined: self.joiner.as_ref().map_or(0, Joiner::joined), ..self.deeds }
     }
 
     /// When the middlebox lets go of what it holds.

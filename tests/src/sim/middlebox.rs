@@ -11,12 +11,18 @@ pub struct Joiner {
     /// How long a segment waits for the next.
     hold_us: u64,
     held: Option<(u64, Frame, Tcp)>,
+    joined: u64,
 }
 
 impl Joiner {
     /// Joins up to `max_octets`, each for `hold_us` at most.
     pub fn new(max_octets: usize, hold_us: u64) -> Self {
-        Self { max_octets, hold_us, held: None }
+        Self { max_octets, hold_us, held: None, joined: 0 }
+    }
+
+    /// Segments that have become a part of the one in front of them.
+    pub fn joined(&self) -> u64 {
+        self.joined
     }
 
     /// When a segment has waited long enough.
@@ -45,6 +51,7 @@ impl Joiner {
             if let Some(joined) = parse(&held.octets) {
                 *first = joined;
             }
+            self.joined += 1;
             return;
         }
         self.flush(out);

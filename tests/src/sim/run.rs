@@ -58,6 +58,10 @@ pub struct Stats {
     pub frames: u64,
     /// Frames lost on the way, for whatever reason.
     pub lost: u64,
+    /// Segments joined to the one in front, by a middlebox or a receiver's offload.
+    pub joined: u64,
+    /// Segments cut on the way.
+    pub split: u64,
     /// Virtual time.
     pub time_us: u64,
     /// The longest time that a connection stood still.
@@ -366,6 +370,8 @@ impl Run {
             }
             let deeds = self.links[side].deeds();
             self.stats.lost += deeds.lost + deeds.overflowed + deeds.too_big;
+            self.stats.joined += deeds.joined + self.lro[side].as_ref().map_or(0, Joiner::joined);
+            self.stats.split += deeds.split;
         }
         self.stats.moved = self.world.finish()?;
         if self.setup.lossless && self.stats.moved.retransmits > 0 {
