@@ -10,7 +10,7 @@ use iwarp::verbs::{
 };
 
 use super::PORT;
-use super::raw::{RawPair, fpdu};
+use super::raw::{RawPair, fpdu, ulpdus};
 
 /// A Write of no octets: the first FPDU of an initiator, after which the responder may speak.
 pub(crate) const EMPTY_WRITE: [u8; 14] = [0xc1, 0x40, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
@@ -95,20 +95,8 @@ impl Accepted {
     /// Everything the engine says within `us`, as ULPDUs out of FPDUs whose every octet is checked.
     pub(crate) fn heard(&mut self, us: i64) -> Vec<Vec<u8>> {
         self.raw.until(us, |_| false);
-        let mut octets = std::mem::take(&mut self.raw.inbox);
-        let mut ulpdus = Vec::new();
-        while !octets.is_empty() {
-            let (start, markers) = (self.theirs.position(), self.theirs.markers());
-            let in_marker = |at: usize| markers && (start + at as u64) % 512 < 4;
-            let mut content =
-                octets.iter().enumerate().filter(|(at, _)| !in_marker(*at)).map(|(_, octet)| *octet);
-            let len = u16::from_be_bytes([content.next().unwrap(), content.next().unwrap()]);
-            let ulpdu: Vec<u8> = content.take(len.into()).collect();
-            let whole = fpdu(&mut self.theirs, &ulpdu);
-            assert_eq!(octets[..whole.len()], whole, "an FPDU that is not as it should be");
-            octets.drain(..whole.len());
-            ulpdus.push(ulpdu);
-        }
+        let ulpdus = ulpdus(&mut self.theirs, &mut self.raw.inbox);
+        assert!(self.raw.inbox.is_empty(), "a part of an FPDU");
         ulpdus
     }
 

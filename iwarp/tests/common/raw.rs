@@ -293,6 +293,26 @@ pub(crate) fn fpdu(framer: &mut Framer, ulpdu: &[u8]) -> Vec<u8> {
     octets
 }
 
+/// Takes the whole FPDUs off `octets`, which `theirs` framed, and gives their ULPDUs. Every octet is checked.
+pub(crate) fn ulpdus(theirs: &mut Framer, octets: &mut Vec<u8>) -> Vec<Vec<u8>> {
+    let mut ulpdus = Vec::new();
+    loop {
+        let (start, markers) = (theirs.position(), theirs.markers());
+        let in_marker = |at: usize| markers && (start + at as u64) % 512 < 4;
+        let mut content =
+            octets.iter().enumerate().filter(|(at, _)| !in_marker(*at)).map(|(_, octet)| *octet);
+        let (Some(high), Some(low)) = (content.next(), content.next()) else { return ulpdus };
+        let ulpdu: Vec<u8> = content.take(u16::from_be_bytes([high, low]).into()).collect();
+        if octets.len() < theirs.wire_len(usize::from(u16::from_be_bytes([high, low]))) {
+            return ulpdus;
+        }
+        let whole = fpdu(theirs, &ulpdu);
+        assert_eq!(octets[..whole.len()], whole, "an FPDU that is not as it should be");
+        octets.drain(..whole.len());
+        ulpdus.push(ulpdu);
+    }
+}
+
 /// A startup frame: `key` is `Req` or `Rep`.
 pub(crate) fn frame(key: &str, flags: u8, revision: u8, private_data: &[u8]) -> Vec<u8> {
     let length = (private_data.len() as u16).to_be_bytes();

@@ -57,6 +57,11 @@ impl Stack {
             self.counters.rx_malformed += 1;
             return;
         };
+        if !ethernet.src.is_unicast() {
+            // Nobody has such an address (IEEE 802.3 section 3.2.3): an answer would go to a group.
+            self.counters.rx_malformed += 1;
+            return;
+        }
         if ethernet.vlan != self.framing.vlan
             || !(ethernet.dst == self.framing.mac
                 || ethernet.dst.is_multicast()

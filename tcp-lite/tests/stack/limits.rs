@@ -35,6 +35,18 @@ fn a_closed_port_refuses() {
     }
 }
 
+/// An answer to a frame goes to where it came from: nothing comes from a group.
+#[test]
+fn a_frame_from_a_group_is_not_answered() {
+    let group = EthernetAddress([0x25, 0, 0, 0, 0, 0xcb]);
+    for (from, answers) in [(MAC_B, 1), (group, 0), (EthernetAddress::BROADCAST, 0)] {
+        let mut tap = Tap::new(config(MAC_A, 1));
+        tap.inject(&craft::segment([from, MAC_A], (B, 1000), (A, 80), TcpControl::Syn));
+        assert_eq!(tap.frames().len(), answers, "from {from}");
+        assert_eq!(tap.host.stack.counters().rx_malformed, 1 - answers as u64);
+    }
+}
+
 #[test]
 fn a_thousand_connections_work_at_once() {
     let mut world = World::standard(&LinkConfig::default());

@@ -59,4 +59,4 @@ macro_rules! targets {
     };
 }
 
-targets!(frames connection startup);
+targets!(frames connection startup stream verbs);

@@ -3,9 +3,12 @@
 pub mod connection;
 pub mod frames;
 mod host;
+mod ledger;
 mod packet;
 mod rig;
 pub mod startup;
+pub mod stream;
+pub mod verbs;
 
 /// Prints what happens, where `UWARP_FUZZ_TRACE` is set: for one input that broke a rule.
 fn trace(what: std::fmt::Arguments<'_>) {
@@ -34,6 +37,8 @@ pub const ALL: &[Target] = &[
     Target { name: "frames", run: frames::run, max_octets: 1024 },
     Target { name: "connection", run: connection::run, max_octets: 768 },
     Target { name: "startup", run: startup::run, max_octets: 512 },
+    Target { name: "stream", run: stream::run, max_octets: 768 },
+    Target { name: "verbs", run: verbs::run, max_octets: 1024 },
 ];
 
 /// The target of this name.

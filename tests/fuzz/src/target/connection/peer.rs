@@ -84,9 +84,9 @@ impl Peer {
         }
     }
 
-    /// What it has to acknowledge.
+    /// What it has to acknowledge: what it heard, and what it once said it had.
     pub(super) fn heard_up_to(&self) -> u64 {
-        let frontier = self.heard.frontier();
+        let frontier = self.heard.frontier().max(self.claimed);
         frontier + u64::from(self.heard_fin == Some(frontier))
     }
 
@@ -103,7 +103,7 @@ impl Peer {
         self.stamp = self.stamp.wrapping_add(1);
         Segment {
             seq: self.seq(offset),
-            ack: self.ack(self.heard_up_to().max(self.claimed)),
+            ack: self.ack(self.heard_up_to()),
             flags: flag::ACK,
             window,
             urgent: 0,

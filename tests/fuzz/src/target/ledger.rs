@@ -1,0 +1,70 @@
+//! What was posted and has not completed: each request completes once, or is flushed once, and nothing else does.
+
+use std::collections::BTreeMap;
+
+use iwarp::verbs::{CompletionQueue, WcStatus, WorkCompletion};
+
+/// Requests by their numbers.
+#[derive(Default)]
+pub(super) struct Ledger {
+    last: u64,
+    /// Number of the queue pair, and whether success is silent.
+    open: BTreeMap<u64, Posted>,
+}
+
+#[derive(Clone, Copy)]
+struct Posted {
+    /// `None`: of a shared receive queue.
+    qp_num: Option<u32>,
+    /// It may never complete: success is silent, or whoever it was posted to is gone.
+    silent: bool,
+}
+
+impl Ledger {
+    /// A number for the next request.
+    pub(super) fn next(&mut self) -> u64 {
+        self.last += 1;
+        self.last
+    }
+
+    /// Request `wr_id` was posted. `silent`: it completes only when it fails.
+    pub(super) fn post(&mut self, wr_id: u64, qp_num: Option<u32>, silent: bool) {
+        let before = self.open.insert(wr_id, Posted { qp_num, silent });
+        assert!(before.is_none(), "the target posts {wr_id} twice");
+    }
+
+    /// The user let go of the queue pair: what is posted to it may complete or not.
+    pub(super) fn forget(&mut self, qp_num: u32) {
+        self.open
+            .values_mut()
+            .filter(|posted| posted.qp_num == Some(qp_num))
+            .for_each(|posted| posted.silent = true);
+    }
+
+    /// Takes all completions; gives each to `seen`.
+    pub(super) fn reap(&mut self, cq: &CompletionQueue, mut seen: impl FnMut(&WorkCompletion)) {
+        while let Some(wc) = cq.poll_one() {
+            let posted = self.open.remove(&wc.wr_id);
+            let Some(Posted { qp_num, .. }) = posted else {
+                panic!("not posted, or completed before: {wc:?}")
+            };
+            assert!(
+                qp_num.is_none_or(|qp_num| qp_num == wc.qp_num),
+                "completed by another queue pair: {wc:?}"
+            );
+            assert!(wc.status != WcStatus::Success || wc.error.is_none(), "{wc:?}");
+            seen(&wc);
+        }
+    }
+
+    /// Everything posted to a queue pair of its own has completed.
+    pub(super) fn assert_settled(&self) {
+        let left: Vec<_> =
+            self.open.iter().filter(|(_, posted)| posted.qp_num.is_some() && !posted.silent).collect();
+        assert!(
+            left.is_empty(),
+            "never completed: {:?}",
+            left.iter().map(|(wr_id, _)| wr_id).collect::<Vec<_>>()
+        );
+    }
+}

@@ -1,0 +1,300 @@
+//! A live RDMA stream: FPDUs whose CRC, markers and length are right and whose DDP and RDMAP fields are near what the connection
+//! and its memory are, against a user who has receives posted, Reads and atomics outstanding, windows bound.
+//!
+//! Rules: only lent memory changes; what the engine says is FPDUs, octet by octet, and nothing behind its Terminate; an error that it
+//! finds is told by a Terminate of the documents' tables, with the codes that the user is told; every request completes once; at the
+//! end nothing is held.
+
+mod memory;
+mod peer;
+
+use std::time::Duration;
+
+use iwarp::memory::WindowKind;
+use iwarp::mpa::Framer;
+use iwarp::rdmap::{AtomicOp, AtomicRequest, ReadRequest, Terminate};
+use iwarp::verbs::{
+    CmEventKind, CmId, CompletionQueue, ConnParam, EventChannel, ProtectionDomain, QpGrants, QpInit, QpState,
+    QueuePair, RecvRequest, RemoteAddr, SendOp, SendRequest, SharedReceiveQueue, SrqInit,
+};
+
+use self::memory::Memory;
+use self::peer::Peer;
+use super::ledger::Ledger;
+use super::rig::raw::{RawPair, fpdu, ulpdus};
+use super::rig::{PORT, assert_all_given_back, queues, rig};
+use crate::input::Input;
+
+/// Actions of one input at most.
+const ACTIONS: usize = 64;
+
+/// Time in which every timeout of a close has passed.
+const REST_US: i64 = 120_000_000;
+
+/// A Write of no octets, after which a responder may speak.
+const EMPTY_WRITE: [u8; 14] = [0xc1, 0x40, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+
+struct Run {
+    raw: RawPair,
+    pd: ProtectionDomain,
+    cq: CompletionQueue,
+    channel: EventChannel,
+    listener: CmId,
+    id: CmId,
+    qp: QueuePair,
+    srq: Option<SharedReceiveQueue>,
+    memory: Memory,
+    ledger: Ledger,
+    peer: Peer,
+    /// What the engine frames with.
+    theirs: Framer,
+    /// FPDUs that the peer has not sent yet.
+    pending: Vec<u8>,
+    /// The engine's Terminate.
+    told: Option<Terminate>,
+    /// The peer has closed, or reset the connection.
+    left: bool,
+    disconnected: bool,
+}
+
+/// One input.
+pub fn run(octets: &[u8]) {
+    let mut input = Input::new(octets);
+    let mut run = Run::open(&mut input);
+    for _ in 0..ACTIONS {
+        if input.is_empty() || run.disconnected {
+            break;
+        }
+        run.act(&mut input);
+    }
+    run.end();
+}
+
+impl Run {
+    /// An established connection, the engine being the responder.
+    fn open(input: &mut Input<'_>) -> Self {
+        let setup = input.u8();
+        let bit = |at: u8| setup >> at & 1 == 1;
+        let (their_markers, own_markers, crc) = (bit(0), bit(1), !bit(2));
+        let mut raw = rig();
+        let context = raw.context.clone();
+        let room = "within the limit";
+        let pd = context.alloc_pd().expect(room);
+        let cq = context.create_cq(128, None).expect(room);
+        let channel = context.create_event_channel().expect(room);
+        let listener = context.create_id(&channel);
+        listener.listen(PORT, 4, Duration::from_secs(5)).expect("a free port");
+        let srq = bit(3).then(|| pd.create_srq(&SrqInit { max_wr: 16, ..SrqInit::default() }).expect(room));
+        let init = QpInit { srq: srq.as_ref(), sq_sig_all: true, grants: QpGrants::all(), ..queues(&cq) };
+        let qp = pd.create_qp(&init).expect(room);
+        let kind = if bit(4) { WindowKind::Type1 } else { WindowKind::Type2 };
+        let memory = Memory::new(&pd, kind);
+        let depth = if bit(5) { 1 } else { 4 };
+        raw.connect();
+        let mut request = b"MPA ID Req Frame".to_vec();
+        request.extend([0x10 | u8::from(their_markers) << 7 | u8::from(crc) << 6, 2, 0, 4, 0, 4, 0, 4]);
+        raw.send(&request);
+        let id = raw.next_event(&channel, 1_000_000).expect("a connect request").id;
+        let param = ConnParam {
+            markers: own_markers,
+            crc,
+            responder_resources: depth,
+            initiator_depth: depth,
+            ..ConnParam::default()
+        };
+        id.accept(&qp, &param).expect("it waits");
+        assert!(raw.until(1_000_000, |raw| raw.inbox.len() >= 24), "no Reply");
+        raw.inbox.drain(..24);
+        let mut framer = Framer::new(own_markers, crc);
+        let ready = fpdu(&mut framer, &EMPTY_WRITE);
+        raw.send(&ready);
+        let event = raw.next_event(&channel, 1_000_000).expect("an event");
+        assert!(matches!(event.kind, CmEventKind::Established { .. }), "{event:?}");
+        let theirs = Framer::new(their_markers, crc);
+        let mut run = Self {
+            raw,
+            pd,
+            cq,
+            channel,
+            listener,
+            id,
+            qp,
+            srq,
+            memory,
+            ledger: Ledger::default(),
+            peer: Peer::new(framer),
+            theirs,
+            pending: Vec::new(),
+            told: None,
+            left: false,
+            disconnected: false,
+        };
+        run.name();
+        run
+    }
+
+    /// The window is bound and the fast region registered; some receives wait.
+    fn name(&mut self) {
+        if self.memory.window.kind() == WindowKind::Type2 {
+            self.post(SendOp::BindWindow(self.memory.binding()), None);
+        } else {
+            let binding = self.memory.binding();
+            let wr_id = self.ledger.next();
+            let place = (&self.memory.closed, 128, binding.length);
+            if self.qp.bind_mw(wr_id, &self.memory.window, place, binding.access).is_ok() {
+                self.ledger.post(wr_id, Some(self.qp.qp_num()), false);
+            }
+        }
+        self.post(SendOp::FastRegister(self.memory.registration()), None);
+        (0..3).for_each(|at| self.receive(at * 40, 40));
+        self.raw.until(100, |_| false);
+        self.look();
+    }
+
+    fn act(&mut self, input: &mut Input<'_>) {
+        match input.below(16) {
+            0..=8 => {
+                let octets = self.peer.fpdu(input, &self.memory);
+                self.pending.extend(octets);
+                if !input.one_in(3) {
+                    self.flush(input);
+                }
+            }
+            9 | 10 => self.user(input),
+            11 => self.receive(input.below(128), input.below(129)),
+            12 => {
+                self.flush(input);
+                self.raw.until(i64::from(input.size() % 10_000_000), |_| false);
+            }
+            13 => {
+                if self.raw.has_connection() && !self.raw.is_over() && input.one_in(3) {
+                    self.flush(input);
+                    self.left = true;
+                    if input.one_in(2) { self.raw.close() } else { self.raw.abort() }
+                }
+            }
+            14 => match input.below(12) {
+                0 => self.id.disconnect(),
+                1 => drop(self.qp.modify(QpState::Terminate)),
+                2 => drop(self.qp.modify(QpState::Closing)),
+                3 => self.memory.fast.invalidate(),
+                4 => self.memory.closed.invalidate(),
+                5 => self.post(SendOp::LocalInvalidate { rkey: self.memory.window.rkey() }, None),
+                6 => self.post(SendOp::FastRegister(self.memory.registration()), None),
+                7 => self.post(SendOp::BindWindow(self.memory.binding()), None),
+                _ => {}
+            },
+            _ => self.raw.turn(),
+        }
+        self.look();
+    }
+
+    /// The user sends, reads, changes.
+    fn user(&mut self, input: &mut Input<'_>) {
+        let sge = self.memory.local(input.one_in(2), input.below(512), input.below(512));
+        let remote = RemoteAddr { addr: 0x1000, rkey: 0x100 };
+        match input.below(6) {
+            0 => self.post(SendOp::Send, Some(sge)),
+            1 => self.post(SendOp::Write { remote }, Some(sge)),
+            2 | 3 => self.post(SendOp::Read { remote }, Some(sge)),
+            4 => {
+                let op = AtomicOp::FetchAdd { add: 1, mask: 0 };
+                self.post(SendOp::Atomic { remote, op }, Some(self.memory.open.sge(8 * input.below(60), 8)));
+            }
+            _ => self.post(SendOp::Immediate { data: [7; 8] }, None),
+        }
+    }
+
+    fn post(&mut self, op: SendOp, sge: Option<iwarp::verbs::Sge>) {
+        let wr_id = self.ledger.next();
+        let request = match sge {
+            Some(sge) => SendRequest::new(wr_id, op, sge),
+            None => SendRequest::empty(wr_id, op),
+        };
+        if self.qp.post_send(&request).is_ok() {
+            self.ledger.post(wr_id, Some(self.qp.qp_num()), false);
+        }
+    }
+
+    fn receive(&mut self, at: usize, octets: usize) {
+        let wr_id = self.ledger.next();
+        let request = RecvRequest::new(wr_id, self.memory.local(true, at, octets));
+        let (posted, qp_num) = match &self.srq {
+            Some(srq) => (srq.post_recv(&request), None),
+            None => (self.qp.post_recv(&request), Some(self.qp.qp_num())),
+        };
+        if posted.is_ok() {
+            self.ledger.post(wr_id, qp_num, false);
+        }
+    }
+
+    /// What is pending goes out, in segments that need not be FPDUs.
+    fn flush(&mut self, input: &mut Input<'_>) {
+        let pending = std::mem::take(&mut self.pending);
+        let piece = if input.one_in(3) { 1 + input.below(500) } else { pending.len().max(1) };
+        for octets in pending.chunks(piece.max(16)) {
+            if self.left || self.raw.is_over() {
+                return;
+            }
+            self.raw.send(octets);
+        }
+    }
+
+    /// What the engine says, and what its user is told.
+    fn look(&mut self) {
+        for ulpdu in ulpdus(&mut self.theirs, &mut self.raw.inbox) {
+            assert!(self.told.is_none(), "behind the Terminate: {ulpdu:02x?}");
+            match ulpdu[1] & 0x0f {
+                1 => {
+                    let request = ReadRequest::parse(&ulpdu[18..]).expect("a Read Request");
+                    self.peer.reads.push((request.sink_stag.0, request.sink_to, request.size));
+                }
+                7 => {
+                    let terminate = Terminate::parse(&ulpdu[18..]).expect("a Terminate");
+                    assert!(terminate.error().is_some(), "codes that no table has: {terminate:?}");
+                    self.told = Some(terminate);
+                }
+                10 => {
+                    let request = AtomicRequest::parse(&ulpdu[18..]).expect("an Atomic Request");
+                    self.peer.atomics.push(request.id);
+                }
+                _ => {}
+            }
+        }
+        while let Some(event) = self.channel.poll() {
+            assert!(!self.disconnected, "{event:?} after the end");
+            assert!(matches!(event.kind, CmEventKind::Disconnected { .. }), "{event:?}");
+            self.disconnected = true;
+        }
+        self.ledger.reap(&self.cq, |_| {});
+    }
+
+    fn end(mut self) {
+        self.raw.until(20_000, |_| false);
+        self.look();
+        if let (Some(terminate), Some(error)) = (&self.told, self.qp.error()) {
+            let said = (terminate.layer, terminate.etype, terminate.code);
+            assert!(
+                error.from_peer || said == (error.layer, error.etype, error.code),
+                "{said:?} said, {error:?} told"
+            );
+        }
+        if let Some(error) = self.qp.error().filter(|error| !error.from_peer && !self.left) {
+            // A connection that is lost is told to nobody.
+            let lost = (error.layer, error.etype, error.code) == (2, 0, 1);
+            assert!(lost || self.told.is_some() || !self.raw.is_over(), "{error:?} was not told to the peer");
+        }
+        // Whatever is left of it ends now, and everything posted with it.
+        let _over = self.qp.modify(QpState::Error);
+        self.raw.until(1_000_000, |_| false);
+        self.look();
+        self.ledger.assert_settled();
+        self.memory.assert_guards();
+        let Self { mut raw, pd, cq, channel, listener, id, qp, srq, memory, .. } = self;
+        drop((id, qp, srq, memory, listener, pd, cq, channel));
+        if !raw.is_over() {
+            raw.abort();
+        }
+        assert_all_given_back(&mut raw, REST_US);
+    }
+}

@@ -1,0 +1,202 @@
+//! The far end of the stream: it frames what it says, so that CRC, markers and ULPDU length are right, and takes the fields of
+//! DDP and RDMAP from what is there.
+
+use iwarp::memory::Stag;
+use iwarp::mpa::Framer;
+use iwarp::rdmap::{AtomicOp, AtomicRequest, AtomicResponse, ReadRequest};
+use iwarp::verbs::RemoteAddr;
+
+use super::super::rig::raw::fpdu;
+use super::memory::Memory;
+use crate::input::Input;
+
+/// ULPDUs that are remembered.
+const REMEMBERED: usize = 16;
+
+/// What the peer keeps of its half and of what it heard.
+pub(super) struct Peer {
+    pub(super) framer: Framer,
+    /// The next MSN of each queue.
+    msn: [u32; 4],
+    /// The message under way: its queue or STag is in the ULPDU said last, so much was said of it.
+    offset: u32,
+    said: Vec<Vec<u8>>,
+    /// Reads of the engine that wait for their Response: sink, tagged offset, octets.
+    pub(super) reads: Vec<(u32, u64, u32)>,
+    /// Atomics that wait: their identifiers.
+    pub(super) atomics: Vec<u32>,
+}
+
+/// The untagged header.
+fn untagged(opcode: u8, invalidate: u32, [qn, msn, mo]: [u32; 3], last: bool) -> Vec<u8> {
+    let mut ulpdu = vec![if last { 0x41 } else { 0x01 }, 0x40 | opcode];
+    ulpdu.extend(invalidate.to_be_bytes());
+    [qn, msn, mo].iter().for_each(|word| ulpdu.extend(word.to_be_bytes()));
+    ulpdu
+}
+
+fn tagged(opcode: u8, name: RemoteAddr, last: bool) -> Vec<u8> {
+    let mut ulpdu = vec![if last { 0xc1 } else { 0x81 }, 0x40 | opcode];
+    ulpdu.extend(name.rkey.to_be_bytes());
+    ulpdu.extend(name.addr.to_be_bytes());
+    ulpdu
+}
+
+impl Peer {
+    pub(super) fn new(framer: Framer) -> Self {
+        Self { framer, msn: [1; 4], offset: 0, said: Vec::new(), reads: Vec::new(), atomics: Vec::new() }
+    }
+
+    /// An FPDU, its fields by the input.
+    pub(super) fn fpdu(&mut self, input: &mut Input<'_>, memory: &Memory) -> Vec<u8> {
+        let mut ulpdu = self.ulpdu(input, memory);
+        if input.one_in(3) {
+            for _ in 0..1 + input.below(3) {
+                let (at, octet) = (input.below(56), input.u8());
+                if let Some(place) = ulpdu.get_mut(at) {
+                    *place = octet;
+                }
+            }
+        }
+        if self.said.len() == REMEMBERED {
+            self.said.remove(0);
+        }
+        self.said.push(ulpdu.clone());
+        let mut octets = fpdu(&mut self.framer, &ulpdu);
+        if input.one_in(40) {
+            // What MPA is to find: a bad CRC, a marker or length that is not.
+            let at = input.below(octets.len());
+            octets[at] ^= 1 << input.below(8);
+        }
+        octets
+    }
+
+    fn name(&self, input: &mut Input<'_>, memory: &Memory) -> RemoteAddr {
+        let name = memory.name(input.below(7));
+        RemoteAddr { addr: name.addr.wrapping_add(input.delta() as u64), ..name }
+    }
+
+    fn ulpdu(&mut self, input: &mut Input<'_>, memory: &Memory) -> Vec<u8> {
+        let last = !input.one_in(4);
+        match input.below(14) {
+            0..=2 => {
+                let mut ulpdu = tagged(0, self.name(input, memory), last);
+                self.payload(input, &mut ulpdu);
+                ulpdu
+            }
+            3 | 4 => self.response(input, memory),
+            5 | 6 => {
+                let opcode = input.pick(&[3, 5, 4, 6]);
+                let stag = memory.name(input.below(7)).rkey;
+                let mut ulpdu = untagged(opcode, stag, [0, self.next(0, last), 0], last);
+                self.payload(input, &mut ulpdu);
+                ulpdu
+            }
+            7 => {
+                let mut ulpdu = untagged(input.pick(&[8, 9]), 0, [0, self.next(0, true), 0], true);
+                ulpdu.extend(input.u64().to_be_bytes());
+                ulpdu
+            }
+            8 => {
+                let (sink, source) = (self.name(input, memory), self.name(input, memory));
+                let request = ReadRequest {
+                    sink_stag: Stag(sink.rkey),
+                    sink_to: sink.addr,
+                    size: input.size(),
+                    source_stag: Stag(source.rkey),
+                    source_to: source.addr,
+                };
+                let header = untagged(1, 0, [1, self.next(1, true), 0], true);
+                [&header[..], &request.to_bytes()].concat()
+            }
+            9 => {
+                let name = self.name(input, memory);
+                let op = match input.below(3) {
+                    0 => AtomicOp::FetchAdd { add: input.u64(), mask: input.u64() },
+                    1 => AtomicOp::Swap { swap: input.u64() },
+                    _ => {
+                        AtomicOp::CmpSwap { compare: input.u64(), compare_mask: 0xff, swap: 1, swap_mask: !0 }
+                    }
+                };
+                let addr = if input.one_in(4) { name.addr } else { name.addr & !7 };
+                let request = AtomicRequest { id: input.u32(), stag: Stag(name.rkey), to: addr, op };
+                let header = untagged(10, 0, [1, self.next(1, true), 0], true);
+                [&header[..], &request.to_bytes()].concat()
+            }
+            10 => {
+                let id = self.atomics.first().copied().unwrap_or_else(|| input.u32());
+                let response = AtomicResponse { id, original: input.u64() };
+                if !input.one_in(4) && !self.atomics.is_empty() {
+                    self.atomics.remove(0);
+                }
+                let header = untagged(11, 0, [3, self.next(3, true), 0], true);
+                [&header[..], &response.to_bytes()].concat()
+            }
+            11 => self.more(input, last),
+            12 if input.one_in(6) => {
+                let mut ulpdu = untagged(7, 0, [2, 1, 0], true);
+                ulpdu.extend(input.octets(60));
+                ulpdu
+            }
+            12 => input.octets(60).to_vec(),
+            _ => {
+                let back = input.below(REMEMBERED);
+                self.said.iter().rev().nth(back).cloned().unwrap_or_default()
+            }
+        }
+    }
+
+    /// The MSN of the next message of a queue, which ends here if it is the `last` segment.
+    fn next(&mut self, queue: usize, last: bool) -> u32 {
+        let msn = self.msn[queue];
+        self.msn[queue] = msn.wrapping_add(u32::from(last));
+        self.offset = 0;
+        msn
+    }
+
+    fn payload(&mut self, input: &mut Input<'_>, ulpdu: &mut Vec<u8>) {
+        let octets = input.size() as usize % 1400;
+        self.offset = octets as u32;
+        ulpdu.resize(ulpdu.len() + octets, 0xee);
+    }
+
+    /// A Read Response, in the sink of a Read that waits, or elsewhere.
+    fn response(&mut self, input: &mut Input<'_>, memory: &Memory) -> Vec<u8> {
+        let Some(&(rkey, addr, octets)) = self.reads.first() else {
+            let mut ulpdu = tagged(2, self.name(input, memory), true);
+            self.payload(input, &mut ulpdu);
+            return ulpdu;
+        };
+        let whole = !input.one_in(3);
+        let now = if whole { octets } else { input.below(octets as usize + 2) as u32 };
+        let mut ulpdu = tagged(2, RemoteAddr { addr, rkey }, now >= octets);
+        ulpdu.resize(ulpdu.len() + (now as usize).min(1400), 0xdd);
+        if now >= octets {
+            self.reads.remove(0);
+        } else {
+            self.reads[0] = (rkey, addr + u64::from(now), octets - now);
+        }
+        ulpdu
+    }
+
+    /// The next segment of the message that was said last.
+    fn more(&mut self, input: &mut Input<'_>, last: bool) -> Vec<u8> {
+        let Some(before) = self.said.last().filter(|ulpdu| ulpdu.len() >= 18) else { return Vec::new() };
+        let offset = self.offset;
+        let mut ulpdu = before[..if before[0] & 0x80 != 0 { 14 } else { 18 }].to_vec();
+        ulpdu[0] = ulpdu[0] & !0x40 | u8::from(last) << 6;
+        if ulpdu.len() == 14 {
+            let to = u64::from_be_bytes(*ulpdu[6..].first_chunk().expect("eight octets"));
+            ulpdu[6..].copy_from_slice(&to.wrapping_add(offset.into()).to_be_bytes());
+            self.payload(input, &mut ulpdu);
+        } else {
+            let mo = u32::from_be_bytes(*ulpdu[14..].first_chunk().expect("four octets"));
+            ulpdu[14..].copy_from_slice(&mo.wrapping_add(offset).to_be_bytes());
+            if last && ulpdu[9] == 0 {
+                self.msn[0] = self.msn[0].wrapping_add(1);
+            }
+            self.payload(input, &mut ulpdu);
+        }
+        ulpdu
+    }
+}

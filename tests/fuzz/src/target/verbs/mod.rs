@@ -1,0 +1,164 @@
+//! Programs of verbs calls by two users, in any order and with arguments that are often wrong, over two engines on a wire in
+//! memory. Two queue pairs are connected to begin with; whatever follows is the input's.
+//!
+//! Rules: no call panics; every limit is kept; what is posted completes once or is flushed once; when all is let go of, nothing is
+//! held. What the octets are then, the model of two engines says (`iwarp/tests/model`).
+
+mod side;
+mod work;
+
+use dp::link::pair;
+use iwarp::engine::{Engine, EngineConfig};
+use iwarp::verbs::QpState;
+use tcp_lite::Instant;
+
+use self::side::Side;
+use super::rig::{PORT, context, small, wire};
+use crate::input::Input;
+
+/// Calls of one input at most.
+const CALLS: usize = 96;
+
+/// Turns of one program, and of its end.
+const TURNS: usize = 4000;
+const REST_TURNS: usize = 30_000;
+
+/// Time in which every timeout has passed.
+const REST_US: i64 = 200_000_000;
+
+struct Run {
+    sides: [Side; 2],
+    now_us: i64,
+    turns: usize,
+}
+
+/// One input.
+pub fn run(octets: &[u8]) {
+    let mut input = Input::new(octets);
+    let mut run = Run::open(&mut input);
+    for _ in 0..CALLS {
+        if input.is_empty() || run.turns > TURNS {
+            break;
+        }
+        run.call(&mut input);
+    }
+    run.end();
+}
+
+impl Run {
+    fn open(input: &mut Input<'_>) -> Self {
+        let (port_a, port_b) = pair(&wire());
+        let mut number = 0;
+        let sides = [port_a, port_b].map(|port| {
+            number += 1;
+            let context = context(number);
+            let address = format!("10.0.0.{number}/24");
+            let mut config = EngineConfig::new(&*port, &[&address]).expect("an address");
+            config.stack.seed = [number; 32];
+            small(&mut config);
+            let pool = port.mempool().clone();
+            let engine = Engine::new(&context, port, config).expect("an engine");
+            Side::new(engine, context, pool, ([10, 0, 0, number], PORT).into())
+        });
+        let mut run = Self { sides, now_us: 0, turns: 0 };
+        // Zeros make one of each, as most programs need it.
+        let mut plain = Input::new(&[]);
+        for side in &mut run.sides {
+            (0..7).for_each(|what| side.create(&mut plain, what));
+            side.post_recv(&mut plain);
+        }
+        run.sides[1].listen();
+        let remote = run.sides[1].address;
+        run.sides[0].connect(input, remote);
+        run.turn(12);
+        let [a, b] = &mut run.sides;
+        b.answer(&mut plain, a);
+        run.turn(12);
+        run
+    }
+
+    fn turn(&mut self, turns: usize) {
+        for _ in 0..turns {
+            self.turn_before(i64::MAX);
+        }
+        self.sides.iter_mut().for_each(Side::look);
+    }
+
+    /// A turn of each; time goes on to `limit_us` at most. Says whether nobody has anything to do, ever.
+    fn turn_before(&mut self, limit_us: i64) -> bool {
+        self.turns += 1;
+        let now = Instant::from_micros(self.now_us);
+        let busy = self.sides.iter_mut().fold(false, |busy, side| side.engine.turn(now) | busy);
+        let next = self.sides.iter_mut().filter_map(|side| side.engine.next_deadline(now)).min();
+        let idle_until = next.map_or(self.now_us + 1000, |at| at.total_micros()).min(limit_us);
+        self.now_us = if busy { self.now_us + 1 } else { idle_until.max(self.now_us + 1) };
+        !busy && next.is_none()
+    }
+
+    /// Until `us` have passed, or nobody will do anything any more.
+    fn pass(&mut self, us: i64, most: usize) {
+        let (end_us, end_turns) = (self.now_us + us, self.turns + most);
+        while self.now_us < end_us && self.turns < end_turns && !self.turn_before(end_us) {}
+    }
+
+    fn call(&mut self, input: &mut Input<'_>) {
+        let which = input.u8();
+        let [a, b] = &mut self.sides;
+        let (side, peer) = if which & 0x80 == 0 { (a, b) } else { (b, a) };
+        match which & 0x1f {
+            0..=8 => side.post_send(input, peer),
+            9..=12 => side.post_recv(input),
+            13 | 14 => {
+                let what = input.below(7);
+                side.create(input, what);
+            }
+            15 => side.destroy(input),
+            16 | 17 => side.modify(input),
+            18 => side.connect(input, peer.address),
+            19 => side.answer(input, peer),
+            20 => {
+                let aborts = input.one_in(2);
+                if !side.ids.is_empty() {
+                    let id = &side.ids[input.below(side.ids.len())];
+                    if aborts { id.abort() } else { id.disconnect() }
+                }
+            }
+            21 => match side.listener.take() {
+                None => side.listen(),
+                Some(listener) => drop(listener),
+            },
+            22 | 23 => side.reap(),
+            24 => self.pass(i64::from(input.size() % 10_000_000), 300),
+            few => self.turn(usize::from(few - 23)),
+        }
+        self.sides.iter_mut().for_each(Side::look);
+    }
+
+    /// Everything ends: first what is posted, then what is held.
+    fn end(mut self) {
+        self.pass(1000, 300);
+        for queues in self.sides.iter().flat_map(|side| &side.qps) {
+            let _over = queues.qp.modify(QpState::Error);
+        }
+        for _ in 0..10 {
+            self.turn(3);
+            self.sides.iter_mut().for_each(Side::reap);
+        }
+        for side in &mut self.sides {
+            side.ledger.assert_settled();
+            side.let_go();
+        }
+        let before = self.turns;
+        self.pass(REST_US, REST_TURNS);
+        assert!(self.turns - before < REST_TURNS, "{} turns with nothing to do", self.turns - before);
+        self.sides.iter_mut().for_each(Side::look);
+        self.sides.iter_mut().for_each(Side::let_go);
+        self.pass(REST_US, REST_TURNS);
+        for side in &self.sides {
+            for usage in side.context.usage().all() {
+                assert!(usage.used == 0, "{usage:?}");
+            }
+            assert_eq!(side.pool.available(), side.pool.capacity(), "packet buffers are gone");
+        }
+    }
+}
