@@ -1,9 +1,9 @@
 //! Explicit congestion notification (RFC 3168, RFC 8257): routers mark packets instead of dropping them, the receiver
 //! echoes the marks, the sender slows down.
 //!
-//! [`Echo`] is the receiver's half, [`Reaction`] the sender's. What slowing down means is congestion control's.
+//! [`Echo`] is the receiver's half. The sender slows down as for a loss (`reduction.rs`); what that means is congestion
+//! control's.
 
-use super::congestion::{CongestionControl, Signal};
 use super::ctx::Ctx;
 use super::header::{Flags, TcpHeader};
 use super::recovery::Phase;
@@ -31,15 +31,6 @@ impl Echo {
         self.on = (was && !flags.contains(Flags::CWR)) || marked;
         false
     }
-}
-
-/// What the sender makes of it.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Reaction {
-    /// The next new segment says that the window was reduced.
-    announce: bool,
-    /// What was sent when it was: marks on that are the same congestion.
-    until: u64,
 }
 
 impl Tcb {
@@ -84,26 +75,27 @@ impl Tcb {
 
     /// The peer echoes marks up to `ack`: at most one reduction for each window of data (RFC 3168 section 6.1.2).
     pub(super) fn on_ecn_echo(&mut self, ctx: &mut Ctx<'_>, ack: u64) {
-        if ack <= self.reaction.until || self.recovery.phase != Phase::Open {
-            return;
+        if self.recovery.phase != Phase::Open {
+            // The window was reduced already, and this says that there was a reason.
+            self.recovery.undo.keep_reduction();
+        } else if self.reduction.is_news(ack) {
+            ctx.counters.ecn_reductions += 1;
+            self.recovery.undo.forget();
+            self.answer_marks(ctx);
         }
-        ctx.counters.ecn_reductions += 1;
-        self.recovery.undo.forget();
-        self.congestion.on_congestion(ctx.now, self.snd.in_flight() as u32, Signal::Ecn);
-        self.reaction = Reaction { announce: true, until: self.snd.nxt };
     }
 
     /// The control bits of a segment: ECE on whatever acknowledges, CWR on the first new octets after a reduction.
     pub(super) fn ecn_flags(&self, fresh: bool) -> Flags {
         let mut flags = Flags::empty();
         flags.set(Flags::ECE, self.agreed.ecn && self.echo.on);
-        flags.set(Flags::CWR, fresh && self.reaction.announce);
+        flags.set(Flags::CWR, fresh && self.reduction.announce);
         flags
     }
 
     /// New octets went out.
     pub(super) fn on_cwr_sent(&mut self) {
-        self.reaction.announce = false;
+        self.reduction.announce = false;
     }
 
     /// The codepoint of a segment: only new octets may be marked, since a mark on what comes again, or on what takes

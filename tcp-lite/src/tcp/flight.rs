@@ -22,7 +22,12 @@ impl Sent {
 
     /// Whether this was later than `other`.
     pub(super) fn is_after(self, other: Self) -> bool {
-        (self.nr.wrapping_sub(other.nr) as i32) > 0
+        self.follows(other.nr)
+    }
+
+    /// Whether this was later than the transmission number `nr`.
+    pub(super) fn follows(self, nr: u32) -> bool {
+        (self.nr.wrapping_sub(nr) as i32) > 0
     }
 }
 
@@ -32,8 +37,8 @@ pub(super) struct Flight {
     /// Sent before all others.
     pub(super) oldest: Option<SegmentKey>,
     newest: Option<SegmentKey>,
-    /// Transmissions so far.
-    count: u32,
+    /// Transmissions so far; wraps.
+    pub(super) count: u32,
 }
 
 impl Flight {

@@ -3,7 +3,7 @@
 //! One [`Tcb`] for each connection; the stack feeds it segments and time (`input.rs`, `timer.rs`), asks it what to
 //! send (`output.rs`), and lends it all that is shared ([`Ctx`]). On the way in: `header.rs` parses, `input.rs`
 //! judges, `ack.rs` works off the acknowledgement on the queue (`send.rs`, `flight.rs`, `scoreboard.rs`, `rtt.rs`),
-//! `recovery.rs` says what follows (`rack.rs`, `tail_probe.rs`, `prr.rs`, `undo.rs`, `frto.rs`, `congestion`),
+//! `recovery.rs` says what follows (`rack.rs`, `tail_probe.rs`, `reduction.rs`, `prr.rs`, `undo.rs`, `frto.rs`, `congestion`),
 //! `recv.rs` hands up the octets that are new (`ranges.rs`). Positions are 64 bits (`seq.rs`).
 //!
 //! Deliberate deviations: a segment without timestamps is accepted where they were agreed on (RFC 7323
@@ -28,6 +28,7 @@ mod rack;
 mod ranges;
 mod recovery;
 mod recv;
+mod reduction;
 mod rtt;
 mod scoreboard;
 mod send;

@@ -6,8 +6,9 @@
 //! of fresh ones before recovery (limited transmit, RFC 3042).
 
 use super::ack::Before;
-use super::congestion::{Ack, CongestionControl, Signal};
+use super::congestion::{Ack, CongestionControl, initial_window};
 use super::ctx::Ctx;
+use super::flight::Sent;
 use super::frto::{Frto, Standing};
 use super::header::TcpHeader;
 use super::news::News;
@@ -65,7 +66,7 @@ impl Tcb {
         let left = self.delivered(news, duplicate);
         self.count_duplicates(news, duplicate);
         self.judge_probe(ctx, header, news, duplicate);
-        self.judge_recovery(ctx, news, duplicate);
+        let undone = self.judge_recovery(ctx, news, duplicate);
         let was = self.recovery.phase;
         if was != Phase::Open && news.acked > 0 && self.snd.una >= self.recovery.high {
             self.end_recovery(ctx);
@@ -77,7 +78,9 @@ impl Tcb {
         if self.recovery.phase == Phase::Fast {
             self.pace_recovery(left, news.acked > 0 && !lost);
         }
-        if was != Phase::Fast && self.recovery.phase != Phase::Fast && news.delivered > 0 {
+        // (What was taken back has its share of the window for this acknowledgement.)
+        let calm = was != Phase::Fast && self.recovery.phase != Phase::Fast && !undone;
+        if calm && news.delivered > 0 {
             self.grow_window(ctx, header, before, news);
         }
     }
@@ -126,22 +129,25 @@ impl Tcb {
         }
         let plain = duplicate && header.options.sack.is_empty();
         if self.recovery.tail.on_ack(self.snd.una, news, plain) && self.recovery.phase == Phase::Open {
-            let in_flight = self.snd.in_flight() + news.acked;
-            self.recovery.undo.forget();
-            self.congestion.on_congestion(ctx.now, saturated(in_flight), Signal::Loss);
-            self.congestion.on_recovered(ctx.now);
+            let (oldest, in_flight) = (self.snd.una - news.acked, self.snd.in_flight() + news.acked);
+            if self.answer_loss(ctx, oldest, None, in_flight) {
+                self.recovery.undo.forget();
+                self.congestion.on_recovered(ctx.now);
+            }
         }
     }
 
-    /// Whether the recovery that is under way, or was the last one, turns out to be spurious.
-    fn judge_recovery(&mut self, ctx: &mut Ctx<'_>, news: &News, duplicate: bool) {
+    /// Whether the recovery that is under way, or was the last one, turns out to be spurious; then takes it back.
+    fn judge_recovery(&mut self, ctx: &mut Ctx<'_>, news: &News, duplicate: bool) -> bool {
         let recovering = self.recovery.phase != Phase::Open;
         let by_order = self.recovery.frto != Frto::Off && self.examine_timeout(ctx, news, duplicate);
         let by_time = recovering && self.recovery.undo.is_original(news);
         let by_report = news.duplicate.is_some_and(|octets| self.recovery.undo.on_dsack(octets));
-        if by_order || by_time || by_report {
+        let spurious = by_order || by_time || by_report;
+        if spurious {
             self.undo_recovery(ctx, news);
         }
+        spurious
     }
 
     fn examine_timeout(&mut self, ctx: &Ctx<'_>, news: &News, duplicate: bool) -> bool {
@@ -155,10 +161,9 @@ impl Tcb {
         self.recovery.frto.on_ack(news, &standing)
     }
 
-    /// The originals arrived: window, threshold and marks are what they were before (RFC 4015).
+    /// The originals arrived: threshold and marks are what they were before, and the window soon is (RFC 4015).
     fn undo_recovery(&mut self, ctx: &mut Ctx<'_>, news: &News) {
         let Some(episode) = self.recovery.undo.take() else { return };
-        self.congestion.undo(ctx.now);
         self.rack.on_spurious(news);
         if episode.timeout {
             ctx.counters.spurious_timeouts += 1;
@@ -178,6 +183,12 @@ impl Tcb {
             self.snd.restore_lost(ctx.segments);
             self.snd.forget_repairs(ctx.segments);
         }
+        if episode.reduced {
+            // RFC 4015 section 3.2, step 9.
+            let burst = news.acked.min(u64::from(initial_window(self.emss)));
+            self.congestion.undo(ctx.now, saturated(self.snd.pipe() + burst));
+            self.reduction.forget();
+        }
     }
 
     /// All that was in flight when recovery began is acknowledged.
@@ -195,11 +206,13 @@ impl Tcb {
     /// Marks what must be lost, and starts recovery when that is news. Returns whether anything was.
     fn detect_loss(&mut self, ctx: &mut Ctx<'_>) -> bool {
         let open = self.recovery.phase == Phase::Open;
+        let mut latest = None;
         let lost = if self.agreed.sack {
             let window = self.reordering_window();
             let detected = self.snd.detect_lost(ctx.segments, &self.rack, window, ctx.now);
             self.timers.reorder = detected.next;
             ctx.counters.lost_retransmits += u64::from(detected.lost_again);
+            latest = detected.latest;
             detected.lost > 0
         } else {
             // RFC 6582 section 3.2, step 2: duplicates of what an earlier recovery sent twice prove nothing.
@@ -207,7 +220,9 @@ impl Tcb {
             open && fresh && self.recovery.dup_acks >= DUP_THRESHOLD && self.snd.mark_head_lost(ctx.segments)
         };
         if lost && open {
-            self.start_recovery(ctx);
+            self.start_recovery(ctx, latest);
+        } else if let Some(latest) = latest {
+            self.answer_loss_in_recovery(ctx, latest);
         }
         lost
     }
@@ -222,14 +237,15 @@ impl Tcb {
         })
     }
 
-    fn start_recovery(&mut self, ctx: &mut Ctx<'_>) {
+    /// `latest`: the latest transmission that was lost, where it is known.
+    fn start_recovery(&mut self, ctx: &mut Ctx<'_>, latest: Option<Sent>) {
         ctx.counters.fast_retransmits += 1;
         let in_flight = self.snd.in_flight();
-        self.congestion.on_congestion(ctx.now, saturated(in_flight), Signal::Loss);
+        let reduced = self.answer_loss(ctx, self.snd.una, latest, in_flight);
         self.recovery.phase = Phase::Fast;
         self.recovery.high = self.snd.nxt;
         self.recovery.prr = Prr::new(in_flight);
-        self.recovery.undo.start(self.snd.una, self.snd.nxt, false);
+        self.recovery.undo.start(self.snd.una, self.snd.nxt, false, reduced);
         self.forget_probe();
     }
 
@@ -243,8 +259,9 @@ impl Tcb {
         let first = untried || was != Phase::Loss;
         self.congestion.on_timeout(ctx.now, saturated(in_flight), first);
         if first {
-            self.recovery.undo.start(self.snd.una, self.snd.nxt, true);
+            self.recovery.undo.start(self.snd.una, self.snd.nxt, true, true);
         }
+        self.on_reduced(true);
         // Timestamps tell sooner, and for each acknowledgement.
         self.recovery.frto.on_timeout(was == Phase::Open && !self.agreed.timestamps);
         self.recovery.phase = Phase::Loss;
@@ -307,6 +324,6 @@ impl Tcb {
     }
 }
 
-fn saturated(octets: u64) -> u32 {
+pub(super) fn saturated(octets: u64) -> u32 {
     octets.min(u64::from(u32::MAX)) as u32
 }

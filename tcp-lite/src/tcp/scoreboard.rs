@@ -2,6 +2,7 @@
 //!
 //! Loss recovery as a process is in `recovery.rs`, what RACK remembers in `rack.rs`.
 
+use super::flight::Sent;
 use super::news::News;
 use super::rack::Rack;
 use super::send::{Marks, SegmentKey, SegmentSlab, SendQueue};
@@ -53,6 +54,8 @@ pub(super) struct Detected {
     pub(super) lost: u32,
     /// Those among them that had been sent again in this recovery.
     pub(super) lost_again: u32,
+    /// The latest transmission among them.
+    pub(super) latest: Option<Sent>,
     /// When the next will be lost if nothing is heard of it.
     pub(super) next: Option<Instant>,
 }
@@ -108,6 +111,7 @@ impl SendQueue {
             }
             detected.lost += 1;
             detected.lost_again += u32::from(segment.marks.contains(Marks::REPAIRED));
+            detected.latest = Some(segment.sent);
             self.mark_lost(slab, key);
         }
         detected

@@ -9,10 +9,11 @@ use std::net::SocketAddr;
 use bitflags::bitflags;
 
 use super::congestion::{Congestion, CongestionControl};
-use super::ecn::{Echo, Reaction};
+use super::ecn::Echo;
 use super::rack::Rack;
 use super::recovery::Recovery;
 use super::recv::Receiver;
+use super::reduction::Reduction;
 use super::rtt::RttEstimator;
 use super::send::SendQueue;
 use super::seq::SeqSpace;
@@ -116,7 +117,7 @@ pub(crate) struct Tcb {
     pub(super) over: bool,
     pub(super) agreed: Agreed,
     pub(super) echo: Echo,
-    pub(super) reaction: Reaction,
+    pub(super) reduction: Reduction,
     /// Largest payload.
     pub(super) emss: u32,
     pub(super) snd_space: SeqSpace,
@@ -162,7 +163,7 @@ impl Tcb {
                 ecn: false,
             },
             echo: Echo::default(),
-            reaction: Reaction::default(),
+            reduction: Reduction::default(),
             emss: u32::from(birth.default_peer_mss.min(birth.mss)),
             snd_space: SeqSpace::new(birth.iss),
             snd: SendQueue::new(),

@@ -2,8 +2,9 @@
 //!
 //! Told by timestamps when an acknowledgement of what was sent again echoes one from before it was (Eifel, RFC 3522),
 //! or by D-SACK when all that was sent again is reported to have arrived twice (RFC 3708 section 2). Where there are no
-//! timestamps a timeout is examined by F-RTO, too (`frto.rs`). The response is that of RFC 4015: window and threshold
-//! are what they were before, and what was marked lost is in flight.
+//! timestamps a timeout is examined by F-RTO, too (`frto.rs`). The response is that of RFC 4015: what was marked lost is
+//! in flight, and the window grows back to what it was before, by slow start from what is in flight, so that
+//! nothing leaves in a burst.
 //!
 //! Our timestamps tick in milliseconds. That is enough: a timeout comes no sooner than its floor of many ticks, so
 //! original and retransmission never share one; a fast retransmission that does is left to D-SACK. A finer clock
@@ -20,6 +21,8 @@ pub(super) struct Episode {
     until: u64,
     /// The timer began it.
     pub(super) timeout: bool,
+    /// It reduced the window, for nothing that is known to be true.
+    pub(super) reduced: bool,
     /// When the first segment was sent again (`RetransmitTS`).
     resent_at: Option<Instant>,
     /// Octets sent again and not reported to have arrived twice.
@@ -33,9 +36,17 @@ pub(super) struct Undo {
 }
 
 impl Undo {
-    /// A recovery begins, or a timeout starts it anew.
-    pub(super) fn start(&mut self, una: u64, nxt: u64, timeout: bool) {
-        self.episode = Some(Episode { from: una, until: nxt, timeout, resent_at: None, unreported: 0 });
+    /// A recovery begins, or a timeout starts it anew; `reduced`: and reduces the window.
+    pub(super) fn start(&mut self, una: u64, nxt: u64, timeout: bool, reduced: bool) {
+        self.episode =
+            Some(Episode { from: una, until: nxt, timeout, reduced, resent_at: None, unreported: 0 });
+    }
+
+    /// There was congestion, whatever becomes of the episode.
+    pub(super) fn keep_reduction(&mut self) {
+        if let Some(episode) = &mut self.episode {
+            episode.reduced = false;
+        }
     }
 
     /// Congestion control was told of congestion by other means: what is remembered there is no longer what was
@@ -91,7 +102,7 @@ mod tests {
     fn an_echo_from_before_the_first_retransmission_is_the_originals() {
         let mut undo = Undo::default();
         assert!(!undo.is_original(&echo(1, true)), "no recovery");
-        undo.start(100, 900, true);
+        undo.start(100, 900, true, true);
         assert!(!undo.is_original(&echo(1, true)), "nothing sent again");
         undo.on_resent(Instant::from_millis(50), 100);
         undo.on_resent(Instant::from_millis(90), 100);
@@ -105,7 +116,7 @@ mod tests {
     #[test]
     fn duplicates_undo_when_they_are_all_that_was_sent_again() {
         let mut undo = Undo::default();
-        undo.start(100, 900, false);
+        undo.start(100, 900, false, true);
         assert!(!undo.on_dsack((100, 200)), "nothing sent again");
         undo.on_resent(Instant::ZERO, 100);
         undo.on_resent(Instant::ZERO, 150);

@@ -172,10 +172,10 @@ impl CongestionControl for Cubic {
         self.stage = Stage::Plain;
     }
 
-    fn undo(&mut self, _now: Instant) {
+    fn undo(&mut self, _now: Instant, limit: u32) {
         if let Some(before) = self.before.take() {
-            self.cwnd = self.cwnd.max(f64::from(before.cwnd));
-            self.ssthresh = self.ssthresh.max(before.ssthresh);
+            self.cwnd = self.cwnd.max(f64::from(before.cwnd.min(limit)));
+            self.ssthresh = self.ssthresh.max(before.ssthresh).max(before.cwnd);
             (self.w_max, self.prior) = (before.w_max, before.prior);
             // What passed in recovery was no time of growth.
             self.stage = Stage::Plain;

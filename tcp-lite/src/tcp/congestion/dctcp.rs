@@ -68,6 +68,10 @@ impl CongestionControl for Dctcp {
         }
     }
 
+    fn answers_marks_like_loss(&self) -> bool {
+        false
+    }
+
     fn on_recovered(&mut self, now: Instant) {
         self.reno.on_recovered(now);
     }
@@ -76,8 +80,8 @@ impl CongestionControl for Dctcp {
         self.reno.on_timeout(now, in_flight, first);
     }
 
-    fn undo(&mut self, now: Instant) {
-        self.reno.undo(now);
+    fn undo(&mut self, now: Instant, limit: u32) {
+        self.reno.undo(now, limit);
     }
 
     fn on_idle(&mut self, now: Instant, idle: Duration) {

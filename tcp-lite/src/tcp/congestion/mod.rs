@@ -68,15 +68,22 @@ pub(super) trait CongestionControl {
     /// `in_flight`: octets sent and not acknowledged cumulatively (RFC 5681, `FlightSize`).
     fn on_congestion(&mut self, now: Instant, in_flight: u32, signal: Signal);
 
+    /// Whether marks reduce the window as far as a loss does. If not, a loss in the window of data that had marks is still
+    /// to be answered (RFC 8257 section 3.5).
+    fn answers_marks_like_loss(&self) -> bool {
+        true
+    }
+
     /// All that was in flight when fast recovery began is acknowledged: the window is the threshold.
     fn on_recovered(&mut self, now: Instant);
 
     /// The retransmission timer expired; `first` unless the same segment had timed out before.
     fn on_timeout(&mut self, now: Instant, in_flight: u32, first: bool);
 
-    /// The last reduction was spurious: window and threshold are what they were before it, or more if they have
-    /// grown since. Without effect when it was taken back already.
-    fn undo(&mut self, now: Instant);
+    /// The last reduction was spurious: the window is what it was before it, but at most `limit` now, and the threshold
+    /// such that slow start brings the rest; or more if they have grown since. Without effect when it was taken back
+    /// already.
+    fn undo(&mut self, now: Instant, limit: u32);
 
     /// Nothing was sent for `idle`, which is longer than the retransmission timeout.
     fn on_idle(&mut self, now: Instant, idle: Duration);
@@ -136,6 +143,10 @@ impl CongestionControl for Congestion {
         each!(self, it => it.on_congestion(now, in_flight, signal))
     }
 
+    fn answers_marks_like_loss(&self) -> bool {
+        each!(self, it => it.answers_marks_like_loss())
+    }
+
     fn on_recovered(&mut self, now: Instant) {
         each!(self, it => it.on_recovered(now))
     }
@@ -144,8 +155,8 @@ impl CongestionControl for Congestion {
         each!(self, it => it.on_timeout(now, in_flight, first))
     }
 
-    fn undo(&mut self, now: Instant) {
-        each!(self, it => it.undo(now))
+    fn undo(&mut self, now: Instant, limit: u32) {
+        each!(self, it => it.undo(now, limit))
     }
 
     fn on_idle(&mut self, now: Instant, idle: Duration) {
@@ -158,7 +169,7 @@ impl CongestionControl for Congestion {
 }
 
 /// RFC 6928 section 2.
-fn initial_window(mss: u32) -> u32 {
+pub(super) fn initial_window(mss: u32) -> u32 {
     (10 * mss).min(14_600.max(2 * mss))
 }
 

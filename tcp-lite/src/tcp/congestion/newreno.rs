@@ -77,10 +77,10 @@ impl CongestionControl for NewReno {
         self.acked = 0;
     }
 
-    fn undo(&mut self, _now: Instant) {
+    fn undo(&mut self, _now: Instant, limit: u32) {
         if let Some((cwnd, ssthresh)) = self.before.take() {
-            self.cwnd = self.cwnd.max(cwnd);
-            self.ssthresh = self.ssthresh.max(ssthresh);
+            self.cwnd = self.cwnd.max(cwnd.min(limit));
+            self.ssthresh = self.ssthresh.max(ssthresh).max(cwnd);
         }
     }
 
@@ -139,9 +139,9 @@ mod tests {
         assert_eq!((reno.cwnd(), reno.ssthresh()), (5000, 5000));
         reno.on_timeout(NOW, 5000, true);
         reno.on_timeout(NOW, 5000, false);
-        reno.undo(NOW);
+        reno.undo(NOW, u32::MAX);
         assert_eq!((reno.cwnd(), reno.ssthresh()), (5000, 5000));
-        reno.undo(NOW);
+        reno.undo(NOW, u32::MAX);
         assert_eq!((reno.cwnd(), reno.ssthresh()), (5000, 5000), "once");
     }
 }

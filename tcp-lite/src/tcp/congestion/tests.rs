@@ -67,9 +67,9 @@ fn a_reduction_is_taken_back_once_and_no_window_is_below_two_segments() {
         let once = (congestion.cwnd(), congestion.ssthresh());
         assert!(once.0 < 10_000 && once.0 == once.1, "{algorithm:?}");
         congestion.on_timeout(NOW, 5000, true);
-        congestion.undo(NOW);
+        congestion.undo(NOW, u32::MAX);
         assert_eq!((congestion.cwnd(), congestion.ssthresh()), once, "{algorithm:?}");
-        congestion.undo(NOW);
+        congestion.undo(NOW, u32::MAX);
         assert_eq!((congestion.cwnd(), congestion.ssthresh()), once, "{algorithm:?}: once");
         for _ in 0..50 {
             congestion.on_congestion(NOW, 1000, Signal::Loss);

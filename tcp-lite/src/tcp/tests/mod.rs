@@ -6,6 +6,7 @@ mod loss;
 mod out_of_order;
 mod property;
 mod recovery;
+mod reduction;
 mod rules;
 mod teardown;
 mod window;

@@ -1,0 +1,87 @@
+//! When the window is reduced: once for each window of data, whatever tells of congestion first, and once more for
+//! what was sent since and is lost, too (RFC 3168 section 6.1.2, RFC 5681 section 4.3).
+//!
+//! That includes retransmissions: the loss of one is congestion anew, and there the window is lowered although Linux
+//! does not (it only withholds the slow start bound of PRR). RFC 8985 leaves the answer to congestion control, and
+//! names RFC 5681's (section 3.4). How far it is lowered is congestion control's affair, and a timeout is answered
+//! in any case (`recovery.rs`).
+
+use super::congestion::{CongestionControl, Signal};
+use super::ctx::Ctx;
+use super::flight::Sent;
+use super::prr::Prr;
+use super::recovery::{Phase, saturated};
+use super::tcb::Tcb;
+
+/// The last reduction of a connection.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Reduction {
+    /// The next new segment says so, where ECN was agreed on (CWR).
+    pub(super) announce: bool,
+    /// The number of the last transmission before it.
+    nr: u32,
+    /// SND.NXT at the last one: marks on what was sent before are the same congestion.
+    until: u64,
+    /// And at the last one as deep as that for a loss: so are losses.
+    loss_until: u64,
+}
+
+impl Reduction {
+    /// Whether marks that were echoed up to `ack` are still to be answered.
+    pub(super) fn is_news(&self, ack: u64) -> bool {
+        ack > self.until
+    }
+
+    /// The last reduction was for nothing, and was taken back.
+    pub(super) fn forget(&mut self) {
+        *self = Self::default();
+    }
+}
+
+impl Tcb {
+    /// Slows down for the loss of octets that start at or above `oldest`; `latest`: the latest transmission that was
+    /// lost, if it is known; `in_flight`: RFC 5681's `FlightSize`. Returns whether that was news.
+    pub(super) fn answer_loss(
+        &mut self,
+        ctx: &Ctx<'_>,
+        oldest: u64,
+        latest: Option<Sent>,
+        in_flight: u64,
+    ) -> bool {
+        let Reduction { loss_until, nr, .. } = self.reduction;
+        let again = oldest < loss_until;
+        if again && !latest.is_some_and(|latest| latest.follows(nr)) {
+            return false;
+        }
+        // What is in flight in a recovery is not what the window allowed when it was lost.
+        let window = if again { u64::from(self.congestion.cwnd()) } else { u64::MAX };
+        self.congestion.on_congestion(ctx.now, saturated(in_flight.min(window)), Signal::Loss);
+        self.on_reduced(true);
+        true
+    }
+
+    /// Slows down for marks.
+    pub(super) fn answer_marks(&mut self, ctx: &Ctx<'_>) {
+        self.congestion.on_congestion(ctx.now, saturated(self.snd.in_flight()), Signal::Ecn);
+        self.on_reduced(self.congestion.answers_marks_like_loss());
+    }
+
+    /// The window was reduced; `deep`: as for a loss.
+    pub(super) fn on_reduced(&mut self, deep: bool) {
+        let until = self.snd.nxt;
+        let loss_until = if deep { until } else { self.reduction.loss_until };
+        let announce = self.agreed.ecn;
+        self.reduction = Reduction { announce, nr: self.snd.flight.count, until, loss_until };
+    }
+
+    /// RACK has found something lost that was sent last as `latest`, while recovery is under way.
+    pub(super) fn answer_loss_in_recovery(&mut self, ctx: &Ctx<'_>, latest: Sent) {
+        if self.answer_loss(ctx, self.snd.una, Some(latest), self.snd.in_flight())
+            && self.recovery.phase == Phase::Fast
+        {
+            // From what is in flight now to the new threshold.
+            self.recovery.high = self.snd.nxt;
+            self.recovery.prr = Prr::new(self.pipe());
+        }
+    }
+}
