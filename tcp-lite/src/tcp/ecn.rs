@@ -16,16 +16,45 @@ use crate::{CongestionAlgorithm, EcnMode, TcpConfig};
 pub(super) struct Echo {
     /// Acknowledgements carry ECE.
     on: bool,
+    /// With DCTCP: what is acknowledged ahead of the rest, since it was marked otherwise (RFC 8257 section 3.2).
+    earlier: Option<Earlier>,
+}
+
+/// An acknowledgement of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Earlier {
+    /// Up to this position.
+    pub(super) ack: u64,
+    /// With ECE.
+    pub(super) on: bool,
 }
 
 impl Echo {
-    /// A data segment arrived. Returns whether the sender should know at once.
-    fn on_data(&mut self, config: &TcpConfig, marked: bool, flags: Flags) -> bool {
+    /// Nothing will be acknowledged any more.
+    pub(super) fn stop(&mut self) {
+        self.earlier = None;
+    }
+
+    /// A data segment arrived behind `frontier`; `waiting`: what is in front of it was not acknowledged yet. Returns whether
+    /// the sender should know at once.
+    fn on_data(
+        &mut self,
+        config: &TcpConfig,
+        marked: bool,
+        flags: Flags,
+        frontier: u64,
+        waiting: bool,
+    ) -> bool {
         let was = self.on;
         if config.congestion == CongestionAlgorithm::Dctcp {
             // Each acknowledgement tells of its own segments: RFC 8257 section 3.2.
             self.on = marked;
-            return self.on != was;
+            if was != marked && waiting {
+                // Of several changes between two turns the marks are kept.
+                let on = was || self.earlier.is_some_and(|earlier| earlier.on);
+                self.earlier = Some(Earlier { ack: frontier, on });
+            }
+            return was != marked;
         }
         // Until the sender says that it has heard, in this order: RFC 3168 section 6.1.3.
         self.on = (was && !flags.contains(Flags::CWR)) || marked;
@@ -63,8 +92,22 @@ impl Tcb {
         }
         let marked = ecn == Ecn::Ce;
         ctx.counters.rx_congestion_experienced += u64::from(marked);
-        if self.echo.on_data(ctx.config, marked, header.flags) {
+        let waiting = self.unacked_segments > 0;
+        if self.echo.on_data(ctx.config, marked, header.flags, self.rcv.nxt, waiting) {
             self.pending |= Pending::ACK;
+        }
+    }
+
+    /// What is to be acknowledged ahead of everything else that is sent.
+    pub(super) fn earlier_ack(&self) -> Option<Earlier> {
+        self.echo.earlier
+    }
+
+    /// That was done.
+    pub(super) fn on_earlier_ack_sent(&mut self, window: u16) {
+        if let Some(Earlier { ack, .. }) = self.echo.earlier.take() {
+            self.rcv.on_window_sent(ack, window);
+            self.last_ack_sent = ack;
         }
     }
 

@@ -3,6 +3,7 @@
 //! [`Tcb::next_transmission`] looks, [`Tcb::sent`] books: in between the stack builds the frame, and may fail.
 
 use super::ctx::Ctx;
+use super::ecn::Earlier;
 use super::frto::Frto;
 use super::header::{Flags, HEADER_OCTETS, MAX_HEADER_OCTETS, Options, TcpHeader, sack_room};
 use super::recovery::Phase;
@@ -33,6 +34,8 @@ enum Kind {
     Fin,
     Probe,
     Ack,
+    /// An acknowledgement of less than has arrived, for its mark.
+    EarlierAck,
 }
 
 impl Tcb {
@@ -57,6 +60,9 @@ impl Tcb {
             }
             let answers = self.state == State::SynReceived && self.pending.contains(Pending::ACK);
             return answers.then(|| self.bare(ctx, Kind::Ack, self.snd.nxt, Flags::empty()));
+        }
+        if let Some(earlier) = self.earlier_ack() {
+            return Some(self.acknowledge_earlier(ctx, earlier));
         }
         // SACK blocks may find no room beside data: they go ahead.
         let ack = self.pending.contains(Pending::ACK);
@@ -136,6 +142,11 @@ impl Tcb {
             }
             Kind::Probe => self.pending.remove(Pending::PROBE),
             Kind::Ack => ctx.counters.tx_acks += 1,
+            Kind::EarlierAck => {
+                ctx.counters.tx_acks += 1;
+                self.timers.last_sent = ctx.now;
+                return self.on_earlier_ack_sent(header.window);
+            }
         }
         self.timers.last_sent = ctx.now;
         if header.ack.is_some() {
@@ -187,7 +198,7 @@ impl Tcb {
     /// Whatever has an ACK acknowledges; but while there are SACK blocks to tell, only what tells them.
     fn on_ack_sent(&mut self, header: &TcpHeader) {
         if !header.flags.contains(Flags::SYN) {
-            self.rcv.on_window_sent(header.window);
+            self.rcv.on_window_sent(self.rcv.nxt, header.window);
         }
         self.last_ack_sent = self.rcv.nxt;
         self.unacked_segments = 0;
@@ -307,6 +318,15 @@ impl Tcb {
             ecn: self.codepoint(false),
             kind,
         }
+    }
+
+    /// Says nothing that was not said before but that these octets are here, and their mark.
+    fn acknowledge_earlier(&self, ctx: &Ctx<'_>, Earlier { ack, on }: Earlier) -> Transmission {
+        let flags = if on { Flags::ECE } else { Flags::empty() };
+        let mut header = self.header(ctx, self.snd.nxt, flags, 0);
+        header.ack = Some(self.rcv.space.seq(ack));
+        header.window = self.rcv.window_from(ack);
+        Transmission { header, payload: None, ecn: self.codepoint(false), kind: Kind::EarlierAck }
     }
 
     fn header(&self, ctx: &Ctx<'_>, pos: u64, flags: Flags, spare_octets: usize) -> TcpHeader {

@@ -259,9 +259,14 @@ impl Receiver {
         octets.div_ceil(1 << self.scale).min(u64::from(u16::MAX)) as u16
     }
 
-    /// A segment with this window field was sent.
-    pub(super) fn on_window_sent(&mut self, window: u16) {
-        self.edge = self.edge.max(self.nxt + (u64::from(window) << self.scale));
+    /// The window field of a segment that acknowledges only up to `ack`: to the edge that was announced.
+    pub(super) fn window_from(&self, ack: u64) -> u16 {
+        self.edge.saturating_sub(ack).div_ceil(1 << self.scale).min(u64::from(u16::MAX)) as u16
+    }
+
+    /// A segment that acknowledges up to `ack` was sent with this window field.
+    pub(super) fn on_window_sent(&mut self, ack: u64, window: u16) {
+        self.edge = self.edge.max(ack + (u64::from(window) << self.scale));
     }
 
     /// SACK blocks to send, `count` at most: octets that came twice, then the ranges, latest first

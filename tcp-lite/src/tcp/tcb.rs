@@ -304,6 +304,7 @@ impl Tcb {
     pub(crate) fn dispose(&mut self, ctx: &mut Ctx<'_>) {
         self.snd.clear(ctx.segments);
         self.rcv.dispose(ctx);
+        self.echo.stop();
         self.timers.stop();
     }
 

@@ -143,3 +143,43 @@ fn dctcp_echoes_each_change_at_once_and_slows_down_by_the_share() {
     // Every second segment is acknowledged, and each change: 2, 4, the marked one, the one after it, and so on.
     assert_eq!(echoing, [false, false, true, false, false, false]);
 }
+
+/// What `Side::B` says while these data segments arrive one after the other, `true`: marked. It speaks after each, or
+/// only when all are there. Segments acknowledged, and whether marks are echoed.
+fn answers(marks: &[bool], each: bool) -> Vec<(usize, bool)> {
+    let dctcp = TcpConfig { congestion: CongestionAlgorithm::Dctcp, ..asking() };
+    let mut pair = Pair::established(dctcp, dctcp);
+    push(&mut pair, 0..marks.len());
+    let first = pair.a.birth.iss + 1;
+    let mut said = Vec::new();
+    let mut edge = 0;
+    let mut hear = |host: &mut Host, now| {
+        while let Some(packet) = host.transmit(now) {
+            let ack = packet.header.ack.unwrap().0.wrapping_sub(first.0) as usize;
+            let right = ack + (usize::from(packet.header.window) << 1);
+            assert!(right >= edge, "the right edge goes back");
+            edge = right;
+            said.push((ack / EMSS, packet.is(Flags::ECE)));
+        }
+    };
+    for &marked in marks {
+        let mut packet = pair.a.transmit(pair.now).unwrap();
+        packet.ecn = if marked { Ecn::Ce } else { Ecn::Ect0 };
+        let _ = pair.b.receive(pair.now, &packet);
+        if each {
+            hear(&mut pair.b, pair.now);
+        }
+    }
+    hear(&mut pair.b, pair.now);
+    said
+}
+
+#[test]
+fn dctcp_acknowledges_what_waited_with_its_own_mark_before_it_tells_of_another() {
+    let (no, ce) = (false, true);
+    assert_eq!(answers(&[no, no, no, ce], true), [(2, no), (3, no), (4, ce)]);
+    assert_eq!(answers(&[ce, ce, ce, no], true), [(1, ce), (3, ce), (4, no)]);
+    assert_eq!(answers(&[no, ce, no, no], true), [(1, no), (2, ce), (3, no)], "the last one waits");
+    assert_eq!(answers(&[no, no, no, ce], false), [(3, no), (4, ce)]);
+    assert_eq!(answers(&[no, ce, no], false), [(2, ce), (3, no)], "a mark is not lost among several changes");
+}

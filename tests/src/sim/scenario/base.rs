@@ -63,7 +63,11 @@ fn tcp(dice: &mut Dice, delayed_ms: u64, floor_ms: u64, rto_max_s: u64) -> TcpCo
         timestamps: !dice.one_in(5),
         sack: !dice.one_in(5),
         recv_window_octets: dice.scaled(1 << 15, 1 << 20) as u32,
-        congestion: dice.pick(&[CongestionAlgorithm::Cubic, CongestionAlgorithm::NewReno]),
+        congestion: dice.pick(&[
+            CongestionAlgorithm::Cubic,
+            CongestionAlgorithm::NewReno,
+            CongestionAlgorithm::Dctcp,
+        ]),
         ecn: dice.pick(&[EcnMode::Off, EcnMode::Accept, EcnMode::Request]),
         send_buffer_octets: dice.scaled(1 << 15, 1 << 19) as u32,
         rto_min: Duration::from_millis(dice.between(floor_ms, 200)),

@@ -10,6 +10,7 @@
 //! | nothing selectively acknowledged is sent again before a timeout | `half.rs` |
 //! | no frame is longer than the MTU; no storm of bare segments | here |
 //! | congestion marks are echoed, and the echo is heard | `ecn.rs` |
+//! | only new octets may be marked, and only where both SYNs agreed (RFC 3168 sections 6.1.1, 6.1.4 to 6.1.6) | here |
 
 mod ecn;
 mod fpdu;
@@ -214,10 +215,13 @@ impl Connection {
         if end > own.high as i64 + i64::from(own.fin.is_some()) && !tcp.has(flag::RST) {
             return Err(format!("a sequence number beyond what was sent, {end}: {tcp:?}"));
         }
+        let (fresh, sent) = (own.high > high, own.high);
+        if condition.is_ours && tcp.ecn(frame) != 0 && !(ecn && fresh) {
+            return Err(format!("a codepoint of ECN, agreed: {ecn}, new octets: {fresh}: {tcp:?}"));
+        }
         if !tcp.has(flag::ACK) || tcp.has(flag::RST) || peer.isn.is_none() || !condition.is_ours {
             return Ok(());
         }
-        let (fresh, sent) = (own.high > high, own.high);
         let scale = if tcp.has(flag::SYN) { 0 } else { scale(own, peer) };
         acknowledges(peer, tcp, frame, scale)?;
         let ack = peer.acked;
