@@ -7,6 +7,7 @@ mod out_of_order;
 mod property;
 mod recovery;
 mod reduction;
+mod reneging;
 mod rules;
 mod teardown;
 mod window;

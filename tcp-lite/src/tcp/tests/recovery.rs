@@ -1,6 +1,7 @@
 //! Loss recovery by RACK, tail loss probes, PRR, and what takes it back.
 
 use super::wire::*;
+use crate::tcp::congestion::CongestionControl;
 use crate::tcp::recovery::Phase;
 use crate::{CongestionAlgorithm, Duration, Instant, StackCounters, TcpConfig};
 
@@ -78,12 +79,23 @@ fn a_lost_tail_of_any_length_is_repaired_without_the_timer() {
 #[test]
 fn a_probe_carries_what_was_never_sent_when_there_is_any() {
     let mut pair = Pair::established(config(), config());
-    // The window is full, and the last that was sent is lost.
-    pair.plan = wire(|nr| (!(10..20).contains(&nr)).then_some(Duration::ZERO));
-    let end = push(&mut pair, 60);
+    // All of a full window is lost, so that nothing fresh may leave but the probe.
+    let count = 60;
+    let end = push(&mut pair, count);
+    pair.plan = wire(|_| None);
+    pair.run_for(us(500));
+    let (sent, nxt) = (pair.data_sent(Side::A).len(), pair.a.tcb().snd.nxt);
+    assert!(sent < count && pair.a.tcb().pipe() >= pair.a.tcb().cwnd(), "the window is full");
+    assert!(pair.run_until(ms(20), |pair| pair.a.counters.tail_loss_probes == 1));
+    let probe = pair.data_sent(Side::A)[sent..].to_vec();
+    assert_eq!(probe, [(nxt as u32 - 1, SEGMENT)], "the next that was never sent, and no more");
+    assert_eq!(pair.a.counters.tx_retransmits, 0);
+    // What arrives from now on repairs it all without the timer.
+    pair.plan = wire(|_| Some(Duration::ZERO));
+    let resent = pair.log.pop().map(|(_, _, packet)| packet).expect("the probe");
+    pair.fly(Side::A, resent);
     assert!(pair.run_until(Duration::from_secs(9), |pair| pair.b.frontier == end));
-    let StackCounters { rto_expired, .. } = pair.a.counters;
-    assert_eq!(rto_expired, 0);
+    assert_eq!((pair.a.counters.rto_expired, pair.a.counters.tx_retransmits), (0, sent as u64));
     assert_frozen(&pair);
 }
 
@@ -231,25 +243,15 @@ fn a_timeout_for_a_reason_is_not_taken_back() {
     for timestamps in [true, false] {
         let config = TcpConfig { timestamps, ..config() };
         let mut pair = Pair::established(config, config);
-        // Everything is lost for a while.
-        let until = pair.now + ms(150);
-        let mut now = pair.now;
-        pair.plan = Box::new(move |side, _| {
-            now += us(if side == Side::A { 1 } else { 0 });
-            vec![DELAY]
-        });
-        pair.run_for(ms(10));
-        pair.plan = Box::new(|side, packet| match side {
-            Side::A if !packet.payload.is_empty() => vec![],
-            _ => vec![DELAY],
-        });
+        // Everything is lost until the timer has expired once.
+        pair.plan = wire(|_| None);
         let end = push(&mut pair, 30);
-        let rest = until - pair.now;
-        pair.run_for(rest);
-        pair.plan = Box::new(|_, _| vec![DELAY]);
+        assert!(pair.run_until(ms(90), |pair| pair.a.counters.rto_expired == 1));
+        pair.plan = wire(|_| Some(Duration::ZERO));
         assert!(pair.run_until(Duration::from_secs(9), |pair| pair.b.frontier == end));
-        assert!(pair.a.counters.rto_expired > 0);
+        assert_eq!(pair.a.counters.rto_expired, 1, "{:?}", pair.a.counters);
         assert_eq!(pair.a.counters.spurious_timeouts, 0, "{:?}", pair.a.counters);
+        assert!(pair.a.tcb().congestion.ssthresh() < u32::MAX, "the window stays reduced");
     }
 }
 

@@ -1,0 +1,79 @@
+//! A receiver may take back what it has selectively acknowledged (RFC 2018 section 8), as ours does under memory pressure.
+
+use super::wire::*;
+use crate::Duration;
+
+const SEGMENT: usize = 100;
+const SEGMENTS: usize = 6;
+
+/// An acknowledgement of the first `ack` segments, and selectively of `sacked`.
+fn acknowledgement(pair: &Pair, ack: usize, sacked: Option<(usize, usize)>) -> Packet {
+    let mut packet = pair.log.iter().rev().find(|(_, side, _)| *side == Side::B).unwrap().2.clone();
+    let first = pair.a.birth.iss + 1;
+    packet.header.flags = Default::default();
+    packet.header.options = Default::default();
+    packet.header.seq = pair.b.birth.iss + 1;
+    packet.header.ack = Some(first + ack * SEGMENT);
+    let blocks = sacked.into_iter().map(|(from, to)| (first + from * SEGMENT, first + to * SEGMENT));
+    packet.header.options.sack.extend(blocks);
+    packet
+}
+
+fn sent_now(pair: &mut Pair) -> Vec<usize> {
+    let now = pair.now;
+    let first = pair.a.birth.iss + 1;
+    std::iter::from_fn(|| pair.a.transmit(now))
+        .map(|packet| (packet.header.seq.0.wrapping_sub(first.0)) as usize / SEGMENT)
+        .collect()
+}
+
+fn hear(pair: &mut Pair, after_us: u64, ack: usize, sacked: Option<(usize, usize)>) -> Vec<usize> {
+    pair.now += Duration::from_micros(after_us);
+    let packet = acknowledgement(pair, ack, sacked);
+    let _ = pair.a.receive(pair.now, &packet);
+    sent_now(pair)
+}
+
+#[test]
+fn what_was_selectively_acknowledged_and_taken_back_is_sent_again() {
+    let mut pair = Pair::established(config(), config());
+    for nr in 0..SEGMENTS {
+        pair.a.push(pair.now, &pattern(nr * SEGMENT, SEGMENT)).unwrap();
+    }
+    assert_eq!(sent_now(&mut pair), [0, 1, 2, 3, 4, 5]);
+    assert_eq!(hear(&mut pair, 2000, 0, Some((1, 6))), [0], "the rest is said to be there");
+    assert_eq!(pair.a.segments.len(), SEGMENTS, "and is kept");
+    // The hole is filled, and the frontier stops where it should have moved on.
+    assert_eq!(hear(&mut pair, 2000, 1, None), []);
+    assert_eq!(pair.a.segments.len(), SEGMENTS - 1);
+    let timeout = pair.a.tcb().deadline().expect("a timer");
+    assert!(timeout <= pair.now + Duration::from_millis(60), "{timeout}");
+    pair.now = timeout;
+    pair.a.with(timeout, |tcb, ctx| tcb.on_timer(ctx));
+    assert_eq!(pair.a.counters.rto_expired, 1);
+    // All of it is sent again, by slow start, and no mark of before keeps any back.
+    let mut again = sent_now(&mut pair);
+    let mut heard = 1;
+    while heard < SEGMENTS && again.len() < 2 * SEGMENTS {
+        heard += 1;
+        again.extend(hear(&mut pair, 2000, heard, None));
+    }
+    assert_eq!(again, [1, 2, 3, 4, 5]);
+    assert_eq!(pair.a.counters.rto_expired, 1);
+    assert!(pair.a.holds_nothing());
+}
+
+#[test]
+fn all_is_sent_again_at_a_timeout_where_the_oldest_segment_was_selectively_acknowledged() {
+    let mut pair = Pair::established(config(), config());
+    for nr in 0..3 {
+        pair.a.push(pair.now, &pattern(nr * SEGMENT, SEGMENT)).unwrap();
+    }
+    let _ = sent_now(&mut pair);
+    // Nonsense of a peer that names its frontier's next octets, and nothing more.
+    assert_eq!(hear(&mut pair, 2000, 0, Some((0, 3))), []);
+    let timeout = pair.a.tcb().deadline().expect("a timer");
+    pair.now = timeout;
+    pair.a.with(timeout, |tcb, ctx| tcb.on_timer(ctx));
+    assert_eq!(sent_now(&mut pair), [0, 1, 2], "a window of one EMSS has room for all");
+}
