@@ -77,6 +77,8 @@ pub struct TcpConfig {
     pub congestion: CongestionAlgorithm,
     /// Whether routers may mark our packets instead of dropping them.
     pub ecn: EcnMode,
+    /// Spaces segments over the round trip; `None`: they leave as soon as the window allows.
+    pub pacing: Option<Pacing>,
     /// RTO before the first measurement (RFC 6298: 1 s).
     pub rto_initial: Duration,
     /// What the RTO is beyond the smoothed RTT, at least: above the peer's delayed ACK.
@@ -129,6 +131,22 @@ pub enum EcnMode {
     Request,
 }
 
+/// How segments are spaced: bursts that follow each other at twice the congestion window for each round trip in slow
+/// start, at 1.2 times the window otherwise.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pacing {
+    /// Segments that leave together, 1 at least: fewer wake-ups for more of them.
+    pub burst_segments: u8,
+    /// Smoothed round-trip time below which nothing is spaced: the engine is polled too seldom for that.
+    pub rtt_min: Duration,
+}
+
+impl Default for Pacing {
+    fn default() -> Self {
+        Self { burst_segments: 4, rtt_min: Duration::from_micros(500) }
+    }
+}
+
 /// How a silent peer is probed (RFC 9293 section 3.8.4).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Keepalive {
@@ -157,6 +175,7 @@ impl Default for TcpConfig {
             send_buffer_octets: 1 << 20,
             congestion: CongestionAlgorithm::Cubic,
             ecn: EcnMode::Accept,
+            pacing: None,
             rto_initial: Duration::from_secs(1),
             rto_min: Duration::from_millis(50),
             tail_probe_min: Duration::from_millis(2),

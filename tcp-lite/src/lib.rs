@@ -27,7 +27,7 @@ mod table;
 pub mod tcp;
 mod timer_wheel;
 
-pub use config::{CongestionAlgorithm, EcnMode, Keepalive, Limits, StackConfig, TcpConfig};
+pub use config::{CongestionAlgorithm, EcnMode, Keepalive, Limits, Pacing, StackConfig, TcpConfig};
 pub use event::{CloseReason, Event, Received};
 pub use facade::{Duration, Instant};
 pub use in_order::{InOrder, Ordered};

@@ -84,6 +84,7 @@ impl Tcb {
             return Verdict::Done;
         }
         self.on_alive(ctx);
+        self.pace.advance(ctx.now);
         if let Some((value, _)) = header.options.timestamps
             && self.agreed.timestamps
             && pos <= self.last_ack_sent as i64

@@ -9,7 +9,7 @@
 //! Deliberate deviations: a segment without timestamps is accepted where they were agreed on (RFC 7323
 //! section 3.2 would drop it); a zero-window probe carries no octet (RFC 9293 section 3.8.6.1 sends one), since that
 //! would split an FPDU; a segment with nothing in it is acceptable at the right edge of the window itself.
-//! Not there: TCP Fast Open, Nagle (the segment is the user's unit).
+//! How fast a window leaves is `pacing.rs`'s, where it is asked for. Not there: TCP Fast Open, Nagle (the segment is the user's unit).
 
 mod ack;
 mod congestion;
@@ -23,6 +23,7 @@ mod news;
 mod open;
 mod out_of_order;
 mod output;
+mod pacing;
 mod prr;
 mod rack;
 mod ranges;

@@ -43,7 +43,7 @@ impl Tcb {
     pub(crate) fn wants_transmit(&self) -> bool {
         let now = Pending::SYN | Pending::ACK | Pending::RST | Pending::PROBE | Pending::TAIL;
         self.pending.intersects(now)
-            || self.snd.lost_octets > 0 && (self.cwnd_allows() || self.snd.repair == self.snd.head)
+            || self.snd.lost_octets > 0 && (self.repair_allowed() || self.snd.repair == self.snd.head)
             || self.snd.unsent.is_some() && self.fresh_allowed() && self.snd.nxt < self.window.edge
             || self.is_fin_next()
     }
@@ -159,7 +159,9 @@ impl Tcb {
         if self.snd.in_flight() == 0 {
             self.timers.progress = ctx.now;
         }
-        self.recovery.prr.on_sent(u64::from(self.snd.on_sent(ctx.segments, ctx.now)));
+        let len = self.snd.on_sent(ctx.segments, ctx.now);
+        self.recovery.prr.on_sent(u64::from(len));
+        self.pace(ctx, len);
         self.recovery.frto.on_fresh();
         self.on_cwr_sent();
         self.timers.tail_from = ctx.now;
@@ -171,8 +173,9 @@ impl Tcb {
         self.retransmits += 1;
         let recovering = self.recovery.phase != Phase::Open;
         self.snd.on_resent(ctx.segments, key, ctx.now, recovering);
+        let len = ctx.segments.get(key).len;
+        self.pace(ctx, len);
         if recovering {
-            let len = ctx.segments.get(key).len;
             self.recovery.prr.on_sent(u64::from(len));
             self.recovery.undo.on_resent(ctx.now, len);
         }
@@ -217,10 +220,15 @@ impl Tcb {
         self.pipe() < self.cwnd()
     }
 
-    /// Whether congestion, or F-RTO, lets a fresh segment out.
+    /// Whether congestion and pacing let a segment out again that is not the oldest.
+    fn repair_allowed(&self) -> bool {
+        self.cwnd_allows() && self.pace.is_open()
+    }
+
+    /// Whether congestion and pacing, or F-RTO, let a fresh segment out.
     fn fresh_allowed(&self) -> bool {
         match self.recovery.frto {
-            Frto::Off => self.cwnd_allows(),
+            Frto::Off => self.cwnd_allows() && self.pace.is_open(),
             Frto::Resent => false,
             Frto::Fresh(left) => left > 0,
         }
@@ -263,7 +271,7 @@ impl Tcb {
             return None;
         }
         self.fit_emss(ctx, key)?;
-        let fits = ctx.segments.get(key).end() <= self.window.edge && self.cwnd_allows();
+        let fits = ctx.segments.get(key).end() <= self.window.edge && self.repair_allowed();
         (oldest || fits).then_some(key)
     }
 

@@ -10,6 +10,7 @@ use bitflags::bitflags;
 
 use super::congestion::{Congestion, CongestionControl};
 use super::ecn::Echo;
+use super::pacing::Pace;
 use super::rack::Rack;
 use super::recovery::Recovery;
 use super::recv::Receiver;
@@ -137,6 +138,7 @@ pub(crate) struct Tcb {
     pub(super) congestion: Congestion,
     pub(super) recovery: Recovery,
     pub(super) rack: Rack,
+    pub(super) pace: Pace,
     pub(super) timers: Timers,
     pub(super) keepalive: Option<Keepalive>,
     pub(super) pending: Pending,
@@ -183,6 +185,7 @@ impl Tcb {
             congestion: Congestion::new(config.congestion, u32::from(birth.mss), false),
             recovery: Recovery::default(),
             rack: Rack::new(),
+            pace: Pace::OPEN,
             timers: Timers::new(ctx.now),
             keepalive: config.keepalive(),
             pending: Pending::SYN,
@@ -229,6 +232,7 @@ impl Tcb {
             }
         }
         self.snd.push(ctx.segments, segment.buf);
+        self.pace.advance(ctx.now);
         self.arm_resend(ctx);
     }
 

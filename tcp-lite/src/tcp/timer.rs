@@ -75,12 +75,14 @@ impl Tcb {
     /// When [`on_timer`](Self::on_timer) wants to be called. May change by any call.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         let Timers { resend, delayed_ack, keepalive, time_wait, .. } = self.timers;
-        [resend.map(|(at, _)| at), delayed_ack, keepalive, time_wait].into_iter().flatten().min()
+        let resend = resend.map(|(at, _)| at);
+        [resend, delayed_ack, keepalive, time_wait, self.pace_deadline()].into_iter().flatten().min()
     }
 
     /// Timers that are due at `ctx.now`. Harmless when none is. Returns whether what is in flight was not acknowledged
     /// in time.
     pub(crate) fn on_timer(&mut self, ctx: &mut Ctx<'_>) -> bool {
+        self.pace.advance(ctx.now);
         let due = |at: Option<Instant>| at.is_some_and(|at| at <= ctx.now);
         if due(self.timers.time_wait) {
             self.terminate(ctx, CloseReason::Graceful, false);

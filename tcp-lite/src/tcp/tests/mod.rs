@@ -4,6 +4,7 @@ mod ecn;
 mod handshake;
 mod loss;
 mod out_of_order;
+mod pacing;
 mod property;
 mod recovery;
 mod reduction;

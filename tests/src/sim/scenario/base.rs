@@ -1,6 +1,6 @@
 //! A run in which nothing goes wrong: hosts, a wire, and something to do.
 
-use tcp_lite::{CongestionAlgorithm, Duration, EcnMode, TcpConfig};
+use tcp_lite::{CongestionAlgorithm, Duration, EcnMode, Pacing, TcpConfig};
 
 use crate::sim::dice::Dice;
 use crate::sim::link::Plan;
@@ -69,6 +69,10 @@ fn tcp(dice: &mut Dice, delayed_ms: u64, floor_ms: u64, rto_max_s: u64) -> TcpCo
             CongestionAlgorithm::Dctcp,
         ]),
         ecn: dice.pick(&[EcnMode::Off, EcnMode::Accept, EcnMode::Request]),
+        pacing: dice.one_in(3).then(|| Pacing {
+            burst_segments: dice.pick(&[1, 2, 4, 16]),
+            rtt_min: Duration::from_micros(dice.pick(&[0, 500])),
+        }),
         send_buffer_octets: dice.scaled(1 << 15, 1 << 19) as u32,
         rto_min: Duration::from_millis(dice.between(floor_ms, 200)),
         rto_max: Duration::from_secs(rto_max_s),

@@ -1,0 +1,128 @@
+//! Pacing: segments leave spread over the round trip rather than all at once, so that a short queue on the way is not
+//! overrun by what an acknowledgement of many, or the end of an idle time, lets go.
+//!
+//! An option, off by default ([`TcpConfig::pacing`](crate::TcpConfig::pacing)). A burst of some segments leaves at once; the
+//! next one when the time is over that the burst takes at twice the window for each round trip in slow start, and at 1.2
+//! times the window otherwise (the ratios of Linux). Not delayed are acknowledgements, probes, FINs, and the oldest
+//! segment when it is sent again. Segments stay whole.
+
+use super::congestion::CongestionControl;
+use super::ctx::Ctx;
+use super::recovery::Phase;
+use super::tcb::Tcb;
+use crate::{Duration, Instant};
+
+/// Tenths of a window for each round trip: in slow start, and otherwise.
+const SLOW_START_TENTHS: u64 = 20;
+const AVOIDANCE_TENTHS: u64 = 12;
+
+/// What one connection remembers.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Pace {
+    /// When what was sent so far is paid for.
+    paid: Instant,
+    /// Segments wait until then.
+    closed_until: Option<Instant>,
+}
+
+impl Pace {
+    /// Nothing was sent yet.
+    pub(super) const OPEN: Self = Self { paid: Instant::ZERO, closed_until: None };
+
+    /// A segment leaves `now`, which takes `takes` of the path's time; `burst`: how much of it may be used in advance.
+    /// A poller that comes late makes up for less than that; who was idle begins anew.
+    fn on_sent(&mut self, now: Instant, takes: Duration, burst: Duration) {
+        let from = if self.paid + burst < now { now } else { self.paid };
+        self.paid = from + takes;
+        if self.paid >= now + burst {
+            self.closed_until = Some(self.paid);
+        }
+    }
+
+    /// Whether segments may leave.
+    pub(super) fn is_open(&self) -> bool {
+        self.closed_until.is_none()
+    }
+
+    /// When they may, if not now.
+    pub(super) fn opens_at(&self) -> Option<Instant> {
+        self.closed_until
+    }
+
+    /// Time has passed.
+    pub(super) fn advance(&mut self, now: Instant) {
+        if self.closed_until.is_some_and(|at| at <= now) {
+            self.closed_until = None;
+        }
+    }
+}
+
+impl Tcb {
+    /// A segment of `len` octets was sent, new or again.
+    pub(super) fn pace(&mut self, ctx: &Ctx<'_>, len: u32) {
+        let Some(pacing) = ctx.config.pacing else { return };
+        let srtt_us = u64::from(self.rtt.srtt_us());
+        if srtt_us < pacing.rtt_min.total_micros().max(1) {
+            self.pace = Pace::OPEN;
+            return;
+        }
+        let ssthresh = u64::from(self.congestion.ssthresh());
+        let cwnd = u64::from(self.congestion.cwnd());
+        let tenths = if cwnd < ssthresh && self.recovery.phase != Phase::Fast {
+            SLOW_START_TENTHS
+        } else {
+            AVOIDANCE_TENTHS
+        };
+        let takes_us = |octets: u64| octets * srtt_us * 10 / (cwnd * tenths).max(1);
+        let burst = u64::from(pacing.burst_segments.max(1)) * u64::from(self.emss);
+        let (takes, burst) = (takes_us(u64::from(len)), takes_us(burst));
+        self.pace.on_sent(ctx.now, Duration::from_micros(takes), Duration::from_micros(burst));
+    }
+
+    /// When a segment that waits for nothing else may leave.
+    pub(super) fn pace_deadline(&self) -> Option<Instant> {
+        self.pace.opens_at().filter(|_| self.snd.unsent.is_some() || self.snd.lost_octets > 0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn us(us: i64) -> Instant {
+        Instant::from_micros(us)
+    }
+
+    /// When each of `count` segments leaves that takes 10 us, in bursts of 4, polled at these times.
+    fn departures(polls: impl IntoIterator<Item = i64>, count: usize) -> Vec<i64> {
+        let mut pace = Pace::OPEN;
+        let mut left = Vec::new();
+        for now in polls {
+            pace.advance(us(now));
+            while pace.is_open() && left.len() < count {
+                pace.on_sent(us(now), Duration::from_micros(10), Duration::from_micros(40));
+                left.push(now);
+            }
+        }
+        left
+    }
+
+    /// The same as bursts: when, and how many.
+    fn bursts(polls: impl IntoIterator<Item = i64>, count: usize) -> Vec<(i64, usize)> {
+        departures(polls, count).chunk_by(|a, b| a == b).map(|burst| (burst[0], burst.len())).collect()
+    }
+
+    #[test]
+    fn bursts_are_spaced_by_what_they_take() {
+        assert_eq!(bursts(1000..2000, 14), [(1000, 4), (1040, 4), (1080, 4), (1120, 2)]);
+    }
+
+    #[test]
+    fn who_is_polled_late_makes_up_for_it_and_who_was_idle_does_not() {
+        assert_eq!(
+            bursts([1000, 1039, 1055, 1099, 1100, 1140], 24),
+            [(1000, 4), (1055, 6), (1100, 4), (1140, 4)]
+        );
+        assert_eq!(bursts([1000, 1081, 1121], 24), [(1000, 4), (1081, 4), (1121, 4)]);
+    }
+}

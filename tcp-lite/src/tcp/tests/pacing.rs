@@ -1,0 +1,109 @@
+//! Segments spread over the round trip.
+
+use super::wire::*;
+use crate::{Duration, Pacing, TcpConfig};
+
+fn us(us: u64) -> Duration {
+    Duration::from_micros(us)
+}
+
+fn config(rtt_min_us: u64) -> TcpConfig {
+    let pacing = Pacing { burst_segments: 4, rtt_min: us(rtt_min_us) };
+    TcpConfig { pacing: Some(pacing), ..super::wire::config() }
+}
+
+/// When `Side::A` sent data since `from` and how many segments then, microseconds.
+fn bursts(pair: &Pair, from: crate::Instant) -> Vec<(u64, usize)> {
+    let data = pair.log.iter().filter(|(_, side, packet)| *side == Side::A && !packet.payload.is_empty());
+    let times: Vec<u64> = data.map(|(at, ..)| (*at - from).total_micros()).collect();
+    times.chunk_by(|a, b| a == b).map(|burst| (burst[0], burst.len())).collect()
+}
+
+fn push(pair: &mut Pair, count: usize) -> u64 {
+    let from = pair.a.tcb().snd.end as usize - 1;
+    for nr in 0..count {
+        pair.a.push(pair.now, &pattern(from + nr * EMSS, EMSS)).unwrap();
+    }
+    (from + count * EMSS) as u64
+}
+
+#[test]
+fn a_window_leaves_in_bursts_for_which_the_deadline_wakes() {
+    let mut pair = Pair::established(config(500), config(500));
+    let start = pair.now;
+    push(&mut pair, 10);
+    // Nothing arrives within the first round trip of 2 ms. The window is 10 segments, in slow start, so that 4 of them
+    // take a fifth of it.
+    pair.run_for(us(1900));
+    assert_eq!(bursts(&pair, start), [(0, 4), (400, 4), (800, 2)]);
+    pair.run_for(us(50_000));
+    assert!(pair.a.holds_nothing());
+    assert_eq!(pair.a.tcb().deadline(), None, "nothing waits");
+}
+
+#[test]
+fn nothing_is_spaced_on_a_path_that_is_too_short_for_it() {
+    let mut pair = Pair::established(config(2001), config(2001));
+    let start = pair.now;
+    push(&mut pair, 10);
+    pair.run_for(us(1900));
+    assert_eq!(bursts(&pair, start), [(0, 10)]);
+}
+
+#[test]
+fn what_is_pushed_when_the_time_has_passed_leaves_at_once() {
+    let mut pair = Pair::established(config(500), config(500));
+    push(&mut pair, 4);
+    pair.run_for(us(500));
+    let late = pair.now;
+    push(&mut pair, 1);
+    assert!(pair.a.tcb().wants_transmit());
+    pair.transmit();
+    assert_eq!(pair.log.last().map(|(at, side, _)| (*at, *side)), Some((late, Side::A)));
+}
+
+#[test]
+fn the_oldest_segment_is_sent_again_without_waiting() {
+    let mut pair = Pair::established(config(500), config(500));
+    let mut sent = 0;
+    pair.plan = Box::new(move |side, packet| {
+        sent += usize::from(side == Side::A && !packet.payload.is_empty());
+        if side == Side::A && sent == 1 { vec![] } else { vec![DELAY] }
+    });
+    push(&mut pair, 8);
+    assert!(pair.run_until(us(5000), |pair| pair.a.counters.fast_retransmits == 1));
+    let now = pair.now;
+    // As after a burst that has just left.
+    pair.a.with(now, |tcb, ctx| {
+        for _ in 0..8 {
+            tcb.pace(ctx, EMSS as u32);
+        }
+        assert!(!tcb.pace.is_open());
+    });
+    pair.transmit();
+    assert_eq!(pair.a.counters.tx_retransmits, 1);
+}
+
+#[test]
+fn losses_on_a_paced_path_are_repaired_by_whole_segments_and_without_a_stop() {
+    let mut pair = Pair::established(config(500), config(500));
+    let mut sent = 0;
+    pair.plan = Box::new(move |side, packet| {
+        sent += usize::from(side == Side::A && !packet.payload.is_empty());
+        let lost = side == Side::A && !packet.payload.is_empty() && sent % 17 == 3;
+        if lost { vec![] } else { vec![DELAY] }
+    });
+    let start = pair.now;
+    for _ in 0..10 {
+        let end = push(&mut pair, 30);
+        assert!(pair.run_until(Duration::from_secs(2), |pair| pair.b.frontier == end));
+    }
+    assert_eq!(pair.b.read(), pattern(0, 300 * EMSS));
+    assert!(
+        pair.data_sent(Side::A)
+            .iter()
+            .all(|(offset, len)| (*offset as usize).is_multiple_of(EMSS) && *len == EMSS)
+    );
+    assert_eq!(pair.a.counters.rto_expired, 0);
+    assert!(pair.now - start < Duration::from_millis(600), "{}", pair.now - start);
+}
