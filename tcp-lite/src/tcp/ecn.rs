@@ -4,6 +4,8 @@
 //! [`Echo`] is the receiver's half. The sender slows down as for a loss (`reduction.rs`); what that means is congestion
 //! control's.
 
+use std::num::NonZeroU64;
+
 use super::ctx::Ctx;
 use super::header::{Flags, TcpHeader};
 use super::recovery::Phase;
@@ -16,8 +18,10 @@ use crate::{CongestionAlgorithm, EcnMode, TcpConfig};
 pub(super) struct Echo {
     /// Acknowledgements carry ECE.
     on: bool,
-    /// With DCTCP: what is acknowledged ahead of the rest, since it was marked otherwise (RFC 8257 section 3.2).
-    earlier: Option<Earlier>,
+    /// With DCTCP: up to where is acknowledged ahead of the rest, since that was marked otherwise (RFC 8257
+    /// section 3.2); positions begin at 1. And whether with ECE.
+    earlier: Option<NonZeroU64>,
+    earlier_on: bool,
 }
 
 /// An acknowledgement of its own.
@@ -51,8 +55,8 @@ impl Echo {
             self.on = marked;
             if was != marked && waiting {
                 // Of several changes between two turns the marks are kept.
-                let on = was || self.earlier.is_some_and(|earlier| earlier.on);
-                self.earlier = Some(Earlier { ack: frontier, on });
+                self.earlier_on = was || self.earlier.is_some() && self.earlier_on;
+                self.earlier = NonZeroU64::new(frontier);
             }
             return was != marked;
         }
@@ -100,14 +104,14 @@ impl Tcb {
 
     /// What is to be acknowledged ahead of everything else that is sent.
     pub(super) fn earlier_ack(&self) -> Option<Earlier> {
-        self.echo.earlier
+        self.echo.earlier.map(|ack| Earlier { ack: ack.get(), on: self.echo.earlier_on })
     }
 
     /// That was done.
     pub(super) fn on_earlier_ack_sent(&mut self, window: u16) {
-        if let Some(Earlier { ack, .. }) = self.echo.earlier.take() {
-            self.rcv.on_window_sent(ack, window);
-            self.last_ack_sent = ack;
+        if let Some(ack) = self.echo.earlier.take() {
+            self.rcv.on_window_sent(ack.get(), window);
+            self.last_ack_sent = ack.get();
         }
     }
 

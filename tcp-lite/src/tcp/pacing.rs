@@ -22,12 +22,12 @@ pub(super) struct Pace {
     /// When what was sent so far is paid for.
     paid: Instant,
     /// Segments wait until then.
-    closed_until: Option<Instant>,
+    closed: bool,
 }
 
 impl Pace {
     /// Nothing was sent yet.
-    pub(super) const OPEN: Self = Self { paid: Instant::ZERO, closed_until: None };
+    pub(super) const OPEN: Self = Self { paid: Instant::ZERO, closed: false };
 
     /// A segment leaves `now`, which takes `takes` of the path's time; `burst`: how much of it may be used in advance.
     /// A poller that comes late makes up for less than that; who was idle begins anew.
@@ -35,25 +35,23 @@ impl Pace {
         let from = if self.paid + burst < now { now } else { self.paid };
         self.paid = from + takes;
         if self.paid >= now + burst {
-            self.closed_until = Some(self.paid);
+            self.closed = true;
         }
     }
 
     /// Whether segments may leave.
     pub(super) fn is_open(&self) -> bool {
-        self.closed_until.is_none()
+        !self.closed
     }
 
     /// When they may, if not now.
     pub(super) fn opens_at(&self) -> Option<Instant> {
-        self.closed_until
+        self.closed.then_some(self.paid)
     }
 
     /// Time has passed.
     pub(super) fn advance(&mut self, now: Instant) {
-        if self.closed_until.is_some_and(|at| at <= now) {
-            self.closed_until = None;
-        }
+        self.closed &= self.paid > now;
     }
 }
 

@@ -20,10 +20,10 @@ pub(super) struct Reduction {
     pub(super) announce: bool,
     /// The number of the last transmission before it.
     nr: u32,
-    /// SND.NXT at the last one: marks on what was sent before are the same congestion.
+    /// SND.NXT then: marks on what was sent before are the same congestion.
     until: u64,
-    /// And at the last one as deep as that for a loss: so are losses.
-    loss_until: u64,
+    /// It was as deep as that for a loss: so are losses.
+    deep: bool,
 }
 
 impl Reduction {
@@ -48,8 +48,8 @@ impl Tcb {
         latest: Option<Sent>,
         in_flight: u64,
     ) -> bool {
-        let Reduction { loss_until, nr, .. } = self.reduction;
-        let again = oldest < loss_until;
+        let Reduction { until, deep, nr, .. } = self.reduction;
+        let again = deep && oldest < until;
         if again && !latest.is_some_and(|latest| latest.follows(nr)) {
             return false;
         }
@@ -68,10 +68,8 @@ impl Tcb {
 
     /// The window was reduced; `deep`: as for a loss.
     pub(super) fn on_reduced(&mut self, deep: bool) {
-        let until = self.snd.nxt;
-        let loss_until = if deep { until } else { self.reduction.loss_until };
-        let announce = self.agreed.ecn;
-        self.reduction = Reduction { announce, nr: self.snd.flight.count, until, loss_until };
+        let (announce, nr, until) = (self.agreed.ecn, self.snd.flight.count, self.snd.nxt);
+        self.reduction = Reduction { announce, nr, until, deep };
     }
 
     /// RACK has found something lost that was sent last as `latest`, while recovery is under way.
