@@ -88,7 +88,7 @@ impl Tcb {
     /// Without SACK each duplicate acknowledgement says that one segment left the network.
     fn count_duplicates(&mut self, news: &News, duplicate: bool) {
         if duplicate {
-            self.recovery.dup_acks += 1;
+            self.recovery.dup_acks += u32::from(self.is_credible());
         } else if news.acked == 0 {
         } else if self.recovery.phase == Phase::Fast {
             let arrived = (news.acked / u64::from(self.emss)).max(1).min(u64::from(u32::MAX)) as u32;
@@ -98,12 +98,21 @@ impl Tcb {
         }
     }
 
+    /// Whether one duplicate acknowledgement more can be of what was in flight when recovery began: else the peer makes
+    /// them up, to be sent more than the network takes (RFC 5681 section 3.2, step 4).
+    fn is_credible(&self) -> bool {
+        let outstanding = self.recovery.high.saturating_sub(self.snd.una);
+        self.recovery.phase != Phase::Fast
+            || u64::from(self.recovery.dup_acks) * u64::from(self.emss) < outstanding
+    }
+
     /// Octets that left the network: without SACK, a segment by each duplicate acknowledgement, and by one that
     /// advances what those have not counted (RFC 6937 section 2, `DeliveredData`).
     fn delivered(&self, news: &News, duplicate: bool) -> u64 {
         let emss = u64::from(self.emss);
         match duplicate {
             _ if self.agreed.sack => news.delivered,
+            true if !self.is_credible() => 0,
             true => emss,
             false => news.acked.saturating_sub(u64::from(self.recovery.dup_acks) * emss),
         }

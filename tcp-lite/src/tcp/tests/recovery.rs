@@ -304,3 +304,27 @@ fn a_path_that_got_narrower_costs_neither_a_timeout_nor_the_window() {
     assert_eq!((rto_expired, fast_retransmits, tx_cut_by_emss), (0, 0, 3));
     assert!(pair.a.tcb().cwnd() >= before);
 }
+
+/// A peer that acknowledges the same octet for ever is sent what may replace the flight, and no more (RFC 5681
+/// section 3.2, step 4).
+#[test]
+fn duplicates_that_are_made_up_let_no_more_out_than_was_in_flight() {
+    let config =
+        TcpConfig { sack: false, send_buffer_octets: 400_000, recv_window_octets: 400_000, ..config() };
+    let mut pair = Pair::established(config, config);
+    push(&mut pair, 150);
+    pair.transmit();
+    let flight = pair.a.tcb().snd.in_flight();
+    let mut ack = pair.log.iter().rev().find(|(_, side, _)| *side == Side::B).unwrap().2.clone();
+    ack.header.flags = Default::default();
+    ack.header.options.timestamps = None;
+    ack.header.seq = pair.b.birth.iss + 1;
+    let now = pair.now;
+    for _ in 0..1000 {
+        let _ = pair.a.receive(now, &ack);
+        while pair.a.transmit(now).is_some() {}
+    }
+    assert_eq!(pair.a.counters.fast_retransmits, 1);
+    let out = pair.a.tcb().snd.in_flight();
+    assert!(out > flight && out <= 2 * flight, "{out} octets are out, {flight} were");
+}
