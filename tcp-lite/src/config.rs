@@ -31,7 +31,7 @@ pub struct StackConfig {
 /// Bounds of one stack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Connections in any state, TIME-WAIT included.
+    /// Connections in any state, TIME-WAIT included; the oldest there makes room for a new one beyond it.
     pub connections: usize,
     /// Listening ports.
     pub listeners: usize,

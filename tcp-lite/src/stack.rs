@@ -74,6 +74,8 @@ pub struct StackCounters {
     pub rx_no_connection: u64,
     /// SYNs dropped because of `Limits` or of what their listener admits ([`ListenerCounters`] says which).
     pub rx_syn_dropped: u64,
+    /// Connections that left TIME-WAIT early, because all of `Limits::connections` were in use.
+    pub time_wait_recycled: u64,
     /// SYNs answered with a cookie, because their listener had no room for another half-open connection.
     pub tx_syn_cookies: u64,
     /// Connections that came about by a cookie.
@@ -320,8 +322,7 @@ impl Stack {
         let reachable =
             address.is_unicast() && !self.routes.is_broadcast(&address) && !self.routes.is_ours(&address);
         let path = self.routes.path(&address).filter(|_| reachable).ok_or(no_route)?;
-        let id =
-            self.connections.reserve().ok_or(ConnectError::NoConnection(self.config.limits.connections))?;
+        let id = self.reserve().ok_or(ConnectError::NoConnection(self.config.limits.connections))?;
         let mut tuple =
             FourTuple { local: path.local, local_port: 0, remote: address, remote_port: remote.port() };
         tuple.local_port = match local_port {
@@ -339,6 +340,7 @@ impl Stack {
             next_hop: path.next_hop,
             listener: None,
             half_open: false,
+            waits: false,
             unresolved_since: None,
         };
         self.connections.insert(id, conn);
@@ -513,8 +515,9 @@ impl Stack {
 
     /// As [`settle`](Self::settle), but for the place among the ready.
     fn settle_timer(&mut self, slot: u32) {
-        let Some((_, conn)) = self.connections.get_mut(slot) else { return };
+        let Some((id, conn)) = self.connections.get_mut(slot) else { return };
         let dead = conn.tcb.is_dead();
+        let waits = conn.tcb.state() == State::TimeWait && !std::mem::replace(&mut conn.waits, true);
         let deadline = conn.tcb.deadline();
         if conn.half_open && (dead || conn.tcb.state() != State::SynReceived) {
             conn.half_open = false;
@@ -523,9 +526,11 @@ impl Stack {
             }
         }
         if dead {
-            self.forget(self.now, slot);
-        } else {
-            self.connections.wheel.set(slot, deadline);
+            return self.forget(self.now, slot);
+        }
+        self.connections.wheel.set(slot, deadline);
+        if waits {
+            self.connections.enter_time_wait(id);
         }
     }
 

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use crate::facade::{Instant, IpAddress};
 use crate::secrets::KeyedState;
-use crate::stack::{ConnId, ListenerId};
+use crate::stack::{ConnId, ListenerId, Stack};
 use crate::table::{ConnTable, FourTuple};
 use crate::tcp::Tcb;
 use crate::timer_wheel::TimerWheel;
@@ -19,6 +19,8 @@ pub(crate) struct Conn {
     pub(crate) listener: Option<ListenerId>,
     /// Counted in the listener's backlog.
     pub(crate) half_open: bool,
+    /// Noted as being in TIME-WAIT.
+    pub(crate) waits: bool,
     /// Since when the next hop has no known Ethernet address.
     pub(crate) unresolved_since: Option<Instant>,
 }
@@ -49,6 +51,8 @@ pub(crate) struct Connections {
     pub(crate) wheel: TimerWheel,
     ready: VecDeque<u32>,
     waiting: Vec<u32>,
+    /// Who is in TIME-WAIT, in the order of getting there, and some who are no longer.
+    time_waits: VecDeque<ConnId>,
 }
 
 impl Connections {
@@ -61,6 +65,7 @@ impl Connections {
             wheel: TimerWheel::new(),
             ready: VecDeque::new(),
             waiting: Vec::new(),
+            time_waits: VecDeque::new(),
         }
     }
 
@@ -78,6 +83,8 @@ impl Connections {
             self.ready.reserve(count - self.ready.len());
             self.waiting.reserve(count - self.waiting.len());
             self.free.reserve(count);
+            // Twice as many as there are slots, with those that are no longer: see `enter_time_wait`.
+            self.time_waits.reserve(2 * count - self.time_waits.len());
         }
         let slot = *self.free.last()?;
         Some(ConnId { slot, generation: self.slots[slot as usize].generation })
@@ -100,6 +107,27 @@ impl Connections {
         self.wheel.set(slot, None);
         self.free.push(slot);
         Some(conn)
+    }
+
+    /// Notes that a connection is in TIME-WAIT; once for each.
+    pub(crate) fn enter_time_wait(&mut self, id: ConnId) {
+        if self.time_waits.len() >= 2 * self.slots.len() {
+            // Half of them at least are gone: what this costs is paid for by those who went.
+            let slots = &self.slots;
+            self.time_waits.retain(|id| slots[id.slot as usize].generation == id.generation);
+        }
+        self.time_waits.push_back(id);
+    }
+
+    /// The slot that has been in TIME-WAIT for longest.
+    pub(crate) fn oldest_time_wait(&mut self) -> Option<u32> {
+        while let Some(id) = self.time_waits.pop_front() {
+            let slot = &self.slots[id.slot as usize];
+            if slot.generation == id.generation && slot.conn.is_some() {
+                return Some(id.slot);
+            }
+        }
+        None
     }
 
     /// The slot of a 4-tuple.
@@ -167,5 +195,20 @@ impl Connections {
 
     pub(crate) fn any_ready(&self) -> bool {
         !self.ready.is_empty()
+    }
+}
+
+impl Stack {
+    /// A slot for a new connection. Where there is none, the oldest in TIME-WAIT makes room: a peer that has us close,
+    /// again and again, keeps nobody out.
+    pub(super) fn reserve(&mut self) -> Option<ConnId> {
+        let free = self.connections.reserve();
+        if free.is_some() {
+            return free;
+        }
+        let oldest = self.connections.oldest_time_wait()?;
+        self.counters.time_wait_recycled += 1;
+        self.forget(self.now, oldest);
+        self.connections.reserve()
     }
 }

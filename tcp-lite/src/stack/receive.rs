@@ -195,7 +195,7 @@ impl Stack {
         tuple: FourTuple,
         syn: &TcpHeader,
     ) {
-        let place = self.routes.next_hop(&tuple.local, &tuple.remote).zip(self.connections.reserve());
+        let place = self.routes.next_hop(&tuple.local, &tuple.remote).zip(self.reserve());
         let Some((next_hop, id)) = place else {
             self.counters.rx_syn_dropped += 1;
             return;
@@ -212,8 +212,15 @@ impl Stack {
         }
         let birth = self.birth(now, &tuple);
         let tcb = Tcb::accept(&mut self.ctx(now, id, Some(listener)), birth, syn);
-        let conn =
-            Conn { tcb, tuple, next_hop, listener: Some(listener), half_open: true, unresolved_since: None };
+        let conn = Conn {
+            tcb,
+            tuple,
+            next_hop,
+            listener: Some(listener),
+            half_open: true,
+            waits: false,
+            unresolved_since: None,
+        };
         self.connections.insert(id, conn);
         self.settle(id.slot);
     }
@@ -248,7 +255,7 @@ impl Stack {
         syn: &TcpHeader,
         (ack, payload): (&TcpHeader, Mbuf),
     ) {
-        let place = self.routes.next_hop(&tuple.local, &tuple.remote).zip(self.connections.reserve());
+        let place = self.routes.next_hop(&tuple.local, &tuple.remote).zip(self.reserve());
         let Some((next_hop, id)) = place.filter(|_| self.listeners.admits(listener, &tuple.remote)) else {
             // As if the ACK was lost: the peer's first octets bring it again.
             self.counters.rx_syn_dropped += 1;
@@ -258,8 +265,15 @@ impl Stack {
         let mut birth = self.birth(now, &tuple);
         birth.iss = ack.ack.map_or(birth.iss, |ack| TcpSeqNumber(ack.0.wrapping_sub(1)));
         let tcb = Tcb::accept_remembered(&mut self.ctx(now, id, Some(listener)), birth, syn);
-        let conn =
-            Conn { tcb, tuple, next_hop, listener: Some(listener), half_open: false, unresolved_since: None };
+        let conn = Conn {
+            tcb,
+            tuple,
+            next_hop,
+            listener: Some(listener),
+            half_open: false,
+            waits: false,
+            unresolved_since: None,
+        };
         self.connections.insert(id, conn);
         let verdict = self.with(now, id.slot, |tcb, ctx| tcb.on_segment(ctx, ack, origin.ecn, payload));
         debug_assert!(matches!(verdict, Some(Verdict::Done)), "{verdict:?}");

@@ -104,6 +104,36 @@ fn send_buffers_larger_than_the_pool_starve_nobody() {
     assert!(world.run(60_000_000, all));
 }
 
+/// The host that closes first is left in TIME-WAIT, which a peer may have it do as often as it likes.
+#[test]
+fn the_oldest_in_time_wait_makes_room_and_no_other_connection_does() {
+    let (a, mut b) = (config(MAC_A, 1), config(MAC_B, 2));
+    b.limits.connections = 4;
+    let mut world = World::new(&LinkConfig::default(), a, b);
+    world.b.stack.listen(4000).unwrap();
+    world.b.serve = 100;
+    let connect = |world: &mut World| {
+        let now = world.now();
+        let stream = world.a.connect(now, "10.0.0.2:4000".parse().unwrap(), 0);
+        world.a.keep_open(stream);
+        world.run(100_000, |w| w.a.streams[stream].peer_closed)
+    };
+    for n in 0..20 {
+        assert!(connect(&mut world), "connection {n}");
+        let (now, conn) = (world.now(), world.a.streams[n].conn);
+        world.a.stack.close(now, conn);
+        assert!(world.run(100_000, |w| w.b.streams[n].closed.is_some()), "connection {n} does not end");
+    }
+    assert_eq!(world.b.stack.counters().time_wait_recycled, 16);
+    // These stay in FIN-WAIT-2.
+    for n in 20..24 {
+        assert!(connect(&mut world), "connection {n}");
+    }
+    assert!(!connect(&mut world), "nobody else makes room");
+    let counters = world.b.stack.counters();
+    assert_eq!((counters.time_wait_recycled, counters.rx_syn_dropped), (20, 1));
+}
+
 #[test]
 fn the_backlog_bounds_half_open_connections_and_a_reset_makes_room() {
     let mut limited = config(MAC_A, 1);
