@@ -88,6 +88,28 @@ fn each_bound_refuses_and_is_counted() {
     }
 }
 
+/// What an address may begin in a second bounds who comes and goes, which no bound at a time does.
+#[test]
+fn an_address_begins_so_many_connections_a_second() {
+    let (mut pair, listener) =
+        listening(&ListenOptions { rate_per_address: Some(2), ..ListenOptions::new(PORT) });
+    for second in 1..4 {
+        for n in 0..4 {
+            let (_, _, id) = ask(&mut pair);
+            assert_eq!(id.is_some(), n < 2, "connection {n} of second {second}");
+            if let Some(id) = id {
+                id.reject(b"").unwrap();
+            }
+            pair.run_us(10_000);
+            while pair.a.channel.poll().is_some() {}
+        }
+        let stats = listener.listener_stats().unwrap();
+        assert_eq!((stats.rate_address_full, stats.accepted), (2 * second, 2 * second));
+        pair.now_us = second as i64 * 1_000_000;
+    }
+    assert_eq!(pair.b.engine.counters().connections_refused, 6);
+}
+
 // Proves SEC-122: one listener's clients use up theirs, and another one still admits.
 #[test]
 fn listeners_do_not_share_their_bounds() {

@@ -19,6 +19,7 @@ use crate::verbs::{
 use super::EngineConfig;
 use super::connection::{Connection, Retry};
 use super::counters::EngineCounters;
+use super::rate::Rate;
 use super::shared::EngineShared;
 
 /// Bursts received in one turn at most: what a doorbell or timer may have to wait.
@@ -73,6 +74,7 @@ struct Listener {
     told: (ListenerCounters, usize),
     /// Half-open connections that it may have here.
     half_open: usize,
+    rate: Rate,
 }
 
 impl Listener {
@@ -283,7 +285,8 @@ impl Core {
                 let half_open = options.half_open.map_or(limit, |own| own.min(limit));
                 shared.count(|stats| stats.half_open_limit += half_open);
                 let told = Default::default();
-                self.io.listeners.push(Listener { id, shared, tcp, told, half_open });
+                let rate = Rate::new(options.rate_per_address);
+                self.io.listeners.push(Listener { id, shared, tcp, told, half_open, rate });
             }
             Err(_) => {
                 let error = ConnectionError::NoResources;
@@ -381,11 +384,18 @@ impl Core {
     /// A listener's connection is established.
     fn accepted(&mut self, conn: ConnId, tcp: ListenerId) {
         let now = self.io.now;
-        let listener = self.io.listeners.iter().find(|listener| listener.tcp == tcp);
+        let listener = self.io.listeners.iter_mut().find(|listener| listener.tcp == tcp);
         let Some((listener, info)) = listener.zip(self.io.tcp.info(conn)) else {
             return self.io.tcp.abort(now, conn);
         };
-        let Some(admitted) = listener.shared.admit(info.remote.ip()) else {
+        let in_time = listener.rate.admits(now, info.remote.ip());
+        let admitted = if in_time {
+            listener.shared.admit(info.remote.ip())
+        } else {
+            listener.shared.count(|stats| stats.rate_address_full += 1);
+            None
+        };
+        let Some(admitted) = admitted else {
             self.io.counters.connections_refused += 1;
             return self.io.tcp.abort(now, conn);
         };

@@ -6,6 +6,7 @@
 //! | `connection.rs`, `connection/` | one connection from SYN to the last FIN: startup, stream, teardown |
 //! | `stream/` | RDMAP on DDP on MPA for one queue pair |
 //! | `shared.rs` | commands and doorbells from users' threads |
+//! | `rate.rs` | how many connections an address may begin in a second |
 //! | `doze.rs` | going to sleep without missing any of them |
 //! | `thread.rs` | an engine in a thread of its own |
 //!
@@ -25,6 +26,7 @@ mod connection;
 mod core;
 mod counters;
 mod doze;
+mod rate;
 mod shared;
 mod stream;
 mod thread;

@@ -33,6 +33,8 @@ pub struct ListenerStats {
     pub connections_full: u64,
     /// For [`ListenOptions::max_per_address`].
     pub connections_address_full: u64,
+    /// For [`ListenOptions::rate_per_address`].
+    pub rate_address_full: u64,
     /// Connections closed for a Request that did not come in time.
     pub startup_timeouts: u64,
     /// Connections closed for a Request that was none, or not admitted.

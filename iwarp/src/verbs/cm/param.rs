@@ -262,6 +262,9 @@ pub struct ListenOptions {
     pub max_connections: usize,
     /// Of these, from one address; `None`: all of them.
     pub max_per_address: Option<usize>,
+    /// Connections that one address may have taken on in a second, by each engine; `None`: as many as it begins. Those that
+    /// come to nothing count: a peer that connects and fails, over and over, costs as much as many who stay.
+    pub rate_per_address: Option<u32>,
     /// TCP connections at a time that are not established; `None`: the engine's
     /// [`Limits::backlog`](tcp_lite::Limits::backlog), which is never exceeded.
     pub half_open: Option<usize>,
@@ -284,6 +287,7 @@ impl ListenOptions {
             backlog_per_address: None,
             max_connections: 16_384,
             max_per_address: None,
+            rate_per_address: None,
             half_open: None,
             half_open_per_address: None,
             filter: AddressFilter::default(),
