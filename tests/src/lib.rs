@@ -5,6 +5,7 @@
 //! a namespace that is made for one test and goes with it.
 #![forbid(unsafe_code)]
 
+pub mod attack;
 pub mod bridge;
 pub mod conformance;
 pub mod contract;

@@ -1,0 +1,172 @@
+//! Acknowledgements that are none: of octets never sent (an ACK loop, RFC 5961 section 5), the same one again and again, and
+//! one octet at a time (a misbehaving receiver, RFC 5681 section 3.1, RFC 3465).
+//!
+//! The last two read what is lent to them first, so that something is in flight.
+
+use std::time::Duration;
+
+use super::arena::{Actor, Arena, Scene};
+use super::puppet::{Manners, Stage, read};
+use super::troupe::Troupe;
+use super::victim::LENT;
+use super::{Attack, Scenario, as_it_is, check};
+
+/// Of what was never sent.
+pub const UNSENT: Scenario = Scenario {
+    name: "ack-unsent",
+    about: "acknowledgements of octets that were never sent",
+    configure: as_it_is,
+    attack: |arena| AckStorm::attack(arena, Kind::Unsent),
+};
+
+/// The same again.
+pub const DUPLICATE: Scenario = Scenario {
+    name: "ack-duplicate",
+    about: "the same acknowledgement over and over, with octets in flight",
+    configure: as_it_is,
+    attack: |arena| AckStorm::attack(arena, Kind::Duplicate),
+};
+
+/// In pieces.
+pub const DIVISION: Scenario = Scenario {
+    name: "ack-division",
+    about: "acknowledgements of one octet each",
+    configure: as_it_is,
+    attack: |arena| AckStorm::attack(arena, Kind::Division),
+};
+
+/// Connections.
+const PEERS: u32 = 4;
+/// Challenge ACKs of a connection in a second.
+const CHALLENGES: u64 = 64;
+/// How long the attackers go on by themselves.
+const BURSTS: Duration = Duration::from_millis(50);
+/// What is in flight at first, at most (RFC 6928).
+const INITIAL_WINDOW: u64 = 10 * 1460;
+
+#[derive(Clone, Copy, PartialEq)]
+enum Kind {
+    Unsent,
+    Duplicate,
+    Division,
+}
+
+struct AckStorm {
+    kind: Kind,
+    troupe: Troupe,
+    lent: (u32, u64),
+    numbers: Vec<u32>,
+    /// Whether each has asked for something.
+    asked: bool,
+    sent: u64,
+    /// Octets each has acknowledged one by one.
+    divided: u32,
+    ready_us: Option<u64>,
+    /// Frames that the victim has sent since.
+    answers: u64,
+}
+
+impl AckStorm {
+    fn attack(arena: &Arena, kind: Kind) -> Box<dyn Attack> {
+        let mut troupe = Troupe::new(arena.macs(), 0);
+        // Without SACK each of them is a duplicate acknowledgement by itself.
+        let manners = Manners { large: false, ..Manners::default() };
+        let numbers = (0..PEERS).map(|_| troupe.join(manners)).collect();
+        let lent = (arena.victim.lent.rkey(), arena.victim.lent.addr());
+        let (asked, sent, divided, ready_us, answers) = (false, 0, 0, None, 0);
+        Box::new(Self { kind, troupe, lent, numbers, asked, sent, divided, ready_us, answers })
+    }
+
+    fn ask(&mut self) {
+        self.asked = true;
+        let (stag, to) = self.lent;
+        for &number in &self.numbers {
+            let puppet = self.troupe.get(number);
+            puppet.set_acknowledges(false);
+            puppet.inbox.clear();
+            let fpdu = puppet.fpdu(&read(1, LENT as u32, stag, to));
+            let frame = puppet.say(&fpdu);
+            puppet.queue(frame);
+            puppet.acks = 0;
+        }
+        self.troupe.wake();
+    }
+}
+
+impl Actor for AckStorm {
+    fn is_ready(&self) -> bool {
+        self.troupe.count(Stage::Ready) == self.numbers.len()
+    }
+
+    fn frame(&mut self, scene: &Scene<'_>) -> Option<Vec<u8>> {
+        if let Some(frame) = self.troupe.frame() {
+            return Some(frame);
+        }
+        if !self.is_ready() {
+            return None;
+        }
+        if self.kind != Kind::Unsent && !self.asked {
+            self.ask();
+            return self.troupe.frame();
+        }
+        self.ready_us.get_or_insert(scene.now_us);
+        self.sent += 1;
+        let at = self.sent as usize % self.numbers.len();
+        if at == 0 {
+            self.divided += 1;
+        }
+        let (kind, divided) = (self.kind, self.divided);
+        let puppet = self.troupe.get(self.numbers[at]);
+        let base = puppet.heard.wrapping_sub(puppet.inbox.len() as u32);
+        Some(puppet.segment(|ack| {
+            ack.ack = Some(match kind {
+                Kind::Unsent => ack.ack.unwrap_or(0).wrapping_add(100_000),
+                Kind::Duplicate => base,
+                Kind::Division => base.wrapping_add(divided),
+            });
+        }))
+    }
+
+    fn hear(&mut self, frame: &[u8]) {
+        self.answers += u64::from(self.ready_us.is_some() && self.troupe.hear(frame).is_some());
+        if self.ready_us.is_none() {
+            self.troupe.hear(frame);
+        }
+    }
+}
+
+impl Attack for AckStorm {
+    fn judge(&mut self, arena: &mut Arena) -> Result<String, String> {
+        if self.kind == Kind::Unsent {
+            // In more turns than may be answered in.
+            arena.alone(self, BURSTS, |_, _| false);
+        }
+        let elapsed_us = arena.now_us() - self.ready_us.unwrap_or_default();
+        check(self.troupe.count(Stage::Ready) == self.numbers.len(), || "a connection is gone".into())?;
+        let peers = u64::from(PEERS);
+        let (answers, sent) = (self.answers, self.sent);
+        if self.kind == Kind::Unsent {
+            let allowed = peers * CHALLENGES * (elapsed_us / 1_000_000 + 1);
+            check((1..=allowed).contains(&answers), || format!("{answers} answers, {allowed} are allowed"))?;
+            return Ok(format!("{answers} challenge ACKs for {sent} ACKs in {} ms", elapsed_us / 1000));
+        }
+        let divided = self.divided;
+        let most =
+            self.numbers.iter().map(|number| self.troupe.get(*number).inbox.len() as u64).max().unwrap_or(0);
+        // By octets (RFC 3465), not by acknowledgements: what was acknowledged opens the window by as much again. A duplicate
+        // acknowledgement is of what was in flight, and lets as much more go (RFC 5681 section 3.2).
+        let acknowledged = if self.kind == Kind::Division { u64::from(divided) } else { 0 };
+        let allowed = 2 * INITIAL_WINDOW + 2 * acknowledged + 3 * 1460;
+        check(most <= allowed, || {
+            format!("{most} octets were sent for {acknowledged}, {allowed} are allowed")
+        })?;
+        check(most >= 1460, || "nothing was in flight".into())?;
+        // Retransmissions are bounded as well: a few, and what the timer says.
+        let timeouts = elapsed_us / 50_000 + 1;
+        let allowed = peers * (2 * allowed / 1460 + 4 * timeouts);
+        check(answers <= allowed, || format!("{answers} frames in answer, {allowed} are allowed"))?;
+        Ok(format!(
+            "{answers} frames in answer to {sent} ACKs; {most} octets out, {acknowledged} acknowledged"
+        ))
+    }
+}

@@ -1,0 +1,379 @@
+//! One core: the victim, its honest client, and somebody else, in the time that the victim's own work takes.
+//!
+//! The clock of a run is the processor time of the victim's thread, so that whatever keeps the victim busy slows everybody
+//! down; the other hosts take no time. When nobody has anything to do, the clock goes on to the next deadline: who has to
+//! wait for a timer loses the time as well.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use iwarp::engine::{Engine, EngineConfig};
+use iwarp::verbs::{CmEventKind, ConnParam, Context, EventChannel, ListenOptions, ProtectionDomain, QpInit};
+use tcp_lite::Instant;
+use tcp_lite::facade::EthernetAddress;
+
+use super::dock::{Dock, dock};
+use super::honest::{BATCH_OCTETS, Honest};
+use super::segment::arp_reply;
+use super::victim::{CLIENT, PORT, ROUTER, VICTIM, Victim, context};
+use crate::sim::packet::{flag, parse};
+
+/// Honest connections.
+pub const HONEST: usize = 4;
+/// The router's Ethernet address.
+pub const ROUTER_MAC: [u8; 6] = [2, 0, 0, 0, 0, 0xfe];
+/// The honest client's.
+pub const CLIENT_MAC: [u8; 6] = [2, 0, 0, 0, 0, 3];
+/// The victim's.
+pub const VICTIM_MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
+/// Frames that one who is not paced sends at a time.
+const UNPACED: usize = 64;
+/// A run in which nothing honest gets done for so long stands still.
+const STANDSTILL: Duration = Duration::from_secs(30);
+
+/// What an attacker who sees everything knows of an honest connection.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Flow {
+    /// The client's port.
+    pub port: u16,
+    /// The next sequence number of the client's.
+    pub seq: u32,
+    /// What the client has acknowledged.
+    pub ack: u32,
+}
+
+/// What is known to whoever sends frames.
+pub struct Scene<'a> {
+    /// The time, microseconds.
+    pub now_us: u64,
+    /// The honest connections.
+    pub flows: &'a [Flow],
+}
+
+/// Somebody who sends frames beside the honest client's.
+pub trait Actor {
+    /// Whether it has what it needs first.
+    fn is_ready(&self) -> bool {
+        true
+    }
+
+    /// Its next frame; `None`: it has nothing to say until it hears something, or time goes on.
+    fn frame(&mut self, scene: &Scene<'_>) -> Option<Vec<u8>>;
+
+    /// A frame of the victim's for an address behind the router.
+    fn hear(&mut self, _frame: &[u8]) {}
+
+    /// A bare ACK that the honest client gets.
+    fn overhear(&mut self, _frame: &[u8]) {}
+}
+
+/// What came of a round.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Round {
+    /// Honest payload, octets.
+    pub octets: u64,
+    /// Time, nanoseconds.
+    pub ns: u64,
+    /// Of it, the victim's processor's.
+    pub cpu_ns: u64,
+    /// Frames of the honest client.
+    pub legitimate: u64,
+    /// Frames of the other.
+    pub others: u64,
+}
+
+impl Round {
+    /// Megabits of honest payload for each second.
+    pub fn goodput(&self) -> f64 {
+        self.octets as f64 * 8000.0 / self.ns as f64
+    }
+}
+
+/// All three, and the clock.
+pub struct Arena {
+    /// Who is attacked.
+    pub victim: Victim,
+    client: Engine,
+    client_dock: Dock,
+    clients: Context,
+    client_channel: EventChannel,
+    client_domain: ProtectionDomain,
+    honest: Vec<Honest>,
+    flows: Vec<Flow>,
+    by_port: HashMap<u16, usize>,
+    /// Time that nobody needed.
+    idle_ns: u64,
+    /// The lengths of the other's frames, while they are asked for.
+    pub lengths: Option<Vec<usize>>,
+    /// Packet buffers that the victim held at most.
+    pub held_most: usize,
+    /// Frames of the honest client that the other's have to keep up with.
+    owed: u64,
+}
+
+impl Arena {
+    /// Everybody connected.
+    pub fn new(configure: &dyn Fn(&mut EngineConfig, &mut ListenOptions)) -> Self {
+        let victim = Victim::new(configure);
+        let (port, client_dock) = dock("client", CLIENT_MAC);
+        let clients = context(2);
+        let mut config = EngineConfig::new(&*port, &[&format!("{CLIENT}/24")]).expect("a good address");
+        config.stack.mac = EthernetAddress(CLIENT_MAC);
+        config.stack.seed = [2; 32];
+        let client = Engine::new(&clients, port, config).expect("an engine");
+        let mut arena = Self {
+            victim,
+            client,
+            client_dock,
+            client_channel: clients.create_event_channel().expect("a channel"),
+            client_domain: clients.alloc_pd().expect("a domain"),
+            clients,
+            honest: Vec::new(),
+            flows: Vec::new(),
+            by_port: HashMap::new(),
+            idle_ns: 0,
+            lengths: None,
+            held_most: 0,
+            owed: 0,
+        };
+        for _ in 0..HONEST {
+            let connected = arena.connect(&mut Nobody, PATIENCE);
+            assert!(connected, "the honest client connects");
+        }
+        arena
+    }
+
+    /// One more honest connection, while the other is at it; whether it came about within `patience`.
+    pub fn connect(&mut self, other: &mut dyn Actor, patience: Duration) -> bool {
+        let cq = self.clients.create_cq(512, None).expect("a queue");
+        let qp = self.client_domain.create_qp(&QpInit::new(&cq)).expect("a queue pair");
+        let id = self.clients.create_id(&self.client_channel);
+        let remote = std::net::SocketAddr::from((VICTIM, PORT));
+        id.connect(&qp, remote, &ConnParam::default()).expect("a route");
+        let deadline = self.now_us() + patience.as_micros() as u64;
+        let (mut established, mut failed) = (false, false);
+        while !(established && self.victim.served.len() == 1) {
+            if failed || self.now_us() >= deadline {
+                return false;
+            }
+            self.step(other, Pace::Equal);
+            while let Some(event) = self.client_channel.poll() {
+                established |= matches!(event.kind, CmEventKind::Established { .. });
+                failed |=
+                    matches!(event.kind, CmEventKind::ConnectError { .. } | CmEventKind::Rejected { .. });
+            }
+        }
+        let served = self.victim.served.pop().expect("there is one");
+        let number = self.honest.len() as u64 + 1;
+        self.honest.push(Honest::new(&self.client_domain, qp, id, cq, served, number));
+        true
+    }
+
+    /// The time.
+    pub fn now_us(&self) -> u64 {
+        (self.victim.cpu_ns + self.idle_ns) / 1000
+    }
+
+    /// The router's and the victim's Ethernet addresses: how a frame from behind the router comes.
+    pub fn macs(&self) -> [[u8; 6]; 2] {
+        [ROUTER_MAC, VICTIM_MAC]
+    }
+
+    /// Honest work until so many batches are done, with as many frames of the other as of the client.
+    ///
+    /// # Errors
+    /// When an honest connection suffers anything but delay.
+    pub fn round(&mut self, other: &mut dyn Actor, batches: u64) -> Result<Round, String> {
+        self.run(other, |arena, done| {
+            for honest in &mut arena.honest {
+                honest.post();
+            }
+            done >= batches
+        })
+    }
+
+    fn run(
+        &mut self,
+        other: &mut dyn Actor,
+        mut enough: impl FnMut(&mut Self, u64) -> bool,
+    ) -> Result<Round, String> {
+        let start = (self.done(), self.victim.cpu_ns, self.idle_ns);
+        let mut round = Round::default();
+        let (mut last_done, mut progress_us) = (start.0, self.now_us());
+        while !enough(self, self.done() - start.0) {
+            let (legitimate, others) = self.step(other, Pace::Equal);
+            round.legitimate += legitimate;
+            round.others += others;
+            for honest in &mut self.honest {
+                honest.look()?;
+            }
+            if self.done() > last_done {
+                (last_done, progress_us) = (self.done(), self.now_us());
+            }
+            if self.now_us() - progress_us > STANDSTILL.as_micros() as u64 {
+                return Err(format!("no honest batch is done for {STANDSTILL:?}"));
+            }
+        }
+        round.octets = (self.done() - start.0) * BATCH_OCTETS;
+        round.cpu_ns = self.victim.cpu_ns - start.1;
+        round.ns = round.cpu_ns + self.idle_ns - start.2;
+        Ok(round)
+    }
+
+    fn done(&self) -> u64 {
+        self.honest.iter().map(|honest| honest.done).sum()
+    }
+
+    /// Whether all honest connections stand.
+    pub fn all_stand(&self) -> bool {
+        self.honest.iter().all(Honest::stands)
+    }
+
+    /// No honest work: the other does what it can, until `done` or for so long. Says whether it was done.
+    pub fn alone<A: Actor>(
+        &mut self,
+        other: &mut A,
+        time: Duration,
+        mut done: impl FnMut(&mut Self, &mut A) -> bool,
+    ) -> bool {
+        let deadline = self.now_us() + time.as_micros() as u64;
+        while self.now_us() < deadline {
+            if done(self, other) {
+                return true;
+            }
+            self.step(other, Pace::Free(deadline));
+        }
+        done(self, other)
+    }
+
+    /// Lets the other get ready.
+    ///
+    /// # Errors
+    /// When it does not within a minute.
+    pub fn prepare(&mut self, other: &mut dyn Actor) -> Result<(), String> {
+        let deadline = self.now_us() + 60_000_000;
+        while !other.is_ready() {
+            if self.now_us() >= deadline {
+                return Err("the other does not get ready".into());
+            }
+            self.step(other, Pace::Free(deadline));
+        }
+        Ok(())
+    }
+
+    /// A turn of everybody; how many frames the client and the other sent.
+    fn step(&mut self, other: &mut dyn Actor, pace: Pace) -> (u64, u64) {
+        let now_us = self.now_us();
+        let now = Instant::from_micros(now_us as i64);
+        let mut busy = self.client.turn(now);
+        let sent = self.client_dock.take_sent();
+        let legitimate = sent.len() as u64;
+        let mut others = 0;
+        match pace {
+            Pace::Equal => self.owed += legitimate,
+            Pace::Free(_) => self.owed = UNPACED as u64,
+        }
+        // One of theirs, one of ours, as long as both have some.
+        for frame in sent {
+            self.learn(&frame);
+            self.victim.dock.deliver(&frame);
+            others += self.other_sends(other, now_us);
+        }
+        while self.owed > 0 {
+            let sent = self.other_sends(other, now_us);
+            if sent == 0 {
+                break;
+            }
+            others += sent;
+        }
+        busy |= self.victim.turn(now) || others > 0;
+        self.held_most = self.held_most.max(self.victim.dock.held());
+        for frame in self.victim.dock.take_sent() {
+            busy = true;
+            self.route(other, &frame);
+        }
+        if !busy {
+            self.sleep(now, pace);
+        }
+        (legitimate, others)
+    }
+
+    /// One frame of the other's, if it is its turn and it has one.
+    fn other_sends(&mut self, other: &mut dyn Actor, now_us: u64) -> u64 {
+        if self.owed == 0 {
+            return 0;
+        }
+        let Some(frame) = other.frame(&Scene { now_us, flows: &self.flows }) else { return 0 };
+        self.owed -= 1;
+        if let Some(lengths) = &mut self.lengths {
+            lengths.push(frame.len());
+        }
+        self.victim.dock.deliver(&frame);
+        1
+    }
+
+    /// A frame of the victim's goes where it has to.
+    fn route(&mut self, other: &mut dyn Actor, frame: &[u8]) {
+        if frame[..6] == CLIENT_MAC {
+            if parse(frame).is_some_and(|tcp| tcp.is_empty() && tcp.flags == flag::ACK) {
+                other.overhear(frame);
+            }
+            return self.client_dock.deliver(frame);
+        }
+        if frame[..6] == ROUTER_MAC {
+            return other.hear(frame);
+        }
+        if let Some(reply) = arp_reply(frame, ROUTER_MAC, ROUTER) {
+            return self.victim.dock.deliver(&reply);
+        }
+        self.client_dock.deliver(frame);
+    }
+
+    /// What the client's frame tells about its connection.
+    fn learn(&mut self, frame: &[u8]) {
+        let Some(tcp) = parse(frame) else { return };
+        let at = *self.by_port.entry(tcp.src_port).or_insert_with(|| {
+            self.flows.push(Flow { port: tcp.src_port, ..Flow::default() });
+            self.flows.len() - 1
+        });
+        let end = tcp.seq.wrapping_add(tcp.len() as u32 + u32::from(tcp.has(flag::SYN)));
+        let flow = &mut self.flows[at];
+        if flow.seq == 0 || end.wrapping_sub(flow.seq) as i32 > 0 {
+            flow.seq = end;
+        }
+        flow.ack = tcp.ack;
+    }
+
+    /// On to the next deadline.
+    fn sleep(&mut self, now: Instant, pace: Pace) {
+        let deadlines = [self.client.next_deadline(now), self.victim.engine.next_deadline(now)];
+        let next = deadlines.into_iter().flatten().min().map_or(i64::MAX, |at| at.total_micros());
+        let limit = match pace {
+            Pace::Free(deadline_us) => deadline_us as i64,
+            Pace::Equal => now.total_micros() + 1_000_000,
+        };
+        let wait_us = (next.min(limit) - now.total_micros()).max(1) as u64;
+        self.idle_ns += wait_us * 1000;
+    }
+}
+
+/// How many frames the other may send.
+#[derive(Clone, Copy)]
+enum Pace {
+    /// As many as the client.
+    Equal,
+    /// As many as it has, until this time, microseconds.
+    Free(u64),
+}
+
+/// Longer than any honest connect should take.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Who sends nothing.
+pub struct Nobody;
+
+impl Actor for Nobody {
+    fn frame(&mut self, _scene: &Scene<'_>) -> Option<Vec<u8>> {
+        None
+    }
+}

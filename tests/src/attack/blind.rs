@@ -1,0 +1,158 @@
+//! An attacker who knows the 4-tuple and not the sequence numbers: RSTs, SYNs and data (RFC 5961). Half of the frames are
+//! guesses; the other half hit the window, as one guess in some thousands does, but not the number that counts.
+//!
+//! Half of them go to honest connections, whose every octet is looked at; half to an idle one, whose peer only counts the
+//! challenge ACKs it gets.
+
+use std::net::SocketAddrV4;
+use std::time::Duration;
+
+use super::arena::{Actor, Arena, Scene};
+use super::puppet::{Manners, Stage};
+use super::segment::Segment;
+use super::troupe::Troupe;
+use super::victim::{CLIENT, PORT, VICTIM};
+use super::{Attack, Scenario, as_it_is, check};
+use crate::sim::dice::{Dice, Part};
+use crate::sim::packet::flag;
+
+/// RSTs.
+pub const RESETS: Scenario = Scenario {
+    name: "blind-rst",
+    about: "RSTs with a known 4-tuple, at random and inside of the window",
+    configure: as_it_is,
+    attack: |arena| Blind::attack(arena, Kind::Reset),
+};
+
+/// SYNs.
+pub const SYNS: Scenario = Scenario {
+    name: "blind-syn",
+    about: "SYNs with a known 4-tuple",
+    configure: as_it_is,
+    attack: |arena| Blind::attack(arena, Kind::Syn),
+};
+
+/// Data.
+pub const DATA: Scenario = Scenario {
+    name: "blind-data",
+    about: "octets inside of the window, with acknowledgements that are guessed",
+    configure: as_it_is,
+    attack: |arena| Blind::attack(arena, Kind::Data),
+};
+
+/// Challenge ACKs of a connection in a second (RFC 5961 section 7).
+const CHALLENGES: u64 = 64;
+/// How long the attacker goes on by itself.
+const BURSTS: Duration = Duration::from_millis(50);
+/// Octets of a forged segment.
+const OCTETS: [u8; 512] = [0xbd; 512];
+/// The victim's window, octets.
+const WINDOW: u64 = 1 << 20;
+
+#[derive(Clone, Copy, PartialEq)]
+enum Kind {
+    Reset,
+    Syn,
+    Data,
+}
+
+struct Blind {
+    kind: Kind,
+    macs: [[u8; 6]; 2],
+    bystander: Troupe,
+    number: u32,
+    dice: Dice,
+    sent: u64,
+    /// Frames to the bystander that hit the window.
+    hits: u64,
+    ready_us: Option<u64>,
+}
+
+impl Blind {
+    fn attack(arena: &Arena, kind: Kind) -> Box<dyn Attack> {
+        let mut bystander = Troupe::new(arena.macs(), 0);
+        let number = bystander.join(Manners::default());
+        let macs = arena.macs();
+        Box::new(Self {
+            kind,
+            macs,
+            bystander,
+            number,
+            dice: Dice::new(2, Part::Setup),
+            sent: 0,
+            hits: 0,
+            ready_us: None,
+        })
+    }
+
+    fn forged(&mut self, from: SocketAddrV4, next: u32, acknowledged: u32, hit: bool) -> Vec<u8> {
+        let inside = 1 + self.dice.below(WINDOW / 2) as u32;
+        let seq = if hit { next.wrapping_add(inside) } else { self.dice.below(1 << 32) as u32 };
+        // Anything but what is in flight or was: 2^31 away, give or take 2^29.
+        let ack = acknowledged.wrapping_add((1 << 31) + self.dice.below(1 << 29) as u32);
+        let (ack, flags, payload): (_, _, &[u8]) = match self.kind {
+            Kind::Reset => (None, flag::RST, &[]),
+            Kind::Syn => (None, flag::SYN, &[]),
+            Kind::Data => (Some(ack), flag::PSH, &OCTETS),
+        };
+        let to = SocketAddrV4::new(VICTIM, PORT);
+        Segment { from, to, seq, ack, flags, window: 1000, options: &[], payload }.frame(self.macs)
+    }
+}
+
+impl Actor for Blind {
+    fn is_ready(&self) -> bool {
+        self.bystander.count(Stage::Ready) == 1
+    }
+
+    fn frame(&mut self, scene: &Scene<'_>) -> Option<Vec<u8>> {
+        if let Some(frame) = self.bystander.frame() {
+            return Some(frame);
+        }
+        if !self.is_ready() {
+            return None;
+        }
+        self.ready_us.get_or_insert(scene.now_us);
+        self.sent += 1;
+        let hit = self.sent & 2 == 0;
+        if self.sent & 1 == 0 {
+            self.hits += u64::from(hit);
+            let bystander = self.bystander.get(self.number);
+            let (here, nxt, heard) = (bystander.here, bystander.nxt, bystander.heard);
+            return Some(self.forged(here, nxt, heard, hit));
+        }
+        let flow = scene.flows[self.sent as usize / 4 % scene.flows.len()];
+        Some(self.forged(SocketAddrV4::new(CLIENT, flow.port), flow.seq, flow.ack, hit))
+    }
+
+    fn hear(&mut self, frame: &[u8]) {
+        self.bystander.hear(frame);
+    }
+}
+
+impl Attack for Blind {
+    fn judge(&mut self, arena: &mut Arena) -> Result<String, String> {
+        // In more turns than it may be answered in: one turn brings one answer at most, whatever came in it.
+        arena.alone(self, BURSTS, |_, _| false);
+        let elapsed_us = arena.now_us() - self.ready_us.unwrap_or_default();
+        let bystander = self.bystander.get(self.number);
+        check(bystander.stage == Stage::Ready, || "the idle connection is gone".into())?;
+        let allowed = CHALLENGES * (elapsed_us / 1_000_000 + 1) + 1;
+        let challenges = bystander.acks;
+        check((1..=allowed).contains(&challenges), || {
+            format!(
+                "{challenges} challenge ACKs in {elapsed_us} us for {} hits, {allowed} are allowed",
+                self.hits
+            )
+        })?;
+        check(self.hits > 2 * allowed, || format!("only {} hits", self.hits))?;
+        check(arena.all_stand(), || "an honest connection is gone".into())?;
+        check(arena.victim.lent_is_whole(), || "octets got in".into())?;
+        let odds = match self.kind {
+            Kind::Reset => "one guess in 2^32 resets",
+            Kind::Syn => "no guess does harm",
+            Kind::Data => "one guess in 2^24 gets octets in, which the CRC then finds",
+        };
+        Ok(format!("{challenges} challenge ACKs for {} hits in {} ms; {odds}", self.hits, elapsed_us / 1000))
+    }
+}

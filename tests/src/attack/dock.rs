@@ -1,0 +1,137 @@
+//! The port of a host under attack, with the buffers of a device: what arrives waits in buffers of the host's own pool, put
+//! there at nobody's cost, and is lost where none is free or the ring is full.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use dp::{Burst, LinkState, Mbuf, Mempool, Offloads, Port, PortCounters, PortInfo};
+
+/// Frames that wait to be received, at most.
+const RING: usize = 1024;
+/// Packet buffers.
+pub const BUFFERS: usize = 8192;
+/// Room in one of them, octets.
+pub const BUFFER_OCTETS: usize = 2048;
+/// IP MTU.
+const MTU: u16 = 1500;
+
+#[derive(Default)]
+struct Rings {
+    rx: VecDeque<Mbuf>,
+    tx: VecDeque<Mbuf>,
+    counters: PortCounters,
+}
+
+/// The far side of a port.
+pub struct Dock {
+    rings: Arc<Mutex<Rings>>,
+    pool: Mempool,
+    /// The Ethernet address of the port.
+    pub mac: [u8; 6],
+}
+
+struct DockPort {
+    rings: Arc<Mutex<Rings>>,
+    info: PortInfo,
+    pool: Mempool,
+}
+
+fn lock(rings: &Mutex<Rings>) -> MutexGuard<'_, Rings> {
+    rings.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A port with this Ethernet address, and its far side.
+pub fn dock(name: &str, mac: [u8; 6]) -> (Box<dyn Port>, Dock) {
+    let pool = Mempool::heap(name, BUFFERS, BUFFER_OCTETS);
+    let offloads = Offloads::TX_MULTI_SEGMENT | Offloads::RX_SCATTER;
+    let info = PortInfo { name: name.to_owned(), mac, mtu: MTU, offloads };
+    let rings = Arc::new(Mutex::new(Rings {
+        rx: VecDeque::with_capacity(RING),
+        tx: VecDeque::with_capacity(2 * RING),
+        ..Rings::default()
+    }));
+    let dock = Dock { rings: Arc::clone(&rings), pool: pool.clone(), mac };
+    (Box::new(DockPort { rings, info, pool }), dock)
+}
+
+impl Dock {
+    /// A frame arrives.
+    pub fn deliver(&self, octets: &[u8]) {
+        let mut rings = lock(&self.rings);
+        if rings.rx.len() >= RING {
+            rings.counters.rx_dropped += 1;
+            return;
+        }
+        let Some(mut frame) = self.pool.alloc() else {
+            rings.counters.rx_no_mbuf += 1;
+            return;
+        };
+        if frame.append_slice(octets) {
+            rings.rx.push_back(frame);
+        } else {
+            rings.counters.rx_dropped += 1;
+        }
+    }
+
+    /// What was sent since the last call.
+    pub fn take_sent(&self) -> Vec<Vec<u8>> {
+        let frames = std::mem::take(&mut lock(&self.rings).tx);
+        frames.iter().map(octets_of).collect()
+    }
+
+    /// Packet buffers that the host holds, those in the rings not counted.
+    pub fn held(&self) -> usize {
+        let rings = lock(&self.rings);
+        self.pool.capacity() - self.pool.available() - rings.rx.len() - rings.tx.len()
+    }
+}
+
+/// The octets of a frame.
+fn octets_of(frame: &Mbuf) -> Vec<u8> {
+    let mut octets = Vec::with_capacity(frame.len());
+    for run in frame.segments() {
+        octets.extend_from_slice(run);
+    }
+    octets
+}
+
+impl Port for DockPort {
+    fn info(&self) -> &PortInfo {
+        &self.info
+    }
+
+    fn mempool(&self) -> &Mempool {
+        &self.pool
+    }
+
+    fn rx_burst(&mut self, _now_us: u64, frames: &mut Burst) -> usize {
+        let mut rings = lock(&self.rings);
+        let Rings { rx, counters, .. } = &mut *rings;
+        let count = rx.len().min(frames.remaining_capacity());
+        for frame in rx.drain(..count) {
+            counters.rx_frames += 1;
+            counters.rx_octets += frame.len() as u64;
+            frames.push(frame);
+        }
+        count
+    }
+
+    fn tx_burst(&mut self, _now_us: u64, frames: &mut Burst) -> usize {
+        let mut rings = lock(&self.rings);
+        let count = frames.len();
+        for frame in frames.drain(..) {
+            rings.counters.tx_frames += 1;
+            rings.counters.tx_octets += frame.len() as u64;
+            rings.tx.push_back(frame);
+        }
+        count
+    }
+
+    fn link_state(&mut self) -> LinkState {
+        LinkState::Up
+    }
+
+    fn counters(&self) -> PortCounters {
+        lock(&self.rings).counters
+    }
+}

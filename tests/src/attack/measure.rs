@@ -1,0 +1,122 @@
+//! Pairs of rounds: the same honest work beside an attack and beside as many harmless frames, in turn, so that what else
+//! the machine does hits both.
+
+use std::fmt;
+
+use super::Scenario;
+use super::arena::{Arena, Nobody, Round};
+use super::harmless::Harmless;
+
+/// How much is measured.
+#[derive(Clone, Copy, Debug)]
+pub struct Plan {
+    /// Pairs of rounds.
+    pub pairs: usize,
+    /// Honest batches in a round.
+    pub batches: u64,
+}
+
+/// What came of a scenario.
+#[derive(Clone, Debug)]
+pub struct Figures {
+    /// The scenario.
+    pub name: &'static str,
+    /// Frames of the attacker, and of the honest client beside them.
+    pub frames: [u64; 2],
+    /// Median goodput beside harmless frames and beside the attack, megabits a second.
+    pub goodput: [f64; 2],
+    /// Goodput beside the attack in parts of that beside harmless frames: lower quartile, median, upper quartile.
+    pub ratio: [f64; 3],
+    /// What a frame costs the victim, nanoseconds: a harmless one, one of the attack.
+    pub frame_ns: [f64; 2],
+    /// Packet buffers that the victim held at most.
+    pub buffers: usize,
+    /// What it answered and counted.
+    pub told: String,
+}
+
+/// Runs a scenario.
+///
+/// # Errors
+/// What is not as it should be; goodput is the caller's to judge.
+pub fn measure(scenario: &Scenario, plan: Plan) -> Result<Figures, String> {
+    let new = || Arena::new(&scenario.configure);
+    let (mut attacked, mut spared, mut quiet) = (new(), new(), new());
+    let mut attack = (scenario.attack)(&attacked);
+    let lent = (spared.victim.lent.rkey(), spared.victim.lent.addr());
+    let mut harmless = Harmless::new(spared.macs(), lent);
+    attacked.prepare(&mut *attack)?;
+    spared.prepare(&mut harmless)?;
+    let mut rounds = [Vec::new(), Vec::new(), Vec::new()];
+    // The first pair is to warm up.
+    for _ in 0..=plan.pairs {
+        attacked.lengths = Some(Vec::new());
+        rounds[1].push(attacked.round(&mut *attack, plan.batches)?);
+        harmless.follow(&attacked.lengths.take().unwrap_or_default());
+        rounds[0].push(spared.round(&mut harmless, plan.batches)?);
+        rounds[2].push(quiet.round(&mut Nobody, plan.batches)?);
+    }
+    let [beside_harmless, beside_attack, alone] = rounds.map(|rounds| rounds[1..].to_vec());
+    let told = attack.judge(&mut attacked)?;
+    if !attacked.all_stand() {
+        return Err("an honest connection is gone".into());
+    }
+    let sum = |of: fn(&Round) -> u64| beside_attack.iter().map(of).sum::<u64>();
+    let frames = [sum(|round| round.others), sum(|round| round.legitimate)];
+    if frames[0] * 10 < frames[1] * 9 {
+        return Err(format!("{} frames beside {} honest ones are no attack", frames[0], frames[1]));
+    }
+    let median_of = |rounds: &[Round]| quartiles(rounds.iter().map(Round::goodput).collect())[1];
+    let ratios = beside_attack
+        .iter()
+        .zip(&beside_harmless)
+        .map(|(beside, spared)| beside.goodput() / spared.goodput());
+    let cost = |rounds: &[Round]| {
+        let pairs = rounds.iter().zip(&alone);
+        let costs = pairs.map(|(with, without)| {
+            let same_work = without.cpu_ns as f64 * with.octets as f64 / without.octets as f64;
+            (with.cpu_ns as f64 - same_work) / with.others as f64
+        });
+        quartiles(costs.collect())[1]
+    };
+    Ok(Figures {
+        name: scenario.name,
+        frames,
+        goodput: [median_of(&beside_harmless), median_of(&beside_attack)],
+        ratio: quartiles(ratios.collect()),
+        frame_ns: [cost(&beside_harmless), cost(&beside_attack)],
+        buffers: attacked.held_most,
+        told,
+    })
+}
+
+/// The quartiles of some numbers.
+fn quartiles(mut numbers: Vec<f64>) -> [f64; 3] {
+    numbers.sort_by(f64::total_cmp);
+    let last = numbers.len() - 1;
+    [1, 2, 3].map(|quarter| numbers[(last * quarter + 2) / 4])
+}
+
+impl Figures {
+    /// What the columns of [`Display`](fmt::Display) are.
+    pub const HEADING: &str = "scenario            attack  honest   goodput, Mb/s: beside   ratio (quartiles)   ns a frame:   buffers  the victim\n                    frames  frames     harmless    attack                      harmless attack    held";
+}
+
+impl fmt::Display for Figures {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { name, frames, goodput, ratio, frame_ns, buffers, told } = self;
+        write!(
+            f,
+            "{name:<18} {:>7} {:>7} {:>12.0} {:>9.0}    {:.2} ({:.2}-{:.2})     {:>5.0} {:>6.0} {buffers:>8}  {told}",
+            frames[0],
+            frames[1],
+            goodput[0],
+            goodput[1],
+            ratio[1],
+            ratio[0],
+            ratio[2],
+            frame_ns[0],
+            frame_ns[1]
+        )
+    }
+}

@@ -1,0 +1,82 @@
+//! Peers that fill their windows behind a hole that they never fill.
+
+use super::arena::{Actor, Arena, Scene};
+use super::puppet::{Manners, Stage};
+use super::troupe::Troupe;
+use super::{Attack, Scenario, as_it_is, check};
+
+/// The scenario.
+pub const SCENARIO: Scenario = Scenario {
+    name: "out-of-order",
+    about: "windows filled behind holes that are never filled",
+    configure: as_it_is,
+    attack: |arena| {
+        let mut troupe = Troupe::new(arena.macs(), 0);
+        let numbers = (0..PEERS).map(|_| troupe.join(Manners::default())).collect();
+        Box::new(OutOfOrder { troupe, numbers, sent: 0 })
+    },
+};
+
+/// Connections: their windows together are several times what the victim's buffers hold.
+const PEERS: u32 = 32;
+/// Octets of a segment.
+const SEGMENT: u32 = 1460;
+/// Segments of a window of 2^20 octets.
+const WINDOW: u32 = (1 << 20) / SEGMENT - 2;
+
+struct OutOfOrder {
+    troupe: Troupe,
+    numbers: Vec<u32>,
+    sent: u32,
+}
+
+impl Actor for OutOfOrder {
+    fn is_ready(&self) -> bool {
+        self.troupe.count(Stage::Ready) == self.numbers.len()
+    }
+
+    fn frame(&mut self, _scene: &Scene<'_>) -> Option<Vec<u8>> {
+        if let Some(frame) = self.troupe.frame() {
+            return Some(frame);
+        }
+        if !self.is_ready() {
+            return None;
+        }
+        let number = self.numbers[self.sent as usize % self.numbers.len()];
+        let turn = self.sent / PEERS;
+        self.sent += 1;
+        let puppet = self.troupe.get(number);
+        let seq = puppet.nxt.wrapping_add(SEGMENT + turn % WINDOW * SEGMENT);
+        Some(puppet.data(seq, &[0xbd; SEGMENT as usize]))
+    }
+
+    fn hear(&mut self, frame: &[u8]) {
+        self.troupe.hear(frame);
+    }
+}
+
+impl Attack for OutOfOrder {
+    fn judge(&mut self, arena: &mut Arena) -> Result<String, String> {
+        // Whatever comes, an eighth of the buffers is left to what is in order.
+        let limit = arena.victim.buffers() * 7 / 8;
+        arena.held_most = 0;
+        let wanted = (PEERS * WINDOW) as usize;
+        let mut sent = 0;
+        arena.alone(self, super::victim::PATIENCE, |_, me| {
+            sent = me.sent as usize;
+            sent >= 2 * wanted
+        });
+        check(sent >= wanted, || format!("only {sent} segments were sent"))?;
+        let held = arena.held_most;
+        check(wanted > limit, || "they do not want more than there is".into())?;
+        check(held <= limit + 256, || format!("{held} buffers were held, {limit} may be"))?;
+        let dropped = arena.victim.engine.counters().stack.rx_out_of_order_dropped;
+        check(dropped > 0, || "nothing was dropped".into())?;
+        let none = arena.victim.engine.counters().stack.tx_no_mbuf;
+        check(none == 0, || format!("{none} times no buffer was left"))?;
+        arena.round(self, 32)?;
+        Ok(format!(
+            "{held} buffers held at most of {limit}, {wanted} wanted; {dropped} octets dropped and counted"
+        ))
+    }
+}

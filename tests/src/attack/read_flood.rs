@@ -1,0 +1,97 @@
+//! More Reads than were granted: the one beyond ends its stream, and no more is fetched than the window lets go.
+
+use std::time::Duration;
+
+use iwarp::rdmap::TerminateError;
+
+use super::arena::{Actor, Arena, Scene};
+use super::puppet::{Manners, read};
+use super::siege::Siege;
+use super::victim::STRANGERS_IRD;
+use super::{Attack, Scenario, bounded, check, refusals};
+
+/// The scenario.
+pub const SCENARIO: Scenario = Scenario {
+    name: "read-flood",
+    about: "twice as many Reads as were granted, on connection after connection",
+    configure: bounded,
+    attack: |arena| {
+        let lent = (arena.victim.lent.rkey(), arena.victim.lent.addr());
+        // A window of one segment: what is read does not get out.
+        let manners = Manners { large: false, window: WINDOW, ..Manners::default() };
+        let siege = Siege::new(arena.macs(), PEERS, manners);
+        Box::new(ReadFlood { siege, lent, floods: 0, answered: 0, octets: 0, ending: false, wrong: None })
+    },
+};
+
+/// Connections at a time.
+const PEERS: usize = 64;
+/// Octets of their windows.
+const WINDOW: u16 = 1460;
+/// Octets of a Read: more than the window, so that they are answered one after the other.
+const READ: u32 = 2048;
+/// Reads of a flood.
+const READS: u32 = 4 * STRANGERS_IRD as u32;
+
+struct ReadFlood {
+    siege: Siege,
+    lent: (u32, u64),
+    floods: u64,
+    answered: u64,
+    /// Octets of Read Responses.
+    octets: u64,
+    ending: bool,
+    wrong: Option<String>,
+}
+
+impl Actor for ReadFlood {
+    fn frame(&mut self, _scene: &Scene<'_>) -> Option<Vec<u8>> {
+        if let Some(number) = self.siege.next_ready() {
+            self.floods += 1;
+            let (stag, to) = self.lent;
+            let puppet = self.siege.troupe.get(number);
+            for msn in 1..=READS {
+                let fpdu = puppet.fpdu(&read(msn, READ, stag, to));
+                let frame = puppet.say(&fpdu);
+                puppet.queue(frame);
+            }
+            self.siege.troupe.wake_one(number);
+        }
+        self.siege.frame(!self.ending)
+    }
+
+    fn hear(&mut self, frame: &[u8]) {
+        self.siege.hear(frame);
+        while let Some(ended) = self.siege.next_ended() {
+            self.octets += ended.others.1;
+            let as_specified = ended.terminates == [TerminateError::DdpNoBuffer.codes()];
+            self.answered += u64::from(as_specified);
+            if ended.connected && !as_specified && self.wrong.is_none() {
+                self.wrong = Some(format!("a flood was answered by {ended:?}"));
+            }
+        }
+    }
+}
+
+impl Attack for ReadFlood {
+    fn judge(&mut self, arena: &mut Arena) -> Result<String, String> {
+        self.ending = true;
+        let over = arena.alone(self, Duration::from_secs(15), |_, me| me.siege.is_empty());
+        check(over, || "a flood is not answered".into())?;
+        self.wrong.take().map_or(Ok(()), Err)?;
+        let (floods, answered) = (self.floods, self.answered);
+        check(floods > 0 && floods == answered, || {
+            format!("{answered} of {floods} were answered as specified")
+        })?;
+        let each = self.octets / floods;
+        // What was under way, beside a whole window: never all that was asked for.
+        check(each <= u64::from(READS * READ) / 2, || format!("{each} octets were read by each flood"))?;
+        let slots = arena.victim.context().usage().read_slots;
+        check(slots.refused == 0 && slots.used <= slots.limit, || format!("{slots:?}"))?;
+        let asked = u64::from(READS * READ);
+        let refused = refusals(arena)?;
+        Ok(format!(
+            "{floods} floods, each answered by its Terminate, {each} octets of {asked} out for each; {refused}"
+        ))
+    }
+}

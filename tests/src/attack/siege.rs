@@ -1,0 +1,118 @@
+//! Connections that are made, used up and made again, so many at a time, and what the victim said on each.
+
+use iwarp::rdmap::Terminate;
+
+use super::puppet::{Manners, Puppet, REPLY, Stage};
+use super::troupe::Troupe;
+
+/// Octets of an FPDU's length field, and of its CRC.
+const LENGTH: usize = 2;
+const CRC: usize = 4;
+/// Octets of an untagged DDP header.
+const UNTAGGED: usize = 18;
+
+/// What a puppet heard until its connection ended.
+#[derive(Debug)]
+pub struct Ended {
+    /// Its number.
+    pub number: u32,
+    /// It got as far as MPA.
+    pub connected: bool,
+    /// Layer, type and code of the Terminates.
+    pub terminates: Vec<(u8, u8, u8)>,
+    /// Other FPDUs, and octets in them.
+    pub others: (u64, u64),
+    /// It was reset, and not closed.
+    pub reset: bool,
+}
+
+/// So many connections at a time.
+pub struct Siege {
+    /// The puppets.
+    pub troupe: Troupe,
+    manners: Manners,
+    size: usize,
+    /// Who has just got ready.
+    ready: Vec<u32>,
+    ended: Vec<Ended>,
+    /// Connections that were begun.
+    pub begun: u64,
+}
+
+impl Siege {
+    /// `size` at a time.
+    pub fn new(macs: [[u8; 6]; 2], size: usize, manners: Manners) -> Self {
+        let troupe = Troupe::new(macs, 0);
+        Self { troupe, manners, size, ready: Vec::new(), ended: Vec::new(), begun: 0 }
+    }
+
+    /// What a connection has to send by itself; a new one is begun where there is room and `more` are wanted.
+    pub fn frame(&mut self, more: bool) -> Option<Vec<u8>> {
+        if let Some(frame) = self.troupe.frame() {
+            return Some(frame);
+        }
+        if !more || self.troupe.len() >= self.size {
+            return None;
+        }
+        self.begun += 1;
+        self.troupe.join(self.manners);
+        self.troupe.frame()
+    }
+
+    /// Who may speak, each once.
+    pub fn next_ready(&mut self) -> Option<u32> {
+        self.ready.pop()
+    }
+
+    /// Who is over, each once.
+    pub fn next_ended(&mut self) -> Option<Ended> {
+        self.ended.pop()
+    }
+
+    /// Nobody is left.
+    pub fn is_empty(&self) -> bool {
+        self.troupe.len() == 0
+    }
+
+    /// A frame of the victim's.
+    pub fn hear(&mut self, frame: &[u8]) {
+        let Some(number) = self.troupe.addressee(frame) else { return };
+        let before = self.troupe.get(number).stage;
+        self.troupe.hear(frame);
+        let after = self.troupe.get(number).stage;
+        if after == before {
+            return;
+        }
+        if after == Stage::Ready {
+            self.ready.push(number);
+        } else if after == Stage::Over
+            && let Some(mut puppet) = self.troupe.leave(number)
+        {
+            // The acknowledgement of a FIN is still to be sent.
+            while let Some(frame) = puppet.frame() {
+                self.troupe.queue_last(frame);
+            }
+            self.ended.push(ended(number, &puppet));
+        }
+    }
+}
+
+/// What is in a puppet's inbox.
+fn ended(number: u32, puppet: &Puppet) -> Ended {
+    let connected = puppet.inbox.len() >= REPLY;
+    let mut ended = Ended { number, connected, terminates: Vec::new(), others: (0, 0), reset: puppet.reset };
+    let mut rest = puppet.inbox.get(REPLY..).unwrap_or_default();
+    while let Some(length) = rest.first_chunk::<LENGTH>() {
+        let ulpdu = usize::from(u16::from_be_bytes(*length));
+        let whole = (LENGTH + ulpdu).next_multiple_of(4) + CRC;
+        let Some(fpdu) = rest.get(..whole) else { break };
+        rest = &rest[whole..];
+        let ulpdu = &fpdu[LENGTH..LENGTH + ulpdu];
+        let payload = ulpdu.get(UNTAGGED..).filter(|_| ulpdu[..2] == [0x41, 0x47]);
+        match payload.and_then(|payload| Terminate::parse(payload).ok()) {
+            Some(Terminate { layer, etype, code, .. }) => ended.terminates.push((layer, etype, code)),
+            None => ended.others = (ended.others.0 + 1, ended.others.1 + ulpdu.len() as u64),
+        }
+    }
+    ended
+}

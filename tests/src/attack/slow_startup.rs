@@ -1,0 +1,106 @@
+//! Connections on which the MPA Request comes octet by octet. They are bounded by the listener, for each address as well, and
+//! let go when the Request is not whole in time.
+
+use std::time::Duration;
+
+use super::arena::{Actor, Arena, Scene};
+use super::puppet::{Manners, Stage};
+use super::troupe::Troupe;
+use super::victim::PATIENCE;
+use super::{Attack, Scenario, check};
+
+/// The scenario.
+pub const SCENARIO: Scenario = Scenario {
+    name: "slow-startup",
+    about: "MPA Requests of which one octet comes at a time, and the end never",
+    configure: |_, options| options.backlog_per_address = Some(ALLOWED as usize),
+    attack: |arena| {
+        let mut troupe = Troupe::new(arena.macs(), 0);
+        let numbers = (0..PEERS).map(|_| troupe.join(Manners { mpa: false, ..Manners::default() })).collect();
+        Box::new(SlowStartup { troupe, numbers, sent: 0, request: request(), patient: false })
+    },
+};
+
+/// Connections that are tried.
+const PEERS: u32 = 128;
+/// Those of them that the listener is to have.
+const ALLOWED: u32 = 16;
+/// A second: how often a patient peer says an octet.
+const SECOND: u64 = 1_000_000;
+
+struct SlowStartup {
+    troupe: Troupe,
+    numbers: Vec<u32>,
+    sent: usize,
+    request: Vec<u8>,
+    /// One octet a second, as slow as can be.
+    patient: bool,
+}
+
+/// A Request with as much private data as there may be.
+fn request() -> Vec<u8> {
+    let private: usize = 512;
+    let head = [b"MPA ID Req Frame", &[0x50, 2][..], &(private as u16).to_be_bytes()].concat();
+    [head, vec![8; private]].concat()
+}
+
+impl Actor for SlowStartup {
+    fn is_ready(&self) -> bool {
+        self.troupe.count(Stage::Syn) == 0
+    }
+
+    fn frame(&mut self, scene: &Scene<'_>) -> Option<Vec<u8>> {
+        if let Some(frame) = self.troupe.frame() {
+            return Some(frame);
+        }
+        if !self.is_ready() || self.patient && self.sent as u64 > scene.now_us * u64::from(ALLOWED) / SECOND {
+            return None;
+        }
+        for _ in 0..self.numbers.len() {
+            self.sent += 1;
+            let number = self.numbers[self.sent % self.numbers.len()];
+            let puppet = self.troupe.get(number);
+            if puppet.stage == Stage::Over {
+                continue;
+            }
+            // All but the last octet, and that again and again.
+            let said = puppet.nxt.wrapping_sub(puppet.iss()).wrapping_sub(1) as usize;
+            if said + 1 < self.request.len() {
+                let octet = self.request[said];
+                return Some(puppet.say(&[octet]));
+            }
+            return Some(puppet.data(puppet.nxt.wrapping_sub(1), &self.request[said - 1..said]));
+        }
+        None
+    }
+
+    fn hear(&mut self, frame: &[u8]) {
+        self.troupe.hear(frame);
+    }
+}
+
+impl Attack for SlowStartup {
+    fn judge(&mut self, arena: &mut Arena) -> Result<String, String> {
+        let stats = arena.victim.listener_stats();
+        check(stats.undecided == ALLOWED as usize, || format!("{stats:?}"))?;
+        check(stats.backlog_address_full == u64::from(PEERS - ALLOWED), || format!("{stats:?}"))?;
+        let begin_us = arena.now_us();
+        check(arena.connect(self, Duration::from_secs(1)), || "an honest client cannot connect".into())?;
+        let took_us = arena.now_us() - begin_us;
+        self.patient = true;
+        let gone = |arena: &mut Arena, _: &mut Self| arena.victim.listener_stats().undecided == 0;
+        check(arena.alone(self, 2 * PATIENCE, gone), || {
+            format!("still there: {:?}", arena.victim.listener_stats())
+        })?;
+        let after_ms = arena.now_us() / 1000;
+        let limit_ms = PATIENCE.as_millis() as u64;
+        check(after_ms <= limit_ms + 1500, || format!("they were let go after {after_ms} ms"))?;
+        let stats = arena.victim.listener_stats();
+        check(stats.startup_timeouts == u64::from(ALLOWED), || format!("{stats:?}"))?;
+        check(arena.victim.strangers().1 == 0, || "one was told to the server".into())?;
+        Ok(format!(
+            "{} of {PEERS} refused for their address, {} let go after {after_ms} ms; an honest connect took {took_us} us",
+            stats.backlog_address_full, stats.startup_timeouts
+        ))
+    }
+}

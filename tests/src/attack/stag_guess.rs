@@ -1,0 +1,169 @@
+//! STags that are guessed: each wrong one ends its stream by the Terminate that names the error, so that a guess takes a
+//! connection. Nothing is read or written.
+
+use std::time::Duration;
+
+use iwarp::rdmap::TerminateError;
+
+use super::arena::{Actor, Arena, Nobody, Scene};
+use super::puppet::{Manners, read, write};
+use super::siege::Siege;
+use super::{Attack, Scenario, as_it_is, bounded, check, refusals};
+use crate::sim::dice::{Dice, Part};
+
+/// The scenario.
+pub const SCENARIO: Scenario = Scenario {
+    name: "stag-guess",
+    about: "Writes to and Reads from STags that are guessed, a connection for each",
+    configure: bounded,
+    attack: |arena| Box::new(StagGuess::new(arena, None)),
+};
+
+/// Connections at a time.
+const PEERS: usize = 32;
+/// Octets that a guess would write or read.
+const OCTETS: [u8; 32] = [0xbd; 32];
+
+/// Who guesses.
+pub struct StagGuess {
+    siege: Siege,
+    /// The one STag that would be right.
+    right: u32,
+    to: u64,
+    dice: Dice,
+    /// So many guesses are made, if there is an end.
+    limit: Option<u64>,
+    /// Guesses so far, and those that were answered as specified.
+    pub guesses: [u64; 2],
+    /// Numbers of those who wrote; the others read.
+    writers: std::collections::HashSet<u32>,
+    wrong: Option<String>,
+}
+
+impl StagGuess {
+    /// Who makes `limit` guesses, or goes on for ever.
+    pub fn new(arena: &Arena, limit: Option<u64>) -> Self {
+        let lent = &arena.victim.lent;
+        Self {
+            siege: Siege::new(arena.macs(), PEERS, Manners::default()),
+            right: lent.rkey(),
+            to: lent.addr(),
+            dice: Dice::new(4, Part::Setup),
+            limit,
+            guesses: [0; 2],
+            writers: std::collections::HashSet::new(),
+            wrong: None,
+        }
+    }
+
+    fn guess(&mut self) -> u32 {
+        loop {
+            let stag = self.dice.below(1 << 32) as u32;
+            if stag != self.right && stag != 0 {
+                return stag;
+            }
+        }
+    }
+
+    fn wants_more(&self) -> bool {
+        self.limit.is_none_or(|limit| self.siege.begun < limit)
+    }
+
+    /// Nothing is left to be done.
+    pub fn is_done(&self) -> bool {
+        self.wrong.is_some() || !self.wants_more() && self.siege.is_empty()
+    }
+
+    /// Looks at how connections ended.
+    fn settle(&mut self) {
+        while let Some(ended) = self.siege.next_ended() {
+            let error = if self.writers.remove(&ended.number) {
+                TerminateError::DdpInvalidStag
+            } else {
+                TerminateError::ReadInvalidStag
+            };
+            let as_specified = ended.terminates == [error.codes()] && ended.others == (0, 0) && !ended.reset;
+            self.guesses[1] += u64::from(as_specified);
+            if !as_specified && ended.connected && self.wrong.is_none() {
+                self.wrong = Some(format!("a guess was answered by {ended:?}"));
+            }
+        }
+    }
+
+    /// How it stands.
+    ///
+    /// # Errors
+    /// When a guess was answered otherwise than it has to be.
+    pub fn verdict(&mut self, arena: &Arena) -> Result<(), String> {
+        self.wrong.take().map_or(Ok(()), Err)?;
+        check(arena.victim.lent_is_whole(), || "a guess has written".into())
+    }
+}
+
+impl Actor for StagGuess {
+    fn frame(&mut self, _scene: &Scene<'_>) -> Option<Vec<u8>> {
+        if let Some(number) = self.siege.next_ready() {
+            let stag = self.guess();
+            self.guesses[0] += 1;
+            let puppet = self.siege.troupe.get(number);
+            let ulpdu = if number % 2 == 0 {
+                self.writers.insert(number);
+                write(stag, self.to, &OCTETS)
+            } else {
+                read(1, OCTETS.len() as u32, stag, self.to)
+            };
+            let fpdu = puppet.fpdu(&ulpdu);
+            // Behind its first FPDU, which is on its way out.
+            let frame = puppet.say(&fpdu);
+            puppet.queue(frame);
+            self.siege.troupe.wake_one(number);
+        }
+        let more = self.wants_more();
+        self.siege.frame(more)
+    }
+
+    fn hear(&mut self, frame: &[u8]) {
+        self.siege.hear(frame);
+        self.settle();
+    }
+}
+
+impl Attack for StagGuess {
+    fn judge(&mut self, arena: &mut Arena) -> Result<String, String> {
+        // Those under way come to their end.
+        self.limit = Some(self.siege.begun);
+        check(arena.alone(self, Duration::from_secs(5), |_, me| me.is_done()), || {
+            "a guess is not answered".into()
+        })?;
+        self.verdict(arena)?;
+        let [guesses, answered] = self.guesses;
+        check(guesses > 0 && guesses == answered, || {
+            format!("{answered} of {guesses} answered as specified")
+        })?;
+        let refused = refusals(arena)?;
+        Ok(format!("{guesses} guesses, each answered by its Terminate, nothing read or written; {refused}"))
+    }
+}
+
+/// `count` guesses with nobody else there: how many a second the victim's core answers.
+///
+/// # Errors
+/// When one is answered otherwise than it has to be, or not at all.
+pub fn guess_many(count: u64) -> Result<f64, String> {
+    let mut arena = Arena::new(&as_it_is);
+    let mut guess = StagGuess::new(&arena, Some(count));
+    let (begin_cpu, limit) = (arena.victim.cpu_ns, Duration::from_secs(600));
+    check(arena.alone(&mut guess, limit, |_, me| me.is_done()), || {
+        format!("after {limit:?} {:?} of {count} are answered", guess.guesses)
+    })?;
+    guess.verdict(&arena)?;
+    check(guess.guesses == [count; 2], || {
+        format!("{:?} of {count} are answered as specified", guess.guesses)
+    })?;
+    let cpu_ns = arena.victim.cpu_ns - begin_cpu;
+    arena.alone(&mut Nobody, Duration::from_secs(8), |arena, _| arena.victim.strangers().0 == 0);
+    check(arena.connect(&mut Nobody, Duration::from_secs(1)), || "an honest client cannot connect".into())?;
+    let ends: u64 = arena.victim.ends.values().sum();
+    check(ends == count, || format!("the server was told of {ends} ends: {:?}", arena.victim.ends))?;
+    Ok(count as f64 * 1e9 / cpu_ns as f64)
+}

@@ -1,0 +1,107 @@
+//! Peers that connect, terminate, and connect again; every other one provokes a Terminate first and answers it with its own.
+//! A Terminate is never answered by one.
+
+use std::collections::HashSet;
+use std::time::Duration;
+
+use iwarp::rdmap::{Terminate, TerminateError};
+
+use super::arena::{Actor, Arena, Scene};
+use super::puppet::{Manners, untagged, write};
+use super::siege::Siege;
+use super::{Attack, Scenario, bounded, check, refusals};
+
+/// The scenario.
+pub const SCENARIO: Scenario = Scenario {
+    name: "terminate-loop",
+    about: "Terminates, some in answer to one, on connection after connection",
+    configure: bounded,
+    attack: |arena| {
+        let siege = Siege::new(arena.macs(), PEERS, Manners::default());
+        Box::new(TerminateLoop {
+            siege,
+            provoking: HashSet::new(),
+            terminated: 0,
+            provoked: 0,
+            ended: 0,
+            ending: false,
+            wrong: None,
+        })
+    },
+};
+
+/// Connections at a time.
+const PEERS: usize = 64;
+/// An STag that nobody has.
+const NOBODYS: u32 = 0x00ff_ff00;
+
+struct TerminateLoop {
+    siege: Siege,
+    /// Who has provoked a Terminate and not ended.
+    provoking: HashSet<u32>,
+    /// Terminates that came first, and that came behind something that provokes one.
+    terminated: u64,
+    provoked: u64,
+    ended: u64,
+    ending: bool,
+    wrong: Option<String>,
+}
+
+impl Actor for TerminateLoop {
+    fn frame(&mut self, _scene: &Scene<'_>) -> Option<Vec<u8>> {
+        if let Some(number) = self.siege.next_ready() {
+            let provokes = number % 2 == 1;
+            let puppet = self.siege.troupe.get(number);
+            if provokes {
+                self.provoked += 1;
+                self.provoking.insert(number);
+                let fpdu = puppet.fpdu(&write(NOBODYS, 0, &[0; 8]));
+                let frame = puppet.say(&fpdu);
+                puppet.queue(frame);
+            } else {
+                self.terminated += 1;
+            }
+            let terminate = Terminate::local(TerminateError::StreamCatastrophic).to_bytes();
+            let fpdu = puppet.fpdu(&untagged(0x47, 2, 1, &terminate));
+            let frame = puppet.say(&fpdu);
+            puppet.queue(frame);
+            self.siege.troupe.wake_one(number);
+        }
+        self.siege.frame(!self.ending)
+    }
+
+    fn hear(&mut self, frame: &[u8]) {
+        self.siege.hear(frame);
+        while let Some(ended) = self.siege.next_ended() {
+            if !ended.connected {
+                continue;
+            }
+            self.ended += 1;
+            let provoked = self.provoking.remove(&ended.number);
+            let expected: &[_] = if provoked { &[TerminateError::DdpInvalidStag.codes()] } else { &[] };
+            let as_specified = ended.terminates == expected && !ended.reset;
+            if !as_specified && self.wrong.is_none() {
+                self.wrong = Some(format!("provoked {provoked}, and heard {ended:?}"));
+            }
+        }
+    }
+}
+
+impl Attack for TerminateLoop {
+    fn judge(&mut self, arena: &mut Arena) -> Result<String, String> {
+        self.ending = true;
+        let over = arena.alone(self, Duration::from_secs(15), |_, me| me.siege.is_empty());
+        check(over, || "a connection does not end".into())?;
+        self.wrong.take().map_or(Ok(()), Err)?;
+        let counters = arena.victim.engine.counters();
+        let (sent, heard) = (counters.tx_terminates, counters.rx_terminates);
+        let (provoked, terminated) = (self.provoked, self.terminated);
+        check(sent == provoked, || format!("{sent} Terminates were sent, {provoked} were provoked"))?;
+        check(heard == terminated, || format!("{heard} Terminates were taken in, {terminated} came first"))?;
+        check(self.ended == provoked + terminated, || format!("{} connections have ended", self.ended))?;
+        let refused = refusals(arena)?;
+        Ok(format!(
+            "{terminated} answered by a close, {provoked} provoked, none in answer to another; {refused}"
+        ))
+    }
+}

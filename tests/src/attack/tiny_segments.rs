@@ -1,0 +1,182 @@
+//! Segments of one octet, in order and out of it, and a peer that takes none but small ones.
+
+use super::arena::{Actor, Arena, Scene};
+use super::puppet::{Manners, Stage, read, write};
+use super::troupe::Troupe;
+use super::victim::{LENT, LENT_OCTET};
+use super::{Attack, Scenario, as_it_is, check};
+
+/// Every octet of the stream in a segment of its own.
+pub const IN_ORDER: Scenario = Scenario {
+    name: "tiny-in-order",
+    about: "Writes in segments of one octet",
+    configure: as_it_is,
+    attack: |arena| Tiny::attack(arena, Kind::InOrder),
+};
+
+/// Every other octet, behind a hole.
+pub const OUT_OF_ORDER: Scenario = Scenario {
+    name: "tiny-out-of-order",
+    about: "every third octet, behind a hole that is never filled",
+    configure: as_it_is,
+    attack: |arena| Tiny::attack(arena, Kind::OutOfOrder),
+};
+
+/// A maximum segment size of 1.
+pub const SMALL_MSS: Scenario = Scenario {
+    name: "tiny-mss",
+    about: "Reads by peers whose maximum segment size is 1",
+    configure: as_it_is,
+    attack: |arena| Tiny::attack(arena, Kind::SmallMss),
+};
+
+/// Connections.
+const PEERS: u32 = 8;
+/// Octets of payload of a Write.
+const PAYLOAD: usize = 256;
+/// The smallest payload that a peer's MSS can bring about.
+const SMALLEST: usize = 64;
+
+#[derive(Clone, Copy, PartialEq)]
+enum Kind {
+    InOrder,
+    OutOfOrder,
+    SmallMss,
+}
+
+struct Tiny {
+    kind: Kind,
+    troupe: Troupe,
+    lent: (u32, u64),
+    numbers: Vec<u32>,
+    /// What of its FPDU each has not said.
+    pending: Vec<Vec<u8>>,
+    sent: u64,
+    /// Whole Writes, or Reads.
+    whole: u64,
+    /// Payload octets and segments heard, and the longest.
+    heard: (u64, u64, usize),
+    counted: bool,
+}
+
+impl Tiny {
+    fn attack(arena: &Arena, kind: Kind) -> Box<dyn Attack> {
+        let mut troupe = Troupe::new(arena.macs(), 0);
+        let mss = if kind == Kind::SmallMss { 1 } else { 1460 };
+        let numbers: Vec<u32> =
+            (0..PEERS).map(|_| troupe.join(Manners { mss, ..Manners::default() })).collect();
+        let pending = vec![Vec::new(); numbers.len()];
+        let lent = (arena.victim.lent.rkey(), arena.victim.lent.addr());
+        Box::new(Self {
+            kind,
+            troupe,
+            lent,
+            numbers,
+            pending,
+            sent: 0,
+            whole: 0,
+            heard: (0, 0, 0),
+            counted: false,
+        })
+    }
+}
+
+impl Actor for Tiny {
+    fn is_ready(&self) -> bool {
+        self.troupe.count(Stage::Ready) == self.numbers.len()
+    }
+
+    fn frame(&mut self, _scene: &Scene<'_>) -> Option<Vec<u8>> {
+        if let Some(frame) = self.troupe.frame() {
+            return Some(frame);
+        }
+        if !self.is_ready() {
+            return None;
+        }
+        self.counted = true;
+        let at = self.sent as usize % self.numbers.len();
+        let turn = self.sent / u64::from(PEERS);
+        self.sent += 1;
+        let (stag, to) = self.lent;
+        let puppet = self.troupe.get(self.numbers[at]);
+        match self.kind {
+            Kind::InOrder => {
+                if self.pending[at].is_empty() {
+                    self.pending[at] = puppet.fpdu(&write(stag, to, &[LENT_OCTET; PAYLOAD]));
+                    self.pending[at].reverse();
+                    self.whole += 1;
+                }
+                let octet = self.pending[at].pop()?;
+                Some(puppet.say(&[octet]))
+            }
+            Kind::OutOfOrder => {
+                let seq = puppet.nxt.wrapping_add(3 + (turn % 20_000) as u32 * 3);
+                Some(puppet.data(seq, &[0xbd]))
+            }
+            Kind::SmallMss => {
+                // One Read at a time, and acknowledgements of what comes.
+                if self.whole <= turn / 64 {
+                    self.whole += 1;
+                    let size = if self.whole > 4 { 0 } else { 4096_u32.min(LENT as u32) };
+                    if size > 0 {
+                        let fpdu = puppet.fpdu(&read(self.whole as u32, size, stag, to));
+                        return Some(puppet.say(&fpdu));
+                    }
+                }
+                Some(puppet.segment(|_| {}))
+            }
+        }
+    }
+
+    fn hear(&mut self, frame: &[u8]) {
+        if self.counted
+            && let Some(tcp) = crate::sim::packet::parse(frame)
+        {
+            let (octets, segments, longest) = self.heard;
+            let full = u64::from(!tcp.is_empty());
+            self.heard = (octets + tcp.len() as u64, segments + full, longest.max(tcp.len()));
+        }
+        self.troupe.hear(frame);
+    }
+}
+
+impl Attack for Tiny {
+    fn judge(&mut self, arena: &mut Arena) -> Result<String, String> {
+        check(self.troupe.count(Stage::Ready) == self.numbers.len(), || "a connection is gone".into())?;
+        check(arena.victim.lent_is_whole(), || "octets got in".into())?;
+        let stack = arena.victim.engine.counters().stack;
+        let held = arena.victim.dock.held();
+        match self.kind {
+            Kind::InOrder => {
+                let seen: Vec<_> = arena.victim.stranger_ids().filter_map(|id| id.activity()).collect();
+                let fpdus: u64 = seen.iter().map(|seen| seen.rx_fpdus).sum();
+                // With the empty Write that each began with, without the one it is at.
+                let said = self.whole;
+                check(
+                    (said.saturating_sub(u64::from(PEERS))..=said + u64::from(PEERS)).contains(&fpdus),
+                    || format!("{fpdus} FPDUs came of {said}"),
+                )?;
+                Ok(format!(
+                    "{fpdus} whole Writes out of {} segments; {held} buffers held at the end",
+                    self.sent
+                ))
+            }
+            Kind::OutOfOrder => {
+                let dropped = stack.rx_out_of_order_dropped;
+                // 64 ranges for each, whatever comes, and what the honest client has not acknowledged.
+                check(held <= 64 * PEERS as usize + 64, || format!("{held} buffers are held"))?;
+                check(dropped > 0, || "nothing was dropped".into())?;
+                Ok(format!("{held} buffers held at the end, {dropped} octets dropped and counted"))
+            }
+            Kind::SmallMss => {
+                let (octets, segments, longest) = self.heard;
+                check(segments > 0, || "nothing was read".into())?;
+                check(segments * (SMALLEST as u64) < 2 * octets, || {
+                    format!("{octets} octets in {segments} segments")
+                })?;
+                check(longest >= SMALLEST, || format!("no segment is longer than {longest}"))?;
+                Ok(format!("{octets} octets in {segments} segments: {} each", octets / segments))
+            }
+        }
+    }
+}

@@ -1,0 +1,193 @@
+//! The host under attack: an engine and the server on it, which takes every client. What both take of the processor is
+//! measured, in the time of their own thread.
+
+use std::collections::HashMap;
+use std::net::{IpAddr, Ipv4Addr};
+use std::time::Duration;
+
+use dp::Mempool;
+use iwarp::engine::{Engine, EngineConfig};
+use iwarp::memory::Access;
+use iwarp::verbs::{
+    CmEvent, CmEventKind, CmId, CompletionQueue, ConnParam, Context, ContextConfig, EventChannel,
+    ListenOptions, ListenerStats, MemoryRegion, ProtectionDomain, QpInit, QueuePair,
+};
+use rustix::time::{ClockId, clock_gettime};
+use tcp_lite::Instant;
+
+use super::dock::{Dock, dock};
+use super::honest::Served;
+
+/// The port of the server.
+pub const PORT: u16 = 7174;
+/// The victim's address.
+pub const VICTIM: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
+/// The honest client's.
+pub const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 3);
+/// The router behind which everybody else is.
+pub const ROUTER: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 254);
+/// Octets of the region that is lent to everybody else.
+pub const LENT: usize = 64 << 10;
+/// Reads that a stranger may have outstanding.
+pub const STRANGERS_IRD: u16 = 8;
+/// What the region lent is full of.
+pub const LENT_OCTET: u8 = 0x5a;
+
+/// The host.
+pub struct Victim {
+    context: Context,
+    /// The engine.
+    pub engine: Engine,
+    /// The far side of its port.
+    pub dock: Dock,
+    pool: Mempool,
+    channel: EventChannel,
+    listener: CmId,
+    honest_domain: ProtectionDomain,
+    domain: ProtectionDomain,
+    strangers_cq: CompletionQueue,
+    /// Lent to strangers.
+    pub lent: MemoryRegion,
+    strangers: HashMap<usize, Stranger>,
+    next_stranger: usize,
+    /// Honest connections that were accepted.
+    pub served: Vec<Served>,
+    /// Processor time so far, nanoseconds.
+    pub cpu_ns: u64,
+    /// How strangers' connections ended that had been accepted: by what was sent or heard, layer, type and code.
+    pub ends: HashMap<(bool, u8, u8, u8), u64>,
+}
+
+/// A connection of somebody else.
+struct Stranger {
+    id: CmId,
+    _qp: QueuePair,
+}
+
+impl Victim {
+    /// The host, listening. `configure` is for what a scenario has otherwise.
+    pub fn new(configure: &dyn Fn(&mut EngineConfig, &mut ListenOptions)) -> Self {
+        let (port, dock) = dock("victim", [2, 0, 0, 0, 0, 1]);
+        let context = context(1);
+        let mut config = EngineConfig::new(&*port, &[&format!("{VICTIM}/24")]).expect("a good address");
+        config.stack.gateways.push(IpAddr::V4(ROUTER).into());
+        config.stack.seed = [1; 32];
+        let mut options = ListenOptions::new(PORT);
+        configure(&mut config, &mut options);
+        let pool = port.mempool().clone();
+        let engine = Engine::new(&context, port, config).expect("an engine");
+        let channel = context.create_event_channel().expect("a channel");
+        let listener = context.create_id(&channel);
+        listener.listen_with(&options).expect("a free port");
+        let domain = context.alloc_pd().expect("a domain");
+        let rights = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ;
+        let lent = domain.reg_mr(LENT, rights).expect("a region");
+        lent.write_at(0, &[LENT_OCTET; LENT]).expect("within the region");
+        Self {
+            engine,
+            dock,
+            pool,
+            channel,
+            listener,
+            honest_domain: context.alloc_pd().expect("a domain"),
+            domain,
+            strangers_cq: context.create_cq(1 << 16, None).expect("a queue"),
+            lent,
+            strangers: HashMap::new(),
+            next_stranger: 0,
+            served: Vec::new(),
+            cpu_ns: 0,
+            ends: HashMap::new(),
+            context,
+        }
+    }
+
+    /// A turn of the engine, and the server's answer to what came of it. Returns whether there was anything to do.
+    pub fn turn(&mut self, now: Instant) -> bool {
+        let start = thread_ns();
+        let busy = self.engine.turn(now);
+        while let Some(event) = self.channel.poll() {
+            self.on_event(event);
+        }
+        self.cpu_ns += thread_ns() - start;
+        busy
+    }
+
+    fn on_event(&mut self, event: CmEvent) {
+        match event.kind {
+            CmEventKind::ConnectRequest { remote, .. } if remote.ip() == IpAddr::V4(CLIENT) => {
+                let cq = self.context.create_cq(512, None).expect("a queue");
+                self.served.push(Served::accept(&self.honest_domain, cq, event.id));
+            }
+            CmEventKind::ConnectRequest { .. } => self.take_stranger(event.id),
+            CmEventKind::Disconnected { .. } | CmEventKind::ConnectError { .. } => {
+                self.drop_stranger(&event.id)
+            }
+            _ => {}
+        }
+    }
+
+    fn take_stranger(&mut self, id: CmId) {
+        let init = QpInit { max_send_wr: 8, max_recv_wr: 8, ..QpInit::new(&self.strangers_cq) };
+        let qp = self.domain.create_qp(&init).expect("within the limits of the context");
+        let param = ConnParam { responder_resources: STRANGERS_IRD, ..ConnParam::default() };
+        if id.accept(&qp, &param).is_ok() {
+            self.strangers.insert(qp.qp_num() as usize, Stranger { id, _qp: qp });
+            self.next_stranger += 1;
+        }
+    }
+
+    fn drop_stranger(&mut self, id: &CmId) {
+        let Some(qp) = id.qp() else { return };
+        if let Some(error) = qp.error() {
+            *self.ends.entry((error.from_peer, error.layer, error.etype, error.code)).or_default() += 1;
+        }
+        self.strangers.remove(&(qp.qp_num() as usize));
+    }
+
+    /// Strangers' connections that the server holds, and how many there have been.
+    pub fn strangers(&self) -> (usize, usize) {
+        (self.strangers.len(), self.next_stranger)
+    }
+
+    /// Identifiers of the strangers' connections.
+    pub fn stranger_ids(&self) -> impl Iterator<Item = &CmId> {
+        self.strangers.values().map(|stranger| &stranger.id)
+    }
+
+    /// What the listener has and has refused.
+    pub fn listener_stats(&self) -> ListenerStats {
+        self.listener.listener_stats().expect("it listens")
+    }
+
+    /// The context.
+    pub fn context(&self) -> &Context {
+        &self.context
+    }
+
+    /// Packet buffers there are.
+    pub fn buffers(&self) -> usize {
+        self.pool.capacity()
+    }
+
+    /// Whether nobody has written to what is lent to strangers.
+    pub fn lent_is_whole(&self) -> bool {
+        let mut octets = vec![0; LENT];
+        self.lent.read_at(0, &mut octets).is_ok() && octets.iter().all(|octet| *octet == LENT_OCTET)
+    }
+}
+
+/// A context whose STags follow from `seed`.
+pub fn context(seed: u8) -> Context {
+    Context::new(ContextConfig { seed: Some([seed; 32]), ..ContextConfig::default() }).expect("a seed")
+}
+
+/// How long a listener waits for a Request, in the tests that do not wait that long.
+pub const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Processor time of this thread.
+fn thread_ns() -> u64 {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    // Neither is negative.
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}

@@ -1,0 +1,108 @@
+//! Peers that read what is lent to them and never open their window again: what waits for them takes buffers, but not those
+//! that others need. Who answers probes stays (RFC 9293 section 3.8.6.1); who does not is given up.
+
+use std::time::Duration;
+
+use super::arena::{Actor, Arena, Scene};
+use super::puppet::{Manners, Stage, read};
+use super::troupe::Troupe;
+use super::victim::{LENT, STRANGERS_IRD};
+use super::{Attack, Scenario, as_it_is, check};
+
+/// The scenario.
+pub const SCENARIO: Scenario = Scenario {
+    name: "zero-window",
+    about: "Reads by peers who close their window and keep it closed",
+    configure: as_it_is,
+    attack: |arena| {
+        let mut troupe = Troupe::new(arena.macs(), 0);
+        let numbers = (0..PEERS).map(|_| troupe.join(Manners::default())).collect();
+        let lent = (arena.victim.lent.rkey(), arena.victim.lent.addr());
+        Box::new(ZeroWindow { troupe, numbers, lent, asked: false, sent: 0, calm: false, silent: false })
+    },
+};
+
+/// Connections.
+const PEERS: u32 = 64;
+/// How long a peer may leave what waits for it unanswered, by default
+/// ([`user_timeout`](tcp_lite::TcpConfig::user_timeout)).
+const USER_TIMEOUT: Duration = Duration::from_secs(10);
+
+struct ZeroWindow {
+    troupe: Troupe,
+    numbers: Vec<u32>,
+    lent: (u32, u64),
+    asked: bool,
+    sent: usize,
+    /// Probes are answered, and nothing else is sent.
+    calm: bool,
+    /// Nothing is sent or answered any more.
+    silent: bool,
+}
+
+impl Actor for ZeroWindow {
+    fn is_ready(&self) -> bool {
+        self.troupe.count(Stage::Ready) == self.numbers.len()
+    }
+
+    fn frame(&mut self, _scene: &Scene<'_>) -> Option<Vec<u8>> {
+        if self.silent {
+            return None;
+        }
+        if let Some(frame) = self.troupe.frame() {
+            return Some(frame);
+        }
+        if !self.is_ready() {
+            return None;
+        }
+        if !self.asked {
+            self.asked = true;
+            let (stag, to) = self.lent;
+            for &number in &self.numbers {
+                let puppet = self.troupe.get(number);
+                puppet.set_window(0);
+                for msn in 1..=u32::from(STRANGERS_IRD) {
+                    let fpdu = puppet.fpdu(&read(msn, LENT as u32, stag, to));
+                    let frame = puppet.say(&fpdu);
+                    puppet.queue(frame);
+                }
+            }
+            self.troupe.wake();
+            return self.troupe.frame();
+        }
+        if self.calm {
+            return None;
+        }
+        self.sent += 1;
+        let number = self.numbers[self.sent % self.numbers.len()];
+        Some(self.troupe.get(number).segment(|_| {}))
+    }
+
+    fn hear(&mut self, frame: &[u8]) {
+        self.troupe.hear(frame);
+    }
+}
+
+impl Attack for ZeroWindow {
+    fn judge(&mut self, arena: &mut Arena) -> Result<String, String> {
+        let limit = arena.victim.buffers() / 2;
+        let held = arena.victim.dock.held();
+        check(held <= limit, || format!("{held} buffers are held, of {}", arena.victim.buffers()))?;
+        check(held >= PEERS as usize, || format!("only {held} buffers wait"))?;
+        // As long as they answer they stay, however long it takes.
+        self.calm = true;
+        arena.alone(self, 2 * USER_TIMEOUT, |_, _| false);
+        let (there, _) = arena.victim.strangers();
+        check(there == self.numbers.len(), || format!("{there} are left of those who answer"))?;
+        self.silent = true;
+        let begin_us = arena.now_us();
+        let gone = arena.alone(self, 3 * USER_TIMEOUT, |arena, _| arena.victim.strangers().0 == 0);
+        let took_ms = (arena.now_us() - begin_us) / 1000;
+        check(gone, || format!("{} are still there", arena.victim.strangers().0))?;
+        let left = arena.victim.dock.held();
+        check(left == 0, || format!("{left} buffers are still held"))?;
+        Ok(format!(
+            "{held} buffers held of {limit}; {PEERS} silent ones given up after {took_ms} ms, none held then"
+        ))
+    }
+}

@@ -1,0 +1,73 @@
+//! Runs attacks beside honest connections, and prints what they cost.
+#![forbid(unsafe_code)]
+
+use std::process::ExitCode;
+
+use clap::Parser;
+use tests::attack::measure::{Figures, Plan, measure};
+use tests::attack::stag_guess::guess_many;
+use tests::attack::{SCENARIOS, Scenario};
+
+/// Attacks on an engine in memory, one core, as many attack frames as legitimate ones.
+#[derive(Parser)]
+struct Options {
+    /// Lists the scenarios.
+    #[arg(long)]
+    list: bool,
+    /// Scenarios to run; all of them without.
+    scenarios: Vec<String>,
+    /// Pairs of rounds: one beside the attack, one beside harmless frames.
+    #[arg(long, default_value_t = 15)]
+    pairs: usize,
+    /// Honest batches in a round.
+    #[arg(long, default_value_t = 400)]
+    batches: u64,
+    /// Guesses of STags beside the scenarios'; 0: none.
+    #[arg(long, default_value_t = 1_000_000)]
+    guesses: u64,
+}
+
+fn main() -> ExitCode {
+    let options = Options::parse();
+    if options.list {
+        for scenario in SCENARIOS {
+            println!("{:<18} {}", scenario.name, scenario.about);
+        }
+        return ExitCode::SUCCESS;
+    }
+    let mut scenarios = Vec::new();
+    for name in &options.scenarios {
+        match Scenario::find(name) {
+            Some(scenario) => scenarios.push(scenario),
+            None => {
+                eprintln!("no scenario {name}: see --list");
+                return ExitCode::from(2);
+            }
+        }
+    }
+    if options.scenarios.is_empty() {
+        scenarios = SCENARIOS.to_vec();
+    }
+    let plan = Plan { pairs: options.pairs, batches: options.batches };
+    let mut failed = false;
+    println!("{}", Figures::HEADING);
+    for scenario in scenarios {
+        match measure(&scenario, plan) {
+            Ok(figures) => println!("{figures}"),
+            Err(text) => {
+                failed = true;
+                println!("{:<18} FAILED: {text}", scenario.name);
+            }
+        }
+    }
+    if options.guesses > 0 {
+        match guess_many(options.guesses) {
+            Ok(rate) => println!("{} STags guessed, none right, {rate:.0} a second", options.guesses),
+            Err(text) => {
+                failed = true;
+                println!("guesses FAILED: {text}");
+            }
+        }
+    }
+    if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS }
+}

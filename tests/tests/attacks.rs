@@ -1,0 +1,69 @@
+//! Attacks on an engine in memory: what is specified is answered, what is limited stays within its limit, and honest
+//! connections keep four fifths of the goodput that as many harmless frames leave them: of what ships, so with `--release`.
+//! `attacks` prints the figures.
+
+use std::sync::Mutex;
+
+use tests::attack::measure::{Plan, measure};
+use tests::attack::stag_guess::guess_many;
+use tests::attack::{SCENARIOS, Scenario};
+
+/// Fewer than the program's: enough that the median stands still.
+const PLAN: Plan = Plan { pairs: 11, batches: 150 };
+/// What honest connections keep, at least.
+const KEPT: f64 = 0.80;
+/// Wrong STags.
+const GUESSES: u64 = 1_000_000;
+
+/// One at a time: their processor time is measured, and caches are shared.
+static TURN: Mutex<()> = Mutex::new(());
+
+fn withstands(name: &str) {
+    let _turn = TURN.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let scenario = Scenario::find(name).unwrap_or_else(|| panic!("no scenario {name}"));
+    let figures = measure(&scenario, PLAN).unwrap_or_else(|text| panic!("{name}: {text}"));
+    println!("{figures}");
+    // Without optimisation it is another program whose time is measured.
+    assert!(cfg!(debug_assertions) || figures.ratio[1] >= KEPT, "{figures}");
+}
+
+macro_rules! scenarios {
+    ($($test:ident $name:literal)*) => {
+        $(#[test]
+        fn $test() {
+            withstands($name);
+        })*
+
+        #[test]
+        fn every_scenario_is_run() {
+            let names: Vec<_> = SCENARIOS.iter().map(|scenario| scenario.name).collect();
+            assert_eq!(names, [$($name),*]);
+        }
+    };
+}
+
+scenarios! {
+    syn_flood "syn-flood"
+    blind_resets "blind-rst"
+    blind_syns "blind-syn"
+    blind_data "blind-data"
+    acks_of_what_was_never_sent "ack-unsent"
+    duplicate_acks "ack-duplicate"
+    divided_acks "ack-division"
+    tiny_segments_in_order "tiny-in-order"
+    tiny_segments_out_of_order "tiny-out-of-order"
+    a_tiny_maximum_segment_size "tiny-mss"
+    windows_kept_closed "zero-window"
+    windows_filled_behind_holes "out-of-order"
+    slow_startup_frames "slow-startup"
+    guessed_stags "stag-guess"
+    reads_beyond_the_depth "read-flood"
+    terminates_in_a_loop "terminate-loop"
+}
+
+#[test]
+fn a_million_wrong_stags_read_and_write_nothing() {
+    let _turn = TURN.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let rate = guess_many(GUESSES).unwrap_or_else(|text| panic!("{text}"));
+    println!("{GUESSES} guesses, {rate:.0} a second");
+}
