@@ -33,4 +33,4 @@ pub use facade::{Duration, Instant};
 pub use in_order::{InOrder, Ordered};
 pub use listener::{AddressFilter, ListenConfig, ListenerCounters};
 pub use stack::{ConnId, ConnectError, ListenError, ListenerId, Stack, StackCounters};
-pub use tcp::{ConnInfo, OutOfOrder, SegmentBuf, SendError};
+pub use tcp::{ConnInfo, OutOfOrder, SegmentBuf, SendError, State};

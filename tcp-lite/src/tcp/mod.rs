@@ -47,7 +47,8 @@ pub(crate) use input::Verdict;
 pub use out_of_order::OutOfOrder;
 pub(crate) use recv::ReorderSlab;
 pub(crate) use send::SegmentSlab;
-pub(crate) use tcb::{Birth, State, Tcb};
+pub use tcb::State;
+pub(crate) use tcb::{Birth, Tcb};
 
 use std::net::SocketAddr;
 
@@ -122,8 +123,14 @@ pub struct ConnInfo {
     pub frontier: u64,
     /// Smoothed round-trip time, microseconds; 0 before the first measurement.
     pub srtt_us: u32,
-    /// Congestion window, octets.
+    /// Retransmission timeout, microseconds, backoff included.
+    pub rto_us: u32,
+    /// Congestion window, octets; in fast recovery what it is going to be.
     pub cwnd: u32,
+    /// Slow start threshold, octets; `u32::MAX` before the first reduction.
+    pub ssthresh: u32,
+    /// Where the connection stands.
+    pub state: State,
     /// Segments sent again.
     pub retransmits: u64,
     /// What waits ahead of the frontier.

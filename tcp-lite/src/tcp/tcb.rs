@@ -25,16 +25,26 @@ use crate::{CloseReason, Instant, Keepalive, TcpConfig};
 
 /// Connection states (RFC 9293 section 3.3.2). LISTEN is the stack's: a listener makes a block per SYN.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum State {
+pub enum State {
+    /// Our SYN was sent, or is about to be.
     SynSent,
+    /// The peer's SYN was received, ours is not acknowledged.
     SynReceived,
+    /// Both SYNs are acknowledged.
     Established,
+    /// We closed.
     FinWait1,
+    /// We closed, and our FIN is acknowledged.
     FinWait2,
+    /// The peer closed.
     CloseWait,
+    /// Both closed, our FIN is not acknowledged.
     Closing,
+    /// The peer closed, then we did; our FIN is not acknowledged.
     LastAck,
+    /// Both FINs are acknowledged, ours first.
     TimeWait,
+    /// Over.
     Closed,
 }
 
@@ -417,6 +427,9 @@ impl Tcb {
             frontier: self.rcv.fin.unwrap_or(self.rcv.nxt).min(self.rcv.nxt) - 1,
             srtt_us: self.rtt.srtt_us(),
             cwnd: self.congestion.cwnd(),
+            ssthresh: self.congestion.ssthresh(),
+            rto_us: self.rtt.rto().total_micros().min(u64::from(u32::MAX)) as u32,
+            state: self.state,
             retransmits: self.retransmits,
             out_of_order: self.rcv.held,
         }
