@@ -65,7 +65,7 @@ impl Tcb {
         }
         let left = self.delivered(news, duplicate);
         self.count_duplicates(news, duplicate);
-        self.judge_probe(ctx, header, news, duplicate);
+        let repaired = self.judge_probe(ctx, header, news, duplicate);
         let undone = self.judge_recovery(ctx, news, duplicate);
         let was = self.recovery.phase;
         if was != Phase::Open && news.acked > 0 && self.snd.una >= self.recovery.high {
@@ -78,9 +78,10 @@ impl Tcb {
         if self.recovery.phase == Phase::Fast {
             self.pace_recovery(left, news.acked > 0 && !lost);
         }
-        // (What was taken back has its share of the window for this acknowledgement.)
-        let calm = was != Phase::Fast && self.recovery.phase != Phase::Fast && !undone;
-        if calm && news.delivered > 0 {
+        // What was taken back has its share of the window for this acknowledgement. Duplicates let segments out, but
+        // leave the window as it is (RFC 3042 section 2).
+        let grows = news.acked > 0 && news.delivered > 0 && !undone && !repaired;
+        if grows && was != Phase::Fast && self.recovery.phase != Phase::Fast {
             self.grow_window(ctx, header, before, news);
         }
     }
@@ -131,19 +132,23 @@ impl Tcb {
         }
     }
 
-    /// Whether a tail loss probe repaired a loss that nothing else shows (RFC 8985 section 7.4.2).
-    fn judge_probe(&mut self, ctx: &mut Ctx<'_>, header: &TcpHeader, news: &News, duplicate: bool) {
+    /// Whether a tail loss probe repaired a loss that nothing else shows: it is answered as any other
+    /// (RFC 8985 section 7.4.2).
+    fn judge_probe(&mut self, ctx: &mut Ctx<'_>, header: &TcpHeader, news: &News, duplicate: bool) -> bool {
         if news.acked > 0 {
             self.pending.remove(Pending::TAIL);
         }
         let plain = duplicate && header.options.sack.is_empty();
-        if self.recovery.tail.on_ack(self.snd.una, news, plain) && self.recovery.phase == Phase::Open {
+        let repaired =
+            self.recovery.tail.on_ack(self.snd.una, news, plain) && self.recovery.phase == Phase::Open;
+        if repaired {
             let (oldest, in_flight) = (self.snd.una - news.acked, self.snd.in_flight() + news.acked);
             if self.answer_loss(ctx, oldest, None, in_flight) {
                 self.recovery.undo.forget();
                 self.congestion.on_recovered(ctx.now);
             }
         }
+        repaired
     }
 
     /// Whether the recovery that is under way, or was the last one, turns out to be spurious; then takes it back.
@@ -250,7 +255,10 @@ impl Tcb {
     fn start_recovery(&mut self, ctx: &mut Ctx<'_>, latest: Option<Sent>) {
         ctx.counters.fast_retransmits += 1;
         let in_flight = self.snd.in_flight();
-        let reduced = self.answer_loss(ctx, self.snd.una, latest, in_flight);
+        // What limited transmit let out beyond the window does not count (RFC 5681 section 3.2, step 2).
+        let beyond = in_flight.saturating_sub(u64::from(self.congestion.cwnd()));
+        let limited = beyond.min(u64::from((DUP_THRESHOLD - 1) * self.emss));
+        let reduced = self.answer_loss(ctx, self.snd.una, latest, in_flight - limited);
         self.recovery.phase = Phase::Fast;
         self.recovery.high = self.snd.nxt;
         self.recovery.prr = Prr::new(in_flight);
