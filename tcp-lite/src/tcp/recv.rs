@@ -96,7 +96,12 @@ impl Receiver {
         let mut view = Some(payload);
         let mut gap = self.gap(ctx, start, end);
         let mut new = 0;
+        let (mut at, mut twice) = (start, None);
         while let Some((from, to)) = gap {
+            if at < from {
+                twice = twice.or(Some((at, from)));
+            }
+            at = to;
             gap = self.gap(ctx, to, end);
             // The last piece takes the buffer itself, the others views of it.
             let piece = if gap.is_some() { view.as_ref().and_then(Mbuf::share) } else { view.take() };
@@ -115,9 +120,9 @@ impl Receiver {
             }
         }
         if new < end - start && !arrival.urgent {
-            // Inside the window, but here already.
+            // Inside the window, but here already; the first part of them is reported (RFC 2883 section 4.2).
             ctx.counters.rx_duplicate_octets += end - start - new;
-            self.duplicate = Some((start, end));
+            self.duplicate = twice.or(Some((at, end)));
             if let Some(ranges) = self.ranges {
                 ctx.reorder.records[ranges as usize].touch(start);
             }
