@@ -1,0 +1,287 @@
+//! One of the hosts that the script plays: what its numbers mean on the wire, and what the stack sent it so far.
+
+use std::collections::BTreeMap;
+
+use tcp_lite::ConnId;
+
+use crate::segment::{ACK, Options, SYN, Segment, Timestamps, URG};
+use crate::wire::Raw;
+
+/// The peer's timestamp at time 0 of the script.
+const PEER_CLOCK: u32 = 100_000;
+/// Window of an arriving segment that names none.
+const WINDOW: u16 = 65_535;
+/// Our port, and those of the peers: of number 1 and up.
+pub(crate) const OUR_PORT: u16 = 1000;
+const PEER_PORTS: u16 = 2000;
+
+const RST: u8 = 0x04;
+const KIND_MSS: u8 = 2;
+const KIND_SCALE: u8 = 3;
+const KIND_SACK_PERMITTED: u8 = 4;
+const KIND_SACK: u8 = 5;
+const KIND_TIMESTAMPS: u8 = 8;
+
+/// The octet at `offset` of every stream.
+fn octet(offset: u64) -> u8 {
+    (offset.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8
+}
+
+/// `len` octets of a stream from `offset` on.
+pub(crate) fn octets(offset: u64, len: usize) -> Vec<u8> {
+    (offset..offset + len as u64).map(octet).collect()
+}
+
+/// What is always sent in one.
+#[derive(Clone, Copy)]
+struct Piece {
+    octets: u32,
+    /// As it was pushed, or sent as a part before.
+    known: bool,
+}
+
+/// A peer and the connection with it.
+#[derive(Default)]
+pub(crate) struct Peer {
+    pub(crate) port: u16,
+    pub(crate) our_port: u16,
+    pub(crate) conn: Option<ConnId>,
+    /// Sequence numbers of both SYNs; ours is learned when it is sent.
+    theirs: u32,
+    ours: Option<u32>,
+    /// Our timestamp at time 0, learned from the first; who offered timestamps; the last of ours.
+    our_clock: Option<u32>,
+    we_offered: bool,
+    they_offered: bool,
+    latest: u32,
+    /// Timestamps of theirs that we may echo.
+    clocks: Vec<u32>,
+    /// Segments as they were pushed, or cut since, by sequence number.
+    segments: BTreeMap<i64, Piece>,
+    /// Octets pushed.
+    pushed: u64,
+    /// IP packets sent, with their sequence numbers.
+    packets: Vec<(u32, Vec<u8>)>,
+}
+
+impl Peer {
+    pub(crate) fn new(number: u8, isn: u32) -> Self {
+        let port = PEER_PORTS + u16::from(number);
+        Self { port, our_port: OUR_PORT, theirs: isn, ..Self::default() }
+    }
+
+    /// The number of the peer who has this port.
+    pub(crate) fn number(port: u16) -> u8 {
+        port.wrapping_sub(PEER_PORTS) as u8
+    }
+
+    /// Our next SYN begins a new count.
+    pub(crate) fn anew(&mut self) {
+        *self = Self { port: self.port, our_port: OUR_PORT, theirs: self.theirs, ..Self::default() };
+    }
+
+    /// Our sequence number `number` as it is on the wire.
+    pub(crate) fn our_seq(&self, number: i64) -> u32 {
+        self.ours.unwrap_or(0).wrapping_add(number as u32)
+    }
+
+    /// The last IP packet we sent with this sequence number.
+    pub(crate) fn packet_at(&self, number: i64) -> Option<&[u8]> {
+        let seq = self.our_seq(number);
+        self.packets.iter().rev().find(|(it, _)| *it == seq).map(|(_, packet)| &packet[..])
+    }
+
+    /// A segment of `len` octets is pushed; returns its octets.
+    pub(crate) fn push(&mut self, len: usize) -> Vec<u8> {
+        self.segments.insert(self.pushed as i64 + 1, Piece { octets: len as u32, known: true });
+        let octets = octets(self.pushed, len);
+        self.pushed += len as u64;
+        octets
+    }
+
+    /// What the script lets arrive, as it is on the wire, and with all that it did not say.
+    pub(crate) fn write(&mut self, segment: &Segment, now_us: u64) -> (Raw, Segment) {
+        let now_ms = (now_us / 1000) as i64;
+        let mut options = segment.options.clone().unwrap_or_default();
+        let syn = segment.flags & SYN != 0;
+        if syn {
+            self.they_offered = options.timestamps.is_some_and(|it| it != Timestamps::Without);
+        }
+        let echo = self.our_clock.map_or(0, |clock| i64::from(self.latest.wrapping_sub(clock) as i32));
+        let wanted = match options.timestamps {
+            Some(Timestamps::Any) => true,
+            None => self.is_agreed() && !syn,
+            _ => false,
+        };
+        if wanted {
+            options.timestamps = Some(Timestamps::Exactly(now_ms, echo));
+        }
+        let mut written = segment.clone();
+        written.window.get_or_insert(WINDOW);
+        let base = segment.seq + i64::from(syn);
+        let raw = Raw {
+            codepoint: segment.codepoint,
+            src_port: self.port,
+            dst_port: self.our_port,
+            seq: self.theirs.wrapping_add(segment.seq as u32),
+            ack: segment.ack.map_or(0, |ack| self.our_seq(ack)),
+            flags: segment.flags,
+            window: segment.window.unwrap_or(WINDOW),
+            urgent: segment.urgent.unwrap_or(0),
+            options: self.write_options(&options, segment.flags),
+            payload: octets((base - 1).max(0) as u64, segment.len as usize),
+        };
+        written.options = Some(options);
+        (raw, written)
+    }
+
+    fn write_options(&mut self, options: &Options, flags: u8) -> Vec<(u8, Vec<u8>)> {
+        let mut out = Vec::new();
+        out.extend(options.unknown.map(|(kind, octets)| (kind, vec![0xee; usize::from(octets) - 2])));
+        out.extend(options.mss.map(|mss| (KIND_MSS, mss.to_be_bytes().to_vec())));
+        out.extend(options.sack_permitted.then(|| (KIND_SACK_PERMITTED, vec![])));
+        if let Some(Timestamps::Exactly(value, echo)) = options.timestamps {
+            let value = PEER_CLOCK.wrapping_add(value as u32);
+            let echo =
+                if flags & ACK == 0 { 0 } else { self.our_clock.unwrap_or(0).wrapping_add(echo as u32) };
+            self.clocks.push(value);
+            out.push((KIND_TIMESTAMPS, [value.to_be_bytes(), echo.to_be_bytes()].concat()));
+        }
+        out.extend(options.window_scale.map(|shift| (KIND_SCALE, vec![shift])));
+        if !options.sack.is_empty() {
+            let edges = options.sack.iter().flat_map(|(start, end)| [*start, *end]);
+            let body = edges.flat_map(|edge| self.our_seq(edge).to_be_bytes()).collect();
+            out.push((KIND_SACK, body));
+        }
+        out
+    }
+
+    /// What we sent, as the script would write it. `packet`: the IP packet.
+    pub(crate) fn read(&mut self, raw: &Raw, packet: &[u8], now_us: u64) -> Result<Segment, String> {
+        self.packets.push((raw.seq, packet.to_vec()));
+        if raw.flags & SYN != 0 {
+            self.ours.get_or_insert(raw.seq);
+            self.our_port = raw.src_port;
+            self.we_offered = raw.option(KIND_TIMESTAMPS).is_some();
+        }
+        let seq = i64::from(raw.seq.wrapping_sub(self.ours.unwrap_or(0)) as i32);
+        let len = raw.payload.len() as u32;
+        if len > 0 && raw.payload != octets((seq - 1) as u64, raw.payload.len()) {
+            return Err("its octets are not those that were pushed".into());
+        }
+        let cut = len > 0 && self.is_cut(seq, len)?;
+        let acks = raw.flags & ACK != 0;
+        Ok(Segment {
+            codepoint: raw.codepoint,
+            flags: raw.flags,
+            seq,
+            len,
+            ack: acks.then(|| self.their_number(raw.ack)),
+            window: Some(raw.window),
+            urgent: (raw.flags & URG != 0).then_some(raw.urgent),
+            options: Some(self.read_options(raw, now_us)?),
+            cut,
+        })
+    }
+
+    /// Whether `seq..seq + len` is not sent as it was before. From now on it is a segment of its own, and so is
+    /// what stands beside it.
+    fn is_cut(&mut self, seq: i64, len: u32) -> Result<bool, String> {
+        let end = seq + i64::from(len);
+        let around = self.segments.range(..=seq).next_back().map(|(start, piece)| (*start, *piece));
+        let (start, old_end, known) = around
+            .map(|(start, piece)| (start, start + i64::from(piece.octets), piece.known))
+            .filter(|(_, old_end, _)| *old_end >= end)
+            .ok_or("it joins what was pushed apart, or was never pushed")?;
+        let whole = (start, old_end) == (seq, end) && known;
+        self.segments.remove(&start);
+        for (from, to) in [(start, seq), (seq, end), (end, old_end)] {
+            if from < to {
+                let known = from == seq;
+                self.segments.insert(from, Piece { octets: (to - from) as u32, known });
+            }
+        }
+        Ok(!whole)
+    }
+
+    fn their_number(&self, seq: u32) -> i64 {
+        i64::from(seq.wrapping_sub(self.theirs) as i32)
+    }
+
+    fn read_options(&mut self, raw: &Raw, now_us: u64) -> Result<Options, String> {
+        let mut options = Options::default();
+        for (kind, body) in &raw.options {
+            let word = |at: usize| u32::from_be_bytes([body[at], body[at + 1], body[at + 2], body[at + 3]]);
+            match (*kind, &body[..]) {
+                (KIND_MSS, [high, low]) => options.mss = Some(u16::from_be_bytes([*high, *low])),
+                (KIND_SCALE, [shift]) => options.window_scale = Some(*shift),
+                (KIND_SACK_PERMITTED, []) => options.sack_permitted = true,
+                (KIND_SACK, body) if body.len() % 8 == 0 => {
+                    let edge = |at| self.their_number(word(at));
+                    options.sack = (0..body.len()).step_by(8).map(|at| (edge(at), edge(at + 4))).collect();
+                }
+                (KIND_TIMESTAMPS, body) if body.len() == 8 => {
+                    let clock = *self.our_clock.get_or_insert(word(0).wrapping_sub((now_us / 1000) as u32));
+                    self.latest = word(0);
+                    let value = i64::from(word(0).wrapping_sub(clock) as i32);
+                    let echo = match raw.flags & ACK {
+                        0 => i64::from(word(4)),
+                        _ => i64::from(word(4).wrapping_sub(PEER_CLOCK) as i32),
+                    };
+                    options.timestamps = Some(Timestamps::Exactly(value, echo));
+                }
+                (kind, body) => return Err(format!("an option of kind {kind} with {body:?}")),
+            }
+        }
+        Ok(options)
+    }
+
+    fn is_agreed(&self) -> bool {
+        self.we_offered && self.they_offered
+    }
+
+    /// What is wrong with a segment that was sent at `now_us`, if anything is.
+    pub(crate) fn difference(&self, expected: &Segment, came: &Segment, now_us: u64) -> Option<&'static str> {
+        let differs = [
+            (expected.codepoint != came.codepoint, "another codepoint"),
+            (expected.flags != came.flags, "other flags"),
+            (expected.seq != came.seq, "another sequence number"),
+            (expected.len != came.len, "another length"),
+            (expected.ack != came.ack, "another acknowledgement"),
+            (expected.window.is_some_and(|it| Some(it) != came.window), "another window"),
+            (expected.urgent != came.urgent, "another urgent pointer"),
+            (expected.cut && !came.cut, "a segment as it was pushed"),
+            (!expected.cut && came.cut, "a part of a segment (`cut`)"),
+        ];
+        let differs = differs.into_iter().find_map(|(differs, what)| differs.then_some(what));
+        let options = came.options.clone().unwrap_or_default();
+        differs.or_else(|| self.options_differ(expected, &options, now_us))
+    }
+
+    fn options_differ(&self, expected: &Segment, came: &Options, now_us: u64) -> Option<&'static str> {
+        let (syn, rst) = (expected.flags & SYN != 0, expected.flags & RST != 0);
+        if expected.options.is_none() && (syn || rst) {
+            return None;
+        }
+        let wanted = expected.options.clone().unwrap_or_default();
+        if wanted.sack != came.sack {
+            return Some("other SACK blocks");
+        }
+        let alike = Options { timestamps: came.timestamps, ..wanted.clone() };
+        if alike != *came {
+            return Some("other options");
+        }
+        let right = match (wanted.timestamps, came.timestamps) {
+            (Some(Timestamps::Any), timestamps) => timestamps.is_some(),
+            (Some(Timestamps::Without), timestamps) => timestamps.is_none(),
+            (Some(exactly), timestamps) => timestamps == Some(exactly),
+            (None, None) => syn || rst || !self.is_agreed(),
+            (None, Some(Timestamps::Exactly(value, echo))) => {
+                let echoed = PEER_CLOCK.wrapping_add(echo as u32);
+                !syn && self.is_agreed() && value == (now_us / 1000) as i64 && self.clocks.contains(&echoed)
+            }
+            (None, Some(_)) => false,
+        };
+        (!right).then_some("other timestamps")
+    }
+}

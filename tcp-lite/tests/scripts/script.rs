@@ -1,0 +1,234 @@
+//! A script: its settings and its lines (README.md has the language).
+
+use crate::segment::{Segment, number};
+
+/// A whole file.
+pub(crate) struct Script {
+    /// Keys and values of `config` lines, with their line numbers.
+    pub(crate) settings: Vec<(usize, String, String)>,
+    pub(crate) lines: Vec<Line>,
+}
+
+/// One line with a time.
+#[derive(Clone)]
+pub(crate) struct Line {
+    /// In the file, from 1.
+    pub(crate) number: usize,
+    /// What stands behind the time.
+    pub(crate) text: String,
+    pub(crate) time: Time,
+    /// Which of the peers it is about.
+    pub(crate) peer: u8,
+    pub(crate) action: Action,
+}
+
+/// When a line happens, microseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Time {
+    /// After the line before rather than after the start.
+    pub(crate) relative: bool,
+    pub(crate) us: u64,
+    /// How much earlier or later is still right.
+    pub(crate) slack_us: u64,
+}
+
+/// What happens in a line.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Action {
+    /// `<`: a segment arrives.
+    Arrives(Segment),
+    /// `>`: this segment is sent.
+    Sends(Segment),
+    Call(Call),
+    Expect(Expect),
+}
+
+/// What the application or the network does.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Call {
+    /// From a port that the stack chooses, or from the script's.
+    Connect {
+        ephemeral: bool,
+    },
+    Listen,
+    /// One segment for each entry: octets of its records.
+    Send(Vec<Vec<usize>>),
+    Close,
+    Abort,
+    Hold(usize),
+    Release(usize),
+    /// What a router says, about the segment sent at `seq`.
+    Icmp {
+        what: String,
+        mtu: Option<u16>,
+        seq: i64,
+    },
+    /// Our next SYN begins a new count.
+    Anew,
+}
+
+/// What has to be so.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Expect {
+    /// Octets were handed up, behind a hole or not.
+    Received {
+        from: u64,
+        to: u64,
+        ahead: bool,
+    },
+    /// The next event of its kind.
+    Event(String),
+    /// A counter of the stack, or a value of the connection.
+    Value {
+        name: String,
+        value: u64,
+        slack: u64,
+    },
+    State(String),
+    /// Nothing is sent for so many microseconds.
+    Quiet(u64),
+    /// By how much our port differs from that of the connection before.
+    PortStep(i64),
+    /// `send` would be refused.
+    Refused(usize),
+}
+
+impl Script {
+    pub(crate) fn parse(text: &str) -> Result<Self, String> {
+        let mut script = Self { settings: Vec::new(), lines: Vec::new() };
+        for (at, line) in text.lines().enumerate() {
+            let line = line.split("//").next().unwrap_or_default().trim();
+            if !line.is_empty() {
+                script.line(at + 1, line).map_err(|reason| format!("line {}: {reason}: {line}", at + 1))?;
+            }
+        }
+        Ok(script)
+    }
+
+    fn line(&mut self, number: usize, line: &str) -> Result<(), String> {
+        let (word, rest) = line.split_once(char::is_whitespace).unwrap_or((line, ""));
+        if word == "config" {
+            if !self.lines.is_empty() {
+                return Err("`config` stands before all that happens".into());
+            }
+            for setting in rest.split_whitespace() {
+                let (key, value) = setting.split_once('=').ok_or("a setting is KEY=VALUE")?;
+                self.settings.push((number, key.to_owned(), value.to_owned()));
+            }
+            return Ok(());
+        }
+        let time = parse_time(word)?;
+        let text = rest.trim();
+        let (word, rest) = text.split_once(char::is_whitespace).unwrap_or((text, ""));
+        let (word, peer) = match word.split_once('@') {
+            Some((word, peer)) => (word, self::number(peer)?),
+            None => (word, 1),
+        };
+        // Of several segments in one line all but the first come at the same time.
+        let mut push =
+            |time, action| self.lines.push(Line { number, text: text.to_owned(), time, peer, action });
+        if let "<" | ">" = word {
+            for (nr, segment) in Segment::parse(rest)?.into_iter().enumerate() {
+                let later = Time { relative: true, us: 0, slack_us: 0 };
+                let action = if word == "<" { Action::Arrives(segment) } else { Action::Sends(segment) };
+                push(if nr == 0 { time } else { later }, action);
+            }
+            return Ok(());
+        }
+        let words: Vec<&str> = rest.split_whitespace().collect();
+        if let ("again", [times, lines]) = (word, &words[..]) {
+            let from = self.lines.len().checked_sub(self::number(lines)?).ok_or("not so many lines")?;
+            for _ in 0..self::number(times)? {
+                self.lines.extend_from_within(from..from + self::number::<usize>(lines)?);
+            }
+            return Ok(());
+        }
+        push(time, parse_action(word, &words)?);
+        Ok(())
+    }
+}
+
+fn parse_action(word: &str, words: &[&str]) -> Result<Action, String> {
+    let call = |call| Ok(Action::Call(call));
+    let expect = |expect| Ok(Action::Expect(expect));
+    match (word, words) {
+        ("connect", []) => call(Call::Connect { ephemeral: false }),
+        ("connect", ["ephemeral"]) => call(Call::Connect { ephemeral: true }),
+        ("listen", []) => call(Call::Listen),
+        ("send", [what]) => call(Call::Send(parse_send(what)?)),
+        ("close", []) => call(Call::Close),
+        ("abort", []) => call(Call::Abort),
+        ("hold", [octets]) => call(Call::Hold(number(octets)?)),
+        ("release", [octets]) => call(Call::Release(number(octets)?)),
+        ("anew", []) => call(Call::Anew),
+        ("icmp", [what, details @ ..]) => {
+            let (mut mtu, mut seq) = (None, None);
+            for detail in details {
+                match detail.split_once('=') {
+                    Some(("mtu", value)) => mtu = Some(number(value)?),
+                    Some(("seq", value)) => seq = Some(number(value)?),
+                    _ => return Err(format!("`{detail}` is neither mtu= nor seq=")),
+                }
+            }
+            let seq = seq.ok_or("about the segment at which seq=?")?;
+            call(Call::Icmp { what: (*what).to_owned(), mtu, seq })
+        }
+        ("received", [range]) => expect(parse_received(range, false)?),
+        ("received", [range, "ahead"]) => expect(parse_received(range, true)?),
+        ("event", [_, ..]) => expect(Expect::Event(words.join(" "))),
+        ("state", [state]) => expect(Expect::State((*state).to_owned())),
+        ("quiet", [span]) => expect(Expect::Quiet(parse_span(span)?)),
+        ("port", [step]) => expect(Expect::PortStep(number(step)?)),
+        ("refused", ["send", octets]) => expect(Expect::Refused(number(octets)?)),
+        ("counter", [assignment]) => {
+            let (name, value) = assignment.split_once('=').ok_or("a counter is NAME=VALUE")?;
+            expect(Expect::Value { name: name.to_owned(), value: number(value)?, slack: 0 })
+        }
+        (name, ["=", value]) => {
+            let (value, slack) = value.split_once('~').unwrap_or((value, "0"));
+            let (value, slack) = (parse_value(value)?, parse_value(slack)?);
+            expect(Expect::Value { name: name.to_owned(), value, slack })
+        }
+        _ => Err(format!("`{word}` with that is nothing known")),
+    }
+}
+
+/// `1000`: a segment of one record. `400+600`: of two. `3x1000`: three segments.
+fn parse_send(what: &str) -> Result<Vec<Vec<usize>>, String> {
+    let (count, records) = match what.split_once('x') {
+        Some((count, records)) => (number(count)?, records),
+        None => (1, what),
+    };
+    let records: Vec<usize> = records.split('+').map(number).collect::<Result<_, _>>()?;
+    Ok(vec![records; count])
+}
+
+fn parse_received(range: &str, ahead: bool) -> Result<Expect, String> {
+    let (from, to) = range.split_once("..").ok_or("octets received are FROM..TO")?;
+    Ok(Expect::Received { from: number(from)?, to: number(to)?, ahead })
+}
+
+/// A number, or a time in microseconds where it has a unit.
+fn parse_value(word: &str) -> Result<u64, String> {
+    number(word).or_else(|_| parse_span(word))
+}
+
+/// `1.5`, `+.010`, `+10ms`, `+.2~.05`.
+fn parse_time(word: &str) -> Result<Time, String> {
+    let (time, slack) = word.split_once('~').unwrap_or((word, "0"));
+    let (relative, time) = time.strip_prefix('+').map_or((false, time), |time| (true, time));
+    Ok(Time { relative, us: parse_span(time)?, slack_us: parse_span(slack)? })
+}
+
+/// Seconds, or with a unit (`us`, `ms`, `s`); in microseconds.
+pub(crate) fn parse_span(word: &str) -> Result<u64, String> {
+    let units = [("us", 0), ("ms", 3), ("s", 6), ("", 6)];
+    let found = units.into_iter().find_map(|(unit, digits)| Some((word.strip_suffix(unit)?, digits)));
+    let (value, digits) = found.unwrap_or((word, 6));
+    let (whole, part) = value.split_once('.').unwrap_or((value, ""));
+    let wrong = || format!("`{word}` is no time");
+    if part.len() > digits || value.is_empty() || value == "." {
+        return Err(wrong());
+    }
+    format!("{whole}{part:0<digits$}").parse().map_err(|_| wrong())
+}
