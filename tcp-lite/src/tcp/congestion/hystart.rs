@@ -54,15 +54,17 @@ impl HyStart {
         if ack.una > self.round_end && self.next_round(ack.nxt) {
             return Growth::Ends;
         }
+        // The window comes first: what this acknowledgement measures changes how the next one is answered.
+        let octets = match self.conservative {
+            Some(_) => ack.delivered / GROWTH_DIVISOR,
+            None => ack.delivered,
+        };
         if let Some(rtt_us) = ack.rtt_us {
             self.samples = self.samples.saturating_add(1);
             self.current_us = self.current_us.min(rtt_us);
         }
         self.judge();
-        match self.conservative {
-            Some(_) => Growth::By(ack.delivered / GROWTH_DIVISOR),
-            None => Growth::By(ack.delivered),
-        }
+        Growth::By(octets)
     }
 
     /// A round is over; returns whether slow start is.
@@ -122,7 +124,7 @@ mod tests {
         assert_eq!(round(&mut hystart, 0, 40_000), Some(8000));
         assert_eq!(round(&mut hystart, 1, 44_900), Some(8000), "less than an eighth");
         let slower = round(&mut hystart, 2, 50_600);
-        assert_eq!(slower, Some(7250), "the eighth sample tells");
+        assert_eq!(slower, Some(8000), "the eighth sample tells");
         for number in 3..7 {
             assert_eq!(round(&mut hystart, number, 51_000), Some(2000));
         }
@@ -143,6 +145,7 @@ mod tests {
         let mut hystart = HyStart::new();
         round(&mut hystart, 0, 50);
         assert_eq!(round(&mut hystart, 1, 4000), Some(8000));
-        assert_eq!(round(&mut hystart, 2, 8001), Some(7250));
+        assert_eq!(round(&mut hystart, 2, 8001), Some(8000));
+        assert_eq!(round(&mut hystart, 3, 8001), Some(2000));
     }
 }
