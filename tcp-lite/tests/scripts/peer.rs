@@ -77,7 +77,7 @@ impl Peer {
 
     /// Our next SYN begins a new count.
     pub(crate) fn anew(&mut self) {
-        *self = Self { port: self.port, our_port: OUR_PORT, theirs: self.theirs, ..Self::default() };
+        *self = Self { port: self.port, our_port: self.our_port, theirs: self.theirs, ..Self::default() };
     }
 
     /// Our sequence number `number` as it is on the wire.
