@@ -75,9 +75,13 @@ impl Tcb {
             1 => Some(micros_since(ctx.now, self.timers.last_sent)),
             _ => self.echo_ms(header).and_then(|echo_ms| self.timestamp_rtt_us(ctx, echo_ms)),
         };
-        if let Some(sample_us) = sample_us {
-            self.rtt.sample(ctx.now, sample_us);
-            self.recovery.tail.on_sample();
+        match sample_us {
+            Some(sample_us) => {
+                self.rtt.sample(ctx.now, sample_us);
+                self.recovery.tail.on_sample();
+            }
+            None if syn_lost => self.rtt.fall_back(),
+            None => {}
         }
         self.rtt.forget_backoff();
         self.snd.una = 1;

@@ -10,6 +10,9 @@ use crate::facade::{Duration, Instant};
 /// A minimum is forgotten after this to twice this (RFC 8985 section 6.2, step 1: a windowed minimum).
 const MIN_RTT_WINDOW: Duration = Duration::from_secs(30);
 
+/// Timeout of the first data after the loss of a SYN, when nothing was measured (RFC 6298 section 5.7).
+const AFTER_LOST_SYN_US: u64 = 3_000_000;
+
 /// Estimator and timeout of one connection.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RttEstimator {
@@ -81,6 +84,11 @@ impl RttEstimator {
     /// The handshake is over: its backoff is not that of data (RFC 6298 section 5.7).
     pub(super) fn forget_backoff(&mut self) {
         self.backoff = 0;
+    }
+
+    /// A SYN was lost, and its answer measured nothing: the way may be longer than the first timeout.
+    pub(super) fn fall_back(&mut self) {
+        self.base_us = self.base_us.max(AFTER_LOST_SYN_US);
     }
 
     /// The timeout now.
