@@ -1,8 +1,8 @@
 //! Opening: active, passive, simultaneous; what the SYNs agree on; retries and refusals.
 
 use super::wire::*;
+use crate::tcp::State;
 use crate::tcp::header::Flags;
-use crate::tcp::{State, Verdict};
 use crate::{CloseReason, Duration, TcpConfig};
 
 // Proves MPA-279.
@@ -45,34 +45,6 @@ fn a_syn_without_options_means_the_default_mss_and_no_scaling() {
 }
 
 #[test]
-fn simultaneous_open_ends_established_on_both_sides() {
-    let mut pair = Pair::new(config(), config());
-    pair.a.connect(pair.now);
-    pair.b.connect(pair.now);
-    pair.transmit();
-    pair.run_for(Duration::from_millis(1));
-    assert_eq!((pair.a.state(), pair.b.state()), (State::SynReceived, State::SynReceived));
-    pair.run_for(Duration::from_millis(50));
-    assert_eq!((pair.a.state(), pair.b.state()), (State::Established, State::Established));
-    let now = pair.now;
-    pair.a.push(now, &pattern(0, 700)).unwrap();
-    pair.b.push(now, &pattern(0, 300)).unwrap();
-    pair.run_for(Duration::from_millis(50));
-    assert_eq!((pair.b.read(), pair.a.read()), (pattern(0, 700), pattern(0, 300)));
-}
-
-#[test]
-fn lost_syns_are_sent_again_with_doubling_pauses() {
-    let mut pair = Pair::new(TcpConfig { user_timeout: Duration::from_secs(100), ..config() }, config());
-    pair.plan = Box::new(|_, _| vec![]);
-    pair.a.connect(pair.now);
-    let start = pair.now;
-    pair.run_for(Duration::from_secs(20));
-    let at: Vec<_> = pair.log.iter().map(|(at, ..)| at.total_millis() - start.total_millis()).collect();
-    assert_eq!(at, [0, 1000, 3000, 7000, 15_000]);
-}
-
-#[test]
 fn a_silent_peer_ends_in_timed_out_by_the_user_timeout() {
     let mut pair = Pair::new(config(), config());
     pair.plan = Box::new(|_, _| vec![]);
@@ -80,16 +52,6 @@ fn a_silent_peer_ends_in_timed_out_by_the_user_timeout() {
     pair.run_for(Duration::from_millis(10_001));
     assert_eq!(pair.a.seen, [Seen::Closed(CloseReason::TimedOut)]);
     assert!(pair.a.tcb().is_dead() && pair.a.tcb().deadline().is_none());
-}
-
-#[test]
-fn syn_retries_are_counted() {
-    let mut pair = Pair::new(TcpConfig { syn_retries: 2, ..config() }, config());
-    pair.plan = Box::new(|_, _| vec![]);
-    pair.a.connect(pair.now);
-    pair.run_for(Duration::from_secs(9));
-    assert_eq!(pair.a.seen, [Seen::Closed(CloseReason::TimedOut)]);
-    assert_eq!(pair.log.len(), 3);
 }
 
 #[test]
@@ -105,37 +67,6 @@ fn a_lost_syn_ack_or_ack_is_repaired() {
         pair.run_for(Duration::from_secs(3));
         assert_eq!((pair.a.state(), pair.b.state()), (State::Established, State::Established), "lost {lost}");
     }
-}
-
-#[test]
-fn a_reset_refuses_only_when_it_acknowledges_our_syn() {
-    let mut pair = Pair::new(config(), config());
-    pair.a.connect(pair.now);
-    let syn = pair.a.transmit(pair.now).unwrap();
-    let mut reset = Packet::new(syn.header.reset(0).unwrap(), vec![]);
-    let good = reset.header.ack;
-    reset.header.ack = good.map(|ack| ack + 1);
-    assert_eq!(pair.a.receive(pair.now, &reset), Verdict::Done);
-    reset.header.ack = None;
-    assert_eq!(pair.a.receive(pair.now, &reset), Verdict::Done);
-    assert_eq!(pair.a.state(), State::SynSent);
-    reset.header.ack = good;
-    assert_eq!(pair.a.receive(pair.now, &reset), Verdict::Done);
-    assert_eq!(pair.a.seen, [Seen::Closed(CloseReason::Refused)]);
-}
-
-#[test]
-fn an_acknowledgement_of_something_else_is_reset_and_the_syn_stays() {
-    let mut pair = Pair::new(config(), config());
-    pair.a.connect(pair.now);
-    let syn = pair.a.transmit(pair.now).unwrap();
-    pair.b.accept(pair.now, &syn.header);
-    let mut answer = pair.b.transmit(pair.now).unwrap();
-    let wrong = answer.header.ack.unwrap() + 77;
-    answer.header.ack = Some(wrong);
-    let Verdict::Reset(reset) = pair.a.receive(pair.now, &answer) else { panic!("no reset") };
-    assert_eq!((reset.seq, reset.flags), (wrong, Flags::RST));
-    assert_eq!(pair.a.state(), State::SynSent);
 }
 
 #[test]

@@ -1,7 +1,6 @@
 //! Loss recovery: exactly the named segments are lost.
 
 use super::wire::*;
-use crate::facade::TcpSeqNumber;
 use crate::tcp::State;
 use crate::{CloseReason, Duration, TcpConfig};
 
@@ -131,33 +130,6 @@ fn octets_beyond_a_hole_are_handed_up_at_once() {
     pair.run_for(Duration::from_millis(100));
     assert_eq!(pair.b.read(), pattern(0, 300));
     assert_eq!(pair.b.reorder.len(), 0, "no hole, no ranges");
-}
-
-#[test]
-fn sack_blocks_name_the_latest_range_first() {
-    let mut pair = Pair::established(config(), config());
-    let una = pair.a.birth.iss + 1;
-    for i in 0..8 {
-        pair.a.push(pair.now, &pattern(i * 100, 100)).unwrap();
-    }
-    let packets: Vec<_> = std::iter::from_fn(|| pair.a.transmit(pair.now)).collect();
-    let mut blocks = |index: usize| {
-        let _ = pair.b.receive(pair.now, &packets[index]);
-        let ack = pair.b.transmit(pair.now).expect("an immediate acknowledgement");
-        assert_eq!(ack.header.ack, Some(una));
-        let offset = |seq: TcpSeqNumber| seq.0.wrapping_sub(una.0);
-        ack.header.options.sack.iter().map(|(start, end)| (offset(*start), offset(*end))).collect::<Vec<_>>()
-    };
-    assert_eq!(blocks(3), [(300, 400)]);
-    assert_eq!(blocks(5), [(500, 600), (300, 400)]);
-    assert_eq!(blocks(1), [(100, 200), (500, 600), (300, 400)]);
-    assert_eq!(blocks(7), [(700, 800), (100, 200), (500, 600)], "three fit beside timestamps");
-    assert_eq!(blocks(4), [(300, 600), (700, 800), (100, 200)]);
-    assert_eq!(
-        blocks(4),
-        [(400, 500), (300, 600), (700, 800)],
-        "D-SACK: what came twice is first (RFC 2883)"
-    );
 }
 
 // Proves DDP-043.

@@ -28,18 +28,6 @@ fn the_first_to_close_waits_and_the_second_is_gone() {
     assert!(pair.a.holds_nothing() && pair.b.holds_nothing());
 }
 
-#[test]
-fn simultaneous_close_ends_in_time_wait_on_both_sides() {
-    let mut pair = Pair::established(config(), config());
-    pair.a.close(pair.now);
-    pair.b.close(pair.now);
-    pair.transmit();
-    pair.run_for(Duration::from_millis(1));
-    assert_eq!((pair.a.state(), pair.b.state()), (State::Closing, State::Closing));
-    pair.run_for(Duration::from_millis(20));
-    assert_eq!((pair.a.state(), pair.b.state()), (State::TimeWait, State::TimeWait));
-}
-
 // Proves MPA-223.
 #[test]
 fn a_half_closed_connection_carries_data_the_other_way() {
@@ -106,26 +94,6 @@ fn abort_sends_one_reset_that_the_peer_believes() {
     assert_eq!(pair.b.seen, [Seen::Established, Seen::Closed(CloseReason::Reset)]);
     assert!(pair.a.tcb().is_dead() && pair.a.holds_nothing());
     assert_eq!((pair.a.counters.tx_resets, pair.b.counters.tx_resets), (1, 0));
-}
-
-#[test]
-fn a_reset_that_overtook_lost_data_is_questioned_and_then_exact() {
-    let mut pair = Pair::established(config(), config());
-    pair.plan = Box::new(|_, packet| if packet.payload.is_empty() { vec![DELAY] } else { vec![] });
-    pair.a.push(pair.now, &pattern(0, 10)).unwrap();
-    pair.transmit();
-    pair.a.with(pair.now, |tcb, ctx| tcb.abort(ctx));
-    pair.run_for(Duration::from_millis(10));
-    assert_eq!(pair.b.seen.last(), Some(&Seen::Closed(CloseReason::Reset)));
-}
-
-#[test]
-fn closing_before_the_connection_stands_ends_it_quietly() {
-    let mut pair = Pair::new(config(), config());
-    pair.a.connect(pair.now);
-    pair.a.close(pair.now);
-    assert_eq!(pair.a.seen, [Seen::Closed(CloseReason::Aborted)]);
-    assert!(pair.a.tcb().is_dead());
 }
 
 #[test]

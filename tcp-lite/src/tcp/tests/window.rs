@@ -185,20 +185,6 @@ fn the_right_edge_never_moves_back() {
 }
 
 #[test]
-fn every_second_segment_is_acknowledged_and_a_single_one_after_the_delay() {
-    let mut pair = Pair::established(config(), config());
-    pair.log.clear();
-    for i in 0..5 {
-        pair.a.push(pair.now, &pattern(i * 1000, 1000)).unwrap();
-    }
-    let start = pair.now;
-    pair.run_for(Duration::from_millis(30));
-    let acks: Vec<_> = pair.log.iter().filter(|(_, side, _)| *side == Side::B).collect();
-    assert_eq!(acks.len(), 3);
-    assert_eq!(acks[2].0, start + DELAY + pair.b.config.delayed_ack);
-}
-
-#[test]
 fn a_coalesced_segment_is_acknowledged_at_once() {
     let mut pair = Pair::established(config(), config());
     pair.a.push(pair.now, &[0]).unwrap();
