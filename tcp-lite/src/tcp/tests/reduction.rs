@@ -146,6 +146,10 @@ fn what_was_lost_in_vain_is_not_given_back_when_there_were_marks() {
         let end = push(&mut pair, 40);
         let _ = thresholds(&mut pair, end);
         assert_eq!((pair.a.counters.fast_retransmits, pair.a.counters.spurious_recoveries), (1, 1));
+        assert_eq!(
+            pair.a.counters.ecn_reductions, 0,
+            "by the loss that was none, and not by the marks once more"
+        );
         u64::from(ssthresh(&pair)) >= before
     };
     assert!(run(&[]));
