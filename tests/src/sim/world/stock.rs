@@ -233,6 +233,8 @@ impl StockHost {
 fn read(socket: &mut tcp::Socket<'_>, end: &mut End, now_us: u64) -> Result<bool, String> {
     let mut left = match end.plan.reader {
         None => u64::MAX,
+        // At the end of TIME-WAIT smoltcp forgets what is not read yet.
+        Some(_) if socket.state() == tcp::State::TimeWait => u64::MAX,
         Some(_) if now_us < end.read_again_us => 0,
         Some(reader) => reader.octets,
     };
