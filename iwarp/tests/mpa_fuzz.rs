@@ -3,10 +3,9 @@
 mod mpa_support;
 
 use dp::Mempool;
+use iwarp::mpa::Framer;
 use iwarp::mpa::frame::{Frame, FrameKind, Parsed};
-use iwarp::mpa::{Framer, Initiator, MpaConfig, Responder};
 use mpa_support::{Receiver, Rng};
-use tcp_lite::Instant;
 
 const STREAMS: u64 = 10_000;
 
@@ -37,39 +36,6 @@ fn the_frame_parser_takes_anything() {
                 assert!(frame.encode().is_ok());
             }
         }
-    }
-}
-
-#[test]
-fn the_startup_machines_take_anything() {
-    let deadline = Instant::from_secs(1);
-    let configs = [
-        MpaConfig::default(),
-        MpaConfig { markers: true, peer_to_peer: false, ird: 0, ord: 0, ..MpaConfig::default() },
-        MpaConfig::revision_one(),
-    ];
-    for seed in 0..STREAMS {
-        let mut rng = Rng(seed);
-        let octets = stream(&mut rng);
-        let config = configs[rng.below(configs.len())];
-        let (mut initiator, _) = Initiator::start(config, b"", deadline).unwrap();
-        let mut responder = Responder::listen(config, deadline).unwrap();
-        let cut = rng.below(octets.len() + 1);
-        let mut offset = 0;
-        for part in [&octets[..cut], &octets[cut..]] {
-            if let Ok(step) = initiator.receive(offset, part) {
-                assert!(step.consumed <= part.len());
-            }
-            if let Ok(step) = responder.receive(offset, part)
-                && step.event.is_some()
-            {
-                assert!(responder.reject(b"no", Some(1)).is_ok());
-            }
-            offset += part.len() as u64;
-        }
-        let late = Instant::from_secs(2);
-        assert!(initiator.on_timeout(late).is_ok() || initiator.deadline().is_none());
-        assert!(responder.on_timeout(late).is_ok() || responder.deadline().is_none());
     }
 }
 

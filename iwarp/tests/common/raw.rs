@@ -5,7 +5,7 @@ use dp::{Burst, Mbuf, Mempool, Port};
 use iwarp::engine::{Engine, EngineConfig};
 use iwarp::mpa::Framer;
 use iwarp::verbs::{CmEvent, Context, ContextConfig, EventChannel};
-use tcp_lite::{CloseReason, ConnId, Event, Instant, Stack};
+use tcp_lite::{CloseReason, ConnId, Event, Instant, Limits, Stack, StackConfig};
 
 use super::PORT;
 
@@ -52,14 +52,25 @@ impl RawPair {
     /// The same over any two ports, the engine's first.
     pub(crate) fn over(
         context: Context,
+        ports: (Box<dyn Port>, Box<dyn Port>),
+        configure: impl FnOnce(&mut EngineConfig),
+    ) -> Self {
+        Self::limited(context, ports, Limits::default(), configure)
+    }
+
+    /// The same with limits of the peer's.
+    pub(crate) fn limited(
+        context: Context,
         (port_a, port_b): (Box<dyn Port>, Box<dyn Port>),
+        limits: Limits,
         configure: impl FnOnce(&mut EngineConfig),
     ) -> Self {
         let mut config = EngineConfig::new(&*port_a, &["10.0.0.1/24"]).unwrap();
         config.stack.seed = [1; 32];
         configure(&mut config);
         let peer = EngineConfig::new(&*port_b, &["10.0.0.2/24"]).unwrap().stack;
-        let stack = Stack::new(tcp_lite::StackConfig { seed: [2; 32], ..peer }, port_b.mempool().clone());
+        let peer = StackConfig { seed: [2; 32], limits, ..peer };
+        let stack = Stack::new(peer, port_b.mempool().clone());
         let pool = port_b.mempool().clone();
         let engine = Engine::new(&context, port_a, config).unwrap();
         Self {

@@ -244,27 +244,3 @@ fn mutated_frames_leave_a_live_connection_alone() {
     }
     still_works(&mut relay);
 }
-
-#[test]
-fn mutated_frames_that_pass_for_good_do_not_panic() {
-    let (mut relay, seen) = live();
-    let mut runner = runner();
-    for n in 0..FRAMES {
-        let mutation = mutation().new_tree(&mut runner).unwrap().current();
-        let mut frame = mutate(&seen[n % seen.len()], &mutation);
-        if frame.len() >= 34 && frame[12..15] == [0x08, 0x00, 0x45] {
-            frame[24..26].fill(0);
-            let checksum = !smoltcp::wire::checksum::data(&frame[14..34]);
-            frame[24..26].copy_from_slice(&checksum.to_be_bytes());
-        }
-        let state = if n % 2 == 0 { Checksum::Good } else { Checksum::Partial };
-        relay.b.inject_as(&frame, &mutation.2, state);
-        // The octets are wrong, and the connection may have been reset: events are only dropped.
-        while relay.b.host.stack.event().is_some() {}
-        let now = relay.b.now();
-        let mut out = dp::Burst::new();
-        relay.b.host.stack.poll(now);
-        relay.b.host.stack.transmit(now, &mut out);
-        relay.b.now_us += 50;
-    }
-}

@@ -16,7 +16,7 @@ pub(super) mod raw;
 use raw::RawPair;
 
 /// Packet buffers of each port.
-const BUFFERS: usize = 128;
+const BUFFERS: usize = 64;
 
 /// Turns in which an engine that was left alone has to come to rest.
 const REST_TURNS: usize = 30_000;
@@ -52,24 +52,27 @@ pub(super) fn queues(cq: &CompletionQueue) -> QpInit<'_> {
     QpInit { max_send_wr: 16, max_recv_wr: 16, ..QpInit::new(cq) }
 }
 
+/// What a stack may hold.
+const LIMITS: Limits = Limits {
+    connections: 8,
+    listeners: 2,
+    backlog: 4,
+    syn_cookies: true,
+    neighbors: 4,
+    tx_segments: 64,
+    events: 64,
+};
+
 /// What an engine may hold.
 pub(super) fn small(config: &mut EngineConfig) {
-    config.stack.limits = Limits {
-        connections: 8,
-        listeners: 2,
-        backlog: 4,
-        syn_cookies: true,
-        neighbors: 4,
-        tx_segments: 64,
-        events: 64,
-    };
+    config.stack.limits = LIMITS;
     config.stack.tcp.recv_window_octets = 1 << 16;
     config.stack.tcp.send_buffer_octets = 1 << 16;
 }
 
 /// An engine and its peer.
 pub(super) fn rig() -> RawPair {
-    RawPair::over(context(3), pair(&wire()), small)
+    RawPair::limited(context(3), pair(&wire()), Limits { connections: 64, ..LIMITS }, small)
 }
 
 /// Lets everything end, and looks that nothing is held: the objects are gone, the connections, the packet buffers.

@@ -224,36 +224,4 @@ proptest! {
             other => prop_assert!(false, "{other:?}"),
         }
     }
-
-    // Ten thousand random streams: outcome or error, never a panic, never more than a frame consumed.
-    #[test]
-    fn any_octets_end_in_an_outcome(
-        octets in prop::collection::vec(any::<u8>(), 0..640), key in 0_u8..3, flags: u8, revision in 0_u8..4,
-        length in 0_u16..520, cut: prop::sample::Index,
-    ) {
-        let mut octets = octets;
-        if key < 2 && octets.len() >= 20 {
-            let kind = if key == 0 { FrameKind::Request } else { FrameKind::Reply };
-            octets[..16].copy_from_slice(kind.key());
-            octets[16] = flags;
-            octets[17] = revision;
-            octets[18..20].copy_from_slice(&length.to_be_bytes());
-        }
-        let cut = cut.index(octets.len() + 1);
-        for config in [MpaConfig::default(), client_server(), MpaConfig::revision_one()] {
-            let mut initiator = start(config);
-            let mut responder = listen(config);
-            let mut used = (0, 0);
-            for part in [&octets[..cut], &octets[cut..]] {
-                used.0 += initiator.receive(0, part).map_or(0, |step| step.consumed);
-                if let Ok(step) = responder.receive(0, part) {
-                    used.1 += step.consumed;
-                    if step.event.is_some() {
-                        prop_assert!(responder.accept(Accept::default(), LATER).is_ok());
-                    }
-                }
-            }
-            prop_assert!(used.0 <= 532 && used.1 <= 532);
-        }
-    }
 }

@@ -182,7 +182,19 @@ impl Run {
         if self.came.len() < 64 {
             self.came.push(frame.to_vec());
         }
+        self.witness(frame, proper);
+        self.host.deliver(frame, cuts, Checksum::Unknown);
+        self.user.take(&mut self.host.stack, self.peer.edge);
+        self.look();
+    }
+
+    /// The rules on the wire see a frame arrive.
+    fn witness(&mut self, frame: &[u8], proper: bool) {
         let condition = self.condition();
+        if !proper && parse(frame).is_some_and(|tcp| tcp.has(flag::SYN)) {
+            // Nothing of it counts any more, whatever it offers.
+            return;
+        }
         if let Some(watch) = &mut self.watch {
             let mut octets = frame.to_vec();
             if !proper && let Some(tcp) = parse(frame) {
@@ -193,9 +205,6 @@ impl Run {
             let frame = Frame { octets, damage: Damage::None };
             watch.on_delivered(self.host.now_us, HOST, &frame, condition);
         }
-        self.host.deliver(frame, cuts, Checksum::Unknown);
-        self.user.take(&mut self.host.stack, self.peer.edge);
-        self.look();
     }
 
     fn condition(&self) -> Condition {
@@ -236,6 +245,10 @@ impl Run {
         if self.losses > 0 {
             self.losses -= 1;
             return;
+        }
+        if let Some(watch) = &mut self.watch {
+            let arrived = Frame { octets: frame.clone(), damage: Damage::None };
+            watch.on_delivered(self.host.now_us, PEER, &arrived, Condition::default());
         }
         self.peer.hear(frame, tcp);
     }
@@ -450,6 +463,9 @@ impl Run {
                 .collect();
             if input.one_in(2) {
                 pieces.reverse();
+            }
+            if let Some(whole) = packet::fragment(&frame, 9, 0, payload, false) {
+                self.witness(&whole, false);
             }
             pieces.iter().for_each(|piece| self.host.deliver(piece, &[], Checksum::Unknown));
             return;
