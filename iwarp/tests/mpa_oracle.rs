@@ -157,6 +157,42 @@ fn the_deframer_agrees_in_any_order() {
     assert!(early > 300, "{early} FPDUs placed early");
 }
 
+// With markers and without: what was given up comes again, cut as it was, and is handed on exactly once; what was placed
+// is not asked for again.
+#[test]
+fn what_was_given_up_and_comes_again_arrives_once() {
+    let mut rng = Rng(9);
+    let Some(streams) = streams(&mut rng, 120) else { return };
+    let (mut gone, mut early) = ([0, 0], 0);
+    for (case, Stream { markers, crc, ulpdus, wire }) in streams.into_iter().enumerate() {
+        let start = 20 + rng.below(1 << 20) as u64;
+        let mut receiver = Receiver::new(start, markers, crc);
+        let (smallest, largest) = [(1, 60), (1, 600), (400, 1460)][case % 3];
+        let mut segments = cut(&mut rng, wire.len(), smallest, largest);
+        rng.shuffle(&mut segments);
+        // Everything once, then again until nothing is missing.
+        for round in 0.. {
+            for (from, to) in &segments {
+                receiver.segment(start + *from as u64, &wire[*from..*to], 2048).unwrap();
+                if round < 3 && rng.below(6) == 0 {
+                    let pinned = receiver.deframer.pinned_octets();
+                    let went = receiver.give_up(1 + rng.below(3000));
+                    gone[usize::from(markers)] += went;
+                    assert_eq!(went > 0, receiver.deframer.pinned_octets() < pinned);
+                }
+            }
+            if receiver.frontier() == start + wire.len() as u64 {
+                break;
+            }
+            assert!(round < 5, "case {case}");
+        }
+        assert!(receiver.deframer.at_boundary(), "case {case}");
+        early += receiver.deframer.counters().early_fpdus;
+        assert!(receiver.finish().ulpdus == ulpdus, "case {case}");
+    }
+    assert!(gone.iter().all(|octets| *octets > 100_000) && early > 100, "{gone:?}, {early} early");
+}
+
 // FPDUs in segments of their own behind one loss: all but the FPDUs that hold no marker are placed before the hole
 // is filled, those found by length included, and their octets are released.
 // Proves MPA-033, MPA-131, MPA-278, DDP-033.

@@ -44,6 +44,10 @@ pub struct Limits {
     /// Segments that all connections together hold for transmission; never more than half of the pool's buffers,
     /// since acknowledgements need buffers to arrive in.
     pub tx_segments: usize,
+    /// Memory that all connections together keep for what waits ahead of their frontiers, octets of packet buffers;
+    /// never more than three eighths of the pool. At seven eighths of it those who hold most are asked to give up some
+    /// ([`Event::Evict`](crate::Event::Evict)), at the bound newcomers are refused.
+    pub out_of_order_octets: u64,
     /// Events waiting for [`Stack::event`](crate::Stack::event).
     pub events: usize,
 }
@@ -57,6 +61,7 @@ impl Default for Limits {
             syn_cookies: true,
             neighbors: 1024,
             tx_segments: 32_768,
+            out_of_order_octets: 64 << 20,
             events: 4096,
         }
     }
@@ -69,8 +74,11 @@ pub struct TcpConfig {
     pub timestamps: bool,
     /// Offer SACK (RFC 2018).
     pub sack: bool,
-    /// Receive window, octets, also the bound on out-of-order octets held. Sets the window scale.
+    /// Receive window, octets. Sets the window scale.
     pub recv_window_octets: u32,
+    /// Octets held ahead of the frontier, at most (and one segment more until the user has given up as much). Beyond
+    /// it what is furthest from the frontier goes.
+    pub out_of_order_octets: u32,
     /// Octets a connection holds for transmission (unsent and unacknowledged).
     pub send_buffer_octets: u32,
     /// Who says how much may be in flight.
@@ -174,6 +182,7 @@ impl Default for TcpConfig {
             timestamps: true,
             sack: true,
             recv_window_octets: 1 << 20,
+            out_of_order_octets: 1 << 20,
             send_buffer_octets: 1 << 20,
             congestion: CongestionAlgorithm::Cubic,
             ecn: EcnMode::Accept,

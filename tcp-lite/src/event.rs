@@ -6,7 +6,7 @@ use crate::stack::{ConnId, ListenerId};
 
 /// Octets of a stream, handed over in or out of order as soon as they passed TCP's checks.
 ///
-/// Octets handed up are never shown again. Offsets count from the first octet the peer sent (its ISN + 1).
+/// Octets handed up are never shown again, unless they were [given up](crate::Stack::evict). Offsets count from the first octet the peer sent (its ISN + 1).
 pub struct Received {
     /// Stream offset of the first octet of `buf`.
     pub offset: u64,
@@ -31,6 +31,15 @@ pub enum Event {
         conn: ConnId,
         /// The octets.
         received: Received,
+    },
+    /// Memory is short: of what this connection came to hold ahead of its frontier, `octets` at least are to be given up,
+    /// those furthest from the frontier first, with [`Stack::evict`](crate::Stack::evict). What was placed, and what is
+    /// in order by now, stays. A user that does nothing sees newcomers refused.
+    Evict {
+        /// The connection.
+        conn: ConnId,
+        /// Octets of payload.
+        octets: usize,
     },
     /// A connection that had refused a segment ([`SendError::BufferFull`](crate::SendError)) takes segments again.
     Writable {

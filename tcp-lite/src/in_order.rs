@@ -1,6 +1,7 @@
 //! A stream put back in order, for those who read plain octets: startup exchanges, tests.
 
 use std::collections::VecDeque;
+use std::ops::Range;
 
 use dp::Mbuf;
 
@@ -57,6 +58,19 @@ impl InOrder {
         let at = self.held.partition_point(|held| held.offset < received.offset);
         self.held.insert(at, received);
         Ok(())
+    }
+
+    /// Gives up buffers from the far end until that are `octets` octets, or `may` says no to a stretch of the stream: for
+    /// [`Event::Evict`](crate::Event::Evict), with [`Stack::evict`](crate::Stack::evict).
+    pub fn give_up(&mut self, octets: usize, mut may: impl FnMut(&[Range<u64>]) -> bool) {
+        let mut given_up = 0;
+        while given_up < octets
+            && let Some(last) = self.held.back()
+            && may(&[last.offset..last.offset + last.buf.len() as u64])
+            && let Some(gone) = self.held.pop_back()
+        {
+            given_up += gone.buf.len();
+        }
     }
 
     /// The next octets in order, if they are there.

@@ -10,6 +10,7 @@ mod transmit;
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
+use std::ops::Range;
 
 use dp::{Burst, Mbuf, Mempool};
 
@@ -86,6 +87,15 @@ pub struct StackCounters {
     pub out_of_order: OutOfOrder,
     /// Out-of-order octets dropped for lack of budget.
     pub rx_out_of_order_dropped: u64,
+    /// Out-of-order octets given up again for lack of memory ([`Event::Evict`]).
+    pub rx_out_of_order_evicted: u64,
+    /// Times that a connection came to its own bound ([`TcpConfig::out_of_order_octets`](crate::TcpConfig)).
+    pub out_of_order_over_connection: u64,
+    /// Times that out-of-order octets were refused at the stack's bound
+    /// ([`Limits::out_of_order_octets`](crate::Limits)).
+    pub out_of_order_over_stack: u64,
+    /// Times that out-of-order octets were refused because less than an eighth of the pool's buffers was free.
+    pub out_of_order_no_buffers: u64,
     /// Received octets that had been handed up before (duplicates).
     pub rx_duplicate_octets: u64,
     /// TCP segments sent, first transmissions and all others.
@@ -210,7 +220,7 @@ impl Stack {
             answers: VecDeque::with_capacity(PENDING_ANSWERS),
             // What waits to be acknowledged must leave buffers to receive the acknowledgements into.
             segments: SegmentSlab::new(limits.tx_segments.min(pool.capacity() / 2).max(1)),
-            reorder: ReorderSlab::new(limits.connections),
+            reorder: ReorderSlab::new(limits.connections, limits.out_of_order_octets, &pool),
             events: VecDeque::with_capacity(limits.events),
             counters: StackCounters::default(),
             syn_cookies: SynCookies::new(secrets.cookie),
@@ -248,7 +258,11 @@ impl Stack {
 
     /// The oldest event not yet taken.
     pub fn event(&mut self) -> Option<Event> {
-        self.events.pop_front()
+        let event = self.events.pop_front();
+        if matches!(event, Some(Event::Evict { .. })) {
+            self.reorder.on_ask_taken();
+        }
+        event
     }
 
     /// Fills the free places of `out` with frames to send, connections taking turns. Returns whether more wait
@@ -414,6 +428,14 @@ impl Stack {
     /// window closes by as much. For readers of plain streams who may be slower than their peer.
     pub fn hold(&mut self, conn: ConnId, octets: usize) {
         self.with_live(conn, |tcb, ctx| tcb.hold(ctx, octets));
+    }
+
+    /// Gives up octets that were handed up ahead of the frontier and not [`release`](Self::release)d: these stretches of
+    /// the stream, by offset, at most 16, which do not overlap. They count as not received from now on, and may come
+    /// again. All or none: `false` where some are in order by now (then all below is), or where too many ranges would
+    /// be left; the user keeps them then.
+    pub fn evict(&mut self, conn: ConnId, stretches: &[Range<u64>]) -> bool {
+        self.with_live(conn, |tcb, ctx| tcb.evict(ctx, stretches)).unwrap_or(true)
     }
 
     /// Says how many octets of packet buffers the user keeps for what came ahead of the frontier, in all: a small

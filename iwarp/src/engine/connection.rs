@@ -11,6 +11,7 @@
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -247,6 +248,21 @@ impl Connection {
             }
             // Acknowledged and dropped.
             Phase::Opening { .. } | Phase::Closing => self.discard(io, offset, &buf, frontier),
+        }
+    }
+
+    /// Memory is short: some of what came ahead of the frontier has to go.
+    pub(super) fn on_evict(&mut self, io: &mut Io, octets: usize) {
+        let conn = self.conn;
+        let Io { tcp, held, .. } = io;
+        let may = |stretches: &[Range<u64>]| tcp.evict(conn, stretches);
+        match &mut self.phase {
+            Phase::Streaming(streaming) => streaming.stream.give_up(octets, held, may),
+            Phase::Plain(plain) => plain.give_up(octets, held, may),
+            Phase::AwaitReply { inbox, .. }
+            | Phase::AwaitRequest { inbox, .. }
+            | Phase::Deciding { inbox, .. } => inbox.give_up(octets, held, may),
+            Phase::Opening { .. } | Phase::Closing => {}
         }
     }
 

@@ -367,6 +367,9 @@ impl Core {
                 Event::Received { conn, received } => {
                     self.with_conn(conn, |connection, io| connection.on_received(io, turn, received));
                 }
+                Event::Evict { conn, octets } => {
+                    self.with_conn(conn, |connection, io| connection.on_evict(io, octets));
+                }
                 Event::Writable { conn } => {
                     self.with_conn(conn, |connection, io| connection.activate(io));
                 }

@@ -180,6 +180,24 @@ impl Receiver {
         Ok(())
     }
 
+    /// TCP asks for `octets` octets back; they may come again. Returns how many went.
+    pub(crate) fn give_up(&mut self, octets: usize) -> usize {
+        let Self { deframer, slab, seen, ahead, start, .. } = self;
+        let mut gone = 0;
+        deframer.give_up(octets, slab, |stretches| {
+            for stretch in stretches {
+                let (&from, &to) = seen.range(..=stretch.start).next_back().expect("what was handed up");
+                assert!(from != *start && stretch.start < stretch.end && stretch.end <= to, "{stretch:?}");
+                seen.remove(&from);
+                seen.extend([(from, stretch.start), (stretch.end, to)].into_iter().filter(|(a, b)| a < b));
+                gone += (stretch.end - stretch.start) as usize;
+            }
+            true
+        });
+        *ahead = ahead.checked_sub(gone).expect("no more than is counted");
+        gone
+    }
+
     pub(crate) fn release(&mut self, octets: usize) {
         assert!(octets <= self.ahead, "{octets} octets released, {} are counted", self.ahead);
         self.ahead -= octets;

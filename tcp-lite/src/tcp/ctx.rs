@@ -46,6 +46,11 @@ impl Ctx<'_> {
             .push_back(Event::Received { conn: self.conn, received: Received { offset, buf, frontier } });
     }
 
+    /// `conn`, this one or another, is asked to give up `octets`.
+    pub(crate) fn evict(&mut self, conn: ConnId, octets: usize) {
+        self.events.push_back(Event::Evict { conn, octets });
+    }
+
     pub(crate) fn established(&mut self) {
         self.events.push_back(Event::Established { conn: self.conn, listener: self.listener });
     }

@@ -4,11 +4,13 @@
 //! send (`output.rs`), and lends it all that is shared ([`Ctx`]). On the way in: `header.rs` parses, `input.rs`
 //! judges, `ack.rs` works off the acknowledgement on the queue (`send.rs`, `flight.rs`, `scoreboard.rs`, `rtt.rs`),
 //! `recovery.rs` says what follows (`rack.rs`, `tail_probe.rs`, `reduction.rs`, `prr.rs`, `undo.rs`, `frto.rs`, `congestion`),
-//! `recv.rs` hands up the octets that are new (`ranges.rs`). Positions are 64 bits (`seq.rs`).
+//! `recv.rs` hands up the octets that are new (`ranges.rs`), `reorder.rs` bounds what waits. Positions are 64 bits (`seq.rs`).
 //!
 //! Deliberate deviations: a segment without timestamps is accepted where they were agreed on (RFC 7323
 //! section 3.2 would drop it); a zero-window probe carries no octet (RFC 9293 section 3.8.6.1 sends one), since that
-//! would split an FPDU; a segment with nothing in it is acceptable at the right edge of the window itself.
+//! would split an FPDU; a segment with nothing in it is acceptable at the right edge of the window itself;
+//! a segment out of order that is refused for lack of memory is in no SACK block (RFC 2018 section 8 would name it
+//! once): its sender is not to take it for received.
 //! How fast a window leaves is `pacing.rs`'s, where it is asked for. Not there: TCP Fast Open, Nagle (the segment is the user's unit).
 
 mod ack;
@@ -30,6 +32,7 @@ mod ranges;
 mod recovery;
 mod recv;
 mod reduction;
+mod reorder;
 mod rtt;
 mod scoreboard;
 mod send;
@@ -45,7 +48,7 @@ mod tests;
 pub(crate) use ctx::Ctx;
 pub(crate) use input::Verdict;
 pub use out_of_order::OutOfOrder;
-pub(crate) use recv::ReorderSlab;
+pub(crate) use reorder::ReorderSlab;
 pub(crate) use send::SegmentSlab;
 pub use tcb::State;
 pub(crate) use tcb::{Birth, Tcb};

@@ -3,40 +3,19 @@
 //!
 //! Octets are handed up when they arrive, in order or not, and never again: a segment that overlaps what was
 //! handed up is trimmed to its new parts. So TCP holds no data, only ranges, and those live in a slab of the stack
-//! while there is a hole. Not here: whether a segment is acceptable at all (`input.rs`).
+//! while there is a hole. What its user gives up again under pressure counts as not received.
+//! Not here: whether a segment is acceptable at all (`input.rs`), who has to give up what (`reorder.rs`).
+
+use std::ops::Range;
 
 use arrayvec::ArrayVec;
 use dp::Mbuf;
-use slab::Slab;
 
 use super::ctx::Ctx;
 use super::header::{MAX_SACK_BLOCKS, SackBlock};
 use super::out_of_order::OutOfOrder;
-use super::ranges::Ranges;
+use super::reorder::{ReorderSlab, Room};
 use super::seq::SeqSpace;
-
-/// Range sets of the connections that have a hole.
-pub(crate) struct ReorderSlab {
-    records: Slab<Ranges>,
-    limit: usize,
-}
-
-impl ReorderSlab {
-    /// Room for `limit` connections with holes, taken now.
-    pub(crate) fn new(limit: usize) -> Self {
-        Self { records: Slab::with_capacity(limit), limit }
-    }
-
-    /// Sets in use.
-    #[cfg(test)]
-    pub(crate) fn len(&self) -> usize {
-        self.records.len()
-    }
-
-    fn take(&mut self) -> Option<u32> {
-        (self.records.len() < self.limit).then(|| self.records.insert(Ranges::default()) as u32)
-    }
-}
 
 /// Receive state of one connection. Positions as in `seq.rs`.
 #[derive(Debug)]
@@ -124,7 +103,7 @@ impl Receiver {
             ctx.counters.rx_duplicate_octets += end - start - new;
             self.duplicate = twice.or(Some((at, end)));
             if let Some(ranges) = self.ranges {
-                ctx.reorder.records[ranges as usize].touch(start);
+                ctx.reorder.get_mut(ranges).touch(start);
             }
             arrival.urgent = true;
         }
@@ -157,7 +136,7 @@ impl Receiver {
 
     fn gap(&self, ctx: &Ctx<'_>, start: u64, end: u64) -> Option<(u64, u64)> {
         match self.ranges {
-            Some(ranges) => ctx.reorder.records[ranges as usize].gap(start, end),
+            Some(ranges) => ctx.reorder.get(ranges).gap(start, end),
             None => (start < end).then_some((start, end)),
         }
     }
@@ -170,7 +149,7 @@ impl Receiver {
         if start == self.nxt {
             self.nxt = end;
             if let Some(key) = self.ranges {
-                let ranges = &mut ctx.reorder.records[key as usize];
+                let ranges = ctx.reorder.get_mut(key);
                 self.nxt = ranges.absorb(end);
                 if ranges.is_empty() {
                     self.forget_ranges(ctx.reorder);
@@ -179,10 +158,7 @@ impl Receiver {
             return true;
         }
         let octets = end - start;
-        // The buffers that are left belong to data in order.
-        let starved = ctx.pool.available() < ctx.pool.capacity() / 8;
-        let over = self.held.held_octets + octets > u64::from(ctx.config.recv_window_octets);
-        let admitted = !starved && !over && self.insert(ctx.reorder, start, end);
+        let admitted = self.has_room(ctx, start, octets) && self.insert(ctx, start, end);
         if admitted {
             self.hold(ctx, octets as usize);
         } else {
@@ -191,10 +167,41 @@ impl Receiver {
         admitted
     }
 
-    fn insert(&mut self, slab: &mut ReorderSlab, start: u64, end: u64) -> bool {
-        let Some(key) = self.ranges.or_else(|| slab.take()) else { return false };
+    /// Whether `octets` out of order at `start` are taken. Asks for the memory they need; see `reorder.rs`.
+    fn has_room(&mut self, ctx: &mut Ctx<'_>, start: u64, octets: u64) -> bool {
+        let (held, bound) = (self.held.held_octets, u64::from(ctx.config.out_of_order_octets));
+        if held + octets > bound {
+            ctx.counters.out_of_order_over_connection += 1;
+            let furthest = self.ranges.is_none_or(|key| ctx.reorder.get(key).end() <= start);
+            // Beyond the bound by one segment at most, until the user has answered.
+            if furthest || held > bound {
+                return false;
+            }
+            ctx.reorder.on_asked();
+            ctx.evict(ctx.conn, (held + octets - bound) as usize);
+        }
+        let (need, takes) = match ctx.reorder.room(ctx.pool, octets) {
+            Room::Plenty => return true,
+            Room::Tight(need) => (need, true),
+            Room::Full(need) => {
+                ctx.counters.out_of_order_over_stack += 1;
+                (need, false)
+            }
+            Room::NoBuffers(need) => {
+                ctx.counters.out_of_order_no_buffers += 1;
+                (need, false)
+            }
+        };
+        for (conn, octets) in ctx.reorder.ask(need) {
+            ctx.evict(conn, octets);
+        }
+        takes
+    }
+
+    fn insert(&mut self, ctx: &mut Ctx<'_>, start: u64, end: u64) -> bool {
+        let Some(key) = self.ranges.or_else(|| ctx.reorder.take(ctx.conn)) else { return false };
         self.ranges = Some(key);
-        let ranges = &mut slab.records[key as usize];
+        let ranges = ctx.reorder.get_mut(key);
         let takes = ranges.takes(start, end);
         if takes {
             ranges.insert(start, end);
@@ -202,10 +209,31 @@ impl Receiver {
         takes
     }
 
+    /// The user gives up the octets at these positions, or none of them: `false` if not all are ahead of the frontier,
+    /// or if that would leave more ranges than are told apart.
+    pub(super) fn evict(&mut self, ctx: &mut Ctx<'_>, stretches: &[Range<u64>]) -> bool {
+        let Some(key) = self.ranges else { return false };
+        let ranges = ctx.reorder.get_mut(key);
+        if !ranges.remove(stretches) {
+            return false;
+        }
+        let emptied = ranges.is_empty();
+        let octets: u64 = stretches.iter().map(|stretch| stretch.end - stretch.start).sum();
+        ctx.counters.rx_out_of_order_evicted += octets;
+        self.release(ctx, octets as usize);
+        if emptied {
+            self.forget_ranges(ctx.reorder);
+        }
+        // Nothing may be said to be here that is not.
+        let gone = |(from, to)| stretches.iter().any(|gone| gone.start < to && from < gone.end);
+        self.duplicate = self.duplicate.filter(|duplicate| !gone(*duplicate));
+        true
+    }
+
     /// Gives the range set back.
     pub(super) fn forget_ranges(&mut self, slab: &mut ReorderSlab) {
         if let Some(key) = self.ranges.take() {
-            slab.records.remove(key as usize);
+            slab.remove(key);
         }
     }
 
@@ -228,6 +256,7 @@ impl Receiver {
     pub(super) fn hold(&mut self, ctx: &mut Ctx<'_>, octets: usize) {
         self.held.hold(octets as u64);
         ctx.counters.out_of_order.hold(octets as u64);
+        self.weigh(ctx);
     }
 
     /// `octets` handed up ahead of the frontier are no longer held.
@@ -235,6 +264,7 @@ impl Receiver {
         let octets = self.held.held_octets.min(octets as u64);
         self.held.release(octets);
         ctx.counters.out_of_order.release(octets);
+        self.weigh(ctx);
     }
 
     /// The user keeps `octets` octets of packet buffers for what is held.
@@ -242,6 +272,14 @@ impl Receiver {
         let before = self.held.pinned_octets;
         self.held.pin(before, octets as u64);
         ctx.counters.out_of_order.pin(before, octets as u64);
+        self.weigh(ctx);
+    }
+
+    /// What the connection holds counts among the others' while it has a hole.
+    fn weigh(&self, ctx: &mut Ctx<'_>) {
+        if let Some(key) = self.ranges {
+            ctx.reorder.weigh(key, self.held.held_octets, self.held.pinned_octets);
+        }
     }
 
     /// The connection is over: nothing of it is counted any more.
@@ -255,7 +293,7 @@ impl Receiver {
     /// frontier (what is above lies inside the window already). It grows by a segment or half the window at least,
     /// against the silly window, and its edge never moves back.
     pub(super) fn window(&self, slab: &ReorderSlab, budget_octets: u32, mss: u32) -> u16 {
-        let above = self.ranges.map_or(0, |key| slab.records[key as usize].octets());
+        let above = self.ranges.map_or(0, |key| slab.get(key).octets());
         let held_below = self.held.held_octets.saturating_sub(above);
         let wanted = self.nxt + u64::from(budget_octets).saturating_sub(held_below);
         let step = u64::from(mss.min(budget_octets / 2));
@@ -288,8 +326,7 @@ impl Receiver {
             blocks.push(block(start, end));
         }
         if let Some(key) = self.ranges {
-            let recent =
-                slab.records[key as usize].recent::<MAX_SACK_BLOCKS>(count - blocks.len().min(count));
+            let recent = slab.get(key).recent::<MAX_SACK_BLOCKS>(count - blocks.len().min(count));
             blocks.extend(recent.iter().map(|range| block(range.start, range.end)));
         }
         blocks

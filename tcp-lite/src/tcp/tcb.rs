@@ -5,7 +5,9 @@
 //! table of connections, listeners; those are the stack's.
 
 use std::net::SocketAddr;
+use std::ops::Range;
 
+use arrayvec::ArrayVec;
 use bitflags::bitflags;
 
 use super::congestion::{Congestion, CongestionControl};
@@ -22,6 +24,9 @@ use super::timer::Timers;
 use super::{ConnInfo, Ctx, SegmentBuf, SendError};
 use crate::facade::TcpSeqNumber;
 use crate::{CloseReason, Instant, Keepalive, TcpConfig};
+
+/// Stretches that a user may give up at a time.
+pub(crate) const MAX_EVICTED: usize = 16;
 
 /// Connection states (RFC 9293 section 3.3.2). LISTEN is the stack's: a listener makes a block per SYN.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -362,6 +367,14 @@ impl Tcb {
     /// `octets` handed up in order are held until they are released.
     pub(crate) fn hold(&mut self, ctx: &mut Ctx<'_>, octets: usize) {
         self.rcv.hold(ctx, octets);
+    }
+
+    /// The user gives up these stretches of the stream, by offset, or none of them. Returns whether it may.
+    pub(crate) fn evict(&mut self, ctx: &mut Ctx<'_>, stretches: &[Range<u64>]) -> bool {
+        // The SYN has position 0.
+        let positions: ArrayVec<_, MAX_EVICTED> =
+            stretches.iter().map(|offsets| offsets.start + 1..offsets.end + 1).take(MAX_EVICTED).collect();
+        positions.len() == stretches.len() && self.rcv.evict(ctx, &positions)
     }
 
     /// The user keeps `octets` octets of packet buffers for what came ahead of the frontier.

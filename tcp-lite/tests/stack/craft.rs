@@ -139,6 +139,37 @@ pub(crate) fn segment(
     ip(macs, src.0, dst.0, IpProtocol::Tcp, 64, &octets)
 }
 
+/// What [`data`] makes a frame of.
+pub(crate) struct Segment<'a> {
+    pub(crate) src: (IpAddress, u16),
+    pub(crate) dst: (IpAddress, u16),
+    pub(crate) seq: u32,
+    pub(crate) ack: u32,
+    pub(crate) payload: &'a [u8],
+}
+
+/// An ACK with payload, or without, and no options.
+pub(crate) fn data(macs: [EthernetAddress; 2], segment: &Segment<'_>) -> Vec<u8> {
+    let repr = TcpRepr {
+        src_port: segment.src.1,
+        dst_port: segment.dst.1,
+        control: TcpControl::None,
+        seq_number: TcpSeqNumber(segment.seq as i32),
+        ack_number: Some(TcpSeqNumber(segment.ack as i32)),
+        window_len: 1000,
+        window_scale: None,
+        max_seg_size: None,
+        sack_permitted: false,
+        sack_ranges: [None; 3],
+        timestamp: None,
+        payload: segment.payload,
+    };
+    let mut octets = vec![0; repr.buffer_len()];
+    let (src, dst) = (segment.src.0, segment.dst.0);
+    repr.emit(&mut TcpPacket::new_unchecked(&mut octets), &src, &dst, &ChecksumCapabilities::default());
+    ip(macs, src, dst, IpProtocol::Tcp, 64, &octets)
+}
+
 /// Cuts the IP packet of an untagged frame into fragments of at most `unit` (a multiple of 8) octets. Frames that
 /// are no IP come back whole.
 pub(crate) fn fragments(frame: &[u8], unit: usize, identification: u16) -> Vec<Vec<u8>> {

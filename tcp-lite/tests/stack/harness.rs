@@ -59,6 +59,8 @@ pub(crate) struct Host {
     by_slot: Vec<Option<usize>>,
     /// Octets that each accepted connection sends before it closes.
     pub(crate) serve: u64,
+    /// Streams stay open when everything is sent.
+    keeps_open: bool,
     /// Every frame sent, when wanted.
     pub(crate) sent_frames: Option<Vec<Vec<u8>>>,
 }
@@ -68,7 +70,16 @@ impl Host {
         config.offloads = port.info().offloads;
         let stack = Stack::new(config, port.mempool().clone());
         let (streams, by_slot) = (Vec::new(), Vec::new());
-        Self { stack, port, out: Burst::new(), streams, by_slot, serve: 0, sent_frames: None }
+        Self {
+            stack,
+            port,
+            out: Burst::new(),
+            streams,
+            by_slot,
+            serve: 0,
+            keeps_open: false,
+            sent_frames: None,
+        }
     }
 
     /// Connects, to send `to_send` octets and then close.
@@ -85,7 +96,7 @@ impl Host {
             to_send,
             sent: 0,
             blocked: false,
-            close_when_sent: true,
+            close_when_sent: !self.keeps_open,
             close_called: false,
             received: InOrder::new(0, 4096),
             peer_closed: false,
@@ -101,6 +112,11 @@ impl Host {
     /// Leaves the stream open when everything is sent.
     pub(crate) fn keep_open(&mut self, stream: usize) {
         self.streams[stream].close_when_sent = false;
+    }
+
+    /// Leaves all streams to come open.
+    pub(crate) fn keep_all_open(&mut self) {
+        self.keeps_open = true;
     }
 
     /// Lets an open stream send more.
@@ -171,6 +187,11 @@ impl Host {
                 if release > 0 {
                     self.stack.release(conn, release);
                 }
+            }
+            Event::Evict { conn, octets } => {
+                let number = self.by_slot[conn.slot()].expect("an event of a connection nobody knows");
+                let Self { stack, streams, .. } = self;
+                streams[number].received.give_up(octets, |stretches| stack.evict(conn, stretches));
             }
             Event::Writable { conn } => self.find(conn).blocked = false,
             Event::PeerClosed { conn } => self.find(conn).peer_closed = true,

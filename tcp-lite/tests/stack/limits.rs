@@ -9,11 +9,11 @@ use crate::craft;
 use crate::harness::{MAC_A, MAC_B, World, config};
 use crate::relay::Tap;
 
-const A4: Ipv4Address = Ipv4Address::new(10, 0, 0, 1);
-const B4: Ipv4Address = Ipv4Address::new(10, 0, 0, 2);
-const A: IpAddress = IpAddress::Ipv4(A4);
-const B: IpAddress = IpAddress::Ipv4(B4);
-const TO_A: [EthernetAddress; 2] = [MAC_B, MAC_A];
+pub(crate) const A4: Ipv4Address = Ipv4Address::new(10, 0, 0, 1);
+pub(crate) const B4: Ipv4Address = Ipv4Address::new(10, 0, 0, 2);
+pub(crate) const A: IpAddress = IpAddress::Ipv4(A4);
+pub(crate) const B: IpAddress = IpAddress::Ipv4(B4);
+pub(crate) const TO_A: [EthernetAddress; 2] = [MAC_B, MAC_A];
 
 /// TCP flags of an IPv4 frame.
 fn flags(frame: &[u8]) -> u8 {

@@ -3,6 +3,7 @@
 //! One binary for all, since each links the same things. [`harness`] moves frames, time and checked streams.
 
 mod craft;
+mod crowd;
 mod determinism;
 mod harness;
 mod hostile;

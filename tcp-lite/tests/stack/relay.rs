@@ -15,7 +15,12 @@ pub(crate) struct Tap {
 
 impl Tap {
     pub(crate) fn new(config: StackConfig) -> Self {
-        let link = LinkConfig { mtu: config.mtu, ..LinkConfig::default() };
+        Self::with_buffers(config, LinkConfig::default().mbufs)
+    }
+
+    /// The host's pool has so many buffers.
+    pub(crate) fn with_buffers(config: StackConfig, mbufs: usize) -> Self {
+        let link = LinkConfig { mtu: config.mtu, mbufs, ..LinkConfig::default() };
         let (port, wire) = pair(&link);
         Self { host: Host::new(config, port), wire, now_us: 1_000_000 }
     }

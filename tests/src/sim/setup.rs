@@ -35,6 +35,8 @@ pub struct HostSetup {
     pub tcp: TcpConfig,
     /// Buffers of its port.
     pub mbufs: usize,
+    /// What its stack may hold ahead of the frontiers, octets of packet buffers.
+    pub out_of_order_octets: u64,
     /// Key of its secrets.
     pub key: [u8; 32],
     /// What an engine's queue pair sends in a turn.
@@ -68,7 +70,12 @@ impl HostSetup {
             gateways: Default::default(),
             mtu: self.mtu,
             offloads: Offloads::TX_MULTI_SEGMENT | Offloads::RX_SCATTER,
-            limits: Limits { connections: 32, tx_segments: 4096, ..Limits::default() },
+            limits: Limits {
+                connections: 32,
+                tx_segments: 4096,
+                out_of_order_octets: self.out_of_order_octets,
+                ..Limits::default()
+            },
             tcp: self.tcp,
             seed: self.key,
         }

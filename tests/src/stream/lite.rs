@@ -148,7 +148,7 @@ impl<'a> Host<'a> {
                 }
                 self.stack.release(conn, received.buf.len());
             }
-            Event::Writable { .. } => {}
+            Event::Writable { .. } | Event::Evict { .. } => {}
             Event::PeerClosed { conn } => {
                 if self.task.way == Way::Receive {
                     self.fin_sent = true;

@@ -3,6 +3,8 @@
 //! A startup frame may come in any segmentation and order; behind it FPDUs may follow. What is ahead is kept in the
 //! engine's slots for held buffers, small pieces of it copied together.
 
+use std::ops::Range;
+
 use dp::Mbuf;
 
 use crate::mpa::{HeldBuf, HeldList, HeldSlab, StartupFault};
@@ -83,6 +85,16 @@ impl Inbox {
         // What was ahead and is in order by now is nobody else's to release.
         let released = if ahead && offset < frontier { buf.len() } else { 0 };
         Some(Rest { offset, buf, frontier, released })
+    }
+
+    /// Gives up what came ahead, from the far end, as far as `may` lets it.
+    pub(super) fn give_up(
+        &mut self,
+        octets: usize,
+        slab: &mut HeldSlab,
+        may: impl FnMut(&[Range<u64>]) -> bool,
+    ) {
+        self.held.give_up(slab, octets, may);
     }
 
     /// Octets of packet buffers held for what came ahead of the frontier.

@@ -4,13 +4,14 @@
 //! read belongs to the peer's. Positions of FPDUs and markers count from behind the startup frames.
 
 use std::net::SocketAddr;
+use std::ops::Range;
 use std::sync::Arc;
 
 use dp::Mbuf;
 use tcp_lite::{ConnId, Instant, SendError};
 
 use crate::memory::Turn;
-use crate::mpa::{Initiator, MpaError, StartupFault};
+use crate::mpa::{HeldSlab, Initiator, MpaError, StartupFault};
 use crate::verbs::{
     CmEventKind, CmShared, ConnParam, ConnectionError, QpShared, ResponderOptions, StreamShared,
 };
@@ -31,6 +32,15 @@ pub(super) struct Plain {
 impl Plain {
     pub(super) fn clear(&mut self, io: &mut Io) -> usize {
         self.inbox.clear(&mut io.held)
+    }
+
+    pub(super) fn give_up(
+        &mut self,
+        octets: usize,
+        held: &mut HeldSlab,
+        may: impl FnMut(&[Range<u64>]) -> bool,
+    ) {
+        self.inbox.give_up(octets, held, may);
     }
 
     pub(super) fn pinned_octets(&self) -> usize {

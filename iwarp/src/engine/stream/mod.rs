@@ -12,7 +12,7 @@
 //! A stream is driven by its connection, which owns startup and teardown. What ends it is a [`Failure`]: found
 //! here, or told by the peer's Terminate.
 
-use std::ops::ControlFlow;
+use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
 
 use dp::Mbuf;
@@ -151,6 +151,16 @@ impl Stream {
     /// Drops what reassembly holds; returns the octets to release to TCP's budget.
     pub(super) fn drop_held(&mut self, held: &mut HeldSlab) -> usize {
         std::mem::take(&mut self.unreleased) + self.deframer.clear(held)
+    }
+
+    /// Gives up what came ahead of the frontier and was not placed. See [`Deframer::give_up`].
+    pub(super) fn give_up(
+        &mut self,
+        octets: usize,
+        held: &mut HeldSlab,
+        may: impl FnMut(&[Range<u64>]) -> bool,
+    ) {
+        self.deframer.give_up(octets, held, may);
     }
 
     /// Octets of packet buffers held for what came ahead of the frontier.

@@ -1,13 +1,19 @@
 //! Received buffers that wait: in order for the rest of their FPDU, or ahead of a hole.
+//!
+//! A buffer that is not half full is copied behind its predecessor, where it fits, rather than held. So of two buffers
+//! that touch at least one is half full, or both together fill one: small segments pin about as much memory as long
+//! ones, but for the first behind each hole.
 
+use std::ops::Range;
+
+use arrayvec::ArrayVec;
 use dp::Mbuf;
 
 use super::early::Record;
 use super::ordered::{List, Slots, Stretch};
 
-/// Buffers no longer than this are copied behind their predecessor rather than held: many small segments must not pin
-/// as many buffers.
-const COMPACT_OCTETS: usize = 256;
+/// Stretches that are given up at a time: what was placed early lies between them.
+pub(super) const MAX_STRETCHES: usize = 16;
 
 /// Slots for held buffers and for records of FPDUs placed early, shared by all connections of an engine. All memory is
 /// taken by [`new`](Self::new).
@@ -119,6 +125,12 @@ impl HeldList {
         if holds { self.remove(slab, head) } else { None }
     }
 
+    /// For a list that is not a deframer's: gives up buffers that arrived ahead of the frontier, the last ones first, until
+    /// that are `octets` octets, or `may` says no to a stretch.
+    pub fn give_up(&mut self, slab: &mut HeldSlab, octets: usize, may: impl FnMut(&[Range<u64>]) -> bool) {
+        self.evict(slab, List::default(), octets, may);
+    }
+
     /// Drops all buffers; returns how many octets of them are to be released.
     pub fn clear(&mut self, slab: &mut HeldSlab) -> usize {
         std::iter::from_fn(|| self.pop(slab)).map(|held| held.unreleased()).sum()
@@ -143,7 +155,7 @@ impl HeldList {
         {
             return Ok(Some(before));
         }
-        let pinned = if ahead { buf.headroom() + buf.len() + buf.tailroom() } else { 0 };
+        let pinned = if ahead { buffer_octets(&buf) } else { 0 };
         let held = HeldBuf { start, buf, ahead, accounted: 0, pinned };
         let slot = slab.buffers.insert(&mut self.list, before, held).map_err(|_| NoSlot)?;
         self.pinned += pinned;
@@ -154,6 +166,31 @@ impl HeldList {
         let held = slab.buffers.remove(&mut self.list, id)?;
         self.pinned -= held.pinned;
         Some(held)
+    }
+
+    /// Gives up buffers that arrived ahead of the frontier, the last ones first, until that are `octets` octets of what was
+    /// not placed (of those in `placed`), or `may` says no: it is asked for the stretches of each buffer that nobody has
+    /// yet, by position.
+    pub(super) fn evict(
+        &mut self,
+        slab: &mut HeldSlab,
+        placed: List,
+        octets: usize,
+        mut may: impl FnMut(&[Range<u64>]) -> bool,
+    ) {
+        let (mut given_up, mut at) = (0, self.list.tail());
+        while given_up < octets
+            && let Some(id) = at
+            && let Some(held) = slab.buffers.at(id).filter(|held| held.ahead)
+        {
+            let Some(stretches) = unplaced(&slab.records, placed, held.start, held.end()) else { return };
+            if !may(&stretches) {
+                return;
+            }
+            given_up += held.unreleased();
+            at = slab.buffers.prev(id);
+            self.remove(slab, id);
+        }
     }
 
     /// The slot that holds `position`, if everything from there to slot `from` is held, too, in a reasonable number
@@ -226,7 +263,7 @@ impl HeldBuf {
     /// Copies a small buffer behind the own octets, if there is room.
     fn append(&mut self, buf: &Mbuf) -> bool {
         let octets = buf.len();
-        if octets > COMPACT_OCTETS || self.buf.is_shared() || self.buf.tailroom() < octets {
+        if 2 * octets > buffer_octets(buf) || self.buf.is_shared() || self.buf.tailroom() < octets {
             return false;
         }
         match self.buf.append(octets) {
@@ -234,6 +271,11 @@ impl HeldBuf {
             None => false,
         }
     }
+}
+
+/// Octets of the memory that `buf` keeps.
+fn buffer_octets(buf: &Mbuf) -> usize {
+    buf.headroom() + buf.len() + buf.tailroom()
 }
 
 /// Cuts off `buf` what `list` covers already, down to its first run of new octets. Gives that with its start and the
@@ -272,4 +314,27 @@ pub(super) fn first_new<T: Stretch>(
             None => return Some((start, buf, before)),
         }
     }
+}
+
+/// The parts of `from..to` that no record of `placed` covers; `None` if those are too many.
+fn unplaced(
+    records: &Slots<Record>,
+    placed: List,
+    from: u64,
+    to: u64,
+) -> Option<ArrayVec<Range<u64>, MAX_STRETCHES>> {
+    let mut stretches = ArrayVec::new();
+    let first = records.last_at(placed, from).or(placed.head());
+    let covers = std::iter::successors(first, |id| records.next(*id))
+        .map_while(|id| records.at(id))
+        .map(|record| (record.start, record.end))
+        .take_while(|(start, _)| *start < to);
+    let mut at = from;
+    for (start, end) in covers.chain([(to, to)]) {
+        if at < start {
+            stretches.try_push(at..start).ok()?;
+        }
+        at = at.max(end);
+    }
+    Some(stretches)
 }

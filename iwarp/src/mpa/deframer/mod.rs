@@ -12,8 +12,9 @@ mod held;
 mod ordered;
 mod ulpdu;
 
-use std::ops::ControlFlow;
+use std::ops::{ControlFlow, Range};
 
+use arrayvec::ArrayVec;
 use dp::Mbuf;
 
 pub use held::{HeldBuf, HeldList, HeldSlab, NoSlot};
@@ -21,7 +22,7 @@ pub use ulpdu::Ulpdu;
 
 use early::{Record, Search};
 use fpdu::{Extent, Framing, Unsound};
-use held::first_new;
+use held::{MAX_STRETCHES, first_new};
 use ordered::List;
 use ulpdu::Wire;
 
@@ -150,6 +151,23 @@ impl Deframer {
             self.drop_all(slab);
         }
         result.map(|()| Progress { released: std::mem::take(&mut self.released) })
+    }
+
+    /// Memory is short: gives up what came ahead of the frontier and was not placed, `octets` octets or a little more,
+    /// from the far end. `may` is asked for the stretches of the stream, by offset, of each buffer: whether they count as
+    /// not received from now on (`tcp_lite::Stack::evict`). They may come again; they are not to be released.
+    pub fn give_up(
+        &mut self,
+        octets: usize,
+        slab: &mut HeldSlab,
+        mut may: impl FnMut(&[Range<u64>]) -> bool,
+    ) {
+        let origin = self.origin;
+        self.held.evict(slab, self.records, octets, |positions| {
+            let mut stretches: ArrayVec<_, MAX_STRETCHES> = ArrayVec::new();
+            stretches.extend(positions.iter().map(|range| range.start + origin..range.end + origin));
+            may(&stretches)
+        });
     }
 
     /// Whether nothing is pending in front of the frontier: a FIN here cuts no FPDU. Else it is

@@ -43,6 +43,10 @@ impl List {
     pub(super) const fn head(self) -> Option<u32> {
         self.head
     }
+
+    pub(super) const fn tail(self) -> Option<u32> {
+        self.tail
+    }
 }
 
 impl<T: Stretch> Slots<T> {

@@ -215,7 +215,7 @@ fn without_room_for_events_or_reordering_octets_come_again() {
     pair.run_for(Duration::from_millis(20));
     assert_eq!(pair.b.stream.len(), 0);
     pair.b.events_limit = 1;
-    pair.b.reorder = crate::tcp::ReorderSlab::new(0);
+    pair.b.reorder = crate::tcp::ReorderSlab::new(0, 1 << 20, &pair.b.pool);
     assert!(pair.run_until(Duration::from_secs(5), |pair| pair.b.frontier == 600));
     assert_eq!(pair.b.read(), pattern(0, 600));
 }

@@ -1,6 +1,6 @@
-//! What waits ahead of the frontier: the gauge of it.
+//! What waits ahead of the frontier: the gauge of it, its bounds, and what is given up.
 
-use super::wire::{DELAY, Pair, Side, config, pattern};
+use super::wire::{DELAY, Packet, Pair, Side, config, pattern};
 use crate::{Duration, OutOfOrder, TcpConfig};
 
 /// A pair of which the first of `count` segments of 1000 octets was lost, for the time being; the receiver holds
@@ -42,4 +42,91 @@ fn what_is_held_ahead_of_the_frontier_is_gauged() {
     assert!(pair.run_until(Duration::from_secs(1), |pair| pair.b.frontier == 4000));
     pair.b.with(pair.now, |tcb, ctx| tcb.abort(ctx));
     assert_eq!(gauges(&mut pair), [0, 3000, 0, 6528]);
+}
+
+/// The last segment of `side` with SACK blocks: its blocks, as stream offsets of the other side.
+fn last_blocks(pair: &Pair) -> Vec<(u64, u64)> {
+    let first = pair.a.birth.iss.0;
+    let offset =
+        |seq: crate::facade::TcpSeqNumber| u64::from(seq.0.wrapping_sub(first).wrapping_sub(1) as u32);
+    let last =
+        pair.log.iter().rev().find(|(_, side, packet)| *side == Side::B && packet.header.ack.is_some());
+    let blocks = &last.expect("an acknowledgement").2.header.options.sack;
+    blocks.iter().map(|&(start, end)| (offset(start), offset(end))).collect()
+}
+
+#[test]
+fn what_was_given_up_is_in_no_sack_block_and_comes_again() {
+    let mut pair = behind_a_hole(config(), 6);
+    assert!(pair.run_until(DELAY, |pair| pair.b.stream.len() == 6000));
+    pair.transmit();
+    assert_eq!(last_blocks(&pair), [(1000, 6000)]);
+    let now = pair.now;
+    for refused in [0..1000, 500..1500, 5000..7000] {
+        assert!(!pair.b.with(now, |tcb, ctx| tcb.evict(ctx, std::slice::from_ref(&refused))), "{refused:?}");
+    }
+    assert!(pair.b.give_up(now, 2000..3000));
+    assert!(pair.b.give_up(now, 5000..6000));
+    assert_eq!(pair.b.counters.out_of_order.held_octets, 3000);
+    assert_eq!(pair.b.counters.rx_out_of_order_evicted, 2000);
+    // A duplicate in front of what is gone: named first, then the range it is in.
+    let again = pair.log.iter().find(|(_, side, p)| *side == Side::A && p.payload == pattern(1000, 1000));
+    let again = again.expect("sent before").2.clone();
+    let _ = pair.b.receive(now, &again);
+    pair.transmit();
+    assert_eq!(last_blocks(&pair), [(1000, 2000), (1000, 2000), (3000, 5000)]);
+    assert!(pair.run_until(Duration::from_secs(2), |pair| pair.b.frontier == 6000));
+    assert_eq!(pair.b.read(), pattern(0, 6000));
+}
+
+#[test]
+fn a_duplicate_of_what_was_given_up_is_not_reported() {
+    let mut pair = behind_a_hole(config(), 3);
+    assert!(pair.run_until(DELAY, |pair| pair.b.stream.len() == 3000));
+    let now = pair.now;
+    let again = pair.log.iter().find(|(_, side, p)| *side == Side::A && p.payload == pattern(1000, 1000));
+    let again = again.expect("sent before").2.clone();
+    let _ = pair.b.receive(now, &again);
+    assert!(pair.b.give_up(now, 1000..2000));
+    pair.transmit();
+    assert_eq!(last_blocks(&pair), [(2000, 3000)]);
+}
+
+#[test]
+fn beyond_its_bound_a_connection_loses_what_is_furthest_from_its_frontier() {
+    let mut pair = Pair::established(config(), TcpConfig { out_of_order_octets: 3000, ..config() });
+    pair.b.releases = false;
+    let segments: Vec<Packet> = (0..8)
+        .map(|at| {
+            pair.a.push(pair.now, &pattern(at * 1000, 1000)).unwrap();
+            pair.a.transmit(pair.now).unwrap()
+        })
+        .collect();
+    let now = pair.now;
+    for at in [4, 5, 7] {
+        let _ = pair.b.receive(now, &segments[at]);
+    }
+    // Full, and nothing lies further away than the newcomer: it is refused.
+    assert_eq!(pair.b.counters.out_of_order_over_connection, 0);
+    pair.b.config.out_of_order_octets = 2500;
+    let _ = pair.b.receive(now, &Packet::new(segments[7].header.clone(), pattern(7000, 1000)));
+    assert_eq!(pair.b.asked, []);
+    pair.b.config.out_of_order_octets = 3000;
+    // Nearer to the frontier: taken, and as much has to go.
+    let _ = pair.b.receive(now, &segments[2]);
+    assert_eq!(pair.b.asked, [1000]);
+    assert_eq!(pair.b.counters.out_of_order_over_connection, 1);
+    // As long as it has not, nothing more is taken.
+    let _ = pair.b.receive(now, &segments[1]);
+    assert_eq!(
+        (pair.b.stream.get(1000).copied().flatten(), pair.b.counters.rx_out_of_order_dropped),
+        (None, 1000)
+    );
+    assert!(pair.b.give_up(now, 7000..8000));
+    let _ = pair.b.receive(now, &segments[7]);
+    assert_eq!((pair.b.stream.get(7000).copied().flatten(), pair.b.asked.len()), (None, 1), "the furthest");
+    // What is in order is always taken.
+    let _ = pair.b.receive(now, &segments[0]);
+    let _ = pair.b.receive(now, &segments[1]);
+    assert_eq!(pair.b.frontier, 3000);
 }

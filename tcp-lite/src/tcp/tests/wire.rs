@@ -1,6 +1,7 @@
 //! A host with one connection, and two of them on a wire.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::ops::Range;
 
 use dp::Mempool;
 
@@ -56,6 +57,8 @@ pub(super) struct Host {
     pub(super) events_limit: usize,
     listener: Option<ListenerId>,
     pub(super) seen: Vec<Seen>,
+    /// What it was asked to give up.
+    pub(super) asked: Vec<usize>,
     /// The stream as handed up; `None`: not yet.
     pub(super) stream: Vec<Option<u8>>,
     pub(super) frontier: u64,
@@ -83,18 +86,20 @@ pub(super) fn birth(iss: u32) -> Birth {
 
 impl Host {
     pub(super) fn new(config: TcpConfig, iss: u32) -> Self {
+        let pool = Mempool::heap("test", 1024, 2048);
         Self {
             tcb: None,
             birth: birth(iss),
             config,
-            pool: Mempool::heap("test", 1024, 2048),
+            reorder: ReorderSlab::new(4, 1 << 20, &pool),
+            pool,
             segments: SegmentSlab::new(512),
-            reorder: ReorderSlab::new(4),
             counters: StackCounters::default(),
             events: VecDeque::new(),
             events_limit: 1024,
             listener: None,
             seen: Vec::new(),
+            asked: Vec::new(),
             stream: Vec::new(),
             frontier: 0,
             releases: true,
@@ -171,10 +176,21 @@ impl Host {
                         self.with(now, |tcb, ctx| tcb.release(ctx, len));
                     }
                 }
-                #[allow(unreachable_patterns, reason = "events may grow")]
-                _ => {}
+                Event::Evict { octets, .. } => {
+                    self.reorder.on_ask_taken();
+                    self.asked.push(octets);
+                }
             }
         }
+    }
+
+    /// Gives up this part of the stream, if it may.
+    pub(super) fn give_up(&mut self, now: Instant, offsets: Range<u64>) -> bool {
+        let may = self.with(now, |tcb, ctx| tcb.evict(ctx, std::slice::from_ref(&offsets)));
+        if may {
+            self.stream[offsets.start as usize..offsets.end as usize].fill(None);
+        }
+        may
     }
 
     /// Everything handed up below the frontier.

@@ -1,6 +1,6 @@
 //! A run in which nothing goes wrong: hosts, a wire, and something to do.
 
-use tcp_lite::{CongestionAlgorithm, Duration, EcnMode, Pacing, TcpConfig};
+use tcp_lite::{CongestionAlgorithm, Duration, EcnMode, Limits, Pacing, TcpConfig};
 
 use crate::sim::dice::Dice;
 use crate::sim::link::Plan;
@@ -34,6 +34,7 @@ pub(super) fn draw(dice: &mut Dice, keys: [[u8; 32]; 2]) -> Setup {
         ipv6,
         tcp: tcp(dice, delayed_ms[side], floor_ms, rto_max_s),
         mbufs: 1024,
+        out_of_order_octets: Limits::default().out_of_order_octets,
         key: keys[side],
         turn_octets: dice.pick(&[1000, 4000, 16_000]),
         stock: (stock_side == Some(side)).then(|| Stock {

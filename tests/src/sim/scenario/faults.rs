@@ -218,8 +218,20 @@ pub(super) fn slow_reader(dice: &mut Dice, setup: &mut Setup) {
     setup.may_cut = true;
 }
 
+pub(super) fn crowded(dice: &mut Dice, setup: &mut Setup) {
+    for host in &mut setup.hosts {
+        host.out_of_order_octets = dice.scaled(6000, 100_000);
+        host.tcp.out_of_order_octets = dice.scaled(1000, 60_000) as u32;
+    }
+    if dice.one_in(2) {
+        random_loss(dice, setup);
+    } else {
+        reorder(dice, setup);
+    }
+}
+
 pub(super) fn everything(dice: &mut Dice, setup: &mut Setup) {
-    let all: [fn(&mut Dice, &mut Setup); 13] = [
+    let all: [fn(&mut Dice, &mut Setup); 14] = [
         random_loss,
         burst_loss,
         named_loss,
@@ -233,6 +245,7 @@ pub(super) fn everything(dice: &mut Dice, setup: &mut Setup) {
         blackout,
         flap,
         slow_reader,
+        crowded,
     ];
     for _ in 0..dice.between(2, 5) {
         dice.pick(&all)(dice, setup);

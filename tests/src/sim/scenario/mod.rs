@@ -68,5 +68,6 @@ pub const SCENARIOS: &[Scenario] = &[
         about: "windows below a segment, readers that take their time",
         draw: faults::slow_reader,
     },
+    Scenario { name: "crowded", about: "little memory for what comes out of order", draw: faults::crowded },
     Scenario { name: "everything", about: "several of these at once", draw: faults::everything },
 ];

@@ -25,6 +25,19 @@ impl Ranges {
         old
     }
 
+    /// Takes `start..end` out, which is there.
+    pub fn remove(&mut self, start: u64, end: u64) {
+        let whole = self.0.range(..=start).next_back().map(|(&first, &last)| (first, last));
+        let Some((first, last)) = whole.filter(|(_, last)| *last >= end) else { return };
+        self.0.remove(&first);
+        self.0.extend([(first, start), (end, last)].into_iter().filter(|(from, to)| from < to));
+    }
+
+    /// The range that ends last.
+    pub fn last(&self) -> Option<(u64, u64)> {
+        self.0.last_key_value().map(|(&first, &last)| (first, last))
+    }
+
     /// Whether all of `start..end` is there.
     pub fn contains(&self, start: u64, end: u64) -> bool {
         start >= end || self.0.range(..=start).next_back().is_some_and(|(_, &last)| last >= end)
@@ -61,5 +74,16 @@ mod tests {
         assert_eq!(ranges.add(0, 10), 0);
         assert_eq!((ranges.frontier(), ranges.len()), (40, 40));
         assert_eq!(ranges.add(40, 40), 0);
+    }
+
+    #[test]
+    fn what_is_taken_out_is_not_there() {
+        let mut ranges = Ranges::default();
+        ranges.add(0, 40);
+        ranges.remove(10, 20);
+        ranges.remove(35, 40);
+        assert_eq!((ranges.frontier(), ranges.last(), ranges.len()), (10, Some((20, 35)), 25));
+        ranges.remove(5, 25);
+        assert_eq!(ranges.len(), 25, "not all of it was there");
     }
 }

@@ -144,6 +144,7 @@ impl LiteHost {
                 end.step();
             }
             Event::Received { conn, received } => self.on_received(conn, received)?,
+            Event::Evict { conn, octets } => self.give_up(conn, octets as u64)?,
             Event::Writable { conn } => {
                 let number = self.number(conn)?;
                 self.blocked[number] = false;
@@ -161,6 +162,28 @@ impl LiteHost {
                 }
                 self.by_conn.remove(&conn);
             }
+        }
+        Ok(())
+    }
+
+    /// Memory is short: what lies furthest ahead goes, unless it was placed.
+    fn give_up(&mut self, conn: ConnId, octets: u64) -> Result<(), String> {
+        let number = self.number(conn)?;
+        let end = &mut self.ends[number];
+        if !end.plan.holds && end.plan.reader.is_none() {
+            return Ok(());
+        }
+        let (mut left, frontier) = (octets, end.got.frontier());
+        while left > 0
+            && let Some((start, last)) = end.got.last().filter(|(start, _)| *start > frontier)
+        {
+            let from = last.saturating_sub(left).max(start);
+            if !self.stack.evict(conn, &[from..last]) {
+                return Err(format!("the octets {from}..{last}, ahead of {frontier}, have to be kept"));
+            }
+            end.got.remove(from, last);
+            left -= last - from;
+            self.held[number] -= last - from;
         }
         Ok(())
     }
@@ -279,6 +302,8 @@ impl LiteHost {
 
     /// Limits that the stack has been given.
     fn check_limits(&self) -> Result<(), String> {
+        /// What may be taken beyond a bound until something else has gone: what LRO joins, at most.
+        const SEGMENT_MAX: u64 = 1 << 16;
         for (number, conn) in self.conns.iter().enumerate() {
             let Some(info) = conn.and_then(|conn| self.stack.info(conn)) else { continue };
             let tcp = &self.setup.tcp;
@@ -287,6 +312,15 @@ impl LiteHost {
                 return Err(format!(
                     "connection {number} holds {} octets to send, {most} are allowed",
                     info.unacknowledged
+                ));
+            }
+            let ahead = info.out_of_order.held_octets;
+            if self.ends[number].plan.reader.is_none()
+                && ahead > u64::from(tcp.out_of_order_octets) + SEGMENT_MAX
+            {
+                return Err(format!(
+                    "connection {number} holds {ahead} octets out of order, {} are allowed",
+                    tcp.out_of_order_octets
                 ));
             }
             if self.held[number] > u64::from(tcp.recv_window_octets) {
