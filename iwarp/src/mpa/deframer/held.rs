@@ -49,7 +49,8 @@ pub struct HeldBuf {
     pub start: u64,
     /// The octets.
     pub buf: Mbuf,
-    /// It arrived ahead of the frontier, so that TCP's budget counts it until it is released.
+    /// It arrived ahead of the frontier (and a deframer has not seen it pass), so that TCP's budget counts it until it is
+    /// released.
     pub ahead: bool,
     /// Octets that were placed early (and released).
     pub(super) accounted: usize,
@@ -166,6 +167,22 @@ impl HeldList {
         let held = slab.buffers.remove(&mut self.list, id)?;
         self.pinned -= held.pinned;
         Some(held)
+    }
+
+    /// What arrived ahead and lies in front of `frontier` by now is in order, and counts as all else there: not at all.
+    /// Returns how many octets are to be released.
+    pub(super) fn pass(&mut self, slab: &mut HeldSlab, frontier: u64) -> usize {
+        let mut released = 0;
+        let mut at = if self.pinned > 0 { self.list.head() } else { None };
+        while let Some(id) = at
+            && let Some(held) = slab.buffers.at_mut(id).filter(|held| held.end() <= frontier)
+        {
+            released += held.unreleased();
+            self.pinned -= std::mem::take(&mut held.pinned);
+            held.ahead = false;
+            at = slab.buffers.next(id);
+        }
+        released
     }
 
     /// Gives up buffers that arrived ahead of the frontier, the last ones first, until that are `octets` octets of what was

@@ -56,9 +56,9 @@ pub trait UlpduSink {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Progress {
     /// For `tcp_lite::Stack::release`: of the octets that were handed up ahead of the frontier, how many are no longer
-    /// held, since the last call. Each such octet counts once: when its FPDU was placed early, when its buffer went
-    /// because the frontier passed it and its FPDUs were taken, or when reception ended. Octets that arrived in order
-    /// never count.
+    /// held ahead of it, since the last call. Each such octet counts once: when its FPDU was placed early, when the
+    /// frontier passed it, or when reception ended. What is in order never counts, also where it waits for the rest of its
+    /// FPDU: else a window with less room than for that would stay closed, and the FPDU would never be whole.
     pub released: usize,
 }
 
@@ -149,6 +149,8 @@ impl Deframer {
         if result.is_err() || self.over {
             self.over = true;
             self.drop_all(slab);
+        } else if !ahead {
+            self.released += self.held.pass(slab, self.frontier);
         }
         result.map(|()| Progress { released: std::mem::take(&mut self.released) })
     }

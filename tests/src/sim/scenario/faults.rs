@@ -250,12 +250,6 @@ pub(super) fn everything(dice: &mut Dice, setup: &mut Setup) {
     for _ in 0..dice.between(2, 5) {
         dice.pick(&all)(dice, setup);
     }
-    if let Work::Rdma(_) = setup.work {
-        for host in &mut setup.hosts {
-            // What came ahead of its turn is held until its FPDU is whole: the window has to have room for both.
-            host.tcp.recv_window_octets = host.tcp.recv_window_octets.max(2 * u32::from(host.mtu));
-        }
-    }
     for link in &mut setup.links {
         // What is joined in front of a narrow place would not get through it, whatever its sender does.
         if !link.narrow.is_empty() {
