@@ -110,7 +110,10 @@ pub struct TcpConfig {
     pub keepalive_interval: Duration,
     /// Unanswered keepalive probes before the connection is given up.
     pub keepalive_probes: u8,
-    /// TIME-WAIT (twice the MSL).
+    /// Answers to segments that are not acceptable, for each second and connection, at most (RFC 5961 section 7).
+    pub challenge_acks_per_second: u32,
+    /// TIME-WAIT (twice the MSL), at least: it is longer where the peer's FIN took longer to come again. One that is
+    /// shorter than a peer's largest RTO may end that peer's connection in a reset.
     pub time_wait: Duration,
     /// Hop limit / TTL of what we send.
     pub hop_limit: u8,
@@ -197,6 +200,7 @@ impl Default for TcpConfig {
             keepalive_idle: None,
             keepalive_interval: Duration::from_secs(10),
             keepalive_probes: 5,
+            challenge_acks_per_second: 64,
             time_wait: Duration::from_secs(10),
             hop_limit: 64,
         }

@@ -6,6 +6,7 @@
 mod connections;
 mod errors;
 mod receive;
+mod surroundings;
 mod transmit;
 
 use std::collections::VecDeque;
@@ -98,6 +99,11 @@ pub struct StackCounters {
     pub out_of_order_no_buffers: u64,
     /// Received octets that had been handed up before (duplicates).
     pub rx_duplicate_octets: u64,
+    /// ACKs in answer to segments that were not acceptable (RFC 5961), duplicates among them.
+    pub challenge_acks: u64,
+    /// Those not sent, of connections at their limit
+    /// ([`TcpConfig::challenge_acks_per_second`](crate::TcpConfig)).
+    pub challenge_acks_withheld: u64,
     /// TCP segments sent, first transmissions and all others.
     pub tx_segments: u64,
     /// Segments sent again.
@@ -160,35 +166,6 @@ pub struct Stack {
     counters: StackCounters,
     /// The latest time seen, for calls that bring none.
     now: Instant,
-}
-
-/// What control blocks borrow of the stack: everything but the connections themselves and the neighbours.
-struct Surroundings<'a> {
-    now: Instant,
-    config: &'a StackConfig,
-    framing: &'a Framing,
-    pool: &'a Mempool,
-    segments: &'a mut SegmentSlab,
-    reorder: &'a mut ReorderSlab,
-    counters: &'a mut StackCounters,
-    events: &'a mut VecDeque<Event>,
-}
-
-impl Surroundings<'_> {
-    fn ctx(&mut self, conn: ConnId, listener: Option<ListenerId>) -> Ctx<'_> {
-        Ctx {
-            now: self.now,
-            config: &self.config.tcp,
-            pool: self.pool,
-            segments: self.segments,
-            reorder: self.reorder,
-            counters: self.counters,
-            events: self.events,
-            events_limit: self.config.limits.events,
-            conn,
-            listener,
-        }
-    }
 }
 
 impl Stack {
@@ -463,48 +440,6 @@ impl Stack {
     /// Time never goes back.
     fn advance(&mut self, now: Instant) {
         self.now = self.now.max(now);
-    }
-
-    /// What calls of control blocks need, apart from the connections and the neighbours.
-    fn split(&mut self, now: Instant) -> (Surroundings<'_>, &mut Connections, &mut Neighbors) {
-        let Self {
-            config,
-            framing,
-            pool,
-            segments,
-            reorder,
-            counters,
-            events,
-            connections,
-            neighbors,
-            routes: _,
-            secrets: _,
-            listeners: _,
-            slow_path: _,
-            reassembly: _,
-            scratch: _,
-            answers: _,
-            syn_cookies: _,
-            now: _,
-        } = self;
-        let surroundings = Surroundings { now, config, framing, pool, segments, reorder, counters, events };
-        (surroundings, connections, neighbors)
-    }
-
-    /// The surroundings of a connection that is being made.
-    fn ctx(&mut self, now: Instant, conn: ConnId, listener: Option<ListenerId>) -> Ctx<'_> {
-        Ctx {
-            now,
-            config: &self.config.tcp,
-            pool: &self.pool,
-            segments: &mut self.segments,
-            reorder: &mut self.reorder,
-            counters: &mut self.counters,
-            events: &mut self.events,
-            events_limit: self.config.limits.events,
-            conn,
-            listener,
-        }
     }
 
     /// Works on the connection in `slot`, then sees to what that changed. `None` when there is none.

@@ -13,7 +13,7 @@ use crate::listener::Admission;
 use crate::syn_cookie::SynCookies;
 use crate::table::FourTuple;
 use crate::tcp::header::{Flags, TcpHeader};
-use crate::tcp::{State, Tcb, Verdict};
+use crate::tcp::{Birth, State, Tcb, Verdict};
 use crate::{discovery, ethernet, frame};
 
 /// Octets in which all headers of a frame are looked for. What has its TCP header behind that is no ordinary frame.
@@ -155,8 +155,12 @@ impl Stack {
             // A new SYN for a 4-tuple in TIME-WAIT: the old connection makes room if somebody listens.
             Some(Verdict::Reopen) => {
                 if let Some(listener) = self.listeners.find(tuple.local_port) {
+                    let mut birth = self.birth(now, &tuple);
+                    if let Some(conn) = self.connections.get(slot) {
+                        birth.iss = conn.tcb.next_iss(birth.iss);
+                    }
                     self.forget(now, slot);
-                    self.syn_arrives(now, listener, origin.mac, tuple, header);
+                    self.syn_arrives(now, listener, origin.mac, tuple, header, birth);
                 }
             }
         }
@@ -174,7 +178,8 @@ impl Stack {
         let is_syn = header.flags & (Flags::SYN | Flags::RST) == Flags::SYN && header.ack.is_none();
         if let Some(listener) = self.listeners.find(tuple.local_port) {
             if is_syn {
-                return self.syn_arrives(now, listener, origin.mac, tuple, header);
+                let birth = self.birth(now, &tuple);
+                return self.syn_arrives(now, listener, origin.mac, tuple, header, birth);
             }
             if let Some(syn) = self.syn_cookies.recall(now, &tuple, header) {
                 return self.cookie_arrives(now, listener, origin, tuple, &syn, (header, payload));
@@ -194,6 +199,7 @@ impl Stack {
         mac: EthernetAddress,
         tuple: FourTuple,
         syn: &TcpHeader,
+        birth: Birth,
     ) {
         let place = self.routes.next_hop(&tuple.local, &tuple.remote).zip(self.reserve());
         let Some((next_hop, id)) = place else {
@@ -210,7 +216,6 @@ impl Stack {
                 return;
             }
         }
-        let birth = self.birth(now, &tuple);
         let tcb = Tcb::accept(&mut self.ctx(now, id, Some(listener)), birth, syn);
         let conn = Conn {
             tcb,

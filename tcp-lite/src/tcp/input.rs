@@ -8,9 +8,6 @@ use super::tcb::{Fin, Pending, State, Tcb};
 use crate::ip::Ecn;
 use crate::{CloseReason, Duration};
 
-/// Answers to unacceptable segments for each second and connection (RFC 5961 section 7).
-const CHALLENGES_PER_SECOND: u32 = 64;
-
 /// TS.Recent is not compared with when older than this (RFC 7323 section 5.5).
 const TS_RECENT_LIFE: Duration = Duration::from_secs(24 * 24 * 3600);
 
@@ -44,6 +41,7 @@ impl Tcb {
                 // Our SYN-ACK was lost. (The SYN-ACK of a simultaneous open goes on, as the ACK it contains.)
                 // A peer that no longer asks for ECN does not know that we agreed (RFC 3168 section 6.1.1).
                 self.agreed.ecn &= self.agrees_on_ecn(ctx.config, header);
+                self.learn_timestamp(ctx, header, 0);
                 self.pending |= Pending::SYN;
                 return Verdict::Done;
             }
@@ -83,17 +81,6 @@ impl Tcb {
             self.challenge(ctx);
             return Verdict::Done;
         }
-        self.on_alive(ctx);
-        self.pace.advance(ctx.now);
-        if let Some((value, _)) = header.options.timestamps
-            && self.agreed.timestamps
-            && pos <= self.last_ack_sent as i64
-            && value.wrapping_sub(self.ts_recent) as i32 >= 0
-        {
-            self.ts_recent = value;
-            self.ts_recent_at = ctx.now;
-        }
-
         let Some(ack) = header.ack else { return Verdict::Done };
         let ack = self.snd_space.pos(ack, self.snd.una);
         if self.state == State::SynReceived {
@@ -112,6 +99,10 @@ impl Tcb {
             self.challenge(ctx);
             return Verdict::Done;
         }
+        // Only now: whoever has but guessed a sequence number must not set the clock that PAWS goes by.
+        self.on_alive(ctx);
+        self.pace.advance(ctx.now);
+        self.learn_timestamp(ctx, header, pos);
         let ack = ack.max(0) as u64;
         if self.echoes_marks(header) {
             self.on_ecn_echo(ctx, ack);
@@ -208,7 +199,7 @@ impl Tcb {
             }
         }
         if self.state == State::TimeWait && header.flags.contains(Flags::FIN) {
-            self.timers.time_wait = Some(ctx.now + ctx.config.time_wait);
+            self.on_fin_in_time_wait(ctx, pos + octets as i64);
         }
         self.challenge(ctx);
     }
@@ -226,16 +217,37 @@ impl Tcb {
         self.terminate(ctx, reason, false);
     }
 
-    /// An ACK in answer to what should not be, but not too often.
-    fn challenge(&mut self, ctx: &Ctx<'_>) {
+    /// An ACK in answer to what should not be, but not too often (RFC 5961 section 7). Each connection counts for
+    /// itself: what all shared would tell one of them about the others (CVE-2016-5696).
+    fn challenge(&mut self, ctx: &mut Ctx<'_>) {
         let (since, count) = &mut self.challenges;
         if ctx.now >= *since + Duration::from_secs(1) {
             (*since, *count) = (ctx.now, 0);
         }
         *count = count.saturating_add(1);
-        if *count <= CHALLENGES_PER_SECOND {
+        if *count <= ctx.config.challenge_acks_per_second {
+            ctx.counters.challenge_acks += 1;
             self.pending |= Pending::ACK;
+        } else {
+            ctx.counters.challenge_acks_withheld += 1;
         }
+    }
+
+    /// TS.Recent (RFC 7323 section 4.3), from a segment at `pos` that was found acceptable. An outdated one is replaced by
+    /// whatever the peer's clock says now (section 5.5).
+    fn learn_timestamp(&mut self, ctx: &Ctx<'_>, header: &TcpHeader, pos: i64) {
+        if let Some((value, _)) = header.options.timestamps
+            && self.agreed.timestamps
+            && pos <= self.last_ack_sent as i64
+            && (value.wrapping_sub(self.ts_recent) as i32 >= 0 || self.is_ts_recent_outdated(ctx))
+        {
+            self.ts_recent = value;
+            self.ts_recent_at = ctx.now;
+        }
+    }
+
+    fn is_ts_recent_outdated(&self, ctx: &Ctx<'_>) -> bool {
+        ctx.now >= self.ts_recent_at + TS_RECENT_LIFE
     }
 
     fn is_syn_again(&self, header: &TcpHeader) -> bool {
@@ -250,16 +262,6 @@ impl Tcb {
         self.agreed.timestamps
             && !header.flags.contains(Flags::RST)
             && (value.wrapping_sub(self.ts_recent) as i32) < 0
-            && ctx.now < self.ts_recent_at + TS_RECENT_LIFE
-    }
-
-    /// Whether this SYN is certainly younger than the connection in TIME-WAIT (RFC 6191).
-    fn may_reopen(&self, header: &TcpHeader) -> bool {
-        if !header.flags.contains(Flags::SYN) || header.flags.contains(Flags::RST) || header.ack.is_some() {
-            return false;
-        }
-        let by_time = header.options.timestamps.filter(|_| self.agreed.timestamps);
-        by_time.is_some_and(|(value, _)| (value.wrapping_sub(self.ts_recent) as i32) > 0)
-            || self.rcv.space.pos(header.seq, self.rcv.nxt) > self.rcv.nxt as i64
+            && !self.is_ts_recent_outdated(ctx)
     }
 }

@@ -39,6 +39,7 @@ mod send;
 mod seq;
 mod tail_probe;
 mod tcb;
+mod time_wait;
 mod timer;
 mod undo;
 

@@ -170,9 +170,9 @@ impl Receiver {
     /// Whether `octets` out of order at `start` are taken. Asks for the memory they need; see `reorder.rs`.
     fn has_room(&mut self, ctx: &mut Ctx<'_>, start: u64, octets: u64) -> bool {
         let (held, bound) = (self.held.held_octets, u64::from(ctx.config.out_of_order_octets));
+        let furthest = self.ranges.is_none_or(|key| ctx.reorder.get(key).end() <= start);
         if held + octets > bound {
             ctx.counters.out_of_order_over_connection += 1;
-            let furthest = self.ranges.is_none_or(|key| ctx.reorder.get(key).end() <= start);
             // Beyond the bound by one segment at most, until the user has answered.
             if furthest || held > bound {
                 return false;
@@ -192,6 +192,10 @@ impl Receiver {
                 (need, false)
             }
         };
+        // Of the connection that keeps most the newcomer itself is the furthest: better not to take it than to take it back.
+        if furthest && self.ranges.is_some_and(|key| ctx.reorder.keeps_most(key)) {
+            return false;
+        }
         for (conn, octets) in ctx.reorder.ask(need) {
             ctx.evict(conn, octets);
         }

@@ -10,7 +10,8 @@
 //! - At 7/8 of the stack's bound ([`Limits::out_of_order_octets`](crate::Limits)), or with less than 3/16 of the
 //!   pool's buffers free, those connections that keep most memory are asked, each for half of what it holds at most,
 //!   until 3/4 of the bound are left or a quarter of the pool is free. Of each it is what is furthest from the
-//!   frontier. So nobody keeps the memory by having come first, and who has a small hole gets through.
+//!   frontier: of the one that keeps most that may be the newcomer, which then is refused and nobody asked. So
+//!   nobody keeps the memory by having come first, and who has a small hole gets through.
 //! - At the bound itself, or with less than an eighth of the buffers free, newcomers are refused, as if they had been
 //!   lost: the user did not, or could not, give up as much as it was asked for.
 //!
@@ -161,6 +162,12 @@ impl ReorderSlab {
         asked
     }
 
+    /// Whether no connection keeps more than that of this set.
+    pub(super) fn keeps_most(&self, key: u32) -> bool {
+        let kept = self.holders[key as usize].kept;
+        self.holders.iter().all(|holder| holder.kept <= kept)
+    }
+
     /// A connection is asked for what is beyond its own bound.
     pub(super) fn on_asked(&mut self) {
         self.asked += 1;
@@ -218,6 +225,7 @@ mod tests {
         // In octets of payload: the last keeps most, four times what it holds.
         assert_eq!(slab.ask(3000).as_slice(), [(conn(3), 500), (conn(1), 1000)]);
         assert!(slab.ask(3000).is_empty(), "once at a time");
+        assert!(slab.keeps_most(3) && !slab.keeps_most(1));
         slab.on_ask_taken();
         assert!(slab.ask(3000).is_empty());
         slab.on_ask_taken();

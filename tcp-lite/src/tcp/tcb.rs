@@ -311,14 +311,6 @@ impl Tcb {
         self.raise_closed(ctx, reason);
     }
 
-    /// Both FINs are acknowledged; 2MSL of silence follow.
-    pub(super) fn enter_time_wait(&mut self, ctx: &mut Ctx<'_>) {
-        self.state = State::TimeWait;
-        self.dispose(ctx);
-        self.timers.time_wait = Some(ctx.now + ctx.config.time_wait);
-        self.raise_closed(ctx, CloseReason::Graceful);
-    }
-
     /// Gives back all shared storage; before the block is dropped in any state but with [`is_dead`](Self::is_dead).
     pub(crate) fn dispose(&mut self, ctx: &mut Ctx<'_>) {
         self.snd.clear(ctx.segments);
@@ -327,7 +319,7 @@ impl Tcb {
         self.timers.stop();
     }
 
-    fn raise_closed(&mut self, ctx: &mut Ctx<'_>, reason: CloseReason) {
+    pub(super) fn raise_closed(&mut self, ctx: &mut Ctx<'_>, reason: CloseReason) {
         if !self.over {
             self.over = true;
             if self.announced {

@@ -1,5 +1,6 @@
 //! Control blocks without a stack: single segments by hand, and pairs joined by a wire that obeys the test.
 
+mod arrival;
 mod ecn;
 mod handshake;
 mod loss;
@@ -11,5 +12,6 @@ mod reduction;
 mod reneging;
 mod rules;
 mod teardown;
+mod time_wait;
 mod window;
 mod wire;

@@ -1,0 +1,85 @@
+//! What a call of a control block borrows of its stack.
+
+use std::collections::VecDeque;
+
+use dp::Mempool;
+
+use super::connections::Connections;
+use super::{ConnId, ListenerId, Stack, StackCounters};
+use crate::frame::Framing;
+use crate::neighbor::Neighbors;
+use crate::tcp::{Ctx, ReorderSlab, SegmentSlab};
+use crate::{Event, Instant, StackConfig};
+
+/// What control blocks borrow of the stack: everything but the connections themselves and the neighbours.
+pub(super) struct Surroundings<'a> {
+    pub(super) now: Instant,
+    pub(super) config: &'a StackConfig,
+    pub(super) framing: &'a Framing,
+    pub(super) pool: &'a Mempool,
+    pub(super) segments: &'a mut SegmentSlab,
+    pub(super) reorder: &'a mut ReorderSlab,
+    pub(super) counters: &'a mut StackCounters,
+    pub(super) events: &'a mut VecDeque<Event>,
+}
+
+impl Surroundings<'_> {
+    pub(super) fn ctx(&mut self, conn: ConnId, listener: Option<ListenerId>) -> Ctx<'_> {
+        Ctx {
+            now: self.now,
+            config: &self.config.tcp,
+            pool: self.pool,
+            segments: self.segments,
+            reorder: self.reorder,
+            counters: self.counters,
+            events: self.events,
+            events_limit: self.config.limits.events,
+            conn,
+            listener,
+        }
+    }
+}
+
+impl Stack {
+    /// What calls of control blocks need, apart from the connections and the neighbours.
+    pub(super) fn split(&mut self, now: Instant) -> (Surroundings<'_>, &mut Connections, &mut Neighbors) {
+        let Self {
+            config,
+            framing,
+            pool,
+            segments,
+            reorder,
+            counters,
+            events,
+            connections,
+            neighbors,
+            routes: _,
+            secrets: _,
+            listeners: _,
+            slow_path: _,
+            reassembly: _,
+            scratch: _,
+            answers: _,
+            syn_cookies: _,
+            now: _,
+        } = self;
+        let surroundings = Surroundings { now, config, framing, pool, segments, reorder, counters, events };
+        (surroundings, connections, neighbors)
+    }
+
+    /// The surroundings of a connection that is being made.
+    pub(super) fn ctx(&mut self, now: Instant, conn: ConnId, listener: Option<ListenerId>) -> Ctx<'_> {
+        Ctx {
+            now,
+            config: &self.config.tcp,
+            pool: &self.pool,
+            segments: &mut self.segments,
+            reorder: &mut self.reorder,
+            counters: &mut self.counters,
+            events: &mut self.events,
+            events_limit: self.config.limits.events,
+            conn,
+            listener,
+        }
+    }
+}

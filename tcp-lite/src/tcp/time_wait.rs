@@ -1,0 +1,65 @@
+//! TIME-WAIT: how long it lasts, and what ends it early (RFC 9293 sections 3.6.1 and 3.10.7.4, RFC 6191).
+//!
+//! It is there for the peer whose FIN we have acknowledged, should that be lost: whoever sends its FIN again has to
+//! find us. So it lasts as [`TcpConfig::time_wait`](crate::TcpConfig) says, but no less than the peer may wait until
+//! it tries again: three and a half of our RTO at first, as Linux has it; and when a FIN comes again, four times
+//! as long as that took, since its sender doubles its timer. That the connection makes room when there are too many is
+//! the stack's decision.
+
+use super::ctx::Ctx;
+use super::header::{Flags, TcpHeader};
+use super::tcb::{State, Tcb};
+use crate::facade::TcpSeqNumber;
+use crate::{CloseReason, Duration, Instant};
+
+/// The longest wait for another FIN: twice the largest RTO of other stacks.
+const LONGEST: Duration = Duration::from_secs(240);
+
+impl Tcb {
+    /// Both FINs are acknowledged; a silence follows.
+    pub(super) fn enter_time_wait(&mut self, ctx: &mut Ctx<'_>) {
+        self.state = State::TimeWait;
+        self.dispose(ctx);
+        self.timers.progress = ctx.now;
+        self.wait_for_silence(ctx, self.rtt.rto() * 7 / 2);
+        self.raise_closed(ctx, CloseReason::Graceful);
+    }
+
+    /// A segment with a FIN in TIME-WAIT that ends at `end`: the peer's own, again, restarts the wait.
+    pub(super) fn on_fin_in_time_wait(&mut self, ctx: &Ctx<'_>, end: i64) {
+        if self.rcv.fin.is_some_and(|fin| end == fin as i64) {
+            let gap = ctx.now - self.timers.progress;
+            self.timers.progress = ctx.now;
+            self.wait_for_silence(ctx, gap * 4);
+        }
+    }
+
+    fn wait_for_silence(&mut self, ctx: &Ctx<'_>, at_least: Duration) {
+        let wait = ctx.config.time_wait.max(at_least.min(LONGEST));
+        // Never shorter than what was said before.
+        let until = ctx.now + wait;
+        self.timers.time_wait =
+            Some(self.timers.time_wait.map_or(until, |before: Instant| before.max(until)));
+    }
+
+    /// Whether this SYN is certainly younger than the connection in TIME-WAIT: by its timestamp where both have them
+    /// (RFC 6191 section 2), else, or with the same timestamp, by its sequence number.
+    pub(super) fn may_reopen(&self, header: &TcpHeader) -> bool {
+        if !header.flags.contains(Flags::SYN) || header.flags.contains(Flags::RST) || header.ack.is_some() {
+            return false;
+        }
+        let by_sequence = self.rcv.space.pos(header.seq, self.rcv.nxt) > self.rcv.nxt as i64;
+        match header.options.timestamps.filter(|_| self.agreed.timestamps) {
+            Some((value, _)) if value != self.ts_recent => value.wrapping_sub(self.ts_recent) as i32 > 0,
+            _ => by_sequence,
+        }
+    }
+
+    /// An initial sequence number for the next connection of the same name, which is above all that this one
+    /// used, by more than a window without scaling (RFC 9293 section 3.6.1); `iss` if that is.
+    pub(crate) fn next_iss(&self, iss: TcpSeqNumber) -> TcpSeqNumber {
+        let least = self.snd.nxt + u64::from(u16::MAX) + 2;
+        let above = self.snd_space.pos(iss, self.snd.nxt) >= least as i64;
+        if above { iss } else { self.snd_space.seq(least) }
+    }
+}
