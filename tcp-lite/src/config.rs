@@ -74,7 +74,12 @@ pub struct TcpConfig {
     pub timestamps: bool,
     /// Offer SACK (RFC 2018).
     pub sack: bool,
-    /// Receive window, octets. Sets the window scale.
+    /// Receive window, octets. Sets the window scale. To fill a path it has to cover rate times delay; the default does for
+    /// 10 Gb/s over 3 ms, and for 600 Mb/s over 50 ms.
+    ///
+    /// It is announced whole from the beginning, less only what a slow reader [`hold`](crate::Stack::hold)s, and does not
+    /// grow with what the path delivers: a stack that charges a socket for its window has to be sparing, but here
+    /// octets take memory only ahead of a hole, which the two bounds on those see to.
     pub recv_window_octets: u32,
     /// Octets held ahead of the frontier, at most (and one segment more until the user has given up as much). Beyond
     /// it what is furthest from the frontier goes.
@@ -184,9 +189,9 @@ impl Default for TcpConfig {
         Self {
             timestamps: true,
             sack: true,
-            recv_window_octets: 1 << 20,
-            out_of_order_octets: 1 << 20,
-            send_buffer_octets: 1 << 20,
+            recv_window_octets: 4 << 20,
+            out_of_order_octets: 4 << 20,
+            send_buffer_octets: 4 << 20,
             congestion: CongestionAlgorithm::Cubic,
             ecn: EcnMode::Accept,
             pacing: None,
