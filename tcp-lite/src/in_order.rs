@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::ops::Range;
+use std::slice;
 
 use dp::Mbuf;
 
@@ -66,7 +67,7 @@ impl InOrder {
         let mut given_up = 0;
         while given_up < octets
             && let Some(last) = self.held.back()
-            && may(&[last.offset..last.offset + last.buf.len() as u64])
+            && may(slice::from_ref(&(last.offset..last.offset + last.buf.len() as u64)))
             && let Some(gone) = self.held.pop_back()
         {
             given_up += gone.buf.len();

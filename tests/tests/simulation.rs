@@ -1,12 +1,8 @@
 //! The simulator's ordinary run: every scenario, some hundred seeds each. `scripts/soak` runs more.
 
-use tcp_lite::TcpConfig;
-use tests::sim::link::Plan;
 use tests::sim::report::{attempt, check_all};
-use tests::sim::run::run;
 use tests::sim::scenario::{SCENARIOS, Scenario};
 use tests::sim::setup::Work;
-use tests::sim::world::{Chunks, EndPlan, StreamPlan};
 
 /// Seeds of each scenario.
 const SEEDS: u64 = 300;
@@ -113,37 +109,5 @@ fn fpdus_are_joined_and_cut_on_the_way_with_markers_and_without() {
         assert!(joined > 200, "lro, markers {markers}: {joined} joined");
         let (joined, split) = recut("middlebox", markers);
         assert!(joined > 20 && split > 200, "middlebox, markers {markers}: {joined} joined, {split} cut");
-    }
-}
-
-/// Octets a second that a stream of default settings moves over a wire of this rate and round trip, in shares of what the wire
-/// carries, headers and slow start included.
-fn filled(rate_octets_per_ms: u64, round_trip_us: u64, tcp: TcpConfig) -> f64 {
-    const OCTETS: u64 = 60_000_000;
-    let mut setup = scenario("clean").setup(0);
-    let delay_us = round_trip_us / 2;
-    let queue_octets = rate_octets_per_ms * round_trip_us / 1000;
-    for (host, link) in setup.hosts.iter_mut().zip(&mut setup.links) {
-        (host.mtu, host.ipv6, host.stock, host.tcp, host.mbufs) = (1500, false, None, tcp, 16_384);
-        *link = Plan::clean(rate_octets_per_ms, delay_us, 2 * queue_octets);
-    }
-    setup.lossless = false;
-    let end = |octets| EndPlan { octets, chunks: Chunks::Stream, reader: None, holds: false, abort_at: None };
-    setup.work = Work::Streams(vec![StreamPlan { opener: 0, ends: [end(OCTETS), end(0)] }]);
-    let stats = run(&setup, 1, &mut |_, port| Ok(port)).unwrap_or_else(|broken| panic!("{}", broken.what));
-    let least_us = OCTETS * 1514 / 1448 * 1000 / rate_octets_per_ms;
-    println!("{rate_octets_per_ms} octets/ms, {round_trip_us} us: {} us, {least_us} at best", stats.time_us);
-    least_us as f64 / stats.time_us as f64
-}
-
-#[test]
-fn the_default_window_fills_long_paths() {
-    let narrow = TcpConfig { recv_window_octets: 512 << 10, ..TcpConfig::default() };
-    // 10 Gb/s over 1 ms, 200 Mb/s over 50 ms: 1.25 MB each.
-    for (rate, round_trip_us) in [(1_250_000, 1000), (25_000, 50_000)] {
-        let share = filled(rate, round_trip_us, TcpConfig::default());
-        assert!(share > 0.7, "{share:.2} of {rate} octets/ms over {round_trip_us} us");
-        let share = filled(rate, round_trip_us, narrow);
-        assert!(share < 0.5, "a window below rate times delay is the bound: {share:.2}");
     }
 }

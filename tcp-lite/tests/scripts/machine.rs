@@ -174,6 +174,7 @@ impl Machine {
                     }
                     (conn, Seen::Plain("established".into()))
                 }
+                Event::Evict { conn, octets } => (conn, Seen::Plain(format!("evict {octets}"))),
                 Event::Writable { conn } => (conn, Seen::Plain("writable".into())),
                 Event::PeerClosed { conn } => (conn, Seen::Plain("peer-closed".into())),
                 Event::Closed { conn, reason } => (conn, Seen::Plain(format!("closed {}", name(reason)))),

@@ -28,7 +28,12 @@ impl Settings {
                 mtu: 1500,
                 offloads: Default::default(),
                 limits: Limits { connections: 64, neighbors: 8, tx_segments: 2048, ..Limits::default() },
-                tcp: TcpConfig::default(),
+                // What scripts count with, whatever the defaults are.
+                tcp: TcpConfig {
+                    recv_window_octets: 1 << 20,
+                    send_buffer_octets: 1 << 20,
+                    ..TcpConfig::default()
+                },
                 seed: [7; 32],
             },
             addresses: Addresses::new(4),

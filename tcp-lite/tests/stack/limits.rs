@@ -337,21 +337,3 @@ fn v4(last: u8) -> Ipv4Address {
 fn address(last: u8) -> IpAddress {
     IpAddress::Ipv4(v4(last))
 }
-
-#[test]
-fn the_oldest_in_time_wait_makes_room() {
-    for (connections, recycled) in [(3, 5), (100, 0)] {
-        let mut limited = config(MAC_A, 1);
-        limited.limits.connections = connections;
-        let mut world = World::new(&LinkConfig::default(), limited, config(MAC_B, 2));
-        world.b.stack.listen(80).unwrap();
-        for number in 0..8 {
-            let now = world.now();
-            world.a.connect(now, "10.0.0.2:80".parse().unwrap(), 1000);
-            let done = world.run(1_000_000, |world| world.a.streams[number].closed.is_some());
-            assert!(done, "connection {number} of {connections}");
-        }
-        assert_eq!(world.a.stack.counters().time_wait_recycled, recycled);
-        assert!((0..8).all(|number| world.b.received(number) == 1000));
-    }
-}

@@ -5,7 +5,7 @@
 use std::process::ExitCode;
 
 use clap::Parser;
-use tcp_lite::{Duration, Pacing, TcpConfig};
+use tcp_lite::{Duration, Limits, Pacing, TcpConfig};
 use tests::sim::link::Plan;
 use tests::sim::run::{Stats, run};
 use tests::sim::setup::{HostSetup, Setup, Work};
@@ -62,6 +62,7 @@ impl Case {
             ipv6: false,
             tcp,
             mbufs: 16_384,
+            out_of_order_octets: Limits::default().out_of_order_octets,
             key: [key; 32],
             turn_octets: 1 << 16,
             stock: None,

@@ -32,6 +32,7 @@ const LIMITS: Limits = Limits {
     syn_cookies: true,
     neighbors: 6,
     tx_segments: 32,
+    out_of_order_octets: 1 << 20,
     events: 16,
 };
 
@@ -319,7 +320,10 @@ impl Run {
             match event {
                 Event::Established { conn, .. } => self.alive.push(conn),
                 Event::Closed { conn, .. } => self.alive.retain(|alive| *alive != conn),
-                Event::Received { conn, .. } | Event::Writable { conn } | Event::PeerClosed { conn } => {
+                Event::Received { conn, .. }
+                | Event::Evict { conn, .. }
+                | Event::Writable { conn }
+                | Event::PeerClosed { conn } => {
                     assert!(self.alive.contains(&conn), "an event of a connection that is not");
                 }
             }

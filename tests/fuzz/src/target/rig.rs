@@ -60,6 +60,7 @@ const LIMITS: Limits = Limits {
     syn_cookies: true,
     neighbors: 4,
     tx_segments: 64,
+    out_of_order_octets: 1 << 20,
     events: 64,
 };
 

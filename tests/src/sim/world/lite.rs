@@ -178,7 +178,7 @@ impl LiteHost {
             && let Some((start, last)) = end.got.last().filter(|(start, _)| *start > frontier)
         {
             let from = last.saturating_sub(left).max(start);
-            if !self.stack.evict(conn, &[from..last]) {
+            if !self.stack.evict(conn, std::slice::from_ref(&(from..last))) {
                 return Err(format!("the octets {from}..{last}, ahead of {frontier}, have to be kept"));
             }
             end.got.remove(from, last);

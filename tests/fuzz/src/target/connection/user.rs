@@ -53,6 +53,10 @@ impl User {
                     self.receive(stack, conn, received, edge);
                     conn
                 }
+                Event::Evict { conn, octets } => {
+                    self.give_up(stack, conn, octets as u64);
+                    conn
+                }
                 Event::Writable { conn } => conn,
                 Event::PeerClosed { conn } => {
                     assert!(!self.peer_closed, "the peer closed twice");
@@ -67,6 +71,22 @@ impl User {
                 }
             };
             assert_eq!(self.conn, Some(conn), "an event of another connection");
+        }
+    }
+
+    /// Memory is short: what lies furthest ahead goes, unless it was released.
+    fn give_up(&mut self, stack: &mut Stack, conn: ConnId, octets: u64) {
+        let (mut left, frontier) = (if self.slow { octets } else { 0 }, self.got.frontier());
+        while left > 0
+            && let Some((start, end)) = self.got.last().filter(|(start, _)| *start > frontier)
+        {
+            let octets = (end - start).min(left).min(self.held as u64);
+            if octets == 0 || !stack.evict(conn, std::slice::from_ref(&(end - octets..end))) {
+                return;
+            }
+            self.got.remove(end - octets, end);
+            self.held -= octets as usize;
+            left -= octets;
         }
     }
 
