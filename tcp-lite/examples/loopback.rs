@@ -23,6 +23,7 @@ impl Host {
             vlan: None,
             addresses: std::iter::once(format!("10.0.0.{n}/24").parse().expect("an address")).collect(),
             gateways: Default::default(),
+            address_probing: Default::default(),
             mtu,
             offloads: port.info().offloads,
             limits: Limits::default(),

@@ -16,6 +16,8 @@ pub struct StackConfig {
     pub addresses: ArrayVec<IpCidr, 8>,
     /// Where packets for other networks go, at most one for each family.
     pub gateways: ArrayVec<IpAddress, 2>,
+    /// Whether anybody else is asked, or told, about our addresses.
+    pub address_probing: AddressProbing,
     /// Largest IP packet, octets.
     pub mtu: u16,
     /// What the port does by itself.
@@ -26,6 +28,23 @@ pub struct StackConfig {
     pub tcp: TcpConfig,
     /// Key of ISNs, ports and everything else that must not be guessed. OS entropy, but for tests.
     pub seed: [u8; 32],
+}
+
+/// What is done so that our addresses are ours, and known to be. Whatever is chosen, who probes one is answered, and a
+/// conflict that is seen is an [`Event::AddressConflict`](crate::Event) and, for an address in use, answered with an announcement once in ten
+/// seconds (RFC 5227 section 2.4 (c)): the address is kept.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum AddressProbing {
+    /// Nothing.
+    Off,
+    /// They are used at once, and announced (gratuitous ARP, unsolicited neighbour advertisement) at the start and when the link comes
+    /// up again.
+    #[default]
+    Announce,
+    /// They are probed first (RFC 5227 section 2.1, RFC 4862 section 5.4), which takes four to five seconds: until then nothing is sent from
+    /// or taken for them, connections wait. An address that somebody has is not used; connections from it end as
+    /// [`CloseReason::Unreachable`](crate::CloseReason). Then as with `Announce`.
+    Probe,
 }
 
 /// Bounds of one stack.
@@ -50,6 +69,9 @@ pub struct Limits {
     pub out_of_order_octets: u64,
     /// Events waiting for [`Stack::event`](crate::Stack::event).
     pub events: usize,
+    /// Connections that search for a larger path MTU at a time, each with a packet buffer; others wait for their turn.
+    /// Never more than one for sixteen of the pool's buffers.
+    pub path_mtu_searches: usize,
 }
 
 impl Default for Limits {
@@ -63,6 +85,7 @@ impl Default for Limits {
             tx_segments: 32_768,
             out_of_order_octets: 64 << 20,
             events: 4096,
+            path_mtu_searches: 256,
         }
     }
 }
@@ -122,6 +145,8 @@ pub struct TcpConfig {
     pub time_wait: Duration,
     /// Hop limit / TTL of what we send.
     pub hop_limit: u8,
+    /// How large packets may be where no router says so.
+    pub path_mtu: PathMtuConfig,
 }
 
 /// Who says how much may be in flight.
@@ -162,6 +187,50 @@ pub struct Pacing {
 impl Default for Pacing {
     fn default() -> Self {
         Self { burst_segments: 4, rtt_min: Duration::from_micros(500) }
+    }
+}
+
+/// Finding the path's MTU without routers' help (RFC 8899). Their reports (RFC 1191, RFC 8201) are heeded in any case.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PathMtuConfig {
+    /// When.
+    pub probing: PathMtuProbing,
+    /// `BASE_PLPMTU`, octets of IP packet: what packets are reduced to in a black hole, at least 1280 with IPv6. If that
+    /// is too large, too, it is 576 octets with IPv4.
+    pub base_octets: u16,
+    /// Timeouts of a segment in a row, while something small passes, that make a black hole; at least 2.
+    pub black_hole_timeouts: u8,
+    /// `MAX_PROBES`: probes of one size lost in a row until it counts as too large.
+    pub max_probes: u8,
+    /// `PROBE_TIMER`: how long an answer to a probe is waited for, unless the RTO is longer (RFC 8899 section 5.1.1: not below 1 s).
+    pub probe_timer: Duration,
+    /// `PMTU_RAISE_TIMER`: how long a path MTU below what the SYNs agreed on is used until more is looked for
+    /// (RFC 8201 section 4: not below 5 minutes, 10 are recommended).
+    pub raise_timer: Duration,
+}
+
+/// When the path's MTU is probed. Probing upwards needs a peer that agrees on SACK and reports duplicates (RFC 2883).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum PathMtuProbing {
+    /// Never: black holes end connections, and a reduced MTU stays.
+    Never,
+    /// Once it was found to be smaller than thought: by a black hole or, after [`PathMtuConfig::raise_timer`], by a router's report.
+    #[default]
+    WhenReduced,
+    /// From the beginning: connections start with [`PathMtuConfig::base_octets`].
+    Always,
+}
+
+impl Default for PathMtuConfig {
+    fn default() -> Self {
+        Self {
+            probing: PathMtuProbing::WhenReduced,
+            base_octets: 1200,
+            black_hole_timeouts: 3,
+            max_probes: 3,
+            probe_timer: Duration::from_secs(1),
+            raise_timer: Duration::from_secs(600),
+        }
     }
 }
 
@@ -208,6 +277,7 @@ impl Default for TcpConfig {
             challenge_acks_per_second: 64,
             time_wait: Duration::from_secs(10),
             hop_limit: 64,
+            path_mtu: PathMtuConfig::default(),
         }
     }
 }

@@ -1,11 +1,12 @@
-//! ARP (RFC 826) and neighbour discovery (RFC 4861) packets: what they tell the neighbour table, and our queries.
+//! ARP (RFC 826) and neighbour discovery (RFC 4861) packets: what they tell the neighbour table and of our own
+//! addresses, our queries, and what we say of our addresses (RFC 5227, RFC 4862 section 5.4).
 //!
-//! Answering others is smoltcp's.
+//! Answering those who have an address of their own is smoltcp's; it has no answer for those who probe for one.
 
 use crate::ethernet;
 use crate::facade::{
     ArpOperation, ArpPacket, ArpRepr, EthernetAddress, Icmpv6Packet, Icmpv6Repr, IpAddress, IpProtocol,
-    Ipv6Address, Ipv6Packet, Ipv6Repr, NdiscNeighborFlags, NdiscRepr, RawHardwareAddress, phy,
+    Ipv4Address, Ipv6Address, Ipv6Packet, Ipv6Repr, NdiscNeighborFlags, NdiscRepr, RawHardwareAddress, phy,
 };
 use crate::route::Routes;
 
@@ -27,11 +28,44 @@ pub(crate) struct Heard {
 /// Octets of the largest query's frame: a tagged solicitation with an Ethernet address option.
 pub(crate) const MAX_QUERY_OCTETS: usize = ethernet::HEADER_OCTETS + ethernet::TAG_OCTETS + 40 + 32;
 
+/// Somebody asks for an address of ours, or says that it has it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Asked {
+    /// Ours.
+    pub(crate) address: IpAddress,
+    /// Who.
+    pub(crate) mac: EthernetAddress,
+    /// It asks whether anybody has it (RFC 5227 section 2.1, RFC 4862 section 5.4); else it says that it has.
+    pub(crate) is_probe: bool,
+}
+
+/// What an ARP or neighbour discovery packet means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Talk {
+    /// The address that is asked for or spoken of.
+    pub(crate) target: IpAddress,
+    /// Sent from no address or from one of ours: nobody to answer.
+    pub(crate) anonymous: bool,
+    pub(crate) heard: Option<Heard>,
+    pub(crate) asked: Option<Asked>,
+}
+
+/// What we say of an address of our own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Assertion {
+    /// Does anybody have it?
+    Probe(IpAddress),
+    /// It is ours, and here.
+    Announce(IpAddress),
+    /// The same, to somebody who probes it.
+    Answer(IpAddress, EthernetAddress),
+}
+
 /// Reads an ARP packet.
-pub(crate) fn from_arp(octets: &[u8], routes: &Routes) -> Option<Heard> {
+pub(crate) fn from_arp(octets: &[u8], mac: EthernetAddress, routes: &Routes) -> Option<Talk> {
     let ArpRepr::EthernetIpv4 {
-        operation: ArpOperation::Request | ArpOperation::Reply,
-        source_hardware_addr: mac,
+        operation: operation @ (ArpOperation::Request | ArpOperation::Reply),
+        source_hardware_addr: from,
         source_protocol_addr,
         target_protocol_addr,
         ..
@@ -39,19 +73,27 @@ pub(crate) fn from_arp(octets: &[u8], routes: &Routes) -> Option<Heard> {
     else {
         return None;
     };
-    let ip = IpAddress::Ipv4(source_protocol_addr);
-    let for_us = routes.is_ours(&IpAddress::Ipv4(target_protocol_addr));
-    is_neighbor(&ip, mac, routes).then_some(Heard {
-        ip,
-        mac,
-        creates: for_us,
-        overrides: true,
-        confirms: true,
+    let (ip, target) = (IpAddress::Ipv4(source_protocol_addr), IpAddress::Ipv4(target_protocol_addr));
+    let for_us = routes.is_ours(&target);
+    let heard = Heard { ip, mac: from, creates: for_us, overrides: true, confirms: for_us };
+    let is_probe = source_protocol_addr.is_unspecified() && operation == ArpOperation::Request;
+    let address = if is_probe { target } else { ip };
+    let conflicts = from != mac && from.is_unicast() && routes.is_ours(&address);
+    Some(Talk {
+        target,
+        anonymous: is_probe || routes.is_ours(&ip),
+        heard: is_neighbor(&ip, from, routes).then_some(heard),
+        asked: conflicts.then_some(Asked { address, mac: from, is_probe }),
     })
 }
 
-/// Reads a neighbour solicitation or advertisement out of an IPv6 packet.
-pub(crate) fn from_ndp(packet: &[u8], routes: &Routes) -> Option<Heard> {
+/// Reads a neighbour solicitation or advertisement out of an IPv6 packet that `from` sent.
+pub(crate) fn from_ndp(
+    packet: &[u8],
+    from: EthernetAddress,
+    mac: EthernetAddress,
+    routes: &Routes,
+) -> Option<Talk> {
     let ip = Ipv6Packet::new_checked(packet).ok()?;
     // Nobody beyond the link can send this (RFC 4861 section 7.1).
     if ip.hop_limit() != 255 || ip.next_header() != IpProtocol::Icmpv6 {
@@ -59,24 +101,46 @@ pub(crate) fn from_ndp(packet: &[u8], routes: &Routes) -> Option<Heard> {
     }
     let icmp = Icmpv6Packet::new_checked(ip.payload()).ok()?;
     let checksums = phy::ChecksumCapabilities::default();
-    let heard = match Icmpv6Repr::parse(&ip.src_addr(), &ip.dst_addr(), &icmp, &checksums).ok()? {
-        Icmpv6Repr::Ndisc(NdiscRepr::NeighborAdvert { flags, target_addr, lladdr: Some(lladdr) }) => Heard {
-            ip: IpAddress::Ipv6(target_addr),
-            mac: ethernet_address(lladdr)?,
-            creates: false,
-            overrides: flags.contains(NdiscNeighborFlags::OVERRIDE),
-            confirms: flags.contains(NdiscNeighborFlags::SOLICITED),
-        },
-        Icmpv6Repr::Ndisc(NdiscRepr::NeighborSolicit { target_addr, lladdr: Some(lladdr) }) => Heard {
-            ip: IpAddress::Ipv6(ip.src_addr()),
-            mac: ethernet_address(lladdr)?,
-            creates: routes.is_ours(&IpAddress::Ipv6(target_addr)),
-            overrides: true,
-            confirms: false,
-        },
-        _ => return None,
-    };
-    is_neighbor(&heard.ip, heard.mac, routes).then_some(heard)
+    let (target, heard, is_probe) =
+        match Icmpv6Repr::parse(&ip.src_addr(), &ip.dst_addr(), &icmp, &checksums).ok()? {
+            Icmpv6Repr::Ndisc(NdiscRepr::NeighborAdvert { flags, target_addr, lladdr }) => {
+                let ip = IpAddress::Ipv6(target_addr);
+                let heard = lladdr.and_then(ethernet_address).map(|mac| Heard {
+                    ip,
+                    mac,
+                    creates: false,
+                    overrides: flags.contains(NdiscNeighborFlags::OVERRIDE),
+                    confirms: flags.contains(NdiscNeighborFlags::SOLICITED),
+                });
+                (ip, heard, false)
+            }
+            Icmpv6Repr::Ndisc(NdiscRepr::NeighborSolicit { target_addr, lladdr }) => {
+                let target = IpAddress::Ipv6(target_addr);
+                let creates = routes.is_ours(&target);
+                let source = IpAddress::Ipv6(ip.src_addr());
+                let heard = lladdr.and_then(ethernet_address).map(|mac| Heard {
+                    ip: source,
+                    mac,
+                    creates,
+                    overrides: true,
+                    confirms: false,
+                });
+                // Others that ask for an address of ours are smoltcp's to answer.
+                if !source.is_unspecified() {
+                    let heard = heard.filter(|heard| is_neighbor(&heard.ip, heard.mac, routes));
+                    return Some(Talk { target, anonymous: routes.is_ours(&source), heard, asked: None });
+                }
+                (target, None, true)
+            }
+            _ => return None,
+        };
+    let conflicts = from != mac && from.is_unicast() && routes.is_ours(&target);
+    Some(Talk {
+        target,
+        anonymous: is_probe,
+        heard: heard.filter(|heard| is_neighbor(&heard.ip, heard.mac, routes)),
+        asked: conflicts.then_some(Asked { address: target, mac: from, is_probe }),
+    })
 }
 
 /// Writes an ARP request or neighbour solicitation with its Ethernet header; returns its octets.
@@ -90,45 +154,113 @@ pub(crate) fn emit_query(
     target: IpAddress,
     to: Option<EthernetAddress>,
 ) -> Option<usize> {
-    let header_octets = ethernet::header_octets(vlan);
     match (source, target) {
         (IpAddress::Ipv4(source), IpAddress::Ipv4(target)) => {
-            let request = ArpRepr::EthernetIpv4 {
-                operation: ArpOperation::Request,
-                source_hardware_addr: mac,
-                source_protocol_addr: source,
-                target_hardware_addr: EthernetAddress([0; 6]),
-                target_protocol_addr: target,
-            };
-            let total = header_octets + request.buffer_len();
-            ethernet::emit(out, to.unwrap_or(EthernetAddress::BROADCAST), mac, vlan, ethernet::ETHERTYPE_ARP);
-            request.emit(&mut ArpPacket::new_unchecked(&mut out[header_octets..total]));
-            Some(total)
+            let to = to.unwrap_or(EthernetAddress::BROADCAST);
+            Some(emit_arp(out, mac, vlan, to, &arp_request(mac, source, target)))
         }
         (IpAddress::Ipv6(source), IpAddress::Ipv6(target)) => {
-            let solicit = Icmpv6Repr::Ndisc(NdiscRepr::NeighborSolicit {
+            let solicit = NdiscRepr::NeighborSolicit {
                 target_addr: target,
                 lladdr: Some(RawHardwareAddress::from(mac)),
-            });
-            let group = solicited_node(target);
-            let ip = Ipv6Repr {
-                src_addr: source,
-                dst_addr: if to.is_some() { target } else { group },
-                next_header: IpProtocol::Icmpv6,
-                payload_len: solicit.buffer_len(),
-                hop_limit: 255,
             };
-            let total = header_octets + ip.buffer_len() + solicit.buffer_len();
-            let dst = to.unwrap_or_else(|| multicast_mac(group));
-            ethernet::emit(out, dst, mac, vlan, ethernet::ETHERTYPE_IPV6);
-            let (head, body) = out[header_octets..total].split_at_mut(ip.buffer_len());
-            ip.emit(&mut Ipv6Packet::new_unchecked(head));
-            let checksums = phy::ChecksumCapabilities::default();
-            solicit.emit(&source, &ip.dst_addr, &mut Icmpv6Packet::new_unchecked(body), &checksums);
-            Some(total)
+            let group = solicited_node(target);
+            let to = to.map_or((multicast_mac(group), group), |to| (to, target));
+            Some(emit_ndisc(out, mac, vlan, to, source, solicit))
         }
         _ => None,
     }
+}
+
+/// Writes what is to be said of an address of ours, as [`emit_query`] does.
+pub(crate) fn emit_assertion(
+    out: &mut [u8],
+    mac: EthernetAddress,
+    vlan: Option<u16>,
+    assertion: Assertion,
+) -> usize {
+    let everybody = EthernetAddress::BROADCAST;
+    match assertion {
+        Assertion::Probe(IpAddress::Ipv4(address)) => {
+            let request = arp_request(mac, Ipv4Address::UNSPECIFIED, address);
+            emit_arp(out, mac, vlan, everybody, &request)
+        }
+        Assertion::Announce(IpAddress::Ipv4(address)) => {
+            emit_arp(out, mac, vlan, everybody, &arp_request(mac, address, address))
+        }
+        Assertion::Answer(IpAddress::Ipv4(address), to) => {
+            let reply = ArpRepr::EthernetIpv4 {
+                operation: ArpOperation::Reply,
+                source_hardware_addr: mac,
+                source_protocol_addr: address,
+                target_hardware_addr: to,
+                target_protocol_addr: Ipv4Address::UNSPECIFIED,
+            };
+            emit_arp(out, mac, vlan, to, &reply)
+        }
+        Assertion::Probe(IpAddress::Ipv6(address)) => {
+            let solicit = NdiscRepr::NeighborSolicit { target_addr: address, lladdr: None };
+            let group = solicited_node(address);
+            emit_ndisc(out, mac, vlan, (multicast_mac(group), group), Ipv6Address::UNSPECIFIED, solicit)
+        }
+        // Who probes has no address that could be answered: all are told (RFC 4861 section 7.2.4).
+        Assertion::Announce(IpAddress::Ipv6(address)) | Assertion::Answer(IpAddress::Ipv6(address), _) => {
+            let advert = NdiscRepr::NeighborAdvert {
+                flags: NdiscNeighborFlags::OVERRIDE,
+                target_addr: address,
+                lladdr: Some(RawHardwareAddress::from(mac)),
+            };
+            emit_ndisc(out, mac, vlan, (multicast_mac(ALL_NODES), ALL_NODES), address, advert)
+        }
+    }
+}
+
+/// RFC 4291 section 2.7.1.
+const ALL_NODES: Ipv6Address = Ipv6Address::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
+
+fn arp_request(mac: EthernetAddress, source: Ipv4Address, target: Ipv4Address) -> ArpRepr {
+    ArpRepr::EthernetIpv4 {
+        operation: ArpOperation::Request,
+        source_hardware_addr: mac,
+        source_protocol_addr: source,
+        target_hardware_addr: EthernetAddress([0; 6]),
+        target_protocol_addr: target,
+    }
+}
+
+fn emit_arp(
+    out: &mut [u8],
+    mac: EthernetAddress,
+    vlan: Option<u16>,
+    to: EthernetAddress,
+    packet: &ArpRepr,
+) -> usize {
+    let header_octets = ethernet::header_octets(vlan);
+    let total = header_octets + packet.buffer_len();
+    ethernet::emit(out, to, mac, vlan, ethernet::ETHERTYPE_ARP);
+    packet.emit(&mut ArpPacket::new_unchecked(&mut out[header_octets..total]));
+    total
+}
+
+fn emit_ndisc(
+    out: &mut [u8],
+    mac: EthernetAddress,
+    vlan: Option<u16>,
+    (to, dst_addr): (EthernetAddress, Ipv6Address),
+    src_addr: Ipv6Address,
+    message: NdiscRepr<'_>,
+) -> usize {
+    let header_octets = ethernet::header_octets(vlan);
+    let message = Icmpv6Repr::Ndisc(message);
+    let payload_len = message.buffer_len();
+    let ip = Ipv6Repr { src_addr, dst_addr, next_header: IpProtocol::Icmpv6, payload_len, hop_limit: 255 };
+    let total = header_octets + ip.buffer_len() + payload_len;
+    ethernet::emit(out, to, mac, vlan, ethernet::ETHERTYPE_IPV6);
+    let (head, body) = out[header_octets..total].split_at_mut(ip.buffer_len());
+    ip.emit(&mut Ipv6Packet::new_unchecked(head));
+    let checksums = phy::ChecksumCapabilities::default();
+    message.emit(&src_addr, &dst_addr, &mut Icmpv6Packet::new_unchecked(body), &checksums);
+    total
 }
 
 /// Whether it can be a neighbour at all.

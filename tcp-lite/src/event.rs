@@ -1,7 +1,10 @@
 //! What a stack tells its user.
 
+use std::net::IpAddr;
+
 use dp::Mbuf;
 
+use crate::facade::EthernetAddress;
 use crate::stack::{ConnId, ListenerId};
 
 /// Octets of a stream, handed over in or out of order as soon as they passed TCP's checks.
@@ -58,6 +61,15 @@ pub enum Event {
         conn: ConnId,
         /// Why.
         reason: CloseReason,
+    },
+    /// Somebody else uses an address of ours. Told once in ten seconds for each address.
+    AddressConflict {
+        /// The address.
+        address: IpAddr,
+        /// Who uses it.
+        mac: EthernetAddress,
+        /// It was still being probed ([`AddressProbing::Probe`](crate::AddressProbing)), and we do not use it. Else we keep it.
+        lost: bool,
     },
 }
 

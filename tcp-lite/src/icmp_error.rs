@@ -10,8 +10,11 @@ use crate::table::FourTuple;
 /// What the error says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// The destination cannot be reached.
-    Unreachable,
+    /// The destination will not be reached: there is no such protocol or port, or it is forbidden
+    /// (RFC 1122 section 4.2.3.9, RFC 5461 section 2.1).
+    Hard,
+    /// It may pass: no route now, a hop limit exceeded. No reason to end anything.
+    Soft,
     /// The packet was larger than this many octets of IP packet.
     TooBig { mtu: usize },
 }
@@ -26,10 +29,10 @@ pub(crate) struct IcmpError {
     pub(crate) kind: Kind,
 }
 
-/// MTUs below which no report is believed: IPv6's minimum (RFC 8200), and for IPv4 what every host must take in
-/// one piece (RFC 791), so that a forged report cannot make segments tiny.
-const IPV4_MIN_MTU: usize = 576;
-const IPV6_MIN_MTU: usize = 1280;
+/// MTUs below which no report makes segments: IPv6's minimum (RFC 8200), and for IPv4 what every host must take in
+/// one piece (RFC 791), so that a forged one cannot make them tiny.
+pub(crate) const IPV4_MIN_MTU: usize = 576;
+pub(crate) const IPV6_MIN_MTU: usize = 1280;
 
 /// Plateaus for routers that do not say what they carry (RFC 1191 section 7.1).
 const PLATEAUS: [usize; 9] = [32_000, 17_914, 8166, 4352, 2002, 1492, 1006, 576, 0];
@@ -67,11 +70,17 @@ fn parse_v4(fixed: &[u8; 8], quoted: &[u8]) -> Option<IcmpError> {
             let sent = usize::from(u16::from_be_bytes([head[2], head[3]]));
             let mtu = match usize::from(u16::from_be_bytes([fixed[6], fixed[7]])) {
                 0 => *PLATEAUS.iter().find(|p| **p < sent)?,
+                // It would have gone through.
+                mtu if mtu >= sent => return None,
                 mtu => mtu,
             };
             Kind::TooBig { mtu: mtu.max(IPV4_MIN_MTU) }
         }
-        (3, _) => Kind::Unreachable,
+        // No such protocol or port; forbidden by an administrator (RFC 1122 section 3.2.2.1, RFC 1812 section 5.2.7.1).
+        (3, 2 | 3 | 9 | 10 | 13) => Kind::Hard,
+        // Other codes of unreachable; time exceeded, parameter problem.
+        (3 | 11 | 12, _) => Kind::Soft,
+        // Source quench (4) is history (RFC 6633), the rest no error.
         _ => return None,
     };
     let address =
@@ -85,11 +94,18 @@ fn parse_v6(fixed: &[u8; 8], quoted: &[u8]) -> Option<IcmpError> {
     if head[0] >> 4 != 6 || head[6] != PROTOCOL_TCP {
         return None;
     }
-    let kind = match fixed[0] {
-        1 => Kind::Unreachable,
-        2 => {
+    let kind = match (fixed[0], fixed[1]) {
+        // Forbidden, no such port; source address or route refused (RFC 4443 section 3.1).
+        (1, 1 | 4 | 5 | 6) => Kind::Hard,
+        (1 | 3 | 4, _) => Kind::Soft,
+        (2, _) => {
             let mtu = u32::from_be_bytes([fixed[4], fixed[5], fixed[6], fixed[7]]) as usize;
-            Kind::TooBig { mtu: mtu.max(IPV6_MIN_MTU) }
+            let sent = ip::IPV6_OCTETS + usize::from(u16::from_be_bytes([head[4], head[5]]));
+            // Every link carries the minimum: less is to be discarded (RFC 8201 section 4). More went through.
+            if !(IPV6_MIN_MTU..sent).contains(&mtu) {
+                return None;
+            }
+            Kind::TooBig { mtu }
         }
         _ => return None,
     };

@@ -60,24 +60,22 @@ impl Ecn {
 pub(crate) enum Upper {
     /// A whole payload, behind `header_octets` of IP header and extensions.
     Whole { protocol: u8, header_octets: usize },
-    /// A fragment of an IPv4 packet.
-    Ipv4Fragment,
-    /// A fragment of an IPv6 packet.
-    Ipv6Fragment(Ipv6Fragment),
+    /// A piece of a packet.
+    Fragment(Fragment),
     /// Behind an extension or option that only the slow path may judge.
     Opaque,
 }
 
-/// An IPv6 fragment header (RFC 8200 section 4.5).
+/// What is said of a fragment (RFC 791 section 3.1, RFC 8200 section 4.5).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Ipv6Fragment {
+pub(crate) struct Fragment {
     /// Names the packet, with both addresses.
     pub(crate) identification: u32,
     /// Where the fragment's octets belong in the fragmentable part.
     pub(crate) offset: usize,
     /// Whether others follow.
     pub(crate) more: bool,
-    /// What the fragmentable part starts with.
+    /// What the fragmentable part starts with: with IPv4 in every fragment, with IPv6 that of the first counts.
     pub(crate) next_header: u8,
     /// Octets in front of the fragment's own.
     pub(crate) header_octets: usize,
@@ -111,10 +109,14 @@ pub(crate) fn parse_ipv4(head: &[u8], octets: usize) -> Result<Header, Refused> 
     if sum.finish() != 0 {
         return Err(Refused::Checksum);
     }
-    // More-fragments flag and offset.
-    let fragment = u16::from_be_bytes([fixed[6], fixed[7]]) & 0x3fff != 0;
-    let upper =
-        if fragment { Upper::Ipv4Fragment } else { Upper::Whole { protocol: fixed[9], header_octets } };
+    let word = u16::from_be_bytes([fixed[6], fixed[7]]);
+    let (more, offset) = (word & 0x2000 != 0, usize::from(word & 0x1fff) * 8);
+    let upper = if more || offset > 0 {
+        let identification = u32::from(u16::from_be_bytes([fixed[4], fixed[5]]));
+        Upper::Fragment(Fragment { identification, offset, more, next_header: fixed[9], header_octets })
+    } else {
+        Upper::Whole { protocol: fixed[9], header_octets }
+    };
     let address =
         |at: usize| IpAddress::Ipv4(Ipv4Address::new(fixed[at], fixed[at + 1], fixed[at + 2], fixed[at + 3]));
     let (hop_limit, ecn) = (fixed[8], Ecn::of(fixed[1]));
@@ -193,7 +195,7 @@ fn fragment(head: &[u8], at: usize, total_octets: usize) -> Result<Upper, Refuse
     }
     let Some(header) = head.get(at..).and_then(|h| h.first_chunk::<8>()) else { return Ok(Upper::Opaque) };
     let word = u16::from_be_bytes([header[2], header[3]]);
-    let fragment = Ipv6Fragment {
+    let fragment = Fragment {
         identification: u32::from_be_bytes([header[4], header[5], header[6], header[7]]),
         offset: usize::from(word & !7),
         more: word & 1 != 0,
@@ -205,7 +207,7 @@ fn fragment(head: &[u8], at: usize, total_octets: usize) -> Result<Upper, Refuse
     if fragment.offset == 0 && !fragment.more && !extension {
         return Ok(Upper::Whole { protocol: fragment.next_header, header_octets: at + 8 });
     }
-    Ok(Upper::Ipv6Fragment(fragment))
+    Ok(Upper::Fragment(fragment))
 }
 
 #[cfg(test)]

@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 mod checksum;
+mod claims;
 pub mod config;
 mod discovery;
 mod ethernet;
@@ -27,7 +28,10 @@ mod table;
 pub mod tcp;
 mod timer_wheel;
 
-pub use config::{CongestionAlgorithm, EcnMode, Keepalive, Limits, Pacing, StackConfig, TcpConfig};
+pub use config::{
+    AddressProbing, CongestionAlgorithm, EcnMode, Keepalive, Limits, Pacing, PathMtuConfig, PathMtuProbing,
+    StackConfig, TcpConfig,
+};
 pub use event::{CloseReason, Event, Received};
 pub use facade::{Duration, Instant};
 pub use in_order::{InOrder, Ordered};

@@ -22,6 +22,9 @@ const QUERIES: u8 = 3;
 const QUERY_INTERVAL: Duration = Duration::from_secs(1);
 /// How long an answer is trusted (`REACHABLE_TIME`).
 const REACHABLE_TIME: Duration = Duration::from_secs(30);
+/// How long a neighbour stays where it has moved to, whatever anybody says unasked: two who claim one address do not
+/// turn our frames to and fro.
+const MOVE_INTERVAL: Duration = Duration::from_secs(1);
 /// Queries waiting to be sent; one that finds no place comes again an interval later.
 const QUERY_QUEUE: usize = 64;
 
@@ -61,6 +64,8 @@ struct Entry {
     due: Option<Instant>,
     /// Asked for since the last search for a victim.
     used: bool,
+    /// When it last moved to another Ethernet address.
+    moved: Instant,
 }
 
 /// The table.
@@ -73,6 +78,7 @@ pub(crate) struct Neighbors {
     /// No entry is due before this.
     next_due: Option<Instant>,
     queries: VecDeque<Query>,
+    moves_refused: u64,
 }
 
 impl Neighbors {
@@ -85,6 +91,7 @@ impl Neighbors {
             clock_hand: 0,
             next_due: None,
             queries: VecDeque::with_capacity(QUERY_QUEUE),
+            moves_refused: 0,
         }
     }
 
@@ -92,7 +99,8 @@ impl Neighbors {
     pub(crate) fn resolve(&mut self, now: Instant, ip: IpAddress) -> Resolution {
         let Some(&key) = self.index.get(&ip) else {
             let due = now + QUERY_INTERVAL;
-            self.insert(Entry { ip, state: State::Incomplete { queries: 1 }, due: Some(due), used: true });
+            let state = State::Incomplete { queries: 1 };
+            self.insert(Entry { ip, state, due: Some(due), used: true, moved: Instant::ZERO });
             enqueue(&mut self.queries, Query { target: ip, to: None });
             return Resolution::Pending;
         };
@@ -117,6 +125,28 @@ impl Neighbors {
         }
     }
 
+    /// The link was gone: whoever is used next is asked whether it is still there, and whom nobody answered for is asked
+    /// for again.
+    pub(crate) fn doubt_all(&mut self, now: Instant) {
+        let Self { entries, queries: queue, .. } = self;
+        for (_, entry) in entries.iter_mut() {
+            match &mut entry.state {
+                State::Known { confirmed, .. } => *confirmed = (*confirmed).min(now - REACHABLE_TIME),
+                State::Incomplete { .. } | State::Failed => {
+                    entry.state = State::Incomplete { queries: 1 };
+                    entry.due = Some(now + QUERY_INTERVAL);
+                    enqueue(queue, Query { target: entry.ip, to: None });
+                }
+            }
+        }
+        self.note_due(now + QUERY_INTERVAL);
+    }
+
+    /// Changes of a known Ethernet address that were not followed, because it had just changed.
+    pub(crate) fn moves_refused(&self) -> u64 {
+        self.moves_refused
+    }
+
     /// Starts to ask a known neighbour whether it is still there, if it has said nothing for so long.
     fn confirm(&mut self, now: Instant, key: usize, silence: Duration) {
         let entry = &mut self.entries[key];
@@ -138,7 +168,7 @@ impl Neighbors {
         let Some(&key) = self.index.get(&heard.ip) else {
             if heard.creates {
                 let state = State::Known { mac: heard.mac, confirmed: now, queries: 0 };
-                self.insert(Entry { ip: heard.ip, state, due: None, used: false });
+                self.insert(Entry { ip: heard.ip, state, due: None, used: false, moved: Instant::ZERO });
             }
             return false;
         };
@@ -146,10 +176,25 @@ impl Neighbors {
         let was_known = match &entry.state {
             State::Known { mac, .. } if *mac != heard.mac && !heard.overrides => return false,
             State::Known { mac, .. } if *mac == heard.mac && !heard.confirms => return false,
-            State::Known { .. } => true,
-            State::Incomplete { .. } | State::Failed => false,
+            State::Known { mac, queries, .. } => {
+                let answers = *queries > 0 && heard.confirms;
+                if *mac != heard.mac && !answers && now < entry.moved + MOVE_INTERVAL {
+                    self.moves_refused += 1;
+                    return false;
+                }
+                if *mac != heard.mac {
+                    entry.moved = now;
+                }
+                true
+            }
+            State::Incomplete { .. } | State::Failed => {
+                entry.moved = now;
+                false
+            }
         };
-        entry.state = State::Known { mac: heard.mac, confirmed: now, queries: 0 };
+        // What nobody asked for is followed, and asked about in the next use (RFC 4861 section 7.2.5: STALE).
+        let confirmed = if heard.confirms { now } else { now - REACHABLE_TIME };
+        entry.state = State::Known { mac: heard.mac, confirmed, queries: 0 };
         entry.due = None;
         !was_known
     }

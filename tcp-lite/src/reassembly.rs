@@ -1,23 +1,33 @@
-//! Reassembly of IPv6 fragments (RFC 8200 section 4.5), which smoltcp's interface does for IPv4 only.
+//! Reassembly of IP fragments (RFC 791 section 3.2, RFC 8200 section 4.5), bounded in packets, octets and time.
 //!
-//! Part of the slow path: a few packets at a time, memory taken when the first fragment comes and kept.
+//! Part of the slow path: fragments of TCP are a sign of a middlebox that should not be. Memory is taken when fragments come, and kept:
+//! [`PACKETS`] and one packets of 64 KiB at most. A source has [`PACKETS_OF_ONE`] of them at most, so one that floods gives
+//! way to itself; where many do, the oldest gives way. Overlaps end their packet and all that belongs to it (RFC 5722), a
+//! first fragment has to bring the header of what it carries (RFC 7112, RFC 3128), and a packet that is no fragment
+//! but says so (RFC 6946) meets no others.
 
 use arrayvec::ArrayVec;
 
+use crate::checksum::Sum;
 use crate::facade::{Duration, Instant, IpAddress};
-use crate::ip::{IPV6_OCTETS, Ipv6Fragment};
+use crate::ip::{Fragment, IPV4_OCTETS, IPV6_OCTETS, PROTOCOL_TCP};
+use crate::tcp::header::HEADER_OCTETS;
 
-/// Packets being put together at a time. When all are busy the oldest gives way.
-const PACKETS: usize = 4;
+/// Packets being put together at a time.
+const PACKETS: usize = 8;
+/// Of them those of one source.
+const PACKETS_OF_ONE: usize = 2;
 /// Separate runs of octets that a packet may consist of on its way.
 const RUNS: usize = 16;
-/// Largest payload of an IPv6 packet.
+/// Largest packet behind its fixed header with IPv6, all of it with IPv4.
 const MAX_OCTETS: usize = 65_535;
 /// How long the rest is waited for. Shorter than RFC 8200's 60 s: TCP has sent it again by then.
 const TIMEOUT: Duration = Duration::from_secs(15);
+/// What the first fragment has of any upper protocol's header but TCP's.
+const LEAST_HEADER_OCTETS: usize = 8;
 
-/// What names a packet.
-type Key = (IpAddress, IpAddress, u32);
+/// What names a packet: both addresses, identification and, with IPv4, the protocol.
+type Key = (IpAddress, IpAddress, u32, Option<u8>);
 
 struct Packet {
     key: Key,
@@ -25,10 +35,14 @@ struct Packet {
     next_header: u8,
     /// Fixed header, then the fragmentable part as far as it came.
     octets: Vec<u8>,
+    /// Octets of the fixed header.
+    fixed_octets: usize,
     /// Which octets of the fragmentable part are there; sorted, disjoint, not adjacent.
     runs: ArrayVec<(usize, usize), RUNS>,
     /// Its length, once the last fragment came.
     total: Option<usize>,
+    /// It cannot be right: what else comes of it is dropped, too.
+    spoiled: bool,
 }
 
 /// The packets under way.
@@ -39,74 +53,113 @@ pub(crate) struct Reassembly {
     spare: Vec<Vec<u8>>,
     /// The packet finished last.
     whole: Vec<u8>,
+    dropped: u64,
 }
 
 impl Reassembly {
-    /// One fragment: `packet` is the whole IPv6 packet that carries it. Returns the reassembled packet, extensions
-    /// in front of the fragment header left out, when this was its last missing piece.
+    /// One fragment: `packet` is the whole IP packet that carries it. Returns the reassembled packet, options and
+    /// extensions in front of the fragment left out, when this was its last missing piece.
     pub(crate) fn add(
         &mut self,
         now: Instant,
         src: IpAddress,
         dst: IpAddress,
-        fragment: &Ipv6Fragment,
+        fragment: &Fragment,
         packet: &[u8],
     ) -> Option<&[u8]> {
         self.expire(now);
-        let fixed = packet.first_chunk::<IPV6_OCTETS>()?;
+        let ipv4 = matches!(src, IpAddress::Ipv4(_));
+        let fixed = packet.get(..if ipv4 { IPV4_OCTETS } else { IPV6_OCTETS })?;
         let piece = packet.get(fragment.header_octets..)?;
         let end = fragment.offset + piece.len();
+        let largest = if ipv4 { MAX_OCTETS - IPV4_OCTETS } else { MAX_OCTETS };
         let odd = fragment.more && piece.len() % 8 != 0;
-        if piece.is_empty() || odd || end > MAX_OCTETS {
+        if piece.is_empty() || odd || end > largest || is_tiny(fragment, piece) {
+            self.dropped += 1;
             return None;
         }
-        let key = (src, dst, fragment.identification);
-        let at =
-            self.packets.iter().position(|p| p.key == key).unwrap_or_else(|| self.start(now, key, fixed));
+        let key = (src, dst, fragment.identification, ipv4.then_some(fragment.next_header));
+        // Whole already, behind a fragment header: it is none of those that share its key (RFC 6946 section 4).
+        let isolated = fragment.offset == 0 && !fragment.more;
+        let known = self.packets.iter().position(|p| p.key == key).filter(|_| !isolated);
+        let at = known.unwrap_or_else(|| self.start(now, key, fixed));
         let under_way = &mut self.packets[at];
-        // Overlaps end the whole packet (RFC 5722), as does a length that contradicts what came before.
-        let consistent = under_way.insert(fragment, end, piece);
-        let complete = under_way.total.is_some_and(|total| under_way.runs.as_slice() == [(0, total)]);
-        if consistent && !complete {
+        // Overlaps spoil the whole packet (RFC 5722), as does a length that contradicts what came before.
+        if under_way.spoiled || !under_way.insert(fragment, end, piece) {
+            under_way.spoil();
+            self.dropped += 1;
+            return None;
+        }
+        if under_way.total.is_none_or(|total| under_way.runs.as_slice() != [(0, total)]) {
             return None;
         }
         let mut finished = self.packets.remove(at);
-        if !consistent {
-            self.spare.push(finished.octets);
-            return None;
-        }
-        let payload = (finished.octets.len() - IPV6_OCTETS) as u16;
-        finished.octets[4..6].copy_from_slice(&payload.to_be_bytes());
-        finished.octets[6] = finished.next_header;
-        self.spare.push(std::mem::replace(&mut self.whole, finished.octets));
+        finished.complete_header();
+        self.keep(finished.octets);
         Some(&self.whole)
     }
 
-    fn start(&mut self, now: Instant, key: Key, fixed: &[u8; IPV6_OCTETS]) -> usize {
-        if self.packets.len() == PACKETS {
-            let oldest = self.packets.remove(0);
-            self.spare.push(oldest.octets);
+    /// Fragments, and packets under way, that were dropped.
+    pub(crate) fn dropped(&self) -> u64 {
+        self.dropped
+    }
+
+    /// Room for one more packet, and its place.
+    fn start(&mut self, now: Instant, key: Key, fixed: &[u8]) -> usize {
+        let of_source = self.packets.iter().filter(|p| p.key.0 == key.0).count();
+        let victim = if of_source >= PACKETS_OF_ONE {
+            self.packets.iter().position(|p| p.key.0 == key.0)
+        } else if self.packets.len() == PACKETS {
+            Some(self.packets.iter().position(|p| p.spoiled).unwrap_or(0))
+        } else {
+            None
+        };
+        if let Some(victim) = victim {
+            self.drop_at(victim);
         }
         let mut octets = self.spare.pop().unwrap_or_default();
         octets.clear();
         octets.extend_from_slice(fixed);
-        let expires = now + TIMEOUT;
-        let packet = Packet { key, expires, next_header: 0, octets, runs: ArrayVec::new(), total: None };
-        self.packets.push(packet);
+        self.packets.push(Packet {
+            key,
+            expires: now + TIMEOUT,
+            next_header: 0,
+            octets,
+            fixed_octets: fixed.len(),
+            runs: ArrayVec::new(),
+            total: None,
+            spoiled: false,
+        });
         self.packets.len() - 1
     }
 
     fn expire(&mut self, now: Instant) {
         while self.packets.first().is_some_and(|p| p.expires <= now) {
-            let expired = self.packets.remove(0);
-            self.spare.push(expired.octets);
+            self.drop_at(0);
         }
     }
+
+    fn drop_at(&mut self, at: usize) {
+        let packet = self.packets.remove(at);
+        self.dropped += u64::from(!packet.spoiled);
+        self.spare.push(packet.octets);
+    }
+
+    /// Hands out what is finished; what was handed out before is storage again.
+    fn keep(&mut self, finished: Vec<u8>) {
+        self.spare.push(std::mem::replace(&mut self.whole, finished));
+    }
+}
+
+/// A first fragment that hides a part of the upper protocol's header in the next.
+fn is_tiny(fragment: &Fragment, piece: &[u8]) -> bool {
+    let least = if fragment.next_header == PROTOCOL_TCP { HEADER_OCTETS } else { LEAST_HEADER_OCTETS };
+    fragment.offset == 0 && fragment.more && piece.len() < least
 }
 
 impl Packet {
     /// Puts a piece in its place; `false` when it cannot be right.
-    fn insert(&mut self, fragment: &Ipv6Fragment, end: usize, piece: &[u8]) -> bool {
+    fn insert(&mut self, fragment: &Fragment, end: usize, piece: &[u8]) -> bool {
         if fragment.offset == 0 {
             self.next_header = fragment.next_header;
         }
@@ -121,12 +174,39 @@ impl Packet {
         if self.runs.get(at).is_some_and(|run| run.0 < end) || !self.add_run(at, fragment.offset, end) {
             return false;
         }
-        let needed = IPV6_OCTETS + end;
+        let needed = self.fixed_octets + end;
         if self.octets.len() < needed {
             self.octets.resize(needed, 0);
         }
-        self.octets[IPV6_OCTETS + fragment.offset..needed].copy_from_slice(piece);
+        self.octets[self.fixed_octets + fragment.offset..needed].copy_from_slice(piece);
         true
+    }
+
+    /// Forgets what came; only its name is kept.
+    fn spoil(&mut self) {
+        self.spoiled = true;
+        self.octets.truncate(self.fixed_octets);
+        self.runs.clear();
+    }
+
+    /// Makes the fixed header that of a packet in one piece.
+    fn complete_header(&mut self) {
+        let total = self.octets.len();
+        let (header, _) = self.octets.split_at_mut(self.fixed_octets);
+        if self.fixed_octets == IPV6_OCTETS {
+            header[4..6].copy_from_slice(&((total - IPV6_OCTETS) as u16).to_be_bytes());
+            header[6] = self.next_header;
+            return;
+        }
+        header[0] = 0x45;
+        header[2..4].copy_from_slice(&(total as u16).to_be_bytes());
+        // No fragment any more; its checksum anew.
+        header[6..8].fill(0);
+        header[10..12].fill(0);
+        let mut sum = Sum::new();
+        sum.add(header);
+        let checksum = sum.finish();
+        header[10..12].copy_from_slice(&checksum.to_be_bytes());
     }
 
     /// Adds a run that overlaps none, in front of run `at`, and joins it with its neighbours.
@@ -170,20 +250,20 @@ mod tests {
 
     fn add(r: &mut Reassembly, packet: &[u8]) -> Option<Vec<u8>> {
         let header = parse_ipv6(packet, packet.len()).unwrap();
-        let Upper::Ipv6Fragment(fragment) = header.upper else { panic!("not a fragment") };
+        let Upper::Fragment(fragment) = header.upper else { panic!("not a fragment") };
         r.add(Instant::ZERO, A, A, &fragment, packet).map(<[u8]>::to_vec)
     }
 
     proptest! {
         #[test]
-        fn pieces_in_any_order_give_the_packet(units in 2usize..12, tail in 1usize..8, seed: u64) {
-            let payload: Vec<u8> = (0..units * 8 + tail).map(|n| n as u8).collect();
+        fn pieces_in_any_order_give_the_packet(units in 2usize..12, tail in 1usize..24, seed: u64) {
+            let payload: Vec<u8> = (0..units * 24 + tail).map(|n| n as u8).collect();
             let mut order: Vec<usize> = (0..=units).collect();
             order.sort_by_key(|n| (*n as u64 + 1).wrapping_mul(seed | 1).rotate_left(17));
             let mut r = Reassembly::default();
             for (n, unit) in order.iter().enumerate() {
-                let end = (unit * 8 + 8).min(payload.len());
-                let whole = add(&mut r, &wire(unit * 8, *unit != units, &payload[unit * 8..end]));
+                let end = (unit * 24 + 24).min(payload.len());
+                let whole = add(&mut r, &wire(unit * 24, *unit != units, &payload[unit * 24..end]));
                 prop_assert_eq!(whole.is_some(), n == units);
                 if let Some(whole) = whole {
                     prop_assert_eq!(&whole[IPV6_OCTETS..], &payload[..]);
@@ -195,10 +275,98 @@ mod tests {
     }
 
     #[test]
-    fn an_overlap_ends_the_packet() {
+    fn an_overlap_ends_the_packet_and_what_else_comes_of_it() {
+        let mut r = Reassembly::default();
+        assert!(add(&mut r, &wire(0, true, &[1; 24])).is_none());
+        assert!(add(&mut r, &wire(16, false, &[2; 16])).is_none());
+        // Now there would be a packet without overlap.
+        assert!(add(&mut r, &wire(0, true, &[1; 24])).is_none());
+        assert!(add(&mut r, &wire(24, false, &[1; 8])).is_none());
+        assert_eq!((r.dropped(), r.packets[0].octets.len()), (3, IPV6_OCTETS));
+    }
+
+    #[test]
+    fn a_whole_packet_behind_a_fragment_header_meets_no_others() {
+        let mut r = Reassembly::default();
+        assert!(add(&mut r, &wire(0, true, &[1; 24])).is_none());
+        let fragment =
+            Fragment { identification: 9, offset: 0, more: false, next_header: 60, header_octets: 48 };
+        let atomic = wire(0, false, &[2; 24]);
+        let whole = r.add(Instant::ZERO, A, A, &fragment, &atomic).map(<[u8]>::to_vec).unwrap();
+        assert_eq!((&whole[IPV6_OCTETS..], whole[6]), (&[2; 24][..], 60));
+        let whole = add(&mut r, &wire(24, false, &[1; 8])).unwrap();
+        assert_eq!(whole[IPV6_OCTETS..], [1; 32]);
+    }
+
+    #[test]
+    fn a_first_fragment_brings_the_header_of_what_it_carries() {
         let mut r = Reassembly::default();
         assert!(add(&mut r, &wire(0, true, &[1; 16])).is_none());
-        assert!(add(&mut r, &wire(8, false, &[2; 16])).is_none());
-        assert!(r.packets.is_empty());
+        assert!(add(&mut r, &wire(16, false, &[1; 16])).is_none());
+        assert_eq!((r.dropped(), r.packets.len()), (1, 1));
+    }
+
+    /// A fragment of packet `identification` from `source`.
+    fn from(r: &mut Reassembly, source: u8, identification: u32, offset: usize, now: Instant) -> bool {
+        let src = IpAddress::v6(1, 0, 0, 0, 0, 0, 0, source.into());
+        let piece = wire(offset, offset == 0, &[1; 24]);
+        let (more, next_header, header_octets) = (offset == 0, 6, 48);
+        let fragment = Fragment { identification, offset, more, next_header, header_octets };
+        r.add(now, src, A, &fragment, &piece).is_some()
+    }
+
+    #[test]
+    fn one_that_floods_does_not_starve_another_and_memory_has_a_bound() {
+        let mut r = Reassembly::default();
+        assert!(!from(&mut r, 1, 7, 0, Instant::ZERO));
+        for flood in 0..1000 {
+            assert!(!from(&mut r, 2, flood, 0, Instant::ZERO));
+            assert!(r.packets.len() <= PACKETS && r.spare.len() <= PACKETS + 1);
+        }
+        assert_eq!(r.dropped(), 1000 - PACKETS_OF_ONE as u64);
+        assert!(from(&mut r, 1, 7, 24, Instant::ZERO), "the other's packet is whole");
+        // Many who flood are forgotten in the order in which they came.
+        for source in 0..100 {
+            from(&mut r, source, 1, 0, Instant::ZERO);
+            assert!(r.packets.len() <= PACKETS && r.spare.len() <= PACKETS + 1);
+        }
+        assert!(from(&mut r, 99, 1, 24, Instant::ZERO));
+        assert!(!from(&mut r, 1, 1, 24, Instant::ZERO));
+    }
+
+    #[test]
+    fn the_rest_is_waited_for_a_while_only() {
+        let mut r = Reassembly::default();
+        assert!(!from(&mut r, 1, 7, 0, Instant::ZERO));
+        assert!(!from(&mut r, 1, 7, 24, Instant::ZERO + TIMEOUT));
+        assert_eq!(r.dropped(), 1);
+    }
+
+    #[test]
+    fn an_ipv4_packet_is_whole_with_a_header_of_its_own() {
+        let mut r = Reassembly::default();
+        let (src, dst) = (IpAddress::v4(10, 0, 0, 1), IpAddress::v4(10, 0, 0, 2));
+        for (offset, more) in [(24_u16, false), (0, true)] {
+            let mut packet =
+                vec![0x46, 0, 0, 48, 0, 9, 0, 0, 64, 6, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2, 1, 1, 1, 1];
+            packet[6..8].copy_from_slice(&((offset / 8) | if more { 0x2000 } else { 0 }).to_be_bytes());
+            let mut sum = Sum::new();
+            sum.add(&packet);
+            let checksum = sum.finish();
+            packet[10..12].copy_from_slice(&checksum.to_be_bytes());
+            packet.extend([offset as u8; 24]);
+            let Upper::Fragment(fragment) = crate::ip::parse_ipv4(&packet, packet.len()).unwrap().upper
+            else {
+                panic!("not a fragment")
+            };
+            let whole = r.add(Instant::ZERO, src, dst, &fragment, &packet);
+            assert_eq!(whole.is_some(), more);
+            if let Some(whole) = whole {
+                let header = crate::ip::parse_ipv4(whole, whole.len()).unwrap();
+                assert_eq!(header.upper, Upper::Whole { protocol: 6, header_octets: 20 });
+                assert_eq!((header.src, header.dst, header.total_octets), (src, dst, 68));
+                assert_eq!(whole[20..], [[0; 24], [24; 24]].concat());
+            }
+        }
     }
 }

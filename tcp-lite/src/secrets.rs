@@ -7,7 +7,7 @@ use rand_chacha::ChaCha20Rng;
 use rand_core::{Rng, SeedableRng};
 use siphasher::sip::{SipHasher13, SipHasher24};
 
-use crate::facade::{Instant, IpAddress, TcpSeqNumber};
+use crate::facade::{Duration, Instant, IpAddress, TcpSeqNumber};
 use crate::table::FourTuple;
 
 /// First port of the dynamic range (RFC 6335 section 6).
@@ -56,6 +56,12 @@ impl Secrets {
     pub(crate) fn isn(&self, now: Instant, tuple: &FourTuple) -> TcpSeqNumber {
         let clock = (now.total_micros() / 4) as u32;
         TcpSeqNumber(clock.wrapping_add(hash(&self.isn, tuple) as u32) as i32)
+    }
+
+    /// How long the first probe of our addresses waits, below a second: hosts that start together do not ask
+    /// together (RFC 5227 section 2.1.1).
+    pub(crate) fn probe_wait(&self) -> Duration {
+        Duration::from_millis(hash(&self.timestamp, &"probe wait") % 1000)
     }
 
     /// Where the connection's timestamp clock starts (RFC 7323 section 5.4).

@@ -1,8 +1,8 @@
-//! The slow path: smoltcp's `Interface` for ARP and neighbour replies, ICMP echo and IPv4 reassembly.
+//! The slow path: smoltcp's `Interface` for ARP and neighbour replies and ICMP echo.
 //!
-//! It sees contiguous copies of the frames that the stack gives it, never a whole TCP segment. A raw socket takes
-//! reassembled TCP, which hands it back to the stack and keeps smoltcp from answering it with RST; as a second
-//! guard no TCP that smoltcp wants to send leaves. Frames it sends are written into packet buffers directly.
+//! It sees contiguous copies of the frames that the stack gives it, no fragments, and no TCP segment that the stack can read. A raw socket
+//! takes TCP behind extensions that only smoltcp judges, which hands it back to the stack and keeps smoltcp from
+//! answering it with RST; as a second guard no TCP that smoltcp wants to send leaves. Frames it sends are written into packet buffers directly.
 
 use std::collections::VecDeque;
 
@@ -105,13 +105,12 @@ impl SlowPath {
         self.dirty = interface.poll_at(now, sockets).is_some_and(|at| at <= now);
     }
 
-    /// Whether [`poll`](Self::poll) has something to do. smoltcp has no timers of its own here: expired fragments
-    /// go when the next frame comes.
+    /// Whether [`poll`](Self::poll) has something to do. smoltcp has no timers of its own here.
     pub(crate) fn is_dirty(&self) -> bool {
         self.dirty
     }
 
-    /// Hands a reassembled TCP packet, IP header included, to `take`; `false` when there is none.
+    /// Hands a TCP packet that smoltcp has read, IP header included, to `take`; `false` when there is none.
     pub(crate) fn reassembled(&mut self, take: impl FnOnce(&[u8])) -> bool {
         let socket = self.sockets.get_mut::<raw::Socket<'_>>(self.tcp);
         let Ok(packet) = socket.recv() else { return false };

@@ -4,6 +4,7 @@
 //! of connections in `stack/connections.rs`.
 
 mod connections;
+mod counters;
 mod errors;
 mod receive;
 mod surroundings;
@@ -15,12 +16,15 @@ use std::ops::Range;
 
 use dp::{Burst, Mbuf, Mempool};
 
+pub use self::counters::StackCounters;
 pub use self::errors::{ConnectError, ListenError};
 
 use self::connections::{Conn, Connections};
 use self::transmit::Answer;
-use crate::facade::IpAddress;
+use crate::claims::Claims;
+use crate::facade::{IpAddress, IpCidr};
 use crate::frame::Framing;
+use crate::icmp_error::{IPV4_MIN_MTU, IPV6_MIN_MTU};
 use crate::ip::{IPV4_OCTETS, IPV6_OCTETS};
 use crate::listener::{ListenConfig, ListenerCounters, Listeners};
 use crate::neighbor::Neighbors;
@@ -30,8 +34,8 @@ use crate::secrets::{EPHEMERAL_PORTS, Secrets};
 use crate::slow_path::SlowPath;
 use crate::syn_cookie::SynCookies;
 use crate::table::FourTuple;
-use crate::tcp::{Birth, Ctx, ReorderSlab, SegmentSlab, State, Tcb};
-use crate::{ConnInfo, Event, Instant, Keepalive, OutOfOrder, SegmentBuf, SendError, StackConfig};
+use crate::tcp::{Birth, Ctx, ReorderSlab, SearchSlab, SegmentSlab, State, Tcb};
+use crate::{ConnInfo, Event, Instant, Keepalive, SegmentBuf, SendError, StackConfig};
 
 /// Answers to segments of no connection that wait to be sent; more are not given.
 const PENDING_ANSWERS: usize = 64;
@@ -57,89 +61,6 @@ pub struct ListenerId {
     pub(crate) generation: u32,
 }
 
-/// Frames and events of the whole stack, never reset.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct StackCounters {
-    /// Frames received.
-    pub rx_frames: u64,
-    /// TCP segments received that passed all checks.
-    pub rx_segments: u64,
-    /// Frames handed to the slow path.
-    pub rx_slow: u64,
-    /// Frames too short or inconsistent.
-    pub rx_malformed: u64,
-    /// Frames with a bad IP or TCP checksum.
-    pub rx_bad_checksum: u64,
-    /// Frames for another Ethernet or IP address, or another VLAN.
-    pub rx_not_ours: u64,
-    /// TCP segments for no connection and no listener (answered with RST where allowed).
-    pub rx_no_connection: u64,
-    /// SYNs dropped because of `Limits` or of what their listener admits ([`ListenerCounters`] says which).
-    pub rx_syn_dropped: u64,
-    /// Connections that left TIME-WAIT early, because all of `Limits::connections` were in use.
-    pub time_wait_recycled: u64,
-    /// SYNs answered with a cookie, because their listener had no room for another half-open connection.
-    pub tx_syn_cookies: u64,
-    /// Connections that came about by a cookie.
-    pub rx_syn_cookies: u64,
-    /// TCP segments that came through IP reassembly.
-    pub rx_reassembled: u64,
-    /// What waits ahead of the frontiers of all connections together.
-    pub out_of_order: OutOfOrder,
-    /// Out-of-order octets dropped for lack of budget.
-    pub rx_out_of_order_dropped: u64,
-    /// Out-of-order octets given up again for lack of memory ([`Event::Evict`]).
-    pub rx_out_of_order_evicted: u64,
-    /// Times that a connection came to its own bound ([`TcpConfig::out_of_order_octets`](crate::TcpConfig)).
-    pub out_of_order_over_connection: u64,
-    /// Times that out-of-order octets were refused at the stack's bound
-    /// ([`Limits::out_of_order_octets`](crate::Limits)).
-    pub out_of_order_over_stack: u64,
-    /// Times that out-of-order octets were refused because less than an eighth of the pool's buffers was free.
-    pub out_of_order_no_buffers: u64,
-    /// Received octets that had been handed up before (duplicates).
-    pub rx_duplicate_octets: u64,
-    /// ACKs in answer to segments that were not acceptable (RFC 5961), duplicates among them.
-    pub challenge_acks: u64,
-    /// Those not sent, of connections at their limit
-    /// ([`TcpConfig::challenge_acks_per_second`](crate::TcpConfig)).
-    pub challenge_acks_withheld: u64,
-    /// TCP segments sent, first transmissions and all others.
-    pub tx_segments: u64,
-    /// Segments sent again.
-    pub tx_retransmits: u64,
-    /// Segments received that a router had marked (RFC 3168).
-    pub rx_congestion_experienced: u64,
-    /// Reductions of a congestion window because the peer echoed marks.
-    pub ecn_reductions: u64,
-    /// Retransmission timeouts.
-    pub rto_expired: u64,
-    /// Fast recoveries: loss found by acknowledgements.
-    pub fast_retransmits: u64,
-    /// Retransmissions found lost by acknowledgements (RFC 8985).
-    pub lost_retransmits: u64,
-    /// Connections on whose path reordering was seen (RFC 8985 section 6.2, step 3).
-    pub reordering_seen: u64,
-    /// Tail loss probes sent (RFC 8985 section 7).
-    pub tail_loss_probes: u64,
-    /// Retransmission timeouts found to be spurious and taken back (RFC 4015, RFC 5682).
-    pub spurious_timeouts: u64,
-    /// Fast recoveries found to be spurious and taken back.
-    pub spurious_recoveries: u64,
-    /// Acknowledgements that named octets which arrived twice (D-SACK, RFC 2883).
-    pub dsack_received: u64,
-    /// Segments cut because EMSS dropped.
-    pub tx_cut_by_emss: u64,
-    /// Segments cut because the peer's window stayed below them (persist timer).
-    pub tx_cut_by_persist: u64,
-    /// Pure ACKs sent.
-    pub tx_acks: u64,
-    /// RSTs sent.
-    pub tx_resets: u64,
-    /// Times no packet buffer was left to send with.
-    pub tx_no_mbuf: u64,
-}
-
 /// A host on one port.
 ///
 /// The order of calls in a turn: [`input`](Self::input) for every received frame, [`poll`](Self::poll) once,
@@ -155,6 +76,9 @@ pub struct Stack {
     connections: Connections,
     listeners: Listeners,
     neighbors: Neighbors,
+    claims: Claims,
+    /// Frames can pass, as far as [`Stack::set_link`] was told.
+    link_up: bool,
     slow_path: SlowPath,
     reassembly: Reassembly,
     /// Holds a reassembled packet between the slow path and TCP.
@@ -162,6 +86,7 @@ pub struct Stack {
     answers: VecDeque<Answer>,
     segments: SegmentSlab,
     reorder: ReorderSlab,
+    searches: SearchSlab,
     events: VecDeque<Event>,
     counters: StackCounters,
     /// The latest time seen, for calls that bring none.
@@ -191,6 +116,12 @@ impl Stack {
             connections: Connections::new(limits.connections, secrets.table_state()),
             listeners: Listeners::new(limits.listeners, limits.backlog, secrets.table_state()),
             neighbors: Neighbors::new(limits.neighbors, secrets.table_state()),
+            claims: Claims::new(
+                config.address_probing,
+                routes.addresses().iter().map(IpCidr::address),
+                secrets.probe_wait(),
+            ),
+            link_up: true,
             slow_path: SlowPath::new(&config, &routes, pool.clone(), secrets.slow_path_seed),
             reassembly: Reassembly::default(),
             scratch: Vec::new(),
@@ -198,6 +129,7 @@ impl Stack {
             // What waits to be acknowledged must leave buffers to receive the acknowledgements into.
             segments: SegmentSlab::new(limits.tx_segments.min(pool.capacity() / 2).max(1)),
             reorder: ReorderSlab::new(limits.connections, limits.out_of_order_octets, &pool),
+            searches: SearchSlab::new(limits.path_mtu_searches.min(pool.capacity() / 16)),
             events: VecDeque::with_capacity(limits.events),
             counters: StackCounters::default(),
             syn_cookies: SynCookies::new(secrets.cookie),
@@ -227,7 +159,8 @@ impl Stack {
                 self.neighbors.doubt(now, &conn.next_hop);
             }
         }
-        if self.neighbors.poll(now) {
+        let (moved, claimed) = (self.neighbors.poll(now), self.claims.poll(now));
+        if moved || claimed {
             self.connections.wake_waiting();
         }
         self.slow_path.poll(now);
@@ -255,7 +188,33 @@ impl Stack {
         if self.has_to_transmit() || self.slow_path.is_dirty() {
             return Some(now);
         }
-        [self.connections.wheel.next_deadline(), self.neighbors.next_deadline()].into_iter().flatten().min()
+        let due = [
+            self.connections.wheel.next_deadline(),
+            self.neighbors.next_deadline(),
+            self.claims.next_deadline(),
+        ];
+        due.into_iter().flatten().min()
+    }
+
+    /// Says whether the port has a link; it has one until this says otherwise. Without one nothing is sent, and timers run on. When it is there
+    /// again, everything that waits for an acknowledgement is sent again at once, neighbours are asked whether they
+    /// are where they were, and our addresses are announced ([`AddressProbing`](crate::AddressProbing)).
+    pub fn set_link(&mut self, now: Instant, up: bool) {
+        self.advance(now);
+        if std::mem::replace(&mut self.link_up, up) == up {
+            return;
+        }
+        if !up {
+            self.counters.link_downs += 1;
+            return;
+        }
+        let now = self.now;
+        self.claims.announce_all(now);
+        self.neighbors.doubt_all(now);
+        for slot in 0..self.connections.slots() {
+            self.with(now, slot, |tcb, ctx| tcb.on_link_up(ctx));
+        }
+        self.connections.wake_waiting();
     }
 
     /// Accepts connections to `port` on every address.
@@ -434,7 +393,11 @@ impl Stack {
 
     /// Counters of the stack.
     pub fn counters(&self) -> StackCounters {
-        self.counters
+        StackCounters {
+            neighbor_moves_refused: self.neighbors.moves_refused(),
+            rx_fragments_dropped: self.reassembly.dropped(),
+            ..self.counters
+        }
     }
 
     /// Time never goes back.
@@ -508,12 +471,15 @@ impl Stack {
     fn birth(&self, now: Instant, tuple: &FourTuple) -> Birth {
         let ipv6 = matches!(tuple.remote, IpAddress::Ipv6(_));
         let path = mss(&tuple.remote, usize::from(self.config.mtu));
+        let least = if ipv6 { IPV6_MIN_MTU } else { IPV4_MIN_MTU };
+        let base = usize::from(self.config.tcp.path_mtu.base_octets).max(least);
         Birth {
             local_port: tuple.local_port,
             remote_port: tuple.remote_port,
             iss: self.secrets.isn(now, tuple),
             timestamp_offset: self.secrets.timestamp_offset(tuple),
             mss: path.min(u16::try_from(self.pool.data_octets()).unwrap_or(u16::MAX)),
+            base_mss: mss(&tuple.remote, base),
             default_peer_mss: if ipv6 { 1220 } else { 536 },
         }
     }

@@ -46,6 +46,7 @@ scenarios! {
     ecn "ecn"
     mtu_drop "mtu-drop"
     blackhole "blackhole"
+    mtu_rise "mtu-rise"
     blackout "blackout"
     flap "flap"
     slow_reader "slow-reader"
@@ -85,6 +86,9 @@ fn the_faults_of_a_scenario_happen() {
     }
     for name in ["mtu-drop", "slow-reader"] {
         assert!(total(name).cuts > 0, "{name} makes nobody cut");
+    }
+    for name in ["blackhole", "mtu-rise"] {
+        assert!(total(name).raises > 0, "{name}: no path is found to carry more");
     }
     for name in ["reorder", "random-loss"] {
         assert!(total(name).early > 0, "{name}: nothing comes ahead of its frontier");

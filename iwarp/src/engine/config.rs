@@ -36,6 +36,7 @@ impl EngineConfig {
             vlan: None,
             addresses: Default::default(),
             gateways: Default::default(),
+            address_probing: Default::default(),
             mtu: info.mtu,
             offloads: info.offloads,
             limits: Limits::default(),

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use dp::{Burst, Clock, Port};
+use dp::{Burst, Clock, LinkState, Port};
 use tcp_lite::{
     CloseReason, ConnId, ConnectError, Event, Instant, ListenConfig, ListenerCounters, ListenerId, Stack,
 };
@@ -13,10 +13,12 @@ use tcp_lite::{
 use crate::memory::Turn;
 use crate::mpa::HeldSlab;
 use crate::verbs::{
-    Ask, CmCommand, CmEventKind, CmShared, ConnParam, ConnectionError, ListenerShared, QpShared,
+    Ask, AsyncEventKind, AsyncEvents, CmCommand, CmEventKind, CmShared, ConnParam, ConnectionError,
+    ListenerShared, QpShared,
 };
 
 use super::EngineConfig;
+use super::carrier::Carrier;
 use super::connection::{Connection, Retry};
 use super::counters::EngineCounters;
 use super::rate::Rate;
@@ -39,6 +41,7 @@ const MAX_TX_BURSTS: usize = 64;
 pub(super) struct Core {
     io: Io,
     port: Box<dyn Port>,
+    carrier: Carrier,
     connections: Vec<Option<Box<Connection>>>,
     connection_count: usize,
     /// When connections want to be woken, and their slots: one entry for each at most.
@@ -55,6 +58,8 @@ pub(super) struct Io {
     pub(super) counters: EngineCounters,
     pub(super) config: EngineConfig,
     pub(super) shared: Arc<EngineShared>,
+    /// Where the context hears of the port.
+    async_events: AsyncEvents,
     /// Slots of connections that have just begun to send. They go first, once: what is small is not kept waiting by
     /// bulk.
     fresh: VecDeque<u32>,
@@ -106,6 +111,11 @@ impl Io {
         self.fresh.push_back(conn.slot() as u32);
     }
 
+    /// Tells the context what happened to this engine's port.
+    fn tell(&self, kind: AsyncEventKind) {
+        self.async_events.push(kind, self.shared.index() as u32, None);
+    }
+
     /// The time of the turn.
     pub(super) fn now_us(&self) -> u64 {
         // Times are not negative.
@@ -114,7 +124,12 @@ impl Io {
 }
 
 impl Core {
-    pub(super) fn new(shared: Arc<EngineShared>, port: Box<dyn Port>, config: EngineConfig) -> Self {
+    pub(super) fn new(
+        shared: Arc<EngineShared>,
+        port: Box<dyn Port>,
+        config: EngineConfig,
+        async_events: AsyncEvents,
+    ) -> Self {
         let tcp = Stack::new(config.stack.clone(), port.mempool().clone());
         // With a slot for every buffer of the pool there is always one.
         let buffers = port.mempool().capacity();
@@ -128,11 +143,21 @@ impl Core {
             bulk: VecDeque::with_capacity(config.stack.limits.connections),
             config,
             shared,
+            async_events,
             listeners: Vec::new(),
             syns_told: 0,
         };
         let (rx, tx) = (Burst::new(), Burst::new());
-        Self { io, port, connections: Vec::new(), connection_count: 0, deadlines: BTreeSet::new(), rx, tx }
+        Self {
+            io,
+            port,
+            carrier: Carrier::new(),
+            connections: Vec::new(),
+            connection_count: 0,
+            deadlines: BTreeSet::new(),
+            rx,
+            tx,
+        }
     }
 
     pub(super) fn shared(&self) -> &Arc<EngineShared> {
@@ -152,6 +177,7 @@ impl Core {
         let start = Clock::cycles();
         self.io.now = now;
         self.io.shared.set_now_us(self.io.now_us());
+        self.look_at_link();
         let mut busy = self.run_commands(turn);
         busy |= self.receive(turn);
         self.io.tcp.poll(now);
@@ -173,8 +199,9 @@ impl Core {
             return Some(now);
         }
         let own = self.deadlines.first().map(|(at, _)| *at);
+        let link = self.carrier.next_deadline();
         let wire = self.port.next_due_us().map(|us| Instant::from_micros(us as i64));
-        [own, wire, self.io.tcp.next_deadline(now)].into_iter().flatten().min()
+        [own, wire, link, self.io.tcp.next_deadline(now)].into_iter().flatten().min()
     }
 
     /// Resets all connections and sends what that takes.
@@ -334,6 +361,19 @@ impl Core {
         }
     }
 
+    // ---- from the port ----
+
+    fn look_at_link(&mut self) {
+        let now = self.io.now;
+        let Some(state) = self.carrier.look(now, &mut *self.port) else { return };
+        let kind = match state {
+            LinkState::Up => AsyncEventKind::PortActive,
+            LinkState::Down => AsyncEventKind::PortError,
+        };
+        self.io.tcp.set_link(now, state == LinkState::Up);
+        self.io.tell(kind);
+    }
+
     // ---- from the wire ----
 
     fn receive(&mut self, turn: &Turn) -> bool {
@@ -379,6 +419,7 @@ impl Core {
                 Event::Closed { conn, reason } => {
                     self.with_conn(conn, |connection, io| connection.on_closed(io, reason));
                 }
+                Event::AddressConflict { .. } => self.io.tell(AsyncEventKind::AddressConflict),
             }
         }
         busy

@@ -5,6 +5,7 @@
 //! | `core.rs` | one turn: frames in, events to connections, queue pairs send, frames out |
 //! | `connection.rs`, `connection/` | one connection from SYN to the last FIN: startup, stream, teardown |
 //! | `stream/` | RDMAP on DDP on MPA for one queue pair |
+//! | `carrier.rs` | when the port is asked for its link |
 //! | `shared.rs` | commands and doorbells from users' threads |
 //! | `rate.rs` | how many connections an address may begin in a second |
 //! | `doze.rs` | going to sleep without missing any of them |
@@ -21,6 +22,7 @@ use tcp_lite::Instant;
 use crate::memory::Participant;
 use crate::verbs::{Context, Notifier, VerbsError};
 
+mod carrier;
 mod config;
 mod connection;
 mod core;
@@ -64,7 +66,7 @@ impl Engine {
             context: context.clone(),
             participant: context.shared.memory.join(),
             clock: Clock::new(),
-            core: Core::new(shared, port, config),
+            core: Core::new(shared, port, config, context.shared.events.clone()),
         })
     }
 

@@ -35,6 +35,14 @@ pub enum AsyncEventKind {
     CqError,
     /// A shared receive queue has fewer buffers than its limit (`IBV_EVENT_SRQ_LIMIT_REACHED`).
     SrqLimitReached,
+    /// The port of an engine has a link again (`IBV_EVENT_PORT_ACTIVE`).
+    PortActive,
+    /// It has none (`IBV_EVENT_PORT_ERR`). Connections live on, for as long as their peers' silence is borne.
+    PortError,
+    /// Somebody else uses an address of an engine's port ([`EngineCounters::stack`](crate::engine::EngineCounters) counts; the nearest in
+    /// libibverbs is `IBV_EVENT_GID_CHANGE`). Told once in ten seconds; the address is kept, unless it was still being
+    /// probed ([`AddressProbing`](tcp_lite::AddressProbing)).
+    AddressConflict,
 }
 
 /// An event and whose it is.
@@ -42,7 +50,8 @@ pub enum AsyncEventKind {
 pub struct AsyncEvent {
     /// What happened.
     pub kind: AsyncEventKind,
-    /// The number of the queue pair, or (where the kind names one) of the completion queue or shared receive queue.
+    /// The number of the queue pair, or (where the kind names one) of the completion queue, shared receive queue or engine.
+    /// Engines count from 0 in the order in which they were made for the context.
     pub number: u32,
     /// Layer, type and code, where an error of the stream is the cause.
     pub error: Option<StreamError>,

@@ -65,7 +65,8 @@ impl Port for Hub {
     }
 
     fn link_state(&mut self) -> LinkState {
-        self.wires[0].link_state()
+        let any = self.wires.iter_mut().any(|wire| wire.link_state() == LinkState::Up);
+        if any { LinkState::Up } else { LinkState::Down }
     }
 
     fn counters(&self) -> PortCounters {

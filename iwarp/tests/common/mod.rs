@@ -64,6 +64,8 @@ impl Pair {
             let v6 = format!("fd00::{number}/64");
             let mut config = EngineConfig::new(&*port, &[&v4, &v6]).unwrap();
             config.stack.seed = [number; 32];
+            // Wires name frames by their ordinals.
+            config.stack.address_probing = tcp_lite::AddressProbing::Off;
             configure(&mut config);
             let engine = Engine::new(&context, port, config).unwrap();
             Host {

@@ -157,6 +157,11 @@ impl Connections {
         self.slots.iter().enumerate().filter_map(|(n, s)| s.conn.as_ref().map(|c| (n as u32, c)))
     }
 
+    /// Slots there are, in use or not.
+    pub(crate) fn slots(&self) -> u32 {
+        self.slots.len() as u32
+    }
+
     /// Queues a slot behind all that have something to send, unless it is queued already.
     pub(crate) fn make_ready(&mut self, slot: u32) {
         let place = &mut self.slots[slot as usize];

@@ -6,6 +6,7 @@ use super::connections::Conn;
 use super::transmit::Answer;
 use super::{ConnId, ListenerId, Stack};
 use crate::checksum::pseudo_header;
+use crate::claims::Conflict;
 use crate::facade::{EthernetAddress, Instant, IpAddress, TcpSeqNumber};
 use crate::icmp_error::{self, IcmpError, Kind};
 use crate::ip::{self, Ecn, PROTOCOL_TCP, Refused, Upper};
@@ -14,7 +15,7 @@ use crate::syn_cookie::SynCookies;
 use crate::table::FourTuple;
 use crate::tcp::header::{Flags, TcpHeader};
 use crate::tcp::{Birth, State, Tcb, Verdict};
-use crate::{discovery, ethernet, frame};
+use crate::{Event, discovery, ethernet, frame};
 
 /// Octets in which all headers of a frame are looked for. What has its TCP header behind that is no ordinary frame.
 const HEAD_OCTETS: usize = 192;
@@ -101,7 +102,7 @@ impl Stack {
                 return None;
             }
         };
-        let ours = self.routes.is_ours(&ip.dst);
+        let ours = self.routes.is_ours(&ip.dst) && self.claims.is_usable(&ip.dst);
         let Upper::Whole { protocol: PROTOCOL_TCP, header_octets } = ip.upper else {
             if !ours && !ip.dst.is_multicast() && !self.routes.is_broadcast(&ip.dst) {
                 self.counters.rx_not_ours += 1;
@@ -308,22 +309,32 @@ impl Stack {
         let packet = &copy[packet_at..];
         match ip {
             None if ethernet.ethertype == ethernet::ETHERTYPE_ARP => {
-                if let Some(heard) = discovery::from_arp(packet, &self.routes) {
-                    self.neighbor_heard(now, &heard);
+                let talk = discovery::from_arp(packet, self.framing.mac, &self.routes);
+                if let Some(talk) = talk
+                    && !self.talk(now, &talk)
+                {
+                    return;
                 }
             }
             None => {}
-            Some(ip::Header { src, dst, upper: Upper::Ipv6Fragment(fragment), .. }) => {
-                return self.ipv6_fragment(now, ethernet, src, dst, &fragment);
+            Some(ip::Header { src, dst, upper: Upper::Fragment(fragment), .. }) => {
+                return self.fragment(now, ethernet, src, dst, &fragment);
             }
             Some(ip) => {
                 let error = icmp_error::parse(packet, &ip);
-                let heard = discovery::from_ndp(packet, &self.routes);
-                if let Some(heard) = heard.filter(|_| matches!(ip.dst, IpAddress::Ipv6(_))) {
-                    self.neighbor_heard(now, &heard);
-                }
-                if let Some(error) = error {
+                let talk = match ip.dst {
+                    IpAddress::Ipv6(_) => {
+                        discovery::from_ndp(packet, ethernet.src, self.framing.mac, &self.routes)
+                    }
+                    IpAddress::Ipv4(_) => None,
+                };
+                if let Some(error) = error.filter(|error| error.tuple.local == ip.dst) {
                     self.icmp_error(now, &error);
+                }
+                if let Some(talk) = talk
+                    && !self.talk(now, &talk)
+                {
+                    return;
                 }
             }
         }
@@ -350,20 +361,24 @@ impl Stack {
         self.scratch = packet;
     }
 
-    fn ipv6_fragment(
+    fn fragment(
         &mut self,
         now: Instant,
         ethernet: &ethernet::Header,
         src: IpAddress,
         dst: IpAddress,
-        fragment: &ip::Ipv6Fragment,
+        fragment: &ip::Fragment,
     ) {
         let piece = &self.slow_path.filled()[ethernet::HEADER_OCTETS..];
         let Some(whole) = self.reassembly.add(now, src, dst, fragment, piece) else { return };
         let mut packet = std::mem::take(&mut self.scratch);
         packet.clear();
         packet.extend_from_slice(whole);
-        match ip::parse_ipv6(&packet, packet.len()) {
+        let parsed = match src {
+            IpAddress::Ipv4(_) => ip::parse_ipv4(&packet, packet.len()),
+            IpAddress::Ipv6(_) => ip::parse_ipv6(&packet, packet.len()),
+        };
+        match parsed {
             Ok(header) if matches!(header.upper, Upper::Whole { protocol: PROTOCOL_TCP, .. }) => {
                 self.reassembled(now, ethernet.src, &header, &packet);
                 self.scratch = packet;
@@ -422,26 +437,51 @@ impl Stack {
         Some(chain)
     }
 
-    fn neighbor_heard(&mut self, now: Instant, heard: &discovery::Heard) {
-        if self.neighbors.heard(now, heard) {
+    /// An ARP or neighbour discovery packet. Returns whether smoltcp may see it: not what asks for an address that is not ours
+    /// (yet), nor probes and claims, which it answers not at all, or not as it should.
+    fn talk(&mut self, now: Instant, talk: &discovery::Talk) -> bool {
+        if let Some(heard) = &talk.heard
+            && self.neighbors.heard(now, heard)
+        {
             self.connections.wake_waiting();
         }
+        if let Some(asked) = &talk.asked
+            && let Some(Conflict { address, mac, lost }) = self.claims.asked(now, asked)
+        {
+            self.counters.address_conflicts += 1;
+            self.events.push_back(Event::AddressConflict { address: address.into(), mac, lost });
+            // Connections from a lost address learn that in their turn.
+            self.connections.wake_waiting();
+        }
+        self.claims.is_usable(&talk.target) && !talk.anonymous
     }
 
-    /// An ICMP error about a segment that may be ours.
+    /// An ICMP error about a segment that may be ours. It may come from anybody: believed is only what quotes a segment
+    /// that is on its way (RFC 5927 section 4).
     fn icmp_error(&mut self, now: Instant, error: &IcmpError) {
-        let Some(slot) = self.connections.find(&error.tuple) else { return };
-        self.with(now, slot, |tcb, ctx| {
-            if !tcb.in_flight(error.seq) {
-                return;
-            }
-            match error.kind {
-                // Only while connecting: later it may be passing, or forged (RFC 5927 section 5).
-                Kind::Unreachable if tcb.state() == State::SynSent => tcb.unreachable(ctx),
-                Kind::Unreachable => {}
-                Kind::TooBig { mtu } => tcb.set_path_mss(ctx, super::mss(&error.tuple.remote, mtu)),
-            }
+        let slot = self.connections.find(&error.tuple);
+        let heeded = slot.and_then(|slot| {
+            self.with(now, slot, |tcb, ctx| match error.kind {
+                Kind::TooBig { mtu } => {
+                    tcb.on_packet_too_big(ctx, error.seq, super::mss(&error.tuple.remote, mtu))
+                }
+                _ if !tcb.in_flight(error.seq) => false,
+                // Only while connecting: later it may be passing, or forged (RFC 5927 section 5). What may pass has to be
+                // said again, after our SYN was, too (RFC 5461 section 4.2).
+                Kind::Hard | Kind::Soft
+                    if tcb.state() == State::SynSent
+                        && (error.kind == Kind::Hard || tcb.has_sent_syn_again()) =>
+                {
+                    tcb.unreachable(ctx);
+                    true
+                }
+                Kind::Hard | Kind::Soft => {
+                    ctx.counters.icmp_soft_errors += 1;
+                    true
+                }
+            })
         });
+        self.counters.icmp_ignored += u64::from(heeded != Some(true));
     }
 }
 

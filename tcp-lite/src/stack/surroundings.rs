@@ -8,7 +8,7 @@ use super::connections::Connections;
 use super::{ConnId, ListenerId, Stack, StackCounters};
 use crate::frame::Framing;
 use crate::neighbor::Neighbors;
-use crate::tcp::{Ctx, ReorderSlab, SegmentSlab};
+use crate::tcp::{Ctx, ReorderSlab, SearchSlab, SegmentSlab};
 use crate::{Event, Instant, StackConfig};
 
 /// What control blocks borrow of the stack: everything but the connections themselves and the neighbours.
@@ -19,6 +19,7 @@ pub(super) struct Surroundings<'a> {
     pub(super) pool: &'a Mempool,
     pub(super) segments: &'a mut SegmentSlab,
     pub(super) reorder: &'a mut ReorderSlab,
+    pub(super) searches: &'a mut SearchSlab,
     pub(super) counters: &'a mut StackCounters,
     pub(super) events: &'a mut VecDeque<Event>,
 }
@@ -31,6 +32,7 @@ impl Surroundings<'_> {
             pool: self.pool,
             segments: self.segments,
             reorder: self.reorder,
+            searches: self.searches,
             counters: self.counters,
             events: self.events,
             events_limit: self.config.limits.events,
@@ -49,6 +51,7 @@ impl Stack {
             pool,
             segments,
             reorder,
+            searches,
             counters,
             events,
             connections,
@@ -60,10 +63,13 @@ impl Stack {
             reassembly: _,
             scratch: _,
             answers: _,
+            claims: _,
+            link_up: _,
             syn_cookies: _,
             now: _,
         } = self;
-        let surroundings = Surroundings { now, config, framing, pool, segments, reorder, counters, events };
+        let surroundings =
+            Surroundings { now, config, framing, pool, segments, reorder, searches, counters, events };
         (surroundings, connections, neighbors)
     }
 
@@ -75,6 +81,7 @@ impl Stack {
             pool: &self.pool,
             segments: &mut self.segments,
             reorder: &mut self.reorder,
+            searches: &mut self.searches,
             counters: &mut self.counters,
             events: &mut self.events,
             events_limit: self.config.limits.events,

@@ -13,8 +13,8 @@ use crate::frame::Headers;
 use crate::ip::Ecn;
 use crate::neighbor::Resolution;
 use crate::table::FourTuple;
-use crate::tcp::State;
 use crate::tcp::header::{Flags, TcpHeader};
+use crate::tcp::{Payload, State};
 
 /// Segments that one connection sends before the next has its turn.
 const TURN_SEGMENTS: usize = 8;
@@ -42,11 +42,14 @@ enum Turn {
 impl Stack {
     /// See [`Stack::transmit`].
     pub(super) fn fill(&mut self, now: Instant, out: &mut Burst) -> bool {
+        if !self.link_up {
+            return false;
+        }
         while !out.is_full() {
             let Some(frame) = self.slow_path.next_frame() else { break };
             out.push(frame);
         }
-        if !self.fill_queries(out) || !self.fill_answers(out) {
+        if !self.fill_assertions(out) || !self.fill_queries(out) || !self.fill_answers(out) {
             self.counters.tx_no_mbuf += 1;
             return false;
         }
@@ -75,10 +78,29 @@ impl Stack {
 
     /// Whether [`fill`](Self::fill) has something to do.
     pub(super) fn has_to_transmit(&self) -> bool {
-        self.connections.any_ready()
-            || self.slow_path.has_frames()
-            || !self.answers.is_empty()
-            || self.neighbors.query().is_some()
+        self.link_up
+            && (self.connections.any_ready()
+                || self.slow_path.has_frames()
+                || !self.answers.is_empty()
+                || self.neighbors.query().is_some()
+                || self.claims.assertion().is_some())
+    }
+
+    /// What is to be said of our addresses; `false` when the pool is empty.
+    fn fill_assertions(&mut self, out: &mut Burst) -> bool {
+        while !out.is_full() {
+            let Some(assertion) = self.claims.assertion() else { break };
+            let Some(mut frame) = self.pool.alloc() else { return false };
+            let (mac, vlan) = (self.framing.mac, self.framing.vlan);
+            if let Some(room) = frame.append(discovery::MAX_QUERY_OCTETS) {
+                let octets = discovery::emit_assertion(room, mac, vlan, assertion);
+                frame.truncate(octets);
+                out.push(frame);
+                self.counters.tx_assertions += 1;
+            }
+            self.claims.asserted();
+        }
+        true
     }
 
     /// ARP requests and neighbour solicitations; `false` when the pool is empty.
@@ -122,8 +144,24 @@ impl Stack {
         true
     }
 
+    /// The turn of a connection whose address is not ours: not yet, or not at all.
+    fn unclaimed(&mut self, now: Instant, slot: u32) -> Option<Turn> {
+        let local = &self.connections.get(slot)?.tuple.local;
+        if self.claims.is_usable(local) {
+            return None;
+        }
+        if !self.claims.is_lost(local) {
+            return Some(Turn::Waiting);
+        }
+        self.with(now, slot, |tcb, ctx| tcb.unreachable(ctx));
+        Some(Turn::Idle)
+    }
+
     /// One connection's turn.
     fn turn(&mut self, now: Instant, slot: u32, out: &mut Burst) -> Turn {
+        if let Some(turn) = self.unclaimed(now, slot) {
+            return turn;
+        }
         let mut dst_mac = None;
         for _ in 0..TURN_SEGMENTS {
             if out.is_full() {
@@ -161,7 +199,13 @@ impl Stack {
             };
             let frame: Option<Mbuf> = match transmission.payload {
                 None => headers.bare(surroundings.pool),
-                Some(key) => headers.with_payload(surroundings.pool, surroundings.segments.buf_mut(key)),
+                Some(Payload::Segment(key)) => {
+                    headers.with_payload(surroundings.pool, surroundings.segments.buf_mut(key))
+                }
+                Some(Payload::Probe(key)) => surroundings
+                    .searches
+                    .buf_mut(key)
+                    .and_then(|payload| headers.with_payload(surroundings.pool, payload)),
             };
             let Some(frame) = frame else { return Turn::NoMbuf };
             out.push(frame);
@@ -174,9 +218,9 @@ impl Stack {
     }
 }
 
-/// Whether a connection ends because nobody answers for its next hop: at once while it is being set up, later only
-/// when that lasts as long as any silence may.
+/// Whether a connection ends because nobody answers for its next hop: at once while we set it up, else only when that
+/// lasts as long as any silence may. (Whoever has just sent a SYN is there, whatever became of our questions.)
 fn gives_up(now: Instant, conn: &mut connections::Conn, user_timeout: crate::Duration) -> bool {
     let since = *conn.unresolved_since.get_or_insert(now);
-    matches!(conn.tcb.state(), State::SynSent | State::SynReceived) || now >= since + user_timeout
+    conn.tcb.state() == State::SynSent || now >= since + user_timeout
 }

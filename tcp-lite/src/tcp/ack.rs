@@ -22,15 +22,17 @@ impl Tcb {
         let before = Before { una: self.snd.una, in_flight: self.snd.in_flight(), pipe: self.pipe() };
         let window_moved = self.update_window(header, ack, pos);
         let mut news = News::new(self.judge(ctx, header));
+        let mut probe_answered = false;
         if self.agreed.sack && !header.options.sack.is_empty() {
-            self.learn_sack(ctx, header, ack, &mut news);
+            probe_answered = self.learn_sack(ctx, header, ack, &mut news);
         }
         if ack > before.una {
+            self.gather(ctx, ack);
             self.snd.acknowledge(ctx.segments, ack, &mut news);
             self.learn_rtt(ctx, &mut news);
             self.on_progress(ctx);
         }
-        let still = ack == before.una && before.in_flight > 0;
+        let still = ack == before.una && before.in_flight > 0 && !probe_answered;
         let duplicate = still && (news.delivered > 0 || len == 0 && !window_moved);
         if news.acked > 0 || duplicate || news.duplicate.is_some() {
             self.recover(ctx, header, &news, before, duplicate);
@@ -64,7 +66,9 @@ impl Tcb {
 
     /// Marks what SACK blocks name. A first block below the acknowledgement, or inside of the second, names what
     /// arrived twice (RFC 2883 section 4). Blocks outside of what is in flight are nonsense and skipped.
-    fn learn_sack(&mut self, ctx: &mut Ctx<'_>, header: &TcpHeader, ack: u64, news: &mut News) {
+    /// Returns whether what arrived twice is a probe of the path's MTU, which is no news of anything else.
+    fn learn_sack(&mut self, ctx: &mut Ctx<'_>, header: &TcpHeader, ack: u64, news: &mut News) -> bool {
+        let mut probe_answered = false;
         let (una, nxt, space) = (self.snd.una, self.snd.nxt, self.snd_space);
         let span = |(start, end)| (space.pos(start, una), space.pos(end, una));
         let mut blocks = header.options.sack.iter().map(|block| span(*block)).peekable();
@@ -76,7 +80,9 @@ impl Tcb {
                 // The SYN is no payload; what was never sent did not arrive twice.
                 if start > 0 && end <= nxt as i64 {
                     ctx.counters.dsack_received += 1;
-                    news.duplicate = Some((start as u64, end as u64));
+                    let (start, end) = (start as u64, end as u64);
+                    probe_answered = self.is_probe_answered(ctx, start, end);
+                    news.duplicate = Some((start, end)).filter(|_| !probe_answered);
                 }
             }
         }
@@ -85,6 +91,7 @@ impl Tcb {
                 self.snd.sack(ctx.segments, start as u64, end as u64, news);
             }
         }
+        probe_answered
     }
 
     /// What tells transmissions of one segment apart.

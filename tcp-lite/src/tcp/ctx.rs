@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 
 use dp::{Mbuf, Mempool};
 
-use super::{ReorderSlab, SegmentSlab};
+use super::{ReorderSlab, SearchSlab, SegmentSlab};
 use crate::stack::{ConnId, ListenerId, StackCounters};
 use crate::{CloseReason, Event, Instant, Received, TcpConfig};
 
@@ -22,6 +22,8 @@ pub(crate) struct Ctx<'a> {
     pub(crate) segments: &'a mut SegmentSlab,
     /// Records of out-of-order ranges, of the connections that have any.
     pub(crate) reorder: &'a mut ReorderSlab,
+    /// Records of searches for larger segments, of the connections that probe.
+    pub(crate) searches: &'a mut SearchSlab,
     /// The stack's counters.
     pub(crate) counters: &'a mut StackCounters,
     /// Where events go.

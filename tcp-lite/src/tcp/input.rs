@@ -4,7 +4,7 @@ use dp::Mbuf;
 
 use super::ctx::Ctx;
 use super::header::{Flags, TcpHeader};
-use super::tcb::{Fin, Pending, State, Tcb};
+use super::tcb::{Fin, Pending, State, Tcb, seconds};
 use crate::ip::Ecn;
 use crate::{CloseReason, Duration};
 
@@ -102,6 +102,7 @@ impl Tcb {
         // Only now: whoever has but guessed a sequence number must not set the clock that PAWS goes by.
         self.on_alive(ctx);
         self.pace.advance(ctx.now);
+        self.path.on_heard();
         self.learn_timestamp(ctx, header, pos);
         let ack = ack.max(0) as u64;
         if self.echoes_marks(header) {
@@ -193,6 +194,7 @@ impl Tcb {
         if pos < self.rcv.nxt as i64 {
             // The peer is there: a duplicate, or a probe of ours or of the window.
             self.on_alive(ctx);
+            self.path.on_heard();
             ctx.counters.rx_duplicate_octets += octets as u64;
             if octets > 0 {
                 self.rcv.report_duplicate(pos, octets);
@@ -221,8 +223,9 @@ impl Tcb {
     /// itself: what all shared would tell one of them about the others (CVE-2016-5696).
     fn challenge(&mut self, ctx: &mut Ctx<'_>) {
         let (since, count) = &mut self.challenges;
-        if ctx.now >= *since + Duration::from_secs(1) {
-            (*since, *count) = (ctx.now, 0);
+        let second = seconds(ctx.now);
+        if *since != second {
+            (*since, *count) = (second, 0);
         }
         *count = count.saturating_add(1);
         if *count <= ctx.config.challenge_acks_per_second {
@@ -242,12 +245,12 @@ impl Tcb {
             && (value.wrapping_sub(self.ts_recent) as i32 >= 0 || self.is_ts_recent_outdated(ctx))
         {
             self.ts_recent = value;
-            self.ts_recent_at = ctx.now;
+            self.ts_recent_at = seconds(ctx.now);
         }
     }
 
     fn is_ts_recent_outdated(&self, ctx: &Ctx<'_>) -> bool {
-        ctx.now >= self.ts_recent_at + TS_RECENT_LIFE
+        u64::from(seconds(ctx.now).wrapping_sub(self.ts_recent_at)) >= TS_RECENT_LIFE.secs()
     }
 
     fn is_syn_again(&self, header: &TcpHeader) -> bool {

@@ -5,6 +5,7 @@
 //! judges, `ack.rs` works off the acknowledgement on the queue (`send.rs`, `flight.rs`, `scoreboard.rs`, `rtt.rs`),
 //! `recovery.rs` says what follows (`rack.rs`, `tail_probe.rs`, `reduction.rs`, `prr.rs`, `undo.rs`, `frto.rs`, `congestion`),
 //! `recv.rs` hands up the octets that are new (`ranges.rs`), `reorder.rs` bounds what waits. Positions are 64 bits (`seq.rs`).
+//! How large segments may be: `path_mtu.rs`.
 //!
 //! Deliberate deviations: a segment without timestamps is accepted where they were agreed on (RFC 7323
 //! section 3.2 would drop it); a zero-window probe carries no octet (RFC 9293 section 3.8.6.1 sends one), since that
@@ -26,6 +27,7 @@ mod open;
 mod out_of_order;
 mod output;
 mod pacing;
+mod path_mtu;
 mod prr;
 mod rack;
 mod ranges;
@@ -49,6 +51,8 @@ mod tests;
 pub(crate) use ctx::Ctx;
 pub(crate) use input::Verdict;
 pub use out_of_order::OutOfOrder;
+pub(crate) use output::Payload;
+pub(crate) use path_mtu::SearchSlab;
 pub(crate) use reorder::ReorderSlab;
 pub(crate) use send::SegmentSlab;
 pub use tcb::State;

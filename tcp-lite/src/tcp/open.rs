@@ -6,7 +6,7 @@ use super::header::{Flags, Options, TcpHeader};
 use super::input::Verdict;
 use super::recv::Receiver;
 use super::seq::SeqSpace;
-use super::tcb::{Agreed, Birth, Fin, Pending, State, Tcb, payload_of, window_shift};
+use super::tcb::{Agreed, Birth, Fin, Pending, State, Tcb, payload_of, seconds, window_shift};
 use crate::CloseReason;
 
 /// The smallest MSS believed of a peer. Below, headers would cost more than they carry; a SYN must not make us
@@ -86,6 +86,7 @@ impl Tcb {
         self.rtt.forget_backoff();
         self.snd.una = 1;
         self.congestion = Congestion::new(ctx.config.congestion, self.emss, syn_lost);
+        self.start_path_mtu(ctx);
         let shift = if header.flags.contains(Flags::SYN) { 0 } else { self.agreed.window_scale.unwrap_or(0) };
         let octets = u64::from(header.window) << shift;
         self.window.edge = 1 + octets;
@@ -117,7 +118,7 @@ impl Tcb {
         self.emss = payload_of(peer_mss.min(self.birth.mss), self.agreed.timestamps);
         if let Some((value, _)) = options.timestamps {
             self.ts_recent = value;
-            self.ts_recent_at = ctx.now;
+            self.ts_recent_at = seconds(ctx.now);
         }
         self.window.max = u64::from(syn.window);
     }

@@ -6,6 +6,7 @@ use super::ctx::Ctx;
 use super::ecn::Earlier;
 use super::frto::Frto;
 use super::header::{Flags, HEADER_OCTETS, MAX_HEADER_OCTETS, Options, TcpHeader, sack_room};
+use super::path_mtu::SearchKey;
 use super::recovery::Phase;
 use super::send::SegmentKey;
 use super::tcb::{Fin, Pending, State, Tcb};
@@ -16,11 +17,19 @@ use crate::ip::Ecn;
 pub(crate) struct Transmission {
     /// Header to emit.
     pub(crate) header: TcpHeader,
-    /// Payload: a segment of [`SegmentSlab`](super::SegmentSlab), whole.
-    pub(crate) payload: Option<SegmentKey>,
+    pub(crate) payload: Option<Payload>,
     /// What the IP header says of marks.
     pub(crate) ecn: Ecn,
     kind: Kind,
+}
+
+/// What a segment carries, whole.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Payload {
+    /// A segment of [`SegmentSlab`](super::SegmentSlab).
+    Segment(SegmentKey),
+    /// A probe of the path's MTU, of [`SearchSlab`](super::SearchSlab).
+    Probe(SearchKey),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,6 +42,8 @@ enum Kind {
     Tail,
     Fin,
     Probe,
+    /// A probe of the path's MTU.
+    Path,
     Ack,
     /// An acknowledgement of less than has arrived, for its mark.
     EarlierAck,
@@ -46,6 +57,7 @@ impl Tcb {
             || self.snd.lost_octets > 0 && (self.repair_allowed() || self.snd.repair == self.snd.head)
             || self.snd.unsent.is_some() && self.fresh_allowed() && self.snd.nxt < self.window.edge
             || self.is_fin_next()
+            || self.is_probe_next()
     }
 
     /// What is to be sent next. Asking changes nothing but cuts of an oversized segment; asking again without
@@ -77,6 +89,9 @@ impl Tcb {
         }
         if let Some(key) = self.repairable(ctx) {
             return Some(self.data(ctx, Kind::Repair, key));
+        }
+        if let Some((key, pos)) = self.ready_probe(ctx) {
+            return Some(self.path_probe(ctx, key, pos));
         }
         if let Some(key) = self.sendable(ctx) {
             return Some(self.data(ctx, Kind::Fresh, key));
@@ -114,12 +129,12 @@ impl Tcb {
             }
             Kind::Fresh => self.on_fresh_sent(ctx),
             Kind::Repair => {
-                if let Some(key) = *payload {
+                if let Some(Payload::Segment(key)) = *payload {
                     self.on_resent(ctx, key);
                 }
             }
             Kind::Tail => {
-                if let Some(key) = *payload {
+                if let Some(Payload::Segment(key)) = *payload {
                     self.on_tail_sent(ctx, key);
                 }
             }
@@ -141,6 +156,11 @@ impl Tcb {
                 self.snd.nxt = self.snd.end + 1;
             }
             Kind::Probe => self.pending.remove(Pending::PROBE),
+            Kind::Path => {
+                if let Some(Payload::Probe(key)) = *payload {
+                    self.on_path_probe_sent(ctx, key);
+                }
+            }
             Kind::Ack => ctx.counters.tx_acks += 1,
             Kind::EarlierAck => {
                 ctx.counters.tx_acks += 1;
@@ -310,7 +330,17 @@ impl Tcb {
         let spare = self.emss.saturating_sub(segment.len) as usize;
         let fresh = self.snd.unsent == Some(key);
         let header = self.header(ctx, segment.pos, flags | self.ecn_flags(fresh), spare);
-        Transmission { header, payload: Some(key), ecn: self.codepoint(fresh), kind }
+        Transmission { header, payload: Some(Payload::Segment(key)), ecn: self.codepoint(fresh), kind }
+    }
+
+    fn path_probe(&self, ctx: &Ctx<'_>, key: SearchKey, pos: u64) -> Transmission {
+        let header = self.header(ctx, pos, self.ecn_flags(false), 0);
+        Transmission {
+            header,
+            payload: Some(Payload::Probe(key)),
+            ecn: self.codepoint(false),
+            kind: Kind::Path,
+        }
     }
 
     fn bare(&self, ctx: &Ctx<'_>, kind: Kind, pos: u64, flags: Flags) -> Transmission {

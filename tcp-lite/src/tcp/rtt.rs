@@ -22,8 +22,9 @@ pub(super) struct RttEstimator {
     rttvar4_us: u64,
     /// Timeout before backoff, not clamped.
     base_us: u64,
-    min_us: u64,
-    max_us: u64,
+    /// Bounds, of 71 minutes at most.
+    min_us: u32,
+    max_us: u32,
     backoff: u32,
     /// The lowest samples of the window before this one and of this one; `u32::MAX`: none.
     lowest_us: (u32, u32),
@@ -38,8 +39,8 @@ impl RttEstimator {
             srtt8_us: 0,
             rttvar4_us: 0,
             base_us: initial.total_micros(),
-            min_us: min.total_micros(),
-            max_us: max.total_micros().max(1),
+            min_us: micros(min),
+            max_us: micros(max).max(1),
             backoff: 0,
             lowest_us: (u32::MAX, u32::MAX),
             window_from: Instant::ZERO,
@@ -48,7 +49,7 @@ impl RttEstimator {
 
     /// An unambiguous measurement; ends backoff (RFC 6298 sections 2.2, 2.3, 5.7).
     pub(super) fn sample(&mut self, now: Instant, rtt_us: u64) {
-        let rtt_us = rtt_us.clamp(1, self.max_us);
+        let rtt_us = rtt_us.clamp(1, self.max_us.into());
         if now >= self.window_from + MIN_RTT_WINDOW {
             self.lowest_us = (self.lowest_us.1, u32::MAX);
             self.window_from = now;
@@ -62,17 +63,17 @@ impl RttEstimator {
             self.rttvar4_us = self.rttvar4_us - self.rttvar4_us / 4 + error;
             self.srtt8_us = self.srtt8_us - self.srtt8_us / 8 + rtt_us;
         }
-        self.base_us = self.srtt8_us / 8 + self.rttvar4_us.max(self.min_us).max(1);
+        self.base_us = self.srtt8_us / 8 + self.rttvar4_us.max(self.min_us.into()).max(1);
         self.backoff = 0;
     }
 
     /// A timeout was spurious: begins anew with this measurement, and with more room for the next
     /// (RFC 4015 section 3.2, step 8).
     pub(super) fn reseed(&mut self, rtt_us: u64) {
-        let rtt_us = rtt_us.clamp(1, self.max_us);
+        let rtt_us = rtt_us.clamp(1, self.max_us.into());
         self.srtt8_us = rtt_us * 8;
         self.rttvar4_us = (self.rttvar4_us * 2).max(rtt_us * 2);
-        self.base_us = self.srtt8_us / 8 + self.rttvar4_us.max(self.min_us).max(1);
+        self.base_us = self.srtt8_us / 8 + self.rttvar4_us.max(self.min_us.into()).max(1);
         self.backoff = 0;
     }
 
@@ -98,7 +99,7 @@ impl RttEstimator {
 
     /// The timeout doubled `doublings` times rather than as often as it expired.
     pub(super) fn after(&self, doublings: u32) -> Duration {
-        let base_us = self.base_us.max(self.min_us);
+        let base_us = self.base_us.max(self.min_us.into());
         let doubled_us = u128::from(base_us) << doublings.min(32);
         Duration::from_micros(doubled_us.min(u128::from(self.max_us)) as u64)
     }
@@ -113,6 +114,10 @@ impl RttEstimator {
     pub(super) fn srtt_us(&self) -> u32 {
         (self.srtt8_us / 8).min(u64::from(u32::MAX)) as u32
     }
+}
+
+fn micros(duration: Duration) -> u32 {
+    duration.total_micros().min(u64::from(u32::MAX)) as u32
 }
 
 #[cfg(test)]

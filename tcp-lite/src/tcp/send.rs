@@ -68,6 +68,11 @@ impl Segment {
     pub(super) fn end(&self) -> u64 {
         self.pos + u64::from(self.len)
     }
+
+    /// Its first octets, `out.len()` at most.
+    pub(super) fn copy_to(&self, out: &mut [u8]) {
+        self.buf.copy_to(0, out);
+    }
 }
 
 /// Records of the segments that all connections of a stack hold for transmission.

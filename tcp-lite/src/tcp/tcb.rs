@@ -13,6 +13,7 @@ use bitflags::bitflags;
 use super::congestion::{Congestion, CongestionControl};
 use super::ecn::Echo;
 use super::pacing::Pace;
+use super::path_mtu::PathMtu;
 use super::rack::Rack;
 use super::recovery::Recovery;
 use super::recv::Receiver;
@@ -66,6 +67,8 @@ pub(crate) struct Birth {
     pub(crate) timestamp_offset: u32,
     /// Largest TCP segment without options towards this peer: MTU - IP header - 20. Also the MSS we announce.
     pub(crate) mss: u16,
+    /// As `mss`, of BASE_PLPMTU (RFC 8899 section 5.1.2): what most paths carry.
+    pub(crate) base_mss: u16,
     /// The peer's MSS when its SYN names none: 536 for IPv4, 1220 for IPv6 (RFC 9293 section 3.7.1).
     pub(crate) default_peer_mss: u16,
 }
@@ -81,6 +84,8 @@ bitflags! {
         const PROBE = 8;
         /// A tail loss probe.
         const TAIL = 32;
+        /// A probe of the path's MTU.
+        const PATH = 64;
         /// Not a transmission: the next fresh segment may be cut to the peer's window.
         const CUT = 16;
     }
@@ -122,6 +127,14 @@ pub(super) struct PeerWindow {
     pub(super) wl2: u64,
 }
 
+/// Whole seconds of the clock, where a block has no room for more; they wrap after a century.
+pub(super) type Seconds = u32;
+
+/// The second that `now` is in.
+pub(super) fn seconds(now: Instant) -> Seconds {
+    now.secs() as u32
+}
+
 /// One connection.
 #[derive(Debug)]
 pub(crate) struct Tcb {
@@ -143,7 +156,7 @@ pub(crate) struct Tcb {
     pub(super) rcv: Receiver,
     /// TS.Recent (RFC 7323 section 4.3), and when it was learned.
     pub(super) ts_recent: u32,
-    pub(super) ts_recent_at: Instant,
+    pub(super) ts_recent_at: Seconds,
     /// The acknowledgement sent last.
     pub(super) last_ack_sent: u64,
     /// Segments and octets received and not acknowledged.
@@ -155,13 +168,14 @@ pub(crate) struct Tcb {
     pub(super) rack: Rack,
     pub(super) pace: Pace,
     pub(super) timers: Timers,
+    pub(super) path: PathMtu,
     pub(super) keepalive: Option<Keepalive>,
     pub(super) pending: Pending,
     /// `segment` was refused: `Event::Writable` is owed.
     blocked: bool,
     pub(super) retransmits: u64,
-    /// Start of the second in which challenge ACKs are counted, and how many (RFC 5961 section 7).
-    pub(super) challenges: (Instant, u32),
+    /// The second in which challenge ACKs are counted, and how many (RFC 5961 section 7).
+    pub(super) challenges: (Seconds, u32),
 }
 
 impl Tcb {
@@ -192,7 +206,7 @@ impl Tcb {
                 config.recv_window_octets.min(u32::from(u16::MAX)),
             ),
             ts_recent: 0,
-            ts_recent_at: ctx.now,
+            ts_recent_at: seconds(ctx.now),
             last_ack_sent: 0,
             unacked_segments: 0,
             unacked_octets: 0,
@@ -202,11 +216,12 @@ impl Tcb {
             rack: Rack::new(),
             pace: Pace::OPEN,
             timers: Timers::new(ctx.now),
+            path: PathMtu::new(),
             keepalive: config.keepalive(),
             pending: Pending::SYN,
             blocked: false,
             retransmits: 0,
-            challenges: (ctx.now, 0),
+            challenges: (seconds(ctx.now), 0),
         }
     }
 
@@ -315,6 +330,7 @@ impl Tcb {
     pub(crate) fn dispose(&mut self, ctx: &mut Ctx<'_>) {
         self.snd.clear(ctx.segments);
         self.rcv.dispose(ctx);
+        self.forget_search(ctx);
         self.echo.stop();
         self.timers.stop();
     }
@@ -325,19 +341,6 @@ impl Tcb {
             if self.announced {
                 ctx.closed(reason);
             }
-        }
-    }
-
-    /// The path carries only `mss` (as [`Birth::mss`]) from now on; never grows.
-    ///
-    /// What is in flight and does not fit was dropped on the way: it is cut and sent again at once, and that is no sign
-    /// of congestion (RFC 8899 section 4.4, RFC 1191 section 4).
-    pub(crate) fn set_path_mss(&mut self, ctx: &mut Ctx<'_>, mss: u16) {
-        let emss = payload_of(mss, self.agreed.timestamps);
-        if emss < self.emss {
-            self.emss = emss;
-            self.congestion.set_mss(emss);
-            self.snd.mark_oversized(ctx.segments, emss);
         }
     }
 

@@ -76,14 +76,16 @@ impl Tcb {
     pub(crate) fn deadline(&self) -> Option<Instant> {
         let Timers { resend, delayed_ack, keepalive, time_wait, .. } = self.timers;
         let resend = resend.map(|(at, _)| at);
-        [resend, delayed_ack, keepalive, time_wait, self.pace_deadline()].into_iter().flatten().min()
+        let due = [resend, delayed_ack, keepalive, time_wait, self.pace_deadline(), self.path.due()];
+        due.into_iter().flatten().min()
     }
 
     /// Timers that are due at `ctx.now`. Harmless when none is. Returns whether what is in flight was not acknowledged
     /// in time.
     pub(crate) fn on_timer(&mut self, ctx: &mut Ctx<'_>) -> bool {
         self.pace.advance(ctx.now);
-        let due = |at: Option<Instant>| at.is_some_and(|at| at <= ctx.now);
+        let now = ctx.now;
+        let due = |at: Option<Instant>| at.is_some_and(|at| at <= now);
         if due(self.timers.time_wait) {
             self.terminate(ctx, CloseReason::Graceful, false);
             return false;
@@ -94,6 +96,9 @@ impl Tcb {
         }
         if due(self.timers.keepalive) {
             self.on_keepalive(ctx);
+        }
+        if due(self.path.due()) {
+            self.on_path_timer(ctx);
         }
         if let Some((at, resend)) = self.timers.resend
             && at <= ctx.now
@@ -139,6 +144,7 @@ impl Tcb {
     /// Something was acknowledged.
     pub(super) fn on_progress(&mut self, ctx: &Ctx<'_>) {
         self.timers.progress = ctx.now;
+        self.path.on_progress();
         self.timers.persist_backoff = 0;
         self.timers.resend = None;
         self.timers.tail_from = ctx.now;
@@ -176,6 +182,37 @@ impl Tcb {
         if self.state != State::TimeWait {
             self.timers.keepalive = self.keepalive.map(|keepalive| ctx.now + keepalive.idle);
         }
+    }
+
+    /// The link is there again. What was sent meanwhile is lost, and is sent again now rather than when its timer, backed off
+    /// perhaps many times, expires.
+    pub(crate) fn on_link_up(&mut self, ctx: &mut Ctx<'_>) {
+        if matches!(self.state, State::Closed | State::TimeWait) {
+            return;
+        }
+        if self.snd.una == 0 {
+            if self.timers.syn_sends > 0 {
+                self.pending |= Pending::SYN;
+            }
+        } else if self.snd.in_flight() > 0 {
+            if self.fin == Fin::Sent {
+                self.fin = Fin::Due;
+            }
+            self.on_retransmission_timeout(ctx);
+            // That was no length.
+            self.path.on_progress();
+        } else if matches!(self.timers.resend, Some((_, Resend::Window))) {
+            self.on_persist(ctx);
+            self.timers.persist_backoff = 0;
+        }
+        self.rtt.forget_backoff();
+        self.timers.patience = ctx.now + self.rtt.rto();
+        self.arm_resend(ctx);
+    }
+
+    /// Whether our SYN was sent more than once.
+    pub(crate) fn has_sent_syn_again(&self) -> bool {
+        self.timers.syn_sends > 1
     }
 
     fn give_up(&mut self, ctx: &mut Ctx<'_>) {

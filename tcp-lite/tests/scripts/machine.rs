@@ -177,6 +177,9 @@ impl Machine {
                 Event::Evict { conn, octets } => (conn, Seen::Plain(format!("evict {octets}"))),
                 Event::Writable { conn } => (conn, Seen::Plain("writable".into())),
                 Event::PeerClosed { conn } => (conn, Seen::Plain("peer-closed".into())),
+                Event::AddressConflict { address, mac, .. } => {
+                    return Err(format!("{mac} uses {address}, too"));
+                }
                 Event::Closed { conn, reason } => (conn, Seen::Plain(format!("closed {}", name(reason)))),
                 Event::Received { conn, received } => {
                     let octets: Vec<u8> = received.buf.segments().flatten().copied().collect();

@@ -1,7 +1,10 @@
 //! What `config` lines set.
 
 use tcp_lite::facade::{Duration, EthernetAddress};
-use tcp_lite::{CongestionAlgorithm, EcnMode, Limits, StackConfig, TcpConfig};
+use tcp_lite::{
+    AddressProbing, CongestionAlgorithm, EcnMode, Limits, PathMtuConfig, PathMtuProbing, StackConfig,
+    TcpConfig,
+};
 
 use crate::script::{Script, parse_span};
 use crate::segment::number;
@@ -25,6 +28,7 @@ impl Settings {
                 vlan: None,
                 addresses: Default::default(),
                 gateways: Default::default(),
+                address_probing: AddressProbing::Off,
                 mtu: 1500,
                 offloads: Default::default(),
                 limits: Limits { connections: 64, neighbors: 8, tx_segments: 2048, ..Limits::default() },
@@ -32,6 +36,8 @@ impl Settings {
                 tcp: TcpConfig {
                     recv_window_octets: 1 << 20,
                     send_buffer_octets: 1 << 20,
+                    // What tells black holes from dead paths is a probe beside the second retransmission.
+                    path_mtu: PathMtuConfig { probing: PathMtuProbing::Never, ..PathMtuConfig::default() },
                     ..TcpConfig::default()
                 },
                 seed: [7; 32],

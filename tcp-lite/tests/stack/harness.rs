@@ -1,13 +1,14 @@
 //! Two hosts on a wire in memory, a clock that jumps to what happens next, and streams whose octets are known by
 //! their offset, so that what arrives is checked without being kept.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use dp::link::{LinkConfig, pair};
 use dp::{Burst, Mbuf, Port};
 use tcp_lite::facade::EthernetAddress;
 use tcp_lite::{
-    CloseReason, ConnId, Event, InOrder, Instant, Limits, SendError, Stack, StackConfig, TcpConfig,
+    AddressProbing, CloseReason, ConnId, Event, InOrder, Instant, Limits, SendError, Stack, StackConfig,
+    TcpConfig,
 };
 
 /// The octet at `offset` of every stream.
@@ -28,6 +29,7 @@ pub(crate) fn config(mac: EthernetAddress, n: u8) -> StackConfig {
             .map(|a| a.parse().unwrap())
             .collect(),
         gateways: Default::default(),
+        address_probing: AddressProbing::Off,
         mtu: 1500,
         offloads: Default::default(),
         limits: Limits::default(),
@@ -63,6 +65,8 @@ pub(crate) struct Host {
     keeps_open: bool,
     /// Every frame sent, when wanted.
     pub(crate) sent_frames: Option<Vec<Vec<u8>>>,
+    /// Addresses that others use, too: which, who, and whether we lost it.
+    pub(crate) conflicts: Vec<(IpAddr, EthernetAddress, bool)>,
 }
 
 impl Host {
@@ -79,6 +83,7 @@ impl Host {
             serve: 0,
             keeps_open: false,
             sent_frames: None,
+            conflicts: Vec::new(),
         }
     }
 
@@ -196,6 +201,7 @@ impl Host {
             Event::Writable { conn } => self.find(conn).blocked = false,
             Event::PeerClosed { conn } => self.find(conn).peer_closed = true,
             Event::Closed { conn, reason } => self.find(conn).closed = Some(reason),
+            Event::AddressConflict { address, mac, lost } => self.conflicts.push((address, mac, lost)),
         }
     }
 

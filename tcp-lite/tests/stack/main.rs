@@ -2,11 +2,13 @@
 //!
 //! One binary for all, since each links the same things. [`harness`] moves frames, time and checked streams.
 
+mod addresses;
 mod craft;
 mod crowd;
 mod determinism;
 mod harness;
 mod hostile;
+mod icmp;
 mod limits;
 mod neighbors;
 mod relay;

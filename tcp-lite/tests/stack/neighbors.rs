@@ -1,7 +1,7 @@
 //! What is not TCP: address resolution, ping, ICMP errors, fragments, partial checksums.
 
 use dp::Checksum;
-use smoltcp::wire::{ArpOperation, Icmpv4DstUnreachable, Icmpv4Repr, Icmpv6Repr, IpProtocol};
+use smoltcp::wire::{ArpOperation, Icmpv4DstUnreachable, Icmpv4Repr, Icmpv6Repr, IpProtocol, TcpControl};
 use tcp_lite::CloseReason;
 use tcp_lite::facade::{EthernetAddress, IpAddress, Ipv4Address, Ipv6Address};
 
@@ -196,20 +196,41 @@ fn a_partial_checksum_is_filled_in_before_the_slow_path() {
     assert_eq!(quoted[6..8], (!smoltcp::wire::checksum::data(&all)).to_be_bytes());
 }
 
+/// Its SYN has just shown that the peer is there: that nobody answers for its address does not end what it begins.
 #[test]
-fn unreachable_ends_a_connection_attempt_if_it_quotes_what_is_in_flight() {
+fn a_peer_whose_address_nobody_answers_for_is_asked_for_again_while_it_connects() {
+    let mut tap = Tap::new(config(MAC_A, 1));
+    tap.host.stack.listen(4000).unwrap();
+    let syn = craft::segment(TO_A, (B4.into(), 9), (A4.into(), 4000), TcpControl::Syn);
+    tap.inject(&syn);
+    let seen = tap.frames_for(5_000_000);
+    assert!(seen.len() >= 4 && seen.iter().all(|frame| frame[12..14] == [8, 6]), "questions alone");
+    tap.inject(&craft::arp(ArpOperation::Reply, MAC_B, MAC_A, B4, A4));
+    let seen = tap.frames();
+    assert_eq!((seen.len(), seen[0][23], seen[0][47]), (1, 6, 0x12), "the SYN-ACK");
+}
+
+/// Two who claim one address do not turn our frames to and fro.
+#[test]
+fn a_neighbour_moves_once_a_second_at_most() {
     let mut tap = acquainted();
-    let now = tap.now();
-    let stream = tap.host.connect(now, "10.0.0.2:1".parse().unwrap(), 0);
-    let syn = tap.frames().remove(0);
-    let mut forged = syn.clone();
-    forged[38] ^= 0x40;
-    tap.inject(&craft::error_about(TO_A, &forged, Icmpv4DstUnreachable::HostUnreachable, 0));
-    tap.frames();
-    assert_eq!(tap.host.streams[stream].closed, None);
-    tap.inject(&craft::error_about(TO_A, &syn, Icmpv4DstUnreachable::HostUnreachable, 0));
-    tap.frames();
-    assert_eq!(tap.host.streams[stream].closed, Some(CloseReason::Unreachable));
+    let other = EthernetAddress([2, 0, 0, 0, 0, 0x77]);
+    let claim = |mac| craft::arp(ArpOperation::Request, mac, EthernetAddress::BROADCAST, B4, B4);
+    let goes_to = |tap: &mut Tap| {
+        let now = tap.now();
+        tap.host.connect(now, "10.0.0.2:1".parse().unwrap(), 0);
+        let syn = tap.frames().into_iter().find(|frame| frame[12..14] == [8, 0]).expect("a SYN");
+        EthernetAddress::from_bytes(&syn[0..6])
+    };
+    tap.inject(&claim(other));
+    assert_eq!(goes_to(&mut tap), other, "a neighbour that was quiet may have moved");
+    for mac in [MAC_B, other, MAC_B] {
+        tap.inject(&claim(mac));
+    }
+    assert_eq!((goes_to(&mut tap), tap.host.stack.counters().neighbor_moves_refused), (other, 2));
+    tap.frames_for(1_000_000);
+    tap.inject(&claim(MAC_B));
+    assert_eq!(goes_to(&mut tap), MAC_B);
 }
 
 // Proves MPA-244: nor does a report of a path that IP forbids make segments tiny.

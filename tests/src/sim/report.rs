@@ -106,17 +106,20 @@ pub struct Total {
     pub retransmits: u64,
     /// Cuts counted.
     pub cuts: u64,
+    /// Times that a path was found to carry more.
+    pub raises: u64,
     /// Octets, or FPDUs, taken up ahead of their frontier.
     pub early: u64,
 }
 
 impl fmt::Display for Total {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { seeds, failures, octets, operations, frames, lost, retransmits, cuts, early } = self;
+        let Self { seeds, failures, octets, operations, frames, lost, retransmits, cuts, raises, early } =
+            self;
         write!(
             f,
             "seeds {seeds} failures {failures} octets {octets} operations {operations} frames {frames} lost {lost} \
-             retransmits {retransmits} cuts {cuts} early {early}"
+             retransmits {retransmits} cuts {cuts} raises {raises} early {early}"
         )
     }
 }
@@ -164,6 +167,7 @@ impl Total {
         self.lost += stats.lost;
         self.retransmits += stats.moved.retransmits;
         self.cuts += stats.moved.cuts;
+        self.raises += stats.moved.raises;
         self.early += stats.moved.early;
     }
 
@@ -177,6 +181,7 @@ impl Total {
         self.lost += other.lost;
         self.retransmits += other.retransmits;
         self.cuts += other.cuts;
+        self.raises += other.raises;
         self.early += other.early;
     }
 }

@@ -68,6 +68,7 @@ impl HostSetup {
             vlan: None,
             addresses: cidr(side, self.ipv6).parse().into_iter().collect(),
             gateways: Default::default(),
+            address_probing: Default::default(),
             mtu: self.mtu,
             offloads: Offloads::TX_MULTI_SEGMENT | Offloads::RX_SCATTER,
             limits: Limits {

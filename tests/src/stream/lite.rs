@@ -65,6 +65,7 @@ impl<'a> Host<'a> {
             vlan: None,
             addresses,
             gateways: ArrayVec::new(),
+            address_probing: Default::default(),
             mtu: info.mtu,
             offloads: info.offloads,
             limits: Limits { connections: 16, ..Limits::default() },
@@ -154,6 +155,9 @@ impl<'a> Host<'a> {
                     self.fin_sent = true;
                     self.stack.close(now, conn);
                 }
+            }
+            Event::AddressConflict { address, mac, .. } => {
+                return Err(lab_error!("{mac} uses {address}, too"));
             }
             Event::Closed { reason: CloseReason::Graceful, .. } => self.closed_us = Some(self.clock.now_us()),
             Event::Closed { reason, .. } => {

@@ -3,9 +3,11 @@
 mod arrival;
 mod ecn;
 mod handshake;
+mod link;
 mod loss;
 mod out_of_order;
 mod pacing;
+mod path_mtu;
 mod property;
 mod recovery;
 mod reduction;

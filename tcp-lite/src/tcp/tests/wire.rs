@@ -9,10 +9,14 @@ use crate::facade::TcpSeqNumber;
 use crate::ip::Ecn;
 use crate::stack::{ConnId, ListenerId, StackCounters};
 use crate::tcp::header::{Flags, TcpHeader};
-use crate::tcp::{Birth, Ctx, ReorderSlab, SegmentSlab, State, Tcb, Verdict};
+use crate::tcp::{Birth, Ctx, Payload, ReorderSlab, SearchSlab, SegmentSlab, State, Tcb, Verdict};
 use crate::{CloseReason, Duration, Event, Instant, SendError, TcpConfig};
 
 pub(super) const MSS: u16 = 1012;
+/// Of BASE_PLPMTU.
+pub(super) const BASE_MSS: u16 = 612;
+/// What every path carries.
+pub(super) const MIN_MSS: u16 = 536;
 /// With timestamps.
 pub(super) const EMSS: usize = 1000;
 pub(super) const DELAY: Duration = Duration::from_millis(1);
@@ -52,6 +56,7 @@ pub(super) struct Host {
     pub(super) pool: Mempool,
     pub(super) segments: SegmentSlab,
     pub(super) reorder: ReorderSlab,
+    pub(super) searches: SearchSlab,
     pub(super) counters: StackCounters,
     events: VecDeque<Event>,
     pub(super) events_limit: usize,
@@ -67,6 +72,8 @@ pub(super) struct Host {
     /// Boundaries of first transmissions, by stream offset.
     pub(super) frozen: BTreeMap<u64, usize>,
     pub(super) sent_segments: u64,
+    /// Probes of the path's MTU: when they were sent, from which stream offset on, and what.
+    pub(super) probes: Vec<(Instant, u32, Vec<u8>)>,
 }
 
 pub(super) fn config() -> TcpConfig {
@@ -80,7 +87,8 @@ pub(super) fn birth(iss: u32) -> Birth {
         iss: TcpSeqNumber(iss as i32),
         timestamp_offset: 0xffff_fff0,
         mss: MSS,
-        default_peer_mss: 536,
+        base_mss: BASE_MSS,
+        default_peer_mss: MIN_MSS,
     }
 }
 
@@ -94,6 +102,7 @@ impl Host {
             reorder: ReorderSlab::new(4, 1 << 20, &pool),
             pool,
             segments: SegmentSlab::new(512),
+            searches: SearchSlab::new(4),
             counters: StackCounters::default(),
             events: VecDeque::new(),
             events_limit: 1024,
@@ -105,6 +114,7 @@ impl Host {
             releases: true,
             frozen: BTreeMap::new(),
             sent_segments: 0,
+            probes: Vec::new(),
         }
     }
 
@@ -125,6 +135,7 @@ impl Host {
             pool: &self.pool,
             segments: &mut self.segments,
             reorder: &mut self.reorder,
+            searches: &mut self.searches,
             counters: &mut self.counters,
             events: &mut self.events,
             events_limit: self.events_limit,
@@ -157,6 +168,7 @@ impl Host {
             match event {
                 Event::Established { .. } => self.seen.push(Seen::Established),
                 Event::Writable { .. } => self.seen.push(Seen::Writable),
+                Event::AddressConflict { .. } => panic!("no control block tells of addresses"),
                 Event::PeerClosed { .. } => self.seen.push(Seen::PeerClosed),
                 Event::Closed { reason, .. } => self.seen.push(Seen::Closed(reason)),
                 Event::Received { received, .. } => {
@@ -219,8 +231,11 @@ impl Host {
         assert_eq!(len, octets.len());
         assert_eq!(header, transmission.header);
         let mut payload = Vec::new();
-        if let Some(key) = transmission.payload {
-            let buf = self.segments.buf_mut(key);
+        if let Some(carried) = transmission.payload {
+            let buf = match carried {
+                Payload::Segment(key) => self.segments.buf_mut(key),
+                Payload::Probe(key) => self.searches.buf_mut(key).expect("a payload"),
+            };
             payload.resize(buf.len(), 0);
             buf.copy_to(0, &mut payload);
             assert!(
@@ -228,7 +243,16 @@ impl Host {
                 "options and payload exceed the MSS"
             );
             let offset = header.seq.0.wrapping_sub(self.birth.iss.0).wrapping_sub(1) as u32;
-            self.frozen.insert(u64::from(offset), payload.len());
+            match carried {
+                Payload::Segment(_) => {
+                    self.frozen.insert(u64::from(offset), payload.len());
+                }
+                Payload::Probe(_) => {
+                    let end = u64::from(offset) + payload.len() as u64;
+                    assert!(end < self.tcb().snd.una, "a probe of what is not acknowledged");
+                    self.probes.push((now, offset, payload.clone()));
+                }
+            }
         }
         self.with(now, |tcb, ctx| tcb.sent(ctx, &transmission));
         self.sent_segments += 1;
@@ -251,7 +275,7 @@ impl Host {
 
     /// Nothing shared is held: no segment records, no ranges.
     pub(super) fn holds_nothing(&self) -> bool {
-        self.segments.len() == 0 && self.reorder.len() == 0
+        self.segments.len() == 0 && self.reorder.len() == 0 && self.searches.len() == 0
     }
 }
 

@@ -320,6 +320,8 @@ impl Run {
             match event {
                 Event::Established { conn, .. } => self.alive.push(conn),
                 Event::Closed { conn, .. } => self.alive.retain(|alive| *alive != conn),
+                // Anybody can say that they have our address.
+                Event::AddressConflict { .. } => {}
                 Event::Received { conn, .. }
                 | Event::Evict { conn, .. }
                 | Event::Writable { conn }

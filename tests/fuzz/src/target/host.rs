@@ -3,7 +3,7 @@
 
 use dp::{Burst, Checksum, Mbuf, Mempool};
 use tcp_lite::facade::EthernetAddress;
-use tcp_lite::{Instant, Limits, Stack, StackConfig, TcpConfig};
+use tcp_lite::{AddressProbing, Instant, Limits, Stack, StackConfig, TcpConfig};
 
 use super::packet::{ETHERNET, Ends, Shown, is_sound, protocol};
 use super::trace;
@@ -49,6 +49,7 @@ impl Host {
                 .map(|address| address.parse().expect("an address"))
                 .collect(),
             gateways: Default::default(),
+            address_probing: AddressProbing::Off,
             mtu,
             offloads: dp::Offloads::TX_MULTI_SEGMENT | dp::Offloads::RX_SCATTER,
             limits,

@@ -1,6 +1,6 @@
 //! What goes wrong, scenario by scenario.
 
-use tcp_lite::EcnMode;
+use tcp_lite::{Duration, EcnMode};
 
 use crate::sim::dice::Dice;
 use crate::sim::link::{Burst, Name, Named, Narrow, Plan, Span};
@@ -144,7 +144,8 @@ fn narrow(dice: &mut Dice, setup: &mut Setup, told: bool) {
             continue;
         }
         let mut span = span(dice, 4_000_000);
-        if told && dice.one_in(2) {
+        // A black hole does not heal.
+        if !told || dice.one_in(2) {
             span.to_us = u64::MAX;
         }
         link.narrow.push(Narrow { span, mtu: dice.between(least, most) as u16, told });
@@ -161,6 +162,18 @@ pub(super) fn mtu_drop(dice: &mut Dice, setup: &mut Setup) {
 
 pub(super) fn blackhole(dice: &mut Dice, setup: &mut Setup) {
     narrow(dice, setup, false);
+}
+
+pub(super) fn mtu_rise(dice: &mut Dice, setup: &mut Setup) {
+    let told = dice.one_in(2);
+    narrow(dice, setup, told);
+    for host in &mut setup.hosts {
+        host.tcp.path_mtu.probe_timer = Duration::from_millis(dice.between(10, 1000));
+        host.tcp.path_mtu.raise_timer = Duration::from_millis(dice.between(100, 5000));
+    }
+    for narrow in setup.links.iter_mut().flat_map(|link| &mut link.narrow) {
+        narrow.span.to_us = narrow.span.from_us + dice.scaled(100_000, 4_000_000);
+    }
 }
 
 pub(super) fn blackout(dice: &mut Dice, setup: &mut Setup) {
@@ -188,7 +201,7 @@ pub(super) fn slow_reader(dice: &mut Dice, setup: &mut Setup) {
         if dice.one_in(2) {
             host.tcp.recv_window_octets = dice.scaled(600, 16_000) as u32;
             // What persist timers wait for is bounded by this.
-            host.tcp.rto_max = tcp_lite::Duration::from_secs(2);
+            host.tcp.rto_max = Duration::from_secs(2);
         }
         if let Some(stock) = &mut host.stock {
             stock.rx_octets = dice.scaled(600, 16_000) as usize;
@@ -231,7 +244,7 @@ pub(super) fn crowded(dice: &mut Dice, setup: &mut Setup) {
 }
 
 pub(super) fn everything(dice: &mut Dice, setup: &mut Setup) {
-    let all: [fn(&mut Dice, &mut Setup); 14] = [
+    let all: [fn(&mut Dice, &mut Setup); 16] = [
         random_loss,
         burst_loss,
         named_loss,
@@ -242,6 +255,8 @@ pub(super) fn everything(dice: &mut Dice, setup: &mut Setup) {
         lro,
         ecn,
         mtu_drop,
+        blackhole,
+        mtu_rise,
         blackout,
         flap,
         slow_reader,

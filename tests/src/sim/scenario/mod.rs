@@ -56,11 +56,8 @@ pub const SCENARIOS: &[Scenario] = &[
     },
     Scenario { name: "ecn", about: "congestion marked, and a short queue", draw: faults::ecn },
     Scenario { name: "mtu-drop", about: "a smaller MTU, and the sender is told", draw: faults::mtu_drop },
-    Scenario {
-        name: "blackhole",
-        about: "a smaller MTU for a time, and nobody is told",
-        draw: faults::blackhole,
-    },
+    Scenario { name: "blackhole", about: "a smaller MTU, and nobody is told", draw: faults::blackhole },
+    Scenario { name: "mtu-rise", about: "a smaller MTU for a time, told or not", draw: faults::mtu_rise },
     Scenario { name: "blackout", about: "everything lost for a time", draw: faults::blackout },
     Scenario { name: "flap", about: "carrier lost and found", draw: faults::flap },
     Scenario {

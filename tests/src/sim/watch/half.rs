@@ -49,6 +49,8 @@ pub(super) struct Half {
     pub(super) borders: Borders,
     /// Cuts of what must stay whole, seen so far.
     pub(super) cuts: u64,
+    /// Probes of the path's MTU, seen so far.
+    pub(super) probes: u64,
     /// Segments as they were first sent.
     frozen: BTreeMap<u64, u64>,
     /// SACK blocks heard, with the timeouts of the sender by then.
@@ -74,6 +76,7 @@ impl Half {
             waited_us: 0,
             borders,
             cuts: 0,
+            probes: 0,
             frozen: BTreeMap::new(),
             sacked: Vec::new(),
         }
@@ -135,11 +138,21 @@ impl Half {
                 self.edge_heard
             ));
         }
-        if start == self.high {
+        if self.is_probe(start, end) {
+            self.probes += 1;
+            Ok(())
+        } else if start == self.high {
             self.freeze(start, payload, sender.settled)
         } else {
             self.send_again(start, end, sender.timeouts)
         }
+    }
+
+    /// Acknowledged octets of several segments: a probe of the path's MTU. (What lies inside of one may be sent again by a
+    /// host that could not take the acknowledgement, since its segment was old.)
+    fn is_probe(&self, start: u64, end: u64) -> bool {
+        let inside = self.frozen.range(..=start).next_back().is_some_and(|(_, &last)| end <= last);
+        end <= self.heard && !inside
     }
 
     /// New octets: a segment is frozen. Its ends have to be borders, or it was cut.

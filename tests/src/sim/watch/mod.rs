@@ -3,6 +3,7 @@
 //! | rule | where |
 //! |---|---|
 //! | a segment sent again is the frozen one, or a cut that the stack has counted | `half.rs` |
+//! | octets known to have arrived are sent again only by probes of the path's MTU that the stack has counted | `half.rs` |
 //! | FPDUs end where segments end; markers and CRCs are right | `fpdu.rs` |
 //! | nothing beyond the peer's window, behind the FIN, after the RST, or in front of the SYN | `half.rs`, here |
 //! | our right edge and acknowledgement never go back | here |
@@ -49,6 +50,8 @@ pub struct Condition {
     pub timeouts: u64,
     /// Cuts that it has counted, of both kinds.
     pub cuts: u64,
+    /// Probes of a path's MTU that it has counted.
+    pub probes: u64,
 }
 
 #[derive(Debug)]
@@ -142,6 +145,13 @@ impl Watch {
         let connection = self.connection(port);
         connection.sent(side, &tcp, frame, condition).map_err(|what| format!("connection {port}, {what}"))?;
         connection.halves[side].note_time(now_us, 0);
+        let probes: u64 = self.connections.values().map(|connection| connection.halves[side].probes).sum();
+        if condition.is_ours && probes > condition.probes {
+            return Err(format!(
+                "connection {port}, acknowledged octets were sent {probes} times, {} probes are counted: {tcp:?}",
+                condition.probes
+            ));
+        }
         let seen = self.cuts(side);
         if condition.is_ours && seen > condition.cuts {
             return Err(format!(
@@ -286,10 +296,11 @@ fn acknowledges(peer: &mut Half, tcp: &Tcp, frame: &[u8], scale: u8) -> Result<(
     }
     peer.acked = ack as u64;
     let edge = peer.acked + (u64::from(tcp.window) << scale);
-    if edge < peer.edge {
+    // The window of a SYN is not scaled: sent again after an acknowledgement it says less than that.
+    if edge < peer.edge && !tcp.has(flag::SYN) {
         return Err(format!("the right edge of the window goes back from {} to {edge}", peer.edge));
     }
-    peer.edge = edge;
+    peer.edge = peer.edge.max(edge);
     for (start, end) in tcp.sack_blocks(frame) {
         let (start, end) = (peer.offset(start), peer.offset(end));
         if start < 0 || start >= end || !peer.arrived.contains(start as u64, end as u64) {

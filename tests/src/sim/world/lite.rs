@@ -162,6 +162,7 @@ impl LiteHost {
                 }
                 self.by_conn.remove(&conn);
             }
+            Event::AddressConflict { address, mac, .. } => return Err(format!("{mac} uses {address}, too")),
         }
         Ok(())
     }
@@ -350,6 +351,7 @@ impl LiteHost {
             is_ours: true,
             timeouts: counters.rto_expired,
             cuts: counters.tx_cut_by_emss + counters.tx_cut_by_persist,
+            probes: counters.path_mtu_probes,
         }
     }
 
@@ -357,6 +359,7 @@ impl LiteHost {
         let counters = self.stack.counters();
         moved.retransmits += repairs(&counters);
         moved.timeouts += counters.rto_expired;
+        moved.raises += counters.path_mtu_probes_answered;
         moved.cuts += self.condition().cuts;
     }
 

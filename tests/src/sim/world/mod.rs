@@ -46,6 +46,8 @@ pub struct Moved {
     pub timeouts: u64,
     /// Cuts counted, by tcp-lite.
     pub cuts: u64,
+    /// Times that tcp-lite found a path to carry more.
+    pub raises: u64,
 }
 
 /// Two hosts.

@@ -512,6 +512,7 @@ impl World for RdmaWorld {
             is_ours: true,
             timeouts: counters.rto_expired,
             cuts: counters.tx_cut_by_emss + counters.tx_cut_by_persist,
+            probes: counters.path_mtu_probes,
         }
     }
 
@@ -538,6 +539,7 @@ impl World for RdmaWorld {
             moved.early += counters.rx_fpdus_early;
             moved.retransmits += repairs(&counters.stack);
             moved.timeouts += counters.stack.rto_expired;
+            moved.raises += counters.stack.path_mtu_probes_answered;
             moved.cuts += self.condition(side).cuts;
         }
         for (number, connection) in self.connections.iter().enumerate() {

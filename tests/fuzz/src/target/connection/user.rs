@@ -58,6 +58,7 @@ impl User {
                     conn
                 }
                 Event::Writable { conn } => conn,
+                Event::AddressConflict { .. } => continue,
                 Event::PeerClosed { conn } => {
                     assert!(!self.peer_closed, "the peer closed twice");
                     self.peer_closed = true;

@@ -1,0 +1,297 @@
+//! That our addresses are ours: probed, announced, defended (RFC 5227; RFC 4862 section 5.4, RFC 4861 section 7.2.6).
+//!
+//! Announced is at the start and when a link is there again, so that switches learn our port and neighbours our Ethernet
+//! address. Somebody else who uses an address is told to the user, and answered with an announcement, once in ten
+//! seconds: we keep the address (RFC 5227 section 2.4 (c)), since connections live on it. Only an address that is still
+//! being probed is given up. What the packets look like is [`discovery`](crate::discovery).
+
+use arrayvec::ArrayVec;
+
+use crate::AddressProbing;
+use crate::discovery::{Asked, Assertion};
+use crate::facade::{Duration, EthernetAddress, Instant, IpAddress};
+
+/// Probes of an address, and the time between them and after the last (RFC 5227 section 1.1: `PROBE_NUM`, `PROBE_MIN`, `ANNOUNCE_WAIT`).
+/// RFC 4862 asks for one probe; more find more.
+const PROBES: u8 = 3;
+const PROBE_INTERVAL: Duration = Duration::from_secs(1);
+const PROBE_SILENCE: Duration = Duration::from_secs(2);
+/// Announcements, and the time between them (`ANNOUNCE_NUM`, `ANNOUNCE_INTERVAL`).
+const ANNOUNCEMENTS: u8 = 2;
+const ANNOUNCE_INTERVAL: Duration = Duration::from_secs(2);
+/// An address is defended once in this time (`DEFEND_INTERVAL`), which also bounds how often its user is told.
+const DEFEND_INTERVAL: Duration = Duration::from_secs(10);
+/// Addresses of a stack, and assertions that wait to be sent.
+const ADDRESSES: usize = 8;
+const QUEUE: usize = 32;
+
+/// Where an address stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Standing {
+    /// Being asked for, so often yet: nobody must hear of it.
+    Tentative { probes: u8 },
+    /// In use; to be announced so often yet.
+    Ours { announcements: u8 },
+    /// Somebody else's: not used.
+    Duplicate,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Claim {
+    address: IpAddress,
+    standing: Standing,
+    /// When the next probe or announcement goes out, or the silence after the last probe ends.
+    due: Option<Instant>,
+    /// When it was defended last.
+    defended: Option<Instant>,
+}
+
+/// Somebody else uses an address of ours.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Conflict {
+    pub(crate) address: IpAddress,
+    /// Who.
+    pub(crate) mac: EthernetAddress,
+    /// We do not use it: it was being probed.
+    pub(crate) lost: bool,
+}
+
+/// The addresses of a stack.
+pub(crate) struct Claims {
+    claims: ArrayVec<Claim, ADDRESSES>,
+    announces: bool,
+    /// Not all addresses are in use (yet): then each use is looked up.
+    any_unusable: bool,
+    queue: ArrayVec<Assertion, QUEUE>,
+}
+
+impl Claims {
+    /// Of a stack that has `addresses`. The first probe waits for `wait`, up to a second that differs from host to host (`PROBE_WAIT`).
+    pub(crate) fn new(
+        policy: AddressProbing,
+        addresses: impl Iterator<Item = IpAddress>,
+        wait: Duration,
+    ) -> Self {
+        let claim = |address| match policy {
+            AddressProbing::Off => {
+                Claim { address, standing: Standing::Ours { announcements: 0 }, due: None, defended: None }
+            }
+            AddressProbing::Announce => Claim {
+                address,
+                standing: Standing::Ours { announcements: ANNOUNCEMENTS },
+                due: Some(Instant::ZERO),
+                defended: None,
+            },
+            AddressProbing::Probe => Claim {
+                address,
+                standing: Standing::Tentative { probes: PROBES },
+                due: Some(Instant::ZERO + wait),
+                defended: None,
+            },
+        };
+        Self {
+            claims: addresses.map(claim).take(ADDRESSES).collect(),
+            announces: policy != AddressProbing::Off,
+            any_unusable: policy == AddressProbing::Probe,
+            queue: ArrayVec::new(),
+        }
+    }
+
+    /// Whether packets from and to this address of ours may be sent and taken.
+    pub(crate) fn is_usable(&self, address: &IpAddress) -> bool {
+        let usable = |claim: &Claim| matches!(claim.standing, Standing::Ours { .. });
+        !self.any_unusable || self.claims.iter().find(|claim| claim.address == *address).is_none_or(usable)
+    }
+
+    /// Whether it was found to be somebody else's.
+    pub(crate) fn is_lost(&self, address: &IpAddress) -> bool {
+        let lost = |claim: &Claim| claim.address == *address && claim.standing == Standing::Duplicate;
+        self.any_unusable && self.claims.iter().any(lost)
+    }
+
+    /// Sends what is due. Returns whether an address may be used from now on, or was.
+    pub(crate) fn poll(&mut self, now: Instant) -> bool {
+        let Self { claims, queue, announces, .. } = self;
+        let mut changed = false;
+        for claim in claims {
+            if claim.due.is_none_or(|due| now < due) {
+                continue;
+            }
+            claim.due = None;
+            match &mut claim.standing {
+                Standing::Tentative { probes: 0 } => {
+                    claim.standing = Standing::Ours { announcements: ANNOUNCEMENTS };
+                    claim.due = Some(now);
+                    changed = true;
+                }
+                Standing::Tentative { probes } => {
+                    *probes -= 1;
+                    claim.due = Some(now + if *probes == 0 { PROBE_SILENCE } else { PROBE_INTERVAL });
+                    enqueue(queue, Assertion::Probe(claim.address));
+                }
+                Standing::Ours { announcements: 0 } | Standing::Duplicate => {}
+                Standing::Ours { announcements } => {
+                    *announcements -= 1;
+                    claim.due = (*announcements > 0).then_some(now + ANNOUNCE_INTERVAL);
+                    if *announces {
+                        enqueue(queue, Assertion::Announce(claim.address));
+                    }
+                }
+            }
+        }
+        if changed {
+            self.any_unusable =
+                self.claims.iter().any(|claim| !matches!(claim.standing, Standing::Ours { .. }));
+            // The first announcement follows at once.
+            self.poll(now);
+        }
+        changed
+    }
+
+    /// When [`poll`](Self::poll) has something to do.
+    pub(crate) fn next_deadline(&self) -> Option<Instant> {
+        self.claims.iter().filter_map(|claim| claim.due).min()
+    }
+
+    /// The link is there again, perhaps another one: what is ours is announced anew, what is being probed goes on.
+    pub(crate) fn announce_all(&mut self, now: Instant) {
+        for claim in self.claims.iter_mut().filter(|_| self.announces) {
+            if let Standing::Ours { announcements } = &mut claim.standing {
+                *announcements = ANNOUNCEMENTS;
+                claim.due = Some(now);
+            }
+        }
+    }
+
+    /// Somebody asks for, or says that it has, an address of ours. What smoltcp does not answer is answered from here.
+    /// Returns a conflict that is news.
+    pub(crate) fn asked(&mut self, now: Instant, asked: &Asked) -> Option<Conflict> {
+        let claim = self.claims.iter_mut().find(|claim| claim.address == asked.address)?;
+        let lost = match claim.standing {
+            // Another that probes it at the same time counts, too (RFC 5227 section 2.1.1, RFC 4862 section 5.4.3).
+            Standing::Tentative { .. } => true,
+            Standing::Duplicate => return None,
+            Standing::Ours { .. } if asked.is_probe => {
+                enqueue(&mut self.queue, Assertion::Answer(asked.address, asked.mac));
+                return None;
+            }
+            Standing::Ours { .. } => false,
+        };
+        if lost {
+            (claim.standing, claim.due) = (Standing::Duplicate, None);
+        } else {
+            if claim.defended.is_some_and(|at| now < at + DEFEND_INTERVAL) {
+                return None;
+            }
+            claim.defended = Some(now);
+            enqueue(&mut self.queue, Assertion::Announce(asked.address));
+        }
+        Some(Conflict { address: asked.address, mac: asked.mac, lost })
+    }
+
+    /// The next to send; it stays until [`asserted`](Self::asserted).
+    pub(crate) fn assertion(&self) -> Option<Assertion> {
+        self.queue.first().copied()
+    }
+
+    /// It is on its way.
+    pub(crate) fn asserted(&mut self) {
+        self.queue.remove(0);
+    }
+}
+
+/// What finds no place is not said: whoever asks will ask again.
+fn enqueue(queue: &mut ArrayVec<Assertion, QUEUE>, assertion: Assertion) {
+    if !queue.is_full() && !queue.contains(&assertion) {
+        queue.push(assertion);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const US: IpAddress = IpAddress::v4(10, 0, 0, 1);
+    const THEM: EthernetAddress = EthernetAddress([2, 0, 0, 0, 0, 9]);
+
+    fn ours(policy: AddressProbing) -> Claims {
+        Claims::new(policy, [US].into_iter(), Duration::from_millis(300))
+    }
+
+    fn at(ms: i64) -> Instant {
+        Instant::from_millis(ms)
+    }
+
+    /// Everything said until `ms`, and when.
+    fn said(claims: &mut Claims, ms: i64) -> Vec<(i64, Assertion)> {
+        let mut said = Vec::new();
+        let mut now = at(0);
+        loop {
+            claims.poll(now);
+            while let Some(assertion) = claims.assertion() {
+                claims.asserted();
+                said.push((now.total_millis(), assertion));
+            }
+            match claims.next_deadline().filter(|due| *due <= at(ms)) {
+                Some(due) => now = now.max(due),
+                None => return said,
+            }
+        }
+    }
+
+    const CONFLICT: Asked = Asked { address: US, mac: THEM, is_probe: false };
+
+    #[test]
+    fn an_address_is_announced_twice_and_again_when_the_link_is_back() {
+        let announce = Assertion::Announce(US);
+        let mut claims = ours(AddressProbing::Announce);
+        assert!(claims.is_usable(&US));
+        assert_eq!(said(&mut claims, 60_000), [(0, announce), (2000, announce)]);
+        claims.announce_all(at(70_000));
+        assert_eq!(said(&mut claims, 99_000), [(70_000, announce), (72_000, announce)]);
+        let mut silent = ours(AddressProbing::Off);
+        silent.announce_all(at(0));
+        assert_eq!(said(&mut silent, 60_000), []);
+    }
+
+    #[test]
+    fn a_probed_address_is_used_when_nobody_answered() {
+        let mut claims = ours(AddressProbing::Probe);
+        assert!(!claims.is_usable(&US));
+        let (probe, announce) = (Assertion::Probe(US), Assertion::Announce(US));
+        assert_eq!(said(&mut claims, 4299), [(300, probe), (1300, probe), (2300, probe)]);
+        assert!(!claims.is_usable(&US));
+        assert_eq!(said(&mut claims, 60_000), [(4300, announce), (6300, announce)]);
+        assert!(claims.is_usable(&US));
+    }
+
+    #[test]
+    fn a_probed_address_is_given_up_when_somebody_answers_or_probes_it_too() {
+        for is_probe in [false, true] {
+            let mut claims = ours(AddressProbing::Probe);
+            said(&mut claims, 1000);
+            let conflict = claims.asked(at(1000), &Asked { is_probe, ..CONFLICT });
+            assert_eq!(conflict, Some(Conflict { address: US, mac: THEM, lost: true }));
+            assert_eq!(claims.asked(at(1001), &CONFLICT), None, "told once");
+            assert_eq!(said(&mut claims, 60_000), []);
+            assert!(!claims.is_usable(&US) && claims.is_lost(&US));
+        }
+    }
+
+    #[test]
+    fn an_address_in_use_is_kept_and_defended_once_in_ten_seconds() {
+        let mut claims = ours(AddressProbing::Off);
+        let news: Vec<i64> =
+            (0..25_000).step_by(100).filter(|ms| claims.asked(at(*ms), &CONFLICT).is_some()).collect();
+        assert_eq!(news, [0, 10_000, 20_000]);
+        assert_eq!(claims.assertion(), Some(Assertion::Announce(US)));
+        assert!(claims.is_usable(&US) && !claims.is_lost(&US));
+    }
+
+    #[test]
+    fn who_probes_an_address_in_use_is_answered() {
+        let mut claims = ours(AddressProbing::Off);
+        assert_eq!(claims.asked(at(0), &Asked { is_probe: true, ..CONFLICT }), None);
+        assert_eq!(claims.assertion(), Some(Assertion::Answer(US, THEM)));
+    }
+}

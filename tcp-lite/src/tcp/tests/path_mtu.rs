@@ -1,0 +1,277 @@
+//! Black holes and the search for larger segments (RFC 8899, RFC 4821), on a wire that drops what is large.
+
+use std::cell::Cell;
+use std::rc::Rc;
+
+use super::wire::*;
+use crate::tcp::SearchSlab;
+use crate::{CloseReason, Duration, Instant, PathMtuConfig, PathMtuProbing, TcpConfig};
+
+/// Payload of segments of BASE_PLPMTU and MIN_PLPMTU.
+const BASE: usize = BASE_MSS as usize - 12;
+const LEAST: usize = MIN_MSS as usize - 12;
+
+/// A wire on which what `a` sends vanishes if its payload is larger than the cell says.
+fn narrow(pair: &mut Pair) -> Rc<Cell<usize>> {
+    let most = Rc::new(Cell::new(usize::MAX));
+    let limit = Rc::clone(&most);
+    pair.plan =
+        Box::new(
+            move |side, packet| {
+                if side == Side::A && packet.payload.len() > limit.get() { vec![] } else { vec![DELAY] }
+            },
+        );
+    most
+}
+
+/// An established pair on such a wire.
+fn pair(config: TcpConfig) -> (Pair, Rc<Cell<usize>>) {
+    let mut pair = Pair::established(config, config);
+    let most = narrow(&mut pair);
+    pair.log.clear();
+    (pair, most)
+}
+
+fn emss(pair: &Pair) -> usize {
+    pair.a.tcb().info(&pair.a.config, ADDRESS, ADDRESS).emss
+}
+
+const ADDRESS: std::net::SocketAddr =
+    std::net::SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 1);
+
+/// Pushes segments as large as they may be, every 100 ms for `span`.
+fn pump(pair: &mut Pair, sent: &mut usize, span: Duration) {
+    let until = pair.now + span;
+    while pair.now < until {
+        let octets = emss(pair);
+        pair.a.push(pair.now, &pattern(*sent, octets)).expect("room");
+        *sent += octets;
+        pair.run_for(Duration::from_millis(100));
+    }
+}
+
+/// Probes that `a` sent: when, and how large. Each carries what was sent there before.
+fn probes(pair: &Pair) -> Vec<(Instant, usize)> {
+    let probe = |(at, offset, octets): &(Instant, u32, Vec<u8>)| {
+        assert_eq!(*octets, pattern(*offset as usize, octets.len()));
+        (*at, octets.len())
+    };
+    pair.a.probes.iter().map(probe).collect()
+}
+
+fn sizes(pair: &Pair) -> Vec<usize> {
+    probes(pair).into_iter().map(|(_, octets)| octets).collect()
+}
+
+#[test]
+fn a_black_hole_is_found_by_the_third_timeout_and_what_passes_by_halving() {
+    let (mut pair, most) = pair(config());
+    most.set(688);
+    let start = pair.now;
+    let mut sent = 10 * EMSS;
+    for i in 0..10 {
+        pair.a.push(pair.now, &pattern(i * EMSS, EMSS)).unwrap();
+    }
+    assert!(pair.run_until(Duration::from_secs(1), |pair| pair.a.counters.path_mtu_black_holes == 1));
+    // A probe of the tail, the RTO of 52 ms from the last transmission on, its double, and that of it.
+    assert_eq!((pair.a.counters.rto_expired, emss(&pair)), (3, BASE));
+    let found = pair.now;
+    assert!(found - start < Duration::from_millis(500), "{}", found - start);
+    assert!(pair.run_until(Duration::from_secs(1), |pair| pair.b.frontier == sent as u64));
+    assert_eq!(pair.a.counters.tx_cut_by_emss, 10);
+
+    pump(&mut pair, &mut sent, Duration::from_secs(20));
+    assert_eq!(pair.b.read(), pattern(0, sent));
+    // Each size that is not carried is tried three times.
+    let lost = |octets| [octets; 3];
+    let expected = [lost(1000).as_slice(), &lost(800), &lost(700), &[650, 675, 687], &lost(693)].concat();
+    assert_eq!((sizes(&pair), emss(&pair)), (expected, 687));
+    let probes = probes(&pair);
+    assert!(probes[0].0 >= found + Duration::from_secs(1), "the first search waits");
+    for three in [0, 3, 6, 12] {
+        assert_eq!(probes[three + 1].0 - probes[three].0, Duration::from_secs(1), "PROBE_TIMER");
+        assert_eq!(probes[three + 2].0 - probes[three + 1].0, Duration::from_secs(1));
+    }
+    let counters = pair.a.counters;
+    assert_eq!((counters.path_mtu_probes, counters.path_mtu_probes_answered), (15, 3));
+    assert_eq!((counters.path_mtu_probes_lost, counters.path_mtu_black_holes), (12, 1));
+    assert_eq!(
+        (counters.rto_expired, counters.tx_cut_by_emss),
+        (3, 10),
+        "probes lost nothing, and cut nothing"
+    );
+}
+
+#[test]
+fn a_path_that_is_wide_again_is_found_after_ten_minutes() {
+    let (mut pair, most) = pair(config());
+    most.set(BASE);
+    let mut sent = 0;
+    pump(&mut pair, &mut sent, Duration::from_secs(30));
+    assert_eq!(emss(&pair), BASE);
+    let last = probes(&pair).last().expect("a search").0 + Duration::from_secs(1);
+    most.set(usize::MAX);
+    pair.run_for(Duration::from_secs(585));
+    pair.a.probes.clear();
+    pump(&mut pair, &mut sent, Duration::from_secs(15));
+    // One probe, of all that may be, of what is acknowledged first after the PMTU_RAISE_TIMER.
+    let probes = probes(&pair);
+    assert_eq!(probes.len(), 1, "{probes:?}");
+    let due = last + Duration::from_secs(600);
+    assert!(probes[0].0 >= due && probes[0].0 <= due + Duration::from_millis(300), "{due} {probes:?}");
+    assert_eq!(emss(&pair), EMSS);
+    pair.run_for(Duration::from_secs(1));
+    assert_eq!(pair.b.read(), pattern(0, sent));
+    assert!(pair.a.holds_nothing());
+    assert_eq!(pair.a.tcb().deadline(), None, "there is nothing more to find");
+}
+
+#[test]
+fn where_not_even_the_base_passes_the_least_is_used() {
+    let (mut pair, most) = pair(config());
+    most.set(LEAST);
+    pair.a.push(pair.now, &pattern(0, EMSS)).unwrap();
+    assert!(pair.run_until(Duration::from_secs(9), |pair| pair.b.frontier == EMSS as u64));
+    assert_eq!((emss(&pair), pair.a.counters.path_mtu_black_holes), (LEAST, 2));
+}
+
+#[test]
+fn a_path_that_carries_nothing_is_no_black_hole() {
+    let (mut pair, _) = pair(config());
+    pair.plan = Box::new(|_, _| vec![]);
+    pair.a.push(pair.now, &pattern(0, EMSS)).unwrap();
+    pair.run_for(Duration::from_secs(4));
+    assert_eq!(pair.a.counters.rto_expired, 6);
+    pair.plan = Box::new(|_, _| vec![DELAY]);
+    pair.run_for(Duration::from_secs(5));
+    assert_eq!((pair.b.frontier, emss(&pair)), (EMSS as u64, EMSS));
+    assert_eq!((pair.a.counters.path_mtu_black_holes, pair.a.counters.tx_cut_by_emss), (0, 0));
+}
+
+#[test]
+fn small_segments_that_time_out_are_no_black_hole() {
+    let (mut pair, most) = pair(config());
+    most.set(0);
+    pair.a.push(pair.now, &pattern(0, LEAST)).unwrap();
+    pair.run_for(Duration::from_secs(5));
+    most.set(usize::MAX);
+    pair.run_for(Duration::from_secs(5));
+    assert_eq!((pair.b.frontier, emss(&pair)), (LEAST as u64, EMSS));
+    assert_eq!(pair.a.counters.path_mtu_black_holes, 0);
+}
+
+#[test]
+fn without_probing_a_black_hole_ends_the_connection() {
+    let path_mtu = PathMtuConfig { probing: PathMtuProbing::Never, ..PathMtuConfig::default() };
+    let (mut pair, most) = pair(TcpConfig { path_mtu, ..config() });
+    most.set(688);
+    pair.a.push(pair.now, &pattern(0, EMSS)).unwrap();
+    pair.run_for(Duration::from_secs(11));
+    assert_eq!(pair.a.seen.last(), Some(&Seen::Closed(CloseReason::TimedOut)));
+}
+
+#[test]
+fn without_sack_a_black_hole_is_left_but_nothing_more_looked_for() {
+    let (mut pair, most) = pair(TcpConfig { sack: false, ..config() });
+    most.set(688);
+    let mut sent = 0;
+    pump(&mut pair, &mut sent, Duration::from_secs(10));
+    pair.run_for(Duration::from_secs(1));
+    assert_eq!((pair.b.frontier, emss(&pair)), (sent as u64, BASE));
+    assert_eq!((pair.a.counters.path_mtu_black_holes, pair.a.counters.path_mtu_probes), (1, 0));
+    assert_eq!(pair.a.tcb().deadline(), None);
+}
+
+#[test]
+fn a_probe_that_arrives_in_pieces_was_not_carried() {
+    let (mut pair, most) = pair(config());
+    most.set(688);
+    let mut sent = 0;
+    pump(&mut pair, &mut sent, Duration::from_secs(1));
+    assert_eq!(emss(&pair), BASE);
+    let repairs = |pair: &Pair| pair.a.counters.tx_retransmits - pair.a.counters.tail_loss_probes;
+    let before = repairs(&pair);
+    most.set(usize::MAX);
+    pair.cut = Box::new(|octets| (octets > 688).then_some(500));
+    pump(&mut pair, &mut sent, Duration::from_secs(20));
+    pair.run_for(Duration::from_secs(1));
+    assert_eq!((pair.b.frontier, emss(&pair)), (sent as u64, 687));
+    assert_eq!(repairs(&pair), before, "what came twice is a probe's, and no sign of anything");
+    assert_eq!(pair.a.counters.reordering_seen, 0);
+}
+
+#[test]
+fn a_router_that_reports_a_probe_names_the_next_size() {
+    let (mut pair, most) = pair(config());
+    most.set(688);
+    let mut sent = 0;
+    pump(&mut pair, &mut sent, Duration::from_secs(1));
+    let find = |pair: &mut Pair, sent: &mut usize, count: usize| {
+        while probes(pair).len() < count {
+            pump(pair, sent, Duration::from_millis(100));
+        }
+    };
+    find(&mut pair, &mut sent, 1);
+    let (_, _, probe) = pair.log.iter().rfind(|(.., packet)| packet.payload.len() == EMSS).expect("a probe");
+    let seq = probe.header.seq;
+    let heard = |pair: &mut Pair, seq, mss| {
+        pair.a.with(pair.now, |tcb, ctx| tcb.on_packet_too_big(ctx, seq, mss));
+    };
+    heard(&mut pair, seq, 12 + BASE as u16 - 1);
+    heard(&mut pair, seq - 1, 700);
+    assert_eq!(pair.a.counters.path_mtu_probes_lost, 0, "less than is carried, or another probe: nonsense");
+    heard(&mut pair, seq, 700);
+    assert_eq!(pair.a.counters.path_mtu_probes_lost, 1);
+    find(&mut pair, &mut sent, 2);
+    pump(&mut pair, &mut sent, Duration::from_millis(100));
+    assert_eq!((sizes(&pair), emss(&pair)), (vec![EMSS, 688], 688));
+}
+
+#[test]
+fn a_report_is_believed_for_ten_minutes() {
+    let (mut pair, most) = pair(config());
+    most.set(700);
+    let mut sent = EMSS;
+    pair.a.push(pair.now, &pattern(0, EMSS)).unwrap();
+    pair.transmit();
+    let told = pair.now;
+    let seq = pair.log.last().expect("a segment").2.header.seq;
+    pair.a.with(pair.now, |tcb, ctx| tcb.on_packet_too_big(ctx, seq, 712));
+    assert_eq!(emss(&pair), 700);
+    pair.a.with(pair.now, |tcb, ctx| tcb.on_packet_too_big(ctx, seq, 900));
+    assert_eq!(emss(&pair), 700, "a report never raises it");
+    most.set(usize::MAX);
+    pair.run_for(Duration::from_secs(599));
+    pump(&mut pair, &mut sent, Duration::from_secs(2));
+    let probes = probes(&pair);
+    assert_eq!(probes.len(), 1);
+    assert!(probes[0].0 >= told + Duration::from_secs(600));
+    assert_eq!(emss(&pair), EMSS);
+}
+
+#[test]
+fn a_connection_may_begin_with_the_base() {
+    let path_mtu = PathMtuConfig { probing: PathMtuProbing::Always, ..PathMtuConfig::default() };
+    let (mut pair, most) = pair(TcpConfig { path_mtu, ..config() });
+    assert_eq!(emss(&pair), BASE);
+    most.set(EMSS);
+    let mut sent = 0;
+    pump(&mut pair, &mut sent, Duration::from_millis(500));
+    assert_eq!((emss(&pair), sizes(&pair)), (EMSS, vec![EMSS]));
+    assert_eq!(pair.a.counters.path_mtu_black_holes, 0);
+}
+
+#[test]
+fn who_finds_no_place_to_search_tries_later() {
+    let path_mtu = PathMtuConfig { probing: PathMtuProbing::Always, ..PathMtuConfig::default() };
+    let mut pair = Pair::new(TcpConfig { path_mtu, ..config() }, config());
+    pair.a.searches = SearchSlab::new(0);
+    pair.a.connect(pair.now);
+    let mut sent = 0;
+    pair.run_for(Duration::from_millis(10));
+    pump(&mut pair, &mut sent, Duration::from_millis(2500));
+    assert_eq!((pair.a.counters.path_mtu_searches_put_off, emss(&pair)), (3, BASE));
+    pair.a.searches = SearchSlab::new(1);
+    pump(&mut pair, &mut sent, Duration::from_secs(1));
+    assert_eq!(emss(&pair), EMSS);
+}

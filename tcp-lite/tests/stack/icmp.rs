@@ -1,0 +1,240 @@
+//! ICMP errors about TCP: which are believed, and what they do (RFC 1122 section 4.2.3.9, RFC 5927, RFC 8201).
+
+use std::cell::RefCell;
+
+use dp::Checksum;
+use smoltcp::wire::{Icmpv6Packet, IpProtocol};
+use tcp_lite::CloseReason;
+use tcp_lite::facade::{EthernetAddress, Ipv4Address, Ipv6Address};
+
+use crate::craft;
+use crate::harness::{MAC_A, MAC_B, config};
+use crate::relay::{Relay, Tap};
+
+const A4: Ipv4Address = Ipv4Address::new(10, 0, 0, 1);
+const B4: Ipv4Address = Ipv4Address::new(10, 0, 0, 2);
+const A6: Ipv6Address = Ipv6Address::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1);
+const B6: Ipv6Address = Ipv6Address::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 2);
+const TO_A: [EthernetAddress; 2] = [MAC_B, MAC_A];
+
+/// What an error says, and how it quotes.
+#[derive(Clone, Copy)]
+struct Report {
+    kind: (u8, u8),
+    mtu: u32,
+    /// Octets quoted of the TCP segment.
+    quoted: usize,
+    /// Octets of options in the quoted IPv4 header, which some router has put in.
+    options: usize,
+}
+
+const HARD_4: Report = Report { kind: (3, 3), mtu: 0, quoted: 8, options: 0 };
+const HARD_6: Report = Report { kind: (1, 4), mtu: 0, quoted: 8, options: 0 };
+
+impl Report {
+    fn kind(self, kind: u8, code: u8) -> Self {
+        Self { kind: (kind, code), ..self }
+    }
+
+    fn too_big(mtu: u32, ipv6: bool) -> Self {
+        let kind = if ipv6 { (2, 0) } else { (3, 4) };
+        Self { kind, mtu, ..HARD_4 }
+    }
+
+    /// The error about `frame`, which we sent.
+    fn about(self, frame: &[u8]) -> Vec<u8> {
+        let ipv6 = frame[12..14] == [0x86, 0xdd];
+        let mut message = vec![self.kind.0, self.kind.1, 0, 0];
+        message.extend(self.mtu.to_be_bytes());
+        let header = if ipv6 { 40 } else { 20 };
+        message.extend(&frame[14..14 + header]);
+        if self.options > 0 {
+            message[8] += (self.options / 4) as u8;
+            message.extend(vec![1; self.options]);
+        }
+        let tcp = &frame[14 + header..];
+        message.extend(&tcp[..self.quoted.min(tcp.len())]);
+        if ipv6 {
+            Icmpv6Packet::new_unchecked(&mut message).fill_checksum(&B6, &A6);
+            return craft::ip(TO_A, B6.into(), A6.into(), IpProtocol::Icmpv6, 64, &message);
+        }
+        let checksum = !smoltcp::wire::checksum::data(&message);
+        message[2..4].copy_from_slice(&checksum.to_be_bytes());
+        craft::ip(TO_A, B4.into(), A4.into(), IpProtocol::Icmp, 64, &message)
+    }
+}
+
+/// A host whose SYN to a neighbour has been sent, and that SYN.
+fn connecting(ipv6: bool) -> (Tap, Vec<u8>) {
+    let mut tap = Tap::new(config(MAC_A, 1));
+    let remote = if ipv6 { "[2001:db8::2]:1" } else { "10.0.0.2:1" };
+    tap.inject(&craft::arp(smoltcp::wire::ArpOperation::Request, MAC_B, EthernetAddress::BROADCAST, B4, A4));
+    tap.inject(&craft::solicit(TO_A, B6, A6));
+    tap.frames();
+    let now = tap.now();
+    tap.host.connect(now, remote.parse().unwrap(), 0);
+    let syn = tap.frames().remove(0);
+    (tap, syn)
+}
+
+/// What becomes of a connection attempt after `report`, with the errors noted and ignored.
+fn after(ipv6: bool, report: Report) -> (Option<CloseReason>, u64, u64) {
+    let (mut tap, syn) = connecting(ipv6);
+    tap.inject(&report.about(&syn));
+    tap.frames();
+    let counters = tap.host.stack.counters();
+    (tap.host.streams[0].closed, counters.icmp_soft_errors, counters.icmp_ignored)
+}
+
+const ENDS: (Option<CloseReason>, u64, u64) = (Some(CloseReason::Unreachable), 0, 0);
+
+#[test]
+fn a_hard_error_ends_a_connection_attempt_and_a_soft_one_does_not() {
+    for code in [2, 3, 9, 10, 13] {
+        assert_eq!(after(false, HARD_4.kind(3, code)), ENDS, "{code}");
+    }
+    for code in [1, 4, 5, 6] {
+        assert_eq!(after(true, HARD_6.kind(1, code)), ENDS, "{code}");
+    }
+    for (kind, code) in [(3, 0), (3, 1), (3, 5), (11, 0), (12, 0)] {
+        assert_eq!(after(false, HARD_4.kind(kind, code)), (None, 1, 0), "{kind} {code}");
+    }
+    for (kind, code) in [(1, 0), (1, 3), (3, 0), (4, 1)] {
+        assert_eq!(after(true, HARD_6.kind(kind, code)), (None, 1, 0), "{kind} {code}");
+    }
+}
+
+#[test]
+fn a_soft_error_that_persists_ends_a_connection_attempt() {
+    for ipv6 in [false, true] {
+        let (mut tap, syn) = connecting(ipv6);
+        let soft = if ipv6 { HARD_6.kind(1, 3) } else { HARD_4.kind(3, 1) };
+        tap.inject(&soft.about(&syn));
+        let tcp_at = if ipv6 { 20 } else { 23 };
+        let seen = tap.frames_for(1_100_000);
+        assert_eq!(seen.iter().filter(|frame| frame[tcp_at] == 6).count(), 1, "the SYN again");
+        assert_eq!(tap.host.streams[0].closed, None);
+        tap.inject(&soft.about(&syn));
+        tap.frames();
+        assert_eq!(tap.host.streams[0].closed, Some(CloseReason::Unreachable));
+    }
+}
+
+#[test]
+fn only_what_quotes_a_segment_on_its_way_is_believed() {
+    for (ipv6, hard, tcp_at) in [(false, HARD_4, 34), (true, HARD_6, 54)] {
+        for octet in [0, 3, 4, 7] {
+            let (mut tap, mut syn) = connecting(ipv6);
+            syn[tcp_at + octet] ^= 0x40;
+            tap.inject(&hard.about(&syn));
+            tap.frames();
+            assert_eq!(tap.host.streams[0].closed, None, "octet {octet} of the TCP header");
+            assert_eq!(tap.host.stack.counters().icmp_ignored, 1);
+        }
+        assert_eq!(after(ipv6, Report { quoted: 7, ..hard }), (None, 0, 0), "too short to tell");
+        assert_eq!(after(ipv6, Report { quoted: 200, ..hard }), ENDS, "more than it has to be");
+    }
+    assert_eq!(after(false, Report { options: 8, ..HARD_4 }), ENDS, "quoted with options");
+    assert_eq!(
+        after(false, Report { options: 44, ..HARD_4 }).0,
+        None,
+        "a header of more than its length field holds"
+    );
+}
+
+#[test]
+fn source_quench_and_what_is_no_error_are_not_heard() {
+    for kind in [0, 4, 5, 8] {
+        assert_eq!(after(false, HARD_4.kind(kind, 0)), (None, 0, 0), "{kind}");
+    }
+}
+
+#[test]
+fn an_error_of_a_wrong_checksum_is_not_heard() {
+    let (mut tap, syn) = connecting(false);
+    let mut error = HARD_4.about(&syn);
+    error[36] ^= 1;
+    tap.inject(&error);
+    tap.frames();
+    assert_eq!(tap.host.streams[0].closed, None);
+}
+
+/// Two hosts with an established connection, and a full segment of `a`'s that is on its way.
+fn sending(ipv6: bool) -> (Relay, Vec<u8>) {
+    let mut relay = Relay::new(config(MAC_A, 1), config(MAC_B, 2));
+    relay.b.host.stack.listen(4000).unwrap();
+    let now = relay.a.now();
+    let remote = if ipv6 { "[2001:db8::2]:4000" } else { "10.0.0.2:4000" };
+    relay.a.host.connect(now, remote.parse().unwrap(), 10_000);
+    let segment = RefCell::new(None);
+    let carry = |from_a: bool, frame: Vec<u8>| {
+        if from_a && frame.len() > 1000 {
+            segment.borrow_mut().get_or_insert(frame);
+            return Vec::new();
+        }
+        vec![(frame, Checksum::Unknown)]
+    };
+    assert!(relay.run(30_000, carry, |_| segment.borrow().is_some()));
+    let segment = segment.take().expect("a full segment");
+    (relay, segment)
+}
+
+fn emss(relay: &Relay) -> usize {
+    relay.a.host.stack.info(relay.a.host.streams[0].conn).expect("alive").emss
+}
+
+#[test]
+fn no_error_ends_a_connection_that_is_established() {
+    for (ipv6, hard) in [(false, HARD_4), (true, HARD_6)] {
+        let (mut relay, segment) = sending(ipv6);
+        relay.a.inject(&hard.about(&segment));
+        assert_eq!(relay.a.host.stack.counters().icmp_soft_errors, 1);
+        let whole = |_: bool, frame: Vec<u8>| vec![(frame, Checksum::Unknown)];
+        assert!(relay.run(2_000_000, whole, |r| r.b.host.received(0) == 10_000));
+        assert_eq!(relay.a.host.streams[0].closed, None);
+    }
+}
+
+#[test]
+fn a_report_of_a_packet_too_big_has_to_be_plausible() {
+    for (ipv6, mtu, emss_then) in [
+        (false, 1000, Some(948)),
+        // Below what every path carries: that is used.
+        (false, 100, Some(524)),
+        // The packet would have gone through.
+        (false, 1500, None),
+        (false, 1501, None),
+        // No MTU: the next plateau of RFC 1191 section 7.1 below the packet.
+        (false, 0, Some(1440)),
+        (true, 1400, Some(1328)),
+        (true, 1280, Some(1208)),
+        // Every path carries 1280 octets (RFC 8201 section 4).
+        (true, 1279, None),
+        (true, 0, None),
+        (true, 1500, None),
+        (true, 0x1_0000 + 1400, None),
+    ] {
+        let (mut relay, segment) = sending(ipv6);
+        let before = emss(&relay);
+        relay.a.inject(&Report::too_big(mtu, ipv6).about(&segment));
+        assert_eq!(emss(&relay), emss_then.unwrap_or(before), "IPv6 {ipv6}, {mtu}");
+        let mut forged = segment.clone();
+        forged[if ipv6 { 54 } else { 34 } + 4] ^= 0x40;
+        relay.a.inject(&Report::too_big(1300, ipv6).about(&forged));
+        assert_eq!(emss(&relay), emss_then.unwrap_or(before), "it quotes nothing that is on its way");
+    }
+}
+
+#[test]
+fn an_error_to_an_address_of_many_is_not_heard() {
+    let (mut tap, syn) = connecting(false);
+    let mut error = HARD_4.about(&syn);
+    // The broadcast address of the link; its header's checksum follows.
+    error[33] = 255;
+    error[24..26].fill(0);
+    let checksum = !smoltcp::wire::checksum::data(&error[14..34]);
+    error[24..26].copy_from_slice(&checksum.to_be_bytes());
+    tap.inject(&error);
+    tap.frames();
+    assert_eq!(tap.host.streams[0].closed, None);
+}
