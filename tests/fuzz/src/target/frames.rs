@@ -31,6 +31,7 @@ const LIMITS: Limits = Limits {
     backlog: 2,
     syn_cookies: true,
     neighbors: 6,
+    path_mtu_searches: 2,
     tx_segments: 32,
     out_of_order_octets: 1 << 20,
     events: 16,

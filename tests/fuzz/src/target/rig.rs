@@ -59,6 +59,7 @@ const LIMITS: Limits = Limits {
     backlog: 4,
     syn_cookies: true,
     neighbors: 4,
+    path_mtu_searches: 2,
     tx_segments: 64,
     out_of_order_octets: 1 << 20,
     events: 64,

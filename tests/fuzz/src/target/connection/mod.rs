@@ -47,6 +47,7 @@ const LIMITS: Limits = Limits {
     backlog: 1,
     syn_cookies: true,
     neighbors: 4,
+    path_mtu_searches: 2,
     tx_segments: 64,
     out_of_order_octets: 1 << 20,
     events: 64,
@@ -211,7 +212,7 @@ impl Run {
     fn condition(&self) -> Condition {
         let counters = self.host.stack.counters();
         let cuts = counters.tx_cut_by_emss + counters.tx_cut_by_persist;
-        Condition { is_ours: true, timeouts: counters.rto_expired, cuts }
+        Condition { is_ours: true, timeouts: counters.rto_expired, probes: counters.path_mtu_probes, cuts }
     }
 
     /// What the stack sends now; whoever asks for the peer's Ethernet address gets it.
