@@ -418,8 +418,8 @@ fn a_local_error_is_told_before_the_end() {
     d.pair.send(&reply(0x50, 2, &[0, 1, 0, 1]));
     d.established();
     let mut octets = vec![0x80, 0];
-    octets.extend([0; 2000]);
-    for part in octets.chunks(1001) {
+    octets.extend([0; 2600]);
+    for part in octets.chunks(1301) {
         d.pair.send(part);
         d.pair.until(1_000, |_| false);
     }
