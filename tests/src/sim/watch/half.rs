@@ -152,7 +152,7 @@ impl Half {
     /// host that could not take the acknowledgement, since its segment was old.)
     fn is_probe(&self, start: u64, end: u64) -> bool {
         let inside = self.frozen.range(..=start).next_back().is_some_and(|(_, &last)| end <= last);
-        end <= self.heard && !inside
+        end <= self.heard.min(self.high) && !inside
     }
 
     /// New octets: a segment is frozen. Its ends have to be borders, or it was cut.
