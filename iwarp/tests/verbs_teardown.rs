@@ -120,6 +120,38 @@ fn a_receive_under_way_is_flushed_when_we_close() {
     assert_eq!(c.completions(), [(0, WcStatus::WrFlushError), (1, WcStatus::WrFlushError)]);
 }
 
+/// A connection whose end is not told yet keeps that when its place is given to another one in the turn that follows.
+#[test]
+fn an_end_is_told_though_another_takes_the_place() {
+    let mut pair = RawPair::seeded();
+    pair.listen();
+    let pd = pair.context.alloc_pd().unwrap();
+    let cq = pair.context.create_cq(64, None).unwrap();
+    let region = pd.reg_mr(100, ALL).unwrap();
+    let channel = pair.context.create_event_channel().unwrap();
+    let param = ConnParam { timeout: Duration::from_secs(1), ..ConnParam::default() };
+    let connect = |pair: &RawPair| {
+        let qp = pd.create_qp(&QpInit::new(&cq)).unwrap();
+        qp.post_recv(&RecvRequest::new(qp.qp_num().into(), region.sge(0, 100))).unwrap();
+        let id = pair.context.create_id(&channel);
+        id.connect(&qp, ([10, 0, 0, 2], PORT).into(), &param).unwrap();
+        (id, qp)
+    };
+    let (first, qp) = connect(&pair);
+    let number = u64::from(qp.qp_num());
+    // The peer takes the connection and says nothing: the turn of the deadline resets it.
+    let start_us = pair.now_us;
+    while pair.now_us <= start_us + 1_000_000 {
+        pair.turn();
+        assert!(channel.poll().is_none(), "told before it could be missed");
+    }
+    let _second = connect(&pair);
+    let event = pair.next_event(&channel, 10_000).expect("the first one's end");
+    assert!(event.id == first && matches!(event.kind, CmEventKind::ConnectError { .. }), "{event:?}");
+    let flushed = cq.poll_one().map(|wc| (wc.wr_id, wc.status));
+    assert_eq!(flushed, Some((number, WcStatus::WrFlushError)));
+}
+
 /// Buffers of an FPDU that never became whole go back when the RTR is late.
 #[test]
 fn a_missing_rtr_keeps_no_buffers() {

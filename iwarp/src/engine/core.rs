@@ -226,6 +226,8 @@ impl Core {
         let mut busy = false;
         while let Some(command) = self.io.shared.next_command() {
             busy = true;
+            // Who has ended since is told before a command gives the place to another connection.
+            self.run_events(turn);
             self.run_command(command, turn);
         }
         if self.io.shared.take_doorbells_lost() {
