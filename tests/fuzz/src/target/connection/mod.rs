@@ -58,6 +58,9 @@ struct Run {
     peer: Peer,
     user: User,
     watch: Option<Watch>,
+    /// The peer has announced a window from where it has not come to: until then others do not count (RFC 9293 section
+    /// 3.10.7.4, SND.WL1), and it has itself to blame.
+    ahead: bool,
     /// Frames of the stack's that are lost from now on.
     losses: usize,
     /// Frames that were delivered, for repetition and for fragments.
@@ -119,6 +122,7 @@ impl Run {
                 peer,
                 user: User { conn: Some(conn), ..user },
                 watch,
+                ahead: false,
                 losses: 0,
                 came: Vec::new(),
             };
@@ -127,7 +131,7 @@ impl Run {
             run
         } else {
             host.stack.listen(host_port).expect("a free listener");
-            let mut run = Self { host, peer, user, watch, losses: 0, came: Vec::new() };
+            let mut run = Self { host, peer, user, watch, ahead: false, losses: 0, came: Vec::new() };
             run.open_with(input, flag::SYN);
             let ack = run.peer.honest(0, 0, u16::MAX);
             run.say(&ack, true);
@@ -334,8 +338,8 @@ impl Run {
         let octets = if input.one_in(2) { 0 } else { input.size() as usize % 1461 };
         let end = offset + octets as i64;
         let inside = self.write(end) as i64 == end;
-        // What is not written yet does not reach into the window.
-        let octets = if inside || offset >= self.peer.edge as i64 { octets } else { 0 };
+        // What is not written is nowhere near a window, now or when it comes again.
+        let octets = if inside || offset > 4 * STREAM as i64 + (1 << 20) { octets } else { 0 };
         let (heard, claimed) = (self.peer.heard_up_to(), self.peer.claimed);
         let ack =
             input.pick(&[heard, self.user.sent, claimed, heard]) as i64 + i64::from(input.delta() as i32);
@@ -349,6 +353,7 @@ impl Run {
             self.watch = None;
         }
         let window = if input.one_in(2) { input.u16() } else { u16::MAX };
+        self.ahead |= offset > self.peer.written as i64;
         let late = if input.one_in(4) { (input.delta() as i32) >> 12 } else { 1 };
         let stamp = self.peer.stamp.wrapping_add(late as u32);
         let options = if input.one_in(6) { input.octets(40).to_vec() } else { self.peer.stamped(stamp) };
@@ -496,7 +501,7 @@ impl Run {
     fn end(&mut self) {
         self.losses = 0;
         self.look();
-        let lawful = self.watch.is_some();
+        let lawful = self.watch.is_some() && !self.ahead;
         if self.user.is_alive() && lawful {
             self.settle();
         } else if let Some(conn) = self.user.conn.filter(|_| self.user.over.is_none()) {

@@ -28,14 +28,16 @@ pub(super) fn alone(input: &mut Input<'_>) {
     if request {
         let one = respond(config, &octets, &[octets.len()], input);
         // The pieces behind a whole Request are early octets, as they are in one piece.
-        let (more, _) = (respond_again(config, &octets, &cuts), ());
-        assert_eq!(one, more, "the pieces matter: {cuts:?} of {octets:02x?}");
+        let cut = respond_again(config, &octets, &cuts);
+        assert_eq!(one.ok(), cut.ok(), "the pieces matter: {cuts:?} of {octets:02x?}");
     } else {
         let one = initiate(config, &octets, &[octets.len()]);
         let cut = initiate(config, &octets, &cuts);
         match (&one, &cut) {
             // Early FPDUs are seen only where they come with the Reply.
             (Err(_), Ok(_)) if !config.bear_early_fpdus || config.peer_to_peer => {}
+            // What is wrong is seen as soon as it is there, and may look worse or better with what follows.
+            (Err(_), Err(_)) => {}
             _ => assert_eq!(one, cut, "the pieces matter: {cuts:?} of {octets:02x?}"),
         }
     }
