@@ -4,6 +4,7 @@ use super::congestion::Congestion;
 use super::ctx::Ctx;
 use super::header::{Flags, Options, TcpHeader};
 use super::input::Verdict;
+use super::news::is_before;
 use super::recv::Receiver;
 use super::seq::SeqSpace;
 use super::tcb::{Agreed, Birth, Fin, Pending, State, Tcb, payload_of, seconds, window_shift};
@@ -73,7 +74,12 @@ impl Tcb {
             // The SYN-ACK was not kept, nor when it was sent.
             0 => None,
             1 => Some(micros_since(ctx.now, self.timers.last_sent)),
-            _ => self.echo_ms(header).and_then(|echo_ms| self.timestamp_rtt_us(ctx, echo_ms)),
+            // An echo of an earlier SYN tells nothing: the way may be long, or an answer was lost, and its timer with
+            // it. A round trip of that many seconds would be believed for long.
+            _ => self
+                .echo_ms(header)
+                .filter(|echo_ms| !is_before(*echo_ms, self.timers.last_sent))
+                .and_then(|echo_ms| self.timestamp_rtt_us(ctx, echo_ms)),
         };
         match sample_us {
             Some(sample_us) => {

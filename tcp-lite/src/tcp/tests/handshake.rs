@@ -70,6 +70,27 @@ fn a_lost_syn_ack_or_ack_is_repaired() {
 }
 
 #[test]
+fn answers_lost_in_the_handshake_make_no_long_round_trip() {
+    // The SYN-ACK, or what acknowledges it, is lost until seconds have passed.
+    for (lost, from) in [(Side::B, Side::A), (Side::A, Side::B)] {
+        let patient = TcpConfig { user_timeout: Duration::from_secs(100), ..config() };
+        let mut pair = Pair::new(patient, patient);
+        let mut left = 3;
+        pair.plan = Box::new(move |side, packet| {
+            let loses = side == lost && packet.header.ack.is_some() && left > 0;
+            left -= i32::from(loses);
+            if loses { vec![] } else { vec![DELAY] }
+        });
+        pair.a.connect(pair.now);
+        pair.run_for(Duration::from_secs(20));
+        assert_eq!((pair.a.state(), pair.b.state()), (State::Established, State::Established));
+        let host = pair.host(from).tcb();
+        let (srtt_us, rto) = (host.rtt.srtt_us(), host.rtt.rto());
+        assert!(srtt_us <= 2000 && rto <= Duration::from_secs(3), "{from:?}: {srtt_us} us, {rto}");
+    }
+}
+
+#[test]
 fn a_half_open_connection_that_is_reset_was_never_announced() {
     let mut pair = Pair::new(config(), config());
     pair.a.connect(pair.now);
