@@ -60,7 +60,9 @@ impl Tcb {
             self.pending |= Pending::ACK;
             self.establish(ctx, header);
         } else {
-            // Simultaneous open: the same SYN once more, with an ACK.
+            // Simultaneous open: the same SYN once more, with an ACK. Marks take an offer and an answer
+            // (RFC 3168 section 6.1.1), and what answers here may be lost unseen.
+            self.agreed.ecn = false;
             self.state = State::SynReceived;
             self.pending |= Pending::SYN;
         }

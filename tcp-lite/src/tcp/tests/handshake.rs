@@ -3,7 +3,7 @@
 use super::wire::*;
 use crate::tcp::State;
 use crate::tcp::header::Flags;
-use crate::{CloseReason, Duration, TcpConfig};
+use crate::{CloseReason, Duration, EcnMode, TcpConfig};
 
 // Proves MPA-279.
 #[test]
@@ -42,6 +42,19 @@ fn a_syn_without_options_means_the_default_mss_and_no_scaling() {
     assert_eq!(syn_ack.header.options.window_scale, None);
     let address = "127.0.0.1:1".parse().unwrap();
     assert_eq!(pair.b.tcb().info(&pair.b.config, address, address).emss, 536);
+}
+
+#[test]
+fn simultaneous_open_agrees_on_no_marks() {
+    let asking = TcpConfig { ecn: EcnMode::Request, ..config() };
+    for other in [asking, config()] {
+        let mut pair = Pair::new(asking, other);
+        pair.a.connect(pair.now);
+        pair.b.connect(pair.now);
+        pair.run_for(Duration::from_millis(50));
+        assert_eq!((pair.a.state(), pair.b.state()), (State::Established, State::Established));
+        assert_eq!((pair.a.tcb().agreed.ecn, pair.b.tcb().agreed.ecn), (false, false), "{:?}", other.ecn);
+    }
 }
 
 #[test]
