@@ -95,6 +95,11 @@ impl Neighbors {
         }
     }
 
+    /// Entries in use.
+    pub(crate) fn len(&self) -> usize {
+        self.entries.len()
+    }
+
     /// The Ethernet address of `ip`, or the start of a search for it.
     pub(crate) fn resolve(&mut self, now: Instant, ip: IpAddress) -> Resolution {
         let Some(&key) = self.index.get(&ip) else {

@@ -1,7 +1,7 @@
 //! The stack: one for each engine. Frames in, frames and events out.
 //!
 //! This file is what users call. Reception is in `stack/receive.rs`, transmission in `stack/transmit.rs`, the slots
-//! of connections in `stack/connections.rs`.
+//! of connections in `stack/connections.rs`; what is counted and held in `stack/counters.rs` and `stack/usage.rs`.
 
 mod connections;
 mod counters;
@@ -9,6 +9,7 @@ mod errors;
 mod receive;
 mod surroundings;
 mod transmit;
+mod usage;
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -18,6 +19,7 @@ use dp::{Burst, Mbuf, Mempool};
 
 pub use self::counters::StackCounters;
 pub use self::errors::{ConnectError, ListenError};
+pub use self::usage::StackUsage;
 
 use self::connections::{Conn, Connections};
 use self::transmit::Answer;

@@ -172,6 +172,10 @@ impl Core {
         EngineCounters { port: self.port.counters(), stack: self.io.tcp.counters(), ..self.io.counters }
     }
 
+    pub(super) fn stack(&self) -> &Stack {
+        &self.io.tcp
+    }
+
     /// One turn. Returns whether there was anything to do.
     pub(super) fn turn(&mut self, now: Instant, turn: &Turn) -> bool {
         let start = Clock::cycles();

@@ -17,7 +17,7 @@ use std::sync::{Arc, atomic};
 use std::time::Duration;
 
 use dp::{Clock, Port};
-use tcp_lite::Instant;
+use tcp_lite::{Instant, StackUsage};
 
 use crate::memory::Participant;
 use crate::verbs::{Context, Notifier, VerbsError};
@@ -107,6 +107,11 @@ impl Engine {
     /// Counters of all layers.
     pub fn counters(&self) -> EngineCounters {
         self.core.counters()
+    }
+
+    /// What its stack holds now of what [`Limits`](tcp_lite::Limits) bound.
+    pub fn stack_usage(&self) -> StackUsage {
+        self.core.stack().usage()
     }
 
     /// What the port is.

@@ -152,6 +152,11 @@ impl Connections {
         place.conn.as_mut().map(|c| (id, c))
     }
 
+    /// Connections there are.
+    pub(crate) fn len(&self) -> usize {
+        self.slots.len() - self.free.len()
+    }
+
     /// Slots in use, for the rare calls that look at all.
     pub(crate) fn occupied(&self) -> impl Iterator<Item = (u32, &Conn)> {
         self.slots.iter().enumerate().filter_map(|(n, s)| s.conn.as_ref().map(|c| (n as u32, c)))

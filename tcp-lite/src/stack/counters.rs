@@ -98,6 +98,10 @@ pub struct StackCounters {
     pub path_mtu_probes_lost: u64,
     /// Searches put off because of `Limits::path_mtu_searches`.
     pub path_mtu_searches_put_off: u64,
+    /// Segments dropped for a timestamp older than the latest (PAWS, RFC 7323 section 5).
+    pub rx_old_timestamps: u64,
+    /// Probes of a window that the peer had closed.
+    pub window_probes: u64,
     /// Segments cut because EMSS dropped.
     pub tx_cut_by_emss: u64,
     /// Segments cut because the peer's window stayed below them (persist timer).

@@ -65,6 +65,7 @@ impl Tcb {
         let octets = if syn_ack_again { 0 } else { payload.len() };
 
         if self.is_old_by_timestamp(ctx, header) {
+            ctx.counters.rx_old_timestamps += 1;
             self.challenge(ctx);
             return Verdict::Done;
         }

@@ -81,7 +81,6 @@ impl ReorderSlab {
     }
 
     /// Sets in use.
-    #[cfg(test)]
     pub(crate) fn len(&self) -> usize {
         self.records.len()
     }

@@ -99,7 +99,6 @@ impl SegmentSlab {
     }
 
     /// Records in use.
-    #[cfg(test)]
     pub(crate) fn len(&self) -> usize {
         self.records.len()
     }

@@ -153,11 +153,13 @@ impl Tcb {
 
     /// The peer's window has stayed too small: probe it when it is closed, cut a segment to it when it is not
     /// (RFC 9293 sections 3.8.6.1 and 3.8.6.2.1).
-    fn on_persist(&mut self, ctx: &Ctx<'_>) {
+    fn on_persist(&mut self, ctx: &mut Ctx<'_>) {
         self.timers.persist_backoff += 1;
         let too_small = self.snd.unsent.is_some_and(|key| ctx.segments.get(key).end() > self.window.edge);
         if too_small {
-            self.pending |= if self.window.edge > self.snd.nxt { Pending::CUT } else { Pending::PROBE };
+            let closed = self.window.edge <= self.snd.nxt;
+            ctx.counters.window_probes += u64::from(closed);
+            self.pending |= if closed { Pending::PROBE } else { Pending::CUT };
         }
     }
 

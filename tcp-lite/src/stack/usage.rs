@@ -1,0 +1,34 @@
+//! What a stack holds, beside the limits it was given.
+
+use super::Stack;
+
+/// What a stack holds at the moment of what its [`Limits`](crate::Limits) bound.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StackUsage {
+    /// Connections in any state.
+    pub connections: usize,
+    /// Segments held for transmission.
+    pub tx_segments: usize,
+    /// Connections with a hole in what they received.
+    pub holes: usize,
+    /// Entries of the neighbour table.
+    pub neighbors: usize,
+    /// Events not yet taken.
+    pub events: usize,
+    /// Answers to segments of no connection that wait to be sent.
+    pub answers: usize,
+}
+
+impl Stack {
+    /// What is held now.
+    pub fn usage(&self) -> StackUsage {
+        StackUsage {
+            connections: self.connections.len(),
+            tx_segments: self.segments.len(),
+            holes: self.reorder.len(),
+            neighbors: self.neighbors.len(),
+            events: self.events.len(),
+            answers: self.answers.len(),
+        }
+    }
+}
