@@ -60,8 +60,7 @@ impl SynCookies {
 
     /// The SYN whose cookie `ack` acknowledges, if it does.
     pub(crate) fn recall(&self, now: Instant, tuple: &FourTuple, ack: &TcpHeader) -> Option<TcpHeader> {
-        let made = period(self.latest?);
-        if period(now) > made + 1 || ack.flags.intersects(Flags::SYN | Flags::RST) {
+        if !self.is_awaited(now) || ack.flags.intersects(Flags::SYN | Flags::RST) {
             return None;
         }
         let (cookie, peer_seq) = (TcpSeqNumber(ack.ack?.0.wrapping_sub(1)), ack.seq - 1);
@@ -82,6 +81,22 @@ impl SynCookies {
             restore_offer(&mut syn, echo);
         }
         Some(syn)
+    }
+
+    /// Whether `segment` may have come before the acknowledgement of a cookie: only the segment that follows the SYN
+    /// can prove that, the peer's number is part of the cookie. What acknowledges a number of another time cannot.
+    pub(crate) fn may_be_overtaken(&self, now: Instant, segment: &TcpHeader, octets: usize) -> bool {
+        let (Some(ack), current) = (segment.ack, period(now)) else { return false };
+        let made = ack.0.wrapping_sub(1) as u32 >> 27;
+        self.is_awaited(now)
+            && !segment.flags.intersects(Flags::SYN | Flags::RST)
+            && (octets > 0 || segment.flags.contains(Flags::FIN))
+            && [current, current - 1].into_iter().any(|at| at as u32 & 31 == made)
+    }
+
+    /// Whether there are cookies that may still be acknowledged.
+    fn is_awaited(&self, now: Instant) -> bool {
+        self.latest.is_some_and(|latest| period(now) <= period(latest) + 1)
     }
 
     fn cookie(&self, period: i64, tuple: &FourTuple, peer_seq: TcpSeqNumber, index: usize) -> TcpSeqNumber {

@@ -185,6 +185,11 @@ impl Stack {
             if let Some(syn) = self.syn_cookies.recall(now, &tuple, header) {
                 return self.cookie_arrives(now, listener, origin, tuple, &syn, (header, payload));
             }
+            if self.syn_cookies.may_be_overtaken(now, header, payload.len()) {
+                // A RST would refuse the connection, and what occupies numbers comes again.
+                self.counters.rx_no_connection += 1;
+                return;
+            }
         }
         self.counters.rx_no_connection += 1;
         if let Some(reset) = header.reset(payload.len()) {

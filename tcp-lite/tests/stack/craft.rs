@@ -119,19 +119,31 @@ pub(crate) fn segment(
     dst: (IpAddress, u16),
     control: TcpControl,
 ) -> Vec<u8> {
+    answer(macs, src, dst, control, (7, None), &[])
+}
+
+/// A segment with sequence number, acknowledgement and payload.
+pub(crate) fn answer(
+    macs: [EthernetAddress; 2],
+    src: (IpAddress, u16),
+    dst: (IpAddress, u16),
+    control: TcpControl,
+    (seq, ack): (i32, Option<i32>),
+    payload: &[u8],
+) -> Vec<u8> {
     let repr = TcpRepr {
         src_port: src.1,
         dst_port: dst.1,
         control,
-        seq_number: TcpSeqNumber(7),
-        ack_number: None,
+        seq_number: TcpSeqNumber(seq),
+        ack_number: ack.map(TcpSeqNumber),
         window_len: 1000,
         window_scale: None,
         max_seg_size: Some(1000),
         sack_permitted: false,
         sack_ranges: [None; 3],
         timestamp: None,
-        payload: &[],
+        payload,
     };
     let mut octets = vec![0; repr.buffer_len()];
     let checksums = ChecksumCapabilities::default();

@@ -21,6 +21,7 @@ fn flags(frame: &[u8]) -> u8 {
 }
 
 const SYN_ACK: u8 = 0x12;
+const RST: u8 = 0x04;
 
 #[test]
 fn a_closed_port_refuses() {
@@ -219,6 +220,39 @@ fn an_ack_that_brings_no_cookie_of_ours_is_refused() {
     assert!(answers.iter().any(|frame| flags(frame) & 0x04 != 0), "{answers:?}");
     let counters = tap.host.stack.counters();
     assert_eq!((counters.tx_syn_cookies, counters.rx_syn_cookies, counters.rx_no_connection), (1, 0, 1));
+}
+
+/// Sequence number of a TCP segment over IPv4.
+fn seq(frame: &[u8]) -> i32 {
+    i32::from_be_bytes(*frame[14 + 20 + 4..].first_chunk().unwrap())
+}
+
+#[test]
+fn octets_that_overtake_the_acknowledgement_of_a_cookie_do_not_refuse_the_connection() {
+    let mut limited = config(MAC_A, 1);
+    limited.limits.backlog = 1;
+    let mut tap = Tap::new(limited);
+    tap.host.stack.listen(80).unwrap();
+    tap.inject(&craft::arp(ArpOperation::Request, MAC_B, EthernetAddress::BROADCAST, B4, A4));
+    tap.frames();
+    for port in [1000, 1001] {
+        tap.inject(&craft::segment(TO_A, (B, port), (A, 80), TcpControl::Syn));
+    }
+    let answers = tap.frames();
+    let cookie = answers.iter().find(|frame| frame.len() > 38 && frame[36..38] == 1001_u16.to_be_bytes());
+    let next = Some(seq(cookie.expect("a SYN-ACK")).wrapping_add(1));
+    let send = |control, ack, seq, payload: &[u8]| {
+        craft::answer(TO_A, (B, 1001), (A, 80), control, (seq, ack), payload)
+    };
+    tap.inject(&send(TcpControl::Fin, next, 17, b""));
+    tap.inject(&send(TcpControl::None, next, 11, b"second"));
+    assert!(tap.frames().is_empty(), "no RST");
+    // Nor what repeats nothing, nor a number that names another time, is of such a connection.
+    tap.inject(&send(TcpControl::None, next, 11, b""));
+    tap.inject(&send(TcpControl::None, next.map(|ack| ack.wrapping_add(1 << 29)), 11, b"second"));
+    assert_eq!(tap.frames().iter().filter(|frame| flags(frame) == RST).count(), 2);
+    tap.inject(&send(TcpControl::None, next, 8, b"1st"));
+    assert_eq!(tap.host.stack.counters().rx_syn_cookies, 1);
 }
 
 #[test]
