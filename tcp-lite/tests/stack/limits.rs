@@ -256,6 +256,29 @@ fn octets_that_overtake_the_acknowledgement_of_a_cookie_do_not_refuse_the_connec
 }
 
 #[test]
+fn a_connection_out_of_time_wait_begins_beyond_what_the_last_one_used() {
+    let mut tap = Tap::new(config(MAC_A, 1));
+    tap.host.stack.listen(80).unwrap();
+    tap.inject(&craft::arp(ArpOperation::Request, MAC_B, EthernetAddress::BROADCAST, B4, A4));
+    tap.frames();
+    tap.host.serve = 100;
+    let segment = |control, seq, ack| craft::answer(TO_A, (B, 1000), (A, 80), control, (seq, ack), &[]);
+    tap.inject(&segment(TcpControl::Syn, 7, None));
+    let first = seq(tap.frames().last().unwrap());
+    tap.inject(&segment(TcpControl::None, 8, Some(first.wrapping_add(1))));
+    tap.frames();
+    // A hundred octets and the FIN.
+    let used = first.wrapping_add(102);
+    tap.inject(&segment(TcpControl::None, 8, Some(used)));
+    tap.inject(&segment(TcpControl::Fin, 8, Some(used)));
+    tap.frames();
+    tap.inject(&segment(TcpControl::Syn, 1000, None));
+    let answers = tap.frames();
+    let syn_ack = answers.iter().find(|frame| flags(frame) == SYN_ACK).expect("a new connection");
+    assert!(seq(syn_ack).wrapping_sub(used) > 0, "{} after {used}", seq(syn_ack));
+}
+
+#[test]
 fn a_listener_that_goes_drops_what_is_half_open() {
     let mut tap = Tap::new(config(MAC_A, 1));
     let listener = tap.host.stack.listen(80).unwrap();
