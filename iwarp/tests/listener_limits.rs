@@ -6,10 +6,11 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use common::doorman::Doorman;
+use common::hooked::{Hooks, hooked};
 use common::raw::{RawPair, frame};
 use common::{PORT, Pair};
 use dp::link::LinkConfig;
-use dp::{Burst, LinkState, Mempool, Port, PortCounters, PortInfo};
+use dp::{Burst, Port};
 use iwarp::engine::{Engine, EngineConfig};
 use iwarp::verbs::{
     CmEventKind, CmId, ConnParam, ConnectionError, Context, ContextUsage, Keepalive, ListenOptions, QpState,
@@ -234,45 +235,18 @@ fn an_undecided_request_is_rejected_in_time() {
     assert_eq!(d.listener.listener_stats().unwrap().decision_timeouts, 1);
 }
 
-/// A port that does something to the engine's user, once, when it is asked for frames at or after a time: in the middle of a
+/// Does something to the engine's user, once, when the port is asked for frames at or after a time: in the middle of a
 /// turn, behind its look at what users want and in front of its look at the clock.
-struct Midway {
-    port: Box<dyn Port>,
-    then: Arc<Mutex<Option<Then>>>,
-}
+struct Midway(Arc<Mutex<Option<Then>>>);
 
 type Then = (u64, Box<dyn FnOnce() + Send>);
 
-impl Port for Midway {
-    fn info(&self) -> &PortInfo {
-        self.port.info()
-    }
-
-    fn mempool(&self) -> &Mempool {
-        self.port.mempool()
-    }
-
-    fn rx_burst(&mut self, now_us: u64, frames: &mut Burst) -> usize {
-        if let Some((_, act)) = self.then.lock().unwrap().take_if(|(at, _)| *at <= now_us) {
+impl Hooks for Midway {
+    fn rx_burst(&mut self, port: &mut dyn Port, now_us: u64, frames: &mut Burst) -> usize {
+        if let Some((_, act)) = self.0.lock().unwrap().take_if(|(at, _)| *at <= now_us) {
             act();
         }
-        self.port.rx_burst(now_us, frames)
-    }
-
-    fn tx_burst(&mut self, now_us: u64, frames: &mut Burst) -> usize {
-        self.port.tx_burst(now_us, frames)
-    }
-
-    fn link_state(&mut self) -> LinkState {
-        self.port.link_state()
-    }
-
-    fn counters(&self) -> PortCounters {
-        self.port.counters()
-    }
-
-    fn next_due_us(&self) -> Option<u64> {
-        self.port.next_due_us()
+        port.rx_burst(now_us, frames)
     }
 }
 
@@ -283,9 +257,8 @@ fn a_decision_in_the_last_turn_holds() {
     const TIMEOUT: Duration = Duration::from_secs(3);
     for accepts in [true, false] {
         let then = Arc::default();
-        let (port_a, port) = dp::link::pair(&LinkConfig::default());
-        let midway = Midway { port, then: Arc::clone(&then) };
-        let mut pair = Pair::over((port_a, Box::new(midway)), |_| {});
+        let (port_a, port_b) = dp::link::pair(&LinkConfig::default());
+        let mut pair = Pair::over((port_a, hooked(port_b, Midway(Arc::clone(&then)))), |_| {});
         let listener = pair.b.context.create_id(&pair.b.channel);
         let mut options = ListenOptions::new(PORT);
         options.responder.decision_timeout = Some(TIMEOUT);

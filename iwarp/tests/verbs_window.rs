@@ -4,9 +4,10 @@ mod common;
 
 use std::sync::{Arc, Mutex};
 
+use common::hooked::{Hooks, hooked};
 use common::{Pair, pattern};
 use dp::link::{LinkConfig, LinkPlan, pair};
-use dp::{Burst, LinkState, Mempool, Port, PortCounters, PortInfo};
+use dp::{Burst, Port};
 use iwarp::memory::Access;
 use iwarp::verbs::{ConnParam, RecvRequest, RemoteAddr, SendOp, SendRequest, WcStatus};
 use tcp_lite::TcpConfig;
@@ -14,48 +15,21 @@ use tcp_lite::TcpConfig;
 /// Acknowledgement and window of the TCP segments that a port has sent.
 type Windows = Arc<Mutex<Vec<(u32, u16)>>>;
 
-/// A port whose outgoing windows are noted.
-struct Watched {
-    port: Box<dyn Port>,
-    windows: Windows,
-}
+/// Notes the windows that go out.
+struct Watched(Windows);
 
-impl Port for Watched {
-    fn info(&self) -> &PortInfo {
-        self.port.info()
-    }
-
-    fn mempool(&self) -> &Mempool {
-        self.port.mempool()
-    }
-
-    fn rx_burst(&mut self, now_us: u64, frames: &mut Burst) -> usize {
-        self.port.rx_burst(now_us, frames)
-    }
-
-    fn tx_burst(&mut self, now_us: u64, frames: &mut Burst) -> usize {
+impl Hooks for Watched {
+    fn tx_burst(&mut self, port: &mut dyn Port, now_us: u64, frames: &mut Burst) -> usize {
         for frame in frames.iter() {
             let mut head = [0; 50];
             // Ethernet, IPv4 without options, TCP.
             if frame.copy_to(0, &mut head) == head.len() && head[12..14] == [8, 0] && head[23] == 6 {
                 let ack = u32::from_be_bytes(head[42..46].try_into().unwrap());
                 let window = u16::from_be_bytes(head[48..50].try_into().unwrap());
-                self.windows.lock().unwrap().push((ack, window));
+                self.0.lock().unwrap().push((ack, window));
             }
         }
-        self.port.tx_burst(now_us, frames)
-    }
-
-    fn link_state(&mut self) -> LinkState {
-        self.port.link_state()
-    }
-
-    fn counters(&self) -> PortCounters {
-        self.port.counters()
-    }
-
-    fn next_due_us(&self) -> Option<u64> {
-        self.port.next_due_us()
+        port.tx_burst(now_us, frames)
     }
 }
 
@@ -63,7 +37,7 @@ impl Port for Watched {
 fn windows(before: usize, meanwhile: usize) -> Vec<(u32, u16)> {
     let (port_a, port_b) = pair(&LinkConfig::default());
     let noted = Windows::default();
-    let port_b = Box::new(Watched { port: port_b, windows: Arc::clone(&noted) });
+    let port_b = hooked(port_b, Watched(Arc::clone(&noted)));
     let mut pair = Pair::over((port_a, port_b), |_| {});
     let c = pair.connect(&ConnParam::default());
     let source = pair.a.pd.reg_mr(300_000, Access::empty()).unwrap();

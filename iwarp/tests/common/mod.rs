@@ -6,6 +6,7 @@ pub(crate) mod catalogue;
 pub(crate) mod dialer;
 pub(crate) mod doorman;
 pub(crate) mod ext;
+pub(crate) mod hooked;
 pub(crate) mod hub;
 pub(crate) mod peer;
 pub(crate) mod raw;

@@ -1,8 +1,9 @@
 //! A port that turns bits of the packets it receives. Unlike the link's own plan it spares ARP, which has no checksum:
 //! what protects that is the frame check sequence of a real wire.
 
-use dp::{Burst, Checksum, LinkState, Mempool, Port, PortCounters, PortInfo};
+use dp::{Burst, Checksum, Port};
 
+use super::common::hooked::{Hooks, hooked};
 use super::dice::Dice;
 
 /// Octets of the Ethernet header, and of it with the headers of IPv4 and TCP.
@@ -13,38 +14,28 @@ const HEADERS: usize = 100;
 const ETHERTYPE: std::ops::Range<usize> = 12..14;
 const ARP: [u8; 2] = [0x08, 0x06];
 
-pub(crate) struct TurningPort {
-    port: Box<dyn Port>,
+/// `ppm` of the frames it hands out have a bit turned: anywhere behind Ethernet, or, `unseen`, in the payload alone, with a
+/// checksum that is said to be good.
+pub(crate) fn turning(port: Box<dyn Port>, seed: u64, ppm: usize, unseen: bool) -> Box<dyn Port> {
+    hooked(port, Turning { dice: Dice::new(seed), ppm, unseen })
+}
+
+struct Turning {
     dice: Dice,
     ppm: usize,
-    /// Turn payload alone, and say that the checksum is good.
     unseen: bool,
 }
 
-impl TurningPort {
-    pub(crate) fn over(port: Box<dyn Port>, seed: u64, ppm: usize, unseen: bool) -> Box<dyn Port> {
-        Box::new(Self { port, dice: Dice::new(seed), ppm, unseen })
-    }
-}
-
-impl Port for TurningPort {
-    fn info(&self) -> &PortInfo {
-        self.port.info()
-    }
-
-    fn mempool(&self) -> &Mempool {
-        self.port.mempool()
-    }
-
-    fn rx_burst(&mut self, now_us: u64, frames: &mut Burst) -> usize {
+impl Hooks for Turning {
+    fn rx_burst(&mut self, port: &mut dyn Port, now_us: u64, frames: &mut Burst) -> usize {
         let before = frames.len();
-        let count = self.port.rx_burst(now_us, frames);
+        let count = port.rx_burst(now_us, frames);
         for frame in &mut frames[before..] {
             if self.dice.below(1_000_000) >= self.ppm || frame.head().get(ETHERTYPE) == Some(&ARP) {
                 continue;
             }
             let first = if self.unseen { HEADERS } else { ETHERNET };
-            let Some(mut copy) = frame.deep_copy(self.port.mempool()) else { continue };
+            let Some(mut copy) = frame.deep_copy(port.mempool()) else { continue };
             if let Some(octets) = copy.head_mut().and_then(|octets| octets.get_mut(first..))
                 && !octets.is_empty()
             {
@@ -55,21 +46,5 @@ impl Port for TurningPort {
             }
         }
         count
-    }
-
-    fn tx_burst(&mut self, now_us: u64, frames: &mut Burst) -> usize {
-        self.port.tx_burst(now_us, frames)
-    }
-
-    fn link_state(&mut self) -> LinkState {
-        self.port.link_state()
-    }
-
-    fn counters(&self) -> PortCounters {
-        self.port.counters()
-    }
-
-    fn next_due_us(&self) -> Option<u64> {
-        self.port.next_due_us()
     }
 }

@@ -22,7 +22,7 @@ use super::operations::{self, Drawn};
 use super::sabotage::Sabotage;
 use super::steps::{Step, What};
 use super::streams::{Found, Model};
-use super::wire::TurningPort;
+use super::wire::turning;
 
 pub(crate) use regions::Held;
 
@@ -131,7 +131,7 @@ impl World {
         let (unseen, seed) = (sabotage.is_wire(), setting.link.seed);
         let ppm = if unseen { 100_000 } else { setting.turned_ppm };
         let (a, b) = pair(&setting.link);
-        let ports = (TurningPort::over(a, seed, ppm, unseen), TurningPort::over(b, !seed, ppm, unseen));
+        let ports = (turning(a, seed, ppm, unseen), turning(b, !seed, ppm, unseen));
         let pair = Pair::over(ports, |config| {
             config.turn_octets = setting.turn_octets;
             // A wire this bad may lose what is sent twice: RFC 9293's R2 allows for more, even after a slow handshake.

@@ -5,13 +5,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use dp::link::{LinkConfig, pair};
-use dp::{Burst, LinkState, Mbuf, Mempool, Port, PortCounters, PortInfo};
+use dp::{Burst, Mbuf, Port};
 use iwarp::memory::Access;
 use iwarp::verbs::{
     ConnParam, MrOptions, RecvRequest, RemoteAddr, SendFlags, SendOp, SendRequest, WcOpcode, WcStatus,
 };
 
 use super::common::Pair;
+use super::common::hooked::{Hooks, hooked};
 
 const ALL: Access = Access::LOCAL_WRITE.union(Access::REMOTE_WRITE).union(Access::REMOTE_READ);
 
@@ -45,42 +46,12 @@ impl Loss {
     }
 }
 
-/// A port that loses what it is told to.
-struct Losing {
-    port: Box<dyn Port>,
-    loss: Arc<Loss>,
-}
-
-impl Port for Losing {
-    fn info(&self) -> &PortInfo {
-        self.port.info()
-    }
-
-    fn mempool(&self) -> &Mempool {
-        self.port.mempool()
-    }
-
-    fn rx_burst(&mut self, now_us: u64, frames: &mut Burst) -> usize {
-        self.port.rx_burst(now_us, frames)
-    }
-
-    fn tx_burst(&mut self, now_us: u64, frames: &mut Burst) -> usize {
+impl Hooks for Arc<Loss> {
+    fn tx_burst(&mut self, port: &mut dyn Port, now_us: u64, frames: &mut Burst) -> usize {
         let before = frames.len();
-        frames.retain(|frame| !self.loss.takes(frame));
+        frames.retain(|frame| !self.takes(frame));
         let lost = before - frames.len();
-        self.port.tx_burst(now_us, frames) + lost
-    }
-
-    fn link_state(&mut self) -> LinkState {
-        self.port.link_state()
-    }
-
-    fn counters(&self) -> PortCounters {
-        self.port.counters()
-    }
-
-    fn next_due_us(&self) -> Option<u64> {
-        self.port.next_due_us()
+        port.tx_burst(now_us, frames) + lost
     }
 }
 
@@ -88,7 +59,7 @@ impl Port for Losing {
 fn losing() -> (Pair, Arc<Loss>) {
     let loss = Arc::new(Loss::default());
     let (a, b) = pair(&LinkConfig::default());
-    let a = Box::new(Losing { port: a, loss: Arc::clone(&loss) });
+    let a = hooked(a, Arc::clone(&loss));
     (Pair::over((a, b), |_| {}), loss)
 }
 

@@ -1,0 +1,58 @@
+//! A port in front of another, where a test does something to what passes.
+
+use dp::{Burst, LinkState, Mempool, Port, PortCounters, PortInfo};
+
+/// What is done instead of asking the port itself; by default the port is asked.
+pub(crate) trait Hooks: Send + 'static {
+    fn rx_burst(&mut self, port: &mut dyn Port, now_us: u64, frames: &mut Burst) -> usize {
+        port.rx_burst(now_us, frames)
+    }
+
+    fn tx_burst(&mut self, port: &mut dyn Port, now_us: u64, frames: &mut Burst) -> usize {
+        port.tx_burst(now_us, frames)
+    }
+
+    fn next_due_us(&self, port: &dyn Port) -> Option<u64> {
+        port.next_due_us()
+    }
+}
+
+/// `port` behind these hooks.
+pub(crate) fn hooked(port: Box<dyn Port>, hooks: impl Hooks) -> Box<dyn Port> {
+    Box::new(Hooked { port, hooks })
+}
+
+struct Hooked<H> {
+    port: Box<dyn Port>,
+    hooks: H,
+}
+
+impl<H: Hooks> Port for Hooked<H> {
+    fn info(&self) -> &PortInfo {
+        self.port.info()
+    }
+
+    fn mempool(&self) -> &Mempool {
+        self.port.mempool()
+    }
+
+    fn rx_burst(&mut self, now_us: u64, frames: &mut Burst) -> usize {
+        self.hooks.rx_burst(&mut *self.port, now_us, frames)
+    }
+
+    fn tx_burst(&mut self, now_us: u64, frames: &mut Burst) -> usize {
+        self.hooks.tx_burst(&mut *self.port, now_us, frames)
+    }
+
+    fn link_state(&mut self) -> LinkState {
+        self.port.link_state()
+    }
+
+    fn counters(&self) -> PortCounters {
+        self.port.counters()
+    }
+
+    fn next_due_us(&self) -> Option<u64> {
+        self.hooks.next_due_us(&*self.port)
+    }
+}
