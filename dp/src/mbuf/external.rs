@@ -36,9 +36,8 @@ impl ExtBuf {
     /// `octets` octets from `start` on, kept alive by `owner`.
     ///
     /// # Safety
-    /// While `owner` lives, the octets must be valid for reads and initialised, and from now until the last clone
-    /// and view of them has gone nobody may write them: they are shown as `&[u8]`. Memory that a peer or the
-    /// application writes at any time does not qualify.
+    /// While `owner` lives, the octets must be valid for reads and initialised, and nobody may write them before the last
+    /// clone and view of them has gone, neither a peer nor the application: they are shown as `&[u8]`.
     pub unsafe fn from_raw(start: NonNull<u8>, octets: usize, owner: Arc<dyn Send + Sync>) -> Self {
         Self { start, octets, owner }
     }

@@ -70,10 +70,10 @@ impl MemoryTable {
 
     /// Prepares memory of the caller, for writing too if `writable`.
     ///
-    /// # Safety
+    /// # Errors
     /// As [`MemoryTable::register_user`].
     ///
-    /// # Errors
+    /// # Safety
     /// As [`MemoryTable::register_user`].
     pub unsafe fn prepare_user(
         &self,

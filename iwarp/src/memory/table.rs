@@ -193,14 +193,14 @@ impl MemoryTable {
 
     /// Registers memory of the caller.
     ///
+    /// # Errors
+    /// [`RegisterError`].
+    ///
     /// # Safety
     /// Until the registration is dropped or [`Registration::deregister`] has returned, `ptr..ptr + len` stays
     /// mapped, readable and (if `options` allow any writing) writable, and the caller accesses it only in
     /// ways that allow other threads to read and change it at any time: through raw pointers or atomics, never
     /// through a reference to plain octets.
-    ///
-    /// # Errors
-    /// [`RegisterError`].
     pub unsafe fn register_user(
         &self,
         ptr: *mut u8,

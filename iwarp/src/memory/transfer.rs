@@ -46,11 +46,11 @@ impl<'t> Target<'t> {
 
     /// Runs `access` with the address of the range's first octet, within the turn.
     ///
-    /// # Safety
-    /// As [`copy::run`], for an access to the octets of the range.
-    ///
     /// # Errors
     /// [`Fault::InvalidStag`] when the registration has been revoked, or memory of the caller is not there any more.
+    ///
+    /// # Safety
+    /// As [`copy::run`], for an access to the octets of the range.
     pub(super) unsafe fn access(&self, mut access: impl FnMut(*mut u8)) -> Result<(), Fault> {
         let Range { len, guarded, .. } = self.range;
         let ptr = self.range.at(0, len)?;

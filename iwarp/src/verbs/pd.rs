@@ -57,12 +57,12 @@ impl ProtectionDomain {
 
     /// Registers memory of the caller (`ibv_reg_mr`).
     ///
+    /// # Errors
+    /// [`VerbsError::Limit`], [`VerbsError::Invalid`].
+    ///
     /// # Safety
     /// `addr..addr + octets` must be readable (and writable, if `options` allow any writing) until the region is
     /// dropped, and accessed meanwhile only in ways that allow a peer to change it at any time.
-    ///
-    /// # Errors
-    /// [`VerbsError::Limit`], [`VerbsError::Invalid`].
     #[allow(unsafe_code, reason = "the promise is the caller's, and is passed on")]
     pub unsafe fn reg_user_mr(
         &self,
@@ -84,11 +84,11 @@ impl ProtectionDomain {
 
     /// The same over memory of the caller, to be written by peers only if `writable`.
     ///
-    /// # Safety
-    /// As [`reg_user_mr`](Self::reg_user_mr), until the region is dropped, whether its STag is valid or not.
-    ///
     /// # Errors
     /// [`VerbsError::Limit`], [`VerbsError::Invalid`].
+    ///
+    /// # Safety
+    /// As [`reg_user_mr`](Self::reg_user_mr), until the region is dropped, whether its STag is valid or not.
     #[allow(unsafe_code, reason = "the promise is the caller's, and is passed on")]
     pub unsafe fn alloc_fast_user_mr(
         &self,

@@ -22,22 +22,28 @@ pub(crate) fn uncounted<T>(act: impl FnOnce() -> T) -> T {
 
 struct Counting;
 
-// SAFETY: all is the system allocator's; a plain word of the thread is counted beside it.
+// SAFETY: what is handed out and taken back is the system allocator's, unchanged, so its guarantees hold. A word of the
+// thread is counted beside it, which allocates nothing, is never dropped and cannot unwind.
 unsafe impl GlobalAlloc for Counting {
+    // SAFETY: what is asked of the caller is what `System` asks for.
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         ALLOCATIONS.set(ALLOCATIONS.get() + 1);
-        // SAFETY: the caller promises what the system's asks for.
+        // SAFETY: the caller promises a layout that is not empty, all that `System` asks for.
         unsafe { System.alloc(layout) }
     }
 
+    // SAFETY: what is asked of the caller is what `System` asks for.
     unsafe fn realloc(&self, ptr: *mut u8, layout: Layout, octets: usize) -> *mut u8 {
         ALLOCATIONS.set(ALLOCATIONS.get() + 1);
-        // SAFETY: as above.
+        // SAFETY: the caller promises that `ptr` is of this allocator with this layout, so it is of `System`'s, which
+        // gave it out; and that `octets` is not zero and no more than a layout may have.
         unsafe { System.realloc(ptr, layout, octets) }
     }
 
+    // SAFETY: what is asked of the caller is what `System` asks for.
     unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
-        // SAFETY: as above.
+        // SAFETY: the caller promises that `ptr` is of this allocator with this layout, so it is of `System`'s, which
+        // gave it out, and that nobody uses it any more.
         unsafe { System.dealloc(ptr, layout) }
     }
 }

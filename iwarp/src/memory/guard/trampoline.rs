@@ -10,6 +10,8 @@ use std::ffi::c_void;
 /// # Safety
 /// What `run` asks for; `stack` may be written.
 #[cfg(target_arch = "x86_64")]
+// SAFETY: the body keeps to the C ABI: every register that a callee preserves is stored before `run` and restored
+// after it, the stack pointer comes back to the return address, and the result is in its register.
 #[unsafe(naked)]
 pub(super) unsafe extern "C" fn call(
     run: unsafe extern "C" fn(*mut c_void),
@@ -42,7 +44,11 @@ pub(super) unsafe extern "C" fn call(
 }
 
 /// Returns 1 from the `call` on whose saved stack it is entered.
+///
+/// # Safety
+/// To be entered, not called: with the stack pointer that [`call`] stored, while that call has not returned.
 #[cfg(target_arch = "x86_64")]
+// SAFETY: the body reads the stack as `call` has written it, and leaves it as `call` does.
 #[unsafe(naked)]
 pub(super) unsafe extern "C" fn landing() {
     std::arch::naked_asm!(
@@ -64,6 +70,8 @@ pub(super) unsafe extern "C" fn landing() {
 /// # Safety
 /// What `run` asks for; `stack` may be written.
 #[cfg(target_arch = "aarch64")]
+// SAFETY: the body keeps to the C ABI: every register that a callee preserves is stored before `run` and restored
+// after it, the stack pointer comes back to the return address, and the result is in its register.
 #[unsafe(naked)]
 pub(super) unsafe extern "C" fn call(
     run: unsafe extern "C" fn(*mut c_void),
@@ -102,7 +110,11 @@ pub(super) unsafe extern "C" fn call(
 }
 
 /// Returns 1 from the `call` on whose saved stack it is entered.
+///
+/// # Safety
+/// To be entered, not called: with the stack pointer that [`call`] stored, while that call has not returned.
 #[cfg(target_arch = "aarch64")]
+// SAFETY: the body reads the stack as `call` has written it, and leaves it as `call` does.
 #[unsafe(naked)]
 pub(super) unsafe extern "C" fn landing() {
     std::arch::naked_asm!(
