@@ -64,8 +64,6 @@ pub(super) struct Connection {
     idle_deadline: Option<Instant>,
     /// When the engine will wake it.
     pub(super) entered: Option<Instant>,
-    /// In a ring of those that want to send.
-    pub(super) active: bool,
     told: Told,
     /// TCP is gone: to be removed.
     pub(super) gone: bool,
@@ -141,7 +139,6 @@ impl Connection {
             deadline,
             idle_deadline: None,
             entered: None,
-            active: false,
             told: Told::Nothing,
             gone: false,
             error: None,

@@ -1,6 +1,6 @@
 //! One turn of an engine: frames in, events to connections, queue pairs send, frames out.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -23,6 +23,7 @@ use super::connection::{Connection, Retry};
 use super::counters::EngineCounters;
 use super::rate::Rate;
 use super::shared::EngineShared;
+use super::turns::Turns;
 
 /// Bursts received in one turn at most: what a doorbell or timer may have to wait.
 const MAX_BURSTS: usize = 4;
@@ -60,11 +61,7 @@ pub(super) struct Io {
     pub(super) shared: Arc<EngineShared>,
     /// Where the context hears of the port.
     async_events: AsyncEvents,
-    /// Slots of connections that have just begun to send. They go first, once: what is small is not kept waiting by
-    /// bulk.
-    fresh: VecDeque<u32>,
-    /// Slots of connections that have used up a turn and want another.
-    bulk: VecDeque<u32>,
+    turns: Turns,
     listeners: Vec<Listener>,
     /// Changes to half-open connections and unanswered SYNs that the listeners' counters show.
     syns_told: u64,
@@ -108,7 +105,7 @@ impl Drop for Listener {
 impl Io {
     /// Lets a connection have a turn to send, soon.
     pub(super) fn want_turn(&mut self, conn: ConnId) {
-        self.fresh.push_back(conn.slot() as u32);
+        self.turns.begin(conn.slot() as u32);
     }
 
     /// Tells the context what happened to this engine's port.
@@ -139,8 +136,7 @@ impl Core {
             tcp,
             held,
             counters: EngineCounters::default(),
-            fresh: VecDeque::with_capacity(config.stack.limits.connections),
-            bulk: VecDeque::with_capacity(config.stack.limits.connections),
+            turns: Turns::new(config.stack.limits.connections),
             config,
             shared,
             async_events,
@@ -199,7 +195,7 @@ impl Core {
     }
 
     pub(super) fn next_deadline(&mut self, now: Instant) -> Option<Instant> {
-        if !self.io.fresh.is_empty() || !self.io.bulk.is_empty() || !self.tx.is_empty() {
+        if self.io.turns.waiting() != (0, 0) || !self.tx.is_empty() {
             return Some(now);
         }
         let own = self.deadlines.first().map(|(at, _)| *at);
@@ -497,16 +493,18 @@ impl Core {
     fn send(&mut self, turn: &Turn) -> bool {
         let mut left = SEND_OCTETS;
         let mut busy = false;
-        for _ in 0..self.io.fresh.len().min(MAX_FRESH) {
-            let Some(slot) = self.io.fresh.pop_front() else { break };
+        let (fresh, _) = self.io.turns.waiting();
+        for _ in 0..fresh.min(MAX_FRESH) {
+            let Some(slot) = self.io.turns.next_fresh() else { break };
             left = left.saturating_sub(self.send_one(slot, turn));
             busy = true;
         }
         // Each at least once, or until the octets are used up; one that cannot go on leaves the ring.
-        let mut tries = self.io.bulk.len().max(SEND_OCTETS / self.io.config.turn_octets.max(1));
+        let (_, bulk) = self.io.turns.waiting();
+        let mut tries = bulk.max(SEND_OCTETS / self.io.config.turn_octets.max(1));
         while left > 0
             && tries > 0
-            && let Some(slot) = self.io.bulk.pop_front()
+            && let Some(slot) = self.io.turns.next_bulk()
         {
             left = left.saturating_sub(self.send_one(slot, turn));
             tries -= 1;
@@ -519,10 +517,8 @@ impl Core {
     fn send_one(&mut self, slot: u32, turn: &Turn) -> usize {
         let before = self.io.counters.tx_fetched_octets;
         self.with(slot as usize, |connection, io| {
-            connection.active = false;
-            if connection.transmit(io, turn) && !connection.active {
-                connection.active = true;
-                io.bulk.push_back(slot);
+            if connection.transmit(io, turn) {
+                io.turns.go_on(slot);
             }
         });
         self.run_events(turn);

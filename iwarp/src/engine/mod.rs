@@ -7,6 +7,7 @@
 //! | `stream/` | RDMAP on DDP on MPA for one queue pair |
 //! | `carrier.rs` | when the port is asked for its link |
 //! | `shared.rs` | commands and doorbells from users' threads |
+//! | `turns.rs` | whose turn it is to send |
 //! | `rate.rs` | how many connections an address may begin in a second |
 //! | `doze.rs` | going to sleep without missing any of them |
 //! | `thread.rs` | an engine in a thread of its own |
@@ -32,6 +33,7 @@ mod rate;
 mod shared;
 mod stream;
 mod thread;
+mod turns;
 
 pub use config::EngineConfig;
 pub use counters::EngineCounters;

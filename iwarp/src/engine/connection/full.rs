@@ -89,11 +89,8 @@ impl Connection {
     }
 
     /// Its queue pair was posted to, or TCP has room again.
-    pub(in crate::engine) fn activate(&mut self, io: &mut Io) {
-        if !self.active {
-            self.active = true;
-            io.want_turn(self.conn);
-        }
+    pub(in crate::engine) fn activate(&self, io: &mut Io) {
+        io.want_turn(self.conn);
     }
 
     /// Its turn to send. Returns whether it wants another one.
