@@ -31,6 +31,10 @@ use crate::{Instant, PathMtuProbing};
 /// A search is over when what may be left to gain is less than this, octets.
 const GRANULARITY: u32 = 8;
 
+/// How far behind SND.UNA a probe may begin, octets. Its octets are taken anew before that: at twice as far its sequence
+/// numbers come around, and what was sent long ago would be taken for what comes next. (No window is larger than this.)
+const REACH: u64 = 1 << 30;
+
 /// What a connection knows of its path besides EMSS.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PathMtu {
@@ -163,6 +167,17 @@ impl Search {
         self.high >= emss + GRANULARITY
     }
 
+    /// Forgets octets that are out of [`REACH`] of `una`; others of the same size are to be gathered. Returns whether they
+    /// were.
+    fn renew(&mut self, una: u64) -> bool {
+        let far = self.probe.as_ref().is_some_and(|probe| una - probe.pos > REACH);
+        if far {
+            self.stage = Stage::Gathering;
+            self.probe = None;
+        }
+        far
+    }
+
     /// The path does not carry more than `high`.
     fn refute(&mut self, emss: u32, high: u32) -> bool {
         self.high = high;
@@ -236,7 +251,7 @@ impl Tcb {
             self.path.timeouts = 0;
             self.lower_emss(ctx, smaller);
             self.search_at(ctx, ctx.now + config.probe_timer);
-        } else if self.path.timeouts + 1 >= config.black_hole_timeouts {
+        } else if self.path.timeouts.saturating_add(1) >= config.black_hole_timeouts {
             // Something small that the peer has to answer.
             self.pending |= Pending::PROBE;
         }
@@ -246,6 +261,9 @@ impl Tcb {
     pub(super) fn gather(&mut self, ctx: &mut Ctx<'_>, ack: u64) {
         let Some(key) = self.path.search else { return };
         let search = ctx.searches.get_mut(key);
+        if search.stage == Stage::Ready && search.renew(ack) {
+            self.pending.remove(Pending::PATH);
+        }
         if search.stage != Stage::Gathering {
             return;
         }
@@ -328,7 +346,7 @@ impl Tcb {
         search.lost += 1;
         if search.lost < config.max_probes {
             search.stage = Stage::Ready;
-            self.pending |= Pending::PATH;
+            self.pending.set(Pending::PATH, !search.renew(self.snd.una));
         } else {
             let more = search.refute(emss, search.size - 1);
             self.go_on(ctx, more);

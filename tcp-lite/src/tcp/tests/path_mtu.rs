@@ -275,3 +275,21 @@ fn who_finds_no_place_to_search_tries_later() {
     pump(&mut pair, &mut sent, Duration::from_secs(1));
     assert_eq!(emss(&pair), EMSS);
 }
+
+#[test]
+fn a_probe_of_octets_that_are_long_gone_is_not_sent_again() {
+    let (mut pair, most) = pair(config());
+    most.set(688);
+    let mut sent = 0;
+    while probes(&pair).is_empty() {
+        pump(&mut pair, &mut sent, Duration::from_millis(100));
+    }
+    // As if so much had been sent and acknowledged since, which a second is enough for.
+    let gone = 1 << 31;
+    let tcb = pair.a.tcb.as_mut().expect("a connection");
+    for pos in [&mut tcb.snd.una, &mut tcb.snd.nxt, &mut tcb.snd.end, &mut tcb.window.edge] {
+        *pos += gone;
+    }
+    pair.run_for(Duration::from_secs(5));
+    assert_eq!((pair.a.counters.path_mtu_probes, pair.a.counters.path_mtu_probes_lost), (1, 1));
+}
