@@ -285,7 +285,7 @@ impl Stack {
             return Err(ConnectError::InUse);
         }
         let birth = self.birth(self.now, &tuple);
-        let tcb = Tcb::connect(&mut self.ctx(self.now, id, None), birth);
+        let tcb = Tcb::connect(&mut self.split(self.now).0.ctx(id, None), birth);
         let conn = Conn {
             tcb,
             tuple,

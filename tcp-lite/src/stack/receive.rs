@@ -222,7 +222,7 @@ impl Stack {
                 return;
             }
         }
-        let tcb = Tcb::accept(&mut self.ctx(now, id, Some(listener)), birth, syn);
+        let tcb = Tcb::accept(&mut self.split(now).0.ctx(id, Some(listener)), birth, syn);
         let conn = Conn {
             tcb,
             tuple,
@@ -245,7 +245,8 @@ impl Stack {
         birth.iss = self.syn_cookies.make(now, &tuple, &syn);
         // No connection has this id, and no event names it before the peer is heard again.
         let nobody = ConnId { slot: u32::MAX, generation: 0 };
-        let mut ctx = self.ctx(now, nobody, None);
+        let (mut surroundings, ..) = self.split(now);
+        let mut ctx = surroundings.ctx(nobody, None);
         let mut tcb = Tcb::accept(&mut ctx, birth, &syn);
         let syn_ack = tcb.next_transmission(&mut ctx).map(|transmission| transmission.header);
         tcb.dispose(&mut ctx);
@@ -275,7 +276,7 @@ impl Stack {
         self.counters.rx_syn_cookies += 1;
         let mut birth = self.birth(now, &tuple);
         birth.iss = ack.ack.map_or(birth.iss, |ack| TcpSeqNumber(ack.0.wrapping_sub(1)));
-        let tcb = Tcb::accept_remembered(&mut self.ctx(now, id, Some(listener)), birth, syn);
+        let tcb = Tcb::accept_remembered(&mut self.split(now).0.ctx(id, Some(listener)), birth, syn);
         let conn = Conn {
             tcb,
             tuple,

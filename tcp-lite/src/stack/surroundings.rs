@@ -72,21 +72,4 @@ impl Stack {
             Surroundings { now, config, framing, pool, segments, reorder, searches, counters, events };
         (surroundings, connections, neighbors)
     }
-
-    /// The surroundings of a connection that is being made.
-    pub(super) fn ctx(&mut self, now: Instant, conn: ConnId, listener: Option<ListenerId>) -> Ctx<'_> {
-        Ctx {
-            now,
-            config: &self.config.tcp,
-            pool: &self.pool,
-            segments: &mut self.segments,
-            reorder: &mut self.reorder,
-            searches: &mut self.searches,
-            counters: &mut self.counters,
-            events: &mut self.events,
-            events_limit: self.config.limits.events,
-            conn,
-            listener,
-        }
-    }
 }
