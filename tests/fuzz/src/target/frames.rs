@@ -9,6 +9,7 @@ use tcp_lite::{ConnId, Duration, Event, Limits, TcpConfig};
 
 use super::host::{ENDS, Host};
 use super::packet::{self, ETHERNET, Ends, Ipv4, protocol};
+use super::rig;
 use crate::input::Input;
 
 /// The port that listens.
@@ -25,17 +26,8 @@ const SENT_BESIDES: usize = 128;
 const REST_US: u64 = 600_000_000;
 
 /// How many things there may be.
-const LIMITS: Limits = Limits {
-    connections: 6,
-    listeners: 2,
-    backlog: 2,
-    syn_cookies: true,
-    neighbors: 6,
-    path_mtu_searches: 2,
-    tx_segments: 32,
-    out_of_order_octets: 1 << 20,
-    events: 16,
-};
+const LIMITS: Limits =
+    Limits { connections: 6, backlog: 2, neighbors: 6, tx_segments: 32, events: 16, ..rig::LIMITS };
 
 struct Run {
     host: Host,

@@ -52,8 +52,8 @@ pub(super) fn queues(cq: &CompletionQueue) -> QpInit<'_> {
     QpInit { max_send_wr: 16, max_recv_wr: 16, ..QpInit::new(cq) }
 }
 
-/// What a stack may hold.
-const LIMITS: Limits = Limits {
+/// What a stack may hold: few of each, so that limits are met.
+pub(super) const LIMITS: Limits = Limits {
     connections: 8,
     listeners: 2,
     backlog: 4,

@@ -16,7 +16,7 @@ use tcp_lite::{CloseReason, CongestionAlgorithm, Duration, EcnMode, Limits, TcpC
 use self::peer::{Peer, Segment};
 use self::user::{User, octet};
 use super::host::{ENDS, Host};
-use super::packet;
+use super::{packet, rig};
 use crate::input::Input;
 use crate::sim::packet::{Damage, Frame, flag, mark_congestion, parse, too_big};
 use crate::sim::watch::{Condition, Framing, Watch};
@@ -41,17 +41,7 @@ const ROUNDS: usize = 1000;
 /// Time after the end: TIME-WAIT, and retransmissions that nobody answers.
 const REST_US: u64 = 600_000_000;
 
-const LIMITS: Limits = Limits {
-    connections: 2,
-    listeners: 1,
-    backlog: 1,
-    syn_cookies: true,
-    neighbors: 4,
-    path_mtu_searches: 2,
-    tx_segments: 64,
-    out_of_order_octets: 1 << 20,
-    events: 64,
-};
+const LIMITS: Limits = Limits { connections: 2, listeners: 1, backlog: 1, ..rig::LIMITS };
 
 struct Run {
     host: Host,
