@@ -2,9 +2,9 @@
 
 mod common;
 
-use common::accepted::{Accepted, EMPTY_WRITE, tagged};
+use common::accepted::{Accepted, tagged};
 use common::pattern;
-use common::raw::{fpdu, request};
+use common::raw::{EMPTY_WRITE, fpdu, request};
 use iwarp::mpa::Framer;
 use iwarp::verbs::{ConnParam, RemoteAddr, SendOp, SendRequest, Sge, VerbsError};
 

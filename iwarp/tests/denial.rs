@@ -4,8 +4,7 @@
 mod common;
 
 use common::peer::read_request;
-use common::raw::{fpdu, request};
-use common::served::EMPTY_WRITE;
+use common::raw::{EMPTY_WRITE, fpdu, request};
 use common::world::{ALL, End, NOTHING_SHARED, REGION, World, next};
 use dp::link::{LinkConfig, LinkPlan};
 use iwarp::engine::EngineCounters;

@@ -5,16 +5,13 @@ mod common;
 use std::time::Duration;
 
 use common::doorman::Doorman;
-use common::raw::{fpdu, frame};
+use common::raw::{EMPTY_WRITE, fpdu, frame};
 use iwarp::mpa::frame::Depths;
 use iwarp::mpa::{Framer, RtrKinds};
 use iwarp::verbs::{
     CmEventKind, ConnParam, ConnectionError, RecvRequest, SendOp, SendRequest, StreamError, VerbsError,
 };
 use tcp_lite::CloseReason;
-
-/// A Write of no octets.
-const EMPTY_WRITE: [u8; 14] = [0xc1, 0x40, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
 
 fn request(flags: u8, revision: u8, private_data: &[u8]) -> Vec<u8> {
     frame("Req", flags, revision, private_data)

@@ -3,8 +3,8 @@
 mod common;
 
 use common::Pair;
-use common::raw::{fpdu, request};
-use common::served::{EMPTY_WRITE, Served};
+use common::raw::{EMPTY_WRITE, fpdu, request};
+use common::served::Served;
 use dp::link::LinkConfig;
 use iwarp::memory::Access;
 use iwarp::mpa::Framer;

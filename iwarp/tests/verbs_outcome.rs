@@ -6,7 +6,7 @@ use std::os::fd::AsFd;
 use std::time::Duration;
 
 use common::Pair;
-use common::raw::{RawPair, fpdu};
+use common::raw::{EMPTY_WRITE, RawPair, fpdu};
 use common::served::Served;
 use dp::link::LinkConfig;
 use iwarp::memory::Access;
@@ -122,7 +122,7 @@ fn every_kind_of_error_found_here() {
         let crc = name == "CRC";
         let say = |served: &mut Served| {
             if crc {
-                let mut octets = fpdu(&mut served.framer, &common::served::EMPTY_WRITE);
+                let mut octets = fpdu(&mut served.framer, &EMPTY_WRITE);
                 *octets.last_mut().unwrap() ^= 1;
                 served.pair.send(&octets);
             } else {

@@ -5,15 +5,15 @@ mod common;
 
 use std::time::Duration;
 
-use common::raw::{RawPair, fpdu, peer_to_peer_request, request};
+use common::doorman::Doorman;
+use common::raw::{EMPTY_WRITE, RawPair, fpdu, peer_to_peer_request, request};
 use common::{PORT, Pair};
 use dp::link::LinkConfig;
 use iwarp::memory::Access;
 use iwarp::mpa::{Framer, RtrKinds};
 use iwarp::verbs::{
-    CmEvent, CmEventKind, CmId, CompletionQueue, ConnParam, ConnectionError, EventChannel, ListenOptions,
-    MemoryRegion, QpInit, QueuePair, RecvRequest, RemoteAddr, SendOp, SendRequest, VerbsError, WcStatus,
-    WorkCompletion,
+    CmEvent, CmEventKind, CmId, CompletionQueue, ConnParam, ConnectionError, EventChannel, MemoryRegion,
+    QpInit, QueuePair, RecvRequest, RemoteAddr, SendOp, SendRequest, VerbsError, WcStatus, WorkCompletion,
 };
 use tcp_lite::{CloseReason, Instant};
 
@@ -23,8 +23,7 @@ const ALL: Access = Access::LOCAL_WRITE.union(Access::REMOTE_WRITE).union(Access
 const OFFER_SEND: [u8; 2] = [0xc0, 0];
 const OFFER_WRITE: [u8; 2] = [0x80, 0x80];
 
-/// A Write of no octets, and a Send of no octets, MSN 1.
-const EMPTY_WRITE: [u8; 14] = [0xc1, 0x40, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+/// A Send of no octets, MSN 1.
 const EMPTY_SEND: [u8; 18] = [0x41, 0x43, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0];
 
 /// An accepted connection from a bare TCP peer.
@@ -42,36 +41,21 @@ struct Accepted {
 impl Accepted {
     /// Two receives of 100 octets are posted.
     fn new(request: &[u8], param: &ConnParam) -> Self {
-        let mut pair = RawPair::seeded();
-        let pd = pair.context.alloc_pd().unwrap();
-        let cq = pair.context.create_cq(64, None).unwrap();
-        let region = pd.reg_mr(4096, ALL).unwrap();
-        let channel = pair.context.create_event_channel().unwrap();
-        let listener = pair.context.create_id(&channel);
-        let mut options = ListenOptions::new(PORT);
-        options.responder.startup_timeout = Duration::from_secs(5);
-        options.responder.rtr = RtrKinds::all();
-        listener.listen_with(&options).unwrap();
-        let qp = pd.create_qp(&QpInit::new(&cq)).unwrap();
+        let mut door = Doorman::with(|options| {
+            options.responder.startup_timeout = Duration::from_secs(5);
+            options.responder.rtr = RtrKinds::all();
+        });
+        let id = door.asked(request).id;
+        let region = door.pd.reg_mr(4096, ALL).unwrap();
+        let qp = door.qp();
         for wr_id in 0..2 {
             qp.post_recv(&RecvRequest::new(wr_id, region.sge(wr_id as usize * 100, 100))).unwrap();
         }
-        pair.connect();
-        pair.send(request);
-        let id = pair.next_event(&channel, 1_000_000).expect("no connect request").id;
-        id.accept(&qp, param).unwrap();
-        assert!(pair.until(1_000_000, |pair| pair.inbox.len() >= 24), "no Reply");
+        door.accept_for(&qp, &id, param);
+        let Doorman { mut pair, cq, channel, listener: _listener, .. } = door;
         pair.inbox.clear();
-        Self {
-            pair,
-            framer: Framer::new(false, true),
-            id,
-            qp: Some(qp),
-            cq,
-            channel,
-            region,
-            _listener: listener,
-        }
+        let framer = Framer::new(false, true);
+        Self { pair, framer, id, qp: Some(qp), cq, channel, region, _listener }
     }
 
     /// The same in the client-server model, with the peer's first FPDU received.

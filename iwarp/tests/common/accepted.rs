@@ -1,19 +1,14 @@
 //! An accepted connection whose other end is octets of the test's own, from its Request on: what `peer` settles, this leaves open.
 
-use std::time::Duration;
-
 use iwarp::memory::Access;
 use iwarp::mpa::Framer;
 use iwarp::verbs::{
-    CmEvent, CmEventKind, CmId, CompletionQueue, ConnParam, EventChannel, MemoryRegion, QpInit, QueuePair,
+    CmEvent, CmEventKind, CmId, CompletionQueue, ConnParam, EventChannel, MemoryRegion, QueuePair,
     RecvRequest, WorkCompletion,
 };
 
-use super::PORT;
-use super::raw::{RawPair, fpdu, ulpdus};
-
-/// A Write of no octets: the first FPDU of an initiator, after which the responder may speak.
-pub(crate) const EMPTY_WRITE: [u8; 14] = [0xc1, 0x40, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+use super::doorman::Doorman;
+use super::raw::{EMPTY_WRITE, RawPair, fpdu, ulpdus};
 
 /// Octets of the region that is lent to the peer.
 pub(crate) const REGION: usize = 1 << 16;
@@ -38,26 +33,18 @@ pub(crate) struct Accepted {
 impl Accepted {
     /// `request` is what the peer opens with; `accept` what the engine's user accepts with.
     pub(crate) fn new(request: &[u8], accept: &ConnParam) -> Self {
-        let mut raw = RawPair::seeded();
-        let pd = raw.context.alloc_pd().unwrap();
-        let cq = raw.context.create_cq(256, None).unwrap();
+        let mut door = Doorman::new();
+        let id = door.asked(request).id;
+        let qp = door.accept(&id, accept);
+        let Doorman { pair: mut raw, pd, cq, channel, listener: _listener } = door;
+        // As long as the Request, and in one segment as that was.
+        let reply = raw.inbox.drain(..request.len()).collect();
         let all = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ;
         let region = pd.reg_mr(REGION, all).unwrap();
         region.write_at(0, &vec![0xEE; REGION]).unwrap();
-        let channel = raw.context.create_event_channel().unwrap();
-        let listener = raw.context.create_id(&channel);
-        listener.listen(PORT, 16, Duration::from_secs(5)).unwrap();
-        let qp = pd.create_qp(&QpInit::new(&cq)).unwrap();
-        raw.connect();
-        raw.send(request);
-        let id = raw.next_event(&channel, 1_000_000).expect("no connect request").id;
-        id.accept(&qp, accept).unwrap();
-        let size = request.len();
-        assert!(raw.until(1_000_000, |raw| raw.inbox.len() >= size), "no Reply");
-        let reply = raw.inbox.drain(..size).collect();
         let framer = Framer::new(false, true);
         let theirs = Framer::new(request[16] & 0x80 != 0, true);
-        Self { raw, framer, theirs, id, qp, cq, channel, region, reply, _listener: listener }
+        Self { raw, framer, theirs, id, qp, cq, channel, region, reply, _listener }
     }
 
     /// The client-server model with CRC; the engine has heard the peer's first FPDU and may speak.

@@ -1,4 +1,5 @@
-//! A host of ours that listens for a bare TCP peer, which asks as a test wants it to.
+//! A host of ours that listens for a bare TCP peer, which asks as a test wants it to. `accepted`, `served` and `peer` begin
+//! with it.
 
 use iwarp::verbs::{
     CmEvent, CmEventKind, CmId, CompletionQueue, ConnParam, EventChannel, ListenOptions, ProtectionDomain,
@@ -22,14 +23,18 @@ impl Doorman {
     }
 
     pub(crate) fn with(configure: impl FnOnce(&mut ListenOptions)) -> Self {
-        let pair = RawPair::seeded();
+        Self::over(RawPair::seeded(), configure)
+    }
+
+    /// The engine of `pair` listens.
+    pub(crate) fn over(pair: RawPair, configure: impl FnOnce(&mut ListenOptions)) -> Self {
         let channel = pair.context.create_event_channel().unwrap();
         let mut options = ListenOptions::new(PORT);
         configure(&mut options);
         let listener = pair.context.create_id(&channel);
         listener.listen_with(&options).unwrap();
         let pd = pair.context.alloc_pd().unwrap();
-        let cq = pair.context.create_cq(64, None).unwrap();
+        let cq = pair.context.create_cq(4096, None).unwrap();
         Self { pair, pd, cq, channel, listener }
     }
 
@@ -51,10 +56,15 @@ impl Doorman {
     /// Accepts; the Reply has come.
     pub(crate) fn accept(&mut self, id: &CmId, param: &ConnParam) -> QueuePair {
         let qp = self.qp();
-        self.pair.inbox.clear();
-        id.accept(&qp, param).unwrap();
-        assert!(self.pair.until(1_000_000, |pair| pair.inbox.len() >= 20), "no Reply");
+        self.accept_for(&qp, id, param);
         qp
+    }
+
+    /// The same for a queue pair that the test has made.
+    pub(crate) fn accept_for(&mut self, qp: &QueuePair, id: &CmId, param: &ConnParam) {
+        self.pair.inbox.clear();
+        id.accept(qp, param).unwrap();
+        assert!(self.pair.until(1_000_000, |pair| pair.inbox.len() >= 20), "no Reply");
     }
 
     pub(crate) fn qp(&self) -> QueuePair {

@@ -1,7 +1,5 @@
 //! An engine's stream, established, with a peer that says what a test wants it to say, message by message.
 
-use std::time::Duration;
-
 use iwarp::memory::Access;
 use iwarp::mpa::Framer;
 use iwarp::rdmap::AtomicRequest;
@@ -10,8 +8,8 @@ use iwarp::verbs::{
     QpInit, QueuePair, RecvRequest, SendRequest, WorkCompletion,
 };
 
-use super::PORT;
-use super::raw::{RawPair, fpdu, request};
+use super::doorman::Doorman;
+use super::raw::{EMPTY_WRITE, RawPair, fpdu, request};
 
 /// The established stream, and what the engine's user holds.
 pub(crate) struct Peer {
@@ -47,36 +45,21 @@ impl Peer {
 
     /// The peer has asked for depths of 8 and 8, and has sent an empty Write, so that the engine may send.
     pub(crate) fn with(setup: Setup<'_>) -> Self {
-        let mut pair = RawPair::seeded();
-        let pd = pair.context.alloc_pd().unwrap();
-        let cq = pair.context.create_cq(4096, None).unwrap();
-        let channel = pair.context.create_event_channel().unwrap();
-        let listener = pair.context.create_id(&channel);
-        listener.listen(PORT, 4, Duration::from_secs(5)).unwrap();
-        pair.connect();
-        pair.send(&request(true));
-        let qp = (setup.init)(QpInit::new(&cq), &pd);
-        let id = pair.next_event(&channel, 1_000_000).expect("no connect request").id;
-        let mut peer = Self {
-            pair,
-            pd,
-            cq,
-            qp,
-            channel,
-            reply: Vec::new(),
-            framer: Framer::new(false, true),
-            _ids: [listener, id],
-        };
+        let mut door = Doorman::new();
+        let id = door.asked(&request(true)).id;
+        let qp = (setup.init)(QpInit::new(&door.cq), &door.pd);
         for (n, &len) in setup.receives.iter().enumerate() {
-            let region = peer.region(len.max(8), Access::LOCAL_WRITE);
-            peer.qp.post_recv(&RecvRequest::new(n as u64, region.sge(0, len))).unwrap();
+            let region = door.pd.reg_mr(len.max(8), Access::LOCAL_WRITE).unwrap();
+            qp.post_recv(&RecvRequest::new(n as u64, region.sge(0, len))).unwrap();
             // Lives as long as the connection, which the test outlives.
             std::mem::forget(region);
         }
-        peer._ids[1].accept(&peer.qp, &setup.param).unwrap();
-        assert!(peer.pair.until(1_000_000, |pair| pair.inbox.len() >= 24), "no Reply");
-        peer.reply = peer.pair.inbox.drain(..24).collect();
-        peer.say(&[&tagged(0x40, 0, 0, &[])]);
+        door.accept_for(&qp, &id, &setup.param);
+        let Doorman { mut pair, pd, cq, channel, listener } = door;
+        let reply = pair.inbox.drain(..24).collect();
+        let framer = Framer::new(false, true);
+        let mut peer = Self { pair, pd, cq, qp, channel, reply, framer, _ids: [listener, id] };
+        peer.say(&[&EMPTY_WRITE]);
         peer.expect_established();
         peer
     }

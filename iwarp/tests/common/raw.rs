@@ -12,6 +12,9 @@ use super::PORT;
 /// Octets of an Ethernet header.
 const ETHERNET: usize = 14;
 
+/// A Write of no octets: the first FPDU of an initiator, after which the responder may speak.
+pub(crate) const EMPTY_WRITE: [u8; 14] = [0xc1, 0x40, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+
 /// An engine, and a TCP stack on the other end of its wire.
 pub(crate) struct RawPair {
     pub(crate) context: Context,

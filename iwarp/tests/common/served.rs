@@ -1,19 +1,14 @@
 //! An accepted connection whose peer is bare TCP, with one of each object.
 
-use std::time::Duration;
-
 use iwarp::memory::Access;
 use iwarp::mpa::Framer;
 use iwarp::verbs::{
     AsyncEvent, CmId, CompletionQueue, ConnParam, Context, EventChannel, MemoryRegion, ProtectionDomain,
-    QpInit, QueuePair, RemoteAddr, SendOp, SendRequest, WcStatus,
+    QueuePair, RemoteAddr, SendOp, SendRequest, WcStatus,
 };
 
-use super::PORT;
-use super::raw::{RawPair, fpdu, request};
-
-/// A Write of no octets: lets a responder speak.
-pub(crate) const EMPTY_WRITE: [u8; 14] = [0xc1, 0x40, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+use super::doorman::Doorman;
+use super::raw::{EMPTY_WRITE, RawPair, fpdu, request};
 
 /// The peer's first FPDU has been received, so everything may be posted.
 pub(crate) struct Served {
@@ -41,30 +36,17 @@ impl Served {
         Self::accepted(pair, &ConnParam::default())
     }
 
-    fn accepted(mut pair: RawPair, accept: &ConnParam) -> Self {
-        let pd = pair.context.alloc_pd().unwrap();
-        let cq = pair.context.create_cq(256, None).unwrap();
+    fn accepted(pair: RawPair, accept: &ConnParam) -> Self {
+        let mut door = Doorman::over(pair, |_| {});
+        let id = door.asked(&request(true)).id;
+        let qp = door.accept(&id, accept);
+        let Doorman { mut pair, pd, cq, channel, listener: _listener } = door;
+        pair.inbox.clear();
         let all = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ;
         let region = pd.reg_mr(4096, all).unwrap();
-        let channel = pair.context.create_event_channel().unwrap();
-        let listener = pair.context.create_id(&channel);
-        listener.listen(PORT, 16, Duration::from_secs(5)).unwrap();
-        let qp = pd.create_qp(&QpInit::new(&cq)).unwrap();
-        pair.connect();
-        pair.send(&request(true));
-        let mut id = None;
-        let asked = pair.until(1_000_000, |_| {
-            id = id.take().or_else(|| channel.poll().map(|event| event.id));
-            id.is_some()
-        });
-        assert!(asked, "no connect request");
-        let id = id.unwrap();
-        id.accept(&qp, accept).unwrap();
-        assert!(pair.until(1_000_000, |pair| pair.inbox.len() >= 24), "no Reply");
-        pair.inbox.clear();
         // The peer sends what it was asked for.
         let framer = Framer::new(accept.markers, true);
-        let mut served = Self { pair, framer, pd, cq, region, qp, id, channel, _listener: listener };
+        let mut served = Self { pair, framer, pd, cq, region, qp, id, channel, _listener };
         served.say(&EMPTY_WRITE);
         served.pair.until(10_000, |_| false);
         served

@@ -16,8 +16,7 @@ use tcp_lite::facade::EthernetAddress;
 
 use super::catalogue::{Attack, Name, Names, catalogue};
 use super::hub::hub;
-use super::raw::{RawPair, fpdu, request};
-use super::served::EMPTY_WRITE;
+use super::raw::{EMPTY_WRITE, RawPair, fpdu, request};
 use super::{PORT, pattern};
 
 pub(crate) const ALL: Access = Access::LOCAL_WRITE.union(Access::REMOTE_WRITE).union(Access::REMOTE_READ);

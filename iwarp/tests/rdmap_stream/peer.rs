@@ -9,8 +9,8 @@ use iwarp::verbs::{
     MemoryRegion, ProtectionDomain, QpInit, QueuePair, RecvRequest, StreamError, WcStatus, WorkCompletion,
 };
 
-use super::common::PORT;
-use super::common::raw::{RawPair, fpdu, request};
+use super::common::doorman::Doorman;
+use super::common::raw::{EMPTY_WRITE, RawPair, fpdu, request};
 
 pub(crate) const ALL: Access = Access::LOCAL_WRITE.union(Access::REMOTE_WRITE).union(Access::REMOTE_READ);
 
@@ -40,25 +40,19 @@ impl Peer {
 
     /// With `receives` receives of 100 octets each at 1000, 1100 and so on, posted before the connection is made.
     pub(crate) fn with(param: &ConnParam, receives: u64) -> Self {
-        let mut pair = RawPair::seeded();
-        let pd = pair.context.alloc_pd().unwrap();
-        let completions = pair.context.create_comp_channel().unwrap();
-        let cq = pair.context.create_cq(1024, Some(&completions)).unwrap();
-        let region = pd.reg_mr(REGION, ALL).unwrap();
-        let events = pair.context.create_event_channel().unwrap();
-        let listener = pair.context.create_id(&events);
-        listener.listen(PORT, 16, Duration::from_secs(5)).unwrap();
+        let mut door = Doorman::new();
+        let completions = door.pair.context.create_comp_channel().unwrap();
+        let cq = door.pair.context.create_cq(1024, Some(&completions)).unwrap();
+        let region = door.pd.reg_mr(REGION, ALL).unwrap();
         // The documents' own messages and no others.
-        let qp = pd.create_qp(&QpInit { extensions: Extensions::empty(), ..QpInit::new(&cq) }).unwrap();
+        let qp = door.pd.create_qp(&QpInit { extensions: Extensions::empty(), ..QpInit::new(&cq) }).unwrap();
         for n in 0..receives {
             qp.post_recv(&RecvRequest::new(1000 + n, region.sge(1000 + 100 * n as usize, 100))).unwrap();
         }
-        pair.connect();
-        pair.send(&request(true));
-        let id = pair.next_event(&events, 1_000_000).expect("no connect request").id;
-        assert!(pair.inbox.is_empty(), "nothing is said before the user says so");
-        id.accept(&qp, param).unwrap();
-        assert!(pair.until(1_000_000, |pair| pair.inbox.len() >= 24), "no Reply");
+        let id = door.asked(&request(true)).id;
+        assert!(door.pair.inbox.is_empty(), "nothing is said before the user says so");
+        door.accept_for(&qp, &id, param);
+        let Doorman { mut pair, pd, channel: events, listener: _listener, .. } = door;
         pair.inbox.clear();
         let mut peer = Self {
             pair,
@@ -71,10 +65,10 @@ impl Peer {
             _id: id,
             depths: (0, 0),
             region,
-            _listener: listener,
+            _listener,
         };
         // The first FPDU lets a responder speak: a Write of nothing.
-        peer.say(&[tagged(0xc1, 0x40, 0, 0, b"")]);
+        peer.say(&[EMPTY_WRITE.to_vec()]);
         let event = peer.events.poll().unwrap().kind;
         let CmEventKind::Established { ord, ird, .. } = event else { panic!("{event:?}") };
         peer.depths = (ord, ird);
