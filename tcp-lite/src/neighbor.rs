@@ -6,6 +6,9 @@
 //! section 2.3.2.1). Where it does not answer three times, everybody is asked. What packets look like is
 //! [`discovery`](crate::discovery).
 //!
+//! A full table gives up a known neighbour for an unknown one, and never one that is being asked for: somebody waits for it, and it
+//! ends by itself within seconds.
+//!
 //! smoltcp keeps a table of its own for its answers; both are fed the same packets.
 
 use std::collections::{HashMap, VecDeque};
@@ -105,8 +108,10 @@ impl Neighbors {
         let Some(&key) = self.index.get(&ip) else {
             let due = now + QUERY_INTERVAL;
             let state = State::Incomplete { queries: 1 };
-            self.insert(Entry { ip, state, due: Some(due), used: true, moved: Instant::ZERO });
-            enqueue(&mut self.queries, Query { target: ip, to: None });
+            // Without a place it is asked for when another search has ended, which `poll` or `heard` reports.
+            if self.insert(Entry { ip, state, due: Some(due), used: true, moved: Instant::ZERO }) {
+                enqueue(&mut self.queries, Query { target: ip, to: None });
+            }
             return Resolution::Pending;
         };
         let entry = &mut self.entries[key];
@@ -246,9 +251,10 @@ impl Neighbors {
         self.next_due = Some(self.next_due.map_or(due, |d| d.min(due)));
     }
 
-    fn insert(&mut self, entry: Entry) {
-        if self.entries.len() >= self.limit {
-            self.evict();
+    /// Puts an entry into the table; `false` when everything in it is being searched for.
+    fn insert(&mut self, entry: Entry) -> bool {
+        if self.entries.len() >= self.limit && !self.evict() {
+            return false;
         }
         if let Some(due) = entry.due {
             self.note_due(due);
@@ -256,20 +262,23 @@ impl Neighbors {
         let ip = entry.ip;
         let key = self.entries.insert(entry);
         self.index.insert(ip, key);
+        true
     }
 
-    /// Removes an entry nobody used lately, or, when all were used, the one under the hand (clock algorithm).
-    fn evict(&mut self) {
+    /// Removes a known neighbour that nobody used lately, or, when all were used, the one under the hand (clock
+    /// algorithm); `false` when none is known.
+    fn evict(&mut self) -> bool {
         for _ in 0..2 * self.limit {
             let key = self.clock_hand;
             self.clock_hand = (key + 1) % self.limit;
             let Some(entry) = self.entries.get_mut(key) else { continue };
-            if !std::mem::take(&mut entry.used) {
+            if matches!(entry.state, State::Known { .. }) && !std::mem::take(&mut entry.used) {
                 let entry = self.entries.remove(key);
                 self.index.remove(&entry.ip);
-                return;
+                return true;
             }
         }
+        false
     }
 }
 

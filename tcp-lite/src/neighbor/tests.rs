@@ -116,3 +116,20 @@ fn strangers_cannot_push_out_what_is_used() {
     assert_eq!(n.resolve(at(0), ip(1)), Resolution::Known(MAC));
     assert!(n.entries.len() <= 4 && n.index.len() <= 4);
 }
+
+#[test]
+fn who_is_being_asked_for_keeps_the_place_until_the_search_ends() {
+    let mut n = table(2);
+    n.heard(at(0), &Heard { creates: true, ..answer(1, MAC) });
+    for wanted in [2, 3, 4] {
+        assert_eq!(n.resolve(at(0), ip(wanted)), Resolution::Pending);
+    }
+    // The known one made room for the second search, and the third waits for the end of another.
+    assert_eq!(queries(&mut n), [2, 3].map(|n| Query { target: ip(n), to: None }));
+    n.heard(at(0), &Heard { creates: true, ..answer(5, MAC) });
+    assert!(n.heard(at(500), &answer(2, MAC)));
+    assert_eq!(n.resolve(at(500), ip(4)), Resolution::Pending);
+    assert_eq!(queries(&mut n), [Query { target: ip(4), to: None }]);
+    assert!(n.heard(at(501), &answer(4, OTHER)) && n.heard(at(501), &answer(3, OTHER)));
+    assert_eq!(n.resolve(at(502), ip(4)), Resolution::Known(OTHER));
+}
