@@ -218,9 +218,10 @@ impl Stack {
     }
 }
 
-/// Whether a connection ends because nobody answers for its next hop: at once while we set it up, else only when that
-/// lasts as long as any silence may. (Whoever has just sent a SYN is there, whatever became of our questions.)
+/// Whether a connection ends because nobody answers for its next hop: at once while we set it up or where only a RST
+/// is left to be sent, else only when that lasts as long as any silence may. (Whoever has just sent a SYN is there, whatever became
+/// of our questions.)
 fn gives_up(now: Instant, conn: &mut connections::Conn, user_timeout: crate::Duration) -> bool {
     let since = *conn.unresolved_since.get_or_insert(now);
-    conn.tcb.state() == State::SynSent || now >= since + user_timeout
+    matches!(conn.tcb.state(), State::SynSent | State::Closed) || now >= since + user_timeout
 }

@@ -310,9 +310,11 @@ impl Tcb {
         self.terminate(ctx, CloseReason::Aborted, reset);
     }
 
-    /// The peer cannot be reached (ICMP while connecting, no neighbour): ends the connection without a RST.
+    /// The peer cannot be reached (ICMP while connecting, no neighbour): ends the connection without a RST, also
+    /// without one that was still to be sent.
     pub(crate) fn unreachable(&mut self, ctx: &mut Ctx<'_>) {
         self.terminate(ctx, CloseReason::Unreachable, false);
+        self.pending.remove(Pending::RST);
     }
 
     /// The end, in any state: everything shared is given back; a RST is sent if `reset`.

@@ -394,3 +394,24 @@ fn v4(last: u8) -> Ipv4Address {
 fn address(last: u8) -> IpAddress {
     IpAddress::Ipv4(v4(last))
 }
+
+/// A SYN cookie goes back where its SYN came from, so the connection may begin with a next hop that nobody answers for.
+#[test]
+fn a_reset_to_nobody_is_given_up_with_its_connection() {
+    let mut limited = config(MAC_A, 1);
+    limited.limits.backlog = 1;
+    let mut tap = Tap::new(limited);
+    tap.host.stack.listen(80).unwrap();
+    tap.inject(&craft::segment(TO_A, (IpAddress::v4(10, 0, 0, 3), 1000), (A, 80), TcpControl::Syn));
+    tap.inject(&craft::segment(TO_A, (B, 1001), (A, 80), TcpControl::Syn));
+    let answers = tap.frames();
+    let cookie = answers.iter().find(|frame| frame.len() > 38 && frame[36..38] == 1001_u16.to_be_bytes());
+    let next = seq(cookie.expect("a SYN-ACK")).wrapping_add(1);
+    tap.inject(&craft::answer(TO_A, (B, 1001), (A, 80), TcpControl::None, (8, Some(next)), &[]));
+    tap.frames();
+    assert!(tap.host.streams[0].established);
+    let (now, conn) = (tap.now(), tap.host.streams[0].conn);
+    tap.host.stack.abort(now, conn);
+    tap.frames_for(60_000_000);
+    assert_eq!(tap.host.stack.usage().connections, 0);
+}
