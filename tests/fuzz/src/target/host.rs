@@ -3,7 +3,7 @@
 
 use dp::{Burst, Checksum, Mbuf, Mempool};
 use tcp_lite::facade::EthernetAddress;
-use tcp_lite::{AddressProbing, Instant, Limits, Stack, StackConfig, TcpConfig};
+use tcp_lite::{AddressProbing, Instant, Limits, Stack, StackConfig, StackUsage, TcpConfig};
 
 use super::packet::{ETHERNET, Ends, Shown, is_sound, protocol};
 use super::trace;
@@ -144,8 +144,10 @@ impl Host {
         panic!("{REST_TURNS} turns until {} us, and more are asked for", self.now_us);
     }
 
-    /// Nobody has anything any more: every packet buffer is back.
+    /// Nobody has anything any more: every packet buffer is back, and the stack holds nothing but its neighbours.
     pub(super) fn assert_all_given_back(&self) {
         assert_eq!(self.pool.available(), self.pool.capacity(), "packet buffers are gone");
+        let usage = self.stack.usage();
+        assert_eq!(usage, StackUsage { neighbors: usage.neighbors, ..StackUsage::default() });
     }
 }
