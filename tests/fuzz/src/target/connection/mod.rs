@@ -353,10 +353,10 @@ impl Run {
         let seq = self.peer.seq(0).wrapping_add(offset as u32);
         let payload = self.peer.octets(offset, octets);
         let urgent = if flags & 0x20 != 0 { input.u16() } else { 0 };
-        if flags & flag::ACK != 0 && (0..=self.peer.host_high as i64).contains(&ack) {
-            self.peer.claimed = self.peer.claimed.max(ack as u64);
-        }
         let ack = self.peer.ack(0).wrapping_add(ack as u32);
+        if flags & flag::ACK != 0 {
+            self.peer.claim(ack);
+        }
         let ecn = input.u8() & 3;
         let mut frame = self.peer.frame(&Segment { seq, ack, flags, window, urgent, options, payload, ecn });
         let cuts: Vec<usize> =
@@ -451,6 +451,10 @@ impl Run {
     fn again(&mut self, input: &mut Input<'_>) {
         let back = input.below(self.came.len().max(1));
         let Some(mut frame) = self.came.iter().rev().nth(back).cloned() else { return };
+        if let Some(tcp) = parse(&frame).filter(|tcp| tcp.has(flag::ACK)) {
+            // What it acknowledges may have been sent since.
+            self.peer.claim(tcp.ack);
+        }
         if input.one_in(3) {
             let payload = frame.len() - packet::ETHERNET - if self.peer.ipv6 { 40 } else { 20 };
             let size = 8 * (1 + input.below(60));

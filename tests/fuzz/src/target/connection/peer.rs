@@ -98,6 +98,14 @@ impl Peer {
         [&[1, 1, 8, 10][..], &stamp.to_be_bytes(), &self.echo.to_be_bytes()].concat()
     }
 
+    /// Acknowledges up to `ack`: what was sent before that counts as heard.
+    pub(super) fn claim(&mut self, ack: u32) {
+        let offset = u64::from(ack.wrapping_sub(self.ack(0)));
+        if offset <= self.host_high {
+            self.claimed = self.claimed.max(offset);
+        }
+    }
+
     /// A true segment of its stream from `offset` on, which acknowledges what was heard.
     pub(super) fn honest(&mut self, offset: u64, octets: usize, window: u16) -> Segment {
         self.stamp = self.stamp.wrapping_add(1);
