@@ -8,6 +8,7 @@ use dp::{Burst, Clock, Port};
 
 use crate::sim::link::{Link, Outcome, Plan};
 use crate::sim::queue::Queue;
+use crate::witness::Witness;
 
 /// Rest of a bridge that has nothing to do: small beside the delays it makes, and the ends need the core as well.
 const REST: Duration = Duration::from_micros(50);
@@ -16,7 +17,7 @@ const REST: Duration = Duration::from_micros(50);
 const WAITING: usize = 4096;
 
 /// What passed, in frames.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Passed {
     /// Taken from the left and from the right.
     pub taken: [u64; 2],
@@ -26,6 +27,12 @@ pub struct Passed {
     pub lost: [u64; 2],
     /// Lost because the other device had no room: not by the plan.
     pub stuck: [u64; 2],
+    /// Cut in several.
+    pub cut: [u64; 2],
+    /// Joined to the one in front.
+    pub joined: [u64; 2],
+    /// What came from the left and from the right.
+    pub witness: Witness,
 }
 
 /// Two ports with a link in each direction.
@@ -54,10 +61,10 @@ impl Bridge {
         }
     }
 
-    /// Carries frames until `limit` has passed.
-    pub fn run(mut self, limit: Duration) -> Passed {
+    /// Carries frames until `limit` has passed, or it is told to stop.
+    pub fn run(mut self, limit: Duration, is_stopped: impl Fn() -> bool) -> Passed {
         let limit_us = limit.as_micros() as u64;
-        while self.clock.now_us() < limit_us {
+        while self.clock.now_us() < limit_us && !is_stopped() {
             let mut moved = false;
             for side in [0, 1] {
                 moved |= self.take(side);
@@ -70,6 +77,7 @@ impl Bridge {
         for side in [0, 1] {
             let deeds = self.links[side].deeds();
             self.passed.lost[side] = deeds.lost + deeds.overflowed;
+            (self.passed.cut[side], self.passed.joined[side]) = (deeds.split, deeds.joined);
         }
         self.passed
     }
@@ -83,6 +91,7 @@ impl Bridge {
         for frame in frames {
             let mut octets = vec![0; frame.len()];
             frame.copy_to(0, &mut octets);
+            self.passed.witness.see(side, &octets);
             let outcome = self.links[side].carry(now_us, octets);
             self.enter(side, outcome);
         }

@@ -27,21 +27,28 @@ impl DeviceArgs {
     /// # Errors
     /// As [`open`].
     pub fn open(&self) -> Result<Box<dyn Port>> {
-        open(&self.vdev, self.mtu)
+        open(&self.vdev, self.mtu, 0)
     }
 }
 
-/// Opens a virtual device by its DPDK string.
+/// DPDK's string for a raw socket on `dev`, the `number`-th of the process, whose rings hold frames of up to `room` octets
+/// (less some hundred): at most 61440, since a packet buffer holds one of them.
+pub fn af_packet(number: usize, dev: &str, room: usize) -> String {
+    let block = if room < 65_536 / 2 { 65_536 } else { room };
+    format!("net_af_packet{number},iface={dev},blocksz={block},framesz={room},framecnt=512")
+}
+
+/// Opens a virtual device by its DPDK string; with `mbufs` packet buffers, or as many as it takes by default (0).
 ///
 /// # Errors
 /// When EAL or the device does not start, or the feature `dpdk` is off.
 #[cfg(feature = "dpdk")]
-pub fn open(vdev: &str, mtu: u16) -> Result<Box<dyn Port>> {
+pub fn open(vdev: &str, mtu: u16, mbufs: u32) -> Result<Box<dyn Port>> {
     use dp::dpdk::{DeviceConfig, PortSpec};
     use dp::eal::{Eal, EalConfig};
 
     let eal = Eal::start(&EalConfig::ordinary(512)).map_err(|error| lab_error!("{error}"))?;
-    let config = DeviceConfig { mtu, ..DeviceConfig::default() };
+    let config = DeviceConfig { mtu, mbufs: (mbufs > 0).then_some(mbufs), ..DeviceConfig::default() };
     let ports = dp::dpdk::open(eal, &PortSpec::Vdev(vdev.to_owned()), &config);
     let port = ports.map_err(|error| lab_error!("{error}"))?.into_iter().next();
     port.ok_or_else(|| lab_error!("{vdev} has no queue"))
@@ -52,6 +59,6 @@ pub fn open(vdev: &str, mtu: u16) -> Result<Box<dyn Port>> {
 /// # Errors
 /// Always.
 #[cfg(not(feature = "dpdk"))]
-pub fn open(vdev: &str, _mtu: u16) -> Result<Box<dyn Port>> {
+pub fn open(vdev: &str, _mtu: u16, _mbufs: u32) -> Result<Box<dyn Port>> {
     Err(lab_error!("{vdev}: built without the feature `dpdk`"))
 }

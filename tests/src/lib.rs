@@ -18,3 +18,4 @@ pub mod scenes;
 pub mod sim;
 pub mod stream;
 pub mod target;
+pub mod witness;

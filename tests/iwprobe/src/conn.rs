@@ -56,6 +56,11 @@ impl Conn {
         Self { stream, log, end: None }
     }
 
+    /// The socket, for what is done to TCP beside what passes.
+    pub fn socket(&self) -> &TcpStream {
+        &self.stream
+    }
+
     /// What passed is noted here.
     pub fn log(&self) -> &Log {
         &self.log

@@ -98,6 +98,11 @@ impl Session {
         self.deframer.push(octets);
     }
 
+    /// The connection.
+    pub fn conn(&self) -> &Conn {
+        &self.conn
+    }
+
     /// Region `index` of the stage.
     ///
     /// # Errors

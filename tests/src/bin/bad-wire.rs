@@ -1,14 +1,16 @@
 //! Joins two DPDK devices by a wire of a given rate, delay and loss, drawn from a seed.
 //!
-//! Prints `ready` when frames pass, and at the end what passed. Ends by itself after `--seconds`.
+//! Prints `ready` when frames pass, and at the end what passed and what each side was seen to send. Ends by itself after
+//! `--seconds`, or when it is told to (SIGTERM).
 
 use std::process::ExitCode;
 use std::time::Duration;
 
+use benches::driver::Interrupt;
 use clap::Parser;
 use tests::bridge::{Bridge, Passed};
 use tests::device;
-use tests::lab::Result;
+use tests::lab::{LabError, Result};
 use tests::sim::link::Plan;
 
 /// A wire that loses and delays, the same in both directions.
@@ -41,6 +43,18 @@ struct Options {
     /// For how long, microseconds.
     #[arg(long, default_value_t = 2000)]
     reorder_by: u64,
+    /// Segments cut in two to four, parts per million.
+    #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u32).range(..=1_000_000))]
+    cut: u32,
+    /// Consecutive segments are joined, up to so many octets of payload; 0: they are not.
+    #[arg(long, default_value_t = 0)]
+    join: usize,
+    /// How long a segment waits for the next to be joined to it, microseconds.
+    #[arg(long, default_value_t = 500)]
+    join_for: u64,
+    /// Packet buffers of each device; 0: as many as it takes by default.
+    #[arg(long, default_value_t = 0)]
+    mbufs: u32,
     /// Seed of what is lost and held back.
     #[arg(long, default_value_t = 1)]
     seed: u64,
@@ -51,8 +65,12 @@ struct Options {
 
 fn main() -> ExitCode {
     match run(&Options::parse()) {
-        Ok(Passed { taken, given, lost, stuck }) => {
+        Ok(Passed { taken, given, lost, stuck, cut, joined, witness }) => {
             println!("taken {taken:?} given {given:?} lost {lost:?} stuck {stuck:?}");
+            for side in [0, 1] {
+                let name = ["left", "right"][side];
+                println!("{name} {} cut={} joined={}", witness.seen()[side], cut[side], joined[side]);
+            }
             ExitCode::SUCCESS
         }
         Err(error) => {
@@ -63,16 +81,20 @@ fn main() -> ExitCode {
 }
 
 fn run(options: &Options) -> Result<Passed> {
-    let ports = [device::open(&options.left, options.mtu)?, device::open(&options.right, options.mtu)?];
+    let interrupt = Interrupt::on_signals().map_err(|error| LabError(error.to_string()))?;
+    let open = |vdev: &str| device::open(vdev, options.mtu, options.mbufs);
+    let ports = [open(&options.left)?, open(&options.right)?];
     // In octets a millisecond.
     let rate = options.rate * 125;
     let plan = Plan {
         loss_ppm: options.loss,
         reorder_ppm: options.reorder,
         reorder_us: options.reorder_by,
+        split_ppm: options.cut,
+        join: (options.join > 0).then_some((options.join, options.join_for)),
         ..Plan::clean(rate, options.delay, options.queue * (u64::from(options.mtu) + 14))
     };
     let bridge = Bridge::new(ports, &plan, options.seed);
     println!("ready");
-    Ok(bridge.run(Duration::from_secs(options.seconds)))
+    Ok(bridge.run(Duration::from_secs(options.seconds), || interrupt.is_raised()))
 }

@@ -1,7 +1,8 @@
 //! Sends or receives one checked TCP stream: over our stack on a DPDK device with `--vdev`, else over the system's.
 //!
 //! Prints `started` when the device is there, `ready` when a peer may connect, and at the end the octets moved with
-//! their CRC32C, and the seconds it took. Exits 1 with one line when anything is not as it should be.
+//! their CRC32C, the seconds it took, what our stack has counted, and with `--witness` what both sides were seen to send. Exits
+//! 1 with one line when anything is not as it should be.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -10,7 +11,8 @@ use std::time::{Duration, Instant};
 
 use clap::Parser;
 use tests::lab::Result;
-use tests::stream::{Opener, Report, Task, Way, kernel, lite};
+use tests::stream::{Manners, Opener, Report, Task, Way, kernel, lite};
+use tests::witness::Watched;
 use tests::{device, ensure, lab_error};
 
 /// One checked TCP stream.
@@ -43,6 +45,14 @@ struct Options {
     /// File to wait for between `started` and opening the connection.
     #[arg(long)]
     wait_for: Option<PathBuf>,
+    /// Our stack: tell what the frames showed.
+    #[arg(long, requires = "vdev")]
+    witness: bool,
+    /// Packet buffers of the device; 0: as many as it takes by default.
+    #[arg(long, default_value_t = 0)]
+    mbufs: u32,
+    #[command(flatten)]
+    manners: Manners,
     /// Who sends.
     way: Way,
 }
@@ -51,6 +61,9 @@ fn main() -> ExitCode {
     match run(&Options::parse()) {
         Ok(report) => {
             println!("{report}\nseconds {:.6}", report.elapsed.as_secs_f64());
+            if let Some(counters) = report.counters {
+                println!("counters {counters:?}");
+            }
             ExitCode::SUCCESS
         }
         Err(error) => {
@@ -72,6 +85,7 @@ fn run(options: &Options) -> Result<Report> {
         octets: options.octets,
         seed: options.seed,
         limit: Duration::from_secs(options.seconds),
+        manners: options.manners,
     };
     match (&options.vdev, &options.ip) {
         (Some(vdev), Some(ip)) => over_device(options, &task, vdev, ip),
@@ -81,12 +95,19 @@ fn run(options: &Options) -> Result<Report> {
 
 fn over_device(options: &Options, task: &Task, vdev: &str, ip: &str) -> Result<Report> {
     let address = ip.parse().map_err(|()| lab_error!("{ip} is no ADDR/LEN"))?;
-    let mut port = device::open(vdev, options.mtu)?;
+    let mut port = device::open(vdev, options.mtu, options.mbufs)?;
     println!("started");
     if let Some(file) = &options.wait_for {
         wait_for(file, task.limit)?;
     }
-    lite::run(port.as_mut(), address, task, || println!("ready"))
+    if !options.witness {
+        return lite::run(port.as_mut(), address, task, || println!("ready"));
+    }
+    let mut watched = Watched::new(port.as_mut());
+    let report = lite::run(&mut watched, address, task, || println!("ready"))?;
+    let [ours, theirs] = watched.witness().seen();
+    println!("ours {ours}\ntheirs {theirs}");
+    Ok(report)
 }
 
 fn wait_for(file: &Path, limit: Duration) -> Result<()> {

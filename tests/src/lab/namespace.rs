@@ -84,6 +84,28 @@ impl Namespace {
         Ok(())
     }
 
+    /// Lets the kernel join segments that arrive at a device (GRO), each waiting a fraction of a millisecond for the next.
+    ///
+    /// # Errors
+    /// With what `ethtool` or the kernel said, when one fails.
+    pub fn gro_on(&self, dev: &str) -> Result<()> {
+        self.run("ethtool").args(["-K", dev, "gro", "on"]).check(TOOL_TIMEOUT)?;
+        // In nanoseconds. Without it what comes frame by frame is never joined.
+        let set = format!("echo 300000 > /sys/class/net/{dev}/gro_flush_timeout");
+        self.run("sh").args(["-c", &set]).check(TOOL_TIMEOUT)?;
+        Ok(())
+    }
+
+    /// Sets a parameter of the namespace's own TCP: its name below `net.ipv4`.
+    ///
+    /// # Errors
+    /// When the kernel does not take it.
+    pub fn sysctl(&self, name: &str, value: &str) -> Result<()> {
+        let set = format!("echo {value} > /proc/sys/net/ipv4/{name}");
+        self.run("sh").args(["-c", &set]).check(TOOL_TIMEOUT)?;
+        Ok(())
+    }
+
     /// A bridge with this MTU, up.
     ///
     /// # Errors

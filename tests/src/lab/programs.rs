@@ -1,7 +1,8 @@
 //! Where the programs under test are: beside the test that asks, built first when they are not up to date.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::sync::OnceLock;
+use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use super::process::Run;
@@ -16,8 +17,7 @@ const BUILD_TIMEOUT: Duration = Duration::from_secs(1200);
 /// # Errors
 /// When it does not build.
 pub fn iwperf() -> Result<PathBuf> {
-    static BUILT: OnceLock<std::result::Result<PathBuf, String>> = OnceLock::new();
-    BUILT.get_or_init(|| program("benches", "iwperf").map_err(|error| error.0)).clone().map_err(LabError)
+    program("benches", "iwperf")
 }
 
 /// `iwprobe`, of the package of this name.
@@ -67,8 +67,19 @@ fn target_folder() -> Result<PathBuf> {
     folder.map(Path::to_owned).ok_or_else(|| lab_error!("{} is in no cargo target folder", test.display()))
 }
 
-/// The path of a program of the workspace, in the profile of the caller.
-fn program(package: &str, name: &str) -> Result<PathBuf> {
+/// The path of a program of the workspace, in the profile of the caller. Whether it is up to date is asked once.
+fn program(package: &'static str, name: &'static str) -> Result<PathBuf> {
+    static BUILT: Mutex<BTreeMap<&str, PathBuf>> = Mutex::new(BTreeMap::new());
+    let mut built = BUILT.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(path) = built.get(name) {
+        return Ok(path.clone());
+    }
+    let path = build(package, name)?;
+    built.insert(name, path.clone());
+    Ok(path)
+}
+
+fn build(package: &str, name: &str) -> Result<PathBuf> {
     let folder = target_folder()?;
     let path = folder.join(name);
     let profile = match folder.file_name().and_then(|profile| profile.to_str()) {

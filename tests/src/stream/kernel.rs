@@ -2,11 +2,23 @@
 
 use std::io::{Read, Write};
 use std::net::{Ipv6Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
-use std::time::Instant;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::net::{AddressFamily, SendFlags, SocketType, ipproto, sockopt};
 
 use super::{Opener, Report, Sink, Source, Task, Way};
-use crate::ensure;
 use crate::lab::Result;
+use crate::{ensure, lab_error};
+
+/// Octets received that wait for a reader who pauses: little, so that the window closes.
+const RECEIVE_BUFFER: usize = 64 << 10;
+
+/// Octets from one that is urgent to the next.
+const URGENT: usize = 8192;
+
+/// `MSG_FASTOPEN`, which rustix has no name for.
+const FAST_OPEN: SendFlags = SendFlags::from_bits_retain(0x2000_0000);
 
 /// Opens, moves and closes the stream. `ready` is called once the peer may connect.
 ///
@@ -14,24 +26,37 @@ use crate::lab::Result;
 /// When the system's TCP reports one, an octet is wrong or missing, or the limit has passed.
 pub fn run(task: &Task, ready: impl FnOnce()) -> Result<Report> {
     let opened = Instant::now();
-    let mut stream = open(task, ready)?;
+    let mut source = Source::new(task);
+    let mut stream = open(task, &mut source, ready)?;
     // Ours is the same, and the system's default may be anything.
-    rustix::net::sockopt::set_tcp_congestion(&stream, "cubic").map_err(std::io::Error::from)?;
+    sockopt::set_tcp_congestion(&stream, "cubic").map_err(std::io::Error::from)?;
+    if let Some(seconds) = task.manners.keepalive {
+        probe(&stream, Duration::from_secs(seconds)).map_err(std::io::Error::from)?;
+    }
     stream.set_read_timeout(Some(task.limit))?;
     stream.set_write_timeout(Some(task.limit))?;
     match task.way {
-        Way::Send => send(&mut stream, task, opened),
+        Way::Send => send(&mut stream, source, task, opened),
         Way::Receive => receive(&mut stream, task, opened),
     }
 }
 
-fn open(task: &Task, ready: impl FnOnce()) -> Result<TcpStream> {
+fn open(task: &Task, source: &mut Source, ready: impl FnOnce()) -> Result<TcpStream> {
     match task.opener {
         Opener::Passive(port) => {
             // IPv4 arrives there as well, as mapped addresses.
             let listener = TcpListener::bind(SocketAddr::from((Ipv6Addr::UNSPECIFIED, port)))?;
+            if task.manners.pause().is_some() {
+                // What it accepts inherits it.
+                sockopt::set_socket_recv_buffer_size(&listener, RECEIVE_BUFFER)
+                    .map_err(std::io::Error::from)?;
+            }
             ready();
             Ok(listener.accept()?.0)
+        }
+        Opener::Active(peer) if task.manners.fast_open || task.manners.multipath => {
+            ready();
+            Ok(connect(task, peer, source).map_err(std::io::Error::from)?)
         }
         Opener::Active(peer) => {
             ready();
@@ -40,13 +65,43 @@ fn open(task: &Task, ready: impl FnOnce()) -> Result<TcpStream> {
     }
 }
 
-fn send(stream: &mut TcpStream, task: &Task, opened: Instant) -> Result<Report> {
-    let mut source = Source::new(task);
-    loop {
-        let octets = stream.write(source.next())?;
+/// What the standard library has no call for.
+fn connect(task: &Task, peer: SocketAddr, source: &mut Source) -> rustix::io::Result<TcpStream> {
+    let family = if peer.is_ipv6() { AddressFamily::INET6 } else { AddressFamily::INET };
+    let protocol = task.manners.multipath.then_some(ipproto::MPTCP);
+    let socket = rustix::net::socket(family, SocketType::STREAM, protocol)?;
+    if task.manners.fast_open {
+        let taken = rustix::net::sendto(&socket, source.next(), FAST_OPEN, &peer)?;
+        source.take(taken);
+    } else {
+        rustix::net::connect(&socket, &peer)?;
+    }
+    Ok(socket.into())
+}
+
+fn probe(stream: &TcpStream, every: Duration) -> rustix::io::Result<()> {
+    sockopt::set_socket_keepalive(stream, true)?;
+    sockopt::set_tcp_keepidle(stream, every)?;
+    sockopt::set_tcp_keepintvl(stream, every)?;
+    sockopt::set_tcp_keepcnt(stream, 1)
+}
+
+fn send(stream: &mut TcpStream, mut source: Source, task: &Task, opened: Instant) -> Result<Report> {
+    let mut pause = task.manners.pause();
+    while !source.next().is_empty() {
+        let octets = if task.manners.urgent {
+            let next = source.next();
+            let chunk = &next[..next.len().min(URGENT)];
+            let (urgent, others) = chunk.split_last().ok_or_else(|| lab_error!("an empty chunk"))?;
+            stream.write_all(others)?;
+            rustix::net::send(&*stream, &[*urgent], SendFlags::OOB).map_err(std::io::Error::from)?;
+            chunk.len()
+        } else {
+            stream.write(source.next())?
+        };
         source.take(octets);
-        if source.next().is_empty() {
-            break;
+        if source.is_half() {
+            thread::sleep(pause.take().unwrap_or_default());
         }
     }
     stream.shutdown(Shutdown::Write)?;
@@ -59,7 +114,11 @@ fn receive(stream: &mut TcpStream, task: &Task, opened: Instant) -> Result<Repor
     let mut sink = Sink::new(task);
     let mut buffer = vec![0u8; 1 << 16];
     let mut offset = 0;
+    let mut pause = task.manners.pause();
     loop {
+        if sink.is_half() {
+            thread::sleep(pause.take().unwrap_or_default());
+        }
         let octets = stream.read(&mut buffer)?;
         if octets == 0 {
             break;

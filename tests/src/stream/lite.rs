@@ -6,7 +6,9 @@ use std::time::Duration;
 use arrayvec::ArrayVec;
 use dp::{Burst, Clock, Port};
 use tcp_lite::facade::{EthernetAddress, IpCidr};
-use tcp_lite::{CloseReason, ConnId, Event, Instant, Limits, SendError, Stack, StackConfig, TcpConfig};
+use tcp_lite::{
+    CloseReason, ConnId, EcnMode, Event, Instant, Limits, Received, SendError, Stack, StackConfig, TcpConfig,
+};
 
 use super::{Opener, Report, Sink, Source, Task, Way};
 use crate::lab::{LabError, Result};
@@ -52,6 +54,12 @@ struct Host<'a> {
     fin_sent: bool,
     opened_us: u64,
     closed_us: Option<u64>,
+    /// How long it has yet to stand still, before it does.
+    pause: Option<Duration>,
+    /// It stands still until then.
+    paused_until_us: Option<u64>,
+    /// Octets received meanwhile: they count against the window.
+    unread: usize,
     outgoing: Burst,
 }
 
@@ -60,6 +68,12 @@ impl<'a> Host<'a> {
         let info = port.info();
         let mut addresses = ArrayVec::new();
         addresses.push(address);
+        let default = TcpConfig::default();
+        let recv_window_octets = match task.manners.window {
+            0 => default.recv_window_octets,
+            octets => octets,
+        };
+        let ecn = if task.manners.ecn { EcnMode::Request } else { EcnMode::default() };
         let config = StackConfig {
             mac: EthernetAddress(info.mac),
             vlan: None,
@@ -69,7 +83,12 @@ impl<'a> Host<'a> {
             mtu: info.mtu,
             offloads: info.offloads,
             limits: Limits { connections: 16, ..Limits::default() },
-            tcp: TcpConfig { time_wait: tcp_lite::Duration::from_secs(1), ..TcpConfig::default() },
+            tcp: TcpConfig {
+                time_wait: tcp_lite::Duration::from_secs(1),
+                ecn,
+                recv_window_octets,
+                ..default
+            },
             seed: seed()?,
         };
         let stack = Stack::new(config, port.mempool().clone());
@@ -84,6 +103,9 @@ impl<'a> Host<'a> {
             fin_sent: false,
             opened_us: 0,
             closed_us: None,
+            pause: task.manners.pause(),
+            paused_until_us: None,
+            unread: 0,
             outgoing: Burst::new(),
         })
     }
@@ -122,6 +144,7 @@ impl<'a> Host<'a> {
             moved = true;
             self.on_event(event)?;
         }
+        self.pause();
         self.send(now)?;
         loop {
             let more = self.stack.transmit(now, &mut self.outgoing);
@@ -147,7 +170,7 @@ impl<'a> Host<'a> {
                     self.sink.put(offset, piece)?;
                     offset += piece.len() as u64;
                 }
-                self.stack.release(conn, received.buf.len());
+                self.read(conn, &received);
             }
             Event::Writable { .. } | Event::Evict { .. } => {}
             Event::PeerClosed { conn } => {
@@ -167,9 +190,44 @@ impl<'a> Host<'a> {
         Ok(())
     }
 
+    /// Octets were handed up: they are read, or wait.
+    fn read(&mut self, conn: ConnId, received: &Received) {
+        let octets = received.buf.len();
+        if self.paused_until_us.is_none() {
+            self.stack.release(conn, octets);
+            return;
+        }
+        self.unread += octets;
+        // What is ahead of the frontier counts already.
+        if received.offset < received.frontier {
+            self.stack.hold(conn, octets);
+        }
+    }
+
+    /// Begins or ends to stand still, when it is time.
+    fn pause(&mut self) {
+        let now_us = self.clock.now_us();
+        let is_half = match self.task.way {
+            Way::Send => self.source.is_half(),
+            Way::Receive => self.sink.is_half(),
+        };
+        if is_half && let Some(pause) = self.pause.take() {
+            self.paused_until_us = Some(now_us + pause.as_micros() as u64);
+        }
+        if self.paused_until_us.is_some_and(|at_us| at_us <= now_us) {
+            self.paused_until_us = None;
+            if let Some(conn) = self.conn {
+                self.stack.release(conn, std::mem::take(&mut self.unread));
+            }
+        }
+    }
+
     /// Hands over what the send buffer takes, and the FIN behind the last octet.
     fn send(&mut self, now: Instant) -> Result<()> {
-        let Some(conn) = self.conn.filter(|_| self.task.way == Way::Send && !self.fin_sent) else {
+        let Some(conn) = self
+            .conn
+            .filter(|_| self.task.way == Way::Send && !self.fin_sent && self.paused_until_us.is_none())
+        else {
             return Ok(());
         };
         loop {
@@ -193,10 +251,11 @@ impl<'a> Host<'a> {
 
     fn report(&self) -> Result<Report> {
         let elapsed = Duration::from_micros(self.closed_us.unwrap_or_default() - self.opened_us);
-        match self.task.way {
-            Way::Send => Ok(self.source.report(elapsed)),
-            Way::Receive => self.sink.report(elapsed),
-        }
+        let report = match self.task.way {
+            Way::Send => self.source.report(elapsed),
+            Way::Receive => self.sink.report(elapsed)?,
+        };
+        Ok(Report { counters: Some(self.stack.counters()), ..report })
     }
 
     /// Everything that helps to see why a stream stands still.

@@ -3,14 +3,19 @@
 
 pub mod kernel;
 pub mod lite;
+mod manners;
 
 use std::fmt;
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use tcp_lite::StackCounters;
+
 use crate::ensure;
 use crate::lab::Result;
 use crate::pattern::Pattern;
+
+pub use manners::Manners;
 
 /// Who opens the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,6 +48,8 @@ pub struct Task {
     pub seed: u64,
     /// How long all of it may take.
     pub limit: Duration,
+    /// What this end does besides.
+    pub manners: Manners,
 }
 
 /// A stream that went as it should: complete, every octet in its place, closed by both sides. Written out, it is what
@@ -55,6 +62,8 @@ pub struct Report {
     pub crc: u32,
     /// From opening the connection to the last acknowledgement of its end.
     pub elapsed: Duration,
+    /// What our stack has counted; nothing of the system's.
+    pub counters: Option<StackCounters>,
 }
 
 impl fmt::Display for Report {
@@ -106,8 +115,13 @@ impl Source {
         self.taken += octets;
     }
 
+    /// Whether half of the stream is on its way.
+    pub(crate) fn is_half(&self) -> bool {
+        self.offset >= self.octets / 2
+    }
+
     pub(crate) fn report(&self, elapsed: Duration) -> Report {
-        Report { octets: self.offset, crc: self.crc, elapsed }
+        Report { octets: self.offset, crc: self.crc, elapsed, counters: None }
     }
 }
 
@@ -135,10 +149,16 @@ impl Sink {
         Ok(())
     }
 
+    /// Whether half of the stream is here.
+    pub(crate) fn is_half(&self) -> bool {
+        self.received >= self.octets.len() as u64 / 2
+    }
+
     /// The stream is over: it has to be complete.
     pub(crate) fn report(&self, elapsed: Duration) -> Result<Report> {
         let expected = self.octets.len() as u64;
         ensure!(self.received == expected, "the stream ended after {} of {expected} octets", self.received);
-        Ok(Report { octets: self.received, crc: crc32c::crc32c(&self.octets), elapsed })
+        let crc = crc32c::crc32c(&self.octets);
+        Ok(Report { octets: self.received, crc, elapsed, counters: None })
     }
 }

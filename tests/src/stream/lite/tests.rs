@@ -7,15 +7,21 @@ use std::time::Duration;
 use dp::link::{LinkConfig, LinkPlan, pair};
 
 use super::run;
-use crate::stream::{Opener, Report, Task, Way};
+use crate::stream::{Manners, Opener, Report, Task, Way};
 
 fn stream(passive: Way, octets: u64, plan: &LinkPlan) -> (Report, Report) {
     let config = LinkConfig { seed: 1, a_to_b: plan.clone(), b_to_a: plan.clone(), ..LinkConfig::default() };
     let (mut a, mut b) = pair(&config);
     let active = if passive == Way::Send { Way::Receive } else { Way::Send };
     let peer: SocketAddr = "10.1.0.1:5000".parse().unwrap();
-    let task =
-        Task { opener: Opener::Passive(5000), way: passive, octets, seed: 5, limit: Duration::from_secs(30) };
+    let task = Task {
+        opener: Opener::Passive(5000),
+        way: passive,
+        octets,
+        seed: 5,
+        limit: Duration::from_secs(30),
+        manners: Manners::default(),
+    };
     let server =
         thread::spawn(move || run(a.as_mut(), "10.1.0.1/24".parse().unwrap(), &task, || ()).unwrap());
     let task = Task { opener: Opener::Active(peer), way: active, ..task };

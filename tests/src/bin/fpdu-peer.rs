@@ -1,0 +1,149 @@
+//! Plays one end of an iWARP connection over the system's TCP, octet by octet, and does to TCP what is rare. The other end
+//! is `iwprobe-target listen` over our stack.
+//!
+//! Exits 1 with one line when the other end does not bear it.
+
+use std::io::Write;
+use std::net::SocketAddr;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::{Parser, ValueEnum};
+use iwprobe::case::{Check, Stop, deviates};
+use iwprobe::probe::{Mode, Probe};
+use iwprobe::session::{Patience, Session};
+use iwprobe::wire::{Code, Fault, Segment};
+use rustix::net::{SendFlags, sockopt};
+
+/// How long the other end may take to answer.
+const TIMEOUT: Duration = Duration::from_secs(10);
+/// How long a connection stands idle: time for two keepalives.
+const IDLE: Duration = Duration::from_millis(2500);
+/// From the last octet to the first keepalive, and from one in vain to the end.
+const KEEPALIVE: Duration = Duration::from_secs(1);
+/// Payload of a Write whose FPDU then has 64 octets: length, header, payload, CRC.
+const PAYLOAD: usize = 44;
+/// Places in it, and Writes: each has one of its octets sent as urgent.
+const PLACES: usize = 64;
+/// "LLP, MPA, CRC" (RFC 5044 section 8).
+const MPA_CRC: Code = Code(2, 0, 0x02);
+
+/// The end of an iWARP connection that does rare things to TCP.
+#[derive(Parser)]
+struct Options {
+    /// The listener.
+    connect: SocketAddr,
+    /// Ask for markers.
+    #[arg(long)]
+    markers: bool,
+    /// What is done.
+    deed: Deed,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Deed {
+    /// Stands idle with a keepalive each second, of which not one may be in vain, and goes on.
+    Idle,
+    /// Sends Writes, each with another of its octets urgent, and reads back what they wrote.
+    Urgent,
+    /// Sends an urgent octet that belongs to no FPDU.
+    UrgentBetween,
+}
+
+fn main() -> ExitCode {
+    let options = Options::parse();
+    match run(&options) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(reason) => {
+            eprintln!("fpdu-peer: {reason}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(options: &Options) -> Result<(), String> {
+    let patience = Patience { timeout: TIMEOUT, quiet: IDLE };
+    let mut probe = Probe::new(Mode::Connect(vec![options.connect]), patience, options.markers);
+    probe.meet(TIMEOUT)?;
+    let done = match options.deed {
+        Deed::Idle => idle(&probe),
+        Deed::Urgent => urgent(&probe),
+        Deed::UrgentBetween => urgent_between(&probe),
+    };
+    done.map_err(|stop| match stop {
+        Stop::Deviates(reason) | Stop::NotApplicable(reason) => reason,
+        Stop::NeedsTarget => "the other end is no target".to_owned(),
+    })
+}
+
+fn idle(probe: &Probe) -> Check {
+    let mut session = probe.stage("recv=2x64")?;
+    session.send_message(b"before");
+    session.ping()?;
+    keepalive(&session)?;
+    session.expect_silence()?;
+    session.send_message(b"behind");
+    session.ping()?;
+    probe.report(session)?.expect_received(&[b"before", b"behind"])
+}
+
+fn keepalive(session: &Session) -> Check {
+    let socket = session.conn().socket();
+    let set = || {
+        sockopt::set_tcp_keepidle(socket, KEEPALIVE)?;
+        sockopt::set_tcp_keepintvl(socket, KEEPALIVE)?;
+        sockopt::set_tcp_keepcnt(socket, 1)?;
+        sockopt::set_socket_keepalive(socket, true)
+    };
+    set().or_else(|error| deviates(format!("no keepalives: {error}")))
+}
+
+fn urgent(probe: &Probe) -> Check {
+    let mut session = probe.stage(&format!("mr={}:rw", PLACES * PAYLOAD))?;
+    session.ping()?;
+    let region = session.region(0)?;
+    let octets: Vec<u8> = (0..PLACES * PAYLOAD).map(|at| (at * 31 + at / 256) as u8).collect();
+    for (place, payload) in octets.chunks(PAYLOAD).enumerate() {
+        let to = region.to + (place * PAYLOAD) as u64;
+        let fpdu = session.frame_of(&Segment::write(region.stag, to, payload), Fault::default());
+        send_urgent(&session, &fpdu, place)?;
+        // Else TCP would put the next one into the same segment.
+        session.ping()?;
+    }
+    let back = session.read(region.stag, region.to, octets.len() as u32)?;
+    match back.iter().zip(&octets).position(|(back, sent)| back != sent) {
+        None => Ok(()),
+        Some(at) => deviates(format!("octet {at} is {:02x}, {:02x} was written", back[at], octets[at])),
+    }
+}
+
+/// Sends octets, the one at `place` as urgent.
+fn send_urgent(session: &Session, octets: &[u8], place: usize) -> Check {
+    let mut socket = session.conn().socket();
+    let mut send = || {
+        socket.write_all(&octets[..place])?;
+        rustix::net::send(socket, &octets[place..=place], SendFlags::OOB)?;
+        socket.write_all(&octets[place + 1..])
+    };
+    send().or_else(|error| deviates(format!("an urgent octet was not sent: {error}")))
+}
+
+/// TCP has one stream, and the urgent octet is in it (RFC 6093 section 3.2): here it is the first of a length that says that there
+/// is no ULPDU, and the CRC of that is wrong.
+fn urgent_between(probe: &Probe) -> Check {
+    let mut session = probe.plain()?;
+    session.ping()?;
+    send_urgent(&session, &[0], 0)?;
+    session.send_message(b"behind");
+    session.expect_terminate(&[MPA_CRC]).map(drop)
+}
+
+#[cfg(test)]
+mod command_line {
+    use clap::CommandFactory;
+
+    #[test]
+    fn it_is_consistent() {
+        super::Options::command().debug_assert();
+    }
+}

@@ -1,0 +1,173 @@
+//! What passes a wire, as its frames tell: the proof that a peer did what a test is about. It has eyes of its own (the
+//! simulator's parser), so that no stack's counters have to be believed.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::os::fd::BorrowedFd;
+
+use dp::{Burst, LinkState, Mbuf, Mempool, Port, PortCounters, PortInfo};
+
+use crate::sim::packet::{Tcp, flag, parse};
+
+/// What one side has sent. Written out, it is words `name=value` on one line.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Seen {
+    /// Segments with payload.
+    pub data: u64,
+    /// Octets of payload of the longest.
+    pub longest: usize,
+    /// Segments of one octet or none from just below what the other side has acknowledged, while its window was
+    /// closed: window probes (RFC 9293 section 3.8.6.1).
+    pub window_probes: u64,
+    /// The same while its window was open: keepalives (section 3.8.4).
+    pub keepalives: u64,
+    /// Segments with an urgent pointer.
+    pub urgent: u64,
+    /// Octets of payload in SYNs.
+    pub syn_octets: u64,
+    /// Segments that announce a window of zero.
+    pub zero_windows: u64,
+    /// Packets that may be marked (RFC 3168).
+    pub ect: u64,
+    /// Kinds of the options of SYNs.
+    pub syn_options: BTreeSet<u8>,
+    /// Kinds of the options of all others.
+    pub options: BTreeSet<u8>,
+}
+
+impl fmt::Display for Seen {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { data, longest, window_probes, keepalives, urgent, syn_octets, zero_windows, ect, .. } =
+            self;
+        write!(f, "data={data} longest={longest} window_probes={window_probes} keepalives={keepalives} ")?;
+        write!(f, "urgent={urgent} syn_octets={syn_octets} zero_windows={zero_windows} ect={ect}")?;
+        for (name, kinds) in [("syn_options", &self.syn_options), ("options", &self.options)] {
+            let kinds: Vec<String> = kinds.iter().map(u8::to_string).collect();
+            write!(f, " {name}={}", kinds.join(","))?;
+        }
+        Ok(())
+    }
+}
+
+/// What a side said last.
+#[derive(Clone, Copy, Debug)]
+struct Said {
+    ack: u32,
+    closed: bool,
+}
+
+/// Looks at both directions of a wire with one TCP connection at a time.
+#[derive(Clone, Debug, Default)]
+pub struct Witness {
+    seen: [Seen; 2],
+    said: [Option<Said>; 2],
+}
+
+impl Witness {
+    /// What each side has sent so far.
+    pub fn seen(&self) -> &[Seen; 2] {
+        &self.seen
+    }
+
+    /// Looks at a frame that `side` (0 or 1) has sent.
+    pub fn see(&mut self, side: usize, frame: &[u8]) {
+        let Some(tcp) = parse(frame) else { return };
+        let seen = &mut self.seen[side];
+        let kinds = tcp.options(frame).map(|(kind, _)| kind);
+        if tcp.has(flag::SYN) {
+            seen.syn_options.extend(kinds);
+            seen.syn_octets += tcp.len() as u64;
+        } else {
+            seen.options.extend(kinds);
+        }
+        seen.data += u64::from(!tcp.is_empty());
+        seen.longest = seen.longest.max(tcp.len());
+        seen.urgent += u64::from(tcp.has(flag::URG));
+        seen.ect += u64::from(matches!(tcp.ecn(frame), 1 | 2));
+        let closed = tcp.window == 0 && !tcp.has(flag::RST);
+        seen.zero_windows += u64::from(closed);
+        if let Some(other) = self.said[1 - side].filter(|other| is_probe(&tcp, other.ack)) {
+            let probes = if other.closed { &mut seen.window_probes } else { &mut seen.keepalives };
+            *probes += 1;
+        }
+        if tcp.has(flag::ACK) {
+            self.said[side] = Some(Said { ack: tcp.ack, closed });
+        }
+    }
+}
+
+/// Whether a segment asks for an answer and for nothing else, the other side having acknowledged up to `ack`.
+fn is_probe(tcp: &Tcp, ack: u32) -> bool {
+    tcp.flags & (flag::SYN | flag::FIN | flag::RST) == 0 && tcp.len() <= 1 && tcp.seq.wrapping_add(1) == ack
+}
+
+/// A port with a witness at it: side 0 is who sends through it.
+pub struct Watched<'a> {
+    port: &'a mut dyn Port,
+    witness: Witness,
+}
+
+impl<'a> Watched<'a> {
+    /// Watches `port`.
+    pub fn new(port: &'a mut dyn Port) -> Self {
+        Self { port, witness: Witness::default() }
+    }
+
+    /// Who has seen it all.
+    pub fn witness(&self) -> &Witness {
+        &self.witness
+    }
+}
+
+fn octets(frame: &Mbuf) -> Vec<u8> {
+    let mut octets = vec![0; frame.len()];
+    frame.copy_to(0, &mut octets);
+    octets
+}
+
+impl Port for Watched<'_> {
+    fn info(&self) -> &PortInfo {
+        self.port.info()
+    }
+
+    fn mempool(&self) -> &Mempool {
+        self.port.mempool()
+    }
+
+    fn rx_burst(&mut self, now_us: u64, frames: &mut Burst) -> usize {
+        let before = frames.len();
+        let received = self.port.rx_burst(now_us, frames);
+        for frame in &frames[before..] {
+            self.witness.see(1, &octets(frame));
+        }
+        received
+    }
+
+    fn tx_burst(&mut self, now_us: u64, frames: &mut Burst) -> usize {
+        let waiting: Vec<_> = frames.iter().map(octets).collect();
+        let sent = self.port.tx_burst(now_us, frames);
+        for octets in &waiting[..sent] {
+            self.witness.see(0, octets);
+        }
+        sent
+    }
+
+    fn link_state(&mut self) -> LinkState {
+        self.port.link_state()
+    }
+
+    fn counters(&self) -> PortCounters {
+        self.port.counters()
+    }
+
+    fn poll_fd(&self) -> Option<BorrowedFd<'_>> {
+        self.port.poll_fd()
+    }
+
+    fn next_due_us(&self) -> Option<u64> {
+        self.port.next_due_us()
+    }
+}
+
+#[cfg(test)]
+mod tests;

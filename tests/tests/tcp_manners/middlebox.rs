@@ -1,0 +1,132 @@
+//! What joins and cuts segments between the two ends: our bridge, with the simulator's middlebox in it. Once with Linux's TCP at
+//! the far end, once with iWARP at both.
+
+use tests::device::af_packet;
+use tests::iwperf::{self, Net, Test};
+use tests::lab::{Namespace, Process, Result, Scratch, Suite, Wire, programs, veth};
+use tests::{ensure, lab_error};
+
+use crate::proof::{number, seen};
+use crate::streams::{Sender, both};
+use crate::{LIMIT, LINUX, OURS, START};
+
+/// MTU of devices over which joined segments pass; what the ends announce is that of Ethernet.
+const WIDE_MTU: u16 = 61_000;
+/// Largest frame of a ring, and octets of payload in a joined segment: nearly what an IP packet holds.
+const WIDE_FRAME: usize = 61_440;
+const WIDE_JOIN: usize = 60_000;
+/// The same where the programs have no say in how many buffers there are.
+const LONG_MTU: u16 = 15_500;
+const LONG_FRAME: usize = 16_384;
+const LONG_JOIN: usize = 15_000;
+/// Octets of a stream.
+const OCTETS: u64 = 2 * 1024 * 1024 + 12_345;
+/// Payload of a segment: an Ethernet packet without IP's header, TCP's and timestamps.
+const EMSS: u64 = 1448;
+
+/// What the middlebox does.
+#[derive(Clone, Copy)]
+struct Deeds {
+    name: &'static str,
+    joins: bool,
+    cuts: bool,
+}
+
+const DEEDS: [Deeds; 3] = [
+    Deeds { name: "joined", joins: true, cuts: false },
+    Deeds { name: "cut", joins: false, cuts: true },
+    Deeds { name: "joined_and_cut", joins: true, cuts: true },
+];
+
+/// Adds all of these.
+pub(crate) fn add(suite: &mut Suite) {
+    for deeds in DEEDS {
+        for (sender, way) in [(Sender::Linux, "from_linux"), (Sender::Ours, "to_linux")] {
+            suite.add(format!("segments_{way}_{}_by_a_middlebox", deeds.name), move || plain(deeds, sender));
+        }
+        for (framing, options) in [("plain", &[][..]), ("markers", &["--markers"][..])] {
+            suite
+                .add(format!("fpdus_{}_by_a_middlebox_{framing}", deeds.name), move || fpdus(deeds, options));
+        }
+    }
+}
+
+/// Two hosts and the bridge between them, in namespaces of their own.
+struct Lab {
+    left: Namespace,
+    right: Namespace,
+    bridge: Process,
+    /// The bridge is there as long as it.
+    _middle: Namespace,
+}
+
+impl Lab {
+    fn new(deeds: Deeds, (mtu, frame, join): (u16, usize, usize), more: &[&str]) -> Result<Self> {
+        let [left, middle, right] = [Namespace::new()?, Namespace::new()?, Namespace::new()?];
+        veth(Wire { namespace: &left, dev: "v0" }, Wire { namespace: &middle, dev: "w0" }, mtu)?;
+        veth(Wire { namespace: &right, dev: "v0" }, Wire { namespace: &middle, dev: "w1" }, mtu)?;
+        let run = middle.run(programs::own("bad-wire")?).args(more);
+        let run = run.args(["--left", &af_packet(0, "w0", frame), "--right", &af_packet(1, "w1", frame)]);
+        let run =
+            run.args(["--mtu", &mtu.to_string(), "--rate", "1000", "--delay", "200", "--mbufs", "1024"]);
+        let run = if deeds.joins { run.args(["--join", &join.to_string()]) } else { run };
+        let run = if deeds.cuts { run.args(["--cut", "500000"]) } else { run };
+        let mut bridge = run.args(["--seconds", &(2 * LIMIT).as_secs().to_string()]).spawn()?;
+        bridge.wait_for("ready", START)?;
+        Ok(Self { left, right, bridge, _middle: middle })
+    }
+
+    /// Ends the wire, which has to have done to the segments of `side` what it was there for.
+    fn conclude(mut self, deeds: Deeds, side: &str) -> Result<()> {
+        self.bridge.terminate();
+        let told = self.bridge.finish(START)?.success()?;
+        let count = |name: &str| {
+            let word = seen(&told, side, name).ok_or_else(|| lab_error!("no {name} of {side}: {told}"))?;
+            number(&word)
+        };
+        let (joined, cut) = (count("joined")?, count("cut")?);
+        println!("{} from the {side}: {joined} joined, {cut} cut", deeds.name);
+        ensure!(!deeds.joins || joined > 500, "only {joined} joined: {told}");
+        // Of what was joined before there is less.
+        ensure!(!deeds.cuts || cut > if deeds.joins { 10 } else { 500 }, "only {cut} cut: {told}");
+        Ok(())
+    }
+}
+
+/// A plain stream with Linux at the right.
+fn plain(deeds: Deeds, sender: Sender) -> Result<()> {
+    let lab = Lab::new(deeds, (WIDE_MTU, WIDE_FRAME, WIDE_JOIN), &[])?;
+    lab.right.address("v0", &format!("{LINUX}/24"))?;
+    let ours = lab.left.run(programs::own("tcp-stream")?).args(["--witness", "--mbufs", "1024"]);
+    let ours = ours.args(["--vdev", &af_packet(0, "v0", WIDE_FRAME), "--ip", &format!("{OURS}/24")]);
+    let linux = lab.right.run(programs::own("tcp-stream")?);
+    let ours = both(ours, linux, sender == Sender::Ours, sender, OCTETS)?;
+    if sender == Sender::Linux && deeds.joins && !deeds.cuts {
+        let longest = number(&seen(&ours, "theirs", "longest").unwrap_or_default())?;
+        ensure!(longest > 20 * EMSS, "no more than {longest} octets at once: {ours}");
+    }
+    lab.conclude(deeds, if sender == Sender::Ours { "left" } else { "right" })
+}
+
+/// RDMA Reads from the right by the left, every octet checked; the wire reorders as well, so that FPDUs have to be found behind
+/// holes, too.
+fn fpdus(deeds: Deeds, options: &[&str]) -> Result<()> {
+    let scratch = Scratch::new()?;
+    let json = scratch.file("result.json");
+    let lab = Lab::new(deeds, (LONG_MTU, LONG_FRAME, LONG_JOIN), &["--reorder", "20000"])?;
+    let (client_ip, server_ip) = (format!("{OURS}/24"), format!("{LINUX}/24"));
+    let net = |ip: &str| Net::af_packet("v0", ip, 1500);
+    let server =
+        iwperf::serve(Some(&lab.right), &net(&server_ip), ["server", "--validate"].iter().chain(options))?;
+    let client = iwperf::client(Some(&lab.left), Test::ReadBw, &server_ip, &net(&client_ip), &json)?;
+    let value = iwperf::conclude(client.args(options).spawn()?, server, &json)?;
+    let count = |name: &str| value["counters"][name].as_u64().unwrap_or(0);
+    let (frames, fpdus, early) = (count("rx_frames"), count("rx_fpdus"), count("rx_fpdus_early"));
+    println!("{}: {fpdus} FPDUs in {frames} frames, {early} of them early", deeds.name);
+    if deeds.joins && !deeds.cuts {
+        ensure!(fpdus > 2 * frames, "{fpdus} FPDUs in {frames} frames: {value}");
+    }
+    // Only markers let an FPDU be found behind a hole.
+    ensure!((early == 0) == options.is_empty(), "{early} FPDUs were placed early: {value}");
+    lab.conclude(deeds, "right")
+}

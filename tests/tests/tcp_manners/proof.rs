@@ -1,0 +1,121 @@
+//! That what a case is about did occur: read from what the programs print and what Linux counts.
+
+use tests::lab::{Namespace, Result};
+use tests::{ensure, lab_error};
+
+use crate::START;
+
+/// Where a number stands.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Source {
+    /// Among Linux's counters of its TCP and IP (`netstat -s`).
+    Linux,
+    /// Among our stack's counters.
+    Stack,
+    /// In the frames we sent.
+    Ours,
+    /// In the frames Linux sent.
+    Theirs,
+}
+
+/// What has to hold of it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Proof {
+    /// A number is not below this.
+    AtLeast(Source, &'static str, u64),
+    /// A number is not above this.
+    AtMost(Source, &'static str, u64),
+    /// A list of options' kinds has this one.
+    Has(Source, &'static str, u8),
+    /// A list of options' kinds has it not.
+    Lacks(Source, &'static str, u8),
+}
+
+/// Everything that was said about a stream.
+pub(crate) struct Evidence {
+    /// What our program printed.
+    pub(crate) ours: String,
+    /// Linux's counters.
+    pub(crate) linux: String,
+}
+
+impl Evidence {
+    /// Reads Linux's counters.
+    pub(crate) fn new(ours: String, linux: &Namespace) -> Result<Self> {
+        let linux = linux.run("cat").args(["/proc/net/netstat", "/proc/net/snmp"]).check(START)?;
+        Ok(Self { ours, linux })
+    }
+
+    /// Whether all of it holds.
+    pub(crate) fn check(&self, proofs: &[Proof]) -> Result<()> {
+        proofs.iter().try_for_each(|proof| self.check_one(*proof))
+    }
+
+    fn check_one(&self, proof: Proof) -> Result<()> {
+        let (text, holds) = match proof {
+            Proof::AtLeast(source, name, least) => {
+                let text = self.word(source, name)?;
+                let holds = number(&text)? >= least;
+                (text, holds)
+            }
+            Proof::AtMost(source, name, most) => {
+                let text = self.word(source, name)?;
+                let holds = number(&text)? <= most;
+                (text, holds)
+            }
+            Proof::Has(source, name, kind) => {
+                let text = self.word(source, name)?;
+                let holds = has(&text, kind);
+                (text, holds)
+            }
+            Proof::Lacks(source, name, kind) => {
+                let text = self.word(source, name)?;
+                let holds = !has(&text, kind);
+                (text, holds)
+            }
+        };
+        ensure!(holds, "{proof:?}: it is '{text}'\n{}\n{}", self.ours, self.linux);
+        Ok(())
+    }
+
+    fn word(&self, source: Source, name: &str) -> Result<String> {
+        let found = match source {
+            Source::Linux => linux_counter(&self.linux, name),
+            Source::Stack => stack_counter(&self.ours, name),
+            Source::Ours => seen(&self.ours, "ours", name),
+            Source::Theirs => seen(&self.ours, "theirs", name),
+        };
+        found.ok_or_else(|| lab_error!("there is no {name} of {source:?}: {}", self.ours))
+    }
+}
+
+/// A word `name=value` of the line that begins with `side`.
+pub(crate) fn seen(text: &str, side: &str, name: &str) -> Option<String> {
+    let line = text.lines().find(|line| line.split(' ').next() == Some(side))?;
+    let word = line.split(' ').find_map(|word| word.strip_prefix(name)?.strip_prefix('='))?;
+    Some(word.to_owned())
+}
+
+/// A number somebody printed.
+pub(crate) fn number(text: &str) -> Result<u64> {
+    text.parse().map_err(|_| lab_error!("'{text}' is no number"))
+}
+
+fn has(list: &str, kind: u8) -> bool {
+    list.split(',').any(|word| word == kind.to_string())
+}
+
+/// A counter of `/proc/net/netstat` or `snmp`: a line of names, then a line of values, both behind the same word.
+fn linux_counter(text: &str, name: &str) -> Option<String> {
+    let lines: Vec<_> = text.lines().collect();
+    lines.windows(2).find_map(|pair| {
+        let at = pair[0].split_whitespace().position(|word| word == name)?;
+        pair[1].split_whitespace().nth(at).map(str::to_owned)
+    })
+}
+
+/// A counter in the debug text of our stack's.
+fn stack_counter(text: &str, name: &str) -> Option<String> {
+    let mut words = text.split([' ', ',', '{', '}']).skip_while(|word| *word != format!("{name}:"));
+    words.nth(1).map(str::to_owned)
+}

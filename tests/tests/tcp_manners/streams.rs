@@ -1,0 +1,306 @@
+//! Plain streams between our stack and Linux's, each with something particular.
+
+use tests::device::af_packet;
+use tests::lab::{Ended, Namespace, Result, Run, Suite, Wire, programs, veth};
+use tests::{ensure, lab_error};
+
+use crate::proof::Source::{Linux, Ours, Stack, Theirs};
+use crate::proof::{Evidence, Proof};
+use crate::{LIMIT, LINUX, OURS, PORT, START};
+
+/// TCP's options by their kinds.
+mod kind {
+    pub(super) const WINDOW_SCALE: u8 = 3;
+    pub(super) const SACK_PERMITTED: u8 = 4;
+    pub(super) const TIMESTAMPS: u8 = 8;
+    pub(super) const MULTIPATH: u8 = 30;
+    pub(super) const FAST_OPEN: u8 = 34;
+}
+
+/// Who sends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Sender {
+    /// We do.
+    Ours,
+    /// Linux does.
+    Linux,
+}
+
+/// Which end's kernel joins segments that arrive (GRO).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Gro {
+    Off,
+    /// The one in front of our raw socket.
+    Ours,
+    Linux,
+}
+
+/// One stream and what is particular about it.
+#[derive(Clone, Copy)]
+struct Case {
+    name: &'static str,
+    sender: Sender,
+    /// We connect.
+    active: bool,
+    octets: u64,
+    /// Settings of Linux's side: names below `net.ipv4`.
+    sysctls: &'static [(&'static str, &'static str)],
+    gro: Gro,
+    /// What our end is told besides, and what Linux's.
+    ours: &'static [&'static str],
+    linux: &'static [&'static str],
+    proofs: &'static [Proof],
+}
+
+/// Linux connects and sends a few MiB to us.
+const BASE: Case = Case {
+    name: "",
+    sender: Sender::Linux,
+    active: false,
+    octets: 2 * 1024 * 1024 + 12_345,
+    sysctls: &[],
+    gro: Gro::Off,
+    ours: &[],
+    linux: &[],
+    proofs: &[],
+};
+
+/// The same the other way: we connect and send.
+const AWAY: Case = Case { sender: Sender::Ours, active: true, ..BASE };
+
+/// A probe in vain would be the end of these: Linux gives up after the first.
+const KEEPALIVES: &[Case] = &[
+    Case {
+        name: "keepalives_of_a_linux_that_receives_are_answered",
+        ours: &["--pause", "2500"],
+        linux: &["--keepalive", "1"],
+        proofs: &[Proof::AtLeast(Linux, "TCPKeepAlive", 2), Proof::AtLeast(Theirs, "keepalives", 2)],
+        ..AWAY
+    },
+    Case {
+        name: "keepalives_of_a_linux_that_sends_are_answered",
+        linux: &["--keepalive", "1", "--pause", "2500"],
+        proofs: &[Proof::AtLeast(Linux, "TCPKeepAlive", 2), Proof::AtLeast(Theirs, "keepalives", 2)],
+        ..BASE
+    },
+];
+
+const WINDOWS: &[Case] = &[
+    Case {
+        name: "our_window_closes_is_probed_and_opens",
+        ours: &["--window", "200000", "--pause", "2000"],
+        proofs: &[
+            Proof::AtLeast(Ours, "zero_windows", 1),
+            Proof::AtLeast(Linux, "TCPWinProbe", 2),
+            Proof::AtLeast(Theirs, "window_probes", 2),
+        ],
+        ..BASE
+    },
+    Case {
+        name: "the_window_of_linux_closes_is_probed_and_opens",
+        linux: &["--pause", "2000"],
+        proofs: &[
+            Proof::AtLeast(Theirs, "zero_windows", 1),
+            Proof::AtLeast(Linux, "TCPFromZeroWindowAdv", 1),
+            Proof::AtLeast(Ours, "window_probes", 2),
+        ],
+        ..AWAY
+    },
+];
+
+const RARE: &[Case] = &[
+    Case {
+        name: "urgent_octets_are_octets_of_the_stream",
+        linux: &["--urgent"],
+        proofs: &[Proof::AtLeast(Theirs, "urgent", 100)],
+        ..BASE
+    },
+    Case {
+        name: "a_fast_open_that_asks_for_a_cookie_gets_none_and_a_connection",
+        sysctls: &[("tcp_fastopen", "1")],
+        linux: &["--fast-open"],
+        proofs: &[
+            Proof::Has(Theirs, "syn_options", kind::FAST_OPEN),
+            Proof::Lacks(Ours, "syn_options", kind::FAST_OPEN),
+        ],
+        ..BASE
+    },
+    Case {
+        name: "data_in_a_syn_is_not_lost",
+        sysctls: &[("tcp_fastopen", "5")],
+        linux: &["--fast-open"],
+        proofs: &[Proof::AtLeast(Theirs, "syn_octets", 1), Proof::AtLeast(Linux, "TCPFastOpenActiveFail", 1)],
+        ..BASE
+    },
+    Case {
+        name: "multipath_tcp_falls_back_to_tcp",
+        linux: &["--multipath"],
+        proofs: &[
+            Proof::Has(Theirs, "syn_options", kind::MULTIPATH),
+            Proof::Lacks(Ours, "syn_options", kind::MULTIPATH),
+            Proof::AtLeast(Linux, "MPCapableFallbackSYNACK", 1),
+        ],
+        ..BASE
+    },
+    Case {
+        name: "linux_probes_the_path_mtu",
+        sysctls: &[("tcp_mtu_probing", "2"), ("tcp_base_mss", "512")],
+        proofs: &[Proof::AtLeast(Linux, "TCPMTUPSuccess", 1)],
+        ..BASE
+    },
+];
+
+const ECN: &[Case] = &[
+    Case {
+        name: "ecn_that_linux_asks_for_is_used_by_us",
+        sender: Sender::Ours,
+        sysctls: &[("tcp_ecn", "1")],
+        proofs: &[Proof::AtLeast(Linux, "InECT0Pkts", 1000), Proof::AtLeast(Ours, "ect", 1000)],
+        ..BASE
+    },
+    Case {
+        name: "ecn_that_we_ask_for_is_used_by_us",
+        ours: &["--ecn"],
+        sysctls: &[("tcp_ecn", "2")],
+        proofs: &[Proof::AtLeast(Linux, "InECT0Pkts", 1000), Proof::AtLeast(Ours, "ect", 1000)],
+        ..AWAY
+    },
+    Case {
+        name: "ecn_that_linux_refuses_is_not_used",
+        ours: &["--ecn"],
+        sysctls: &[("tcp_ecn", "0")],
+        proofs: &[Proof::AtMost(Linux, "InECT0Pkts", 0), Proof::AtMost(Ours, "ect", 0)],
+        ..AWAY
+    },
+    Case {
+        name: "ecn_that_linux_asks_for_is_used_by_linux",
+        sysctls: &[("tcp_ecn", "1")],
+        proofs: &[Proof::AtLeast(Theirs, "ect", 1000)],
+        ..BASE
+    },
+];
+
+const NO_TIMESTAMPS: &[Proof] = &[
+    Proof::Lacks(Theirs, "syn_options", kind::TIMESTAMPS),
+    Proof::Lacks(Theirs, "options", kind::TIMESTAMPS),
+    Proof::Lacks(Ours, "options", kind::TIMESTAMPS),
+];
+const NO_SACK: &[Proof] = &[Proof::Lacks(Theirs, "syn_options", kind::SACK_PERMITTED)];
+const NO_SCALING: &[Proof] = &[Proof::Lacks(Theirs, "syn_options", kind::WINDOW_SCALE)];
+
+const PLAIN: &[Case] = &[
+    Case {
+        name: "linux_without_timestamps_sends",
+        sysctls: &[("tcp_timestamps", "0")],
+        proofs: NO_TIMESTAMPS,
+        ..BASE
+    },
+    Case {
+        name: "linux_without_timestamps_receives",
+        sysctls: &[("tcp_timestamps", "0")],
+        proofs: NO_TIMESTAMPS,
+        ..AWAY
+    },
+    Case { name: "linux_without_sack_sends", sysctls: &[("tcp_sack", "0")], proofs: NO_SACK, ..BASE },
+    Case { name: "linux_without_sack_receives", sysctls: &[("tcp_sack", "0")], proofs: NO_SACK, ..AWAY },
+    Case {
+        name: "linux_without_window_scaling_sends",
+        sysctls: &[("tcp_window_scaling", "0")],
+        proofs: NO_SCALING,
+        ..BASE
+    },
+    Case {
+        name: "linux_without_window_scaling_receives",
+        sysctls: &[("tcp_window_scaling", "0")],
+        proofs: NO_SCALING,
+        ..AWAY
+    },
+    Case {
+        name: "linux_without_any_option_sends",
+        sysctls: &[("tcp_timestamps", "0"), ("tcp_sack", "0"), ("tcp_window_scaling", "0")],
+        proofs: &[
+            Proof::Lacks(Theirs, "syn_options", kind::TIMESTAMPS),
+            Proof::Lacks(Theirs, "syn_options", kind::SACK_PERMITTED),
+            Proof::Lacks(Theirs, "syn_options", kind::WINDOW_SCALE),
+        ],
+        ..BASE
+    },
+];
+
+/// Joined by a kernel that receives. In front of our raw socket that leaves checksums to be filled in, which the socket
+/// does not tell: they are bad, and the stream goes on with what was not joined.
+const JOINED: &[Case] = &[
+    Case {
+        name: "segments_joined_by_our_kernel_are_lost_and_sent_again",
+        octets: 64 * 1024 + 77,
+        gro: Gro::Ours,
+        proofs: &[Proof::AtLeast(Stack, "rx_bad_checksum", 1), Proof::AtLeast(Theirs, "longest", 2 * 1448)],
+        ..BASE
+    },
+    Case {
+        name: "segments_joined_by_linux_are_acknowledged",
+        gro: Gro::Linux,
+        proofs: &[Proof::AtLeast(Ours, "data", 1400), Proof::AtMost(Linux, "InSegs", 700)],
+        ..AWAY
+    },
+];
+
+/// Adds all of these.
+pub(crate) fn add(suite: &mut Suite) {
+    for case in [KEEPALIVES, WINDOWS, RARE, ECN, PLAIN, JOINED].into_iter().flatten() {
+        suite.add(case.name, move || stream(case));
+    }
+}
+
+/// One stream over a veth pair, our port being DPDK's raw socket.
+fn stream(case: &Case) -> Result<()> {
+    let (left, right) = (Namespace::new()?, Namespace::new()?);
+    veth(Wire { namespace: &left, dev: "v0" }, Wire { namespace: &right, dev: "v0" }, 1500)?;
+    right.address("v0", &format!("{LINUX}/24"))?;
+    for (name, value) in case.sysctls {
+        right.sysctl(name, value)?;
+    }
+    match case.gro {
+        Gro::Off => {}
+        Gro::Ours => left.gro_on("v0")?,
+        Gro::Linux => right.gro_on("v0")?,
+    }
+    let frame = if case.gro == Gro::Ours { 16_384 } else { 2048 };
+    let ours = left.run(programs::own("tcp-stream")?).args(["--witness", "--mbufs", "2048"]).args(case.ours);
+    let ours = ours.args(["--vdev", &af_packet(0, "v0", frame), "--ip", &format!("{OURS}/24")]);
+    let linux = right.run(programs::own("tcp-stream")?).args(case.linux);
+    let ours = both(ours, linux, case.active, case.sender, case.octets)?;
+    Evidence::new(ours, &right)?.check(case.proofs)
+}
+
+/// Runs our end and Linux's, which have to agree on every octet; `active`: ours connects. Returns what ours printed.
+///
+/// # Errors
+/// With what both said.
+pub(crate) fn both(ours: Run, linux: Run, active: bool, sender: Sender, octets: u64) -> Result<String> {
+    let ours = task(ours, octets, active.then_some(LINUX), sender == Sender::Ours);
+    let linux = task(linux, octets, (!active).then_some(OURS), sender == Sender::Linux);
+    let (first, second) = if active { (linux, ours) } else { (ours, linux) };
+    let mut first = first.spawn()?;
+    first.wait_for("ready", START)?;
+    let second = second
+        .spawn()?
+        .finish(LIMIT + START)
+        .and_then(Ended::success)
+        .map_err(|error| lab_error!("{error}\n---- the listener\n{}", first.text()))?;
+    let first = first.finish(START)?.success()?;
+    let (ours, linux) = if active { (second, first) } else { (first, second) };
+    let line = |text: &str| text.lines().find(|line| line.starts_with("octets ")).map(str::to_owned);
+    ensure!(line(&ours).is_some() && line(&ours) == line(&linux), "ours: {ours}\nLinux's: {linux}");
+    Ok(ours)
+}
+
+/// With the peer to connect to, if it connects.
+fn task(run: Run, octets: u64, peer: Option<&str>, sends: bool) -> Run {
+    let run = match peer {
+        Some(peer) => run.args(["--connect", &format!("{peer}:{PORT}")]),
+        None => run.args(["--listen", &PORT.to_string()]),
+    };
+    let way = if sends { "send" } else { "receive" };
+    run.args(["--octets", &octets.to_string(), "--seconds", &LIMIT.as_secs().to_string(), way])
+}
