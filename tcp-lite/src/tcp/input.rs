@@ -4,12 +4,18 @@ use dp::Mbuf;
 
 use super::ctx::Ctx;
 use super::header::{Flags, TcpHeader};
-use super::tcb::{Fin, Pending, State, Tcb, seconds};
+use super::tcb::{Challenges, Fin, Pending, State, Tcb, seconds};
 use crate::ip::Ecn;
 use crate::{CloseReason, Duration};
 
 /// TS.Recent is not compared with when older than this (RFC 7323 section 5.5).
 const TS_RECENT_LIFE: Duration = Duration::from_secs(24 * 24 * 3600);
+
+/// Answers in a second to bare segments (without payload, SYN, FIN) that are out of place, of an old time or with an old
+/// acknowledgement. Each is due (RFC 9293 section 3.10.7.4, RFC 7323 section 5.3, RFC 5961 section 5.2), so that probes are
+/// answered and a half-open connection is found; but where acknowledgements overtake each other on both ways, the
+/// answers would be answered without end.
+const BARE_ANSWERS_PER_SECOND: u16 = 8;
 
 /// What became of a segment.
 #[derive(Debug, PartialEq, Eq)]
@@ -66,7 +72,7 @@ impl Tcb {
 
         if self.is_old_by_timestamp(ctx, header) {
             ctx.counters.rx_old_timestamps += 1;
-            self.challenge(ctx);
+            self.answer_misplaced(ctx, header, octets);
             return Verdict::Done;
         }
         let len = octets + usize::from(flags.contains(Flags::FIN));
@@ -97,7 +103,7 @@ impl Tcb {
         // RFC 5961 section 5.2: neither what was never sent nor what is too old.
         let oldest = self.snd.una as i64 - self.window.max as i64;
         if ack > self.snd.nxt as i64 || ack < oldest {
-            self.challenge(ctx);
+            self.answer_misplaced(ctx, header, octets);
             return Verdict::Done;
         }
         // Only now: whoever has but guessed a sequence number must not set the clock that PAWS goes by.
@@ -204,7 +210,21 @@ impl Tcb {
         if self.state == State::TimeWait && header.flags.contains(Flags::FIN) {
             self.on_fin_in_time_wait(ctx, pos + octets as i64);
         }
-        self.challenge(ctx);
+        self.answer_misplaced(ctx, header, octets);
+    }
+
+    /// An ACK in answer to a segment whose numbers do not fit, seldom to a bare one.
+    fn answer_misplaced(&mut self, ctx: &mut Ctx<'_>, header: &TcpHeader, octets: usize) {
+        if octets > 0 || header.flags.intersects(Flags::SYN | Flags::FIN) {
+            return self.challenge(ctx);
+        }
+        let challenges = self.challenges_now(ctx);
+        challenges.bare = challenges.bare.saturating_add(1);
+        if challenges.bare <= BARE_ANSWERS_PER_SECOND {
+            self.challenge(ctx);
+        } else {
+            ctx.counters.challenge_acks_withheld += 1;
+        }
     }
 
     /// An acceptable RST: exactly at the frontier it counts, elsewhere in the window it is questioned
@@ -223,18 +243,23 @@ impl Tcb {
     /// An ACK in answer to what should not be, but not too often (RFC 5961 section 7). Each connection counts for
     /// itself: what all shared would tell one of them about the others (CVE-2016-5696).
     fn challenge(&mut self, ctx: &mut Ctx<'_>) {
-        let (since, count) = &mut self.challenges;
-        let second = seconds(ctx.now);
-        if *since != second {
-            (*since, *count) = (second, 0);
-        }
-        *count = count.saturating_add(1);
-        if *count <= ctx.config.challenge_acks_per_second {
+        let challenges = self.challenges_now(ctx);
+        challenges.all = challenges.all.saturating_add(1);
+        if u32::from(challenges.all) <= ctx.config.challenge_acks_per_second {
             ctx.counters.challenge_acks += 1;
             self.pending |= Pending::ACK;
         } else {
             ctx.counters.challenge_acks_withheld += 1;
         }
+    }
+
+    /// What is counted in this second.
+    fn challenges_now(&mut self, ctx: &Ctx<'_>) -> &mut Challenges {
+        let second = seconds(ctx.now);
+        if self.challenges.second != second {
+            self.challenges = Challenges { second, ..Challenges::default() };
+        }
+        &mut self.challenges
     }
 
     /// TS.Recent (RFC 7323 section 4.3), from a segment at `pos` that was found acceptable. An outdated one is replaced by

@@ -130,6 +130,15 @@ pub(super) struct PeerWindow {
 /// Whole seconds of the clock, where a block has no room for more; they wrap after a century.
 pub(super) type Seconds = u32;
 
+/// Challenge ACKs asked for in a second (RFC 5961 section 7).
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Challenges {
+    pub(super) second: Seconds,
+    pub(super) all: u16,
+    /// By bare segments, answered or not.
+    pub(super) bare: u16,
+}
+
 /// The second that `now` is in.
 pub(super) fn seconds(now: Instant) -> Seconds {
     now.secs() as u32
@@ -174,8 +183,7 @@ pub(crate) struct Tcb {
     /// `segment` was refused: `Event::Writable` is owed.
     blocked: bool,
     pub(super) retransmits: u64,
-    /// The second in which challenge ACKs are counted, and how many (RFC 5961 section 7).
-    pub(super) challenges: (Seconds, u32),
+    pub(super) challenges: Challenges,
 }
 
 impl Tcb {
@@ -221,7 +229,7 @@ impl Tcb {
             pending: Pending::SYN,
             blocked: false,
             retransmits: 0,
-            challenges: (seconds(ctx.now), 0),
+            challenges: Challenges::default(),
         }
     }
 

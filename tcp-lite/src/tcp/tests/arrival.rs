@@ -81,3 +81,31 @@ fn challenges_are_limited_and_counted() {
     assert_eq!((answered, counters.challenge_acks - before, counters.challenge_acks_withheld), (3, 3, 7));
     assert_eq!(answers(&mut pair, at + Duration::from_secs(1), &syn), 1, "a second later");
 }
+
+#[test]
+fn bare_segments_of_the_past_are_answered_seldom_and_do_not_keep_others_from_their_answers() {
+    let mut pair = Pair::established(config(), config());
+    pair.a.push(pair.now, &pattern(0, 100)).unwrap();
+    let segment = pair.a.transmit(pair.now).expect("a segment");
+    let _ = pair.b.receive(pair.now, &segment);
+    pair.run_for(Duration::from_millis(50));
+    let at = pair.now + Duration::from_secs(2);
+    let answers = |pair: &mut Pair, at: Instant, packet: &Packet| {
+        (0..20)
+            .filter(|_| {
+                let _ = pair.b.receive(at, packet);
+                pair.b.transmit(at).is_some()
+            })
+            .count()
+    };
+    // Overtaken by its successors, by number and by time.
+    let mut bare = segment.clone();
+    bare.payload.clear();
+    let mut old = bare.clone();
+    old.header.seq += 100;
+    old.header.options.timestamps = Some((stamp(&segment).wrapping_sub(1000), 0));
+    assert_eq!((answers(&mut pair, at, &bare), answers(&mut pair, at, &old)), (8, 0));
+    assert_eq!(answers(&mut pair, at, &segment), 20, "octets that come again");
+    let next = at + Duration::from_secs(1);
+    assert_eq!((answers(&mut pair, next, &old), answers(&mut pair, next, &bare)), (8, 0));
+}
