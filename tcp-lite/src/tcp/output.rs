@@ -60,8 +60,8 @@ impl Tcb {
             || self.is_probe_next()
     }
 
-    /// What is to be sent next. Asking changes nothing but cuts of an oversized segment; asking again without
-    /// [`sent`](Self::sent) gives the same.
+    /// What is to be sent next. Asking changes nothing but cuts of an oversized segment, of which acknowledged pieces are
+    /// dropped; asking again without [`sent`](Self::sent) gives the same.
     pub(crate) fn next_transmission(&mut self, ctx: &mut Ctx<'_>) -> Option<Transmission> {
         if self.pending.contains(Pending::RST) {
             return Some(self.bare(ctx, Kind::Reset, self.snd.nxt, Flags::RST));
@@ -280,7 +280,7 @@ impl Tcb {
 
     /// The next lost segment, when it may be sent again. The oldest always may.
     fn repairable(&mut self, ctx: &mut Ctx<'_>) -> Option<SegmentKey> {
-        let key = self.snd.next_repair(ctx.segments)?;
+        let mut key = self.snd.next_repair(ctx.segments)?;
         let oldest = self.snd.head == Some(key);
         let withheld = match self.recovery.frto {
             Frto::Off => false,
@@ -291,6 +291,10 @@ impl Tcb {
             return None;
         }
         self.fit_emss(ctx, key)?;
+        while self.snd.drop_acknowledged(ctx.segments) {
+            key = self.snd.head?;
+            self.fit_emss(ctx, key)?;
+        }
         let fits = ctx.segments.get(key).end() <= self.window.edge && self.repair_allowed();
         (oldest || fits).then_some(key)
     }

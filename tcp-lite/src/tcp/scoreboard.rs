@@ -339,6 +339,20 @@ mod tests {
     }
 
     #[test]
+    fn a_block_that_is_repeated_marks_what_was_cut_since() {
+        let (mut slab, mut queue) = queue(3);
+        let block = (span(0, 1).0 + 50, span(0, 2).1);
+        assert_eq!(sack(&mut slab, &mut queue, block), 1, "the first is not whole");
+        let first = queue.head.expect("a segment");
+        assert!(queue.mark_head_lost(&mut slab));
+        assert!(queue.split(&mut slab, first, 50));
+        let mut news = news();
+        queue.sack(&mut slab, block.0, block.1, &mut news);
+        queue.check(&slab);
+        assert_eq!((news.delivered, queue.sacked_segments), (50, 2));
+    }
+
+    #[test]
     fn what_was_overtaken_is_lost_and_a_retransmission_that_was_is_lost_again() {
         let (mut slab, mut queue) = queue(5);
         let mut rack = Rack::new();

@@ -250,6 +250,16 @@ impl SendQueue {
         }
     }
 
+    /// Drops the oldest segment if it was cut off from one that is acknowledged in part, and this is that part. Returns
+    /// whether it did.
+    pub(super) fn drop_acknowledged(&mut self, slab: &mut SegmentSlab) -> bool {
+        let acknowledged = self.head.is_some_and(|key| slab.get(key).end() <= self.una);
+        if acknowledged {
+            self.remove_head(slab);
+        }
+        acknowledged
+    }
+
     fn remove_head(&mut self, slab: &mut SegmentSlab) {
         let Some(key) = self.head else { return };
         self.set_marks(slab, key, Marks::empty());
@@ -306,6 +316,8 @@ impl SendQueue {
         let Some(mut rest) = segment.buf.share() else { return false };
         rest.advance(at as usize);
         let marks = segment.marks;
+        // Blocks that did not hold all of it may hold a part.
+        self.sacks = Sacks::default();
         let second = Segment {
             buf: rest,
             pos: segment.pos + u64::from(at),

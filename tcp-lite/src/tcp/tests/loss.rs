@@ -205,6 +205,23 @@ fn a_drop_of_emss_cuts_what_no_longer_fits_and_counts_it() {
 }
 
 #[test]
+fn what_was_acknowledged_of_a_segment_is_not_sent_again_when_it_is_cut() {
+    let mut pair = Pair::established(config(), config());
+    pair.a.push(pair.now, &pattern(0, 1000)).unwrap();
+    pair.a.transmit(pair.now).unwrap();
+    // Somebody on the way cut it, and lost the rest.
+    pair.b.push(pair.now, &pattern(0, 1)).unwrap();
+    let mut answer = pair.b.transmit(pair.now).unwrap();
+    answer.header.ack = answer.header.ack.map(|ack| ack + 700);
+    let _ = pair.a.receive(pair.now, &answer);
+    pair.a.with(pair.now, |tcb, ctx| tcb.set_path_mss(ctx, 312));
+    let at = pair.now;
+    let sent: Vec<_> = std::iter::from_fn(|| pair.a.transmit(at)).map(|packet| packet.payload).collect();
+    let whole = pattern(0, 1000);
+    assert_eq!(sent, [&whole[600..900], &whole[900..]]);
+}
+
+#[test]
 fn without_room_for_events_or_reordering_octets_come_again() {
     let mut pair = Pair::established(config(), config());
     pair.plan = lose(&[2]);
