@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use dp::{Burst, Clock, Port};
 
+use crate::sim::coverage::Sight;
 use crate::sim::link::{Link, Outcome, Plan};
 use crate::sim::queue::Queue;
 use crate::witness::Witness;
@@ -75,9 +76,10 @@ impl Bridge {
             }
         }
         for side in [0, 1] {
-            let deeds = self.links[side].deeds();
-            self.passed.lost[side] = deeds.lost + deeds.overflowed;
-            (self.passed.cut[side], self.passed.joined[side]) = (deeds.split, deeds.joined);
+            let (link, deeds) = (&self.links[side], self.links[side].deeds());
+            self.passed.lost[side] = link.lost();
+            (self.passed.cut[side], self.passed.joined[side]) =
+                (deeds.times(Sight::Cut), deeds.times(Sight::Joined));
         }
         self.passed
     }

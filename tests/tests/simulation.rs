@@ -1,6 +1,11 @@
 //! The simulator's ordinary run: every scenario, some hundred seeds each. `scripts/soak` runs more.
 
+use std::collections::BTreeMap;
+use std::process::Command;
+
+use tests::sim::coverage::Sight;
 use tests::sim::report::{attempt, check_all};
+use tests::sim::run::Stats;
 use tests::sim::scenario::{SCENARIOS, Scenario};
 use tests::sim::setup::Work;
 
@@ -51,6 +56,11 @@ scenarios! {
     flap "flap"
     slow_reader "slow-reader"
     crowded "crowded"
+    forged "forged"
+    taken_back "taken-back"
+    backlog "backlog"
+    again "again"
+    faulty "faulty"
     everything "everything"
 }
 
@@ -65,6 +75,43 @@ fn a_seed_gives_the_same_octets_at_the_same_times() {
             assert_eq!(text(one), text(two), "{} {seed}", scenario.name);
         }
     }
+}
+
+/// The hashes of the first seeds of each scenario, by the line that `simulate --traces` prints.
+fn traces_of_a_process() -> BTreeMap<String, String> {
+    let ran =
+        Command::new(env!("CARGO_BIN_EXE_simulate")).args(["--seeds", "0..4", "--traces"]).output().unwrap();
+    assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stderr));
+    let text = String::from_utf8(ran.stdout).unwrap();
+    let line = |line: &str| line.strip_prefix("trace ").and_then(|rest| rest.split_once(": ")).map(own);
+    text.lines().filter_map(line).collect()
+}
+
+fn own((name, trace): (&str, &str)) -> (String, String) {
+    (name.to_owned(), trace.to_owned())
+}
+
+#[test]
+fn a_seed_gives_the_same_in_another_process_and_beside_other_runs() {
+    let (one, two) = (traces_of_a_process(), traces_of_a_process());
+    assert_eq!(one.len(), 4 * SCENARIOS.len());
+    assert_eq!(one, two);
+    for scenario in SCENARIOS {
+        for seed in 0..4 {
+            let alone =
+                attempt(scenario, seed, None).map(|stats| stats.trace).map_err(|violation| violation.what);
+            let name = format!("{} {seed}", scenario.name);
+            assert_eq!(alone.map(|trace| format!("{trace:016x}")), Ok(one[&name].clone()), "{name}");
+        }
+    }
+}
+
+#[test]
+fn everything_with_a_name_happens() {
+    let total = check_all(SCENARIOS, 0..100 * SCENARIOS.len() as u64, &|failure| eprintln!("{failure}\n"));
+    println!("{}", total.sightings);
+    assert_eq!(total.failures, 0);
+    assert_eq!(total.sightings.missing(), Vec::<&str>::new());
 }
 
 #[test]
@@ -101,7 +148,10 @@ fn recut(name: &str, markers: bool) -> (u64, u64) {
         Work::Streams(_) => false,
     };
     let runs = (0..SEEDS).filter(of_iwarp).take(20).filter_map(|seed| attempt(&scenario, seed, None).ok());
-    runs.fold((0, 0), |(joined, split), stats| (joined + stats.joined, split + stats.split))
+    runs.fold((0, 0), |(joined, cut), Stats { coverage, .. }| {
+        let by_port = coverage.times(Sight::JoinedByPort);
+        (joined + coverage.times(Sight::Joined) + by_port, cut + coverage.times(Sight::Cut))
+    })
 }
 
 #[test]

@@ -66,10 +66,18 @@ impl Case {
             key: [key; 32],
             turn_octets: 1 << 16,
             stock: None,
+            backlog: 1024,
+            path_shrinks: false,
         };
-        let end =
-            |octets| EndPlan { octets, chunks: Chunks::Stream, reader: None, holds: false, abort_at: None };
-        let plan = StreamPlan { opener: 0, ends: [end(octets), end(0)] };
+        let end = |octets| EndPlan {
+            octets,
+            chunks: Chunks::Stream,
+            reader: None,
+            holds: false,
+            abort_at: None,
+            closes_last: false,
+        };
+        let plan = StreamPlan::new(0, [end(octets), end(0)]);
         // Two frames at least: a turn of the peer's acknowledgements is one more thing that may wait.
         let queue = (self.bdp() * self.queue / 100).max(2 * u64::from(MTU) + 28);
         let link = |queue| Plan::clean(self.rate, self.rtt_us / 2, queue);

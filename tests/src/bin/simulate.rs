@@ -6,7 +6,8 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use clap::Parser;
-use tests::sim::report::{Total, attempt, capture_paths, check_all};
+use tests::sim::report::{Total, attempt, capture_paths, check_all, check_all_with};
+use tests::sim::run::Stats;
 use tests::sim::scenario::{SCENARIOS, Scenario};
 
 /// Runs between two lines of progress.
@@ -33,6 +34,12 @@ struct Options {
     /// With --runs: the first of them.
     #[arg(long, requires = "runs", default_value_t = 0)]
     from: u64,
+    /// Prints how often each fault and each event of the protocols has happened.
+    #[arg(long)]
+    coverage: bool,
+    /// Prints the hash of each run: what was sent and delivered, and when.
+    #[arg(long, conflicts_with_all = ["seed", "runs"])]
+    traces: bool,
     /// With --seed: writes what host A and host B see to FILE with .a.pcapng and .b.pcapng.
     #[arg(long, requires = "seed")]
     pcap: Option<PathBuf>,
@@ -73,6 +80,9 @@ fn main() -> ExitCode {
         (None, Some(runs)) => soak(&scenarios, options.from, runs),
         (None, None) => many(&options, &scenarios),
     };
+    if options.coverage {
+        println!("{}", total.sightings);
+    }
     println!("seeds: {}, failures: {}", total.seeds, total.failures);
     if total.failures == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
@@ -105,7 +115,12 @@ fn many(options: &Options, scenarios: &[Scenario]) -> Total {
     for scenario in scenarios {
         let started = Instant::now();
         let (from, to) = options.seeds;
-        let total = check_all(&[*scenario], from..to, &|failure| println!("{failure}\n"));
+        let each = |seed: u64, stats: &Stats| {
+            if options.traces {
+                println!("trace {} {seed}: {:016x}", scenario.name, stats.trace);
+            }
+        };
+        let total = check_all_with(&[*scenario], from..to, &|failure| println!("{failure}\n"), &each);
         println!("{:<12} {total} seconds {:.1}", scenario.name, started.elapsed().as_secs_f64());
         all.join(&total);
     }

@@ -1,16 +1,22 @@
 //! One direction of the wire: rate, delay, queue, and all that goes wrong.
 //!
 //! A frame passes the middlebox (joined, cut), then faults by name and by chance, then the MTU, then the queue in front of
-//! the wire; there it is marked, or dropped when the queue is full. ARP, NDP and ICMP are spared: what is on trial is TCP.
+//! the wire; there it is marked, or dropped when the queue is full. Forged frames (`forge.rs`) overtake all that. ARP, NDP
+//! and ICMP are spared: what is on trial is TCP.
 
 use std::collections::HashMap;
 
+use super::coverage::{Coverage, Sight};
 use super::dice::{Dice, Part};
+use super::forge::{Forged, forge};
 use super::middlebox::{Joiner, split};
 use super::packet::{Damage, Frame, Tcp, complete, flag, mark_congestion, parse, too_big};
 
 /// Octets of a stream that are never damaged unseen: MPA's startup frames (RFC 5044 section 7.1) have no CRC.
 const STARTUP_OCTETS: i64 = 1024;
+
+/// Acknowledgements that name octets which their receiver takes back later.
+const TAKEN_BACK_ACKS: u32 = 3;
 
 /// Losses in bursts: two states, each frame may change them (Gilbert and Elliott).
 #[derive(Clone, Copy, Debug, Default)]
@@ -105,6 +111,10 @@ pub struct Plan {
     pub corrupt_ppm: u32,
     /// Segments of which a bit of the payload is turned, and the checksum made good.
     pub corrupt_unseen_ppm: u32,
+    /// Segments that the receiver acknowledges selectively, and then has no more (RFC 2018 section 8).
+    pub take_back_ppm: u32,
+    /// Frames behind which a forged one comes.
+    pub forge_ppm: u32,
     /// Frames marked whatever the queue is.
     pub mark_ppm: u32,
     /// Segments cut.
@@ -134,6 +144,8 @@ impl Plan {
             duplicate_ppm: 0,
             corrupt_ppm: 0,
             corrupt_unseen_ppm: 0,
+            take_back_ppm: 0,
+            forge_ppm: 0,
             mark_ppm: 0,
             split_ppm: 0,
             join: None,
@@ -141,29 +153,6 @@ impl Plan {
             blackouts: Vec::new(),
         }
     }
-}
-
-/// What a direction did, in frames.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Deeds {
-    /// Lost by chance, burst, name or blackout.
-    pub lost: u64,
-    /// Lost for want of room in the queue.
-    pub overflowed: u64,
-    /// Lost for their length.
-    pub too_big: u64,
-    /// Held back.
-    pub reordered: u64,
-    /// Sent twice.
-    pub duplicated: u64,
-    /// Damaged, seen or unseen.
-    pub damaged: u64,
-    /// Marked.
-    pub marked: u64,
-    /// Cut.
-    pub split: u64,
-    /// Joined to the one in front.
-    pub joined: u64,
 }
 
 /// What comes of a frame.
@@ -177,6 +166,19 @@ pub struct Outcome {
     pub harmed: bool,
     /// Client ports of connections whose payload was damaged unseen.
     pub poisoned: Vec<u16>,
+    /// What the receiver is to acknowledge selectively, though it has it no more.
+    pub taken_back: Vec<TakenBack>,
+}
+
+/// Octets that a receiver takes back.
+#[derive(Clone, Copy, Debug)]
+pub struct TakenBack {
+    /// Ports of the segments that acknowledge them: source, destination.
+    ports: (u16, u16),
+    /// Their sequence numbers.
+    block: (u32, u32),
+    /// Acknowledgements that still name them.
+    left: u32,
 }
 
 /// One connection's progress, as the rules count it.
@@ -187,6 +189,8 @@ struct Flow {
     data: u64,
     retransmissions: u64,
     acks: u64,
+    /// The FIN was sent.
+    finished: bool,
 }
 
 /// One direction.
@@ -199,8 +203,9 @@ pub struct Link {
     flows: HashMap<(u16, u16), Flow>,
     /// For each rule and connection: the range it has found, and the transmissions lost so far.
     found: HashMap<(usize, u16, u16), (i64, i64, u32)>,
+    taken_back: Vec<TakenBack>,
     busy_until_us: u64,
-    deeds: Deeds,
+    deeds: Coverage,
 }
 
 impl Link {
@@ -214,14 +219,32 @@ impl Link {
             joiner,
             flows: HashMap::new(),
             found: HashMap::new(),
+            taken_back: Vec::new(),
             busy_until_us: 0,
-            deeds: Deeds::default(),
+            deeds: Coverage::default(),
         }
     }
 
     /// What it did so far.
-    pub fn deeds(&self) -> Deeds {
-        Deeds { joined: self.joiner.as_ref().map_or(0, Joiner::joined), ..self.deeds }
+    pub fn deeds(&self) -> Coverage {
+        let mut deeds = self.deeds;
+        deeds.saw(Sight::Joined, self.joiner.as_ref().map_or(0, Joiner::joined));
+        deeds
+    }
+
+    /// Frames lost, for whatever reason.
+    pub fn lost(&self) -> u64 {
+        use Sight::{
+            LostByChance, LostByName, LostForRoom, LostInBlackout, LostInBurst, TooBigTold, TooBigUntold,
+        };
+        let reasons =
+            [LostByChance, LostInBurst, LostByName, LostInBlackout, LostForRoom, TooBigTold, TooBigUntold];
+        reasons.iter().map(|reason| self.deeds.times(*reason)).sum()
+    }
+
+    /// The host that sends this way takes back what the other direction lost.
+    pub fn take_back(&mut self, octets: TakenBack) {
+        self.taken_back.push(octets);
     }
 
     /// When the middlebox lets go of what it holds.
@@ -259,7 +282,7 @@ impl Link {
         for frame in frames {
             let mut pieces = Vec::new();
             if self.chance(now_us, self.plan.split_ppm) {
-                self.deeds.split += 1;
+                self.deeds.saw(Sight::Cut, 1);
                 split(&mut self.dice, frame, &mut pieces);
             } else {
                 pieces.push(frame);
@@ -276,23 +299,37 @@ impl Link {
     }
 
     fn one(&mut self, now_us: u64, mut frame: Frame, outcome: &mut Outcome) {
-        let Some(tcp) = parse(&frame.octets) else {
+        let Some(mut tcp) = parse(&frame.octets) else {
             outcome.arrivals.push((now_us + self.plan.delay_us, frame));
             return;
         };
         // Before everything else, so that the rules count what was sent.
         let offset = self.offset(&tcp);
         let named = self.is_named(&tcp, offset);
+        self.forge(now_us, &frame, &tcp, offset, outcome);
         let dark = self.plan.blackouts.iter().any(|span| span.holds(now_us));
-        if named || dark || self.is_unlucky(now_us) {
-            self.deeds.lost += 1;
+        let reason = match (named, dark) {
+            (true, _) => Some(Sight::LostByName),
+            (_, true) => Some(Sight::LostInBlackout),
+            _ => self.is_unlucky(now_us),
+        };
+        if let Some(reason) = reason {
+            self.deeds.saw(reason, 1);
             outcome.harmed = true;
             return;
         }
+        if !tcp.is_empty() && !tcp.has(flag::FIN) && self.chance(now_us, self.plan.take_back_ppm) {
+            outcome.harmed = true;
+            let block = (tcp.seq, tcp.seq.wrapping_add(tcp.len() as u32));
+            let ports = (tcp.dst_port, tcp.src_port);
+            outcome.taken_back.push(TakenBack { ports, block, left: TAKEN_BACK_ACKS });
+            return;
+        }
+        self.tell_taken_back(&mut frame, &mut tcp);
         if let Some(narrow) = self.plan.narrow.iter().find(|narrow| narrow.span.holds(now_us))
             && frame.octets.len() > usize::from(narrow.mtu) + 14
         {
-            self.deeds.too_big += 1;
+            self.deeds.saw(if narrow.told { Sight::TooBigTold } else { Sight::TooBigUntold }, 1);
             outcome.harmed = true;
             if narrow.told {
                 let told = too_big(&frame.octets, &tcp, narrow.mtu);
@@ -302,7 +339,7 @@ impl Link {
         }
         self.damage(now_us, &mut frame, &tcp, offset, outcome);
         let copy = self.chance(now_us, self.plan.duplicate_ppm).then(|| frame.clone());
-        self.deeds.duplicated += u64::from(copy.is_some());
+        self.deeds.saw_if(Sight::Doubled, copy.is_some());
         for frame in [Some(frame), copy].into_iter().flatten() {
             self.queue(now_us, frame, &tcp, outcome);
         }
@@ -325,6 +362,7 @@ impl Link {
         let bare = tcp.is_empty() && tcp.flags & (flag::SYN | flag::FIN | flag::RST) == 0;
         let (data, retransmissions, acks) = (flow.data, flow.retransmissions, flow.acks);
         flow.high = flow.high.max(end);
+        flow.finished |= tcp.has(flag::FIN);
         flow.data += u64::from(fresh);
         flow.retransmissions += u64::from(again);
         flow.acks += u64::from(bare);
@@ -349,12 +387,50 @@ impl Link {
         named
     }
 
-    fn is_unlucky(&mut self, now_us: u64) -> bool {
+    fn is_unlucky(&mut self, now_us: u64) -> Option<Sight> {
         let burst = self.plan.burst;
         let turns = if self.bad { burst.leave_ppm } else { burst.enter_ppm };
         self.bad ^= self.chance(now_us, turns);
-        let unlucky = self.bad && self.chance(now_us, burst.loss_ppm);
-        unlucky || self.chance(now_us, self.plan.loss_ppm)
+        if self.bad && self.chance(now_us, burst.loss_ppm) {
+            return Some(Sight::LostInBurst);
+        }
+        self.chance(now_us, self.plan.loss_ppm).then_some(Sight::LostByChance)
+    }
+
+    /// A forged frame that arrives before anything sent later.
+    fn forge(&mut self, now_us: u64, frame: &Frame, tcp: &Tcp, offset: i64, outcome: &mut Outcome) {
+        if !self.chance(now_us, self.plan.forge_ppm) {
+            return;
+        }
+        let Some(flow) = self.flows.get(&(tcp.src_port, tcp.dst_port)) else { return };
+        let (Ok(high), finished) = (u32::try_from(flow.high - offset), flow.finished) else { return };
+        let Some(Forged { sight, octets, back }) = forge(&mut self.dice, &frame.octets, tcp, high, finished)
+        else {
+            return;
+        };
+        self.deeds.saw(sight, 1);
+        let at_us = now_us + self.plan.delay_us;
+        if back {
+            outcome.back.push((at_us, octets));
+        } else {
+            outcome.arrivals.push((at_us, Frame { octets, damage: Damage::Forged }));
+        }
+    }
+
+    /// A bare acknowledgement names what its sender is about to take back, while a hole is in front of it.
+    fn tell_taken_back(&mut self, frame: &mut Frame, tcp: &mut Tcp) {
+        for octets in &mut self.taken_back {
+            let (start, end) = octets.block;
+            if octets.ports != (tcp.src_port, tcp.dst_port) || (start.wrapping_sub(tcp.ack) as i32) <= 0 {
+                continue;
+            }
+            let Some(told) = tcp.with_sack_block(&frame.octets, (start, end)) else { continue };
+            let Some(parsed) = parse(&told) else { continue };
+            (frame.octets, *tcp) = (told, parsed);
+            octets.left -= 1;
+            self.deeds.saw(Sight::TakenBack, 1);
+        }
+        self.taken_back.retain(|octets| octets.left > 0);
     }
 
     fn damage(&mut self, now_us: u64, frame: &mut Frame, tcp: &Tcp, offset: i64, outcome: &mut Outcome) {
@@ -376,7 +452,7 @@ impl Link {
             frame.damage = Damage::Unseen;
             outcome.poisoned.push(tcp.src_port.max(tcp.dst_port));
         }
-        self.deeds.damaged += 1;
+        self.deeds.saw(if seen { Sight::DamagedSeen } else { Sight::DamagedUnseen }, 1);
         outcome.harmed = true;
     }
 
@@ -385,7 +461,7 @@ impl Link {
         let octets = frame.octets.len() as u64;
         let waiting = self.busy_until_us.saturating_sub(now_us) * self.plan.rate / 1000;
         if waiting + octets > self.plan.queue_octets {
-            self.deeds.overflowed += 1;
+            self.deeds.saw(Sight::LostForRoom, 1);
             outcome.harmed = true;
             return;
         }
@@ -395,13 +471,13 @@ impl Link {
             && (full || self.chance(now_us, self.plan.mark_ppm))
         {
             mark_congestion(&mut frame.octets, tcp);
-            self.deeds.marked += 1;
+            self.deeds.saw(Sight::Marked, 1);
         }
         self.busy_until_us = self.busy_until_us.max(now_us) + (octets * 1000).div_ceil(self.plan.rate);
         let mut at_us = self.busy_until_us + self.plan.delay_us;
         if self.chance(now_us, self.plan.reorder_ppm) {
             at_us += self.dice.between(1, self.plan.reorder_us.max(1));
-            self.deeds.reordered += 1;
+            self.deeds.saw(Sight::HeldBack, 1);
             outcome.harmed = true;
         }
         outcome.arrivals.push((at_us, frame));

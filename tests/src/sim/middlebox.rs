@@ -20,7 +20,7 @@ impl Joiner {
         Self { max_octets, hold_us, held: None, joined: 0 }
     }
 
-    /// Segments that have become a part of the one in front of them.
+    /// Segments joined to one before.
     pub fn joined(&self) -> u64 {
         self.joined
     }
@@ -48,10 +48,10 @@ impl Joiner {
             let mut payload = held.octets[first.payload.clone()].to_vec();
             payload.extend_from_slice(&frame.octets[tcp.payload.clone()]);
             held.octets = tcp.rebuilt(&frame.octets, first.seq, &payload, first.flags | tcp.flags);
+            self.joined += 1;
             if let Some(joined) = parse(&held.octets) {
                 *first = joined;
             }
-            self.joined += 1;
             return;
         }
         self.flush(out);

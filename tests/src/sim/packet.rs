@@ -28,6 +28,8 @@ pub enum Damage {
     Seen,
     /// A bit of the payload turned, and the checksum made good again.
     Unseen,
+    /// It never was its sender's.
+    Forged,
 }
 
 /// A frame on its way.
@@ -154,6 +156,74 @@ impl Tcp {
         blocks
     }
 
+    /// Where the value of the timestamps is in the frame.
+    pub fn timestamp_at(&self, frame: &[u8]) -> Option<usize> {
+        let mut at = self.options.start;
+        for (kind, value) in self.options(frame) {
+            // No-operations stand between options.
+            at += frame[at..].iter().take_while(|octet| **octet == 1).count();
+            if kind == 8 && value.len() == 8 {
+                return Some(at + 2);
+            }
+            at += 2 + value.len();
+        }
+        None
+    }
+
+    /// The value of the timestamps.
+    pub fn timestamp(&self, frame: &[u8]) -> Option<u32> {
+        be32(frame, self.timestamp_at(frame)?)
+    }
+
+    /// The frame with a timestamp that is `by` older, where it has one; its checksum is left as it was.
+    pub fn with_older_timestamp(&self, frame: &[u8], by: u32) -> Vec<u8> {
+        let mut octets = frame.to_vec();
+        if let Some(at) = self.timestamp_at(frame)
+            && let Some(value) = be32(frame, at)
+        {
+            octets[at..at + 4].copy_from_slice(&value.wrapping_sub(by).to_be_bytes());
+        }
+        octets
+    }
+
+    /// The frame of a bare acknowledgement with one SACK block more, behind those it has; `None` when it has none, or no
+    /// room.
+    pub fn with_sack_block(&self, frame: &[u8], (start, end): (u32, u32)) -> Option<Vec<u8>> {
+        let header_octets = self.payload.start - self.l4;
+        if self.sack_blocks(frame).is_empty() || header_octets + 8 > 60 || !self.is_empty() {
+            return None;
+        }
+        let mut at = self.options.start;
+        let mut options = Vec::new();
+        for (kind, value) in self.options(frame) {
+            let pads = frame[at..].iter().take_while(|octet| **octet == 1).count();
+            options.extend(std::iter::repeat_n(1, pads));
+            at += pads + 2 + value.len();
+            let mut value = value.to_vec();
+            if kind == 5 {
+                value.extend(start.to_be_bytes());
+                value.extend(end.to_be_bytes());
+            }
+            options.extend([kind, 2 + value.len() as u8]);
+            options.extend(value);
+        }
+        options.resize(options.len().next_multiple_of(4), 0);
+        let mut octets = frame[..self.options.start].to_vec();
+        octets[self.l4 + 12] = ((20 + options.len()) as u8 / 4) << 4;
+        octets.extend(options);
+        self.set_length(&mut octets);
+        complete(&mut octets);
+        Some(octets)
+    }
+
+    /// Writes the length of `frame` into its IP header.
+    fn set_length(&self, frame: &mut [u8]) {
+        let l3 = ETHERNET_OCTETS;
+        let (field, length) =
+            if self.ipv6 { (l3 + 4, frame.len() - l3 - 40) } else { (l3 + 2, frame.len() - l3) };
+        frame[field..field + 2].copy_from_slice(&(length as u16).to_be_bytes());
+    }
+
     /// The ECN field of the IP header: 0 not capable, 1 or 2 capable, 3 congestion experienced.
     pub fn ecn(&self, frame: &[u8]) -> u8 {
         if self.ipv6 { frame[ETHERNET_OCTETS + 1] >> 4 & 3 } else { frame[ETHERNET_OCTETS + 1] & 3 }
@@ -165,10 +235,7 @@ impl Tcp {
         octets[self.l4 + 4..self.l4 + 8].copy_from_slice(&seq.to_be_bytes());
         octets[self.l4 + 13] = flags;
         octets.extend_from_slice(payload);
-        let l3 = ETHERNET_OCTETS;
-        let (field, length) =
-            if self.ipv6 { (l3 + 4, octets.len() - l3 - 40) } else { (l3 + 2, octets.len() - l3) };
-        octets[field..field + 2].copy_from_slice(&(length as u16).to_be_bytes());
+        self.set_length(&mut octets);
         complete(&mut octets);
         octets
     }
@@ -206,6 +273,16 @@ fn internet_checksum(parts: &[&[u8]]) -> u16 {
 /// What a router says to the sender of `frame`: its packet is larger than `mtu` (RFC 1191 section 4,
 /// RFC 4443 section 3.2). The router's address is that of the destination.
 pub fn too_big(frame: &[u8], tcp: &Tcp, mtu: u16) -> Vec<u8> {
+    icmp(frame, tcp, (3, 4), (2, 0), mtu)
+}
+
+/// What a router says that does not find the host `frame` goes to (RFC 792, RFC 4443 section 3.1).
+pub fn unreachable(frame: &[u8], tcp: &Tcp) -> Vec<u8> {
+    icmp(frame, tcp, (3, 1), (1, 0), 0)
+}
+
+/// An ICMP error about `frame`: type and code of both families, and the number that goes with it.
+fn icmp(frame: &[u8], tcp: &Tcp, v4: (u8, u8), v6: (u8, u8), mtu: u16) -> Vec<u8> {
     let l3 = ETHERNET_OCTETS;
     let mut out = Vec::new();
     out.extend_from_slice(&frame[6..12]);
@@ -213,7 +290,7 @@ pub fn too_big(frame: &[u8], tcp: &Tcp, mtu: u16) -> Vec<u8> {
     out.extend_from_slice(&frame[12..14]);
     if tcp.ipv6 {
         let (src, dst) = (&frame[l3 + 8..l3 + 24], &frame[l3 + 24..l3 + 40]);
-        let mut message = vec![2, 0, 0, 0];
+        let mut message = vec![v6.0, v6.1, 0, 0];
         message.extend(u32::from(mtu).to_be_bytes());
         message.extend_from_slice(&frame[l3..frame.len().min(l3 + 1232)]);
         let length = (message.len() as u32).to_be_bytes();
@@ -227,7 +304,7 @@ pub fn too_big(frame: &[u8], tcp: &Tcp, mtu: u16) -> Vec<u8> {
         out.extend(message);
     } else {
         let (src, dst) = (&frame[l3 + 12..l3 + 16], &frame[l3 + 16..l3 + 20]);
-        let mut message = vec![3, 4, 0, 0, 0, 0];
+        let mut message = vec![v4.0, v4.1, 0, 0, 0, 0];
         message.extend(mtu.to_be_bytes());
         message.extend_from_slice(&frame[l3..frame.len().min(l3 + 68)]);
         let sum = internet_checksum(&[&message]);

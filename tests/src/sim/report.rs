@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use dp::pcap::Tap;
 
+use super::coverage::Sightings;
 use super::run::{Stats, Violation, run};
 use super::scenario::Scenario;
 
@@ -88,7 +89,7 @@ pub fn check(scenario: &Scenario, seed: u64) -> Result<Stats, Box<Failure>> {
 }
 
 /// What many runs have done.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Total {
     /// Runs.
     pub seeds: u64,
@@ -110,12 +111,15 @@ pub struct Total {
     pub raises: u64,
     /// Octets, or FPDUs, taken up ahead of their frontier.
     pub early: u64,
+    /// What happened in the runs that did not fail.
+    pub sightings: Sightings,
 }
 
 impl fmt::Display for Total {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { seeds, failures, octets, operations, frames, lost, retransmits, cuts, raises, early } =
-            self;
+        let Self {
+            seeds, failures, octets, operations, frames, lost, retransmits, cuts, raises, early, ..
+        } = self;
         write!(
             f,
             "seeds {seeds} failures {failures} octets {octets} operations {operations} frames {frames} lost {lost} \
@@ -127,6 +131,16 @@ impl fmt::Display for Total {
 /// Carries out `jobs` on as many threads as there are cores; `failed` hears of each failure. Job `j` of `n` scenarios is
 /// seed `j / n` of scenario `j % n`: with one scenario jobs are seeds.
 pub fn check_all(scenarios: &[Scenario], jobs: Range<u64>, failed: &(dyn Fn(&Failure) + Sync)) -> Total {
+    check_all_with(scenarios, jobs, failed, &|_, _| {})
+}
+
+/// The same; `held` hears of each seed that went well, too.
+pub fn check_all_with(
+    scenarios: &[Scenario],
+    jobs: Range<u64>,
+    failed: &(dyn Fn(&Failure) + Sync),
+    held: &(dyn Fn(u64, &Stats) + Sync),
+) -> Total {
     let next = AtomicU64::new(jobs.start);
     let count = scenarios.len().max(1) as u64;
     let total = Mutex::new(Total::default());
@@ -143,7 +157,10 @@ pub fn check_all(scenarios: &[Scenario], jobs: Range<u64>, failed: &(dyn Fn(&Fai
                     };
                     own.seeds += 1;
                     match check(scenario, job / count) {
-                        Ok(stats) => own.add(&stats),
+                        Ok(stats) => {
+                            held(job / count, &stats);
+                            own.add(&stats);
+                        }
                         Err(failure) => {
                             own.failures += 1;
                             failed(&failure);
@@ -169,6 +186,7 @@ impl Total {
         self.cuts += stats.moved.cuts;
         self.raises += stats.moved.raises;
         self.early += stats.moved.early;
+        self.sightings.add(&stats.coverage);
     }
 
     /// Adds another total.
@@ -183,5 +201,6 @@ impl Total {
         self.cuts += other.cuts;
         self.raises += other.raises;
         self.early += other.early;
+        self.sightings.join(&other.sightings);
     }
 }

@@ -9,6 +9,7 @@
 //! that the connection has stood still so far, or that an octet of either side has waited for its acknowledgement: a timer
 //! that was backed off k times has waited `R (2^k - 1)`, and waits `R 2^k` more. Twice that, since a repair by timeout may take a second loss at a queue it has filled itself.
 
+use super::coverage::{Coverage, Sight};
 use super::link::{Link, Span};
 use super::middlebox::Joiner;
 use super::packet::{Frame, parse};
@@ -17,7 +18,7 @@ use super::queue::Queue;
 use super::setup::{Setup, Work};
 use super::trace::Trace;
 use super::watch::{Framing, Watch};
-use super::world::{CLIENT_PORT, Moved, RdmaWorld, StreamWorld, World};
+use super::world::{Moved, RdmaWorld, StreamWorld, World};
 
 /// The first moment of a run.
 pub const START_US: u64 = 1_000_000;
@@ -58,16 +59,14 @@ pub struct Stats {
     pub frames: u64,
     /// Frames lost on the way, for whatever reason.
     pub lost: u64,
-    /// Segments joined to the one in front, by a middlebox or a receiver's offload.
-    pub joined: u64,
-    /// Segments cut on the way.
-    pub split: u64,
     /// Virtual time.
     pub time_us: u64,
     /// The longest time that a connection stood still.
     pub standstill_us: u64,
     /// Of everything that was sent, delivered and when.
     pub trace: u64,
+    /// What happened.
+    pub coverage: Coverage,
 }
 
 enum Happening {
@@ -100,6 +99,8 @@ struct Run {
     watch: Watch,
     wakes: [Option<u64>; 2],
     turns: [Turns; 2],
+    /// Which users of each connection are known to be through.
+    over: Vec<[bool; 2]>,
     stamps: Vec<Stamp>,
     harmed_us: u64,
     stats: Stats,
@@ -152,6 +153,11 @@ impl Run {
             queue.push(from_us, Happening::Carrier(false));
             queue.push(to_us, Happening::Carrier(true));
         }
+        let mut watch = Watch::new(framing, setup.ours(), mtus);
+        if let Work::Rdma(plans) = &setup.work {
+            let depths = plans.iter().enumerate().map(|(number, plan)| (world.port(number), plan.depth));
+            depths.for_each(|(port, depth)| watch.set_depth(port, depth));
+        }
         let link = |side: usize| Link::new(setup.links[side].clone(), seed, side);
         let stamp = Stamp { mark: 0, at_us: START_US, standstill_us: 0 };
         Ok(Self {
@@ -160,9 +166,10 @@ impl Run {
             sockets: [socket_a, socket_b],
             links: [link(0), link(1)],
             lro: setup.lro.map(|lro| lro.map(|(octets, hold_us)| Joiner::new(octets, hold_us))),
-            watch: Watch::new(framing, setup.ours(), mtus),
+            watch,
             wakes: [Some(START_US), Some(START_US)],
             turns: Default::default(),
+            over: vec![[false; 2]; world.connections()],
             stamps: vec![stamp; world.connections()],
             world,
             harmed_us: START_US,
@@ -262,6 +269,7 @@ impl Run {
         let cut_off = self.setup.flaps.iter().any(|span| span.holds(self.now_us)) && parse(octets).is_some();
         if cut_off {
             self.stats.lost += 1;
+            self.stats.coverage.saw(Sight::LostWithoutCarrier, 1);
             self.harmed_us = self.now_us;
         }
         cut_off
@@ -278,6 +286,7 @@ impl Run {
         if turns.idle > IDLE_TURNS + IDLE_TURNS_PER_BUSY * turns.busy {
             return Err(format!("host {side} asks for turns in which it has nothing to do: {turns:?}"));
         }
+        self.note_ends(side);
         let condition = self.world.condition(side);
         for octets in self.sockets[side].take_sent() {
             self.stats.frames += 1;
@@ -295,8 +304,23 @@ impl Run {
         if condition.cuts > 0 && !self.setup.may_cut && self.harmed_us == START_US {
             return Err(format!("host {side} has counted {} cuts, for no reason", condition.cuts));
         }
+        // What is lost again and again may look like a path that carries less (RFC 8899 section 4.3).
+        let unharmed = self.harmed_us == START_US && !self.setup.hosts[side].path_shrinks;
+        if condition.cuts_by_emss > 0 && unharmed {
+            return Err(format!("host {side} has cut for a smaller EMSS, and the MTU is what it was"));
+        }
         self.wakes[side] = self.world.next_us(side, self.now_us).map(|at_us| at_us.max(self.now_us));
         Ok(())
+    }
+
+    /// Tells the watch for which connections host `side` is through.
+    fn note_ends(&mut self, side: usize) {
+        for number in 0..self.over.len() {
+            if !self.over[number][side] && self.world.is_over(side, number) {
+                self.over[number][side] = true;
+                self.watch.set_over(side, self.world.port(number));
+            }
+        }
     }
 
     /// What the link of host `side` makes of a frame.
@@ -304,6 +328,7 @@ impl Run {
         if outcome.harmed {
             self.harmed_us = self.now_us;
         }
+        outcome.taken_back.into_iter().for_each(|octets| self.links[1 - side].take_back(octets));
         for port in outcome.poisoned {
             self.world.poisoned(port);
         }
@@ -329,7 +354,7 @@ impl Run {
         };
         for (number, stamp) in self.stamps.iter_mut().enumerate() {
             let progress = self.world.progress(number);
-            let port = CLIENT_PORT + number as u16;
+            let port = self.world.port(number);
             let mark = progress.steps + self.watch.acked(0, port) + self.watch.acked(1, port);
             all &= progress.done;
             let still_us = self.now_us - stamp.at_us;
@@ -368,15 +393,17 @@ impl Run {
                 let missing = pool.capacity() - pool.available();
                 return Err(format!("host {side} has kept {missing} packet buffers"));
             }
-            let deeds = self.links[side].deeds();
-            self.stats.lost += deeds.lost + deeds.overflowed + deeds.too_big;
-            self.stats.joined += deeds.joined + self.lro[side].as_ref().map_or(0, Joiner::joined);
-            self.stats.split += deeds.split;
+            self.stats.lost += self.links[side].lost();
+            self.stats.coverage.join(&self.links[side].deeds());
+            let joined = self.lro[side].as_ref().map_or(0, Joiner::joined);
+            self.stats.coverage.saw(Sight::JoinedByPort, joined);
         }
         self.stats.moved = self.world.finish()?;
         if self.setup.lossless && self.stats.moved.retransmits > 0 {
             return Err(format!("{} segments sent again, none was lost", self.stats.moved.retransmits));
         }
+        self.stats.coverage.join(self.watch.coverage());
+        self.world.cover(&mut self.stats.coverage);
         self.stats.trace = self.trace.value();
         Ok(())
     }

@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use dp::Offloads;
 use tcp_lite::facade::EthernetAddress;
-use tcp_lite::{Limits, StackConfig, TcpConfig};
+use tcp_lite::{Limits, StackConfig, StackUsage, TcpConfig};
 
 use super::dice::{Dice, Part};
 use super::link::{Plan, Span};
@@ -43,6 +43,10 @@ pub struct HostSetup {
     pub turn_octets: usize,
     /// smoltcp's sockets rather than tcp-lite.
     pub stock: Option<Stock>,
+    /// Connections that may be half-open at a listener.
+    pub backlog: usize,
+    /// The MTU of what it sends drops on the way: EMSS may, too.
+    pub path_shrinks: bool,
 }
 
 /// The address of host `side`.
@@ -61,6 +65,43 @@ pub fn cidr(side: usize, ipv6: bool) -> String {
 }
 
 impl HostSetup {
+    /// Limits of the stack.
+    pub fn limits(&self) -> Limits {
+        let backlog = self.backlog;
+        Limits {
+            connections: 32,
+            tx_segments: 4096,
+            events: 1024,
+            neighbors: 4,
+            backlog,
+            out_of_order_octets: self.out_of_order_octets,
+            ..Limits::default()
+        }
+    }
+
+    /// What the stack holds is within its limits.
+    ///
+    /// # Errors
+    /// Which it is not.
+    pub fn check_usage(&self, usage: &StackUsage) -> Result<(), String> {
+        let limits = self.limits();
+        let StackUsage { connections, tx_segments, holes, neighbors, events, answers: _ } = *usage;
+        let segments = limits.tx_segments.min(self.mbufs / 2);
+        for (what, held, most) in [
+            ("connections", connections, limits.connections),
+            ("connections with holes", holes, connections),
+            // A connection that has none may take one in any case.
+            ("segments to send", tx_segments, segments + connections),
+            ("neighbours", neighbors, limits.neighbors),
+            ("events", events, limits.events),
+        ] {
+            if held > most {
+                return Err(format!("{held} {what} are held, {most} may be"));
+            }
+        }
+        Ok(())
+    }
+
     /// The stack of host `side`.
     pub fn stack_config(&self, side: usize) -> StackConfig {
         StackConfig {
@@ -71,12 +112,7 @@ impl HostSetup {
             address_probing: Default::default(),
             mtu: self.mtu,
             offloads: Offloads::TX_MULTI_SEGMENT | Offloads::RX_SCATTER,
-            limits: Limits {
-                connections: 32,
-                tx_segments: 4096,
-                out_of_order_octets: self.out_of_order_octets,
-                ..Limits::default()
-            },
+            limits: self.limits(),
             tcp: self.tcp,
             seed: self.key,
         }

@@ -37,6 +37,8 @@ pub(super) fn draw(dice: &mut Dice, keys: [[u8; 32]; 2]) -> Setup {
         out_of_order_octets: Limits::default().out_of_order_octets,
         key: keys[side],
         turn_octets: dice.pick(&[1000, 4000, 16_000]),
+        backlog: 1024,
+        path_shrinks: false,
         stock: (stock_side == Some(side)).then(|| Stock {
             // Room for two segments at least: else they would have to be cut.
             rx_octets: dice.scaled(2 * u64::from(mtu), 1 << 18) as usize,
@@ -54,7 +56,8 @@ pub(super) fn draw(dice: &mut Dice, keys: [[u8; 32]; 2]) -> Setup {
     let work = if rdma {
         Work::Rdma((0..dice.between(1, 3)).map(|_| rdma_plan(dice)).collect())
     } else {
-        Work::Streams((0..dice.between(1, 3)).map(|_| stream_plan(dice)).collect())
+        let ours = stock_side.is_none();
+        Work::Streams((0..dice.between(1, 3)).map(|_| stream_plan(dice, ours)).collect())
     };
     Setup { hosts, links, lro: [None; 2], flaps: Vec::new(), work, may_cut: false, lossless: false }
 }
@@ -86,7 +89,7 @@ fn tcp(dice: &mut Dice, delayed_ms: u64, floor_ms: u64, rto_max_s: u64) -> TcpCo
     }
 }
 
-fn stream_plan(dice: &mut Dice) -> StreamPlan {
+fn stream_plan(dice: &mut Dice, ours: bool) -> StreamPlan {
     let opener = dice.below(2) as usize;
     let octets = [0, 1].map(|_| if dice.one_in(8) { 0 } else { dice.scaled(1, 400_000) });
     let aborter = dice.one_in(8).then(|| dice.below(2) as usize);
@@ -96,8 +99,11 @@ fn stream_plan(dice: &mut Dice) -> StreamPlan {
         reader: None,
         holds: dice.one_in(2),
         abort_at: (aborter == Some(side)).then(|| dice.below(octets[1 - side] + 1)),
+        closes_last: false,
     });
-    StreamPlan { opener, ends }
+    // smoltcp cannot.
+    let simultaneous = ours && dice.one_in(8);
+    StreamPlan { simultaneous, ..StreamPlan::new(opener, ends) }
 }
 
 fn rdma_plan(dice: &mut Dice) -> RdmaPlan {

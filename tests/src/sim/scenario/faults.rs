@@ -6,7 +6,7 @@ use crate::sim::dice::Dice;
 use crate::sim::link::{Burst, Name, Named, Narrow, Plan, Span};
 use crate::sim::run::START_US;
 use crate::sim::setup::{Setup, Work};
-use crate::sim::world::Reader;
+use crate::sim::world::{Close, Fault, Reader, StreamPlan};
 
 /// IP and TCP headers at their longest, without extensions.
 const HEADERS: u16 = 100;
@@ -16,6 +16,10 @@ pub(super) fn clean(_: &mut Dice, setup: &mut Setup) {
         // Fast enough that no acknowledgement waits for long behind data.
         link.rate = link.rate.max(50_000);
         link.queue_octets = 1 << 30;
+    }
+    if let Work::Streams(plans) = &mut setup.work {
+        // The SYN comes again with an ACK.
+        plans.iter_mut().for_each(|plan| plan.simultaneous = false);
     }
     setup.lossless = true;
 }
@@ -64,6 +68,11 @@ pub(super) fn reorder(dice: &mut Dice, setup: &mut Setup) {
     directions(dice, setup, |dice, link| {
         link.reorder_ppm = dice.scaled(2000, 500_000) as u32;
         link.reorder_us = dice.scaled(10, 100_000);
+        if dice.one_in(3) {
+            // Most, and for longer than a timeout, which is then for nothing.
+            link.reorder_ppm = 900_000;
+            link.reorder_us = dice.scaled(100_000, 1_000_000);
+        }
     });
 }
 
@@ -149,6 +158,7 @@ fn narrow(dice: &mut Dice, setup: &mut Setup, told: bool) {
             span.to_us = u64::MAX;
         }
         link.narrow.push(Narrow { span, mtu: dice.between(least, most) as u16, told });
+        setup.hosts[side].path_shrinks = true;
     }
     setup.may_cut = true;
 }
@@ -177,11 +187,9 @@ pub(super) fn mtu_rise(dice: &mut Dice, setup: &mut Setup) {
 }
 
 pub(super) fn blackout(dice: &mut Dice, setup: &mut Setup) {
-    // smoltcp is in TIME-WAIT for ten seconds only: what is sent again to it must come before.
-    let longest_us = if setup.ours() == [true, true] { 10_000_000 } else { 1_000_000 };
     directions(dice, setup, |dice, link| {
         for _ in 0..dice.between(1, 3) {
-            link.blackouts.push(span(dice, longest_us));
+            link.blackouts.push(span(dice, 10_000_000));
         }
     });
 }
@@ -217,7 +225,9 @@ pub(super) fn slow_reader(dice: &mut Dice, setup: &mut Setup) {
                     }
                     let octets = dice.scaled(10, 20_000);
                     let reads = 1 + plan.ends[1 - side].octets.min(40_000) / octets;
-                    let every_us = dice.scaled(100, 500_000).min(20_000_000 / reads).max(1);
+                    // smoltcp forgets what is unread when its TIME-WAIT of ten seconds ends.
+                    let longest_us = if setup.hosts[side].stock.is_some() { 5_000_000 } else { 20_000_000 };
+                    let every_us = dice.scaled(100, 500_000).min(longest_us / reads).max(1);
                     plan.ends[side].reader = Some(Reader { octets, every_us });
                 }
             }
@@ -243,8 +253,90 @@ pub(super) fn crowded(dice: &mut Dice, setup: &mut Setup) {
     }
 }
 
+/// Both links, where both hosts are tcp-lite; else the one that leads to it: smoltcp believes more than it should.
+fn towards_ours(dice: &mut Dice, setup: &mut Setup, mut work: impl FnMut(&mut Dice, &mut Plan)) {
+    let ours = setup.ours();
+    for (side, link) in setup.links.iter_mut().enumerate() {
+        if ours[1 - side] {
+            work(dice, link);
+        }
+    }
+}
+
+pub(super) fn forged(dice: &mut Dice, setup: &mut Setup) {
+    towards_ours(dice, setup, |dice, link| link.forge_ppm = dice.scaled(10_000, 400_000) as u32);
+}
+
+pub(super) fn taken_back(dice: &mut Dice, setup: &mut Setup) {
+    directions(dice, setup, |dice, link| {
+        link.take_back_ppm = dice.scaled(5000, 50_000) as u32;
+        link.loss_ppm = link.loss_ppm.max(dice.scaled(2000, 50_000) as u32);
+    });
+}
+
+pub(super) fn backlog(dice: &mut Dice, setup: &mut Setup) {
+    for host in &mut setup.hosts {
+        host.backlog = dice.pick(&[1, 1, 2]);
+    }
+    let ours = setup.ours() == [true, true];
+    match &mut setup.work {
+        Work::Streams(plans) => {
+            let first = plans[0].clone();
+            plans.resize(dice.between(3, 6) as usize, first);
+            for plan in plans.iter_mut().filter(|_| ours) {
+                plan.shares_port = true;
+                plan.simultaneous = false;
+            }
+        }
+        Work::Rdma(plans) => {
+            let first = plans[0].clone();
+            plans.resize(dice.between(3, 6) as usize, first);
+        }
+    }
+}
+
+pub(super) fn again(dice: &mut Dice, setup: &mut Setup) {
+    let ours = setup.ours() == [true, true];
+    if let Work::Streams(plans) = &mut setup.work
+        && ours
+    {
+        plans.truncate(1);
+        plans[0].simultaneous = false;
+        let count = dice.between(2, 6) as usize;
+        for number in 0..count {
+            let opener = plans[0].opener;
+            // Who accepts closes first, and is in TIME-WAIT when the ports are used again.
+            plans[number].ends[opener].closes_last = true;
+            plans[number].ends.iter_mut().for_each(|end| end.abort_at = None);
+            if number + 1 < count {
+                let next = StreamPlan { after: Some(number), ..plans[0].clone() };
+                plans.push(next);
+            }
+        }
+    }
+    if dice.one_in(2) {
+        random_loss(dice, setup);
+    }
+    if dice.one_in(3) {
+        duplicate(dice, setup);
+    }
+}
+
+pub(super) fn faulty(dice: &mut Dice, setup: &mut Setup) {
+    if let Work::Rdma(plans) = &mut setup.work {
+        for plan in plans {
+            let fault = dice.pick(&[Fault::WriteBeyond, Fault::WriteNowhere, Fault::ReadBeyond]);
+            plan.close = Close::Fault(dice.below(2) as usize, dice.below(12), fault);
+        }
+    }
+    if dice.one_in(2) {
+        random_loss(dice, setup);
+    }
+}
+
 pub(super) fn everything(dice: &mut Dice, setup: &mut Setup) {
-    let all: [fn(&mut Dice, &mut Setup); 16] = [
+    // Not the backlog: who answers with a cookie remembers nothing, and a SYN that comes again may mean another.
+    let all: [fn(&mut Dice, &mut Setup); 18] = [
         random_loss,
         burst_loss,
         named_loss,
@@ -261,6 +353,8 @@ pub(super) fn everything(dice: &mut Dice, setup: &mut Setup) {
         flap,
         slow_reader,
         crowded,
+        forged,
+        taken_back,
     ];
     for _ in 0..dice.between(2, 5) {
         dice.pick(&all)(dice, setup);

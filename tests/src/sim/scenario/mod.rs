@@ -66,5 +66,18 @@ pub const SCENARIOS: &[Scenario] = &[
         draw: faults::slow_reader,
     },
     Scenario { name: "crowded", about: "little memory for what comes out of order", draw: faults::crowded },
+    Scenario { name: "forged", about: "segments and ICMP errors of somebody else", draw: faults::forged },
+    Scenario {
+        name: "taken-back",
+        about: "octets acknowledged selectively and then forgotten",
+        draw: faults::taken_back,
+    },
+    Scenario {
+        name: "backlog",
+        about: "more connections at once than a listener has room for",
+        draw: faults::backlog,
+    },
+    Scenario { name: "again", about: "ports used again at once", draw: faults::again },
+    Scenario { name: "faulty", about: "requests that the peer has to refuse", draw: faults::faulty },
     Scenario { name: "everything", about: "several of these at once", draw: faults::everything },
 ];

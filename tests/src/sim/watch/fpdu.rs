@@ -20,6 +20,10 @@ pub(super) struct Parser {
     reading: Reading,
     /// What the startup frame asked for: markers, CRC; once it is there.
     asked: Option<(bool, bool)>,
+    /// Read and Atomic Requests so far (RFC 5040 section 4.1, RFC 7306 section 4).
+    pub(super) requests: u64,
+    /// Responses to such of the peer, ended.
+    pub(super) answers: u64,
 }
 
 /// What the peer's startup frame has settled.
@@ -33,7 +37,7 @@ pub(super) struct Settled {
 
 impl Default for Parser {
     fn default() -> Self {
-        Self { pos: 0, reading: Reading::Startup(Vec::new()), asked: None }
+        Self { pos: 0, reading: Reading::Startup(Vec::new()), asked: None, requests: 0, answers: 0 }
     }
 }
 
@@ -105,6 +109,9 @@ impl Parser {
                     if settled.crc && covered[covered.len() - 4..] != crc {
                         return Err(format!("the FPDU whose header is at offset {header} has a wrong CRC"));
                     }
+                    let (last, opcode) = (body[2] & 0x40 != 0, body[3] & 0x0f);
+                    self.requests += u64::from(matches!(opcode, 1 | 10));
+                    self.answers += u64::from(last && matches!(opcode, 2 | 11));
                     body.clear();
                     covered.clear();
                     *header = self.pos;

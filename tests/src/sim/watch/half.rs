@@ -5,6 +5,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::fpdu::{Parser, Settled};
 use super::ranges::Ranges;
 
+/// Bare segments (no payload, SYN, FIN, RST) that a host may send on a connection, beyond two for each segment that has
+/// arrived and is not bare: for each second, and in all. Bare segments are not to be answered but within these.
+const BARE_PER_SECOND: u64 = 10;
+const BARE_IN_ALL: u64 = 32;
+
 /// How the sender's stream is divided into what must stay whole.
 #[derive(Debug)]
 pub(super) enum Borders {
@@ -29,14 +34,32 @@ pub(super) struct Half {
     pub(super) fin: Option<u64>,
     /// The sender has sent a RST.
     pub(super) reset: bool,
+    /// Other numbers its SYN-ACKs had: cookies change (RFC 4987 section 3.6), as long as none is acknowledged.
+    pub(super) cookies: Vec<u32>,
+    /// One of its SYNs is counted on.
+    pub(super) settled: bool,
+    /// The sender's SYN had no ACK.
+    pub(super) opens: bool,
+    /// The sender's user was told that the connection is over.
+    pub(super) over: bool,
+    /// The number of a SYN-ACK with which the sender answered a late double of the peer's SYN, when it was over.
+    pub(super) late: Option<u32>,
+    /// Segments that arrived at the sender and were not bare.
+    pub(super) calls: u64,
+    /// Bare segments that it sent.
+    bare: u64,
     /// What arrived at the receiver with a good checksum.
     pub(super) arrived: Ranges,
+    /// The latest timestamp that arrived at the receiver.
+    pub(super) latest: Option<u32>,
     /// The FIN arrived.
     pub(super) fin_arrived: bool,
     /// The highest offset that the receiver has acknowledged, FIN included.
     pub(super) acked: u64,
     /// The highest acknowledgement that has arrived back at the sender.
     pub(super) heard: u64,
+    /// The highest among those that the sender had to take in.
+    pub(super) taken: u64,
     /// The right edge that the receiver has announced.
     pub(super) edge: u64,
     /// The right edge that has arrived at the sender.
@@ -66,10 +89,19 @@ impl Half {
             high: 0,
             fin: None,
             reset: false,
+            cookies: Vec::new(),
+            settled: false,
+            opens: false,
+            over: false,
+            late: None,
+            calls: 0,
+            bare: 0,
             arrived: Ranges::default(),
+            latest: None,
             fin_arrived: false,
             acked: 0,
             heard: 0,
+            taken: 0,
             edge: 0,
             edge_heard: 0,
             waiting_us: None,
@@ -85,6 +117,29 @@ impl Half {
     /// The offset of a sequence number near those in use.
     pub(super) fn offset(&self, seq: u32) -> i64 {
         self.isn.map_or(0, |isn| i64::from(seq.wrapping_sub(isn).wrapping_sub(1) as i32))
+    }
+
+    /// Somebody counts on the stream beginning behind this number: of several SYN-ACKs that one holds.
+    pub(super) fn settle(&mut self, isn: u32) {
+        if self.cookies.contains(&isn) {
+            self.isn = Some(isn);
+        }
+        self.cookies.clear();
+        self.settled |= self.isn.is_some();
+    }
+
+    /// The sender sends a bare segment.
+    ///
+    /// # Errors
+    /// When that is one too many.
+    pub(super) fn note_bare(&mut self, now_us: u64) -> Result<(), String> {
+        self.bare += 1;
+        let allowed = 2 * self.calls + BARE_IN_ALL + BARE_PER_SECOND * (now_us / 1_000_000);
+        if self.bare > allowed {
+            let (bare, calls) = (self.bare, self.calls);
+            return Err(format!("{bare} bare segments sent, {calls} received that are not bare: a storm"));
+        }
+        Ok(())
     }
 
     /// Something was sent, or `ack` has arrived back.
@@ -105,10 +160,17 @@ impl Half {
         self.waited_us.max(now)
     }
 
-    /// The receiver's SACK block `start..end` has arrived at the sender, which had `timeouts` by then.
+    /// The receiver's SACK block `start..end` has arrived at the sender, which had `timeouts` by then. It says something of
+    /// the segments that are wholly inside (RFC 2018 section 5); of parts that others are cut into later, it does not.
     pub(super) fn hear_sack(&mut self, start: i64, end: i64, timeouts: u64) {
-        if start >= self.heard as i64 && start < end {
-            self.sacked.push((start as u64, end as u64, timeouts));
+        if start < self.heard as i64 || start >= end {
+            return;
+        }
+        let inside = self.frozen.range(start as u64..end as u64).filter(|(_, last)| **last <= end as u64);
+        let mut ends = inside.map(|(&first, &last)| (first, last));
+        if let Some((first, mut last)) = ends.next() {
+            last = ends.next_back().map_or(last, |(_, end)| end);
+            self.sacked.push((first, last, timeouts));
             if self.sacked.len() > 256 {
                 let heard = self.heard;
                 self.sacked.retain(|&(_, end, _)| end > heard);
@@ -148,11 +210,11 @@ impl Half {
         }
     }
 
-    /// Acknowledged octets of several segments: a probe of the path's MTU. (What lies inside of one may be sent again by a
-    /// host that could not take the acknowledgement, since its segment was old.)
+    /// Acknowledged octets: a probe of the path's MTU. (What lies inside of one segment may be sent again by a host that could
+    /// not take the acknowledgement, since its segment was old.)
     fn is_probe(&self, start: u64, end: u64) -> bool {
         let inside = self.frozen.range(..=start).next_back().is_some_and(|(_, &last)| end <= last);
-        end <= self.heard.min(self.high) && !inside
+        end <= self.heard.min(self.high) && (!inside || end <= self.taken)
     }
 
     /// New octets: a segment is frozen. Its ends have to be borders, or it was cut.

@@ -9,9 +9,11 @@
 //! | our right edge and acknowledgement never go back | here |
 //! | nothing is acknowledged, selectively or not, that has not arrived | here |
 //! | nothing selectively acknowledged is sent again before a timeout | `half.rs` |
-//! | no frame is longer than the MTU; no storm of bare segments | here |
+//! | no frame is longer than the MTU | here |
+//! | no storm of bare segments | `half.rs` |
 //! | congestion marks are echoed, and the echo is heard | `ecn.rs` |
 //! | only new octets may be marked, and only where both SYNs agreed (RFC 3168 sections 6.1.1, 6.1.4 to 6.1.6) | here |
+//! | no more Reads and atomics are outstanding than agreed on | here, `fpdu.rs` |
 
 mod ecn;
 mod fpdu;
@@ -23,14 +25,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use self::ecn::Ecn;
 use self::fpdu::{Parser, Settled};
 use self::half::{Borders, Half, Sender};
+use super::coverage::{Coverage, Sight};
 use super::packet::{Damage, Frame, Tcp, flag, parse};
 
 pub use ranges::Ranges;
-
-/// Bare segments (no payload, SYN, FIN, RST) that a host may send beyond two for each segment that is not bare and has
-/// arrived: for each second, and in all. Bare segments are not to be answered but within these.
-const BARE_PER_SECOND: u64 = 10;
-const BARE_IN_ALL: u64 = 64;
 
 /// How the streams of a run are divided.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,12 +50,18 @@ pub struct Condition {
     pub cuts: u64,
     /// Probes of a path's MTU that it has counted.
     pub probes: u64,
+    /// Those for a smaller EMSS.
+    pub cuts_by_emss: u64,
+    /// It has answered SYNs by cookies.
+    pub cookies: bool,
 }
 
 #[derive(Debug)]
 struct Connection {
     halves: [Half; 2],
     ecn: [Ecn; 2],
+    /// The same ports had a connection before, of which something may still be on its way.
+    again: bool,
 }
 
 /// The tap on both ends of the wire.
@@ -68,20 +72,35 @@ pub struct Watch {
     mtus: [u16; 2],
     /// By the client's port.
     connections: BTreeMap<u16, Connection>,
-    /// Segments that arrived at each host and were not bare, and bare segments that it sent.
-    arrived: [u64; 2],
-    bare: [u64; 2],
+    /// Cuts on connections whose ports were used again.
+    past_cuts: [u64; 2],
+    /// Reads and atomics that may be outstanding, by the client's port.
+    depths: BTreeMap<u16, u64>,
+    coverage: Coverage,
 }
 
 impl Watch {
     /// Nothing seen yet. `ours`: which hosts are tcp-lite.
     pub fn new(framing: Framing, ours: [bool; 2], mtus: [u16; 2]) -> Self {
-        Self { framing, ours, mtus, connections: BTreeMap::new(), arrived: [0; 2], bare: [0; 2] }
+        Self {
+            framing,
+            ours,
+            mtus,
+            connections: BTreeMap::new(),
+            past_cuts: [0; 2],
+            depths: BTreeMap::new(),
+            coverage: Coverage::default(),
+        }
     }
 
     fn connection(&mut self, port: u16) -> &mut Connection {
+        self.seen(port).0
+    }
+
+    /// A connection, and where what happens on it is counted.
+    fn seen(&mut self, port: u16) -> (&mut Connection, &mut Coverage) {
         let (framing, ours) = (self.framing, self.ours);
-        self.connections.entry(port).or_insert_with(|| Connection {
+        let connection = self.connections.entry(port).or_insert_with(|| Connection {
             halves: [0, 1].map(|side| {
                 Half::new(match framing {
                     _ if !ours[side] => Borders::Unknown,
@@ -90,7 +109,9 @@ impl Watch {
                 })
             }),
             ecn: Default::default(),
-        })
+            again: false,
+        });
+        (connection, &mut self.coverage)
     }
 
     /// The user of host `side` has pushed a segment that ends at `offset`, on the connection of this client port.
@@ -102,7 +123,41 @@ impl Watch {
 
     /// Cuts seen of what host `side` had to leave whole.
     pub fn cuts(&self, side: usize) -> u64 {
-        self.connections.values().map(|connection| connection.halves[side].cuts).sum()
+        let now: u64 = self.connections.values().map(|connection| connection.halves[side].cuts).sum();
+        now + self.past_cuts[side]
+    }
+
+    /// What was seen.
+    pub fn coverage(&self) -> &Coverage {
+        &self.coverage
+    }
+
+    /// So many Reads and atomics may be outstanding on a connection, each way.
+    pub fn set_depth(&mut self, port: u16, depth: u16) {
+        self.depths.insert(port, depth.into());
+    }
+
+    /// The user of host `side` was told that the connection is over.
+    pub fn set_over(&mut self, side: usize, port: u16) {
+        self.connection(port).halves[side].over = true;
+    }
+
+    /// A SYN of a host for which the connection is over: a new one begins, or it answers a late double of a SYN.
+    fn note_late_syn(&mut self, side: usize, port: u16, tcp: &Tcp) {
+        let connection = self.connection(port);
+        let half = &mut connection.halves[side];
+        if !half.over || half.isn.is_none_or(|isn| isn == tcp.seq) {
+            return;
+        }
+        if tcp.has(flag::ACK) {
+            half.late = Some(tcp.seq);
+            return;
+        }
+        let cuts = [0, 1].map(|side: usize| connection.halves[side].cuts);
+        self.past_cuts.iter_mut().zip(cuts).for_each(|(past, cuts)| *past += cuts);
+        self.coverage.saw(Sight::TimeWaitReused, 1);
+        self.connections.remove(&port);
+        self.connection(port).again = true;
     }
 
     /// Whether `port`'s octets from `side` have been acknowledged by so much: the wire's own measure of progress.
@@ -131,26 +186,35 @@ impl Watch {
             return Err(format!("a frame of {} octets, the MTU is {}", frame.len(), self.mtus[side]));
         }
         let Some(tcp) = parse(frame) else { return Ok(()) };
-        if is_bare(&tcp) {
-            self.bare[side] += 1;
-            let allowed = 2 * self.arrived[side] + BARE_IN_ALL + BARE_PER_SECOND * (now_us / 1_000_000);
-            if self.bare[side] > allowed {
-                let (bare, arrived) = (self.bare[side], self.arrived[side]);
-                return Err(format!(
-                    "{bare} bare segments sent, {arrived} received that are not bare: a storm"
-                ));
-            }
-        }
         let port = tcp.src_port.max(tcp.dst_port);
-        let connection = self.connection(port);
+        if tcp.has(flag::SYN) {
+            self.note_late_syn(side, port, &tcp);
+        }
+        let (connection, coverage) = self.seen(port);
+        if connection.is_late(side, &tcp) {
+            return Ok(());
+        }
+        if is_bare(&tcp) && condition.is_ours {
+            connection.halves[side].note_bare(now_us).map_err(|what| format!("connection {port}, {what}"))?;
+        }
+        connection.note(side, &tcp, frame, condition, coverage);
         connection.sent(side, &tcp, frame, condition).map_err(|what| format!("connection {port}, {what}"))?;
         connection.halves[side].note_time(now_us, 0);
+        let open = connection.open_reads(side);
         let probes: u64 = self.connections.values().map(|connection| connection.halves[side].probes).sum();
         if condition.is_ours && probes > condition.probes {
             return Err(format!(
                 "connection {port}, acknowledged octets were sent {probes} times, {} probes are counted: {tcp:?}",
                 condition.probes
             ));
+        }
+        if let Some(&depth) = self.depths.get(&port) {
+            if open > depth {
+                return Err(format!(
+                    "connection {port}, {open} Reads and atomics are outstanding, {depth} may be"
+                ));
+            }
+            self.coverage.saw_if(Sight::DepthReached, open == depth);
         }
         let seen = self.cuts(side);
         if condition.is_ours && seen > condition.cuts {
@@ -168,8 +232,12 @@ impl Watch {
             return;
         }
         let Some(tcp) = parse(&frame.octets) else { return };
-        self.arrived[side] += u64::from(!is_bare(&tcp));
+        let forged = frame.damage == Damage::Forged;
         let port = tcp.src_port.max(tcp.dst_port);
+        self.connection(port).halves[side].calls += u64::from(forged || !is_bare(&tcp));
+        if forged || self.connection(port).is_late(1 - side, &tcp) {
+            return;
+        }
         self.connection(port).delivered(now_us, side, &tcp, &frame.octets, condition);
     }
 }
@@ -190,22 +258,74 @@ impl Connection {
         Settled { markers: peer.0, crc: own.1 || peer.1 }
     }
 
+    /// Whether a segment of host `side` is of no connection any more.
+    fn is_late(&self, side: usize, tcp: &Tcp) -> bool {
+        let half = &self.halves[side];
+        let old = self.again && half.isn.is_none() && !tcp.has(flag::SYN);
+        old || half.late.is_some_and(|isn| tcp.seq.wrapping_sub(isn) <= 1)
+    }
+
+    /// Reads and atomics that host `side` has asked for and the other has not sent the answer to.
+    fn open_reads(&self, side: usize) -> u64 {
+        match (&self.halves[side].borders, &self.halves[1 - side].borders) {
+            (Borders::Mpa(own), Borders::Mpa(peer)) => own.requests.saturating_sub(peer.answers),
+            _ => 0,
+        }
+    }
+
+    /// What is worth a name in a segment that host `side` is about to send.
+    fn note(&mut self, side: usize, tcp: &Tcp, frame: &[u8], condition: Condition, coverage: &mut Coverage) {
+        if !condition.is_ours {
+            return;
+        }
+        let (own, peer) = self.pair(side);
+        let (syn, fin, reset) = (tcp.has(flag::SYN), tcp.has(flag::FIN), tcp.has(flag::RST));
+        coverage.saw_if(Sight::SynAgain, syn && own.isn.is_some());
+        coverage.saw_if(Sight::SimultaneousOpen, syn && tcp.has(flag::ACK) && own.opens && own.isn.is_some());
+        coverage.saw_if(Sight::FinAgain, fin && own.fin.is_some());
+        let crossed = fin && own.fin.is_none() && peer.fin.is_some() && !peer.fin_arrived;
+        coverage.saw_if(Sight::SimultaneousClose, crossed);
+        coverage.saw_if(Sight::Reset, reset);
+        coverage.saw_if(Sight::ZeroWindow, tcp.window == 0 && !syn && !reset);
+        let blocks = tcp.sack_blocks(frame);
+        coverage.saw_if(Sight::ThreeBlocks, blocks.len() == 3);
+        coverage.saw_if(Sight::FourBlocks, blocks.len() == 4);
+        let doubled = blocks.first().is_some_and(|(start, _)| (start.wrapping_sub(tcp.ack) as i32) < 0);
+        coverage.saw_if(Sight::DuplicateTold, doubled);
+    }
+
     fn sent(&mut self, side: usize, tcp: &Tcp, frame: &[u8], condition: Condition) -> Result<(), String> {
+        let again = self.again;
         let settled = self.settled(side);
         let ecn = Ecn::agreed(&self.ecn);
         let (own, peer) = self.pair(side);
         if own.reset && !tcp.has(flag::RST) {
             return Err(format!("a segment after the RST: {tcp:?}"));
         }
-        own.reset |= tcp.has(flag::RST);
+        // A RST with another number only answers what is wrong, and ends nothing (RFC 9293 section 3.10.7.4, SYN-RECEIVED;
+        // 3.10.7.3).
+        let at = own.offset(tcp.seq);
+        let ends =
+            own.isn.is_some() && (-1..=own.high as i64 + 1).contains(&at) && !(again && peer.isn.is_none());
+        own.reset |= tcp.has(flag::RST) && ends;
         if tcp.has(flag::SYN) {
-            if own.isn.is_some_and(|isn| isn != tcp.seq) {
-                return Err("a second SYN with another sequence number".into());
+            if let Some(isn) = own.isn
+                && isn != tcp.seq
+            {
+                if !tcp.has(flag::ACK) || own.settled || !condition.cookies {
+                    return Err("a second SYN with another sequence number".into());
+                }
+                own.cookies.push(isn);
             }
+            own.opens |= own.isn.is_none() && !tcp.has(flag::ACK);
             own.isn = Some(tcp.seq);
             own.scale = tcp.window_scale(frame);
         } else if own.isn.is_none() && !tcp.has(flag::RST) {
             return Err(format!("a segment in front of the SYN: {tcp:?}"));
+        }
+        if !tcp.has(flag::SYN) && !tcp.has(flag::RST) {
+            own.settle(tcp.seq.wrapping_sub(1));
+            peer.settle(tcp.ack.wrapping_sub(1));
         }
         let high = own.high;
         let offset = own.offset(tcp.seq) + i64::from(tcp.has(flag::SYN));
@@ -251,25 +371,45 @@ impl Connection {
         }
         let offset = peer.offset(tcp.seq) + i64::from(tcp.has(flag::SYN));
         let (start, end) = (offset.max(0) as u64, (offset + tcp.len() as i64).max(0) as u64);
+        // What is old is not heard (RFC 9293 section 3.10.7.4): a bare segment has to be at the frontier.
+        let next = peer.arrived.frontier() as i64 + i64::from(peer.fin_arrived);
+        let in_window =
+            if is_bare(tcp) { offset >= next } else { end as i64 + i64::from(tcp.has(flag::FIN)) > next };
+        let time = tcp.timestamp(frame);
+        // Nor what comes with an old timestamp (RFC 7323 section 5).
+        let older =
+            time.zip(peer.latest).is_some_and(|(time, latest)| (time.wrapping_sub(latest) as i32) < 0);
+        let heard = in_window && !older;
+        if !older {
+            peer.latest = time.or(peer.latest);
+        }
         let known = peer.arrived.add(start, end);
         let news = end > start && known < end - start;
-        peer.fin_arrived |= tcp.has(flag::FIN);
+        let fin = offset + tcp.len() as i64;
+        peer.fin_arrived |= tcp.has(flag::FIN) && peer.fin.is_some_and(|at| at as i64 == fin);
         if tcp.has(flag::ACK) && !tcp.has(flag::RST) && own.isn.is_some() {
             let ack = own.offset(tcp.ack);
             let scale = if tcp.has(flag::SYN) { 0 } else { scale(peer, own) };
             own.note_time(now_us, ack.max(0) as u64);
+            if heard {
+                own.taken = own.taken.max(ack.max(0) as u64);
+            }
             own.edge_heard = own.edge_heard.max((ack + (i64::from(tcp.window) << scale)).max(0) as u64);
-            for (start, end) in tcp.sack_blocks(frame) {
+            for (start, end) in tcp.sack_blocks(frame).into_iter().filter(|_| heard) {
                 let (start, end) = (own.offset(start), own.offset(end));
                 own.hear_sack(start, end, condition.timeouts);
             }
         }
-        let heard = own.heard;
+        let acknowledged = own.heard;
         if tcp.has(flag::SYN) {
             // What a host says before it knows of the other is taken in here.
             self.ecn[1 - side].on_syn(tcp.flags);
         } else if agreed {
-            self.ecn[side].on_arrival(tcp.flags, heard, (news && tcp.ecn(frame) == 3).then_some(start));
+            self.ecn[side].on_arrival(
+                tcp.flags,
+                acknowledged,
+                (news && tcp.ecn(frame) == 3).then_some(start),
+            );
         }
     }
 }

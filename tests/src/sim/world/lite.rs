@@ -1,16 +1,18 @@
 //! tcp-lite alone: a stack on a port, and users of plain streams.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
 
 use dp::{Burst, Port};
-use tcp_lite::{CloseReason, ConnId, Duration, Event, Instant, Keepalive, Received, SendError, Stack};
+use tcp_lite::{CloseReason, ConnId, Duration, Event, Instant, Keepalive, Received, SendError, Stack, State};
 
+use crate::sim::coverage::Coverage;
 use crate::sim::setup::{HostSetup, address};
 use crate::sim::watch::{Condition, Watch};
 
+use super::states::Cause;
 use super::streams::{Chunks, End, Over};
-use super::{CLIENT_PORT, Moved, repairs};
+use super::{Moved, condition_of, cover_stack, repairs};
 
 /// When sending is tried again that found no packet buffer.
 const NO_MBUF_US: u64 = 1000;
@@ -27,12 +29,16 @@ pub(super) struct LiteHost {
     out: Burst,
     pub(super) ends: Vec<End>,
     conns: Vec<Option<ConnId>>,
+    /// The state in which each was seen last.
+    states: Vec<Option<State>>,
     by_conn: HashMap<ConnId, usize>,
     /// Octets of each end that are held by its user: in order and unread, or ahead and kept.
     held: Vec<u64>,
     blocked: Vec<bool>,
     retry_us: Option<u64>,
     started: bool,
+    /// Connections that nobody wants, aborted.
+    unwanted: HashSet<ConnId>,
 }
 
 impl LiteHost {
@@ -52,28 +58,42 @@ impl LiteHost {
             out: Burst::new(),
             ends,
             conns: vec![None; count],
+            states: vec![None; count],
             by_conn: HashMap::new(),
             held: vec![0; count],
             blocked: vec![false; count],
             retry_us: None,
             started: false,
+            unwanted: HashSet::new(),
         })
     }
 
     fn start(&mut self, now: Instant) -> Result<(), String> {
         self.started = true;
+        let mut listening = Vec::new();
         for number in 0..self.ends.len() {
-            let end = &self.ends[number];
-            if end.opens {
-                let remote = SocketAddr::new(address(1 - self.side, self.setup.ipv6), end.server_port());
-                let conn =
-                    self.stack.connect(now, remote, Some(end.port)).map_err(|error| error.to_string())?;
-                self.adopt(number, conn);
-            } else {
-                self.stack.listen(end.server_port()).map_err(|error| error.to_string())?;
+            let port = self.ends[number].server_port();
+            if self.ends[number].opens {
+                self.open(number, now)?;
+            } else if !listening.contains(&port) {
+                self.stack.listen(port).map_err(|error| error.to_string())?;
+                listening.push(port);
             }
         }
         Ok(())
+    }
+
+    /// Connects, unless the connection that it follows is not over yet.
+    fn open(&mut self, number: usize, now: Instant) -> Result<bool, String> {
+        let end = &self.ends[number];
+        if end.after.is_some_and(|before| self.ends[before].over.is_none()) {
+            return Ok(false);
+        }
+        let (local, remote) = end.ports(self.side);
+        let remote = SocketAddr::new(address(1 - self.side, self.setup.ipv6), remote);
+        let conn = self.stack.connect(now, remote, Some(local)).map_err(|error| error.to_string())?;
+        self.adopt(number, conn);
+        Ok(true)
     }
 
     fn adopt(&mut self, number: usize, conn: ConnId) {
@@ -94,17 +114,22 @@ impl LiteHost {
         let mut frames = Burst::new();
         while self.port.rx_burst(now_us, &mut frames) > 0 {
             busy = true;
-            frames.drain(..).for_each(|frame| self.stack.input(now, frame));
+            for frame in frames.drain(..) {
+                self.stack.input(now, frame);
+                self.note_states(Cause::Segment)?;
+            }
         }
         self.stack.poll(now);
+        self.note_states(Cause::Timer)?;
         while let Some(event) = self.stack.event() {
             busy = true;
-            self.on_event(event)?;
+            self.on_event(event, now)?;
         }
         self.retry_us = None;
         for number in 0..self.ends.len() {
             busy |= self.work(number, now_us, watch)?;
         }
+        self.note_states(Cause::User)?;
         loop {
             let more = self.stack.transmit(now, &mut self.out);
             let sent = self.port.tx_burst(now_us, &mut self.out);
@@ -113,27 +138,59 @@ impl LiteHost {
                 break;
             }
         }
+        self.note_states(Cause::Transmission)?;
         // An abort raises its event at once.
         while let Some(event) = self.stack.event() {
-            self.on_event(event)?;
+            self.on_event(event, now)?;
         }
         self.check_limits()?;
         Ok(busy)
+    }
+
+    /// Every connection is in the state it was in, or in one that `cause` leads to.
+    fn note_states(&mut self, cause: Cause) -> Result<(), String> {
+        for (number, conn) in self.conns.iter().enumerate() {
+            let Some(conn) = *conn else { continue };
+            let state = self.stack.info(conn).map_or(State::Closed, |info| info.state);
+            let before = self.states[number].replace(state).unwrap_or(state);
+            if before != state && !cause.leads(before, state) {
+                return Err(format!("connection {number} goes from {before:?} to {state:?} by {cause:?}"));
+            }
+        }
+        Ok(())
     }
 
     fn number(&self, conn: ConnId) -> Result<usize, String> {
         self.by_conn.get(&conn).copied().ok_or_else(|| "an event of a connection nobody knows".into())
     }
 
-    fn on_event(&mut self, event: Event) -> Result<(), String> {
+    fn on_event(&mut self, event: Event, now: Instant) -> Result<(), String> {
+        if let Event::Received { conn, .. }
+        | Event::Writable { conn }
+        | Event::PeerClosed { conn }
+        | Event::Closed { conn, .. } = &event
+            && self.unwanted.contains(conn)
+        {
+            return Ok(());
+        }
         match event {
             Event::Established { conn, listener } => {
                 if listener.is_some() {
                     let info = self.stack.info(conn).ok_or("a connection is established and dead")?;
-                    let number = usize::from(info.remote.port() - CLIENT_PORT);
-                    if self.conns[number].is_some() {
-                        return Err(format!("connection {number} is accepted twice"));
-                    }
+                    let port = info.remote.port();
+                    let is_next =
+                        |number: &usize| self.ends[*number].port == port && self.conns[*number].is_none();
+                    let next = (0..self.ends.len()).find(is_next);
+                    let Some(number) = next else {
+                        // A cookie may be acknowledged again when its connection is over.
+                        let over = |end: &End| end.port == port && end.over.is_some();
+                        if !self.ends.iter().any(over) || self.stack.counters().rx_syn_cookies == 0 {
+                            return Err(format!("connection {port} is accepted twice"));
+                        }
+                        self.stack.abort(now, conn);
+                        self.unwanted.insert(conn);
+                        return Ok(());
+                    };
                     self.adopt(number, conn);
                 }
                 let number = self.number(conn)?;
@@ -234,8 +291,10 @@ impl LiteHost {
 
     /// Reads, writes, closes, aborts. Whether anything was done.
     fn work(&mut self, number: usize, now_us: u64, watch: &mut Watch) -> Result<bool, String> {
-        let Some(conn) = self.conns[number] else { return Ok(false) };
         let now = Instant::from_micros(now_us as i64);
+        let Some(conn) = self.conns[number] else {
+            return if self.ends[number].opens { self.open(number, now) } else { Ok(false) };
+        };
         let end = &mut self.ends[number];
         if end.over.is_some() || !end.established {
             return Ok(false);
@@ -305,6 +364,7 @@ impl LiteHost {
     fn check_limits(&self) -> Result<(), String> {
         /// What may be taken beyond a bound until something else has gone: what LRO joins, at most.
         const SEGMENT_MAX: u64 = 1 << 16;
+        self.setup.check_usage(&self.stack.usage())?;
         for (number, conn) in self.conns.iter().enumerate() {
             let Some(info) = conn.and_then(|conn| self.stack.info(conn)) else { continue };
             let tcp = &self.setup.tcp;
@@ -346,13 +406,11 @@ impl LiteHost {
     }
 
     pub(super) fn condition(&self) -> Condition {
-        let counters = self.stack.counters();
-        Condition {
-            is_ours: true,
-            timeouts: counters.rto_expired,
-            cuts: counters.tx_cut_by_emss + counters.tx_cut_by_persist,
-            probes: counters.path_mtu_probes,
-        }
+        condition_of(&self.stack.counters())
+    }
+
+    pub(super) fn cover(&self, coverage: &mut Coverage, timestamps: bool) {
+        cover_stack(coverage, &self.setup, &self.stack.counters(), timestamps);
     }
 
     pub(super) fn add_to(&self, moved: &mut Moved) {

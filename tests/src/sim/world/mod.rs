@@ -2,21 +2,26 @@
 //!
 //! | file | hosts | workload |
 //! |---|---|---|
-//! | `streams.rs` | tcp-lite (`lite.rs`) or smoltcp (`stock.rs`) | octets both ways, with readers, aborts and closes |
-//! | `rdma.rs` | tcp-lite with iWARP | Writes, Sends, Reads, atomics (`operations.rs`) |
+//! | `streams.rs` | tcp-lite (`lite.rs`) or smoltcp (`stock.rs`) | octets both ways, with readers, aborts and closes; TCP's states (`states.rs`) |
+//! | `rdma.rs` | tcp-lite with iWARP | connections (`connection.rs`) with Writes, Sends, Reads, atomics (`operations.rs`) |
 
+mod connection;
 mod lite;
 mod operations;
 mod rdma;
+mod states;
 mod stock;
 mod streams;
 
 use tcp_lite::StackCounters;
 
+use super::coverage::{Coverage, Sight};
+use super::setup::HostSetup;
 use super::watch::{Condition, Watch};
 
+pub use connection::{Close, Fault, RdmaPlan};
 pub use operations::{Kind, Operation};
-pub use rdma::{Close, RdmaPlan, RdmaWorld};
+pub use rdma::RdmaWorld;
 pub use streams::{Chunks, EndPlan, Reader, StreamPlan, StreamWorld};
 
 /// Client ports of connections, by number.
@@ -70,6 +75,12 @@ pub trait World {
     /// Connections of the run.
     fn connections(&self) -> usize;
 
+    /// The client port of one of them.
+    fn port(&self, connection: usize) -> u16;
+
+    /// Whether the user of host `side` was told that it is over.
+    fn is_over(&self, side: usize, connection: usize) -> bool;
+
     /// How far one of them is.
     fn progress(&self, connection: usize) -> Progress;
 
@@ -79,8 +90,51 @@ pub trait World {
     /// What is not.
     fn finish(&mut self) -> Result<Moved, String>;
 
+    /// What was seen to happen, beside what the wire shows.
+    fn cover(&self, coverage: &mut Coverage);
+
     /// Everything that helps to see why a run stands still.
     fn describe(&self) -> String;
+}
+
+/// What the counters of a host show.
+fn cover_stack(coverage: &mut Coverage, setup: &HostSetup, counters: &StackCounters, timestamps: bool) {
+    let undone = if timestamps { Sight::TimeoutUndoneByTime } else { Sight::TimeoutUndoneByOrder };
+    for (sight, times) in [
+        (Sight::Timeout, counters.rto_expired),
+        (Sight::TailProbe, counters.tail_loss_probes),
+        (Sight::Recovery, counters.fast_retransmits),
+        (Sight::RepairLost, counters.lost_retransmits),
+        (Sight::Reordering, counters.reordering_seen),
+        (undone, counters.spurious_timeouts),
+        (Sight::RecoveryUndone, counters.spurious_recoveries),
+        (Sight::DuplicateHeard, counters.dsack_received),
+        (Sight::WindowProbe, counters.window_probes),
+        (Sight::CutByPersist, counters.tx_cut_by_persist),
+        (Sight::CutByEmss, counters.tx_cut_by_emss),
+        (Sight::CookieSent, counters.tx_syn_cookies),
+        (Sight::CookieTaken, counters.rx_syn_cookies),
+        (Sight::Challenge, counters.challenge_acks),
+        (Sight::OldTimestamp, counters.rx_old_timestamps),
+        (Sight::BadChecksum, counters.rx_bad_checksum),
+        (Sight::MarksHeard, counters.ecn_reductions),
+    ] {
+        coverage.saw(sight, times);
+    }
+    coverage.saw_if(Sight::WithoutSack, !setup.tcp.sack);
+    coverage.saw_if(Sight::WithoutTimestamps, !setup.tcp.timestamps);
+}
+
+/// The condition of a host with these counters.
+fn condition_of(counters: &StackCounters) -> Condition {
+    Condition {
+        is_ours: true,
+        timeouts: counters.rto_expired,
+        cuts: counters.tx_cut_by_emss + counters.tx_cut_by_persist,
+        cuts_by_emss: counters.tx_cut_by_emss,
+        cookies: counters.tx_syn_cookies > 0,
+        probes: counters.path_mtu_probes,
+    }
 }
 
 /// Segments that a stack sent again because it held them for lost. A probe of the tail may go for nothing, where the peer

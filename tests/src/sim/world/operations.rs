@@ -12,6 +12,12 @@ use crate::pattern::Pattern;
 /// What a completed target is overwritten with: whatever arrives there later shows.
 const SPENT: u8 = 0xa5;
 
+/// What memory holds before anything is placed, and forever where nothing may be.
+const UNTOUCHED: u8 = 0x5a;
+
+/// Octets between places.
+const GUARD: usize = 16;
+
 /// What an operation does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
@@ -61,14 +67,18 @@ pub(super) struct Layout {
     /// Where each side's counter is, which the peer adds to.
     pub(super) counter: [usize; 2],
     pub(super) octets: [usize; 2],
+    /// Where each side's memory may change: offset and length.
+    pub(super) used: [Vec<(usize, usize)>; 2],
 }
 
 impl Layout {
     pub(super) fn new(operations: &[Vec<Operation>; 2]) -> Self {
-        let mut octets = [8, 8];
+        let mut octets = [8 + GUARD; 2];
+        let mut used = [vec![(0, 8)], vec![(0, 8)]];
         let mut take = |side: usize, length: usize| {
             let at = octets[side];
-            octets[side] += length.next_multiple_of(8);
+            octets[side] += length.next_multiple_of(8) + GUARD;
+            used[side].push((at, length));
             at
         };
         let places = [0, 1].map(|side: usize| {
@@ -92,7 +102,7 @@ impl Layout {
             };
             operations[side].iter().map(one).collect()
         });
-        Self { places, counter: [0, 0], octets }
+        Self { places, counter: [0, 0], octets, used }
     }
 }
 
@@ -107,7 +117,10 @@ impl Memory {
     pub(super) fn new(pd: &ProtectionDomain, octets: usize) -> Result<Self, VerbsError> {
         let all = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC;
         let options = MrOptions { base: Base::Zero, ..MrOptions::new(all) };
-        Ok(Self { region: pd.reg_mr_with(octets, &options)?, spent: Vec::new() })
+        let region = pd.reg_mr_with(octets, &options)?;
+        region.write_at(0, &vec![UNTOUCHED; octets])?;
+        region.write_at(0, &[0; 8])?;
+        Ok(Self { region, spent: Vec::new() })
     }
 
     pub(super) fn fill(&self, at: usize, octets: usize, pattern: Pattern) -> Result<(), String> {
@@ -140,6 +153,36 @@ impl Memory {
         self.region.write_at(at, &vec![SPENT; octets]).map_err(|error| error.to_string())
     }
 
+    /// Nothing was placed outside of `used`, which is in order.
+    pub(super) fn check_guards(&self, used: &[(usize, usize)]) -> Result<(), String> {
+        let all = self.read(0, self.region.len())?;
+        let ends = used.iter().map(|(at, octets)| at + octets);
+        let begins = used.iter().map(|(at, _)| *at).skip(1).chain([all.len()]);
+        for (from, to) in ends.zip(begins) {
+            if let Some(wrong) = all[from..to].iter().position(|octet| *octet != UNTOUCHED) {
+                return Err(format!("memory at {} changed, where nothing may be placed", from + wrong));
+            }
+        }
+        Ok(())
+    }
+
+    /// What was placed at `at` and never delivered is right all the same: nothing is placed before it was checked.
+    pub(super) fn check_undelivered(&self, at: usize, octets: usize, pattern: Pattern) -> Result<(), String> {
+        if self.spent.contains(&(at, octets)) {
+            return Ok(());
+        }
+        let mut right = vec![0; octets];
+        pattern.fill(0, &mut right);
+        let found = self.read(at, octets)?;
+        let wrong = found.iter().zip(&right).position(|(octet, right)| octet != right && *octet != UNTOUCHED);
+        match wrong {
+            None => Ok(()),
+            Some(wrong) => {
+                Err(format!("octet {wrong} of {octets} placed at {at} and not delivered is altered"))
+            }
+        }
+    }
+
     /// Nothing was placed where something had been delivered.
     pub(super) fn check_spent(&self) -> Result<(), String> {
         for &(at, octets) in &self.spent {
@@ -161,6 +204,28 @@ impl Memory {
     pub(super) fn rkey(&self) -> u32 {
         self.region.rkey()
     }
+}
+
+/// A request that the peer has to refuse.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// A Write past the end of the peer's memory.
+    WriteBeyond,
+    /// A Write with an STag that names nothing.
+    WriteNowhere,
+    /// A Read past the end of the peer's memory.
+    ReadBeyond,
+}
+
+/// The request of `fault`, of 8 octets.
+pub(super) fn faulty(number: u64, fault: Fault, own: &Memory, peer: &Memory) -> SendRequest {
+    let beyond = RemoteAddr { addr: peer.region.len() as u64 - 4, rkey: peer.rkey() };
+    let op = match fault {
+        Fault::WriteBeyond => SendOp::Write { remote: beyond },
+        Fault::WriteNowhere => SendOp::Write { remote: RemoteAddr { addr: 0, rkey: !peer.rkey() } },
+        Fault::ReadBeyond => SendOp::Read { remote: beyond },
+    };
+    SendRequest::new(number, op, own.sge(0, 8))
 }
 
 /// The request of `operation`, posted by the owner of `own` to that of `peer`.

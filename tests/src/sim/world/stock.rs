@@ -1,6 +1,6 @@
 //! smoltcp's own TCP sockets: an independent peer.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 
 use dp::{Burst, Port};
 use smoltcp::iface::{Config, Interface, SocketHandle, SocketSet};
@@ -9,6 +9,7 @@ use smoltcp::socket::tcp;
 use smoltcp::time::{Duration, Instant};
 use smoltcp::wire::{EthernetAddress, IpAddress, IpListenEndpoint};
 
+use crate::sim::packet::{Tcp, flag, parse};
 use crate::sim::port::mac;
 use crate::sim::setup::{HostSetup, Stock, address, cidr};
 
@@ -25,9 +26,30 @@ struct Wire {
     rx: VecDeque<Vec<u8>>,
     tx: Burst,
     mtu: usize,
+    /// The last bare segment sent from one port to another.
+    last: HashMap<(u16, u16), Vec<u8>>,
 }
 
 impl Wire {
+    /// Takes what came from port `ports.1` to port `ports.0` away from smoltcp: a connection that is over there answers as
+    /// TIME-WAIT does (RFC 9293 section 3.10.7.4), by the last acknowledgement.
+    fn linger(&mut self, ports: (u16, u16)) {
+        let Self { rx, tx, last, port, .. } = self;
+        rx.retain(|frame| {
+            let Some(tcp) = parse(frame).filter(|tcp| (tcp.dst_port, tcp.src_port) == ports) else {
+                return true;
+            };
+            let comes_again = (!tcp.is_empty() || tcp.has(flag::FIN)) && !tcp.has(flag::RST);
+            if let Some(answer) = last.get(&ports).filter(|_| comes_again)
+                && let Some(mut frame) = port.mempool().alloc()
+                && frame.append_slice(answer)
+            {
+                tx.push(frame);
+            }
+            false
+        });
+    }
+
     fn turn(&mut self, now_us: u64) -> bool {
         let mut burst = Burst::new();
         let mut moved = false;
@@ -53,6 +75,10 @@ impl TxToken for Tx<'_> {
     fn consume<R, F: FnOnce(&mut [u8]) -> R>(self, len: usize, f: F) -> R {
         let mut octets = vec![0; len];
         let result = f(&mut octets);
+        let bare = |tcp: &Tcp| tcp.is_empty() && tcp.flags & (flag::SYN | flag::FIN | flag::RST) == 0;
+        if let Some(tcp) = parse(&octets).filter(bare) {
+            self.0.last.insert((tcp.src_port, tcp.dst_port), octets.clone());
+        }
         if let Some(mut frame) = self.0.port.mempool().alloc()
             && frame.append_slice(&octets)
         {
@@ -105,7 +131,8 @@ impl StockHost {
         port: Box<dyn Port>,
         ends: Vec<End>,
     ) -> Result<Self, String> {
-        let mut wire = Wire { port, rx: VecDeque::new(), tx: Burst::new(), mtu: setup.mtu.into() };
+        let mut wire =
+            Wire { port, rx: VecDeque::new(), tx: Burst::new(), mtu: setup.mtu.into(), last: HashMap::new() };
         let mut config = Config::new(EthernetAddress(mac(side)).into());
         config.random_seed = u64::from_le_bytes(*setup.key.first_chunk().ok_or("a key has 32 octets")?);
         let mut interface = Interface::new(config, &mut wire, Instant::ZERO);
@@ -155,6 +182,7 @@ impl StockHost {
         }
         for _ in 0..POLLS {
             let mut moved = self.wire.turn(now_us);
+            self.linger();
             self.interface.poll(Instant::from_micros(now_us as i64), &mut self.wire, &mut self.sockets);
             for number in 0..self.ends.len() {
                 moved |= self.work(number, now_us)?;
@@ -167,6 +195,16 @@ impl StockHost {
             }
         }
         Ok(busy)
+    }
+
+    /// smoltcp's TIME-WAIT ends after ten seconds, when a peer's timer may not have expired once more.
+    fn linger(&mut self) {
+        for (end, handle) in self.ends.iter().zip(&self.handles) {
+            let closed = self.sockets.get::<tcp::Socket<'_>>(*handle).state() == tcp::State::Closed;
+            if closed && end.over == Some(Over::Graceful) {
+                self.wire.linger(end.ports(self.side));
+            }
+        }
     }
 
     fn work(&mut self, number: usize, now_us: u64) -> Result<bool, String> {

@@ -1,6 +1,7 @@
 //! Plain streams: who sends how much, how it is cut, how fast it is read, and how it ends.
 
 use crate::pattern::Pattern;
+use crate::sim::coverage::{Coverage, Sight};
 use crate::sim::setup::HostSetup;
 use crate::sim::watch::{Condition, Ranges, Watch};
 
@@ -39,6 +40,8 @@ pub struct EndPlan {
     pub holds: bool,
     /// It aborts once it has received so many octets.
     pub abort_at: Option<u64>,
+    /// It closes only when the peer has.
+    pub closes_last: bool,
 }
 
 /// One connection.
@@ -46,11 +49,22 @@ pub struct EndPlan {
 pub struct StreamPlan {
     /// Who connects.
     pub opener: usize,
+    /// Both do, at once.
+    pub simultaneous: bool,
+    /// The connection whose ports it uses again, once that is over for who opened it.
+    pub after: Option<usize>,
+    /// It is accepted on the same port as all others that are.
+    pub shares_port: bool,
     /// Both ends.
     pub ends: [EndPlan; 2],
 }
 
 impl StreamPlan {
+    /// One that `opener` opens, on ports of its own.
+    pub fn new(opener: usize, ends: [EndPlan; 2]) -> Self {
+        Self { opener, simultaneous: false, after: None, shares_port: false, ends }
+    }
+
     /// Whether anybody means to abort.
     pub fn aborts(&self) -> bool {
         self.ends.iter().any(|end| end.abort_at.is_some())
@@ -71,6 +85,9 @@ pub(super) enum Over {
 pub(super) struct End {
     pub(super) plan: EndPlan,
     pub(super) opens: bool,
+    shares_port: bool,
+    opener: usize,
+    pub(super) after: Option<usize>,
     /// Somebody means to abort this connection.
     pub(super) aborts: bool,
     pub(super) port: u16,
@@ -96,9 +113,12 @@ impl End {
         let pattern = |side: usize| Pattern::new(seed ^ (2 * number + side) as u64);
         Self {
             plan: plan.ends[side],
-            opens: plan.opener == side,
+            opens: plan.opener == side || plan.simultaneous,
+            shares_port: plan.shares_port,
+            opener: plan.opener,
+            after: plan.after,
             aborts: plan.aborts(),
-            port: super::CLIENT_PORT + number as u16,
+            port: super::CLIENT_PORT + plan.after.unwrap_or(number) as u16,
             pattern: pattern(side),
             peer: pattern(1 - side),
             expects: plan.ends[1 - side].octets,
@@ -117,7 +137,12 @@ impl End {
 
     /// The port that the connection is accepted on.
     pub(super) fn server_port(&self) -> u16 {
-        4000 + (self.port - super::CLIENT_PORT)
+        if self.shares_port { 3999 } else { 4000 + (self.port - super::CLIENT_PORT) }
+    }
+
+    /// The ports of host `side` and of its peer.
+    pub(super) fn ports(&self, side: usize) -> (u16, u16) {
+        if side == self.opener { (self.port, self.server_port()) } else { (self.server_port(), self.port) }
     }
 
     pub(super) fn step(&mut self) {
@@ -195,7 +220,8 @@ impl End {
 
     /// Whether it is time to close.
     pub(super) fn wants_close(&self) -> bool {
-        self.established && !self.closing && self.sent == self.plan.octets
+        let last = !self.plan.closes_last || self.peer_closed;
+        self.established && !self.closing && self.sent == self.plan.octets && last
     }
 
     /// The connection is over for this end.
@@ -225,6 +251,8 @@ pub(super) enum StreamHost {
 pub struct StreamWorld {
     hosts: [StreamHost; 2],
     connections: usize,
+    /// Both offer timestamps.
+    timestamps: bool,
 }
 
 impl StreamWorld {
@@ -250,7 +278,8 @@ impl StreamWorld {
             });
         }
         let hosts = hosts.try_into().map_err(|_| "two hosts")?;
-        Ok(Self { hosts, connections: plans.len() })
+        let timestamps = setups.iter().all(|setup| setup.tcp.timestamps && setup.stock.is_none());
+        Ok(Self { hosts, connections: plans.len(), timestamps })
     }
 
     fn ends(&self, side: usize) -> &[End] {
@@ -289,10 +318,28 @@ impl World for StreamWorld {
         self.connections
     }
 
+    fn port(&self, connection: usize) -> u16 {
+        self.ends(0)[connection].port
+    }
+
+    fn is_over(&self, side: usize, connection: usize) -> bool {
+        self.ends(side)[connection].over.is_some()
+    }
+
+    fn cover(&self, coverage: &mut Coverage) {
+        for host in &self.hosts {
+            match host {
+                StreamHost::Lite(host) => host.cover(coverage, self.timestamps),
+                StreamHost::Stock(host) => coverage.saw(Sight::StockPeer, host.ends.len() as u64),
+            }
+        }
+    }
+
     fn progress(&self, connection: usize) -> Progress {
         let ends = [0, 1].map(|side| &self.ends(side)[connection]);
+        let before = ends[0].after.map_or(0, |before| self.progress(before).steps);
         Progress {
-            steps: ends.iter().map(|end| end.steps).sum(),
+            steps: before + ends.iter().map(|end| end.steps).sum::<u64>(),
             // A RST may overtake the end of the handshake: then one end never hears of the connection.
             done: ends.iter().all(|end| {
                 end.over.is_some()

@@ -205,8 +205,14 @@ impl Run {
 
     fn condition(&self) -> Condition {
         let counters = self.host.stack.counters();
-        let cuts = counters.tx_cut_by_emss + counters.tx_cut_by_persist;
-        Condition { is_ours: true, timeouts: counters.rto_expired, probes: counters.path_mtu_probes, cuts }
+        Condition {
+            is_ours: true,
+            timeouts: counters.rto_expired,
+            cuts: counters.tx_cut_by_emss + counters.tx_cut_by_persist,
+            probes: counters.path_mtu_probes,
+            cuts_by_emss: counters.tx_cut_by_emss,
+            cookies: counters.tx_syn_cookies > 0,
+        }
     }
 
     /// What the stack sends now; whoever asks for the peer's Ethernet address gets it.

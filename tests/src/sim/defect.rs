@@ -1,0 +1,105 @@
+//! Defects: edits that break the stack or iWARP, each to be found by the simulator. A rule that finds none is no rule.
+//!
+//! They are kept in `tests/sim-defects/*.toml`, a table each:
+//!
+//! ```toml
+//! [[defect]]
+//! name = "sack-not-learned"
+//! file = "tcp-lite/src/tcp/ack.rs"
+//! find = "self.snd.sack("
+//! replace = "let _ = ("
+//! ```
+//!
+//! `cargo run -p tests --bin sim-defects` applies each to a copy of the tree, runs the simulator built from it, and says
+//! which scenario and seed found it first, and by which rule. That takes a build for each; that they still apply is seen
+//! by an ordinary test.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use serde::Deserialize;
+
+/// Where they are kept, from the top of the repository.
+pub const DEFECTS: &str = "tests/sim-defects";
+
+/// An edit.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Defect {
+    /// What is broken, in a word.
+    pub name: String,
+    /// The file, from the top of the repository.
+    pub file: String,
+    /// What occurs once in it.
+    pub find: String,
+    /// What takes its place.
+    pub replace: String,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    defect: Vec<Defect>,
+}
+
+impl Defect {
+    /// The file's text with the edit.
+    ///
+    /// # Errors
+    /// In words, when what is to be found does not occur exactly once, or nothing would change.
+    pub fn apply(&self, text: &str) -> Result<String, String> {
+        match text.matches(&self.find).count() {
+            1 if self.find != self.replace => Ok(text.replacen(&self.find, &self.replace, 1)),
+            1 => Err(format!("{}: changes nothing", self.name)),
+            count => Err(format!("{}: its text occurs {count} times in {}", self.name, self.file)),
+        }
+    }
+}
+
+/// Every defect, in the order of files and tables.
+///
+/// # Errors
+/// In words, when a file cannot be read, is not of the form, or names one twice.
+pub fn load(root: &Path) -> Result<Vec<Defect>, String> {
+    let entries = std::fs::read_dir(root.join(DEFECTS)).map_err(|error| format!("{DEFECTS}: {error}"))?;
+    let mut paths: Vec<_> = entries.flatten().map(|entry| entry.path()).collect();
+    paths.retain(|path| path.extension().is_some_and(|extension| extension == "toml"));
+    paths.sort();
+    let mut defects: Vec<Defect> = Vec::new();
+    for path in paths {
+        let text = std::fs::read_to_string(&path).map_err(|error| format!("{}: {error}", path.display()))?;
+        let file: File = toml::from_str(&text).map_err(|error| format!("{}: {error}", path.display()))?;
+        defects.extend(file.defect);
+    }
+    let names: BTreeSet<_> = defects.iter().map(|defect| &defect.name).collect();
+    if names.len() != defects.len() {
+        return Err("a defect is there twice".into());
+    }
+    Ok(defects)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::conformance::root;
+
+    #[test]
+    fn every_defect_still_applies() {
+        let defects = load(root()).unwrap();
+        assert!(defects.len() >= 30, "{} defects", defects.len());
+        for defect in &defects {
+            let text = std::fs::read_to_string(root().join(&defect.file))
+                .unwrap_or_else(|error| panic!("{}: {}: {error}", defect.name, defect.file));
+            defect.apply(&text).unwrap_or_else(|reason| panic!("{reason}"));
+        }
+    }
+
+    #[test]
+    fn an_edit_applies_once_or_not_at_all() {
+        let text = |text: &str| text.to_owned();
+        let defect = Defect { name: text("n"), file: text("f"), find: text("a"), replace: text("b") };
+        assert_eq!(defect.apply("xay"), Ok(text("xby")));
+        assert!(defect.apply("aa").is_err() && defect.apply("x").is_err());
+        assert!(Defect { replace: text("a"), ..defect }.apply("a").is_err());
+    }
+}

@@ -1,0 +1,64 @@
+//! What somebody on the way, or who guesses well, puts between the frames of a connection: segments that look like the
+//! sender's and must not count (RFC 5961, RFC 7323 section 5, RFC 5927).
+
+use super::coverage::Sight;
+use super::dice::Dice;
+use super::packet::{Tcp, complete, flag, too_big, unreachable};
+
+/// How far from the truth a forged number is, where it has to be far.
+const FAR: u32 = 1 << 30;
+
+/// A forged frame.
+#[derive(Debug)]
+pub struct Forged {
+    /// What it is.
+    pub sight: Sight,
+    /// All of it.
+    pub octets: Vec<u8>,
+    /// It goes to the sender of what it was made of, not to the receiver.
+    pub back: bool,
+}
+
+/// Makes one out of a frame of a connection that is established, behind which nothing has been sent yet that it could
+/// name: `high` octets on from its sequence number the stream ends so far, and `finished` says with a FIN. `None`: this
+/// frame does not do.
+pub fn forge(dice: &mut Dice, frame: &[u8], tcp: &Tcp, high: u32, finished: bool) -> Option<Forged> {
+    if tcp.flags & (flag::SYN | flag::FIN | flag::RST) != 0 || !tcp.has(flag::ACK) {
+        return None;
+    }
+    // Behind what was sent: in the window, and never the next octet expected.
+    let beyond = tcp.seq.wrapping_add(high).wrapping_add(1 + dice.below(500) as u32);
+    let garbage = vec![0x66; 1 + dice.below(400) as usize];
+    let forged = |sight, octets| Some(Forged { sight, octets, back: false });
+    match dice.below(6) {
+        0 => forged(Sight::ForgedReset, tcp.rebuilt(frame, beyond, &[], flag::RST)),
+        1 => {
+            // In TIME-WAIT one beyond the window would be the next connection's (RFC 6191).
+            let seq = if finished || dice.one_in(2) { tcp.seq.wrapping_sub(FAR) } else { beyond };
+            let frame = &tcp.with_older_timestamp(frame, FAR);
+            forged(Sight::ForgedSyn, tcp.rebuilt(frame, seq, &[], flag::SYN))
+        }
+        2 => {
+            let mut octets = tcp.rebuilt(frame, beyond, &garbage, flag::ACK);
+            octets[tcp.l4 + 8..tcp.l4 + 12].copy_from_slice(&tcp.ack.wrapping_add(FAR).to_be_bytes());
+            complete(&mut octets);
+            forged(Sight::ForgedData, octets)
+        }
+        3 => {
+            tcp.timestamp_at(frame)?;
+            let frame = &tcp.with_older_timestamp(frame, FAR);
+            forged(Sight::ForgedOld, tcp.rebuilt(frame, tcp.seq.wrapping_add(high), &garbage, flag::ACK))
+        }
+        4 => {
+            // Of a sequence number that is not in flight.
+            let mut quoted = frame.to_vec();
+            quoted[tcp.l4 + 4..tcp.l4 + 8].copy_from_slice(&tcp.seq.wrapping_sub(FAR).to_be_bytes());
+            let octets = too_big(&quoted, tcp, if tcp.ipv6 { 1280 } else { 576 });
+            Some(Forged { sight: Sight::ForgedTooBig, octets, back: true })
+        }
+        _ => {
+            let octets = unreachable(frame, tcp);
+            Some(Forged { sight: Sight::ForgedUnreachable, octets, back: true })
+        }
+    }
+}

@@ -1,0 +1,519 @@
+//! One iWARP connection between two engines: what its users post, what they are told, and what memory holds.
+
+use std::time::Duration;
+
+use iwarp::rdmap::TerminateError;
+use iwarp::verbs::{
+    CmEventKind, CmId, ConnParam, Keepalive, QpState, QueuePair, TerminateReport, WcOpcode, WcStatus,
+    WorkCompletion,
+};
+
+use crate::pattern::Pattern;
+use crate::sim::coverage::{Coverage, Sight};
+
+use super::operations::{Kind, Layout, Memory, Operation, faulty, request};
+use super::rdma::Host;
+use super::{CLIENT_PORT, Moved};
+
+pub use super::operations::Fault;
+
+/// Longer than any run: only TCP's own timers end a connection.
+pub(super) const FOREVER: Duration = Duration::from_secs(3600);
+
+/// How long users wait for more on a connection with a damaged payload: the length of an FPDU may be what was damaged.
+const PATIENCE_US: u64 = 3_000_000;
+
+/// How long an engine waits for what the peer no longer sends, where somebody closes before all is done.
+pub(super) const CLOSE_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// How a connection ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Close {
+    /// One side disconnects when all is done.
+    By(usize),
+    /// Both do.
+    Both,
+    /// One side disconnects in the midst of it, after so many completions.
+    Early(usize, u64),
+    /// One side aborts, after so many completions.
+    Abort(usize, u64),
+    /// One side posts what its peer has to refuse, after so many completions.
+    Fault(usize, u64, Fault),
+}
+
+/// What a queue pair may come to, by the state it is in, in one turn or more (`QpState` says what leads there).
+const LEGAL: [(QpState, &[QpState]); 5] = {
+    use QpState::{Closing, Error, Idle, Rts, Terminate};
+    [
+        (Idle, &[Rts, Closing, Terminate, Error]),
+        (Rts, &[Closing, Terminate, Error]),
+        (Closing, &[Terminate, Error]),
+        (Terminate, &[Error]),
+        (Error, &[]),
+    ]
+};
+
+/// One connection.
+#[derive(Clone, Debug)]
+pub struct RdmaPlan {
+    /// Who connects.
+    pub opener: usize,
+    /// Who asks for markers.
+    pub markers: [bool; 2],
+    /// CRCs.
+    pub crc: bool,
+    /// Reads and atomics outstanding, each way.
+    pub depth: u16,
+    /// Requests outstanding.
+    pub outstanding: usize,
+    /// What each side does.
+    pub operations: [Vec<Operation>; 2],
+    /// How it ends.
+    pub close: Close,
+    /// Whether the payload may be damaged unseen: then the connection may end by its CRC.
+    pub poison: bool,
+}
+
+impl RdmaPlan {
+    pub(super) fn ends_early(&self) -> bool {
+        matches!(self.close, Close::Early(..) | Close::Fault(..))
+    }
+
+    /// The longest that the users and engines of this connection pause by themselves.
+    pub fn pause_us(&self) -> u64 {
+        let thinks = self.operations.iter().flatten().map(|operation| operation.think_us).max().unwrap_or(0);
+        if self.ends_early() { thinks.max(CLOSE_TIMEOUT.as_micros() as u64) } else { thinks }
+    }
+}
+
+pub(super) struct End {
+    pub(super) qp: Option<QueuePair>,
+    pub(super) id: Option<CmId>,
+    memory: Memory,
+    posted: usize,
+    completed: usize,
+    /// Messages of the peer received.
+    received: usize,
+    /// Operations of the peer whose effect here was checked: all in front of this one.
+    checked: usize,
+    /// What the peer's counter should hold.
+    added: u64,
+    post_again_us: u64,
+    pub(super) established: bool,
+    closing: bool,
+    pub(super) over: bool,
+    state: QpState,
+}
+
+pub(super) struct Connection {
+    plan: RdmaPlan,
+    layout: Layout,
+    pub(super) ends: [End; 2],
+    seed: u64,
+    /// It may end in any way: somebody aborted or closed early, or a payload was damaged.
+    pub(super) doomed: bool,
+    /// A payload was damaged unseen: what waits for more octets than will come has to be ended by its user.
+    poisoned: bool,
+    /// The number of the request that the peer has to refuse.
+    fault: Option<u64>,
+    /// When something was told to a user last.
+    told_us: u64,
+    /// The peer was heard, or told, to have found a wrong CRC, and an access that it refused.
+    crc_error: bool,
+    access_error: bool,
+    pub(super) steps: u64,
+}
+
+pub(super) fn text(error: impl std::fmt::Display) -> String {
+    error.to_string()
+}
+
+impl Connection {
+    pub(super) fn new(
+        plan: &RdmaPlan,
+        hosts: &mut [Host; 2],
+        number: usize,
+        seed: u64,
+    ) -> Result<Self, String> {
+        let layout = Layout::new(&plan.operations);
+        let mut ends = Vec::new();
+        for (side, host) in hosts.iter_mut().enumerate() {
+            ends.push(End {
+                qp: Some(host.queue_pair(number)?),
+                id: None,
+                memory: Memory::new(&host.pd, layout.octets[side]).map_err(text)?,
+                posted: 0,
+                completed: 0,
+                received: 0,
+                checked: 0,
+                added: 0,
+                post_again_us: 0,
+                established: false,
+                closing: false,
+                over: false,
+                state: QpState::Idle,
+            });
+        }
+        let ends = ends.try_into().map_err(|_| "two ends")?;
+        let seed = seed.wrapping_add((number as u64) << 32);
+        let connection = Self {
+            plan: plan.clone(),
+            layout,
+            ends,
+            seed,
+            doomed: false,
+            poisoned: false,
+            fault: None,
+            told_us: 0,
+            crc_error: false,
+            access_error: false,
+            steps: 0,
+        };
+        connection.prepare()?;
+        Ok(connection)
+    }
+
+    fn pattern(&self, side: usize, operation: usize) -> Pattern {
+        Pattern::new(self.seed ^ (2 * operation + side) as u64)
+    }
+
+    /// Fills what is sent and read, and posts the receives.
+    fn prepare(&self) -> Result<(), String> {
+        for side in [0, 1] {
+            for (number, operation) in self.plan.operations[side].iter().enumerate() {
+                let places = self.layout.places[side][number];
+                let pattern = self.pattern(side, number);
+                match operation.kind {
+                    Kind::Send | Kind::Write | Kind::WriteImmediate => {
+                        self.ends[side].memory.fill(places.own, operation.octets, pattern)?;
+                    }
+                    Kind::Read => {
+                        self.ends[1 - side].memory.fill(places.peer, operation.octets, pattern)?;
+                    }
+                    Kind::FetchAdd(_) => {}
+                }
+                if operation.is_message() {
+                    let octets = if operation.kind == Kind::Send { operation.octets } else { 8 };
+                    let peer = &self.ends[1 - side];
+                    let receive = peer.memory.receive(number as u64, places.receive, octets);
+                    peer.qp.as_ref().ok_or("a queue pair")?.post_recv(&receive).map_err(text)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn param(&self, side: usize, number: usize) -> ConnParam {
+        let ends_by_force = matches!(self.plan.close, Close::Abort(..) | Close::Early(..) | Close::Fault(..));
+        let probing = self.plan.poison || ends_by_force;
+        let (idle, interval) = (Duration::from_secs(2), Duration::from_secs(1));
+        ConnParam {
+            responder_resources: self.plan.depth,
+            initiator_depth: self.plan.depth,
+            markers: self.plan.markers[side],
+            crc: self.plan.crc,
+            timeout: FOREVER,
+            keepalive: if probing {
+                Keepalive::Probe { idle, interval, probes: 200 }
+            } else {
+                Keepalive::Off
+            },
+            local_port: (side == self.plan.opener).then_some(CLIENT_PORT + number as u16),
+            ..ConnParam::default()
+        }
+    }
+
+    /// A message of the peer has been received: it is checked, and so are the Writes in front of it.
+    fn received(&mut self, side: usize, wc: &WorkCompletion) -> Result<u64, String> {
+        let message = wc.wr_id as usize;
+        let mut octets = 0;
+        while self.ends[side].checked <= message {
+            let number = self.ends[side].checked;
+            let operation = self.plan.operations[1 - side][number];
+            let (places, pattern) = (self.layout.places[1 - side][number], self.pattern(1 - side, number));
+            if operation.is_message() && number < message {
+                return Err(format!("message {number} is not there, but {message} is"));
+            }
+            let memory = &mut self.ends[side].memory;
+            match operation.kind {
+                Kind::Send => {
+                    if wc.opcode != WcOpcode::Recv || wc.byte_len as usize != operation.octets {
+                        return Err(format!("message {number} of {} octets: {wc:?}", operation.octets));
+                    }
+                    memory.check(places.receive, operation.octets, pattern)?;
+                }
+                Kind::Write => memory.check(places.peer, operation.octets, pattern)?,
+                Kind::WriteImmediate => {
+                    if wc.immediate != Some((number as u64).to_be_bytes()) {
+                        return Err(format!("message {number} with the wrong immediate data: {wc:?}"));
+                    }
+                    memory.check(places.peer, operation.octets, pattern)?;
+                    memory.spend(places.receive, 8)?;
+                }
+                Kind::Read | Kind::FetchAdd(_) => {}
+            }
+            octets += operation.octets as u64;
+            self.ends[side].checked += 1;
+        }
+        self.ends[side].received += 1;
+        Ok(octets)
+    }
+
+    /// An operation of this side is complete.
+    fn completed(&mut self, side: usize, wc: &WorkCompletion) -> Result<u64, String> {
+        let number = wc.wr_id as usize;
+        if self.fault == Some(wc.wr_id) && matches!(self.plan.close, Close::Fault(who, ..) if who == side) {
+            // A Write is complete when TCP has it.
+            let write = wc.opcode == WcOpcode::Write;
+            return if write { Ok(0) } else { Err(format!("what the peer has to refuse succeeds: {wc:?}")) };
+        }
+        let operation = self.plan.operations[side][number];
+        let (places, pattern) = (self.layout.places[side][number], self.pattern(side, number));
+        let end = &mut self.ends[side];
+        match operation.kind {
+            Kind::Read => {
+                end.memory.check(places.own, operation.octets, pattern)?;
+                return Ok(operation.octets as u64);
+            }
+            Kind::FetchAdd(add) => {
+                let found = end.memory.counter(places.own)?;
+                if found != end.added {
+                    return Err(format!("atomic {number} found {found}, {} was there", end.added));
+                }
+                end.added = end.added.wrapping_add(add);
+                end.memory.spend(places.own, 8)?;
+            }
+            Kind::Send | Kind::Write | Kind::WriteImmediate => {}
+        }
+        Ok(0)
+    }
+
+    pub(super) fn completion(
+        &mut self,
+        side: usize,
+        wc: &WorkCompletion,
+        moved: &mut Moved,
+    ) -> Result<(), String> {
+        self.steps += 1;
+        let receives = matches!(wc.opcode, WcOpcode::Recv | WcOpcode::RecvImmediate);
+        if !receives {
+            let end = &mut self.ends[side];
+            if wc.wr_id != end.completed as u64 {
+                return Err(format!("operation {} completes, {} is next", wc.wr_id, end.completed));
+            }
+            end.completed += 1;
+        }
+        if wc.status != WcStatus::Success {
+            return if self.doomed { Ok(()) } else { Err(format!("failed without a cause: {wc:?}")) };
+        }
+        let octets = if receives { self.received(side, wc)? } else { self.completed(side, wc)? };
+        moved.octets += octets;
+        moved.operations += 1;
+        Ok(())
+    }
+
+    pub(super) fn is_through(&self, side: usize) -> bool {
+        let messages =
+            self.plan.operations[1 - side].iter().filter(|operation| operation.is_message()).count();
+        let end = &self.ends[side];
+        end.completed == self.plan.operations[side].len() && end.received == messages
+    }
+
+    /// Posts what is due, and ends the connection when it is time.
+    pub(super) fn work(&mut self, side: usize, now_us: u64) -> Result<bool, String> {
+        if !self.ends[side].established || self.ends[side].over || self.ends[side].closing {
+            return Ok(false);
+        }
+        let mut busy = false;
+        while self.ends[side].posted < self.plan.operations[side].len()
+            && self.ends[side].posted < self.ends[side].completed + self.plan.outstanding
+            && self.ends[side].post_again_us <= now_us
+        {
+            let number = self.ends[side].posted;
+            let operation = self.plan.operations[side][number];
+            let places = self.layout.places[side][number];
+            let counter = self.layout.counter[1 - side];
+            let (own, peer) = (&self.ends[side].memory, &self.ends[1 - side].memory);
+            let posted = request(number as u64, &operation, places, own, peer, counter);
+            let qp = self.ends[side].qp.as_ref().ok_or("a queue pair")?;
+            if let Err(error) = qp.post_send(&posted) {
+                return Err(format!("operation {number} is refused: {error}"));
+            }
+            self.ends[side].posted += 1;
+            self.ends[side].post_again_us = now_us + operation.think_us;
+            busy = true;
+        }
+        let done = (self.ends[side].completed + self.ends[side].received) as u64;
+        let Some(id) = self.ends[side].id.clone() else { return Ok(busy) };
+        if self.poisoned && now_us >= self.told_us + PATIENCE_US {
+            self.ends[side].closing = true;
+            id.abort();
+            return Ok(true);
+        }
+        let both = self.is_through(0) && self.is_through(1);
+        match self.plan.close {
+            Close::By(who) if both && who == side => id.disconnect(),
+            Close::Both if both => id.disconnect(),
+            Close::Early(who, after) if who == side && (done >= after || both) => {
+                self.doomed |= !both;
+                id.disconnect();
+            }
+            Close::Abort(who, after) if who == side && (done >= after || both) => {
+                self.doomed = true;
+                id.abort();
+            }
+            Close::Fault(who, after, fault) if who == side && (done >= after || both) => {
+                self.doomed = true;
+                let end = &self.ends[side];
+                let posted = faulty(end.posted as u64, fault, &end.memory, &self.ends[1 - side].memory);
+                let qp = end.qp.as_ref().ok_or("a queue pair")?;
+                self.fault = Some(end.posted as u64);
+                qp.post_send(&posted).map_err(|error| format!("the faulty request is refused: {error}"))?;
+                self.ends[side].posted += 1;
+            }
+            _ => return Ok(busy),
+        }
+        self.ends[side].closing = true;
+        Ok(true)
+    }
+
+    pub(super) fn next_us(&self, side: usize) -> Option<u64> {
+        let end = &self.ends[side];
+        let waits = end.established
+            && !end.closing
+            && !end.over
+            && end.posted < self.plan.operations[side].len()
+            && end.posted < end.completed + self.plan.outstanding;
+        let patient = self.poisoned && end.established && !end.closing && !end.over;
+        let posts = waits.then_some(end.post_again_us);
+        posts.into_iter().chain(patient.then_some(self.told_us + PATIENCE_US)).min()
+    }
+
+    /// The state of a queue pair followed from the one it was in.
+    pub(super) fn check_state(&mut self, side: usize) -> Result<(), String> {
+        let end = &mut self.ends[side];
+        let Some(qp) = &end.qp else { return Ok(()) };
+        let (from, to) = (end.state, qp.state());
+        let legal = LEGAL.iter().any(|(state, next)| *state == from && next.contains(&to));
+        if from != to && !legal {
+            return Err(format!("the queue pair goes from {from:?} to {to:?}"));
+        }
+        if end.over && to != QpState::Error {
+            return Err(format!("the connection is over, its queue pair is in {to:?}"));
+        }
+        if end.established && to == QpState::Idle {
+            return Err("the connection is established, its queue pair is idle".into());
+        }
+        end.state = to;
+        Ok(())
+    }
+
+    /// Where payload may have been placed that was never delivered.
+    fn check_undelivered(&self) -> Result<(), String> {
+        for side in [0, 1] {
+            for (number, operation) in self.plan.operations[side].iter().enumerate() {
+                let (places, pattern) = (self.layout.places[side][number], self.pattern(side, number));
+                let (target, at) = match operation.kind {
+                    Kind::Send => (1 - side, places.receive),
+                    Kind::Write | Kind::WriteImmediate => (1 - side, places.peer),
+                    Kind::Read => (side, places.own),
+                    Kind::FetchAdd(_) => continue,
+                };
+                self.ends[target].memory.check_undelivered(at, operation.octets, pattern)?;
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn finish(&self) -> Result<(), String> {
+        self.check_undelivered()?;
+        for side in [0, 1] {
+            self.ends[side].memory.check_spent()?;
+            self.ends[side].memory.check_guards(&self.layout.used[side])?;
+            if !self.doomed {
+                let counter = self.ends[side].memory.counter(self.layout.counter[side])?;
+                if counter != self.ends[1 - side].added {
+                    return Err(format!(
+                        "a counter holds {counter}, {} was added",
+                        self.ends[1 - side].added
+                    ));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// An event of its identifier on host `side`, but a connect request.
+    pub(super) fn on_event(&mut self, side: usize, kind: CmEventKind) -> Result<(), String> {
+        self.steps += 1;
+        let through = self.is_through(0) && self.is_through(1);
+        let end = &mut self.ends[side];
+        if end.over {
+            return Err(format!("an event after its end: {kind:?}"));
+        }
+        match kind {
+            CmEventKind::Established { .. } if !end.established => end.established = true,
+            CmEventKind::Disconnected { error, terminate } => {
+                end.over = true;
+                // Its requests were flushed: their completions are in the queue already.
+                end.id = None;
+                self.learn_end(terminate.as_deref());
+                if (error.is_some() || !through) && !self.doomed {
+                    return Err(format!("it ends without anybody's will: {error:?}"));
+                }
+            }
+            CmEventKind::ConnectError { .. } if self.doomed => end.over = true,
+            other => return Err(format!("an event out of place: {other:?}")),
+        }
+        Ok(())
+    }
+
+    fn learn_end(&mut self, report: Option<&TerminateReport>) {
+        let Some(TerminateReport { terminate, .. }) = report else { return };
+        let codes = (terminate.layer, terminate.etype, terminate.code);
+        self.crc_error |= codes == TerminateError::MpaCrc.codes();
+        // Protection errors of DDP and RDMAP.
+        self.access_error |= matches!(codes, (0 | 1, 1, _));
+    }
+
+    pub(super) fn cover(&self, coverage: &mut Coverage) {
+        let plan = &self.plan;
+        coverage.saw_if(Sight::Markers, plan.markers != [false; 2]);
+        coverage.saw_if(Sight::WithoutCrc, !plan.crc);
+        coverage.saw_if(Sight::CrcError, self.crc_error);
+        coverage.saw_if(Sight::AccessError, self.access_error);
+        coverage.saw_if(Sight::Aborted, self.doomed && matches!(plan.close, Close::Abort(..)));
+        coverage.saw_if(Sight::ClosedEarly, self.doomed && matches!(plan.close, Close::Early(..)));
+    }
+
+    pub(super) fn describe(&self, side: usize) -> String {
+        let end = &self.ends[side];
+        format!(
+            "posted {} completed {} of {}, received {}, checked {}, established {}, closing {}, over {}, doomed {}, \
+             {:?}\n",
+            end.posted,
+            end.completed,
+            self.plan.operations[side].len(),
+            end.received,
+            end.checked,
+            end.established,
+            end.closing,
+            end.over,
+            self.doomed,
+            end.qp.as_ref().map(QueuePair::query),
+        )
+    }
+
+    /// A payload of it was damaged unseen.
+    pub(super) fn poison(&mut self) {
+        self.doomed = true;
+        self.poisoned = true;
+    }
+
+    /// Something was done on a host at `now_us`.
+    pub(super) fn note_steps(&mut self, before: u64, now_us: u64) {
+        if self.steps != before {
+            self.told_us = now_us;
+        }
+    }
+}

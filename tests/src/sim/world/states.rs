@@ -1,0 +1,69 @@
+//! TCP's states and the steps between them (RFC 9293 figure 5 and section 3.10), each by what may cause it.
+
+use tcp_lite::State;
+
+/// What a host was just told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Cause {
+    /// One segment.
+    Segment,
+    /// The time.
+    Timer,
+    /// What its user wants.
+    User,
+    /// That it may send.
+    Transmission,
+}
+
+/// The steps that one segment makes, an acknowledged FIN with the peer's FIN among them; a RST ends a connection.
+const BY_SEGMENT: [(State, &[State]); 10] = {
+    use State::*;
+    [
+        (SynSent, &[Established, SynReceived, Closed]),
+        (SynReceived, &[Established, CloseWait, Closed]),
+        (Established, &[CloseWait, Closed]),
+        (FinWait1, &[FinWait2, Closing, TimeWait, Closed]),
+        (FinWait2, &[TimeWait, Closed]),
+        (CloseWait, &[Closed]),
+        (Closing, &[TimeWait, Closed]),
+        (LastAck, &[Closed]),
+        (TimeWait, &[Closed]),
+        (Closed, &[]),
+    ]
+};
+
+/// The steps that a user's CLOSE makes. An ABORT ends a connection in any state.
+const BY_CLOSE: [(State, State); 3] = {
+    use State::*;
+    [(SynReceived, FinWait1), (Established, FinWait1), (CloseWait, LastAck)]
+};
+
+impl Cause {
+    /// Whether it leads `from` one state `to` another.
+    pub(super) fn leads(self, from: State, to: State) -> bool {
+        let ends = from != State::Closed && to == State::Closed;
+        match self {
+            Self::Segment => BY_SEGMENT.iter().any(|(state, next)| *state == from && next.contains(&to)),
+            Self::Timer => ends,
+            Self::User => ends || BY_CLOSE.contains(&(from, to)),
+            Self::Transmission => false,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_leads_back() {
+        for (state, next) in BY_SEGMENT {
+            for cause in [Cause::Segment, Cause::Timer, Cause::User, Cause::Transmission] {
+                assert!(!cause.leads(State::Closed, state), "{state:?}");
+                assert!(next.iter().all(|next| !cause.leads(*next, state)), "{state:?}");
+            }
+        }
+        assert!(Cause::User.leads(State::CloseWait, State::LastAck));
+        assert!(!Cause::Segment.leads(State::CloseWait, State::LastAck));
+    }
+}
