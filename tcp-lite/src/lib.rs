@@ -1,5 +1,5 @@
-//! A host stack for poll-mode ports: smoltcp for addresses, ARP/NDP, ICMP and reassembly, and a TCP of our own
-//! whose unit is the segment, not the byte.
+//! A host stack for poll-mode ports: smoltcp answers ARP, neighbour discovery and echo requests; addresses, neighbours and
+//! reassembly are our own, and so is TCP, whose unit is the segment, not the byte.
 //!
 //! This crate is deterministic, does no I/O, reads no clock and starts no thread: frames, time and a seed come
 //! in, frames and events go out. Whole connections run in a test by moving frames between two [`Stack`]s.
