@@ -287,7 +287,6 @@ impl Tcb {
         self.forget_probe();
         self.rtt.back_off();
         self.timers.patience = ctx.now + self.rtt.rto();
-        self.suspect_path(ctx);
     }
 
     /// What was sent by then and not acknowledged at a timeout is lost (RFC 8985 section 6.3).

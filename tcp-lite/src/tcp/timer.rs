@@ -136,6 +136,7 @@ impl Tcb {
                     self.fin = Fin::Due;
                 }
                 self.on_retransmission_timeout(ctx);
+                self.suspect_path(ctx);
             }
         }
         self.arm_resend(ctx);
@@ -201,8 +202,10 @@ impl Tcb {
                 self.fin = Fin::Due;
             }
             self.on_retransmission_timeout(ctx);
-            // That was no length.
+            // What timed out meanwhile was not too long.
             self.path.on_progress();
+            // Answered at once, where a single segment that is sent again may wait for a delayed acknowledgement.
+            self.pending |= Pending::PROBE;
         } else if matches!(self.timers.resend, Some((_, Resend::Window))) {
             self.on_persist(ctx);
             self.timers.persist_backoff = 0;

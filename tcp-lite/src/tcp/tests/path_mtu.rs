@@ -293,3 +293,17 @@ fn a_probe_of_octets_that_are_long_gone_is_not_sent_again() {
     pair.run_for(Duration::from_secs(5));
     assert_eq!((pair.a.counters.path_mtu_probes, pair.a.counters.path_mtu_probes_lost), (1, 1));
 }
+
+#[test]
+fn a_link_that_is_back_is_no_third_timeout() {
+    let (mut pair, most) = pair(config());
+    most.set(688);
+    pair.a.push(pair.now, &pattern(0, EMSS)).unwrap();
+    assert!(pair.run_until(Duration::from_secs(1), |pair| pair.a.counters.rto_expired == 2));
+    // What is small passes meanwhile.
+    pair.run_for(Duration::from_millis(10));
+    pair.a.with(pair.now, |tcb, ctx| tcb.on_link_up(ctx));
+    assert_eq!((pair.a.counters.path_mtu_black_holes, emss(&pair)), (0, EMSS));
+    assert!(pair.run_until(Duration::from_secs(5), |pair| pair.a.counters.path_mtu_black_holes == 1));
+    assert_eq!(pair.a.counters.rto_expired, 3 + 3, "the count begins anew");
+}
