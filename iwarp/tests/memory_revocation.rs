@@ -132,10 +132,14 @@ fn deregistration_waits_for_the_open_turn() {
             let turn = participant.enter();
             let target = turn.check_write(registration.stag(), 0, 1, ME).unwrap();
             entered.store(true, Ordering::Release);
+            // Whoever waits marks the slot first.
+            let started = Instant::now();
+            while target.place(0, b"x") != Err(Fault::InvalidStag) {
+                assert!(started.elapsed() < Duration::from_secs(60), "the other thread does not revoke");
+                std::thread::yield_now();
+            }
             std::thread::sleep(Duration::from_millis(50));
             assert!(!done.load(Ordering::Acquire), "the other thread did not wait");
-            // Whoever waits has marked the slot by now.
-            assert_eq!(target.place(0, b"x"), Err(Fault::InvalidStag));
         });
         while !entered.load(Ordering::Acquire) {
             std::hint::spin_loop();
