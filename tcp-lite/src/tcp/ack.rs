@@ -126,7 +126,7 @@ impl Tcb {
     }
 
     /// Nothing is on its way and the peer's window does not take what is next, or shrank below what is.
-    fn is_blocked_by_window(&self, ctx: &Ctx<'_>) -> bool {
+    pub(super) fn is_blocked_by_window(&self, ctx: &Ctx<'_>) -> bool {
         let next = self.snd.head.map(|key| ctx.segments.get(key).end());
         next.is_some_and(|end| end > self.window.edge)
     }

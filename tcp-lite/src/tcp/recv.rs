@@ -294,21 +294,50 @@ impl Receiver {
     }
 
     /// The window field to send now (RFC 9293 section 3.8.6): the budget less what the user still holds below the
-    /// frontier (what is above lies inside the window already). It grows by a segment or half the window at least,
-    /// against the silly window, and its edge never moves back.
+    /// frontier (what is above lies inside the window already).
+    ///
+    /// The edge stays where it was unless the window [`grows`](Self::grows). The field counts units of `1 << scale` octets, so
+    /// that an edge that stays is seldom one it can say. Then it says the next one beyond, as long as that is within
+    /// the budget and a segment fits the window; a smaller window would grow by less than a segment, and a peer that sends less than a
+    /// unit at a time would never see it close. There it says the last one in front (RFC 7323 section 2.4); up to `edge` octets
+    /// are taken all the same.
     pub(super) fn window(&self, slab: &ReorderSlab, budget_octets: u32, mss: u32) -> u16 {
+        let wanted = self.wanted(slab, budget_octets);
+        let step = step(budget_octets, mss);
+        let field = match self.grown(wanted, step) {
+            Some(edge) => (edge - self.nxt) >> self.scale,
+            None => {
+                let octets = self.edge.saturating_sub(self.nxt);
+                let beyond = octets.div_ceil(1 << self.scale);
+                let fits = octets >= step && self.nxt + (beyond << self.scale) <= wanted;
+                if fits { beyond } else { octets >> self.scale }
+            }
+        };
+        field.min(u64::from(u16::MAX)) as u16
+    }
+
+    /// Whether the window may be opened now: by a segment or half the budget at least, against the silly window
+    /// (RFC 9293 section 3.8.6.2.2).
+    pub(super) fn grows(&self, slab: &ReorderSlab, budget_octets: u32, mss: u32) -> bool {
+        self.grown(self.wanted(slab, budget_octets), step(budget_octets, mss)).is_some()
+    }
+
+    /// The edge that the budget allows now.
+    fn wanted(&self, slab: &ReorderSlab, budget_octets: u32) -> u64 {
         let above = self.ranges.map_or(0, |key| slab.get(key).octets());
         let held_below = self.held.held_octets.saturating_sub(above);
-        let wanted = self.nxt + u64::from(budget_octets).saturating_sub(held_below);
-        let step = u64::from(mss.min(budget_octets / 2));
-        let edge = if wanted >= self.edge + step { wanted } else { self.edge };
-        let octets = edge.saturating_sub(self.nxt);
-        octets.div_ceil(1 << self.scale).min(u64::from(u16::MAX)) as u16
+        self.nxt + u64::from(budget_octets).saturating_sub(held_below)
+    }
+
+    /// The last edge up to `wanted` that a window field can say, if that is `step` octets beyond the present one.
+    fn grown(&self, wanted: u64, step: u64) -> Option<u64> {
+        let edge = self.nxt + ((wanted - self.nxt) >> self.scale << self.scale);
+        (edge >= self.edge + step).then_some(edge)
     }
 
     /// The window field of a segment that acknowledges only up to `ack`: to the edge that was announced.
     pub(super) fn window_from(&self, ack: u64) -> u16 {
-        self.edge.saturating_sub(ack).div_ceil(1 << self.scale).min(u64::from(u16::MAX)) as u16
+        (self.edge.saturating_sub(ack) >> self.scale).min(u64::from(u16::MAX)) as u16
     }
 
     /// A segment that acknowledges up to `ack` was sent with this window field.
@@ -345,4 +374,9 @@ impl Receiver {
     pub(super) fn on_sack_sent(&mut self) {
         self.duplicate = None;
     }
+}
+
+/// Octets by which the edge of a window moves, at least.
+fn step(budget_octets: u32, mss: u32) -> u64 {
+    u64::from(mss.min(budget_octets / 2))
 }

@@ -361,10 +361,9 @@ impl Tcb {
             return;
         }
         // A window update, where the peer may be waiting for one.
-        let budget = ctx.config.recv_window_octets;
-        let open = u64::from(self.rcv_window(ctx)) << self.rcv.scale;
+        let budget = self.window_budget(ctx.config);
         let left = self.rcv.edge.saturating_sub(self.rcv.nxt);
-        if left < u64::from(budget / 2) && open > left {
+        if left < u64::from(budget / 2) && self.rcv.grows(ctx.reorder, budget, self.birth.mss.into()) {
             self.pending |= Pending::ACK;
         }
     }

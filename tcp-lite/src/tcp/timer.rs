@@ -6,6 +6,10 @@ use super::recovery::Phase;
 use super::tcb::{Fin, Pending, State, Tcb};
 use crate::{CloseReason, Duration, Instant};
 
+/// Longest wait before a segment is cut to a window that is open and stays too small (RFC 9293 section 3.8.6.2.1: 0.1 to
+/// 1 second), unless the RTO is longer. A closed window is probed ever more seldom.
+const OVERRIDE_MAX: Duration = Duration::from_secs(1);
+
 /// What the first timer waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Resend {
@@ -146,7 +150,9 @@ impl Tcb {
     pub(super) fn on_progress(&mut self, ctx: &Ctx<'_>) {
         self.timers.progress = ctx.now;
         self.path.on_progress();
-        self.timers.persist_backoff = 0;
+        if !self.is_window_silly(ctx) {
+            self.timers.persist_backoff = 0;
+        }
         self.timers.resend = None;
         self.timers.tail_from = ctx.now;
         self.timers.patience = ctx.now + Duration::from_micros(u64::from(self.rtt.srtt_us()));
@@ -156,12 +162,30 @@ impl Tcb {
     /// (RFC 9293 sections 3.8.6.1 and 3.8.6.2.1).
     fn on_persist(&mut self, ctx: &mut Ctx<'_>) {
         self.timers.persist_backoff += 1;
+        self.pending.remove(Pending::CUT);
         let too_small = self.snd.unsent.is_some_and(|key| ctx.segments.get(key).end() > self.window.edge);
         if too_small {
             let closed = self.window.edge <= self.snd.nxt;
             ctx.counters.window_probes += u64::from(closed);
             self.pending |= if closed { Pending::PROBE } else { Pending::CUT };
         }
+    }
+
+    /// The peer could take more at once, and offers less than half of that and less than a segment. Each cut for it is an FPDU
+    /// torn for a few octets: they come at growing distances. Who never offered more is small, not silly, and is not kept waiting
+    /// (RFC 9293 section 3.8.6.2.1, condition 3).
+    fn is_window_silly(&self, ctx: &Ctx<'_>) -> bool {
+        let offered = self.window.edge.saturating_sub(self.snd.una);
+        self.is_blocked_by_window(ctx) && 2 * offered < self.window.max
+    }
+
+    /// When the peer's window will have been too small for long enough. A window that is open is not waited for as long as one
+    /// that is closed.
+    fn persist_at(&self, ctx: &Ctx<'_>) -> Instant {
+        let backed_off = self.rtt.after(self.timers.persist_backoff);
+        let is_open = self.window.edge > self.snd.nxt;
+        let most = if is_open { self.rtt.after(0).max(OVERRIDE_MAX) } else { backed_off };
+        ctx.now + backed_off.min(most)
     }
 
     /// RFC 9293 section 3.8.4.
@@ -226,7 +250,8 @@ impl Tcb {
         self.terminate(ctx, CloseReason::TimedOut, reset);
     }
 
-    /// Sets the first timer for what is waited for now. The one for a window goes on running.
+    /// Sets the first timer for what is waited for now. The one for a window goes on running,
+    /// but not for longer than it would be set now.
     pub(super) fn arm_resend(&mut self, ctx: &Ctx<'_>) {
         if matches!(self.state, State::Closed | State::TimeWait) {
             self.timers.resend = None;
@@ -236,9 +261,10 @@ impl Tcb {
             self.flight_deadline(ctx)
         } else if self.snd.unsent.is_some() {
             // If it fits, it is on its way out; but should it not get out now, somebody has to ask again.
+            let at = self.persist_at(ctx);
             match self.timers.resend {
-                Some(running @ (_, Resend::Window)) => running,
-                _ => (ctx.now + self.rtt.after(self.timers.persist_backoff), Resend::Window),
+                Some((running, Resend::Window)) => (running.min(at), Resend::Window),
+                _ => (at, Resend::Window),
             }
         } else {
             self.timers.resend = None;

@@ -436,8 +436,9 @@ fn acknowledges(peer: &mut Half, tcp: &Tcp, frame: &[u8], scale: u8) -> Result<(
     }
     peer.acked = ack as u64;
     let edge = peer.acked + (u64::from(tcp.window) << scale);
-    // The window of a SYN is not scaled: sent again after an acknowledgement it says less than that.
-    if edge < peer.edge && !tcp.has(flag::SYN) {
+    // The window of a SYN is not scaled: sent again after an acknowledgement it says less than that. Else a window may say less
+    // only for want of a unit (RFC 7323 section 2.4).
+    if edge + (1 << scale) <= peer.edge && !tcp.has(flag::SYN) {
         return Err(format!("the right edge of the window goes back from {} to {edge}", peer.edge));
     }
     peer.edge = peer.edge.max(edge);
