@@ -9,7 +9,7 @@ use common::ext::{ADD_ONE, ALL, atomic, remote};
 use common::hooked::{Hooks, hooked};
 use common::{Connected, Pair};
 use counting::{allocations, uncounted};
-use dp::link::{LinkConfig, pair};
+use dp::link::{LinkConfig, LinkPlan, pair};
 use dp::{Burst, Port};
 use iwarp::verbs::{ConnParam, MemoryRegion, RecvRequest, SendOp, SendRequest, WcStatus};
 
@@ -89,6 +89,50 @@ fn the_first_message_of_each_kind_allocates_nothing() {
         for round in 0..2 {
             let count = exchange(&mut pair, &c, receives, |n| [request(n, a, b), request(n, b, a)], &buffers);
             assert_eq!(count, 0, "{kind}, round {round}");
+        }
+    }
+}
+
+/// The same where frames are lost and overtaken, so that TCP repairs, receives out of order and has what it holds taken away
+/// again; with markers FPDUs are placed ahead.
+#[test]
+fn repair_reordering_and_eviction_allocate_nothing() {
+    let bad = LinkPlan {
+        drop_ppm: 20_000,
+        reorder_ppm: 20_000,
+        reorder_us: 300,
+        delay_us: 50,
+        ..LinkPlan::default()
+    };
+    for markers in [false, true] {
+        let link = LinkConfig { a_to_b: bad.clone(), b_to_a: bad.clone(), seed: 4, ..LinkConfig::default() };
+        let (a, b) = pair(&link);
+        let mut pair = Pair::over((hooked(a, Uncounted), hooked(b, Uncounted)), |config| {
+            config.stack.limits.out_of_order_octets = 16_000;
+        });
+        let c = pair.connect(&ConnParam { markers, ..ConnParam::default() });
+        let regions = [&pair.a, &pair.b].map(|host| host.pd.reg_mr(LONG, ALL).unwrap());
+        let buffers = [&pair.a, &pair.b].map(|host| host.pd.reg_mr(LONG, ALL).unwrap());
+        let request = |n: usize, own: &MemoryRegion, other: &MemoryRegion| {
+            let (id, long) = (n as u64, own.sge(0, LONG));
+            match n % 3 {
+                0 => SendRequest::new(id, SendOp::Read { remote: remote(other, 0) }, long),
+                1 => SendRequest::new(id, SendOp::Send, long),
+                _ => SendRequest::new(id, SendOp::Write { remote: remote(other, 0) }, long),
+            }
+        };
+        let [a, b] = &regions;
+        let receives = (0..BURST).filter(|n| n % 3 == 1).count();
+        for round in 0..3 {
+            let count = exchange(&mut pair, &c, receives, |n| [request(n, a, b), request(n, b, a)], &buffers);
+            assert_eq!(count, 0, "markers {markers}, round {round}");
+        }
+        for host in [&pair.a, &pair.b] {
+            let counters = host.engine.counters();
+            let stack = counters.stack;
+            assert!(stack.tx_retransmits > 50 && stack.out_of_order.held_octets_max > 0, "{stack:?}");
+            assert_eq!(counters.rx_fpdus_early > 0, markers, "{counters:?}");
+            assert!(markers || stack.rx_out_of_order_evicted > 0, "{stack:?}");
         }
     }
 }

@@ -108,12 +108,14 @@ impl Stream {
     pub(super) fn new(qp: Arc<QpShared>, by: Accessor, negotiated: &Negotiated, may_send: bool) -> Self {
         let Negotiated { tx_markers, rx_markers, crc, ird, ord, rx_start, .. } = *negotiated;
         let rtr = negotiated.rtr;
+        // What lies ahead of a hole is found by markers.
+        let knows_ahead = rx_markers && qp.srq.is_none();
         let common = Common::new(qp, by, ord);
         Self {
             framer: Framer::new(tx_markers, crc),
             deframer: Deframer::new(rx_start, rx_markers, crc),
             transmit: Transmit::new(rtr, ird, common.extensions),
-            receive: Receive::new(ird, common.extensions, rtr),
+            receive: Receive::new(ird, common.extensions, rtr, knows_ahead),
             common,
             may_send,
             unreleased: 0,
@@ -239,7 +241,7 @@ impl Stream {
                 pending.fault.unwrap_or_else(|| std::mem::replace(&mut status, WcStatus::WrFlushError));
             common.qp.complete_send(true, completion);
         }
-        if let Some(request) = receive.abandon() {
+        for request in receive.abandon() {
             common.qp.complete_recv(common.qp.flushed(request.wr_id, WcOpcode::Recv, error));
         }
     }

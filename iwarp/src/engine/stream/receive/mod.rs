@@ -3,6 +3,7 @@
 //! The order of checks is that of the documents (spec/rdmap section 3): DDP's own, then RDMAP version and opcode,
 //! then what the opcode asks for. Nothing is placed before all checks on its segment have passed.
 
+use std::collections::VecDeque;
 use std::ops::ControlFlow;
 
 use arrayvec::ArrayVec;
@@ -23,9 +24,12 @@ use super::peer_request::{ByKind, RequestQueue};
 use super::transmit::Transmit;
 use super::{EngineCounters, Failure, Flow};
 
+/// Receive requests that are bound to messages behind the one under way, at most: Sends further ahead of a hole wait for it.
+const BOUND_AHEAD: usize = 31;
+
 /// What reception remembers between segments.
 pub(super) struct Receive {
-    /// Queue 0: the receive queue. Counts the bound buffer only.
+    /// Queue 0: the receive queue. Counts the bound buffers only.
     sends: UntaggedQueue,
     /// Queue 1: the peer's Read Requests and Atomic Requests.
     requests: RequestQueue,
@@ -33,6 +37,11 @@ pub(super) struct Receive {
     terminates: UntaggedQueue,
     /// The receive request that the Send or Immediate Data under way goes to.
     bound: Option<RecvRequest>,
+    /// Those of the messages behind it, in their order, once segments of these were there ahead of a hole.
+    ahead: VecDeque<RecvRequest>,
+    /// How many these may be: none where nothing is placed ahead, or where a request belongs to whichever connection needs one
+    /// first.
+    ahead_max: usize,
     /// Immediate Data under way.
     immediate: ImmediateData,
     /// A message of queue 1, 2 or 3 that comes in several segments.
@@ -42,24 +51,36 @@ pub(super) struct Receive {
 }
 
 impl Receive {
-    pub(super) fn new(ird: u16, extensions: Extensions, rtr: Rtr) -> Self {
+    /// `knows_ahead` says that a Send ahead of a hole may be placed, and that nobody else takes the requests of its queue.
+    pub(super) fn new(ird: u16, extensions: Extensions, rtr: Rtr, knows_ahead: bool) -> Self {
         let mut terminates = UntaggedQueue::new();
         let posted = terminates.post(1);
         debug_assert!(posted, "one buffer is within the queue's bounds");
+        let ahead_max = if knows_ahead { BOUND_AHEAD } else { 0 };
         Self {
             sends: UntaggedQueue::new(),
             requests: RequestQueue::new(ird, extensions),
             terminates,
             bound: None,
+            ahead: VecDeque::with_capacity(ahead_max),
+            ahead_max,
             immediate: ImmediateData::default(),
             control: ArrayVec::new(),
             expects_rtr: matches!(rtr, Rtr::Expect(kinds) if kinds.contains(RtrKinds::SEND)),
         }
     }
 
-    /// Gives back the receive request that a message under way had taken.
-    pub(super) fn abandon(&mut self) -> Option<RecvRequest> {
-        self.bound.take()
+    /// Gives back the receive requests that messages had taken, oldest first.
+    pub(super) fn abandon(&mut self) -> impl Iterator<Item = RecvRequest> {
+        self.bound.take().into_iter().chain(self.ahead.drain(..))
+    }
+
+    /// The receive request of this index of queue 0.
+    fn request(&self, index: u32) -> Option<&RecvRequest> {
+        match index.checked_sub(1) {
+            None => self.bound.as_ref(),
+            Some(behind) => self.ahead.get(behind as usize),
+        }
     }
 
     /// Requests of the peer have been answered: their buffers are posted again.

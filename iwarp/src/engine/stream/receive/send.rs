@@ -2,13 +2,13 @@
 
 use std::ops::ControlFlow;
 
-use crate::ddp::{UntaggedHeader, UntaggedQueue};
+use crate::ddp::{DdpError, UntaggedHeader, UntaggedQueue};
 use crate::memory::{Fault, Stag};
 use crate::mpa::Ulpdu;
 use crate::rdmap::{Opcode, TerminateError, control};
 use crate::verbs::{RecvRequest, WcOpcode, WcStatus, WorkCompletion};
 
-use super::{Failure, Flow, Piece, Receive, Sink, place_runs};
+use super::{BOUND_AHEAD, Failure, Flow, Piece, Receive, Sink, place_runs};
 
 /// Why a segment was not taken.
 enum SendFault {
@@ -25,14 +25,38 @@ impl From<TerminateError> for SendFault {
 }
 
 impl Sink<'_> {
-    /// Takes the next receive request from the queue, if none is bound.
+    /// Binds a receive request to the message under way, if there is none.
     fn bind(&mut self) {
-        let Receive { sends, bound, .. } = &mut *self.receive;
+        let Receive { bound, ahead, .. } = &mut *self.receive;
         if bound.is_none() {
-            *bound = self.common.qp.take_recv();
-            let posted = bound.is_none() || sends.post(1);
-            debug_assert!(posted, "one buffer is within the queue's bounds");
+            *bound = ahead.pop_front();
         }
+        if bound.is_none() {
+            self.receive.bound = self.take();
+        }
+    }
+
+    /// As [`bind`](Self::bind), and to the messages behind it up to `msn`: a queue pair's own requests go to messages in their
+    /// order, so that they are known before those messages begin.
+    fn bind_ahead(&mut self, msn: u32) {
+        self.bind();
+        let ahead = msn.wrapping_sub(self.receive.sends.first_msn()) as usize;
+        if self.receive.bound.is_none() || ahead > self.receive.ahead_max {
+            return;
+        }
+        while self.receive.ahead.len() < ahead
+            && let Some(request) = self.take()
+        {
+            self.receive.ahead.push_back(request);
+        }
+    }
+
+    /// Takes the next receive request from the queue.
+    fn take(&mut self) -> Option<RecvRequest> {
+        let request = self.common.qp.take_recv()?;
+        let posted = self.receive.sends.post(1);
+        debug_assert!(posted, "{BOUND_AHEAD} and one buffers are within the queue's bounds");
+        Some(request)
     }
 
     /// Immediate Data waits for its turn: eight octets are not worth remembering.
@@ -41,7 +65,7 @@ impl Sink<'_> {
         if !is_send || self.receive.expects_rtr {
             return false;
         }
-        self.bind();
+        self.bind_ahead(header.msn);
         self.place_send(piece, header).is_ok()
     }
 
@@ -58,10 +82,10 @@ impl Sink<'_> {
             return ControlFlow::Continue(());
         }
         self.bind();
-        let placed = if piece.arrival.places() {
-            self.place_send(piece, header)
-        } else {
-            self.check_opcode(header).map_err(SendFault::Protocol)
+        let placed = match self.check_turn(header) {
+            Err(error) => Err(SendFault::Protocol(error)),
+            Ok(()) if piece.arrival.places() => self.place_send(piece, header),
+            Ok(()) => self.check_opcode(header).map_err(SendFault::Protocol),
         };
         let delivered = placed.and_then(|opcode| {
             let done = self.receive.sends.deliver(header, payload_len).map_err(TerminateError::from);
@@ -83,21 +107,28 @@ impl Sink<'_> {
         }
     }
 
+    /// A message that is not the oldest has no buffer yet in order, whatever was bound ahead.
+    fn check_turn(&self, header: &UntaggedHeader) -> Result<(), TerminateError> {
+        let Receive { sends, ahead, .. } = &*self.receive;
+        let behind = !ahead.is_empty() && sends.index_of(header.msn).is_ok_and(|index| index > 0);
+        if behind { Err(DdpError::NoBuffer.into()) } else { Ok(()) }
+    }
+
     fn check_opcode(&self, header: &UntaggedHeader) -> Result<Opcode, TerminateError> {
         Opcode::check(&(*header).into(), self.common.extensions)
     }
 
-    /// Checks a segment against the bound buffer and places it.
+    /// Checks a segment against its bound buffer and places it.
     fn place_send(&mut self, piece: &Piece<'_, '_>, header: &UntaggedHeader) -> Result<Opcode, SendFault> {
         let payload_len = piece.len - UntaggedHeader::LEN;
-        let Receive { sends, bound, immediate, .. } = &*self.receive;
-        let room = bound.as_ref().map_or(0, RecvRequest::length);
-        let slot = sends.check(header, payload_len, |_| room).map_err(TerminateError::from)?;
+        let Receive { sends, immediate, .. } = &*self.receive;
+        let room = |index| self.receive.request(index).map_or(0, RecvRequest::length);
+        let slot = sends.check(header, payload_len, room).map_err(TerminateError::from)?;
         let opcode = self.check_opcode(header)?;
         if opcode.is_immediate() {
             immediate.check(header, payload_len)?;
         }
-        if let (Some(request), Some(ulpdu)) = (bound, piece.ulpdu) {
+        if let (Some(request), Some(ulpdu)) = (self.receive.request(slot.index), piece.ulpdu) {
             self.scatter(request, slot.offset, ulpdu, payload_len).map_err(|_| SendFault::Local)?;
             self.counters.rx_placed_octets += payload_len as u64;
             if opcode.is_immediate() {
