@@ -14,6 +14,7 @@ pub mod iwperf;
 pub mod lab;
 pub mod pattern;
 pub mod placement;
+pub mod reach;
 pub mod scenes;
 pub mod sim;
 pub mod stream;

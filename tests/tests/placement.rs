@@ -60,6 +60,12 @@ fn so_are_writes_in_jumbo_frames() {
     is_placed_early(Setting { mtu: 9000, message: 256 << 10, ..BASE });
 }
 
+/// Their buffers are known before their turn: those of a queue pair's own queue go to messages in order.
+#[test]
+fn so_are_sends_of_many_messages() {
+    is_placed_early(Setting { traffic: Traffic::Send, ..BASE });
+}
+
 #[test]
 fn a_run_is_its_seed() {
     let figures = |seed| {

@@ -27,33 +27,33 @@ const DEPTH: usize = 4096;
 
 /// How the two are made.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct HostsConfig {
-    pub(super) mtu: u16,
+pub(crate) struct HostsConfig {
+    pub(crate) mtu: u16,
     /// Packet buffers of each port.
-    pub(super) mbufs: usize,
-    pub(super) tcp: TcpConfig,
-    pub(super) seed: u64,
+    pub(crate) mbufs: usize,
+    pub(crate) tcp: TcpConfig,
+    pub(crate) seed: u64,
 }
 
-pub(super) struct Host {
-    pub(super) engine: Engine,
-    pub(super) context: Context,
-    pub(super) channel: EventChannel,
-    pub(super) pd: ProtectionDomain,
-    pub(super) cq: CompletionQueue,
-    pub(super) socket: Socket,
+pub(crate) struct Host {
+    pub(crate) engine: Engine,
+    pub(crate) context: Context,
+    pub(crate) channel: EventChannel,
+    pub(crate) pd: ProtectionDomain,
+    pub(crate) cq: CompletionQueue,
+    pub(crate) socket: Socket,
 }
 
 /// Both, and the time.
-pub(super) struct Hosts {
-    pub(super) hosts: [Host; 2],
-    pub(super) now_us: u64,
+pub(crate) struct Hosts {
+    pub(crate) hosts: [Host; 2],
+    pub(crate) now_us: u64,
     _listener: CmId,
 }
 
 /// Both ends of a connection.
-pub(super) struct Connected {
-    pub(super) qps: [QueuePair; 2],
+pub(crate) struct Connected {
+    pub(crate) qps: [QueuePair; 2],
     _ids: [CmId; 2],
 }
 
@@ -76,18 +76,18 @@ impl Host {
         })
     }
 
-    pub(super) fn turn(&mut self, now_us: u64) -> bool {
+    pub(crate) fn turn(&mut self, now_us: u64) -> bool {
         self.engine.turn(Instant::from_micros(now_us as i64))
     }
 
     /// When it wants its next turn.
-    pub(super) fn next_us(&mut self, now_us: u64) -> Option<u64> {
+    pub(crate) fn next_us(&mut self, now_us: u64) -> Option<u64> {
         let deadline = self.engine.next_deadline(Instant::from_micros(now_us as i64));
         deadline.map(|at| (at.total_micros() as u64).max(now_us))
     }
 
     /// Octets of packet buffers that are not free.
-    pub(super) fn pinned_octets(&self) -> u64 {
+    pub(crate) fn pinned_octets(&self) -> u64 {
         let pool = self.socket.pool();
         (pool.capacity() - pool.available()) as u64 * pool.data_octets() as u64
     }
@@ -100,7 +100,7 @@ impl Host {
 
 impl Hosts {
     /// Two hosts, the second of which listens.
-    pub(super) fn new(config: &HostsConfig) -> Result<Self, String> {
+    pub(crate) fn new(config: &HostsConfig) -> Result<Self, String> {
         let hosts = [Host::new(0, config)?, Host::new(1, config)?];
         let listener = hosts[1].context.create_id(&hosts[1].channel);
         listener.listen(PORT, 64, FOREVER).map_err(text)?;
@@ -108,7 +108,7 @@ impl Hosts {
     }
 
     /// A turn of each and a wire without faults or delay in between; `see` is shown what is sent.
-    pub(super) fn exchange(&mut self, see: &mut dyn FnMut(usize, &[u8])) {
+    pub(crate) fn exchange(&mut self, see: &mut dyn FnMut(usize, &[u8])) {
         self.now_us += 1;
         for side in [0, 1] {
             self.hosts[side].turn(self.now_us);
@@ -120,7 +120,7 @@ impl Hosts {
     }
 
     /// Connects the sender from its port `local_port`; the receiver asks for markers, or does not.
-    pub(super) fn connect(
+    pub(crate) fn connect(
         &mut self,
         local_port: u16,
         markers: bool,

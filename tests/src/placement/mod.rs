@@ -18,11 +18,11 @@
 mod fill;
 mod flow;
 mod follow;
-mod hosts;
+pub(crate) mod hosts;
 mod reader;
 mod run;
 mod tally;
-mod wire;
+pub(crate) mod wire;
 
 pub use fill::{Fill, FillSetting};
 pub use run::{Outcome, Setting, measure};

@@ -20,6 +20,9 @@ const FIRST_PORT: u16 = 40_000;
 /// Packet buffers of each port: so many that loss, not want of them, decides.
 const MBUFS: usize = 8192;
 
+/// Octets that wait in front of the wire, at most.
+const QUEUE_OCTETS: u64 = 1 << 20;
+
 /// Longest run.
 const LIMIT_US: u64 = 600_000_000;
 
@@ -154,7 +157,7 @@ impl Run {
         let mut run = Self {
             wires: [0, 1].map(|side| {
                 let Setting { rate_mbit, rtt_us, loss, .. } = *setting;
-                Wire::new(rate_mbit, rtt_us / 2, loss, seed, side)
+                Wire::new(rate_mbit, rtt_us / 2, QUEUE_OCTETS, loss, seed, side)
             }),
             arrivals: Queue::default(),
             wakes: [Some(start_us); 2],

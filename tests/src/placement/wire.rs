@@ -3,9 +3,6 @@
 
 use crate::sim::dice::{Dice, Part};
 
-/// Octets that wait in front of the wire, at most.
-const QUEUE_OCTETS: u64 = 1 << 20;
-
 /// Mean length of a burst of losses, frames; of these half are lost.
 const BURST_FRAMES: u32 = 8;
 
@@ -19,9 +16,11 @@ pub enum Loss {
 }
 
 #[derive(Debug)]
-pub(super) struct Wire {
+pub(crate) struct Wire {
     rate_mbit: u64,
     delay_us: u64,
+    /// Octets that wait in front of the wire, at most.
+    queue_octets: u64,
     loss: Loss,
     dice: Dice,
     /// In a burst of losses.
@@ -32,16 +31,23 @@ pub(super) struct Wire {
 
 impl Wire {
     /// The direction of the frames that host `side` sends.
-    pub(super) fn new(rate_mbit: u64, delay_us: u64, loss: Loss, seed: u64, side: usize) -> Self {
+    pub(crate) fn new(
+        rate_mbit: u64,
+        delay_us: u64,
+        queue_octets: u64,
+        loss: Loss,
+        seed: u64,
+        side: usize,
+    ) -> Self {
         let dice = Dice::new(seed, Part::Link(side));
-        Self { rate_mbit, delay_us, loss, dice, bad: false, busy_until_ns: 0, lost: 0 }
+        Self { rate_mbit, delay_us, queue_octets, loss, dice, bad: false, busy_until_ns: 0, lost: 0 }
     }
 
     /// When a frame of `octets` that is sent now arrives; `None`: it is lost.
-    pub(super) fn carry(&mut self, now_us: u64, octets: usize) -> Option<u64> {
+    pub(crate) fn carry(&mut self, now_us: u64, octets: usize) -> Option<u64> {
         let now_ns = now_us * 1000;
         let waiting = self.busy_until_ns.saturating_sub(now_ns) * self.rate_mbit / 8000;
-        if self.is_unlucky() || waiting + octets as u64 > QUEUE_OCTETS {
+        if self.is_unlucky() || waiting + octets as u64 > self.queue_octets {
             self.lost += 1;
             return None;
         }
@@ -50,7 +56,7 @@ impl Wire {
     }
 
     /// Frames lost, for whatever reason.
-    pub(super) fn lost(&self) -> u64 {
+    pub(crate) fn lost(&self) -> u64 {
         self.lost
     }
 
@@ -74,7 +80,7 @@ mod tests {
 
     #[test]
     fn frames_take_their_time_and_the_queue_its_limit() {
-        let mut wire = Wire::new(10_000, 50, Loss::Random(0), 1, 0);
+        let mut wire = Wire::new(10_000, 50, 1 << 20, Loss::Random(0), 1, 0);
         assert_eq!(wire.carry(100, 1250), Some(151));
         assert_eq!([(); 4].map(|()| wire.carry(100, 625)), [152, 152, 153, 153].map(Some));
         let carried = (0..2000).filter(|_| wire.carry(200, 1000).is_some()).count();
@@ -84,7 +90,7 @@ mod tests {
     #[test]
     fn both_kinds_lose_as_much_and_one_in_bursts() {
         let [random, burst] = [Loss::Random(10_000), Loss::Burst(10_000)].map(|loss| {
-            let mut wire = Wire::new(1, 0, loss, 7, 1);
+            let mut wire = Wire::new(1, 0, 1 << 20, loss, 7, 1);
             let lost: Vec<bool> = (0..200_000).map(|at| wire.carry(at * 10_000, 100).is_none()).collect();
             let twice = lost.windows(2).filter(|pair| pair[0] && pair[1]).count();
             (wire.lost(), twice)

@@ -1,0 +1,194 @@
+//! What share of a wire one connection reaches, in virtual time: RDMA Writes back to back between two engines, no
+//! frame lost but for want of room in the queue in front of the wire.
+//!
+//! Two shares, both over the second stretch of a run, when slow start is over: of the wire's time, in which frames
+//! were on it, and of its rate, in payload that was placed. The wire counts nanoseconds, the engines microseconds.
+
+use iwarp::memory::{Access, Base};
+use iwarp::verbs::{MemoryRegion, MrOptions, QueuePair, RemoteAddr, SendOp, SendRequest, WcStatus};
+use tcp_lite::TcpConfig;
+
+use crate::placement::Loss;
+use crate::placement::hosts::{Connected, Hosts, HostsConfig};
+use crate::placement::wire::Wire;
+use crate::sim::packet::parse;
+use crate::sim::queue::Queue;
+
+const LOCAL_PORT: u16 = 40_000;
+
+/// Octets of a Write.
+const WRITE: usize = 256 << 10;
+
+/// Writes that are posted and not completed: more than the send buffer and the windows take.
+const POSTED: u64 = 64;
+
+/// Packet buffers of each port: so many that the wire decides.
+const MBUFS: usize = 16_384;
+
+/// A path and what is sent over it.
+#[derive(Clone, Copy, Debug)]
+pub struct Path {
+    /// Megabits a second, each way.
+    pub rate_mbit: u64,
+    /// Round-trip time of the empty wire, microseconds.
+    pub rtt_us: u64,
+    /// Queue in front of the wire, hundredths of what one round trip carries.
+    pub queue: u64,
+    /// MTU, octets.
+    pub mtu: u16,
+    /// The receiver asks for markers.
+    pub markers: bool,
+}
+
+/// What one connection made of it.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Reached {
+    /// Share of the wire's time with a frame on it.
+    pub wire: f64,
+    /// Share of the wire's rate that was payload of Writes, placed.
+    pub payload: f64,
+    /// The first round trip in which the wire was busy for nine tenths of its time; all of the first stretch if none was.
+    pub filled_after: u64,
+    /// Frames that found the queue full, in all.
+    pub overflowed: u64,
+    /// Timeouts of the sender's TCP.
+    pub timeouts: u64,
+}
+
+impl Path {
+    /// Octets that one round trip carries.
+    pub fn octets(&self) -> u64 {
+        self.rate_mbit * self.rtt_us / 8
+    }
+
+    /// Carries Writes for `rounds` round trips, and for as many once more, which are measured.
+    ///
+    /// # Errors
+    /// When a Write fails, or nothing happens any more.
+    pub fn reach(&self, tcp: TcpConfig, rounds: u64) -> Result<Reached, String> {
+        let mut run = Run::new(*self, tcp)?;
+        let start_us = run.hosts.now_us;
+        let half_us = rounds * self.rtt_us;
+        // Slow start, in steps of a round trip: when the wire is full.
+        let mut filled_after = rounds;
+        for round in 1..=rounds {
+            let before = run.carried;
+            run.until(start_us + round * self.rtt_us)?;
+            if (run.carried - before) * 10 >= self.octets() * 9 {
+                filled_after = filled_after.min(round);
+            }
+        }
+        let (carried, placed) = (run.carried, run.placed());
+        run.until(start_us + 2 * half_us)?;
+        let of_rate = |octets: u64| octets as f64 * 8.0 / (half_us * self.rate_mbit) as f64;
+        Ok(Reached {
+            wire: of_rate(run.carried - carried),
+            payload: of_rate(run.placed() - placed),
+            filled_after,
+            overflowed: run.wires[0].lost(),
+            timeouts: run.hosts.hosts[0].engine.counters().stack.rto_expired,
+        })
+    }
+}
+
+struct Run {
+    hosts: Hosts,
+    connected: Connected,
+    source: MemoryRegion,
+    sink: MemoryRegion,
+    wires: [Wire; 2],
+    arrivals: Queue<(usize, Vec<u8>)>,
+    wakes: [Option<u64>; 2],
+    posted: u64,
+    completed: u64,
+    /// Octets of frames with payload that have reached the receiver.
+    carried: u64,
+}
+
+impl Run {
+    fn new(path: Path, tcp: TcpConfig) -> Result<Self, String> {
+        let mut hosts = Hosts::new(&HostsConfig { mtu: path.mtu, mbufs: MBUFS, tcp, seed: 1 })?;
+        let connected = hosts.connect(LOCAL_PORT, path.markers, &mut |_, _| ())?;
+        let options =
+            MrOptions { base: Base::Zero, ..MrOptions::new(Access::LOCAL_WRITE | Access::REMOTE_WRITE) };
+        let region = |side: usize| hosts.hosts[side].pd.reg_mr_with(WRITE, &options);
+        let source = region(0).map_err(|error| error.to_string())?;
+        let sink = region(1).map_err(|error| error.to_string())?;
+        // Two frames at least, or an acknowledgement's way back is full.
+        let queue = (path.octets() * path.queue / 100).max(2 * u64::from(path.mtu) + 28);
+        let wire = |side| Wire::new(path.rate_mbit, path.rtt_us / 2, queue, Loss::Random(0), 1, side);
+        let wakes = [Some(hosts.now_us); 2];
+        Ok(Self {
+            hosts,
+            connected,
+            source,
+            sink,
+            wires: [wire(0), wire(1)],
+            arrivals: Queue::default(),
+            wakes,
+            posted: 0,
+            completed: 0,
+            carried: 0,
+        })
+    }
+
+    fn sender(&self) -> &QueuePair {
+        &self.connected.qps[0]
+    }
+
+    /// Octets of payload in the receiver's memory.
+    fn placed(&self) -> u64 {
+        self.hosts.hosts[1].engine.counters().rx_placed_octets
+    }
+
+    fn until(&mut self, end_us: u64) -> Result<(), String> {
+        loop {
+            while self.posted < self.completed + POSTED {
+                let remote = RemoteAddr { addr: 0, rkey: self.sink.rkey() };
+                let write =
+                    SendRequest::new(self.posted, SendOp::Write { remote }, self.source.sge(0, WRITE));
+                self.sender().post_send(&write).map_err(|error| error.to_string())?;
+                self.posted += 1;
+                self.wakes[0] = Some(self.hosts.now_us);
+            }
+            let next = self.arrivals.next_us().into_iter().chain(self.wakes.into_iter().flatten()).min();
+            let next_us = next.ok_or("nothing will ever happen again")?;
+            if next_us > end_us {
+                self.hosts.now_us = end_us;
+                return Ok(());
+            }
+            self.hosts.now_us = self.hosts.now_us.max(next_us);
+            self.step()?;
+        }
+    }
+
+    fn step(&mut self) -> Result<(), String> {
+        let now_us = self.hosts.now_us;
+        while let Some((side, frame)) = self.arrivals.pop(now_us) {
+            if side == 1 && parse(&frame).is_some_and(|tcp| !tcp.is_empty()) {
+                self.carried += frame.len() as u64;
+            }
+            self.hosts.hosts[side].socket.deliver(frame);
+            self.wakes[side] = Some(now_us);
+        }
+        for side in [0, 1] {
+            if self.wakes[side].is_none_or(|at_us| at_us > now_us) {
+                continue;
+            }
+            let busy = self.hosts.hosts[side].turn(now_us);
+            for frame in self.hosts.hosts[side].socket.take_sent() {
+                if let Some(at_us) = self.wires[side].carry(now_us, frame.len()) {
+                    self.arrivals.push(at_us, (1 - side, frame));
+                }
+            }
+            self.wakes[side] = if busy { Some(now_us) } else { self.hosts.hosts[side].next_us(now_us) };
+        }
+        while let Some(wc) = self.hosts.hosts[0].cq.poll_one() {
+            if wc.status != WcStatus::Success {
+                return Err(format!("a Write fails: {}", wc.status));
+            }
+            self.completed += 1;
+        }
+        Ok(())
+    }
+}

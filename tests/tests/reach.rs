@@ -1,0 +1,66 @@
+//! One connection fills the paths that it is made for, with the windows it has by default; and no more than its window.
+
+use tcp_lite::TcpConfig;
+use tests::reach::{Path, Reached};
+
+/// As large a queue as what one round trip carries.
+const BASE: Path = Path { rate_mbit: 0, rtt_us: 0, queue: 100, mtu: 1500, markers: false };
+
+fn reach(path: Path, tcp: TcpConfig) -> Reached {
+    let reached = path.reach(tcp, 20).unwrap();
+    assert_eq!(reached.timeouts, 0, "{path:?}: {reached:?}");
+    reached
+}
+
+fn fills(rate_mbit: u64, rtt_us: u64) {
+    for mtu in [1500, 9000] {
+        for markers in [false, true] {
+            let path = Path { rate_mbit, rtt_us, mtu, markers, ..BASE };
+            let reached = reach(path, TcpConfig::default());
+            assert!(reached.wire > 0.95 && reached.payload > 0.88, "{path:?}: {reached:?}");
+            assert!(reached.wire < 1.01 && reached.payload < reached.wire, "{path:?}: {reached:?}");
+        }
+    }
+}
+
+#[test]
+fn two_hundred_megabits_over_ten_milliseconds() {
+    fills(200, 10_000);
+}
+
+#[test]
+fn two_hundred_megabits_over_fifty_milliseconds() {
+    fills(200, 50_000);
+}
+
+#[test]
+fn a_gigabit_over_ten_milliseconds() {
+    fills(1000, 10_000);
+}
+
+#[test]
+fn ten_gigabits_over_a_millisecond() {
+    fills(10_000, 1000);
+}
+
+/// What the documentation of the default window says that it covers.
+#[test]
+fn the_default_window_covers_ten_gigabits_over_three_milliseconds_and_no_more() {
+    let path = |rtt_us| Path { rate_mbit: 10_000, rtt_us, ..BASE };
+    let reached = reach(path(3000), TcpConfig::default());
+    assert!(reached.wire > 0.95, "{reached:?}");
+    let reached = reach(path(6000), TcpConfig::default());
+    assert!((0.5..0.6).contains(&reached.wire), "4 MiB each 6 ms: {reached:?}");
+}
+
+#[test]
+fn half_of_what_a_round_trip_carries_fills_half_of_the_wire() {
+    let path = Path { rate_mbit: 1000, rtt_us: 10_000, ..BASE };
+    let half = (path.octets() / 2) as u32;
+    for (send, receive) in [(half, 4 << 20), (4 << 20, half)] {
+        let tcp = TcpConfig { send_buffer_octets: send, recv_window_octets: receive, ..TcpConfig::default() };
+        let reached = reach(path, tcp);
+        assert!((0.45..0.55).contains(&reached.wire), "{send} to send, {receive} to receive: {reached:?}");
+        assert_eq!(reached.overflowed, 0);
+    }
+}
