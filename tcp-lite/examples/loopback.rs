@@ -67,11 +67,12 @@ fn main() {
         let start = Wall::now();
         while received < total {
             let now_us = start.elapsed().as_micros() as u64;
+            let now = Instant::from_micros(now_us as i64);
             a.turn(now_us, |event| {
                 ready |= matches!(event, Event::Established { .. } | Event::Writable { .. })
             });
             while ready && sent < total {
-                match a.stack.send(conn, &chunk[..chunk.len().min(total - sent)]) {
+                match a.stack.send(now, conn, &chunk[..chunk.len().min(total - sent)]) {
                     Ok(taken) => sent += taken,
                     Err(_) => ready = false,
                 }

@@ -91,7 +91,7 @@ pub struct Stack {
     searches: SearchSlab,
     events: VecDeque<Event>,
     counters: StackCounters,
-    /// The latest time seen, for calls that bring none.
+    /// The latest time seen, for calls that bring none: those that begin no wait.
     now: Instant,
 }
 
@@ -326,7 +326,8 @@ impl Stack {
 
     /// Queues a segment behind all others. It is sent as it is: its octets and boundaries never change but by a
     /// drop of EMSS before it was sent, or by the persist timer. An empty segment is dropped.
-    pub fn push(&mut self, conn: ConnId, segment: SegmentBuf) {
+    pub fn push(&mut self, now: Instant, conn: ConnId, segment: SegmentBuf) {
+        self.advance(now);
         self.with_live(conn, |tcb, ctx| tcb.push(ctx, segment));
     }
 
@@ -335,7 +336,8 @@ impl Stack {
     ///
     /// # Errors
     /// As [`segment`](Self::segment), when not a single octet was taken.
-    pub fn send(&mut self, conn: ConnId, octets: &[u8]) -> Result<usize, SendError> {
+    pub fn send(&mut self, now: Instant, conn: ConnId, octets: &[u8]) -> Result<usize, SendError> {
+        self.advance(now);
         let sent = self.with_live(conn, |tcb, ctx| {
             let mut rest = octets;
             while !rest.is_empty() {
@@ -383,7 +385,8 @@ impl Stack {
     }
 
     /// Has a connection probe its silent peer otherwise than [`TcpConfig`](crate::TcpConfig) says; `None`: not at all.
-    pub fn set_keepalive(&mut self, conn: ConnId, keepalive: Option<Keepalive>) {
+    pub fn set_keepalive(&mut self, now: Instant, conn: ConnId, keepalive: Option<Keepalive>) {
+        self.advance(now);
         self.with_live(conn, |tcb, ctx| tcb.set_keepalive(ctx, keepalive));
     }
 

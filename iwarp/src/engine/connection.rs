@@ -381,7 +381,7 @@ impl Connection {
                 Some(tcp_lite::Keepalive { idle, interval, probes })
             }
         };
-        io.tcp.set_keepalive(self.conn, keepalive);
+        io.tcp.set_keepalive(io.now, self.conn, keepalive);
     }
 }
 

@@ -253,7 +253,8 @@ impl RawPair {
             if octets.is_empty() || self.closed.is_some() {
                 return;
             }
-            let sent = self.stack.send(conn, octets).unwrap_or(0);
+            let now = Instant::from_micros(self.now_us);
+            let sent = self.stack.send(now, conn, octets).unwrap_or(0);
             octets = &octets[sent..];
             self.turn();
         }
@@ -262,7 +263,8 @@ impl RawPair {
 
     /// Sends what TCP takes now, in one segment if it fits; says how many octets that is.
     pub(crate) fn offer(&mut self, octets: &[u8]) -> usize {
-        self.stack.send(self.conn.unwrap(), octets).unwrap_or(0)
+        let now = Instant::from_micros(self.now_us);
+        self.stack.send(now, self.conn.unwrap(), octets).unwrap_or(0)
     }
 
     /// RST.

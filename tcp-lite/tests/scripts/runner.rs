@@ -160,7 +160,7 @@ impl Runner {
                     let room =
                         segment.append(len).ok_or_else(|| format!("a segment holds {capacity} octets"))?;
                     room.copy_from_slice(&machine.peer(peer).push(len));
-                    machine.stack.push(conn, segment);
+                    machine.stack.push(now, conn, segment);
                 }
             }
             Call::Close => {

@@ -151,7 +151,7 @@ impl Host {
             moved = true;
             self.on_event(event);
         }
-        moved |= self.write();
+        moved |= self.write(now);
         loop {
             let more = self.stack.transmit(now, &mut self.out);
             if let Some(log) = &mut self.sent_frames {
@@ -205,15 +205,14 @@ impl Host {
         }
     }
 
-    fn write(&mut self) -> bool {
+    fn write(&mut self, now: Instant) -> bool {
         let mut moved = false;
         let Self { stack, streams, .. } = self;
-        let now = Instant::ZERO; // close() takes the stack's own, later time
         for stream in streams.iter_mut().filter(|s| s.established && s.closed.is_none()) {
             while stream.sent < stream.to_send && !stream.blocked {
                 let n = (stream.to_send - stream.sent).min(32_768);
                 let octets: Vec<u8> = (stream.sent..stream.sent + n).map(octet).collect();
-                match stack.send(stream.conn, &octets) {
+                match stack.send(now, stream.conn, &octets) {
                     Ok(taken) => {
                         stream.sent += taken as u64;
                         moved = true;

@@ -332,7 +332,7 @@ fn a_dead_id_does_nothing() {
     stack.abort(now, conn);
     stack.release(conn, 5);
     assert!(stack.segment(conn).is_err());
-    assert!(stack.send(conn, &[1]).is_err());
+    assert!(stack.send(now, conn, &[1]).is_err());
     let events: Vec<_> = std::iter::from_fn(|| stack.event()).collect();
     assert_eq!(events.len(), 1);
     let other = stack.connect(now, "10.0.0.2:1".parse().unwrap(), None).unwrap();

@@ -3,7 +3,7 @@
 use dp::link::{LinkConfig, LinkPlan};
 use proptest::prelude::*;
 
-use crate::harness::{MAC_A, MAC_B, World, config};
+use crate::harness::{MAC_A, MAC_B, World, config, octet};
 
 const V4: &str = "10.0.0.2:4000";
 const V6: &str = "[2001:db8::2]:4000";
@@ -165,4 +165,28 @@ proptest! {
         let link = LinkConfig { seed, a_to_b, b_to_a, ..LinkConfig::default() };
         World::standard(&link).exchange(V4, a_sends, b_sends, 600_000_000);
     }
+}
+
+#[test]
+fn what_is_sent_after_a_long_pause_waits_from_then_on() {
+    let mut world = World::standard(&LinkConfig::default());
+    world.b.stack.listen(4000).unwrap();
+    let now = world.now();
+    world.a.keep_all_open();
+    world.b.keep_all_open();
+    world.a.connect(now, V4.parse().unwrap(), 1000);
+    let conn = world.a.streams[0].conn;
+    let waits = |w: &World| w.a.stack.info(conn).map(|info| (info.send_offset, info.unacknowledged));
+    assert!(world.run(1_000_000, |w| waits(w) == Some((1000, 0))));
+    // Nobody turns for longer than any timer; then octets come before anything is polled, and the peer says nothing.
+    world.now_us += 100_000_000;
+    let now = world.now();
+    assert_eq!(world.a.stack.send(now, conn, &[octet(1000)]), Ok(1));
+    world.a.stack.poll(now);
+    assert!(world.a.stack.info(conn).is_some(), "given up before it was tried");
+    world.a.streams[0].sent += 1;
+    world.a.send_more(0, 1);
+    assert!(world.run(1_000_000, |w| w.b.received(0) == 1001));
+    let counters = world.a.stack.counters();
+    assert_eq!((counters.tx_retransmits, counters.rto_expired), (0, 0));
 }

@@ -237,7 +237,7 @@ impl<'a> Host<'a> {
                 self.stack.close(now, conn);
                 return Ok(());
             }
-            match self.stack.send(conn, octets) {
+            match self.stack.send(now, conn, octets) {
                 Ok(taken) => self.source.take(taken),
                 Err(SendError::BufferFull | SendError::NoMbuf) => return Ok(()),
                 // Not established yet.

@@ -110,9 +110,9 @@ impl Connection {
             self.flush_late();
             return false;
         };
-        let Io { tcp, counters, config, .. } = io;
+        let Io { tcp, counters, config, now, .. } = io;
         let before = counters.tx_fpdus;
-        let result = streaming.stream.transmit(tcp, self.conn, config.turn_octets, turn, counters);
+        let result = streaming.stream.transmit(tcp, self.conn, *now, config.turn_octets, turn, counters);
         if io.counters.tx_fpdus > before {
             self.touch(io);
         }

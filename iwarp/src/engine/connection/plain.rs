@@ -177,9 +177,9 @@ impl Connection {
     /// Hands to TCP what goes in front of FPDUs.
     pub(super) fn send_front(&mut self, io: &mut Io) -> Sent {
         let mut result = Sent::All;
-        let conn = self.conn;
+        let (conn, now) = (self.conn, io.now);
         let tcp = &mut io.tcp;
-        let mut send = |octets: &[u8]| match tcp.send(conn, octets) {
+        let mut send = |octets: &[u8]| match tcp.send(now, conn, octets) {
             Ok(sent) => {
                 if sent < octets.len() {
                     result = Sent::Later;

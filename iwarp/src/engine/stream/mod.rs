@@ -181,6 +181,7 @@ impl Stream {
         &mut self,
         tcp: &mut tcp_lite::Stack,
         conn: tcp_lite::ConnId,
+        now: tcp_lite::Instant,
         budget: usize,
         turn: &Turn,
         counters: &mut EngineCounters,
@@ -189,7 +190,8 @@ impl Stream {
         if !*may_send {
             return Ok(Outcome::Idle);
         }
-        let outcome = transmit.run(transmit::Context { common, framer, tcp, conn, turn, counters }, budget);
+        let context = transmit::Context { common, framer, tcp, conn, now, turn, counters };
+        let outcome = transmit.run(context, budget);
         // Before the peer can have seen the end of its responses: nothing has left TCP yet.
         receive.repost_requests(transmit.take_answered());
         outcome

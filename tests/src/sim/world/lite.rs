@@ -92,15 +92,15 @@ impl LiteHost {
         let (local, remote) = end.ports(self.side);
         let remote = SocketAddr::new(address(1 - self.side, self.setup.ipv6), remote);
         let conn = self.stack.connect(now, remote, Some(local)).map_err(|error| error.to_string())?;
-        self.adopt(number, conn);
+        self.adopt(now, number, conn);
         Ok(true)
     }
 
-    fn adopt(&mut self, number: usize, conn: ConnId) {
+    fn adopt(&mut self, now: Instant, number: usize, conn: ConnId) {
         self.conns[number] = Some(conn);
         self.by_conn.insert(conn, number);
         if self.ends[number].aborts {
-            self.stack.set_keepalive(conn, Some(KEEPALIVE));
+            self.stack.set_keepalive(now, conn, Some(KEEPALIVE));
         }
     }
 
@@ -191,7 +191,7 @@ impl LiteHost {
                         self.unwanted.insert(conn);
                         return Ok(());
                     };
-                    self.adopt(number, conn);
+                    self.adopt(now, number, conn);
                 }
                 let number = self.number(conn)?;
                 let end = &mut self.ends[number];
@@ -319,6 +319,7 @@ impl LiteHost {
     }
 
     fn write(&mut self, number: usize, conn: ConnId, now_us: u64, watch: &mut Watch) -> Result<bool, String> {
+        let now = Instant::from_micros(now_us as i64);
         let mut busy = false;
         while self.ends[number].sent < self.ends[number].plan.octets && !self.blocked[number] {
             let end = &mut self.ends[number];
@@ -326,7 +327,7 @@ impl LiteHost {
                 Chunks::Stream => {
                     let emss = self.stack.info(conn).map_or(1, |info| info.emss as u64);
                     let octets = end.next_octets(1 << 15);
-                    self.stack.send(conn, &octets).inspect(|&taken| {
+                    self.stack.send(now, conn, &octets).inspect(|&taken| {
                         let (from, to) = (end.sent, end.sent + taken as u64);
                         let borders = (from..to).step_by(emss as usize).skip(1).chain([to]);
                         borders.for_each(|at| watch.pushed(self.side, end.port, at));
@@ -339,7 +340,7 @@ impl LiteHost {
                     let octets = end.next_octets(1 + sized % max);
                     let room = segment.append(octets.len()).ok_or(SendError::NoMbuf)?;
                     room.copy_from_slice(&octets);
-                    self.stack.push(conn, segment);
+                    self.stack.push(now, conn, segment);
                     watch.pushed(self.side, end.port, end.sent + octets.len() as u64);
                     Ok(octets.len())
                 }),

@@ -6,7 +6,7 @@
 
 use std::collections::VecDeque;
 
-use tcp_lite::{ConnId, SendError, Stack};
+use tcp_lite::{ConnId, Instant, SendError, Stack};
 
 use crate::memory::Turn;
 use crate::mpa::Framer;
@@ -48,6 +48,7 @@ pub(super) struct Context<'a> {
     pub(super) framer: &'a mut Framer,
     pub(super) tcp: &'a mut Stack,
     pub(super) conn: ConnId,
+    pub(super) now: Instant,
     pub(super) turn: &'a Turn,
     pub(super) counters: &'a mut EngineCounters,
 }
@@ -176,7 +177,7 @@ impl Transmit {
             };
             let filled = self.fill(&mut cx, &mut segment);
             used += segment.len();
-            cx.tcp.push(cx.conn, segment);
+            cx.tcp.push(cx.now, cx.conn, segment);
             filled?;
             if self.terminated {
                 return Ok(Outcome::Terminated);

@@ -290,7 +290,8 @@ impl Run {
             7 => self.selective(input),
             8 | 9 => {
                 let record = input.one_in(2).then(|| 1 + input.size() as usize % 1460);
-                let borders = self.user.send(&mut self.host.stack, input.size() as usize % 30_000, record);
+                let (now, octets) = (self.host.now(), input.size() as usize % 30_000);
+                let borders = self.user.send(&mut self.host.stack, now, octets, record);
                 let port = CLIENT_PORT;
                 for at in borders {
                     if let Some(watch) = &mut self.watch {

@@ -1,6 +1,6 @@
 //! The user of the connection: what it sends is known by its place in the stream, and so is what it may receive.
 
-use tcp_lite::{CloseReason, ConnId, Event, Received, SendError, Stack};
+use tcp_lite::{CloseReason, ConnId, Event, Instant, Received, SendError, Stack};
 
 use crate::sim::watch::Ranges;
 
@@ -129,6 +129,7 @@ impl User {
     pub(super) fn send(
         &mut self,
         stack: &mut Stack,
+        now: Instant,
         octets_wanted: usize,
         record: Option<usize>,
     ) -> Vec<u64> {
@@ -139,12 +140,12 @@ impl User {
         while self.sent < end {
             let count = (end - self.sent) as usize;
             let taken = match record {
-                None => stack.send(conn, &octets(1, self.sent, count)),
+                None => stack.send(now, conn, &octets(1, self.sent, count)),
                 Some(record) => stack.segment(conn).map(|mut segment| {
                     let count = count.min(record).min(segment.capacity());
                     let room = segment.append(count).expect("room for a segment");
                     room.copy_from_slice(&octets(1, self.sent, count));
-                    stack.push(conn, segment);
+                    stack.push(now, conn, segment);
                     count
                 }),
             };
