@@ -70,6 +70,12 @@ impl Tcb {
         let pos = self.rcv.space.pos(header.seq, self.rcv.nxt) + i64::from(syn_ack_again);
         let octets = if syn_ack_again { 0 } else { payload.len() };
 
+        // Whoever answers our SYN with an acknowledgement of something else has another connection in mind, wherever in
+        // the sequence it stands: a challenge would begin an exchange of them (RFC 9293 section 3.5.2, group 2).
+        let reset = flags.contains(Flags::RST);
+        if self.state == State::SynReceived && !reset && !self.acknowledges_our_syn(header) {
+            return header.reset(octets).map_or(Verdict::Done, Verdict::Reset);
+        }
         if self.is_old_by_timestamp(ctx, header) {
             ctx.counters.rx_old_timestamps += 1;
             self.answer_misplaced(ctx, header, octets);
@@ -80,7 +86,7 @@ impl Tcb {
             self.on_unacceptable(ctx, header, pos, octets);
             return Verdict::Done;
         }
-        if flags.contains(Flags::RST) {
+        if reset {
             self.on_reset(ctx, pos);
             return Verdict::Done;
         }
@@ -91,9 +97,6 @@ impl Tcb {
         let Some(ack) = header.ack else { return Verdict::Done };
         let ack = self.snd_space.pos(ack, self.snd.una);
         if self.state == State::SynReceived {
-            if ack != 1 || self.snd.nxt == 0 {
-                return header.reset(octets).map_or(Verdict::Done, Verdict::Reset);
-            }
             self.establish(ctx, header);
             if syn_ack_again {
                 self.pending |= Pending::ACK;
@@ -277,6 +280,11 @@ impl Tcb {
 
     fn is_ts_recent_outdated(&self, ctx: &Ctx<'_>) -> bool {
         u64::from(seconds(ctx.now).wrapping_sub(self.ts_recent_at)) >= TS_RECENT_LIFE.secs()
+    }
+
+    /// Whether a segment in SYN-RECEIVED that acknowledges anything acknowledges our SYN, which was sent.
+    fn acknowledges_our_syn(&self, header: &TcpHeader) -> bool {
+        header.ack.is_none_or(|ack| self.snd.nxt > 0 && ack == self.snd_space.seq(1))
     }
 
     fn is_syn_again(&self, header: &TcpHeader) -> bool {

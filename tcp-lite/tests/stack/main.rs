@@ -14,3 +14,4 @@ mod neighbors;
 mod relay;
 mod smoltcp_peer;
 mod streams;
+mod time_wait;

@@ -1,0 +1,53 @@
+//! A connection in TIME-WAIT whose place somebody else takes.
+
+use dp::Checksum;
+use smoltcp::wire::{IpAddress, TcpControl, TcpPacket};
+use tcp_lite::CloseReason;
+
+use crate::craft;
+use crate::harness::{MAC_A, MAC_B, config};
+use crate::relay::Relay;
+
+const PORT: u16 = 4000;
+
+/// Who guesses ports and numbers sends a SYN in the name of a peer that still waits for the acknowledgement of its FIN.
+/// Each of the two then finds the other's numbers wrong: that is settled by a RST, and not argued about.
+#[test]
+fn a_blind_syn_starts_no_exchange_of_acknowledgements() {
+    let mut relay = Relay::new(config(MAC_A, 1), config(MAC_B, 2));
+    relay.a.host.stack.listen(PORT).unwrap();
+    relay.b.host.keep_all_open();
+    let now = relay.b.now();
+    relay.b.host.connect(now, format!("10.0.0.1:{PORT}").parse().unwrap(), 0);
+    let pass = |frame| vec![(frame, Checksum::Unknown)];
+    assert!(relay.run(1_000_000, |_, frame| pass(frame), |r| r.b.host.streams[0].peer_closed));
+    // `a` has closed. Now `b` does, and hears nothing of it; what it sends next is where its FIN ends.
+    let (now, conn) = (relay.b.now(), relay.b.host.streams[0].conn);
+    relay.b.host.stack.close(now, conn);
+    let mut last = Vec::new();
+    let carry = |to_b, frame: Vec<u8>| {
+        if to_b {
+            return vec![];
+        }
+        last.clone_from(&frame);
+        vec![(frame, Checksum::Unknown)]
+    };
+    assert!(relay.run(1_000_000, carry, |r| r.a.host.streams[0].closed == Some(CloseReason::Graceful)));
+    let fin = TcpPacket::new_checked(&last[34..]).expect("a segment of b's");
+    assert!(fin.fin());
+    let address = |n| IpAddress::v4(10, 0, 0, n);
+    let (src, dst) = ((address(2), fin.src_port()), (address(1), PORT));
+    let mut syn = craft::segment([MAC_B, MAC_A], src, dst, TcpControl::Syn);
+    craft::set_tcp_seq(&mut syn, fin.seq_number().0.wrapping_add(1_000_000));
+    relay.a.inject(&syn);
+    let mut carried = 0;
+    let counted = |_, frame| {
+        carried += 1;
+        pass(frame)
+    };
+    relay.run(3_000_000, counted, |_| false);
+    assert_eq!(relay.a.host.streams.len(), 1, "nobody was there");
+    assert_eq!(relay.b.host.streams[0].closed, Some(CloseReason::Reset));
+    // SYN-ACK, what `b` thinks of it, and a RST; the same once more for what was on its way. Unsettled it would go on.
+    assert!((3..=8).contains(&carried), "{carried} frames");
+}
