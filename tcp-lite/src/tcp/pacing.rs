@@ -8,9 +8,8 @@
 
 use super::congestion::CongestionControl;
 use super::ctx::Ctx;
-use super::recovery::Phase;
 use super::tcb::Tcb;
-use crate::{Duration, Instant};
+use crate::{Duration, Instant, Pacing};
 
 /// Tenths of a window for each round trip: in slow start, and otherwise.
 const SLOW_START_TENTHS: u64 = 20;
@@ -56,21 +55,23 @@ impl Pace {
 }
 
 impl Tcb {
+    /// How segments are spread, if they are: not where the path is too short for it.
+    pub(super) fn pacing(&self, ctx: &Ctx<'_>) -> Option<Pacing> {
+        let srtt_us = u64::from(self.rtt.srtt_us());
+        ctx.config.pacing.filter(|pacing| srtt_us >= pacing.rtt_min.total_micros().max(1))
+    }
+
     /// A segment of `len` octets was sent, new or again.
     pub(super) fn pace(&mut self, ctx: &Ctx<'_>, len: u32) {
-        let Some(pacing) = ctx.config.pacing else { return };
-        let srtt_us = u64::from(self.rtt.srtt_us());
-        if srtt_us < pacing.rtt_min.total_micros().max(1) {
+        let Some(pacing) = self.pacing(ctx) else {
             self.pace = Pace::OPEN;
             return;
-        }
+        };
+        let srtt_us = u64::from(self.rtt.srtt_us());
         let ssthresh = u64::from(self.congestion.ssthresh());
         let cwnd = u64::from(self.congestion.cwnd());
-        let tenths = if cwnd < ssthresh && self.recovery.phase != Phase::Fast {
-            SLOW_START_TENTHS
-        } else {
-            AVOIDANCE_TENTHS
-        };
+        // (In fast recovery the window is the threshold.)
+        let tenths = if cwnd < ssthresh { SLOW_START_TENTHS } else { AVOIDANCE_TENTHS };
         let takes_us = |octets: u64| octets * srtt_us * 10 / (cwnd * tenths).max(1);
         let burst = u64::from(pacing.burst_segments.max(1)) * u64::from(self.emss);
         let (takes, burst) = (takes_us(u64::from(len)), takes_us(burst));

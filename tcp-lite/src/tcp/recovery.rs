@@ -6,7 +6,7 @@
 //! of fresh ones before recovery (limited transmit, RFC 3042).
 
 use super::ack::Before;
-use super::congestion::{Ack, CongestionControl, initial_window};
+use super::congestion::{Ack, CongestionControl, Timeout, initial_window};
 use super::ctx::Ctx;
 use super::flight::Sent;
 use super::frto::{Frto, Standing};
@@ -139,13 +139,12 @@ impl Tcb {
             self.pending.remove(Pending::TAIL);
         }
         let plain = duplicate && header.options.sack.is_empty();
-        let repaired =
-            self.recovery.tail.on_ack(self.snd.una, news, plain) && self.recovery.phase == Phase::Open;
+        let repaired = self.recovery.tail.on_ack(self.snd.una, news, plain);
         if repaired {
+            // (In recovery there is no probe.)
             let (oldest, in_flight) = (self.snd.una - news.acked, self.snd.in_flight() + news.acked);
             if self.answer_loss(ctx, oldest, None, in_flight) {
                 self.recovery.undo.forget();
-                self.congestion.on_recovered(ctx.now);
             }
         }
         repaired
@@ -191,7 +190,8 @@ impl Tcb {
         }
         if self.recovery.phase != Phase::Open {
             self.recovery.phase = Phase::Open;
-            self.recovery.high = self.snd.una;
+            // It sent nothing twice of what is yet to be acknowledged.
+            self.recovery.high = self.snd.una.saturating_sub(1);
             self.recovery.dup_acks = 0;
             self.recovery.frto = Frto::Off;
             self.snd.restore_lost(ctx.segments);
@@ -207,9 +207,6 @@ impl Tcb {
 
     /// All that was in flight when recovery began is acknowledged.
     fn end_recovery(&mut self, ctx: &mut Ctx<'_>) {
-        if self.recovery.phase == Phase::Fast {
-            self.congestion.on_recovered(ctx.now);
-        }
         self.recovery.phase = Phase::Open;
         self.recovery.dup_acks = 0;
         self.recovery.frto = Frto::Off;
@@ -229,8 +226,9 @@ impl Tcb {
             latest = detected.latest;
             detected.lost > 0
         } else {
-            // RFC 6582 section 3.2, step 2: duplicates of what an earlier recovery sent twice prove nothing.
-            let fresh = self.snd.una >= self.recovery.high;
+            // RFC 6582 section 3.2, step 2: duplicates of what an earlier recovery sent twice prove nothing, and they
+            // come until something beyond that is acknowledged.
+            let fresh = self.snd.una > self.recovery.high;
             open && fresh && self.recovery.dup_acks >= DUP_THRESHOLD && self.snd.mark_head_lost(ctx.segments)
         };
         if lost && open {
@@ -271,11 +269,16 @@ impl Tcb {
         ctx.counters.rto_expired += 1;
         let was = self.recovery.phase;
         let in_flight = self.snd.in_flight();
+        let oldest = self.snd.head.map(|key| ctx.segments.get(key).sent);
         let untried = self.snd.mark_timed_out(ctx.segments, self.lost_before(ctx));
         self.timers.reorder = None;
-        let first = untried || was != Phase::Loss;
-        self.congestion.on_timeout(ctx.now, saturated(in_flight), first);
-        if first {
+        let timeout = match was {
+            Phase::Loss if !untried => Timeout::Again,
+            Phase::Open | Phase::Fast if self.reduction.answers(self.snd.una, oldest) => Timeout::Answered,
+            _ => Timeout::Congestion,
+        };
+        self.congestion.on_timeout(ctx.now, saturated(in_flight), timeout);
+        if timeout != Timeout::Again {
             self.recovery.undo.start(self.snd.una, self.snd.nxt, true, true);
         }
         self.on_reduced(true);
@@ -322,6 +325,7 @@ impl Tcb {
             cwnd_limited: used && !ece,
             srtt_us: self.rtt.srtt_us(),
             ece,
+            paced: self.pacing(ctx).is_some(),
         });
     }
 

@@ -3,8 +3,8 @@
 //!
 //! That includes retransmissions: the loss of one is congestion anew, and there the window is lowered although Linux
 //! does not (it only withholds the slow start bound of PRR). RFC 8985 leaves the answer to congestion control, and
-//! names RFC 5681's (section 3.4). How far it is lowered is congestion control's affair, and a timeout is answered
-//! in any case (`recovery.rs`).
+//! names RFC 5681's (section 3.4). How far it is lowered is congestion control's affair. A timeout leaves one segment of
+//! the window in any case, but lowers the threshold by the same rule, as Linux does (`recovery.rs`).
 
 use super::congestion::{CongestionControl, Signal};
 use super::ctx::Ctx;
@@ -32,6 +32,16 @@ impl Reduction {
         ack > self.until
     }
 
+    /// Whether it was made for congestion of which the loss of what starts at `oldest` tells no more; `latest`: the latest
+    /// transmission that was lost, if it is known.
+    pub(super) fn answers(&self, oldest: u64, latest: Option<Sent>) -> bool {
+        self.covers(oldest) && !latest.is_some_and(|latest| latest.follows(self.nr))
+    }
+
+    fn covers(&self, oldest: u64) -> bool {
+        self.deep && oldest < self.until
+    }
+
     /// The last reduction was for nothing, and was taken back.
     pub(super) fn forget(&mut self) {
         *self = Self::default();
@@ -48,13 +58,11 @@ impl Tcb {
         latest: Option<Sent>,
         in_flight: u64,
     ) -> bool {
-        let Reduction { until, deep, nr, .. } = self.reduction;
-        let again = deep && oldest < until;
-        if again && !latest.is_some_and(|latest| latest.follows(nr)) {
+        if self.reduction.answers(oldest, latest) {
             return false;
         }
         // What is in flight in a recovery is not what the window allowed when it was lost.
-        let window = if again { u64::from(self.congestion.cwnd()) } else { u64::MAX };
+        let window = if self.reduction.covers(oldest) { u64::from(self.congestion.cwnd()) } else { u64::MAX };
         self.congestion.on_congestion(ctx.now, saturated(in_flight.min(window)), Signal::Loss);
         self.on_reduced(true);
         true

@@ -5,7 +5,7 @@
 //! gives the same on every machine, since only sums, products and quotients of IEEE 754 are used.
 
 use super::hystart::{Growth, HyStart};
-use super::{Ack, CongestionControl, Signal, initial_window};
+use super::{Ack, CongestionControl, Signal, Timeout, initial_window};
 use crate::{Duration, Instant};
 
 /// The window after a reduction, as a part of the window before (section 4.6, beta_cubic).
@@ -70,11 +70,16 @@ impl Cubic {
         Self { mss, ssthresh: u32::MAX, cwnd: f64::from(cwnd), w_max: 0, prior: 0, stage, before: None }
     }
 
+    /// What a reduction changes, before it does.
+    fn remember(&mut self) {
+        let Self { ssthresh, w_max, prior, .. } = *self;
+        self.before = Some(Before { cwnd: self.cwnd(), ssthresh, w_max, prior });
+    }
+
     /// Sections 4.6 and 4.7.
     fn reduce(&mut self) {
-        let Self { ssthresh, w_max, prior, .. } = *self;
-        let cwnd = self.cwnd();
-        self.before = Some(Before { cwnd, ssthresh, w_max, prior });
+        self.remember();
+        let (cwnd, w_max) = (self.cwnd(), self.w_max);
         self.prior = cwnd;
         // Fast convergence: whoever had more before makes room for others.
         self.w_max = if cwnd < w_max { (self.cwnd * (1.0 + BETA) / 2.0) as u32 } else { cwnd };
@@ -93,14 +98,14 @@ impl Cubic {
     /// The window in slow start (section 4.10), at most the threshold; `None`: slow start is over.
     fn slow_start(&mut self, ack: &Ack) -> Option<f64> {
         let octets = match &mut self.stage {
-            Stage::First(hystart) => match hystart.on_ack(ack) {
+            Stage::First(hystart) => match hystart.on_ack(ack, self.mss) {
                 Growth::By(octets) => octets,
                 Growth::Ends => {
                     self.ssthresh = self.cwnd();
                     return None;
                 }
             },
-            _ => ack.delivered,
+            _ => ack.slow_start_octets(self.mss),
         };
         let threshold = f64::from(self.ssthresh);
         (self.cwnd < threshold).then(|| (self.cwnd + f64::from(octets)).min(threshold))
@@ -160,13 +165,11 @@ impl CongestionControl for Cubic {
         self.cwnd = f64::from(self.ssthresh);
     }
 
-    fn on_recovered(&mut self, _now: Instant) {
-        self.cwnd = f64::from(self.ssthresh);
-    }
-
-    fn on_timeout(&mut self, _now: Instant, _in_flight: u32, first: bool) {
-        if first {
-            self.reduce();
+    fn on_timeout(&mut self, _now: Instant, _in_flight: u32, timeout: Timeout) {
+        match timeout {
+            Timeout::Congestion => self.reduce(),
+            Timeout::Answered => self.remember(),
+            Timeout::Again => {}
         }
         self.cwnd = f64::from(self.mss);
         self.stage = Stage::Plain;
@@ -224,7 +227,6 @@ mod tests {
     fn reduced(segments: u32) -> Cubic {
         let mut cubic = Cubic::new(MSS, segments * MSS);
         cubic.on_congestion(at(0), segments * MSS, Signal::Loss);
-        cubic.on_recovered(at(0));
         cubic
     }
 
@@ -282,6 +284,101 @@ mod tests {
         let mut cubic = reduced(100);
         cubic.on_congestion(at(1), 70 * MSS, Signal::Loss);
         assert_eq!(cubic.w_max, 59_500);
+    }
+
+    #[test]
+    fn whoever_has_as_much_as_before_makes_none() {
+        let mut cubic = reduced(100);
+        cubic.cwnd = f64::from(100 * MSS);
+        cubic.on_congestion(at(1), 100 * MSS, Signal::Loss);
+        assert_eq!(cubic.w_max, 100 * MSS);
+    }
+
+    #[test]
+    fn reno_is_slower_up_to_the_window_before_the_reduction_though_the_plateau_is_lower() {
+        let mut cubic = reduced(20);
+        cubic.cwnd = 18_000.0;
+        cubic.on_congestion(at(0), 18 * MSS, Signal::Loss);
+        assert_eq!((cubic.w_max, cubic.prior, cubic.cwnd()), (15_300, 18_000, 12_600));
+        // 0.529 segments for each round trip: ten take it to 17.9, beyond the plateau; one for each of the next.
+        let (before, after) = (run(&mut cubic.clone(), 1, 9), run(&mut cubic, 1, 19));
+        assert!((17.6..17.95).contains(&before), "{before}");
+        assert!((26.8..27.9).contains(&after), "{after}");
+    }
+
+    #[test]
+    fn a_round_trip_adds_half_of_the_window_at_most() {
+        let mut cubic = reduced(100);
+        let once = |now, cubic: &Cubic| Ack { now: at(now), srtt_us: 1000, ..ack(cubic.cwnd(), true) };
+        cubic.on_ack(&once(0, &cubic));
+        let before = cubic.cwnd();
+        // By the cubic function 86000 segments.
+        cubic.on_ack(&once(60_000, &cubic));
+        assert_eq!(cubic.cwnd(), before * 3 / 2);
+    }
+
+    #[test]
+    fn an_idle_time_does_not_count() {
+        let (mut busy, mut lazy) = (reduced(8), reduced(8));
+        let once = |now| Ack { now: at(now), srtt_us: 100_000, ..ack(5600, true) };
+        for cubic in [&mut busy, &mut lazy] {
+            cubic.on_ack(&once(0));
+        }
+        lazy.on_idle(at(60_000), Duration::from_secs(60));
+        lazy.on_ack(&once(60_100));
+        busy.on_ack(&once(100));
+        assert_eq!(lazy.cwnd(), busy.cwnd());
+    }
+
+    #[test]
+    fn undo_takes_back_the_plateau_and_begins_a_stage_anew() {
+        let mut cubic = reduced(1000);
+        let (w_max, prior) = (cubic.w_max, cubic.prior);
+        cubic.on_congestion(at(1), 700 * MSS, Signal::Loss);
+        assert_ne!((cubic.w_max, cubic.prior), (w_max, prior));
+        // It has grown since by a stage of its own.
+        run(&mut cubic, 100, 1000);
+        assert!(matches!(cubic.stage, Stage::Epoch(_)));
+        cubic.undo(at(2000), u32::MAX);
+        assert_eq!((cubic.w_max, cubic.prior, cubic.cwnd()), (w_max, prior, 700 * MSS));
+        assert!(matches!(cubic.stage, Stage::Plain));
+    }
+
+    #[test]
+    fn a_timeout_ends_the_stage_whatever_it_tells() {
+        for timeout in [Timeout::Congestion, Timeout::Answered, Timeout::Again] {
+            let mut cubic = reduced(100);
+            run(&mut cubic, 100, 1000);
+            cubic.on_timeout(at(1000), 70 * MSS, timeout);
+            assert_eq!(cubic.cwnd(), MSS, "{timeout:?}");
+            assert!(matches!(cubic.stage, Stage::Plain), "{timeout:?}");
+        }
+    }
+
+    #[test]
+    fn where_slow_start_ended_without_a_loss_the_plateau_is_there() {
+        let mut cubic = Cubic::new(MSS, 1000 * MSS);
+        (cubic.ssthresh, cubic.stage) = (1000 * MSS, Stage::Plain);
+        // Reno's window is 529 / 10 more after ten seconds of 100 ms, the cubic function's 0.4 * 10^3.
+        let window = run(&mut cubic, 100, 10_000);
+        assert!((1390.0..1420.0).contains(&window), "{window}");
+    }
+
+    #[test]
+    fn the_round_trip_time_ends_the_first_slow_start_only() {
+        let mut cubic = reduced(100);
+        cubic.on_timeout(at(0), 70 * MSS, Timeout::Again);
+        let mut una = 1;
+        for round in 1..=6_u32 {
+            for _ in 0..8 {
+                una += 1;
+                let rtt_us = Some(20_000 * round);
+                let acked = cubic.cwnd() / 8;
+                cubic.on_ack(&Ack { una, nxt: una + 8, rtt_us, ..ack(acked, true) });
+            }
+        }
+        // (9 / 8)^8 is 2.57 for each round trip.
+        assert!(cubic.cwnd() >= 70 * MSS, "{}", cubic.cwnd());
     }
 
     #[test]

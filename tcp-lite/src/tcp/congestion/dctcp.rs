@@ -2,7 +2,7 @@
 //! only where both ends run it.
 
 use super::newreno::NewReno;
-use super::{Ack, CongestionControl, Signal};
+use super::{Ack, CongestionControl, Signal, Timeout};
 use crate::{Duration, Instant};
 
 /// Weight of the newest window in the estimate (section 4.2, g).
@@ -72,12 +72,8 @@ impl CongestionControl for Dctcp {
         false
     }
 
-    fn on_recovered(&mut self, now: Instant) {
-        self.reno.on_recovered(now);
-    }
-
-    fn on_timeout(&mut self, now: Instant, in_flight: u32, first: bool) {
-        self.reno.on_timeout(now, in_flight, first);
+    fn on_timeout(&mut self, now: Instant, in_flight: u32, timeout: Timeout) {
+        self.reno.on_timeout(now, in_flight, timeout);
     }
 
     fn undo(&mut self, now: Instant, limit: u32) {
@@ -118,6 +114,24 @@ mod tests {
         dctcp.on_congestion(NOW, 100_000, Signal::Ecn);
         assert!((89_000..91_000).contains(&dctcp.cwnd()), "{}", dctcp.cwnd());
         assert_eq!(dctcp.ssthresh(), dctcp.cwnd());
+    }
+
+    #[test]
+    fn each_window_counts_for_a_sixteenth_and_only_its_own_octets() {
+        let mut dctcp = Dctcp::new(1000, 100_000);
+        dctcp.window_end = 10;
+        let mut window = |marked: u32, rest: u32| {
+            let una = dctcp.window_end;
+            dctcp.on_ack(&Ack { una, nxt: una, ece: true, ..ack(marked, false) });
+            dctcp.on_ack(&Ack { una: una + 1, nxt: una + 10, ..ack(rest, false) });
+            dctcp.alpha
+        };
+        // One acknowledgement of each, but nine tenths of the octets: 15 / 16 + 0.9 / 16.
+        let alphas = [window(9000, 1000), window(0, 10_000), window(5000, 5000)];
+        let wanted = [0.99375, 0.99375 * 15.0 / 16.0, (0.99375 * 15.0 / 16.0 * 15.0 + 0.5) / 16.0];
+        for (alpha, wanted) in alphas.into_iter().zip(wanted) {
+            assert!((alpha - wanted).abs() < 1e-12, "{alpha} {wanted}");
+        }
     }
 
     #[test]

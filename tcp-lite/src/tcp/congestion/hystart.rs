@@ -50,14 +50,14 @@ impl HyStart {
     }
 
     /// An acknowledgement in slow start.
-    pub(super) fn on_ack(&mut self, ack: &Ack) -> Growth {
+    pub(super) fn on_ack(&mut self, ack: &Ack, mss: u32) -> Growth {
         if ack.una > self.round_end && self.next_round(ack.nxt) {
             return Growth::Ends;
         }
         // The window comes first: what this acknowledgement measures changes how the next one is answered.
         let octets = match self.conservative {
-            Some(_) => ack.delivered / GROWTH_DIVISOR,
-            None => ack.delivered,
+            Some(_) => ack.slow_start_octets(mss) / GROWTH_DIVISOR,
+            None => ack.slow_start_octets(mss),
         };
         if let Some(rtt_us) = ack.rtt_us {
             self.samples = self.samples.saturating_add(1);
@@ -110,7 +110,7 @@ mod tests {
         for part in 1..=8 {
             let una = number * 8 + part;
             let ack = Ack { una, nxt: number * 8 + 8, rtt_us: Some(rtt_us), ..ack(1000, true) };
-            match hystart.on_ack(&ack) {
+            match hystart.on_ack(&ack, 1000) {
                 Growth::By(octets) => grown += octets,
                 Growth::Ends => return None,
             }
@@ -138,6 +138,46 @@ mod tests {
         round(&mut hystart, 1, 50_000);
         round(&mut hystart, 2, 40_000);
         assert_eq!(round(&mut hystart, 3, 40_000), Some(8000));
+    }
+
+    #[test]
+    fn the_threshold_is_an_eighth_but_at_most_sixteen_milliseconds() {
+        for (before_us, grown_us) in [(100_000, 112_500), (128_000, 144_000), (400_000, 416_000)] {
+            for (rtt_us, next) in [(grown_us - 1, 8000), (grown_us, 2000)] {
+                let mut hystart = HyStart::new();
+                round(&mut hystart, 0, before_us);
+                round(&mut hystart, 1, rtt_us);
+                assert_eq!(round(&mut hystart, 2, rtt_us), Some(next), "{before_us} us, then {rtt_us}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_smallest_of_a_round_counts_and_each_round_begins_anew() {
+        let mut hystart = HyStart::new();
+        round(&mut hystart, 0, 40_000);
+        // One fast one among many slow ones.
+        let early = Ack { una: 9, nxt: 16, rtt_us: Some(40_000), ..ack(1000, true) };
+        assert_eq!(hystart.on_ack(&early, 1000), Growth::By(1000));
+        for una in 10..=16 {
+            let late = Ack { una, nxt: 16, rtt_us: Some(90_000), ..ack(1000, true) };
+            assert_eq!(hystart.on_ack(&late, 1000), Growth::By(1000));
+        }
+        assert_eq!(round(&mut hystart, 2, 60_000), Some(8000));
+        assert_eq!(round(&mut hystart, 3, 60_000), Some(2000));
+    }
+
+    #[test]
+    fn one_acknowledgement_adds_sixty_four_segments_at_most_unless_what_it_lets_go_is_paced() {
+        let many = |paced| Ack { paced, rtt_us: Some(40_000), nxt: 0, ..ack(100_000, true) };
+        let mut hystart = HyStart::new();
+        assert_eq!(hystart.on_ack(&many(false), 1000), Growth::By(64_000));
+        assert_eq!(hystart.on_ack(&many(true), 1000), Growth::By(100_000));
+        round(&mut hystart, 0, 40_000);
+        round(&mut hystart, 1, 60_000);
+        let conservative = |paced| Ack { una: 16, nxt: 16, rtt_us: Some(60_000), ..many(paced) };
+        assert_eq!(hystart.on_ack(&conservative(false), 1000), Growth::By(16_000));
+        assert_eq!(hystart.on_ack(&conservative(true), 1000), Growth::By(25_000));
     }
 
     #[test]

@@ -37,6 +37,22 @@ pub(super) struct Ack {
     pub(super) srtt_us: u32,
     /// The peer echoes congestion experienced (RFC 3168 section 6.1.2).
     pub(super) ece: bool,
+    /// What it lets go leaves spread over the round trip (`pacing.rs`).
+    pub(super) paced: bool,
+}
+
+/// Segments that one acknowledgement adds to the window in slow start, at most, where nothing spreads what it lets go
+/// (RFC 9406 section 4.3, L). The RFC recommends 8; but a peer that coalesces what it receives acknowledges some 45
+/// segments (64 KiB) at once, and a poller all that one turn found: by 8 for each of those the window would grow by a few
+/// segments for each round trip instead of doubling. So it is what one such acknowledgement names.
+const SLOW_START_LIMIT: u32 = 64;
+
+impl Ack {
+    /// Octets by which slow start opens the window (RFC 9406 section 4.2).
+    fn slow_start_octets(&self, mss: u32) -> u32 {
+        let limit = if self.paced { u32::MAX } else { SLOW_START_LIMIT * mss };
+        self.delivered.min(limit)
+    }
 }
 
 /// What tells of congestion before a timeout.
@@ -48,10 +64,21 @@ pub(super) enum Signal {
     Ecn,
 }
 
+/// What a timeout tells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Timeout {
+    /// Congestion.
+    Congestion,
+    /// Congestion that was answered in this window of data already: the threshold stays (RFC 3168 section 6.1.2).
+    Answered,
+    /// Nothing new: the same segment had timed out before (RFC 5681 section 3.1).
+    Again,
+}
+
 /// What every algorithm answers.
 ///
-/// A reduction ([`on_congestion`](Self::on_congestion), or [`on_timeout`](Self::on_timeout) with `first`)
-/// remembers what was before it, so that [`undo`](Self::undo) can take it back until the next one. Who reduces the
+/// A reduction ([`on_congestion`](Self::on_congestion), or [`on_timeout`](Self::on_timeout) that is not
+/// [`Timeout::Again`]) remembers what was before it, so that [`undo`](Self::undo) can take it back until the next one. Who reduces the
 /// window for another reason than a recovery calls [`Undo::forget`](super::undo::Undo::forget), too.
 pub(super) trait CongestionControl {
     /// The congestion window, octets. Not asked for during fast recovery, where proportional rate reduction says
@@ -74,11 +101,8 @@ pub(super) trait CongestionControl {
         true
     }
 
-    /// All that was in flight when fast recovery began is acknowledged: the window is the threshold.
-    fn on_recovered(&mut self, now: Instant);
-
-    /// The retransmission timer expired; `first` unless the same segment had timed out before.
-    fn on_timeout(&mut self, now: Instant, in_flight: u32, first: bool);
+    /// The retransmission timer expired: the window is one segment.
+    fn on_timeout(&mut self, now: Instant, in_flight: u32, timeout: Timeout);
 
     /// The last reduction was spurious: the window is what it was before it, but at most `limit` now, and the threshold
     /// such that slow start brings the rest; or more if they have grown since. Without effect when it was taken back
@@ -147,12 +171,8 @@ impl CongestionControl for Congestion {
         each!(self, it => it.answers_marks_like_loss())
     }
 
-    fn on_recovered(&mut self, now: Instant) {
-        each!(self, it => it.on_recovered(now))
-    }
-
-    fn on_timeout(&mut self, now: Instant, in_flight: u32, first: bool) {
-        each!(self, it => it.on_timeout(now, in_flight, first))
+    fn on_timeout(&mut self, now: Instant, in_flight: u32, timeout: Timeout) {
+        each!(self, it => it.on_timeout(now, in_flight, timeout))
     }
 
     fn undo(&mut self, now: Instant, limit: u32) {

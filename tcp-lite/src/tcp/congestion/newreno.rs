@@ -1,6 +1,6 @@
 //! NewReno: slow start, and one segment more for each window in congestion avoidance (RFC 5681, RFC 6582).
 
-use super::{Ack, CongestionControl, Signal, initial_window};
+use super::{Ack, CongestionControl, Signal, Timeout, initial_window};
 use crate::{Duration, Instant};
 
 /// NewReno.
@@ -21,9 +21,14 @@ impl NewReno {
         Self { mss, cwnd, ssthresh: u32::MAX, acked: 0, before: None }
     }
 
+    /// The window and the threshold, before they are changed.
+    fn remember(&mut self) {
+        self.before = Some((self.cwnd, self.ssthresh));
+    }
+
     /// RFC 5681 section 3.1, equation 4.
     fn reduce(&mut self, in_flight: u32) {
-        self.before = Some((self.cwnd, self.ssthresh));
+        self.remember();
         self.ssthresh = (in_flight / 2).max(2 * self.mss);
     }
 
@@ -49,8 +54,7 @@ impl CongestionControl for NewReno {
             return;
         }
         if self.cwnd < self.ssthresh {
-            // Byte counting without a limit: peers that coalesce acknowledge many segments at once.
-            self.cwnd = self.cwnd.saturating_add(ack.delivered).min(self.ssthresh);
+            self.cwnd = self.cwnd.saturating_add(ack.slow_start_octets(self.mss)).min(self.ssthresh);
         } else {
             self.acked = self.acked.saturating_add(ack.delivered);
             if self.acked >= self.cwnd {
@@ -64,14 +68,11 @@ impl CongestionControl for NewReno {
         self.reduce_to(in_flight / 2);
     }
 
-    fn on_recovered(&mut self, _now: Instant) {
-        self.cwnd = self.ssthresh;
-        self.acked = 0;
-    }
-
-    fn on_timeout(&mut self, _now: Instant, in_flight: u32, first: bool) {
-        if first {
-            self.reduce(in_flight);
+    fn on_timeout(&mut self, _now: Instant, in_flight: u32, timeout: Timeout) {
+        match timeout {
+            Timeout::Congestion => self.reduce(in_flight),
+            Timeout::Answered => self.remember(),
+            Timeout::Again => {}
         }
         self.cwnd = self.mss;
         self.acked = 0;
@@ -106,11 +107,26 @@ mod tests {
         assert_eq!(reno.cwnd(), 20_000);
         reno.on_congestion(NOW, 20_000, Signal::Loss);
         assert_eq!(reno.cwnd(), 10_000);
-        reno.on_recovered(NOW);
         for _ in 0..10 {
             reno.on_ack(&ack(1000, true));
         }
         assert_eq!(reno.cwnd(), 11_000);
+    }
+
+    #[test]
+    fn avoidance_counts_every_octet_and_a_reduction_begins_anew() {
+        let mut reno = NewReno::new(1000, 20_000);
+        reno.on_congestion(NOW, 20_000, Signal::Loss);
+        let mut after = |acked| {
+            reno.on_ack(&ack(acked, true));
+            reno.cwnd()
+        };
+        // 12000 of 10000; with 9000 more 11000 of 11000.
+        assert_eq!([after(6000), after(6000), after(9000)], [10_000, 11_000, 12_000]);
+        assert_eq!(after(11_000), 12_000);
+        reno.on_congestion(NOW, 12_000, Signal::Loss);
+        reno.on_ack(&ack(5999, true));
+        assert_eq!(reno.cwnd(), 6000);
     }
 
     #[test]
@@ -123,11 +139,11 @@ mod tests {
     #[test]
     fn a_timeout_leaves_one_segment_and_halves_the_threshold_once() {
         let mut reno = NewReno::new(1000, 10_000);
-        reno.on_timeout(NOW, 10_000, true);
+        reno.on_timeout(NOW, 10_000, Timeout::Congestion);
         assert_eq!((reno.cwnd(), reno.ssthresh), (1000, 5000));
-        reno.on_timeout(NOW, 1000, false);
+        reno.on_timeout(NOW, 1000, Timeout::Again);
         assert_eq!((reno.cwnd(), reno.ssthresh), (1000, 5000));
-        reno.on_timeout(NOW, 1000, true);
+        reno.on_timeout(NOW, 1000, Timeout::Congestion);
         assert_eq!(reno.ssthresh, 2000, "never below two segments");
     }
 
@@ -135,10 +151,9 @@ mod tests {
     fn undo_takes_back_the_last_reduction_and_only_that() {
         let mut reno = NewReno::new(1000, 10_000);
         reno.on_congestion(NOW, 10_000, Signal::Loss);
-        reno.on_recovered(NOW);
         assert_eq!((reno.cwnd(), reno.ssthresh()), (5000, 5000));
-        reno.on_timeout(NOW, 5000, true);
-        reno.on_timeout(NOW, 5000, false);
+        reno.on_timeout(NOW, 5000, Timeout::Congestion);
+        reno.on_timeout(NOW, 5000, Timeout::Again);
         reno.undo(NOW, u32::MAX);
         assert_eq!((reno.cwnd(), reno.ssthresh()), (5000, 5000));
         reno.undo(NOW, u32::MAX);

@@ -16,6 +16,7 @@ pub(super) fn ack(delivered: u32, cwnd_limited: bool) -> Ack {
         cwnd_limited,
         srtt_us: 100,
         ece: false,
+        paced: false,
     }
 }
 
@@ -39,13 +40,37 @@ fn slow_start_doubles_until_the_threshold() {
         let mut congestion = Congestion::new(algorithm, 1000, false);
         congestion.on_ack(&ack(10_000, true));
         assert_eq!(congestion.cwnd(), 20_000, "{algorithm:?}");
-        congestion.on_timeout(NOW, 20_000, true);
+        congestion.on_timeout(NOW, 20_000, Timeout::Congestion);
         assert_eq!(congestion.cwnd(), 1000, "{algorithm:?}");
         let threshold = congestion.ssthresh();
         for window in [2000, 4000, 8000, threshold] {
             congestion.on_ack(&ack(congestion.cwnd(), true));
             assert_eq!(congestion.cwnd(), window, "{algorithm:?}");
         }
+    }
+}
+
+#[test]
+fn in_slow_start_an_acknowledgement_adds_sixty_four_segments_at_most_unless_they_are_paced() {
+    for algorithm in ALL {
+        for (paced, window) in [(false, 74_000), (true, 110_000)] {
+            let mut congestion = Congestion::new(algorithm, 1000, false);
+            congestion.on_ack(&Ack { paced, ..ack(100_000, true) });
+            assert_eq!(congestion.cwnd(), window, "{algorithm:?}");
+        }
+    }
+}
+
+#[test]
+fn congestion_that_was_answered_leaves_the_threshold_at_a_timeout_which_is_taken_back_alone() {
+    for algorithm in ALL {
+        let mut congestion = Congestion::new(algorithm, 1000, false);
+        congestion.on_congestion(NOW, 10_000, Signal::Loss);
+        let reduced = congestion.ssthresh();
+        congestion.on_timeout(NOW, 4000, Timeout::Answered);
+        assert_eq!((congestion.cwnd(), congestion.ssthresh()), (1000, reduced), "{algorithm:?}");
+        congestion.undo(NOW, u32::MAX);
+        assert_eq!((congestion.cwnd(), congestion.ssthresh()), (reduced, reduced), "{algorithm:?}");
     }
 }
 
@@ -63,17 +88,15 @@ fn a_reduction_is_taken_back_once_and_no_window_is_below_two_segments() {
     for algorithm in ALL {
         let mut congestion = Congestion::new(algorithm, 1000, false);
         congestion.on_congestion(NOW, 10_000, Signal::Loss);
-        congestion.on_recovered(NOW);
         let once = (congestion.cwnd(), congestion.ssthresh());
         assert!(once.0 < 10_000 && once.0 == once.1, "{algorithm:?}");
-        congestion.on_timeout(NOW, 5000, true);
+        congestion.on_timeout(NOW, 5000, Timeout::Congestion);
         congestion.undo(NOW, u32::MAX);
         assert_eq!((congestion.cwnd(), congestion.ssthresh()), once, "{algorithm:?}");
         congestion.undo(NOW, u32::MAX);
         assert_eq!((congestion.cwnd(), congestion.ssthresh()), once, "{algorithm:?}: once");
         for _ in 0..50 {
             congestion.on_congestion(NOW, 1000, Signal::Loss);
-            congestion.on_recovered(NOW);
         }
         assert_eq!(congestion.cwnd(), 2000, "{algorithm:?}");
     }

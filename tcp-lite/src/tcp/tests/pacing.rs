@@ -1,6 +1,7 @@
 //! Segments spread over the round trip.
 
 use super::wire::*;
+use crate::tcp::congestion::{CongestionControl, Signal};
 use crate::{Duration, Pacing, TcpConfig};
 
 fn us(us: u64) -> Duration {
@@ -82,6 +83,66 @@ fn the_oldest_segment_is_sent_again_without_waiting() {
     });
     pair.transmit();
     assert_eq!(pair.a.counters.tx_retransmits, 1);
+}
+
+#[test]
+fn after_a_reduction_the_round_trip_takes_a_window_and_a_fifth() {
+    let mut pair = Pair::established(config(500), config(500));
+    pair.a.with(pair.now, |tcb, ctx| {
+        tcb.congestion.on_congestion(ctx.now, 20 * EMSS as u32, Signal::Loss);
+        assert_eq!(tcb.congestion.cwnd(), 7 * EMSS as u32);
+    });
+    let start = pair.now;
+    push(&mut pair, 7);
+    // 2 ms for 8.4 segments.
+    pair.run_for(us(1900));
+    assert_eq!(bursts(&pair, start), [(0, 4), (952, 3)]);
+}
+
+#[test]
+fn what_is_lost_is_sent_again_in_bursts_for_which_the_deadline_wakes() {
+    // A burst of one.
+    let mut config = config(500);
+    config.pacing = config.pacing.map(|pacing| Pacing { burst_segments: 1, ..pacing });
+    let mut pair = Pair::established(config, config);
+    push(&mut pair, 10);
+    let mut sent = 0;
+    pair.plan = Box::new(move |side, packet| {
+        sent += usize::from(side == Side::A && !packet.payload.is_empty());
+        if side == Side::A && sent <= 4 { vec![] } else { vec![DELAY] }
+    });
+    assert!(pair.run_until(us(8000), |pair| pair.a.counters.tx_retransmits == 4), "{:?}", pair.a.counters);
+    assert_eq!(pair.a.tcb().snd.unsent, None, "nothing else waits");
+    let again = pair.data_sent(Side::A).len() - 4;
+    let times: Vec<u64> = bursts(&pair, crate::Instant::ZERO).into_iter().map(|(at, _)| at).collect();
+    assert!(bursts(&pair, crate::Instant::ZERO).iter().all(|(_, count)| *count <= 2), "{times:?} {again}");
+    pair.run_for(us(50_000));
+    assert_eq!((pair.a.counters.rto_expired, pair.a.holds_nothing()), (0, true));
+}
+
+#[test]
+fn one_acknowledgement_of_a_whole_window_doubles_it_only_where_that_is_paced() {
+    let pacing = config(500).pacing;
+    for (pacing, most) in [(None, 64), (pacing, usize::MAX)] {
+        let octets = 400_000;
+        let config =
+            TcpConfig { pacing, send_buffer_octets: octets, recv_window_octets: octets, ..config(500) };
+        let mut pair = Pair::established(config, config);
+        push(&mut pair, 120);
+        assert!(pair.run_until(us(40_000), |pair| pair.a.holds_nothing()));
+        let window = pair.a.tcb().cwnd() as usize / EMSS;
+        assert!((80..160).contains(&window), "{window}");
+        let end = push(&mut pair, window);
+        let end = pair.a.birth.iss + 1 + end as usize;
+        pair.plan =
+            Box::new(
+                move |side, packet| {
+                    if side == Side::B && packet.header.ack != Some(end) { vec![] } else { vec![DELAY] }
+                },
+            );
+        assert!(pair.run_until(us(40_000), |pair| pair.a.holds_nothing()));
+        assert_eq!(pair.a.tcb().cwnd() as usize / EMSS, window + window.min(most));
+    }
 }
 
 #[test]
