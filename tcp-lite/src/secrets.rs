@@ -131,6 +131,35 @@ mod tests {
     }
 
     #[test]
+    fn each_part_of_the_tuple_counts() {
+        let (secrets, first) = (Secrets::new([1; 32]), tuple(1));
+        let others = [
+            FourTuple { local: IpAddress::v4(10, 0, 0, 3), ..first },
+            FourTuple { local_port: 81, ..first },
+            FourTuple { remote: IpAddress::v4(10, 0, 0, 3), ..first },
+            FourTuple { remote_port: 2, ..first },
+        ];
+        for other in others {
+            assert_ne!(secrets.isn(Instant::ZERO, &first), secrets.isn(Instant::ZERO, &other), "{other:?}");
+            assert_ne!(secrets.timestamp_offset(&first), secrets.timestamp_offset(&other), "{other:?}");
+            let port =
+                |tuple: &FourTuple| secrets.ephemeral_port(&tuple.local, &tuple.remote, tuple.remote_port, 0);
+            // The local port is what is looked for.
+            assert_eq!(port(&first) == port(&other), other.local_port != first.local_port, "{other:?}");
+        }
+    }
+
+    #[test]
+    fn ports_that_were_in_use_are_not_tried_again_by_the_next() {
+        let mut secrets = Secrets::new([3; 32]);
+        let remote = IpAddress::v4(10, 0, 0, 2);
+        let port = |secrets: &Secrets, attempt| secrets.ephemeral_port(&remote, &remote, 5, attempt);
+        let third = port(&secrets, 3);
+        secrets.ephemeral_port_taken(2);
+        assert_eq!(port(&secrets, 0), third);
+    }
+
+    #[test]
     fn attempts_walk_the_whole_dynamic_range() {
         let secrets = Secrets::new([3; 32]);
         let (local, remote) = (IpAddress::v4(10, 0, 0, 1), IpAddress::v4(10, 0, 0, 2));

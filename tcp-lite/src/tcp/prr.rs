@@ -107,6 +107,15 @@ mod tests {
     }
 
     #[test]
+    fn what_is_left_over_counts() {
+        let mut prr = Prr::new(3 * MSS);
+        prr.on_sent(MSS);
+        // 3001 / 3 is more than the 1000 sent.
+        prr.on_ack(3001, 2 * MSS, 1000, MSS as u32, false);
+        assert_eq!(prr.cwnd(), 2 * MSS + 1);
+    }
+
+    #[test]
     fn the_first_retransmission_does_not_wait() {
         let mut prr = Prr::new(20 * MSS);
         prr.on_ack(0, 18 * MSS, 10_000, MSS as u32, false);

@@ -160,7 +160,7 @@ mod tests {
         assert!(!rack.overtakes(sent(1000)), "nor the segment itself");
         assert_eq!(rack.lost_at(at(900), Duration::from_micros(100)), at(900 + 500 + 100));
         let _ = rack.on_news(at(1700), &news(&[(800, 100)]));
-        assert!(!rack.overtakes(sent(1000)), "an older arrival does not set it back");
+        assert!(rack.overtakes(sent(999)), "an older arrival does not set it back");
         assert_eq!(rack.lost_at(at(0), Duration::ZERO), at(900), "but is the latest measurement");
     }
 
@@ -172,6 +172,7 @@ mod tests {
         assert_eq!(window(&rack, Circumstances { sacked_segments: 3, ..CALM }), 0);
         assert_eq!(window(&rack, Circumstances { recovering: true, ..CALM }), 0);
         assert!(!rack.on_news(at(10), &news(&[(1, 300)])));
+        assert!(!rack.on_news(at(11), &news(&[(1, 300)])), "the same, which the peer had taken back");
         assert!(!rack.on_news(at(11), &news(&[(1, 400), (1, 500)])), "in order");
         assert!(rack.on_news(at(12), &news(&[(1, 200)])), "below what arrived before");
         assert!(!rack.on_news(at(13), &news(&[(1, 100)])), "known already");

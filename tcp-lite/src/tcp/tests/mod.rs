@@ -5,6 +5,7 @@ mod ecn;
 mod handshake;
 mod link;
 mod loss;
+mod memory;
 mod out_of_order;
 mod pacing;
 mod path_mtu;

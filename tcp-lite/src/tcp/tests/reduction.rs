@@ -1,5 +1,7 @@
 //! How often the window is reduced, and how it comes back when that was for nothing.
 
+use std::cell::Cell;
+
 use super::wire::*;
 use crate::ip::Ecn;
 use crate::tcp::congestion::{CongestionControl, initial_window};
@@ -185,6 +187,26 @@ fn each_loss_of_a_retransmission_lowers_the_window_once_more() {
             assert!((f64::from(lowered[1]) - wanted).abs() < 2.0, "{congestion:?}: {seen:?}");
         }
         assert!(u64::from(seen[3]) < before / 2);
+    }
+}
+
+#[test]
+fn a_retransmission_that_is_lost_begins_the_round_anew() {
+    for congestion in ALL {
+        let mut pair = grown(config(congestion));
+        lose_again(&mut pair, 2, 2);
+        push(&mut pair, 160);
+        assert!(pair.run_until(ms(50), |pair| pair.a.counters.lost_retransmits == 1));
+        let (high, nxt) = (pair.a.tcb().recovery.high, pair.a.tcb().snd.nxt);
+        assert_eq!(high, nxt, "{congestion:?}: all that is in flight is of this recovery");
+        // In the proportion of the new threshold to what is in flight: no burst by one acknowledgement.
+        let (seen, most) = (Cell::new(pair.data_sent(Side::A).len()), Cell::new(0));
+        assert!(pair.run_until(ms(50), |pair| {
+            let sent = pair.data_sent(Side::A).len();
+            most.set(most.get().max(sent - seen.replace(sent)));
+            pair.a.tcb().recovery.phase == Phase::Open
+        }));
+        assert!((1..=2).contains(&most.get()), "{congestion:?}: {}", most.get());
     }
 }
 
