@@ -34,7 +34,7 @@ impl Doorman {
         let listener = pair.context.create_id(&channel);
         listener.listen_with(&options).unwrap();
         let pd = pair.context.alloc_pd().unwrap();
-        let cq = pair.context.create_cq(4096, None).unwrap();
+        let cq = pair.context.create_cq(256, None).unwrap();
         Self { pair, pd, cq, channel, listener }
     }
 

@@ -47,7 +47,8 @@ impl Peer {
     pub(crate) fn with(setup: Setup<'_>) -> Self {
         let mut door = Doorman::new();
         let id = door.asked(&request(true)).id;
-        let qp = (setup.init)(QpInit::new(&door.cq), &door.pd);
+        let cq = door.pair.context.create_cq(4096, None).unwrap();
+        let qp = (setup.init)(QpInit::new(&cq), &door.pd);
         for (n, &len) in setup.receives.iter().enumerate() {
             let region = door.pd.reg_mr(len.max(8), Access::LOCAL_WRITE).unwrap();
             qp.post_recv(&RecvRequest::new(n as u64, region.sge(0, len))).unwrap();
@@ -55,7 +56,7 @@ impl Peer {
             std::mem::forget(region);
         }
         door.accept_for(&qp, &id, &setup.param);
-        let Doorman { mut pair, pd, cq, channel, listener } = door;
+        let Doorman { mut pair, pd, channel, listener, .. } = door;
         let reply = pair.inbox.drain(..24).collect();
         let framer = Framer::new(false, true);
         let mut peer = Self { pair, pd, cq, qp, channel, reply, framer, _ids: [listener, id] };
