@@ -5,13 +5,16 @@ mod common;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use common::accepted::untagged;
 use common::doorman::Doorman;
 use common::hooked::{Hooks, hooked};
-use common::raw::{RawPair, frame};
+use common::raw::{RawPair, fpdu, frame};
 use common::{PORT, Pair};
 use dp::link::LinkConfig;
 use dp::{Burst, Port};
 use iwarp::engine::{Engine, EngineConfig};
+use iwarp::mpa::Framer;
+use iwarp::rdmap::{Terminate, TerminateError};
 use iwarp::verbs::{
     CmEventKind, CmId, ConnParam, ConnectionError, Context, ContextUsage, Keepalive, ListenOptions, QpState,
     VerbsError,
@@ -108,6 +111,51 @@ fn an_address_begins_so_many_connections_a_second() {
         pair.now_us = second as i64 * 1_000_000;
     }
     assert_eq!(pair.b.engine.counters().connections_refused, 6);
+}
+
+/// Who fails, over and over, is not heard for the rest of the second; then its SYN has come again, and it connects. Ends
+/// that nobody is to blame for do not count.
+#[test]
+fn an_address_may_fail_so_often_in_a_second() {
+    let mut d = Doorman::with(|options| options.failures_per_address = Some(3));
+    // The end of the one before may be told first.
+    let asked = |d: &mut Doorman| {
+        loop {
+            let event = d.event();
+            if let CmEventKind::ConnectRequest { .. } = event.kind {
+                return event.id;
+            }
+        }
+    };
+    let established = |d: &mut Doorman| {
+        d.say(&request());
+        let id = asked(d);
+        d.accept(&id, &ConnParam::default())
+    };
+    for _ in 0..5 {
+        let _qp = established(&mut d);
+        d.pair.close();
+        assert!(d.is_over());
+    }
+    // A Request that is none; an opcode that nobody knows; a Terminate.
+    d.say(&[0x55; 24]);
+    assert!(d.is_over());
+    for opcode in [0xf, 0x7] {
+        let _qp = established(&mut d);
+        let terminate = Terminate::local(TerminateError::StreamCatastrophic).to_bytes();
+        let ulpdu = untagged(0x41, opcode, [2, 1, 0], &terminate);
+        d.pair.send(&fpdu(&mut Framer::new(false, true), &ulpdu));
+        assert!(d.is_over(), "{opcode:#x}");
+    }
+    let stats = d.listener.listener_stats().unwrap();
+    assert_eq!((stats.accepted, stats.syns.barred), (8, 0));
+    d.pair.connect();
+    d.pair.until(990_000 - d.pair.now_us, |_| false);
+    let stats = d.listener.listener_stats().unwrap();
+    assert_eq!((stats.accepted, stats.syns.barred), (8, 1));
+    d.pair.send(&request());
+    asked(&mut d);
+    assert!((1_000_000..2_000_000).contains(&d.pair.now_us), "{}", d.pair.now_us);
 }
 
 // Proves SEC-122: one listener's clients use up theirs, and another one still admits.

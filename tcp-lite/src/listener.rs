@@ -1,9 +1,12 @@
 //! Listening ports: who may connect, and how many connections each has that are not established yet.
+//!
+//! An address may be barred for a while by whoever listens, since nothing comes of its connections: its SYNs are dropped
+//! before they cost anything. Who shares the address with the one to blame is delayed, not refused: a SYN comes again.
 
 use std::collections::HashMap;
 
 use crate::ListenError;
-use crate::facade::{IpAddress, IpCidr};
+use crate::facade::{Instant, IpAddress, IpCidr};
 use crate::secrets::KeyedState;
 use crate::stack::ListenerId;
 
@@ -46,6 +49,8 @@ pub struct ListenerCounters {
     pub half_open_full: u64,
     /// More half-open connections than one address may have.
     pub half_open_address_full: u64,
+    /// From an address that was [barred](crate::Stack::bar).
+    pub barred: u64,
 }
 
 /// What a listener makes of a SYN.
@@ -66,7 +71,15 @@ struct Listener {
     half_open: usize,
     /// As many entries as there are half-open connections, at most.
     by_address: HashMap<IpAddress, usize, KeyedState>,
+    /// Until when addresses are barred. As many entries as the listener's user barred and are not over, at most.
+    barred: HashMap<IpAddress, Instant, KeyedState>,
     counters: ListenerCounters,
+}
+
+impl Listener {
+    fn bars(&self, now: Instant, remote: &IpAddress) -> bool {
+        self.barred.get(remote).is_some_and(|until| now < *until)
+    }
 }
 
 struct Slot {
@@ -107,6 +120,7 @@ impl Listeners {
         self.slots[slot].listener = Some(Listener {
             port,
             by_address: HashMap::with_capacity_and_hasher(half_open, self.keyed.clone()),
+            barred: HashMap::with_hasher(self.keyed.clone()),
             config: ListenConfig { half_open: Some(half_open), ..config },
             half_open: 0,
             counters: ListenerCounters::default(),
@@ -142,13 +156,17 @@ impl Listeners {
     }
 
     /// Counts one more half-open connection from `remote`, unless the listener refuses it or is full.
-    pub(crate) fn try_half_open(&mut self, id: ListenerId, remote: &IpAddress) -> Admission {
+    pub(crate) fn try_half_open(&mut self, now: Instant, id: ListenerId, remote: &IpAddress) -> Admission {
         self.changes += 1;
-        let Some(Listener { config, half_open, by_address, counters, .. }) = self.get_mut(id) else {
-            return Admission::Refused;
-        };
+        let Some(listener) = self.get_mut(id) else { return Admission::Refused };
+        let barred = listener.bars(now, remote);
+        let Listener { config, half_open, by_address, counters, .. } = listener;
         if !config.filter.admits(remote) {
             counters.filtered += 1;
+            return Admission::Refused;
+        }
+        if barred {
+            counters.barred += 1;
             return Admission::Refused;
         }
         if *half_open >= config.half_open.unwrap_or(usize::MAX) {
@@ -166,11 +184,18 @@ impl Listeners {
         Admission::Counted
     }
 
-    /// Whether a listener takes connections from `remote` at all.
-    pub(crate) fn admits(&self, id: ListenerId, remote: &IpAddress) -> bool {
+    /// Whether a listener takes connections from `remote` now.
+    pub(crate) fn admits(&self, now: Instant, id: ListenerId, remote: &IpAddress) -> bool {
         let slot = self.slots.get(id.slot as usize).filter(|slot| slot.generation == id.generation);
         let listener = slot.and_then(|slot| slot.listener.as_ref());
-        listener.is_some_and(|listener| listener.config.filter.admits(remote))
+        listener.is_some_and(|listener| listener.config.filter.admits(remote) && !listener.bars(now, remote))
+    }
+
+    /// See [`Stack::bar`](crate::Stack::bar).
+    pub(crate) fn bar(&mut self, now: Instant, id: ListenerId, remote: IpAddress, until: Instant) {
+        let Some(listener) = self.get_mut(id) else { return };
+        listener.barred.retain(|_, until| now < *until);
+        listener.barred.insert(remote, until);
     }
 
     /// A half-open connection from `remote` got established or is gone.

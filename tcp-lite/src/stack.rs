@@ -12,7 +12,7 @@ mod transmit;
 mod usage;
 
 use std::collections::VecDeque;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::ops::Range;
 
 use dp::{Burst, Mbuf, Mempool};
@@ -238,6 +238,13 @@ impl Stack {
     /// The SYNs that a listener did not answer, and how many of its connections are half-open; `None` for a dead id.
     pub fn listener_counters(&self, listener: ListenerId) -> Option<(ListenerCounters, usize)> {
         self.listeners.counters(listener)
+    }
+
+    /// Leaves SYNs of `address` to a listener without an answer until `until`: its connections come to nothing, and each
+    /// costs more than many segments. No effect on connections that are there, nor on a dead id.
+    pub fn bar(&mut self, now: Instant, listener: ListenerId, address: IpAddr, until: Instant) {
+        self.advance(now);
+        self.listeners.bar(self.now, listener, address.into(), until);
     }
 
     /// Goes up with every change to what [`listener_counters`](Self::listener_counters) says of any listener.

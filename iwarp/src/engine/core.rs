@@ -1,7 +1,7 @@
 //! One turn of an engine: frames in, events to connections, queue pairs send, frames out.
 
 use std::collections::BTreeSet;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -21,7 +21,7 @@ use super::EngineConfig;
 use super::carrier::Carrier;
 use super::connection::{Connection, Retry};
 use super::counters::EngineCounters;
-use super::rate::Rate;
+use super::rate::{Exhausted, Rate};
 use super::shared::EngineShared;
 use super::turns::Turns;
 
@@ -88,6 +88,7 @@ impl Listener {
             stats.syns.filtered += now.filtered - before.filtered;
             stats.syns.half_open_full += now.half_open_full - before.half_open_full;
             stats.syns.half_open_address_full += now.half_open_address_full - before.half_open_address_full;
+            stats.syns.barred += now.barred - before.barred;
         });
     }
 }
@@ -106,6 +107,16 @@ impl Io {
     /// Lets a connection have a turn to send, soon.
     pub(super) fn want_turn(&mut self, conn: ConnId) {
         self.turns.begin(conn.slot() as u32);
+    }
+
+    /// A connection that came to `listener` from `address` has failed by the peer's fault.
+    pub(super) fn blame(&mut self, listener: &Arc<CmShared>, address: IpAddr) {
+        let (now, tcp) = (self.now, &mut self.tcp);
+        if let Some(listener) = self.listeners.iter_mut().find(|known| Arc::ptr_eq(&known.id, listener))
+            && let Some(until) = listener.rate.blame(now, address)
+        {
+            tcp.bar(now, listener.tcp, address, until);
+        }
     }
 
     /// Tells the context what happened to this engine's port.
@@ -314,7 +325,7 @@ impl Core {
                 let half_open = options.half_open.map_or(limit, |own| own.min(limit));
                 shared.count(|stats| stats.half_open_limit += half_open);
                 let told = Default::default();
-                let rate = Rate::new(options.rate_per_address);
+                let rate = Rate::new(options.rate_per_address, options.failures_per_address);
                 self.io.listeners.push(Listener { id, shared, tcp, told, half_open, rate });
             }
             Err(_) => {
@@ -434,12 +445,15 @@ impl Core {
         let Some((listener, info)) = listener.zip(self.io.tcp.info(conn)) else {
             return self.io.tcp.abort(now, conn);
         };
-        let in_time = listener.rate.admits(now, info.remote.ip());
-        let admitted = if in_time {
-            listener.shared.admit(info.remote.ip())
-        } else {
-            listener.shared.count(|stats| stats.rate_address_full += 1);
-            None
+        let admitted = match listener.rate.admit(now, info.remote.ip()) {
+            Ok(()) => listener.shared.admit(info.remote.ip()),
+            Err(exhausted) => {
+                listener.shared.count(|stats| match exhausted {
+                    Exhausted::Begun => stats.rate_address_full += 1,
+                    Exhausted::Failed => stats.failures_address_full += 1,
+                });
+                None
+            }
         };
         let Some(admitted) = admitted else {
             self.io.counters.connections_refused += 1;

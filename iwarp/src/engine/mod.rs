@@ -8,7 +8,7 @@
 //! | `carrier.rs` | when the port is asked for its link |
 //! | `shared.rs` | commands and doorbells from users' threads |
 //! | `turns.rs` | whose turn it is to send |
-//! | `rate.rs` | how many connections an address may begin in a second |
+//! | `rate.rs` | how many connections an address may begin, and fail, in a second |
 //! | `doze.rs` | going to sleep without missing any of them |
 //! | `thread.rs` | an engine in a thread of its own |
 //!

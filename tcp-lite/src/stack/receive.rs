@@ -212,10 +212,10 @@ impl Stack {
             self.counters.rx_syn_dropped += 1;
             return;
         };
-        match self.listeners.try_half_open(listener, &tuple.remote) {
+        match self.listeners.try_half_open(now, listener, &tuple.remote) {
             Admission::Counted => {}
             Admission::Full if self.config.limits.syn_cookies => {
-                return self.answer_with_cookie(now, mac, tuple, syn);
+                return self.answer_with_cookie(now, mac, tuple, syn, birth);
             }
             Admission::Full | Admission::Refused => {
                 self.counters.rx_syn_dropped += 1;
@@ -237,8 +237,14 @@ impl Stack {
     }
 
     /// Sends the SYN-ACK of a control block that is forgotten at once.
-    fn answer_with_cookie(&mut self, now: Instant, mac: EthernetAddress, tuple: FourTuple, syn: &TcpHeader) {
-        let mut birth = self.birth(now, &tuple);
+    fn answer_with_cookie(
+        &mut self,
+        now: Instant,
+        mac: EthernetAddress,
+        tuple: FourTuple,
+        syn: &TcpHeader,
+        mut birth: Birth,
+    ) {
         let mut syn = syn.clone();
         syn.options.mss.get_or_insert(birth.default_peer_mss);
         let syn = SynCookies::remembered(&self.config.tcp, &syn);
@@ -268,7 +274,8 @@ impl Stack {
         (ack, payload): (&TcpHeader, Mbuf),
     ) {
         let place = self.routes.next_hop(&tuple.local, &tuple.remote).zip(self.reserve());
-        let Some((next_hop, id)) = place.filter(|_| self.listeners.admits(listener, &tuple.remote)) else {
+        let Some((next_hop, id)) = place.filter(|_| self.listeners.admits(now, listener, &tuple.remote))
+        else {
             // As if the ACK was lost: the peer's first octets bring it again.
             self.counters.rx_syn_dropped += 1;
             return;

@@ -3,7 +3,7 @@
 use dp::link::LinkConfig;
 use smoltcp::wire::{ArpOperation, TcpControl};
 use tcp_lite::facade::{EthernetAddress, IpAddress, Ipv4Address};
-use tcp_lite::{AddressFilter, CloseReason, ConnectError, ListenConfig, ListenError};
+use tcp_lite::{AddressFilter, CloseReason, ConnectError, Duration, ListenConfig, ListenError};
 
 use crate::craft;
 use crate::harness::{MAC_A, MAC_B, World, config};
@@ -359,6 +359,30 @@ fn a_listener_admits_whom_its_filter_admits_and_counts_the_others() {
     let (counters, half_open) = tap.host.stack.listener_counters(listener).unwrap();
     assert_eq!((counters.filtered, half_open), (2, 2));
     assert_eq!(tap.host.stack.counters().rx_syn_dropped, 2);
+}
+
+#[test]
+fn a_barred_address_is_not_answered_until_its_time_is_over_and_others_are() {
+    let mut tap = Tap::new(config(MAC_A, 1));
+    let listener = tap.host.stack.listen(80).unwrap();
+    for last in [2, 3] {
+        tap.inject(&craft::arp(ArpOperation::Request, MAC_B, EthernetAddress::BROADCAST, v4(last), A4));
+    }
+    tap.frames();
+    let now = tap.now();
+    tap.host.stack.bar(now, listener, address(2).into(), now + Duration::from_millis(500));
+    let answered = |tap: &mut Tap, last: u8| {
+        tap.inject(&craft::segment(TO_A, (address(last), 1000), (A, 80), TcpControl::Syn));
+        !tap.frames().is_empty()
+    };
+    assert!(!answered(&mut tap, 2));
+    assert!(answered(&mut tap, 3), "another address");
+    tap.now_us += 499_999;
+    assert!(!answered(&mut tap, 2));
+    tap.now_us += 1;
+    assert!(answered(&mut tap, 2), "the same SYN again");
+    let (counters, half_open) = tap.host.stack.listener_counters(listener).unwrap();
+    assert_eq!((counters.barred, half_open), (2, 2));
 }
 
 #[test]

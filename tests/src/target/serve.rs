@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use benches::endpoint::Endpoint;
 use benches::errors::Error;
-use iwarp::verbs::{CmEvent, CmEventKind, CmId, ConnParam, ConnectionError, EventChannel};
+use iwarp::verbs::{CmEvent, CmEventKind, CmId, ConnParam, ConnectionError, EventChannel, ListenOptions};
 
 use super::report::{self, End};
 use super::scene::Scene;
@@ -46,7 +46,11 @@ struct Server<'a> {
 pub fn serve(end: &mut Endpoint, port: u16, manners: &Manners, on_line: &dyn Fn(&str)) -> Result<(), Error> {
     let events = end.context.create_event_channel()?;
     let listener = end.context.create_id(&events);
-    listener.listen(port, BACKLOG, end.timeout)?;
+    // A probe does little else than to fail.
+    let mut options =
+        ListenOptions { backlog: BACKLOG, failures_per_address: None, ..ListenOptions::new(port) };
+    options.responder.startup_timeout = end.timeout;
+    listener.listen_with(&options)?;
     on_line(&format!("listening on port {port}"));
     let last = report::text(End::Refused, &[]);
     let mut server = Server { end, manners, events, waiting: VecDeque::new(), current: None, last };

@@ -101,6 +101,10 @@ impl Connection {
         if std::mem::replace(&mut streaming.failed, true) {
             return;
         }
+        if failure.is_peers() {
+            self.blame(io);
+        }
+        let Phase::Streaming(streaming) = &mut self.phase else { return };
         self.terminate = report(&failure, streaming.stream.may_send());
         io.tcp.release(self.conn, streaming.stream.drop_held(&mut io.held));
         if let Some(qp) = &self.qp {
@@ -125,8 +129,18 @@ impl Connection {
     /// Startup has failed: close at once, and say why.
     pub(super) fn fail_startup(&mut self, io: &mut Io, error: ConnectionError) {
         self.error.get_or_insert(error);
+        if matches!(error, ConnectionError::StartupTimeout | ConnectionError::Startup(_)) {
+            self.blame(io);
+        }
         self.end_stream(io);
         io.tcp.abort(io.now, self.conn);
+    }
+
+    /// It comes to nothing by the peer's fault, which its listener may hold against the address.
+    fn blame(&self, io: &mut Io) {
+        if let (Some(listener), Some(admitted)) = (&self.listener, &self.admitted) {
+            io.blame(listener, admitted.address());
+        }
     }
 
     /// Sends FIN; what still comes is dropped.

@@ -65,6 +65,20 @@ impl Failure {
         }
     }
 
+    /// Whether the peer has brought it about, as far as it can be told: by what it has sent, or by giving up. A local
+    /// catastrophic error is our own (RFC 5040 section 4.8), and a TCP connection may be lost for any reason.
+    pub(super) fn is_peers(&self) -> bool {
+        const OURS: [TerminateError; 2] =
+            [TerminateError::LocalCatastrophic, TerminateError::DdpLocalCatastrophic];
+        match self {
+            Self::Local(Terminate { layer, etype, code, .. }) => {
+                !OURS.iter().any(|ours| ours.codes() == (*layer, *etype, *code))
+            }
+            Self::Peer(_) => true,
+            Self::User(_) | Self::Lost(_) => false,
+        }
+    }
+
     /// The Terminate that goes out or came in.
     pub(super) fn terminate(&self) -> Option<&Terminate> {
         match self {

@@ -35,6 +35,9 @@ pub struct ListenerStats {
     pub connections_address_full: u64,
     /// For [`ListenOptions::rate_per_address`].
     pub rate_address_full: u64,
+    /// For [`ListenOptions::failures_per_address`], those that were on their way when the bound was met; later ones are in
+    /// `syns.barred`.
+    pub failures_address_full: u64,
     /// Connections closed for a Request that did not come in time.
     pub startup_timeouts: u64,
     /// Connections closed for a Request that was none, or not admitted.
@@ -135,6 +138,11 @@ impl Admitted {
                 address.undecided -= 1;
             }
         }
+    }
+
+    /// Whose it is.
+    pub(crate) fn address(&self) -> IpAddr {
+        self.address
     }
 
     /// Whether it is in the backlog.

@@ -265,6 +265,11 @@ pub struct ListenOptions {
     /// Connections that one address may have taken on in a second, by each engine; `None`: as many as it begins. Those that
     /// come to nothing count: a peer that connects and fails, over and over, costs as much as many who stay.
     pub rate_per_address: Option<u32>,
+    /// Connections that one address may have fail by its fault in a second, by each engine; `None`: as many as do. Its
+    /// fault are a Request that is none, or does not come in time, whatever a Terminate of ours says of what it has sent,
+    /// and a Terminate of its own. Beyond that its SYNs get no answer for the rest of the second, so that who
+    /// shares the address with it connects when that is over.
+    pub failures_per_address: Option<u32>,
     /// TCP connections at a time that are not established; `None`: the engine's
     /// [`Limits::backlog`](tcp_lite::Limits::backlog), which is never exceeded.
     pub half_open: Option<usize>,
@@ -278,8 +283,13 @@ pub struct ListenOptions {
     pub streaming: Option<StreamOptions>,
 }
 
+/// [`ListenOptions::failures_per_address`]: what that costs is below a thousandth of a core, and no program that
+/// works fails as often.
+const FAILURES_PER_ADDRESS: u32 = 32;
+
 impl ListenOptions {
-    /// `port` with room for 16,384 connections, 128 of them undecided, from anybody.
+    /// `port` with room for 16,384 connections, 128 of them undecided, from anybody; 32 of an address may fail in a
+    /// second.
     pub fn new(port: u16) -> Self {
         Self {
             port,
@@ -288,6 +298,7 @@ impl ListenOptions {
             max_connections: 16_384,
             max_per_address: None,
             rate_per_address: None,
+            failures_per_address: Some(FAILURES_PER_ADDRESS),
             half_open: None,
             half_open_per_address: None,
             filter: AddressFilter::default(),
