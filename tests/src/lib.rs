@@ -5,6 +5,24 @@
 //! a namespace that is made for one test and goes with it.
 #![forbid(unsafe_code)]
 
+/// A test for each scenario by name, and one that finds a scenario without. `$judge` takes a name and panics when the scenario of it
+/// fails; `$all` are the scenarios there are.
+#[macro_export]
+macro_rules! scenario_tests {
+    ($judge:path, $all:expr; $($test:ident $name:literal)*) => {
+        $(#[test]
+        fn $test() {
+            $judge($name);
+        })*
+
+        #[test]
+        fn every_scenario_is_run() {
+            let names: Vec<_> = $all.iter().map(|scenario| scenario.name).collect();
+            assert_eq!(names, [$($name),*]);
+        }
+    };
+}
+
 pub mod attack;
 pub mod bridge;
 pub mod conformance;

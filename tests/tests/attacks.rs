@@ -27,22 +27,8 @@ fn withstands(name: &str) {
     assert!(cfg!(debug_assertions) || figures.ratio[1] >= KEPT, "{figures}");
 }
 
-macro_rules! scenarios {
-    ($($test:ident $name:literal)*) => {
-        $(#[test]
-        fn $test() {
-            withstands($name);
-        })*
-
-        #[test]
-        fn every_scenario_is_run() {
-            let names: Vec<_> = SCENARIOS.iter().map(|scenario| scenario.name).collect();
-            assert_eq!(names, [$($name),*]);
-        }
-    };
-}
-
-scenarios! {
+tests::scenario_tests! {
+    withstands, SCENARIOS;
     syn_flood "syn-flood"
     blind_resets "blind-rst"
     blind_syns "blind-syn"

@@ -23,22 +23,8 @@ fn holds(name: &str) {
     assert!(total.octets > 0 && total.operations > 0, "{name} moves nothing: {total}");
 }
 
-macro_rules! scenarios {
-    ($($test:ident $name:literal)*) => {
-        $(#[test]
-        fn $test() {
-            holds($name);
-        })*
-
-        #[test]
-        fn every_scenario_is_run() {
-            let names: Vec<_> = SCENARIOS.iter().map(|scenario| scenario.name).collect();
-            assert_eq!(names, [$($name),*]);
-        }
-    };
-}
-
-scenarios! {
+tests::scenario_tests! {
+    holds, SCENARIOS;
     clean "clean"
     random_loss "random-loss"
     burst_loss "burst-loss"

@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use super::arena::{Actor, Arena, Scene};
-use super::puppet::{Manners, Stage, read};
+use super::puppet::{Manners, read};
 use super::troupe::Troupe;
 use super::victim::LENT;
 use super::{Attack, Scenario, as_it_is, check};
@@ -95,7 +95,7 @@ impl AckStorm {
 
 impl Actor for AckStorm {
     fn is_ready(&self) -> bool {
-        self.troupe.count(Stage::Ready) == self.numbers.len()
+        self.troupe.is_ready()
     }
 
     fn frame(&mut self, scene: &Scene<'_>) -> Option<Vec<u8>> {
@@ -142,7 +142,7 @@ impl Attack for AckStorm {
             arena.alone(self, BURSTS, |_, _| false);
         }
         let elapsed_us = arena.now_us() - self.ready_us.unwrap_or_default();
-        check(self.troupe.count(Stage::Ready) == self.numbers.len(), || "a connection is gone".into())?;
+        check(self.troupe.is_ready(), || "a connection is gone".into())?;
         let peers = u64::from(PEERS);
         let (answers, sent) = (self.answers, self.sent);
         if self.kind == Kind::Unsent {

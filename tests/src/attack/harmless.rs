@@ -9,7 +9,7 @@
 use std::collections::VecDeque;
 
 use super::arena::{Actor, Scene};
-use super::puppet::{Manners, Stage, write};
+use super::puppet::{Manners, write};
 use super::troupe::Troupe;
 use super::victim::LENT_OCTET;
 
@@ -48,7 +48,7 @@ impl Harmless {
 
 impl Actor for Harmless {
     fn is_ready(&self) -> bool {
-        self.troupe.count(Stage::Ready) == self.numbers.len()
+        self.troupe.is_ready()
     }
 
     fn frame(&mut self, _scene: &Scene<'_>) -> Option<Vec<u8>> {

@@ -1,7 +1,7 @@
 //! Peers that fill their windows behind a hole that they never fill.
 
 use super::arena::{Actor, Arena, Scene};
-use super::puppet::{Manners, Stage};
+use super::puppet::Manners;
 use super::troupe::Troupe;
 use super::{Attack, Scenario, as_it_is, check};
 
@@ -12,8 +12,10 @@ pub const SCENARIO: Scenario = Scenario {
     configure: as_it_is,
     attack: |arena| {
         let mut troupe = Troupe::new(arena.macs(), 0);
-        let numbers = (0..PEERS).map(|_| troupe.join(Manners::default())).collect();
-        Box::new(OutOfOrder { troupe, numbers, sent: 0 })
+        for _ in 0..PEERS {
+            troupe.join(Manners::default());
+        }
+        Box::new(OutOfOrder { troupe, sent: 0 })
     },
 };
 
@@ -26,23 +28,19 @@ const WINDOW: u32 = (1 << 20) / SEGMENT - 2;
 
 struct OutOfOrder {
     troupe: Troupe,
-    numbers: Vec<u32>,
     sent: u32,
 }
 
 impl Actor for OutOfOrder {
     fn is_ready(&self) -> bool {
-        self.troupe.count(Stage::Ready) == self.numbers.len()
+        self.troupe.is_ready()
     }
 
     fn frame(&mut self, _scene: &Scene<'_>) -> Option<Vec<u8>> {
-        if let Some(frame) = self.troupe.frame() {
-            return Some(frame);
-        }
-        if !self.is_ready() {
-            return None;
-        }
-        let number = self.numbers[self.sent as usize % self.numbers.len()];
+        let number = match self.troupe.turn(self.sent as usize) {
+            Ok(number) => number,
+            Err(first) => return first,
+        };
         let turn = self.sent / PEERS;
         self.sent += 1;
         let puppet = self.troupe.get(number);

@@ -1,12 +1,10 @@
 //! More Reads than were granted: the one beyond ends its stream, and no more is fetched than the window lets go.
 
-use std::time::Duration;
-
 use iwarp::rdmap::TerminateError;
 
 use super::arena::{Actor, Arena, Scene};
 use super::puppet::{Manners, read};
-use super::siege::Siege;
+use super::siege::{Besieger, Siege, lift};
 use super::victim::STRANGERS_IRD;
 use super::{Attack, Scenario, bounded, check, refusals};
 
@@ -20,7 +18,7 @@ pub const SCENARIO: Scenario = Scenario {
         // A window of one segment: what is read does not get out.
         let manners = Manners { large: false, window: WINDOW, ..Manners::default() };
         let siege = Siege::new(arena.macs(), PEERS, manners);
-        Box::new(ReadFlood { siege, lent, floods: 0, answered: 0, octets: 0, ending: false, wrong: None })
+        Box::new(ReadFlood { siege, lent, floods: 0, answered: 0, octets: 0 })
     },
 };
 
@@ -42,8 +40,6 @@ struct ReadFlood {
     answered: u64,
     /// Octets of Read Responses.
     octets: u64,
-    ending: bool,
-    wrong: Option<String>,
 }
 
 impl Actor for ReadFlood {
@@ -59,7 +55,7 @@ impl Actor for ReadFlood {
             puppet.queue(frame);
             self.siege.troupe.wake_one(number);
         }
-        self.siege.frame(!self.ending)
+        self.siege.frame()
     }
 
     fn hear(&mut self, frame: &[u8]) {
@@ -68,19 +64,22 @@ impl Actor for ReadFlood {
             self.octets += ended.others.1;
             let as_specified = ended.terminates == [TerminateError::DdpNoBuffer.codes()];
             self.answered += u64::from(as_specified);
-            if ended.connected && !as_specified && self.wrong.is_none() {
-                self.wrong = Some(format!("a flood was answered by {ended:?}"));
+            if ended.connected && !as_specified {
+                self.siege.blame(|| format!("a flood was answered by {ended:?}"));
             }
         }
     }
 }
 
+impl Besieger for ReadFlood {
+    fn siege(&mut self) -> &mut Siege {
+        &mut self.siege
+    }
+}
+
 impl Attack for ReadFlood {
     fn judge(&mut self, arena: &mut Arena) -> Result<String, String> {
-        self.ending = true;
-        let over = arena.alone(self, Duration::from_secs(15), |_, me| me.siege.is_empty());
-        check(over, || "a flood is not answered".into())?;
-        self.wrong.take().map_or(Ok(()), Err)?;
+        lift(self, arena)?;
         let (floods, answered) = (self.floods, self.answered);
         check(floods > 0 && floods == answered, || {
             format!("{answered} of {floods} were answered as specified")

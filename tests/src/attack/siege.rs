@@ -1,7 +1,11 @@
 //! Connections that are made, used up and made again, so many at a time, and what the victim said on each.
 
+use std::time::Duration;
+
 use iwarp::rdmap::Terminate;
 
+use super::arena::{Actor, Arena};
+use super::check;
 use super::puppet::{Manners, Puppet, REPLY, Stage};
 use super::troupe::Troupe;
 
@@ -10,6 +14,8 @@ const LENGTH: usize = 2;
 const CRC: usize = 4;
 /// Octets of an untagged DDP header.
 const UNTAGGED: usize = 18;
+/// How long the last connections may take.
+const END: Duration = Duration::from_secs(15);
 
 /// What a puppet heard until its connection ended.
 #[derive(Debug)]
@@ -37,21 +43,43 @@ pub struct Siege {
     ended: Vec<Ended>,
     /// Connections that were begun.
     pub begun: u64,
+    /// Nobody begins any more.
+    ending: bool,
+    /// The first thing that was not as specified.
+    wrong: Option<String>,
+}
+
+/// Somebody who lays siege.
+pub trait Besieger: Actor {
+    /// Its siege.
+    fn siege(&mut self) -> &mut Siege;
+}
+
+/// Nobody begins any more, and those who are under way come to their end.
+///
+/// # Errors
+/// When they do not, or when one was answered otherwise than it has to be.
+pub fn lift<B: Besieger>(besieger: &mut B, arena: &mut Arena) -> Result<(), String> {
+    besieger.siege().ending = true;
+    let over = arena.alone(besieger, END, |_, besieger| besieger.siege().is_empty());
+    check(over, || "a connection does not come to its end".into())?;
+    besieger.siege().verdict()
 }
 
 impl Siege {
     /// `size` at a time.
     pub fn new(macs: [[u8; 6]; 2], size: usize, manners: Manners) -> Self {
         let troupe = Troupe::new(macs, 0);
-        Self { troupe, manners, size, ready: Vec::new(), ended: Vec::new(), begun: 0 }
+        let (ready, ended) = (Vec::new(), Vec::new());
+        Self { troupe, manners, size, ready, ended, begun: 0, ending: false, wrong: None }
     }
 
-    /// What a connection has to send by itself; a new one is begun where there is room and `more` are wanted.
-    pub fn frame(&mut self, more: bool) -> Option<Vec<u8>> {
+    /// What a connection has to send by itself; a new one is begun where there is room.
+    pub fn frame(&mut self) -> Option<Vec<u8>> {
         if let Some(frame) = self.troupe.frame() {
             return Some(frame);
         }
-        if !more || self.troupe.len() >= self.size {
+        if self.ending || self.troupe.len() >= self.size {
             return None;
         }
         self.begun += 1;
@@ -67,6 +95,24 @@ impl Siege {
     /// Who is over, each once.
     pub fn next_ended(&mut self) -> Option<Ended> {
         self.ended.pop()
+    }
+
+    /// Nobody begins any more.
+    pub fn end(&mut self) {
+        self.ending = true;
+    }
+
+    /// Something is not as specified.
+    pub fn blame(&mut self, text: impl FnOnce() -> String) {
+        self.wrong.get_or_insert_with(text);
+    }
+
+    /// How it stands.
+    ///
+    /// # Errors
+    /// The first thing that was not as specified.
+    pub fn verdict(&self) -> Result<(), String> {
+        self.wrong.clone().map_or(Ok(()), Err)
     }
 
     /// Nobody is left.

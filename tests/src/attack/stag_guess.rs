@@ -7,7 +7,7 @@ use iwarp::rdmap::TerminateError;
 
 use super::arena::{Actor, Arena, Nobody, Scene};
 use super::puppet::{Manners, read, write};
-use super::siege::Siege;
+use super::siege::{Besieger, Siege, lift};
 use super::{Attack, Scenario, as_it_is, bounded, check, refusals};
 use crate::sim::dice::{Dice, Part};
 
@@ -37,7 +37,6 @@ pub struct StagGuess {
     pub guesses: [u64; 2],
     /// Numbers of those who wrote; the others read.
     writers: std::collections::HashSet<u32>,
-    wrong: Option<String>,
 }
 
 impl StagGuess {
@@ -52,7 +51,6 @@ impl StagGuess {
             limit,
             guesses: [0; 2],
             writers: std::collections::HashSet::new(),
-            wrong: None,
         }
     }
 
@@ -65,13 +63,10 @@ impl StagGuess {
         }
     }
 
-    fn wants_more(&self) -> bool {
-        self.limit.is_none_or(|limit| self.siege.begun < limit)
-    }
-
     /// Nothing is left to be done.
     pub fn is_done(&self) -> bool {
-        self.wrong.is_some() || !self.wants_more() && self.siege.is_empty()
+        self.siege.verdict().is_err()
+            || self.limit.is_some_and(|limit| self.siege.begun >= limit) && self.siege.is_empty()
     }
 
     /// Looks at how connections ended.
@@ -84,8 +79,8 @@ impl StagGuess {
             };
             let as_specified = ended.terminates == [error.codes()] && ended.others == (0, 0) && !ended.reset;
             self.guesses[1] += u64::from(as_specified);
-            if !as_specified && ended.connected && self.wrong.is_none() {
-                self.wrong = Some(format!("a guess was answered by {ended:?}"));
+            if !as_specified && ended.connected {
+                self.siege.blame(|| format!("a guess was answered by {ended:?}"));
             }
         }
     }
@@ -94,8 +89,8 @@ impl StagGuess {
     ///
     /// # Errors
     /// When a guess was answered otherwise than it has to be.
-    pub fn verdict(&mut self, arena: &Arena) -> Result<(), String> {
-        self.wrong.take().map_or(Ok(()), Err)?;
+    pub fn verdict(&self, arena: &Arena) -> Result<(), String> {
+        self.siege.verdict()?;
         check(arena.victim.lent_is_whole(), || "a guess has written".into())
     }
 }
@@ -118,8 +113,10 @@ impl Actor for StagGuess {
             puppet.queue(frame);
             self.siege.troupe.wake_one(number);
         }
-        let more = self.wants_more();
-        self.siege.frame(more)
+        if self.limit.is_some_and(|limit| self.siege.begun >= limit) {
+            self.siege.end();
+        }
+        self.siege.frame()
     }
 
     fn hear(&mut self, frame: &[u8]) {
@@ -128,13 +125,15 @@ impl Actor for StagGuess {
     }
 }
 
+impl Besieger for StagGuess {
+    fn siege(&mut self) -> &mut Siege {
+        &mut self.siege
+    }
+}
+
 impl Attack for StagGuess {
     fn judge(&mut self, arena: &mut Arena) -> Result<String, String> {
-        // Those under way come to their end.
-        self.limit = Some(self.siege.begun);
-        check(arena.alone(self, Duration::from_secs(5), |_, me| me.is_done()), || {
-            "a guess is not answered".into()
-        })?;
+        lift(self, arena)?;
         self.verdict(arena)?;
         let [guesses, answered] = self.guesses;
         check(guesses > 0 && guesses == answered, || {

@@ -2,13 +2,12 @@
 //! A Terminate is never answered by one.
 
 use std::collections::HashSet;
-use std::time::Duration;
 
 use iwarp::rdmap::{Terminate, TerminateError};
 
 use super::arena::{Actor, Arena, Scene};
 use super::puppet::{Manners, untagged, write};
-use super::siege::Siege;
+use super::siege::{Besieger, Siege, lift};
 use super::{Attack, Scenario, bounded, check, refusals};
 
 /// The scenario.
@@ -18,15 +17,7 @@ pub const SCENARIO: Scenario = Scenario {
     configure: bounded,
     attack: |arena| {
         let siege = Siege::new(arena.macs(), PEERS, Manners::default());
-        Box::new(TerminateLoop {
-            siege,
-            provoking: HashSet::new(),
-            terminated: 0,
-            provoked: 0,
-            ended: 0,
-            ending: false,
-            wrong: None,
-        })
+        Box::new(TerminateLoop { siege, provoking: HashSet::new(), terminated: 0, provoked: 0, ended: 0 })
     },
 };
 
@@ -43,8 +34,6 @@ struct TerminateLoop {
     terminated: u64,
     provoked: u64,
     ended: u64,
-    ending: bool,
-    wrong: Option<String>,
 }
 
 impl Actor for TerminateLoop {
@@ -67,7 +56,7 @@ impl Actor for TerminateLoop {
             puppet.queue(frame);
             self.siege.troupe.wake_one(number);
         }
-        self.siege.frame(!self.ending)
+        self.siege.frame()
     }
 
     fn hear(&mut self, frame: &[u8]) {
@@ -80,19 +69,22 @@ impl Actor for TerminateLoop {
             let provoked = self.provoking.remove(&ended.number);
             let expected: &[_] = if provoked { &[TerminateError::DdpInvalidStag.codes()] } else { &[] };
             let as_specified = ended.terminates == expected && !ended.reset;
-            if !as_specified && self.wrong.is_none() {
-                self.wrong = Some(format!("provoked {provoked}, and heard {ended:?}"));
+            if !as_specified {
+                self.siege.blame(|| format!("provoked {provoked}, and heard {ended:?}"));
             }
         }
     }
 }
 
+impl Besieger for TerminateLoop {
+    fn siege(&mut self) -> &mut Siege {
+        &mut self.siege
+    }
+}
+
 impl Attack for TerminateLoop {
     fn judge(&mut self, arena: &mut Arena) -> Result<String, String> {
-        self.ending = true;
-        let over = arena.alone(self, Duration::from_secs(15), |_, me| me.siege.is_empty());
-        check(over, || "a connection does not end".into())?;
-        self.wrong.take().map_or(Ok(()), Err)?;
+        lift(self, arena)?;
         let counters = arena.victim.engine.counters();
         let (sent, heard) = (counters.tx_terminates, counters.rx_terminates);
         let (provoked, terminated) = (self.provoked, self.terminated);

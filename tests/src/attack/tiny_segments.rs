@@ -1,7 +1,7 @@
 //! Segments of one octet, in order and out of it, and a peer that takes none but small ones.
 
 use super::arena::{Actor, Arena, Scene};
-use super::puppet::{Manners, Stage, read, write};
+use super::puppet::{Manners, read, write};
 use super::troupe::Troupe;
 use super::victim::{LENT, LENT_OCTET};
 use super::{Attack, Scenario, as_it_is, check};
@@ -48,7 +48,6 @@ struct Tiny {
     kind: Kind,
     troupe: Troupe,
     lent: (u32, u64),
-    numbers: Vec<u32>,
     /// What of its FPDU each has not said.
     pending: Vec<Vec<u8>>,
     sent: u64,
@@ -63,42 +62,31 @@ impl Tiny {
     fn attack(arena: &Arena, kind: Kind) -> Box<dyn Attack> {
         let mut troupe = Troupe::new(arena.macs(), 0);
         let mss = if kind == Kind::SmallMss { 1 } else { 1460 };
-        let numbers: Vec<u32> =
-            (0..PEERS).map(|_| troupe.join(Manners { mss, ..Manners::default() })).collect();
-        let pending = vec![Vec::new(); numbers.len()];
+        for _ in 0..PEERS {
+            troupe.join(Manners { mss, ..Manners::default() });
+        }
+        let pending = vec![Vec::new(); PEERS as usize];
         let lent = (arena.victim.lent.rkey(), arena.victim.lent.addr());
-        Box::new(Self {
-            kind,
-            troupe,
-            lent,
-            numbers,
-            pending,
-            sent: 0,
-            whole: 0,
-            heard: (0, 0, 0),
-            counted: false,
-        })
+        Box::new(Self { kind, troupe, lent, pending, sent: 0, whole: 0, heard: (0, 0, 0), counted: false })
     }
 }
 
 impl Actor for Tiny {
     fn is_ready(&self) -> bool {
-        self.troupe.count(Stage::Ready) == self.numbers.len()
+        self.troupe.is_ready()
     }
 
     fn frame(&mut self, _scene: &Scene<'_>) -> Option<Vec<u8>> {
-        if let Some(frame) = self.troupe.frame() {
-            return Some(frame);
-        }
-        if !self.is_ready() {
-            return None;
-        }
+        let number = match self.troupe.turn(self.sent as usize) {
+            Ok(number) => number,
+            Err(first) => return first,
+        };
         self.counted = true;
-        let at = self.sent as usize % self.numbers.len();
+        let at = self.sent as usize % PEERS as usize;
         let turn = self.sent / u64::from(PEERS);
         self.sent += 1;
         let (stag, to) = self.lent;
-        let puppet = self.troupe.get(self.numbers[at]);
+        let puppet = self.troupe.get(number);
         match self.kind {
             Kind::InOrder => {
                 if self.pending[at].is_empty() {
@@ -142,7 +130,7 @@ impl Actor for Tiny {
 
 impl Attack for Tiny {
     fn judge(&mut self, arena: &mut Arena) -> Result<String, String> {
-        check(self.troupe.count(Stage::Ready) == self.numbers.len(), || "a connection is gone".into())?;
+        check(self.troupe.is_ready(), || "a connection is gone".into())?;
         check(arena.victim.lent_is_whole(), || "octets got in".into())?;
         let stack = arena.victim.engine.counters().stack;
         let held = arena.victim.dock.held();

@@ -9,6 +9,7 @@ use crate::sim::packet::{Tcp, parse};
 /// The puppets, by number.
 pub struct Troupe {
     macs: [[u8; 6]; 2],
+    first: u32,
     next: u32,
     puppets: HashMap<u32, Puppet>,
     by_place: HashMap<SocketAddrV4, u32>,
@@ -29,6 +30,7 @@ impl Troupe {
     pub fn new(macs: [[u8; 6]; 2], first: u32) -> Self {
         Self {
             macs,
+            first,
             next: first,
             puppets: HashMap::new(),
             by_place: HashMap::new(),
@@ -104,6 +106,23 @@ impl Troupe {
     /// All that are there.
     pub fn all(&mut self) -> impl Iterator<Item = (u32, &mut Puppet)> {
         self.puppets.iter_mut().map(|(number, puppet)| (*number, puppet))
+    }
+
+    /// Whether all have come as far as they can by themselves.
+    pub fn is_ready(&self) -> bool {
+        self.count(Stage::Ready) == self.len()
+    }
+
+    /// Who is to do the `nth` thing that none would do by itself, of those of whom nobody has left.
+    ///
+    /// # Errors
+    /// First comes what somebody has to send by itself; nothing, when that is over but not all are ready.
+    pub fn turn(&mut self, nth: usize) -> Result<u32, Option<Vec<u8>>> {
+        match self.frame() {
+            Some(frame) => Err(Some(frame)),
+            None if !self.is_ready() => Err(None),
+            None => Ok(self.first + (nth % self.len()) as u32),
+        }
     }
 
     /// What somebody has to send by itself.

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use super::arena::{Actor, Arena, Scene};
-use super::puppet::{Manners, Stage, read};
+use super::puppet::{Manners, read};
 use super::troupe::Troupe;
 use super::victim::{LENT, STRANGERS_IRD};
 use super::{Attack, Scenario, as_it_is, check};
@@ -42,7 +42,7 @@ struct ZeroWindow {
 
 impl Actor for ZeroWindow {
     fn is_ready(&self) -> bool {
-        self.troupe.count(Stage::Ready) == self.numbers.len()
+        self.troupe.is_ready()
     }
 
     fn frame(&mut self, _scene: &Scene<'_>) -> Option<Vec<u8>> {
