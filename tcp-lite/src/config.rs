@@ -202,7 +202,10 @@ pub struct PathMtuConfig {
     pub black_hole_timeouts: u8,
     /// `MAX_PROBES`: probes of one size lost in a row until it counts as too large.
     pub max_probes: u8,
-    /// `PROBE_TIMER`: how long an answer to a probe is waited for, unless the RTO is longer (RFC 8899 section 5.1.1: not below 1 s).
+    /// `PROBE_TIMER`: how long an answer to a probe is waited for, unless the RTO is longer. RFC 8899 section 5.1.1: not below
+    /// 1 s, and above 15 s where nothing is known of the round trip (RFC 8085 section 3.1.1). TCP measures it, and a peer
+    /// answers a duplicate at once, so an answer that is not there after the RTO does not come; 15 s would make
+    /// every search one of minutes.
     pub probe_timer: Duration,
     /// `PMTU_RAISE_TIMER`: how long a path MTU below what the SYNs agreed on is used until more is looked for
     /// (RFC 8201 section 4: not below 5 minutes, 10 are recommended).

@@ -341,8 +341,9 @@ impl Stack {
                     }
                     IpAddress::Ipv4(_) => None,
                 };
-                if let Some(error) = error.filter(|error| error.tuple.local == ip.dst) {
-                    self.icmp_error(now, &error);
+                if let Some(error) = error {
+                    // Ours alone: smoltcp has no TCP connections.
+                    return self.icmp_error(now, &ip.dst, &error);
                 }
                 if let Some(talk) = talk
                     && !self.talk(now, &talk)
@@ -471,8 +472,8 @@ impl Stack {
 
     /// An ICMP error about a segment that may be ours. It may come from anybody: believed is only what quotes a segment
     /// that is on its way (RFC 5927 section 4).
-    fn icmp_error(&mut self, now: Instant, error: &IcmpError) {
-        let slot = self.connections.find(&error.tuple);
+    fn icmp_error(&mut self, now: Instant, to: &IpAddress, error: &IcmpError) {
+        let slot = self.connections.find(&error.tuple).filter(|_| error.tuple.local == *to);
         let heeded = slot.and_then(|slot| {
             self.with(now, slot, |tcb, ctx| match error.kind {
                 Kind::TooBig { mtu } => {

@@ -10,6 +10,10 @@
 //! is cut or joined for it, no window has to take it, and its loss loses nothing: every TCP drops such octets and says
 //! so, and its D-SACK (RFC 2883) names exactly the probe. Peers that agreed on no SACK are not probed.
 //!
+//! What is known of a path belongs to its connection, and to no table of destinations. RFC 8201 section 5.2 leaves the
+//! choice; routers that spread load send each 4-tuple its own way, and a report that somebody forged or guessed
+//! harms one connection. A new connection pays for it with the first segment that is too large.
+//!
 //! | RFC 8899 | here |
 //! |---|---|
 //! | DISABLED, SEARCH_COMPLETE | no record; [`PathMtu::due`] is the PMTU_RAISE_TIMER, if there is more to find |
@@ -35,6 +39,11 @@ const GRANULARITY: u32 = 8;
 /// numbers come around, and what was sent long ago would be taken for what comes next. (No window is larger than this.)
 const REACH: u64 = 1 << 30;
 
+/// Reports of routers that lower EMSS one after the other before it falls to the least that every path carries. Each has
+/// all that is in flight sent again, so whoever can forge them could ask for that octet by octet; no path has
+/// as many ever narrower links.
+const MAX_REPORTS: u8 = 4;
+
 /// What a connection knows of its path besides EMSS.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PathMtu {
@@ -47,12 +56,14 @@ pub(super) struct PathMtu {
     timeouts: u8,
     /// Something came from the peer since the first of them.
     heard: bool,
+    /// Reports that have lowered EMSS since the last search.
+    reports: u8,
 }
 
 impl PathMtu {
     /// Nothing agreed on yet.
     pub(super) fn new() -> Self {
-        Self { most: 0, search: None, due_us: None, timeouts: 0, heard: false }
+        Self { most: 0, search: None, due_us: None, timeouts: 0, heard: false, reports: 0 }
     }
 
     /// When the search goes on or begins.
@@ -199,9 +210,10 @@ impl Tcb {
     /// The path carries only `mss` (as [`Birth::mss`](super::Birth::mss)), a router said: never grows by that. More is looked for when the
     /// report is as old as RFC 8201 section 4 wants it.
     pub(crate) fn set_path_mss(&mut self, ctx: &mut Ctx<'_>, mss: u16) {
-        let emss = self.payload_of(mss);
+        let (emss, least) = (self.payload_of(mss), self.payload_of(self.birth.default_peer_mss));
         if emss < self.emss {
-            self.lower_emss(ctx, emss);
+            self.path.reports = self.path.reports.saturating_add(1);
+            self.lower_emss(ctx, if self.path.reports < MAX_REPORTS { emss } else { emss.min(least) });
             self.search_at(ctx, ctx.now + ctx.config.path_mtu.raise_timer);
         }
     }
@@ -332,6 +344,7 @@ impl Tcb {
         self.path.set_due(None);
         let Some(key) = self.path.search else {
             if matches!(self.state, State::Established | State::CloseWait) {
+                self.path.reports = 0;
                 self.path.search = ctx.searches.take(Search::new(self.path.most.into()));
                 if self.path.search.is_none() {
                     ctx.counters.path_mtu_searches_put_off += 1;

@@ -249,6 +249,33 @@ fn a_report_is_believed_for_ten_minutes() {
     assert_eq!(emss(&pair), EMSS);
 }
 
+/// Whoever can forge reports has what is in flight sent again four times, not for each octet that a segment has.
+#[test]
+fn reports_that_narrow_a_path_by_and_by_end_at_the_least() {
+    let (mut pair, most) = pair(config());
+    most.set(LEAST);
+    pair.a.push(pair.now, &pattern(0, EMSS)).unwrap();
+    pair.transmit();
+    let seq = pair.log.last().expect("a segment").2.header.seq;
+    let told = |pair: &mut Pair, mss: usize| {
+        pair.a.with(pair.now, |tcb, ctx| tcb.on_packet_too_big(ctx, seq, 12 + mss as u16));
+        emss(pair)
+    };
+    let heard = [900, 890, 890, 880, 870, 860].map(|mss| told(&mut pair, mss));
+    assert_eq!(heard, [900, 890, 890, 880, LEAST, LEAST]);
+    // Ten minutes later the path is as wide as it can be, and may grow narrower anew.
+    most.set(usize::MAX);
+    pair.run_for(Duration::from_secs(600));
+    let mut sent = EMSS;
+    pump(&mut pair, &mut sent, Duration::from_secs(2));
+    assert_eq!(emss(&pair), EMSS);
+    pair.a.push(pair.now, &pattern(sent, EMSS)).unwrap();
+    pair.transmit();
+    let seq = pair.log.last().expect("a segment").2.header.seq;
+    pair.a.with(pair.now, |tcb, ctx| tcb.on_packet_too_big(ctx, seq, 12 + 900));
+    assert_eq!(emss(&pair), 900);
+}
+
 #[test]
 fn a_connection_may_begin_with_the_base() {
     let path_mtu = PathMtuConfig { probing: PathMtuProbing::Always, ..PathMtuConfig::default() };
