@@ -41,6 +41,7 @@ tests::scenario_tests! {
     a_tiny_maximum_segment_size "tiny-mss"
     windows_kept_closed "zero-window"
     windows_filled_behind_holes "out-of-order"
+    forged_reports_of_a_narrow_path "packet-too-big"
     slow_startup_frames "slow-startup"
     guessed_stags "stag-guess"
     reads_beyond_the_depth "read-flood"

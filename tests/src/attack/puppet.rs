@@ -127,13 +127,17 @@ impl Puppet {
             framer: Framer::new(false, true),
             out: VecDeque::new(),
         };
-        let options = syn_options(manners.mss, manners.large.then_some(7));
-        let syn =
-            Segment { flags: flag::SYN, ack: None, window: 0xffff, options: &options, ..puppet.blank() };
-        let frame = syn.frame(macs);
         puppet.nxt = iss.wrapping_add(1);
-        puppet.out.push_back(frame);
+        let syn = puppet.syn();
+        puppet.out.push_back(syn);
         puppet
+    }
+
+    /// Its SYN.
+    pub fn syn(&self) -> Vec<u8> {
+        let options = syn_options(self.manners.mss, self.manners.large.then_some(7));
+        let syn = Segment { seq: self.iss, flags: flag::SYN, ack: None, window: 0xffff, ..self.blank() };
+        Segment { options: &options, ..syn }.frame(self.macs)
     }
 
     /// A bare ACK as it would be now.

@@ -6,13 +6,13 @@ use super::arena::{Actor, Arena, Scene};
 use super::puppet::{Manners, read};
 use super::siege::{Besieger, Siege, lift};
 use super::victim::STRANGERS_IRD;
-use super::{Attack, Scenario, bounded, check, refusals};
+use super::{Attack, Scenario, as_it_is, check, refusals};
 
 /// The scenario.
 pub const SCENARIO: Scenario = Scenario {
     name: "read-flood",
     about: "three times as many Reads as were granted, on connection after connection",
-    configure: bounded,
+    configure: as_it_is,
     attack: |arena| {
         let lent = (arena.victim.lent.rkey(), arena.victim.lent.addr());
         // A window of one segment: what is read does not get out.
@@ -43,7 +43,7 @@ struct ReadFlood {
 }
 
 impl Actor for ReadFlood {
-    fn frame(&mut self, _scene: &Scene<'_>) -> Option<Vec<u8>> {
+    fn frame(&mut self, scene: &Scene<'_>) -> Option<Vec<u8>> {
         if let Some(number) = self.siege.next_ready() {
             self.floods += 1;
             let (stag, to) = self.lent;
@@ -55,7 +55,7 @@ impl Actor for ReadFlood {
             puppet.queue(frame);
             self.siege.troupe.wake_one(number);
         }
-        self.siege.frame()
+        self.siege.frame(scene.now_us)
     }
 
     fn hear(&mut self, frame: &[u8]) {
@@ -92,7 +92,7 @@ impl Attack for ReadFlood {
         let slots = arena.victim.context().usage().read_slots;
         check(slots.refused == 0 && slots.used <= slots.limit, || format!("{slots:?}"))?;
         let asked = u64::from(READS * READ);
-        let refused = refusals(arena)?;
+        let refused = refusals(arena, PEERS)?;
         Ok(format!(
             "{floods} floods, each answered by its Terminate, {each} octets of {asked} out for each; {refused}"
         ))

@@ -1,5 +1,6 @@
 //! Connections that are made, used up and made again, so many at a time, and what the victim said on each.
 
+use std::collections::VecDeque;
 use std::time::Duration;
 
 use iwarp::rdmap::Terminate;
@@ -14,6 +15,10 @@ const LENGTH: usize = 2;
 const CRC: usize = 4;
 /// Octets of an untagged DDP header.
 const UNTAGGED: usize = 18;
+/// After how long who is not answered asks again: who attacks, as often as the honest client has frames; who waits for its
+/// last connection, less often.
+const IMPATIENCE_US: u64 = 20;
+const PATIENCE_US: u64 = 10_000;
 /// How long the last connections may take.
 const END: Duration = Duration::from_secs(15);
 
@@ -38,6 +43,8 @@ pub struct Siege {
     pub troupe: Troupe,
     manners: Manners,
     size: usize,
+    /// Who asks to connect, and since when it was not answered, microseconds.
+    asking: VecDeque<(u32, u64)>,
     /// Who has just got ready.
     ready: Vec<u32>,
     ended: Vec<Ended>,
@@ -70,21 +77,50 @@ impl Siege {
     /// `size` at a time.
     pub fn new(macs: [[u8; 6]; 2], size: usize, manners: Manners) -> Self {
         let troupe = Troupe::new(macs, 0);
-        let (ready, ended) = (Vec::new(), Vec::new());
-        Self { troupe, manners, size, ready, ended, begun: 0, ending: false, wrong: None }
+        Self {
+            troupe,
+            manners,
+            size,
+            asking: VecDeque::new(),
+            ready: Vec::new(),
+            ended: Vec::new(),
+            begun: 0,
+            ending: false,
+            wrong: None,
+        }
     }
 
-    /// What a connection has to send by itself; a new one is begun where there is room.
-    pub fn frame(&mut self) -> Option<Vec<u8>> {
+    /// What a connection has to send by itself; a new one is begun where there is room, and who is not answered asks
+    /// again.
+    pub fn frame(&mut self, now_us: u64) -> Option<Vec<u8>> {
         if let Some(frame) = self.troupe.frame() {
             return Some(frame);
         }
         if self.ending || self.troupe.len() >= self.size {
-            return None;
+            return self.ask_again(now_us);
         }
         self.begun += 1;
-        self.troupe.join(self.manners);
+        let number = self.troupe.join(self.manners);
+        self.asking.push_back((number, now_us));
         self.troupe.frame()
+    }
+
+    /// The SYN of who has waited longest for an answer.
+    fn ask_again(&mut self, now_us: u64) -> Option<Vec<u8>> {
+        let impatience_us = if self.ending { PATIENCE_US } else { IMPATIENCE_US };
+        while let Some((number, since_us)) = self.asking.front().copied() {
+            if !self.troupe.asks(number) {
+                self.asking.pop_front();
+                continue;
+            }
+            if now_us < since_us + impatience_us {
+                return None;
+            }
+            self.asking.pop_front();
+            self.asking.push_back((number, now_us));
+            return Some(self.troupe.get(number).syn());
+        }
+        None
     }
 
     /// Who may speak, each once.

@@ -8,19 +8,19 @@ use iwarp::rdmap::TerminateError;
 use super::arena::{Actor, Arena, Nobody, Scene};
 use super::puppet::{Manners, read, write};
 use super::siege::{Besieger, Siege, lift};
-use super::{Attack, Scenario, as_it_is, bounded, check, refusals};
+use super::{Attack, Scenario, as_it_is, check, refusals};
 use crate::sim::dice::{Dice, Part};
 
 /// The scenario.
 pub const SCENARIO: Scenario = Scenario {
     name: "stag-guess",
     about: "Writes to and Reads from STags that are guessed, a connection for each",
-    configure: bounded,
+    configure: as_it_is,
     attack: |arena| Box::new(StagGuess::new(arena, None)),
 };
 
 /// Connections at a time.
-const PEERS: usize = 32;
+const PEERS: usize = 64;
 /// Octets that a guess would write or read.
 const OCTETS: [u8; 32] = [0xbd; 32];
 
@@ -96,7 +96,7 @@ impl StagGuess {
 }
 
 impl Actor for StagGuess {
-    fn frame(&mut self, _scene: &Scene<'_>) -> Option<Vec<u8>> {
+    fn frame(&mut self, scene: &Scene<'_>) -> Option<Vec<u8>> {
         if let Some(number) = self.siege.next_ready() {
             let stag = self.guess();
             self.guesses[0] += 1;
@@ -116,7 +116,7 @@ impl Actor for StagGuess {
         if self.limit.is_some_and(|limit| self.siege.begun >= limit) {
             self.siege.end();
         }
-        self.siege.frame()
+        self.siege.frame(scene.now_us)
     }
 
     fn hear(&mut self, frame: &[u8]) {
@@ -139,7 +139,7 @@ impl Attack for StagGuess {
         check(guesses > 0 && guesses == answered, || {
             format!("{answered} of {guesses} answered as specified")
         })?;
-        let refused = refusals(arena)?;
+        let refused = refusals(arena, PEERS)?;
         Ok(format!("{guesses} guesses, each answered by its Terminate, nothing read or written; {refused}"))
     }
 }
@@ -149,7 +149,7 @@ impl Attack for StagGuess {
 /// # Errors
 /// When one is answered otherwise than it has to be, or not at all.
 pub fn guess_many(count: u64) -> Result<f64, String> {
-    let mut arena = Arena::new(&as_it_is);
+    let mut arena = Arena::new(&|_, options| options.failures_per_address = None);
     let mut guess = StagGuess::new(&arena, Some(count));
     let (begin_cpu, limit) = (arena.victim.cpu_ns, Duration::from_secs(600));
     check(arena.alone(&mut guess, limit, |_, me| me.is_done()), || {

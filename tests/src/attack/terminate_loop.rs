@@ -8,13 +8,13 @@ use iwarp::rdmap::{Terminate, TerminateError};
 use super::arena::{Actor, Arena, Scene};
 use super::puppet::{Manners, untagged, write};
 use super::siege::{Besieger, Siege, lift};
-use super::{Attack, Scenario, bounded, check, refusals};
+use super::{Attack, Scenario, as_it_is, check, refusals};
 
 /// The scenario.
 pub const SCENARIO: Scenario = Scenario {
     name: "terminate-loop",
     about: "Terminates, some in answer to one, on connection after connection",
-    configure: bounded,
+    configure: as_it_is,
     attack: |arena| {
         let siege = Siege::new(arena.macs(), PEERS, Manners::default());
         Box::new(TerminateLoop { siege, provoking: HashSet::new(), terminated: 0, provoked: 0, ended: 0 })
@@ -37,7 +37,7 @@ struct TerminateLoop {
 }
 
 impl Actor for TerminateLoop {
-    fn frame(&mut self, _scene: &Scene<'_>) -> Option<Vec<u8>> {
+    fn frame(&mut self, scene: &Scene<'_>) -> Option<Vec<u8>> {
         if let Some(number) = self.siege.next_ready() {
             let provokes = number % 2 == 1;
             let puppet = self.siege.troupe.get(number);
@@ -56,7 +56,7 @@ impl Actor for TerminateLoop {
             puppet.queue(frame);
             self.siege.troupe.wake_one(number);
         }
-        self.siege.frame()
+        self.siege.frame(scene.now_us)
     }
 
     fn hear(&mut self, frame: &[u8]) {
@@ -91,7 +91,7 @@ impl Attack for TerminateLoop {
         check(sent == provoked, || format!("{sent} Terminates were sent, {provoked} were provoked"))?;
         check(heard == terminated, || format!("{heard} Terminates were taken in, {terminated} came first"))?;
         check(self.ended == provoked + terminated, || format!("{} connections have ended", self.ended))?;
-        let refused = refusals(arena)?;
+        let refused = refusals(arena, PEERS)?;
         Ok(format!(
             "{terminated} answered by a close, {provoked} provoked, none in answer to another; {refused}"
         ))

@@ -82,6 +82,11 @@ impl Troupe {
         self.turns.push_back(number);
     }
 
+    /// Whether this one is there, and its SYN is not answered.
+    pub fn asks(&self, number: u32) -> bool {
+        self.puppets.get(&number).is_some_and(|puppet| puppet.stage == Stage::Syn)
+    }
+
     /// How many there are.
     pub fn len(&self) -> usize {
         self.puppets.len()

@@ -1,0 +1,169 @@
+//! Reports of a router that never was: that a segment is larger than the path carries (RFC 1191, RFC 5927 section 7).
+//!
+//! Half of them are about honest connections, with sequence numbers that are guessed: none is believed. The other half go
+//! to connections with octets in flight, as if the attacker saw them, and each asks for a little less than the one before:
+//! segments get no smaller than what every path carries, and no report makes more be sent than it took away.
+
+use std::net::SocketAddrV4;
+
+use super::arena::{Actor, Arena, Scene};
+use super::puppet::{Manners, read};
+use super::segment::Segment;
+use super::troupe::Troupe;
+use super::victim::{CLIENT, LENT, PORT, VICTIM};
+use super::{Attack, Scenario, as_it_is, check};
+use crate::sim::dice::{Dice, Part};
+use crate::sim::packet::{flag, parse, too_big};
+
+/// The scenario.
+pub const SCENARIO: Scenario = Scenario {
+    name: "packet-too-big",
+    about: "forged ICMP reports that a path carries less and less",
+    configure: as_it_is,
+    attack: |arena| {
+        let mut troupe = Troupe::new(arena.macs(), 0);
+        for _ in 0..PEERS {
+            troupe.join(Manners::default());
+        }
+        let lent = (arena.victim.lent.rkey(), arena.victim.lent.addr());
+        let dice = Dice::new(5, Part::Setup);
+        Box::new(TooBig {
+            macs: arena.macs(),
+            troupe,
+            lent,
+            dice,
+            asked: false,
+            sent: 0,
+            heard: Heard::default(),
+        })
+    },
+};
+
+/// Connections with octets in flight.
+const PEERS: u32 = 4;
+/// What the reports are about: octets of payload of a full segment.
+const PAYLOAD: [u8; 1448] = [0; 1448];
+/// What IPv4 carries everywhere (RFC 791), less the headers of a segment with timestamps: no segment is cut to less.
+const LEAST: usize = 576 - 20 - 32;
+/// What is in flight at first, at most (RFC 6928).
+const INITIAL_WINDOW: u64 = 10 * 1460;
+
+/// How often what is in flight may be sent again for reports: as often as a path may grow narrower
+/// by them, until it is at its least.
+const MOST_CUTS: u64 = 5;
+
+/// What the victim said to the attacker's own connections.
+#[derive(Default)]
+struct Heard {
+    segments: u64,
+    octets: u64,
+    /// Segments below [`LEAST`].
+    small: u64,
+}
+
+struct TooBig {
+    macs: [[u8; 6]; 2],
+    troupe: Troupe,
+    lent: (u32, u64),
+    dice: Dice,
+    asked: bool,
+    sent: u64,
+    heard: Heard,
+}
+
+impl TooBig {
+    /// Each reads what is lent, and acknowledges none of it.
+    fn ask(&mut self) {
+        self.asked = true;
+        let (stag, to) = self.lent;
+        for (_, puppet) in self.troupe.all() {
+            puppet.set_acknowledges(false);
+            puppet.inbox.clear();
+            let fpdu = puppet.fpdu(&read(1, LENT as u32, stag, to));
+            let frame = puppet.say(&fpdu);
+            puppet.queue(frame);
+        }
+        self.troupe.wake();
+    }
+
+    /// A report about a segment of the victim's.
+    fn report(&self, to: SocketAddrV4, seq: u32, mtu: u16) -> Option<Vec<u8>> {
+        let from = SocketAddrV4::new(VICTIM, PORT);
+        let segment = Segment {
+            from,
+            to,
+            seq,
+            ack: Some(0),
+            flags: flag::PSH,
+            window: 1000,
+            options: &[],
+            payload: &PAYLOAD,
+        };
+        let [router, victim] = self.macs;
+        let frame = segment.frame([victim, router]);
+        Some(too_big(&frame, &parse(&frame)?, mtu))
+    }
+}
+
+impl Actor for TooBig {
+    fn is_ready(&self) -> bool {
+        self.troupe.is_ready()
+    }
+
+    fn frame(&mut self, scene: &Scene<'_>) -> Option<Vec<u8>> {
+        let number = match self.troupe.turn(self.sent as usize / 2) {
+            Ok(number) => number,
+            Err(first) => return first,
+        };
+        if !self.asked {
+            self.ask();
+            return self.troupe.frame();
+        }
+        self.sent += 1;
+        let turn = (self.sent / u64::from(2 * PEERS)) as u16;
+        if self.sent.is_multiple_of(2) {
+            // From just below what is sent down to nothing, over and over.
+            let mtu = 1487 - turn % 1420;
+            let puppet = self.troupe.get(number);
+            let (here, first) = (puppet.here, puppet.heard.wrapping_sub(puppet.inbox.len() as u32));
+            return self.report(here, first, mtu);
+        }
+        let flow = scene.flows[turn as usize % scene.flows.len()];
+        // Anything but what is in flight or was: 2^31 away, give or take 2^29.
+        let seq = flow.ack.wrapping_add((1 << 31) + self.dice.below(1 << 29) as u32);
+        self.report(SocketAddrV4::new(CLIENT, flow.port), seq, 576)
+    }
+
+    fn hear(&mut self, frame: &[u8]) {
+        if let Some(tcp) = parse(frame).filter(|tcp| self.asked && !tcp.is_empty()) {
+            let Heard { segments, octets, small } = &mut self.heard;
+            *segments += 1;
+            *octets += tcp.len() as u64;
+            *small += u64::from(tcp.len() < LEAST);
+        }
+        self.troupe.hear(frame);
+    }
+}
+
+impl Attack for TooBig {
+    fn judge(&mut self, arena: &mut Arena) -> Result<String, String> {
+        check(self.troupe.is_ready(), || "a connection is gone".into())?;
+        let stack = arena.victim.engine.counters().stack;
+        let guesses = self.sent.div_ceil(2);
+        check(stack.icmp_ignored >= guesses, || {
+            format!("{} of {guesses} guesses were ignored", stack.icmp_ignored)
+        })?;
+        let Heard { segments, octets, small } = self.heard;
+        let peers = u64::from(PEERS);
+        check(octets >= peers * PAYLOAD.len() as u64, || "nothing was in flight".into())?;
+        // The rest of a segment that was cut may be short, and the last segment of all.
+        check(small * 2 <= segments + peers, || format!("{small} of {segments} segments are small"))?;
+        let timeouts = arena.now_us() / 50_000 + 1;
+        let allowed = peers * INITIAL_WINDOW * (MOST_CUTS + timeouts);
+        check(octets <= allowed, || format!("{octets} octets were sent, {allowed} are allowed"))?;
+        Ok(format!(
+            "{guesses} guesses ignored; {octets} octets in {segments} segments for {} hits",
+            self.sent / 2
+        ))
+    }
+}
