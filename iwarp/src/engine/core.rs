@@ -6,9 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use dp::{Burst, Clock, LinkState, Port};
-use tcp_lite::{
-    CloseReason, ConnId, ConnectError, Event, Instant, ListenConfig, ListenerCounters, ListenerId, Stack,
-};
+use tcp_lite::{CloseReason, ConnId, ConnectError, Event, Instant, ListenConfig, ListenerId, Stack};
 
 use crate::memory::Turn;
 use crate::mpa::HeldSlab;
@@ -21,7 +19,8 @@ use super::EngineConfig;
 use super::carrier::Carrier;
 use super::connection::{Connection, Retry};
 use super::counters::EngineCounters;
-use super::rate::{Exhausted, Rate};
+use super::listening::Listener;
+use super::rate::Rate;
 use super::shared::EngineShared;
 use super::turns::Turns;
 
@@ -65,42 +64,6 @@ pub(super) struct Io {
     listeners: Vec<Listener>,
     /// Changes to half-open connections and unanswered SYNs that the listeners' counters show.
     syns_told: u64,
-}
-
-/// A port that is listened on.
-struct Listener {
-    id: Arc<CmShared>,
-    shared: Arc<ListenerShared>,
-    tcp: ListenerId,
-    /// What of its counters, and of half-open connections, `shared` has.
-    told: (ListenerCounters, usize),
-    /// Half-open connections that it may have here.
-    half_open: usize,
-    rate: Rate,
-}
-
-impl Listener {
-    /// Tells what it has here now.
-    fn tell(&mut self, (now, half_open): (ListenerCounters, usize)) {
-        let (before, half_open_before) = std::mem::replace(&mut self.told, (now, half_open));
-        self.shared.count(|stats| {
-            stats.half_open = stats.half_open + half_open - half_open_before;
-            stats.syns.filtered += now.filtered - before.filtered;
-            stats.syns.half_open_full += now.half_open_full - before.half_open_full;
-            stats.syns.half_open_address_full += now.half_open_address_full - before.half_open_address_full;
-            stats.syns.barred += now.barred - before.barred;
-        });
-    }
-}
-
-impl Drop for Listener {
-    fn drop(&mut self) {
-        let (_, half_open) = self.told;
-        self.shared.count(|stats| {
-            stats.half_open -= half_open;
-            stats.half_open_limit -= self.half_open;
-        });
-    }
 }
 
 impl Io {
@@ -445,17 +408,7 @@ impl Core {
         let Some((listener, info)) = listener.zip(self.io.tcp.info(conn)) else {
             return self.io.tcp.abort(now, conn);
         };
-        let admitted = match listener.rate.admit(now, info.remote.ip()) {
-            Ok(()) => listener.shared.admit(info.remote.ip()),
-            Err(exhausted) => {
-                listener.shared.count(|stats| match exhausted {
-                    Exhausted::Begun => stats.rate_address_full += 1,
-                    Exhausted::Failed => stats.failures_address_full += 1,
-                });
-                None
-            }
-        };
-        let Some(admitted) = admitted else {
+        let Some(admitted) = listener.admit(now, info.remote.ip()) else {
             self.io.counters.connections_refused += 1;
             return self.io.tcp.abort(now, conn);
         };

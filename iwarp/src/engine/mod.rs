@@ -8,6 +8,7 @@
 //! | `carrier.rs` | when the port is asked for its link |
 //! | `shared.rs` | commands and doorbells from users' threads |
 //! | `turns.rs` | whose turn it is to send |
+//! | `listening.rs` | a port that is listened on |
 //! | `rate.rs` | how many connections an address may begin, and fail, in a second |
 //! | `doze.rs` | going to sleep without missing any of them |
 //! | `thread.rs` | an engine in a thread of its own |
@@ -29,6 +30,7 @@ mod connection;
 mod core;
 mod counters;
 mod doze;
+mod listening;
 mod rate;
 mod shared;
 mod stream;
