@@ -3,11 +3,13 @@
 //! # The bound on progress
 //!
 //! A connection that is not over makes progress (octets acknowledged on the wire, or something told to its user) no later
-//! than `2 min(rto_max, S + R) + R` after its last progress or the last harm that the wire did, whichever is later. `R` is
-//! one second (the RTO before a measurement, RFC 6298 section 2.1) and four times everything that takes its time
+//! than `min(rto_max, 2 (S + R)) + R` after its last progress or the last harm that the wire did, whichever is later. `R`
+//! is one second (the RTO before a measurement, RFC 6298 section 2.1) and four times everything that takes its time
 //! without being wrong: delays, full queues, delayed acknowledgements, pauses of users. `S` is the longest time
-//! that the connection has stood still so far, or that an octet of either side has waited for its acknowledgement: a timer
-//! that was backed off k times has waited `R (2^k - 1)`, and waits `R 2^k` more. Twice that, since a repair by timeout may take a second loss at a queue it has filled itself.
+//! that the connection has stood still so far, or that an octet of either side has waited for its acknowledgement. It holds
+//! the last wait for a timer, and the next is twice as long: a timer stays backed off when what was sent again is
+//! acknowledged (RFC 6298 section 5). A second wait is never due: what is sent then arrives, or the wire has done harm
+//! again, be it by a full queue.
 
 use super::coverage::{Coverage, Sight};
 use super::link::{Link, Span};
@@ -371,7 +373,7 @@ impl Run {
                 .standstill_us
                 .max(self.harmed_us.saturating_sub(stamp.at_us))
                 .max(self.watch.stood_us(port, self.harmed_us));
-            let bound_us = 2 * rto_max_us.min(stood_us + pause_us) + pause_us;
+            let bound_us = rto_max_us.min(2 * (stood_us + pause_us)) + pause_us;
             if well_us > bound_us {
                 return Err(format!(
                     "connection {port} stands still for {still_us} us, the wire does no harm since {well_us} us: \

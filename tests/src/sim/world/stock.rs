@@ -36,7 +36,8 @@ impl Wire {
     fn linger(&mut self, ports: (u16, u16)) {
         let Self { rx, tx, last, port, .. } = self;
         rx.retain(|frame| {
-            let Some(tcp) = parse(frame).filter(|tcp| (tcp.dst_port, tcp.src_port) == ports) else {
+            let of_it = |tcp: &Tcp| (tcp.dst_port, tcp.src_port) == ports && !tcp.has(flag::SYN);
+            let Some(tcp) = parse(frame).filter(of_it) else {
                 return true;
             };
             let comes_again = (!tcp.is_empty() || tcp.has(flag::FIN)) && !tcp.has(flag::RST);
