@@ -28,6 +28,8 @@ pub struct Passed {
     pub lost: [u64; 2],
     /// Lost because the other device had no room: not by the plan.
     pub stuck: [u64; 2],
+    /// Held back, so that others overtake them.
+    pub reordered: [u64; 2],
     /// Cut in several.
     pub cut: [u64; 2],
     /// Joined to the one in front.
@@ -78,6 +80,7 @@ impl Bridge {
         for side in [0, 1] {
             let (link, deeds) = (&self.links[side], self.links[side].deeds());
             self.passed.lost[side] = link.lost();
+            self.passed.reordered[side] = deeds.times(Sight::HeldBack);
             (self.passed.cut[side], self.passed.joined[side]) =
                 (deeds.times(Sight::Cut), deeds.times(Sight::Joined));
         }

@@ -7,6 +7,8 @@ use std::os::fd::BorrowedFd;
 
 use dp::{Burst, LinkState, Mbuf, Mempool, Port, PortCounters, PortInfo};
 
+use crate::lab::Result;
+use crate::lab_error;
 use crate::sim::packet::{Tcp, flag, parse};
 
 /// What one side has sent. Written out, it is words `name=value` on one line.
@@ -47,6 +49,26 @@ impl fmt::Display for Seen {
         }
         Ok(())
     }
+}
+
+/// The word `name=value` of the line that begins with `side`, in what a program printed.
+///
+/// # Errors
+/// When there is none.
+pub fn word<'a>(text: &'a str, side: &str, name: &str) -> Result<&'a str> {
+    let line = text.lines().find(|line| line.split(' ').next() == Some(side));
+    let word =
+        line.and_then(|line| line.split(' ').find_map(|word| word.strip_prefix(name)?.strip_prefix('=')));
+    word.ok_or_else(|| lab_error!("there is no {name} of {side}: {text}"))
+}
+
+/// The same where it is a number.
+///
+/// # Errors
+/// When there is none.
+pub fn count(text: &str, side: &str, name: &str) -> Result<u64> {
+    let word = word(text, side, name)?;
+    word.parse().map_err(|_| lab_error!("{name}={word} is no number"))
 }
 
 /// What a side said last.

@@ -65,11 +65,14 @@ struct Options {
 
 fn main() -> ExitCode {
     match run(&Options::parse()) {
-        Ok(Passed { taken, given, lost, stuck, cut, joined, witness }) => {
-            println!("taken {taken:?} given {given:?} lost {lost:?} stuck {stuck:?}");
-            for side in [0, 1] {
-                let name = ["left", "right"][side];
-                println!("{name} {} cut={} joined={}", witness.seen()[side], cut[side], joined[side]);
+        Ok(Passed { taken, given, lost, stuck, reordered, cut, joined, witness }) => {
+            for (side, name) in ["left", "right"].into_iter().enumerate() {
+                print!("{name} {} ", witness.seen()[side]);
+                print!(
+                    "taken={} given={} lost={} stuck={} ",
+                    taken[side], given[side], lost[side], stuck[side]
+                );
+                println!("reordered={} cut={} joined={}", reordered[side], cut[side], joined[side]);
             }
             ExitCode::SUCCESS
         }

@@ -1,11 +1,11 @@
 //! Sends or receives one checked TCP stream: over our stack on a DPDK device with `--vdev`, else over the system's.
 //!
-//! Prints `started` when the device is there, `ready` when a peer may connect, and at the end the octets moved with
-//! their CRC32C, the seconds it took, what our stack has counted, and with `--witness` what both sides were seen to send. Exits
-//! 1 with one line when anything is not as it should be.
+//! Prints `started` when the device is there if one is needed, `ready` when a peer may connect, and at the end the octets
+//! moved with their CRC32C, the seconds it took, what our stack has counted, and with `--witness` what both sides were seen
+//! to send. Exits 1 with one line when anything is not as it should be.
 
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
@@ -89,17 +89,17 @@ fn run(options: &Options) -> Result<Report> {
     };
     match (&options.vdev, &options.ip) {
         (Some(vdev), Some(ip)) => over_device(options, &task, vdev, ip),
-        _ => kernel::run(&task, || println!("ready")),
+        _ => {
+            options.start()?;
+            kernel::run(&task, || println!("ready"))
+        }
     }
 }
 
 fn over_device(options: &Options, task: &Task, vdev: &str, ip: &str) -> Result<Report> {
     let address = ip.parse().map_err(|()| lab_error!("{ip} is no ADDR/LEN"))?;
     let mut port = device::open(vdev, options.mtu, options.mbufs)?;
-    println!("started");
-    if let Some(file) = &options.wait_for {
-        wait_for(file, task.limit)?;
-    }
+    options.start()?;
     if !options.witness {
         return lite::run(port.as_mut(), address, task, || println!("ready"));
     }
@@ -110,11 +110,15 @@ fn over_device(options: &Options, task: &Task, vdev: &str, ip: &str) -> Result<R
     Ok(report)
 }
 
-fn wait_for(file: &Path, limit: Duration) -> Result<()> {
-    let started = Instant::now();
-    while !file.exists() {
-        ensure!(started.elapsed() < limit, "{} has not appeared", file.display());
-        std::thread::sleep(Duration::from_millis(10));
+impl Options {
+    /// Says that the device is there, if one is needed, and waits until it may go on.
+    fn start(&self) -> Result<()> {
+        println!("started");
+        let (started, limit) = (Instant::now(), Duration::from_secs(self.seconds));
+        while let Some(file) = self.wait_for.as_ref().filter(|file| !file.exists()) {
+            ensure!(started.elapsed() < limit, "{} has not appeared", file.display());
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        Ok(())
     }
-    Ok(())
 }

@@ -45,5 +45,9 @@ fn options_are_told_apart_by_whether_they_are_in_a_syn() {
     let seen = &witness.seen()[0];
     assert_eq!(seen.syn_options.iter().copied().collect::<Vec<_>>(), [2, 34]);
     assert_eq!((seen.syn_octets, seen.urgent, seen.ect), (3, 1, 2));
-    assert!(seen.to_string().ends_with("ect=2 syn_options=2,34 options=30"), "{seen}");
+    let text = format!("ours {seen}");
+    assert_eq!(word(&text, "ours", "syn_options").unwrap(), "2,34");
+    assert_eq!(word(&text, "ours", "options").unwrap(), "30");
+    assert_eq!(count(&text, "ours", "syn_octets").unwrap(), 3);
+    assert!(count(&text, "theirs", "syn_octets").is_err() && count(&text, "ours", "octets").is_err());
 }

@@ -3,9 +3,8 @@
 use tests::device::af_packet;
 use tests::iwperf::{Net, START_TIMEOUT};
 use tests::lab::{Ended, Namespace, Result, Suite, Wire, programs, veth};
-use tests::{ensure, lab_error};
+use tests::{ensure, lab_error, witness};
 
-use crate::proof::{number, seen};
 use crate::{LIMIT, LINUX, OURS, PORT, START};
 
 /// How often the bridge has to have seen it.
@@ -48,7 +47,7 @@ fn run(deed: &str, options: &[&str], (name, least): Least) -> Result<()> {
 
     bridge.terminate();
     let told = bridge.finish(START)?.success()?;
-    let found = seen(&told, "right", name).ok_or_else(|| lab_error!("no {name}: {told}"))?;
-    ensure!(number(&found)? >= least, "{name} is {found}: {told}");
+    let found = witness::count(&told, "right", name)?;
+    ensure!(found >= least, "{name} is {found}: {told}");
     Ok(())
 }

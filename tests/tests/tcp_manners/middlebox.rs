@@ -4,9 +4,8 @@
 use tests::device::af_packet;
 use tests::iwperf::{self, Net, Test};
 use tests::lab::{Namespace, Process, Result, Scratch, Suite, Wire, programs, veth};
-use tests::{ensure, lab_error};
+use tests::{ensure, witness};
 
-use crate::proof::{number, seen};
 use crate::streams::{Sender, both};
 use crate::{LIMIT, LINUX, OURS, START};
 
@@ -80,11 +79,7 @@ impl Lab {
     fn conclude(mut self, deeds: Deeds, side: &str) -> Result<()> {
         self.bridge.terminate();
         let told = self.bridge.finish(START)?.success()?;
-        let count = |name: &str| {
-            let word = seen(&told, side, name).ok_or_else(|| lab_error!("no {name} of {side}: {told}"))?;
-            number(&word)
-        };
-        let (joined, cut) = (count("joined")?, count("cut")?);
+        let (joined, cut) = (witness::count(&told, side, "joined")?, witness::count(&told, side, "cut")?);
         println!("{} from the {side}: {joined} joined, {cut} cut", deeds.name);
         ensure!(!deeds.joins || joined > 500, "only {joined} joined: {told}");
         // Of what was joined before there is less.
@@ -102,7 +97,7 @@ fn plain(deeds: Deeds, sender: Sender) -> Result<()> {
     let linux = lab.right.run(programs::own("tcp-stream")?);
     let ours = both(ours, linux, sender == Sender::Ours, sender, OCTETS)?;
     if sender == Sender::Linux && deeds.joins && !deeds.cuts {
-        let longest = number(&seen(&ours, "theirs", "longest").unwrap_or_default())?;
+        let longest = witness::count(&ours, "theirs", "longest")?;
         ensure!(longest > 20 * EMSS, "no more than {longest} octets at once: {ours}");
     }
     lab.conclude(deeds, if sender == Sender::Ours { "left" } else { "right" })

@@ -1,7 +1,7 @@
 //! That what a case is about did occur: read from what the programs print and what Linux counts.
 
 use tests::lab::{Namespace, Result};
-use tests::{ensure, lab_error};
+use tests::{ensure, lab_error, witness};
 
 use crate::START;
 
@@ -82,22 +82,14 @@ impl Evidence {
         let found = match source {
             Source::Linux => linux_counter(&self.linux, name),
             Source::Stack => stack_counter(&self.ours, name),
-            Source::Ours => seen(&self.ours, "ours", name),
-            Source::Theirs => seen(&self.ours, "theirs", name),
+            Source::Ours => Some(witness::word(&self.ours, "ours", name)?.to_owned()),
+            Source::Theirs => Some(witness::word(&self.ours, "theirs", name)?.to_owned()),
         };
         found.ok_or_else(|| lab_error!("there is no {name} of {source:?}: {}", self.ours))
     }
 }
 
-/// A word `name=value` of the line that begins with `side`.
-pub(crate) fn seen(text: &str, side: &str, name: &str) -> Option<String> {
-    let line = text.lines().find(|line| line.split(' ').next() == Some(side))?;
-    let word = line.split(' ').find_map(|word| word.strip_prefix(name)?.strip_prefix('='))?;
-    Some(word.to_owned())
-}
-
-/// A number somebody printed.
-pub(crate) fn number(text: &str) -> Result<u64> {
+fn number(text: &str) -> Result<u64> {
     text.parse().map_err(|_| lab_error!("'{text}' is no number"))
 }
 
