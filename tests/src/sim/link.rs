@@ -511,7 +511,7 @@ mod tests {
             (0..count).flat_map(|_| link.carry(0, frame()).arrivals).map(|(at_us, _)| at_us).collect()
         };
         let at_us = arrivals(&mut link, 10_000);
-        assert_eq!((at_us[0], at_us[9999]), (502, 12_612), "1.2112 us each");
+        assert_eq!((at_us[0], at_us[9999]), (502, 12_620), "1.212 us each");
         assert_eq!(at_us.len(), 10_000);
     }
 }
