@@ -176,7 +176,14 @@ impl LiteHost {
         match event {
             Event::Established { conn, listener } => {
                 if listener.is_some() {
-                    let info = self.stack.info(conn).ok_or("a connection is established and dead")?;
+                    let Some(info) = self.stack.info(conn) else {
+                        // A RST came with the end of the handshake: that it is over is told next.
+                        if !self.ends.iter().any(|end| end.aborts && !end.established) {
+                            return Err("a connection is established and dead".into());
+                        }
+                        self.unwanted.insert(conn);
+                        return Ok(());
+                    };
                     let port = info.remote.port();
                     let is_next =
                         |number: &usize| self.ends[*number].port == port && self.conns[*number].is_none();
