@@ -365,20 +365,12 @@ mod tests {
     }
 
     #[test]
-    fn the_round_trip_time_ends_the_first_slow_start_only() {
+    fn a_reduction_ends_the_stage() {
         let mut cubic = reduced(100);
-        cubic.on_timeout(at(0), 70 * MSS, Timeout::Again);
-        let mut una = 1;
-        for round in 1..=6_u32 {
-            for _ in 0..8 {
-                una += 1;
-                let rtt_us = Some(20_000 * round);
-                let acked = cubic.cwnd() / 8;
-                cubic.on_ack(&Ack { una, nxt: una + 8, rtt_us, ..ack(acked, true) });
-            }
-        }
-        // (9 / 8)^8 is 2.57 for each round trip.
-        assert!(cubic.cwnd() >= 70 * MSS, "{}", cubic.cwnd());
+        run(&mut cubic, 100, 1000);
+        assert!(matches!(cubic.stage, Stage::Epoch(_)));
+        cubic.on_congestion(at(1000), 70 * MSS, Signal::Ecn);
+        assert!(matches!(cubic.stage, Stage::Plain));
     }
 
     #[test]

@@ -100,27 +100,6 @@ fn after_a_reduction_the_round_trip_takes_a_window_and_a_fifth() {
 }
 
 #[test]
-fn what_is_lost_is_sent_again_in_bursts_for_which_the_deadline_wakes() {
-    // A burst of one.
-    let mut config = config(500);
-    config.pacing = config.pacing.map(|pacing| Pacing { burst_segments: 1, ..pacing });
-    let mut pair = Pair::established(config, config);
-    push(&mut pair, 10);
-    let mut sent = 0;
-    pair.plan = Box::new(move |side, packet| {
-        sent += usize::from(side == Side::A && !packet.payload.is_empty());
-        if side == Side::A && sent <= 4 { vec![] } else { vec![DELAY] }
-    });
-    assert!(pair.run_until(us(8000), |pair| pair.a.counters.tx_retransmits == 4), "{:?}", pair.a.counters);
-    assert_eq!(pair.a.tcb().snd.unsent, None, "nothing else waits");
-    let again = pair.data_sent(Side::A).len() - 4;
-    let times: Vec<u64> = bursts(&pair, crate::Instant::ZERO).into_iter().map(|(at, _)| at).collect();
-    assert!(bursts(&pair, crate::Instant::ZERO).iter().all(|(_, count)| *count <= 2), "{times:?} {again}");
-    pair.run_for(us(50_000));
-    assert_eq!((pair.a.counters.rto_expired, pair.a.holds_nothing()), (0, true));
-}
-
-#[test]
 fn one_acknowledgement_of_a_whole_window_doubles_it_only_where_that_is_paced() {
     let pacing = config(500).pacing;
     for (pacing, most) in [(None, 64), (pacing, usize::MAX)] {
