@@ -34,7 +34,7 @@ fn a_probe_is_what_repeats_less_than_two_acknowledged_octets() {
     witness.see(0, &frame(149, 500, flag::ACK, 1000, &[], &[]));
     assert_eq!((witness.seen()[0].keepalives, witness.seen()[0].window_probes), (2, 1));
     assert_eq!(witness.seen()[1].zero_windows, 1);
-    assert_eq!((witness.seen()[0].data, witness.seen()[0].longest), (2, 50));
+    assert_eq!((witness.seen()[0].data, witness.seen()[0].longest), (3, 50));
 }
 
 #[test]
