@@ -90,11 +90,10 @@ impl Tcb {
     fn count_duplicates(&mut self, news: &News, duplicate: bool) {
         if duplicate {
             self.recovery.dup_acks += u32::from(self.is_credible());
-        } else if news.acked == 0 {
-        } else if self.recovery.phase == Phase::Fast {
+        } else if news.acked > 0 && self.recovery.phase == Phase::Fast {
             let arrived = (news.acked / u64::from(self.emss)).max(1).min(u64::from(u32::MAX)) as u32;
             self.recovery.dup_acks = self.recovery.dup_acks.saturating_sub(arrived);
-        } else {
+        } else if news.acked > 0 {
             self.recovery.dup_acks = 0;
         }
     }
