@@ -286,6 +286,45 @@ mod tests {
     }
 
     #[test]
+    fn lengths_that_contradict_each_other_end_the_packet() {
+        for (first, then) in [
+            // The last fragment ends before what has come.
+            ((48, true, 24), (8, false, 16)),
+            // Behind the last there is more.
+            ((24, false, 8), (40, true, 8)),
+            // Two are the last.
+            ((24, false, 16), (8, false, 8)),
+        ] {
+            let mut r = Reassembly::default();
+            for (offset, more, octets) in [first, then] {
+                assert!(add(&mut r, &wire(offset, more, &vec![1; octets])).is_none());
+            }
+            assert_eq!((r.dropped(), r.packets[0].spoiled), (1, true), "{first:?}, {then:?}");
+        }
+    }
+
+    #[test]
+    fn no_packet_is_larger_than_its_length_can_say() {
+        let mut r = Reassembly::default();
+        assert!(add(&mut r, &wire(65_520, true, &[1; 8])).is_none());
+        assert_eq!((r.dropped(), r.packets.len()), (0, 1));
+        assert!(add(&mut r, &wire(65_528, false, &[1; 8])).is_none());
+        assert_eq!((r.dropped(), r.packets[0].total), (1, None));
+    }
+
+    #[test]
+    fn fragments_of_another_protocol_are_of_another_packet_with_ipv4() {
+        let (src, dst) = (IpAddress::v4(10, 0, 0, 1), IpAddress::v4(10, 0, 0, 2));
+        let mut r = Reassembly::default();
+        for (offset, next_header) in [(0, 6), (24, 17)] {
+            let fragment =
+                Fragment { identification: 9, offset, more: offset == 0, next_header, header_octets: 20 };
+            assert!(r.add(Instant::ZERO, src, dst, &fragment, &[0x45; 44]).is_none());
+        }
+        assert_eq!((r.dropped(), r.packets.len()), (0, 2));
+    }
+
+    #[test]
     fn a_whole_packet_behind_a_fragment_header_meets_no_others() {
         let mut r = Reassembly::default();
         assert!(add(&mut r, &wire(0, true, &[1; 24])).is_none());

@@ -133,3 +133,14 @@ fn who_is_being_asked_for_keeps_the_place_until_the_search_ends() {
     assert!(n.heard(at(501), &answer(4, OTHER)) && n.heard(at(501), &answer(3, OTHER)));
     assert_eq!(n.resolve(at(502), ip(4)), Resolution::Known(OTHER));
 }
+
+#[test]
+fn more_questions_than_wait_at_a_time_come_again() {
+    let mut n = table(200);
+    for wanted in 0..100 {
+        assert_eq!(n.resolve(at(0), ip(wanted)), Resolution::Pending);
+    }
+    assert_eq!(queries(&mut n).len(), QUERY_QUEUE);
+    n.poll(at(1000));
+    assert_eq!(queries(&mut n).len(), QUERY_QUEUE);
+}
