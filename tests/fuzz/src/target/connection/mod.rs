@@ -243,6 +243,9 @@ impl Run {
             let acked = u64::from(tcp.ack.wrapping_sub(self.peer.seq(0)));
             self.peer.acked = self.peer.acked.max(acked.min(STREAM + 1));
             self.peer.edge = self.peer.edge.max(acked + (u64::from(tcp.window) << scale));
+        } else if tcp.has(flag::SYN) {
+            // It opens the window from where the peer will begin.
+            self.peer.edge = self.peer.edge.max(u64::from(tcp.window));
         }
         if self.losses > 0 {
             self.losses -= 1;
