@@ -371,10 +371,12 @@ impl Connection {
         }
         let offset = peer.offset(tcp.seq) + i64::from(tcp.has(flag::SYN));
         let (start, end) = (offset.max(0) as u64, (offset + tcp.len() as i64).max(0) as u64);
-        // What is old is not heard (RFC 9293 section 3.10.7.4): a bare segment has to be at the frontier.
+        // What is old is not heard, nor what is beyond the window (RFC 9293 section 3.10.7.4): a bare segment has to be at
+        // the frontier.
         let next = peer.arrived.frontier() as i64 + i64::from(peer.fin_arrived);
-        let in_window =
+        let is_new =
             if is_bare(tcp) { offset >= next } else { end as i64 + i64::from(tcp.has(flag::FIN)) > next };
+        let in_window = is_new && (offset <= next || offset <= peer.edge as i64);
         let time = tcp.timestamp(frame);
         // Nor what comes with an old timestamp (RFC 7323 section 5).
         let older =
@@ -391,7 +393,8 @@ impl Connection {
             let ack = own.offset(tcp.ack);
             let scale = if tcp.has(flag::SYN) { 0 } else { scale(peer, own) };
             own.note_time(now_us, ack.max(0) as u64);
-            if heard {
+            // Nor what acknowledges octets that were never sent (RFC 5961 section 5.2).
+            if heard && ack <= (own.high + u64::from(own.fin == Some(own.high))) as i64 {
                 own.taken = own.taken.max(ack.max(0) as u64);
             }
             own.edge_heard = own.edge_heard.max((ack + (i64::from(tcp.window) << scale)).max(0) as u64);
@@ -408,7 +411,7 @@ impl Connection {
             self.ecn[side].on_arrival(
                 tcp.flags,
                 acknowledged,
-                (news && tcp.ecn(frame) == 3).then_some(start),
+                (news && heard && tcp.ecn(frame) == 3).then_some(start),
             );
         }
     }
