@@ -376,11 +376,14 @@ impl Connection {
         let next = peer.arrived.frontier() as i64 + i64::from(peer.fin_arrived);
         let is_new =
             if is_bare(tcp) { offset >= next } else { end as i64 + i64::from(tcp.has(flag::FIN)) > next };
-        let in_window = is_new && (offset <= next || offset <= peer.edge as i64);
+        let in_window = is_new && offset <= peer.edge.max(peer.acked) as i64;
         let time = tcp.timestamp(frame);
-        // Nor what comes with an old timestamp (RFC 7323 section 5).
-        let older =
-            time.zip(peer.latest).is_some_and(|(time, latest)| (time.wrapping_sub(latest) as i32) < 0);
+        // Nor what comes with an old timestamp (RFC 7323 section 5), or without where both have them (section 3.2).
+        let older = match (time, peer.latest) {
+            (Some(time), Some(latest)) => (time.wrapping_sub(latest) as i32) < 0,
+            (None, Some(_)) => own.latest.is_some(),
+            (_, None) => false,
+        };
         let heard = in_window && !older;
         if !older {
             peer.latest = time.or(peer.latest);
