@@ -28,6 +28,7 @@ pub mod bridge;
 pub mod conformance;
 pub mod contract;
 pub mod device;
+pub mod edit;
 pub mod iwperf;
 pub mod lab;
 pub mod pattern;

@@ -20,6 +20,7 @@ use std::path::Path;
 use serde::Deserialize;
 
 use super::{Error, MUTATIONS, Result, RowId, TRIALS, files, read, write};
+use crate::edit::replace_once;
 
 /// An edit.
 #[derive(Clone, Debug)]
@@ -72,11 +73,8 @@ impl Mutation {
     /// # Errors
     /// In words, when what is to be found does not occur exactly once, or nothing would change.
     pub fn apply(&self, text: &str) -> std::result::Result<String, String> {
-        match text.matches(&self.find).count() {
-            1 if self.find != self.replace => Ok(text.replacen(&self.find, &self.replace, 1)),
-            1 => Err(format!("{}: changes nothing", self.name)),
-            count => Err(format!("{}: its text occurs {count} times in {}", self.name, self.file)),
-        }
+        replace_once(text, &self.find, &self.replace)
+            .map_err(|reason| format!("{}: {}: {reason}", self.name, self.file))
     }
 }
 

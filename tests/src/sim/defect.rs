@@ -19,6 +19,8 @@ use std::path::Path;
 
 use serde::Deserialize;
 
+use crate::edit::replace_once;
+
 /// Where they are kept, from the top of the repository.
 pub const DEFECTS: &str = "tests/sim-defects";
 
@@ -48,11 +50,8 @@ impl Defect {
     /// # Errors
     /// In words, when what is to be found does not occur exactly once, or nothing would change.
     pub fn apply(&self, text: &str) -> Result<String, String> {
-        match text.matches(&self.find).count() {
-            1 if self.find != self.replace => Ok(text.replacen(&self.find, &self.replace, 1)),
-            1 => Err(format!("{}: changes nothing", self.name)),
-            count => Err(format!("{}: its text occurs {count} times in {}", self.name, self.file)),
-        }
+        replace_once(text, &self.find, &self.replace)
+            .map_err(|reason| format!("{}: {}: {reason}", self.name, self.file))
     }
 }
 
