@@ -2,17 +2,21 @@
 //! are none of ours stay what they were.
 #![cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
 
+#[path = "common/apart.rs"]
+mod apart;
+
 use std::ffi::c_void;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, ExitStatus};
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
+use apart::apart;
 use iwarp::memory::{
     Access, AccessError, Accessor, Base, Fault, MemoryTable, PdId, Prepare, RegisterError, RegisterOptions,
     Registration, StreamId, TableConfig, UserMemory,
 };
-use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap, mmap_anonymous, mprotect, munmap};
+use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap, mprotect, munmap};
 
 const ME: Accessor = Accessor { pd: PdId(1), stream: StreamId(1) };
 const ALL: Access =
@@ -22,8 +26,7 @@ const READ_WRITE: ProtFlags = ProtFlags::READ.union(ProtFlags::WRITE);
 
 /// Pages of our own, given back page by page or not at all.
 fn pages(count: usize, rights: ProtFlags) -> *mut u8 {
-    // SAFETY: a new mapping replaces nothing.
-    unsafe { mmap_anonymous(null_mut(), count * PAGE, rights, MapFlags::PRIVATE) }.unwrap().cast()
+    apart(count * PAGE, rights)
 }
 
 fn unmap(start: *mut u8, count: usize) {

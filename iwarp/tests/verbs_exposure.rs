@@ -1,6 +1,9 @@
 //! What a peer gets to see and to change of a host's memory: stale octets, what comes after a transfer, another's memory,
 //! memory that is gone.
 
+#[cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
+#[path = "common/apart.rs"]
+mod apart;
 mod common;
 
 use common::{Connected, Pair, expect_terminate, pattern};
@@ -305,7 +308,7 @@ fn a_domain_for_each_queue_pair() {
 #[cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
 #[test]
 fn memory_that_is_gone_ends_the_stream_not_the_process() {
-    use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
+    use rustix::mm::{ProtFlags, munmap};
 
     const BIG: usize = 1 << 20;
     for kind in 0..6 {
@@ -314,11 +317,9 @@ fn memory_that_is_gone_ends_the_stream_not_the_process() {
         let inbox = x.pair.b.pd.reg_mr(BIG, BOTH).unwrap();
         // The responder may send once the initiator has.
         x.writes(at(&inbox), 8);
-        let rights = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: a new mapping replaces nothing.
-        let start = unsafe { mmap_anonymous(std::ptr::null_mut(), BIG, rights, MapFlags::PRIVATE) }.unwrap();
+        let start = apart::apart(BIG, ProtFlags::READ | ProtFlags::WRITE);
         // SAFETY: the memory is the test's alone; that it goes too early is what is tested, and what the guard is for.
-        let region = unsafe { x.pair.b.pd.reg_user_mr(start.cast(), BIG, &MrOptions::new(BOTH)) }.unwrap();
+        let region = unsafe { x.pair.b.pd.reg_user_mr(start, BIG, &MrOptions::new(BOTH)) }.unwrap();
         let whole = |op, region: &MemoryRegion| SendRequest::new(1, op, region.sge(0, BIG));
         match kind {
             0 => x.c.qp_a.post_send(&whole(SendOp::Write { remote: at(&region) }, &big)).unwrap(),
@@ -345,7 +346,7 @@ fn memory_that_is_gone_ends_the_stream_not_the_process() {
         }
         assert!(moved(&x) < before + BIG as u64);
         // SAFETY: the test's own mapping; what still accesses it does so under the guard.
-        unsafe { munmap(start, BIG) }.unwrap();
+        unsafe { munmap(start.cast(), BIG) }.unwrap();
         match kind {
             0 => expect_terminate(&mut x.pair, &x.c, 1, 1, 0),
             1 => expect_terminate(&mut x.pair, &x.c, 0, 1, 0),
