@@ -187,18 +187,19 @@ impl Run {
     /// The rules on the wire see a frame arrive.
     fn witness(&mut self, frame: &[u8], proper: bool) {
         let condition = self.condition();
-        if !proper && parse(frame).is_some_and(|tcp| tcp.has(flag::SYN)) {
-            // Nothing of it counts any more, whatever it offers.
-            return;
-        }
         if let Some(watch) = &mut self.watch {
             let mut octets = frame.to_vec();
+            let mut damage = Damage::None;
             if !proper && let Some(tcp) = parse(frame) {
                 octets[tcp.options.clone()].fill(1);
                 octets[packet::ETHERNET + 1] &= if tcp.ipv6 { 0xcf } else { 0xfc };
                 octets[tcp.l4 + 13] &= !(flag::ECE | flag::CWR);
+                if tcp.has(flag::SYN) {
+                    // It is answered, but nothing of it counts any more, whatever it offers.
+                    damage = Damage::Forged;
+                }
             }
-            let frame = Frame { octets, damage: Damage::None };
+            let frame = Frame { octets, damage };
             watch.on_delivered(self.host.now_us, HOST, &frame, condition);
         }
     }
