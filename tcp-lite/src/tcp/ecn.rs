@@ -39,8 +39,8 @@ impl Echo {
         self.earlier = None;
     }
 
-    /// A data segment arrived behind `frontier`; `waiting`: what is in front of it was not acknowledged yet. Returns whether
-    /// the sender should know at once.
+    /// A data segment arrived when all up to `frontier` had; `waiting`: something of what came before it is still to be
+    /// acknowledged, in order or ahead of a hole. Returns whether the sender should know at once.
     fn on_data(
         &mut self,
         config: &TcpConfig,
@@ -96,7 +96,7 @@ impl Tcb {
         }
         let marked = ecn == Ecn::Ce;
         ctx.counters.rx_congestion_experienced += u64::from(marked);
-        let waiting = self.unacked_segments > 0;
+        let waiting = self.unacked_segments > 0 || self.pending.contains(Pending::ACK);
         if self.echo.on_data(ctx.config, marked, header.flags, self.rcv.nxt, waiting) {
             self.pending |= Pending::ACK;
         }

@@ -331,6 +331,7 @@ impl Tcb {
             return;
         }
         self.state = State::Closed;
+        self.echo.stop();
         self.dispose(ctx);
         self.pending = if reset { Pending::RST } else { Pending::empty() };
         self.raise_closed(ctx, reason);
@@ -341,7 +342,6 @@ impl Tcb {
         self.snd.clear(ctx.segments);
         self.rcv.dispose(ctx);
         self.forget_search(ctx);
-        self.echo.stop();
         self.timers.stop();
     }
 

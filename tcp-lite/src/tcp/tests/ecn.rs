@@ -147,9 +147,17 @@ fn dctcp_echoes_each_change_at_once_and_slows_down_by_the_share() {
 /// What `Side::B` says while these data segments arrive one after the other, `true`: marked. It speaks after each, or
 /// only when all are there. Segments acknowledged, and whether marks are echoed.
 fn answers(marks: &[bool], each: bool) -> Vec<(usize, bool)> {
+    answers_behind(0, marks, each)
+}
+
+/// The same, when so many segments before them are lost.
+fn answers_behind(lost: usize, marks: &[bool], each: bool) -> Vec<(usize, bool)> {
     let dctcp = TcpConfig { congestion: CongestionAlgorithm::Dctcp, ..asking() };
     let mut pair = Pair::established(dctcp, dctcp);
-    push(&mut pair, 0..marks.len());
+    push(&mut pair, 0..lost + marks.len());
+    for _ in 0..lost {
+        let _ = pair.a.transmit(pair.now).unwrap();
+    }
     let first = pair.a.birth.iss + 1;
     let mut said = Vec::new();
     let mut edge = 0;
@@ -182,4 +190,12 @@ fn dctcp_acknowledges_what_waited_with_its_own_mark_before_it_tells_of_another()
     assert_eq!(answers(&[no, ce, no, no], true), [(1, no), (2, ce), (3, no)], "the last one waits");
     assert_eq!(answers(&[no, no, no, ce], false), [(3, no), (4, ce)]);
     assert_eq!(answers(&[no, ce, no], false), [(2, ce), (3, no)], "a mark is not lost among several changes");
+}
+
+#[test]
+fn dctcp_tells_of_a_mark_ahead_of_a_hole_before_it_tells_of_another() {
+    let (no, ce) = (false, true);
+    assert_eq!(answers_behind(1, &[ce, no], true), [(0, ce), (0, no)]);
+    assert_eq!(answers_behind(1, &[ce, no], false), [(0, ce), (0, no)]);
+    assert_eq!(answers_behind(1, &[no, ce, ce], false), [(0, no), (0, ce)]);
 }
