@@ -360,7 +360,7 @@ impl Link {
         let Some(flow) = self.flows.get_mut(&key) else { return false };
         let (start, end) = (offset, offset + tcp.len() as i64);
         let (fresh, again) = (!tcp.is_empty() && end > flow.high, !tcp.is_empty() && end <= flow.high);
-        let bare = tcp.is_empty() && tcp.flags & (flag::SYN | flag::FIN | flag::RST) == 0;
+        let bare = tcp.is_bare();
         let (data, retransmissions, acks) = (flow.data, flow.retransmissions, flow.acks);
         flow.high = flow.high.max(end);
         flow.finished |= tcp.has(flag::FIN);

@@ -110,6 +110,11 @@ impl Tcp {
         self.flags & flag != 0
     }
 
+    /// Neither payload nor SYN, FIN or RST: it acknowledges, or asks.
+    pub fn is_bare(&self) -> bool {
+        self.is_empty() && self.flags & (flag::SYN | flag::FIN | flag::RST) == 0
+    }
+
     /// Octets of payload.
     pub fn len(&self) -> usize {
         self.payload.len()

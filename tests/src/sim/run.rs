@@ -2,14 +2,17 @@
 //!
 //! # The bound on progress
 //!
-//! A connection that is not over makes progress (octets acknowledged on the wire, or something told to its user) no later
-//! than `min(rto_max, 2 (S + R)) + R` after its last progress or the last harm that the wire did, whichever is later. `R`
-//! is one second (the RTO before a measurement, RFC 6298 section 2.1) and four times everything that takes its time
-//! without being wrong: delays, full queues, delayed acknowledgements, pauses of users. `S` is the longest time
-//! that the connection has stood still so far, or that an octet of either side has waited for its acknowledgement. It holds
-//! the last wait for a timer, and the next is twice as long: a timer stays backed off when what was sent again is
+//! A connection that is not over makes progress (octets acknowledged on the wire, something told to its user, or, once, a RST
+//! that ends what is left of a connection before, after which its SYN waits for its timer: RFC 9293 sections 3.5.1 and
+//! 3.10.7.3) no later than `min(rto_max, 2 (S + R)) + R` after its last progress or the last harm that the wire did,
+//! whichever is later. `R` is one second (the RTO before a measurement, RFC 6298 section 2.1) and four times everything that
+//! takes its time without being wrong: delays, full queues, delayed acknowledgements, pauses of users. `S` is the longest
+//! time that the connection has stood still so far, or that an octet of either side has waited for its acknowledgement. It
+//! holds the last wait for a timer, and the next is twice as long: a timer stays backed off when what was sent again is
 //! acknowledged (RFC 6298 section 5). A second wait is never due: what is sent then arrives, or the wire has done harm
 //! again, be it by a full queue.
+
+use std::iter::successors;
 
 use super::coverage::{Coverage, Sight};
 use super::link::{Link, Span};
@@ -357,7 +360,12 @@ impl Run {
         for (number, stamp) in self.stamps.iter_mut().enumerate() {
             let progress = self.world.progress(number);
             let port = self.world.port(number);
-            let mark = progress.steps + self.watch.acked(0, port) + self.watch.acked(1, port);
+            // Its own RST, or that of one which it waits for.
+            let swept = successors(Some(number), |&number| self.world.before(number))
+                .filter(|&number| self.watch.swept(self.world.port(number)))
+                .count();
+            let acked = self.watch.acked(0, port) + self.watch.acked(1, port);
+            let mark = progress.steps + acked + swept as u64;
             all &= progress.done;
             let still_us = self.now_us - stamp.at_us;
             if mark != stamp.mark || progress.done {

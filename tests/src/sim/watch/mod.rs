@@ -62,6 +62,8 @@ struct Connection {
     ecn: [Ecn; 2],
     /// The same ports had a connection before, of which something may still be on its way.
     again: bool,
+    /// A RST has arrived where that one was not over yet, or in TIME-WAIT, and has ended it.
+    swept: bool,
 }
 
 /// The tap on both ends of the wire.
@@ -110,6 +112,7 @@ impl Watch {
             }),
             ecn: Default::default(),
             again: false,
+            swept: false,
         });
         (connection, &mut self.coverage)
     }
@@ -165,6 +168,11 @@ impl Watch {
         self.connections.get(&port).map_or(0, |connection| connection.halves[side].heard)
     }
 
+    /// Whether a connection that uses `port` again had to end the one before, and has: it has come that far.
+    pub fn swept(&self, port: u16) -> bool {
+        self.connections.get(&port).is_some_and(|connection| connection.swept)
+    }
+
     /// The longest that an octet of either side has waited for its acknowledgement, until `harmed_us` where it still does.
     pub fn stood_us(&self, port: u16, harmed_us: u64) -> u64 {
         let halves = self.connections.get(&port).map(|connection| &connection.halves);
@@ -194,7 +202,7 @@ impl Watch {
         if connection.is_late(side, &tcp) {
             return Ok(());
         }
-        if is_bare(&tcp) && condition.is_ours {
+        if tcp.is_bare() && condition.is_ours {
             connection.halves[side].note_bare(now_us).map_err(|what| format!("connection {port}, {what}"))?;
         }
         connection.note(side, &tcp, frame, condition, coverage);
@@ -234,7 +242,7 @@ impl Watch {
         let Some(tcp) = parse(&frame.octets) else { return };
         let forged = frame.damage == Damage::Forged;
         let port = tcp.src_port.max(tcp.dst_port);
-        self.connection(port).halves[side].calls += u64::from(forged || !is_bare(&tcp));
+        self.connection(port).halves[side].calls += u64::from(forged || !tcp.is_bare());
         if forged || self.connection(port).is_late(1 - side, &tcp) {
             return;
         }
@@ -365,17 +373,19 @@ impl Connection {
 
     fn delivered(&mut self, now_us: u64, side: usize, tcp: &Tcp, frame: &[u8], condition: Condition) {
         let agreed = Ecn::agreed(&self.ecn);
+        let again = self.again;
         let (own, peer) = self.pair(side);
         if peer.isn.is_none() {
             return;
         }
+        let swept = again && own.isn.is_none() && tcp.has(flag::RST);
         let offset = peer.offset(tcp.seq) + i64::from(tcp.has(flag::SYN));
         let (start, end) = (offset.max(0) as u64, (offset + tcp.len() as i64).max(0) as u64);
         // What is old is not heard, nor what is beyond the window (RFC 9293 section 3.10.7.4): a bare segment has to be at
         // the frontier.
         let next = peer.arrived.frontier() as i64 + i64::from(peer.fin_arrived);
         let is_new =
-            if is_bare(tcp) { offset >= next } else { end as i64 + i64::from(tcp.has(flag::FIN)) > next };
+            if tcp.is_bare() { offset >= next } else { end as i64 + i64::from(tcp.has(flag::FIN)) > next };
         let in_window = is_new && offset <= peer.edge.max(peer.acked) as i64;
         let time = tcp.timestamp(frame);
         // Nor what comes with an old timestamp (RFC 7323 section 5), or without where both have them (section 3.2).
@@ -407,6 +417,7 @@ impl Connection {
             }
         }
         let acknowledged = own.heard;
+        self.swept |= swept;
         if tcp.has(flag::SYN) {
             // What a host says before it knows of the other is taken in here.
             self.ecn[1 - side].on_syn(tcp.flags);
@@ -418,10 +429,6 @@ impl Connection {
             );
         }
     }
-}
-
-fn is_bare(tcp: &Tcp) -> bool {
-    tcp.is_empty() && tcp.flags & (flag::SYN | flag::FIN | flag::RST) == 0
 }
 
 /// The shift of windows that `by` announces to `to`: none unless both offer it (RFC 7323 section 2.2).

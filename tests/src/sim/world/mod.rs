@@ -78,6 +78,11 @@ pub trait World {
     /// The client port of one of them.
     fn port(&self, connection: usize) -> u16;
 
+    /// The connection that has to be over before this one begins.
+    fn before(&self, _connection: usize) -> Option<usize> {
+        None
+    }
+
     /// Whether the user of host `side` was told that it is over.
     fn is_over(&self, side: usize, connection: usize) -> bool;
 

@@ -3,7 +3,7 @@
 use std::collections::{HashMap, VecDeque};
 
 use dp::{Burst, Port};
-use smoltcp::iface::{Config, Interface, SocketHandle, SocketSet};
+use smoltcp::iface::{Config, Interface, PollIngressSingleResult, SocketHandle, SocketSet};
 use smoltcp::phy::{Device, DeviceCapabilities, Medium, RxToken, TxToken};
 use smoltcp::socket::tcp;
 use smoltcp::time::{Duration, Instant};
@@ -28,9 +28,21 @@ struct Wire {
     mtu: usize,
     /// The last bare segment sent from one port to another.
     last: HashMap<(u16, u16), Vec<u8>>,
+    /// The sequence numbers of the FINs sent from one port to another.
+    fins: HashMap<(u16, u16), u32>,
 }
 
 impl Wire {
+    /// Takes bare segments away from smoltcp that acknowledge all up to its FIN from port `ports.0` to port `ports.1`, when
+    /// it knows that much. At the third such it forgets its timer, and never sends the FIN again; which
+    /// a peer may have refused, since it was late (RFC 5961 section 5.2).
+    fn spare_fin(&mut self, ports: (u16, u16)) {
+        let Some(&fin) = self.fins.get(&ports) else { return };
+        let only_doubles =
+            |tcp: &Tcp| (tcp.dst_port, tcp.src_port) == ports && tcp.is_bare() && tcp.ack == fin;
+        self.rx.retain(|frame| !parse(frame).is_some_and(|tcp| only_doubles(&tcp)));
+    }
+
     /// Takes what came from port `ports.1` to port `ports.0` away from smoltcp: a connection that is over there answers as
     /// TIME-WAIT does (RFC 9293 section 3.10.7.4), by the last acknowledgement.
     fn linger(&mut self, ports: (u16, u16)) {
@@ -76,9 +88,13 @@ impl TxToken for Tx<'_> {
     fn consume<R, F: FnOnce(&mut [u8]) -> R>(self, len: usize, f: F) -> R {
         let mut octets = vec![0; len];
         let result = f(&mut octets);
-        let bare = |tcp: &Tcp| tcp.is_empty() && tcp.flags & (flag::SYN | flag::FIN | flag::RST) == 0;
-        if let Some(tcp) = parse(&octets).filter(bare) {
-            self.0.last.insert((tcp.src_port, tcp.dst_port), octets.clone());
+        if let Some(tcp) = parse(&octets) {
+            let ports = (tcp.src_port, tcp.dst_port);
+            if tcp.is_bare() {
+                self.0.last.insert(ports, octets.clone());
+            } else if tcp.has(flag::FIN) {
+                self.0.fins.insert(ports, tcp.seq.wrapping_add(tcp.len() as u32));
+            }
         }
         if let Some(mut frame) = self.0.port.mempool().alloc()
             && frame.append_slice(&octets)
@@ -132,8 +148,14 @@ impl StockHost {
         port: Box<dyn Port>,
         ends: Vec<End>,
     ) -> Result<Self, String> {
-        let mut wire =
-            Wire { port, rx: VecDeque::new(), tx: Burst::new(), mtu: setup.mtu.into(), last: HashMap::new() };
+        let mut wire = Wire {
+            port,
+            rx: VecDeque::new(),
+            tx: Burst::new(),
+            mtu: setup.mtu.into(),
+            last: HashMap::new(),
+            fins: HashMap::new(),
+        };
         let mut config = Config::new(EthernetAddress(mac(side)).into());
         config.random_seed = u64::from_le_bytes(*setup.key.first_chunk().ok_or("a key has 32 octets")?);
         let mut interface = Interface::new(config, &mut wire, Instant::ZERO);
@@ -183,8 +205,7 @@ impl StockHost {
         }
         for _ in 0..POLLS {
             let mut moved = self.wire.turn(now_us);
-            self.linger();
-            self.interface.poll(Instant::from_micros(now_us as i64), &mut self.wire, &mut self.sockets);
+            self.take_in(now_us);
             for number in 0..self.ends.len() {
                 moved |= self.work(number, now_us)?;
             }
@@ -196,6 +217,31 @@ impl StockHost {
             }
         }
         Ok(busy)
+    }
+
+    /// Frames go to smoltcp one by one, and what is due goes out.
+    fn take_in(&mut self, now_us: u64) {
+        let now = Instant::from_micros(now_us as i64);
+        loop {
+            self.linger();
+            self.spare_fins();
+            let taken = self.interface.poll_ingress_single(now, &mut self.wire, &mut self.sockets);
+            if taken == PollIngressSingleResult::None {
+                break;
+            }
+        }
+        self.interface.poll(now, &mut self.wire, &mut self.sockets);
+    }
+
+    fn spare_fins(&mut self) {
+        for (end, handle) in self.ends.iter().zip(&self.handles) {
+            let socket = self.sockets.get::<tcp::Socket<'_>>(*handle);
+            let closing =
+                matches!(socket.state(), tcp::State::FinWait1 | tcp::State::Closing | tcp::State::LastAck);
+            if closing && socket.send_queue() == 0 {
+                self.wire.spare_fin(end.ports(self.side));
+            }
+        }
     }
 
     /// smoltcp's TIME-WAIT ends after ten seconds, when a peer's timer may not have expired once more.

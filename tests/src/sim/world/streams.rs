@@ -322,6 +322,10 @@ impl World for StreamWorld {
         self.ends(0)[connection].port
     }
 
+    fn before(&self, connection: usize) -> Option<usize> {
+        self.ends(0)[connection].after
+    }
+
     fn is_over(&self, side: usize, connection: usize) -> bool {
         self.ends(side)[connection].over.is_some()
     }
