@@ -105,9 +105,10 @@ impl SlowPath {
         self.dirty = interface.poll_at(now, sockets).is_some_and(|at| at <= now);
     }
 
-    /// Whether [`poll`](Self::poll) has something to do. smoltcp has no timers of its own here.
+    /// Whether [`poll`](Self::poll) can do something: what waits for the frames in front of it to leave does not ask for a turn.
+    /// smoltcp has no timers of its own here.
     pub(crate) fn is_dirty(&self) -> bool {
-        self.dirty
+        self.dirty && self.device.tx.frames.len() < TX_FRAMES
     }
 
     /// Hands a TCP packet that smoltcp has read, IP header included, to `take`; `false` when there is none.

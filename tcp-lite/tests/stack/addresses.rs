@@ -1,6 +1,6 @@
 //! Our addresses: announced, probed, defended (RFC 5227, RFC 4862 section 5.4), and what a link that comes and goes does.
 
-use smoltcp::wire::{ArpOperation, Icmpv6Repr, NdiscNeighborFlags, NdiscRepr, TcpControl};
+use smoltcp::wire::{ArpOperation, Icmpv4Repr, Icmpv6Repr, NdiscNeighborFlags, NdiscRepr, TcpControl};
 use tcp_lite::facade::{EthernetAddress, IpAddress, Ipv4Address, Ipv6Address};
 use tcp_lite::{AddressProbing, CloseReason};
 
@@ -180,4 +180,33 @@ fn without_a_link_nothing_is_sent_and_no_turn_is_asked_for() {
     assert!(next.is_none_or(|at| at > now), "{next:?}");
     tap.host.stack.set_link(now, true);
     assert_eq!(tap.frames(), [request(MAC_A, A4, B4)]);
+}
+
+/// A poller that sleeps until the next deadline has nothing to do for what cannot leave.
+#[test]
+fn without_a_link_no_turn_is_asked_for_by_what_the_slow_path_wants_to_send() {
+    let mut tap = Tap::new(tcp_lite::StackConfig { mtu: 600, ..config(MAC_A, 1) });
+    let now = tap.now();
+    tap.inject(&request(MAC_B, B4, A4));
+    tap.frames();
+    tap.host.stack.set_link(now, false);
+    // Each answer takes three frames.
+    let request = Icmpv4Repr::EchoRequest { ident: 7, seq_no: 9, data: &[0x5a; 1400] };
+    let ping = craft::icmpv4([MAC_B, MAC_A], B4, A4, &request);
+    for identification in 0..40 {
+        for fragment in craft::fragments(&ping, 576, identification) {
+            tap.inject(&fragment);
+        }
+        let idle = |tap: &mut Tap| {
+            tap.frames();
+            let now = tap.now();
+            tap.host.stack.next_deadline(now).is_none_or(|at| at > now)
+        };
+        assert!((0..4).any(|_| idle(&mut tap)), "after {identification}");
+    }
+    tap.host.stack.set_link(now, true);
+    let answers = tap.frames().len();
+    assert!(answers >= 64, "{answers} frames waited");
+    let now = tap.now();
+    assert!(tap.host.stack.next_deadline(now).is_none_or(|at| at > now));
 }
