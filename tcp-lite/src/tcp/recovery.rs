@@ -14,7 +14,7 @@ use super::header::TcpHeader;
 use super::news::News;
 use super::prr::Prr;
 use super::rack::Circumstances;
-use super::scoreboard::DUP_THRESHOLD;
+use super::scoreboard::{DUP_THRESHOLD, Detected};
 use super::tail_probe::TailProbe;
 use super::tcb::{Pending, Tcb};
 use super::undo::Undo;
@@ -218,8 +218,7 @@ impl Tcb {
         let open = self.recovery.phase == Phase::Open;
         let mut latest = None;
         let lost = if self.agreed.sack {
-            let window = self.reordering_window();
-            let detected = self.snd.detect_lost(ctx.segments, &self.rack, window, ctx.now);
+            let detected = self.detect_overtaken(ctx);
             self.timers.reorder = detected.next;
             ctx.counters.lost_retransmits += u64::from(detected.lost_again);
             latest = detected.latest;
@@ -236,6 +235,15 @@ impl Tcb {
             self.answer_loss_in_recovery(ctx, latest);
         }
         lost
+    }
+
+    /// RFC 8985 section 6.2, steps 4 and 5. Mostly nothing was overtaken: then for how long it might be need not be known.
+    fn detect_overtaken(&mut self, ctx: &mut Ctx<'_>) -> Detected {
+        if !self.snd.is_overtaken(ctx.segments, &self.rack) {
+            return Detected::default();
+        }
+        let window = self.reordering_window();
+        self.snd.detect_lost(ctx.segments, &self.rack, window, ctx.now)
     }
 
     /// How long RACK lets a segment be overtaken.

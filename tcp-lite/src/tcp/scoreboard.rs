@@ -89,6 +89,11 @@ impl SendQueue {
         }
     }
 
+    /// Whether something arrived that was sent later than what has been in flight for longest.
+    pub(super) fn is_overtaken(&self, slab: &SegmentSlab, rack: &Rack) -> bool {
+        self.flight.oldest.is_some_and(|key| rack.overtakes(slab.get(key).sent))
+    }
+
     /// Marks as lost what was overtaken for longer than `window` (RFC 8985 section 6.2, step 5). Its timer would
     /// wait for the last of those that were overtaken; here it is the first.
     pub(super) fn detect_lost(
