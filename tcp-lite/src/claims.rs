@@ -21,8 +21,9 @@ const ANNOUNCEMENTS: u8 = 2;
 const ANNOUNCE_INTERVAL: Duration = Duration::from_secs(2);
 /// An address is defended once in this time (`DEFEND_INTERVAL`), which also bounds how often its user is told.
 const DEFEND_INTERVAL: Duration = Duration::from_secs(10);
-/// Addresses of a stack, and assertions that wait to be sent.
-const ADDRESSES: usize = 8;
+/// Addresses of a stack.
+pub(crate) const ADDRESSES: usize = 8;
+/// Assertions that wait to be sent.
 const QUEUE: usize = 32;
 
 /// Where an address stands.

@@ -67,7 +67,8 @@ pub struct Limits {
     /// never more than three eighths of the pool. At seven eighths of it those who hold most are asked to give up some
     /// ([`Event::Evict`](crate::Event::Evict)), at the bound newcomers are refused.
     pub out_of_order_octets: u64,
-    /// Events waiting for [`Stack::event`](crate::Stack::event).
+    /// Events waiting for [`Stack::event`](crate::Stack::event): beyond them received octets are dropped, to come again, and
+    /// no connection begins. Each of those that there are may still have four of its own to tell.
     pub events: usize,
     /// Connections that search for a larger path MTU at a time, each with a packet buffer; others wait for their turn.
     /// Never more than one for sixteen of the pool's buffers.

@@ -62,7 +62,8 @@ pub enum Event {
         /// Why.
         reason: CloseReason,
     },
-    /// Somebody else uses an address of ours. Told once in ten seconds for each address.
+    /// Somebody else uses an address of ours. Told once in ten seconds for each address, and not while more than
+    /// [`Limits::events`](crate::Limits::events) wait, unless it is lost.
     AddressConflict {
         /// The address.
         address: IpAddr,

@@ -8,6 +8,8 @@ mod counters;
 mod errors;
 mod receive;
 mod surroundings;
+#[cfg(test)]
+mod tests;
 mod transmit;
 mod usage;
 
@@ -23,7 +25,7 @@ pub use self::usage::StackUsage;
 
 use self::connections::{Conn, Connections};
 use self::transmit::Answer;
-use crate::claims::Claims;
+use crate::claims::{ADDRESSES, Claims};
 use crate::facade::{IpAddress, IpCidr};
 use crate::frame::Framing;
 use crate::icmp_error::{IPV4_MIN_MTU, IPV6_MIN_MTU};
@@ -36,11 +38,15 @@ use crate::secrets::{EPHEMERAL_PORTS, Secrets};
 use crate::slow_path::SlowPath;
 use crate::syn_cookie::SynCookies;
 use crate::table::FourTuple;
-use crate::tcp::{Birth, Ctx, ReorderSlab, SearchSlab, SegmentSlab, State, Tcb};
+use crate::tcp::{Birth, Ctx, MAX_ASKED, ReorderSlab, SearchSlab, SegmentSlab, State, Tcb};
 use crate::{ConnInfo, Event, Instant, Keepalive, SegmentBuf, SendError, StackConfig};
 
 /// Answers to segments of no connection that wait to be sent; more are not given.
 const PENDING_ANSWERS: usize = 64;
+
+/// Places for events that no connection takes for itself: a request to each of those who are asked to give up memory at a
+/// time, and one to the newcomer; the loss of each address of ours.
+const SPARE_EVENTS: usize = MAX_ASKED + 1 + ADDRESSES;
 
 /// Names a connection. Never reused while anybody may still hold it (slot and generation).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -132,7 +138,7 @@ impl Stack {
             segments: SegmentSlab::new(limits.tx_segments.min(pool.capacity() / 2).max(1)),
             reorder: ReorderSlab::new(limits.connections, limits.out_of_order_octets, &pool),
             searches: SearchSlab::new(limits.path_mtu_searches.min(pool.capacity() / 16)),
-            events: VecDeque::with_capacity(limits.events),
+            events: VecDeque::with_capacity(limits.events + SPARE_EVENTS),
             counters: StackCounters::default(),
             syn_cookies: SynCookies::new(secrets.cookie),
             now: Instant::ZERO,
@@ -171,8 +177,15 @@ impl Stack {
     /// The oldest event not yet taken.
     pub fn event(&mut self) -> Option<Event> {
         let event = self.events.pop_front();
-        if matches!(event, Some(Event::Evict { .. })) {
-            self.reorder.on_ask_taken();
+        match event {
+            Some(Event::Evict { .. }) => self.reorder.on_ask_taken(),
+            Some(Event::Writable { conn }) => {
+                let conn = self.connections.live(conn).and_then(|slot| self.connections.get_mut(slot));
+                if let Some((_, conn)) = conn {
+                    conn.tcb.on_writable_taken();
+                }
+            }
+            _ => {}
         }
         event
     }
@@ -281,6 +294,9 @@ impl Stack {
         let reachable =
             address.is_unicast() && !self.routes.is_broadcast(&address) && !self.routes.is_ours(&address);
         let path = self.routes.path(&address).filter(|_| reachable).ok_or(no_route)?;
+        if !self.takes_connections() {
+            return Err(ConnectError::EventsWait(self.config.limits.events));
+        }
         let id = self.reserve().ok_or(ConnectError::NoConnection(self.config.limits.connections))?;
         let mut tuple =
             FourTuple { local: path.local, local_port: 0, remote: address, remote_port: remote.port() };

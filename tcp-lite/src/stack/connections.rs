@@ -4,9 +4,9 @@ use std::collections::VecDeque;
 
 use crate::facade::{Instant, IpAddress};
 use crate::secrets::KeyedState;
-use crate::stack::{ConnId, ListenerId, Stack};
+use crate::stack::{ConnId, ListenerId, SPARE_EVENTS, Stack};
 use crate::table::{ConnTable, FourTuple};
-use crate::tcp::Tcb;
+use crate::tcp::{EVENTS_PER_CONNECTION, Tcb};
 use crate::timer_wheel::TimerWheel;
 
 /// A connection.
@@ -209,9 +209,26 @@ impl Connections {
 }
 
 impl Stack {
-    /// A slot for a new connection. Where there is none, the oldest in TIME-WAIT makes room: a peer that has us close,
-    /// again and again, keeps nobody out.
+    /// Whether there is room for the events of another connection. Its slot may have had many since its user took any: so
+    /// none is made while as many wait as may, and those that are there are good for a few more each.
+    pub(super) fn takes_connections(&self) -> bool {
+        self.events.len() < self.config.limits.events
+    }
+
+    /// A slot for a new connection, and places for its events. Where there is none, the oldest in TIME-WAIT makes room: a peer that
+    /// has us close, again and again, keeps nobody out.
     pub(super) fn reserve(&mut self) -> Option<ConnId> {
+        if !self.takes_connections() {
+            return None;
+        }
+        let id = self.reserve_slot()?;
+        let slots = self.connections.slots() as usize;
+        let most = self.config.limits.events + slots * EVENTS_PER_CONNECTION + SPARE_EVENTS;
+        self.events.reserve(most - self.events.len());
+        Some(id)
+    }
+
+    fn reserve_slot(&mut self) -> Option<ConnId> {
         let free = self.connections.reserve();
         if free.is_some() {
             return free;

@@ -6,6 +6,9 @@ pub enum ConnectError {
     /// `Limits::connections` reached.
     #[error("no free connection (limit {0})")]
     NoConnection(usize),
+    /// `Limits::events` reached: take them first.
+    #[error("events wait to be taken (limit {0})")]
+    EventsWait(usize),
     /// Every local port towards this endpoint is in use.
     #[error("no free local port towards this endpoint")]
     NoPort,

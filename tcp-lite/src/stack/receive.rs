@@ -461,6 +461,8 @@ impl Stack {
         }
         if let Some(asked) = &talk.asked
             && let Some(Conflict { address, mac, lost }) = self.claims.asked(now, asked)
+            // One over an address that we keep is told when it goes on.
+            && (lost || self.takes_connections())
         {
             self.counters.address_conflicts += 1;
             self.events.push_back(Event::AddressConflict { address: address.into(), mac, lost });

@@ -10,6 +10,9 @@ use super::{ReorderSlab, SearchSlab, SegmentSlab};
 use crate::stack::{ConnId, ListenerId, StackCounters};
 use crate::{CloseReason, Event, Instant, Received, TcpConfig};
 
+/// Events of one connection, beside octets, that wait for the user at most: `Established`, `Writable`, `PeerClosed`, `Closed`.
+pub(crate) const EVENTS_PER_CONNECTION: usize = 4;
+
 /// One call's surroundings.
 pub(crate) struct Ctx<'a> {
     /// The time of the turn.
@@ -28,8 +31,8 @@ pub(crate) struct Ctx<'a> {
     pub(crate) counters: &'a mut StackCounters,
     /// Where events go.
     pub(crate) events: &'a mut VecDeque<Event>,
-    /// Received octets are dropped (and come again) while more events than this wait. Other events, a few for
-    /// each connection, are always taken.
+    /// Received octets are dropped (and come again) while so many events wait. Other events, at most
+    /// [`EVENTS_PER_CONNECTION`] for each connection, are always taken.
     pub(crate) events_limit: usize,
     /// The connection being worked on.
     pub(crate) conn: ConnId,

@@ -48,12 +48,12 @@ mod undo;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use ctx::Ctx;
+pub(crate) use ctx::{Ctx, EVENTS_PER_CONNECTION};
 pub(crate) use input::Verdict;
 pub use out_of_order::OutOfOrder;
 pub(crate) use output::Payload;
 pub(crate) use path_mtu::SearchSlab;
-pub(crate) use reorder::ReorderSlab;
+pub(crate) use reorder::{MAX_ASKED, ReorderSlab};
 pub(crate) use send::SegmentSlab;
 pub use tcb::State;
 pub(crate) use tcb::{Birth, Tcb};

@@ -27,7 +27,7 @@ use super::ranges::Ranges;
 use crate::stack::ConnId;
 
 /// Connections asked at a time.
-const MAX_ASKED: usize = 8;
+pub(crate) const MAX_ASKED: usize = 8;
 
 /// Range sets of the connections that have a hole, and what those connections hold.
 pub(crate) struct ReorderSlab {

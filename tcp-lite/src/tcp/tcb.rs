@@ -102,6 +102,16 @@ pub(super) enum Fin {
     Acked,
 }
 
+/// Whether the user waits for `Event::Writable`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Writable {
+    NotOwed,
+    /// `segment` was refused.
+    Owed,
+    /// The event waits to be taken, and stands for all refusals until it is.
+    Told,
+}
+
 /// What the two SYNs agreed on.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Agreed {
@@ -180,8 +190,7 @@ pub(crate) struct Tcb {
     pub(super) path: PathMtu,
     pub(super) keepalive: Option<Keepalive>,
     pub(super) pending: Pending,
-    /// `segment` was refused: `Event::Writable` is owed.
-    blocked: bool,
+    writable: Writable,
     pub(super) retransmits: u64,
     pub(super) challenges: Challenges,
 }
@@ -227,7 +236,7 @@ impl Tcb {
             path: PathMtu::new(),
             keepalive: config.keepalive(),
             pending: Pending::SYN,
-            blocked: false,
+            writable: Writable::NotOwed,
             retransmits: 0,
             challenges: Challenges::default(),
         }
@@ -243,7 +252,9 @@ impl Tcb {
         if queued > 0 {
             let full = queued + u64::from(self.emss) > u64::from(ctx.config.send_buffer_octets);
             if full || ctx.segments.is_full_for(self.snd.segments) {
-                self.blocked = true;
+                if self.writable == Writable::NotOwed {
+                    self.writable = Writable::Owed;
+                }
                 return Err(SendError::BufferFull);
             }
         } else if ctx.segments.is_full() {
@@ -280,18 +291,24 @@ impl Tcb {
 
     /// Raises `Event::Writable` when it is owed and a quarter of the send buffer is free.
     pub(super) fn check_writable(&mut self, ctx: &mut Ctx<'_>) {
-        if !self.blocked {
+        if self.writable != Writable::Owed {
             return;
         }
         let queued = self.snd.queued();
         let room = queued <= u64::from(ctx.config.send_buffer_octets) * 3 / 4
             && !ctx.segments.is_full_for(self.snd.segments);
         if queued == 0 || room {
-            self.blocked = false;
+            self.writable = Writable::NotOwed;
             if self.takes_segments() {
+                self.writable = Writable::Told;
                 ctx.writable();
             }
         }
+    }
+
+    /// The user has taken `Event::Writable` from the queue of events.
+    pub(crate) fn on_writable_taken(&mut self) {
+        self.writable = Writable::NotOwed;
     }
 
     /// No more segments will be pushed: FIN after the queue (RFC 9293 section 3.10.4).

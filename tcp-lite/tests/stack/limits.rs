@@ -320,6 +320,25 @@ fn limits_have_errors() {
 }
 
 #[test]
+fn while_too_many_events_wait_a_syn_is_lost() {
+    let mut limited = config(MAC_A, 1);
+    limited.limits.events = 2;
+    let mut tap = Tap::new(limited);
+    tap.host.stack.listen(80).unwrap();
+    tap.inject(&craft::arp(ArpOperation::Request, MAC_B, EthernetAddress::BROADCAST, B4, A4));
+    let segment = |port, control, seq, ack| craft::answer(TO_A, (B, port), (A, 80), control, (seq, ack), &[]);
+    tap.inject(&segment(1000, TcpControl::Syn, 7, None));
+    let first = seq(tap.frames().last().unwrap());
+    tap.inject(&segment(1000, TcpControl::None, 8, Some(first.wrapping_add(1))));
+    tap.inject(&segment(1000, TcpControl::Rst, 8, None));
+    for (dropped, answers) in [(1, 0), (1, 1)] {
+        tap.inject(&segment(1001, TcpControl::Syn, 7, None));
+        assert_eq!(tap.host.stack.counters().rx_syn_dropped, dropped);
+        assert_eq!(tap.frames().len(), answers);
+    }
+}
+
+#[test]
 fn a_dead_id_does_nothing() {
     let mut tap = Tap::new(config(MAC_A, 1));
     let now = tap.now();

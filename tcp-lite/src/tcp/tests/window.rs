@@ -222,6 +222,23 @@ fn a_full_send_buffer_says_when_it_takes_more() {
 }
 
 #[test]
+fn until_it_is_heard_it_says_so_once() {
+    let mut pair = Pair::established(TcpConfig { send_buffer_octets: 4000, ..config() }, config());
+    pair.a.takes_writable = false;
+    let fill = |pair: &mut Pair| {
+        let mut taken = 0;
+        while pair.a.push(pair.now, &pattern(0, 1000)).is_ok() {
+            taken += 1;
+        }
+        pair.run_for(Duration::from_millis(50));
+        (taken, pair.a.seen.iter().filter(|seen| **seen == Seen::Writable).count())
+    };
+    assert_eq!([fill(&mut pair), fill(&mut pair)], [(4, 1); 2]);
+    pair.a.with(pair.now, |tcb, _| tcb.on_writable_taken());
+    assert_eq!(fill(&mut pair), (4, 2));
+}
+
+#[test]
 fn an_idle_connection_is_small_and_holds_nothing_shared() {
     assert!(size_of::<crate::tcp::Tcb>() <= 896, "{}", size_of::<crate::tcp::Tcb>());
     let mut pair = Pair::established(config(), config());

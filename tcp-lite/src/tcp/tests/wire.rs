@@ -60,6 +60,8 @@ pub(super) struct Host {
     pub(super) counters: StackCounters,
     events: VecDeque<Event>,
     pub(super) events_limit: usize,
+    /// Else `Writable` stays in the queue of events.
+    pub(super) takes_writable: bool,
     listener: Option<ListenerId>,
     pub(super) seen: Vec<Seen>,
     /// What it was asked to give up.
@@ -106,6 +108,7 @@ impl Host {
             counters: StackCounters::default(),
             events: VecDeque::new(),
             events_limit: 1024,
+            takes_writable: true,
             listener: None,
             seen: Vec::new(),
             asked: Vec::new(),
@@ -167,7 +170,12 @@ impl Host {
         while let Some(event) = self.events.pop_front() {
             match event {
                 Event::Established { .. } => self.seen.push(Seen::Established),
-                Event::Writable { .. } => self.seen.push(Seen::Writable),
+                Event::Writable { .. } => {
+                    self.seen.push(Seen::Writable);
+                    if self.takes_writable {
+                        self.with(now, |tcb, _| tcb.on_writable_taken());
+                    }
+                }
                 Event::AddressConflict { .. } => panic!("no control block tells of addresses"),
                 Event::PeerClosed { .. } => self.seen.push(Seen::PeerClosed),
                 Event::Closed { reason, .. } => self.seen.push(Seen::Closed(reason)),

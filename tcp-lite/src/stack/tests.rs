@@ -1,0 +1,66 @@
+//! The queue of events when nobody takes any: it stays as large as it was when the connections were made.
+
+use std::net::SocketAddr;
+
+use dp::Mempool;
+
+use super::{ConnectError, Stack};
+use crate::{AddressProbing, CloseReason, Event, Instant, Limits, StackConfig, TcpConfig};
+
+const LIMIT: usize = 16;
+const CONNECTIONS: usize = 3000;
+
+/// A stack alone on its link, and the time.
+fn stack() -> (Stack, Instant) {
+    let config = StackConfig {
+        mac: crate::facade::EthernetAddress([2, 0, 0, 0, 0, 1]),
+        vlan: None,
+        addresses: ["10.0.0.1/16".parse().expect("an address")].into_iter().collect(),
+        gateways: Default::default(),
+        address_probing: AddressProbing::Off,
+        mtu: 1500,
+        offloads: Default::default(),
+        limits: Limits { events: LIMIT, connections: CONNECTIONS, ..Limits::default() },
+        tcp: TcpConfig::default(),
+        seed: [1; 32],
+    };
+    (Stack::new(config, Mempool::heap("events", 64, 2048)), Instant::from_secs(1))
+}
+
+/// The `n`th endpoint that nobody answers for.
+fn remote(n: usize) -> SocketAddr {
+    let [.., high, low] = n.to_be_bytes();
+    ([10, 0, 1 + high, low], 80).into()
+}
+
+#[test]
+fn connections_that_end_at_once_are_all_told_of_in_memory_taken_when_they_began() {
+    let (mut stack, now) = stack();
+    let connect = |n| stack.connect(now, remote(n), None).expect("a connection");
+    let conns: Vec<_> = (0..CONNECTIONS).map(connect).collect();
+    let capacity = stack.events.capacity();
+    for conn in conns {
+        stack.abort(now, conn);
+    }
+    assert_eq!(stack.usage().events, CONNECTIONS);
+    assert_eq!(stack.events.capacity(), capacity);
+    let closed = std::iter::from_fn(|| stack.event())
+        .filter(|event| matches!(event, Event::Closed { reason: CloseReason::Aborted, .. }));
+    assert_eq!(closed.count(), CONNECTIONS);
+}
+
+#[test]
+fn nobody_connects_while_too_many_events_wait() {
+    let (mut stack, now) = stack();
+    let begin_and_end = |stack: &mut Stack| {
+        let conn = stack.connect(now, remote(0), Some(1))?;
+        stack.abort(now, conn);
+        Ok(())
+    };
+    for _ in 0..LIMIT {
+        assert_eq!(begin_and_end(&mut stack), Ok(()));
+    }
+    assert_eq!(begin_and_end(&mut stack), Err(ConnectError::EventsWait(LIMIT)));
+    assert!(stack.event().is_some());
+    assert_eq!(begin_and_end(&mut stack), Ok(()));
+}
