@@ -153,17 +153,29 @@ impl Stack {
         match self.with(now, slot, |tcb, ctx| tcb.on_segment(ctx, header, origin.ecn, payload)) {
             None | Some(Verdict::Done) => {}
             Some(Verdict::Reset(reset)) => self.queue_answer(origin.mac, tuple, reset),
-            // A new SYN for a 4-tuple in TIME-WAIT: the old connection makes room if somebody listens.
-            Some(Verdict::Reopen) => {
-                if let Some(listener) = self.listeners.find(tuple.local_port) {
-                    let mut birth = self.birth(now, &tuple);
-                    if let Some(conn) = self.connections.get(slot) {
-                        birth.iss = conn.tcb.next_iss(birth.iss);
-                    }
-                    self.forget(now, slot);
-                    self.syn_arrives(now, listener, origin.mac, tuple, header, birth);
-                }
-            }
+            Some(Verdict::Reopen) => self.reopen(now, slot, tuple, header),
+        }
+    }
+
+    /// A new SYN for the 4-tuple of a connection in TIME-WAIT, which makes room if somebody listens and can take it. Else it
+    /// stays: its peer may have to send its FIN again. No cookie is given where the backlog is full, since its sequence number
+    /// may be one that the old connection used (RFC 9293 section 3.6.1); the SYN comes again.
+    fn reopen(&mut self, now: Instant, slot: u32, tuple: FourTuple, syn: &TcpHeader) {
+        let Some(listener) = self.listeners.find(tuple.local_port) else { return };
+        let Some(old) = self.connections.get(slot) else { return };
+        let next_hop = old.next_hop;
+        let mut birth = self.birth(now, &tuple);
+        birth.iss = old.tcb.next_iss(birth.iss);
+        let admitted = self.takes_connections()
+            && self.listeners.try_half_open(now, listener, &tuple.remote) == Admission::Counted;
+        if !admitted {
+            self.counters.rx_syn_dropped += 1;
+            return;
+        }
+        self.forget(now, slot);
+        // The slot that has just become free.
+        if let Some(id) = self.reserve() {
+            self.accept(now, id, (listener, tuple, next_hop), syn, birth);
         }
     }
 
@@ -222,6 +234,18 @@ impl Stack {
                 return;
             }
         }
+        self.accept(now, id, (listener, tuple, next_hop), syn, birth);
+    }
+
+    /// A connection that its listener has counted as half-open.
+    fn accept(
+        &mut self,
+        now: Instant,
+        id: ConnId,
+        (listener, tuple, next_hop): (ListenerId, FourTuple, IpAddress),
+        syn: &TcpHeader,
+        birth: Birth,
+    ) {
         let tcb = Tcb::accept(&mut self.split(now).0.ctx(id, Some(listener)), birth, syn);
         let conn = Conn {
             tcb,

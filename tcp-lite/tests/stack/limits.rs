@@ -278,6 +278,44 @@ fn a_connection_out_of_time_wait_begins_beyond_what_the_last_one_used() {
     assert!(seq(syn_ack).wrapping_sub(used) > 0, "{} after {used}", seq(syn_ack));
 }
 
+/// A SYN that cannot be answered must not cost the old connection what is left of it: its peer may have to send its FIN again.
+/// (No cookie helps, whose sequence number may be one that the old connection used.)
+#[test]
+fn a_syn_that_finds_no_room_leaves_the_connection_in_time_wait() {
+    for syn_cookies in [false, true] {
+        let mut limited = config(MAC_A, 1);
+        limited.limits.backlog = 1;
+        limited.limits.syn_cookies = syn_cookies;
+        let mut tap = Tap::new(limited);
+        tap.host.stack.listen(80).unwrap();
+        tap.inject(&craft::arp(ArpOperation::Request, MAC_B, EthernetAddress::BROADCAST, B4, A4));
+        tap.frames();
+        let from =
+            |port, control, seq, ack| craft::answer(TO_A, (B, port), (A, 80), control, (seq, ack), &[]);
+        tap.inject(&from(1000, TcpControl::Syn, 7, None));
+        let first = seq(tap.frames().last().unwrap());
+        tap.inject(&from(1000, TcpControl::None, 8, Some(first.wrapping_add(1))));
+        tap.frames();
+        let used = first.wrapping_add(2);
+        let fin = from(1000, TcpControl::Fin, 8, Some(used));
+        tap.inject(&fin);
+        assert_eq!(tap.frames().len(), 1, "it is acknowledged");
+        // Another takes the listener's only place.
+        tap.inject(&from(1001, TcpControl::Syn, 7, None));
+        assert_eq!(tap.frames().len(), 1);
+        tap.inject(&from(1000, TcpControl::Syn, 1000, None));
+        assert_eq!((tap.frames().len(), tap.host.stack.counters().rx_syn_dropped), (0, 1));
+        tap.inject(&fin);
+        let answers = tap.frames();
+        assert_eq!((answers.len(), flags(&answers[0])), (1, 0x10), "the old connection is there");
+        tap.inject(&from(1001, TcpControl::Rst, 8, None));
+        tap.inject(&from(1000, TcpControl::Syn, 1000, None));
+        let answers = tap.frames();
+        assert_eq!((answers.len(), flags(&answers[0])), (1, SYN_ACK), "there is room now");
+        assert!(seq(&answers[0]).wrapping_sub(used) > 0);
+    }
+}
+
 #[test]
 fn a_listener_that_goes_drops_what_is_half_open() {
     let mut tap = Tap::new(config(MAC_A, 1));
