@@ -48,7 +48,10 @@ impl Judge {
     }
 
     /// Whether the echo is of an earlier transmission. It says nothing of segments above a hole, whose
-    /// timestamps the peer does not echo (RFC 7323 section 4.3).
+    /// timestamps the peer does not echo (RFC 7323 section 4.3), although RFC 8985's pseudocode compares those, too: then the
+    /// retransmission of one segment would never show the loss of another's, as it does on Linux. In the simulator that
+    /// takes 4 % more timeouts under burst losses. What it costs is spurious retransmissions where segments are late by many
+    /// round trips.
     fn echoes_before(&self, sent_at: Instant) -> bool {
         self.echo_ms.is_some_and(|echo_ms| is_before(echo_ms, sent_at))
     }

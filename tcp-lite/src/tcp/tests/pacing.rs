@@ -86,6 +86,29 @@ fn the_oldest_segment_is_sent_again_without_waiting() {
 }
 
 #[test]
+fn other_segments_are_sent_again_when_it_is_their_time() {
+    let mut pair = Pair::established(config(500), config(500));
+    let mut sent = 0;
+    pair.plan = Box::new(move |side, packet| {
+        sent += usize::from(side == Side::A && !packet.payload.is_empty());
+        if side == Side::A && [1, 3].contains(&sent) { vec![] } else { vec![DELAY] }
+    });
+    push(&mut pair, 10);
+    assert!(pair.run_until(us(5000), |pair| pair.a.counters.fast_retransmits == 1));
+    pair.a.with(pair.now, |tcb, ctx| {
+        for _ in 0..8 {
+            tcb.pace(ctx, EMSS as u32);
+        }
+    });
+    pair.run_for(us(1200));
+    let tcb = pair.a.tcb();
+    assert!(tcb.snd.lost_octets > 0 && tcb.pipe() < tcb.cwnd(), "nothing else holds it back");
+    assert_eq!(pair.a.counters.tx_retransmits, 1);
+    pair.run_for(us(3000));
+    assert_eq!(pair.a.counters.tx_retransmits, 2);
+}
+
+#[test]
 fn after_a_reduction_the_round_trip_takes_a_window_and_a_fifth() {
     let mut pair = Pair::established(config(500), config(500));
     pair.a.with(pair.now, |tcb, ctx| {

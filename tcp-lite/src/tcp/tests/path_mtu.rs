@@ -5,6 +5,9 @@ use std::rc::Rc;
 
 use super::wire::*;
 use crate::tcp::SearchSlab;
+use crate::tcp::congestion::{CongestionControl, Timeout};
+use crate::tcp::recovery::Phase;
+use crate::tcp::tcb::Pending;
 use crate::{CloseReason, Duration, Instant, PathMtuConfig, PathMtuProbing, TcpConfig};
 
 /// Payload of segments of BASE_PLPMTU and MIN_PLPMTU.
@@ -319,6 +322,53 @@ fn a_probe_of_octets_that_are_long_gone_is_not_sent_again() {
     }
     pair.run_for(Duration::from_secs(5));
     assert_eq!((pair.a.counters.path_mtu_probes, pair.a.counters.path_mtu_probes_lost), (1, 1));
+}
+
+/// A pair of which `a` has gathered a probe but not sent it, with segments in flight.
+fn ready() -> Pair {
+    let path_mtu = PathMtuConfig { probing: PathMtuProbing::Always, ..PathMtuConfig::default() };
+    let (mut pair, _) = pair(TcpConfig { path_mtu, ..config() });
+    for nr in 0..8 {
+        pair.a.push(pair.now, &pattern(nr * BASE, BASE)).expect("room");
+    }
+    assert!(pair.run_until(Duration::from_millis(50), |pair| pair.a.tcb().pending.contains(Pending::PATH)));
+    assert!(pair.a.tcb().snd.in_flight() > 0);
+    pair
+}
+
+/// Whether the next that `a` sends is a probe.
+fn is_probing(pair: &mut Pair) -> bool {
+    let probes = pair.a.counters.path_mtu_probes;
+    assert_eq!(pair.a.tcb().wants_transmit(), pair.a.transmit(pair.now).is_some());
+    pair.a.counters.path_mtu_probes > probes
+}
+
+#[test]
+fn a_probe_waits_for_the_end_of_recovery_and_for_room_in_the_window() {
+    assert!(is_probing(&mut ready()));
+    for phase in [Phase::Fast, Phase::Loss] {
+        let mut pair = ready();
+        pair.a.tcb.as_mut().expect("a connection").recovery.phase = phase;
+        assert!(!is_probing(&mut pair), "{phase:?}");
+    }
+    let mut pair = ready();
+    pair.a.with(pair.now, |tcb, ctx| tcb.congestion.on_timeout(ctx.now, EMSS as u32, Timeout::Congestion));
+    assert!(pair.a.tcb().pipe() > pair.a.tcb().cwnd());
+    assert!(!is_probing(&mut pair));
+    pair.run_for(Duration::from_millis(50));
+    assert_eq!(emss(&pair), EMSS, "there is room now");
+}
+
+#[test]
+fn an_answer_to_a_probe_is_waited_for_as_long_as_any_acknowledgement() {
+    let mut pair = ready();
+    for _ in 0..6 {
+        pair.a.tcb.as_mut().expect("a connection").rtt.back_off();
+    }
+    let rto = pair.a.tcb().rtt.rto();
+    assert!(rto > pair.a.config.path_mtu.probe_timer);
+    assert!(is_probing(&mut pair));
+    assert_eq!(pair.a.tcb().path.due(), Some(pair.now + rto));
 }
 
 #[test]

@@ -200,13 +200,17 @@ fn a_retransmission_that_is_lost_begins_the_round_anew() {
         let (high, nxt) = (pair.a.tcb().recovery.high, pair.a.tcb().snd.nxt);
         assert_eq!(high, nxt, "{congestion:?}: all that is in flight is of this recovery");
         // In the proportion of the new threshold to what is in flight: no burst by one acknowledgement.
-        let (seen, most) = (Cell::new(pair.data_sent(Side::A).len()), Cell::new(0));
+        let before = pair.data_sent(Side::A).len();
+        let (seen, most) = (Cell::new(before), Cell::new(0));
         assert!(pair.run_until(ms(50), |pair| {
             let sent = pair.data_sent(Side::A).len();
             most.set(most.get().max(sent - seen.replace(sent)));
             pair.a.tcb().recovery.phase == Phase::Open
         }));
         assert!((1..=2).contains(&most.get()), "{congestion:?}: {}", most.get());
+        // All that was in the network arrives in this round, so that as much leaves as the threshold says.
+        let (left, ssthresh) = ((seen.get() - before) * EMSS, ssthresh(&pair) as usize);
+        assert!(left.abs_diff(ssthresh) <= 2 * EMSS, "{congestion:?}: {left} octets, {ssthresh}");
     }
 }
 
