@@ -112,7 +112,7 @@ impl Claims {
 
     /// Sends what is due. Returns whether an address may be used from now on, or was.
     pub(crate) fn poll(&mut self, now: Instant) -> bool {
-        let Self { claims, queue, announces, .. } = self;
+        let Self { claims, queue, .. } = self;
         let mut changed = false;
         for claim in claims {
             if claim.due.is_none_or(|due| now < due) {
@@ -134,9 +134,7 @@ impl Claims {
                 Standing::Ours { announcements } => {
                     *announcements -= 1;
                     claim.due = (*announcements > 0).then_some(now + ANNOUNCE_INTERVAL);
-                    if *announces {
-                        enqueue(queue, Assertion::Announce(claim.address));
-                    }
+                    enqueue(queue, Assertion::Announce(claim.address));
                 }
             }
         }
@@ -294,5 +292,33 @@ mod tests {
         let mut claims = ours(AddressProbing::Off);
         assert_eq!(claims.asked(at(0), &Asked { is_probe: true, ..CONFLICT }), None);
         assert_eq!(claims.assertion(), Some(Assertion::Answer(US, THEM)));
+    }
+
+    #[test]
+    fn more_probes_than_answers_that_wait_are_answered_when_they_come_again() {
+        let mut claims = ours(AddressProbing::Off);
+        let probe = |last| Asked { mac: EthernetAddress([2, 0, 0, 0, 1, last]), is_probe: true, ..CONFLICT };
+        for last in [0, 0].into_iter().chain(0..40) {
+            assert_eq!(claims.asked(at(0), &probe(last)), None);
+        }
+        let answers = said(&mut claims, 0).into_iter().map(|(_, assertion)| assertion);
+        assert!(answers.eq((0..32).map(|last| Assertion::Answer(US, probe(last).mac))));
+    }
+
+    #[test]
+    fn each_address_stands_for_itself() {
+        let second = IpAddress::v4(10, 0, 1, 1);
+        let wait = Duration::from_millis(300);
+        let mut claims = Claims::new(AddressProbing::Probe, [US, second].into_iter(), wait);
+        assert!(claims.is_usable(&IpAddress::v4(10, 0, 2, 1)), "not ours at all");
+        let probes = |ms| [(ms, Assertion::Probe(US)), (ms, Assertion::Probe(second))];
+        assert_eq!(said(&mut claims, 1000), probes(300));
+        assert!(claims.asked(at(1000), &CONFLICT).is_some_and(|conflict| conflict.lost));
+        assert!(claims.is_lost(&US) && !claims.is_lost(&second) && !claims.is_usable(&second));
+        claims.announce_all(at(1000));
+        assert_eq!(said(&mut claims, 4299).len(), 2, "probes of the other");
+        assert!(claims.poll(at(4300)));
+        assert_eq!(claims.assertion(), Some(Assertion::Announce(second)), "at once");
+        assert!(claims.is_usable(&second) && !claims.is_usable(&US) && claims.is_lost(&US));
     }
 }

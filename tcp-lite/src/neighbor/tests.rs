@@ -144,3 +144,94 @@ fn more_questions_than_wait_at_a_time_come_again() {
     n.poll(at(1000));
     assert_eq!(queries(&mut n).len(), QUERY_QUEUE);
 }
+
+#[test]
+fn whoever_is_due_first_wakes() {
+    let mut n = table(8);
+    assert_eq!(n.resolve(at(0), ip(1)), Resolution::Pending);
+    assert_eq!(n.resolve(at(500), ip(2)), Resolution::Pending);
+    for (deadline, asked) in [(1000, 1), (1500, 2), (2000, 1), (2500, 2)] {
+        queries(&mut n);
+        assert_eq!(n.next_deadline(), Some(at(deadline)));
+        n.poll(at(deadline));
+        assert_eq!(queries(&mut n), [Query { target: ip(asked), to: None }]);
+    }
+}
+
+#[test]
+fn a_table_without_a_place_has_one() {
+    let mut n = table(0);
+    assert_eq!(n.resolve(at(0), ip(1)), Resolution::Pending);
+    assert!(n.heard(at(1), &answer(1, MAC)));
+    assert_eq!(n.resolve(at(2), ip(1)), Resolution::Known(MAC));
+}
+
+/// RFC 4861 section 7.2.5: what was not asked for leaves an entry of the same address as it is, and makes one of
+/// another address STALE.
+#[test]
+fn what_nobody_asked_for_confirms_nothing() {
+    let unasked = |mac| Heard { confirms: false, ..answer(1, mac) };
+    let known = || {
+        let mut n = table(8);
+        n.heard(at(0), &Heard { creates: true, ..answer(1, MAC) });
+        n
+    };
+    let mut n = known();
+    n.heard(at(20_000), &unasked(MAC));
+    assert_eq!(n.resolve(at(29_999), ip(1)), Resolution::Known(MAC));
+    assert_eq!(queries(&mut n), []);
+    assert_eq!(n.resolve(at(30_000), ip(1)), Resolution::Known(MAC));
+    assert_eq!(queries(&mut n).len(), 1, "not younger either");
+    n.heard(at(30_001), &unasked(MAC));
+    n.poll(at(31_000));
+    assert_eq!(queries(&mut n).len(), 1, "nor is it an answer");
+    let mut n = known();
+    n.heard(at(20_000), &unasked(OTHER));
+    assert_eq!(n.resolve(at(20_001), ip(1)), Resolution::Known(OTHER));
+    assert_eq!(queries(&mut n), [Query { target: ip(1), to: Some(OTHER) }]);
+}
+
+#[test]
+fn who_has_just_moved_moves_on_only_where_that_was_asked_for() {
+    let mut n = table(8);
+    assert_eq!(n.resolve(at(5000), ip(1)), Resolution::Pending);
+    n.heard(at(5000), &answer(1, MAC));
+    let known = |n: &mut Neighbors, now, mac| {
+        n.heard(at(now), &answer(1, mac));
+        n.resolve(at(now), ip(1))
+    };
+    assert_eq!(known(&mut n, 5999, OTHER), Resolution::Known(MAC));
+    assert_eq!(known(&mut n, 6000, OTHER), Resolution::Known(OTHER));
+    assert_eq!(known(&mut n, 6999, MAC), Resolution::Known(OTHER));
+    assert_eq!(n.moves_refused(), 2);
+    // Asked whether it is there, by a frame that got no answer: whoever answers has it.
+    assert_eq!(known(&mut n, 7000, MAC), Resolution::Known(MAC));
+    n.entries[0].state = State::Known { mac: MAC, confirmed: at(0), queries: 1 };
+    n.heard(at(7100), &Heard { confirms: false, ..answer(1, OTHER) });
+    assert_eq!((n.resolve(at(7100), ip(1)), n.moves_refused()), (Resolution::Known(MAC), 3));
+    assert_eq!(known(&mut n, 7100, OTHER), Resolution::Known(OTHER));
+}
+
+#[test]
+fn when_the_link_was_gone_everybody_is_asked() {
+    let mut n = table(8);
+    n.heard(at(0), &Heard { creates: true, ..answer(1, MAC) });
+    assert_eq!(n.resolve(at(0), ip(2)), Resolution::Pending);
+    for ms in [1000, 2000, 3000] {
+        n.poll(at(ms));
+    }
+    assert_eq!(n.resolve(at(3000), ip(2)), Resolution::Failed);
+    assert_eq!(n.resolve(at(3000), ip(3)), Resolution::Pending);
+    queries(&mut n);
+    n.doubt_all(at(3500));
+    n.doubt_all(at(3500));
+    let mut asked = queries(&mut n);
+    asked.sort_by_key(|query| query.target);
+    assert_eq!(asked, [2, 3].map(|n| Query { target: ip(n), to: None }));
+    assert_eq!(n.resolve(at(3500), ip(2)), Resolution::Pending);
+    assert_eq!(n.resolve(at(3500), ip(1)), Resolution::Known(MAC));
+    assert_eq!(queries(&mut n), [Query { target: ip(1), to: Some(MAC) }], "the next time it is used");
+    assert_eq!(n.next_deadline(), Some(at(4000)));
+    n.poll(at(4500));
+    assert_eq!(queries(&mut n).len(), 3);
+}

@@ -43,6 +43,11 @@ impl Report {
 
     /// The error about `frame`, which we sent.
     fn about(self, frame: &[u8]) -> Vec<u8> {
+        self.about_changed(frame, |_| {})
+    }
+
+    /// As [`about`](Self::about), but that `change` was made to what it quotes on the way.
+    fn about_changed(self, frame: &[u8], change: impl FnOnce(&mut [u8])) -> Vec<u8> {
         let ipv6 = frame[12..14] == [0x86, 0xdd];
         let mut message = vec![self.kind.0, self.kind.1, 0, 0];
         message.extend(self.mtu.to_be_bytes());
@@ -54,6 +59,7 @@ impl Report {
         }
         let tcp = &frame[14 + header..];
         message.extend(&tcp[..self.quoted.min(tcp.len())]);
+        change(&mut message[8..]);
         if ipv6 {
             Icmpv6Packet::new_unchecked(&mut message).fill_checksum(&B6, &A6);
             return craft::ip(TO_A, B6.into(), A6.into(), IpProtocol::Icmpv6, 64, &message);
@@ -142,6 +148,59 @@ fn only_what_quotes_a_segment_on_its_way_is_believed() {
     );
 }
 
+/// Of a later fragment what stands behind the IP header is no TCP header, whatever it looks like.
+#[test]
+fn only_the_head_of_a_tcp_segment_is_taken_for_one() {
+    for (ipv6, at, octets, heard) in [
+        (false, 6, [0x40, 0], true),
+        (false, 6, [0x20, 0], true),
+        (false, 6, [0, 1], false),
+        (false, 6, [0x20, 1], false),
+        (false, 6, [0x1f, 0xff], false),
+        // Of another version, with a header too short for one, of another protocol.
+        (false, 0, [0x65, 0], false),
+        (false, 0, [0x44, 0], false),
+        (false, 8, [64, 17], false),
+        (true, 0, [0x40, 0], false),
+        (true, 6, [17, 64], false),
+        (true, 6, [44, 64], false),
+    ] {
+        let (mut tap, syn) = connecting(ipv6);
+        let hard = if ipv6 { HARD_6 } else { HARD_4 };
+        let change = |quoted: &mut [u8]| quoted[at..at + 2].copy_from_slice(&octets);
+        tap.inject(&hard.about_changed(&syn, change));
+        tap.frames();
+        let closed = heard.then_some(CloseReason::Unreachable);
+        assert_eq!(tap.host.streams[0].closed, closed, "IPv6 {ipv6}, {octets:?} at {at}");
+        assert_eq!(tap.host.stack.counters().icmp_ignored, 0);
+    }
+}
+
+#[test]
+fn an_error_to_another_address_of_ours_is_not_heard() {
+    let mut both = config(MAC_A, 1);
+    both.addresses.push("10.0.0.3/24".parse().unwrap());
+    for to in [A4, Ipv4Address::new(10, 0, 0, 3)] {
+        let mut tap = Tap::new(both.clone());
+        tap.inject(&craft::arp(
+            smoltcp::wire::ArpOperation::Request,
+            MAC_B,
+            EthernetAddress::BROADCAST,
+            B4,
+            A4,
+        ));
+        tap.frames();
+        let now = tap.now();
+        tap.host.connect(now, "10.0.0.2:1".parse().unwrap(), 0);
+        let syn = tap.frames().remove(0);
+        let ours = syn[26..30] == to.octets();
+        let error = HARD_4.about(&syn);
+        tap.inject(&craft::ip(TO_A, B4.into(), to.into(), IpProtocol::Icmp, 64, &error[34..]));
+        tap.frames();
+        assert_eq!(tap.host.streams[0].closed, ours.then_some(CloseReason::Unreachable), "to {to}");
+    }
+}
+
 #[test]
 fn source_quench_and_what_is_no_error_are_not_heard() {
     for kind in [0, 4, 5, 8] {
@@ -151,12 +210,14 @@ fn source_quench_and_what_is_no_error_are_not_heard() {
 
 #[test]
 fn an_error_of_a_wrong_checksum_is_not_heard() {
-    let (mut tap, syn) = connecting(false);
-    let mut error = HARD_4.about(&syn);
-    error[36] ^= 1;
-    tap.inject(&error);
-    tap.frames();
-    assert_eq!(tap.host.streams[0].closed, None);
+    for (ipv6, hard, checksum_at) in [(false, HARD_4, 36), (true, HARD_6, 56)] {
+        let (mut tap, syn) = connecting(ipv6);
+        let mut error = hard.about(&syn);
+        error[checksum_at] ^= 1;
+        tap.inject(&error);
+        tap.frames();
+        assert_eq!(tap.host.streams[0].closed, None, "IPv6 {ipv6}");
+    }
 }
 
 /// Two hosts with an established connection, and a full segment of `a`'s that is on its way.
