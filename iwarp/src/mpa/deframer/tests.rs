@@ -472,3 +472,101 @@ fn segments_that_touch_share_buffers() {
     // Apart from each other each has its own buffer: TCP bounds how many.
     assert!(pinned_for_one_held(64, 64) > 30.0);
 }
+
+// Between two markers an FPDU is found by where the one in front of it ended, although that one's octets are gone.
+#[test]
+fn an_fpdu_without_a_marker_is_found_behind_one_that_was_placed() {
+    let (wire, ends) = stream(true, &[&[b'x'; 60][..]; 20]);
+    // The marker at 512 is between `first` and `second`, the next one behind `third`.
+    let marked = ends.iter().position(|end| *end > 512).unwrap();
+    let [first, second, third] = [marked - 1, marked, marked + 3].map(|nr| ends[nr]);
+    assert!(third < 1024);
+    let mut bench = Bench::new(true);
+    assert_eq!(bench.up(&wire, first, second, 0), Ok(second - first));
+    assert_eq!(bench.kept(), (0, 1, 0));
+    assert_eq!(bench.up(&wire, second, third, 0), Ok(third - second));
+    assert_eq!(bench.seen().len(), 4);
+}
+
+// What lies beyond the frontier waits, also where it touches what does not.
+#[test]
+fn nothing_is_handed_up_that_the_frontier_has_not_passed() {
+    let (wire, ends) = stream(false, &[b"one", b"two"]);
+    let mut bench = Bench::new(false);
+    bench.up(&wire, 0, ends[1], ends[1] - 1).unwrap();
+    assert_eq!((bench.seen(), bench.deframer.at_boundary()), (vec![Whole(b"one".to_vec())], false));
+}
+
+/// Gives up `octets` octets; gives the stretches by position, each with whether it was allowed.
+fn give_up(bench: &mut Bench, octets: usize, may: impl Fn(usize) -> bool) -> Vec<(Vec<Range<usize>>, bool)> {
+    let mut asked: Vec<(Vec<Range<usize>>, bool)> = Vec::new();
+    let Bench { deframer, slab, .. } = bench;
+    deframer.give_up(octets, slab, |stretches| {
+        let position = |offset: u64| (offset - START) as usize;
+        let ranges = stretches.iter().map(|range| position(range.start)..position(range.end)).collect();
+        let may = may(asked.len());
+        asked.push((ranges, may));
+        may
+    });
+    asked
+}
+
+#[test]
+fn as_much_is_given_up_as_was_asked_for_from_the_far_end() {
+    let long = [b'x'; 6000];
+    let (wire, _) = stream(false, &[&long]);
+    // A thousand in order, and three buffers ahead.
+    let held = || {
+        let mut bench = Bench::new(false);
+        bench.up(&wire, 0, 1000, 1000).unwrap();
+        for from in [1500, 3000, 4500] {
+            bench.up(&wire, from, from + 1200, 1000).unwrap();
+        }
+        bench
+    };
+    let [near, middle, far] = [1500, 3000, 4500].map(|from| from..from + 1200);
+    for (octets, expected) in [
+        (0, vec![]),
+        (1, vec![far.clone()]),
+        (1200, vec![far.clone()]),
+        (1201, vec![far.clone(), middle.clone()]),
+        (usize::MAX, vec![far.clone(), middle.clone(), near]),
+    ] {
+        let mut bench = held();
+        let asked = give_up(&mut bench, octets, |_| true);
+        let left = 4 - expected.len();
+        let expected: Vec<_> = expected.into_iter().map(|range| (vec![range], true)).collect();
+        assert_eq!((asked, bench.kept()), (expected, (left, 0, left)), "{octets}");
+    }
+    // Who may not give one up keeps it, and those in front of it.
+    let mut bench = held();
+    let asked = give_up(&mut bench, usize::MAX, |nr| nr == 0);
+    assert_eq!(asked, [(vec![far], true), (vec![middle], false)]);
+    assert_eq!(bench.kept(), (3, 0, 3));
+}
+
+#[test]
+fn what_was_placed_early_is_never_given_up() {
+    let long = [b'x'; 300];
+    let (wire, ends) = stream(true, &[b"first", &long, &long, b"n refused", &long, b"n refused"]);
+    let mut bench = Bench::new(true);
+    let placed = bench.up(&wire, ends[1] - 100, ends[5], 0).unwrap();
+    assert_eq!(placed, ends[2] - ends[1] + ends[4] - ends[3]);
+    let parts = vec![ends[1] - 100..ends[1], ends[2]..ends[3], ends[4]..ends[5]];
+    let near = ends[0] + 4..ends[0] + 104;
+    assert_eq!(bench.up(&wire, near.start, near.end, 0), Ok(0));
+    // Nor does it count.
+    let octets: usize = parts.iter().map(Range::len).sum();
+    assert_eq!(give_up(&mut bench, octets + 1, |_| true), [(parts, true), (vec![near], true)]);
+    assert_eq!(bench.kept(), (0, 2, 0));
+    // They come again, alone.
+    bench.seen();
+    for (from, to, frontier) in
+        [(0, ends[1], ends[2]), (ends[2], ends[3], ends[4]), (ends[4], ends[5], ends[5])]
+    {
+        assert_eq!(bench.up(&wire, from, to, frontier), Ok(0));
+    }
+    let seen: Vec<_> = bench.seen().into_iter().map(|seen| matches!(seen, Placed(..))).collect();
+    assert_eq!(seen, [false, false, true, false, true, false]);
+    assert_eq!((bench.kept(), bench.deframer.at_boundary()), ((0, 0, 0), true));
+}
