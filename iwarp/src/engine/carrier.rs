@@ -43,3 +43,29 @@ impl Carrier {
         (self.state == LinkState::Down).then_some(self.look_at)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use dp::link::{LinkConfig, pair_with_control};
+
+    use super::*;
+
+    fn at(ms: i64) -> Instant {
+        Instant::from_millis(ms)
+    }
+
+    #[test]
+    fn the_port_is_asked_now_and_then_and_more_often_while_there_is_no_link() {
+        let (mut port, _other, control) = pair_with_control(&LinkConfig::default());
+        let mut carrier = Carrier::new();
+        assert_eq!(carrier.look(at(0), &mut *port), None);
+        control.set_up(false);
+        let mut looks = [99, 100, 101].map(|ms| carrier.look(at(ms), &mut *port));
+        assert_eq!(looks, [None, Some(LinkState::Down), None]);
+        assert_eq!(carrier.next_deadline(), Some(at(120)));
+        control.set_up(true);
+        looks = [119, 120, 121].map(|ms| carrier.look(at(ms), &mut *port));
+        assert_eq!(looks, [None, Some(LinkState::Up), None]);
+        assert_eq!(carrier.next_deadline(), None);
+    }
+}
