@@ -139,6 +139,7 @@ impl Neighbors {
     /// for again.
     pub(crate) fn doubt_all(&mut self, now: Instant) {
         let Self { entries, queries: queue, .. } = self;
+        // (Whoever is asked for, or was in vain, was due sooner: `next_due` holds.)
         for (_, entry) in entries.iter_mut() {
             match &mut entry.state {
                 State::Known { confirmed, .. } => *confirmed = (*confirmed).min(now - REACHABLE_TIME),
@@ -149,7 +150,6 @@ impl Neighbors {
                 }
             }
         }
-        self.note_due(now + QUERY_INTERVAL);
     }
 
     /// Changes of a known Ethernet address that were not followed, because it had just changed.
