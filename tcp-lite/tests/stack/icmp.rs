@@ -156,7 +156,8 @@ fn only_the_head_of_a_tcp_segment_is_taken_for_one() {
         (false, 6, [0x20, 0], true),
         (false, 6, [0, 1], false),
         (false, 6, [0x20, 1], false),
-        (false, 6, [0x1f, 0xff], false),
+        (false, 6, [1, 0], false),
+        (false, 6, [0x10, 0], false),
         // Of another version, with a header too short for one, of another protocol.
         (false, 0, [0x65, 0], false),
         (false, 0, [0x44, 0], false),
