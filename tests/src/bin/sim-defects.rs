@@ -1,7 +1,7 @@
 //! Breaks the code in a copy of the tree, one defect at a time, and sees that the simulator finds each.
 #![forbid(unsafe_code)]
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use tests::conformance::copy::Copy;
 use tests::conformance::root;
 use tests::lab::{LabError, Result, Run};
 use tests::lab_error;
-use tests::sim::defect::load;
+use tests::sim::defect::{Defect, load};
 
 /// How long a build, or the runs of one defect, may take on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(1200);
@@ -21,7 +21,7 @@ struct Options {
     /// Part of the names of those to try; all when it is not given.
     #[arg(default_value = "")]
     pattern: String,
-    /// Runs for each, the scenarios in turn.
+    /// Runs for each that the run named with it does not find, the scenarios in turn.
     #[arg(long, default_value_t = 2000)]
     runs: u64,
     /// Where the copy and what is built from it are kept.
@@ -51,7 +51,7 @@ fn run(options: &Options) -> Result<usize> {
         let whole = std::fs::read_to_string(root().join(&defect.file))?;
         let broken = defect.apply(&whole).map_err(LabError)?;
         copy.put(&defect.file, broken.as_bytes())?;
-        let said = attempt(&copy, &scratch, options.runs);
+        let said = attempt(&copy, &scratch, defect, options.runs);
         copy.put(&defect.file, whole.as_bytes())?;
         match said.map_err(|error| lab_error!("{}: {error}", defect.name))? {
             Some(found) => println!("{}: {found}", defect.name),
@@ -65,8 +65,8 @@ fn run(options: &Options) -> Result<usize> {
     Ok(missed)
 }
 
-/// What the simulator says of the first run that fails, and how many do.
-fn attempt(copy: &Copy, scratch: &std::path::Path, runs: u64) -> Result<Option<String>> {
+/// What the simulator says of the run that has to find it; where that does not, of the first of many, and how many do.
+fn attempt(copy: &Copy, scratch: &Path, defect: &Defect, runs: u64) -> Result<Option<String>> {
     let built = scratch.join("built");
     let said = Run::new("cargo")
         .args([
@@ -86,21 +86,35 @@ fn attempt(copy: &Copy, scratch: &std::path::Path, runs: u64) -> Result<Option<S
     if !said.status.success() {
         return Err(lab_error!("does not build: {}", said.text));
     }
+    let (scenario, seed) = defect.run().map_err(LabError)?;
+    let named = simulate(scratch, &["--scenario", scenario.name, "--seed", &seed.to_string()])?;
+    let first = format!("{} {seed} at ", scenario.name);
+    if let Some(line) = named.lines().find(|line| line.starts_with(&first)) {
+        return Ok(Some(line.to_owned()));
+    }
+    let many = simulate(scratch, &["--runs", &runs.to_string()])?;
+    let mut failures = many.lines().filter(|line| line.starts_with("scenario "));
+    let first = failures.next().map(str::to_owned);
+    Ok(first.map(|first| {
+        let count = 1 + failures.count();
+        format!("not by {}, but by {count} of {runs} runs, {first}", defect.found)
+    }))
+}
+
+/// What the simulator that was built says.
+fn simulate(scratch: &Path, arguments: &[&str]) -> Result<String> {
     // Captures of what fails: of no use here.
     let captures = scratch.join("captures");
     std::fs::create_dir_all(&captures)?;
     let ran = Run::new("env")
-        .arg(built.join("debug/simulate"))
-        .arg("--runs")
-        .arg(runs.to_string())
+        .arg(scratch.join("built/debug/simulate"))
+        .args(arguments)
         .env("RUST_BACKTRACE", "0")
         .env("TMPDIR", &captures)
         .spawn()?
         .finish(PATIENCE)?;
-    let mut failures = ran.text.lines().filter(|line| line.starts_with("scenario "));
-    let first = failures.next().map(str::to_owned);
     std::fs::remove_dir_all(&captures)?;
-    Ok(first.map(|first| format!("{} of {runs} runs, {first}", 1 + failures.count())))
+    Ok(ran.text)
 }
 
 /// Beside what cargo builds.

@@ -119,6 +119,11 @@ impl Half {
         self.isn.map_or(0, |isn| i64::from(seq.wrapping_sub(isn).wrapping_sub(1) as i32))
     }
 
+    /// The last sequence number used, be it the SYN's or the FIN's.
+    pub(super) fn last_number(&self) -> Option<u32> {
+        self.isn.map(|isn| isn.wrapping_add(self.high as u32 + u32::from(self.fin.is_some())))
+    }
+
     /// Somebody counts on the stream beginning behind this number: of several SYN-ACKs that one holds.
     pub(super) fn settle(&mut self, isn: u32) {
         if self.cookies.contains(&isn) {

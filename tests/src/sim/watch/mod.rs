@@ -13,6 +13,7 @@
 //! | no storm of bare segments | `half.rs` |
 //! | congestion marks are echoed, and the echo is heard | `ecn.rs` |
 //! | only new octets may be marked, and only where both SYNs agreed (RFC 3168 sections 6.1.1, 6.1.4 to 6.1.6) | here |
+//! | a connection that TIME-WAIT makes way for begins above the numbers of the one before | here |
 //! | no more Reads and atomics are outstanding than agreed on | here, `fpdu.rs` |
 
 mod ecn;
@@ -64,6 +65,8 @@ struct Connection {
     again: bool,
     /// A RST has arrived where that one was not over yet, or in TIME-WAIT, and has ended it.
     swept: bool,
+    /// The last sequence numbers that its hosts used.
+    used: [Option<u32>; 2],
 }
 
 /// The tap on both ends of the wire.
@@ -113,6 +116,7 @@ impl Watch {
             ecn: Default::default(),
             again: false,
             swept: false,
+            used: [None; 2],
         });
         (connection, &mut self.coverage)
     }
@@ -157,10 +161,12 @@ impl Watch {
             return;
         }
         let cuts = [0, 1].map(|side: usize| connection.halves[side].cuts);
+        let used = [0, 1].map(|side: usize| connection.halves[side].last_number());
         self.past_cuts.iter_mut().zip(cuts).for_each(|(past, cuts)| *past += cuts);
         self.coverage.saw(Sight::TimeWaitReused, 1);
         self.connections.remove(&port);
-        self.connection(port).again = true;
+        let connection = self.connection(port);
+        (connection.again, connection.used) = (true, used);
     }
 
     /// Whether `port`'s octets from `side` have been acknowledged by so much: the wire's own measure of progress.
@@ -304,6 +310,7 @@ impl Connection {
 
     fn sent(&mut self, side: usize, tcp: &Tcp, frame: &[u8], condition: Condition) -> Result<(), String> {
         let again = self.again;
+        let used = self.used[side].filter(|_| condition.is_ours && !self.swept);
         let settled = self.settled(side);
         let ecn = Ecn::agreed(&self.ecn);
         let (own, peer) = self.pair(side);
@@ -317,6 +324,16 @@ impl Connection {
             own.isn.is_some() && (-1..=own.high as i64 + 1).contains(&at) && !(again && peer.isn.is_none());
         own.reset |= tcp.has(flag::RST) && ends;
         if tcp.has(flag::SYN) {
+            // Who finds the SYN in TIME-WAIT answers with numbers above those before (RFC 9293 section 3.6.1). Who keeps nothing
+            // of them, be it after a RST or since a cookie answers, cannot.
+            if let Some(used) = used
+                && own.isn.is_none()
+                && tcp.has(flag::ACK)
+                && !condition.cookies
+                && (tcp.seq.wrapping_sub(used) as i32) <= 0
+            {
+                return Err(format!("the connection before used numbers up to {used}: {tcp:?}"));
+            }
             if let Some(isn) = own.isn
                 && isn != tcp.seq
             {
