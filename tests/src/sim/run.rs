@@ -11,6 +11,9 @@
 //! holds the last wait for a timer, and the next is twice as long: a timer stays backed off when what was sent again is
 //! acknowledged (RFC 6298 section 5). A second wait is never due: what is sent then arrives, or the wire has done harm
 //! again, be it by a full queue.
+//!
+//! A SYN that happens to have the number of the FIN before waits until TIME-WAIT is over: the acknowledgement of that FIN is one
+//! of this SYN, too, so that nobody answers it with a RST (RFC 9293 section 3.10.7.3).
 
 use std::iter::successors;
 
@@ -361,9 +364,11 @@ impl Run {
             let progress = self.world.progress(number);
             let port = self.world.port(number);
             // Its own RST, or that of one which it waits for.
-            let swept = successors(Some(number), |&number| self.world.before(number))
-                .filter(|&number| self.watch.swept(self.world.port(number)))
-                .count();
+            let ports = || {
+                successors(Some(number), |&number| self.world.before(number))
+                    .map(|number| self.world.port(number))
+            };
+            let swept = ports().filter(|&port| self.watch.swept(port)).count();
             let acked = self.watch.acked(0, port) + self.watch.acked(1, port);
             let mark = progress.steps + acked + swept as u64;
             all &= progress.done;
@@ -374,6 +379,10 @@ impl Run {
                     self.stats.standstill_us = self.stats.standstill_us.max(still_us);
                 }
                 (stamp.mark, stamp.at_us) = (mark, self.now_us);
+                continue;
+            }
+            if ports().any(|port| self.watch.mistaken(port)) {
+                stamp.at_us = self.now_us;
                 continue;
             }
             let well_us = self.now_us - self.harmed_us.max(stamp.at_us);

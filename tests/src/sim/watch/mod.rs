@@ -179,6 +179,17 @@ impl Watch {
         self.connections.get(&port).is_some_and(|connection| connection.swept)
     }
 
+    /// Whether the SYN of a connection that uses `port` again has the number of the FIN before, and is not answered yet: for
+    /// TIME-WAIT it is neither new nor wrong.
+    pub fn mistaken(&self, port: u16) -> bool {
+        self.connections.get(&port).is_some_and(|Connection { used, halves, .. }| {
+            [0, 1].iter().any(|&side: &usize| {
+                let isn = halves[side].isn;
+                isn.is_some() && isn == used[side] && halves[1 - side].isn.is_none()
+            })
+        })
+    }
+
     /// The longest that an octet of either side has waited for its acknowledgement, until `harmed_us` where it still does.
     pub fn stood_us(&self, port: u16, harmed_us: u64) -> u64 {
         let halves = self.connections.get(&port).map(|connection| &connection.halves);
