@@ -88,6 +88,15 @@ fn every_alignment_of_either_side_sums_and_copies_exactly() {
     }
 }
 
+/// Ends the writer also when the test fails: the scope waits for it.
+struct Stop<'a>(&'a AtomicBool);
+
+impl Drop for Stop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 /// While another thread changes the memory, the sum is that of the octets which were copied.
 #[test]
 fn the_sum_fits_the_copy_while_others_write() {
@@ -97,6 +106,7 @@ fn the_sum_fits_the_copy_while_others_write() {
     let mut mixed = 0;
     std::thread::scope(|scope| {
         let (stop, words) = (&stop, &words);
+        let _stop = Stop(stop);
         scope.spawn(move || {
             for round in 0_u64.. {
                 if stop.load(Ordering::Relaxed) {
@@ -122,7 +132,6 @@ fn the_sum_fits_the_copy_while_others_write() {
                 std::thread::yield_now();
             }
         }
-        stop.store(true, Ordering::Relaxed);
     });
     println!("copies that caught the writer at work: {mixed}");
 }
