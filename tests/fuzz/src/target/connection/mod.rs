@@ -186,6 +186,10 @@ impl Run {
 
     /// The rules on the wire see a frame arrive.
     fn witness(&mut self, frame: &[u8], proper: bool) {
+        if !packet::is_sound(frame) {
+            // One that was damaged on its way before.
+            return;
+        }
         let condition = self.condition();
         if let Some(watch) = &mut self.watch {
             let mut octets = frame.to_vec();

@@ -274,7 +274,7 @@ impl Run {
                     // Of an identifier that its user has dropped.
                     _ => continue,
                 };
-                assert!(event.listener.is_some() || self.dials, "{event:?} of nobody");
+                assert!(event.listener.is_some() || self.dials || self.delayed, "{event:?} of nobody");
                 self.ends.push(End { id: event.id, stage, read: 0, started: false });
                 continue;
             };
