@@ -11,14 +11,14 @@ mod user;
 use std::net::SocketAddr;
 
 use dp::Checksum;
-use tcp_lite::{CloseReason, CongestionAlgorithm, Duration, EcnMode, Limits, TcpConfig};
+use tcp_lite::{CloseReason, CongestionAlgorithm, Duration, EcnMode, Limits, State, TcpConfig};
 
 use self::peer::{Peer, Segment};
 use self::user::{User, octet};
 use super::host::{ENDS, Host};
 use super::{packet, rig};
 use crate::input::Input;
-use crate::sim::packet::{Damage, Frame, flag, mark_congestion, parse, too_big};
+use crate::sim::packet::{Damage, Frame, Tcp, flag, mark_congestion, parse, too_big};
 use crate::sim::watch::{Condition, Framing, Watch};
 
 /// The port of whoever listens, and the client's.
@@ -191,20 +191,37 @@ impl Run {
             return;
         }
         let condition = self.condition();
+        let tcp = parse(frame);
+        // It is answered, but nothing of it counts, whatever it offers.
+        let is_void =
+            tcp.as_ref().is_some_and(|tcp| !proper && tcp.has(flag::SYN) || !self.is_acceptable(tcp));
         if let Some(watch) = &mut self.watch {
             let mut octets = frame.to_vec();
-            let mut damage = Damage::None;
-            if !proper && let Some(tcp) = parse(frame) {
+            if !proper && let Some(tcp) = tcp {
                 octets[tcp.options.clone()].fill(1);
                 octets[packet::ETHERNET + 1] &= if tcp.ipv6 { 0xcf } else { 0xfc };
                 octets[tcp.l4 + 13] &= !(flag::ECE | flag::CWR);
-                if tcp.has(flag::SYN) {
-                    // It is answered, but nothing of it counts any more, whatever it offers.
-                    damage = Damage::Forged;
-                }
             }
+            let damage = if is_void { Damage::Forged } else { Damage::None };
             let frame = Frame { octets, damage };
             watch.on_delivered(self.host.now_us, HOST, &frame, condition);
+        }
+    }
+
+    /// Whether a segment is in the window that the stack has announced (RFC 9293 table 6, by overlap); its right edge is, for
+    /// a segment without length. A connection that is not there yet takes what it takes.
+    fn is_acceptable(&self, tcp: &Tcp) -> bool {
+        let info = self.user.conn.and_then(|conn| self.host.stack.info(conn));
+        let Some(info) = info.filter(|info| !matches!(info.state, State::SynSent | State::SynReceived))
+        else {
+            return true;
+        };
+        let start = i64::from(tcp.seq.wrapping_sub(self.peer.seq(info.frontier)) as i32);
+        let right = self.peer.edge as i64 - info.frontier as i64;
+        match tcp.payload.len() as i64 + i64::from(tcp.has(flag::FIN)) {
+            _ if start == 0 => true,
+            0 => 0 < start && start <= right,
+            len => start < right && start + len > 0,
         }
     }
 
