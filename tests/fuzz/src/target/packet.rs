@@ -177,6 +177,13 @@ impl std::fmt::Display for Shown<'_> {
     }
 }
 
+/// Whether a frame is a whole TCP segment with right checksums.
+pub(super) fn is_whole_tcp(frame: &[u8]) -> bool {
+    let mut again = frame.to_vec();
+    dp::checksum::complete_ipv4_header(&mut again);
+    dp::checksum::complete(&mut again) && again == frame
+}
+
 /// Whether every checksum in a frame that was sent is right.
 pub(super) fn is_sound(frame: &[u8]) -> bool {
     let mut again = frame.to_vec();

@@ -178,7 +178,9 @@ impl Run {
         if self.came.len() < 64 {
             self.came.push(frame.to_vec());
         }
-        self.witness(frame, proper);
+        if packet::is_whole_tcp(frame) {
+            self.witness(frame, proper);
+        }
         self.host.deliver(frame, cuts, Checksum::Unknown);
         self.user.take(&mut self.host.stack, self.peer.edge);
         self.look();
@@ -186,10 +188,6 @@ impl Run {
 
     /// The rules on the wire see a frame arrive.
     fn witness(&mut self, frame: &[u8], proper: bool) {
-        if !packet::is_sound(frame) {
-            // One that was damaged on its way before.
-            return;
-        }
         let condition = self.condition();
         let tcp = parse(frame);
         // It is answered, but nothing of it counts, whatever it offers.
@@ -483,6 +481,10 @@ impl Run {
     fn again(&mut self, input: &mut Input<'_>) {
         let back = input.below(self.came.len().max(1));
         let Some(mut frame) = self.came.iter().rev().nth(back).cloned() else { return };
+        if !packet::is_whole_tcp(&frame) {
+            // It was damaged on its way before; cut into fragments it would be another one.
+            return self.arrive(&frame, &[], false);
+        }
         if let Some(tcp) = parse(&frame).filter(|tcp| tcp.has(flag::ACK)) {
             // What it acknowledges may have been sent since.
             self.peer.claim(tcp.ack);
