@@ -12,6 +12,10 @@
 //! acknowledged (RFC 6298 section 5). A second wait is never due: what is sent then arrives, or the wire has done harm
 //! again, be it by a full queue.
 //!
+//! Where both sides have timestamps it is `min(rto_max, 6 (S + R)) + R`: an acknowledgement that was held up measures that as a
+//! round trip, by its echo (RFC 7323 section 4.1), and the timeout after a measurement of `S` is `3 S` (RFC 6298 section 2.2)
+//! before it is doubled.
+//!
 //! A SYN that happens to have the number of the FIN before waits until TIME-WAIT is over: the acknowledgement of that FIN is one
 //! of this SYN, too, so that nobody answers it with a RST (RFC 9293 section 3.10.7.3).
 
@@ -360,6 +364,8 @@ impl Run {
             }
             _ => 60_000_000,
         };
+        let echoes = self.setup.hosts.iter().all(|host| host.tcp.timestamps);
+        let times = if echoes { 6 } else { 2 };
         for (number, stamp) in self.stamps.iter_mut().enumerate() {
             let progress = self.world.progress(number);
             let port = self.world.port(number);
@@ -390,7 +396,7 @@ impl Run {
                 .standstill_us
                 .max(self.harmed_us.saturating_sub(stamp.at_us))
                 .max(self.watch.stood_us(port, self.harmed_us));
-            let bound_us = rto_max_us.min(2 * (stood_us + pause_us)) + pause_us;
+            let bound_us = rto_max_us.min(times * (stood_us + pause_us)) + pause_us;
             if well_us > bound_us {
                 return Err(format!(
                     "connection {port} stands still for {still_us} us, the wire does no harm since {well_us} us: \
