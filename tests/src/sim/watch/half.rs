@@ -78,6 +78,8 @@ pub(super) struct Half {
     frozen: BTreeMap<u64, u64>,
     /// SACK blocks heard, with the timeouts of the sender by then.
     sacked: Vec<(u64, u64, u64)>,
+    /// Its SYN permits selective acknowledgements.
+    pub(super) permits_sack: bool,
 }
 
 impl Half {
@@ -111,6 +113,7 @@ impl Half {
             probes: 0,
             frozen: BTreeMap::new(),
             sacked: Vec::new(),
+            permits_sack: false,
         }
     }
 

@@ -328,6 +328,9 @@ impl Connection {
         if own.reset && !tcp.has(flag::RST) {
             return Err(format!("a segment after the RST: {tcp:?}"));
         }
+        if tcp.has(flag::SYN) {
+            own.permits_sack = tcp.options(frame).any(|(kind, _)| kind == 4);
+        }
         // A RST with another number only answers what is wrong, and ends nothing (RFC 9293 section 3.10.7.4, SYN-RECEIVED;
         // 3.10.7.3).
         let at = own.offset(tcp.seq);
@@ -439,6 +442,8 @@ impl Connection {
                 own.taken = own.taken.max(ack.max(0) as u64);
             }
             own.edge_heard = own.edge_heard.max((ack + (i64::from(tcp.window) << scale)).max(0) as u64);
+            // Blocks that nobody has asked for say nothing (RFC 2018 section 2).
+            let heard = heard && own.permits_sack && peer.permits_sack;
             for (start, end) in tcp.sack_blocks(frame).into_iter().filter(|_| heard) {
                 let (start, end) = (own.offset(start), own.offset(end));
                 own.hear_sack(start, end, condition.timeouts);
