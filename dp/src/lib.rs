@@ -20,7 +20,8 @@
 //! assert_eq!(burst[0].head(), [0xff; 60]);
 //! ```
 //!
-//! Also here: a capture on any port ([`pcap::Tap`]), memory to register ([`Region`]) and time ([`Clock`]).
+//! Also here: a capture on any port ([`pcap::Tap`]), memory to register ([`Region`]), time ([`Clock`]) and where it goes
+//! ([`profile`]).
 
 pub mod checksum;
 pub mod clock;
@@ -31,12 +32,16 @@ pub mod eal;
 pub mod link;
 pub mod mbuf;
 pub mod mempool;
+pub mod page;
 pub mod pcap;
 pub mod port;
+pub mod profile;
 pub mod region;
+pub mod tso;
 
 pub use clock::Clock;
 pub use mbuf::{Checksum, ExtBuf, Mbuf, TxOffload};
 pub use mempool::Mempool;
+pub use page::Page;
 pub use port::{BURST, Burst, LinkState, Offloads, Port, PortCounters, PortInfo};
 pub use region::Region;

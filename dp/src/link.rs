@@ -39,6 +39,18 @@ pub struct LinkPlan {
     pub drop_exactly: Vec<u64>,
 }
 
+/// What a link does with large TCP frames that are to be cut at [`TxOffload::tso_segment_octets`](crate::TxOffload).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum LinkTso {
+    /// Its ports take none.
+    #[default]
+    Off,
+    /// They cut them, as a network card does: what arrives are frames of the MTU.
+    Cut,
+    /// They pass them as they are, as virtio does: what arrives are large frames.
+    Whole,
+}
+
 /// How a link is made.
 #[derive(Clone, Debug)]
 pub struct LinkConfig {
@@ -46,6 +58,8 @@ pub struct LinkConfig {
     pub mtu: u16,
     /// Buffers in the pool of each port.
     pub mbufs: usize,
+    /// Large buffers of each port, for what is sent in bulk; none by default.
+    pub bulk_mbufs: usize,
     /// Frames one direction holds before its sender sees a full ring.
     pub ring_frames: usize,
     /// Seed of everything random.
@@ -58,6 +72,8 @@ pub struct LinkConfig {
     /// [`TxOffload::tcp_checksum`](crate::TxOffload) arrives as [`Checksum::Partial`](crate::Checksum). Without it
     /// every frame arrives as [`Checksum::Unknown`](crate::Checksum).
     pub checksum_offload: bool,
+    /// What becomes of large frames. Needs `checksum_offload`.
+    pub tso: LinkTso,
 }
 
 impl Default for LinkConfig {
@@ -65,23 +81,26 @@ impl Default for LinkConfig {
         Self {
             mtu: 1500,
             mbufs: 8192,
+            bulk_mbufs: 0,
             ring_frames: 1024,
             seed: 0,
             a_to_b: LinkPlan::default(),
             b_to_a: LinkPlan::default(),
             checksum_offload: false,
+            tso: LinkTso::Off,
         }
     }
 }
 
 impl LinkConfig {
     fn offloads(&self) -> Offloads {
-        let always = Offloads::TX_MULTI_SEGMENT | Offloads::RX_SCATTER;
+        let mut offloads = Offloads::TX_MULTI_SEGMENT | Offloads::RX_SCATTER;
         if self.checksum_offload {
-            always | Offloads::TX_TCP_CHECKSUM | Offloads::RX_TCP_CHECKSUM
-        } else {
-            always
+            offloads |= Offloads::TX_TCP_CHECKSUM | Offloads::RX_TCP_CHECKSUM;
+            offloads.set(Offloads::TX_TSO, self.tso != LinkTso::Off);
+            offloads.set(Offloads::RX_LRO, self.tso == LinkTso::Whole);
         }
+        offloads
     }
 }
 

@@ -86,6 +86,14 @@ impl Port for Tap {
         self.port.mempool()
     }
 
+    fn bulk_mempool(&self) -> Option<&Mempool> {
+        self.port.bulk_mempool()
+    }
+
+    fn passes_large_frames(&self) -> bool {
+        self.port.passes_large_frames()
+    }
+
     fn rx_burst(&mut self, now_us: u64, frames: &mut Burst) -> usize {
         let before = frames.len();
         let received = self.port.rx_burst(now_us, frames);

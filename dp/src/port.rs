@@ -96,6 +96,18 @@ pub trait Port: Send {
     /// The pool that received frames come from and frames to send should come from.
     fn mempool(&self) -> &Mempool;
 
+    /// A pool of large buffers for what is sent in bulk, where the port has one.
+    fn bulk_mempool(&self) -> Option<&Mempool> {
+        None
+    }
+
+    /// Whether TCP frames that are to be cut may be given to it now although it cuts none ([`Offloads::TX_TSO`]): its peer,
+    /// the other side of a vhost-user socket, has said that it takes them as they are. Changes at most when the link
+    /// comes.
+    fn passes_large_frames(&self) -> bool {
+        false
+    }
+
     /// Moves received frames into the free places of `frames`; returns how many.
     ///
     /// `now_us` is the caller's clock: a simulated link delivers what is due, a device ignores it.

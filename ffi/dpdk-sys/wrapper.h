@@ -14,6 +14,7 @@
 #include <rte_dev.h>
 #include <rte_eal.h>
 #include <rte_errno.h>
+#include <rte_eth_vhost.h>
 #include <rte_ethdev.h>
 #include <rte_lcore.h>
 #include <rte_log.h>
@@ -22,6 +23,9 @@
 #include <rte_mbuf_pool_ops.h>
 #include <rte_mempool.h>
 #include <rte_version.h>
+#include <rte_vhost.h>
+
+#include <linux/virtio_net.h>
 
 #define OFFSET(name, field) static const uint64_t name = offsetof(struct rte_mbuf, field)
 
@@ -41,6 +45,11 @@ OFFSET(K_MBUF_PRIV_SIZE, priv_size);
 static const uint64_t K_MBUF_SIZE = sizeof(struct rte_mbuf);
 static const uint64_t K_HEADROOM = RTE_PKTMBUF_HEADROOM;
 static const uint64_t K_POOL_PRIVATE_SIZE = sizeof(struct rte_pktmbuf_pool_private);
+
+static const uint64_t K_GUEST_CSUM = 1ULL << VIRTIO_NET_F_GUEST_CSUM;
+static const uint64_t K_GUEST_TSO4 = 1ULL << VIRTIO_NET_F_GUEST_TSO4;
+static const uint64_t K_GUEST_TSO6 = 1ULL << VIRTIO_NET_F_GUEST_TSO6;
+static const uint64_t K_MRG_RXBUF = 1ULL << VIRTIO_NET_F_MRG_RXBUF;
 
 static const uint64_t K_L2_LEN_SHIFT = RTE_MBUF_L2_LEN_OFS;
 static const uint64_t K_L3_LEN_SHIFT = RTE_MBUF_L3_LEN_OFS;

@@ -10,7 +10,7 @@ use dpdk_sys as sys;
 use super::port::QueuePort;
 use super::{DeviceConfig, DeviceError, PortSpec, vdev};
 use crate::eal::{self, Eal};
-use crate::mempool::dpdk::Pool;
+use crate::mempool::dpdk::{MAX_DATA_OCTETS, Pool};
 use crate::{Offloads, Port, PortInfo};
 
 /// Ethernet header and a VLAN tag, octets.
@@ -19,11 +19,25 @@ const L2_OCTETS: usize = 18;
 /// Devices that report a largest frame of 1518 octets and send and receive larger ones all the same: their MTU is ours.
 const UNDERSTATING: &[&str] = &["net_af_packet", "net_memif"];
 
+/// Octets of a packet buffer at least.
+const LEAST: usize = 2048;
+
+/// The same where frames of 64 KiB come in chains of buffers: each border between two may cut an FPDU, which then costs more than one
+/// that lies in one piece.
+const LEAST_LARGE: usize = 4096;
+
+/// The device side of a vhost-user socket.
+const VHOST: &str = "net_vhost";
+
 /// Devices that count nowhere that they had no buffer to receive into.
-const SILENT: &[&str] = &["net_vhost"];
+const SILENT: &[&str] = &[VHOST];
+
+/// Devices that refuse frames to cut: with the Ethernet header they compare each piece to the IP MTU, and take no piece of a full
+/// segment, for ever.
+const MISCOUNTING_TSO: &[&str] = &["net_tap"];
 
 /// Devices that receive into chains of buffers without being asked, and do not say so.
-const SCATTERING: &[&str] = &["net_vhost"];
+const SCATTERING: &[&str] = &[VHOST];
 
 /// Each offload of ours with DPDK's bit for it.
 const RX_OFFLOADS: &[(Offloads, u64)] = &[
@@ -39,6 +53,12 @@ const TX_OFFLOADS: &[(Offloads, u64)] = &[
     (Offloads::TX_TSO, sys::K_TX_TCP_TSO),
 ];
 
+/// About as large as a large buffer is: network cards take less than 64 KiB at once, and most of them 16 KiB in one piece.
+const BULK_OCTETS: usize = 32 << 10;
+
+/// Views of large buffers there are at least: enough to have a cache for each thread.
+const LEAST_VIEWS: u32 = 4096;
+
 /// The ports that are open, and the lock under which devices come and go.
 static OPEN: Mutex<BTreeSet<u16>> = Mutex::new(BTreeSet::new());
 
@@ -52,12 +72,16 @@ pub(super) struct Device {
     handle: Handle,
     pub(super) port_id: u16,
     pub(super) pool: Arc<Pool>,
+    /// Of large buffers, for what is sent.
+    pub(super) bulk: Option<Arc<Pool>>,
     /// Frames with more segments must be copied before they are sent.
     pub(super) max_tx_segments: usize,
     /// Longer frames cannot be sent, unless the device cuts them.
     pub(super) max_frame_octets: usize,
     /// Whether nobody but the port can tell that buffers ran out.
     pub(super) silent_when_starved: bool,
+    /// It cuts no frames, and the other side of its socket may take them as they are.
+    may_pass_large_frames: bool,
 }
 
 /// A device that DPDK has probed, and that is ours alone.
@@ -162,8 +186,9 @@ fn setup(
     }
     let device_mtu = device_mtu(name, &driver, &about, config.mtu)?;
     let frame_octets = usize::from(config.mtu) + L2_OCTETS;
+    let least = if receives_large_frames(&about, &driver, config) { LEAST_LARGE } else { LEAST };
     let mbuf_octets =
-        config.mbuf_octets.unwrap_or(frame_octets.max(least_mbuf_octets).next_multiple_of(64).max(2048));
+        config.mbuf_octets.unwrap_or(frame_octets.max(least_mbuf_octets).next_multiple_of(64).max(least));
     let offloads = choose_offloads(&about, &driver, config, frame_octets > mbuf_octets);
     if frame_octets > mbuf_octets && !offloads.contains(Offloads::RX_SCATTER) {
         return Err(DeviceError::BufferTooSmall { device: name.to_owned(), frame_octets, mbuf_octets });
@@ -192,8 +217,18 @@ fn setup(
     let node = unsafe { sys::rte_eth_dev_socket_id(id) };
     let in_rings = u32::from(config.queues) * (u32::from(rx_desc) + u32::from(tx_desc));
     let count = config.mbufs.unwrap_or((4 * in_rings).max(8192));
-    let pool = Pool::new(eal, name, count, mbuf_octets, node)
+    let pool = Pool::new(eal, name, (count, count), mbuf_octets, node)
         .map_err(|errno| DeviceError::memory(count, mbuf_octets, errno))?;
+    let bulk = if config.bulk_mbufs > 0 && offloads.contains(Offloads::TX_MULTI_SEGMENT) {
+        let (count, octets) = (config.bulk_mbufs, bulk_octets(config.mtu));
+        // Many frames in a ring may show parts of one buffer.
+        let views = count.max(2 * u32::from(config.queues) * u32::from(tx_desc)).max(LEAST_VIEWS);
+        let pool = Pool::new(eal, name, (count, views), octets, node)
+            .map_err(|errno| DeviceError::memory(count, octets, errno))?;
+        Some(pool)
+    } else {
+        None
+    };
     let max_tx_segments = match about.tx_desc_lim.nb_seg_max {
         _ if !offloads.contains(Offloads::TX_MULTI_SEGMENT) => 1,
         0 => crate::mbuf::MAX_SEGMENTS,
@@ -204,9 +239,13 @@ fn setup(
         handle,
         port_id: id,
         pool,
+        bulk,
         max_tx_segments,
         max_frame_octets: frame_octets,
         silent_when_starved: SILENT.contains(&driver.as_str()),
+        may_pass_large_frames: driver == VHOST
+            && config.offloads.contains(Offloads::TX_TSO)
+            && offloads.contains(Offloads::TX_TCP_CHECKSUM),
     };
     for queue in 0..config.queues {
         // SAFETY: a configured port, one of its queues, and a pool that outlives the port (see `Device`). No queue
@@ -242,6 +281,12 @@ fn setup(
     Ok((device, info))
 }
 
+/// Octets of a large buffer: of whole segments.
+fn bulk_octets(mtu: u16) -> usize {
+    let mtu = usize::from(mtu);
+    (BULK_OCTETS / mtu * mtu).clamp(mtu, MAX_DATA_OCTETS)
+}
+
 /// The MTU to tell the device, which some must not be told.
 fn device_mtu(
     name: &str,
@@ -265,6 +310,12 @@ fn device_mtu(
     Ok(asked)
 }
 
+/// Whether frames may be received that are larger than the MTU.
+fn receives_large_frames(about: &sys::rte_eth_dev_info, driver: &str, config: &DeviceConfig) -> bool {
+    let joins = about.rx_offload_capa & sys::K_RX_TCP_LRO != 0;
+    SCATTERING.contains(&driver) || joins && config.offloads.contains(Offloads::RX_LRO)
+}
+
 /// What the device can do and the configuration allows.
 fn choose_offloads(
     about: &sys::rte_eth_dev_info,
@@ -285,7 +336,7 @@ fn choose_offloads(
     offloads.set(Offloads::RX_RSS, hashes && config.queues > 1);
     offloads &= config.offloads;
     // TSO leaves the checksum of each piece to the device.
-    if !offloads.contains(Offloads::TX_TCP_CHECKSUM) {
+    if !offloads.contains(Offloads::TX_TCP_CHECKSUM) || MISCOUNTING_TSO.contains(&driver) {
         offloads.remove(Offloads::TX_TSO);
     }
     // Chains cost a NIC its fast path: only where frames can be longer than a buffer.
@@ -297,6 +348,26 @@ fn choose_offloads(
 
 fn bits(table: &[(Offloads, u64)], offloads: Offloads) -> u64 {
     table.iter().filter(|(offload, _)| offloads.contains(*offload)).fold(0, |bits, (_, bit)| bits | bit)
+}
+
+impl Device {
+    /// Whether the driver at the other end of a vhost-user socket has said that it takes TCP frames to be cut as they are.
+    ///
+    /// DPDK's vhost device has no flag for it, as it does not know before somebody connects; once somebody has, it describes such
+    /// frames as virtio wants them described.
+    pub(super) fn passes_large_frames(&self) -> bool {
+        const NEEDED: u64 = sys::K_GUEST_CSUM | sys::K_GUEST_TSO4 | sys::K_GUEST_TSO6 | sys::K_MRG_RXBUF;
+        if !self.may_pass_large_frames {
+            return false;
+        }
+        let mut features = 0;
+        // SAFETY: a started vhost port; its connection, if it has one; and a place for that one's features.
+        let known = unsafe {
+            let connection = sys::rte_eth_vhost_get_vid_from_port_id(self.port_id);
+            connection >= 0 && sys::rte_vhost_get_negotiated_features(connection, &mut features) == 0
+        };
+        known && features & NEEDED == NEEDED
+    }
 }
 
 impl Drop for Handle {

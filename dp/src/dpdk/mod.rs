@@ -45,6 +45,8 @@ pub struct DeviceConfig {
     /// Room for data in one buffer, octets; `None`: enough for a frame, at least 2048. With less a frame takes several
     /// buffers, if the device can do that.
     pub mbuf_octets: Option<usize>,
+    /// Large buffers for what is sent in bulk, each of several segments, where the device sends frames of several buffers.
+    pub bulk_mbufs: u32,
     /// What the device may do by itself, if it can.
     pub offloads: Offloads,
     /// Receive frames for all addresses.
@@ -60,6 +62,7 @@ impl Default for DeviceConfig {
             tx_desc: 1024,
             mbufs: None,
             mbuf_octets: None,
+            bulk_mbufs: 512,
             offloads: Offloads::all(),
             promiscuous: true,
         }
@@ -84,7 +87,7 @@ pub fn open(eal: Eal, spec: &PortSpec, config: &DeviceConfig) -> Result<Vec<Box<
 /// # Panics
 /// When `count` is 0 or `data_octets` exceeds 65,407, which is all a DPDK buffer can hold.
 pub fn mempool(eal: Eal, name: &str, count: u32, data_octets: usize) -> Result<Mempool, DeviceError> {
-    let pool = Pool::new(eal, name, count, data_octets, crate::mempool::dpdk::ANY_NODE)
+    let pool = Pool::new(eal, name, (count, count), data_octets, crate::mempool::dpdk::ANY_NODE)
         .map_err(|errno| DeviceError::memory(count, data_octets, errno))?;
     Ok(Mempool { backend: Backend::Dpdk(pool) })
 }

@@ -27,8 +27,10 @@ pub(super) struct QueuePort {
     queue: u16,
     info: PortInfo,
     mempool: Mempool,
+    bulk: Option<Mempool>,
     counters: PortCounters,
     link: LinkState,
+    passes_large_frames: bool,
     /// Tries in a row that met a full ring.
     full_tries: u32,
 }
@@ -43,16 +45,20 @@ enum Fit {
 impl QueuePort {
     pub(super) fn new(device: Arc<Device>, queue: u16, info: PortInfo) -> Self {
         let mempool = Mempool { backend: Backend::Dpdk(Arc::clone(&device.pool)) };
+        let bulk = device.bulk.as_ref().map(|pool| Mempool { backend: Backend::Dpdk(Arc::clone(pool)) });
         let mut port = Self {
             device,
             queue,
             info,
             mempool,
+            bulk,
             counters: PortCounters::default(),
             link: LinkState::Down,
+            passes_large_frames: false,
             full_tries: 0,
         };
         port.link = port.ask_link();
+        port.passes_large_frames = port.device.passes_large_frames();
         port
     }
 
@@ -73,6 +79,7 @@ impl QueuePort {
         if link != self.link {
             self.link = link;
             self.counters.link_changes += 1;
+            self.passes_large_frames = self.device.passes_large_frames();
         }
         link
     }
@@ -183,6 +190,14 @@ impl Port for QueuePort {
 
     fn mempool(&self) -> &Mempool {
         &self.mempool
+    }
+
+    fn bulk_mempool(&self) -> Option<&Mempool> {
+        self.bulk.as_ref()
+    }
+
+    fn passes_large_frames(&self) -> bool {
+        self.passes_large_frames
     }
 
     fn rx_burst(&mut self, _now_us: u64, frames: &mut Burst) -> usize {

@@ -3,13 +3,19 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::LinkConfig;
 use super::faults::{Dice, Fate};
 use super::wire::{InFlight, Receiver, Wire};
-use crate::{Burst, Checksum, LinkState, Mbuf, Mempool, Port, PortCounters, PortInfo, TxOffload, checksum};
+use super::{LinkConfig, LinkTso};
+use crate::{
+    Burst, Checksum, LinkState, Mbuf, Mempool, Offloads, Port, PortCounters, PortInfo, TxOffload, checksum,
+    tso,
+};
 
 /// Ethernet header and a VLAN tag: what a frame may have beside the IP packet.
 const FRAME_OVERHEAD_OCTETS: usize = 18;
+
+/// Of a large buffer.
+const BULK_OCTETS: usize = 32 << 10;
 
 /// Smallest buffer of a link's pool, as large as devices usually have them.
 const DATA_OCTETS_MIN: usize = 2048;
@@ -53,6 +59,7 @@ pub(super) struct LinkPort {
     shared: Arc<Shared>,
     info: PortInfo,
     pool: Mempool,
+    bulk: Option<Mempool>,
     /// Where copies of damaged frames come from: the pool of the end that receives them.
     peer_pool: Mempool,
     dice: Dice,
@@ -60,6 +67,7 @@ pub(super) struct LinkPort {
     reorder_us: u64,
     ring_frames: u64,
     checksum_offload: bool,
+    tso: LinkTso,
     /// Frames put on the wire, copies included and lost ones not.
     sent: u64,
     receiver: Receiver,
@@ -86,12 +94,15 @@ impl LinkPort {
                     offloads: config.offloads(),
                 },
                 pool: pools[end].clone(),
+                bulk: (config.bulk_mbufs > 0)
+                    .then(|| Mempool::heap(names[end], config.bulk_mbufs, BULK_OCTETS.max(data_octets))),
                 peer_pool: pools[1 - end].clone(),
                 dice: Dice::new(ours, config.seed, end as u64),
                 delay_us: u64::from(ours.delay_us),
                 reorder_us: u64::from(ours.reorder_us),
                 ring_frames: config.ring_frames as u64,
                 checksum_offload: config.checksum_offload,
+                tso: config.tso,
                 sent: 0,
                 receiver: Receiver::new(theirs, config.ring_frames),
                 state: LinkState::Up,
@@ -110,10 +121,28 @@ impl LinkPort {
         state
     }
 
-    /// Sends one frame; there is room on the wire.
+    /// Frames that the port makes of this one. One that is not to be cut, or cannot be, is one.
+    fn pieces(&self, frame: &Mbuf) -> u64 {
+        if self.tso == LinkTso::Cut { tso::pieces(frame) as u64 } else { 1 }
+    }
+
+    /// Sends what the device does of one frame; there is room on the wire.
     fn send(&mut self, now_us: u64, frame: Mbuf) {
+        if self.pieces(&frame) == 1 {
+            return self.send_one(now_us, frame);
+        }
+        let pool = self.peer_pool.clone();
+        tso::cut(&frame, &pool, |piece| match piece {
+            Some(piece) => self.send_one(now_us, piece),
+            None => self.shared.wire(self.end).faults.no_mbuf.increment(),
+        });
+    }
+
+    fn send_one(&mut self, now_us: u64, frame: Mbuf) {
         let octets = frame.len();
-        if octets > usize::from(self.info.mtu) + FRAME_OVERHEAD_OCTETS {
+        let passes_whole =
+            self.info.offloads.contains(Offloads::TX_TSO) && frame.tx_offload().tso_segment_octets > 0;
+        if octets > usize::from(self.info.mtu) + FRAME_OVERHEAD_OCTETS && !passes_whole {
             self.counters.tx_dropped += 1;
             return;
         }
@@ -184,6 +213,10 @@ impl Port for LinkPort {
         &self.pool
     }
 
+    fn bulk_mempool(&self) -> Option<&Mempool> {
+        self.bulk.as_ref()
+    }
+
     fn rx_burst(&mut self, now_us: u64, frames: &mut Burst) -> usize {
         let Self { shared, end, receiver, counters, .. } = self;
         let wire = shared.wire(1 - *end);
@@ -202,8 +235,13 @@ impl Port for LinkPort {
             return taken;
         }
         let in_flight = self.sent - self.shared.wire(self.end).delivered();
-        let room = self.ring_frames.saturating_sub(in_flight);
-        let taken = usize::try_from(room).unwrap_or(usize::MAX).min(frames.len());
+        let mut room = self.ring_frames.saturating_sub(in_flight);
+        let fits = |frame: &&Mbuf| {
+            let left = room.checked_sub(self.pieces(frame));
+            room = left.unwrap_or(room);
+            left.is_some()
+        };
+        let taken = frames.iter().take_while(fits).count();
         self.counters.tx_ring_full += (frames.len() - taken) as u64;
         for frame in frames.drain(..taken) {
             self.send(now_us, frame);

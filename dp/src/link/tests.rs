@@ -436,3 +436,63 @@ proptest! {
         prop_assert_eq!((a.mempool().available(), b.mempool().available()), (512, 512));
     }
 }
+
+/// A large frame of TCP over IPv4 with 3000 payload octets, to be cut at 1400.
+fn large(port: &End) -> Mbuf {
+    let mut headers = vec![2; 12];
+    headers.extend([8, 0, 0x45, 0, 0x0b, 0xe0, 0, 0, 0x40, 0, 64, 6, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2]);
+    headers.extend([0, 1, 0, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0x50, 0x10, 1, 0, 0, 0, 0, 0]);
+    headers.resize(1554, 7);
+    let mut frame = port.mempool().alloc().unwrap();
+    assert!(frame.append_slice(&headers));
+    let mut rest = port.mempool().alloc().unwrap();
+    assert!(rest.append_slice(&[7; 1500]));
+    frame.chain(rest).unwrap();
+    frame.set_tx_offload(TxOffload {
+        tcp_checksum: true,
+        tso_segment_octets: 1400,
+        l2_octets: 14,
+        l3_octets: 20,
+        l4_octets: 20,
+        ..TxOffload::default()
+    });
+    frame
+}
+
+#[test]
+fn large_frames_are_cut_or_passed_whole_or_refused() {
+    for (tso, octets, checksum) in [
+        (LinkTso::Cut, vec![1454, 1454, 254], Checksum::Unknown),
+        (LinkTso::Whole, vec![3054], Checksum::Partial),
+        (LinkTso::Off, vec![], Checksum::Unknown),
+    ] {
+        let (mut a, mut b) = pair(&LinkConfig { checksum_offload: true, tso, ..clean() });
+        assert_eq!(a.info().offloads.contains(Offloads::TX_TSO), tso != LinkTso::Off);
+        let mut burst: Burst = [large(&a)].into_iter().collect();
+        assert_eq!(a.tx_burst(0, &mut burst), 1);
+        let arrived = receive_frames(&mut b, 0);
+        assert_eq!(arrived.iter().map(Mbuf::len).collect::<Vec<_>>(), octets);
+        assert!(arrived.iter().all(|frame| frame.rx_checksum() == checksum));
+        assert_eq!(a.counters().tx_dropped, u64::from(tso == LinkTso::Off));
+    }
+}
+
+#[test]
+fn a_large_frame_takes_the_room_of_its_pieces() {
+    let (mut a, mut b) =
+        pair(&LinkConfig { checksum_offload: true, tso: LinkTso::Cut, ring_frames: 7, ..clean() });
+    let mut burst: Burst = (0..3).map(|_| large(&a)).collect();
+    assert_eq!((a.tx_burst(0, &mut burst), burst.len()), (2, 1));
+    assert_eq!(receive_frames(&mut b, 0).len(), 6);
+    assert_eq!(a.tx_burst(0, &mut burst), 1);
+}
+
+#[test]
+fn each_piece_meets_its_own_fate() {
+    let plan = LinkPlan { drop_exactly: vec![1], ..LinkPlan::default() };
+    let (mut a, mut b) = pair(&LinkConfig { checksum_offload: true, tso: LinkTso::Cut, ..with_plan(plan) });
+    let mut burst: Burst = [large(&a)].into_iter().collect();
+    a.tx_burst(0, &mut burst);
+    let arrived = receive_frames(&mut b, 0);
+    assert_eq!(arrived.iter().map(Mbuf::len).collect::<Vec<_>>(), [1454, 254]);
+}

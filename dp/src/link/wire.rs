@@ -51,7 +51,7 @@ impl Wire {
     pub(super) fn new(ring_frames: usize) -> Self {
         Self {
             // Every frame of a last burst may be duplicated.
-            ring: ArrayQueue::new(ring_frames + BURST),
+            ring: ArrayQueue::new(2 * ring_frames.max(BURST)),
             delivered: AtomicU64::new(0),
             ring_due_us: AtomicU64::new(u64::MAX),
             faults: FaultCounters::default(),
@@ -121,7 +121,7 @@ pub(super) struct Receiver {
 impl Receiver {
     pub(super) fn new(plan: &LinkPlan, ring_frames: usize) -> Self {
         Self {
-            waiting: VecDeque::with_capacity(ring_frames + BURST),
+            waiting: VecDeque::with_capacity(2 * ring_frames.max(BURST)),
             delivered: 0,
             in_order: plan.reorder_ppm == 0,
         }

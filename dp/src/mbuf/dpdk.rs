@@ -134,6 +134,31 @@ impl Chain {
         }
     }
 
+    /// The tailroom of a chain of one segment, whoever else sees the storage.
+    ///
+    /// # Safety
+    /// Nobody else shows octets behind the segment's data.
+    pub(crate) unsafe fn room(&mut self) -> &mut [u8] {
+        let head = self.as_raw();
+        let octets = self.tailroom();
+        // SAFETY: the tailroom of a segment that the chain owns: inside the buffer, mapped, and zeroed when it was. The caller
+        // vouches that nobody else shows it.
+        unsafe {
+            std::slice::from_raw_parts_mut(field::data(head).add(field::data_len(head) as usize), octets)
+        }
+    }
+
+    /// Makes the first octets of the tailroom of a chain of one segment data, whoever else sees the storage.
+    pub(crate) fn grow(&mut self, octets: usize) {
+        assert!(octets <= self.tailroom(), "data stay inside the buffer");
+        let head = self.as_raw();
+        // SAFETY: the chain owns its head; the new end lies in the tailroom.
+        unsafe {
+            field::set_data_len(head, field::data_len(head) + octets as u16);
+            field::set_pkt_len(head, field::pkt_len(head) + octets as u32);
+        }
+    }
+
     pub(crate) fn advance(&mut self, octets: usize) {
         assert!(octets <= self.len(), "advance by {octets} of {} octets", self.len());
         let mut left = octets;

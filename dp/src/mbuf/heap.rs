@@ -247,6 +247,26 @@ impl Chain {
         Some(&mut last.octets_mut()?[before..])
     }
 
+    /// The tailroom of a chain of one segment, whoever else sees the storage.
+    ///
+    /// # Safety
+    /// Nobody else shows octets behind the segment's data.
+    pub(crate) unsafe fn room(&mut self) -> &mut [u8] {
+        let head = &*self.head;
+        let Storage::Block(block) = head.storage else { return &mut [] };
+        let (at, octets) = (head.offset + head.length, head.tailroom());
+        // SAFETY: within the block and initialised, as in `Segment::octets`. The caller vouches for the octets, and `&mut self`
+        // for this segment.
+        unsafe { std::slice::from_raw_parts_mut(head.pool().block(block).add(at).as_ptr(), octets) }
+    }
+
+    /// Makes the first octets of the tailroom data, whoever else sees the storage.
+    pub(crate) fn grow(&mut self, octets: usize) {
+        assert!(octets <= self.head.tailroom(), "data stay inside the storage");
+        self.head.length += octets;
+        self.head.meta.octets += octets;
+    }
+
     pub(crate) fn advance(&mut self, octets: usize) {
         assert!(octets <= self.len(), "advance by {octets} of {} octets", self.len());
         let mut left = octets;

@@ -106,6 +106,10 @@ impl Mbuf {
         Self { raw }
     }
 
+    pub(crate) fn into_raw(self) -> Raw {
+        self.raw
+    }
+
     /// The DPDK chain inside, if it is one.
     #[cfg(dpdk)]
     #[inline]
@@ -136,12 +140,12 @@ impl Mbuf {
 
     /// The segments' octets, in order. Some may be empty.
     #[inline]
-    pub fn segments(&self) -> impl Iterator<Item = &[u8]> + Clone {
-        match &self.raw {
-            Raw::Heap(chain) => Segments::Heap(chain.segments()),
+    pub fn segments(&self) -> Segments<'_> {
+        Segments(match &self.raw {
+            Raw::Heap(chain) => RawSegments::Heap(chain.segments()),
             #[cfg(dpdk)]
-            Raw::Dpdk(chain) => Segments::Dpdk(chain.segments()),
-        }
+            Raw::Dpdk(chain) => RawSegments::Dpdk(chain.segments()),
+        })
     }
 
     /// The first segment's octets.
@@ -320,9 +324,13 @@ impl fmt::Debug for Mbuf {
     }
 }
 
+/// The octets of an [`Mbuf`]'s segments, in order.
+#[derive(Clone)]
+pub struct Segments<'a>(RawSegments<'a>);
+
 /// The segments of whichever chain is inside.
 #[derive(Clone)]
-enum Segments<'a> {
+enum RawSegments<'a> {
     Heap(heap::Segments<'a>),
     #[cfg(dpdk)]
     Dpdk(dpdk::Segments<'a>),
@@ -333,10 +341,10 @@ impl<'a> Iterator for Segments<'a> {
 
     #[inline]
     fn next(&mut self) -> Option<&'a [u8]> {
-        match self {
-            Self::Heap(segments) => segments.next(),
+        match &mut self.0 {
+            RawSegments::Heap(segments) => segments.next(),
             #[cfg(dpdk)]
-            Self::Dpdk(segments) => segments.next(),
+            RawSegments::Dpdk(segments) => segments.next(),
         }
     }
 }

@@ -44,6 +44,7 @@ struct Memory {
     /// What a buffer needs of its pool: both mempools point to it from their private areas.
     home: Box<Home>,
     capacity: u32,
+    views: u32,
 }
 
 /// What a buffer finds through its pool.
@@ -67,12 +68,12 @@ unsafe impl Sync for Pool {}
 static WAITING: Mutex<Vec<Arc<Memory>>> = Mutex::new(Vec::new());
 
 impl Pool {
-    /// A pool of `count` buffers of `data_octets` each on NUMA node `node`; an error number of DPDK where there is
-    /// no memory for it. `name` is for messages and need not be unique.
+    /// A pool of `count` buffers of `data_octets` each on NUMA node `node`, of which there may be `views` further views; an
+    /// error number of DPDK where there is no memory for it. `name` is for messages and need not be unique.
     pub(crate) fn new(
         _eal: eal::Eal,
         name: &str,
-        count: u32,
+        (count, views): (u32, u32),
         data_octets: usize,
         node: i32,
     ) -> Result<Arc<Self>, i32> {
@@ -81,7 +82,7 @@ impl Pool {
         assert!(data_octets <= MAX_DATA_OCTETS, "DPDK's buffers hold {MAX_DATA_OCTETS} octets at most");
         sweep();
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-        let descriptors = mempool(&format!("dp_d{number}"), count, 0, node)?;
+        let descriptors = mempool(&format!("dp_d{number}"), views, 0, node)?;
         let buffers = mempool(&format!("dp_b{number}"), count, (HEADROOM + data_octets) as u16, node)
             .inspect_err(|_| {
                 // SAFETY: just made, and nothing was taken from it.
@@ -93,7 +94,7 @@ impl Pool {
             // octets. The box outlives the mempools (see `Memory::drop`).
             unsafe { private(pool.as_ptr()).write(&raw const *home) };
         }
-        let memory = Arc::new(Memory { buffers, descriptors, home, capacity: count });
+        let memory = Arc::new(Memory { buffers, descriptors, home, capacity: count, views });
         Ok(Arc::new(Self { name: name.to_owned(), data_octets, raw: buffers, memory }))
     }
 
@@ -156,7 +157,7 @@ impl Memory {
         // SAFETY: both mempools live as long as `self`.
         unsafe {
             sys::rte_mempool_avail_count(self.buffers.as_ptr()) == self.capacity
-                && sys::rte_mempool_avail_count(self.descriptors.as_ptr()) == self.capacity
+                && sys::rte_mempool_avail_count(self.descriptors.as_ptr()) == self.views
         }
     }
 }
@@ -206,8 +207,9 @@ unsafe fn private(pool: *mut sys::rte_mempool) -> *mut *const Home {
 /// private area for us.
 fn mempool(name: &str, count: u32, room: u16, node: i32) -> Result<NonNull<sys::rte_mempool>, i32> {
     let c_name = CString::new(name).expect("letters and digits");
-    // DPDK wants a cache below 2/3 of the pool; in a small one a cache would hide a good part of it.
-    let cache = if count >= 16 * CACHE { CACHE } else { 0 };
+    // What a thread has given back last it takes first: its memory is in the caches of its core. In a small pool a cache
+    // would hide a good part of it from others.
+    let cache = if count >= CACHE { (count / 16).min(CACHE) } else { 0 };
     let element = sys::K_MBUF_SIZE as u32 + u32::from(room);
     let private_octets = sys::K_POOL_PRIVATE_SIZE as u32 + size_of::<*const Home>() as u32;
     // SAFETY: EAL runs (callers hold an `Eal`), the name is a C string.

@@ -59,6 +59,9 @@ const FUNCTIONS: &[&str] = &[
     "rte_eth_rx_burst",
     "rte_eth_tx_burst",
     "rte_eth_tx_prepare",
+    // vhost-user
+    "rte_eth_vhost_get_vid_from_port_id",
+    "rte_vhost_get_negotiated_features",
 ];
 
 const TYPES: &[&str] = &[

@@ -1,0 +1,183 @@
+//! A buffer that is filled piece by piece, while what is filled is already on its way.
+
+use std::fmt;
+use std::ops::Range;
+
+use crate::Mbuf;
+use crate::mbuf::Raw;
+
+/// One packet buffer that only its owner fills, from the front, and of whose filled octets there may be any number of
+/// [`view`](Self::view)s. So one buffer serves many small pieces, or many that leave together.
+///
+/// ```
+/// # use dp::{Mempool, Page};
+/// let pool = Mempool::heap("pages", 2, 2048);
+/// let mut page = Page::new(pool.alloc().unwrap()).unwrap();
+/// page.room()[..5].copy_from_slice(b"first");
+/// page.fill(5);
+/// let view = page.view(1..5).unwrap();
+/// page.room()[..6].copy_from_slice(b"second");
+/// page.fill(6);
+/// assert_eq!((view.head(), page.filled()), (&b"irst"[..], &b"firstsecond"[..]));
+/// ```
+pub struct Page {
+    /// One segment with a storage of its pool; its data are the filled octets.
+    raw: Raw,
+}
+
+impl Page {
+    /// A page of a fresh `buffer`: its data, if it has any, count as filled. Gives it back if that is a chain, or has octets
+    /// that somebody else sees.
+    ///
+    /// # Errors
+    /// As said.
+    pub fn new(buffer: Mbuf) -> Result<Self, Mbuf> {
+        if buffer.segment_count() != 1 || buffer.is_shared() {
+            return Err(buffer);
+        }
+        Ok(Self { raw: buffer.into_raw() })
+    }
+
+    /// What is filled.
+    pub fn filled(&self) -> &[u8] {
+        match &self.raw {
+            Raw::Heap(chain) => chain.head(),
+            #[cfg(dpdk)]
+            Raw::Dpdk(chain) => chain.head(),
+        }
+    }
+
+    /// The rest of the buffer, for writing (old contents). What is written there is seen by nobody before it is
+    /// [`fill`](Self::fill)ed.
+    pub fn room(&mut self) -> &mut [u8] {
+        // SAFETY: the page is the first owner of the storage, made of a buffer without another; every other view was made by
+        // `view`, of filled octets, and cannot grow while the page is there (a view grows only if it is alone). So nobody else
+        // shows the octets behind the filled ones, and `&mut self` keeps the page itself from doing it.
+        unsafe {
+            match &mut self.raw {
+                Raw::Heap(chain) => chain.room(),
+                #[cfg(dpdk)]
+                Raw::Dpdk(chain) => chain.room(),
+            }
+        }
+    }
+
+    /// Octets of [`room`](Self::room).
+    pub fn room_octets(&self) -> usize {
+        match &self.raw {
+            Raw::Heap(chain) => chain.tailroom(),
+            #[cfg(dpdk)]
+            Raw::Dpdk(chain) => chain.tailroom(),
+        }
+    }
+
+    /// The next `octets` octets are filled and do not change any more.
+    ///
+    /// # Panics
+    /// When there is not so much room.
+    pub fn fill(&mut self, octets: usize) {
+        assert!(octets <= self.room_octets(), "{octets} octets filled of {}", self.room_octets());
+        match &mut self.raw {
+            Raw::Heap(chain) => chain.grow(octets),
+            #[cfg(dpdk)]
+            Raw::Dpdk(chain) => chain.grow(octets),
+        }
+    }
+
+    /// A view of filled octets, which lives as long as it likes; `None` when a pool has no descriptor left for it.
+    ///
+    /// # Panics
+    /// When `octets` are not all filled.
+    pub fn view(&self, octets: Range<usize>) -> Option<Mbuf> {
+        let filled = self.filled().len();
+        assert!(octets.start <= octets.end && octets.end <= filled, "{octets:?} of {filled}");
+        let mut view = match &self.raw {
+            Raw::Heap(chain) => Mbuf::from_raw(Raw::Heap(chain.share()?)),
+            #[cfg(dpdk)]
+            Raw::Dpdk(chain) => Mbuf::from_raw(Raw::Dpdk(chain.share()?)),
+        };
+        view.truncate(octets.end);
+        view.advance(octets.start);
+        Some(view)
+    }
+}
+
+impl fmt::Debug for Page {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Page")
+            .field("filled", &self.filled().len())
+            .field("room", &self.room_octets())
+            .finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::{ExtBuf, Mempool};
+
+    #[test]
+    fn only_a_buffer_of_ones_own_is_made_a_page() {
+        let pool = Mempool::heap("pages", 8, 256);
+        let mut buffer = pool.alloc().unwrap();
+        assert!(buffer.append_slice(b"head"));
+        let view = buffer.share().unwrap();
+        let buffer = Page::new(buffer).expect_err("somebody else sees it");
+        drop(view);
+        assert_eq!(Page::new(buffer).unwrap().filled(), b"head");
+        let mut chain = pool.alloc().unwrap();
+        chain.chain(pool.alloc().unwrap()).unwrap();
+        assert!(Page::new(chain).is_err());
+        let external = Mbuf::external(&pool, ExtBuf::new(Arc::new(vec![1, 2, 3]))).unwrap();
+        assert!(Page::new(external).is_err());
+    }
+
+    #[test]
+    fn its_buffer_is_free_when_page_and_views_are_gone() {
+        let pool = Mempool::heap("pages", 1, 256);
+        let mut page = Page::new(pool.alloc().unwrap()).unwrap();
+        page.fill(100);
+        let mut view = page.view(10..100).unwrap();
+        assert!(view.append(1).is_none() && view.prepend(1).is_none(), "it would show what the page writes");
+        drop(page);
+        assert_eq!((pool.available(), view.len()), (0, 90));
+        drop(view);
+        assert_eq!(pool.available(), 1);
+    }
+
+    #[test]
+    #[should_panic(expected = "of 5")]
+    fn what_is_not_filled_has_no_view() {
+        let pool = Mempool::heap("pages", 1, 256);
+        let mut page = Page::new(pool.alloc().unwrap()).unwrap();
+        page.fill(5);
+        let _ = page.view(2..6);
+    }
+
+    proptest! {
+        /// Views show for good what was in the page when they were made.
+        #[test]
+        fn views_keep_their_octets(pieces in prop::collection::vec((1_usize..40, any::<u8>(), any::<prop::sample::Index>()), 1..40)) {
+            let pool = Mempool::heap("pages", 64, 512);
+            let mut page = Page::new(pool.alloc().unwrap()).unwrap();
+            let (mut model, mut views) = (Vec::new(), Vec::new());
+            for (octets, value, from) in pieces {
+                let octets = octets.min(page.room_octets());
+                page.room().fill(!value);
+                page.room()[..octets].fill(value);
+                page.fill(octets);
+                model.resize(model.len() + octets, value);
+                let from = from.index(model.len() + 1);
+                views.push((page.view(from..model.len()).unwrap(), model[from..].to_vec()));
+                prop_assert_eq!(page.filled(), &model[..]);
+            }
+            for (view, octets) in &views {
+                prop_assert_eq!(view.head(), &octets[..]);
+            }
+        }
+    }
+}

@@ -1,0 +1,189 @@
+//! Cuts a large TCP frame as a device with TSO does ([`TxOffload::tso_segment_octets`](crate::TxOffload)): for links and test ports
+//! that have to send what a wire would carry.
+
+use crate::{Checksum, Mbuf, Mempool, TxOffload, checksum};
+
+const TCP_FIN: u8 = 0x01;
+const TCP_PSH: u8 = 0x08;
+const TCP_CWR: u8 = 0x80;
+
+/// Where the headers of a frame lie.
+struct Headers {
+    l3: usize,
+    l4: usize,
+    payload: usize,
+    ipv6: bool,
+}
+
+impl Headers {
+    fn of(offload: &TxOffload) -> Self {
+        let l3 = usize::from(offload.l2_octets);
+        let l4 = l3 + usize::from(offload.l3_octets);
+        Self { l3, l4, payload: l4 + usize::from(offload.l4_octets), ipv6: offload.ipv6 }
+    }
+}
+
+/// Frames that [`cut`] makes of this one: 1 if it asks for no cut.
+pub fn pieces(frame: &Mbuf) -> usize {
+    let offload = frame.tx_offload();
+    let payload = frame.len().saturating_sub(Headers::of(&offload).payload);
+    match usize::from(offload.tso_segment_octets) {
+        0 => 1,
+        octets => payload.div_ceil(octets).max(1),
+    }
+}
+
+/// Hands the pieces of `frame` to `take`, oldest first, each in a fresh buffer of `pool`: headers as in front of all of it,
+/// but lengths, sequence number and identification of its own, FIN and PSH on the last alone, CWR on the first alone, all
+/// checksums filled in. `None` for a piece that `pool` has no buffer for.
+///
+/// ```
+/// # use dp::{Mempool, TxOffload, tso};
+/// let pool = Mempool::heap("cut", 4, 2048);
+/// let mut frame = pool.alloc().unwrap();
+/// frame.append(54 + 3000 / 2).unwrap().fill(0);
+/// frame.set_tx_offload(TxOffload {
+///     tcp_checksum: true, tso_segment_octets: 1000, l2_octets: 14, l3_octets: 20, l4_octets: 20, ..Default::default()
+/// });
+/// let mut octets = Vec::new();
+/// tso::cut(&frame, &pool, |piece| octets.push(piece.unwrap().len()));
+/// assert_eq!(octets, [1054, 554]);
+/// ```
+pub fn cut(frame: &Mbuf, pool: &Mempool, mut take: impl FnMut(Option<Mbuf>)) {
+    let headers = Headers::of(&frame.tx_offload());
+    let most = usize::from(frame.tx_offload().tso_segment_octets).max(1);
+    let count = pieces(frame);
+    let payload = frame.len().saturating_sub(headers.payload);
+    for nr in 0..count {
+        let from = nr * most;
+        let octets = most.min(payload - from);
+        take(piece(frame, &headers, pool, from, octets, nr, nr + 1 == count));
+    }
+}
+
+/// The piece number `nr` with the payload octets `from..from + octets`.
+fn piece(
+    frame: &Mbuf,
+    headers: &Headers,
+    pool: &Mempool,
+    from: usize,
+    octets: usize,
+    nr: usize,
+    last: bool,
+) -> Option<Mbuf> {
+    let Headers { l3, l4, payload, ipv6 } = *headers;
+    let mut piece = pool.alloc()?;
+    let out = piece.append(payload + octets)?;
+    let (head, body) = out.split_at_mut(payload);
+    frame.copy_to(0, head);
+    frame.copy_to(payload + from, body);
+    if ipv6 {
+        put(head, l3 + 4, (payload + octets - l4) as u16);
+    } else {
+        put(head, l3 + 2, (payload + octets - l3) as u16);
+        let identification = u16::from_be_bytes([head[l3 + 4], head[l3 + 5]]);
+        put(head, l3 + 4, identification.wrapping_add(nr as u16));
+    }
+    let seq = u32::from_be_bytes([head[l4 + 4], head[l4 + 5], head[l4 + 6], head[l4 + 7]]);
+    head[l4 + 4..l4 + 8].copy_from_slice(&seq.wrapping_add(from as u32).to_be_bytes());
+    if !last {
+        head[l4 + 13] &= !(TCP_FIN | TCP_PSH);
+    }
+    if nr > 0 {
+        head[l4 + 13] &= !TCP_CWR;
+    }
+    checksum::complete_ipv4_header(out);
+    checksum::complete(out);
+    piece.set_rx_checksum(Checksum::Unknown);
+    Some(piece)
+}
+
+fn put(octets: &mut [u8], at: usize, value: u16) {
+    octets[at..at + 2].copy_from_slice(&value.to_be_bytes());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PAYLOAD: usize = 3500;
+
+    /// A frame of both families whose payload octet `n` is `n % 251`, in three buffers.
+    fn frame(pool: &Mempool, ipv6: bool, flags: u8) -> Mbuf {
+        let mut headers = vec![0x11_u8; 12];
+        if ipv6 {
+            headers.extend([0x86, 0xdd, 0x60, 0, 0, 0, 0, 0, 6, 64]);
+            headers.extend([0x20; 32]);
+            let octets = (20 + PAYLOAD) as u16;
+            headers[18..20].copy_from_slice(&octets.to_be_bytes());
+        } else {
+            headers.extend([8, 0, 0x45, 0, 0, 0, 0, 9, 0x40, 0, 64, 6, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2]);
+            let octets = (40 + PAYLOAD) as u16;
+            headers[16..18].copy_from_slice(&octets.to_be_bytes());
+        }
+        headers.extend([0, 1, 0, 2, 0xff, 0xff, 0xfc, 0, 0, 0, 0, 7, 0x50, flags, 1, 0, 0, 0, 0, 0]);
+        let octets: Vec<u8> = headers.iter().copied().chain((0..PAYLOAD).map(|n| (n % 251) as u8)).collect();
+        let mut frame: Option<Mbuf> = None;
+        for part in octets.chunks(1500) {
+            let mut buf = pool.alloc().unwrap();
+            assert!(buf.append_slice(part));
+            match &mut frame {
+                Some(frame) => frame.chain(buf).unwrap(),
+                None => frame = Some(buf),
+            }
+        }
+        let mut frame = frame.unwrap();
+        frame.set_tx_offload(TxOffload {
+            tcp_checksum: true,
+            ipv6,
+            tso_segment_octets: 1000,
+            l2_octets: 14,
+            l3_octets: if ipv6 { 40 } else { 20 },
+            l4_octets: 20,
+            ..TxOffload::default()
+        });
+        frame
+    }
+
+    #[test]
+    fn pieces_have_lengths_numbers_flags_and_sums_of_their_own() {
+        let pool = Mempool::heap("tso", 16, 2048);
+        for ipv6 in [false, true] {
+            let frame = frame(&pool, ipv6, TCP_CWR | 0x10 | TCP_PSH | TCP_FIN);
+            assert_eq!(pieces(&frame), 4);
+            let mut cuts = Vec::new();
+            cut(&frame, &pool, |piece| cuts.push(piece.unwrap().head().to_vec()));
+            let l4 = if ipv6 { 54 } else { 34 };
+            let mut stream = Vec::new();
+            for (nr, octets) in cuts.iter().enumerate() {
+                let flags = match nr {
+                    0 => TCP_CWR | 0x10,
+                    3 => 0x10 | TCP_PSH | TCP_FIN,
+                    _ => 0x10,
+                };
+                assert_eq!(octets[l4 + 13], flags, "{nr}");
+                let seq = u32::from_be_bytes(octets[l4 + 4..l4 + 8].try_into().unwrap());
+                assert_eq!(seq, 0xffff_fc00_u32.wrapping_add(1000 * nr as u32), "and around");
+                let mut again = octets.clone();
+                assert!(checksum::complete(&mut again));
+                assert!(ipv6 || checksum::complete_ipv4_header(&mut again));
+                assert_eq!(&again, octets, "its sums are right");
+                if !ipv6 {
+                    assert_eq!(octets[18..20], (9 + nr as u16).to_be_bytes());
+                }
+                stream.extend_from_slice(&octets[l4 + 20..]);
+            }
+            assert!(stream.iter().enumerate().all(|(n, &octet)| octet == (n % 251) as u8));
+            assert_eq!(stream.len(), PAYLOAD);
+        }
+    }
+
+    #[test]
+    fn a_piece_without_a_buffer_is_missed() {
+        let pool = Mempool::heap("tso", 5, 2048);
+        let frame = frame(&pool, false, 0x10);
+        let mut cuts = Vec::new();
+        cut(&frame, &pool, |piece| cuts.push(piece));
+        assert_eq!(cuts.iter().map(Option::is_some).collect::<Vec<_>>(), [true, true, false, false]);
+    }
+}
