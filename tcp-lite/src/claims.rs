@@ -63,6 +63,8 @@ pub(crate) struct Claims {
     announces: bool,
     /// Not all addresses are in use (yet): then each use is looked up.
     any_unusable: bool,
+    /// No claim is due before this.
+    next_due: Option<Instant>,
     queue: ArrayVec<Assertion, QUEUE>,
 }
 
@@ -90,8 +92,10 @@ impl Claims {
                 defended: None,
             },
         };
+        let claims: ArrayVec<Claim, ADDRESSES> = addresses.map(claim).take(ADDRESSES).collect();
         Self {
-            claims: addresses.map(claim).take(ADDRESSES).collect(),
+            next_due: first_due(&claims),
+            claims,
             announces: policy != AddressProbing::Off,
             any_unusable: policy == AddressProbing::Probe,
             queue: ArrayVec::new(),
@@ -112,6 +116,9 @@ impl Claims {
 
     /// Sends what is due. Returns whether an address may be used from now on, or was.
     pub(crate) fn poll(&mut self, now: Instant) -> bool {
+        if self.next_due.is_none_or(|due| now < due) {
+            return false;
+        }
         let Self { claims, queue, .. } = self;
         let mut changed = false;
         for claim in claims {
@@ -138,6 +145,7 @@ impl Claims {
                 }
             }
         }
+        self.next_due = first_due(&self.claims);
         if changed {
             self.any_unusable =
                 self.claims.iter().any(|claim| !matches!(claim.standing, Standing::Ours { .. }));
@@ -149,7 +157,7 @@ impl Claims {
 
     /// When [`poll`](Self::poll) has something to do.
     pub(crate) fn next_deadline(&self) -> Option<Instant> {
-        self.claims.iter().filter_map(|claim| claim.due).min()
+        self.next_due
     }
 
     /// The link is there again, perhaps another one: what is ours is announced anew, what is being probed goes on.
@@ -158,6 +166,7 @@ impl Claims {
             if let Standing::Ours { announcements } = &mut claim.standing {
                 *announcements = ANNOUNCEMENTS;
                 claim.due = Some(now);
+                self.next_due = Some(now);
             }
         }
     }
@@ -178,6 +187,7 @@ impl Claims {
         };
         if lost {
             (claim.standing, claim.due) = (Standing::Duplicate, None);
+            self.next_due = first_due(&self.claims);
         } else {
             if claim.defended.is_some_and(|at| now < at + DEFEND_INTERVAL) {
                 return None;
@@ -197,6 +207,11 @@ impl Claims {
     pub(crate) fn asserted(&mut self) {
         self.queue.remove(0);
     }
+}
+
+/// When the first of them is due.
+fn first_due(claims: &[Claim]) -> Option<Instant> {
+    claims.iter().filter_map(|claim| claim.due).min()
 }
 
 /// What finds no place is not said: whoever asks will ask again.

@@ -60,8 +60,8 @@ pub struct Limits {
     pub syn_cookies: bool,
     /// Entries of the neighbour table.
     pub neighbors: usize,
-    /// Segments that all connections together hold for transmission; never more than half of the pool's buffers,
-    /// since acknowledgements need buffers to arrive in.
+    /// Segments that all connections together hold for transmission, in buffers of one or more of them; never more than half
+    /// of the pool's buffers, since acknowledgements need buffers to arrive in.
     pub tx_segments: usize,
     /// Memory that all connections together keep for what waits ahead of their frontiers, octets of packet buffers;
     /// never more than three eighths of the pool. At seven eighths of it those who hold most are asked to give up some

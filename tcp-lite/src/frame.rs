@@ -1,9 +1,9 @@
 //! Frames around TCP segments: Ethernet, IP and TCP headers in front of a payload that stays where it is.
 //!
-//! The retained payload of a segment is never changed. Headers go into the headroom in front of it while nobody
-//! else looks at that memory, else into a buffer of their own with a view of the payload chained behind it, or, for
-//! ports that send one buffer a frame, into a copy.
+//! The retained payload of a segment is never changed. Headers go into a buffer of their own, with a view of the payload
+//! chained behind it, or a copy where it is short or the port sends one buffer a frame.
 
+use arrayvec::ArrayVec;
 use dp::{Mbuf, Mempool, Offloads, TxOffload};
 
 use crate::checksum::{Sum, pseudo_header};
@@ -11,6 +11,9 @@ use crate::ethernet;
 use crate::facade::{EthernetAddress, IpAddress};
 use crate::ip::{Ecn, IPV4_OCTETS, IPV6_OCTETS, PROTOCOL_TCP};
 use crate::tcp::header::TcpHeader;
+
+/// Payloads of up to so many octets are copied behind their headers: that costs less than another buffer.
+const COPIED_OCTETS: usize = 512;
 
 /// Where the TCP header has its checksum.
 const TCP_CHECKSUM_AT: usize = 16;
@@ -43,37 +46,55 @@ impl Headers<'_> {
         Some(frame)
     }
 
-    /// A frame with the retained `payload`, which afterwards is what it was; `None` when the pool is empty.
-    pub(crate) fn with_payload(&self, pool: &Mempool, payload: &mut Mbuf) -> Option<Mbuf> {
+    /// A frame with `payload`; `view` gives it as a buffer. `None` when a pool is empty.
+    pub(crate) fn with_payload(
+        &self,
+        pool: &Mempool,
+        payload: &[u8],
+        view: impl FnOnce() -> Option<Mbuf>,
+    ) -> Option<Mbuf> {
         let octets = self.octets();
         let mut sum = Sum::new();
         if !self.framing.offloads.contains(Offloads::TX_TCP_CHECKSUM) {
-            payload.segments().for_each(|s| sum.add(s));
+            sum.add(payload);
         }
-        let payload_octets = payload.len();
-        let multi_segment = self.framing.offloads.contains(Offloads::TX_MULTI_SEGMENT);
-        // Sharing what was in front for a frame that may still be in a ring: hands off.
-        let may_prepend = !payload.is_shared() && (multi_segment || payload.segment_count() == 1);
-        let mut frame = if may_prepend && let Some(room) = payload.prepend(octets) {
-            self.emit(room, payload_octets, &sum);
-            let frame = payload.share();
-            payload.advance(octets);
-            frame?
-        } else if multi_segment {
-            let mut head = pool.alloc()?;
-            self.emit(head.append(octets)?, payload_octets, &sum);
-            // A segment is one buffer, so the chain is never too long.
-            head.chain(payload.share()?).ok()?;
-            head
+        let copies =
+            payload.len() <= COPIED_OCTETS || !self.framing.offloads.contains(Offloads::TX_MULTI_SEGMENT);
+        let mut frame = pool.alloc()?;
+        if copies {
+            // A segment fills a buffer at most, whose headroom is for headers.
+            frame.append(payload.len())?.copy_from_slice(payload);
+            self.emit(frame.prepend(octets)?, payload.len(), &sum);
         } else {
-            let mut copy = pool.alloc()?;
-            let room = copy.append(octets + payload_octets)?;
-            let (head, body) = room.split_at_mut(octets);
-            self.emit(head, payload_octets, &sum);
-            payload.copy_to(0, body);
-            copy
-        };
+            self.emit(frame.append(octets)?, payload.len(), &sum);
+            // One segment more than the view has, and that has one.
+            frame.chain(view()?).ok()?;
+        }
         frame.set_tx_offload(self.offload());
+        Some(frame)
+    }
+
+    /// A frame with several segments, which lie one behind the other in `views`; the port cuts it at `segment_octets`. For
+    /// ports with [`Offloads::TX_TSO`]. `None` when the pool is empty.
+    pub(crate) fn with_train<const N: usize>(
+        &self,
+        pool: &Mempool,
+        views: ArrayVec<Mbuf, N>,
+        segment_octets: usize,
+    ) -> Option<Mbuf> {
+        // From the far end, so that no chain is walked.
+        let joined = views.into_iter().rev().try_fold(None, |behind: Option<Mbuf>, mut view| {
+            if let Some(behind) = behind {
+                view.chain(behind).ok()?;
+            }
+            Some(Some(view))
+        });
+        let train = joined??;
+        let mut frame = pool.alloc()?;
+        self.emit(frame.append(self.octets())?, train.len(), &Sum::new());
+        // A train has one buffer less than a chain may have.
+        frame.chain(train).ok()?;
+        frame.set_tx_offload(TxOffload { tso_segment_octets: segment_octets as u16, ..self.offload() });
         Some(frame)
     }
 

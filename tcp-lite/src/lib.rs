@@ -36,5 +36,7 @@ pub use event::{CloseReason, Event, Received};
 pub use facade::{Duration, Instant};
 pub use in_order::{InOrder, Ordered};
 pub use listener::{AddressFilter, ListenConfig, ListenerCounters};
-pub use stack::{ConnId, ConnectError, ListenError, ListenerId, Stack, StackCounters, StackUsage};
-pub use tcp::{ConnInfo, OutOfOrder, SegmentBuf, SendError, State};
+pub use stack::{
+    ConnId, ConnectError, ListenError, ListenerId, SegmentBuf, Sender, Stack, StackCounters, StackUsage,
+};
+pub use tcp::{ConnInfo, OutOfOrder, SendError, State};

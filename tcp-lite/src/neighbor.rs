@@ -75,6 +75,8 @@ struct Entry {
 pub(crate) struct Neighbors {
     limit: usize,
     index: HashMap<IpAddress, usize, KeyedState>,
+    /// The entry that was resolved last: mostly the next one, too.
+    latest: usize,
     entries: Slab<Entry>,
     /// Where the next search for a victim starts.
     clock_hand: usize,
@@ -90,6 +92,7 @@ impl Neighbors {
         Self {
             limit: limit.max(1),
             index: HashMap::with_hasher(keyed),
+            latest: 0,
             entries: Slab::new(),
             clock_hand: 0,
             next_due: None,
@@ -105,7 +108,9 @@ impl Neighbors {
 
     /// The Ethernet address of `ip`, or the start of a search for it.
     pub(crate) fn resolve(&mut self, now: Instant, ip: IpAddress) -> Resolution {
-        let Some(&key) = self.index.get(&ip) else {
+        let latest =
+            Some(self.latest).filter(|&key| self.entries.get(key).is_some_and(|entry| entry.ip == ip));
+        let Some(key) = latest.or_else(|| self.index.get(&ip).copied()) else {
             let due = now + QUERY_INTERVAL;
             let state = State::Incomplete { queries: 1 };
             // Without a place it is asked for when another search has ended, which `poll` or `heard` reports.
@@ -114,6 +119,7 @@ impl Neighbors {
             }
             return Resolution::Pending;
         };
+        self.latest = key;
         let entry = &mut self.entries[key];
         entry.used = true;
         match &mut entry.state {

@@ -7,6 +7,7 @@ mod connections;
 mod counters;
 mod errors;
 mod receive;
+mod segment;
 mod surroundings;
 #[cfg(test)]
 mod tests;
@@ -17,10 +18,11 @@ use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
 use std::ops::Range;
 
-use dp::{Burst, Mbuf, Mempool};
+use dp::{Burst, Mbuf, Mempool, Offloads};
 
 pub use self::counters::StackCounters;
 pub use self::errors::{ConnectError, ListenError};
+pub use self::segment::{SegmentBuf, Sender};
 pub use self::usage::StackUsage;
 
 use self::connections::{Conn, Connections};
@@ -39,7 +41,7 @@ use crate::slow_path::SlowPath;
 use crate::syn_cookie::SynCookies;
 use crate::table::FourTuple;
 use crate::tcp::{Birth, Ctx, MAX_ASKED, ReorderSlab, SearchSlab, SegmentSlab, State, Tcb};
-use crate::{ConnInfo, Event, Instant, Keepalive, SegmentBuf, SendError, StackConfig};
+use crate::{ConnInfo, Duration, Event, Instant, Keepalive, SendError, StackConfig};
 
 /// Answers to segments of no connection that wait to be sent; more are not given.
 const PENDING_ANSWERS: usize = 64;
@@ -47,6 +49,9 @@ const PENDING_ANSWERS: usize = 64;
 /// Places for events that no connection takes for itself: a request to each of those who are asked to give up memory at a
 /// time, and one to the newcomer; the loss of each address of ours.
 const SPARE_EVENTS: usize = MAX_ASKED + 1 + ADDRESSES;
+
+/// When to try again what found the pool empty.
+const STARVED_WAIT: Duration = Duration::from_micros(20);
 
 /// Names a connection. Never reused while anybody may still hold it (slot and generation).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -81,6 +86,7 @@ pub struct Stack {
     secrets: Secrets,
     syn_cookies: SynCookies,
     pool: Mempool,
+    bulk_pool: Option<Mempool>,
     connections: Connections,
     listeners: Listeners,
     neighbors: Neighbors,
@@ -92,6 +98,8 @@ pub struct Stack {
     /// Holds a reassembled packet between the slow path and TCP.
     scratch: Vec<u8>,
     answers: VecDeque<Answer>,
+    /// The pool was empty when something was to be sent last.
+    starved: bool,
     segments: SegmentSlab,
     reorder: ReorderSlab,
     searches: SearchSlab,
@@ -134,8 +142,9 @@ impl Stack {
             reassembly: Reassembly::default(),
             scratch: Vec::new(),
             answers: VecDeque::with_capacity(PENDING_ANSWERS),
+            starved: false,
             // What waits to be acknowledged must leave buffers to receive the acknowledgements into.
-            segments: SegmentSlab::new(limits.tx_segments.min(pool.capacity() / 2).max(1)),
+            segments: SegmentSlab::new(limits.tx_segments, (pool.capacity() / 2).max(1)),
             reorder: ReorderSlab::new(limits.connections, limits.out_of_order_octets, &pool),
             searches: SearchSlab::new(limits.path_mtu_searches.min(pool.capacity() / 16)),
             events: VecDeque::with_capacity(limits.events + SPARE_EVENTS),
@@ -146,7 +155,21 @@ impl Stack {
             routes,
             secrets,
             pool,
+            bulk_pool: None,
         }
+    }
+
+    /// Has connections with much to send write it to the buffers of `pool`, each of several segments: what is sent in trains
+    /// is then described by few views. Small messages, and what finds no such buffer, go to the stack's own.
+    pub fn set_bulk_pool(&mut self, pool: Mempool) {
+        self.bulk_pool = Some(pool);
+    }
+
+    /// Says whether the port passes trains of segments on as they are, although [`StackConfig::offloads`] has no
+    /// [`TX_TSO`](dp::Offloads::TX_TSO); not until this says so.
+    pub fn set_passes_large_frames(&mut self, passes: bool) {
+        let cuts = self.config.offloads.contains(Offloads::TX_TSO);
+        self.framing.offloads.set(Offloads::TX_TSO, cuts || passes);
     }
 
     /// One received frame.
@@ -200,10 +223,12 @@ impl Stack {
     /// When [`poll`](Self::poll) or [`transmit`](Self::transmit) has something to do next; `None`: never, by
     /// itself. May be early, never late.
     pub fn next_deadline(&mut self, now: Instant) -> Option<Instant> {
-        if self.has_to_transmit() || self.slow_path.is_dirty() {
+        if self.slow_path.is_dirty() || self.has_to_transmit() && !self.starved {
             return Some(now);
         }
         let due = [
+            // Nobody says when buffers are back.
+            self.has_to_transmit().then_some(now + STARVED_WAIT),
             self.connections.wheel.next_deadline(),
             self.neighbors.next_deadline(),
             self.claims.next_deadline(),
@@ -335,47 +360,37 @@ impl Stack {
         self.with_live(conn, |tcb, ctx| tcb.abort(ctx));
     }
 
-    /// An empty segment to write up to `emss` octets of whole FPDUs into.
+    /// Whoever has FPDUs for `conn` hands them over by this: see [`Sender::segment`].
     ///
     /// # Errors
-    /// [`SendError`]: closed, send buffer full (an `Event::Writable` follows when there is room), no packet buffer.
-    pub fn segment(&mut self, conn: ConnId) -> Result<SegmentBuf, SendError> {
-        // Nothing to settle: asking changes neither timers nor what waits to be sent.
-        let slot = self.connections.live(conn).ok_or(SendError::Closed)?;
-        let (mut surroundings, connections, _) = self.split(self.now);
-        let (id, conn) = connections.get_mut(slot).ok_or(SendError::Closed)?;
-        conn.tcb.segment(&mut surroundings.ctx(id, conn.listener))
-    }
-
-    /// Queues a segment behind all others. It is sent as it is: its octets and boundaries never change but by a
-    /// drop of EMSS before it was sent, or by the persist timer. An empty segment is dropped.
-    pub fn push(&mut self, now: Instant, conn: ConnId, segment: SegmentBuf) {
+    /// [`SendError::Closed`].
+    pub fn sender(&mut self, now: Instant, conn: ConnId) -> Result<Sender<'_>, SendError> {
         self.advance(now);
-        self.with_live(conn, |tcb, ctx| tcb.push(ctx, segment));
+        let slot = self.connections.live(conn).ok_or(SendError::Closed)?;
+        Ok(Sender { stack: self, slot, pushed: false })
     }
 
     /// Cuts `octets` into segments of EMSS and queues what fits; returns how many octets were taken.
-    /// For plain streams: FPDUs go by [`segment`](Self::segment) and [`push`](Self::push).
+    /// For plain streams: FPDUs go by [`sender`](Self::sender).
     ///
     /// # Errors
-    /// As [`segment`](Self::segment), when not a single octet was taken.
+    /// As [`Sender::segment`], when not a single octet was taken.
     pub fn send(&mut self, now: Instant, conn: ConnId, octets: &[u8]) -> Result<usize, SendError> {
         self.advance(now);
         let sent = self.with_live(conn, |tcb, ctx| {
             let mut rest = octets;
             while !rest.is_empty() {
-                let mut segment = match tcb.segment(ctx) {
-                    Ok(segment) => segment,
+                let (page, emss) = match tcb.segment(ctx) {
+                    Ok(place) => place,
                     Err(error) if rest.len() == octets.len() => return Err(error),
                     Err(_) => break,
                 };
-                let (now, later) = rest.split_at(rest.len().min(segment.capacity()));
-                // The capacity is what the buffer has room for.
-                let Some(room) = segment.append(now.len()) else { break };
-                room.copy_from_slice(now);
-                tcb.push(ctx, segment);
+                let (now, later) = rest.split_at(rest.len().min(emss));
+                ctx.segments.room(page)[..now.len()].copy_from_slice(now);
+                tcb.push(ctx, now.len());
                 rest = later;
             }
+            tcb.on_pushed(ctx);
             Ok(octets.len() - rest.len())
         });
         sent.unwrap_or(Err(SendError::Closed))

@@ -1,6 +1,7 @@
 //! Slots of connections with what surrounds each control block: its name, its timer, its place in the queues.
 
 use std::collections::VecDeque;
+use std::ops::{Index, IndexMut};
 
 use crate::facade::{Instant, IpAddress};
 use crate::secrets::KeyedState;
@@ -42,12 +43,61 @@ struct Slot {
     conn: Option<Conn>,
 }
 
+/// Slots in one allocation.
+const CHUNK: usize = 64;
+
+/// Slots in chunks, each of which stays where it was made: a large array would be copied to grow, and be half empty.
+#[derive(Default)]
+struct Slots {
+    /// All but the last one are full.
+    chunks: Vec<Vec<Slot>>,
+    len: usize,
+}
+
+impl Slots {
+    fn len(&self) -> usize {
+        self.len
+    }
+
+    fn push(&mut self, slot: Slot) {
+        if self.len.is_multiple_of(CHUNK) {
+            self.chunks.push(Vec::with_capacity(CHUNK));
+        }
+        self.chunks[self.len / CHUNK].push(slot);
+        self.len += 1;
+    }
+
+    fn get(&self, at: usize) -> Option<&Slot> {
+        self.chunks.get(at / CHUNK)?.get(at % CHUNK)
+    }
+
+    fn iter(&self) -> impl Iterator<Item = &Slot> {
+        self.chunks.iter().flatten()
+    }
+}
+
+impl Index<usize> for Slots {
+    type Output = Slot;
+
+    fn index(&self, at: usize) -> &Slot {
+        &self.chunks[at / CHUNK][at % CHUNK]
+    }
+}
+
+impl IndexMut<usize> for Slots {
+    fn index_mut(&mut self, at: usize) -> &mut Slot {
+        &mut self.chunks[at / CHUNK][at % CHUNK]
+    }
+}
+
 /// All connections of a stack.
 pub(crate) struct Connections {
-    slots: Vec<Slot>,
+    slots: Slots,
     free: Vec<u32>,
     limit: usize,
     table: ConnTable,
+    /// The slot that was looked up last: segments come in bursts.
+    latest: u32,
     pub(crate) wheel: TimerWheel,
     ready: VecDeque<u32>,
     waiting: Vec<u32>,
@@ -58,10 +108,11 @@ pub(crate) struct Connections {
 impl Connections {
     pub(crate) fn new(limit: usize, keyed: KeyedState) -> Self {
         Self {
-            slots: Vec::new(),
+            slots: Slots::default(),
             free: Vec::new(),
             limit,
             table: ConnTable::with_hasher(keyed),
+            latest: 0,
             wheel: TimerWheel::new(),
             ready: VecDeque::new(),
             waiting: Vec::new(),
@@ -133,6 +184,15 @@ impl Connections {
     /// The slot of a 4-tuple.
     pub(crate) fn find(&self, tuple: &FourTuple) -> Option<u32> {
         self.table.get(tuple).copied()
+    }
+
+    /// As [`find`](Self::find), for a segment: more of the same connection are likely to follow.
+    pub(crate) fn find_next(&mut self, tuple: &FourTuple) -> Option<u32> {
+        let is_same = |slot: &Slot| slot.conn.as_ref().is_some_and(|conn| conn.tuple == *tuple);
+        if !self.slots.get(self.latest as usize).is_some_and(is_same) {
+            self.latest = self.find(tuple)?;
+        }
+        Some(self.latest)
     }
 
     /// The slot of an id, if the user may still use it.
@@ -224,7 +284,11 @@ impl Stack {
         let id = self.reserve_slot()?;
         let slots = self.connections.slots() as usize;
         let most = self.config.limits.events + slots * EVENTS_PER_CONNECTION + SPARE_EVENTS;
-        self.events.reserve(most - self.events.len());
+        if self.events.capacity() < most {
+            // For some connections more: a queue that doubles would be half empty.
+            let some = CHUNK * EVENTS_PER_CONNECTION;
+            self.events.reserve_exact(most + some - self.events.len());
+        }
         Some(id)
     }
 

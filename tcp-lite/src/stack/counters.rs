@@ -53,6 +53,8 @@ pub struct StackCounters {
     pub challenge_acks_withheld: u64,
     /// TCP segments sent, first transmissions and all others.
     pub tx_segments: u64,
+    /// Frames that carried several segments, for a port that cuts between them.
+    pub tx_trains: u64,
     /// Segments sent again.
     pub tx_retransmits: u64,
     /// Segments received that a router had marked (RFC 3168).

@@ -147,7 +147,7 @@ impl Stack {
             remote: origin.src,
             remote_port: header.src_port,
         };
-        let Some(slot) = self.connections.find(&tuple) else {
+        let Some(slot) = self.connections.find_next(&tuple) else {
             return self.stranger_arrives(now, origin, tuple, header, payload);
         };
         match self.with(now, slot, |tcb, ctx| tcb.on_segment(ctx, header, origin.ecn, payload)) {

@@ -17,6 +17,7 @@ pub(super) struct Surroundings<'a> {
     pub(super) config: &'a StackConfig,
     pub(super) framing: &'a Framing,
     pub(super) pool: &'a Mempool,
+    pub(super) bulk_pool: Option<&'a Mempool>,
     pub(super) segments: &'a mut SegmentSlab,
     pub(super) reorder: &'a mut ReorderSlab,
     pub(super) searches: &'a mut SearchSlab,
@@ -30,6 +31,7 @@ impl Surroundings<'_> {
             now: self.now,
             config: &self.config.tcp,
             pool: self.pool,
+            bulk_pool: self.bulk_pool,
             segments: self.segments,
             reorder: self.reorder,
             searches: self.searches,
@@ -49,6 +51,7 @@ impl Stack {
             config,
             framing,
             pool,
+            bulk_pool,
             segments,
             reorder,
             searches,
@@ -63,13 +66,24 @@ impl Stack {
             reassembly: _,
             scratch: _,
             answers: _,
+            starved: _,
             claims: _,
             link_up: _,
             syn_cookies: _,
             now: _,
         } = self;
-        let surroundings =
-            Surroundings { now, config, framing, pool, segments, reorder, searches, counters, events };
+        let surroundings = Surroundings {
+            now,
+            config,
+            framing,
+            pool,
+            bulk_pool: bulk_pool.as_ref(),
+            segments,
+            reorder,
+            searches,
+            counters,
+            events,
+        };
         (surroundings, connections, neighbors)
     }
 }

@@ -4,7 +4,7 @@
 //! connections that have something, in turns of a few segments each. When the pool is empty nothing is lost: the
 //! same is tried in the next call.
 
-use dp::{Burst, Mbuf};
+use dp::{Burst, Mbuf, Offloads};
 
 use super::{Stack, connections};
 use crate::discovery;
@@ -16,8 +16,11 @@ use crate::table::FourTuple;
 use crate::tcp::header::{Flags, TcpHeader};
 use crate::tcp::{Payload, State};
 
-/// Segments that one connection sends before the next has its turn.
+/// Segments that one connection sends before the next has its turn; a train of more is not cut for that.
 const TURN_SEGMENTS: usize = 8;
+
+/// What a port does that takes several segments in one frame.
+const TRAINS: Offloads = Offloads::TX_TSO.union(Offloads::TX_MULTI_SEGMENT).union(Offloads::TX_TCP_CHECKSUM);
 
 /// A RST for a segment that no connection takes, or a SYN-ACK that nobody remembers. It goes back where the segment
 /// came from, so that strangers make us ask for no addresses.
@@ -49,9 +52,9 @@ impl Stack {
             let Some(frame) = self.slow_path.next_frame() else { break };
             out.push(frame);
         }
+        self.starved = false;
         if !self.fill_assertions(out) || !self.fill_queries(out) || !self.fill_answers(out) {
-            self.counters.tx_no_mbuf += 1;
-            return false;
+            return self.starve();
         }
         while !out.is_full() {
             let Some(slot) = self.connections.next_ready() else { break };
@@ -61,19 +64,24 @@ impl Stack {
                 Turn::Idle => {}
                 Turn::More => self.connections.make_ready(slot),
                 Turn::NoMbuf => {
-                    self.counters.tx_no_mbuf += 1;
                     self.connections.still_ready(slot);
-                    return false;
+                    return self.starve();
                 }
             }
             self.settle_timer(slot);
         }
         // Turns may have raised questions.
         if !self.fill_queries(out) {
-            self.counters.tx_no_mbuf += 1;
-            return false;
+            return self.starve();
         }
         self.has_to_transmit()
+    }
+
+    /// The pool is empty: nothing more can be sent now.
+    fn starve(&mut self) -> bool {
+        self.counters.tx_no_mbuf += 1;
+        self.starved = true;
+        false
     }
 
     /// Whether [`fill`](Self::fill) has something to do.
@@ -163,14 +171,15 @@ impl Stack {
             return turn;
         }
         let mut dst_mac = None;
-        for _ in 0..TURN_SEGMENTS {
+        let mut left = TURN_SEGMENTS;
+        while left > 0 {
             if out.is_full() {
                 return Turn::More;
             }
             let (mut surroundings, connections, neighbors) = self.split(now);
             let Some((id, conn)) = connections.get_mut(slot) else { return Turn::Idle };
             let mut ctx = surroundings.ctx(id, conn.listener);
-            let Some(transmission) = conn.tcb.next_transmission(&mut ctx) else { return Turn::Idle };
+            let Some(mut transmission) = conn.tcb.next_transmission(&mut ctx) else { return Turn::Idle };
             let dst_mac = match dst_mac {
                 Some(known) => known,
                 None => match neighbors.resolve(now, conn.next_hop) {
@@ -189,6 +198,10 @@ impl Stack {
                     Resolution::Failed => return Turn::Waiting,
                 },
             };
+            if surroundings.framing.offloads.contains(TRAINS) {
+                conn.tcb.couple(&surroundings.ctx(id, conn.listener), &mut transmission);
+            }
+            left = left.saturating_sub(transmission.segments);
             let headers = Headers {
                 framing: surroundings.framing,
                 dst_mac,
@@ -200,12 +213,18 @@ impl Stack {
             let frame: Option<Mbuf> = match transmission.payload {
                 None => headers.bare(surroundings.pool),
                 Some(Payload::Segment(key)) => {
-                    headers.with_payload(surroundings.pool, surroundings.segments.buf_mut(key))
+                    let (pool, segments) = (surroundings.pool, &*surroundings.segments);
+                    let (octets, count) = (segments.octets(key), transmission.segments);
+                    match count {
+                        1 => headers.with_payload(pool, octets, || segments.views(key, 1)?.pop()),
+                        _ => segments
+                            .views(key, count)
+                            .and_then(|views| headers.with_train(pool, views, octets.len())),
+                    }
                 }
-                Some(Payload::Probe(key)) => surroundings
-                    .searches
-                    .buf_mut(key)
-                    .and_then(|payload| headers.with_payload(surroundings.pool, payload)),
+                Some(Payload::Probe(key)) => surroundings.searches.buf(key).and_then(|probe| {
+                    headers.with_payload(surroundings.pool, probe.head(), || probe.share())
+                }),
             };
             let Some(frame) = frame else { return Turn::NoMbuf };
             out.push(frame);

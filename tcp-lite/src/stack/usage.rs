@@ -9,6 +9,8 @@ pub struct StackUsage {
     pub connections: usize,
     /// Segments held for transmission.
     pub tx_segments: usize,
+    /// Buffers of the stack's pool, the large ones aside, in which these are.
+    pub tx_buffers: usize,
     /// Connections with a hole in what they received.
     pub holes: usize,
     /// Entries of the neighbour table.
@@ -25,6 +27,7 @@ impl Stack {
         StackUsage {
             connections: self.connections.len(),
             tx_segments: self.segments.len(),
+            tx_buffers: self.segments.small_pages(),
             holes: self.reorder.len(),
             neighbors: self.neighbors.len(),
             events: self.events.len(),

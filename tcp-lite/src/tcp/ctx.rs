@@ -21,6 +21,8 @@ pub(crate) struct Ctx<'a> {
     pub(crate) config: &'a TcpConfig,
     /// Where fresh packet buffers come from.
     pub(crate) pool: &'a Mempool,
+    /// Where large ones come from, for many segments at a time.
+    pub(crate) bulk_pool: Option<&'a Mempool>,
     /// Records of segments queued for transmission, of all connections.
     pub(crate) segments: &'a mut SegmentSlab,
     /// Records of out-of-order ranges, of the connections that have any.

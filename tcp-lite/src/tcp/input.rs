@@ -4,7 +4,7 @@ use dp::Mbuf;
 
 use super::ctx::Ctx;
 use super::header::{Flags, TcpHeader};
-use super::tcb::{Challenges, Fin, Pending, State, Tcb, seconds};
+use super::tcb::{Challenges, Fin, Pending, State, Tcb, payload_of, seconds};
 use crate::ip::Ecn;
 use crate::{CloseReason, Duration};
 
@@ -140,7 +140,9 @@ impl Tcb {
                 self.unacked_segments += 1;
                 self.unacked_octets = self.unacked_octets.saturating_add(octets as u32);
             }
-            let enough = self.unacked_segments >= 2 || self.unacked_octets >= 2 * u32::from(self.birth.mss);
+            // Two full segments may have come as one: full is what the options leave of the MSS.
+            let full = payload_of(self.birth.mss, self.agreed.timestamps);
+            let enough = self.unacked_segments >= 2 || self.unacked_octets >= 2 * full;
             if arrival.urgent || enough {
                 self.pending |= Pending::ACK;
             } else if self.timers.delayed_ack.is_none() {

@@ -2,10 +2,10 @@
 //!
 //! One [`Tcb`] for each connection; the stack feeds it segments and time (`input.rs`, `timer.rs`), asks it what to
 //! send (`output.rs`), and lends it all that is shared ([`Ctx`]). On the way in: `header.rs` parses, `input.rs`
-//! judges, `ack.rs` works off the acknowledgement on the queue (`send.rs`, `flight.rs`, `scoreboard.rs`, `rtt.rs`),
+//! judges, `ack.rs` works off the acknowledgement on the queue (`send.rs` and `pages.rs`, `flight.rs`, `scoreboard.rs`, `rtt.rs`),
 //! `recovery.rs` says what follows (`rack.rs`, `tail_probe.rs`, `reduction.rs`, `prr.rs`, `undo.rs`, `frto.rs`, `congestion`),
 //! `recv.rs` hands up the octets that are new (`ranges.rs`), `reorder.rs` bounds what waits. Positions are 64 bits (`seq.rs`).
-//! How large segments may be: `path_mtu.rs`.
+//! How large segments may be: `path_mtu.rs`; several of them in one frame: `train.rs`.
 //!
 //! Deliberate deviations: a segment without timestamps is accepted where they were agreed on (RFC 7323
 //! section 3.2 would drop it); a zero-window probe carries no octet (RFC 9293 section 3.8.6.1 sends one), since that
@@ -27,6 +27,7 @@ mod open;
 mod out_of_order;
 mod output;
 mod pacing;
+mod pages;
 mod path_mtu;
 mod prr;
 mod rack;
@@ -43,6 +44,7 @@ mod tail_probe;
 mod tcb;
 mod time_wait;
 mod timer;
+mod train;
 mod undo;
 
 #[cfg(test)]
@@ -52,6 +54,7 @@ pub(crate) use ctx::{Ctx, EVENTS_PER_CONNECTION};
 pub(crate) use input::Verdict;
 pub use out_of_order::OutOfOrder;
 pub(crate) use output::Payload;
+pub(crate) use pages::PageKey;
 pub(crate) use path_mtu::SearchSlab;
 pub(crate) use reorder::{MAX_ASKED, ReorderSlab};
 pub(crate) use send::SegmentSlab;
@@ -59,8 +62,6 @@ pub use tcb::State;
 pub(crate) use tcb::{Birth, Tcb};
 
 use std::net::SocketAddr;
-
-use dp::Mbuf;
 
 /// Why a segment was not taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -74,42 +75,6 @@ pub enum SendError {
     /// The pool is empty: try again in the next turn.
     #[error("no packet buffer is free")]
     NoMbuf,
-}
-
-/// A segment under construction, in a buffer that TCP owns: room for EMSS octets, headroom in front for headers.
-pub struct SegmentBuf {
-    pub(crate) buf: Mbuf,
-    pub(crate) emss: usize,
-}
-
-impl SegmentBuf {
-    /// Octets it can hold in all (EMSS when it was made).
-    pub fn capacity(&self) -> usize {
-        self.emss
-    }
-
-    /// Octets written so far.
-    pub fn len(&self) -> usize {
-        self.buf.len()
-    }
-
-    /// Whether nothing was written yet.
-    pub fn is_empty(&self) -> bool {
-        self.buf.is_empty()
-    }
-
-    /// Grows by `octets` and returns them for writing (old contents), or `None` when they do not fit.
-    pub fn append(&mut self, octets: usize) -> Option<&mut [u8]> {
-        if self.buf.len() + octets > self.emss {
-            return None;
-        }
-        self.buf.append(octets)
-    }
-
-    /// Keeps the first `octets`: takes back what could not be written.
-    pub fn truncate(&mut self, octets: usize) {
-        self.buf.truncate(octets);
-    }
 }
 
 /// What a connection looks like from outside.

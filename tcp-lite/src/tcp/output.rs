@@ -18,9 +18,11 @@ pub(crate) struct Transmission {
     /// Header to emit.
     pub(crate) header: TcpHeader,
     pub(crate) payload: Option<Payload>,
+    /// Queued segments in it: that of `payload` and those behind it (`train.rs`).
+    pub(crate) segments: usize,
     /// What the IP header says of marks.
     pub(crate) ecn: Ecn,
-    kind: Kind,
+    pub(super) kind: Kind,
 }
 
 /// What a segment carries, whole.
@@ -33,7 +35,7 @@ pub(crate) enum Payload {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
+pub(super) enum Kind {
     Reset,
     Syn,
     Fresh,
@@ -107,10 +109,10 @@ impl Tcb {
     }
 
     /// `transmission`, the last that [`next_transmission`](Self::next_transmission) gave, went out.
-    /// Counts `tx_segments`, `tx_retransmits`, `tx_acks`, `tx_resets`.
+    /// Counts `tx_segments`, `tx_trains`, `tx_retransmits`, `tx_acks`, `tx_resets`.
     pub(crate) fn sent(&mut self, ctx: &mut Ctx<'_>, transmission: &Transmission) {
-        let Transmission { header, payload, kind, .. } = transmission;
-        ctx.counters.tx_segments += 1;
+        let Transmission { header, payload, segments, kind, .. } = transmission;
+        ctx.counters.tx_segments += *segments as u64;
         match kind {
             Kind::Reset => {
                 ctx.counters.tx_resets += 1;
@@ -127,7 +129,12 @@ impl Tcb {
                     self.retransmits += 1;
                 }
             }
-            Kind::Fresh => self.on_fresh_sent(ctx),
+            Kind::Fresh => {
+                for _ in 0..*segments {
+                    self.on_fresh_sent(ctx);
+                }
+                ctx.counters.tx_trains += u64::from(*segments > 1);
+            }
             Kind::Repair => {
                 if let Some(Payload::Segment(key)) = *payload {
                     self.on_resent(ctx, key);
@@ -264,8 +271,8 @@ impl Tcb {
     fn tail(&mut self, ctx: &mut Ctx<'_>) -> Option<SegmentKey> {
         if self.is_fresh_sendable(ctx)
             && let Some(key) = self.snd.unsent
-            && self.fit_emss(ctx, key).is_some()
         {
+            self.fit_emss(ctx, key);
             return Some(key);
         }
         self.snd.last_sent(ctx.segments)
@@ -290,10 +297,10 @@ impl Tcb {
         if withheld {
             return None;
         }
-        self.fit_emss(ctx, key)?;
+        self.fit_emss(ctx, key);
         while self.snd.drop_acknowledged(ctx.segments) {
             key = self.snd.head?;
-            self.fit_emss(ctx, key)?;
+            self.fit_emss(ctx, key);
         }
         let fits = ctx.segments.get(key).end() <= self.window.edge && self.repair_allowed();
         (oldest || fits).then_some(key)
@@ -302,7 +309,7 @@ impl Tcb {
     /// The next segment never sent, when congestion and the peer's window allow.
     fn sendable(&mut self, ctx: &mut Ctx<'_>) -> Option<SegmentKey> {
         let key = self.snd.unsent.filter(|_| self.fresh_allowed())?;
-        self.fit_emss(ctx, key)?;
+        self.fit_emss(ctx, key);
         let segment = ctx.segments.get(key);
         if segment.end() <= self.window.edge {
             return Some(key);
@@ -314,16 +321,10 @@ impl Tcb {
         cut.then_some(key)
     }
 
-    /// Cuts a segment that EMSS no longer allows. `None` when it could not be cut now.
-    fn fit_emss(&mut self, ctx: &mut Ctx<'_>, key: SegmentKey) -> Option<()> {
-        if ctx.segments.get(key).len > self.emss {
-            if !self.snd.split(ctx.segments, key, self.emss) {
-                ctx.counters.tx_no_mbuf += 1;
-                return None;
-            }
-            ctx.counters.tx_cut_by_emss += 1;
-        }
-        Some(())
+    /// Cuts a segment that EMSS no longer allows.
+    fn fit_emss(&mut self, ctx: &mut Ctx<'_>, key: SegmentKey) {
+        let cut = self.snd.split(ctx.segments, key, self.emss);
+        ctx.counters.tx_cut_by_emss += u64::from(cut);
     }
 
     fn data(&self, ctx: &Ctx<'_>, kind: Kind, key: SegmentKey) -> Transmission {
@@ -334,7 +335,8 @@ impl Tcb {
         let spare = self.emss.saturating_sub(segment.len) as usize;
         let fresh = self.snd.unsent == Some(key);
         let header = self.header(ctx, segment.pos, flags | self.ecn_flags(fresh), spare);
-        Transmission { header, payload: Some(Payload::Segment(key)), ecn: self.codepoint(fresh), kind }
+        let payload = Some(Payload::Segment(key));
+        Transmission { header, payload, segments: 1, ecn: self.codepoint(fresh), kind }
     }
 
     fn path_probe(&self, ctx: &Ctx<'_>, key: SearchKey, pos: u64) -> Transmission {
@@ -342,6 +344,7 @@ impl Tcb {
         Transmission {
             header,
             payload: Some(Payload::Probe(key)),
+            segments: 1,
             ecn: self.codepoint(false),
             kind: Kind::Path,
         }
@@ -357,6 +360,7 @@ impl Tcb {
         Transmission {
             header: self.header(ctx, pos, flags, spare),
             payload: None,
+            segments: 1,
             ecn: self.codepoint(false),
             kind,
         }
@@ -368,7 +372,13 @@ impl Tcb {
         let mut header = self.header(ctx, self.snd.nxt, flags, 0);
         header.ack = Some(self.rcv.space.seq(ack));
         header.window = self.rcv.window_from(ack);
-        Transmission { header, payload: None, ecn: self.codepoint(false), kind: Kind::EarlierAck }
+        Transmission {
+            header,
+            payload: None,
+            segments: 1,
+            ecn: self.codepoint(false),
+            kind: Kind::EarlierAck,
+        }
     }
 
     fn header(&self, ctx: &Ctx<'_>, pos: u64, flags: Flags, spare_octets: usize) -> TcpHeader {

@@ -116,8 +116,8 @@ impl SearchSlab {
     }
 
     /// A probe's payload, to be sent as a segment's is.
-    pub(crate) fn buf_mut(&mut self, key: SearchKey) -> Option<&mut Mbuf> {
-        self.records[key.record()].probe.as_mut().map(|probe| &mut probe.buf)
+    pub(crate) fn buf(&self, key: SearchKey) -> Option<&Mbuf> {
+        self.records[key.record()].probe.as_ref().map(|probe| &probe.buf)
     }
 
     fn take(&mut self, search: Search) -> Option<SearchKey> {
@@ -280,7 +280,11 @@ impl Tcb {
             return;
         }
         let mut cursor = self.snd.head;
-        while let Some(segment) = cursor.map(|key| ctx.segments.get(key)).filter(|it| it.end() <= ack) {
+        while let Some(key) = cursor {
+            let segment = ctx.segments.get(key);
+            if segment.end() > ack {
+                break;
+            }
             cursor = segment.next;
             if search.probe.is_none() {
                 let Some(buf) = ctx.pool.alloc() else { return };
@@ -288,8 +292,10 @@ impl Tcb {
             }
             let Some(probe) = &mut search.probe else { return };
             let left = search.size as usize - probe.buf.len();
-            let Some(room) = probe.buf.append(left.min(segment.len as usize)) else { return };
-            segment.copy_to(room);
+            let taken = left.min(segment.len as usize);
+            if !probe.buf.append_slice(&ctx.segments.octets(key)[..taken]) {
+                return;
+            }
             if probe.buf.len() == search.size as usize {
                 search.stage = Stage::Ready;
                 self.pending |= Pending::PATH;

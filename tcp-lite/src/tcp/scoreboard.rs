@@ -297,12 +297,11 @@ mod tests {
     /// A queue of so many segments, sent a millisecond apart.
     fn queue(count: i64) -> (SegmentSlab, SendQueue) {
         let pool = dp::Mempool::heap("test", 64, 2048);
-        let (mut slab, mut queue) = (SegmentSlab::new(64), SendQueue::new());
+        let (mut slab, mut queue) = (SegmentSlab::new(64, 64), SendQueue::new());
         (queue.una, queue.nxt) = (1, 1);
         for nr in 0..count {
-            let mut buf = pool.alloc().expect("a buffer");
-            buf.append(LEN as usize).expect("room");
-            queue.push(&mut slab, buf);
+            queue.page(&mut slab, (&pool, None), LEN as usize).expect("a buffer");
+            queue.push(&mut slab, LEN as usize);
             queue.on_sent(&mut slab, at(nr));
         }
         (slab, queue)

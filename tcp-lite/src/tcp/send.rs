@@ -6,14 +6,19 @@
 //! connection holds none. Which segments are lost is in `scoreboard.rs`, their order in time in `flight.rs`.
 
 use std::num::NonZeroU32;
+use std::ops::Range;
 
+use arrayvec::ArrayVec;
 use bitflags::bitflags;
-use dp::Mbuf;
+use dp::{Mbuf, Mempool};
 use slab::Slab;
 
+use super::SendError;
 use super::flight::{Flight, Sent};
 use super::news::News;
+use super::pages::{PageKey, Pages};
 use super::scoreboard::Sacks;
+use super::train::MAX_TRAIN;
 use crate::Instant;
 
 /// Names a queued segment: its record plus one, so that an optional name takes no more room.
@@ -49,8 +54,9 @@ bitflags! {
 
 /// A queued segment.
 pub(super) struct Segment {
-    /// Exactly the payload.
-    buf: Mbuf,
+    /// Where its payload is.
+    page: PageKey,
+    offset: u32,
     /// Position of its first octet (`seq.rs`).
     pub(super) pos: u64,
     pub(super) len: u32,
@@ -69,22 +75,24 @@ impl Segment {
         self.pos + u64::from(self.len)
     }
 
-    /// Its first octets, `out.len()` at most.
-    pub(super) fn copy_to(&self, out: &mut [u8]) {
-        self.buf.copy_to(0, out);
+    /// Where its octets are in its page.
+    fn place(&self) -> Range<usize> {
+        self.offset as usize..(self.offset + self.len) as usize
     }
 }
 
-/// Records of the segments that all connections of a stack hold for transmission.
+/// Records of the segments that all connections of a stack hold for transmission, and the pages they are in.
 pub(crate) struct SegmentSlab {
     records: Slab<Segment>,
     limit: usize,
+    pub(super) pages: Pages,
 }
 
 impl SegmentSlab {
-    /// Room for `limit` segments, taken now.
-    pub(crate) fn new(limit: usize) -> Self {
-        Self { records: Slab::with_capacity(limit), limit }
+    /// Room for `limit` segments, taken now, in at most `small_pages` of the port's own buffers.
+    pub(crate) fn new(limit: usize, small_pages: usize) -> Self {
+        // Each page has a segment, but the one that is being opened.
+        Self { records: Slab::with_capacity(limit), limit, pages: Pages::new(limit + 1, small_pages) }
     }
 
     /// Whether the limit is reached. It bounds `segment`; segments made before may still be pushed.
@@ -94,8 +102,8 @@ impl SegmentSlab {
 
     /// Whether a connection that holds `own` records has its share: half as many as are free. So any number of bulk
     /// senders end up with equal shares, and one more always finds room (dynamic thresholds, Choudhury and Hahne).
-    pub(crate) fn is_full_for(&self, own: usize) -> bool {
-        2 * own >= self.limit.saturating_sub(self.records.len())
+    pub(crate) fn is_full_for(&self, own: u32) -> bool {
+        2 * own as usize >= self.limit.saturating_sub(self.records.len())
     }
 
     /// Records in use.
@@ -103,10 +111,41 @@ impl SegmentSlab {
         self.records.len()
     }
 
-    /// The retained buffer of a segment: exactly its payload. To send it without a copy: when it is not shared,
-    /// prepend the headers, `share`, and `advance` over them again; when it is, chain a header buffer and a `share`.
-    pub(crate) fn buf_mut(&mut self, key: SegmentKey) -> &mut Mbuf {
-        &mut self.get_mut(key).buf
+    /// Small pages in use.
+    pub(crate) fn small_pages(&self) -> usize {
+        self.pages.small()
+    }
+
+    /// What can still be written into a page.
+    pub(crate) fn room(&mut self, page: PageKey) -> &mut [u8] {
+        self.pages.room(page)
+    }
+
+    /// The payload of a segment.
+    pub(crate) fn octets(&self, key: SegmentKey) -> &[u8] {
+        let segment = self.get(key);
+        self.pages.octets(segment.page, segment.place())
+    }
+
+    /// The payloads of `count` segments from `first` on, as few buffers as they lie in; `None` when no descriptor is free.
+    pub(crate) fn views(&self, first: SegmentKey, count: usize) -> Option<ArrayVec<Mbuf, MAX_TRAIN>> {
+        let mut views = ArrayVec::new();
+        let mut segments =
+            std::iter::successors(Some(self.get(first)), |segment| segment.next.map(|next| self.get(next)))
+                .take(count);
+        let segment = segments.next()?;
+        let (mut page, mut place) = (segment.page, segment.place());
+        for segment in segments {
+            let next = segment.place();
+            if segment.page == page && next.start == place.end {
+                place.end = next.end;
+                continue;
+            }
+            views.try_push(self.pages.view(page, place)?).ok()?;
+            (page, place) = (segment.page, next);
+        }
+        views.try_push(self.pages.view(page, place)?).ok()?;
+        Some(views)
     }
 
     pub(super) fn get(&self, key: SegmentKey) -> &Segment {
@@ -131,6 +170,8 @@ pub(super) struct SendQueue {
     pub(super) unsent: Option<SegmentKey>,
     /// Where the search for the next segment to send again starts.
     pub(super) repair: Option<SegmentKey>,
+    /// The page that the next segment is written to, if it has room for one.
+    open: Option<PageKey>,
     /// Segments in the order of transmission.
     pub(super) flight: Flight,
     /// What SACK blocks said last.
@@ -147,7 +188,7 @@ pub(super) struct SendQueue {
     /// Octets with [`Marks::LOST`].
     pub(super) lost_octets: u64,
     /// Segments in the queue.
-    pub(super) segments: usize,
+    pub(super) segments: u32,
 }
 
 impl SendQueue {
@@ -158,6 +199,7 @@ impl SendQueue {
             tail: None,
             unsent: None,
             repair: None,
+            open: None,
             flight: Flight::default(),
             sacks: Sacks::default(),
             una: 0,
@@ -185,11 +227,38 @@ impl SendQueue {
         self.in_flight().saturating_sub(self.sacked_octets + self.lost_octets)
     }
 
-    /// Queues a segment behind all others.
-    pub(super) fn push(&mut self, slab: &mut SegmentSlab, buf: Mbuf) {
-        let len = buf.len() as u32;
+    /// The page to write the next segment to, with room for `octets`: a new one of the pools `(small, bulk)` where it needs
+    /// one.
+    ///
+    /// # Errors
+    /// As [`Pages::open`].
+    pub(super) fn page(
+        &mut self,
+        slab: &mut SegmentSlab,
+        pools: (&Mempool, Option<&Mempool>),
+        octets: usize,
+    ) -> Result<PageKey, SendError> {
+        if let Some(open) = self.open.filter(|&open| slab.pages.room_octets(open) >= octets) {
+            return Ok(open);
+        }
+        // What is full goes with its last segment.
+        let page = slab.pages.open(pools, octets, self.segments)?;
+        self.open = Some(page);
+        Ok(page)
+    }
+
+    /// Nothing was written to the page: an empty queue keeps none.
+    pub(super) fn close_page(&mut self, slab: &mut SegmentSlab) {
+        self.open = self.open.filter(|&open| !slab.pages.close_if_empty(open));
+    }
+
+    /// The first `octets` octets of the open page's room are a segment: queues it behind all others.
+    pub(super) fn push(&mut self, slab: &mut SegmentSlab, octets: usize) {
+        let Some(page) = self.open else { return };
+        let len = octets as u32;
         let segment = Segment {
-            buf,
+            page,
+            offset: slab.pages.fill(page, octets),
             pos: self.end,
             len,
             marks: Marks::empty(),
@@ -264,6 +333,9 @@ impl SendQueue {
         let Some(key) = self.head else { return };
         self.set_marks(slab, key, Marks::empty());
         let segment = slab.records.remove(key.record());
+        if slab.pages.leave(segment.page) && self.open == Some(segment.page) {
+            self.open = None;
+        }
         self.segments -= 1;
         self.head = segment.next;
         if self.head.is_none() {
@@ -307,19 +379,18 @@ impl SendQueue {
     }
 
     /// Cuts a segment that does not fly so that its first part has `at` octets; the rest becomes a segment of its
-    /// own. Returns whether it did: not when `at` is no inner boundary, or no buffer descriptor is left.
+    /// own. Returns whether it did: not when `at` is no inner boundary.
     pub(super) fn split(&mut self, slab: &mut SegmentSlab, key: SegmentKey, at: u32) -> bool {
         let segment = slab.get(key);
         if at == 0 || at >= segment.len {
             return false;
         }
-        let Some(mut rest) = segment.buf.share() else { return false };
-        rest.advance(at as usize);
-        let marks = segment.marks;
+        let (marks, page) = (segment.marks, segment.page);
         // Blocks that did not hold all of it may hold a part.
         self.sacks = Sacks::default();
         let second = Segment {
-            buf: rest,
+            page,
+            offset: segment.offset + at,
             pos: segment.pos + u64::from(at),
             len: segment.len - at,
             marks: Marks::empty(),
@@ -331,9 +402,9 @@ impl SendQueue {
         // Sums are kept per segment: take the marks off before the length changes.
         self.set_marks(slab, key, Marks::empty());
         let second = slab.insert(second);
+        slab.pages.share(page);
         self.segments += 1;
         let first = slab.get_mut(key);
-        first.buf.truncate(at as usize);
         first.len = at;
         first.next = Some(second);
         self.set_marks(slab, key, marks);
@@ -349,5 +420,6 @@ impl SendQueue {
         while self.head.is_some() {
             self.remove_head(slab);
         }
+        self.close_page(slab);
     }
 }

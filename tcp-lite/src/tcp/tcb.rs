@@ -13,6 +13,7 @@ use bitflags::bitflags;
 use super::congestion::{Congestion, CongestionControl};
 use super::ecn::Echo;
 use super::pacing::Pace;
+use super::pages::{BULK_SEGMENTS, PageKey};
 use super::path_mtu::PathMtu;
 use super::rack::Rack;
 use super::recovery::Recovery;
@@ -22,7 +23,7 @@ use super::rtt::RttEstimator;
 use super::send::SendQueue;
 use super::seq::SeqSpace;
 use super::timer::Timers;
-use super::{ConnInfo, Ctx, SegmentBuf, SendError};
+use super::{ConnInfo, Ctx, SendError};
 use crate::facade::TcpSeqNumber;
 use crate::{CloseReason, Instant, Keepalive, TcpConfig};
 
@@ -242,8 +243,9 @@ impl Tcb {
         }
     }
 
-    /// An empty segment of the pool.
-    pub(crate) fn segment(&mut self, ctx: &mut Ctx<'_>) -> Result<SegmentBuf, SendError> {
+    /// Where a segment of up to EMSS octets can be written to; [`push`](Self::push) or [`close_page`](Self::close_page) has
+    /// to follow at once.
+    pub(crate) fn segment(&mut self, ctx: &mut Ctx<'_>) -> Result<(PageKey, usize), SendError> {
         if !self.takes_segments() {
             return Err(SendError::Closed);
         }
@@ -252,27 +254,40 @@ impl Tcb {
         if queued > 0 {
             let full = queued + u64::from(self.emss) > u64::from(ctx.config.send_buffer_octets);
             if full || ctx.segments.is_full_for(self.snd.segments) {
-                if self.writable == Writable::NotOwed {
-                    self.writable = Writable::Owed;
-                }
-                return Err(SendError::BufferFull);
+                return Err(self.full());
             }
         } else if ctx.segments.is_full() {
             // Others hold the records, and no acknowledgement of ours will free any: ask again.
             return Err(SendError::NoMbuf);
         }
-        let Some(buf) = ctx.pool.alloc() else {
-            ctx.counters.tx_no_mbuf += 1;
-            return Err(SendError::NoMbuf);
-        };
-        Ok(SegmentBuf { buf, emss: self.emss as usize })
+        let emss = self.emss as usize;
+        let bulk = ctx.bulk_pool.filter(|_| queued >= BULK_SEGMENTS * u64::from(self.emss));
+        match self.snd.page(ctx.segments, (ctx.pool, bulk), emss) {
+            Ok(page) => Ok((page, emss)),
+            Err(SendError::BufferFull) => Err(self.full()),
+            Err(error) => {
+                ctx.counters.tx_no_mbuf += 1;
+                Err(error)
+            }
+        }
     }
 
-    /// Queues a segment. It is dropped when empty, or when sending ended since it was made.
-    pub(crate) fn push(&mut self, ctx: &mut Ctx<'_>, segment: SegmentBuf) {
-        if segment.is_empty() || !self.takes_segments() {
-            return;
+    /// The send buffer is full: its user is told when there is room.
+    fn full(&mut self) -> SendError {
+        if self.writable == Writable::NotOwed {
+            self.writable = Writable::Owed;
         }
+        SendError::BufferFull
+    }
+
+    /// Nothing was written to the page that [`segment`](Self::segment) gave.
+    pub(crate) fn close_page(&mut self, ctx: &mut Ctx<'_>) {
+        self.snd.close_page(ctx.segments);
+    }
+
+    /// Queues a segment: the first `octets` octets, at least one, of the page that [`segment`](Self::segment) gave.
+    /// [`on_pushed`](Self::on_pushed) is called behind the last of several.
+    pub(crate) fn push(&mut self, ctx: &mut Ctx<'_>, octets: usize) {
         if self.snd.queued() == 0 {
             self.timers.progress = ctx.now;
             let idle = ctx.now - self.timers.last_sent;
@@ -280,7 +295,11 @@ impl Tcb {
                 self.congestion.on_idle(ctx.now, idle);
             }
         }
-        self.snd.push(ctx.segments, segment.buf);
+        self.snd.push(ctx.segments, octets);
+    }
+
+    /// Segments were queued.
+    pub(crate) fn on_pushed(&mut self, ctx: &mut Ctx<'_>) {
         self.pace.advance(ctx.now);
         self.arm_resend(ctx);
     }

@@ -80,8 +80,14 @@ impl Tcb {
     pub(crate) fn deadline(&self) -> Option<Instant> {
         let Timers { resend, delayed_ack, keepalive, time_wait, .. } = self.timers;
         let resend = resend.map(|(at, _)| at);
-        let due = [resend, delayed_ack, keepalive, time_wait, self.pace_deadline(), self.path.due()];
-        due.into_iter().flatten().min()
+        // By hand: an iterator over six options takes four times as long, and every segment asks.
+        let earlier = |a: Option<Instant>, b: Option<Instant>| match (a, b) {
+            (Some(a), Some(b)) => Some(a.min(b)),
+            (a, b) => a.or(b),
+        };
+        let resend = earlier(resend, delayed_ack);
+        let idle = earlier(keepalive, time_wait);
+        earlier(earlier(resend, idle), earlier(self.pace_deadline(), self.path.due()))
     }
 
     /// Timers that are due at `ctx.now`. Harmless when none is. Returns whether what is in flight was not acknowledged

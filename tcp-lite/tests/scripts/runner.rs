@@ -155,12 +155,14 @@ impl Runner {
                 let conn = machine.conn(peer)?;
                 for records in segments {
                     let len = records.iter().sum();
-                    let mut segment = machine.stack.segment(conn).map_err(|error| error.to_string())?;
+                    let octets = machine.peer(peer).push(len);
+                    let mut sender = machine.stack.sender(now, conn).map_err(|error| error.to_string())?;
+                    let mut segment = sender.segment().map_err(|error| error.to_string())?;
                     let capacity = segment.capacity();
                     let room =
                         segment.append(len).ok_or_else(|| format!("a segment holds {capacity} octets"))?;
-                    room.copy_from_slice(&machine.peer(peer).push(len));
-                    machine.stack.push(now, conn, segment);
+                    room.copy_from_slice(&octets);
+                    segment.push();
                 }
             }
             Call::Close => {
@@ -216,7 +218,8 @@ impl Runner {
             }
             Expect::Refused(octets) => {
                 let conn = self.machine.conn(peer)?;
-                match self.machine.stack.segment(conn) {
+                let now = self.machine.now();
+                match self.machine.stack.sender(now, conn).and_then(|mut sender| sender.segment().map(drop)) {
                     Err(_) => Ok(()),
                     Ok(_) => Err(mismatch("nothing refused", format!("no send of {octets}"), "it is taken")),
                 }

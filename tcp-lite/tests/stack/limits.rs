@@ -388,7 +388,7 @@ fn a_dead_id_does_nothing() {
     stack.close(now, conn);
     stack.abort(now, conn);
     stack.release(conn, 5);
-    assert!(stack.segment(conn).is_err());
+    assert!(stack.sender(now, conn).is_err());
     assert!(stack.send(now, conn, &[1]).is_err());
     let events: Vec<_> = std::iter::from_fn(|| stack.event()).collect();
     assert_eq!(events.len(), 1);

@@ -15,3 +15,4 @@ mod relay;
 mod smoltcp_peer;
 mod streams;
 mod time_wait;
+mod trains;

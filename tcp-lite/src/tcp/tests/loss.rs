@@ -238,19 +238,6 @@ fn without_room_for_events_or_reordering_octets_come_again() {
 }
 
 #[test]
-fn a_segment_that_cannot_be_cut_for_lack_of_buffers_is_not_forgotten() {
-    let mut pair = Pair::established(config(), config());
-    pair.a.push(pair.now, &pattern(0, 1000)).unwrap();
-    pair.a.with(pair.now, |tcb, ctx| tcb.set_path_mss(ctx, 612));
-    let buf = pair.a.pool.alloc().unwrap();
-    let hoard: Vec<_> = std::iter::from_fn(|| buf.share()).collect();
-    assert!(pair.a.transmit(pair.now).is_none());
-    drop(hoard);
-    pair.run_for(Duration::from_millis(60));
-    assert_eq!(pair.b.read(), pattern(0, 1000));
-}
-
-#[test]
 fn starved_pools_take_data_in_order_only() {
     let mut pair = Pair::established(config(), config());
     let mut hoard: Vec<_> = std::iter::from_fn(|| pair.b.pool.alloc()).collect();

@@ -103,7 +103,7 @@ impl Host {
             config,
             reorder: ReorderSlab::new(4, 1 << 20, &pool),
             pool,
-            segments: SegmentSlab::new(512),
+            segments: SegmentSlab::new(512, 512),
             searches: SearchSlab::new(4),
             counters: StackCounters::default(),
             events: VecDeque::new(),
@@ -136,6 +136,7 @@ impl Host {
             now,
             config: &self.config,
             pool: &self.pool,
+            bulk_pool: None,
             segments: &mut self.segments,
             reorder: &mut self.reorder,
             searches: &mut self.searches,
@@ -240,12 +241,10 @@ impl Host {
         assert_eq!(header, transmission.header);
         let mut payload = Vec::new();
         if let Some(carried) = transmission.payload {
-            let buf = match carried {
-                Payload::Segment(key) => self.segments.buf_mut(key),
-                Payload::Probe(key) => self.searches.buf_mut(key).expect("a payload"),
-            };
-            payload.resize(buf.len(), 0);
-            buf.copy_to(0, &mut payload);
+            payload.extend_from_slice(match carried {
+                Payload::Segment(key) => self.segments.octets(key),
+                Payload::Probe(key) => self.searches.buf(key).expect("a payload").head(),
+            });
             assert!(
                 octets.len() - 20 + payload.len() <= usize::from(MSS),
                 "options and payload exceed the MSS"
@@ -270,9 +269,16 @@ impl Host {
     /// Queues one segment with these octets.
     pub(super) fn push(&mut self, now: Instant, octets: &[u8]) -> Result<(), SendError> {
         self.with(now, |tcb, ctx| {
-            let mut segment = tcb.segment(ctx)?;
-            segment.append(octets.len()).expect("within EMSS").copy_from_slice(octets);
-            tcb.push(ctx, segment);
+            let (page, emss) = tcb.segment(ctx)?;
+            assert!(octets.len() <= emss);
+            ctx.segments.room(page)[..octets.len()].copy_from_slice(octets);
+            match octets.len() {
+                0 => tcb.close_page(ctx),
+                octets => {
+                    tcb.push(ctx, octets);
+                    tcb.on_pushed(ctx);
+                }
+            }
             Ok(())
         })
     }

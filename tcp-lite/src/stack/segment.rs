@@ -1,0 +1,106 @@
+//! Handing segments to a connection.
+
+use super::Stack;
+use crate::SendError;
+use crate::tcp::PageKey;
+
+/// Hands segments to one connection.
+///
+/// What they change of its timers, and of whose turn it is to send, is seen to once, when this goes.
+pub struct Sender<'a> {
+    pub(super) stack: &'a mut Stack,
+    pub(super) slot: u32,
+    pub(super) pushed: bool,
+}
+
+impl Sender<'_> {
+    /// An empty segment to write up to EMSS octets of whole FPDUs into.
+    ///
+    /// # Errors
+    /// [`SendError`]: closed, send buffer full (an `Event::Writable` follows when there is room), no packet buffer.
+    pub fn segment(&mut self) -> Result<SegmentBuf<'_>, SendError> {
+        let (mut surroundings, connections, _) = self.stack.split(self.stack.now);
+        let (id, conn) = connections.get_mut(self.slot).ok_or(SendError::Closed)?;
+        let (page, capacity) = conn.tcb.segment(&mut surroundings.ctx(id, conn.listener))?;
+        Ok(SegmentBuf {
+            stack: &mut *self.stack,
+            slot: self.slot,
+            pushed: &mut self.pushed,
+            page,
+            capacity,
+            len: 0,
+        })
+    }
+}
+
+impl Drop for Sender<'_> {
+    fn drop(&mut self) {
+        let pushed = self.pushed;
+        let (mut surroundings, connections, _) = self.stack.split(self.stack.now);
+        let Some((id, conn)) = connections.get_mut(self.slot) else { return };
+        let mut ctx = surroundings.ctx(id, conn.listener);
+        // A segment that was not pushed leaves no buffer behind.
+        conn.tcb.close_page(&mut ctx);
+        if pushed {
+            conn.tcb.on_pushed(&mut ctx);
+            self.stack.settle(self.slot);
+        }
+    }
+}
+
+/// A segment under construction, in a buffer that TCP owns: room for EMSS octets of whole FPDUs.
+///
+/// [`push`](Self::push) queues it; dropped it was never there.
+pub struct SegmentBuf<'a> {
+    stack: &'a mut Stack,
+    slot: u32,
+    pushed: &'a mut bool,
+    page: PageKey,
+    capacity: usize,
+    len: usize,
+}
+
+impl SegmentBuf<'_> {
+    /// Octets it can hold in all (EMSS).
+    pub fn capacity(&self) -> usize {
+        self.capacity
+    }
+
+    /// Octets written so far.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether nothing was written yet.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Grows by `octets` and returns them for writing (old contents), or `None` when they do not fit.
+    pub fn append(&mut self, octets: usize) -> Option<&mut [u8]> {
+        if octets > self.capacity - self.len {
+            return None;
+        }
+        let start = self.len;
+        self.len += octets;
+        self.stack.segments.room(self.page).get_mut(start..start + octets)
+    }
+
+    /// Keeps the first `octets`: takes back what could not be written.
+    pub fn truncate(&mut self, octets: usize) {
+        self.len = self.len.min(octets);
+    }
+
+    /// Queues it behind all others. It is sent as it is: its octets and boundaries never change but by a
+    /// drop of EMSS before it was sent, or by the persist timer. An empty segment is dropped.
+    pub fn push(self) {
+        if self.len == 0 {
+            return;
+        }
+        let (mut surroundings, connections, _) = self.stack.split(self.stack.now);
+        if let Some((id, conn)) = connections.get_mut(self.slot) {
+            conn.tcb.push(&mut surroundings.ctx(id, conn.listener), self.len);
+            *self.pushed = true;
+        }
+    }
+}

@@ -1,0 +1,230 @@
+//! Several segments in one frame, for ports that cut them apart again (TSO) and for wires that pass them as they are: each
+//! arrives with the boundaries it was pushed with, also when it has to be sent again.
+
+use std::collections::BTreeSet;
+
+use dp::link::{LinkConfig, LinkPlan, LinkTso, pair};
+use dp::{Burst, Port};
+use tcp_lite::{ConnId, Event, InOrder, Instant, SendError, Stack};
+
+use crate::harness::{MAC_A, MAC_B, World, config, octet};
+
+/// Octets of the records that are sent, each a segment of its own: bulk, with a short one now and then.
+fn record(nr: u64) -> u64 {
+    match nr % 97 {
+        41 => 12,
+        42..=44 => 700,
+        96 => 1448,
+        _ => 1444,
+    }
+}
+
+struct End {
+    stack: Stack,
+    port: Box<dyn Port>,
+    conn: Option<ConnId>,
+}
+
+impl End {
+    fn new(mut config: tcp_lite::StackConfig, port: Box<dyn Port>) -> Self {
+        config.offloads = port.info().offloads;
+        let stack = Stack::new(config, port.mempool().clone());
+        Self { stack, port, conn: None }
+    }
+
+    fn receive(
+        &mut self,
+        now_us: u64,
+        mut on_received: impl FnMut(&mut Stack, ConnId, tcp_lite::Received),
+    ) -> bool {
+        let now = Instant::from_micros(now_us as i64);
+        let mut frames = Burst::new();
+        let mut moved = false;
+        while self.port.rx_burst(now_us, &mut frames) > 0 {
+            moved = true;
+            frames.drain(..).for_each(|frame| self.stack.input(now, frame));
+        }
+        self.stack.poll(now);
+        while let Some(event) = self.stack.event() {
+            moved = true;
+            match event {
+                Event::Established { conn, .. } => self.conn = Some(conn),
+                Event::Received { conn, received } => on_received(&mut self.stack, conn, received),
+                Event::Writable { .. } => {}
+                Event::Evict { .. }
+                | Event::PeerClosed { .. }
+                | Event::Closed { .. }
+                | Event::AddressConflict { .. } => {
+                    panic!("nothing of the kind is to happen")
+                }
+            }
+        }
+        moved
+    }
+
+    fn send(&mut self, now_us: u64) -> bool {
+        let mut out = Burst::new();
+        let mut moved = false;
+        while self.stack.transmit(Instant::from_micros(now_us as i64), &mut out) || !out.is_empty() {
+            moved |= self.port.tx_burst(now_us, &mut out) > 0;
+        }
+        moved
+    }
+}
+
+/// What arrived: the stretches that were handed up, the frames it took, and the sender's counters.
+struct Arrived {
+    stretches: Vec<(u64, u64)>,
+    frames: u64,
+    sender: tcp_lite::StackCounters,
+    receiver: tcp_lite::StackCounters,
+}
+
+/// `records` records over `link`, every octet checked.
+fn run(link: &LinkConfig, records: u64) -> Arrived {
+    let (port_a, port_b) = pair(link);
+    let (mut a, mut b) = (End::new(config(MAC_A, 1), port_a), End::new(config(MAC_B, 2), port_b));
+    b.stack.listen(4000).unwrap();
+    let total: u64 = (0..records).map(record).sum();
+    let (mut now_us, mut nr, mut pushed) = (1_000_000, 0, 0);
+    let (mut stretches, mut in_order) = (Vec::new(), InOrder::new(0, 1 << 16));
+    let now = |now_us: u64| Instant::from_micros(now_us as i64);
+    a.stack.connect(now(now_us), "10.0.0.2:4000".parse().unwrap(), None).unwrap();
+    while in_order.next_offset() < total {
+        assert!(
+            now_us < 200_000_000,
+            "{nr} of {records} pushed, {} of {total} arrived",
+            in_order.next_offset()
+        );
+        let mut moved = a.receive(now_us, |_, _, _| panic!("nobody sends to a"));
+        if let Some(conn) = a.conn {
+            let mut sender = a.stack.sender(now(now_us), conn).unwrap();
+            while nr < records {
+                let mut segment = match sender.segment() {
+                    Ok(segment) => segment,
+                    Err(SendError::BufferFull | SendError::NoMbuf) => break,
+                    Err(error) => panic!("{error}"),
+                };
+                let room = segment.append(record(nr) as usize).unwrap();
+                room.iter_mut().zip(pushed..).for_each(|(out, at)| *out = octet(at));
+                pushed += record(nr);
+                nr += 1;
+                segment.push();
+                moved = true;
+            }
+        }
+        moved |= a.send(now_us);
+        moved |= b.receive(now_us, |stack, conn, received| {
+            let octets: Vec<u8> = received.buf.segments().flatten().copied().collect();
+            assert!(octets.iter().zip(received.offset..).all(|(got, at)| *got == octet(at)));
+            stretches.push((received.offset, octets.len() as u64));
+            assert!(in_order.push(received).is_ok());
+            let mut release = 0;
+            while let Some(ordered) = in_order.pop() {
+                release += ordered.release;
+            }
+            stack.release(conn, release);
+        });
+        moved |= b.send(now_us);
+        if !moved {
+            let deadlines = [&mut a, &mut b].map(|end| {
+                let timer = end.stack.next_deadline(now(now_us)).map(|at| at.total_micros() as u64);
+                [timer, end.port.next_due_us()].into_iter().flatten().min()
+            });
+            now_us = deadlines.into_iter().flatten().min().unwrap_or(u64::MAX).max(now_us);
+        }
+        now_us += 1;
+    }
+    let frames = b.port.counters().rx_frames;
+    Arrived { stretches, frames, sender: a.stack.counters(), receiver: b.stack.counters() }
+}
+
+fn link(tso: LinkTso, a_to_b: LinkPlan) -> LinkConfig {
+    LinkConfig { checksum_offload: true, tso, a_to_b, seed: 3, ..LinkConfig::default() }
+}
+
+fn borders(records: u64) -> BTreeSet<(u64, u64)> {
+    let mut at = 0;
+    (0..records)
+        .map(|nr| {
+            at += record(nr);
+            (at - record(nr), record(nr))
+        })
+        .collect()
+}
+
+#[test]
+fn a_port_that_cuts_cuts_between_segments() {
+    let arrived = run(&link(LinkTso::Cut, LinkPlan::default()), 3000);
+    let expected = borders(3000);
+    assert_eq!(arrived.stretches, expected.into_iter().collect::<Vec<_>>());
+    assert!(arrived.sender.tx_trains > 60, "{:?}", arrived.sender);
+    assert!(arrived.sender.tx_segments >= 3000, "a train counts by its segments");
+    assert_eq!((arrived.sender.tx_retransmits, arrived.receiver.rx_bad_checksum), (0, 0));
+}
+
+#[test]
+fn what_is_lost_of_a_train_comes_again_as_it_was() {
+    let plan = LinkPlan {
+        drop_ppm: 10_000,
+        reorder_ppm: 10_000,
+        reorder_us: 50,
+        delay_us: 20,
+        ..LinkPlan::default()
+    };
+    let arrived = run(&link(LinkTso::Cut, plan), 10_000);
+    let expected = borders(10_000);
+    let odd: Vec<_> = arrived.stretches.iter().filter(|stretch| !expected.contains(stretch)).collect();
+    assert!(odd.is_empty(), "no boundary of ours: {odd:?}");
+    assert!(arrived.sender.tx_trains > 60 && arrived.sender.tx_retransmits > 50, "{:?}", arrived.sender);
+    assert_eq!(arrived.receiver.rx_bad_checksum, 0);
+}
+
+#[test]
+fn a_wire_that_passes_trains_whole_saves_frames() {
+    let arrived = run(&link(LinkTso::Whole, LinkPlan::default()), 3000);
+    let expected: BTreeSet<u64> = borders(3000).into_iter().map(|(at, _)| at).collect();
+    assert!(
+        arrived.stretches.iter().all(|(at, _)| expected.contains(at)),
+        "each begins where a segment does"
+    );
+    assert!(arrived.stretches.iter().any(|(_, octets)| *octets > 60_000), "as long as an IP packet may be");
+    assert!(arrived.frames < 3000 / 10, "{} frames", arrived.frames);
+    assert_eq!(arrived.sender.tx_retransmits, 0);
+}
+
+#[test]
+fn a_lost_train_is_sent_again_by_segments() {
+    let plan = LinkPlan { drop_ppm: 20_000, delay_us: 20, ..LinkPlan::default() };
+    let arrived = run(&link(LinkTso::Whole, plan), 10_000);
+    assert!(arrived.sender.tx_retransmits > 40, "{:?}", arrived.sender);
+    assert_eq!(arrived.receiver.rx_bad_checksum, 0);
+}
+
+/// Streams of both families, both ways, over every kind of wire.
+#[test]
+fn exchanges_are_what_they_were() {
+    for tso in [LinkTso::Cut, LinkTso::Whole] {
+        for mtu in [1280, 1500, 9000] {
+            for remote in ["10.0.0.2:4000", "[2001:db8::2]:4000"] {
+                for drop_ppm in [0, 5000] {
+                    let plan = LinkPlan { drop_ppm, delay_us: 10, ..LinkPlan::default() };
+                    let link = LinkConfig { mtu, b_to_a: plan.clone(), ..link(tso, plan) };
+                    let mut world = World::standard(&link);
+                    world.exchange(remote, 1_000_000, 700_001, 60_000_000);
+                    assert!(world.a.stack.counters().tx_trains > 0);
+                }
+            }
+        }
+    }
+}
+
+/// A paced connection lets its segments go one by one.
+#[test]
+fn a_paced_connection_sends_no_trains() {
+    let [mut a, b] = [config(MAC_A, 1), config(MAC_B, 2)];
+    a.tcp.pacing = Some(tcp_lite::Pacing::default());
+    let mut world = World::new(&link(LinkTso::Cut, LinkPlan::default()), a, b);
+    world.exchange("10.0.0.2:4000", 500_000, 0, 20_000_000);
+    assert_eq!(world.a.stack.counters().tx_trains, 0);
+}
