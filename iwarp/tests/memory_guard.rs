@@ -16,6 +16,7 @@ use iwarp::memory::{
     Access, AccessError, Accessor, Base, Fault, MemoryTable, PdId, Prepare, RegisterError, RegisterOptions,
     Registration, StreamId, TableConfig, UserMemory,
 };
+use iwarp::mpa::Crc32c;
 use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap, mprotect, munmap};
 
 const ME: Accessor = Accessor { pd: PdId(1), stream: StreamId(1) };
@@ -65,7 +66,16 @@ fn accesses(table: &MemoryTable, region: &Registration, to: u64, len: usize) -> 
     let (octets, mut out) = (vec![0xee; len], vec![0; len]);
     [
         turn.check_write(region.stag(), to, len as u64, ME).and_then(|target| target.place(0, &octets)),
-        turn.check_read(region.stag(), to, len as u64, ME).and_then(|source| source.fetch(0, &mut out)),
+        turn.check_read(region.stag(), to, len as u64, ME).and_then(|source| {
+            let (summed, mut sum) = (&mut vec![0; len], Crc32c::new());
+            let (plain, with_sum) = (source.fetch(0, &mut out), sum.fetch(summed, &source));
+            assert_eq!(plain, with_sum, "{len} octets at {to}");
+            // Of what came with it: other threads may have changed the memory since.
+            let mut expected = Crc32c::new();
+            expected.update(if plain.is_ok() { summed } else { &[] });
+            assert_eq!(sum.finish(), expected.finish(), "a sum of octets that were not fetched");
+            plain
+        }),
         turn.check_atomic(region.stag(), to, ME).and_then(|word| word.update(|old| old + 1)).map(drop),
     ]
 }

@@ -8,6 +8,9 @@ use tcp_lite::{Limits, StackConfig, TcpConfig};
 
 use crate::verbs::{VerbsError, entropy};
 
+/// Room for all that 64 connections of the usual depths may have under way, in about two megabytes.
+const REQUEST_RECORDS: usize = 16_384;
+
 /// How an engine is made.
 #[derive(Clone, Debug)]
 pub struct EngineConfig {
@@ -18,6 +21,10 @@ pub struct EngineConfig {
     /// Received buffers that may wait, on all connections together, for the rest of their FPDU or startup frame; a
     /// connection that finds no place ends with code 5 (RFC 6581 section 8). `None`: as many as the port has.
     pub held_buffers: Option<usize>,
+    /// Reads and atomics under way on all connections together, those of the peers and as many of ours, that there is memory
+    /// for from when connections are made. What the connections' depths allow beyond it takes more memory when it comes to
+    /// that ([`EngineCounters::request_growths`](super::EngineCounters::request_growths)).
+    pub request_records: usize,
     /// How long before RST a Terminate may take, a FIN of ours may wait for the peer's, and a graceful close may wait
     /// for the next answer to a Read. While there is something to send, TCP's own timeouts hold.
     pub close_timeout: Duration,
@@ -57,6 +64,12 @@ impl EngineConfig {
             })?;
         }
         let close_timeout = Duration::from_secs(5);
-        Ok(Self { stack, turn_octets: 16 << 10, held_buffers: None, close_timeout })
+        Ok(Self {
+            stack,
+            turn_octets: 16 << 10,
+            held_buffers: None,
+            request_records: REQUEST_RECORDS,
+            close_timeout,
+        })
     }
 }

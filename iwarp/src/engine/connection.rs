@@ -48,10 +48,14 @@ pub(super) struct Connection {
     admitted: Option<Admitted>,
     qp: Option<Arc<QpShared>>,
     phase: Phase,
-    /// What it was asked for or accepted with.
+    /// What it was asked for or accepted with, until it is established.
     param: Option<Box<ConnParam>>,
-    /// What is admitted of a Request.
-    responder: Box<ResponderOptions>,
+    /// How long it may be idle then.
+    idle_timeout: Option<Duration>,
+    /// What is admitted of a Request, until there was one.
+    responder: Option<Box<ResponderOptions>>,
+    /// CRCs are used, whatever it is accepted with.
+    require_crc: bool,
     /// It began in streaming mode: octets on their way from and to the user.
     stream: Option<Arc<StreamShared>>,
     /// Octets of startup frames that TCP has not taken, behind those of `stream`.
@@ -98,15 +102,15 @@ enum Fallback {
 
 enum Phase {
     /// Our SYN is out. The Request follows it, or nothing in streaming mode.
-    Opening { start: Option<(Initiator, Vec<u8>)> },
+    Opening { start: Option<(Box<Initiator>, Vec<u8>)> },
     /// Streaming mode.
     Plain(Plain),
     /// The Request is out.
-    AwaitReply { initiator: Initiator, inbox: Inbox },
+    AwaitReply { initiator: Box<Initiator>, inbox: Inbox },
     /// The peer's Request is awaited.
-    AwaitRequest { responder: Responder, inbox: Inbox },
+    AwaitRequest { responder: Box<Responder>, inbox: Inbox },
     /// Our user decides.
-    Deciding { responder: Responder, inbox: Inbox },
+    Deciding { responder: Box<Responder>, inbox: Inbox },
     /// Full Operation.
     Streaming(Streaming),
     /// FIN is out: what still comes is acknowledged and dropped.
@@ -132,7 +136,9 @@ impl Connection {
             qp: None,
             phase,
             param: None,
-            responder: Box::default(),
+            idle_timeout: None,
+            responder: None,
+            require_crc: false,
             stream: None,
             outbox: VecDeque::new(),
             fronted: false,
@@ -163,7 +169,7 @@ impl Connection {
             let (phase, deadline) = Self::await_request(&shared.options.responder, io.now, Inbox::default())?;
             Self::new(conn, phase, Some(deadline))
         };
-        connection.responder = Box::new(shared.options.responder.clone());
+        connection.responder = Some(Box::new(shared.options.responder.clone()));
         connection.listener = Some(listener);
         connection.admitted = Some(admitted);
         Ok(connection)
@@ -345,12 +351,14 @@ impl Connection {
         if let Some(id) = &self.id {
             id.set_established(io.now_us());
         }
-        let timeout = self.param.as_ref().and_then(|param| param.idle_timeout);
-        self.idle_deadline = timeout.map(|timeout| io.now + duration(timeout));
+        if let Some(param) = self.param.take() {
+            self.idle_timeout = param.idle_timeout;
+        }
+        self.idle_deadline = self.idle_timeout.map(|timeout| io.now + duration(timeout));
     }
 
     fn on_idle(&mut self, io: &mut Io) {
-        let Some(timeout) = self.param.as_ref().and_then(|param| param.idle_timeout) else { return };
+        let Some(timeout) = self.idle_timeout else { return };
         let progress_us = self.id.as_ref().map_or(0, |id| id.progress_us());
         let due = Instant::from_micros(progress_us as i64) + duration(timeout);
         self.idle_deadline = None;

@@ -5,6 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use dp::profile::{self, Layer};
 use dp::{Burst, Clock, LinkState, Port};
 use tcp_lite::{CloseReason, ConnId, ConnectError, Event, Instant, ListenConfig, ListenerId, Stack};
 
@@ -22,6 +23,7 @@ use super::counters::EngineCounters;
 use super::listening::Listener;
 use super::rate::Rate;
 use super::shared::EngineShared;
+use super::stream::Records;
 use super::turns::Turns;
 
 /// Bursts received in one turn at most: what a doorbell or timer may have to wait.
@@ -55,6 +57,7 @@ pub(super) struct Io {
     pub(super) now: Instant,
     pub(super) tcp: Stack,
     pub(super) held: HeldSlab,
+    pub(super) records: Records,
     pub(super) counters: EngineCounters,
     pub(super) config: EngineConfig,
     pub(super) shared: Arc<EngineShared>,
@@ -101,7 +104,11 @@ impl Core {
         config: EngineConfig,
         async_events: AsyncEvents,
     ) -> Self {
-        let tcp = Stack::new(config.stack.clone(), port.mempool().clone());
+        let mut tcp = Stack::new(config.stack.clone(), port.mempool().clone());
+        if let Some(bulk) = port.bulk_mempool() {
+            tcp.set_bulk_pool(bulk.clone());
+        }
+        tcp.set_passes_large_frames(port.passes_large_frames());
         // With a slot for every buffer of the pool there is always one.
         let buffers = port.mempool().capacity();
         let held = HeldSlab::new(config.held_buffers.unwrap_or(buffers), buffers);
@@ -109,6 +116,7 @@ impl Core {
             now: Instant::ZERO,
             tcp,
             held,
+            records: Records::new(config.request_records),
             counters: EngineCounters::default(),
             turns: Turns::new(config.stack.limits.connections),
             config,
@@ -139,7 +147,12 @@ impl Core {
     }
 
     pub(super) fn counters(&self) -> EngineCounters {
-        EngineCounters { port: self.port.counters(), stack: self.io.tcp.counters(), ..self.io.counters }
+        EngineCounters {
+            port: self.port.counters(),
+            stack: self.io.tcp.counters(),
+            request_growths: self.io.records.growths(),
+            ..self.io.counters
+        }
     }
 
     pub(super) fn stack(&self) -> &Stack {
@@ -149,12 +162,13 @@ impl Core {
     /// One turn. Returns whether there was anything to do.
     pub(super) fn turn(&mut self, now: Instant, turn: &Turn) -> bool {
         let start = Clock::cycles();
+        let _engine = profile::scope(Layer::Engine);
         self.io.now = now;
         self.io.shared.set_now_us(self.io.now_us());
         self.look_at_link();
         let mut busy = self.run_commands(turn);
         busy |= self.receive(turn);
-        self.io.tcp.poll(now);
+        profile::within(Layer::TcpOut, || self.io.tcp.poll(now));
         busy |= self.run_events(turn);
         busy |= self.run_deadlines(turn);
         self.count_syns();
@@ -347,6 +361,7 @@ impl Core {
             LinkState::Up => AsyncEventKind::PortActive,
             LinkState::Down => AsyncEventKind::PortError,
         };
+        self.io.tcp.set_passes_large_frames(self.port.passes_large_frames());
         self.io.tcp.set_link(now, state == LinkState::Up);
         self.io.tell(kind);
     }
@@ -357,14 +372,14 @@ impl Core {
         let now_us = self.io.now_us();
         let mut busy = false;
         for _ in 0..MAX_BURSTS {
-            let count = self.port.rx_burst(now_us, &mut self.rx);
+            let count = profile::within(Layer::PortRx, || self.port.rx_burst(now_us, &mut self.rx));
             if count == 0 {
                 break;
             }
             busy = true;
             let mut frames = std::mem::take(&mut self.rx);
             for frame in frames.drain(..) {
-                self.io.tcp.input(self.io.now, frame);
+                profile::within(Layer::TcpIn, || self.io.tcp.input(self.io.now, frame));
                 self.run_events(turn);
             }
             self.rx = frames;
@@ -498,11 +513,11 @@ impl Core {
         let now_us = self.io.now_us();
         let mut busy = false;
         for _ in 0..MAX_TX_BURSTS {
-            let more = self.io.tcp.transmit(self.io.now, &mut self.tx);
+            let more = profile::within(Layer::TcpOut, || self.io.tcp.transmit(self.io.now, &mut self.tx));
             if self.tx.is_empty() {
                 break;
             }
-            let sent = self.port.tx_burst(now_us, &mut self.tx);
+            let sent = profile::within(Layer::PortTx, || self.port.tx_burst(now_us, &mut self.tx));
             busy |= sent > 0;
             if sent == 0 || (!more && self.tx.is_empty()) {
                 break;

@@ -29,6 +29,9 @@ pub struct EngineCounters {
     pub connections_failed: u64,
     /// TCP connections reset for a bound of their listener, which counts them by bound.
     pub connections_refused: u64,
+    /// Times that more Reads and atomics were under way than there was memory for
+    /// ([`EngineConfig::request_records`](super::EngineConfig::request_records)).
+    pub request_growths: u64,
     /// Turns in which there was something to do.
     pub busy_turns: u64,
     /// Cycles spent in those turns.

@@ -1,4 +1,4 @@
-//! The copies between packet buffers and registered memory.
+//! The copies between packet buffers and registered memory. Those that go out with a CRC are made in [`sum`].
 //!
 //! Registered memory is read and written by several threads at once and by code that is not ours, so it is
 //! treated as a device's: accessed by atomics, or by instructions the compiler does not look into, and never
@@ -11,6 +11,7 @@
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 use crate::memory::guard::{self, Unmapped};
+use crate::memory::sum;
 
 #[cfg(test)]
 mod tests;
@@ -34,6 +35,22 @@ pub(super) unsafe fn place_to(to: *mut u8, octets: &[u8], guarded: bool) -> Resu
 pub(super) unsafe fn fetch_from(from: *const u8, out: &mut [u8], guarded: bool) -> Result<(), Unmapped> {
     // SAFETY: as in `place_to`.
     unsafe { run(from, out.len(), guarded, || fetch(from, out)) }
+}
+
+/// As [`sum::fetch`]; under the guard where `guarded`, and then perhaps in part.
+///
+/// # Safety
+/// As [`fetch`].
+pub(super) unsafe fn fetch_summed_from(
+    from: *const u8,
+    out: &mut [u8],
+    guarded: bool,
+    crc: u32,
+) -> Result<u32, Unmapped> {
+    let mut sum = crc;
+    // SAFETY: as in `place_to`; a sum that was left is not used.
+    unsafe { run(from, out.len(), guarded, || sum = sum::fetch(crc, from, out)) }?;
+    Ok(sum)
 }
 
 /// Runs `access`, which accesses the `len` octets at `start`; under the guard where `guarded`.

@@ -34,6 +34,7 @@ pub mod quiescence;
 pub mod registration;
 mod slot;
 pub mod stag;
+pub(crate) mod sum;
 pub mod table;
 pub mod transfer;
 pub mod window;

@@ -54,10 +54,15 @@ pub(super) struct Quiescence {
     head: OnceLock<Arc<Epoch>>,
 }
 
-/// One engine's part in reclamation. Belongs to one thread at a time.
-pub struct Participant {
+/// What a participant and its turn hold together: a turn counts one reference.
+struct Membership {
     table: MemoryTable,
     epoch: Arc<Epoch>,
+}
+
+/// One engine's part in reclamation. Belongs to one thread at a time.
+pub struct Participant {
+    membership: Arc<Membership>,
     /// `Send`, as engines move between threads; not `Sync`, as two must not enter at once.
     _not_sync: PhantomData<std::cell::Cell<()>>,
 }
@@ -65,8 +70,7 @@ pub struct Participant {
 /// A stretch of work during which registered memory may be accessed. It ends when dropped, and should be short
 /// (a burst): whoever revokes an STag waits for it.
 pub struct Turn {
-    table: MemoryTable,
-    epoch: Arc<Epoch>,
+    membership: Arc<Membership>,
     /// Stays on its thread: what it admits is tied to the order of this thread's actions.
     _not_send: PhantomData<*const ()>,
 }
@@ -74,7 +78,7 @@ pub struct Turn {
 impl Participant {
     pub(super) fn new(table: MemoryTable) -> Self {
         let epoch = table.shared().quiescence.join();
-        Self { table, epoch, _not_sync: PhantomData }
+        Self { membership: Arc::new(Membership { table, epoch }), _not_sync: PhantomData }
     }
 
     /// Opens a turn.
@@ -82,37 +86,38 @@ impl Participant {
     /// # Panics
     /// When a turn of this participant is open, on this thread or another: turns do not nest.
     pub fn enter(&self) -> Turn {
-        let count = self.epoch.idle_count().expect("a turn of this engine is open already");
-        self.epoch.enter(count);
-        Turn { table: self.table.clone(), epoch: Arc::clone(&self.epoch), _not_send: PhantomData }
+        let epoch = &self.membership.epoch;
+        let count = epoch.idle_count().expect("a turn of this engine is open already");
+        epoch.enter(count);
+        Turn { membership: Arc::clone(&self.membership), _not_send: PhantomData }
     }
 
     /// The table it belongs to.
     pub fn table(&self) -> &MemoryTable {
-        &self.table
+        &self.membership.table
     }
 }
 
 impl Drop for Participant {
     fn drop(&mut self) {
-        Quiescence::leave(&self.epoch);
+        Quiescence::leave(&self.membership.epoch);
     }
 }
 
 impl Turn {
     pub(super) fn shared(&self) -> &Shared {
-        self.table.shared()
+        self.membership.table.shared()
     }
 
     /// The table it reads.
     pub fn table(&self) -> &MemoryTable {
-        &self.table
+        &self.membership.table
     }
 }
 
 impl Drop for Turn {
     fn drop(&mut self) {
-        self.epoch.exit();
+        self.membership.epoch.exit();
     }
 }
 

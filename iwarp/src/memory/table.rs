@@ -364,6 +364,9 @@ pub(super) fn check_rights(access: Access, writable: bool) -> Result<(), Registe
 
 impl Shared {
     /// What `stag` names, if it is valid: for a window, also while the region behind it is.
+    ///
+    /// Inlined: each caller looks at a few of the fields, which need not go through memory.
+    #[inline(always)]
     pub(super) fn lookup(&self, stag: Stag) -> Result<(Lease<'_>, Record), Fault> {
         if !self.is_here() {
             return Err(Fault::InvalidStag);

@@ -98,6 +98,17 @@ impl<'t> Source<'t> {
         // SAFETY: as in `Target::place`; every registration is readable.
         unsafe { copy::fetch_from(ptr, out, self.range.guarded) }.map_err(|Unmapped| Fault::InvalidStag)
     }
+
+    /// As [`fetch`](Self::fetch); gives the CRC32c of what gave `crc` and, behind it, the octets as they were copied.
+    ///
+    /// # Errors
+    /// As [`Target::place`].
+    pub fn fetch_summed(&self, offset: usize, out: &mut [u8], crc: u32) -> Result<u32, Fault> {
+        let ptr = self.range.at(offset, out.len())?;
+        // SAFETY: as in `fetch`.
+        unsafe { copy::fetch_summed_from(ptr, out, self.range.guarded, crc) }
+            .map_err(|Unmapped| Fault::InvalidStag)
+    }
 }
 
 impl<'t> Range<'t> {

@@ -1,31 +1,9 @@
 //! CRC32c over FPDUs (section 4.4): the running sum, and copying with it.
 //!
 //! Generator 0x11EDC6F41, reflected, preset and complemented with ones; the wire has the least significant octet
-//! first, unlike all other fields of MPA. Two libraries do the sums, `crc-fast` with carry-less multiplication and
-//! `crc32c` with the CRC instruction: which is faster depends on the CPU and the length ([`folding_pays`]).
+//! first, unlike all other fields of MPA. How octets are summed fastest is known by [`memory::sum`](crate::memory::sum).
 
-use crc_fast::{CrcAlgorithm, Digest};
-
-/// Copying sums in blocks of this size, while they are in the first-level cache.
-const BLOCK_OCTETS: usize = 8 * 1024;
-
-/// Whether `crc-fast` is the faster one for a run of this length.
-///
-/// Setting it up costs more than a short run takes by instruction. With 512-bit carry-less multiplication it soon pays;
-/// with 128-bit it does from about 1200 octets on (512 octets: 65 ns, and 46 ns by instruction); without any it would
-/// walk tables.
-fn folding_pays(octets: usize) -> bool {
-    #[cfg(target_arch = "x86_64")]
-    return octets >= 256 && std::arch::is_x86_feature_detected!("vpclmulqdq")
-        || octets >= 1280 && std::arch::is_x86_feature_detected!("pclmulqdq");
-    #[cfg(target_arch = "aarch64")]
-    return octets >= 1280 && std::arch::is_aarch64_feature_detected!("pmull");
-    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
-    {
-        let _ = octets;
-        false
-    }
-}
+use crate::memory::{Fault, Source, sum};
 
 /// A running CRC32c. One that is [`unused`](Self::unused) costs nothing and sums nothing, so that whoever copies
 /// payload need not ask whether CRCs were negotiated.
@@ -55,27 +33,34 @@ impl Crc32c {
 
     /// Adds `octets`.
     pub fn update(&mut self, octets: &[u8]) {
-        if !self.in_use || octets.is_empty() {
-            return;
+        if self.in_use {
+            self.sum = sum::append(self.sum, octets);
         }
-        self.sum = if folding_pays(octets.len()) {
-            let mut digest = Digest::new_with_init_state(CrcAlgorithm::Crc32Iscsi, u64::from(!self.sum));
-            digest.update(octets);
-            digest.finalize() as u32
-        } else {
-            crc32c::crc32c_append(self.sum, octets)
-        };
     }
 
-    /// Copies `src` to `dst` and adds it, block by block.
+    /// Copies `src` to `dst` and adds it, in one pass where the CPU has one.
     ///
     /// # Panics
     /// When the lengths differ.
     pub fn copy(&mut self, dst: &mut [u8], src: &[u8]) {
-        assert_eq!(dst.len(), src.len(), "copy between runs of different length");
-        for (dst, src) in dst.chunks_mut(BLOCK_OCTETS).zip(src.chunks(BLOCK_OCTETS)) {
+        if self.in_use {
+            self.sum = sum::copy(self.sum, dst, src);
+        } else {
             dst.copy_from_slice(src);
-            self.update(dst);
+        }
+    }
+
+    /// Copies registered memory, from where `source` begins on, and adds what it copied, in one pass where the CPU has
+    /// one. Nothing is added on an error.
+    ///
+    /// # Errors
+    /// As [`Source::fetch`].
+    pub fn fetch(&mut self, out: &mut [u8], source: &Source<'_>) -> Result<(), Fault> {
+        if self.in_use {
+            self.sum = source.fetch_summed(0, out, self.sum)?;
+            Ok(())
+        } else {
+            source.fetch(0, out)
         }
     }
 

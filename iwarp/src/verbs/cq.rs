@@ -9,6 +9,8 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
+use dp::profile::{self, Layer};
+
 use super::arm::Arm;
 use super::cq_users::CqUsers;
 use super::places::Place;
@@ -187,6 +189,7 @@ impl CompletionQueue {
 
     /// Moves completions into `out`, oldest first; returns how many (`ibv_poll_cq`).
     pub fn poll(&self, out: &mut [WorkCompletion]) -> usize {
+        let _poll = profile::scope(Layer::Poll);
         let mut places = out.iter_mut();
         self.shared.entries.take(places.len(), |entry| {
             if let Some(place) = places.next() {
@@ -197,6 +200,7 @@ impl CompletionQueue {
 
     /// The oldest completion, if any.
     pub fn poll_one(&self) -> Option<WorkCompletion> {
+        let _poll = profile::scope(Layer::Poll);
         self.shared.entries.pop().map(Entry::reap)
     }
 

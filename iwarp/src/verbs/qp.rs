@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use bitflags::bitflags;
+use dp::profile::{self, Layer};
 
 use crate::rdmap::Extensions;
 
@@ -200,6 +201,7 @@ impl QueuePair {
     /// # Errors
     /// [`VerbsError`]; nothing was posted.
     pub fn post_send(&self, request: &SendRequest) -> Result<(), VerbsError> {
+        let _post = profile::scope(Layer::Post);
         self.shared.check_window_kind(&request.op)?;
         self.post_checked(request)
     }
@@ -216,6 +218,7 @@ impl QueuePair {
     /// # Errors
     /// The count posted, and why the next one was refused.
     pub fn post_send_list(&self, requests: &[SendRequest]) -> Result<(), (usize, VerbsError)> {
+        let _post = profile::scope(Layer::Post);
         let result = post_each(requests, |request| {
             self.shared.check_window_kind(&request.op)?;
             self.shared.queue_send(request)
@@ -229,6 +232,7 @@ impl QueuePair {
     /// # Errors
     /// [`VerbsError`]; nothing was posted.
     pub fn post_recv(&self, request: &RecvRequest) -> Result<(), VerbsError> {
+        let _post = profile::scope(Layer::Post);
         self.shared.queue_recv(request)?;
         self.shared.flush_late();
         Ok(())
@@ -239,6 +243,7 @@ impl QueuePair {
     /// # Errors
     /// The count posted, and why the next one was refused.
     pub fn post_recv_list(&self, requests: &[RecvRequest]) -> Result<(), (usize, VerbsError)> {
+        let _post = profile::scope(Layer::Post);
         let result = post_each(requests, |request| self.shared.queue_recv(request));
         self.shared.flush_late();
         result

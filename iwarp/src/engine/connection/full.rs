@@ -9,14 +9,14 @@ use crate::mpa::Negotiated;
 use crate::verbs::{QpShared, QpState};
 
 use super::super::core::Io;
-use super::super::stream::{Failure, Outcome, Stream};
+use super::super::stream::{Failure, Means, Outcome, Stream};
 use super::{Connection, Phase};
 
 /// A connection in Full Operation.
 pub(super) struct Streaming {
     pub(super) stream: Box<Stream>,
     /// Announced when the peer's first FPDU has come.
-    announce: Option<Negotiated>,
+    announce: Option<Box<Negotiated>>,
     /// FIN follows when everything is sent.
     pub(super) draining: bool,
     /// While that waits for answers to Reads: the stream's progress when the deadline was set.
@@ -28,14 +28,15 @@ pub(super) struct Streaming {
 impl Connection {
     pub(super) fn enter_full(
         &mut self,
+        io: &mut Io,
         qp: Arc<QpShared>,
         by: Accessor,
         negotiated: &Negotiated,
         may_send: bool,
-        announce: Option<Negotiated>,
+        announce: Option<Box<Negotiated>>,
     ) {
         qp.connected(negotiated.ord, negotiated.ird);
-        let stream = Box::new(Stream::new(qp, by, negotiated, may_send));
+        let stream = Box::new(Stream::new(qp, by, negotiated, may_send, &mut io.records));
         self.phase =
             Phase::Streaming(Streaming { stream, announce, draining: false, progress: 0, failed: false });
     }
@@ -49,12 +50,13 @@ impl Connection {
         }
         let (first, before) = (!streaming.stream.may_send(), io.counters.rx_fpdus);
         let placed = io.counters.rx_placed_octets;
-        let result = streaming.stream.receive((offset, buf, frontier), &mut io.held, turn, &mut io.counters);
+        let means = Means { turn, counters: &mut io.counters, records: &mut io.records };
+        let result = streaming.stream.receive((offset, buf, frontier), &mut io.held, means);
         let fpdus = io.counters.rx_fpdus - before;
         let established = if streaming.stream.may_send() { streaming.announce.take() } else { None };
         if let Some(negotiated) = established {
             self.deadline = None;
-            self.announce_established(io, negotiated, true);
+            self.announce_established(io, *negotiated, true);
         }
         if let Some(id) = &self.id {
             id.count_segment(fpdus, io.counters.rx_placed_octets - placed);
@@ -110,9 +112,10 @@ impl Connection {
             self.flush_late();
             return false;
         };
-        let Io { tcp, counters, config, now, .. } = io;
+        let Io { tcp, counters, records, config, now, .. } = io;
         let before = counters.tx_fpdus;
-        let result = streaming.stream.transmit(tcp, self.conn, *now, config.turn_octets, turn, counters);
+        let means = Means { turn, counters, records };
+        let result = streaming.stream.transmit(tcp, self.conn, *now, config.turn_octets, means);
         if io.counters.tx_fpdus > before {
             self.touch(io);
         }

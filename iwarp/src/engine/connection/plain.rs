@@ -211,7 +211,10 @@ impl Connection {
         }
         if result == Sent::Later {
             // What was cut off may have met an empty pool rather than a full buffer: that tells nobody.
-            let blocked = matches!(io.tcp.segment(conn), Err(SendError::BufferFull | SendError::Closed));
+            let blocked = matches!(
+                io.tcp.sender(io.now, conn).and_then(|mut sender| sender.segment().map(drop)),
+                Err(SendError::BufferFull | SendError::Closed)
+            );
             result = if blocked { Sent::Later } else { Sent::Again };
         }
         self.fronted = result != Sent::All;
@@ -274,7 +277,7 @@ impl Connection {
         let Ok((initiator, request)) = started else {
             return self.fail_startup(io, ConnectionError::NoResources);
         };
-        self.phase = Phase::AwaitReply { initiator, inbox };
+        self.phase = Phase::AwaitReply { initiator: Box::new(initiator), inbox };
         if stray {
             // The peer does not know that it is to respond.
             return self.fail_startup(io, ConnectionError::Startup(StartupFault::EarlyOctets));
@@ -300,7 +303,7 @@ impl Connection {
         let Ok((phase, deadline)) = Self::await_request(&options, io.now, inbox) else {
             return self.fail_startup(io, ConnectionError::NoResources);
         };
-        (self.phase, self.responder) = (phase, options);
+        (self.phase, self.responder) = (phase, Some(options));
         self.deadline = Some(deadline);
         // The last message of the user goes out now.
         self.say(io, &[]);

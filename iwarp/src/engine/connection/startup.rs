@@ -31,7 +31,7 @@ impl Connection {
         // Parameters were checked by the call.
         let (initiator, request) = Initiator::start(param.mpa_config(), &param.private_data, deadline)
             .map_err(|_| ConnectionError::NoResources)?;
-        let phase = Phase::Opening { start: Some((initiator, request.to_vec())) };
+        let phase = Phase::Opening { start: Some((Box::new(initiator), request.to_vec())) };
         let mut connection = Self::new(conn, phase, Some(deadline));
         id.set_conn(conn);
         connection.id = Some(id);
@@ -50,7 +50,7 @@ impl Connection {
         let deadline = now + duration(options.startup_timeout);
         let responder = Responder::listen(options.mpa_config(), deadline)
             .map_err(|_| MpaError::Startup(StartupFault::NotEnhanced))?;
-        Ok((Phase::AwaitRequest { responder, inbox }, deadline))
+        Ok((Phase::AwaitRequest { responder: Box::new(responder), inbox }, deadline))
     }
 
     /// Works off what has come in order.
@@ -103,7 +103,9 @@ impl Connection {
         let Phase::AwaitRequest { responder, inbox } = phase else { return };
         self.phase = Phase::Deciding { responder, inbox };
         let Some(info) = io.tcp.info(self.conn) else { return };
-        let (got, max) = (request.private_data.len(), self.responder.max_private_data);
+        // Whoever awaits a Request has them.
+        let options = self.responder.take().unwrap_or_default();
+        let (got, max) = (request.private_data.len(), options.max_private_data);
         if got > max {
             let fault = StartupFault::PrivateData { got, max };
             return self.fail_startup(io, ConnectionError::Startup(fault));
@@ -117,12 +119,13 @@ impl Connection {
             // Nobody listens any more.
             (None, _) => return self.fail_startup(io, ConnectionError::PeerClosed),
         };
-        if self.responder.refuse_markers && request.markers {
+        if options.refuse_markers && request.markers {
             return self.reject(io, turn, &[], None);
         }
         id.set_requested(&io.shared, self.conn, request.private_data_limit);
         self.deadline = None;
-        if let Some(timeout) = self.responder.decision_timeout {
+        self.require_crc = options.require_crc;
+        if let Some(timeout) = options.decision_timeout {
             self.deadline = Some(io.now + duration(timeout));
         }
         if let Some(admitted) = &self.admitted {
@@ -165,7 +168,7 @@ impl Connection {
             ord: Some(param.initiator_depth),
             min_ord: param.min_initiator_depth,
             markers: Some(param.markers),
-            crc: Some(param.crc || self.responder.require_crc),
+            crc: Some(param.crc || self.require_crc),
             private_data: &param.private_data,
         };
         let answer = responder.accept(accept, deadline);
@@ -195,11 +198,11 @@ impl Connection {
         if matches!(negotiated.rtr, Rtr::Expect(_)) {
             // Announced when the RTR has come.
             self.deadline = Some(deadline);
-            self.stream(&negotiated, false, Some(negotiated.clone()));
+            self.stream(io, &negotiated, false, Some(Box::new(negotiated.clone())));
         } else {
             // Else the user is told that it has to wait for the peer's first message.
             let ready = self.param.as_ref().is_some_and(|param| !param.await_first_fpdu);
-            self.stream(&negotiated, ready, None);
+            self.stream(io, &negotiated, ready, None);
             self.announce_established(io, negotiated, ready);
         }
         self.receive_rest(io, turn, inbox);
@@ -274,7 +277,7 @@ impl Connection {
         match event {
             InitiatorEvent::Accepted(negotiated) => {
                 self.peer = negotiated.peer;
-                self.stream(&negotiated, true, None);
+                self.stream(io, &negotiated, true, None);
                 self.announce_established(io, negotiated, true);
                 self.receive_rest(io, turn, inbox);
             }
@@ -296,7 +299,7 @@ impl Connection {
             }
             InitiatorEvent::Unmet { error, negotiated } => {
                 self.peer = negotiated.peer;
-                self.stream(&Negotiated { rtr: Rtr::None, ..negotiated }, true, None);
+                self.stream(io, &Negotiated { rtr: Rtr::None, ..negotiated }, true, None);
                 let TerminateCode { layer, etype, code } = error.terminate_code();
                 let known = TerminateError::from_codes(layer, etype, code);
                 let terminate = Terminate::local(known.unwrap_or(TerminateError::MpaStartupCatastrophic));
@@ -321,10 +324,16 @@ impl Connection {
 
     /// Full Operation begins. `may_send`: without waiting for the peer's first FPDU. `announce`: what to tell the user
     /// when that has come.
-    fn stream(&mut self, negotiated: &Negotiated, may_send: bool, announce: Option<Negotiated>) {
+    fn stream(
+        &mut self,
+        io: &mut Io,
+        negotiated: &Negotiated,
+        may_send: bool,
+        announce: Option<Box<Negotiated>>,
+    ) {
         let Some(qp) = self.qp.clone() else { return };
         let by = Accessor { pd: qp.pd.id(), stream: StreamId(u64::from(qp.num)) };
-        self.enter_full(qp, by, negotiated, may_send, announce);
+        self.enter_full(io, qp, by, negotiated, may_send, announce);
     }
 
     /// What came behind the startup frame are FPDUs; and there may be something to send.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tcp_lite::CloseReason;
 
 use crate::rdmap::{Terminate, TerminateError};
-use crate::verbs::{Ask, CmEventKind, ConnectionError, QpState, TerminateOrigin, TerminateReport, WcStatus};
+use crate::verbs::{Ask, CmEventKind, ConnectionError, QpState, TerminateOrigin, TerminateReport};
 
 use super::super::core::Io;
 use super::super::stream::Failure;
@@ -109,7 +109,7 @@ impl Connection {
         io.tcp.release(self.conn, streaming.stream.drop_held(&mut io.held));
         if let Some(qp) = &self.qp {
             let oldest = qp.fail(failure.origin(), error, self.terminate.clone());
-            streaming.stream.flush(oldest, Some(error));
+            streaming.stream.flush(&mut io.records, oldest, Some(error));
             qp.flush();
         }
         match failure {
@@ -192,7 +192,7 @@ impl Connection {
         match &mut self.phase {
             Phase::Streaming(streaming) => {
                 io.tcp.release(self.conn, streaming.stream.drop_held(&mut io.held));
-                streaming.stream.flush(WcStatus::WrFlushError, None);
+                streaming.stream.end(&mut io.records);
             }
             Phase::AwaitReply { inbox, .. }
             | Phase::AwaitRequest { inbox, .. }

@@ -105,9 +105,7 @@ impl Source {
                 let source = turn
                     .check_read(request.source_stag, to, out.len() as u64, by)
                     .map_err(FetchError::Remote)?;
-                source.fetch(0, out).map_err(FetchError::Remote)?;
-                crc.update(out);
-                Ok(())
+                crc.fetch(out, &source).map_err(FetchError::Remote)
             }
             Self::Gather(sg_list) => gather(sg_list, offset, out, crc, turn, by),
         }
@@ -135,8 +133,7 @@ fn gather(
         let source = turn
             .check_source(Stag(sge.lkey), sge.addr + skip, take as u64, by.pd)
             .map_err(|_| FetchError::Local)?;
-        source.fetch(0, now).map_err(|_| FetchError::Local)?;
-        crc.update(now);
+        crc.fetch(now, &source).map_err(|_| FetchError::Local)?;
         skip = 0;
         out = rest;
         if out.is_empty() {

@@ -6,6 +6,7 @@
 //! | `message.rs` | a message on its way out: header, source of its payload, what is left to cut |
 //! | `outstanding.rs` | requests of ours between their start and their completion |
 //! | `peer_request.rs` | what the peer asks for, until it is answered |
+//! | `records.rs` | where both of these wait |
 //! | `transmit/` | which message is next, FPDUs into TCP segments, send completions |
 //! | `receive/` | FPDUs into memory, receive completions, what a message asks for |
 //!
@@ -16,6 +17,7 @@ use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
 
 use dp::Mbuf;
+use dp::profile::{self, Layer};
 
 use crate::memory::{Accessor, Turn};
 use crate::mpa::{Deframer, Framer, HeldSlab, MpaError, Negotiated};
@@ -29,8 +31,10 @@ mod message;
 mod outstanding;
 mod peer_request;
 mod receive;
+mod records;
 mod transmit;
 
+pub(super) use records::Records;
 pub(super) use transmit::Outcome;
 
 use outstanding::Common;
@@ -105,7 +109,14 @@ fn stream_error(terminate: &Terminate, from_peer: bool) -> StreamError {
     StreamError { layer, etype, code, from_peer }
 }
 
-/// One RDMA stream.
+/// What a stream works with that is not its own.
+pub(super) struct Means<'a> {
+    pub(super) turn: &'a Turn,
+    pub(super) counters: &'a mut EngineCounters,
+    pub(super) records: &'a mut Records,
+}
+
+/// One RDMA stream. To be [`end`](Self::end)ed before it is dropped.
 pub(super) struct Stream {
     common: Common,
     framer: Framer,
@@ -116,23 +127,38 @@ pub(super) struct Stream {
     may_send: bool,
     /// Octets to release to TCP's budget that a failure left behind.
     unreleased: usize,
+    /// Requests that may wait, until it ends: of the peer's, and of ours.
+    promised: Option<(usize, usize)>,
 }
 
 impl Stream {
-    pub(super) fn new(qp: Arc<QpShared>, by: Accessor, negotiated: &Negotiated, may_send: bool) -> Self {
+    /// A stream whose depths are promised in `records`.
+    pub(super) fn new(
+        qp: Arc<QpShared>,
+        by: Accessor,
+        negotiated: &Negotiated,
+        may_send: bool,
+        records: &mut Records,
+    ) -> Self {
         let Negotiated { tx_markers, rx_markers, crc, ird, ord, rx_start, .. } = *negotiated;
         let rtr = negotiated.rtr;
         // What lies ahead of a hole is found by markers.
         let knows_ahead = rx_markers && qp.srq.is_none();
         let common = Common::new(qp, by, ord);
+        // The RTR's Read waits even where ORD is 0.
+        let (asked, outstanding) = (common.extensions.request_buffers(ird) as usize, usize::from(ord.max(1)));
+        records.asked.promise(asked);
+        records.outstanding.promise(outstanding);
+        records.held_back.promise(1);
         Self {
             framer: Framer::new(tx_markers, crc),
             deframer: Deframer::new(rx_start, rx_markers, crc),
-            transmit: Transmit::new(rtr, ird, common.extensions),
+            transmit: Transmit::new(rtr),
             receive: Receive::new(ird, common.extensions, rtr, knows_ahead),
             common,
             may_send,
             unreleased: 0,
+            promised: Some((asked, outstanding)),
         }
     }
 
@@ -147,13 +173,15 @@ impl Stream {
         &mut self,
         octets: (u64, Mbuf, u64),
         held: &mut HeldSlab,
-        turn: &Turn,
-        counters: &mut EngineCounters,
+        means: Means<'_>,
     ) -> Result<usize, Failure> {
+        let Means { turn, counters, records } = means;
         let (offset, buf, frontier) = octets;
         let Self { common, deframer, receive, transmit, may_send, unreleased, .. } = self;
-        let mut sink = receive::Sink { common, receive, transmit, turn, counters, may_send, failure: None };
-        let result = deframer.receive(offset, buf, frontier, held, &mut sink);
+        let mut sink =
+            receive::Sink { common, receive, transmit, turn, counters, records, may_send, failure: None };
+        let result =
+            profile::within(Layer::Deframe, || deframer.receive(offset, buf, frontier, held, &mut sink));
         if let Some(failure) = sink.failure {
             *unreleased += result.map_or(0, |progress| progress.released);
             return Err(failure);
@@ -197,15 +225,15 @@ impl Stream {
         conn: tcp_lite::ConnId,
         now: tcp_lite::Instant,
         budget: usize,
-        turn: &Turn,
-        counters: &mut EngineCounters,
+        means: Means<'_>,
     ) -> Result<Outcome, Failure> {
+        let Means { turn, counters, records } = means;
         let Self { common, framer, transmit, receive, may_send, .. } = self;
         if !*may_send {
             return Ok(Outcome::Idle);
         }
-        let context = transmit::Context { common, framer, tcp, conn, now, turn, counters };
-        let outcome = transmit.run(context, budget);
+        let context = transmit::Context { common, framer, turn, counters, records };
+        let outcome = transmit.run(tcp, conn, now, context, budget);
         // Before the peer can have seen the end of its responses: nothing has left TCP yet.
         receive.repost_requests(transmit.take_answered());
         outcome
@@ -238,10 +266,10 @@ impl Stream {
 
     /// Completes everything started in error, oldest first; what is still queued is flushed by the queue pair.
     /// One request at most is blamed: the one that is known to be the cause, or else the oldest by `first`.
-    pub(super) fn flush(&mut self, first: WcStatus, error: Option<StreamError>) {
+    pub(super) fn flush(&mut self, records: &mut Records, first: WcStatus, error: Option<StreamError>) {
         let Self { common, transmit, receive, .. } = self;
-        common.outstanding.clear();
-        let unstarted = transmit.abandon();
+        common.outstanding.clear(&mut records.outstanding);
+        let unstarted = transmit.abandon(records);
         let culprit_known = common.pending.iter().any(|pending| pending.fault.is_some());
         let mut status = if culprit_known { WcStatus::WrFlushError } else { first };
         for pending in common.pending.drain(..).chain(unstarted) {
@@ -259,6 +287,16 @@ impl Stream {
         }
         for request in receive.abandon() {
             common.qp.complete_recv(common.qp.flushed(request.wr_id, WcOpcode::Recv, error));
+        }
+    }
+
+    /// Flushes what is left and takes its promises back.
+    pub(super) fn end(&mut self, records: &mut Records) {
+        self.flush(records, WcStatus::WrFlushError, None);
+        if let Some((asked, outstanding)) = self.promised.take() {
+            records.asked.end_promise(asked);
+            records.outstanding.end_promise(outstanding);
+            records.held_back.end_promise(1);
         }
     }
 }

@@ -8,6 +8,8 @@ use crate::memory::Accessor;
 use crate::rdmap::{Extensions, ReadSink};
 use crate::verbs::{QpShared, Sge, WcOpcode, WcStatus};
 
+use super::records::{Queue, Slots};
+
 /// A request that was started and has not been completed, in post order.
 pub(super) struct Pending {
     pub(super) wr_id: u64,
@@ -25,7 +27,7 @@ pub(super) struct Common {
     pub(super) by: Accessor,
     pub(super) extensions: Extensions,
     /// Reads and atomics of ours that wait for their responses, in the order of their requests.
-    pub(super) outstanding: VecDeque<Outstanding>,
+    pub(super) outstanding: Queue,
     /// Queue 3: one buffer for each atomic of ours that is outstanding (RFC 7306 section 5.2.2).
     pub(super) atomic_responses: UntaggedQueue,
     /// Requests started and not completed, in post order.
@@ -55,17 +57,16 @@ pub(super) fn take_front<T>(queue: &mut VecDeque<T>) -> Option<T> {
 }
 
 impl Common {
-    /// Takes the memory for all that may be outstanding: ORD, or the RTR's Read alone; and the send queue.
+    /// Takes the memory for the requests of the send queue.
     pub(super) fn new(qp: Arc<QpShared>, by: Accessor, ord: u16) -> Self {
-        let ord = usize::from(ord);
         Self {
             extensions: qp.extensions,
             by,
-            outstanding: VecDeque::with_capacity(ord.max(1)),
+            outstanding: Queue::default(),
             atomic_responses: UntaggedQueue::new(),
             pending: VecDeque::with_capacity(qp.sq.capacity()),
             qp,
-            ord,
+            ord: usize::from(ord),
             progress: 0,
         }
     }
@@ -80,8 +81,13 @@ impl Common {
     }
 
     /// Enters a Read or atomic as started: it completes when its answer is delivered, and all before it have.
-    pub(super) fn await_answer(&mut self, pending: Pending, answer: Outstanding) {
-        self.outstanding.push_back(answer);
+    pub(super) fn await_answer(
+        &mut self,
+        slots: &mut Slots<Outstanding>,
+        pending: Pending,
+        answer: Outstanding,
+    ) {
+        self.outstanding.push(slots, answer);
         self.pending.push_back(Pending { done: false, ..pending });
     }
 

@@ -53,8 +53,9 @@ impl Extent {
         let field = self.end - CRC_OCTETS as u64;
         if framing.crc {
             let mut crc = Crc32c::new();
-            for (_, octets) in wire.slices(self.start, field) {
-                crc.update(octets);
+            match wire.front(self.start, field) {
+                Some(octets) => crc.update(octets),
+                None => wire.slices(self.start, field).for_each(|(_, octets)| crc.update(octets)),
             }
             if wire.read(field) != Some(crc.field()) {
                 return Err(Unsound::Crc);

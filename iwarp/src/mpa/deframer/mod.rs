@@ -215,20 +215,22 @@ impl Deframer {
     fn receive_in_order(
         &mut self,
         start: u64,
-        mut buf: Mbuf,
+        buf: Mbuf,
         slab: &mut HeldSlab,
         sink: &mut impl UlpduSink,
     ) -> Result<(), MpaError> {
         if !self.held.is_empty() || start != self.next {
             self.held.hold(slab, start, buf, false).map_err(|NoSlot| MpaError::NoHeldSlot)?;
-            return self.deliver(None, slab, sink);
+            return self.deliver(&mut None, slab, sink);
         }
         // The usual case: nothing waits, the FPDUs begin here.
-        self.deliver(Some((start, &buf)), slab, sink)?;
-        let done = (self.next - start).min(buf.len() as u64);
-        buf.advance(done as usize);
-        if !buf.is_empty() && !self.over {
-            self.held.hold(slab, start + done, buf, false).map_err(|NoSlot| MpaError::NoHeldSlot)?;
+        let mut direct = Some((start, buf));
+        self.deliver(&mut direct, slab, sink)?;
+        if let Some((start, buf)) = direct
+            && !buf.is_empty()
+            && !self.over
+        {
+            self.held.hold(slab, start, buf, false).map_err(|NoSlot| MpaError::NoHeldSlot)?;
         }
         Ok(())
     }
@@ -256,29 +258,72 @@ impl Deframer {
         Ok(())
     }
 
-    /// Hands up every FPDU that is whole in front of the frontier. `direct` is a buffer that is not held.
+    /// Hands up every FPDU that is whole in front of the frontier. `direct` is a buffer that is not held; what was handed
+    /// up is gone from its front.
     fn deliver(
         &mut self,
-        direct: Option<(u64, &Mbuf)>,
+        direct: &mut Option<(u64, Mbuf)>,
         slab: &mut HeldSlab,
         sink: &mut impl UlpduSink,
     ) -> Result<(), MpaError> {
         loop {
+            if let Some((start, buf)) = direct
+                && self.records.is_empty()
+            {
+                let done = self.deliver_run(*start, buf.head(), sink)?;
+                buf.advance(done);
+                *start += done as u64;
+                if self.over {
+                    return Ok(());
+                }
+            }
             let record = self.records.head().and_then(|id| slab.records.at(id)).copied();
             let flow = match record {
                 Some(record) if record.start <= self.next => self.deliver_placed(record, slab, sink)?,
-                record => match self.deliver_whole(direct, record, slab, sink)? {
-                    Some(flow) => flow,
-                    None => return Ok(()),
-                },
+                record => {
+                    let wire = match &*direct {
+                        Some((start, buf)) => Some(Wire::buf(*start, buf)),
+                        None => self.held.list.head().and_then(|head| Wire::held(&slab.buffers, head)),
+                    };
+                    let Some(wire) = wire else { return Ok(()) };
+                    match self.deliver_whole(wire, record, sink)? {
+                        Some(flow) => flow,
+                        None => return Ok(()),
+                    }
+                }
             };
             self.counters.fpdus += 1;
             self.released += self.held.drop_before(slab, self.next);
+            if let Some((start, buf)) = direct {
+                let done = (self.next - *start).min(buf.len() as u64);
+                buf.advance(done as usize);
+                *start += done;
+            }
             if flow.is_break() {
                 self.over = true;
                 return Ok(());
             }
         }
+    }
+
+    /// The usual case of [`deliver`](Self::deliver): hands up the FPDUs that lie one behind the other in `octets`, which
+    /// begin at position `start`, the next one's. Returns the octets they have.
+    fn deliver_run(
+        &mut self,
+        start: u64,
+        octets: &[u8],
+        sink: &mut impl UlpduSink,
+    ) -> Result<usize, MpaError> {
+        let mut done = 0;
+        while let Some(flow) = self.deliver_whole(Wire::slice(self.next, &octets[done..]), None, sink)? {
+            done = (self.next - start) as usize;
+            self.counters.fpdus += 1;
+            if flow.is_break() {
+                self.over = true;
+                break;
+            }
+        }
+        Ok(done)
     }
 
     fn deliver_placed(
@@ -298,21 +343,13 @@ impl Deframer {
         Ok(sink.arrive(Arrival::Placed { header: record.header(), ulpdu_len: record.ulpdu_octets }))
     }
 
-    /// The FPDU at `next`; `None` while it is not whole.
+    /// The FPDU at `next` in `wire`; `None` while it is not whole there.
     fn deliver_whole(
         &mut self,
-        direct: Option<(u64, &Mbuf)>,
+        wire: Wire<'_>,
         record: Option<Record>,
-        slab: &HeldSlab,
         sink: &mut impl UlpduSink,
     ) -> Result<Option<ControlFlow<()>>, MpaError> {
-        let wire = match direct {
-            Some((start, buf)) => Some(Wire::buf(start, buf)),
-            None => self.held.list.head().and_then(|head| Wire::held(&slab.buffers, head)),
-        };
-        let Some(wire) = wire else {
-            return Ok(None);
-        };
         let position = self.next;
         let Some(extent) = Extent::read(wire, position, self.framing) else {
             return Ok(None);

@@ -3,6 +3,7 @@
 use std::iter;
 
 use dp::Mbuf;
+use dp::mbuf::Segments;
 
 use super::held::HeldBuf;
 use super::ordered::{Slots, Stretch};
@@ -23,6 +24,11 @@ enum Octets<'a> {
 }
 
 impl<'a> Wire<'a> {
+    /// Octets that begin at `start`.
+    pub(super) const fn slice(start: u64, octets: &'a [u8]) -> Self {
+        Self { start, octets: Octets::Slice(octets) }
+    }
+
     /// A buffer whose first octet is at `start`.
     pub(super) const fn buf(start: u64, buf: &'a Mbuf) -> Self {
         Self { start, octets: Octets::Buf(buf) }
@@ -33,44 +39,31 @@ impl<'a> Wire<'a> {
         Some(Self { start: slots.at(first)?.start, octets: Octets::Held(slots, first) })
     }
 
-    /// The buffers, each with its position.
-    fn bufs(self) -> impl Iterator<Item = (u64, &'a Mbuf)> {
-        let (alone, held) = match self.octets {
-            Octets::Slice(_) => (None, None),
-            Octets::Buf(buf) => (Some((self.start, buf)), None),
-            Octets::Held(slots, first) => (None, Some((slots, first))),
+    /// The octets at `from..to`, as far as they are there, in slices with their positions.
+    pub(super) fn slices(self, from: u64, to: u64) -> Slices<'a> {
+        let rest = match self.octets {
+            Octets::Slice(octets) => Rest::Slice(Some(octets)),
+            Octets::Buf(buf) => Rest::Bufs { segments: buf.segments(), behind: None },
+            Octets::Held(slots, first) => match slots.at(first) {
+                Some(held) => {
+                    let end = held.end();
+                    Rest::Bufs { segments: held.buf.segments(), behind: Some((slots, first, end)) }
+                }
+                None => Rest::Slice(None),
+            },
         };
-        let mut end = self.start;
-        let held = held.into_iter().flat_map(|(slots, first)| {
-            iter::successors(Some(first), |id| slots.next(*id)).map_while(|id| slots.at(id))
-        });
-        let contiguous = held.map_while(move |held| {
-            let follows = held.start == end;
-            end = held.end();
-            follows.then_some((held.start, &held.buf))
-        });
-        alone.into_iter().chain(contiguous)
+        Slices { from, to, at: self.start, rest }
     }
 
-    /// The octets at `from..to`, as far as they are there, in slices with their positions.
-    pub(super) fn slices(self, from: u64, to: u64) -> impl Iterator<Item = (u64, &'a [u8])> {
-        let slice = match self.octets {
-            Octets::Slice(octets) => Some((self.start, octets)),
-            Octets::Buf(_) | Octets::Held(..) => None,
+    /// The octets at `from..to`, where they lie in the first buffer's first segment: the usual case.
+    pub(super) fn front(self, from: u64, to: u64) -> Option<&'a [u8]> {
+        let octets = match self.octets {
+            Octets::Slice(octets) => octets,
+            Octets::Buf(buf) => buf.head(),
+            Octets::Held(slots, first) => slots.at(first)?.buf.head(),
         };
-        let segments = self.bufs().take_while(move |(start, _)| *start < to).flat_map(|(start, buf)| {
-            let mut at = start;
-            buf.segments().map(move |octets| {
-                let start = at;
-                at += octets.len() as u64;
-                (start, octets)
-            })
-        });
-        slice.into_iter().chain(segments).filter_map(move |(start, octets)| {
-            let end = start + octets.len() as u64;
-            let (from, to) = (from.clamp(start, end), to.clamp(start, end));
-            (from < to).then(|| (from, &octets[(from - start) as usize..(to - start) as usize]))
-        })
+        let (from, to) = (from.checked_sub(self.start)?, to.checked_sub(self.start)?);
+        octets.get(usize::try_from(from).ok()?..usize::try_from(to).ok()?)
     }
 
     /// Whether all octets at `from..to` are there.
@@ -78,14 +71,19 @@ impl<'a> Wire<'a> {
         match self.octets {
             Octets::Slice(octets) => self.start <= from && to <= self.start + octets.len() as u64,
             Octets::Buf(buf) => self.start <= from && to <= self.start + buf.len() as u64,
-            Octets::Held(..) => {
-                self.start <= from && self.bufs().any(|(start, buf)| to <= start + buf.len() as u64)
+            Octets::Held(slots, first) => {
+                let behind = |(id, end): &(u32, u64)| Slices::follower(slots, *id, *end);
+                let first = slots.at(first).map(|held| (first, held.end()));
+                self.start <= from && iter::successors(first, behind).any(|(_, end)| to <= end)
             }
         }
     }
 
     /// The octets at `position`.
     pub(super) fn read<const N: usize>(self, position: u64) -> Option<[u8; N]> {
+        if let Some(octets) = self.front(position, position + N as u64) {
+            return octets.try_into().ok();
+        }
         let mut out = [0; N];
         let mut filled = 0;
         for (_, octets) in self.slices(position, position + N as u64) {
@@ -97,12 +95,69 @@ impl<'a> Wire<'a> {
 
     /// `from..to` alone, as a slice if it lies in one.
     pub(super) fn narrow(self, from: u64, to: u64) -> Self {
-        match self.slices(from, to).next() {
-            Some((start, octets)) if octets.len() as u64 == to - from => {
-                Self { start, octets: Octets::Slice(octets) }
-            }
-            _ => self,
+        match self.front(from, to) {
+            Some(octets) => Self { start: from, octets: Octets::Slice(octets) },
+            None => self,
         }
+    }
+}
+
+/// What [`Wire::slices`] gives.
+pub(super) struct Slices<'a> {
+    from: u64,
+    to: u64,
+    /// Position of what `rest` begins with.
+    at: u64,
+    rest: Rest<'a>,
+}
+
+enum Rest<'a> {
+    Slice(Option<&'a [u8]>),
+    /// Segments of a buffer; where it is held: the slots, its own, and the position behind it.
+    Bufs {
+        segments: Segments<'a>,
+        behind: Option<(&'a Slots<HeldBuf>, u32, u64)>,
+    },
+}
+
+impl<'a> Slices<'a> {
+    /// The slot behind `id`, whose buffer ends at `end`, and its own end, if it follows without a hole.
+    fn follower(slots: &Slots<HeldBuf>, id: u32, end: u64) -> Option<(u32, u64)> {
+        let next = slots.next(id)?;
+        slots.at(next).filter(|held| held.start == end).map(|held| (next, held.end()))
+    }
+
+    /// The next piece of memory, whole.
+    fn piece(&mut self) -> Option<&'a [u8]> {
+        match &mut self.rest {
+            Rest::Slice(octets) => octets.take(),
+            Rest::Bufs { segments, behind } => loop {
+                if let Some(octets) = segments.next() {
+                    return Some(octets);
+                }
+                let (slots, id, end) = (*behind)?;
+                let (next, end) = Self::follower(slots, id, end)?;
+                *segments = slots.at(next)?.buf.segments();
+                *behind = Some((slots, next, end));
+            },
+        }
+    }
+}
+
+impl<'a> Iterator for Slices<'a> {
+    type Item = (u64, &'a [u8]);
+
+    fn next(&mut self) -> Option<Self::Item> {
+        while self.at < self.to {
+            let octets = self.piece()?;
+            let (start, end) = (self.at, self.at + octets.len() as u64);
+            self.at = end;
+            let (from, to) = (self.from.clamp(start, end), self.to.clamp(start, end));
+            if from < to {
+                return Some((from, &octets[(from - start) as usize..(to - start) as usize]));
+            }
+        }
+        None
     }
 }
 
@@ -135,6 +190,12 @@ impl<'a> Ulpdu<'a> {
     /// Position of its FPDU's length field: a key for the sender's order.
     pub const fn position(&self) -> u64 {
         self.header
+    }
+
+    /// All its octets, where they lie in one piece: the usual case, without markers.
+    pub fn whole(&self) -> Option<&'a [u8]> {
+        let start = self.header + LENGTH_OCTETS as u64;
+        self.wire.front(start, start + self.len as u64).filter(|_| !self.markers)
     }
 
     /// Copies from `offset` on, as much as there is and `out` holds; returns how much that was.

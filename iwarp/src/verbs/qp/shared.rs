@@ -79,8 +79,9 @@ pub(crate) struct QpShared {
     pub(crate) send_cq: CompletionQueue,
     pub(crate) recv_cq: CompletionQueue,
     pub(crate) srq: Option<SharedReceiveQueue>,
-    pub(crate) sq: ArrayQueue<SendEntry>,
-    pub(super) rq: ArrayQueue<RecvRequest>,
+    /// Either queue keeps its ends in cache lines of their own, and so apart from all else.
+    pub(crate) sq: Box<ArrayQueue<SendEntry>>,
+    pub(super) rq: Box<ArrayQueue<RecvRequest>>,
     pub(super) places: Arc<Places>,
     pub(super) caps: Caps,
     pub(super) sq_sig_all: bool,
@@ -139,8 +140,8 @@ impl QpShared {
             send_cq: init.send_cq.clone(),
             recv_cq: init.recv_cq.clone(),
             srq: init.srq.cloned(),
-            sq: ArrayQueue::new(init.max_send_wr.max(1)),
-            rq: ArrayQueue::new(max_rq.max(1)),
+            sq: Box::new(ArrayQueue::new(init.max_send_wr.max(1))),
+            rq: Box::new(ArrayQueue::new(max_rq.max(1))),
             places: Places::new(init.max_send_wr, init.max_recv_wr, srq_outstanding),
             caps: Caps {
                 max_send_wr: init.max_send_wr,

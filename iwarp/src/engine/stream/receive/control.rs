@@ -9,7 +9,7 @@ use crate::memory::Stag;
 use crate::rdmap::{AtomicRequest, AtomicResponse, Opcode, Queue, ReadRequest, Terminate, TerminateError};
 use crate::verbs::Sge;
 
-use super::super::outstanding::{Outstanding, take_front};
+use super::super::outstanding::Outstanding;
 use super::super::peer_request::{Asked, PeerRequest};
 use super::{Failure, Flow, Piece, Receive, Sink};
 
@@ -44,7 +44,7 @@ impl Sink<'_> {
         if let Err(error) = self.check_asked(&asked) {
             return ControlFlow::Break(request.fail(error, 0));
         }
-        self.transmit.respond(request);
+        self.transmit.respond(self.records, request);
         ControlFlow::Continue(())
     }
 
@@ -104,7 +104,7 @@ impl Sink<'_> {
             return ControlFlow::Break(self.lose_sink(Terminate::local(TerminateError::LocalCatastrophic)));
         }
         self.common.progress += 1;
-        take_front(&mut self.common.outstanding);
+        self.common.outstanding.take(&mut self.records.outstanding);
         self.common.answered();
         ControlFlow::Continue(())
     }
@@ -112,7 +112,7 @@ impl Sink<'_> {
     /// Finds the atomic that a response answers: responses come in the order of the requests.
     fn match_response(&self, message: &[u8]) -> Result<(AtomicResponse, Sge), TerminateError> {
         let response = AtomicResponse::parse(message)?;
-        match self.common.outstanding.front() {
+        match self.common.outstanding.front(&self.records.outstanding) {
             Some(&Outstanding::Atomic { id, sink }) if id == response.id => Ok((response, sink)),
             Some(Outstanding::Atomic { .. }) => Err(TerminateError::OperationUnspecified),
             Some(Outstanding::Read { .. }) | None => Err(TerminateError::UnexpectedOpcode),

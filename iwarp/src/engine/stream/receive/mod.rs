@@ -7,6 +7,7 @@ use std::collections::VecDeque;
 use std::ops::ControlFlow;
 
 use arrayvec::ArrayVec;
+use dp::profile::{self, Layer};
 
 use crate::ddp::{self, Arrival, Header, UntaggedHeader, UntaggedQueue};
 use crate::memory::{Fault, Target, Turn};
@@ -21,6 +22,7 @@ mod tagged;
 
 use super::outstanding::Common;
 use super::peer_request::{ByKind, RequestQueue};
+use super::records::Records;
 use super::transmit::Transmit;
 use super::{EngineCounters, Failure, Flow};
 
@@ -96,6 +98,7 @@ pub(super) struct Sink<'a> {
     pub(super) transmit: &'a mut Transmit,
     pub(super) turn: &'a Turn,
     pub(super) counters: &'a mut EngineCounters,
+    pub(super) records: &'a mut Records,
     pub(super) may_send: &'a mut bool,
     pub(super) failure: Option<Failure>,
 }
@@ -110,28 +113,24 @@ struct Piece<'a, 'u> {
 
 impl UlpduSink for Sink<'_> {
     fn place_early(&mut self, ulpdu: &Ulpdu<'_>) -> bool {
-        let mut head = [0; Header::MAX_LEN];
-        let copied = ulpdu.copy_to(0, &mut head);
-        let piece =
-            Piece { head: &head[..copied], len: ulpdu.len(), ulpdu: Some(ulpdu), arrival: Arrival::Early };
+        let _receive = profile::scope(Layer::Receive);
+        let mut room = [0; Header::MAX_LEN];
+        let head = head(ulpdu, &mut room);
+        let piece = Piece { head, len: ulpdu.len(), ulpdu: Some(ulpdu), arrival: Arrival::Early };
         let placed = self.early(&piece);
         self.counters.rx_fpdus_early += u64::from(placed);
         placed
     }
 
     fn arrive(&mut self, arrival: mpa::Arrival<'_>) -> ControlFlow<()> {
+        let _receive = profile::scope(Layer::Receive);
         self.counters.rx_fpdus += 1;
         *self.may_send = true;
-        let mut head = [0; Header::MAX_LEN];
+        let mut room = [0; Header::MAX_LEN];
         let flow = match arrival {
             mpa::Arrival::Whole(ulpdu) => {
-                let copied = ulpdu.copy_to(0, &mut head);
-                let piece = Piece {
-                    head: &head[..copied],
-                    len: ulpdu.len(),
-                    ulpdu: Some(&ulpdu),
-                    arrival: Arrival::InOrder,
-                };
+                let head = head(&ulpdu, &mut room);
+                let piece = Piece { head, len: ulpdu.len(), ulpdu: Some(&ulpdu), arrival: Arrival::InOrder };
                 self.in_order(&piece)
             }
             mpa::Arrival::Placed { header, ulpdu_len } => {
@@ -167,14 +166,28 @@ impl Piece<'_, '_> {
         counters: &mut EngineCounters,
     ) -> Result<(), ddp::DdpError> {
         let Some(ulpdu) = self.ulpdu else { return Ok(()) };
-        place_runs(ulpdu, payload_at, self.len - payload_at, target)?;
+        profile::within(Layer::Place, || place_runs(ulpdu, payload_at, self.len - payload_at, target))?;
         counters.rx_placed_octets += (self.len - payload_at) as u64;
         Ok(())
     }
 }
 
+/// The first octets of a ULPDU, as many as a header may have: where they lie in one piece, else copied to `room`.
+fn head<'a>(ulpdu: &Ulpdu<'a>, room: &'a mut [u8; Header::MAX_LEN]) -> &'a [u8] {
+    match ulpdu.whole() {
+        Some(octets) => &octets[..octets.len().min(Header::MAX_LEN)],
+        None => {
+            let copied = ulpdu.copy_to(0, room);
+            &room[..copied]
+        }
+    }
+}
+
 /// Copies `len` octets of a ULPDU from `at` on to the front of `target`, by increasing offset.
 fn place_runs(ulpdu: &Ulpdu<'_>, at: usize, len: usize, target: &Target<'_>) -> Result<(), Fault> {
+    if let Some(octets) = ulpdu.whole() {
+        return target.place(0, &octets[at..at + len]);
+    }
     let mut offset = 0;
     for run in ulpdu.runs(at, len) {
         target.place(offset, run)?;

@@ -6,7 +6,7 @@ use crate::ddp::{self, TaggedHeader};
 use crate::rdmap::read_sink::ReadProgress;
 use crate::rdmap::{Opcode, ReadSink, TerminateError};
 
-use super::super::outstanding::{Outstanding, take_front};
+use super::super::outstanding::Outstanding;
 use super::{Flow, Piece, Sink};
 
 /// Why a segment was not taken.
@@ -67,7 +67,7 @@ impl Sink<'_> {
                 Outstanding::Read { sink, .. } => sink.check(header, payload_len).is_ok(),
                 Outstanding::Atomic { .. } => false,
             };
-            if !self.common.outstanding.iter().any(fits) {
+            if !self.common.outstanding.iter(&self.records.outstanding).any(fits) {
                 return Err(TerminateError::DdpBounds.into());
             }
         } else {
@@ -88,7 +88,7 @@ impl Sink<'_> {
         self.common.progress += 1;
         let (sink, is_rtr) = self.oldest_read()?;
         if sink.deliver(header, payload_len)? == ReadProgress::Complete {
-            take_front(&mut self.common.outstanding);
+            self.common.outstanding.take(&mut self.records.outstanding);
             if !is_rtr {
                 self.common.answered();
             }
@@ -99,7 +99,7 @@ impl Sink<'_> {
     /// The sink of the Read whose answer is due, and whether it is the RTR's. Answers come in the order of their
     /// requests, atomics included (RFC 7306 section 7).
     fn oldest_read(&mut self) -> Result<(&mut ReadSink, bool), TerminateError> {
-        match self.common.outstanding.front_mut() {
+        match self.common.outstanding.front_mut(&mut self.records.outstanding) {
             Some(Outstanding::Read { sink, is_rtr }) => Ok((sink, *is_rtr)),
             Some(Outstanding::Atomic { .. }) | None => Err(TerminateError::UnexpectedOpcode),
         }

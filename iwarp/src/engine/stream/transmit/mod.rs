@@ -4,19 +4,19 @@
 //! TCP has its last segment, a Read or atomic when its response is delivered, all in post order. A Terminate
 //! follows the FPDU being written and overtakes all else.
 
-use std::collections::VecDeque;
-
-use tcp_lite::{ConnId, Instant, SendError, Stack};
+use dp::profile::{self, Layer};
+use tcp_lite::{ConnId, Instant, SegmentBuf, SendError, Stack};
 
 use crate::memory::Turn;
 use crate::mpa::Framer;
 use crate::mpa::startup::{Rtr, RtrKind};
-use crate::rdmap::{Extensions, IMMEDIATE_LEN, Opcode, Terminate, TerminateError};
-use crate::verbs::{SendEntry, WcStatus};
+use crate::rdmap::{IMMEDIATE_LEN, Opcode, Terminate, TerminateError};
+use crate::verbs::WcStatus;
 
 use super::message::{FetchError, Message};
 use super::outstanding::{Common, Pending};
 use super::peer_request::{ByKind, PeerRequest};
+use super::records::{Queue, Records};
 use super::{EngineCounters, Failure};
 
 mod requests;
@@ -46,11 +46,9 @@ pub(in crate::engine) enum Outcome {
 pub(super) struct Context<'a> {
     pub(super) common: &'a mut Common,
     pub(super) framer: &'a mut Framer,
-    pub(super) tcp: &'a mut Stack,
-    pub(super) conn: ConnId,
-    pub(super) now: Instant,
     pub(super) turn: &'a Turn,
     pub(super) counters: &'a mut EngineCounters,
+    pub(super) records: &'a mut Records,
 }
 
 /// What is on its way out.
@@ -58,10 +56,10 @@ pub(super) struct Transmit {
     /// The message being cut.
     current: Option<Current>,
     /// The request that was taken from the send queue and may not start yet: a fence, or ORD.
-    head: Option<SendEntry>,
+    head: Queue,
     /// What the peer has asked for, oldest first: at most IRD Reads and as many atomics.
-    responses: VecDeque<PeerRequest>,
-    terminate: Option<Terminate>,
+    responses: Queue,
+    terminate: Option<Box<Terminate>>,
     terminated: bool,
     rtr: Option<RtrKind>,
     /// A response goes next, where there is one: the last message was our user's.
@@ -99,12 +97,12 @@ enum Completes {
 }
 
 impl Transmit {
-    /// Takes the memory for as many requests of the peer as may wait.
-    pub(super) fn new(rtr: Rtr, ird: u16, extensions: Extensions) -> Self {
+    /// Nothing but the RTR, if it is ours, waits to be sent.
+    pub(super) fn new(rtr: Rtr) -> Self {
         Self {
             current: None,
-            head: None,
-            responses: VecDeque::with_capacity(extensions.request_buffers(ird) as usize),
+            head: Queue::default(),
+            responses: Queue::default(),
             terminate: None,
             terminated: false,
             rtr: match rtr {
@@ -122,8 +120,8 @@ impl Transmit {
     }
 
     /// Takes a request of the peer's that was checked.
-    pub(super) fn respond(&mut self, request: PeerRequest) {
-        self.responses.push_back(request);
+    pub(super) fn respond(&mut self, records: &mut Records, request: PeerRequest) {
+        self.responses.push(&mut records.asked, request);
     }
 
     /// How many of the peer's requests were answered in full since the last call.
@@ -132,13 +130,13 @@ impl Transmit {
     }
 
     pub(super) fn terminate(&mut self, terminate: &Terminate) {
-        self.terminate = Some(terminate.clone());
+        self.terminate = Some(Box::new(terminate.clone()));
     }
 
     /// Nothing is being sent or waits to be (the send queue aside).
     pub(super) fn is_idle(&self) -> bool {
         self.current.is_none()
-            && self.head.is_none()
+            && self.head.is_empty()
             && self.responses.is_empty()
             && self.terminate.is_none()
             && self.rtr.is_none()
@@ -146,38 +144,47 @@ impl Transmit {
 
     /// Drops everything but a Terminate; gives back the requests that were taken from the send queue and had not
     /// been entered as started, oldest first.
-    pub(super) fn abandon(&mut self) -> impl Iterator<Item = Pending> + use<> {
-        self.responses.clear();
+    pub(super) fn abandon(&mut self, records: &mut Records) -> impl Iterator<Item = Pending> + use<> {
+        self.responses.clear(&mut records.asked);
         self.rtr = None;
         let current = self.current.take().and_then(|current| match current.completes {
             Completes::Request(pending) | Completes::Write { pending, .. } => Some(pending),
             Completes::Nothing | Completes::Response(_) | Completes::Terminate => None,
         });
-        let head = self.head.take().map(|entry| pending_of(&entry));
+        let head = self.head.take(&mut records.held_back).map(|entry| pending_of(&entry));
         current.into_iter().chain(head).map(|pending| Pending { done: false, ..pending })
     }
 
-    /// Writes FPDUs into TCP segments, several to a segment where they fit whole, until `budget` octets.
-    pub(super) fn run(&mut self, mut cx: Context<'_>, budget: usize) -> Result<Outcome, Failure> {
+    /// Writes FPDUs into TCP segments of `conn`, several to a segment where they fit whole, until `budget` octets.
+    pub(super) fn run(
+        &mut self,
+        tcp: &mut Stack,
+        conn: ConnId,
+        now: Instant,
+        mut cx: Context<'_>,
+        budget: usize,
+    ) -> Result<Outcome, Failure> {
+        let _transmit = profile::scope(Layer::Transmit);
         if self.terminated {
             return Ok(Outcome::Idle);
         }
         self.local_left = MAX_LOCAL;
+        // TCP says itself how it ended.
+        let Ok(mut sender) = tcp.sender(now, conn) else { return Ok(Outcome::Idle) };
         let mut used = 0;
         while used < budget {
             if !self.prepare(&mut cx)? {
                 return Ok(if self.local_left == 0 { Outcome::More } else { Outcome::Idle });
             }
-            let mut segment = match cx.tcp.segment(cx.conn) {
+            let mut segment = match profile::within(Layer::TcpOut, || sender.segment()) {
                 Ok(segment) => segment,
                 Err(SendError::BufferFull) => return Ok(Outcome::Full),
                 Err(SendError::NoMbuf) => return Ok(Outcome::NoMbuf),
-                // TCP says itself how it ended.
                 Err(SendError::Closed) => return Ok(Outcome::Idle),
             };
             let filled = self.fill(&mut cx, &mut segment);
             used += segment.len();
-            cx.tcp.push(cx.now, cx.conn, segment);
+            profile::within(Layer::TcpOut, || segment.push());
             filled?;
             if self.terminated {
                 return Ok(Outcome::Terminated);
@@ -187,7 +194,7 @@ impl Transmit {
     }
 
     /// Fills one TCP segment with whole FPDUs.
-    fn fill(&mut self, cx: &mut Context<'_>, segment: &mut tcp_lite::SegmentBuf) -> Result<(), Failure> {
+    fn fill(&mut self, cx: &mut Context<'_>, segment: &mut SegmentBuf<'_>) -> Result<(), Failure> {
         let capacity = segment.capacity();
         while self.prepare(cx)? {
             if !self.write_fpdu(cx, segment, capacity)? {
@@ -213,7 +220,7 @@ impl Transmit {
         }
         while self.current.is_none() {
             if let Some(kind) = self.rtr.take() {
-                self.current = Some(self.rtr_message(kind, cx.common));
+                self.current = Some(self.rtr_message(kind, cx));
                 break;
             }
             let started = (self.response_next && self.start_response(cx)?)
@@ -230,7 +237,7 @@ impl Transmit {
     fn write_fpdu(
         &mut self,
         cx: &mut Context<'_>,
-        segment: &mut tcp_lite::SegmentBuf,
+        segment: &mut SegmentBuf<'_>,
         capacity: usize,
     ) -> Result<bool, Failure> {
         let Some(Current { message, .. }) = &mut self.current else { return Ok(false) };
@@ -250,16 +257,19 @@ impl Transmit {
         let mut writer = cx.framer.begin(out, ulpdu_len);
         writer.put(&message.header(&next).to_bytes());
         let mut offset = next.offset;
-        let fetched = writer.fill(next.len as usize, |run, crc| {
-            message.source.fetch(offset, run, crc, cx.turn, cx.common.by)?;
-            offset += run.len() as u32;
+        let fetched = profile::within(Layer::Fetch, || {
+            writer.fill(next.len as usize, |run, crc| {
+                message.source.fetch(offset, run, crc, cx.turn, cx.common.by)?;
+                offset += run.len() as u32;
+                Ok(())
+            })?;
+            writer.finish();
             Ok(())
         });
         if let Err(error) = fetched {
             segment.truncate(start);
             return Err(self.fetch_failure(error));
         }
-        writer.finish();
         // What was peeked at is cut now.
         message.segmenter.next(mulpdu as u32);
         cx.counters.tx_fpdus += 1;

@@ -7,7 +7,7 @@ use crate::verbs::{Payload, RemoteAddr, SendEntry, SendFlags, SendOp, Sge, send_
 
 use super::super::local;
 use super::super::message::{Message, Source};
-use super::super::outstanding::{Common, Outstanding, Pending};
+use super::super::outstanding::{Outstanding, Pending};
 use super::{Completes, Context, Current, Failure, Transmit};
 
 impl Transmit {
@@ -15,7 +15,8 @@ impl Transmit {
     /// back.
     pub(super) fn start_request(&mut self, cx: &mut Context<'_>) -> Result<bool, Failure> {
         let common = &mut *cx.common;
-        let Some(entry) = self.head.take().or_else(|| common.qp.sq.pop()) else { return Ok(false) };
+        let held_back = self.head.take(&mut cx.records.held_back);
+        let Some(entry) = held_back.or_else(|| common.qp.sq.pop()) else { return Ok(false) };
         let fenced = entry.flags.contains(SendFlags::FENCE) && !common.outstanding.is_empty();
         let is_answered = matches!(entry.op, SendOp::Read { .. } | SendOp::Atomic { .. });
         let throttled = is_answered && common.outstanding.len() >= common.ord;
@@ -24,7 +25,7 @@ impl Transmit {
             SendOp::LocalInvalidate { .. } | SendOp::BindWindow(_) | SendOp::FastRegister(_)
         );
         if fenced || throttled || (is_local && self.local_left == 0) {
-            self.head = Some(entry);
+            self.head.push(&mut cx.records.held_back, entry);
             return Ok(false);
         }
         let mut pending = pending_of(&entry);
@@ -49,7 +50,8 @@ impl Transmit {
                 let request = read_request(&payload, remote, length);
                 let sink = ReadSink::new(request.sink_stag, request.sink_to, request.size);
                 pending.byte_len = length;
-                common.await_answer(pending, Outstanding::Read { sink, is_rtr: false });
+                let answer = Outstanding::Read { sink, is_rtr: false };
+                common.await_answer(&mut cx.records.outstanding, pending, answer);
                 let msn = self.next_request_msn();
                 return Ok(self.ask(Message::of_octets(Opcode::ReadRequest, msn, &request.to_bytes())));
             }
@@ -59,7 +61,8 @@ impl Transmit {
                 let posted = common.atomic_responses.post(1);
                 debug_assert!(posted, "an ORD of 16 bits is within the queue's bounds");
                 pending.byte_len = length;
-                common.await_answer(pending, Outstanding::Atomic { id, sink: only_element(&payload) });
+                let answer = Outstanding::Atomic { id, sink: only_element(&payload) };
+                common.await_answer(&mut cx.records.outstanding, pending, answer);
                 let request = AtomicRequest { id, stag: Stag(rkey), to: addr, op };
                 let msn = self.next_request_msn();
                 return Ok(self.ask(Message::of_octets(Opcode::AtomicRequest, msn, &request.to_bytes())));
@@ -106,7 +109,7 @@ impl Transmit {
     }
 
     /// The ready-to-receive message: an empty one of its kind (RFC 6581 section 5; spec/mpa-v2 for the fields).
-    pub(super) fn rtr_message(&mut self, kind: RtrKind, common: &mut Common) -> Current {
+    pub(super) fn rtr_message(&mut self, kind: RtrKind, cx: &mut Context<'_>) -> Current {
         let empty = Payload::Gather(arrayvec::ArrayVec::new());
         let message = match kind {
             RtrKind::Send => self.send(Opcode::Send, 0, 0, empty),
@@ -120,7 +123,8 @@ impl Transmit {
                     source_to: 0,
                 };
                 let sink = ReadSink::new(Stag(0), 0, 0);
-                common.outstanding.push_back(Outstanding::Read { sink, is_rtr: true });
+                let answer = Outstanding::Read { sink, is_rtr: true };
+                cx.common.outstanding.push(&mut cx.records.outstanding, answer);
                 Message::of_octets(Opcode::ReadRequest, self.next_request_msn(), &request.to_bytes())
             }
         };

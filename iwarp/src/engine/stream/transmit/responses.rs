@@ -4,15 +4,14 @@ use crate::memory::{Accessor, Turn};
 use crate::rdmap::{AtomicRequest, AtomicResponse, Opcode, TerminateError};
 
 use super::super::message::{Message, Source};
-use super::super::outstanding::take_front;
 use super::super::peer_request::{Asked, PeerRequest};
 use super::{Completes, Context, Current, Failure, Transmit};
 
 impl Transmit {
     /// Starts the answer to the oldest request of the peer. An atomic is carried out here and not before: the one
     /// behind it waits until this one's response is on its way (RFC 7306 section 7).
-    pub(super) fn start_response(&mut self, cx: &Context<'_>) -> Result<bool, Failure> {
-        let Some(request) = take_front(&mut self.responses) else { return Ok(false) };
+    pub(super) fn start_response(&mut self, cx: &mut Context<'_>) -> Result<bool, Failure> {
+        let Some(request) = self.responses.take(&mut cx.records.asked) else { return Ok(false) };
         let message = match request.asked {
             Asked::Read(read) => Message::tagged(
                 Opcode::ReadResponse,

@@ -1,0 +1,228 @@
+//! Reads and atomics that wait for their answers, ours and the peers', of all connections of an engine: queues in one
+//! set of slots, so that a connection at rest holds none.
+//!
+//! A connection may have as many waiting as its depths say. There is memory for all of them up to a bound, taken when
+//! connections are made, and behind it for what ever waited at a time: then more is taken as requests come, and counted.
+
+use super::outstanding::Outstanding;
+use super::peer_request::PeerRequest;
+use crate::verbs::SendEntry;
+
+/// Of so many requests under way one stands for a connection that holds another one back.
+const HELD_BACK_SHARE: usize = 16;
+
+/// What waits on the connections of an engine.
+pub(in crate::engine) struct Records {
+    /// What peers have asked for.
+    pub(super) asked: Slots<PeerRequest>,
+    /// What we have asked for.
+    pub(super) outstanding: Slots<Outstanding>,
+    /// What was taken from a send queue and may not start yet: one for each connection at most.
+    pub(super) held_back: Slots<SendEntry>,
+}
+
+impl Records {
+    /// Memory for `limit` requests each way is taken with the connections that may have them.
+    pub(in crate::engine) fn new(limit: usize) -> Self {
+        Self {
+            asked: Slots::new(limit),
+            outstanding: Slots::new(limit),
+            held_back: Slots::new(limit.div_ceil(HELD_BACK_SHARE)),
+        }
+    }
+
+    /// Times that more waited than there was memory for.
+    pub(in crate::engine) fn growths(&self) -> u64 {
+        self.asked.growths + self.outstanding.growths + self.held_back.growths
+    }
+}
+
+/// Slots shared by many queues.
+pub(super) struct Slots<T> {
+    slots: Vec<Slot<T>>,
+    /// The first free one.
+    free: Option<u32>,
+    /// What all connections together may have waiting.
+    promised: usize,
+    limit: usize,
+    growths: u64,
+}
+
+struct Slot<T> {
+    /// `None`: free.
+    value: Option<T>,
+    /// The one behind it in its queue, or the next free one.
+    next: Option<u32>,
+}
+
+/// One queue. To be emptied before it is dropped, or its slots stay taken.
+#[derive(Debug, Default)]
+pub(super) struct Queue {
+    /// First and last.
+    ends: Option<(u32, u32)>,
+    len: u32,
+}
+
+impl<T> Slots<T> {
+    fn new(limit: usize) -> Self {
+        Self { slots: Vec::new(), free: None, promised: 0, limit, growths: 0 }
+    }
+
+    /// A connection begins that may have `count` waiting: takes the memory for them, within the bound.
+    pub(super) fn promise(&mut self, count: usize) {
+        self.promised += count;
+        let (wanted, capacity) = (self.promised.min(self.limit), self.slots.capacity());
+        if wanted > capacity {
+            let wanted = wanted.max(2 * capacity).min(self.limit);
+            self.slots.reserve_exact(wanted - self.slots.len());
+        }
+    }
+
+    /// Such a connection ends.
+    pub(super) fn end_promise(&mut self, count: usize) {
+        self.promised -= count;
+    }
+
+    fn insert(&mut self, value: T) -> u32 {
+        let slot = Slot { value: Some(value), next: None };
+        let Some(free) = self.free else {
+            self.growths += u64::from(self.slots.len() == self.slots.capacity());
+            self.slots.push(slot);
+            return self.slots.len() as u32 - 1;
+        };
+        self.free = self.slots[free as usize].next;
+        self.slots[free as usize] = slot;
+        free
+    }
+}
+
+impl Queue {
+    pub(super) fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.len as usize
+    }
+
+    pub(super) fn push<T>(&mut self, slots: &mut Slots<T>, value: T) {
+        let new = slots.insert(value);
+        self.ends = match self.ends {
+            None => Some((new, new)),
+            Some((first, last)) => {
+                slots.slots[last as usize].next = Some(new);
+                Some((first, new))
+            }
+        };
+        self.len += 1;
+    }
+
+    /// Takes the oldest.
+    pub(super) fn take<T>(&mut self, slots: &mut Slots<T>) -> Option<T> {
+        let (first, last) = self.ends?;
+        let slot = &mut slots.slots[first as usize];
+        let (value, next) = (slot.value.take(), slot.next);
+        slot.next = slots.free.replace(first);
+        self.ends = next.map(|next| (next, last));
+        self.len -= 1;
+        value
+    }
+
+    pub(super) fn front<'a, T>(&self, slots: &'a Slots<T>) -> Option<&'a T> {
+        slots.slots[self.ends?.0 as usize].value.as_ref()
+    }
+
+    pub(super) fn front_mut<'a, T>(&self, slots: &'a mut Slots<T>) -> Option<&'a mut T> {
+        slots.slots[self.ends?.0 as usize].value.as_mut()
+    }
+
+    /// All, oldest first.
+    pub(super) fn iter<'a, T>(&self, slots: &'a Slots<T>) -> impl Iterator<Item = &'a T> {
+        let first = self.ends.map(|(first, _)| first);
+        std::iter::successors(first, |&slot| slots.slots[slot as usize].next)
+            .filter_map(|slot| slots.slots[slot as usize].value.as_ref())
+    }
+
+    pub(super) fn clear<T>(&mut self, slots: &mut Slots<T>) {
+        while self.take(slots).is_some() {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::VecDeque;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn memory_comes_with_connections_up_to_the_bound() {
+        let mut slots = Slots::new(300);
+        assert_eq!(slots.slots.capacity(), 0);
+        slots.promise(128);
+        assert_eq!(slots.slots.capacity(), 128);
+        slots.promise(128);
+        slots.promise(128);
+        assert_eq!(slots.slots.capacity(), 300);
+        let mut queue = Queue::default();
+        for value in 0..300 {
+            queue.push(&mut slots, value);
+        }
+        assert_eq!(slots.growths, 0);
+        queue.push(&mut slots, 300);
+        assert_eq!((slots.growths, queue.len()), (1, 301), "promised is promised");
+        slots.end_promise(384);
+        assert_eq!(slots.promised, 0);
+    }
+
+    #[test]
+    fn what_was_taken_makes_room() {
+        let mut slots = Slots::new(2);
+        slots.promise(2);
+        let (mut a, mut b) = (Queue::default(), Queue::default());
+        for value in 0..100 {
+            a.push(&mut slots, value);
+            b.push(&mut slots, value);
+            assert_eq!((a.take(&mut slots), b.take(&mut slots)), (Some(value), Some(value)));
+        }
+        assert_eq!((slots.growths, slots.slots.len()), (0, 2));
+    }
+
+    proptest! {
+        /// Queues in one set of slots are as queues of their own.
+        #[test]
+        fn queues_keep_their_order(steps in prop::collection::vec((0..3_usize, 0..5_u8, any::<u16>()), 0..200)) {
+            let mut slots = Slots::new(8);
+            let mut queues: [Queue; 3] = Default::default();
+            let mut models: [VecDeque<u16>; 3] = Default::default();
+            for (at, what, value) in steps {
+                let (queue, model) = (&mut queues[at], &mut models[at]);
+                match what {
+                    0..=2 => {
+                        queue.push(&mut slots, value);
+                        model.push_back(value);
+                    }
+                    3 => prop_assert_eq!(queue.take(&mut slots), model.pop_front()),
+                    _ if value % 8 == 0 => {
+                        queue.clear(&mut slots);
+                        model.clear();
+                    }
+                    _ => {
+                        if let Some(front) = queue.front_mut(&mut slots) {
+                            *front ^= 1;
+                        }
+                        if let Some(front) = model.front_mut() {
+                            *front ^= 1;
+                        }
+                    }
+                }
+                for (queue, model) in queues.iter().zip(&models) {
+                    prop_assert_eq!((queue.len(), queue.is_empty()), (model.len(), model.is_empty()));
+                    prop_assert_eq!(queue.front(&slots), model.front());
+                    prop_assert!(queue.iter(&slots).eq(model.iter()));
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,115 @@
+//! As [`fold128`], with values of 64 octets: AVX-512 with VPCLMULQDQ. What it leaves over and what is too short for it
+//! goes there, and so do sums without a copy, at which a library is as good.
+
+use std::arch::x86_64::{
+    __m512i, _mm_cvtsi32_si128, _mm_set_epi64x, _mm512_broadcast_i32x4, _mm512_castsi512_si128,
+    _mm512_clmulepi64_epi128, _mm512_extracti32x4_epi32, _mm512_ternarylogic_epi64, _mm512_xor_si512,
+    _mm512_zextsi128_si512,
+};
+
+use super::fold128::{self, reduce};
+use super::octets::{Sink as _, To, fall, load_512, rise};
+use super::powers;
+
+/// Octets of a value.
+const VALUE: usize = 64;
+/// Octets taken at once.
+const STEP: usize = 4 * VALUE;
+
+/// Whether this CPU can [`fetch`].
+pub(super) fn is_here() -> bool {
+    fold128::is_here() && is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("vpclmulqdq")
+}
+
+/// As [`fold128::fetch`].
+///
+/// # Safety
+/// The CPU [`is_here`]; `from` is as for [`super::fetch`].
+#[target_feature(enable = "sse4.2,pclmulqdq,avx512f,vpclmulqdq")]
+pub(super) unsafe fn fetch(state: u32, from: *const u8, out: &mut [u8]) -> u32 {
+    let (sink, len) = (To(out.as_mut_ptr()), out.len());
+    // SAFETY: the caller vouches for `len` octets at `from`, and `sink` has as many. `at` and what is taken there stay
+    // within them.
+    unsafe {
+        let (state, mut at) = rise(state, from, sink, len);
+        if len - at < STEP {
+            return fold128::run(state, from, sink, at, len);
+        }
+        let by_step = const { powers::fold(STEP) };
+        let mut values = take(from, sink, at);
+        let before = _mm512_zextsi128_si512(_mm_cvtsi32_si128(state.cast_signed()));
+        values[0] = _mm512_xor_si512(values[0], before);
+        at += STEP;
+        while len - at >= STEP {
+            let next = take(from, sink, at);
+            for (value, next) in values.iter_mut().zip(next) {
+                *value = fold(*value, by_step, next);
+            }
+            at += STEP;
+        }
+        let [a, b, c, d] = values;
+        let by_one = const { powers::fold(VALUE) };
+        let by_two = const { powers::fold(2 * VALUE) };
+        let mut value = fold(fold(a, by_one, b), by_two, fold(c, by_one, d));
+        while len - at >= VALUE {
+            value = fold(value, by_one, take_one(from, sink, at));
+            at += VALUE;
+        }
+        fall(to_state(value), from, sink, at, len)
+    }
+}
+
+/// Loads and stores a step.
+///
+/// # Safety
+/// As [`fold128::run`], for the step at `at`.
+#[inline]
+#[target_feature(enable = "avx512f")]
+unsafe fn take(from: *const u8, sink: To, at: usize) -> [__m512i; 4] {
+    // SAFETY: the caller vouches for the octets at `at`.
+    unsafe {
+        [
+            take_one(from, sink, at),
+            take_one(from, sink, at + VALUE),
+            take_one(from, sink, at + 2 * VALUE),
+            take_one(from, sink, at + 3 * VALUE),
+        ]
+    }
+}
+
+/// # Safety
+/// As [`fold128::run`], for the value at `at`.
+#[inline]
+#[target_feature(enable = "avx512f")]
+unsafe fn take_one(from: *const u8, sink: To, at: usize) -> __m512i {
+    // SAFETY: the caller vouches for the octets at `at`.
+    unsafe {
+        let value = load_512(from.add(at));
+        sink.put(at, value);
+        value
+    }
+}
+
+/// Moves each of the four parts of `value` on to where that of `next` stands, and adds that.
+#[inline]
+#[target_feature(enable = "avx512f,vpclmulqdq")]
+fn fold(value: __m512i, by: [u64; 2], next: __m512i) -> __m512i {
+    let by = _mm512_broadcast_i32x4(_mm_set_epi64x(by[1].cast_signed(), by[0].cast_signed()));
+    let low = _mm512_clmulepi64_epi128::<0x00>(value, by);
+    let high = _mm512_clmulepi64_epi128::<0x11>(value, by);
+    // Exclusive or of all three.
+    _mm512_ternarylogic_epi64::<0x96>(low, high, next)
+}
+
+/// The state behind the octets that `value` stands for.
+#[inline]
+#[target_feature(enable = "sse4.2,pclmulqdq,avx512f")]
+fn to_state(value: __m512i) -> u32 {
+    let first = _mm512_castsi512_si128(value);
+    let second = _mm512_extracti32x4_epi32::<1>(value);
+    let third = _mm512_extracti32x4_epi32::<2>(value);
+    let last = _mm512_extracti32x4_epi32::<3>(value);
+    let last = fold128::fold(third, const { powers::fold(16) }, last);
+    let last = fold128::fold(second, const { powers::fold(32) }, last);
+    reduce(fold128::fold(first, const { powers::fold(48) }, last))
+}

@@ -1,0 +1,179 @@
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use proptest::prelude::*;
+
+use super::{BEST, Way, append, copy};
+
+/// By a table of octets, as RFC 3720 appendix B.4's sums are usually made.
+fn reference(crc: u32, octets: &[u8]) -> u32 {
+    const TABLE: [u32; 256] = {
+        let mut table = [0; 256];
+        let mut i = 0;
+        while i < 256 {
+            let (mut value, mut bit) = (i as u32, 0);
+            while bit < 8 {
+                value = value >> 1 ^ if value & 1 == 1 { 0x82f6_3b78 } else { 0 };
+                bit += 1;
+            }
+            table[i] = value;
+            i += 1;
+        }
+        table
+    };
+    !octets.iter().fold(!crc, |state, octet| state >> 8 ^ TABLE[(state as u8 ^ octet) as usize])
+}
+
+/// Octets without a pattern of a period that a kernel could have.
+fn noise(len: usize) -> Vec<u8> {
+    let mut state = 0x9e37_79b9_u32;
+    (0..len)
+        .map(|_| {
+            state ^= state << 13;
+            state ^= state >> 17;
+            state ^= state << 5;
+            (state >> 11) as u8
+        })
+        .collect()
+}
+
+/// Room in front of and behind a copy, which has to stay as it is.
+const MARGIN: usize = 80;
+
+/// One copy with sum and one sum alone, of `len` octets of `source` from `from` on to `to` of `room`.
+#[track_caller]
+fn check(way: Way, source: &[u8], room: &mut [u8], from: usize, to: usize, len: usize) {
+    const BEFORE: u32 = 0x1234_5678;
+    let octets = &source[from..from + len];
+    let out = MARGIN + to..MARGIN + to + len;
+    room[..out.end + MARGIN].fill(0xa5);
+    let expected = reference(BEFORE, octets);
+    // SAFETY: `octets` are ours, and nobody writes to them; `here` gave the way.
+    let got = unsafe { way.fetch(BEFORE, octets.as_ptr(), &mut room[out.clone()]) };
+    let what = format!("{way:?}, {len} octets, from {from} to {to}");
+    assert_eq!(got, expected, "sum of the copy: {what}");
+    assert!(room[out.clone()] == *octets, "copy: {what}");
+    let around = room[..out.start].iter().chain(&room[out.end..out.end + MARGIN]);
+    assert!(around.clone().all(|octet| *octet == 0xa5), "beside the copy: {what}");
+    // SAFETY: `here` gave the way.
+    assert_eq!(unsafe { way.append(BEFORE, octets) }, expected, "sum alone: {what}");
+}
+
+#[test]
+fn every_length_sums_and_copies_exactly() {
+    let source = noise(70_000);
+    let mut room = vec![0; 70_000];
+    for way in Way::here() {
+        for len in
+            (0..=600).chain(1020..1030).chain(1420..1470).chain([3327, 3328, 8191, 8192, 8193, 8932, 65_535])
+        {
+            for (from, to) in [(0, 0), (len % 61, len % 7), (63 - len % 11, 64 - len % 13)] {
+                check(way, &source, &mut room, from, to, len);
+            }
+        }
+    }
+}
+
+#[test]
+fn every_alignment_of_either_side_sums_and_copies_exactly() {
+    let source = noise(2000);
+    let mut room = vec![0; 2000];
+    for way in Way::here() {
+        for from in 0..64 {
+            for to in 0..64 {
+                for len in [7, 40, 129, 200, 333, 1460] {
+                    check(way, &source, &mut room, from, to, len);
+                }
+            }
+        }
+    }
+}
+
+/// Ends the writer also when the test fails: the scope waits for it.
+struct Stop<'a>(&'a AtomicBool);
+
+impl Drop for Stop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// While another thread changes the memory, the sum is that of the octets which were copied.
+#[test]
+fn the_sum_fits_the_copy_while_others_write() {
+    const WORDS: usize = 1200;
+    let words: Vec<AtomicU64> = (0..WORDS).map(|_| AtomicU64::new(0)).collect();
+    let stop = AtomicBool::new(false);
+    let mut mixed = 0;
+    std::thread::scope(|scope| {
+        let (stop, words) = (&stop, &words);
+        let _stop = Stop(stop);
+        scope.spawn(move || {
+            for round in 0_u64.. {
+                if stop.load(Ordering::Relaxed) {
+                    return;
+                }
+                words.iter().for_each(|word| {
+                    word.store(round.wrapping_mul(0x0101_0101_0101_0101), Ordering::Relaxed)
+                });
+            }
+        });
+        let mut out = vec![0; WORDS * 8];
+        for round in 0..6000 {
+            for way in Way::here() {
+                let (from, len) = (round % 64, [150, 1460, 9000][round % 3]);
+                let out = &mut out[..len];
+                // SAFETY: the words are atomics and stay; 64 and 9000 octets are less than they have.
+                let sum = unsafe { way.fetch(0, words.as_ptr().cast::<u8>().add(from), out) };
+                assert_eq!(sum, reference(0, out), "{way:?}, {len} octets");
+                mixed += u32::from(out.iter().any(|octet| *octet != out[0]));
+            }
+            // A core alone would never see the writer at work.
+            if round % 64 == 0 {
+                std::thread::yield_now();
+            }
+        }
+    });
+    println!("copies that caught the writer at work: {mixed}");
+}
+
+#[test]
+fn the_best_way_is_the_first_that_is_here() {
+    assert_eq!(Some(*BEST), Way::here().next());
+    assert_eq!(Way::here().last(), Some(Way::Portable));
+}
+
+#[test]
+#[should_panic(expected = "different length")]
+fn a_copy_between_different_lengths_is_refused() {
+    copy(0, &mut [0; 3], &[0; 4]);
+}
+
+proptest! {
+    // Made smaller a case says little more, and takes long.
+    #![proptest_config(ProptestConfig { max_shrink_iters: 100, ..Default::default() })]
+
+    #[test]
+    fn a_sum_goes_on_wherever_it_was_cut(
+        len in 0_usize..12_000,
+        cuts in prop::collection::vec(any::<prop::sample::Index>(), 0..8),
+    ) {
+        let octets = noise(len);
+        let mut cuts: Vec<usize> = cuts.iter().map(|cut| cut.index(len + 1)).collect();
+        cuts.sort_unstable();
+        for way in Way::here() {
+            let (mut copied, mut alone, mut out, mut from) = (0, 0, vec![0; len], 0);
+            for to in cuts.iter().copied().chain([len]) {
+                // SAFETY: a slice of the same length is readable; `here` gave the way.
+                unsafe {
+                    copied = way.fetch(copied, octets[from..to].as_ptr(), &mut out[from..to]);
+                    alone = way.append(alone, &octets[from..to]);
+                }
+                from = to;
+            }
+            prop_assert_eq!(copied, reference(0, &octets));
+            prop_assert_eq!(alone, reference(0, &octets));
+            prop_assert_eq!(append(0, &octets), reference(0, &octets));
+            prop_assert!(out == octets);
+        }
+    }
+}
