@@ -75,6 +75,7 @@ struct Hosts {
     /// Where bulk comes from and goes to, the same place for all.
     source: MemoryRegion,
     target: MemoryRegion,
+    _listener: CmId,
 }
 
 struct Host {
@@ -104,6 +105,7 @@ impl Hosts {
             target: b.pd.reg_mr(BULK_OCTETS, Access::LOCAL_WRITE | Access::REMOTE_WRITE)?,
             a,
             b,
+            _listener: listener,
         })
     }
 

@@ -1,13 +1,16 @@
 //! Each command of the command line, from its options to its output.
 
+use dp::Clock;
+
 use crate::cli::{Cli, ClientArgs, Command, LocalArgs, PingClientArgs, PongArgs, ServerArgs};
 use crate::driver::Interrupt;
 use crate::errors::Error;
 use crate::net;
 use crate::output::Output;
 use crate::params::{DEFAULT_PORT, Params, Test};
-use crate::perftest::client;
+use crate::perftest::client::{self, Outcome};
 use crate::perftest::server::{Client, Server};
+use crate::runs::Row;
 use crate::{local, ping};
 
 /// Runs a command.
@@ -31,19 +34,26 @@ pub fn run(cli: Cli) -> Result<(), Error> {
 }
 
 fn client(test: Test, args: &ClientArgs, interrupt: &Interrupt) -> Result<(), Error> {
-    let params = args.args.params(test)?;
+    let sweep = args.args.sweep(test)?;
     let unit = args.args.unit();
-    let mut end = net::open(&args.net, params.events, interrupt)?;
-    let mut output = Output::begin(&params, unit, false);
+    let mut end = net::open(&args.net, args.args.events, interrupt)?;
+    end.endpoint.profile = args.args.profile;
+    let mut output = Output::new(test, unit);
     let remote = args.remote.with_port(DEFAULT_PORT);
-    let outcome = client::run(&mut end, remote, &params, unit, &mut |row| output.row(row))?;
+    let mut outcome = Outcome::default();
+    for params in &sweep {
+        output.heading(params, true);
+        outcome = client::run(&mut end, remote, params, unit, &mut |row| output.row(row))?;
+    }
     let end = &end.endpoint;
-    output.end(&args.args, &params, &end.driver, end.clock.hz(), &outcome)
+    output.end(&args.args, &sweep[0], &[end.driver.counters()], end.clock.hz(), &outcome)
 }
 
 fn server(args: &ServerArgs, interrupt: &Interrupt) -> Result<(), Error> {
     let fallback = args.test.map(|test| args.args.params(test)).transpose()?;
+    args.args.check()?;
     let mut end = net::open(&args.net, args.args.events, interrupt)?;
+    end.endpoint.profile = args.args.profile;
     let server = Server::listen(&mut end, args.port)?;
     say(&format!("listening on port {}", args.port));
     loop {
@@ -68,14 +78,15 @@ fn serve(server: &Server, end: &mut net::End, client: &mut Client, args: &Server
     say(&format!("{} asks for {}", client.remote, client.params.test.name()));
     let params: Params = client.params.clone();
     let unit = args.args.unit();
-    let mut output = Output::begin(&params, unit, false);
+    let mut output = Output::new(params.test, unit);
+    output.heading(&params, params.bidirectional);
     let outcome = server.serve(end, client, unit, &mut |row| output.row(row))?;
     let end = &end.endpoint;
-    output.end(&args.args, &params, &end.driver, end.clock.hz(), &outcome)
+    output.end(&args.args, &params, &[end.driver.counters()], end.clock.hz(), &outcome)
 }
 
 fn local(args: &LocalArgs, interrupt: &Interrupt) -> Result<(), Error> {
-    let params = args.args.params(args.test)?;
+    let sweep = args.args.sweep(args.test)?;
     let unit = args.args.unit();
     let wire = local::Wire {
         ipv6: args.ipv6,
@@ -83,12 +94,52 @@ fn local(args: &LocalArgs, interrupt: &Interrupt) -> Result<(), Error> {
         drop_ppm: args.drop_ppm,
         pcap: args.pcap.as_deref(),
         timeout: args.timeout,
+        profile: args.args.profile,
+        core: None,
     };
-    let output = std::cell::RefCell::new(Output::begin(&params, unit, false));
-    local::run(&wire, &params, unit, interrupt, &mut |row| output.borrow_mut().row(row), |end, outcome| {
-        let end = &end.endpoint;
-        output.borrow().end(&args.args, &params, &end.driver, end.clock.hz(), outcome)
-    })
+    // Without --cores: wherever the system puts both ends.
+    let cores: Vec<Option<u32>> =
+        if args.cores.is_empty() { vec![None] } else { args.cores.iter().copied().map(Some).collect() };
+    let mut runs = Vec::new();
+    for params in &sweep {
+        for cores in &cores {
+            runs.push((params, cores.map(|cores| cpus(args, params, cores)).transpose()?));
+        }
+    }
+    let mut output = Output::new(args.test, unit);
+    let mut last = Vec::new();
+    for (params, cpus) in &runs {
+        output.heading(params, true);
+        let mut on_row = |row: &Row| output.row(row);
+        last = match cpus {
+            Some(cpus) => local::run_cores(&wire, params, unit, interrupt, cpus, &mut on_row)?,
+            None => vec![local::run(&wire, params, unit, interrupt, &mut on_row)?],
+        };
+        output.target(last.iter().flat_map(|ended| ended.target.clone()));
+    }
+    let counters: Vec<_> = last.iter().map(|ended| ended.end.endpoint.driver.counters()).collect();
+    let outcome = last.into_iter().map(|ended| ended.outcome).reduce(Outcome::merged).unwrap_or_default();
+    output.end(&args.args, &sweep[0], &counters, Clock::new().hz(), &outcome)
+}
+
+/// The CPUs that `--cores` means: the first of those that there are.
+fn cpus(args: &LocalArgs, params: &Params, cores: u32) -> Result<Vec<usize>, Error> {
+    let usage = |text: String| Err(Error::Usage(text));
+    if cores > params.qps {
+        return usage(format!("--cores {cores}: each needs a queue pair, and --qp is {}", params.qps));
+    }
+    if params.test.is_latency() && cores > 1 {
+        return usage(format!("{}: --cores is for bandwidth", params.test.name()));
+    }
+    if params.events || (args.pcap.is_some() && cores > 1) {
+        return usage("--cores does not go with --events, nor several of them with --pcap".into());
+    }
+    let mut cpus = net::allowed_cpus()?;
+    if cpus.len() < cores as usize {
+        return usage(format!("--cores {cores}: this process may use {} CPUs", cpus.len()));
+    }
+    cpus.truncate(cores as usize);
+    Ok(cpus)
 }
 
 fn ping(args: &PingClientArgs, interrupt: &Interrupt) -> Result<(), Error> {

@@ -103,6 +103,10 @@ pub struct LocalArgs {
     /// Frames that the wire loses, of a million (seeded: the same ones each time).
     #[arg(long, default_value_t = 0, value_name = "PPM")]
     pub drop_ppm: u32,
+    /// Run on so many CPUs, each with both ends of a wire of its own; the queue pairs are spread over them. A list (1,2,4) is a
+    /// run for each.
+    #[arg(long, value_name = "N,..", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub cores: Vec<u32>,
     /// Write what passes the client's end of the wire to this file (pcapng).
     #[arg(long, value_name = "FILE")]
     pub pcap: Option<std::path::PathBuf>,

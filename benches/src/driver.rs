@@ -71,6 +71,7 @@ pub struct Driver {
     manner: Manner,
     spin_turns: u32,
     idle_turns: u32,
+    was_idle: bool,
     channel: Option<CompletionChannel>,
     armed: bool,
     queues: Vec<CompletionQueue>,
@@ -104,6 +105,7 @@ impl Driver {
             manner: Manner::Waiting,
             spin_turns: if one_core { 0 } else { SPIN_TURNS },
             idle_turns: 0,
+            was_idle: false,
             channel,
             armed: false,
             queues: Vec::new(),
@@ -127,6 +129,11 @@ impl Driver {
         self.channel.is_some() || self.manner == Manner::Waiting
     }
 
+    /// Another end runs on this thread's CPU: an idle turn lets it.
+    pub fn share_cpu(&mut self) {
+        self.spin_turns = 0;
+    }
+
     /// How eagerly to look again.
     pub fn set_manner(&mut self, manner: Manner) {
         (self.manner, self.idle_turns) = (manner, 0);
@@ -141,6 +148,7 @@ impl Driver {
         if self.interrupt.is_raised() {
             return Err(Error::Interrupted);
         }
+        dp::profile::mark(std::mem::take(&mut self.was_idle));
         Ok(match &mut self.mover {
             Mover::Inline(engine) => engine.poll(),
             Mover::Thread(_) => false,
@@ -159,6 +167,7 @@ impl Driver {
     /// What the system says of the completion channel.
     pub fn idle(&mut self) -> Result<(), Error> {
         self.idle_turns = self.idle_turns.saturating_add(1);
+        self.was_idle = true;
         if let Some(channel) = &self.channel {
             // Arm, let the caller look once more, and only then sleep: nothing is missed in between.
             if self.armed {

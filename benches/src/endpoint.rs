@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use dp::Clock;
@@ -14,6 +15,7 @@ use crate::driver::{Driver, Manner};
 use crate::errors::Error;
 use crate::params::{Params, Test, Verb};
 use crate::private;
+use crate::runs::merge::Gate;
 
 /// Private data of the peer.
 pub type PrivateData = Vec<u8>;
@@ -30,6 +32,10 @@ pub struct Endpoint {
     pub clock: Clock,
     /// Longest silence of the peer.
     pub timeout: Duration,
+    /// Stamp what is measured, layer by layer.
+    pub profile: bool,
+    /// Where it waits for other cores before each run.
+    pub gate: Option<Arc<Gate>>,
     events: EventChannel,
     waiting: VecDeque<CmEvent>,
 }
@@ -51,7 +57,17 @@ impl Endpoint {
     /// [`Error::Verbs`].
     pub fn new(context: Context, driver: Driver, timeout: Duration) -> Result<Self, Error> {
         let (pd, events) = (context.alloc_pd()?, context.create_event_channel()?);
-        Ok(Self { context, pd, driver, clock: Clock::new(), timeout, events, waiting: VecDeque::new() })
+        Ok(Self {
+            context,
+            pd,
+            driver,
+            clock: Clock::new(),
+            timeout,
+            profile: false,
+            gate: None,
+            events,
+            waiting: VecDeque::new(),
+        })
     }
 
     /// A completion queue that ends this thread's sleep, if it sleeps.
@@ -248,7 +264,8 @@ impl Endpoint {
 pub fn conn_param(params: &Params, timeout: Duration, private_data: &[u8]) -> Result<ConnParam, Error> {
     debug_assert!(private_data.len() <= MAX_PRIVATE_DATA);
     // perftest names no depth where nothing is read.
-    let depth = if params.test.verb() == Verb::Read { params.outs.min(1024) as u16 } else { 0 };
+    let reads = params.test.verb() == Verb::Read || params.rate.is_some();
+    let depth = if reads { params.outs.min(1024) as u16 } else { 0 };
     let param = ConnParam {
         responder_resources: depth,
         initiator_depth: depth,

@@ -7,10 +7,11 @@ use iwarp::engine::EngineCounters;
 use serde::Serialize;
 
 use crate::errors::Error;
-use crate::latency::LatencySummary;
+use crate::latency::{Distribution, LatencySummary};
 use crate::params::{Params, Test};
 use crate::perftest::client::Outcome;
-use crate::runs::{Figures, Row};
+use crate::profile::Breakdown;
+use crate::runs::{CoreFigures, Figures, Row};
 use crate::table::Unit;
 
 #[derive(Serialize)]
@@ -19,6 +20,9 @@ struct Document {
     peer: &'static str,
     parameters: Parameters,
     results: Vec<Entry>,
+    /// What the target's end did, row by row, where both ends are in this process and were stamped.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    target_profiles: Vec<Breakdown>,
     validation: Option<Validation>,
     peer_cost: Option<Cost>,
     counters: Counters,
@@ -44,9 +48,30 @@ struct Parameters {
 struct Entry {
     bytes: u32,
     iterations: u64,
+    queue_pairs: u32,
+    /// What each of several cores did; the rest of the entry is their sum.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    cores: Vec<CoreFigures>,
     #[serde(flatten)]
     figures: EntryFigures,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    load: Option<LoadEntry>,
+    /// Quantile and latency, microseconds.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    distribution: Distribution,
     cost: Cost,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    profile: Option<Breakdown>,
+}
+
+/// Of a run at a given rate.
+#[derive(Serialize)]
+struct LoadEntry {
+    asked_messages_per_s: f64,
+    confirmed_by_target: bool,
+    unsent: u64,
+    /// Each from when the message was due.
+    latency: LatencySummary,
 }
 
 #[derive(Serialize)]
@@ -78,7 +103,7 @@ struct Validation {
 }
 
 /// The counters that say most; `--stats` prints them all.
-#[derive(Serialize)]
+#[derive(Default, Serialize)]
 struct Counters {
     rx_frames: u64,
     rx_octets: u64,
@@ -87,6 +112,7 @@ struct Counters {
     tx_ring_full: u64,
     rx_no_mbuf: u64,
     tx_segments: u64,
+    tx_trains: u64,
     tx_retransmits: u64,
     rto_expired: u64,
     fast_retransmits: u64,
@@ -100,6 +126,33 @@ struct Counters {
     turns: u64,
 }
 
+impl Counters {
+    /// Of two engines.
+    fn merged(self, other: Self) -> Self {
+        Self {
+            rx_frames: self.rx_frames + other.rx_frames,
+            rx_octets: self.rx_octets + other.rx_octets,
+            tx_frames: self.tx_frames + other.tx_frames,
+            tx_octets: self.tx_octets + other.tx_octets,
+            tx_ring_full: self.tx_ring_full + other.tx_ring_full,
+            rx_no_mbuf: self.rx_no_mbuf + other.rx_no_mbuf,
+            tx_segments: self.tx_segments + other.tx_segments,
+            tx_trains: self.tx_trains + other.tx_trains,
+            tx_retransmits: self.tx_retransmits + other.tx_retransmits,
+            rto_expired: self.rto_expired + other.rto_expired,
+            fast_retransmits: self.fast_retransmits + other.fast_retransmits,
+            rx_bad_checksum: self.rx_bad_checksum + other.rx_bad_checksum,
+            rx_fpdus: self.rx_fpdus + other.rx_fpdus,
+            rx_fpdus_early: self.rx_fpdus_early + other.rx_fpdus_early,
+            tx_fpdus: self.tx_fpdus + other.tx_fpdus,
+            rx_placed_octets: self.rx_placed_octets + other.rx_placed_octets,
+            tx_fetched_octets: self.tx_fetched_octets + other.tx_fetched_octets,
+            busy_turns: self.busy_turns + other.busy_turns,
+            turns: self.turns + other.turns,
+        }
+    }
+}
+
 /// Writes the document.
 ///
 /// # Errors
@@ -108,22 +161,26 @@ pub fn write(
     path: &Path,
     params: &Params,
     unit: Unit,
-    rows: &[Row],
+    (rows, target): (&[Row], &[Row]),
     outcome: &Outcome,
-    counters: &EngineCounters,
+    counters: &[EngineCounters],
     hz: u64,
 ) -> Result<(), Error> {
+    let profiled = |rows: &[Row]| rows.iter().any(|row| row.profile.is_some());
+    // Measured only where it is of use: it takes some milliseconds.
+    let scope_cycles = if profiled(rows) { dp::profile::scope_cycles() } else { 0.0 };
     let document = Document {
         test: params.test,
         peer: if outcome.with_iwperf { "iwperf" } else { "perftest" },
         parameters: parameters(params),
-        results: rows.iter().map(|row| entry(row, unit, hz)).collect(),
+        results: rows.iter().map(|row| entry(row, unit, hz, scope_cycles)).collect(),
+        target_profiles: breakdowns(target, hz, scope_cycles),
         validation: params.validate.then(|| Validation {
             messages_checked_here: outcome.messages_checked,
             messages_checked_by_peer: outcome.peer.as_ref().map_or(0, |peer| peer.messages_checked),
         }),
         peer_cost: outcome.peer.as_ref().map(|p| Cost { busy_cycles: p.busy_cycles, cycles_per_s: p.hz }),
-        counters: counters_of(counters),
+        counters: counters.iter().map(counters_of).reduce(Counters::merged).unwrap_or_default(),
     };
     let failed = |source| Error::System { what: format!("cannot write {}", path.display()), source };
     let file = File::create(path).map_err(failed)?;
@@ -147,7 +204,7 @@ fn parameters(params: &Params) -> Parameters {
     }
 }
 
-fn entry(row: &Row, unit: Unit, hz: u64) -> Entry {
+fn entry(row: &Row, unit: Unit, hz: u64, scope_cycles: f64) -> Entry {
     let figures = match row.figures {
         Figures::Bandwidth(figures) => EntryFigures::Bandwidth {
             bw_unit: unit.name(),
@@ -160,7 +217,30 @@ fn entry(row: &Row, unit: Unit, hz: u64) -> Entry {
         Figures::Latency(latency) => EntryFigures::Latency { latency },
     };
     let cost = Cost { busy_cycles: row.busy_cycles, cycles_per_s: hz };
-    Entry { bytes: row.size, iterations: row.messages, figures, cost }
+    let load = row.load.as_ref().map(|load| LoadEntry {
+        asked_messages_per_s: load.asked_messages_per_s,
+        confirmed_by_target: load.confirmed,
+        unsent: load.unsent,
+        latency: load.latency,
+    });
+    let profile = row.profile.as_ref().map(|profiled| Breakdown::new(profiled, hz, scope_cycles));
+    Entry {
+        bytes: row.size,
+        iterations: row.messages,
+        queue_pairs: row.queue_pairs,
+        cores: row.cores.clone(),
+        figures,
+        load,
+        distribution: row.distribution.clone(),
+        cost,
+        profile,
+    }
+}
+
+/// What was stamped in `rows`.
+fn breakdowns(rows: &[Row], hz: u64, scope_cycles: f64) -> Vec<Breakdown> {
+    let profiled = rows.iter().filter_map(|row| row.profile.as_ref());
+    profiled.map(|profiled| Breakdown::new(profiled, hz, scope_cycles)).collect()
 }
 
 fn counters_of(counters: &EngineCounters) -> Counters {
@@ -173,6 +253,7 @@ fn counters_of(counters: &EngineCounters) -> Counters {
         tx_ring_full: port.tx_ring_full,
         rx_no_mbuf: port.rx_no_mbuf,
         tx_segments: stack.tx_segments,
+        tx_trains: stack.tx_trains,
         tx_retransmits: stack.tx_retransmits,
         rto_expired: stack.rto_expired,
         fast_retransmits: stack.fast_retransmits,
@@ -203,12 +284,15 @@ mod tests {
             figures: Figures::Bandwidth(figures),
             confirmed: true,
             busy_cycles: 77,
+            distribution: vec![(0.5, 2.5)],
+            ..Row::default()
         };
-        let value = serde_json::to_value(entry(&row, Unit::GigabitsPerSecond, 3)).unwrap();
+        let value = serde_json::to_value(entry(&row, Unit::GigabitsPerSecond, 3, 0.0)).unwrap();
         assert_eq!(value["bytes"], 4096);
         assert_eq!(value["bw_average"], 8.0);
         assert_eq!(value["confirmed_by_target"], true);
         assert_eq!(value["cost"]["busy_cycles"], 77);
+        assert_eq!(value["distribution"][0][1], 2.5);
     }
 
     #[test]
@@ -218,9 +302,9 @@ mod tests {
             path,
             &example(Test::WriteLat),
             Unit::default(),
-            &[],
+            (&[], &[]),
             &Outcome::default(),
-            &EngineCounters::default(),
+            &[EngineCounters::default()],
             1,
         )
         .unwrap_err();

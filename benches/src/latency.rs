@@ -17,18 +17,34 @@ pub struct LatencySummary {
     pub avg_us: f64,
     /// Standard deviation, microseconds.
     pub stdev_us: f64,
+    /// 90th percentile, microseconds.
+    pub p90_us: f64,
     /// 99th percentile, microseconds.
     pub p99_us: f64,
     /// 99.9th percentile, microseconds.
     pub p999_us: f64,
+    /// 99.99th percentile, microseconds.
+    pub p9999_us: f64,
 }
 
+/// Latencies at growing quantiles: (from 0 to below 1, microseconds), closer together towards 1.
+pub type Distribution = Vec<(f64, f64)>;
+
 /// Round trips of one run. Three digits are kept; nothing is allocated when recording.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Latencies {
     round_trip_ns: Histogram<u64>,
     /// 2 where half the round trip is reported.
     divisor: f64,
+}
+
+/// Points of a distribution from one quantile to the next that halves what is above it.
+const POINTS_PER_HALVING: u32 = 4;
+
+impl Default for Latencies {
+    fn default() -> Self {
+        Self::new(false)
+    }
 }
 
 /// Longest round trip that is told apart from longer ones.
@@ -41,6 +57,24 @@ impl Latencies {
             // The bounds are constants for which the constructor cannot fail.
             .expect("1..60e9 with 3 digits is a valid range");
         Self { round_trip_ns, divisor: if half { 2.0 } else { 1.0 } }
+    }
+
+    /// Records one of `cycles` of a counter with `hz` a second.
+    #[inline]
+    pub fn record_cycles(&mut self, cycles: u64, hz: u64) {
+        self.record((u128::from(cycles) * 1_000_000_000 / u128::from(hz)).min(u64::MAX.into()) as u64);
+    }
+
+    /// Takes over all of `other`'s.
+    pub fn add(&mut self, other: &Self) {
+        // Both have the same bounds, so nothing is too large.
+        let added = self.round_trip_ns.add(&other.round_trip_ns);
+        debug_assert!(added.is_ok(), "{added:?}");
+    }
+
+    /// How many were recorded.
+    pub fn count(&self) -> u64 {
+        self.round_trip_ns.len()
     }
 
     /// Records one round trip.
@@ -59,9 +93,26 @@ impl Latencies {
             typical_us: at(0.5),
             avg_us: us(self.round_trip_ns.mean()),
             stdev_us: us(self.round_trip_ns.stdev()),
+            p90_us: at(0.9),
             p99_us: at(0.99),
             p999_us: at(0.999),
+            p9999_us: at(0.9999),
         }
+    }
+
+    /// The whole distribution, as far as the number of samples tells; empty without samples.
+    pub fn distribution(&self) -> Distribution {
+        let count = self.round_trip_ns.len();
+        // The largest sample stands for the last half of a sample's share.
+        let last = 1.0 - 0.5 / count.max(1) as f64;
+        let us = |ns: u64| ns as f64 / 1000.0 / self.divisor;
+        let mut points: Distribution = self
+            .round_trip_ns
+            .iter_quantiles(POINTS_PER_HALVING)
+            .map(|step| (step.quantile_iterated_to().min(last), us(step.value_iterated_to())))
+            .collect();
+        points.dedup_by_key(|point| point.0);
+        points
     }
 }
 
@@ -82,9 +133,13 @@ mod tests {
         let s = whole.summary(1001);
         assert_eq!(s.iterations, 1001);
         let expected = [(s.min_us, 1.0), (s.max_us, 1000.0), (s.typical_us, 500.0), (s.avg_us, 500.5)];
-        for (got, want) in
-            expected.into_iter().chain([(s.p99_us, 990.0), (s.p999_us, 999.0), (s.stdev_us, 288.7)])
-        {
+        for (got, want) in expected.into_iter().chain([
+            (s.p90_us, 900.0),
+            (s.p9999_us, 1000.0),
+            (s.p99_us, 990.0),
+            (s.p999_us, 999.0),
+            (s.stdev_us, 288.7),
+        ]) {
             assert!(close(got, want), "{got} {want}");
         }
     }
@@ -94,6 +149,22 @@ mod tests {
         let mut half = Latencies::new(true);
         half.record(10_000);
         assert!(close(half.summary(2).avg_us, 5.0));
+    }
+
+    #[test]
+    fn the_distribution_reaches_from_the_least_to_the_most() {
+        let mut whole = Latencies::new(false);
+        assert!(whole.distribution().is_empty());
+        for us in 1..=1000 {
+            whole.record(us * 1000);
+        }
+        let points = whole.distribution();
+        let (first, last) = (points[0], points[points.len() - 1]);
+        assert!(first.0 == 0.0 && close(first.1, 1.0), "{first:?}");
+        assert!(close(last.0, 0.9995) && close(last.1, 1000.0), "{last:?}");
+        let median = points.iter().find(|point| point.0 >= 0.5).unwrap();
+        assert!(close(median.1, 500.0), "{median:?}");
+        assert!(points.windows(2).all(|pair| pair[0].0 < pair[1].0 && pair[0].1 <= pair[1].1));
     }
 
     #[test]

@@ -8,10 +8,11 @@
 //! | `perftest` | the exchange of `ib_* -R`, as client and as server |
 //! | `private`, `private_report` | what only two iwperfs say to each other |
 //! | `path`, `validate` | queue pairs, memory, credits; patterns and their check |
-//! | `runs`, `latency` | the measurements |
+//! | `runs`, `latency`, `rate` | the measurements; when messages of a given rate are due |
 //! | `ping` | rping |
 //! | `local` | both ends in one process |
-//! | `table`, `json`, `output`, `progress` | what is shown |
+//! | `table`, `json`, `output`, `progress`, `profile`, `report` | what is shown |
+//! | `plot` | charts and pages of them, for `report` and other measurements |
 //!
 //! Nothing here is a protocol: both ends are users of [`iwarp::verbs`] like any other.
 
@@ -32,9 +33,13 @@ pub mod path;
 pub mod patience;
 pub mod perftest;
 pub mod ping;
+pub mod plot;
 pub mod private;
 pub mod private_report;
+pub mod profile;
 pub mod progress;
+pub mod rate;
+pub mod report;
 pub mod runs;
 pub mod table;
 pub mod validate;

@@ -1,18 +1,23 @@
 //! `iwperf local`: both ends in this process, each with an engine of its own, over a wire in memory.
 
+use std::collections::VecDeque;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::Path;
+use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
-use dp::link::{self, LinkConfig, LinkPlan};
+use dp::Port;
+use dp::link::{self, LinkConfig, LinkPlan, LinkTso};
 
-use crate::driver::Interrupt;
+use crate::driver::{Interrupt, Manner};
 use crate::errors::Error;
 use crate::net::{End, EndConfig, make_end};
 use crate::params::{DEFAULT_PORT, Params};
 use crate::perftest::client::{self, Outcome};
 use crate::perftest::script::OnRow;
 use crate::perftest::server::Server;
+use crate::runs::Row;
+use crate::runs::merge::{self, Gate};
 use crate::table::Unit;
 
 /// The wire between both ends.
@@ -28,9 +33,35 @@ pub struct Wire<'a> {
     pub pcap: Option<&'a Path>,
     /// Longest silence.
     pub timeout: Duration,
+    /// Stamp what both ends do, layer by layer.
+    pub profile: bool,
+    /// Where both ends run; `None`: anywhere, each in a thread of its own.
+    pub core: Option<Core>,
 }
 
-/// Runs `params` between two ends; `at_end` sees the client's end before it goes.
+/// One of several cores. Each has a wire of its own, and both its ends.
+#[derive(Clone, Debug)]
+pub struct Core {
+    /// Number of the CPU.
+    pub cpu: usize,
+    /// Where the cores wait for each other.
+    pub gate: Arc<Gate>,
+}
+
+/// What a run leaves.
+pub struct Ended {
+    /// The client's end.
+    pub end: End,
+    /// What it knows.
+    pub outcome: Outcome,
+    /// The server's rows.
+    pub target: Vec<Row>,
+}
+
+/// Large buffers of each end, for what is sent in bulk.
+const BULK_MBUFS: usize = 512;
+
+/// Runs `params` between two ends.
 ///
 /// # Errors
 /// The first error of either end.
@@ -40,61 +71,139 @@ pub fn run(
     unit: Unit,
     interrupt: &Interrupt,
     on_row: OnRow<'_>,
-    at_end: impl FnOnce(&End, &Outcome) -> Result<(), Error>,
-) -> Result<(), Error> {
+) -> Result<Ended, Error> {
     let plan = LinkPlan { drop_ppm: wire.drop_ppm, ..LinkPlan::default() };
     let link = LinkConfig {
         mtu: wire.mtu,
         a_to_b: plan.clone(),
         b_to_a: plan,
         seed: params.seed,
+        bulk_mbufs: BULK_MBUFS,
+        checksum_offload: true,
+        // A wire that loses loses what a real one would: frames of the MTU.
+        tso: if wire.drop_ppm > 0 { LinkTso::Cut } else { LinkTso::Whole },
         ..Default::default()
     };
-    let (client_port, server_port) = link::pair(&link);
+    run_between(link::pair(&link), wire, params, unit, interrupt, on_row)
+}
+
+/// Runs `params` on several cores at once, the queue pairs spread over them; a row is the sum of all cores'.
+///
+/// # Errors
+/// The first error of any end.
+pub fn run_cores(
+    wire: &Wire<'_>,
+    params: &Params,
+    unit: Unit,
+    interrupt: &Interrupt,
+    cpus: &[usize],
+    on_row: OnRow<'_>,
+) -> Result<Vec<Ended>, Error> {
+    let (gate, hz) = (Arc::new(Gate::new(cpus.len())), merge::span_hz());
+    let (send, receive) = mpsc::channel();
+    std::thread::scope(|scope| {
+        let start = |(index, &cpu): (usize, &usize)| {
+            let (share, send) = (params.share(index as u32, cpus.len() as u32), send.clone());
+            let wire = Wire { core: Some(Core { cpu, gate: Arc::clone(&gate) }), ..wire.clone() };
+            scope.spawn(move || {
+                // Nobody takes rows any more once another core has failed.
+                let mut tell = |row: &Row| drop(send.send((index, row.clone())));
+                run(&wire, &share, unit, interrupt, &mut tell).inspect_err(|_| interrupt.raise())
+            })
+        };
+        let threads: Vec<_> = cpus.iter().enumerate().map(start).collect();
+        drop(send);
+        let mut waiting: Vec<VecDeque<(usize, Row)>> = vec![VecDeque::new(); cpus.len()];
+        for (index, row) in receive {
+            waiting[index].push_back((cpus[index], row));
+            if waiting.iter().all(|rows| !rows.is_empty()) {
+                let rows: Vec<_> = waiting.iter_mut().filter_map(VecDeque::pop_front).collect();
+                on_row(&merge::merge(&rows, hz));
+            }
+        }
+        let mut ended = Ok(Vec::new());
+        for thread in threads {
+            let one = thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+            ended = first_cause(ended, one).map(|(mut all, one): (Vec<Ended>, _)| {
+                all.push(one);
+                all
+            });
+        }
+        ended
+    })
+}
+
+/// Runs `params` between the client's and the server's end of another wire; of `wire` the rest counts.
+///
+/// # Errors
+/// As [`run`].
+pub fn run_between(
+    (client_port, server_port): (Box<dyn Port>, Box<dyn Port>),
+    wire: &Wire<'_>,
+    params: &Params,
+    unit: Unit,
+    interrupt: &Interrupt,
+    on_row: OnRow<'_>,
+) -> Result<Ended, Error> {
     let config = |last: u8, pcap| EndConfig {
         ips: vec![cidr(wire.ipv6, last)],
         gateways: Vec::new(),
         vlan: None,
         pcap,
-        cpu: None,
+        cpu: wire.core.as_ref().map(|core| core.cpu),
+        shares_cpu: wire.core.is_some(),
         events: params.events,
         timeout: wire.timeout,
     };
     let remote = SocketAddr::new(address(wire.ipv6, 1), DEFAULT_PORT);
     std::thread::scope(|scope| {
         let server = scope.spawn(|| {
-            let served =
-                make_end(server_port, &config(1, None), interrupt).and_then(|mut end| serve(&mut end, unit));
+            let served = make_end(server_port, &config(1, None), interrupt).and_then(|mut end| {
+                end.endpoint.profile = wire.profile;
+                serve(&mut end, unit)
+            });
             // The client would wait in vain: its time-out is not what is wrong.
             served.inspect_err(|_| interrupt.raise())
         });
         let ran = make_end(client_port, &config(2, wire.pcap), interrupt).and_then(|mut end| {
+            end.endpoint.profile = wire.profile;
+            end.endpoint.gate = wire.core.as_ref().map(|core| Arc::clone(&core.gate));
             let outcome = client::run(&mut end, remote, params, unit, on_row)?;
-            at_end(&end, &outcome)
+            end.endpoint.driver.set_manner(Manner::Waiting);
+            // The other end may still want an answer.
+            while !server.is_finished() {
+                if !end.endpoint.driver.turn()? {
+                    end.endpoint.driver.idle()?;
+                }
+            }
+            Ok((end, outcome))
         });
         if ran.is_err() {
             interrupt.raise();
         }
         let served = server.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-        first_cause(ran, served)
+        let ((end, outcome), target) = first_cause(ran, served)?;
+        Ok(Ended { end, outcome, target })
     })
 }
 
-fn serve(end: &mut End, unit: Unit) -> Result<(), Error> {
+/// Serves one client; returns the rows.
+fn serve(end: &mut End, unit: Unit) -> Result<Vec<Row>, Error> {
     let server = Server::listen(end, DEFAULT_PORT)?;
     let mut client = server.accept(end, None)?;
-    let served = server.serve(end, &mut client, unit, &mut |_row| {});
-    served.map(drop)
+    let mut rows = Vec::new();
+    server.serve(end, &mut client, unit, &mut |row| rows.push(row.clone()))?;
+    Ok(rows)
 }
 
 /// Of two errors the cause: an end that was interrupted, or lost its peer, only shows that the other one ended.
-fn first_cause(ran: Result<(), Error>, served: Result<(), Error>) -> Result<(), Error> {
+fn first_cause<A, B>(ran: Result<A, Error>, served: Result<B, Error>) -> Result<(A, B), Error> {
     match (ran, served) {
         (Err(Error::Interrupted | Error::Disconnected { .. }), Err(error)) if !is_interrupted(&error) => {
             Err(error)
         }
-        (Err(error), _) | (Ok(()), Err(error)) => Err(error),
-        (Ok(()), Ok(())) => Ok(()),
+        (Err(error), _) | (Ok(_), Err(error)) => Err(error),
+        (Ok(ran), Ok(served)) => Ok((ran, served)),
     }
 }
 
@@ -120,12 +229,15 @@ mod tests {
 
     #[test]
     fn a_lost_peer_is_not_the_cause() {
-        let lost = || Err(Error::Disconnected { doing: "measuring", error: None });
-        let cause = || Err(Error::Validation("octet 7".into()));
+        let lost = || Err::<(), _>(Error::Disconnected { doing: "measuring", error: None });
+        let cause = || Err::<(), _>(Error::Validation("octet 7".into()));
         for (ran, served) in [(lost(), cause()), (cause(), lost()), (Err(Error::Interrupted), cause())] {
             assert!(matches!(first_cause(ran, served), Err(Error::Validation(_))));
         }
-        assert!(matches!(first_cause(lost(), Err(Error::Interrupted)), Err(Error::Disconnected { .. })));
+        assert!(matches!(
+            first_cause(lost(), Err::<(), _>(Error::Interrupted)),
+            Err(Error::Disconnected { .. })
+        ));
         assert!(first_cause(Ok(()), Ok(())).is_ok());
     }
 }

@@ -46,6 +46,8 @@ pub struct EndConfig<'a> {
     pub pcap: Option<&'a Path>,
     /// CPU for this thread, or for the engine's.
     pub cpu: Option<usize>,
+    /// Another end runs on that CPU too.
+    pub shares_cpu: bool,
     /// Sleep on completion events, with the engine in a thread.
     pub events: bool,
     /// Longest silence.
@@ -61,6 +63,7 @@ impl<'a> EndConfig<'a> {
             vlan: args.vlan,
             pcap: args.pcap.as_deref(),
             cpu: args.cpu,
+            shares_cpu: false,
             events,
             timeout: args.timeout,
         }
@@ -108,10 +111,38 @@ pub fn make_end(port: Box<dyn Port>, config: &EndConfig<'_>, interrupt: &Interru
         if let Some(cpu) = config.cpu {
             pin(cpu)?;
         }
-        Driver::inline(engine, interrupt.clone())
+        let mut driver = Driver::inline(engine, interrupt.clone());
+        if config.shares_cpu {
+            driver.share_cpu();
+        }
+        driver
     };
     let endpoint = Endpoint::new(context, driver, config.timeout)?;
     Ok(End { endpoint, mtu: info.mtu, mac: info.mac })
+}
+
+/// The CPUs that this process may use.
+///
+/// # Errors
+/// [`Error::System`].
+#[cfg(target_os = "linux")]
+pub fn allowed_cpus() -> Result<Vec<usize>, Error> {
+    use rustix::thread::{CpuSet, sched_getaffinity};
+    let failed = |error: rustix::io::Errno| Error::System {
+        what: "cannot ask for the CPUs".into(),
+        source: error.into(),
+    };
+    let set = sched_getaffinity(None).map_err(failed)?;
+    Ok((0..CpuSet::MAX_CPU).filter(|&cpu| set.is_set(cpu)).collect())
+}
+
+/// The CPUs that this process may use.
+///
+/// # Errors
+/// [`Error::Usage`]: threads cannot be pinned here.
+#[cfg(not(target_os = "linux"))]
+pub fn allowed_cpus() -> Result<Vec<usize>, Error> {
+    Err(Error::Usage("--cores: only on Linux".into()))
 }
 
 /// Keeps the calling thread on `cpu`.
@@ -119,7 +150,7 @@ pub fn make_end(port: Box<dyn Port>, config: &EndConfig<'_>, interrupt: &Interru
 /// # Errors
 /// [`Error::Usage`] when there is no such CPU for us.
 #[cfg(target_os = "linux")]
-fn pin(cpu: usize) -> Result<(), Error> {
+pub fn pin(cpu: usize) -> Result<(), Error> {
     use rustix::thread::{CpuSet, sched_setaffinity};
     let mut set = CpuSet::new();
     if cpu < CpuSet::MAX_CPU {
@@ -128,8 +159,12 @@ fn pin(cpu: usize) -> Result<(), Error> {
     sched_setaffinity(None, &set).map_err(|error| Error::Usage(format!("--cpu {cpu}: {error}")))
 }
 
+/// Keeps the calling thread on a CPU: not here.
+///
+/// # Errors
+/// [`Error::Usage`], always.
 #[cfg(not(target_os = "linux"))]
-fn pin(_cpu: usize) -> Result<(), Error> {
+pub fn pin(_cpu: usize) -> Result<(), Error> {
     Err(Error::Usage("--cpu: only on Linux".into()))
 }
 

@@ -2,38 +2,48 @@
 
 use std::io::Write;
 
+use iwarp::engine::EngineCounters;
+
 use crate::cli::TestArgs;
-use crate::driver::Driver;
 use crate::errors::Error;
 use crate::json;
 use crate::params::{Params, Test};
 use crate::perftest::client::Outcome;
-use crate::runs::{Figures, Row};
+use crate::profile::Breakdown;
+use crate::rate::Rate;
+use crate::report;
+use crate::runs::{Figures, Load, Row};
 use crate::table::{self, Unit};
 
-/// Collects rows and prints them, unless this end is quiet.
+/// Collects rows and prints them.
 pub struct Output {
     test: Test,
     unit: Unit,
-    quiet: bool,
+    /// Rows have latencies under a given rate.
+    loaded: bool,
     rows: Vec<Row>,
+    target: Vec<Row>,
 }
 
 impl Output {
-    /// Prints the heading.
-    pub fn begin(params: &Params, unit: Unit, quiet: bool) -> Self {
-        let output = Self { test: params.test, unit, quiet, rows: Vec::new() };
-        if !quiet {
-            output.print(&heading(params));
-            output.print(table::LINE);
-            output.print(&output.header());
-        }
-        output
+    /// Nothing yet.
+    pub fn new(test: Test, unit: Unit) -> Self {
+        Self { test, unit, loaded: false, rows: Vec::new(), target: Vec::new() }
+    }
+
+    /// Prints the heading of a run, for an end that posts messages (`is_source`) or merely takes them.
+    pub fn heading(&mut self, params: &Params, is_source: bool) {
+        self.loaded = params.rate.is_some() && is_source;
+        self.print(&heading(params));
+        self.print(table::LINE);
+        self.print(&self.header());
     }
 
     fn header(&self) -> String {
         if self.test.is_latency() {
             table::LATENCY_HEADER.to_owned()
+        } else if self.loaded {
+            table::load_header(self.unit)
         } else {
             table::bandwidth_header(self.unit)
         }
@@ -41,13 +51,17 @@ impl Output {
 
     /// One more row.
     pub fn row(&mut self, row: &Row) {
-        self.rows.push(*row);
-        if !self.quiet {
-            self.print(&match &row.figures {
-                Figures::Bandwidth(figures) => table::bandwidth_row(figures, self.unit),
-                Figures::Latency(figures) => table::latency_row(u64::from(row.size), figures),
-            });
-        }
+        self.rows.push(row.clone());
+        self.print(&match (&row.figures, &row.load) {
+            (Figures::Bandwidth(figures), Some(load)) => table::load_row(figures, load, self.unit),
+            (Figures::Bandwidth(figures), None) => table::bandwidth_row(figures, self.unit),
+            (Figures::Latency(figures), _) => table::latency_row(u64::from(row.size), figures),
+        });
+    }
+
+    /// What the target's end, in the same process, has of its own.
+    pub fn target(&mut self, rows: impl Iterator<Item = Row>) {
+        self.target.extend(rows);
     }
 
     /// The rest: what was checked, the counters, the file.
@@ -58,28 +72,66 @@ impl Output {
         &self,
         args: &TestArgs,
         params: &Params,
-        driver: &Driver,
+        counters: &[EngineCounters],
         hz: u64,
         outcome: &Outcome,
     ) -> Result<(), Error> {
-        if !self.quiet {
-            self.print(table::LINE);
-            if params.validate {
-                let theirs = outcome.peer.as_ref().map_or(0, |peer| peer.messages_checked);
+        self.print(table::LINE);
+        self.cores();
+        for note in self.rows.iter().filter_map(|row| row.load.as_ref()).filter_map(load_note) {
+            self.print(&note);
+        }
+        if params.validate {
+            let theirs = outcome.peer.as_ref().map_or(0, |peer| peer.messages_checked);
+            self.print(&format!(
+                " validated: {} messages here, {theirs} at the peer, every octet as sent",
+                outcome.messages_checked
+            ));
+        }
+        self.profiles(hz);
+        if args.stats {
+            self.print(&cost_lines(&self.rows, hz).join("\n"));
+            counters.iter().for_each(|counters| self.print(&format!("{counters:#?}")));
+        }
+        if let Some(path) = &args.json {
+            json::write(path, params, self.unit, (&self.rows, &self.target), outcome, counters, hz)?;
+        }
+        match &args.report {
+            Some(directory) => report::write(directory, params, self.unit, &self.rows),
+            None => Ok(()),
+        }
+    }
+
+    /// What each of several cores did.
+    fn cores(&self) {
+        for row in &self.rows {
+            for core in &row.cores {
                 self.print(&format!(
-                    " validated: {} messages here, {theirs} at the peer, every octet as sent",
-                    outcome.messages_checked
+                    " core {}, {} B: {} queue pairs, {} messages, {:.2} {}, {:.6} Mpps",
+                    core.cpu,
+                    row.size,
+                    core.queue_pairs,
+                    core.messages,
+                    self.unit.of(core.octets_per_s),
+                    self.unit.name(),
+                    core.messages_per_s / 1e6
                 ));
             }
         }
-        let counters = driver.counters();
-        if args.stats && !self.quiet {
-            self.print(&cost_lines(&self.rows, hz).join("\n"));
-            self.print(&format!("{counters:#?}"));
+    }
+
+    /// What an FPDU cost, layer by layer, at this end and at the target.
+    fn profiles(&self, hz: u64) {
+        let profiled = |row: &'_ Row| row.profile.is_some();
+        if !self.rows.iter().any(profiled) {
+            return;
         }
-        match &args.json {
-            Some(path) => json::write(path, params, self.unit, &self.rows, outcome, &counters, hz),
-            None => Ok(()),
+        let scope_cycles = dp::profile::scope_cycles();
+        for (end, rows) in [("here", &self.rows), ("target", &self.target)] {
+            for (row, profiled) in rows.iter().filter_map(|row| Some((row, row.profile.as_ref()?))) {
+                let title = format!("{end}, {} octets", row.size);
+                self.print(&Breakdown::new(profiled, hz, scope_cycles).lines(&title).join("\n"));
+            }
         }
     }
 
@@ -91,17 +143,41 @@ impl Output {
 }
 
 fn heading(params: &Params) -> String {
-    let Params { test, qps, tx_depth, cq_mod, bidirectional, duration_s, outs, .. } = params;
+    format!("                    {}", description(params))
+}
+
+/// The test in one line.
+pub(crate) fn description(params: &Params) -> String {
+    let Params { test, qps, tx_depth, cq_mod, bidirectional, duration_s, outs, rate, burst, .. } = params;
     let ways = if *bidirectional { ", both ways" } else { "" };
     let time = if *duration_s > 0 { format!(", {duration_s} s") } else { String::new() };
     let reads =
         if test.name().starts_with("read") { format!(", outstanding reads {outs}") } else { String::new() };
+    let rate = match rate {
+        Some(Rate::Octets(octets)) => format!(", {:.3} Gb/s", Unit::GigabitsPerSecond.of(*octets as f64)),
+        Some(Rate::Messages(messages)) => format!(", {messages} messages/s"),
+        None => String::new(),
+    };
+    let bursts = if *burst > 1 { format!(" in bursts of {burst}") } else { String::new() };
     let checks = if params.validate { ", every octet checked" } else { "" };
     format!(
-        "                    {}{ways}: {qps} queue pair{}, depth {tx_depth}, CQ moderation {cq_mod}{reads}{time}{checks}",
+        "{}{ways}: {qps} queue pair{}, depth {tx_depth}, CQ moderation {cq_mod}{reads}{time}{rate}{bursts}{checks}",
         test.name(),
         if *qps == 1 { "" } else { "s" },
     )
+}
+
+/// What the figures of a run at a given rate do not say.
+fn load_note(load: &Load) -> Option<String> {
+    // A few are always on the verge.
+    if load.unsent * 100 > load.latency.iterations {
+        return Some(format!(
+            " too much: {} messages that were due had not been posted at the end; they count with what they had waited",
+            load.unsent
+        ));
+    }
+    (!load.confirmed)
+        .then(|| " latency to when TCP took the message: only an iwperf tells when it has it".into())
 }
 
 /// What a message and an octet cost here, row by row.
@@ -138,7 +214,8 @@ mod tests {
     #[test]
     fn cost_is_that_of_the_busy_cycles() {
         let figures = Figures::Latency(Default::default());
-        let row = Row { size: 100, messages: 10, figures, confirmed: true, busy_cycles: 2000 };
+        let row =
+            Row { size: 100, messages: 10, figures, confirmed: true, busy_cycles: 2000, ..Row::default() };
         assert_eq!(
             cost_lines(&[row], 1_000_000_000),
             [" cost of 100 B: 200 cycles a message, 2.000 cycles an octet, 0.000 s of one core at 1.00 GHz"]

@@ -1,6 +1,7 @@
 //! What one test does: the parameters both ends agree on, with perftest's defaults.
 
 use crate::errors::Error;
+use crate::rate::Rate;
 
 /// Port of perftest's tools and of ours.
 pub const DEFAULT_PORT: u16 = 18515;
@@ -13,6 +14,15 @@ pub const RX_DEPTH_SEND: u32 = 512;
 
 /// The least that each half of a queue pair's buffer holds (perftest's cycle buffer), octets.
 pub const CYCLE_BUFFER: u32 = 4096;
+
+/// Queue pairs of one end: fewer than the connections of a stack, and a number of 16 bits in a `wr_id`.
+pub const MAX_QPS: u32 = 16_000;
+
+/// Memory for one half of all buffers beyond which queue pairs share them, octets.
+const SHARED_OCTETS: usize = 256 << 20;
+
+/// Highest rate, octets or messages a second.
+pub const MAX_RATE: u64 = 1_000_000_000_000;
 
 /// The six tests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum, serde::Serialize)]
@@ -112,6 +122,10 @@ pub struct Params {
     pub crc: bool,
     /// Seed of the patterns.
     pub seed: u64,
+    /// Messages are due at this rate, of all queue pairs together; `None`: as fast as they go.
+    pub rate: Option<Rate>,
+    /// Messages that are due at once, with a rate.
+    pub burst: u32,
 }
 
 impl Params {
@@ -157,6 +171,21 @@ impl Params {
         most.max(CYCLE_BUFFER as usize).next_multiple_of(64)
     }
 
+    /// Buffers that the queue pairs use: each its own, unless that were too much. Validation needs them apart.
+    pub fn buffers(&self) -> u32 {
+        if self.validate {
+            return self.qps;
+        }
+        let fit = SHARED_OCTETS / self.half_octets();
+        (fit as u32).clamp(1, self.qps)
+    }
+
+    /// What core `index` of `cores` does: its share of the queue pairs, and of the rate.
+    pub fn share(&self, index: u32, cores: u32) -> Self {
+        let rate = self.rate.map(|rate| rate.share(index.into(), cores.into()));
+        Self { qps: self.qps / cores + u32::from(index < self.qps % cores), rate, ..self.clone() }
+    }
+
     /// Checks what an option parser (or the private data of a peer) cannot.
     ///
     /// # Errors
@@ -166,11 +195,12 @@ impl Params {
         let ranges = [
             ("--size", self.size, 1, 1 << 30),
             ("--tx-depth", self.tx_depth, 1, 16_384),
-            ("--qp", self.qps, 1, 1024),
+            ("--qp", self.qps, 1, MAX_QPS),
             ("--cq-mod", self.cq_mod, 1, 16_384),
             ("--post-list", self.post_list, 1, 16_384),
             ("--inline", self.inline, 0, iwarp::verbs::MAX_INLINE as u32),
             ("--outs", self.outs, 1, 1024),
+            ("--burst_size", self.burst, 1, 1 << 20),
         ];
         for (name, value, low, high) in ranges {
             if !(low..=high).contains(&value) {
@@ -194,6 +224,18 @@ impl Params {
         }
         if self.post_list > self.tx_depth {
             return usage(format!("--post-list {}: at most --tx-depth ({})", self.post_list, self.tx_depth));
+        }
+        if self.rate.is_some_and(|rate| !(1..=MAX_RATE).contains(&rate.per_s())) {
+            return usage("--rate_limit: from 1 octet or message a second to 10^12".into());
+        }
+        if self.rate.is_some() && (self.test.is_latency() || self.events || self.post_list > 1) {
+            return usage(
+                "--rate_limit is for bandwidth tests (it measures latency there), without --events and --post-list"
+                    .into(),
+            );
+        }
+        if self.rate.is_none() && self.burst > 1 {
+            return usage("--burst_size goes with --rate_limit".into());
         }
         if self.validate && self.post_list > 1 {
             return usage("--validate does not go with --post-list".into());
@@ -233,6 +275,8 @@ pub(crate) fn example(test: Test) -> Params {
         markers: false,
         crc: true,
         seed: 1,
+        rate: None,
+        burst: 1,
     }
 }
 
@@ -260,6 +304,23 @@ mod tests {
     }
 
     #[test]
+    fn cores_share_queue_pairs_and_rate_without_a_rest() {
+        let all = Params { qps: 7, rate: Some(Rate::Messages(1000)), ..example(Test::WriteBw) };
+        let shares: Vec<_> = (0..3).map(|index| all.share(index, 3)).collect();
+        assert_eq!(shares.iter().map(|share| share.qps).collect::<Vec<_>>(), [3, 2, 2]);
+        assert_eq!(shares.iter().map(|share| share.rate.unwrap().per_s()).sum::<u64>(), 1000);
+    }
+
+    #[test]
+    fn many_queue_pairs_share_buffers_but_not_when_validating() {
+        let many = Params { qps: 10_000, ..example(Test::WriteBw) };
+        assert_eq!(many.buffers(), 4096);
+        assert_eq!(Params { validate: true, ..many.clone() }.buffers(), 10_000);
+        assert_eq!(Params { qps: 3, ..many.clone() }.buffers(), 3);
+        assert_eq!(Params { size: 1 << 30, ..many }.buffers(), 1);
+    }
+
+    #[test]
     fn contradictions_are_named() {
         let bad = |change: fn(&mut Params), word: &str| {
             let mut params = example(Test::WriteLat);
@@ -271,6 +332,9 @@ mod tests {
         bad(|p| p.duration_s = 3, "--duration");
         bad(|p| p.qps = 2, "--qp");
         bad(|p| p.events = true, "--events");
+        bad(|p| p.rate = Some(Rate::Messages(5)), "--rate_limit");
+        bad(|p| (p.test, p.rate) = (Test::WriteBw, Some(Rate::Octets(0))), "--rate_limit");
+        bad(|p| p.burst = 2, "--burst_size");
         bad(|p| p.inline = 4096, "--inline");
         bad(|p| (p.test, p.post_list) = (Test::WriteBw, 500), "--post-list");
         assert!(example(Test::WriteLat).check().is_ok());

@@ -10,9 +10,11 @@
 
 mod layout;
 pub mod mark;
+mod paced;
 mod source;
 mod target;
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use iwarp::memory::Access;
@@ -32,6 +34,11 @@ const MARK_RECEIVES: u32 = layout::MARK_SLOTS as u32;
 
 /// Requests of ours beside the data: marks and credits.
 const EXTRA_SENDS: usize = 32;
+
+/// [`EXTRA_SENDS`], and what confirms messages that are sent at a rate.
+fn extra_sends(params: &Params) -> usize {
+    EXTRA_SENDS + if params.rate.is_some() { paced::FLUSHES as usize } else { 0 }
+}
 
 /// Completions reaped at a time.
 const BATCH: usize = 64;
@@ -55,6 +62,17 @@ pub struct Path {
     memory: Arc<Memory>,
     batch: Vec<WorkCompletion>,
     list: Vec<SendRequest>,
+    paced: Option<Box<paced::Paced>>,
+    /// Queue pairs that may have room for a message: those of which something has come back.
+    ready: VecDeque<usize>,
+    /// Of all queue pairs, messages.
+    totals: Totals,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Totals {
+    posted: u64,
+    completed: u64,
 }
 
 /// The two regions.
@@ -62,6 +80,8 @@ struct Memory {
     data: MemoryRegion,
     control: MemoryRegion,
     half: usize,
+    /// Buffers: one for each queue pair, or fewer that they share.
+    buffers: usize,
 }
 
 /// One queue pair and its counts, which start anew with every size.
@@ -81,6 +101,7 @@ pub struct Flow {
     pub received: u64,
     unsignaled: bool,
     asking: bool,
+    is_ready: bool,
     credit_told: u64,
     extra_in_flight: usize,
 }
@@ -96,20 +117,21 @@ impl Path {
         is_client: bool,
         with_iwperf: bool,
     ) -> Result<Self, Error> {
-        let (qps, half) = (params.qps as usize, params.half_octets());
+        let (qps, half, buffers) = (params.qps as usize, params.half_octets(), params.buffers() as usize);
         let access = match params.test.verb() {
             Verb::Read => Access::LOCAL_WRITE | Access::REMOTE_READ,
             Verb::Write | Verb::Send => Access::LOCAL_WRITE | Access::REMOTE_WRITE,
         };
         let memory = Memory {
-            data: end.pd.reg_mr(2 * half * qps, access)?,
+            data: end.pd.reg_mr(2 * half * buffers, access)?,
             control: end
                 .pd
                 .reg_mr(layout::CONTROL_OCTETS * qps, Access::LOCAL_WRITE | Access::REMOTE_WRITE)?,
             half,
+            buffers,
         };
         let rx_depth = params.rx_depth();
-        let send_entries = qps * (params.tx_depth as usize + EXTRA_SENDS);
+        let send_entries = qps * (params.tx_depth as usize + extra_sends(params));
         let recv_entries = qps * (rx_depth.max(MARK_RECEIVES)) as usize;
         let path = Self {
             params: params.clone(),
@@ -125,6 +147,9 @@ impl Path {
             memory: Arc::new(memory),
             batch: Vec::with_capacity(BATCH),
             list: Vec::with_capacity(params.post_list as usize),
+            paced: None,
+            ready: VecDeque::with_capacity(qps),
+            totals: Totals::default(),
         };
         path.fill_exposed()?;
         Ok(path)
@@ -137,7 +162,7 @@ impl Path {
     pub fn create_qp(&self, pd: &ProtectionDomain) -> Result<QueuePair, Error> {
         Ok(pd.create_qp(&QpInit {
             recv_cq: &self.recv_cq,
-            max_send_wr: self.params.tx_depth as usize + EXTRA_SENDS,
+            max_send_wr: self.params.tx_depth as usize + extra_sends(&self.params),
             max_recv_wr: self.rx_depth.max(MARK_RECEIVES) as usize,
             ..QpInit::new(&self.send_cq)
         })?)
@@ -159,6 +184,7 @@ impl Path {
             received: 0,
             unsignaled: false,
             asking: false,
+            is_ready: false,
             credit_told: 0,
             extra_in_flight: 0,
         });
@@ -177,7 +203,7 @@ impl Path {
         let (rkey, vaddr) = if self.params.test == Test::SendBw {
             (control.rkey(), control.addr() + Control::Credit.at(index) as u64)
         } else {
-            (data.rkey(), data.addr() + self.memory.exposed(index, self.params.qps as usize) as u64)
+            (data.rkey(), data.addr() + self.memory.exposed(index) as u64)
         };
         let qpn = self.flows.get(index).map_or(0, |flow| flow.qp.qp_num());
         Dest { lid: 0, out_reads, qpn, psn: 0, rkey, vaddr, gid }
@@ -189,6 +215,8 @@ impl Path {
     /// [`Error::Verbs`].
     pub fn begin(&mut self, size: u32) -> Result<(), Error> {
         self.size = size;
+        self.totals = Totals::default();
+        (0..self.flows.len()).for_each(|index| self.wake(index));
         for (index, flow) in self.flows.iter_mut().enumerate() {
             (flow.posted, flow.completed, flow.confirmed, flow.unsignaled) = (0, 0, 0, false);
             if self.params.test.verb() == Verb::Send {
@@ -197,6 +225,28 @@ impl Path {
             }
         }
         Ok(())
+    }
+
+    /// Messages posted on all queue pairs.
+    pub fn posted(&self) -> u64 {
+        self.totals.posted
+    }
+
+    /// Messages whose request has completed, on all queue pairs.
+    pub fn completed(&self) -> u64 {
+        self.totals.completed
+    }
+
+    /// Messages received, on all queue pairs.
+    pub fn received(&self) -> u64 {
+        self.flows.iter().map(|flow| flow.received).sum()
+    }
+
+    /// Queue pair `index` may have room for a message.
+    fn wake(&mut self, index: usize) {
+        if !std::mem::replace(&mut self.flows[index].is_ready, true) {
+            self.ready.push_back(index);
+        }
     }
 
     /// Octets of a message now.
@@ -258,7 +308,10 @@ impl Path {
         checked(completion, name)?;
         match kind {
             Kind::Data => {
-                self.flows[index].completed = number + 1;
+                let before = std::mem::replace(&mut self.flows[index].completed, number + 1);
+                self.totals.completed += number + 1 - before;
+                self.wake(index);
+                self.on_paced_completion(index, number + 1);
                 if self.params.test.verb() == Verb::Read {
                     self.flows[index].confirmed = number + 1;
                     if self.params.validate {
@@ -266,7 +319,11 @@ impl Path {
                     }
                 }
             }
-            Kind::Mark | Kind::Credit => self.flows[index].extra_in_flight -= 1,
+            Kind::Mark | Kind::Credit => {
+                self.flows[index].extra_in_flight -= 1;
+                self.wake(index);
+            }
+            Kind::Flush => self.on_flush(index, number),
         }
         Ok(())
     }

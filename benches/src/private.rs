@@ -5,24 +5,26 @@
 //! | octets | what |
 //! |---|---|
 //! | 4 | `iwpf` |
-//! | 1 | format, 1 |
+//! | 1 | format, 2 |
 //! | 1 | test, its place in [`Test::ALL`] |
 //! | 2 | flags |
-//! | 9 x 4 | size, iters, duration, tx_depth, qps, cq_mod, post_list, inline, outs |
+//! | 10 x 4 | size, iters, duration, tx_depth, qps, cq_mod, post_list, inline, outs, burst |
 //! | 8 | seed |
+//! | 8 | octets or messages a second (see the flags), 0 for as fast as they go |
 //!
 //! The server's Reply carries the first six octets; a rejection, `iwpf`, the format, 0xff and the reason in UTF-8.
 //! A Request on a data connection carries `iwpf`, the format, 0xfe and the queue pair's number (BE16).
 
 use crate::params::{Params, Test};
+use crate::rate::Rate;
 
 const MAGIC: &[u8; 4] = b"iwpf";
-const FORMAT: u8 = 1;
+const FORMAT: u8 = 2;
 const REJECTED: u8 = 0xff;
-const HELLO_OCTETS: usize = 52;
+const HELLO_OCTETS: usize = 64;
 
 /// Flags of a [`Hello`], in the order of their bits.
-const FLAGS: usize = 6;
+const FLAGS: usize = 7;
 
 /// What a client asks for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,19 +34,30 @@ impl Hello {
     /// As octets.
     pub fn encode(&self) -> Vec<u8> {
         let p = &self.0;
-        let bits = [p.all, p.bidirectional, p.events, p.validate, p.markers, p.crc];
+        let counts_octets = matches!(p.rate, Some(Rate::Octets(_)));
+        let bits = [p.all, p.bidirectional, p.events, p.validate, p.markers, p.crc, counts_octets];
         let flags = bits.iter().enumerate().fold(0u16, |flags, (bit, &set)| flags | u16::from(set) << bit);
         let test = Test::ALL.iter().position(|&t| t == p.test).unwrap_or(0) as u8;
         let mut out = Vec::with_capacity(HELLO_OCTETS);
         out.extend_from_slice(MAGIC);
         out.extend([FORMAT, test]);
         out.extend(flags.to_be_bytes());
-        for word in
-            [p.size, p.iters, p.duration_s, p.tx_depth, p.qps, p.cq_mod, p.post_list, p.inline, p.outs]
-        {
+        for word in [
+            p.size,
+            p.iters,
+            p.duration_s,
+            p.tx_depth,
+            p.qps,
+            p.cq_mod,
+            p.post_list,
+            p.inline,
+            p.outs,
+            p.burst,
+        ] {
             out.extend(word.to_be_bytes());
         }
         out.extend(p.seed.to_be_bytes());
+        out.extend(p.rate.map_or(0, Rate::per_s).to_be_bytes());
         out
     }
 
@@ -68,7 +81,12 @@ impl Hello {
         }
         let flag = |bit: u32| flags >> bit & 1 == 1;
         let word = |n: usize| u32::from_be_bytes(std::array::from_fn(|i| body[2 + 4 * n + i]));
-        let seed = u64::from_be_bytes(std::array::from_fn(|i| body[38 + i]));
+        let long = |at: usize| u64::from_be_bytes(std::array::from_fn(|i| body[at + i]));
+        let rate = match long(50) {
+            0 => None,
+            per_s if flag(6) => Some(Rate::Octets(per_s)),
+            per_s => Some(Rate::Messages(per_s)),
+        };
         let params = Params {
             test,
             size: word(0),
@@ -86,7 +104,9 @@ impl Hello {
             validate: flag(3),
             markers: flag(4),
             crc: flag(5),
-            seed,
+            seed: long(42),
+            rate,
+            burst: word(9),
         };
         params.check().map_err(|error| error.to_string())?;
         Ok(Some(Self(params)))
@@ -145,10 +165,18 @@ mod tests {
         for test in Test::ALL {
             let mut params = example(test);
             (params.seed, params.validate, params.crc) = (0x0123_4567_89ab_cdef, true, false);
-            let hello = Hello(params);
-            let octets = hello.encode();
-            assert_eq!(octets.len(), HELLO_OCTETS);
-            assert_eq!(Hello::decode(&octets), Ok(Some(hello)));
+            let rates: &[_] = if test.is_latency() {
+                &[None]
+            } else {
+                &[None, Some(Rate::Octets(7)), Some(Rate::Messages(8))]
+            };
+            for &rate in rates {
+                let hello =
+                    Hello(Params { rate, burst: if rate.is_some() { 9 } else { 1 }, ..params.clone() });
+                let octets = hello.encode();
+                assert_eq!(octets.len(), HELLO_OCTETS);
+                assert_eq!(Hello::decode(&octets), Ok(Some(hello)));
+            }
         }
     }
 

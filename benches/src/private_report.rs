@@ -39,6 +39,17 @@ impl Extra {
         }
     }
 
+    /// Of two peers at the same time, on one machine.
+    pub fn merged(self, other: Self) -> Self {
+        Self {
+            busy_cycles: self.busy_cycles + other.busy_cycles,
+            hz: self.hz,
+            placed_octets: self.placed_octets + other.placed_octets,
+            messages_checked: self.messages_checked + other.messages_checked,
+            complaint: self.complaint.or(other.complaint),
+        }
+    }
+
     /// As octets.
     pub fn encode(&self) -> Vec<u8> {
         let Self { busy_cycles, hz, placed_octets, messages_checked, complaint } = self;

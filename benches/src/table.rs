@@ -1,6 +1,7 @@
 //! perftest's tables: the same columns in the same places, so that what reads perftest's output reads ours.
 
 use crate::latency::LatencySummary;
+use crate::runs::Load;
 
 /// The line above and below a table.
 pub const LINE: &str =
@@ -82,9 +83,29 @@ pub fn bandwidth_row(row: &BandwidthRow, unit: Unit) -> String {
     format!(" {bytes:<7}    {iterations:<10}       {peak:<7.2}            {average:<7.2}\t\t   {rate:<7.6}")
 }
 
+/// Columns of a table of runs at a given rate.
+pub fn load_header(unit: Unit) -> String {
+    let average = format!("BW average[{}]", unit.name());
+    format!(
+        " #bytes  #iterations {average:>20} {:>14} {:>14} {:>10} {:>10} {:>10} {:>10} {:>10} {:>10}",
+        "asked[Mpps]", "MsgRate[Mpps]", "50%[usec]", "90%", "99%", "99.9%", "99.99%", "t_max"
+    )
+}
+
+/// A row of a table of runs at a given rate.
+pub fn load_row(row: &BandwidthRow, load: &Load, unit: Unit) -> String {
+    let (average, rate, asked) =
+        (unit.of(row.average), row.messages_per_s / 1e6, load.asked_messages_per_s / 1e6);
+    let l = &load.latency;
+    format!(
+        " {:<7} {:>11} {average:>20.3} {asked:>14.6} {rate:>14.6} {:>10.2} {:>10.2} {:>10.2} {:>10.2} {:>10.2} {:>10.2}",
+        row.bytes, row.iterations, l.typical_us, l.p90_us, l.p99_us, l.p999_us, l.p9999_us, l.max_us
+    )
+}
+
 /// A row of a latency table.
 pub fn latency_row(bytes: u64, summary: &LatencySummary) -> String {
-    let LatencySummary { iterations, min_us, max_us, typical_us, avg_us, stdev_us, p99_us, p999_us } =
+    let LatencySummary { iterations, min_us, max_us, typical_us, avg_us, stdev_us, p99_us, p999_us, .. } =
         *summary;
     format!(
         " {bytes:<7} {iterations}          {min_us:<7.2}        {max_us:<7.2}      {typical_us:<7.2}  \t       \
@@ -145,6 +166,7 @@ mod tests {
             stdev_us: 0.1,
             p99_us: 2.0,
             p999_us: 15.0,
+            ..LatencySummary::default()
         };
         assert_eq!(
             latency_row(2, &summary),
@@ -153,6 +175,21 @@ mod tests {
         assert!(
             LATENCY_HEADER.starts_with(" #bytes #iterations    t_min[usec]    t_max[usec]  t_typical[usec]")
         );
+    }
+
+    #[test]
+    fn a_table_of_loads_lines_up_with_its_header() {
+        let row = BandwidthRow { bytes: 64, iterations: 1000, messages_per_s: 1e6, ..Default::default() };
+        let latency = LatencySummary { typical_us: 5.5, max_us: 1234.5, ..Default::default() };
+        let load = Load { asked_messages_per_s: 2e6, latency, ..Default::default() };
+        for unit in [Unit::MebibytesPerSecond, Unit::GigabitsPerSecond] {
+            let (header, line) = (load_header(unit), load_row(&row, &load, unit));
+            assert_eq!(header.len(), line.len(), "{header}\n{line}");
+            assert!(
+                line.ends_with("1234.50") && line.contains(" 2.000000       1.000000       5.50"),
+                "{line}"
+            );
+        }
     }
 
     #[test]

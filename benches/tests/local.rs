@@ -72,6 +72,7 @@ fn a_run_by_time_ends() {
     for test in TESTS {
         rows(test, "-s 1000 -D 1");
     }
+    rows("write-bw", "-s 1000 -D 1 --validate");
 }
 
 #[test]
@@ -98,8 +99,151 @@ fn json_and_pcap_files_are_written() {
 }
 
 #[test]
+fn a_given_rate_is_not_exceeded_and_has_latencies() {
+    for test in ["write-bw", "read-bw", "send-bw"] {
+        for options in ["", "-b", "--burst_size 10 --drop-ppm 2000", "-D 1"] {
+            let length = if options.contains("-D") { "" } else { "-n 500" };
+            let load = "-s 100 -q 3 --validate --rate_limit 5000 --rate_units p --timeout 20";
+            let row = &rows(test, &format!("{load} {length} {options}"))[0];
+            let &[size, messages, _average, asked, rate, p50, _, p99, _, _, most] = &row[..] else {
+                panic!("{test} {options}: {row:?}")
+            };
+            assert!(
+                size == 100.0 && (options.contains("-D") || messages == 1500.0),
+                "{test} {options}: {row:?}"
+            );
+            // Both ways each end has the rate.
+            let ways = if options == "-b" { 2.0 } else { 1.0 };
+            assert!(asked == 0.005 && rate <= ways * 0.00505, "{test} {options}: {row:?}");
+            assert!(0.0 < p50 && p50 <= p99 && p99 <= most, "{test} {options}: {row:?}");
+        }
+    }
+}
+
+#[cfg(feature = "profile")]
+#[test]
+fn a_profile_has_the_layers_of_both_ends_and_adds_up() {
+    let path = std::env::temp_dir().join(format!("iwperf-profile-{}.json", std::process::id()));
+    let json = || {
+        let text = std::fs::read(&path).unwrap();
+        serde_json::from_slice::<serde_json::Value>(&text).unwrap()
+    };
+    let cycles = |profile: &serde_json::Value, layer: &str| {
+        let layers = profile["layers"].as_array().unwrap();
+        let found = layers.iter().find(|entry| entry["layer"] == layer);
+        found.map_or(0.0, |entry| entry["cycles_per_fpdu"].as_f64().unwrap())
+    };
+    for test in TESTS {
+        rows(test, &format!("-s 4096 -n 400 --profile --json {}", path.display()));
+        let json = json();
+        let here = &json["results"][0]["profile"];
+        let all = [
+            "port rx",
+            "TCP in",
+            "verbs post",
+            "verbs poll",
+            "DDP/RDMAP out",
+            "TCP out",
+            "port tx",
+            "engine",
+        ];
+        for layer in all {
+            assert!(cycles(here, layer) > 0.0, "{test}: {layer}: {here}");
+        }
+        let sum: f64 = here["layers"].as_array().unwrap().iter().map(|l| l["share"].as_f64().unwrap()).sum();
+        assert!((sum - 1.0).abs() < 1e-6, "{test}: {sum}");
+        assert!(
+            here["fpdus"].as_u64().unwrap() >= 400
+                && here["stamps"]["cycles_per_scope"].as_f64().unwrap() > 0.0
+        );
+        // Nothing comes back to the source of Writes but acknowledgements and one short Send; all of a Read does.
+        if test == "write-bw" || test == "read-bw" {
+            let few = cycles(here, "placement") < cycles(here, "fetch + CRC");
+            assert_eq!(few, test == "write-bw", "{test}: {here}");
+        }
+        if test != "read-lat" {
+            let target = &json["target_profiles"][0];
+            assert!(
+                cycles(target, "deframe + CRC") > 0.0 && cycles(target, "port rx") > 0.0,
+                "{test}: {target}"
+            );
+        }
+    }
+    std::fs::remove_file(&path).unwrap();
+}
+
+#[cfg(not(feature = "profile"))]
+#[test]
+fn a_profile_without_stamps_is_refused_in_one_line() {
+    let output = local("write-bw", "--profile");
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.code() == Some(2) && stderr.lines().count() == 1, "{stderr}");
+    assert!(stderr.contains("--features profile"), "{stderr}");
+}
+
+#[test]
+fn cores_add_up() {
+    let cores = std::thread::available_parallelism().unwrap().get().min(2);
+    let path = std::env::temp_dir().join(format!("iwperf-cores-{}.json", std::process::id()));
+    for test in ["write-bw", "read-bw", "send-bw"] {
+        let options = format!(
+            "-s 3000 -n 60 -q 5 -b --validate --timeout 30 --cores {cores} --json {}",
+            path.display()
+        );
+        let row = &rows(test, &options)[0];
+        assert_eq!(row[..2], [3000.0, 300.0], "{test}");
+        let json: serde_json::Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+        let entry = &json["results"][0];
+        let each = entry["cores"].as_array().unwrap();
+        let sum = |name: &str| each.iter().map(|core| core[name].as_u64().unwrap()).sum::<u64>();
+        assert_eq!((each.len(), sum("messages"), sum("queue_pairs")), (cores, 300, 5), "{test}: {json}");
+        let checked = &json["validation"];
+        assert_eq!(checked["messages_checked_by_peer"], 300, "{test}: {checked}");
+        // A core's own time is within that of all.
+        let all = entry["octets_per_s"].as_f64().unwrap();
+        let own: f64 = each.iter().map(|core| core["octets_per_s"].as_f64().unwrap()).sum();
+        assert!(all <= 2.0 * own * 1.001, "{test}: {json}");
+    }
+    rows("write-bw", &format!("-a -n 5 -q 2 --cores {cores}"));
+    rows("write-bw", &format!("-s 64 -n 500 -q 2 --rate_limit 5000 --rate_units p --cores {cores}"));
+    std::fs::remove_file(&path).unwrap();
+}
+
+#[test]
+fn a_thousand_queue_pairs_place_every_octet() {
+    for test in ["write-bw", "read-bw", "send-bw"] {
+        let row = &rows(test, "-s 500 -n 5 -t 8 -q 1100 --validate --timeout 60")[0];
+        assert_eq!(row[..2], [500.0, 5500.0], "{test}");
+    }
+}
+
+#[test]
+fn a_report_holds_the_plots_of_what_was_measured() {
+    let dir = std::env::temp_dir().join(format!("iwperf-report-{}", std::process::id()));
+    let has = |name: &str| std::fs::read_to_string(dir.join(name)).is_ok_and(|text| text.contains("</svg>"));
+    rows("write-bw", &format!("-a -n 5 --report {}", dir.display()));
+    assert!(has("index.html") && has("bandwidth.svg") && has("message-rate.svg"));
+    let swept = rows("write-bw", &format!("-s 3000 -n 50 -q 1,4,16 --cores 1 --report {}", dir.display()));
+    assert_eq!(swept.iter().map(|row| row[1]).collect::<Vec<_>>(), [50.0, 200.0, 800.0]);
+    assert!(has("queue-pairs.svg"));
+    rows("read-lat", &format!("-n 50 --report {}", dir.display()));
+    assert!(has("index.html") && has("latency-distribution.svg"));
+    std::fs::remove_dir_all(&dir).unwrap();
+}
+
+#[test]
 fn a_wrong_option_is_one_line_and_status_2() {
-    for options in ["-s 0", "-e", "--frobnicate", "-q 2"] {
+    for options in [
+        "-s 0",
+        "-e",
+        "--frobnicate",
+        "-q 2",
+        "--rate_limit 5",
+        "--rate_limit x",
+        "--burst_size 3",
+        "--cores 2",
+        "--cores 0",
+    ] {
         let output = local("write-lat", options);
         assert_eq!(output.status.code(), Some(2), "{options}");
         assert!(output.stdout.is_empty(), "{options}");

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use crate::errors::Error;
 use crate::params::{MAX_SIZE, Params, Test};
+use crate::rate::Rate;
 use crate::table::Unit;
 
 /// The test and its output.
@@ -23,15 +24,25 @@ pub struct TestArgs {
     /// All sizes from 2 to 2^23 octets.
     #[arg(short, long, conflicts_with = "size")]
     pub all: bool,
+    /// Messages are due at this rate, whatever becomes of those before, and their latency is counted from then.
+    #[arg(long = "rate_limit", alias = "rate-limit", value_name = "RATE", value_parser = parse_rate)]
+    pub rate_limit: Option<f64>,
+    /// Unit of --rate_limit: M (MiB/s), g (Gb/s) or p (messages a second).
+    #[arg(long = "rate_units", alias = "rate-units", value_enum, default_value_t)]
+    pub rate_units: RateUnit,
+    /// Messages that are due at once, with --rate_limit [default: 1].
+    #[arg(long = "burst_size", alias = "burst-size", value_name = "N", requires = "rate_limit")]
+    pub burst_size: Option<u32>,
     /// Both ends send at the same time.
     #[arg(short, long)]
     pub bidirectional: bool,
     /// Requests outstanding on each queue pair [default: 128].
     #[arg(short, long)]
     pub tx_depth: Option<u32>,
-    /// Queue pairs.
-    #[arg(short, long, default_value_t = 1)]
-    pub qp: u32,
+    /// Queue pairs, up to 16000. They share buffers where there are too many for each to have its own. A list (1,16,256) is a run
+    /// for each (with a server -P).
+    #[arg(short, long, value_name = "N,..", value_delimiter = ',', default_value = "1")]
+    pub qp: Vec<u32>,
     /// Ask for a completion every so many requests [default: 100].
     #[arg(short = 'Q', long)]
     pub cq_mod: Option<u32>,
@@ -65,12 +76,43 @@ pub struct TestArgs {
     /// Write the results to this file as JSON.
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
+    /// Write plots of the results to this directory: a page (index.html) that needs nothing else, and each plot (SVG).
+    #[arg(long, value_name = "DIR")]
+    pub report: Option<PathBuf>,
+    /// Show what an FPDU costs, layer by layer, in cycles of this end (a build with `--features profile`).
+    #[arg(long, conflicts_with = "events")]
+    pub profile: bool,
     /// Print the counters of all layers at the end.
     #[arg(long)]
     pub stats: bool,
     /// Taken for perftest's sake; without effect.
     #[arg(short = 'F', hide = true)]
     pub force: bool,
+}
+
+/// perftest's letters for the unit of a rate.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum RateUnit {
+    /// MiB/s.
+    #[value(name = "M")]
+    MebibytesPerSecond,
+    /// Gb/s.
+    #[default]
+    #[value(name = "g")]
+    GigabitsPerSecond,
+    /// Messages a second.
+    #[value(name = "p")]
+    Messages,
+}
+
+impl RateUnit {
+    fn of(self, number: f64) -> Rate {
+        match self {
+            Self::MebibytesPerSecond => Rate::Octets(Unit::MebibytesPerSecond.to_octets_per_s(number) as u64),
+            Self::GigabitsPerSecond => Rate::Octets(Unit::GigabitsPerSecond.to_octets_per_s(number) as u64),
+            Self::Messages => Rate::Messages(number as u64),
+        }
+    }
 }
 
 impl TestArgs {
@@ -104,7 +146,7 @@ impl TestArgs {
             all: self.all,
             bidirectional: self.bidirectional,
             tx_depth,
-            qps: self.qp,
+            qps: self.qp.first().copied().unwrap_or(1),
             cq_mod: if latency { 1 } else { cq_mod },
             post_list: self.post_list,
             inline: self.inline,
@@ -114,15 +156,45 @@ impl TestArgs {
             markers: self.markers,
             crc: !self.no_crc,
             seed: self.seed,
+            rate: self.rate_limit.map(|number| self.rate_units.of(number)),
+            burst: self.burst_size.unwrap_or(1),
         };
         params.check()?;
+        self.check()?;
         Ok(params)
+    }
+
+    /// The parameters of `test` for each number of queue pairs.
+    ///
+    /// # Errors
+    /// [`Error::Usage`].
+    pub fn sweep(&self, test: Test) -> Result<Vec<Params>, Error> {
+        let with = |&qps: &u32| {
+            let params = Params { qps, ..self.params(test)? };
+            params.check().map(|()| params)
+        };
+        self.qp.iter().map(with).collect()
+    }
+
+    /// Checks what does not depend on the test.
+    ///
+    /// # Errors
+    /// [`Error::Usage`].
+    pub fn check(&self) -> Result<(), Error> {
+        if self.profile { crate::profile::check_available() } else { Ok(()) }
     }
 
     /// The unit of bandwidth.
     pub fn unit(&self) -> Unit {
         if self.report_gbits { Unit::GigabitsPerSecond } else { Unit::MebibytesPerSecond }
     }
+}
+
+fn parse_rate(text: &str) -> Result<f64, String> {
+    text.parse()
+        .ok()
+        .filter(|rate: &f64| rate.is_finite() && *rate > 0.0)
+        .ok_or("not a number above 0".into())
 }
 
 /// Octets with perftest's suffixes: 64, 4K, 1M.

@@ -1,6 +1,7 @@
 use super::*;
 use crate::errors::Error;
 use crate::params::Params;
+use crate::rate::Rate;
 use crate::table::Unit;
 
 const NET: &str = "--ip 10.0.0.2/24 --vdev net_null0";
@@ -48,6 +49,29 @@ fn every_letter_of_perftest_is_taken() {
     assert_eq!(params("-D 3").duration_s, 3);
     assert_eq!(params("-a").sizes().len(), 23);
     assert_eq!(client("--report_gbits").args.unit(), Unit::GigabitsPerSecond);
+}
+
+#[test]
+fn a_list_of_queue_pairs_is_a_run_for_each() {
+    let qps = |options: &str| {
+        client(options).args.sweep(Test::WriteBw).unwrap().iter().map(|p| p.qps).collect::<Vec<_>>()
+    };
+    assert_eq!(qps(""), [1]);
+    assert_eq!(qps("-q 1,16,256"), [1, 16, 256]);
+    for (options, word) in [("-q 1,20000", "--qp 20000"), ("-q 0", "--qp 0")] {
+        let error = client(options).args.sweep(Test::WriteBw).unwrap_err();
+        assert!(error.to_string().contains(word), "{error}");
+    }
+}
+
+#[test]
+fn rates_are_taken_in_perftests_units() {
+    let rate = |options: &str| params(options).rate;
+    assert_eq!(rate(""), None);
+    assert_eq!(rate("--rate_limit=2"), Some(Rate::Octets(250_000_000)));
+    assert_eq!(rate("--rate_limit 0.5 --rate_units M"), Some(Rate::Octets(524_288)));
+    assert_eq!(rate("--rate_limit=1e6 --rate_units=p"), Some(Rate::Messages(1_000_000)));
+    assert_eq!(params("--rate_limit 1 --burst_size 32").burst, 32);
 }
 
 #[test]
@@ -121,6 +145,8 @@ fn combinations_are_refused_with_a_reason() {
     for (options, test, word) in [
         ("-q 2", Test::WriteLat, "for bandwidth"),
         ("-e", Test::WriteLat, "--events"),
+        ("--rate_limit 5 --rate_units p", Test::WriteLat, "--rate_limit"),
+        ("--rate_limit 0.1 --rate_units p", Test::WriteBw, "--rate_limit"),
         ("-I 1000", Test::WriteBw, "--inline"),
         ("-l 64 -t 32", Test::WriteBw, "--tx-depth"),
     ] {

@@ -40,12 +40,12 @@ const _: () = assert!((3 + MARK_SLOTS) * 64 <= CONTROL_OCTETS && Mark::OCTETS <=
 impl Memory {
     /// Offset of the half that queue pair `index` uses itself.
     pub(super) fn local(&self, index: usize) -> usize {
-        index * self.half
+        index % self.buffers * self.half
     }
 
     /// Offset of the half that the peer of queue pair `index` sees. As with perftest, behind all local halves.
-    pub(super) fn exposed(&self, index: usize, qps: usize) -> usize {
-        (qps + index) * self.half
+    pub(super) fn exposed(&self, index: usize) -> usize {
+        (self.buffers + index % self.buffers) * self.half
     }
 }
 
@@ -58,6 +58,8 @@ pub(super) enum Kind {
     Mark,
     /// A credit.
     Credit,
+    /// A Read of no octets, behind messages that it confirms.
+    Flush,
 }
 
 /// A `wr_id` taken apart: 8 bits kind, 16 bits queue pair, 40 bits number.
@@ -80,6 +82,7 @@ impl WrId {
             Kind::Data => 0,
             Kind::Mark => 1,
             Kind::Credit => 2,
+            Kind::Flush => 3,
         };
         kind << 56 | u64::from(self.qp) << NUMBER_BITS | self.number & ((1 << NUMBER_BITS) - 1)
     }
@@ -88,7 +91,8 @@ impl WrId {
         let kind = match wr_id >> 56 {
             0 => Kind::Data,
             1 => Kind::Mark,
-            _ => Kind::Credit,
+            2 => Kind::Credit,
+            _ => Kind::Flush,
         };
         Self { kind, qp: (wr_id >> NUMBER_BITS) as u16, number: wr_id & ((1 << NUMBER_BITS) - 1) }
     }
@@ -100,7 +104,7 @@ mod tests {
 
     #[test]
     fn a_wr_id_comes_back_as_it_was() {
-        for kind in [Kind::Data, Kind::Mark, Kind::Credit] {
+        for kind in [Kind::Data, Kind::Mark, Kind::Credit, Kind::Flush] {
             for (qp, number) in [(0, 0), (1023, 1), (7, (1 << NUMBER_BITS) - 1)] {
                 let id = WrId { kind, qp, number };
                 assert_eq!(WrId::decode(id.encode()), id);

@@ -16,12 +16,21 @@ impl Path {
     /// # Errors
     /// [`Error::Verbs`].
     pub fn post(&mut self, limit: Option<u64>) -> Result<bool, Error> {
+        if self.params.rate.is_some() {
+            return self.post_due(limit);
+        }
+        self.ask_where_full(limit)?;
         let mut moved = false;
-        for index in 0..self.flows.len() {
+        for _ in 0..self.ready.len() {
+            let Some(index) = self.ready.pop_front() else { break };
+            self.flows[index].is_ready = false;
             while let Some(count) = self.may_post(index, limit) {
                 match self.post_messages(index, count, limit) {
                     Ok(()) => moved = true,
-                    Err(VerbsError::QueueFull(_)) => break,
+                    Err(VerbsError::QueueFull(_)) => {
+                        self.wake(index);
+                        break;
+                    }
                     Err(error) => return Err(error.into()),
                 }
             }
@@ -79,6 +88,7 @@ impl Path {
             }
         };
         flow.posted += posted;
+        self.totals.posted += posted;
         if posted > 0 {
             flow.unsignaled = unsignaled;
         }
@@ -88,7 +98,10 @@ impl Path {
 
     /// A completion is asked for every so many messages: never more than have a slot.
     pub(super) fn completion_period(&self) -> u32 {
-        if self.params.validate {
+        if self.params.rate.is_some() && !self.confirms_by_flush() {
+            // The completion is what ends a latency.
+            1
+        } else if self.params.validate {
             self.params.cq_mod.min(self.params.slots(self.size))
         } else {
             self.params.cq_mod
@@ -146,7 +159,12 @@ impl Path {
     /// # Errors
     /// [`Error::Verbs`].
     pub fn source_done(&mut self, limit: Option<u64>) -> Result<bool, Error> {
-        let mut done = true;
+        self.flush_posted()?;
+        if limit.is_some_and(|limit| self.totals.posted < limit * self.flows.len() as u64) {
+            return Ok(false);
+        }
+        let mut done = self.pacing_done();
+        self.ask_where_full(limit)?;
         for index in 0..self.flows.len() {
             if limit.is_none() && self.flows[index].unsignaled {
                 // Ended by time in the middle of a completion period: one more message that tells.
@@ -159,12 +177,7 @@ impl Path {
             }
             let flow = &self.flows[index];
             let all = limit.unwrap_or(flow.posted);
-            let window_full = self.params.validate && self.may_post(index, limit).is_none();
-            if self.uses_marks()
-                && !flow.asking
-                && flow.confirmed < flow.posted
-                && (flow.posted >= all || window_full)
-            {
+            if self.uses_marks() && !flow.asking && flow.confirmed < flow.posted && flow.posted >= all {
                 self.ask(index)?;
             }
             let flow = &self.flows[index];
@@ -174,14 +187,30 @@ impl Path {
         Ok(done)
     }
 
+    /// Asks for the confirmation of Writes where validation lets no more be posted without it.
+    pub(super) fn ask_where_full(&mut self, limit: Option<u64>) -> Result<(), Error> {
+        if !self.params.validate || !self.uses_marks() {
+            return Ok(());
+        }
+        for index in 0..self.flows.len() {
+            let flow = &self.flows[index];
+            if !flow.asking && flow.confirmed < flow.posted && self.may_post(index, limit).is_none() {
+                self.ask(index)?;
+            }
+        }
+        Ok(())
+    }
+
     pub(super) fn look_at_credit(&mut self) -> Result<(), Error> {
-        for (index, flow) in self.flows.iter_mut().enumerate() {
+        for index in 0..self.flows.len() {
+            let flow = &mut self.flows[index];
             let mut cell = [0; 4];
             self.memory.control.read_at(Control::Credit.at(index), &mut cell)?;
             // The cell counts modulo 2^32; never more than was posted.
             let ahead = u32::from_ne_bytes(cell).wrapping_sub(flow.confirmed as u32);
-            if u64::from(ahead) <= flow.posted - flow.confirmed {
+            if ahead > 0 && u64::from(ahead) <= flow.posted - flow.confirmed {
                 flow.confirmed += u64::from(ahead);
+                self.wake(index);
             }
         }
         Ok(())
@@ -220,7 +249,7 @@ impl Path {
     /// [`Error::Verbs`].
     #[inline]
     pub fn last_octet(&self) -> Result<u8, Error> {
-        let at = self.memory.exposed(0, 1) + self.size as usize - 1;
+        let at = self.memory.exposed(0) + self.size as usize - 1;
         Ok(self.memory.data.load_u8(at)?)
     }
 
@@ -247,7 +276,7 @@ impl Path {
             return Ok(());
         }
         let mut octets = vec![0; self.size as usize - 1];
-        self.memory.data.read_at(self.memory.exposed(0, 1), &mut octets)?;
+        self.memory.data.read_at(self.memory.exposed(0), &mut octets)?;
         let message = self.message(0, number, !self.is_client);
         self.messages_checked += 1;
         if let Some(complaint) = validate::complaint(&message, &octets) {

@@ -18,7 +18,7 @@ impl Path {
         }
         let mut chunk = vec![GUARD; 1 << 16];
         for index in 0..self.params.qps as usize {
-            let base = self.memory.exposed(index, self.params.qps as usize);
+            let base = self.memory.exposed(index);
             for offset in (0..self.memory.half).step_by(chunk.len()) {
                 let length = chunk.len().min(self.memory.half - offset);
                 if self.params.test.verb() == Verb::Read {
@@ -45,7 +45,7 @@ impl Path {
             } else {
                 0
             };
-            let at = self.memory.exposed(index, self.params.qps as usize) + at;
+            let at = self.memory.exposed(index) + at;
             (self.memory.data.sge(at, self.params.size as usize), Kind::Data)
         } else {
             (self.memory.control.sge(Control::MarkIn(slot).at(index), Mark::OCTETS), Kind::Mark)
@@ -58,7 +58,7 @@ impl Path {
         let number = self.flows[index].received;
         self.flows[index].received += 1;
         if self.params.validate {
-            let at = self.memory.exposed(index, self.params.qps as usize);
+            let at = self.memory.exposed(index);
             let slot_at = if self.params.test == Test::SendBw {
                 slot as usize * self.params.stride(self.params.size)
             } else {
@@ -164,6 +164,7 @@ impl Path {
         if mark.is_answer {
             let flow = &mut self.flows[index];
             (flow.asking, flow.confirmed) = (false, mark.first + mark.count);
+            self.wake(index);
             if !mark.good {
                 self.complain("the target found a difference".into());
             }
@@ -187,7 +188,7 @@ impl Path {
                 mark.count, mark.size
             )));
         }
-        let base = self.memory.exposed(index, self.params.qps as usize);
+        let base = self.memory.exposed(index);
         for number in mark.first..mark.first + mark.count {
             self.check_message(index, number, base + (number % slots) as usize * stride, stride)?;
         }

@@ -28,6 +28,18 @@ pub struct Outcome {
     pub messages_checked: u64,
 }
 
+impl Outcome {
+    /// Of two ends that measured at the same time.
+    pub fn merged(self, other: Self) -> Self {
+        let peers = self.peer.into_iter().chain(other.peer);
+        Self {
+            with_iwperf: self.with_iwperf && other.with_iwperf,
+            peer: peers.reduce(Extra::merged),
+            messages_checked: self.messages_checked + other.messages_checked,
+        }
+    }
+}
+
 /// Runs `params` against the server at `remote`.
 ///
 /// # Errors

@@ -139,10 +139,11 @@ impl Script<'_> {
         let Params { bidirectional: both, all, .. } = *self.params();
         if !self.is_client() && !both {
             // The peer does it all; we answer its marks until it speaks again.
-            bandwidth::run(self.end, self.control, self.path, self.part(), &mut Progress::hidden())?;
+            let run =
+                bandwidth::run(self.end, self.control, self.path, self.part(), &mut Progress::hidden())?;
             self.sync()?;
             let theirs = self.reports(&Report::default())?;
-            on_row(&self.row_of(&theirs));
+            on_row(&Row { profile: run.profile, ..self.row_of(&theirs) });
             return self.sync();
         }
         let confirmed = self.path.is_confirmed_by_target();
@@ -195,7 +196,7 @@ impl Script<'_> {
             }
             // Both ways perftest answers as soon as it has counted what came, which says nothing of what we sent last.
             let row = run.row(self.with_iwperf || !both);
-            on_row(&theirs.map_or(row, |theirs| self.sum(&row, &theirs)));
+            on_row(&theirs.map_or_else(|| row.clone(), |theirs| self.sum(&row, &theirs)));
         }
         if all { self.close_sends() } else { Ok(()) }
     }
@@ -266,7 +267,8 @@ impl Script<'_> {
             messages,
             figures: Figures::Bandwidth(bandwidth),
             confirmed: self.with_iwperf,
-            busy_cycles: 0,
+            queue_pairs: self.params().qps,
+            ..Row::default()
         }
     }
 
@@ -274,7 +276,7 @@ impl Script<'_> {
     fn sum(&self, ours: &Row, theirs: &Report) -> Row {
         let (Figures::Bandwidth(a), Figures::Bandwidth(b)) = (ours.figures, self.row_of(theirs).figures)
         else {
-            return *ours;
+            return ours.clone();
         };
         let sum = BandwidthRow {
             peak: a.peak + b.peak,
@@ -282,6 +284,6 @@ impl Script<'_> {
             messages_per_s: a.messages_per_s + b.messages_per_s,
             ..a
         };
-        Row { figures: Figures::Bandwidth(sum), ..*ours }
+        Row { figures: Figures::Bandwidth(sum), ..ours.clone() }
     }
 }

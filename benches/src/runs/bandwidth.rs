@@ -11,8 +11,9 @@ use crate::params::{Params, Verb};
 use crate::path::Path;
 use crate::patience::Patience;
 use crate::perftest::exchange::Control;
+use crate::profile::{Profiled, Profiling};
 use crate::progress::Progress;
-use crate::runs::{Figures, Row};
+use crate::runs::{Figures, Load, Row};
 use crate::table::BandwidthRow;
 
 /// What this end does in a run.
@@ -30,6 +31,7 @@ pub struct Part {
 #[derive(Debug)]
 pub struct Run {
     size: u32,
+    queue_pairs: u32,
     started: u64,
     ended: u64,
     busy_at_start: u64,
@@ -37,6 +39,9 @@ pub struct Run {
     messages: u64,
     peak_octets_per_s: f64,
     hz: u64,
+    load: Option<Load>,
+    /// What this end's thread did, where it was stamped.
+    pub profile: Option<Profiled>,
 }
 
 impl Run {
@@ -48,7 +53,7 @@ impl Run {
 
     /// What counts is what came: this end was the target.
     pub fn received(&mut self, path: &Path) {
-        self.messages = path.flows.iter().map(|flow| flow.received).sum();
+        self.messages = path.received();
     }
 
     /// The row of the table.
@@ -65,7 +70,21 @@ impl Run {
             messages_per_s,
         };
         let (size, messages, busy_cycles) = (self.size, self.messages, self.busy_cycles);
-        Row { size, messages, figures: Figures::Bandwidth(row), confirmed, busy_cycles }
+        let (figures, load) = (Figures::Bandwidth(row), self.load.clone());
+        let profile = self.profile.clone();
+        Row {
+            size,
+            messages,
+            figures,
+            confirmed,
+            busy_cycles,
+            load,
+            profile,
+            queue_pairs: self.queue_pairs,
+            span: (self.started, self.ended),
+            ..Row::default()
+        }
+        .with_distribution()
     }
 }
 
@@ -89,19 +108,35 @@ pub fn run(
     let busy_at_start = end.driver.counters().busy_cycles;
     let mut meter = Meter::new(total);
     let mut patience = Patience::new(end);
+    if let Some(gate) = end.gate.clone() {
+        gate.meet(|| {
+            if !end.driver.turn()? {
+                return end.driver.idle();
+            }
+            end.driver.busy();
+            Ok(())
+        })?;
+    }
+    let profiling = Profiling::start(end);
     let started = Clock::cycles();
     let deadline = started + u64::from(params.duration_s) * hz;
     let mut stopped = false;
+    if part.source {
+        path.start_pacing(started, hz);
+    }
     loop {
         let mut moved = end.driver.turn()?;
         let mut worked = path.turn()?;
         if part.source && !stopped {
             worked |= path.post(limit)?;
             stopped = limit.is_none() && Clock::cycles() >= deadline;
+            if stopped {
+                path.stop_pacing(deadline);
+            }
         }
         moved |= worked;
         if worked {
-            let completed = path.flows.iter().map(|flow| flow.completed).sum();
+            let completed = path.completed();
             meter.see(completed);
             progress.at(completed, started, deadline);
         }
@@ -126,13 +161,16 @@ pub fn run(
     let ended = Clock::cycles();
     Ok(Run {
         size: path.size(),
+        queue_pairs: params.qps,
         started,
         ended,
         busy_at_start,
         busy_cycles: end.driver.counters().busy_cycles - busy_at_start,
-        messages: path.flows.iter().map(|flow| flow.posted).sum(),
+        messages: path.posted(),
         peak_octets_per_s: meter.peak_messages_per_cycle() * hz as f64 * f64::from(path.size()),
         hz,
+        load: path.take_load(),
+        profile: profiling.map(|profiling| profiling.stop(end)),
     })
 }
 
@@ -144,12 +182,8 @@ fn is_done(
     limit: Option<u64>,
     stopped: bool,
 ) -> Result<bool, Error> {
-    let received: u64 = path.flows.iter().map(|flow| flow.received).sum();
-    let all_received = match limit {
-        Some(limit) => received >= limit * u64::from(params.qps),
-        None => true,
-    };
-    let counted = !(part.target && part.counts && params.test.verb() == Verb::Send) || all_received;
+    let counts = part.target && part.counts && params.test.verb() == Verb::Send;
+    let counted = !counts || limit.is_none_or(|limit| path.received() >= limit * u64::from(params.qps));
     if part.source {
         let finished = limit.is_some() || stopped;
         return Ok(finished && path.source_done(limit)? && counted);

@@ -13,6 +13,7 @@ use crate::params::Verb;
 use crate::path::Path;
 use crate::patience::Patience;
 use crate::perftest::exchange::Control;
+use crate::profile::Profiling;
 use crate::progress::Progress;
 use crate::runs::{Figures, Row};
 
@@ -33,13 +34,15 @@ pub fn run(
         Verb::Write => !control.is_client,
         Verb::Send | Verb::Read => control.is_client,
     };
+    let profiling = Profiling::start(end);
     let mut turns = Turns::new(end, path, verb);
     if verb == Verb::Read {
         turns.reads(end, control, path, progress)?;
     } else {
         turns.back_and_forth(end, control, path, posts_first, progress)?;
     }
-    Ok(turns.row(end, path))
+    let profile = profiling.map(|profiling| profiling.stop(end));
+    Ok(Row { profile, ..turns.row(end, path) })
 }
 
 /// What ended a wait.
@@ -85,6 +88,9 @@ impl Turns {
             figures: Figures::Latency(self.latencies.summary(self.posted)),
             confirmed: true,
             busy_cycles: end.driver.counters().busy_cycles - self.busy_at_start,
+            distribution: self.latencies.distribution(),
+            queue_pairs: path.params.qps,
+            ..Row::default()
         }
     }
 
@@ -99,8 +105,7 @@ impl Turns {
         let number = self.posted;
         let now = Clock::cycles();
         if let Some(last) = self.last_post.replace(now) {
-            let ns = u128::from(now.saturating_sub(last)) * 1_000_000_000 / u128::from(self.hz);
-            self.latencies.record(ns as u64);
+            self.latencies.record_cycles(now.saturating_sub(last), self.hz);
         }
         self.posted += 1;
         // perftest's last octet counts from 1 and wraps.

@@ -1,0 +1,94 @@
+//! CRC32c and the copy from registered memory: alone, one after the other, and in one pass.
+
+use std::hint::black_box;
+use std::sync::Arc;
+
+use criterion::{BenchmarkId, Criterion, Throughput};
+use dp::Region;
+use iwarp::memory::{Access, Accessor, MemoryTable, PdId, RegisterOptions, Registration, Source, StreamId};
+use iwarp::mpa::Crc32c;
+
+/// Small messages, the payload of a segment at MTU 1500 and at 9000, and more than fits the first-level cache.
+const LENGTHS: [usize; 8] = [16, 64, 200, 512, 1428, 4096, 8932, 65_536];
+/// As many packets are taken in turn: a buffer comes back when others have been at work.
+const PACKETS: usize = 8;
+/// Where a payload begins in a packet: behind Ethernet, IPv4, TCP, the FPDU's length and a tagged header.
+const PAYLOAD_AT: usize = 14 + 20 + 20 + 2 + 14;
+
+const ME: Accessor = Accessor { pd: PdId(1), stream: StreamId(1) };
+
+/// The sum of what was received.
+pub(crate) fn alone(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("crc32c");
+    for len in LENGTHS {
+        let packets = packets(len);
+        let mut turn = 0;
+        group.throughput(Throughput::Bytes(len as u64));
+        group.bench_with_input(BenchmarkId::from_parameter(len), &len, |bencher, _| {
+            bencher.iter(|| {
+                turn = (turn + 1) % PACKETS;
+                let mut sum = Crc32c::new();
+                sum.update(black_box(&packets[turn][PAYLOAD_AT..]));
+                sum.finish()
+            });
+        });
+    }
+    group.finish();
+}
+
+/// What is sent: copied out of registered memory, and summed.
+pub(crate) fn copies(criterion: &mut Criterion) {
+    copy(criterion, "copy", |source, out| {
+        let mut sum = Crc32c::unused();
+        sum.fetch(out, source).expect("registered");
+        sum.finish()
+    });
+    copy(criterion, "copy then crc32c", |source, out| {
+        source.fetch(0, out).expect("registered");
+        let mut sum = Crc32c::new();
+        sum.update(out);
+        sum.finish()
+    });
+    copy(criterion, "copy with crc32c", |source, out| {
+        let mut sum = Crc32c::new();
+        sum.fetch(out, source).expect("registered");
+        sum.finish()
+    });
+}
+
+fn copy(criterion: &mut Criterion, name: &str, work: impl Fn(&Source<'_>, &mut [u8]) -> u32) {
+    let mut group = criterion.benchmark_group(name);
+    for len in LENGTHS {
+        let table = MemoryTable::new(1, [0; 32]);
+        let memory = register(&table, len * PACKETS);
+        let engine = table.join();
+        let turn = engine.enter();
+        let sources: Vec<Source<'_>> = (0..PACKETS)
+            .map(|i| memory.base_to() + (i * len) as u64)
+            .map(|to| turn.check_read(memory.stag(), to, len as u64, ME).expect("inside the registration"))
+            .collect();
+        let mut packets = packets(len);
+        let mut next = 0;
+        group.throughput(Throughput::Bytes(len as u64));
+        group.bench_with_input(BenchmarkId::from_parameter(len), &len, |bencher, _| {
+            bencher.iter(|| {
+                next = (next + 1) % PACKETS;
+                work(black_box(&sources[next]), black_box(&mut packets[next][PAYLOAD_AT..]))
+            });
+        });
+    }
+    group.finish();
+}
+
+fn register(table: &MemoryTable, octets: usize) -> Registration {
+    let options = RegisterOptions { pd: ME.pd, access: Access::REMOTE_READ, ..Default::default() };
+    let region = Arc::new(Region::new(octets).expect("memory"));
+    let memory = table.register(region, &options).expect("room in the table");
+    memory.memory().write_at(0, &vec![0x5a; octets]).expect("inside the registration");
+    memory
+}
+
+/// Packets with room for a payload of `len` octets.
+fn packets(len: usize) -> Vec<Vec<u8>> {
+    (0..PACKETS).map(|i| vec![i as u8; PAYLOAD_AT + len]).collect()
+}

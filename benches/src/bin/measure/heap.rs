@@ -1,0 +1,139 @@
+//! The system's allocator, counting what lives on it: by whose it is, and by size.
+//!
+//! What is allocated and freed while [`owned`] runs counts for its owner; an object freed for another owner than it was
+//! allocated for would be missed there. Nobody here does that.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+use std::sync::atomic::{AtomicI64, Ordering};
+
+/// Whose memory it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(usize)]
+pub(crate) enum Owner {
+    /// Of this program itself.
+    Program,
+    Client,
+    Server,
+}
+
+const OWNERS: usize = 3;
+
+/// Allocations are counted by their size in steps of so many octets.
+const STEP: usize = 8;
+
+/// Classes of sizes; the last one takes all that are larger.
+const CLASSES: usize = 8192;
+
+thread_local!(static OWNER: Cell<Owner> = const { Cell::new(Owner::Program) });
+
+/// Octets that live, by owner.
+static OCTETS: [AtomicI64; OWNERS] = [const { AtomicI64::new(0) }; OWNERS];
+
+/// Allocations that live, by owner and class.
+static COUNTS: [[AtomicI64; CLASSES]; OWNERS] = [const { [const { AtomicI64::new(0) }; CLASSES] }; OWNERS];
+
+/// Runs `act`, whose allocations are `owner`'s.
+#[inline]
+pub(crate) fn owned<T>(owner: Owner, act: impl FnOnce() -> T) -> T {
+    let before = OWNER.replace(owner);
+    let result = act();
+    OWNER.set(before);
+    result
+}
+
+/// What lives.
+#[derive(Clone, Debug)]
+pub(crate) struct Census {
+    pub(crate) octets: i64,
+    counts: Vec<i64>,
+}
+
+impl Census {
+    pub(crate) fn take(owner: Owner) -> Self {
+        let read = |count: &AtomicI64| count.load(Ordering::Relaxed);
+        Self {
+            octets: read(&OCTETS[owner as usize]),
+            counts: COUNTS[owner as usize].iter().map(read).collect(),
+        }
+    }
+
+    /// What has come since `before`: sizes and how many allocations of each, what is most octets first. The size is
+    /// `None` for the largest together.
+    pub(crate) fn growth(&self, before: &Self) -> Vec<(Option<usize>, i64)> {
+        let mut growth: Vec<_> = (0..CLASSES)
+            .map(|class| {
+                ((class + 1 < CLASSES).then_some(class * STEP), self.counts[class] - before.counts[class])
+            })
+            .filter(|&(_, count)| count != 0)
+            .collect();
+        growth.sort_by_key(|&(size, count)| std::cmp::Reverse(size.unwrap_or(CLASSES * STEP) as i64 * count));
+        growth
+    }
+}
+
+fn count(octets: usize, sign: i64) {
+    let owner = OWNER.get() as usize;
+    OCTETS[owner].fetch_add(sign * octets as i64, Ordering::Relaxed);
+    COUNTS[owner][octets.div_ceil(STEP).min(CLASSES - 1)].fetch_add(sign, Ordering::Relaxed);
+}
+
+struct Counting;
+
+// SAFETY: what is handed out and taken back is the system allocator's, unchanged, so its guarantees hold. Counters are
+// updated beside it, which allocates nothing and cannot unwind.
+#[allow(unsafe_code, reason = "an allocator is made no other way")]
+unsafe impl GlobalAlloc for Counting {
+    // SAFETY: what is asked of the caller is what `System` asks for.
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        count(layout.size(), 1);
+        // SAFETY: the caller promises a layout that is not empty, all that `System` asks for.
+        unsafe { System.alloc(layout) }
+    }
+
+    // SAFETY: what is asked of the caller is what `System` asks for.
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        count(layout.size(), 1);
+        // SAFETY: as in `alloc`.
+        unsafe { System.alloc_zeroed(layout) }
+    }
+
+    // SAFETY: what is asked of the caller is what `System` asks for.
+    unsafe fn realloc(&self, ptr: *mut u8, layout: Layout, octets: usize) -> *mut u8 {
+        count(layout.size(), -1);
+        count(octets, 1);
+        // SAFETY: the caller promises that `ptr` is of this allocator with this layout, so it is of `System`'s, which
+        // gave it out; and that `octets` is not zero and no more than a layout may have.
+        unsafe { System.realloc(ptr, layout, octets) }
+    }
+
+    // SAFETY: what is asked of the caller is what `System` asks for.
+    unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
+        count(layout.size(), -1);
+        // SAFETY: the caller promises that `ptr` is of this allocator with this layout, so it is of `System`'s, which
+        // gave it out, and that nobody uses it any more.
+        unsafe { System.dealloc(ptr, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_allocated_for_an_owner_is_its_own_until_it_is_freed() {
+        // No other test has an owner of this kind on this thread; other threads' are not told apart, so sizes are odd ones.
+        let before = Census::take(Owner::Client);
+        let boxes = owned(Owner::Client, || [vec![0_u8; 12_345], vec![1_u8; 12_345]]);
+        let after = Census::take(Owner::Client);
+        let of_size = |growth: Vec<(Option<usize>, i64)>| {
+            growth.into_iter().find(|&(size, _)| size == Some(12_352)).map_or(0, |(_, count)| count)
+        };
+        assert_eq!(of_size(after.growth(&before)), 2);
+        owned(Owner::Client, || drop(boxes));
+        assert_eq!(of_size(Census::take(Owner::Client).growth(&before)), 0);
+    }
+}

@@ -1,0 +1,137 @@
+//! Two rates taken by turns, so that whatever slows the machine for a while slows both.
+
+use std::time::{Duration, Instant};
+
+use benches::errors::Error;
+use serde::Serialize;
+
+/// Turns of each side are about so long: longer than either takes to get going, far shorter than a run.
+const SLICE: Duration = Duration::from_millis(50);
+
+/// What a measure comes to. The ratio is `ours / theirs`, but for octets held, of which fewer are better.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Pair {
+    pub(crate) ours: f64,
+    pub(crate) theirs: f64,
+    pub(crate) unit: &'static str,
+}
+
+impl Pair {
+    /// The line that the program prints.
+    pub(crate) fn json(&self, id: &str) -> String {
+        #[derive(Serialize)]
+        struct Line<'a> {
+            id: &'a str,
+            ours: f64,
+            theirs: f64,
+            unit: &'a str,
+        }
+        let Self { ours, theirs, unit } = *self;
+        // Four numbers and names: nothing that JSON cannot say, as `Rate` is finite.
+        serde_json::to_string(&Line { id, ours, theirs, unit }).unwrap_or_default()
+    }
+}
+
+/// Work done in some time.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct Rate {
+    pub(crate) octets: u64,
+    pub(crate) time: Duration,
+}
+
+impl Rate {
+    pub(crate) fn add(&mut self, other: Self) {
+        self.octets += other.octets;
+        self.time += other.time;
+    }
+
+    /// GB/s (10^9 octets); 0 of no time.
+    pub(crate) fn gigabytes_per_s(&self) -> f64 {
+        let ns = self.time.as_nanos();
+        if ns == 0 { 0.0 } else { self.octets as f64 / ns as f64 }
+    }
+}
+
+/// Does `work`, which returns the octets it did, until `slice` is over.
+///
+/// # Errors
+/// Of `work`.
+pub(crate) fn timed(slice: Duration, mut work: impl FnMut() -> Result<u64, Error>) -> Result<Rate, Error> {
+    let start = Instant::now();
+    let mut octets = 0;
+    loop {
+        octets += work()?;
+        let time = start.elapsed();
+        if time >= slice {
+            return Ok(Rate { octets, time });
+        }
+    }
+}
+
+/// Runs each of `sides` for a slice in turn, until `time` is over; each at least once. The first turn of each is not
+/// counted.
+///
+/// # Errors
+/// Of a side.
+pub(crate) fn by_turns<const N: usize>(
+    time: Duration,
+    mut sides: [&mut dyn FnMut(Duration) -> Result<Rate, Error>; N],
+) -> Result<[Rate; N], Error> {
+    let slice = SLICE.min(time / N as u32);
+    for side in &mut sides {
+        side(slice)?;
+    }
+    let mut rates = [Rate::default(); N];
+    let start = Instant::now();
+    loop {
+        for (rate, side) in rates.iter_mut().zip(&mut sides) {
+            rate.add(side(slice)?);
+        }
+        if start.elapsed() >= time {
+            return Ok(rates);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rate_is_octets_by_nanoseconds() {
+        let mut rate = Rate { octets: 1_000, time: Duration::from_nanos(600) };
+        rate.add(Rate { octets: 1_000, time: Duration::from_nanos(400) });
+        assert_eq!(rate.gigabytes_per_s(), 2.0);
+        assert_eq!(Rate::default().gigabytes_per_s(), 0.0);
+    }
+
+    #[test]
+    fn each_side_has_as_many_turns_and_the_first_does_not_count() {
+        let turns = [std::cell::Cell::new(0_u64), std::cell::Cell::new(0)];
+        let side = |nr: usize| {
+            let turns = &turns;
+            move |slice| {
+                turns[nr].set(turns[nr].get() + 1);
+                std::thread::sleep(slice);
+                Ok(Rate { octets: 1, time: slice })
+            }
+        };
+        let [a, b] = by_turns(Duration::from_millis(8), [&mut side(0), &mut side(1)]).unwrap();
+        assert_eq!([a.octets + 1, b.octets + 1], [turns[0].get(), turns[1].get()]);
+        assert_eq!(turns[0], turns[1]);
+        assert!(a.octets >= 1, "{a:?}");
+    }
+
+    #[test]
+    fn work_goes_on_until_the_slice_is_over() {
+        let slice = Duration::from_millis(2);
+        let rate = timed(slice, || Ok(7)).unwrap();
+        assert!(rate.time >= slice && rate.octets > 7 && rate.octets % 7 == 0, "{rate:?}");
+    }
+
+    #[test]
+    fn the_line_is_json() {
+        let pair = Pair { ours: 1.5, theirs: 2.0, unit: "GB/s" };
+        assert_eq!(pair.json("one_core"), r#"{"id":"one_core","ours":1.5,"theirs":2.0,"unit":"GB/s"}"#);
+    }
+}

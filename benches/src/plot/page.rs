@@ -1,0 +1,133 @@
+//! A page of charts, tables and words: one HTML file that refers to nothing.
+
+use std::fmt::Write as _;
+use std::io;
+use std::path::Path;
+
+use super::{Chart, DrawError};
+
+const STYLE: &str = "body{font:15px/1.45 system-ui,sans-serif;max-width:900px;margin:2em auto;padding:0 1em;color:#222}\
+     h1{font-size:1.5em}h2{font-size:1.15em;margin-top:2em}svg{max-width:100%;height:auto}\
+     table{border-collapse:collapse;font-variant-numeric:tabular-nums}\
+     th,td{padding:.2em .7em;text-align:right;border-bottom:1px solid #ddd}th{font-weight:600}\
+     th:first-child,td:first-child{text-align:left}pre{background:#f5f5f5;padding:.6em;overflow-x:auto}";
+
+/// A page that grows from the top down.
+#[derive(Clone, Debug)]
+pub struct Page {
+    title: String,
+    body: String,
+    /// Charts by the names of their files.
+    drawings: Vec<(String, String)>,
+}
+
+impl Page {
+    /// An empty page under `title`.
+    pub fn new(title: impl Into<String>) -> Self {
+        Self { title: title.into(), body: String::new(), drawings: Vec::new() }
+    }
+
+    /// A heading.
+    pub fn heading(&mut self, text: &str) {
+        self.put(format_args!("<h2>{}</h2>\n", escaped(text)));
+    }
+
+    /// A paragraph.
+    pub fn paragraph(&mut self, text: &str) {
+        self.put(format_args!("<p>{}</p>\n", escaped(text)));
+    }
+
+    /// A command or an output, as it is.
+    pub fn verbatim(&mut self, text: &str) {
+        self.put(format_args!("<pre>{}</pre>\n", escaped(text)));
+    }
+
+    /// A table: the heads of its columns, then its rows.
+    pub fn table(&mut self, heads: &[&str], rows: &[Vec<String>]) {
+        let line = |tag: &str, cells: &mut dyn Iterator<Item = &str>| {
+            let cells: String = cells.map(|cell| format!("<{tag}>{}</{tag}>", escaped(cell))).collect();
+            format!("<tr>{cells}</tr>\n")
+        };
+        let head = line("th", &mut heads.iter().copied());
+        let body: String = rows.iter().map(|row| line("td", &mut row.iter().map(String::as_str))).collect();
+        self.put(format_args!("<table>\n{head}{body}</table>\n"));
+    }
+
+    /// A chart, also to be written as `NAME.svg`.
+    ///
+    /// # Errors
+    /// As [`Chart::svg`].
+    pub fn chart(&mut self, name: &str, chart: &Chart) -> Result<(), DrawError> {
+        let svg = chart.svg()?;
+        self.put(format_args!("<figure>{svg}</figure>\n"));
+        self.drawings.push((format!("{name}.svg"), svg));
+        Ok(())
+    }
+
+    /// The whole page.
+    pub fn html(&self) -> String {
+        let (title, body) = (escaped(&self.title), &self.body);
+        format!(
+            "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>{title}</title>\
+             <style>{STYLE}</style></head>\n<body>\n<h1>{title}</h1>\n{body}</body></html>\n"
+        )
+    }
+
+    /// Writes `index.html` and each chart into `directory`, which is made where it is missing.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn write(&self, directory: &Path) -> io::Result<()> {
+        std::fs::create_dir_all(directory)?;
+        for (name, svg) in &self.drawings {
+            std::fs::write(directory.join(name), svg)?;
+        }
+        std::fs::write(directory.join("index.html"), self.html())
+    }
+
+    fn put(&mut self, text: std::fmt::Arguments<'_>) {
+        // Writing to a String cannot fail.
+        let _never = self.body.write_fmt(text);
+    }
+}
+
+fn escaped(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plot::{Axis, Series};
+
+    fn page() -> Page {
+        let mut page = Page::new("a < b");
+        page.paragraph("5 > 4");
+        page.table(&["size", "rate"], &[vec!["64".into(), "<1>".into()]]);
+        let series = vec![Series::new("s", vec![(1.0, 1.0), (2.0, 4.0)])];
+        let chart = Chart { title: "t".into(), x: Axis::count("n"), y: Axis::linear("y"), series };
+        page.chart("rate", &chart).unwrap();
+        page
+    }
+
+    #[test]
+    fn a_page_holds_everything_and_refers_to_nothing() {
+        let html = page().html();
+        for part in ["<h1>a &lt; b</h1>", "<p>5 &gt; 4</p>", "<th>rate</th>", "<td>&lt;1&gt;</td>", "<svg"] {
+            assert!(html.contains(part), "{part}: {html}");
+        }
+        for reference in ["src=", "href=", "@import", "url("] {
+            assert!(!html.contains(reference), "{reference}");
+        }
+    }
+
+    #[test]
+    fn files_are_the_page_and_each_chart() {
+        let directory = std::env::temp_dir().join(format!("plot-page-{}", std::process::id()));
+        page().write(&directory.join("deep/er")).unwrap();
+        let read = |name: &str| std::fs::read_to_string(directory.join("deep/er").join(name)).unwrap();
+        assert!(read("rate.svg").starts_with("<svg"));
+        assert_eq!(read("index.html"), page().html());
+        std::fs::remove_dir_all(&directory).unwrap();
+    }
+}

@@ -1,0 +1,192 @@
+//! Scales: a value's place on an axis, the ticks, and how numbers are written beside them.
+
+/// How values are spread over an axis.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scale {
+    /// Evenly.
+    Linear,
+    /// A doubling takes the same room everywhere; values above 0.
+    Log2,
+    /// As does a factor of ten; values above 0.
+    Log10,
+    /// Quantiles from 0 to below 1: 90 %, 99 %, 99.9 % are at equal distances, as HdrHistogram plots them.
+    Nines,
+}
+
+/// Ticks of a linear axis, about.
+const LINEAR_TICKS: f64 = 8.0;
+
+/// Values closer together than this, relative to themselves, are one.
+const LEAST_SPAN: f64 = 1e-6;
+
+/// Ticks of any other axis, at most.
+const LOG_TICKS: i32 = 12;
+
+impl Scale {
+    /// Where `value` is; `None` when it has no place on this scale.
+    pub fn place(self, value: f64) -> Option<f64> {
+        let place = match self {
+            Self::Linear => value,
+            Self::Log2 => value.log2(),
+            Self::Log10 => value.log10(),
+            Self::Nines => -(1.0 - value).log10(),
+        };
+        place.is_finite().then_some(place)
+    }
+
+    /// What is at `place`.
+    pub fn value(self, place: f64) -> f64 {
+        match self {
+            Self::Linear => place,
+            Self::Log2 => place.exp2(),
+            Self::Log10 => 10f64.powf(place),
+            Self::Nines => 1.0 - 10f64.powf(-place),
+        }
+    }
+
+    /// From where to where an axis goes that shows all of `places`; never empty.
+    pub(super) fn range(self, places: impl Iterator<Item = f64>) -> Option<(f64, f64)> {
+        let (low, high) = places
+            .fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), place| (low.min(place), high.max(place)));
+        if !low.is_finite() || !high.is_finite() {
+            return None;
+        }
+        Some(match self {
+            Self::Linear => {
+                // One value alone has an axis as wide as itself.
+                let least = low.abs().max(high.abs()) * LEAST_SPAN;
+                let span = if high - low > least { high - low } else { high.abs().max(1.0) };
+                let step = linear_step(span);
+                ((low / step).floor() * step, ((high / step).ceil() * step).max(low + step))
+            }
+            Self::Log10 => (low.floor(), high.ceil().max(low.floor() + 1.0)),
+            Self::Log2 | Self::Nines => (low, high.max(low + 1.0)),
+        })
+    }
+
+    /// Places of the ticks from `low` to `high`.
+    pub(super) fn ticks(self, low: f64, high: f64) -> Vec<f64> {
+        let step = match self {
+            Self::Linear => linear_step(high - low),
+            // Whole powers, and not so many of them that their labels meet.
+            Self::Log2 | Self::Log10 | Self::Nines => {
+                f64::from(((high - low) as i32).div_euclid(LOG_TICKS) + 1)
+            }
+        };
+        let (first, last) = ((low / step - 1e-9).ceil() as i64, (high / step + 1e-9).floor() as i64);
+        let mut ticks: Vec<f64> = (first..=last).map(|n| n as f64 * step).collect();
+        let median = 2f64.log10();
+        if self == Self::Nines && step == 1.0 && low < median && median < high {
+            // Who reads percentiles looks for it first.
+            ticks.insert(ticks.partition_point(|&tick| tick < median), median);
+        }
+        ticks
+    }
+}
+
+/// 1, 2 or 5 times a power of ten, so that `span` has about [`LINEAR_TICKS`] of them.
+fn linear_step(span: f64) -> f64 {
+    let rough = (span / LINEAR_TICKS).max(f64::MIN_POSITIVE.sqrt());
+    let power = 10f64.powf(rough.log10().floor());
+    let factor = [1.0, 2.0, 5.0].into_iter().find(|factor| factor * power >= rough * 0.999).unwrap_or(10.0);
+    factor * power
+}
+
+/// A number in as few digits as say it: 0.25, 12, 1.5k, 3M.
+pub fn decimal(value: f64) -> String {
+    let (scaled, suffix) = match value.abs() {
+        v if v >= 1e9 => (value / 1e9, "G"),
+        v if v >= 1e6 => (value / 1e6, "M"),
+        v if v >= 1e4 => (value / 1e3, "k"),
+        _ => (value, ""),
+    };
+    let text = format!("{scaled:.3}");
+    let text = text.trim_end_matches('0').trim_end_matches('.');
+    format!("{}{suffix}", if text == "-0" { "0" } else { text })
+}
+
+/// Octets by powers of two: 64, 4K, 8M.
+pub fn octets(value: f64) -> String {
+    let rounded = value.round();
+    [(1u64 << 30, "G"), (1 << 20, "M"), (1 << 10, "K")]
+        .into_iter()
+        .find(|&(unit, _)| rounded >= unit as f64)
+        .map_or_else(|| decimal(rounded), |(unit, name)| format!("{}{name}", decimal(rounded / unit as f64)))
+}
+
+/// A quantile as a percentile: 90%, 99.99%.
+pub fn percent(quantile: f64) -> String {
+    let text = format!("{:.6}", quantile * 100.0);
+    format!("{}%", text.trim_end_matches('0').trim_end_matches('.'))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const ALL: [Scale; 4] = [Scale::Linear, Scale::Log2, Scale::Log10, Scale::Nines];
+
+    proptest! {
+        #[test]
+        fn a_value_is_found_at_its_place(value in 1e-6..0.999_999f64) {
+            for scale in ALL {
+                let place = scale.place(value).unwrap();
+                prop_assert!((scale.value(place) - value).abs() < 1e-9, "{scale:?}");
+            }
+        }
+
+        #[test]
+        fn ticks_are_few_ordered_and_inside(low in -30.0..30f64, span in 0.0..60f64) {
+            for scale in ALL {
+                let (from, to) = scale.range([low, low + span].into_iter()).unwrap();
+                prop_assert!(from <= low && low + span <= to && from < to);
+                let ticks = scale.ticks(from, to);
+                prop_assert!((1..=14).contains(&ticks.len()), "{scale:?} {from} {to}: {ticks:?}");
+                prop_assert!(ticks.windows(2).all(|pair| pair[0] < pair[1]));
+                prop_assert!(ticks.iter().all(|tick| (from - 1e-6..=to + 1e-6).contains(tick)));
+            }
+        }
+    }
+
+    #[test]
+    fn what_has_no_place_is_told() {
+        assert_eq!(Scale::Log2.place(0.0), None);
+        assert_eq!(Scale::Log10.place(-1.0), None);
+        assert_eq!(Scale::Nines.place(1.0), None);
+        assert_eq!(Scale::Linear.range(std::iter::empty()), None);
+    }
+
+    #[test]
+    fn nines_are_at_equal_distances() {
+        let at = |quantile| Scale::Nines.place(quantile).unwrap();
+        assert!(
+            (at(0.9) - 1.0).abs() < 1e-9 && (at(0.99) - 2.0).abs() < 1e-9 && (at(0.999) - 3.0).abs() < 1e-9
+        );
+        assert_eq!(
+            Scale::Nines
+                .ticks(0.0, 3.0)
+                .into_iter()
+                .map(|t| percent(Scale::Nines.value(t)))
+                .collect::<Vec<_>>(),
+            ["0%", "50%", "90%", "99%", "99.9%"]
+        );
+    }
+
+    #[test]
+    fn linear_ticks_are_round() {
+        assert_eq!(Scale::Linear.range([0.0, 87.0].into_iter()), Some((0.0, 100.0)));
+        let ticks = Scale::Linear.ticks(0.0, 100.0);
+        assert_eq!(ticks, [0.0, 20.0, 40.0, 60.0, 80.0, 100.0]);
+    }
+
+    #[test]
+    fn numbers_are_written_short() {
+        assert_eq!(
+            [0.0, 0.25, 12.0, 9999.0, 15_000.0, 3e6].map(decimal),
+            ["0", "0.25", "12", "9999", "15k", "3M"]
+        );
+        assert_eq!([2.0, 1024.0, 65536.0, 8_388_608.0].map(octets), ["2", "1K", "64K", "8M"]);
+        assert_eq!([0.5, 0.99, 0.9999].map(percent), ["50%", "99%", "99.99%"]);
+    }
+}

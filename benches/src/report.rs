@@ -1,0 +1,300 @@
+//! `--report DIR`: the results as a page of plots.
+//!
+//! Which plots there are follows from what was measured: bandwidth and message rate over the message size when there
+//! were several, latency over it likewise, and each distribution of latencies that was recorded.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+use crate::errors::Error;
+use crate::latency::LatencySummary;
+use crate::output::description;
+use crate::params::Params;
+use crate::plot::{Axis, Chart, DrawError, Page, Series, octets};
+use crate::runs::{Figures, Row};
+use crate::table::{BandwidthRow, Unit};
+
+/// Distributions in one plot: more lines than that nobody tells apart.
+const DISTRIBUTIONS: usize = 6;
+
+/// Writes the page and its plots into `directory`, which is made where it is missing.
+///
+/// # Errors
+/// [`Error::System`] when they cannot be written.
+pub fn write(directory: &Path, params: &Params, unit: Unit, rows: &[Row]) -> Result<(), Error> {
+    let what = format!("cannot write {}", directory.display());
+    let failed = |source| Error::System { what: what.clone(), source };
+    let page = page(params, unit, rows).map_err(|error| failed(std::io::Error::other(error)))?;
+    page.write(directory).map_err(failed)
+}
+
+fn page(params: &Params, unit: Unit, rows: &[Row]) -> Result<Page, DrawError> {
+    let mut page = Page::new(format!("iwperf {}", params.test.name()));
+    page.paragraph(&description(params));
+    let bandwidth: Vec<&BandwidthRow> = rows.iter().filter_map(bandwidth_of).collect();
+    let latency: Vec<(&Row, &LatencySummary)> = rows.iter().filter_map(latency_of).collect();
+    // A sweep of queue pairs or cores has its own axis; sizes are plotted where they alone change.
+    let (by_queue_pairs, by_cores) = (distinct(rows, queue_pairs) > 1, distinct(rows, cores) > 1);
+    let by_size = !by_queue_pairs && !by_cores && distinct(rows, |row| row.size.into()) > 1;
+    if by_queue_pairs {
+        page.chart("queue-pairs", &sweep_chart(unit, rows, "queue pairs", (queue_pairs, cores, "cores")))?;
+    }
+    if by_cores {
+        page.chart("cores", &sweep_chart(unit, rows, "cores", (cores, queue_pairs, "queue pairs")))?;
+    }
+    if by_size && !bandwidth.is_empty() {
+        page.chart("bandwidth", &bandwidth_chart(unit, &bandwidth))?;
+        page.chart("message-rate", &rate_chart(&bandwidth))?;
+    }
+    if by_size && !latency.is_empty() {
+        page.chart("latency", &latency_chart(&latency))?;
+    }
+    if let Some(chart) = distribution_chart(rows) {
+        page.chart("latency-distribution", &chart)?;
+    }
+    if !bandwidth.is_empty() {
+        bandwidth_table(&mut page, unit, rows);
+    }
+    if !latency.is_empty() {
+        latency_table(&mut page, &latency);
+    }
+    Ok(page)
+}
+
+fn bandwidth_of(row: &Row) -> Option<&BandwidthRow> {
+    match &row.figures {
+        Figures::Bandwidth(figures) => Some(figures),
+        Figures::Latency(_) => None,
+    }
+}
+
+fn latency_of(row: &Row) -> Option<(&Row, &LatencySummary)> {
+    match (&row.figures, &row.load) {
+        (Figures::Latency(figures), _) => Some((row, figures)),
+        (Figures::Bandwidth(_), Some(load)) => Some((row, &load.latency)),
+        (Figures::Bandwidth(_), None) => None,
+    }
+}
+
+/// How many of something took part in a run.
+type Count = fn(&Row) -> u64;
+
+fn queue_pairs(row: &Row) -> u64 {
+    row.queue_pairs.into()
+}
+
+fn cores(row: &Row) -> u64 {
+    row.cores.len() as u64
+}
+
+fn distinct(rows: &[Row], what: impl Fn(&Row) -> u64) -> usize {
+    rows.iter().map(what).collect::<BTreeSet<_>>().len()
+}
+
+/// What was moved over what was swept, a line for each message size and value of the other.
+fn sweep_chart(
+    unit: Unit,
+    rows: &[Row],
+    title: &str,
+    (swept, other, other_name): (Count, Count, &str),
+) -> Chart {
+    let mut lines: BTreeMap<(u64, u32), Vec<(f64, f64)>> = BTreeMap::new();
+    for row in rows {
+        if let Some(figures) = bandwidth_of(row) {
+            let point = (swept(row) as f64, unit.of(figures.average));
+            lines.entry((other(row), row.size)).or_default().push(point);
+        }
+    }
+    let several = distinct(rows, other) > 1;
+    let name = |(other, size): (u64, u32)| {
+        let size = format!("{} octets", octets(size.into()));
+        if several { format!("{other} {other_name}, {size}") } else { size }
+    };
+    let series = lines.into_iter().map(|(key, mut points)| {
+        points.sort_by(|a, b| a.0.total_cmp(&b.0));
+        Series::new(name(key), points)
+    });
+    Chart {
+        title: format!("Goodput over {title}"),
+        x: Axis::count(title),
+        y: Axis::linear(unit.name()),
+        series: series.collect(),
+    }
+}
+
+fn message_axis() -> Axis {
+    Axis::octets("message, octets")
+}
+
+fn bandwidth_chart(unit: Unit, rows: &[&BandwidthRow]) -> Chart {
+    let line = |name, figure: fn(&BandwidthRow) -> f64| {
+        Series::new(name, rows.iter().map(|row| (row.bytes as f64, unit.of(figure(row)))).collect())
+    };
+    Chart {
+        title: "Bandwidth".into(),
+        x: message_axis(),
+        y: Axis::linear(unit.name()),
+        series: vec![line("average", |row| row.average), line("peak (best tenth)", |row| row.peak)],
+    }
+}
+
+fn rate_chart(rows: &[&BandwidthRow]) -> Chart {
+    let points = rows.iter().map(|row| (row.bytes as f64, row.messages_per_s)).collect();
+    Chart {
+        title: "Message rate".into(),
+        x: message_axis(),
+        y: Axis::log10("messages/s"),
+        series: vec![Series::new("average", points)],
+    }
+}
+
+fn latency_chart(rows: &[(&Row, &LatencySummary)]) -> Chart {
+    let line = |name, figure: fn(&LatencySummary) -> f64| {
+        Series::new(name, rows.iter().map(|(row, l)| (f64::from(row.size), figure(l))).collect())
+    };
+    Chart {
+        title: "Latency".into(),
+        x: message_axis(),
+        y: Axis::log10("microseconds"),
+        series: vec![
+            line("median", |l| l.typical_us),
+            line("99%", |l| l.p99_us),
+            line("99.9%", |l| l.p999_us),
+        ],
+    }
+}
+
+/// The distributions of some of `rows`, from the first to the last; `None` where no latencies were recorded.
+fn distribution_chart(rows: &[Row]) -> Option<Chart> {
+    let recorded: Vec<&Row> = rows.iter().filter(|row| !row.distribution.is_empty()).collect();
+    let series = evenly(recorded.len(), DISTRIBUTIONS)
+        .map(|index| recorded[index])
+        .map(|row| Series::new(format!("{} octets", octets(row.size.into())), row.distribution.clone()))
+        .collect::<Vec<_>>();
+    let y = Axis::log10("microseconds");
+    (!series.is_empty()).then(|| Chart {
+        title: "Latency by percentile".into(),
+        x: Axis::quantiles(),
+        y,
+        series,
+    })
+}
+
+/// At most `most` of the numbers below `count`, the first and the last among them.
+fn evenly(count: usize, most: usize) -> impl Iterator<Item = usize> {
+    let shown = count.min(most);
+    (0..shown).map(move |n| if shown == 1 { 0 } else { n * (count - 1) / (shown - 1) })
+}
+
+fn bandwidth_table(page: &mut Page, unit: Unit, rows: &[Row]) {
+    let (peak, average) = (format!("peak, {}", unit.name()), format!("average, {}", unit.name()));
+    let cells = |row: &Row| {
+        let BandwidthRow { bytes, iterations, peak, average, messages_per_s } = *bandwidth_of(row)?;
+        Some(vec![
+            bytes.to_string(),
+            row.queue_pairs.to_string(),
+            cores(row).max(1).to_string(),
+            iterations.to_string(),
+            format!("{:.2}", unit.of(peak)),
+            format!("{:.2}", unit.of(average)),
+            format!("{messages_per_s:.0}"),
+        ])
+    };
+    let rows: Vec<Vec<String>> = rows.iter().filter_map(cells).collect();
+    page.table(&["octets", "queue pairs", "cores", "messages", &peak, &average, "messages/s"], &rows);
+}
+
+fn latency_table(page: &mut Page, rows: &[(&Row, &LatencySummary)]) {
+    let cells = |(row, l): &(&Row, &LatencySummary)| {
+        let figures = [l.min_us, l.typical_us, l.p90_us, l.p99_us, l.p999_us, l.p9999_us, l.max_us];
+        let mut cells = vec![row.size.to_string(), row.messages.to_string()];
+        cells.extend(figures.iter().map(|us| format!("{us:.2}")));
+        cells
+    };
+    let rows: Vec<Vec<String>> = rows.iter().map(cells).collect();
+    let heads = ["octets", "messages", "least, us", "50%", "90%", "99%", "99.9%", "99.99%", "most, us"];
+    page.table(&heads, &rows);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::params::{Test, example};
+
+    fn bandwidth_row(size: u32) -> Row {
+        let figures = BandwidthRow {
+            bytes: size.into(),
+            iterations: 10,
+            peak: 2e9,
+            average: 1e9,
+            messages_per_s: 1e9 / f64::from(size),
+        };
+        let figures = Figures::Bandwidth(figures);
+        Row { size, messages: 10, figures, confirmed: true, busy_cycles: 1, ..Row::default() }
+    }
+
+    fn latency_row(size: u32) -> Row {
+        let figures = Figures::Latency(LatencySummary { typical_us: 5.0, p99_us: 9.0, ..Default::default() });
+        let distribution = vec![(0.0, 4.0), (0.5, 5.0), (0.99, 9.0)];
+        Row { size, messages: 10, figures, confirmed: true, busy_cycles: 1, distribution, ..Row::default() }
+    }
+
+    fn html(test: Test, rows: &[Row]) -> String {
+        page(&example(test), Unit::GigabitsPerSecond, rows).unwrap().html()
+    }
+
+    #[test]
+    fn a_sweep_of_sizes_is_plotted_over_the_size() {
+        let html = html(Test::WriteBw, &[bandwidth_row(64), bandwidth_row(65536)]);
+        for word in
+            ["Bandwidth", "Message rate", "64K", "<td>65536</td>", "<td>8.00</td>", "write-bw: 1 queue pair"]
+        {
+            assert!(html.contains(word), "{word}");
+        }
+        assert!(!html.contains("percentile"));
+    }
+
+    #[test]
+    fn latencies_are_plotted_by_percentile_and_over_the_size() {
+        let html = html(Test::SendLat, &[latency_row(64), latency_row(128)]);
+        for word in ["Latency by percentile", "99%", "128 octets", "99.99%", "<td>9.00</td>", "median"] {
+            assert!(html.contains(word), "{word}");
+        }
+        assert!(!html.contains("Bandwidth"));
+    }
+
+    #[test]
+    fn sweeps_are_plotted_over_what_was_swept() {
+        let core = crate::runs::CoreFigures::default();
+        let run = |queue_pairs, cores| Row { queue_pairs, cores: vec![core; cores], ..bandwidth_row(64) };
+        let by_queue_pairs = html(Test::WriteBw, &[run(1, 0), run(1024, 0)]);
+        assert!(
+            by_queue_pairs.contains("Goodput over queue pairs") && !by_queue_pairs.contains("over cores")
+        );
+        assert!(by_queue_pairs.contains("<td>1024</td>") && !by_queue_pairs.contains("Message rate"));
+        let by_cores = html(Test::WriteBw, &[run(8, 1), run(8, 2)]);
+        assert!(by_cores.contains("Goodput over cores") && !by_cores.contains("over queue pairs"));
+        let both = html(Test::WriteBw, &[run(8, 1), run(8, 2), run(16, 1), run(16, 2)]);
+        assert!(both.contains("2 cores, 64 octets") && both.contains("16 queue pairs, 64 octets"));
+    }
+
+    #[test]
+    fn one_row_is_a_table_without_a_plot_over_sizes() {
+        let html = html(Test::WriteBw, &[bandwidth_row(64)]);
+        assert!(html.contains("<table>") && !html.contains("<svg"));
+    }
+
+    #[test]
+    fn some_of_many_distributions_are_the_first_the_last_and_between() {
+        assert_eq!(evenly(23, 6).collect::<Vec<_>>(), [0, 4, 8, 13, 17, 22]);
+        assert_eq!(evenly(1, 6).collect::<Vec<_>>(), [0]);
+        assert_eq!(evenly(0, 6).count(), 0);
+    }
+
+    #[test]
+    fn a_directory_that_cannot_be_made_is_named() {
+        let error =
+            write(Path::new("/proc/nowhere"), &example(Test::WriteBw), Unit::default(), &[]).unwrap_err();
+        assert!(error.to_string().starts_with("cannot write /proc/nowhere"), "{error}");
+    }
+}

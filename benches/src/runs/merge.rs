@@ -1,0 +1,155 @@
+//! Rows of several cores, measured at the same time, as one.
+
+use dp::Clock;
+
+use super::{CoreFigures, Figures, Load, Row};
+use crate::profile::Profiled;
+use crate::table::BandwidthRow;
+
+/// The sum of `rows`, one of each core: what all moved, from when the first began to when the last was done. Nothing is
+/// lost by one that ends early: its core then stands idle, as it would in earnest.
+pub fn merge(rows: &[(usize, Row)], hz: u64) -> Row {
+    let began = rows.iter().map(|(_, row)| row.span.0).min().unwrap_or(0);
+    let ended = rows.iter().map(|(_, row)| row.span.1).max().unwrap_or(0);
+    let seconds = ended.saturating_sub(began).max(1) as f64 / hz as f64;
+    let messages: u64 = rows.iter().map(|(_, row)| row.messages).sum();
+    let size = rows.first().map_or(0, |(_, row)| row.size);
+    let figures = rows.iter().filter_map(|(_, row)| bandwidth(row));
+    let peak: f64 = figures.map(|figures| figures.peak).sum();
+    let messages_per_s = messages as f64 / seconds;
+    let average = messages_per_s * f64::from(size);
+    let sum = BandwidthRow {
+        bytes: size.into(),
+        iterations: messages,
+        peak: peak.max(average),
+        average,
+        messages_per_s,
+    };
+    Row {
+        size,
+        messages,
+        queue_pairs: rows.iter().map(|(_, row)| row.queue_pairs).sum(),
+        figures: Figures::Bandwidth(sum),
+        confirmed: rows.iter().all(|(_, row)| row.confirmed),
+        busy_cycles: rows.iter().map(|(_, row)| row.busy_cycles).sum(),
+        load: rows.iter().filter_map(|(_, row)| row.load.clone()).reduce(Load::merged),
+        profile: rows.iter().filter_map(|(_, row)| row.profile.clone()).reduce(Profiled::merged),
+        span: (began, ended),
+        cores: rows.iter().map(|(cpu, row)| of_core(*cpu, row)).collect(),
+        ..Row::default()
+    }
+    .with_distribution()
+}
+
+fn bandwidth(row: &Row) -> Option<&BandwidthRow> {
+    match &row.figures {
+        Figures::Bandwidth(figures) => Some(figures),
+        Figures::Latency(_) => None,
+    }
+}
+
+fn of_core(cpu: usize, row: &Row) -> CoreFigures {
+    let figures = bandwidth(row).copied().unwrap_or_default();
+    CoreFigures {
+        cpu,
+        queue_pairs: row.queue_pairs,
+        messages: row.messages,
+        octets_per_s: figures.average,
+        messages_per_s: figures.messages_per_s,
+        busy_cycles: row.busy_cycles,
+    }
+}
+
+/// Where several cores wait for each other before each run.
+#[derive(Debug)]
+pub struct Gate {
+    parties: u64,
+    arrived: std::sync::atomic::AtomicU64,
+}
+
+impl Gate {
+    /// For so many.
+    pub fn new(parties: usize) -> Self {
+        Self { parties: parties as u64, arrived: Default::default() }
+    }
+
+    /// Waits until all have come; `turn` goes on meanwhile, and may end the wait.
+    ///
+    /// # Errors
+    /// Those of `turn`.
+    pub fn meet<E>(&self, mut turn: impl FnMut() -> Result<(), E>) -> Result<(), E> {
+        use std::sync::atomic::Ordering;
+        // Nobody comes to the next meeting before this one is over: so many have come in all when it is.
+        let ticket = self.arrived.fetch_add(1, Ordering::AcqRel);
+        let all = (ticket / self.parties + 1) * self.parties;
+        while self.arrived.load(Ordering::Acquire) < all {
+            turn()?;
+        }
+        Ok(())
+    }
+}
+
+/// The clock that spans are measured with, a second.
+pub fn span_hz() -> u64 {
+    Clock::new().hz()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row(messages: u64, span: (u64, u64)) -> Row {
+        let average = messages as f64 * 100.0 / (span.1 - span.0) as f64 * 1000.0;
+        let figures = Figures::Bandwidth(BandwidthRow { peak: 1.0, average, ..Default::default() });
+        Row {
+            size: 100,
+            messages,
+            queue_pairs: 3,
+            figures,
+            confirmed: true,
+            busy_cycles: 5,
+            span,
+            ..Row::default()
+        }
+    }
+
+    #[test]
+    fn a_sum_runs_from_the_first_start_to_the_last_end() {
+        let merged = merge(&[(0, row(1000, (1000, 2000))), (7, row(500, (1500, 3000)))], 1000);
+        let Figures::Bandwidth(sum) = merged.figures else { panic!() };
+        assert_eq!((merged.messages, merged.queue_pairs, merged.busy_cycles), (1500, 6, 10));
+        // 1500 messages of 100 octets in 2 s.
+        assert!(
+            (sum.messages_per_s - 750.0).abs() < 1e-9 && (sum.average - 75_000.0).abs() < 1e-6,
+            "{sum:?}"
+        );
+        let cores: Vec<_> = merged.cores.iter().map(|core| (core.cpu, core.messages)).collect();
+        assert_eq!(cores, [(0, 1000), (7, 500)]);
+        assert!((merged.cores[0].octets_per_s - 100_000.0).abs() < 1e-6);
+    }
+
+    #[test]
+    fn nobody_passes_a_gate_before_all_have_come() {
+        use std::sync::atomic::{AtomicU64, Ordering};
+        let (gate, through) = (Gate::new(3), AtomicU64::new(0));
+        std::thread::scope(|scope| {
+            for _ in 0..3 {
+                scope.spawn(|| {
+                    for meeting in 0..100 {
+                        // All have left the meeting before this one.
+                        let left = through.load(Ordering::SeqCst);
+                        assert!(left >= meeting * 3 - meeting.min(1) * 2, "{left} at {meeting}");
+                        gate.meet(|| {
+                            std::thread::yield_now();
+                            Ok::<(), ()>(())
+                        })
+                        .unwrap();
+                        assert!(gate.arrived.load(Ordering::SeqCst) >= (meeting + 1) * 3);
+                        through.fetch_add(1, Ordering::SeqCst);
+                    }
+                });
+            }
+        });
+        assert_eq!(Gate::new(2).meet(|| Err(())), Err(()));
+    }
+}

@@ -1,0 +1,119 @@
+//! Load at a given rate is an open loop: what a stall of the target keeps waiting is charged with it.
+
+use std::cell::RefCell;
+use std::thread::sleep;
+use std::time::Duration;
+
+use benches::driver::Interrupt;
+use benches::local::{Wire, run_between};
+use benches::params::{Params, Test};
+use benches::rate::Rate;
+use benches::runs::{Load, Row};
+use benches::table::Unit;
+use clap::Parser;
+use dp::link::{self, LinkConfig};
+use dp::{Burst, LinkState, Mempool, Port, PortCounters, PortInfo};
+
+/// A port that sleeps once, when it has received some frames: all of its engine stands still.
+struct Stalling {
+    port: Box<dyn Port>,
+    frames_before: u64,
+    stall: Option<Duration>,
+}
+
+impl Port for Stalling {
+    fn info(&self) -> &PortInfo {
+        self.port.info()
+    }
+
+    fn mempool(&self) -> &Mempool {
+        self.port.mempool()
+    }
+
+    fn bulk_mempool(&self) -> Option<&Mempool> {
+        self.port.bulk_mempool()
+    }
+
+    fn rx_burst(&mut self, now_us: u64, frames: &mut Burst) -> usize {
+        if self.port.counters().rx_frames >= self.frames_before
+            && let Some(stall) = self.stall.take()
+        {
+            sleep(stall);
+        }
+        self.port.rx_burst(now_us, frames)
+    }
+
+    fn tx_burst(&mut self, now_us: u64, frames: &mut Burst) -> usize {
+        self.port.tx_burst(now_us, frames)
+    }
+
+    fn link_state(&mut self) -> LinkState {
+        self.port.link_state()
+    }
+
+    fn counters(&self) -> PortCounters {
+        self.port.counters()
+    }
+
+    fn next_due_us(&self) -> Option<u64> {
+        self.port.next_due_us()
+    }
+}
+
+const RATE: u64 = 10_000;
+
+fn params(test: Test, options: &str) -> Params {
+    let line = format!("iwperf local {} -s 64 --rate_units p --rate_limit {RATE} {options}", test.name());
+    let benches::cli::Command::Local(args) =
+        benches::cli::Cli::try_parse_from(line.split_whitespace()).unwrap().command
+    else {
+        unreachable!("the line says local")
+    };
+    args.args.params(test).unwrap()
+}
+
+/// Runs `params` against a target that stands still for `stall`, once.
+fn load(params: &Params, stall: Duration) -> (Row, Load) {
+    let (client, server) = link::pair(&LinkConfig { checksum_offload: true, ..LinkConfig::default() });
+    let server = Stalling { port: server, frames_before: 300, stall: Some(stall) };
+    let wire = Wire {
+        ipv6: false,
+        mtu: 1500,
+        drop_ppm: 0,
+        pcap: None,
+        timeout: Duration::from_secs(10),
+        profile: false,
+        core: None,
+    };
+    let rows = RefCell::new(Vec::new());
+    let (interrupt, unit) = (Interrupt::default(), Unit::default());
+    let ports = (client, Box::new(server) as Box<dyn Port>);
+    let mut keep = |row: &Row| rows.borrow_mut().push(row.clone());
+    run_between(ports, &wire, params, unit, &interrupt, &mut keep).unwrap();
+    let row = rows.borrow_mut().remove(0);
+    let load = row.load.clone().expect("the client was the source of a load");
+    (row, load)
+}
+
+#[test]
+fn a_stall_is_charged_to_every_message_that_was_due_meanwhile() {
+    assert_eq!(params(Test::WriteBw, "").rate, Some(Rate::Messages(RATE)));
+    for test in [Test::WriteBw, Test::ReadBw, Test::SendBw] {
+        // A tenth of the messages is due during the stall, and waits 50 ms on average. Few of them can be posted.
+        let (row, load) = load(&params(test, "-n 10000 -t 16"), Duration::from_millis(100));
+        let l = &load.latency;
+        assert_eq!((row.messages, l.iterations, load.confirmed), (10_000, 10_000, true), "{test:?}");
+        // A closed loop would have 16 messages that waited: nothing to see at 99 %.
+        assert!(l.p99_us > 80_000.0 && l.p9999_us > 95_000.0, "{test:?}: {l:?}");
+        assert!(l.min_us < 20_000.0, "{test:?}: {l:?}");
+    }
+}
+
+#[test]
+fn what_could_not_even_be_posted_is_charged_too() {
+    // One message at a time and a stall to the end of the time, which is more than all others took.
+    let params = params(Test::WriteBw, "-D 1 -t 1");
+    let (_, load) = load(&params, Duration::from_millis(1500));
+    assert!(load.unsent > RATE / 4, "{load:?}");
+    assert!(load.latency.p99_us > 300_000.0, "{load:?}");
+}
