@@ -52,7 +52,33 @@ sweep() {
 	done
 }
 
-# A script that has more to put back defines restore().
+# ---- hugepages: where root may take them, and given back at the end ---------------
+pages=/proc/sys/vm/nr_hugepages
+pages_before=
+
+# take_hugepages N: makes N of 2 MiB free; fails where there are fewer.
+take_hugepages() {
+	local free wanted=$1
+	free=$(free_hugepages)
+	if [ "$free" -lt "$wanted" ] && is_root && [ -w "$pages" ]; then
+		pages_before=$(cat "$pages")
+		echo $((pages_before + wanted - free)) >"$pages" || true
+		free=$(free_hugepages)
+	fi
+	if [ "$free" -ge "$wanted" ]; then
+		note "hugepages: $free free"
+	else
+		note "hugepages: $free free and no right to take more: running without"
+		return 1
+	fi
+}
+free_hugepages() { awk '/^HugePages_Free:/ { n = $2 } END { print n + 0 }' /proc/meminfo; }
+give_back_hugepages() {
+	if [ -n "$pages_before" ] && [ "$(cat "$pages")" != "$pages_before" ]; then
+		echo "$pages_before" >"$pages" || true
+	fi
+}
+
 cleanup() {
 	trap '' INT TERM HUP
 	if [ -n "$job" ]; then
@@ -61,7 +87,7 @@ cleanup() {
 		kill -9 -- "-$job" 2>/dev/null || true
 	fi
 	sweep
-	if declare -F restore >/dev/null; then restore; fi
+	give_back_hugepages
 	rm -rf "$scratch"
 }
 trap cleanup EXIT

@@ -1,0 +1,119 @@
+//! Baselines on a pair of hosts: each is looked for among its manners once, and then measured in that manner.
+
+use serde_json::{Map, Value};
+use testing::lab::Result;
+
+use super::program::RoundTrips;
+use super::small::{self, RATE, ROUND_TRIP};
+use super::{Hosts, best, iperf3};
+use crate::session::Session;
+
+/// One stream of the kernel's TCP in the manner that carries most here.
+#[derive(Debug)]
+pub struct Stream {
+    hosts: Hosts,
+    manner: iperf3::Manner,
+    /// What was tried and what it carried, Gb/s.
+    pub tried: Map<String, Value>,
+}
+
+impl Stream {
+    /// Looks for the best manner over interfaces of `mtu`.
+    ///
+    /// # Errors
+    /// Without the right to make namespaces, or without `iperf3`.
+    pub fn new(session: &Session, mtu: u16) -> Result<Self> {
+        let hosts = Hosts::new(session, mtu)?;
+        let manners =
+            if session.options.quick { &iperf3::MANNERS[..iperf3::QUICK] } else { &iperf3::MANNERS };
+        let (manner, tried) = best(manners, |manner| {
+            hosts.reshape(manner.shape)?;
+            iperf3::streams(&hosts, manner, 1, 1)
+        })?;
+        hosts.reshape(manner.shape)?;
+        let tried = tried.into_iter().map(|(manner, rate)| (manner.name(), rate.into())).collect();
+        Ok(Self { hosts, manner, tried })
+    }
+
+    /// What it is measured with.
+    pub fn name(&self) -> String {
+        self.manner.name()
+    }
+
+    /// Goodput of so many connections together now, Gb/s.
+    ///
+    /// # Errors
+    /// When `iperf3` fails.
+    pub fn goodput(&self, connections: u32, seconds: u32) -> Result<f64> {
+        iperf3::streams(&self.hosts, self.manner, connections, seconds)
+    }
+}
+
+/// Small messages over the kernel's TCP in the manner that is best for what is measured of them.
+#[derive(Debug)]
+pub struct Small {
+    hosts: Hosts,
+    manner: small::Manner,
+}
+
+/// How long a manner is tried.
+const TRIAL_SECONDS: f64 = 0.4;
+const TRIAL_ROUND_TRIPS: u32 = 20_000;
+
+impl Small {
+    /// Looks for the manner in which messages of `size` octets are back soonest.
+    ///
+    /// # Errors
+    /// Without the right to make namespaces.
+    pub fn for_round_trips(session: &Session, size: u32) -> Result<Self> {
+        Self::new(session, 1500, &ROUND_TRIP, |hosts, _manner| {
+            small::round_trips(session, hosts, size, TRIAL_ROUND_TRIPS).map(|trips| -trips.median_us)
+        })
+    }
+
+    /// Looks for the manner in which most messages of `size` octets arrive over interfaces of `mtu`.
+    ///
+    /// # Errors
+    /// Without the right to make namespaces.
+    pub fn for_rate(session: &Session, mtu: u16, size: u32) -> Result<Self> {
+        Self::new(session, mtu, &RATE, |hosts, manner| {
+            small::messages_per_s(session, hosts, size, manner, TRIAL_SECONDS)
+        })
+    }
+
+    fn new(
+        session: &Session,
+        mtu: u16,
+        manners: &[small::Manner],
+        measure: impl Fn(&Hosts, small::Manner) -> Result<f64>,
+    ) -> Result<Self> {
+        let hosts = Hosts::new(session, mtu)?;
+        let (manner, _tried) = best(manners, |manner| {
+            hosts.reshape(manner.shape)?;
+            measure(&hosts, manner)
+        })?;
+        hosts.reshape(manner.shape)?;
+        Ok(Self { hosts, manner })
+    }
+
+    /// What it is measured with.
+    pub fn name(&self) -> String {
+        self.manner.name()
+    }
+
+    /// Round trips now.
+    ///
+    /// # Errors
+    /// When a program fails.
+    pub fn round_trips(&self, session: &Session, size: u32, count: u32) -> Result<RoundTrips> {
+        small::round_trips(session, &self.hosts, size, count)
+    }
+
+    /// Messages a second now.
+    ///
+    /// # Errors
+    /// When a program fails.
+    pub fn messages_per_s(&self, session: &Session, size: u32, seconds: f64) -> Result<f64> {
+        small::messages_per_s(session, &self.hosts, size, self.manner, seconds)
+    }
+}

@@ -1,0 +1,101 @@
+//! Small messages over the kernel's TCP: the round trip, and how many a second.
+
+use std::path::PathBuf;
+
+use serde::de::DeserializeOwned;
+use testing::lab::{Result, Run};
+use testing::{ensure, lab_error};
+
+use super::program::{READY, RoundTrips, Taken};
+use super::shape::Shape;
+use super::{Hosts, Talk};
+use crate::session::Session;
+
+const PORT: u16 = 7400;
+
+/// How small messages are received, and how the interfaces are set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Manner {
+    /// The receiver sleeps while there is nothing, instead of spinning.
+    pub block: bool,
+    /// How the interfaces are set.
+    pub shape: Shape,
+}
+
+impl Manner {
+    /// In results.
+    pub fn name(&self) -> String {
+        format!("{} receiver{}", if self.block { "blocking" } else { "spinning" }, self.shape.name())
+    }
+}
+
+/// What the rate of messages is tried with.
+pub const RATE: [Manner; 4] = [
+    Manner { block: false, shape: Shape::Plain },
+    Manner { block: true, shape: Shape::Plain },
+    Manner { block: false, shape: Shape::Steered },
+    Manner { block: true, shape: Shape::Steered },
+];
+
+/// What the round trip is tried with.
+pub const ROUND_TRIP: [Manner; 2] = [RATE[0], RATE[2]];
+
+/// Round trips of messages of `size` octets. The interfaces have to be set already.
+///
+/// # Errors
+/// When a program fails.
+pub fn round_trips(session: &Session, hosts: &Hosts, size: u32, count: u32) -> Result<RoundTrips> {
+    let [address, size, count] = [address(hosts), size.to_string(), count.to_string()];
+    let program = session.program("kernel-tcp")?;
+    let [_server, client] = hosts.talk(Talk {
+        server: Run::new(&program).args(["pong", &address, "--size", &size]),
+        ready: READY,
+        client: Run::new(&program).args(["ping", &address, "--size", &size, "--count", &count]),
+    })?;
+    last_line(&client)
+}
+
+/// Messages of `size` octets, one call each: how many a second came. The interfaces have to be set already.
+///
+/// # Errors
+/// When a program fails.
+pub fn messages_per_s(
+    session: &Session,
+    hosts: &Hosts,
+    size: u32,
+    manner: Manner,
+    seconds: f64,
+) -> Result<f64> {
+    let [address, octets, seconds] = [address(hosts), size.to_string(), seconds.to_string()];
+    let program: PathBuf = session.program("kernel-tcp")?;
+    let [server, _client] = hosts.talk(Talk {
+        server: Run::new(&program).args(["sink", &address]).args(manner.block.then_some("--block")),
+        ready: READY,
+        client: Run::new(&program).args(["source", &address, "--size", &octets, "--seconds", &seconds]),
+    })?;
+    let taken: Taken = last_line(&server)?;
+    ensure!(taken.seconds > 0.0, "nothing came: {server}");
+    Ok(taken.octets as f64 / f64::from(size) / taken.seconds)
+}
+
+fn address(hosts: &Hosts) -> String {
+    format!("{}:{PORT}", hosts.address(Shape::Plain))
+}
+
+/// What a program's last line says.
+fn last_line<T: DeserializeOwned>(text: &str) -> Result<T> {
+    let line = text.lines().next_back().unwrap_or_default();
+    serde_json::from_str(line).map_err(|error| lab_error!("{error} in: {text}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_line_is_what_counts() {
+        let taken: Taken = last_line("ready\n{\"octets\": 640, \"seconds\": 0.5}\n").unwrap();
+        assert_eq!((taken.octets, taken.seconds), (640, 0.5));
+        assert!(last_line::<Taken>("ready\n").unwrap_err().to_string().contains("ready"));
+    }
+}

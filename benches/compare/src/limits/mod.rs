@@ -1,0 +1,139 @@
+//! What the machine and the wire do at best, in the same run as the table: bare frames over the vhost-user wire, without any
+//! protocol, and a core that copies or checks memory.
+
+pub mod frames;
+pub mod memory;
+
+use std::time::Duration;
+
+use serde_json::{Map, Value, json};
+use testing::lab::{Result, Run, Scratch};
+use testing::{ensure, lab_error};
+
+use crate::session::Session;
+use crate::vhost::{Sender, device, wait_for_socket};
+use frames::Passed;
+
+/// Octets of the frames: full ones of both MTUs, and a superframe of 62 KiB.
+const FRAMES: [(&str, u32, u16); 3] =
+    [("frames_1514", 1514, 1500), ("frames_9014", 9014, 9000), ("superframes", 62 << 10, 9000)];
+
+/// How long frames are sent in one run, milliseconds.
+const SEND_MS: u32 = 500;
+
+/// Runs of each; the median counts.
+const RUNS: usize = 3;
+
+/// Longest run with its start.
+const LIMIT: Duration = Duration::from_secs(30);
+
+/// How `bare-wire` ends where the device does not take such frames.
+pub const NOT_OFFERED: u8 = 3;
+
+/// All of them: Gb/s by direction and frame, and GB/s of memory. What cannot be measured says why instead, and frames that
+/// a device does not take are null.
+pub fn measure(session: &Session) -> Value {
+    let mut all = Map::new();
+    for sender in Sender::BOTH {
+        let by_frame = FRAMES.map(|(name, octets, mtu)| {
+            let figure = median(runs(session), || frames_per_run(session, sender, octets, mtu));
+            eprintln!("  {name:<14} {:<18} {}", sender.name(), shown(&figure, "Gb/s"));
+            (name.to_owned(), value(figure))
+        });
+        all.insert(sender.name().to_owned(), Map::from_iter(by_frame).into());
+    }
+    for (name, work) in memory::WORKS {
+        let figure = memory::octets_per_s(session.cpus[0], work).map(|octets| Some(octets / 1e9));
+        eprintln!("  {name:<14} {:<18} {}", "one core", shown(&figure, "GB/s"));
+        all.insert(name.to_owned(), value(figure));
+    }
+    all.insert("unit".to_owned(), json!({ "frames": "Gb/s", "memory": "GB/s" }));
+    all.into()
+}
+
+fn runs(session: &Session) -> usize {
+    if session.options.quick { 1 } else { RUNS }
+}
+
+/// Whether all that [`measure`] says are figures.
+pub fn is_complete(limits: &Value) -> bool {
+    match limits {
+        Value::Object(map) => map.iter().all(|(name, value)| name != "not_measured" && is_complete(value)),
+        _ => true,
+    }
+}
+
+fn value(figure: Result<Option<f64>>) -> Value {
+    figure.map_or_else(|error| json!({ "not_measured": error.to_string() }), Value::from)
+}
+
+fn shown(figure: &Result<Option<f64>>, unit: &str) -> String {
+    match figure {
+        Ok(Some(figure)) => format!("{figure:>10.1} {unit}"),
+        Ok(None) => "not taken by the device".to_owned(),
+        Err(error) => error.to_string(),
+    }
+}
+
+/// The median of `runs` figures; none where there is one that is none.
+fn median(runs: usize, figure: impl Fn() -> Result<Option<f64>>) -> Result<Option<f64>> {
+    let figures = (0..runs).map(|_| figure()).collect::<Result<Option<Vec<f64>>>>()?;
+    let Some(mut figures) = figures else { return Ok(None) };
+    figures.sort_by(f64::total_cmp);
+    figures.get(runs / 2).copied().map(Some).ok_or_else(|| lab_error!("no run"))
+}
+
+/// Gb/s of bare frames from `sender`; none where its device does not take them.
+fn frames_per_run(session: &Session, sender: Sender, octets: u32, mtu: u16) -> Result<Option<f64>> {
+    let scratch = Scratch::new()?;
+    let socket = scratch.file("wire.sock");
+    let end = |is_vhost: bool| -> Result<_> {
+        let sends = (sender == Sender::Vhost) == is_vhost;
+        let run = Run::new(session.program("bare-wire")?).arg(if sends { "source" } else { "sink" });
+        let run = run.args(["--vdev", &device(&socket, is_vhost), "--mtu", &mtu.to_string()]);
+        let run = run.args(["--cpu", &session.cpus[usize::from(!is_vhost)].to_string()]);
+        let run = run.args(session.no_huge.then_some("--no-huge"));
+        match sends {
+            true => run.args(["--octets", &octets.to_string(), "--ms", &SEND_MS.to_string()]).spawn(),
+            false => run.spawn(),
+        }
+    };
+    let vhost = end(true)?;
+    wait_for_socket(&socket)?;
+    let virtio_user = end(false)?;
+    let (source, sink) = if sender == Sender::Vhost { (vhost, virtio_user) } else { (virtio_user, vhost) };
+    let sent = source.finish(LIMIT)?;
+    if sent.status.code() == Some(i32::from(NOT_OFFERED)) {
+        return Ok(None);
+    }
+    sent.success()?;
+    let told = sink.finish(LIMIT)?.success()?;
+    let line = told.lines().next_back().unwrap_or_default();
+    let passed: Passed = serde_json::from_str(line).map_err(|error| lab_error!("{error} in: {told}"))?;
+    ensure!(passed.octets == passed.frames * u64::from(octets), "frames of another length: {line}");
+    ensure!(passed.seconds > 0.0, "nothing came: {line}");
+    Ok(Some(passed.octets as f64 * 8.0 / passed.seconds / 1e9))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_reason_anywhere_makes_it_incomplete() {
+        let limits = |figure| json!({ "a": { "b": value(figure) }, "c": 2 });
+        assert!(is_complete(&limits(Ok(Some(1.0)))) && is_complete(&limits(Ok(None))));
+        assert!(!is_complete(&limits(Err(lab_error!("no")))));
+    }
+
+    #[test]
+    fn the_median_is_in_the_middle() {
+        let of = |figures: [Option<f64>; 3]| {
+            let figures = std::cell::RefCell::new(figures.to_vec());
+            median(3, || Ok(figures.borrow_mut().pop().unwrap())).unwrap()
+        };
+        assert_eq!(of([Some(3.0), Some(1.0), Some(2.0)]), Some(2.0));
+        assert_eq!(of([Some(3.0), None, Some(2.0)]), None);
+        assert!(median(0, || Ok(Some(1.0))).is_err());
+    }
+}

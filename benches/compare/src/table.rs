@@ -1,0 +1,74 @@
+//! The table that people read.
+
+use crate::measure::{Better, Measure};
+use crate::session::Row;
+
+/// The heading of the columns.
+pub fn heading() -> String {
+    line(["id", "ours", "theirs", "unit", "ratio", "spread", "goal", "aim", "reached"].map(str::to_owned))
+}
+
+/// A row.
+pub fn row(row: &Row) -> String {
+    let Measure { id, unit, better, goal, aim, .. } = row.measure;
+    let (sample, sign) = (row.sample(), if *better == Better::More { ">= " } else { "<= " });
+    line([
+        (*id).to_owned(),
+        short(sample.median.ours),
+        short(sample.median.theirs),
+        (*unit).to_owned(),
+        short(sample.ratio()),
+        sample.spread.map(short).join(" to "),
+        format!("{sign}{}", short(*goal)),
+        format!("{sign}{}", short(*aim)),
+        row.verdict().word().to_owned(),
+    ])
+}
+
+/// A row that could not be measured.
+pub fn missing(measure: &Measure, reason: &str) -> String {
+    format!("{:<14} not measured: {reason}", measure.id)
+}
+
+fn line([id, ours, theirs, unit, ratio, spread, goal, aim, reached]: [String; 9]) -> String {
+    format!("{id:<14} {ours:>8} {theirs:>8} {unit:<6} {ratio:>7}  {spread:<16} {goal:>8} {aim:>8}  {reached}")
+}
+
+/// Three digits, or as many as there are in front of the point.
+pub fn short(value: f64) -> String {
+    let digits = match value.abs() {
+        x if x >= 99.95 => 0,
+        x if x >= 9.995 => 1,
+        x if x >= 0.9995 => 2,
+        _ => 3,
+    };
+    format!("{value:.digits$}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::measure::find;
+    use crate::sample::Pair;
+    use crate::session::Tally;
+
+    #[test]
+    fn three_digits_are_enough() {
+        let texts = [1234.5, 99.96, 31.25, 9.999, 4.0, 0.9, 0.125].map(short);
+        assert_eq!(texts, ["1234", "100", "31.2", "10.0", "4.00", "0.900", "0.125"]);
+    }
+
+    #[test]
+    fn a_row_stands_below_its_heading() {
+        let mut tally = Tally::default();
+        for ours in [1.0, 2.0, 4.0] {
+            tally.add("pingpong_64", "there", Ok(Pair { ours, theirs: 8.0 }));
+        }
+        let text = row(&tally.row(find("pingpong_64").unwrap()).unwrap());
+        let words: Vec<&str> = text.split_whitespace().collect();
+        let spread = ["0.125", "to", "0.500", "<=", "0.250", "<=", "0.125", "goal"];
+        assert_eq!(words, [&["pingpong_64", "2.00", "8.00", "us", "0.250"], &spread[..]].concat());
+        let column = heading().find("reached").unwrap();
+        assert_eq!(text.find("goal"), Some(column));
+    }
+}
