@@ -19,6 +19,7 @@ pub struct Run {
     argv: Vec<OsString>,
     stdin: Option<PathBuf>,
     namespace: Option<String>,
+    cpu: Option<usize>,
     env: Vec<(OsString, OsString)>,
 }
 
@@ -29,6 +30,7 @@ impl Run {
             argv: vec![program.as_ref().as_os_str().to_owned()],
             stdin: None,
             namespace: None,
+            cpu: None,
             env: Vec::new(),
         }
     }
@@ -68,6 +70,13 @@ impl Run {
         self
     }
 
+    /// The CPU to run on.
+    #[must_use]
+    pub fn pinned(mut self, cpu: usize) -> Self {
+        self.cpu = Some(cpu);
+        self
+    }
+
     /// Starts it.
     ///
     /// # Errors
@@ -81,6 +90,9 @@ impl Run {
         if let Some(name) = &self.namespace {
             // Replaces itself by the program, so that the process id stays the child's.
             argv.extend(["ip", "netns", "exec", name].map(OsString::from));
+        }
+        if let Some(cpu) = self.cpu {
+            argv.extend(["taskset", "-c", &cpu.to_string()].map(OsString::from));
         }
         let what = self.argv.iter().map(|arg| arg.to_string_lossy()).collect::<Vec<_>>().join(" ");
         argv.extend(self.argv);

@@ -85,13 +85,14 @@ impl HostSetup {
     /// Which it is not.
     pub fn check_usage(&self, usage: &StackUsage) -> Result<(), String> {
         let limits = self.limits();
-        let StackUsage { connections, tx_segments, holes, neighbors, events, answers: _ } = *usage;
-        let segments = limits.tx_segments.min(self.mbufs / 2);
+        let StackUsage { connections, tx_segments, tx_buffers, holes, neighbors, events, answers: _ } =
+            *usage;
         for (what, held, most) in [
             ("connections", connections, limits.connections),
             ("connections with holes", holes, connections),
             // A connection that has none may take one in any case.
-            ("segments to send", tx_segments, segments + connections),
+            ("segments to send", tx_segments, limits.tx_segments + connections),
+            ("buffers of segments to send", tx_buffers, self.mbufs / 2),
             ("neighbours", neighbors, limits.neighbors),
             ("events", events, limits.events),
         ] {

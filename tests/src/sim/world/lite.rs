@@ -340,14 +340,15 @@ impl LiteHost {
                         borders.for_each(|at| watch.pushed(self.side, end.port, at));
                     })
                 }
-                Chunks::Records(max) => self.stack.segment(conn).and_then(|mut segment| {
+                Chunks::Records(max) => self.stack.sender(now, conn).and_then(|mut sender| {
+                    let mut segment = sender.segment()?;
                     // Sizes that follow from the offset alone.
                     let sized = end.sent.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40;
                     let max = segment.capacity().min(max) as u64;
                     let octets = end.next_octets(1 + sized % max);
                     let room = segment.append(octets.len()).ok_or(SendError::NoMbuf)?;
                     room.copy_from_slice(&octets);
-                    self.stack.push(now, conn, segment);
+                    segment.push();
                     watch.pushed(self.side, end.port, end.sent + octets.len() as u64);
                     Ok(octets.len())
                 }),

@@ -141,12 +141,13 @@ impl User {
             let count = (end - self.sent) as usize;
             let taken = match record {
                 None => stack.send(now, conn, &octets(1, self.sent, count)),
-                Some(record) => stack.segment(conn).map(|mut segment| {
+                Some(record) => stack.sender(now, conn).and_then(|mut sender| {
+                    let mut segment = sender.segment()?;
                     let count = count.min(record).min(segment.capacity());
                     let room = segment.append(count).expect("room for a segment");
                     room.copy_from_slice(&octets(1, self.sent, count));
-                    stack.push(now, conn, segment);
-                    count
+                    segment.push();
+                    Ok(count)
                 }),
             };
             match taken {
