@@ -1,20 +1,27 @@
-//! What an acknowledgement costs its receiver, for counting instructions: `scripts/ack-cost` runs it under callgrind.
+//! What an acknowledgement costs TCP's sender, from the frame to the control block.
 //!
-//! `ack_path MODE [ACKS]`: a sender keeps 256 segments in flight; each acknowledgement that its peer gives goes through
-//! [`acknowledge`], which is what is counted. `in-order`: nothing is lost, every second segment is acknowledged; `holes`:
-//! one segment of 32 is lost, once, and is sent again, so that most acknowledgements carry SACK blocks.
+//! A sender keeps 256 segments in flight; each acknowledgement that its peer gives is counted. In order: nothing is lost, every
+//! second segment is acknowledged. With holes: one segment of 32 is lost, once, and is sent again, so that most
+//! acknowledgements carry SACK blocks.
+
+use std::collections::VecDeque;
 
 use dp::{Burst, Mbuf, Mempool};
 use tcp_lite::facade::EthernetAddress;
 use tcp_lite::{ConnId, Event, Instant, Limits, Stack, StackConfig, TcpConfig};
+
+use crate::Result;
+use crate::counted::Side;
 
 const MTU: u16 = 1500;
 const WINDOW: u32 = 256 * 1448;
 /// From one turn to the next, of which a round trip has eight.
 const TURN_US: i64 = 125;
 const TURNS_UNDER_WAY: usize = 4;
-/// Behind the first window, so that slow start is over.
+/// Acknowledgements behind the first window, so that slow start is over.
 const WARM_UP: u64 = 4096;
+/// Acknowledgements that are counted.
+const COUNTED: u64 = 20_000;
 
 fn stack(n: u8) -> Stack {
     let config = StackConfig {
@@ -29,17 +36,11 @@ fn stack(n: u8) -> Stack {
         tcp: TcpConfig { recv_window_octets: WINDOW, send_buffer_octets: WINDOW, ..TcpConfig::default() },
         seed: [n; 32],
     };
-    Stack::new(config, Mempool::heap("ack_path", 16_384, 2048))
-}
-
-/// Where instructions are counted.
-#[inline(never)]
-fn acknowledge(stack: &mut Stack, now: Instant, frame: Mbuf) {
-    stack.input(now, frame);
+    Stack::new(config, Mempool::heap("acks", 16_384, 2048))
 }
 
 /// Frames of a turn, on their way.
-type Flight = std::collections::VecDeque<Vec<Vec<u8>>>;
+type Flight = VecDeque<Vec<Vec<u8>>>;
 
 fn sent(stack: &mut Stack, now: Instant) -> Vec<Vec<u8>> {
     let (mut frames, mut out) = (Vec::new(), Burst::new());
@@ -67,14 +68,11 @@ fn feed(stack: &mut Stack, now: Instant, conn: ConnId) {
     while stack.send(now, conn, &OCTETS).is_ok() {}
 }
 
-fn main() {
-    let mut args = std::env::args().skip(1);
-    let lossy = match args.next().as_deref() {
-        Some("in-order") => false,
-        Some("holes") => true,
-        _ => panic!("in-order or holes"),
-    };
-    let wanted: u64 = args.next().map_or(20_000, |count| count.parse().expect("a number"));
+/// The acknowledgements that were counted.
+///
+/// # Errors
+/// Where segments were not lost as they should.
+pub(crate) fn run(holes: bool) -> Result<u64> {
     let pool = Mempool::heap("wire", 4096, 2048);
     let (mut a, mut b) = (stack(1), stack(2));
     b.listen(1).expect("a free port");
@@ -85,11 +83,12 @@ fn main() {
         let now = Instant::from_micros(turn * TURN_US);
         if to_a.len() == TURNS_UNDER_WAY {
             for octets in to_a.pop_front().unwrap_or_default() {
-                let frame = received(&pool, &octets);
-                if established && acks >= WARM_UP {
-                    acknowledge(&mut a, now, frame);
+                let mut frame = Some(received(&pool, &octets));
+                let mut input = || a.input(now, frame.take().expect("called once"));
+                if established && (WARM_UP..WARM_UP + COUNTED).contains(&acks) {
+                    Side::Acknowledged.count(&mut input);
                 } else {
-                    a.input(now, frame);
+                    input();
                 }
                 acks += u64::from(established);
             }
@@ -98,7 +97,7 @@ fn main() {
         while let Some(event) = a.event() {
             established |= matches!(event, Event::Established { .. });
         }
-        if acks >= WARM_UP + wanted {
+        if acks >= WARM_UP + COUNTED {
             break;
         }
         if established {
@@ -109,7 +108,7 @@ fn main() {
         if to_b.len() == TURNS_UNDER_WAY {
             for octets in to_b.pop_front().unwrap_or_default() {
                 segments += u64::from(octets.len() > 1000);
-                if lossy && octets.len() > 1000 && segments.is_multiple_of(32) {
+                if holes && octets.len() > 1000 && segments.is_multiple_of(32) {
                     continue;
                 }
                 b.input(now, received(&pool, &octets));
@@ -129,12 +128,20 @@ fn main() {
         answers.extend(sent(&mut b, now));
         to_a.push_back(answers);
     }
-    let counters = a.counters();
-    println!(
-        "{} acknowledgements counted, {} segments, {} sent again, {} timeouts",
-        acks - WARM_UP,
-        counters.tx_segments,
-        counters.tx_retransmits,
-        counters.rto_expired
-    );
+    let again = a.counters().tx_retransmits;
+    let expected = if holes { segments / 40..segments / 24 } else { 0..1 };
+    if !expected.contains(&again) {
+        return Err(format!("{again} of {segments} segments were sent again").into());
+    }
+    Ok(COUNTED)
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn segments_are_lost_where_there_are_to_be_holes_and_only_there() {
+        for holes in [false, true] {
+            assert_eq!(super::run(holes).unwrap(), super::COUNTED);
+        }
+    }
 }

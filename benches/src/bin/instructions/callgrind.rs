@@ -1,0 +1,180 @@
+//! A load under callgrind, and its profile read.
+//!
+//! The process has no environment and stands nowhere in particular, so that nothing of the caller's moves its stack. Valgrind
+//! maps at fixed addresses and shows every x86-64 with AVX2 as one and the same processor, without AVX-512: so the same
+//! code is taken on every such machine, ours as libc's.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use crate::Result;
+use crate::counted::Side;
+use crate::row::Row;
+
+/// What a load came to under callgrind.
+pub(crate) struct Profile {
+    /// What the load's own process said, by its first word.
+    said: BTreeMap<String, String>,
+    profile: String,
+}
+
+/// What the load's process says: how often a side's work was done, and the processor it sees.
+pub(crate) const CPU: &str = "cpu";
+
+impl Profile {
+    /// Runs `row`. With `only`, nothing outside that side's function is in the profile.
+    ///
+    /// # Errors
+    /// Where valgrind does not start or the load fails.
+    pub(crate) fn take(row: &Row, only: Option<Side>, scratch: &Path) -> Result<Self> {
+        let file = scratch.join(row.name);
+        let mut command = Command::new("valgrind");
+        command.args(["--quiet", "--tool=callgrind", "--compress-strings=no", "--demangle=no"]);
+        command.arg(format!("--callgrind-out-file={}", file.display()));
+        if let Some(side) = only {
+            command.arg(format!("--toggle-collect=*{}*", side.function()));
+        }
+        command.arg(std::env::current_exe()?).args(["--run", row.name]);
+        command.env_clear().env("PATH", std::env::var_os("PATH").unwrap_or_default()).current_dir("/");
+        let output = command.stdin(Stdio::null()).output()?;
+        if !output.status.success() {
+            let words = String::from_utf8_lossy(&output.stderr);
+            return Err(format!("{} under callgrind: {}", row.name, words.trim()).into());
+        }
+        let said = String::from_utf8_lossy(&output.stdout)
+            .lines()
+            .filter_map(|line| line.split_once(' '))
+            .map(|(word, rest)| (word.to_owned(), rest.to_owned()))
+            .collect();
+        Ok(Self { said, profile: std::fs::read_to_string(&file)? })
+    }
+
+    /// What the processor can do, as the load saw it.
+    pub(crate) fn cpu(&self) -> &str {
+        self.said.get(CPU).map_or("", String::as_str)
+    }
+
+    /// How often `side`'s work was done: FPDUs or acknowledgements.
+    ///
+    /// # Errors
+    /// Where the load did not say.
+    pub(crate) fn times(&self, side: Side) -> Result<u64> {
+        let times =
+            self.said.get(side.name()).and_then(|times| times.parse().ok()).filter(|times| *times > 0);
+        times.ok_or_else(|| format!("the load did nothing that was {}", side.name()).into())
+    }
+
+    /// Instructions for each time.
+    ///
+    /// # Errors
+    /// Where there are none.
+    pub(crate) fn instructions(&self, side: Side) -> Result<f64> {
+        match inclusive(&self.profile, side.function()) {
+            0 => Err(format!("no call of {} in the profile", side.function()).into()),
+            all => Ok(all as f64 / self.times(side)? as f64),
+        }
+    }
+
+    /// Instructions by source file; what was inlined counts for the file that it is from.
+    pub(crate) fn files(&self) -> Vec<(String, u64)> {
+        let mut files: Vec<_> = by_file(&self.profile).into_iter().collect();
+        files.sort_by_key(|(_, cost)| std::cmp::Reverse(*cost));
+        files
+    }
+}
+
+/// Instructions spent in calls of the function with `name` in its name, and in what that calls.
+fn inclusive(profile: &str, name: &str) -> u64 {
+    let (mut all, mut is_it) = (0, false);
+    let mut lines = profile.lines();
+    while let Some(line) = lines.next() {
+        if let Some(callee) = line.strip_prefix("cfn=") {
+            is_it = callee.contains(name);
+        } else if line.starts_with("calls=") {
+            // What all these calls cost stands on the next line.
+            let calls = lines.next().map_or(0, cost);
+            all += if std::mem::take(&mut is_it) { calls } else { 0 };
+        }
+    }
+    all
+}
+
+/// Instructions by file, without what is called from there.
+fn by_file(profile: &str) -> BTreeMap<String, u64> {
+    let (mut files, mut file) = (BTreeMap::new(), String::new());
+    let mut lines = profile.lines();
+    while let Some(line) = lines.next() {
+        if let Some(path) = ["fl=", "fi=", "fe="].iter().find_map(|key| line.strip_prefix(key)) {
+            file = short(path);
+        } else if line.starts_with("calls=") {
+            lines.next();
+        } else if line.starts_with(|first: char| first.is_ascii_digit() || "+-*".contains(first)) {
+            *files.entry(file.clone()).or_default() += cost(line);
+        }
+    }
+    files
+}
+
+/// The last number of a line of costs.
+fn cost(line: &str) -> u64 {
+    line.rsplit(' ').next().and_then(|cost| cost.parse().ok()).unwrap_or(0)
+}
+
+/// A source file's path from its crate's folder on.
+fn short(path: &str) -> String {
+    let Some((before, within)) = path.rsplit_once("/src/") else { return path.to_owned() };
+    let package = before.rsplit('/').next().unwrap_or(before);
+    format!("{package}/src/{within}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PROFILE: &str = "\
+events: Ir
+fl=/a/benches/src/bin/instructions/counted.rs
+fn=_ZN12instructions7counted13count_as_sentE
+40 5
+fi=/rust/core/src/hint.rs
+482 1
+cfi=/a/iwarp/src/engine/mod.rs
+cfn=_ZN5iwarp6engine4turnE
+calls=3 10
+41 900
+
+fl=/a/iwarp/src/engine/mod.rs
+fn=_ZN5iwarp6engine4turnE
+80 900
+
+fl=/a/benches/src/bin/instructions/stream.rs
+fn=main
+7 20
+cfn=_ZN12instructions7counted13count_as_sentE
+calls=2 40
+8 600
+cfn=_ZN12instructions7counted17count_as_receivedE
+calls=2 40
++1 50
+cfn=_ZN12instructions7counted13count_as_sentE
+calls=1 40
+* 306
+summary: 976
+";
+
+    #[test]
+    fn calls_of_a_function_are_added_up_whoever_calls() {
+        assert_eq!(inclusive(PROFILE, "count_as_sent"), 906);
+        assert_eq!(inclusive(PROFILE, "count_as_received"), 50);
+        assert_eq!(inclusive(PROFILE, "count_as_acknowledged"), 0);
+    }
+
+    #[test]
+    fn a_file_has_what_was_inlined_from_it_and_not_what_it_calls() {
+        let files = by_file(PROFILE);
+        assert_eq!(files["core/src/hint.rs"], 1);
+        assert_eq!(files["iwarp/src/engine/mod.rs"], 900);
+        assert_eq!(files["benches/src/bin/instructions/counted.rs"], 5);
+    }
+}

@@ -1,0 +1,232 @@
+//! `instructions`: what an FPDU costs to send and to receive, and what an acknowledgement costs, in instructions that
+//! callgrind counts, held against a committed baseline. `scripts/instructions` builds and runs it.
+//!
+//! Instructions, since times are not the same twice and these are: one thread, a wire in memory, a time of its own, fixed
+//! seeds and numbers of messages. Setting up, slow start and checking what arrived are not counted.
+//!
+//! | file | what |
+//! |---|---|
+//! | `row.rs` | the table of loads |
+//! | `stream.rs` | FPDUs between two engines |
+//! | `ack.rs` | acknowledgements between two stacks |
+//! | `counted.rs` | the functions whose instructions are counted |
+//! | `callgrind.rs` | a load under callgrind, and its profile read |
+//! | `baseline.rs` | the committed counts, and the verdict |
+#![forbid(unsafe_code)]
+
+mod ack;
+mod baseline;
+mod callgrind;
+mod counted;
+mod row;
+mod stream;
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+
+use clap::Parser;
+
+use baseline::{Baseline, RECORD, Verdict};
+use callgrind::{CPU, Profile};
+use counted::Side;
+use row::{ROWS, Row, Work};
+
+type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
+
+/// Counts the instructions of each FPDU and acknowledgement, and compares them with the baseline.
+#[derive(Parser, Debug)]
+#[command(name = "instructions")]
+struct Args {
+    /// Only loads with this in their name.
+    pattern: Option<String>,
+    /// Makes what is counted now the baseline.
+    #[arg(long)]
+    record: bool,
+    /// Says in which source files the instructions of a load are.
+    #[arg(long, value_name = "LOAD", conflicts_with_all = ["pattern", "record"])]
+    explain: Option<String>,
+    /// Runs a load: what is run under callgrind.
+    #[arg(long, value_name = "LOAD", hide = true)]
+    run: Option<String>,
+}
+
+fn main() -> ExitCode {
+    let args = Args::parse();
+    let done = match (&args.run, &args.explain) {
+        (Some(name), _) => named(name).and_then(run).map(|()| true),
+        (None, Some(name)) => named(name).and_then(explain).map(|()| true),
+        (None, None) => compare(args.pattern.as_deref().unwrap_or_default(), args.record),
+    };
+    match done {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("instructions: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn named(name: &str) -> Result<&'static Row> {
+    let names = || ROWS.map(|row| row.name).join(", ");
+    Row::named(name).ok_or_else(|| format!("no load {name}; there are: {}", names()).into())
+}
+
+/// Runs a load and says how often its work was done.
+fn run(row: &Row) -> Result<()> {
+    match row.work {
+        Work::Stream(load) => {
+            for (side, times) in row.sides().iter().zip(stream::run(load)?) {
+                println!("{} {times}", side.name());
+            }
+        }
+        Work::Acks { holes } => println!("{} {}", Side::Acknowledged.name(), ack::run(holes)?),
+    }
+    println!("{CPU} {}", cpu());
+    Ok(())
+}
+
+/// What this processor can do of what decides how octets are copied and summed.
+#[cfg(target_arch = "x86_64")]
+fn cpu() -> String {
+    let features = [
+        ("sse4.2", is_x86_feature_detected!("sse4.2")),
+        ("pclmulqdq", is_x86_feature_detected!("pclmulqdq")),
+        ("avx2", is_x86_feature_detected!("avx2")),
+        ("vpclmulqdq", is_x86_feature_detected!("vpclmulqdq")),
+        ("avx512f", is_x86_feature_detected!("avx512f")),
+    ];
+    let present: Vec<&str> = features.iter().filter(|(_, here)| *here).map(|(name, _)| *name).collect();
+    format!("x86_64 {}", present.join(" "))
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn cpu() -> String {
+    std::env::consts::ARCH.to_owned()
+}
+
+/// Counts the loads with `pattern` in their names and holds them against the baseline, or records them. Ends as `cargo test`
+/// does, so that whoever adds up tests can count these. Returns whether all is well.
+fn compare(pattern: &str, record: bool) -> Result<bool> {
+    let rows: Vec<&Row> = ROWS.iter().filter(|row| row.name.contains(pattern)).collect();
+    if Command::new("valgrind").arg("--version").output().is_err() {
+        println!("no valgrind: nothing is counted (scripts/install test installs it)");
+        summary(0, 0, rows.iter().map(|row| row.sides().len()).sum());
+        return Ok(!record);
+    }
+    let old = match std::fs::read_to_string(baseline::FILE) {
+        Ok(text) => Baseline::parse(&text)?,
+        Err(_) if record => Baseline::default(),
+        Err(error) => return Err(format!("{}: {error}", baseline::FILE).into()),
+    };
+    let mut now = Baseline::default();
+    now.machine.tools = tools();
+    let scratch = Scratch::new()?;
+    println!("{:<36} {:>12} {:>12} {:>9}", "instructions for each", "baseline", "now", "change");
+    for row in rows {
+        let profile = Profile::take(row, None, &scratch.0)?;
+        now.machine.cpu = profile.cpu().to_owned();
+        for &side in row.sides() {
+            let (name, count) = (row.full_name(side), profile.instructions(side)?);
+            let before = old.rows.get(&name);
+            let change =
+                before.map_or("-".into(), |before| format!("{:+.2} %", (count / before - 1.0) * 100.0));
+            let before = before.map_or("-".into(), |before| format!("{before:.1}"));
+            println!("{name:<36} {before:>12} {count:>12.1} {change:>9}");
+            now.rows.insert(name, count);
+        }
+    }
+    if record {
+        return write(&old, now, pattern).map(|()| true);
+    }
+    Ok(judge(&old, &now))
+}
+
+/// Prints what fails and the summary; whether nothing does.
+fn judge(old: &Baseline, now: &Baseline) -> bool {
+    let Some(tolerance) = old.tolerance(&now.machine) else {
+        println!("this processor ({}) is not the baseline's ({})", now.machine.cpu, old.machine.cpu);
+        summary(0, 0, now.rows.len());
+        return true;
+    };
+    if now.machine.tools != old.machine.tools {
+        println!("recorded with: {}\nnow:           {}", old.machine.tools, now.machine.tools);
+        println!("so that {tolerance} % are allowed");
+    }
+    let mut failed = 0;
+    for (name, count) in &now.rows {
+        if let Verdict::Fails(words) = old.judge(name, *count, tolerance) {
+            println!("FAILED {words}");
+            failed += 1;
+        }
+    }
+    summary(now.rows.len() - failed, failed, 0);
+    failed == 0
+}
+
+fn summary(passed: usize, failed: usize, ignored: usize) {
+    let verdict = if failed == 0 { "ok" } else { "FAILED" };
+    println!("test result: {verdict}. {passed} passed; {failed} failed; {ignored} ignored");
+}
+
+/// Writes the baseline; with a pattern, what it leaves out stays.
+fn write(old: &Baseline, now: Baseline, pattern: &str) -> Result<()> {
+    let mut new = Baseline { machine: now.machine, rows: Default::default() };
+    if !pattern.is_empty() {
+        if new.machine != old.machine {
+            return Err(format!(
+                "another compiler, C library, valgrind or processor: record all rows: {RECORD}"
+            )
+            .into());
+        }
+        new.rows.clone_from(&old.rows);
+    }
+    new.rows.extend(now.rows);
+    std::fs::write(baseline::FILE, new.text())?;
+    println!("recorded in {}", baseline::FILE);
+    Ok(())
+}
+
+/// Compiler, C library and valgrind.
+fn tools() -> String {
+    let said = |program: &str, argument: &str| {
+        let output = Command::new(program).arg(argument).output().ok();
+        output.map_or_else(String::new, |output| String::from_utf8_lossy(&output.stdout).trim().to_owned())
+    };
+    let [rustc, libc] = [said("rustc", "--version"), said("getconf", "GNU_LIBC_VERSION")];
+    format!("{rustc}, {libc}, {}", said("valgrind", "--version"))
+}
+
+/// Prints, for each side of a load, the source files that have its instructions.
+fn explain(row: &Row) -> Result<()> {
+    let scratch = Scratch::new()?;
+    for &side in row.sides() {
+        let profile = Profile::take(row, Some(side), &scratch.0)?;
+        let (files, times) = (profile.files(), profile.times(side)? as f64);
+        let all: u64 = files.iter().map(|(_, cost)| cost).sum();
+        println!("{}: {:.1} instructions for each", row.full_name(side), all as f64 / times);
+        for (file, cost) in files.iter().take(30) {
+            println!("{:10.1} {:5.1} %  {file}", *cost as f64 / times, 100.0 * *cost as f64 / all as f64);
+        }
+    }
+    Ok(())
+}
+
+/// A folder for profiles, removed when dropped.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new() -> Result<Self> {
+        let name = format!("uwarp-instructions-{}", std::process::id());
+        let folder = std::env::temp_dir().join(name);
+        std::fs::create_dir_all(&folder)?;
+        Ok(Self(folder))
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        // What is left of it is the system's to clean up.
+        let _ = std::fs::remove_dir_all(Path::new(&self.0));
+    }
+}
