@@ -12,7 +12,7 @@ use crate::errors::Error;
 /// How eagerly this thread looks again when nothing happened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Manner {
-    /// Spins while a test runs; gives the core away now and then, every time on a machine with one core.
+    /// Spins while a test runs; gives the core away now and then, every time where it is [shared](Driver::share_cpu).
     Measuring,
     /// Yields, then sleeps: waiting for somebody who may never come.
     Waiting,
@@ -98,12 +98,11 @@ impl Driver {
     }
 
     fn new(mover: Mover, channel: Option<CompletionChannel>, interrupt: Interrupt) -> Self {
-        let one_core = std::thread::available_parallelism().is_ok_and(|n| n.get() == 1);
         Self {
             mover,
             interrupt,
             manner: Manner::Waiting,
-            spin_turns: if one_core { 0 } else { SPIN_TURNS },
+            spin_turns: SPIN_TURNS,
             idle_turns: 0,
             was_idle: false,
             channel,

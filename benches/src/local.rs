@@ -11,7 +11,7 @@ use dp::link::{self, LinkConfig, LinkPlan, LinkTso};
 
 use crate::driver::{Interrupt, Manner};
 use crate::errors::Error;
-use crate::net::{End, EndConfig, make_end};
+use crate::net::{End, EndConfig, has_one_cpu, make_end};
 use crate::params::{DEFAULT_PORT, Params};
 use crate::perftest::client::{self, Outcome};
 use crate::perftest::script::OnRow;
@@ -151,7 +151,7 @@ pub fn run_between(
         vlan: None,
         pcap,
         cpu: wire.core.as_ref().map(|core| core.cpu),
-        shares_cpu: wire.core.is_some(),
+        shares_cpu: wire.core.is_some() || has_one_cpu(),
         events: params.events,
         timeout: wire.timeout,
     };

@@ -46,7 +46,7 @@ pub struct EndConfig<'a> {
     pub pcap: Option<&'a Path>,
     /// CPU for this thread, or for the engine's.
     pub cpu: Option<usize>,
-    /// Another end runs on that CPU too.
+    /// The other end may run on that CPU too: an idle turn lets it.
     pub shares_cpu: bool,
     /// Sleep on completion events, with the engine in a thread.
     pub events: bool,
@@ -55,7 +55,8 @@ pub struct EndConfig<'a> {
 }
 
 impl<'a> EndConfig<'a> {
-    /// As the options say.
+    /// As the options say. To be called before EAL starts, which keeps this thread on one CPU: who may use only one
+    /// without having asked for it (`--cpu`) may share it with the other end.
     pub fn new(args: &'a NetArgs, events: bool) -> Self {
         Self {
             ips: args.ips.clone(),
@@ -63,7 +64,7 @@ impl<'a> EndConfig<'a> {
             vlan: args.vlan,
             pcap: args.pcap.as_deref(),
             cpu: args.cpu,
-            shares_cpu: false,
+            shares_cpu: has_one_cpu() && args.cpu.is_none(),
             events,
             timeout: args.timeout,
         }
@@ -76,8 +77,8 @@ impl<'a> EndConfig<'a> {
 /// [`Error::Usage`], [`Error::Port`], [`Error::Verbs`].
 pub fn open(args: &NetArgs, events: bool, interrupt: &Interrupt) -> Result<End, Error> {
     args.check()?;
-    let port = open_port(args)?;
-    make_end(port, &EndConfig::new(args, events), interrupt)
+    let config = EndConfig::new(args, events);
+    make_end(open_port(args)?, &config, interrupt)
 }
 
 /// Makes an end on `port`.
@@ -119,6 +120,11 @@ pub fn make_end(port: Box<dyn Port>, config: &EndConfig<'_>, interrupt: &Interru
     };
     let endpoint = Endpoint::new(context, driver, config.timeout)?;
     Ok(End { endpoint, mtu: info.mtu, mac: info.mac })
+}
+
+/// Whether this thread may use one CPU only.
+pub fn has_one_cpu() -> bool {
+    std::thread::available_parallelism().is_ok_and(|cpus| cpus.get() == 1)
 }
 
 /// The CPUs that this process may use.
