@@ -1,5 +1,7 @@
 //! The table that people read.
 
+use serde_json::Value;
+
 use crate::measure::{Better, Measure};
 use crate::session::Row;
 
@@ -23,6 +25,17 @@ pub fn row(row: &Row) -> String {
         format!("{sign}{}", short(*aim)),
         row.verdict().word().to_owned(),
     ])
+}
+
+/// What stands beside a row and is not what it is measured against: the kernel that copies nothing at the sender.
+pub fn beside(row: &Row) -> Option<String> {
+    let tried = row.also.get("kernel_sendfile")?.as_object()?;
+    let best = tried.values().filter_map(Value::as_f64).reduce(f64::max)?;
+    Some(format!(
+        "beside {}: the kernel with sendfile, no copy at its sender: {}",
+        row.measure.id,
+        short(best)
+    ))
 }
 
 /// A row that could not be measured.
@@ -56,6 +69,16 @@ mod tests {
     fn three_digits_are_enough() {
         let texts = [1234.5, 99.96, 31.25, 9.999, 4.0, 0.9, 0.125].map(short);
         assert_eq!(texts, ["1234", "100", "31.2", "10.0", "4.00", "0.900", "0.125"]);
+    }
+
+    #[test]
+    fn the_best_without_a_copy_stands_beside_its_row() {
+        let mut tally = Tally::default();
+        tally.add("write_1500", "there", Ok(Pair { ours: 4.0, theirs: 2.0 }));
+        let row = |tally: &Tally| tally.row(find("write_1500").unwrap()).unwrap();
+        assert_eq!(beside(&row(&tally)), None);
+        tally.note("write_1500", "kernel_sendfile", serde_json::json!({ "a": 3.25, "b": 31.25 }));
+        assert!(beside(&row(&tally)).unwrap().ends_with(": 31.2"));
     }
 
     #[test]

@@ -31,6 +31,22 @@ enum Command {
         #[command(flatten)]
         device: Device,
     },
+    /// Sends frames one at a time and waits for each: prints the median round trip, microseconds.
+    Ping {
+        #[command(flatten)]
+        device: Device,
+        /// Octets of a frame.
+        #[arg(long)]
+        octets: usize,
+        /// How many.
+        #[arg(long, default_value_t = 100_000)]
+        count: usize,
+    },
+    /// Sends back what comes until nothing does any more.
+    Pong {
+        #[command(flatten)]
+        device: Device,
+    },
 }
 
 /// The device of this end.
@@ -64,14 +80,18 @@ fn main() -> ExitCode {
 fn run(command: Command) -> Result<Sent> {
     match command {
         Command::Source { device, octets, ms } => {
-            frames::source(&mut *open(&device)?, octets, Duration::from_millis(ms))
+            return frames::source(&mut *open(&device)?, octets, Duration::from_millis(ms));
         }
         Command::Sink { device } => {
             let passed = frames::sink(&mut *open(&device)?)?;
             println!("{}", serde_json::to_string(&passed).map_err(|error| lab_error!("{error}"))?);
-            Ok(Sent::Frames)
         }
+        Command::Ping { device, octets, count } => {
+            println!("{}", frames::ping(&mut *open(&device)?, octets, count)?);
+        }
+        Command::Pong { device } => frames::pong(&mut *open(&device)?)?,
     }
+    Ok(Sent::Frames)
 }
 
 /// Opens the device and keeps this thread on its CPU.

@@ -32,9 +32,6 @@ fn run(options: Options) -> Result<bool> {
     over_vhost::measure(&session, &mut tally);
     in_memory::measure(&session, &mut tally);
     loss::measure(&session, &mut tally);
-    // Of all rows together, so not where only some are looked at.
-    let limits = if session.options.only.is_empty() { limits::measure(&session) } else { Value::Null };
-
     let (mut rows, mut missing): (Vec<Row>, Vec<(&str, String)>) = Default::default();
     println!("{machine}");
     if session.options.quick {
@@ -53,6 +50,17 @@ fn run(options: Options) -> Result<bool> {
             }
         }
     }
+    for row in &rows {
+        table::beside(row).into_iter().for_each(|line| println!("{line}"));
+    }
+    // Of all rows together, so not where only some are looked at.
+    let limits = match session.options.only.is_empty() {
+        true => {
+            println!("limits of the wire and the memory, without any protocol:");
+            limits::measure(&session)
+        }
+        false => Value::Null,
+    };
     if let Some(path) = &session.options.json {
         let document = json::document(&machine, session.options.quick, &rows, &missing, limits.clone());
         std::fs::write(path, format!("{document:#}\n"))

@@ -15,6 +15,8 @@ pub struct Stream {
     manner: iperf3::Manner,
     /// What was tried and what it carried, Gb/s.
     pub tried: Map<String, Value>,
+    /// The same without a copy at the sender, which is not what is measured against.
+    pub sendfile: Map<String, Value>,
 }
 
 impl Stream {
@@ -24,15 +26,17 @@ impl Stream {
     /// Without the right to make namespaces, or without `iperf3`.
     pub fn new(session: &Session, mtu: u16) -> Result<Self> {
         let hosts = Hosts::new(session, mtu)?;
-        let manners =
-            if session.options.quick { &iperf3::MANNERS[..iperf3::QUICK] } else { &iperf3::MANNERS };
-        let (manner, tried) = best(manners, |manner| {
-            hosts.reshape(manner.shape)?;
-            iperf3::streams(&hosts, manner, 1, 1)
-        })?;
+        let quick = session.options.quick;
+        let try_all = |manners: &[iperf3::Manner]| {
+            best(if quick { &manners[..iperf3::QUICK] } else { manners }, |manner| {
+                hosts.reshape(manner.shape)?;
+                iperf3::streams(&hosts, manner, 1, 1)
+            })
+        };
+        let (_, sendfile) = try_all(&iperf3::SENDFILE)?;
+        let (manner, tried) = try_all(&iperf3::COPYING)?;
         hosts.reshape(manner.shape)?;
-        let tried = tried.into_iter().map(|(manner, rate)| (manner.name(), rate.into())).collect();
-        Ok(Self { hosts, manner, tried })
+        Ok(Self { hosts, manner, tried: by_name(tried), sendfile: by_name(sendfile) })
     }
 
     /// What it is measured with.
@@ -47,6 +51,10 @@ impl Stream {
     pub fn goodput(&self, connections: u32, seconds: u32) -> Result<f64> {
         iperf3::streams(&self.hosts, self.manner, connections, seconds)
     }
+}
+
+fn by_name(tried: Vec<(iperf3::Manner, f64)>) -> Map<String, Value> {
+    tried.into_iter().map(|(manner, rate)| (manner.name(), rate.into())).collect()
 }
 
 /// Small messages over the kernel's TCP in the manner that is best for what is measured of them.

@@ -1,4 +1,5 @@
-//! What `bare-wire` does: frames without a protocol over a device, sent as fast as it takes them, or counted.
+//! What `bare-wire` does: frames without a protocol over a device, sent as fast as it takes them and counted, or one at a
+//! time there and back.
 
 use std::time::{Duration, Instant};
 
@@ -56,11 +57,7 @@ pub enum Sent {
 /// When no peer comes, or the device sends nothing.
 pub fn source(port: &mut dyn Port, octets: usize, time: Duration) -> Result<Sent> {
     let Some(maker) = Maker::new(port, octets)? else { return Ok(Sent::NotOffered) };
-    let waiting = Instant::now();
-    while port.link_state() == LinkState::Down {
-        ensure!(waiting.elapsed() < START, "no peer after {START:?}");
-        std::thread::sleep(Duration::from_millis(1));
-    }
+    wait_for_peer(port)?;
     let (started, mut burst) = (Instant::now(), Burst::new());
     while started.elapsed() < time {
         while !burst.is_full() {
@@ -100,6 +97,60 @@ pub fn sink(port: &mut dyn Port) -> Result<Passed> {
             return Ok(Passed { frames, octets, seconds: (last - started).as_secs_f64() });
         }
     }
+}
+
+/// Sends a frame of `octets` and waits until one is back, `count` times: the median in microseconds.
+///
+/// # Errors
+/// When no peer comes, or a frame does not come back.
+pub fn ping(port: &mut dyn Port, octets: usize, count: usize) -> Result<f64> {
+    let maker = Maker::new(port, octets)?.ok_or_else(|| lab_error!("{octets} octets: more than a frame"))?;
+    wait_for_peer(port)?;
+    let (mut sent, mut back) = (Burst::new(), Burst::new());
+    let mut nanoseconds = Vec::with_capacity(count);
+    for _ in 0..count {
+        let started = Instant::now();
+        sent.push(maker.frame().ok_or_else(|| lab_error!("no buffer"))?);
+        while port.tx_burst(0, &mut sent) == 0 {
+            ensure!(started.elapsed() < START, "the device does not send");
+        }
+        while port.rx_burst(0, &mut back) == 0 {
+            ensure!(started.elapsed() < START, "nothing came back in {START:?}");
+        }
+        back.clear();
+        nanoseconds.push(started.elapsed().as_nanos() as u64);
+    }
+    nanoseconds.sort_unstable();
+    nanoseconds.get(count / 2).map(|&median| median as f64 / 1e3).ok_or_else(|| lab_error!("no round trip"))
+}
+
+/// Sends every frame back until none comes for a while.
+///
+/// # Errors
+/// When nothing comes at all.
+pub fn pong(port: &mut dyn Port) -> Result<()> {
+    let (mut last, mut came, mut burst) = (Instant::now(), false, Burst::new());
+    loop {
+        if port.rx_burst(0, &mut burst) > 0 {
+            while !burst.is_empty() {
+                port.tx_burst(0, &mut burst);
+            }
+            (last, came) = (Instant::now(), true);
+        } else if came && last.elapsed() > SILENCE {
+            return Ok(());
+        } else {
+            ensure!(came || last.elapsed() < START, "nothing came in {START:?}");
+        }
+    }
+}
+
+fn wait_for_peer(port: &mut dyn Port) -> Result<()> {
+    let waiting = Instant::now();
+    while port.link_state() == LinkState::Down {
+        ensure!(waiting.elapsed() < START, "no peer after {START:?}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    Ok(())
 }
 
 /// Makes frames of one length; their payload is whatever the buffers hold.
@@ -173,6 +224,16 @@ mod tests {
             assert!(passed.frames > 0 && passed.seconds > 0.0, "{octets}: {passed:?}");
             assert_eq!(passed.octets, passed.frames * octets as u64);
         }
+    }
+
+    #[test]
+    fn a_frame_comes_back_as_often_as_it_is_sent() {
+        let [mut left, mut right] = wire(1500);
+        let echo = std::thread::spawn(move || pong(&mut *right));
+        assert!(ping(&mut *left, 64, 100).unwrap() > 0.0);
+        assert_eq!(left.counters().rx_frames, 100);
+        echo.join().unwrap().unwrap();
+        assert!(ping(&mut *left, 9014, 1).is_err());
     }
 
     #[test]

@@ -7,7 +7,7 @@ pub mod memory;
 use std::time::Duration;
 
 use serde_json::{Map, Value, json};
-use testing::lab::{Result, Run, Scratch};
+use testing::lab::{Process, Result, Run, Scratch};
 use testing::{ensure, lab_error};
 
 use crate::session::Session;
@@ -24,30 +24,38 @@ const SEND_MS: u32 = 500;
 /// Runs of each; the median counts.
 const RUNS: usize = 3;
 
+/// Octets of a frame that goes there and back: a Write of 64 octets has as many.
+const ROUND_TRIP: u32 = 150;
+
 /// Longest run with its start.
 const LIMIT: Duration = Duration::from_secs(30);
 
 /// How `bare-wire` ends where the device does not take such frames.
 pub const NOT_OFFERED: u8 = 3;
 
-/// All of them: Gb/s by direction and frame, and GB/s of memory. What cannot be measured says why instead, and frames that
-/// a device does not take are null.
+/// All of them: Gb/s by direction and frame, the round trip by direction, and GB/s of memory. What cannot be measured says
+/// why instead, and frames that a device does not take are null. Each is printed as it is taken.
 pub fn measure(session: &Session) -> Value {
     let mut all = Map::new();
+    let taken = |name: &str, of: &str, figure: Result<Option<f64>>, unit: &str| {
+        println!("{name:<14} {of:<18} {}", shown(&figure, unit));
+        (name.to_owned(), value(figure))
+    };
     for sender in Sender::BOTH {
         let by_frame = FRAMES.map(|(name, octets, mtu)| {
             let figure = median(runs(session), || frames_per_run(session, sender, octets, mtu));
-            eprintln!("  {name:<14} {:<18} {}", sender.name(), shown(&figure, "Gb/s"));
-            (name.to_owned(), value(figure))
+            taken(name, sender.name(), figure, "Gb/s")
         });
-        all.insert(sender.name().to_owned(), Map::from_iter(by_frame).into());
+        let figure = median(runs(session), || round_trip(session, sender).map(Some));
+        let round_trip = taken("round_trip", sender.name(), figure, "us");
+        let of_sender = Map::from_iter(by_frame.into_iter().chain([round_trip]));
+        all.insert(sender.name().to_owned(), of_sender.into());
     }
     for (name, work) in memory::WORKS {
         let figure = memory::octets_per_s(session.cpus[0], work).map(|octets| Some(octets / 1e9));
-        eprintln!("  {name:<14} {:<18} {}", "one core", shown(&figure, "GB/s"));
-        all.insert(name.to_owned(), value(figure));
+        all.extend([taken(name, "one core", figure, "GB/s")]);
     }
-    all.insert("unit".to_owned(), json!({ "frames": "Gb/s", "memory": "GB/s" }));
+    all.insert("unit".to_owned(), json!({ "frames": "Gb/s", "round_trip": "us", "memory": "GB/s" }));
     all.into()
 }
 
@@ -86,22 +94,8 @@ fn median(runs: usize, figure: impl Fn() -> Result<Option<f64>>) -> Result<Optio
 /// Gb/s of bare frames from `sender`; none where its device does not take them.
 fn frames_per_run(session: &Session, sender: Sender, octets: u32, mtu: u16) -> Result<Option<f64>> {
     let scratch = Scratch::new()?;
-    let socket = scratch.file("wire.sock");
-    let end = |is_vhost: bool| -> Result<_> {
-        let sends = (sender == Sender::Vhost) == is_vhost;
-        let run = Run::new(session.program("bare-wire")?).arg(if sends { "source" } else { "sink" });
-        let run = run.args(["--vdev", &device(&socket, is_vhost), "--mtu", &mtu.to_string()]);
-        let run = run.args(["--cpu", &session.cpus[usize::from(!is_vhost)].to_string()]);
-        let run = run.args(session.no_huge.then_some("--no-huge"));
-        match sends {
-            true => run.args(["--octets", &octets.to_string(), "--ms", &SEND_MS.to_string()]).spawn(),
-            false => run.spawn(),
-        }
-    };
-    let vhost = end(true)?;
-    wait_for_socket(&socket)?;
-    let virtio_user = end(false)?;
-    let (source, sink) = if sender == Sender::Vhost { (vhost, virtio_user) } else { (virtio_user, vhost) };
+    let source = ["source", "--octets", &octets.to_string(), "--ms", &SEND_MS.to_string()].map(str::to_owned);
+    let [source, sink] = over_wire(session, &scratch, sender, mtu, &source, "sink")?;
     let sent = source.finish(LIMIT)?;
     if sent.status.code() == Some(i32::from(NOT_OFFERED)) {
         return Ok(None);
@@ -113,6 +107,42 @@ fn frames_per_run(session: &Session, sender: Sender, octets: u32, mtu: u16) -> R
     ensure!(passed.octets == passed.frames * u64::from(octets), "frames of another length: {line}");
     ensure!(passed.seconds > 0.0, "nothing came: {line}");
     Ok(Some(passed.octets as f64 * 8.0 / passed.seconds / 1e9))
+}
+
+/// The round trip of a bare frame from `sender`, median, microseconds.
+fn round_trip(session: &Session, sender: Sender) -> Result<f64> {
+    let scratch = Scratch::new()?;
+    let ping = ["ping", "--octets", &ROUND_TRIP.to_string()].map(str::to_owned);
+    let [ping, pong] = over_wire(session, &scratch, sender, 1500, &ping, "pong")?;
+    let told = ping.finish(LIMIT)?.success()?;
+    pong.finish(LIMIT)?.success()?;
+    let line = told.lines().next_back().unwrap_or_default();
+    line.parse().map_err(|error| lab_error!("{error} in: {told}"))
+}
+
+/// Starts `bare-wire` at both ends: at `sender` with the first arguments, at the other with the second.
+fn over_wire(
+    session: &Session,
+    scratch: &Scratch,
+    sender: Sender,
+    mtu: u16,
+    first: &[String],
+    second: &str,
+) -> Result<[Process; 2]> {
+    let socket = scratch.file("wire.sock");
+    let end = |is_vhost: bool| -> Result<Process> {
+        let sends = (sender == Sender::Vhost) == is_vhost;
+        let run = Run::new(session.program("bare-wire")?);
+        let run = if sends { run.args(first) } else { run.arg(second) };
+        run.args(["--vdev", &device(&socket, is_vhost), "--mtu", &mtu.to_string()])
+            .args(["--cpu", &session.cpus[usize::from(!is_vhost)].to_string()])
+            .args(session.no_huge.then_some("--no-huge"))
+            .spawn()
+    };
+    let vhost = end(true)?;
+    wait_for_socket(&socket)?;
+    let virtio_user = end(false)?;
+    Ok(if sender == Sender::Vhost { [vhost, virtio_user] } else { [virtio_user, vhost] })
 }
 
 #[cfg(test)]
