@@ -12,6 +12,7 @@
 //! | `ping` | rping |
 //! | `local` | both ends in one process |
 //! | `table`, `json`, `output`, `progress`, `profile`, `report` | what is shown |
+//! | `two_hosts` | two hosts on a wire in memory, for what counts or times parts of the data path |
 //! | `plot` | charts and pages of them, for `report` and other measurements |
 //!
 //! Nothing here is a protocol: both ends are users of [`iwarp::verbs`] like any other.
@@ -42,4 +43,5 @@ pub mod rate;
 pub mod report;
 pub mod runs;
 pub mod table;
+pub mod two_hosts;
 pub mod validate;

@@ -1,0 +1,151 @@
+//! Two hosts on a wire in memory with a queue pair between them, in one thread, with fixed seeds and a time of their own: the
+//! same in every run. For what counts or times parts of the data path; comparisons have more queue pairs (`measure`).
+
+use dp::link::{self, LinkConfig};
+use iwarp::engine::{Engine, EngineConfig};
+use iwarp::memory::Access;
+use iwarp::verbs::{
+    CmEventKind, CmId, CompletionQueue, ConnParam, Context, ContextConfig, EventChannel, ListenOptions,
+    MemoryRegion, ProtectionDomain, QpInit, QueuePair, RemoteAddr,
+};
+use tcp_lite::Instant;
+
+use crate::errors::Error;
+
+/// Between two turns of an engine, microseconds: a round trip is one or two of them.
+const TURN_US: u64 = 20;
+
+/// Turns in which two hosts are connected.
+const PATIENCE: u64 = 10_000;
+
+/// Requests of each queue.
+pub const DEPTH: usize = 128;
+
+const PORT: u16 = 7471;
+
+/// One of the two.
+pub struct Host {
+    /// Turned by whoever has the host: [`turn`](Self::turn).
+    pub engine: Engine,
+    /// Of both queues.
+    pub cq: CompletionQueue,
+    /// Connected.
+    pub qp: QueuePair,
+    /// With all rights.
+    pub memory: MemoryRegion,
+    events: EventChannel,
+    context: Context,
+    _pd: ProtectionDomain,
+}
+
+impl Host {
+    fn new(port: Box<dyn dp::Port>, number: u8, octets: usize) -> Result<Self, Error> {
+        let context = Context::new(ContextConfig { seed: Some([number; 32]), ..ContextConfig::default() })?;
+        let mut config = EngineConfig::new(&*port, &[&format!("10.0.0.{number}/24")])?;
+        config.stack.seed = [number; 32];
+        let engine = Engine::new(&context, port, config)?;
+        let (pd, cq) = (context.alloc_pd()?, context.create_cq(2 * DEPTH, None)?);
+        let init = QpInit { max_send_wr: DEPTH, max_recv_wr: DEPTH, ..QpInit::new(&cq) };
+        Ok(Self {
+            engine,
+            qp: pd.create_qp(&init)?,
+            memory: pd.reg_mr(octets, Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ)?,
+            cq,
+            events: context.create_event_channel()?,
+            context,
+            _pd: pd,
+        })
+    }
+
+    /// A turn of the engine.
+    pub fn turn(&mut self, now_us: u64) {
+        self.engine.turn(Instant::from_micros(now_us as i64));
+    }
+
+    /// The beginning of its memory, for the other.
+    pub fn remote(&self) -> RemoteAddr {
+        RemoteAddr { addr: self.memory.addr(), rkey: self.memory.rkey() }
+    }
+}
+
+/// Both, connected.
+pub struct TwoHosts {
+    /// Who connected.
+    pub a: Host,
+    /// Who accepted.
+    pub b: Host,
+    now_us: u64,
+    _ids: [CmId; 3],
+}
+
+impl TwoHosts {
+    /// Hosts at both ends of `link`, with `octets` of memory each. With `markers` both ask for them.
+    ///
+    /// # Errors
+    /// [`Error::Verbs`], [`Error::Connect`].
+    pub fn connect(link: &LinkConfig, octets: usize, markers: bool) -> Result<Self, Error> {
+        let (port_a, port_b) = link::pair(link);
+        let (mut a, mut b) = (Host::new(port_a, 1, octets)?, Host::new(port_b, 2, octets)?);
+        let param = ConnParam { markers, ..ConnParam::default() };
+        let remote = ([10, 0, 0, 2], PORT).into();
+        let failed = |reason: String| Error::Connect { remote, reason };
+        let listener = b.context.create_id(&b.events);
+        listener.listen_with(&ListenOptions::new(PORT))?;
+        let id = a.context.create_id(&a.events);
+        id.connect(&a.qp, remote, &param)?;
+        let (mut accepted, mut established) = (None, 0);
+        for turn in 1..=PATIENCE {
+            let now_us = turn * TURN_US;
+            a.turn(now_us);
+            b.turn(now_us);
+            while let Some(event) = a.events.poll().or_else(|| b.events.poll()) {
+                match event.kind {
+                    CmEventKind::ConnectRequest { .. } => {
+                        event.id.accept(&b.qp, &param)?;
+                        accepted = Some(event.id);
+                    }
+                    CmEventKind::Established { .. } => established += 1,
+                    other => return Err(failed(format!("{other:?}"))),
+                }
+            }
+            if established == 2 {
+                let accepted = accepted.ok_or_else(|| failed("no request was seen".into()))?;
+                return Ok(Self { a, b, now_us, _ids: [listener, id, accepted] });
+            }
+        }
+        Err(failed(format!("not within {PATIENCE} turns")))
+    }
+
+    /// The time of the next turn, microseconds.
+    pub fn tick(&mut self) -> u64 {
+        self.now_us += TURN_US;
+        self.now_us
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use iwarp::verbs::{SendOp, SendRequest, WcStatus};
+
+    use super::*;
+
+    #[test]
+    fn a_write_arrives_after_the_same_turns_each_time() {
+        let turns = |markers| {
+            let mut hosts = TwoHosts::connect(&LinkConfig::default(), 64, markers).unwrap();
+            hosts.a.memory.write_at(0, &[7; 64]).unwrap();
+            let op = SendOp::Write { remote: hosts.b.remote() };
+            hosts.a.qp.post_send(&SendRequest::new(1, op, hosts.a.memory.sge(0, 64))).unwrap();
+            while hosts.b.memory.load_u8(63).unwrap() != 7 {
+                let now_us = hosts.tick();
+                assert!(now_us < PATIENCE * TURN_US);
+                hosts.a.turn(now_us);
+                hosts.b.turn(now_us);
+            }
+            assert_eq!(hosts.a.cq.poll_one().unwrap().status, WcStatus::Success);
+            hosts.now_us
+        };
+        assert_eq!(turns(false), turns(false));
+        assert_eq!(turns(true), turns(true));
+    }
+}
