@@ -99,7 +99,7 @@ impl Headers<'_> {
     }
 
     /// Octets of all headers.
-    fn octets(&self) -> usize {
+    pub(crate) fn octets(&self) -> usize {
         ethernet::header_octets(self.framing.vlan) + self.ip_octets() + self.tcp.emitted_len()
     }
 
@@ -125,7 +125,7 @@ impl Headers<'_> {
     }
 
     /// Writes all headers. `payload` is the sum of the payload, which the device takes itself where it fills in.
-    fn emit(&self, out: &mut [u8], payload_octets: usize, payload: &Sum) {
+    pub(crate) fn emit(&self, out: &mut [u8], payload_octets: usize, payload: &Sum) {
         let Self { framing, dst_mac, src, dst, ecn, tcp } = self;
         let tcp_octets = tcp.emitted_len() + payload_octets;
         let (ethernet, out) = out.split_at_mut(ethernet::header_octets(framing.vlan));

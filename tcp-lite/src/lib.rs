@@ -5,6 +5,9 @@
 //! in, frames and events go out. Whole connections run in a test by moving frames between two [`Stack`]s.
 #![forbid(unsafe_code)]
 
+#[cfg(feature = "bench")]
+#[doc(hidden)]
+pub mod bench;
 mod checksum;
 mod claims;
 pub mod config;

@@ -15,6 +15,9 @@ const PACKETS: usize = 8;
 /// Where a payload begins in a packet: behind Ethernet, IPv4, TCP, the FPDU's length and a tagged header.
 const PAYLOAD_AT: usize = 14 + 20 + 20 + 2 + 14;
 
+/// Every octet that is copied.
+const FILL: u8 = 0x5a;
+
 const ME: Accessor = Accessor { pd: PdId(1), stream: StreamId(1) };
 
 /// The sum of what was received.
@@ -22,6 +25,10 @@ pub(crate) fn alone(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("crc32c");
     for len in LENGTHS {
         let packets = packets(len);
+        let payload = &packets[1][PAYLOAD_AT..];
+        let mut sum = Crc32c::new();
+        sum.update(payload);
+        assert_eq!(sum.finish(), crc32c::crc32c(payload));
         let mut turn = 0;
         group.throughput(Throughput::Bytes(len as u64));
         group.bench_with_input(BenchmarkId::from_parameter(len), &len, |bencher, _| {
@@ -68,6 +75,12 @@ fn copy(criterion: &mut Criterion, name: &str, work: impl Fn(&Source<'_>, &mut [
             .map(|to| turn.check_read(memory.stag(), to, len as u64, ME).expect("inside the registration"))
             .collect();
         let mut packets = packets(len);
+        let out = &mut packets[0][PAYLOAD_AT..];
+        let sum = work(&sources[0], out);
+        assert!(
+            out.iter().all(|octet| *octet == FILL) && [0, crc32c::crc32c(out)].contains(&sum),
+            "{name} {len}"
+        );
         let mut next = 0;
         group.throughput(Throughput::Bytes(len as u64));
         group.bench_with_input(BenchmarkId::from_parameter(len), &len, |bencher, _| {
@@ -84,7 +97,7 @@ fn register(table: &MemoryTable, octets: usize) -> Registration {
     let options = RegisterOptions { pd: ME.pd, access: Access::REMOTE_READ, ..Default::default() };
     let region = Arc::new(Region::new(octets).expect("memory"));
     let memory = table.register(region, &options).expect("room in the table");
-    memory.memory().write_at(0, &vec![0x5a; octets]).expect("inside the registration");
+    memory.memory().write_at(0, &vec![FILL; octets]).expect("inside the registration");
     memory
 }
 

@@ -1,0 +1,35 @@
+//! Which connection a segment belongs to, among few and many.
+
+use std::hint::black_box;
+
+use criterion::{BenchmarkId, Criterion};
+use tcp_lite::bench::{Demultiplexer, Tuple};
+
+pub(crate) fn all(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("demultiplex");
+    for count in [1_u32, 100, 10_000, 100_000] {
+        let table = Demultiplexer::new(count);
+        // In an order that no cache foresees; a prime, so that each has its turn.
+        let order: Vec<(Tuple, u32)> = (0..u64::from(count))
+            .map(|n| (n * 7919 % u64::from(count)) as u32)
+            .map(|n| (Tuple::nth(n), n))
+            .collect();
+        assert!(order.iter().all(|(tuple, n)| table.find(tuple) == Some(*n)), "each is found");
+        let mut turn = 0;
+        group.bench_function(BenchmarkId::new("found", count), |bencher| {
+            bencher.iter(|| {
+                turn = if turn + 1 == order.len() { 0 } else { turn + 1 };
+                table.find(black_box(&order[turn].0))
+            });
+        });
+        let mut stranger = count;
+        assert_eq!(table.find(&Tuple::nth(stranger)), None);
+        group.bench_function(BenchmarkId::new("stranger", count), |bencher| {
+            bencher.iter(|| {
+                stranger = stranger.wrapping_add(1).max(count);
+                table.find(black_box(&Tuple::nth(stranger)))
+            });
+        });
+    }
+    group.finish();
+}

@@ -1,0 +1,146 @@
+//! FPDUs framed and unframed, with markers and without: putting them in, and getting the ULPDU out from between them.
+//!
+//! With CRC and without: markers cut the octets into runs of 508, which the sum feels most. (What is sent is fetched from
+//! registered memory and summed meanwhile: `sum.rs`. Here the ULPDU is copied from a slice.)
+
+use std::hint::black_box;
+use std::ops::ControlFlow;
+
+use criterion::{BenchmarkId, Criterion, Throughput};
+use dp::{Mbuf, Mempool};
+use iwarp::mpa::{Arrival, Deframer, Framer, HeldSlab, Ulpdu, UlpduSink};
+
+/// ULPDUs of full segments at MTU 1500 and 9000.
+const LENGTHS: [usize; 2] = [1402, 8862];
+
+/// So many FPDUs of one size end where the first one began, counted from a marker: 127 times 4 octets lie between two.
+const CYCLE: usize = 127;
+
+const WAYS: [(&str, bool, bool); 4] = [
+    ("plain", false, false),
+    ("markers", true, false),
+    ("plain, crc32c", false, true),
+    ("markers, crc32c", true, true),
+];
+
+fn ulpdu(len: usize) -> Vec<u8> {
+    (0..len).map(|at| (at * 13 + at / 249) as u8).collect()
+}
+
+/// Counts ULPDUs and copies each to one place.
+struct Copy {
+    out: Vec<u8>,
+    count: usize,
+}
+
+impl UlpduSink for Copy {
+    fn place_early(&mut self, _ulpdu: &Ulpdu<'_>) -> bool {
+        false
+    }
+
+    fn arrive(&mut self, arrival: Arrival<'_>) -> ControlFlow<()> {
+        if let Arrival::Whole(ulpdu) = arrival {
+            ulpdu.copy_to(0, &mut self.out);
+            self.count += 1;
+        }
+        ControlFlow::Continue(())
+    }
+}
+
+pub(crate) fn frame(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("mpa frame");
+    for len in LENGTHS {
+        let ulpdu = ulpdu(len);
+        for (name, markers, crc) in WAYS {
+            Receiver::new(len, markers, crc).check(&cycle(&ulpdu, markers, crc), &ulpdu);
+            let mut framer = Framer::new(markers, crc);
+            let mut out = vec![0; framer.wire_len(len) + 64];
+            group.throughput(Throughput::Bytes(len as u64));
+            group.bench_function(BenchmarkId::new(name, len), |bencher| {
+                bencher.iter(|| {
+                    let wire = framer.wire_len(len);
+                    framer.frame(&mut out[..wire], black_box(&ulpdu));
+                    black_box(out[wire - 1])
+                });
+            });
+        }
+    }
+    group.finish();
+}
+
+pub(crate) fn deframe(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("mpa deframe");
+    for len in LENGTHS {
+        let ulpdu = ulpdu(len);
+        for (name, markers, crc) in WAYS {
+            let fpdus = cycle(&ulpdu, markers, crc);
+            let mut receiver = Receiver::new(len, markers, crc);
+            receiver.check(&fpdus, &ulpdu);
+            let mut turn = 0;
+            group.throughput(Throughput::Bytes(len as u64));
+            group.bench_function(BenchmarkId::new(name, len), |bencher| {
+                bencher.iter(|| {
+                    receiver.receive(black_box(&fpdus[turn]));
+                    turn = (turn + 1) % CYCLE;
+                });
+            });
+        }
+    }
+    group.finish();
+}
+
+/// The receiving end.
+struct Receiver {
+    deframer: Deframer,
+    slab: HeldSlab,
+    sink: Copy,
+    offset: u64,
+}
+
+impl Receiver {
+    fn new(len: usize, markers: bool, crc: bool) -> Self {
+        Self {
+            deframer: Deframer::new(0, markers, crc),
+            slab: HeldSlab::new(16, 16),
+            sink: Copy { out: vec![0; len], count: 0 },
+            offset: 0,
+        }
+    }
+
+    /// What comes next; of `fpdu` only a view is taken.
+    fn receive(&mut self, fpdu: &Mbuf) {
+        let Self { deframer, slab, sink, offset } = self;
+        let end = *offset + fpdu.len() as u64;
+        let view = fpdu.share().expect("a view");
+        deframer.receive(*offset, view, end, slab, sink).expect("a sound FPDU");
+        *offset = end;
+    }
+
+    /// Two cycles, each of whose FPDUs brings `ulpdu`.
+    fn check(&mut self, fpdus: &[Mbuf], ulpdu: &[u8]) {
+        for (count, fpdu) in fpdus.iter().chain(fpdus).enumerate() {
+            self.sink.out.fill(0);
+            self.receive(fpdu);
+            assert!(
+                self.sink.count == count + 1 && self.sink.out == ulpdu,
+                "FPDU {count} of {}",
+                ulpdu.len()
+            );
+        }
+    }
+}
+
+/// FPDUs that may follow each other over and over: the position in their stream matters only from one marker to the next.
+fn cycle(ulpdu: &[u8], markers: bool, crc: bool) -> Vec<Mbuf> {
+    let mut framer = Framer::new(markers, crc);
+    let pool = Mempool::heap("fpdus", CYCLE, 16 << 10);
+    let fpdus: Vec<Mbuf> = (0..CYCLE)
+        .map(|_| {
+            let mut fpdu = pool.alloc().expect("a buffer");
+            framer.frame(fpdu.append(framer.wire_len(ulpdu.len())).expect("room"), ulpdu);
+            fpdu
+        })
+        .collect();
+    assert!(!markers || framer.position().is_multiple_of(512), "a cycle ends where it began");
+    fpdus
+}

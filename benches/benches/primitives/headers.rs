@@ -1,0 +1,100 @@
+//! Headers of all layers, written and read.
+
+use std::hint::black_box;
+
+use criterion::Criterion;
+use dp::Offloads;
+use iwarp::ddp::Header;
+use iwarp::memory::Stag;
+use iwarp::rdmap::{Extensions, Opcode, ReadRequest};
+use tcp_lite::bench::{SegmentHeaders, parse_headers};
+use tcp_lite::facade::EthernetAddress;
+use tcp_lite::{Limits, StackConfig, TcpConfig};
+
+const REQUEST: ReadRequest =
+    ReadRequest { sink_stag: Stag(0x100), sink_to: 1, size: 2, source_stag: Stag(0x200), source_to: 3 };
+
+fn config(offloads: Offloads) -> StackConfig {
+    StackConfig {
+        mac: EthernetAddress([2, 0, 0, 0, 0, 1]),
+        vlan: None,
+        addresses: Default::default(),
+        gateways: Default::default(),
+        address_probing: Default::default(),
+        mtu: 1500,
+        offloads,
+        limits: Limits::default(),
+        tcp: TcpConfig::default(),
+        seed: [1; 32],
+    }
+}
+
+/// A header of a Write's segment, and one of a Send's.
+fn ddp() -> [(&'static str, Header); 2] {
+    [
+        ("ddp+rdmap tagged", Opcode::Write.tagged_header(Stag(0x100), 0x1_0000, true).into()),
+        ("ddp+rdmap untagged", Opcode::Send.untagged_header(Stag(0), 1, 0, true).into()),
+    ]
+}
+
+/// Ethernet, IP and TCP of a segment without payload, and what it is called.
+fn segments() -> [(&'static str, SegmentHeaders); 3] {
+    let (none, all) =
+        (config(Offloads::empty()), config(Offloads::TX_TCP_CHECKSUM | Offloads::TX_IPV4_CHECKSUM));
+    [
+        ("ethernet+ipv4+tcp", SegmentHeaders::new(&none, false)),
+        ("ethernet+ipv4+tcp, the port sums", SegmentHeaders::new(&all, false)),
+        ("ethernet+ipv6+tcp", SegmentHeaders::new(&none, true)),
+    ]
+}
+
+pub(crate) fn emit(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("headers emit");
+    let mut out = [0; 128];
+    for (name, headers) in segments() {
+        let octets = headers.emit(&mut out);
+        assert_eq!(parse_headers(&out[..octets]).is_some(), !name.contains("the port"));
+        group.bench_function(name, |bencher| {
+            bencher.iter(|| black_box(&headers).emit(black_box(&mut out)));
+        });
+    }
+    for (name, header) in ddp() {
+        assert_eq!(header.emit(&mut out), header.wire_len());
+        assert_eq!(Header::parse(&out), Ok(header));
+        group.bench_function(name, |bencher| {
+            bencher.iter(|| black_box(&header).emit(black_box(&mut out)));
+        });
+    }
+    group.bench_function("rdmap read request", |bencher| bencher.iter(|| black_box(&REQUEST).to_bytes()));
+    group.finish();
+}
+
+pub(crate) fn parse(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("headers parse");
+    let mut out = [0; 128];
+    for (name, headers) in segments() {
+        let octets = headers.emit(&mut out);
+        let frame = &out[..octets];
+        if parse_headers(frame).is_none() {
+            // Without a checksum in the IPv4 header it is none to be read.
+            continue;
+        }
+        assert_eq!(parse_headers(frame), Some((49_152, octets)));
+        group.bench_function(name, |bencher| bencher.iter(|| parse_headers(black_box(frame))));
+    }
+    for (name, header) in ddp() {
+        let octets = header.to_bytes();
+        let read = |octets: &[u8]| {
+            let header = Header::parse(octets).ok()?;
+            Some((header, Opcode::check(&header, Extensions::all()).ok()?))
+        };
+        assert!(read(&octets).is_some_and(|(read, _)| read == header));
+        group.bench_function(name, |bencher| bencher.iter(|| read(black_box(&octets))));
+    }
+    let octets = REQUEST.to_bytes();
+    assert_eq!(ReadRequest::parse(&octets), Ok(REQUEST));
+    group.bench_function("rdmap read request", |bencher| {
+        bencher.iter(|| ReadRequest::parse(black_box(&octets)));
+    });
+    group.finish();
+}

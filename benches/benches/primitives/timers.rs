@@ -1,0 +1,102 @@
+//! The timer wheel, with as many timers as an engine has connections.
+
+use std::hint::black_box;
+use std::time::{Duration, Instant as Stopwatch};
+
+use criterion::Criterion;
+use tcp_lite::Instant;
+use tcp_lite::bench::TimerWheel;
+
+const TIMERS: u32 = 10_000;
+
+/// A retransmission timer's distance, microseconds.
+const RTO_US: u64 = 200_000;
+
+fn at(us: u64) -> Option<Instant> {
+    Some(Instant::from_micros(us as i64))
+}
+
+/// Some microseconds beyond the RTO, different for each timer.
+fn deadline(slot: u32) -> u64 {
+    RTO_US + u64::from(slot) * 37 % 5000
+}
+
+fn armed() -> TimerWheel {
+    let mut wheel = TimerWheel::new(TIMERS as usize);
+    (0..TIMERS).for_each(|slot| wheel.set(slot, at(deadline(slot))));
+    wheel
+}
+
+/// The time that `act` takes for `iterations` timers. Before each round of all timers, which is not timed, `make` makes a wheel.
+fn rounds(
+    iterations: u64,
+    mut make: impl FnMut() -> TimerWheel,
+    mut act: impl FnMut(&mut TimerWheel, u32),
+) -> Duration {
+    let (mut time, mut left) = (Duration::ZERO, iterations);
+    while left > 0 {
+        let now = left.min(u64::from(TIMERS)) as u32;
+        let mut wheel = make();
+        let start = Stopwatch::now();
+        (0..now).for_each(|slot| act(&mut wheel, slot));
+        time += start.elapsed();
+        black_box(&mut wheel);
+        left -= u64::from(now);
+    }
+    time
+}
+
+pub(crate) fn all(criterion: &mut Criterion) {
+    check();
+    let mut group = criterion.benchmark_group("timer wheel");
+    group.bench_function("arm", |bencher| {
+        let idle = || TimerWheel::new(TIMERS as usize);
+        bencher.iter_custom(|count| {
+            rounds(count, idle, |wheel, slot| wheel.set(slot, black_box(at(deadline(slot)))))
+        });
+    });
+    group.bench_function("cancel", |bencher| {
+        bencher.iter_custom(|count| rounds(count, armed, |wheel, slot| wheel.set(slot, black_box(None))));
+    });
+    // As each acknowledgement does: a little later than before.
+    let (mut wheel, mut slot, mut now_us) = (armed(), 0, 0);
+    group.bench_function("re-arm", |bencher| {
+        bencher.iter(|| {
+            slot = (slot + 1) % TIMERS;
+            now_us += 1;
+            wheel.set(black_box(slot), at(RTO_US + now_us));
+        });
+    });
+    // As each turn of an engine does: ten microseconds on, a round of all before the first one is due.
+    group.bench_function("advance, nothing due", |bencher| {
+        bencher.iter_custom(|count| {
+            rounds(count, armed, |wheel, turn| {
+                assert_eq!(fire(wheel, u64::from(turn) * 10), None);
+            })
+        });
+    });
+    // All within five milliseconds, one after the other.
+    group.bench_function("advance to a timer and fire it", |bencher| {
+        bencher.iter_custom(|count| {
+            rounds(count, armed, |wheel, _| {
+                black_box(fire(wheel, RTO_US + 5000));
+            })
+        });
+    });
+    group.finish();
+}
+
+/// The next timer that is due until then.
+fn fire(wheel: &mut TimerWheel, until_us: u64) -> Option<u32> {
+    wheel.expired(black_box(Instant::from_micros(until_us as i64)))
+}
+
+/// Each timer that is armed fires once and not early; none that is cancelled does.
+fn check() {
+    let mut wheel = armed();
+    assert_eq!(fire(&mut wheel, RTO_US - 1), None);
+    wheel.set(7, None);
+    let mut fired: Vec<u32> = std::iter::from_fn(|| fire(&mut wheel, RTO_US + 5000)).collect();
+    fired.sort_unstable();
+    assert!(fired.into_iter().eq((0..TIMERS).filter(|slot| *slot != 7)));
+}

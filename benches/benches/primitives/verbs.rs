@@ -1,0 +1,69 @@
+//! Posting a Write and polling its completion: the calls alone. What the engine does meanwhile is not timed.
+
+use std::hint::black_box;
+use std::time::{Duration, Instant};
+
+use benches::two_hosts::{DEPTH, TwoHosts};
+use criterion::Criterion;
+use dp::link::LinkConfig;
+use iwarp::verbs::{SendFlags, SendOp, SendRequest, WcStatus};
+
+const OCTETS: usize = 64;
+
+/// As much as is posted before the engines are turned.
+const BATCH: u64 = 64;
+
+/// Which of the calls is timed.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Timed {
+    Post,
+    Poll,
+}
+
+pub(crate) fn all(criterion: &mut Criterion) {
+    let mut hosts = TwoHosts::connect(&LinkConfig::default(), OCTETS, false).expect("two hosts");
+    hosts.a.memory.write_at(0, &[0x5a; OCTETS]).expect("inside");
+    let op = SendOp::Write { remote: hosts.b.remote() };
+    let write = SendRequest::new(1, op, hosts.a.memory.sge(0, OCTETS));
+    let inline = write.clone().flags(SendFlags::SIGNALED | SendFlags::INLINE);
+    let mut group = criterion.benchmark_group("verbs");
+    let mut bench = |name, request: &SendRequest, timed| {
+        group.bench_function(name, |bencher| {
+            bencher.iter_custom(|count| batches(&mut hosts, request, count, timed))
+        });
+    };
+    bench("post a signalled 64 B Write", &write, Timed::Post);
+    bench("post it inline", &inline, Timed::Post);
+    bench("poll its completion", &write, Timed::Poll);
+    group.finish();
+    let mut octets = [0; OCTETS];
+    hosts.b.memory.read_at(0, &mut octets).expect("inside");
+    assert_eq!(octets, [0x5a; OCTETS], "what was written");
+    assert!(hosts.a.engine.counters().tx_fpdus >= BATCH, "every Write was sent");
+}
+
+/// Posts and reaps `count` requests; the time that one of both takes.
+fn batches(hosts: &mut TwoHosts, request: &SendRequest, count: u64, timed: Timed) -> Duration {
+    const { assert!(BATCH <= DEPTH as u64) };
+    let (mut time, mut left) = (Duration::ZERO, count);
+    while left > 0 {
+        let batch = left.min(BATCH);
+        let posting = Instant::now();
+        for _ in 0..batch {
+            hosts.a.qp.post_send(black_box(request)).expect("room in the queue");
+        }
+        let posted = posting.elapsed();
+        let now_us = hosts.tick();
+        hosts.a.turn(now_us);
+        hosts.b.turn(now_us);
+        let polling = Instant::now();
+        for _ in 0..batch {
+            // A Write is complete when TCP has taken it, which has room for all of a batch.
+            let completion = black_box(hosts.a.cq.poll_one()).expect("a completion");
+            assert_eq!(completion.status, WcStatus::Success);
+        }
+        time += if timed == Timed::Post { posted } else { polling.elapsed() };
+        left -= batch;
+    }
+    time
+}

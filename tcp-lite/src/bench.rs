@@ -1,0 +1,141 @@
+//! Parts of the data path by themselves, for the crate `benches` to time: with the feature `bench` alone, and no promise that
+//! any of it stays. What they are made of is private, and is to be: each is a thin cover over what the stack calls.
+
+use crate::checksum::Sum;
+use crate::ethernet;
+use crate::facade::{EthernetAddress, IpAddress, Ipv4Address, Ipv6Address, TcpSeqNumber};
+use crate::frame::{Framing, Headers};
+use crate::ip::{self, Ecn, Upper};
+use crate::secrets::Secrets;
+use crate::table::{ConnTable, FourTuple};
+use crate::tcp::header::{Flags, Options, TcpHeader};
+use crate::timer_wheel;
+use crate::{Instant, StackConfig};
+
+/// The Internet checksum of `octets` (RFC 1071), as it goes on the wire.
+pub fn internet_checksum(octets: &[u8]) -> u16 {
+    let mut sum = Sum::new();
+    sum.add(octets);
+    sum.finish()
+}
+
+/// Ethernet, IP and TCP headers of a segment with an acknowledgement and timestamps, as a connection sends most of its life.
+#[derive(Debug)]
+pub struct SegmentHeaders {
+    framing: Framing,
+    src: IpAddress,
+    dst: IpAddress,
+    tcp: TcpHeader,
+}
+
+impl SegmentHeaders {
+    /// From a host of `config`'s addresses and offloads. `ipv6`: of that family.
+    pub fn new(config: &StackConfig, ipv6: bool) -> Self {
+        let address = |last| match ipv6 {
+            false => IpAddress::Ipv4(Ipv4Address::new(10, 0, 0, last)),
+            true => IpAddress::Ipv6(Ipv6Address::new(0xfd00, 0, 0, 0, 0, 0, 0, last.into())),
+        };
+        Self {
+            framing: Framing {
+                mac: config.mac,
+                vlan: config.vlan,
+                hop_limit: config.tcp.hop_limit,
+                offloads: config.offloads,
+            },
+            src: address(1),
+            dst: address(2),
+            tcp: TcpHeader {
+                src_port: 49_152,
+                dst_port: 7471,
+                seq: TcpSeqNumber(0x1234_5678),
+                ack: Some(TcpSeqNumber(0x2345_6789)),
+                flags: Flags::PSH,
+                window: 4096,
+                options: Options { timestamps: Some((1, 2)), ..Options::default() },
+            },
+        }
+    }
+
+    /// Writes them to the front of `out`, for a segment without payload; returns how many octets they have.
+    pub fn emit(&self, out: &mut [u8]) -> usize {
+        let Self { framing, src, dst, tcp } = self;
+        let dst_mac = EthernetAddress([2, 0, 0, 0, 0, 2]);
+        let headers = Headers { framing, dst_mac, src: *src, dst: *dst, ecn: Ecn::NotEct, tcp };
+        let octets = headers.octets();
+        headers.emit(&mut out[..octets], 0, &Sum::new());
+        octets
+    }
+}
+
+/// Reads the headers of a frame as [`Stack::input`](crate::Stack::input) does, but for the TCP checksum: the peer's port, and
+/// where the payload begins. `None` for anything but a whole TCP segment.
+pub fn parse_headers(frame: &[u8]) -> Option<(u16, usize)> {
+    let ethernet = ethernet::Header::parse(frame)?;
+    let packet = &frame[ethernet.octets..];
+    let ip = match ethernet.ethertype {
+        ethernet::ETHERTYPE_IPV4 => ip::parse_ipv4(packet, packet.len()),
+        ethernet::ETHERTYPE_IPV6 => ip::parse_ipv6(packet, packet.len()),
+        _ => return None,
+    };
+    let Upper::Whole { protocol: ip::PROTOCOL_TCP, header_octets } = ip.ok()?.upper else { return None };
+    let (tcp, octets) = TcpHeader::parse(packet.get(header_octets..)?).ok()?;
+    Some((tcp.src_port, ethernet.octets + header_octets + octets))
+}
+
+/// The 4-tuple of a connection.
+#[derive(Clone, Copy, Debug)]
+pub struct Tuple(FourTuple);
+
+impl Tuple {
+    /// Those of connection number `n` to one port of one host. Different up to 2^32.
+    pub fn nth(n: u32) -> Self {
+        let [a, b, c, d] = n.to_be_bytes();
+        let address = |c, d| IpAddress::Ipv4(Ipv4Address::new(10, 1, c, d));
+        Self(FourTuple {
+            local: address(255, 254),
+            local_port: 7471,
+            remote: address(a, b),
+            remote_port: u16::from_be_bytes([c, d]),
+        })
+    }
+}
+
+/// The table that says which connection a segment belongs to.
+#[derive(Debug)]
+pub struct Demultiplexer(ConnTable);
+
+impl Demultiplexer {
+    /// With connections `0..count`, of these numbers.
+    pub fn new(count: u32) -> Self {
+        let mut table = ConnTable::with_hasher(Secrets::new([7; 32]).table_state());
+        table.extend((0..count).map(|n| (Tuple::nth(n).0, n)));
+        Self(table)
+    }
+
+    /// The connection of that 4-tuple.
+    pub fn find(&self, tuple: &Tuple) -> Option<u32> {
+        self.0.get(&tuple.0).copied()
+    }
+}
+
+/// The timers of all connections of a stack.
+pub struct TimerWheel(timer_wheel::TimerWheel);
+
+impl TimerWheel {
+    /// At time 0, with timers `0..count`, all idle.
+    pub fn new(count: usize) -> Self {
+        let mut wheel = timer_wheel::TimerWheel::new();
+        wheel.grow(count);
+        Self(wheel)
+    }
+
+    /// Sets the timer of `slot`, or cancels it.
+    pub fn set(&mut self, slot: u32, deadline: Option<Instant>) {
+        self.0.set(slot, deadline);
+    }
+
+    /// Takes a slot whose timer is due at `now`.
+    pub fn expired(&mut self, now: Instant) -> Option<u32> {
+        self.0.expired(now)
+    }
+}
