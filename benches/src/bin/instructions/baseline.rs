@@ -105,7 +105,7 @@ impl Baseline {
         }
         let what = if change > 0.0 { "dearer: find out why; if it has to be" } else { "cheaper: keep that" };
         Verdict::Fails(format!(
-            "{row}: baseline {recorded:.1} instructions, now {count:.1}: {change:+.1} % (allowed: {tolerance} %). \
+            "{row}: baseline {recorded:.1} instructions, now {count:.1}: {change:+.2} % (allowed: {tolerance} %). \
              It has become {what}, record it: {RECORD}"
         ))
     }
@@ -144,7 +144,7 @@ mod tests {
         for count in [980.5, 1000.0, 1019.5] {
             assert_eq!(baseline.judge("write/sent", count, 2.0), Verdict::Holds, "{count}");
         }
-        for (count, percent) in [(979.0, "-2.1 %"), (1021.0, "+2.1 %")] {
+        for (count, percent) in [(979.0, "-2.10 %"), (1021.0, "+2.10 %")] {
             let Verdict::Fails(words) = baseline.judge("write/sent", count, 2.0) else {
                 panic!("{count} holds")
             };
