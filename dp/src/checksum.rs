@@ -6,6 +6,8 @@
 #[cfg(test)]
 mod tests;
 
+use crate::sum;
+
 const ETHERTYPE_IPV4: u16 = 0x0800;
 const ETHERTYPE_IPV6: u16 = 0x86dd;
 const ETHERTYPE_VLAN: u16 = 0x8100;
@@ -128,9 +130,8 @@ fn u16_at(octets: &[u8], at: usize) -> Option<u16> {
 
 /// Sum of the 16-bit words, an odd last octet padded with zero.
 fn partial_sum(octets: &[u8]) -> u64 {
-    let (words, rest) = octets.as_chunks::<2>();
-    let sum: u64 = words.iter().map(|&word| u64::from(u16::from_be_bytes(word))).sum();
-    sum + rest.first().map_or(0, |&octet| u64::from(octet) << 8)
+    // Folded in memory order, it is turned around as one word is.
+    u64::from(u16::from_be(fold(sum::of(octets))))
 }
 
 /// The sum in ones' complement, 16 bits wide.

@@ -37,6 +37,7 @@ pub mod pcap;
 pub mod port;
 pub mod profile;
 pub mod region;
+pub mod sum;
 pub mod tso;
 
 pub use clock::Clock;

@@ -1,7 +1,7 @@
 //! The Internet checksum (RFC 1071) over octets that lie in several pieces.
 //!
-//! Sums 32-bit lanes into 64-bit accumulators, which compilers turn into vector code; carries are folded once,
-//! at the end. A piece of odd length shifts the lanes of what follows, so later sums are rotated by one octet.
+//! Pieces are summed by [`dp::sum`], carries are folded at the end. A piece of odd length shifts the words of what follows, so
+//! later sums are rotated by one octet.
 
 use crate::facade::IpAddress;
 
@@ -22,16 +22,28 @@ impl Sum {
 
     /// Adds octets that follow those fed before.
     pub(crate) fn add(&mut self, octets: &[u8]) {
-        let mut sum = fold(lanes(octets));
-        if self.odd {
-            sum = u64::from((sum as u16).swap_bytes());
-        }
-        self.acc += sum;
-        self.odd ^= octets.len() % 2 == 1;
+        self.add_sum(dp::sum::of(octets), octets.len());
+    }
+
+    /// Copies `src` to `dst`, which is as long, and adds it.
+    pub(crate) fn add_copied(&mut self, dst: &mut [u8], src: &[u8]) {
+        self.add_sum(dp::sum::copy(dst, src), src.len());
+    }
+
+    fn add_sum(&mut self, sum: u64, octets: usize) {
+        let sum = fold(sum);
+        self.acc += if self.odd { u64::from((sum as u16).swap_bytes()) } else { sum };
+        self.odd ^= octets % 2 == 1;
     }
 
     /// Adds a 16-bit number at an even place.
     pub(crate) fn add_u16(&mut self, value: u16) {
+        debug_assert!(!self.odd);
+        self.acc += u64::from(value.to_be());
+    }
+
+    /// Adds a 32-bit number at an even place.
+    pub(crate) fn add_u32(&mut self, value: u32) {
         debug_assert!(!self.odd);
         self.acc += u64::from(value.to_be());
     }
@@ -53,7 +65,7 @@ pub(crate) fn pseudo_header(src: &IpAddress, dst: &IpAddress, protocol: u8, octe
     let mut sum = Sum::new();
     for address in [src, dst] {
         match address {
-            IpAddress::Ipv4(a) => sum.add(&a.octets()),
+            IpAddress::Ipv4(a) => sum.add_u32(a.to_bits()),
             IpAddress::Ipv6(a) => sum.add(&a.octets()),
         }
     }
@@ -70,26 +82,6 @@ fn fold(mut sum: u64) -> u64 {
     sum = (sum >> 16) + (sum & 0xffff);
     sum = (sum >> 16) + (sum & 0xffff);
     (sum >> 16) + (sum & 0xffff)
-}
-
-/// Sum of the octets as native-endian lanes; a short tail is padded with zeros.
-fn lanes(octets: &[u8]) -> u64 {
-    let mut acc = [0u64; 8];
-    let (blocks, rest) = octets.as_chunks::<32>();
-    for block in blocks {
-        let (words, _) = block.as_chunks::<4>();
-        for (acc, word) in acc.iter_mut().zip(words) {
-            *acc += u64::from(u32::from_ne_bytes(*word));
-        }
-    }
-    let (words, tail) = rest.as_chunks::<4>();
-    let mut sum = acc.iter().sum::<u64>();
-    for word in words {
-        sum += u64::from(u32::from_ne_bytes(*word));
-    }
-    let mut last = [0u8; 4];
-    last[..tail.len()].copy_from_slice(tail);
-    sum + u64::from(u32::from_ne_bytes(last))
 }
 
 #[cfg(test)]

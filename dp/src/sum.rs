@@ -1,0 +1,206 @@
+//! The Internet checksum's sum (RFC 1071) of octets in one piece: alone, or in the same pass that copies them.
+//!
+//! 32-bit words go into 64-bit accumulators, in vectors as wide as the CPU has them, which is found out when it runs. What is
+//! summed where, and how sums of pieces add up, is the caller's.
+
+#[cfg(target_arch = "x86_64")]
+mod avx2;
+#[cfg(target_arch = "x86_64")]
+mod avx512;
+
+/// Blocks of this size are summed as vectors.
+const BLOCK: usize = 64;
+
+/// From this length on it pays to ask what the CPU has.
+const LONG: usize = 2 * BLOCK;
+
+/// The sum of `octets` as 16-bit words in memory order, an odd last one padded with zero; to be folded. Below 2^48 for what
+/// fits a frame.
+///
+/// ```
+/// let folded = |sum: u64| (sum % 0xffff) as u16;
+/// assert_eq!(folded(dp::sum::of(&[1, 2, 3])), u16::from_ne_bytes([1, 2]) + u16::from_ne_bytes([3, 0]));
+/// ```
+#[inline]
+pub fn of(octets: &[u8]) -> u64 {
+    if octets.len() < LONG { small(octets) } else { Way::best().of(octets) }
+}
+
+/// Copies `src` to `dst` and gives [`of`] of it.
+///
+/// # Panics
+/// When the lengths differ.
+#[inline]
+pub fn copy(dst: &mut [u8], src: &[u8]) -> u64 {
+    assert_eq!(dst.len(), src.len(), "copy between runs of different length");
+    Way::best().copy(dst, src)
+}
+
+/// Vectors that a CPU may have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    #[cfg(target_arch = "x86_64")]
+    Avx512,
+    #[cfg(target_arch = "x86_64")]
+    Avx2,
+    /// Those that every CPU of this architecture has.
+    Plain,
+}
+
+impl Way {
+    fn best() -> Self {
+        #[cfg(target_arch = "x86_64")]
+        {
+            if std::is_x86_feature_detected!("avx512f") {
+                return Self::Avx512;
+            }
+            if std::is_x86_feature_detected!("avx2") {
+                return Self::Avx2;
+            }
+        }
+        Self::Plain
+    }
+
+    fn of(self, octets: &[u8]) -> u64 {
+        match self {
+            #[cfg(target_arch = "x86_64")]
+            // SAFETY: `best`, which alone makes this value outside tests, found that the CPU has it; tests ask as well.
+            Self::Avx512 => unsafe { avx512::of(octets) },
+            #[cfg(target_arch = "x86_64")]
+            // SAFETY: as above.
+            Self::Avx2 => unsafe { avx2::of(octets) },
+            Self::Plain => blocks(octets),
+        }
+    }
+
+    fn copy(self, dst: &mut [u8], src: &[u8]) -> u64 {
+        match self {
+            #[cfg(target_arch = "x86_64")]
+            // SAFETY: as in `of`.
+            Self::Avx512 => unsafe { avx512::copy(dst, src) },
+            #[cfg(target_arch = "x86_64")]
+            // SAFETY: as in `of`.
+            Self::Avx2 => unsafe { avx2::copy(dst, src) },
+            Self::Plain => copied_blocks(dst, src),
+        }
+    }
+}
+
+/// Sums of the words at each place of a block.
+type Lanes = [u64; BLOCK / 4];
+
+#[inline(always)]
+fn blocks(octets: &[u8]) -> u64 {
+    let (blocks, rest) = octets.as_chunks::<BLOCK>();
+    let mut lanes = Lanes::default();
+    for block in blocks {
+        add(&mut lanes, block);
+    }
+    lanes.iter().sum::<u64>() + small(rest)
+}
+
+#[inline(always)]
+fn copied_blocks(dst: &mut [u8], src: &[u8]) -> u64 {
+    let (dst_blocks, dst_rest) = dst.as_chunks_mut::<BLOCK>();
+    let (blocks, rest) = src.as_chunks::<BLOCK>();
+    let mut lanes = Lanes::default();
+    for (dst, block) in dst_blocks.iter_mut().zip(blocks) {
+        *dst = *block;
+        add(&mut lanes, block);
+    }
+    dst_rest.copy_from_slice(rest);
+    lanes.iter().sum::<u64>() + small(rest)
+}
+
+#[inline(always)]
+fn add(lanes: &mut Lanes, block: &[u8; BLOCK]) {
+    let (words, _) = block.as_chunks::<4>();
+    for (lane, word) in lanes.iter_mut().zip(words) {
+        *lane += u64::from(u32::from_ne_bytes(*word));
+    }
+}
+
+/// As [`of`], word by word.
+#[inline(always)]
+fn small(octets: &[u8]) -> u64 {
+    let (words, rest) = octets.as_chunks::<4>();
+    let mut sum = 0;
+    for word in words {
+        sum += u64::from(u32::from_ne_bytes(*word));
+    }
+    let (pairs, last) = rest.as_chunks::<2>();
+    if let [pair] = pairs {
+        sum += u64::from(u16::from_ne_bytes(*pair));
+    }
+    if let [octet] = last {
+        sum += u64::from(u16::from_ne_bytes([*octet, 0]));
+    }
+    sum
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// RFC 1071 word by word.
+    fn reference(octets: &[u8]) -> u64 {
+        octets
+            .chunks(2)
+            .map(|pair| u64::from(u16::from_ne_bytes([pair[0], *pair.get(1).unwrap_or(&0)])))
+            .sum()
+    }
+
+    fn fold(mut sum: u64) -> u64 {
+        while sum > 0xffff {
+            sum = (sum >> 16) + (sum & 0xffff);
+        }
+        sum
+    }
+
+    /// The ways of this CPU, the best first.
+    fn ways() -> impl Iterator<Item = Way> {
+        let all = [
+            #[cfg(target_arch = "x86_64")]
+            (Way::Avx512, std::is_x86_feature_detected!("avx512f")),
+            #[cfg(target_arch = "x86_64")]
+            (Way::Avx2, std::is_x86_feature_detected!("avx2")),
+            (Way::Plain, true),
+        ];
+        all.into_iter().filter_map(|(way, is_here)| is_here.then_some(way))
+    }
+
+    #[test]
+    fn every_way_gives_the_sum_of_the_words_at_every_length_and_alignment() {
+        // Small and large octets in turn, so that carries run, and every place counts differently.
+        let octets: Vec<u8> =
+            (0..2048 + 64_u32).map(|n| (n * n + n / 7) as u8 | ((n % 3) << 6) as u8).collect();
+        assert_eq!(Way::best(), ways().next().unwrap());
+        for len in 0..=2048 {
+            for at in [0, 1, 2, 3, 4, 7, 8, 15, 16, 31, 32, 33, 63] {
+                let octets = &octets[at..at + len];
+                let expected = fold(reference(octets));
+                assert_eq!(fold(of(octets)), expected, "{len} at {at}");
+                for way in ways() {
+                    assert_eq!(fold(way.of(octets)), expected, "{way:?}: {len} at {at}");
+                    let mut copy = [0xee; 2048 + 64];
+                    let copy = &mut copy[63 - at..63 - at + len];
+                    assert_eq!(fold(way.copy(copy, octets)), expected, "{way:?}: {len} copied at {at}");
+                    assert_eq!(copy, octets, "{way:?}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn the_largest_frame_does_not_overflow() {
+        let octets = vec![0xff; 1 << 16];
+        assert!(of(&octets) < 1 << 48);
+        assert_eq!(fold(of(&octets)), 0xffff);
+    }
+
+    #[test]
+    #[should_panic(expected = "different length")]
+    fn a_copy_has_as_many_octets() {
+        copy(&mut [0; 3], &[0; 4]);
+    }
+}

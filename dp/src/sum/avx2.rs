@@ -1,0 +1,77 @@
+//! In vectors of 256 bits.
+
+use std::arch::x86_64::*;
+
+use super::{BLOCK, small};
+
+/// Even and odd words of what was summed, in 64 bits each.
+struct Lanes {
+    even: __m256i,
+    odd: __m256i,
+}
+
+impl Lanes {
+    #[inline]
+    #[target_feature(enable = "avx2")]
+    fn new() -> Self {
+        Self { even: _mm256_setzero_si256(), odd: _mm256_setzero_si256() }
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx2")]
+    fn add(&mut self, words: __m256i) {
+        let low = _mm256_set1_epi64x(0xffff_ffff);
+        self.even = _mm256_add_epi64(self.even, _mm256_and_si256(words, low));
+        self.odd = _mm256_add_epi64(self.odd, _mm256_srli_epi64::<32>(words));
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx2")]
+    fn sum(self) -> u64 {
+        let [a, b, c, d]: [u64; 4] = to_words(_mm256_add_epi64(self.even, self.odd));
+        a + b + c + d
+    }
+}
+
+#[inline]
+#[target_feature(enable = "avx2")]
+fn to_words(vector: __m256i) -> [u64; 4] {
+    let mut words = [0; 4];
+    // SAFETY: the array has as many octets as are stored, to any address.
+    unsafe { _mm256_storeu_si256(words.as_mut_ptr().cast(), vector) };
+    words
+}
+
+#[inline]
+#[target_feature(enable = "avx2")]
+fn load(half: &[u8; BLOCK / 2]) -> __m256i {
+    // SAFETY: half a block has as many octets as are loaded, from any address.
+    unsafe { _mm256_loadu_si256(half.as_ptr().cast()) }
+}
+
+/// See [`of`](super::of).
+#[target_feature(enable = "avx2")]
+pub(super) fn of(octets: &[u8]) -> u64 {
+    let (halves, rest) = octets.as_chunks();
+    let mut lanes = Lanes::new();
+    for half in halves {
+        lanes.add(load(half));
+    }
+    lanes.sum() + small(rest)
+}
+
+/// See [`copy`](super::copy); as many octets as both have.
+#[target_feature(enable = "avx2")]
+pub(super) fn copy(dst: &mut [u8], src: &[u8]) -> u64 {
+    let (dst_halves, dst_rest) = dst.as_chunks_mut::<{ BLOCK / 2 }>();
+    let (halves, rest) = src.as_chunks();
+    let mut lanes = Lanes::new();
+    for (dst, half) in dst_halves.iter_mut().zip(halves) {
+        let words = load(half);
+        // SAFETY: half a block has as many octets as are stored, to any address.
+        unsafe { _mm256_storeu_si256(dst.as_mut_ptr().cast(), words) };
+        lanes.add(words);
+    }
+    dst_rest.copy_from_slice(rest);
+    lanes.sum() + small(rest)
+}

@@ -1,0 +1,67 @@
+//! In vectors of 512 bits.
+
+use std::arch::x86_64::*;
+
+use super::{BLOCK, small};
+
+/// Even and odd words of what was summed, in 64 bits each.
+struct Lanes {
+    even: __m512i,
+    odd: __m512i,
+}
+
+impl Lanes {
+    #[inline]
+    #[target_feature(enable = "avx512f")]
+    fn new() -> Self {
+        Self { even: _mm512_setzero_si512(), odd: _mm512_setzero_si512() }
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx512f")]
+    fn add(&mut self, words: __m512i) {
+        let low = _mm512_set1_epi64(0xffff_ffff);
+        self.even = _mm512_add_epi64(self.even, _mm512_and_si512(words, low));
+        self.odd = _mm512_add_epi64(self.odd, _mm512_srli_epi64::<32>(words));
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx512f")]
+    fn sum(self) -> u64 {
+        _mm512_reduce_add_epi64(_mm512_add_epi64(self.even, self.odd)) as u64
+    }
+}
+
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn load(block: &[u8; BLOCK]) -> __m512i {
+    // SAFETY: the block has as many octets as are loaded, from any address.
+    unsafe { _mm512_loadu_si512(block.as_ptr().cast()) }
+}
+
+/// See [`of`](super::of).
+#[target_feature(enable = "avx512f")]
+pub(super) fn of(octets: &[u8]) -> u64 {
+    let (blocks, rest) = octets.as_chunks();
+    let mut lanes = Lanes::new();
+    for block in blocks {
+        lanes.add(load(block));
+    }
+    lanes.sum() + small(rest)
+}
+
+/// See [`copy`](super::copy); as many octets as both have.
+#[target_feature(enable = "avx512f")]
+pub(super) fn copy(dst: &mut [u8], src: &[u8]) -> u64 {
+    let (dst_blocks, dst_rest) = dst.as_chunks_mut::<BLOCK>();
+    let (blocks, rest) = src.as_chunks();
+    let mut lanes = Lanes::new();
+    for (dst, block) in dst_blocks.iter_mut().zip(blocks) {
+        let words = load(block);
+        // SAFETY: the block has as many octets as are stored, to any address.
+        unsafe { _mm512_storeu_si512(dst.as_mut_ptr().cast(), words) };
+        lanes.add(words);
+    }
+    dst_rest.copy_from_slice(rest);
+    lanes.sum() + small(rest)
+}
