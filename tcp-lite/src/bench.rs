@@ -61,9 +61,7 @@ impl SegmentHeaders {
         let Self { framing, src, dst, tcp } = self;
         let dst_mac = EthernetAddress([2, 0, 0, 0, 0, 2]);
         let headers = Headers { framing, dst_mac, src: *src, dst: *dst, ecn: Ecn::NotEct, tcp };
-        let octets = headers.octets();
-        headers.emit(&mut out[..octets], 0, &Sum::new());
-        octets
+        headers.emit(out)
     }
 }
 

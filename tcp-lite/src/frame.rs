@@ -1,22 +1,32 @@
 //! Frames around TCP segments: Ethernet, IP and TCP headers in front of a payload that stays where it is.
 //!
 //! The retained payload of a segment is never changed. Headers go into a buffer of their own, with a view of the payload
-//! chained behind it, or a copy where it is short or the port sends one buffer a frame.
+//! chained behind it; or a copy where it is short, the port sends one buffer a frame, or it is summed here, which costs as much as
+//! copying as well.
 
 use arrayvec::ArrayVec;
-use dp::{Mbuf, Mempool, Offloads, TxOffload};
+use dp::{Checksum, Mbuf, Mempool, Offloads, TxOffload};
 
 use crate::checksum::{Sum, pseudo_header};
 use crate::ethernet;
-use crate::facade::{EthernetAddress, IpAddress};
+use crate::facade::{EthernetAddress, IpAddress, TcpSeqNumber};
 use crate::ip::{Ecn, IPV4_OCTETS, IPV6_OCTETS, PROTOCOL_TCP};
-use crate::tcp::header::TcpHeader;
+use crate::tcp::header::{Flags, MAX_HEADER_OCTETS, TcpHeader};
 
 /// Payloads of up to so many octets are copied behind their headers: that costs less than another buffer.
 const COPIED_OCTETS: usize = 512;
 
-/// Where the TCP header has its checksum.
-const TCP_CHECKSUM_AT: usize = 16;
+/// Of all headers: Ethernet with a tag, IPv6, TCP.
+pub(crate) const MAX_OCTETS: usize =
+    ethernet::HEADER_OCTETS + ethernet::TAG_OCTETS + IPV6_OCTETS + MAX_HEADER_OCTETS;
+
+/// Where the IPv4 header has its checksum.
+pub(crate) const IPV4_CHECKSUM_AT: usize = 10;
+
+/// Where the TCP header has its sequence number, control bits and checksum.
+pub(crate) const SEQ_AT: usize = 4;
+pub(crate) const FLAGS_AT: usize = 13;
+pub(crate) const TCP_CHECKSUM_AT: usize = 16;
 
 /// What all frames of a stack have in common.
 #[derive(Clone, Copy, Debug)]
@@ -41,36 +51,9 @@ impl Headers<'_> {
     /// A frame without payload; `None` when the pool is empty.
     pub(crate) fn bare(&self, pool: &Mempool) -> Option<Mbuf> {
         let mut frame = pool.alloc()?;
-        self.emit(frame.append(self.octets())?, 0, &Sum::new());
-        frame.set_tx_offload(self.offload());
-        Some(frame)
-    }
-
-    /// A frame with `payload`; `view` gives it as a buffer. `None` when a pool is empty.
-    pub(crate) fn with_payload(
-        &self,
-        pool: &Mempool,
-        payload: &[u8],
-        view: impl FnOnce() -> Option<Mbuf>,
-    ) -> Option<Mbuf> {
-        let octets = self.octets();
-        let mut sum = Sum::new();
-        if !self.framing.offloads.contains(Offloads::TX_TCP_CHECKSUM) {
-            sum.add(payload);
-        }
-        let copies =
-            payload.len() <= COPIED_OCTETS || !self.framing.offloads.contains(Offloads::TX_MULTI_SEGMENT);
-        let mut frame = pool.alloc()?;
-        if copies {
-            // A segment fills a buffer at most, whose headroom is for headers.
-            frame.append(payload.len())?.copy_from_slice(payload);
-            self.emit(frame.prepend(octets)?, payload.len(), &sum);
-        } else {
-            self.emit(frame.append(octets)?, payload.len(), &sum);
-            // One segment more than the view has, and that has one.
-            frame.chain(view()?).ok()?;
-        }
-        frame.set_tx_offload(self.offload());
+        let template = self.template();
+        template.emit(frame.append(template.octets.len())?, &Piece::whole(0));
+        frame.set_tx_offload(template.offload);
         Some(frame)
     }
 
@@ -82,29 +65,23 @@ impl Headers<'_> {
         views: ArrayVec<Mbuf, N>,
         segment_octets: usize,
     ) -> Option<Mbuf> {
-        // From the far end, so that no chain is walked.
-        let joined = views.into_iter().rev().try_fold(None, |behind: Option<Mbuf>, mut view| {
-            if let Some(behind) = behind {
-                view.chain(behind).ok()?;
-            }
-            Some(Some(view))
-        });
-        let train = joined??;
+        let train = join(views)?;
         let mut frame = pool.alloc()?;
-        self.emit(frame.append(self.octets())?, train.len(), &Sum::new());
+        let template = self.template();
+        template.emit(frame.append(template.octets.len())?, &Piece::whole(train.len()));
         // A train has one buffer less than a chain may have.
         frame.chain(train).ok()?;
-        frame.set_tx_offload(TxOffload { tso_segment_octets: segment_octets as u16, ..self.offload() });
+        frame.set_tx_offload(TxOffload { tso_segment_octets: segment_octets as u16, ..template.offload });
         Some(frame)
     }
 
-    /// Octets of all headers.
-    pub(crate) fn octets(&self) -> usize {
-        ethernet::header_octets(self.framing.vlan) + self.ip_octets() + self.tcp.emitted_len()
-    }
-
-    fn ip_octets(&self) -> usize {
-        if self.is_ipv6() { IPV6_OCTETS } else { IPV4_OCTETS }
+    /// Writes them to the front of `out`, for a segment without payload; returns how many octets they have.
+    #[cfg(feature = "bench")]
+    pub(crate) fn emit(&self, out: &mut [u8]) -> usize {
+        let template = self.template();
+        let octets = template.octets.len();
+        template.emit(&mut out[..octets], &Piece::whole(0));
+        octets
     }
 
     fn is_ipv6(&self) -> bool {
@@ -119,36 +96,32 @@ impl Headers<'_> {
             ipv6: self.is_ipv6(),
             tso_segment_octets: 0,
             l2_octets: ethernet::header_octets(self.framing.vlan) as u8,
-            l3_octets: self.ip_octets() as u8,
+            l3_octets: if self.is_ipv6() { IPV6_OCTETS } else { IPV4_OCTETS } as u8,
             l4_octets: self.tcp.emitted_len() as u8,
         }
     }
 
-    /// Writes all headers. `payload` is the sum of the payload, which the device takes itself where it fills in.
-    pub(crate) fn emit(&self, out: &mut [u8], payload_octets: usize, payload: &Sum) {
+    /// Writes them but for what a [`Piece`] says, and sums what is there.
+    pub(crate) fn template(&self) -> Template {
         let Self { framing, dst_mac, src, dst, ecn, tcp } = self;
-        let tcp_octets = tcp.emitted_len() + payload_octets;
-        let (ethernet, out) = out.split_at_mut(ethernet::header_octets(framing.vlan));
-        let (ip, out) = out.split_at_mut(self.ip_octets());
+        let offload = self.offload();
+        let [l2, l3, l4] = [offload.l2_octets, offload.l3_octets, offload.l4_octets].map(usize::from);
+        let mut octets = Octets::from([0; MAX_OCTETS]);
+        octets.truncate(l2 + l3 + l4);
+        let (ethernet, out) = octets.split_at_mut(l2);
+        let (ip, out) = out.split_at_mut(l3);
         let ethertype = match (src, dst) {
             (IpAddress::Ipv4(src), IpAddress::Ipv4(dst)) => {
                 ip[0..2].copy_from_slice(&[0x45, *ecn as u8]);
-                ip[2..4].copy_from_slice(&((IPV4_OCTETS + tcp_octets) as u16).to_be_bytes());
                 // Identification 0 and don't-fragment: an atomic datagram (RFC 6864).
                 ip[4..8].copy_from_slice(&[0, 0, 0x40, 0]);
-                ip[8..12].copy_from_slice(&[framing.hop_limit, PROTOCOL_TCP, 0, 0]);
+                ip[8..10].copy_from_slice(&[framing.hop_limit, PROTOCOL_TCP]);
                 ip[12..16].copy_from_slice(&src.octets());
                 ip[16..20].copy_from_slice(&dst.octets());
-                if !framing.offloads.contains(Offloads::TX_IPV4_CHECKSUM) {
-                    let mut sum = Sum::new();
-                    sum.add(ip);
-                    ip[10..12].copy_from_slice(&sum.finish().to_be_bytes());
-                }
                 ethernet::ETHERTYPE_IPV4
             }
             (IpAddress::Ipv6(src), IpAddress::Ipv6(dst)) => {
-                ip[0..4].copy_from_slice(&[0x60, (*ecn as u8) << 4, 0, 0]);
-                ip[4..6].copy_from_slice(&(tcp_octets as u16).to_be_bytes());
+                ip[0..2].copy_from_slice(&[0x60, (*ecn as u8) << 4]);
                 ip[6..8].copy_from_slice(&[PROTOCOL_TCP, framing.hop_limit]);
                 ip[8..24].copy_from_slice(&src.octets());
                 ip[24..40].copy_from_slice(&dst.octets());
@@ -159,20 +132,144 @@ impl Headers<'_> {
         };
         ethernet::emit(ethernet, *dst_mac, framing.mac, framing.vlan, ethertype);
         tcp.emit(out);
-        let mut sum = pseudo_header(src, dst, PROTOCOL_TCP, tcp_octets);
-        let checksum = if framing.offloads.contains(Offloads::TX_TCP_CHECKSUM) {
-            sum.partial()
-        } else {
-            sum.add(&out[..tcp.emitted_len()]);
-            // TCP headers are a multiple of 4 octets, so the payload's sum is at an even place.
-            sum.add_u16(payload.partial());
-            sum.finish()
-        };
-        out[TCP_CHECKSUM_AT..TCP_CHECKSUM_AT + 2].copy_from_slice(&checksum.to_be_bytes());
+        // Here: each piece has its own.
+        out[SEQ_AT..SEQ_AT + 4].fill(0);
+        out[FLAGS_AT] &= !Flags::PSH.bits();
+        let mut ip_sum = Sum::new();
+        if !self.is_ipv6() && !offload.ipv4_checksum {
+            ip_sum.add(ip);
+        }
+        let mut tcp_sum = pseudo_header(src, dst, PROTOCOL_TCP, 0);
+        if !offload.tcp_checksum {
+            tcp_sum.add(out);
+        }
+        let is_pushed = tcp.flags.contains(Flags::PSH);
+        Template { octets, offload, seq: tcp.seq, is_pushed, ip_sum, tcp_sum }
     }
 }
 
-/// Whether the TCP segment of `octets` octets that starts at `offset` of the frame has a right checksum.
+/// What is particular of one of several frames that share their headers.
+struct Piece {
+    /// Payload octets in the frames before.
+    offset: usize,
+    /// Payload octets.
+    octets: usize,
+    /// Their sum, which the device takes itself where it fills in.
+    sum: Sum,
+    is_last: bool,
+}
+
+impl Piece {
+    /// The only frame there is.
+    fn whole(octets: usize) -> Self {
+        Self { offset: 0, octets, sum: Sum::new(), is_last: true }
+    }
+}
+
+type Octets = ArrayVec<u8, MAX_OCTETS>;
+
+/// Headers of one or more frames, for consecutive octets of a stream: written and summed once.
+pub(crate) struct Template {
+    /// Lengths, sequence number, PSH and checksums 0.
+    octets: Octets,
+    offload: TxOffload,
+    /// Of the first frame.
+    seq: TcpSeqNumber,
+    /// The last frame has PSH.
+    is_pushed: bool,
+    /// Of the IPv4 header, where it is summed here.
+    ip_sum: Sum,
+    /// Of the pseudo-header and, where it is summed here, the TCP header.
+    tcp_sum: Sum,
+}
+
+impl Template {
+    /// A frame with `payload`, which has `offset` octets in front of it in other frames and, unless it is the last, others
+    /// behind; `view` gives it as a buffer. `None` when a pool is empty.
+    pub(crate) fn frame(
+        &self,
+        framing: &Framing,
+        pool: &Mempool,
+        (offset, payload, is_last): (usize, &[u8], bool),
+        view: impl FnOnce() -> Option<Mbuf>,
+    ) -> Option<Mbuf> {
+        let mut piece = Piece { offset, octets: payload.len(), sum: Sum::new(), is_last };
+        let sums = !self.offload.tcp_checksum;
+        let copies =
+            sums || payload.len() <= COPIED_OCTETS || !framing.offloads.contains(Offloads::TX_MULTI_SEGMENT);
+        let mut frame = pool.alloc()?;
+        if copies {
+            // A segment fills a buffer at most, whose headroom is for headers.
+            let room = frame.append(payload.len())?;
+            if sums {
+                piece.sum.add_copied(room, payload);
+            } else {
+                room.copy_from_slice(payload);
+            }
+            self.emit(frame.prepend(self.octets.len())?, &piece);
+        } else {
+            self.emit(frame.append(self.octets.len())?, &piece);
+            // One segment more than the view has, and that has one.
+            frame.chain(view()?).ok()?;
+        }
+        frame.set_tx_offload(self.offload);
+        Some(frame)
+    }
+
+    fn emit(&self, out: &mut [u8], piece: &Piece) {
+        let TxOffload { l2_octets, l3_octets, l4_octets, .. } = self.offload;
+        let [l2, l3, l4] = [l2_octets, l3_octets, l4_octets].map(usize::from);
+        out.copy_from_slice(&self.octets);
+        let (ip, tcp) = out[l2..].split_at_mut(l3);
+        let tcp_octets = l4 + piece.octets;
+        if self.offload.ipv6 {
+            put(ip, 4, tcp_octets as u16);
+        } else {
+            let total_octets = (l3 + tcp_octets) as u16;
+            put(ip, 2, total_octets);
+            if !self.offload.ipv4_checksum {
+                let mut sum = self.ip_sum;
+                sum.add_u16(total_octets);
+                put(ip, IPV4_CHECKSUM_AT, sum.finish());
+            }
+        }
+        let seq = (self.seq + piece.offset).0 as u32;
+        tcp[SEQ_AT..SEQ_AT + 4].copy_from_slice(&seq.to_be_bytes());
+        let push = if self.is_pushed && piece.is_last { Flags::PSH.bits() } else { 0 };
+        tcp[FLAGS_AT] |= push;
+        let mut sum = self.tcp_sum;
+        sum.add_u16(tcp_octets as u16);
+        let checksum = if self.offload.tcp_checksum {
+            sum.partial()
+        } else {
+            sum.add_u32(seq);
+            sum.add_u16(u16::from(push));
+            // TCP headers are a multiple of 4 octets, so the payload's sum is at an even place.
+            sum.add_u16(piece.sum.partial());
+            sum.finish()
+        };
+        put(tcp, TCP_CHECKSUM_AT, checksum);
+    }
+}
+
+fn put(octets: &mut [u8], at: usize, value: u16) {
+    octets[at..at + 2].copy_from_slice(&value.to_be_bytes());
+}
+
+/// Buffers as one chain; `None` when there are none, or too many.
+pub(crate) fn join<const N: usize>(buffers: ArrayVec<Mbuf, N>) -> Option<Mbuf> {
+    // From the far end, so that no chain is walked.
+    let joined = buffers.into_iter().rev().try_fold(None, |behind: Option<Mbuf>, mut buffer| {
+        if let Some(behind) = behind {
+            buffer.chain(behind).ok()?;
+        }
+        Some(Some(buffer))
+    });
+    joined?
+}
+
+/// Whether the TCP segment of `octets` octets that starts at `offset` of the frame has a right checksum, as far as the port has not
+/// looked.
 pub(crate) fn checksum_is_right(
     frame: &Mbuf,
     offset: usize,
@@ -180,6 +277,11 @@ pub(crate) fn checksum_is_right(
     src: &IpAddress,
     dst: &IpAddress,
 ) -> bool {
+    match frame.rx_checksum() {
+        Checksum::Good | Checksum::Partial => return true,
+        Checksum::Bad => return false,
+        Checksum::Unknown => {}
+    }
     let mut sum = pseudo_header(src, dst, PROTOCOL_TCP, octets);
     let mut skip = offset;
     let mut left = octets;
@@ -199,9 +301,9 @@ pub(crate) fn checksum_is_right(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::facade::{Ipv4Address, Ipv6Address, TcpSeqNumber};
+    use crate::facade::{Ipv4Address, Ipv6Address};
     use crate::ip;
-    use crate::tcp::header::{Flags, Options};
+    use crate::tcp::header::Options;
 
     #[test]
     fn the_codepoint_is_read_as_it_was_written_in_both_families() {

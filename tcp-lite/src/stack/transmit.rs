@@ -4,8 +4,9 @@
 //! connections that have something, in turns of a few segments each. When the pool is empty nothing is lost: the
 //! same is tried in the next call.
 
-use dp::{Burst, Mbuf, Offloads};
+use dp::{Burst, Offloads};
 
+use super::surroundings::Surroundings;
 use super::{Stack, connections};
 use crate::discovery;
 use crate::facade::{EthernetAddress, Instant};
@@ -14,9 +15,9 @@ use crate::ip::Ecn;
 use crate::neighbor::Resolution;
 use crate::table::FourTuple;
 use crate::tcp::header::{Flags, TcpHeader};
-use crate::tcp::{Payload, State};
+use crate::tcp::{MAX_TRAIN, Payload, State, Transmission};
 
-/// Segments that one connection sends before the next has its turn; a train of more is not cut for that.
+/// Segments that one connection sends before the next has its turn; a train that the port cuts may have more.
 const TURN_SEGMENTS: usize = 8;
 
 /// What a port does that takes several segments in one frame.
@@ -198,10 +199,9 @@ impl Stack {
                     Resolution::Failed => return Turn::Waiting,
                 },
             };
-            if surroundings.framing.offloads.contains(TRAINS) {
-                conn.tcb.couple(&surroundings.ctx(id, conn.listener), &mut transmission);
-            }
-            left = left.saturating_sub(transmission.segments);
+            let cuts = surroundings.framing.offloads.contains(TRAINS);
+            let most = if cuts { MAX_TRAIN } else { left.min(out.remaining_capacity()) };
+            conn.tcb.couple(&surroundings.ctx(id, conn.listener), &mut transmission, most);
             let headers = Headers {
                 framing: surroundings.framing,
                 dst_mac,
@@ -210,31 +210,69 @@ impl Stack {
                 ecn: transmission.ecn,
                 tcp: &transmission.header,
             };
-            let frame: Option<Mbuf> = match transmission.payload {
-                None => headers.bare(surroundings.pool),
-                Some(Payload::Segment(key)) => {
-                    let (pool, segments) = (surroundings.pool, &*surroundings.segments);
-                    let (octets, count) = (segments.octets(key), transmission.segments);
-                    match count {
-                        1 => headers.with_payload(pool, octets, || segments.views(key, 1)?.pop()),
-                        _ => segments
-                            .views(key, count)
-                            .and_then(|views| headers.with_train(pool, views, octets.len())),
-                    }
-                }
-                Some(Payload::Probe(key)) => surroundings.searches.buf(key).and_then(|probe| {
-                    headers.with_payload(surroundings.pool, probe.head(), || probe.share())
-                }),
-            };
-            let Some(frame) = frame else { return Turn::NoMbuf };
-            out.push(frame);
-            conn.tcb.sent(&mut surroundings.ctx(id, conn.listener), &transmission);
+            let wanted = transmission.segments;
+            transmission.segments = emit(&surroundings, &headers, &transmission, out);
+            if transmission.segments > 0 {
+                surroundings.counters.tx_trains += u64::from(cuts && wanted > 1);
+                conn.tcb.sent(&mut surroundings.ctx(id, conn.listener), &transmission);
+            }
+            if transmission.segments < wanted {
+                return Turn::NoMbuf;
+            }
+            left = left.saturating_sub(wanted);
         }
         match self.connections.get(slot) {
             Some(conn) if conn.tcb.wants_transmit() => Turn::More,
             _ => Turn::Idle,
         }
     }
+}
+
+/// Makes the frames of a transmission: one that the port cuts, or one for each segment. Returns how many segments are in them, not
+/// all when a pool is empty.
+fn emit(
+    surroundings: &Surroundings<'_>,
+    headers: &Headers<'_>,
+    transmission: &Transmission,
+    out: &mut Burst,
+) -> usize {
+    let Surroundings { framing, pool, segments, searches, .. } = surroundings;
+    let count = transmission.segments;
+    let before = out.len();
+    match transmission.payload {
+        None => out.extend(headers.bare(pool)),
+        Some(Payload::Segment(first)) if count > 1 && framing.offloads.contains(TRAINS) => {
+            let octets = segments.octets(first).len();
+            let train =
+                segments.views(first, count).and_then(|views| headers.with_train(pool, views, octets));
+            return match train {
+                Some(train) => {
+                    out.push(train);
+                    count
+                }
+                None => 0,
+            };
+        }
+        Some(Payload::Segment(first)) => {
+            let template = headers.template();
+            let mut offset = 0;
+            for (nr, key) in segments.iter_from(first).take(count).enumerate() {
+                let payload = segments.octets(key);
+                let place = (offset, payload, nr + 1 == count);
+                let view = || segments.views(key, 1)?.pop();
+                let Some(frame) = template.frame(framing, pool, place, view) else { break };
+                out.push(frame);
+                offset += payload.len();
+            }
+        }
+        Some(Payload::Probe(key)) => {
+            if let Some(probe) = searches.buf(key) {
+                let place = (0, probe.head(), true);
+                out.extend(headers.template().frame(framing, pool, place, || probe.share()));
+            }
+        }
+    }
+    out.len() - before
 }
 
 /// Whether a connection ends because nobody answers for its next hop: at once while we set it up or where only a RST

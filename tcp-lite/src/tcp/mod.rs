@@ -5,7 +5,7 @@
 //! judges, `ack.rs` works off the acknowledgement on the queue (`send.rs` and `pages.rs`, `flight.rs`, `scoreboard.rs`, `rtt.rs`),
 //! `recovery.rs` says what follows (`rack.rs`, `tail_probe.rs`, `reduction.rs`, `prr.rs`, `undo.rs`, `frto.rs`, `congestion`),
 //! `recv.rs` hands up the octets that are new (`ranges.rs`), `reorder.rs` bounds what waits. Positions are 64 bits (`seq.rs`).
-//! How large segments may be: `path_mtu.rs`; several of them in one frame: `train.rs`.
+//! How large segments may be: `path_mtu.rs`; several of them together: `train.rs`.
 //!
 //! Deliberate deviations: a segment without timestamps is accepted where they were agreed on (RFC 7323
 //! section 3.2 would drop it); a zero-window probe carries no octet (RFC 9293 section 3.8.6.1 sends one), since that
@@ -53,13 +53,14 @@ mod tests;
 pub(crate) use ctx::{Ctx, EVENTS_PER_CONNECTION};
 pub(crate) use input::Verdict;
 pub use out_of_order::OutOfOrder;
-pub(crate) use output::Payload;
+pub(crate) use output::{Payload, Transmission};
 pub(crate) use pages::PageKey;
 pub(crate) use path_mtu::SearchSlab;
 pub(crate) use reorder::{MAX_ASKED, ReorderSlab};
 pub(crate) use send::SegmentSlab;
 pub use tcb::State;
 pub(crate) use tcb::{Birth, Tcb};
+pub(crate) use train::MAX_TRAIN;
 
 use std::net::SocketAddr;
 

@@ -109,7 +109,7 @@ impl Tcb {
     }
 
     /// `transmission`, the last that [`next_transmission`](Self::next_transmission) gave, went out.
-    /// Counts `tx_segments`, `tx_trains`, `tx_retransmits`, `tx_acks`, `tx_resets`.
+    /// Counts `tx_segments`, `tx_retransmits`, `tx_acks`, `tx_resets`.
     pub(crate) fn sent(&mut self, ctx: &mut Ctx<'_>, transmission: &Transmission) {
         let Transmission { header, payload, segments, kind, .. } = transmission;
         ctx.counters.tx_segments += *segments as u64;
@@ -129,12 +129,7 @@ impl Tcb {
                     self.retransmits += 1;
                 }
             }
-            Kind::Fresh => {
-                for _ in 0..*segments {
-                    self.on_fresh_sent(ctx);
-                }
-                ctx.counters.tx_trains += u64::from(*segments > 1);
-            }
+            Kind::Fresh => (0..*segments).for_each(|_| self.on_fresh_sent(ctx)),
             Kind::Repair => {
                 if let Some(Payload::Segment(key)) = *payload {
                     self.on_resent(ctx, key);

@@ -127,12 +127,15 @@ impl SegmentSlab {
         self.pages.octets(segment.page, segment.place())
     }
 
+    /// `first` and those behind it.
+    pub(crate) fn iter_from(&self, first: SegmentKey) -> impl Iterator<Item = SegmentKey> {
+        std::iter::successors(Some(first), |key| self.get(*key).next)
+    }
+
     /// The payloads of `count` segments from `first` on, as few buffers as they lie in; `None` when no descriptor is free.
     pub(crate) fn views(&self, first: SegmentKey, count: usize) -> Option<ArrayVec<Mbuf, MAX_TRAIN>> {
         let mut views = ArrayVec::new();
-        let mut segments =
-            std::iter::successors(Some(self.get(first)), |segment| segment.next.map(|next| self.get(next)))
-                .take(count);
+        let mut segments = self.iter_from(first).map(|key| self.get(key)).take(count);
         let segment = segments.next()?;
         let (mut page, mut place) = (segment.page, segment.place());
         for segment in segments {

@@ -1,4 +1,5 @@
-//! Trains: fresh segments that leave in one frame, which the port cuts where they end (TSO), or which the wire passes as it is.
+//! Trains: fresh segments that leave together. In one frame, which the port cuts where they end (TSO), or which the wire passes as it
+//! is; else in frames of their own, for which connection, windows and headers are looked at once.
 //!
 //! Only a way to transmit. Each segment has its record, its boundaries and its time, is acknowledged and sent again by
 //! itself. All are as long as the first, where the port is told to cut; the last may be shorter.
@@ -12,14 +13,15 @@ use super::tcb::{Pending, Tcb};
 use crate::ip::IPV6_OCTETS;
 
 /// Segments of a train at most: buffers of a frame, less one for the headers.
-pub(super) const MAX_TRAIN: usize = dp::mbuf::MAX_SEGMENTS - 1;
+pub(crate) const MAX_TRAIN: usize = dp::mbuf::MAX_SEGMENTS - 1;
 
 /// Payload octets of a train at most: an IP packet has 65,535.
 const MAX_TRAIN_OCTETS: u64 = (u16::MAX as usize - IPV6_OCTETS - MAX_HEADER_OCTETS) as u64;
 
 impl Tcb {
-    /// Adds to `transmission` what may leave together with it. Asking changes nothing of the connection.
-    pub(crate) fn couple(&self, ctx: &Ctx<'_>, transmission: &mut Transmission) {
+    /// Adds to `transmission` what may leave together with it, to `most` segments in all. Asking changes nothing of the
+    /// connection.
+    pub(crate) fn couple(&self, ctx: &Ctx<'_>, transmission: &mut Transmission, most: usize) {
         let Some(Payload::Segment(first)) = transmission.payload else { return };
         // CWR is for one segment alone; a paced connection lets its segments go one by one; a segment that was cut for a
         // small window is the last that goes.
@@ -31,8 +33,8 @@ impl Tcb {
             return;
         }
         let most = match self.recovery.frto {
-            Frto::Fresh(left) => usize::from(left).min(MAX_TRAIN),
-            Frto::Off | Frto::Resent => MAX_TRAIN,
+            Frto::Fresh(left) => usize::from(left).min(most),
+            Frto::Off | Frto::Resent => most,
         };
         let octets = u64::from(ctx.segments.get(first).len);
         let (mut last, mut count, mut sum) = (first, 1, octets);
