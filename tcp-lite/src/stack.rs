@@ -6,6 +6,7 @@
 mod connections;
 mod counters;
 mod errors;
+mod joined;
 mod receive;
 mod segment;
 mod surroundings;
@@ -15,6 +16,7 @@ mod transmit;
 mod usage;
 
 use std::collections::VecDeque;
+use std::iter::Peekable;
 use std::net::{IpAddr, SocketAddr};
 use std::ops::Range;
 
@@ -76,7 +78,7 @@ pub struct ListenerId {
 
 /// A host on one port.
 ///
-/// The order of calls in a turn: [`input`](Self::input) for every received frame, [`poll`](Self::poll) once,
+/// The order of calls in a turn: [`input`](Self::input) for every received frame, or [`input_next`](Self::input_next) while there are any, [`poll`](Self::poll) once,
 /// [`event`](Self::event) until `None`, [`transmit`](Self::transmit) until it says there is no more.
 /// Between turns nothing happens: see [`next_deadline`](Self::next_deadline).
 pub struct Stack {
@@ -174,8 +176,14 @@ impl Stack {
 
     /// One received frame.
     pub fn input(&mut self, now: Instant, frame: Mbuf) {
+        self.input_next(now, &mut std::iter::once(frame).peekable());
+    }
+
+    /// The next of a burst of received frames; with it those behind it that go on with the same stream in order, of which each is
+    /// treated as if it came alone, but that they are handed up as one.
+    pub fn input_next(&mut self, now: Instant, frames: &mut Peekable<impl Iterator<Item = Mbuf>>) {
         self.advance(now);
-        self.receive(self.now, frame);
+        self.receive(self.now, frames);
     }
 
     /// Timers that are due, and the slow path.

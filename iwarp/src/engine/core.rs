@@ -377,12 +377,14 @@ impl Core {
                 break;
             }
             busy = true;
-            let mut frames = std::mem::take(&mut self.rx);
-            for frame in frames.drain(..) {
-                profile::within(Layer::TcpIn, || self.io.tcp.input(self.io.now, frame));
+            let mut burst = std::mem::take(&mut self.rx);
+            let mut frames = burst.drain(..).peekable();
+            while frames.peek().is_some() {
+                profile::within(Layer::TcpIn, || self.io.tcp.input_next(self.io.now, &mut frames));
                 self.run_events(turn);
             }
-            self.rx = frames;
+            drop(frames);
+            self.rx = burst;
         }
         busy
     }

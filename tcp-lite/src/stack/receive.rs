@@ -1,8 +1,11 @@
 //! From a frame to a connection: what [`Stack::input`] does.
 
+use std::iter::Peekable;
+
 use dp::{Checksum, Mbuf};
 
 use super::connections::Conn;
+use super::joined::{self, MAX_BUFFERS, Pattern};
 use super::transmit::Answer;
 use super::{ConnId, ListenerId, Stack};
 use crate::checksum::pseudo_header;
@@ -23,7 +26,7 @@ const HEAD_OCTETS: usize = 192;
 /// A frame after its headers were looked at.
 enum Class {
     /// A whole TCP segment for an address of ours.
-    Tcp { ip: ip::Header, header: TcpHeader, payload_at: usize, end: usize },
+    Tcp { ip: ip::Header, header: TcpHeader, tcp_at: usize, payload_at: usize, end: usize },
     /// Anything else that may be for us.
     Slow { ip: Option<ip::Header> },
 }
@@ -41,11 +44,18 @@ impl Origin {
     fn new(mac: EthernetAddress, ip: &ip::Header) -> Self {
         Self { mac, src: ip.src, dst: ip.dst, ecn: ip.ecn }
     }
+
+    /// Of the connection that a segment with this header belongs to.
+    fn tuple(&self, header: &TcpHeader) -> FourTuple {
+        let (local_port, remote_port) = (header.dst_port, header.src_port);
+        FourTuple { local: self.dst, local_port, remote: self.src, remote_port }
+    }
 }
 
 impl Stack {
-    /// See [`Stack::input`].
-    pub(super) fn receive(&mut self, now: Instant, mut frame: Mbuf) {
+    /// See [`Stack::input_next`].
+    pub(super) fn receive(&mut self, now: Instant, frames: &mut Peekable<impl Iterator<Item = Mbuf>>) {
+        let Some(mut frame) = frames.next() else { return };
         self.counters.rx_frames += 1;
         let mut copy = [0; HEAD_OCTETS];
         let head = if frame.segment_count() == 1 || frame.head().len() >= HEAD_OCTETS {
@@ -73,11 +83,26 @@ impl Stack {
         }
         match self.classify(&ethernet, &head[ethernet.octets..], &frame) {
             None => {}
-            Some(Class::Tcp { ip, header, payload_at, end }) => {
+            Some(Class::Tcp { ip, header, tcp_at, payload_at, end }) => {
+                let origin = Origin::new(ethernet.src, &ip);
+                let next = header.seq + (end - payload_at);
+                let may_go_on = end > payload_at
+                    && frame.segment_count() <= MAX_BUFFERS
+                    && frames.peek().is_some_and(|frame| joined::may_go_on(frame, tcp_at, next))
+                    && self.is_next(&origin, &header);
+                let pattern =
+                    may_go_on.then(|| Pattern::new(&head[..payload_at], ip, [ethernet.octets, tcp_at]));
                 // Ethernet pads short frames: what is behind the packet is not payload.
                 frame.truncate(end);
                 frame.advance(payload_at);
-                self.segment_arrives(now, Origin::new(ethernet.src, &ip), &header, frame);
+                let arrived = match pattern.flatten() {
+                    Some(pattern) => pattern.join(header.seq, frame, frames),
+                    None => Some((frame, 1)),
+                };
+                if let Some((payload, segments)) = arrived {
+                    self.counters.rx_frames += segments as u64 - 1;
+                    self.segment_arrives(now, origin, &header, (payload, segments));
+                }
             }
             Some(Class::Slow { ip }) => self.slow(now, &ethernet, ip, &frame),
         }
@@ -122,35 +147,40 @@ impl Stack {
             self.counters.rx_malformed += 1;
             return None;
         };
-        let good = match frame.rx_checksum() {
-            Checksum::Good | Checksum::Partial => true,
-            Checksum::Bad => false,
-            Checksum::Unknown => frame::checksum_is_right(frame, tcp_at, end - tcp_at, &ip.src, &ip.dst),
-        };
-        if !good {
+        if !frame::checksum_is_right(frame, tcp_at, end - tcp_at, &ip.src, &ip.dst) {
             self.counters.rx_bad_checksum += 1;
             return None;
         }
-        Some(Class::Tcp { ip, header, payload_at: tcp_at + tcp_octets, end })
+        Some(Class::Tcp { ip, header, tcp_at, payload_at: tcp_at + tcp_octets, end })
     }
 
     fn may_be_peer(&self, address: &IpAddress) -> bool {
         address.is_unicast() && !self.routes.is_broadcast(address) && !self.routes.is_ours(address)
     }
 
-    /// A TCP segment that passed all checks, for an address of ours.
-    fn segment_arrives(&mut self, now: Instant, origin: Origin, header: &TcpHeader, payload: Mbuf) {
-        self.counters.rx_segments += 1;
-        let tuple = FourTuple {
-            local: origin.dst,
-            local_port: header.dst_port,
-            remote: origin.src,
-            remote_port: header.src_port,
-        };
+    /// Whether a segment is the next in order of its connection and says nothing but its payload.
+    fn is_next(&mut self, origin: &Origin, header: &TcpHeader) -> bool {
+        let conn =
+            self.connections.find_next(&origin.tuple(header)).and_then(|slot| self.connections.get(slot));
+        header.ack.is_some()
+            && Flags::PSH.contains(header.flags)
+            && conn.is_some_and(|conn| conn.tcb.is_next(header.seq))
+    }
+
+    /// A TCP segment that passed all checks, for an address of ours; or several in order as one, with how many they are.
+    fn segment_arrives(
+        &mut self,
+        now: Instant,
+        origin: Origin,
+        header: &TcpHeader,
+        (payload, segments): (Mbuf, usize),
+    ) {
+        self.counters.rx_segments += segments as u64;
+        let tuple = origin.tuple(header);
         let Some(slot) = self.connections.find_next(&tuple) else {
             return self.stranger_arrives(now, origin, tuple, header, payload);
         };
-        match self.with(now, slot, |tcb, ctx| tcb.on_segment(ctx, header, origin.ecn, payload)) {
+        match self.with(now, slot, |tcb, ctx| tcb.on_segment(ctx, header, origin.ecn, (payload, segments))) {
             None | Some(Verdict::Done) => {}
             Some(Verdict::Reset(reset)) => self.queue_answer(origin.mac, tuple, reset),
             Some(Verdict::Reopen) => self.reopen(now, slot, tuple, header),
@@ -318,7 +348,7 @@ impl Stack {
             unresolved_since: None,
         };
         self.connections.insert(id, conn);
-        let verdict = self.with(now, id.slot, |tcb, ctx| tcb.on_segment(ctx, ack, origin.ecn, payload));
+        let verdict = self.with(now, id.slot, |tcb, ctx| tcb.on_segment(ctx, ack, origin.ecn, (payload, 1)));
         debug_assert!(matches!(verdict, Some(Verdict::Done)), "{verdict:?}");
     }
 
@@ -457,7 +487,7 @@ impl Stack {
         // Without a buffer the packet is lost as on the wire, and comes again.
         let Some(payload) = self.copy_in(&tcp[tcp_octets..]) else { return };
         self.counters.rx_reassembled += 1;
-        self.segment_arrives(now, Origin::new(mac, ip), &header, payload);
+        self.segment_arrives(now, Origin::new(mac, ip), &header, (payload, 1));
     }
 
     /// Octets in buffers of the pool, as many as it takes.

@@ -5,6 +5,7 @@ use dp::Mbuf;
 use super::ctx::Ctx;
 use super::header::{Flags, TcpHeader};
 use super::tcb::{Challenges, Fin, Pending, State, Tcb, payload_of, seconds};
+use crate::facade::TcpSeqNumber;
 use crate::ip::Ecn;
 use crate::{CloseReason, Duration};
 
@@ -31,13 +32,19 @@ pub(crate) enum Verdict {
 }
 
 impl Tcb {
-    /// A segment with a good checksum. `payload` holds exactly the payload; it may be empty, or a chain.
+    /// Whether nothing is missing in front of `seq`, and nothing is there behind it.
+    pub(crate) fn is_next(&self, seq: TcpSeqNumber) -> bool {
+        self.state == State::Established && self.rcv.is_next(seq)
+    }
+
+    /// A segment with a good checksum. Its payload, which may be empty, or a chain, comes with how many segments it came in: more than
+    /// one only where they say the same and the first [`is_next`](Self::is_next).
     pub(crate) fn on_segment(
         &mut self,
         ctx: &mut Ctx<'_>,
         header: &TcpHeader,
         ecn: Ecn,
-        payload: Mbuf,
+        (payload, segments): (Mbuf, usize),
     ) -> Verdict {
         match self.state {
             // The connection is known to nobody any more, its own RST may be on the way.
@@ -54,7 +61,7 @@ impl Tcb {
             State::TimeWait if self.may_reopen(header) => return Verdict::Reopen,
             _ => {}
         }
-        self.on_segment_synchronized(ctx, header, ecn, payload)
+        self.on_segment_synchronized(ctx, header, ecn, (payload, segments))
     }
 
     fn on_segment_synchronized(
@@ -62,7 +69,7 @@ impl Tcb {
         ctx: &mut Ctx<'_>,
         header: &TcpHeader,
         ecn: Ecn,
-        payload: Mbuf,
+        (payload, segments): (Mbuf, usize),
     ) -> Verdict {
         let flags = header.flags;
         let syn_ack_again = self.state == State::SynReceived && self.is_syn_again(header);
@@ -124,7 +131,7 @@ impl Tcb {
         }
 
         if matches!(self.state, State::Established | State::FinWait1 | State::FinWait2) {
-            self.on_payload(ctx, flags.contains(Flags::FIN), pos, octets, payload);
+            self.on_payload(ctx, flags.contains(Flags::FIN), pos, (payload, segments));
         } else if self.state == State::TimeWait && flags.contains(Flags::FIN) {
             self.pending |= Pending::ACK;
         }
@@ -133,11 +140,12 @@ impl Tcb {
     }
 
     /// Hands up what is new, takes the FIN when the frontier reaches it, and decides when to acknowledge.
-    fn on_payload(&mut self, ctx: &mut Ctx<'_>, fin: bool, pos: i64, octets: usize, payload: Mbuf) {
+    fn on_payload(&mut self, ctx: &mut Ctx<'_>, fin: bool, pos: i64, (payload, segments): (Mbuf, usize)) {
+        let octets = payload.len();
         if octets > 0 {
             let arrival = self.rcv.take(ctx, pos, payload);
             if arrival.advanced {
-                self.unacked_segments += 1;
+                self.unacked_segments = self.unacked_segments.saturating_add(segments as u32);
                 self.unacked_octets = self.unacked_octets.saturating_add(octets as u32);
             }
             // Two full segments may have come as one: full is what the options leave of the MSS.

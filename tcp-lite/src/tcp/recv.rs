@@ -16,6 +16,7 @@ use super::header::{MAX_SACK_BLOCKS, SackBlock};
 use super::out_of_order::OutOfOrder;
 use super::reorder::{ReorderSlab, Room};
 use super::seq::SeqSpace;
+use crate::facade::TcpSeqNumber;
 
 /// Receive state of one connection. Positions as in `seq.rs`.
 #[derive(Debug)]
@@ -58,6 +59,11 @@ impl Receiver {
             held: OutOfOrder::default(),
             duplicate: None,
         }
+    }
+
+    /// Whether `seq` is at the frontier, with nothing beyond it.
+    pub(super) fn is_next(&self, seq: TcpSeqNumber) -> bool {
+        self.ranges.is_none() && seq == self.space.seq(self.nxt)
     }
 
     /// All the peer's octets and its FIN are here.

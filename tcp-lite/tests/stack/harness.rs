@@ -144,7 +144,10 @@ impl Host {
         let mut frames = Burst::new();
         while self.port.rx_burst(now_us, &mut frames) > 0 {
             moved = true;
-            frames.drain(..).for_each(|f| self.stack.input(now, f));
+            let mut frames = frames.drain(..).peekable();
+            while frames.peek().is_some() {
+                self.stack.input_next(now, &mut frames);
+            }
         }
         self.stack.poll(now);
         while let Some(event) = self.stack.event() {

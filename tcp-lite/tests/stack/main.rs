@@ -9,6 +9,7 @@ mod determinism;
 mod harness;
 mod hostile;
 mod icmp;
+mod joined;
 mod limits;
 mod neighbors;
 mod relay;

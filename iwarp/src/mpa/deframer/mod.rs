@@ -276,6 +276,10 @@ impl Deframer {
                 if self.over {
                     return Ok(());
                 }
+                if done > 0 && !buf.is_empty() {
+                    // The next buffer of the chain may begin with an FPDU as well.
+                    continue;
+                }
             }
             let record = self.records.head().and_then(|id| slab.records.at(id)).copied();
             let flow = match record {

@@ -222,7 +222,7 @@ impl Host {
     pub(super) fn receive(&mut self, now: Instant, packet: &Packet) -> Verdict {
         let mut buf = self.pool.alloc().expect("a buffer");
         buf.append(packet.payload.len()).expect("room").copy_from_slice(&packet.payload);
-        self.with(now, |tcb, ctx| tcb.on_segment(ctx, &packet.header, packet.ecn, buf))
+        self.with(now, |tcb, ctx| tcb.on_segment(ctx, &packet.header, packet.ecn, (buf, 1)))
     }
 
     /// The next segment this host sends, through octets and back, and checked against all promises.

@@ -1,0 +1,214 @@
+//! Segments of one burst that go on where the one before ends are taken in as one, and nothing else is.
+
+use dp::link::LinkConfig;
+use dp::{Burst, Mbuf, checksum};
+use tcp_lite::Event;
+
+use crate::harness::{World, octet};
+
+/// Octets of a full segment.
+const FULL: u64 = 1448;
+
+/// Where the headers of a frame over IPv4 are.
+const IP: usize = 14;
+const TCP: usize = IP + 20;
+
+/// Two hosts with a connection, or more, and nothing under way.
+fn connected(remote: &str, connections: usize) -> World {
+    let mut world = World::standard(&LinkConfig::default());
+    world.b.stack.listen(4000).unwrap();
+    world.b.keep_all_open();
+    for _ in 0..connections {
+        let stream = world.a.connect(world.now(), remote.parse().unwrap(), 0);
+        world.a.keep_open(stream);
+    }
+    world.run(10_000_000, |world| {
+        let up =
+            |host: &crate::harness::Host| host.streams.iter().filter(|stream| stream.established).count();
+        up(&world.a) == connections && up(&world.b) == connections
+    });
+    world.run(100_000, |_| false);
+    world
+}
+
+/// Frames that `a` sends of `octets` octets on its stream number `stream`.
+fn frames(world: &mut World, stream: usize, octets: u64) -> Vec<Mbuf> {
+    let now = world.now();
+    let conn = world.a.streams[stream].conn;
+    let from = world.a.streams[stream].sent;
+    world.a.streams[stream].sent += octets;
+    let octets: Vec<u8> = (from..from + octets).map(octet).collect();
+    assert_eq!(world.a.stack.send(now, conn, &octets), Ok(octets.len()));
+    let (mut frames, mut out) = (Vec::new(), Burst::new());
+    while world.a.stack.transmit(now, &mut out) || !out.is_empty() {
+        frames.extend(out.drain(..));
+    }
+    frames
+}
+
+/// What `b` hands up of them, as numbers of octets.
+fn take(world: &mut World, frames: Vec<Mbuf>) -> Vec<u64> {
+    let now = world.now();
+    let mut frames = frames.into_iter().peekable();
+    while frames.peek().is_some() {
+        world.b.stack.input_next(now, &mut frames);
+    }
+    let mut stretches = Vec::new();
+    while let Some(event) = world.b.stack.event() {
+        let Event::Received { received, .. } = event else { panic!("another event") };
+        let octets = received.buf.segments().flatten().zip(received.offset..);
+        assert!(octets.clone().all(|(&got, at)| got == octet(at)));
+        stretches.push(octets.count() as u64);
+    }
+    stretches
+}
+
+/// Acknowledgements that `b` has to send.
+fn acknowledgements(world: &mut World) -> Vec<Mbuf> {
+    let mut out = Burst::new();
+    assert!(!world.b.stack.transmit(world.now(), &mut out));
+    out.drain(..).collect()
+}
+
+#[test]
+fn what_goes_on_is_handed_up_as_one_and_acknowledged_once() {
+    for remote in ["10.0.0.2:4000", "[2001:db8::2]:4000"] {
+        let mut world = connected(remote, 1);
+        let full = if remote.starts_with('[') { FULL - 20 } else { FULL };
+        let before = world.b.stack.counters();
+        let burst = frames(&mut world, 0, 10 * full);
+        assert_eq!(burst.len(), 10);
+        assert_eq!(take(&mut world, burst), [10 * full], "{remote}");
+        let after = world.b.stack.counters();
+        assert_eq!((after.rx_frames - before.rx_frames, after.rx_segments - before.rx_segments), (10, 10));
+        let acks = acknowledgements(&mut world);
+        assert_eq!(acks.len(), 1);
+        let now = world.now();
+        acks.into_iter().for_each(|ack| world.a.stack.input(now, ack));
+        assert_eq!(world.a.stack.usage().tx_segments, 0, "all of them");
+    }
+}
+
+#[test]
+fn there_is_a_bound_to_it() {
+    let mut world = connected("10.0.0.2:4000", 1);
+    // The congestion window grows.
+    world.a.send_more(0, 60 * FULL);
+    assert!(world.run(1_000_000, |world| world.b.received(0) == 60 * FULL));
+    world.run(100_000, |_| false);
+    let burst = frames(&mut world, 0, 40 * FULL);
+    assert_eq!(take(&mut world, burst), [16 * FULL, 16 * FULL, 8 * FULL]);
+}
+
+/// As if they had come alone: the second of two is acknowledged, however small both are.
+#[test]
+fn the_second_small_segment_is_acknowledged_at_once() {
+    let mut world = connected("10.0.0.2:4000", 1);
+    let mut one = frames(&mut world, 0, 7);
+    assert_eq!(take(&mut world, one), [7]);
+    assert!(acknowledgements(&mut world).is_empty());
+    one = frames(&mut world, 0, 7);
+    assert_eq!(take(&mut world, one), [7]);
+    assert_eq!(acknowledgements(&mut world).len(), 1);
+    let mut two = frames(&mut world, 0, 7);
+    two.extend(frames(&mut world, 0, 9));
+    assert_eq!(take(&mut world, two), [16]);
+    assert_eq!(acknowledgements(&mut world).len(), 1);
+}
+
+/// A change to one of several segments, with the checksums of what it gives, and the stretches that are handed up.
+fn changed(change: impl Fn(&mut [u8])) -> Vec<u64> {
+    let mut world = connected("10.0.0.2:4000", 1);
+    let mut burst = frames(&mut world, 0, 10 * FULL);
+    let octets = burst[4].head_mut().unwrap();
+    change(octets);
+    assert!(checksum::complete_ipv4_header(octets) && checksum::complete(octets));
+    take(&mut world, burst).into_iter().map(|octets| octets / FULL).collect()
+}
+
+#[test]
+fn headers_that_say_something_else_end_the_run() {
+    let alone = [4, 1, 5];
+    assert_eq!(changed(|frame| frame[6] ^= 4), alone, "from another Ethernet address");
+    assert_eq!(changed(|frame| frame[IP + 1] |= 3), alone, "a mark");
+    assert_eq!(changed(|frame| frame[IP + 8] -= 1), alone, "another hop limit");
+    assert_eq!(changed(|frame| frame[TCP + 15] ^= 1), alone, "another window");
+    assert_eq!(changed(|frame| frame[TCP + 13] |= 0x40), alone, "ECE");
+    assert_eq!(changed(|frame| frame[TCP + 13] |= 0x20), alone, "URG");
+    assert_eq!(changed(|frame| frame[TCP + 27] += 1), alone, "another timestamp");
+}
+
+#[test]
+fn identification_and_psh_do_not() {
+    assert_eq!(changed(|frame| frame[IP + 5] += 1), [10]);
+    assert_eq!(changed(|frame| frame[TCP + 13] |= 8), [10]);
+}
+
+/// What lies behind is ahead of a hole, and is not joined.
+#[test]
+fn a_segment_that_is_missing_or_damaged_ends_the_run() {
+    let (mut stretches, mut bad) = (vec![4 * FULL], 0);
+    stretches.extend([FULL; 5]);
+    for damage in [None, Some(IP + 10), Some(TCP + 16), Some(TCP + 100)] {
+        let mut world = connected("10.0.0.2:4000", 1);
+        let mut burst = frames(&mut world, 0, 10 * FULL);
+        match damage {
+            None => drop(burst.remove(4)),
+            Some(at) => {
+                burst[4].head_mut().unwrap()[at] ^= 1;
+                bad = 1;
+            }
+        }
+        assert_eq!(take(&mut world, burst), stretches, "{damage:?}");
+        assert_eq!(world.b.stack.counters().rx_bad_checksum, bad);
+    }
+}
+
+/// As a port with LRO hands up, or one that receives into chains.
+#[test]
+fn a_frame_of_many_buffers_stays_alone() {
+    let mut world = connected("10.0.0.2:4000", 1);
+    let mut burst = frames(&mut world, 0, 3 * FULL);
+    let octets = burst[0].head().to_vec();
+    let mut chain = world.a.port.mempool().alloc().unwrap();
+    assert!(chain.append_slice(&octets[..200]));
+    for part in octets[200..].chunks(30) {
+        let mut buffer = world.a.port.mempool().alloc().unwrap();
+        assert!(buffer.append_slice(part));
+        chain.chain(buffer).unwrap();
+    }
+    burst[0] = chain;
+    assert_eq!(take(&mut world, burst), [FULL, 2 * FULL]);
+}
+
+#[test]
+fn what_came_before_is_not_joined_again() {
+    let mut world = connected("10.0.0.2:4000", 1);
+    let burst = frames(&mut world, 0, 6 * FULL);
+    let again: Vec<Mbuf> =
+        burst.iter().map(|frame| frame.deep_copy(world.a.port.mempool()).unwrap()).collect();
+    assert_eq!(take(&mut world, burst), [6 * FULL]);
+    assert_eq!(take(&mut world, again), []);
+    assert_eq!(world.b.stack.counters().rx_duplicate_octets, 6 * FULL);
+}
+
+#[test]
+fn connections_are_told_apart() {
+    let mut world = connected("10.0.0.2:4000", 2);
+    let [one, two] = [0, 1].map(|stream| frames(&mut world, stream, 4 * FULL));
+    let mixed = one.into_iter().zip(two).flat_map(|(one, two)| [one, two]).collect();
+    assert_eq!(take(&mut world, mixed), [FULL; 8]);
+}
+
+/// Ethernet pads what is short.
+#[test]
+fn octets_behind_a_packet_are_no_payload() {
+    let mut world = connected("10.0.0.2:4000", 1);
+    let mut burst = Vec::new();
+    for _ in 0..5 {
+        let mut frame = frames(&mut world, 0, 1).remove(0);
+        assert!(frame.append_slice(&[0xee; 9]));
+        burst.push(frame);
+    }
+    assert_eq!(take(&mut world, burst), [5]);
+}
