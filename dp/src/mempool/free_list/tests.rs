@@ -52,8 +52,9 @@ fn items_in_another_threads_cache_are_found() {
 fn the_list_takes_no_memory_after_it_was_made() {
     let list = full(4096);
     let capacities = || {
-        let of = |stack: &Stack<usize>| stack.lock().items.capacity();
-        list.caches.iter().map(of).chain([of(&list.depot)]).collect::<Vec<_>>()
+        let of = |cache: &Cache<usize>| cache.try_take().unwrap().items().capacity();
+        let depot = list.depot.lock().items.capacity();
+        list.caches.iter().map(of).chain([depot]).collect::<Vec<_>>()
     };
     let before = capacities();
     for _ in 0..3 {
