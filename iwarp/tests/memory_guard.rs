@@ -68,7 +68,7 @@ fn accesses(table: &MemoryTable, region: &Registration, to: u64, len: usize) -> 
         turn.check_write(region.stag(), to, len as u64, ME).and_then(|target| target.place(0, &octets)),
         turn.check_read(region.stag(), to, len as u64, ME).and_then(|source| {
             let (summed, mut sum) = (&mut vec![0; len], Crc32c::new());
-            let (plain, with_sum) = (source.fetch(0, &mut out), sum.fetch(summed, &source));
+            let (plain, with_sum) = (source.fetch(0, &mut out), sum.fetch(summed, &source, 0));
             assert_eq!(plain, with_sum, "{len} octets at {to}");
             // Of what came with it: other threads may have changed the memory since.
             let mut expected = Crc32c::new();

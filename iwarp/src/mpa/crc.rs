@@ -50,17 +50,17 @@ impl Crc32c {
         }
     }
 
-    /// Copies registered memory, from where `source` begins on, and adds what it copied, in one pass where the CPU has
+    /// Copies registered memory, from `offset` of `source` on, and adds what it copied, in one pass where the CPU has
     /// one. Nothing is added on an error.
     ///
     /// # Errors
     /// As [`Source::fetch`].
-    pub fn fetch(&mut self, out: &mut [u8], source: &Source<'_>) -> Result<(), Fault> {
+    pub fn fetch(&mut self, out: &mut [u8], source: &Source<'_>, offset: usize) -> Result<(), Fault> {
         if self.in_use {
-            self.sum = source.fetch_summed(0, out, self.sum)?;
+            self.sum = source.fetch_summed(offset, out, self.sum)?;
             Ok(())
         } else {
-            source.fetch(0, out)
+            source.fetch(offset, out)
         }
     }
 

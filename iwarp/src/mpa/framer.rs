@@ -128,7 +128,8 @@ impl FpduWriter<'_> {
     }
 
     /// Appends `octets` ULPDU octets by letting `fill` write each run between markers, in order. `fill` adds what it
-    /// wrote to the CRC it is given, all of the run, for instance by [`Crc32c::copy`].
+    /// wrote to the CRC it is given, all of the run, for instance by [`Crc32c::copy`]. With markers that one is
+    /// [unused](Crc32c::unused): runs are short then, and summed together.
     ///
     /// # Errors
     /// What `fill` fails with, at once: the FPDU is then to be dropped.
@@ -142,12 +143,17 @@ impl FpduWriter<'_> {
     ) -> Result<(), E> {
         self.take(octets);
         let mut octets = octets;
+        if !self.framer.markers {
+            self.sum();
+            fill(&mut self.out[self.at..self.at + octets], &mut self.crc)?;
+            self.at += octets;
+            self.summed = self.at;
+            return Ok(());
+        }
         while octets > 0 {
             let run = self.run(octets);
-            self.sum();
-            fill(&mut self.out[self.at..self.at + run], &mut self.crc)?;
+            fill(&mut self.out[self.at..self.at + run], &mut Crc32c::unused())?;
             self.at += run;
-            self.summed = self.at;
             octets -= run;
         }
         Ok(())

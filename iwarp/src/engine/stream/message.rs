@@ -3,8 +3,8 @@
 use arrayvec::ArrayVec;
 
 use crate::ddp::{Header, Segment, Segmenter};
-use crate::memory::{Accessor, Fault, Stag, Turn};
-use crate::mpa::Crc32c;
+use crate::memory::{self, Accessor, Fault, Stag, Turn};
+use crate::mpa::FpduWriter;
 use crate::rdmap::{Opcode, ReadRequest};
 use crate::verbs::{MAX_INLINE, MAX_SGE, Sge};
 
@@ -85,29 +85,28 @@ impl Message {
 }
 
 impl Source {
-    /// Copies the payload from `offset` on into `out` and sums it.
+    /// Writes `len` octets from `offset` on to an FPDU. What they come from is looked up once, however many markers cut it.
     pub(super) fn fetch(
         &self,
         offset: u32,
-        out: &mut [u8],
-        crc: &mut Crc32c,
+        len: u32,
+        fpdu: &mut FpduWriter<'_>,
         turn: &Turn,
         by: Accessor,
     ) -> Result<(), FetchError> {
         match self {
             Self::Octets(octets) => {
-                let from = offset as usize;
-                crc.copy(out, &octets[from..from + out.len()]);
+                fpdu.put(&octets[offset as usize..(offset + len) as usize]);
                 Ok(())
             }
+            Self::Remote(_) if len == 0 => Ok(()),
             Self::Remote(request) => {
                 let to = request.source_to + u64::from(offset);
-                let source = turn
-                    .check_read(request.source_stag, to, out.len() as u64, by)
-                    .map_err(FetchError::Remote)?;
-                crc.fetch(out, &source).map_err(FetchError::Remote)
+                turn.check_read(request.source_stag, to, u64::from(len), by)
+                    .and_then(|source| fill(fpdu, &source))
+                    .map_err(FetchError::Remote)
             }
-            Self::Gather(sg_list) => gather(sg_list, offset, out, crc, turn, by),
+            Self::Gather(sg_list) => gather(sg_list, offset, len, fpdu, turn, by),
         }
     }
 }
@@ -115,32 +114,37 @@ impl Source {
 fn gather(
     sg_list: &[Sge],
     offset: u32,
-    out: &mut [u8],
-    crc: &mut Crc32c,
+    len: u32,
+    fpdu: &mut FpduWriter<'_>,
     turn: &Turn,
     by: Accessor,
 ) -> Result<(), FetchError> {
-    let mut skip = u64::from(offset);
-    let mut out = out;
+    let (mut skip, mut left) = (offset, len);
     for sge in sg_list {
-        let length = u64::from(sge.length);
-        if skip >= length {
-            skip -= length;
+        if left == 0 {
+            break;
+        }
+        if skip >= sge.length {
+            skip -= sge.length;
             continue;
         }
-        let take = ((length - skip) as usize).min(out.len());
-        let (now, rest) = std::mem::take(&mut out).split_at_mut(take);
-        let source = turn
-            .check_source(Stag(sge.lkey), sge.addr + skip, take as u64, by.pd)
+        let take = (sge.length - skip).min(left);
+        turn.check_source(Stag(sge.lkey), sge.addr + u64::from(skip), u64::from(take), by.pd)
+            .and_then(|source| fill(fpdu, &source))
             .map_err(|_| FetchError::Local)?;
-        crc.fetch(now, &source).map_err(|_| FetchError::Local)?;
         skip = 0;
-        out = rest;
-        if out.is_empty() {
-            return Ok(());
-        }
+        left -= take;
     }
-    // The list is as long as the message, so this is reached for an empty segment only.
-    debug_assert!(out.is_empty(), "a scatter/gather list shorter than its message");
+    debug_assert_eq!(left, 0, "a scatter/gather list shorter than its message");
     Ok(())
+}
+
+/// Writes all of `source` to an FPDU.
+fn fill(fpdu: &mut FpduWriter<'_>, source: &memory::Source<'_>) -> Result<(), Fault> {
+    let mut at = 0;
+    fpdu.fill(source.len(), |run, crc| {
+        crc.fetch(run, source, at)?;
+        at += run.len();
+        Ok(())
+    })
 }

@@ -189,11 +189,12 @@ fn place_runs(ulpdu: &Ulpdu<'_>, at: usize, len: usize, target: &Target<'_>) -> 
         return target.place(0, &octets[at..at + len]);
     }
     let mut offset = 0;
-    for run in ulpdu.runs(at, len) {
+    // Iterated from inside, as the runs of a marked stream are many and short.
+    ulpdu.runs(at, len).try_for_each(|run| {
         target.place(offset, run)?;
         offset += run.len();
-    }
-    Ok(())
+        Ok(())
+    })
 }
 
 impl Sink<'_> {

@@ -256,13 +256,8 @@ impl Transmit {
         };
         let mut writer = cx.framer.begin(out, ulpdu_len);
         writer.put(&message.header(&next).to_bytes());
-        let mut offset = next.offset;
         let fetched = profile::within(Layer::Fetch, || {
-            writer.fill(next.len as usize, |run, crc| {
-                message.source.fetch(offset, run, crc, cx.turn, cx.common.by)?;
-                offset += run.len() as u32;
-                Ok(())
-            })?;
+            message.source.fetch(next.offset, next.len, &mut writer, cx.turn, cx.common.by)?;
             writer.finish();
             Ok(())
         });
