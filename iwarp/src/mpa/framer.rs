@@ -52,6 +52,14 @@ impl Framer {
         emss.saturating_sub(6 + markers + emss % 4).clamp(MIN_MULPDU, MAX_ULPDU)
     }
 
+    /// Largest ULPDU of the FPDU that begins here, in segments of `emss` octets: MULPDU, or a little less where markers
+    /// would make FPDUs differ in length on the wire. Segments of one length leave in one train.
+    pub fn ulpdu_limit(&self, emss: usize) -> usize {
+        // Below an EMSS of some 140 octets MULPDU promises more than a segment holds: then the segment decides.
+        let even = if self.markers { (emss / 4 * 4).saturating_sub(4) } else { emss };
+        self.mulpdu(emss).min(self.fit(even).unwrap_or(0))
+    }
+
     /// Octets on the wire, markers included, of an FPDU that begins here.
     pub fn wire_len(&self, ulpdu_octets: usize) -> usize {
         (marker::fpdu_end(self.position, ulpdu_octets, self.markers) - self.position) as usize

@@ -206,6 +206,21 @@ proptest! {
         prop_assert!(framer.fit(emss).is_some_and(|octets| octets >= framer.mulpdu(emss)));
     }
 
+    // What is sent is no longer than MULPDU, fits, and has one length on the wire wherever it begins, but where that would
+    // end in a marker.
+    #[test]
+    fn markers_do_not_change_the_length_on_the_wire(word in 0_u64..128, emss in 140_usize..9300, markers: bool) {
+        let framer = Framer::at(4 * word, markers, true);
+        let limit = framer.ulpdu_limit(emss);
+        let octets = framer.wire_len(limit);
+        prop_assert!(limit <= framer.mulpdu(emss) && octets <= emss);
+        let even = emss / 4 * 4 - 4;
+        let ends_in_marker = markers && marker::begins_at(framer.position() + even as u64 - 4);
+        if markers && !ends_in_marker && emss % 512 >= 4 {
+            prop_assert_eq!(octets, even);
+        }
+    }
+
     // Whichever way the octets come, they are the same on the wire.
     #[test]
     fn put_and_fill_agree(

@@ -242,8 +242,7 @@ impl Transmit {
     ) -> Result<bool, Failure> {
         let Some(Current { message, .. }) = &mut self.current else { return Ok(false) };
         let room = capacity - segment.len();
-        // Below an EMSS of some 140 octets MULPDU promises more than a segment holds: then the segment decides.
-        let mulpdu = cx.framer.mulpdu(capacity).min(cx.framer.fit(capacity).unwrap_or(0));
+        let mulpdu = cx.framer.ulpdu_limit(capacity);
         let Some(next) = message.segmenter.peek(mulpdu as u32) else {
             return Err(Failure::local(TerminateError::DdpLocalCatastrophic));
         };
