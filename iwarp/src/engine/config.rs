@@ -16,7 +16,8 @@ const REQUEST_RECORDS: usize = 16_384;
 pub struct EngineConfig {
     /// Addresses, limits and TCP. [`EngineConfig::new`] takes `mac`, `mtu` and `offloads` from the port.
     pub stack: StackConfig,
-    /// Octets of payload one queue pair may hand to TCP in a turn.
+    /// Octets of payload one queue pair may hand to TCP in a turn before the others have theirs. About a train of segments by
+    /// default: then a visit to its connection, which may be cold in the cache, pays for a whole frame.
     pub turn_octets: usize,
     /// Received buffers that may wait, on all connections together, for the rest of their FPDU or startup frame; a
     /// connection that finds no place ends with code 5 (RFC 6581 section 8). `None`: as many as the port has.
@@ -66,7 +67,7 @@ impl EngineConfig {
         let close_timeout = Duration::from_secs(5);
         Ok(Self {
             stack,
-            turn_octets: 16 << 10,
+            turn_octets: 64 << 10,
             held_buffers: None,
             request_records: REQUEST_RECORDS,
             close_timeout,

@@ -36,6 +36,9 @@ const SEND_OCTETS: usize = 128 << 10;
 /// Queue pairs that have just begun to send which go before all others in one turn.
 const MAX_FRESH: usize = 16;
 
+/// Octets that each of these hands to TCP before it is one of the others: all of what is small.
+const FRESH_OCTETS: usize = 16 << 10;
+
 /// Bursts sent in one turn at most.
 const MAX_TX_BURSTS: usize = 64;
 
@@ -476,33 +479,34 @@ impl Core {
 
     /// Lets queue pairs hand FPDUs to TCP, a bounded turn each: those that have just begun, then the others around.
     fn send(&mut self, turn: &Turn) -> bool {
+        let turn_octets = self.io.config.turn_octets;
         let mut left = SEND_OCTETS;
         let mut busy = false;
         let (fresh, _) = self.io.turns.waiting();
         for _ in 0..fresh.min(MAX_FRESH) {
             let Some(slot) = self.io.turns.next_fresh() else { break };
-            left = left.saturating_sub(self.send_one(slot, turn));
+            left = left.saturating_sub(self.send_one(slot, turn_octets.min(FRESH_OCTETS), turn));
             busy = true;
         }
         // Each at least once, or until the octets are used up; one that cannot go on leaves the ring.
         let (_, bulk) = self.io.turns.waiting();
-        let mut tries = bulk.max(SEND_OCTETS / self.io.config.turn_octets.max(1));
+        let mut tries = bulk.max(SEND_OCTETS / turn_octets.max(1));
         while left > 0
             && tries > 0
             && let Some(slot) = self.io.turns.next_bulk()
         {
-            left = left.saturating_sub(self.send_one(slot, turn));
+            left = left.saturating_sub(self.send_one(slot, turn_octets, turn));
             tries -= 1;
             busy = true;
         }
         busy
     }
 
-    /// One connection's turn to send. Returns the octets it handed to TCP.
-    fn send_one(&mut self, slot: u32, turn: &Turn) -> usize {
+    /// One connection's turn to send, about `octets`. Returns the octets it handed to TCP.
+    fn send_one(&mut self, slot: u32, octets: usize, turn: &Turn) -> usize {
         let before = self.io.counters.tx_fetched_octets;
         self.with(slot as usize, |connection, io| {
-            if connection.transmit(io, turn) {
+            if connection.transmit(io, octets, turn) {
                 io.turns.go_on(slot);
             }
         });

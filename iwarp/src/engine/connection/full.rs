@@ -95,8 +95,8 @@ impl Connection {
         io.want_turn(self.conn);
     }
 
-    /// Its turn to send. Returns whether it wants another one.
-    pub(in crate::engine) fn transmit(&mut self, io: &mut Io, turn: &Turn) -> bool {
+    /// Its turn to send, about `octets`. Returns whether it wants another one.
+    pub(in crate::engine) fn transmit(&mut self, io: &mut Io, octets: usize, turn: &Turn) -> bool {
         if let Some(qp) = &self.qp {
             qp.answer();
             let asked = qp.take_asked();
@@ -112,10 +112,10 @@ impl Connection {
             self.flush_late();
             return false;
         };
-        let Io { tcp, counters, records, config, now, .. } = io;
+        let Io { tcp, counters, records, now, .. } = io;
         let before = counters.tx_fpdus;
         let means = Means { turn, counters, records };
-        let result = streaming.stream.transmit(tcp, self.conn, *now, config.turn_octets, means);
+        let result = streaming.stream.transmit(tcp, self.conn, *now, octets, means);
         if io.counters.tx_fpdus > before {
             self.touch(io);
         }
