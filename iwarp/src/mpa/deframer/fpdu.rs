@@ -51,20 +51,26 @@ impl Extent {
     pub(super) fn check<'a>(&self, wire: Wire<'a>, framing: Framing) -> Result<Ulpdu<'a>, Unsound> {
         let wire = wire.narrow(self.start, self.end);
         let field = self.end - CRC_OCTETS as u64;
+        // The usual case: it lies in one piece.
+        let whole = wire.front(self.start, self.end);
+        let read = |at: u64| match whole {
+            Some(octets) => octets[(at - self.start) as usize..].first_chunk().copied(),
+            None => wire.read(at),
+        };
         if framing.crc {
             let mut crc = Crc32c::new();
-            match wire.front(self.start, field) {
-                Some(octets) => crc.update(octets),
+            match whole {
+                Some(octets) => crc.update(&octets[..octets.len() - CRC_OCTETS]),
                 None => wire.slices(self.start, field).for_each(|(_, octets)| crc.update(octets)),
             }
-            if wire.read(field) != Some(crc.field()) {
+            if read(field) != Some(crc.field()) {
                 return Err(Unsound::Crc);
             }
         }
         if framing.markers {
             let mut at = marker::at_or_after(self.start);
             while at < self.end {
-                if wire.read(at).map(marker::decode) != Some(marker::pointer(at, self.header)) {
+                if read(at).map(marker::decode) != Some(marker::pointer(at, self.header)) {
                     return Err(Unsound::Marker);
                 }
                 at += marker::INTERVAL;

@@ -273,7 +273,7 @@ impl Deframer {
                 let done = self.deliver_run(*start, buf.head(), sink)?;
                 buf.advance(done);
                 *start += done as u64;
-                if self.over {
+                if self.over || buf.is_empty() {
                     return Ok(());
                 }
                 if done > 0 && !buf.is_empty() {
@@ -319,7 +319,9 @@ impl Deframer {
         sink: &mut impl UlpduSink,
     ) -> Result<usize, MpaError> {
         let mut done = 0;
-        while let Some(flow) = self.deliver_whole(Wire::slice(self.next, &octets[done..]), None, sink)? {
+        while done < octets.len()
+            && let Some(flow) = self.deliver_whole(Wire::slice(self.next, &octets[done..]), None, sink)?
+        {
             done = (self.next - start) as usize;
             self.counters.fpdus += 1;
             if flow.is_break() {
