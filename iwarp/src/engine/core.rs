@@ -29,6 +29,10 @@ use super::turns::Turns;
 /// Bursts received in one turn at most: what a doorbell or timer may have to wait.
 const MAX_BURSTS: usize = 4;
 
+/// A burst of fewer frames was all there is, so that an answer need not wait for another look. Devices may return less than
+/// they have, but not so much less.
+const FEW: usize = dp::BURST / 4;
+
 /// Octets that queue pairs hand to TCP before frames are received again. Less than a turn receives: so a peer of the
 /// same kind keeps up, and rings stay short.
 const SEND_OCTETS: usize = 128 << 10;
@@ -388,6 +392,9 @@ impl Core {
             }
             drop(frames);
             self.rx = burst;
+            if count < FEW {
+                break;
+            }
         }
         busy
     }
