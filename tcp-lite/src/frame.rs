@@ -51,10 +51,23 @@ impl Headers<'_> {
     /// A frame without payload; `None` when the pool is empty.
     pub(crate) fn bare(&self, pool: &Mempool) -> Option<Mbuf> {
         let mut frame = pool.alloc()?;
-        let template = self.template();
-        template.emit(frame.append(template.octets.len())?, &Piece::whole(0));
-        frame.set_tx_offload(template.offload);
+        let offload = self.write_whole(frame.append(self.octets())?, &Piece::whole(0));
+        frame.set_tx_offload(offload);
         Some(frame)
+    }
+
+    /// A frame with `payload`, which `view` gives as a buffer. `None` when a pool is empty.
+    pub(crate) fn with_payload(
+        &self,
+        pool: &Mempool,
+        payload: &[u8],
+        view: impl FnOnce() -> Option<Mbuf>,
+    ) -> Option<Mbuf> {
+        let piece = Piece::whole(payload.len());
+        let octets = self.octets();
+        frame_of((self.framing, pool, self.offload()), octets, piece, payload, view, |out, piece| {
+            self.write_whole(out, piece);
+        })
     }
 
     /// A frame with several segments, which lie one behind the other in `views`; the port cuts it at `segment_octets`. For
@@ -67,20 +80,18 @@ impl Headers<'_> {
     ) -> Option<Mbuf> {
         let train = join(views)?;
         let mut frame = pool.alloc()?;
-        let template = self.template();
-        template.emit(frame.append(template.octets.len())?, &Piece::whole(train.len()));
+        let offload = self.write_whole(frame.append(self.octets())?, &Piece::whole(train.len()));
         // A train has one buffer less than a chain may have.
         frame.chain(train).ok()?;
-        frame.set_tx_offload(TxOffload { tso_segment_octets: segment_octets as u16, ..template.offload });
+        frame.set_tx_offload(TxOffload { tso_segment_octets: segment_octets as u16, ..offload });
         Some(frame)
     }
 
     /// Writes them to the front of `out`, for a segment without payload; returns how many octets they have.
     #[cfg(feature = "bench")]
     pub(crate) fn emit(&self, out: &mut [u8]) -> usize {
-        let template = self.template();
-        let octets = template.octets.len();
-        template.emit(&mut out[..octets], &Piece::whole(0));
+        let octets = self.octets();
+        self.write_whole(&mut out[..octets], &Piece::whole(0));
         octets
     }
 
@@ -101,28 +112,48 @@ impl Headers<'_> {
         }
     }
 
-    /// Writes them but for what a [`Piece`] says, and sums what is there.
+    /// How many they are.
+    fn octets(&self) -> usize {
+        let TxOffload { l2_octets, l3_octets, l4_octets, .. } = self.offload();
+        [l2_octets, l3_octets, l4_octets].map(usize::from).iter().sum()
+    }
+
+    /// For several frames.
     pub(crate) fn template(&self) -> Template {
+        let mut octets = Octets::from([0; MAX_OCTETS]);
+        octets.truncate(self.octets());
+        let common = self.write(&mut octets);
+        Template { octets, common }
+    }
+
+    /// Writes them for one frame, to all of `out`.
+    fn write_whole(&self, out: &mut [u8], piece: &Piece) -> TxOffload {
+        let common = self.write(out);
+        common.complete(out, piece);
+        common.offload
+    }
+
+    /// Writes them to all of `out` but for what a [`Piece`] says, and sums what is there.
+    fn write(&self, out: &mut [u8]) -> Common {
         let Self { framing, dst_mac, src, dst, ecn, tcp } = self;
         let offload = self.offload();
-        let [l2, l3, l4] = [offload.l2_octets, offload.l3_octets, offload.l4_octets].map(usize::from);
-        let mut octets = Octets::from([0; MAX_OCTETS]);
-        octets.truncate(l2 + l3 + l4);
-        let (ethernet, out) = octets.split_at_mut(l2);
+        let [l2, l3] = [offload.l2_octets, offload.l3_octets].map(usize::from);
+        let (ethernet, out) = out.split_at_mut(l2);
         let (ip, out) = out.split_at_mut(l3);
         let ethertype = match (src, dst) {
             (IpAddress::Ipv4(src), IpAddress::Ipv4(dst)) => {
-                ip[0..2].copy_from_slice(&[0x45, *ecn as u8]);
+                // Length and checksum: each piece has its own.
+                ip[0..4].copy_from_slice(&[0x45, *ecn as u8, 0, 0]);
                 // Identification 0 and don't-fragment: an atomic datagram (RFC 6864).
                 ip[4..8].copy_from_slice(&[0, 0, 0x40, 0]);
-                ip[8..10].copy_from_slice(&[framing.hop_limit, PROTOCOL_TCP]);
+                ip[8..12].copy_from_slice(&[framing.hop_limit, PROTOCOL_TCP, 0, 0]);
                 ip[12..16].copy_from_slice(&src.octets());
                 ip[16..20].copy_from_slice(&dst.octets());
                 ethernet::ETHERTYPE_IPV4
             }
             (IpAddress::Ipv6(src), IpAddress::Ipv6(dst)) => {
-                ip[0..2].copy_from_slice(&[0x60, (*ecn as u8) << 4]);
-                ip[6..8].copy_from_slice(&[PROTOCOL_TCP, framing.hop_limit]);
+                ip[0..4].copy_from_slice(&[0x60, (*ecn as u8) << 4, 0, 0]);
+                ip[4..8].copy_from_slice(&[0, 0, PROTOCOL_TCP, framing.hop_limit]);
                 ip[8..24].copy_from_slice(&src.octets());
                 ip[24..40].copy_from_slice(&dst.octets());
                 ethernet::ETHERTYPE_IPV6
@@ -144,7 +175,7 @@ impl Headers<'_> {
             tcp_sum.add(out);
         }
         let is_pushed = tcp.flags.contains(Flags::PSH);
-        Template { octets, offload, seq: tcp.seq, is_pushed, ip_sum, tcp_sum }
+        Common { offload, seq: tcp.seq, is_pushed, ip_sum, tcp_sum }
     }
 }
 
@@ -168,10 +199,8 @@ impl Piece {
 
 type Octets = ArrayVec<u8, MAX_OCTETS>;
 
-/// Headers of one or more frames, for consecutive octets of a stream: written and summed once.
-pub(crate) struct Template {
-    /// Lengths, sequence number, PSH and checksums 0.
-    octets: Octets,
+/// What [`Headers::write`] has written.
+struct Common {
     offload: TxOffload,
     /// Of the first frame.
     seq: TcpSeqNumber,
@@ -181,6 +210,13 @@ pub(crate) struct Template {
     ip_sum: Sum,
     /// Of the pseudo-header and, where it is summed here, the TCP header.
     tcp_sum: Sum,
+}
+
+/// Headers of several frames, for consecutive octets of a stream: written and summed once.
+pub(crate) struct Template {
+    /// Lengths, sequence number, PSH and checksums 0.
+    octets: Octets,
+    common: Common,
 }
 
 impl Template {
@@ -193,33 +229,52 @@ impl Template {
         (offset, payload, is_last): (usize, &[u8], bool),
         view: impl FnOnce() -> Option<Mbuf>,
     ) -> Option<Mbuf> {
-        let mut piece = Piece { offset, octets: payload.len(), sum: Sum::new(), is_last };
-        let sums = !self.offload.tcp_checksum;
-        let copies =
-            sums || payload.len() <= COPIED_OCTETS || !framing.offloads.contains(Offloads::TX_MULTI_SEGMENT);
-        let mut frame = pool.alloc()?;
-        if copies {
-            // A segment fills a buffer at most, whose headroom is for headers.
-            let room = frame.append(payload.len())?;
-            if sums {
-                piece.sum.add_copied(room, payload);
-            } else {
-                room.copy_from_slice(payload);
-            }
-            self.emit(frame.prepend(self.octets.len())?, &piece);
-        } else {
-            self.emit(frame.append(self.octets.len())?, &piece);
-            // One segment more than the view has, and that has one.
-            frame.chain(view()?).ok()?;
-        }
-        frame.set_tx_offload(self.offload);
-        Some(frame)
+        let piece = Piece { offset, is_last, ..Piece::whole(payload.len()) };
+        let Self { octets, common } = self;
+        frame_of((framing, pool, common.offload), octets.len(), piece, payload, view, |out, piece| {
+            out.copy_from_slice(octets);
+            common.complete(out, piece);
+        })
     }
+}
 
-    fn emit(&self, out: &mut [u8], piece: &Piece) {
+/// A frame of headers, which `emit` writes, and `payload`; `None` when a pool is empty.
+#[inline]
+fn frame_of(
+    (framing, pool, offload): (&Framing, &Mempool, TxOffload),
+    header_octets: usize,
+    mut piece: Piece,
+    payload: &[u8],
+    view: impl FnOnce() -> Option<Mbuf>,
+    emit: impl FnOnce(&mut [u8], &Piece),
+) -> Option<Mbuf> {
+    let sums = !offload.tcp_checksum;
+    let copies =
+        sums || payload.len() <= COPIED_OCTETS || !framing.offloads.contains(Offloads::TX_MULTI_SEGMENT);
+    let mut frame = pool.alloc()?;
+    if copies {
+        // A segment fills a buffer at most, whose headroom is for headers.
+        let room = frame.append(payload.len())?;
+        if sums {
+            piece.sum.add_copied(room, payload);
+        } else {
+            room.copy_from_slice(payload);
+        }
+        emit(frame.prepend(header_octets)?, &piece);
+    } else {
+        emit(frame.append(header_octets)?, &piece);
+        // One segment more than the view has, and that has one.
+        frame.chain(view()?).ok()?;
+    }
+    frame.set_tx_offload(offload);
+    Some(frame)
+}
+
+impl Common {
+    /// Fills in what is the piece's.
+    fn complete(&self, out: &mut [u8], piece: &Piece) {
         let TxOffload { l2_octets, l3_octets, l4_octets, .. } = self.offload;
         let [l2, l3, l4] = [l2_octets, l3_octets, l4_octets].map(usize::from);
-        out.copy_from_slice(&self.octets);
         let (ip, tcp) = out[l2..].split_at_mut(l3);
         let tcp_octets = l4 + piece.octets;
         if self.offload.ipv6 {
@@ -325,6 +380,9 @@ mod tests {
             for (src, dst) in [(v4(1), v4(2)), (v6(1), v6(2))] {
                 let headers = Headers { framing: &framing, dst_mac: mac, src, dst, ecn, tcp: &tcp };
                 let frame = headers.bare(&pool).unwrap();
+                let mut used = vec![0xff; headers.octets()];
+                headers.write_whole(&mut used, &Piece::whole(0));
+                assert_eq!(used, frame.head(), "what a buffer held before shows");
                 let packet = &frame.head()[ethernet::HEADER_OCTETS..];
                 let parsed = match src {
                     IpAddress::Ipv4(_) => ip::parse_ipv4(packet, packet.len()),

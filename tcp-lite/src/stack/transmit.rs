@@ -253,6 +253,10 @@ fn emit(
                 None => 0,
             };
         }
+        Some(Payload::Segment(only)) if count == 1 => {
+            let view = || segments.views(only, 1)?.pop();
+            out.extend(headers.with_payload(pool, segments.octets(only), view));
+        }
         Some(Payload::Segment(first)) => {
             let template = headers.template();
             let mut offset = 0;
@@ -267,8 +271,7 @@ fn emit(
         }
         Some(Payload::Probe(key)) => {
             if let Some(probe) = searches.buf(key) {
-                let place = (0, probe.head(), true);
-                out.extend(headers.template().frame(framing, pool, place, || probe.share()));
+                out.extend(headers.with_payload(pool, probe.head(), || probe.share()));
             }
         }
     }
