@@ -141,7 +141,8 @@ pub struct TcpConfig {
     pub keepalive_interval: Duration,
     /// Unanswered keepalive probes before the connection is given up.
     pub keepalive_probes: u8,
-    /// Answers to segments that are not acceptable, for each second and connection, at most (RFC 5961 section 7).
+    /// Answers to segments that are not acceptable, or that bring what there is no room for, for each second and connection,
+    /// at most (RFC 5961 section 7).
     pub challenge_acks_per_second: u32,
     /// TIME-WAIT (twice the MSL), at least: it is longer where the peer's FIN took longer to come again. One that is
     /// shorter than a peer's largest RTO may end that peer's connection in a reset.

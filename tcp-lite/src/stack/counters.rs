@@ -46,7 +46,7 @@ pub struct StackCounters {
     pub out_of_order_no_buffers: u64,
     /// Received octets that had been handed up before (duplicates).
     pub rx_duplicate_octets: u64,
-    /// ACKs in answer to segments that were not acceptable (RFC 5961), duplicates among them.
+    /// ACKs in answer to segments that were not acceptable (RFC 5961), duplicates among them, or found no room.
     pub challenge_acks: u64,
     /// Those not sent, of connections at their limit
     /// ([`TcpConfig::challenge_acks_per_second`](crate::TcpConfig)).

@@ -151,7 +151,10 @@ impl Tcb {
             // Two full segments may have come as one: full is what the options leave of the MSS.
             let full = payload_of(self.birth.mss, self.agreed.timestamps);
             let enough = self.unacked_segments >= 2 || self.unacked_octets >= 2 * full;
-            if arrival.urgent || enough {
+            if arrival.refused {
+                // It changes nothing that was not said already: an answer for each would be the attacker's to have.
+                self.challenge(ctx);
+            } else if arrival.urgent || enough {
                 self.pending |= Pending::ACK;
             } else if self.timers.delayed_ack.is_none() {
                 self.timers.delayed_ack = Some(ctx.now + ctx.config.delayed_ack);

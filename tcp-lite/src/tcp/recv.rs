@@ -44,6 +44,8 @@ pub(super) struct Arrival {
     pub(super) advanced: bool,
     /// The sender should know at once: a hole appeared, shrank or closed, or octets came twice or were dropped.
     pub(super) urgent: bool,
+    /// Nothing of it was taken, for want of room: what the sender knows is still so.
+    pub(super) refused: bool,
 }
 
 impl Receiver {
@@ -81,7 +83,7 @@ impl Receiver {
         let mut view = Some(payload);
         let mut gap = self.gap(ctx, start, end);
         let mut new = 0;
-        let (mut at, mut twice) = (start, None);
+        let (mut at, mut twice, mut refused) = (start, None, false);
         while let Some((from, to)) = gap {
             if at < from {
                 twice = twice.or(Some((at, from)));
@@ -102,8 +104,10 @@ impl Receiver {
                 ctx.received(from - 1, piece, self.nxt - 1);
             } else {
                 arrival.urgent = true;
+                refused = true;
             }
         }
+        arrival.refused = new == 0 && refused;
         if new < end - start && !arrival.urgent {
             // Inside the window, but here already; the first part of them is reported (RFC 2883 section 4.2).
             ctx.counters.rx_duplicate_octets += end - start - new;

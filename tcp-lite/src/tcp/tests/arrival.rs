@@ -96,6 +96,23 @@ fn challenges_are_limited_and_counted() {
 }
 
 #[test]
+fn segments_that_find_no_room_are_answered_within_the_same_limit() {
+    let (mut pair, segment) = with_segment();
+    pair.b.config = TcpConfig { challenge_acks_per_second: 3, ..pair.b.config };
+    let mut ahead = segment.clone();
+    let mut answers = |pair: &mut Pair, nr: u32| {
+        ahead.header.seq = segment.header.seq + 1000 + 200 * nr as usize;
+        let _ = pair.b.receive(pair.now, &ahead);
+        usize::from(pair.b.transmit(pair.now).is_some())
+    };
+    // As many holes as are told apart, then ten more.
+    let taken: usize = (0..64).map(|nr| answers(&mut pair, nr)).sum();
+    let refused: usize = (64..74).map(|nr| answers(&mut pair, nr)).sum();
+    assert_eq!((taken, refused), (64, 3));
+    assert_eq!(pair.b.counters.challenge_acks_withheld, 7);
+}
+
+#[test]
 fn bare_segments_of_the_past_are_answered_seldom_and_do_not_keep_others_from_their_answers() {
     let mut pair = Pair::established(config(), config());
     pair.a.push(pair.now, &pattern(0, 100)).unwrap();
