@@ -36,12 +36,7 @@ impl SegmentHeaders {
             true => IpAddress::Ipv6(Ipv6Address::new(0xfd00, 0, 0, 0, 0, 0, 0, last.into())),
         };
         Self {
-            framing: Framing {
-                mac: config.mac,
-                vlan: config.vlan,
-                hop_limit: config.tcp.hop_limit,
-                offloads: config.offloads,
-            },
+            framing: Framing::new(config),
             src: address(1),
             dst: address(2),
             tcp: TcpHeader {

@@ -7,6 +7,7 @@
 use arrayvec::ArrayVec;
 use dp::{Checksum, Mbuf, Mempool, Offloads, TxOffload};
 
+use crate::StackConfig;
 use crate::checksum::{Sum, pseudo_header};
 use crate::ethernet;
 use crate::facade::{EthernetAddress, IpAddress, TcpSeqNumber};
@@ -37,6 +38,18 @@ pub(crate) struct Framing {
     pub(crate) offloads: Offloads,
 }
 
+impl Framing {
+    /// Of a stack with this configuration.
+    pub(crate) fn new(config: &StackConfig) -> Self {
+        Self {
+            mac: config.mac,
+            vlan: config.vlan,
+            hop_limit: config.tcp.hop_limit,
+            offloads: config.offloads,
+        }
+    }
+}
+
 /// The headers of one frame, not written yet.
 pub(crate) struct Headers<'a> {
     pub(crate) framing: &'a Framing,
@@ -50,8 +63,9 @@ pub(crate) struct Headers<'a> {
 impl Headers<'_> {
     /// A frame without payload; `None` when the pool is empty.
     pub(crate) fn bare(&self, pool: &Mempool) -> Option<Mbuf> {
+        let offload = self.offload();
         let mut frame = pool.alloc()?;
-        let offload = self.write_whole(frame.append(self.octets())?, &Piece::whole(0));
+        self.write_whole(offload, frame.append(header_octets(offload))?, &Piece::whole(0));
         frame.set_tx_offload(offload);
         Some(frame)
     }
@@ -63,10 +77,9 @@ impl Headers<'_> {
         payload: &[u8],
         view: impl FnOnce() -> Option<Mbuf>,
     ) -> Option<Mbuf> {
-        let piece = Piece::whole(payload.len());
-        let octets = self.octets();
-        frame_of((self.framing, pool, self.offload()), octets, piece, payload, view, |out, piece| {
-            self.write_whole(out, piece);
+        let (piece, offload) = (Piece::whole(payload.len()), self.offload());
+        frame_of((self.framing, pool, offload), piece, payload, view, |out, piece| {
+            self.write_whole(offload, out, piece);
         })
     }
 
@@ -79,8 +92,9 @@ impl Headers<'_> {
         segment_octets: usize,
     ) -> Option<Mbuf> {
         let train = join(views)?;
+        let offload = self.offload();
         let mut frame = pool.alloc()?;
-        let offload = self.write_whole(frame.append(self.octets())?, &Piece::whole(train.len()));
+        self.write_whole(offload, frame.append(header_octets(offload))?, &Piece::whole(train.len()));
         // A train has one buffer less than a chain may have.
         frame.chain(train).ok()?;
         frame.set_tx_offload(TxOffload { tso_segment_octets: segment_octets as u16, ..offload });
@@ -90,8 +104,9 @@ impl Headers<'_> {
     /// Writes them to the front of `out`, for a segment without payload; returns how many octets they have.
     #[cfg(feature = "bench")]
     pub(crate) fn emit(&self, out: &mut [u8]) -> usize {
-        let octets = self.octets();
-        self.write_whole(&mut out[..octets], &Piece::whole(0));
+        let offload = self.offload();
+        let octets = header_octets(offload);
+        self.write_whole(offload, &mut out[..octets], &Piece::whole(0));
         octets
     }
 
@@ -112,31 +127,23 @@ impl Headers<'_> {
         }
     }
 
-    /// How many they are.
-    fn octets(&self) -> usize {
-        let TxOffload { l2_octets, l3_octets, l4_octets, .. } = self.offload();
-        [l2_octets, l3_octets, l4_octets].map(usize::from).iter().sum()
-    }
-
     /// For several frames.
     pub(crate) fn template(&self) -> Template {
+        let offload = self.offload();
         let mut octets = Octets::from([0; MAX_OCTETS]);
-        octets.truncate(self.octets());
-        let common = self.write(&mut octets);
+        octets.truncate(header_octets(offload));
+        let common = self.write(offload, &mut octets);
         Template { octets, common }
     }
 
     /// Writes them for one frame, to all of `out`.
-    fn write_whole(&self, out: &mut [u8], piece: &Piece) -> TxOffload {
-        let common = self.write(out);
-        common.complete(out, piece);
-        common.offload
+    fn write_whole(&self, offload: TxOffload, out: &mut [u8], piece: &Piece) {
+        self.write(offload, out).complete(out, piece);
     }
 
     /// Writes them to all of `out` but for what a [`Piece`] says, and sums what is there.
-    fn write(&self, out: &mut [u8]) -> Common {
+    fn write(&self, offload: TxOffload, out: &mut [u8]) -> Common {
         let Self { framing, dst_mac, src, dst, ecn, tcp } = self;
-        let offload = self.offload();
         let [l2, l3] = [offload.l2_octets, offload.l3_octets].map(usize::from);
         let (ethernet, out) = out.split_at_mut(l2);
         let (ip, out) = out.split_at_mut(l3);
@@ -231,7 +238,7 @@ impl Template {
     ) -> Option<Mbuf> {
         let piece = Piece { offset, is_last, ..Piece::whole(payload.len()) };
         let Self { octets, common } = self;
-        frame_of((framing, pool, common.offload), octets.len(), piece, payload, view, |out, piece| {
+        frame_of((framing, pool, common.offload), piece, payload, view, |out, piece| {
             out.copy_from_slice(octets);
             common.complete(out, piece);
         })
@@ -242,7 +249,6 @@ impl Template {
 #[inline]
 fn frame_of(
     (framing, pool, offload): (&Framing, &Mempool, TxOffload),
-    header_octets: usize,
     mut piece: Piece,
     payload: &[u8],
     view: impl FnOnce() -> Option<Mbuf>,
@@ -260,9 +266,9 @@ fn frame_of(
         } else {
             room.copy_from_slice(payload);
         }
-        emit(frame.prepend(header_octets)?, &piece);
+        emit(frame.prepend(header_octets(offload))?, &piece);
     } else {
-        emit(frame.append(header_octets)?, &piece);
+        emit(frame.append(header_octets(offload))?, &piece);
         // One segment more than the view has, and that has one.
         frame.chain(view()?).ok()?;
     }
@@ -305,6 +311,11 @@ impl Common {
         };
         put(tcp, TCP_CHECKSUM_AT, checksum);
     }
+}
+
+/// Of all headers of a frame.
+fn header_octets(offload: TxOffload) -> usize {
+    [offload.l2_octets, offload.l3_octets, offload.l4_octets].map(usize::from).iter().sum()
 }
 
 fn put(octets: &mut [u8], at: usize, value: u16) {
@@ -380,8 +391,8 @@ mod tests {
             for (src, dst) in [(v4(1), v4(2)), (v6(1), v6(2))] {
                 let headers = Headers { framing: &framing, dst_mac: mac, src, dst, ecn, tcp: &tcp };
                 let frame = headers.bare(&pool).unwrap();
-                let mut used = vec![0xff; headers.octets()];
-                headers.write_whole(&mut used, &Piece::whole(0));
+                let mut used = vec![0xff; header_octets(headers.offload())];
+                headers.write_whole(headers.offload(), &mut used, &Piece::whole(0));
                 assert_eq!(used, frame.head(), "what a buffer held before shows");
                 let packet = &frame.head()[ethernet::HEADER_OCTETS..];
                 let parsed = match src {

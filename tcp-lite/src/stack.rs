@@ -125,12 +125,7 @@ impl Stack {
         let routes = Routes::new(config.mac, config.addresses.clone(), config.gateways.clone());
         let limits = config.limits;
         Self {
-            framing: Framing {
-                mac: config.mac,
-                vlan: config.vlan,
-                hop_limit: config.tcp.hop_limit,
-                offloads: config.offloads,
-            },
+            framing: Framing::new(&config),
             connections: Connections::new(limits.connections, secrets.table_state()),
             listeners: Listeners::new(limits.listeners, limits.backlog, secrets.table_state()),
             neighbors: Neighbors::new(limits.neighbors, secrets.table_state()),
