@@ -276,7 +276,7 @@ impl Deframer {
                 if self.over || buf.is_empty() {
                     return Ok(());
                 }
-                if done > 0 && !buf.is_empty() {
+                if done > 0 {
                     // The next buffer of the chain may begin with an FPDU as well.
                     continue;
                 }
