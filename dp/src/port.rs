@@ -110,6 +110,7 @@ pub trait Port: Send {
 
     /// Moves received frames into the free places of `frames`; returns how many.
     ///
+    /// Not always as many as wait: a device takes superframes by few, so that their octets stay in a core's cache.
     /// `now_us` is the caller's clock: a simulated link delivers what is due, a device ignores it.
     fn rx_burst(&mut self, now_us: u64, frames: &mut Burst) -> usize;
 

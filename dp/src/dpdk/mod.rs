@@ -6,6 +6,7 @@
 mod device;
 mod error;
 mod port;
+mod rx_limit;
 mod vdev;
 
 pub use error::DeviceError;

@@ -3,13 +3,14 @@
 //! Trouble is counted and survived: a full ring leaves frames with the caller; with the link down, or a vhost peer
 //! gone, frames are dropped until it is back; an empty pool stops reception until buffers return.
 
-use std::mem;
-use std::ptr;
+use std::mem::{self, MaybeUninit};
+use std::ptr::{self, NonNull};
 use std::sync::Arc;
 
 use dpdk_sys as sys;
 
 use super::device::Device;
+use super::rx_limit::RxLimit;
 use crate::eal::{is_forked, register_thread};
 use crate::mbuf::Raw;
 use crate::mbuf::dpdk::Chain;
@@ -31,6 +32,7 @@ pub(super) struct QueuePort {
     counters: PortCounters,
     link: LinkState,
     passes_large_frames: bool,
+    rx_limit: RxLimit,
     /// Tries in a row that met a full ring.
     full_tries: u32,
 }
@@ -55,6 +57,7 @@ impl QueuePort {
             counters: PortCounters::default(),
             link: LinkState::Down,
             passes_large_frames: false,
+            rx_limit: RxLimit::new(),
             full_tries: 0,
         };
         port.link = port.ask_link();
@@ -205,11 +208,12 @@ impl Port for QueuePort {
             return 0;
         }
         register_thread();
-        let room = frames.remaining_capacity();
-        let mut raw = [ptr::null_mut(); BURST];
+        let room = frames.remaining_capacity().min(self.rx_limit.frames());
+        let mut raw = [const { MaybeUninit::<NonNull<sys::rte_mbuf>>::uninit() }; BURST];
         // SAFETY: a started port, one of its queues, which this port alone uses, and room for that many pointers.
         let count = unsafe {
-            sys::rte_eth_rx_burst(self.device.port_id, self.queue, raw.as_mut_ptr(), room as u16) as usize
+            sys::rte_eth_rx_burst(self.device.port_id, self.queue, raw.as_mut_ptr().cast(), room as u16)
+                as usize
         };
         if count == 0 {
             if self.device.silent_when_starved && room > 0 && self.device.pool.is_low(room.min(VHOST_BURST)) {
@@ -217,13 +221,17 @@ impl Port for QueuePort {
             }
             return 0;
         }
-        for raw in raw[..count].iter().copied().filter_map(ptr::NonNull::new) {
-            // SAFETY: rx_burst hands over whole chains, of the pool its queue was set up with.
-            let chain = unsafe { Chain::from_raw(raw) };
-            self.counters.rx_octets += chain.len() as u64;
+        let mut octets = 0;
+        for raw in &raw[..count] {
+            // SAFETY: rx_burst wrote so many pointers, each to a whole chain of the pool its queue was set up with, and hands
+            // them over.
+            let chain = unsafe { Chain::from_raw(raw.assume_init()) };
+            octets += chain.len();
             frames.push(Mbuf::from_raw(Raw::Dpdk(chain)));
         }
+        self.rx_limit.received(count, octets);
         self.counters.rx_frames += count as u64;
+        self.counters.rx_octets += octets as u64;
         count
     }
 

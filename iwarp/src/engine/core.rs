@@ -29,8 +29,8 @@ use super::turns::Turns;
 /// Bursts received in one turn at most: what a doorbell or timer may have to wait.
 const MAX_BURSTS: usize = 4;
 
-/// A burst of fewer frames was all there is, so that an answer need not wait for another look. Devices may return less than
-/// they have, but not so much less.
+/// Behind a burst of fewer frames an answer need not wait for another look: it was all there is, or superframes, which are
+/// work enough. Devices may return less than they have, but not so much less of others.
 const FEW: usize = dp::BURST / 4;
 
 /// Octets that queue pairs hand to TCP before frames are received again. Less than a turn receives: so a peer of the

@@ -1,0 +1,72 @@
+//! How many frames to take from a device at once.
+
+use crate::BURST;
+
+/// What is taken at once has to be in the core's second-level cache still when it is placed. Half a mebibyte is at most half of
+/// one, and leaves room for where it goes. A burst of superframes would be four.
+const OCTETS: usize = 512 << 10;
+
+/// Fewest: below that a burst costs more than it saves.
+const LEAST: usize = 4;
+
+/// Frames to take with the next burst, by how large those of the last one were.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct RxLimit(usize);
+
+impl RxLimit {
+    pub(super) const fn new() -> Self {
+        Self(BURST)
+    }
+
+    pub(super) fn frames(self) -> usize {
+        self.0
+    }
+
+    /// That so many came, at least one, of so many octets.
+    pub(super) fn received(&mut self, frames: usize, octets: usize) {
+        self.0 = if octets <= OCTETS / BURST * frames {
+            BURST
+        } else {
+            (OCTETS * frames / octets).clamp(LEAST, BURST)
+        };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn after(frames: usize, frame_octets: usize) -> usize {
+        let mut limit = RxLimit::new();
+        limit.received(frames, frames * frame_octets);
+        limit.frames()
+    }
+
+    #[test]
+    fn frames_of_no_more_than_8_kib_are_taken_by_whole_bursts() {
+        for frames in [1, 7, BURST] {
+            assert_eq!(after(frames, 64), BURST);
+            assert_eq!(after(frames, 8192), BURST);
+        }
+    }
+
+    #[test]
+    fn larger_ones_by_half_a_mebibyte_at_once() {
+        assert_eq!(after(BURST, 16_384), 32);
+        assert_eq!(after(1, 65_536), 8);
+        assert_eq!(after(8, 65_536), 8);
+    }
+
+    #[test]
+    fn the_largest_by_four_still() {
+        assert_eq!(after(1, 1 << 20), LEAST);
+    }
+
+    #[test]
+    fn small_frames_end_the_limit() {
+        let mut limit = RxLimit::new();
+        limit.received(2, 2 * 65_536);
+        limit.received(1, 64);
+        assert_eq!(limit.frames(), BURST);
+    }
+}
