@@ -51,31 +51,40 @@ impl Extent {
     pub(super) fn check<'a>(&self, wire: Wire<'a>, framing: Framing) -> Result<Ulpdu<'a>, Unsound> {
         let wire = wire.narrow(self.start, self.end);
         let field = self.end - CRC_OCTETS as u64;
-        // The usual case: it lies in one piece.
-        let whole = wire.front(self.start, self.end);
-        let read = |at: u64| match whole {
-            Some(octets) => octets[(at - self.start) as usize..].first_chunk().copied(),
-            None => wire.read(at),
+        let mut crc = if framing.crc { Crc32c::new() } else { Crc32c::unused() };
+        let mut markers_sound = true;
+        let sent = if let Some(octets) = wire.front(self.start, self.end) {
+            // The usual case: it lies in one piece.
+            crc.update(&octets[..octets.len() - CRC_OCTETS]);
+            markers_sound = !framing.markers || self.markers_are_sound(wire, self.start, octets);
+            octets.last_chunk().copied()
+        } else {
+            for (at, octets) in wire.slices(self.start, self.end) {
+                crc.update(&octets[..octets.len().min(field.saturating_sub(at) as usize)]);
+                markers_sound &= !framing.markers || self.markers_are_sound(wire, at, octets);
+            }
+            wire.read(field)
         };
-        if framing.crc {
-            let mut crc = Crc32c::new();
-            match whole {
-                Some(octets) => crc.update(&octets[..octets.len() - CRC_OCTETS]),
-                None => wire.slices(self.start, field).for_each(|(_, octets)| crc.update(octets)),
-            }
-            if read(field) != Some(crc.field()) {
-                return Err(Unsound::Crc);
-            }
+        if framing.crc && sent != Some(crc.field()) {
+            return Err(Unsound::Crc);
         }
-        if framing.markers {
-            let mut at = marker::at_or_after(self.start);
-            while at < self.end {
-                if read(at).map(marker::decode) != Some(marker::pointer(at, self.header)) {
-                    return Err(Unsound::Marker);
-                }
-                at += marker::INTERVAL;
-            }
+        if !markers_sound {
+            return Err(Unsound::Marker);
         }
         Ok(Ulpdu::new(wire, self.header, self.ulpdu_octets, framing.markers))
+    }
+    /// Whether the markers that begin in `octets`, a slice of `wire` at `from`, point to this FPDU's header.
+    fn markers_are_sound(&self, wire: Wire<'_>, from: u64, octets: &[u8]) -> bool {
+        let end = from + octets.len() as u64;
+        let mut at = marker::at_or_after(from);
+        while at < end {
+            let here = octets[(at - from) as usize..].first_chunk().copied();
+            // The rest of one that a slice ends in is in the next.
+            if here.or_else(|| wire.read(at)).map(marker::decode) != Some(marker::pointer(at, self.header)) {
+                return false;
+            }
+            at += marker::INTERVAL;
+        }
+        true
     }
 }
