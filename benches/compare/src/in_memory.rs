@@ -9,6 +9,7 @@ use testing::{ensure, lab_error};
 use crate::measure::find;
 use crate::sample::Pair;
 use crate::session::{Session, Tally};
+use crate::told::last_line;
 
 /// Its rows.
 const IDS: [&str; 6] = ["one_core", "qps_1k", "qps_10k", "cores_2", "idle_qp_bytes", "vs_smoltcp"];
@@ -49,10 +50,7 @@ fn take(session: &Session, id: &str) -> Result<Pair> {
 
 /// The pair in what `measure` printed: its last line.
 fn parse(id: &str, text: &str) -> Result<Pair> {
-    let line = text.lines().next_back().unwrap_or_default();
-    let line: Line =
-        serde_json::from_str(line).map_err(|error| lab_error!("measure {id}: {error} in: {text}"))?;
-    let Line { id: said, ours, theirs, unit } = line;
+    let Line { id: said, ours, theirs, unit } = last_line(text)?;
     let measure = find(id).ok_or_else(|| lab_error!("no row {id}"))?;
     ensure!(said == id && unit == measure.unit, "measure {id}: said {said} in {unit}");
     Ok(Pair { ours, theirs })

@@ -12,6 +12,7 @@
 //! | `in_memory` | rows measured by the program `measure` on a wire in memory |
 //! | `loss` | the row over a wire that loses, made by `bad-wire` |
 //! | `limits` | what the wire and the memory can do: bare frames by `bare-wire`, copies and CRCs |
+//! | `told` | what a program's last line says |
 //! | `machine`, `table`, `json`, `plots` | what is shown |
 //!
 //! It runs programs, pins them and reads what they print; it has no protocol and no data path of its own.
@@ -31,4 +32,5 @@ pub mod plots;
 pub mod sample;
 pub mod session;
 pub mod table;
+pub mod told;
 pub mod vhost;

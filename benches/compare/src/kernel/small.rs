@@ -2,14 +2,14 @@
 
 use std::path::PathBuf;
 
-use serde::de::DeserializeOwned;
+use testing::ensure;
 use testing::lab::{Result, Run};
-use testing::{ensure, lab_error};
 
 use super::program::{READY, RoundTrips, Taken};
 use super::shape::Shape;
 use super::{Hosts, Talk};
 use crate::session::Session;
+use crate::told::last_line;
 
 const PORT: u16 = 7400;
 
@@ -80,22 +80,4 @@ pub fn messages_per_s(
 
 fn address(hosts: &Hosts) -> String {
     format!("{}:{PORT}", hosts.address(Shape::Plain))
-}
-
-/// What a program's last line says.
-fn last_line<T: DeserializeOwned>(text: &str) -> Result<T> {
-    let line = text.lines().next_back().unwrap_or_default();
-    serde_json::from_str(line).map_err(|error| lab_error!("{error} in: {text}"))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_last_line_is_what_counts() {
-        let taken: Taken = last_line("ready\n{\"octets\": 640, \"seconds\": 0.5}\n").unwrap();
-        assert_eq!((taken.octets, taken.seconds), (640, 0.5));
-        assert!(last_line::<Taken>("ready\n").unwrap_err().to_string().contains("ready"));
-    }
 }

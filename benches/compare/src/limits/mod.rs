@@ -11,6 +11,7 @@ use testing::lab::{Process, Result, Run, Scratch};
 use testing::{ensure, lab_error};
 
 use crate::session::Session;
+use crate::told::last_line;
 use crate::vhost::{Sender, device, wait_for_socket};
 use frames::Passed;
 
@@ -102,10 +103,9 @@ fn frames_per_run(session: &Session, sender: Sender, octets: u32, mtu: u16) -> R
     }
     sent.success()?;
     let told = sink.finish(LIMIT)?.success()?;
-    let line = told.lines().next_back().unwrap_or_default();
-    let passed: Passed = serde_json::from_str(line).map_err(|error| lab_error!("{error} in: {told}"))?;
-    ensure!(passed.octets == passed.frames * u64::from(octets), "frames of another length: {line}");
-    ensure!(passed.seconds > 0.0, "nothing came: {line}");
+    let passed: Passed = last_line(&told)?;
+    ensure!(passed.octets == passed.frames * u64::from(octets), "frames of another length: {told}");
+    ensure!(passed.seconds > 0.0, "nothing came: {told}");
     Ok(Some(passed.octets as f64 * 8.0 / passed.seconds / 1e9))
 }
 
@@ -116,8 +116,7 @@ fn round_trip(session: &Session, sender: Sender) -> Result<f64> {
     let [ping, pong] = over_wire(session, &scratch, sender, 1500, &ping, "pong")?;
     let told = ping.finish(LIMIT)?.success()?;
     pong.finish(LIMIT)?.success()?;
-    let line = told.lines().next_back().unwrap_or_default();
-    line.parse().map_err(|error| lab_error!("{error} in: {told}"))
+    last_line(&told)
 }
 
 /// Starts `bare-wire` at both ends: at `sender` with the first arguments, at the other with the second.
