@@ -14,6 +14,9 @@ use crate::told::last_line;
 /// Its rows.
 const IDS: [&str; 6] = ["one_core", "qps_1k", "qps_10k", "cores_2", "idle_qp_bytes", "vs_smoltcp"];
 
+/// What thousands of queue pairs have on the heap is scattered: glibc takes it in huge pages then, on both sides of a pair.
+const HUGE_HEAP: (&str, &str) = ("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1");
+
 /// Longest time for one pair.
 const LIMIT: Duration = Duration::from_secs(90);
 
@@ -44,7 +47,10 @@ pub fn measure(session: &Session, tally: &mut Tally) {
 
 fn take(session: &Session, id: &str) -> Result<Pair> {
     let cpus = session.cpus.map(|cpu| cpu.to_string()).join(",");
-    let run = Run::new(session.program("measure")?).args([id, "--cpus", &cpus]);
+    let mut run = Run::new(session.program("measure")?).args([id, "--cpus", &cpus]);
+    if id.starts_with("qps") {
+        run = run.env(HUGE_HEAP.0, HUGE_HEAP.1);
+    }
     parse(id, &run.args(["--seconds", &session.pace.seconds.to_string()]).check(LIMIT)?)
 }
 
