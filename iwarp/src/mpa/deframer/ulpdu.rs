@@ -9,6 +9,9 @@ use super::held::HeldBuf;
 use super::ordered::{Slots, Stretch};
 use crate::mpa::{LENGTH_OCTETS, marker};
 
+/// Octets of a marker.
+const MARKER: usize = marker::MARKER_OCTETS as usize;
+
 /// Contiguous wire octets by position: one slice, or a buffer and those that follow it.
 #[derive(Clone, Copy)]
 pub(super) struct Wire<'a> {
@@ -219,7 +222,7 @@ impl<'a> Ulpdu<'a> {
             len => marker::end_of_content(from, len as u64, self.markers),
         };
         let markers = self.markers;
-        self.wire.slices(from, to).flat_map(move |(position, octets)| Content { position, octets, markers })
+        self.wire.slices(from, to).flat_map(move |(position, octets)| Content::new(position, octets, markers))
     }
 }
 
@@ -234,33 +237,33 @@ impl std::fmt::Debug for Ulpdu<'_> {
 
 /// The runs of a slice between the markers in it.
 struct Content<'a> {
-    position: u64,
     octets: &'a [u8],
-    markers: bool,
+    /// Octets in front of the next marker, or more than there are.
+    run: usize,
+}
+
+impl<'a> Content<'a> {
+    fn new(position: u64, octets: &'a [u8], markers: bool) -> Self {
+        if !markers {
+            return Self { octets, run: usize::MAX };
+        }
+        let into = (position % marker::INTERVAL) as usize;
+        // It may begin in a marker.
+        let octets = &octets[MARKER.saturating_sub(into).min(octets.len())..];
+        Self { octets, run: marker::INTERVAL as usize - into.max(MARKER) }
+    }
 }
 
 impl<'a> Iterator for Content<'a> {
     type Item = &'a [u8];
 
     fn next(&mut self) -> Option<&'a [u8]> {
-        if !self.markers {
-            return Some(std::mem::take(&mut self.octets)).filter(|octets| !octets.is_empty());
+        if self.octets.is_empty() {
+            return None;
         }
-        let into = self.position % marker::INTERVAL;
-        if into < marker::MARKER_OCTETS {
-            self.skip((marker::MARKER_OCTETS - into) as usize);
-        }
-        let run = self.skip((marker::INTERVAL - self.position % marker::INTERVAL) as usize);
-        Some(run).filter(|run| !run.is_empty())
-    }
-}
-
-impl<'a> Content<'a> {
-    /// Takes `octets` off the front, or all that is left.
-    fn skip(&mut self, octets: usize) -> &'a [u8] {
-        let (taken, rest) = self.octets.split_at(octets.min(self.octets.len()));
-        self.octets = rest;
-        self.position += taken.len() as u64;
-        taken
+        let (run, rest) = self.octets.split_at(self.run.min(self.octets.len()));
+        self.octets = rest.get(MARKER..).unwrap_or_default();
+        self.run = marker::INTERVAL as usize - MARKER;
+        Some(run)
     }
 }
