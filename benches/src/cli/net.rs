@@ -31,6 +31,10 @@ pub struct NetArgs {
     /// IP MTU.
     #[arg(long, value_parser = clap::value_parser!(u16).range(576..=9698))]
     pub mtu: Option<u16>,
+    /// Receive descriptors, 1024 by default. Their buffers are used in turn: few stay in the cache, where a full ring makes the
+    /// sender wait, as on a vhost-user wire without a switch. Elsewhere bursts need many.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(32..=32768))]
+    pub rx_desc: Option<u16>,
     /// More arguments for DPDK's EAL, as they are.
     #[arg(long, value_name = "ARGS", allow_hyphen_values = true)]
     pub eal: Option<String>,

@@ -89,11 +89,12 @@ fn every_long_form_is_taken() {
 #[test]
 fn net_options_are_taken() {
     let line = "iwperf server --ip 10.0.0.1/24 --ip fd00::1/64 --gateway 10.0.0.254 --vlan 7 --pci 0000:03:00.0 \
-        --no-huge --mtu 9000 --cpu 1 --timeout 2.5 --pcap out.pcapng -p 4000 -P --test read-lat";
+        --no-huge --mtu 9000 --rx-desc 128 --cpu 1 --timeout 2.5 --pcap out.pcapng -p 4000 -P --test read-lat";
     let Command::Server(server) = parse(line).unwrap().command else { panic!() };
     let net = &server.net;
     assert_eq!(net.ips, ["10.0.0.1/24", "fd00::1/64"]);
     assert_eq!((net.vlan, net.mtu, net.cpu, net.no_huge), (Some(7), Some(9000), Some(1), true));
+    assert_eq!(net.rx_desc, Some(128));
     assert_eq!(net.timeout, std::time::Duration::from_millis(2500));
     assert_eq!((server.port, server.persistent, server.test), (4000, true, Some(Test::ReadLat)));
     let raw = Cli::try_parse_from([

@@ -29,7 +29,9 @@ pub(super) fn open(args: &NetArgs) -> Result<Box<dyn Port>, Error> {
         (None, Some(text)) => PortSpec::Vdev(text.clone()),
         (None, None) => return Err(Error::Usage("no device: give --vdev STRING or --pci ADDR".into())),
     };
-    let config = DeviceConfig { mtu: args.mtu.unwrap_or(1500), ..DeviceConfig::default() };
+    let usual = DeviceConfig::default();
+    let rx_desc = args.rx_desc.unwrap_or(usual.rx_desc);
+    let config = DeviceConfig { mtu: args.mtu.unwrap_or(1500), rx_desc, ..usual };
     let ports = dp::dpdk::open(eal, &spec, &config).map_err(|error| port_error(error.to_string()))?;
     ports.into_iter().next().ok_or_else(|| port_error("the device has no queues".into()))
 }

@@ -37,7 +37,8 @@ pub struct DeviceConfig {
     pub queues: u16,
     /// Largest IP packet, octets.
     pub mtu: u16,
-    /// Receive descriptors a queue, adjusted to what the device can do.
+    /// Receive descriptors a queue, adjusted to what the device can do. Their buffers are used in turn: few stay in the cache,
+    /// many take a burst where a full ring loses frames.
     pub rx_desc: u16,
     /// Transmit descriptors a queue, likewise.
     pub tx_desc: u16,
