@@ -1,5 +1,5 @@
 //! As [`fold128`], with values of 64 octets: AVX-512 with VPCLMULQDQ. What it leaves over and what is too short for it
-//! goes there, and so do sums without a copy, at which a library is as good.
+//! goes there.
 
 use std::arch::x86_64::{
     __m512i, _mm_cvtsi32_si128, _mm_set_epi64x, _mm512_broadcast_i32x4, _mm512_castsi512_si128,
@@ -8,7 +8,7 @@ use std::arch::x86_64::{
 };
 
 use super::fold128::{self, reduce};
-use super::octets::{Sink as _, To, fall, load_512, rise};
+use super::octets::{Nowhere, Sink, To, fall, load_512, rise};
 use super::powers;
 
 /// Octets of a value.
@@ -21,6 +21,16 @@ pub(super) fn is_here() -> bool {
     fold128::is_here() && is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("vpclmulqdq")
 }
 
+/// As [`fold128::sum`].
+///
+/// # Safety
+/// The CPU [`is_here`].
+#[target_feature(enable = "sse4.2,pclmulqdq,avx512f,vpclmulqdq")]
+pub(super) unsafe fn sum(state: u32, octets: &[u8]) -> u32 {
+    // SAFETY: a slice is mapped and readable; its octets go nowhere.
+    unsafe { run(state, octets.as_ptr(), Nowhere, 0, octets.len()) }
+}
+
 /// As [`fold128::fetch`].
 ///
 /// # Safety
@@ -28,10 +38,22 @@ pub(super) fn is_here() -> bool {
 #[target_feature(enable = "sse4.2,pclmulqdq,avx512f,vpclmulqdq")]
 pub(super) unsafe fn fetch(state: u32, from: *const u8, out: &mut [u8]) -> u32 {
     let (sink, len) = (To(out.as_mut_ptr()), out.len());
-    // SAFETY: the caller vouches for `len` octets at `from`, and `sink` has as many. `at` and what is taken there stay
-    // within them.
+    // SAFETY: the caller vouches for `len` octets at `from`, and `sink` has as many.
     unsafe {
-        let (state, mut at) = rise(state, from, sink, len);
+        let (state, at) = rise(state, from, sink, len);
+        run(state, from, sink, at, len)
+    }
+}
+
+/// As [`fold128::run`].
+///
+/// # Safety
+/// The CPU [`is_here`]; else as there.
+#[inline]
+#[target_feature(enable = "sse4.2,pclmulqdq,avx512f,vpclmulqdq")]
+unsafe fn run(state: u32, from: *const u8, sink: impl Sink, mut at: usize, len: usize) -> u32 {
+    // SAFETY: the caller vouches for `len` octets on either side. `at` and what is taken there stay within them.
+    unsafe {
         if len - at < STEP {
             return fold128::run(state, from, sink, at, len);
         }
@@ -65,7 +87,7 @@ pub(super) unsafe fn fetch(state: u32, from: *const u8, out: &mut [u8]) -> u32 {
 /// As [`fold128::run`], for the step at `at`.
 #[inline]
 #[target_feature(enable = "avx512f")]
-unsafe fn take(from: *const u8, sink: To, at: usize) -> [__m512i; 4] {
+unsafe fn take(from: *const u8, sink: impl Sink, at: usize) -> [__m512i; 4] {
     // SAFETY: the caller vouches for the octets at `at`.
     unsafe {
         [
@@ -81,7 +103,7 @@ unsafe fn take(from: *const u8, sink: To, at: usize) -> [__m512i; 4] {
 /// As [`fold128::run`], for the value at `at`.
 #[inline]
 #[target_feature(enable = "avx512f")]
-unsafe fn take_one(from: *const u8, sink: To, at: usize) -> __m512i {
+unsafe fn take_one(from: *const u8, sink: impl Sink, at: usize) -> __m512i {
     // SAFETY: the caller vouches for the octets at `at`.
     unsafe {
         let value = load_512(from.add(at));
