@@ -405,6 +405,11 @@ impl Stack {
         self.with_live(conn, |tcb, ctx| tcb.release(ctx, octets));
     }
 
+    /// Has the state of the connection in `slot` fetched to the cache: it is about to send.
+    pub fn prefetch(&self, slot: usize) {
+        self.connections.prefetch(slot);
+    }
+
     /// Says that `octets` handed up in order are held all the same, until they are [`release`](Self::release)d: the
     /// window closes by as much. For readers of plain streams who may be slower than their peer.
     pub fn hold(&mut self, conn: ConnId, octets: usize) {

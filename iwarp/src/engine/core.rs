@@ -33,6 +33,9 @@ const MAX_BURSTS: usize = 4;
 /// work enough. Devices may return less than they have, but not so much less of others.
 const FEW: usize = dp::BURST / 4;
 
+/// How many turns ahead what a connection needs is fetched.
+const AHEAD: usize = 2;
+
 /// Octets that queue pairs hand to TCP before frames are received again. Less than a turn receives: so a peer of the
 /// same kind keeps up, and rings stay short.
 const SEND_OCTETS: usize = 128 << 10;
@@ -491,6 +494,7 @@ impl Core {
         let mut busy = false;
         let (fresh, _) = self.io.turns.waiting();
         for _ in 0..fresh.min(MAX_FRESH) {
+            self.prefetch(self.io.turns.fresh_behind(AHEAD));
             let Some(slot) = self.io.turns.next_fresh() else { break };
             left = left.saturating_sub(self.send_one(slot, turn_octets.min(FRESH_OCTETS), turn));
             busy = true;
@@ -502,11 +506,21 @@ impl Core {
             && tries > 0
             && let Some(slot) = self.io.turns.next_bulk()
         {
+            self.prefetch(self.io.turns.bulk_behind(AHEAD));
             left = left.saturating_sub(self.send_one(slot, turn_octets, turn));
             tries -= 1;
             busy = true;
         }
         busy
+    }
+
+    /// Has the state of the connection in `slot` fetched: of many connections each was used long ago.
+    fn prefetch(&self, slot: Option<u32>) {
+        let Some(slot) = slot else { return };
+        if let Some(Some(connection)) = self.connections.get(slot as usize) {
+            dp::prefetch(&**connection);
+            self.io.tcp.prefetch(slot as usize);
+        }
     }
 
     /// One connection's turn to send, about `octets`. Returns the octets it handed to TCP.

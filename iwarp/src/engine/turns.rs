@@ -36,6 +36,16 @@ impl Turns {
         }
     }
 
+    /// Who of those that have just begun is `behind` the next.
+    pub(super) fn fresh_behind(&self, behind: usize) -> Option<u32> {
+        self.fresh.get(behind).copied()
+    }
+
+    /// Who of the others is `behind` the next.
+    pub(super) fn bulk_behind(&self, behind: usize) -> Option<u32> {
+        self.bulk.get(behind).copied()
+    }
+
     /// The next of those that have just begun.
     pub(super) fn next_fresh(&mut self) -> Option<u32> {
         let slot = self.fresh.pop_front()?;
@@ -68,10 +78,12 @@ mod tests {
         }
         turns.go_on(1);
         assert_eq!(turns.waiting(), (2, 0));
+        assert_eq!([0, 1, 2].map(|behind| turns.fresh_behind(behind)), [Some(0), Some(1), None]);
         assert_eq!(turns.next_fresh(), Some(0));
         turns.go_on(0);
         turns.begin(0);
         assert_eq!(turns.waiting(), (1, 1));
+        assert_eq!([0, 1].map(|behind| turns.bulk_behind(behind)), [Some(0), None]);
         assert_eq!((turns.next_fresh(), turns.next_bulk()), (Some(1), Some(0)));
         assert_eq!((turns.next_fresh(), turns.next_bulk()), (None, None));
         turns.begin(0);

@@ -120,6 +120,13 @@ impl Connections {
         }
     }
 
+    /// Has what is in a slot fetched to the cache.
+    pub(crate) fn prefetch(&self, slot: usize) {
+        if let Some(slot) = self.slots.get(slot) {
+            dp::prefetch(slot);
+        }
+    }
+
     /// A free slot and the id its next connection will have, or `None` at the limit. Takes memory when there are
     /// more connections than ever before.
     pub(crate) fn reserve(&mut self) -> Option<ConnId> {
