@@ -26,28 +26,14 @@ use super::shared::EngineShared;
 use super::stream::Records;
 use super::turns::Turns;
 
+mod sending;
+
 /// Bursts received in one turn at most: what a doorbell or timer may have to wait.
 const MAX_BURSTS: usize = 4;
 
 /// Behind a burst of fewer frames an answer need not wait for another look: it was all there is, or superframes, which are
 /// work enough. Devices may return less than they have, but not so much less of others.
 const FEW: usize = dp::BURST / 4;
-
-/// How many turns ahead what a connection needs is fetched.
-const AHEAD: usize = 2;
-
-/// Octets that queue pairs hand to TCP before frames are received again. Less than a turn receives: so a peer of the
-/// same kind keeps up, and rings stay short.
-const SEND_OCTETS: usize = 128 << 10;
-
-/// Queue pairs that have just begun to send which go before all others in one turn.
-const MAX_FRESH: usize = 16;
-
-/// Octets that each of these hands to TCP before it is one of the others: all of what is small.
-const FRESH_OCTETS: usize = 16 << 10;
-
-/// Bursts sent in one turn at most.
-const MAX_TX_BURSTS: usize = 64;
 
 /// What moves the data, without thread or clock.
 pub(super) struct Core {
@@ -481,74 +467,6 @@ impl Core {
                 connection.entered = None;
                 connection.on_time(io, turn);
             });
-        }
-        busy
-    }
-
-    // ---- to the wire ----
-
-    /// Lets queue pairs hand FPDUs to TCP, a bounded turn each: those that have just begun, then the others around.
-    fn send(&mut self, turn: &Turn) -> bool {
-        let turn_octets = self.io.config.turn_octets;
-        let mut left = SEND_OCTETS;
-        let mut busy = false;
-        let (fresh, _) = self.io.turns.waiting();
-        for _ in 0..fresh.min(MAX_FRESH) {
-            self.prefetch(self.io.turns.fresh_behind(AHEAD));
-            let Some(slot) = self.io.turns.next_fresh() else { break };
-            left = left.saturating_sub(self.send_one(slot, turn_octets.min(FRESH_OCTETS), turn));
-            busy = true;
-        }
-        // Each at least once, or until the octets are used up; one that cannot go on leaves the ring.
-        let (_, bulk) = self.io.turns.waiting();
-        let mut tries = bulk.max(SEND_OCTETS / turn_octets.max(1));
-        while left > 0
-            && tries > 0
-            && let Some(slot) = self.io.turns.next_bulk()
-        {
-            self.prefetch(self.io.turns.bulk_behind(AHEAD));
-            left = left.saturating_sub(self.send_one(slot, turn_octets, turn));
-            tries -= 1;
-            busy = true;
-        }
-        busy
-    }
-
-    /// Has the state of the connection in `slot` fetched: of many connections each was used long ago.
-    fn prefetch(&self, slot: Option<u32>) {
-        let Some(slot) = slot else { return };
-        if let Some(Some(connection)) = self.connections.get(slot as usize) {
-            dp::prefetch(&**connection);
-            self.io.tcp.prefetch(slot as usize);
-        }
-    }
-
-    /// One connection's turn to send, about `octets`. Returns the octets it handed to TCP.
-    fn send_one(&mut self, slot: u32, octets: usize, turn: &Turn) -> usize {
-        let before = self.io.counters.tx_fetched_octets;
-        self.with(slot as usize, |connection, io| {
-            if connection.transmit(io, octets, turn) {
-                io.turns.go_on(slot);
-            }
-        });
-        self.run_events(turn);
-        (self.io.counters.tx_fetched_octets - before) as usize
-    }
-
-    /// Takes frames from the stack to the port, until there are none or the port's ring is full.
-    fn flush(&mut self) -> bool {
-        let now_us = self.io.now_us();
-        let mut busy = false;
-        for _ in 0..MAX_TX_BURSTS {
-            let more = profile::within(Layer::TcpOut, || self.io.tcp.transmit(self.io.now, &mut self.tx));
-            if self.tx.is_empty() {
-                break;
-            }
-            let sent = profile::within(Layer::PortTx, || self.port.tx_burst(now_us, &mut self.tx));
-            busy |= sent > 0;
-            if sent == 0 || (!more && self.tx.is_empty()) {
-                break;
-            }
         }
         busy
     }

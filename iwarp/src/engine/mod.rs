@@ -2,7 +2,7 @@
 //!
 //! | file | what |
 //! |---|---|
-//! | `core.rs` | one turn: frames in, events to connections, queue pairs send, frames out |
+//! | `core.rs`, `core/` | one turn: frames in, events to connections, queue pairs send, frames out |
 //! | `connection.rs`, `connection/` | one connection from SYN to the last FIN: startup, stream, teardown |
 //! | `stream/` | RDMAP on DDP on MPA for one queue pair |
 //! | `carrier.rs` | when the port is asked for its link |
