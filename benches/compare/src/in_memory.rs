@@ -56,7 +56,8 @@ fn take(session: &Session, id: &str) -> Result<Pair> {
 
 /// The pair in what `measure` printed: its last line.
 fn parse(id: &str, text: &str) -> Result<Pair> {
-    let Line { id: said, ours, theirs, unit } = last_line(text)?;
+    let Line { id: said, ours, theirs, unit } =
+        last_line(text).map_err(|error| lab_error!("measure {id}: {error}"))?;
     let measure = find(id).ok_or_else(|| lab_error!("no row {id}"))?;
     ensure!(said == id && unit == measure.unit, "measure {id}: said {said} in {unit}");
     Ok(Pair { ours, theirs })
