@@ -12,7 +12,7 @@ pub const INTERVAL: u64 = 512;
 pub const MARKER_OCTETS: u64 = 4;
 
 /// Content octets between two markers.
-const CONTENT: u64 = INTERVAL - MARKER_OCTETS;
+pub const CONTENT: u64 = INTERVAL - MARKER_OCTETS;
 
 /// Whether a marker begins at `position`.
 pub const fn begins_at(position: u64) -> bool {

@@ -263,7 +263,7 @@ impl<'a> Iterator for Content<'a> {
         }
         let (run, rest) = self.octets.split_at(self.run.min(self.octets.len()));
         self.octets = rest.get(MARKER..).unwrap_or_default();
-        self.run = marker::INTERVAL as usize - MARKER;
+        self.run = marker::CONTENT as usize;
         Some(run)
     }
 }
