@@ -5,7 +5,7 @@ use dp::profile::{self, Layer};
 use super::Core;
 use crate::memory::Turn;
 
-/// How many turns ahead what a connection needs is fetched.
+/// What a connection needs is fetched when its turn is behind so many others.
 const AHEAD: usize = 2;
 
 /// Octets that queue pairs hand to TCP before frames are received again. Less than a turn receives: so a peer of the
@@ -29,8 +29,8 @@ impl Core {
         let mut busy = false;
         let (fresh, _) = self.io.turns.waiting();
         for _ in 0..fresh.min(MAX_FRESH) {
-            self.prefetch(self.io.turns.fresh_behind(AHEAD));
             let Some(slot) = self.io.turns.next_fresh() else { break };
+            self.prefetch(self.io.turns.fresh_behind(AHEAD));
             left = left.saturating_sub(self.send_one(slot, turn_octets.min(FRESH_OCTETS), turn));
             busy = true;
         }
