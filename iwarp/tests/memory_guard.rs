@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use apart::apart;
 use iwarp::memory::{
     Access, AccessError, Accessor, Base, Fault, MemoryTable, PdId, Prepare, RegisterError, RegisterOptions,
-    Registration, StreamId, TableConfig, UserMemory,
+    Registration, StreamId, Stride, TableConfig, UserMemory,
 };
 use iwarp::mpa::Crc32c;
 use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap, mprotect, munmap};
@@ -64,12 +64,23 @@ fn accesses(table: &MemoryTable, region: &Registration, to: u64, len: usize) -> 
     let engine = table.join();
     let turn = engine.enter();
     let (octets, mut out) = (vec![0xee; len], vec![0; len]);
+    // The same octets with gaps between them, as markers make them.
+    let stride = Stride::new(60, 508, 4);
+    let mut in_runs = vec![0xee; stride.span(len)];
     [
-        turn.check_write(region.stag(), to, len as u64, ME).and_then(|target| target.place(0, &octets)),
+        turn.check_write(region.stag(), to, len as u64, ME).and_then(|target| {
+            let placed = target.place(0, &octets);
+            assert_eq!(
+                target.place_runs(0, stride.runs(&in_runs)).map(|placed| assert_eq!(placed, len)),
+                placed
+            );
+            placed
+        }),
         turn.check_read(region.stag(), to, len as u64, ME).and_then(|source| {
             let (summed, mut sum) = (&mut vec![0; len], Crc32c::new());
             let (plain, with_sum) = (source.fetch(0, &mut out), sum.fetch(summed, &source, 0));
             assert_eq!(plain, with_sum, "{len} octets at {to}");
+            assert_eq!(plain, source.fetch_runs(0, &mut in_runs, stride), "{len} octets at {to}, in runs");
             // Of what came with it: other threads may have changed the memory since.
             let mut expected = Crc32c::new();
             expected.update(if plain.is_ok() { summed } else { &[] });

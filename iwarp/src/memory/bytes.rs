@@ -6,6 +6,7 @@ use dp::Region;
 
 use crate::memory::copy;
 use crate::memory::guard::Unmapped;
+use crate::memory::stride::Stride;
 
 /// An access of the owner that cannot be made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -94,7 +95,7 @@ impl RawBytes {
     pub fn read_at(&self, offset: usize, out: &mut [u8]) -> Result<(), AccessError> {
         let ptr = self.at(offset, out.len())?;
         // SAFETY: `at` keeps the range inside the memory, which whoever handed out `self` keeps mapped.
-        unsafe { copy::fetch_from(ptr, out, self.guarded) }
+        unsafe { copy::fetch_from(ptr, out, Stride::NONE, self.guarded) }
             .map_err(|Unmapped| AccessError::Unmapped { offset })
     }
 

@@ -8,10 +8,15 @@
 //! The ends are copied in aligned words, halves of these and octets, whose atomic release stores are plain `mov`s on
 //! x86-64. There the middle is copied by 64 octets at a time in inline assembly (25 GB/s from cache at 2.5 GHz, where words
 //! alone give 17).
+//!
+//! In a packet buffer there may be gaps between the octets ([`Stride`]): markers. What is placed is whole vectors all the
+//! same. What is fetched goes beyond a run's end, into the gap and the room of the next run, which is copied later: so a run
+//! is whole blocks.
 
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 
 use crate::memory::guard::{self, Unmapped};
+use crate::memory::stride::{Runs, Stride};
 use crate::memory::sum;
 
 #[cfg(test)]
@@ -29,13 +34,32 @@ pub(super) unsafe fn place_to(to: *mut u8, octets: &[u8], guarded: bool) -> Resu
     unsafe { run(to, octets.len(), guarded, || place(to, octets)) }
 }
 
+/// As [`place_runs`], `runs` of `len` octets; under the guard where `guarded`, and then perhaps in part.
+///
+/// # Safety
+/// As [`place_runs`].
+pub(super) unsafe fn place_runs_to(
+    to: *mut u8,
+    runs: Runs<'_>,
+    len: usize,
+    guarded: bool,
+) -> Result<(), Unmapped> {
+    // SAFETY: as in `place_to`.
+    unsafe { run(to, len, guarded, || place_runs(to, runs)) }
+}
+
 /// As [`fetch`]; under the guard where `guarded`, and then perhaps in part.
 ///
 /// # Safety
 /// As [`fetch`].
-pub(super) unsafe fn fetch_from(from: *const u8, out: &mut [u8], guarded: bool) -> Result<(), Unmapped> {
+pub(super) unsafe fn fetch_from(
+    from: *const u8,
+    out: &mut [u8],
+    stride: Stride,
+    guarded: bool,
+) -> Result<(), Unmapped> {
     // SAFETY: as in `place_to`.
-    unsafe { run(from, out.len(), guarded, || fetch(from, out)) }
+    unsafe { run(from, stride.content(out.len()), guarded, || fetch(from, out, stride)) }
 }
 
 /// As [`sum::fetch`]; under the guard where `guarded`, and then perhaps in part.
@@ -93,24 +117,76 @@ pub(super) unsafe fn place(to: *mut u8, octets: &[u8]) {
     }
 }
 
-/// Copies `out.len()` octets from `from` on. What others write meanwhile may be seen in part.
+/// As [`place`], one run right behind the other.
 ///
 /// # Safety
-/// `from..from + out.len()` is mapped and readable, and accessed by others at most through atomics and raw copies.
-pub(super) unsafe fn fetch(from: *const u8, out: &mut [u8]) {
+/// As [`place`], for all octets of the runs.
+pub(super) unsafe fn place_runs(mut to: *mut u8, mut runs: Runs<'_>) {
+    let mut head = to.align_offset(bulk::ALIGN);
+    // SAFETY: the parts lie one behind the other inside the caller's range. Behind the head `to` is aligned wherever
+    // anything is left.
+    unsafe {
+        while head > 0
+            && let Some(run) = runs.next_of(head)
+        {
+            place(to, run);
+            to = to.add(run.len());
+            head -= run.len();
+        }
+        to = bulk::place_runs(to, &mut runs);
+        for run in runs {
+            place(to, run);
+            to = to.add(run.len());
+        }
+    }
+}
+
+/// Copies octets from `from` on to `out`, around its gaps; in these anything may be written. What others write meanwhile
+/// may be seen in part.
+///
+/// # Safety
+/// `from..from + stride.content(out.len())` is mapped and readable, and accessed by others at most through atomics and raw
+/// copies.
+pub(super) unsafe fn fetch(from: *const u8, mut out: &mut [u8], stride: Stride) {
     // What follows only loads; `AtomicU8::from_ptr` asks for a mutable pointer whatever is done with it.
-    let from = from.cast_mut();
-    let (head, rest) = out.split_at_mut(from.align_offset(WORD).min(out.len()));
-    // SAFETY: as in `place`.
+    let mut from = from.cast_mut();
+    let (mut left, mut run) = (stride.content(out.len()), stride.front());
+    while left > 0 {
+        let (len, room) = (run.min(left), left.min(out.len()));
+        // SAFETY: `left` octets are what the caller still vouches for.
+        unsafe {
+            fetch_run(from, &mut out[..room], len);
+            from = from.add(len);
+        }
+        left -= len;
+        out = out.get_mut(len.saturating_add(stride.gap())..).unwrap_or_default();
+        run = stride.run();
+    }
+}
+
+/// Copies `len` octets from `from` on to the front of `out`. Where `out` is longer, up to its end: so many a run is whole
+/// blocks, and what was written behind it is written over.
+///
+/// # Safety
+/// As [`fetch`], for `out.len()` octets; they are `len` at least.
+unsafe fn fetch_run(from: *mut u8, out: &mut [u8], len: usize) {
+    let (head, out) = out.split_at_mut(from.align_offset(WORD).min(len));
+    let len = len - head.len();
+    let blocks = match len.next_multiple_of(bulk::BLOCK) {
+        filled_up if filled_up <= out.len() => filled_up,
+        beyond => beyond - bulk::BLOCK,
+    };
+    let (blocks, rest) = out.split_at_mut(blocks);
+    let (words, tail) = rest[..len.saturating_sub(blocks.len())].as_chunks_mut::<WORD>();
+    // SAFETY: the parts lie one behind the other inside the caller's range, and `blocks` and `words` start at a multiple
+    // of 8 wherever they have any octets.
     unsafe {
         fetch_end(from, head);
         let from = from.add(head.len());
-        let bulk = bulk::fetch(from, rest);
-        let (from, rest) = (from.add(bulk), &mut rest[bulk..]);
-        let (words, tail) = rest.as_chunks_mut::<WORD>();
+        bulk::fetch(from, blocks);
+        let from = from.add(blocks.len());
         for (i, word) in words.iter_mut().enumerate() {
-            let at = from.add(i * WORD).cast::<u64>();
-            *word = AtomicU64::from_ptr(at).load(Ordering::Relaxed).to_ne_bytes();
+            *word = fetch_word(from.add(i * WORD));
         }
         fetch_end(from.add(words.len() * WORD), tail);
     }
@@ -121,6 +197,13 @@ pub(super) unsafe fn fetch(from: *const u8, out: &mut [u8]) {
 unsafe fn place_word(to: *mut u8, word: [u8; WORD]) {
     // SAFETY: the caller vouches for the octets and their alignment.
     unsafe { AtomicU64::from_ptr(to.cast()) }.store(u64::from_ne_bytes(word), Ordering::Release);
+}
+
+/// # Safety
+/// As [`fetch`], for the 8 octets at `from`, a multiple of 8.
+unsafe fn fetch_word(from: *mut u8) -> [u8; WORD] {
+    // SAFETY: the caller vouches for the octets and their alignment.
+    unsafe { AtomicU64::from_ptr(from.cast()) }.load(Ordering::Relaxed).to_ne_bytes()
 }
 
 /// Stores fewer octets than a word has, at once where they are half of one: the usual case beside a marker.
@@ -156,16 +239,26 @@ unsafe fn fetch_end(from: *mut u8, out: &mut [u8]) {
     }
 }
 
-/// The middle, by 64 octets. x86-64 makes stores visible in program order, and stores 16 aligned octets at once.
+/// The middle. x86-64 makes stores visible in program order, and stores 16 aligned octets at once.
 #[cfg(target_arch = "x86_64")]
 mod bulk {
     use std::arch::asm;
 
     use super::{WORD, place_word};
+    use crate::memory::stride::{Runs, Stride};
 
-    const BLOCK: usize = 64;
-    /// Of a vector register.
-    const ALIGN: usize = 16;
+    /// Octets of a vector, and what the address of one that is stored is a multiple of.
+    pub(super) const ALIGN: usize = 16;
+
+    /// Octets that are copied at once.
+    pub(super) const BLOCK: usize = 4 * ALIGN;
+
+    /// From its end downwards: so many octets that are taken, and then as many that are not.
+    static MASK: [u8; 2 * ALIGN] = {
+        let mut mask = [0; 2 * ALIGN];
+        mask.split_at_mut(ALIGN).0.copy_from_slice(&[0xff; ALIGN]);
+        mask
+    };
 
     /// Copies the front of `octets` to `to`, a multiple of 8, and returns how many: a multiple of 8 that leaves at
     /// least one octet of a non-empty slice.
@@ -178,15 +271,67 @@ mod bulk {
         if blocks == 0 {
             return 0;
         }
-        // SAFETY: `head` is 0 or 8 and `head + blocks * 64` is less than the length, for which the caller vouches;
-        // behind `head`, `to` is a multiple of 16 as `movdqa` asks. The assembly reads `octets` and writes `to`
-        // within these bounds, and changes nothing else but the registers it names.
+        let len = blocks * BLOCK;
+        // SAFETY: `head` is 0 or 8 and `head + len` is less than the length, for which the caller vouches; behind
+        // `head`, `to` is a multiple of 16.
         unsafe {
             if let (true, Some(word)) = (head == WORD, octets.first_chunk()) {
                 place_word(to, *word);
             }
+            vectors(to.add(head), octets.as_ptr().add(head), len / ALIGN, usize::MAX, Stride::NONE);
+        }
+        head + len
+    }
+
+    /// Copies vectors of `runs` to `to`, a multiple of 16, and leaves at least one octet of what there is; returns the
+    /// address behind.
+    ///
+    /// # Safety
+    /// As [`super::place_runs`].
+    pub(super) unsafe fn place_runs(to: *mut u8, runs: &mut Runs<'_>) -> *mut u8 {
+        let count = runs.len().saturating_sub(1) / ALIGN;
+        let (octets, front, stride) = runs.parts();
+        if count == 0 || stride.run() < ALIGN {
+            return to;
+        }
+        // SAFETY: `octets` has so many vectors of content; the caller vouches for the range.
+        let (from, front) = unsafe { vectors(to, octets.as_ptr(), count, front, stride) };
+        runs.advance(from.addr() - octets.as_ptr().addr(), front);
+        to.wrapping_add(count * ALIGN)
+    }
+
+    /// Copies `count` vectors, 1 at least, from `from` on to `to`, a multiple of 16. A vector that a gap falls into is put
+    /// together from the octets on either side. Returns the address behind, and how many octets are in front of the next gap.
+    ///
+    /// # Safety
+    /// As [`super::place_runs`]; so many vectors of content, gaps between, are there from `from` on, and runs have 16 octets at
+    /// least.
+    #[inline]
+    unsafe fn vectors(
+        to: *mut u8,
+        mut from: *const u8,
+        count: usize,
+        mut front: usize,
+        stride: Stride,
+    ) -> (*const u8, usize) {
+        // SAFETY: vectors in front of a gap are loaded where they lie. Of one that a gap falls into, the first `front` octets are
+        // there and the others behind the gap, so both loads end with the vector's own last octet or before it; a run is a
+        // vector at least, so there is no second gap. `to` is a multiple of 16 as `movdqa` asks. The assembly changes
+        // nothing else but the registers it names.
+        unsafe {
             asm!(
                 "2:",
+                // The vectors in front of the gap, or all that are left.
+                "mov {here}, {front}",
+                "shr {here}, 4",
+                "cmp {here}, {count}",
+                "cmova {here}, {count}",
+                "sub {count}, {here}",
+                "shl {here}, 4",
+                "sub {front}, {here}",
+                "sub {here}, 64",
+                "jb 4f",
+                "3:",
                 "movdqu {x0}, [{from}]",
                 "movdqu {x1}, [{from} + 16]",
                 "movdqu {x2}, [{from} + 32]",
@@ -197,11 +342,45 @@ mod bulk {
                 "movdqa [{to} + 48], {x3}",
                 "add {from}, 64",
                 "add {to}, 64",
-                "dec {blocks}",
+                "sub {here}, 64",
+                "jae 3b",
+                "4:",
+                "add {here}, 64",
+                "jz 6f",
+                "5:",
+                "movdqu {x0}, [{from}]",
+                "movdqa [{to}], {x0}",
+                "add {from}, 16",
+                "add {to}, 16",
+                "sub {here}, 16",
+                "jnz 5b",
+                "6:",
+                "test {count}, {count}",
+                "jz 7f",
+                // The vector that the gap falls into: `front` octets from here, the others from behind it.
+                "movdqu {x0}, [{from}]",
+                "movdqu {x1}, [{from} + {gap}]",
+                "mov {here}, {mask}",
+                "sub {here}, {front}",
+                "movdqu {x2}, [{here}]",
+                "pand {x0}, {x2}",
+                "pandn {x2}, {x1}",
+                "por {x0}, {x2}",
+                "movdqa [{to}], {x0}",
+                "lea {from}, [{from} + {gap} + 16]",
+                "add {to}, 16",
+                "lea {front}, [{front} + {run} - 16]",
+                "dec {count}",
                 "jnz 2b",
-                from = inout(reg) octets.as_ptr().add(head) => _,
-                to = inout(reg) to.add(head) => _,
-                blocks = inout(reg) blocks => _,
+                "7:",
+                from = inout(reg) from,
+                to = inout(reg) to => _,
+                count = inout(reg) count => _,
+                front = inout(reg) front,
+                run = in(reg) stride.run(),
+                gap = in(reg) stride.gap(),
+                mask = in(reg) MASK.as_ptr().add(ALIGN),
+                here = out(reg) _,
                 x0 = out(xmm_reg) _,
                 x1 = out(xmm_reg) _,
                 x2 = out(xmm_reg) _,
@@ -209,17 +388,17 @@ mod bulk {
                 options(nostack),
             );
         }
-        head + blocks * BLOCK
+        (from, front)
     }
 
-    /// Copies from `from` to the front of `out` and returns how many: a multiple of 64.
+    /// Copies from `from`, a multiple of 8, to `out`, a multiple of 64 octets.
     ///
     /// # Safety
     /// As [`super::fetch`].
-    pub(super) unsafe fn fetch(from: *const u8, out: &mut [u8]) -> usize {
+    pub(super) unsafe fn fetch(from: *mut u8, out: &mut [u8]) {
         let blocks = out.len() / BLOCK;
         if blocks == 0 {
-            return 0;
+            return;
         }
         // SAFETY: `blocks * 64` is at most the length, for which the caller vouches. The assembly reads `from` and
         // writes `out` within these bounds, and changes nothing else but the registers it names.
@@ -248,22 +427,42 @@ mod bulk {
                 options(nostack),
             );
         }
-        blocks * BLOCK
     }
 }
 
-/// Elsewhere words do it all.
+/// Elsewhere by words.
 #[cfg(not(target_arch = "x86_64"))]
 mod bulk {
+    use super::{WORD, fetch_word};
+    use crate::memory::stride::Runs;
+
+    pub(super) const ALIGN: usize = WORD;
+    pub(super) const BLOCK: usize = WORD;
+
+    /// Leaves all of it to the words.
+    ///
     /// # Safety
     /// As [`super::place`].
     pub(super) unsafe fn place(_to: *mut u8, _octets: &[u8]) -> usize {
         0
     }
 
+    /// As [`place`].
+    ///
+    /// # Safety
+    /// As [`super::place_runs`].
+    pub(super) unsafe fn place_runs(to: *mut u8, _runs: &mut Runs<'_>) -> *mut u8 {
+        to
+    }
+
+    /// Copies from `from`, a multiple of 8, to `out`, a multiple of 8 octets.
+    ///
     /// # Safety
     /// As [`super::fetch`].
-    pub(super) unsafe fn fetch(_from: *const u8, _out: &mut [u8]) -> usize {
-        0
+    pub(super) unsafe fn fetch(from: *mut u8, out: &mut [u8]) {
+        for (i, word) in out.as_chunks_mut().0.iter_mut().enumerate() {
+            // SAFETY: inside the caller's range.
+            *word = unsafe { fetch_word(from.add(i * WORD)) };
+        }
     }
 }

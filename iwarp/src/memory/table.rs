@@ -20,6 +20,7 @@ use crate::memory::quiescence::{Participant, Quiescence};
 use crate::memory::registration::{RegisterError, Registration};
 use crate::memory::slot::{Lease, Record, Slot, SlotNumber, Traits};
 use crate::memory::stag::Stag;
+use crate::memory::stride::Stride;
 use crate::memory::window::WindowKind;
 
 /// Slots that come into being together.
@@ -282,7 +283,7 @@ impl MemoryTable {
         let ptr = record.locate(addr, out.len() as u64)?;
         // SAFETY: the slot was valid while `_visit` was held, whoever revokes it waits for the visit to end before
         // the memory may go, and `locate` kept the range inside the registration.
-        unsafe { copy::fetch_from(ptr, out, record.traits.contains(Traits::GUARDED)) }
+        unsafe { copy::fetch_from(ptr, out, Stride::NONE, record.traits.contains(Traits::GUARDED)) }
             .map_err(|Unmapped| Fault::InvalidStag)
     }
 

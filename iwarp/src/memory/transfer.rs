@@ -8,6 +8,7 @@ use crate::memory::fault::Fault;
 use crate::memory::guard::Unmapped;
 use crate::memory::quiescence::Turn;
 use crate::memory::slot::{Lease, Record, Traits};
+use crate::memory::stride::{Runs, Stride};
 
 /// A range that may be written, until the turn ends or the registration is revoked.
 pub struct Target<'t> {
@@ -72,6 +73,19 @@ impl<'t> Target<'t> {
         // the turn to end before the memory may go (see `quiescence`).
         unsafe { copy::place_to(ptr, octets, self.range.guarded) }.map_err(|Unmapped| Fault::InvalidStag)
     }
+
+    /// As [`place`](Self::place), one run right behind the other; returns how many octets were copied.
+    ///
+    /// # Errors
+    /// As [`place`](Self::place).
+    pub fn place_runs(&self, offset: usize, runs: Runs<'_>) -> Result<usize, Fault> {
+        let len = runs.len();
+        let ptr = self.range.at(offset, len)?;
+        // SAFETY: as in `place`.
+        unsafe { copy::place_runs_to(ptr, runs, len, self.range.guarded) }
+            .map(|()| len)
+            .map_err(|Unmapped| Fault::InvalidStag)
+    }
 }
 
 impl<'t> Source<'t> {
@@ -94,9 +108,18 @@ impl<'t> Source<'t> {
     /// # Errors
     /// As [`Target::place`].
     pub fn fetch(&self, offset: usize, out: &mut [u8]) -> Result<(), Fault> {
-        let ptr = self.range.at(offset, out.len())?;
+        self.fetch_runs(offset, out, Stride::NONE)
+    }
+
+    /// As [`fetch`](Self::fetch), around the gaps of `out`; in these anything may be written.
+    ///
+    /// # Errors
+    /// As [`Target::place`].
+    pub fn fetch_runs(&self, offset: usize, out: &mut [u8], stride: Stride) -> Result<(), Fault> {
+        let ptr = self.range.at(offset, stride.content(out.len()))?;
         // SAFETY: as in `Target::place`; every registration is readable.
-        unsafe { copy::fetch_from(ptr, out, self.range.guarded) }.map_err(|Unmapped| Fault::InvalidStag)
+        unsafe { copy::fetch_from(ptr, out, stride, self.range.guarded) }
+            .map_err(|Unmapped| Fault::InvalidStag)
     }
 
     /// As [`fetch`](Self::fetch); gives the CRC32c of what gave `crc` and, behind it, the octets as they were copied.

@@ -1,10 +1,11 @@
 //! Sending: ULPDUs into FPDUs (sections 4.1, 4.3 to 4.5).
 //!
 //! A [`Framer`] knows where in its direction's stream the next FPDU begins, nothing of TCP or of buffers. The caller
-//! brings room of exactly the FPDU's size; the payload is fetched run by run, straight to its place, and summed as it
+//! brings room of exactly the FPDU's size; the payload is fetched straight to its place, and without markers summed as it
 //! is copied.
 
-use super::{CRC_OCTETS, Crc32c, MAX_ULPDU, MIN_MULPDU, marker, pad_octets};
+use super::{Crc32c, MAX_ULPDU, MIN_MULPDU, marker, pad_octets};
+use crate::memory::Stride;
 
 /// Frames one direction of a connection.
 #[derive(Clone, Debug)]
@@ -120,6 +121,15 @@ pub struct FpduWriter<'a> {
     crc: Crc32c,
 }
 
+/// Where [`FpduWriter::fill`] has octets written.
+#[derive(Debug)]
+pub enum Room<'a> {
+    /// All of it. Who writes adds what he wrote to the CRC, for instance by [`Crc32c::fetch`].
+    Whole(&'a mut [u8], &'a mut Crc32c),
+    /// Around gaps, which get markers behind it and are part of the sum then.
+    Runs(&'a mut [u8], Stride),
+}
+
 impl FpduWriter<'_> {
     /// ULPDU octets still to come.
     pub const fn left(&self) -> usize {
@@ -135,35 +145,29 @@ impl FpduWriter<'_> {
         self.write(octets);
     }
 
-    /// Appends `octets` ULPDU octets by letting `fill` write each run between markers, in order. `fill` adds what it
-    /// wrote to the CRC it is given, all of the run, for instance by [`Crc32c::copy`]. With markers that one is
-    /// [unused](Crc32c::unused): runs are short then, and summed together.
+    /// Appends `octets` ULPDU octets by letting `fill` write them where they go.
     ///
     /// # Errors
-    /// What `fill` fails with, at once: the FPDU is then to be dropped.
+    /// What `fill` fails with: the FPDU is then to be dropped.
     ///
     /// # Panics
     /// When these are more than are [`left`](Self::left).
-    pub fn fill<E>(
-        &mut self,
-        octets: usize,
-        mut fill: impl FnMut(&mut [u8], &mut Crc32c) -> Result<(), E>,
-    ) -> Result<(), E> {
+    pub fn fill<E>(&mut self, octets: usize, fill: impl FnOnce(Room<'_>) -> Result<(), E>) -> Result<(), E> {
         self.take(octets);
-        let mut octets = octets;
         if !self.framer.markers {
             self.sum();
-            fill(&mut self.out[self.at..self.at + octets], &mut self.crc)?;
+            fill(Room::Whole(&mut self.out[self.at..self.at + octets], &mut self.crc))?;
             self.at += octets;
             self.summed = self.at;
             return Ok(());
         }
-        while octets > 0 {
-            let run = self.run(octets);
-            fill(&mut self.out[self.at..self.at + run], &mut Crc32c::unused())?;
-            self.at += run;
-            octets -= run;
+        let stride = marker::stride(self.front());
+        let end = self.at + stride.span(octets);
+        fill(Room::Runs(&mut self.out[self.at..end], stride))?;
+        for gap in stride.gaps(end - self.at) {
+            self.write_marker(self.at + gap);
         }
+        self.at = end;
         Ok(())
     }
 
@@ -175,7 +179,7 @@ impl FpduWriter<'_> {
         assert_eq!(self.left, 0, "an FPDU without its last octets");
         self.write(&[0; 3][..pad_octets(self.ulpdu_octets)]);
         // A marker between pad and CRC is part of the sum.
-        self.run(CRC_OCTETS);
+        self.front();
         self.sum();
         let field = self.crc.field();
         self.out[self.at..].copy_from_slice(&field);
@@ -187,25 +191,29 @@ impl FpduWriter<'_> {
         self.left -= octets;
     }
 
-    /// Writes a marker if one is due; says how many of `octets` fit in front of the next one.
-    fn run(&mut self, octets: usize) -> usize {
+    /// Writes a marker if one is due; says how many octets fit in front of the next one.
+    fn front(&mut self) -> usize {
         if !self.framer.markers {
-            return octets;
+            return usize::MAX;
+        }
+        if marker::begins_at(self.framer.position + self.at as u64) {
+            self.write_marker(self.at);
+            self.at += marker::MARKER_OCTETS as usize;
         }
         let position = self.framer.position + self.at as u64;
-        if marker::begins_at(position) {
-            let marker = marker::encode(marker::pointer(position, self.header));
-            self.out[self.at..self.at + marker.len()].copy_from_slice(&marker);
-            self.at += marker.len();
-        }
-        let position = self.framer.position + self.at as u64;
-        octets.min((marker::at_or_after(position) - position) as usize)
+        (marker::at_or_after(position) - position) as usize
+    }
+
+    /// Writes the marker that begins at `at` of `out`.
+    fn write_marker(&mut self, at: usize) {
+        let marker = marker::encode(marker::pointer(self.framer.position + at as u64, self.header));
+        self.out[at..at + marker.len()].copy_from_slice(&marker);
     }
 
     /// Writes octets of the FPDU around the markers.
     fn write(&mut self, mut octets: &[u8]) {
         while !octets.is_empty() {
-            let run = self.run(octets.len());
+            let run = self.front().min(octets.len());
             let (now, rest) = octets.split_at(run);
             self.out[self.at..self.at + run].copy_from_slice(now);
             self.at += run;

@@ -4,6 +4,7 @@
 //! Positions are 64 bits wide and never wrap. FPDUs begin at multiples of 4, and so does whatever is computed here.
 
 use super::fpdu_octets;
+use crate::memory::Stride;
 
 /// Octets from one marker's start to the next one's.
 pub const INTERVAL: u64 = 512;
@@ -85,6 +86,11 @@ pub const fn target(marker: u64, pointer: u64) -> Option<u64> {
         Some(header) if header % INTERVAL >= MARKER_OCTETS => Some(header),
         _ => None,
     }
+}
+
+/// How content lies in a buffer: `front` octets in front of the first marker.
+pub const fn stride(front: usize) -> Stride {
+    Stride::new(front, CONTENT as usize, MARKER_OCTETS as usize)
 }
 
 #[cfg(test)]

@@ -28,7 +28,7 @@ pub mod startup;
 pub use crc::Crc32c;
 pub use deframer::{Arrival, Deframer, HeldBuf, HeldList, HeldSlab, NoSlot, Progress, Ulpdu, UlpduSink};
 pub use error::{Action, MpaError, StartupFault, TerminateCode};
-pub use framer::{FpduWriter, Framer};
+pub use framer::{FpduWriter, Framer, Room};
 pub use startup::{
     Accept, ConnectRequest, Initiator, InitiatorEvent, MpaConfig, Negotiated, Responder, Rtr, RtrKind,
     RtrKinds,

@@ -4,7 +4,7 @@ use arrayvec::ArrayVec;
 
 use crate::ddp::{Header, Segment, Segmenter};
 use crate::memory::{self, Accessor, Fault, Stag, Turn};
-use crate::mpa::FpduWriter;
+use crate::mpa::{FpduWriter, Room};
 use crate::rdmap::{Opcode, ReadRequest};
 use crate::verbs::{MAX_INLINE, MAX_SGE, Sge};
 
@@ -141,10 +141,8 @@ fn gather(
 
 /// Writes all of `source` to an FPDU.
 fn fill(fpdu: &mut FpduWriter<'_>, source: &memory::Source<'_>) -> Result<(), Fault> {
-    let mut at = 0;
-    fpdu.fill(source.len(), |run, crc| {
-        crc.fetch(run, source, at)?;
-        at += run.len();
-        Ok(())
+    fpdu.fill(source.len(), |room| match room {
+        Room::Whole(room, crc) => crc.fetch(room, source, 0),
+        Room::Runs(room, stride) => source.fetch_runs(0, room, stride),
     })
 }

@@ -1,6 +1,13 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 
-use super::{fetch, place};
+use super::{Stride, place};
+
+/// # Safety
+/// As [`super::fetch`].
+unsafe fn fetch(from: *const u8, out: &mut [u8]) {
+    // SAFETY: the caller promises the same.
+    unsafe { super::fetch(from, out, Stride::NONE) }
+}
 
 /// Every length, at every alignment of either side: the octets arrive and nothing beside them changes.
 #[test]
@@ -20,6 +27,42 @@ fn every_length_and_alignment_copies_exactly() {
             unsafe { fetch(memory.as_ptr().add(align), &mut out[from..from + len]) };
             assert_eq!(&out[from..from + len], &source[from..from + len]);
             assert!(out[..from].iter().chain(&out[from + len..]).all(|&b| b == 0));
+        }
+    }
+}
+
+/// With gaps as with markers, and with runs as short as they may be: the content arrives at every alignment and nothing beside
+/// it changes, in the packet buffer too but for its gaps.
+#[test]
+fn gaps_are_left_out_and_left_free_at_every_alignment() {
+    let octets: Vec<u8> = (0..1700_u32).map(|i| (i * 7 + i / 251) as u8 | 1).collect();
+    let strides = [1, 4, 15, 16, 17, 100, 508].into_iter().flat_map(|front| {
+        [(508, 4), (1, 4), (16, 4), (17, 3), (31, 33), (64, 0)].map(|(run, gap)| Stride::new(front, run, gap))
+    });
+    for stride in strides {
+        for len in (0..100).chain([507, 508, 509, 511, 512, 513, 516, 520, 1024, 1029, 1600]) {
+            for align in [0, 1, 4, 8, 12, 15] {
+                let content: Vec<u8> = stride.runs(&octets[..len]).flatten().copied().collect();
+                let mut memory = vec![0_u8; 2000];
+                // SAFETY: the vector is ours alone and large enough: 15 + 1600 is below 2000.
+                unsafe { super::place_runs(memory.as_mut_ptr().add(align), stride.runs(&octets[..len])) };
+                let end = align + content.len();
+                assert_eq!(memory[align..end], content, "{stride:?}, len {len}, align {align}");
+                assert!(
+                    memory[..align].iter().chain(&memory[end..]).all(|&b| b == 0),
+                    "{stride:?}, len {len}"
+                );
+
+                let mut out = vec![0_u8; 2000];
+                // SAFETY: as above. What is behind the content is not ours to read.
+                unsafe { super::fetch(memory.as_ptr().add(align), &mut out[align..align + len], stride) };
+                let fetched: Vec<u8> = stride.runs(&out[align..align + len]).flatten().copied().collect();
+                assert_eq!(fetched, content, "{stride:?}, len {len}, align {align}");
+                assert!(
+                    out[..align].iter().chain(&out[align + len..]).all(|&b| b == 0),
+                    "{stride:?}, len {len}"
+                );
+            }
         }
     }
 }

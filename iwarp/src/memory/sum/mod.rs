@@ -19,7 +19,7 @@ use std::sync::LazyLock;
 
 use crc_fast::{CrcAlgorithm, Digest};
 
-use crate::memory::copy;
+use crate::memory::{Stride, copy};
 
 #[cfg(target_arch = "x86_64")]
 mod fold128;
@@ -109,7 +109,7 @@ impl Way {
                 for out in out.chunks_mut(BLOCK_OCTETS) {
                     // SAFETY: the blocks lie one behind the other inside what the caller vouches for; any CPU has this way.
                     unsafe {
-                        copy::fetch(from, out);
+                        copy::fetch(from, out, Stride::NONE);
                         from = from.add(out.len());
                         crc = self.append(crc, out);
                     }

@@ -7,6 +7,7 @@ use dp::mbuf::Segments;
 
 use super::held::HeldBuf;
 use super::ordered::{Slots, Stretch};
+use crate::memory::{Runs, Stride};
 use crate::mpa::{LENGTH_OCTETS, marker};
 
 /// Octets of a marker.
@@ -195,10 +196,19 @@ impl<'a> Ulpdu<'a> {
         self.header
     }
 
-    /// All its octets, where they lie in one piece: the usual case, without markers.
+    /// All its octets, where they lie in one run: the usual case, without markers.
     pub fn whole(&self) -> Option<&'a [u8]> {
+        self.front(self.len)
+    }
+
+    /// Its first octets, `len` or all, where they lie in one run.
+    pub fn front(&self, len: usize) -> Option<&'a [u8]> {
         let start = self.header + LENGTH_OCTETS as u64;
-        self.wire.front(start, start + self.len as u64).filter(|_| !self.markers)
+        let end = start + len.min(self.len) as u64;
+        if self.markers && marker::count(start, end) > 0 {
+            return None;
+        }
+        self.wire.front(start, end)
     }
 
     /// Copies from `offset` on, as much as there is and `out` holds; returns how much that was.
@@ -214,6 +224,12 @@ impl<'a> Ulpdu<'a> {
     /// The octets from `offset` on, at most `len`, in the runs in which they lie: cut by buffers and by markers, in
     /// order, none empty.
     pub fn runs(&self, offset: usize, len: usize) -> impl Iterator<Item = &'a [u8]> + use<'a> {
+        self.pieces(offset, len).flatten()
+    }
+
+    /// The octets from `offset` on, at most `len`, by the buffers in which they lie, in order: in each there are markers
+    /// between its runs.
+    pub fn pieces(&self, offset: usize, len: usize) -> impl Iterator<Item = Runs<'a>> + use<'a> {
         let offset = offset.min(self.len);
         let len = len.min(self.len - offset);
         let from = marker::nth_content(self.header, (LENGTH_OCTETS + offset) as u64, self.markers);
@@ -222,7 +238,15 @@ impl<'a> Ulpdu<'a> {
             len => marker::end_of_content(from, len as u64, self.markers),
         };
         let markers = self.markers;
-        self.wire.slices(from, to).flat_map(move |(position, octets)| Content::new(position, octets, markers))
+        self.wire.slices(from, to).map(move |(position, octets)| {
+            if !markers {
+                return Stride::NONE.runs(octets);
+            }
+            let into = (position % marker::INTERVAL) as usize;
+            // It may begin in a marker.
+            let octets = &octets[MARKER.saturating_sub(into).min(octets.len())..];
+            marker::stride(marker::INTERVAL as usize - into.max(MARKER)).runs(octets)
+        })
     }
 }
 
@@ -232,38 +256,5 @@ impl std::fmt::Debug for Ulpdu<'_> {
             .field("position", &self.header)
             .field("len", &self.len)
             .finish_non_exhaustive()
-    }
-}
-
-/// The runs of a slice between the markers in it.
-struct Content<'a> {
-    octets: &'a [u8],
-    /// Octets in front of the next marker, or more than there are.
-    run: usize,
-}
-
-impl<'a> Content<'a> {
-    fn new(position: u64, octets: &'a [u8], markers: bool) -> Self {
-        if !markers {
-            return Self { octets, run: usize::MAX };
-        }
-        let into = (position % marker::INTERVAL) as usize;
-        // It may begin in a marker.
-        let octets = &octets[MARKER.saturating_sub(into).min(octets.len())..];
-        Self { octets, run: marker::INTERVAL as usize - into.max(MARKER) }
-    }
-}
-
-impl<'a> Iterator for Content<'a> {
-    type Item = &'a [u8];
-
-    fn next(&mut self) -> Option<&'a [u8]> {
-        if self.octets.is_empty() {
-            return None;
-        }
-        let (run, rest) = self.octets.split_at(self.run.min(self.octets.len()));
-        self.octets = rest.get(MARKER..).unwrap_or_default();
-        self.run = marker::CONTENT as usize;
-        Some(run)
     }
 }

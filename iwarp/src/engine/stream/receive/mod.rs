@@ -166,35 +166,31 @@ impl Piece<'_, '_> {
         counters: &mut EngineCounters,
     ) -> Result<(), ddp::DdpError> {
         let Some(ulpdu) = self.ulpdu else { return Ok(()) };
-        profile::within(Layer::Place, || place_runs(ulpdu, payload_at, self.len - payload_at, target))?;
+        profile::within(Layer::Place, || place(ulpdu, payload_at, self.len - payload_at, target))?;
         counters.rx_placed_octets += (self.len - payload_at) as u64;
         Ok(())
     }
 }
 
-/// The first octets of a ULPDU, as many as a header may have: where they lie in one piece, else copied to `room`.
+/// The first octets of a ULPDU, as many as a header may have: where they lie in one run, else copied to `room`.
 fn head<'a>(ulpdu: &Ulpdu<'a>, room: &'a mut [u8; Header::MAX_LEN]) -> &'a [u8] {
-    match ulpdu.whole() {
-        Some(octets) => &octets[..octets.len().min(Header::MAX_LEN)],
-        None => {
-            let copied = ulpdu.copy_to(0, room);
-            &room[..copied]
-        }
+    if let Some(octets) = ulpdu.front(Header::MAX_LEN) {
+        return octets;
     }
+    let copied = ulpdu.copy_to(0, room);
+    &room[..copied]
 }
 
 /// Copies `len` octets of a ULPDU from `at` on to the front of `target`, by increasing offset.
-fn place_runs(ulpdu: &Ulpdu<'_>, at: usize, len: usize, target: &Target<'_>) -> Result<(), Fault> {
+fn place(ulpdu: &Ulpdu<'_>, at: usize, len: usize, target: &Target<'_>) -> Result<(), Fault> {
     if let Some(octets) = ulpdu.whole() {
         return target.place(0, &octets[at..at + len]);
     }
     let mut offset = 0;
-    // Iterated from inside, as the runs of a marked stream are many and short.
-    ulpdu.runs(at, len).try_for_each(|run| {
-        target.place(offset, run)?;
-        offset += run.len();
-        Ok(())
-    })
+    for piece in ulpdu.pieces(at, len) {
+        offset += target.place_runs(offset, piece)?;
+    }
+    Ok(())
 }
 
 impl Sink<'_> {

@@ -8,7 +8,7 @@ use crate::mpa::Ulpdu;
 use crate::rdmap::{Opcode, TerminateError, control};
 use crate::verbs::{RecvRequest, WcOpcode, WcStatus, WorkCompletion};
 
-use super::{BOUND_AHEAD, Failure, Flow, Piece, Receive, Sink, place_runs};
+use super::{BOUND_AHEAD, Failure, Flow, Piece, Receive, Sink, place};
 
 /// Why a segment was not taken.
 enum SendFault {
@@ -163,7 +163,7 @@ impl Sink<'_> {
             let take = ((length - skip) as usize).min(end - at);
             let pd = self.common.by.pd;
             let target = self.turn.check_sink(Stag(sge.lkey), sge.addr + skip, take as u64, pd)?;
-            place_runs(ulpdu, at, take, &target)?;
+            place(ulpdu, at, take, &target)?;
             at += take;
             skip = 0;
         }
