@@ -95,19 +95,23 @@ impl Tuple {
 
 /// The table that says which connection a segment belongs to.
 #[derive(Debug)]
-pub struct Demultiplexer(ConnTable);
+pub struct Demultiplexer {
+    table: ConnTable,
+    tuples: Vec<Tuple>,
+}
 
 impl Demultiplexer {
     /// With connections `0..count`, of these numbers.
     pub fn new(count: u32) -> Self {
-        let mut table = ConnTable::with_hasher(Secrets::new([7; 32]).table_state());
-        table.extend((0..count).map(|n| (Tuple::nth(n).0, n)));
-        Self(table)
+        let mut table = ConnTable::new(Secrets::new([7; 32]).table_state());
+        let tuples: Vec<Tuple> = (0..count).map(Tuple::nth).collect();
+        tuples.iter().zip(0..).for_each(|(tuple, n)| table.insert(table.hash(&tuple.0), n));
+        Self { table, tuples }
     }
 
     /// The connection of that 4-tuple.
     pub fn find(&self, tuple: &Tuple) -> Option<u32> {
-        self.0.get(&tuple.0).copied()
+        self.table.find(self.table.hash(&tuple.0), |n| self.tuples[n as usize].0 == tuple.0)
     }
 }
 

@@ -40,6 +40,7 @@ pub use facade::{Duration, Instant};
 pub use in_order::{InOrder, Ordered};
 pub use listener::{AddressFilter, ListenConfig, ListenerCounters};
 pub use stack::{
-    ConnId, ConnectError, ListenError, ListenerId, SegmentBuf, Sender, Stack, StackCounters, StackUsage,
+    Ahead, ConnId, ConnectError, ListenError, ListenerId, SegmentBuf, Sender, Stack, StackCounters,
+    StackUsage,
 };
 pub use tcp::{ConnInfo, OutOfOrder, SendError, State};

@@ -96,7 +96,7 @@ fn hash<T: Hash>(keyed: &SipHasher24, value: &T) -> u64 {
 }
 
 /// Makes hashers for a table that strangers choose the keys of.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub(crate) struct KeyedState(SipHasher13);
 
 impl BuildHasher for KeyedState {

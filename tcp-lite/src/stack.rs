@@ -3,6 +3,7 @@
 //! This file is what users call. Reception is in `stack/receive.rs`, transmission in `stack/transmit.rs`, the slots
 //! of connections in `stack/connections.rs`; what is counted and held in `stack/counters.rs` and `stack/usage.rs`.
 
+mod ahead;
 mod connections;
 mod counters;
 mod errors;
@@ -22,6 +23,7 @@ use std::ops::Range;
 
 use dp::{Burst, Mbuf, Mempool, Offloads};
 
+pub use self::ahead::Ahead;
 pub use self::counters::StackCounters;
 pub use self::errors::{ConnectError, ListenError};
 pub use self::segment::{SegmentBuf, Sender};
@@ -405,7 +407,7 @@ impl Stack {
         self.with_live(conn, |tcb, ctx| tcb.release(ctx, octets));
     }
 
-    /// Has the state of the connection in `slot` fetched to the cache: it is about to send.
+    /// Has the state of the connection in `slot` fetched to the cache: it is about to send or to receive.
     pub fn prefetch(&self, slot: usize) {
         self.connections.prefetch(slot);
     }

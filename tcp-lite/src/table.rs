@@ -1,6 +1,10 @@
 //! Which connection a segment belongs to: a hash table from 4-tuples to slots, keyed against chosen collisions.
+//!
+//! It knows hashes and slots only. A hash names its tuple but for one case in some billions, so whose slot it is, is looked up
+//! there, where the connection's state is wanted anyway. One cache line is read where a map of tuples has three, and it can
+//! be fetched ahead.
 
-use std::collections::HashMap;
+use std::hash::BuildHasher;
 use std::net::SocketAddr;
 
 use crate::facade::IpAddress;
@@ -16,6 +20,28 @@ pub(crate) struct FourTuple {
 }
 
 impl FourTuple {
+    /// What the octets at the front of a frame seem to say whose IP header is at `ip_at`, as if they were of a TCP segment
+    /// without IP options. Nothing of it is checked.
+    pub(crate) fn seen_in(head: &[u8], ip_at: usize) -> Option<Self> {
+        let ip = head.get(ip_at..)?;
+        let (remote, local, ports) = match ip.first()? {
+            0x45 => {
+                let address =
+                    |at: usize| ip.get(at..)?.first_chunk().map(|octets: &[u8; 4]| (*octets).into());
+                (IpAddress::Ipv4(address(12)?), IpAddress::Ipv4(address(16)?), ip.get(20..)?)
+            }
+            0x60..=0x6f => {
+                let address =
+                    |at: usize| ip.get(at..)?.first_chunk().map(|octets: &[u8; 16]| (*octets).into());
+                (IpAddress::Ipv6(address(8)?), IpAddress::Ipv6(address(24)?), ip.get(40..)?)
+            }
+            _ => return None,
+        };
+        let [a, b, c, d] = *ports.first_chunk()?;
+        let [remote_port, local_port] = [[a, b], [c, d]].map(u16::from_be_bytes);
+        Some(Self { local, local_port, remote, remote_port })
+    }
+
     pub(crate) fn local_addr(&self) -> SocketAddr {
         SocketAddr::new(self.local.into(), self.local_port)
     }
@@ -26,4 +52,206 @@ impl FourTuple {
 }
 
 /// The demultiplexer. Grows when connections are created, never by what arrives for existing ones.
-pub(crate) type ConnTable = HashMap<FourTuple, u32, KeyedState>;
+///
+/// Open addressing with linear probing: a place is looked for from its hash's own on, up to one that is free.
+#[derive(Clone, Debug)]
+pub(crate) struct ConnTable {
+    keyed: KeyedState,
+    /// A power of two of them, or none; at most half are taken.
+    places: Vec<Place>,
+    taken: usize,
+}
+
+/// The hash of a tuple, as the table knows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct TupleHash(u32);
+
+#[derive(Clone, Copy, Debug)]
+struct Place {
+    hash: TupleHash,
+    /// [`FREE`] where there is none.
+    slot: u32,
+}
+
+/// No connection has this slot.
+const FREE: u32 = u32::MAX;
+
+/// Of a table with one connection.
+const FEWEST_PLACES: usize = 16;
+
+impl ConnTable {
+    pub(crate) const fn new(keyed: KeyedState) -> Self {
+        Self { keyed, places: Vec::new(), taken: 0 }
+    }
+
+    pub(crate) fn hash(&self, tuple: &FourTuple) -> TupleHash {
+        TupleHash(self.keyed.hash_one(tuple) as u32)
+    }
+
+    /// The first slot of this hash that `is_it`.
+    pub(crate) fn find(&self, hash: TupleHash, mut is_it: impl FnMut(u32) -> bool) -> Option<u32> {
+        let is_it = |place: &&Place| place.hash == hash && is_it(place.slot);
+        self.from(self.own(hash)?).find(is_it).map(|place| place.slot)
+    }
+
+    /// Has what [`find`](Self::find) will read fetched to the cache.
+    pub(crate) fn prefetch(&self, hash: TupleHash) {
+        if let Some(at) = self.own(hash) {
+            dp::prefetch(&self.places[at]);
+        }
+    }
+
+    /// Adds a slot, which is not `u32::MAX`.
+    pub(crate) fn insert(&mut self, hash: TupleHash, slot: u32) {
+        if 2 * (self.taken + 1) > self.places.len() {
+            let more = (2 * self.places.len()).max(FEWEST_PLACES);
+            let before =
+                std::mem::replace(&mut self.places, vec![Place { hash: TupleHash(0), slot: FREE }; more]);
+            before.into_iter().filter(|place| place.slot != FREE).for_each(|place| self.put(place));
+        }
+        self.put(Place { hash, slot });
+        self.taken += 1;
+    }
+
+    /// Takes a slot out, if it is there.
+    pub(crate) fn remove(&mut self, hash: TupleHash, slot: u32) {
+        let Some(own) = self.own(hash) else { return };
+        let Some(behind) = self.from(own).position(|place| place.slot == slot) else { return };
+        let mask = self.places.len() - 1;
+        let (mut gap, mut at) = ((own + behind) & mask, (own + behind) & mask);
+        self.taken -= 1;
+        // Those behind it move up, unless their own place is behind the gap: else they would not be found any more.
+        loop {
+            at = (at + 1) & mask;
+            let place = self.places[at];
+            if place.slot == FREE {
+                break;
+            }
+            let own = place.hash.0 as usize & mask;
+            if (at.wrapping_sub(own) & mask) >= (at.wrapping_sub(gap) & mask) {
+                self.places[gap] = place;
+                gap = at;
+            }
+        }
+        self.places[gap].slot = FREE;
+    }
+
+    /// Where the slots of a hash are looked for first.
+    fn own(&self, hash: TupleHash) -> Option<usize> {
+        Some(hash.0 as usize & self.places.len().checked_sub(1)?)
+    }
+
+    /// The taken places from `at` on up to one that is free.
+    fn from(&self, at: usize) -> impl Iterator<Item = &Place> {
+        let (before, behind) = self.places.split_at(at);
+        behind.iter().chain(before).take_while(|place| place.slot != FREE)
+    }
+
+    fn put(&mut self, place: Place) {
+        let mask = self.places.len() - 1;
+        let mut at = place.hash.0 as usize & mask;
+        while self.places[at].slot != FREE {
+            at = (at + 1) & mask;
+        }
+        self.places[at] = place;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::secrets::Secrets;
+
+    fn table() -> ConnTable {
+        ConnTable::new(Secrets::new([7; 32]).table_state())
+    }
+
+    proptest! {
+        // Against a map, with hashes of which many have the same place, the last places among them, and some are the same.
+        #[test]
+        fn finds_what_was_put_in_and_not_taken_out(
+            steps in prop::collection::vec((any::<bool>(), 0_u32..40), 0..400),
+            hashes in prop::collection::vec(prop_oneof![0_u32..4, 13_u32..16, 29_u32..34, any::<u32>()], 40),
+        ) {
+            let (mut table, mut model) = (table(), HashMap::new());
+            for (put, slot) in steps {
+                let hash = TupleHash(hashes[slot as usize]);
+                if put && model.insert(slot, hash).is_none() {
+                    table.insert(hash, slot);
+                } else if !put {
+                    model.remove(&slot);
+                    table.remove(hash, slot);
+                }
+                prop_assert_eq!(table.taken, model.len());
+                prop_assert!(2 * table.taken <= table.places.len());
+                for slot in 0..40 {
+                    let hash = TupleHash(hashes[slot as usize]);
+                    let found = table.find(hash, |other| other == slot);
+                    prop_assert_eq!(found, model.contains_key(&slot).then_some(slot));
+                    // What is asked about has that hash.
+                    table.find(hash, |other| {
+                        assert_eq!(model[&other], hash);
+                        false
+                    });
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn an_empty_table_has_nothing_and_takes_no_memory() {
+        let table = table();
+        assert_eq!((table.find(TupleHash(0), |_| true), table.places.capacity()), (None, 0));
+        table.prefetch(TupleHash(5));
+    }
+
+    #[test]
+    fn tuples_that_differ_in_anything_have_hashes_that_differ() {
+        let table = table();
+        let tuple = FourTuple {
+            local: IpAddress::v4(10, 0, 0, 1),
+            local_port: 7471,
+            remote: IpAddress::v4(10, 0, 0, 2),
+            remote_port: 49_152,
+        };
+        let others = [
+            FourTuple { local: IpAddress::v4(10, 0, 0, 3), ..tuple },
+            FourTuple { local_port: 7472, ..tuple },
+            FourTuple { remote: IpAddress::v4(10, 0, 0, 4), ..tuple },
+            FourTuple { remote_port: 49_153, ..tuple },
+        ];
+        assert!(others.iter().all(|other| table.hash(other) != table.hash(&tuple)));
+        assert_eq!(table.hash(&tuple), table.hash(&tuple.clone()));
+    }
+
+    #[test]
+    fn a_tuple_is_seen_in_a_frame_of_either_version_and_in_no_other() {
+        let mut frame = vec![0; 14];
+        frame
+            .extend([0x45, 0, 0, 40, 0, 0, 0, 0, 64, 6, 0, 0, 10, 0, 0, 2, 10, 0, 0, 1, 0xc0, 0, 0x1d, 0x2f]);
+        let seen = FourTuple::seen_in(&frame, 14).unwrap();
+        assert_eq!(
+            (seen.remote_addr(), seen.local_addr()),
+            ("10.0.0.2:49152".parse().unwrap(), "10.0.0.1:7471".parse().unwrap())
+        );
+        assert!((0..frame.len()).all(|cut| FourTuple::seen_in(&frame[..cut], 14).is_none()));
+        frame[14] = 0x46;
+        assert_eq!(FourTuple::seen_in(&frame, 14), None);
+
+        let mut frame = vec![0; 18];
+        frame.extend([0x60, 0, 0, 0, 0, 20, 6, 64]);
+        frame.extend([0xfd, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2]);
+        frame.extend([0xfd, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1]);
+        frame.extend([0xc0, 0, 0x1d, 0x2f]);
+        let seen = FourTuple::seen_in(&frame, 18).unwrap();
+        assert_eq!(
+            (seen.remote_addr(), seen.local_addr()),
+            ("[fd00::2]:49152".parse().unwrap(), "[fd00::1]:7471".parse().unwrap())
+        );
+        assert!((0..frame.len()).all(|cut| FourTuple::seen_in(&frame[..cut], 18).is_none()));
+    }
+}

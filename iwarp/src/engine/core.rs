@@ -26,14 +26,8 @@ use super::shared::EngineShared;
 use super::stream::Records;
 use super::turns::Turns;
 
+mod receiving;
 mod sending;
-
-/// Bursts received in one turn at most: what a doorbell or timer may have to wait.
-const MAX_BURSTS: usize = 4;
-
-/// Behind a burst of fewer frames an answer need not wait for another look: it was all there is, or superframes, which are
-/// work enough. Devices may return less than they have, but not so much less of others.
-const FEW: usize = dp::BURST / 4;
 
 /// What moves the data, without thread or clock.
 pub(super) struct Core {
@@ -362,31 +356,7 @@ impl Core {
         self.io.tell(kind);
     }
 
-    // ---- from the wire ----
-
-    fn receive(&mut self, turn: &Turn) -> bool {
-        let now_us = self.io.now_us();
-        let mut busy = false;
-        for _ in 0..MAX_BURSTS {
-            let count = profile::within(Layer::PortRx, || self.port.rx_burst(now_us, &mut self.rx));
-            if count == 0 {
-                break;
-            }
-            busy = true;
-            let mut burst = std::mem::take(&mut self.rx);
-            let mut frames = burst.drain(..).peekable();
-            while frames.peek().is_some() {
-                profile::within(Layer::TcpIn, || self.io.tcp.input_next(self.io.now, &mut frames));
-                self.run_events(turn);
-            }
-            drop(frames);
-            self.rx = burst;
-            if count < FEW {
-                break;
-            }
-        }
-        busy
-    }
+    // ---- from the stack ----
 
     fn run_events(&mut self, turn: &Turn) -> bool {
         let mut busy = false;

@@ -6,7 +6,7 @@ use std::ops::{Index, IndexMut};
 use crate::facade::{Instant, IpAddress};
 use crate::secrets::KeyedState;
 use crate::stack::{ConnId, ListenerId, SPARE_EVENTS, Stack};
-use crate::table::{ConnTable, FourTuple};
+use crate::table::{ConnTable, FourTuple, TupleHash};
 use crate::tcp::{EVENTS_PER_CONNECTION, Tcb};
 use crate::timer_wheel::TimerWheel;
 
@@ -111,7 +111,7 @@ impl Connections {
             slots: Slots::default(),
             free: Vec::new(),
             limit,
-            table: ConnTable::with_hasher(keyed),
+            table: ConnTable::new(keyed),
             latest: 0,
             wheel: TimerWheel::new(),
             ready: VecDeque::new(),
@@ -152,7 +152,7 @@ impl Connections {
     pub(crate) fn insert(&mut self, id: ConnId, conn: Conn) {
         debug_assert_eq!(self.free.last(), Some(&id.slot));
         self.free.pop();
-        self.table.insert(conn.tuple, id.slot);
+        self.table.insert(self.table.hash(&conn.tuple), id.slot);
         self.slots[id.slot as usize].conn = Some(conn);
     }
 
@@ -161,7 +161,7 @@ impl Connections {
         let place = &mut self.slots[slot as usize];
         let conn = place.conn.take()?;
         place.generation = place.generation.wrapping_add(1);
-        self.table.remove(&conn.tuple);
+        self.table.remove(self.table.hash(&conn.tuple), slot);
         self.wheel.set(slot, None);
         self.free.push(slot);
         Some(conn)
@@ -190,16 +190,38 @@ impl Connections {
 
     /// The slot of a 4-tuple.
     pub(crate) fn find(&self, tuple: &FourTuple) -> Option<u32> {
-        self.table.get(tuple).copied()
+        self.table.find(self.table.hash(tuple), |slot| self.has(slot, tuple))
     }
 
     /// As [`find`](Self::find), for a segment: more of the same connection are likely to follow.
     pub(crate) fn find_next(&mut self, tuple: &FourTuple) -> Option<u32> {
-        let is_same = |slot: &Slot| slot.conn.as_ref().is_some_and(|conn| conn.tuple == *tuple);
-        if !self.slots.get(self.latest as usize).is_some_and(is_same) {
+        if !self.has(self.latest, tuple) {
             self.latest = self.find(tuple)?;
         }
         Some(self.latest)
+    }
+
+    /// Whether the connection in `slot` is that of a 4-tuple.
+    fn has(&self, slot: u32, tuple: &FourTuple) -> bool {
+        let conn = self.slots.get(slot as usize).and_then(|slot| slot.conn.as_ref());
+        conn.is_some_and(|conn| conn.tuple == *tuple)
+    }
+
+    /// Has what tells the slot of a 4-tuple fetched to the cache.
+    pub(crate) fn prefetch_slot_of(&self, tuple: &FourTuple) -> TupleHash {
+        let hash = self.table.hash(tuple);
+        self.table.prefetch(hash);
+        hash
+    }
+
+    /// The slot that has this hash, most likely.
+    pub(crate) fn guess(&self, hash: TupleHash) -> Option<u32> {
+        self.table.find(hash, |_| true)
+    }
+
+    /// The next segment is likely to be for the connection in `slot`.
+    pub(crate) fn expect(&mut self, slot: u32) {
+        self.latest = slot;
     }
 
     /// The slot of an id, if the user may still use it.

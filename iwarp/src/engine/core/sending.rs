@@ -30,7 +30,7 @@ impl Core {
         let (fresh, _) = self.io.turns.waiting();
         for _ in 0..fresh.min(MAX_FRESH) {
             let Some(slot) = self.io.turns.next_fresh() else { break };
-            self.prefetch(self.io.turns.fresh_behind(AHEAD));
+            self.prefetch(self.io.turns.fresh_behind(AHEAD).map(|slot| slot as usize));
             left = left.saturating_sub(self.send_one(slot, turn_octets.min(FRESH_OCTETS), turn));
             busy = true;
         }
@@ -41,7 +41,7 @@ impl Core {
             && tries > 0
             && let Some(slot) = self.io.turns.next_bulk()
         {
-            self.prefetch(self.io.turns.bulk_behind(AHEAD));
+            self.prefetch(self.io.turns.bulk_behind(AHEAD).map(|slot| slot as usize));
             left = left.saturating_sub(self.send_one(slot, turn_octets, turn));
             tries -= 1;
             busy = true;
@@ -50,11 +50,11 @@ impl Core {
     }
 
     /// Has the state of the connection in `slot` fetched: of many connections each was used long ago.
-    fn prefetch(&self, slot: Option<u32>) {
+    pub(super) fn prefetch(&self, slot: Option<usize>) {
         let Some(slot) = slot else { return };
-        if let Some(Some(connection)) = self.connections.get(slot as usize) {
+        if let Some(Some(connection)) = self.connections.get(slot) {
             dp::prefetch(&**connection);
-            self.io.tcp.prefetch(slot as usize);
+            self.io.tcp.prefetch(slot);
         }
     }
 

@@ -1,0 +1,104 @@
+//! What the frames of a burst will need, fetched while those in front of them are dealt with.
+//!
+//! With many connections the state of each was used long ago. Whom a frame is for is guessed by its addresses and ports alone; a
+//! wrong guess costs time and nothing else.
+
+use arrayvec::ArrayVec;
+use dp::{BURST, Burst, Mbuf};
+
+use super::Stack;
+use crate::ethernet;
+use crate::table::{FourTuple, TupleHash};
+
+/// Whom the frames of a burst seem to be for.
+#[derive(Debug)]
+pub struct Ahead(ArrayVec<Option<TupleHash>, BURST>);
+
+impl Stack {
+    /// Looks at frames that are to be handed in.
+    pub fn look_ahead(&self, burst: &Burst) -> Ahead {
+        let ip_at = ethernet::header_octets(self.framing.vlan);
+        let hash = |frame: &Mbuf| {
+            let tuple = FourTuple::seen_in(frame.head(), ip_at)?;
+            Some(self.connections.prefetch_slot_of(&tuple))
+        };
+        Ahead(burst.iter().map(hash).collect())
+    }
+
+    /// The slot of the connection that the `n`th of these seems to be for. Its state is to be
+    /// [`prefetch`](Self::prefetch)ed, and it is to be [`expect`](Self::expect)ed when the frame is next.
+    pub fn slot_ahead(&self, ahead: &Ahead, n: usize) -> Option<usize> {
+        let hash = *ahead.0.get(n)?;
+        self.connections.guess(hash?).map(|slot| slot as usize)
+    }
+
+    /// The next frame is likely to be for the connection in `slot`: it is looked for there first.
+    pub fn expect(&mut self, slot: usize) {
+        self.connections.expect(slot as u32);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use dp::Mempool;
+
+    use super::*;
+    use crate::{Instant, Limits, StackConfig, TcpConfig};
+
+    /// A stack with connections to `10.0.0.2`, ports 1 to 3.
+    fn stack() -> Stack {
+        let config = StackConfig {
+            mac: crate::facade::EthernetAddress([2, 0, 0, 0, 0, 1]),
+            vlan: None,
+            addresses: ["10.0.0.1/24".parse().expect("an address")].into_iter().collect(),
+            gateways: Default::default(),
+            address_probing: crate::AddressProbing::Off,
+            mtu: 1500,
+            offloads: Default::default(),
+            limits: Limits::default(),
+            tcp: TcpConfig::default(),
+            seed: [1; 32],
+        };
+        let mut stack = Stack::new(config, Mempool::heap("ahead", 64, 2048));
+        for port in 1..=3 {
+            stack.connect(Instant::ZERO, ([10, 0, 0, 2], port).into(), Some(1000 + port)).expect("a route");
+        }
+        stack
+    }
+
+    /// The front of a frame from a port of the peer to one of ours.
+    fn frame(pool: &Mempool, from: u16, to: u16) -> Mbuf {
+        let mut octets = vec![0; 14];
+        octets.extend([0x45, 0, 0, 40, 0, 0, 0, 0, 64, 6, 0, 0, 10, 0, 0, 2, 10, 0, 0, 1]);
+        octets.extend([from.to_be_bytes(), to.to_be_bytes()].concat());
+        let mut frame = pool.alloc().expect("a buffer");
+        frame.append(octets.len()).expect("room").copy_from_slice(&octets);
+        frame
+    }
+
+    #[test]
+    fn each_frame_of_a_burst_is_for_the_connection_of_its_ports_or_for_none() {
+        let (stack, pool) = (stack(), Mempool::heap("frames", 8, 2048));
+        let mut burst: Burst = [(2, 1002), (1, 1001), (1, 1002), (3, 1003)]
+            .map(|(from, to)| frame(&pool, from, to))
+            .into_iter()
+            .collect();
+        burst.push(pool.alloc().expect("a buffer"));
+        let ahead = stack.look_ahead(&burst);
+        let slots: Vec<_> = (0..6).map(|n| stack.slot_ahead(&ahead, n)).collect();
+        assert_eq!(slots, [Some(1), Some(0), None, Some(2), None, None]);
+    }
+
+    #[test]
+    fn who_was_expected_in_vain_gets_nothing() {
+        let mut stack = stack();
+        let tuple = stack.connections.get(1).expect("a connection").tuple;
+        for slot in [0, 1, 2, 7] {
+            stack.expect(slot);
+            assert_eq!(stack.connections.find_next(&tuple), Some(1), "{slot} was expected");
+        }
+        stack.expect(1);
+        let stranger = FourTuple { remote_port: 9, ..tuple };
+        assert_eq!(stack.connections.find_next(&stranger), None);
+    }
+}
