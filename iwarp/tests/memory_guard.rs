@@ -65,7 +65,7 @@ fn accesses(table: &MemoryTable, region: &Registration, to: u64, len: usize) -> 
     let turn = engine.enter();
     let (octets, mut out) = (vec![0xee; len], vec![0; len]);
     // The same octets with gaps between them, as markers make them.
-    let stride = Stride::new(60, 508, 4);
+    let stride = Stride::new(60);
     let mut in_runs = vec![0xee; stride.span(len)];
     [
         turn.check_write(region.stag(), to, len as u64, ME).and_then(|target| {
@@ -93,6 +93,29 @@ fn accesses(table: &MemoryTable, region: &Registration, to: u64, len: usize) -> 
 
 const GONE: Result<(), Fault> = Err(Fault::InvalidStag);
 
+/// The octets that are placed may lie at the end of what is mapped: what loads more of them ends the process.
+#[test]
+fn nothing_behind_what_is_placed_is_loaded() {
+    let table = table();
+    let mut memory = vec![0; PAGE];
+    let region = register(&table, memory.as_mut_ptr(), PAGE).unwrap();
+    let start = pages(2, READ_WRITE);
+    // SAFETY: pages that only the test has.
+    unsafe { start.write_bytes(0xee, PAGE) };
+    protect(start.wrapping_add(PAGE), 1, MprotectFlags::empty());
+    let engine = table.join();
+    let turn = engine.enter();
+    let target = turn.check_write(region.stag(), 0, PAGE as u64, ME).unwrap();
+    for front in (0..20).chain([60, 500]).chain(505..515) {
+        for len in (0..100).chain(500..600).chain([1024, 1030, 1537, PAGE]) {
+            // SAFETY: the last octets of the page that is there, which nobody writes to.
+            let octets = unsafe { std::slice::from_raw_parts(start.wrapping_add(PAGE - len), len) };
+            let stride = Stride::new(front);
+            assert_eq!(target.place_runs(front % 17, stride.runs(octets)), Ok(stride.content(len)));
+        }
+    }
+}
+
 /// Every length and alignment around the end of what is left: an access that leaves it fails as on a revoked STag, one
 /// that stays inside goes on working, and the octets of what is left are those placed.
 // Proves SEC-169, SEC-021.
@@ -104,7 +127,7 @@ fn unmapped_memory_is_an_error() {
     assert_eq!(accesses(&table, &region, 0, 4 * PAGE), [Ok(()); 3]);
     unmap(start.wrapping_add(2 * PAGE), 2);
     let left = 2 * PAGE as u64;
-    for len in [1, 7, 8, 9, 64, 65, 200, 1000, PAGE + 3] {
+    for len in [1, 7, 8, 9, 61, 62, 63, 64, 65, 200, 1000, PAGE + 3] {
         for before in [0, 1, 5, 8, 16, 63] {
             let len_before = len as u64 + before;
             assert_eq!(accesses(&table, &region, left - len_before, len)[..2], [Ok(()); 2]);

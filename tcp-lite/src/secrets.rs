@@ -96,8 +96,15 @@ fn hash<T: Hash>(keyed: &SipHasher24, value: &T) -> u64 {
 }
 
 /// Makes hashers for a table that strangers choose the keys of.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub(crate) struct KeyedState(SipHasher13);
+
+impl std::fmt::Debug for KeyedState {
+    /// Without the key.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("KeyedState").finish_non_exhaustive()
+    }
+}
 
 impl BuildHasher for KeyedState {
     type Hasher = SipHasher13;

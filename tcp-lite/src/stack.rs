@@ -1,7 +1,7 @@
 //! The stack: one for each engine. Frames in, frames and events out.
 //!
 //! This file is what users call. Reception is in `stack/receive.rs`, transmission in `stack/transmit.rs`, the slots
-//! of connections in `stack/connections.rs`; what is counted and held in `stack/counters.rs` and `stack/usage.rs`.
+//! of connections in `stack/connections.rs`, and what is fetched ahead in `stack/ahead.rs`; what is counted and held in `stack/counters.rs` and `stack/usage.rs`.
 
 mod ahead;
 mod connections;
@@ -80,7 +80,8 @@ pub struct ListenerId {
 
 /// A host on one port.
 ///
-/// The order of calls in a turn: [`input`](Self::input) for every received frame, or [`input_next`](Self::input_next) while there are any, [`poll`](Self::poll) once,
+/// The order of calls in a turn: [`input`](Self::input) for every received frame, or [`input_next`](Self::input_next) while
+/// there are any (with many connections [`look_ahead`](Self::look_ahead) before), [`poll`](Self::poll) once,
 /// [`event`](Self::event) until `None`, [`transmit`](Self::transmit) until it says there is no more.
 /// Between turns nothing happens: see [`next_deadline`](Self::next_deadline).
 pub struct Stack {

@@ -1,7 +1,7 @@
 //! Which connection a segment belongs to: a hash table from 4-tuples to slots, keyed against chosen collisions.
 //!
-//! It knows hashes and slots only. A hash names its tuple but for one case in some billions, so whose slot it is, is looked up
-//! there, where the connection's state is wanted anyway. One cache line is read where a map of tuples has three, and it can
+//! It knows hashes and slots only. That a slot is the tuple's is looked up there, where the connection's state is wanted anyway;
+//! two connections of one hash are rare. One cache line is read where a map of tuples has three, and it can
 //! be fetched ahead.
 
 use std::hash::BuildHasher;
@@ -54,7 +54,7 @@ impl FourTuple {
 /// The demultiplexer. Grows when connections are created, never by what arrives for existing ones.
 ///
 /// Open addressing with linear probing: a place is looked for from its hash's own on, up to one that is free.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(crate) struct ConnTable {
     keyed: KeyedState,
     /// A power of two of them, or none; at most half are taken.
@@ -175,7 +175,7 @@ mod tests {
         #[test]
         fn finds_what_was_put_in_and_not_taken_out(
             steps in prop::collection::vec((any::<bool>(), 0_u32..40), 0..400),
-            hashes in prop::collection::vec(prop_oneof![0_u32..4, 13_u32..16, 29_u32..34, any::<u32>()], 40),
+            hashes in prop::collection::vec(prop_oneof![0_u32..4, u32::MAX - 3..=u32::MAX, any::<u32>()], 40),
         ) {
             let (mut table, mut model) = (table(), HashMap::new());
             for (put, slot) in steps {

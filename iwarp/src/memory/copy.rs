@@ -159,13 +159,13 @@ pub(super) unsafe fn fetch(from: *const u8, mut out: &mut [u8], stride: Stride) 
             from = from.add(len);
         }
         left -= len;
-        out = out.get_mut(len.saturating_add(stride.gap())..).unwrap_or_default();
-        run = stride.run();
+        out = out.get_mut(len + Stride::GAP..).unwrap_or_default();
+        run = Stride::RUN;
     }
 }
 
-/// Copies `len` octets from `from` on to the front of `out`. Where `out` is longer, up to its end: so many a run is whole
-/// blocks, and what was written behind it is written over.
+/// Copies `len` octets from `from` on to the front of `out`, and may go on up to its end, so that a run is whole blocks: what
+/// is there is written later.
 ///
 /// # Safety
 /// As [`fetch`], for `out.len()` octets; they are `len` at least.
@@ -253,7 +253,7 @@ mod bulk {
     /// Octets that are copied at once.
     pub(super) const BLOCK: usize = 4 * ALIGN;
 
-    /// From its end downwards: so many octets that are taken, and then as many that are not.
+    /// Ones and then zeros: loaded from `16 - n` on, the first `n` octets are ones.
     static MASK: [u8; 2 * ALIGN] = {
         let mut mask = [0; 2 * ALIGN];
         mask.split_at_mut(ALIGN).0.copy_from_slice(&[0xff; ALIGN]);
@@ -278,7 +278,7 @@ mod bulk {
             if let (true, Some(word)) = (head == WORD, octets.first_chunk()) {
                 place_word(to, *word);
             }
-            vectors(to.add(head), octets.as_ptr().add(head), len / ALIGN, usize::MAX, Stride::NONE);
+            vectors(to.add(head), octets.as_ptr().add(head), len / ALIGN, usize::MAX);
         }
         head + len
     }
@@ -290,12 +290,12 @@ mod bulk {
     /// As [`super::place_runs`].
     pub(super) unsafe fn place_runs(to: *mut u8, runs: &mut Runs<'_>) -> *mut u8 {
         let count = runs.len().saturating_sub(1) / ALIGN;
-        let (octets, front, stride) = runs.parts();
-        if count == 0 || stride.run() < ALIGN {
+        let (octets, front) = runs.parts();
+        if count == 0 {
             return to;
         }
         // SAFETY: `octets` has so many vectors of content; the caller vouches for the range.
-        let (from, front) = unsafe { vectors(to, octets.as_ptr(), count, front, stride) };
+        let (from, front) = unsafe { vectors(to, octets.as_ptr(), count, front) };
         runs.advance(from.addr() - octets.as_ptr().addr(), front);
         to.wrapping_add(count * ALIGN)
     }
@@ -304,15 +304,13 @@ mod bulk {
     /// together from the octets on either side. Returns the address behind, and how many octets are in front of the next gap.
     ///
     /// # Safety
-    /// As [`super::place_runs`]; so many vectors of content, gaps between, are there from `from` on, and runs have 16 octets at
-    /// least.
+    /// As [`super::place_runs`]; so many vectors of content, gaps between, are there from `from` on.
     #[inline]
     unsafe fn vectors(
         to: *mut u8,
         mut from: *const u8,
         count: usize,
         mut front: usize,
-        stride: Stride,
     ) -> (*const u8, usize) {
         // SAFETY: vectors in front of a gap are loaded where they lie. Of one that a gap falls into, the first `front` octets are
         // there and the others behind the gap, so both loads end with the vector's own last octet or before it; a run is a
@@ -359,7 +357,7 @@ mod bulk {
                 "jz 7f",
                 // The vector that the gap falls into: `front` octets from here, the others from behind it.
                 "movdqu {x0}, [{from}]",
-                "movdqu {x1}, [{from} + {gap}]",
+                "movdqu {x1}, [{from} + {GAP}]",
                 "mov {here}, {mask}",
                 "sub {here}, {front}",
                 "movdqu {x2}, [{here}]",
@@ -367,9 +365,9 @@ mod bulk {
                 "pandn {x2}, {x1}",
                 "por {x0}, {x2}",
                 "movdqa [{to}], {x0}",
-                "lea {from}, [{from} + {gap} + 16]",
+                "add {from}, {GAP} + 16",
                 "add {to}, 16",
-                "lea {front}, [{front} + {run} - 16]",
+                "add {front}, {RUN} - 16",
                 "dec {count}",
                 "jnz 2b",
                 "7:",
@@ -377,8 +375,8 @@ mod bulk {
                 to = inout(reg) to => _,
                 count = inout(reg) count => _,
                 front = inout(reg) front,
-                run = in(reg) stride.run(),
-                gap = in(reg) stride.gap(),
+                RUN = const Stride::RUN,
+                GAP = const Stride::GAP,
                 mask = in(reg) MASK.as_ptr().add(ALIGN),
                 here = out(reg) _,
                 x0 = out(xmm_reg) _,

@@ -161,7 +161,7 @@ impl FpduWriter<'_> {
             self.summed = self.at;
             return Ok(());
         }
-        let stride = marker::stride(self.front());
+        let stride = Stride::new(self.front());
         let end = self.at + stride.span(octets);
         fill(Room::Runs(&mut self.out[self.at..end], stride))?;
         for gap in stride.gaps(end - self.at) {

@@ -15,6 +15,11 @@ pub const MARKER_OCTETS: u64 = 4;
 /// Content octets between two markers.
 pub const CONTENT: u64 = INTERVAL - MARKER_OCTETS;
 
+const _: () = assert!(
+    INTERVAL == Stride::PERIOD as u64 && MARKER_OCTETS == Stride::GAP as u64,
+    "copies go around gaps where markers are"
+);
+
 /// Whether a marker begins at `position`.
 pub const fn begins_at(position: u64) -> bool {
     position.is_multiple_of(INTERVAL)
@@ -86,11 +91,6 @@ pub const fn target(marker: u64, pointer: u64) -> Option<u64> {
         Some(header) if header % INTERVAL >= MARKER_OCTETS => Some(header),
         _ => None,
     }
-}
-
-/// How content lies in a buffer: `front` octets in front of the first marker.
-pub const fn stride(front: usize) -> Stride {
-    Stride::new(front, CONTENT as usize, MARKER_OCTETS as usize)
 }
 
 #[cfg(test)]

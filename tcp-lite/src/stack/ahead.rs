@@ -26,15 +26,15 @@ impl Stack {
     }
 
     /// The slot of the connection that the `n`th of these seems to be for. Its state is to be
-    /// [`prefetch`](Self::prefetch)ed, and it is to be [`expect`](Self::expect)ed when the frame is next.
+    /// [`prefetch`](Self::prefetch)ed, and it is to be [expected](Self::expect_next) when the frame is next.
     pub fn slot_ahead(&self, ahead: &Ahead, n: usize) -> Option<usize> {
         let hash = *ahead.0.get(n)?;
         self.connections.guess(hash?).map(|slot| slot as usize)
     }
 
     /// The next frame is likely to be for the connection in `slot`: it is looked for there first.
-    pub fn expect(&mut self, slot: usize) {
-        self.connections.expect(slot as u32);
+    pub fn expect_next(&mut self, slot: usize) {
+        self.connections.expect_next(slot as u32);
     }
 }
 
@@ -94,10 +94,10 @@ mod tests {
         let mut stack = stack();
         let tuple = stack.connections.get(1).expect("a connection").tuple;
         for slot in [0, 1, 2, 7] {
-            stack.expect(slot);
+            stack.expect_next(slot);
             assert_eq!(stack.connections.find_next(&tuple), Some(1), "{slot} was expected");
         }
-        stack.expect(1);
+        stack.expect_next(1);
         let stranger = FourTuple { remote_port: 9, ..tuple };
         assert_eq!(stack.connections.find_next(&stranger), None);
     }

@@ -220,7 +220,7 @@ impl Connections {
     }
 
     /// The next segment is likely to be for the connection in `slot`.
-    pub(crate) fn expect(&mut self, slot: u32) {
+    pub(crate) fn expect_next(&mut self, slot: u32) {
         self.latest = slot;
     }
 

@@ -34,12 +34,12 @@ impl Core {
             let mut burst = std::mem::take(&mut self.rx);
             let ahead = (self.connection_count >= MANY)
                 .then(|| profile::within(Layer::TcpIn, || self.io.tcp.look_ahead(&burst)));
-            let mut fetched = 0;
+            let (frames_there, mut fetched) = (burst.len(), 0);
             let mut frames = burst.drain(..).peekable();
             while frames.peek().is_some() {
                 if let Some(ahead) = &ahead {
-                    let next = count - frames.len();
-                    fetched = self.fetch_ahead(ahead, next, fetched);
+                    let next = frames_there - frames.len();
+                    fetched = profile::within(Layer::TcpIn, || self.fetch_ahead(ahead, next, fetched));
                 }
                 profile::within(Layer::TcpIn, || self.io.tcp.input_next(self.io.now, &mut frames));
                 self.run_events(turn);
@@ -56,11 +56,11 @@ impl Core {
     /// Frame `next` of a burst is next: has fetched what it and some behind it will need, without the first `fetched`.
     /// Returns for how many it has.
     fn fetch_ahead(&mut self, ahead: &Ahead, next: usize, fetched: usize) -> usize {
-        for n in fetched..=next + AHEAD {
+        for n in fetched.max(next)..=next + AHEAD {
             self.prefetch(self.io.tcp.slot_ahead(ahead, n));
         }
         if let Some(slot) = self.io.tcp.slot_ahead(ahead, next) {
-            self.io.tcp.expect(slot);
+            self.io.tcp.expect_next(slot);
         }
         next + AHEAD + 1
     }

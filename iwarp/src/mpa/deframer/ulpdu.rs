@@ -245,7 +245,7 @@ impl<'a> Ulpdu<'a> {
             let into = (position % marker::INTERVAL) as usize;
             // It may begin in a marker.
             let octets = &octets[MARKER.saturating_sub(into).min(octets.len())..];
-            marker::stride(marker::INTERVAL as usize - into.max(MARKER)).runs(octets)
+            Stride::new(Stride::PERIOD - into.max(MARKER)).runs(octets)
         })
     }
 }
