@@ -1,8 +1,7 @@
 //! Which connection a segment belongs to: a hash table from 4-tuples to slots, keyed against chosen collisions.
 //!
 //! It knows hashes and slots only. That a slot is the tuple's is looked up there, where the connection's state is wanted anyway;
-//! two connections of one hash are rare. One cache line is read where a map of tuples has three, and it can
-//! be fetched ahead.
+//! two connections of one hash are rare. One cache line is read where a map of tuples has three, and it can be fetched ahead.
 
 use std::hash::BuildHasher;
 use std::net::SocketAddr;
@@ -66,6 +65,13 @@ pub(crate) struct ConnTable {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct TupleHash(u32);
 
+impl TupleHash {
+    /// Where it is looked for first among `places`, a power of two.
+    const fn own_of(self, places: usize) -> usize {
+        self.0 as usize & (places - 1)
+    }
+}
+
 #[derive(Clone, Copy, Debug)]
 struct Place {
     hash: TupleHash,
@@ -118,7 +124,8 @@ impl ConnTable {
         let Some(own) = self.own(hash) else { return };
         let Some(behind) = self.from(own).position(|place| place.slot == slot) else { return };
         let mask = self.places.len() - 1;
-        let (mut gap, mut at) = ((own + behind) & mask, (own + behind) & mask);
+        let mut gap = (own + behind) & mask;
+        let mut at = gap;
         self.taken -= 1;
         // Those behind it move up, unless their own place is behind the gap: else they would not be found any more.
         loop {
@@ -127,7 +134,7 @@ impl ConnTable {
             if place.slot == FREE {
                 break;
             }
-            let own = place.hash.0 as usize & mask;
+            let own = place.hash.own_of(self.places.len());
             if (at.wrapping_sub(own) & mask) >= (at.wrapping_sub(gap) & mask) {
                 self.places[gap] = place;
                 gap = at;
@@ -138,7 +145,7 @@ impl ConnTable {
 
     /// Where the slots of a hash are looked for first.
     fn own(&self, hash: TupleHash) -> Option<usize> {
-        Some(hash.0 as usize & self.places.len().checked_sub(1)?)
+        (!self.places.is_empty()).then(|| hash.own_of(self.places.len()))
     }
 
     /// The taken places from `at` on up to one that is free.
@@ -149,7 +156,7 @@ impl ConnTable {
 
     fn put(&mut self, place: Place) {
         let mask = self.places.len() - 1;
-        let mut at = place.hash.0 as usize & mask;
+        let mut at = place.hash.own_of(self.places.len());
         while self.places[at].slot != FREE {
             at = (at + 1) & mask;
         }

@@ -29,6 +29,9 @@ use super::turns::Turns;
 mod receiving;
 mod sending;
 
+/// What a connection needs is fetched when its turn, or a frame for it, is behind so many others.
+const AHEAD: usize = 2;
+
 /// What moves the data, without thread or clock.
 pub(super) struct Core {
     io: Io,
@@ -453,6 +456,15 @@ impl Core {
         self.io.shared.set_connections(self.connection_count);
         // What its user asked before the slot was known rang at no door.
         self.with(slot, |connection, io| connection.activate(io));
+    }
+
+    /// Has the state of the connection in `slot` fetched: of many connections each was used long ago.
+    fn prefetch(&self, slot: Option<usize>) {
+        let Some(slot) = slot else { return };
+        if let Some(Some(connection)) = self.connections.get(slot) {
+            dp::prefetch(&**connection);
+            self.io.tcp.prefetch(slot);
+        }
     }
 
     /// Runs `action` on the connection in `slot`, if there is one; then sees to when it wants to be woken, and removes it

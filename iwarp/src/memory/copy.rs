@@ -121,24 +121,33 @@ pub(super) unsafe fn place(to: *mut u8, octets: &[u8]) {
 ///
 /// # Safety
 /// As [`place`], for all octets of the runs.
-pub(super) unsafe fn place_runs(mut to: *mut u8, mut runs: Runs<'_>) {
-    let mut head = to.align_offset(bulk::ALIGN);
+pub(super) unsafe fn place_runs(to: *mut u8, mut runs: Runs<'_>) {
+    let head = to.align_offset(bulk::ALIGN);
     // SAFETY: the parts lie one behind the other inside the caller's range. Behind the head `to` is aligned wherever
     // anything is left.
     unsafe {
-        while head > 0
-            && let Some(run) = runs.next_of(head)
-        {
-            place(to, run);
-            to = to.add(run.len());
-            head -= run.len();
-        }
-        to = bulk::place_runs(to, &mut runs);
-        for run in runs {
-            place(to, run);
-            to = to.add(run.len());
-        }
+        let to = place_next(to, &mut runs, head);
+        let to = bulk::place_runs(to, &mut runs);
+        place_next(to, &mut runs, usize::MAX);
     }
+}
+
+/// Places the next octets of `runs`, `max` at most, run by run; returns the address behind.
+///
+/// # Safety
+/// As [`place`], for as many octets.
+unsafe fn place_next(mut to: *mut u8, runs: &mut Runs<'_>, mut max: usize) -> *mut u8 {
+    while max > 0
+        && let Some(run) = runs.next_of(max)
+    {
+        // SAFETY: the runs lie one behind the other inside the caller's range.
+        unsafe {
+            place(to, run);
+            to = to.add(run.len());
+        }
+        max -= run.len();
+    }
+    to
 }
 
 /// Copies octets from `from` on to `out`, around its gaps; in these anything may be written. What others write meanwhile
@@ -305,7 +314,6 @@ mod bulk {
     ///
     /// # Safety
     /// As [`super::place_runs`]; so many vectors of content, gaps between, are there from `from` on.
-    #[inline]
     unsafe fn vectors(
         to: *mut u8,
         mut from: *const u8,

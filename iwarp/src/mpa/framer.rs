@@ -198,7 +198,7 @@ impl FpduWriter<'_> {
         }
         if marker::begins_at(self.framer.position + self.at as u64) {
             self.write_marker(self.at);
-            self.at += marker::MARKER_OCTETS as usize;
+            self.at += Stride::GAP;
         }
         let position = self.framer.position + self.at as u64;
         (marker::at_or_after(position) - position) as usize

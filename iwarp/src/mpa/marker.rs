@@ -13,7 +13,7 @@ pub const INTERVAL: u64 = 512;
 pub const MARKER_OCTETS: u64 = 4;
 
 /// Content octets between two markers.
-pub const CONTENT: u64 = INTERVAL - MARKER_OCTETS;
+const CONTENT: u64 = INTERVAL - MARKER_OCTETS;
 
 const _: () = assert!(
     INTERVAL == Stride::PERIOD as u64 && MARKER_OCTETS == Stride::GAP as u64,

@@ -207,7 +207,7 @@ impl Connections {
         conn.is_some_and(|conn| conn.tuple == *tuple)
     }
 
-    /// Has what tells the slot of a 4-tuple fetched to the cache.
+    /// Has what tells the slot of a 4-tuple fetched to the cache; returns what to [`guess`](Self::guess) it by.
     pub(crate) fn prefetch_slot_of(&self, tuple: &FourTuple) -> TupleHash {
         let hash = self.table.hash(tuple);
         self.table.prefetch(hash);

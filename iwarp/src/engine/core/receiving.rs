@@ -1,10 +1,9 @@
 //! From the wire: the port's frames go to TCP, and what comes of each to its connection.
 
 use dp::profile::{self, Layer};
-
 use tcp_lite::Ahead;
 
-use super::Core;
+use super::{AHEAD, Core};
 use crate::memory::Turn;
 
 /// Bursts received in one turn at most: what a doorbell or timer may have to wait.
@@ -16,9 +15,6 @@ const FEW: usize = dp::BURST / 4;
 
 /// From so many connections on, what a frame needs is fetched ahead: the state of fewer stays in the cache.
 const MANY: usize = 128;
-
-/// It is fetched when the frame is behind so many others.
-const AHEAD: usize = 2;
 
 impl Core {
     /// Hands received frames to TCP, a bounded number of bursts, and runs what comes of them.

@@ -2,11 +2,8 @@
 
 use dp::profile::{self, Layer};
 
-use super::Core;
+use super::{AHEAD, Core};
 use crate::memory::Turn;
-
-/// What a connection needs is fetched when its turn is behind so many others.
-const AHEAD: usize = 2;
 
 /// Octets that queue pairs hand to TCP before frames are received again. Less than a turn receives: so a peer of the
 /// same kind keeps up, and rings stay short.
@@ -47,15 +44,6 @@ impl Core {
             busy = true;
         }
         busy
-    }
-
-    /// Has the state of the connection in `slot` fetched: of many connections each was used long ago.
-    pub(super) fn prefetch(&self, slot: Option<usize>) {
-        let Some(slot) = slot else { return };
-        if let Some(Some(connection)) = self.connections.get(slot) {
-            dp::prefetch(&**connection);
-            self.io.tcp.prefetch(slot);
-        }
     }
 
     /// One connection's turn to send, about `octets`. Returns the octets it handed to TCP.

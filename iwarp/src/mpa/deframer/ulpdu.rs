@@ -10,9 +10,6 @@ use super::ordered::{Slots, Stretch};
 use crate::memory::{Runs, Stride};
 use crate::mpa::{LENGTH_OCTETS, marker};
 
-/// Octets of a marker.
-const MARKER: usize = marker::MARKER_OCTETS as usize;
-
 /// Contiguous wire octets by position: one slice, or a buffer and those that follow it.
 #[derive(Clone, Copy)]
 pub(super) struct Wire<'a> {
@@ -244,8 +241,8 @@ impl<'a> Ulpdu<'a> {
             }
             let into = (position % marker::INTERVAL) as usize;
             // It may begin in a marker.
-            let octets = &octets[MARKER.saturating_sub(into).min(octets.len())..];
-            Stride::new(Stride::PERIOD - into.max(MARKER)).runs(octets)
+            let octets = &octets[Stride::GAP.saturating_sub(into).min(octets.len())..];
+            Stride::new(Stride::PERIOD - into.max(Stride::GAP)).runs(octets)
         })
     }
 }
