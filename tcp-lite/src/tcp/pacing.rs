@@ -30,9 +30,14 @@ impl Pace {
 
     /// A segment leaves `now`, which takes `takes` of the path's time; `burst`: how much of it may be used in advance.
     /// A poller that comes late makes up for less than that; who was idle begins anew.
-    fn on_sent(&mut self, now: Instant, takes: Duration, burst: Duration) {
+    ///
+    /// The next one waits for a round trip at most. By then what was sent is acknowledged or lost, and the
+    /// window is enough to hold segments back. More is owed only when segments that do not wait left in
+    /// between, or when acknowledgements come back much faster than the smoothed round trip: then that is too
+    /// long, not the burst.
+    fn on_sent(&mut self, now: Instant, takes: Duration, burst: Duration, round_trip: Duration) {
         let from = if self.paid + burst < now { now } else { self.paid };
-        self.paid = from + takes;
+        self.paid = (from + takes).min(now + round_trip);
         if self.paid >= now + burst {
             self.closed = true;
         }
@@ -75,7 +80,8 @@ impl Tcb {
         let takes_us = |octets: u64| octets * srtt_us * 10 / (cwnd * tenths).max(1);
         let burst = u64::from(pacing.burst_segments.max(1)) * u64::from(self.emss);
         let (takes, burst) = (takes_us(u64::from(len)), takes_us(burst));
-        self.pace.on_sent(ctx.now, Duration::from_micros(takes), Duration::from_micros(burst));
+        let [takes, burst, round_trip] = [takes, burst, srtt_us].map(Duration::from_micros);
+        self.pace.on_sent(ctx.now, takes, burst, round_trip);
     }
 
     /// When a segment that waits for nothing else may leave.
@@ -88,6 +94,9 @@ impl Tcb {
 mod tests {
     use super::*;
 
+    const TAKES: Duration = Duration::from_micros(10);
+    const BURST: Duration = Duration::from_micros(40);
+
     fn us(us: i64) -> Instant {
         Instant::from_micros(us)
     }
@@ -99,7 +108,7 @@ mod tests {
         for now in polls {
             pace.advance(us(now));
             while pace.is_open() && left.len() < count {
-                pace.on_sent(us(now), Duration::from_micros(10), Duration::from_micros(40));
+                pace.on_sent(us(now), TAKES, BURST, Duration::from_micros(1000));
                 left.push(now);
             }
         }
@@ -123,5 +132,25 @@ mod tests {
             [(1000, 4), (1055, 6), (1100, 4), (1140, 4)]
         );
         assert_eq!(bursts([1000, 1081, 1121], 24), [(1000, 4), (1081, 4), (1121, 4)]);
+    }
+
+    #[test]
+    fn however_many_leave_without_waiting_the_next_waits_for_a_round_trip_at_most() {
+        let mut pace = Pace::OPEN;
+        for now in 1000..1050 {
+            pace.on_sent(us(now), TAKES, BURST, Duration::from_micros(120));
+        }
+        assert_eq!(pace.opens_at(), Some(us(1049 + 120)));
+        pace.advance(us(1049 + 120));
+        assert!(pace.is_open());
+    }
+
+    #[test]
+    fn a_burst_that_takes_a_round_trip_is_no_reason_to_wait() {
+        let mut pace = Pace::OPEN;
+        for now in 1000..1050 {
+            pace.on_sent(us(now), TAKES, BURST, Duration::from_micros(39));
+        }
+        assert!(pace.is_open());
     }
 }

@@ -108,6 +108,23 @@ fn other_segments_are_sent_again_when_it_is_their_time() {
     assert_eq!(pair.a.counters.tx_retransmits, 2);
 }
 
+/// As after a timeout: each segment is the oldest when it is sent again, and does not wait.
+#[test]
+fn what_was_sent_without_waiting_holds_up_new_segments_for_a_round_trip_at_most() {
+    let mut pair = Pair::established(config(500), config(500));
+    push(&mut pair, 4);
+    pair.run_for(us(10_000));
+    pair.a.with(pair.now, |tcb, ctx| {
+        for _ in 0..100 {
+            tcb.pace(ctx, EMSS as u32);
+        }
+    });
+    let (from, round_trip_us) = (pair.now, u64::from(pair.a.tcb().rtt.srtt_us()));
+    push(&mut pair, 1);
+    pair.run_for(us(50_000));
+    assert_eq!(bursts(&pair, from).last(), Some(&(round_trip_us, 1)));
+}
+
 #[test]
 fn after_a_reduction_the_round_trip_takes_a_window_and_a_fifth() {
     let mut pair = Pair::established(config(500), config(500));
