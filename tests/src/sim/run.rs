@@ -2,15 +2,18 @@
 //!
 //! # The bound on progress
 //!
-//! A connection that is not over makes progress (octets acknowledged on the wire, something told to its user, or, once, a RST
-//! that ends what is left of a connection before, after which its SYN waits for its timer: RFC 9293 sections 3.5.1 and
-//! 3.10.7.3) no later than `min(rto_max, 2 (S + R)) + R` after its last progress or the last harm that the wire did,
-//! whichever is later. `R` is one second (the RTO before a measurement, RFC 6298 section 2.1) and four times everything that
-//! takes its time without being wrong: delays, full queues, delayed acknowledgements, pauses of users. `S` is the longest
-//! time that the connection has stood still so far, or that an octet of either side has waited for its acknowledgement. It
-//! holds the last wait for a timer, and the next is twice as long: a timer stays backed off when what was sent again is
-//! acknowledged (RFC 6298 section 5). A second wait is never due: what is sent then arrives, or the wire has done harm
-//! again, be it by a full queue.
+//! A connection that is not over makes progress (octets acknowledged on the wire, something told to its user,
+//! or, once, a RST that ends what is left of a connection before, after which its SYN waits for its timer:
+//! RFC 9293 sections 3.5.1 and 3.10.7.3) no later than `min(rto_max, 2 (S + R)) + R` after its last progress
+//! or the last harm that the wire did, whichever is later. `R` is one second (the RTO before a measurement,
+//! RFC 6298 section 2.1) and four times everything that takes its time without being wrong: delays, full
+//! queues, delayed acknowledgements, pauses of users. `S` is the longest time that the connection has stood
+//! still so far, or that a byte of either side has waited for its acknowledgement since it was first sent. It
+//! holds the last wait for a timer, which runs from when the oldest byte was sent, whatever was acknowledged
+//! before it since; and the next is twice as long: a timer stays backed off when what was sent again is
+//! acknowledged (RFC 6298 section 5). A second wait is never due: what is sent then arrives, or the wire has
+//! done harm again, be it by a full queue. (Pacing holds a segment up for a smoothed round trip at most,
+//! which is less than a timeout.)
 //!
 //! Where both sides have timestamps it is `min(rto_max, 6 (S + R)) + R`: an acknowledgement that was held up measures that as a
 //! round trip, by its echo (RFC 7323 section 4.1), and the timeout after a measurement of `S` is `3 S` (RFC 6298 section 2.2)

@@ -1,6 +1,6 @@
 //! One direction of one connection, as the wire shows it at its sender and at its receiver.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use super::fpdu::{Parser, Settled};
 use super::ranges::Ranges;
@@ -64,8 +64,8 @@ pub(super) struct Half {
     pub(super) edge: u64,
     /// The right edge that has arrived at the sender.
     pub(super) edge_heard: u64,
-    /// Since when the oldest octet sent has waited for its acknowledgement; none waits: `None`.
-    waiting_us: Option<u64>,
+    /// Bytes (and the FIN) that wait for their acknowledgement: up to where, and when they were first sent.
+    waiting: VecDeque<(u64, u64)>,
     /// The longest that one has waited.
     pub(super) waited_us: u64,
     /// What must stay whole.
@@ -106,7 +106,7 @@ impl Half {
             taken: 0,
             edge: 0,
             edge_heard: 0,
-            waiting_us: None,
+            waiting: VecDeque::new(),
             waited_us: 0,
             borders,
             cuts: 0,
@@ -150,21 +150,32 @@ impl Half {
         Ok(())
     }
 
-    /// Something was sent, or `ack` has arrived back.
-    pub(super) fn note_time(&mut self, now_us: u64, ack: u64) {
-        let advanced = ack > self.heard;
-        self.heard = self.heard.max(ack);
-        if advanced && let Some(since_us) = self.waiting_us.take() {
+    /// Something was sent: what is new waits from now on.
+    pub(super) fn note_sent(&mut self, now_us: u64) {
+        let end = self.high + u64::from(self.fin.is_some());
+        if end > self.waiting.back().map_or(self.heard, |&(last, _)| last) {
+            self.waiting.push_back((end, now_us));
+        }
+    }
+
+    /// `ack` has arrived back: the oldest byte that it acknowledges has waited the longest. What it does not
+    /// acknowledge waits on, and so does the timer of it.
+    pub(super) fn note_acknowledged(&mut self, now_us: u64, ack: u64) {
+        if ack <= self.heard {
+            return;
+        }
+        self.heard = ack;
+        if let Some(&(_, since_us)) = self.waiting.front() {
             self.waited_us = self.waited_us.max(now_us - since_us);
         }
-        if self.heard < self.high + u64::from(self.fin.is_some()) {
-            self.waiting_us.get_or_insert(now_us);
+        while self.waiting.front().is_some_and(|&(end, _)| end <= ack) {
+            self.waiting.pop_front();
         }
     }
 
     /// The longest that an octet has waited for its acknowledgement, by `harmed_us` where one still waits.
     pub(super) fn stood_us(&self, harmed_us: u64) -> u64 {
-        let now = self.waiting_us.map_or(0, |since_us| harmed_us.saturating_sub(since_us));
+        let now = self.waiting.front().map_or(0, |&(_, since_us)| harmed_us.saturating_sub(since_us));
         self.waited_us.max(now)
     }
 
@@ -284,4 +295,43 @@ pub(super) struct Sender {
     pub(super) timeouts: u64,
     /// What MPA's startup has settled for its direction.
     pub(super) settled: Settled,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Borders, Half};
+
+    /// A half that sends 100 bytes at each of these times.
+    fn sends(times_us: &[u64]) -> Half {
+        let mut half = Half::new(Borders::Unknown);
+        for &now_us in times_us {
+            half.high += 100;
+            half.note_sent(now_us);
+        }
+        half
+    }
+
+    #[test]
+    fn a_byte_waits_from_when_it_was_first_sent_whatever_is_acknowledged_before_it() {
+        let mut half = sends(&[1000, 1000, 1500]);
+        half.note_sent(4000);
+        half.note_acknowledged(4010, 50);
+        assert_eq!((half.waited_us, half.stood_us(6000)), (3010, 5000));
+        half.note_acknowledged(7010, 200);
+        assert_eq!((half.waited_us, half.stood_us(7010)), (6010, 6010));
+        half.note_acknowledged(7020, 200);
+        assert_eq!(half.stood_us(9500), 8000, "the last hundred");
+        half.note_acknowledged(9600, 300);
+        assert_eq!(half.stood_us(20_000), 8100, "nothing waits any more");
+    }
+
+    #[test]
+    fn a_fin_waits_too() {
+        let mut half = sends(&[1000]);
+        half.note_acknowledged(1100, 100);
+        half.fin = Some(100);
+        half.note_sent(2000);
+        half.note_acknowledged(5000, 101);
+        assert_eq!((half.waited_us, half.stood_us(9000)), (3000, 3000));
+    }
 }

@@ -224,7 +224,7 @@ impl Watch {
         }
         connection.note(side, &tcp, frame, condition, coverage);
         connection.sent(side, &tcp, frame, condition).map_err(|what| format!("connection {port}, {what}"))?;
-        connection.halves[side].note_time(now_us, 0);
+        connection.halves[side].note_sent(now_us);
         let open = connection.open_reads(side);
         let probes: u64 = self.connections.values().map(|connection| connection.halves[side].probes).sum();
         if condition.is_ours && probes > condition.probes {
@@ -436,7 +436,7 @@ impl Connection {
         if tcp.has(flag::ACK) && !tcp.has(flag::RST) && own.isn.is_some() {
             let ack = own.offset(tcp.ack);
             let scale = if tcp.has(flag::SYN) { 0 } else { scale(peer, own) };
-            own.note_time(now_us, ack.max(0) as u64);
+            own.note_acknowledged(now_us, ack.max(0) as u64);
             // Nor what acknowledges octets that were never sent (RFC 5961 section 5.2).
             if heard && ack <= (own.high + u64::from(own.fin == Some(own.high))) as i64 {
                 own.taken = own.taken.max(ack.max(0) as u64);
