@@ -244,11 +244,13 @@ impl StockHost {
         }
     }
 
-    /// smoltcp's TIME-WAIT ends after ten seconds, when a peer's timer may not have expired once more.
+    /// smoltcp's TIME-WAIT ends after ten seconds, when a peer's timer may not have expired once more. From
+    /// the moment on at which the socket is closed, so that nothing is answered by a RST first and then as if
+    /// there had been none; its user is told later, and may still have to read.
     fn linger(&mut self) {
         for (end, handle) in self.ends.iter().zip(&self.handles) {
             let closed = self.sockets.get::<tcp::Socket<'_>>(*handle).state() == tcp::State::Closed;
-            if closed && end.over == Some(Over::Graceful) {
+            if closed && end.closing && end.over != Some(Over::Cut) {
                 self.wire.linger(end.ports(self.side));
             }
         }
