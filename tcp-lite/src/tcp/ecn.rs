@@ -66,6 +66,12 @@ impl Echo {
     }
 }
 
+/// Whether a SYN or SYN-ACK sets up ECN (RFC 3168 section 6.1.1).
+fn is_ecn_setup(syn: &TcpHeader) -> bool {
+    let setup = if syn.ack.is_some() { Flags::ECE } else { Flags::ECE | Flags::CWR };
+    syn.flags & (Flags::ECE | Flags::CWR) == setup
+}
+
 impl Tcb {
     /// The control bits of our SYN or SYN-ACK (RFC 3168 section 6.1.1). A SYN that had no answer goes without: the
     /// way may swallow them.
@@ -79,14 +85,26 @@ impl Tcb {
         }
     }
 
-    /// Whether the peer's SYN or SYN-ACK, together with ours, makes the connection capable.
+    /// Whether the peer's SYN or SYN-ACK, together with the first of ours, makes the connection capable. If
+    /// we have sent our SYN again since, without asking, this SYN-ACK answers the first: the peer may mark
+    /// what it sends until our second SYN arrives, so that its marks have to be echoed; but we may not mark
+    /// (RFC 3168 section 6.1.1).
     pub(super) fn agrees_on_ecn(&self, config: &TcpConfig, syn: &TcpHeader) -> bool {
-        let setup = syn.flags & (Flags::ECE | Flags::CWR);
-        if syn.ack.is_some() {
-            config.ecn == EcnMode::Request && self.timers.syn_sends == 1 && setup == Flags::ECE
-        } else {
-            config.ecn != EcnMode::Off && setup == Flags::ECE | Flags::CWR
-        }
+        let willing =
+            if syn.ack.is_some() { config.ecn == EcnMode::Request } else { config.ecn != EcnMode::Off };
+        willing && is_ecn_setup(syn)
+    }
+
+    /// The connection is not capable after all.
+    pub(super) fn decline_ecn(&mut self) {
+        (self.agreed.ecn, self.agreed.ect) = (false, false);
+    }
+
+    /// The peer's SYN or SYN-ACK arrives once more when the connection is established. Whoever has received
+    /// one that does not set up ECN should not mark any more (RFC 3168 section 6.1.1); echoes of earlier
+    /// marks are still answered.
+    pub(super) fn on_late_syn(&mut self, syn: &TcpHeader) {
+        self.agreed.ect &= is_ecn_setup(syn);
     }
 
     /// A segment with new octets and its mark.
@@ -148,6 +166,6 @@ impl Tcb {
     /// The codepoint of a segment: only new octets may be marked, since a mark on what comes again, or on what takes
     /// no window, would tell nothing (RFC 3168 sections 6.1.4 to 6.1.6).
     pub(super) fn codepoint(&self, fresh: bool) -> Ecn {
-        if self.agreed.ecn && fresh { Ecn::Ect0 } else { Ecn::NotEct }
+        if self.agreed.ect && fresh { Ecn::Ect0 } else { Ecn::NotEct }
     }
 }

@@ -53,7 +53,9 @@ impl Tcb {
             State::SynReceived if self.is_syn_again(header) && header.ack.is_none() => {
                 // Our SYN-ACK was lost. (The SYN-ACK of a simultaneous open goes on, as the ACK it contains.)
                 // A peer that no longer asks for ECN does not know that we agreed (RFC 3168 section 6.1.1).
-                self.agreed.ecn &= self.agrees_on_ecn(ctx.config, header);
+                if !self.agrees_on_ecn(ctx.config, header) {
+                    self.decline_ecn();
+                }
                 self.learn_timestamp(ctx, header, 0);
                 self.pending |= Pending::SYN;
                 return Verdict::Done;
@@ -231,6 +233,9 @@ impl Tcb {
 
     /// An ACK in answer to a segment whose numbers do not fit, seldom to a bare one.
     fn answer_misplaced(&mut self, ctx: &mut Ctx<'_>, header: &TcpHeader, octets: usize) {
+        if self.is_syn_again(header) {
+            self.on_late_syn(header);
+        }
         if octets > 0 || header.flags.intersects(Flags::SYN | Flags::FIN) {
             return self.challenge(ctx);
         }

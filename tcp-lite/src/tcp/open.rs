@@ -62,7 +62,7 @@ impl Tcb {
         } else {
             // Simultaneous open: the same SYN once more, with an ACK. Marks take an offer and an answer
             // (RFC 3168 section 6.1.1), and what answers here may be lost unseen.
-            self.agreed.ecn = false;
+            self.decline_ecn();
             self.state = State::SynReceived;
             self.pending |= Pending::SYN;
         }
@@ -113,6 +113,7 @@ impl Tcb {
     fn learn_syn(&mut self, ctx: &Ctx<'_>, syn: &TcpHeader) {
         let (config, options) = (ctx.config, &syn.options);
         let scaled = options.window_scale;
+        let ecn = self.agrees_on_ecn(config, syn);
         let scale = if scaled.is_some() { window_shift(config.recv_window_octets) } else { 0 };
         let window_octets = config.recv_window_octets.min(u32::from(u16::MAX));
         self.rcv = Receiver::new(SeqSpace::new(syn.seq), scale, window_octets);
@@ -120,7 +121,8 @@ impl Tcb {
             timestamps: config.timestamps && options.timestamps.is_some(),
             sack: config.sack && options.sack_permitted,
             window_scale: scaled,
-            ecn: self.agrees_on_ecn(config, syn),
+            ecn,
+            ect: ecn && !self.has_sent_syn_again(),
         };
         let peer_mss = options.mss.unwrap_or(self.birth.default_peer_mss).max(MIN_PEER_MSS);
         self.emss = payload_of(peer_mss.min(self.birth.mss), self.agreed.timestamps);

@@ -122,8 +122,10 @@ pub(super) struct Agreed {
     pub(super) sack: bool,
     /// Windows are scaled; the shift of the peer's.
     pub(super) window_scale: Option<u8>,
-    /// Marks instead of drops.
+    /// Marks instead of drops: the peer's marks are echoed, its echoes are answered.
     pub(super) ecn: bool,
+    /// And what we send may be marked.
+    pub(super) ect: bool,
 }
 
 /// The peer's window (RFC 9293 section 3.10.7.4).
@@ -210,6 +212,7 @@ impl Tcb {
                 sack: config.sack,
                 window_scale: Some(0),
                 ecn: false,
+                ect: false,
             },
             echo: Echo::default(),
             reduction: Reduction::default(),

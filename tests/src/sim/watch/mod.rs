@@ -323,7 +323,10 @@ impl Connection {
         let again = self.again;
         let used = self.used[side].filter(|_| condition.is_ours && !self.swept);
         let settled = self.settled(side);
-        let ecn = Ecn::agreed(&self.ecn);
+        if tcp.has(flag::SYN) {
+            self.ecn[side].on_syn_sent(tcp.flags);
+        }
+        let ecn = self.ecn[side].may_mark();
         let (own, peer) = self.pair(side);
         if own.reset && !tcp.has(flag::RST) {
             return Err(format!("a segment after the RST: {tcp:?}"));
@@ -385,7 +388,8 @@ impl Connection {
             return Err(format!("a sequence number beyond what was sent, {end}: {tcp:?}"));
         }
         let (fresh, sent) = (own.high > high, own.high);
-        if condition.is_ours && tcp.ecn(frame) != 0 && !(ecn && fresh) {
+        let marks = tcp.ecn(frame) != 0;
+        if condition.is_ours && marks && !(ecn && fresh) {
             return Err(format!("a codepoint of ECN, agreed: {ecn}, new octets: {fresh}: {tcp:?}"));
         }
         if !tcp.has(flag::ACK) || tcp.has(flag::RST) || peer.isn.is_none() || !condition.is_ours {
@@ -394,16 +398,13 @@ impl Connection {
         let scale = if tcp.has(flag::SYN) { 0 } else { scale(own, peer) };
         acknowledges(peer, tcp, frame, scale)?;
         let ack = peer.acked;
-        if tcp.has(flag::SYN) {
-            self.ecn[side].on_syn(tcp.flags);
-        } else if ecn {
-            self.ecn[side].on_sent(tcp.flags, ack, sent, fresh)?;
+        if !tcp.has(flag::SYN) {
+            self.ecn[side].on_sent(tcp.flags, ack, sent, (fresh, marks))?;
         }
         Ok(())
     }
 
     fn delivered(&mut self, now_us: u64, side: usize, tcp: &Tcp, frame: &[u8], condition: Condition) {
-        let agreed = Ecn::agreed(&self.ecn);
         let again = self.again;
         let (own, peer) = self.pair(side);
         if peer.isn.is_none() {
@@ -429,6 +430,8 @@ impl Connection {
         if !older {
             peer.latest = time.or(peer.latest);
         }
+        let is_syn = tcp.has(flag::SYN) && (offset == 0 || peer.cookies.contains(&tcp.seq));
+        let mut taken = None;
         let known = peer.arrived.add(start, end);
         let news = end > start && known < end - start;
         let fin = offset + tcp.len() as i64;
@@ -439,6 +442,7 @@ impl Connection {
             own.note_acknowledged(now_us, ack.max(0) as u64);
             // Nor what acknowledges octets that were never sent (RFC 5961 section 5.2).
             if heard && ack <= (own.high + u64::from(own.fin == Some(own.high))) as i64 {
+                taken = Some(ack.max(0) as u64);
                 own.taken = own.taken.max(ack.max(0) as u64);
             }
             own.edge_heard = own.edge_heard.max((ack + (i64::from(tcp.window) << scale)).max(0) as u64);
@@ -449,17 +453,12 @@ impl Connection {
                 own.hear_sack(start, end, condition.timeouts);
             }
         }
-        let acknowledged = own.heard;
         self.swept |= swept;
-        if tcp.has(flag::SYN) {
-            // What a host says before it knows of the other is taken in here.
-            self.ecn[1 - side].on_syn(tcp.flags);
-        } else if agreed {
-            self.ecn[side].on_arrival(
-                tcp.flags,
-                acknowledged,
-                (news && heard && tcp.ecn(frame) == 3).then_some(start),
-            );
+        if is_syn {
+            self.ecn[side].on_syn_arrival(tcp.flags);
+        } else {
+            let marked = (news && heard && tcp.ecn(frame) == 3).then_some(start);
+            self.ecn[side].on_arrival(tcp.flags, taken, marked);
         }
     }
 }
