@@ -3,9 +3,11 @@
 mod common;
 
 use common::Pair;
+use common::raw::ulpdus;
 use common::served::Served;
 use dp::link::LinkConfig;
-use iwarp::memory::Access;
+use iwarp::memory::{Access, WindowKind};
+use iwarp::mpa::Framer;
 use iwarp::verbs::{
     AsyncEventKind, ConnParam, Context, ContextConfig, MAX_INLINE, MAX_SGE, QpInit, QpState, QueuePair,
     RecvRequest, RemoteAddr, SendFlags, SendOp, SendRequest, Sge, VerbsError, WcStatus,
@@ -65,15 +67,14 @@ fn fate(served: &mut Served, posted: Result<(), VerbsError>) -> Fate {
     }
 }
 
-// Proves RDMAP-261: the table of states and posts. In `Terminate`, after the Terminate was sent, nothing that is posted goes out.
+// Proves RDMAP-261: the table of states and posts, but for `Closing` and what follows it (see below). In `Terminate`, after the Terminate was sent, nothing that is posted goes out.
 #[test]
 fn what_a_post_does_in_each_state() {
     use Fate::{Done, Flushed, Refused, Waits};
     let expected = [
         (QpState::Idle, Refused, false, Waits),
         (QpState::Rts, Done, true, Waits),
-        // Sent, and completed behind the Read that the close waits for.
-        (QpState::Closing, Waits, true, Waits),
+        (QpState::Closing, Refused, false, Waits),
         (QpState::Terminate, Flushed, false, Flushed),
         (QpState::Error, Flushed, false, Flushed),
     ];
@@ -368,4 +369,81 @@ fn limits_of_a_queue_pair() {
     // A queue of depth 0 takes nothing.
     let none = pd.create_qp(&QpInit { max_send_wr: 0, max_recv_wr: 0, ..init }).unwrap();
     assert!(matches!(none.post_recv(&RecvRequest::new(1, memory.sge(0, 8))), Err(VerbsError::QueueFull(_))));
+}
+
+/// From the moment our user asks for a graceful close nothing more may be posted to the send queue, whether the engine has
+/// heard of it or not, whatever ends the connection then; what was posted before is sent. Receives are still taken, and used.
+// Proves DDP-149: every way to ask and every way to post, before the engine's next turn, while it waits for an answer and
+// after the end. Nothing is on the wire, and no place of the queue is taken.
+#[test]
+fn nothing_is_posted_behind_a_graceful_close() {
+    type Act = fn(&Served);
+    let asks: [Act; 2] =
+        [|served| served.id.disconnect(), |served| served.qp.modify(QpState::Closing).unwrap()];
+    let ends: [(Act, QpState); 4] = [
+        (|_| {}, QpState::Closing),
+        (|served| served.qp.modify(QpState::Terminate).unwrap(), QpState::Terminate),
+        (|served| served.qp.modify(QpState::Error).unwrap(), QpState::Error),
+        (|served| served.id.abort(), QpState::Error),
+    ];
+    for ask in asks {
+        for (end, last) in ends {
+            let mut served = Served::new();
+            let window = served.pd.alloc_mw(WindowKind::Type1).unwrap();
+            // The close waits for the answer to the Read.
+            served.qp.post_send(&served.read(1)).unwrap();
+            served.qp.post_send(&SendRequest::new(2, SendOp::Send, served.region.sge(0, 3))).unwrap();
+            ask(&served);
+            let refused = |served: &Served| {
+                let send = SendRequest::new(7, SendOp::Send, served.region.sge(0, 3));
+                let (qp, whole) = (&served.qp, (&served.region, 0, 64));
+                [
+                    qp.post_send(&send),
+                    qp.post_send_list(&[send.clone(), send]).map_err(|(_, error)| error),
+                    qp.post_send(&SendRequest::empty(7, SendOp::LocalInvalidate { rkey: 1 })),
+                    qp.bind_mw(7, &window, whole, Access::REMOTE_READ).map(drop),
+                ]
+                .iter()
+                .all(|posted| matches!(posted, Err(VerbsError::InvalidState(QpState::Closing))))
+            };
+            assert_eq!(served.qp.state(), QpState::Rts, "the engine has not heard of it");
+            assert!(refused(&served));
+            served.pair.until(10_000, |_| false);
+            assert_eq!(served.qp.state(), QpState::Closing);
+            assert!(refused(&served));
+            assert_eq!((served.qp.query().send_open, served.qp.query().send_outstanding), (2, 2));
+            let sent = std::mem::take(&mut served.pair.inbox);
+            assert_eq!(
+                ulpdus(&mut Framer::new(false, true), &mut sent.clone()).len(),
+                2,
+                "the Read and the Send"
+            );
+
+            served.qp.post_recv(&RecvRequest::new(3, served.region.sge(8, 8))).unwrap();
+            served.say(&[0x41, 0x43, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, b'x']);
+            served.pair.until(10_000, |_| false);
+            assert_eq!(served.completions(), [(3, WcStatus::Success)]);
+
+            end(&served);
+            served.pair.until(10_000, |_| false);
+            assert_eq!(served.qp.state(), last);
+            let send = SendRequest::new(7, SendOp::Send, served.region.sge(0, 3));
+            assert!(matches!(served.qp.post_send(&send), Err(VerbsError::InvalidState(_))), "{last:?}");
+            served.pair.until(10_000, |_| false);
+            assert!(served.completions().iter().all(|&(wr_id, _)| wr_id < 7), "{last:?}");
+        }
+    }
+}
+
+/// A peer that closes ends sending as well: what was posted before is sent, and nothing more is taken.
+#[test]
+fn nothing_is_posted_behind_the_peers_fin() {
+    let mut served = Served::new();
+    served.qp.post_send(&SendRequest::new(2, SendOp::Send, served.region.sge(0, 3))).unwrap();
+    served.pair.close();
+    assert!(served.pair.until(10_000, |_| served.qp.state() == QpState::Closing));
+    let send = SendRequest::new(7, SendOp::Send, served.region.sge(0, 3));
+    assert!(matches!(served.qp.post_send(&send), Err(VerbsError::InvalidState(QpState::Closing))));
+    served.pair.until(10_000, |_| false);
+    assert_eq!(served.completions(), [(2, WcStatus::Success)]);
 }

@@ -4,13 +4,14 @@ mod common;
 
 use std::collections::HashMap;
 use std::sync::Barrier;
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::{Duration, Instant};
 
 use common::Pair;
 use dp::link::LinkConfig;
 use iwarp::engine::ThreadOptions;
 use iwarp::memory::Access;
-use iwarp::verbs::{ConnParam, QpInit, RemoteAddr, SendOp, SendRequest, VerbsError, WcStatus};
+use iwarp::verbs::{ConnParam, QpInit, QpState, RemoteAddr, SendOp, SendRequest, VerbsError, WcStatus};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -132,6 +133,78 @@ fn what_is_posted_too_late_is_flushed_in_order() {
             reaped += 1;
         }
     });
+}
+
+/// Threads post while another one closes gracefully. What was posted before that call is carried out, what is posted after it
+/// is refused; each request that was taken completes once.
+#[test]
+fn posting_races_with_a_graceful_close() {
+    const THREADS: u64 = 2;
+    const NOT_YET: u8 = 0;
+    const ASKING: u8 = 1;
+    const ASKED: u8 = 2;
+    for round in 0..20 {
+        let mut pair = Pair::new(&LinkConfig::default());
+        let c = pair.connect(&ConnParam::default());
+        let source = pair.a.pd.reg_mr(64, Access::empty()).unwrap();
+        let target = pair.b.pd.reg_mr(64, Access::LOCAL_WRITE | Access::REMOTE_WRITE).unwrap();
+        let remote = RemoteAddr { addr: target.addr(), rkey: target.rkey() };
+        let Pair { a, b, .. } = pair;
+        let engines = [a.engine, b.engine].map(|engine| engine.spawn(ThreadOptions::default()).unwrap());
+        let close = AtomicU8::new(NOT_YET);
+        let deadline = Instant::now() + PATIENCE;
+        let mut reaped = Vec::new();
+        let taken: Vec<(u64, bool)> = std::thread::scope(|scope| {
+            let post = |thread: u64| {
+                let mut taken = Vec::new();
+                for n in 0.. {
+                    let before = close.load(Ordering::SeqCst);
+                    let write = SendOp::Write { remote };
+                    let request = SendRequest::new(thread << 32 | n, write, source.sge(0, 8));
+                    match c.qp_a.post_send(&request) {
+                        Ok(()) => {
+                            assert_ne!(before, ASKED, "taken behind the close");
+                            taken.push((request.wr_id, close.load(Ordering::SeqCst) == NOT_YET));
+                        }
+                        Err(VerbsError::InvalidState(_)) => {
+                            assert_ne!(
+                                close.load(Ordering::SeqCst),
+                                NOT_YET,
+                                "refused in front of the close"
+                            );
+                            if before == ASKED {
+                                return taken;
+                            }
+                        }
+                        Err(VerbsError::QueueFull(_)) => std::thread::yield_now(),
+                        Err(error) => panic!("{error}"),
+                    }
+                    assert!(Instant::now() < deadline);
+                }
+                taken
+            };
+            let threads: Vec<_> = (0..THREADS).map(|thread| scope.spawn(move || post(thread))).collect();
+            while reaped.len() < 100 * (round % 4) {
+                reaped.extend(a.cq.poll_one());
+                assert!(Instant::now() < deadline);
+            }
+            close.store(ASKING, Ordering::SeqCst);
+            c.id_a.disconnect();
+            close.store(ASKED, Ordering::SeqCst);
+            threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect()
+        });
+        while c.qp_a.state() != QpState::Error {
+            reaped.extend(a.cq.poll_one());
+            assert!(Instant::now() < deadline);
+        }
+        reaped.extend(std::iter::from_fn(|| a.cq.poll_one()));
+        let statuses: HashMap<u64, WcStatus> = reaped.iter().map(|wc| (wc.wr_id, wc.status)).collect();
+        assert_eq!((reaped.len(), statuses.len()), (taken.len(), taken.len()), "each completes once");
+        for (wr_id, before) in taken {
+            assert!(!before || statuses[&wr_id] == WcStatus::Success, "{wr_id:x}: {:?}", statuses[&wr_id]);
+        }
+        drop(engines);
+    }
 }
 
 /// Stopping an engine thread wakes it, wherever between a turn and its sleep it is.

@@ -183,19 +183,19 @@ impl CmId {
         Ok(())
     }
 
-    /// Closes gracefully: what was posted is sent, Reads are answered, then FIN (`rdma_disconnect`). What the peer
-    /// sends after our FIN is dropped. A `Disconnected` event follows for an established connection; one that is
+    /// Closes gracefully: what was posted is sent, Reads are answered, then FIN (`rdma_disconnect`). From here on
+    /// [`QueuePair::post_send`] is refused. What the peer sends after our FIN is dropped. A `Disconnected` event follows for an established connection; one that is
     /// not established yet is aborted, and a `ConnectError` follows. For a connect request: rejects. For a listener:
     /// stops listening; requests that were announced can still be decided.
     pub fn disconnect(&self) {
-        self.shared.end(|id| CmCommand::Disconnect { id });
+        self.shared.close();
     }
 
     /// Ends the connection at once: RST, everything posted is flushed. The event says
     /// [`CloseReason::Aborted`](tcp_lite::CloseReason::Aborted). For connect requests and listeners the same as
     /// [`disconnect`](Self::disconnect).
     pub fn abort(&self) {
-        self.shared.end(|id| CmCommand::Abort { id });
+        self.shared.abort();
     }
 
     /// The queue pair it carries, once connected or accepted and while it lives.

@@ -89,9 +89,13 @@ impl<'a> QpInit<'a> {
 /// |---|---|---|---|
 /// | `Idle` | refused | waits | creation |
 /// | `Rts` | is sent | waits | `connect`, `accept` |
-/// | `Closing` | is sent, or flushed when it comes too late | waits | `disconnect`, the peer's FIN, `modify` |
+/// | `Closing` | refused | waits | `disconnect`, the peer's FIN, `modify` |
 /// | `Terminate` | is flushed | is flushed | an error, `modify` |
 /// | `Error` | is flushed | is flushed | the end of the connection, `modify` |
+///
+/// Once `disconnect` or `modify` to `Closing` is called, `post_send` is refused in every state, also before the engine has
+/// entered `Closing` and after it has left it (RFC 5041 section 6.2.1). A receive is no transfer: it may be posted until the
+/// end, for messages of the peer that come before our FIN, and is flushed then.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum QpState {
@@ -99,7 +103,7 @@ pub enum QpState {
     Idle,
     /// Connected: everything may be posted.
     Rts,
-    /// A graceful close is under way: what is posted is sent, then FIN. What is posted later than that is flushed.
+    /// A graceful close is under way: what was posted before is sent, then FIN.
     Closing,
     /// A Terminate was sent or received, or the connection failed: work is being flushed.
     Terminate,
@@ -196,10 +200,12 @@ impl QueuePair {
 
     /// Posts to the send queue, from any thread (`ibv_post_send`). Requests complete in the order posted.
     ///
-    /// In `Terminate` and `Error` the request is taken and completes as flushed; so too in `Closing` when it comes too late.
+    /// In `Terminate` and `Error` the request is taken and completes as flushed. One that is posted while another thread asks
+    /// for a graceful close is refused, or sent, or flushed.
     ///
     /// # Errors
-    /// [`VerbsError`]; nothing was posted.
+    /// [`VerbsError`]; nothing was posted. [`VerbsError::InvalidState`] in `Idle` and `Closing`, and always once our user has
+    /// asked for a graceful close.
     pub fn post_send(&self, request: &SendRequest) -> Result<(), VerbsError> {
         let _post = profile::scope(Layer::Post);
         self.shared.check_window_kind(&request.op)?;
@@ -253,7 +259,7 @@ impl QueuePair {
     ///
     /// | to | from | what |
     /// |---|---|---|
-    /// | `Closing` | `Rts` | what is posted is sent, then FIN |
+    /// | `Closing` | `Rts` | what was posted before is sent, then FIN |
     /// | `Terminate` | `Rts`, `Closing` | the peer is told of a local catastrophic error (0/0/00), work is flushed |
     /// | `Error` | any | the connection is reset, work is flushed |
     ///
@@ -272,6 +278,9 @@ impl QueuePair {
             _ if from == to => return Ok(()),
             _ => return Err(VerbsError::InvalidState(from)),
         };
+        if ask == Ask::Close {
+            self.shared.refuse_sends();
+        }
         self.shared.ask(ask);
         Ok(())
     }

@@ -132,8 +132,8 @@ pub(crate) struct End {
     poisoned: bool,
     /// Its end was told.
     pub(crate) over: bool,
-    /// The last request posted before it closed gracefully.
-    closed_after: Option<u64>,
+    /// Its user has closed gracefully: nothing more is taken by its send queue, and all that was taken is sent.
+    pub(crate) closed: bool,
     pub(crate) reads: bool,
     /// It receives through the shared queue of its host.
     pub(crate) shared: bool,
@@ -445,9 +445,7 @@ impl Model {
     pub(crate) fn closes(&mut self, by: By) {
         let (stream, side) = by;
         self.doom(stream, Cause::Close, side, true);
-        let end = &mut self.streams[stream].ends[side];
-        let last = end.sent.back().map_or(0, |sent| sent.op);
-        end.closed_after.get_or_insert(last.max(1));
+        self.streams[stream].ends[side].closed = true;
     }
 
     /// The end of a connection was told at `side`, after all its completions.
@@ -530,18 +528,15 @@ impl Model {
                     self.memory.settle(|effect| effect.by.0 == number);
                 }
                 stream.ends.iter_mut().for_each(|end| done.extend(end.sent.drain(..)));
-            } else if let Some(side) = stream.closed_by()
-                && let Some(last) = stream.ends[side].closed_after
-            {
-                if let Some(lost) = stream.ends[1 - side].arriving.iter().find(|lost| lost.op <= last) {
+            } else if let Some(side) = stream.closed_by() {
+                if let Some(lost) = stream.ends[1 - side].arriving.front() {
                     return Err(format!("message {} was sent before a graceful close, and lost", lost.op));
                 }
-                let by = (number, side);
-                self.memory.settle(|effect| effect.by == by && effect.op <= last);
+                self.memory.settle(|effect| effect.by == (number, side));
             }
             if stream.is_over() {
                 for end in &mut stream.ends {
-                    *end = End { over: true, shared: end.shared, ..End::default() };
+                    *end = End { over: true, shared: end.shared, closed: end.closed, ..End::default() };
                 }
             }
         }

@@ -269,13 +269,18 @@ impl World {
             return Ok(());
         }
         let Some(qp) = self.plug(by).and_then(|plug| plug.qp.clone()) else { return Ok(()) };
-        let late = matches!(qp.state(), QpState::Terminate | QpState::Error);
+        let state = qp.state();
+        let late = matches!(state, QpState::Terminate | QpState::Error);
+        // By its own user, or by the peer's.
+        let closed = self.model.streams[stream].ends[side].closed || state == QpState::Closing;
         let max = self.setting.max_send_wr;
         let SendRequest { op: what, flags, .. } = &request;
         self.say(|| {
             format!("{by:?} posts {op}: {what:?} {flags:?} {:?} {:?}", meaning.local, meaning.remote)
         });
         match self.hand_over(&qp, &request, &mut meaning) {
+            Ok(()) if closed => Err(format!("request {op} was taken behind a graceful close")),
+            Err(VerbsError::InvalidState(_)) if closed => Ok(()),
             Ok(()) => {
                 let end = &self.model.streams[stream].ends[side];
                 if !self.model.takes(&meaning.local) {

@@ -302,9 +302,27 @@ impl CmShared {
         Some(Activity { age, idle, rx_segments, rx_fpdus, rx_placed_octets })
     }
 
+    /// Ends it gracefully. The queue pair refuses requests before the engine is told: all that was posted is sent.
+    pub(super) fn close(self: &Arc<Self>) {
+        let state = self.state();
+        let qp = state.qp.as_ref().and_then(|(qp, _)| qp.upgrade());
+        if let Some(qp) = &qp {
+            qp.refuse_sends();
+        }
+        self.end_as(state, |id| CmCommand::Disconnect { id });
+    }
+
+    /// Ends it at once.
+    pub(super) fn abort(self: &Arc<Self>) {
+        self.end_as(self.state(), |id| CmCommand::Abort { id });
+    }
+
     /// Ends it as its phase has it: `command` for a connection.
-    pub(super) fn end(self: &Arc<Self>, command: impl FnOnce(Arc<Self>) -> CmCommand) {
-        let mut state = self.state();
+    fn end_as(
+        self: &Arc<Self>,
+        mut state: MutexGuard<'_, CmState>,
+        command: impl FnOnce(Arc<Self>) -> CmCommand,
+    ) {
         match &state.phase {
             CmPhase::Idle | CmPhase::Over => {}
             CmPhase::Listening { .. } => {
@@ -329,7 +347,7 @@ impl CmShared {
     /// The last user has let go. A connection with a queue pair lives on as long as that.
     fn abandon(self: &Arc<Self>) {
         if !matches!(self.state().phase, CmPhase::Connected { .. }) {
-            self.end(|id| CmCommand::Abort { id });
+            self.abort();
         }
     }
 }

@@ -19,10 +19,7 @@ const ATOMIC_OCTETS: u32 = 8;
 impl QpShared {
     /// Checks a request and puts it into the send queue, without telling the engine.
     pub(super) fn queue_send(&self, request: &SendRequest) -> Result<(), VerbsError> {
-        let state = self.state();
-        if state == QpState::Idle {
-            return Err(VerbsError::InvalidState(state));
-        }
+        self.check_sends_taken()?;
         let length = request.length();
         if length > u64::from(u32::MAX) {
             return Err(VerbsError::TooLong { got: length, max: u64::from(u32::MAX) });
@@ -44,6 +41,16 @@ impl QpShared {
             return Err(VerbsError::QueueFull("send"));
         }
         Ok(())
+    }
+
+    /// Whether the send queue takes requests: not before the connection, nor once a graceful close is asked for (RFC 5041
+    /// section 6.2.1). After an error they are taken and flushed.
+    fn check_sends_taken(&self) -> Result<(), VerbsError> {
+        match self.state() {
+            QpState::Rts | QpState::Terminate | QpState::Error if !self.is_close_asked() => Ok(()),
+            QpState::Rts => Err(VerbsError::InvalidState(QpState::Closing)),
+            state => Err(VerbsError::InvalidState(state)),
+        }
     }
 
     fn payload(&self, request: &SendRequest, length: u64) -> Result<Payload, VerbsError> {

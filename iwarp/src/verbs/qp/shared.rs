@@ -100,6 +100,8 @@ pub(crate) struct QpShared {
     /// Whether the doorbell has been rung and not been answered.
     rung: AtomicBool,
     asked: AtomicU8,
+    /// The user has asked for a graceful close: the send queue takes nothing more, whatever the state.
+    close_asked: AtomicBool,
     ended: Mutex<Ended>,
     /// An event is wanted when the send queue has nothing open.
     drain: Arm,
@@ -161,6 +163,7 @@ impl QpShared {
             slot: AtomicU32::new(u32::MAX),
             rung: AtomicBool::new(false),
             asked: AtomicU8::new(Ask::Nothing as u8),
+            close_asked: AtomicBool::new(false),
             ended: Mutex::default(),
             drain: Arm::new(),
             high_water: AtomicUsize::new(init.high_water),
@@ -307,6 +310,18 @@ impl QpShared {
         } else if what >= Ask::Terminate {
             self.enter_error();
         }
+    }
+
+    /// The user asks for a graceful close: from here on the send queue refuses requests. To be called before the engine is
+    /// told, so that all it finds in the queue then is what was posted before, and perhaps a request that was being
+    /// posted meanwhile.
+    pub(crate) fn refuse_sends(&self) {
+        self.close_asked.store(true, Ordering::SeqCst);
+    }
+
+    /// Whether the user has asked for a graceful close.
+    pub(super) fn is_close_asked(&self) -> bool {
+        self.close_asked.load(Ordering::SeqCst)
     }
 
     /// What is asked; it stays asked.
