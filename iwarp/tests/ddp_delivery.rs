@@ -7,7 +7,7 @@ use common::accepted::{Accepted, REGION, tagged, untagged};
 use common::pattern;
 use common::raw::fpdu;
 use iwarp::verbs::{
-    CmEventKind, ConnectionError, RemoteAddr, SendOp, SendRequest, StreamError, WcOpcode, WcStatus,
+    AtomicOp, CmEventKind, ConnectionError, RemoteAddr, SendOp, SendRequest, StreamError, WcOpcode, WcStatus,
 };
 
 const SEND: u8 = 3;
@@ -81,18 +81,76 @@ fn the_last_flag_delivers() {
     assert!(received(&mut peer).is_empty(), "delivered once");
 }
 
-// Proves DDP-083, DDP-122: segments of a message need not agree in RsvdULP, nor leave no gap: DDP has no error for either.
+// Proves DDP-083: segments of a message need not agree in RsvdULP: DDP has no error for that.
 #[test]
-fn segments_are_not_compared() {
+fn rsvd_ulp_is_not_compared() {
     let mut peer = Accepted::ready();
     peer.post_recv(0, 100);
     let mut first = untagged(0x01, SEND, [0, 1, 0], b"one ");
     first[2..6].fill(0x11);
-    let mut last = untagged(0x41, SEND, [0, 1, 8], b"two");
+    let mut last = untagged(0x41, SEND, [0, 1, 4], b"two");
     last[2..6].fill(0x22);
     peer.say_all(&[&first, &last]);
-    assert_eq!(received(&mut peer), [(0, WcStatus::Success, 11)]);
-    assert_eq!((peer.memory(0, 12), peer.qp.error()), (b"one \xEE\xEE\xEE\xEEtwo\xEE".to_vec(), None));
+    assert_eq!(received(&mut peer), [(0, WcStatus::Success, 7)]);
+    assert_eq!((peer.memory(0, 8), peer.qp.error()), (b"one two\xEE".to_vec(), None));
+}
+
+// Proves DDP-122: a Write is nothing but its segments, each placed for itself. That its parts leave a gap, or overlap, is no
+// error: nobody is told of a whole.
+#[test]
+fn a_write_may_have_gaps() {
+    let mut peer = Accepted::ready();
+    let (stag, base) = (peer.region.rkey(), peer.region.addr());
+    peer.say_all(&[&tagged(0x81, stag, base + 8, b"two"), &tagged(0xC1, stag, base, b"one ")]);
+    peer.raw.until(10_000, |_| false);
+    assert_eq!(peer.memory(0, 12), b"one \xEE\xEE\xEE\xEEtwo\xEE");
+    assert_eq!(peer.qp.error(), None);
+}
+
+/// A message of any queue that leaves bytes out, or sends some twice, would hold bytes that nobody has sent: it ends the
+/// stream with an invalid MO (1/2/04), as with Linux's siw. It is not delivered, and in order not placed either.
+#[test]
+fn an_untagged_message_has_no_gaps() {
+    const READ_REQUEST: u8 = 1;
+    const TERMINATE: u8 = 7;
+    let whole = |opcode, queue, len: usize| (opcode, queue, vec![0x77; len]);
+    for (opcode, queue, payload) in
+        [whole(SEND, 0, 12), whole(READ_REQUEST, 1, 28), whole(TERMINATE, 2, 20), whole(0xB, 3, 12)]
+    {
+        // Offsets at which a second segment begins, behind a first one of so many bytes.
+        for (first, second) in [(0, 4), (0, 1), (8, 9), (8, 7), (8, 0)] {
+            let mut peer = Accepted::ready();
+            peer.post_recv(0, 100);
+            if queue == 3 {
+                let op = SendOp::Atomic {
+                    remote: RemoteAddr { addr: 8, rkey: 1 },
+                    op: AtomicOp::FetchAdd { add: 1, mask: 0 },
+                };
+                peer.qp.post_send(&SendRequest::new(1, op, peer.region.sge(4096, 8))).unwrap();
+                assert_eq!(peer.heard(10_000).len(), 1);
+            }
+            if first > 0 {
+                peer.say(&untagged(0x01, opcode, [queue, 1, 0], &payload[..first]));
+            }
+            let rest = &payload[..payload.len() - first.max(second)];
+            let bad = untagged(0x41, opcode, [queue, 1, second as u32], rest);
+            peer.say(&bad);
+            let heard = peer.heard(100_000);
+            let what = format!("queue {queue}, {first} bytes, then from {second}");
+            if opcode == TERMINATE {
+                assert!(heard.is_empty(), "{what}: a Terminate is not answered");
+                assert!(peer.qp.error().is_some_and(|error| error.from_peer), "{what}");
+            } else {
+                assert_eq!(heard[0][18..22], [0x12, 0x04, 0xC0, 0], "{what}");
+                assert_eq!(heard[0][24..], bad[..18], "{what}");
+                let error = StreamError { layer: 1, etype: 2, code: 4, from_peer: false };
+                assert_eq!(peer.qp.error(), Some(error), "{what}");
+            }
+            assert!(peer.completions().iter().all(|wc| wc.status != WcStatus::Success), "{what}");
+            let placed = if opcode == SEND { first } else { 0 };
+            assert_eq!(peer.memory(0, 100), [&vec![0x77; placed][..], &vec![0xEE; 100 - placed]].concat());
+        }
+    }
 }
 
 // Proves DDP-088, DDP-110, DDP-202: each queue counts for itself, in both directions.

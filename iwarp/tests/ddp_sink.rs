@@ -281,8 +281,10 @@ impl Stream {
                 _ => segment[6..14].copy_from_slice(&(1_u64 << 39).to_be_bytes()),
             }
         } else {
-            match rng.below(5) {
+            match rng.below(7) {
                 0 => segment[0] = segment[0] & !3 | version,
+                // A gap, or a step back.
+                5..=6 => segment[17] ^= 1 + rng.below(7) as u8,
                 1 => segment[6..10].fill(0xFF),
                 2 => segment[10] ^= 0x80,
                 3 => segment[11] ^= 0x40,
@@ -431,6 +433,8 @@ fn every_error_of_the_table_at_any_arrival() {
         (DdpError::MsnRange, untagged(0, 1, 0, 0x41, b"x")),
         (DdpError::InvalidMo, untagged(0, 2, 17, 0x41, b"x")),
         (DdpError::InvalidMo, untagged(0, 2, u32::MAX, 0x41, b"")),
+        (DdpError::InvalidMo, untagged(0, 2, 4, 0x41, b"x")),
+        (DdpError::InvalidMo, untagged(0, 2, 1, 0x01, b"")),
         (DdpError::TooLong, untagged(0, 2, 10, 0x41, b"1234567")),
         (DdpError::TooLong, untagged(0, 2, 16, 0x41, b"x")),
         (DdpError::UntaggedVersion, untagged(0, 2, 0, 0x40, b"x")),
@@ -483,8 +487,10 @@ fn the_msn_window_wraps() {
     assert_eq!(queue.index_of(2), Err(DdpError::NoBuffer));
     assert_eq!(queue.index_of(0xFFFF_FFFD), Err(DdpError::MsnRange));
     for msn in [0xFFFF_FFFE, 0xFFFF_FFFF, 0, 1] {
-        let header = Opcode::Send.untagged_header(Stag(0), msn, 7, true);
-        assert_eq!(queue.deliver(&header, 3).unwrap().map(|m| (m.msn, m.len)), Some((msn, 10)));
+        let header = |mo, last| Opcode::Send.untagged_header(Stag(0), msn, mo, last);
+        assert_eq!(queue.deliver(&header(0, false), 7), Ok(None));
+        let message = queue.deliver(&header(7, true), 3).unwrap();
+        assert_eq!(message.map(|m| (m.msn, m.len)), Some((msn, 10)));
     }
     assert_eq!((queue.first_msn(), queue.posted()), (2, 0));
     assert!(queue.post(UntaggedQueue::MAX_POSTED) && !queue.post(1));
@@ -520,7 +526,39 @@ fn huge_offsets_do_not_wrap() {
     let header = Opcode::Send.untagged_header(Stag(0), 1, u32::MAX, true);
     assert_eq!(queue.check(&header, 2, |_| 1), Err(DdpError::InvalidMo));
     assert_eq!(queue.check(&header, 2, |_| u64::from(u32::MAX)), Err(DdpError::TooLong));
+    let first = Opcode::Send.untagged_header(Stag(0), 1, 0, false);
+    assert_eq!(queue.deliver(&first, u32::MAX as usize), Ok(None));
     assert_eq!(queue.deliver(&header, 2), Err(DdpError::TooLong));
+}
+
+/// At delivery each segment begins where the one before it ended: a message holds what was sent, and nothing else.
+#[test]
+fn a_message_is_delivered_without_gaps() {
+    let segment = |msn, mo, last| Opcode::Send.untagged_header(Stag(0), msn, mo, last);
+    for (delivered, wrong) in
+        [(&[][..], 4), (&[][..], u32::MAX), (&[10][..], 9), (&[10][..], 11), (&[10, 0, 5][..], 0)]
+    {
+        for last in [false, true] {
+            let mut queue = UntaggedQueue::new();
+            assert!(queue.post(3));
+            // The message in front leaves nothing behind.
+            assert!(queue.deliver(&segment(1, 0, false), 3) == Ok(None));
+            assert!(queue.deliver(&segment(1, 3, true), 3).unwrap().is_some());
+            let mut mo = 0;
+            for &len in delivered {
+                assert_eq!(queue.deliver(&segment(2, mo, false), len), Ok(None));
+                mo += len as u32;
+            }
+            let gap = segment(2, wrong, last);
+            assert_eq!(queue.check_next(&gap), Err(DdpError::InvalidMo), "{delivered:?}, {wrong}");
+            assert_eq!(queue.deliver(&gap, 1), Err(DdpError::InvalidMo), "{delivered:?}, {wrong}");
+            // It may be placed there ahead of its turn, and so may the message behind it.
+            assert_eq!(queue.check_next(&segment(3, 7, last)), Ok(()));
+            assert_eq!((queue.first_msn(), queue.posted()), (2, 2));
+            let message = queue.deliver(&segment(2, mo, true), 1).unwrap();
+            assert_eq!(message.map(|m| (m.msn, m.len)), Some((2, mo + 1)), "what is right is taken");
+        }
+    }
 }
 
 /// Ten thousand random strings as segments of a live sink: an error or a placement, never a panic.

@@ -4,6 +4,10 @@
 //! segment belongs to: index 0 is the buffer of [`UntaggedQueue::first_msn`]. The window of legal MSNs is
 //! `first_msn .. first_msn + posted`, circular. Its upper bound moves when buffers are posted, its lower bound
 //! when messages are delivered.
+//!
+//! Segments of a message may be placed in any order. At delivery they are in order, and each has to begin where the one
+//! before it ended, the first at offset 0: else the message would hold bytes that nobody has sent. RFC 5041 section 5.2 does
+//! not ask for that of a sink, but any source sends so (section 5.3), and Linux's siw looks as well.
 
 use crate::ddp::error::DdpError;
 use crate::ddp::header::UntaggedHeader;
@@ -13,6 +17,8 @@ use crate::ddp::header::UntaggedHeader;
 pub struct UntaggedQueue {
     first_msn: u32,
     posted: u32,
+    /// Bytes of the oldest message that are delivered: the offset of its next segment.
+    next_mo: u32,
 }
 
 /// Where a segment's payload goes.
@@ -44,7 +50,7 @@ impl UntaggedQueue {
 
     /// An open queue whose first message will have MSN `first_msn`.
     pub const fn starting_at(first_msn: u32) -> Self {
-        Self { first_msn, posted: 0 }
+        Self { first_msn, posted: 0, next_mo: 0 }
     }
 
     /// Counts `buffers` more at the end. Returns whether there was room below [`UntaggedQueue::MAX_POSTED`];
@@ -109,13 +115,26 @@ impl UntaggedQueue {
         Ok(UntaggedSlot { index, offset: header.mo })
     }
 
+    /// Checks that a segment at the in-order frontier begins where the one before it ended. One that is not of the oldest
+    /// message has other errors.
+    ///
+    /// # Errors
+    /// [`DdpError::InvalidMo`].
+    pub fn check_next(&self, header: &UntaggedHeader) -> Result<(), DdpError> {
+        match self.index_of(header.msn) {
+            Ok(0) if header.mo != self.next_mo => Err(DdpError::InvalidMo),
+            _ => Ok(()),
+        }
+    }
+
     /// Delivers a segment that is placed and at the in-order frontier. With the last segment of the oldest
     /// message, that message is complete: its buffer leaves the queue and the window moves.
     ///
     /// # Errors
     /// [`DdpError::MsnRange`] when the segment is not of the oldest message: messages of one queue come in
-    /// order, so one was left out or repeated. [`DdpError::NoBuffer`] when no buffer is posted for it, and
-    /// [`DdpError::TooLong`] when its end lies beyond 2^32 - 1; [`UntaggedQueue::check`] excludes both.
+    /// order, so one was left out or repeated. [`DdpError::InvalidMo`] as [`UntaggedQueue::check_next`].
+    /// [`DdpError::NoBuffer`] when no buffer is posted for it, and [`DdpError::TooLong`] when its end lies beyond 2^32 - 1;
+    /// [`UntaggedQueue::check`] excludes both.
     pub fn deliver(
         &mut self,
         header: &UntaggedHeader,
@@ -124,10 +143,13 @@ impl UntaggedQueue {
         if self.index_of(header.msn)? != 0 {
             return Err(DdpError::MsnRange);
         }
+        self.check_next(header)?;
+        let len = u32::try_from(u64::from(header.mo) + payload_len as u64).map_err(|_| DdpError::TooLong)?;
         if !header.last {
+            self.next_mo = len;
             return Ok(None);
         }
-        let len = u32::try_from(u64::from(header.mo) + payload_len as u64).map_err(|_| DdpError::TooLong)?;
+        self.next_mo = 0;
         self.first_msn = self.first_msn.wrapping_add(1);
         self.posted -= 1;
         Ok(Some(Delivered { msn: header.msn, len }))

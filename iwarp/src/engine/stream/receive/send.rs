@@ -107,11 +107,12 @@ impl Sink<'_> {
         }
     }
 
-    /// A message that is not the oldest has no buffer yet in order, whatever was bound ahead.
+    /// A message that is not the oldest has no buffer yet in order, whatever was bound ahead. A segment of the oldest begins
+    /// where the one before it ended.
     fn check_turn(&self, header: &UntaggedHeader) -> Result<(), TerminateError> {
         let Receive { sends, ahead, .. } = &*self.receive;
         let behind = !ahead.is_empty() && sends.index_of(header.msn).is_ok_and(|index| index > 0);
-        if behind { Err(DdpError::NoBuffer.into()) } else { Ok(()) }
+        if behind { Err(DdpError::NoBuffer.into()) } else { Ok(sends.check_next(header)?) }
     }
 
     fn check_opcode(&self, header: &UntaggedHeader) -> Result<Opcode, TerminateError> {
