@@ -223,6 +223,10 @@ mod tests {
             let wrong = TcpHeader { ack: good.ack.map(|ack| ack + 1 + guess), ..good.clone() };
             assert!(!recall(640, 9, &wrong));
         }
+        // Also while there are younger ones to wait for.
+        cookies.make(Instant::from_secs(767), &tuple(10), &syn);
+        let recall = |at| cookies.recall(Instant::from_secs(at), &tuple(9), &good).is_some();
+        assert!(recall(767) && !recall(768) && !recall(831), "too old beside younger ones");
         assert!(SynCookies::new(SipHasher24::new_with_keys(1, 2)).recall(made, &tuple(9), &good).is_none());
     }
 }
