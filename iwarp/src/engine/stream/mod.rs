@@ -265,13 +265,13 @@ impl Stream {
     }
 
     /// Completes everything started in error, oldest first; what is still queued is flushed by the queue pair.
-    /// One request at most is blamed: the one that is known to be the cause, or else the oldest by `first`.
+    /// One request at most is blamed: the one that is known to be the cause, or the oldest by `first`. (Where one is known
+    /// the failure is ours, and [`Outcome`](crate::verbs::Outcome) blames no other.)
     pub(super) fn flush(&mut self, records: &mut Records, first: WcStatus, error: Option<StreamError>) {
         let Self { common, transmit, receive, .. } = self;
         common.outstanding.clear(&mut records.outstanding);
         let unstarted = transmit.abandon(records);
-        let culprit_known = common.pending.iter().any(|pending| pending.fault.is_some());
-        let mut status = if culprit_known { WcStatus::WrFlushError } else { first };
+        let mut status = first;
         for pending in common.pending.drain(..).chain(unstarted) {
             if pending.done {
                 common.qp.complete_send(
