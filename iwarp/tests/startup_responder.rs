@@ -2,14 +2,20 @@
 
 mod common;
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use common::doorman::Doorman;
-use common::raw::{EMPTY_WRITE, fpdu, frame};
+use common::hooked::{Hooks, hooked};
+use common::raw::{EMPTY_WRITE, RawPair, fpdu, frame};
+use dp::link::{LinkConfig, pair};
+use dp::{Burst, Port};
 use iwarp::mpa::frame::Depths;
 use iwarp::mpa::{Framer, RtrKinds};
 use iwarp::verbs::{
-    CmEventKind, ConnParam, ConnectionError, RecvRequest, SendOp, SendRequest, StreamError, VerbsError,
+    CmEventKind, ConnParam, ConnectionError, Context, ContextConfig, RecvRequest, SendOp, SendRequest,
+    StreamError, VerbsError,
 };
 use tcp_lite::CloseReason;
 
@@ -396,4 +402,53 @@ fn a_listener_needs_an_rtr_kind() {
     assert!(matches!(id.listen_with(&options), Err(VerbsError::Invalid(_))));
     options.responder.enhanced = false;
     id.listen_with(&options).unwrap();
+}
+
+/// Loses the segment in which the peer's octets begin, as often as it is sent, and counts the octets of the others.
+#[derive(Default)]
+struct Headless {
+    first: Option<u32>,
+    passed: Arc<AtomicUsize>,
+}
+
+impl Hooks for Headless {
+    fn tx_burst(&mut self, port: &mut dyn Port, now_us: u64, frames: &mut Burst) -> usize {
+        let before = frames.len();
+        frames.retain(|frame| {
+            // The sequence number and the flags, behind Ethernet and IPv4.
+            let mut head = [0; 48];
+            frame.copy_to(0, &mut head);
+            let seq = u32::from_be_bytes(head[38..42].try_into().unwrap());
+            if head[12..14] == [8, 0] && head[23] == 6 && head[47] & 2 != 0 {
+                self.first = Some(seq.wrapping_add(1));
+            }
+            let has_octets = frame.len() > 500;
+            if has_octets && self.first != Some(seq) {
+                self.passed.fetch_add(frame.len(), Ordering::Relaxed);
+            }
+            !(has_octets && self.first == Some(seq))
+        });
+        let lost = before - frames.len();
+        port.tx_burst(now_us, frames) + lost
+    }
+}
+
+/// A peer whose Request does not come, but octets behind it, has 64 KiB of them kept at most: what is further
+/// ahead is explained by no startup, and ends the connection.
+#[test]
+fn what_is_kept_ahead_of_a_request_is_bounded() {
+    let (a, b) = pair(&LinkConfig::default());
+    let headless = Headless::default();
+    let passed = Arc::clone(&headless.passed);
+    let context = Context::new(ContextConfig::default()).unwrap();
+    let mut d = Doorman::over(RawPair::over(context, (a, hooked(b, headless)), |_| {}), |_| {});
+    d.say(&[0; 1 << 19]);
+    assert!(d.pair.until(2_000_000, |pair| pair.closed == Some(CloseReason::Reset)));
+    d.pair.turn();
+    let passed = passed.load(Ordering::Relaxed);
+    assert!((48 << 10..96 << 10).contains(&passed), "{passed} octets ahead");
+    let stats = d.listener.listener_stats().unwrap();
+    assert_eq!((stats.startup_faults, stats.connections, stats.undecided), (1, 0, 0));
+    d.pair.until(1_000_000, |_| false);
+    assert_eq!(d.pair.pool.available(), d.pair.pool.capacity(), "nothing is kept");
 }

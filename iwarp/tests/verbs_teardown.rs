@@ -171,6 +171,50 @@ fn an_empty_send_is_an_rtr_only_where_agreed() {
     }
 }
 
+/// An RTR is the first message of its queue: an empty Send with another number is one that has lost its way, and ends the
+/// stream as in the middle of it.
+#[test]
+fn an_rtr_by_send_has_the_first_number() {
+    for (msn, code) in [(0, 3), (2, 2), (u32::MAX, 3)] {
+        let mut c = Accepted::new(&peer_to_peer_request(OFFER_SEND), &ConnParam::default());
+        let mut send = EMPTY_SEND;
+        send[10..14].copy_from_slice(&u32::to_be_bytes(msn));
+        c.say(&send);
+        c.pair.until(10_000, |_| false);
+        let error = c.qp().error().map(|error| (error.layer, error.etype, error.code, error.from_peer));
+        assert_eq!(error, Some((1, 2, code, false)), "MSN {msn}");
+        assert!(c.completions().iter().all(|(_, status)| *status == WcStatus::WrFlushError));
+    }
+}
+
+/// A peer that takes nothing any more, not even the Terminate, and whose TCP lives on: the end does not wait for it.
+#[test]
+fn a_terminate_that_the_peer_does_not_take_has_its_time() {
+    let mut c = Accepted::ready();
+    c.pair.stopped_reading = true;
+    for wr_id in 10..74 {
+        let write = SendOp::Write { remote: RemoteAddr { addr: 0, rkey: 1 } };
+        let mut request = SendRequest::new(wr_id, write, c.region.sge(0, 4096));
+        request.sg_list.extend([c.region.sge(0, 4096); 7]);
+        c.qp().post_send(&request).unwrap();
+    }
+    assert!(
+        !c.pair.until(60_000_000, |pair| pair.is_over()),
+        "a window that stays closed is no end by itself"
+    );
+    c.say(&[0xc1, 0x40, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, b'x']);
+    let start = c.pair.now_us;
+    let event = c.event();
+    let CmEventKind::Disconnected { error: Some(ConnectionError::Stream(error)), .. } = event.kind else {
+        panic!("{event:?}")
+    };
+    assert_eq!((error.layer, error.etype, error.code), (1, 1, 0));
+    let us = c.pair.now_us - start;
+    // The engine's `close_timeout`.
+    assert!((5_000_000..5_100_000).contains(&us), "after {us} us");
+    assert_eq!(c.pair.closed, Some(CloseReason::Reset));
+}
+
 /// A graceful close waits for answers to Reads, but not for ever.
 #[test]
 fn reads_that_nobody_answers_do_not_hold_up_a_close() {

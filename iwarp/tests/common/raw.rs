@@ -39,6 +39,8 @@ pub(crate) struct RawPair {
     pub(crate) path_mtu: Option<u16>,
     /// What the engine sends is lost.
     pub(crate) deaf: bool,
+    /// The peer's application reads nothing any more: its window closes, and its TCP lives on.
+    pub(crate) stopped_reading: bool,
     /// Engines of other hosts, which are turned as well.
     pub(crate) beside: Vec<Engine>,
 }
@@ -92,6 +94,7 @@ impl RawPair {
             accepted: 0,
             path_mtu: None,
             deaf: false,
+            stopped_reading: false,
             beside: Vec::new(),
         }
     }
@@ -213,6 +216,9 @@ impl RawPair {
             }
             Event::Received { conn, received } if Some(conn) == self.conn => {
                 self.segments.push(received.buf.len());
+                if self.stopped_reading {
+                    self.stack.hold(conn, received.buf.len());
+                }
                 for run in received.buf.segments() {
                     self.inbox.extend_from_slice(run);
                 }

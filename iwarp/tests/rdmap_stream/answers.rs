@@ -1,8 +1,10 @@
 //! What the peer's Reads get.
 
 use iwarp::memory::Access;
-use iwarp::verbs::{ConnParam, MrOptions, QpInit};
+use iwarp::mpa::Framer;
+use iwarp::verbs::{ConnParam, MrOptions, QpInit, SendOp, SendRequest};
 
+use super::common::raw::fpdu;
 use super::peer::{ALL, Peer, REGION, of_segment, read_header, read_request, send, tagged, untagged};
 
 /// A sink that nobody here knows.
@@ -161,7 +163,7 @@ fn a_source_revoked_midway_is_told_with_the_rest() {
     let source = (region.rkey(), region.addr() + 8);
     let size = region.len() as u32 - 8;
     let request = read_request(1, SINK, size, source);
-    let framed = super::common::raw::fpdu(&mut iwarp::mpa::Framer::new(false, true), &request);
+    let framed = fpdu(&mut Framer::new(false, true), &request);
     peer.pair.send(&framed);
     assert!(peer.pair.until(1_000_000, |pair| pair.inbox.len() > 20_000));
     region.invalidate();
@@ -206,4 +208,32 @@ fn a_read_sees_what_was_written_before_it() {
     peer.say(&[tagged(0xc1, 0x40, stag, to, b"new!"), read, send(1, b"later")]);
     assert_eq!(peer.hear(), [tagged(0xc1, 0x42, SINK.0, SINK.1, b"new!")]);
     assert_eq!(peer.done().len(), 1);
+}
+
+/// Answers to the peer and requests of our own user take turns, message by message: a peer that asks as much as it may does
+/// not keep our user from sending, nor the other way round.
+#[test]
+fn answers_and_requests_take_turns() {
+    const EACH: usize = 8;
+    let mut peer = Peer::new();
+    let source = (peer.region.rkey(), peer.to(0));
+    let asked: Vec<u8> = (1..=EACH as u32)
+        .flat_map(|msn| fpdu(&mut Framer::new(false, true), &read_request(msn, SINK, 50_000, source)))
+        .collect();
+    peer.pair.send(&asked);
+    assert!(peer.pair.until(1_000_000, |pair| !pair.inbox.is_empty()), "the first is being answered");
+    for n in 0..EACH as u64 {
+        peer.qp.post_send(&SendRequest::new(n, SendOp::Send, peer.region.sge(0, 50_000))).unwrap();
+    }
+    // The last segments of all messages: true for an answer.
+    let heard = peer.hear();
+    let ends = heard.iter().filter(|segment| segment[0] & 0x40 != 0);
+    let order: Vec<bool> = ends.map(|segment| segment[1] == 0x42).collect();
+    assert_eq!(order.iter().filter(|is_answer| **is_answer).count(), EACH);
+    assert_eq!(order.len(), 2 * EACH);
+    // While there is something of both kinds to send.
+    let first_send = order.iter().position(|is_answer| !is_answer).unwrap();
+    let last_answer = order.iter().rposition(|is_answer| *is_answer).unwrap();
+    assert!(first_send + EACH <= last_answer, "{order:?}");
+    assert!(order[first_send..=last_answer].windows(2).all(|two| two[0] != two[1]), "{order:?}");
 }

@@ -17,7 +17,7 @@ use super::common::Pair;
 use super::common::doorman::Doorman;
 use super::common::hooked::{Hooks, hooked};
 use super::common::raw::{EMPTY_WRITE, RawPair, fpdu, request};
-use super::peer::{send, untagged};
+use super::peer::{send, tagged, untagged};
 
 const ALL: Access = Access::LOCAL_WRITE.union(Access::REMOTE_WRITE).union(Access::REMOTE_READ);
 
@@ -156,6 +156,60 @@ fn connections_and_directions_do_not_wait_for_each_other() {
     assert!(loss.end(), "a segment was lost");
     pair.run_us(2_000_000);
     assert_eq!(received(&pair.b.cq), [10]);
+}
+
+/// An answer ahead of a hole is placed where a Read of ours waits for it, and nowhere else: our user's memory is open to the
+/// answers that it has asked for, not to whatever names it. In its turn it ends the stream, as it would have in order.
+#[test]
+fn an_answer_ahead_of_a_hole_goes_where_a_read_waits() {
+    // Where a Read waits, where the answer points, and its error.
+    for (sink, target, error) in [
+        (None, 0, Some((0, 2, 6))),
+        (Some(600), 0, Some((1, 1, 1))),
+        (Some(1), 0, Some((1, 1, 1))),
+        (Some(0), 1, Some((1, 1, 1))),
+        (Some(0), 0, None),
+    ] {
+        let (a, b, control) = pair_with_control(&LinkConfig::default());
+        let context = Context::new(ContextConfig::default()).unwrap();
+        let mut door = Doorman::over(RawPair::over(context, (a, b), |_| {}), |_| {});
+        let region = door.pd.reg_mr(2000, Access::LOCAL_WRITE).unwrap();
+        let qp = door.qp();
+        let id = door.asked(&request(true)).id;
+        door.accept_for(&qp, &id, &ConnParam { markers: true, ..ConnParam::default() });
+        let pair = &mut door.pair;
+        let mut framer = Framer::new(true, true);
+        pair.send(&fpdu(&mut framer, &EMPTY_WRITE));
+        pair.until(20_000, |_| false);
+        if let Some(at) = sink {
+            let read = SendOp::Read { remote: RemoteAddr { addr: 0, rkey: 1 } };
+            qp.post_send(&SendRequest::new(1, read, region.sge(at, 600))).unwrap();
+            pair.until(20_000, |_| false);
+        }
+        control.set_up(false);
+        pair.offer(&fpdu(&mut framer, &EMPTY_WRITE));
+        pair.turn();
+        control.set_up(true);
+        let answer = tagged(0xc1, 0x42, region.rkey(), region.addr() + target, &[7; 600]);
+        pair.offer(&fpdu(&mut framer, &answer));
+        // It leaves, and arrives.
+        pair.turn();
+        pair.turn();
+        let mut seen = [0; 2000];
+        region.read_at(0, &mut seen).unwrap();
+        let placed = seen.iter().filter(|byte| **byte == 7).count();
+        assert_eq!(
+            (placed, qp.error()),
+            (if error.is_none() { 600 } else { 0 }, None),
+            "{sink:?}: behind the hole"
+        );
+        pair.until(1_000_000, |pair| pair.peer_closed);
+        assert_eq!(qp.error().map(|error| (error.layer, error.etype, error.code)), error, "{sink:?}");
+        region.read_at(0, &mut seen).unwrap();
+        assert_eq!(seen.iter().filter(|byte| **byte == 7).count(), placed, "{sink:?}");
+        let done = door.cq.poll_one().map(|wc| (wc.wr_id, wc.status == WcStatus::Success));
+        assert_eq!(done, sink.map(|_| (1, error.is_none())), "{sink:?}");
+    }
 }
 
 /// What is wrong with a Send is found at its turn, although it was placed ahead of that: the peer hears what it would have
