@@ -48,3 +48,4 @@ pub use page::Page;
 pub use port::{BURST, Burst, LinkState, Offloads, Port, PortCounters, PortInfo};
 pub use prefetch::prefetch;
 pub use region::Region;
+pub use tso::{Mss, TsoLimits};

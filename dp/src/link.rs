@@ -17,7 +17,7 @@ use std::sync::Arc;
 
 pub use wire::LinkFaults;
 
-use crate::{Offloads, Port};
+use crate::{Offloads, Port, TsoLimits};
 use port::{LinkPort, Shared};
 
 /// What each direction of a link does to frames. Probabilities are parts per million.
@@ -74,6 +74,8 @@ pub struct LinkConfig {
     pub checksum_offload: bool,
     /// What becomes of large frames. Needs `checksum_offload`.
     pub tso: LinkTso,
+    /// Which of them the ports take; others are dropped, as a driver does.
+    pub tso_limits: TsoLimits,
 }
 
 impl Default for LinkConfig {
@@ -88,6 +90,7 @@ impl Default for LinkConfig {
             b_to_a: LinkPlan::default(),
             checksum_offload: false,
             tso: LinkTso::Off,
+            tso_limits: TsoLimits::default(),
         }
     }
 }

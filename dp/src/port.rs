@@ -8,7 +8,7 @@ use std::os::fd::BorrowedFd;
 use arrayvec::ArrayVec;
 use bitflags::bitflags;
 
-use crate::{Mbuf, Mempool};
+use crate::{Mbuf, Mempool, TsoLimits};
 
 /// Frames that one call moves at most.
 pub const BURST: usize = 64;
@@ -52,6 +52,8 @@ pub struct PortInfo {
     pub mtu: u16,
     /// What the port does by itself.
     pub offloads: Offloads,
+    /// What frames it cuts, where it does.
+    pub tso: TsoLimits,
 }
 
 /// Whether frames can pass.

@@ -1,7 +1,52 @@
 //! Cuts a large TCP frame as a device with TSO does ([`TxOffload::tso_segment_octets`](crate::TxOffload)): for links and test ports
 //! that have to send what a wire would carry.
 
+use crate::mbuf::MAX_SEGMENTS;
 use crate::{Checksum, Mbuf, Mempool, TxOffload, checksum};
+
+/// Payload bytes of the pieces that a port can cut a frame into.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mss {
+    /// Fewest.
+    pub least: u16,
+    /// Most.
+    pub most: u16,
+}
+
+impl Mss {
+    /// No limit.
+    pub const ANY: Self = Self { least: 1, most: u16::MAX };
+
+    /// Whether pieces of `bytes` can be cut.
+    pub fn contains(self, bytes: usize) -> bool {
+        usize::from(self.least) <= bytes && bytes <= usize::from(self.most)
+    }
+}
+
+/// What a port that cuts large TCP frames ([`Offloads::TX_TSO`](crate::Offloads::TX_TSO)) takes. It drops others, each time
+/// they are sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TsoLimits {
+    /// Buffers of a frame that is to be cut, the one of the headers included; at least 2.
+    pub buffers: usize,
+    /// Where it may be cut.
+    pub mss: Mss,
+}
+
+impl Default for TsoLimits {
+    /// All that an [`Mbuf`] can be.
+    fn default() -> Self {
+        Self { buffers: MAX_SEGMENTS, mss: Mss::ANY }
+    }
+}
+
+impl TsoLimits {
+    /// Whether this frame, which is to be cut, keeps within them.
+    pub fn allow(&self, frame: &Mbuf) -> bool {
+        frame.segment_count() <= self.buffers
+            && self.mss.contains(usize::from(frame.tx_offload().tso_segment_octets))
+    }
+}
 
 const TCP_FIN: u8 = 0x01;
 const TCP_PSH: u8 = 0x08;
@@ -35,7 +80,7 @@ pub fn pieces(frame: &Mbuf) -> usize {
 
 /// Hands the pieces of `frame` to `take`, oldest first, each in a fresh buffer of `pool`: headers as in front of all of it,
 /// but lengths, sequence number and identification of its own, FIN and PSH on the last alone, CWR on the first alone, all
-/// checksums filled in. `None` for a piece that `pool` has no buffer for.
+/// checksums filled in. `None` for a piece that `pool` has no buffer for. A frame that asks for no cut is one piece.
 ///
 /// ```
 /// # use dp::{Mempool, TxOffload, tso};
@@ -51,9 +96,12 @@ pub fn pieces(frame: &Mbuf) -> usize {
 /// ```
 pub fn cut(frame: &Mbuf, pool: &Mempool, mut take: impl FnMut(Option<Mbuf>)) {
     let headers = Headers::of(&frame.tx_offload());
-    let most = usize::from(frame.tx_offload().tso_segment_octets).max(1);
     let count = pieces(frame);
     let payload = frame.len().saturating_sub(headers.payload);
+    let most = match usize::from(frame.tx_offload().tso_segment_octets) {
+        0 => payload,
+        bytes => bytes,
+    };
     for nr in 0..count {
         let from = nr * most;
         let octets = most.min(payload - from);

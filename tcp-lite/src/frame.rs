@@ -5,7 +5,7 @@
 //! copying as well.
 
 use arrayvec::ArrayVec;
-use dp::{Checksum, Mbuf, Mempool, Offloads, TxOffload};
+use dp::{Checksum, Mbuf, Mempool, Offloads, TsoLimits, TxOffload};
 
 use crate::StackConfig;
 use crate::checksum::{Sum, pseudo_header};
@@ -36,6 +36,8 @@ pub(crate) struct Framing {
     pub(crate) vlan: Option<u16>,
     pub(crate) hop_limit: u8,
     pub(crate) offloads: Offloads,
+    /// What frames the port cuts, where it does.
+    pub(crate) tso: TsoLimits,
 }
 
 impl Framing {
@@ -46,6 +48,7 @@ impl Framing {
             vlan: config.vlan,
             hop_limit: config.tcp.hop_limit,
             offloads: config.offloads,
+            tso: TsoLimits::default(),
         }
     }
 }
@@ -375,7 +378,13 @@ mod tests {
     fn the_codepoint_is_read_as_it_was_written_in_both_families() {
         let pool = Mempool::heap("test", 4, 2048);
         let mac = EthernetAddress([2, 0, 0, 0, 0, 1]);
-        let framing = Framing { mac, vlan: None, hop_limit: 64, offloads: Offloads::empty() };
+        let framing = Framing {
+            mac,
+            vlan: None,
+            hop_limit: 64,
+            offloads: Offloads::empty(),
+            tso: TsoLimits::default(),
+        };
         let tcp = TcpHeader {
             src_port: 1,
             dst_port: 2,

@@ -21,7 +21,7 @@ use std::iter::Peekable;
 use std::net::{IpAddr, SocketAddr};
 use std::ops::Range;
 
-use dp::{Burst, Mbuf, Mempool, Offloads};
+use dp::{Burst, Mbuf, Mempool, Offloads, TsoLimits};
 
 pub use self::ahead::Ahead;
 pub use self::counters::StackCounters;
@@ -163,6 +163,12 @@ impl Stack {
     /// is then described by few views. Small messages, and what finds no such buffer, go to the stack's own.
     pub fn set_bulk_pool(&mut self, pool: Mempool) {
         self.bulk_pool = Some(pool);
+    }
+
+    /// Keeps trains of segments within what the port cuts; without this it is taken to cut everything. Segments too short or too
+    /// long for it leave in frames of their own.
+    pub fn set_tso_limits(&mut self, limits: TsoLimits) {
+        self.framing.tso = limits;
     }
 
     /// Says whether the port passes trains of segments on as they are, although [`StackConfig::offloads`] has no

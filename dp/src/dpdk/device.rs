@@ -7,8 +7,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use dpdk_sys as sys;
 
+use super::fit::TxLimits;
 use super::port::QueuePort;
-use super::{DeviceConfig, DeviceError, PortSpec, vdev};
+use super::{DeviceConfig, DeviceError, PortSpec, drivers, vdev};
 use crate::eal::{self, Eal};
 use crate::mempool::dpdk::{MAX_DATA_OCTETS, Pool};
 use crate::{Offloads, Port, PortInfo};
@@ -53,7 +54,7 @@ const TX_OFFLOADS: &[(Offloads, u64)] = &[
     (Offloads::TX_TSO, sys::K_TX_TCP_TSO),
 ];
 
-/// About as large as a large buffer is: network cards take less than 64 KiB at once, and most of them 16 KiB in one piece.
+/// About as large as a large buffer is, where the driver takes that in one piece: network cards take less than 64 KiB at once.
 const BULK_OCTETS: usize = 32 << 10;
 
 /// Views of large buffers there are at least: enough to have a cache for each thread.
@@ -74,10 +75,8 @@ pub(super) struct Device {
     pub(super) pool: Arc<Pool>,
     /// Of large buffers, for what is sent.
     pub(super) bulk: Option<Arc<Pool>>,
-    /// Frames with more segments must be copied before they are sent.
-    pub(super) max_tx_segments: usize,
-    /// Longer frames cannot be sent, unless the device cuts them.
-    pub(super) max_frame_octets: usize,
+    /// What it sends.
+    pub(super) limits: TxLimits,
     /// Whether nobody but the port can tell that buffers ran out.
     pub(super) silent_when_starved: bool,
     /// It cuts no frames, and the other side of its socket may take them as they are.
@@ -194,6 +193,15 @@ fn setup(
         return Err(DeviceError::BufferTooSmall { device: name.to_owned(), frame_octets, mbuf_octets });
     }
 
+    let mut limits = TxLimits {
+        frame_bytes: frame_octets,
+        driver: drivers::find(&driver).with_reported(&about.tx_desc_lim),
+    };
+    if !offloads.contains(Offloads::TX_MULTI_SEGMENT) {
+        limits.driver.buffers = 1;
+        limits.driver.tso_buffers = 1;
+    }
+
     // SAFETY: a plain C structure, for which all zeros are DPDK's defaults.
     let mut conf: sys::rte_eth_conf = unsafe { std::mem::zeroed() };
     conf.rxmode.mtu = u32::from(device_mtu);
@@ -220,7 +228,7 @@ fn setup(
     let pool = Pool::new(eal, name, (count, count), mbuf_octets, node)
         .map_err(|errno| DeviceError::memory(count, mbuf_octets, errno))?;
     let bulk = if config.bulk_mbufs > 0 && offloads.contains(Offloads::TX_MULTI_SEGMENT) {
-        let (count, octets) = (config.bulk_mbufs, bulk_octets(config.mtu));
+        let (count, octets) = (config.bulk_mbufs, bulk_octets(config.mtu, limits.driver.buffer_bytes));
         // Many frames in a ring may show parts of one buffer.
         let views = count.max(2 * u32::from(config.queues) * u32::from(tx_desc)).max(LEAST_VIEWS);
         let pool = Pool::new(eal, name, (count, views), octets, node)
@@ -229,19 +237,13 @@ fn setup(
     } else {
         None
     };
-    let max_tx_segments = match about.tx_desc_lim.nb_seg_max {
-        _ if !offloads.contains(Offloads::TX_MULTI_SEGMENT) => 1,
-        0 => crate::mbuf::MAX_SEGMENTS,
-        most => usize::from(most),
-    };
     // From here on the device holds the pool, and is closed before it lets go.
     let mut device = Device {
         handle,
         port_id: id,
         pool,
         bulk,
-        max_tx_segments,
-        max_frame_octets: frame_octets,
+        limits,
         silent_when_starved: SILENT.contains(&driver.as_str()),
         may_pass_large_frames: driver == VHOST
             && config.offloads.contains(Offloads::TX_TSO)
@@ -277,14 +279,20 @@ fn setup(
     // SAFETY: a port and a place for its address.
     ok("asking for its address", unsafe { sys::rte_eth_macaddr_get(id, &mut address) })?;
 
-    let info = PortInfo { name: name.to_owned(), mac: address.addr_bytes, mtu: config.mtu, offloads };
+    let info = PortInfo {
+        name: name.to_owned(),
+        mac: address.addr_bytes,
+        mtu: config.mtu,
+        offloads,
+        tso: limits.driver.tso_limits(),
+    };
     Ok((device, info))
 }
 
-/// Octets of a large buffer: of whole segments.
-fn bulk_octets(mtu: u16) -> usize {
+/// Bytes of a large buffer: of whole segments, and no more than the driver takes in one piece.
+fn bulk_octets(mtu: u16, buffer_bytes: usize) -> usize {
     let mtu = usize::from(mtu);
-    (BULK_OCTETS / mtu * mtu).clamp(mtu, MAX_DATA_OCTETS)
+    (BULK_OCTETS.min(buffer_bytes) / mtu * mtu).clamp(mtu, MAX_DATA_OCTETS)
 }
 
 /// The MTU to tell the device, which some must not be told.
@@ -312,7 +320,7 @@ fn device_mtu(
 
 /// Whether frames may be received that are larger than the MTU.
 fn receives_large_frames(about: &sys::rte_eth_dev_info, driver: &str, config: &DeviceConfig) -> bool {
-    let joins = about.rx_offload_capa & sys::K_RX_TCP_LRO != 0;
+    let joins = about.rx_offload_capa & sys::K_RX_TCP_LRO != 0 && drivers::find(driver).joins;
     SCATTERING.contains(&driver) || joins && config.offloads.contains(Offloads::RX_LRO)
 }
 
@@ -335,6 +343,9 @@ fn choose_offloads(
     let hashes = about.flow_type_rss_offloads & (sys::K_RSS_IP | sys::K_RSS_TCP) != 0;
     offloads.set(Offloads::RX_RSS, hashes && config.queues > 1);
     offloads &= config.offloads;
+    if !drivers::find(driver).joins {
+        offloads.remove(Offloads::RX_LRO);
+    }
     // TSO leaves the checksum of each piece to the device.
     if !offloads.contains(Offloads::TX_TCP_CHECKSUM) || MISCOUNTING_TSO.contains(&driver) {
         offloads.remove(Offloads::TX_TSO);

@@ -4,7 +4,9 @@
 //! one removed) when the last of its ports is dropped.
 
 mod device;
+mod drivers;
 mod error;
+mod fit;
 mod port;
 mod rx_limit;
 mod vdev;

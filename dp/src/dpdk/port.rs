@@ -10,6 +10,7 @@ use std::sync::Arc;
 use dpdk_sys as sys;
 
 use super::device::Device;
+use super::fit::Fit;
 use super::rx_limit::RxLimit;
 use crate::eal::{is_forked, register_thread};
 use crate::mbuf::Raw;
@@ -35,13 +36,6 @@ pub(super) struct QueuePort {
     rx_limit: RxLimit,
     /// Tries in a row that met a full ring.
     full_tries: u32,
-}
-
-/// What has to be done to a frame before the device can have it.
-enum Fit {
-    AsIs,
-    Copy,
-    Never,
 }
 
 impl QueuePort {
@@ -89,37 +83,24 @@ impl QueuePort {
 
     fn fit(&self, frame: &Mbuf) -> Fit {
         let Some(chain) = frame.as_dpdk() else {
-            return if self.fits(frame.len(), 0) { Fit::Copy } else { Fit::Never };
+            return match self.device.limits.fit(frame.len(), 1, 0, || 0) {
+                Fit::Never => Fit::Never,
+                Fit::AsIs | Fit::Copy => Fit::Copy,
+            };
         };
         let wants_offload = chain.wants_offload();
         let cut_at = if wants_offload { chain.tx_offload().tso_segment_octets } else { 0 };
-        if !self.fits(chain.len(), cut_at) {
-            Fit::Never
-        } else if chain.segment_count() > self.device.max_tx_segments
-            || (wants_offload && chain.is_head_shared())
-        {
+        let longest = || chain.segments().map(<[u8]>::len).max().unwrap_or(0);
+        match self.device.limits.fit(chain.len(), chain.segment_count(), cut_at, longest) {
             // Drivers write into the headers of frames that they complete.
-            Fit::Copy
-        } else {
-            Fit::AsIs
+            Fit::AsIs if wants_offload && chain.is_head_shared() => Fit::Copy,
+            fit => fit,
         }
     }
 
-    fn fits(&self, octets: usize, cut_at: u16) -> bool {
-        octets > 0 && (octets <= self.device.max_frame_octets || cut_at != 0)
-    }
-
-    /// The same frame in fresh buffers, as few as hold it.
+    /// The same frame in fresh buffers.
     fn copy(&self, frame: &Mbuf) -> Option<Mbuf> {
-        let pool = &self.device.pool;
-        let mut copy = pool.alloc()?;
-        for segment in frame.segments() {
-            if !copy.append_chained(pool, segment) {
-                return None;
-            }
-        }
-        copy.set_tx_offload(frame.tx_offload());
-        (copy.segment_count() <= self.device.max_tx_segments).then(|| Mbuf::from_raw(Raw::Dpdk(copy)))
+        self.device.limits.copy(frame, &self.mempool, self.bulk.as_ref())
     }
 
     /// Leaves only frames that the device can send, all of DPDK; returns whether any asks for an offload.

@@ -92,6 +92,7 @@ impl LinkPort {
                     mac: [0x02, 0, 0, 0, 0, 0x0a + end as u8],
                     mtu: config.mtu,
                     offloads: config.offloads(),
+                    tso: config.tso_limits,
                 },
                 pool: pools[end].clone(),
                 bulk: (config.bulk_mbufs > 0)
@@ -128,6 +129,10 @@ impl LinkPort {
 
     /// Sends what the device does of one frame; there is room on the wire.
     fn send(&mut self, now_us: u64, frame: Mbuf) {
+        if frame.tx_offload().tso_segment_octets > 0 && !self.info.tso.allow(&frame) {
+            self.counters.tx_dropped += 1;
+            return;
+        }
         if self.pieces(&frame) == 1 {
             return self.send_one(now_us, frame);
         }

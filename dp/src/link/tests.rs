@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::{BURST, Burst, Checksum, LinkState, Mbuf, TxOffload};
+use crate::{BURST, Burst, Checksum, LinkState, Mbuf, Mss, TsoLimits, TxOffload};
 
 type End = Box<dyn Port>;
 
@@ -474,6 +474,24 @@ fn large_frames_are_cut_or_passed_whole_or_refused() {
         assert_eq!(arrived.iter().map(Mbuf::len).collect::<Vec<_>>(), octets);
         assert!(arrived.iter().all(|frame| frame.rx_checksum() == checksum));
         assert_eq!(a.counters().tx_dropped, u64::from(tso == LinkTso::Off));
+    }
+}
+
+#[test]
+fn a_large_frame_of_too_many_buffers_or_cut_where_it_cannot_be_is_dropped() {
+    let within = TsoLimits { buffers: 2, mss: Mss { least: 1000, most: 1400 } };
+    for (tso_limits, dropped) in [
+        (within, 0),
+        (TsoLimits { buffers: 1, ..within }, 1),
+        (TsoLimits { mss: Mss { least: 1401, most: 9000 }, ..within }, 1),
+        (TsoLimits { mss: Mss { least: 1, most: 1399 }, ..within }, 1),
+    ] {
+        let (mut a, _b) =
+            pair(&LinkConfig { checksum_offload: true, tso: LinkTso::Cut, tso_limits, ..clean() });
+        let frame = large(&a);
+        assert_eq!((frame.segment_count(), frame.tx_offload().tso_segment_octets), (2, 1400));
+        let mut burst: Burst = [frame].into_iter().collect();
+        assert_eq!((a.tx_burst(0, &mut burst), a.counters().tx_dropped), (1, dropped), "{tso_limits:?}");
     }
 }
 

@@ -257,11 +257,16 @@ impl Mbuf {
 
     /// The same octets and metadata in fresh buffers of `pool`, as few as hold them; `None` when it has too few.
     pub fn deep_copy(&self, pool: &Mempool) -> Option<Self> {
+        self.copy_to_buffers(pool, pool.data_octets())
+    }
+
+    /// As [`Mbuf::deep_copy`], with at most `most` bytes in each.
+    pub(crate) fn copy_to_buffers(&self, pool: &Mempool, most: usize) -> Option<Self> {
         let mut copy: Option<Self> = None;
         let mut done = 0;
         while copy.is_none() || done < self.len() {
             let mut part = pool.alloc()?;
-            let room = part.append((self.len() - done).min(pool.data_octets()))?;
+            let room = part.append((self.len() - done).min(most))?;
             let copied = self.copy_to(done, room);
             if copied == 0 && !self.is_empty() {
                 return None;

@@ -102,6 +102,7 @@ impl Core {
             tcp.set_bulk_pool(bulk.clone());
         }
         tcp.set_passes_large_frames(port.passes_large_frames());
+        tcp.set_tso_limits(port.info().tso);
         // With a slot for every buffer of the pool there is always one.
         let buffers = port.mempool().capacity();
         let held = HeldSlab::new(config.held_buffers.unwrap_or(buffers), buffers);

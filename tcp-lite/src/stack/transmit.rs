@@ -199,8 +199,12 @@ impl Stack {
                     Resolution::Failed => return Turn::Waiting,
                 },
             };
-            let cuts = surroundings.framing.offloads.contains(TRAINS);
-            let most = if cuts { MAX_TRAIN } else { left.min(out.remaining_capacity()) };
+            let cuts = cuts(&surroundings, &transmission);
+            let most = match cuts {
+                // One buffer is for the headers.
+                true => (MAX_TRAIN, surroundings.framing.tso.buffers.saturating_sub(1)),
+                false => (left.min(out.remaining_capacity()), MAX_TRAIN),
+            };
             conn.tcb.couple(&surroundings.ctx(id, conn.listener), &mut transmission, most);
             let headers = Headers {
                 framing: surroundings.framing,
@@ -211,7 +215,7 @@ impl Stack {
                 tcp: &transmission.header,
             };
             let wanted = transmission.segments;
-            transmission.segments = emit(&surroundings, &headers, &transmission, out);
+            transmission.segments = emit(&surroundings, &headers, &transmission, cuts, out);
             if transmission.segments > 0 {
                 surroundings.counters.tx_trains += u64::from(cuts && wanted > 1);
                 conn.tcb.sent(&mut surroundings.ctx(id, conn.listener), &transmission);
@@ -228,12 +232,20 @@ impl Stack {
     }
 }
 
+/// Whether the port cuts a frame of several segments as long as the first of `transmission`.
+fn cuts(surroundings: &Surroundings<'_>, transmission: &Transmission) -> bool {
+    let Surroundings { framing, segments, .. } = surroundings;
+    framing.offloads.contains(TRAINS)
+        && matches!(transmission.payload, Some(Payload::Segment(first)) if framing.tso.mss.contains(segments.length(first)))
+}
+
 /// Makes the frames of a transmission: one that the port cuts, or one for each segment. Returns how many segments are in them, not
 /// all when a pool is empty.
 fn emit(
     surroundings: &Surroundings<'_>,
     headers: &Headers<'_>,
     transmission: &Transmission,
+    cuts: bool,
     out: &mut Burst,
 ) -> usize {
     let Surroundings { framing, pool, segments, searches, .. } = surroundings;
@@ -241,7 +253,7 @@ fn emit(
     let before = out.len();
     match transmission.payload {
         None => out.extend(headers.bare(pool)),
-        Some(Payload::Segment(first)) if count > 1 && framing.offloads.contains(TRAINS) => {
+        Some(Payload::Segment(first)) if count > 1 && cuts => {
             let octets = segments.octets(first).len();
             let train =
                 segments.views(first, count).and_then(|views| headers.with_train(pool, views, octets));

@@ -75,6 +75,11 @@ impl Segment {
         self.pos + u64::from(self.len)
     }
 
+    /// Whether the octets of `next` lie right behind its own: one view shows both.
+    pub(super) fn adjoins(&self, next: &Self) -> bool {
+        self.page == next.page && self.offset + self.len == next.offset
+    }
+
     /// Where its octets are in its page.
     fn place(&self) -> Range<usize> {
         self.offset as usize..(self.offset + self.len) as usize
@@ -127,6 +132,11 @@ impl SegmentSlab {
         self.pages.octets(segment.page, segment.place())
     }
 
+    /// Bytes of that.
+    pub(crate) fn length(&self, key: SegmentKey) -> usize {
+        self.get(key).len as usize
+    }
+
     /// `first` and those behind it.
     pub(crate) fn iter_from(&self, first: SegmentKey) -> impl Iterator<Item = SegmentKey> {
         std::iter::successors(Some(first), |key| self.get(*key).next)
@@ -136,18 +146,18 @@ impl SegmentSlab {
     pub(crate) fn views(&self, first: SegmentKey, count: usize) -> Option<ArrayVec<Mbuf, MAX_TRAIN>> {
         let mut views = ArrayVec::new();
         let mut segments = self.iter_from(first).map(|key| self.get(key)).take(count);
-        let segment = segments.next()?;
-        let (mut page, mut place) = (segment.page, segment.place());
-        for segment in segments {
-            let next = segment.place();
-            if segment.page == page && next.start == place.end {
-                place.end = next.end;
-                continue;
+        let mut last = segments.next()?;
+        let mut place = last.place();
+        for next in segments {
+            if last.adjoins(next) {
+                place.end = next.place().end;
+            } else {
+                views.try_push(self.pages.view(last.page, place)?).ok()?;
+                place = next.place();
             }
-            views.try_push(self.pages.view(page, place)?).ok()?;
-            (page, place) = (segment.page, next);
+            last = next;
         }
-        views.try_push(self.pages.view(page, place)?).ok()?;
+        views.try_push(self.pages.view(last.page, place)?).ok()?;
         Some(views)
     }
 

@@ -19,9 +19,14 @@ pub(crate) const MAX_TRAIN: usize = dp::mbuf::MAX_SEGMENTS - 1;
 const MAX_TRAIN_OCTETS: u64 = (u16::MAX as usize - IPV6_OCTETS - MAX_HEADER_OCTETS) as u64;
 
 impl Tcb {
-    /// Adds to `transmission` what may leave together with it, to `most` segments in all. Asking changes nothing of the
-    /// connection.
-    pub(crate) fn couple(&self, ctx: &Ctx<'_>, transmission: &mut Transmission, most: usize) {
+    /// Adds to `transmission` what may leave together with it, to `most` segments in all that lie in `views` stretches of memory.
+    /// Asking changes nothing of the connection.
+    pub(crate) fn couple(
+        &self,
+        ctx: &Ctx<'_>,
+        transmission: &mut Transmission,
+        (most, mut views): (usize, usize),
+    ) {
         let Some(Payload::Segment(first)) = transmission.payload else { return };
         // CWR is for one segment alone; a paced connection lets its segments go one by one; a segment that was cut for a
         // small window is the last that goes.
@@ -41,7 +46,14 @@ impl Tcb {
         while count < most
             && let Some(next) = self.follower(ctx, last, octets, sum)
         {
-            sum += u64::from(ctx.segments.get(next).len);
+            let segment = ctx.segments.get(next);
+            if !ctx.segments.get(last).adjoins(segment) {
+                if views <= 1 {
+                    break;
+                }
+                views -= 1;
+            }
+            sum += u64::from(segment.len);
             (last, count) = (next, count + 1);
         }
         transmission.segments = count;

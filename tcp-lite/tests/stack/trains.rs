@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 
 use dp::link::{LinkConfig, LinkPlan, LinkTso, pair};
-use dp::{Burst, Port};
+use dp::{Burst, Mss, Port, TsoLimits};
 use tcp_lite::{ConnId, Event, InOrder, Instant, SendError, Stack};
 
 use crate::harness::{MAC_A, MAC_B, World, config, octet};
@@ -28,7 +28,8 @@ struct End {
 impl End {
     fn new(mut config: tcp_lite::StackConfig, port: Box<dyn Port>) -> Self {
         config.offloads = port.info().offloads;
-        let stack = Stack::new(config, port.mempool().clone());
+        let mut stack = Stack::new(config, port.mempool().clone());
+        stack.set_tso_limits(port.info().tso);
         Self { stack, port, conn: None }
     }
 
@@ -76,6 +77,8 @@ impl End {
 struct Arrived {
     stretches: Vec<(u64, u64)>,
     frames: u64,
+    /// Frames that the sender's port did not take.
+    refused: u64,
     sender: tcp_lite::StackCounters,
     receiver: tcp_lite::StackCounters,
 }
@@ -136,7 +139,8 @@ fn run(link: &LinkConfig, records: u64) -> Arrived {
         now_us += 1;
     }
     let frames = b.port.counters().rx_frames;
-    Arrived { stretches, frames, sender: a.stack.counters(), receiver: b.stack.counters() }
+    let refused = a.port.counters().tx_dropped;
+    Arrived { stretches, frames, refused, sender: a.stack.counters(), receiver: b.stack.counters() }
 }
 
 fn link(tso: LinkTso, a_to_b: LinkPlan) -> LinkConfig {
@@ -178,6 +182,37 @@ fn what_is_lost_of_a_train_comes_again_as_it_was() {
     assert!(odd.is_empty(), "no boundary of ours: {odd:?}");
     assert!(arrived.sender.tx_trains > 60 && arrived.sender.tx_retransmits > 50, "{:?}", arrived.sender);
     assert_eq!(arrived.receiver.rx_bad_checksum, 0);
+}
+
+/// Of each segment a buffer of its own, as where there are no large ones: a train has as many as the port takes.
+#[test]
+fn a_train_has_no_more_buffers_than_the_port_takes() {
+    for buffers in [2, 3, 8, 24] {
+        let limits = TsoLimits { buffers, ..TsoLimits::default() };
+        let link = LinkConfig { tso_limits: limits, ..link(LinkTso::Whole, LinkPlan::default()) };
+        let arrived = run(&link, 3000);
+        assert_eq!((arrived.refused, arrived.sender.tx_retransmits), (0, 0), "{buffers} buffers");
+        let longest = arrived.stretches.iter().map(|(_, octets)| *octets).max().unwrap();
+        let segments = buffers as u64 - 1;
+        assert!((1444 * segments..=1448 * segments).contains(&longest), "{buffers} buffers: {longest}");
+    }
+}
+
+/// Segments that the port cannot cut at leave in frames of their own.
+#[test]
+fn what_is_too_short_or_too_long_to_be_cut_leaves_by_itself() {
+    for (mss, trains) in [
+        (Mss { least: 256, most: 9000 }, true),
+        (Mss { least: 1449, most: 9000 }, false),
+        (Mss { least: 13, most: 1000 }, true),
+    ] {
+        let limits = TsoLimits { mss, ..TsoLimits::default() };
+        let link = LinkConfig { tso_limits: limits, ..link(LinkTso::Cut, LinkPlan::default()) };
+        let arrived = run(&link, 3000);
+        assert_eq!((arrived.refused, arrived.sender.tx_retransmits), (0, 0), "{mss:?}");
+        assert_eq!(arrived.stretches, borders(3000).into_iter().collect::<Vec<_>>(), "{mss:?}");
+        assert_eq!(arrived.sender.tx_trains > 0, trains, "{mss:?}");
+    }
 }
 
 #[test]

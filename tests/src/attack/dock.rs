@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use dp::{Burst, LinkState, Mbuf, Mempool, Offloads, Port, PortCounters, PortInfo};
+use dp::{Burst, LinkState, Mbuf, Mempool, Offloads, Port, PortCounters, PortInfo, TsoLimits};
 
 /// Frames that wait to be received, at most.
 const RING: usize = 1024;
@@ -44,7 +44,7 @@ fn lock(rings: &Mutex<Rings>) -> MutexGuard<'_, Rings> {
 pub fn dock(name: &str, mac: [u8; 6]) -> (Box<dyn Port>, Dock) {
     let pool = Mempool::heap(name, BUFFERS, BUFFER_OCTETS);
     let offloads = Offloads::TX_MULTI_SEGMENT | Offloads::RX_SCATTER;
-    let info = PortInfo { name: name.to_owned(), mac, mtu: MTU, offloads };
+    let info = PortInfo { name: name.to_owned(), mac, mtu: MTU, offloads, tso: TsoLimits::default() };
     let rings = Arc::new(Mutex::new(Rings {
         rx: VecDeque::with_capacity(RING),
         tx: VecDeque::with_capacity(2 * RING),

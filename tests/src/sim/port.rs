@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use dp::{Burst, LinkState, Mbuf, Mempool, Offloads, Port, PortCounters, PortInfo};
+use dp::{Burst, LinkState, Mbuf, Mempool, Offloads, Port, PortCounters, PortInfo, TsoLimits};
 
 /// Room of one buffer, octets: as devices have it, or the frame where that is larger.
 const DATA_OCTETS_MIN: usize = 2048;
@@ -71,6 +71,7 @@ pub fn port(side: usize, mtu: u16, mbufs: usize) -> (Box<dyn Port>, Socket) {
         mac: mac(side),
         mtu,
         offloads: Offloads::TX_MULTI_SEGMENT | Offloads::RX_SCATTER,
+        tso: TsoLimits::default(),
     };
     let shared = Arc::new(Mutex::new(Shared::default()));
     let socket = Socket { shared: Arc::clone(&shared), pool: pool.clone() };

@@ -1,0 +1,169 @@
+//! What has to be done to a frame before its device can have it.
+
+use super::drivers::Driver;
+use crate::{Mbuf, Mempool};
+
+/// What can be done with a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Fit {
+    /// The device takes it.
+    AsIs,
+    /// It takes the same bytes in fewer or shorter buffers.
+    Copy,
+    /// It takes it in no shape.
+    Never,
+}
+
+/// What a device takes.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct TxLimits {
+    /// Longer frames cannot be sent, unless the device cuts them.
+    pub(super) frame_bytes: usize,
+    /// What its driver takes.
+    pub(super) driver: Driver,
+}
+
+impl TxLimits {
+    /// Of a frame of so many bytes in so many buffers, to be cut at `cut_at` (0: not to be cut); `longest` tells the bytes of its
+    /// longest buffer, and is asked where one may be too long.
+    pub(super) fn fit(
+        &self,
+        bytes: usize,
+        buffers: usize,
+        cut_at: u16,
+        longest: impl FnOnce() -> usize,
+    ) -> Fit {
+        let cuts = cut_at != 0;
+        let takes = match cuts {
+            true => self.driver.mss.contains(usize::from(cut_at)),
+            false => bytes <= self.frame_bytes,
+        };
+        if bytes == 0 || !takes {
+            Fit::Never
+        } else if buffers > self.buffers(cuts)
+            || bytes > self.driver.buffer_bytes && longest() > self.driver.buffer_bytes
+        {
+            Fit::Copy
+        } else {
+            Fit::AsIs
+        }
+    }
+
+    /// The same frame in as few fresh buffers as hold it, all of one of the pools: of the small ones, unless the device takes
+    /// too few of them. `None` when no pool has enough, or the device takes too few of any.
+    pub(super) fn copy(&self, frame: &Mbuf, small: &Mempool, large: Option<&Mempool>) -> Option<Mbuf> {
+        let most = self.buffers(frame.tx_offload().tso_segment_octets != 0);
+        let room = |pool: &Mempool| pool.data_octets().min(self.driver.buffer_bytes);
+        [Some(small), large]
+            .into_iter()
+            .flatten()
+            .filter(|pool| frame.len().div_ceil(room(pool)) <= most)
+            .find_map(|pool| frame.copy_to_buffers(pool, room(pool)))
+    }
+
+    fn buffers(&self, cuts: bool) -> usize {
+        if cuts { self.driver.tso_buffers } else { self.driver.buffers }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::dpdk::drivers;
+    use crate::mbuf::TxOffload;
+
+    fn limits(driver: &str) -> TxLimits {
+        let reported = dpdk_sys::rte_eth_desc_lim {
+            nb_max: 0,
+            nb_min: 0,
+            nb_align: 0,
+            nb_seg_max: 0,
+            nb_mtu_seg_max: 16,
+        };
+        TxLimits { frame_bytes: 1518, driver: drivers::find(driver).with_reported(&reported) }
+    }
+
+    /// A frame of `buffers` times `bytes`, to be cut at `cut_at`.
+    fn frame(buffers: usize, bytes: usize, cut_at: u16) -> Mbuf {
+        let pool = Mempool::heap("frame", buffers, bytes);
+        let mut frame: Option<Mbuf> = None;
+        for nr in 0..buffers {
+            let mut buffer = pool.alloc().unwrap();
+            let room = buffer.append(bytes).unwrap();
+            room.iter_mut().enumerate().for_each(|(at, byte)| *byte = (nr * bytes + at) as u8);
+            match &mut frame {
+                Some(frame) => frame.chain(buffer).unwrap(),
+                None => frame = Some(buffer),
+            }
+        }
+        let mut frame = frame.unwrap();
+        frame.set_tx_offload(TxOffload {
+            tcp_checksum: true,
+            tso_segment_octets: cut_at,
+            ..TxOffload::default()
+        });
+        frame
+    }
+
+    fn longest(frame: &Mbuf) -> usize {
+        frame.segments().map(<[u8]>::len).max().unwrap()
+    }
+
+    fn fit(limits: &TxLimits, frame: &Mbuf) -> Fit {
+        let cut_at = frame.tx_offload().tso_segment_octets;
+        limits.fit(frame.len(), frame.segment_count(), cut_at, || longest(frame))
+    }
+
+    #[test]
+    fn a_buffer_too_long_for_the_descriptor_is_not_given_to_the_device() {
+        let vmxnet3 = limits("net_vmxnet3");
+        assert_eq!(fit(&vmxnet3, &frame(2, 16_383, 1448)), Fit::AsIs);
+        assert_eq!(fit(&vmxnet3, &frame(1, 16_384, 1448)), Fit::Copy);
+        assert_eq!(fit(&vmxnet3, &frame(1, 32_000, 1448)), Fit::Copy);
+        assert_eq!(fit(&limits("net_virtio"), &frame(1, 32_000, 1448)), Fit::AsIs);
+    }
+
+    #[test]
+    fn too_many_buffers_are_made_fewer_whether_the_frame_is_cut_or_not() {
+        let vmxnet3 = limits("net_vmxnet3");
+        assert_eq!(fit(&vmxnet3, &frame(16, 80, 0)), Fit::AsIs);
+        assert_eq!(fit(&vmxnet3, &frame(17, 80, 0)), Fit::Copy);
+        assert_eq!(fit(&vmxnet3, &frame(24, 1448, 1448)), Fit::AsIs);
+        assert_eq!(fit(&vmxnet3, &frame(25, 1448, 1448)), Fit::Copy);
+    }
+
+    #[test]
+    fn what_is_empty_too_long_or_cut_where_it_cannot_be_is_not_sent() {
+        let i40e = limits("net_i40e");
+        assert_eq!(i40e.fit(0, 1, 0, || 0), Fit::Never);
+        assert_eq!(fit(&i40e, &frame(1, 1519, 0)), Fit::Never);
+        assert_eq!(fit(&i40e, &frame(2, 1000, 255)), Fit::Never);
+        assert_eq!(fit(&i40e, &frame(2, 1000, 256)), Fit::AsIs);
+    }
+
+    #[test]
+    fn a_copy_has_the_same_bytes_and_fits() {
+        let (small, large) = (Mempool::heap("small", 64, 2048), Mempool::heap("large", 8, 32_768));
+        let vmxnet3 = limits("net_vmxnet3");
+        for (buffers, bytes, cut_at, expected) in [(17, 80, 0, 1), (44, 1448, 1448, 4), (1, 40_000, 1448, 20)]
+        {
+            let frame = frame(buffers, bytes, cut_at);
+            let copy = vmxnet3.copy(&frame, &small, Some(&large)).unwrap();
+            let flat = |frame: &Mbuf| frame.segments().flatten().copied().collect::<Vec<_>>();
+            assert!(flat(&copy) == flat(&frame));
+            assert_eq!((copy.tx_offload(), copy.segment_count()), (frame.tx_offload(), expected));
+            assert_eq!(fit(&vmxnet3, &copy), Fit::AsIs);
+        }
+    }
+
+    #[test]
+    fn what_no_pool_can_hold_in_so_few_buffers_is_not_copied() {
+        let (small, empty) = (Mempool::heap("small", 64, 2048), Mempool::heap("large", 1, 32_768));
+        let vmxnet3 = limits("net_vmxnet3");
+        let taken = empty.alloc();
+        let frame = frame(44, 1448, 1448);
+        assert!(vmxnet3.copy(&frame, &small, None).is_none());
+        assert!(vmxnet3.copy(&frame, &small, Some(&empty)).is_none());
+        assert_eq!((small.available(), taken.is_some()), (64, true));
+    }
+}
