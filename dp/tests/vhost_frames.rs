@@ -85,6 +85,18 @@ fn frames_of_all_lengths_come_back_intact() {
         received.clear();
     }
 
+    // A frame that the driver refuses, here that of virtio-user, is sent all the same, and complete.
+    let mut tcp = support::tcp_frame(support::SPLIT_OCTETS);
+    let mut frame = support::build(&pool, &tcp, 1);
+    frame.set_tx_offload(support::TCP_OFFLOAD);
+    frames.push(frame);
+    support::until("a TCP frame goes", || port.tx_burst(0, &mut frames) > 0);
+    support::until("the refused TCP frame comes", || port.rx_burst(0, &mut received) > 0);
+    assert!(dp::checksum::complete_ipv4_header(&mut tcp) && dp::checksum::complete(&mut tcp));
+    assert_eq!(support::flat(&received[0]), tcp);
+    assert_ne!(received[0].rx_checksum(), Checksum::Partial);
+    received.clear();
+
     // With every buffer held, reception stops and says why; it goes on when they are back.
     let mut hoard = Vec::new();
     frames.push(support::build(&pool, &sent, 2));

@@ -16,7 +16,7 @@ use crate::eal::{is_forked, register_thread};
 use crate::mbuf::Raw;
 use crate::mbuf::dpdk::Chain;
 use crate::mempool::Backend;
-use crate::{BURST, Burst, LinkState, Mbuf, Mempool, Port, PortCounters, PortInfo};
+use crate::{BURST, Burst, LinkState, Mbuf, Mempool, Port, PortCounters, PortInfo, tso};
 
 /// Asking for the link state may be a system call: while a ring stays full it is asked at every so-manieth try.
 const FULL_TRIES_A_LINK_CHECK: u32 = 64;
@@ -159,11 +159,41 @@ impl QueuePort {
                 return;
             }
             if ready < given {
-                // The driver cannot do what this frame asks for.
-                frames.remove(0);
-                self.counters.tx_dropped += 1;
+                // The driver cannot do what this frame asks for, and would not when it is sent again.
+                let refused = frames.remove(0);
+                self.send_plain(&refused);
             }
         }
+    }
+
+    /// Sends a TCP frame as frames that ask for nothing: cut and summed here, each in one buffer. What finds no buffer or no
+    /// room in the ring is dropped.
+    #[cold]
+    fn send_plain(&mut self, frame: &Mbuf) {
+        let offload = frame.tx_offload();
+        if !offload.tcp_checksum || offload.l4_octets == 0 {
+            self.counters.tx_dropped += 1;
+            return;
+        }
+        let (port, queue) = (self.device.port_id, self.queue);
+        let pool = self.mempool.clone();
+        tso::cut(frame, &pool, |piece| {
+            let Some(Raw::Dpdk(piece)) = piece.map(Mbuf::into_raw) else {
+                self.counters.tx_dropped += 1;
+                return;
+            };
+            let octets = piece.len();
+            let mut raw = piece.as_raw();
+            // SAFETY: a started port and one of its queues, which this port alone uses; one mbuf that we own, which tx_burst
+            // takes over if it says so.
+            if unsafe { sys::rte_eth_tx_burst(port, queue, &raw mut raw, 1) } == 1 {
+                mem::forget(piece);
+                self.counters.tx_frames += 1;
+                self.counters.tx_octets += octets as u64;
+            } else {
+                self.counters.tx_dropped += 1;
+            }
+        });
     }
 }
 
