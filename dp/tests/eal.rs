@@ -6,7 +6,7 @@ use std::io;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
-use dp::dpdk::{self, DeviceConfig, DeviceError, PortSpec};
+use dp::dpdk::{self, DeviceConfig, DeviceError, PciProblem, PortSpec};
 use dp::eal::{Eal, EalConfig, EalError, register_thread};
 use dp::{Burst, LinkState, Port};
 
@@ -18,6 +18,8 @@ fn vdev(spec: &str) -> Result<Vec<Box<dyn Port>>, DeviceError> {
 fn eal_runs_once_and_devices_come_and_go() {
     assert!(Eal::running().is_none());
     assert!(!register_thread(), "nothing to register with");
+    let pci = EalConfig { pci: vec!["eth0".into()], ..EalConfig::ordinary(256) };
+    assert_eq!(Eal::start(&pci).unwrap_err(), EalError::PciAddress { text: "eth0".into() });
     support::eal();
     support::eal();
     assert_eq!(Eal::start(&EalConfig::ordinary(128)).unwrap_err(), EalError::AlreadyStarted);
@@ -54,8 +56,11 @@ fn eal_runs_once_and_devices_come_and_go() {
         let told = vdev(spec).err().unwrap().to_string();
         assert!(told.contains(says) && !told.contains('\n'), "{told}");
     }
-    let pci = dpdk::open(support::eal(), &PortSpec::Pci("0000:99:00.0".into()), &DeviceConfig::default());
-    assert!(matches!(pci, Err(DeviceError::Unknown { .. })));
+    for (address, expected) in [("99:00.0", PciProblem::Absent), ("eth0", PciProblem::Address)] {
+        let pci = dpdk::open(support::eal(), &PortSpec::Pci(address.into()), &DeviceConfig::default());
+        let Err(DeviceError::Pci { device, problem }) = pci else { panic!("{address} opens") };
+        assert_eq!((device.as_str(), problem), (address, expected));
+    }
     let queues = DeviceConfig { queues: 0, ..DeviceConfig::default() };
     let none = dpdk::open(support::eal(), &PortSpec::Vdev("net_null2".into()), &queues);
     assert!(matches!(none, Err(DeviceError::Queues { .. })));

@@ -3,13 +3,16 @@
 use std::collections::BTreeSet;
 use std::ffi::{CStr, CString};
 use std::mem::MaybeUninit;
+use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use dpdk_sys as sys;
 
 use super::fit::TxLimits;
+use super::pci::{self, Known, PciProblem};
 use super::port::QueuePort;
 use super::{DeviceConfig, DeviceError, PortSpec, drivers, vdev};
+use crate::eal::pci::{NoAddress, PciAddress, SYSFS};
 use crate::eal::{self, Eal};
 use crate::mempool::dpdk::{MAX_DATA_OCTETS, Pool};
 use crate::{Offloads, Port, PortInfo};
@@ -63,6 +66,9 @@ const LEAST_VIEWS: u32 = 4096;
 /// The ports that are open, and the lock under which devices come and go.
 static OPEN: Mutex<BTreeSet<u16>> = Mutex::new(BTreeSet::new());
 
+/// The PCI devices that were opened: a port that is closed is gone.
+static WERE_OPEN: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
+
 fn lock() -> MutexGuard<'static, BTreeSet<u16>> {
     OPEN.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -99,60 +105,78 @@ pub(super) fn open(
     if eal::is_forked() {
         return Err(DeviceError::Forked);
     }
-    let (name, handle) = probe(spec)?;
+    let (name, handle) = match spec {
+        PortSpec::Pci(text) => find_pci(eal, text)?,
+        PortSpec::Vdev(text) => make_vdev(text)?,
+    };
     let least_mbuf_octets = match spec {
         PortSpec::Pci(_) => 0,
         PortSpec::Vdev(text) => vdev::least_mbuf_octets(text),
     };
-    let (device, info) = setup(eal, name, handle, config, least_mbuf_octets)?;
+    let (device, info) = setup(eal, &name, handle, config, least_mbuf_octets)?;
     let device = Arc::new(device);
     Ok((0..config.queues)
         .map(|queue| Box::new(QueuePort::new(Arc::clone(&device), queue, info.clone())) as Box<dyn Port>)
         .collect())
 }
 
-/// Finds the device, or makes it when it is virtual.
-fn probe(spec: &PortSpec) -> Result<(&str, Handle), DeviceError> {
+/// Finds a NIC among those that EAL found when it started.
+fn find_pci(eal: Eal, text: &str) -> Result<(String, Handle), DeviceError> {
     let mut open = lock();
     eal::log::mark();
-    let (text, name) = match spec {
-        PortSpec::Pci(address) => (address, address.as_str()),
-        PortSpec::Vdev(text) => (text, vdev::name(text)),
+    let refused = |problem| DeviceError::Pci { device: text.to_owned(), problem };
+    let address: PciAddress = text.parse().map_err(|NoAddress| refused(PciProblem::Address))?;
+    let name = address.to_string();
+    let mut were_open = WERE_OPEN.lock().unwrap_or_else(PoisonError::into_inner);
+    let Some(port_id) = CString::new(name.as_str()).ok().and_then(|name| port_id(&name)) else {
+        let (is_named, is_ordinary) = eal.pci_terms(address);
+        let (was_open, log) = (were_open.contains(&name), eal::log::start_trouble());
+        let known = Known { was_open, is_named, is_ordinary, log };
+        return Err(refused(pci::problem(Path::new(SYSFS), address, known)));
     };
+    if !open.insert(port_id) {
+        return Err(DeviceError::InUse { device: name });
+    }
+    were_open.insert(name.clone());
+    Ok((name, Handle { port_id, vdev: None, started: false }))
+}
+
+/// Makes a virtual device.
+fn make_vdev(text: &str) -> Result<(String, Handle), DeviceError> {
+    let mut open = lock();
+    eal::log::mark();
+    let name = vdev::name(text);
     let unknown = || DeviceError::Unknown {
-        device: text.clone(),
+        device: text.to_owned(),
         log: eal::log::trouble(),
         drivers: sys::DRIVERS.join(" "),
     };
-    let (Ok(c_text), Ok(c_name)) = (CString::new(text.as_str()), CString::new(name)) else {
+    let (Ok(c_text), Ok(c_name)) = (CString::new(text), CString::new(name)) else {
         return Err(unknown());
     };
-    let is_vdev = matches!(spec, PortSpec::Vdev(_));
-    if is_vdev {
-        if port_id(&c_name).is_some() {
-            return Err(DeviceError::InUse { device: name.to_owned() });
-        }
-        vdev::clear_stale_socket(text)?;
-        // SAFETY: EAL runs (there is an `Eal`), the arguments are a C string, and the lock keeps others away.
-        let done = unsafe { sys::rte_dev_probe(c_text.as_ptr()) };
-        if done < 0 {
-            let known = sys::DRIVERS.iter().any(|driver| name.starts_with(driver));
-            return Err(if known {
-                DeviceError::Probe {
-                    device: text.clone(),
-                    cause: eal::errno_text(-done),
-                    log: eal::log::trouble(),
-                }
-            } else {
-                unknown()
-            });
-        }
+    if port_id(&c_name).is_some() {
+        return Err(DeviceError::InUse { device: name.to_owned() });
+    }
+    vdev::clear_stale_socket(text)?;
+    // SAFETY: EAL runs (there is an `Eal`), the arguments are a C string, and the lock keeps others away.
+    let done = unsafe { sys::rte_dev_probe(c_text.as_ptr()) };
+    if done < 0 {
+        let known = sys::DRIVERS.iter().any(|driver| name.starts_with(driver));
+        return Err(if known {
+            DeviceError::Probe {
+                device: text.to_owned(),
+                cause: eal::errno_text(-done),
+                log: eal::log::trouble(),
+            }
+        } else {
+            unknown()
+        });
     }
     let port_id = port_id(&c_name).ok_or_else(unknown)?;
     if !open.insert(port_id) {
         return Err(DeviceError::InUse { device: name.to_owned() });
     }
-    Ok((name, Handle { port_id, vdev: is_vdev.then_some(c_name), started: false }))
+    Ok((name.to_owned(), Handle { port_id, vdev: Some(c_name), started: false }))
 }
 
 fn port_id(name: &CStr) -> Option<u16> {

@@ -1,5 +1,6 @@
 //! Why a device cannot be used.
 
+use super::PciProblem;
 use crate::eal::{self, errno_text};
 
 /// Why a device cannot be used. Each message is one line and says what to do.
@@ -10,11 +11,16 @@ pub enum DeviceError {
         "this process is a fork of one that uses DPDK: open devices after the fork, or spawn a new program"
     )]
     Forked,
-    /// No driver takes the device.
-    #[error(
-        "{device}: no such device ({log}); a NIC must be allowed at EAL's start and bound to vfio-pci, the name of a \
-         virtual device starts with one of {drivers}"
-    )]
+    /// A PCI device cannot be opened.
+    #[error("{device}: {problem}")]
+    Pci {
+        /// What was asked for.
+        device: String,
+        /// What is wrong with it.
+        problem: PciProblem,
+    },
+    /// No driver takes the virtual device.
+    #[error("{device}: no such device ({log}); the name of a virtual device starts with one of {drivers}")]
     Unknown {
         /// What was asked for.
         device: String,

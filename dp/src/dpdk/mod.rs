@@ -7,11 +7,13 @@ mod device;
 mod drivers;
 mod error;
 mod fit;
+mod pci;
 mod port;
 mod rx_limit;
 mod vdev;
 
 pub use error::DeviceError;
+pub use pci::PciProblem;
 
 use crate::eal::Eal;
 use crate::mempool::{Backend, dpdk::Pool};
@@ -20,8 +22,8 @@ use crate::{Mempool, Offloads, Port};
 /// Which device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PortSpec {
-    /// A NIC's PCI address, `0000:03:00.0`; listed in [`EalConfig::pci`](crate::eal::EalConfig::pci) and bound to
-    /// `vfio-pci`.
+    /// A NIC's PCI address, `0000:03:00.0` or `03:00.0`; listed in [`EalConfig::pci`](crate::eal::EalConfig::pci) and bound
+    /// to `vfio-pci`, or to `uio_pci_generic` where there is no IOMMU.
     Pci(String),
     /// A virtual device as DPDK's `--vdev` has it: `net_vhost0,iface=/tmp/wire.sock`.
     ///

@@ -1,6 +1,10 @@
 //! What EAL is started with, in types, and the command line it makes of that.
 
 use std::fs;
+use std::path::Path;
+
+use super::EalError;
+use super::pci::{Holder, NoAddress, PciAddress};
 
 /// How DPDK's environment (EAL) is started. The default runs unprivileged, with hugepages where some are free.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -9,8 +13,9 @@ pub struct EalConfig {
     pub memory: Memory,
     /// Where the thread that starts EAL runs afterwards.
     pub cores: Cores,
-    /// PCI addresses (`0000:03:00.0`) EAL may take. Empty: the PCI bus is not looked at. Virtual devices are
-    /// not listed here: [`crate::dpdk::open`] makes and removes them.
+    /// PCI addresses (`0000:03:00.0` or `03:00.0`) EAL may take, each perhaps with arguments for its driver behind a comma.
+    /// Empty: the PCI bus is not looked at. Virtual devices are not listed here: [`crate::dpdk::open`] makes and removes
+    /// them.
     pub pci: Vec<String>,
     /// Files that other DPDK processes can find.
     pub files: Files,
@@ -27,7 +32,8 @@ pub struct EalConfig {
 /// Where packet buffers live.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Memory {
-    /// In hugepages when at least `mib` MiB are free, else as [`Memory::Ordinary`].
+    /// In hugepages when at least `mib` MiB are free, else as [`Memory::Ordinary`]; but not for a PCI device without an
+    /// IOMMU, which cannot use that: [`EalError::PciHugepages`](super::EalError::PciHugepages).
     Auto {
         /// MiB needed.
         mib: u32,
@@ -96,11 +102,7 @@ impl EalConfig {
     pub(super) fn arguments(&self, huge_free_mib: u64, cpus: &[usize]) -> Vec<String> {
         let Self { memory, cores, pci, files, iova, single_file_segments, log_to_stderr: _, extra } = self;
         let mut arguments = vec!["dp".to_owned(), "--no-telemetry".to_owned()];
-        let ordinary_mib = match *memory {
-            Memory::Auto { mib } if huge_free_mib < u64::from(mib) => Some(mib),
-            Memory::Ordinary { mib } => Some(mib),
-            Memory::Auto { .. } | Memory::Hugepages => None,
-        };
+        let ordinary_mib = memory.ordinary_mib(huge_free_mib);
         if let Some(mib) = ordinary_mib {
             arguments.extend(["--no-huge".to_owned(), "-m".to_owned(), mib.to_string()]);
         } else if *single_file_segments {
@@ -116,7 +118,10 @@ impl EalConfig {
             arguments.push("--no-pci".to_owned());
         }
         for address in pci {
-            arguments.extend(["-a".to_owned(), address.clone()]);
+            let (place, rest) = split_pci(address);
+            let place =
+                place.parse::<PciAddress>().map_or_else(|_| place.to_owned(), |place| place.to_string());
+            arguments.extend(["-a".to_owned(), place + rest]);
         }
         match iova {
             Iova::Auto if !pci.is_empty() => {}
@@ -137,9 +142,58 @@ impl EalConfig {
     }
 }
 
+impl Memory {
+    /// MiB of ordinary pages it is, when that is what it is with so many MiB of free hugepages.
+    pub(super) fn ordinary_mib(self, huge_free_mib: u64) -> Option<u32> {
+        match self {
+            Self::Auto { mib } if huge_free_mib < u64::from(mib) => Some(mib),
+            Self::Ordinary { mib } => Some(mib),
+            Self::Auto { .. } | Self::Hugepages => None,
+        }
+    }
+}
+
+/// An entry of [`EalConfig::pci`]: the address, and the arguments with their comma.
+fn split_pci(entry: &str) -> (&str, &str) {
+    entry.split_at(entry.find(',').unwrap_or(entry.len()))
+}
+
+impl EalConfig {
+    /// The PCI devices EAL may take.
+    ///
+    /// # Errors
+    /// [`EalError::PciAddress`].
+    pub(super) fn pci_addresses(&self) -> Result<Vec<PciAddress>, EalError> {
+        let parse = |entry: &String| {
+            split_pci(entry).0.parse().map_err(|NoAddress| EalError::PciAddress { text: entry.clone() })
+        };
+        self.pci.iter().map(parse).collect()
+    }
+
+    /// Checks that the memory there would be is of use to the PCI devices that `sysfs` has. What was asked for in so many words
+    /// is not checked.
+    ///
+    /// # Errors
+    /// [`EalError::PciAddress`], [`EalError::PciHugepages`].
+    pub(super) fn check_pci(&self, sysfs: &Path, huge_free_mib: u64) -> Result<(), EalError> {
+        let addresses = self.pci_addresses()?;
+        let Memory::Auto { mib } = self.memory else { return Ok(()) };
+        if self.memory.ordinary_mib(huge_free_mib).is_none() {
+            return Ok(());
+        }
+        for address in addresses {
+            if let Holder::UserSpace { driver, iommu: false } = Holder::of(sysfs, address) {
+                let (device, free) = (address.to_string(), huge_free_mib);
+                return Err(EalError::PciHugepages { device, driver, free, mib });
+            }
+        }
+        Ok(())
+    }
+}
+
 /// MiB of free hugepages, of all sizes.
-pub(super) fn huge_free_mib() -> u64 {
-    let Ok(sizes) = fs::read_dir("/sys/kernel/mm/hugepages") else { return 0 };
+pub(super) fn huge_free_mib(sysfs: &Path) -> u64 {
+    let Ok(sizes) = fs::read_dir(sysfs.join("kernel/mm/hugepages")) else { return 0 };
     sizes
         .flatten()
         .filter_map(|entry| {
@@ -155,6 +209,7 @@ pub(super) fn huge_free_mib() -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::eal::pci::fake::Sysfs;
 
     fn line(config: &EalConfig, huge_free_mib: u64) -> String {
         config.arguments(huge_free_mib, &[0, 1]).join(" ")
@@ -174,6 +229,50 @@ mod tests {
             line(&EalConfig::default(), 1024),
             "dp --no-telemetry --single-file-segments --in-memory --no-pci --iova-mode=va --lcores=0@(0,1)"
         );
+    }
+
+    #[test]
+    fn a_pci_device_without_an_iommu_insists_on_hugepages() {
+        let sysfs = Sysfs::new("memory");
+        sysfs.device("0000:00:08.0", Some("uio_pci_generic"), None);
+        sysfs.device("0000:00:09.0", Some("vfio-pci"), Some(""));
+        sysfs.device("0000:00:0a.0", Some("e1000"), None);
+        let check = |pci: &str, memory, free| {
+            EalConfig { pci: vec![pci.into()], memory, ..EalConfig::default() }.check_pci(&sysfs.0, free)
+        };
+        let auto = Memory::Auto { mib: 512 };
+        let missing = EalError::PciHugepages {
+            device: "0000:00:08.0".into(),
+            driver: "uio_pci_generic".into(),
+            free: 511,
+            mib: 512,
+        };
+        assert_eq!(check("00:08.0", auto, 511), Err(missing));
+        assert_eq!(check("00:08.0", auto, 512), Ok(()));
+        assert_eq!(check("00:09.0", auto, 0), Ok(()), "it has an IOMMU");
+        assert_eq!(check("00:0a.0", auto, 0), Ok(()), "not ours: the reason is told when it is opened");
+        assert_eq!(check("00:0b.0", auto, 0), Ok(()), "not there: likewise");
+        assert_eq!(check("00:08.0", Memory::Ordinary { mib: 512 }, 0), Ok(()), "as asked for");
+        assert_eq!(check("eth0", auto, 512), Err(EalError::PciAddress { text: "eth0".into() }));
+    }
+
+    #[test]
+    fn free_hugepages_of_all_sizes_count() {
+        let sysfs = Sysfs::new("huge");
+        assert_eq!(huge_free_mib(&sysfs.0), 0);
+        for (size, free) in [("hugepages-2048kB", "3\n"), ("hugepages-1048576kB", "1\n")] {
+            let folder = sysfs.0.join("kernel/mm/hugepages").join(size);
+            fs::create_dir_all(&folder).unwrap();
+            fs::write(folder.join("free_hugepages"), free).unwrap();
+        }
+        assert_eq!(huge_free_mib(&sysfs.0), 1030);
+    }
+
+    #[test]
+    fn a_pci_address_is_given_whole_and_keeps_its_arguments() {
+        let pci = vec!["03:00.0".into(), "0000:AF:00.1,arg=03:00.0".into()];
+        let line = line(&EalConfig { pci, ..EalConfig::default() }, 1024);
+        assert!(line.contains("-a 0000:03:00.0 -a 0000:af:00.1,arg=03:00.0 --lcores"), "{line}");
     }
 
     #[test]

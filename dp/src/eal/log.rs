@@ -17,6 +17,8 @@ const WARNING: i32 = 5;
 const LINE_BUFFERED: i32 = 1;
 
 static LINES: Mutex<VecDeque<(i32, String)>> = Mutex::new(VecDeque::new());
+/// What EAL said of trouble when it started: it looks at PCI devices then, and at no other time.
+static AT_START: Mutex<String> = Mutex::new(String::new());
 static TO_STDERR: AtomicBool = AtomicBool::new(false);
 
 /// Directs DPDK's log here; once, before `rte_eal_init`, which otherwise opens standard error and syslog.
@@ -34,6 +36,18 @@ pub(super) fn capture(to_stderr: bool) {
         sys::setvbuf(stream, ptr::null_mut(), LINE_BUFFERED, 4096);
         sys::rte_openlog_stream(stream);
     }
+}
+
+/// Keeps the trouble so far as that of EAL's start.
+pub(super) fn keep_start() {
+    if let Ok(mut at_start) = AT_START.lock() {
+        *at_start = trouble();
+    }
+}
+
+/// The last warnings and errors of EAL's start, as [`trouble`] has them.
+pub(crate) fn start_trouble() -> String {
+    AT_START.lock().map(|at_start| at_start.clone()).unwrap_or_default()
 }
 
 /// Forgets what was logged so far, so that [`trouble`] tells of what comes.

@@ -5,14 +5,17 @@
 
 mod config;
 pub(crate) mod log;
+pub(crate) mod pci;
 mod thread;
 
 use std::ffi::{CStr, CString, c_char};
+use std::path::Path;
 use std::sync::Mutex;
 
 use dpdk_sys as sys;
 
 pub use config::{Cores, EalConfig, Files, Iova, Memory};
+use pci::PciAddress;
 pub(crate) use thread::is_forked;
 pub use thread::register_thread;
 
@@ -35,6 +38,28 @@ pub enum EalError {
         "no hugepages are free: reserve some (echo 512 > /proc/sys/vm/nr_hugepages, as root) or use ordinary memory"
     )]
     NoHugepages,
+    /// An entry of [`EalConfig::pci`] is no address.
+    #[error("{text}: no PCI address, which looks like 0000:03:00.0 or 03:00.0")]
+    PciAddress {
+        /// The entry.
+        text: String,
+    },
+    /// Too few hugepages are free for a NIC that can use no other memory.
+    #[error(
+        "{device} is bound to {driver} and needs hugepages: {free} MiB are free and {mib} needed; reserve more (of 2 MiB \
+         each: echo {pages} > /proc/sys/vm/nr_hugepages, as root), or bind it to vfio-pci behind an IOMMU",
+        pages = .mib.div_ceil(2)
+    )]
+    PciHugepages {
+        /// The device.
+        device: String,
+        /// The driver of Linux that hands it over.
+        driver: String,
+        /// MiB free.
+        free: u64,
+        /// MiB needed.
+        mib: u32,
+    },
     /// The process is a fork of the one that started EAL.
     #[error(
         "this process is a fork of one that uses DPDK: start DPDK after the fork, or spawn a new program"
@@ -65,7 +90,14 @@ pub enum EalError {
 }
 
 /// What EAL was started with, once it runs.
-static STARTED: Mutex<Option<EalConfig>> = Mutex::new(None);
+static STARTED: Mutex<Option<Started>> = Mutex::new(None);
+
+/// See [`STARTED`].
+struct Started {
+    config: EalConfig,
+    /// Packet buffers are not in hugepages.
+    is_ordinary: bool,
+}
 
 impl Eal {
     /// Starts EAL (130 to 230 ms), or finds it running with the same options. The calling thread becomes EAL's
@@ -73,25 +105,38 @@ impl Eal {
     ///
     /// # Errors
     /// [`EalError`]; DPDK itself writes one more line to standard error when it gives up. After
-    /// [`EalError::NoHugepages`] and [`EalError::BadArgument`] another try is possible.
+    /// [`EalError::NoHugepages`], [`EalError::PciAddress`], [`EalError::PciHugepages`] and [`EalError::BadArgument`] another
+    /// try is possible.
     pub fn start(config: &EalConfig) -> Result<Self, EalError> {
         if is_forked() {
             return Err(EalError::Forked);
         }
         let mut started = STARTED.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         match &*started {
-            Some(running) if running == config => return Ok(Self { _started: () }),
+            Some(running) if running.config == *config => return Ok(Self { _started: () }),
             Some(_) => return Err(EalError::AlreadyStarted),
             None => {}
         }
-        let huge_free_mib = config::huge_free_mib();
+        let sysfs = Path::new(pci::SYSFS);
+        let huge_free_mib = config::huge_free_mib(sysfs);
         if config.memory == Memory::Hugepages && huge_free_mib == 0 {
             return Err(EalError::NoHugepages);
         }
+        config.check_pci(sysfs, huge_free_mib)?;
         init(config, &config.arguments(huge_free_mib, &allowed_cpus()))?;
         thread::watch_for_forks();
-        *started = Some(config.clone());
+        let is_ordinary = config.memory.ordinary_mib(huge_free_mib).is_some();
+        *started = Some(Started { config: config.clone(), is_ordinary });
         Ok(Self { _started: () })
+    }
+
+    /// Whether EAL was allowed to take a PCI device, and whether packet buffers are in ordinary pages.
+    pub(crate) fn pci_terms(self, address: PciAddress) -> (bool, bool) {
+        let started = STARTED.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        started.as_ref().map_or((false, false), |started| {
+            let allowed = started.config.pci_addresses().is_ok_and(|all| all.contains(&address));
+            (allowed, started.is_ordinary)
+        })
     }
 
     /// EAL when it runs in this process (and not only in one it was forked from).
@@ -122,6 +167,7 @@ fn init(config: &EalConfig, arguments: &[String]) -> Result<(), EalError> {
     // STARTED is held, and after a failure EAL refuses by itself).
     let done = unsafe { sys::rte_eal_init(strings.len() as i32, vector.leak().as_mut_ptr()) };
     if done >= 0 {
+        log::keep_start();
         return Ok(());
     }
     // SAFETY: a variable of the calling thread.

@@ -1,0 +1,142 @@
+//! Why a PCI device cannot be opened.
+//!
+//! EAL looks at PCI devices when it starts, and leaves out those it cannot use without an error: what is wrong is found out
+//! afterwards, from what Linux says of the device and what EAL logged.
+
+use std::path::Path;
+
+use crate::eal::pci::{Holder, PciAddress, identity};
+
+/// Why a PCI device cannot be opened. Each message is one line and says what to do.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PciProblem {
+    /// The text is no address.
+    #[error("no PCI address, which looks like 0000:03:00.0 or 03:00.0")]
+    Address,
+    /// The machine has no such device.
+    #[error("this machine has no such PCI device: see `lspci -D`, or /sys/bus/pci/devices")]
+    Absent,
+    /// No driver of Linux has it.
+    #[error(
+        "the device is bound to no driver: bind it to vfio-pci (where there is an IOMMU) or uio_pci_generic, such as by \
+         `dpdk-devbind.py -b vfio-pci`"
+    )]
+    Unbound,
+    /// A driver of Linux's own has it.
+    #[error(
+        "the device belongs to Linux, whose driver {driver} has it: bind it to vfio-pci (where there is an IOMMU) or \
+         uio_pci_generic, such as by `dpdk-devbind.py -b vfio-pci`"
+    )]
+    Linux {
+        /// The driver.
+        driver: String,
+    },
+    /// EAL was not told of it.
+    #[error("the device was not named when DPDK was started: name it in EalConfig::pci, in a new process")]
+    NotNamed,
+    /// It was open in this process.
+    #[error("the device was open in this process before, and DPDK finds it once only: use another process")]
+    Closed,
+    /// EAL runs without hugepages, and the device needs them.
+    #[error(
+        "the device is bound to {driver}, which gives it physical addresses alone, and DPDK runs without hugepages: let it \
+         have them (no --no-huge), or bind the device to vfio-pci behind an IOMMU"
+    )]
+    Hugepages {
+        /// The driver of Linux that hands it over.
+        driver: String,
+    },
+    /// EAL would not have it.
+    #[error("DPDK refused the device, which is bound to {driver}: {log}")]
+    Refused {
+        /// The driver of Linux that hands it over.
+        driver: String,
+        /// What EAL logged.
+        log: String,
+    },
+    /// No driver of DPDK drives it.
+    #[error(
+        "no driver of DPDK that is linked in drives a device {identity} (vendor:device); there are {drivers}"
+    )]
+    Unsupported {
+        /// Vendor and device.
+        identity: String,
+        /// The drivers there are.
+        drivers: String,
+    },
+}
+
+/// What this process knows of a device.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Known {
+    /// It was open before.
+    pub(super) was_open: bool,
+    /// EAL was told of it.
+    pub(super) is_named: bool,
+    /// EAL has no hugepages.
+    pub(super) is_ordinary: bool,
+    /// EAL's complaints at its start.
+    pub(super) log: String,
+}
+
+/// Why EAL has no port for the device, by what `sysfs` says of it.
+pub(super) fn problem(sysfs: &Path, address: PciAddress, known: Known) -> PciProblem {
+    let holder = Holder::of(sysfs, address);
+    let needs_hugepages = holder.needs_hugepages();
+    match holder {
+        Holder::Absent => PciProblem::Absent,
+        Holder::Nobody => PciProblem::Unbound,
+        Holder::Linux(driver) => PciProblem::Linux { driver },
+        Holder::UserSpace { .. } if !known.is_named => PciProblem::NotNamed,
+        Holder::UserSpace { .. } if known.was_open => PciProblem::Closed,
+        Holder::UserSpace { driver, .. } if needs_hugepages && known.is_ordinary => {
+            PciProblem::Hugepages { driver }
+        }
+        Holder::UserSpace { driver, .. } if !known.log.is_empty() => {
+            PciProblem::Refused { driver, log: known.log }
+        }
+        Holder::UserSpace { .. } => PciProblem::Unsupported {
+            identity: identity(sysfs, address),
+            drivers: dpdk_sys::DRIVERS.join(" "),
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::eal::pci::fake::Sysfs;
+
+    #[test]
+    fn each_reason_has_its_own_words() {
+        let sysfs = Sysfs::new("problem");
+        let absent = "00:01.0".parse().unwrap();
+        let nobody = sysfs.device("0000:00:02.0", None, None);
+        let linux = sysfs.device("0000:00:03.0", Some("e1000"), None);
+        let uio = sysfs.device("0000:00:04.0", Some("uio_pci_generic"), None);
+        let vfio = sysfs.device("0000:00:05.0", Some("vfio-pci"), Some(""));
+        let named = Known { is_named: true, ..Known::default() };
+        let ordinary = Known { is_ordinary: true, log: "EAL: Expecting 'PA'".into(), ..named.clone() };
+        let closed = Known { was_open: true, ..ordinary.clone() };
+        for (address, known, says) in [
+            (absent, &ordinary, "no such PCI device"),
+            (nobody, &ordinary, "bound to no driver: bind it to vfio-pci"),
+            (linux, &ordinary, "whose driver e1000 has it: bind it to vfio-pci"),
+            (uio, &Known::default(), "was not named"),
+            (uio, &closed, "open in this process before"),
+            (uio, &ordinary, "bound to uio_pci_generic, which gives it physical addresses alone"),
+            (vfio, &ordinary, "bound to vfio-pci: EAL: Expecting 'PA'"),
+            (vfio, &named, "drives a device 8086:100e (vendor:device); there are net_"),
+        ] {
+            let told = problem(&sysfs.0, address, known.clone()).to_string();
+            assert!(told.contains(says) && !told.contains('\n'), "{says}: {told}");
+        }
+    }
+
+    #[test]
+    fn what_has_to_be_bound_may_be_bound_to_uio_as_well() {
+        for problem in [PciProblem::Unbound, PciProblem::Linux { driver: "e1000".into() }] {
+            assert!(problem.to_string().contains("vfio-pci (where there is an IOMMU) or uio_pci_generic"));
+        }
+    }
+}
