@@ -1,9 +1,10 @@
 //! Writes `CONFORMANCE.md`: which requirements of the documents are shown by which tests.
 
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Parser;
-use tests::conformance::{self, Doc, Ledger, REPORT, Result, render};
+use tests::conformance::{self, Doc, Error, Ledger, REPORT, Ran, Result, render};
 
 /// Writes CONFORMANCE.md from the index of requirements, the tests that name them, and the claims.
 #[derive(Parser)]
@@ -11,6 +12,9 @@ struct Options {
     /// Write nothing; exit 1, with a line for each finding, when something is wrong or the report is stale.
     #[arg(long, conflicts_with = "open")]
     check: bool,
+    /// With `--check`: the record that `scripts/test` left; a proof that did not run is wrong.
+    #[arg(long, value_name = "FILE", requires = "check")]
+    ran: Option<PathBuf>,
     /// Write nothing; list the rows that are open, of one document or of all: MPA, MPA2, DDP, RDMAP, EXT, SEC.
     #[arg(long, value_name = "DOC", num_args = 0..=1)]
     open: Option<Option<Doc>>,
@@ -37,7 +41,10 @@ fn run(options: &Options) -> Result<ExitCode> {
         conformance::write(root, REPORT, &render::report(&ledger))?;
     }
     // Without a report every other finding still is worth reading.
-    let complaints = ledger.complaints(&conformance::read(root, REPORT).unwrap_or_default());
+    let mut complaints = ledger.complaints(&conformance::read(root, REPORT).unwrap_or_default());
+    if let Some(path) = &options.ran {
+        complaints.extend(record(path)?.missing(&ledger));
+    }
     if !options.check {
         println!("{REPORT} written; `--check` finds {} things wrong", complaints.len());
         return Ok(ExitCode::SUCCESS);
@@ -46,4 +53,10 @@ fn run(options: &Options) -> Result<ExitCode> {
         eprintln!("conformance: {complaint}");
     }
     Ok(if complaints.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn record(path: &Path) -> Result<Ran> {
+    let name = path.display().to_string();
+    let text = std::fs::read_to_string(path).map_err(|source| Error::File { path: name.clone(), source })?;
+    Ran::parse(&text).map_err(|reason| Error::Form { path: name, reason })
 }

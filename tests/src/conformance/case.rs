@@ -6,7 +6,7 @@ use super::proof::{Proof, Test};
 use super::{Result, files, read};
 
 /// Where the cases lie.
-const CASES: &str = "tests/iwprobe/src/cases";
+pub(super) const CASES: &str = "tests/iwprobe/src/cases";
 
 /// The cases in the repository, and what is wrong with them.
 ///

@@ -1,19 +1,24 @@
 //! Claims: what is said of a row that no test shows.
 
+use std::fmt;
 use std::path::Path;
 use std::str::FromStr;
 
-use super::row::Index;
+use super::row::{Index, Level};
 use super::{CLAIMS, Doc, Result, RowId};
 
 /// What is claimed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// Held by how the code is built.
+    /// Held by how the code is built: its place is code that would have to change to break it.
     Construction,
+    /// Asks that something be said: its place is where the documentation says it.
+    Documented,
     /// About documents, other layers or the consumer: nothing to test.
     Untestable,
-    /// Deliberately otherwise.
+    /// A permission that is not used.
+    Unused,
+    /// Deliberately otherwise than the row has it.
     Deviation,
     /// Not done.
     Open,
@@ -25,10 +30,14 @@ impl FromStr for Verdict {
     fn from_str(text: &str) -> std::result::Result<Self, String> {
         match text {
             "construction" => Ok(Self::Construction),
+            "documented" => Ok(Self::Documented),
             "untestable" => Ok(Self::Untestable),
+            "unused" => Ok(Self::Unused),
             "deviation" => Ok(Self::Deviation),
             "open" => Ok(Self::Open),
-            _ => Err(format!("`{text}` is no verdict: construction, untestable, deviation or open")),
+            _ => Err(format!(
+                "`{text}` is no verdict: construction, documented, untestable, unused, deviation or open"
+            )),
         }
     }
 }
@@ -40,7 +49,8 @@ pub struct Claim {
     pub row: RowId,
     /// What is claimed of it.
     pub verdict: Verdict,
-    /// `path#text that occurs in it`; may be empty where nothing in the code has to do with the row.
+    /// `path#text that occurs in it`: in code, or for [`Verdict::Documented`] in documentation. May be empty where nothing
+    /// there has to do with the row.
     pub place: String,
     /// Why, in a sentence.
     pub reason: String,
@@ -121,9 +131,15 @@ fn checked(
     if *verdict == Verdict::Open && known.level.binds() {
         return Err(format!("{row} is a {} and must not stay open", known.level.name()));
     }
+    if *verdict == Verdict::Unused && (known.level.binds() || known.level.advises()) {
+        return Err(format!("{row} is a {}, no permission", known.level.name()));
+    }
+    if *verdict == Verdict::Deviation && known.level == Level::May {
+        return Err(format!("{row} is a MAY: not to do it is `unused`, no deviation"));
+    }
     if place.is_empty() {
         return match verdict {
-            Verdict::Construction => Err(format!("{row}, held by construction, has no place")),
+            Verdict::Construction | Verdict::Documented => Err(format!("{row}, held so, has no place")),
             _ => Ok(claim),
         };
     }
@@ -133,7 +149,37 @@ fn checked(
     if text.is_empty() || !source.contains(text) {
         return Err(format!("{row}: `{text}` does not occur in {path}"));
     }
+    let wanted = if *verdict == Verdict::Documented { Kind::Words } else { Kind::Code };
+    if !source.lines().any(|line| kind(path, line, text) == Some(wanted)) {
+        return Err(format!("{row}: `{text}` in {path} is no {wanted}"));
+    }
     Ok(claim)
+}
+
+/// What a place is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Code,
+    Words,
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Code => "code, but a comment or a document",
+            Self::Words => "documentation, but code",
+        })
+    }
+}
+
+/// What `text` is in a line of a file; `None` when it is not in it.
+fn kind(path: &str, line: &str, text: &str) -> Option<Kind> {
+    let before = &line[..line.find(text)?];
+    let mark = if path.ends_with(".rs") { "//" } else { "#" };
+    let comment = before.trim_start().starts_with(mark)
+        || text.trim_start().starts_with(mark)
+        || before.contains(&format!(" {mark} "));
+    Some(if path.ends_with(".md") || comment { Kind::Words } else { Kind::Code })
 }
 
 #[cfg(test)]
@@ -177,6 +223,45 @@ mod tests {
             "tests/Cargo.toml#pub struct Claim {",
         ] {
             assert!(check(None, &format!("DDP-004,construction,{place},So.")).is_err(), "{place}");
+        }
+    }
+
+    #[test]
+    fn code_holds_by_construction_and_documents_say() {
+        let code = PLACE;
+        let comment = "tests/src/conformance/row.rs#Rows of the index: one";
+        let document = "SECURITY.md#The trust boundary";
+        for (place, holds) in [(code, true), (comment, false), (document, false)] {
+            for verdict in ["construction", "untestable", "deviation"] {
+                let line = format!("DDP-004,{verdict},{place},So.");
+                assert_eq!(check(None, &line).is_ok(), holds, "{line}");
+            }
+            assert_eq!(check(None, &format!("DDP-004,documented,{place},So.")).is_ok(), !holds, "{place}");
+        }
+        assert!(check(None, "DDP-004,documented,,So.").is_err());
+        assert_eq!(kind("a.rs", "let a = 0; // none", "none"), Some(Kind::Words));
+        assert_eq!(kind("a.rs", "let none = 0; // so", "none"), Some(Kind::Code));
+        assert_eq!(kind("a.toml", "# none", "none"), Some(Kind::Words));
+        assert_eq!(kind("a.rs", "#[none]", "none"), Some(Kind::Code));
+        assert_eq!(kind("a.rs", "one", "none"), None);
+    }
+
+    #[test]
+    fn what_is_permitted_is_unused_and_no_deviation() {
+        let index = row::load(root()).unwrap();
+        let of = |level| {
+            let mut rows = index.iter().filter(|(id, _)| id.doc == Doc::Ddp);
+            *rows.find(|(_, row)| row.level == level).unwrap().0
+        };
+        for (verdict, level, good) in [
+            ("unused", Level::May, true),
+            ("unused", Level::Must, false),
+            ("unused", Level::ShouldNot, false),
+            ("deviation", Level::May, false),
+            ("deviation", Level::Should, true),
+        ] {
+            let line = format!("{},{verdict},,So.", of(level));
+            assert_eq!(check(None, &line).is_ok(), good, "{line} {level:?}");
         }
     }
 

@@ -6,7 +6,8 @@
 //! the code, to see that the tests which name its rows fail ([`mutation`]).
 //!
 //! [`Ledger`] joins them, finds what contradicts itself, and renders `CONFORMANCE.md`. Everything is read from
-//! source text: no test is linked or run, so the report needs neither DPDK nor rights.
+//! source text: no test is linked or run, so the report needs neither DPDK nor rights. [`ran`] compares the proofs with the
+//! record of the tests that ran.
 
 pub mod case;
 pub mod claim;
@@ -14,6 +15,7 @@ pub mod copy;
 pub mod ledger;
 pub mod mutation;
 pub mod proof;
+pub mod ran;
 pub mod render;
 pub mod row;
 pub mod statement;
@@ -22,6 +24,7 @@ pub mod trial;
 use std::path::{Path, PathBuf};
 
 pub use ledger::{Ledger, Standing};
+pub use ran::Ran;
 pub use row::{Doc, RowId};
 
 /// Where the index lies, from the top of the repository.

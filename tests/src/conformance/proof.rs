@@ -1,8 +1,8 @@
 //! Proofs: the comment above a test that names rows.
 //!
 //! The comment starts with `Proves` ([`statement`]) and stands right above its test: only attributes and further
-//! comment lines come between. A test is a function with `#[test]`, or, in the suites of `tests/tests` that have a
-//! runner of their own, a function the suite mentions again.
+//! comment lines come between. A test is a function with `#[test]`, so that its name is in the output of its runner
+//! ([`ran`](super::ran)).
 
 use std::path::Path;
 
@@ -29,23 +29,14 @@ pub struct Proof {
     pub line: usize,
 }
 
-/// The folder of the suites with runners of their own.
-const SUITES: &str = "tests/tests/";
-
 /// The proofs in all of the repository's Rust files, and what is wrong with them.
 ///
 /// # Errors
 /// When a file cannot be read.
 pub fn load(root: &Path) -> Result<(Vec<Proof>, Vec<String>)> {
     let (mut proofs, mut findings) = (Vec::new(), Vec::new());
-    let paths = files(root, "", "rs")?;
-    let texts = paths.into_iter().map(|path| Ok((read(root, &path)?, path))).collect::<Result<Vec<_>>>()?;
-    for (text, path) in &texts {
-        let suite = || {
-            let tests = texts.iter().filter(|(_, other)| other.starts_with(SUITES));
-            tests.map(|(text, _)| text.as_str()).collect::<Vec<_>>().join("\n")
-        };
-        for found in scan(path, text, &suite) {
+    for path in files(root, "", "rs")? {
+        for found in scan(&path, &read(root, &path)?) {
             match found {
                 Ok(proof) => proofs.push(proof),
                 Err(finding) => findings.push(finding),
@@ -55,27 +46,20 @@ pub fn load(root: &Path) -> Result<(Vec<Proof>, Vec<String>)> {
     Ok((proofs, findings))
 }
 
-/// The proofs in one file. `suite` gives the text of all suites, to find a case's other mention in.
-fn scan(path: &str, text: &str, suite: &dyn Fn() -> String) -> Vec<std::result::Result<Proof, String>> {
+/// The proofs in one file.
+fn scan(path: &str, text: &str) -> Vec<std::result::Result<Proof, String>> {
     let lines: Vec<&str> = text.lines().map(str::trim).collect();
     let mut found = Vec::new();
     for (at, line) in lines.iter().enumerate() {
         let Some(words) = comment(line) else { continue };
         if statement::is_meant(words) || words.starts_with("Proves:") {
-            found.push(
-                read_one(path, &lines, at, suite).map_err(|reason| format!("{path}:{}: {reason}", at + 1)),
-            );
+            found.push(read_one(path, &lines, at).map_err(|reason| format!("{path}:{}: {reason}", at + 1)));
         }
     }
     found
 }
 
-fn read_one(
-    path: &str,
-    lines: &[&str],
-    at: usize,
-    suite: &dyn Fn() -> String,
-) -> std::result::Result<Proof, String> {
+fn read_one(path: &str, lines: &[&str], at: usize) -> std::result::Result<Proof, String> {
     let words: Vec<&str> = lines[at..].iter().map_while(|line| comment(line)).collect();
     let starts = |words: &str| words.starts_with(statement::WORD);
     if !starts(words[0]) {
@@ -104,8 +88,7 @@ fn read_one(
     if has("ignore") {
         return Err(format!("`{name}` is ignored and proves nothing"));
     }
-    let is_case = path.starts_with(SUITES) && mentions(&suite(), name) > 1;
-    if !has("test]") && !is_case {
+    if !has("test]") {
         return Err(format!("`Proves` stands above `{name}`, which is no test"));
     }
     Ok(Proof { rows, test: Test { file: path.to_owned(), name: name.to_owned() }, line: at + 1 })
@@ -126,14 +109,6 @@ fn function(line: &str) -> Option<&str> {
     Some(&name[..name.find(['(', '<'])?])
 }
 
-/// How often a text has a name as a word.
-fn mentions(text: &str, name: &str) -> usize {
-    let is_part = |it: char| it.is_alphanumeric() || it == '_';
-    let hits = text.match_indices(name);
-    hits.filter(|(at, _)| !text[..*at].ends_with(is_part) && !text[at + name.len()..].starts_with(is_part))
-        .count()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -141,7 +116,7 @@ mod tests {
     /// Comments in these texts start behind a quote, so that they are not taken for statements of this file.
     fn one(path: &str, lines: &[&str]) -> std::result::Result<Proof, String> {
         let text = lines.join("\n");
-        let mut found = scan(path, &text, &|| text.clone());
+        let mut found = scan(path, &text);
         assert_eq!(found.len(), 1, "{found:?}");
         found.remove(0)
     }
@@ -174,17 +149,7 @@ mod tests {
             assert!(one("a.rs", bad).is_err(), "{bad:?}");
         }
         let two = ["// Proves DDP-001.", "// Proves DDP-002.", "#[test]", "fn it() {"].join("\n");
-        assert!(scan("a.rs", &two, &String::new)[0].is_err());
-        assert!(
-            scan("a.rs", "// Proves that it works.\nlet x = 1; // Proves DDP-001.", &String::new).is_empty()
-        );
-    }
-
-    #[test]
-    fn a_case_of_a_suite_is_one_that_the_suite_mentions() {
-        let case = ["// Proves DDP-001.", "fn case() {", "suite.add(\"case\", ", "case,"];
-        one("tests/tests/it.rs", &case).unwrap();
-        assert!(one("tests/tests/it.rs", &case[..2]).is_err());
-        assert!(one("iwarp/tests/it.rs", &case).is_err());
+        assert!(scan("a.rs", &two)[0].is_err());
+        assert!(scan("a.rs", "// Proves that it works.\nlet x = 1; // Proves DDP-001.").is_empty());
     }
 }

@@ -20,12 +20,13 @@ to be seen for each to hold.
 A **proof** is a test that fails when the row is broken. It names the row in the comment above it (`Proves DDP-001: ...`), or,
 as a wire case of `iwprobe`, in its `rows`.
 
-A **claim** says why no test shows a row: it holds by construction, at a place in the code that is checked to exist; it is
-untestable, being about documents, other layers or the application; or we deviate. The claims are in
+A **claim** says why no test shows a row: it holds by construction, at a place in the code that would have to change to break
+it; it asks that something be documented, and this is where; it is untestable, being about documents, other layers or the
+application; it is a permission that is not used; or we deviate. The claims are in
 [tests/conformance/claims](tests/conformance/claims). A row with neither is **open**; a MUST or MUST NOT never is.
 
-`cargo run -p tests --bin conformance-report -- --check` compares all of this with the sources; `-- --open [DOC]` lists what
-is open.
+`cargo run -p tests --bin conformance-report -- --check` compares all of this with the sources, `-- --check --ran FILE` with the
+record of the tests that ran as well; `-- --open [DOC]` lists what is open.
 ";
 
 const MUTATIONS_INTRODUCTION: &str = "
@@ -77,29 +78,31 @@ fn totals(text: &mut String, ledger: &Ledger) {
     put(
         text,
         format_args!(
-            "\n## Totals\n\n| document | rows | MUST, MUST NOT | SHOULD, SHOULD NOT | proved | by construction | untestable \
-             | deviations | open | open MUST |\n|---|---|---|---|---|---|---|---|---|---|\n"
+            "\n## Totals\n\n| document | rows | MUST, MUST NOT | SHOULD, SHOULD NOT | proved | by construction | documented \
+             | untestable | unused | deviations | open | open MUST |\n|---|---|---|---|---|---|---|---|---|---|---|---|\n"
         ),
     );
-    let mut sum = [0; 9];
+    let mut sum = [0; 11];
     for doc in Doc::ALL {
-        let mut counts = [0; 9];
+        let mut counts = [0; 11];
         for (_, row, standing) in rows_of(ledger, doc) {
             let column = match standing {
                 Standing::Proved(_) => 3,
                 Standing::Claimed(claim) => match claim.verdict {
                     Verdict::Construction => 4,
-                    Verdict::Untestable => 5,
-                    Verdict::Deviation => 6,
-                    Verdict::Open => 7,
+                    Verdict::Documented => 5,
+                    Verdict::Untestable => 6,
+                    Verdict::Unused => 7,
+                    Verdict::Deviation => 8,
+                    Verdict::Open => 9,
                 },
-                Standing::Open => 7,
+                Standing::Open => 9,
             };
             counts[0] += 1;
             counts[1] += usize::from(row.level.binds());
             counts[2] += usize::from(row.level.advises());
             counts[column] += 1;
-            counts[8] += usize::from(row.level.binds() && standing.is_open());
+            counts[10] += usize::from(row.level.binds() && standing.is_open());
         }
         put(
             text,
@@ -122,8 +125,8 @@ fn anchor(doc: Doc) -> String {
 }
 
 fn document(text: &mut String, ledger: &Ledger, doc: Doc) {
-    let (mut proved, mut built, mut untestable, mut deviations, mut open) =
-        (Vec::new(), Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    let (mut proved, mut built, mut documented, mut untestable, mut unused, mut deviations, mut open) =
+        (Vec::new(), Vec::new(), Vec::new(), Vec::new(), Vec::new(), Vec::new(), Vec::new());
     for (id, row, standing) in rows_of(ledger, doc) {
         match standing {
             Standing::Proved(tests) => proved.push((id, row, by_file(tests))),
@@ -138,7 +141,9 @@ fn document(text: &mut String, ledger: &Ledger, doc: Doc) {
                 }
                 let lines = match claim.verdict {
                     Verdict::Construction => &mut built,
+                    Verdict::Documented => &mut documented,
                     Verdict::Untestable => &mut untestable,
+                    Verdict::Unused => &mut unused,
                     Verdict::Deviation => &mut deviations,
                     Verdict::Open => &mut open,
                 };
@@ -149,7 +154,9 @@ fn document(text: &mut String, ledger: &Ledger, doc: Doc) {
     put(text, format_args!("\n## {} {}\n", doc.prefix(), doc.title()));
     table(text, "Proved", "by", &proved);
     table(text, "By construction", "how, where", &built);
+    table(text, "Documented", "what, where", &documented);
     table(text, "Untestable", "why", &untestable);
+    table(text, "Permissions not used", "instead", &unused);
     table(text, "Deviations", "why", &deviations);
     table(text, "Open", "why", &open);
 }

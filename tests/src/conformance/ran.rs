@@ -1,0 +1,163 @@
+//! Which tests ran: the record that `scripts/test` leaves, and the proofs that are not in it.
+//!
+//! A line for each test, with tabs between: the runner, the test's path, its outcome. A runner is the crate or test target as
+//! cargo names its program, and the file it starts with (`iwarp src/lib.rs`, `verbs_limits tests/verbs_limits.rs`).
+//! A wire case of `iwprobe` has the runner `case`; a suite that was skipped, with its reason, has the runner `skipped`.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::Ledger;
+use super::case::CASES;
+use super::proof::Test;
+
+/// The suite that runs the wire cases.
+const PROBE: &str = "probe";
+
+/// What ran, from the record.
+#[derive(Debug, Default)]
+pub struct Ran {
+    /// By runner: what passed, and what did not.
+    tests: BTreeMap<String, BTreeMap<String, bool>>,
+    /// Suites that were skipped.
+    skipped: BTreeSet<String>,
+}
+
+impl Ran {
+    /// Reads the record. A test that ran more than once has to have passed once, and failed never.
+    ///
+    /// # Errors
+    /// In words, for a line of another form.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let mut ran = Self::default();
+        for (number, line) in text.lines().enumerate() {
+            let [runner, path, outcome] = line
+                .split('\t')
+                .collect::<Vec<_>>()
+                .try_into()
+                .map_err(|_| format!("line {}: `{line}` is no runner, test and outcome", number + 1))?;
+            if runner == "skipped" {
+                ran.skipped.insert(path.to_owned());
+                continue;
+            }
+            let tests = ran.tests.entry(runner.to_owned()).or_default();
+            match outcome {
+                "ok" => _ = tests.entry(path.to_owned()).or_insert(true),
+                "FAILED" => _ = tests.insert(path.to_owned(), false),
+                // Ignored, for one: it did not run.
+                _ => {}
+            }
+        }
+        Ok(ran)
+    }
+
+    /// The proofs of the ledger that did not run, or failed: a line each. Wire cases may be missing where their suite was
+    /// skipped; whether it may be is not judged here.
+    pub fn missing(&self, ledger: &Ledger) -> Vec<String> {
+        let mut rows: BTreeMap<&Test, Vec<String>> = BTreeMap::new();
+        for (row, tests) in &ledger.proofs {
+            for test in tests {
+                rows.entry(test).or_default().push(row.to_string());
+            }
+        }
+        rows.retain(|test, _| !self.has(test));
+        let line = |(test, rows): (&Test, Vec<String>)| {
+            format!("{}: {} did not run, and is to prove {}", test.file, test.name, rows.join(", "))
+        };
+        rows.into_iter().map(line).collect()
+    }
+
+    fn has(&self, test: &Test) -> bool {
+        if test.file.starts_with(CASES) {
+            let cases = self.tests.get("case");
+            return self.skipped.contains(PROBE)
+                || cases.is_some_and(|cases| cases.get(&test.name) == Some(&true));
+        }
+        let Some((runner, module)) = place(&test.file) else { return false };
+        let tests = self.tests.get(&runner).into_iter().flatten();
+        // Between the file's module and the test there may be modules of the file's own, `tests` by name.
+        let own = tests.filter(|(path, _)| {
+            let inner = path.strip_prefix(&module).and_then(|path| path.strip_suffix(&test.name));
+            inner.is_some_and(|inner| inner.split("::").all(|part| part.is_empty() || part == "tests"))
+        });
+        let passed: Vec<bool> = own.map(|(_, passed)| *passed).collect();
+        !passed.is_empty() && passed.into_iter().all(|passed| passed)
+    }
+}
+
+/// The runner of the tests in a file, and what their paths start with.
+fn place(file: &str) -> Option<(String, String)> {
+    let (folder, rest) = file
+        .split_once("/src/")
+        .map(|(package, rest)| (package, ("src", rest)))
+        .or_else(|| file.split_once("/tests/").map(|(package, rest)| (package, ("tests", rest))))?;
+    let parts: Vec<&str> = rest.1.strip_suffix(".rs")?.split('/').collect();
+    let (runner, modules) = match (rest.0, parts.split_first()?) {
+        ("src", _) => {
+            let package = folder.rsplit('/').next()?.replace('-', "_");
+            (format!("{package} src/lib.rs"), &parts[..])
+        }
+        (_, (target, [])) => (format!("{target} tests/{target}.rs"), &[][..]),
+        (_, (target, modules)) => (format!("{target} tests/{target}/main.rs"), modules),
+    };
+    let modules = modules.iter().filter(|name| !["mod", "lib", "main"].contains(name));
+    Some((runner, modules.map(|name| format!("{name}::")).collect()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn test(file: &str, name: &str) -> Test {
+        Test { file: file.into(), name: name.into() }
+    }
+
+    #[test]
+    fn a_file_has_its_runner_and_module() {
+        let of = |file| place(file).map(|(runner, module)| format!("{runner} {module}"));
+        for (file, expected) in [
+            ("iwarp/src/mpa/framer/tests.rs", "iwarp src/lib.rs mpa::framer::tests::"),
+            ("tcp-lite/src/tcp/mod.rs", "tcp_lite src/lib.rs tcp::"),
+            ("tests/src/conformance/row.rs", "tests src/lib.rs conformance::row::"),
+            ("iwarp/tests/verbs_limits.rs", "verbs_limits tests/verbs_limits.rs "),
+            ("iwarp/tests/rdmap_stream/sent.rs", "rdmap_stream tests/rdmap_stream/main.rs sent::"),
+            ("iwarp/tests/model/main.rs", "model tests/model/main.rs "),
+        ] {
+            assert_eq!(of(file).as_deref(), Some(expected));
+        }
+        assert_eq!(of("build.rs"), None);
+    }
+
+    #[test]
+    fn a_proof_is_what_ran_and_passed() {
+        let ran = Ran::parse(
+            "iwarp src/lib.rs\tmpa::framer::tests::golden\tok\niwarp src/lib.rs\tmpa::crc::golden\tok\n\
+             iwarp src/lib.rs\tmpa::framer::tests::slow\tignored\niwarp src/lib.rs\tddp::bad\tok\n\
+             iwarp src/lib.rs\tddp::bad\tFAILED\nit tests/it.rs\tworks\tok\ncase\tone\tok\n",
+        )
+        .unwrap();
+        for (file, name, has) in [
+            ("iwarp/src/mpa/framer/tests.rs", "golden", true),
+            ("iwarp/src/mpa/framer.rs", "golden", true),
+            ("iwarp/src/mpa/crc.rs", "golden", true),
+            ("iwarp/src/mpa/mod.rs", "golden", false),
+            ("iwarp/src/mpa/framer/tests.rs", "slow", false),
+            ("iwarp/src/ddp/mod.rs", "bad", false),
+            ("iwarp/tests/it.rs", "works", true),
+            ("iwarp/tests/other.rs", "works", false),
+            ("iwarp/tests/it.rs", "orks", false),
+            ("tests/iwprobe/src/cases/a.rs", "one", true),
+            ("tests/iwprobe/src/cases/a.rs", "two", false),
+        ] {
+            assert_eq!(ran.has(&test(file, name)), has, "{file}: {name}");
+        }
+    }
+
+    #[test]
+    fn cases_are_excused_where_their_suite_was_skipped() {
+        let case = test("tests/iwprobe/src/cases/a.rs", "one");
+        assert!(Ran::parse("skipped\tprobe\tnetwork namespaces need root\n").unwrap().has(&case));
+        assert!(!Ran::parse("skipped\tsiw\tno image\n").unwrap().has(&case));
+        assert!(!Ran::parse("").unwrap().has(&case));
+        assert!(Ran::parse("case\tone\n").is_err());
+    }
+}
