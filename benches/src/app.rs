@@ -36,7 +36,7 @@ pub fn run(cli: Cli) -> Result<(), Error> {
 fn client(test: Test, args: &ClientArgs, interrupt: &Interrupt) -> Result<(), Error> {
     let sweep = args.args.sweep(test)?;
     let unit = args.args.unit();
-    let mut end = net::open(&args.net, args.args.events, interrupt)?;
+    let mut end = net::open(&args.net, args.args.events, !args.args.no_crc, interrupt)?;
     end.endpoint.profile = args.args.profile;
     let mut output = Output::new(test, unit);
     let remote = args.remote.with_port(DEFAULT_PORT);
@@ -52,7 +52,7 @@ fn client(test: Test, args: &ClientArgs, interrupt: &Interrupt) -> Result<(), Er
 fn server(args: &ServerArgs, interrupt: &Interrupt) -> Result<(), Error> {
     let fallback = args.test.map(|test| args.args.params(test)).transpose()?;
     args.args.check()?;
-    let mut end = net::open(&args.net, args.args.events, interrupt)?;
+    let mut end = net::open(&args.net, args.args.events, !args.args.no_crc, interrupt)?;
     end.endpoint.profile = args.args.profile;
     let server = Server::listen(&mut end, args.port)?;
     say(&format!("listening on port {}", args.port));
@@ -143,12 +143,12 @@ fn cpus(args: &LocalArgs, params: &Params, cores: u32) -> Result<Vec<usize>, Err
 }
 
 fn ping(args: &PingClientArgs, interrupt: &Interrupt) -> Result<(), Error> {
-    let mut end = net::open(&args.net, false, interrupt)?;
+    let mut end = net::open(&args.net, false, true, interrupt)?;
     ping::client::run(&mut end.endpoint, args.remote.with_port(ping::DEFAULT_PORT), &args.ping, &mut say)
 }
 
 fn pong(args: &PongArgs, interrupt: &Interrupt) -> Result<(), Error> {
-    let mut end = net::open(&args.net, false, interrupt)?;
+    let mut end = net::open(&args.net, false, true, interrupt)?;
     let server = ping::server::Server::listen(&mut end.endpoint, args.port)?;
     say(&format!("listening on port {}", args.port));
     loop {

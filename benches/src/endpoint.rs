@@ -270,7 +270,6 @@ pub fn conn_param(params: &Params, timeout: Duration, private_data: &[u8]) -> Re
         responder_resources: depth,
         initiator_depth: depth,
         markers: params.markers,
-        crc: params.crc,
         // perftest's Write latency server writes first, and siw's clients know no RTR.
         await_first_fpdu: params.test != Test::WriteLat,
         timeout,

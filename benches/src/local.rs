@@ -153,6 +153,7 @@ pub fn run_between(
         cpu: wire.core.as_ref().map(|core| core.cpu),
         shares_cpu: wire.core.is_some() || has_one_cpu(),
         events: params.events,
+        crc: params.crc,
         timeout: wire.timeout,
     };
     let remote = SocketAddr::new(address(wire.ipv6, 1), DEFAULT_PORT);

@@ -50,6 +50,8 @@ pub struct EndConfig<'a> {
     pub shares_cpu: bool,
     /// Sleep on completion events, with the engine in a thread.
     pub events: bool,
+    /// Whether this end asks for CRCs.
+    pub crc: bool,
     /// Longest silence.
     pub timeout: Duration,
 }
@@ -57,7 +59,7 @@ pub struct EndConfig<'a> {
 impl<'a> EndConfig<'a> {
     /// As the options say. To be called before EAL starts, which keeps this thread on one CPU: who may use only one
     /// without having asked for it (`--cpu`) may share it with the other end.
-    pub fn new(args: &'a NetArgs, events: bool) -> Self {
+    pub fn new(args: &'a NetArgs, events: bool, crc: bool) -> Self {
         Self {
             ips: args.ips.clone(),
             gateways: args.gateway.clone(),
@@ -66,6 +68,7 @@ impl<'a> EndConfig<'a> {
             cpu: args.cpu,
             shares_cpu: has_one_cpu() && args.cpu.is_none(),
             events,
+            crc,
             timeout: args.timeout,
         }
     }
@@ -75,9 +78,9 @@ impl<'a> EndConfig<'a> {
 ///
 /// # Errors
 /// [`Error::Usage`], [`Error::Port`], [`Error::Verbs`].
-pub fn open(args: &NetArgs, events: bool, interrupt: &Interrupt) -> Result<End, Error> {
+pub fn open(args: &NetArgs, events: bool, crc: bool, interrupt: &Interrupt) -> Result<End, Error> {
     args.check()?;
-    let config = EndConfig::new(args, events);
+    let config = EndConfig::new(args, events, crc);
     make_end(open_port(args)?, &config, interrupt)
 }
 
@@ -97,6 +100,7 @@ pub fn make_end(port: Box<dyn Port>, config: &EndConfig<'_>, interrupt: &Interru
     let info = port.info().clone();
     let ips: Vec<&str> = config.ips.iter().map(String::as_str).collect();
     let mut engine_config = EngineConfig::new(&*port, &ips)?;
+    engine_config.crc = config.crc;
     engine_config.stack.vlan = config.vlan;
     for &gateway in &config.gateways {
         if engine_config.stack.gateways.try_push(gateway.into()).is_err() {

@@ -118,7 +118,7 @@ pub struct Params {
     pub validate: bool,
     /// Ask the peer for markers.
     pub markers: bool,
-    /// Ask for CRCs.
+    /// This end asks for CRCs.
     pub crc: bool,
     /// Seed of the patterns.
     pub seed: u64,

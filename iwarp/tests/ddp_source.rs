@@ -5,6 +5,7 @@ mod common;
 use common::accepted::{Accepted, tagged};
 use common::pattern;
 use common::raw::{EMPTY_WRITE, fpdu, request};
+use iwarp::engine::EngineConfig;
 use iwarp::mpa::Framer;
 use iwarp::verbs::{ConnParam, RemoteAddr, SendOp, SendRequest, Sge, VerbsError};
 
@@ -230,16 +231,15 @@ fn markers_are_sent_to_whom_asks_for_them() {
     }
 }
 
-// Proves MPA-021, MPA-078, MPA-080 to MPA-082, MPA-085, MPA-088, MPA-298: who does not say otherwise uses CRC,
-// though the peer would not, and keeps to it.
+// Proves MPA-021, MPA-077, MPA-078, MPA-081, MPA-082, MPA-085, MPA-088, MPA-298: CRCs are used unless an administrator says
+// otherwise, though the peer would not, and are kept to.
 #[test]
 fn crc_is_used_unless_both_say_no() {
     for (ours, theirs, used) in
         [(None, false, true), (None, true, true), (Some(false), true, true), (Some(false), false, false)]
     {
-        let mut param = ConnParam::default();
-        param.crc = ours.unwrap_or(param.crc);
-        let mut peer = Accepted::new(&request(theirs), &param);
+        let configure = |config: &mut EngineConfig| config.crc = ours.unwrap_or(config.crc);
+        let mut peer = Accepted::configured(configure, &request(theirs), &ConnParam::default());
         assert_eq!(peer.reply[16] & 0x40 != 0, used, "what the Reply declares");
         peer.say(&EMPTY_WRITE);
         peer.established();
@@ -261,7 +261,7 @@ fn crc_is_used_unless_both_say_no() {
 // Proves MPA-086: with C=0 from both ends the very first CRC field may be anything.
 #[test]
 fn without_crc_the_first_field_is_not_looked_at() {
-    let mut peer = Accepted::new(&request(false), &ConnParam { crc: false, ..ConnParam::default() });
+    let mut peer = Accepted::configured(|config| config.crc = false, &request(false), &ConnParam::default());
     peer.post_recv(0, 100);
     let mut first = fpdu(&mut peer.framer, &common::accepted::untagged(0x41, 3, [0, 1, 0], b"hello"));
     let end = first.len();

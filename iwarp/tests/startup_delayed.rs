@@ -2,17 +2,23 @@
 
 mod common;
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use common::dialer::Dialer;
 use common::doorman::Doorman;
+use common::hooked::{Hooks, hooked};
 use common::raw::{fpdu, frame};
 use common::{PORT, Pair, pattern};
 use dp::link::{LinkConfig, LinkPlan};
+use dp::{Burst, Checksum, Mbuf, Port};
 use iwarp::mpa::{Framer, StartupFault};
 use iwarp::verbs::{
     CmEvent, CmEventKind, CmId, ConnParam, ConnectionError, ListenOptions, QpState, ResponderOptions,
     SendFlags, SendOp, SendRequest, StreamOptions, StreamRead, VerbsError,
 };
+use tcp_lite::CloseReason;
 
 /// A connection in streaming mode: A dialled, B listened.
 struct Streams {
@@ -24,7 +30,10 @@ struct Streams {
 
 impl Streams {
     fn new(link: &LinkConfig, options: StreamOptions) -> Self {
-        let mut pair = Pair::new(link);
+        Self::on(Pair::new(link), options)
+    }
+
+    fn on(mut pair: Pair, options: StreamOptions) -> Self {
         let listener = pair.b.context.create_id(&pair.b.channel);
         let streaming = Some(options);
         listener.listen_with(&ListenOptions { streaming, ..ListenOptions::new(PORT) }).unwrap();
@@ -365,7 +374,7 @@ fn a_slow_reader_stops_its_peer() {
     assert!(matches!(s.event(false).kind, CmEventKind::Disconnected { error: None, .. }));
 }
 
-// Proves MPA-222: each of the first frames of both directions is lost once, and startup completes.
+/// Each of the first frames of both directions is lost once, the handshake's too, and startup completes.
 #[test]
 fn startup_survives_the_loss_of_any_frame() {
     // The frames of the address resolution come first.
@@ -380,4 +389,204 @@ fn startup_survives_the_loss_of_any_frame() {
             exchange(&mut pair, &c.qp_a, &c.qp_b);
         }
     }
+}
+
+/// Something is done to one frame, once.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Trouble {
+    Loss,
+    /// It comes behind those that are sent within 300 us after it.
+    Lateness,
+    /// Its segment comes in two, the second part first.
+    Resegmentation,
+}
+
+/// Does it to the frame of this number among those with a payload.
+struct Meddler {
+    trouble: Trouble,
+    number: usize,
+    seen: Arc<AtomicUsize>,
+    late: Option<(u64, Mbuf)>,
+}
+
+/// Octets in front of TCP's payload; `None` where there is none.
+fn payload_at(frame: &Mbuf) -> Option<usize> {
+    let head = frame.head();
+    if head.get(12..14)? != [8, 0] || *head.get(23)? != 6 {
+        return None;
+    }
+    let tcp = 14 + 4 * usize::from(head[14] & 15);
+    let at = tcp + 4 * usize::from(head.get(tcp + 12)? >> 4);
+    let end = 14 + usize::from(u16::from_be_bytes([head[16], head[17]]));
+    (at < end).then_some(at)
+}
+
+/// The frame with only these octets of its TCP payload, as a middlebox makes it; its checksums have been looked at.
+fn part(port: &dyn Port, frame: &Mbuf, range: std::ops::Range<usize>) -> Mbuf {
+    let at = payload_at(frame).unwrap();
+    let mut octets = vec![0; frame.len()];
+    frame.copy_to(0, &mut octets);
+    let tcp = 14 + 4 * usize::from(octets[14] & 15);
+    let sequence = u32::from_be_bytes(octets[tcp + 4..tcp + 8].try_into().unwrap());
+    octets[tcp + 4..tcp + 8].copy_from_slice(&sequence.wrapping_add(range.start as u32).to_be_bytes());
+    let total = (at - 14 + range.len()) as u16;
+    octets[16..18].copy_from_slice(&total.to_be_bytes());
+    let octets = [&octets[..at], &octets[at..][range]].concat();
+    let mut part = port.mempool().alloc().unwrap();
+    assert!(part.append_slice(&octets));
+    part.set_rx_checksum(Checksum::Good);
+    part
+}
+
+impl Hooks for Meddler {
+    fn rx_burst(&mut self, port: &mut dyn Port, now_us: u64, frames: &mut Burst) -> usize {
+        let mut came = Burst::new();
+        port.rx_burst(now_us, &mut came);
+        let before = frames.len();
+        for frame in came.drain(..) {
+            let Some(at) = payload_at(&frame) else {
+                frames.push(frame);
+                continue;
+            };
+            let number = self.seen.fetch_add(1, Ordering::Relaxed);
+            if number != self.number {
+                frames.push(frame);
+                continue;
+            }
+            match self.trouble {
+                Trouble::Loss => {}
+                Trouble::Lateness => self.late = Some((now_us + 300, frame)),
+                Trouble::Resegmentation => {
+                    let end = 14 + usize::from(u16::from_be_bytes([frame.head()[16], frame.head()[17]]));
+                    let octets = end - at;
+                    frames.push(part(port, &frame, octets / 2..octets));
+                    if octets > 1 {
+                        frames.push(part(port, &frame, 0..octets / 2));
+                    }
+                }
+            }
+        }
+        if self.late.as_ref().is_some_and(|(due, _)| *due <= now_us) {
+            frames.extend(self.late.take().map(|(_, frame)| frame));
+        }
+        frames.len() - before
+    }
+
+    fn next_due_us(&self, port: &dyn Port) -> Option<u64> {
+        let late = self.late.as_ref().map(|(due, _)| *due);
+        [port.next_due_us(), late].into_iter().flatten().min()
+    }
+}
+
+// Proves MPA-222: whatever segment of the last plain octets, of Request, Reply and the first FPDUs is lost, late, or comes cut in
+// two in the wrong order, in either direction: TCP makes it good, and MPA begins where it should, with markers and without.
+#[test]
+fn tcp_recovers_while_stacks_are_switched() {
+    for trouble in [Trouble::Loss, Trouble::Lateness, Trouble::Resegmentation] {
+        for markers in [false, true] {
+            for at_b in [false, true] {
+                for number in 0.. {
+                    let seen = Arc::new(AtomicUsize::new(0));
+                    let (a, b) = dp::link::pair(&LinkConfig::default());
+                    let meddler = Meddler { trouble, number, seen: Arc::clone(&seen), late: None };
+                    let ports = if at_b { (a, hooked(b, meddler)) } else { (hooked(a, meddler), b) };
+                    let mut s = Streams::on(Pair::over(ports, |_| {}), StreamOptions::default());
+                    s.a.send_stream(b"last words").unwrap();
+                    s.b.send_stream(b"of both").unwrap();
+                    let param =
+                        ConnParam { markers, timeout: Duration::from_secs(60), ..ConnParam::default() };
+                    assert_eq!(s.read(true, 10), b"last words", "{trouble:?} of {number}");
+                    assert_eq!(s.read(false, 7), b"of both", "{trouble:?} of {number}");
+                    let (qp_a, qp_b) = s.start(true, &param);
+                    exchange(&mut s.pair, &qp_a, &qp_b);
+                    // There was no such segment any more.
+                    if seen.load(Ordering::Relaxed) <= number {
+                        assert!(number > 8, "{number} segments");
+                        break;
+                    }
+                }
+            }
+        }
+    }
+}
+
+// Proves DDP-142, DDP-143, RDMAP-297: what comes before the application has started MPA is its own, even a Request and a whole
+// Write to a buffer that is lent out; nothing of it is placed, no segment of DDP's is sent, and nothing can be posted ahead.
+#[test]
+fn before_the_switch_there_is_no_ddp() {
+    let mut d = Doorman::with(|options| options.streaming = Some(StreamOptions::default()));
+    let all = iwarp::memory::Access::LOCAL_WRITE | iwarp::memory::Access::REMOTE_WRITE;
+    let lent = d.pd.reg_mr(64, all).unwrap();
+    let request = frame("Req", 0x50, 2, &[0, 8, 0, 8]);
+    let mut write = vec![0xc1, 0x40];
+    write.extend(lent.rkey().to_be_bytes());
+    write.extend(lent.addr().to_be_bytes());
+    write.extend([7; 8]);
+    let write = |framer: &mut Framer| fpdu(framer, &write);
+    let octets = [request.clone(), write(&mut Framer::new(false, true))].concat();
+    d.say(&octets);
+    let id = d.event().id;
+    d.pair.until(100_000, |_| false);
+    let mut got = vec![0; octets.len()];
+    assert_eq!(id.recv_stream(&mut got).unwrap(), StreamRead::Octets(octets.len()));
+    assert_eq!(got, octets);
+    let placed = |lent: &iwarp::verbs::MemoryRegion| {
+        let mut octets = [0; 8];
+        lent.read_at(0, &mut octets).unwrap();
+        octets == [7; 8]
+    };
+    assert!(!placed(&lent) && d.pair.inbox.is_empty());
+    let qp = d.qp();
+    assert!(qp.post_send(&SendRequest::empty(1, SendOp::Send)).is_err());
+    // The same octets behind the switch.
+    id.start_responder(b"", &ResponderOptions::default()).unwrap();
+    d.pair.until(10_000, |_| false);
+    d.pair.send(&request);
+    let event = d.event_of_mpa();
+    assert!(matches!(event.kind, CmEventKind::ConnectRequest { .. }), "{event:?}");
+    assert!(!placed(&lent));
+    d.accept_for(&qp, &id, &ConnParam::default());
+    d.pair.send(&write(&mut Framer::new(false, true)));
+    d.pair.until(50_000, |_| false);
+    assert!(placed(&lent));
+    qp.post_send(&SendRequest::empty(1, SendOp::Send)).unwrap();
+}
+
+// Proves MPA-235, MPA-236: an invalid Request and an invalid Reply are code 4 alike, told as such; TCP is reset at once, in less than
+// a round trip; and the queue pair is where the loss of a connection leaves it.
+#[test]
+fn an_invalid_frame_is_code_4_and_ends_tcp_at_once() {
+    let wrong = |key: &str| frame(key, 0x50, 3, &[0, 8, 0, 8]);
+    let mut lost = Dialer::new(&ConnParam::default());
+    lost.pair.abort();
+    let event = lost.event();
+    assert!(
+        matches!(&event.kind, CmEventKind::ConnectError { error, .. } if error.mpa_code() == Some(1)),
+        "{event:?}"
+    );
+
+    let mut d = Dialer::new(&ConnParam::default());
+    d.pair.inbox.clear();
+    d.pair.send(&wrong("Rep"));
+    assert!(d.pair.until(100, |pair| pair.closed == Some(CloseReason::Reset)), "{:?}", d.pair.closed);
+    assert!(d.pair.inbox.is_empty());
+    let event = d.event();
+    let CmEventKind::ConnectError { error, .. } = event.kind else { panic!("{event:?}") };
+    assert_eq!(error.mpa_code(), Some(4));
+    assert_eq!(d.qp.state(), lost.qp.state());
+    for qp in [&d.qp, &lost.qp] {
+        assert!(qp.post_send(&SendRequest::empty(1, SendOp::Send)).is_err() || qp.state() == QpState::Error);
+    }
+
+    let mut d = Doorman::with(|options| options.streaming = Some(StreamOptions::default()));
+    d.say(&[]);
+    let id = d.event().id;
+    id.start_responder(b"", &ResponderOptions::default()).unwrap();
+    d.pair.until(10_000, |_| false);
+    d.pair.send(&wrong("Req"));
+    assert!(d.pair.until(100, |pair| pair.closed == Some(CloseReason::Reset)), "{:?}", d.pair.closed);
+    assert!(d.pair.inbox.is_empty());
+    let event = d.event_of_mpa();
+    let CmEventKind::ConnectError { error, .. } = event.kind else { panic!("{event:?}") };
+    assert_eq!(error.mpa_code(), Some(4));
 }

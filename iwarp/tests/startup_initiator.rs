@@ -3,15 +3,20 @@
 
 mod common;
 
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use common::dialer::Dialer;
+use common::doorman::Doorman;
+use common::hooked::{Hooks, hooked};
 use common::raw::{RawPair, fpdu, frame};
+use dp::link::{LinkConfig, pair};
+use dp::{Burst, Mbuf, Port};
 use iwarp::mpa::frame::{Depths, Enhanced};
 use iwarp::mpa::{Framer, RtrKinds, StartupFault};
 use iwarp::verbs::{
-    CmEventKind, ConnParam, ConnectionError, RecvRequest, RemoteAddr, SendOp, SendRequest, StreamError,
-    TerminateOrigin,
+    CmEventKind, ConnParam, ConnectionError, Context, ContextConfig, RecvRequest, RemoteAddr, SendOp,
+    SendRequest, StreamError, TerminateOrigin,
 };
 
 const WRITE_RTR: &str = "000ec140 00000001 00000000 00000000 ebd34c5f";
@@ -152,7 +157,7 @@ fn another_try_with_other_terms_is_the_users() {
     assert!(d.pair.until(100_000, |pair| pair.inbox.len() == 24), "{:?}", d.pair.inbox);
 }
 
-// Proves MPA-151, MPA-189, MPA-196, MPA-205, MPA-227, MPA-228, MPA-235, MPA-242, MPA-301, MPA2-128, MPA2-129: code 4 ends
+// Proves MPA-151, MPA-189, MPA-196, MPA-205, MPA-227, MPA-228, MPA-242, MPA-301, MPA2-128, MPA2-129: code 4 ends
 // TCP at once, with not one octet more, and is told.
 #[test]
 fn an_invalid_reply_ends_the_connection() {
@@ -296,8 +301,8 @@ fn markers_begin_with_the_first_octet_of_full_operation() {
 #[test]
 fn crcs_are_used_if_either_asks() {
     for (ours, theirs) in [(false, false), (true, false), (false, true), (true, true)] {
-        let param = ConnParam { crc: ours, ..client_server() };
-        let mut d = Dialer::new(&param);
+        let pair = RawPair::configured(|config| config.crc = ours);
+        let mut d = Dialer::on(pair, &client_server());
         assert_eq!(d.pair.inbox[16] & 0x40 != 0, ours);
         d.pair.inbox.clear();
         d.pair.send(&reply(if theirs { 0x50 } else { 0x10 }, 2, &[0, 1, 0, 1]));
@@ -461,4 +466,73 @@ fn the_user_may_refuse_what_the_reply_says() {
     assert_eq!(d.pair.inbox.len(), 0, "not one FPDU");
     d.closes();
     assert!(matches!(d.event().kind, CmEventKind::Disconnected { error: None, .. }));
+}
+
+// Proves MPA-057: whether the peer is to send markers is a setting of the receiver, and its M bit says so, in a Request and in a
+// Reply.
+#[test]
+fn the_markers_bit_is_the_receivers_setting() {
+    for markers in [false, true] {
+        let param = ConnParam { markers, ..client_server() };
+        let d = Dialer::new(&param);
+        assert_eq!(d.pair.inbox[16] & 0x80 != 0, markers);
+        let mut d = Doorman::new();
+        let id = d.asked(&frame("Req", 0x50, 2, &[0, 8, 0, 8])).id;
+        let _qp = d.accept(&id, &param);
+        assert_eq!(d.pair.inbox[16] & 0x80 != 0, markers);
+    }
+}
+
+/// TCP segments that pass a port, in order: whether they are ours, their flags, whether they have a payload.
+type Passed = Arc<Mutex<Vec<(bool, u8, bool)>>>;
+
+struct Watch(Passed);
+
+impl Watch {
+    fn note(&self, ours: bool, frames: &[Mbuf]) {
+        for frame in frames {
+            let head = frame.head();
+            if head.get(12..14) != Some(&[8, 0]) || head[23] != 6 {
+                continue;
+            }
+            let tcp = 14 + 4 * usize::from(head[14] & 15);
+            let headers = tcp - 14 + 4 * usize::from(head[tcp + 12] >> 4);
+            let total = usize::from(u16::from_be_bytes([head[16], head[17]]));
+            self.0.lock().unwrap().push((ours, head[tcp + 13] & 0x17, total > headers));
+        }
+    }
+}
+
+impl Hooks for Watch {
+    fn rx_burst(&mut self, port: &mut dyn Port, now_us: u64, frames: &mut Burst) -> usize {
+        let before = frames.len();
+        let count = port.rx_burst(now_us, frames);
+        self.note(false, &frames[before..]);
+        count
+    }
+
+    fn tx_burst(&mut self, port: &mut dyn Port, now_us: u64, frames: &mut Burst) -> usize {
+        self.note(true, frames);
+        port.tx_burst(now_us, frames)
+    }
+}
+
+// Proves RDMAP-296: the first octet of MPA follows the handshake of TCP; no SYN has any, though what is to be said is known when
+// the connection is asked for.
+#[test]
+fn mpa_begins_behind_the_handshake() {
+    const SYN: u8 = 2;
+    const ACK: u8 = 16;
+    let passed = Passed::default();
+    let (a, b) = pair(&LinkConfig::default());
+    let context = Context::new(ContextConfig::default()).unwrap();
+    let raw = RawPair::over(context, (hooked(a, Watch(Arc::clone(&passed))), b), |_| {});
+    let d = Dialer::on(raw, &client_server());
+    assert!(d.pair.inbox.starts_with(b"MPA ID Req Frame"));
+    let passed = passed.lock().unwrap();
+    let first = passed.iter().position(|(_, _, payload)| *payload).unwrap();
+    assert!(passed[first].0, "the Request");
+    let before: Vec<_> = passed[..first].iter().map(|(ours, flags, _)| (*ours, *flags)).collect();
+    assert_eq!(before[..2], [(true, SYN), (false, SYN | ACK)], "{before:?}");
+    assert!(before[2..].iter().all(|it| *it == (true, ACK)), "{before:?}");
 }

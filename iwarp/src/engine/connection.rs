@@ -54,8 +54,6 @@ pub(super) struct Connection {
     idle_timeout: Option<Duration>,
     /// What is admitted of a Request, until there was one.
     responder: Option<Box<ResponderOptions>>,
-    /// CRCs are used, whatever it is accepted with.
-    require_crc: bool,
     /// It began in streaming mode: octets on their way from and to the user.
     stream: Option<Arc<StreamShared>>,
     /// Octets of startup frames that TCP has not taken, behind those of `stream`.
@@ -138,7 +136,6 @@ impl Connection {
             param: None,
             idle_timeout: None,
             responder: None,
-            require_crc: false,
             stream: None,
             outbox: VecDeque::new(),
             fronted: false,

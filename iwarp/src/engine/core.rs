@@ -334,8 +334,16 @@ impl Core {
         };
         let made = started.and_then(|conn| {
             qp.slot.store(conn.slot() as u32, Ordering::Release);
-            Connection::connecting(conn, Arc::clone(&id), Arc::clone(qp), param, now, again)
-                .inspect_err(|_| self.io.tcp.abort(now, conn))
+            Connection::connecting(
+                conn,
+                Arc::clone(&id),
+                Arc::clone(qp),
+                param,
+                self.io.config.crc,
+                now,
+                again,
+            )
+            .inspect_err(|_| self.io.tcp.abort(now, conn))
         });
         match made {
             Ok(connection) => self.insert(connection),

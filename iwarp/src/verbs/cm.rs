@@ -83,7 +83,7 @@ impl CmId {
             return Err(in_use());
         }
         // The peer may have the IRD raised.
-        qp.shared.bind(&self.shared.context, &engine, param.mpa_config().max_ird)?;
+        qp.shared.bind(&self.shared.context, &engine, param.mpa_config(true).max_ird)?;
         state.qp = Some((Arc::downgrade(&qp.shared), Arc::downgrade(&qp.owner)));
         state.phase = CmPhase::Connected { engine: Arc::clone(&engine) };
         drop(state);

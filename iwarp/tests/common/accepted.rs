@@ -1,5 +1,6 @@
 //! An accepted connection whose other end is octets of the test's own, from its Request on: what `peer` settles, this leaves open.
 
+use iwarp::engine::EngineConfig;
 use iwarp::memory::Access;
 use iwarp::mpa::Framer;
 use iwarp::verbs::{
@@ -33,7 +34,20 @@ pub(crate) struct Accepted {
 impl Accepted {
     /// `request` is what the peer opens with; `accept` what the engine's user accepts with.
     pub(crate) fn new(request: &[u8], accept: &ConnParam) -> Self {
-        let mut door = Doorman::new();
+        Self::over(Doorman::new(), request, accept)
+    }
+
+    /// The same with an engine that its administrator has configured.
+    pub(crate) fn configured(
+        configure: impl FnOnce(&mut EngineConfig),
+        request: &[u8],
+        accept: &ConnParam,
+    ) -> Self {
+        let raw = RawPair::configured(configure);
+        Self::over(Doorman::over(raw, |_| {}), request, accept)
+    }
+
+    fn over(mut door: Doorman, request: &[u8], accept: &ConnParam) -> Self {
         let id = door.asked(request).id;
         let qp = door.accept(&id, accept);
         let Doorman { pair: mut raw, pd, cq, channel, listener: _listener } = door;

@@ -90,7 +90,6 @@ impl Setting {
             responder_resources,
             initiator_depth,
             markers: self.markers[side],
-            crc: self.crc,
             timeout: Duration::from_secs(60),
             ..ConnParam::default()
         }
@@ -133,6 +132,7 @@ impl World {
         let (a, b) = pair(&setting.link);
         let ports = (turning(a, seed, ppm, unseen), turning(b, !seed, ppm, unseen));
         let pair = Pair::over(ports, |config| {
+            config.crc = setting.crc;
             config.turn_octets = setting.turn_octets;
             // A wire this bad may lose what is sent twice: RFC 9293's R2 allows for more, even after a slow handshake.
             config.stack.tcp.user_timeout = tcp_lite::Duration::from_secs(100);

@@ -83,13 +83,12 @@ impl Options {
     ) -> Result<(), Error> {
         let param = ConnParam {
             markers: self.markers,
-            crc: !self.no_crc,
             mpa_revision: self.revision,
             peer_to_peer: !self.client_server,
             timeout: self.net.timeout,
             ..ConnParam::default()
         };
-        let mut end = net::open(&self.net, false, &Interrupt::on_signals()?)?.endpoint;
+        let mut end = net::open(&self.net, false, !self.no_crc, &Interrupt::on_signals()?)?.endpoint;
         run(&mut end, &Manners { param })
     }
 }

@@ -64,7 +64,8 @@ impl Lab {
     /// When anything cannot be made.
     pub fn new(port: Box<dyn dp::Port>, ip: &str, role: Role, crc: bool) -> Result<Self> {
         let context = Context::new(ContextConfig::default()).map_err(told)?;
-        let config = EngineConfig::new(&*port, &[ip]).map_err(told)?;
+        let mut config = EngineConfig::new(&*port, &[ip]).map_err(told)?;
+        config.crc = crc;
         let engine = Engine::new(&context, port, config).map_err(told)?;
         let pd = context.alloc_pd().map_err(told)?;
         let events = context.create_event_channel().map_err(told)?;
@@ -159,7 +160,7 @@ impl Lab {
         let request = self.connect_request()?;
         // Accepted: a FIN close behind a rejecting Reply makes siw overlook what that says.
         let private_data = format!("{MAGIC} bye").bytes().collect();
-        request.id.accept(&qp, &ConnParam { private_data, crc: self.crc, ..ConnParam::default() })?;
+        request.id.accept(&qp, &ConnParam { private_data, ..ConnParam::default() })?;
         self.established(&request.id)?;
         self.await_end(&request.id)?;
         Ok(())
@@ -267,7 +268,7 @@ impl Lab {
         let scene = words::scene(words);
         ensure!(scene.len() <= MAX_TEXT, "a scene of {} octets: '{scene}'", scene.len());
         let private_data = ArrayVec::try_from(scene.as_bytes()).map_err(|error| lab_error!("{error}"))?;
-        let param = ConnParam { private_data, crc: self.crc, ..ConnParam::default() };
+        let param = ConnParam { private_data, ..ConnParam::default() };
         match self.role {
             Role::Connect(remote) => {
                 post()?;
@@ -297,12 +298,12 @@ impl Lab {
 
     /// Waits until `id` is connected; returns the peer's private data.
     fn established(&mut self, id: &CmId) -> Result<String> {
-        let asked = self.crc;
         self.until("connection", |lab| {
             let Some(event) = lab.event(|event| event.id == *id) else { return Ok(None) };
             match event.kind {
-                CmEventKind::Established { private_data, crc, .. } => {
-                    ensure!(crc || !asked, "we asked for CRCs, and there are none");
+                CmEventKind::Established { private_data, .. } => {
+                    let without = lab.engine.counters().connections_without_crc;
+                    ensure!(without == 0 || !lab.crc, "we asked for CRCs, and there are none");
                     Ok(Some(String::from_utf8_lossy(&private_data).into_owned()))
                 }
                 CmEventKind::Rejected { private_data, .. } => {

@@ -270,7 +270,7 @@ impl Connection {
         let inbox = std::mem::take(&mut plain.inbox);
         let stray = !stream.take_unread().is_empty();
         let deadline = io.now + duration(param.timeout);
-        let started = Initiator::start(param.mpa_config(), &param.private_data, deadline);
+        let started = Initiator::start(param.mpa_config(io.config.crc), &param.private_data, deadline);
         self.idle_deadline = None;
         self.param = Some(param);
         // Parameters were checked by the call.

@@ -24,12 +24,13 @@ impl Connection {
         id: Arc<CmShared>,
         qp: Arc<QpShared>,
         param: Box<ConnParam>,
+        crc: bool,
         now: Instant,
         again: Option<Instant>,
     ) -> Result<Self, ConnectionError> {
         let deadline = again.unwrap_or(now + duration(param.timeout));
         // Parameters were checked by the call.
-        let (initiator, request) = Initiator::start(param.mpa_config(), &param.private_data, deadline)
+        let (initiator, request) = Initiator::start(param.mpa_config(crc), &param.private_data, deadline)
             .map_err(|_| ConnectionError::NoResources)?;
         let phase = Phase::Opening { start: Some((Box::new(initiator), request.to_vec())) };
         let mut connection = Self::new(conn, phase, Some(deadline));
@@ -124,7 +125,6 @@ impl Connection {
         }
         id.set_requested(&io.shared, self.conn, request.private_data_limit);
         self.deadline = None;
-        self.require_crc = options.require_crc;
         if let Some(timeout) = options.decision_timeout {
             self.deadline = Some(io.now + duration(timeout));
         }
@@ -139,7 +139,6 @@ impl Connection {
             revision: request.revision,
             peer_to_peer: request.peer_to_peer,
             markers: request.markers,
-            crc: request.crc,
         };
         // New to the user only where it comes from a listener.
         let from = if self.id.is_none() { listener } else { None };
@@ -168,7 +167,7 @@ impl Connection {
             ord: Some(param.initiator_depth),
             min_ord: param.min_initiator_depth,
             markers: Some(param.markers),
-            crc: Some(param.crc || self.require_crc),
+            crc: Some(io.config.crc),
             private_data: &param.private_data,
         };
         let answer = responder.accept(accept, deadline);
@@ -348,9 +347,9 @@ impl Connection {
     pub(super) fn announce_established(&mut self, io: &mut Io, negotiated: Negotiated, ready: bool) {
         self.told = Told::Established;
         io.counters.connections += 1;
+        io.counters.connections_without_crc += u64::from(!negotiated.crc);
         self.watch_idle(io);
-        let Negotiated { tx_markers, rx_markers, crc, ird, ord, private_data, peer, revision, .. } =
-            negotiated;
+        let Negotiated { tx_markers, rx_markers, ird, ord, private_data, peer, revision, .. } = negotiated;
         self.announce(CmEventKind::Established {
             private_data: private_data.as_slice().into(),
             ord,
@@ -358,7 +357,6 @@ impl Connection {
             peer,
             revision,
             fell_back: self.fallback == Fallback::Done,
-            crc,
             markers: (tx_markers, rx_markers),
             ready,
         });

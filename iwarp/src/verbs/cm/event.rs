@@ -33,10 +33,8 @@ pub enum CmEventKind {
         revision: u8,
         /// The peer will send an RTR, so that we may speak first once that has come.
         peer_to_peer: bool,
-        /// The peer asks for markers, and for CRCs.
+        /// The peer asks for markers.
         markers: bool,
-        /// The peer asks for CRCs.
-        crc: bool,
     },
     /// The queue pair is in `Rts`.
     Established {
@@ -53,8 +51,6 @@ pub enum CmEventKind {
         /// The peer took no Request of revision 2, and this is the second try with revision 1
         /// ([`ConnParam::fallback`](super::ConnParam::fallback)): depths and RTR were not negotiated.
         fell_back: bool,
-        /// Whether CRCs are used.
-        crc: bool,
         /// Whether we send markers, and whether we receive them.
         markers: (bool, bool),
         /// Whether work may be posted at once. A responder to a peer without RTR holds back what is posted until

@@ -53,9 +53,6 @@ pub struct ConnParam {
     pub depths_left_to_ulp: bool,
     /// Ask the peer to send markers (they let out-of-order FPDUs be placed). siw rejects this.
     pub markers: bool,
-    /// Ask for CRCs. Without, they are used only if the peer asks. Off only where the path is protected at least as
-    /// well as by a CRC32c end to end (RFC 5044 section 4.4).
-    pub crc: bool,
     /// MPA revision to ask for: 2 (RFC 6581) or 1.
     pub mpa_revision: u8,
     /// Offer peer-to-peer setup (an RTR frame), revision 2 only.
@@ -92,7 +89,6 @@ impl Default for ConnParam {
             min_initiator_depth: 0,
             depths_left_to_ulp: false,
             markers: false,
-            crc: true,
             mpa_revision: 2,
             peer_to_peer: true,
             rtr: RtrKinds::WRITE | RtrKinds::READ,
@@ -113,7 +109,7 @@ impl ConnParam {
         if !matches!(self.mpa_revision, 1 | 2) {
             return Err(VerbsError::Invalid(format!("MPA revision {}: use 1 or 2", self.mpa_revision)));
         }
-        let config = self.mpa_config();
+        let config = self.mpa_config(true);
         let (got, max) = (self.private_data.len(), config.private_data_limit());
         if got > max {
             return Err(VerbsError::TooLong { got: got as u64, max: max as u64 });
@@ -127,12 +123,12 @@ impl ConnParam {
         config.validate().map_err(|error| VerbsError::Invalid(error.to_string()))
     }
 
-    /// What they mean for MPA.
-    pub(crate) fn mpa_config(&self) -> MpaConfig {
+    /// What they mean for MPA, with the engine's setting of CRCs.
+    pub(crate) fn mpa_config(&self, crc: bool) -> MpaConfig {
         let revision = if self.mpa_revision == 1 { Revision::One } else { Revision::Two };
         MpaConfig {
             markers: self.markers,
-            crc: self.crc,
+            crc,
             revision,
             peer_to_peer: self.peer_to_peer && revision == Revision::Two,
             rtr: self.rtr,
@@ -178,8 +174,6 @@ pub struct ResponderOptions {
     pub max_ird: u16,
     /// ORD of a connection, at most, whatever is accepted with.
     pub max_ord: u16,
-    /// CRCs are used on every connection, whatever it is accepted with.
-    pub require_crc: bool,
     /// Reject peers that want markers from us. They cost the sender.
     pub refuse_markers: bool,
 }
@@ -195,7 +189,6 @@ impl Default for ResponderOptions {
             max_private_data: MAX_PRIVATE_DATA,
             max_ird: MAX_DEPTH,
             max_ord: MAX_DEPTH,
-            require_crc: false,
             refuse_markers: false,
         }
     }

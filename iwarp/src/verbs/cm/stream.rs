@@ -240,7 +240,7 @@ impl CmId {
                 "octets of the peer are unread: read them before MPA starts".into(),
             ));
         }
-        qp.shared.bind(&self.shared.context, &engine, param.mpa_config().max_ird)?;
+        qp.shared.bind(&self.shared.context, &engine, param.mpa_config(true).max_ird)?;
         state.qp = Some((Arc::downgrade(&qp.shared), Arc::downgrade(&qp.owner)));
         stream.start();
         state.phase = CmPhase::Connected { engine: Arc::clone(&engine) };

@@ -72,9 +72,12 @@ pub(super) fn small(config: &mut EngineConfig) {
     config.stack.tcp.send_buffer_octets = 1 << 16;
 }
 
-/// An engine and its peer.
-pub(super) fn rig() -> RawPair {
-    RawPair::limited(context(3), pair(&wire()), Limits { connections: 64, ..LIMITS }, small)
+/// An engine, which asks for CRCs or does not, and its peer.
+pub(super) fn rig(crc: bool) -> RawPair {
+    RawPair::limited(context(3), pair(&wire()), Limits { connections: 64, ..LIMITS }, |config| {
+        small(config);
+        config.crc = crc;
+    })
 }
 
 /// Lets everything end, and looks that nothing is held: the objects are gone, the connections, the packet buffers.

@@ -54,7 +54,10 @@ pub(super) fn draw(dice: &mut Dice, keys: [[u8; 32]; 2]) -> Setup {
         Plan { until_us: START_US + dice.scaled(500_000, 16_000_000), ..clean }
     });
     let work = if rdma {
-        Work::Rdma((0..dice.between(1, 3)).map(|_| rdma_plan(dice)).collect())
+        let mut plans: Vec<_> = (0..dice.between(1, 3)).map(|_| rdma_plan(dice)).collect();
+        let crc = plans.iter().any(|plan| plan.crc);
+        plans.iter_mut().for_each(|plan| plan.crc = crc);
+        Work::Rdma(plans)
     } else {
         let ours = stock_side.is_none();
         Work::Streams((0..dice.between(1, 3)).map(|_| stream_plan(dice, ours)).collect())

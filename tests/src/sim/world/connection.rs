@@ -60,7 +60,7 @@ pub struct RdmaPlan {
     pub opener: usize,
     /// Who asks for markers.
     pub markers: [bool; 2],
-    /// CRCs.
+    /// CRCs: alike in all plans of a run, as they are the engines' setting.
     pub crc: bool,
     /// Reads and atomics outstanding, each way.
     pub depth: u16,
@@ -211,7 +211,6 @@ impl Connection {
             responder_resources: self.plan.depth,
             initiator_depth: self.plan.depth,
             markers: self.plan.markers[side],
-            crc: self.plan.crc,
             timeout: FOREVER,
             keepalive: if probing {
                 Keepalive::Probe { idle, interval, probes: 200 }

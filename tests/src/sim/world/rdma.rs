@@ -49,6 +49,7 @@ impl Host {
         setup: &HostSetup,
         port: Box<dyn Port>,
         close_timeout: Duration,
+        crc: bool,
     ) -> Result<Self, String> {
         let context =
             Context::new(ContextConfig { seed: Some(setup.key), ..Default::default() }).map_err(text)?;
@@ -56,6 +57,7 @@ impl Host {
         config.stack = setup.stack_config(side);
         config.turn_octets = setup.turn_octets;
         config.close_timeout = close_timeout;
+        config.crc = crc;
         let engine = Engine::new(&context, port, config).map_err(text)?;
         Ok(Self {
             setup: setup.clone(),
@@ -90,7 +92,9 @@ impl RdmaWorld {
     ) -> Result<Self, String> {
         let [a, b] = ports;
         let patience = if plans.iter().any(RdmaPlan::ends_early) { CLOSE_TIMEOUT } else { FOREVER };
-        let mut hosts = [Host::new(0, &setups[0], a, patience)?, Host::new(1, &setups[1], b, patience)?];
+        let crc = plans.iter().any(|plan| plan.crc);
+        let mut hosts =
+            [Host::new(0, &setups[0], a, patience, crc)?, Host::new(1, &setups[1], b, patience, crc)?];
         for host in &mut hosts {
             let listener = host.context.create_id(&host.channel);
             listener.listen(PORT, 16, FOREVER).map_err(text)?;

@@ -62,7 +62,7 @@ struct Run {
 
 /// One program.
 pub(super) fn run(input: &mut Input<'_>) {
-    let mut raw = rig();
+    let mut raw = rig(true);
     let context = raw.context.clone();
     let pd = context.alloc_pd().expect("within the limit");
     let cq = context.create_cq(64, None).expect("within the limit");
@@ -125,7 +125,6 @@ fn param(input: &mut Input<'_>) -> ConnParam {
         min_initiator_depth: u16::from(bit(7)).min(depth(depths >> 2)),
         depths_left_to_ulp: bit(1) && bit(2),
         markers: bit(3),
-        crc: !bit(4),
         mpa_revision: if two { 2 } else { 1 },
         peer_to_peer: two && bit(5),
         rtr: RtrKinds::from_bits_truncate(depths >> 5) | RtrKinds::WRITE,

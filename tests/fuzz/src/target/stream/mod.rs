@@ -76,7 +76,7 @@ impl Run {
         let setup = input.u8();
         let bit = |at: u8| setup >> at & 1 == 1;
         let (their_markers, own_markers, crc) = (bit(0), bit(1), !bit(2));
-        let mut raw = rig();
+        let mut raw = rig(crc);
         let context = raw.context.clone();
         let room = "within the limit";
         let pd = context.alloc_pd().expect(room);
@@ -97,7 +97,6 @@ impl Run {
         let id = raw.next_event(&channel, 1_000_000).expect("a connect request").id;
         let param = ConnParam {
             markers: own_markers,
-            crc,
             responder_resources: depth,
             initiator_depth: depth,
             ..ConnParam::default()

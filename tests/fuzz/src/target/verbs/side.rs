@@ -284,7 +284,6 @@ impl Side {
             responder_resources: depth(0),
             initiator_depth: depth(2),
             markers: bits & 0x10 != 0,
-            crc: bits & 0x20 == 0,
             peer_to_peer: bits & 0x40 == 0,
             timeout: Duration::from_secs(5),
             ..ConnParam::default()
