@@ -1,4 +1,4 @@
-//! What we send, as TShark reads it: no malformed frame, no bad CRC.
+//! What we send, as TShark reads it: no malformed frame, no bad CRC; and our captures themselves.
 //!
 //! `iwperf --pcap` writes the capture on its way to a vhost device, so this needs no rights.
 //! TShark 4.0 has two defects that are excused here. With markers it mis-frames an FPDU that contains a marker and
@@ -9,6 +9,9 @@ use std::fmt;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use dp::link::{LinkConfig, pair};
+use dp::pcap::Tap;
+use dp::{Burst, Mbuf, Port, TxOffload};
 use tests::iwperf::{Net, Test, client, conclude, serve_vhost};
 use tests::lab::{Need, Result, Run, Scratch, Suite};
 use tests::{ensure, lab_error};
@@ -20,6 +23,7 @@ fn main() -> ExitCode {
         suite.add(format!("{}_markers", test.name()), move || run(test, &["--markers"], Markers::On));
     }
     suite.add("write-bw_no_crc", || run(Test::WriteBw, &["--no-crc"], Markers::Off));
+    suite.add("tap_directions_times_and_checksums", tap_directions_times_and_checksums);
     suite.run()
 }
 
@@ -123,4 +127,60 @@ fn parse(line: &str) -> Result<Frame> {
         complaints.push_str(notes);
     }
     Ok(Frame { number: number.to_owned(), protocols: protocols.to_owned(), complaints })
+}
+
+/// TCP 192.0.2.1:4660 -> 192.0.2.2:80 with 3 bytes of data; no checksum filled in.
+const SEGMENT: [u8; 57] = [
+    0x02, 0, 0, 0, 0, 0x0b, 0x02, 0, 0, 0, 0, 0x0a, 0x08, 0x00, //
+    0x45, 0, 0, 43, 0, 1, 0, 0, 64, 6, 0, 0, 192, 0, 2, 1, 192, 0, 2, 2, //
+    0x12, 0x34, 0, 80, 0, 0, 0, 1, 0, 0, 0, 0, 0x50, 0x18, 4, 0, 0, 0, 0, 0, //
+    b'a', b'b', b'c',
+];
+
+/// The segment in two buffers, with the checksums asked of the port.
+fn segment(port: &dyn Port) -> Result<Mbuf> {
+    let buffer = || port.mempool().alloc().ok_or_else(|| lab_error!("no buffer"));
+    let (mut frame, mut data) = (buffer()?, buffer()?);
+    ensure!(frame.append_slice(&SEGMENT[..54]) && data.append_slice(&SEGMENT[54..]), "no room");
+    frame.chain(data).map_err(|_| lab_error!("too many segments"))?;
+    frame.set_tx_offload(TxOffload { tcp_checksum: true, ipv4_checksum: true, ..TxOffload::default() });
+    Ok(frame)
+}
+
+/// A capture of frames whose checksums the port fills in has them whole, each with its direction and time.
+fn tap_directions_times_and_checksums() -> Result<()> {
+    let scratch = Scratch::new()?;
+    let capture = scratch.file("tap.pcapng");
+    let config = LinkConfig { mbufs: 64, ring_frames: 4, checksum_offload: true, ..LinkConfig::default() };
+    let (a, mut b) = pair(&config);
+    let mut tap = Tap::create(a, &capture)?;
+    let mut burst: Burst = [segment(&tap)?].into_iter().collect();
+    tap.tx_burst(1_000, &mut burst);
+    burst.push(segment(&*b)?);
+    b.tx_burst(2_000, &mut burst);
+    tap.rx_burst(3_500, &mut burst);
+    tap.close().1?;
+    let fields = [
+        "frame.packet_flags_direction",
+        "frame.time_relative",
+        "frame.interface_name",
+        "tcp.checksum.status",
+        "tcp.len",
+        "_ws.malformed",
+    ];
+    let text = Run::new("tshark")
+        .arg("-r")
+        .arg(&capture)
+        .args(["-o", "tcp.check_checksum:TRUE", "-T", "fields", "-E", "separator=|"])
+        .args(fields.iter().flat_map(|field| ["-e", field]))
+        .check(Duration::from_secs(60))?;
+    let lines: Vec<Vec<&str>> =
+        text.lines().filter(|line| line.contains('|')).map(|line| line.split('|').collect()).collect();
+    ensure!(lines.len() == 2, "{text}");
+    for (line, direction, seconds) in [(&lines[0], 2, 0.0), (&lines[1], 1, 0.0025)] {
+        ensure!(u32::from_str_radix(line[0].trim_start_matches("0x"), 16) == Ok(direction), "{text}");
+        ensure!(line[1].parse::<f64>().is_ok_and(|at| (at - seconds).abs() < 1e-7), "{text}");
+        ensure!(line[2..] == ["link-a", "1", "3", ""], "{text}");
+    }
+    Ok(())
 }

@@ -1,8 +1,5 @@
 //! What the tap writes, read back by other people's readers.
 
-use std::path::PathBuf;
-use std::process::Command;
-
 use pcap_file::pcapng::blocks::enhanced_packet::EnhancedPacketOption;
 use pcap_file::pcapng::{Block, PcapNgReader};
 
@@ -181,58 +178,4 @@ fn an_error_of_the_last_write_is_told_after_a_drop() {
 fn a_file_that_cannot_be_made_is_an_error() {
     let (a, _b) = pair(&offload_config());
     assert!(Tap::create(a, Path::new("/nonexistent/capture.pcapng")).is_err());
-}
-
-/// A path that goes with the test.
-struct TemporaryFile(PathBuf);
-
-impl Drop for TemporaryFile {
-    fn drop(&mut self) {
-        // Nothing depends on it: the file lies in the directory for temporary files.
-        let _ = std::fs::remove_file(&self.0);
-    }
-}
-
-#[test]
-fn tshark_finds_good_checksums_directions_and_nothing_malformed() {
-    let version = Command::new("tshark").arg("--version").output();
-    if !version.is_ok_and(|output| output.status.success()) {
-        eprintln!("skipped: tshark is not installed");
-        return;
-    }
-    let file = TemporaryFile(std::env::temp_dir().join(format!("dp-tap-{}.pcapng", std::process::id())));
-    let (a, mut b) = pair(&offload_config());
-    let mut tap = Tap::create(a, &file.0).unwrap();
-    let mut burst: Burst = [segment(&tap)].into_iter().collect();
-    tap.tx_burst(1_000, &mut burst);
-    burst.push(segment(&*b));
-    b.tx_burst(2_000, &mut burst);
-    tap.rx_burst(3_500, &mut burst);
-    tap.close().1.unwrap();
-
-    let output = Command::new("tshark")
-        .arg("-r")
-        .arg(&file.0)
-        .args(["-o", "tcp.check_checksum:TRUE", "-T", "fields", "-E", "separator=,"])
-        .args([
-            "-e",
-            "frame.packet_flags_direction",
-            "-e",
-            "frame.time_relative",
-            "-e",
-            "frame.interface_name",
-        ])
-        .args(["-e", "tcp.checksum.status", "-e", "tcp.len", "-e", "_ws.malformed"])
-        .output()
-        .unwrap();
-    let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    let lines: Vec<Vec<&str>> = text.lines().map(|line| line.split(',').collect()).collect();
-    assert_eq!(lines.len(), 2, "{text}");
-    for (line, direction, seconds) in [(&lines[0], 2_u32, 0.0), (&lines[1], 1, 0.0025)] {
-        let flags = u32::from_str_radix(line[0].trim_start_matches("0x"), 16).unwrap();
-        assert_eq!(flags, direction, "{text}");
-        assert!((line[1].parse::<f64>().unwrap() - seconds).abs() < 1e-7, "{text}");
-        assert_eq!(line[2..], ["link-a", "1", "3", ""], "{text}");
-    }
 }

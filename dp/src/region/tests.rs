@@ -54,13 +54,13 @@ fn a_region_may_be_used_and_dropped_on_another_thread() {
 #[test]
 fn a_large_region_is_of_hugepages_where_some_are_free() {
     let enough = || hugepages::available().is_some_and(|pages| pages >= 4);
-    if !enough() {
-        eprintln!("skipped: fewer than 4 hugepages of 2 MiB are free");
-        return;
-    }
+    let had_enough = enough();
+    // `scripts/test` takes some as root. Without any, the tests around this one see ordinary pages.
+    let in_ci = std::env::var_os("CI").is_some_and(|set| set == "true");
+    assert!(had_enough || !in_ci, "fewer than 4 hugepages of 2 MiB are free");
     let region = Region::new((2 << 20) + 1).unwrap();
-    // Somebody else may have taken them in between.
-    assert!(region.is_huge() || !enough());
+    // Others may have taken them, or given some back, in between.
+    assert!(region.is_huge() || !had_enough || !enough());
     if region.is_huge() {
         assert_eq!(region.as_ptr().as_ptr() as usize % hugepages::OCTETS, 0);
         write(&region, 2 << 20, 1);

@@ -227,29 +227,25 @@ pub(crate) fn from_hex(text: &str) -> Vec<u8> {
 }
 
 /// Runs `script`, which has the reference as `mpa_ref`, with `input` on its standard input; gives what it prints.
-/// `None`, with a line that says so, where there is no python3.
-pub(crate) fn reference(script: &str, input: &str) -> Option<String> {
+///
+/// # Panics
+/// Where there is no python3: without the reference nothing would be compared.
+pub(crate) fn reference(script: &str, input: &str) -> String {
     let prelude =
         "import sys\nsys.path.insert(0, sys.argv[1])\nsys.dont_write_bytecode = True\nimport mpa_ref\n";
-    let spawned = Command::new("python3")
+    let mut child = Command::new("python3")
         .args(["-c", &format!("{prelude}{script}"), concat!(env!("CARGO_MANIFEST_DIR"), "/tests/reference")])
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
-        .spawn();
-    let mut child = match spawned {
-        Ok(child) => child,
-        Err(error) => {
-            println!("skipped: python3 cannot be run ({error})");
-            return None;
-        }
-    };
+        .spawn()
+        .expect("python3 is needed to run the reference (`scripts/install test`)");
     let mut stdin = child.stdin.take().expect("piped");
     let input = input.to_owned();
     let feeder = std::thread::spawn(move || stdin.write_all(input.as_bytes()));
     let output = child.wait_with_output().expect("python3 runs");
     feeder.join().expect("the feeder ends").expect("the reference reads its input");
     assert!(output.status.success(), "the reference failed");
-    Some(String::from_utf8(output.stdout).expect("text"))
+    String::from_utf8(output.stdout).expect("text")
 }
 
 /// The reference's wire octets of one stream for each line: `markers crc position ulpdu...`.

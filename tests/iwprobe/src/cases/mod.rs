@@ -68,11 +68,11 @@ mod tests {
         assert!(cases.len() >= 120, "{}", cases.len());
     }
 
-    /// The rows are those of the tables of requirements, when these are there to be looked at.
+    /// The rows are those of the tables of requirements.
     #[test]
     fn every_row_exists() {
         let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../conformance/spec");
-        let Ok(files) = std::fs::read_dir(folder) else { return };
+        let files = std::fs::read_dir(folder).expect("the tables of requirements");
         let mut known = std::collections::BTreeSet::new();
         for file in files {
             let text = std::fs::read_to_string(file.unwrap().path()).unwrap();
