@@ -1,8 +1,9 @@
-//! A list of named tests that share a laboratory: one at a time, skipped as a whole with a reason.
+//! A list of named tests that share a laboratory: one at a time, skipped with a reason where the machine lacks something.
 //!
 //! The test runner of the standard library knows no skipping and runs tests side by side; pollers on two cores
 //! cannot. A suite prints and counts like it, so that scripts read both alike.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -57,27 +58,46 @@ pub struct Suite {
     name: &'static str,
     skip: Option<String>,
     trials: Vec<Trial>,
+    /// Why some are skipped that need more than the suite, and how many.
+    without: BTreeMap<String, usize>,
 }
 
 impl Suite {
     /// An empty suite that is skipped unless the machine has what it needs.
     pub fn new(name: &'static str, needs: &[Need]) -> Self {
-        Self { name, skip: missing(needs), trials: Vec::new() }
+        Self { name, skip: missing(needs), trials: Vec::new(), without: BTreeMap::new() }
     }
 
     /// Adds a test.
     pub fn add(&mut self, name: impl Into<String>, test: impl FnOnce() -> Result<()> + Send + 'static) {
+        self.add_with(&[], name, test);
+    }
+
+    /// Adds a test that needs more of the machine than the suite does.
+    pub fn add_with(
+        &mut self,
+        needs: &[Need],
+        name: impl Into<String>,
+        test: impl FnOnce() -> Result<()> + Send + 'static,
+    ) {
+        let lacks = if self.skip.is_none() { missing(needs) } else { None };
         let trial = Trial::test(name, move || Ok(test()?));
-        self.trials.push(trial.with_ignored_flag(self.skip.is_some()));
+        self.trials.push(trial.with_ignored_flag(self.skip.is_some() || lacks.is_some()));
+        if let Some(reason) = lacks {
+            *self.without.entry(reason).or_default() += 1;
+        }
     }
 
     /// Runs what the command line selects (libtest's options) and says how it went.
-    pub fn run(self) -> ExitCode {
+    pub fn run(mut self) -> ExitCode {
         let mut arguments = Arguments::from_args();
         // On the main thread, one after the other: see the module's description.
         arguments.test_threads = Some(1);
-        if let Some(reason) = &self.skip {
-            println!("skipped: {} ({} tests): {reason}", self.name, self.trials.len());
+        if let Some(reason) = self.skip.take() {
+            self.without.insert(reason, self.trials.len());
+        }
+        for (reason, tests) in &self.without {
+            println!("skipped: {} ({tests} tests): {reason}", self.name);
             // `--ignored` would run them all the same.
             arguments.ignored = false;
             arguments.include_ignored = false;
