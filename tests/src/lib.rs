@@ -35,6 +35,7 @@ pub mod pattern;
 pub mod placement;
 pub mod reach;
 pub mod scenes;
+pub mod sections;
 pub mod sim;
 pub mod stream;
 pub mod target;

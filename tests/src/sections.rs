@@ -1,0 +1,271 @@
+//! What the sections of `scripts/test` run, held against the targets that cargo knows: a test that no section runs shows nothing.
+//!
+//! `scripts/test --list` prints the commands; this module reads the words of `cargo test` in them. A feature counts as tested
+//! where a section tests its package with the feature on.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::Deserialize;
+
+/// Targets and features that no section needs to run, and why.
+pub const EXCUSED: [(&str, &str); 6] = [
+    ("fuzz bin fuzz", "libFuzzer's own program, which runs as long as one likes: `scripts/fuzz`"),
+    (
+        "fuzz feature libfuzzer",
+        "needs instrumented code: `scripts/fuzz`; its targets replay their corpora without",
+    ),
+    ("benches bench primitives", "times, which no test could judge; `clippy --all-targets` builds it"),
+    ("benches example beside_bulk", "times, which no test could judge; `cargo test` builds it"),
+    ("dp example frames", "prints the rate of a device for a person to read; `cargo test` builds it"),
+    ("tcp-lite example loopback", "prints a rate for a person to read; `cargo test` builds it"),
+];
+
+/// What `cargo metadata --no-deps` says.
+#[derive(Debug, Deserialize)]
+pub struct Metadata {
+    packages: Vec<Package>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Package {
+    name: String,
+    targets: Vec<Target>,
+    features: BTreeMap<String, Vec<String>>,
+    dependencies: Vec<Dependency>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Target {
+    name: String,
+    kind: Vec<String>,
+    test: bool,
+    doctest: bool,
+    #[serde(default, rename = "required-features")]
+    required_features: Vec<String>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Dependency {
+    name: String,
+    kind: Option<String>,
+    features: Vec<String>,
+    uses_default_features: bool,
+}
+
+/// One `cargo test`.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Command {
+    packages: Vec<String>,
+    workspace: bool,
+    excluded: Vec<String>,
+    /// As `(kind, name)`; no name: all of the kind. None at all: what `cargo test` runs by itself.
+    targets: Vec<(&'static str, Option<String>)>,
+    features: Vec<String>,
+    no_default_features: bool,
+}
+
+impl Command {
+    /// The `cargo test` in a line of `scripts/test --list`; `None` where there is none.
+    fn parse(line: &str) -> Result<Option<Self>, String> {
+        let mut words = line.split_whitespace().skip_while(|word| *word != "cargo").skip(1);
+        if words.next() != Some("test") {
+            return Ok(None);
+        }
+        let mut command = Self::default();
+        while let Some(word) = words.next() {
+            let mut value =
+                || words.next().map(str::to_owned).ok_or_else(|| format!("{line}: nothing follows {word}"));
+            match word {
+                "-p" | "--package" => command.packages.push(value()?),
+                "--workspace" => command.workspace = true,
+                "--exclude" => command.excluded.push(value()?),
+                "--lib" => command.targets.push(("lib", None)),
+                "--bins" => command.targets.push(("bin", None)),
+                "--benches" => command.targets.push(("bench", None)),
+                "--test" => command.targets.push(("test", Some(value()?))),
+                "--bin" => command.targets.push(("bin", Some(value()?))),
+                "--bench" => command.targets.push(("bench", Some(value()?))),
+                "--features" => command.features.extend(value()?.split(',').map(str::to_owned)),
+                "--no-default-features" => command.no_default_features = true,
+                "--quiet" | "--release" | "--no-fail-fast" => {}
+                // What follows is the test programs'.
+                "--" => break,
+                _ => return Err(format!("{line}: {word} is not understood here")),
+            }
+        }
+        Ok(Some(command))
+    }
+
+    fn selects(&self, package: &str) -> bool {
+        let named = |names: &[String]| names.iter().any(|name| name == package);
+        named(&self.packages) || (self.workspace && !named(&self.excluded))
+    }
+
+    /// Whether it runs a target of a package that it selects, its features aside.
+    fn runs(&self, target: &Target) -> bool {
+        let is = |kind: &str| target.kind.iter().any(|it| it == kind);
+        if self.targets.is_empty() {
+            return target.test;
+        }
+        self.targets.iter().any(|(kind, name)| {
+            is(kind) && name.as_ref().is_none_or(|name| *name == target.name) && (target.test || is("bench"))
+        })
+    }
+
+    /// The features that are on, as `(package, feature)`: those asked for, those of dependencies, and what they bring along.
+    fn features<'a>(&'a self, packages: &'a [Package]) -> BTreeSet<(&'a str, &'a str)> {
+        let find = |name: &str| packages.iter().find(|package| package.name == name);
+        let (mut on, mut todo) = (BTreeSet::new(), Vec::new());
+        let (mut seen, mut reached) = (BTreeSet::new(), Vec::new());
+        for package in packages.iter().filter(|package| self.selects(&package.name)) {
+            if !self.no_default_features {
+                todo.push((package.name.as_str(), "default"));
+            }
+            for feature in &self.features {
+                todo.push(feature.split_once('/').unwrap_or((&package.name, feature)));
+            }
+            reached.push((package, true));
+        }
+        while let Some((package, selected)) = reached.pop() {
+            if !seen.insert((package.name.as_str(), selected)) {
+                continue;
+            }
+            for dependency in &package.dependencies {
+                let counts = selected || dependency.kind.as_deref() != Some("dev");
+                let Some(found) = find(&dependency.name).filter(|_| counts) else { continue };
+                todo.extend(
+                    dependency.features.iter().map(|feature| (found.name.as_str(), feature.as_str())),
+                );
+                if dependency.uses_default_features {
+                    todo.push((&found.name, "default"));
+                }
+                reached.push((found, false));
+            }
+        }
+        while let Some((name, feature)) = todo.pop() {
+            let Some(brings) = find(name).and_then(|package| package.features.get(feature)) else { continue };
+            if on.insert((name, feature)) {
+                todo.extend(brings.iter().map(|it| it.split_once('/').unwrap_or((name, it))));
+            }
+        }
+        on
+    }
+}
+
+/// What no section runs, one line each. `sections` is what `scripts/test --list` prints; `names` says whether a package's own
+/// tests run an example.
+///
+/// # Errors
+/// A command that is not understood.
+pub fn unrun(
+    metadata: &Metadata,
+    sections: &str,
+    names: &dyn Fn(&str, &str) -> bool,
+) -> Result<Vec<String>, String> {
+    let commands = sections.lines().map(Command::parse).collect::<Result<Vec<_>, _>>()?;
+    let commands: Vec<Command> = commands.into_iter().flatten().collect();
+    let on: Vec<_> = commands.iter().map(|command| command.features(&metadata.packages)).collect();
+    let mut found = Vec::new();
+    for package in &metadata.packages {
+        let name = package.name.as_str();
+        let of_package = || commands.iter().zip(&on).filter(|(command, _)| command.selects(name));
+        for target in &package.targets {
+            let has_features = |on: &BTreeSet<(&str, &str)>| {
+                target.required_features.iter().all(|feature| on.contains(&(name, feature.as_str())))
+            };
+            let kind = target.kind.first().map_or("", String::as_str);
+            let run = of_package().any(|(command, on)| command.runs(target) && has_features(on))
+                || kind == "custom-build"
+                || (kind == "example" && names(name, &target.name));
+            if !run {
+                found.push(format!("{name} {kind} {}", target.name));
+            }
+            if target.doctest && !of_package().any(|(command, _)| command.targets.is_empty()) {
+                found.push(format!("{name} doctest {}", target.name));
+            }
+        }
+        for feature in package.features.keys().filter(|feature| !feature.starts_with("dep:")) {
+            if !of_package().any(|(_, on)| on.contains(&(name, feature.as_str()))) {
+                found.push(format!("{name} feature {feature}"));
+            }
+        }
+    }
+    Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::conformance::root;
+    use crate::lab::Run;
+
+    const TEN_SECONDS: std::time::Duration = std::time::Duration::from_secs(10);
+
+    fn metadata() -> Metadata {
+        let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+        let run = Run::new(std::path::PathBuf::from(cargo)).args([
+            "metadata",
+            "--no-deps",
+            "--format-version",
+            "1",
+        ]);
+        let said = run.arg("--manifest-path").arg(root().join("Cargo.toml")).check(TEN_SECONDS).unwrap();
+        let json = said.lines().find(|line| line.starts_with('{')).expect("an object");
+        serde_json::from_str(json).unwrap()
+    }
+
+    fn sections() -> String {
+        Run::new(root().join("scripts/test")).arg("--list").check(TEN_SECONDS).unwrap()
+    }
+
+    /// Whether a test of the package has the example's name in quotes, as one that runs it does.
+    fn is_run_by_a_test(package: &str, example: &str) -> bool {
+        let path = root().join(package).join("tests/examples.rs");
+        std::fs::read_to_string(path).is_ok_and(|text| text.contains(&format!("run(\"{example}\")")))
+    }
+
+    fn found(sections: &str) -> BTreeSet<String> {
+        unrun(&metadata(), sections, &is_run_by_a_test).unwrap().into_iter().collect()
+    }
+
+    #[test]
+    fn every_test_target_and_every_feature_is_in_a_section_or_excused() {
+        let excused: BTreeSet<String> = EXCUSED.iter().map(|(what, _)| (*what).to_owned()).collect();
+        assert_eq!(
+            found(&sections()),
+            excused,
+            "left: what no section of scripts/test runs; right: what is excused"
+        );
+    }
+
+    #[test]
+    fn a_section_that_is_gone_is_missed() {
+        let all = sections();
+        let without = |section: &str| {
+            all.lines()
+                .filter(|line| !line.starts_with(&format!("{section}: ")))
+                .collect::<Vec<_>>()
+                .join("\n")
+        };
+        let missed = |section: &str| {
+            let excused = |it: &String| EXCUSED.iter().any(|(what, _)| what == it);
+            found(&without(section)).into_iter().filter(|it| !excused(it)).collect::<Vec<_>>()
+        };
+        assert_eq!(missed("placement"), ["tests test placement"]);
+        assert_eq!(missed("profile"), ["benches feature profile", "dp feature profile"]);
+        // What needs DPDK is not run by the section that hides it.
+        assert!(missed("workspace").contains(&"dp test vhost_frames".to_owned()));
+        assert!(missed("workspace").contains(&"fuzz test replay".to_owned()));
+        assert!(!missed("workspace").contains(&"iwarp test examples".to_owned()));
+    }
+
+    #[test]
+    fn words_that_are_not_understood_are_refused() {
+        assert_eq!(Command::parse("siw: scripts/instructions"), Ok(None));
+        let known =
+            Command::parse("it: env A=b cargo test --quiet -p dp --test eal -- --skip x").unwrap().unwrap();
+        assert_eq!((known.packages, known.targets), (vec!["dp".into()], vec![("test", Some("eal".into()))]));
+        assert!(Command::parse("it: cargo test --all-features").is_err());
+        assert!(Command::parse("it: cargo test -p").is_err());
+    }
+}
