@@ -11,6 +11,7 @@ use dpdk_sys as sys;
 use super::fit::TxLimits;
 use super::pci::{self, Known, PciProblem};
 use super::port::QueuePort;
+use super::vhost_user::Backend;
 use super::{DeviceConfig, DeviceError, PortSpec, drivers, vdev};
 use crate::eal::pci::{NoAddress, PciAddress, SYSFS};
 use crate::eal::{self, Eal};
@@ -94,7 +95,11 @@ struct Handle {
     port_id: u16,
     /// The name of a virtual device, which is removed with the last port.
     vdev: Option<CString>,
+    /// Another process, which the driver waits for.
+    backend: Option<Backend>,
     started: bool,
+    /// It cannot be closed.
+    abandoned: bool,
 }
 
 pub(super) fn open(
@@ -138,7 +143,7 @@ fn find_pci(eal: Eal, text: &str) -> Result<(String, Handle), DeviceError> {
         return Err(DeviceError::InUse { device: name });
     }
     were_open.insert(name.clone());
-    Ok((name, Handle { port_id, vdev: None, started: false }))
+    Ok((name, Handle { port_id, vdev: None, backend: None, started: false, abandoned: false }))
 }
 
 /// Makes a virtual device.
@@ -176,7 +181,11 @@ fn make_vdev(text: &str) -> Result<(String, Handle), DeviceError> {
     if !open.insert(port_id) {
         return Err(DeviceError::InUse { device: name.to_owned() });
     }
-    Ok((name.to_owned(), Handle { port_id, vdev: Some(c_name), started: false }))
+    let backend = Backend::of(text);
+    if let Some(backend) = &backend {
+        backend.bound_waits();
+    }
+    Ok((name.to_owned(), Handle { port_id, vdev: Some(c_name), backend, started: false, abandoned: false }))
 }
 
 fn port_id(name: &CStr) -> Option<u16> {
@@ -405,10 +414,22 @@ impl Device {
     }
 }
 
+impl Drop for Device {
+    fn drop(&mut self) {
+        let silent = |backend: &Backend| !backend.lets_go();
+        if eal::is_forked() || !self.handle.backend.as_ref().is_some_and(silent) {
+            return;
+        }
+        // The backend may still write to the rings and to the buffers in them: they stay as long as this process.
+        self.handle.abandoned = true;
+        std::mem::forget((Arc::clone(&self.pool), self.bulk.clone()));
+    }
+}
+
 impl Drop for Handle {
     fn drop(&mut self) {
-        if eal::is_forked() {
-            // The device is the parent's.
+        if eal::is_forked() || self.abandoned {
+            // The device is the parent's, or stays.
             return;
         }
         let mut open = lock();

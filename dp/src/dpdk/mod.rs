@@ -1,7 +1,8 @@
 //! Ports on DPDK devices: NICs by PCI address, virtual devices by name and arguments.
 //!
 //! [`open`] makes a device ready and gives one [`Port`] for each pair of queues. A device is closed (and a virtual
-//! one removed) when the last of its ports is dropped.
+//! one removed) when the last of its ports is dropped. A `net_virtio_user` device whose backend does not answer then (its process
+//! is stopped) stays, with its memory, until this process ends.
 
 mod device;
 mod drivers;
@@ -11,6 +12,7 @@ mod pci;
 mod port;
 mod rx_limit;
 mod vdev;
+mod vhost_user;
 
 pub use error::DeviceError;
 pub use pci::PciProblem;

@@ -31,6 +31,14 @@ fn listens_on(spec: &str) -> Option<&str> {
     }
 }
 
+/// The vhost-user socket of a device whose driver talks to a backend over one, and whether it listens on it.
+pub(super) fn vhost_user_backend(spec: &str) -> Option<(&str, bool)> {
+    let name = name(spec);
+    let is_virtio_user = name.starts_with("net_virtio_user") || name.starts_with("virtio_user");
+    let path = argument(spec, "path").filter(|_| is_virtio_user)?;
+    Some((path, listens_on(spec).is_some()))
+}
+
 /// Room for data that the driver wants in a receive buffer, whatever the MTU: `net_af_packet` wants its ring's whole
 /// frame (`framesz`) to fit.
 pub(super) fn least_mbuf_octets(spec: &str) -> usize {
@@ -68,6 +76,9 @@ mod tests {
         assert_eq!(listens_on("net_virtio_user0,path=/a,server=1"), Some("/a"));
         assert_eq!(listens_on("net_af_packet0,iface=eth0"), None);
         assert_eq!(name("net_null0"), "net_null0");
+        assert_eq!(vhost_user_backend("net_virtio_user0,path=/a,server=1"), Some(("/a", true)));
+        assert_eq!(vhost_user_backend("net_virtio_user0,path=/a"), Some(("/a", false)));
+        assert_eq!(vhost_user_backend("net_vhost0,iface=/a"), None);
     }
 
     #[test]

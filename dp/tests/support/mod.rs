@@ -63,6 +63,20 @@ impl Peer {
         Self(child)
     }
 
+    /// SIGSTOP: it does nothing more, and closes nothing.
+    pub(crate) fn stop(&self) {
+        self.signal(rustix::process::Signal::STOP);
+    }
+
+    /// SIGCONT.
+    pub(crate) fn go_on(&self) {
+        self.signal(rustix::process::Signal::CONT);
+    }
+
+    fn signal(&self, signal: rustix::process::Signal) {
+        rustix::process::kill_process(rustix::process::Pid::from_child(&self.0), signal).unwrap();
+    }
+
     /// SIGKILL: no clean-up runs.
     pub(crate) fn kill(mut self) {
         self.0.kill().unwrap();

@@ -1,0 +1,160 @@
+//! The socket between a `net_virtio_user` device and its vhost-user backend, another process.
+//!
+//! The driver waits for each answer of the backend without a limit: a backend that is stopped (SIGSTOP, a debugger)
+//! would stop the process that opens or closes the device, too. So reading from the socket gets a limit, and a backend is
+//! asked whether it answers before the device is closed.
+
+use std::ffi::OsStr;
+use std::io::{ErrorKind, Read, Write};
+use std::os::fd::{BorrowedFd, RawFd};
+use std::os::unix::net::{SocketAddr, UnixStream};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use super::vdev;
+
+/// How long an answer may take. The backend answers in a thread of its own, which has nothing else to do.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// `VHOST_USER_GET_FEATURES` of version 1, without payload: allowed at any time, and changes nothing.
+const GET_FEATURES: [u32; 3] = [1, 1, 0];
+
+/// Octets of its answer: the same header, and the features.
+const FEATURES_OCTETS: usize = 12 + 8;
+
+/// Which socket leads to the backend of a device.
+#[derive(Clone, Debug)]
+pub(super) struct Backend {
+    path: PathBuf,
+    /// The device listens, and the backend connects.
+    listens: bool,
+}
+
+impl Backend {
+    /// That of a device, if it has one.
+    pub(super) fn of(spec: &str) -> Option<Self> {
+        let (path, listens) = vdev::vhost_user_backend(spec)?;
+        Some(Self { path: PathBuf::from(path), listens })
+    }
+
+    /// Bounds the driver's waits from now on.
+    pub(super) fn bound_waits(&self) {
+        if let Some(socket) = self.socket() {
+            // A socket that takes no limit is as it was before.
+            let _ = socket.set_read_timeout(Some(ANSWER_TIMEOUT));
+        }
+    }
+
+    /// Whether the backend has lost touch with the device or answers, so that the device can be closed. Else it may go on
+    /// using the device's memory whenever it runs again, and is told by the end of the socket that it should not.
+    pub(super) fn lets_go(&self) -> bool {
+        let Some(mut socket) = self.socket() else { return true };
+        if socket.set_read_timeout(Some(ANSWER_TIMEOUT)).is_err() {
+            return true;
+        }
+        let request: Vec<u8> = GET_FEATURES.iter().flat_map(|field| field.to_ne_bytes()).collect();
+        let mut answer = [0; FEATURES_OCTETS];
+        let answered = socket.write_all(&request).and_then(|()| socket.read_exact(&mut answer));
+        let silent = matches!(&answered, Err(error) if error.kind() == ErrorKind::WouldBlock);
+        if silent {
+            let _ = socket.shutdown(std::net::Shutdown::Both);
+        }
+        !silent
+    }
+
+    /// The driver's socket under a descriptor of our own. DPDK does not tell which it is.
+    fn socket(&self) -> Option<UnixStream> {
+        let found = sockets().filter_map(|socket| Some((self.match_of(&socket)?, socket)));
+        found.max_by_key(|(how, _)| *how).map(|(_, socket)| socket)
+    }
+
+    /// How well a socket matches. Its name is the path as the listener gave it, which may be relative to another directory.
+    fn match_of(&self, socket: &UnixStream) -> Option<Match> {
+        let peer = socket.peer_addr().ok()?;
+        let name = if self.listens { socket.local_addr().ok()? } else { peer };
+        self.compare(&name)
+    }
+
+    fn compare(&self, name: &SocketAddr) -> Option<Match> {
+        let name = name.as_pathname()?;
+        let file = |path: &Path| path.file_name().map(OsStr::to_owned);
+        if name == self.path {
+            Some(Match::Path)
+        } else {
+            (file(name) == file(&self.path)).then_some(Match::File)
+        }
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Match {
+    File,
+    Path,
+}
+
+/// All descriptors of this process that may be sockets, under descriptors of our own.
+fn sockets() -> impl Iterator<Item = UnixStream> {
+    let entries = std::fs::read_dir("/proc/self/fd").into_iter().flatten().flatten();
+    let numbers: Vec<RawFd> = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
+    numbers.into_iter().filter_map(|number| {
+        // SAFETY: the descriptor is only duplicated, in this call; one that was closed since is an error.
+        let borrowed = unsafe { BorrowedFd::borrow_raw(number) };
+        borrowed.try_clone_to_owned().ok().map(UnixStream::from)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixListener;
+
+    use super::*;
+
+    fn listener(name: &str) -> (UnixListener, String) {
+        let path = std::env::temp_dir().join(format!("dp-{name}-{}.sock", std::process::id()));
+        let _ = std::fs::remove_file(&path);
+        (UnixListener::bind(&path).unwrap(), path.display().to_string())
+    }
+
+    fn answer(backend: &mut UnixStream) {
+        let mut request = [0; 12];
+        backend.read_exact(&mut request).unwrap();
+        assert_eq!(request.map(u32::from), [1, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0]);
+        backend.write_all(&[0; FEATURES_OCTETS]).unwrap();
+    }
+
+    #[test]
+    fn a_backend_that_answers_or_is_gone_lets_go_and_one_that_is_silent_does_not() {
+        let (listener, path) = listener("backend");
+        let device = Backend::of(&format!("net_virtio_user0,path={path}")).unwrap();
+        assert!(device.lets_go(), "nobody is connected");
+        let driver = UnixStream::connect(&path).unwrap();
+        let mut backend = listener.accept().unwrap().0;
+        let thread = std::thread::spawn(move || {
+            answer(&mut backend);
+            backend
+        });
+        assert!(device.lets_go());
+        let backend = thread.join().unwrap();
+        assert_eq!(driver.read_timeout().unwrap(), Some(ANSWER_TIMEOUT));
+        assert!(!device.lets_go());
+        drop((backend, driver));
+        let driver = UnixStream::connect(&path).unwrap();
+        drop(listener.accept().unwrap());
+        assert!(device.lets_go());
+        drop(driver);
+        std::fs::remove_file(path).unwrap();
+    }
+
+    #[test]
+    fn a_device_that_listens_knows_its_backend_by_its_own_name() {
+        let (listener, path) = listener("listens");
+        let device = Backend::of(&format!("net_virtio_user0,path={path},server=1")).unwrap();
+        let backend = UnixStream::connect(&path).unwrap();
+        assert!(device.lets_go(), "it is not accepted yet");
+        let driver = listener.accept().unwrap().0;
+        device.bound_waits();
+        assert_eq!(driver.read_timeout().unwrap(), Some(ANSWER_TIMEOUT));
+        assert_eq!(backend.read_timeout().unwrap(), None);
+        std::fs::remove_file(path).unwrap();
+    }
+}

@@ -1,0 +1,51 @@
+//! A vhost peer that is stopped (SIGSTOP) does not stop the process that closes its device.
+
+mod support;
+
+use std::time::{Duration, Instant};
+
+use dp::LinkState;
+use dp::dpdk::{self, DeviceConfig, DeviceError, PortSpec};
+use support::{Peer, Scratch};
+
+fn config() -> DeviceConfig {
+    DeviceConfig { mbufs: Some(4095), ..DeviceConfig::default() }
+}
+
+/// Longer than the backend is waited for, shorter than anybody waits for a program to end.
+const LIMIT: Duration = Duration::from_secs(8);
+
+#[test]
+fn a_virtio_user_is_closed_though_its_vhost_is_stopped() {
+    let scratch = Scratch::new("vhost-stopped");
+    let socket = scratch.socket();
+    let vdev = format!("net_virtio_user0,path={socket}");
+    let peer = Peer::start("second_process_is_a_vhost", &socket);
+    support::until("the vhost listens", || std::path::Path::new(&socket).exists());
+    let mut port = support::open(&vdev, &config());
+    support::wait_for_link(&mut *port, LinkState::Up);
+    support::round_trip(&mut *port, 1);
+    peer.stop();
+    let started = Instant::now();
+    drop(port);
+    assert!(started.elapsed() < LIMIT, "closing took {:?}", started.elapsed());
+    // The vhost may still use its memory, so it stays, and its name with it.
+    let again = dpdk::open(support::eal(), &PortSpec::Vdev(vdev), &config());
+    assert!(matches!(again, Err(DeviceError::InUse { .. })));
+    // The next one finds the vhost ready, which has seen the end of the socket.
+    peer.go_on();
+    let mut port = support::open(&format!("net_virtio_user1,path={socket}"), &config());
+    support::wait_for_link(&mut *port, LinkState::Up);
+    support::round_trip(&mut *port, 2);
+    let started = Instant::now();
+    drop(port);
+    assert!(started.elapsed() < LIMIT, "closing took {:?}", started.elapsed());
+    peer.kill();
+}
+
+#[test]
+#[ignore = "the second process of the test above"]
+fn second_process_is_a_vhost() {
+    let Some(socket) = support::socket_of_first_process() else { return };
+    support::echo(&mut *support::open(&format!("net_vhost0,iface={socket}"), &config()));
+}
