@@ -154,6 +154,7 @@ pub fn run_between(
         shares_cpu: wire.core.is_some() || has_one_cpu(),
         events: params.events,
         crc: params.crc,
+        link_timeout: None,
         timeout: wire.timeout,
     };
     let remote = SocketAddr::new(address(wire.ipv6, 1), DEFAULT_PORT);

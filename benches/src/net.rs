@@ -54,6 +54,8 @@ pub struct EndConfig<'a> {
     pub crc: bool,
     /// Longest silence.
     pub timeout: Duration,
+    /// How long connections outlive the link, if not as long as the engine lets them.
+    pub link_timeout: Option<Duration>,
 }
 
 impl<'a> EndConfig<'a> {
@@ -70,6 +72,7 @@ impl<'a> EndConfig<'a> {
             events,
             crc,
             timeout: args.timeout,
+            link_timeout: args.link_timeout,
         }
     }
 }
@@ -102,6 +105,10 @@ pub fn make_end(port: Box<dyn Port>, config: &EndConfig<'_>, interrupt: &Interru
     let mut engine_config = EngineConfig::new(&*port, &ips)?;
     engine_config.crc = config.crc;
     engine_config.stack.vlan = config.vlan;
+    if let Some(timeout) = config.link_timeout {
+        // A day at most.
+        engine_config.stack.tcp.link_timeout = tcp_lite::Duration::from_micros(timeout.as_micros() as u64);
+    }
     for &gateway in &config.gateways {
         if engine_config.stack.gateways.try_push(gateway.into()).is_err() {
             return Err(Error::Usage("--gateway: one for each address family at most".into()));

@@ -34,6 +34,10 @@ impl Port for Stalling {
         self.port.bulk_mempool()
     }
 
+    fn is_point_to_point(&self) -> bool {
+        self.port.is_point_to_point()
+    }
+
     fn rx_burst(&mut self, now_us: u64, frames: &mut Burst) -> usize {
         if self.port.counters().rx_frames >= self.frames_before
             && let Some(stall) = self.stall.take()

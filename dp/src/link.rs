@@ -76,6 +76,9 @@ pub struct LinkConfig {
     pub tso: LinkTso,
     /// Which of them the ports take; others are dropped, as a driver does.
     pub tso_limits: TsoLimits,
+    /// What the ports say they are ([`Port::is_point_to_point`](crate::Port::is_point_to_point)); not by default, so that
+    /// connections outlive a cable that is pulled for a while.
+    pub point_to_point: bool,
 }
 
 impl Default for LinkConfig {
@@ -91,6 +94,7 @@ impl Default for LinkConfig {
             checksum_offload: false,
             tso: LinkTso::Off,
             tso_limits: TsoLimits::default(),
+            point_to_point: false,
         }
     }
 }

@@ -94,6 +94,10 @@ impl Port for Tap {
         self.port.passes_large_frames()
     }
 
+    fn is_point_to_point(&self) -> bool {
+        self.port.is_point_to_point()
+    }
+
     fn rx_burst(&mut self, now_us: u64, frames: &mut Burst) -> usize {
         let before = frames.len();
         let received = self.port.rx_burst(now_us, frames);

@@ -110,6 +110,12 @@ pub trait Port: Send {
         false
     }
 
+    /// Whether there is nobody but one peer behind the port, so that without a link nobody is left to talk to: a vhost-user
+    /// socket, whose peer is gone with what it knew when the link goes.
+    fn is_point_to_point(&self) -> bool {
+        false
+    }
+
     /// Moves received frames into the free places of `frames`; returns how many.
     ///
     /// Not always as many as wait: a device takes superframes by few, so that their octets stay in a core's cache.

@@ -2,11 +2,15 @@
 
 mod common;
 
+use common::Connected;
 use common::Pair;
 use dp::link::{LinkConfig, LinkControl, pair_with_control};
 use iwarp::memory::Access;
-use iwarp::verbs::{AsyncEvent, AsyncEventKind, ConnParam, RemoteAddr, SendOp, SendRequest, WcStatus};
-use tcp_lite::AddressProbing;
+use iwarp::verbs::{
+    AsyncEvent, AsyncEventKind, CmEventKind, ConnParam, ConnectionError, RecvRequest, RemoteAddr, SendOp,
+    SendRequest, WcStatus,
+};
+use tcp_lite::{AddressProbing, CloseReason, Duration};
 
 /// Two hosts, and the wire between them.
 fn pair() -> (Pair, LinkControl) {
@@ -49,6 +53,81 @@ fn a_flap_is_told_and_what_it_lost_is_sent_when_it_is_over() {
         assert_eq!(events(&pair.a), [event(AsyncEventKind::PortActive)]);
         let counters = pair.a.engine.counters();
         assert_eq!(counters.stack.link_downs, 1);
+    }
+}
+
+/// How long after the link went both ends of `c` are told that it was that.
+fn link_down_us(pair: &mut Pair, c: &Connected) -> i64 {
+    let down_us = pair.now_us;
+    for (event, id) in [(pair.event_a(), &c.id_a), (pair.event_b(), &c.id_b)] {
+        assert_eq!(event.id, *id);
+        let error = Some(ConnectionError::Tcp(CloseReason::LinkDown));
+        assert!(
+            matches!(event.kind, CmEventKind::Disconnected { error: told, .. } if told == error),
+            "{event:?}"
+        );
+    }
+    pair.now_us - down_us
+}
+
+/// Idle, and with requests outstanding: each is flushed.
+#[test]
+fn connections_of_a_point_to_point_port_end_within_a_second_of_its_link() {
+    for busy in [false, true] {
+        let (a, b, control) =
+            pair_with_control(&LinkConfig { point_to_point: true, ..LinkConfig::default() });
+        let mut pair = Pair::over((a, b), |_| {});
+        let c = pair.connect(&ConnParam::default());
+        let mr = pair.a.pd.reg_mr(64, Access::LOCAL_WRITE | Access::REMOTE_WRITE).unwrap();
+        let theirs = pair.b.pd.reg_mr(64, Access::REMOTE_READ).unwrap();
+        pair.run_us(1_000_000);
+        control.set_up(false);
+        if busy {
+            let remote = RemoteAddr { addr: theirs.addr(), rkey: theirs.rkey() };
+            c.qp_a.post_send(&SendRequest::new(1, SendOp::Read { remote }, mr.sge(0, 8))).unwrap();
+            c.qp_a.post_recv(&RecvRequest::new(2, mr.sge(8, 8))).unwrap();
+        }
+        let took_us = link_down_us(&mut pair, &c);
+        assert!((500_000..=700_000).contains(&took_us), "{took_us}");
+        for wr_id in [1, 2].into_iter().take(if busy { 2 } else { 0 }) {
+            let wc = pair.wc_a();
+            assert_eq!((wc.wr_id, wc.status), (wr_id, WcStatus::WrFlushError));
+        }
+    }
+}
+
+#[test]
+fn a_link_that_is_back_in_time_ends_no_connection_of_a_point_to_point_port() {
+    let (a, b, control) = pair_with_control(&LinkConfig { point_to_point: true, ..LinkConfig::default() });
+    let mut pair = Pair::over((a, b), |_| {});
+    let _c = pair.connect(&ConnParam::default());
+    for _ in 0..5 {
+        control.set_up(false);
+        pair.run_us(400_000);
+        control.set_up(true);
+        pair.run_us(400_000);
+    }
+    assert!(pair.a.channel.poll().is_none() && pair.b.channel.poll().is_none());
+}
+
+#[test]
+fn connections_of_another_port_outlive_their_link_for_as_long_as_the_configuration_says() {
+    // Longer than the ten seconds of keepalives and of unanswered octets, so that it is the link that ends them.
+    for seconds in [2, 10, 25] {
+        let (a, b, control) = pair_with_control(&LinkConfig::default());
+        let mut pair = Pair::over((a, b), |config| {
+            if seconds != 10 {
+                config.stack.tcp.link_timeout = Duration::from_secs(seconds);
+            }
+            config.stack.tcp.keepalive_idle = None;
+        });
+        let c = pair.connect(&ConnParam::default());
+        pair.run_us(1_000_000);
+        control.set_up(false);
+        let took_us = link_down_us(&mut pair, &c) as u64;
+        let due_us = seconds * 1_000_000;
+        // A sleeping engine looks at its link when it has something to do: at once, for it is asked for a turn by this test.
+        assert!((due_us..=due_us + 200_000).contains(&took_us), "{took_us}");
     }
 }
 

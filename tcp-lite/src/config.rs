@@ -133,6 +133,11 @@ pub struct TcpConfig {
     pub syn_retries: u8,
     /// How long data may stay unacknowledged before the connection is given up (RFC 9293 R2).
     pub user_timeout: Duration,
+    /// How long connections outlive the link: those that are there after so long without one end with
+    /// [`CloseReason::LinkDown`](crate::CloseReason::LinkDown), but for those that wait for the answer to their SYN. Where the other end of a cable may be plugged in again, about as
+    /// long as any silence; where there is no peer without the link
+    /// ([`Port::is_point_to_point`](dp::Port::is_point_to_point)), shorter.
+    pub link_timeout: Duration,
     /// Longest delay of an ACK (RFC 9293: below 0.5 s).
     pub delayed_ack: Duration,
     /// Idle time before the first keepalive probe; `None`: no keepalive.
@@ -277,6 +282,7 @@ impl Default for TcpConfig {
             rto_max: Duration::from_secs(60),
             syn_retries: 6,
             user_timeout: Duration::from_secs(10),
+            link_timeout: Duration::from_secs(10),
             delayed_ack: Duration::from_millis(10),
             keepalive_idle: None,
             keepalive_interval: Duration::from_secs(10),

@@ -89,6 +89,9 @@ pub enum CloseReason {
     /// No answer in time (SYN retries, user timeout, keepalive).
     #[error("the peer does not answer")]
     TimedOut,
+    /// The port has been without a link for [`TcpConfig::link_timeout`](crate::TcpConfig::link_timeout).
+    #[error("the link is down")]
+    LinkDown,
     /// No Ethernet address for the next hop, or ICMP said so while connecting.
     #[error("the peer cannot be reached")]
     Unreachable,

@@ -98,6 +98,8 @@ pub struct Stack {
     claims: Claims,
     /// Frames can pass, as far as [`Stack::set_link`] was told.
     link_up: bool,
+    /// When connections end, if there is no link until then.
+    link_deadline: Option<Instant>,
     slow_path: SlowPath,
     reassembly: Reassembly,
     /// Holds a reassembled packet between the slow path and TCP.
@@ -138,6 +140,7 @@ impl Stack {
                 secrets.probe_wait(),
             ),
             link_up: true,
+            link_deadline: None,
             slow_path: SlowPath::new(&config, &routes, pool.clone(), secrets.slow_path_seed),
             reassembly: Reassembly::default(),
             scratch: Vec::new(),
@@ -207,6 +210,12 @@ impl Stack {
             self.connections.wake_waiting();
         }
         self.slow_path.poll(now);
+        if self.link_deadline.is_some_and(|at| at <= now) {
+            self.link_deadline = None;
+            for slot in 0..self.connections.slots() {
+                self.with(now, slot, |tcb, ctx| tcb.on_link_lost(ctx));
+            }
+        }
     }
 
     /// The oldest event not yet taken.
@@ -244,13 +253,15 @@ impl Stack {
             self.connections.wheel.next_deadline(),
             self.neighbors.next_deadline(),
             self.claims.next_deadline(),
+            self.link_deadline.filter(|_| self.connections.len() > 0),
         ];
         due.into_iter().flatten().min()
     }
 
-    /// Says whether the port has a link; it has one until this says otherwise. Without one nothing is sent, and timers run on. When it is there
-    /// again, everything that waits for an acknowledgement is sent again at once, neighbours are asked whether they
-    /// are where they were, and our addresses are announced ([`AddressProbing`](crate::AddressProbing)).
+    /// Says whether the port has a link; it has one until this says otherwise. Without one nothing is sent, timers run on, and
+    /// after [`TcpConfig::link_timeout`](crate::TcpConfig::link_timeout) connections end. When it is there again, everything
+    /// that waits for an acknowledgement is sent again at once, neighbours are asked whether they are where they were, and our
+    /// addresses are announced ([`AddressProbing`](crate::AddressProbing)).
     pub fn set_link(&mut self, now: Instant, up: bool) {
         self.advance(now);
         if std::mem::replace(&mut self.link_up, up) == up {
@@ -258,9 +269,11 @@ impl Stack {
         }
         if !up {
             self.counters.link_downs += 1;
+            self.link_deadline = Some(self.now + self.config.tcp.link_timeout);
             return;
         }
         let now = self.now;
+        self.link_deadline = None;
         self.claims.announce_all(now);
         self.neighbors.doubt_all(now);
         for slot in 0..self.connections.slots() {

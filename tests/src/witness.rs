@@ -156,6 +156,10 @@ impl Port for Watched<'_> {
         self.port.mempool()
     }
 
+    fn is_point_to_point(&self) -> bool {
+        self.port.is_point_to_point()
+    }
+
     fn rx_burst(&mut self, now_us: u64, frames: &mut Burst) -> usize {
         let before = frames.len();
         let received = self.port.rx_burst(now_us, frames);

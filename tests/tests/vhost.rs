@@ -1,11 +1,13 @@
 //! `iwperf` between two processes over `net_vhost` and `net_virtio_user`: every test, both MTUs, both families, with
-//! and without markers, every octet checked at its target. Needs neither root nor hugepages.
+//! and without markers, every octet checked at its target; and what becomes of one end when the other is killed or stopped.
+//! Needs neither root nor hugepages.
 
 use std::process::ExitCode;
+use std::time::{Duration, Instant};
 
 use tests::ensure;
-use tests::iwperf::{Net, Test, client, conclude, serve_vhost};
-use tests::lab::{Need, Result, Scratch, Suite};
+use tests::iwperf::{Net, START_TIMEOUT, Test, client, conclude, iwperf, serve_vhost};
+use tests::lab::{Need, Process, Result, Scratch, Suite};
 
 fn main() -> ExitCode {
     let mut suite = Suite::new("vhost", &[Need::Dpdk]);
@@ -22,7 +24,76 @@ fn main() -> ExitCode {
             }
         }
     }
+    for end in [End::Vhost, End::VirtioUser] {
+        for test in [Test::WriteBw, Test::ReadBw, Test::WriteLat] {
+            suite.add(format!("{}_{}_killed", test.name(), end.name()), move || killed(test, end));
+            suite.add(format!("{}_{}_stopped", test.name(), end.name()), move || stopped(test, end));
+        }
+    }
     suite.run()
+}
+
+/// An end of the wire.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum End {
+    /// `net_vhost`, the server.
+    Vhost,
+    /// `net_virtio_user`, the client.
+    VirtioUser,
+}
+
+impl End {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Vhost => "vhost",
+            Self::VirtioUser => "virtio_user",
+        }
+    }
+}
+
+/// Starts `test` without an end, and when it runs does `harm` to one end. Returns what the other says at its end, and how long
+/// after the harm that was.
+fn harmed(
+    test: Test,
+    end: End,
+    harm: impl FnOnce(&mut Process),
+    limit: Duration,
+) -> Result<(String, Duration)> {
+    let scratch = Scratch::new()?;
+    let socket = scratch.file("vhost.sock");
+    let mut server = serve_vhost(&socket, "10.60.0.1/24", 1500, ["server"])?;
+    let net = Net::virtio_user(&socket, "10.60.0.2/24", 1500);
+    let args = [test.name(), "10.60.0.1", "-D", "600", "-s", "4096"].map(str::to_owned);
+    let mut client = iwperf(None, args.into_iter().chain(net.args()))?.spawn()?;
+    // The head of the table is printed when data begin to flow.
+    client.wait_for("#bytes", START_TIMEOUT)?;
+    server.wait_for("#bytes", START_TIMEOUT)?;
+    std::thread::sleep(Duration::from_secs(1));
+    let (mut victim, other) = if end == End::Vhost { (server, client) } else { (client, server) };
+    let start = Instant::now();
+    harm(&mut victim);
+    let ended = other.finish(limit)?;
+    let took = start.elapsed();
+    Ok((ended.failure()?.to_owned(), took))
+}
+
+/// The link goes with the peer's socket, and the connection within a second of it; the rest is for a busy machine. Ten seconds
+/// of silence, which end any connection, are longer.
+fn killed(test: Test, end: End) -> Result<()> {
+    let (cause, took) = harmed(test, end, Process::kill, Duration::from_secs(30))?;
+    ensure!(cause.contains("the link is down"), "it ended with '{cause}'");
+    ensure!(took < Duration::from_secs(4), "it ended {took:?} after the other end was killed");
+    Ok(())
+}
+
+/// The socket stays, and the ring fills up. The connection ends when octets have not been acknowledged for ten seconds
+/// (`TcpConfig::user_timeout`) or an idle peer has been asked four times (`TcpConfig::keepalive_probes`, after five seconds); the
+/// process ends two seconds later at most, for whose device the backend answers no more.
+fn stopped(test: Test, end: End) -> Result<()> {
+    let (cause, took) = harmed(test, end, Process::freeze, Duration::from_secs(60))?;
+    ensure!(cause.contains("the peer does not answer"), "it ended with '{cause}'");
+    ensure!(took < Duration::from_secs(20), "it ended {took:?} after the other end was stopped");
+    Ok(())
 }
 
 fn run(test: Test, [server_ip, client_ip]: [&str; 2], mtu: u16, options: &[&str]) -> Result<()> {

@@ -44,6 +44,9 @@ pub struct NetArgs {
     /// Seconds to wait for a connection or for a silent peer.
     #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = parse_seconds)]
     pub timeout: Duration,
+    /// Seconds that connections outlive the link; by default 10, or half a second where there is one peer only (vhost-user).
+    #[arg(long, value_name = "SECONDS", value_parser = parse_seconds)]
+    pub link_timeout: Option<Duration>,
     /// Write what passes the port to this file (pcapng).
     #[arg(long, value_name = "FILE")]
     pub pcap: Option<PathBuf>,

@@ -34,6 +34,9 @@ const LEAST_LARGE: usize = 4096;
 /// The device side of a vhost-user socket.
 const VHOST: &str = "net_vhost";
 
+/// The two sides of a vhost-user socket: there is one peer, and the link is its connection.
+const POINT_TO_POINT: &[&str] = &[VHOST, "net_virtio_user"];
+
 /// Devices that count nowhere that they had no buffer to receive into.
 const SILENT: &[&str] = &[VHOST];
 
@@ -86,6 +89,8 @@ pub(super) struct Device {
     pub(super) limits: TxLimits,
     /// Whether nobody but the port can tell that buffers ran out.
     pub(super) silent_when_starved: bool,
+    /// Whether there is one peer, which is gone when the link is.
+    pub(super) is_point_to_point: bool,
     /// It cuts no frames, and the other side of its socket may take them as they are.
     may_pass_large_frames: bool,
 }
@@ -278,6 +283,7 @@ fn setup(
         bulk,
         limits,
         silent_when_starved: SILENT.contains(&driver.as_str()),
+        is_point_to_point: POINT_TO_POINT.contains(&driver.as_str()),
         may_pass_large_frames: driver == VHOST
             && config.offloads.contains(Offloads::TX_TSO)
             && offloads.contains(Offloads::TX_TCP_CHECKSUM),

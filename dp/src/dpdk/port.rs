@@ -214,6 +214,10 @@ impl Port for QueuePort {
         self.passes_large_frames
     }
 
+    fn is_point_to_point(&self) -> bool {
+        self.device.is_point_to_point
+    }
+
     fn rx_burst(&mut self, _now_us: u64, frames: &mut Burst) -> usize {
         if is_forked() {
             return 0;

@@ -68,6 +68,7 @@ pub(super) struct LinkPort {
     ring_frames: u64,
     checksum_offload: bool,
     tso: LinkTso,
+    point_to_point: bool,
     /// Frames put on the wire, copies included and lost ones not.
     sent: u64,
     receiver: Receiver,
@@ -104,6 +105,7 @@ impl LinkPort {
                 ring_frames: config.ring_frames as u64,
                 checksum_offload: config.checksum_offload,
                 tso: config.tso,
+                point_to_point: config.point_to_point,
                 sent: 0,
                 receiver: Receiver::new(theirs, config.ring_frames),
                 state: LinkState::Up,
@@ -220,6 +222,10 @@ impl Port for LinkPort {
 
     fn bulk_mempool(&self) -> Option<&Mempool> {
         self.bulk.as_ref()
+    }
+
+    fn is_point_to_point(&self) -> bool {
+        self.point_to_point
     }
 
     fn rx_burst(&mut self, now_us: u64, frames: &mut Burst) -> usize {

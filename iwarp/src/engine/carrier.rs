@@ -3,8 +3,8 @@
 use dp::{LinkState, Port};
 use tcp_lite::{Duration, Instant};
 
-/// How often a turn asks the port while there is a link. No turn is asked for that: a link that goes while nothing is
-/// sent harms nobody.
+/// How often a turn asks the port while there is a link. Turns are asked for that only where the peer is gone with the link: else
+/// a link that goes while nothing is sent harms nobody.
 const LOOK_INTERVAL: Duration = Duration::from_millis(100);
 
 /// How often while there is none; turns are asked for. What waits is sent so much later at most.
@@ -14,14 +14,16 @@ const LOOK_INTERVAL_DOWN: Duration = Duration::from_millis(20);
 #[derive(Debug)]
 pub(super) struct Carrier {
     state: LinkState,
+    /// The peer is gone when the link is.
+    point_to_point: bool,
     /// When the port is asked next.
     look_at: Instant,
 }
 
 impl Carrier {
     /// Taken to be there until the port says otherwise in the first turn.
-    pub(super) fn new() -> Self {
-        Self { state: LinkState::Up, look_at: Instant::ZERO }
+    pub(super) fn new(port: &dyn Port) -> Self {
+        Self { state: LinkState::Up, point_to_point: port.is_point_to_point(), look_at: Instant::ZERO }
     }
 
     /// Asks the port, if it is time to. Returns the new state if it has changed.
@@ -38,9 +40,9 @@ impl Carrier {
         (std::mem::replace(&mut self.state, state) != state).then_some(state)
     }
 
-    /// When a turn is wanted for the next look.
-    pub(super) fn next_deadline(&self) -> Option<Instant> {
-        (self.state == LinkState::Down).then_some(self.look_at)
+    /// When a turn is wanted for the next look; `watched`: there are connections.
+    pub(super) fn next_deadline(&self, watched: bool) -> Option<Instant> {
+        (self.state == LinkState::Down || self.point_to_point && watched).then_some(self.look_at)
     }
 }
 
@@ -57,15 +59,24 @@ mod tests {
     #[test]
     fn the_port_is_asked_now_and_then_and_more_often_while_there_is_no_link() {
         let (mut port, _other, control) = pair_with_control(&LinkConfig::default());
-        let mut carrier = Carrier::new();
+        let mut carrier = Carrier::new(&*port);
         assert_eq!(carrier.look(at(0), &mut *port), None);
         control.set_up(false);
         let mut looks = [99, 100, 101].map(|ms| carrier.look(at(ms), &mut *port));
         assert_eq!(looks, [None, Some(LinkState::Down), None]);
-        assert_eq!(carrier.next_deadline(), Some(at(120)));
+        assert_eq!(carrier.next_deadline(true), Some(at(120)));
         control.set_up(true);
         looks = [119, 120, 121].map(|ms| carrier.look(at(ms), &mut *port));
         assert_eq!(looks, [None, Some(LinkState::Up), None]);
-        assert_eq!(carrier.next_deadline(), None);
+        assert_eq!(carrier.next_deadline(true), None);
+    }
+
+    #[test]
+    fn turns_are_asked_for_where_a_peer_would_be_gone_with_the_link() {
+        let config = LinkConfig { point_to_point: true, ..LinkConfig::default() };
+        let (mut port, _other, _control) = pair_with_control(&config);
+        let mut carrier = Carrier::new(&*port);
+        assert_eq!(carrier.look(at(0), &mut *port), None);
+        assert_eq!((carrier.next_deadline(true), carrier.next_deadline(false)), (Some(at(100)), None));
     }
 }

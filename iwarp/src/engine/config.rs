@@ -11,6 +11,10 @@ use crate::verbs::{VerbsError, entropy};
 /// Room for all that 64 connections of the usual depths may have under way, in about two megabytes.
 const REQUEST_RECORDS: usize = 16_384;
 
+/// How long connections outlive the link where it is the connection to the only peer: a device that is set up anew takes the link
+/// down for a moment.
+const POINT_TO_POINT_LINK_TIMEOUT: tcp_lite::Duration = tcp_lite::Duration::from_millis(500);
+
 /// How an engine is made.
 #[derive(Clone, Debug)]
 pub struct EngineConfig {
@@ -38,12 +42,16 @@ pub struct EngineConfig {
 
 impl EngineConfig {
     /// Defaults for `port` with the addresses `addresses` (`10.0.0.1/24`, `fd00::1/64`), and OS entropy.
-    /// Peers that fall silent are noticed within ten seconds: keepalives are on.
+    /// Peers that fall silent are noticed within ten seconds: keepalives are on. So is a link that goes, but where there is one
+    /// peer only ([`Port::is_point_to_point`]) within one ([`TcpConfig::link_timeout`]).
     ///
     /// # Errors
     /// [`VerbsError::Invalid`] for an address that cannot be read or too many, [`VerbsError::System`] without entropy.
     pub fn new(port: &dyn Port, addresses: &[&str]) -> Result<Self, VerbsError> {
         let info = port.info();
+        let defaults = TcpConfig::default();
+        let link_timeout =
+            if port.is_point_to_point() { POINT_TO_POINT_LINK_TIMEOUT } else { defaults.link_timeout };
         let mut stack = StackConfig {
             mac: EthernetAddress(info.mac),
             vlan: None,
@@ -57,7 +65,8 @@ impl EngineConfig {
                 keepalive_idle: Some(tcp_lite::Duration::from_secs(5)),
                 keepalive_interval: tcp_lite::Duration::from_secs(1),
                 keepalive_probes: 4,
-                ..TcpConfig::default()
+                link_timeout,
+                ..defaults
             },
             seed: entropy()?,
         };

@@ -122,8 +122,8 @@ impl Core {
         let (rx, tx) = (Burst::new(), Burst::new());
         Self {
             io,
+            carrier: Carrier::new(&*port),
             port,
-            carrier: Carrier::new(),
             connections: Vec::new(),
             connection_count: 0,
             deadlines: BTreeSet::new(),
@@ -181,7 +181,7 @@ impl Core {
             return Some(now);
         }
         let own = self.deadlines.first().map(|(at, _)| *at);
-        let link = self.carrier.next_deadline();
+        let link = self.carrier.next_deadline(self.connection_count > 0);
         let wire = self.port.next_due_us().map(|us| Instant::from_micros(us as i64));
         [own, wire, link, self.io.tcp.next_deadline(now)].into_iter().flatten().min()
     }

@@ -69,6 +69,7 @@ impl Stack {
             starved: _,
             claims: _,
             link_up: _,
+            link_deadline: _,
             syn_cookies: _,
             now: _,
         } = self;

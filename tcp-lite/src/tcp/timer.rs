@@ -217,6 +217,15 @@ impl Tcb {
         }
     }
 
+    /// The link has been gone for too long: nothing can be said to the peer any more, a RST included. A SYN may go on waiting for
+    /// a peer that comes with the link.
+    pub(crate) fn on_link_lost(&mut self, ctx: &mut Ctx<'_>) {
+        if !matches!(self.state, State::SynSent | State::TimeWait) {
+            self.terminate(ctx, CloseReason::LinkDown, false);
+            self.pending.remove(Pending::RST);
+        }
+    }
+
     /// The link is there again. What was sent meanwhile is lost, and is sent again now rather than when its timer, backed off
     /// perhaps many times, expires.
     pub(crate) fn on_link_up(&mut self, ctx: &mut Ctx<'_>) {

@@ -214,6 +214,7 @@ fn name(reason: CloseReason) -> &'static str {
         CloseReason::Reset => "reset",
         CloseReason::Refused => "refused",
         CloseReason::TimedOut => "timed-out",
+        CloseReason::LinkDown => "link-down",
         CloseReason::Unreachable => "unreachable",
         CloseReason::Aborted => "aborted",
     }
