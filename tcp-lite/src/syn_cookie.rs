@@ -197,6 +197,20 @@ mod tests {
     }
 
     #[test]
+    fn the_bits_of_an_offer_stand_for_themselves() {
+        for bits in 0..64 {
+            let mut syn = TcpHeader { flags: Flags::SYN, ..syn(1460, Options::default()) };
+            restore_offer(&mut syn, bits);
+            assert_eq!(syn.options.window_scale, [Some(bits as u8 & 15), None][usize::from(bits & 15 == 15)]);
+            assert_eq!(
+                (syn.options.sack_permitted, syn.flags.contains(ECN_SETUP)),
+                (bits & 16 > 0, bits & 32 > 0)
+            );
+            assert_eq!(offer_bits(&syn), bits);
+        }
+    }
+
+    #[test]
     fn without_timestamps_only_the_mss_is_promised() {
         let offered = Options { window_scale: Some(7), sack_permitted: true, ..Options::default() };
         let kept = SynCookies::remembered(&TcpConfig::default(), &syn(1460, offered));

@@ -232,6 +232,8 @@ fn when_the_link_was_gone_everybody_is_asked() {
     assert_eq!(n.resolve(at(3500), ip(1)), Resolution::Known(MAC));
     assert_eq!(queries(&mut n), [Query { target: ip(1), to: Some(MAC) }], "the next time it is used");
     assert_eq!(n.next_deadline(), Some(at(4000)));
+    n.poll(at(4499));
+    assert_eq!(queries(&mut n), [], "a whole second for the answer");
     n.poll(at(4500));
     assert_eq!(queries(&mut n).len(), 3);
 }

@@ -390,3 +390,21 @@ impl Receiver {
 fn step(budget_octets: u32, mss: u32) -> u64 {
     u64::from(mss.min(budget_octets / 2))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::reorder::ReorderSlab;
+    use super::*;
+    use crate::facade::TcpSeqNumber;
+
+    /// An edge that no window field can say is rounded up, but not beyond what the budget allows.
+    #[test]
+    fn rounding_announces_no_more_than_the_budget() {
+        let slab = ReorderSlab::new(1, 1, &dp::Mempool::heap("test", 1, 64));
+        let mut receiver = Receiver::new(SeqSpace::new(TcpSeqNumber(0)), 7, 1024);
+        (receiver.nxt, receiver.edge) = (51, 1025);
+        // 974 bytes up to the edge: 8 units reach to 1075, 7 to 947.
+        let window = |budget| receiver.window(&slab, budget, 500);
+        assert_eq!([window(1023), window(1024)], [7, 8]);
+    }
+}

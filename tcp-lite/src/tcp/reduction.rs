@@ -91,3 +91,15 @@ impl Tcb {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_sent_after_a_reduction_is_not_answered_by_it() {
+        let reduction = Reduction { announce: false, nr: 5, until: 1000, deep: true };
+        assert_eq!([999, 1000].map(|oldest| reduction.answers(oldest, None)), [true, false]);
+        assert_eq!([1000, 1001].map(|ack| reduction.is_news(ack)), [false, true]);
+    }
+}

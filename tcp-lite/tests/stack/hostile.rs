@@ -4,13 +4,13 @@ use dp::Checksum;
 use proptest::prelude::*;
 use proptest::strategy::ValueTree;
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
-use smoltcp::wire::{ArpOperation, Icmpv4DstUnreachable, Icmpv4Repr, IpProtocol};
+use smoltcp::wire::{ArpOperation, Icmpv4DstUnreachable, Icmpv4Repr, IpProtocol, TcpControl};
 use tcp_lite::CloseReason;
 use tcp_lite::facade::{Ipv4Address, Ipv6Address};
 
 use crate::craft;
 use crate::harness::{MAC_A, MAC_B, config};
-use crate::relay::Relay;
+use crate::relay::{Relay, Tap};
 
 const FRAMES: usize = 10_000;
 
@@ -243,4 +243,41 @@ fn mutated_frames_leave_a_live_connection_alone() {
         }
     }
     still_works(&mut relay);
+}
+
+#[test]
+fn a_packet_longer_than_its_frame_is_malformed() {
+    for (src, dst) in [
+        (Ipv4Address::new(10, 0, 0, 2).into(), Ipv4Address::new(10, 0, 0, 1).into()),
+        (
+            "2001:db8::2".parse::<Ipv6Address>().unwrap().into(),
+            "2001:db8::1".parse::<Ipv6Address>().unwrap().into(),
+        ),
+    ] {
+        let mut tap = Tap::new(config(MAC_A, 1));
+        let whole = craft::segment([MAC_B, MAC_A], (src, 9), (dst, 4000), TcpControl::Syn);
+        for missing in 1..=20 {
+            tap.inject(&whole[..whole.len() - missing]);
+            assert_eq!(tap.host.stack.counters().rx_malformed, missing as u64, "{dst}");
+        }
+        tap.inject(&whole);
+        assert_eq!(tap.host.stack.counters().rx_malformed, 20);
+    }
+}
+
+/// Whoever sleeps until the next deadline does not sleep over an answer.
+#[test]
+fn an_answer_that_belongs_to_no_connection_is_due_at_once() {
+    let (a, b) = (Ipv4Address::new(10, 0, 0, 1), Ipv4Address::new(10, 0, 0, 2));
+    let request = craft::arp(ArpOperation::Request, MAC_B, MAC_A, b, a);
+    let syn = craft::segment([MAC_B, MAC_A], (b.into(), 9), (a.into(), 4000), TcpControl::Syn);
+    let mut tap = Tap::new(config(MAC_A, 1));
+    for frame in [request, syn] {
+        tap.frames();
+        tap.inject(&frame);
+        let now = tap.now();
+        tap.host.stack.poll(now);
+        assert_eq!(tap.host.stack.next_deadline(now), Some(now));
+        assert_eq!(tap.frames().len(), 1);
+    }
 }

@@ -2,6 +2,7 @@
 
 use dp::link::{LinkConfig, LinkPlan};
 use proptest::prelude::*;
+use tcp_lite::PathMtuProbing;
 
 use crate::harness::{MAC_A, MAC_B, World, config, octet};
 
@@ -17,6 +18,25 @@ fn both_families_at_every_mtu_with_and_without_checksum_offload() {
                 World::standard(&link).exchange(remote, 1_000_000, 700_001, 20_000_000);
             }
         }
+    }
+}
+
+#[test]
+fn probes_of_the_path_mtu_leave_and_come_through() {
+    for remote in [V4, V6] {
+        let mut a = config(MAC_A, 1);
+        a.tcp.path_mtu.probing = PathMtuProbing::Always;
+        let mut world = World::new(&LinkConfig::default(), a, config(MAC_B, 2));
+        world.b.stack.listen(4000).unwrap();
+        let now = world.now();
+        let stream = world.a.connect(now, remote.parse().unwrap(), 1_000_000);
+        world.a.keep_open(stream);
+        let emss = |world: &World| world.a.stack.info(world.a.streams[stream].conn).unwrap().emss;
+        assert!(world.run(1_000_000, |world| world.a.streams[stream].established));
+        let narrow = emss(&world);
+        assert!(world.run(10_000_000, |world| world.b.received(0) == 1_000_000));
+        let wide = if remote == V4 { 1448 } else { 1428 };
+        assert!(narrow <= 1208 && emss(&world) == wide, "{narrow}, then {}", emss(&world));
     }
 }
 

@@ -47,6 +47,25 @@ fn after_24_days_whatever_the_clock_says_is_taken_and_goes_from_there() {
     assert_eq!(pair.b.frontier, 100, "it is compared again");
 }
 
+/// RFC 7323 section 4.3: TS.Recent is learned anew by a segment that repeats it, so it is not outdated then.
+#[test]
+fn a_timestamp_that_is_repeated_goes_on_being_compared_with() {
+    let (mut pair, mut segment) = with_segment();
+    let value = stamp(&segment).wrapping_add(10);
+    // Each is long enough to be acknowledged at once.
+    for (days, from, value, frontier) in
+        [(0, 0, value, 2040), (20, 2040, value, 4080), (30, 4080, value - 1, 4080)]
+    {
+        segment.header.seq = pair.a.birth.iss + 1 + from;
+        segment.header.options.timestamps = Some((value, 0));
+        segment.payload = pattern(from, 2040);
+        let at = pair.now + Duration::from_secs(days * 24 * 3600);
+        let _ = pair.b.receive(at, &segment);
+        while pair.b.transmit(at).is_some() {}
+        assert_eq!(pair.b.frontier, frontier, "after {days} days");
+    }
+}
+
 #[test]
 fn a_syn_that_comes_again_is_echoed_by_its_own_timestamp() {
     let mut pair = Pair::new(config(), config());

@@ -79,6 +79,9 @@ fn a_lost_syn_ack_or_ack_is_repaired() {
         pair.a.connect(pair.now);
         pair.run_for(Duration::from_secs(3));
         assert_eq!((pair.a.state(), pair.b.state()), (State::Established, State::Established), "lost {lost}");
+        let counted = [&pair.a, &pair.b].map(|host| (host.tcb().retransmits, host.counters.tx_retransmits));
+        assert!(counted.iter().all(|(own, all)| own == all), "{counted:?}");
+        assert!(counted.iter().any(|(own, _)| *own > 0), "{counted:?}");
     }
 }
 

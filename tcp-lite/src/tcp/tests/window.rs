@@ -316,3 +316,41 @@ fn a_connection_has_a_keepalive_of_its_own() {
     pair.run_for(Duration::from_secs(60));
     assert_eq!(pair.a.state(), State::Established);
 }
+
+#[test]
+fn behind_the_peers_fin_no_window_is_announced_anew() {
+    for closes in [false, true] {
+        let mut pair = Pair::established(config(), TcpConfig { recv_window_octets: 4000, ..config() });
+        for i in 0..3 {
+            pair.a.push(pair.now, &pattern(i * 1000, 1000)).unwrap();
+            pair.run_for(Duration::from_millis(60));
+            pair.b.with(pair.now, |tcb, ctx| tcb.hold(ctx, 1000));
+        }
+        pair.a.push(pair.now, &pattern(3000, 500)).unwrap();
+        pair.run_for(Duration::from_millis(60));
+        if closes {
+            pair.a.with(pair.now, |tcb, ctx| tcb.close(ctx));
+        }
+        pair.run_for(Duration::from_millis(100));
+        pair.b.with(pair.now, |tcb, ctx| tcb.release(ctx, 3000));
+        let update = pair.b.transmit(pair.now);
+        assert_eq!(update.is_none(), closes, "{update:?}");
+    }
+}
+
+#[test]
+fn a_fin_beyond_the_window_is_not_taken() {
+    let mut pair = Pair::established(config(), TcpConfig { recv_window_octets: 1500, ..config() });
+    pair.a.push(pair.now, &[0]).unwrap();
+    let mut packet = pair.a.transmit(pair.now).unwrap();
+    packet.payload = pattern(0, 2000);
+    packet.header.flags |= Flags::FIN;
+    let _ = pair.b.receive(pair.now, &packet);
+    assert_eq!(pair.b.frontier, 1500);
+    while pair.b.transmit(pair.now).is_some() {}
+    packet.payload = pattern(1500, 500);
+    packet.header.seq += 1500;
+    packet.header.flags.remove(Flags::FIN);
+    let _ = pair.b.receive(pair.now, &packet);
+    assert_eq!((pair.b.frontier, pair.b.state()), (2000, State::Established));
+}
