@@ -60,7 +60,7 @@ impl Tcb {
                 self.pending |= Pending::SYN;
                 return Verdict::Done;
             }
-            State::TimeWait if self.may_reopen(header) => return Verdict::Reopen,
+            State::TimeWait if self.may_reopen(ctx.config, header) => return Verdict::Reopen,
             _ => {}
         }
         self.on_segment_synchronized(ctx, header, ecn, (payload, segments))

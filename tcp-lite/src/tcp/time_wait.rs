@@ -10,7 +10,7 @@ use super::ctx::Ctx;
 use super::header::{Flags, TcpHeader};
 use super::tcb::{State, Tcb};
 use crate::facade::TcpSeqNumber;
-use crate::{CloseReason, Duration, Instant};
+use crate::{CloseReason, Duration, Instant, TcpConfig};
 
 /// The longest wait for another FIN: twice the largest RTO of other stacks.
 const LONGEST: Duration = Duration::from_secs(240);
@@ -42,14 +42,22 @@ impl Tcb {
             Some(self.timers.time_wait.map_or(until, |before: Instant| before.max(until)));
     }
 
-    /// Whether this SYN is certainly younger than the connection in TIME-WAIT: by its timestamp where both have them
-    /// (RFC 6191 section 2), else, or with the same timestamp, by its sequence number.
-    pub(super) fn may_reopen(&self, header: &TcpHeader) -> bool {
+    /// Whether this SYN may start a new connection (RFC 6191 section 2). Where the old connection had
+    /// timestamps, and the new one will, a later timestamp is needed, or the same one and a higher sequence
+    /// number. Where only the new one will have them, nothing else is needed. Where the new one will have
+    /// none, its sequence number has to be higher.
+    ///
+    /// Any other SYN is answered by a challenge ACK (RFC 9293 section 3.10.7.4, of later date than RFC 6191,
+    /// which drops it): a peer that has forgotten the old connection then resets it, and need not wait for
+    /// its end.
+    pub(super) fn may_reopen(&self, config: &TcpConfig, header: &TcpHeader) -> bool {
         if !header.flags.contains(Flags::SYN) || header.flags.contains(Flags::RST) || header.ack.is_some() {
             return false;
         }
-        let by_sequence = self.rcv.space.pos(header.seq, self.rcv.nxt) > self.rcv.nxt as i64;
-        match header.options.timestamps.filter(|_| self.agreed.timestamps) {
+        // The last number that the old connection used is that of its FIN, just below RCV.NXT.
+        let by_sequence = self.rcv.space.pos(header.seq, self.rcv.nxt) >= self.rcv.nxt as i64;
+        match header.options.timestamps.filter(|_| config.timestamps) {
+            Some(_) if !self.agreed.timestamps => true,
             Some((value, _)) if value != self.ts_recent => value.wrapping_sub(self.ts_recent) as i32 > 0,
             _ => by_sequence,
         }

@@ -8,7 +8,11 @@ use crate::{CloseReason, Duration, TcpConfig};
 
 /// A pair of which A closed first, and B's FIN, which A has acknowledged.
 fn closed(a: TcpConfig) -> (Pair, Packet) {
-    let mut pair = Pair::established(a, config());
+    closed_between(a, config())
+}
+
+fn closed_between(a: TcpConfig, b: TcpConfig) -> (Pair, Packet) {
+    let mut pair = Pair::established(a, b);
     pair.a.close(pair.now);
     pair.run_for(Duration::from_millis(20));
     pair.b.close(pair.now);
@@ -51,26 +55,65 @@ fn only_the_peers_own_fin_restarts_the_wait() {
     assert!(pair.a.transmit(pair.now).is_some_and(|packet| packet.header.ack.is_some()));
 }
 
-#[test]
-fn a_syn_reopens_by_its_timestamp_before_its_sequence_number() {
-    let (mut pair, fin) = closed(config());
+/// Whether a SYN so far from B's FIN reopens, with a timestamp so much later than the last one of the old
+/// connection, if it has one.
+fn reopens(pair: &mut Pair, fin: &Packet, further_by: i32, later_by: Option<i32>) -> bool {
     let last = pair.a.tcb().ts_recent;
-    for (later_by, further_by, reopens) in [
-        (-1, 100_000, false),
-        (-1, -100_000, false),
-        (1, -100_000, true),
-        (1, 100_000, true),
-        (0, 100_000, true),
-        (0, -100_000, false),
+    let mut syn = fin.clone();
+    syn.header.flags = Flags::SYN;
+    syn.header.ack = None;
+    syn.header.options.timestamps = later_by.map(|later_by| (last.wrapping_add_signed(later_by), 0));
+    syn.header.seq = TcpSeqNumber(fin.header.seq.0.wrapping_add(further_by));
+    let verdict = pair.a.receive(pair.now, &syn);
+    assert_eq!(pair.a.state(), State::TimeWait);
+    assert!(matches!(verdict, Verdict::Done | Verdict::Reopen), "{verdict:?}");
+    verdict == Verdict::Reopen
+}
+
+/// The rules of RFC 6191 section 2, in its order. The last sequence number that the old connection used is
+/// that of its FIN.
+#[test]
+fn a_syn_reopens_by_its_timestamp_and_else_by_its_sequence_number() {
+    let with = |timestamps| TcpConfig { timestamps, ..config() };
+    for (old, new, cases) in [
+        // Both have timestamps.
+        (
+            true,
+            true,
+            &[
+                (Some(1), -100_000, true),
+                (Some(1), 0, true),
+                (Some(1), 100_000, true),
+                (Some(0), 1, true),
+                (Some(0), 100_000, true),
+                (Some(0), 0, false),
+                (Some(0), -100_000, false),
+                (Some(-1), 100_000, false),
+                (Some(-1), -100_000, false),
+                // The clock has wrapped.
+                (Some(i32::MAX), -1, true),
+                (Some(i32::MIN), 1, false),
+            ][..],
+        ),
+        // The old one had them, the peer no longer offers them.
+        (true, true, &[(None, 1, true), (None, 100_000, true), (None, 0, false), (None, -1, false)]),
+        // The old one had none, the new one will.
+        (false, true, &[(Some(1), 100_000, true), (Some(0), 0, true), (Some(-1), -100_000, true)]),
+        // Neither does.
+        (false, true, &[(None, 1, true), (None, 100_000, true), (None, 0, false), (None, -100_000, false)]),
+        // The peer offers them, but they would not be used.
+        (false, false, &[(Some(1), 1, true), (Some(1), 0, false), (Some(1), -100_000, false)]),
     ] {
-        let mut syn = fin.clone();
-        syn.header.flags = Flags::SYN;
-        syn.header.ack = None;
-        syn.header.options.timestamps = Some((last.wrapping_add_signed(later_by), 0));
-        syn.header.seq = TcpSeqNumber(fin.header.seq.0.wrapping_add(further_by));
-        let verdict = if reopens { Verdict::Reopen } else { Verdict::Done };
-        assert_eq!(pair.a.receive(pair.now, &syn), verdict, "{later_by} ms, {further_by} octets");
-        assert_eq!(pair.a.state(), State::TimeWait);
+        for &(later_by, further_by, expected) in cases {
+            // Where only the new one will have them, it was the peer that did not offer them for the old one.
+            let (mut pair, fin) = closed_between(with(new), with(old && new));
+            assert_eq!(pair.a.tcb().agreed.timestamps, old && new);
+            let reopened = reopens(&mut pair, &fin, further_by, later_by);
+            assert_eq!(reopened, expected, "{old} {new}: {later_by:?} ms, {further_by} numbers");
+            // Any other is answered by a challenge ACK (RFC 9293 section 3.10.7.4).
+            let answer = pair.a.transmit(pair.now);
+            assert_eq!(answer.is_some(), !expected);
+        }
     }
 }
 
