@@ -2,15 +2,20 @@
 //!
 //! Part of the slow path: fragments of TCP are a sign of a middlebox that should not be. Memory is taken when fragments come, and kept:
 //! [`PACKETS`] and one packets of 64 KiB at most. A source has [`PACKETS_OF_ONE`] of them at most, so one that floods gives
-//! way to itself; where many do, the oldest gives way. Overlaps end their packet and all that belongs to it (RFC 5722), a
+//! way to itself; where many do, the oldest gives way. A
 //! first fragment has to bring the header of what it carries (RFC 7112, RFC 3128), and a packet that is no fragment
 //! but says so (RFC 6946) meets no others.
+//!
+//! Fragments belong together by both addresses and the identification, with IPv4 by the protocol, too.
+//! Overlaps end their packet and all that belongs to it. That is RFC 5722's rule for IPv6. RFC 791 lets the
+//! later fragment win, so that whoever guesses an identification could replace bytes; no sender makes
+//! fragments that overlap, so IPv4 has the same rule here.
 
 use arrayvec::ArrayVec;
 
 use crate::checksum::Sum;
 use crate::facade::{Duration, Instant, IpAddress};
-use crate::ip::{Fragment, IPV4_OCTETS, IPV6_OCTETS, PROTOCOL_TCP};
+use crate::ip::{Ecn, Fragment, IPV4_OCTETS, IPV6_OCTETS, PROTOCOL_TCP};
 use crate::tcp::header::HEADER_OCTETS;
 
 /// Packets being put together at a time.
@@ -41,6 +46,8 @@ struct Packet {
     runs: ArrayVec<(usize, usize), RUNS>,
     /// Its length, once the last fragment came.
     total: Option<usize>,
+    /// Codepoints of ECN that the fragments have, a bit for each.
+    codepoints: u8,
     /// It cannot be right: what else comes of it is dropped, too.
     spoiled: bool,
 }
@@ -90,10 +97,17 @@ impl Reassembly {
             self.dropped += 1;
             return None;
         }
+        let class = if ipv4 { fixed[1] } else { fixed[1] >> 4 };
+        under_way.codepoints |= 1 << (class & 3);
         if under_way.total.is_none_or(|total| under_way.runs.as_slice() != [(0, total)]) {
             return None;
         }
         let mut finished = self.packets.remove(at);
+        if finished.loses_mark() {
+            self.dropped += 1;
+            self.spare.push(finished.octets);
+            return None;
+        }
         finished.complete_header();
         self.keep(finished.octets);
         Some(&self.whole)
@@ -128,6 +142,7 @@ impl Reassembly {
             fixed_octets: fixed.len(),
             runs: ArrayVec::new(),
             total: None,
+            codepoints: 0,
             spoiled: false,
         });
         self.packets.len() - 1
@@ -189,10 +204,25 @@ impl Packet {
         self.runs.clear();
     }
 
-    /// Makes the fixed header that of a packet in one piece.
+    fn has(&self, codepoint: Ecn) -> bool {
+        self.codepoints & 1 << codepoint as u8 != 0
+    }
+
+    /// A fragment was marked, and another one could not be: then the mark can be neither kept nor left out
+    /// (RFC 3168 section 5.3).
+    fn loses_mark(&self) -> bool {
+        self.has(Ecn::Ce) && self.has(Ecn::NotEct)
+    }
+
+    /// Makes the fixed header that of a packet in one piece. A mark on any fragment is one on the packet (RFC
+    /// 3168 section 5.3).
     fn complete_header(&mut self) {
         let total = self.octets.len();
+        let marked = self.has(Ecn::Ce);
         let (header, _) = self.octets.split_at_mut(self.fixed_octets);
+        if marked {
+            header[1] |= if self.fixed_octets == IPV6_OCTETS { 0x30 } else { 3 };
+        }
         if self.fixed_octets == IPV6_OCTETS {
             header[4..6].copy_from_slice(&((total - IPV6_OCTETS) as u16).to_be_bytes());
             header[6] = self.next_header;
@@ -379,6 +409,94 @@ mod tests {
         assert!(!from(&mut r, 1, 7, 0, Instant::ZERO));
         assert!(!from(&mut r, 1, 7, 24, Instant::ZERO + TIMEOUT));
         assert_eq!(r.dropped(), 1);
+    }
+
+    /// A fragment of packet `identification` between two hosts, with a codepoint of ECN.
+    fn piece(
+        r: &mut Reassembly,
+        (src, dst, identification): (IpAddress, IpAddress, u32),
+        (offset, more): (usize, bool),
+        (octets, ecn): (&[u8], u8),
+    ) -> Option<Vec<u8>> {
+        let ipv4 = matches!(src, IpAddress::Ipv4(_));
+        let mut packet = vec![0; if ipv4 { IPV4_OCTETS } else { IPV6_OCTETS + 8 }];
+        packet[1] = if ipv4 { ecn } else { ecn << 4 };
+        let fragment = Fragment { identification, offset, more, next_header: 6, header_octets: packet.len() };
+        packet.extend(octets);
+        r.add(Instant::ZERO, src, dst, &fragment, &packet).map(<[u8]>::to_vec)
+    }
+
+    /// Three hosts of each family.
+    const HOSTS: [[IpAddress; 3]; 2] = [
+        [IpAddress::v4(10, 0, 0, 1), IpAddress::v4(10, 0, 0, 2), IpAddress::v4(10, 0, 0, 3)],
+        [
+            IpAddress::v6(1, 0, 0, 0, 0, 0, 0, 1),
+            IpAddress::v6(1, 0, 0, 0, 0, 0, 0, 2),
+            IpAddress::v6(1, 0, 0, 0, 0, 0, 0, 3),
+        ],
+    ];
+
+    #[test]
+    fn a_strangers_bytes_do_not_get_in_by_an_overlap() {
+        for [a, b, _] in HOSTS {
+            // Whichever comes first, wherever it lies, whatever it has.
+            for (at, octets) in [(0, 24), (24, 24), (48, 8), (8, 8), (16, 24), (0, 56)] {
+                for first in [true, false] {
+                    let mut r = Reassembly::default();
+                    let key = (a, b, 7);
+                    let forged = |r: &mut Reassembly| piece(r, key, (at, true), (&vec![6; octets], 0));
+                    if first {
+                        assert_eq!(forged(&mut r), None);
+                    }
+                    let mut got = vec![piece(&mut r, key, (24, true), (&[1; 24], 0))];
+                    if !first {
+                        assert_eq!(forged(&mut r), None);
+                    }
+                    got.push(piece(&mut r, key, (0, true), (&[1; 24], 0)));
+                    got.push(piece(&mut r, key, (48, false), (&[1; 8], 0)));
+                    assert!(got.iter().all(Option::is_none), "{a}: {at} {octets} {first}");
+                    assert!(r.packets.len() == 1 && r.packets[0].spoiled, "{a}: {at} {octets} {first}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn fragments_of_other_hosts_and_of_other_numbers_are_of_other_packets() {
+        for [a, b, c] in HOSTS {
+            for other in [(c, b, 7), (a, c, 7), (b, a, 7), (a, b, 8)] {
+                let mut r = Reassembly::default();
+                assert_eq!(piece(&mut r, (a, b, 7), (0, true), (&[1; 24], 0)), None);
+                assert_eq!(piece(&mut r, other, (24, false), (&[6; 8], 0)), None);
+                let whole = piece(&mut r, (a, b, 7), (24, false), (&[2; 8], 0)).unwrap();
+                assert!(whole.ends_with(&[[1; 24].as_slice(), &[2; 8]].concat()), "{other:?}");
+                assert_eq!(r.dropped(), 0);
+            }
+        }
+    }
+
+    #[test]
+    fn a_mark_on_any_fragment_is_one_on_the_packet_unless_another_could_have_none() {
+        let (not, ect1, ect0, ce) = (0, 1, 2, 3);
+        for [a, b, _] in HOSTS {
+            for (codepoints, expected) in [
+                ([ect0, ect0], Some(ect0)),
+                ([ect0, ce], Some(ce)),
+                ([ce, ect0], Some(ce)),
+                ([ect1, ce], Some(ce)),
+                ([ce, ce], Some(ce)),
+                ([not, not], Some(not)),
+                ([not, ce], None),
+                ([ce, not], None),
+            ] {
+                let mut r = Reassembly::default();
+                assert_eq!(piece(&mut r, (a, b, 7), (0, true), (&[1; 24], codepoints[0])), None);
+                let whole = piece(&mut r, (a, b, 7), (24, false), (&[1; 8], codepoints[1]));
+                let class = |whole: Vec<u8>| if whole.len() == 20 + 32 { whole[1] } else { whole[1] >> 4 };
+                assert_eq!(whole.map(class), expected, "{codepoints:?}");
+                assert_eq!((r.dropped(), r.packets.len()), (u64::from(expected.is_none()), 0));
+            }
+        }
     }
 
     #[test]
