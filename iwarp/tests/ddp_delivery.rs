@@ -153,6 +153,23 @@ fn an_untagged_message_has_no_gaps() {
     }
 }
 
+/// RDMAP's own messages come one behind the other (RFC 5041 section 5.3). One that begins in the midst of another, on another
+/// queue, is not taken for the rest of it, nor by itself: its offset is not where the message under way goes on.
+#[test]
+fn messages_of_the_control_queues_are_not_mixed() {
+    let mut peer = Accepted::ready();
+    let op = AtomicOp::FetchAdd { add: 1, mask: 0 };
+    let atomic = SendOp::Atomic { remote: RemoteAddr { addr: 8, rkey: 1 }, op };
+    peer.qp.post_send(&SendRequest::new(1, atomic, peer.region.sge(0, 8))).unwrap();
+    assert_eq!(peer.heard(10_000).len(), 1);
+    peer.say(&untagged(0x01, 1, [1, 1, 0], &[0; 16]));
+    let answer = untagged(0x41, 0xB, [3, 1, 0], &[0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 9]);
+    peer.say(&answer);
+    let heard = peer.heard(100_000);
+    assert_eq!((&heard[0][18..22], &heard[0][24..]), (&[0x12, 0x04, 0xC0, 0][..], &answer[..18]));
+    assert_eq!(peer.memory(0, 8), [0xEE; 8]);
+}
+
 // Proves DDP-088, DDP-110, DDP-202: each queue counts for itself, in both directions.
 #[test]
 fn queues_count_for_themselves() {

@@ -26,6 +26,9 @@ const OFFER_WRITE: [u8; 2] = [0x80, 0x80];
 /// A Send of no octets, MSN 1.
 const EMPTY_SEND: [u8; 18] = [0x41, 0x43, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0];
 
+/// Octets of the region of [`Accepted`].
+const REGION: usize = 1 << 16;
+
 /// An accepted connection from a bare TCP peer.
 struct Accepted {
     pair: RawPair,
@@ -46,7 +49,7 @@ impl Accepted {
             options.responder.rtr = RtrKinds::all();
         });
         let id = door.asked(request).id;
-        let region = door.pd.reg_mr(4096, ALL).unwrap();
+        let region = door.pd.reg_mr(REGION, ALL).unwrap();
         let qp = door.qp();
         for wr_id in 0..2 {
             qp.post_recv(&RecvRequest::new(wr_id, region.sge(wr_id as usize * 100, 100))).unwrap();
@@ -194,10 +197,11 @@ fn a_terminate_that_the_peer_does_not_take_has_its_time() {
     c.pair.stopped_reading = true;
     for wr_id in 10..74 {
         let write = SendOp::Write { remote: RemoteAddr { addr: 0, rkey: 1 } };
-        let mut request = SendRequest::new(wr_id, write, c.region.sge(0, 4096));
-        request.sg_list.extend([c.region.sge(0, 4096); 7]);
+        let mut request = SendRequest::new(wr_id, write, c.region.sge(0, REGION));
+        request.sg_list.extend([c.region.sge(0, REGION); 7]);
         c.qp().post_send(&request).unwrap();
     }
+    // More than TCP takes: the Terminate has to wait as well.
     assert!(
         !c.pair.until(60_000_000, |pair| pair.is_over()),
         "a window that stays closed is no end by itself"
