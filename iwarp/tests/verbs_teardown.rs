@@ -176,6 +176,7 @@ fn an_empty_send_is_an_rtr_only_where_agreed() {
 
 /// An RTR is the first message of its queue: an empty Send with another number is one that has lost its way, and ends the
 /// stream as in the middle of it.
+// Proves MPA2-111.
 #[test]
 fn an_rtr_by_send_has_the_first_number() {
     for (msn, code) in [(0, 3), (2, 2), (u32::MAX, 3)] {

@@ -160,6 +160,7 @@ fn connections_and_directions_do_not_wait_for_each_other() {
 
 /// An answer ahead of a hole is placed where a Read of ours waits for it, and nowhere else: our user's memory is open to the
 /// answers that it has asked for, not to whatever names it. In its turn it ends the stream, as it would have in order.
+// Proves SEC-097: also ahead of a hole.
 #[test]
 fn an_answer_ahead_of_a_hole_goes_where_a_read_waits() {
     // Where a Read waits, where the answer points, and its error.
