@@ -3,7 +3,8 @@
 mod common;
 
 use common::{Pair, pattern};
-use dp::link::{LinkConfig, LinkPlan};
+use dp::link::{LinkConfig, LinkPlan, LinkTso};
+use dp::{Mss, TsoLimits};
 use iwarp::memory::Access;
 use iwarp::verbs::{ConnParam, RecvRequest, RemoteAddr, SendFlags, SendOp, SendRequest, WcOpcode, WcStatus};
 
@@ -156,5 +157,40 @@ fn bulk_over_a_bad_wire() {
         assert!(got == data, "markers: {markers}");
         let early = pair.b.engine.counters().rx_fpdus_early;
         assert_eq!(early > 0, markers, "{early} FPDUs placed early");
+    }
+}
+
+/// A port that cuts frames of few buffers, and nothing short, is given no others: what it drops would be dropped again.
+#[test]
+fn a_port_is_given_frames_that_it_cuts() {
+    for buffers in [2, 5] {
+        let link = LinkConfig {
+            checksum_offload: true,
+            tso: LinkTso::Cut,
+            tso_limits: TsoLimits { buffers, mss: Mss { least: 256, most: 9000 } },
+            ..LinkConfig::default()
+        };
+        let mut pair = Pair::new(&link);
+        let c = pair.connect(&ConnParam::default());
+        let local = pair.a.pd.reg_mr(1 << 20, ALL).unwrap();
+        let remote = pair.b.pd.reg_mr(1 << 20, ALL).unwrap();
+        let data = pattern(1, 1 << 20);
+        local.write_at(0, &data).unwrap();
+        let op = SendOp::Write { remote: RemoteAddr { addr: remote.addr(), rkey: remote.rkey() } };
+        let flag = pair.b.pd.reg_mr(1, ALL).unwrap();
+        c.qp_b.post_recv(&RecvRequest::new(3, flag.sge(0, 1))).unwrap();
+        c.qp_a.post_send(&SendRequest::new(1, op, local.sge(0, 1 << 20))).unwrap();
+        for _ in 0..32 {
+            c.qp_a.post_send(&SendRequest::new(2, op, local.sge(0, 8))).unwrap();
+        }
+        c.qp_a.post_send(&SendRequest::new(4, SendOp::Send, local.sge(0, 1))).unwrap();
+        (0..34).for_each(|_| assert_eq!(pair.wc_a().status, WcStatus::Success));
+        assert_eq!(pair.wc_b().wr_id, 3);
+        let mut got = vec![0; 1 << 20];
+        remote.read_at(0, &mut got).unwrap();
+        assert!(got == data);
+        let counters = pair.a.engine.counters();
+        assert_eq!((counters.stack.tx_retransmits, counters.stack.tx_trains > 0), (0, buffers > 2));
+        assert_eq!(counters.port.tx_dropped, 0);
     }
 }

@@ -453,3 +453,38 @@ impl Drop for Handle {
         open.remove(&self.port_id);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_large_buffer_is_of_whole_segments_and_no_longer_than_the_driver_takes() {
+        for mtu in 576..=9698 {
+            for (driver, most) in
+                [("net_vmxnet3", 16_383), ("net_of_tomorrow", 16_383), ("net_vhost", BULK_OCTETS)]
+            {
+                let bytes = bulk_octets(mtu, drivers::find(driver).buffer_bytes);
+                assert!(
+                    bytes <= most && bytes.is_multiple_of(usize::from(mtu)) && bytes > 0,
+                    "{driver} {mtu}: {bytes}"
+                );
+            }
+        }
+        assert_eq!([1500, 9000].map(|mtu| bulk_octets(mtu, 16_383)), [15_000, 9000]);
+        assert_eq!([1500, 9000].map(|mtu| bulk_octets(mtu, usize::from(u16::MAX))), [31_500, 27_000]);
+    }
+
+    #[test]
+    fn frames_are_joined_by_drivers_alone_that_deliver_them() {
+        // SAFETY: numbers and pointers, for which zero is fine.
+        let mut about: sys::rte_eth_dev_info = unsafe { std::mem::zeroed() };
+        about.rx_offload_capa = sys::K_RX_TCP_LRO | sys::K_RX_SCATTER;
+        let config = DeviceConfig::default();
+        for (driver, joins) in [("net_vmxnet3", false), ("net_virtio", true)] {
+            let offloads = choose_offloads(&about, driver, &config, false);
+            assert_eq!(offloads.contains(Offloads::RX_LRO), joins, "{driver}");
+            assert_eq!(receives_large_frames(&about, driver, &config), joins, "{driver}");
+        }
+    }
+}
