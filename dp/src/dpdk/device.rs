@@ -140,7 +140,7 @@ fn find_pci(eal: Eal, text: &str) -> Result<(String, Handle), DeviceError> {
     let mut were_open = WERE_OPEN.lock().unwrap_or_else(PoisonError::into_inner);
     let Some(port_id) = CString::new(name.as_str()).ok().and_then(|name| port_id(&name)) else {
         let (is_named, is_ordinary) = eal.pci_terms(address);
-        let (was_open, log) = (were_open.contains(&name), eal::log::start_trouble());
+        let (was_open, log) = (were_open.contains(&name), eal::log::start_errors());
         let known = Known { was_open, is_named, is_ordinary, log };
         return Err(refused(pci::problem(Path::new(SYSFS), address, known)));
     };

@@ -75,7 +75,7 @@ pub(super) struct Known {
     pub(super) is_named: bool,
     /// EAL has no hugepages.
     pub(super) is_ordinary: bool,
-    /// EAL's complaints at its start.
+    /// What failed at EAL's start.
     pub(super) log: String,
 }
 

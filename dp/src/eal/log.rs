@@ -13,11 +13,13 @@ use dpdk_sys as sys;
 const KEPT: usize = 64;
 /// `RTE_LOG_WARNING`: this and lower numbers tell of trouble.
 const WARNING: i32 = 5;
+/// `RTE_LOG_ERR`: likewise of what failed.
+const ERROR: i32 = 4;
 /// `_IOLBF`: hand over whole lines.
 const LINE_BUFFERED: i32 = 1;
 
 static LINES: Mutex<VecDeque<(i32, String)>> = Mutex::new(VecDeque::new());
-/// What EAL said of trouble when it started: it looks at PCI devices then, and at no other time.
+/// What EAL said had failed when it started: it looks at PCI devices then, and at no other time.
 static AT_START: Mutex<String> = Mutex::new(String::new());
 static TO_STDERR: AtomicBool = AtomicBool::new(false);
 
@@ -38,15 +40,15 @@ pub(super) fn capture(to_stderr: bool) {
     }
 }
 
-/// Keeps the trouble so far as that of EAL's start.
+/// Keeps the errors so far as those of EAL's start.
 pub(super) fn keep_start() {
     if let Ok(mut at_start) = AT_START.lock() {
-        *at_start = trouble();
+        *at_start = last(ERROR);
     }
 }
 
-/// The last warnings and errors of EAL's start, as [`trouble`] has them.
-pub(crate) fn start_trouble() -> String {
+/// The last errors of EAL's start in one line; empty when there were none. Warnings are not among them: EAL has some on any machine.
+pub(crate) fn start_errors() -> String {
     AT_START.lock().map(|at_start| at_start.clone()).unwrap_or_default()
 }
 
@@ -59,9 +61,13 @@ pub(crate) fn mark() {
 
 /// The last warnings and errors since [`mark`], in one line; empty when there were none.
 pub(crate) fn trouble() -> String {
+    last(WARNING)
+}
+
+/// The last lines since [`mark`] of this level or below, in one.
+fn last(level: i32) -> String {
     let Ok(lines) = LINES.lock() else { return String::new() };
-    let mut told: Vec<&str> =
-        lines.iter().filter(|(level, _)| *level <= WARNING).map(|(_, line)| &**line).collect();
+    let mut told: Vec<&str> = lines.iter().filter(|(of, _)| *of <= level).map(|(_, line)| &**line).collect();
     told.dedup();
     told[told.len().saturating_sub(4)..].join("; ")
 }
@@ -84,4 +90,24 @@ unsafe extern "C" fn write(_cookie: *mut c_void, text: *const c_char, octets: us
         }
     }
     octets as i64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_failed_at_the_start_is_kept_without_the_warnings_of_any_start() {
+        mark();
+        let lines = [
+            (WARNING, "No free hugepages of 1 GiB"),
+            (ERROR, "Expecting 'PA' IOVA mode"),
+            (6, "Detected 2 cores"),
+        ];
+        LINES.lock().unwrap().extend(lines.map(|(level, line)| (level, line.to_owned())));
+        keep_start();
+        assert_eq!(trouble(), "No free hugepages of 1 GiB; Expecting 'PA' IOVA mode");
+        mark();
+        assert_eq!((start_errors().as_str(), trouble().as_str()), ("Expecting 'PA' IOVA mode", ""));
+    }
 }
