@@ -223,11 +223,13 @@ fn setup(
     }
     let device_mtu = device_mtu(name, &driver, &about, config.mtu)?;
     let frame_octets = usize::from(config.mtu) + L2_OCTETS;
+    let rx_octets = frame_octets + drivers::find(&driver).rx_header_bytes;
     let least = if receives_large_frames(&about, &driver, config) { LEAST_LARGE } else { LEAST };
     let mbuf_octets =
-        config.mbuf_octets.unwrap_or(frame_octets.max(least_mbuf_octets).next_multiple_of(64).max(least));
-    let offloads = choose_offloads(&about, &driver, config, frame_octets > mbuf_octets);
-    if frame_octets > mbuf_octets && !offloads.contains(Offloads::RX_SCATTER) {
+        config.mbuf_octets.unwrap_or(rx_octets.max(least_mbuf_octets).next_multiple_of(64).max(least));
+    let offloads = choose_offloads(&about, &driver, config, rx_octets > mbuf_octets);
+    if rx_octets > mbuf_octets && !offloads.contains(Offloads::RX_SCATTER) {
+        let frame_octets = rx_octets;
         return Err(DeviceError::BufferTooSmall { device: name.to_owned(), frame_octets, mbuf_octets });
     }
 

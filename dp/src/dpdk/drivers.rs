@@ -22,6 +22,8 @@ pub(super) struct Driver {
     pub(super) mss: Mss,
     /// Whether received frames that it joins (LRO) arrive.
     pub(super) joins: bool,
+    /// Bytes of a receive buffer that it wants beside the frame.
+    pub(super) rx_header_bytes: usize,
 }
 
 /// For a driver that nobody has looked into.
@@ -34,10 +36,15 @@ const UNKNOWN: Driver = Driver {
     // i40e's and iavf's least; below the most of all that have one.
     mss: Mss { least: 256, most: 9000 },
     joins: true,
+    rx_header_bytes: 0,
 };
 
 /// A virtual device: frames are copied, or described by 32 bits.
 const VIRTUAL: Driver = Driver { buffer_bytes: u16::MAX as usize, mss: Mss::ANY, ..UNKNOWN };
+
+/// virtio/virtio_ring.h, struct vring_desc and vring_packed_desc: uint32_t len. virtio/virtio_ethdev.c, virtio_dev_configure(): a
+/// received frame counts with struct virtio_net_hdr_mrg_rxbuf, 12 bytes, though that lies in the headroom.
+const VIRTIO: Driver = Driver { rx_header_bytes: 12, ..VIRTUAL };
 
 /// Drivers by their names in `rte_eth_dev_info`.
 const DRIVERS: &[(&str, Driver)] = &[
@@ -47,9 +54,8 @@ const DRIVERS: &[(&str, Driver)] = &[
     ("net_ring", VIRTUAL),
     ("net_tap", VIRTUAL),
     ("net_vhost", VIRTUAL),
-    // virtio/virtio_ring.h, struct vring_desc and vring_packed_desc: uint32_t len.
-    ("net_virtio", VIRTUAL),
-    ("net_virtio_user", VIRTUAL),
+    ("net_virtio", VIRTIO),
+    ("net_virtio_user", VIRTIO),
     // bnxt/bnxt_txr.c, bnxt_start_xmit(): BNXT_MAX_TSO_SEGS is 32, one of them a descriptor without data. It reports no limit,
     // and a longer frame stays at the head of the ring for ever.
     ("net_bnxt", Driver { buffers: 31, tso_buffers: 31, ..UNKNOWN }),
