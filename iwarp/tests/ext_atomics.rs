@@ -112,7 +112,7 @@ fn every_aligned_word_of_a_region_will_do() {
 }
 
 /// No target but an aligned one: the word and its surroundings stay, no value comes back, both users are told.
-// Proves EXT-043, EXT-048, EXT-058, EXT-177 to EXT-185, EXT-189, EXT-202.
+// Proves EXT-043, EXT-048, EXT-058, EXT-178 to EXT-180, EXT-182 to EXT-185, EXT-202.
 #[test]
 fn a_misaligned_target_is_refused() {
     for op in [ADD_ONE, cas(0, 1), AtomicOp::Swap { swap: 1 }] {
@@ -442,5 +442,42 @@ fn extensions_may_be_agreed_on_in_private_data() {
         assert_eq!(status == WcStatus::Success, !asked.is_empty(), "{status}");
         assert_eq!(word(&words, 0), u64::from(!asked.is_empty()));
         drop(listener);
+    }
+}
+
+// Proves EXT-177, EXT-181, EXT-189: offsets may begin anywhere, and what counts is the address behind them. Of a buffer whose offsets
+// start at an odd one, FetchAdd and CmpSwap reach each aligned word, at base + 8 k, whatever the offset looks like; the requester sends
+// the offset as it was given, and for every other one its user is told that the target was not aligned.
+#[test]
+fn every_aligned_word_is_a_target_whatever_its_offset() {
+    for op in [ADD_ONE, cas(0, 1)] {
+        for base in [0x1003, 0x8000_0000_0000_0005] {
+            let (mut pair, c) = connected();
+            let words = |pair: &Pair| {
+                let options = MrOptions { base: Base::Iova(base), ..MrOptions::new(ATOMIC) };
+                pair.b.pd.reg_mr_with(32, &options).unwrap()
+            };
+            let target = words(&pair);
+            let local = pair.a.pd.reg_mr(8, Access::LOCAL_WRITE).unwrap();
+            for k in 0..4 {
+                let remote = RemoteAddr { addr: base + 8 * k, rkey: target.rkey() };
+                let request = SendRequest::new(k, SendOp::Atomic { remote, op }, local.sge(0, 8));
+                c.qp_a.post_send(&request).unwrap();
+                assert_eq!(pair.wc_a().status, WcStatus::Success, "{op:x?} at base + {}", 8 * k);
+                assert_eq!(word(&target, 8 * k as usize), 1);
+            }
+            for offset in (0..25).filter(|offset| offset % 8 != 0) {
+                let (mut pair, c) = connected();
+                let target = words(&pair);
+                let local = pair.a.pd.reg_mr(8, Access::LOCAL_WRITE).unwrap();
+                let remote = RemoteAddr { addr: base + offset, rkey: target.rkey() };
+                let request = SendRequest::new(1, SendOp::Atomic { remote, op }, local.sge(0, 8));
+                c.qp_a.post_send(&request).unwrap();
+                let wc = pair.wc_a();
+                let told = Some(StreamError { layer: 0, etype: 2, code: 7, from_peer: true });
+                assert_eq!((wc.wr_id, wc.status, wc.error), (1, WcStatus::RemoteOperationError, told));
+                assert!((0..32).step_by(8).all(|at| word(&target, at) == 0), "{op:x?} at {offset}");
+            }
+        }
     }
 }

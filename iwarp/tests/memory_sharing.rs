@@ -196,7 +196,7 @@ proptest! {
 
     /// Random domains, streams, names and operations: access if and only if the stream is the name's own (where it
     /// has one), else the domain is; and the right is there. Invalidation only by the one stream.
-    // Proves SEC-030, SEC-090, SEC-091, RDMAP-350, RDMAP-351, DDP-226, DDP-227.
+    // Proves SEC-030, SEC-090, SEC-091, RDMAP-350, RDMAP-351, DDP-226, DDP-227, DDP-236.
     #[test]
     fn access_is_by_domain_or_by_stream(
         names in prop::collection::vec((1_u32..4, prop::option::of(1_u64..5), 0_u32..16), 1..12),

@@ -5,13 +5,16 @@ mod common;
 
 use std::time::Duration;
 
-use common::PORT;
+use common::hooked::{Hooks, hooked};
 use common::raw::{RawPair, fpdu, request};
+use common::{PORT, Pair};
+use dp::link::{self, LinkConfig};
+use dp::{Burst, Checksum, Port};
 use iwarp::memory::Access;
 use iwarp::mpa::Framer;
 use iwarp::verbs::{
-    CmEventKind, CmId, ConnParam, ConnectionError, EventChannel, QpInit, QueuePair, RecvRequest, StreamError,
-    WcStatus,
+    CmEventKind, CmId, ConnParam, ConnectionError, EventChannel, QpInit, QueuePair, RecvRequest, RemoteAddr,
+    SendOp, SendRequest, StreamError, WcStatus,
 };
 
 /// Octets of the region that is lent.
@@ -174,4 +177,59 @@ fn a_close_that_hangs_ends_in_a_reset() {
     assert!(pair.until(10_000_000, |pair| pair.closed.is_some()), "no reset");
     let after = pair.now_us - start;
     assert!((4_900_000..5_300_000).contains(&after), "{after} us");
+}
+
+/// What an attacker on the path does to the FPDUs that pass: it changes octets of the payload, and makes sums right again.
+#[derive(Clone, Copy, Debug)]
+struct OnPath {
+    /// It sees to MPA's CRC as well, not only to TCP's checksum.
+    sees_to_crc: bool,
+}
+
+impl Hooks for OnPath {
+    fn rx_burst(&mut self, port: &mut dyn Port, now_us: u64, frames: &mut Burst) -> usize {
+        let before = frames.len();
+        let count = port.rx_burst(now_us, frames);
+        for frame in &mut frames[before..] {
+            let Some(mut copy) = frame.deep_copy(port.mempool()) else { continue };
+            let Some(octets) = copy.head_mut() else { continue };
+            let Some(at) = octets.windows(11).position(|octets| octets == b"pay 10 euro") else { continue };
+            octets[at..at + 11].copy_from_slice(b"pay 99 euro");
+            if self.sees_to_crc {
+                // The FPDU is the end of the frame: length, DDP header of a Write, payload, pad, CRC.
+                let (start, end) = (at - 14 - 2, octets.len() - 4);
+                let sum = crc32c::crc32c(&octets[start..end]).to_le_bytes();
+                octets[end..].copy_from_slice(&sum);
+            }
+            copy.set_rx_checksum(Checksum::Good);
+            *frame = copy;
+        }
+        count
+    }
+}
+
+// Proves SEC-066: CRC32c is no protection. An attacker on the path who changes octets of a Write and makes the CRC right has them
+// taken and placed, and nobody is told; one who leaves the CRC as it was is found.
+#[test]
+fn a_rewrite_on_the_path_is_taken_where_its_crc_is_right() {
+    for sees_to_crc in [false, true] {
+        let (a, b) = link::pair(&LinkConfig::default());
+        let mut pair = Pair::over((a, hooked(b, OnPath { sees_to_crc })), |_| {});
+        let c = pair.connect(&ConnParam::default());
+        let all = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ;
+        let (from, to) = (pair.a.pd.reg_mr(64, all).unwrap(), pair.b.pd.reg_mr(64, all).unwrap());
+        from.write_at(0, b"pay 10 euro").unwrap();
+        let remote = RemoteAddr { addr: to.addr(), rkey: to.rkey() };
+        c.qp_a.post_send(&SendRequest::new(1, SendOp::Write { remote }, from.sge(0, 11))).unwrap();
+        pair.run_us(100_000);
+        let mut placed = [0; 11];
+        to.read_at(0, &mut placed).unwrap();
+        if sees_to_crc {
+            assert_eq!(&placed, b"pay 99 euro");
+            assert_eq!((c.qp_a.error(), c.qp_b.error()), (None, None));
+        } else {
+            assert_eq!(placed, [0; 11]);
+            assert_eq!(c.qp_b.error().map(|error| (error.layer, error.code)), Some((2, 2)));
+        }
+    }
 }

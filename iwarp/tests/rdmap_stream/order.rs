@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use dp::link::{LinkConfig, pair, pair_with_control};
 use dp::{Burst, Mbuf, Port};
-use iwarp::memory::Access;
+use iwarp::memory::{Access, Base};
 use iwarp::mpa::Framer;
 use iwarp::verbs::{
     ConnParam, Context, ContextConfig, MrOptions, RecvRequest, RemoteAddr, SendFlags, SendOp, SendRequest,
@@ -129,7 +129,7 @@ fn what_is_behind_a_hole_may_be_placed_and_is_not_delivered() {
 }
 
 /// What holds up one connection does not hold up another, nor the other direction.
-// Proves RDMAP-008, RDMAP-029, RDMAP-037, RDMAP-048, RDMAP-264, RDMAP-265.
+// Proves DDP-003, DDP-015, RDMAP-008, RDMAP-029, RDMAP-037, RDMAP-048, RDMAP-264, RDMAP-265: both use the same queue and MSN.
 #[test]
 fn connections_and_directions_do_not_wait_for_each_other() {
     let (mut pair, loss) = losing();
@@ -248,5 +248,52 @@ fn a_wrong_send_is_found_in_its_turn_where_it_was_placed_early() {
         assert_eq!(qp.error(), Some(StreamError { layer: 1, etype: 2, code, from_peer: false }));
         let done: Vec<_> = std::iter::from_fn(|| door.cq.poll_one()).map(|wc| wc.status).collect();
         assert_eq!(done, [WcStatus::WrFlushError; 2], "nothing is delivered");
+    }
+}
+
+/// Two Reads are out, whose sinks differ in their STags alone. The answer to the first one comes behind a hole and is placed, as it
+/// names a sink that is open; when it is delivered its STag says whose it is.
+// Proves DDP-071: what is delivered is taken for the first Read's answer by its STag, and by nothing else.
+#[test]
+fn the_stag_is_known_at_delivery() {
+    for named in 0..2 {
+        let (a, b, control) = pair_with_control(&LinkConfig::default());
+        let context = Context::new(ContextConfig::default()).unwrap();
+        let mut door = Doorman::over(RawPair::over(context, (a, b), |_| {}), |_| {});
+        let options = MrOptions { base: Base::Zero, ..MrOptions::new(ALL) };
+        let sinks = [0, 1].map(|_| door.pd.reg_mr_with(600, &options).unwrap());
+        let id = door.asked(&request(true)).id;
+        let qp = door.accept(&id, &ConnParam { markers: true, ..ConnParam::default() });
+        let (pair, cq) = (&mut door.pair, &door.cq);
+        let mut framer = Framer::new(true, true);
+        pair.send(&fpdu(&mut framer, &EMPTY_WRITE));
+        pair.until(20_000, |_| false);
+        let remote = RemoteAddr { addr: 0, rkey: 1 };
+        for (wr_id, sink) in (0..).zip(&sinks) {
+            qp.post_send(&SendRequest::new(wr_id, SendOp::Read { remote }, sink.sge(0, 600))).unwrap();
+        }
+        pair.until(20_000, |_| false);
+        control.set_up(false);
+        pair.offer(&fpdu(&mut framer, &EMPTY_WRITE));
+        pair.turn();
+        control.set_up(true);
+        // The same offset and length in either sink.
+        let answer = tagged(0xc1, 0x42, sinks[named].rkey(), 0, &[7; 600]);
+        pair.offer(&fpdu(&mut framer, &answer));
+        let mut placed = vec![0; 600];
+        let is_placed = pair.until(1000, |_| {
+            sinks[named].read_at(0, &mut placed).unwrap();
+            placed == [7; 600]
+        });
+        assert!(is_placed && qp.error().is_none() && cq.poll_one().is_none(), "behind the hole");
+        pair.until(1_000_000, |pair| pair.peer_closed);
+        let done: Vec<_> = std::iter::from_fn(|| cq.poll_one()).map(|wc| (wc.wr_id, wc.status)).collect();
+        if named == 0 {
+            assert_eq!((done, qp.error()), (vec![(0, WcStatus::Success)], None));
+        } else {
+            let invalid_stag = StreamError { layer: 1, etype: 1, code: 0, from_peer: false };
+            assert_eq!(qp.error(), Some(invalid_stag));
+            assert!(done.iter().all(|(_, status)| *status != WcStatus::Success), "{done:?}");
+        }
     }
 }

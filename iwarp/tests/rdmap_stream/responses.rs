@@ -40,7 +40,7 @@ fn answers_complete_their_reads() {
 }
 
 /// What is no answer to the oldest Read ends the stream; its octets are not placed, and no Read completes by it.
-// Proves DDP-071, RDMAP-124, RDMAP-160, RDMAP-228, RDMAP-231, RDMAP-317.
+// Proves RDMAP-124, RDMAP-160, RDMAP-228, RDMAP-231, RDMAP-317.
 #[test]
 fn a_wrong_answer_ends_the_stream() {
     for (what, layer_type, code) in [

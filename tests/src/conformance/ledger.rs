@@ -122,18 +122,6 @@ mod tests {
     use super::*;
     use crate::conformance::{Doc, root};
 
-    // Proves RDMAP-348: of the items of sections 8.1.1 and 8.1.2 all have tests but the summary of them and that of firmware,
-    // which there is none of. The rows of RFC 5042 are bound to be proved or claimed as all rows are.
-    #[test]
-    fn what_rdmap_asks_of_rnic_and_resource_manager_is_shown() {
-        let ledger = Ledger::load(root()).unwrap();
-        let asked = |row: &row::Row| ["8.1.1", "8.1.2"].contains(&row.section.as_str());
-        let items = ledger.index.iter().filter(|(id, row)| id.doc == Doc::Rdmap && asked(row));
-        let (shown, others): (Vec<_>, Vec<_>) = items.partition(|(id, _)| ledger.proofs.contains_key(*id));
-        let others: Vec<String> = others.iter().map(|(id, _)| id.to_string()).collect();
-        assert_eq!((shown.len(), others), (21, vec!["RDMAP-349".to_owned(), "RDMAP-362".to_owned()]));
-    }
-
     fn proof(row: &str) -> Proof {
         let test = Test { file: "a.rs".into(), name: "it".into() };
         Proof { rows: vec![row.parse().unwrap()], test, line: 3 }
