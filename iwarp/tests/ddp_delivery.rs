@@ -6,8 +6,10 @@ mod common;
 use common::accepted::{Accepted, REGION, tagged, untagged};
 use common::pattern;
 use common::raw::fpdu;
+use iwarp::memory::Access;
 use iwarp::verbs::{
-    AtomicOp, CmEventKind, ConnectionError, RemoteAddr, SendOp, SendRequest, StreamError, WcOpcode, WcStatus,
+    AtomicOp, CmEventKind, ConnectionError, MrOptions, RemoteAddr, SendOp, SendRequest, StreamError, WcOpcode,
+    WcStatus,
 };
 
 const SEND: u8 = 3;
@@ -314,4 +316,97 @@ fn a_fin_cuts_an_fpdu_or_does_not() {
         assert!(cut > 0 || peer.raw.closed == Some(tcp_lite::CloseReason::Graceful), "{:?}", peer.raw.closed);
         assert_eq!(peer.memory(0, 1), if cut == 0 { b"t" } else { b"\xEE" });
     }
+}
+
+// Proves DDP-084: where the segments of a message differ in what DDP leaves to its ULP, what is told is one segment's: with the STags
+// of two regions one of the two is invalidated, never both, none, or a third.
+#[test]
+fn the_reserved_octets_of_one_segment_count() {
+    for alike in [true, false] {
+        let mut peer = Accepted::ready();
+        let all = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
+        let options = MrOptions { qp: Some(&peer.qp), ..MrOptions::new(all) };
+        let lent = [0, 1].map(|_| peer.pd.reg_mr_with(64, &options).unwrap());
+        peer.post_recv(0, 100);
+        let segment = |control: u8, stag: u32, mo: u32| {
+            let mut ulpdu = vec![control, 0x44];
+            for word in [stag, 0, 1, mo] {
+                ulpdu.extend(word.to_be_bytes());
+            }
+            ulpdu.extend([5; 20]);
+            ulpdu
+        };
+        let second = if alike { 0 } else { 1 };
+        peer.say(&segment(0x01, lent[0].rkey(), 0));
+        peer.say(&segment(0x41, lent[second].rkey(), 20));
+        let told = peer.completions();
+        let [wc] = told.as_slice() else { panic!("{told:?}") };
+        assert_eq!((wc.status, wc.byte_len), (WcStatus::Success, 40));
+        let valid = lent.each_ref().map(|region| region.is_valid());
+        let invalidated = wc.invalidated;
+        assert_eq!(valid, lent.each_ref().map(|region| Some(region.rkey()) != invalidated), "{wc:?}");
+        assert!(valid == [false, true] || (valid == [true, false] && !alike), "{valid:?}");
+        assert_eq!(peer.qp.error(), None);
+    }
+}
+
+// Proves DDP-145, DDP-146: whether our application, the peer's, or TCP itself ends it, the stream and its TCP connection end together,
+// and then neither a post of ours nor a segment of the peer's does anything.
+#[test]
+fn after_teardown_nothing_is_sent_or_placed() {
+    for by in ["ours", "peer", "reset"] {
+        let mut peer = Accepted::ready();
+        let (stag, base) = (peer.region.rkey(), peer.region.addr());
+        // The first FPDU comes, and with it the right to speak.
+        peer.raw.until(10_000, |_| false);
+        match by {
+            "ours" => peer.id.disconnect(),
+            "peer" => peer.raw.close(),
+            _ => peer.raw.abort(),
+        }
+        peer.raw.until(100_000, |_| false);
+        // Our half is closed; the peer may still say something.
+        if by == "ours" {
+            assert!(peer.raw.until(1_000_000, |raw| raw.peer_closed), "FIN");
+            peer.say(&tagged(0xC1, stag, base, b"late"));
+            peer.raw.close();
+        }
+        let event = peer.event();
+        assert!(matches!(event.kind, CmEventKind::Disconnected { .. }), "{by}: {event:?}");
+        peer.raw.until(5_000_000, |raw| raw.closed.is_some());
+        assert!(peer.raw.closed.is_some(), "{by}: TCP is gone too");
+        assert_eq!(peer.memory(0, 4), [0xEE; 4], "{by}");
+        peer.completions();
+        let sent = peer.raw.engine.counters().tx_fpdus;
+        let refused = peer.qp.post_send(&SendRequest::empty(9, SendOp::Send)).is_err();
+        let told = peer.completions();
+        assert!(refused || told.iter().all(|wc| wc.status == WcStatus::WrFlushError), "{by}: {told:?}");
+        assert_eq!(peer.raw.engine.counters().tx_fpdus, sent, "{by}");
+    }
+}
+
+// Proves DDP-132: a message is complete at its source when TCP has taken its last segment: not before, while the window is closed, and
+// at once then, though nothing is acknowledged.
+#[test]
+fn a_message_is_complete_when_tcp_has_its_last_segment() {
+    let mut peer = Accepted::ready();
+    peer.raw.deaf = true;
+    let request = |wr_id, len| SendRequest::new(wr_id, SendOp::Send, peer.region.sge(0, len));
+    peer.qp.post_send(&request(1, 10)).unwrap();
+    assert!(peer.cq.poll_one().is_none(), "the engine has not been turned");
+    peer.raw.turn();
+    assert_eq!(peer.cq.poll_one().map(|wc| wc.wr_id), Some(1), "nothing of it is acknowledged");
+    // More than TCP takes: what it has no room for is not complete.
+    let all = 200;
+    for wr_id in 2..all {
+        if peer.qp.post_send(&request(wr_id, REGION)).is_err() {
+            break;
+        }
+    }
+    peer.raw.until(20_000, |_| false);
+    let done = std::iter::from_fn(|| peer.cq.poll_one()).count();
+    let waiting = peer.qp.query().send_outstanding;
+    assert!(done > 0 && waiting > 0, "{done} complete, {waiting} not");
+    let taken = peer.raw.engine.counters().tx_fetched_octets;
+    assert_eq!(done as u64, (taken - 10) / REGION as u64, "whole messages that TCP has, of {taken} octets");
 }

@@ -4,8 +4,8 @@ use iwarp::engine::EngineConfig;
 use iwarp::memory::Access;
 use iwarp::mpa::Framer;
 use iwarp::verbs::{
-    CmEvent, CmEventKind, CmId, CompletionQueue, ConnParam, EventChannel, MemoryRegion, QueuePair,
-    RecvRequest, WorkCompletion,
+    CmEvent, CmEventKind, CmId, CompletionQueue, ConnParam, EventChannel, MemoryRegion, ProtectionDomain,
+    QueuePair, RecvRequest, WorkCompletion,
 };
 
 use super::doorman::Doorman;
@@ -23,6 +23,7 @@ pub(crate) struct Accepted {
     pub(crate) id: CmId,
     pub(crate) qp: QueuePair,
     pub(crate) cq: CompletionQueue,
+    pub(crate) pd: ProtectionDomain,
     pub(crate) channel: EventChannel,
     /// Everything allowed, filled with 0xEE.
     pub(crate) region: MemoryRegion,
@@ -58,7 +59,7 @@ impl Accepted {
         region.write_at(0, &vec![0xEE; REGION]).unwrap();
         let framer = Framer::new(false, true);
         let theirs = Framer::new(request[16] & 0x80 != 0, true);
-        Self { raw, framer, theirs, id, qp, cq, channel, region, reply, _listener }
+        Self { raw, framer, theirs, id, qp, cq, pd, channel, region, reply, _listener }
     }
 
     /// The client-server model with CRC; the engine has heard the peer's first FPDU and may speak.

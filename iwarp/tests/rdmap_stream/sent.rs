@@ -6,19 +6,18 @@ use iwarp::verbs::{
 
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 
-use super::peer::{ALL, Peer, read_header, tagged, untagged};
+use super::peer::{ALL, Peer, read_header, read_request, send, tagged, untagged};
 
 const REMOTE: RemoteAddr = RemoteAddr { addr: 0x1000, rkey: 0x1122_3344 };
 
-/// Each request is one message, to the octet, and messages leave in the order of the requests, whatever their kinds.
-// Proves RDMAP-009, RDMAP-010, RDMAP-011, RDMAP-015, RDMAP-019, RDMAP-026, RDMAP-023, RDMAP-035, RDMAP-040, RDMAP-046, RDMAP-047, RDMAP-052 to RDMAP-057,
-// RDMAP-061, RDMAP-065, RDMAP-070, RDMAP-079, RDMAP-080, RDMAP-083 to RDMAP-092, RDMAP-094, RDMAP-098,
-// RDMAP-110 to RDMAP-113, RDMAP-116 to RDMAP-119, RDMAP-123, RDMAP-127, RDMAP-130, RDMAP-131, RDMAP-196, RDMAP-202,
-// RDMAP-205, RDMAP-207, RDMAP-212, RDMAP-213, RDMAP-215, RDMAP-216, RDMAP-219, RDMAP-234, RDMAP-243 to RDMAP-245,
-// RDMAP-247, RDMAP-248, RDMAP-285, RDMAP-296 to RDMAP-298, RDMAP-397, RDMAP-398, RDMAP-399, RDMAP-401, RDMAP-402.
-#[test]
-fn each_request_is_one_message_to_the_octet() {
-    let mut peer = Peer::new();
+/// One request of each kind, and the message that it has to be, octet by octet as the tables of RFC 5040 section 4 and appendix A
+/// have it.
+struct Golden {
+    requests: Vec<SendRequest>,
+    messages: Vec<Vec<u8>>,
+}
+
+fn golden(peer: &Peer) -> Golden {
     peer.region.write_at(0, b"helloABCD").unwrap();
     let (hello, data) = (peer.region.sge(0, 5), peer.region.sge(5, 4));
     let sink = peer.region.sge(103, 7);
@@ -35,9 +34,7 @@ fn each_request_is_one_message_to_the_octet() {
         SendRequest::empty(8, SendOp::Send),
         SendRequest::empty(9, SendOp::Read { remote: REMOTE }),
     ];
-    peer.qp.post_send_list(&requests).unwrap();
-    let heard = peer.hear();
-    let golden = [
+    let messages = [
         untagged(0x41, 0x43, 0, 0, 1, 0, b"hello"),
         tagged(0xc1, 0x40, 0x1122_3344, 0x1000, b"ABCD"),
         untagged(0x41, 0x44, 0xa1b2_c3d4, 0, 2, 0, b"hello"),
@@ -48,7 +45,231 @@ fn each_request_is_one_message_to_the_octet() {
         untagged(0x41, 0x43, 0, 0, 5, 0, b""),
         untagged(0x41, 0x41, 0, 1, 2, 0, &read_header((0, 0), 0, (0x1122_3344, 0x1000))),
     ];
-    assert_eq!(heard, golden);
+    Golden { requests: requests.to_vec(), messages: messages.to_vec() }
+}
+
+/// What the engine says when these of the golden requests are posted, each by itself; and what it has to say.
+fn each_alone(which: impl Fn(&SendOp) -> bool) -> Vec<(SendRequest, Vec<u8>)> {
+    let mut told = Vec::new();
+    for n in 0..golden(&Peer::new()).requests.len() {
+        let mut peer = Peer::new();
+        let Golden { mut requests, mut messages } = golden(&peer);
+        let (request, mut message) = (requests.swap_remove(n), messages.swap_remove(n));
+        if !which(&request.op) {
+            continue;
+        }
+        // It is the first of its queue.
+        if message[0] & 0x80 == 0 {
+            message[10..14].copy_from_slice(&1_u32.to_be_bytes());
+        }
+        peer.qp.post_send(&request).unwrap();
+        assert_eq!(peer.hear(), [message.clone()], "{request:?} is one message");
+        told.push((request, message));
+    }
+    told
+}
+
+fn word(message: &[u8], at: usize) -> u32 {
+    u32::from_be_bytes(message[at..at + 4].try_into().unwrap())
+}
+
+/// Messages leave in the order of the requests, whatever their kinds; each queue counts its own.
+// Proves RDMAP-010, RDMAP-056, RDMAP-202, RDMAP-213, RDMAP-244, RDMAP-285: nine requests are nine messages, in their order, with the
+// numbers of their queues rising by one.
+#[test]
+fn requests_leave_in_order_as_one_message_each() {
+    let mut peer = Peer::new();
+    let Golden { requests, messages } = golden(&peer);
+    peer.qp.post_send_list(&requests).unwrap();
+    assert_eq!(peer.hear(), messages);
+    // Many of each kind, told apart by where they go and how long they are.
+    let mut peer = Peer::new();
+    let mut requests = Vec::new();
+    for n in 0..8 {
+        let remote = RemoteAddr { addr: 0x1000 + n, rkey: 1 };
+        let sge = peer.region.sge(0, n as usize);
+        requests.push(SendRequest::new(n, SendOp::Write { remote }, sge));
+        requests.push(SendRequest::new(n, SendOp::Send, sge));
+        requests.push(SendRequest::new(n, SendOp::Read { remote }, sge));
+    }
+    peer.qp.post_send_list(&requests).unwrap();
+    let heard = peer.hear();
+    assert_eq!(heard.len(), requests.len());
+    for (n, messages) in heard.chunks(3).enumerate() {
+        let [write, send, read] = messages else { panic!("three") };
+        assert_eq!(
+            (write.len(), u64::from_be_bytes(write[6..14].try_into().unwrap())),
+            (14 + n, 0x1000 + n as u64)
+        );
+        assert_eq!((send.len(), word(send, 6), word(send, 10)), (18 + n, 0, 1 + n as u32));
+        assert_eq!((word(read, 6), word(read, 10), word(read, 30)), (1, 1 + n as u32, n as u32));
+    }
+}
+
+/// What all messages have in common, and what makes them what they are.
+// Proves RDMAP-009, RDMAP-035, RDMAP-040, RDMAP-052, RDMAP-061, RDMAP-065, RDMAP-079, RDMAP-083, RDMAP-084, RDMAP-085, RDMAP-086,
+// RDMAP-088, RDMAP-089, RDMAP-090, RDMAP-091, RDMAP-092, RDMAP-094, RDMAP-098, RDMAP-298, RDMAP-397: an assertion for each rule about
+// the control octets, over the six operations that can be posted, the answer to a Read and the Terminate: opcodes 0 to 7.
+#[test]
+fn control_octets_say_what_a_message_is() {
+    let mut messages: Vec<Vec<u8>> = each_alone(|_| true).into_iter().map(|(_, message)| message).collect();
+    let mut peer = Peer::new();
+    peer.say(&[read_request(1, (7, 8), 4, (peer.region.rkey(), peer.to(0)))]);
+    let answer = peer.hear();
+    assert_eq!(answer, [tagged(0xc1, 0x42, 7, 8, &[0; 4])], "one message back");
+    messages.extend(answer);
+    // No receive is posted.
+    peer.say(&[send(1, b"x")]);
+    let terminate = peer.hear();
+    assert_eq!(terminate.len(), 1);
+    messages.extend(terminate);
+
+    let mut opcodes: Vec<u8> = messages.iter().map(|message| message[1] & 0x0f).collect();
+    opcodes.sort_unstable();
+    opcodes.dedup();
+    assert_eq!(opcodes, [0, 1, 2, 3, 4, 5, 6, 7], "these eight and no others");
+    for message in &messages {
+        let (ddp, rdmap) = (message[0], message[1]);
+        let opcode = rdmap & 0x0f;
+        assert_eq!(rdmap >> 6, 1, "the version of RDMAP: {message:02x?}");
+        assert_eq!(rdmap & 0x30, 0, "its reserved bits: {message:02x?}");
+        assert_eq!(ddp & 0x03, 1, "the version of DDP: {message:02x?}");
+        assert_eq!(ddp & 0x3c, 0, "its reserved bits: {message:02x?}");
+        assert_eq!(ddp & 0x40, 0x40, "the only segment is the last: {message:02x?}");
+        // Writes and the answers to Reads are tagged, and have STag and TO; the others have queue, number and offset.
+        assert_eq!(ddp & 0x80 != 0, [0, 2].contains(&opcode), "{message:02x?}");
+        if ddp & 0x80 != 0 {
+            assert!(message.len() >= 14 && word(message, 2) != 0);
+            continue;
+        }
+        let queue = [0, 1, 0, 0, 0, 0, 0, 2][usize::from(opcode)];
+        assert_eq!((word(message, 6), word(message, 10), word(message, 14)), (queue, 1, 0), "{message:02x?}");
+        // The octets for the STag to invalidate.
+        let invalidates = [4, 6].contains(&opcode);
+        assert_eq!(word(message, 2), if invalidates { 0xa1b2_c3d4 } else { 0 }, "{message:02x?}");
+        // Read Requests and Terminates have a header of RDMAP's; what follows DDP's in a Send is the user's.
+        match opcode {
+            1 => assert_eq!(message.len(), 18 + 28),
+            7 => assert_eq!(message[18..20], [0x12, 2]),
+            _ => assert!(message[18..] == *b"hello" || message.len() == 18),
+        }
+    }
+}
+
+/// Writes: control octets, STag, tagged offset, payload, and nothing else.
+// Proves RDMAP-057, RDMAP-070, RDMAP-110, RDMAP-116, RDMAP-196, RDMAP-205, RDMAP-398: from the header alone STag, offset and octets are
+// what was asked for; none of no octets is left out; each is completed once.
+#[test]
+fn a_write_is_a_tagged_message_of_the_users_octets() {
+    let told = each_alone(|op| matches!(op, SendOp::Write { .. }));
+    let payloads: Vec<&[u8]> = told.iter().map(|(_, message)| &message[14..]).collect();
+    assert_eq!(payloads, [&b"ABCD"[..], b""]);
+    for (_, message) in &told {
+        assert_eq!(message[..6], [0xc1, 0x40, 0x11, 0x22, 0x33, 0x44]);
+        assert_eq!(message[6..14], 0x1000_u64.to_be_bytes());
+    }
+    let mut peer = Peer::new();
+    let request = SendRequest::new(7, SendOp::Write { remote: REMOTE }, peer.region.sge(0, 4));
+    peer.qp.post_send(&request).unwrap();
+    assert_eq!(peer.statuses(), [(7, WcStatus::Success)]);
+    assert!(peer.statuses().is_empty(), "once");
+}
+
+/// Read Requests: queue 1, and 28 octets that name both buffers.
+// Proves RDMAP-019, RDMAP-023, RDMAP-026, RDMAP-046, RDMAP-047, RDMAP-054, RDMAP-111, RDMAP-117, RDMAP-118, RDMAP-119, RDMAP-123,
+// RDMAP-127, RDMAP-207, RDMAP-212, RDMAP-216, RDMAP-219, RDMAP-399: each field at its place, right behind DDP's header, with offsets that
+// are not aligned, and with a size of 0; and where the FPDU has them.
+#[test]
+fn a_read_request_names_both_buffers() {
+    let told = each_alone(|op| matches!(op, SendOp::Read { .. }));
+    assert_eq!(told.len(), 2);
+    for (request, message) in &told {
+        assert_eq!(message[..6], [0x41, 0x41, 0, 0, 0, 0]);
+        assert_eq!(message[6..18], [0, 0, 0, 1, 0, 0, 0, 1, 0, 0, 0, 0]);
+        let sink = request.sg_list.first().map_or((0, 0, 0), |sge| (sge.lkey, sge.addr, sge.length));
+        let SendOp::Read { remote } = request.op else { panic!("a Read") };
+        assert_eq!(word(message, 18), sink.0);
+        assert_eq!(message[22..30], sink.1.to_be_bytes());
+        assert_eq!(word(message, 30), sink.2);
+        assert_eq!(word(message, 34), remote.rkey);
+        assert_eq!(message[38..], remote.addr.to_be_bytes());
+        assert_eq!(message.len(), 46, "nothing behind it");
+    }
+    let (odd, _) = &told[0];
+    assert!(
+        odd.sg_list[0].addr % 4 != 0 && matches!(odd.op, SendOp::Read { remote } if remote.addr % 4 != 0)
+    );
+    // In its FPDU: length, DDP's header, RDMAP's, CRC; 46 octets need no pad.
+    let mut peer = Peer::new();
+    let Golden { requests, .. } = golden(&peer);
+    peer.qp.post_send(&requests[3]).unwrap();
+    peer.run();
+    let wire = peer.pair.inbox.clone();
+    assert_eq!((wire.len(), &wire[..4]), (2 + 46 + 4, &[0, 46, 0x41, 0x41][..]));
+    assert_eq!(wire[20..24], requests[3].sg_list[0].lkey.to_be_bytes());
+    assert_eq!(wire[48..], crc32c::crc32c(&wire[..48]).to_le_bytes());
+}
+
+/// Several remote buffers take as many Read Requests.
+// Proves RDMAP-215: two buffers of the peer are two requests of the user's and two messages, each with the one source it was given.
+#[test]
+fn each_remote_buffer_takes_a_read_of_its_own() {
+    let mut peer = Peer::new();
+    let remotes = [RemoteAddr { addr: 0x10, rkey: 5 }, RemoteAddr { addr: 0x20, rkey: 6 }];
+    for (n, remote) in remotes.into_iter().enumerate() {
+        let sink = peer.region.sge(8 * n, 8);
+        peer.qp.post_send(&SendRequest::new(n as u64, SendOp::Read { remote }, sink)).unwrap();
+    }
+    let heard = peer.hear();
+    assert_eq!(heard.len(), 2);
+    for (message, remote) in heard.iter().zip(remotes) {
+        assert_eq!(word(message, 34), remote.rkey);
+        assert_eq!(message[38..], remote.addr.to_be_bytes());
+    }
+}
+
+/// The four kinds of Send: queue 0, the STag to invalidate where one is, the user's octets.
+// Proves RDMAP-011, RDMAP-053, RDMAP-080, RDMAP-087, RDMAP-113, RDMAP-130, RDMAP-131, RDMAP-234, RDMAP-243, RDMAP-245, RDMAP-247,
+// RDMAP-248, RDMAP-401, RDMAP-402: untagged, of queue 0, control octets 43 to 46, payload right behind the header, none of it needed;
+// the STag is the user's in the two that invalidate, and 0 in the two that do not.
+#[test]
+fn a_send_is_an_untagged_message_of_the_users_octets() {
+    let told = each_alone(|op| matches!(op, SendOp::Send | SendOp::SendInvalidate { .. }));
+    let heads: Vec<(u8, u8, u32)> =
+        told.iter().map(|(_, message)| (message[0], message[1], word(message, 2))).collect();
+    let stag = 0xa1b2_c3d4;
+    assert_eq!(
+        heads,
+        [(0x41, 0x43, 0), (0x41, 0x44, stag), (0x41, 0x45, 0), (0x41, 0x46, stag), (0x41, 0x43, 0)]
+    );
+    for (request, message) in &told {
+        assert_eq!(message[6..18], [0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0], "queue, number, offset");
+        assert_eq!(message[18..], b"hello"[..if request.sg_list.is_empty() { 0 } else { 5 }]);
+    }
+}
+
+/// No message of RDMAP's tells a buffer to the peer: the application does, in octets of its own.
+// Proves RDMAP-015: a buffer is made ready, registered, re-registered and made invalid, and the peer hears nothing of it; then its STag,
+// offset and length are sent, and are in the payload of that Send and nowhere else in what is heard.
+#[test]
+fn a_buffer_is_told_in_the_users_octets_alone() {
+    let mut peer = Peer::new();
+    let mut lent = peer.pd.reg_mr(4096, ALL).unwrap();
+    lent.reregister(ALL, 7).unwrap();
+    let gone = peer.pd.reg_mr(4096, ALL).unwrap();
+    gone.invalidate();
+    assert!(peer.hear().is_empty(), "nothing is said of it");
+    let advertisement =
+        [&lent.rkey().to_be_bytes()[..], &lent.addr().to_be_bytes(), &4096_u32.to_be_bytes()].concat();
+    peer.region.write_at(0, &advertisement).unwrap();
+    peer.qp.post_send(&SendRequest::new(1, SendOp::Send, peer.region.sge(0, 16))).unwrap();
+    let heard = peer.hear();
+    assert_eq!(heard, [untagged(0x41, 0x43, 0, 0, 1, 0, &advertisement)]);
+    // And the peer can use it so.
+    peer.say(&[tagged(0xc1, 0x40, word(&heard[0], 18), lent.addr() + 8, b"there")]);
+    let mut octets = [0; 5];
+    lent.read_at(8, &mut octets).unwrap();
+    assert_eq!(&octets, b"there");
 }
 
 /// Lengths up to 2^32 - 1 are taken and carried; one octet more is refused when posted, and nothing is sent.
