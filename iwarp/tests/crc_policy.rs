@@ -1,4 +1,5 @@
-//! Whether CRCs are used is the administrator's choice: applications neither make it nor see it (RFC 5044 section 4.4).
+//! Whether CRCs are used is the administrator's choice: applications neither make it nor see it (RFC 5044
+//! section 4.4).
 
 mod common;
 
@@ -45,8 +46,8 @@ fn settings() -> Vec<ConnParam> {
     ]
 }
 
-// Proves MPA-080: whatever an application sets, Requests and Replies ask for CRCs until the administrator has said that they
-// need not, and then none does, whether the peer asks or not.
+// Proves MPA-080: whatever an application sets, Requests and Replies ask for CRCs until the administrator has
+// said that they need not, and then none does, whether the peer asks or not.
 #[test]
 fn only_the_administrator_suppresses_crcs() {
     let engine = |crc: Option<bool>| {
@@ -69,8 +70,8 @@ fn only_the_administrator_suppresses_crcs() {
     }
 }
 
-// Proves MPA-307: CRCs are on unless they are switched off; the documentation of the switch has the condition for that; and each
-// connection without is counted, where the administrator looks.
+// Proves MPA-307: CRCs are on unless they are switched off; the documentation of the switch has the condition
+// for that; and each connection without is counted, where the administrator looks.
 #[test]
 fn the_switch_is_off_and_its_use_is_counted() {
     let (port, _other) = pair(&LinkConfig::default());

@@ -318,8 +318,8 @@ fn a_fin_cuts_an_fpdu_or_does_not() {
     }
 }
 
-// Proves DDP-084: where the segments of a message differ in what DDP leaves to its ULP, what is told is one segment's: with the STags
-// of two regions one of the two is invalidated, never both, none, or a third.
+// Proves DDP-084: where the segments of a message differ in what DDP leaves to its ULP, what is told is one
+// segment's: with the STags of two regions one of the two is invalidated, never both, none, or a third.
 #[test]
 fn the_reserved_octets_of_one_segment_count() {
     for alike in [true, false] {
@@ -350,8 +350,8 @@ fn the_reserved_octets_of_one_segment_count() {
     }
 }
 
-// Proves DDP-145, DDP-146: whether our application, the peer's, or TCP itself ends it, the stream and its TCP connection end together,
-// and then neither a post of ours nor a segment of the peer's does anything.
+// Proves DDP-145, DDP-146: whether our application, the peer's, or TCP itself ends it, the stream and its TCP
+// connection end together, and then neither a post of ours nor a segment of the peer's does anything.
 #[test]
 fn after_teardown_nothing_is_sent_or_placed() {
     for by in ["ours", "peer", "reset"] {
@@ -385,8 +385,8 @@ fn after_teardown_nothing_is_sent_or_placed() {
     }
 }
 
-// Proves DDP-132: a message is complete at its source when TCP has taken its last segment: not before, while the window is closed, and
-// at once then, though nothing is acknowledged.
+// Proves DDP-132: a message is complete at its source when TCP has taken its last segment: not before, while
+// the window is closed, and at once then, though nothing is acknowledged.
 #[test]
 fn a_message_is_complete_when_tcp_has_its_last_segment() {
     let mut peer = Accepted::ready();

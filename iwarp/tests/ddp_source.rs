@@ -62,12 +62,9 @@ fn messages(segments: &[Vec<u8>]) -> Vec<Message> {
     messages
 }
 
-// Proves DDP-017, DDP-021, DDP-022, DDP-049 to DDP-052, DDP-055, DDP-057, DDP-059, DDP-065, DDP-066, DDP-070,
-// DDP-072 to DDP-076, DDP-082, DDP-086, DDP-087, DDP-089, DDP-090, DDP-092 to DDP-097, DDP-099, DDP-105, DDP-106,
-// DDP-108, DDP-111, DDP-116, DDP-118, DDP-124 to DDP-126, MPA-022, MPA-024, MPA-026, MPA-038, MPA-107, DDP-037,
-// MPA-003, MPA-008, MPA-111: six requests, posted at once.
-#[test]
-fn messages_leave_whole_in_order_and_numbered() {
+/// Six requests of three kinds, posted at once, and what is heard: the segments, and the messages that they
+/// make.
+fn six_requests() -> (Vec<u8>, Vec<Vec<u8>>, Vec<Message>) {
     let mut peer = Accepted::ready();
     let data = pattern(1, 9000);
     peer.region.write_at(0, &data).unwrap();
@@ -80,28 +77,123 @@ fn messages_leave_whole_in_order_and_numbered() {
     {
         peer.qp.post_send(&SendRequest::new(wr_id as u64, op, peer.region.sge(0, len))).unwrap();
     }
+    // Every octet is looked at there: length, header and payload, pad, CRC, and FPDU upon FPDU.
     let heard = peer.heard(100_000);
     let messages = messages(&heard);
     assert_eq!(messages.len(), 6);
-    // (control, RDMAP octet, QN, MSN) of untagged ones; every message begins at 0 of its own.
+    (data, heard, messages)
+}
+
+fn is_tagged(segment: &[u8]) -> bool {
+    segment[0] & 0x80 != 0
+}
+
+fn is_last(segment: &[u8]) -> bool {
+    segment[0] & 0x40 != 0
+}
+
+// Proves DDP-017, DDP-021, DDP-022, DDP-037, DDP-055, DDP-057, DDP-059, DDP-076, DDP-096, DDP-097, MPA-008,
+// MPA-022, MPA-038: each FPDU has one segment, header first and payload behind it to its end; 14 octets of
+// header where T is set, 18 where it is not; the version is 1, and what is reserved 0.
+#[test]
+fn each_segment_is_a_header_and_payload() {
+    let (data, heard, messages) = six_requests();
+    assert_eq!(heard.len(), messages.iter().map(|message| message.sizes.len()).sum::<usize>());
+    for segment in &heard {
+        assert_eq!(segment[0] & 0x03, 1, "the version");
+        assert_eq!(segment[0] & 0x3c, 0, "reserved bits");
+        assert_eq!(is_tagged(segment), segment[1] == 0x40, "only Writes are tagged here");
+        // A Send's or Write's payload is the data from its place on: so long is the header.
+        if segment[1] != 0x41 {
+            let (header, from) =
+                if is_tagged(segment) { (14, place(segment) - TO) } else { (18, place(segment)) };
+            let payload = &segment[header..];
+            assert!(*payload == data[from as usize..][..payload.len()]);
+        }
+    }
+}
+
+// Proves DDP-049, DDP-050, DDP-051, DDP-052, DDP-065, DDP-066, DDP-072, DDP-073, DDP-082, DDP-086, DDP-087,
+// DDP-092, DDP-093, DDP-094, DDP-095, DDP-099, DDP-108, DDP-111, DDP-116, DDP-118, DDP-125, DDP-126: the
+// segments of a message have one control octet of RDMAP, STag or queue and number, places that go on where
+// the last segment ended, and the last flag on the last one alone.
+#[test]
+fn the_segments_of_a_message_go_on_from_each_other() {
+    let (data, heard, messages) = six_requests();
+    let mut rest = &heard[..];
+    for (message, (start, octets)) in
+        messages.iter().zip([(TO, 5000), (0, 9000), (0, 0), (TO, 0), (0, 28), (0, 1)])
+    {
+        let (segments, behind) = rest.split_at(message.sizes.len());
+        rest = behind;
+        let lasts: Vec<bool> = segments.iter().map(|segment| is_last(segment)).collect();
+        assert!(lasts.iter().rev().skip(1).all(|last| !last) && lasts.ends_with(&[true]), "{lasts:?}");
+        let same = if is_tagged(&segments[0]) { 1..6 } else { 1..14 };
+        let mut at = 0;
+        for segment in segments {
+            assert_eq!(segment[same.clone()], segments[0][same.clone()]);
+            assert_eq!(place(segment), start + at, "goes on where the last one ended");
+            at += (segment.len() - if is_tagged(segment) { 14 } else { 18 }) as u64;
+        }
+        assert_eq!((at, message.payload.len()), (octets, octets as usize), "all of it");
+        assert!(octets == 28 || message.payload == data[..octets as usize]);
+        assert!(octets > 0 || segments.len() == 1, "one of no octets is one segment");
+    }
+    assert!(rest.is_empty());
+}
+
+// Proves DDP-070, DDP-074, DDP-075, DDP-089, DDP-090, DDP-124: messages leave in the order posted, tagged
+// ones with the STag and offset they were given, which is odd, untagged ones with the numbers of their queue
+// from 1 on.
+#[test]
+fn messages_leave_in_order_and_numbered() {
+    let (_, _, messages) = six_requests();
     for (at, opcode, qn, msn, len) in
         [(1, 0x43, 0, 1, 9000), (2, 0x43, 0, 2, 0), (4, 0x41, 1, 1, 28), (5, 0x43, 0, 3, 1)]
     {
         let Message { header, payload, .. } = &messages[at];
-        assert_eq!((header.len(), header[1], word(header, 6)), (18, opcode, qn), "message {at}");
-        assert_eq!((word(header, 10), word(header, 14), payload.len()), (msn, 0, len), "message {at}");
+        assert_eq!((header[1], word(header, 6), word(header, 10)), (opcode, qn, msn), "message {at}");
+        assert_eq!(payload.len(), len, "message {at}");
     }
     for (at, len) in [(0, 5000), (3, 0)] {
         let Message { header, payload, .. } = &messages[at];
-        assert_eq!((header.len(), header[1], payload.len()), (14, 0x40, len));
+        assert_eq!((header[1], payload.len()), (0x40, len));
+        assert_eq!((word(header, 2), place(header)), (STAG, TO));
+        assert_eq!(header[2..6], [0xde, 0xad, 0xbe, 0xef]);
+        assert_eq!(header[6..14], [1, 2, 3, 4, 5, 6, 7, 9]);
     }
-    assert_eq!((word(&messages[0].header, 2), place(&messages[0].header)), (STAG, TO));
-    assert!(messages[0].payload == data[..5000] && messages[1].payload == data);
-    assert_eq!(messages[5].payload, data[..1]);
-    // As few and as full as MULPDU allows.
+}
+
+// Proves DDP-105, DDP-106, MPA-003, MPA-024, MPA-026, MPA-107: messages are cut into as few and as full
+// segments as MULPDU allows, which is 1442 where MSS is 1460 and timestamps take 12.
+#[test]
+fn messages_are_cut_by_mulpdu() {
+    let (_, heard, messages) = six_requests();
+    assert!(heard.iter().all(|segment| segment.len() <= MULPDU));
+    assert_eq!(MULPDU, Framer::new(false, true).mulpdu(1460 - 12));
     assert_eq!(messages[0].sizes, [MULPDU, MULPDU, MULPDU, 5000 - 3 * 1428 + 14]);
     assert_eq!(messages[1].sizes, [[MULPDU; 6].as_slice(), &[9000 - 6 * 1424 + 18]].concat());
     assert_eq!((messages[2].sizes.as_slice(), messages[3].sizes.as_slice()), (&[18][..], &[14][..]));
+}
+
+// Proves MPA-111: however little room the FPDUs before it leave in a segment, nothing is cut to fit less than
+// 128 octets.
+#[test]
+fn no_room_is_too_small_to_be_left() {
+    for markers in [false, true] {
+        for first in (1100..1442).step_by(6) {
+            let mut peer = Accepted::ready_for(&asking(markers));
+            let write = SendOp::Write { remote: RemoteAddr { addr: TO, rkey: STAG } };
+            for (wr_id, len) in [first, 4000].into_iter().enumerate() {
+                peer.qp.post_send(&SendRequest::new(wr_id as u64, write, peer.region.sge(0, len))).unwrap();
+            }
+            let heard = peer.heard(100_000);
+            assert_eq!(heard.iter().filter(|segment| is_last(segment)).count(), 2);
+            for segment in heard.iter().filter(|segment| !is_last(segment)) {
+                assert!(segment.len() >= 128, "{} octets behind {first}", segment.len());
+            }
+        }
+    }
 }
 
 // Proves MPA-004, MPA-025, MPA-112, MPA-118, MPA-119, MPA-265, MPA-294: bulk, small messages and sizes just above half a segment, with
@@ -231,8 +323,8 @@ fn markers_are_sent_to_whom_asks_for_them() {
     }
 }
 
-// Proves MPA-021, MPA-077, MPA-078, MPA-081, MPA-082, MPA-085, MPA-088, MPA-298: CRCs are used unless an administrator says
-// otherwise, though the peer would not, and are kept to.
+// Proves MPA-021, MPA-077, MPA-078, MPA-081, MPA-082, MPA-085, MPA-088, MPA-298: CRCs are used unless an
+// administrator says otherwise, though the peer would not, and are kept to.
 #[test]
 fn crc_is_used_unless_both_say_no() {
     for (ours, theirs, used) in

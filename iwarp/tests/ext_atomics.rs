@@ -445,9 +445,10 @@ fn extensions_may_be_agreed_on_in_private_data() {
     }
 }
 
-// Proves EXT-177, EXT-181, EXT-189: offsets may begin anywhere, and what counts is the address behind them. Of a buffer whose offsets
-// start at an odd one, FetchAdd and CmpSwap reach each aligned word, at base + 8 k, whatever the offset looks like; the requester sends
-// the offset as it was given, and for every other one its user is told that the target was not aligned.
+// Proves EXT-177, EXT-181, EXT-189: offsets may begin anywhere, and what counts is the address behind them.
+// Of a buffer whose offsets start at an odd one, FetchAdd and CmpSwap reach each aligned word, at base + 8 k,
+// whatever the offset looks like; the requester sends the offset as it was given, and for every other one its
+// user is told that the target was not aligned.
 #[test]
 fn every_aligned_word_is_a_target_whatever_its_offset() {
     for op in [ADD_ONE, cas(0, 1)] {

@@ -59,8 +59,8 @@ fn imitations() -> Vec<Vec<u8>> {
     ]
 }
 
-// Proves MPA-011, MPA-289: ULPDUs that imitate lengths, markers, CRCs, startup frames and what is no DDP header come back
-// unchanged, in segments of any kind.
+// Proves MPA-011, MPA-289: ULPDUs that imitate lengths, markers, CRCs, startup frames and what is no DDP
+// header come back unchanged, in segments of any kind.
 #[test]
 fn what_imitates_framing_is_payload() {
     let mut rng = Rng(11);
@@ -86,8 +86,9 @@ fn around_a_marker() -> Vec<Vec<u8>> {
     [430, 127, 1, 300].map(|octets| rng.octets(octets)).to_vec()
 }
 
-// Proves MPA-291, MPA-287: each FPDU is split over two segments at every octet, and comes octet by octet: it is whole, and its CRC
-// is of both parts, of which any octet that differs is found. The one of 140 octets is among them.
+// Proves MPA-291, MPA-287: each FPDU is split over two segments at every octet, and comes octet by octet: it
+// is whole, and its CRC is of both parts, of which any octet that differs is found. The one of 140 octets is
+// among them.
 #[test]
 fn an_fpdu_is_joined_wherever_it_is_cut() {
     let ulpdus = around_a_marker();

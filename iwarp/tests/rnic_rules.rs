@@ -1,5 +1,5 @@
-//! What RFC 5040 section 8.1 asks of the RNIC and of the Privileged Resource Manager, item by item, tried on one host beside a stream
-//! that has nothing to do with it: whatever is tried, that stream goes on.
+//! What RFC 5040 section 8.1 asks of the RNIC and of the Privileged Resource Manager, item by item, tried on
+//! one host beside a stream that has nothing to do with it: whatever is tried, that stream goes on.
 
 mod common;
 
@@ -91,8 +91,9 @@ impl Host {
     }
 }
 
-// Proves RDMAP-348, RDMAP-349: the twelve items for the RNIC and the six for the manager of resources, each tried. Each is refused
-// or holds, and a stream of another application on the same host carries its octets before and after.
+// Proves RDMAP-348, RDMAP-349: the twelve items for the RNIC and the six for the manager of resources, each
+// tried. Each is refused or holds, and a stream of another application on the same host carries its octets
+// before and after.
 #[test]
 fn every_item_of_section_8_1_holds_beside_a_stream_at_work() {
     let mut host = Host::new();
@@ -202,8 +203,8 @@ fn every_item_of_section_8_1_holds_beside_a_stream_at_work() {
     }
     host.undisturbed();
 
-    // The manager: scarce resources have limits (1, 2, 5, 6), nothing is shared unasked (3), and what is no memory of the caller's
-    // is not bound to a name (4).
+    // The manager: scarce resources have limits (1, 2, 5, 6), nothing is shared unasked (3), and what is no
+    // memory of the caller's is not bound to a name (4).
     let limits = host.pair.b.context.usage();
     assert!(limits.all().iter().all(|usage| usage.limit > 0 && usage.used <= usage.limit));
     let more = host.pair.b.context.create_cq((1 << 20) + 1, None);
@@ -254,9 +255,10 @@ impl Ulp {
     }
 }
 
-// Proves DDP-234, RDMAP-364: an application that goes past the calls of its context, and puts names of another application's into its
-// own queue pair, is refused: it cannot invalidate, bind, register, send from or write into what is the other's, which stays
-// valid and as it was. Nor does a queue pair without the grant change any name, not even the application's own.
+// Proves DDP-234, RDMAP-364: an application that goes past the calls of its context, and puts names of
+// another application's into its own queue pair, is refused: it cannot invalidate, bind, register, send from
+// or write into what is the other's, which stays valid and as it was. Nor does a queue pair without the grant
+// change any name, not even the application's own.
 #[test]
 fn names_of_another_application_are_refused_to_a_queue_pair() {
     let attempts: [(&str, Attempt); 8] = [

@@ -421,7 +421,8 @@ fn payload_at(frame: &Mbuf) -> Option<usize> {
     (at < end).then_some(at)
 }
 
-/// The frame with only these octets of its TCP payload, as a middlebox makes it; its checksums have been looked at.
+/// The frame with only these octets of its TCP payload, as a middlebox makes it; its checksums have been
+/// looked at.
 fn part(port: &dyn Port, frame: &Mbuf, range: std::ops::Range<usize>) -> Mbuf {
     let at = payload_at(frame).unwrap();
     let mut octets = vec![0; frame.len()];
@@ -478,8 +479,9 @@ impl Hooks for Meddler {
     }
 }
 
-// Proves MPA-222: whatever segment of the last plain octets, of Request, Reply and the first FPDUs is lost, late, or comes cut in
-// two in the wrong order, in either direction: TCP makes it good, and MPA begins where it should, with markers and without.
+// Proves MPA-222: whatever segment of the last plain octets, of Request, Reply and the first FPDUs is lost,
+// late, or comes cut in two in the wrong order, in either direction: TCP makes it good, and MPA begins where
+// it should, with markers and without.
 #[test]
 fn tcp_recovers_while_stacks_are_switched() {
     for trouble in [Trouble::Loss, Trouble::Lateness, Trouble::Resegmentation] {
@@ -510,8 +512,9 @@ fn tcp_recovers_while_stacks_are_switched() {
     }
 }
 
-// Proves DDP-142, DDP-143, RDMAP-297: what comes before the application has started MPA is its own, even a Request and a whole
-// Write to a buffer that is lent out; nothing of it is placed, no segment of DDP's is sent, and nothing can be posted ahead.
+// Proves DDP-142, DDP-143, RDMAP-297: what comes before the application has started MPA is its own, even a
+// Request and a whole Write to a buffer that is lent out; nothing of it is placed, no segment of DDP's is
+// sent, and nothing can be posted ahead.
 #[test]
 fn before_the_switch_there_is_no_ddp() {
     let mut d = Doorman::with(|options| options.streaming = Some(StreamOptions::default()));
@@ -552,8 +555,8 @@ fn before_the_switch_there_is_no_ddp() {
     qp.post_send(&SendRequest::empty(1, SendOp::Send)).unwrap();
 }
 
-// Proves MPA-235, MPA-236: an invalid Request and an invalid Reply are code 4 alike, told as such; TCP is reset at once, in less than
-// a round trip; and the queue pair is where the loss of a connection leaves it.
+// Proves MPA-235, MPA-236: an invalid Request and an invalid Reply are code 4 alike, told as such; TCP is
+// reset at once, in less than a round trip; and the queue pair is where the loss of a connection leaves it.
 #[test]
 fn an_invalid_frame_is_code_4_and_ends_tcp_at_once() {
     let wrong = |key: &str| frame(key, 0x50, 3, &[0, 8, 0, 8]);

@@ -157,8 +157,8 @@ fn another_try_with_other_terms_is_the_users() {
     assert!(d.pair.until(100_000, |pair| pair.inbox.len() == 24), "{:?}", d.pair.inbox);
 }
 
-// Proves MPA-151, MPA-189, MPA-196, MPA-205, MPA-227, MPA-228, MPA-242, MPA-301, MPA2-128, MPA2-129: code 4 ends
-// TCP at once, with not one octet more, and is told.
+// Proves MPA-151, MPA-189, MPA-196, MPA-205, MPA-227, MPA-228, MPA-242, MPA-301, MPA2-128, MPA2-129: code 4
+// ends TCP at once, with not one octet more, and is told.
 #[test]
 fn an_invalid_reply_ends_the_connection() {
     let one = ConnParam { mpa_revision: 1, ..ConnParam::default() };
@@ -468,8 +468,8 @@ fn the_user_may_refuse_what_the_reply_says() {
     assert!(matches!(d.event().kind, CmEventKind::Disconnected { error: None, .. }));
 }
 
-// Proves MPA-057: whether the peer is to send markers is a setting of the receiver, and its M bit says so, in a Request and in a
-// Reply.
+// Proves MPA-057: whether the peer is to send markers is a setting of the receiver, and its M bit says so, in
+// a Request and in a Reply.
 #[test]
 fn the_markers_bit_is_the_receivers_setting() {
     for markers in [false, true] {
@@ -517,8 +517,8 @@ impl Hooks for Watch {
     }
 }
 
-// Proves RDMAP-296: the first octet of MPA follows the handshake of TCP; no SYN has any, though what is to be said is known when
-// the connection is asked for.
+// Proves RDMAP-296: the first octet of MPA follows the handshake of TCP; no SYN has any, though what is to be
+// said is known when the connection is asked for.
 #[test]
 fn mpa_begins_behind_the_handshake() {
     const SYN: u8 = 2;

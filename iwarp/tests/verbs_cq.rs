@@ -173,8 +173,9 @@ fn the_computed_size_is_enough_and_no_more_than_that() {
     assert_eq!((cqe_for([]), cqe_for([usize::MAX, 1])), (0, usize::MAX));
 }
 
-// Proves SEC-140, SEC-146: a flood of empty and one-octet Sends on a queue of eight streams sized by the formula, reaped once in a
-// simulated second. The stream of the flood ends, no completion of the others is missing.
+// Proves SEC-140, SEC-146: a flood of empty and one-octet Sends on a queue of eight streams sized by the
+// formula, reaped once in a simulated second. The stream of the flood ends, no completion of the others is
+// missing.
 #[test]
 fn a_flood_does_not_overflow_a_queue_of_the_right_size() {
     const STREAMS: usize = 8;

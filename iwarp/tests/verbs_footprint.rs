@@ -40,8 +40,9 @@ fn end(pair: &mut Pair, connections: &mut Vec<Connected>) {
     while pair.b.cq.poll_one().is_some() {}
 }
 
-// Proves SEC-019: an idle connection holds the same amount of memory, however many there are, which shows in what the context reports
-// of its limits; and all of it comes back when they end. The first round makes tables grow to their sizes.
+// Proves SEC-019: an idle connection holds the same amount of memory, however many there are, which shows in
+// what the context reports of its limits; and all of it comes back when they end. The first round makes
+// tables grow to their sizes.
 #[test]
 fn idle_connections_hold_the_same_each_and_give_it_back() {
     const STEP: usize = 100;

@@ -179,7 +179,8 @@ fn a_close_that_hangs_ends_in_a_reset() {
     assert!((4_900_000..5_300_000).contains(&after), "{after} us");
 }
 
-/// What an attacker on the path does to the FPDUs that pass: it changes octets of the payload, and makes sums right again.
+/// What an attacker on the path does to the FPDUs that pass: it changes octets of the payload, and makes sums
+/// right again.
 #[derive(Clone, Copy, Debug)]
 struct OnPath {
     /// It sees to MPA's CRC as well, not only to TCP's checksum.
@@ -208,8 +209,8 @@ impl Hooks for OnPath {
     }
 }
 
-// Proves SEC-066: CRC32c is no protection. An attacker on the path who changes octets of a Write and makes the CRC right has them
-// taken and placed, and nobody is told; one who leaves the CRC as it was is found.
+// Proves SEC-066: CRC32c is no protection. An attacker on the path who changes octets of a Write and makes
+// the CRC right has them taken and placed, and nobody is told; one who leaves the CRC as it was is found.
 #[test]
 fn a_rewrite_on_the_path_is_taken_where_its_crc_is_right() {
     for sees_to_crc in [false, true] {

@@ -118,8 +118,9 @@ fn contexts_share_nothing() {
     pair.until(|_| (qp.state() == QpState::Rts && foreign_qp.state() == QpState::Rts).then_some(()));
 }
 
-// Proves SEC-080, SEC-079, DDP-248, MPA-258, RDMAP-382: a path that carries nothing for longer than an exchange of keys takes, as when a security
-// association below was deleted, ends no stream: what was lost comes again.
+// Proves SEC-080, SEC-079, DDP-248, MPA-258, RDMAP-382: a path that carries nothing for longer than an
+// exchange of keys takes, as when a security association below was deleted, ends no stream: what was lost
+// comes again.
 #[test]
 fn a_silent_path_ends_no_stream() {
     // After a tail loss probe retransmissions back off from 50 ms or so: enough of them are lost.

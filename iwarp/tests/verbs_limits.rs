@@ -68,7 +68,9 @@ const KINDS: [(&str, Make, Read); 6] = [
     ),
 ];
 
-// Proves DDP-235, SEC-012, SEC-018, SEC-048, SEC-049, SEC-120, RDMAP-363, RDMAP-365: nothing is made but within its limit: one more than the limit is refused by name and counted, what there is stays, and what goes makes room.
+// Proves DDP-235, SEC-012, SEC-018, SEC-048, SEC-049, SEC-120, RDMAP-363, RDMAP-365: nothing is made but
+// within its limit: one more than the limit is refused by name and counted, what there is stays, and what
+// goes makes room.
 #[test]
 fn every_kind_of_object_has_its_limit() {
     let context = context();

@@ -64,8 +64,8 @@ pub struct TestArgs {
     /// Ask the peer for markers in its stream.
     #[arg(long)]
     pub markers: bool,
-    /// Do not ask for CRCs; they are used if the other end asks, so a server needs it too. Only where the path is protected
-    /// against undetected errors at least as well as by a CRC32c end to end.
+    /// Do not ask for CRCs; they are used if the other end asks, so a server needs it too. Only where the
+    /// path is protected against undetected errors at least as well as by a CRC32c end to end.
     #[arg(long)]
     pub no_crc: bool,
     /// Check every octet at the target (iwperf on both ends).

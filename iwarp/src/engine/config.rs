@@ -18,10 +18,11 @@ const POINT_TO_POINT_LINK_TIMEOUT: tcp_lite::Duration = tcp_lite::Duration::from
 /// How an engine is made.
 #[derive(Clone, Debug)]
 pub struct EngineConfig {
-    /// Whether this end asks for CRCs, on all its connections: a setting of administrators, which is in no call of an
-    /// application, and which no application sees (RFC 5044 section 4.4). Without, they are used only where the peer asks for
-    /// them, and [`EngineCounters::connections_without_crc`](super::EngineCounters::connections_without_crc) tells where they
-    /// are not. Off only where the path is protected at least as well as by a CRC32c end to end.
+    /// Whether this end asks for CRCs, on all its connections: a setting of administrators, which is in no
+    /// call of an application, and which no application sees (RFC 5044 section 4.4). Without, they are used
+    /// only where the peer asks for them, and
+    /// [`EngineCounters::connections_without_crc`](super::EngineCounters::connections_without_crc) tells
+    /// where they are not. Off only where the path is protected at least as well as by a CRC32c end to end.
     pub crc: bool,
     /// Addresses, limits and TCP. [`EngineConfig::new`] takes `mac`, `mtu` and `offloads` from the port.
     pub stack: StackConfig,

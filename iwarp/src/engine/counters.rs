@@ -25,7 +25,8 @@ pub struct EngineCounters {
     pub rx_terminates: u64,
     /// Connections established.
     pub connections: u64,
-    /// Those of them that use no CRCs, as neither end asks for them ([`EngineConfig::crc`](super::EngineConfig::crc)).
+    /// Those of them that use no CRCs, as neither end asks for them
+    /// ([`EngineConfig::crc`](super::EngineConfig::crc)).
     pub connections_without_crc: u64,
     /// Connections and attempts that ended in an error.
     pub connections_failed: u64,

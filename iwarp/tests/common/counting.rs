@@ -28,8 +28,8 @@ pub(crate) fn uncounted<T>(act: impl FnOnce() -> T) -> T {
 
 struct Counting;
 
-// SAFETY: what is handed out and taken back is the system allocator's, unchanged, so its guarantees hold. Two words of the
-// thread are counted beside it, which allocates nothing, is never dropped and cannot unwind.
+// SAFETY: what is handed out and taken back is the system allocator's, unchanged, so its guarantees hold. Two
+// words of the thread are counted beside it, which allocates nothing, is never dropped and cannot unwind.
 unsafe impl GlobalAlloc for Counting {
     // SAFETY: what is asked of the caller is what `System` asks for.
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {

@@ -10,8 +10,8 @@ use super::peer::{ALL, Peer, read_header, read_request, send, tagged, untagged};
 
 const REMOTE: RemoteAddr = RemoteAddr { addr: 0x1000, rkey: 0x1122_3344 };
 
-/// One request of each kind, and the message that it has to be, octet by octet as the tables of RFC 5040 section 4 and appendix A
-/// have it.
+/// One request of each kind, and the message that it has to be, octet by octet as the tables of RFC 5040
+/// section 4 and appendix A have it.
 struct Golden {
     requests: Vec<SendRequest>,
     messages: Vec<Vec<u8>>,
@@ -74,8 +74,8 @@ fn word(message: &[u8], at: usize) -> u32 {
 }
 
 /// Messages leave in the order of the requests, whatever their kinds; each queue counts its own.
-// Proves RDMAP-010, RDMAP-056, RDMAP-202, RDMAP-213, RDMAP-244, RDMAP-285: nine requests are nine messages, in their order, with the
-// numbers of their queues rising by one.
+// Proves RDMAP-010, RDMAP-056, RDMAP-202, RDMAP-213, RDMAP-244, RDMAP-285: nine requests are nine messages,
+// in their order, with the numbers of their queues rising by one.
 #[test]
 fn requests_leave_in_order_as_one_message_each() {
     let mut peer = Peer::new();
@@ -107,9 +107,10 @@ fn requests_leave_in_order_as_one_message_each() {
 }
 
 /// What all messages have in common, and what makes them what they are.
-// Proves RDMAP-009, RDMAP-035, RDMAP-040, RDMAP-052, RDMAP-061, RDMAP-065, RDMAP-079, RDMAP-083, RDMAP-084, RDMAP-085, RDMAP-086,
-// RDMAP-088, RDMAP-089, RDMAP-090, RDMAP-091, RDMAP-092, RDMAP-094, RDMAP-098, RDMAP-298, RDMAP-397: an assertion for each rule about
-// the control octets, over the six operations that can be posted, the answer to a Read and the Terminate: opcodes 0 to 7.
+// Proves RDMAP-009, RDMAP-035, RDMAP-040, RDMAP-052, RDMAP-061, RDMAP-065, RDMAP-079, RDMAP-083, RDMAP-084,
+// RDMAP-085, RDMAP-086, RDMAP-088, RDMAP-089, RDMAP-090, RDMAP-091, RDMAP-092, RDMAP-094, RDMAP-098,
+// RDMAP-298, RDMAP-397: an assertion for each rule about the control octets, over the six operations that can
+// be posted, the answer to a Read and the Terminate: opcodes 0 to 7.
 #[test]
 fn control_octets_say_what_a_message_is() {
     let mut messages: Vec<Vec<u8>> = each_alone(|_| true).into_iter().map(|(_, message)| message).collect();
@@ -136,7 +137,8 @@ fn control_octets_say_what_a_message_is() {
         assert_eq!(ddp & 0x03, 1, "the version of DDP: {message:02x?}");
         assert_eq!(ddp & 0x3c, 0, "its reserved bits: {message:02x?}");
         assert_eq!(ddp & 0x40, 0x40, "the only segment is the last: {message:02x?}");
-        // Writes and the answers to Reads are tagged, and have STag and TO; the others have queue, number and offset.
+        // Writes and the answers to Reads are tagged, and have STag and TO; the others have queue, number and
+        // offset.
         assert_eq!(ddp & 0x80 != 0, [0, 2].contains(&opcode), "{message:02x?}");
         if ddp & 0x80 != 0 {
             assert!(message.len() >= 14 && word(message, 2) != 0);
@@ -157,8 +159,8 @@ fn control_octets_say_what_a_message_is() {
 }
 
 /// Writes: control octets, STag, tagged offset, payload, and nothing else.
-// Proves RDMAP-057, RDMAP-070, RDMAP-110, RDMAP-116, RDMAP-196, RDMAP-205, RDMAP-398: from the header alone STag, offset and octets are
-// what was asked for; none of no octets is left out; each is completed once.
+// Proves RDMAP-057, RDMAP-070, RDMAP-110, RDMAP-116, RDMAP-196, RDMAP-205, RDMAP-398: from the header alone
+// STag, offset and octets are what was asked for; none of no octets is left out; each is completed once.
 #[test]
 fn a_write_is_a_tagged_message_of_the_users_octets() {
     let told = each_alone(|op| matches!(op, SendOp::Write { .. }));
@@ -176,9 +178,10 @@ fn a_write_is_a_tagged_message_of_the_users_octets() {
 }
 
 /// Read Requests: queue 1, and 28 octets that name both buffers.
-// Proves RDMAP-019, RDMAP-023, RDMAP-026, RDMAP-046, RDMAP-047, RDMAP-054, RDMAP-111, RDMAP-117, RDMAP-118, RDMAP-119, RDMAP-123,
-// RDMAP-127, RDMAP-207, RDMAP-212, RDMAP-216, RDMAP-219, RDMAP-399: each field at its place, right behind DDP's header, with offsets that
-// are not aligned, and with a size of 0; and where the FPDU has them.
+// Proves RDMAP-019, RDMAP-023, RDMAP-026, RDMAP-046, RDMAP-047, RDMAP-054, RDMAP-111, RDMAP-117, RDMAP-118,
+// RDMAP-119, RDMAP-123, RDMAP-127, RDMAP-207, RDMAP-212, RDMAP-216, RDMAP-219, RDMAP-399: each field at its
+// place, right behind DDP's header, with offsets that are not aligned, and with a size of 0; and where the
+// FPDU has them.
 #[test]
 fn a_read_request_names_both_buffers() {
     let told = each_alone(|op| matches!(op, SendOp::Read { .. }));
@@ -211,7 +214,8 @@ fn a_read_request_names_both_buffers() {
 }
 
 /// Several remote buffers take as many Read Requests.
-// Proves RDMAP-215: two buffers of the peer are two requests of the user's and two messages, each with the one source it was given.
+// Proves RDMAP-215: two buffers of the peer are two requests of the user's and two messages, each with the
+// one source it was given.
 #[test]
 fn each_remote_buffer_takes_a_read_of_its_own() {
     let mut peer = Peer::new();
@@ -229,9 +233,10 @@ fn each_remote_buffer_takes_a_read_of_its_own() {
 }
 
 /// The four kinds of Send: queue 0, the STag to invalidate where one is, the user's octets.
-// Proves RDMAP-011, RDMAP-053, RDMAP-080, RDMAP-087, RDMAP-113, RDMAP-130, RDMAP-131, RDMAP-234, RDMAP-243, RDMAP-245, RDMAP-247,
-// RDMAP-248, RDMAP-401, RDMAP-402: untagged, of queue 0, control octets 43 to 46, payload right behind the header, none of it needed;
-// the STag is the user's in the two that invalidate, and 0 in the two that do not.
+// Proves RDMAP-011, RDMAP-053, RDMAP-080, RDMAP-087, RDMAP-113, RDMAP-130, RDMAP-131, RDMAP-234, RDMAP-243,
+// RDMAP-245, RDMAP-247, RDMAP-248, RDMAP-401, RDMAP-402: untagged, of queue 0, control octets 43 to 46,
+// payload right behind the header, none of it needed; the STag is the user's in the two that invalidate, and
+// 0 in the two that do not.
 #[test]
 fn a_send_is_an_untagged_message_of_the_users_octets() {
     let told = each_alone(|op| matches!(op, SendOp::Send | SendOp::SendInvalidate { .. }));
@@ -249,8 +254,9 @@ fn a_send_is_an_untagged_message_of_the_users_octets() {
 }
 
 /// No message of RDMAP's tells a buffer to the peer: the application does, in octets of its own.
-// Proves RDMAP-015: a buffer is made ready, registered, re-registered and made invalid, and the peer hears nothing of it; then its STag,
-// offset and length are sent, and are in the payload of that Send and nowhere else in what is heard.
+// Proves RDMAP-015: a buffer is made ready, registered, re-registered and made invalid, and the peer hears
+// nothing of it; then its STag, offset and length are sent, and are in the payload of that Send and nowhere
+// else in what is heard.
 #[test]
 fn a_buffer_is_told_in_the_users_octets_alone() {
     let mut peer = Peer::new();

@@ -1,13 +1,13 @@
 //! What the documents require, row by row, and what shows that it holds.
 //!
-//! A *row* is one requirement of `tests/conformance/spec/*.csv`. A *proof* is a test whose comment names the row
-//! ([`proof`]), or a wire case of `iwprobe` that does ([`case`]). A *claim* is a line of
-//! `tests/conformance/claims/*.csv` for a row that no test can show ([`claim`]). A *mutation* breaks one requirement in
-//! the code, to see that the tests which name its rows fail ([`mutation`]).
+//! A *row* is one requirement of `tests/conformance/spec/*.csv`. A *proof* is a test whose comment names the
+//! row ([`proof`]), or a wire case of `iwprobe` that does ([`case`]). A *claim* is a line of
+//! `tests/conformance/claims/*.csv` for a row that no test can show ([`claim`]). A *mutation* breaks one
+//! requirement in the code, to see that the tests which name its rows fail ([`mutation`]).
 //!
-//! [`Ledger`] joins them, finds what contradicts itself, and renders `CONFORMANCE.md`. Everything is read from
-//! source text: no test is linked or run, so the report needs neither DPDK nor rights. [`ran`] compares the proofs with the
-//! record of the tests that ran.
+//! [`Ledger`] joins them, finds what contradicts itself, and renders `CONFORMANCE.md`. Everything is read
+//! from source text: no test is linked or run, so the report needs neither DPDK nor rights. [`ran`] compares
+//! the proofs with the record of the tests that ran.
 
 pub mod case;
 pub mod claim;

@@ -1,8 +1,8 @@
 //! Proofs: the comment above a test that names rows.
 //!
-//! The comment starts with `Proves` ([`statement`]) and stands right above its test: only attributes and further
-//! comment lines come between. A test is a function with `#[test]`, so that its name is in the output of its runner
-//! ([`ran`](super::ran)).
+//! The comment starts with `Proves` ([`statement`]) and stands right above its test: only attributes and
+//! further comment lines come between. A test is a function with `#[test]`, so that its name is in the output
+//! of its runner ([`ran`](super::ran)).
 
 use std::path::Path;
 

@@ -1,8 +1,9 @@
 //! Which tests ran: the record that `scripts/test` leaves, and the proofs that are not in it.
 //!
-//! A line for each test, with tabs between: the runner, the test's path, its outcome. A runner is the crate or test target as
-//! cargo names its program, and the file it starts with (`iwarp src/lib.rs`, `verbs_limits tests/verbs_limits.rs`).
-//! A wire case of `iwprobe` has the runner `case`; a suite that was skipped, with its reason, has the runner `skipped`.
+//! A line for each test, with tabs between: the runner, the test's path, its outcome. A runner is the crate
+//! or test target as cargo names its program, and the file it starts with (`iwarp src/lib.rs`, `verbs_limits
+//! tests/verbs_limits.rs`). A wire case of `iwprobe` has the runner `case`; a suite that was skipped, with
+//! its reason, has the runner `skipped`.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -50,8 +51,8 @@ impl Ran {
         Ok(ran)
     }
 
-    /// The proofs of the ledger that did not run, or failed: a line each. Wire cases may be missing where their suite was
-    /// skipped; whether it may be is not judged here.
+    /// The proofs of the ledger that did not run, or failed: a line each. Wire cases may be missing where
+    /// their suite was skipped; whether it may be is not judged here.
     pub fn missing(&self, ledger: &Ledger) -> Vec<String> {
         let mut rows: BTreeMap<&Test, Vec<String>> = BTreeMap::new();
         for (row, tests) in &ledger.proofs {

@@ -56,7 +56,7 @@ fn bad(p: &Probe, fault: Fault) -> Check {
 pub(super) const CASES: &[Case] = &[
     Case {
         name: "fpdu-octet-by-octet",
-        rows: &["MPA-075", "MPA-123", "MPA-133", "MPA-280", "DDP-032"],
+        rows: &["MPA-017", "MPA-075", "MPA-123", "MPA-133", "MPA-280", "DDP-032"],
         side: Side::Any,
         about: "FPDUs in TCP segments of one octet are taken",
         run: |p| split(p, 1),

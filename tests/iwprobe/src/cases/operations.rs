@@ -112,7 +112,17 @@ pub(super) const CASES: &[Case] = &[
     },
     Case {
         name: "does-long-write",
-        rows: &["DDP-065", "DDP-072", "DDP-105", "DDP-108", "DDP-116", "DDP-126", "RDMAP-204", "DDP-049"],
+        rows: &[
+            "DDP-065",
+            "DDP-072",
+            "DDP-105",
+            "DDP-108",
+            "DDP-116",
+            "DDP-126",
+            "RDMAP-204",
+            "DDP-049",
+            "MPA-017",
+        ],
         side: Side::Any,
         about: "a Write of 65536 octets, more than an FPDU holds, is cut: TO upwards, L on the last one",
         run: |p| wrote(p, 65_536),
