@@ -12,6 +12,7 @@
 //! | `ping` | rping |
 //! | `local` | both ends in one process |
 //! | `table`, `json`, `output`, `progress`, `profile`, `report` | what is shown |
+//! | `callgrind` | counts a program's instructions, for what must not depend on how busy the machine is |
 //! | `two_hosts` | two hosts on a wire in memory, for what counts or times parts of the data path |
 //! | `plot` | charts and pages of them, for `report` and other measurements |
 //!
@@ -20,6 +21,7 @@
 #![forbid(unsafe_code)]
 
 pub mod app;
+pub mod callgrind;
 pub mod cli;
 pub mod driver;
 pub mod endpoint;

@@ -15,7 +15,7 @@ use tcp_lite::facade::EthernetAddress;
 use super::dock::{Dock, dock};
 use super::honest::{BATCH_OCTETS, Honest};
 use super::segment::arp_reply;
-use super::victim::{CLIENT, PORT, ROUTER, VICTIM, Victim, context};
+use super::victim::{CLIENT, Clock, PORT, ROUTER, VICTIM, Victim, context};
 use crate::sim::packet::{flag, parse};
 
 /// Honest connections.
@@ -112,9 +112,14 @@ pub struct Arena {
 }
 
 impl Arena {
-    /// Everybody connected.
+    /// Everybody connected, in the processor time of the victim.
     pub fn new(configure: &dyn Fn(&mut EngineConfig, &mut ListenOptions)) -> Self {
-        let victim = Victim::new(configure);
+        Self::with_clock(configure, Clock::Processor)
+    }
+
+    /// Everybody connected.
+    pub fn with_clock(configure: &dyn Fn(&mut EngineConfig, &mut ListenOptions), clock: Clock) -> Self {
+        let victim = Victim::new(configure, clock);
         let (port, client_dock) = dock("client", CLIENT_MAC);
         let clients = context(2);
         let mut config = EngineConfig::new(&*port, &[&format!("{CLIENT}/24")]).expect("a good address");

@@ -79,6 +79,12 @@ impl Dock {
         frames.iter().map(octets_of).collect()
     }
 
+    /// Frames that the host has received and sent so far.
+    pub fn frames(&self) -> u64 {
+        let counters = lock(&self.rings).counters;
+        counters.rx_frames + counters.tx_frames
+    }
+
     /// Packet buffers that the host holds, those in the rings not counted.
     pub fn held(&self) -> usize {
         let rings = lock(&self.rings);

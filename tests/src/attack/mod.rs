@@ -11,12 +11,14 @@
 //! | `segment.rs`, `puppet.rs`, `troupe.rs` | frames, TCP and MPA made by hand |
 //! | `dock.rs`, `victim.rs`, `honest.rs`, `arena.rs` | the three hosts and the clock |
 //! | `harmless.rs`, `measure.rs` | the yardstick, and pairs of rounds |
+//! | `counted.rs` | the same pair of rounds in instructions, under callgrind |
 //! | `siege.rs` | connections that are made, used up and made again |
 //! | the others | one scenario, or a few of one kind, in each |
 
 pub mod ack_storm;
 pub mod arena;
 pub mod blind;
+pub mod counted;
 pub mod dock;
 pub mod harmless;
 pub mod honest;

@@ -15,6 +15,7 @@ use iwarp::verbs::{
 use rustix::time::{ClockId, clock_gettime};
 use tcp_lite::Instant;
 
+use super::counted::Beside;
 use super::dock::{Dock, dock};
 use super::honest::Served;
 
@@ -52,11 +53,28 @@ pub struct Victim {
     next_stranger: usize,
     /// Honest connections that were accepted.
     pub served: Vec<Served>,
+    clock: Clock,
     /// Processor time so far, nanoseconds.
     pub cpu_ns: u64,
+    /// What callgrind is to count its turns for.
+    pub counted: Option<Beside>,
     /// How strangers' connections ended that had been accepted: by what was sent or heard, layer, type and code.
     pub ends: HashMap<(bool, u8, u8, u8), u64>,
 }
+
+/// What a turn of the victim's takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Clock {
+    /// The time of its thread.
+    Processor,
+    /// A fixed time for the turn and for each frame: the same in every run.
+    Nominal,
+}
+
+/// A turn, by [`Clock::Nominal`], nanoseconds.
+const NOMINAL_TURN_NS: u64 = 300;
+/// A frame that is received or sent.
+const NOMINAL_FRAME_NS: u64 = 500;
 
 /// A connection of somebody else.
 struct Stranger {
@@ -66,7 +84,7 @@ struct Stranger {
 
 impl Victim {
     /// The host, listening. `configure` is for what a scenario has otherwise.
-    pub fn new(configure: &dyn Fn(&mut EngineConfig, &mut ListenOptions)) -> Self {
+    pub fn new(configure: &dyn Fn(&mut EngineConfig, &mut ListenOptions), clock: Clock) -> Self {
         let (port, dock) = dock("victim", [2, 0, 0, 0, 0, 1]);
         let context = context(1);
         let mut config = EngineConfig::new(&*port, &[&format!("{VICTIM}/24")]).expect("a good address");
@@ -96,7 +114,9 @@ impl Victim {
             strangers: HashMap::new(),
             next_stranger: 0,
             served: Vec::new(),
+            clock,
             cpu_ns: 0,
+            counted: None,
             ends: HashMap::new(),
             context,
         }
@@ -104,13 +124,31 @@ impl Victim {
 
     /// A turn of the engine, and the server's answer to what came of it. Returns whether there was anything to do.
     pub fn turn(&mut self, now: Instant) -> bool {
-        let start = thread_ns();
-        let busy = self.engine.turn(now);
-        while let Some(event) = self.channel.poll() {
-            self.on_event(event);
+        let start = self.elapsed_ns();
+        let (mut busy, counted) = (false, self.counted);
+        let mut turn = || {
+            busy = self.engine.turn(now);
+            while let Some(event) = self.channel.poll() {
+                self.on_event(event);
+            }
+        };
+        match counted {
+            None => turn(),
+            Some(beside) => beside.count(&mut turn),
         }
-        self.cpu_ns += thread_ns() - start;
+        self.cpu_ns += self.elapsed_ns() - start;
+        if self.clock == Clock::Nominal {
+            self.cpu_ns += NOMINAL_TURN_NS;
+        }
         busy
+    }
+
+    /// The clock that a turn is timed by.
+    fn elapsed_ns(&self) -> u64 {
+        match self.clock {
+            Clock::Processor => thread_ns(),
+            Clock::Nominal => self.dock.frames() * NOMINAL_FRAME_NS,
+        }
     }
 
     fn on_event(&mut self, event: CmEvent) {

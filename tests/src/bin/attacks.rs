@@ -4,6 +4,7 @@
 use std::process::ExitCode;
 
 use clap::Parser;
+use tests::attack::counted;
 use tests::attack::measure::{Figures, Plan, measure};
 use tests::attack::stag_guess::guess_many;
 use tests::attack::{SCENARIOS, Scenario};
@@ -14,6 +15,9 @@ struct Options {
     /// Lists the scenarios.
     #[arg(long)]
     list: bool,
+    /// Runs a scenario once by a nominal clock: what is run under callgrind.
+    #[arg(long, value_name = "SCENARIO", hide = true)]
+    count: Option<String>,
     /// Scenarios to run; all of them without.
     scenarios: Vec<String>,
     /// Pairs of rounds: one beside the attack, one beside harmless frames.
@@ -36,7 +40,7 @@ fn main() -> ExitCode {
         return ExitCode::SUCCESS;
     }
     let mut scenarios = Vec::new();
-    for name in &options.scenarios {
+    for name in options.count.iter().chain(&options.scenarios) {
         match Scenario::find(name) {
             Some(scenario) => scenarios.push(scenario),
             None => {
@@ -44,6 +48,18 @@ fn main() -> ExitCode {
                 return ExitCode::from(2);
             }
         }
+    }
+    if options.count.is_some() {
+        return match counted::run(&scenarios[0]) {
+            Ok(said) => {
+                print!("{said}");
+                ExitCode::SUCCESS
+            }
+            Err(text) => {
+                eprintln!("{text}");
+                ExitCode::FAILURE
+            }
+        };
     }
     if options.scenarios.is_empty() {
         scenarios = SCENARIOS.to_vec();

@@ -10,14 +10,14 @@
 //! | `stream.rs` | FPDUs between two engines |
 //! | `ack.rs` | acknowledgements between two stacks |
 //! | `counted.rs` | the functions whose instructions are counted |
-//! | `callgrind.rs` | a load under callgrind, and its profile read |
+//! | `profile.rs` | a load under callgrind (`benches::callgrind`) |
 //! | `baseline.rs` | the committed counts, and the verdict |
 #![forbid(unsafe_code)]
 
 mod ack;
 mod baseline;
-mod callgrind;
 mod counted;
+mod profile;
 mod row;
 mod stream;
 
@@ -27,8 +27,8 @@ use std::process::{Command, ExitCode};
 use clap::Parser;
 
 use baseline::{Baseline, RECORD, Verdict};
-use callgrind::{CPU, Profile};
 use counted::Side;
+use profile::{CPU, Profile};
 use row::{ROWS, Row, Work};
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
@@ -109,7 +109,7 @@ fn cpu() -> String {
 /// does, so that whoever adds up tests can count these. Returns whether all is well.
 fn compare(pattern: &str, record: bool) -> Result<bool> {
     let rows: Vec<&Row> = ROWS.iter().filter(|row| row.name.contains(pattern)).collect();
-    if Command::new("valgrind").arg("--version").output().is_err() {
+    if !benches::callgrind::is_there() {
         println!("no valgrind: nothing is counted (scripts/install test installs it)");
         summary(0, 0, rows.iter().map(|row| row.sides().len()).sum());
         return Ok(!record);

@@ -1,4 +1,4 @@
-//! A load under callgrind, and its profile read.
+//! A program under callgrind, and its profile read.
 //!
 //! The process has no environment and stands nowhere in particular, so that nothing of the caller's moves its stack. Valgrind
 //! maps at fixed addresses and shows every x86-64 with AVX2 as one and the same processor, without AVX-512: so the same
@@ -8,76 +8,66 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use crate::Result;
-use crate::counted::Side;
-use crate::row::Row;
+type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 
-/// What a load came to under callgrind.
-pub(crate) struct Profile {
-    /// What the load's own process said, by its first word.
+/// What a program came to under callgrind.
+#[derive(Debug)]
+pub struct Callgrind {
     said: BTreeMap<String, String>,
     profile: String,
 }
 
-/// What the load's process says: how often a side's work was done, and the processor it sees.
-pub(crate) const CPU: &str = "cpu";
+/// Whether there is a valgrind to run.
+pub fn is_there() -> bool {
+    Command::new("valgrind").arg("--version").output().is_ok()
+}
 
-impl Profile {
-    /// Runs `row`. With `only`, nothing outside that side's function is in the profile.
+impl Callgrind {
+    /// Runs `program` and writes its profile to `file`. With `only`, nothing outside the function with that in its name is in
+    /// the profile.
     ///
     /// # Errors
-    /// Where valgrind does not start or the load fails.
-    pub(crate) fn take(row: &Row, only: Option<Side>, scratch: &Path) -> Result<Self> {
-        let file = scratch.join(row.name);
+    /// Where valgrind does not start or the program fails.
+    pub fn run(program: &Path, args: &[&str], only: Option<&str>, file: &Path) -> Result<Self> {
         let mut command = Command::new("valgrind");
         command.args(["--quiet", "--tool=callgrind", "--compress-strings=no", "--demangle=no"]);
         command.arg(format!("--callgrind-out-file={}", file.display()));
-        if let Some(side) = only {
-            command.arg(format!("--toggle-collect=*{}*", side.function()));
+        if let Some(function) = only {
+            command.arg(format!("--toggle-collect=*{function}*"));
         }
-        command.arg(std::env::current_exe()?).args(["--run", row.name]);
+        command.arg(program).args(args);
         command.env_clear().env("PATH", std::env::var_os("PATH").unwrap_or_default()).current_dir("/");
         let output = command.stdin(Stdio::null()).output()?;
         if !output.status.success() {
             let words = String::from_utf8_lossy(&output.stderr);
-            return Err(format!("{} under callgrind: {}", row.name, words.trim()).into());
+            return Err(format!("{} under callgrind: {}", args.join(" "), words.trim()).into());
         }
         let said = String::from_utf8_lossy(&output.stdout)
             .lines()
             .filter_map(|line| line.split_once(' '))
             .map(|(word, rest)| (word.to_owned(), rest.to_owned()))
             .collect();
-        Ok(Self { said, profile: std::fs::read_to_string(&file)? })
+        Ok(Self { said, profile: std::fs::read_to_string(file)? })
     }
 
-    /// What the processor can do, as the load saw it.
-    pub(crate) fn cpu(&self) -> &str {
-        self.said.get(CPU).map_or("", String::as_str)
+    /// What the program said in the line with this first word; nothing where there is none.
+    pub fn said(&self, word: &str) -> &str {
+        self.said.get(word).map_or("", String::as_str)
     }
 
-    /// How often `side`'s work was done: FPDUs or acknowledgements.
-    ///
-    /// # Errors
-    /// Where the load did not say.
-    pub(crate) fn times(&self, side: Side) -> Result<u64> {
-        let times =
-            self.said.get(side.name()).and_then(|times| times.parse().ok()).filter(|times| *times > 0);
-        times.ok_or_else(|| format!("the load did nothing that was {}", side.name()).into())
-    }
-
-    /// Instructions for each time.
+    /// Instructions spent in calls of the function with `name` in its name, and in what that calls.
     ///
     /// # Errors
     /// Where there are none.
-    pub(crate) fn instructions(&self, side: Side) -> Result<f64> {
-        match inclusive(&self.profile, side.function()) {
-            0 => Err(format!("no call of {} in the profile", side.function()).into()),
-            all => Ok(all as f64 / self.times(side)? as f64),
+    pub fn instructions(&self, name: &str) -> Result<u64> {
+        match inclusive(&self.profile, name) {
+            0 => Err(format!("no call of {name} in the profile").into()),
+            all => Ok(all),
         }
     }
 
     /// Instructions by source file; what was inlined counts for the file that it is from.
-    pub(crate) fn files(&self) -> Vec<(String, u64)> {
+    pub fn files(&self) -> Vec<(String, u64)> {
         let mut files: Vec<_> = by_file(&self.profile).into_iter().collect();
         files.sort_by_key(|(_, cost)| std::cmp::Reverse(*cost));
         files

@@ -1,0 +1,137 @@
+//! What honest connections keep, in the victim's instructions: callgrind counts what the victim's turns take beside an attack
+//! and beside as many harmless frames, the same on an idle and on a busy machine.
+//!
+//! The clock of such a run is nominal: each turn and each frame takes a fixed time, whatever else the machine does. Time in
+//! which nobody has anything to do counts as it does in `measure.rs`, an instruction as a quarter of a nanosecond.
+
+use std::hint::black_box;
+use std::path::Path;
+
+use benches::callgrind::Callgrind;
+
+use super::Scenario;
+use super::arena::{Arena, Round};
+use super::harmless::Harmless;
+use super::victim::Clock;
+
+/// What the victim's turns are counted for: a function of its own each, whose name the profile has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Beside {
+    /// An attack.
+    Attack,
+    /// As many harmless frames.
+    Harmless,
+}
+
+impl Beside {
+    const BOTH: [Self; 2] = [Self::Attack, Self::Harmless];
+
+    /// In the name of the function, mangled or not; and what the counted process says its round by.
+    const fn function(self) -> &'static str {
+        match self {
+            Self::Attack => "turn_beside_an_attack",
+            Self::Harmless => "turn_beside_harmless_frames",
+        }
+    }
+
+    /// Counts what `turn` does.
+    pub(super) fn count(self, turn: &mut dyn FnMut()) {
+        match self {
+            Self::Attack => turn_beside_an_attack(turn),
+            Self::Harmless => turn_beside_harmless_frames(turn),
+        }
+    }
+}
+
+// Each has a number of its own, or the compiler would make one function of the two.
+
+#[inline(never)]
+fn turn_beside_an_attack(turn: &mut dyn FnMut()) {
+    turn();
+    black_box(1_u8);
+}
+
+#[inline(never)]
+fn turn_beside_harmless_frames(turn: &mut dyn FnMut()) {
+    turn();
+    black_box(2_u8);
+}
+
+/// Nanoseconds that an instruction counts for, beside time in which nobody has anything to do.
+const NS_AN_INSTRUCTION: f64 = 0.25;
+
+/// Honest batches before the counted ones: windows are open by then, and what is filled once is filled.
+const WARM_UP: u64 = 100;
+
+/// Honest batches that are counted.
+const COUNTED: u64 = 150;
+
+/// What came of a scenario.
+#[derive(Clone, Copy, Debug)]
+pub struct Kept {
+    /// Honest goodput beside the attack in parts of that beside harmless frames.
+    pub share: f64,
+    /// Instructions that the victim took for each octet of honest payload: beside the attack, beside harmless frames.
+    pub each: [f64; 2],
+}
+
+/// Runs a scenario once, for callgrind to count; says what was done in each round. What the process under callgrind does.
+///
+/// # Errors
+/// What is not as it should be.
+pub fn run(scenario: &Scenario) -> Result<String, String> {
+    let new = || Arena::with_clock(&scenario.configure, Clock::Nominal);
+    let (mut attacked, mut spared) = (new(), new());
+    let mut attack = (scenario.attack)(&attacked);
+    let lent = (spared.victim.lent.rkey(), spared.victim.lent.addr());
+    let mut harmless = Harmless::new(spared.macs(), lent);
+    attacked.prepare(&mut *attack)?;
+    spared.prepare(&mut harmless)?;
+    let mut said = String::new();
+    for (batches, counted) in [(WARM_UP, false), (COUNTED, true)] {
+        attacked.victim.counted = counted.then_some(Beside::Attack);
+        spared.victim.counted = counted.then_some(Beside::Harmless);
+        attacked.lengths = Some(Vec::new());
+        let rounds = [attacked.round(&mut *attack, batches)?, {
+            harmless.follow(&attacked.lengths.take().unwrap_or_default());
+            spared.round(&mut harmless, batches)?
+        }];
+        if counted {
+            let line = |(beside, round): (Beside, Round)| {
+                let (octets, idle_ns) = (round.octets, round.ns - round.cpu_ns);
+                format!("{} {octets} {idle_ns} {} {}\n", beside.function(), round.legitimate, round.others)
+            };
+            said = Beside::BOTH.into_iter().zip(rounds).map(line).collect();
+        }
+    }
+    attacked.victim.counted = None;
+    if !attacked.all_stand() {
+        return Err("an honest connection is gone".into());
+    }
+    Ok(said)
+}
+
+/// Has `program` run a scenario ([`run`]) under callgrind, which writes its profile to `file`.
+///
+/// # Errors
+/// Where there is no valgrind, the run fails, or the attack was none.
+pub fn count(program: &Path, scenario: &Scenario, file: &Path) -> Result<Kept, String> {
+    let told = |error: Box<dyn std::error::Error>| error.to_string();
+    let profile = Callgrind::run(program, &["--count", scenario.name], None, file).map_err(told)?;
+    let mut rates = [[0.0; 2]; 2];
+    for (rate, beside) in rates.iter_mut().zip(Beside::BOTH) {
+        let said = profile.said(beside.function());
+        let numbers: Vec<u64> = said.split(' ').filter_map(|number| number.parse().ok()).collect();
+        let [octets, idle_ns, legitimate, others] = numbers[..] else {
+            return Err(format!("{}: the run said {said:?}", scenario.name));
+        };
+        if others * 10 < legitimate * 9 {
+            return Err(format!("{others} frames beside {legitimate} honest ones are no attack"));
+        }
+        let instructions = profile.instructions(beside.function()).map_err(told)? as f64;
+        let octets = octets as f64;
+        *rate = [octets / (instructions * NS_AN_INSTRUCTION + idle_ns as f64), instructions / octets];
+    }
+    let [[beside_attack, attacked], [beside_harmless, spared]] = rates;
+    Ok(Kept { share: beside_attack / beside_harmless, each: [attacked, spared] })
+}
