@@ -1,12 +1,12 @@
 //! Breaks requirements in a copy of the tree, one at a time, and sees that the tests which name them fail.
 
-use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Parser;
-use tests::conformance::mutation::{self, Mutation};
+use tests::conformance::mutation::{self, Mutation, Trial};
 use tests::conformance::trial::Bench;
 use tests::conformance::{self, Ledger};
+use tests::edit::slice;
 use tests::lab::{LabError, Result};
 
 /// Tries mutations and records the tests that killed them.
@@ -18,9 +18,12 @@ struct Options {
     /// Only those that have not been tried as they are.
     #[arg(long)]
     new: bool,
-    /// Where the copy and what is built from it are kept.
+    /// Only so many of those on record, chosen by `--seed`, with the tests that found them; records nothing.
+    #[arg(long, value_name = "COUNT", requires = "seed", conflicts_with = "new")]
+    slice: Option<usize>,
+    /// What a slice is chosen by: any text, such as a commit.
     #[arg(long)]
-    scratch: Option<PathBuf>,
+    seed: Option<String>,
 }
 
 fn main() -> ExitCode {
@@ -39,17 +42,22 @@ fn run(options: &Options) -> Result<bool> {
     let root = conformance::root();
     let say = |error: conformance::Error| LabError::new(error.to_string());
     let ledger = Ledger::load(root).map_err(say)?;
+    let text = |killer: &str| mutation::killer_text(root, killer);
     let mut trials = ledger.trials.clone();
     trials.retain(|name, _| ledger.mutations.iter().any(|mutation| mutation.name == *name));
-    let tried = |it: &Mutation| trials.get(&it.name).is_some_and(|trial| trial.digest == it.digest());
     let chosen = ledger.mutations.iter().filter(|it| it.name.contains(&options.pattern));
+    if let (Some(count), Some(seed)) = (options.slice, &options.seed) {
+        let known: Vec<(&Mutation, &Trial)> =
+            chosen.filter_map(|it| Some((it, trials.get(&it.name)?))).collect();
+        return again(&ledger, &known[slice(seed, count, known.len())]);
+    }
+    let tried = |it: &Mutation| trials.get(&it.name).is_some_and(|trial| it.is_tried(trial, &text));
     let chosen: Vec<&Mutation> = chosen.filter(|it| !options.new || !tried(it)).collect();
     if chosen.is_empty() {
         println!("nothing to try");
         return Ok(true);
     }
-    let scratch = options.scratch.clone().unwrap_or_else(default_scratch);
-    let mut bench = Bench::new(root, &scratch)?;
+    let mut bench = Bench::new(root)?;
     let mut survivors = 0;
     for mutation in chosen {
         match bench.attempt(mutation, &ledger) {
@@ -69,8 +77,20 @@ fn run(options: &Options) -> Result<bool> {
     Ok(survivors == 0)
 }
 
-/// Beside what cargo builds.
-fn default_scratch() -> PathBuf {
-    let target = std::env::var_os("CARGO_TARGET_DIR").map(PathBuf::from);
-    target.unwrap_or_else(|| conformance::root().join("target")).join("mutations")
+/// Tries a slice of those on record once more, and says how it went as `cargo test` does.
+fn again(ledger: &Ledger, known: &[(&Mutation, &Trial)]) -> Result<bool> {
+    let mut bench = Bench::new(conformance::root())?;
+    let mut survivors = 0;
+    for (mutation, before) in known {
+        match bench.attempt_again(mutation, ledger, before) {
+            Ok(trial) => println!("{}: killed by {}", mutation.name, trial.killers.join("; ")),
+            Err(error) => {
+                survivors += 1;
+                println!("{error}");
+            }
+        }
+    }
+    let (verdict, killed) = (if survivors == 0 { "ok" } else { "FAILED" }, known.len() - survivors);
+    println!("test result: {verdict}. {killed} passed; {survivors} failed; 0 ignored");
+    Ok(survivors == 0)
 }

@@ -5,6 +5,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use tests::conformance::{self, Doc, Error, Ledger, REPORT, Ran, Result, render};
+use tests::sim::defect;
 
 /// Writes CONFORMANCE.md from the index of requirements, the tests that name them, and the claims.
 #[derive(Parser)]
@@ -45,6 +46,7 @@ fn run(options: &Options) -> Result<ExitCode> {
     if let Some(path) = &options.ran {
         complaints.extend(record(path)?.missing(&ledger));
     }
+    complaints.extend(defect::stale(root).unwrap_or_else(|reason| vec![reason]));
     if !options.check {
         println!("{REPORT} written; `--check` finds {} things wrong", complaints.len());
         return Ok(ExitCode::SUCCESS);

@@ -1,16 +1,17 @@
 //! Breaks the code in a copy of the tree, one defect at a time, and sees that the simulator finds each.
 #![forbid(unsafe_code)]
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Parser;
 use tests::conformance::copy::Copy;
 use tests::conformance::root;
+use tests::edit::slice;
 use tests::lab::{LabError, Result, Run};
 use tests::lab_error;
-use tests::sim::defect::{Defect, load};
+use tests::sim::defect::{self, Defect, load};
 
 /// How long a build, or the runs of one defect, may take on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(1200);
@@ -24,9 +25,15 @@ struct Options {
     /// Runs for each that the run named with it does not find, the scenarios in turn.
     #[arg(long, default_value_t = 2000)]
     runs: u64,
-    /// Where the copy and what is built from it are kept.
+    /// Only those that have not been found as they are.
     #[arg(long)]
-    scratch: Option<PathBuf>,
+    new: bool,
+    /// Only so many, chosen by `--seed`, each by the run named with it; records nothing.
+    #[arg(long, value_name = "COUNT", requires = "seed", conflicts_with = "new")]
+    slice: Option<usize>,
+    /// What a slice is chosen by: any text, such as a commit.
+    #[arg(long)]
+    seed: Option<String>,
 }
 
 fn main() -> ExitCode {
@@ -42,72 +49,96 @@ fn main() -> ExitCode {
 
 /// How many were not found.
 fn run(options: &Options) -> Result<usize> {
-    let scratch = options.scratch.clone().unwrap_or_else(default_scratch);
     let defects = load(root()).map_err(LabError)?;
-    let chosen: Vec<_> = defects.iter().filter(|defect| defect.name.contains(&options.pattern)).collect();
-    let copy = Copy::of(root(), scratch.join("tree"))?;
+    let mut found = defect::found(root()).map_err(LabError)?;
+    found.retain(|name, _| defects.iter().any(|defect| defect.name == *name));
+    let mut chosen: Vec<_> = defects.iter().filter(|defect| defect.name.contains(&options.pattern)).collect();
+    if let (Some(count), Some(seed)) = (options.slice, &options.seed) {
+        chosen = chosen[slice(seed, count, chosen.len())].to_vec();
+    }
+    let is_stale = |defect: &Defect| defect.digest(root()).ok().as_ref() != found.get(&defect.name);
+    chosen.retain(|defect| !options.new || is_stale(defect));
+    let (copy, built) = Copy::beside(root())?;
     let mut missed = 0;
     for defect in &chosen {
         let whole = std::fs::read_to_string(root().join(&defect.file))?;
         let broken = defect.apply(&whole).map_err(LabError)?;
         copy.put(&defect.file, broken.as_bytes())?;
-        let said = attempt(&copy, &scratch, defect, options.runs);
+        let runs = if options.slice.is_some() { 0 } else { options.runs };
+        let said = attempt(&copy, &built, defect, runs);
         copy.put(&defect.file, whole.as_bytes())?;
-        match said.map_err(|error| lab_error!("{}: {error}", defect.name))? {
-            Some(found) => println!("{}: {found}", defect.name),
-            None => {
-                missed += 1;
-                println!("{}: NOT FOUND in {} runs", defect.name, options.runs);
-            }
+        let Said { named, many } = said.map_err(|error| lab_error!("{}: {error}", defect.name))?;
+        if let Some(line) = named {
+            println!("{}: {line}", defect.name);
+            found.insert(defect.name.clone(), defect.digest(root()).map_err(LabError)?);
+        } else {
+            missed += 1;
+            found.remove(&defect.name);
+            println!("{}: not found by {}{}", defect.name, defect.found, many.unwrap_or_default());
+        }
+        // After each one: an interrupted run has not been for nothing.
+        if options.slice.is_none() {
+            defect::record(root(), &found).map_err(LabError)?;
         }
     }
-    println!("defects: {}, not found: {missed}", chosen.len());
+    if options.slice.is_some() {
+        let (verdict, hits) = (if missed == 0 { "ok" } else { "FAILED" }, chosen.len() - missed);
+        println!("test result: {verdict}. {hits} passed; {missed} failed; 0 ignored");
+    } else {
+        println!("defects: {}, not found: {missed}", chosen.len());
+    }
     Ok(missed)
 }
 
-/// What the simulator says of the run that has to find it; where that does not, of the first of many, and how many do.
-fn attempt(copy: &Copy, scratch: &Path, defect: &Defect, runs: u64) -> Result<Option<String>> {
-    let built = scratch.join("built");
+/// What became of a defect.
+struct Said {
+    /// By the run that has to find it.
+    named: Option<String>,
+    /// Where that does not: by the first of many that does, and how many do.
+    many: Option<String>,
+}
+
+/// What the simulator says of the run that has to find it; where that does not, of `runs` others.
+fn attempt(copy: &Copy, built: &Path, defect: &Defect, runs: u64) -> Result<Said> {
     let said = Run::new("cargo")
-        .args([
-            "build",
-            "--quiet",
-            "-p",
-            "tests",
-            "--no-default-features",
-            "--bin",
-            "simulate",
-            "--manifest-path",
-        ])
+        .args(["build", "--quiet", "-p", "tests", "--no-default-features", "--bin", "simulate"])
+        .arg("--manifest-path")
         .arg(copy.path().join("Cargo.toml"))
-        .env("CARGO_TARGET_DIR", &built)
+        .env("CARGO_TARGET_DIR", built)
         .spawn()?
         .finish(PATIENCE)?;
     if !said.status.success() {
         return Err(lab_error!("does not build: {}", said.text));
     }
+    // Out of the place where the whole tree's is found.
+    let program = copy.path().with_extension("simulate");
+    std::fs::rename(built.join("debug/simulate"), &program)?;
     let (scenario, seed) = defect.run().map_err(LabError)?;
-    let named = simulate(scratch, &["--scenario", scenario.name, "--seed", &seed.to_string()])?;
+    let named = simulate(&program, &["--scenario", scenario.name, "--seed", &seed.to_string()])?;
     let first = format!("{} {seed} at ", scenario.name);
     if let Some(line) = named.lines().find(|line| line.starts_with(&first)) {
-        return Ok(Some(line.to_owned()));
+        return Ok(Said { named: Some(line.to_owned()), many: None });
     }
-    let many = simulate(scratch, &["--runs", &runs.to_string()])?;
+    if runs == 0 {
+        return Ok(Said { named: None, many: None });
+    }
+    let many = simulate(&program, &["--runs", &runs.to_string()])?;
     let mut failures = many.lines().filter(|line| line.starts_with("scenario "));
     let first = failures.next().map(str::to_owned);
-    Ok(first.map(|first| {
+    let many = first.map(|first| {
         let count = 1 + failures.count();
-        format!("not by {}, but by {count} of {runs} runs, {first}", defect.found)
-    }))
+        format!(", but by {count} of {runs} runs: name the first with it, {first}")
+    });
+    Ok(Said { named: None, many })
 }
 
 /// What the simulator that was built says.
-fn simulate(scratch: &Path, arguments: &[&str]) -> Result<String> {
+fn simulate(program: &Path, arguments: &[&str]) -> Result<String> {
     // Captures of what fails: of no use here.
-    let captures = scratch.join("captures");
+    let captures = program.with_extension("captures");
     std::fs::create_dir_all(&captures)?;
     let ran = Run::new("env")
-        .arg(scratch.join("built/debug/simulate"))
+        .arg(program)
         .args(arguments)
         .env("RUST_BACKTRACE", "0")
         .env("TMPDIR", &captures)
@@ -115,10 +146,4 @@ fn simulate(scratch: &Path, arguments: &[&str]) -> Result<String> {
         .finish(PATIENCE)?;
     std::fs::remove_dir_all(&captures)?;
     Ok(ran.text)
-}
-
-/// Beside what cargo builds.
-fn default_scratch() -> PathBuf {
-    let target = std::env::var_os("CARGO_TARGET_DIR").map(PathBuf::from);
-    target.unwrap_or_else(|| root().join("target")).join("sim-defects")
 }

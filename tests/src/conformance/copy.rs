@@ -1,6 +1,7 @@
 //! A copy of the work tree to break: made once, kept, and brought up to date, so that builds in it are incremental.
 
 use std::collections::BTreeSet;
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -11,9 +12,22 @@ use crate::lab_error;
 #[derive(Debug)]
 pub struct Copy {
     path: PathBuf,
+    /// Locked: two who break one copy would see each other's defects.
+    _lock: File,
 }
 
 impl Copy {
+    /// The copy that all share, beside what cargo builds, and the folder that cargo builds into: the crates of others are
+    /// built there already, while those of the copy, whose paths differ, get names of their own.
+    ///
+    /// # Errors
+    /// As those of [`of`](Self::of).
+    pub fn beside(root: &Path) -> Result<(Self, PathBuf)> {
+        let target = std::env::var_os("CARGO_TARGET_DIR").map(PathBuf::from);
+        let target = target.unwrap_or_else(|| root.join("target"));
+        Ok((Self::of(root, target.join("mutations/tree"))?, target))
+    }
+
     /// Brings the copy at `path` up to the work tree at `root`: what git tracks or would track, as it is there.
     /// Files that are the same are not touched, so that nothing is built again for them.
     ///
@@ -26,7 +40,10 @@ impl Copy {
             .args(["-c", "core.quotePath=false", "ls-files", "--cached", "--others", "--exclude-standard"])
             .check(Duration::from_secs(60))?;
         let wanted: BTreeSet<&str> = listed.lines().filter(|name| root.join(name).is_file()).collect();
-        let copy = Self { path };
+        std::fs::create_dir_all(&path)?;
+        let lock = File::create(path.with_extension("lock"))?;
+        lock.lock()?;
+        let copy = Self { path, _lock: lock };
         for name in &wanted {
             let octets = std::fs::read(root.join(name))?;
             copy.put(name, &octets)?;
@@ -87,12 +104,14 @@ mod tests {
         write("src/a.rs", "a");
         write("src/b.rs", "b");
         let copy = Copy::of(&tree, path.clone()).unwrap();
+        assert!(File::open(path.with_extension("lock")).unwrap().try_lock().is_err());
         let read = |name: &str| std::fs::read_to_string(path.join(name)).ok();
         assert_eq!((read("src/a.rs").as_deref(), read("built")), (Some("a"), None));
         let changed = || std::fs::metadata(path.join("src/a.rs")).unwrap().modified().unwrap();
         let before = changed();
         copy.put("src/b.rs", b"broken").unwrap();
         std::fs::remove_file(tree.join(".gitignore")).unwrap();
+        drop(copy);
         Copy::of(&tree, path.clone()).unwrap();
         assert_eq!((read("src/b.rs").as_deref(), read(".gitignore")), (Some("b"), None));
         assert_eq!(changed(), before);

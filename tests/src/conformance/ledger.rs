@@ -60,7 +60,8 @@ impl Ledger {
         let (mutations, more) = mutation::load(root)?;
         findings.extend(more);
         let trials = mutation::trials(root)?;
-        findings.extend(mutation::compare(&mutations, &trials));
+        findings
+            .extend(mutation::compare(&mutations, &trials, &|killer| mutation::killer_text(root, killer)));
         let mut ledger = Self::join(index, proofs, claims, findings);
         for mutation in &mutations {
             for row in mutation.rows.iter().filter(|row| !ledger.proofs.contains_key(row)) {

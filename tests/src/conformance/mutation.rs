@@ -11,8 +11,9 @@
 //! replace = "false"
 //! ```
 //!
-//! What the last trial gave is in `tests/conformance/mutations.csv`, with a digest of the edit: a mutation that has
-//! been changed, or whose text no longer occurs exactly once, is found.
+//! What the last trial gave is in `tests/conformance/mutations.csv`, with a digest of the edit and of the text of the tests
+//! that failed: a mutation that has been changed, or whose text no longer occurs exactly once, is found, and so is a test
+//! that has been changed since it was seen to fail.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -20,7 +21,7 @@ use std::path::Path;
 use serde::Deserialize;
 
 use super::{Error, MUTATIONS, Result, RowId, TRIALS, files, read, write};
-use crate::edit::replace_once;
+use crate::edit::{function_text, replace_once};
 
 /// An edit.
 #[derive(Clone, Debug)]
@@ -54,18 +55,22 @@ struct Entry {
 }
 
 impl Mutation {
-    /// Eight hexadecimal digits that change with what is broken and where.
-    pub fn digest(&self) -> String {
-        let mut sum = 0;
-        for text in [&self.file, &self.find, &self.replace] {
-            // The length keeps text from moving between the fields unseen.
-            sum = crc32c::crc32c_append(sum, &(text.len() as u64).to_le_bytes());
-            sum = crc32c::crc32c_append(sum, text.as_bytes());
+    /// Eight hexadecimal digits that change with what is broken and where, and with the text of the tests that find it, which
+    /// `text` gives.
+    pub fn digest(&self, killers: &[String], text: &dyn Fn(&str) -> Option<String>) -> String {
+        let mut parts = vec![self.file.clone(), self.find.clone(), self.replace.clone()];
+        parts.extend(self.rows.iter().map(RowId::to_string));
+        for killer in killers {
+            parts.push(killer.clone());
+            parts.push(text(killer).unwrap_or_default());
         }
-        for row in &self.rows {
-            sum = crc32c::crc32c_append(sum, row.to_string().as_bytes());
-        }
-        format!("{sum:08x}")
+        digest(&parts)
+    }
+
+    /// Whether a trial is of this mutation and its killers as they are.
+    pub fn is_tried(&self, trial: &Trial, text: &dyn Fn(&str) -> Option<String>) -> bool {
+        trial.killers.iter().all(|killer| text(killer).is_some())
+            && trial.digest == self.digest(&trial.killers, text)
     }
 
     /// The file's text with the edit.
@@ -78,10 +83,26 @@ impl Mutation {
     }
 }
 
+/// Eight hexadecimal digits of some texts.
+pub fn digest(parts: &[String]) -> String {
+    let sum = parts.iter().fold(0, |sum, part| {
+        // The length keeps text from moving between the parts unseen.
+        let sum = crc32c::crc32c_append(sum, &(part.len() as u64).to_le_bytes());
+        crc32c::crc32c_append(sum, part.as_bytes())
+    });
+    format!("{sum:08x}")
+}
+
+/// The text of a test that a record names as `file: name`; `None` where there is none any more.
+pub fn killer_text(root: &Path, killer: &str) -> Option<String> {
+    let (file, name) = killer.split_once(": ")?;
+    function_text(&read(root, file).ok()?, name)
+}
+
 /// What a trial gave: the tests that failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Trial {
-    /// [`Mutation::digest`] then.
+    /// [`Mutation::digest`] with these killers, then.
     pub digest: String,
     /// `file: name`, of each test that names a row of the mutation and failed.
     pub killers: Vec<String>,
@@ -163,14 +184,19 @@ pub fn record(root: &Path, trials: &Trials) -> Result<()> {
     write(root, TRIALS, &String::from_utf8_lossy(&octets))
 }
 
-/// What the record lacks: a mutation without a trial, a trial without its mutation.
-pub fn compare(mutations: &[Mutation], trials: &Trials) -> Vec<String> {
+/// What the record lacks: a mutation without a trial of what it and its tests are now, a trial without its mutation. `text`
+/// gives a killer's.
+pub fn compare(
+    mutations: &[Mutation],
+    trials: &Trials,
+    text: &dyn Fn(&str) -> Option<String>,
+) -> Vec<String> {
     let mut findings = Vec::new();
     for mutation in mutations {
         let name = &mutation.name;
-        if trials.get(name).is_none_or(|trial| trial.digest != mutation.digest()) {
+        if trials.get(name).is_none_or(|trial| !mutation.is_tried(trial, text)) {
             findings.push(format!(
-                "{name} has not been tried: `cargo run -p tests --bin conformance-mutate {name}`"
+                "{name} has not been tried as it and its tests are: `scripts/mutate --new` tries all such"
             ));
         }
     }
@@ -204,15 +230,30 @@ mod tests {
 
     #[test]
     fn a_changed_mutation_has_to_be_tried_again() {
+        let text = |_: &str| Some("fn it() {}".to_owned());
         let mutations = parse(ONE).unwrap();
-        let trial = Trial { digest: mutations[0].digest(), killers: vec!["a.rs: it".into()] };
+        let killers = vec!["a.rs: it".to_owned()];
+        let trial = Trial { digest: mutations[0].digest(&killers, &text), killers: killers.clone() };
         let trials = Trials::from([("n".into(), trial.clone())]);
-        assert!(compare(&mutations, &trials).is_empty());
-        assert_eq!(compare(&mutations, &Trials::new()).len(), 1);
+        assert!(compare(&mutations, &trials, &text).is_empty());
+        assert_eq!(compare(&mutations, &Trials::new(), &text).len(), 1);
         let changed = parse(&ONE.replace("\"c\"", "\"d\"")).unwrap();
-        assert_eq!(compare(&changed, &trials).len(), 1);
-        assert_eq!(compare(&[], &trials).len(), 1);
+        assert_eq!(compare(&changed, &trials, &text).len(), 1);
+        assert_eq!(compare(&[], &trials, &text).len(), 1);
         let moved = parse(&ONE.replace("'''a\nb'''", "'a'").replace("\"c\"", "\"b\\nc\"")).unwrap();
-        assert_ne!(moved[0].digest(), mutations[0].digest());
+        assert_ne!(moved[0].digest(&killers, &text), trial.digest);
+    }
+
+    #[test]
+    fn a_kill_is_stale_when_its_test_changes_or_goes() {
+        let before = |_: &str| Some("fn it() { assert!(a) }".to_owned());
+        let mutations = parse(ONE).unwrap();
+        let killers = vec!["a.rs: it".to_owned()];
+        let trial = Trial { digest: mutations[0].digest(&killers, &before), killers };
+        let trials = Trials::from([("n".into(), trial)]);
+        assert!(compare(&mutations, &trials, &before).is_empty());
+        let after = |_: &str| Some("fn it() { assert!(true) }".to_owned());
+        assert_eq!(compare(&mutations, &trials, &after).len(), 1);
+        assert_eq!(compare(&mutations, &trials, &|_| None).len(), 1);
     }
 }

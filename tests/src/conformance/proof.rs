@@ -18,6 +18,13 @@ pub struct Test {
     pub name: String,
 }
 
+impl Test {
+    /// As the record of mutations names it.
+    pub fn killer(&self) -> String {
+        format!("{}: {}", self.file, self.name)
+    }
+}
+
 /// A test and the rows it names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Proof {

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::copy::Copy;
-use super::mutation::{Mutation, Trial};
+use super::mutation::{Mutation, Trial, killer_text};
 use super::proof::Test;
 use super::{Ledger, RowId};
 use crate::lab::{Result, Run};
@@ -36,23 +36,40 @@ pub struct Bench {
 }
 
 impl Bench {
-    /// Below `scratch`: a copy of the tree, and a folder for what is built from it.
+    /// With a copy of the tree beside what cargo builds.
     ///
     /// # Errors
     /// When the tree cannot be copied.
-    pub fn new(root: &Path, scratch: &Path) -> Result<Self> {
-        let copy = Copy::of(root, scratch.join("tree"))?;
-        Ok(Self { copy, root: root.to_owned(), built: scratch.join("built"), sound: BTreeSet::new() })
+    pub fn new(root: &Path) -> Result<Self> {
+        let (copy, built) = Copy::beside(root)?;
+        Ok(Self { copy, root: root.to_owned(), built, sound: BTreeSet::new() })
     }
 
-    /// Tries one.
+    /// Tries one, with all tests that name its rows.
     ///
     /// # Errors
     /// When a row has no test that can be run here, a test fails or is not found on the whole tree, the broken tree does
     /// not build, or the mutation survives.
     pub fn attempt(&mut self, mutation: &Mutation, ledger: &Ledger) -> Result<Trial> {
+        self.attempt_with(mutation, runnable(mutation, ledger)?)
+    }
+
+    /// Tries one that was killed before, with the fewest of the tests that did it then, so that little is built.
+    ///
+    /// # Errors
+    /// As those of [`attempt`](Self::attempt), and where a row has no test among them.
+    pub fn attempt_again(&mut self, mutation: &Mutation, ledger: &Ledger, before: &Trial) -> Result<Trial> {
+        let mut tests = runnable(mutation, ledger)?;
+        for (row, tests) in &mut tests {
+            let did = |test: &&Test| before.killers.contains(&test.killer());
+            let one = tests.iter().copied().find(did);
+            *tests = vec![one.ok_or_else(|| lab_error!("{}: no killer names {row}", mutation.name))?];
+        }
+        self.attempt_with(mutation, tests)
+    }
+
+    fn attempt_with(&mut self, mutation: &Mutation, tests: BTreeMap<RowId, Vec<&Test>>) -> Result<Trial> {
         let name = &mutation.name;
-        let tests = runnable(mutation, ledger)?;
         let batches = batches(tests.values().flatten())?;
         self.see_sound(&batches)?;
         let whole = std::fs::read_to_string(self.root.join(&mutation.file))?;
@@ -67,8 +84,9 @@ impl Bench {
         {
             return Err(lab_error!("{name} survives: no test that names {row} fails"));
         }
-        let killers = failed.iter().map(|test| format!("{}: {}", test.file, test.name)).collect();
-        Ok(Trial { digest: mutation.digest(), killers })
+        let killers: Vec<String> = failed.iter().map(|test| test.killer()).collect();
+        let digest = mutation.digest(&killers, &|killer| killer_text(&self.root, killer));
+        Ok(Trial { digest, killers })
     }
 
     /// Without the mutation every test has to pass, or its failing would tell nothing.

@@ -13,7 +13,8 @@
 //!
 //! `cargo run -p tests --bin sim-defects` applies each to a copy of the tree, runs the simulator built from it, first the
 //! scenario and seed that found it when it was last tried, and says by which rule. That takes a build for each; that they
-//! still apply is seen by an ordinary test.
+//! still apply is seen by an ordinary test. `tests/sim-defects/found.csv` has a digest of each that its run found, of the edit
+//! and of what the scenario draws: one of them changed, it has to be tried again (`conformance-report --check` says so).
 //!
 //! Each of those kept was found when it was last tried. What was tried and is not kept, since another test finds it:
 //!
@@ -25,16 +26,21 @@
 //!
 //! Nor is a timeout that does not arm its timer again: what it sends does.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use serde::Deserialize;
 
 use super::scenario::Scenario;
-use crate::edit::replace_once;
+use crate::conformance::mutation::digest;
+use crate::edit::{function_text, replace_once};
 
 /// Where they are kept, from the top of the repository.
 pub const DEFECTS: &str = "tests/sim-defects";
+/// Digests of those that were found.
+pub const FOUND: &str = "tests/sim-defects/found.csv";
+/// What the scenarios draw.
+const DRAWN: &str = "tests/src/sim/scenario/faults.rs";
 
 /// An edit.
 #[derive(Clone, Debug, Deserialize)]
@@ -71,6 +77,19 @@ impl Defect {
         run.ok_or_else(|| format!("{}: {} is no scenario with a seed", self.name, self.found))
     }
 
+    /// Eight hexadecimal digits that change with the edit, with the run that finds it and with what its scenario draws.
+    ///
+    /// # Errors
+    /// In words, when it names no run, or the scenario draws nothing.
+    pub fn digest(&self, root: &Path) -> Result<String, String> {
+        let (scenario, _) = self.run()?;
+        let text = std::fs::read_to_string(root.join(DRAWN)).map_err(|error| format!("{DRAWN}: {error}"))?;
+        let draws = function_text(&text, &scenario.name.replace('-', "_"))
+            .ok_or_else(|| format!("{DRAWN}: {} has no function of its name", scenario.name))?;
+        let Self { file, find, replace, found, .. } = self;
+        Ok(digest(&[file.clone(), find.clone(), replace.clone(), found.clone(), draws]))
+    }
+
     /// The file's text with the edit.
     ///
     /// # Errors
@@ -103,6 +122,53 @@ pub fn load(root: &Path) -> Result<Vec<Defect>, String> {
     Ok(defects)
 }
 
+/// The digests of those that were found, by name; none where there is no record.
+///
+/// # Errors
+/// In words, when the record is not of the form.
+pub fn found(root: &Path) -> Result<BTreeMap<String, String>, String> {
+    if !root.join(FOUND).exists() {
+        return Ok(BTreeMap::new());
+    }
+    let told = |error: csv::Error| format!("{FOUND}: {error}");
+    csv::Reader::from_path(root.join(FOUND))
+        .map_err(told)?
+        .deserialize()
+        .map(|row| row.map_err(told))
+        .collect()
+}
+
+/// Replaces the record.
+///
+/// # Errors
+/// In words, when it cannot be written.
+pub fn record(root: &Path, found: &BTreeMap<String, String>) -> Result<(), String> {
+    let lines: String = found.iter().map(|(name, digest)| format!("{name},{digest}\n")).collect();
+    std::fs::write(root.join(FOUND), format!("defect,digest\n{lines}"))
+        .map_err(|error| format!("{FOUND}: {error}"))
+}
+
+/// Those that have not been found as they are, and records of none that is there, one line each.
+///
+/// # Errors
+/// In words, when something cannot be read.
+pub fn stale(root: &Path) -> Result<Vec<String>, String> {
+    let (defects, found) = (load(root)?, found(root)?);
+    let mut findings = Vec::new();
+    for defect in &defects {
+        if found.get(&defect.name) != Some(&defect.digest(root)?) {
+            findings.push(format!(
+                "{} has not been found as it and its scenario are: `scripts/mutate --new` tries all such",
+                defect.name
+            ));
+        }
+    }
+    for name in found.keys().filter(|name| !defects.iter().any(|defect| defect.name == **name)) {
+        findings.push(format!("{FOUND}: there is no defect {name}"));
+    }
+    Ok(findings)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -118,6 +184,16 @@ mod tests {
             defect.apply(&text).unwrap_or_else(|reason| panic!("{reason}"));
             defect.run().unwrap_or_else(|reason| panic!("{reason}"));
         }
+    }
+
+    #[test]
+    fn a_find_is_stale_when_the_defect_or_its_run_changes() {
+        let defect = load(root()).unwrap().remove(0);
+        let digest = |defect: &Defect| defect.digest(root()).unwrap();
+        let before = digest(&defect);
+        assert_eq!(digest(&defect), before);
+        assert_ne!(digest(&Defect { replace: "other".into(), ..defect.clone() }), before);
+        assert_ne!(digest(&Defect { found: "clean 7".into(), ..defect }), before);
     }
 
     #[test]
