@@ -1,5 +1,5 @@
-//! What share of a wire one connection reaches, in virtual time: RDMA Writes back to back between two engines, no
-//! frame lost but for want of room in the queue in front of the wire.
+//! What share of a wire one connection reaches, in virtual time: RDMA Writes back to back between two engines, frames
+//! lost for want of room in the queue in front of the wire, or by chance.
 //!
 //! Two shares, both over the second stretch of a run, when slow start is over: of the wire's time, in which frames
 //! were on it, and of its rate, in payload that was placed. The wire counts nanoseconds, the engines microseconds.
@@ -38,6 +38,8 @@ pub struct Path {
     pub mtu: u16,
     /// The receiver asks for markers.
     pub markers: bool,
+    /// Frames lost by chance each way, parts per million.
+    pub loss_ppm: u32,
 }
 
 /// What one connection made of it.
@@ -116,7 +118,8 @@ impl Run {
         let sink = region(1).map_err(|error| error.to_string())?;
         // Two frames at least, or an acknowledgement's way back is full.
         let queue = (path.octets() * path.queue / 100).max(2 * u64::from(path.mtu) + 28);
-        let wire = |side| Wire::new(path.rate_mbit, path.rtt_us / 2, queue, Loss::Random(0), 1, side);
+        let wire =
+            |side| Wire::new(path.rate_mbit, path.rtt_us / 2, queue, Loss::Random(path.loss_ppm), 1, side);
         let wakes = [Some(hosts.now_us); 2];
         Ok(Self {
             hosts,

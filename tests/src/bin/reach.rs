@@ -38,7 +38,7 @@ fn main() -> ExitCode {
         for &queue in &options.queues {
             for mtu in [1500, 9000] {
                 for markers in [false, true] {
-                    let path = Path { rate_mbit, rtt_us, queue, mtu, markers };
+                    let path = Path { rate_mbit, rtt_us, queue, mtu, markers, loss_ppm: 0 };
                     match path.reach(tcp, options.rounds) {
                         Ok(reached) => println!(
                             "{rate_mbit:>6} {rtt_us:>7} {queue:>5}% {mtu:>5} {:>8} {:>7.1} {:>10.1} {:>7} rtt {:>11} {:>9}",
