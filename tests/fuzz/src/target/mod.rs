@@ -2,6 +2,7 @@
 
 pub mod connection;
 pub mod frames;
+mod gate;
 mod host;
 mod ledger;
 mod packet;

@@ -6,6 +6,8 @@ use iwarp::engine::EngineConfig;
 use iwarp::verbs::{CompletionQueue, Context, ContextConfig, ContextLimits, QpInit};
 use tcp_lite::Limits;
 
+use super::gate::{Gate, Hand};
+
 /// The port that engines listen on.
 pub(super) const PORT: u16 = 7174;
 
@@ -16,7 +18,7 @@ pub(super) mod raw;
 use raw::RawPair;
 
 /// Packet buffers of each port.
-const BUFFERS: usize = 64;
+const BUFFERS: usize = 32;
 
 /// Turns in which an engine that was left alone has to come to rest.
 const REST_TURNS: usize = 30_000;
@@ -74,10 +76,28 @@ pub(super) fn small(config: &mut EngineConfig) {
 
 /// An engine, which asks for CRCs or does not, and its peer.
 pub(super) fn rig(crc: bool) -> RawPair {
-    RawPair::limited(context(3), pair(&wire()), Limits { connections: 64, ..LIMITS }, |config| {
+    rig_over(pair(&wire()), crc)
+}
+
+/// An engine, which asks for CRCs or does not, and its peer, whose frames may be held back.
+pub(super) fn gated_rig(crc: bool) -> (RawPair, Hand) {
+    let (engine, peer) = pair(&wire());
+    let (peer, hand) = Gate::new(peer);
+    (rig_over((engine, peer), crc), hand)
+}
+
+fn rig_over(ports: (Box<dyn Port>, Box<dyn Port>), crc: bool) -> RawPair {
+    RawPair::limited(context(3), ports, Limits { connections: 64, ..LIMITS }, |config| {
         small(config);
         config.crc = crc;
     })
+}
+
+/// Lets `us` pass, at once where nobody has anything to do any more.
+pub(super) fn pass(raw: &mut RawPair, us: i64) {
+    let end_us = raw.now_us + us;
+    raw.rest(us);
+    raw.now_us = raw.now_us.max(end_us);
 }
 
 /// Lets everything end, and looks that nothing is held: the objects are gone, the connections, the packet buffers.

@@ -2,58 +2,96 @@
 
 use iwarp::memory::{Access, WindowKind};
 use iwarp::verbs::{
-    FastOptions, FastRegion, FastRegister, MemoryRegion, MemoryWindow, MrOptions, ProtectionDomain,
-    RemoteAddr, Sge,
+    BindWindow, FastOptions, FastRegion, FastRegister, MemoryRegion, MemoryWindow, MrOptions,
+    ProtectionDomain, QueuePair, RemoteAddr, Sge,
 };
 
 /// What nobody may change.
 const GUARD: u8 = 0x5a;
 
-/// Octets in all.
-const OCTETS: usize = 2560;
+/// Octets of each piece of memory.
+const OCTETS: usize = 1024;
 
-/// Where each registration is, by its first octet and its octets.
+/// What of the open and of the fast region is registered, by its first octet and its octets.
 const OPEN: (usize, usize) = (256, 512);
-const CLOSED: (usize, usize) = (1024, 512);
-const FAST: (usize, usize) = (1792, 512);
+const LENT: (usize, usize) = (128, 128);
 
-/// What a window of the closed region reaches, counted from its front, and where its receives go.
+/// What a window of the closed region reaches, and where its receives go.
 const WINDOW: (usize, usize) = (128, 128);
 const INBOX: (usize, usize) = (256, 128);
 
-/// What of the fast region is registered.
-const LENT: (usize, usize) = (128, 128);
+/// A region that names more than the queue pair's own protection domain.
+pub(super) enum Extra {
+    None,
+    /// Bound to the queue pair: its peer may use it, and invalidate it.
+    Own(MemoryRegion),
+    /// Bound to another queue pair, or of another protection domain.
+    Others(MemoryRegion),
+}
 
 /// Regions and windows of one protection domain. Only their own engine touches the memory, on this thread and in its turns.
 pub(super) struct Memory {
-    /// Every right to a peer.
-    pub(super) open: MemoryRegion,
+    /// Every right to a peer, who cannot invalidate it.
+    open: FastRegion,
     /// No right to a peer but through the window.
     pub(super) closed: MemoryRegion,
     pub(super) window: MemoryWindow,
     pub(super) fast: FastRegion,
-    octets: Box<[u8; OCTETS]>,
+    extra: Extra,
+    /// Under the closed region, where the user has memory of their own.
+    _user: Option<Box<[u8; OCTETS]>>,
 }
 
 impl Memory {
-    #[allow(unsafe_code, reason = "registering memory of one's own is the point of the target")]
-    pub(super) fn new(pd: &ProtectionDomain, kind: WindowKind) -> Self {
-        let mut octets = Box::new([GUARD; OCTETS]);
-        let front = octets.as_mut_ptr();
-        let open = MrOptions::new(Access::LOCAL_WRITE | Access::REMOTE);
-        let closed = MrOptions::new(Access::LOCAL_WRITE | Access::MW_BIND);
-        // SAFETY: `octets` is on the heap and lives as long as the regions in the same value; it is looked at only while no
-        // engine turns. All three ranges lie within it.
-        let (open, closed, fast) = unsafe {
-            (
-                pd.reg_user_mr(front.add(OPEN.0), OPEN.1, &open),
-                pd.reg_user_mr(front.add(CLOSED.0), CLOSED.1, &closed),
-                pd.alloc_fast_user_mr(front.add(FAST.0), FAST.1, true, &FastOptions::default()),
-            )
-        };
+    /// `setup` chooses what else is registered.
+    #[allow(unsafe_code, reason = "registering memory of one's own is a part of the target")]
+    pub(super) fn new(
+        pd: &ProtectionDomain,
+        kind: WindowKind,
+        setup: u8,
+        [qp, other_qp]: [&QueuePair; 2],
+        stranger: &ProtectionDomain,
+    ) -> Self {
         let room = "within the limit";
-        let window = pd.alloc_mw(kind).expect(room);
-        Self { open: open.expect(room), closed: closed.expect(room), window, fast: fast.expect(room), octets }
+        let rights = MrOptions::new(Access::LOCAL_WRITE | Access::MW_BIND);
+        let mut user = (kind == WindowKind::Type1).then(|| Box::new([0; OCTETS]));
+        let closed = match &mut user {
+            // SAFETY: the octets are on the heap and live as long as the region in the same value; nobody else looks at
+            // them.
+            Some(user) => unsafe { pd.reg_user_mr(user.as_mut_ptr(), OCTETS, &rights) },
+            None => pd.reg_mr_with(OCTETS, &rights),
+        };
+        let all = MrOptions::new(Access::LOCAL_WRITE | Access::REMOTE);
+        let of = |pd: &ProtectionDomain, qp| {
+            let region = pd.reg_mr_with(OCTETS, &MrOptions { qp, ..all }).expect(room);
+            region.write_at(0, &[GUARD; OCTETS]).expect("it fits");
+            region
+        };
+        let extra = match (setup ^ setup >> 3) & 3 {
+            0 => Extra::None,
+            1 => Extra::Own(of(pd, Some(qp))),
+            2 => Extra::Others(of(pd, Some(other_qp))),
+            _ => Extra::Others(of(stranger, None)),
+        };
+        let kept = FastOptions { keep: true, ..FastOptions::default() };
+        let memory = Self {
+            open: pd.alloc_fast_mr(OCTETS, &kept).expect(room),
+            closed: closed.expect(room),
+            window: pd.alloc_mw(kind).expect(room),
+            fast: pd.alloc_fast_mr(OCTETS, &FastOptions::default()).expect(room),
+            extra,
+            _user: user,
+        };
+        for fast in [&memory.open, &memory.fast] {
+            fast.memory().write_at(0, &[GUARD; OCTETS]).expect("it fits");
+        }
+        memory.closed.write_at(0, &[GUARD; OCTETS]).expect("it fits");
+        memory
+    }
+
+    /// What makes the open region reachable.
+    pub(super) fn opening(&self) -> FastRegister {
+        self.open.register(OPEN.0 as u64, OPEN.1 as u64, Access::LOCAL_WRITE | Access::REMOTE)
     }
 
     /// What makes the fast region reachable.
@@ -62,19 +100,23 @@ impl Memory {
     }
 
     /// What binds the window.
-    pub(super) fn binding(&self) -> iwarp::verbs::BindWindow {
+    pub(super) fn binding(&self) -> BindWindow {
         let access = Access::REMOTE_WRITE | Access::REMOTE_READ;
         self.window.bind(&self.closed, WINDOW.0 as u64, WINDOW.1 as u64, access)
     }
 
     /// A name as the peer may know it: something and where it begins.
     pub(super) fn name(&self, which: usize) -> RemoteAddr {
-        match which {
-            0 | 1 => RemoteAddr { addr: self.open.addr(), rkey: self.open.rkey() },
-            2 => RemoteAddr { addr: self.closed.addr() + WINDOW.0 as u64, rkey: self.window.rkey() },
-            3 => RemoteAddr { addr: self.fast.addr(LENT.0 as u64), rkey: self.fast.rkey() },
-            4 => RemoteAddr { addr: self.closed.addr(), rkey: self.closed.lkey() },
-            _ => RemoteAddr { addr: self.open.addr(), rkey: self.open.rkey() ^ 1 },
+        let open = RemoteAddr { addr: self.open.addr(OPEN.0 as u64), rkey: self.open.rkey() };
+        match (which, &self.extra) {
+            (0 | 1, _) => open,
+            (2, _) => RemoteAddr { addr: self.closed.addr() + WINDOW.0 as u64, rkey: self.window.rkey() },
+            (3, _) => RemoteAddr { addr: self.fast.addr(LENT.0 as u64), rkey: self.fast.rkey() },
+            (4, _) => RemoteAddr { addr: self.closed.addr(), rkey: self.closed.lkey() },
+            (6, Extra::Own(region) | Extra::Others(region)) => {
+                RemoteAddr { addr: region.addr(), rkey: region.rkey() }
+            }
+            _ => RemoteAddr { rkey: open.rkey ^ 1, ..open },
         }
     }
 
@@ -85,16 +127,32 @@ impl Memory {
             self.closed.sge(INBOX.0 + at, octets % (INBOX.1 - at + 1))
         } else {
             let at = at % OPEN.1;
-            self.open.sge(at, octets % (OPEN.1 - at + 1))
+            self.open.sge((OPEN.0 + at) as u64, (octets % (OPEN.1 - at + 1)) as u32)
         }
     }
 
     /// Nothing changed that nobody was lent.
     pub(super) fn assert_guards(&self) {
-        let lent =
-            [OPEN, (CLOSED.0 + WINDOW.0, WINDOW.1), (CLOSED.0 + INBOX.0, INBOX.1), (FAST.0 + LENT.0, LENT.1)];
-        let is_lent = |at: usize| lent.iter().any(|&(first, octets)| (first..first + octets).contains(&at));
-        let changed = self.octets.iter().enumerate().position(|(at, &octet)| octet != GUARD && !is_lent(at));
-        assert_eq!(changed, None, "an octet changed that nobody was lent");
+        let mut octets = [0; OCTETS];
+        self.open.memory().read_at(0, &mut octets).expect("it is there");
+        assert_untouched("open", &octets, &[OPEN]);
+        self.fast.memory().read_at(0, &mut octets).expect("it is there");
+        assert_untouched("fast", &octets, &[LENT]);
+        self.closed.read_at(0, &mut octets).expect("it is there");
+        assert_untouched("closed", &octets, &[WINDOW, INBOX]);
+        if let Extra::Others(region) = &self.extra {
+            region.read_at(0, &mut octets).expect("it is there");
+            assert_untouched("other", &octets, &[]);
+        }
+    }
+}
+
+/// Outside of what is `lent`, by increasing offsets, `octets` are as they were.
+fn assert_untouched(whose: &str, octets: &[u8; OCTETS], lent: &[(usize, usize)]) {
+    let mut from = 0;
+    for &(first, count) in lent.iter().chain([&(OCTETS, 0)]) {
+        let changed = octets[from..first].iter().position(|octet| *octet != GUARD);
+        assert_eq!(changed.map(|at| from + at), None, "{whose}: an octet changed that nobody was lent");
+        from = first + count;
     }
 }

@@ -1,5 +1,6 @@
 //! A live RDMA stream: FPDUs whose CRC, markers and length are right and whose DDP and RDMAP fields are near what the connection
-//! and its memory are, against a user who has receives posted, Reads and atomics outstanding, windows bound.
+//! and its memory are, in segments that may arrive ahead of others, against a user who has receives posted, Reads and atomics
+//! outstanding, windows bound. The engine is the responder, or the initiator with any RTR.
 //!
 //! Rules: only lent memory changes; what the engine says is FPDUs, octet by octet, and nothing behind its Terminate; an error that it
 //! finds is told by a Terminate of the documents' tables, with the codes that the user is told; every request completes once; at the
@@ -11,7 +12,7 @@ mod peer;
 use std::time::Duration;
 
 use iwarp::memory::WindowKind;
-use iwarp::mpa::Framer;
+use iwarp::mpa::{Framer, RtrKinds};
 use iwarp::rdmap::{AtomicOp, AtomicRequest, ReadRequest, Terminate};
 use iwarp::verbs::{
     CmEventKind, CmId, CompletionQueue, ConnParam, EventChannel, ProtectionDomain, QpGrants, QpInit, QpState,
@@ -20,9 +21,11 @@ use iwarp::verbs::{
 
 use self::memory::Memory;
 use self::peer::Peer;
+use super::gate::Hand;
 use super::ledger::Ledger;
-use super::rig::raw::{RawPair, fpdu, ulpdus};
-use super::rig::{PORT, assert_all_given_back, queues, rig};
+use super::rig::raw::{RawPair, fpdu, frame, ulpdus};
+use super::rig::{PORT, assert_all_given_back, gated_rig, pass, queues};
+use super::trace;
 use crate::input::Input;
 
 /// Actions of one input at most.
@@ -34,14 +37,21 @@ const REST_US: i64 = 120_000_000;
 /// A Write of no octets, after which a responder may speak.
 const EMPTY_WRITE: [u8; 14] = [0xc1, 0x40, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
 
+/// The RTR that the peer's Reply asks for, by its depths of 4: a Write, a Read, a Send (RFC 6581 section 9).
+const RTR: [[u8; 4]; 3] = [[0x80, 4, 0xc0, 4], [0x80, 4, 0x40, 4], [0xc0, 4, 0, 4]];
+
 struct Run {
     raw: RawPair,
+    /// On what the peer sends.
+    hand: Hand,
     pd: ProtectionDomain,
     cq: CompletionQueue,
     channel: EventChannel,
     listener: CmId,
     id: CmId,
     qp: QueuePair,
+    /// Never connected: it has memory of its own.
+    other_qp: QueuePair,
     srq: Option<SharedReceiveQueue>,
     memory: Memory,
     ledger: Ledger,
@@ -71,12 +81,12 @@ pub fn run(octets: &[u8]) {
 }
 
 impl Run {
-    /// An established connection, the engine being the responder.
+    /// An established connection.
     fn open(input: &mut Input<'_>) -> Self {
         let setup = input.u8();
         let bit = |at: u8| setup >> at & 1 == 1;
         let (their_markers, own_markers, crc) = (bit(0), bit(1), !bit(2));
-        let mut raw = rig(crc);
+        let (mut raw, hand) = gated_rig(crc);
         let context = raw.context.clone();
         let room = "within the limit";
         let pd = context.alloc_pd().expect(room);
@@ -88,36 +98,53 @@ impl Run {
         let init = QpInit { srq: srq.as_ref(), sq_sig_all: true, grants: QpGrants::all(), ..queues(&cq) };
         let qp = pd.create_qp(&init).expect(room);
         let kind = if bit(4) { WindowKind::Type1 } else { WindowKind::Type2 };
-        let memory = Memory::new(&pd, kind);
+        let other_qp = pd.create_qp(&queues(&cq)).expect(room);
+        let stranger = context.alloc_pd().expect(room);
+        let memory = Memory::new(&pd, kind, setup, [&qp, &other_qp], &stranger);
         let depth = if bit(5) { 1 } else { 4 };
-        raw.connect();
-        let mut request = b"MPA ID Req Frame".to_vec();
-        request.extend([0x10 | u8::from(their_markers) << 7 | u8::from(crc) << 6, 2, 0, 4, 0, 4, 0, 4]);
-        raw.send(&request);
-        let id = raw.next_event(&channel, 1_000_000).expect("a connect request").id;
+        let (dials, ready_to_receive) = (bit(6), bit(6) && bit(7));
         let param = ConnParam {
             markers: own_markers,
             responder_resources: depth,
             initiator_depth: depth,
+            peer_to_peer: !dials || ready_to_receive,
+            rtr: RtrKinds::all(),
             ..ConnParam::default()
         };
-        id.accept(&qp, &param).expect("it waits");
-        assert!(raw.until(1_000_000, |raw| raw.inbox.len() >= 24), "no Reply");
-        raw.inbox.drain(..24);
+        let flags = 0x10 | u8::from(their_markers) << 7 | u8::from(crc) << 6;
         let mut framer = Framer::new(own_markers, crc);
-        let ready = fpdu(&mut framer, &EMPTY_WRITE);
-        raw.send(&ready);
+        let id;
+        if dials {
+            raw.listen();
+            id = context.create_id(&channel);
+            id.connect(&qp, ([10, 0, 0, 2], PORT).into(), &param).expect("it may connect");
+            assert!(raw.until(1_000_000, |raw| raw.inbox.len() >= 24), "no Request");
+            raw.inbox.drain(..24);
+            let depths = if ready_to_receive { RTR[usize::from(setup >> 3) % 3] } else { [0, 4, 0, 4] };
+            raw.send(&frame("Rep", flags, 2, &depths));
+        } else {
+            raw.connect();
+            raw.send(&frame("Req", flags, 2, &[0, 4, 0, 4]));
+            id = raw.next_event(&channel, 1_000_000).expect("a connect request").id;
+            id.accept(&qp, &param).expect("it waits");
+            assert!(raw.until(1_000_000, |raw| raw.inbox.len() >= 24), "no Reply");
+            raw.inbox.drain(..24);
+            let ready = fpdu(&mut framer, &EMPTY_WRITE);
+            raw.send(&ready);
+        }
         let event = raw.next_event(&channel, 1_000_000).expect("an event");
         assert!(matches!(event.kind, CmEventKind::Established { .. }), "{event:?}");
         let theirs = Framer::new(their_markers, crc);
         let mut run = Self {
             raw,
+            hand,
             pd,
             cq,
             channel,
             listener,
             id,
             qp,
+            other_qp,
             srq,
             memory,
             ledger: Ledger::default(),
@@ -132,8 +159,9 @@ impl Run {
         run
     }
 
-    /// The window is bound and the fast region registered; some receives wait.
+    /// The window is bound and the fast regions are registered; some receives wait.
     fn name(&mut self) {
+        self.post(SendOp::FastRegister(self.memory.opening()), None);
         if self.memory.window.kind() == WindowKind::Type2 {
             self.post(SendOp::BindWindow(self.memory.binding()), None);
         } else {
@@ -146,7 +174,7 @@ impl Run {
         }
         self.post(SendOp::FastRegister(self.memory.registration()), None);
         (0..3).for_each(|at| self.receive(at * 40, 40));
-        self.raw.until(100, |_| false);
+        pass(&mut self.raw, 100);
         self.look();
     }
 
@@ -154,6 +182,7 @@ impl Run {
         match input.below(16) {
             0..=8 => {
                 let octets = self.peer.fpdu(input, &self.memory);
+                trace(format_args!("{} the peer frames {:02x?}", self.raw.now_us, self.peer.said()));
                 self.pending.extend(octets);
                 if !input.one_in(3) {
                     self.flush(input);
@@ -163,7 +192,7 @@ impl Run {
             11 => self.receive(input.below(128), input.below(129)),
             12 => {
                 self.flush(input);
-                self.raw.until(i64::from(input.size() % 10_000_000), |_| false);
+                pass(&mut self.raw, i64::from(input.size() % 10_000_000));
             }
             13 => {
                 if self.raw.has_connection() && !self.raw.is_over() && input.one_in(3) {
@@ -181,7 +210,10 @@ impl Run {
                 5 => self.post(SendOp::LocalInvalidate { rkey: self.memory.window.rkey() }, None),
                 6 => self.post(SendOp::FastRegister(self.memory.registration()), None),
                 7 => self.post(SendOp::BindWindow(self.memory.binding()), None),
-                _ => {}
+                8 => self.hand.hold(1 + input.below(3)),
+                9 => self.hand.release(false),
+                10 => self.hand.release(true),
+                _ => self.hand.lose(),
             },
             _ => self.raw.turn(),
         }
@@ -198,7 +230,10 @@ impl Run {
             2 | 3 => self.post(SendOp::Read { remote }, Some(sge)),
             4 => {
                 let op = AtomicOp::FetchAdd { add: 1, mask: 0 };
-                self.post(SendOp::Atomic { remote, op }, Some(self.memory.open.sge(8 * input.below(60), 8)));
+                self.post(
+                    SendOp::Atomic { remote, op },
+                    Some(self.memory.local(false, 8 * input.below(60), 8)),
+                );
             }
             _ => self.post(SendOp::Immediate { data: [7; 8] }, None),
         }
@@ -242,6 +277,7 @@ impl Run {
     /// What the engine says, and what its user is told.
     fn look(&mut self) {
         for ulpdu in ulpdus(&mut self.theirs, &mut self.raw.inbox) {
+            trace(format_args!("{} the engine says {ulpdu:02x?}", self.raw.now_us));
             assert!(self.told.is_none(), "behind the Terminate: {ulpdu:02x?}");
             match ulpdu[1] & 0x0f {
                 1 => {
@@ -269,7 +305,8 @@ impl Run {
     }
 
     fn end(mut self) {
-        self.raw.until(20_000, |_| false);
+        self.hand.release(false);
+        pass(&mut self.raw, 20_000);
         self.look();
         if let (Some(terminate), Some(error)) = (&self.told, self.qp.error()) {
             let said = (terminate.layer, terminate.etype, terminate.code);
@@ -285,12 +322,12 @@ impl Run {
         }
         // Whatever is left of it ends now, and everything posted with it.
         let _over = self.qp.modify(QpState::Error);
-        self.raw.until(1_000_000, |_| false);
+        pass(&mut self.raw, 1_000_000);
         self.look();
         self.ledger.assert_settled();
         self.memory.assert_guards();
-        let Self { mut raw, pd, cq, channel, listener, id, qp, srq, memory, .. } = self;
-        drop((id, qp, srq, memory, listener, pd, cq, channel));
+        let Self { mut raw, pd, cq, channel, listener, id, qp, other_qp, srq, memory, .. } = self;
+        drop((id, qp, other_qp, srq, memory, listener, pd, cq, channel));
         if !raw.is_over() {
             raw.abort();
         }

@@ -3,7 +3,7 @@
 
 use iwarp::memory::Stag;
 use iwarp::mpa::Framer;
-use iwarp::rdmap::{AtomicOp, AtomicRequest, AtomicResponse, ReadRequest};
+use iwarp::rdmap::{AtomicOp, AtomicRequest, AtomicResponse, ReadRequest, Terminate, TerminateError};
 use iwarp::verbs::RemoteAddr;
 
 use super::super::rig::raw::fpdu;
@@ -71,6 +71,11 @@ impl Peer {
         octets
     }
 
+    /// What it said last.
+    pub(super) fn said(&self) -> &[u8] {
+        self.said.last().map_or(&[], |said| said)
+    }
+
     fn name(&self, input: &mut Input<'_>, memory: &Memory) -> RemoteAddr {
         let name = memory.name(input.below(7));
         RemoteAddr { addr: name.addr.wrapping_add(input.delta() as u64), ..name }
@@ -132,13 +137,41 @@ impl Peer {
                 let header = untagged(11, 0, [3, self.next(3, true), 0], true);
                 [&header[..], &response.to_bytes()].concat()
             }
-            11 => self.more(input, last),
-            12 if input.one_in(6) => {
-                let mut ulpdu = untagged(7, 0, [2, 1, 0], true);
-                ulpdu.extend(input.octets(60));
-                ulpdu
-            }
-            12 => input.octets(60).to_vec(),
+            11 => self.more(input, 0, last),
+            12 => match input.below(6) {
+                0 => input.octets(60).to_vec(),
+                // Nobody asked for it.
+                1 => {
+                    let response = AtomicResponse { id: input.u32(), original: input.u64() };
+                    let header = untagged(11, 0, [3, self.next(3, true), 0], true);
+                    [&header[..], &response.to_bytes()].concat()
+                }
+                // A gap, or octets for the second time.
+                2 => {
+                    let apart = input.delta() as u32;
+                    self.more(input, apart, last)
+                }
+                // Nobody asked for it, or not yet, or for another part.
+                3 => {
+                    let asked = self.reads.last().map(|&(rkey, addr, _)| RemoteAddr { addr, rkey });
+                    let name = asked.filter(|_| input.one_in(2));
+                    let mut ulpdu = tagged(2, name.unwrap_or_else(|| self.name(input, memory)), last);
+                    self.payload(input, &mut ulpdu);
+                    ulpdu
+                }
+                4 => {
+                    let error = input.pick(TerminateError::ALL);
+                    let back = input.below(REMEMBERED);
+                    let of = self.said.iter().rev().nth(back).map_or(&[][..], |said| &said[..]);
+                    let terminate = Terminate::of_segment(error, of, of.len(), None);
+                    [&untagged(7, 0, [2, 1, 0], true)[..], &terminate.to_bytes()].concat()
+                }
+                _ => {
+                    let mut ulpdu = untagged(7, 0, [2, 1, 0], true);
+                    ulpdu.extend(input.octets(60));
+                    ulpdu
+                }
+            },
             _ => {
                 let back = input.below(REMEMBERED);
                 self.said.iter().rev().nth(back).cloned().unwrap_or_default()
@@ -179,15 +212,15 @@ impl Peer {
         ulpdu
     }
 
-    /// The next segment of the message that was said last.
-    fn more(&mut self, input: &mut Input<'_>, last: bool) -> Vec<u8> {
+    /// The next segment of the message that was said last, `apart` from where it should be.
+    fn more(&mut self, input: &mut Input<'_>, apart: u32, last: bool) -> Vec<u8> {
         let Some(before) = self.said.last().filter(|ulpdu| ulpdu.len() >= 18) else { return Vec::new() };
-        let offset = self.offset;
+        let offset = self.offset.wrapping_add(apart);
         let mut ulpdu = before[..if before[0] & 0x80 != 0 { 14 } else { 18 }].to_vec();
         ulpdu[0] = ulpdu[0] & !0x40 | u8::from(last) << 6;
         if ulpdu.len() == 14 {
             let to = u64::from_be_bytes(*ulpdu[6..].first_chunk().expect("eight octets"));
-            ulpdu[6..].copy_from_slice(&to.wrapping_add(offset.into()).to_be_bytes());
+            ulpdu[6..].copy_from_slice(&to.wrapping_add(offset as i32 as u64).to_be_bytes());
             self.payload(input, &mut ulpdu);
         } else {
             let mo = u32::from_be_bytes(*ulpdu[14..].first_chunk().expect("four octets"));

@@ -1,0 +1,114 @@
+//! A port whose frames wait at a gate until the target lets them go, in the order it likes, or loses them: so TCP at the far end
+//! receives ahead of a hole.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use dp::{Burst, LinkState, Mbuf, Mempool, Port, PortCounters, PortInfo};
+
+use super::trace;
+
+/// Longest frame that passes the gate in any case: it carries no payload.
+const HEADERS: usize = 14 + 20 + 32;
+
+#[derive(Default)]
+struct Frames {
+    /// Frames that will have to wait.
+    to_hold: usize,
+    held: Vec<Mbuf>,
+    /// What was let go, and leaves with the next burst.
+    released: Vec<Mbuf>,
+}
+
+/// A hand on the gate.
+#[derive(Clone, Default)]
+pub(super) struct Hand {
+    frames: Arc<Mutex<Frames>>,
+}
+
+impl Hand {
+    fn frames(&self) -> MutexGuard<'_, Frames> {
+        self.frames.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The next `count` frames with payload wait.
+    pub(super) fn hold(&self, count: usize) {
+        self.frames().to_hold = count;
+    }
+
+    /// All that wait go on, the latest first if `reversed`.
+    pub(super) fn release(&self, reversed: bool) {
+        let mut frames = self.frames();
+        let mut held = std::mem::take(&mut frames.held);
+        if reversed {
+            held.reverse();
+        }
+        frames.released.append(&mut held);
+        frames.to_hold = 0;
+    }
+
+    /// All that wait are lost.
+    pub(super) fn lose(&self) {
+        let lost = std::mem::take(&mut *self.frames());
+        // The buffers go back to their pool when the lock is no longer held.
+        drop(lost);
+    }
+}
+
+/// The port.
+pub(super) struct Gate {
+    port: Box<dyn Port>,
+    hand: Hand,
+}
+
+impl Gate {
+    /// A gate in front of `port`, and the hand on it.
+    pub(super) fn new(port: Box<dyn Port>) -> (Box<dyn Port>, Hand) {
+        let hand = Hand::default();
+        (Box::new(Self { port, hand: hand.clone() }), hand)
+    }
+}
+
+impl Port for Gate {
+    fn info(&self) -> &PortInfo {
+        self.port.info()
+    }
+
+    fn mempool(&self) -> &Mempool {
+        self.port.mempool()
+    }
+
+    fn rx_burst(&mut self, now_us: u64, frames: &mut Burst) -> usize {
+        self.port.rx_burst(now_us, frames)
+    }
+
+    fn tx_burst(&mut self, now_us: u64, frames: &mut Burst) -> usize {
+        let mut pass = Burst::new();
+        let mut taken = 0;
+        {
+            let mut gate = self.hand.frames();
+            let count = gate.released.len().min(pass.capacity());
+            pass.extend(gate.released.drain(..count));
+            while gate.to_hold > 0 && frames.first().is_some_and(|frame| frame.len() > HEADERS) {
+                gate.to_hold -= 1;
+                trace(format_args!("{now_us} held back: {} octets", frames[0].len()));
+                gate.held.push(frames.remove(0));
+                taken += 1;
+            }
+        }
+        taken += self.port.tx_burst(now_us, &mut pass);
+        assert!(pass.is_empty(), "the wire has room for all frames there are");
+        taken + self.port.tx_burst(now_us, frames)
+    }
+
+    fn link_state(&mut self) -> LinkState {
+        self.port.link_state()
+    }
+
+    fn counters(&self) -> PortCounters {
+        self.port.counters()
+    }
+
+    fn next_due_us(&self) -> Option<u64> {
+        self.port.next_due_us()
+    }
+}
