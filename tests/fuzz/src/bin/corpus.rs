@@ -17,7 +17,7 @@ corpus unpack TARGET FOLDER                  writes a target's archive as files
 corpus pack TARGET FOLDER                    makes it of the files of a folder, and of its entries named by hand
 corpus keep TARGET NAME FILE                 puts an input that broke a rule into it, under a name that says what it was
 corpus run TARGET [FILE]                     runs it, or one file
-corpus record TARGET CPU EXECUTIONS EDGES    adds a run to the record and prints it";
+corpus record TARGET BUILD CPU EDGES LOG...  adds a run, of the build `asan` or `plain`, to the record and prints it";
 
 fn main() -> io::Result<()> {
     let words: Vec<String> = std::env::args().skip(1).collect();
@@ -34,10 +34,11 @@ fn main() -> io::Result<()> {
         }
         ["run", target] => run(&named(target)?, read(&named(target)?)?.into_values().collect()),
         ["run", target, file] => run(&named(target)?, vec![fs::read(file)?]),
-        ["record", target, cpu_seconds, executions, edges] => {
-            let [cpu_seconds, executions, edges] = [cpu_seconds, executions, edges].map(str::parse);
+        ["record", target, build @ ("asan" | "plain"), cpu_seconds, edges, ref logs @ ..] => {
+            let [cpu_seconds, edges] = [cpu_seconds, edges].map(str::parse);
             let number = |parsed: Result<u64, _>| parsed.map_err(io::Error::other);
-            record(&named(target)?, [number(cpu_seconds)?, number(executions)?], number(edges)?)?;
+            let growth = growth(logs)?;
+            record(&named(target)?, build, number(cpu_seconds)?, number(edges)?, &growth)?;
         }
         _ => {
             eprintln!("{USAGE}");
@@ -100,56 +101,105 @@ fn is_kept(name: &str) -> bool {
     name.len() < NAME || !name.chars().all(|c| c.is_ascii_hexdigit())
 }
 
+/// Executions and the edges covered by then, in the order of a run.
+type Growth = Vec<(u64, u64)>;
+
+/// What libFuzzer's logs of one run say of its growth; the first says with what it began.
+fn growth(logs: &[&str]) -> io::Result<Growth> {
+    let mut growth = Growth::new();
+    for log in logs {
+        let before = growth.last().map_or(0, |(executions, _)| *executions);
+        // Panics of the code under test are in it, which may say anything.
+        let text = String::from_utf8_lossy(&fs::read(log)?).into_owned();
+        for line in text.lines() {
+            let mut words = line.split_ascii_whitespace();
+            let executions = words.next().and_then(|word| word.strip_prefix('#')?.parse::<u64>().ok());
+            let (Some(executions), Some(what), Some("cov:")) = (executions, words.next(), words.next())
+            else {
+                continue;
+            };
+            let Some(edges) = words.next().and_then(|word| word.parse().ok()) else { continue };
+            if what != "READ" {
+                growth.push((before + executions, edges));
+            }
+        }
+    }
+    Ok(growth)
+}
+
 const HEAD: &str = "\
 # What was run
 
 By `scripts/fuzz`, which adds to it: processor time and executions of all runs, and what the corpus reaches (edges of the
-control flow in instrumented code) and holds.
+control flow in `dp`, `tcp-lite`, `iwarp` and smoltcp, in a build without AddressSanitizer) and holds.
 
-| target | CPU seconds | executions | edges | inputs | octets |
-|---|---|---|---|---|---|
+| target | CPU seconds | executions | under AddressSanitizer | edges | inputs | octets |
+|---|---|---|---|---|---|---|
 ";
 
-/// Adds to a target's row of `RECORD.md`.
-fn record(target: &Target, run: [u64; 2], edges: u64) -> io::Result<()> {
+const GROWTH_HEAD: &str = "
+## How coverage grew
+
+Edges that each run had reached when it had replayed the corpus, and after each quarter of its executions.
+
+| target | build | executions | at first | 25 % | 50 % | 75 % | 100 % |
+|---|---|---|---|---|---|---|---|
+";
+
+/// Adds to a target's row of `RECORD.md`, and a row for the run.
+fn record(target: &Target, build: &str, cpu_seconds: u64, edges: u64, growth: &Growth) -> io::Result<()> {
     let path = folder().join("RECORD.md");
     let text = match fs::read_to_string(&path) {
         Ok(text) => text,
         Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
         Err(error) => return Err(error),
     };
+    let (sums, runs) = text.split_once(GROWTH_HEAD).unwrap_or((&text, ""));
     let row = |name: &str| -> Option<Vec<u64>> {
-        let row = text.lines().find(|line| line.starts_with(&format!("| {name} |")))?;
+        let row = sums.lines().find(|line| line.starts_with(&format!("| {name} |")))?;
         Some(row.split('|').filter_map(|cell| cell.trim().parse().ok()).collect())
     };
+    let executions = growth.last().map_or(0, |(executions, _)| *executions);
+    let sanitized = if build == "asan" { executions } else { 0 };
     let mut out = String::from(HEAD);
     for other in ALL {
         let mut cells = match row(other.name) {
-            Some(cells) if cells.len() == 5 => cells,
+            Some(cells) if cells.len() == 6 => cells,
             Some(_) => {
                 return Err(io::Error::other(format!("RECORD.md: the row of {} is broken", other.name)));
             }
-            None => vec![0; 5],
+            None => vec![0; 6],
         };
         if other.name == target.name {
             let corpus = read(other)?;
             let octets: usize = corpus.values().map(Vec::len).sum();
-            let [cpu_seconds, executions] = run;
             cells = vec![
                 cells[0] + cpu_seconds,
                 cells[1] + executions,
-                edges,
+                cells[2] + sanitized,
+                // The sanitizer's own checks are edges, too: one build alone can be compared with itself.
+                if build == "asan" { cells[3] } else { edges },
                 corpus.len() as u64,
                 octets as u64,
             ];
             println!(
-                "{}: {cpu_seconds} CPU seconds, {executions} executions, {edges} edges, corpus {} inputs of {octets} octets; \
-                 in all {} CPU seconds, {} executions",
-                target.name, cells[3], cells[0], cells[1],
+                "{}: {cpu_seconds} CPU seconds, {executions} executions ({build}), {edges} edges, corpus {} inputs of {octets} \
+                 octets; in all {} CPU seconds, {} executions",
+                target.name, cells[4], cells[0], cells[1],
             );
         }
         let cells: Vec<String> = cells.iter().map(u64::to_string).collect();
         out += &format!("| {} | {} |\n", other.name, cells.join(" | "));
+    }
+    out += GROWTH_HEAD;
+    out += runs;
+    if let Some((_, first)) = growth.first() {
+        let reached = |quarter: u64| {
+            let by_then = growth.iter().take_while(|(at, _)| *at * 4 <= executions * quarter);
+            by_then.last().map_or(*first, |(_, edges)| *edges)
+        };
+        let edges: Vec<String> = (1..=4).map(|quarter| reached(quarter).to_string()).collect();
+        out += &format!("| {} | {build} | {executions} | {first} | {} |\n", target.name, edges.join(" | "));
     }
     fs::write(path, out)
 }

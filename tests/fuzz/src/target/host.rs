@@ -9,7 +9,7 @@ use super::packet::{ETHERNET, Ends, Shown, is_sound, protocol};
 use super::trace;
 
 /// Packet buffers of the stack, and octets of each.
-const BUFFERS: usize = 64;
+const BUFFERS: usize = 32;
 const BUFFER_OCTETS: usize = 1600;
 
 /// Turns that a rest may take: beyond it the stack asks for turns with nothing to do.
