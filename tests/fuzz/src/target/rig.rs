@@ -1,6 +1,7 @@
 //! An engine with small limits, and a bare TCP peer on the other end of its wire, which is that of iwarp's own tests: by path,
 //! as they are tests and no crate.
 
+use dp::Port;
 use dp::link::{LinkConfig, pair};
 use iwarp::engine::EngineConfig;
 use iwarp::verbs::{CompletionQueue, Context, ContextConfig, ContextLimits, QpInit};
