@@ -108,7 +108,8 @@ type Growth = Vec<(u64, u64)>;
 fn growth(logs: &[&str]) -> io::Result<Growth> {
     let mut growth = Growth::new();
     for log in logs {
-        let before = growth.last().map_or(0, |(executions, _)| *executions);
+        let (before, reached) = growth.last().copied().unwrap_or_default();
+        let mut has_begun = false;
         // Panics of the code under test are in it, which may say anything.
         let text = String::from_utf8_lossy(&fs::read(log)?).into_owned();
         for line in text.lines() {
@@ -118,9 +119,11 @@ fn growth(logs: &[&str]) -> io::Result<Growth> {
             else {
                 continue;
             };
-            let Some(edges) = words.next().and_then(|word| word.parse().ok()) else { continue };
-            if what != "READ" {
-                growth.push((before + executions, edges));
+            let Some(edges) = words.next().and_then(|word| word.parse::<u64>().ok()) else { continue };
+            // Before that it replays the corpus.
+            has_begun |= what == "INITED";
+            if has_begun {
+                growth.push((before + executions, edges.max(reached)));
             }
         }
     }
