@@ -162,3 +162,25 @@ fn a_reset_is_told_without_terminate() {
         "{told:?}"
     );
 }
+
+/// TCP, or DDP, ends the stream in the middle of a Write. What its sink holds then is not said.
+// Proves RDMAP-063: the user is told of an error, and no octet outside the Write's range has changed.
+#[test]
+fn a_write_that_is_aborted_touches_nothing_outside_its_range() {
+    for by_tcp in [true, false] {
+        let mut peer = Peer::new();
+        let (stag, to) = (peer.region.rkey(), peer.to(100));
+        // Two of three segments.
+        peer.say(&[tagged(0x81, 0x40, stag, to, &[7; 50]), tagged(0x81, 0x40, stag, to + 50, &[7; 50])]);
+        if by_tcp {
+            peer.pair.abort();
+        } else {
+            // The third one with a version that DDP does not know.
+            peer.say(&[tagged(0xc2, 0x40, stag, to + 100, &[7; 50])]);
+            peer.pair.close();
+        }
+        let event = peer.ended().expect("an event");
+        assert!(matches!(event.kind, CmEventKind::Disconnected { error: Some(_), .. }), "{event:?}");
+        assert_eq!((peer.octets(0, 100), peer.octets(200, 1000)), (vec![0; 100], vec![0; 1000]));
+    }
+}

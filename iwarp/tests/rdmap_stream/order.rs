@@ -79,9 +79,9 @@ fn turns(pair: &mut Pair) {
 
 /// The segment of a Write is lost, that of a Send and a Read Request behind it arrives. With markers the Send's octets are
 /// placed at once; but neither is the Send delivered nor the Read answered before the Write is there.
-// Proves RDMAP-006, RDMAP-027, RDMAP-032, RDMAP-033, RDMAP-063, RDMAP-064, RDMAP-263, RDMAP-266, RDMAP-268, RDMAP-269, RDMAP-275,
-// RDMAP-277, RDMAP-281, RDMAP-282, RDMAP-288, RDMAP-289, RDMAP-411 to RDMAP-414, RDMAP-416, RDMAP-420, RDMAP-421,
-// DDP-053, DDP-131, DDP-136 to DDP-138.
+// Proves RDMAP-006, RDMAP-027, RDMAP-032, RDMAP-033, RDMAP-064, RDMAP-263, RDMAP-266, RDMAP-268, RDMAP-269,
+// RDMAP-275, RDMAP-277, RDMAP-281, RDMAP-282, RDMAP-288, RDMAP-289, RDMAP-411 to RDMAP-414, RDMAP-416,
+// RDMAP-420, RDMAP-421, DDP-053, DDP-131, DDP-136 to DDP-138.
 #[test]
 fn what_is_behind_a_hole_may_be_placed_and_is_not_delivered() {
     let solicited = SendFlags::SIGNALED | SendFlags::SOLICITED;
@@ -129,7 +129,8 @@ fn what_is_behind_a_hole_may_be_placed_and_is_not_delivered() {
 }
 
 /// What holds up one connection does not hold up another, nor the other direction.
-// Proves DDP-003, DDP-015, RDMAP-008, RDMAP-029, RDMAP-037, RDMAP-048, RDMAP-264, RDMAP-265: both use the same queue and MSN.
+// Proves DDP-003, DDP-015, RDMAP-008, RDMAP-029, RDMAP-037, RDMAP-048, RDMAP-264, RDMAP-265: both use the
+// same queue and MSN.
 #[test]
 fn connections_and_directions_do_not_wait_for_each_other() {
     let (mut pair, loss) = losing();
@@ -251,8 +252,8 @@ fn a_wrong_send_is_found_in_its_turn_where_it_was_placed_early() {
     }
 }
 
-/// Two Reads are out, whose sinks differ in their STags alone. The answer to the first one comes behind a hole and is placed, as it
-/// names a sink that is open; when it is delivered its STag says whose it is.
+/// Two Reads are out, whose sinks differ in their STags alone. The answer to the first one comes behind a
+/// hole and is placed, as it names a sink that is open; when it is delivered its STag says whose it is.
 // Proves DDP-071: what is delivered is taken for the first Read's answer by its STag, and by nothing else.
 #[test]
 fn the_stag_is_known_at_delivery() {
