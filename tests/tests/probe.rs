@@ -73,6 +73,11 @@ fn conclude(outcomes: &Value, at_least: u64) -> Result<()> {
     let number = |name: &str| outcomes[name].as_u64().unwrap_or(u64::MAX);
     ensure!(number("deviates") == 0, "{outcomes:#}");
     ensure!(number("needs_target") == 0, "the target was not taken for one: {outcomes:#}");
+    // Read by scripts/test: what a case is to prove counts as shown where it conforms.
+    for case in outcomes["cases"].as_array().into_iter().flatten() {
+        let outcome = if case["verdict"] == "conforms" { "ok" } else { "ignored" };
+        println!("\ncase {} ... {outcome}", case["name"].as_str().unwrap_or("?"));
+    }
     let conforms = number("conforms");
     ensure!(conforms >= at_least, "only {conforms} cases of {at_least} apply: {outcomes:#}");
     Ok(())

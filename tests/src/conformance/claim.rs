@@ -24,6 +24,13 @@ pub enum Verdict {
     Open,
 }
 
+impl Verdict {
+    /// Whether tests may name the row all the same: they show what is done instead.
+    pub fn may_be_shown(self) -> bool {
+        matches!(self, Self::Deviation | Self::Unused)
+    }
+}
+
 impl FromStr for Verdict {
     type Err = String;
 
@@ -49,8 +56,8 @@ pub struct Claim {
     pub row: RowId,
     /// What is claimed of it.
     pub verdict: Verdict,
-    /// `path#text that occurs in it`: in code, or for [`Verdict::Documented`] in documentation. May be empty where nothing
-    /// there has to do with the row.
+    /// `path#text that occurs in it`: in code, or for [`Verdict::Documented`] in documentation. May be empty
+    /// where nothing there has to do with the row.
     pub place: String,
     /// Why, in a sentence.
     pub reason: String,

@@ -83,7 +83,7 @@ impl Ledger {
                     continue;
                 }
                 let claimed = ledger.claims.get(&row);
-                if claimed.is_some_and(|claim| claim.verdict != Verdict::Deviation) {
+                if claimed.is_some_and(|claim| !claim.verdict.may_be_shown()) {
                     ledger.findings.push(format!("{at}: {row} is proved here, and claimed: drop the claim"));
                 }
                 ledger.proofs.entry(row).or_default().insert(test.clone());
@@ -92,11 +92,12 @@ impl Ledger {
         ledger
     }
 
-    /// How a row stands. A deviation stays one when tests show how it is.
+    /// How a row stands. A deviation stays one when tests show how it is, and so does a permission that is
+    /// not used.
     pub fn standing(&self, row: RowId) -> Standing<'_> {
         match (self.claims.get(&row), self.proofs.get(&row)) {
             (Some(claim), None) => Standing::Claimed(claim),
-            (Some(claim), _) if claim.verdict == Verdict::Deviation => Standing::Claimed(claim),
+            (Some(claim), _) if claim.verdict.may_be_shown() => Standing::Claimed(claim),
             (_, Some(tests)) => Standing::Proved(tests),
             (None, None) => Standing::Open,
         }
@@ -121,7 +122,7 @@ impl Ledger {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::conformance::{Doc, root};
+    use crate::conformance::root;
 
     fn proof(row: &str) -> Proof {
         let test = Test { file: "a.rs".into(), name: "it".into() };
@@ -152,9 +153,11 @@ mod tests {
 
     #[test]
     fn a_deviation_may_be_shown_by_a_test() {
-        let ledger = join(&["DDP-001"], &[("DDP-001", Verdict::Deviation)]);
-        assert!(ledger.findings.is_empty());
-        assert!(matches!(ledger.standing("DDP-001".parse().unwrap()), Standing::Claimed(_)));
+        for verdict in [Verdict::Deviation, Verdict::Unused] {
+            let ledger = join(&["DDP-001"], &[("DDP-001", verdict)]);
+            assert!(ledger.findings.is_empty());
+            assert!(matches!(ledger.standing("DDP-001".parse().unwrap()), Standing::Claimed(_)));
+        }
     }
 
     #[test]
