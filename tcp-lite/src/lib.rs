@@ -5,6 +5,7 @@
 //! in, frames and events go out. Whole connections run in a test by moving frames between two [`Stack`]s.
 #![forbid(unsafe_code)]
 
+mod backoff;
 #[cfg(feature = "bench")]
 #[doc(hidden)]
 pub mod bench;
@@ -31,6 +32,7 @@ mod table;
 pub mod tcp;
 mod timer_wheel;
 
+pub use backoff::Backoff;
 pub use config::{
     AddressProbing, CongestionAlgorithm, EcnMode, Keepalive, Limits, Pacing, PathMtuConfig, PathMtuProbing,
     StackConfig, TcpConfig,

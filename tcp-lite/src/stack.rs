@@ -45,7 +45,7 @@ use crate::slow_path::SlowPath;
 use crate::syn_cookie::SynCookies;
 use crate::table::FourTuple;
 use crate::tcp::{Birth, Ctx, MAX_ASKED, ReorderSlab, SearchSlab, SegmentSlab, State, Tcb};
-use crate::{ConnInfo, Duration, Event, Instant, Keepalive, SendError, StackConfig};
+use crate::{Backoff, ConnInfo, Event, Instant, Keepalive, SendError, StackConfig};
 
 /// Answers to segments of no connection that wait to be sent; more are not given.
 const PENDING_ANSWERS: usize = 64;
@@ -53,9 +53,6 @@ const PENDING_ANSWERS: usize = 64;
 /// Places for events that no connection takes for itself: a request to each of those who are asked to give up memory at a
 /// time, and one to the newcomer; the loss of each address of ours.
 const SPARE_EVENTS: usize = MAX_ASKED + 1 + ADDRESSES;
-
-/// When to try again what found the pool empty.
-const STARVED_WAIT: Duration = Duration::from_micros(20);
 
 /// Names a connection. Never reused while anybody may still hold it (slot and generation).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -106,7 +103,7 @@ pub struct Stack {
     scratch: Vec<u8>,
     answers: VecDeque<Answer>,
     /// The pool was empty when something was to be sent last.
-    starved: bool,
+    starved: Backoff,
     segments: SegmentSlab,
     reorder: ReorderSlab,
     searches: SearchSlab,
@@ -145,7 +142,7 @@ impl Stack {
             reassembly: Reassembly::default(),
             scratch: Vec::new(),
             answers: VecDeque::with_capacity(PENDING_ANSWERS),
-            starved: false,
+            starved: Backoff::default(),
             // What waits to be acknowledged must leave buffers to receive the acknowledgements into.
             segments: SegmentSlab::new(limits.tx_segments, (pool.capacity() / 2).max(1)),
             reorder: ReorderSlab::new(limits.connections, limits.out_of_order_octets, &pool),
@@ -236,6 +233,9 @@ impl Stack {
 
     /// Fills the free places of `out` with frames to send, connections taking turns. Returns whether more wait
     /// that could be sent now (not: what waits for packet buffers).
+    ///
+    /// What is in `out` counts as sent, and its timers run, whenever the port takes it. While the port takes nothing, do not
+    /// call this: timers run all the same, and what they want to be sent again waits here rather than behind its first copy.
     pub fn transmit(&mut self, now: Instant, out: &mut Burst) -> bool {
         self.advance(now);
         self.fill(self.now, out)
@@ -244,12 +244,20 @@ impl Stack {
     /// When [`poll`](Self::poll) or [`transmit`](Self::transmit) has something to do next; `None`: never, by
     /// itself. May be early, never late.
     pub fn next_deadline(&mut self, now: Instant) -> Option<Instant> {
-        if self.slow_path.is_dirty() || self.has_to_transmit() && !self.starved {
+        if !self.has_to_transmit() {
+            return self.next_timer(now);
+        }
+        // Nobody says when buffers are back.
+        let Some(next_try) = self.starved.next_try(now) else { return Some(now) };
+        self.next_timer(now).map_or(Some(next_try), |at| Some(at.min(next_try)))
+    }
+
+    /// The same for [`poll`](Self::poll) alone: while the port takes nothing, [`transmit`](Self::transmit) waits for that.
+    pub fn next_timer(&mut self, now: Instant) -> Option<Instant> {
+        if self.slow_path.is_dirty() {
             return Some(now);
         }
         let due = [
-            // Nobody says when buffers are back.
-            self.has_to_transmit().then_some(now + STARVED_WAIT),
             self.connections.wheel.next_deadline(),
             self.neighbors.next_deadline(),
             self.claims.next_deadline(),

@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 
 use dp::profile::{self, Layer};
 use dp::{Burst, Clock, LinkState, Port};
-use tcp_lite::{CloseReason, ConnId, ConnectError, Event, Instant, ListenConfig, ListenerId, Stack};
+use tcp_lite::{Backoff, CloseReason, ConnId, ConnectError, Event, Instant, ListenConfig, ListenerId, Stack};
 
 use crate::memory::Turn;
 use crate::mpa::HeldSlab;
@@ -42,7 +42,12 @@ pub(super) struct Core {
     /// When connections want to be woken, and their slots: one entry for each at most.
     deadlines: BTreeSet<(Instant, u32)>,
     rx: Burst,
+    /// Frames that TCP has sent and the port has not taken yet.
     tx: Burst,
+    /// The port takes nothing.
+    full: Backoff,
+    /// Queue pairs would hand FPDUs to TCP, and no buffer is free.
+    starved: Backoff,
 }
 
 /// What connections work with.
@@ -58,6 +63,8 @@ pub(super) struct Io {
     async_events: AsyncEvents,
     turns: Turns,
     listeners: Vec<Listener>,
+    /// Somebody found no packet buffer free in this turn to send.
+    pub(super) no_mbuf: bool,
     /// Changes to half-open connections and unanswered SYNs that the listeners' counters show.
     syns_told: u64,
 }
@@ -117,6 +124,7 @@ impl Core {
             shared,
             async_events,
             listeners: Vec::new(),
+            no_mbuf: false,
             syns_told: 0,
         };
         let (rx, tx) = (Burst::new(), Burst::new());
@@ -129,6 +137,8 @@ impl Core {
             deadlines: BTreeSet::new(),
             rx,
             tx,
+            full: Backoff::default(),
+            starved: Backoff::default(),
         }
     }
 
@@ -177,13 +187,20 @@ impl Core {
     }
 
     pub(super) fn next_deadline(&mut self, now: Instant) -> Option<Instant> {
-        if self.io.turns.waiting() != (0, 0) || !self.tx.is_empty() {
+        let may_send = self.io.turns.waiting() != (0, 0) && !self.starved.is_refused();
+        if may_send || !self.tx.is_empty() && !self.full.is_refused() {
             return Some(now);
         }
+        let again = [self.full.next_try(now), self.starved.next_try(now)].into_iter().flatten().min();
         let own = self.deadlines.first().map(|(at, _)| *at);
         let link = self.carrier.next_deadline(self.connection_count > 0);
         let wire = self.port.next_due_us().map(|us| Instant::from_micros(us as i64));
-        [own, wire, link, self.io.tcp.next_deadline(now)].into_iter().flatten().min()
+        // While the port takes nothing, what TCP would send now waits with it.
+        let tcp = match self.full.is_refused() {
+            true => self.io.tcp.next_timer(now),
+            false => self.io.tcp.next_deadline(now),
+        };
+        [own, wire, link, again, tcp].into_iter().flatten().min()
     }
 
     /// Resets all connections and sends what that takes.

@@ -64,3 +64,32 @@ fn nobody_connects_while_too_many_events_wait() {
     assert!(stack.event().is_some());
     assert_eq!(begin_and_end(&mut stack), Ok(()));
 }
+
+/// Nobody says when a buffer is back: it is looked ever more seldom, and all that waits ends in its time.
+#[test]
+fn without_a_buffer_few_turns_are_asked_for_and_connections_end() {
+    let (mut stack, start) = stack();
+    let conn = stack.connect(start, remote(0), None).expect("a connection");
+    let held: Vec<_> = std::iter::from_fn(|| stack.pool.alloc()).collect();
+    assert!(!held.is_empty());
+    let (mut now, mut turns) = (start, 0);
+    let reason = loop {
+        let mut out = dp::Burst::new();
+        stack.poll(now);
+        assert!(!stack.transmit(now, &mut out), "nothing can be sent");
+        assert!(out.is_empty());
+        if let Some(Event::Closed { conn: closed, reason }) = stack.event() {
+            assert_eq!(closed, conn);
+            break reason;
+        }
+        turns += 1;
+        now = stack.next_deadline(now).expect("something waits");
+        assert!(now <= start + crate::Duration::from_secs(11), "it does not end");
+    };
+    // Its neighbour is asked for in vain, too, but that was not possible: whichever comes first.
+    assert!(matches!(reason, CloseReason::TimedOut | CloseReason::Unreachable), "{reason:?}");
+    let most = (now - start).total_millis() * 11 / 10 + 200;
+    assert!(turns < most, "{turns} turns in {} ms", (now - start).total_millis());
+    drop(held);
+    assert!(stack.next_deadline(now).is_none_or(|at| at >= now));
+}

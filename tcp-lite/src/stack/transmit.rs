@@ -49,13 +49,13 @@ impl Stack {
         if !self.link_up {
             return false;
         }
+        let before = out.len();
         while !out.is_full() {
             let Some(frame) = self.slow_path.next_frame() else { break };
             out.push(frame);
         }
-        self.starved = false;
         if !self.fill_assertions(out) || !self.fill_queries(out) || !self.fill_answers(out) {
-            return self.starve();
+            return self.starve(now, out.len() > before);
         }
         while !out.is_full() {
             let Some(slot) = self.connections.next_ready() else { break };
@@ -66,22 +66,27 @@ impl Stack {
                 Turn::More => self.connections.make_ready(slot),
                 Turn::NoMbuf => {
                     self.connections.still_ready(slot);
-                    return self.starve();
+                    self.settle_timer(slot);
+                    return self.starve(now, out.len() > before);
                 }
             }
             self.settle_timer(slot);
         }
         // Turns may have raised questions.
         if !self.fill_queries(out) {
-            return self.starve();
+            return self.starve(now, out.len() > before);
         }
+        self.starved.succeeded();
         self.has_to_transmit()
     }
 
-    /// The pool is empty: nothing more can be sent now.
-    fn starve(&mut self) -> bool {
+    /// The pool is empty: nothing more can be sent now. Something was, if it `went_on`.
+    fn starve(&mut self, now: Instant, went_on: bool) -> bool {
         self.counters.tx_no_mbuf += 1;
-        self.starved = true;
+        if went_on {
+            self.starved.succeeded();
+        }
+        self.starved.refused(now);
         false
     }
 

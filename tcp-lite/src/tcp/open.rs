@@ -19,6 +19,7 @@ impl Tcb {
     pub(crate) fn connect(ctx: &mut Ctx<'_>, birth: Birth) -> Self {
         let mut tcb = Self::new(ctx, birth, State::SynSent);
         tcb.announced = true;
+        tcb.arm_resend(ctx);
         tcb
     }
 
@@ -26,6 +27,7 @@ impl Tcb {
     pub(crate) fn accept(ctx: &mut Ctx<'_>, birth: Birth, syn: &TcpHeader) -> Self {
         let mut tcb = Self::new(ctx, birth, State::SynReceived);
         tcb.learn_syn(ctx, syn);
+        tcb.arm_resend(ctx);
         tcb
     }
 

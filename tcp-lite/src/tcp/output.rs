@@ -117,6 +117,7 @@ impl Tcb {
             Kind::Reset => {
                 ctx.counters.tx_resets += 1;
                 self.pending = Pending::empty();
+                self.timers.stop();
                 return;
             }
             Kind::Syn => {
@@ -273,7 +274,7 @@ impl Tcb {
         self.snd.last_sent(ctx.segments)
     }
 
-    fn is_fin_next(&self) -> bool {
+    pub(super) fn is_fin_next(&self) -> bool {
         self.fin == Fin::Due
             && self.snd.unsent.is_none()
             && self.snd.lost_octets == 0

@@ -341,12 +341,22 @@ impl Tcb {
             State::Established => {
                 self.fin = Fin::Due;
                 self.state = State::FinWait1;
+                self.await_fin(ctx);
             }
             State::CloseWait => {
                 self.fin = Fin::Due;
                 self.state = State::LastAck;
+                self.await_fin(ctx);
             }
             _ => {}
+        }
+    }
+
+    /// Our FIN waits to be sent: behind an empty queue for nothing but a way out.
+    fn await_fin(&mut self, ctx: &mut Ctx<'_>) {
+        if self.snd.queued() == 0 {
+            self.timers.progress = ctx.now;
+            self.arm_resend(ctx);
         }
     }
 
@@ -373,6 +383,10 @@ impl Tcb {
         self.echo.stop();
         self.dispose(ctx);
         self.pending = if reset { Pending::RST } else { Pending::empty() };
+        if reset {
+            // A RST that finds no way out does not keep the block for ever.
+            self.timers.time_wait = Some(ctx.now + ctx.config.user_timeout);
+        }
         self.raise_closed(ctx, reason);
     }
 

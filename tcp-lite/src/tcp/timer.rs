@@ -2,13 +2,19 @@
 //! user timeout over all (RFC 9293 sections 3.8.1 to 3.8.6, RFC 6298 section 5).
 
 use super::ctx::Ctx;
+use super::frto::Frto;
 use super::recovery::Phase;
+use super::send::Marks;
 use super::tcb::{Fin, Pending, State, Tcb};
 use crate::{CloseReason, Duration, Instant};
 
 /// Longest wait before a segment is cut to a window that is open and stays too small (RFC 9293 section 3.8.6.2.1: 0.1 to
 /// 1 second), unless the RTO is longer. A closed window is probed ever more seldom.
 const OVERRIDE_MAX: Duration = Duration::from_secs(1);
+
+/// How often it is looked, for the user timeout, at what finds no way out: the port takes nothing, no buffer is free, or nobody
+/// answers for the next hop. (`TCP_RESOURCE_PROBE_INTERVAL` of Linux.) To be sent it needs no timer.
+const STUCK_INTERVAL: Duration = Duration::from_millis(500);
 
 /// What the first timer waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,6 +27,8 @@ pub(super) enum Resend {
     Probe,
     /// A window for what is not.
     Window,
+    /// A way out: for a SYN or FIN that was never sent, or for what timed out and was not sent again since.
+    WayOut,
 }
 
 /// When what is due.
@@ -98,6 +106,8 @@ impl Tcb {
         let due = |at: Option<Instant>| at.is_some_and(|at| at <= now);
         if due(self.timers.time_wait) {
             self.terminate(ctx, CloseReason::Graceful, false);
+            // One that found no way out.
+            self.pending.remove(Pending::RST);
             return false;
         }
         if due(self.timers.delayed_ack) {
@@ -125,6 +135,13 @@ impl Tcb {
             return self.give_up(ctx);
         }
         match resend {
+            Resend::Ack | Resend::WayOut if self.is_stuck(ctx) => {
+                // No answer can be missing: neither the network nor the path's MTU is to blame, and the RTO stays.
+                let give_up_at = self.timers.progress + ctx.config.user_timeout;
+                self.timers.resend = Some(((ctx.now + STUCK_INTERVAL).min(give_up_at), Resend::WayOut));
+                return;
+            }
+            Resend::WayOut => {}
             Resend::Window => self.on_persist(ctx),
             Resend::Reorder => self.on_reorder_timer(ctx),
             Resend::Probe => {
@@ -150,6 +167,25 @@ impl Tcb {
             }
         }
         self.arm_resend(ctx);
+    }
+
+    /// What timed out before has not been sent again since, or the SYN not at all. (F-RTO keeps the oldest segment back on purpose.)
+    fn is_stuck(&self, ctx: &Ctx<'_>) -> bool {
+        if self.snd.una == 0 {
+            return self.pending.contains(Pending::SYN);
+        }
+        match self.snd.head.filter(|key| self.snd.unsent != Some(*key)) {
+            Some(key) => {
+                let lost = ctx.segments.get(key).marks.contains(Marks::LOST);
+                lost && !matches!(self.recovery.frto, Frto::Fresh(_))
+            }
+            None => self.fin == Fin::Due,
+        }
+    }
+
+    /// A SYN or FIN has never been sent, and is next.
+    fn awaits_first_control(&self) -> bool {
+        self.snd.nxt == 0 && self.pending.contains(Pending::SYN) || self.is_fin_next()
     }
 
     /// Something was acknowledged.
@@ -280,6 +316,11 @@ impl Tcb {
             match self.timers.resend {
                 Some((running, Resend::Window)) => (running.min(at), Resend::Window),
                 _ => (at, Resend::Window),
+            }
+        } else if self.awaits_first_control() {
+            match self.timers.resend {
+                Some(running @ (_, Resend::WayOut)) => running,
+                _ => (ctx.now + STUCK_INTERVAL, Resend::WayOut),
             }
         } else {
             self.timers.resend = None;

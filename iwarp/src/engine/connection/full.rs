@@ -127,7 +127,11 @@ impl Connection {
                 false
             }
             Ok(Outcome::Full) => false,
-            Ok(Outcome::More | Outcome::NoMbuf) => true,
+            Ok(Outcome::More) => true,
+            Ok(Outcome::NoMbuf) => {
+                io.no_mbuf = true;
+                true
+            }
             Ok(Outcome::Terminated) => {
                 io.counters.tx_terminates += 1;
                 self.close(io);

@@ -252,6 +252,7 @@ impl Connection {
                 self.close(io);
             }
         }
+        io.no_mbuf |= sent == Sent::Again;
         sent == Sent::Again
     }
 

@@ -24,12 +24,16 @@ impl Core {
         let turn_octets = self.io.config.turn_octets;
         let mut left = SEND_OCTETS;
         let mut busy = false;
+        let mut starved = false;
         let (fresh, _) = self.io.turns.waiting();
         for _ in 0..fresh.min(MAX_FRESH) {
             let Some(slot) = self.io.turns.next_fresh() else { break };
             self.prefetch(self.io.turns.fresh_behind(AHEAD).map(|slot| slot as usize));
-            left = left.saturating_sub(self.send_one(slot, turn_octets.min(FRESH_OCTETS), turn));
-            busy = true;
+            let sent = self.send_one(slot, turn_octets.min(FRESH_OCTETS), turn);
+            left = left.saturating_sub(sent);
+            let no_mbuf = std::mem::take(&mut self.io.no_mbuf);
+            starved |= no_mbuf;
+            busy |= sent > 0 || !no_mbuf;
         }
         // Each at least once, or until the octets are used up; one that cannot go on leaves the ring.
         let (_, bulk) = self.io.turns.waiting();
@@ -39,9 +43,17 @@ impl Core {
             && let Some(slot) = self.io.turns.next_bulk()
         {
             self.prefetch(self.io.turns.bulk_behind(AHEAD).map(|slot| slot as usize));
-            left = left.saturating_sub(self.send_one(slot, turn_octets, turn));
+            let sent = self.send_one(slot, turn_octets, turn);
+            left = left.saturating_sub(sent);
             tries -= 1;
-            busy = true;
+            let no_mbuf = std::mem::take(&mut self.io.no_mbuf);
+            starved |= no_mbuf;
+            busy |= sent > 0 || !no_mbuf;
+        }
+        if starved && !busy {
+            self.starved.refused(self.io.now);
+        } else {
+            self.starved.succeeded();
         }
         busy
     }
@@ -58,18 +70,25 @@ impl Core {
         (self.io.counters.tx_fetched_octets - before) as usize
     }
 
-    /// Takes frames from the stack to the port, until there are none or the port's ring is full.
+    /// Takes frames from the stack to the port, until there are none or the port's ring is full. A port that takes nothing is given
+    /// no more before it has taken what it refused.
     pub(super) fn flush(&mut self) -> bool {
         let now_us = self.io.now_us();
         let mut busy = false;
         for _ in 0..MAX_TX_BURSTS {
-            let more = profile::within(Layer::TcpOut, || self.io.tcp.transmit(self.io.now, &mut self.tx));
+            let more = self.full.is_refused()
+                || profile::within(Layer::TcpOut, || self.io.tcp.transmit(self.io.now, &mut self.tx));
             if self.tx.is_empty() {
                 break;
             }
             let sent = profile::within(Layer::PortTx, || self.port.tx_burst(now_us, &mut self.tx));
             busy |= sent > 0;
-            if sent == 0 || (!more && self.tx.is_empty()) {
+            if sent == 0 {
+                self.full.refused(self.io.now);
+                break;
+            }
+            self.full.succeeded();
+            if !more && self.tx.is_empty() {
                 break;
             }
         }
