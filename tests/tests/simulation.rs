@@ -47,6 +47,8 @@ tests::scenario_tests! {
     backlog "backlog"
     again "again"
     faulty "faulty"
+    stuck_port "stuck-port"
+    stopped "stopped"
     everything "everything"
 }
 

@@ -8,11 +8,26 @@ use dp::{Burst, LinkState, Mbuf, Mempool, Offloads, Port, PortCounters, PortInfo
 /// Room of one buffer, octets: as devices have it, or the frame where that is larger.
 const DATA_OCTETS_MIN: usize = 2048;
 
+/// What a host did with a frame.
+#[derive(Debug)]
+pub enum Sent {
+    /// Offered it, and the port took it.
+    Whole(Vec<u8>),
+    /// Offered it, and the port did not take it: for its host it is sent.
+    Offered(Vec<u8>),
+    /// The port takes what it was offered before.
+    Taken(Vec<u8>),
+}
+
 #[derive(Debug, Default)]
 struct Shared {
     rx: VecDeque<Vec<u8>>,
-    tx: Vec<Vec<u8>>,
+    tx: Vec<Sent>,
     down: bool,
+    /// It takes nothing.
+    stuck: bool,
+    /// Frames at the front of a burst that were offered before.
+    offered: usize,
     counters: PortCounters,
 }
 
@@ -33,9 +48,18 @@ impl Socket {
         self.lock().rx.push_back(frame);
     }
 
-    /// What was sent since the last call.
-    pub fn take_sent(&self) -> Vec<Vec<u8>> {
+    /// What was offered or taken since the last call.
+    pub fn take_sendings(&self) -> Vec<Sent> {
         std::mem::take(&mut self.lock().tx)
+    }
+
+    /// What the port took since the last call.
+    pub fn take_sent(&self) -> Vec<Vec<u8>> {
+        let taken = |sent| match sent {
+            Sent::Whole(octets) | Sent::Taken(octets) => Some(octets),
+            Sent::Offered(_) => None,
+        };
+        self.take_sendings().into_iter().filter_map(taken).collect()
     }
 
     /// Carrier, or none.
@@ -43,6 +67,18 @@ impl Socket {
         let mut shared = self.lock();
         shared.counters.link_changes += u64::from(shared.down == up);
         shared.down = !up;
+    }
+
+    /// Whether the port takes frames.
+    pub fn set_stuck(&self, stuck: bool) {
+        self.lock().stuck = stuck;
+    }
+
+    /// Whether the pool has buffers for a frame more than waits already.
+    pub fn has_buffers_for(&self, frame: &[u8]) -> bool {
+        let buffers = |octets: &[u8]| octets.len().div_ceil(self.pool.data_octets());
+        let waiting: usize = self.lock().rx.iter().map(|frame| buffers(frame)).sum();
+        waiting + buffers(frame) <= self.pool.available()
     }
 
     /// Whether nothing waits to be received.
@@ -132,15 +168,24 @@ impl Port for SimPort {
 
     fn tx_burst(&mut self, _now_us: u64, frames: &mut Burst) -> usize {
         let mut shared = self.lock();
+        let octets = |frame: &Mbuf| frame.segments().flatten().copied().collect::<Vec<u8>>();
+        let known = shared.offered;
+        if shared.stuck {
+            shared.counters.tx_ring_full += frames.len() as u64;
+            shared.tx.extend(frames.iter().skip(known).map(|frame| Sent::Offered(octets(frame))));
+            shared.offered = frames.len();
+            return 0;
+        }
         let taken = frames.len();
-        for frame in frames.drain(..) {
+        for (number, frame) in frames.drain(..).enumerate() {
             // Without carrier the simulator loses it: but it was sent, for all that its sender knows.
             shared.counters.tx_link_down += u64::from(shared.down);
-            let octets: Vec<u8> = frame.segments().flatten().copied().collect();
+            let octets = octets(&frame);
             shared.counters.tx_frames += 1;
             shared.counters.tx_octets += octets.len() as u64;
-            shared.tx.push(octets);
+            shared.tx.push(if number < known { Sent::Taken(octets) } else { Sent::Whole(octets) });
         }
+        shared.offered = 0;
         taken
     }
 

@@ -19,18 +19,23 @@
 //! round trip, by its echo (RFC 7323 section 4.1), and the timeout after a measurement of `S` is `3 S` (RFC 6298 section 2.2)
 //! before it is doubled.
 //!
+//! A port that takes nothing, a pool without buffers and a host that is stopped do harm as long as they are so. (But what waits for
+//! its host's own port is not lost, so that nothing may be cut for a smaller path.)
+//!
 //! A SYN that happens to have the number of the FIN before waits until TIME-WAIT is over: the acknowledgement of that FIN is one
 //! of this SYN, too, so that nobody answers it with a RST (RFC 9293 section 3.10.7.3).
 
 use std::iter::successors;
 
+use dp::Mbuf;
+
 use super::coverage::{Coverage, Sight};
 use super::link::{Link, Span};
 use super::middlebox::Joiner;
 use super::packet::{Frame, parse};
-use super::port::{Socket, port};
+use super::port::{Sent, Socket, port};
 use super::queue::Queue;
-use super::setup::{Setup, Work};
+use super::setup::{Ail, AilKind, Setup, Work};
 use super::trace::Trace;
 use super::watch::{Framing, Watch};
 use super::world::{Moved, RdmaWorld, StreamWorld, World};
@@ -50,6 +55,10 @@ const END_US: u64 = 7_200_000_000;
 /// Turns without work that a host may ask for, in all and for each with work.
 const IDLE_TURNS: u64 = 1000;
 const IDLE_TURNS_PER_BUSY: u64 = 4;
+
+/// The same for each millisecond in which the host's port takes nothing or its pool has no buffer: a stack, an engine and a user
+/// look that often whether that is over.
+const IDLE_TURNS_PER_AILING_MS: u64 = 3;
 
 /// Turns at one moment.
 const TURNS_AT_ONCE: u64 = 10_000;
@@ -87,6 +96,8 @@ pub struct Stats {
 enum Happening {
     Arrival(usize, Frame),
     Carrier(bool),
+    /// Something begins, or ends, to keep a host from its work.
+    Ail(usize, AilKind, bool),
 }
 
 /// When a connection made progress.
@@ -118,6 +129,13 @@ struct Run {
     over: Vec<[bool; 2]>,
     stamps: Vec<Stamp>,
     harmed_us: u64,
+    /// When something kept a host from its work last.
+    ailed_us: u64,
+    /// Who is stopped, and what waits for it.
+    stopped: [Option<usize>; 2],
+    waiting: [Vec<Frame>; 2],
+    /// Buffers that nobody else has, for a time.
+    kept: [Vec<Mbuf>; 2],
     stats: Stats,
     trace: Trace,
     sent_last_us: u64,
@@ -168,6 +186,12 @@ impl Run {
             queue.push(from_us, Happening::Carrier(false));
             queue.push(to_us, Happening::Carrier(true));
         }
+        for (side, ails) in setup.ails.iter().enumerate() {
+            for &Ail { span, kind } in ails {
+                queue.push(span.from_us, Happening::Ail(side, kind, true));
+                queue.push(span.to_us, Happening::Ail(side, kind, false));
+            }
+        }
         let mut watch = Watch::new(framing, setup.ours(), mtus);
         if let Work::Rdma(plans) = &setup.work {
             let depths = plans.iter().enumerate().map(|(number, plan)| (world.port(number), plan.depth));
@@ -188,6 +212,10 @@ impl Run {
             stamps: vec![stamp; world.connections()],
             world,
             harmed_us: START_US,
+            ailed_us: START_US,
+            stopped: [None; 2],
+            waiting: Default::default(),
+            kept: Default::default(),
             stats: Stats::default(),
             trace: Trace::default(),
             sent_last_us: START_US,
@@ -226,7 +254,8 @@ impl Run {
     fn next_us(&self) -> Option<u64> {
         let links = self.links.iter().filter_map(Link::next_us);
         let lro = self.lro.iter().flatten().filter_map(Joiner::next_us);
-        let wakes = self.wakes.iter().flatten().copied();
+        let runs = |side: &usize| self.stopped[*side].is_none();
+        let wakes = [0, 1].into_iter().filter(runs).filter_map(|side| self.wakes[side]);
         self.queue.next_us().into_iter().chain(links).chain(lro).chain(wakes).min()
     }
 
@@ -237,6 +266,7 @@ impl Run {
                     self.sockets.iter().for_each(|socket| socket.set_up(up));
                     self.harmed_us = self.now_us;
                 }
+                Happening::Ail(side, kind, begins) => self.ail(side, kind, begins),
                 Happening::Arrival(side, frame) => {
                     let mut out = Vec::new();
                     match &mut self.lro[side] {
@@ -260,6 +290,9 @@ impl Run {
         }
         for side in [0, 1] {
             let due = self.wakes[side].is_some_and(|at_us| at_us <= self.now_us);
+            if self.stopped[side].is_some() {
+                continue;
+            }
             if due || !self.sockets[side].is_idle() {
                 self.turn(side)?;
             }
@@ -267,10 +300,63 @@ impl Run {
         Ok(())
     }
 
+    /// Something begins, or ends, to keep host `side` from its work.
+    fn ail(&mut self, side: usize, kind: AilKind, begins: bool) {
+        self.ailed_us = self.now_us;
+        match kind {
+            AilKind::PortStuck => {
+                self.sockets[side].set_stuck(begins);
+                self.stats.coverage.saw_if(Sight::PortStuck, begins);
+            }
+            AilKind::NoBuffers if begins => {
+                let pool = self.sockets[side].pool().clone();
+                self.kept[side].extend(std::iter::from_fn(|| pool.alloc()));
+                self.stats.coverage.saw(Sight::NoBuffers, 1);
+            }
+            AilKind::NoBuffers => self.kept[side].clear(),
+            AilKind::Stopped(most) if begins => {
+                self.stopped[side] = Some(most);
+                self.stats.coverage.saw(Sight::HostStopped, 1);
+            }
+            AilKind::Stopped(_) => {
+                self.stopped[side] = None;
+                self.wakes[side] = Some(self.now_us);
+                let waiting = std::mem::take(&mut self.waiting[side]);
+                self.deliver(side, waiting);
+            }
+        }
+    }
+
+    /// How long something has kept host `side` from its work so far, and whether something does now.
+    fn ailed(&self, side: usize) -> (u64, bool) {
+        let spans = || self.setup.ails[side].iter().map(|ail| ail.span);
+        let us = spans().map(|span| self.now_us.min(span.to_us).saturating_sub(span.from_us)).sum();
+        (us, spans().any(|span| span.holds(self.now_us)))
+    }
+
+    /// Whether this frame finds no place at host `side`. Nothing is spared.
+    fn is_refused(&mut self, side: usize, frame: &Frame) -> bool {
+        let reason = match self.stopped[side] {
+            Some(most) if self.waiting[side].len() >= most => Sight::LostAtStopped,
+            None if !self.kept[side].is_empty() && !self.sockets[side].has_buffers_for(&frame.octets) => {
+                Sight::LostForBuffers
+            }
+            _ => return false,
+        };
+        self.stats.lost += 1;
+        self.stats.coverage.saw(reason, 1);
+        self.harmed_us = self.now_us;
+        true
+    }
+
     /// Frames reach host `side`, if it has carrier.
     fn deliver(&mut self, side: usize, frames: Vec<Frame>) {
         for frame in frames {
-            if self.is_cut_off(&frame.octets) {
+            if self.is_cut_off(&frame.octets) || self.is_refused(side, &frame) {
+                continue;
+            }
+            if self.stopped[side].is_some() {
+                self.waiting[side].push(frame);
                 continue;
             }
             self.trace.add(self.now_us, side as u64 + 2, &frame.octets);
@@ -292,25 +378,34 @@ impl Run {
 
     fn turn(&mut self, side: usize) -> Result<(), String> {
         let busy = self.world.turn(side, self.now_us, &mut self.watch)?;
+        let ailed_us = self.ailed(side).0;
         let turns = &mut self.turns[side];
         if busy {
             turns.busy += 1;
         } else {
             turns.idle += 1;
         }
-        if turns.idle > IDLE_TURNS + IDLE_TURNS_PER_BUSY * turns.busy {
+        let most = IDLE_TURNS + IDLE_TURNS_PER_BUSY * turns.busy + ailed_us / 1000 * IDLE_TURNS_PER_AILING_MS;
+        if turns.idle > most {
             return Err(format!("host {side} asks for turns in which it has nothing to do: {turns:?}"));
         }
         self.note_ends(side);
         let condition = self.world.condition(side);
-        for octets in self.sockets[side].take_sent() {
-            self.stats.frames += 1;
+        for sent in self.sockets[side].take_sendings() {
             self.sent_last_us = self.now_us;
-            self.trace.add(self.now_us, side as u64, &octets);
-            self.watch
-                .on_sent(self.now_us, side, &octets, condition)
-                .map_err(|what| format!("host {side}: {what}"))?;
-            if !self.is_cut_off(&octets) {
+            let (octets, is_news, leaves) = match sent {
+                Sent::Whole(octets) => (octets, true, true),
+                Sent::Offered(octets) => (octets, true, false),
+                Sent::Taken(octets) => (octets, false, true),
+            };
+            if is_news {
+                self.stats.frames += 1;
+                self.trace.add(self.now_us, side as u64, &octets);
+                self.watch
+                    .on_sent(self.now_us, side, &octets, condition)
+                    .map_err(|what| format!("host {side}: {what}"))?;
+            }
+            if leaves && !self.is_cut_off(&octets) {
                 let outcome = self.links[side].carry(self.now_us, octets);
                 self.enter(side, outcome);
             }
@@ -320,7 +415,10 @@ impl Run {
             return Err(format!("host {side} has counted {} cuts, for no reason", condition.cuts));
         }
         // What is lost again and again may look like a path that carries less (RFC 8899 section 4.3).
-        let unharmed = self.harmed_us == START_US && !self.setup.hosts[side].path_shrinks;
+        // So may a peer that answers late; but not that one's own port takes nothing.
+        let unharmed = self.harmed_us == START_US
+            && !self.setup.hosts[side].path_shrinks
+            && self.setup.ails[1 - side].is_empty();
         if condition.cuts_by_emss > 0 && unharmed {
             return Err(format!("host {side} has cut for a smaller EMSS, and the MTU is what it was"));
         }
@@ -359,6 +457,10 @@ impl Run {
     /// Whether all is done.
     fn check_progress(&mut self) -> Result<bool, String> {
         let mut all = true;
+        if self.ailed(0).1 || self.ailed(1).1 {
+            self.ailed_us = self.now_us;
+        }
+        let harmed_us = self.harmed_us.max(self.ailed_us);
         let pause_us = 1_000_000 + 4 * self.setup.pause_us();
         // smoltcp's largest is a minute.
         let rto_max_us = match self.setup.ours() {
@@ -394,11 +496,11 @@ impl Run {
                 stamp.at_us = self.now_us;
                 continue;
             }
-            let well_us = self.now_us - self.harmed_us.max(stamp.at_us);
+            let well_us = self.now_us - harmed_us.max(stamp.at_us);
             let stood_us = stamp
                 .standstill_us
-                .max(self.harmed_us.saturating_sub(stamp.at_us))
-                .max(self.watch.stood_us(port, self.harmed_us));
+                .max(harmed_us.saturating_sub(stamp.at_us))
+                .max(self.watch.stood_us(port, harmed_us));
             let bound_us = rto_max_us.min(times * (stood_us + pause_us)) + pause_us;
             if well_us > bound_us {
                 return Err(format!(

@@ -120,6 +120,26 @@ impl HostSetup {
     }
 }
 
+/// What keeps a host from its work, other than the wire.
+#[derive(Clone, Copy, Debug)]
+pub struct Ail {
+    /// When.
+    pub span: Span,
+    /// What.
+    pub kind: AilKind,
+}
+
+/// What keeps a host from its work.
+#[derive(Clone, Copy, Debug)]
+pub enum AilKind {
+    /// Its port takes nothing, as one whose peer does not empty the ring.
+    PortStuck,
+    /// Its pool has no buffer.
+    NoBuffers,
+    /// It has no turn: it is stopped, and its clock jumps when it goes on. So many frames wait for it.
+    Stopped(usize),
+}
+
 /// What the hosts do.
 #[derive(Clone, Debug)]
 pub enum Work {
@@ -140,6 +160,8 @@ pub struct Setup {
     pub lro: [Option<(usize, u64)>; 2],
     /// When both ports have no carrier.
     pub flaps: Vec<Span>,
+    /// When each host or its port does nothing.
+    pub ails: [Vec<Ail>; 2],
     /// What they do.
     pub work: Work,
     /// Something in it may make TCP cut what it should leave whole.

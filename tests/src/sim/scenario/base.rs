@@ -62,7 +62,16 @@ pub(super) fn draw(dice: &mut Dice, keys: [[u8; 32]; 2]) -> Setup {
         let ours = stock_side.is_none();
         Work::Streams((0..dice.between(1, 3)).map(|_| stream_plan(dice, ours)).collect())
     };
-    Setup { hosts, links, lro: [None; 2], flaps: Vec::new(), work, may_cut: false, lossless: false }
+    Setup {
+        hosts,
+        links,
+        lro: [None; 2],
+        flaps: Vec::new(),
+        ails: Default::default(),
+        work,
+        may_cut: false,
+        lossless: false,
+    }
 }
 
 fn tcp(dice: &mut Dice, delayed_ms: u64, floor_ms: u64, rto_max_s: u64) -> TcpConfig {

@@ -5,7 +5,7 @@ use tcp_lite::{Duration, EcnMode};
 use crate::sim::dice::Dice;
 use crate::sim::link::{Burst, Name, Named, Narrow, Plan, Span};
 use crate::sim::run::START_US;
-use crate::sim::setup::{Setup, Work};
+use crate::sim::setup::{Ail, AilKind, Setup, Work};
 use crate::sim::world::{Close, Fault, Reader, StreamPlan};
 
 /// IP and TCP headers at their longest, without extensions.
@@ -332,6 +332,41 @@ pub(super) fn faulty(dice: &mut Dice, setup: &mut Setup) {
     if dice.one_in(2) {
         random_loss(dice, setup);
     }
+}
+
+/// Hosts of tcp-lite, one or both, are kept from their work a few times by what `kind` draws: for a minute in all, which TIME-WAIT
+/// outlives, or for less than smoltcp's. Whoever connects to a host that answers no question for its address for three seconds is
+/// told that it cannot be reached: while connections are made it takes less.
+fn ail(dice: &mut Dice, setup: &mut Setup, mut kind: impl FnMut(&mut Dice) -> AilKind) {
+    let ours = setup.ours();
+    let spared = dice.below(3) as usize;
+    let counts = [0, 1].map(|side| if ours[side] && spared != side { dice.between(1, 3) } else { 0 });
+    let opening = dice.one_in(4);
+    let (first_us, all_us) = match ours {
+        _ if opening => (0, 2_000_000),
+        [true, true] => (10 * setup.links[0].delay_us, 60_000_000),
+        _ => (10 * setup.links[0].delay_us, 5_000_000),
+    };
+    let longest_us = all_us / counts.iter().sum::<u64>().max(1);
+    for (side, count) in counts.into_iter().enumerate() {
+        let mut from_us = START_US + first_us;
+        for _ in 0..count {
+            from_us += dice.scaled(100, 500_000);
+            let to_us = from_us + dice.scaled(100, longest_us);
+            setup.ails[side].push(Ail { span: Span { from_us, to_us }, kind: kind(dice) });
+            from_us = to_us;
+        }
+    }
+    // A window update that comes late leaves a small window open for as long as the persist timer.
+    setup.may_cut = true;
+}
+
+pub(super) fn stuck_port(dice: &mut Dice, setup: &mut Setup) {
+    ail(dice, setup, |dice| if dice.one_in(3) { AilKind::NoBuffers } else { AilKind::PortStuck });
+}
+
+pub(super) fn stopped(dice: &mut Dice, setup: &mut Setup) {
+    ail(dice, setup, |dice| AilKind::Stopped(dice.scaled(1, 200) as usize));
 }
 
 pub(super) fn everything(dice: &mut Dice, setup: &mut Setup) {

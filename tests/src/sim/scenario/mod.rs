@@ -79,5 +79,11 @@ pub const SCENARIOS: &[Scenario] = &[
     },
     Scenario { name: "again", about: "ports used again at once", draw: faults::again },
     Scenario { name: "faulty", about: "requests that the peer has to refuse", draw: faults::faulty },
+    Scenario {
+        name: "stuck-port",
+        about: "ports that take nothing and pools without a buffer, for a time",
+        draw: faults::stuck_port,
+    },
+    Scenario { name: "stopped", about: "a host stopped for a time", draw: faults::stopped },
     Scenario { name: "everything", about: "several of these at once", draw: faults::everything },
 ];

@@ -4,7 +4,9 @@ use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
 
 use dp::{Burst, Port};
-use tcp_lite::{CloseReason, ConnId, Duration, Event, Instant, Keepalive, Received, SendError, Stack, State};
+use tcp_lite::{
+    Backoff, CloseReason, ConnId, Duration, Event, Instant, Keepalive, Received, SendError, Stack, State,
+};
 
 use crate::sim::coverage::Coverage;
 use crate::sim::setup::{HostSetup, address};
@@ -27,6 +29,8 @@ pub(super) struct LiteHost {
     stack: Stack,
     port: Box<dyn Port>,
     out: Burst,
+    /// The port takes nothing.
+    full: Backoff,
     pub(super) ends: Vec<End>,
     conns: Vec<Option<ConnId>>,
     /// The state in which each was seen last.
@@ -56,6 +60,7 @@ impl LiteHost {
             stack,
             port,
             out: Burst::new(),
+            full: Backoff::default(),
             ends,
             conns: vec![None; count],
             states: vec![None; count],
@@ -131,10 +136,18 @@ impl LiteHost {
         }
         self.note_states(Cause::User)?;
         loop {
-            let more = self.stack.transmit(now, &mut self.out);
+            let more = self.full.is_refused() || self.stack.transmit(now, &mut self.out);
+            if self.out.is_empty() {
+                break;
+            }
             let sent = self.port.tx_burst(now_us, &mut self.out);
             busy |= sent > 0;
-            if !more || sent == 0 {
+            if sent == 0 {
+                self.full.refused(now);
+                break;
+            }
+            self.full.succeeded();
+            if !more {
                 break;
             }
         }
@@ -408,7 +421,11 @@ impl LiteHost {
         if !self.started {
             return Some(now_us);
         }
-        let deadline = self.stack.next_deadline(Instant::from_micros(now_us as i64));
+        let now = Instant::from_micros(now_us as i64);
+        let deadline = match self.full.next_try(now) {
+            None => self.stack.next_deadline(now),
+            Some(again) => self.stack.next_timer(now).map_or(Some(again), |at| Some(at.min(again))),
+        };
         let deadline_us = deadline.map(|at| at.total_micros() as u64);
         let reads = self.ends.iter().filter_map(End::next_read_us).min();
         [deadline_us, reads, self.retry_us].into_iter().flatten().min()
