@@ -62,7 +62,7 @@ pub(super) struct Gate {
 
 impl Gate {
     /// A gate in front of `port`, and the hand on it.
-    pub(super) fn new(port: Box<dyn Port>) -> (Box<dyn Port>, Hand) {
+    pub(super) fn before(port: Box<dyn Port>) -> (Box<dyn Port>, Hand) {
         let hand = Hand::default();
         (Box::new(Self { port, hand: hand.clone() }), hand)
     }

@@ -83,7 +83,7 @@ pub(super) fn rig(crc: bool) -> RawPair {
 /// An engine, which asks for CRCs or does not, and its peer, whose frames may be held back.
 pub(super) fn gated_rig(crc: bool) -> (RawPair, Hand) {
     let (engine, peer) = pair(&wire());
-    let (peer, hand) = Gate::new(peer);
+    let (peer, hand) = Gate::before(peer);
     (rig_over((engine, peer), crc), hand)
 }
 
