@@ -1,14 +1,15 @@
 //! Our TCP against Linux's over a wire that loses: 200 Mb/s and a round trip of 10 ms, made by our own bridge between the two,
-//! offloads off. Ours is at a veth pair (over a raw socket) or at a tap device of its own. Bulk in both directions completes; the
-//! goodput of Linux with itself stands beside.
+//! offloads off. Ours is at a veth pair (over a raw socket) or at a tap device of its own. Bulk in both directions completes, and
+//! what ours sends gets there about as fast as what Linux sends over the same wire in the same run. What ours reaches by itself is
+//! held against the document's formula in virtual time, where nobody else takes the core (`reach.rs`).
 
+use std::collections::BTreeMap;
 use std::process::ExitCode;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tests::device::af_packet;
-use tests::lab::{
-    Ended, Namespace, Need, Process, Result, Run, Scratch, Suite, Wire, missing, programs, veth,
-};
+use tests::lab::{Ended, Namespace, Need, Process, Result, Run, Scratch, Suite, Wire, programs, veth};
 use tests::{ensure, lab_error, witness};
 
 /// Addresses of the two ends, and the devices of the bridge toward them.
@@ -21,7 +22,7 @@ const START: Duration = Duration::from_secs(20);
 const LIMIT: Duration = Duration::from_secs(60);
 
 /// A host's TCP, and how it gets at the wire.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Tcp {
     /// Ours, on a raw socket at the end of a veth pair.
     Ours,
@@ -55,26 +56,60 @@ const PAIRS: [(Tcp, Tcp); 6] = [
     (Tcp::Linux, Tcp::Linux),
 ];
 
+/// Goodput of ours as a sender in parts of Linux's, at least: the median of three streams each, to and from both, of the same run.
+/// The sender decides what a loss costs; the wire, its losses and how busy the machine is are the same for both. The four medians
+/// were 0.97, 1.17, 1.08 and 1.61 of each other on two cores with ten times as much to do; single streams differed by two.
+const SHARE: f64 = 0.5;
+
+/// Goodput, megabits a second, by fault and pair.
+type Goodput = Arc<Mutex<BTreeMap<(&'static str, Tcp, Tcp), f64>>>;
+
 fn main() -> ExitCode {
     let needs = [Need::Dpdk, Need::Program("ip"), Need::Program("ethtool"), Need::Namespaces];
     let mut suite = Suite::new("bad_wire", &needs);
-    let no_tap = missing(&[Need::Tun]);
-    if let Some(reason) = &no_tap {
-        println!("skipped: net_tap: {reason}");
-    }
+    let goodput = Goodput::default();
     for fault in FAULTS {
         for (from, to) in PAIRS {
-            if no_tap.is_some() && (from == Tcp::Tap || to == Tcp::Tap) {
-                continue;
-            }
-            suite.add(format!("{}_{from:?}_to_{to:?}", fault.name).to_lowercase(), move || {
-                let goodput = bulk(fault, from, to)?;
-                println!("{}, {from:?} to {to:?}: {goodput:.1} Mb/s", fault.name);
-                Ok(())
+            let needs: &[Need] = if [from, to].contains(&Tcp::Tap) { &[Need::Tun] } else { &[] };
+            let goodput = Arc::clone(&goodput);
+            suite.add_with(needs, format!("{}_{from:?}_to_{to:?}", fault.name).to_lowercase(), move || {
+                measure(&goodput, fault, from, to).map(drop)
             });
         }
+        let goodput = Arc::clone(&goodput);
+        suite.add_with(&[Need::Tun], format!("{}_goodput", fault.name), move || compare(&goodput, fault));
     }
     suite.run()
+}
+
+/// Goodput of a stream: as it was measured in this run, or else measured now.
+fn measure(known: &Goodput, fault: Fault, from: Tcp, to: Tcp) -> Result<f64> {
+    let lock = || known.lock().unwrap_or_else(PoisonError::into_inner);
+    let before = lock().get(&(fault.name, from, to)).copied();
+    if let Some(goodput) = before {
+        return Ok(goodput);
+    }
+    let goodput = bulk(fault, from, to)?;
+    println!("{}, {from:?} to {to:?}: {goodput:.1} Mb/s", fault.name);
+    lock().insert((fault.name, from, to), goodput);
+    Ok(goodput)
+}
+
+/// Ours as a sender beside Linux as a sender.
+fn compare(known: &Goodput, fault: Fault) -> Result<()> {
+    let (mut ours, mut linux) = (Vec::new(), Vec::new());
+    for (from, to) in PAIRS {
+        let senders = if from == Tcp::Linux { &mut linux } else { &mut ours };
+        senders.push(measure(known, fault, from, to)?);
+    }
+    let median = |all: &mut Vec<f64>| {
+        all.sort_by(f64::total_cmp);
+        all[all.len() / 2]
+    };
+    let (ours, linux) = (median(&mut ours), median(&mut linux));
+    println!("{}: {ours:.1} Mb/s from ours, {linux:.1} from Linux: {:.2}", fault.name, ours / linux);
+    ensure!(ours >= SHARE * linux, "{}: {ours:.1} Mb/s from ours, {linux:.1} from Linux", fault.name);
+    Ok(())
 }
 
 /// One stream from the left to the right; its goodput, megabits a second.
