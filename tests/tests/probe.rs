@@ -1,6 +1,7 @@
 //! `iwprobe`, over the kernel's TCP, against this stack: it listens and it connects, with markers and without, with
-//! revision 2 and 1. No case may deviate, and hardly any may not apply.
+//! revision 2 and 1. No case may deviate, and those that do not apply are listed, each with the probe's reason.
 
+use std::collections::BTreeSet;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -68,39 +69,94 @@ impl Lab {
     }
 }
 
-/// What a run has to come to, beside its exit status.
-fn conclude(outcomes: &Value, at_least: u64) -> Result<()> {
+/// The cases that do not apply: the run, the case, and what the probe says of it.
+const NOT_APPLICABLE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/probe-not-applicable.csv");
+
+/// A case with its reason.
+type Cases = BTreeSet<(String, String)>;
+
+fn listed(run: &str) -> Result<Cases> {
+    let told = |error: csv::Error| lab_error!("{NOT_APPLICABLE}: {error}");
+    let mut reader = csv::Reader::from_path(NOT_APPLICABLE).map_err(told)?;
+    let rows: Vec<[String; 3]> = reader.deserialize().collect::<std::result::Result<_, _>>().map_err(told)?;
+    Ok(rows.into_iter().filter(|row| row[0] == run).map(|[_, case, reason]| (case, reason)).collect())
+}
+
+/// What a run of `cases` has to come to, beside its exit status: each conforms but for those listed, which do not apply.
+fn conclude(run: &str, cases: usize, outcomes: &Value) -> Result<()> {
     let number = |name: &str| outcomes[name].as_u64().unwrap_or(u64::MAX);
-    ensure!(number("deviates") == 0, "{outcomes:#}");
+    ensure!(number("deviates") == 0 && number("not_run") == 0, "{outcomes:#}");
     ensure!(number("needs_target") == 0, "the target was not taken for one: {outcomes:#}");
+    let all = outcomes["cases"].as_array().map_or(&[][..], Vec::as_slice);
     // Read by scripts/test: what a case is to prove counts as shown where it conforms.
-    for case in outcomes["cases"].as_array().into_iter().flatten() {
+    for case in all {
         let outcome = if case["verdict"] == "conforms" { "ok" } else { "ignored" };
         println!("\ncase {} ... {outcome}", case["name"].as_str().unwrap_or("?"));
     }
-    let conforms = number("conforms");
-    ensure!(conforms >= at_least, "only {conforms} cases of {at_least} apply: {outcomes:#}");
+    ensure!(all.len() == cases, "{} cases of {cases} were run", all.len());
+    let text = |case: &Value, name: &str| case[name].as_str().unwrap_or_default().to_owned();
+    let of_no_use = all.iter().filter(|case| case["verdict"] == "not applicable");
+    let found: Cases = of_no_use.map(|case| (text(case, "name"), text(case, "reason"))).collect();
+    let listed = listed(run)?;
+    let lines = |these: &Cases, without: &Cases| -> String {
+        let lines = these.difference(without);
+        lines.map(|(case, reason)| format!("\n{run},{case},{reason}")).collect()
+    };
+    ensure!(
+        found == listed,
+        "{NOT_APPLICABLE}: these do not apply and are not listed:{}\nthese are listed and apply:{}",
+        lines(&found, &listed),
+        lines(&listed, &found)
+    );
+    ensure!(number("conforms") == (cases - listed.len()) as u64, "{outcomes:#}");
     Ok(())
+}
+
+/// How a run is called, whether the target listens, and the options of both.
+struct Plan {
+    name: &'static str,
+    listens: bool,
+    target: &'static [&'static str],
+    probe: &'static [&'static str],
+}
+
+const PLANS: [Plan; 7] = [
+    Plan { name: "connect_plain", listens: true, target: &[], probe: &[] },
+    Plan { name: "connect_markers_both_ways", listens: true, target: &["--markers"], probe: &["--markers"] },
+    Plan {
+        name: "connect_no_crc",
+        listens: true,
+        target: &["--no-crc"],
+        probe: &["--case", "crc-not-asked-for"],
+    },
+    Plan { name: "listen_plain", listens: false, target: &[], probe: &[] },
+    Plan { name: "listen_markers_both_ways", listens: false, target: &["--markers"], probe: &["--markers"] },
+    Plan { name: "listen_client_server", listens: false, target: &["--client-server"], probe: &[] },
+    Plan {
+        name: "listen_revision_1",
+        listens: false,
+        target: &["--revision", "1", "--client-server"],
+        probe: &[],
+    },
+];
+
+fn run(plan: &Plan) -> Result<()> {
+    let lab = Lab::new()?;
+    let outcomes = if plan.listens {
+        lab.connect(plan.target, plan.probe)?
+    } else {
+        lab.listen(plan.target, plan.probe)?
+    };
+    let chosen = plan.probe.iter().filter(|word| **word == "--case").count();
+    let cases = if chosen > 0 { chosen } else { iwprobe::cases::all().len() };
+    conclude(plan.name, cases, &outcomes)
 }
 
 fn main() -> ExitCode {
     let mut suite =
         Suite::new("probe", &[Need::Dpdk, Need::Program("ip"), Need::Program("ethtool"), Need::Namespaces]);
-    suite.add("connect_plain", || conclude(&Lab::new()?.connect(&[], &[])?, 150));
-    suite.add("connect_markers_both_ways", || {
-        conclude(&Lab::new()?.connect(&["--markers"], &["--markers"])?, 150)
-    });
-    suite.add("connect_no_crc", || {
-        conclude(&Lab::new()?.connect(&["--no-crc"], &["--case", "crc-not-asked-for"])?, 1)
-    });
-    suite.add("listen_plain", || conclude(&Lab::new()?.listen(&[], &[])?, 150));
-    suite.add("listen_markers_both_ways", || {
-        conclude(&Lab::new()?.listen(&["--markers"], &["--markers"])?, 150)
-    });
-    suite.add("listen_client_server", || conclude(&Lab::new()?.listen(&["--client-server"], &[])?, 150));
-    suite.add("listen_revision_1", || {
-        let options = ["--revision", "1", "--client-server"];
-        conclude(&Lab::new()?.listen(&options, &[])?, 120)
-    });
+    for plan in &PLANS {
+        suite.add(plan.name, || run(plan));
+    }
     suite.run()
 }
