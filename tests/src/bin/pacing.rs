@@ -86,6 +86,7 @@ impl Case {
             links: [link(queue), link(1 << 24)],
             lro: [None; 2],
             flaps: Vec::new(),
+            ails: Default::default(),
             work: Work::Streams(vec![plan; count]),
             may_cut: false,
             lossless: false,

@@ -55,17 +55,15 @@ impl Hand {
 }
 
 /// The port.
-pub(super) struct Gate {
+struct Gate {
     port: Box<dyn Port>,
     hand: Hand,
 }
 
-impl Gate {
-    /// A gate in front of `port`, and the hand on it.
-    pub(super) fn before(port: Box<dyn Port>) -> (Box<dyn Port>, Hand) {
-        let hand = Hand::default();
-        (Box::new(Self { port, hand: hand.clone() }), hand)
-    }
+/// A gate in front of `port`, and the hand on it.
+pub(super) fn gated(port: Box<dyn Port>) -> (Box<dyn Port>, Hand) {
+    let hand = Hand::default();
+    (Box::new(Gate { port, hand: hand.clone() }), hand)
 }
 
 impl Port for Gate {

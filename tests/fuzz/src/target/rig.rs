@@ -7,7 +7,7 @@ use iwarp::engine::EngineConfig;
 use iwarp::verbs::{CompletionQueue, Context, ContextConfig, ContextLimits, QpInit};
 use tcp_lite::Limits;
 
-use super::gate::{Gate, Hand};
+use super::gate::{Hand, gated};
 
 /// The port that engines listen on.
 pub(super) const PORT: u16 = 7174;
@@ -83,7 +83,7 @@ pub(super) fn rig(crc: bool) -> RawPair {
 /// An engine, which asks for CRCs or does not, and its peer, whose frames may be held back.
 pub(super) fn gated_rig(crc: bool) -> (RawPair, Hand) {
     let (engine, peer) = pair(&wire());
-    let (peer, hand) = Gate::before(peer);
+    let (peer, hand) = gated(peer);
     (rig_over((engine, peer), crc), hand)
 }
 
