@@ -1,6 +1,6 @@
 //! The target's part: receives, checks, credits and answers to marks.
 
-use iwarp::verbs::{RecvRequest, RemoteAddr, SendFlags, SendOp, SendRequest, VerbsError};
+use iwarp::verbs::{QpState, RecvRequest, RemoteAddr, SendFlags, SendOp, SendRequest, VerbsError};
 
 use super::layout::{Control, Kind, WrId};
 use super::mark::Mark;
@@ -127,6 +127,8 @@ impl Path {
             Ok(()) => (flow.credit_told, flow.extra_in_flight) = (flow.received, flow.extra_in_flight + 1),
             // The queue is full of our own messages: the next turn tells.
             Err(VerbsError::QueueFull(_)) => {}
+            // The peer has sent all it meant to, and closes.
+            Err(VerbsError::InvalidState(QpState::Closing)) => {}
             Err(error) => return Err(error.into()),
         }
         Ok(())

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use iwarp::rdmap::TerminateError;
 use iwarp::verbs::{
-    CmEventKind, CmId, ConnParam, Keepalive, QpState, QueuePair, TerminateReport, WcOpcode, WcStatus,
-    WorkCompletion,
+    CmEventKind, CmId, ConnParam, Keepalive, QpState, QueuePair, TerminateReport, VerbsError, WcOpcode,
+    WcStatus, WorkCompletion,
 };
 
 use crate::pattern::Pattern;
@@ -336,6 +336,10 @@ impl Connection {
             let posted = request(number as u64, &operation, places, own, peer, counter);
             let qp = self.ends[side].qp.as_ref().ok_or("a queue pair")?;
             if let Err(error) = qp.post_send(&posted) {
+                // The peer closes in the midst of it: its FIN ends sending here, too.
+                if self.doomed && matches!(error, VerbsError::InvalidState(QpState::Closing)) {
+                    break;
+                }
                 return Err(format!("operation {number} is refused: {error}"));
             }
             self.ends[side].posted += 1;
