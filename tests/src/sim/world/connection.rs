@@ -338,7 +338,8 @@ impl Connection {
             if let Err(error) = qp.post_send(&posted) {
                 // The peer closes in the midst of it: its FIN ends sending here, too.
                 if self.doomed && matches!(error, VerbsError::InvalidState(QpState::Closing)) {
-                    break;
+                    self.ends[side].closing = true;
+                    return Ok(busy);
                 }
                 return Err(format!("operation {number} is refused: {error}"));
             }
