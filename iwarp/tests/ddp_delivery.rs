@@ -8,8 +8,8 @@ use common::pattern;
 use common::raw::fpdu;
 use iwarp::memory::Access;
 use iwarp::verbs::{
-    AtomicOp, CmEventKind, ConnectionError, MrOptions, RemoteAddr, SendOp, SendRequest, StreamError, WcOpcode,
-    WcStatus,
+    AtomicOp, CmEventKind, ConnectionError, MrOptions, RemoteAddr, SendOp, SendRequest, StreamError,
+    WcOpcode, WcStatus,
 };
 
 const SEND: u8 = 3;

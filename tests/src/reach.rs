@@ -109,7 +109,9 @@ struct Run {
 
 impl Run {
     fn new(path: Path, tcp: TcpConfig) -> Result<Self, String> {
-        let mut hosts = Hosts::new(&HostsConfig { mtu: path.mtu, mbufs: MBUFS, tcp, seed: 1 })?;
+        // A connection that is made in no time takes the round trips of the path for a queue (RFC 9406).
+        let config = HostsConfig { mtu: path.mtu, mbufs: MBUFS, tcp, seed: 1, exchange_us: path.rtt_us };
+        let mut hosts = Hosts::new(&config)?;
         let connected = hosts.connect(LOCAL_PORT, path.markers, &mut |_, _| ())?;
         let options =
             MrOptions { base: Base::Zero, ..MrOptions::new(Access::LOCAL_WRITE | Access::REMOTE_WRITE) };

@@ -68,7 +68,7 @@ impl Fill {
             ..TcpConfig::default()
         };
         let mbufs = (window as usize / usize::from(setting.mtu)).next_power_of_two() * 4;
-        let mut hosts = Hosts::new(&HostsConfig { mtu: setting.mtu, mbufs, tcp, seed: 1 })?;
+        let mut hosts = Hosts::new(&HostsConfig { mtu: setting.mtu, mbufs, tcp, seed: 1, exchange_us: 1 })?;
         let connected = hosts.connect(LOCAL_PORT, setting.markers, &mut |_, _| ())?;
         let options =
             MrOptions { base: Base::Zero, ..MrOptions::new(Access::LOCAL_WRITE | Access::REMOTE_WRITE) };

@@ -33,6 +33,8 @@ pub(crate) struct HostsConfig {
     pub(crate) mbufs: usize,
     pub(crate) tcp: TcpConfig,
     pub(crate) seed: u64,
+    /// Microseconds of an exchange: the round-trip time of the wire while connections are made.
+    pub(crate) exchange_us: u64,
 }
 
 pub(crate) struct Host {
@@ -48,6 +50,7 @@ pub(crate) struct Host {
 pub(crate) struct Hosts {
     pub(crate) hosts: [Host; 2],
     pub(crate) now_us: u64,
+    exchange_us: u64,
     _listener: CmId,
 }
 
@@ -104,12 +107,12 @@ impl Hosts {
         let hosts = [Host::new(0, config)?, Host::new(1, config)?];
         let listener = hosts[1].context.create_id(&hosts[1].channel);
         listener.listen(PORT, 64, FOREVER).map_err(text)?;
-        Ok(Self { hosts, now_us: 1_000_000, _listener: listener })
+        Ok(Self { hosts, now_us: 1_000_000, exchange_us: config.exchange_us, _listener: listener })
     }
 
-    /// A turn of each and a wire without faults or delay in between; `see` is shown what is sent.
+    /// A turn of each and a wire without faults in between; `see` is shown what is sent.
     pub(crate) fn exchange(&mut self, see: &mut dyn FnMut(usize, &[u8])) {
-        self.now_us += 1;
+        self.now_us += self.exchange_us;
         for side in [0, 1] {
             self.hosts[side].turn(self.now_us);
             for frame in self.hosts[side].socket.take_sent() {

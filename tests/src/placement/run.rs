@@ -135,7 +135,7 @@ pub fn measure(setting: &Setting, seed: u64) -> Result<Outcome, String> {
 impl Run {
     fn new(setting: &Setting, seed: u64) -> Result<Self, String> {
         let tcp = TcpConfig::default();
-        let config = HostsConfig { mtu: setting.mtu, mbufs: MBUFS, tcp, seed };
+        let config = HostsConfig { mtu: setting.mtu, mbufs: MBUFS, tcp, seed, exchange_us: 1 };
         let mut hosts = Hosts::new(&config)?;
         let mut flows = Vec::new();
         for number in 0..setting.connections {
