@@ -63,9 +63,12 @@ impl Peer {
         Self(child)
     }
 
-    /// SIGSTOP: it does nothing more, and closes nothing.
+    /// SIGSTOP: it does nothing more, and closes nothing. When this returns, each of its threads has stopped.
     pub(crate) fn stop(&self) {
+        use rustix::process::{Pid, WaitOptions, waitpid};
         self.signal(rustix::process::Signal::STOP);
+        let changed = waitpid(Some(Pid::from_child(&self.0)), WaitOptions::UNTRACED).unwrap();
+        assert!(changed.is_some_and(|(_, status)| status.stopped()));
     }
 
     /// SIGCONT.
