@@ -19,7 +19,9 @@ const ATOMIC_OCTETS: u32 = 8;
 impl QpShared {
     /// Checks a request and puts it into the send queue, without telling the engine.
     pub(super) fn queue_send(&self, request: &SendRequest) -> Result<(), VerbsError> {
-        self.check_sends_taken()?;
+        if !self.takes_sends() {
+            return Err(self.refusal());
+        }
         let length = request.length();
         if length > u64::from(u32::MAX) {
             return Err(VerbsError::TooLong { got: length, max: u64::from(u32::MAX) });
@@ -45,12 +47,19 @@ impl QpShared {
 
     /// Whether the send queue takes requests: not before the connection, nor once a graceful close is asked for (RFC 5041
     /// section 6.2.1). After an error they are taken and flushed.
-    fn check_sends_taken(&self) -> Result<(), VerbsError> {
-        match self.state() {
-            QpState::Rts | QpState::Terminate | QpState::Error if !self.is_close_asked() => Ok(()),
-            QpState::Rts => Err(VerbsError::InvalidState(QpState::Closing)),
-            state => Err(VerbsError::InvalidState(state)),
-        }
+    #[inline]
+    fn takes_sends(&self) -> bool {
+        !self.is_close_asked() && !matches!(self.state(), QpState::Idle | QpState::Closing)
+    }
+
+    /// Why it takes none.
+    #[cold]
+    fn refusal(&self) -> VerbsError {
+        VerbsError::InvalidState(match self.state() {
+            // The engine has not heard of the close yet.
+            QpState::Rts => QpState::Closing,
+            state => state,
+        })
     }
 
     fn payload(&self, request: &SendRequest, length: u64) -> Result<Payload, VerbsError> {
