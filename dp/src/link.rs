@@ -76,7 +76,7 @@ pub struct LinkConfig {
     pub tso: LinkTso,
     /// Which of them the ports take; others are dropped, as a driver does.
     pub tso_limits: TsoLimits,
-    /// What the ports say they are ([`Port::is_point_to_point`](crate::Port::is_point_to_point)); not by default, so that
+    /// What the ports say they are ([`Port::is_point_to_point`]); not by default, so that
     /// connections outlive a cable that is pulled for a while.
     pub point_to_point: bool,
 }
