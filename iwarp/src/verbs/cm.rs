@@ -184,9 +184,10 @@ impl CmId {
     }
 
     /// Closes gracefully: what was posted is sent, Reads are answered, then FIN (`rdma_disconnect`). From here on
-    /// [`QueuePair::post_send`] is refused. What the peer sends after our FIN is dropped. A `Disconnected` event follows for an established connection; one that is
-    /// not established yet is aborted, and a `ConnectError` follows. For a connect request: rejects. For a listener:
-    /// stops listening; requests that were announced can still be decided.
+    /// [`QueuePair::post_send`] is refused. What the peer sends after our FIN is dropped. A `Disconnected` event
+    /// follows for an established connection; one that is not established yet is aborted, and a `ConnectError`
+    /// follows. For a connect request: rejects. For a listener: stops listening; requests that were announced can
+    /// still be decided.
     pub fn disconnect(&self) {
         self.shared.close();
     }

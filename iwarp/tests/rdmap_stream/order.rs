@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use dp::link::{LinkConfig, pair, pair_with_control};
+use dp::link::{LinkConfig, LinkControl, pair, pair_with_control};
 use dp::{Burst, Mbuf, Port};
 use iwarp::memory::{Access, Base};
 use iwarp::mpa::Framer;
@@ -159,6 +159,21 @@ fn connections_and_directions_do_not_wait_for_each_other() {
     assert_eq!(received(&pair.b.cq), [10]);
 }
 
+/// A peer's door, and the wire's control.
+fn door_with_control() -> (Doorman, LinkControl) {
+    let (a, b, control) = pair_with_control(&LinkConfig::default());
+    let context = Context::new(ContextConfig::default()).unwrap();
+    (Doorman::over(RawPair::over(context, (a, b), |_| {}), |_| {}), control)
+}
+
+/// Loses an FPDU of the peer's: the next one comes ahead of a hole.
+fn lose_an_fpdu(pair: &mut RawPair, control: &LinkControl, framer: &mut Framer) {
+    control.set_up(false);
+    pair.offer(&fpdu(framer, &EMPTY_WRITE));
+    pair.turn();
+    control.set_up(true);
+}
+
 /// An answer ahead of a hole is placed where a Read of ours waits for it, and nowhere else: our user's memory is open to the
 /// answers that it has asked for, not to whatever names it. In its turn it ends the stream, as it would have in order.
 // Proves SEC-097: also ahead of a hole.
@@ -172,9 +187,7 @@ fn an_answer_ahead_of_a_hole_goes_where_a_read_waits() {
         (Some(0), 1, Some((1, 1, 1))),
         (Some(0), 0, None),
     ] {
-        let (a, b, control) = pair_with_control(&LinkConfig::default());
-        let context = Context::new(ContextConfig::default()).unwrap();
-        let mut door = Doorman::over(RawPair::over(context, (a, b), |_| {}), |_| {});
+        let (mut door, control) = door_with_control();
         let region = door.pd.reg_mr(2000, Access::LOCAL_WRITE).unwrap();
         let qp = door.qp();
         let id = door.asked(&request(true)).id;
@@ -188,10 +201,7 @@ fn an_answer_ahead_of_a_hole_goes_where_a_read_waits() {
             qp.post_send(&SendRequest::new(1, read, region.sge(at, 600))).unwrap();
             pair.until(20_000, |_| false);
         }
-        control.set_up(false);
-        pair.offer(&fpdu(&mut framer, &EMPTY_WRITE));
-        pair.turn();
-        control.set_up(true);
+        lose_an_fpdu(pair, &control, &mut framer);
         let answer = tagged(0xc1, 0x42, region.rkey(), region.addr() + target, &[7; 600]);
         pair.offer(&fpdu(&mut framer, &answer));
         // It leaves, and arrives.
@@ -220,9 +230,7 @@ fn an_answer_ahead_of_a_hole_goes_where_a_read_waits() {
 fn a_wrong_send_is_found_in_its_turn_where_it_was_placed_early() {
     let late = untagged(0x41, 0x43, 0, 0, 1, 4, &[7; 600]);
     for (wrong, place, code) in [(send(2, &[7; 600]), 1000, 2), (late, 4, 4)] {
-        let (a, b, control) = pair_with_control(&LinkConfig::default());
-        let context = Context::new(ContextConfig::default()).unwrap();
-        let mut door = Doorman::over(RawPair::over(context, (a, b), |_| {}), |_| {});
+        let (mut door, control) = door_with_control();
         let region = door.pd.reg_mr(2000, ALL).unwrap();
         let qp = door.qp();
         for n in 0..2 {
@@ -234,10 +242,7 @@ fn a_wrong_send_is_found_in_its_turn_where_it_was_placed_early() {
         let mut framer = Framer::new(true, true);
         pair.send(&fpdu(&mut framer, &EMPTY_WRITE));
         pair.until(20_000, |_| false);
-        control.set_up(false);
-        pair.offer(&fpdu(&mut framer, &EMPTY_WRITE));
-        pair.turn();
-        control.set_up(true);
+        lose_an_fpdu(pair, &control, &mut framer);
         pair.offer(&fpdu(&mut framer, &wrong));
         let mut placed = [0; 600];
         let is_placed = pair.until(1000, |_| {
@@ -258,9 +263,7 @@ fn a_wrong_send_is_found_in_its_turn_where_it_was_placed_early() {
 #[test]
 fn the_stag_is_known_at_delivery() {
     for named in 0..2 {
-        let (a, b, control) = pair_with_control(&LinkConfig::default());
-        let context = Context::new(ContextConfig::default()).unwrap();
-        let mut door = Doorman::over(RawPair::over(context, (a, b), |_| {}), |_| {});
+        let (mut door, control) = door_with_control();
         let options = MrOptions { base: Base::Zero, ..MrOptions::new(ALL) };
         let sinks = [0, 1].map(|_| door.pd.reg_mr_with(600, &options).unwrap());
         let id = door.asked(&request(true)).id;
@@ -274,10 +277,7 @@ fn the_stag_is_known_at_delivery() {
             qp.post_send(&SendRequest::new(wr_id, SendOp::Read { remote }, sink.sge(0, 600))).unwrap();
         }
         pair.until(20_000, |_| false);
-        control.set_up(false);
-        pair.offer(&fpdu(&mut framer, &EMPTY_WRITE));
-        pair.turn();
-        control.set_up(true);
+        lose_an_fpdu(pair, &control, &mut framer);
         // The same offset and length in either sink.
         let answer = tagged(0xc1, 0x42, sinks[named].rkey(), 0, &[7; 600]);
         pair.offer(&fpdu(&mut framer, &answer));

@@ -18,48 +18,48 @@ const FRESH_OCTETS: usize = 16 << 10;
 /// Bursts sent in one turn at most.
 const MAX_TX_BURSTS: usize = 64;
 
+/// How far a round of turns has come.
+struct Pass {
+    /// Bytes that may still be handed to TCP.
+    left: usize,
+    /// A connection sent, or had all that it needed to.
+    busy: bool,
+    /// A connection found no buffer.
+    starved: bool,
+}
+
 impl Core {
     /// Lets queue pairs hand FPDUs to TCP, a bounded turn each: those that have just begun, then the others around.
     pub(super) fn send(&mut self, turn: &Turn) -> bool {
         let turn_octets = self.io.config.turn_octets;
-        let mut left = SEND_OCTETS;
-        let mut busy = false;
-        let mut starved = false;
+        let mut pass = Pass { left: SEND_OCTETS, busy: false, starved: false };
         let (fresh, _) = self.io.turns.waiting();
         for _ in 0..fresh.min(MAX_FRESH) {
             let Some(slot) = self.io.turns.next_fresh() else { break };
             self.prefetch(self.io.turns.fresh_behind(AHEAD).map(|slot| slot as usize));
-            let sent = self.send_one(slot, turn_octets.min(FRESH_OCTETS), turn);
-            left = left.saturating_sub(sent);
-            let no_mbuf = std::mem::take(&mut self.io.no_mbuf);
-            starved |= no_mbuf;
-            busy |= sent > 0 || !no_mbuf;
+            self.send_one(slot, turn_octets.min(FRESH_OCTETS), turn, &mut pass);
         }
         // Each at least once, or until the octets are used up; one that cannot go on leaves the ring.
         let (_, bulk) = self.io.turns.waiting();
         let mut tries = bulk.max(SEND_OCTETS / turn_octets.max(1));
-        while left > 0
+        while pass.left > 0
             && tries > 0
             && let Some(slot) = self.io.turns.next_bulk()
         {
             self.prefetch(self.io.turns.bulk_behind(AHEAD).map(|slot| slot as usize));
-            let sent = self.send_one(slot, turn_octets, turn);
-            left = left.saturating_sub(sent);
+            self.send_one(slot, turn_octets, turn, &mut pass);
             tries -= 1;
-            let no_mbuf = std::mem::take(&mut self.io.no_mbuf);
-            starved |= no_mbuf;
-            busy |= sent > 0 || !no_mbuf;
         }
-        if starved && !busy {
+        if pass.starved && !pass.busy {
             self.starved.refused(self.io.now);
         } else {
             self.starved.succeeded();
         }
-        busy
+        pass.busy
     }
 
-    /// One connection's turn to send, about `octets`. Returns the octets it handed to TCP.
-    fn send_one(&mut self, slot: u32, octets: usize, turn: &Turn) -> usize {
+    /// One connection's turn to send, about `octets`.
+    fn send_one(&mut self, slot: u32, octets: usize, turn: &Turn, pass: &mut Pass) {
         let before = self.io.counters.tx_fetched_octets;
         self.with(slot as usize, |connection, io| {
             if connection.transmit(io, octets, turn) {
@@ -67,7 +67,11 @@ impl Core {
             }
         });
         self.run_events(turn);
-        (self.io.counters.tx_fetched_octets - before) as usize
+        let sent = (self.io.counters.tx_fetched_octets - before) as usize;
+        let no_mbuf = std::mem::take(&mut self.io.no_mbuf);
+        pass.left = pass.left.saturating_sub(sent);
+        pass.starved |= no_mbuf;
+        pass.busy |= sent > 0 || !no_mbuf;
     }
 
     /// Takes frames from the stack to the port, until there are none or the port's ring is full. A port that takes nothing is given
