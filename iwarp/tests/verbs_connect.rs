@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use common::{PORT, Pair};
 use dp::link::{LinkConfig, LinkPlan};
-use iwarp::verbs::{CmEventKind, ConnParam, ConnectionError};
+use iwarp::verbs::{CmEventKind, ConnParam, ConnectionError, QpState};
 use tcp_lite::CloseReason;
 
 fn private(octets: &[u8]) -> ConnParam {
@@ -66,15 +66,19 @@ fn nobody_answers() {
     let refused = ConnectionError::Tcp(CloseReason::Refused);
     assert!(matches!(event.kind, CmEventKind::ConnectError { error, .. } if error == refused), "{event:?}");
 
-    let qp = pair.a.qp();
-    let id = pair.a.context.create_id(&pair.a.channel);
-    id.connect(&qp, format!("10.0.0.77:{PORT}").parse().unwrap(), &ConnParam::default()).unwrap();
-    let event = pair.event_a();
-    let unreachable = ConnectionError::Tcp(CloseReason::Unreachable);
-    assert!(
-        matches!(event.kind, CmEventKind::ConnectError { error, .. } if error == unreachable),
-        "{event:?}"
-    );
+    // One on our network who does not answer, and one whom no route leads to.
+    for (failed, nobody) in [(2, "10.0.0.77"), (3, "192.0.2.1")] {
+        let qp = pair.a.qp();
+        let id = pair.a.context.create_id(&pair.a.channel);
+        id.connect(&qp, format!("{nobody}:{PORT}").parse().unwrap(), &ConnParam::default()).unwrap();
+        let event = pair.event_a();
+        let unreachable = ConnectionError::Tcp(CloseReason::Unreachable);
+        assert!(
+            matches!(event.kind, CmEventKind::ConnectError { error, .. } if error == unreachable),
+            "{event:?}"
+        );
+        assert_eq!((qp.state(), pair.a.engine.counters().connections_failed), (QpState::Error, failed));
+    }
 }
 
 /// The application does not decide: the connecting side gives up after its time.

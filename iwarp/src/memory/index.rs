@@ -98,3 +98,27 @@ fn next_clock(clock: u32) -> u32 {
         next => next,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use rand_core::SeedableRng;
+
+    use super::*;
+
+    #[test]
+    fn a_freed_index_leads_nowhere_and_comes_back_after_its_quarantine() {
+        let map = IndexMap::new();
+        let mut allocator = IndexAllocator::new(ChaCha20Rng::from_seed([7; 32]));
+        let index = allocator.allocate(&map, 5);
+        assert_eq!(map.slot(index), Some(5));
+        allocator.free(&map, index);
+        assert_eq!(map.slot(index), None);
+        let is_free =
+            |allocator: &IndexAllocator| allocator.is_available(map.entry(index).load(Ordering::Relaxed));
+        for _ in 0..=QUARANTINE {
+            assert!(!is_free(&allocator));
+            allocator.clock = next_clock(allocator.clock);
+        }
+        assert!(is_free(&allocator));
+    }
+}

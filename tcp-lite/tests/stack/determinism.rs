@@ -1,8 +1,15 @@
 //! The same seed and the same inputs give the same frames, octet for octet.
 
 use dp::link::{LinkConfig, LinkPlan};
+use smoltcp::wire::{ArpOperation, Icmpv4Repr, Ipv4Address};
+use tcp_lite::StackConfig;
 
+use crate::craft;
 use crate::harness::{MAC_A, MAC_B, World, config};
+use crate::relay::Tap;
+
+const A4: Ipv4Address = Ipv4Address::new(10, 0, 0, 1);
+const B4: Ipv4Address = Ipv4Address::new(10, 0, 0, 2);
 
 fn frames(stack_seed: u8, link_seed: u64) -> [Vec<Vec<u8>>; 2] {
     let plan = LinkPlan { drop_ppm: 10_000, reorder_ppm: 10_000, reorder_us: 200, ..LinkPlan::default() };
@@ -29,4 +36,25 @@ fn another_seed_gives_other_ports_and_sequence_numbers() {
     let (one, other) = (syn(&frames(1, 1)), syn(&frames(3, 1)));
     assert_ne!(one[0..2], other[0..2]);
     assert_ne!(one[4..8], other[4..8]);
+}
+
+/// The numbers that join the fragments of an answer to a large ping are not the same for everybody (RFC 7739 section 3).
+#[test]
+fn another_seed_gives_other_identifications_of_fragments() {
+    let request = Icmpv4Repr::EchoRequest { ident: 7, seq_no: 9, data: &[0x5a; 1400] };
+    let ping = craft::icmpv4([MAC_B, MAC_A], B4, A4, &request);
+    let identification = |seed| {
+        let mut tap = Tap::new(StackConfig { mtu: 600, seed: [seed; 32], ..config(MAC_A, 1) });
+        tap.inject(&craft::arp(ArpOperation::Request, MAC_B, MAC_A, B4, A4));
+        tap.frames();
+        for fragment in craft::fragments(&ping, 576, 1) {
+            tap.inject(&fragment);
+        }
+        let answer = tap.frames();
+        assert_eq!(answer.len(), 3);
+        assert!(answer.iter().all(|frame| frame[18..20] == answer[0][18..20]));
+        [answer[0][18], answer[0][19]]
+    };
+    assert_eq!(identification(1), identification(1));
+    assert_ne!(identification(1), identification(2));
 }

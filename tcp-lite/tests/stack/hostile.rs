@@ -255,13 +255,18 @@ fn a_packet_longer_than_its_frame_is_malformed() {
         ),
     ] {
         let mut tap = Tap::new(config(MAC_A, 1));
-        let whole = craft::segment([MAC_B, MAC_A], (src, 9), (dst, 4000), TcpControl::Syn);
-        for missing in 1..=20 {
-            tap.inject(&whole[..whole.len() - missing]);
-            assert_eq!(tap.host.stack.counters().rx_malformed, missing as u64, "{dst}");
+        // Of the one header bytes are missing, of the other payload.
+        let macs = [MAC_B, MAC_A];
+        for payload in [&[][..], &[7; 20]] {
+            let whole = craft::answer(macs, (src, 9), (dst, 4000), TcpControl::Syn, (7, None), payload);
+            let before = tap.host.stack.counters().rx_malformed;
+            for missing in 1..=20 {
+                tap.inject(&whole[..whole.len() - missing]);
+                assert_eq!(tap.host.stack.counters().rx_malformed, before + missing as u64, "{dst}");
+            }
+            tap.inject(&whole);
+            assert_eq!(tap.host.stack.counters().rx_malformed, before + 20);
         }
-        tap.inject(&whole);
-        assert_eq!(tap.host.stack.counters().rx_malformed, 20);
     }
 }
 

@@ -221,6 +221,17 @@ fn a_full_send_buffer_says_when_it_takes_more() {
     assert_eq!(pair.a.push(pair.now, &[1]), Ok(()));
 }
 
+/// After a close nothing more can be sent, so there is nothing to be told.
+#[test]
+fn a_closed_send_buffer_does_not_say_that_it_takes_more() {
+    let mut pair = Pair::established(TcpConfig { send_buffer_octets: 4000, ..config() }, config());
+    while pair.a.push(pair.now, &pattern(0, 1000)).is_ok() {}
+    pair.a.close(pair.now);
+    pair.run_for(Duration::from_millis(50));
+    assert_eq!((pair.b.frontier, pair.a.state()), (4000, State::FinWait2));
+    assert!(!pair.a.seen.contains(&Seen::Writable));
+}
+
 #[test]
 fn until_it_is_heard_it_says_so_once() {
     let mut pair = Pair::established(TcpConfig { send_buffer_octets: 4000, ..config() }, config());
