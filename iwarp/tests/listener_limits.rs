@@ -388,6 +388,29 @@ fn idle_connections_end_where_that_is_asked_for() {
     assert_eq!(c.id_a.activity(), None);
 }
 
+/// A close that waits for a silent peer has a limit of its own, and is not ended as idle.
+#[test]
+fn a_connection_that_closes_is_not_idle() {
+    let mut pair = Pair::new(&LinkConfig::default());
+    let idle = ConnParam { idle_timeout: Some(Duration::from_secs(1)), ..ConnParam::default() };
+    let c = pair.connect_with(&idle, &ConnParam::default());
+    c.id_a.disconnect();
+    let start = pair.now_us;
+    // B is not turned any more.
+    let event = loop {
+        assert!(pair.now_us - start < 60_000_000);
+        pair.a.engine.turn(Instant::from_micros(pair.now_us));
+        if let Some(event) = pair.a.channel.poll() {
+            break event;
+        }
+        pair.now_us += 10_000;
+    };
+    assert!(
+        matches!(event.kind, CmEventKind::Disconnected { error: Some(ConnectionError::CloseTimeout), .. }),
+        "{event:?}"
+    );
+}
+
 /// A connection's own keepalive finds a silent peer in its own time.
 #[test]
 fn keepalive_is_the_connections() {
