@@ -375,7 +375,9 @@ fn idle_connections_end_where_that_is_asked_for() {
         .unwrap();
     let start = pair.now_us;
     pair.run_us(20_000_000);
-    assert!(c.id_a.activity().unwrap().idle < Duration::from_secs(21));
+    for id in [&c.id_a, &c.id_b] {
+        assert!(id.activity().unwrap().idle < Duration::from_secs(21));
+    }
     assert!(pair.a.channel.poll().is_none());
     let event = pair.event_a();
     assert!(
@@ -411,28 +413,35 @@ fn a_connection_that_closes_is_not_idle() {
     );
 }
 
-/// A connection's own keepalive finds a silent peer in its own time.
+/// A connection's own keepalive finds a silent peer in its own time, at the end that dialled and at the one that accepted.
 #[test]
 fn keepalive_is_the_connections() {
     let probe =
         Keepalive::Probe { idle: Duration::from_secs(1), interval: Duration::from_millis(500), probes: 2 };
-    for (keepalive, silent_for) in [(probe, Some(2_600_000)), (Keepalive::Off, None)] {
+    for (accepted, (keepalive, silent_for)) in [false, true]
+        .into_iter()
+        .flat_map(|accepted| [(probe, Some(2_600_000)), (Keepalive::Off, None)].map(|case| (accepted, case)))
+    {
         let mut pair = Pair::new(&LinkConfig::default());
         let param = ConnParam { keepalive, ..ConnParam::default() };
-        let _c = pair.connect(&param);
+        let _c = match accepted {
+            false => pair.connect_with(&param, &ConnParam::default()),
+            true => pair.connect_with(&ConnParam::default(), &param),
+        };
         // Nothing is to be acknowledged any more.
         pair.run_us(100_000);
         let start = pair.now_us;
         let mut noticed = None;
-        // B is not turned any more.
+        // The other end is not turned any more.
+        let host = if accepted { &mut pair.b } else { &mut pair.a };
         while noticed.is_none() && pair.now_us - start < 40_000_000 {
-            pair.a.engine.turn(Instant::from_micros(pair.now_us));
-            noticed = pair.a.channel.poll().map(|_| pair.now_us - start);
+            host.engine.turn(Instant::from_micros(pair.now_us));
+            noticed = host.channel.poll().map(|_| pair.now_us - start);
             pair.now_us += 10_000;
         }
         match (noticed, silent_for) {
-            (Some(after), Some(most)) => assert!(after <= most, "{after}"),
-            (noticed, expected) => assert_eq!(noticed, expected),
+            (Some(after), Some(most)) => assert!(after <= most, "{after}, accepted {accepted}"),
+            (noticed, expected) => assert_eq!(noticed, expected, "accepted {accepted}"),
         }
     }
 }

@@ -9,10 +9,10 @@ use std::time::Duration;
 use common::doorman::Doorman;
 use common::hooked::{Hooks, hooked};
 use common::raw::{EMPTY_WRITE, RawPair, fpdu, frame};
-use dp::link::{LinkConfig, pair};
+use dp::link::{LinkConfig, pair, pair_with_control};
 use dp::{Burst, Port};
 use iwarp::mpa::frame::Depths;
-use iwarp::mpa::{Framer, RtrKinds};
+use iwarp::mpa::{Framer, RtrKinds, StartupFault};
 use iwarp::verbs::{
     CmEventKind, ConnParam, ConnectionError, Context, ContextConfig, RecvRequest, SendOp, SendRequest,
     StreamError, VerbsError,
@@ -334,6 +334,24 @@ fn markers_are_the_requests_choice() {
         d.pair.until(50_000, |_| false);
         assert!(d.pair.inbox[reply..].starts_with(start), "{:02x?}", &d.pair.inbox[reply..]);
     }
+}
+
+/// What comes behind a Request before its Reply ends startup, also when it came ahead of the Request.
+#[test]
+fn what_came_ahead_of_a_request_and_follows_it_ends_startup() {
+    let (a, b, control) = pair_with_control(&LinkConfig::default());
+    let context = Context::new(ContextConfig::default()).unwrap();
+    let mut d = Doorman::over(RawPair::over(context, (a, b), |_| {}), |_| {});
+    d.say(&[]);
+    control.set_up(false);
+    d.pair.offer(&plain_request());
+    d.pair.turn();
+    control.set_up(true);
+    d.pair.offer(&[0; 4]);
+    assert!(matches!(d.event().kind, CmEventKind::ConnectRequest { .. }));
+    let CmEventKind::ConnectError { error, .. } = d.event().kind else { panic!("no error") };
+    assert_eq!(error, ConnectionError::Startup(StartupFault::EarlyOctets));
+    assert!(d.is_over());
 }
 
 // Proves MPA-198, MPA-211, MPA-216, MPA-217: accept, reject with a reason, or no answer but the end of TCP.

@@ -146,6 +146,9 @@ fn a_send_without_a_buffer_waits_until_there_is_one() {
     let mut stage = Stage::new(2, false);
     stage.send_with_a_hole();
     assert_eq!(stage.placed()[1..], [LEN, 0, 0, 0, 0]);
+    // TCP knows how much of its packet buffers that keeps.
+    let pinned = |stage: &Stage| stage.pair.b.engine.counters().stack.out_of_order.pinned_octets;
+    assert!(pinned(&stage) > 0);
     for number in 2..SENDS {
         let request = RecvRequest::new(number as u64, stage.buffers.sge(number * LEN, LEN));
         stage.c.qp_b.post_recv(&request).unwrap();
@@ -153,6 +156,7 @@ fn a_send_without_a_buffer_waits_until_there_is_one() {
     *stage.withheld.lock().unwrap() = Withheld::Nothing;
     assert_eq!(stage.completions(SENDS), delivered(0..SENDS as u64));
     assert_eq!(stage.placed(), [LEN; SENDS]);
+    assert_eq!(pinned(&stage), 0);
 }
 
 /// Whose message comes next on another connection may need it first.

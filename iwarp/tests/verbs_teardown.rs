@@ -191,33 +191,39 @@ fn an_rtr_by_send_has_the_first_number() {
     }
 }
 
-/// A peer that takes nothing any more, not even the Terminate, and whose TCP lives on: the end does not wait for it.
+/// A peer that takes nothing any more, not even the Terminate, and whose TCP lives on: the end does not wait for it, nor does
+/// that of a connection which its user has begun to close.
 #[test]
 fn a_terminate_that_the_peer_does_not_take_has_its_time() {
-    let mut c = Accepted::ready();
-    c.pair.stopped_reading = true;
-    for wr_id in 10..74 {
-        let write = SendOp::Write { remote: RemoteAddr { addr: 0, rkey: 1 } };
-        let mut request = SendRequest::new(wr_id, write, c.region.sge(0, REGION));
-        request.sg_list.extend([c.region.sge(0, REGION); 7]);
-        c.qp().post_send(&request).unwrap();
+    for closes in [false, true] {
+        let mut c = Accepted::ready();
+        c.pair.stopped_reading = true;
+        for wr_id in 10..74 {
+            let write = SendOp::Write { remote: RemoteAddr { addr: 0, rkey: 1 } };
+            let mut request = SendRequest::new(wr_id, write, c.region.sge(0, REGION));
+            request.sg_list.extend([c.region.sge(0, REGION); 7]);
+            c.qp().post_send(&request).unwrap();
+        }
+        // More than TCP takes: the Terminate has to wait as well.
+        assert!(
+            !c.pair.until(60_000_000, |pair| pair.is_over()),
+            "a window that stays closed is no end by itself"
+        );
+        if closes {
+            c.id.disconnect();
+        }
+        c.say(&[0xc1, 0x40, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, b'x']);
+        let start = c.pair.now_us;
+        let event = c.event();
+        let CmEventKind::Disconnected { error: Some(ConnectionError::Stream(error)), .. } = event.kind else {
+            panic!("{event:?}")
+        };
+        assert_eq!((error.layer, error.etype, error.code), (1, 1, 0));
+        let us = c.pair.now_us - start;
+        // The engine's `close_timeout`.
+        assert!((5_000_000..5_100_000).contains(&us), "after {us} us");
+        assert_eq!(c.pair.closed, Some(CloseReason::Reset));
     }
-    // More than TCP takes: the Terminate has to wait as well.
-    assert!(
-        !c.pair.until(60_000_000, |pair| pair.is_over()),
-        "a window that stays closed is no end by itself"
-    );
-    c.say(&[0xc1, 0x40, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, b'x']);
-    let start = c.pair.now_us;
-    let event = c.event();
-    let CmEventKind::Disconnected { error: Some(ConnectionError::Stream(error)), .. } = event.kind else {
-        panic!("{event:?}")
-    };
-    assert_eq!((error.layer, error.etype, error.code), (1, 1, 0));
-    let us = c.pair.now_us - start;
-    // The engine's `close_timeout`.
-    assert!((5_000_000..5_100_000).contains(&us), "after {us} us");
-    assert_eq!(c.pair.closed, Some(CloseReason::Reset));
 }
 
 /// A graceful close waits for answers to Reads, but not for ever.

@@ -6,7 +6,9 @@ use common::{Pair, pattern};
 use dp::link::{LinkConfig, LinkPlan, LinkTso};
 use dp::{Mss, TsoLimits};
 use iwarp::memory::Access;
-use iwarp::verbs::{ConnParam, RecvRequest, RemoteAddr, SendFlags, SendOp, SendRequest, WcOpcode, WcStatus};
+use iwarp::verbs::{
+    ConnParam, RecvRequest, RemoteAddr, SendFlags, SendOp, SendRequest, WcOpcode, WcStatus, WorkCompletion,
+};
 
 const ALL: Access = Access::LOCAL_WRITE.union(Access::REMOTE_WRITE).union(Access::REMOTE_READ);
 
@@ -193,4 +195,27 @@ fn a_port_is_given_frames_that_it_cuts() {
         assert_eq!((counters.stack.tx_retransmits, counters.stack.tx_trains > 0), (0, buffers > 2));
         assert_eq!(counters.port.tx_dropped, 0);
     }
+}
+
+/// `poll` takes as many completions as there is room for, oldest first, and loses none.
+#[test]
+fn completions_are_polled_in_batches() {
+    let mut pair = Pair::new(&LinkConfig::default());
+    let c = pair.connect(&ConnParam::default());
+    let remote = pair.b.pd.reg_mr(8, ALL).unwrap();
+    let op = SendOp::Write { remote: RemoteAddr { addr: remote.addr(), rkey: remote.rkey() } };
+    for n in 0..10 {
+        c.qp_a.post_send(&SendRequest::empty(n, op.clone())).unwrap();
+    }
+    pair.run_us(10_000);
+    let mut batch = [WorkCompletion::default(); 4];
+    let mut polled = Vec::new();
+    loop {
+        let count = pair.a.cq.poll(&mut batch);
+        if count == 0 {
+            break;
+        }
+        polled.push(batch[..count].iter().map(|wc| wc.wr_id).collect::<Vec<_>>());
+    }
+    assert_eq!(polled, [vec![0, 1, 2, 3], vec![4, 5, 6, 7], vec![8, 9]]);
 }

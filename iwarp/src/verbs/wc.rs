@@ -87,3 +87,20 @@ pub struct WorkCompletion {
     /// Layer, type and code, where an error of the stream is the cause.
     pub error: Option<StreamError>,
 }
+
+/// A place for [`CompletionQueue::poll`](super::CompletionQueue::poll) to fill.
+impl Default for WorkCompletion {
+    fn default() -> Self {
+        Self {
+            wr_id: 0,
+            status: WcStatus::Success,
+            opcode: WcOpcode::Send,
+            byte_len: 0,
+            qp_num: 0,
+            immediate: None,
+            invalidated: None,
+            solicited: false,
+            error: None,
+        }
+    }
+}

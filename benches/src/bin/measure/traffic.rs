@@ -62,7 +62,7 @@ impl Traffic {
     /// On a lane that is connected, with regions of at least [`region_octets`](Self::region_octets).
     pub(crate) fn new(lane: Lane, load: Load) -> Self {
         let qps = lane.qps.len();
-        let (drawn_us, empty) = (lane.now_us(), empty());
+        let drawn_us = lane.now_us();
         Self {
             load,
             dice: Dice::new(load.seed),
@@ -72,7 +72,7 @@ impl Traffic {
             posted_octets: 0,
             drawn_us,
             stopped_us: drawn_us,
-            batch: vec![empty; BATCH],
+            batch: vec![WorkCompletion::default(); BATCH],
             lane,
         }
     }
@@ -203,20 +203,5 @@ impl Traffic {
         }
         let posted = self.posted_octets;
         self.lane.until("finishing", |lane| Ok(lane.placed_octets() == posted))
-    }
-}
-
-/// Room for a completion.
-fn empty() -> WorkCompletion {
-    WorkCompletion {
-        wr_id: 0,
-        status: WcStatus::Success,
-        opcode: WcOpcode::Write,
-        byte_len: 0,
-        qp_num: 0,
-        immediate: None,
-        invalidated: None,
-        solicited: false,
-        error: None,
     }
 }

@@ -58,13 +58,11 @@ impl Connection {
     pub(super) fn run_startup(&mut self, io: &mut Io, turn: &Turn) {
         loop {
             let mut outcome = Ok(None);
-            let mut went_on = false;
             let released = match &mut self.phase {
                 Phase::AwaitReply { initiator, inbox } => inbox.take(&mut io.held, |offset, octets| {
                     if !matches!(outcome, Ok(None)) {
                         return 0;
                     }
-                    went_on = true;
                     let step = initiator.receive(offset, octets);
                     let consumed = step.as_ref().map_or(0, |step| step.consumed);
                     outcome = step.map(|step| step.event.map(Startup::Reply));
@@ -75,7 +73,6 @@ impl Connection {
                         if !matches!(outcome, Ok(None)) {
                             return 0;
                         }
-                        went_on = true;
                         let step = responder.receive(offset, octets);
                         let consumed = step.as_ref().map_or(0, |step| step.consumed);
                         outcome = step.map(|step| step.event.map(Startup::Request));
@@ -87,11 +84,9 @@ impl Connection {
             match outcome {
                 Ok(None) => return,
                 Ok(Some(Startup::Reply(event))) => return self.on_reply(io, turn, event),
+                // What came behind it is looked at, too.
                 Ok(Some(Startup::Request(request))) => self.on_request(io, turn, request),
                 Err(error) => return self.fail_startup(io, startup_error(error)),
-            }
-            if !went_on {
-                return;
             }
         }
     }
