@@ -315,3 +315,12 @@ fn a_raised_depth_was_set_aside_before() {
     dialer.qp.modify(QpState::Error).unwrap();
     assert!(dialer.pair.until(1_000_000, |pair| pair.context.usage().read_slots.used == 0));
 }
+
+/// A channel that can hold no event is refused, not made and lost.
+#[test]
+fn a_channel_holds_an_event_at_least() {
+    let limits = ContextLimits { max_cm_events: 0, ..ContextLimits::default() };
+    let context = Context::new(ContextConfig { limits, ..ContextConfig::default() }).unwrap();
+    let refused = context.create_event_channel().err();
+    assert!(matches!(refused, Some(VerbsError::Limit { name: "max_cm_events", limit: 0 })), "{refused:?}");
+}

@@ -195,9 +195,8 @@ impl Transmit {
 
     /// Fills one TCP segment with whole FPDUs.
     fn fill(&mut self, cx: &mut Context<'_>, segment: &mut SegmentBuf<'_>) -> Result<(), Failure> {
-        let capacity = segment.capacity();
         while self.prepare(cx)? {
-            if !self.write_fpdu(cx, segment, capacity)? {
+            if !self.write_fpdu(cx, segment)? {
                 break;
             }
             if self.terminated {
@@ -234,25 +233,16 @@ impl Transmit {
     }
 
     /// Writes the next FPDU of the current message; `false`: it does not fit the rest of the segment.
-    fn write_fpdu(
-        &mut self,
-        cx: &mut Context<'_>,
-        segment: &mut SegmentBuf<'_>,
-        capacity: usize,
-    ) -> Result<bool, Failure> {
+    fn write_fpdu(&mut self, cx: &mut Context<'_>, segment: &mut SegmentBuf<'_>) -> Result<bool, Failure> {
         let Some(Current { message, .. }) = &mut self.current else { return Ok(false) };
-        let room = capacity - segment.len();
-        let mulpdu = cx.framer.ulpdu_limit(capacity);
+        let mulpdu = cx.framer.ulpdu_limit(segment.capacity());
         let Some(next) = message.segmenter.peek(mulpdu as u32) else {
             return Err(Failure::local(TerminateError::DdpLocalCatastrophic));
         };
         let ulpdu_len = message.header_len() + next.len as usize;
         let wire_len = cx.framer.wire_len(ulpdu_len);
         let start = segment.len();
-        let out = match segment.append(wire_len) {
-            Some(out) if wire_len <= room => out,
-            _ => return Ok(false),
-        };
+        let Some(out) = segment.append(wire_len) else { return Ok(false) };
         let mut writer = cx.framer.begin(out, ulpdu_len);
         writer.put(&message.header(&next).to_bytes());
         let fetched = profile::within(Layer::Fetch, || {
