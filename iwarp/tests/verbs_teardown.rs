@@ -248,6 +248,26 @@ fn reads_that_nobody_answers_do_not_hold_up_a_close() {
     }
 }
 
+/// As long as answers to Reads come, a graceful close waits for the next one.
+#[test]
+fn reads_that_are_answered_slowly_are_answered_before_a_close() {
+    let mut c = Accepted::ready();
+    for n in 0..3 {
+        let read = SendOp::Read { remote: RemoteAddr { addr: 0, rkey: 1 } };
+        c.qp().post_send(&SendRequest::new(n, read, c.region.sge(8 * n as usize, 8))).unwrap();
+    }
+    c.id.disconnect();
+    for n in 0..3 {
+        // The engine's `close_timeout` is 5 s.
+        c.pair.until(4_000_000, |_| false);
+        let (stag, to) = (c.region.rkey(), c.region.addr() + 8 * n);
+        c.say(&[&[0xc1, 0x42], &stag.to_be_bytes()[..], &to.to_be_bytes(), &[7; 8]].concat());
+        c.pair.until(10_000, |_| false);
+        assert_eq!(c.completions(), [(n, WcStatus::Success)]);
+    }
+    assert!(c.pair.until(1_000_000, |pair| pair.peer_closed), "no FIN");
+}
+
 /// Once FIN is out, nothing of the queue pair is needed: dropping it does not turn the close into a reset.
 #[test]
 fn dropping_the_queue_pair_leaves_a_close_under_way_alone() {
