@@ -44,15 +44,17 @@ impl Wire {
     }
 
     /// Takes what came from port `ports.1` to port `ports.0` away from smoltcp: a connection that is over there answers as
-    /// TIME-WAIT does (RFC 9293 section 3.10.7.4), by the last acknowledgement.
+    /// TIME-WAIT does (RFC 9293 section 3.10.7.4), by the last acknowledgement. So it does to a late SYN-ACK; but a SYN
+    /// alone may open another connection.
     fn linger(&mut self, ports: (u16, u16)) {
         let Self { rx, tx, last, port, .. } = self;
         rx.retain(|frame| {
-            let of_it = |tcp: &Tcp| (tcp.dst_port, tcp.src_port) == ports && !tcp.has(flag::SYN);
+            let opens = |tcp: &Tcp| tcp.has(flag::SYN) && !tcp.has(flag::ACK);
+            let of_it = |tcp: &Tcp| (tcp.dst_port, tcp.src_port) == ports && !opens(tcp);
             let Some(tcp) = parse(frame).filter(of_it) else {
                 return true;
             };
-            let comes_again = (!tcp.is_empty() || tcp.has(flag::FIN)) && !tcp.has(flag::RST);
+            let comes_again = !tcp.is_bare() && !tcp.has(flag::RST);
             if let Some(answer) = last.get(&ports).filter(|_| comes_again)
                 && let Some(mut frame) = port.mempool().alloc()
                 && frame.append_slice(answer)
