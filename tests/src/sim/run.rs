@@ -19,6 +19,13 @@
 //! round trip, by its echo (RFC 7323 section 4.1), and the timeout after a measurement of `S` is `3 S` (RFC 6298 section 2.2)
 //! before it is doubled.
 //!
+//! Where SACK was agreed on, the wait for a tail loss probe may come before the wait for the RTO, so that
+//! `min(rto_max, 2 (S + R))` is added: a probe is due `2 SRTT` after the last progress (RFC 8985 section 7.2), the RTO runs
+//! in full from when the probe was sent (section 7.3), and no measured `SRTT` is longer than `S + R`. The answer to the
+//! probe need not end the wait: an answer that selectively acknowledges a retransmission and comes sooner than the lowest
+//! round trip counts for the original, and shows no loss (section 6.2, step 2). The next probe needs a new measurement
+//! (section 7.3), so that there is one for each wait.
+//!
 //! A port that takes nothing, a pool without buffers and a host that is stopped do harm as long as they are so. (But what waits for
 //! its host's own port is not lost, so that nothing may be cut for a smaller path.)
 //!
@@ -106,6 +113,29 @@ struct Stamp {
     mark: u64,
     at_us: u64,
     standstill_us: u64,
+}
+
+/// What the bound on progress depends on, beside how long a connection has stood still already.
+#[derive(Clone, Copy, Debug)]
+struct Patience {
+    /// The longest RTO of a host.
+    rto_max_us: u64,
+    /// `R`.
+    pause_us: u64,
+    /// Both sides have timestamps.
+    echoes: bool,
+    /// A side may send tail loss probes.
+    probes: bool,
+}
+
+impl Patience {
+    /// How long a connection may stand still that has stood still for `stood_us` before (`S`).
+    fn bound_us(&self, stood_us: u64) -> u64 {
+        let timer_us = |times: u64| self.rto_max_us.min(times * (stood_us + self.pause_us));
+        let rto_us = timer_us(if self.echoes { 6 } else { 2 });
+        let probe_us = if self.probes { timer_us(2) } else { 0 };
+        probe_us + rto_us + self.pause_us
+    }
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -469,8 +499,12 @@ impl Run {
             }
             _ => 60_000_000,
         };
-        let echoes = self.setup.hosts.iter().all(|host| host.tcp.timestamps);
-        let times = if echoes { 6 } else { 2 };
+        let patience = Patience {
+            rto_max_us,
+            pause_us,
+            echoes: self.setup.hosts.iter().all(|host| host.tcp.timestamps),
+            probes: self.setup.probes_tails(),
+        };
         for (number, stamp) in self.stamps.iter_mut().enumerate() {
             let progress = self.world.progress(number);
             let port = self.world.port(number);
@@ -501,7 +535,7 @@ impl Run {
                 .standstill_us
                 .max(harmed_us.saturating_sub(stamp.at_us))
                 .max(self.watch.stood_us(port, harmed_us));
-            let bound_us = rto_max_us.min(times * (stood_us + pause_us)) + pause_us;
+            let bound_us = patience.bound_us(stood_us);
             if well_us > bound_us {
                 return Err(format!(
                     "connection {port} stands still for {still_us} us, the wire does no harm since {well_us} us: \
@@ -536,5 +570,27 @@ impl Run {
         self.world.cover(&mut self.stats.coverage);
         self.stats.trace = self.trace.value();
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Patience;
+
+    #[test]
+    fn a_connection_may_wait_for_a_probe_and_then_for_the_timer() {
+        let patience = Patience { rto_max_us: 60_000_000, pause_us: 1_000_000, echoes: false, probes: false };
+        assert_eq!(patience.bound_us(500_000), 3_000_000 + 1_000_000);
+        assert_eq!(Patience { echoes: true, ..patience }.bound_us(500_000), 9_000_000 + 1_000_000);
+        assert_eq!(
+            Patience { probes: true, ..patience }.bound_us(500_000),
+            3_000_000 + 3_000_000 + 1_000_000
+        );
+        let both = Patience { echoes: true, probes: true, ..patience };
+        assert_eq!(
+            both.bound_us(14_000_000),
+            30_000_000 + 60_000_000 + 1_000_000,
+            "no RTO is above its most"
+        );
     }
 }
