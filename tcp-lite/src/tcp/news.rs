@@ -53,14 +53,14 @@ impl Judge {
     /// takes 4 % more timeouts under burst losses. What it costs is spurious retransmissions where segments are late by many
     /// round trips.
     fn echoes_before(&self, sent_at: Instant) -> bool {
-        self.echo_ms.is_some_and(|echo_ms| is_before(echo_ms, sent_at))
+        self.echo_ms.is_some_and(|echo_ms| is_before(echo_ms, sent_at.total_millis() as u32))
     }
 }
 
-/// Whether an echoed timestamp is older than anything sent at `sent_at`. Our timestamps tick in milliseconds:
-/// within the same tick it is not.
-pub(super) fn is_before(echo_ms: u32, sent_at: Instant) -> bool {
-    (echo_ms.wrapping_sub(sent_at.total_millis() as u32) as i32) < 0
+/// Whether an echoed timestamp is older than anything sent at `sent_ms`, a time of our clock in milliseconds. Our
+/// timestamps tick so: within the same tick it is not.
+pub(super) fn is_before(echo_ms: u32, sent_ms: u32) -> bool {
+    (echo_ms.wrapping_sub(sent_ms) as i32) < 0
 }
 
 #[cfg(test)]

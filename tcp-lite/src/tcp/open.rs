@@ -82,7 +82,7 @@ impl Tcb {
             // it. A round trip of that many seconds would be believed for long.
             _ => self
                 .echo_ms(header)
-                .filter(|echo_ms| !is_before(*echo_ms, self.timers.last_sent))
+                .filter(|echo_ms| !is_before(*echo_ms, self.timers.last_sent.total_millis() as u32))
                 .and_then(|echo_ms| self.timestamp_rtt_us(ctx, echo_ms)),
         };
         match sample_us {

@@ -196,11 +196,11 @@ impl Tcb {
             self.snd.restore_lost(ctx.segments);
             self.snd.forget_repairs(ctx.segments);
         }
-        if episode.reduced {
+        if let Some(before) = episode.reduced {
             // RFC 4015 section 3.2, step 9.
             let burst = news.acked.min(u64::from(initial_window(self.emss)));
             self.congestion.undo(ctx.now, saturated(self.snd.pipe() + burst));
-            self.reduction.forget();
+            self.reduction.take_back(before);
         }
     }
 
@@ -263,7 +263,8 @@ impl Tcb {
         // What limited transmit let out beyond the window does not count (RFC 5681 section 3.2, step 2).
         let beyond = in_flight.saturating_sub(u64::from(self.congestion.cwnd()));
         let limited = beyond.min(u64::from((DUP_THRESHOLD - 1) * self.emss));
-        let reduced = self.answer_loss(ctx, self.snd.una, latest, in_flight - limited);
+        let before = self.reduction;
+        let reduced = self.answer_loss(ctx, self.snd.una, latest, in_flight - limited).then_some(before);
         self.recovery.phase = Phase::Fast;
         self.recovery.high = self.snd.nxt;
         self.recovery.prr = Prr::new(in_flight);
@@ -286,7 +287,7 @@ impl Tcb {
         };
         self.congestion.on_timeout(ctx.now, saturated(in_flight), timeout);
         if timeout != Timeout::Again {
-            self.recovery.undo.start(self.snd.una, self.snd.nxt, true, true);
+            self.recovery.undo.start(self.snd.una, self.snd.nxt, true, Some(self.reduction));
         }
         self.on_reduced(true);
         // Timestamps tell sooner, and for each acknowledgement.

@@ -42,9 +42,10 @@ impl Reduction {
         self.deep && oldest < self.until
     }
 
-    /// The last reduction was for nothing, and was taken back.
-    pub(super) fn forget(&mut self) {
-        *self = Self::default();
+    /// The last reduction was for nothing, and was taken back: `before` was the one before it. That one is announced
+    /// still, unless a new segment has said so since.
+    pub(super) fn take_back(&mut self, before: Self) {
+        *self = Self { announce: self.announce && before.announce, ..before };
     }
 }
 

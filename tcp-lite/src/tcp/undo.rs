@@ -11,6 +11,8 @@
 //! would wrap within the pauses that RFC 7323 section 5.4 wants to survive.
 
 use super::news::{News, is_before};
+use super::recovery::saturated;
+use super::reduction::Reduction;
 use crate::Instant;
 
 /// A recovery that may turn out to be spurious.
@@ -21,12 +23,12 @@ pub(super) struct Episode {
     until: u64,
     /// The timer began it.
     pub(super) timeout: bool,
-    /// It reduced the window, for nothing that is known to be true.
-    pub(super) reduced: bool,
-    /// When the first segment was sent again (`RetransmitTS`).
-    resent_at: Option<Instant>,
+    /// It reduced the window, for nothing that is known to be true. The reduction before that.
+    pub(super) reduced: Option<Reduction>,
+    /// When the first segment was sent again (`RetransmitTS`), in milliseconds, as timestamps tick.
+    resent_ms: Option<u32>,
     /// Octets sent again and not reported to have arrived twice.
-    unreported: u64,
+    unreported: u32,
 }
 
 /// The last recovery of a connection, until it is taken back or cannot be any more.
@@ -36,16 +38,16 @@ pub(super) struct Undo {
 }
 
 impl Undo {
-    /// A recovery begins, or a timeout starts it anew; `reduced`: and reduces the window.
-    pub(super) fn start(&mut self, una: u64, nxt: u64, timeout: bool, reduced: bool) {
+    /// A recovery begins, or a timeout starts it anew; `reduced`: and reduces the window, which was reduced so before.
+    pub(super) fn start(&mut self, una: u64, nxt: u64, timeout: bool, reduced: Option<Reduction>) {
         self.episode =
-            Some(Episode { from: una, until: nxt, timeout, reduced, resent_at: None, unreported: 0 });
+            Some(Episode { from: una, until: nxt, timeout, reduced, resent_ms: None, unreported: 0 });
     }
 
     /// There was congestion, whatever becomes of the episode.
     pub(super) fn keep_reduction(&mut self) {
         if let Some(episode) = &mut self.episode {
-            episode.reduced = false;
+            episode.reduced = None;
         }
     }
 
@@ -63,26 +65,26 @@ impl Undo {
     /// A segment was sent again.
     pub(super) fn on_resent(&mut self, now: Instant, len: u32) {
         if let Some(episode) = &mut self.episode {
-            episode.resent_at.get_or_insert(now);
-            episode.unreported += u64::from(len);
+            episode.resent_ms.get_or_insert(now.total_millis() as u32);
+            episode.unreported = episode.unreported.saturating_add(len);
         }
     }
 
     /// Octets arrived twice. Returns whether everything that was sent again did.
     pub(super) fn on_dsack(&mut self, (start, end): (u64, u64)) -> bool {
         let Some(episode) = &mut self.episode else { return false };
-        if episode.resent_at.is_none() || start < episode.from || end > episode.until {
+        if episode.resent_ms.is_none() || start < episode.from || end > episode.until {
             return false;
         }
-        episode.unreported = episode.unreported.saturating_sub(end - start);
+        episode.unreported = episode.unreported.saturating_sub(saturated(end - start));
         episode.unreported == 0
     }
 
     /// Whether an acknowledgement of what was sent again answers an earlier transmission.
     pub(super) fn is_original(&self, news: &News) -> bool {
-        let resent_at = self.episode.and_then(|episode| episode.resent_at);
-        match (resent_at, news.echo_ms()) {
-            (Some(resent_at), Some(echo_ms)) => news.repaired && is_before(echo_ms, resent_at),
+        let resent_ms = self.episode.and_then(|episode| episode.resent_ms);
+        match (resent_ms, news.echo_ms()) {
+            (Some(resent_ms), Some(echo_ms)) => news.repaired && is_before(echo_ms, resent_ms),
             _ => false,
         }
     }
@@ -102,7 +104,7 @@ mod tests {
     fn an_echo_from_before_the_first_retransmission_is_the_originals() {
         let mut undo = Undo::default();
         assert!(!undo.is_original(&echo(1, true)), "no recovery");
-        undo.start(100, 900, true, true);
+        undo.start(100, 900, true, None);
         assert!(!undo.is_original(&echo(1, true)), "nothing sent again");
         undo.on_resent(Instant::from_millis(50), 100);
         undo.on_resent(Instant::from_millis(90), 100);
@@ -116,7 +118,7 @@ mod tests {
     #[test]
     fn duplicates_undo_when_they_are_all_that_was_sent_again() {
         let mut undo = Undo::default();
-        undo.start(100, 900, false, true);
+        undo.start(100, 900, false, None);
         assert!(!undo.on_dsack((100, 200)), "nothing sent again");
         undo.on_resent(Instant::ZERO, 100);
         undo.on_resent(Instant::ZERO, 150);
