@@ -138,15 +138,25 @@ impl Tcb {
         self.agreed.ecn && header.flags.contains(Flags::ECE) && !header.flags.contains(Flags::SYN)
     }
 
-    /// The peer echoes marks up to `ack`: at most one reduction for each window of data (RFC 3168 section 6.1.2).
+    /// The peer echoes marks up to `ack`: at most one reduction for each window of data (RFC 3168 section 6.1.2). In a
+    /// recovery, too, marks on what was sent since the last reduction are congestion anew; a receiver of RFC 8257
+    /// echoes them once only.
     pub(super) fn on_ecn_echo(&mut self, ctx: &mut Ctx<'_>, ack: u64) {
-        if self.recovery.phase != Phase::Open {
-            // The window was reduced already, and this says that there was a reason.
+        let recovering = self.recovery.phase != Phase::Open;
+        if recovering {
+            // Whatever was lost, there was a reason to reduce the window.
             self.recovery.undo.keep_reduction();
-        } else if self.reduction.is_news(ack) {
-            ctx.counters.ecn_reductions += 1;
+        }
+        if !self.reduction.is_news(ack) {
+            return;
+        }
+        ctx.counters.ecn_reductions += 1;
+        if !recovering {
             self.recovery.undo.forget();
-            self.answer_marks(ctx);
+        }
+        self.answer_marks(ctx);
+        if ack < self.recovery.high {
+            self.pace_recovery_anew();
         }
     }
 

@@ -63,15 +63,17 @@ impl Tcb {
             return false;
         }
         // What is in flight in a recovery is not what the window allowed when it was lost.
-        let window = if self.reduction.covers(oldest) { u64::from(self.congestion.cwnd()) } else { u64::MAX };
-        self.congestion.on_congestion(ctx.now, saturated(in_flight.min(window)), Signal::Loss);
+        let window = if self.reduction.covers(oldest) { self.congestion.cwnd() } else { u32::MAX };
+        self.congestion.on_congestion(ctx.now, saturated(in_flight).min(window), Signal::Loss);
         self.on_reduced(true);
         true
     }
 
     /// Slows down for marks.
     pub(super) fn answer_marks(&mut self, ctx: &Ctx<'_>) {
-        self.congestion.on_congestion(ctx.now, saturated(self.snd.in_flight()), Signal::Ecn);
+        let recovering = self.recovery.phase != Phase::Open;
+        let window = if recovering { self.congestion.cwnd() } else { u32::MAX };
+        self.congestion.on_congestion(ctx.now, saturated(self.snd.in_flight()).min(window), Signal::Ecn);
         self.on_reduced(self.congestion.answers_marks_like_loss());
     }
 
@@ -83,10 +85,14 @@ impl Tcb {
 
     /// RACK has found something lost that was sent last as `latest`, while recovery is under way.
     pub(super) fn answer_loss_in_recovery(&mut self, ctx: &Ctx<'_>, latest: Sent) {
-        if self.answer_loss(ctx, self.snd.una, Some(latest), self.snd.in_flight())
-            && self.recovery.phase == Phase::Fast
-        {
-            // From what is in flight now to the new threshold.
+        if self.answer_loss(ctx, self.snd.una, Some(latest), self.snd.in_flight()) {
+            self.pace_recovery_anew();
+        }
+    }
+
+    /// The window was reduced again: fast recovery, if it is under way, goes from what is in flight now to the new threshold.
+    pub(super) fn pace_recovery_anew(&mut self) {
+        if self.recovery.phase == Phase::Fast {
             self.recovery.high = self.snd.nxt;
             self.recovery.prr = Prr::new(self.pipe());
         }
