@@ -1,6 +1,6 @@
 //! smoltcp's own TCP sockets: an independent peer.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 
 use dp::{Burst, Port};
 use smoltcp::iface::{Config, Interface, PollIngressSingleResult, SocketHandle, SocketSet};
@@ -30,6 +30,8 @@ struct Wire {
     last: HashMap<(u16, u16), Vec<u8>>,
     /// The sequence numbers of the FINs sent from one port to another.
     fins: HashMap<(u16, u16), u32>,
+    /// From which port to which other a RST has ended the connection: there is nothing left to answer but by a RST.
+    reset: HashSet<(u16, u16)>,
 }
 
 impl Wire {
@@ -45,15 +47,21 @@ impl Wire {
 
     /// Takes what came from port `ports.1` to port `ports.0` away from smoltcp: a connection that is over there answers as
     /// TIME-WAIT does (RFC 9293 section 3.10.7.4), by the last acknowledgement. So it does to a late SYN-ACK; but a SYN
-    /// alone may open another connection.
+    /// alone may open another connection, and a RST with the next number ends TIME-WAIT.
     fn linger(&mut self, ports: (u16, u16)) {
-        let Self { rx, tx, last, port, .. } = self;
+        let Self { rx, tx, last, port, reset, .. } = self;
+        if reset.contains(&ports) {
+            return;
+        }
+        let mut ended = false;
         rx.retain(|frame| {
             let opens = |tcp: &Tcp| tcp.has(flag::SYN) && !tcp.has(flag::ACK);
             let of_it = |tcp: &Tcp| (tcp.dst_port, tcp.src_port) == ports && !opens(tcp);
-            let Some(tcp) = parse(frame).filter(of_it) else {
+            let Some(tcp) = parse(frame).filter(of_it).filter(|_| !ended) else {
                 return true;
             };
+            let next = last.get(&ports).and_then(|answer| parse(answer)).map(|answer| answer.ack);
+            ended |= tcp.has(flag::RST) && next == Some(tcp.seq);
             let comes_again = !tcp.is_bare() && !tcp.has(flag::RST);
             if let Some(answer) = last.get(&ports).filter(|_| comes_again)
                 && let Some(mut frame) = port.mempool().alloc()
@@ -63,6 +71,9 @@ impl Wire {
             }
             false
         });
+        if ended {
+            reset.insert(ports);
+        }
     }
 
     fn turn(&mut self, now_us: u64) -> bool {
@@ -157,6 +168,7 @@ impl StockHost {
             mtu: setup.mtu.into(),
             last: HashMap::new(),
             fins: HashMap::new(),
+            reset: HashSet::new(),
         };
         let mut config = Config::new(EthernetAddress(mac(side)).into());
         config.random_seed = u64::from_le_bytes(*setup.key.first_chunk().ok_or("a key has 32 octets")?);
@@ -227,12 +239,26 @@ impl StockHost {
         loop {
             self.linger();
             self.spare_fins();
+            let reset = self.wire.rx.front().and_then(|frame| parse(frame)).filter(|tcp| tcp.has(flag::RST));
             let taken = self.interface.poll_ingress_single(now, &mut self.wire, &mut self.sockets);
+            if let Some(tcp) = reset {
+                self.note_reset((tcp.dst_port, tcp.src_port));
+            }
             if taken == PollIngressSingleResult::None {
                 break;
             }
         }
         self.interface.poll(now, &mut self.wire, &mut self.sockets);
+    }
+
+    /// A RST came from port `ports.1` to port `ports.0`: notes whether the connection is over now.
+    fn note_reset(&mut self, ports: (u16, u16)) {
+        let mut ends = self.ends.iter().zip(&self.handles);
+        let of_it = ends.find(|(end, _)| end.ports(self.side) == ports);
+        let state = of_it.map(|(_, handle)| self.sockets.get::<tcp::Socket<'_>>(*handle).state());
+        if state == Some(tcp::State::Closed) {
+            self.wire.reset.insert(ports);
+        }
     }
 
     fn spare_fins(&mut self) {
