@@ -244,14 +244,16 @@ impl LiteHost {
         Ok(())
     }
 
-    /// Memory is short: what lies furthest ahead goes, unless it was placed.
+    /// Memory is short: what lies furthest ahead goes, unless it was placed. What is in order by now stays, even where the event
+    /// that tells so is yet to come.
     fn give_up(&mut self, conn: ConnId, octets: u64) -> Result<(), String> {
         let number = self.number(conn)?;
         let end = &mut self.ends[number];
         if !end.plan.holds && end.plan.reader.is_none() {
             return Ok(());
         }
-        let (mut left, frontier) = (octets, end.got.frontier());
+        let Some(frontier) = self.stack.info(conn).map(|info| info.frontier) else { return Ok(()) };
+        let mut left = octets;
         while left > 0
             && let Some((start, last)) = end.got.last().filter(|(start, _)| *start > frontier)
         {
