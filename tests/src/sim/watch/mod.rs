@@ -432,6 +432,7 @@ impl Connection {
         }
         let is_syn = tcp.has(flag::SYN) && (offset == 0 || peer.cookies.contains(&tcp.seq));
         let mut taken = None;
+        let new_from = peer.arrived.first_missing(start);
         let known = peer.arrived.add(start, end);
         let news = end > start && known < end - start;
         let fin = offset + tcp.len() as i64;
@@ -457,7 +458,7 @@ impl Connection {
         if is_syn {
             self.ecn[side].on_syn_arrival(tcp.flags);
         } else {
-            let marked = (news && heard && tcp.ecn(frame) == 3).then_some(start);
+            let marked = (news && heard && tcp.ecn(frame) == 3).then_some(new_from);
             self.ecn[side].on_arrival(tcp.flags, taken, marked);
         }
     }

@@ -43,6 +43,11 @@ impl Ranges {
         start >= end || self.0.range(..=start).next_back().is_some_and(|(_, &last)| last >= end)
     }
 
+    /// The first offset from `start` on that is not there.
+    pub fn first_missing(&self, start: u64) -> u64 {
+        self.0.range(..=start).next_back().map_or(start, |(_, &last)| start.max(last))
+    }
+
     /// The end of the range that begins at 0.
     pub fn frontier(&self) -> u64 {
         self.0.first_key_value().filter(|(first, _)| **first == 0).map_or(0, |(_, &last)| last)
@@ -74,6 +79,13 @@ mod tests {
         assert_eq!(ranges.add(0, 10), 0);
         assert_eq!((ranges.frontier(), ranges.len()), (40, 40));
         assert_eq!(ranges.add(40, 40), 0);
+    }
+
+    #[test]
+    fn what_is_missing_begins_where_a_range_ends() {
+        let mut ranges = Ranges::default();
+        ranges.add(10, 20);
+        assert_eq!([5, 10, 15, 20, 25].map(|start| ranges.first_missing(start)), [5, 20, 20, 20, 25]);
     }
 
     #[test]
