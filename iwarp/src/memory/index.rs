@@ -1,16 +1,17 @@
 //! From the 24 unpredictable bits of an STag to its slot, in two loads.
 //!
 //! A table of 4096 pages of 4096 entries; a page (16 KiB) comes into being with the first STag in it, so the
-//! table costs 32 KiB at first and 64 MiB when some tens of thousands of STags have been made. Readers take no
+//! table costs 32 KiB of zeros at first and 64 MiB when some tens of thousands of STags have been made. Readers take no
 //! lock. Writers are serialised by the table's control lock.
 //!
 //! Entries remember when they were freed: an index comes back only after [`QUARANTINE`] others were handed out.
 
-use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::ptr::{self, NonNull};
+use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 
 use rand_chacha::ChaCha20Rng;
 use rand_core::Rng;
+use zerocopy::FromZeros;
 
 use crate::memory::stag::Stag;
 
@@ -25,12 +26,15 @@ const PAGE: usize = 1 << 12;
 /// Set in the entry of an index in use; the rest is the slot's number.
 const LIVE: u32 = 1 << 31;
 
-type Page = Box<[AtomicU32]>;
+type Page = [AtomicU32; PAGE];
 
 /// Index to slot number.
 pub(super) struct IndexMap {
-    pages: Box<[OnceLock<Page>]>,
+    /// Null until there is a page. A page stays until the map is dropped.
+    pages: Box<Directory>,
 }
+
+type Directory = [AtomicPtr<Page>; PAGE];
 
 /// What only the holder of the control lock touches.
 pub(super) struct IndexAllocator {
@@ -41,21 +45,60 @@ pub(super) struct IndexAllocator {
 
 impl IndexMap {
     pub(super) fn new() -> Self {
-        Self { pages: (0..PAGE).map(|_| OnceLock::new()).collect() }
+        Self { pages: zeroed() }
     }
 
     /// The slot of an index below 2^24.
     pub(super) fn slot(&self, index: u32) -> Option<u32> {
-        let page = self.pages.get(index as usize / PAGE)?.get()?;
+        let page = self.page(self.pages.get(index as usize / PAGE)?)?;
         let entry = page[index as usize % PAGE].load(Ordering::Acquire);
         (entry & LIVE != 0).then_some(entry & !LIVE)
     }
 
     fn entry(&self, index: u32) -> &AtomicU32 {
-        let page =
-            self.pages[index as usize / PAGE].get_or_init(|| (0..PAGE).map(|_| AtomicU32::new(0)).collect());
+        let place = &self.pages[index as usize / PAGE];
+        let page = self.page(place).unwrap_or_else(|| self.add_page(place));
         &page[index as usize % PAGE]
     }
+
+    /// The page at a place of the directory, if there is one.
+    fn page(&self, place: &AtomicPtr<Page>) -> Option<&Page> {
+        // SAFETY: a pointer that is not null is that of a page which `add_page` made before it stored the pointer (Acquire
+        // pairs with its Release). A page is only ever reached as shared atomics, and is freed by the drop of the map,
+        // which outlives the reference.
+        unsafe { place.load(Ordering::Acquire).as_ref() }
+    }
+
+    #[cold]
+    fn add_page(&self, place: &AtomicPtr<Page>) -> &Page {
+        let page = Box::into_raw(zeroed::<Page>());
+        match place.compare_exchange(ptr::null_mut(), page, Ordering::Release, Ordering::Acquire) {
+            // SAFETY: the page is in the directory from now on, and is freed by the drop of the map alone.
+            Ok(_) => unsafe { &*page },
+            Err(first) => {
+                // SAFETY: `page` is the box of above, which nobody else has seen; `first` is a page of the directory.
+                unsafe {
+                    drop(Box::from_raw(page));
+                    &*first
+                }
+            }
+        }
+    }
+}
+
+impl Drop for IndexMap {
+    fn drop(&mut self) {
+        for page in self.pages.iter_mut().filter_map(|place| NonNull::new(*place.get_mut())) {
+            // SAFETY: the pointer is that of a box of `add_page`, which stands in one place of the directory; the map is
+            // borrowed by nobody any more.
+            drop(unsafe { Box::from_raw(page.as_ptr()) });
+        }
+    }
+}
+
+/// A value of zeros, made where it stays.
+fn zeroed<T: FromZeros>() -> Box<T> {
+    T::new_box_zeroed().expect("memory for a page")
 }
 
 impl IndexAllocator {

@@ -23,7 +23,7 @@ use crate::memory::stag::Stag;
 use crate::memory::stride::Stride;
 use crate::memory::window::WindowKind;
 
-/// Slots that come into being together.
+/// Slots that come into being together; fewer where the table's limits end.
 const CHUNK: usize = 256;
 
 /// All registrations of a context. Cheap to clone: clones are the same table.
@@ -428,7 +428,9 @@ impl Shared {
             control.used += 1;
             SlotNumber(control.used - 1)
         });
-        self.slots[number.0 as usize / CHUNK].get_or_init(|| (0..CHUNK).map(|_| Slot::default()).collect());
+        let first = number.0 as usize / CHUNK * CHUNK;
+        let count = (max_mr + max_mw - first).min(CHUNK);
+        self.slots[first / CHUNK].get_or_init(|| (0..count).map(|_| Slot::default()).collect());
         let index = control.allocator.allocate(&self.index, number.0);
         if let Some(template) = template {
             control.templates.insert(number, template);
