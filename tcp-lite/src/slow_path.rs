@@ -22,12 +22,17 @@ const TX_FRAMES: usize = 64;
 const MAX_FRAME_OCTETS: usize = 65_535 + ethernet::HEADER_OCTETS;
 /// Packets that the raw socket holds. It is emptied after every frame.
 const RAW_PACKETS: usize = 4;
+/// Bytes of the longest packet that the raw socket holds at first: the MTU of Ethernet. Longer ones come from devices of a larger MTU,
+/// or in fragments.
+const RAW_OCTETS: usize = 1500;
 
 /// smoltcp with what it needs around it.
 pub(crate) struct SlowPath {
     interface: Interface,
     sockets: SocketSet<'static>,
     tcp: SocketHandle,
+    /// Bytes of the longest packet that `tcp` holds.
+    tcp_octets: usize,
     device: SlowDevice,
     /// Something came in since the last [`poll`](Self::poll), or more wants out.
     dirty: bool,
@@ -64,13 +69,8 @@ impl SlowPath {
             added.expect("room for two default routes");
         }
         let mut sockets = SocketSet::new(Vec::with_capacity(1));
-        let rx = raw::PacketBuffer::new(
-            vec![raw::PacketMetadata::EMPTY; RAW_PACKETS],
-            vec![0; 2 * MAX_FRAME_OCTETS],
-        );
-        let tx = raw::PacketBuffer::new(Vec::new(), Vec::new());
-        let tcp = sockets.add(raw::Socket::new(None, Some(IpProtocol::Tcp), rx, tx));
-        Self { interface, sockets, tcp, device, dirty: false }
+        let tcp = sockets.add(raw_socket(RAW_OCTETS));
+        Self { interface, sockets, tcp, tcp_octets: RAW_OCTETS, device, dirty: false }
     }
 
     /// The place for the next frame's contiguous, untagged copy, emptied. [`input`](Self::input) reads it.
@@ -84,8 +84,19 @@ impl SlowPath {
         &self.device.rx
     }
 
+    /// Makes room in the raw socket for the longest packet there is. It is empty, as it is after every frame.
+    #[cold]
+    fn grow(&mut self) {
+        self.sockets.remove(self.tcp);
+        self.tcp = self.sockets.add(raw_socket(MAX_FRAME_OCTETS));
+        self.tcp_octets = MAX_FRAME_OCTETS;
+    }
+
     /// Lets smoltcp work on the frame that [`frame`](Self::frame) was filled with.
     pub(crate) fn input(&mut self, now: Instant) {
+        if self.device.rx.len() > ethernet::HEADER_OCTETS + self.tcp_octets {
+            self.grow();
+        }
         self.device.rx_full = true;
         let Self { interface, sockets, device, .. } = self;
         let _: smoltcp::iface::PollIngressSingleResult = interface.poll_ingress_single(now, device, sockets);
@@ -128,6 +139,13 @@ impl SlowPath {
     pub(crate) fn has_frames(&self) -> bool {
         !self.device.tx.frames.is_empty()
     }
+}
+
+/// A socket for TCP packets of up to `octets`. A packet lies in one piece: with twice the room one always fits.
+fn raw_socket(octets: usize) -> raw::Socket<'static> {
+    let rx = raw::PacketBuffer::new(vec![raw::PacketMetadata::EMPTY; RAW_PACKETS], vec![0; 2 * octets]);
+    let tx = raw::PacketBuffer::new(Vec::new(), Vec::new());
+    raw::Socket::new(None, Some(IpProtocol::Tcp), rx, tx)
 }
 
 /// The device smoltcp sees: one frame to receive at most, a bounded queue to send.
@@ -223,5 +241,63 @@ struct TxToken<'a>(&'a mut Egress);
 impl phy::TxToken for TxToken<'_> {
     fn consume<R, F: FnOnce(&mut [u8]) -> R>(self, len: usize, f: F) -> R {
         self.0.send(len, f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use smoltcp::phy::ChecksumCapabilities;
+    use smoltcp::wire::{EthernetFrame, EthernetProtocol, EthernetRepr, Ipv4Address, Ipv4Repr};
+
+    use super::*;
+    use crate::facade::EthernetAddress;
+    use crate::{AddressProbing, Limits, TcpConfig};
+
+    const MAC: EthernetAddress = EthernetAddress([2, 0, 0, 0, 0, 1]);
+
+    fn slow_path() -> SlowPath {
+        let config = StackConfig {
+            mac: MAC,
+            vlan: None,
+            addresses: ["10.0.0.1/24".parse().unwrap()].into_iter().collect(),
+            gateways: Default::default(),
+            address_probing: AddressProbing::Off,
+            mtu: 1500,
+            offloads: dp::Offloads::empty(),
+            limits: Limits::default(),
+            tcp: TcpConfig::default(),
+            seed: [1; 32],
+        };
+        let routes = Routes::new(config.mac, config.addresses.clone(), config.gateways.clone());
+        SlowPath::new(&config, &routes, Mempool::heap("slow", 8, 2048), 1)
+    }
+
+    /// A TCP packet to us with this much behind the IP header.
+    fn fill(frame: &mut Vec<u8>, octets: usize) {
+        let (src_addr, dst_addr) = (Ipv4Address::new(10, 0, 0, 2), Ipv4Address::new(10, 0, 0, 1));
+        let ip =
+            Ipv4Repr { src_addr, dst_addr, next_header: IpProtocol::Tcp, payload_len: octets, hop_limit: 64 };
+        let src_mac = EthernetAddress([2, 0, 0, 0, 0, 2]);
+        let ethernet = EthernetRepr { src_addr: src_mac, dst_addr: MAC, ethertype: EthernetProtocol::Ipv4 };
+        frame.resize(ethernet::HEADER_OCTETS + 20, 0);
+        ethernet.emit(&mut EthernetFrame::new_unchecked(&mut frame[..]));
+        let packet = smoltcp::wire::Ipv4Packet::new_unchecked(&mut frame[ethernet::HEADER_OCTETS..]);
+        ip.emit(&mut { packet }, &ChecksumCapabilities::default());
+        frame.extend((0..octets).map(|at| at as u8));
+    }
+
+    #[test]
+    fn tcp_of_any_length_is_handed_back_whole() {
+        let mut slow = slow_path();
+        // Short, at the bound of what there is room for at first, beyond it, as long as can be, and short again.
+        for octets in [40, RAW_OCTETS - 20, RAW_OCTETS - 19, 65_515, 40, 65_515] {
+            fill(slow.frame(), octets);
+            let sent = slow.filled()[ethernet::HEADER_OCTETS..].to_vec();
+            slow.input(Instant::ZERO);
+            let mut got = Vec::new();
+            assert!(slow.reassembled(|packet| got.extend_from_slice(packet)), "{octets} bytes are lost");
+            assert!(got == sent, "{octets} bytes are others");
+            assert!(!slow.reassembled(|_| ()), "handed back once");
+        }
     }
 }
