@@ -17,7 +17,7 @@ use std::sync::Arc;
 
 pub use wire::LinkFaults;
 
-use crate::{Offloads, Port, TsoLimits};
+use crate::{Mempool, Offloads, Port, TsoLimits};
 use port::{LinkPort, Shared};
 
 /// What each direction of a link does to frames. Probabilities are parts per million.
@@ -109,6 +109,11 @@ impl LinkConfig {
         }
         offloads
     }
+
+    /// A pool for each end, as [`pair`] makes them.
+    pub fn pools(&self) -> [Mempool; 2] {
+        port::NAMES.map(|name| Mempool::heap(name, self.mbufs, port::data_octets(self)))
+    }
 }
 
 /// Two ports joined by a wire in memory. Either end may move to another thread. Dropping one end takes the
@@ -118,10 +123,21 @@ pub fn pair(config: &LinkConfig) -> (Box<dyn Port>, Box<dyn Port>) {
     (a, b)
 }
 
+/// As [`pair`], over pools that are there already, the first port's first: whoever makes many links of one configuration, one after
+/// the other, need not make their buffers each time. What buffers a link has not given back, the next one lacks.
+pub fn pair_over(config: &LinkConfig, pools: &[Mempool; 2]) -> (Box<dyn Port>, Box<dyn Port>) {
+    let (a, b, _control) = controlled(config, pools);
+    (a, b)
+}
+
 /// As [`pair`], with a hand on the wire: to cut it, and to see what the plan did.
 pub fn pair_with_control(config: &LinkConfig) -> (Box<dyn Port>, Box<dyn Port>, LinkControl) {
+    controlled(config, &config.pools())
+}
+
+fn controlled(config: &LinkConfig, pools: &[Mempool; 2]) -> (Box<dyn Port>, Box<dyn Port>, LinkControl) {
     let shared = Arc::new(Shared::new(config));
-    let [a, b] = LinkPort::both(config, &shared);
+    let [a, b] = LinkPort::both(config, &shared, pools);
     (Box::new(a), Box::new(b), LinkControl { shared })
 }
 

@@ -20,6 +20,14 @@ const BULK_OCTETS: usize = 32 << 10;
 /// Smallest buffer of a link's pool, as large as devices usually have them.
 const DATA_OCTETS_MIN: usize = 2048;
 
+/// The ends, and their pools.
+pub(super) const NAMES: [&str; 2] = ["link-a", "link-b"];
+
+/// Bytes of a buffer of a link's pool.
+pub(super) fn data_octets(config: &LinkConfig) -> usize {
+    (usize::from(config.mtu) + FRAME_OVERHEAD_OCTETS).next_multiple_of(64).max(DATA_OCTETS_MIN)
+}
+
 /// What both ends see.
 pub(super) struct Shared {
     /// Whether the cable is plugged in.
@@ -77,11 +85,8 @@ pub(super) struct LinkPort {
 }
 
 impl LinkPort {
-    pub(super) fn both(config: &LinkConfig, shared: &Arc<Shared>) -> [Self; 2] {
-        let names = ["link-a", "link-b"];
-        let data_octets =
-            (usize::from(config.mtu) + FRAME_OVERHEAD_OCTETS).next_multiple_of(64).max(DATA_OCTETS_MIN);
-        let pools = names.map(|name| Mempool::heap(name, config.mbufs, data_octets));
+    pub(super) fn both(config: &LinkConfig, shared: &Arc<Shared>, pools: &[Mempool; 2]) -> [Self; 2] {
+        let data_octets = data_octets(config);
         [0, 1].map(|end| {
             let plans = [&config.a_to_b, &config.b_to_a];
             let (ours, theirs) = (plans[end], plans[1 - end]);
@@ -89,7 +94,7 @@ impl LinkPort {
                 end,
                 shared: Arc::clone(shared),
                 info: PortInfo {
-                    name: names[end].to_owned(),
+                    name: NAMES[end].to_owned(),
                     mac: [0x02, 0, 0, 0, 0, 0x0a + end as u8],
                     mtu: config.mtu,
                     offloads: config.offloads(),
@@ -97,7 +102,7 @@ impl LinkPort {
                 },
                 pool: pools[end].clone(),
                 bulk: (config.bulk_mbufs > 0)
-                    .then(|| Mempool::heap(names[end], config.bulk_mbufs, BULK_OCTETS.max(data_octets))),
+                    .then(|| Mempool::heap(NAMES[end], config.bulk_mbufs, BULK_OCTETS.max(data_octets))),
                 peer_pool: pools[1 - end].clone(),
                 dice: Dice::new(ours, config.seed, end as u64),
                 delay_us: u64::from(ours.delay_us),

@@ -15,6 +15,12 @@ const BUFFER_OCTETS: usize = 1600;
 /// Turns that a rest may take: beyond it the stack asks for turns with nothing to do.
 const REST_TURNS: usize = 20_000;
 
+thread_local! {
+    /// Kept from one execution to the next: each gives back what it took, or fails, so that all that a buffer brings along are bytes
+    /// that nobody may read before they are written.
+    static POOL: Mempool = Mempool::heap("fuzz", BUFFERS, BUFFER_OCTETS);
+}
+
 /// From the far end to the stack.
 pub(super) const ENDS: Ends = Ends {
     macs: [[2, 0, 0, 0, 0, 0x0a], [2, 0, 0, 0, 0, 0x0b]],
@@ -40,7 +46,8 @@ pub(super) struct Host {
 impl Host {
     /// A stack of small limits.
     pub(super) fn new(mtu: u16, tcp: TcpConfig, limits: Limits) -> Self {
-        let pool = Mempool::heap("fuzz", BUFFERS, BUFFER_OCTETS);
+        let pool = POOL.with(Mempool::clone);
+        assert_eq!(pool.available(), pool.capacity(), "an execution before kept packet buffers");
         let config = StackConfig {
             mac: EthernetAddress(ENDS.macs[1]),
             vlan: None,

@@ -1,8 +1,8 @@
 //! An engine with small limits, and a bare TCP peer on the other end of its wire, which is that of iwarp's own tests: by path,
 //! as they are tests and no crate.
 
-use dp::Port;
-use dp::link::{LinkConfig, pair};
+use dp::link::{LinkConfig, pair_over};
+use dp::{Mempool, Port};
 use iwarp::engine::EngineConfig;
 use iwarp::verbs::{CompletionQueue, Context, ContextConfig, ContextLimits, QpInit};
 use tcp_lite::Limits;
@@ -24,9 +24,28 @@ const BUFFERS: usize = 32;
 /// Turns in which an engine that was left alone has to come to rest.
 const REST_TURNS: usize = 30_000;
 
-/// The wire.
-pub(super) fn wire() -> LinkConfig {
+fn wire() -> LinkConfig {
     LinkConfig { mbufs: BUFFERS, ring_frames: 128, ..LinkConfig::default() }
+}
+
+thread_local! {
+    /// The buffers of both ends. They are kept from one execution to the next: each gives back what it took, or fails, so that all
+    /// that a buffer brings along are bytes that nobody may read before they are written.
+    static POOLS: [Mempool; 2] = wire().pools();
+}
+
+/// The two ends of the wire.
+pub(super) fn ports() -> (Box<dyn Port>, Box<dyn Port>) {
+    POOLS.with(|pools| {
+        assert_whole(pools);
+        pair_over(&wire(), pools)
+    })
+}
+
+fn assert_whole(pools: &[Mempool; 2]) {
+    for pool in pools {
+        assert_eq!(pool.available(), pool.capacity(), "packet buffers are gone");
+    }
 }
 
 /// A context with room for little.
@@ -76,22 +95,22 @@ pub(super) fn small(config: &mut EngineConfig) {
 }
 
 /// An engine, which asks for CRCs or does not, and its peer.
-pub(super) fn rig(crc: bool) -> RawPair {
-    rig_over(pair(&wire()), crc)
+pub(super) fn rig(crc: bool) -> Box<RawPair> {
+    rig_over(ports(), crc)
 }
 
 /// An engine, which asks for CRCs or does not, and its peer, whose frames may be held back.
-pub(super) fn gated_rig(crc: bool) -> (RawPair, Hand) {
-    let (engine, peer) = pair(&wire());
+pub(super) fn gated_rig(crc: bool) -> (Box<RawPair>, Hand) {
+    let (engine, peer) = ports();
     let (peer, hand) = gated(peer);
     (rig_over((engine, peer), crc), hand)
 }
 
-fn rig_over(ports: (Box<dyn Port>, Box<dyn Port>), crc: bool) -> RawPair {
-    RawPair::limited(context(3), ports, Limits { connections: 64, ..LIMITS }, |config| {
+fn rig_over(ports: (Box<dyn Port>, Box<dyn Port>), crc: bool) -> Box<RawPair> {
+    Box::new(RawPair::limited(context(3), ports, Limits { connections: 64, ..LIMITS }, |config| {
         small(config);
         config.crc = crc;
-    })
+    }))
 }
 
 /// Lets `us` pass, at once where nobody has anything to do any more.
@@ -102,11 +121,13 @@ pub(super) fn pass(raw: &mut RawPair, us: i64) {
 }
 
 /// Lets everything end, and looks that nothing is held: the objects are gone, the connections, the packet buffers.
-pub(super) fn assert_all_given_back(raw: &mut RawPair, us: i64) {
+pub(super) fn assert_all_given_back(mut raw: Box<RawPair>, us: i64) {
     let turns = raw.rest(us);
     assert!(turns < REST_TURNS, "{turns} turns until {} us", raw.now_us);
     for usage in raw.context.usage().all() {
         assert!(usage.used == 0 || usage.name.contains("event"), "{usage:?}");
     }
     assert_eq!(raw.pool.available(), raw.pool.capacity(), "packet buffers are gone");
+    drop(raw);
+    POOLS.with(assert_whole);
 }

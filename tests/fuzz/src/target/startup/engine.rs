@@ -45,7 +45,7 @@ struct End {
 }
 
 struct Run {
-    raw: RawPair,
+    raw: Box<RawPair>,
     pd: ProtectionDomain,
     cq: CompletionQueue,
     channel: EventChannel,
@@ -307,6 +307,6 @@ impl Run {
         if !raw.is_over() && raw.has_connection() {
             raw.abort();
         }
-        assert_all_given_back(&mut raw, REST_US);
+        assert_all_given_back(raw, REST_US);
     }
 }

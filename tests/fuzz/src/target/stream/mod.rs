@@ -41,7 +41,7 @@ const EMPTY_WRITE: [u8; 14] = [0xc1, 0x40, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
 const RTR: [[u8; 4]; 3] = [[0x80, 4, 0xc0, 4], [0x80, 4, 0x40, 4], [0xc0, 4, 0, 4]];
 
 struct Run {
-    raw: RawPair,
+    raw: Box<RawPair>,
     /// On what the peer sends.
     hand: Hand,
     pd: ProtectionDomain,
@@ -331,6 +331,6 @@ impl Run {
         if !raw.is_over() {
             raw.abort();
         }
-        assert_all_given_back(&mut raw, REST_US);
+        assert_all_given_back(raw, REST_US);
     }
 }

@@ -7,13 +7,12 @@
 mod side;
 mod work;
 
-use dp::link::pair;
 use iwarp::engine::{Engine, EngineConfig};
 use iwarp::verbs::QpState;
 use tcp_lite::Instant;
 
 use self::side::Side;
-use super::rig::{PORT, context, small, wire};
+use super::rig::{PORT, context, ports, small};
 use crate::input::Input;
 
 /// Calls of one input at most.
@@ -47,7 +46,7 @@ pub fn run(octets: &[u8]) {
 
 impl Run {
     fn open(input: &mut Input<'_>) -> Self {
-        let (port_a, port_b) = pair(&wire());
+        let (port_a, port_b) = ports();
         let mut number = 0;
         let sides = [port_a, port_b].map(|port| {
             number += 1;
@@ -57,7 +56,7 @@ impl Run {
             config.stack.seed = [number; 32];
             small(&mut config);
             let pool = port.mempool().clone();
-            let engine = Engine::new(&context, port, config).expect("an engine");
+            let engine = Box::new(Engine::new(&context, port, config).expect("an engine"));
             Side::new(engine, context, pool, ([10, 0, 0, number], PORT).into())
         });
         let mut run = Self { sides, now_us: 0, turns: 0 };

@@ -30,7 +30,7 @@ pub(super) struct Queues {
 
 /// One host.
 pub(super) struct Side {
-    pub(super) engine: Engine,
+    pub(super) engine: Box<Engine>,
     pub(super) context: Context,
     pub(super) pool: Mempool,
     pub(super) channel: EventChannel,
@@ -67,7 +67,7 @@ fn drop_one<T>(input: &mut Input<'_>, held: &mut Vec<T>) -> Option<T> {
 }
 
 impl Side {
-    pub(super) fn new(engine: Engine, context: Context, pool: Mempool, address: SocketAddr) -> Self {
+    pub(super) fn new(engine: Box<Engine>, context: Context, pool: Mempool, address: SocketAddr) -> Self {
         let channel = context.create_event_channel().expect("within the limit");
         Self {
             engine,
