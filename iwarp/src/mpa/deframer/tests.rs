@@ -381,6 +381,23 @@ fn a_held_list_gives_octets_once_and_in_order() {
     assert_eq!(pool.available(), 16);
 }
 
+// A small buffer is copied behind the one in front of it, and goes; what fills half of its buffer or more is not copied.
+#[test]
+fn only_small_buffers_are_put_together() {
+    let pool = Mempool::heap("held", 16, 2048);
+    let mut slab = HeldSlab::new(4, 0);
+    for (small, buffers) in [(200, 1), (1200, 2)] {
+        let mut list = HeldList::default();
+        for (start, bytes) in [(10, 100), (110, small)] {
+            let mut buf = pool.alloc().unwrap();
+            buf.append(bytes).unwrap().fill(7);
+            list.hold(&mut slab, start, buf, true).unwrap();
+        }
+        assert_eq!(pool.available(), 16 - buffers, "{small}");
+        list.clear(&mut slab);
+    }
+}
+
 // What is summed for one buffer has a limit, whatever markers claim.
 #[test]
 fn lying_markers_cost_little() {
