@@ -257,6 +257,30 @@ fn a_wrong_send_is_found_in_its_turn_where_it_was_placed_early() {
     }
 }
 
+/// A stream fails over the first of two Sends that it held behind a hole: TCP gets back what either took of its budget, though
+/// it lives on until the peer closes.
+#[test]
+fn what_was_held_behind_a_hole_is_given_back_when_the_stream_fails() {
+    let (mut door, control) = door_with_control();
+    let id = door.asked(&request(true)).id;
+    let qp = door.qp();
+    door.accept_for(&qp, &id, &ConnParam { markers: true, ..ConnParam::default() });
+    let pair = &mut door.pair;
+    let mut framer = Framer::new(true, true);
+    pair.send(&fpdu(&mut framer, &EMPTY_WRITE));
+    pair.until(20_000, |_| false);
+    lose_an_fpdu(pair, &control, &mut framer);
+    for msn in [1, 2] {
+        pair.offer(&fpdu(&mut framer, &send(msn, &[7; 600])));
+    }
+    let held = |pair: &RawPair| pair.engine.counters().stack.out_of_order.held_octets;
+    assert!(pair.until(1000, |pair| held(pair) > 1200), "{} bytes are held", held(pair));
+    assert!(pair.until(1_000_000, |pair| pair.peer_closed));
+    // Nothing is posted.
+    assert_eq!(qp.error(), Some(StreamError { layer: 1, etype: 2, code: 2, from_peer: false }));
+    assert_eq!(held(pair), 0);
+}
+
 /// Two Reads are out, whose sinks differ in their STags alone. The answer to the first one comes behind a
 /// hole and is placed, as it names a sink that is open; when it is delivered its STag says whose it is.
 // Proves DDP-071: what is delivered is taken for the first Read's answer by its STag, and by nothing else.
