@@ -19,12 +19,11 @@
 //! round trip, by its echo (RFC 7323 section 4.1), and the timeout after a measurement of `S` is `3 S` (RFC 6298 section 2.2)
 //! before it is doubled.
 //!
-//! Where SACK was agreed on, the wait for a tail loss probe may come before the wait for the RTO, so that
-//! `min(rto_max, 2 (S + R))` is added: a probe is due `2 SRTT` after the last progress (RFC 8985 section 7.2), the RTO runs
-//! in full from when the probe was sent (section 7.3), and no measured `SRTT` is longer than `S + R`. The answer to the
-//! probe need not end the wait: an answer that selectively acknowledges a retransmission and comes sooner than the lowest
-//! round trip counts for the original, and shows no loss (section 6.2, step 2). The next probe needs a new measurement
-//! (section 7.3), so that there is one for each wait.
+//! A tail loss probe begins this anew, since the RTO runs in full from when the probe was sent (RFC 8985 section 7.3). That puts
+//! the end off by `min(rto_max, 2 (S + R))` at most: a probe is due `2 SRTT` after the last progress (section 7.2), no measured
+//! `SRTT` is longer than `S + R`, and the next probe needs a new measurement (section 7.3). (The probe's own answer may be of no
+//! use: one that selectively acknowledges a retransmission and comes sooner than the lowest round trip counts for the original, and
+//! shows no loss: section 6.2, step 2.)
 //!
 //! A port that takes nothing, a pool without buffers and a host that is stopped do harm as long as they are so. (But what waits for
 //! its host's own port is not lost, so that nothing may be cut for a smaller path.)
@@ -124,17 +123,22 @@ struct Patience {
     pause_us: u64,
     /// Both sides have timestamps.
     echoes: bool,
-    /// A side may send tail loss probes.
-    probes: bool,
 }
 
 impl Patience {
+    fn timer_us(&self, times: u64, stood_us: u64) -> u64 {
+        self.rto_max_us.min(times * (stood_us + self.pause_us))
+    }
+
     /// How long a connection may stand still that has stood still for `stood_us` before (`S`).
     fn bound_us(&self, stood_us: u64) -> u64 {
-        let timer_us = |times: u64| self.rto_max_us.min(times * (stood_us + self.pause_us));
-        let rto_us = timer_us(if self.echoes { 6 } else { 2 });
-        let probe_us = if self.probes { timer_us(2) } else { 0 };
-        probe_us + rto_us + self.pause_us
+        self.timer_us(if self.echoes { 6 } else { 2 }, stood_us) + self.pause_us
+    }
+
+    /// Whether it may stand still for `well_us`, with a tail loss probe sent `probed_us` ago, if any.
+    fn allows(&self, stood_us: u64, well_us: u64, probed_us: u64) -> bool {
+        let bound_us = self.bound_us(stood_us);
+        well_us.min(probed_us) <= bound_us && well_us <= bound_us + self.timer_us(2, stood_us)
     }
 }
 
@@ -161,6 +165,8 @@ struct Run {
     harmed_us: u64,
     /// When something kept a host from its work last.
     ailed_us: u64,
+    /// How many tail loss probes were sent, and when the last one was.
+    probed: (u64, u64),
     /// Who is stopped, and what waits for it.
     stopped: [Option<usize>; 2],
     waiting: [Vec<Frame>; 2],
@@ -243,6 +249,7 @@ impl Run {
             world,
             harmed_us: START_US,
             ailed_us: START_US,
+            probed: (0, START_US),
             stopped: [None; 2],
             waiting: Default::default(),
             kept: Default::default(),
@@ -503,8 +510,11 @@ impl Run {
             rto_max_us,
             pause_us,
             echoes: self.setup.hosts.iter().all(|host| host.tcp.timestamps),
-            probes: self.setup.probes_tails(),
         };
+        let probes = [0, 1].iter().map(|&side: &usize| self.world.condition(side).tail_probes).sum();
+        if probes > self.probed.0 {
+            self.probed = (probes, self.now_us);
+        }
         for (number, stamp) in self.stamps.iter_mut().enumerate() {
             let progress = self.world.progress(number);
             let port = self.world.port(number);
@@ -535,11 +545,12 @@ impl Run {
                 .standstill_us
                 .max(harmed_us.saturating_sub(stamp.at_us))
                 .max(self.watch.stood_us(port, harmed_us));
-            let bound_us = patience.bound_us(stood_us);
-            if well_us > bound_us {
+            let probed_us = self.now_us - self.probed.1;
+            if !patience.allows(stood_us, well_us, probed_us) {
+                let bound_us = patience.bound_us(stood_us);
                 return Err(format!(
-                    "connection {port} stands still for {still_us} us, the wire does no harm since {well_us} us: \
-                     the bound is {bound_us} us"
+                    "connection {port} stands still for {still_us} us, the wire does no harm since {well_us} us, the \
+                     last probe was sent {probed_us} us ago: the bound is {bound_us} us"
                 ));
             }
         }
@@ -578,19 +589,19 @@ mod tests {
     use super::Patience;
 
     #[test]
-    fn a_connection_may_wait_for_a_probe_and_then_for_the_timer() {
-        let patience = Patience { rto_max_us: 60_000_000, pause_us: 1_000_000, echoes: false, probes: false };
+    fn the_timer_is_bounded_by_what_was_measured_and_by_its_most() {
+        let patience = Patience { rto_max_us: 60_000_000, pause_us: 1_000_000, echoes: false };
         assert_eq!(patience.bound_us(500_000), 3_000_000 + 1_000_000);
         assert_eq!(Patience { echoes: true, ..patience }.bound_us(500_000), 9_000_000 + 1_000_000);
-        assert_eq!(
-            Patience { probes: true, ..patience }.bound_us(500_000),
-            3_000_000 + 3_000_000 + 1_000_000
-        );
-        let both = Patience { echoes: true, probes: true, ..patience };
-        assert_eq!(
-            both.bound_us(14_000_000),
-            30_000_000 + 60_000_000 + 1_000_000,
-            "no RTO is above its most"
-        );
+        assert_eq!(Patience { echoes: true, ..patience }.bound_us(14_000_000), 60_000_000 + 1_000_000);
+    }
+
+    #[test]
+    fn the_timer_runs_anew_from_a_probe_that_came_in_time() {
+        let patience = Patience { rto_max_us: 60_000_000, pause_us: 1_000_000, echoes: true };
+        let allows = |well_us, probed_us| patience.allows(500_000, well_us, probed_us);
+        assert!(allows(10_000_000, 50_000_000) && !allows(10_000_001, 50_000_000), "no probe since");
+        assert!(allows(13_000_000, 10_000_000) && !allows(13_000_000, 10_000_001));
+        assert!(!allows(13_000_001, 9_000_000), "it came too late");
     }
 }

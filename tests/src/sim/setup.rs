@@ -176,12 +176,6 @@ impl Setup {
         [0, 1].map(|side: usize| self.hosts[side].stock.is_none())
     }
 
-    /// Whether a host of tcp-lite agrees on SACK with its peer, and so sends tail loss probes. (smoltcp permits SACK always.)
-    pub fn probes_tails(&self) -> bool {
-        let ours = self.ours();
-        (ours[0] || ours[1]) && self.hosts.iter().all(|host| host.stock.is_some() || host.tcp.sack)
-    }
-
     /// The longest that something takes which has to be answered: delays, full queues, acknowledgements that wait,
     /// readers and posters that think.
     pub fn pause_us(&self) -> u64 {

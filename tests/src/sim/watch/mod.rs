@@ -51,6 +51,8 @@ pub struct Condition {
     pub cuts: u64,
     /// Probes of a path's MTU that it has counted.
     pub probes: u64,
+    /// Tail loss probes that it has counted.
+    pub tail_probes: u64,
     /// Those for a smaller EMSS.
     pub cuts_by_emss: u64,
     /// It has answered SYNs by cookies.

@@ -139,6 +139,7 @@ fn condition_of(counters: &StackCounters) -> Condition {
         cuts_by_emss: counters.tx_cut_by_emss,
         cookies: counters.tx_syn_cookies > 0,
         probes: counters.path_mtu_probes,
+        tail_probes: counters.tail_loss_probes,
     }
 }
 
