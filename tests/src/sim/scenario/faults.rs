@@ -344,8 +344,8 @@ fn ail(dice: &mut Dice, setup: &mut Setup, mut kind: impl FnMut(&mut Dice) -> Ai
     let opening = dice.one_in(4);
     let (first_us, all_us) = match ours {
         _ if opening => (0, 2_000_000),
-        [true, true] => (10 * setup.links[0].delay_us, 60_000_000),
-        _ => (10 * setup.links[0].delay_us, 5_000_000),
+        [true, true] => (connected_us(setup), 60_000_000),
+        _ => (connected_us(setup), 5_000_000),
     };
     let longest_us = all_us / counts.iter().sum::<u64>().max(1);
     for (side, count) in counts.into_iter().enumerate() {
@@ -359,6 +359,22 @@ fn ail(dice: &mut Dice, setup: &mut Setup, mut kind: impl FnMut(&mut Dice) -> Ai
     }
     // A window update that comes late leaves a small window open for as long as the persist timer.
     setup.may_cut = true;
+}
+
+/// By when connections are made, where nothing goes wrong: two questions and answers go there and back, one behind the other,
+/// those of all connections together, which a slow wire takes longer for than its delay is.
+fn connected_us(setup: &Setup) -> u64 {
+    /// The longest of these frames, and how many are of no connection: assertions of addresses, and what asks for one.
+    const OCTETS: u64 = 128;
+    const OTHERS: u64 = 8;
+    let connections = match &setup.work {
+        Work::Streams(plans) => plans.len(),
+        Work::Rdma(plans) => plans.len(),
+    };
+    let octets = OCTETS * (OTHERS + 2 * connections as u64);
+    let links = setup.links.iter();
+    let takes_us: u64 = links.map(|link| 2 * link.delay_us + octets * 1000 / link.rate).sum();
+    takes_us.max(10 * setup.links[0].delay_us)
 }
 
 pub(super) fn stuck_port(dice: &mut Dice, setup: &mut Setup) {
