@@ -66,6 +66,8 @@ const WRONGLY_ACCUSED: &[(&str, u64)] = &[
     // A tail loss probe was answered sooner than ever, which proves nothing, and the RTO ran in full from then on.
     ("stopped", 10_806),
     ("stopped", 12_982),
+    // A SYN of the connection before came late, when the RST of another had ended TIME-WAIT, and was answered.
+    ("again", 167_482),
     // A host was stopped before all had connected to it, which a slow wire took long for.
     ("stopped", 24_640),
     // A port joined a marked segment to one that had arrived unmarked already.

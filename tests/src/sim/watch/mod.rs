@@ -69,6 +69,8 @@ struct Connection {
     swept: bool,
     /// The last sequence numbers that its hosts used.
     used: [Option<u32>; 2],
+    /// The initial sequence numbers of all connections that these ports had before.
+    before: [Vec<u32>; 2],
 }
 
 /// The tap on both ends of the wire.
@@ -119,6 +121,7 @@ impl Watch {
             again: false,
             swept: false,
             used: [None; 2],
+            before: Default::default(),
         });
         (connection, &mut self.coverage)
     }
@@ -151,9 +154,14 @@ impl Watch {
         self.connection(port).halves[side].over = true;
     }
 
-    /// A SYN of a host for which the connection is over: a new one begins, or it answers a late double of a SYN.
+    /// A SYN of a host for which the connection is over: a new one begins, or it answers a late double of a SYN. Also where the
+    /// peer has begun another by then: it refuses the answer by a RST (RFC 9293 section 3.5, figure 9).
     fn note_late_syn(&mut self, side: usize, port: u16, tcp: &Tcp) {
         let connection = self.connection(port);
+        if tcp.has(flag::ACK) && connection.before[1 - side].contains(&tcp.ack.wrapping_sub(1)) {
+            connection.halves[side].late = Some(tcp.seq);
+            return;
+        }
         let half = &mut connection.halves[side];
         if !half.over || half.isn.is_none_or(|isn| isn == tcp.seq) {
             return;
@@ -164,11 +172,15 @@ impl Watch {
         }
         let cuts = [0, 1].map(|side: usize| connection.halves[side].cuts);
         let used = [0, 1].map(|side: usize| connection.halves[side].last_number());
+        let mut before = std::mem::take(&mut connection.before);
+        for (before, half) in before.iter_mut().zip(&connection.halves) {
+            before.extend(half.isn);
+        }
         self.past_cuts.iter_mut().zip(cuts).for_each(|(past, cuts)| *past += cuts);
         self.coverage.saw(Sight::TimeWaitReused, 1);
         self.connections.remove(&port);
         let connection = self.connection(port);
-        (connection.again, connection.used) = (true, used);
+        (connection.again, connection.used, connection.before) = (true, used, before);
     }
 
     /// Whether `port`'s octets from `side` have been acknowledged by so much: the wire's own measure of progress.
