@@ -14,6 +14,7 @@
 //! | `watch/` | the rules on the wire |
 //! | `setup.rs`, `scenario/` | what a run is made of, and who draws it |
 //! | `run.rs` | the clock, and the rules about time |
+//! | `patience.rs` | how long a connection may stand still |
 //! | `coverage.rs` | what happened, by name |
 //! | `report.rs` | many runs, and captures of those that fail |
 //! | `defect.rs` | defects that it has to find |
@@ -29,6 +30,7 @@ pub mod forge;
 pub mod link;
 pub mod middlebox;
 pub mod packet;
+mod patience;
 pub mod port;
 pub mod queue;
 pub mod report;
