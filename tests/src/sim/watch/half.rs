@@ -52,6 +52,8 @@ pub(super) struct Half {
     pub(super) arrived: Ranges,
     /// The latest timestamp that arrived at the receiver.
     pub(super) latest: Option<u32>,
+    /// A timestamp that the other end may have taken, or not ([`Watch::doubt_timestamp`](super::Watch::doubt_timestamp)).
+    pub(super) doubted: Option<u32>,
     /// The FIN arrived.
     pub(super) fin_arrived: bool,
     /// The highest offset that the receiver has acknowledged, FIN included.
@@ -100,6 +102,7 @@ impl Half {
             bare: 0,
             arrived: Ranges::default(),
             latest: None,
+            doubted: None,
             fin_arrived: false,
             acked: 0,
             heard: 0,

@@ -279,6 +279,17 @@ impl Watch {
         }
         self.connection(port).delivered(now_us, side, &tcp, &frame.octets, condition);
     }
+
+    /// A frame arrives at a host that may hear it or not, and that the rules see without its timestamp. If it was heard,
+    /// what is older is not (RFC 7323 section 5).
+    pub fn doubt_timestamp(&mut self, side: usize, frame: &[u8]) {
+        let Some(tcp) = parse(frame) else { return };
+        let Some(time) = tcp.timestamp(frame) else { return };
+        let doubted = &mut self.connection(tcp.src_port.max(tcp.dst_port)).halves[1 - side].doubted;
+        if doubted.is_none_or(|doubted| is_older(doubted, time)) {
+            *doubted = Some(time);
+        }
+    }
 }
 
 impl Connection {
@@ -436,11 +447,14 @@ impl Connection {
         let time = tcp.timestamp(frame);
         // Nor what comes with an old timestamp (RFC 7323 section 5), or without where both have them (section 3.2).
         let older = match (time, peer.latest) {
-            (Some(time), Some(latest)) => (time.wrapping_sub(latest) as i32) < 0,
+            (Some(time), Some(latest)) => is_older(time, latest),
             (None, Some(_)) => own.latest.is_some(),
             (_, None) => false,
         };
         let heard = in_window && !older;
+        // Of what is older than a timestamp in doubt nobody can tell whether it is.
+        let is_sure =
+            heard && !peer.doubted.is_some_and(|doubted| time.is_none_or(|time| is_older(time, doubted)));
         if !older {
             peer.latest = time.or(peer.latest);
         }
@@ -456,14 +470,14 @@ impl Connection {
             let scale = if tcp.has(flag::SYN) { 0 } else { scale(peer, own) };
             own.note_acknowledged(now_us, ack.max(0) as u64);
             // Nor what acknowledges octets that were never sent (RFC 5961 section 5.2).
-            if heard && ack <= (own.high + u64::from(own.fin == Some(own.high))) as i64 {
+            if is_sure && ack <= (own.high + u64::from(own.fin == Some(own.high))) as i64 {
                 taken = Some(ack.max(0) as u64);
                 own.taken = own.taken.max(ack.max(0) as u64);
             }
             own.edge_heard = own.edge_heard.max((ack + (i64::from(tcp.window) << scale)).max(0) as u64);
             // Blocks that nobody has asked for say nothing (RFC 2018 section 2).
-            let heard = heard && own.permits_sack && peer.permits_sack;
-            for (start, end) in tcp.sack_blocks(frame).into_iter().filter(|_| heard) {
+            let counts = is_sure && own.permits_sack && peer.permits_sack;
+            for (start, end) in tcp.sack_blocks(frame).into_iter().filter(|_| counts) {
                 let (start, end) = (own.offset(start), own.offset(end));
                 own.hear_sack(start, end, condition.timeouts);
             }
@@ -476,6 +490,11 @@ impl Connection {
             self.ecn[side].on_arrival(tcp.flags, taken, marked);
         }
     }
+}
+
+/// Whether a timestamp is from before another one (RFC 7323 section 5.2).
+fn is_older(time: u32, other: u32) -> bool {
+    (time.wrapping_sub(other) as i32) < 0
 }
 
 /// The shift of windows that `by` announces to `to`: none unless both offer it (RFC 7323 section 2.2).

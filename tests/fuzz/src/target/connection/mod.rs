@@ -196,6 +196,7 @@ impl Run {
         if let Some(watch) = &mut self.watch {
             let mut octets = frame.to_vec();
             if !proper && let Some(tcp) = tcp {
+                watch.doubt_timestamp(HOST, frame);
                 octets[tcp.options.clone()].fill(1);
                 octets[packet::ETHERNET + 1] &= if tcp.ipv6 { 0xcf } else { 0xfc };
                 octets[tcp.l4 + 13] &= !(flag::ECE | flag::CWR);
@@ -230,6 +231,7 @@ impl Run {
             timeouts: counters.rto_expired,
             cuts: counters.tx_cut_by_emss + counters.tx_cut_by_persist,
             probes: counters.path_mtu_probes,
+            tail_probes: counters.tail_loss_probes,
             cuts_by_emss: counters.tx_cut_by_emss,
             cookies: counters.tx_syn_cookies > 0,
         }
