@@ -225,9 +225,8 @@ impl Core {
         let mut busy = false;
         while let Some(command) = self.io.shared.next_command() {
             busy = true;
-            // Who has ended since is told before a command gives the place to another connection.
-            self.run_events(turn);
             self.run_command(command, turn);
+            self.run_events(turn);
         }
         if self.io.shared.take_doorbells_lost() {
             for slot in 0..self.connections.len() {
@@ -466,6 +465,8 @@ impl Core {
                 connection.entered = None;
                 connection.on_time(io, turn);
             });
+            // A connection that has ended hears no user any more, and is told before another one has its place.
+            self.run_events(turn);
         }
         busy
     }
