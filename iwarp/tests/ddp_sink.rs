@@ -378,7 +378,9 @@ fn first_difference(ours: &str, model: &str) -> String {
 
 /// The error table, one line each, at the second of three positions, in every arrival order. The message before the
 /// bad segment is delivered, the one behind it is not, and nothing but the first is in memory.
-// Proves DDP-185 to DDP-188, DDP-196 to DDP-207, DDP-211 to DDP-213, DDP-217, DDP-173, DDP-183.
+// Proves DDP-173, DDP-183, DDP-185 to DDP-188, DDP-197 to DDP-207, DDP-211 to DDP-213, DDP-217, RDMAP-199: a
+// line for each cause, and the error it has to have; where two checks fail one of their errors; the region
+// does not begin at offset 0.
 #[test]
 fn every_error_of_the_table_at_any_arrival() {
     let tagged = |stag: Stag, to: u64, control: u8, payload: &[u8]| {

@@ -1,6 +1,6 @@
 //! DDP's octets on the wire: the golden headers, what they parse to, and how messages are cut.
 
-use iwarp::ddp::{Header, HeaderError, Segmenter, TaggedHeader, UntaggedHeader};
+use iwarp::ddp::{DdpError, Header, HeaderError, Segmenter, TaggedHeader, UntaggedHeader};
 use iwarp::memory::Stag;
 use iwarp::rdmap::Opcode;
 use proptest::prelude::*;
@@ -163,6 +163,30 @@ fn any_header() -> impl Strategy<Value = Header> {
         |(last, rsvd_ulp, qn, msn, mo)| Header::Untagged(UntaggedHeader { last, rsvd_ulp, qn, msn, mo }),
     );
     prop_oneof![tagged, untagged]
+}
+
+/// Error types and codes of RFC 5041 section 8.2.
+// Proves DDP-196 to DDP-207: the numbers, of all errors there are; what each of them is raised for is in `ddp_sink.rs`.
+#[test]
+fn errors_have_the_numbers_of_the_document() {
+    let numbers = [
+        (DdpError::LocalCatastrophic, (0, 0)),
+        (DdpError::InvalidStag, (1, 0)),
+        (DdpError::BaseOrBounds, (1, 1)),
+        (DdpError::NotAssociated, (1, 2)),
+        (DdpError::ToWrap, (1, 3)),
+        (DdpError::TaggedVersion, (1, 4)),
+        (DdpError::InvalidQn, (2, 1)),
+        (DdpError::NoBuffer, (2, 2)),
+        (DdpError::MsnRange, (2, 3)),
+        (DdpError::InvalidMo, (2, 4)),
+        (DdpError::TooLong, (2, 5)),
+        (DdpError::UntaggedVersion, (2, 6)),
+    ];
+    assert_eq!(numbers.map(|(error, _)| error), DdpError::ALL);
+    for (error, pair) in numbers {
+        assert_eq!((error.pair(), error.etype(), error.code()), (pair, pair.0, pair.1), "{error}");
+    }
 }
 
 proptest! {
