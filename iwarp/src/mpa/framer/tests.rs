@@ -22,8 +22,10 @@ fn send(msn: u8) -> Vec<u8> {
     ulpdu
 }
 
-// Proves MPA-039 to MPA-042, MPA-050, MPA-053, MPA-060, MPA-064, MPA-049, MPA-052, MPA-063, MPA-070, MPA-072 to
-// MPA-074, MPA-088, MPA-089, MPA-091 to MPA-094, MPA-097, MPA-098: mpa.md section 9, examples 1 to 9.
+// Proves MPA-039 to MPA-042, MPA-050, MPA-053, MPA-060, MPA-064, MPA-049, MPA-063, MPA-070, MPA-072, MPA-074,
+// MPA-088, MPA-089, MPA-091 to MPA-094, MPA-097, MPA-098: mpa.md section 9, examples 1 to 9. Every byte is
+// compared: lengths, pads, markers in front of an FPDU, in it, and between pad and CRC, and CRCs with markers
+// and without.
 #[test]
 fn golden_fpdus() {
     let cases = [
@@ -60,6 +62,26 @@ fn golden_fpdus() {
     let mut framer = Framer::at(500, true, true);
     let wire = [encode(&mut framer, b"0123"), encode(&mut framer, b"0123")].concat();
     assert_eq!(wire, hex("00043031 32330000 1a2a453a 00000000 00043031 32330000 cd2d0d9d"));
+}
+
+// Proves MPA-052: an FPDU that begins 4 bytes into the stream has markers at 512 and 1024; the second pointer
+// counts the first marker.
+#[test]
+fn a_pointer_counts_the_markers_before_it() {
+    let wire = encode(&mut Framer::at(4, true, true), &[0xaa; 1442]);
+    assert_eq!((wire.len(), &wire[..2]), (1456, &1442_u16.to_be_bytes()[..]));
+    assert_eq!(wire[508..512], 508_u32.to_be_bytes());
+    assert_eq!(wire[1020..1024], 1020_u32.to_be_bytes());
+    assert!(wire[2..508].iter().chain(&wire[512..1020]).chain(&wire[1024..1452]).all(|byte| *byte == 0xaa));
+}
+
+// Proves MPA-073: an FPDU that ends where a marker is due ends without it; the next one begins with it.
+#[test]
+fn a_marker_behind_a_crc_is_the_next_fpdus() {
+    let mut framer = Framer::at(500, true, true);
+    assert_eq!(encode(&mut framer, b"0123"), hex("00043031 32330000 1a2a453a"));
+    assert_eq!(framer.position(), 512);
+    assert_eq!(encode(&mut framer, b"0123"), hex("00000000 00043031 32330000 cd2d0d9d"));
 }
 
 // mpa-v2.md section 8, items 3 to 6: RTR messages and Terminates.
