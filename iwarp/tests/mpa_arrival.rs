@@ -119,6 +119,26 @@ fn an_fpdu_is_joined_wherever_it_is_cut() {
     }
 }
 
+// Proves MPA-275: FPDUs that came in order, one that was placed ahead and a piece that is held stay as they are
+// when other bytes come in their places, with CRCs that are right.
+#[test]
+fn bytes_that_come_again_are_not_looked_at() {
+    let payload = |byte: u8| vec![byte; 600];
+    let (wire, ends) = stream(true, true, &[1, 2, 3].map(payload));
+    let (other, _) = stream(true, true, &[7, 8, 9].map(payload));
+    let mut receiver = Receiver::with_pool(Mempool::heap("again", 64, 512), START, true, true);
+    let piece = ends[1] + 300;
+    let parts = [(ends[0], ends[1]), (0, ends[0]), (ends[1], piece), (piece, ends[2])];
+    for (n, (from, to)) in parts.into_iter().enumerate() {
+        receiver.segment(START + from as u64, &wire[from..to], 512).unwrap();
+        for (from, to) in &parts[..=n] {
+            receiver.again(START + *from as u64, &other[*from..*to]).unwrap();
+        }
+    }
+    assert_eq!(receiver.sink.placed, 1, "ahead");
+    assert!(receiver.finish().ulpdus == [1, 2, 3].map(payload));
+}
+
 // Proves MPA-113: the smallest MULPDU there is takes a header of either kind and user data behind it.
 #[test]
 fn the_smallest_mulpdu_has_room_for_a_header_and_data() {

@@ -113,9 +113,11 @@ fn streams(rng: &mut Rng, count: usize) -> Vec<Stream> {
     streams.collect()
 }
 
-// Proves MPA-020, MPA-023, MPA-033, MPA-035, MPA-123, MPA-126, MPA-130, MPA-131, MPA-275, MPA-034, MPA-075, MPA-076,
-// MPA-064, MPA-095, MPA-124, MPA-129, MPA-133, MPA-280, MPA-282, DDP-032, DDP-034, DDP-043, DDP-128, DDP-130, DDP-131: any
-// cut, any order, duplicates with other octets.
+// Proves MPA-020, MPA-023, MPA-033 to MPA-035, MPA-064, MPA-075, MPA-076, MPA-095, MPA-123, MPA-124, MPA-126,
+// MPA-129 to MPA-131, MPA-133, MPA-280, MPA-282, DDP-032, DDP-034, DDP-043, DDP-128, DDP-130, DDP-131: any
+// cut, any order. What is delivered is what was sent, in its order and each once; a ULPDU that is placed
+// early has a position, and is delivered by its header when its turn has come. What comes twice has other
+// bytes the second time; TCP drops that, as the receiver here does.
 #[test]
 fn the_deframer_agrees_in_any_order() {
     let mut rng = Rng(1);
@@ -197,7 +199,7 @@ fn what_was_given_up_and_comes_again_arrives_once() {
 
 // FPDUs in segments of their own behind one loss: all but the FPDUs that hold no marker are placed before the hole
 // is filled, those found by length included, and their octets are released.
-// Proves MPA-033, MPA-131, MPA-278, DDP-033.
+// Proves MPA-033, MPA-131, MPA-278, MPA-282, DDP-033.
 #[test]
 fn aligned_segments_behind_a_loss_are_placed() {
     let mut rng = Rng(2);

@@ -180,6 +180,18 @@ impl Receiver {
         Ok(())
     }
 
+    /// What was handed up comes a second time: ours never does that, another TCP might.
+    pub(crate) fn again(&mut self, offset: u64, octets: &[u8]) -> Result<(), MpaError> {
+        let frontier = self.frontier();
+        if offset >= frontier {
+            self.ahead += octets.len();
+        }
+        let buf = mbuf(&self.pool, octets, octets.len());
+        let progress = self.deframer.receive(offset, buf, frontier, &mut self.slab, &mut self.sink)?;
+        self.release(progress.released);
+        Ok(())
+    }
+
     /// TCP asks for `octets` octets back; they may come again. Returns how many went.
     pub(crate) fn give_up(&mut self, octets: usize) -> usize {
         let Self { deframer, slab, seen, ahead, start, .. } = self;

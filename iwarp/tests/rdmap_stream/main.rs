@@ -8,12 +8,14 @@
 //! | `received.rs` | what the peer's Sends and Writes do |
 //! | `responses.rs` | what the answers to our Reads do |
 //! | `order.rs` | what waits for a lost frame, and what does not |
+//! | `changed.rs` | bytes that change where they should not matter |
 //! | `ends.rs` | Terminates both ways |
 
 #[path = "../common/mod.rs"]
 mod common;
 
 mod answers;
+mod changed;
 mod ends;
 mod order;
 mod peer;
