@@ -12,9 +12,12 @@ const SINK: (u32, u64) = (0xdead_beef, 0x7f00_0000_1003);
 
 /// Responses come in the order of the requests, whole, with the sink's names as they were asked, in like segments; the
 /// application sees nothing of it.
-// Proves RDMAP-018, RDMAP-020, RDMAP-074, RDMAP-112, RDMAP-120, RDMAP-122, RDMAP-123, RDMAP-125, RDMAP-126, RDMAP-127,
-// RDMAP-129, RDMAP-206, RDMAP-208 to RDMAP-210, RDMAP-214, RDMAP-217, RDMAP-218, RDMAP-221 to RDMAP-225, RDMAP-230,
-// RDMAP-232, RDMAP-292, RDMAP-400, RDMAP-431.
+// Proves RDMAP-020, RDMAP-074, RDMAP-112, RDMAP-120, RDMAP-122, RDMAP-123, RDMAP-125, RDMAP-126, RDMAP-127,
+// RDMAP-129, RDMAP-206, RDMAP-208 to RDMAP-210, RDMAP-214, RDMAP-217, RDMAP-218, RDMAP-221 to RDMAP-225,
+// RDMAP-230, RDMAP-232, RDMAP-292, RDMAP-400, RDMAP-431: RDMAP-112 to RDMAP-129 and RDMAP-400 by the bytes of
+// each segment, header and data; RDMAP-020, RDMAP-209, RDMAP-210 and RDMAP-224 because no call of our user's
+// is made and nothing is told to it; RDMAP-292 and RDMAP-431 by the order of the answers; the others because
+// each request has the one answer that it asks for.
 #[test]
 fn reads_are_answered_whole_and_in_order() {
     let mut peer = Peer::new();
@@ -61,6 +64,20 @@ fn reads_are_answered_whole_and_in_order() {
     // The buffers of queue 1 are there again, its numbers go on.
     peer.say(&(5..13).map(|msn| read_request(msn, SINK, 1, (stag, peer.to(0)))).collect::<Vec<_>>());
     assert_eq!(peer.hear().len(), 8);
+}
+
+/// A Read of more than a segment holds is one request and several segments of one answer, each as long as
+/// MULPDU lets it be.
+// Proves RDMAP-018.
+#[test]
+fn a_long_answer_is_cut_into_segments() {
+    let mut peer = Peer::new();
+    peer.say(&[read_request(1, SINK, 10_000, (peer.region.rkey(), peer.to(0)))]);
+    let heard = peer.hear();
+    let lens: Vec<usize> = heard.iter().map(|segment| segment.len() - 14).collect();
+    assert_eq!(lens, [1428, 1428, 1428, 1428, 1428, 1428, 1428, 4], "the ULPDUs of FPDUs of 1448 bytes");
+    let last: Vec<bool> = heard.iter().map(|segment| segment[0] & 0x40 != 0).collect();
+    assert_eq!(last, [false, false, false, false, false, false, false, true]);
 }
 
 /// As many Reads as were agreed on are served at a time; one more has no buffer, and is not looked at.

@@ -1,18 +1,23 @@
 //! Terminates both ways.
 
+use iwarp::mpa::Framer;
 use iwarp::verbs::{
     CmEventKind, ConnParam, ConnectionError, QpState, RecvRequest, RemoteAddr, SendOp, SendRequest,
     StreamError, WcStatus,
 };
 
+use super::common::raw::fpdu;
 use super::peer::{Peer, REGION, of_segment, send, tagged, untagged};
 
 const REMOTE: RemoteAddr = RemoteAddr { addr: 0x1000, rkey: 0x1122_3344 };
 
 /// With much to be sent, the Terminate is the next message behind the FPDU that is being written, and the last: what had
 /// not been sent is flushed in order, what is posted later as well, and TCP ends by FIN.
-// Proves RDMAP-022, RDMAP-050, RDMAP-055, RDMAP-107, RDMAP-132, RDMAP-133, RDMAP-252 to RDMAP-254, RDMAP-260, RDMAP-261,
-// RDMAP-309, RDMAP-311, RDMAP-314, RDMAP-316, RDMAP-317, RDMAP-318, RDMAP-321, RDMAP-323, RDMAP-324, RDMAP-327.
+// Proves RDMAP-022, RDMAP-055, RDMAP-107, RDMAP-132, RDMAP-133, RDMAP-252 to RDMAP-254, RDMAP-260, RDMAP-261,
+// RDMAP-309, RDMAP-311, RDMAP-314, RDMAP-316, RDMAP-317, RDMAP-318, RDMAP-321, RDMAP-323, RDMAP-324,
+// RDMAP-327: RDMAP-022 to RDMAP-133 by the bytes of the Terminate; RDMAP-252 to RDMAP-254, RDMAP-318 because
+// nothing is sent behind it; RDMAP-260, RDMAP-261 by what is flushed; RDMAP-309 to RDMAP-321 by the FIN
+// behind it, without RST; RDMAP-327 by the count of FPDUs.
 #[test]
 fn a_terminate_overtakes_what_waits_and_is_the_last() {
     let mut peer = Peer::new();
@@ -22,8 +27,19 @@ fn a_terminate_overtakes_what_waits_and_is_the_last() {
     // Some of it is out.
     assert!(peer.pair.until(1_000_000, |pair| pair.inbox.len() > 100_000));
     let bad = send(1, b"nobody receives");
-    peer.say(std::slice::from_ref(&bad));
+    peer.pair.offer(&fpdu(&mut Framer::new(false, true), &bad));
+    // Up to the turn in which the error is found.
+    let mut sent = 0;
+    let is_found = peer.pair.until(1_000_000, |pair| {
+        let is_found = peer.qp.error().is_some();
+        if !is_found {
+            sent = pair.engine.counters().tx_fpdus;
+        }
+        is_found
+    });
+    assert!(is_found);
     let heard = peer.hear();
+    assert_eq!(peer.pair.engine.counters().tx_fpdus, sent + 1, "the next FPDU is the Terminate");
     let (terminate, sends) = heard.split_last().unwrap();
     assert_eq!(*terminate, untagged(0x41, 0x47, 0, 2, 1, 0, &of_segment(0x12, 2, &bad)));
     let whole = sends.iter().filter(|segment| segment[0] & 0x40 != 0).count() as u64;
