@@ -140,9 +140,12 @@ fn number(name: &str) -> Option<u64> {
 }
 
 /// Whatever is posted, revoked, closed or lost on the way: octets, order, statuses and ends are the model's.
-// Proves RDMAP-007, RDMAP-044, RDMAP-045, RDMAP-064, RDMAP-076, RDMAP-239, RDMAP-267, RDMAP-269, RDMAP-270,
-// RDMAP-272, RDMAP-273, RDMAP-277, RDMAP-280, RDMAP-287, RDMAP-307, RDMAP-404, RDMAP-407, RDMAP-412, RDMAP-413, RDMAP-416,
-// RDMAP-417, RDMAP-421, RDMAP-424, RDMAP-427, RDMAP-429.
+// Proves RDMAP-007, RDMAP-044, RDMAP-045, RDMAP-064, RDMAP-076, RDMAP-239, RDMAP-269, RDMAP-270, RDMAP-277,
+// RDMAP-287, RDMAP-307, RDMAP-407, RDMAP-412, RDMAP-413, RDMAP-416, RDMAP-421: over wires that lose and
+// reorder, completions out of order are found (RDMAP-007, RDMAP-044, RDMAP-239, RDMAP-287, RDMAP-407), and
+// what fails without a cause or is lost by a graceful close (RDMAP-045, RDMAP-307); each byte of memory is
+// one that may be there then (RDMAP-064, RDMAP-269 to RDMAP-277, RDMAP-412 to RDMAP-421), and changes only
+// where a name grants it (RDMAP-076).
 #[test]
 fn random_runs() {
     let seeds = seeds(SEEDS);
