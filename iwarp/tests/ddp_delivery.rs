@@ -196,9 +196,12 @@ fn queues_count_for_themselves() {
     assert_eq!(heard[0][18..20], [0x12, 0x01]);
 }
 
-// Proves DDP-007, DDP-144, DDP-161, DDP-157, DDP-160, DDP-163, DDP-169, DDP-179, DDP-189 to DDP-195, DDP-210, DDP-222, DDP-039,
-// MPA-297, DDP-183: each error of the table ends reception at once, places nothing, is told to the user and, in one
-// more message, to the peer, with the header and the length; what follows is dropped without a word.
+// Proves DDP-007, DDP-039, DDP-144, DDP-157, DDP-160, DDP-161, DDP-163, DDP-169, DDP-179, DDP-183, DDP-189 to
+// DDP-195, DDP-210, DDP-222: each error of the table ends reception at once (DDP-163, DDP-169), places
+// nothing (DDP-007, DDP-210), is told to the user (DDP-157, DDP-222) and, in one more message, to the peer,
+// with the numbers, the header and the length (DDP-189 to DDP-195); DDP alone would have ended the stream
+// without that message (DDP-144, DDP-160, DDP-161); what follows is dropped without a word, and nothing of
+// ours is sent (DDP-039).
 #[test]
 fn an_error_ends_reception_and_is_told_once() {
     let probe = Accepted::ready();
@@ -350,8 +353,9 @@ fn the_reserved_octets_of_one_segment_count() {
     }
 }
 
-// Proves DDP-145, DDP-146: whether our application, the peer's, or TCP itself ends it, the stream and its TCP
-// connection end together, and then neither a post of ours nor a segment of the peer's does anything.
+// Proves DDP-145, DDP-146, RDMAP-321: whether our application, the peer's, or TCP itself ends it, the stream
+// and its TCP connection end together, and then neither a post of ours nor a segment of the peer's does
+// anything.
 #[test]
 fn after_teardown_nothing_is_sent_or_placed() {
     for by in ["ours", "peer", "reset"] {

@@ -18,8 +18,9 @@ fn connected() -> (Pair, Connected) {
 }
 
 /// Each operation changes the eight octets at its address and no other, and brings back what they were.
-// Proves EXT-001, EXT-004, EXT-031 to EXT-033, EXT-036, EXT-044 to EXT-046, EXT-049 to EXT-054, EXT-059, EXT-060,
-// EXT-084 to EXT-085, EXT-100, EXT-171, EXT-187.
+// Proves EXT-001, EXT-004, EXT-031 to EXT-033, EXT-036, EXT-044 to EXT-046, EXT-049 to EXT-054, EXT-059,
+// EXT-084 to EXT-085, EXT-100, EXT-171, EXT-187: the word, what is beside it, and what comes back are
+// compared, for each operation with the operands that it has (EXT-044 to EXT-059).
 #[test]
 fn each_operation_changes_its_word_alone() {
     let (mut pair, c) = connected();

@@ -30,8 +30,9 @@ fn read_response(local: &MemoryRegion, at: u64) -> Vec<u8> {
 }
 
 /// Requests share queue 1 and its numbers with Reads; their headers are the documents', octet for octet.
-// Proves EXT-012, EXT-018, EXT-022, EXT-061, EXT-063, EXT-067, EXT-076, EXT-078, EXT-080, EXT-082, EXT-087, EXT-088,
-// EXT-169, EXT-186.
+// Proves EXT-012, EXT-018, EXT-022, EXT-060, EXT-061, EXT-063, EXT-067, EXT-075, EXT-076, EXT-078, EXT-080,
+// EXT-082, EXT-087, EXT-088, EXT-169, EXT-186: each atomic is one message, whose operands are compared byte
+// for byte, masks as well.
 #[test]
 fn requests_are_sent_to_the_octet() {
     let mut peer = Peer::new();

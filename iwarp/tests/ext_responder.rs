@@ -21,7 +21,9 @@ fn terminate_of(codes: [u8; 2], segment: &[u8]) -> Vec<u8> {
 }
 
 /// Every request is answered on queue 3, which counts atomics alone, with its own identifier, in the order asked.
-// Proves EXT-005, EXT-019, EXT-021, EXT-061, EXT-070, EXT-090, EXT-093 to EXT-097, EXT-102, EXT-113, EXT-168, EXT-175.
+// Proves EXT-005, EXT-019, EXT-021, EXT-025, EXT-060, EXT-061, EXT-070, EXT-090, EXT-093 to EXT-097, EXT-102,
+// EXT-113, EXT-168, EXT-175: three requests have three answers, byte for byte, each with the 12 bytes of the
+// response header.
 #[test]
 fn answers_are_on_queue_3_in_the_order_asked() {
     let mut peer = Peer::new();

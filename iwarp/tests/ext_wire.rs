@@ -41,8 +41,11 @@ const CMP_SWAP: &str = "414a 00000000 00000001 00000002 00000000
 const RESPONSE: &str = "414b 00000000 00000003 00000001 00000000 00000011 0000000000000001";
 
 /// Every message of the byte-exact examples, built from its fields and read back.
-// Proves EXT-007 to EXT-008, EXT-010 to EXT-013, EXT-015 to EXT-020, EXT-022 to EXT-025, EXT-063 to EXT-064, EXT-066,
-// EXT-068, EXT-072, EXT-074, EXT-075, EXT-080, EXT-091, EXT-092, EXT-119, EXT-157 to EXT-159, EXT-167, EXT-169, EXT-209.
+// Proves EXT-007 to EXT-008, EXT-010 to EXT-013, EXT-015 to EXT-020, EXT-022 to EXT-024, EXT-063 to EXT-064,
+// EXT-066, EXT-068, EXT-072, EXT-074, EXT-075, EXT-080, EXT-091, EXT-092, EXT-119, EXT-157 to EXT-159,
+// EXT-167, EXT-169, EXT-209: the lengths are compared, and every byte. EXT-007 to EXT-024 are about control
+// bytes, queues and lengths, EXT-063 to EXT-092 about the fields of requests and responses, the others about
+// the segments as a whole.
 #[test]
 fn every_message_is_built_to_the_octet() {
     let add = request(AtomicOp::FetchAdd { add: 2, mask: 0 });

@@ -77,7 +77,9 @@ fn every_message_is_built_to_the_octet() {
 }
 
 /// The five Terminates of the examples, built and parsed.
-// Proves RDMAP-132 to RDMAP-140, RDMAP-175, RDMAP-177 to RDMAP-189, RDMAP-191 to RDMAP-195.
+// Proves RDMAP-132 to RDMAP-136, RDMAP-138 to RDMAP-140, RDMAP-175, RDMAP-177 to RDMAP-189, RDMAP-191 to
+// RDMAP-195: every byte is compared, of errors of each layer: the numbers (RDMAP-132 to RDMAP-136), the bits
+// M, D and R (RDMAP-138 to RDMAP-140), and what follows them, with the rest of a Read that has begun.
 #[test]
 fn every_terminate_is_built_to_the_octet() {
     let (write, read) = (hex(WRITE), hex(READ));
@@ -109,7 +111,7 @@ fn every_terminate_is_built_to_the_octet() {
 }
 
 /// The header parts by cause, for each error there is.
-// Proves RDMAP-191 to RDMAP-195.
+// Proves RDMAP-138 to RDMAP-140, RDMAP-191 to RDMAP-195.
 #[test]
 fn inclusion_follows_figure_10() {
     for &error in TerminateError::ALL {
@@ -186,7 +188,7 @@ fn codes_map_both_ways() {
 }
 
 /// DDP's errors keep their type and code as layer 1; faults get the codes of the layer that met them.
-// Proves RDMAP-155 to RDMAP-167, DDP-195.
+// Proves RDMAP-137, RDMAP-155 to RDMAP-167, DDP-195.
 #[test]
 fn lower_errors_keep_their_numbers() {
     for error in DdpError::ALL {
@@ -319,6 +321,7 @@ fn read_requests_have_28_octets() {
 }
 
 proptest! {
+    // Proves RDMAP-125: any size of 32 bits.
     #[test]
     fn read_requests_survive_the_wire(sink_stag: u32, sink_to: u64, size: u32, source_stag: u32, source_to: u64,
                                       sent: u32) {

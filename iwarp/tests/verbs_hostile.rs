@@ -101,7 +101,8 @@ fn a_silent_initiator_is_let_go() {
 }
 
 /// A bad CRC is answered with its Terminate, byte for byte, and the FIN comes.
-// Proves DDP-156, DDP-158, DDP-160, DDP-162, MPA-228, MPA-239, MPA-240, MPA-241, RDMAP-171, RDMAP-195, RDMAP-311.
+// Proves DDP-156, DDP-158, DDP-160, DDP-162, MPA-228, MPA-239, MPA-240, MPA-241, RDMAP-137, RDMAP-171,
+// RDMAP-195, RDMAP-311.
 #[test]
 fn a_bad_crc_is_answered_with_its_terminate() {
     let mut pair = RawPair::seeded();

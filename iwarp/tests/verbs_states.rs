@@ -194,7 +194,8 @@ fn draining_the_send_queue() {
     assert_eq!(Some(pair.until(|_| told())), drained);
 }
 
-// Proves RDMAP-260, RDMAP-034: ten requests are queued when the stream ends: those that TCP has are completed, the others flush in order.
+// Proves RDMAP-034, RDMAP-045, RDMAP-260: ten requests are queued when the stream ends: those that TCP has
+// are completed, the others flush in order.
 #[test]
 fn an_abort_flushes_in_order_and_a_close_does_not_flush() {
     for abort in [true, false] {

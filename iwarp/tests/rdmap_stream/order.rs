@@ -79,9 +79,13 @@ fn turns(pair: &mut Pair) {
 
 /// The segment of a Write is lost, that of a Send and a Read Request behind it arrives. With markers the Send's octets are
 /// placed at once; but neither is the Send delivered nor the Read answered before the Write is there.
-// Proves RDMAP-006, RDMAP-027, RDMAP-032, RDMAP-033, RDMAP-064, RDMAP-263, RDMAP-266, RDMAP-268, RDMAP-269,
-// RDMAP-275, RDMAP-277, RDMAP-281, RDMAP-282, RDMAP-288, RDMAP-289, RDMAP-411 to RDMAP-414, RDMAP-416,
-// RDMAP-420, RDMAP-421, DDP-053, DDP-131, DDP-136 to DDP-138.
+// Proves RDMAP-006, RDMAP-027, RDMAP-032, RDMAP-033, RDMAP-064, RDMAP-203, RDMAP-263, RDMAP-266, RDMAP-268,
+// RDMAP-269, RDMAP-275, RDMAP-277, RDMAP-281, RDMAP-282, RDMAP-288, RDMAP-289, RDMAP-411 to RDMAP-414,
+// RDMAP-416, RDMAP-420, RDMAP-421, DDP-053, DDP-131, DDP-136 to DDP-138: behind the hole the Send is placed
+// and the Write is not (RDMAP-032, RDMAP-033, RDMAP-266, RDMAP-268, RDMAP-414), the Send is not delivered
+// (RDMAP-027, RDMAP-275, RDMAP-288) and the Read not answered (RDMAP-281, RDMAP-411); when the Send is
+// delivered what was written is there (RDMAP-006, RDMAP-203), and the Read brings it (RDMAP-420); with all
+// four kinds of Send (RDMAP-263).
 #[test]
 fn what_is_behind_a_hole_may_be_placed_and_is_not_delivered() {
     let solicited = SendFlags::SIGNALED | SendFlags::SOLICITED;

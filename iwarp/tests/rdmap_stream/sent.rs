@@ -107,10 +107,10 @@ fn requests_leave_in_order_as_one_message_each() {
 }
 
 /// What all messages have in common, and what makes them what they are.
-// Proves RDMAP-009, RDMAP-035, RDMAP-040, RDMAP-052, RDMAP-061, RDMAP-065, RDMAP-079, RDMAP-083, RDMAP-084,
-// RDMAP-085, RDMAP-086, RDMAP-088, RDMAP-089, RDMAP-090, RDMAP-091, RDMAP-092, RDMAP-094, RDMAP-098,
-// RDMAP-298, RDMAP-397: an assertion for each rule about the control octets, over the six operations that can
-// be posted, the answer to a Read and the Terminate: opcodes 0 to 7.
+// Proves MPA-297, RDMAP-001, RDMAP-009, RDMAP-035, RDMAP-040, RDMAP-052, RDMAP-061, RDMAP-065, RDMAP-079,
+// RDMAP-083, RDMAP-084, RDMAP-085, RDMAP-086, RDMAP-088, RDMAP-089, RDMAP-090, RDMAP-091, RDMAP-092,
+// RDMAP-094, RDMAP-098, RDMAP-298, RDMAP-397: an assertion for each rule about the control octets, over the
+// six operations that can be posted, the answer to a Read and the Terminate: opcodes 0 to 7.
 #[test]
 fn control_octets_say_what_a_message_is() {
     let mut messages: Vec<Vec<u8>> = each_alone(|_| true).into_iter().map(|(_, message)| message).collect();
@@ -279,7 +279,7 @@ fn a_buffer_is_told_in_the_users_octets_alone() {
 }
 
 /// Lengths up to 2^32 - 1 are taken and carried; one octet more is refused when posted, and nothing is sent.
-// Proves RDMAP-003 to RDMAP-004.
+// Proves RDMAP-003 to RDMAP-005: 2^32 bytes are refused for each; 2^32 - 1 are taken for a Read and a Write.
 #[test]
 fn lengths_have_32_bits() {
     let mut peer = Peer::new();
