@@ -2,8 +2,8 @@
 
 mod common;
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use common::dialer::Dialer;
@@ -250,41 +250,6 @@ fn a_start_whose_queue_pair_is_gone_ends_at_once() {
     let event = s.event(false);
     assert!(matches!(event.kind, CmEventKind::ConnectError { .. }), "{event:?}");
     assert!(s.pair.now_us - start < 1_000_000, "after {} us", s.pair.now_us - start);
-}
-
-/// The flags of a TCP segment over IPv4 in an untagged frame.
-const TCP_FLAGS_AT: usize = 47;
-const RST: u8 = 4;
-
-/// Starts MPA from another thread's place: at the first frame with a RST, when its engine is about to hear of it.
-struct StartAtReset(Arc<Mutex<Option<(CmId, QueuePair)>>>);
-
-impl Hooks for StartAtReset {
-    fn rx_burst(&mut self, port: &mut dyn Port, now_us: u64, frames: &mut Burst) -> usize {
-        let count = port.rx_burst(now_us, frames);
-        let is_reset = |frame: &Mbuf| frame.head().get(TCP_FLAGS_AT).is_some_and(|flags| flags & RST != 0);
-        if frames.iter().any(is_reset)
-            && let Some((id, qp)) = self.0.lock().unwrap().take()
-        {
-            id.start_initiator(&qp, &ConnParam::default()).unwrap();
-        }
-        count
-    }
-}
-
-/// The connection ends while its user starts MPA on it: the queue pair ends, too.
-#[test]
-fn a_start_whose_connection_is_gone_ends_its_queue_pair() {
-    let armed = Arc::new(Mutex::new(None));
-    let (port_a, port_b) = dp::link::pair(&LinkConfig::default());
-    let port_a = hooked(port_a, StartAtReset(Arc::clone(&armed)));
-    let mut s = Streams::on(Pair::over((port_a, port_b), |_| {}), StreamOptions::default());
-    let qp = s.pair.a.qp();
-    *armed.lock().unwrap() = Some((s.a.clone(), qp.clone()));
-    s.b.abort();
-    let event = s.event(false);
-    assert!(matches!(event.kind, CmEventKind::Disconnected { error: Some(_), .. }), "{event:?}");
-    s.pair.until(|_| (qp.state() == QpState::Error).then_some(()));
 }
 
 // Proves MPA-144, MPA-200: two initiators find each other's Request where a Reply should be, and both report code 4.
