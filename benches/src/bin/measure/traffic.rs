@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use benches::errors::Error;
 use iwarp::engine::EngineCounters;
-use iwarp::verbs::{RemoteAddr, SendOp, SendRequest, WcOpcode, WcStatus, WorkCompletion};
+use iwarp::verbs::{RemoteAddr, SendOp, SendRequest, WorkCompletion};
 
 use crate::host::Lane;
 use crate::pair::{Rate, timed};

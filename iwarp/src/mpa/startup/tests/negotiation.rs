@@ -181,7 +181,7 @@ fn the_responder_names_common_kinds_or_its_own() {
     assert_eq!((negotiated.ird, reply.enhanced.unwrap().depths.ird), (0, 0));
     // Without an IRD a Read RTR is not named where another will do.
     let none = MpaConfig { ird: 0, ..MpaConfig::default() };
-    let (_, reply) = answered(none.clone(), &request(0x50, 2, &[0x80, 1, 0xc0, 1]));
+    let (_, reply) = answered(none, &request(0x50, 2, &[0x80, 1, 0xc0, 1]));
     assert_eq!(reply.enhanced.unwrap().rtr, write);
     let only_read = MpaConfig { rtr: read, ..none };
     let (_, reply) = answered(only_read, &request(0x50, 2, &[0x80, 1, 0xc0, 1]));
