@@ -205,7 +205,7 @@ fn completions_are_polled_in_batches() {
     let remote = pair.b.pd.reg_mr(8, ALL).unwrap();
     let op = SendOp::Write { remote: RemoteAddr { addr: remote.addr(), rkey: remote.rkey() } };
     for n in 0..10 {
-        c.qp_a.post_send(&SendRequest::empty(n, op.clone())).unwrap();
+        c.qp_a.post_send(&SendRequest::empty(n, op)).unwrap();
     }
     pair.run_us(10_000);
     let mut batch = [WorkCompletion::default(); 4];
