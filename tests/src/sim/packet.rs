@@ -180,6 +180,11 @@ impl Tcp {
         be32(frame, self.timestamp_at(frame)?)
     }
 
+    /// The timestamp of the other host that it echoes.
+    pub fn echoed_timestamp(&self, frame: &[u8]) -> Option<u32> {
+        be32(frame, self.timestamp_at(frame)? + 4)
+    }
+
     /// The frame with a timestamp that is `by` older, where it has one; its checksum is left as it was.
     pub fn with_older_timestamp(&self, frame: &[u8], by: u32) -> Vec<u8> {
         let mut octets = frame.to_vec();

@@ -23,6 +23,8 @@ mod ranges;
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use tcp_lite::StackCounters;
+
 use self::ecn::Ecn;
 use self::fpdu::{Parser, Settled};
 use self::half::{Borders, Half, Sender};
@@ -49,14 +51,29 @@ pub struct Condition {
     pub timeouts: u64,
     /// Cuts that it has counted, of both kinds.
     pub cuts: u64,
+    /// Those for a smaller EMSS.
+    pub cuts_by_emss: u64,
     /// Probes of a path's MTU that it has counted.
     pub probes: u64,
     /// Tail loss probes that it has counted.
     pub tail_probes: u64,
-    /// Those for a smaller EMSS.
-    pub cuts_by_emss: u64,
     /// It has answered SYNs by cookies.
     pub cookies: bool,
+}
+
+impl Condition {
+    /// That of a host of tcp-lite with these counters.
+    pub fn of(counters: &StackCounters) -> Self {
+        Self {
+            is_ours: true,
+            timeouts: counters.rto_expired,
+            cuts: counters.tx_cut_by_emss + counters.tx_cut_by_persist,
+            cuts_by_emss: counters.tx_cut_by_emss,
+            probes: counters.path_mtu_probes,
+            tail_probes: counters.tail_loss_probes,
+            cookies: counters.tx_syn_cookies > 0,
+        }
+    }
 }
 
 #[derive(Debug)]

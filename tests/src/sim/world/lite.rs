@@ -14,7 +14,7 @@ use crate::sim::watch::{Condition, Watch};
 
 use super::states::Cause;
 use super::streams::{Chunks, End, Over};
-use super::{Moved, condition_of, cover_stack, repairs};
+use super::{Moved, cover_stack, repairs};
 
 /// When sending is tried again that found no packet buffer.
 const NO_MBUF_US: u64 = 1000;
@@ -434,7 +434,7 @@ impl LiteHost {
     }
 
     pub(super) fn condition(&self) -> Condition {
-        condition_of(&self.stack.counters())
+        Condition::of(&self.stack.counters())
     }
 
     pub(super) fn cover(&self, coverage: &mut Coverage, timestamps: bool) {

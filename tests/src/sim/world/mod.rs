@@ -130,19 +130,6 @@ fn cover_stack(coverage: &mut Coverage, setup: &HostSetup, counters: &StackCount
     coverage.saw_if(Sight::WithoutTimestamps, !setup.tcp.timestamps);
 }
 
-/// The condition of a host with these counters.
-fn condition_of(counters: &StackCounters) -> Condition {
-    Condition {
-        is_ours: true,
-        timeouts: counters.rto_expired,
-        cuts: counters.tx_cut_by_emss + counters.tx_cut_by_persist,
-        cuts_by_emss: counters.tx_cut_by_emss,
-        cookies: counters.tx_syn_cookies > 0,
-        probes: counters.path_mtu_probes,
-        tail_probes: counters.tail_loss_probes,
-    }
-}
-
 /// Segments that a stack sent again because it held them for lost. A probe of the tail may go for nothing, where the peer
 /// delays its acknowledgement (RFC 8985 section 7.2).
 fn repairs(counters: &StackCounters) -> u64 {

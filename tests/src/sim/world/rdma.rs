@@ -17,7 +17,7 @@ use crate::sim::setup::{HostSetup, address, cidr};
 use crate::sim::watch::{Condition, Watch};
 
 use super::connection::{CLOSE_TIMEOUT, Connection, FOREVER, RdmaPlan, text};
-use super::{CLIENT_PORT, Moved, Progress, World, condition_of, cover_stack, repairs};
+use super::{CLIENT_PORT, Moved, Progress, World, cover_stack, repairs};
 
 /// The port that both hosts listen on.
 const PORT: u16 = 7174;
@@ -186,7 +186,7 @@ impl World for RdmaWorld {
     }
 
     fn condition(&self, side: usize) -> Condition {
-        condition_of(&self.hosts[side].engine.counters().stack)
+        Condition::of(&self.hosts[side].engine.counters().stack)
     }
 
     fn poisoned(&mut self, port: u16) {

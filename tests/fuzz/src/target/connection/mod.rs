@@ -225,16 +225,7 @@ impl Run {
     }
 
     fn condition(&self) -> Condition {
-        let counters = self.host.stack.counters();
-        Condition {
-            is_ours: true,
-            timeouts: counters.rto_expired,
-            cuts: counters.tx_cut_by_emss + counters.tx_cut_by_persist,
-            probes: counters.path_mtu_probes,
-            tail_probes: counters.tail_loss_probes,
-            cuts_by_emss: counters.tx_cut_by_emss,
-            cookies: counters.tx_syn_cookies > 0,
-        }
+        Condition::of(&self.host.stack.counters())
     }
 
     /// What the stack sends now; whoever asks for the peer's Ethernet address gets it.

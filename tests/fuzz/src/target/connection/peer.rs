@@ -82,11 +82,10 @@ impl Peer {
             // A keepalive probe stands in front of the stream.
             self.host_high = self.host_high.max(u64::from(end) * u64::from(end < 1 << 31));
             // The stack goes by a timestamp that somebody has forged: nothing older is heard any more.
-            if let Some(echoed) =
-                tcp.timestamp_at(frame).and_then(|at| frame.get(at + 4..at + 8)?.first_chunk())
-                && (u32::from_be_bytes(*echoed).wrapping_sub(self.stamp) as i32) > 0
+            if let Some(echoed) = tcp.echoed_timestamp(frame)
+                && (echoed.wrapping_sub(self.stamp) as i32) > 0
             {
-                self.stamp = u32::from_be_bytes(*echoed);
+                self.stamp = echoed;
             }
         }
     }
