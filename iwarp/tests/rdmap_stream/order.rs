@@ -9,8 +9,8 @@ use dp::{Burst, Mbuf, Port};
 use iwarp::memory::{Access, Base};
 use iwarp::mpa::Framer;
 use iwarp::verbs::{
-    ConnParam, Context, ContextConfig, MrOptions, RecvRequest, RemoteAddr, SendFlags, SendOp, SendRequest,
-    StreamError, WcOpcode, WcStatus,
+    ConnParam, Context, ContextConfig, MrOptions, QueuePair, RecvRequest, RemoteAddr, SendFlags, SendOp,
+    SendRequest, StreamError, WcOpcode, WcStatus,
 };
 
 use super::common::Pair;
@@ -170,6 +170,16 @@ fn door_with_control() -> (Doorman, LinkControl) {
     (Doorman::over(RawPair::over(context, (a, b), |_| {}), |_| {}), control)
 }
 
+/// A peer's Request is accepted for `qp`, with markers toward us. Its first FPDU has come. Returns its framer.
+fn accept_with_markers(door: &mut Doorman, qp: &QueuePair) -> Framer {
+    let id = door.asked(&request(true)).id;
+    door.accept_for(qp, &id, &ConnParam { markers: true, ..ConnParam::default() });
+    let mut framer = Framer::new(true, true);
+    door.pair.send(&fpdu(&mut framer, &EMPTY_WRITE));
+    door.pair.until(20_000, |_| false);
+    framer
+}
+
 /// Loses an FPDU of the peer's: the next one comes ahead of a hole.
 fn lose_an_fpdu(pair: &mut RawPair, control: &LinkControl, framer: &mut Framer) {
     control.set_up(false);
@@ -194,12 +204,8 @@ fn an_answer_ahead_of_a_hole_goes_where_a_read_waits() {
         let (mut door, control) = door_with_control();
         let region = door.pd.reg_mr(2000, Access::LOCAL_WRITE).unwrap();
         let qp = door.qp();
-        let id = door.asked(&request(true)).id;
-        door.accept_for(&qp, &id, &ConnParam { markers: true, ..ConnParam::default() });
+        let mut framer = accept_with_markers(&mut door, &qp);
         let pair = &mut door.pair;
-        let mut framer = Framer::new(true, true);
-        pair.send(&fpdu(&mut framer, &EMPTY_WRITE));
-        pair.until(20_000, |_| false);
         if let Some(at) = sink {
             let read = SendOp::Read { remote: RemoteAddr { addr: 0, rkey: 1 } };
             qp.post_send(&SendRequest::new(1, read, region.sge(at, 600))).unwrap();
@@ -240,12 +246,8 @@ fn a_wrong_send_is_found_in_its_turn_where_it_was_placed_early() {
         for n in 0..2 {
             qp.post_recv(&RecvRequest::new(n, region.sge(1000 * n as usize, 1000))).unwrap();
         }
-        let id = door.asked(&request(true)).id;
-        door.accept_for(&qp, &id, &ConnParam { markers: true, ..ConnParam::default() });
+        let mut framer = accept_with_markers(&mut door, &qp);
         let pair = &mut door.pair;
-        let mut framer = Framer::new(true, true);
-        pair.send(&fpdu(&mut framer, &EMPTY_WRITE));
-        pair.until(20_000, |_| false);
         lose_an_fpdu(pair, &control, &mut framer);
         pair.offer(&fpdu(&mut framer, &wrong));
         let mut placed = [0; 600];
@@ -266,13 +268,9 @@ fn a_wrong_send_is_found_in_its_turn_where_it_was_placed_early() {
 #[test]
 fn what_was_held_behind_a_hole_is_given_back_when_the_stream_fails() {
     let (mut door, control) = door_with_control();
-    let id = door.asked(&request(true)).id;
     let qp = door.qp();
-    door.accept_for(&qp, &id, &ConnParam { markers: true, ..ConnParam::default() });
+    let mut framer = accept_with_markers(&mut door, &qp);
     let pair = &mut door.pair;
-    let mut framer = Framer::new(true, true);
-    pair.send(&fpdu(&mut framer, &EMPTY_WRITE));
-    pair.until(20_000, |_| false);
     lose_an_fpdu(pair, &control, &mut framer);
     for msn in [1, 2] {
         pair.offer(&fpdu(&mut framer, &send(msn, &[7; 600])));
@@ -294,12 +292,9 @@ fn the_stag_is_known_at_delivery() {
         let (mut door, control) = door_with_control();
         let options = MrOptions { base: Base::Zero, ..MrOptions::new(ALL) };
         let sinks = [0, 1].map(|_| door.pd.reg_mr_with(600, &options).unwrap());
-        let id = door.asked(&request(true)).id;
-        let qp = door.accept(&id, &ConnParam { markers: true, ..ConnParam::default() });
+        let qp = door.qp();
+        let mut framer = accept_with_markers(&mut door, &qp);
         let (pair, cq) = (&mut door.pair, &door.cq);
-        let mut framer = Framer::new(true, true);
-        pair.send(&fpdu(&mut framer, &EMPTY_WRITE));
-        pair.until(20_000, |_| false);
         let remote = RemoteAddr { addr: 0, rkey: 1 };
         for (wr_id, sink) in (0..).zip(&sinks) {
             qp.post_send(&SendRequest::new(wr_id, SendOp::Read { remote }, sink.sge(0, 600))).unwrap();
