@@ -76,8 +76,8 @@ pub struct LinkConfig {
     pub tso: LinkTso,
     /// Which of them the ports take; others are dropped, as a driver does.
     pub tso_limits: TsoLimits,
-    /// What the ports say they are ([`Port::is_point_to_point`]); not by default, so that
-    /// connections outlive a cable that is pulled for a while.
+    /// What the ports say they are ([`Port::is_point_to_point`]); not by default, so that connections outlive a
+    /// cable that is pulled for a while.
     pub point_to_point: bool,
 }
 
@@ -123,8 +123,8 @@ pub fn pair(config: &LinkConfig) -> (Box<dyn Port>, Box<dyn Port>) {
     (a, b)
 }
 
-/// As [`pair`], over pools that are there already, the first port's first: whoever makes many links of one configuration, one after
-/// the other, need not make their buffers each time. What buffers a link has not given back, the next one lacks.
+/// As [`pair`], over existing pools, the first port's first. A caller that makes many links of one configuration, one after
+/// the other, keeps the buffers. Buffers that one link did not give back are missing in the next.
 pub fn pair_over(config: &LinkConfig, pools: &[Mempool; 2]) -> (Box<dyn Port>, Box<dyn Port>) {
     let (a, b, _control) = controlled(config, pools);
     (a, b)

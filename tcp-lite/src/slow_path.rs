@@ -22,9 +22,9 @@ const TX_FRAMES: usize = 64;
 const MAX_FRAME_OCTETS: usize = 65_535 + ethernet::HEADER_OCTETS;
 /// Packets that the raw socket holds. It is emptied after every frame.
 const RAW_PACKETS: usize = 4;
-/// Bytes of the longest packet that the raw socket holds at first: the MTU of Ethernet. Longer ones come from devices of a larger MTU,
-/// or in fragments.
-const RAW_OCTETS: usize = 1500;
+/// Bytes of the longest packet that the raw socket holds at first: the MTU of Ethernet. Longer ones come from devices
+/// of a larger MTU, or in fragments.
+const RAW_BYTES: usize = 1500;
 
 /// smoltcp with what it needs around it.
 pub(crate) struct SlowPath {
@@ -32,7 +32,7 @@ pub(crate) struct SlowPath {
     sockets: SocketSet<'static>,
     tcp: SocketHandle,
     /// Bytes of the longest packet that `tcp` holds.
-    tcp_octets: usize,
+    tcp_bytes: usize,
     device: SlowDevice,
     /// Something came in since the last [`poll`](Self::poll), or more wants out.
     dirty: bool,
@@ -69,8 +69,8 @@ impl SlowPath {
             added.expect("room for two default routes");
         }
         let mut sockets = SocketSet::new(Vec::with_capacity(1));
-        let tcp = sockets.add(raw_socket(RAW_OCTETS));
-        Self { interface, sockets, tcp, tcp_octets: RAW_OCTETS, device, dirty: false }
+        let tcp = sockets.add(raw_socket(RAW_BYTES));
+        Self { interface, sockets, tcp, tcp_bytes: RAW_BYTES, device, dirty: false }
     }
 
     /// The place for the next frame's contiguous, untagged copy, emptied. [`input`](Self::input) reads it.
@@ -89,12 +89,12 @@ impl SlowPath {
     fn grow(&mut self) {
         self.sockets.remove(self.tcp);
         self.tcp = self.sockets.add(raw_socket(MAX_FRAME_OCTETS));
-        self.tcp_octets = MAX_FRAME_OCTETS;
+        self.tcp_bytes = MAX_FRAME_OCTETS;
     }
 
     /// Lets smoltcp work on the frame that [`frame`](Self::frame) was filled with.
     pub(crate) fn input(&mut self, now: Instant) {
-        if self.device.rx.len() > ethernet::HEADER_OCTETS + self.tcp_octets {
+        if self.device.rx.len() > ethernet::HEADER_OCTETS + self.tcp_bytes {
             self.grow();
         }
         self.device.rx_full = true;
@@ -141,9 +141,9 @@ impl SlowPath {
     }
 }
 
-/// A socket for TCP packets of up to `octets`. A packet lies in one piece: with twice the room one always fits.
-fn raw_socket(octets: usize) -> raw::Socket<'static> {
-    let rx = raw::PacketBuffer::new(vec![raw::PacketMetadata::EMPTY; RAW_PACKETS], vec![0; 2 * octets]);
+/// A socket for TCP packets of up to `bytes` bytes. A packet lies in one piece: with twice the room one always fits.
+fn raw_socket(bytes: usize) -> raw::Socket<'static> {
+    let rx = raw::PacketBuffer::new(vec![raw::PacketMetadata::EMPTY; RAW_PACKETS], vec![0; 2 * bytes]);
     let tx = raw::PacketBuffer::new(Vec::new(), Vec::new());
     raw::Socket::new(None, Some(IpProtocol::Tcp), rx, tx)
 }
@@ -290,7 +290,7 @@ mod tests {
     fn tcp_of_any_length_is_handed_back_whole() {
         let mut slow = slow_path();
         // Short, at the bound of what there is room for at first, beyond it, as long as can be, and short again.
-        for octets in [40, RAW_OCTETS - 20, RAW_OCTETS - 19, 65_515, 40, 65_515] {
+        for octets in [40, RAW_BYTES - 20, RAW_BYTES - 19, 65_515, 40, 65_515] {
             fill(slow.frame(), octets);
             let sent = slow.filled()[ethernet::HEADER_OCTETS..].to_vec();
             slow.input(Instant::ZERO);

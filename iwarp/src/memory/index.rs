@@ -1,8 +1,8 @@
 //! From the 24 unpredictable bits of an STag to its slot, in two loads.
 //!
-//! A table of 4096 pages of 4096 entries; a page (16 KiB) comes into being with the first STag in it, so the
-//! table costs 32 KiB of zeros at first and 64 MiB when some tens of thousands of STags have been made. Readers take no
-//! lock. Writers are serialised by the table's control lock.
+//! A table of 4096 pages of 4096 entries. A page (16 KiB) is made with the first STag in it: the table costs
+//! 32 KiB at first and 64 MiB when some tens of thousands of STags have been made. Readers take no lock. Writers
+//! are serialised by the table's control lock.
 //!
 //! Entries remember when they were freed: an index comes back only after [`QUARANTINE`] others were handed out.
 
@@ -76,11 +76,10 @@ impl IndexMap {
             // SAFETY: the page is in the directory from now on, and is freed by the drop of the map alone.
             Ok(_) => unsafe { &*page },
             Err(first) => {
-                // SAFETY: `page` is the box of above, which nobody else has seen; `first` is a page of the directory.
-                unsafe {
-                    drop(Box::from_raw(page));
-                    &*first
-                }
+                // SAFETY: `page` is the box of above, which nobody else has seen.
+                drop(unsafe { Box::from_raw(page) });
+                // SAFETY: `first` is a page of the directory, which the drop of the map alone frees.
+                unsafe { &*first }
             }
         }
     }

@@ -84,7 +84,7 @@ impl Connection {
             match outcome {
                 Ok(None) => return,
                 Ok(Some(Startup::Reply(event))) => return self.on_reply(io, turn, event),
-                // What came behind it is looked at, too.
+                // The loop goes on: a bad peer may have sent something behind its Request.
                 Ok(Some(Startup::Request(request))) => self.on_request(io, turn, request),
                 Err(error) => return self.fail_startup(io, startup_error(error)),
             }

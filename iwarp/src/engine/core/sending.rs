@@ -18,7 +18,7 @@ const FRESH_OCTETS: usize = 16 << 10;
 /// Bursts sent in one turn at most.
 const MAX_TX_BURSTS: usize = 64;
 
-/// How far a round of turns has come.
+/// What has come of one pass over the queue pairs that have something to send.
 struct Pass {
     /// Bytes that may still be handed to TCP.
     left: usize,
@@ -58,7 +58,7 @@ impl Core {
         pass.busy
     }
 
-    /// One connection's turn to send, about `octets`.
+    /// Lets one connection send about `octets` bytes, and adds that to the pass.
     fn send_one(&mut self, slot: u32, octets: usize, turn: &Turn, pass: &mut Pass) {
         let before = self.io.counters.tx_fetched_octets;
         self.with(slot as usize, |connection, io| {
