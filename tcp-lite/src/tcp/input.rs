@@ -249,8 +249,11 @@ impl Tcb {
     }
 
     /// An acceptable RST: exactly at the frontier it counts, elsewhere in the window it is questioned
-    /// (RFC 5961 section 3.2).
+    /// (RFC 5961 section 3.2). TIME-WAIT ignores it.
     fn on_reset(&mut self, ctx: &mut Ctx<'_>, pos: i64) {
+        if self.state == State::TimeWait {
+            return;
+        }
         if pos != self.rcv.nxt as i64 {
             return self.challenge(ctx);
         }

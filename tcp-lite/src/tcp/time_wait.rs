@@ -1,5 +1,9 @@
 //! TIME-WAIT: how long it lasts, and what ends it early (RFC 9293 sections 3.6.1 and 3.10.7.4, RFC 6191).
 //!
+//! A RST does not end it, against RFC 9293 section 3.10.7.4: old segments that are still on their way would be taken for those of
+//! the next connection, where neither timestamps nor a higher sequence number tell them apart (RFC 1337 section 3, fix F1). A CRC
+//! does not help: an old FPDU has a good one.
+//!
 //! It is there for the peer whose FIN we have acknowledged, should that be lost: whoever sends its FIN again has to
 //! find us. So it lasts as [`TcpConfig::time_wait`](crate::TcpConfig) says, but no less than the peer may wait until
 //! it tries again: three and a half of our RTO at first, as Linux has it; and when a FIN comes again, four times
@@ -48,8 +52,7 @@ impl Tcb {
     /// none, its sequence number has to be higher.
     ///
     /// Any other SYN is answered by a challenge ACK (RFC 9293 section 3.10.7.4, of later date than RFC 6191,
-    /// which drops it): a peer that has forgotten the old connection then resets it, and need not wait for
-    /// its end.
+    /// which drops it). The peer sends its SYN again until TIME-WAIT is over.
     pub(super) fn may_reopen(&self, config: &TcpConfig, header: &TcpHeader) -> bool {
         if !header.flags.contains(Flags::SYN) || header.flags.contains(Flags::RST) || header.ack.is_some() {
             return false;

@@ -479,7 +479,7 @@ impl Run {
                 (stamp.mark, stamp.at_us) = (mark, self.now_us);
                 continue;
             }
-            if ports().any(|port| self.watch.mistaken(port)) {
+            if !patience.echoes && ports().any(|port| self.watch.looks_old(port)) {
                 stamp.at_us = self.now_us;
                 continue;
             }

@@ -12,7 +12,8 @@ use crate::sim::world::{Chunks, Close, EndPlan, Kind, Operation, RdmaPlan, Strea
 const USER_TIMEOUT: Duration = Duration::from_secs(3600);
 
 /// Longer than the largest RTO, smoltcp's of a minute included.
-const TIME_WAIT: Duration = Duration::from_secs(70);
+/// TIME-WAIT of our hosts.
+pub(in crate::sim) const TIME_WAIT: Duration = Duration::from_secs(70);
 
 pub(super) fn draw(dice: &mut Dice, keys: [[u8; 32]; 2]) -> Setup {
     let ipv6 = dice.one_in(3);

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
+use super::before::Over;
 use super::fpdu::{Parser, Settled};
 use super::ranges::Ranges;
 
@@ -42,6 +43,10 @@ pub(super) struct Half {
     pub(super) opens: bool,
     /// The sender's user was told that the connection is over.
     pub(super) over: bool,
+    /// The peer's FIN arrived before the sender had sent its own.
+    closes_last: bool,
+    /// Both FINs have arrived, as the sender knows.
+    pub(super) ended: Option<Over>,
     /// The number of a SYN-ACK with which the sender answered a late double of the peer's SYN, when it was over.
     pub(super) late: Option<u32>,
     /// Segments that arrived at the sender and were not bare.
@@ -97,6 +102,8 @@ impl Half {
             settled: false,
             opens: false,
             over: false,
+            closes_last: false,
+            ended: None,
             late: None,
             calls: 0,
             bare: 0,
@@ -123,6 +130,17 @@ impl Half {
     /// The offset of a sequence number near those in use.
     pub(super) fn offset(&self, seq: u32) -> i64 {
         self.isn.map_or(0, |isn| i64::from(seq.wrapping_sub(isn).wrapping_sub(1) as i32))
+    }
+
+    /// Something has arrived from the peer: notes whether the connection is over now.
+    pub(super) fn note_end(&mut self, now_us: u64, peer: &Self) {
+        if !peer.fin_arrived || peer.fin != Some(peer.arrived.frontier()) {
+            return;
+        }
+        self.closes_last |= self.fin.is_none();
+        if self.fin.is_some_and(|fin| self.taken > fin) {
+            self.ended.get_or_insert(Over { at_us: now_us, waits: !self.closes_last });
+        }
     }
 
     /// The last sequence number used, be it the SYN's or the FIN's.

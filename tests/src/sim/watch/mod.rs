@@ -13,9 +13,11 @@
 //! | no storm of bare segments | `half.rs` |
 //! | congestion marks are echoed, and the echo is heard | `ecn.rs` |
 //! | only new octets may be marked, and only where both SYNs agreed (RFC 3168 sections 6.1.1, 6.1.4 to 6.1.6) | here |
-//! | a connection that TIME-WAIT makes way for begins above the numbers of the one before | here |
+//! | a connection that TIME-WAIT makes way for begins above the numbers of the one before | `before.rs` |
+//! | TIME-WAIT makes way for no SYN that may be old, and ends by no RST (RFC 6191, RFC 1337) | `before.rs` |
 //! | no more Reads and atomics are outstanding than agreed on | here, `fpdu.rs` |
 
+mod before;
 mod ecn;
 mod fpdu;
 mod half;
@@ -25,6 +27,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use tcp_lite::StackCounters;
 
+use self::before::Before;
 use self::ecn::Ecn;
 use self::fpdu::{Parser, Settled};
 use self::half::{Borders, Half, Sender};
@@ -80,14 +83,8 @@ impl Condition {
 struct Connection {
     halves: [Half; 2],
     ecn: [Ecn; 2],
-    /// The same ports had a connection before, of which something may still be on its way.
-    again: bool,
-    /// A RST has arrived where that one was not over yet, or in TIME-WAIT, and has ended it.
-    swept: bool,
-    /// The last sequence numbers that its hosts used.
-    used: [Option<u32>; 2],
-    /// The initial sequence numbers of all connections that these ports had before.
-    before: [Vec<u32>; 2],
+    /// That of the same ports before it.
+    before: Option<Before>,
 }
 
 /// The tap on both ends of the wire.
@@ -135,10 +132,7 @@ impl Watch {
                 })
             }),
             ecn: Default::default(),
-            again: false,
-            swept: false,
-            used: [None; 2],
-            before: Default::default(),
+            before: None,
         });
         (connection, &mut self.coverage)
     }
@@ -175,7 +169,9 @@ impl Watch {
     /// peer has begun another by then: it refuses the answer by a RST (RFC 9293 section 3.5, figure 9).
     fn note_late_syn(&mut self, side: usize, port: u16, tcp: &Tcp) {
         let connection = self.connection(port);
-        if tcp.has(flag::ACK) && connection.before[1 - side].contains(&tcp.ack.wrapping_sub(1)) {
+        let begun =
+            |before: &Before| tcp.has(flag::ACK) && before.has_begun(1 - side, tcp.ack.wrapping_sub(1));
+        if connection.before.as_ref().is_some_and(begun) {
             connection.halves[side].late = Some(tcp.seq);
             return;
         }
@@ -188,16 +184,11 @@ impl Watch {
             return;
         }
         let cuts = [0, 1].map(|side: usize| connection.halves[side].cuts);
-        let used = [0, 1].map(|side: usize| connection.halves[side].last_number());
-        let mut before = std::mem::take(&mut connection.before);
-        for (before, half) in before.iter_mut().zip(&connection.halves) {
-            before.extend(half.isn);
-        }
+        let before = Before::of(&connection.halves, connection.before.take());
         self.past_cuts.iter_mut().zip(cuts).for_each(|(past, cuts)| *past += cuts);
         self.coverage.saw(Sight::TimeWaitReused, 1);
         self.connections.remove(&port);
-        let connection = self.connection(port);
-        (connection.again, connection.used, connection.before) = (true, used, before);
+        self.connection(port).before = Some(before);
     }
 
     /// Whether `port`'s octets from `side` have been acknowledged by so much: the wire's own measure of progress.
@@ -207,17 +198,19 @@ impl Watch {
 
     /// Whether a connection that uses `port` again had to end the one before, and has: it has come that far.
     pub fn swept(&self, port: u16) -> bool {
-        self.connections.get(&port).is_some_and(|connection| connection.swept)
+        let connection = self.connections.get(&port);
+        connection.and_then(|connection| connection.before.as_ref()).is_some_and(|before| before.swept)
     }
 
-    /// Whether the SYN of a connection that uses `port` again has the number of the FIN before, and is not answered yet: for
-    /// TIME-WAIT it is neither new nor wrong.
-    pub fn mistaken(&self, port: u16) -> bool {
-        self.connections.get(&port).is_some_and(|Connection { used, halves, .. }| {
-            [0, 1].iter().any(|&side: &usize| {
-                let isn = halves[side].isn;
-                isn.is_some() && isn == used[side] && halves[1 - side].isn.is_none()
-            })
+    /// Whether the SYN of a connection that uses `port` again is not answered yet, and has no number above those before.
+    pub fn looks_old(&self, port: u16) -> bool {
+        self.connections.get(&port).is_some_and(|Connection { before, halves, .. }| {
+            let before = before.as_ref();
+            let waits = |side: usize| {
+                let looks_old = before.is_some_and(|before| before.looks_old(side, halves[side].isn));
+                looks_old && halves[1 - side].isn.is_none()
+            };
+            waits(0) || waits(1)
         })
     }
 
@@ -254,7 +247,9 @@ impl Watch {
             connection.halves[side].note_bare(now_us).map_err(|what| format!("connection {port}, {what}"))?;
         }
         connection.note(side, &tcp, frame, condition, coverage);
-        connection.sent(side, &tcp, frame, condition).map_err(|what| format!("connection {port}, {what}"))?;
+        connection
+            .sent(now_us, side, &tcp, frame, condition)
+            .map_err(|what| format!("connection {port}, {what}"))?;
         connection.halves[side].note_sent(now_us);
         let open = connection.open_reads(side);
         let probes: u64 = self.connections.values().map(|connection| connection.halves[side].probes).sum();
@@ -328,7 +323,7 @@ impl Connection {
     /// Whether a segment of host `side` is of no connection any more.
     fn is_late(&self, side: usize, tcp: &Tcp) -> bool {
         let half = &self.halves[side];
-        let old = self.again && half.isn.is_none() && !tcp.has(flag::SYN);
+        let old = self.before.is_some() && half.isn.is_none() && !tcp.has(flag::SYN);
         old || half.late.is_some_and(|isn| tcp.seq.wrapping_sub(isn) <= 1)
     }
 
@@ -361,9 +356,23 @@ impl Connection {
         coverage.saw_if(Sight::DuplicateTold, doubled);
     }
 
-    fn sent(&mut self, side: usize, tcp: &Tcp, frame: &[u8], condition: Condition) -> Result<(), String> {
-        let again = self.again;
-        let used = self.used[side].filter(|_| condition.is_ours && !self.swept);
+    fn sent(
+        &mut self,
+        now_us: u64,
+        side: usize,
+        tcp: &Tcp,
+        frame: &[u8],
+        condition: Condition,
+    ) -> Result<(), String> {
+        let again = self.before.is_some();
+        if let Some(before) = &self.before
+            && tcp.has(flag::SYN)
+            && tcp.has(flag::ACK)
+            && self.halves[side].isn.is_none()
+        {
+            let syn = (self.halves[1 - side].isn, tcp.timestamp(frame).is_some());
+            before.check_answer(now_us, side, syn, tcp, condition)?;
+        }
         let settled = self.settled(side);
         if tcp.has(flag::SYN) {
             self.ecn[side].on_syn_sent(tcp.flags);
@@ -383,16 +392,6 @@ impl Connection {
             own.isn.is_some() && (-1..=own.high as i64 + 1).contains(&at) && !(again && peer.isn.is_none());
         own.reset |= tcp.has(flag::RST) && ends;
         if tcp.has(flag::SYN) {
-            // Who finds the SYN in TIME-WAIT answers with numbers above those before (RFC 9293 section 3.6.1). Who keeps nothing
-            // of them, be it after a RST or since a cookie answers, cannot.
-            if let Some(used) = used
-                && own.isn.is_none()
-                && tcp.has(flag::ACK)
-                && !condition.cookies
-                && (tcp.seq.wrapping_sub(used) as i32) <= 0
-            {
-                return Err(format!("the connection before used numbers up to {used}: {tcp:?}"));
-            }
             if let Some(isn) = own.isn
                 && isn != tcp.seq
             {
@@ -447,12 +446,16 @@ impl Connection {
     }
 
     fn delivered(&mut self, now_us: u64, side: usize, tcp: &Tcp, frame: &[u8], condition: Condition) {
-        let again = self.again;
-        let (own, peer) = self.pair(side);
-        if peer.isn.is_none() {
+        if self.halves[1 - side].isn.is_none() {
             return;
         }
-        let swept = again && own.isn.is_none() && tcp.has(flag::RST);
+        if let Some(before) = &mut self.before
+            && self.halves[side].isn.is_none()
+            && tcp.has(flag::RST)
+        {
+            before.on_reset(side);
+        }
+        let (own, peer) = self.pair(side);
         let offset = peer.offset(tcp.seq) + i64::from(tcp.has(flag::SYN));
         let (start, end) = (offset.max(0) as u64, (offset + tcp.len() as i64).max(0) as u64);
         // What is old is not heard, nor what is beyond the window (RFC 9293 section 3.10.7.4): a bare segment has to be at
@@ -499,7 +502,7 @@ impl Connection {
                 own.hear_sack(start, end, condition.timeouts);
             }
         }
-        self.swept |= swept;
+        own.note_end(now_us, peer);
         if is_syn {
             self.ecn[side].on_syn_arrival(tcp.flags);
         } else {
