@@ -6,14 +6,11 @@ use crate::sim::dice::Dice;
 use crate::sim::link::Plan;
 use crate::sim::run::START_US;
 use crate::sim::setup::{HostSetup, Setup, Stock, Work};
+use crate::sim::watch::TIME_WAIT;
 use crate::sim::world::{Chunks, Close, EndPlan, Kind, Operation, RdmaPlan, StreamPlan};
 
 /// Longer than any run: a connection that gives up breaks the bound on progress long before.
 const USER_TIMEOUT: Duration = Duration::from_secs(3600);
-
-/// Longer than the largest RTO, smoltcp's of a minute included.
-/// TIME-WAIT of our hosts.
-pub(in crate::sim) const TIME_WAIT: Duration = Duration::from_secs(70);
 
 pub(super) fn draw(dice: &mut Dice, keys: [[u8; 32]; 2]) -> Setup {
     let ipv6 = dice.one_in(3);

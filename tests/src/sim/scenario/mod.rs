@@ -6,8 +6,6 @@ mod faults;
 use super::dice::{Dice, Part};
 use super::setup::Setup;
 
-pub(super) use base::TIME_WAIT;
-
 /// A named plan.
 #[derive(Clone, Copy)]
 pub struct Scenario {

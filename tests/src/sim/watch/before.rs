@@ -1,9 +1,13 @@
 //! Ports that had a connection before, of which something may still be on its way: TIME-WAIT keeps the two apart.
 
+use tcp_lite::Duration;
+
 use super::super::packet::{Tcp, flag};
-use super::super::scenario::TIME_WAIT;
 use super::Condition;
 use super::half::Half;
+
+/// TIME-WAIT of our hosts. Longer than the largest RTO, smoltcp's of a minute included.
+pub const TIME_WAIT: Duration = Duration::from_secs(70);
 
 /// When a connection was over for a host, in order: both FINs have arrived.
 #[derive(Clone, Copy, Debug)]

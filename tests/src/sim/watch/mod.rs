@@ -34,6 +34,7 @@ use self::half::{Borders, Half, Sender};
 use super::coverage::{Coverage, Sight};
 use super::packet::{Damage, Frame, Tcp, flag, parse};
 
+pub use before::TIME_WAIT;
 pub use ranges::Ranges;
 
 /// How the streams of a run are divided.
