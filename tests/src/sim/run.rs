@@ -357,6 +357,7 @@ impl Run {
     }
 
     fn turn(&mut self, side: usize) -> Result<(), String> {
+        self.world.set_harmed(self.harmed_us.max(self.ailed_us));
         let busy = self.world.turn(side, self.now_us, &mut self.watch)?;
         let ailed_us = self.ailed(side).0;
         let turns = &mut self.turns[side];

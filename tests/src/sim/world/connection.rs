@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use iwarp::rdmap::TerminateError;
 use iwarp::verbs::{
-    CmEventKind, CmId, ConnParam, Keepalive, QpState, QueuePair, TerminateReport, VerbsError, WcOpcode,
-    WcStatus, WorkCompletion,
+    CmEventKind, CmId, ConnParam, ConnectionError, Keepalive, QpState, QueuePair, TerminateReport,
+    VerbsError, WcOpcode, WcStatus, WorkCompletion,
 };
 
 use crate::pattern::Pattern;
@@ -25,6 +25,7 @@ const PATIENCE_US: u64 = 3_000_000;
 
 /// How long an engine waits for what the peer no longer sends, where somebody closes before all is done.
 pub(super) const CLOSE_TIMEOUT: Duration = Duration::from_secs(60);
+const CLOSE_TIMEOUT_US: u64 = CLOSE_TIMEOUT.as_micros() as u64;
 
 /// How a connection ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -82,7 +83,7 @@ impl RdmaPlan {
     /// The longest that the users and engines of this connection pause by themselves.
     pub fn pause_us(&self) -> u64 {
         let thinks = self.operations.iter().flatten().map(|operation| operation.think_us).max().unwrap_or(0);
-        if self.ends_early() { thinks.max(CLOSE_TIMEOUT.as_micros() as u64) } else { thinks }
+        if self.ends_early() { thinks.max(CLOSE_TIMEOUT_US) } else { thinks }
     }
 }
 
@@ -447,8 +448,8 @@ impl Connection {
         Ok(())
     }
 
-    /// An event of its identifier on host `side`, but a connect request.
-    pub(super) fn on_event(&mut self, side: usize, kind: CmEventKind) -> Result<(), String> {
+    /// An event of its identifier on host `side`, but a connect request. The wire does no harm since `well_us`.
+    pub(super) fn on_event(&mut self, side: usize, kind: CmEventKind, well_us: u64) -> Result<(), String> {
         self.steps += 1;
         let through = self.is_through(0) && self.is_through(1);
         let end = &mut self.ends[side];
@@ -462,6 +463,8 @@ impl Connection {
                 // Its requests were flushed: their completions are in the queue already.
                 end.id = None;
                 self.learn_end(terminate.as_deref());
+                // What the wire holds up may take longer than the engine waits for it.
+                self.doomed |= error == Some(ConnectionError::CloseTimeout) && well_us < CLOSE_TIMEOUT_US;
                 if (error.is_some() || !through) && !self.doomed {
                     return Err(format!("it ends without anybody's will: {error:?}"));
                 }

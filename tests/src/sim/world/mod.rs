@@ -69,6 +69,9 @@ pub trait World {
     /// What the tap has to know of host `side`.
     fn condition(&self, side: usize) -> Condition;
 
+    /// Wire, ports and hosts have done harm until then.
+    fn set_harmed(&mut self, _harmed_us: u64) {}
+
     /// A payload on the connection with this client port was damaged so that only MPA's CRC shows it.
     fn poisoned(&mut self, port: u16);
 

@@ -41,6 +41,8 @@ pub struct RdmaWorld {
     moved: Moved,
     /// Something was done in the last turn of each host: its users may have asked its engine for more.
     again: [bool; 2],
+    /// [`World::set_harmed`].
+    harmed_us: u64,
 }
 
 impl Host {
@@ -111,10 +113,10 @@ impl RdmaWorld {
             connection.ends[side].id = Some(id);
             connections.push(connection);
         }
-        Ok(Self { hosts, connections, moved: Moved::default(), again: [false; 2] })
+        Ok(Self { hosts, connections, moved: Moved::default(), again: [false; 2], harmed_us: 0 })
     }
 
-    fn on_event(&mut self, side: usize, event: CmEvent) -> Result<(), String> {
+    fn on_event(&mut self, side: usize, now_us: u64, event: CmEvent) -> Result<(), String> {
         let CmEvent { id, kind, .. } = event;
         if let CmEventKind::ConnectRequest { remote, .. } = &kind {
             let number = usize::from(remote.port() - CLIENT_PORT);
@@ -130,7 +132,7 @@ impl RdmaWorld {
             return Err(format!("an event of nobody: {kind:?}"));
         };
         let of = |what: String| format!("connection {number}, {what}");
-        self.connections[number].on_event(side, kind).map_err(of)
+        self.connections[number].on_event(side, kind, now_us - self.harmed_us).map_err(of)
     }
 
     /// Takes what has completed. Receives first: the peer's requests rest on them.
@@ -159,7 +161,7 @@ impl World for RdmaWorld {
         busy |= self.completions(side)?;
         while let Some(event) = self.hosts[side].channel.poll() {
             busy = true;
-            self.on_event(side, event)?;
+            self.on_event(side, now_us, event)?;
         }
         for (connection, before) in self.connections.iter_mut().zip(before) {
             connection.note_steps(before, now_us);
@@ -187,6 +189,10 @@ impl World for RdmaWorld {
 
     fn condition(&self, side: usize) -> Condition {
         Condition::of(&self.hosts[side].engine.counters().stack)
+    }
+
+    fn set_harmed(&mut self, harmed_us: u64) {
+        self.harmed_us = harmed_us;
     }
 
     fn poisoned(&mut self, port: u16) {
