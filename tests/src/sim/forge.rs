@@ -26,8 +26,9 @@ pub fn forge(dice: &mut Dice, frame: &[u8], tcp: &Tcp, high: u32, finished: bool
     if tcp.flags & (flag::SYN | flag::FIN | flag::RST) != 0 || !tcp.has(flag::ACK) {
         return None;
     }
-    // Behind what was sent: in the window, and never the next octet expected.
-    let beyond = tcp.seq.wrapping_add(high).wrapping_add(1 + dice.below(500) as u32);
+    // Behind what was sent, the FIN included: in the window, and never the next number expected.
+    let end = tcp.seq.wrapping_add(high + u32::from(finished));
+    let beyond = end.wrapping_add(1 + dice.below(500) as u32);
     let garbage = vec![0x66; 1 + dice.below(400) as usize];
     let forged = |sight, octets| Some(Forged { sight, octets, back: false });
     match dice.below(6) {
