@@ -6,6 +6,8 @@ use crate::sim::packet::parse;
 
 /// Octets of an Ethernet header.
 pub(super) const ETHERNET: usize = 14;
+/// Bytes of a TCP header without options.
+pub(super) const TCP_BYTES: usize = 20;
 
 /// IP protocol numbers.
 pub(super) mod protocol {

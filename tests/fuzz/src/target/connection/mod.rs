@@ -55,6 +55,8 @@ struct Run {
     losses: usize,
     /// Frames that were delivered, for repetition and for fragments.
     came: Vec<Vec<u8>>,
+    /// The identification of what is cut into fragments next.
+    fragmented: u16,
 }
 
 /// One input.
@@ -115,13 +117,15 @@ impl Run {
                 ahead: false,
                 losses: 0,
                 came: Vec::new(),
+                fragmented: 9,
             };
             run.look();
             run.open_with(input, flag::SYN | flag::ACK);
             run
         } else {
             host.stack.listen(host_port).expect("a free listener");
-            let mut run = Self { host, peer, user, watch, ahead: false, losses: 0, came: Vec::new() };
+            let mut run =
+                Self { host, peer, user, watch, ahead: false, losses: 0, came: Vec::new(), fragmented: 9 };
             run.open_with(input, flag::SYN);
             let ack = run.peer.honest(0, 0, u16::MAX);
             run.say(&ack, true);
@@ -487,14 +491,20 @@ impl Run {
             let size = 8 * (1 + input.below(60));
             let mut pieces: Vec<_> = (0..payload)
                 .step_by(size)
-                .filter_map(|at| packet::fragment(&frame, 9, at, size, at + size < payload))
+                .filter_map(|at| packet::fragment(&frame, self.fragmented, at, size, at + size < payload))
                 .collect();
+            // What is left of one that was refused must not spoil the next.
+            self.fragmented = self.fragmented.wrapping_add(1);
             if input.one_in(2) {
                 pieces.reverse();
             }
+            // A first fragment that hides a part of TCP's header in the next is refused (RFC 3128).
+            let is_tiny = pieces.len() > 1 && size < packet::TCP_BYTES;
             // As it is when it has been put together again, by IPv4 and IPv6 alike: behind a fragment header the rules
             // would not see that it is TCP.
-            self.witness(&frame, false);
+            if !is_tiny {
+                self.witness(&frame, false);
+            }
             pieces.iter().for_each(|piece| self.host.deliver(piece, &[], Checksum::Unknown));
             return;
         }
