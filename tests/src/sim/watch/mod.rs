@@ -84,7 +84,7 @@ impl Condition {
 struct Connection {
     halves: [Half; 2],
     ecn: [Ecn; 2],
-    /// That of the same ports before it.
+    /// The connection that used the same ports before.
     before: Option<Before>,
 }
 
@@ -200,19 +200,17 @@ impl Watch {
     /// Whether a connection that uses `port` again had to end the one before, and has: it has come that far.
     pub fn swept(&self, port: u16) -> bool {
         let connection = self.connections.get(&port);
-        connection.and_then(|connection| connection.before.as_ref()).is_some_and(|before| before.swept)
+        connection.is_some_and(|connection| connection.before.as_ref().is_some_and(|before| before.swept))
     }
 
     /// Whether the SYN of a connection that uses `port` again is not answered yet, and has no number above those before.
     pub fn looks_old(&self, port: u16) -> bool {
-        self.connections.get(&port).is_some_and(|Connection { before, halves, .. }| {
-            let before = before.as_ref();
-            let waits = |side: usize| {
-                let looks_old = before.is_some_and(|before| before.looks_old(side, halves[side].isn));
-                looks_old && halves[1 - side].isn.is_none()
-            };
-            waits(0) || waits(1)
-        })
+        let Some(Connection { before: Some(before), halves, .. }) = self.connections.get(&port) else {
+            return false;
+        };
+        [0, 1]
+            .iter()
+            .any(|&side: &usize| before.looks_old(side, halves[side].isn) && halves[1 - side].isn.is_none())
     }
 
     /// The longest that an octet of either side has waited for its acknowledgement, until `harmed_us` where it still does.
