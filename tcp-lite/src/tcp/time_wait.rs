@@ -1,8 +1,8 @@
 //! TIME-WAIT: how long it lasts, and what ends it early (RFC 9293 sections 3.6.1 and 3.10.7.4, RFC 6191).
 //!
-//! A RST does not end it, against RFC 9293 section 3.10.7.4: old segments that are still on their way would be taken for those of
-//! the next connection, where neither timestamps nor a higher sequence number tell them apart (RFC 1337 section 3, fix F1). A CRC
-//! does not help: an old FPDU has a good one.
+//! A RST does not end it, against RFC 9293 section 3.10.7.4. Old segments may still be in flight. Without timestamps
+//! or a higher initial sequence number the next connection would take them for its own (RFC 1337 section 3, fix F1).
+//! A CRC does not help: an old FPDU has a good one.
 //!
 //! It is there for the peer whose FIN we have acknowledged, should that be lost: whoever sends its FIN again has to
 //! find us. So it lasts as [`TcpConfig::time_wait`](crate::TcpConfig) says, but no less than the peer may wait until

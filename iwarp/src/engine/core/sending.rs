@@ -18,7 +18,7 @@ const FRESH_OCTETS: usize = 16 << 10;
 /// Bursts sent in one turn at most.
 const MAX_TX_BURSTS: usize = 64;
 
-/// What has come of one pass over the queue pairs that have something to send.
+/// The progress of one pass over the queue pairs that have something to send.
 struct Pass {
     /// Bytes that may still be handed to TCP.
     left: usize,

@@ -55,7 +55,7 @@ struct Run {
     losses: usize,
     /// Frames that were delivered, for repetition and for fragments.
     came: Vec<Vec<u8>>,
-    /// The identification of what is cut into fragments next.
+    /// The identification of the next packet that is cut into fragments.
     fragmented: u16,
 }
 
@@ -493,7 +493,7 @@ impl Run {
                 .step_by(size)
                 .filter_map(|at| packet::fragment(&frame, self.fragmented, at, size, at + size < payload))
                 .collect();
-            // What is left of one that was refused must not spoil the next.
+            // The other pieces of a refused packet must not spoil the next one.
             self.fragmented = self.fragmented.wrapping_add(1);
             if input.one_in(2) {
                 pieces.reverse();
