@@ -166,7 +166,7 @@ impl Tcb {
         if fin {
             self.pending |= Pending::ACK;
             if end >= self.rcv.nxt as i64 && end <= self.rcv.edge as i64 {
-                self.rcv.take_fin(end as u64);
+                self.rcv.take_fin(ctx.reorder, end as u64);
             }
         }
         if self.rcv.is_finished() {
@@ -176,7 +176,6 @@ impl Tcb {
 
     /// The peer's FIN was reached in order.
     fn on_peer_closed(&mut self, ctx: &mut Ctx<'_>) {
-        self.rcv.forget_ranges(ctx.reorder);
         self.pending |= Pending::ACK;
         ctx.peer_closed();
         match self.state {

@@ -245,14 +245,18 @@ impl Receiver {
     }
 
     /// Gives the range set back.
-    pub(super) fn forget_ranges(&mut self, slab: &mut ReorderSlab) {
+    fn forget_ranges(&mut self, slab: &mut ReorderSlab) {
         if let Some(key) = self.ranges.take() {
             slab.remove(key);
         }
     }
 
-    /// A FIN, the first of which counts; the frontier passes it when it is there.
-    pub(super) fn take_fin(&mut self, pos: u64) {
+    /// A FIN, the first of which counts; the frontier passes it when it is there. One below bytes that have arrived is
+    /// none: nothing follows a FIN (RFC 9293 section 3.4).
+    pub(super) fn take_fin(&mut self, reorder: &ReorderSlab, pos: u64) {
+        if self.ranges.is_some_and(|key| reorder.get(key).end() > pos) {
+            return;
+        }
         if *self.fin.get_or_insert(pos) == self.nxt {
             self.nxt += 1;
         }
