@@ -6,7 +6,6 @@ use crate::sim::dice::Dice;
 use crate::sim::link::Plan;
 use crate::sim::run::START_US;
 use crate::sim::setup::{HostSetup, Setup, Stock, Work};
-use crate::sim::watch::TIME_WAIT;
 use crate::sim::world::{Chunks, Close, EndPlan, Kind, Operation, RdmaPlan, StreamPlan};
 
 /// Longer than any run: a connection that gives up breaks the bound on progress long before.
@@ -93,8 +92,9 @@ fn tcp(dice: &mut Dice, delayed_ms: u64, floor_ms: u64, rto_max_s: u64) -> TcpCo
         syn_retries: 100,
         user_timeout: USER_TIMEOUT,
         delayed_ack: Duration::from_millis(delayed_ms),
-        // A peer whose FIN waits for its timer still finds somebody who acknowledges it.
-        time_wait: TIME_WAIT,
+        // A peer whose FIN waits for its timer still finds somebody who acknowledges it: longer than the largest RTO,
+        // smoltcp's of a minute included.
+        time_wait: Duration::from_secs(70),
         ..TcpConfig::default()
     }
 }

@@ -1,14 +1,9 @@
 //! The connection that used the same ports before. Its segments may still be in flight: TIME-WAIT keeps them out of
 //! the new one.
 
-use tcp_lite::Duration;
-
 use super::super::packet::{Tcp, flag};
 use super::Condition;
 use super::half::Half;
-
-/// TIME-WAIT of our hosts. Longer than the largest RTO, smoltcp's of a minute included.
-pub const TIME_WAIT: Duration = Duration::from_secs(70);
 
 /// When a connection was over for a host, in order: both FINs have arrived.
 #[derive(Clone, Copy, Debug)]
@@ -75,9 +70,11 @@ impl Before {
         }
         if self.looks_old(1 - side, isn) && !has_time {
             return match self.over[side] {
-                Some(Over { at_us, waits: true }) if now_us < at_us + TIME_WAIT.total_micros() => Err(
-                    format!("a SYN with an old number ends TIME-WAIT, which began at {at_us} us: {answer:?}"),
-                ),
+                Some(Over { at_us, waits: true }) if now_us < at_us + condition.time_wait.total_micros() => {
+                    Err(format!(
+                        "a SYN with an old number ends TIME-WAIT, which began at {at_us} us: {answer:?}"
+                    ))
+                }
                 _ => Ok(()),
             };
         }

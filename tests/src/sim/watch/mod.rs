@@ -25,7 +25,7 @@ mod ranges;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use tcp_lite::StackCounters;
+use tcp_lite::{Duration, StackCounters};
 
 use self::before::Before;
 use self::ecn::Ecn;
@@ -34,7 +34,6 @@ use self::half::{Borders, Half, Sender};
 use super::coverage::{Coverage, Sight};
 use super::packet::{Damage, Frame, Tcp, flag, parse};
 
-pub use before::TIME_WAIT;
 pub use ranges::Ranges;
 
 /// How the streams of a run are divided.
@@ -63,11 +62,13 @@ pub struct Condition {
     pub tail_probes: u64,
     /// It has answered SYNs by cookies.
     pub cookies: bool,
+    /// TIME-WAIT of its connections.
+    pub time_wait: Duration,
 }
 
 impl Condition {
     /// That of a host of tcp-lite with these counters.
-    pub fn of(counters: &StackCounters) -> Self {
+    pub fn of(counters: &StackCounters, time_wait: Duration) -> Self {
         Self {
             is_ours: true,
             timeouts: counters.rto_expired,
@@ -76,6 +77,7 @@ impl Condition {
             probes: counters.path_mtu_probes,
             tail_probes: counters.tail_loss_probes,
             cookies: counters.tx_syn_cookies > 0,
+            time_wait,
         }
     }
 }

@@ -434,7 +434,7 @@ impl LiteHost {
     }
 
     pub(super) fn condition(&self) -> Condition {
-        Condition::of(&self.stack.counters())
+        Condition::of(&self.stack.counters(), self.setup.tcp.time_wait)
     }
 
     pub(super) fn cover(&self, coverage: &mut Coverage, timestamps: bool) {

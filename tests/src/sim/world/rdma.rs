@@ -188,7 +188,8 @@ impl World for RdmaWorld {
     }
 
     fn condition(&self, side: usize) -> Condition {
-        Condition::of(&self.hosts[side].engine.counters().stack)
+        let host = &self.hosts[side];
+        Condition::of(&host.engine.counters().stack, host.setup.tcp.time_wait)
     }
 
     fn set_harmed(&mut self, harmed_us: u64) {

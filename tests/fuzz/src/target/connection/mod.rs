@@ -32,6 +32,9 @@ const HOST: usize = 1;
 /// Actions of one input at most.
 const ACTIONS: usize = 96;
 
+/// TIME-WAIT of the host.
+const TIME_WAIT: Duration = Duration::from_secs(2);
+
 /// Octets of the peer's stream at most.
 const STREAM: u64 = 1 << 16;
 
@@ -89,7 +92,7 @@ impl Run {
                 CongestionAlgorithm::Dctcp,
             ][usize::from(setup >> 5 & 3) % 3],
             ecn: if bit(7) { EcnMode::Request } else { EcnMode::Accept },
-            time_wait: Duration::from_secs(2),
+            time_wait: TIME_WAIT,
             user_timeout: Duration::from_secs(20),
             keepalive_idle: bit(8).then_some(Duration::from_secs(15)),
             ..TcpConfig::default()
@@ -229,7 +232,7 @@ impl Run {
     }
 
     fn condition(&self) -> Condition {
-        Condition::of(&self.host.stack.counters())
+        Condition::of(&self.host.stack.counters(), TIME_WAIT)
     }
 
     /// What the stack sends now; whoever asks for the peer's Ethernet address gets it.
