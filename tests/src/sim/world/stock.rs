@@ -21,6 +21,17 @@ const POLLS: usize = 64;
 /// What smoltcp asks for at once is given so late: it does not always do something with it.
 const REST_US: u64 = 100;
 
+/// Of a segment: what it acknowledged, and the window that it announced.
+#[derive(Clone, Copy, Debug)]
+struct Heard {
+    ack: u32,
+    window: u16,
+    /// Of the SYN before it.
+    scale: u8,
+    /// Bare segments since that say the same.
+    doubles: u32,
+}
+
 struct Wire {
     port: Box<dyn Port>,
     rx: VecDeque<Vec<u8>>,
@@ -30,6 +41,8 @@ struct Wire {
     last: HashMap<(u16, u16), Vec<u8>>,
     /// The sequence numbers of the FINs sent from one port to another.
     fins: HashMap<(u16, u16), u32>,
+    /// The last acknowledgement that reached smoltcp, by the ports of what it sends.
+    heard: HashMap<(u16, u16), Heard>,
     /// From which port to which other a RST has ended the connection: there is nothing left to answer but by a RST.
     reset: HashSet<(u16, u16)>,
 }
@@ -43,6 +56,30 @@ impl Wire {
         let only_doubles =
             |tcp: &Tcp| (tcp.dst_port, tcp.src_port) == ports && tcp.is_bare() && tcp.ack == fin;
         self.rx.retain(|frame| !parse(frame).is_some_and(|tcp| only_doubles(&tcp)));
+    }
+
+    /// Takes the third bare segment that says the same away from smoltcp, while the `unacknowledged` bytes from port
+    /// `ports.0` to port `ports.1` are more than its window. At this one smoltcp sends beyond the window; when that has
+    /// closed and is open again, it takes what the peer had to drop for sent, and has no timer.
+    fn spare_window(&mut self, ports: (u16, u16), unacknowledged: usize) {
+        while let Some((frame, tcp)) = self.rx.front().and_then(|frame| Some((frame, parse(frame)?))) {
+            if (tcp.dst_port, tcp.src_port) != ports || !tcp.has(flag::ACK) {
+                return;
+            }
+            let before = self.heard.get(&ports).copied();
+            let scale = match before {
+                Some(before) if !tcp.has(flag::SYN) => before.scale,
+                _ => tcp.window_scale(frame).unwrap_or(0),
+            };
+            let same =
+                before.filter(|before| tcp.is_bare() && (before.ack, before.window) == (tcp.ack, tcp.window));
+            let doubles = same.map_or(0, |same| same.doubles + 1);
+            if doubles < 3 || unacknowledged <= usize::from(tcp.window) << scale {
+                self.heard.insert(ports, Heard { ack: tcp.ack, window: tcp.window, scale, doubles });
+                return;
+            }
+            self.rx.pop_front();
+        }
     }
 
     /// Takes what came from port `ports.1` to port `ports.0` away from smoltcp: a connection that is over there answers as
@@ -168,6 +205,7 @@ impl StockHost {
             mtu: setup.mtu.into(),
             last: HashMap::new(),
             fins: HashMap::new(),
+            heard: HashMap::new(),
             reset: HashSet::new(),
         };
         let mut config = Config::new(EthernetAddress(mac(side)).into());
@@ -238,7 +276,7 @@ impl StockHost {
         let now = Instant::from_micros(now_us as i64);
         loop {
             self.linger();
-            self.spare_fins();
+            self.spare();
             let reset = self.wire.rx.front().and_then(|frame| parse(frame)).filter(|tcp| tcp.has(flag::RST));
             let taken = self.interface.poll_ingress_single(now, &mut self.wire, &mut self.sockets);
             if let Some(tcp) = reset {
@@ -261,7 +299,7 @@ impl StockHost {
         }
     }
 
-    fn spare_fins(&mut self) {
+    fn spare(&mut self) {
         for (end, handle) in self.ends.iter().zip(&self.handles) {
             let socket = self.sockets.get::<tcp::Socket<'_>>(*handle);
             let closing =
@@ -269,6 +307,7 @@ impl StockHost {
             if closing && socket.send_queue() == 0 {
                 self.wire.spare_fin(end.ports(self.side));
             }
+            self.wire.spare_window(end.ports(self.side), socket.send_queue());
         }
     }
 
