@@ -18,6 +18,7 @@ use iwarp::verbs::{
     CmEventKind, CmId, CompletionQueue, ConnParam, EventChannel, ProtectionDomain, QpGrants, QpInit, QpState,
     QueuePair, RecvRequest, RemoteAddr, SendOp, SendRequest, SharedReceiveQueue, SrqInit,
 };
+use tcp_lite::CloseReason;
 
 use self::memory::Memory;
 use self::peer::Peer;
@@ -315,7 +316,9 @@ impl Run {
                 "{said:?} said, {error:?} told"
             );
         }
-        if let Some(error) = self.qp.error().filter(|error| !error.from_peer && !self.left) {
+        // A peer whose segments were all held back has given up by itself, and takes no Terminate any more.
+        let gone = self.left || self.raw.closed == Some(CloseReason::TimedOut);
+        if let Some(error) = self.qp.error().filter(|error| !error.from_peer && !gone) {
             // A connection that is lost is told to nobody.
             let lost = (error.layer, error.etype, error.code) == (2, 0, 1);
             assert!(lost || self.told.is_some() || !self.raw.is_over(), "{error:?} was not told to the peer");
