@@ -251,8 +251,8 @@ impl Receiver {
         }
     }
 
-    /// A FIN, the first of which counts; the frontier passes it when it is there. One below bytes that have arrived is
-    /// none: nothing follows a FIN (RFC 9293 section 3.4).
+    /// Takes the peer's FIN. The first one counts, and the frontier passes it as soon as it reaches it. A FIN below
+    /// bytes that have arrived is ignored: nothing follows a FIN (RFC 9293 section 3.4).
     pub(super) fn take_fin(&mut self, reorder: &ReorderSlab, pos: u64) {
         if self.ranges.is_some_and(|key| reorder.get(key).end() > pos) {
             return;

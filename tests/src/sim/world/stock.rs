@@ -21,14 +21,14 @@ const POLLS: usize = 64;
 /// What smoltcp asks for at once is given so late: it does not always do something with it.
 const REST_US: u64 = 100;
 
-/// Of a segment: what it acknowledged, and the window that it announced.
+/// The acknowledgement and the window of a segment.
 #[derive(Clone, Copy, Debug)]
 struct Heard {
     ack: u32,
     window: u16,
     /// Of the SYN before it.
     scale: u8,
-    /// Bare segments since that say the same.
+    /// Bare segments since with the same acknowledgement and window.
     doubles: u32,
 }
 
@@ -58,9 +58,9 @@ impl Wire {
         self.rx.retain(|frame| !parse(frame).is_some_and(|tcp| only_doubles(&tcp)));
     }
 
-    /// Takes the third bare segment that says the same away from smoltcp, while the `unacknowledged` bytes from port
-    /// `ports.0` to port `ports.1` are more than its window. At this one smoltcp sends beyond the window; when that has
-    /// closed and is open again, it takes what the peer had to drop for sent, and has no timer.
+    /// Drops the third bare segment in a row with the same acknowledgement and window, while the `unacknowledged` bytes
+    /// from port `ports.0` to port `ports.1` exceed that window. At the third, smoltcp sends again beyond the window.
+    /// The peer drops the excess, but smoltcp counts it as sent, and has no timer once the window was closed.
     fn spare_window(&mut self, ports: (u16, u16), unacknowledged: usize) {
         while let Some((frame, tcp)) = self.rx.front().and_then(|frame| Some((frame, parse(frame)?))) {
             if (tcp.dst_port, tcp.src_port) != ports || !tcp.has(flag::ACK) {
