@@ -251,8 +251,8 @@ impl Receiver {
         }
     }
 
-    /// Takes the peer's FIN. The first one counts, and the frontier passes it as soon as it reaches it. A FIN below
-    /// bytes that have arrived is ignored: nothing follows a FIN (RFC 9293 section 3.4).
+    /// Takes the peer's FIN. The first one counts. The frontier passes it when all bytes before it have arrived. A FIN
+    /// below bytes that have arrived is ignored: nothing follows a FIN (RFC 9293 section 3.4).
     pub(super) fn take_fin(&mut self, reorder: &ReorderSlab, pos: u64) {
         if self.ranges.is_some_and(|key| reorder.get(key).end() > pos) {
             return;
