@@ -1,0 +1,121 @@
+//! Frames without a protocol over a DPDK device, one end of the wire: the limit of what can be carried over it.
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use crate::compare::limits::NOT_OFFERED;
+use crate::compare::limits::frames::{self, Sent};
+use clap::{Args, Subcommand};
+use dp::Port;
+use testing::lab::Result;
+use testing::lab_error;
+
+/// One end of a wire. A source ends with 3 where the device does not take such frames; the sink prints what came as one line of JSON.
+#[derive(Debug, Subcommand)]
+pub(crate) enum End {
+    /// Sends frames of one length as fast as the device takes them.
+    Source {
+        #[command(flatten)]
+        device: Device,
+        /// Octets of a frame.
+        #[arg(long)]
+        octets: usize,
+        /// For how long, milliseconds.
+        #[arg(long, default_value_t = 500)]
+        ms: u64,
+    },
+    /// Counts frames until none come any more.
+    Sink {
+        #[command(flatten)]
+        device: Device,
+    },
+    /// Sends frames one at a time and waits for each: prints the median round trip, microseconds.
+    Ping {
+        #[command(flatten)]
+        device: Device,
+        /// Octets of a frame.
+        #[arg(long)]
+        octets: usize,
+        /// How many.
+        #[arg(long, default_value_t = 100_000)]
+        count: usize,
+    },
+    /// Sends back what comes until nothing does any more.
+    Pong {
+        #[command(flatten)]
+        device: Device,
+    },
+}
+
+/// The device of this end.
+#[derive(Debug, Args)]
+pub(crate) struct Device {
+    /// DPDK device.
+    #[arg(long)]
+    vdev: String,
+    /// MTU, octets.
+    #[arg(long)]
+    mtu: u16,
+    /// CPU to run on.
+    #[arg(long)]
+    cpu: usize,
+    /// Do without hugepages.
+    #[arg(long)]
+    no_huge: bool,
+}
+
+/// Does it.
+pub(crate) fn run(end: End) -> ExitCode {
+    match work(end) {
+        Ok(Sent::Frames) => ExitCode::SUCCESS,
+        Ok(Sent::NotOffered) => ExitCode::from(NOT_OFFERED),
+        Err(error) => {
+            eprintln!("measure bare-wire: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn work(end: End) -> Result<Sent> {
+    match end {
+        End::Source { device, octets, ms } => {
+            return frames::source(&mut *open(&device)?, octets, Duration::from_millis(ms));
+        }
+        End::Sink { device } => {
+            let passed = frames::sink(&mut *open(&device)?)?;
+            println!("{}", serde_json::to_string(&passed).map_err(|error| lab_error!("{error}"))?);
+        }
+        End::Ping { device, octets, count } => {
+            println!("{}", frames::ping(&mut *open(&device)?, octets, count)?);
+        }
+        End::Pong { device } => frames::pong(&mut *open(&device)?)?,
+    }
+    Ok(Sent::Frames)
+}
+
+/// Opens the device and keeps this thread on its CPU.
+#[cfg(feature = "dpdk")]
+fn open(device: &Device) -> Result<Box<dyn Port>> {
+    use dp::dpdk::{DeviceConfig, PortSpec};
+    use dp::eal::{Cores, Eal, EalConfig, Memory};
+
+    /// MiB of DPDK's memory, as `iwperf` has it.
+    const MEMORY_MIB: u32 = 512;
+
+    let memory = match device.no_huge {
+        true => Memory::Ordinary { mib: MEMORY_MIB },
+        false => Memory::Auto { mib: MEMORY_MIB },
+    };
+    let config = EalConfig { memory, cores: Cores::Pinned(device.cpu), ..EalConfig::default() };
+    let eal = Eal::start(&config).map_err(|error| lab_error!("{error}"))?;
+    let config = DeviceConfig { mtu: device.mtu, ..DeviceConfig::default() };
+    let ports = dp::dpdk::open(eal, &PortSpec::Vdev(device.vdev.clone()), &config);
+    let port = ports.map_err(|error| lab_error!("{error}"))?.into_iter().next();
+    port.ok_or_else(|| lab_error!("{} has no queue", device.vdev))
+}
+
+#[cfg(not(feature = "dpdk"))]
+fn open(device: &Device) -> Result<Box<dyn Port>> {
+    let Device { vdev, mtu, cpu, no_huge } = device;
+    Err(lab_error!("{vdev} (MTU {mtu}, CPU {cpu}, no hugepages {no_huge}): built without the feature `dpdk`"))
+}

@@ -1,0 +1,89 @@
+//! The rows that the program `measure` takes on a wire in memory: it runs one pair at a time, and says so in JSON.
+
+use std::time::Duration;
+
+use serde::Deserialize;
+use testing::lab::Result;
+use testing::{ensure, lab_error};
+
+use crate::compare::measures::find;
+use crate::compare::sample::Pair;
+use crate::compare::session::{Session, Tally};
+use crate::compare::told::last_line;
+
+/// Its rows.
+const IDS: [&str; 6] = ["one_core", "qps_1k", "qps_10k", "cores_2", "idle_qp_bytes", "vs_smoltcp"];
+
+/// What thousands of queue pairs have on the heap is scattered: glibc takes it in huge pages then, on both sides of a pair.
+const HUGE_HEAP: (&str, &str) = ("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1");
+
+/// Longest time for one pair.
+const LIMIT: Duration = Duration::from_secs(90);
+
+/// One pair, as `measure` prints it.
+#[derive(Debug, Deserialize)]
+struct Line {
+    id: String,
+    ours: f64,
+    theirs: f64,
+    unit: String,
+}
+
+/// All of them that are wanted.
+pub(crate) fn measure(session: &Session, tally: &mut Tally) {
+    for id in IDS.into_iter().filter(|id| session.options.wants(id)) {
+        // Counting octets gives the same each time.
+        let pairs = if id == "idle_qp_bytes" { 1 } else { session.pace.pairs };
+        for _ in 0..pairs {
+            let pair = take(session, id);
+            let failed = pair.is_err();
+            tally.add(id, "memory", pair);
+            if failed {
+                break;
+            }
+        }
+    }
+}
+
+fn take(session: &Session, id: &str) -> Result<Pair> {
+    let cpus = session.cpus.map(|cpu| cpu.to_string()).join(",");
+    let mut run = Session::part("pair")?.args([id, "--cpus", &cpus]);
+    if id.starts_with("qps") {
+        run = run.env(HUGE_HEAP.0, HUGE_HEAP.1);
+    }
+    parse(id, &run.args(["--seconds", &session.pace.seconds.to_string()]).check(LIMIT)?)
+}
+
+/// The pair in what `measure` printed: its last line.
+fn parse(id: &str, text: &str) -> Result<Pair> {
+    let Line { id: said, ours, theirs, unit } =
+        last_line(text).map_err(|error| lab_error!("measure {id}: {error}"))?;
+    let measure = find(id).ok_or_else(|| lab_error!("no row {id}"))?;
+    ensure!(said == id && unit == measure.unit, "measure {id}: said {said} in {unit}");
+    Ok(Pair { ours, theirs })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pair_is_read_from_the_last_line() {
+        let text = "warming up\n{\"id\":\"one_core\",\"ours\":8.5,\"theirs\":10,\"unit\":\"GB/s\"}\n";
+        assert_eq!(parse("one_core", text).unwrap(), Pair { ours: 8.5, theirs: 10.0 });
+        assert!(parse("qps_1k", text).is_err());
+        assert!(parse("one_core", "").is_err());
+    }
+
+    #[test]
+    fn a_figure_in_another_unit_is_refused() {
+        let line = |unit| format!(r#"{{"id":"idle_qp_bytes","ours":3000,"theirs":4096,"unit":"{unit}"}}"#);
+        assert!(parse("idle_qp_bytes", &line("octets")).is_ok());
+        assert!(parse("idle_qp_bytes", &line("KiB")).unwrap_err().to_string().contains("KiB"));
+    }
+
+    #[test]
+    fn every_row_is_one_of_the_table() {
+        assert!(IDS.iter().all(|id| find(id).is_some()));
+    }
+}

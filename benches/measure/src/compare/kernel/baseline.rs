@@ -1,0 +1,127 @@
+//! Baselines on a pair of hosts: each is looked for among its manners once, and then measured in that manner.
+
+use serde_json::{Map, Value};
+use testing::lab::Result;
+
+use super::program::RoundTrips;
+use super::small::{self, RATE, ROUND_TRIP};
+use super::{Hosts, best, iperf3};
+use crate::compare::session::Session;
+
+/// One stream of the kernel's TCP in the manner that carries most here.
+#[derive(Debug)]
+pub(crate) struct Stream {
+    hosts: Hosts,
+    manner: iperf3::Manner,
+    /// What was tried and what it carried, Gb/s.
+    pub(crate) tried: Map<String, Value>,
+    /// The same without a copy at the sender, which is not what is measured against.
+    pub(crate) sendfile: Map<String, Value>,
+}
+
+impl Stream {
+    /// Looks for the best manner over interfaces of `mtu`.
+    ///
+    /// # Errors
+    /// Without the right to make namespaces, or without `iperf3`.
+    pub(crate) fn new(session: &Session, mtu: u16) -> Result<Self> {
+        let hosts = Hosts::new(session, mtu)?;
+        let quick = session.options.quick;
+        let try_all = |manners: &[iperf3::Manner]| {
+            best(if quick { &manners[..iperf3::QUICK] } else { manners }, |manner| {
+                hosts.reshape(manner.shape)?;
+                iperf3::streams(&hosts, manner, 1, 1)
+            })
+        };
+        let (_, sendfile) = try_all(&iperf3::SENDFILE)?;
+        let (manner, tried) = try_all(&iperf3::COPYING)?;
+        hosts.reshape(manner.shape)?;
+        Ok(Self { hosts, manner, tried: by_name(tried), sendfile: by_name(sendfile) })
+    }
+
+    /// What it is measured with.
+    pub(crate) fn name(&self) -> String {
+        self.manner.name()
+    }
+
+    /// Goodput of so many connections together now, Gb/s.
+    ///
+    /// # Errors
+    /// When `iperf3` fails.
+    pub(crate) fn goodput(&self, connections: u32, seconds: u32) -> Result<f64> {
+        iperf3::streams(&self.hosts, self.manner, connections, seconds)
+    }
+}
+
+fn by_name(tried: Vec<(iperf3::Manner, f64)>) -> Map<String, Value> {
+    tried.into_iter().map(|(manner, rate)| (manner.name(), rate.into())).collect()
+}
+
+/// Small messages over the kernel's TCP in the manner that is best for what is measured of them.
+#[derive(Debug)]
+pub(crate) struct Small {
+    hosts: Hosts,
+    manner: small::Manner,
+}
+
+/// How long a manner is tried.
+const TRIAL_SECONDS: f64 = 0.4;
+const TRIAL_ROUND_TRIPS: u32 = 20_000;
+
+impl Small {
+    /// Looks for the manner in which messages of `size` octets are back soonest.
+    ///
+    /// # Errors
+    /// Without the right to make namespaces.
+    pub(crate) fn for_round_trips(session: &Session, size: u32) -> Result<Self> {
+        Self::new(session, 1500, &ROUND_TRIP, |hosts, _manner| {
+            small::round_trips(hosts, size, TRIAL_ROUND_TRIPS).map(|trips| -trips.median_us)
+        })
+    }
+
+    /// Looks for the manner in which most messages of `size` octets arrive over interfaces of `mtu`.
+    ///
+    /// # Errors
+    /// Without the right to make namespaces.
+    pub(crate) fn for_rate(session: &Session, mtu: u16, size: u32) -> Result<Self> {
+        Self::new(session, mtu, &RATE, |hosts, manner| {
+            small::messages_per_s(hosts, size, manner, TRIAL_SECONDS)
+        })
+    }
+
+    fn new(
+        session: &Session,
+        mtu: u16,
+        manners: &[small::Manner],
+        measure: impl Fn(&Hosts, small::Manner) -> Result<f64>,
+    ) -> Result<Self> {
+        let hosts = Hosts::new(session, mtu)?;
+        let (manner, _tried) = best(manners, |manner| {
+            hosts.reshape(manner.shape)?;
+            measure(&hosts, manner)
+        })?;
+        hosts.reshape(manner.shape)?;
+        Ok(Self { hosts, manner })
+    }
+
+    /// What it is measured with.
+    pub(crate) fn name(&self) -> String {
+        self.manner.name()
+    }
+
+    /// Round trips now.
+    ///
+    /// # Errors
+    /// When a program fails.
+    pub(crate) fn round_trips(&self, size: u32, count: u32) -> Result<RoundTrips> {
+        small::round_trips(&self.hosts, size, count)
+    }
+
+    /// Messages a second now.
+    ///
+    /// # Errors
+    /// When a program fails.
+    pub(crate) fn messages_per_s(&self, size: u32, seconds: f64) -> Result<f64> {
+        small::messages_per_s(&self.hosts, size, self.manner, seconds)
+    }
+}

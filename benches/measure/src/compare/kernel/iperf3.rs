@@ -1,0 +1,104 @@
+//! Streams of `iperf3`: what it is tried with, and what its report says.
+
+use serde_json::Value;
+use testing::lab::{Result, Run};
+use testing::lab_error;
+
+use super::shape::Shape;
+use super::{Hosts, Talk};
+
+/// How streams are sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Manner {
+    /// Options of the client.
+    pub(crate) options: &'static str,
+    /// How the interfaces are set.
+    pub(crate) shape: Shape,
+}
+
+impl Manner {
+    /// In results.
+    pub(crate) fn name(&self) -> String {
+        format!("iperf3 {}{}", self.options, self.shape.name()).replace(" ,", ",")
+    }
+}
+
+/// What is measured against: the sender's octets are copied into the kernel, as ours are into packets. The system's own
+/// congestion control may be one that paces.
+pub(crate) const COPYING: [Manner; 7] = [
+    Manner { options: "-C cubic -l 1M", shape: Shape::Plain },
+    Manner { options: "", shape: Shape::Plain },
+    Manner { options: "-C cubic", shape: Shape::Plain },
+    Manner { options: "-C cubic -l 1M -w 4M", shape: Shape::Plain },
+    Manner { options: "-C cubic -l 1M", shape: Shape::Steered },
+    Manner { options: "-C cubic -l 1M", shape: Shape::Gro },
+    Manner { options: "-C cubic -l 1M", shape: Shape::BigTcp },
+];
+
+/// What is told beside it: `-Z` is `sendfile`, and nobody copies or looks at what is sent.
+pub(crate) const SENDFILE: [Manner; 3] = [
+    Manner { options: "-C cubic -Z -l 1M", shape: Shape::Plain },
+    Manner { options: "-C cubic -Z -l 1M -w 4M", shape: Shape::Plain },
+    Manner { options: "-C cubic -Z -l 1M", shape: Shape::Steered },
+];
+
+/// Those at the front that a quick run tries.
+pub(crate) const QUICK: usize = 2;
+
+/// Goodput of so many streams together at the receiver, Gb/s. The interfaces have to be set already.
+///
+/// # Errors
+/// When `iperf3` fails.
+pub(crate) fn streams(hosts: &Hosts, manner: Manner, streams: u32, seconds: u32) -> Result<f64> {
+    let client =
+        Run::new("iperf3").args(["-c", hosts.address(manner.shape), "-J", "-t", &seconds.to_string()]);
+    let [_server, report] = hosts.talk(Talk {
+        server: Run::new("iperf3").args(["-s", "-1", "--forceflush"]),
+        ready: "Server listening",
+        client: client.args(manner.options.split_whitespace()).args(["-P", &streams.to_string()]),
+    })?;
+    parse(&report)
+}
+
+/// The receiver's goodput in a report of `iperf3 -J`, Gb/s.
+///
+/// # Errors
+/// What the report says is wrong, or that it has no such figure.
+pub(crate) fn parse(report: &str) -> Result<f64> {
+    let report: Value =
+        serde_json::from_str(report).map_err(|error| lab_error!("iperf3's report: {error}"))?;
+    if let Some(error) = report["error"].as_str() {
+        return Err(lab_error!("iperf3: {error}"));
+    }
+    let rate = report.pointer("/end/sum_received/bits_per_second").and_then(Value::as_f64);
+    rate.filter(|rate| *rate > 0.0)
+        .map(|rate| rate / 1e9)
+        .ok_or_else(|| lab_error!("iperf3's report has no goodput of the receiver"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_receivers_goodput_is_taken_not_the_senders() {
+        let report = r#"{"start": {}, "end": {"sum_sent": {"bits_per_second": 9e9},
+            "sum_received": {"seconds": 1.0, "bytes": 1e9, "bits_per_second": 8.5e9}}}"#;
+        assert_eq!(parse(report).unwrap(), 8.5);
+    }
+
+    #[test]
+    fn an_error_and_an_empty_report_are_none() {
+        let said = parse(r#"{"start": {}, "end": {}, "error": "unable to connect"}"#).unwrap_err();
+        assert!(said.to_string().contains("unable to connect"), "{said}");
+        for bad in ["", "{}", r#"{"end": {"sum_received": {"bits_per_second": 0}}}"#] {
+            assert!(parse(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_manner_has_a_name_for_people() {
+        assert_eq!(SENDFILE[0].name(), "iperf3 -C cubic -Z -l 1M");
+        assert_eq!(Manner { options: "", shape: Shape::Gro }.name(), "iperf3, GRO");
+    }
+}

@@ -1,0 +1,133 @@
+//! The kernel's TCP between two namespaces that a veth pair joins, each end on a core of its own.
+//!
+//! What is held against uwarp is the best of a list of settings, found anew in each run: which one it is depends on the
+//! kernel and the machine.
+
+pub(crate) mod baseline;
+pub(crate) mod iperf3;
+pub(crate) mod program;
+pub(crate) mod shape;
+pub(crate) mod small;
+
+use std::time::Duration;
+
+use testing::lab::{Namespace, Process, Result, Run};
+
+use crate::compare::session::Session;
+use shape::Shape;
+
+/// Device of each end.
+pub(crate) const DEV: &str = "v0";
+
+/// Addresses of the two ends, IPv4 and IPv6.
+const ADDRESSES: [[&str; 2]; 2] = [["10.91.0.1", "fd91::1"], ["10.91.0.2", "fd91::2"]];
+
+/// Longest wait for a program to listen.
+const START: Duration = Duration::from_secs(10);
+
+/// Longest run of a program.
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// Two hosts and their wire.
+#[derive(Debug)]
+pub(crate) struct Hosts {
+    ends: [Namespace; 2],
+    cpus: [usize; 2],
+}
+
+/// A program that listens at the first host, and one that connects from the second.
+#[derive(Clone, Debug)]
+pub(crate) struct Talk {
+    /// The listening program.
+    pub(crate) server: Run,
+    /// What it prints when it listens.
+    pub(crate) ready: &'static str,
+    /// The connecting program.
+    pub(crate) client: Run,
+}
+
+impl Hosts {
+    /// Two hosts with interfaces of this MTU.
+    ///
+    /// # Errors
+    /// Without the right to make namespaces.
+    pub(crate) fn new(session: &Session, mtu: u16) -> Result<Self> {
+        let ends = [Namespace::new()?, Namespace::new()?];
+        let [left, right] = &ends;
+        let mtu = mtu.to_string();
+        let link = ["link", "add", DEV, "mtu", &mtu, "type", "veth", "peer", "name", DEV, "mtu", &mtu];
+        left.ip(link.into_iter().chain(["netns", right.name()]))?;
+        for (end, [v4, v6]) in ends.iter().zip(ADDRESSES) {
+            end.address(DEV, &format!("{v4}/24"))?;
+            end.address(DEV, &format!("{v6}/64"))?;
+            end.ip(["link", "set", DEV, "up"])?;
+        }
+        Ok(Self { ends, cpus: session.cpus })
+    }
+
+    /// Gives both interfaces another shape.
+    ///
+    /// # Errors
+    /// When the kernel or its tools do not know it.
+    pub(crate) fn reshape(&self, shape: Shape) -> Result<()> {
+        self.ends.iter().zip(self.cpus).try_for_each(|(end, cpu)| shape.apply(end, cpu))
+    }
+
+    /// The listening host's address.
+    pub(crate) fn address(&self, shape: Shape) -> &'static str {
+        ADDRESSES[0][usize::from(shape == Shape::BigTcp)]
+    }
+
+    /// Runs two programs that talk, and returns what they printed: the server's, then the client's.
+    ///
+    /// # Errors
+    /// When one of them fails, with what it said.
+    pub(crate) fn talk(&self, talk: Talk) -> Result<[String; 2]> {
+        let mut server = self.spawn(0, talk.server)?;
+        server.wait_for(talk.ready, START)?;
+        let client = self.spawn(1, talk.client)?.finish(LIMIT)?.success()?;
+        Ok([server.finish(START)?.success()?, client])
+    }
+
+    /// Starts a program on a host, pinned.
+    fn spawn(&self, end: usize, run: Run) -> Result<Process> {
+        run.pinned(self.cpus[end]).within(self.ends[end].name().to_owned()).spawn()
+    }
+}
+
+/// Tries everything in `candidates` once and returns the best with all figures; what fails is left out.
+///
+/// # Errors
+/// When all fail: the last one's.
+pub(crate) fn best<T: Copy>(
+    candidates: &[T],
+    mut measure: impl FnMut(T) -> Result<f64>,
+) -> Result<(T, Vec<(T, f64)>)> {
+    let mut taken: Vec<(T, f64)> = Vec::new();
+    let mut last = None;
+    for &candidate in candidates {
+        match measure(candidate) {
+            Ok(figure) => taken.push((candidate, figure)),
+            Err(error) => last = Some(error),
+        }
+    }
+    let best = taken.iter().max_by(|a, b| a.1.total_cmp(&b.1)).map(|(candidate, _)| *candidate);
+    match (best, last) {
+        (Some(best), _) => Ok((best, taken)),
+        (None, Some(error)) => Err(error),
+        (None, None) => Err(testing::lab_error!("nothing to try")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_best_is_taken_and_failures_are_left_out() {
+        let figures = |n: i32| if n == 2 { Err(testing::lab_error!("no")) } else { Ok(f64::from(n % 5)) };
+        let (taken, all) = best(&[1, 2, 4, 5], figures).unwrap();
+        assert_eq!((taken, all), (4, vec![(1, 1.0), (4, 4.0), (5, 0.0)]));
+        assert_eq!(best(&[2], figures).unwrap_err().to_string(), "no");
+    }
+}

@@ -1,0 +1,218 @@
+//! What `kernel-tcp` does: small messages over the kernel's TCP, as fast as an ordinary program can without changing the
+//! kernel. Nagle's algorithm is off, and who waits spins.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::time::{Duration, Instant};
+
+use benches::latency::{Distribution, Latencies};
+use serde::{Deserialize, Serialize};
+use testing::lab::Result;
+use testing::lab_error;
+
+/// What it prints when it listens.
+pub(crate) const READY: &str = "ready";
+
+/// Octets that the sink takes with one call.
+const ROOM: usize = 256 << 10;
+
+/// Messages between two looks at the clock.
+const STRIDE: u64 = 64;
+
+/// What `ping` prints.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct RoundTrips {
+    /// How many.
+    pub(crate) count: u64,
+    /// Median, microseconds.
+    pub(crate) median_us: f64,
+    /// Quantile, and the round trip that so many do not exceed, microseconds.
+    pub(crate) distribution: Distribution,
+}
+
+/// What `sink` prints.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Taken {
+    /// Octets behind those of the first call, whose time is not known.
+    pub(crate) octets: u64,
+    /// From the first call's return to the last's.
+    pub(crate) seconds: f64,
+}
+
+/// Sends back what it gets, `size` octets at a time, until the peer closes.
+///
+/// # Errors
+/// What the system says.
+pub(crate) fn pong(address: SocketAddr, size: usize) -> Result<()> {
+    let mut stream = accept(address)?;
+    stream.set_nonblocking(true)?;
+    let mut message = vec![0; size];
+    while spin_read(&mut stream, &mut message)? {
+        spin_write(&mut stream, &message)?;
+    }
+    Ok(())
+}
+
+/// `count` round trips of `size` octets, each from before the call that sends to the last octet's return.
+///
+/// # Errors
+/// What the system says.
+pub(crate) fn ping(address: SocketAddr, size: usize, count: u64) -> Result<RoundTrips> {
+    let mut stream = TcpStream::connect(address)?;
+    stream.set_nodelay(true)?;
+    stream.set_nonblocking(true)?;
+    let mut latencies = Latencies::new(false);
+    let mut message = vec![0x5a; size];
+    // A tenth more come first and do not count: caches, clocks and the congestion window get going.
+    for number in 0..count + count / 10 {
+        let sent = Instant::now();
+        spin_write(&mut stream, &message)?;
+        if !spin_read(&mut stream, &mut message)? {
+            return Err(lab_error!("closed by the peer"));
+        }
+        if number >= count / 10 {
+            latencies.record(sent.elapsed().as_nanos() as u64);
+        }
+    }
+    let median_us = latencies.summary(count).typical_us;
+    Ok(RoundTrips { count, median_us, distribution: latencies.distribution() })
+}
+
+/// Takes everything until the peer closes, and counts. With `block` it sleeps in the kernel while there is nothing.
+///
+/// # Errors
+/// What the system says.
+pub(crate) fn sink(address: SocketAddr, block: bool) -> Result<Taken> {
+    let mut stream = accept(address)?;
+    stream.set_nonblocking(!block)?;
+    let mut room = vec![0; ROOM];
+    if !is_open(read(&mut stream, &mut room)?) {
+        return Ok(Taken { octets: 0, seconds: 0.0 });
+    }
+    let started = Instant::now();
+    let (mut octets, mut last) = (0, started);
+    loop {
+        match read(&mut stream, &mut room)? {
+            Some(0) => break,
+            Some(n) => (octets, last) = (octets + n as u64, Instant::now()),
+            None => {}
+        }
+    }
+    Ok(Taken { octets, seconds: (last - started).as_secs_f64() })
+}
+
+/// Sends messages of `size` octets for `time`, one call each.
+///
+/// # Errors
+/// What the system says.
+pub(crate) fn source(address: SocketAddr, size: usize, time: Duration) -> Result<()> {
+    let mut stream = TcpStream::connect(address)?;
+    stream.set_nodelay(true)?;
+    let message = vec![0x5a; size];
+    let started = Instant::now();
+    while started.elapsed() < time {
+        for _ in 0..STRIDE {
+            stream.write_all(&message)?;
+        }
+    }
+    Ok(())
+}
+
+fn accept(address: SocketAddr) -> Result<TcpStream> {
+    let listener = TcpListener::bind(address)?;
+    println!("{READY}");
+    let (stream, _peer) = listener.accept()?;
+    stream.set_nodelay(true)?;
+    Ok(stream)
+}
+
+/// Octets that came; `None` when there are none yet.
+fn read(stream: &mut TcpStream, room: &mut [u8]) -> Result<Option<usize>> {
+    match stream.read(room) {
+        Ok(n) => Ok(Some(n)),
+        Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => Ok(None),
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn is_open(read: Option<usize>) -> bool {
+    read != Some(0)
+}
+
+/// Fills `message`; false when the peer closed in front of it.
+fn spin_read(stream: &mut TcpStream, message: &mut [u8]) -> Result<bool> {
+    let mut got = 0;
+    while got < message.len() {
+        match read(stream, &mut message[got..])? {
+            Some(0) if got == 0 => return Ok(false),
+            Some(0) => return Err(lab_error!("closed within a message")),
+            Some(n) => got += n,
+            None => std::hint::spin_loop(),
+        }
+    }
+    Ok(true)
+}
+
+fn spin_write(stream: &mut TcpStream, message: &[u8]) -> Result<()> {
+    let mut put = 0;
+    while put < message.len() {
+        match stream.write(&message[put..]) {
+            Ok(n) => put += n,
+            Err(error) if error.kind() == ErrorKind::WouldBlock => std::hint::spin_loop(),
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::thread;
+
+    use super::*;
+
+    /// Calls `client` with the address of `server` once that listens; the port is this test's own.
+    fn with_server<S: Send + 'static, C>(
+        port: u16,
+        server: impl FnOnce(SocketAddr) -> Result<S> + Send + 'static,
+        mut client: impl FnMut(SocketAddr) -> Result<C>,
+    ) -> (S, C) {
+        let address = SocketAddr::from(([127, 0, 0, 1], port));
+        let server = thread::spawn(move || server(address));
+        let told = loop {
+            match client(address) {
+                Err(_) if !server.is_finished() => thread::sleep(Duration::from_millis(10)),
+                told => break told.unwrap(),
+            }
+        };
+        (server.join().unwrap().unwrap(), told)
+    }
+
+    #[test]
+    fn round_trips_are_counted_and_ordered() {
+        let pong = |address| pong(address, 64);
+        let ((), trips) = with_server(40_761, pong, |address| ping(address, 64, 200));
+        assert_eq!(trips.count, 200);
+        assert!(trips.distribution.is_sorted_by(|a, b| a.0 < b.0 && a.1 <= b.1), "{trips:?}");
+        let [(_, least), .., (_, most)] = trips.distribution[..] else { panic!("{trips:?}") };
+        assert!(least > 0.0 && least <= trips.median_us && trips.median_us <= most, "{trips:?}");
+    }
+
+    #[test]
+    fn a_sink_counts_what_came_behind_its_first_call() {
+        for (port, block) in [(40_762, false), (40_763, true)] {
+            let sink = move |address| sink(address, block);
+            let time = Duration::from_millis(100);
+            let (taken, ()) = with_server(port, sink, |address| source(address, 64, time));
+            assert!(taken.octets > 0 && taken.seconds > 0.0, "{taken:?}");
+        }
+    }
+
+    #[test]
+    fn a_peer_that_sends_nothing_is_nothing_taken() {
+        let sink = |address| sink(address, true);
+        let (taken, _closed) =
+            with_server(40_764, sink, |address| Ok(TcpStream::connect(address)?.local_addr()?));
+        assert_eq!((taken.octets, taken.seconds), (0, 0.0));
+    }
+}

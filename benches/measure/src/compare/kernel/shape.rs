@@ -1,0 +1,72 @@
+//! Settings of an interface that change what the kernel's TCP can do over it.
+
+use std::time::Duration;
+
+use testing::lab::{Namespace, Result};
+
+use super::DEV;
+
+/// How an interface is set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Shape {
+    /// As it comes: TSO, GSO, checksums; no GRO, as veth passes superframes uncut.
+    Plain,
+    /// Received packets are handled on the receiving program's core instead of the sender's (RPS).
+    Steered,
+    /// GRO, with a poll of its own instead of the sender's interrupt.
+    Gro,
+    /// Superframes beyond 64 KiB (BIG TCP); over IPv6, where iproute2 has known it for longest.
+    BigTcp,
+}
+
+/// Octets of a superframe of [`Shape::BigTcp`].
+const BIG: u32 = 190_000;
+/// And without.
+const USUAL: u32 = 65_536;
+
+/// How long one `ethtool` or `sh` may take.
+const LIMIT: Duration = Duration::from_secs(10);
+
+impl Shape {
+    /// In results.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Plain => "",
+            Self::Steered => ", RPS",
+            Self::Gro => ", GRO",
+            Self::BigTcp => ", BIG TCP",
+        }
+    }
+
+    /// Sets the interface of `host`, whose program is on `cpu`, like this and in nothing else.
+    pub(super) fn apply(self, host: &Namespace, cpu: usize) -> Result<()> {
+        let gro = if self == Self::Gro { "on" } else { "off" };
+        host.run("ethtool").args(["-K", DEV, "gro", gro]).check(LIMIT)?;
+        let steer = if self == Self::Steered { cpu_mask(cpu) } else { "0".to_owned() };
+        let steer = format!("for q in /sys/class/net/{DEV}/queues/rx-*; do echo {steer} > $q/rps_cpus; done");
+        host.run("sh").args(["-e", "-c", &steer]).check(LIMIT)?;
+        let most = if self == Self::BigTcp { BIG } else { USUAL }.to_string();
+        host.ip(["link", "set", DEV, "gso_max_size", &most, "gro_max_size", &most])?;
+        Ok(())
+    }
+}
+
+/// The kernel's notation of a set of one CPU: hexadecimal words of 32 bits, the highest first.
+fn cpu_mask(cpu: usize) -> String {
+    let mut mask = format!("{:x}", 1u32 << (cpu % 32));
+    for _ in 0..cpu / 32 {
+        mask.push_str(",00000000");
+    }
+    mask
+}
+
+#[cfg(test)]
+mod tests {
+    use super::cpu_mask;
+
+    #[test]
+    fn a_cpu_has_its_bit() {
+        let masks = [0, 1, 5, 31, 32, 65].map(cpu_mask);
+        assert_eq!(masks, ["1", "2", "20", "80000000", "1,00000000", "2,00000000,00000000"]);
+    }
+}

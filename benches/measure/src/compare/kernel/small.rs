@@ -1,0 +1,80 @@
+//! Small messages over the kernel's TCP: the round trip, and how many a second.
+
+use testing::ensure;
+use testing::lab::Result;
+
+use super::program::{READY, RoundTrips, Taken};
+use super::shape::Shape;
+use super::{Hosts, Talk};
+use crate::compare::session::Session;
+use crate::compare::told::last_line;
+
+const PORT: u16 = 7400;
+
+/// How small messages are received, and how the interfaces are set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Manner {
+    /// The receiver sleeps while there is nothing, instead of spinning.
+    pub(crate) block: bool,
+    /// How the interfaces are set.
+    pub(crate) shape: Shape,
+}
+
+impl Manner {
+    /// In results.
+    pub(crate) fn name(&self) -> String {
+        format!("{} receiver{}", if self.block { "blocking" } else { "spinning" }, self.shape.name())
+    }
+}
+
+/// What the rate of messages is tried with.
+pub(crate) const RATE: [Manner; 4] = [
+    Manner { block: false, shape: Shape::Plain },
+    Manner { block: true, shape: Shape::Plain },
+    Manner { block: false, shape: Shape::Steered },
+    Manner { block: true, shape: Shape::Steered },
+];
+
+/// What the round trip is tried with.
+pub(crate) const ROUND_TRIP: [Manner; 2] = [RATE[0], RATE[2]];
+
+/// Round trips of messages of `size` octets. The interfaces have to be set already.
+///
+/// # Errors
+/// When a program fails.
+pub(crate) fn round_trips(hosts: &Hosts, size: u32, count: u32) -> Result<RoundTrips> {
+    let [address, size, count] = [address(hosts), size.to_string(), count.to_string()];
+    let [_server, client] = hosts.talk(Talk {
+        server: Session::part("kernel-tcp")?.args(["pong", &address, "--size", &size]),
+        ready: READY,
+        client: Session::part("kernel-tcp")?.args(["ping", &address, "--size", &size, "--count", &count]),
+    })?;
+    last_line(&client)
+}
+
+/// Messages of `size` octets, one call each: how many a second came. The interfaces have to be set already.
+///
+/// # Errors
+/// When a program fails.
+pub(crate) fn messages_per_s(hosts: &Hosts, size: u32, manner: Manner, seconds: f64) -> Result<f64> {
+    let [address, octets, seconds] = [address(hosts), size.to_string(), seconds.to_string()];
+    let [server, _client] = hosts.talk(Talk {
+        server: Session::part("kernel-tcp")?.args(["sink", &address]).args(manner.block.then_some("--block")),
+        ready: READY,
+        client: Session::part("kernel-tcp")?.args([
+            "source",
+            &address,
+            "--size",
+            &octets,
+            "--seconds",
+            &seconds,
+        ]),
+    })?;
+    let taken: Taken = last_line(&server)?;
+    ensure!(taken.seconds > 0.0, "nothing came: {server}");
+    Ok(taken.octets as f64 / f64::from(size) / taken.seconds)
+}
+
+fn address(hosts: &Hosts) -> String {
+    format!("{}:{PORT}", hosts.address(Shape::Plain))
+}

@@ -1,0 +1,82 @@
+//! Small messages over the kernel's TCP, one end of a connection: what `compare` holds our small messages against.
+
+use std::net::SocketAddr;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use crate::compare::kernel::program::{ping, pong, sink, source};
+use clap::Subcommand;
+use serde::Serialize;
+use testing::lab::Result;
+use testing::lab_error;
+
+/// One end of a TCP connection with small messages; prints what it measured as one line of JSON.
+#[derive(Debug, Subcommand)]
+pub(crate) enum End {
+    /// Listens, and sends back what it gets.
+    Pong {
+        /// Where to listen.
+        address: SocketAddr,
+        /// Octets of a message.
+        #[arg(long, default_value_t = 64)]
+        size: usize,
+    },
+    /// Connects, and measures round trips.
+    Ping {
+        /// Where to connect to.
+        address: SocketAddr,
+        /// Octets of a message.
+        #[arg(long, default_value_t = 64)]
+        size: usize,
+        /// Round trips.
+        #[arg(long, default_value_t = 100_000)]
+        count: u64,
+    },
+    /// Listens, and counts what it gets.
+    Sink {
+        /// Where to listen.
+        address: SocketAddr,
+        /// Sleep while there is nothing, instead of spinning.
+        #[arg(long)]
+        block: bool,
+    },
+    /// Connects, and sends messages with one call each.
+    Source {
+        /// Where to connect to.
+        address: SocketAddr,
+        /// Octets of a message.
+        #[arg(long, default_value_t = 64)]
+        size: usize,
+        /// For how long.
+        #[arg(long, default_value_t = 1.0)]
+        seconds: f64,
+    },
+}
+
+/// Does it.
+pub(crate) fn run(end: End) -> ExitCode {
+    match work(end) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("measure kernel-tcp: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn work(end: End) -> Result<()> {
+    match end {
+        End::Pong { address, size } => pong(address, size),
+        End::Ping { address, size, count } => say(&ping(address, size, count)?),
+        End::Sink { address, block } => say(&sink(address, block)?),
+        End::Source { address, size, seconds } => {
+            let time = Duration::try_from_secs_f64(seconds).map_err(|error| lab_error!("{error}"))?;
+            source(address, size, time)
+        }
+    }
+}
+
+fn say(figures: &impl Serialize) -> Result<()> {
+    println!("{}", serde_json::to_string(figures).map_err(|error| lab_error!("{error}"))?);
+    Ok(())
+}

@@ -1,0 +1,245 @@
+//! What `bare-wire` does: frames without a protocol over a device, sent as fast as it takes them and counted, or one at a
+//! time there and back.
+
+use std::time::{Duration, Instant};
+
+use dp::{Burst, LinkState, Mbuf, Mempool, Offloads, Port, TxOffload};
+use serde::{Deserialize, Serialize};
+use testing::lab::Result;
+use testing::{ensure, lab_error};
+
+/// What the sink prints.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Passed {
+    /// Frames behind those of the first burst, whose time is not known.
+    pub(crate) frames: u64,
+    /// Octets of them.
+    pub(crate) octets: u64,
+    /// From the first burst to the last.
+    pub(crate) seconds: f64,
+}
+
+/// Longest wait for the peer.
+const START: Duration = Duration::from_secs(20);
+
+/// Silence that ends the sink.
+const SILENCE: Duration = Duration::from_millis(200);
+
+/// Ethernet, IPv4 and TCP without options: devices that cut look at them.
+const HEADER: [u8; 54] = {
+    let mut header = [0; 54];
+    // From us to everybody; IPv4.
+    let mut at = 0;
+    while at < 6 {
+        header[at] = 0xff;
+        at += 1;
+    }
+    (header[6], header[12]) = (0x02, 0x08);
+    // Version and length, time to live, TCP; the length of the packet is filled in, the rest is not looked at.
+    (header[14], header[22], header[23]) = (0x45, 64, 6);
+    // Header length, ACK.
+    (header[46], header[47]) = (0x50, 0x10);
+    header
+};
+
+/// How a source ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Sent {
+    /// It sent frames.
+    Frames,
+    /// The device does not take such frames.
+    NotOffered,
+}
+
+/// Sends frames of `octets` for `time`, from when the peer is there.
+///
+/// # Errors
+/// When no peer comes, or the device sends nothing.
+pub(crate) fn source(port: &mut dyn Port, octets: usize, time: Duration) -> Result<Sent> {
+    let Some(maker) = Maker::new(port, octets)? else { return Ok(Sent::NotOffered) };
+    wait_for_peer(port)?;
+    let (started, mut burst) = (Instant::now(), Burst::new());
+    while started.elapsed() < time {
+        while !burst.is_full() {
+            // None left: some come back when the peer has taken what was sent.
+            let Some(frame) = maker.frame() else { break };
+            burst.push(frame);
+        }
+        port.tx_burst(0, &mut burst);
+    }
+    let counters = port.counters();
+    ensure!(counters.tx_frames > 0 && counters.tx_dropped == 0, "the device sent nothing: {counters:?}");
+    // What is in the ring goes while the peer still looks.
+    std::thread::sleep(SILENCE);
+    Ok(Sent::Frames)
+}
+
+/// Counts what comes until nothing has for a while.
+///
+/// # Errors
+/// When nothing comes at all.
+pub(crate) fn sink(port: &mut dyn Port) -> Result<Passed> {
+    let waiting = Instant::now();
+    let mut burst = Burst::new();
+    while port.rx_burst(0, &mut burst) == 0 {
+        ensure!(waiting.elapsed() < START, "nothing came in {START:?}");
+    }
+    burst.clear();
+    let started = Instant::now();
+    let (mut frames, mut octets, mut last) = (0, 0, started);
+    loop {
+        let got = port.rx_burst(0, &mut burst);
+        let now = Instant::now();
+        if got > 0 {
+            (frames, last) = (frames + got as u64, now);
+            octets += burst.drain(..).map(|frame| frame.len() as u64).sum::<u64>();
+        } else if now - last > SILENCE {
+            return Ok(Passed { frames, octets, seconds: (last - started).as_secs_f64() });
+        }
+    }
+}
+
+/// Sends a frame of `octets` and waits until one is back, `count` times: the median in microseconds.
+///
+/// # Errors
+/// When no peer comes, or a frame does not come back.
+pub(crate) fn ping(port: &mut dyn Port, octets: usize, count: usize) -> Result<f64> {
+    let maker = Maker::new(port, octets)?.ok_or_else(|| lab_error!("{octets} octets: more than a frame"))?;
+    wait_for_peer(port)?;
+    let (mut sent, mut back) = (Burst::new(), Burst::new());
+    let mut nanoseconds = Vec::with_capacity(count);
+    for _ in 0..count {
+        let started = Instant::now();
+        sent.push(maker.frame().ok_or_else(|| lab_error!("no buffer"))?);
+        while port.tx_burst(0, &mut sent) == 0 {
+            ensure!(started.elapsed() < START, "the device does not send");
+        }
+        while port.rx_burst(0, &mut back) == 0 {
+            ensure!(started.elapsed() < START, "nothing came back in {START:?}");
+        }
+        back.clear();
+        nanoseconds.push(started.elapsed().as_nanos() as u64);
+    }
+    nanoseconds.sort_unstable();
+    nanoseconds.get(count / 2).map(|&median| median as f64 / 1e3).ok_or_else(|| lab_error!("no round trip"))
+}
+
+/// Sends every frame back until none comes for a while.
+///
+/// # Errors
+/// When nothing comes at all.
+pub(crate) fn pong(port: &mut dyn Port) -> Result<()> {
+    let (mut last, mut came, mut burst) = (Instant::now(), false, Burst::new());
+    loop {
+        if port.rx_burst(0, &mut burst) > 0 {
+            while !burst.is_empty() {
+                port.tx_burst(0, &mut burst);
+            }
+            (last, came) = (Instant::now(), true);
+        } else if came && last.elapsed() > SILENCE {
+            return Ok(());
+        } else {
+            ensure!(came || last.elapsed() < START, "nothing came in {START:?}");
+        }
+    }
+}
+
+fn wait_for_peer(port: &mut dyn Port) -> Result<()> {
+    let waiting = Instant::now();
+    while port.link_state() == LinkState::Down {
+        ensure!(waiting.elapsed() < START, "no peer after {START:?}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    Ok(())
+}
+
+/// Makes frames of one length; their payload is whatever the buffers hold.
+struct Maker {
+    octets: usize,
+    /// More than a ring holds: a device gives buffers back only when it is given others.
+    pool: Mempool,
+    header: [u8; HEADER.len()],
+    offload: TxOffload,
+}
+
+impl Maker {
+    /// `None` when the device does not take such frames.
+    fn new(port: &dyn Port, octets: usize) -> Result<Option<Self>> {
+        let info = port.info();
+        let payload =
+            octets.checked_sub(HEADER.len()).ok_or_else(|| lab_error!("{octets} octets: no header"))?;
+        ensure!(octets <= usize::from(u16::MAX), "{octets} octets: more than an IP packet has");
+        let mut header = HEADER;
+        header[16..18].copy_from_slice(&((octets - 14) as u16).to_be_bytes());
+        let segment = usize::from(info.mtu) - 40;
+        let mut offload = TxOffload::default();
+        if payload > segment {
+            if !info.offloads.contains(Offloads::TX_TSO) {
+                return Ok(None);
+            }
+            offload = TxOffload {
+                tcp_checksum: true,
+                tso_segment_octets: segment as u16,
+                l2_octets: 14,
+                l3_octets: 20,
+                l4_octets: 20,
+                ..offload
+            };
+        }
+        Ok(Some(Self { octets, pool: port.mempool().clone(), header, offload }))
+    }
+
+    fn frame(&self) -> Option<Mbuf> {
+        let mut frame = self.pool.alloc()?;
+        let first = self.octets.min(frame.tailroom());
+        frame.append(first)?[..self.header.len()].copy_from_slice(&self.header);
+        while frame.len() < self.octets {
+            let mut part = self.pool.alloc()?;
+            part.append((self.octets - frame.len()).min(part.tailroom()))?;
+            frame.chain(part).ok()?;
+        }
+        frame.set_tx_offload(self.offload);
+        Some(frame)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use dp::link::{self, LinkConfig, LinkTso};
+
+    use super::*;
+
+    fn wire(mtu: u16) -> [Box<dyn Port>; 2] {
+        let config = LinkConfig { mtu, checksum_offload: true, tso: LinkTso::Whole, ..LinkConfig::default() };
+        link::pair(&config).into()
+    }
+
+    #[test]
+    fn what_is_sent_is_counted_in_frames_and_octets() {
+        for (octets, mtu) in [(1514, 1500), (9014, 9000), (62 << 10, 9000)] {
+            let [mut left, mut right] = wire(mtu);
+            let sender = std::thread::spawn(move || source(&mut *left, octets, Duration::from_millis(50)));
+            let passed = sink(&mut *right).unwrap();
+            assert_eq!(sender.join().unwrap().unwrap(), Sent::Frames);
+            assert!(passed.frames > 0 && passed.seconds > 0.0, "{octets}: {passed:?}");
+            assert_eq!(passed.octets, passed.frames * octets as u64);
+        }
+    }
+
+    #[test]
+    fn a_frame_comes_back_as_often_as_it_is_sent() {
+        let [mut left, mut right] = wire(1500);
+        let echo = std::thread::spawn(move || pong(&mut *right));
+        assert!(ping(&mut *left, 64, 100).unwrap() > 0.0);
+        assert_eq!(left.counters().rx_frames, 100);
+        echo.join().unwrap().unwrap();
+        assert!(ping(&mut *left, 9014, 1).is_err());
+    }
+
+    #[test]
+    fn a_wire_without_superframes_says_so() {
+        let (mut left, _right) = link::pair(&LinkConfig { mtu: 1500, ..LinkConfig::default() });
+        let sent = source(&mut *left, 9014, Duration::from_millis(1));
+        assert_eq!(sent.unwrap(), Sent::NotOffered);
+    }
+}

@@ -1,0 +1,168 @@
+//! What the machine and the wire do at best, in the same run as the table: bare frames over the vhost-user wire, without any
+//! protocol, and a core that copies or checks memory.
+
+pub(crate) mod frames;
+pub(crate) mod memory;
+
+use std::time::Duration;
+
+use serde_json::{Map, Value, json};
+use testing::lab::{Process, Result, Scratch};
+use testing::{ensure, lab_error};
+
+use crate::compare::session::Session;
+use crate::compare::told::last_line;
+use crate::compare::vhost::{Sender, device, wait_for_socket};
+use frames::Passed;
+
+/// Octets of the frames: full ones of both MTUs, and a superframe of 62 KiB.
+const FRAMES: [(&str, u32, u16); 3] =
+    [("frames_1514", 1514, 1500), ("frames_9014", 9014, 9000), ("superframes", 62 << 10, 9000)];
+
+/// How long frames are sent in one run, milliseconds.
+const SEND_MS: u32 = 500;
+
+/// Runs of each; the median counts.
+const RUNS: usize = 3;
+
+/// Octets of a frame that goes there and back: a Write of 64 octets has as many.
+const ROUND_TRIP: u32 = 150;
+
+/// Longest run with its start.
+const LIMIT: Duration = Duration::from_secs(30);
+
+/// How `bare-wire` ends where the device does not take such frames.
+pub(crate) const NOT_OFFERED: u8 = 3;
+
+/// All of them: Gb/s by direction and frame, the round trip by direction, and GB/s of memory. What cannot be measured says
+/// why instead, and frames that a device does not take are null. Each is printed as it is taken.
+pub(crate) fn measure(session: &Session) -> Value {
+    let mut all = Map::new();
+    let taken = |name: &str, of: &str, figure: Result<Option<f64>>, unit: &str| {
+        println!("{name:<14} {of:<18} {}", shown(&figure, unit));
+        (name.to_owned(), value(figure))
+    };
+    for sender in Sender::BOTH {
+        let by_frame = FRAMES.map(|(name, octets, mtu)| {
+            let figure = median(runs(session), || frames_per_run(session, sender, octets, mtu));
+            taken(name, sender.name(), figure, "Gb/s")
+        });
+        let figure = median(runs(session), || round_trip(session, sender).map(Some));
+        let round_trip = taken("round_trip", sender.name(), figure, "us");
+        let of_sender = Map::from_iter(by_frame.into_iter().chain([round_trip]));
+        all.insert(sender.name().to_owned(), of_sender.into());
+    }
+    for (name, work) in memory::WORKS {
+        let figure = memory::octets_per_s(session.cpus[0], work).map(|octets| Some(octets / 1e9));
+        all.extend([taken(name, "one core", figure, "GB/s")]);
+    }
+    all.insert("unit".to_owned(), json!({ "frames": "Gb/s", "round_trip": "us", "memory": "GB/s" }));
+    all.into()
+}
+
+fn runs(session: &Session) -> usize {
+    if session.options.quick { 1 } else { RUNS }
+}
+
+/// Whether all that [`measure`] says are figures.
+pub(crate) fn is_complete(limits: &Value) -> bool {
+    match limits {
+        Value::Object(map) => map.iter().all(|(name, value)| name != "not_measured" && is_complete(value)),
+        _ => true,
+    }
+}
+
+fn value(figure: Result<Option<f64>>) -> Value {
+    figure.map_or_else(|error| json!({ "not_measured": error.to_string() }), Value::from)
+}
+
+fn shown(figure: &Result<Option<f64>>, unit: &str) -> String {
+    match figure {
+        Ok(Some(figure)) => format!("{figure:>10.1} {unit}"),
+        Ok(None) => "not taken by the device".to_owned(),
+        Err(error) => error.to_string(),
+    }
+}
+
+/// The median of `runs` figures; none where there is one that is none.
+fn median(runs: usize, figure: impl Fn() -> Result<Option<f64>>) -> Result<Option<f64>> {
+    let figures = (0..runs).map(|_| figure()).collect::<Result<Option<Vec<f64>>>>()?;
+    let Some(mut figures) = figures else { return Ok(None) };
+    figures.sort_by(f64::total_cmp);
+    figures.get(runs / 2).copied().map(Some).ok_or_else(|| lab_error!("no run"))
+}
+
+/// Gb/s of bare frames from `sender`; none where its device does not take them.
+fn frames_per_run(session: &Session, sender: Sender, octets: u32, mtu: u16) -> Result<Option<f64>> {
+    let scratch = Scratch::new()?;
+    let source = ["source", "--octets", &octets.to_string(), "--ms", &SEND_MS.to_string()].map(str::to_owned);
+    let [source, sink] = over_wire(session, &scratch, sender, mtu, &source, "sink")?;
+    let sent = source.finish(LIMIT)?;
+    if sent.status.code() == Some(i32::from(NOT_OFFERED)) {
+        return Ok(None);
+    }
+    sent.success()?;
+    let told = sink.finish(LIMIT)?.success()?;
+    let passed: Passed = last_line(&told)?;
+    ensure!(passed.octets == passed.frames * u64::from(octets), "frames of another length: {told}");
+    ensure!(passed.seconds > 0.0, "nothing came: {told}");
+    Ok(Some(passed.octets as f64 * 8.0 / passed.seconds / 1e9))
+}
+
+/// The round trip of a bare frame from `sender`, median, microseconds.
+fn round_trip(session: &Session, sender: Sender) -> Result<f64> {
+    let scratch = Scratch::new()?;
+    let ping = ["ping", "--octets", &ROUND_TRIP.to_string()].map(str::to_owned);
+    let [ping, pong] = over_wire(session, &scratch, sender, 1500, &ping, "pong")?;
+    let told = ping.finish(LIMIT)?.success()?;
+    pong.finish(LIMIT)?.success()?;
+    last_line(&told)
+}
+
+/// Starts `bare-wire` at both ends: at `sender` with the first arguments, at the other with the second.
+fn over_wire(
+    session: &Session,
+    scratch: &Scratch,
+    sender: Sender,
+    mtu: u16,
+    first: &[String],
+    second: &str,
+) -> Result<[Process; 2]> {
+    let socket = scratch.file("wire.sock");
+    let end = |is_vhost: bool| -> Result<Process> {
+        let sends = (sender == Sender::Vhost) == is_vhost;
+        let run = Session::part("bare-wire")?;
+        let run = if sends { run.args(first) } else { run.arg(second) };
+        run.args(["--vdev", &device(&socket, is_vhost), "--mtu", &mtu.to_string()])
+            .args(["--cpu", &session.cpus[usize::from(!is_vhost)].to_string()])
+            .args(session.no_huge.then_some("--no-huge"))
+            .spawn()
+    };
+    let vhost = end(true)?;
+    wait_for_socket(&socket)?;
+    let virtio_user = end(false)?;
+    Ok(if sender == Sender::Vhost { [vhost, virtio_user] } else { [virtio_user, vhost] })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_reason_anywhere_makes_it_incomplete() {
+        let limits = |figure| json!({ "a": { "b": value(figure) }, "c": 2 });
+        assert!(is_complete(&limits(Ok(Some(1.0)))) && is_complete(&limits(Ok(None))));
+        assert!(!is_complete(&limits(Err(lab_error!("no")))));
+    }
+
+    #[test]
+    fn the_median_is_in_the_middle() {
+        let of = |figures: [Option<f64>; 3]| {
+            let figures = std::cell::RefCell::new(figures.to_vec());
+            median(3, || Ok(figures.borrow_mut().pop().unwrap())).unwrap()
+        };
+        assert_eq!(of([Some(3.0), Some(1.0), Some(2.0)]), Some(2.0));
+        assert_eq!(of([Some(3.0), None, Some(2.0)]), None);
+        assert!(median(0, || Ok(Some(1.0))).is_err());
+    }
+}

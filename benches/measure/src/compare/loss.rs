@@ -1,0 +1,164 @@
+//! `loss_01`: Writes over a wire of 200 Mb/s and a round trip of 10 ms that loses a thousandth of the frames, drawn from a
+//! seed, beside Linux to Linux over the same wire with the same seed. Both have CUBIC and no offloads.
+//!
+//! The wire is `bad-wire`, between raw sockets on veth pairs. Nothing is pinned: there are three processes for two cores.
+
+use std::time::Duration;
+
+use serde_json::Value;
+use testing::device::af_packet;
+use testing::lab::{Namespace, Process, Result, Run, Scratch, Wire, veth};
+use testing::{ensure, lab_error, witness};
+
+use crate::compare::kernel::iperf3;
+use crate::compare::sample::Pair;
+use crate::compare::session::{Session, Tally};
+use crate::compare::vhost::number;
+
+const ID: &str = "loss_01";
+/// Frames lost, parts per million.
+const LOSS_PPM: u32 = 1000;
+/// Addresses of the two ends, and the devices of the wire toward them.
+const ADDRESSES: [&str; 2] = ["10.63.0.1", "10.63.0.2"];
+const MIDDLE: [&str; 2] = ["w0", "w1"];
+const DEV: &str = "v0";
+/// Room for a frame in the rings of a raw socket, octets.
+const FRAME: usize = 2048;
+const START: Duration = Duration::from_secs(20);
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// Half a MiB under way at most: a run by time ends by waiting for it.
+const BULK: &str = "-s 64K -t 8 -Q 4";
+
+/// A load that the wire carries with its losses, so that a completion waits for repairs and not for a queue: 4 KiB, at
+/// 20 Mb/s.
+const LOAD: &str = "-s 4K -t 512 -Q 1 --rate_limit 0.02 --rate_units g";
+
+/// Measures it, if it is wanted.
+pub(crate) fn measure(session: &Session, tally: &mut Tally) {
+    if !session.options.wants(ID) {
+        return;
+    }
+    for seed in 1..=session.pace.pairs as u64 {
+        let pair = || {
+            let ours = goodput(&iwperf(session, seed, BULK)?)?;
+            Ok(Pair { ours, theirs: linux(session, seed)? })
+        };
+        let pair = pair();
+        let failed = pair.is_err();
+        tally.add(ID, "loss", pair);
+        if failed {
+            return;
+        }
+    }
+    completions(session, tally);
+}
+
+/// How long completions take under a load, without and with markers: the median of the 99th percentiles.
+fn completions(session: &Session, tally: &mut Tally) {
+    for (name, markers) in [("completions_p99_us", ""), ("completions_p99_us_markers", " --markers")] {
+        let p99 = |seed| {
+            let told = iwperf(session, seed, &format!("{LOAD}{markers}"))?;
+            number(&told, "/results/0/load/latency/p99_us")
+        };
+        match (1..=session.pace.pairs as u64).map(p99).collect::<Result<Vec<f64>>>() {
+            Ok(mut all) => {
+                all.sort_by(f64::total_cmp);
+                tally.note(ID, name, all[all.len() / 2]);
+            }
+            Err(error) => tally.fail(ID, &error),
+        }
+    }
+}
+
+/// Mb/s that the target confirmed.
+fn goodput(told: &Value) -> Result<f64> {
+    ensure!(told["results"][0]["confirmed_by_target"] == true, "not confirmed by the target");
+    Ok(number(told, "/results/0/octets_per_s")? * 8.0 / 1e6)
+}
+
+/// Two ends and the wire between them.
+struct Lab {
+    hosts: [Namespace; 2],
+    wire: Process,
+    _middle: Namespace,
+}
+
+impl Lab {
+    fn new(session: &Session, seed: u64) -> Result<Self> {
+        let (hosts, middle) = ([Namespace::new()?, Namespace::new()?], Namespace::new()?);
+        for (host, dev) in hosts.iter().zip(MIDDLE) {
+            veth(Wire { namespace: host, dev: DEV }, Wire { namespace: &middle, dev }, 1500)?;
+        }
+        let [left, right] = [0, 1].map(|side| af_packet(side, MIDDLE[side], FRAME));
+        let wire = middle.run(session.program("bad-wire")?).args(["--left", &left, "--right", &right]);
+        let wire = wire.args(["--loss", &LOSS_PPM.to_string(), "--seed", &seed.to_string()]);
+        let mut wire = wire.args(["--seconds", &(LIMIT + 2 * START).as_secs().to_string()]).spawn()?;
+        wire.wait_for("ready", START)?;
+        Ok(Self { hosts, wire, _middle: middle })
+    }
+
+    /// Ends the wire, which has to have lost something.
+    fn finish(mut self) -> Result<()> {
+        self.wire.terminate();
+        let told = self.wire.finish(START)?.success()?;
+        let lost = witness::count(&told, "left", "lost")? + witness::count(&told, "right", "lost")?;
+        ensure!(lost > 0, "the wire lost nothing: {told}");
+        Ok(())
+    }
+}
+
+/// Runs `write-bw` and returns what the client wrote as JSON.
+fn iwperf(session: &Session, seed: u64, options: &str) -> Result<Value> {
+    let (lab, scratch) = (Lab::new(session, seed)?, Scratch::new()?);
+    let end = |side: usize| -> Result<Run> {
+        let device = af_packet(0, DEV, FRAME);
+        let address = format!("{}/24", ADDRESSES[side]);
+        let run = lab.hosts[side].run(session.program("iwperf")?);
+        Ok(match side {
+            0 => run.arg("server"),
+            _ => run.args(["write-bw", ADDRESSES[0]]),
+        }
+        .args(["--vdev", &device, "--ip", &address, "--no-huge"]))
+    };
+    let mut server = end(0)?.spawn()?;
+    server.wait_for("listening", START)?;
+    let json = scratch.file("client.json");
+    let client = end(1)?.args(options.split_whitespace());
+    let client = client.args(["-D", &session.pace.lossy_seconds.to_string(), "--json"]).arg(&json).spawn()?;
+    let ended = client.finish(LIMIT).and_then(testing::lab::Ended::success);
+    ended.map_err(|error| lab_error!("{error}\n---- the server\n{}", server.text()))?;
+    server.finish(START)?.success()?;
+    lab.finish()?;
+    let told = std::fs::read(&json)?;
+    serde_json::from_slice(&told).map_err(|error| lab_error!("iwperf's JSON: {error}"))
+}
+
+/// Goodput of Linux to Linux, Mb/s.
+fn linux(session: &Session, seed: u64) -> Result<f64> {
+    let lab = Lab::new(session, seed)?;
+    for (host, address) in lab.hosts.iter().zip(ADDRESSES) {
+        host.address(DEV, &format!("{address}/24"))?;
+    }
+    let mut server = lab.hosts[0].run("iperf3").args(["-s", "-1", "--forceflush"]).spawn()?;
+    server.wait_for("Server listening", START)?;
+    let client = lab.hosts[1].run("iperf3").args(["-c", ADDRESSES[0], "-J", "-C", "cubic"]);
+    let report = client.args(["-t", &session.pace.lossy_seconds.to_string()]).check(LIMIT)?;
+    server.finish(START)?.success()?;
+    lab.finish()?;
+    Ok(iperf3::parse(&report)? * 1e3)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::goodput;
+
+    #[test]
+    fn only_what_the_target_confirmed_is_goodput() {
+        let told = |confirmed: bool| json!({ "results": [{ "octets_per_s": 6.25e6, "confirmed_by_target": confirmed }] });
+        assert_eq!(goodput(&told(true)).unwrap(), 50.0);
+        assert!(goodput(&told(false)).is_err());
+    }
+}

@@ -1,0 +1,119 @@
+//! The rows of the table: what each is, what it is held against, and what is to be reached.
+
+/// Which ratio is better.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Better {
+    /// The larger: rates.
+    More,
+    /// The smaller: times and sizes.
+    Less,
+}
+
+impl Better {
+    /// Whether `ratio` is at least as good as `mark`.
+    pub(crate) fn reaches(self, ratio: f64, mark: f64) -> bool {
+        match self {
+            Self::More => ratio >= mark,
+            Self::Less => ratio <= mark,
+        }
+    }
+
+    /// The worse of two ratios.
+    pub(crate) fn is_worse(self, ratio: f64, than: f64) -> bool {
+        match self {
+            Self::More => ratio < than,
+            Self::Less => ratio > than,
+        }
+    }
+}
+
+/// One row.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Measure {
+    /// Its name, here and in the JSON.
+    pub(crate) id: &'static str,
+    /// What is measured of ours.
+    pub(crate) what: &'static str,
+    /// What it is held against.
+    pub(crate) against: &'static str,
+    /// Of both figures.
+    pub(crate) unit: &'static str,
+    /// Which way the ratio is better.
+    pub(crate) better: Better,
+    /// Ratio to reach at least.
+    pub(crate) goal: f64,
+    /// Ratio aimed at.
+    pub(crate) aim: f64,
+}
+
+/// All rows, in the order in which they are shown.
+pub(crate) const MEASURES: [Measure; 14] = [
+    row("write_1500", "Writes of 1 MiB, MTU 1500", "kernel TCP, MTU 1500", "Gb/s", 2.0, 4.0),
+    row("write_9000", "Writes of 1 MiB, MTU 9000", "kernel TCP, MTU 9000", "Gb/s", 5.0, 7.0),
+    row("send", "Sends of 1 MiB, MTU 9000", "our Writes", "Gb/s", 0.9, 1.0),
+    row("read", "Reads of 1 MiB, MTU 9000", "our Writes", "Gb/s", 0.9, 1.0),
+    less("pingpong_64", "64 B Writes there and back, median", "kernel TCP, busy polling", "us", 0.25, 0.125),
+    row("rate_64", "64 B Writes counted at the target", "kernel TCP, one send each", "M/s", 5.0, 15.0),
+    row("one_core", "both ends in memory on one core", "copy, then CRC, for each end", "GB/s", 0.5, 0.75),
+    row("markers", "Writes of 1 MiB with markers, MTU 9000", "without", "Gb/s", 0.8, 0.95),
+    row("qps_1k", "64 of 1,000 queue pairs active", "64 of 64", "GB/s", 0.9, 1.0),
+    row("qps_10k", "64 of 10,000 queue pairs active", "64 of 64", "GB/s", 0.9, 1.0),
+    row("cores_2", "gain of a second core", "0.9 of a copy and CRC loop's", "x", 1.0, 1.1),
+    less("idle_qp_bytes", "memory of an idle queue pair", "4 KiB", "octets", 1.0, 0.5),
+    row("vs_smoltcp", "our TCP below MPA, MTU 1500", "smoltcp's TCP below it", "GB/s", 2.0, 3.0),
+    row("loss_01", "Writes at 0.1 % loss, 200 Mb/s, 10 ms", "Linux to Linux", "Mb/s", 0.9, 1.2),
+];
+
+/// The row of this name.
+pub(crate) fn find(id: &str) -> Option<&'static Measure> {
+    MEASURES.iter().find(|measure| measure.id == id)
+}
+
+const fn row(
+    id: &'static str,
+    what: &'static str,
+    against: &'static str,
+    unit: &'static str,
+    goal: f64,
+    aim: f64,
+) -> Measure {
+    Measure { id, what, against, unit, better: Better::More, goal, aim }
+}
+
+const fn less(
+    id: &'static str,
+    what: &'static str,
+    against: &'static str,
+    unit: &'static str,
+    goal: f64,
+    aim: f64,
+) -> Measure {
+    Measure { better: Better::Less, ..row(id, what, against, unit, goal, aim) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_aim_is_beyond_its_goal() {
+        for Measure { id, better, goal, aim, .. } in MEASURES {
+            assert!(better.reaches(aim, goal) && !better.reaches(goal, aim), "{id}");
+        }
+    }
+
+    #[test]
+    fn names_are_unique_and_found() {
+        for (index, measure) in MEASURES.iter().enumerate() {
+            assert_eq!(MEASURES.iter().position(|m| m.id == measure.id), Some(index));
+            assert_eq!(find(measure.id), Some(measure));
+        }
+        assert_eq!(find("write"), None);
+    }
+
+    #[test]
+    fn less_is_better_of_times_and_sizes_alone() {
+        let less: Vec<&str> = MEASURES.iter().filter(|m| m.better == Better::Less).map(|m| m.id).collect();
+        assert_eq!(less, ["pingpong_64", "idle_qp_bytes"]);
+    }
+}

@@ -1,0 +1,230 @@
+//! The rows measured between two processes on a vhost-user wire, each direction by itself.
+//!
+//! Data is checked octet by octet in runs of their own, which come first and are not measured.
+
+use serde_json::Value;
+use testing::ensure;
+use testing::lab::{LabError, Result};
+
+use crate::compare::kernel::baseline::{Small, Stream};
+use crate::compare::sample::Pair;
+use crate::compare::session::{Session, Tally};
+use crate::compare::vhost::{self, Sender, Test, Told, number};
+
+/// Octets of a small message.
+pub(crate) const SMALL: u32 = 64;
+
+/// All of them that are wanted.
+pub(crate) fn measure(session: &Session, tally: &mut Tally) {
+    validate(session, tally);
+    bulk(session, tally, 1500, "write_1500", &[]);
+    bulk(session, tally, 9000, "write_9000", &[("send", "send-bw", ""), ("read", "read-bw", ""), MARKERS]);
+    round_trip(session, tally);
+    rate(session, tally);
+}
+
+const MARKERS: (&str, &str, &str) = ("markers", "write-bw", "--markers");
+
+/// Runs in which the target checks every octet: the row, the test, its MTU, its options.
+const CHECKED: [(&str, &str, u16, &str); 7] = [
+    ("write_1500", "write-bw", 1500, "-s 1M -n 100"),
+    ("write_9000", "write-bw", 9000, "-s 1M -n 100"),
+    ("send", "send-bw", 9000, "-s 1M -n 100"),
+    ("read", "read-bw", 9000, "-s 1M -n 100"),
+    ("markers", "write-bw", 9000, "-s 1M -n 100 --markers"),
+    ("pingpong_64", "write-lat", 1500, "-s 64 -n 2000"),
+    ("rate_64", "write-bw", 1500, "-s 64 -Q 64 -n 20000"),
+];
+
+fn validate(session: &Session, tally: &mut Tally) {
+    for (id, name, mtu, options) in CHECKED {
+        if !session.options.wants(id) {
+            continue;
+        }
+        let test = Test::new(name, mtu, &format!("{options} --validate"));
+        let checked: Result<u64> = Sender::BOTH
+            .into_iter()
+            .map(|sender| messages_checked(&vhost::run(session, &test, sender)?))
+            .sum();
+        match checked {
+            Ok(messages) => tally.note(id, "messages_validated", messages),
+            Err(error) => tally.fail(id, &error),
+        }
+    }
+}
+
+/// Messages whose every octet one end or the other has looked at.
+fn messages_checked(told: &Told) -> Result<u64> {
+    let checked = |at: &str| told.client.pointer(at).and_then(Value::as_u64).unwrap_or(0);
+    let checked =
+        checked("/validation/messages_checked_here") + checked("/validation/messages_checked_by_peer");
+    ensure!(checked > 0, "nothing was validated");
+    Ok(checked)
+}
+
+/// The goodput of large Writes beside the kernel's stream, and other rows beside those Writes: the row, the test and
+/// its options.
+fn bulk(
+    session: &Session,
+    tally: &mut Tally,
+    mtu: u16,
+    write: &'static str,
+    others: &[(&'static str, &'static str, &'static str)],
+) {
+    let test = |name, options| Test::new(name, mtu, &format!("-s 1M -D {} {options}", session.pace.seconds));
+    let others: Vec<_> = others.iter().filter(|(id, ..)| session.options.wants(id)).collect();
+    let wants_write = session.options.wants(write);
+    if !wants_write && others.is_empty() {
+        return;
+    }
+    let stream = wants_write.then(|| Stream::new(session, mtu)).and_then(|stream| match stream {
+        Ok(stream) => {
+            tally.note(write, "kernel", stream.name());
+            tally.note(write, "kernel_tried", stream.tried.clone());
+            tally.note(write, "kernel_sendfile", stream.sendfile.clone());
+            Some(stream)
+        }
+        Err(error) => {
+            tally.fail(write, &error);
+            None
+        }
+    });
+    for _ in 0..session.pace.pairs {
+        for sender in Sender::BOTH {
+            let writes = goodput(session, &test("write-bw", ""), sender);
+            if let Some(stream) = &stream {
+                let theirs = stream.goodput(1, session.pace.seconds);
+                tally.add(write, sender.name(), pair(&writes, &theirs));
+            }
+            for (id, name, options) in &others {
+                let ours = goodput(session, &test(name, options), sender);
+                tally.add(id, sender.name(), pair(&ours, &writes));
+            }
+        }
+    }
+}
+
+/// A pair of two figures, or what is wrong with one of them.
+fn pair(ours: &Result<f64>, theirs: &Result<f64>) -> Result<Pair> {
+    match (ours, theirs) {
+        (Ok(ours), Ok(theirs)) => Ok(Pair { ours: *ours, theirs: *theirs }),
+        (Err(LabError(reason)), _) | (_, Err(LabError(reason))) => Err(LabError::new(reason)),
+    }
+}
+
+/// Gb/s that the target confirmed.
+///
+/// # Errors
+/// When a program fails, or the target confirmed nothing.
+pub(crate) fn goodput(session: &Session, test: &Test, sender: Sender) -> Result<f64> {
+    let told = vhost::run(session, test, sender)?;
+    ensure!(told.client["results"][0]["confirmed_by_target"] == true, "not confirmed by the target");
+    Ok(number(&told.client, "/results/0/octets_per_s")? * 8.0 / 1e9)
+}
+
+/// The whole round trip of two small Writes, median.
+fn round_trip(session: &Session, tally: &mut Tally) {
+    let count = session.pace.round_trips;
+    let row = SmallRow {
+        id: "pingpong_64",
+        test: Test::new("write-lat", 1500, &format!("-s {SMALL} -n {count}")),
+        // The tool says half a round trip, as its model does.
+        ours: &|told| Ok(2.0 * number(&told.client, "/results/0/latency/typical_us")?),
+        kernel: &|| Small::for_round_trips(session, SMALL),
+        theirs: &|small| small.round_trips(SMALL, count).map(|trips| trips.median_us),
+    };
+    row.measure(session, tally);
+}
+
+/// Small Writes a second, as many as the target's engine counted.
+fn rate(session: &Session, tally: &mut Tally) {
+    let seconds = session.pace.seconds;
+    let row = SmallRow {
+        id: "rate_64",
+        test: Test::new("write-bw", 1500, &format!("-s {SMALL} -Q 64 -t 1024 -D {seconds}")),
+        ours: &counted_rate,
+        kernel: &|| Small::for_rate(session, 1500, SMALL),
+        theirs: &|small| small.messages_per_s(SMALL, f64::from(seconds)).map(|rate| rate / 1e6),
+    };
+    row.measure(session, tally);
+}
+
+/// A row of small messages beside the kernel's.
+struct SmallRow<'a> {
+    id: &'static str,
+    test: Test,
+    ours: &'a dyn Fn(&Told) -> Result<f64>,
+    kernel: &'a dyn Fn() -> Result<Small>,
+    theirs: &'a dyn Fn(&Small) -> Result<f64>,
+}
+
+impl SmallRow<'_> {
+    fn measure(&self, session: &Session, tally: &mut Tally) {
+        if !session.options.wants(self.id) {
+            return;
+        }
+        let small = match (self.kernel)() {
+            Ok(small) => small,
+            Err(error) => return tally.fail(self.id, &error),
+        };
+        tally.note(self.id, "kernel", small.name());
+        for _ in 0..session.pace.pairs {
+            for sender in Sender::BOTH {
+                let ours = vhost::run(session, &self.test, sender).and_then(|told| (self.ours)(&told));
+                tally.add(self.id, sender.name(), pair(&ours, &(self.theirs)(&small)));
+            }
+        }
+    }
+}
+
+/// Millions of messages a second: those that the target's engine counted in the time to the target's confirmation.
+/// A small Write is one FPDU.
+fn counted_rate(told: &Told) -> Result<f64> {
+    let sent = number(&told.client, "/results/0/iterations")?;
+    let rate = number(&told.client, "/results/0/msg_rate_mpps")?;
+    let counted = number(&told.server, "/counters/rx_fpdus")?;
+    ensure!(told.client["results"][0]["confirmed_by_target"] == true, "not confirmed by the target");
+    ensure!(counted >= sent, "{sent} messages were sent, and the target counted {counted} FPDUs");
+    Ok(rate)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn told(confirmed: bool, counted: u64) -> Told {
+        let result = json!({ "iterations": 1000, "msg_rate_mpps": 2.5, "confirmed_by_target": confirmed });
+        let client = json!({ "results": [result], "validation": { "messages_checked_by_peer": 7 } });
+        Told { client, server: json!({ "counters": { "rx_fpdus": counted } }) }
+    }
+
+    #[test]
+    fn a_rate_counts_if_the_target_counted_as_much() {
+        assert_eq!(counted_rate(&told(true, 1010)).unwrap(), 2.5);
+        assert!(counted_rate(&told(true, 999)).unwrap_err().to_string().contains("999"));
+        assert!(counted_rate(&told(false, 1010)).is_err());
+    }
+
+    #[test]
+    fn a_validation_that_looked_at_nothing_is_none() {
+        assert_eq!(messages_checked(&told(true, 0)).unwrap(), 7);
+        let unchecked = Told { client: json!({ "validation": null }), server: Value::Null };
+        assert!(messages_checked(&unchecked).is_err());
+    }
+
+    #[test]
+    fn every_checked_run_belongs_to_a_row() {
+        assert!(CHECKED.iter().all(|(id, ..)| crate::compare::measures::find(id).is_some()));
+    }
+
+    #[test]
+    fn a_pair_without_a_figure_says_which() {
+        let no = || Err(LabError::new("no"));
+        assert_eq!(pair(&Ok(3.0), &Ok(2.0)).unwrap(), Pair { ours: 3.0, theirs: 2.0 });
+        for (ours, theirs) in [(no(), Ok(2.0)), (Ok(3.0), no())] {
+            assert_eq!(pair(&ours, &theirs).unwrap_err().to_string(), "no");
+        }
+    }
+}

@@ -1,0 +1,161 @@
+//! `--plots DIR`: bandwidth over the message size and over connections, the round trip by percentile, goodput over cores,
+//! each beside what the kernel's TCP, or a loop that copies and sums, does.
+
+use std::path::Path;
+
+use benches::plot::{Axis, Chart, Series};
+use serde::Deserialize;
+use serde_json::Value;
+use testing::lab::Result;
+use testing::lab_error;
+
+use crate::compare::kernel::baseline::{Small, Stream};
+use crate::compare::over_vhost::{SMALL, goodput};
+use crate::compare::session::{Row, Session};
+use crate::compare::vhost::{self, Sender, Test};
+
+/// Sizes of messages, octets.
+const SIZES: [u32; 9] = [64, 256, 1 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20];
+
+/// Numbers of connections.
+const CONNECTIONS: [u32; 5] = [1, 4, 16, 64, 128];
+
+/// MTU of what is plotted, octets.
+const MTU: u16 = 9000;
+
+/// How long the kernel sends messages of one size.
+const KERNEL_SECONDS: f64 = 0.5;
+
+/// The end that sends in what is plotted: plots show one direction.
+const SENDER: Sender = Sender::VirtioUser;
+
+/// Measures what is plotted and draws it into `directory`, which is made where it is missing. `rows` are those measured
+/// already.
+///
+/// # Errors
+/// When something cannot be measured, drawn or written.
+pub(crate) fn draw(session: &Session, rows: &[Row], directory: &Path) -> Result<()> {
+    let failed = |error: std::io::Error| lab_error!("{}: {error}", directory.display());
+    std::fs::create_dir_all(directory).map_err(failed)?;
+    let charts = [
+        ("size", by_size(session)?),
+        ("latency", by_percentile(session)?),
+        ("connections", by_connections(session)?),
+    ];
+    for (name, chart) in charts.into_iter().chain(by_cores(rows).map(|chart| ("cores", chart))) {
+        let svg = chart.svg().map_err(|error| lab_error!("{error}"))?;
+        std::fs::write(directory.join(format!("{name}.svg")), svg).map_err(failed)?;
+    }
+    Ok(())
+}
+
+fn by_size(session: &Session) -> Result<Chart> {
+    let kernel = Small::for_rate(session, MTU, SIZES[0])?;
+    let (mut ours, mut theirs) = (Vec::new(), Vec::new());
+    for size in SIZES {
+        // Depth by octets: what is left at the end of a run by time has to be waited for.
+        let depth = ((64 << 20) / size).clamp(16, 1024);
+        let test = Test::new("write-bw", MTU, &format!("-s {size} -t {depth} -D {}", session.pace.seconds));
+        ours.push((f64::from(size), goodput(session, &test, SENDER)?));
+        let messages = kernel.messages_per_s(size, KERNEL_SECONDS)?;
+        theirs.push((f64::from(size), messages * f64::from(size) * 8.0 / 1e9));
+    }
+    Ok(Chart {
+        title: format!("Bandwidth over message size, MTU {MTU}"),
+        x: Axis::octets("message, octets"),
+        y: Axis::linear("Gb/s"),
+        series: vec![
+            Series::new("uwarp, RDMA Writes", ours),
+            Series::new("kernel TCP, one send each", theirs),
+        ],
+    })
+}
+
+fn by_connections(session: &Session) -> Result<Chart> {
+    let kernel = Stream::new(session, MTU)?;
+    let (mut ours, mut theirs) = (Vec::new(), Vec::new());
+    for connections in CONNECTIONS {
+        let options = format!("-s 64K -t 16 -q {connections} -D {}", session.pace.seconds);
+        ours.push((connections.into(), goodput(session, &Test::new("write-bw", MTU, &options), SENDER)?));
+        theirs.push((connections.into(), kernel.goodput(connections, session.pace.seconds)?));
+    }
+    Ok(Chart {
+        title: format!("Bandwidth over connections, MTU {MTU}"),
+        x: Axis::count("connections"),
+        y: Axis::linear("Gb/s, all together"),
+        series: vec![
+            Series::new("uwarp, RDMA Writes of 64 KiB", ours),
+            Series::new(format!("kernel TCP, {}", kernel.name()), theirs),
+        ],
+    })
+}
+
+fn by_percentile(session: &Session) -> Result<Chart> {
+    let count = session.pace.round_trips;
+    let test = Test::new("write-lat", 1500, &format!("-s {SMALL} -n {count}"));
+    let told = vhost::run(session, &test, SENDER)?;
+    let kernel = Small::for_round_trips(session, SMALL)?;
+    Ok(Chart {
+        title: format!("Round trip of {SMALL} octets"),
+        x: Axis::quantiles(),
+        y: Axis::log10("microseconds, there and back"),
+        series: vec![
+            Series::new("uwarp, RDMA Writes", whole_round_trips(&told.client)?),
+            Series::new("kernel TCP, busy polling", kernel.round_trips(SMALL, count)?.distribution),
+        ],
+    })
+}
+
+/// The distribution in what `iwperf` wrote, whose latencies of Writes are half a round trip.
+fn whole_round_trips(told: &Value) -> Result<Vec<(f64, f64)>> {
+    let halves = Vec::<(f64, f64)>::deserialize(&told["results"][0]["distribution"])
+        .map_err(|error| lab_error!("iwperf's distribution: {error}"))?;
+    Ok(halves.into_iter().map(|(quantile, us)| (quantile, 2.0 * us)).collect())
+}
+
+/// What a second core gains, where that row was measured.
+fn by_cores(rows: &[Row]) -> Option<Chart> {
+    /// What of the loop's gain the row is held against.
+    const SHARE: f64 = 0.9;
+    let row = rows.iter().find(|row| row.measure.id == "cores_2")?;
+    let gains = |gain: f64| vec![(1.0, 1.0), (2.0, gain)];
+    let pair = row.sample().median;
+    Some(Chart {
+        title: "Goodput over cores, each with an engine and a wire in memory".to_owned(),
+        x: Axis::count("cores"),
+        y: Axis::linear("times that of one core"),
+        series: vec![
+            Series::new("uwarp, both ends", gains(pair.ours)),
+            Series::reference("a loop that copies and sums", gains(pair.theirs / SHARE)),
+        ],
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::compare::measures::find;
+    use crate::compare::sample::Pair;
+    use crate::compare::session::Tally;
+
+    #[test]
+    fn half_round_trips_become_whole_ones() {
+        let told = json!({ "results": [{ "distribution": [[0.0, 1.5], [0.5, 2.0]] }] });
+        assert_eq!(whole_round_trips(&told).unwrap(), [(0.0, 3.0), (0.5, 4.0)]);
+        assert!(whole_round_trips(&json!({ "results": [{}] })).is_err());
+    }
+
+    #[test]
+    fn cores_are_drawn_where_their_row_was_measured() {
+        assert!(by_cores(&[]).is_none());
+        let mut tally = Tally::default();
+        tally.add("cores_2", "memory", Ok(Pair { ours: 1.9, theirs: 1.71 }));
+        let chart = by_cores(&[tally.row(find("cores_2").unwrap()).unwrap()]).unwrap();
+        let at_two: Vec<(f64, f64)> = chart.series.iter().map(|series| series.points[1]).collect();
+        assert_eq!(at_two[0], (2.0, 1.9));
+        assert!((at_two[1].1 - 1.9).abs() < 1e-9);
+        assert!(chart.svg().unwrap().contains("copies and sums"));
+    }
+}

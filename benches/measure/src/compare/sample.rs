@@ -1,0 +1,145 @@
+//! Pairs of figures taken in turn, and what they come to: the pair whose ratio is the median, and the spread.
+
+use serde::Serialize;
+
+use crate::compare::measures::{Better, Measure};
+
+/// Two figures taken one right after the other, in the unit of their row.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub(crate) struct Pair {
+    /// Of uwarp.
+    pub(crate) ours: f64,
+    /// Of what it is held against.
+    pub(crate) theirs: f64,
+}
+
+impl Pair {
+    /// Ours by theirs.
+    pub(crate) fn ratio(&self) -> f64 {
+        self.ours / self.theirs
+    }
+}
+
+/// What several pairs come to.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Sample {
+    /// The pair whose ratio is the median: the lower of the two in the middle when their number is even.
+    pub(crate) median: Pair,
+    /// Least and greatest ratio.
+    pub(crate) spread: [f64; 2],
+    /// All of them, as they were taken.
+    pub(crate) pairs: Vec<Pair>,
+}
+
+impl Sample {
+    /// Of pairs in the order in which they were taken; `None` when there are none, or a ratio is no positive number.
+    pub(crate) fn new(pairs: Vec<Pair>) -> Option<Self> {
+        let mut sorted = pairs.clone();
+        sorted.sort_by(|a, b| a.ratio().total_cmp(&b.ratio()));
+        let (first, last) = (sorted.first()?, sorted.last()?);
+        let is_sound = |pair: &Pair| pair.ratio().is_finite() && pair.ratio() > 0.0;
+        if !sorted.iter().all(is_sound) {
+            return None;
+        }
+        let spread = [first.ratio(), last.ratio()];
+        Some(Self { median: sorted[(sorted.len() - 1) / 2], spread, pairs })
+    }
+
+    /// The ratio that counts.
+    pub(crate) fn ratio(&self) -> f64 {
+        self.median.ratio()
+    }
+}
+
+/// The worst of the samples by direction: the one that counts.
+pub(crate) fn worst(samples: &[(&'static str, Sample)], better: Better) -> Option<usize> {
+    (0..samples.len()).reduce(|worst, next| {
+        if better.is_worse(samples[next].1.ratio(), samples[worst].1.ratio()) { next } else { worst }
+    })
+}
+
+/// How far a ratio got.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Verdict {
+    /// Neither.
+    Missed,
+    /// The goal.
+    Goal,
+    /// Goal and aim.
+    Aim,
+}
+
+impl Verdict {
+    /// Of a ratio in a row.
+    pub(crate) fn of(measure: &Measure, ratio: f64) -> Self {
+        if measure.better.reaches(ratio, measure.aim) {
+            Self::Aim
+        } else if measure.better.reaches(ratio, measure.goal) {
+            Self::Goal
+        } else {
+            Self::Missed
+        }
+    }
+
+    /// In the table.
+    pub(crate) fn word(self) -> &'static str {
+        match self {
+            Self::Missed => "missed",
+            Self::Goal => "goal",
+            Self::Aim => "aim",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::compare::measures::find;
+
+    fn pair(ours: f64, theirs: f64) -> Pair {
+        Pair { ours, theirs }
+    }
+
+    #[test]
+    fn the_median_is_that_of_the_ratios_not_of_the_figures() {
+        // Ratios 2, 5, 3, 1, 4; the median of `ours` would be 30, of `theirs` 10.
+        let pairs = vec![pair(20., 10.), pair(50., 10.), pair(30., 10.), pair(40., 40.), pair(4., 1.)];
+        let sample = Sample::new(pairs.clone()).unwrap();
+        assert_eq!((sample.median, sample.ratio()), (pair(30., 10.), 3.0));
+        assert_eq!((sample.spread, sample.pairs), ([1.0, 5.0], pairs));
+    }
+
+    #[test]
+    fn of_an_even_number_the_lower_in_the_middle_counts() {
+        let sample = Sample::new(vec![pair(4., 1.), pair(1., 1.), pair(3., 1.), pair(2., 1.)]).unwrap();
+        assert_eq!(sample.ratio(), 2.0);
+    }
+
+    #[test]
+    fn no_pair_and_no_number_are_no_sample() {
+        assert_eq!(Sample::new(Vec::new()), None);
+        for bad in [pair(1., 0.), pair(0., 1.), pair(f64::NAN, 1.), pair(-1., 1.)] {
+            assert_eq!(Sample::new(vec![pair(1., 1.), bad]), None, "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn the_worse_direction_counts() {
+        let of = |ratio| Sample::new(vec![pair(ratio, 1.)]).unwrap();
+        let samples = [("there", of(2.0)), ("back", of(3.0))];
+        assert_eq!(worst(&samples, Better::More), Some(0));
+        assert_eq!(worst(&samples, Better::Less), Some(1));
+        assert_eq!(worst(&[], Better::More), None);
+    }
+
+    #[test]
+    fn a_verdict_looks_the_right_way() {
+        let more = find("write_9000").unwrap();
+        let verdicts = [4.9, 5.0, 6.9, 7.0].map(|ratio| Verdict::of(more, ratio));
+        assert_eq!(verdicts, [Verdict::Missed, Verdict::Goal, Verdict::Goal, Verdict::Aim]);
+        let less = find("pingpong_64").unwrap();
+        let verdicts = [0.3, 0.25, 0.2, 0.125].map(|ratio| Verdict::of(less, ratio));
+        assert_eq!(verdicts, [Verdict::Missed, Verdict::Goal, Verdict::Goal, Verdict::Aim]);
+    }
+}

@@ -1,0 +1,179 @@
+//! One run: what it has to work with, and what came of each row.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use serde_json::{Map, Value};
+use testing::lab::{LabError, Result, Run};
+use testing::lab_error;
+
+use crate::compare::machine;
+use crate::compare::measures::Measure;
+use crate::compare::options::{Options, Pace};
+use crate::compare::sample::{Pair, Sample, Verdict, worst};
+
+/// What a run has to work with.
+#[derive(Debug)]
+pub(crate) struct Session {
+    /// The options.
+    pub(crate) options: Options,
+    /// How long everything takes.
+    pub(crate) pace: Pace,
+    /// The cores of the two ends: the same one twice where there is but one.
+    pub(crate) cpus: [usize; 2],
+    /// Do without hugepages.
+    pub(crate) no_huge: bool,
+    programs: PathBuf,
+}
+
+impl Session {
+    /// On the first two cores that this process may use; programs are looked for beside its own.
+    ///
+    /// # Errors
+    /// When the system does not tell.
+    pub(crate) fn new(options: Options) -> Result<Self> {
+        let own = std::env::current_exe()?;
+        let programs = own.parent().ok_or_else(|| lab_error!("{} has no folder", own.display()))?.to_owned();
+        let no_huge = options.no_huge;
+        Ok(Self { pace: options.pace(), cpus: machine::two_cpus()?, no_huge, programs, options })
+    }
+
+    /// The path of a program that was built with this one.
+    ///
+    /// # Errors
+    /// When it was not.
+    pub(crate) fn program(&self, name: &str) -> Result<PathBuf> {
+        let path = self.programs.join(name);
+        if path.exists() {
+            return Ok(path);
+        }
+        Err(lab_error!("{name} is not built (scripts/compare builds it)"))
+    }
+
+    /// A run of another part of this program, in a process of its own.
+    ///
+    /// # Errors
+    /// When the program is not where it was.
+    pub(crate) fn part(command: &str) -> Result<Run> {
+        Ok(Run::new(std::env::current_exe()?).arg(command))
+    }
+}
+
+/// One row that was measured.
+#[derive(Clone, Debug)]
+pub(crate) struct Row {
+    /// Which.
+    pub(crate) measure: &'static Measure,
+    /// By direction; rows without directions have one, named `both`.
+    pub(crate) directions: Vec<(&'static str, Sample)>,
+    /// The direction that counts: the worse.
+    pub(crate) counts: usize,
+    /// What else was found, for the JSON.
+    pub(crate) also: Map<String, Value>,
+}
+
+impl Row {
+    /// The sample that counts.
+    pub(crate) fn sample(&self) -> &Sample {
+        &self.directions[self.counts].1
+    }
+
+    /// How far it got.
+    pub(crate) fn verdict(&self) -> Verdict {
+        Verdict::of(self.measure, self.sample().ratio())
+    }
+}
+
+/// Pairs as they come, by row and direction, until they make rows.
+#[derive(Debug, Default)]
+pub(crate) struct Tally {
+    pairs: BTreeMap<&'static str, Vec<(&'static str, Vec<Pair>)>>,
+    failures: BTreeMap<&'static str, String>,
+    also: BTreeMap<&'static str, Map<String, Value>>,
+}
+
+impl Tally {
+    /// One more pair of row `id`, or why there is none; the first failure of a row is kept.
+    pub(crate) fn add(&mut self, id: &'static str, direction: &'static str, pair: Result<Pair>) {
+        let pair = match pair {
+            Ok(pair) => pair,
+            Err(error) => return self.fail(id, &error),
+        };
+        eprintln!("  {id:<14} {direction:<18} {:>10.3} against {:>10.3}", pair.ours, pair.theirs);
+        let directions = self.pairs.entry(id).or_default();
+        match directions.iter_mut().find(|(name, _)| *name == direction) {
+            Some((_, pairs)) => pairs.push(pair),
+            None => directions.push((direction, vec![pair])),
+        }
+    }
+
+    /// Row `id` cannot be taken.
+    pub(crate) fn fail(&mut self, id: &'static str, error: &LabError) {
+        eprintln!("  {id:<14} {error}");
+        self.failures.entry(id).or_insert_with(|| error.to_string());
+    }
+
+    /// What else was found in row `id`.
+    pub(crate) fn note(&mut self, id: &'static str, name: &str, value: impl Into<Value>) {
+        self.also.entry(id).or_default().insert(name.to_owned(), value.into());
+    }
+
+    /// The row, or why there is none, in one line.
+    ///
+    /// # Errors
+    /// As told.
+    pub(crate) fn row(&self, measure: &'static Measure) -> std::result::Result<Row, String> {
+        if let Some(reason) = self.failures.get(measure.id) {
+            return Err(reason.lines().next().unwrap_or_default().to_owned());
+        }
+        let of = |(direction, pairs): &(&'static str, Vec<Pair>)| {
+            Sample::new(pairs.clone()).map(|sample| (*direction, sample))
+        };
+        let directions = self.pairs.get(measure.id).map(|directions| directions.iter().map(of).collect());
+        let directions: Option<Vec<_>> = directions.unwrap_or_default();
+        let directions = directions.ok_or("a figure is no positive number")?;
+        let counts = worst(&directions, measure.better).ok_or("nothing was measured")?;
+        let also = self.also.get(measure.id).cloned().unwrap_or_default();
+        Ok(Row { measure, directions, counts, also })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::compare::measures::find;
+
+    fn pair(ours: f64) -> Result<Pair> {
+        Ok(Pair { ours, theirs: 10.0 })
+    }
+
+    #[test]
+    fn the_worse_direction_makes_the_row() {
+        let mut tally = Tally::default();
+        for ours in [50.0, 70.0, 60.0] {
+            tally.add("write_1500", "there", pair(ours));
+            tally.add("write_1500", "back", pair(ours / 2.0));
+        }
+        let row = tally.row(find("write_1500").unwrap()).unwrap();
+        assert_eq!(row.directions[row.counts].0, "back");
+        assert_eq!((row.sample().ratio(), row.verdict()), (3.0, Verdict::Goal));
+    }
+
+    #[test]
+    fn one_failure_fails_its_row_in_one_line_and_no_other() {
+        let mut tally = Tally::default();
+        tally.add("send", "there", pair(9.0));
+        tally.add("send", "back", Err(LabError::new("no peer\nand a long log")));
+        tally.add("read", "there", pair(9.0));
+        assert_eq!(tally.row(find("send").unwrap()).unwrap_err(), "no peer");
+        assert!(tally.row(find("read").unwrap()).is_ok());
+        assert!(tally.row(find("markers").unwrap()).is_err());
+    }
+
+    #[test]
+    fn a_row_of_zeros_is_none() {
+        let mut tally = Tally::default();
+        tally.add("send", "there", pair(0.0));
+        assert!(tally.row(find("send").unwrap()).is_err());
+    }
+}

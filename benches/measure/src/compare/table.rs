@@ -1,0 +1,97 @@
+//! The table that people read.
+
+use serde_json::Value;
+
+use crate::compare::measures::{Better, Measure};
+use crate::compare::session::Row;
+
+/// The heading of the columns.
+pub(crate) fn heading() -> String {
+    line(["id", "ours", "theirs", "unit", "ratio", "spread", "goal", "aim", "reached"].map(str::to_owned))
+}
+
+/// A row.
+pub(crate) fn row(row: &Row) -> String {
+    let Measure { id, unit, better, goal, aim, .. } = row.measure;
+    let (sample, sign) = (row.sample(), if *better == Better::More { ">= " } else { "<= " });
+    line([
+        (*id).to_owned(),
+        short(sample.median.ours),
+        short(sample.median.theirs),
+        (*unit).to_owned(),
+        short(sample.ratio()),
+        sample.spread.map(short).join(" to "),
+        format!("{sign}{}", short(*goal)),
+        format!("{sign}{}", short(*aim)),
+        row.verdict().word().to_owned(),
+    ])
+}
+
+/// What stands beside a row and is not what it is measured against: the kernel that copies nothing at the sender.
+pub(crate) fn beside(row: &Row) -> Option<String> {
+    let tried = row.also.get("kernel_sendfile")?.as_object()?;
+    let best = tried.values().filter_map(Value::as_f64).reduce(f64::max)?;
+    Some(format!(
+        "beside {}: the kernel with sendfile, no copy at its sender: {}",
+        row.measure.id,
+        short(best)
+    ))
+}
+
+/// A row that could not be measured.
+pub(crate) fn missing(measure: &Measure, reason: &str) -> String {
+    format!("{:<14} not measured: {reason}", measure.id)
+}
+
+fn line([id, ours, theirs, unit, ratio, spread, goal, aim, reached]: [String; 9]) -> String {
+    format!("{id:<14} {ours:>8} {theirs:>8} {unit:<6} {ratio:>7}  {spread:<16} {goal:>8} {aim:>8}  {reached}")
+}
+
+/// Three digits, or as many as there are in front of the point.
+pub(crate) fn short(value: f64) -> String {
+    let digits = match value.abs() {
+        x if x >= 99.95 => 0,
+        x if x >= 9.995 => 1,
+        x if x >= 0.9995 => 2,
+        _ => 3,
+    };
+    format!("{value:.digits$}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::compare::measures::find;
+    use crate::compare::sample::Pair;
+    use crate::compare::session::Tally;
+
+    #[test]
+    fn three_digits_are_enough() {
+        let texts = [1234.5, 99.96, 31.25, 9.999, 4.0, 0.9, 0.125].map(short);
+        assert_eq!(texts, ["1234", "100", "31.2", "10.0", "4.00", "0.900", "0.125"]);
+    }
+
+    #[test]
+    fn the_best_without_a_copy_stands_beside_its_row() {
+        let mut tally = Tally::default();
+        tally.add("write_1500", "there", Ok(Pair { ours: 4.0, theirs: 2.0 }));
+        let row = |tally: &Tally| tally.row(find("write_1500").unwrap()).unwrap();
+        assert_eq!(beside(&row(&tally)), None);
+        tally.note("write_1500", "kernel_sendfile", serde_json::json!({ "a": 3.25, "b": 31.25 }));
+        assert!(beside(&row(&tally)).unwrap().ends_with(": 31.2"));
+    }
+
+    #[test]
+    fn a_row_stands_below_its_heading() {
+        let mut tally = Tally::default();
+        for ours in [1.0, 2.0, 4.0] {
+            tally.add("pingpong_64", "there", Ok(Pair { ours, theirs: 8.0 }));
+        }
+        let text = row(&tally.row(find("pingpong_64").unwrap()).unwrap());
+        let words: Vec<&str> = text.split_whitespace().collect();
+        let spread = ["0.125", "to", "0.500", "<=", "0.250", "<=", "0.125", "goal"];
+        assert_eq!(words, [&["pingpong_64", "2.00", "8.00", "us", "0.250"], &spread[..]].concat());
+        let column = heading().find("reached").unwrap();
+        assert_eq!(text.find("goal"), Some(column));
+    }
+}

@@ -1,0 +1,25 @@
+//! What a program that was started has said.
+
+use serde::de::DeserializeOwned;
+use testing::lab::Result;
+use testing::lab_error;
+
+/// The figures in a program's last line, which is JSON.
+///
+/// # Errors
+/// It is not, or says something else; with all that the program said.
+pub(crate) fn last_line<T: DeserializeOwned>(text: &str) -> Result<T> {
+    let line = text.lines().next_back().unwrap_or_default();
+    serde_json::from_str(line).map_err(|error| lab_error!("{error} in: {text}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_line_is_what_counts() {
+        assert_eq!(last_line::<(u32, f64)>("ready\n[640, 0.5]\n").unwrap(), (640, 0.5));
+        assert!(last_line::<u32>("ready\n").unwrap_err().to_string().contains("ready"));
+    }
+}

@@ -1,0 +1,164 @@
+//! Two `iwperf` processes, each pinned to a core, on a vhost-user wire.
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use testing::lab::{Process, Result, Run, Scratch};
+use testing::lab_error;
+
+use crate::compare::session::Session;
+
+/// The end of the wire that sends the data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Sender {
+    /// `net_vhost`, which makes the socket.
+    Vhost,
+    /// `net_virtio_user`.
+    VirtioUser,
+}
+
+impl Sender {
+    /// Both.
+    pub(crate) const BOTH: [Self; 2] = [Self::VirtioUser, Self::Vhost];
+
+    /// In results.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Vhost => "vhost_sends",
+            Self::VirtioUser => "virtio_user_sends",
+        }
+    }
+}
+
+/// One run of `iwperf`.
+#[derive(Clone, Debug)]
+pub(crate) struct Test {
+    /// Its name on `iwperf`'s command line.
+    pub(crate) name: &'static str,
+    /// IP MTU, octets.
+    pub(crate) mtu: u16,
+    /// The test's options.
+    pub(crate) options: Vec<String>,
+}
+
+impl Test {
+    /// From options as one would type them.
+    pub(crate) fn new(name: &'static str, mtu: u16, options: &str) -> Self {
+        Self { name, mtu, options: options.split_whitespace().map(str::to_owned).collect() }
+    }
+}
+
+/// What both ends wrote as JSON.
+#[derive(Clone, Debug)]
+pub(crate) struct Told {
+    /// The end that asked for the test.
+    pub(crate) client: Value,
+    /// The other.
+    pub(crate) server: Value,
+}
+
+/// Longest wait for a program that starts its port.
+const START: Duration = Duration::from_secs(20);
+
+/// Longest run, with time for a start on a busy machine.
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// Descriptors of virtio-user's queues: its default of 256 holds four superframes.
+const QUEUE: u16 = 1024;
+
+/// Of these, those with a buffer to receive into. A full ring only makes the other end wait, and the buffers, which are used
+/// in turn, stay in the cache: with all 1024 a sixth less comes from the vhost end.
+const RX_DESC: u16 = 128;
+
+const SERVER: &str = "10.90.0.1";
+const CLIENT: &str = "10.90.0.2";
+
+/// Runs `test` so that its data comes from `sender`.
+///
+/// # Errors
+/// When a program fails or does not end, with what it said.
+pub(crate) fn run(session: &Session, test: &Test, sender: Sender) -> Result<Told> {
+    let scratch = Scratch::new()?;
+    let ends = Ends { session, test, scratch: &scratch, socket: scratch.file("wire.sock") };
+    // Reads are asked for by the end that gets the data.
+    let client_is_vhost = (sender == Sender::Vhost) == (test.name != "read-bw");
+    let first = if client_is_vhost { ends.client(true) } else { ends.server(true) }?;
+    wait_for_socket(&ends.socket)?;
+    let second = if client_is_vhost { ends.server(false) } else { ends.client(false) }?;
+    let (client, server) = if client_is_vhost { (first, second) } else { (second, first) };
+    let told = |file: &str| -> Result<Value> {
+        let octets = std::fs::read(scratch.file(file))?;
+        serde_json::from_slice(&octets).map_err(|error| lab_error!("{file}: {error}"))
+    };
+    let ended = client.finish(LIMIT)?;
+    if !ended.status.success() {
+        let said = server.text();
+        return Err(lab_error!("{}: {}\n{}\n---- the server\n{said}", ended.what, ended.status, ended.text));
+    }
+    server.finish(START)?.success()?;
+    Ok(Told { client: told("client.json")?, server: told("server.json")? })
+}
+
+/// The two programs of a run.
+struct Ends<'a> {
+    session: &'a Session,
+    test: &'a Test,
+    scratch: &'a Scratch,
+    socket: PathBuf,
+}
+
+impl Ends<'_> {
+    fn client(&self, is_vhost: bool) -> Result<Process> {
+        let run = Run::new(self.session.program("iwperf")?).args([self.test.name, SERVER]);
+        self.common(run, is_vhost, CLIENT, "client.json").args(&self.test.options).spawn()
+    }
+
+    fn server(&self, is_vhost: bool) -> Result<Process> {
+        let run = Run::new(self.session.program("iwperf")?).arg("server");
+        self.common(run, is_vhost, SERVER, "server.json").spawn()
+    }
+
+    fn common(&self, run: Run, is_vhost: bool, address: &str, json: &str) -> Run {
+        let cpu = self.session.cpus[usize::from(!is_vhost)].to_string();
+        let no_huge = self.session.no_huge.then_some("--no-huge");
+        run.args(["--vdev", &device(&self.socket, is_vhost), "--ip", &format!("{address}/24")])
+            .args(["--mtu", &self.test.mtu.to_string(), "--cpu", &cpu, "--rx-desc", &RX_DESC.to_string()])
+            .arg("--json")
+            .arg(self.scratch.file(json))
+            .args(no_huge)
+    }
+}
+
+/// DPDK's string for an end of the wire, with the superframes that it offers.
+pub(crate) fn device(socket: &Path, is_vhost: bool) -> String {
+    let socket = socket.display();
+    if is_vhost {
+        format!("net_vhost0,iface={socket},tso=1")
+    } else {
+        format!("net_virtio_user0,path={socket},queue_size={QUEUE},mrg_rxbuf=1")
+    }
+}
+
+/// Waits until the vhost end has made its socket.
+///
+/// # Errors
+/// When it has not after some time.
+pub(crate) fn wait_for_socket(socket: &Path) -> Result<()> {
+    let started = Instant::now();
+    while !socket.exists() {
+        if started.elapsed() > START {
+            return Err(lab_error!("no socket {} after {START:?}", socket.display()));
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    Ok(())
+}
+
+/// A number in a JSON document, by its path.
+///
+/// # Errors
+/// When there is none.
+pub(crate) fn number(document: &Value, pointer: &str) -> Result<f64> {
+    document.pointer(pointer).and_then(Value::as_f64).ok_or_else(|| lab_error!("no number at {pointer}"))
+}

@@ -1,0 +1,59 @@
+//! `measure`: what is measured, and not merely tested, of uwarp.
+//!
+//! | file | what |
+//! |---|---|
+//! | `compare/` | the table: uwarp beside the kernel's TCP and the machine's own limits (`scripts/compare`) |
+//! | `pair/` | one comparison that needs no device, as a line of JSON |
+//! | `pacing.rs`, `reach.rs`, `placement.rs` | tables in virtual time, on the simulator's wire |
+//!
+//! Only `compare`, and the ends of wires that it runs, need DPDK or rights.
+
+#![deny(unsafe_code)]
+
+mod compare;
+mod pacing;
+mod pair;
+mod placement;
+mod reach;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+/// Measures uwarp.
+#[derive(Debug, Parser)]
+#[command(name = "measure", version)]
+enum Command {
+    Compare(compare::options::Options),
+    Pair(pair::Options),
+    Pacing(pacing::Options),
+    Reach(reach::Options),
+    Placement(placement::Options),
+    #[command(subcommand, hide = true)]
+    KernelTcp(compare::kernel_tcp::End),
+    #[command(subcommand, hide = true)]
+    BareWire(compare::bare_wire::End),
+}
+
+fn main() -> ExitCode {
+    match Command::parse() {
+        Command::Compare(options) => compare::run(options),
+        Command::Pair(options) => pair::run(&options),
+        Command::Pacing(options) => pacing::run(&options),
+        Command::Reach(options) => reach::run(&options),
+        Command::Placement(options) => placement::run(&options),
+        Command::KernelTcp(end) => compare::kernel_tcp::run(end),
+        Command::BareWire(end) => compare::bare_wire::run(end),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_definition_is_consistent() {
+        use clap::CommandFactory;
+        Command::command().debug_assert();
+    }
+}

@@ -1,0 +1,141 @@
+//! What pacing does to a path with a short queue: goodput, loss at the queue, and how long short transfers take, with
+//! and without, on the simulator's clock. The same table comes out on every machine.
+use std::process::ExitCode;
+
+use clap::Args;
+use tcp_lite::{Duration, Limits, Pacing, TcpConfig};
+use testing::sim::link::Plan;
+use testing::sim::run::{self, Stats};
+use testing::sim::setup::{HostSetup, Setup, Work};
+use testing::sim::world::{Chunks, EndPlan, StreamPlan};
+
+/// Round trip in microseconds, and octets in a millisecond.
+const PATHS: [(u64, u64); 5] =
+    [(20, 1_250_000), (100, 1_250_000), (1000, 125_000), (10_000, 25_000), (50_000, 25_000)];
+
+/// The queue in hundredths of what one round trip carries.
+const QUEUES: [u64; 4] = [10, 25, 50, 100];
+
+/// Short transfers measured for each place in the table.
+const SHORT: u64 = 20;
+
+const MTU: u16 = 1500;
+
+/// Goodput, loss and short transfers with pacing and without, by round trip and queue
+#[derive(Debug, Args)]
+pub(crate) struct Options {
+    /// Round trips that a bulk transfer would take if it were alone and nothing were lost.
+    #[arg(long, default_value_t = 30)]
+    rounds: u64,
+    /// Segments of a burst.
+    #[arg(long, default_value_t = 4)]
+    burst: u8,
+}
+
+/// One path and one way to send on it.
+#[derive(Clone, Copy)]
+struct Case {
+    rtt_us: u64,
+    rate: u64,
+    queue: u64,
+    pacing: Option<Pacing>,
+}
+
+impl Case {
+    fn bdp(&self) -> u64 {
+        self.rtt_us * self.rate / 1000
+    }
+
+    /// `count` transfers of so many octets at once.
+    fn transfer(&self, count: usize, octets: u64) -> Result<Stats, String> {
+        let tcp = TcpConfig {
+            pacing: self.pacing,
+            recv_window_octets: 8 << 20,
+            send_buffer_octets: 4 << 20,
+            user_timeout: Duration::from_secs(3600),
+            ..TcpConfig::default()
+        };
+        let host = |key| HostSetup {
+            mtu: MTU,
+            ipv6: false,
+            tcp,
+            mbufs: 16_384,
+            out_of_order_octets: Limits::default().out_of_order_octets,
+            key: [key; 32],
+            turn_octets: 1 << 16,
+            stock: None,
+            backlog: 1024,
+            path_shrinks: false,
+        };
+        let end = |octets| EndPlan {
+            octets,
+            chunks: Chunks::Stream,
+            reader: None,
+            holds: false,
+            abort_at: None,
+            closes_last: false,
+        };
+        let plan = StreamPlan::new(0, [end(octets), end(0)]);
+        // Two frames at least: a turn of the peer's acknowledgements is one more thing that may wait.
+        let queue = (self.bdp() * self.queue / 100).max(2 * u64::from(MTU) + 28);
+        let link = |queue| Plan::clean(self.rate, self.rtt_us / 2, queue);
+        let setup = Setup {
+            hosts: [host(1), host(2)],
+            links: [link(queue), link(1 << 24)],
+            lro: [None; 2],
+            flaps: Vec::new(),
+            ails: Default::default(),
+            work: Work::Streams(vec![plan; count]),
+            may_cut: false,
+            lossless: false,
+        };
+        let stats = run::run(&setup, 1, &mut |_, port| Ok(port));
+        stats.map_err(|violation| format!("{}\n{}", violation.what, violation.state))
+    }
+
+    /// Goodput in hundredths of the rate, frames lost of a thousand, and the median and the slowest of short transfers in
+    /// hundredths of a round trip.
+    fn measure(&self, rounds: u64) -> Result<[u64; 6], String> {
+        let octets = self.bdp() * rounds;
+        let share = |stats: &Stats| {
+            let full = stats.moved.octets * 1000 / self.rate;
+            (full * 100 / stats.time_us.max(1), stats.lost * 1000 / stats.frames.max(1))
+        };
+        let one = share(&self.transfer(1, octets)?);
+        let four = share(&self.transfer(4, octets / 4)?);
+        let mut times = Vec::new();
+        for nr in 1..=SHORT {
+            // From a few segments to four round trips.
+            let stats = self.transfer(1, 1448 * 4 + self.bdp() * 4 * nr / SHORT)?;
+            times.push(stats.time_us * 100 / self.rtt_us);
+        }
+        times.sort_unstable();
+        Ok([one.0, one.1, four.0, four.1, times[times.len() / 2], times[times.len() - 1]])
+    }
+}
+
+/// Prints the table.
+pub(crate) fn run(options: &Options) -> ExitCode {
+    println!(
+        "rtt_us  queue  pacing  1 flow: % of rate, lost/1000  4 flows: %, lost/1000  short: median, slowest (RTT/100)"
+    );
+    for (rtt_us, rate) in PATHS {
+        for queue in QUEUES {
+            for burst in [None, Some(options.burst)] {
+                let pacing = burst.map(|burst_segments| Pacing { burst_segments, rtt_min: Duration::ZERO });
+                match (Case { rtt_us, rate, queue, pacing }).measure(options.rounds) {
+                    Ok([one, lost, four, lost_four, median, slowest]) => println!(
+                        "{rtt_us:>6} {:>5}% {:>7} {one:>9} {lost:>14} {four:>16} {lost_four:>9} {median:>12} {slowest:>9}",
+                        queue,
+                        if burst.is_some() { "on" } else { "off" },
+                    ),
+                    Err(what) => {
+                        eprintln!("{rtt_us} us, {queue} %: {what}");
+                        return ExitCode::FAILURE;
+                    }
+                }
+            }
+        }
+    }
+    ExitCode::SUCCESS
+}

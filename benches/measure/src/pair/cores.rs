@@ -1,0 +1,124 @@
+//! `cores_2`: what a second core gains.
+//!
+//! Either host has two engines, and each core drives one of both hosts' over a wire of their own: the Writes of
+//! `one_core`, on both at the same time and on each alone. Against nine tenths of what a second core gains a loop that
+//! copies and sums.
+
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::Duration;
+
+use benches::errors::Error;
+
+use crate::pair::copy_crc::CopyCrc;
+use crate::pair::host::Hosts;
+use crate::pair::one_core::{MESSAGE_OCTETS, traffic, virtual_wire};
+use crate::pair::traffic::Traffic;
+use crate::pair::turns::{Pair, Rate, by_turns, timed};
+
+/// What of the loop's gain is asked for.
+const SHARE: f64 = 0.9;
+
+/// What a core is told to do.
+#[derive(Clone, Copy, Debug)]
+enum Job {
+    Engines(Duration),
+    Loop(Duration),
+}
+
+/// A thread on a core of its own.
+struct Core {
+    jobs: Sender<Job>,
+    done: Receiver<Result<Rate, Error>>,
+}
+
+/// Does its jobs until there are no more, then checks the data.
+fn work(
+    cpu: usize,
+    mut traffic: Traffic,
+    jobs: &Receiver<Job>,
+    done: &Sender<Result<Rate, Error>>,
+) -> Result<(), Error> {
+    benches::net::pin(cpu)?;
+    let mut copy = CopyCrc::new(MESSAGE_OCTETS);
+    while let Ok(job) = jobs.recv() {
+        let result = match job {
+            Job::Engines(slice) => traffic.run(slice),
+            Job::Loop(slice) => timed(slice, || Ok(copy.message())),
+        };
+        if done.send(result).is_err() {
+            break;
+        }
+    }
+    copy.validate()?;
+    traffic.validate(2)
+}
+
+/// Has `cores` do `job` at the same time; what they do together.
+fn together(cores: &[&Core], job: Job) -> Result<Rate, Error> {
+    let gone = || Error::Usage("a core's thread has ended".into());
+    for core in cores {
+        core.jobs.send(job).map_err(|_| gone())?;
+    }
+    let mut all = Rate::default();
+    for core in cores {
+        all.add(core.done.recv().map_err(|_| gone())??);
+    }
+    Ok(all)
+}
+
+/// Of `[first alone, second alone, both]`: the rate of both over that of one. Rates are for each core, so both do twice
+/// theirs.
+fn gain([first, second, both]: [Rate; 3]) -> f64 {
+    let mut one = first;
+    one.add(second);
+    2.0 * both.gigabytes_per_s() / one.gigabytes_per_s()
+}
+
+/// # Errors
+/// Of the engines; [`Error::Validation`].
+pub(crate) fn measure(cpus: [usize; 2], time: Duration) -> Result<Pair, Error> {
+    let hosts = Hosts::new()?;
+    std::thread::scope(|scope| {
+        let mut threads = Vec::new();
+        let mut cores = Vec::new();
+        for (number, cpu) in (0..).zip(cpus) {
+            let traffic = traffic(&hosts, number, virtual_wire())?;
+            let ((jobs, to_do), (to_tell, done)) = (channel(), channel());
+            threads.push(scope.spawn(move || work(cpu, traffic, &to_do, &to_tell)));
+            cores.push(Core { jobs, done });
+        }
+        let [first, second] = &cores[..] else { unreachable!("there are two") };
+        let (alone, other, both) = ([first], [second], [first, second]);
+        let [a, b, ab, c, d, cd] = by_turns(
+            time,
+            [
+                &mut |slice| together(&alone, Job::Engines(slice)),
+                &mut |slice| together(&other, Job::Engines(slice)),
+                &mut |slice| together(&both, Job::Engines(slice)),
+                &mut |slice| together(&alone, Job::Loop(slice)),
+                &mut |slice| together(&other, Job::Loop(slice)),
+                &mut |slice| together(&both, Job::Loop(slice)),
+            ],
+        )?;
+        // No more jobs: the threads check and end.
+        drop(cores);
+        for thread in threads {
+            thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
+        }
+        Ok(Pair { ours: gain([a, b, ab]), theirs: SHARE * gain([c, d, cd]), unit: "x" })
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn two_cores_as_fast_as_one_each_are_a_gain_of_two() {
+        let rate = |octets| Rate { octets, time: Duration::from_nanos(1000) };
+        let mut both = rate(1000);
+        both.add(rate(1000));
+        assert_eq!(gain([rate(1000), rate(1000), both]), 2.0);
+        assert_eq!(gain([rate(1500), rate(500), rate(750)]), 1.5);
+    }
+}

@@ -1,0 +1,137 @@
+//! `measure pair ID`: one of the comparisons that need no device, ours and theirs by turns in one process, as a line of JSON.
+//!
+//! | file | what |
+//! |---|---|
+//! | `turns.rs` | two rates by turns, and what they come to |
+//! | `host.rs`, `traffic.rs` | two engines on a wire in memory, queue pairs between them, Writes on these |
+//! | `one_core.rs`, `qps.rs`, `cores.rs`, `idle.rs`, `vs_smoltcp.rs` | the measures |
+//! | `copy_crc.rs` | a loop that copies and sums: what `one_core` and `cores_2` are held against |
+//! | `stock/` | smoltcp's own TCP sockets under MPA: what `vs_smoltcp` is held against |
+//! | `heap.rs` | an allocator that counts |
+//! | `pattern.rs` | octets to be told apart, and numbers that only look random |
+//!
+//! Nothing here needs rights, hugepages or DPDK.
+
+mod copy_crc;
+mod cores;
+mod heap;
+mod host;
+mod idle;
+mod one_core;
+mod pattern;
+mod qps;
+mod stock;
+mod traffic;
+mod turns;
+mod vs_smoltcp;
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use benches::errors::Error;
+use clap::{Args, ValueEnum};
+
+use turns::Pair;
+
+/// One comparison that needs no device; prints `{"id":...,"ours":...,"theirs":...,"unit":...}`
+#[derive(Args, Debug)]
+pub(crate) struct Options {
+    /// What to measure.
+    id: Id,
+    /// How long both sides together are measured.
+    #[arg(long, default_value_t = 2.0, value_parser = seconds)]
+    seconds: f64,
+    /// CPUs to run on; all but `cores_2` use the first alone.
+    #[arg(long, value_delimiter = ',', default_value = "0,1")]
+    cpus: Vec<usize>,
+    /// On standard error: what octets consist of (`idle_qp_bytes`), what our engines have counted (`qps_*`).
+    #[arg(long)]
+    detail: bool,
+}
+
+/// The measures.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[value(rename_all = "snake_case")]
+enum Id {
+    /// One core does both ends, 1 MiB Writes, MTU 9000, against copying and summing as much for each end.
+    OneCore,
+    /// 1,000 open queue pairs, 64 active, against 64 open ones.
+    #[value(name = "qps_1k")]
+    Qps1k,
+    /// 10,000 open queue pairs, 64 active, against 64 open ones.
+    #[value(name = "qps_10k")]
+    Qps10k,
+    /// What a second core gains, against nine tenths of what it gains a copy + CRC loop.
+    #[value(name = "cores_2")]
+    Cores2,
+    /// Octets of an idle queue pair without its work queues, against 4 KiB.
+    IdleQpBytes,
+    /// Our TCP against stock smoltcp sockets under the same MPA, MTU 1500, checksums in software.
+    VsSmoltcp,
+}
+
+/// Measures and prints it.
+pub(crate) fn run(options: &Options) -> ExitCode {
+    match take(options) {
+        Ok(pair) => {
+            println!("{}", pair.json(&id_name(options.id)));
+            ExitCode::SUCCESS
+        }
+        Err(error) => {
+            eprintln!("measure pair: {error}");
+            ExitCode::from(error.exit_code())
+        }
+    }
+}
+
+fn take(options: &Options) -> Result<Pair, Error> {
+    let time = Duration::from_secs_f64(options.seconds);
+    let [first, .., last] = match options.cpus[..] {
+        [only] => [only, only],
+        [first, second] => [first, second],
+        _ => return Err(Error::Usage("--cpus: one or two of them".into())),
+    };
+    if options.id == Id::Cores2 {
+        return cores::measure([first, last], time);
+    }
+    benches::net::pin(first)?;
+    match options.id {
+        Id::OneCore => one_core::measure(time),
+        Id::Qps1k => qps::measure(1_000, time, options.detail),
+        Id::Qps10k => qps::measure(10_000, time, options.detail),
+        Id::Cores2 => unreachable!("it was dealt with"),
+        Id::IdleQpBytes => idle::measure(&idle::Counts::default(), options.detail),
+        Id::VsSmoltcp => vs_smoltcp::measure(time),
+    }
+}
+
+fn id_name(id: Id) -> String {
+    // Every value has one: none is skipped.
+    id.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
+}
+
+fn seconds(text: &str) -> Result<f64, String> {
+    match text.parse() {
+        Ok(seconds) if (0.001..=3600.0).contains(&seconds) => Ok(seconds),
+        _ => Err("a number of seconds from 0.001 to 3600".into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn measures_have_the_names_of_the_table() {
+        let names: Vec<String> = Id::value_variants().iter().map(|&id| id_name(id)).collect();
+        assert_eq!(names, ["one_core", "qps_1k", "qps_10k", "cores_2", "idle_qp_bytes", "vs_smoltcp"]);
+    }
+
+    #[test]
+    fn a_measure_takes_some_time_and_ends() {
+        assert_eq!(seconds("0.5"), Ok(0.5));
+        for text in ["0", "-1", "nan", "inf", "1e9", "x"] {
+            assert!(seconds(text).is_err(), "{text}");
+        }
+    }
+}

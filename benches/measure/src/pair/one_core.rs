@@ -1,0 +1,52 @@
+//! `one_core`: one core does both ends, against one that copies and sums as much for each end.
+
+use std::time::Duration;
+
+use benches::errors::Error;
+use dp::link::{LinkConfig, LinkTso};
+
+use crate::pair::copy_crc::CopyCrc;
+use crate::pair::host::{Hosts, LaneConfig};
+use crate::pair::traffic::{Load, Traffic};
+use crate::pair::turns::{Pair, by_turns, timed};
+
+/// Octets of a Write.
+pub(crate) const MESSAGE_OCTETS: usize = 1 << 20;
+
+/// A wire like those between virtual machines: jumbo frames, checksums left out, large frames passed as they are.
+pub(crate) fn virtual_wire() -> LinkConfig {
+    LinkConfig {
+        mtu: 9000,
+        bulk_mbufs: 512,
+        checksum_offload: true,
+        tso: LinkTso::Whole,
+        ..LinkConfig::default()
+    }
+}
+
+/// 1 MiB Writes on one queue pair, four under way.
+pub(crate) const LOAD: Load = Load { octets: MESSAGE_OCTETS, depth: 4, active: 1, redraw: None, seed: 1 };
+
+/// A lane of `hosts` with that load.
+///
+/// # Errors
+/// [`Error::Verbs`], [`Error::Connect`].
+pub(crate) fn traffic(hosts: &Hosts, number: u8, link: LinkConfig) -> Result<Traffic, Error> {
+    let octets = Traffic::region_octets(&LOAD);
+    let mut lane = hosts.lane(number, LaneConfig { link, qps: 1, depth: 16, octets })?;
+    lane.connect(1)?;
+    Ok(Traffic::new(lane, LOAD))
+}
+
+/// # Errors
+/// Of the engines; [`Error::Validation`].
+pub(crate) fn measure(time: Duration) -> Result<Pair, Error> {
+    let mut ours = traffic(&Hosts::new()?, 0, virtual_wire())?;
+    let mut copy = CopyCrc::new(MESSAGE_OCTETS);
+    let sides: [&mut dyn FnMut(Duration) -> _; 2] =
+        [&mut |slice| ours.run(slice), &mut |slice| timed(slice, || Ok(copy.message()))];
+    let [rate, loop_rate] = by_turns(time, sides)?;
+    ours.validate(2)?;
+    copy.validate()?;
+    Ok(Pair { ours: rate.gigabytes_per_s(), theirs: loop_rate.gigabytes_per_s(), unit: "GB/s" })
+}

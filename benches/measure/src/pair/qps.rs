@@ -1,0 +1,43 @@
+//! `qps_1k` and `qps_10k`: what many open queue pairs cost those that are active.
+//!
+//! 64 KiB Writes over the wire of `one_core`, on 64 queue pairs, with four under way on each. The 64 are drawn anew every
+//! 10 ms from all that are open; those that were active before only finish what was posted. Against the same with no
+//! more than 64 open.
+
+use std::time::Duration;
+
+use benches::errors::Error;
+
+use crate::pair::host::{Hosts, LaneConfig};
+use crate::pair::one_core::virtual_wire;
+use crate::pair::traffic::{Load, Traffic};
+use crate::pair::turns::{Pair, by_turns};
+
+/// Queue pairs that are active at a time.
+const ACTIVE: usize = 64;
+
+const LOAD: Load =
+    Load { octets: 64 << 10, depth: 4, active: ACTIVE, redraw: Some(Duration::from_millis(10)), seed: 64 };
+
+fn traffic(open: usize) -> Result<Traffic, Error> {
+    let octets = Traffic::region_octets(&LOAD);
+    let config = LaneConfig { link: virtual_wire(), qps: open, depth: 16, octets };
+    let mut lane = Hosts::new()?.lane(0, config)?;
+    lane.connect(open)?;
+    Ok(Traffic::new(lane, LOAD))
+}
+
+/// With `open` queue pairs, against 64. `detail`: with the engines' counters on standard error.
+///
+/// # Errors
+/// Of the engines; [`Error::Validation`].
+pub(crate) fn measure(open: usize, time: Duration, detail: bool) -> Result<Pair, Error> {
+    let (mut many, mut few) = (traffic(open)?, traffic(ACTIVE)?);
+    let [many_rate, few_rate] = by_turns(time, [&mut |slice| many.run(slice), &mut |slice| few.run(slice)])?;
+    if detail {
+        eprintln!("{open} open: {:#?}\n{ACTIVE} open: {:#?}", many.counters(), few.counters());
+    }
+    many.validate(4)?;
+    few.validate(4)?;
+    Ok(Pair { ours: many_rate.gigabytes_per_s(), theirs: few_rate.gigabytes_per_s(), unit: "GB/s" })
+}

@@ -1,0 +1,313 @@
+//! FPDUs of Writes into a socket's send buffer and out of its receive buffer, without a copy in between.
+
+use benches::errors::Error;
+use iwarp::ddp::{Header, Segmenter, TaggedHeader};
+use iwarp::memory::Stag;
+use iwarp::mpa::{CRC_OCTETS, Crc32c, Framer, LENGTH_OCTETS, fpdu_octets};
+use iwarp::rdmap::Opcode;
+use smoltcp::socket::tcp::Socket;
+
+/// The one region of the receiver.
+const STAG: Stag = Stag(0x100);
+
+/// RDMAP version 1, in front of the opcode (RFC 5040 section 4.1).
+const RDMAP_VERSION: u8 = 0x40;
+
+/// Sends one message over and over.
+pub(super) struct Sender {
+    framer: Framer,
+    mulpdu: usize,
+    message: Vec<u8>,
+    segmenter: Segmenter,
+    /// Messages that are still to be begun; `None`: without end.
+    left: Option<u64>,
+    sent_octets: u64,
+    /// An FPDU that does not lie in one piece in the socket's buffer.
+    apart: Vec<u8>,
+}
+
+impl Sender {
+    /// FPDUs fit segments of `emss` octets.
+    pub(super) fn new(message: Vec<u8>, emss: usize) -> Self {
+        let framer = Framer::new(false, true);
+        let mut segmenter = Segmenter::tagged(0);
+        // Nothing is under way.
+        segmenter.next(u32::MAX);
+        Self {
+            mulpdu: framer.mulpdu(emss),
+            framer,
+            message,
+            segmenter,
+            left: Some(0),
+            sent_octets: 0,
+            apart: Vec::with_capacity(1 << 16),
+        }
+    }
+
+    pub(super) fn message_octets(&self) -> usize {
+        self.message.len()
+    }
+
+    pub(super) fn sent_octets(&self) -> u64 {
+        self.sent_octets
+    }
+
+    /// Sends without end.
+    pub(super) fn resume(&mut self) {
+        self.left = None;
+    }
+
+    /// Begins no further message.
+    pub(super) fn stop_at_end(&mut self) {
+        self.left = Some(0);
+    }
+
+    /// Sends `message` once, after what is under way.
+    pub(super) fn begin(&mut self, message: Vec<u8>) {
+        self.message = message;
+        self.left = Some(1);
+    }
+
+    /// Whether nothing is left to send.
+    pub(super) fn is_done(&self) -> bool {
+        self.left == Some(0) && self.segmenter.is_done()
+    }
+
+    /// Frames as much as `socket` has room for.
+    pub(super) fn fill(&mut self, socket: &mut Socket<'_>) -> Result<(), Error> {
+        if !socket.may_send() {
+            return Ok(());
+        }
+        let failed = |error: smoltcp::socket::tcp::SendError| Error::Exchange(error.to_string());
+        while self.begin_next() {
+            let Some(next) = self.segmenter.peek(self.mulpdu as u32) else { break };
+            let wire = self.framer.wire_len(TaggedHeader::LEN + next.len as usize);
+            if socket.send_capacity() - socket.send_queue() < wire {
+                break;
+            }
+            let framed = socket
+                .send(|room| match room.get_mut(..wire) {
+                    Some(room) => {
+                        self.frame(room);
+                        (wire, true)
+                    }
+                    None => (0, false),
+                })
+                .map_err(failed)?;
+            if !framed {
+                let mut apart = std::mem::take(&mut self.apart);
+                apart.resize(wire, 0);
+                self.frame(&mut apart);
+                let taken = socket.send_slice(&apart).map_err(failed)?;
+                debug_assert_eq!(taken, wire, "there was room");
+                self.apart = apart;
+            }
+        }
+        Ok(())
+    }
+
+    /// Sees to it that a message is under way, if there is one to send.
+    fn begin_next(&mut self) -> bool {
+        if self.segmenter.is_done() {
+            match &mut self.left {
+                Some(0) => return false,
+                Some(left) => *left -= 1,
+                None => {}
+            }
+            self.segmenter = Segmenter::tagged(self.message.len() as u32);
+        }
+        true
+    }
+
+    /// The next FPDU, into exactly its room.
+    fn frame(&mut self, room: &mut [u8]) {
+        let Some(segment) = self.segmenter.next(self.mulpdu as u32) else { return };
+        let header = TaggedHeader {
+            last: segment.last,
+            rsvd_ulp: RDMAP_VERSION | Opcode::Write as u8,
+            stag: STAG,
+            to: u64::from(segment.offset),
+        };
+        let (at, octets) = (segment.offset as usize, segment.len as usize);
+        let mut writer = self.framer.begin(room, TaggedHeader::LEN + octets);
+        writer.put(&header.to_bytes());
+        writer.put(&self.message[at..at + octets]);
+        writer.finish();
+        self.sent_octets += octets as u64;
+    }
+}
+
+/// Places Writes into one buffer.
+pub(super) struct Receiver {
+    target: Vec<u8>,
+    placed_octets: u64,
+    /// The beginning of an FPDU whose rest lies at the front of the socket's buffer.
+    apart: Vec<u8>,
+}
+
+impl Receiver {
+    pub(super) fn new(octets: usize) -> Self {
+        Self { target: vec![0; octets], placed_octets: 0, apart: Vec::with_capacity(1 << 17) }
+    }
+
+    pub(super) fn placed(&self) -> &[u8] {
+        &self.target
+    }
+
+    /// Ever.
+    pub(super) fn placed_octets(&self) -> u64 {
+        self.placed_octets
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.target.fill(0);
+    }
+
+    /// Takes all whole FPDUs out of `socket`. Returns whether there was one.
+    pub(super) fn drain(&mut self, socket: &mut Socket<'_>) -> Result<bool, Error> {
+        let mut any = false;
+        while socket.can_recv() {
+            let queued = socket.recv_queue();
+            let taken = socket
+                .recv(|octets| {
+                    let taken = self.take(octets, queued > octets.len());
+                    (taken.as_ref().map_or(0, |&taken| taken), taken)
+                })
+                .map_err(|error| Error::Exchange(error.to_string()))??;
+            if taken == 0 {
+                break;
+            }
+            any = true;
+        }
+        Ok(any)
+    }
+
+    /// Takes what it can of `octets`; with `goes_on` all of them, as what follows lies elsewhere. Returns how many.
+    fn take(&mut self, octets: &[u8], goes_on: bool) -> Result<usize, Error> {
+        let mut at = 0;
+        if !self.apart.is_empty() {
+            at = self.complete(octets)?;
+        }
+        while let Some(fpdu) = first_fpdu(&octets[at..]) {
+            at += fpdu.len();
+            self.place(fpdu)?;
+        }
+        if goes_on {
+            self.apart.extend_from_slice(&octets[at..]);
+            at = octets.len();
+        }
+        Ok(at)
+    }
+
+    /// Completes the FPDU that began elsewhere, if all of it is there. Returns how many octets that took.
+    fn complete(&mut self, octets: &[u8]) -> Result<usize, Error> {
+        let before = self.apart.len();
+        let mut apart = std::mem::take(&mut self.apart);
+        // No FPDU is longer than what a length field can say.
+        apart.extend_from_slice(&octets[..octets.len().min(fpdu_octets(usize::from(u16::MAX)))]);
+        let taken = match first_fpdu(&apart) {
+            Some(fpdu) => {
+                self.place(fpdu)?;
+                let taken = fpdu.len() - before;
+                apart.clear();
+                taken
+            }
+            None => {
+                let taken = apart.len() - before;
+                self.apart = apart;
+                return Ok(taken);
+            }
+        };
+        self.apart = apart;
+        Ok(taken)
+    }
+
+    /// Checks an FPDU and places its payload.
+    fn place(&mut self, fpdu: &[u8]) -> Result<(), Error> {
+        let wrong = |what: &str| Error::Exchange(format!("smoltcp: {what}"));
+        let (summed, field) = fpdu.split_at(fpdu.len() - CRC_OCTETS);
+        let mut crc = Crc32c::new();
+        crc.update(summed);
+        if field != crc.field() {
+            return Err(wrong("an FPDU with a wrong CRC"));
+        }
+        let ulpdu = &summed[LENGTH_OCTETS..LENGTH_OCTETS + ulpdu_octets(summed).unwrap_or(0)];
+        let header = match Header::parse(ulpdu) {
+            Ok(Header::Tagged(header)) if header.stag == STAG => header,
+            _ => return Err(wrong("an FPDU that is no Write")),
+        };
+        let payload = &ulpdu[TaggedHeader::LEN..];
+        let at = header.to as usize;
+        let place =
+            self.target.get_mut(at..at + payload.len()).ok_or_else(|| wrong("a Write out of bounds"))?;
+        place.copy_from_slice(payload);
+        self.placed_octets += payload.len() as u64;
+        Ok(())
+    }
+}
+
+/// What the length field in front says.
+fn ulpdu_octets(octets: &[u8]) -> Option<usize> {
+    Some(usize::from(u16::from_be_bytes(*octets.first_chunk()?)))
+}
+
+/// The FPDU that `octets` begin with, if all of it is there.
+fn first_fpdu(octets: &[u8]) -> Option<&[u8]> {
+    octets.get(..fpdu_octets(ulpdu_octets(octets)?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pair::pattern;
+
+    /// A message as FPDUs.
+    fn stream(message: &[u8]) -> Vec<u8> {
+        let mut sender = Sender::new(message.to_vec(), 1460);
+        sender.begin(message.to_vec());
+        let mut stream = Vec::new();
+        while sender.begin_next() {
+            let Some(next) = sender.segmenter.peek(sender.mulpdu as u32) else { break };
+            let from = stream.len();
+            stream.resize(from + sender.framer.wire_len(TaggedHeader::LEN + next.len as usize), 0);
+            sender.frame(&mut stream[from..]);
+        }
+        stream
+    }
+
+    #[test]
+    fn a_message_arrives_however_its_octets_lie() {
+        let message = pattern::octets(9, 5_000);
+        let stream = stream(&message);
+        for cut in 0..=stream.len() {
+            let mut receiver = Receiver::new(message.len());
+            let (a, b) = stream.split_at(cut);
+            assert_eq!(receiver.take(a, true).unwrap(), a.len());
+            assert_eq!(receiver.take(b, false).unwrap(), b.len(), "{cut}");
+            assert_eq!(receiver.placed(), message, "{cut}");
+        }
+    }
+
+    #[test]
+    fn what_is_not_whole_stays_in_the_socket() {
+        let message = pattern::octets(9, 2_000);
+        let stream = stream(&message);
+        let mut receiver = Receiver::new(message.len());
+        let taken = receiver.take(&stream[..1_500], false).unwrap();
+        assert!(taken < 1_500 && receiver.placed_octets() > 0, "{taken}");
+        assert_eq!(receiver.take(&stream[taken..], false).unwrap(), stream.len() - taken);
+        assert_eq!(receiver.placed(), message);
+    }
+
+    #[test]
+    fn a_turned_bit_is_noticed() {
+        let message = pattern::octets(9, 2_000);
+        for at in [0, 1, 5, 100, 1_400] {
+            let mut stream = stream(&message);
+            stream[at] ^= 1;
+            let mut receiver = Receiver::new(message.len());
+            let placed_all = receiver.take(&stream, false).is_ok_and(|_| receiver.placed() == message);
+            assert!(!placed_all, "{at}");
+        }
+    }
+}

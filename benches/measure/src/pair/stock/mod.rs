@@ -1,0 +1,191 @@
+//! smoltcp's own TCP sockets, unmodified, under the same MPA: one connection over which Writes go, both ends driven by one
+//! core over a wire in memory.
+//!
+//! | file | what |
+//! |---|---|
+//! | `device.rs` | a port as smoltcp sees it |
+//! | `fpdu.rs` | FPDUs into and out of a socket's buffers, where they lie |
+//!
+//! It is made as fast as a user of smoltcp can make it: frames are built in packet buffers and read in them, FPDUs are
+//! framed and summed in the socket's send buffer as they are copied there, and checked and placed from where they lie in
+//! the receive buffer. No timestamps, no Nagle, no congestion control (nothing is lost), and buffers of the size that was
+//! found to be fastest. There are no queue pairs, no completions and no registered memory to pay for.
+
+mod device;
+mod fpdu;
+
+use std::time::Duration;
+
+use benches::errors::Error;
+use dp::Clock;
+use dp::link::{LinkConfig, pair};
+use smoltcp::iface::{Config, Interface, SocketHandle, SocketSet};
+use smoltcp::socket::tcp::{CongestionControl, Socket, SocketBuffer};
+use smoltcp::time::Instant;
+use smoltcp::wire::{EthernetAddress, IpAddress, IpCidr};
+
+use crate::pair::host::PATIENCE;
+use crate::pair::pattern;
+use crate::pair::turns::{Rate, timed};
+use device::Wire;
+use fpdu::{Receiver, Sender};
+
+const PORT: u16 = 7471;
+
+/// Octets of either buffer of a socket. Of 64 KiB to 2 MiB, 64 and 128 were the fastest, by a third: what is larger falls out of
+/// the second-level cache.
+const BUFFER_OCTETS: usize = 128 << 10;
+
+/// Engines' turns between two looks at the clock.
+const TURNS: usize = 16;
+
+/// An interface with one socket.
+struct Host {
+    wire: Wire,
+    interface: Interface,
+    sockets: SocketSet<'static>,
+    handle: SocketHandle,
+}
+
+impl Host {
+    fn new(port: Box<dyn dp::Port>, last: u8, seed: u64) -> Self {
+        let mac = EthernetAddress(port.info().mac);
+        let mut wire = Wire::new(port);
+        let mut config = Config::new(mac.into());
+        config.random_seed = seed;
+        let mut interface = Interface::new(config, &mut wire, Instant::ZERO);
+        interface.update_ip_addrs(|addresses| {
+            let pushed = addresses.push(IpCidr::new(IpAddress::v4(10, 0, 0, last), 24));
+            debug_assert!(pushed.is_ok(), "there is room for one address");
+        });
+        let buffer = || SocketBuffer::new(vec![0; BUFFER_OCTETS]);
+        let mut socket = Socket::new(buffer(), buffer());
+        socket.set_nagle_enabled(false);
+        socket.set_congestion_control(CongestionControl::None);
+        let mut sockets = SocketSet::new(Vec::new());
+        let handle = sockets.add(socket);
+        Self { wire, interface, sockets, handle }
+    }
+
+    fn socket(&mut self) -> &mut Socket<'static> {
+        self.sockets.get_mut(self.handle)
+    }
+
+    fn poll(&mut self, now_us: u64) {
+        self.wire.set_now_us(now_us);
+        self.interface.poll(Instant::from_micros(now_us as i64), &mut self.wire, &mut self.sockets);
+        self.wire.flush();
+    }
+}
+
+/// Both hosts, a connection between them, and the message that is sent over and over.
+pub(crate) struct Stock {
+    client: Host,
+    server: Host,
+    sender: Sender,
+    receiver: Receiver,
+    clock: Clock,
+    paused_us: u64,
+    stopped_us: u64,
+}
+
+impl Stock {
+    /// A connection over `link` for messages of `octets`.
+    ///
+    /// # Errors
+    /// [`Error::Silent`], [`Error::Exchange`].
+    pub(crate) fn connect(link: &LinkConfig, octets: usize) -> Result<Self, Error> {
+        let (client_port, server_port) = pair(link);
+        let (mut client, mut server) = (Host::new(client_port, 2, 2), Host::new(server_port, 1, 1));
+        let wrong = |what: String| Error::Exchange(what);
+        server.socket().listen(PORT).map_err(|error| wrong(error.to_string()))?;
+        let Host { interface, sockets, handle, .. } = &mut client;
+        let socket = sockets.get_mut::<Socket<'_>>(*handle);
+        socket
+            .connect(interface.context(), (IpAddress::v4(10, 0, 0, 1), PORT), 49_152)
+            .map_err(|error| wrong(error.to_string()))?;
+        // Without timestamps a segment holds all that an IPv4 and a TCP header leave of the MTU.
+        let emss = usize::from(link.mtu) - 40;
+        let mut stock = Self {
+            client,
+            server,
+            sender: Sender::new(pattern::octets(3, octets), emss),
+            receiver: Receiver::new(octets),
+            clock: Clock::new(),
+            paused_us: 0,
+            stopped_us: 0,
+        };
+        stock.until("connecting", |stock| {
+            stock.client.socket().may_send() && stock.server.socket().may_recv()
+        })?;
+        stock.stopped_us = stock.now_us();
+        Ok(stock)
+    }
+
+    fn now_us(&self) -> u64 {
+        self.clock.now_us() - self.paused_us
+    }
+
+    /// A turn of either host.
+    fn turn(&mut self) -> Result<(), Error> {
+        let now_us = self.now_us();
+        self.sender.fill(self.client.socket())?;
+        self.client.poll(now_us);
+        self.server.poll(now_us);
+        if self.receiver.drain(self.server.socket())? {
+            // The window has room again.
+            self.server.poll(now_us);
+        }
+        Ok(())
+    }
+
+    fn until(&mut self, doing: &'static str, mut done: impl FnMut(&mut Self) -> bool) -> Result<(), Error> {
+        let start = std::time::Instant::now();
+        while !done(self) {
+            self.turn()?;
+            if start.elapsed() > PATIENCE {
+                return Err(Error::Silent { doing, after: PATIENCE });
+            }
+        }
+        Ok(())
+    }
+
+    /// Goes on where it stopped, for a slice of time; what was placed meanwhile.
+    ///
+    /// # Errors
+    /// [`Error::Exchange`].
+    pub(crate) fn run(&mut self, slice: Duration) -> Result<Rate, Error> {
+        self.paused_us = self.clock.now_us() - self.stopped_us;
+        self.sender.resume();
+        let rate = timed(slice, || {
+            let before = self.receiver.placed_octets();
+            for _ in 0..TURNS {
+                self.turn()?;
+            }
+            Ok(self.receiver.placed_octets() - before)
+        })?;
+        self.stopped_us = self.now_us();
+        Ok(rate)
+    }
+
+    /// The separate pass: ends what is under way, then checks every octet of a message of fresh ones.
+    ///
+    /// # Errors
+    /// [`Error::Validation`], [`Error::Silent`], [`Error::Exchange`].
+    pub(crate) fn validate(mut self) -> Result<(), Error> {
+        self.paused_us = self.clock.now_us() - self.stopped_us;
+        self.sender.stop_at_end();
+        self.until("finishing", |Self { sender, receiver, .. }| {
+            sender.is_done() && receiver.placed_octets() == sender.sent_octets()
+        })?;
+        let expected = pattern::octets(4, self.sender.message_octets());
+        self.receiver.clear();
+        let whole = self.receiver.placed_octets() + expected.len() as u64;
+        self.sender.begin(expected.clone());
+        self.until("writing", |stock| stock.receiver.placed_octets() == whole)?;
+        match pattern::difference(&expected, self.receiver.placed()) {
+            None => Ok(()),
+            Some(at) => Err(Error::Validation(format!("smoltcp: octet {at} is not what was sent"))),
+        }
+    }
+}

@@ -1,0 +1,207 @@
+//! Writes of one size on those queue pairs of a lane that are active, each with a few under way, and their check.
+
+use std::time::Duration;
+
+use benches::errors::Error;
+use iwarp::engine::EngineCounters;
+use iwarp::verbs::{RemoteAddr, SendOp, SendRequest, WorkCompletion};
+
+use crate::pair::host::Lane;
+use crate::pair::pattern::{self, Dice};
+use crate::pair::turns::{Rate, timed};
+
+/// Completions taken at a time.
+const BATCH: usize = 64;
+
+/// Engines' turns between two looks at the clock.
+const TURNS: usize = 16;
+
+/// What is sent.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Load {
+    /// Octets of a Write.
+    pub(crate) octets: usize,
+    /// Writes of an active queue pair under way.
+    pub(crate) depth: usize,
+    /// Queue pairs that are active at a time.
+    pub(crate) active: usize,
+    /// How long the same are; `None`: always.
+    pub(crate) redraw: Option<Duration>,
+    /// Of the draws.
+    pub(crate) seed: u64,
+}
+
+/// A load on a lane.
+///
+/// Each place among the active has a part of the regions for itself, whichever queue pair is there: however many are open,
+/// the same memory is read and written.
+pub(crate) struct Traffic {
+    lane: Lane,
+    load: Load,
+    dice: Dice,
+    /// All queue pairs, the active ones in front.
+    order: Vec<u32>,
+    /// By queue pair: its place among the active.
+    place: Vec<Option<u32>>,
+    /// By queue pair: Writes under way.
+    open: Vec<u32>,
+    /// Octets of all Writes so far.
+    posted_octets: u64,
+    drawn_us: u64,
+    /// When its time stopped.
+    stopped_us: u64,
+    batch: Vec<WorkCompletion>,
+}
+
+impl Traffic {
+    /// Octets of either region that `load` needs.
+    pub(crate) fn region_octets(load: &Load) -> usize {
+        load.octets * load.active
+    }
+
+    /// On a lane that is connected, with regions of at least [`region_octets`](Self::region_octets).
+    pub(crate) fn new(lane: Lane, load: Load) -> Self {
+        let qps = lane.qps.len();
+        let drawn_us = lane.now_us();
+        Self {
+            load,
+            dice: Dice::new(load.seed),
+            order: (0..qps as u32).collect(),
+            place: vec![None; qps],
+            open: vec![0; qps],
+            posted_octets: 0,
+            drawn_us,
+            stopped_us: drawn_us,
+            batch: vec![WorkCompletion::default(); BATCH],
+            lane,
+        }
+    }
+
+    /// Draws who is active.
+    ///
+    /// # Errors
+    /// [`Error::Verbs`].
+    fn draw(&mut self) -> Result<(), Error> {
+        let active = self.load.active.min(self.order.len());
+        for &qp in &self.order[..active] {
+            self.place[qp as usize] = None;
+        }
+        self.dice.draw(&mut self.order, active);
+        for place in 0..active {
+            let qp = self.order[place] as usize;
+            self.place[qp] = Some(place as u32);
+            self.post(qp)?;
+        }
+        Ok(())
+    }
+
+    /// Posts as many Writes on `qp` as it may have under way, if it is active.
+    fn post(&mut self, qp: usize) -> Result<(), Error> {
+        let Some(place) = self.place[qp] else { return Ok(()) };
+        let at = place as usize * self.load.octets;
+        while (self.open[qp] as usize) < self.load.depth {
+            let remote =
+                RemoteAddr { addr: self.lane.target.addr() + at as u64, rkey: self.lane.target.rkey() };
+            let local = self.lane.source.sge(at, self.load.octets);
+            self.lane.qps[qp].post_send(&SendRequest::new(qp as u64, SendOp::Write { remote }, local))?;
+            self.open[qp] += 1;
+            self.posted_octets += self.load.octets as u64;
+        }
+        Ok(())
+    }
+
+    /// Takes what has completed and posts as much again.
+    fn reap(&mut self) -> Result<(), Error> {
+        let mut batch = std::mem::take(&mut self.batch);
+        loop {
+            let completions = self.lane.completions(&mut batch)?;
+            for completion in completions {
+                let qp = completion.wr_id as usize;
+                self.open[qp] -= 1;
+                self.post(qp)?;
+            }
+            if completions.len() < BATCH {
+                break;
+            }
+        }
+        self.batch = batch;
+        Ok(())
+    }
+
+    /// Some turns, and what comes of them. Returns the octets that were placed.
+    fn step(&mut self) -> Result<u64, Error> {
+        let before = self.lane.placed_octets();
+        for _ in 0..TURNS {
+            if let Some(redraw) = self.load.redraw
+                && self.lane.now_us() - self.drawn_us >= redraw.as_micros() as u64
+            {
+                self.drawn_us = self.lane.now_us();
+                self.draw()?;
+            }
+            self.lane.turn();
+            self.reap()?;
+        }
+        Ok(self.lane.placed_octets() - before)
+    }
+
+    /// Goes on where it stopped, for a slice of time; what was placed meanwhile.
+    ///
+    /// # Errors
+    /// [`Error::Verbs`], [`Error::Completion`].
+    pub(crate) fn run(&mut self, slice: Duration) -> Result<Rate, Error> {
+        self.lane.resume(self.stopped_us);
+        if self.place.iter().all(Option::is_none) {
+            self.draw()?;
+        }
+        let rate = timed(slice, || self.step())?;
+        self.stopped_us = self.lane.now_us();
+        Ok(rate)
+    }
+
+    /// What both engines have counted.
+    pub(crate) fn counters(&self) -> [EngineCounters; 2] {
+        self.lane.counters()
+    }
+
+    /// The separate pass: lets everything end, then checks every octet of a Write on each of the active queue pairs, of
+    /// fresh octets each time, for as many draws.
+    ///
+    /// # Errors
+    /// [`Error::Validation`], [`Error::Silent`], [`Error::Verbs`], [`Error::Completion`].
+    pub(crate) fn validate(mut self, draws: u64) -> Result<(), Error> {
+        self.lane.resume(self.stopped_us);
+        let depth = std::mem::replace(&mut self.load.depth, 0);
+        for draw in 0..draws {
+            self.settle()?;
+            let expected = pattern::octets(self.load.seed + draw, self.lane.source.len());
+            self.lane.source.write_at(0, &expected)?;
+            self.lane.target.write_at(0, &vec![0; expected.len()])?;
+            self.load.depth = 1;
+            self.draw()?;
+            self.load.depth = 0;
+            self.settle()?;
+            let whole = self.load.octets * self.load.active.min(self.order.len());
+            let mut got = vec![0; whole];
+            self.lane.target.read_at(0, &mut got)?;
+            if let Some(at) = pattern::difference(&expected[..whole], &got) {
+                return Err(Error::Validation(format!("octet {at} of {whole} is not what was sent")));
+            }
+        }
+        self.load.depth = depth;
+        Ok(())
+    }
+
+    /// Until nothing is under way, and all that was is placed.
+    fn settle(&mut self) -> Result<(), Error> {
+        let start = std::time::Instant::now();
+        while self.open.iter().any(|&open| open > 0) {
+            self.lane.turn();
+            self.reap()?;
+            if start.elapsed() > crate::pair::host::PATIENCE {
+                return Err(Error::Silent { doing: "finishing", after: crate::pair::host::PATIENCE });
+            }
+        }
+        let posted = self.posted_octets;
+        self.lane.until("finishing", |lane| Ok(lane.placed_octets() == posted))
+    }
+}

@@ -1,0 +1,28 @@
+//! `vs_smoltcp`: our TCP under MPA against stock smoltcp sockets under the same, both ends on one core: 1 MiB Writes,
+//! MTU 1500, no frame larger than that, and checksums in software on both sides.
+
+use std::time::Duration;
+
+use benches::errors::Error;
+use dp::link::LinkConfig;
+
+use crate::pair::host::Hosts;
+use crate::pair::one_core::{MESSAGE_OCTETS, traffic};
+use crate::pair::stock::Stock;
+use crate::pair::turns::{Pair, by_turns};
+
+/// A wire that does nothing for its ports.
+fn plain_wire() -> LinkConfig {
+    LinkConfig { mtu: 1500, bulk_mbufs: 512, checksum_offload: false, ..LinkConfig::default() }
+}
+
+/// # Errors
+/// Of either stack; [`Error::Validation`].
+pub(crate) fn measure(time: Duration) -> Result<Pair, Error> {
+    let mut ours = traffic(&Hosts::new()?, 0, plain_wire())?;
+    let mut theirs = Stock::connect(&plain_wire(), MESSAGE_OCTETS)?;
+    let [rate, stock_rate] = by_turns(time, [&mut |slice| ours.run(slice), &mut |slice| theirs.run(slice)])?;
+    ours.validate(2)?;
+    theirs.validate()?;
+    Ok(Pair { ours: rate.gigabytes_per_s(), theirs: stock_rate.gigabytes_per_s(), unit: "GB/s" })
+}

@@ -1,0 +1,204 @@
+//! Measures placement out of order: what markers are worth where segments are lost.
+//!
+//! First in virtual time, on the simulator's wire: the same options and seeds print the same figures. Then in real time, on
+//! this machine: what is left to do when a hole is filled. How to read it: `tests/PLACEMENT.md`.
+use std::process::ExitCode;
+
+use clap::Args;
+use testing::placement::{Fill, FillSetting, Loss, Outcome, Setting, Traffic, measure};
+
+/// Payload in memory before the hole in front of it is filled: how much, what is held, and what it is worth
+#[derive(Debug, Args)]
+pub(crate) struct Options {
+    /// Frames lost each way, percent.
+    #[arg(long, default_value_t = 1.0, value_parser = percent)]
+    loss: f64,
+    /// Rate of the wire, each way: 10Gb/s, 200Mb/s.
+    #[arg(long, default_value = "10Gb/s", value_parser = rate)]
+    rate: u64,
+    /// Round-trip time of the empty wire: 100us, 10ms.
+    #[arg(long, default_value = "100us", value_parser = time)]
+    rtt: u64,
+    /// Octets of a message: 64K, 1M.
+    #[arg(long, default_value = "64K", value_parser = size)]
+    message: usize,
+    /// Messages of each connection in a run.
+    #[arg(long, default_value_t = 200, value_parser = clap::value_parser!(u64).range(1..))]
+    messages: u64,
+    /// Connections.
+    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=32))]
+    connections: u16,
+    /// What all messages together ask for of the wire's rate, percent; bulk is measured, too.
+    #[arg(long, default_value_t = 30, value_parser = clap::value_parser!(u32).range(1..=100))]
+    load: u32,
+    /// What is sent: write+send, write+imm, write, send; all of them without.
+    #[arg(long, value_parser = traffic)]
+    traffic: Vec<Traffic>,
+    /// MTU, octets.
+    #[arg(long, default_value_t = 1500, value_parser = clap::value_parser!(u16).range(576..=9000))]
+    mtu: u16,
+    /// Runs of each setting.
+    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u64).range(1..))]
+    seeds: u64,
+    /// Holes timed for each window; 0: none.
+    #[arg(long, default_value_t = 51)]
+    holes: usize,
+}
+
+fn number(text: &str, units: &[(&str, u64)]) -> Result<u64, String> {
+    let found = units.iter().find_map(|(unit, factor)| Some((text.strip_suffix(unit)?, factor)));
+    let (digits, factor) = found.ok_or_else(|| {
+        format!("a number and one of: {}", units.iter().map(|unit| unit.0).collect::<Vec<_>>().join(" "))
+    })?;
+    let value: u64 = digits.trim().parse().map_err(|error| format!("{digits}: {error}"))?;
+    let value = value.checked_mul(*factor).filter(|value| *value > 0);
+    value.ok_or_else(|| format!("{text} is out of range"))
+}
+
+/// Megabits a second.
+fn rate(text: &str) -> Result<u64, String> {
+    number(text, &[("Gb/s", 1000), ("Mb/s", 1)])
+}
+
+/// Microseconds.
+fn time(text: &str) -> Result<u64, String> {
+    number(text, &[("us", 1), ("ms", 1000), ("s", 1_000_000)])
+}
+
+/// Octets.
+fn size(text: &str) -> Result<usize, String> {
+    let octets = number(text, &[("K", 1 << 10), ("M", 1 << 20), ("", 1)])? as usize;
+    // A probe of its last octets has to tell one message from the next.
+    if (16..=1 << 24).contains(&octets) { Ok(octets) } else { Err("from 16 octets to 16M".into()) }
+}
+
+fn percent(text: &str) -> Result<f64, String> {
+    let value: f64 = text.parse().map_err(|error| format!("{text}: {error}"))?;
+    if (0.0..=20.0).contains(&value) { Ok(value) } else { Err("from 0 to 20".into()) }
+}
+
+fn traffic(text: &str) -> Result<Traffic, String> {
+    Traffic::find(text).ok_or_else(|| "write+send, write+imm, write or send".into())
+}
+
+/// Prints both tables.
+pub(crate) fn run(options: &Options) -> ExitCode {
+    match on_the_wire(options).and_then(|()| when_filled(options)) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("placement: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn on_the_wire(options: &Options) -> Result<(), String> {
+    let all = [Traffic::WriteSend, Traffic::WriteImmediate, Traffic::Write, Traffic::Send];
+    let kinds = if options.traffic.is_empty() { &all[..] } else { &options.traffic };
+    let ppm = (options.loss * 10_000.0) as u32;
+    println!(
+        "{} % lost, {} Mb/s, round trip {} us, {} connections, {} messages of {} octets, {} seeds",
+        options.loss,
+        options.rate,
+        options.rtt,
+        options.connections,
+        options.messages,
+        options.message,
+        options.seeds
+    );
+    println!(
+        "{:<7} {:<6} {:<11} {:<7} {:>6} {:>8} {:>7} {:>9} {:>9} {:>9}  {:<8} {:>7}{:>8}{:>8}{:>8}{:>8}",
+        "loss",
+        "load",
+        "traffic",
+        "markers",
+        "Gb/s",
+        "behind",
+        "placed",
+        "pinned",
+        "pinned",
+        "waiting",
+        "",
+        "p50",
+        "p90",
+        "p99",
+        "p99.9",
+        "max"
+    );
+    println!(
+        "{:<7} {:<6} {:<11} {:<7} {:>6} {:>8} {:>7} {:>9} {:>9} {:>9}  us, due to",
+        "", "", "", "", "", "% of all", "early %", "mean KiB", "max KiB", "max KiB"
+    );
+    for (name, loss) in [("random", Loss::Random(ppm)), ("burst", Loss::Burst(ppm))] {
+        for load in [None, Some(options.load)] {
+            for &traffic in kinds {
+                for markers in [false, true] {
+                    let setting = Setting {
+                        loss,
+                        rate_mbit: options.rate,
+                        rtt_us: options.rtt,
+                        mtu: options.mtu,
+                        connections: options.connections,
+                        traffic,
+                        message: options.message,
+                        messages: options.messages,
+                        load,
+                        markers,
+                    };
+                    let mut outcome = Outcome::default();
+                    for seed in 0..options.seeds {
+                        outcome.merge(&measure(&setting, seed)?);
+                    }
+                    row(name, &setting, &outcome);
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+fn row(loss: &str, setting: &Setting, outcome: &Outcome) {
+    let load = setting.load.map_or_else(|| "bulk".to_owned(), |load| format!("{load} %"));
+    let markers = if setting.markers { "with" } else { "without" };
+    let kib = |octets: f64| octets / 1024.0;
+    println!(
+        "{loss:<7} {load:<6} {:<11} {markers:<7} {:>6.2} {:>8.1} {:>7.1} {:>9.1} {:>9.1} {:>9.1}  {:<7}{}",
+        setting.traffic.name(),
+        outcome.goodput_gbit(),
+        outcome.behind as f64 * 100.0 / outcome.payload as f64,
+        outcome.share() * 100.0,
+        kib(outcome.pinned.mean()),
+        kib(outcome.pinned.max() as f64),
+        kib(outcome.waiting.max() as f64),
+        "placed",
+        outcome.placement_us,
+    );
+    println!("{:<83}{:<7}{}", "", "told", outcome.completion_us);
+}
+
+fn when_filled(options: &Options) -> Result<(), String> {
+    if options.holes == 0 {
+        return Ok(());
+    }
+    println!(
+        "\nreal time from a missing segment's arrival to the last completion behind it, us, {} holes",
+        options.holes
+    );
+    println!("{:>10} {:<8} {:>9} {:>9} {:>9}", "behind", "markers", "median", "p10", "p90");
+    for shift in [16, 18] {
+        for markers in [false, true] {
+            let setting = FillSetting { mtu: options.mtu, behind: 1 << shift, markers };
+            let took = Fill::new(&setting)?.measure(options.holes)?;
+            let us = |share: f64| took.at(share) as f64 / 1000.0;
+            println!(
+                "{:>6} KiB {:<8} {:>9.1} {:>9.1} {:>9.1}",
+                (1 << shift) / 1024,
+                if markers { "with" } else { "without" },
+                us(0.5),
+                us(0.1),
+                us(0.9)
+            );
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,60 @@
+//! What share of a wire one connection reaches, with and without markers: the same table on every machine.
+use std::process::ExitCode;
+
+use clap::Args;
+use tcp_lite::TcpConfig;
+use testing::reach::Path;
+
+/// Megabits a second, and round trips in microseconds.
+const PATHS: [(u64, u64); 6] =
+    [(200, 10_000), (200, 50_000), (600, 50_000), (1000, 10_000), (10_000, 1000), (10_000, 3000)];
+
+/// The share of a wire that one connection reaches, with markers and without
+#[derive(Debug, Args)]
+pub(crate) struct Options {
+    /// Round trips before the measurement, and as many that are measured.
+    #[arg(long, default_value_t = 30)]
+    rounds: u64,
+    /// Queues in front of the wire, hundredths of what one round trip carries.
+    #[arg(long, value_delimiter = ',', default_values_t = [25, 100])]
+    queues: Vec<u64>,
+    /// Send buffer and receive window, octets; the default ones without.
+    #[arg(long)]
+    window: Option<u32>,
+}
+
+/// Prints the table.
+pub(crate) fn run(options: &Options) -> ExitCode {
+    let tcp = TcpConfig::default();
+    let (recv_window_octets, send_buffer_octets) = match options.window {
+        Some(octets) => (octets, octets),
+        None => (tcp.recv_window_octets, tcp.send_buffer_octets),
+    };
+    let tcp = TcpConfig { recv_window_octets, send_buffer_octets, ..tcp };
+    println!("  Mb/s  rtt_us  queue   mtu  markers  wire %  payload %  full after  overflowed  timeouts");
+    for (rate_mbit, rtt_us) in PATHS {
+        for &queue in &options.queues {
+            for mtu in [1500, 9000] {
+                for markers in [false, true] {
+                    let path = Path { rate_mbit, rtt_us, queue, mtu, markers, loss_ppm: 0 };
+                    match path.reach(tcp, options.rounds) {
+                        Ok(reached) => println!(
+                            "{rate_mbit:>6} {rtt_us:>7} {queue:>5}% {mtu:>5} {:>8} {:>7.1} {:>10.1} {:>7} rtt {:>11} {:>9}",
+                            if markers { "with" } else { "without" },
+                            reached.wire * 100.0,
+                            reached.payload * 100.0,
+                            reached.filled_after,
+                            reached.overflowed,
+                            reached.timeouts,
+                        ),
+                        Err(what) => {
+                            eprintln!("{path:?}: {what}");
+                            return ExitCode::FAILURE;
+                        }
+                    }
+                }
+            }
+        }
+    }
+    ExitCode::SUCCESS
+}

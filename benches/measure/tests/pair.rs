@@ -1,0 +1,58 @@
+//! `measure`: each comparison runs, checks its data (it fails otherwise), and comes to something that can be true.
+
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+fn measure(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_measure"))
+        .args(arguments)
+        .output()
+        .expect("the binary was built with this test")
+}
+
+/// What a measure says of both sides, after a very short run on CPU 0.
+fn both_sides(id: &str, unit: &str) -> [f64; 2] {
+    let output = measure(&["pair", id, "--seconds", "0.05", "--cpus", "0"]);
+    let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "{id}: {err}");
+    assert_eq!(out.lines().count(), 1, "{out}");
+    let line: Value = serde_json::from_str(&out).unwrap();
+    assert_eq!((&line["id"], &line["unit"]), (&id.into(), &unit.into()), "{out}");
+    ["ours", "theirs"].map(|side| line[side].as_f64().unwrap())
+}
+
+/// Rates of no machine, and ratios that no way of measuring gives, are mistakes.
+fn is_plausible(id: &str, sides: [f64; 2], bounds: [f64; 2]) {
+    let [least, most] = bounds;
+    for side in sides {
+        assert!((least..most).contains(&side), "{id}: {sides:?}");
+    }
+    assert!((0.02..50.0).contains(&(sides[0] / sides[1])), "{id}: {sides:?}");
+}
+
+#[test]
+fn goodput_measures_move_octets() {
+    for id in ["one_core", "qps_1k", "vs_smoltcp"] {
+        is_plausible(id, both_sides(id, "GB/s"), [0.001, 200.0]);
+    }
+}
+
+#[test]
+fn a_second_core_gains_no_more_than_another_one() {
+    // Both threads are on one CPU here: they gain about nothing.
+    is_plausible("cores_2", both_sides("cores_2", "x"), [0.2, 3.0]);
+}
+
+#[test]
+fn an_idle_queue_pair_takes_some_memory() {
+    is_plausible("idle_qp_bytes", both_sides("idle_qp_bytes", "octets"), [256.0, 131_072.0]);
+}
+
+#[test]
+fn an_unknown_measure_is_refused() {
+    for arguments in [&["two_cores"][..], &["one_core", "--seconds", "0"], &["one_core", "--cpus", "0,1,2"]] {
+        let output = measure(arguments);
+        assert!(!output.status.success() && output.stdout.is_empty(), "{arguments:?}");
+    }
+}

@@ -1,0 +1,70 @@
+//! `measure compare` as its users see it: a row that is measured end to end, and one that cannot be.
+
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use serde_json::Value;
+use testing::lab::{Need, Result, Run, Scratch, Suite, programs};
+use testing::{ensure, lab_error};
+
+/// One row in a quick run, on a busy machine.
+const LIMIT: Duration = Duration::from_secs(120);
+
+fn main() -> ExitCode {
+    let needs = [
+        Need::Dpdk,
+        Need::Program("ip"),
+        Need::Program("ethtool"),
+        Need::Program("taskset"),
+        Need::Namespaces,
+    ];
+    let mut suite = Suite::new("smoke", &needs);
+    suite.add("a_row_is_measured_and_written", a_row_is_measured_and_written);
+    suite.add("a_row_that_cannot_be_measured_fails_the_run", a_row_that_cannot_be_measured_fails_the_run);
+    suite.run()
+}
+
+fn compare(row: &str, json: &Path) -> Run {
+    let compare = Run::new(env!("CARGO_BIN_EXE_measure")).arg("compare");
+    compare.args(["--quick", "--no-huge", "--only", row, "--json"]).arg(json)
+}
+
+fn read(json: &Path) -> Result<Value> {
+    serde_json::from_slice(&std::fs::read(json)?).map_err(|error| lab_error!("{error}"))
+}
+
+fn a_row_is_measured_and_written() -> Result<()> {
+    // Where `compare` looks for it: beside itself.
+    programs::iwperf()?;
+    let scratch = Scratch::new()?;
+    let json = scratch.file("compare.json");
+    // A row whose runs end by the clock: taking turns for two cores with others takes longer than one would wait.
+    let text = compare("rate_64", &json).check(LIMIT)?;
+    let document = read(&json)?;
+    let row = &document["rate_64"];
+    let figure = |name: &str| row[name].as_f64().filter(|figure| *figure > 0.0);
+    let (Some(ours), Some(theirs), Some(ratio)) = (figure("ours"), figure("theirs"), figure("ratio")) else {
+        return Err(lab_error!("figures are missing: {row}\n{text}"));
+    };
+    ensure!((ratio - ours / theirs).abs() < 1e-9, "{ratio} is not {ours} by {theirs}");
+    ensure!(row["unit"] == "M/s" && row["better"] == "more", "{row}");
+    ensure!(row["directions"].as_object().is_some_and(|directions| directions.len() == 2), "{row}");
+    ensure!(row["messages_validated"].as_u64().is_some_and(|messages| messages >= 40_000), "{row}");
+    ensure!(text.contains("not for a claim") && text.contains("rate_64"), "{text}");
+    Ok(())
+}
+
+fn a_row_that_cannot_be_measured_fails_the_run() -> Result<()> {
+    let scratch = Scratch::new()?;
+    // Alone in a folder, it finds none of the programs that it runs.
+    let (alone, json) = (scratch.file("measure"), scratch.file("compare.json"));
+    std::fs::copy(env!("CARGO_BIN_EXE_measure"), &alone)?;
+    let run = Run::new(&alone).args(["compare", "--quick", "--only", "markers", "--json"]).arg(&json);
+    let ended = run.spawn()?.finish(LIMIT)?;
+    ensure!(ended.status.code() == Some(1), "{}: {}", ended.status, ended.text);
+    ensure!(ended.text.contains("markers        not measured: iwperf is not built"), "{}", ended.text);
+    let document = read(&json)?;
+    ensure!(document["markers"].is_null() && document["not_measured"]["markers"].is_string(), "{document}");
+    Ok(())
+}
