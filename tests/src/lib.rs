@@ -33,6 +33,7 @@ pub mod iwperf;
 pub mod lab;
 pub mod pattern;
 pub mod placement;
+pub mod port_device;
 pub mod reach;
 pub mod scenes;
 pub mod sections;

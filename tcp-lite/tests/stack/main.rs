@@ -1,4 +1,5 @@
-//! Whole stacks against each other, against smoltcp's TCP, and against hostile frames, over links in memory.
+//! Whole stacks against each other, and against hostile frames, over links in memory. (Against smoltcp's TCP: the simulator,
+//! `tests/src/sim`.)
 //!
 //! One binary for all, since each links the same things. [`harness`] moves frames, time and checked streams.
 
@@ -13,7 +14,6 @@ mod joined;
 mod limits;
 mod neighbors;
 mod relay;
-mod smoltcp_peer;
 mod streams;
 mod time_wait;
 mod trains;

@@ -1,14 +1,14 @@
 //! smoltcp's own TCP sockets: an independent peer.
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{HashMap, HashSet};
 
-use dp::{Burst, Port};
+use dp::Port;
 use smoltcp::iface::{Config, Interface, PollIngressSingleResult, SocketHandle, SocketSet};
-use smoltcp::phy::{Device, DeviceCapabilities, Medium, RxToken, TxToken};
 use smoltcp::socket::tcp;
 use smoltcp::time::{Duration, Instant};
 use smoltcp::wire::{EthernetAddress, IpAddress, IpListenEndpoint};
 
+use crate::port_device::PortDevice;
 use crate::sim::packet::{Tcp, flag, parse};
 use crate::sim::port::mac;
 use crate::sim::setup::{HostSetup, Stock, address, cidr};
@@ -33,10 +33,7 @@ struct Heard {
 }
 
 struct Wire {
-    port: Box<dyn Port>,
-    rx: VecDeque<Vec<u8>>,
-    tx: Burst,
-    mtu: usize,
+    device: PortDevice,
     /// The last bare segment sent from one port to another.
     last: HashMap<(u16, u16), Vec<u8>>,
     /// The sequence numbers of the FINs sent from one port to another.
@@ -55,18 +52,20 @@ impl Wire {
         let Some(&fin) = self.fins.get(&ports) else { return };
         let only_doubles =
             |tcp: &Tcp| (tcp.dst_port, tcp.src_port) == ports && tcp.is_bare() && tcp.ack == fin;
-        self.rx.retain(|frame| !parse(frame).is_some_and(|tcp| only_doubles(&tcp)));
+        self.device.retain(|frame| !parse(frame).is_some_and(|tcp| only_doubles(&tcp)));
     }
 
     /// Drops the third bare segment in a row with the same acknowledgement and window, while the `unacknowledged` bytes
     /// from port `ports.0` to port `ports.1` exceed that window. At the third, smoltcp sends again beyond the window.
     /// The peer drops the excess, but smoltcp counts it as sent, and has no timer once the window was closed.
     fn spare_window(&mut self, ports: (u16, u16), unacknowledged: usize) {
-        while let Some((frame, tcp)) = self.rx.front().and_then(|frame| Some((frame, parse(frame)?))) {
-            if (tcp.dst_port, tcp.src_port) != ports || !tcp.has(flag::ACK) {
-                return;
-            }
-            let before = self.heard.get(&ports).copied();
+        let Self { device, heard, .. } = self;
+        let mut keeps = |frame: &[u8]| {
+            let of_it = |tcp: &Tcp| (tcp.dst_port, tcp.src_port) == ports && tcp.has(flag::ACK);
+            let Some(tcp) = parse(frame).filter(of_it) else {
+                return true;
+            };
+            let before = heard.get(&ports).copied();
             let scale = match before {
                 Some(before) if !tcp.has(flag::SYN) => before.scale,
                 _ => tcp.window_scale(frame).unwrap_or(0),
@@ -74,24 +73,31 @@ impl Wire {
             let same =
                 before.filter(|before| tcp.is_bare() && (before.ack, before.window) == (tcp.ack, tcp.window));
             let doubles = same.map_or(0, |same| same.doubles + 1);
-            if doubles < 3 || unacknowledged <= usize::from(tcp.window) << scale {
-                self.heard.insert(ports, Heard { ack: tcp.ack, window: tcp.window, scale, doubles });
-                return;
+            let keep = doubles < 3 || unacknowledged <= usize::from(tcp.window) << scale;
+            if keep {
+                heard.insert(ports, Heard { ack: tcp.ack, window: tcp.window, scale, doubles });
             }
-            self.rx.pop_front();
-        }
+            keep
+        };
+        // Up to the one that smoltcp takes next.
+        let mut kept = false;
+        device.retain(|frame| {
+            kept = kept || keeps(frame);
+            kept
+        });
     }
 
     /// Takes what came from port `ports.1` to port `ports.0` away from smoltcp: a connection that is over there answers as
     /// TIME-WAIT does (RFC 9293 section 3.10.7.4), by the last acknowledgement. So it does to a late SYN-ACK; but a SYN
     /// alone may open another connection, and a RST with the next number ends TIME-WAIT.
     fn linger(&mut self, ports: (u16, u16)) {
-        let Self { rx, tx, last, port, reset, .. } = self;
+        let Self { device, last, reset, .. } = self;
         if reset.contains(&ports) {
             return;
         }
         let mut ended = false;
-        rx.retain(|frame| {
+        let mut answers = Vec::new();
+        device.retain(|frame| {
             let opens = |tcp: &Tcp| tcp.has(flag::SYN) && !tcp.has(flag::ACK);
             let of_it = |tcp: &Tcp| (tcp.dst_port, tcp.src_port) == ports && !opens(tcp);
             let Some(tcp) = parse(frame).filter(of_it).filter(|_| !ended) else {
@@ -100,82 +106,27 @@ impl Wire {
             let next = last.get(&ports).and_then(|answer| parse(answer)).map(|answer| answer.ack);
             ended |= tcp.has(flag::RST) && next == Some(tcp.seq);
             let comes_again = !tcp.is_bare() && !tcp.has(flag::RST);
-            if let Some(answer) = last.get(&ports).filter(|_| comes_again)
-                && let Some(mut frame) = port.mempool().alloc()
-                && frame.append_slice(answer)
-            {
-                tx.push(frame);
-            }
+            answers.extend(last.get(&ports).filter(|_| comes_again));
             false
         });
+        answers.into_iter().for_each(|answer| device.send(answer));
         if ended {
             reset.insert(ports);
         }
     }
 
-    fn turn(&mut self, now_us: u64) -> bool {
-        let mut burst = Burst::new();
-        let mut moved = false;
-        while self.port.rx_burst(now_us, &mut burst) > 0 {
-            moved = true;
-            self.rx.extend(burst.drain(..).map(|frame| frame.segments().flatten().copied().collect()));
-        }
-        moved | (self.port.tx_burst(now_us, &mut self.tx) > 0)
-    }
-}
-
-struct Rx(Vec<u8>);
-
-impl RxToken for Rx {
-    fn consume<R, F: FnOnce(&[u8]) -> R>(self, f: F) -> R {
-        f(&self.0)
-    }
-}
-
-struct Tx<'a>(&'a mut Wire);
-
-impl TxToken for Tx<'_> {
-    fn consume<R, F: FnOnce(&mut [u8]) -> R>(self, len: usize, f: F) -> R {
-        let mut octets = vec![0; len];
-        let result = f(&mut octets);
-        if let Some(tcp) = parse(&octets) {
+    /// What smoltcp has made is on its way.
+    fn note_sent(&mut self) {
+        let Self { device, last, fins, .. } = self;
+        for frame in device.waiting() {
+            let Some(tcp) = parse(&frame) else { continue };
             let ports = (tcp.src_port, tcp.dst_port);
             if tcp.is_bare() {
-                self.0.last.insert(ports, octets.clone());
+                last.insert(ports, frame.into_owned());
             } else if tcp.has(flag::FIN) {
-                self.0.fins.insert(ports, tcp.seq.wrapping_add(tcp.len() as u32));
+                fins.insert(ports, tcp.seq.wrapping_add(tcp.len() as u32));
             }
         }
-        if let Some(mut frame) = self.0.port.mempool().alloc()
-            && frame.append_slice(&octets)
-        {
-            self.0.tx.push(frame);
-        }
-        result
-    }
-}
-
-impl Device for Wire {
-    type RxToken<'a> = Rx;
-    type TxToken<'a> = Tx<'a>;
-
-    fn receive(&mut self, _now: Instant) -> Option<(Rx, Tx<'_>)> {
-        if self.tx.is_full() {
-            return None;
-        }
-        let frame = self.rx.pop_front()?;
-        Some((Rx(frame), Tx(self)))
-    }
-
-    fn transmit(&mut self, _now: Instant) -> Option<Tx<'_>> {
-        (!self.tx.is_full()).then_some(Tx(self))
-    }
-
-    fn capabilities(&self) -> DeviceCapabilities {
-        let mut capabilities = DeviceCapabilities::default();
-        capabilities.medium = Medium::Ethernet;
-        capabilities.max_transmission_unit = self.mtu + 14;
-        capabilities
     }
 }
 
@@ -199,10 +150,7 @@ impl StockHost {
         ends: Vec<End>,
     ) -> Result<Self, String> {
         let mut wire = Wire {
-            port,
-            rx: VecDeque::new(),
-            tx: Burst::new(),
-            mtu: setup.mtu.into(),
+            device: PortDevice::new(port),
             last: HashMap::new(),
             fins: HashMap::new(),
             heard: HashMap::new(),
@@ -210,7 +158,7 @@ impl StockHost {
         };
         let mut config = Config::new(EthernetAddress(mac(side)).into());
         config.random_seed = u64::from_le_bytes(*setup.key.first_chunk().ok_or("a key has 32 octets")?);
-        let mut interface = Interface::new(config, &mut wire, Instant::ZERO);
+        let mut interface = Interface::new(config, &mut wire.device, Instant::ZERO);
         let address = cidr(side, setup.ipv6).parse().map_err(|()| "an address")?;
         interface.update_ip_addrs(|own| own.extend([address]));
         let mut sockets = SocketSet::new(Vec::new());
@@ -256,13 +204,15 @@ impl StockHost {
             self.start()?;
         }
         for _ in 0..POLLS {
-            let mut moved = self.wire.turn(now_us);
+            let mut moved = self.wire.device.turn(now_us);
             self.take_in(now_us);
             for number in 0..self.ends.len() {
                 moved |= self.work(number, now_us)?;
             }
-            self.interface.poll(Instant::from_micros(now_us as i64), &mut self.wire, &mut self.sockets);
-            moved |= self.wire.turn(now_us);
+            let now = Instant::from_micros(now_us as i64);
+            self.interface.poll(now, &mut self.wire.device, &mut self.sockets);
+            self.wire.note_sent();
+            moved |= self.wire.device.turn(now_us);
             busy |= moved;
             if !moved {
                 break;
@@ -277,8 +227,10 @@ impl StockHost {
         loop {
             self.linger();
             self.spare();
-            let reset = self.wire.rx.front().and_then(|frame| parse(frame)).filter(|tcp| tcp.has(flag::RST));
-            let taken = self.interface.poll_ingress_single(now, &mut self.wire, &mut self.sockets);
+            let first = self.wire.device.arrived().next();
+            let reset = first.and_then(|frame| parse(&frame)).filter(|tcp| tcp.has(flag::RST));
+            let taken = self.interface.poll_ingress_single(now, &mut self.wire.device, &mut self.sockets);
+            self.wire.note_sent();
             if let Some(tcp) = reset {
                 self.note_reset((tcp.dst_port, tcp.src_port));
             }
@@ -286,7 +238,8 @@ impl StockHost {
                 break;
             }
         }
-        self.interface.poll(now, &mut self.wire, &mut self.sockets);
+        self.interface.poll(now, &mut self.wire.device, &mut self.sockets);
+        self.wire.note_sent();
     }
 
     /// A RST came from port `ports.1` to port `ports.0`: notes whether the connection is over now.

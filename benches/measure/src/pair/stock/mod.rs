@@ -3,7 +3,6 @@
 //!
 //! | file | what |
 //! |---|---|
-//! | `device.rs` | a port as smoltcp sees it |
 //! | `fpdu.rs` | FPDUs into and out of a socket's buffers, where they lie |
 //!
 //! It is made as fast as a user of smoltcp can make it: frames are built in packet buffers and read in them, FPDUs are
@@ -11,7 +10,6 @@
 //! the receive buffer. No timestamps, no Nagle, no congestion control (nothing is lost), and buffers of the size that was
 //! found to be fastest. There are no queue pairs, no completions and no registered memory to pay for.
 
-mod device;
 mod fpdu;
 
 use std::time::Duration;
@@ -27,7 +25,8 @@ use smoltcp::wire::{EthernetAddress, IpAddress, IpCidr};
 use crate::pair::host::PATIENCE;
 use crate::pair::pattern;
 use crate::pair::turns::{Rate, timed};
-use device::Wire;
+use testing::port_device::PortDevice;
+
 use fpdu::{Receiver, Sender};
 
 const PORT: u16 = 7471;
@@ -41,7 +40,7 @@ const TURNS: usize = 16;
 
 /// An interface with one socket.
 struct Host {
-    wire: Wire,
+    device: PortDevice,
     interface: Interface,
     sockets: SocketSet<'static>,
     handle: SocketHandle,
@@ -50,10 +49,10 @@ struct Host {
 impl Host {
     fn new(port: Box<dyn dp::Port>, last: u8, seed: u64) -> Self {
         let mac = EthernetAddress(port.info().mac);
-        let mut wire = Wire::new(port);
+        let mut device = PortDevice::new(port);
         let mut config = Config::new(mac.into());
         config.random_seed = seed;
-        let mut interface = Interface::new(config, &mut wire, Instant::ZERO);
+        let mut interface = Interface::new(config, &mut device, Instant::ZERO);
         interface.update_ip_addrs(|addresses| {
             let pushed = addresses.push(IpCidr::new(IpAddress::v4(10, 0, 0, last), 24));
             debug_assert!(pushed.is_ok(), "there is room for one address");
@@ -64,7 +63,7 @@ impl Host {
         socket.set_congestion_control(CongestionControl::None);
         let mut sockets = SocketSet::new(Vec::new());
         let handle = sockets.add(socket);
-        Self { wire, interface, sockets, handle }
+        Self { device, interface, sockets, handle }
     }
 
     fn socket(&mut self) -> &mut Socket<'static> {
@@ -72,9 +71,14 @@ impl Host {
     }
 
     fn poll(&mut self, now_us: u64) {
-        self.wire.set_now_us(now_us);
-        self.interface.poll(Instant::from_micros(now_us as i64), &mut self.wire, &mut self.sockets);
-        self.wire.flush();
+        self.device.turn(now_us);
+        loop {
+            self.interface.poll(Instant::from_micros(now_us as i64), &mut self.device, &mut self.sockets);
+            let was_full = self.device.is_full();
+            if !self.device.flush(now_us) || !was_full {
+                break;
+            }
+        }
     }
 }
 
