@@ -65,7 +65,7 @@ impl Ledger {
         let mut ledger = Self::join(index, proofs, claims, findings);
         for mutation in &mutations {
             for row in mutation.rows.iter().filter(|row| !ledger.proofs.contains_key(row)) {
-                ledger.findings.push(format!("{}: no test names {row}", mutation.name));
+                ledger.findings.push(format!("{}: no test names {row}", mutation.edit.name));
             }
         }
         Ok(Self { mutations, trials, ..ledger })

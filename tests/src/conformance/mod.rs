@@ -11,7 +11,6 @@
 
 pub mod case;
 pub mod claim;
-pub mod copy;
 pub mod ledger;
 pub mod mutation;
 pub mod proof;

@@ -21,21 +21,15 @@ use std::path::Path;
 use serde::Deserialize;
 
 use super::{Error, MUTATIONS, Result, RowId, TRIALS, files, read, write};
-use crate::edit::{function_text, replace_once};
+use crate::mutation::{Edit, function_text};
 
-/// An edit.
+/// An edit, and what it breaks.
 #[derive(Clone, Debug)]
 pub struct Mutation {
-    /// What is broken, in a word.
-    pub name: String,
+    /// The edit.
+    pub edit: Edit,
     /// The requirements it breaks.
     pub rows: Vec<RowId>,
-    /// The file, from the top of the repository.
-    pub file: String,
-    /// What occurs once in it.
-    pub find: String,
-    /// What takes its place.
-    pub replace: String,
 }
 
 #[derive(Deserialize)]
@@ -58,13 +52,8 @@ impl Mutation {
     /// Eight hexadecimal digits that change with what is broken and where, and with the text of the tests that find it, which
     /// `text` gives.
     pub fn digest(&self, killers: &[String], text: &dyn Fn(&str) -> Option<String>) -> String {
-        let mut parts = vec![self.file.clone(), self.find.clone(), self.replace.clone()];
-        parts.extend(self.rows.iter().map(RowId::to_string));
-        for killer in killers {
-            parts.push(killer.clone());
-            parts.push(text(killer).unwrap_or_default());
-        }
-        digest(&parts)
+        let killers = killers.iter().flat_map(|killer| [killer.clone(), text(killer).unwrap_or_default()]);
+        self.edit.digest(self.rows.iter().map(RowId::to_string).chain(killers))
     }
 
     /// Whether a trial is of this mutation and its killers as they are.
@@ -72,25 +61,6 @@ impl Mutation {
         trial.killers.iter().all(|killer| text(killer).is_some())
             && trial.digest == self.digest(&trial.killers, text)
     }
-
-    /// The file's text with the edit.
-    ///
-    /// # Errors
-    /// In words, when what is to be found does not occur exactly once, or nothing would change.
-    pub fn apply(&self, text: &str) -> std::result::Result<String, String> {
-        replace_once(text, &self.find, &self.replace)
-            .map_err(|reason| format!("{}: {}: {reason}", self.name, self.file))
-    }
-}
-
-/// Eight hexadecimal digits of some texts.
-pub fn digest(parts: &[String]) -> String {
-    let sum = parts.iter().fold(0, |sum, part| {
-        // The length keeps text from moving between the parts unseen.
-        let sum = crc32c::crc32c_append(sum, &(part.len() as u64).to_le_bytes());
-        crc32c::crc32c_append(sum, part.as_bytes())
-    });
-    format!("{sum:08x}")
 }
 
 /// The text of a test that a record names as `file: name`; `None` where there is none any more.
@@ -121,12 +91,12 @@ pub fn load(root: &Path) -> Result<(Vec<Mutation>, Vec<String>)> {
         for mutation in
             parse(&read(root, &path)?).map_err(|reason| Error::Form { path: path.clone(), reason })?
         {
-            if mutations.iter().any(|other| other.name == mutation.name) {
-                findings.push(format!("{path}: {} is there twice", mutation.name));
+            if mutations.iter().any(|other| other.edit.name == mutation.edit.name) {
+                findings.push(format!("{path}: {} is there twice", mutation.edit.name));
             }
-            let applied = std::fs::read_to_string(root.join(&mutation.file))
-                .map_err(|error| format!("{}: {}: {error}", mutation.name, mutation.file))
-                .and_then(|text| mutation.apply(&text));
+            let applied = std::fs::read_to_string(root.join(&mutation.edit.file))
+                .map_err(|error| format!("{}: {}: {error}", mutation.edit.name, mutation.edit.file))
+                .and_then(|text| mutation.edit.apply(&text));
             if let Err(reason) = applied {
                 findings.push(format!("{path}: {reason}"));
             }
@@ -143,7 +113,7 @@ fn parse(text: &str) -> std::result::Result<Vec<Mutation>, String> {
         if rows.is_empty() {
             return Err(format!("{name} names no row"));
         }
-        Ok(Mutation { name, rows, file, find, replace })
+        Ok(Mutation { edit: Edit { name, file, find, replace }, rows })
     });
     mutations.collect()
 }
@@ -193,14 +163,14 @@ pub fn compare(
 ) -> Vec<String> {
     let mut findings = Vec::new();
     for mutation in mutations {
-        let name = &mutation.name;
+        let name = &mutation.edit.name;
         if trials.get(name).is_none_or(|trial| !mutation.is_tried(trial, text)) {
             findings.push(format!(
                 "{name} has not been tried as it and its tests are: `scripts/mutate --new` tries all such"
             ));
         }
     }
-    for name in trials.keys().filter(|name| !mutations.iter().any(|it| it.name == **name)) {
+    for name in trials.keys().filter(|name| !mutations.iter().any(|it| it.edit.name == **name)) {
         findings.push(format!("{TRIALS}: there is no mutation {name}"));
     }
     findings
@@ -211,15 +181,6 @@ mod tests {
     use super::*;
 
     const ONE: &str = "[[mutation]]\nname = \"n\"\nrows = [\"DDP-001\"]\nfile = \"f\"\nfind = '''a\nb'''\nreplace = \"c\"\n";
-
-    #[test]
-    fn an_edit_applies_once_or_not_at_all() {
-        let mutation = parse(ONE).unwrap().remove(0);
-        assert_eq!(mutation.apply("xa\nby"), Ok("xcy".into()));
-        assert!(mutation.apply("ab").is_err() && mutation.apply("a\nba\nb").is_err());
-        let same = Mutation { replace: mutation.find.clone(), ..mutation };
-        assert!(same.apply("a\nb").is_err());
-    }
 
     #[test]
     fn what_is_no_mutation_is_refused() {

@@ -34,7 +34,7 @@ const MUTATIONS_INTRODUCTION: &str = "
 
 That a test names a row does not say that it would fail. So requirements are broken in a copy of the code, one at a time
 ([tests/conformance/mutations](tests/conformance/mutations)), and of each row they break a test that names it has to fail.
-`cargo run -p tests --bin conformance-mutate [PATTERN]` tries them again.
+`cargo run -p tests --bin mutate requirements [PATTERN]` tries them again.
 
 | broken | rows | in | killed by |
 |---|---|---|---|
@@ -167,9 +167,9 @@ fn mutations(text: &mut String, ledger: &Ledger) {
     all.sort_by_key(|mutation| &mutation.rows);
     for mutation in all {
         let rows = mutation.rows.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
-        let killers = ledger.trials.get(&mutation.name).map(|trial| trial.killers.join("; "));
+        let killers = ledger.trials.get(&mutation.edit.name).map(|trial| trial.killers.join("; "));
         let killers = killers.unwrap_or_else(|| "not tried".into());
-        put(text, format_args!("| {} | {rows} | {} | {killers} |\n", mutation.name, mutation.file));
+        put(text, format_args!("| {} | {rows} | {} | {killers} |\n", mutation.edit.name, mutation.edit.file));
     }
 }
 

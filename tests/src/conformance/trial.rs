@@ -4,12 +4,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use super::copy::Copy;
-use super::mutation::{Mutation, Trial, killer_text};
+use super::mutation::{self, Mutation, Trial, Trials, killer_text};
 use super::proof::Test;
 use super::{Ledger, RowId};
-use crate::lab::{Result, Run};
+use crate::lab::{LabError, Result, Run};
 use crate::lab_error;
+use crate::mutation::{Suite, Tree};
 
 /// How long a build may take on a busy machine.
 const BUILD: Duration = Duration::from_secs(900);
@@ -25,64 +25,65 @@ struct Batch {
     tests: Vec<Test>,
 }
 
-/// Where mutations are tried.
+/// Every mutation, and where they are tried.
 #[derive(Debug)]
-pub struct Bench {
-    copy: Copy,
+pub struct Requirements {
+    tree: Tree,
     root: PathBuf,
-    built: PathBuf,
+    ledger: Ledger,
+    trials: Trials,
     /// Tests that have been seen to pass on the whole tree.
     sound: BTreeSet<Test>,
 }
 
-impl Bench {
-    /// With a copy of the tree beside what cargo builds.
+impl Requirements {
+    /// Those of the repository at `root`, with a copy of the tree beside what cargo builds.
     ///
     /// # Errors
-    /// When the tree cannot be copied.
+    /// When the ledger cannot be read or the tree cannot be copied.
     pub fn new(root: &Path) -> Result<Self> {
-        let (copy, built) = Copy::beside(root)?;
-        Ok(Self { copy, root: root.to_owned(), built, sound: BTreeSet::new() })
+        let ledger = Ledger::load(root).map_err(|error| LabError::new(error.to_string()))?;
+        let mut trials = ledger.trials.clone();
+        trials.retain(|name, _| ledger.mutations.iter().any(|mutation| mutation.edit.name == *name));
+        Ok(Self { tree: Tree::beside(root)?, root: root.to_owned(), ledger, trials, sound: BTreeSet::new() })
     }
 
-    /// Tries one, with all tests that name its rows.
-    ///
-    /// # Errors
-    /// When a row has no test that can be run here, a test fails or is not found on the whole tree, the broken tree does
-    /// not build, or the mutation survives.
-    pub fn attempt(&mut self, mutation: &Mutation, ledger: &Ledger) -> Result<Trial> {
-        self.attempt_with(mutation, runnable(mutation, ledger)?)
+    fn mutation(&self, name: &str) -> Option<&Mutation> {
+        self.ledger.mutations.iter().find(|mutation| mutation.edit.name == name)
     }
 
-    /// Tries one that was killed before, with the fewest of the tests that did it then, so that little is built.
-    ///
-    /// # Errors
-    /// As those of [`attempt`](Self::attempt), and where a row has no test among them.
-    pub fn attempt_again(&mut self, mutation: &Mutation, ledger: &Ledger, before: &Trial) -> Result<Trial> {
-        let mut tests = runnable(mutation, ledger)?;
-        for (row, tests) in &mut tests {
-            let did = |test: &&Test| before.killers.contains(&test.killer());
-            let one = tests.iter().copied().find(did);
-            *tests = vec![one.ok_or_else(|| lab_error!("{}: no killer names {row}", mutation.name))?];
+    /// The tests to try it with: all that name its rows and can be run without devices, or `again` one for each row, which
+    /// found it before, so that little is built.
+    fn tests(&self, mutation: &Mutation, again: bool) -> Result<BTreeMap<RowId, Vec<Test>>> {
+        let before = self.trials.get(&mutation.edit.name).filter(|_| again);
+        let mut tests = BTreeMap::new();
+        for row in &mutation.rows {
+            let all = self.ledger.proofs.get(row).into_iter().flatten();
+            let mut own: Vec<Test> = all.filter(|test| target(&test.file).is_some()).cloned().collect();
+            if let Some(before) = before {
+                own.retain(|test| before.killers.contains(&test.killer()));
+                own.truncate(1);
+            }
+            if own.is_empty() {
+                return Err(lab_error!("no test that can be run here names {row}"));
+            }
+            tests.insert(*row, own);
         }
-        self.attempt_with(mutation, tests)
+        Ok(tests)
     }
 
-    fn attempt_with(&mut self, mutation: &Mutation, tests: BTreeMap<RowId, Vec<&Test>>) -> Result<Trial> {
-        let name = &mutation.name;
-        let batches = batches(tests.values().flatten())?;
+    fn trial(&mut self, mutation: &Mutation, again: bool) -> Result<Trial> {
+        let tests = self.tests(mutation, again)?;
+        let batches = batches(tests.values().flatten().cloned().collect())?;
         self.see_sound(&batches)?;
-        let whole = std::fs::read_to_string(self.root.join(&mutation.file))?;
-        let broken = mutation.apply(&whole).map_err(|reason| lab_error!("{reason}"))?;
-        self.copy.put(&mutation.file, broken.as_bytes())?;
-        let failed = batches.iter().map(|batch| self.failures(batch)).collect::<Result<Vec<_>>>();
-        self.copy.put(&mutation.file, whole.as_bytes())?;
-        let failed: BTreeSet<&Test> =
-            failed.map_err(|error| lab_error!("{name}: {error}"))?.into_iter().flatten().collect();
+        let failed = self.tree.broken(&mutation.edit, || {
+            batches.iter().map(|batch| self.failures(batch)).collect::<Result<Vec<_>>>()
+        })?;
+        let failed: BTreeSet<&Test> = failed.into_iter().flatten().collect();
         if let Some((row, _)) =
             tests.iter().find(|(_, tests)| !tests.iter().any(|test| failed.contains(test)))
         {
-            return Err(lab_error!("{name} survives: no test that names {row} fails"));
+            return Err(lab_error!("survives: no test that names {row} fails"));
         }
         let killers: Vec<String> = failed.iter().map(|test| test.killer()).collect();
         let digest = mutation.digest(&killers, &|killer| killer_text(&self.root, killer));
@@ -107,7 +108,7 @@ impl Bench {
     /// The tests of a batch that do not pass: they fail, or hang, or take their program with them.
     fn failures<'a>(&self, batch: &'a Batch) -> Result<Vec<&'a Test>> {
         let program = self.build(batch)?;
-        let package = self.copy.path().join(&batch.package);
+        let package = self.tree.path().join(&batch.package);
         // Not through cargo: what hangs has to be ended by its own process id. `env` becomes the program.
         let running = Run::new("env")
             .arg("-C")
@@ -126,15 +127,10 @@ impl Bench {
 
     /// Builds the program of a batch and returns its path.
     fn build(&self, batch: &Batch) -> Result<String> {
-        let said = Run::new("cargo")
-            .args(["test", "--quiet", "--no-run", "--message-format", "json-render-diagnostics"])
-            .arg("--manifest-path")
-            .arg(self.copy.path().join("Cargo.toml"))
-            .args(["-p", &batch.package, "--no-default-features"])
-            .args(&batch.target)
-            .env("CARGO_TARGET_DIR", &self.built)
-            .spawn()?
-            .finish(BUILD)?;
+        let mut arguments = vec!["--no-run", "--message-format", "json-render-diagnostics"];
+        arguments.extend(["-p", &batch.package, "--no-default-features"]);
+        arguments.extend(batch.target.iter().map(String::as_str));
+        let said = self.tree.cargo("test", &arguments, BUILD)?;
         if !said.status.success() {
             let words: Vec<&str> = said.text.lines().filter(|line| !line.starts_with('{')).collect();
             return Err(lab_error!("does not build: {}", words.join("\n")));
@@ -148,6 +144,38 @@ impl Bench {
     }
 }
 
+impl Suite for Requirements {
+    fn names(&self) -> Vec<String> {
+        self.ledger.mutations.iter().map(|mutation| mutation.edit.name.clone()).collect()
+    }
+
+    fn is_recorded(&self, name: &str) -> bool {
+        self.trials.contains_key(name)
+    }
+
+    fn is_current(&self, name: &str) -> bool {
+        let text = |killer: &str| killer_text(&self.root, killer);
+        self.mutation(name).zip(self.trials.get(name)).is_some_and(|(it, trial)| it.is_tried(trial, &text))
+    }
+
+    fn attempt(&mut self, name: &str, again: bool) -> Result<String> {
+        let mutation = self.mutation(name).ok_or_else(|| lab_error!("no such mutation"))?.clone();
+        let trial = self.trial(&mutation, again);
+        if again {
+            return trial.map(|trial| format!("killed by {}", trial.killers.join("; ")));
+        }
+        self.trials.remove(name);
+        let trial = trial?;
+        let line = format!("killed by {}", trial.killers.join("; "));
+        self.trials.insert(name.to_owned(), trial);
+        Ok(line)
+    }
+
+    fn record(&self) -> Result<()> {
+        mutation::record(&self.root, &self.trials).map_err(|error| LabError::new(error.to_string()))
+    }
+}
+
 /// What a runner's output says of the test with this name, in any module.
 fn verdicts<'a>(text: &'a str, name: &'a str) -> impl Iterator<Item = &'a str> {
     text.lines().filter_map(move |line| {
@@ -157,25 +185,11 @@ fn verdicts<'a>(text: &'a str, name: &'a str) -> impl Iterator<Item = &'a str> {
     })
 }
 
-/// The tests of each row that can be run without devices.
-fn runnable<'a>(mutation: &Mutation, ledger: &'a Ledger) -> Result<BTreeMap<RowId, Vec<&'a Test>>> {
-    let mut tests = BTreeMap::new();
-    for row in &mutation.rows {
-        let all = ledger.proofs.get(row).into_iter().flatten();
-        let own: Vec<&Test> = all.filter(|test| target(&test.file).is_some()).collect();
-        if own.is_empty() {
-            return Err(lab_error!("{}: {row} has no test that runs without devices", mutation.name));
-        }
-        tests.insert(*row, own);
-    }
-    Ok(tests)
-}
-
-fn batches<'a>(tests: impl Iterator<Item = &'a &'a Test>) -> Result<Vec<Batch>> {
+fn batches(tests: Vec<Test>) -> Result<Vec<Batch>> {
     let mut batches: BTreeMap<(String, Vec<String>), BTreeSet<Test>> = BTreeMap::new();
     for test in tests {
         let target = target(&test.file).ok_or_else(|| lab_error!("{} is in no target", test.file))?;
-        batches.entry(target).or_default().insert((*test).clone());
+        batches.entry(target).or_default().insert(test);
     }
     let batch = |((package, target), tests): (_, BTreeSet<Test>)| {
         let tests = tests.into_iter().collect();

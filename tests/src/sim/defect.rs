@@ -11,7 +11,7 @@
 //! found = "random-loss 0"
 //! ```
 //!
-//! `cargo run -p tests --bin sim-defects` applies each to a copy of the tree, runs the simulator built from it, first the
+//! `cargo run -p tests --bin mutate simulator` applies each to a copy of the tree, runs the simulator built from it, first the
 //! scenario and seed that found it when it was last tried, and says by which rule. That takes a build for each; that they
 //! still apply is seen by an ordinary test. `tests/sim-defects/found.csv` has a digest of each that its run found, of the edit
 //! and of what the scenario draws: one of them changed, it has to be tried again (`conformance-report --check` says so).
@@ -32,8 +32,7 @@ use std::path::Path;
 use serde::Deserialize;
 
 use super::scenario::Scenario;
-use crate::conformance::mutation::digest;
-use crate::edit::{function_text, replace_once};
+use crate::mutation::{Edit, function_text};
 
 /// Where they are kept, from the top of the repository.
 pub const DEFECTS: &str = "tests/sim-defects";
@@ -42,18 +41,11 @@ pub const FOUND: &str = "tests/sim-defects/found.csv";
 /// What the scenarios draw.
 const DRAWN: &str = "tests/src/sim/scenario/faults.rs";
 
-/// An edit.
-#[derive(Clone, Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
+/// An edit, and what finds it.
+#[derive(Clone, Debug)]
 pub struct Defect {
-    /// What is broken, in a word.
-    pub name: String,
-    /// The file, from the top of the repository.
-    pub file: String,
-    /// What occurs once in it.
-    pub find: String,
-    /// What takes its place.
-    pub replace: String,
+    /// The edit.
+    pub edit: Edit,
     /// A scenario and a seed that find it.
     pub found: String,
 }
@@ -61,7 +53,23 @@ pub struct Defect {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct File {
-    defect: Vec<Defect>,
+    defect: Vec<Entry>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Entry {
+    name: String,
+    file: String,
+    find: String,
+    replace: String,
+    found: String,
+}
+
+impl From<Entry> for Defect {
+    fn from(Entry { name, file, find, replace, found }: Entry) -> Self {
+        Self { edit: Edit { name, file, find, replace }, found }
+    }
 }
 
 impl Defect {
@@ -74,7 +82,7 @@ impl Defect {
             .found
             .split_once(' ')
             .and_then(|(scenario, seed)| Some((Scenario::find(scenario)?, seed.parse().ok()?)));
-        run.ok_or_else(|| format!("{}: {} is no scenario with a seed", self.name, self.found))
+        run.ok_or_else(|| format!("{}: {} is no scenario with a seed", self.edit.name, self.found))
     }
 
     /// Eight hexadecimal digits that change with the edit, with the run that finds it and with what its scenario draws.
@@ -86,17 +94,7 @@ impl Defect {
         let text = std::fs::read_to_string(root.join(DRAWN)).map_err(|error| format!("{DRAWN}: {error}"))?;
         let draws = function_text(&text, &scenario.name.replace('-', "_"))
             .ok_or_else(|| format!("{DRAWN}: {} has no function of its name", scenario.name))?;
-        let Self { file, find, replace, found, .. } = self;
-        Ok(digest(&[file.clone(), find.clone(), replace.clone(), found.clone(), draws]))
-    }
-
-    /// The file's text with the edit.
-    ///
-    /// # Errors
-    /// In words, when what is to be found does not occur exactly once, or nothing would change.
-    pub fn apply(&self, text: &str) -> Result<String, String> {
-        replace_once(text, &self.find, &self.replace)
-            .map_err(|reason| format!("{}: {}: {reason}", self.name, self.file))
+        Ok(self.edit.digest([self.found.clone(), draws]))
     }
 }
 
@@ -113,9 +111,9 @@ pub fn load(root: &Path) -> Result<Vec<Defect>, String> {
     for path in paths {
         let text = std::fs::read_to_string(&path).map_err(|error| format!("{}: {error}", path.display()))?;
         let file: File = toml::from_str(&text).map_err(|error| format!("{}: {error}", path.display()))?;
-        defects.extend(file.defect);
+        defects.extend(file.defect.into_iter().map(Defect::from));
     }
-    let names: BTreeSet<_> = defects.iter().map(|defect| &defect.name).collect();
+    let names: BTreeSet<_> = defects.iter().map(|defect| &defect.edit.name).collect();
     if names.len() != defects.len() {
         return Err("a defect is there twice".into());
     }
@@ -156,14 +154,14 @@ pub fn stale(root: &Path) -> Result<Vec<String>, String> {
     let (defects, found) = (load(root)?, found(root)?);
     let mut findings = Vec::new();
     for defect in &defects {
-        if found.get(&defect.name) != Some(&defect.digest(root)?) {
+        if found.get(&defect.edit.name) != Some(&defect.digest(root)?) {
             findings.push(format!(
                 "{} has not been found as it and its scenario are: `scripts/mutate --new` tries all such",
-                defect.name
+                defect.edit.name
             ));
         }
     }
-    for name in found.keys().filter(|name| !defects.iter().any(|defect| defect.name == **name)) {
+    for name in found.keys().filter(|name| !defects.iter().any(|defect| defect.edit.name == **name)) {
         findings.push(format!("{FOUND}: there is no defect {name}"));
     }
     Ok(findings)
@@ -179,9 +177,9 @@ mod tests {
         let defects = load(root()).unwrap();
         assert!(defects.len() >= 30, "{} defects", defects.len());
         for defect in &defects {
-            let text = std::fs::read_to_string(root().join(&defect.file))
-                .unwrap_or_else(|error| panic!("{}: {}: {error}", defect.name, defect.file));
-            defect.apply(&text).unwrap_or_else(|reason| panic!("{reason}"));
+            let text = std::fs::read_to_string(root().join(&defect.edit.file))
+                .unwrap_or_else(|error| panic!("{}: {}: {error}", defect.edit.name, defect.edit.file));
+            defect.edit.apply(&text).unwrap_or_else(|reason| panic!("{reason}"));
             defect.run().unwrap_or_else(|reason| panic!("{reason}"));
         }
     }
@@ -192,22 +190,8 @@ mod tests {
         let digest = |defect: &Defect| defect.digest(root()).unwrap();
         let before = digest(&defect);
         assert_eq!(digest(&defect), before);
-        assert_ne!(digest(&Defect { replace: "other".into(), ..defect.clone() }), before);
+        let other = Edit { replace: "other".into(), ..defect.edit.clone() };
+        assert_ne!(digest(&Defect { edit: other, ..defect.clone() }), before);
         assert_ne!(digest(&Defect { found: "clean 7".into(), ..defect }), before);
-    }
-
-    #[test]
-    fn an_edit_applies_once_or_not_at_all() {
-        let text = |text: &str| text.to_owned();
-        let defect = Defect {
-            name: text("n"),
-            file: text("f"),
-            find: text("a"),
-            replace: text("b"),
-            found: text("clean 0"),
-        };
-        assert_eq!(defect.apply("xay"), Ok(text("xby")));
-        assert!(defect.apply("aa").is_err() && defect.apply("x").is_err());
-        assert!(Defect { replace: text("a"), ..defect }.apply("a").is_err());
     }
 }

@@ -25,6 +25,7 @@
 
 pub mod coverage;
 pub mod defect;
+pub mod defect_trial;
 pub mod dice;
 pub mod forge;
 pub mod link;

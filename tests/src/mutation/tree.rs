@@ -5,35 +5,38 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use crate::lab::{Result, Run};
+use super::Edit;
+use crate::lab::{Ended, LabError, Result, Run};
 use crate::lab_error;
 
 /// The copy.
 #[derive(Debug)]
-pub struct Copy {
+pub struct Tree {
+    /// What it is a copy of.
+    root: PathBuf,
     path: PathBuf,
+    /// Where cargo builds into: the crates of others are built there already, while those of the copy, whose paths differ, get
+    /// names of their own.
+    built: PathBuf,
     /// Locked: two who break one copy would see each other's defects.
     _lock: File,
 }
 
-impl Copy {
-    /// The copy that all share, beside what cargo builds, and the folder that cargo builds into: the crates of others are
-    /// built there already, while those of the copy, whose paths differ, get names of their own.
+impl Tree {
+    /// The copy that all share, beside what cargo builds.
     ///
     /// # Errors
-    /// As those of [`of`](Self::of).
-    pub fn beside(root: &Path) -> Result<(Self, PathBuf)> {
-        let target = std::env::var_os("CARGO_TARGET_DIR").map(PathBuf::from);
-        let target = target.unwrap_or_else(|| root.join("target"));
-        Ok((Self::of(root, target.join("mutations/tree"))?, target))
+    /// When git or the file system refuses.
+    pub fn beside(root: &Path) -> Result<Self> {
+        let built = std::env::var_os("CARGO_TARGET_DIR").map(PathBuf::from);
+        let built = built.unwrap_or_else(|| root.join("target"));
+        let path = built.join("mutations/tree");
+        Self::of(root, path, built)
     }
 
     /// Brings the copy at `path` up to the work tree at `root`: what git tracks or would track, as it is there.
     /// Files that are the same are not touched, so that nothing is built again for them.
-    ///
-    /// # Errors
-    /// When git or the file system refuses.
-    pub fn of(root: &Path, path: PathBuf) -> Result<Self> {
+    fn of(root: &Path, path: PathBuf, built: PathBuf) -> Result<Self> {
         let listed = Run::new("git")
             .arg("-C")
             .arg(root)
@@ -43,13 +46,13 @@ impl Copy {
         std::fs::create_dir_all(&path)?;
         let lock = File::create(path.with_extension("lock"))?;
         lock.lock()?;
-        let copy = Self { path, _lock: lock };
+        let tree = Self { root: root.to_owned(), path, built, _lock: lock };
         for name in &wanted {
             let octets = std::fs::read(root.join(name))?;
-            copy.put(name, &octets)?;
+            tree.put(name, &octets)?;
         }
-        copy.sweep(Path::new(""), &wanted)?;
-        Ok(copy)
+        tree.sweep(Path::new(""), &wanted)?;
+        Ok(tree)
     }
 
     /// Where it is.
@@ -57,11 +60,36 @@ impl Copy {
         &self.path
     }
 
-    /// Gives a file this content.
+    /// Where cargo builds into.
+    pub fn built(&self) -> &Path {
+        &self.built
+    }
+
+    /// Has cargo do something with the copy.
     ///
     /// # Errors
-    /// When the file system refuses.
-    pub fn put(&self, name: &str, octets: &[u8]) -> Result<()> {
+    /// When it does not end within `limit`.
+    pub fn cargo(&self, command: &str, arguments: &[&str], limit: Duration) -> Result<Ended> {
+        let run = Run::new("cargo").args([command, "--quiet", "--manifest-path"]);
+        let run = run.arg(self.path.join("Cargo.toml")).args(arguments);
+        run.env("CARGO_TARGET_DIR", &self.built).spawn()?.finish(limit)
+    }
+
+    /// Does something while the copy is broken by `edit`.
+    ///
+    /// # Errors
+    /// When the edit does not apply, or the file system refuses, and those of `action`.
+    pub fn broken<T>(&self, edit: &Edit, action: impl FnOnce() -> Result<T>) -> Result<T> {
+        let whole = std::fs::read_to_string(self.root.join(&edit.file))?;
+        let broken = edit.apply(&whole).map_err(LabError)?;
+        self.put(&edit.file, broken.as_bytes())?;
+        let result = action();
+        self.put(&edit.file, whole.as_bytes())?;
+        result
+    }
+
+    /// Gives a file this content.
+    fn put(&self, name: &str, octets: &[u8]) -> Result<()> {
         let path = self.path.join(name);
         if std::fs::read(&path).is_ok_and(|there| there == octets) {
             return Ok(());
@@ -94,25 +122,25 @@ mod tests {
     #[test]
     fn the_copy_follows_the_tree_and_leaves_alone_what_is_the_same() {
         let scratch = Scratch::new().unwrap();
-        let (tree, path) = (scratch.file("tree"), scratch.file("copy"));
-        std::fs::create_dir_all(tree.join("src")).unwrap();
-        let init = Run::new("git").args(["init", "--quiet"]).arg(&tree);
+        let (root, path) = (scratch.file("tree"), scratch.file("copy"));
+        std::fs::create_dir_all(root.join("src")).unwrap();
+        let init = Run::new("git").args(["init", "--quiet"]).arg(&root);
         init.check(Duration::from_secs(10)).unwrap();
-        let write = |name: &str, text: &str| std::fs::write(tree.join(name), text).unwrap();
+        let write = |name: &str, text: &str| std::fs::write(root.join(name), text).unwrap();
         write(".gitignore", "built\n");
         write("built", "");
         write("src/a.rs", "a");
         write("src/b.rs", "b");
-        let copy = Copy::of(&tree, path.clone()).unwrap();
+        let copy = Tree::of(&root, path.clone(), scratch.file("built")).unwrap();
         assert!(File::open(path.with_extension("lock")).unwrap().try_lock().is_err());
         let read = |name: &str| std::fs::read_to_string(path.join(name)).ok();
         assert_eq!((read("src/a.rs").as_deref(), read("built")), (Some("a"), None));
         let changed = || std::fs::metadata(path.join("src/a.rs")).unwrap().modified().unwrap();
         let before = changed();
         copy.put("src/b.rs", b"broken").unwrap();
-        std::fs::remove_file(tree.join(".gitignore")).unwrap();
+        std::fs::remove_file(root.join(".gitignore")).unwrap();
         drop(copy);
-        Copy::of(&tree, path.clone()).unwrap();
+        Tree::of(&root, path.clone(), scratch.file("built")).unwrap();
         assert_eq!((read("src/b.rs").as_deref(), read(".gitignore")), (Some("b"), None));
         assert_eq!(changed(), before);
     }

@@ -1,0 +1,48 @@
+//! Breaks the code in a copy of the tree, one mutation at a time, and sees that tests find each.
+#![forbid(unsafe_code)]
+
+use std::process::ExitCode;
+
+use clap::Parser;
+use tests::conformance::root;
+use tests::conformance::trial::Requirements;
+use tests::lab::Result;
+use tests::mutation::{self, Choice};
+use tests::sim::defect_trial::Defects;
+
+/// Tries mutations and records what found them.
+#[derive(Parser)]
+enum Command {
+    /// Breaks requirements (`tests/conformance/mutations`): a test that names the row has to fail.
+    Requirements {
+        #[command(flatten)]
+        choice: Choice,
+    },
+    /// Breaks the protocols (`tests/sim-defects`): the simulator has to find it, by the run named with it.
+    Simulator {
+        #[command(flatten)]
+        choice: Choice,
+        /// Runs for each that the run named with it does not find, the scenarios in turn.
+        #[arg(long, default_value_t = 2000)]
+        runs: u64,
+    },
+}
+
+fn main() -> ExitCode {
+    match run(Command::parse()) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("mutate: {error}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+/// Whether all were found.
+fn run(command: Command) -> Result<bool> {
+    match command {
+        Command::Requirements { choice } => mutation::run(&mut Requirements::new(root())?, &choice),
+        Command::Simulator { choice, runs } => mutation::run(&mut Defects::new(root(), runs)?, &choice),
+    }
+}

@@ -1,0 +1,177 @@
+//! Which mutations of a suite are tried, what is recorded, and how it is told.
+
+use std::ops::Range;
+
+use clap::Args;
+
+use crate::lab::Result;
+
+/// Which are tried.
+#[derive(Args, Clone, Debug, Default)]
+pub struct Choice {
+    /// Part of the names of those to try; all when it is not given.
+    #[arg(default_value = "")]
+    pub pattern: String,
+    /// Only those that have not been tried as they are.
+    #[arg(long)]
+    pub new: bool,
+    /// Only so many of those on record, chosen by `--seed`, each by what found it; records nothing.
+    #[arg(long, value_name = "COUNT", requires = "seed", conflicts_with = "new")]
+    pub slice: Option<usize>,
+    /// What a slice is chosen by: any text, such as a commit.
+    #[arg(long)]
+    pub seed: Option<String>,
+}
+
+/// Mutations and what finds them.
+pub trait Suite {
+    /// The names of all, in their order.
+    fn names(&self) -> Vec<String>;
+
+    /// Whether it is on record that this one was found.
+    fn is_recorded(&self, name: &str) -> bool;
+
+    /// Whether that is so of the mutation as it is now.
+    fn is_current(&self, name: &str) -> bool;
+
+    /// Tries one with all that may find it, or `again` with what has found it before. Says how it was found.
+    ///
+    /// # Errors
+    /// In words, when it was not found, or cannot be tried.
+    fn attempt(&mut self, name: &str, again: bool) -> Result<String>;
+
+    /// Writes the record: what the last [`attempt`](Self::attempt) of each that was tried gave.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    fn record(&self) -> Result<()>;
+}
+
+/// Tries those that are chosen. Returns whether all were found.
+///
+/// # Errors
+/// When the record cannot be written.
+pub fn run(suite: &mut impl Suite, choice: &Choice) -> Result<bool> {
+    let chosen = chosen(suite, choice);
+    let again = choice.slice.is_some();
+    let mut missed = 0;
+    for name in &chosen {
+        match suite.attempt(name, again) {
+            Ok(line) => println!("{name}: {line}"),
+            Err(error) => {
+                missed += 1;
+                println!("{name}: {error}");
+            }
+        }
+        // After each one: an interrupted run has not been for nothing.
+        if !again {
+            suite.record()?;
+        }
+    }
+    if again {
+        // As `cargo test` says it.
+        let (verdict, found) = (if missed == 0 { "ok" } else { "FAILED" }, chosen.len() - missed);
+        println!("test result: {verdict}. {found} passed; {missed} failed; 0 ignored");
+    } else {
+        println!("tried: {}, not found: {missed}", chosen.len());
+    }
+    Ok(missed == 0)
+}
+
+fn chosen(suite: &impl Suite, choice: &Choice) -> Vec<String> {
+    let mut names = suite.names();
+    names.retain(|name| name.contains(&choice.pattern));
+    if let (Some(count), Some(seed)) = (choice.slice, &choice.seed) {
+        names.retain(|name| suite.is_recorded(name));
+        return names[slice(seed, count, names.len())].to_vec();
+    }
+    names.retain(|name| !choice.new || !suite.is_current(name));
+    names
+}
+
+/// Which of `len` things are in the slice of `seed`, `count` of them side by side: over seeds, each has its turn.
+fn slice(seed: &str, count: usize, len: usize) -> Range<usize> {
+    if count == 0 || len == 0 {
+        return 0..0;
+    }
+    let start = crc32c::crc32c(seed.as_bytes()) as usize % len.div_ceil(count) * count;
+    start..len.min(start + count)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lab::LabError;
+
+    /// Three mutations: one found as it is, one before it changed, one never tried.
+    #[derive(Default)]
+    struct Three {
+        tried: Vec<(String, bool)>,
+        records: std::cell::Cell<usize>,
+    }
+
+    impl Suite for Three {
+        fn names(&self) -> Vec<String> {
+            ["current", "changed", "never"].map(str::to_owned).into()
+        }
+
+        fn is_recorded(&self, name: &str) -> bool {
+            name != "never"
+        }
+
+        fn is_current(&self, name: &str) -> bool {
+            name == "current"
+        }
+
+        fn attempt(&mut self, name: &str, again: bool) -> Result<String> {
+            self.tried.push((name.to_owned(), again));
+            if name == "never" { Err(LabError::new("survives")) } else { Ok("found".into()) }
+        }
+
+        fn record(&self) -> Result<()> {
+            self.records.set(self.records.get() + 1);
+            Ok(())
+        }
+    }
+
+    fn tried(choice: Choice) -> (bool, Vec<(String, bool)>, usize) {
+        let mut suite = Three::default();
+        let all_found = run(&mut suite, &choice).unwrap();
+        (all_found, suite.tried, suite.records.get())
+    }
+
+    #[test]
+    fn all_are_tried_and_recorded_where_nothing_is_chosen() {
+        let (all_found, names, records) = tried(Choice::default());
+        assert_eq!((all_found, names.len(), records), (false, 3, 3));
+        assert!(names.iter().all(|(_, again)| !again));
+    }
+
+    #[test]
+    fn those_that_have_not_been_tried_as_they_are_are_new() {
+        let (all_found, names, _) = tried(Choice { new: true, ..Choice::default() });
+        assert_eq!((all_found, names), (false, vec![("changed".into(), false), ("never".into(), false)]));
+        let (all_found, names, _) = tried(Choice { new: true, pattern: "ch".into(), ..Choice::default() });
+        assert_eq!((all_found, names), (true, vec![("changed".into(), false)]));
+    }
+
+    #[test]
+    fn a_slice_is_of_those_on_record_and_records_nothing() {
+        let choice = Choice { slice: Some(3), seed: Some("abc".into()), ..Choice::default() };
+        let (all_found, names, records) = tried(choice);
+        assert_eq!((all_found, records), (true, 0));
+        assert_eq!(names, [("current".into(), true), ("changed".into(), true)]);
+    }
+
+    #[test]
+    fn each_thing_has_its_turn() {
+        let mut seen = [false; 38];
+        for seed in 0..500 {
+            let slice = slice(&format!("{seed:08x}"), 3, seen.len());
+            assert!((1..=3).contains(&slice.len()), "{slice:?}");
+            seen[slice].fill(true);
+        }
+        assert_eq!(seen, [true; 38]);
+        assert_eq!((slice("a", 5, 3), slice("a", 0, 3)), (0..3, 0..0));
+    }
+}

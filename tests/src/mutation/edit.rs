@@ -1,0 +1,93 @@
+//! An edit of a file by its text.
+
+/// What is broken.
+#[derive(Clone, Debug)]
+pub struct Edit {
+    /// What is broken, in a word.
+    pub name: String,
+    /// The file, from the top of the repository.
+    pub file: String,
+    /// What occurs once in it.
+    pub find: String,
+    /// What takes its place.
+    pub replace: String,
+}
+
+impl Edit {
+    /// The file's text with the edit.
+    ///
+    /// # Errors
+    /// In words, when what is to be found does not occur exactly once, or nothing would change.
+    pub fn apply(&self, text: &str) -> Result<String, String> {
+        let Self { name, file, find, replace } = self;
+        match text.matches(find).count() {
+            1 if find != replace => Ok(text.replacen(find, replace, 1)),
+            1 => Err(format!("{name}: {file}: changes nothing")),
+            count => Err(format!("{name}: {file}: its text occurs {count} times")),
+        }
+    }
+
+    /// Eight hexadecimal digits that change with the edit and with `others`.
+    pub fn digest(&self, others: impl IntoIterator<Item = String>) -> String {
+        let own = [&self.file, &self.find, &self.replace].map(String::clone);
+        digest(own.into_iter().chain(others))
+    }
+}
+
+/// Eight hexadecimal digits of some texts.
+pub fn digest(parts: impl IntoIterator<Item = String>) -> String {
+    let sum = parts.into_iter().fold(0, |sum, part| {
+        // The length keeps text from moving between the parts unseen.
+        let sum = crc32c::crc32c_append(sum, &(part.len() as u64).to_le_bytes());
+        crc32c::crc32c_append(sum, part.as_bytes())
+    });
+    format!("{sum:08x}")
+}
+
+/// The text of the functions of this name in a Rust file that `rustfmt` has formatted; `None` where there is none.
+pub fn function_text(text: &str, name: &str) -> Option<String> {
+    let lines: Vec<&str> = text.lines().collect();
+    let mut found = String::new();
+    for (at, line) in lines.iter().enumerate() {
+        let words = line.trim_start();
+        let indent = &line[..line.len() - words.len()];
+        let begins = words.split_once("fn ").is_some_and(|(before, rest)| {
+            before.split_whitespace().all(|word| word.starts_with("pub") || word == "async")
+                && rest.strip_prefix(name).is_some_and(|rest| rest.starts_with(['(', '<']))
+        });
+        if begins {
+            let end = lines[at..].iter().position(|line| line.strip_prefix(indent) == Some("}"));
+            for line in &lines[at..end.map_or(lines.len(), |end| at + end + 1)] {
+                found.push_str(line);
+                found.push('\n');
+            }
+        }
+    }
+    (!found.is_empty()).then_some(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_function_ends_at_its_own_brace() {
+        let text = "fn a() {\n    {\n    }\n}\nmod m {\n    pub(super) fn b<T>() {\n        x;\n    }\n}\nfn ab() {\n}\n";
+        assert_eq!(function_text(text, "a").as_deref(), Some("fn a() {\n    {\n    }\n}\n"));
+        assert_eq!(
+            function_text(text, "b").as_deref(),
+            Some("    pub(super) fn b<T>() {\n        x;\n    }\n")
+        );
+        assert_eq!(function_text(text, "c"), None);
+    }
+
+    #[test]
+    fn an_edit_applies_once_or_not_at_all() {
+        let [name, file, find, replace] = ["n", "f", "a\nb", "c"].map(str::to_owned);
+        let edit = Edit { name, file, find, replace };
+        assert_eq!(edit.apply("xa\nby"), Ok("xcy".into()));
+        assert!(edit.apply("ab").is_err() && edit.apply("a\nba\nb").is_err());
+        let same = Edit { replace: edit.find.clone(), ..edit };
+        assert!(same.apply("a\nb").is_err());
+    }
+}

@@ -1,0 +1,126 @@
+//! Trying a defect: the simulator is built from the broken tree, and the run that is named with the defect has to fail.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use super::defect::{self, Defect};
+use crate::lab::{LabError, Result, Run};
+use crate::lab_error;
+use crate::mutation::{Suite, Tree};
+
+/// How long a build, or the runs of one defect, may take on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(1200);
+
+/// Every defect, and where they are tried.
+#[derive(Debug)]
+pub struct Defects {
+    tree: Tree,
+    root: PathBuf,
+    defects: Vec<Defect>,
+    /// Digests of those that were found.
+    found: BTreeMap<String, String>,
+    /// Runs for each that the run named with it does not find, the scenarios in turn.
+    runs: u64,
+}
+
+impl Defects {
+    /// Those of the repository at `root`, with a copy of the tree beside what cargo builds.
+    ///
+    /// # Errors
+    /// When they cannot be read or the tree cannot be copied.
+    pub fn new(root: &Path, runs: u64) -> Result<Self> {
+        let defects = defect::load(root).map_err(LabError)?;
+        let mut found = defect::found(root).map_err(LabError)?;
+        found.retain(|name, _| defects.iter().any(|defect| defect.edit.name == *name));
+        Ok(Self { tree: Tree::beside(root)?, root: root.to_owned(), defects, found, runs })
+    }
+
+    fn defect(&self, name: &str) -> Option<&Defect> {
+        self.defects.iter().find(|defect| defect.edit.name == name)
+    }
+}
+
+impl Suite for Defects {
+    fn names(&self) -> Vec<String> {
+        self.defects.iter().map(|defect| defect.edit.name.clone()).collect()
+    }
+
+    fn is_recorded(&self, name: &str) -> bool {
+        self.found.contains_key(name)
+    }
+
+    fn is_current(&self, name: &str) -> bool {
+        let digest = self.defect(name).and_then(|defect| defect.digest(&self.root).ok());
+        digest.is_some() && digest.as_ref() == self.found.get(name)
+    }
+
+    fn attempt(&mut self, name: &str, again: bool) -> Result<String> {
+        let defect = self.defect(name).ok_or_else(|| lab_error!("no such defect"))?;
+        let runs = if again { 0 } else { self.runs };
+        let said = self.tree.broken(&defect.edit, || attempt(&self.tree, defect, runs))?;
+        let digest = defect.digest(&self.root).map_err(LabError)?;
+        let missed = lab_error!("not found by {}{}", defect.found, said.many.unwrap_or_default());
+        self.found.remove(name);
+        let line = said.named.ok_or(missed)?;
+        self.found.insert(name.to_owned(), digest);
+        Ok(line)
+    }
+
+    fn record(&self) -> Result<()> {
+        defect::record(&self.root, &self.found).map_err(LabError)
+    }
+}
+
+/// What became of a defect.
+struct Said {
+    /// By the run that has to find it.
+    named: Option<String>,
+    /// Where that does not: by the first of many that does, and how many do.
+    many: Option<String>,
+}
+
+/// What the simulator says of the run that has to find it; where that does not, of `runs` others.
+fn attempt(tree: &Tree, defect: &Defect, runs: u64) -> Result<Said> {
+    let said =
+        tree.cargo("build", &["-p", "tests", "--no-default-features", "--bin", "simulate"], PATIENCE)?;
+    if !said.status.success() {
+        return Err(lab_error!("does not build: {}", said.text));
+    }
+    // Out of the place where the whole tree's is found.
+    let program = tree.path().with_extension("simulate");
+    std::fs::rename(tree.built().join("debug/simulate"), &program)?;
+    let (scenario, seed) = defect.run().map_err(LabError)?;
+    let named = simulate(&program, &["--scenario", scenario.name, "--seed", &seed.to_string()])?;
+    let first = format!("{} {seed} at ", scenario.name);
+    if let Some(line) = named.lines().find(|line| line.starts_with(&first)) {
+        return Ok(Said { named: Some(line.to_owned()), many: None });
+    }
+    if runs == 0 {
+        return Ok(Said { named: None, many: None });
+    }
+    let many = simulate(&program, &["--runs", &runs.to_string()])?;
+    let mut failures = many.lines().filter(|line| line.starts_with("scenario "));
+    let first = failures.next().map(str::to_owned);
+    let many = first.map(|first| {
+        let count = 1 + failures.count();
+        format!(", but by {count} of {runs} runs: name the first with it, {first}")
+    });
+    Ok(Said { named: None, many })
+}
+
+/// What the simulator that was built says.
+fn simulate(program: &Path, arguments: &[&str]) -> Result<String> {
+    // Captures of what fails: of no use here.
+    let captures = program.with_extension("captures");
+    std::fs::create_dir_all(&captures)?;
+    let ran = Run::new("env")
+        .arg(program)
+        .args(arguments)
+        .env("RUST_BACKTRACE", "0")
+        .env("TMPDIR", &captures)
+        .spawn()?
+        .finish(PATIENCE)?;
+    std::fs::remove_dir_all(&captures)?;
+    Ok(ran.text)
+}
