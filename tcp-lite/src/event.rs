@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use dp::Mbuf;
 
 use crate::facade::EthernetAddress;
-use crate::stack::{ConnId, ListenerId};
+use crate::id::{ConnId, ListenerId};
 
 /// Octets of a stream, handed over in or out of order as soon as they passed TCP's checks.
 ///

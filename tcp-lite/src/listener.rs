@@ -7,8 +7,8 @@ use std::collections::HashMap;
 
 use crate::ListenError;
 use crate::facade::{Instant, IpAddress, IpCidr};
+use crate::id::ListenerId;
 use crate::secrets::KeyedState;
-use crate::stack::ListenerId;
 
 /// How a port is listened on. The default admits everybody, with no other bound than
 /// [`Limits::backlog`](crate::Limits::backlog).

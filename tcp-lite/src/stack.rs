@@ -5,7 +5,6 @@
 
 mod ahead;
 mod connections;
-mod counters;
 mod errors;
 mod joined;
 mod receive;
@@ -24,10 +23,11 @@ use std::ops::Range;
 use dp::{Burst, Mbuf, Mempool, Offloads, TsoLimits};
 
 pub use self::ahead::Ahead;
-pub use self::counters::StackCounters;
 pub use self::errors::{ConnectError, ListenError};
 pub use self::segment::{SegmentBuf, Sender};
 pub use self::usage::StackUsage;
+pub use crate::counters::StackCounters;
+pub use crate::id::{ConnId, ListenerId};
 
 use self::connections::{Conn, Connections};
 use self::transmit::Answer;
@@ -53,27 +53,6 @@ const PENDING_ANSWERS: usize = 64;
 /// Places for events that no connection takes for itself: a request to each of those who are asked to give up memory at a
 /// time, and one to the newcomer; the loss of each address of ours.
 const SPARE_EVENTS: usize = MAX_ASKED + 1 + ADDRESSES;
-
-/// Names a connection. Never reused while anybody may still hold it (slot and generation).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct ConnId {
-    pub(crate) slot: u32,
-    pub(crate) generation: u32,
-}
-
-impl ConnId {
-    /// The slot, dense from 0: an index for tables beside the stack's.
-    pub fn slot(self) -> usize {
-        self.slot as usize
-    }
-}
-
-/// Names a listener.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct ListenerId {
-    pub(crate) slot: u32,
-    pub(crate) generation: u32,
-}
 
 /// A host on one port.
 ///

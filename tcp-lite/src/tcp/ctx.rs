@@ -6,8 +6,9 @@ use std::collections::VecDeque;
 
 use dp::{Mbuf, Mempool};
 
-use super::{ReorderSlab, SearchSlab, SegmentSlab};
-use crate::stack::{ConnId, ListenerId, StackCounters};
+use super::slabs::{ReorderSlab, SearchSlab, SegmentSlab};
+use crate::counters::StackCounters;
+use crate::id::{ConnId, ListenerId};
 use crate::{CloseReason, Event, Instant, Received, TcpConfig};
 
 /// Events of one connection, beside octets, that wait for the user at most: `Established`, `Writable`, `PeerClosed`, `Closed`.
@@ -42,7 +43,15 @@ pub(crate) struct Ctx<'a> {
     pub(crate) listener: Option<ListenerId>,
 }
 
+/// Whole seconds of the clock, where a block has no room for more; they wrap after a century.
+pub(super) type Seconds = u32;
+
 impl Ctx<'_> {
+    /// The second that it is.
+    pub(super) fn second(&self) -> Seconds {
+        self.now.secs() as u32
+    }
+
     /// Whether received octets can be handed up.
     pub(crate) fn takes_octets(&self) -> bool {
         self.events.len() < self.events_limit

@@ -5,8 +5,8 @@
 //! ```toml
 //! [[defect]]
 //! name = "sack-not-learned"
-//! file = "tcp-lite/src/tcp/ack.rs"
-//! find = "self.snd.sack("
+//! file = "tcp-lite/src/tcp/send/ack.rs"
+//! find = "self.queue.sack("
 //! replace = "let _ = ("
 //! found = "random-loss 0"
 //! ```

@@ -79,7 +79,7 @@ pub(super) enum Timeout {
 ///
 /// A reduction ([`on_congestion`](Self::on_congestion), or [`on_timeout`](Self::on_timeout) that is not
 /// [`Timeout::Again`]) remembers what was before it, so that [`undo`](Self::undo) can take it back until the next one. Who reduces the
-/// window for another reason than a recovery calls [`Undo::forget`](super::undo::Undo::forget), too.
+/// window for another reason than a recovery calls `Undo::forget` (`send/undo.rs`), too.
 pub(super) trait CongestionControl {
     /// The congestion window, octets. Not asked for during fast recovery, where proportional rate reduction says
     /// what may be sent on the way to [`ssthresh`](Self::ssthresh) (RFC 6937).
@@ -186,6 +186,11 @@ impl CongestionControl for Congestion {
     fn set_mss(&mut self, mss: u32) {
         each!(self, it => it.set_mss(mss))
     }
+}
+
+/// Octets as the algorithms count them.
+pub(super) fn saturated(octets: u64) -> u32 {
+    octets.min(u64::from(u32::MAX)) as u32
 }
 
 /// RFC 6928 section 2.

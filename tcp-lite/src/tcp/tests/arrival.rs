@@ -39,7 +39,7 @@ fn after_24_days_whatever_the_clock_says_is_taken_and_goes_from_there() {
     assert_eq!(pair.b.frontier, 0, "too old");
     assert_eq!(pair.b.receive(later, &old), Verdict::Done);
     assert_eq!(pair.b.frontier, 100);
-    assert_eq!(pair.b.tcb().ts_recent, stamp(&old));
+    assert_eq!(pair.b.tcb().receiving().ts_recent(), stamp(&old));
     let mut older = Packet::new(old.header.clone(), pattern(100, 100));
     older.header.seq += 100;
     older.header.options.timestamps = Some((stamp(&old).wrapping_sub(1), 0));
@@ -84,11 +84,11 @@ fn an_echo_from_the_future_or_of_long_ago_measures_nothing() {
     let mut pair = Pair::established(config(), config());
     let (now, longest) = (pair.now.total_millis() as u32, pair.a.config.rto_max.total_millis() as u32);
     pair.a.with(pair.now, |tcb, ctx| {
-        assert_eq!(tcb.timestamp_rtt_us(ctx, now.wrapping_add(1)), None);
-        assert_eq!(tcb.timestamp_rtt_us(ctx, now), Some(1000), "within a tick");
-        assert_eq!(tcb.timestamp_rtt_us(ctx, now.wrapping_sub(70)), Some(70_000));
-        assert!(tcb.timestamp_rtt_us(ctx, now.wrapping_sub(longest)).is_some());
-        assert_eq!(tcb.timestamp_rtt_us(ctx, now.wrapping_sub(longest + 1)), None);
+        assert_eq!(tcb.sending().timestamp_rtt_us(ctx, now.wrapping_add(1)), None);
+        assert_eq!(tcb.sending().timestamp_rtt_us(ctx, now), Some(1000), "within a tick");
+        assert_eq!(tcb.sending().timestamp_rtt_us(ctx, now.wrapping_sub(70)), Some(70_000));
+        assert!(tcb.sending().timestamp_rtt_us(ctx, now.wrapping_sub(longest)).is_some());
+        assert_eq!(tcb.sending().timestamp_rtt_us(ctx, now.wrapping_sub(longest + 1)), None);
     });
 }
 

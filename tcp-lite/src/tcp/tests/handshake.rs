@@ -53,7 +53,12 @@ fn simultaneous_open_agrees_on_no_marks() {
         pair.b.connect(pair.now);
         pair.run_for(Duration::from_millis(50));
         assert_eq!((pair.a.state(), pair.b.state()), (State::Established, State::Established));
-        assert_eq!((pair.a.tcb().agreed.ecn, pair.b.tcb().agreed.ecn), (false, false), "{:?}", other.ecn);
+        assert_eq!(
+            (pair.a.tcb().sending().agreed().ecn, pair.b.tcb().sending().agreed().ecn),
+            (false, false),
+            "{:?}",
+            other.ecn
+        );
     }
 }
 
@@ -79,7 +84,8 @@ fn a_lost_syn_ack_or_ack_is_repaired() {
         pair.a.connect(pair.now);
         pair.run_for(Duration::from_secs(3));
         assert_eq!((pair.a.state(), pair.b.state()), (State::Established, State::Established), "lost {lost}");
-        let counted = [&pair.a, &pair.b].map(|host| (host.tcb().retransmits, host.counters.tx_retransmits));
+        let counted =
+            [&pair.a, &pair.b].map(|host| (host.tcb().sending().retransmits(), host.counters.tx_retransmits));
         assert!(counted.iter().all(|(own, all)| own == all), "{counted:?}");
         assert!(counted.iter().any(|(own, _)| *own > 0), "{counted:?}");
     }
@@ -101,7 +107,7 @@ fn answers_lost_in_the_handshake_make_no_long_round_trip() {
         pair.run_for(Duration::from_secs(20));
         assert_eq!((pair.a.state(), pair.b.state()), (State::Established, State::Established));
         let host = pair.host(from).tcb();
-        let (srtt_us, rto) = (host.rtt.srtt_us(), host.rtt.rto());
+        let (srtt_us, rto) = (host.sending().srtt_us(), host.sending().rto());
         assert!(srtt_us <= 2000 && rto <= Duration::from_secs(3), "{from:?}: {srtt_us} us, {rto}");
     }
 }

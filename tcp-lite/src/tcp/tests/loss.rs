@@ -194,7 +194,7 @@ fn a_drop_of_emss_cuts_what_no_longer_fits_and_counts_it() {
     let any = || std::net::SocketAddr::from(([0, 0, 0, 0], 0));
     let cwnd = pair.a.tcb().info(&pair.a.config, any(), any()).cwnd;
     pair.a.push(at, &pattern(1000, 1000)).unwrap();
-    pair.a.with(at, |tcb, ctx| tcb.set_path_mss(ctx, 612));
+    pair.a.with(at, |tcb, ctx| tcb.sending_mut().set_path_mss(ctx, 612));
     let sent: Vec<_> = std::iter::from_fn(|| pair.a.transmit(at)).map(|packet| packet.payload).collect();
     let whole = pattern(0, 2000);
     assert_eq!(sent, [&whole[..600], &whole[600..1000], &whole[1000..1600], &whole[1600..]]);
@@ -214,7 +214,7 @@ fn what_was_acknowledged_of_a_segment_is_not_sent_again_when_it_is_cut() {
     let mut answer = pair.b.transmit(pair.now).unwrap();
     answer.header.ack = answer.header.ack.map(|ack| ack + 700);
     let _ = pair.a.receive(pair.now, &answer);
-    pair.a.with(pair.now, |tcb, ctx| tcb.set_path_mss(ctx, 312));
+    pair.a.with(pair.now, |tcb, ctx| tcb.sending_mut().set_path_mss(ctx, 312));
     let at = pair.now;
     let sent: Vec<_> = std::iter::from_fn(|| pair.a.transmit(at)).map(|packet| packet.payload).collect();
     let whole = pattern(0, 1000);

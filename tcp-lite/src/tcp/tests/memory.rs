@@ -2,7 +2,7 @@
 
 use super::wire::*;
 use crate::tcp::congestion::CongestionControl;
-use crate::tcp::recovery::Phase;
+use crate::tcp::send::Phase;
 use crate::{CongestionAlgorithm, Duration, TcpConfig};
 
 fn config() -> TcpConfig {
@@ -14,7 +14,7 @@ fn ms(ms: u64) -> Duration {
 }
 
 fn push(pair: &mut Pair, count: usize) {
-    let from = pair.a.tcb().snd.end as usize - 1;
+    let from = pair.a.tcb().sending().end() as usize - 1;
     for nr in 0..count {
         pair.a.push(pair.now, &pattern(from + nr * EMSS, EMSS)).unwrap();
     }
@@ -34,7 +34,7 @@ fn wire(pair: &mut Pair, mut fate: impl FnMut(usize) -> Vec<Duration> + 'static)
 
 /// How long RACK lets a segment be overtaken, in quarters of a round trip, when nothing is in flight.
 fn quarters(pair: &Pair) -> u64 {
-    pair.a.tcb().reordering_window().total_micros() / 500
+    pair.a.tcb().sending().reordering_window_for_test().total_micros() / 500
 }
 
 #[test]
@@ -80,7 +80,11 @@ fn a_recovery_that_was_taken_back_leaves_the_window_open_to_the_next_loss() {
     pair.run_for(ms(500));
     let counters = pair.a.counters;
     assert_eq!((counters.spurious_recoveries, counters.fast_retransmits), (1, 2));
-    assert!(pair.a.tcb().congestion.ssthresh() <= 5 * EMSS as u32, "{}", pair.a.tcb().congestion.ssthresh());
+    assert!(
+        pair.a.tcb().sending().congestion().ssthresh() <= 5 * EMSS as u32,
+        "{}",
+        pair.a.tcb().sending().congestion().ssthresh()
+    );
 }
 
 #[test]
@@ -90,7 +94,7 @@ fn no_probe_is_sent_while_the_timer_repairs() {
     wire(&mut pair, |nr| if nr == 3 || nr > 4 { vec![DELAY] } else { vec![] });
     push(&mut pair, 2);
     assert!(pair.run_until(ms(900), |pair| pair.a.counters.tx_retransmits == 3));
-    assert_eq!((pair.a.tcb().recovery.phase, pair.a.counters.tail_loss_probes), (Phase::Loss, 1));
+    assert_eq!((pair.a.tcb().sending().phase(), pair.a.counters.tail_loss_probes), (Phase::Loss, 1));
     assert!(pair.run_until(ms(900), |pair| pair.a.holds_nothing()));
     assert_eq!((pair.a.counters.tail_loss_probes, pair.a.counters.rto_expired), (1, 2));
 }

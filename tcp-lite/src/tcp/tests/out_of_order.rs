@@ -27,7 +27,7 @@ fn what_is_held_ahead_of_the_frontier_is_gauged() {
     let now = pair.now;
     let gauges = |pair: &mut Pair| {
         let total = pair.b.counters.out_of_order;
-        assert_eq!(pair.b.tcb().rcv.held, total, "one connection is all of the stack's");
+        assert_eq!(pair.b.tcb().receiving().held(), total, "one connection is all of the stack's");
         let OutOfOrder { held_octets, held_octets_max, pinned_octets, pinned_octets_max } = total;
         [held_octets, held_octets_max, pinned_octets, pinned_octets_max]
     };

@@ -21,7 +21,7 @@ fn bursts(pair: &Pair, from: crate::Instant) -> Vec<(u64, usize)> {
 }
 
 fn push(pair: &mut Pair, count: usize) -> u64 {
-    let from = pair.a.tcb().snd.end as usize - 1;
+    let from = pair.a.tcb().sending().end() as usize - 1;
     for nr in 0..count {
         pair.a.push(pair.now, &pattern(from + nr * EMSS, EMSS)).unwrap();
     }
@@ -77,9 +77,9 @@ fn the_oldest_segment_is_sent_again_without_waiting() {
     // As after a burst that has just left.
     pair.a.with(now, |tcb, ctx| {
         for _ in 0..8 {
-            tcb.pace(ctx, EMSS as u32);
+            tcb.sending_mut().pace(ctx, EMSS as u32);
         }
-        assert!(!tcb.pace.is_open());
+        assert!(!tcb.sending().is_pace_open());
     });
     pair.transmit();
     assert_eq!(pair.a.counters.tx_retransmits, 1);
@@ -97,12 +97,15 @@ fn other_segments_are_sent_again_when_it_is_their_time() {
     assert!(pair.run_until(us(5000), |pair| pair.a.counters.fast_retransmits == 1));
     pair.a.with(pair.now, |tcb, ctx| {
         for _ in 0..8 {
-            tcb.pace(ctx, EMSS as u32);
+            tcb.sending_mut().pace(ctx, EMSS as u32);
         }
     });
     pair.run_for(us(1200));
     let tcb = pair.a.tcb();
-    assert!(tcb.snd.lost_octets > 0 && tcb.pipe() < tcb.cwnd(), "nothing else holds it back");
+    assert!(
+        tcb.sending().lost_octets() > 0 && tcb.sending().bytes_in_pipe() < tcb.sending().window(),
+        "nothing else holds it back"
+    );
     assert_eq!(pair.a.counters.tx_retransmits, 1);
     pair.run_for(us(3000));
     assert_eq!(pair.a.counters.tx_retransmits, 2);
@@ -116,10 +119,10 @@ fn what_was_sent_without_waiting_holds_up_new_segments_for_a_round_trip_at_most(
     pair.run_for(us(10_000));
     pair.a.with(pair.now, |tcb, ctx| {
         for _ in 0..100 {
-            tcb.pace(ctx, EMSS as u32);
+            tcb.sending_mut().pace(ctx, EMSS as u32);
         }
     });
-    let (from, round_trip_us) = (pair.now, u64::from(pair.a.tcb().rtt.srtt_us()));
+    let (from, round_trip_us) = (pair.now, u64::from(pair.a.tcb().sending().srtt_us()));
     push(&mut pair, 1);
     pair.run_for(us(50_000));
     assert_eq!(bursts(&pair, from).last(), Some(&(round_trip_us, 1)));
@@ -129,8 +132,8 @@ fn what_was_sent_without_waiting_holds_up_new_segments_for_a_round_trip_at_most(
 fn after_a_reduction_the_round_trip_takes_a_window_and_a_fifth() {
     let mut pair = Pair::established(config(500), config(500));
     pair.a.with(pair.now, |tcb, ctx| {
-        tcb.congestion.on_congestion(ctx.now, 20 * EMSS as u32, Signal::Loss);
-        assert_eq!(tcb.congestion.cwnd(), 7 * EMSS as u32);
+        tcb.sending_mut().congestion_mut().on_congestion(ctx.now, 20 * EMSS as u32, Signal::Loss);
+        assert_eq!(tcb.sending().congestion().cwnd(), 7 * EMSS as u32);
     });
     let start = pair.now;
     push(&mut pair, 7);
@@ -149,7 +152,7 @@ fn one_acknowledgement_of_a_whole_window_doubles_it_only_where_that_is_paced() {
         let mut pair = Pair::established(config, config);
         push(&mut pair, 120);
         assert!(pair.run_until(us(40_000), |pair| pair.a.holds_nothing()));
-        let window = pair.a.tcb().cwnd() as usize / EMSS;
+        let window = pair.a.tcb().sending().window() as usize / EMSS;
         assert!((80..160).contains(&window), "{window}");
         let end = push(&mut pair, window);
         let end = pair.a.birth.iss + 1 + end as usize;
@@ -160,7 +163,7 @@ fn one_acknowledgement_of_a_whole_window_doubles_it_only_where_that_is_paced() {
                 },
             );
         assert!(pair.run_until(us(40_000), |pair| pair.a.holds_nothing()));
-        assert_eq!(pair.a.tcb().cwnd() as usize / EMSS, window + window.min(most));
+        assert_eq!(pair.a.tcb().sending().window() as usize / EMSS, window + window.min(most));
     }
 }
 

@@ -6,8 +6,7 @@ use std::rc::Rc;
 use super::wire::*;
 use crate::tcp::SearchSlab;
 use crate::tcp::congestion::{CongestionControl, Timeout};
-use crate::tcp::recovery::Phase;
-use crate::tcp::tcb::Pending;
+use crate::tcp::send::Phase;
 use crate::{CloseReason, Duration, Instant, PathMtuConfig, PathMtuProbing, TcpConfig};
 
 /// Payload of segments of BASE_PLPMTU and MIN_PLPMTU.
@@ -316,10 +315,7 @@ fn a_probe_of_octets_that_are_long_gone_is_not_sent_again() {
     }
     // As if so much had been sent and acknowledged since, which a second is enough for.
     let gone = 1 << 31;
-    let tcb = pair.a.tcb.as_mut().expect("a connection");
-    for pos in [&mut tcb.snd.una, &mut tcb.snd.nxt, &mut tcb.snd.end, &mut tcb.window.edge] {
-        *pos += gone;
-    }
+    pair.a.tcb.as_mut().expect("a connection").sending_mut().skip(gone);
     pair.run_for(Duration::from_secs(5));
     assert_eq!((pair.a.counters.path_mtu_probes, pair.a.counters.path_mtu_probes_lost), (1, 1));
 }
@@ -331,8 +327,8 @@ fn ready() -> Pair {
     for nr in 0..8 {
         pair.a.push(pair.now, &pattern(nr * BASE, BASE)).expect("room");
     }
-    assert!(pair.run_until(Duration::from_millis(50), |pair| pair.a.tcb().pending.contains(Pending::PATH)));
-    assert!(pair.a.tcb().snd.in_flight() > 0);
+    assert!(pair.run_until(Duration::from_millis(50), |pair| pair.a.tcb().sending().has_path_probe()));
+    assert!(pair.a.tcb().sending().in_flight() > 0);
     pair
 }
 
@@ -348,12 +344,14 @@ fn a_probe_waits_for_the_end_of_recovery_and_for_room_in_the_window() {
     assert!(is_probing(&mut ready()));
     for phase in [Phase::Fast, Phase::Loss] {
         let mut pair = ready();
-        pair.a.tcb.as_mut().expect("a connection").recovery.phase = phase;
+        pair.a.tcb.as_mut().expect("a connection").sending_mut().set_phase(phase);
         assert!(!is_probing(&mut pair), "{phase:?}");
     }
     let mut pair = ready();
-    pair.a.with(pair.now, |tcb, ctx| tcb.congestion.on_timeout(ctx.now, EMSS as u32, Timeout::Congestion));
-    assert!(pair.a.tcb().pipe() > pair.a.tcb().cwnd());
+    pair.a.with(pair.now, |tcb, ctx| {
+        tcb.sending_mut().congestion_mut().on_timeout(ctx.now, EMSS as u32, Timeout::Congestion)
+    });
+    assert!(pair.a.tcb().sending().bytes_in_pipe() > pair.a.tcb().sending().window());
     assert!(!is_probing(&mut pair));
     pair.run_for(Duration::from_millis(50));
     assert_eq!(emss(&pair), EMSS, "there is room now");
@@ -363,12 +361,12 @@ fn a_probe_waits_for_the_end_of_recovery_and_for_room_in_the_window() {
 fn an_answer_to_a_probe_is_waited_for_as_long_as_any_acknowledgement() {
     let mut pair = ready();
     for _ in 0..6 {
-        pair.a.tcb.as_mut().expect("a connection").rtt.back_off();
+        pair.a.tcb.as_mut().expect("a connection").sending_mut().back_off();
     }
-    let rto = pair.a.tcb().rtt.rto();
+    let rto = pair.a.tcb().sending().rto();
     assert!(rto > pair.a.config.path_mtu.probe_timer);
     assert!(is_probing(&mut pair));
-    assert_eq!(pair.a.tcb().path.due(), Some(pair.now + rto));
+    assert_eq!(pair.a.tcb().sending().search_due(), Some(pair.now + rto));
 }
 
 #[test]

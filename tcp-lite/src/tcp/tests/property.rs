@@ -68,7 +68,7 @@ fn scenarios() -> impl Strategy<Value = Scenario> {
 
 /// Pushes `sizes[*next..]` as far as the send buffer takes them; those that EMSS no longer allows, as two.
 fn feed(host: &mut Host, now: crate::Instant, sizes: &mut Vec<usize>, next: &mut usize, offset: &mut usize) {
-    let emss = host.tcb().emss as usize;
+    let emss = host.tcb().sending().emss() as usize;
     while let Some(&whole) = sizes.get(*next) {
         let len = whole.min(emss);
         if len < whole {
@@ -129,7 +129,7 @@ fn run(scenario: &Scenario) {
         }
         rounds += 1;
         if scenario.narrow == Some(rounds) && pair.a.state() == State::Established {
-            pair.a.with(now, |tcb, ctx| tcb.set_path_mss(ctx, NARROW_MSS));
+            pair.a.with(now, |tcb, ctx| tcb.sending_mut().set_path_mss(ctx, NARROW_MSS));
         }
         assert!(rounds < 50_000, "no end: {:?} {:?}", pair.a.tcb(), pair.b.tcb());
     }

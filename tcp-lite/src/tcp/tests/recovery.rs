@@ -2,7 +2,7 @@
 
 use super::wire::*;
 use crate::tcp::congestion::CongestionControl;
-use crate::tcp::recovery::Phase;
+use crate::tcp::send::Phase;
 use crate::{CongestionAlgorithm, Duration, Instant, StackCounters, TcpConfig};
 
 const SEGMENT: usize = 500;
@@ -29,7 +29,7 @@ fn lose(lost: &'static [usize]) -> Plan {
 }
 
 fn push(pair: &mut Pair, count: usize) -> u64 {
-    let from = pair.a.tcb().snd.end as usize - 1;
+    let from = pair.a.tcb().sending().end() as usize - 1;
     for nr in 0..count {
         pair.a.push(pair.now, &pattern(from + nr * SEGMENT, SEGMENT)).unwrap();
     }
@@ -84,8 +84,11 @@ fn a_probe_carries_what_was_never_sent_when_there_is_any() {
     let end = push(&mut pair, count);
     pair.plan = wire(|_| None);
     pair.run_for(us(500));
-    let (sent, nxt) = (pair.data_sent(Side::A).len(), pair.a.tcb().snd.nxt);
-    assert!(sent < count && pair.a.tcb().pipe() >= pair.a.tcb().cwnd(), "the window is full");
+    let (sent, nxt) = (pair.data_sent(Side::A).len(), pair.a.tcb().sending().nxt());
+    assert!(
+        sent < count && pair.a.tcb().sending().bytes_in_pipe() >= pair.a.tcb().sending().window(),
+        "the window is full"
+    );
     assert!(pair.run_until(ms(20), |pair| pair.a.counters.tail_loss_probes == 1));
     let probe = pair.data_sent(Side::A)[sent..].to_vec();
     assert_eq!(probe, [(nxt as u32 - 1, SEGMENT)], "the next that was never sent, and no more");
@@ -107,11 +110,11 @@ fn a_probe_that_repaired_the_only_loss_is_a_sign_of_congestion_and_one_in_vain_i
         push(&mut pair, 10);
         pair.run_for(ms(20));
         assert!(pair.a.holds_nothing());
-        let before = pair.a.tcb().cwnd();
+        let before = pair.a.tcb().sending().window();
         let end = push(&mut pair, 1);
-        assert!(pair.run_until(ms(20), |pair| pair.a.tcb().snd.una > end));
+        assert!(pair.run_until(ms(20), |pair| pair.a.tcb().sending().una() > end));
         assert_eq!((pair.a.counters.tail_loss_probes, pair.a.counters.rto_expired), (1, 0));
-        (before, pair.a.tcb().cwnd())
+        (before, pair.a.tcb().sending().window())
     };
     let (before, now) = after(lose(&[9]));
     assert!(now < before, "{now} {before}");
@@ -209,13 +212,13 @@ fn delayed(config: TcpConfig, spike: Duration) -> Pair {
 /// Runs [`delayed`] until all arrived: counters, and the windows before and after.
 fn delay_spike(config: TcpConfig, spike: Duration) -> (StackCounters, u64, u64) {
     let mut pair = delayed(config, spike);
-    let before = pair.a.tcb().cwnd();
+    let before = pair.a.tcb().sending().window();
     let end = push(&mut pair, 80);
     assert!(pair.run_until(ms(900), |pair| pair.a.counters.spurious_timeouts == 1));
     assert_eq!(pair.a.counters.dsack_received, 0, "before the retransmission arrived");
     assert!(pair.run_until(Duration::from_secs(9), |pair| pair.b.frontier == end));
     assert_frozen(&pair);
-    (pair.a.counters, before, pair.a.tcb().cwnd())
+    (pair.a.counters, before, pair.a.tcb().sending().window())
 }
 
 #[test]
@@ -251,7 +254,7 @@ fn a_timeout_for_a_reason_is_not_taken_back() {
         assert!(pair.run_until(Duration::from_secs(9), |pair| pair.b.frontier == end));
         assert_eq!(pair.a.counters.rto_expired, 1, "{:?}", pair.a.counters);
         assert_eq!(pair.a.counters.spurious_timeouts, 0, "{:?}", pair.a.counters);
-        assert!(pair.a.tcb().congestion.ssthresh() < u32::MAX, "the window stays reduced");
+        assert!(pair.a.tcb().sending().congestion().ssthresh() < u32::MAX, "the window stays reduced");
     }
 }
 
@@ -273,10 +276,10 @@ fn recovery_ends_at_the_threshold_and_sends_in_proportion_on_the_way() {
         vec![DELAY]
     });
     push(&mut pair, 160);
-    let window = pair.a.tcb().cwnd();
-    let recovering = |pair: &Pair| pair.a.tcb().recovery.phase == Phase::Fast;
+    let window = pair.a.tcb().sending().window();
+    let recovering = |pair: &Pair| pair.a.tcb().sending().phase() == Phase::Fast;
     assert!(pair.run_until(ms(100), recovering));
-    let flight = pair.a.tcb().snd.in_flight();
+    let flight = pair.a.tcb().sending().in_flight();
     // Without what limited transmit let out beyond the window.
     let ssthresh = flight.min(window) / 2;
     let started: Instant = pair.now;
@@ -286,7 +289,7 @@ fn recovery_ends_at_the_threshold_and_sends_in_proportion_on_the_way() {
     let octets = sent.count() as u64 * SEGMENT as u64;
     // Half of what arrived during recovery, and the retransmission.
     assert!(octets.abs_diff(ssthresh) <= 3 * SEGMENT as u64, "{octets} of {flight}");
-    assert_eq!(pair.a.tcb().cwnd(), ssthresh);
+    assert_eq!(pair.a.tcb().sending().window(), ssthresh);
     assert_eq!(pair.a.counters.fast_retransmits, 1);
 }
 
@@ -298,13 +301,13 @@ fn a_path_that_got_narrower_costs_neither_a_timeout_nor_the_window() {
     for nr in 0..6 {
         pair.a.push(pair.now, &pattern(nr * 800, if nr % 2 == 0 { 1000 } else { 600 })).unwrap();
     }
-    let before = pair.a.tcb().cwnd();
+    let before = pair.a.tcb().sending().window();
     pair.transmit();
-    pair.a.with(pair.now, |tcb, ctx| tcb.set_path_mss(ctx, 612));
+    pair.a.with(pair.now, |tcb, ctx| tcb.sending_mut().set_path_mss(ctx, 612));
     assert!(pair.run_until(ms(20), |pair| pair.b.frontier == 4800));
     let StackCounters { rto_expired, fast_retransmits, tx_cut_by_emss, .. } = pair.a.counters;
     assert_eq!((rto_expired, fast_retransmits, tx_cut_by_emss), (0, 0, 3));
-    assert!(pair.a.tcb().cwnd() >= before);
+    assert!(pair.a.tcb().sending().window() >= before);
 }
 
 /// A peer that acknowledges the same octet for ever is sent what may replace the flight, and no more (RFC 5681
@@ -316,7 +319,7 @@ fn duplicates_that_are_made_up_let_no_more_out_than_was_in_flight() {
     let mut pair = Pair::established(config, config);
     push(&mut pair, 150);
     pair.transmit();
-    let flight = pair.a.tcb().snd.in_flight();
+    let flight = pair.a.tcb().sending().in_flight();
     let mut ack = pair.log.iter().rev().find(|(_, side, _)| *side == Side::B).unwrap().2.clone();
     ack.header.flags = Default::default();
     ack.header.options.timestamps = None;
@@ -327,6 +330,6 @@ fn duplicates_that_are_made_up_let_no_more_out_than_was_in_flight() {
         while pair.a.transmit(now).is_some() {}
     }
     assert_eq!(pair.a.counters.fast_retransmits, 1);
-    let out = pair.a.tcb().snd.in_flight();
+    let out = pair.a.tcb().sending().in_flight();
     assert!(out > flight && out <= 2 * flight, "{out} octets are out, {flight} were");
 }

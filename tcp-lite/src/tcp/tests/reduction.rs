@@ -6,7 +6,7 @@ use super::wire::*;
 use crate::ip::Ecn;
 use crate::tcp::congestion::{CongestionControl, initial_window};
 use crate::tcp::header::Flags;
-use crate::tcp::recovery::Phase;
+use crate::tcp::send::Phase;
 use crate::{CongestionAlgorithm, Duration, EcnMode, TcpConfig};
 
 const ALL: [CongestionAlgorithm; 3] =
@@ -28,7 +28,7 @@ fn ms(ms: u64) -> Duration {
 }
 
 fn push(pair: &mut Pair, segments: usize) -> u64 {
-    let from = pair.a.tcb().snd.end as usize - 1;
+    let from = pair.a.tcb().sending().end() as usize - 1;
     for nr in 0..segments {
         pair.a.push(pair.now, &pattern(from + nr * EMSS, EMSS)).unwrap();
     }
@@ -63,7 +63,7 @@ fn harm(pair: &mut Pair, lost: &'static [usize], marked: &'static [usize]) {
 }
 
 fn ssthresh(pair: &Pair) -> u32 {
-    pair.a.tcb().congestion.ssthresh()
+    pair.a.tcb().sending().congestion().ssthresh()
 }
 
 /// Every threshold in turn, until all up to `end` has arrived and nothing is left to do.
@@ -144,7 +144,7 @@ fn what_was_lost_in_vain_is_not_given_back_when_there_were_marks() {
             // So late that it is sent again, and arrives before that.
             vec![if data && sent == 3 { DELAY + ms(2) - Duration::from_micros(500) } else { DELAY }]
         });
-        let before = pair.a.tcb().cwnd();
+        let before = pair.a.tcb().sending().window();
         let end = push(&mut pair, 40);
         let _ = thresholds(&mut pair, end);
         assert_eq!((pair.a.counters.fast_retransmits, pair.a.counters.spurious_recoveries), (1, 1));
@@ -160,7 +160,7 @@ fn what_was_lost_in_vain_is_not_given_back_when_there_were_marks() {
 
 /// Loses the first `times` transmissions of the segment with this number.
 fn lose_again(pair: &mut Pair, nr: usize, mut times: usize) {
-    let from = pair.a.tcb().snd.end as usize - 1 + nr * EMSS;
+    let from = pair.a.tcb().sending().end() as usize - 1 + nr * EMSS;
     pair.plan = Box::new(move |side, packet| {
         let it = side == Side::A && packet.payload == pattern(from, EMSS);
         let lost = it && times > 0;
@@ -197,7 +197,7 @@ fn a_retransmission_that_is_lost_begins_the_round_anew() {
         lose_again(&mut pair, 2, 2);
         push(&mut pair, 160);
         assert!(pair.run_until(ms(50), |pair| pair.a.counters.lost_retransmits == 1));
-        let (high, nxt) = (pair.a.tcb().recovery.high, pair.a.tcb().snd.nxt);
+        let (high, nxt) = (pair.a.tcb().sending().recovery_point(), pair.a.tcb().sending().nxt());
         assert_eq!(high, nxt, "{congestion:?}: all that is in flight is of this recovery");
         // In the proportion of the new threshold to what is in flight: no burst by one acknowledgement.
         let before = pair.data_sent(Side::A).len();
@@ -205,7 +205,7 @@ fn a_retransmission_that_is_lost_begins_the_round_anew() {
         assert!(pair.run_until(ms(50), |pair| {
             let sent = pair.data_sent(Side::A).len();
             most.set(most.get().max(sent - seen.replace(sent)));
-            pair.a.tcb().recovery.phase == Phase::Open
+            pair.a.tcb().sending().phase() == Phase::Open
         }));
         assert!((1..=2).contains(&most.get()), "{congestion:?}: {}", most.get());
         // All that was in the network arrives in this round, so that as much leaves as the threshold says.
@@ -221,8 +221,11 @@ fn loss_in_two_successive_windows_lowers_it_twice_and_no_more() {
         // Two of 60 that fit the window; and two that are sent during recovery.
         harm(&mut pair, &[2, 5, 75, 80], &[]);
         let end = push(&mut pair, 160);
-        assert!(pair.run_until(ms(50), |pair| pair.a.tcb().recovery.phase == Phase::Fast));
-        assert!(pair.a.tcb().recovery.high <= 1 + (80 + 70) * EMSS as u64, "number 75 is not sent yet");
+        assert!(pair.run_until(ms(50), |pair| pair.a.tcb().sending().phase() == Phase::Fast));
+        assert!(
+            pair.a.tcb().sending().recovery_point() <= 1 + (80 + 70) * EMSS as u64,
+            "number 75 is not sent yet"
+        );
         let seen = thresholds(&mut pair, end);
         assert_eq!(seen.len(), 2, "{congestion:?}: {seen:?}, one more than at the start");
         assert_eq!((pair.a.counters.rto_expired, pair.a.counters.tx_retransmits), (0, 4));
@@ -236,7 +239,7 @@ fn a_window_that_comes_back_leaves_no_burst() {
         let config = TcpConfig { ecn: EcnMode::Off, sack: false, ..config(congestion) };
         let mut pair = grown(config);
         // A whole window is late; of the acknowledgements those from the 40th on arrive.
-        let (mut sent, window) = (0, pair.a.tcb().cwnd() / EMSS as u64);
+        let (mut sent, window) = (0, pair.a.tcb().sending().window() / EMSS as u64);
         let forty = pair.a.birth.iss + 1 + (80 + 40) * EMSS;
         pair.plan = Box::new(move |side, packet| {
             if side == Side::A && !packet.payload.is_empty() {
@@ -246,18 +249,18 @@ fn a_window_that_comes_back_leaves_no_burst() {
             let early = packet.header.ack.is_some_and(|ack| ack < forty);
             if side == Side::B && early { vec![] } else { vec![DELAY] }
         });
-        let before = pair.a.tcb().cwnd();
+        let before = pair.a.tcb().sending().window();
         push(&mut pair, 120);
         assert!(pair.run_until(ms(900), |pair| pair.a.counters.spurious_timeouts == 1));
-        let (pipe, cwnd) = (pair.a.tcb().pipe(), pair.a.tcb().cwnd());
+        let (pipe, cwnd) = (pair.a.tcb().sending().bytes_in_pipe(), pair.a.tcb().sending().window());
         assert!(pipe + 30_000 < before, "there is room for a burst: {pipe} {before}");
         assert_eq!(cwnd, pipe + u64::from(initial_window(EMSS as u32)), "{congestion:?}");
         assert!(u64::from(ssthresh(&pair)) >= before, "slow start brings the rest");
         push(&mut pair, 60);
         assert!(
-            pair.run_until(ms(50), |pair| pair.a.tcb().cwnd() >= before),
+            pair.run_until(ms(50), |pair| pair.a.tcb().sending().window() >= before),
             "{congestion:?} {} {:?}",
-            pair.a.tcb().cwnd(),
+            pair.a.tcb().sending().window(),
             pair.a.tcb()
         );
     }

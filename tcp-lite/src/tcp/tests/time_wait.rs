@@ -58,7 +58,7 @@ fn only_the_peers_own_fin_restarts_the_wait() {
 /// Whether a SYN so far from B's FIN reopens, with a timestamp so much later than the last one of the old
 /// connection, if it has one.
 fn reopens(pair: &mut Pair, fin: &Packet, further_by: i32, later_by: Option<i32>) -> bool {
-    let last = pair.a.tcb().ts_recent;
+    let last = pair.a.tcb().receiving().ts_recent();
     let mut syn = fin.clone();
     syn.header.flags = Flags::SYN;
     syn.header.ack = None;
@@ -107,7 +107,7 @@ fn a_syn_reopens_by_its_timestamp_and_else_by_its_sequence_number() {
         for &(later_by, further_by, expected) in cases {
             // Where only the new one will have them, it was the peer that did not offer them for the old one.
             let (mut pair, fin) = closed_between(with(new), with(old && new));
-            assert_eq!(pair.a.tcb().agreed.timestamps, old && new);
+            assert_eq!(pair.a.tcb().sending().agreed().timestamps, old && new);
             let reopened = reopens(&mut pair, &fin, further_by, later_by);
             assert_eq!(reopened, expected, "{old} {new}: {later_by:?} ms, {further_by} numbers");
             // Any other is answered by a challenge ACK (RFC 9293 section 3.10.7.4).

@@ -125,7 +125,7 @@ impl Host {
     pub(super) fn with<R>(&mut self, now: Instant, call: impl FnOnce(&mut Tcb, &mut Ctx<'_>) -> R) -> R {
         let mut tcb = self.tcb.take().expect("a connection");
         let result = call(&mut tcb, &mut self.ctx(now));
-        tcb.snd.check(&self.segments);
+        tcb.sending().check_queue(&self.segments);
         self.tcb = Some(tcb);
         self.take_events(now);
         result
@@ -256,7 +256,7 @@ impl Host {
                 }
                 Payload::Probe(_) => {
                     let end = u64::from(offset) + payload.len() as u64;
-                    assert!(end < self.tcb().snd.una, "a probe of what is not acknowledged");
+                    assert!(end < self.tcb().sending().una(), "a probe of what is not acknowledged");
                     self.probes.push((now, offset, payload.clone()));
                 }
             }

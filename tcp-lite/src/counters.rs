@@ -1,0 +1,117 @@
+//! What a stack counts.
+
+use crate::out_of_order::OutOfOrder;
+
+/// Frames and events of the whole stack, never reset.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StackCounters {
+    /// Frames received.
+    pub rx_frames: u64,
+    /// TCP segments received that passed all checks.
+    pub rx_segments: u64,
+    /// Frames handed to the slow path.
+    pub rx_slow: u64,
+    /// Frames too short or inconsistent.
+    pub rx_malformed: u64,
+    /// Frames with a bad IP or TCP checksum.
+    pub rx_bad_checksum: u64,
+    /// Frames for another Ethernet or IP address, or another VLAN.
+    pub rx_not_ours: u64,
+    /// TCP segments for no connection and no listener (answered with RST where allowed).
+    pub rx_no_connection: u64,
+    /// SYNs dropped because of `Limits` or of what their listener admits ([`ListenerCounters`](crate::ListenerCounters) says which).
+    pub rx_syn_dropped: u64,
+    /// Connections that left TIME-WAIT early, because all of `Limits::connections` were in use.
+    pub time_wait_recycled: u64,
+    /// SYNs answered with a cookie, because their listener had no room for another half-open connection.
+    pub tx_syn_cookies: u64,
+    /// Connections that came about by a cookie.
+    pub rx_syn_cookies: u64,
+    /// Fragments that could not be right, and packets whose rest did not come or that gave way to others.
+    pub rx_fragments_dropped: u64,
+    /// TCP segments that came through IP reassembly.
+    pub rx_reassembled: u64,
+    /// What waits ahead of the frontiers of all connections together.
+    pub out_of_order: OutOfOrder,
+    /// Out-of-order octets dropped for lack of budget.
+    pub rx_out_of_order_dropped: u64,
+    /// Out-of-order octets given up again for lack of memory ([`Event::Evict`](crate::Event)).
+    pub rx_out_of_order_evicted: u64,
+    /// Times that a connection came to its own bound ([`TcpConfig::out_of_order_octets`](crate::TcpConfig)).
+    pub out_of_order_over_connection: u64,
+    /// Times that out-of-order octets were refused at the stack's bound
+    /// ([`Limits::out_of_order_octets`](crate::Limits)).
+    pub out_of_order_over_stack: u64,
+    /// Times that out-of-order octets were refused because less than an eighth of the pool's buffers was free.
+    pub out_of_order_no_buffers: u64,
+    /// Received octets that had been handed up before (duplicates).
+    pub rx_duplicate_octets: u64,
+    /// ACKs in answer to segments that were not acceptable (RFC 5961), duplicates among them, or found no room.
+    pub challenge_acks: u64,
+    /// Those not sent, of connections at their limit
+    /// ([`TcpConfig::challenge_acks_per_second`](crate::TcpConfig)).
+    pub challenge_acks_withheld: u64,
+    /// TCP segments sent, first transmissions and all others.
+    pub tx_segments: u64,
+    /// Frames that carried several segments, for a port that cuts between them.
+    pub tx_trains: u64,
+    /// Segments sent again.
+    pub tx_retransmits: u64,
+    /// Segments received that a router had marked (RFC 3168).
+    pub rx_congestion_experienced: u64,
+    /// Reductions of a congestion window because the peer echoed marks.
+    pub ecn_reductions: u64,
+    /// Retransmission timeouts.
+    pub rto_expired: u64,
+    /// Fast recoveries: loss found by acknowledgements.
+    pub fast_retransmits: u64,
+    /// Retransmissions found lost by acknowledgements (RFC 8985).
+    pub lost_retransmits: u64,
+    /// Connections on whose path reordering was seen (RFC 8985 section 6.2, step 3).
+    pub reordering_seen: u64,
+    /// Tail loss probes sent (RFC 8985 section 7).
+    pub tail_loss_probes: u64,
+    /// Retransmission timeouts found to be spurious and taken back (RFC 4015, RFC 5682).
+    pub spurious_timeouts: u64,
+    /// Fast recoveries found to be spurious and taken back.
+    pub spurious_recoveries: u64,
+    /// Acknowledgements that named octets which arrived twice (D-SACK, RFC 2883).
+    pub dsack_received: u64,
+    /// ICMP errors about a segment on its way that were taken note of, and no more: soft ones, and hard ones
+    /// of connections past their SYN (RFC 1122 section 4.2.3.9, RFC 5927 section 5).
+    pub icmp_soft_errors: u64,
+    /// ICMP errors about TCP that quote no segment on its way: forged, or too late (RFC 5927 section 4).
+    pub icmp_ignored: u64,
+    /// Conflicts over an address of ours that were told ([`Event::AddressConflict`](crate::Event)).
+    pub address_conflicts: u64,
+    /// Probes and announcements of our addresses sent, and answers to those who probe one.
+    pub tx_assertions: u64,
+    /// Changes of a neighbour's Ethernet address that were not followed, because it had just changed.
+    pub neighbor_moves_refused: u64,
+    /// Times that the link went away.
+    pub link_downs: u64,
+    /// Black holes found: a path that drops what is large and says nothing (RFC 8899 section 4.3).
+    pub path_mtu_black_holes: u64,
+    /// Probes of a path's MTU sent.
+    pub path_mtu_probes: u64,
+    /// Probes whose arrival the peer reported.
+    pub path_mtu_probes_answered: u64,
+    /// Probes that were not answered in time, or that a router was too small for.
+    pub path_mtu_probes_lost: u64,
+    /// Searches put off because of `Limits::path_mtu_searches`.
+    pub path_mtu_searches_put_off: u64,
+    /// Segments dropped for a timestamp older than the latest (PAWS, RFC 7323 section 5).
+    pub rx_old_timestamps: u64,
+    /// Probes of a window that the peer had closed.
+    pub window_probes: u64,
+    /// Segments cut because EMSS dropped.
+    pub tx_cut_by_emss: u64,
+    /// Segments cut because the peer's window stayed below them (persist timer).
+    pub tx_cut_by_persist: u64,
+    /// Pure ACKs sent.
+    pub tx_acks: u64,
+    /// RSTs sent.
+    pub tx_resets: u64,
+    /// Times no packet buffer was left to send with.
+    pub tx_no_mbuf: u64,
+}

@@ -1,0 +1,101 @@
+//! CLOSE and ABORT, and how a connection ends (RFC 9293 sections 3.6, 3.10.4 and 3.10.5).
+
+use super::timer::Watch;
+use super::{Tcb, Told};
+use crate::CloseReason;
+use crate::tcp::State;
+use crate::tcp::ctx::Ctx;
+
+impl Tcb {
+    /// No more segments will be pushed: FIN after the queue (RFC 9293 section 3.10.4).
+    pub(crate) fn close(&mut self, ctx: &mut Ctx<'_>) {
+        match self.state {
+            State::SynSent => self.terminate(ctx, CloseReason::Aborted, false),
+            State::SynReceived => self.send.close(),
+            State::Established => {
+                self.send.close();
+                self.state = State::FinWait1;
+                self.send.await_fin(ctx);
+            }
+            State::CloseWait => {
+                self.send.close();
+                self.state = State::LastAck;
+                self.send.await_fin(ctx);
+            }
+            _ => {}
+        }
+    }
+
+    /// Drops everything queued; a RST is the last transmission where the peer knows of the connection.
+    /// `Event::Closed(Aborted)` (RFC 9293 section 3.10.5).
+    pub(crate) fn abort(&mut self, ctx: &mut Ctx<'_>) {
+        let reset = !matches!(self.state, State::SynSent | State::TimeWait);
+        self.terminate(ctx, CloseReason::Aborted, reset);
+    }
+
+    /// The peer cannot be reached (ICMP while connecting, no neighbour): ends the connection without a RST, also
+    /// without one that was still to be sent.
+    pub(crate) fn unreachable(&mut self, ctx: &mut Ctx<'_>) {
+        self.terminate(ctx, CloseReason::Unreachable, false);
+        self.reset_due = false;
+    }
+
+    /// The peer did not answer for too long.
+    pub(super) fn give_up(&mut self, ctx: &mut Ctx<'_>) {
+        // A peer that never answered our SYN knows of no connection.
+        let reset = self.send.is_syn_acked();
+        self.terminate(ctx, CloseReason::TimedOut, reset);
+    }
+
+    /// The peer's FIN was reached in order.
+    pub(super) fn on_peer_closed(&mut self, ctx: &mut Ctx<'_>) {
+        self.receive.on_finished();
+        ctx.peer_closed();
+        match self.state {
+            State::Established => self.state = State::CloseWait,
+            State::FinWait1 => self.state = State::Closing,
+            State::FinWait2 => self.enter_time_wait(ctx),
+            _ => {}
+        }
+    }
+
+    /// Our FIN was acknowledged.
+    pub(super) fn on_fin_acked(&mut self, ctx: &mut Ctx<'_>) {
+        match self.state {
+            State::FinWait1 => self.state = State::FinWait2,
+            State::Closing => self.enter_time_wait(ctx),
+            State::LastAck => self.terminate(ctx, CloseReason::Graceful, false),
+            _ => {}
+        }
+    }
+
+    /// The end, in any state: everything shared is given back; a RST is sent if `reset`.
+    pub(super) fn terminate(&mut self, ctx: &mut Ctx<'_>, reason: CloseReason, reset: bool) {
+        if self.state == State::Closed {
+            return;
+        }
+        self.state = State::Closed;
+        self.dispose(ctx);
+        self.send.stop();
+        self.receive.stop();
+        self.reset_due = reset;
+        if reset {
+            // A RST that finds no way out does not keep the block for ever.
+            self.timer = Some((ctx.now + ctx.config.user_timeout, Watch::End));
+        }
+        self.raise_closed(ctx, reason);
+    }
+
+    /// Gives back all shared storage; before the block is dropped in any state but with [`is_dead`](Self::is_dead).
+    pub(crate) fn dispose(&mut self, ctx: &mut Ctx<'_>) {
+        self.send.dispose(ctx);
+        self.receive.dispose(ctx);
+        self.timer = None;
+    }
+
+    pub(super) fn raise_closed(&mut self, ctx: &mut Ctx<'_>, reason: CloseReason) {
+        if std::mem::replace(&mut self.told, Told::Closed) == Told::Opened {
+            ctx.closed(reason);
+        }
+    }
+}

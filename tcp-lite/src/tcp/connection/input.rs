@@ -1,0 +1,178 @@
+//! A segment arrives (RFC 9293 section 3.10.7.4, RFC 5961, RFC 7323 section 5): it is judged, and split once, into what it
+//! acknowledges, for the sending half, and what it carries, for the receiving half.
+
+use dp::Mbuf;
+
+use super::Tcb;
+use crate::CloseReason;
+use crate::ip::Ecn;
+use crate::tcp::State;
+use crate::tcp::ctx::Ctx;
+use crate::tcp::header::{Flags, TcpHeader};
+use crate::tcp::send::AckInfo;
+
+/// What became of a segment.
+#[derive(Debug, PartialEq, Eq)]
+#[must_use]
+pub(crate) enum Verdict {
+    /// Taken in or dropped; answers, if any, wait in [`Tcb::next_transmission`].
+    Done,
+    /// Send this RST; the connection stays.
+    Reset(TcpHeader),
+    /// TIME-WAIT, and this SYN may start a new connection: forget this block and treat the SYN as one for the
+    /// listener (RFC 9293 section 3.10.7.4, RFC 6191). If there is none, keep the block.
+    Reopen,
+}
+
+impl Tcb {
+    /// A segment with a good checksum. Its payload, which may be empty, or a chain, comes with how many segments it came in: more than
+    /// one only where they say the same and the first [`is_next`](Self::is_next).
+    pub(crate) fn on_segment(
+        &mut self,
+        ctx: &mut Ctx<'_>,
+        header: &TcpHeader,
+        ecn: Ecn,
+        (payload, segments): (Mbuf, usize),
+    ) -> Verdict {
+        match self.state {
+            // The connection is known to nobody any more, its own RST may be on the way.
+            State::Closed => return header.reset(payload.len()).map_or(Verdict::Done, Verdict::Reset),
+            State::SynSent => return self.on_segment_in_syn_sent(ctx, header),
+            State::SynReceived if self.is_syn_again(header) && header.ack.is_none() => {
+                // Our SYN-ACK was lost. (The SYN-ACK of a simultaneous open goes on, as the ACK it contains.)
+                // A peer that no longer asks for ECN does not know that we agreed (RFC 3168 section 6.1.1).
+                if !self.agrees_on_ecn(ctx.config, header) {
+                    self.decline_ecn();
+                }
+                self.receive.learn_timestamp(ctx, header, 0);
+                self.send.send_syn();
+                return Verdict::Done;
+            }
+            State::TimeWait if self.may_reopen(ctx.config, header) => return Verdict::Reopen,
+            _ => {}
+        }
+        self.on_segment_synchronized(ctx, header, ecn, (payload, segments))
+    }
+
+    fn on_segment_synchronized(
+        &mut self,
+        ctx: &mut Ctx<'_>,
+        header: &TcpHeader,
+        ecn: Ecn,
+        (payload, segments): (Mbuf, usize),
+    ) -> Verdict {
+        let flags = header.flags;
+        let syn_ack_again = self.state == State::SynReceived && self.is_syn_again(header);
+        // The payload of a SYN stands one further; ours acknowledges the SYN alone, so that it comes again.
+        let pos = self.receive.position(header.seq) + i64::from(syn_ack_again);
+        let octets = if syn_ack_again { 0 } else { payload.len() };
+
+        // Whoever answers our SYN with an acknowledgement of something else has another connection in mind, wherever in
+        // the sequence it stands: a challenge would begin an exchange of them (RFC 9293 section 3.5.2, group 2).
+        let reset = flags.contains(Flags::RST);
+        if self.state == State::SynReceived && !reset && !self.acknowledges_our_syn(header) {
+            return header.reset(octets).map_or(Verdict::Done, Verdict::Reset);
+        }
+        if self.receive.is_old(ctx, header) {
+            ctx.counters.rx_old_timestamps += 1;
+            self.answer_misplaced(ctx, header, octets);
+            return Verdict::Done;
+        }
+        let len = octets + usize::from(flags.contains(Flags::FIN));
+        if !self.receive.is_acceptable(pos, len) {
+            self.on_unacceptable(ctx, header, pos, octets);
+            return Verdict::Done;
+        }
+        if reset {
+            self.on_reset(ctx, pos);
+            return Verdict::Done;
+        }
+        if flags.contains(Flags::SYN) && !syn_ack_again {
+            self.challenge(ctx);
+            return Verdict::Done;
+        }
+        let Some(ack) = header.ack else { return Verdict::Done };
+        let ack = self.send.ack_position(ack);
+        if self.state == State::SynReceived {
+            self.establish(ctx, header);
+            if syn_ack_again {
+                self.receive.send_ack();
+            }
+        }
+        if !self.send.is_ack_acceptable(ack) {
+            self.answer_misplaced(ctx, header, octets);
+            return Verdict::Done;
+        }
+        // Only now: whoever has but guessed a sequence number must not set the clock that PAWS goes by.
+        self.on_alive(ctx);
+        self.receive.learn_timestamp(ctx, header, pos);
+        let ack_info = AckInfo {
+            ack: ack.max(0) as u64,
+            pos,
+            len,
+            window: header.window,
+            sack: &header.options.sack,
+            echo: header.options.timestamps.map(|(_, echo)| echo),
+            ece: flags.contains(Flags::ECE) && !flags.contains(Flags::SYN),
+        };
+        if self.send.on_ack(ctx, &ack_info) {
+            self.on_fin_acked(ctx);
+        }
+        if octets > 0 {
+            self.receive.on_ecn(ctx, flags, ecn);
+        }
+
+        let fin = flags.contains(Flags::FIN);
+        if self.takes_payload() {
+            let outcome = self.receive.on_payload(ctx, pos, (payload, segments), fin);
+            if outcome.refused {
+                // It changes nothing that was not said already: an answer for each would be the attacker's to have.
+                self.challenge(ctx);
+            }
+            if outcome.finished {
+                self.on_peer_closed(ctx);
+            }
+        } else if self.state == State::TimeWait && fin {
+            self.receive.send_ack();
+        }
+        if self.state != State::Closed {
+            self.send.arm(ctx);
+        }
+        Verdict::Done
+    }
+
+    fn on_unacceptable(&mut self, ctx: &mut Ctx<'_>, header: &TcpHeader, pos: i64, octets: usize) {
+        if header.flags.contains(Flags::RST) {
+            return;
+        }
+        if pos < self.receive.nxt() as i64 {
+            // The peer is there: a duplicate, or a probe of ours or of the window.
+            self.on_alive(ctx);
+            self.send.on_heard();
+            ctx.counters.rx_duplicate_octets += octets as u64;
+            if octets > 0 {
+                self.receive.report_duplicate(pos, octets);
+            }
+        }
+        if self.state == State::TimeWait && header.flags.contains(Flags::FIN) {
+            self.on_fin_in_time_wait(ctx, pos + octets as i64);
+        }
+        self.answer_misplaced(ctx, header, octets);
+    }
+
+    /// An acceptable RST: exactly at the frontier it counts, elsewhere in the window it is questioned
+    /// (RFC 5961 section 3.2). TIME-WAIT ignores it.
+    fn on_reset(&mut self, ctx: &mut Ctx<'_>, pos: i64) {
+        if self.state == State::TimeWait {
+            return;
+        }
+        if pos != self.receive.nxt() as i64 {
+            return self.challenge(ctx);
+        }
+        let reason = match self.state {
+            State::SynReceived => CloseReason::Refused,
+            _ => CloseReason::Reset,
+        };
+        self.terminate(ctx, reason, false);
+    }
+}

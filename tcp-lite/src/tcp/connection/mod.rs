@@ -1,0 +1,239 @@
+//! The control block of one connection (RFC 9293 sections 3.3.1 and 3.10): segments, time and user calls in, events and
+//! transmissions out.
+//!
+//! It joins a sending and a receiving half, which know nothing of each other. Here is what belongs to neither: the state, and
+//! which half a part of a segment, a call or a timer is for.
+//!
+//! | what | where | RFC 9293 |
+//! |---|---|---|
+//! | OPEN, and the states before ESTABLISHED | `open.rs` | sections 3.5, 3.10.1, 3.10.7.3 |
+//! | a segment arrives | `input.rs` | section 3.10.7.4 |
+//! | a segment is made | `output.rs` | sections 3.4, 3.7 |
+//! | SEND, RECEIVE, STATUS | this file | sections 3.10.2, 3.10.3, 3.10.6 |
+//! | CLOSE, ABORT, and the end | `close.rs` | sections 3.6, 3.10.4, 3.10.5 |
+//! | TIME-WAIT | `time_wait.rs` | section 3.6.1, RFC 6191, RFC 1337 |
+//! | challenge ACKs | `challenge.rs` | RFC 5961 |
+//! | keepalives, and which timer is whose | `timer.rs` | sections 3.8.4, 3.10.8 |
+//!
+//! Not here: IP, checksums, the table of connections, listeners; those are the stack's.
+
+mod challenge;
+mod close;
+mod input;
+mod open;
+mod output;
+mod time_wait;
+mod timer;
+
+pub(crate) use input::Verdict;
+pub(crate) use output::Transmission;
+
+use std::net::SocketAddr;
+use std::ops::Range;
+
+use arrayvec::ArrayVec;
+
+use self::challenge::Challenges;
+use self::timer::Watch;
+use super::birth::{Agreed, Birth};
+use super::ctx::Ctx;
+use super::info::{ConnInfo, SendError, State};
+use super::receive::{MAX_EVICTED, ReceiveHalf};
+use super::send::SendHalf;
+use super::slabs::PageKey;
+use crate::facade::TcpSeqNumber;
+use crate::{Instant, Keepalive, TcpConfig};
+
+/// What the user knows of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Told {
+    Nothing,
+    /// That it is there: by its own call, or by `Event::Established`.
+    Opened,
+    /// `Event::Closed` was raised, or is not owed.
+    Closed,
+}
+
+/// One connection.
+#[derive(Debug)]
+pub(crate) struct Tcb {
+    local_port: u16,
+    remote_port: u16,
+    state: State,
+    told: Told,
+    /// A RST is the last that is to be sent.
+    reset_due: bool,
+    send: SendHalf,
+    receive: ReceiveHalf,
+    challenges: Challenges,
+    keepalive: Option<Keepalive>,
+    keepalive_probes: u8,
+    /// The timer of the connection itself.
+    timer: Option<(Instant, Watch)>,
+    /// In TIME-WAIT: when the peer's FIN came last.
+    fin_at: Instant,
+}
+
+impl Tcb {
+    fn new(ctx: &Ctx<'_>, birth: &Birth, state: State) -> Self {
+        let config = ctx.config;
+        let offer =
+            Agreed { timestamps: config.timestamps, sack: config.sack, window_scale: Some(0), ecn: false };
+        Self {
+            local_port: birth.local_port,
+            remote_port: birth.remote_port,
+            state,
+            told: if ctx.listener.is_none() { Told::Opened } else { Told::Nothing },
+            reset_due: false,
+            send: SendHalf::new(ctx, birth, offer),
+            receive: ReceiveHalf::new(config, birth, offer),
+            challenges: Challenges::default(),
+            keepalive: config.keepalive(),
+            keepalive_probes: 0,
+            timer: None,
+            fin_at: ctx.now,
+        }
+    }
+
+    /// Where a segment of up to EMSS octets can be written to; [`push`](Self::push) or [`close_page`](Self::close_page) has
+    /// to follow at once.
+    pub(crate) fn segment(&mut self, ctx: &mut Ctx<'_>) -> Result<(PageKey, usize), SendError> {
+        if !self.takes_segments() {
+            return Err(SendError::Closed);
+        }
+        self.send.segment(ctx)
+    }
+
+    /// Nothing was written to the page that [`segment`](Self::segment) gave.
+    pub(crate) fn close_page(&mut self, ctx: &mut Ctx<'_>) {
+        self.send.close_page(ctx);
+    }
+
+    /// Queues a segment: the first `octets` octets, at least one, of the page that [`segment`](Self::segment) gave.
+    /// [`on_pushed`](Self::on_pushed) is called behind the last of several.
+    pub(crate) fn push(&mut self, ctx: &mut Ctx<'_>, octets: usize) {
+        self.send.push(ctx, octets);
+    }
+
+    /// Segments were queued.
+    pub(crate) fn on_pushed(&mut self, ctx: &mut Ctx<'_>) {
+        self.send.on_pushed(ctx);
+    }
+
+    /// The user has taken `Event::Writable` from the queue of events.
+    pub(crate) fn on_writable_taken(&mut self) {
+        self.send.on_writable_taken();
+    }
+
+    fn takes_segments(&self) -> bool {
+        matches!(self.state, State::Established | State::CloseWait)
+    }
+
+    /// Whether the peer may still send payload.
+    fn takes_payload(&self) -> bool {
+        matches!(self.state, State::Established | State::FinWait1 | State::FinWait2)
+    }
+
+    /// `octets` handed up ahead of the frontier are no longer held.
+    pub(crate) fn release(&mut self, ctx: &mut Ctx<'_>, octets: usize) {
+        self.receive.release(ctx, octets);
+        if self.takes_payload() {
+            self.receive.update_window(ctx);
+        }
+    }
+
+    /// `octets` handed up in order are held until they are released.
+    pub(crate) fn hold(&mut self, ctx: &mut Ctx<'_>, octets: usize) {
+        self.receive.hold(ctx, octets);
+    }
+
+    /// The user gives up these stretches of the stream, by offset, or none of them. Returns whether it may.
+    pub(crate) fn evict(&mut self, ctx: &mut Ctx<'_>, stretches: &[Range<u64>]) -> bool {
+        // The SYN has position 0.
+        let positions: ArrayVec<_, MAX_EVICTED> =
+            stretches.iter().map(|offsets| offsets.start + 1..offsets.end + 1).take(MAX_EVICTED).collect();
+        positions.len() == stretches.len() && self.receive.evict(ctx, &positions)
+    }
+
+    /// The user keeps `octets` octets of packet buffers for what came ahead of the frontier.
+    pub(crate) fn pin(&mut self, ctx: &mut Ctx<'_>, octets: usize) {
+        self.receive.pin(ctx, octets);
+    }
+
+    /// The state.
+    pub(crate) fn state(&self) -> State {
+        self.state
+    }
+
+    /// Nothing more to receive, wait for or send: forget the block.
+    pub(crate) fn is_dead(&self) -> bool {
+        self.state == State::Closed && !self.reset_due
+    }
+
+    /// `Event::Closed` was raised (or, for a connection that was never announced, would have been): the id is dead
+    /// for the user, the block may live on in TIME-WAIT or until its RST is sent.
+    pub(crate) fn is_over(&self) -> bool {
+        self.told == Told::Closed
+    }
+
+    /// Whether nothing is missing in front of `seq`, and nothing is there behind it.
+    pub(crate) fn is_next(&self, seq: TcpSeqNumber) -> bool {
+        self.state == State::Established && self.receive.is_next(seq)
+    }
+
+    /// Whether this sequence number is in flight, i.e. an ICMP error that quotes it is plausible (RFC 5927).
+    pub(crate) fn in_flight(&self, seq: TcpSeqNumber) -> bool {
+        self.send.is_in_flight(seq)
+    }
+
+    /// A router says that it carries `mss`, and not the segment from `seq` on. Returns whether there is one.
+    pub(crate) fn on_packet_too_big(&mut self, ctx: &mut Ctx<'_>, seq: TcpSeqNumber, mss: u16) -> bool {
+        self.send.on_packet_too_big(ctx, seq, mss)
+    }
+
+    /// Whether our SYN was sent more than once.
+    pub(crate) fn has_sent_syn_again(&self) -> bool {
+        self.send.has_sent_syn_again()
+    }
+
+    /// A look from outside.
+    pub(crate) fn info(&self, config: &TcpConfig, local: SocketAddr, remote: SocketAddr) -> ConnInfo {
+        let send = self.send.info();
+        let space = if self.takes_segments() {
+            u64::from(config.send_buffer_octets).saturating_sub(send.queued)
+        } else {
+            0
+        };
+        ConnInfo {
+            local,
+            remote,
+            emss: send.emss as usize,
+            send_offset: send.end - 1,
+            send_space: space as usize,
+            unacknowledged: send.queued,
+            frontier: self.receive.frontier(),
+            srtt_us: send.srtt_us,
+            cwnd: send.cwnd,
+            ssthresh: send.ssthresh,
+            rto_us: send.rto.total_micros().min(u64::from(u32::MAX)) as u32,
+            state: self.state,
+            retransmits: send.retransmits,
+            out_of_order: self.receive.held(),
+        }
+    }
+}
+
+#[cfg(test)]
+impl Tcb {
+    pub(super) fn sending(&self) -> &SendHalf {
+        &self.send
+    }
+
+    pub(super) fn sending_mut(&mut self) -> &mut SendHalf {
+        &mut self.send
+    }
+
+    pub(super) fn receiving(&self) -> &ReceiveHalf {
+        &self.receive
+    }
+}

@@ -1,0 +1,153 @@
+//! Opening: SYNs, what they agree on, and the two states before ESTABLISHED (RFC 9293 sections 3.5, 3.10.1, 3.10.7.3).
+
+use super::{Tcb, Told, Verdict};
+use crate::tcp::State;
+use crate::tcp::birth::{Agreed, Birth, window_shift};
+use crate::tcp::ctx::Ctx;
+use crate::tcp::header::{Flags, Options, TcpHeader};
+use crate::tcp::receive::is_ecn_setup;
+use crate::tcp::send::Handshake;
+use crate::{CloseReason, EcnMode, TcpConfig};
+
+/// The smallest MSS believed of a peer. Below, headers would cost more than they carry; a SYN must not make us
+/// send such segments.
+const MIN_PEER_MSS: u16 = 64;
+
+impl Tcb {
+    /// Active open: SYN-SENT.
+    pub(crate) fn connect(ctx: &mut Ctx<'_>, birth: Birth) -> Self {
+        let mut tcb = Self::new(ctx, &birth, State::SynSent);
+        tcb.told = Told::Opened;
+        tcb.send.arm(ctx);
+        tcb
+    }
+
+    /// Passive open by a SYN (no ACK, no RST; the caller checks): SYN-RECEIVED.
+    pub(crate) fn accept(ctx: &mut Ctx<'_>, birth: Birth, syn: &TcpHeader) -> Self {
+        let mut tcb = Self::new(ctx, &birth, State::SynReceived);
+        tcb.learn_syn(ctx, syn);
+        tcb.send.arm(ctx);
+        tcb
+    }
+
+    /// Passive open by the ACK of a SYN-ACK that was not kept: SYN-RECEIVED, with the SYN-ACK sent.
+    pub(crate) fn accept_remembered(ctx: &mut Ctx<'_>, birth: Birth, syn: &TcpHeader) -> Self {
+        let mut tcb = Self::accept(ctx, birth, syn);
+        tcb.send.on_syn_sent_before();
+        tcb
+    }
+
+    /// A segment in SYN-SENT.
+    pub(super) fn on_segment_in_syn_sent(&mut self, ctx: &mut Ctx<'_>, header: &TcpHeader) -> Verdict {
+        // Only our SYN can be acknowledged, and only once it was sent.
+        let acceptable = header.ack.map(|ack| self.send.is_ack_of_syn(ack));
+        if acceptable == Some(false) {
+            return header.reset(0).map_or(Verdict::Done, Verdict::Reset);
+        }
+        if header.flags.contains(Flags::RST) {
+            if acceptable == Some(true) {
+                self.terminate(ctx, CloseReason::Refused, false);
+            }
+            return Verdict::Done;
+        }
+        if !header.flags.contains(Flags::SYN) {
+            return Verdict::Done;
+        }
+        // Payload or FIN on a SYN is not taken: the peer sends it again.
+        self.learn_syn(ctx, header);
+        if acceptable == Some(true) {
+            self.receive.send_ack();
+            self.establish(ctx, header);
+        } else {
+            // Simultaneous open: the same SYN once more, with an ACK. Marks take an offer and an answer
+            // (RFC 3168 section 6.1.1), and what answers here may be lost unseen.
+            self.decline_ecn();
+            self.state = State::SynReceived;
+            self.send.send_syn();
+        }
+        Verdict::Done
+    }
+
+    /// Our SYN is acknowledged and we have the peer's.
+    pub(super) fn establish(&mut self, ctx: &mut Ctx<'_>, header: &TcpHeader) {
+        let handshake = Handshake {
+            pos: self.receive.position(header.seq),
+            window: header.window,
+            is_syn: header.flags.contains(Flags::SYN),
+            echo: header.options.timestamps.map(|(_, echo)| echo),
+        };
+        self.send.establish(ctx, &handshake);
+        self.on_alive(ctx);
+        self.state = if self.send.is_fin_due() { State::FinWait1 } else { State::Established };
+        self.told = Told::Opened;
+        ctx.established();
+    }
+
+    /// Takes over what the peer's SYN says.
+    fn learn_syn(&mut self, ctx: &Ctx<'_>, syn: &TcpHeader) {
+        let (config, options) = (ctx.config, &syn.options);
+        let ecn = self.agrees_on_ecn(config, syn);
+        let agreed = Agreed {
+            timestamps: config.timestamps && options.timestamps.is_some(),
+            sack: config.sack && options.sack_permitted,
+            window_scale: options.window_scale,
+            ecn,
+        };
+        let peer_mss = options.mss.map(|mss| mss.max(MIN_PEER_MSS));
+        self.send.agree(agreed, peer_mss, syn.window);
+        self.receive.agree(ctx, agreed, syn);
+    }
+
+    /// Options of our SYN (an offer) or SYN-ACK (an answer).
+    pub(super) fn syn_options(&self, ctx: &Ctx<'_>) -> Options {
+        let agreed = self.send.agreed();
+        let shift = agreed.window_scale.map(|_| window_shift(ctx.config.recv_window_octets));
+        Options {
+            mss: Some(self.receive.mss()),
+            window_scale: shift,
+            sack_permitted: agreed.sack,
+            timestamps: self.timestamps(ctx),
+            ..Options::default()
+        }
+    }
+
+    /// The control bits of our SYN or SYN-ACK (RFC 3168 section 6.1.1). A SYN that had no answer goes without: the
+    /// way may swallow them.
+    pub(super) fn ecn_setup_flags(&self, config: &TcpConfig) -> Flags {
+        match self.state {
+            State::SynSent if config.ecn == EcnMode::Request && !self.send.has_sent_syn() => {
+                Flags::ECE | Flags::CWR
+            }
+            State::SynReceived if self.send.agreed().ecn => Flags::ECE,
+            _ => Flags::empty(),
+        }
+    }
+
+    /// Whether the peer's SYN or SYN-ACK, together with the first of ours, makes the connection capable. If
+    /// we have sent our SYN again since, without asking, this SYN-ACK answers the first: the peer may mark
+    /// what it sends until our second SYN arrives, so that its marks have to be echoed; but we may not mark
+    /// (RFC 3168 section 6.1.1).
+    pub(super) fn agrees_on_ecn(&self, config: &TcpConfig, syn: &TcpHeader) -> bool {
+        let willing =
+            if syn.ack.is_some() { config.ecn == EcnMode::Request } else { config.ecn != EcnMode::Off };
+        willing && is_ecn_setup(syn)
+    }
+
+    /// The connection is not capable after all.
+    pub(super) fn decline_ecn(&mut self) {
+        self.send.decline_ecn();
+        self.receive.decline_ecn();
+    }
+
+    /// Whether a segment in SYN-RECEIVED that acknowledges anything acknowledges our SYN, which was sent.
+    pub(super) fn acknowledges_our_syn(&self, header: &TcpHeader) -> bool {
+        header.ack.is_none_or(|ack| self.send.is_ack_of_syn(ack))
+    }
+
+    /// Whether this is the peer's SYN or SYN-ACK, which has arrived before.
+    pub(super) fn is_syn_again(&self, header: &TcpHeader) -> bool {
+        header.flags.contains(Flags::SYN)
+            && !header.flags.contains(Flags::RST)
+            && self.receive.is_syn(header.seq)
+    }
+}

@@ -1,0 +1,192 @@
+//! A segment is made: the sending half says what it is and where it stands, the receiving half what it acknowledges
+//! (RFC 9293 sections 3.1, 3.4 and 3.7).
+//!
+//! [`Tcb::next_transmission`] looks, [`Tcb::sent`] books: in between the stack builds the frame, and may fail.
+
+use super::Tcb;
+use crate::ip::Ecn;
+use crate::tcp::State;
+use crate::tcp::ctx::Ctx;
+use crate::tcp::header::{Flags, HEADER_OCTETS, MAX_HEADER_OCTETS, Options, TcpHeader, sack_room};
+use crate::tcp::receive::Earlier;
+use crate::tcp::send::{self, Outgoing, Payload};
+
+/// A segment to put on the wire, and to report with [`Tcb::sent`] when it was.
+#[derive(Debug)]
+pub(crate) struct Transmission {
+    /// Header to emit.
+    pub(crate) header: TcpHeader,
+    pub(crate) payload: Option<Payload>,
+    /// Queued segments in it: that of `payload` and those behind it (`send/train.rs`).
+    pub(crate) segments: usize,
+    /// What the IP header says of marks.
+    pub(crate) ecn: Ecn,
+    kind: Kind,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Reset,
+    /// Of the sending half.
+    Send(send::Kind),
+    Ack,
+    /// An acknowledgement of less than has arrived, for its mark.
+    EarlierAck,
+}
+
+impl Tcb {
+    /// Whether [`next_transmission`](Self::next_transmission) may have something. May say yes in vain, never no.
+    pub(crate) fn wants_transmit(&self) -> bool {
+        self.reset_due || self.receive.is_ack_due() || self.send.wants_transmit()
+    }
+
+    /// What is to be sent next. Asking changes nothing but cuts of an oversized segment, of which acknowledged pieces are
+    /// dropped; asking again without [`sent`](Self::sent) gives the same.
+    pub(crate) fn next_transmission(&mut self, ctx: &mut Ctx<'_>) -> Option<Transmission> {
+        if self.reset_due {
+            return Some(self.bare(ctx, Kind::Reset, self.send.nxt(), Flags::RST));
+        }
+        if matches!(self.state, State::SynSent | State::SynReceived) {
+            if self.send.is_syn_next() {
+                let flags = Flags::SYN | self.ecn_setup_flags(ctx.config);
+                return Some(self.bare(ctx, Kind::Send(send::Kind::Syn), 0, flags));
+            }
+            let answers = self.state == State::SynReceived && self.receive.is_ack_due();
+            return answers.then(|| self.acknowledge(ctx));
+        }
+        if let Some(earlier) = self.receive.earlier_ack() {
+            return Some(self.acknowledge_earlier(ctx, earlier));
+        }
+        // SACK blocks may find no room beside data: they go ahead.
+        let ack = self.receive.is_ack_due();
+        if ack && self.send.agreed().sack && self.receive.has_sack_blocks() {
+            return Some(self.acknowledge(ctx));
+        }
+        match self.send.next(ctx) {
+            Some(outgoing) => Some(self.complete(ctx, outgoing)),
+            None => ack.then(|| self.acknowledge(ctx)),
+        }
+    }
+
+    /// Adds to `transmission` what may leave together with it, to `most` segments in all that lie in `views` stretches of memory.
+    /// Asking changes nothing of the connection.
+    pub(crate) fn couple(
+        &self,
+        ctx: &Ctx<'_>,
+        transmission: &mut Transmission,
+        (most, views): (usize, usize),
+    ) {
+        let Some(Payload::Segment(first)) = transmission.payload else { return };
+        // CWR is for one segment alone.
+        if transmission.kind != Kind::Send(send::Kind::Fresh)
+            || transmission.header.flags.contains(Flags::CWR)
+        {
+            return;
+        }
+        let (segments, is_last) = self.send.train(ctx, first, (most, views));
+        transmission.segments = segments;
+        if is_last {
+            transmission.header.flags |= Flags::PSH;
+        }
+    }
+
+    /// `transmission`, the last that [`next_transmission`](Self::next_transmission) gave, went out.
+    /// Counts `tx_segments`, `tx_retransmits`, `tx_acks`, `tx_resets`.
+    pub(crate) fn sent(&mut self, ctx: &mut Ctx<'_>, transmission: &Transmission) {
+        let Transmission { header, payload, segments, kind, .. } = transmission;
+        ctx.counters.tx_segments += *segments as u64;
+        match kind {
+            Kind::Reset => {
+                ctx.counters.tx_resets += 1;
+                self.reset_due = false;
+                self.timer = None;
+                return;
+            }
+            Kind::Send(kind) => self.send.on_sent(ctx, *kind, *payload, *segments),
+            Kind::Ack => ctx.counters.tx_acks += 1,
+            Kind::EarlierAck => {
+                ctx.counters.tx_acks += 1;
+                self.send.on_any_sent(ctx);
+                return self.receive.on_earlier_ack_sent(header.window);
+            }
+        }
+        self.send.on_any_sent(ctx);
+        if header.ack.is_some() {
+            self.receive.on_ack_sent(header);
+        }
+        self.send.arm(ctx);
+    }
+
+    /// What the sending half has to say, with what the receiving half has.
+    fn complete(&self, ctx: &Ctx<'_>, outgoing: Outgoing) -> Transmission {
+        let Outgoing { kind, pos, flags, ecn, payload, spare_octets } = outgoing;
+        let header = self.header(ctx, pos, flags | self.echo_flags(), spare_octets);
+        Transmission { header, payload, segments: 1, ecn, kind: Kind::Send(kind) }
+    }
+
+    /// An acknowledgement that carries nothing.
+    fn acknowledge(&self, ctx: &Ctx<'_>) -> Transmission {
+        let header = self.header(ctx, self.send.nxt(), self.echo_flags(), MAX_HEADER_OCTETS);
+        Transmission { header, payload: None, segments: 1, ecn: Ecn::NotEct, kind: Kind::Ack }
+    }
+
+    fn bare(&self, ctx: &Ctx<'_>, kind: Kind, pos: u64, flags: Flags) -> Transmission {
+        let header = self.header(ctx, pos, flags, 0);
+        Transmission { header, payload: None, segments: 1, ecn: Ecn::NotEct, kind }
+    }
+
+    /// Says nothing that was not said before but that these octets are here, and their mark.
+    fn acknowledge_earlier(&self, ctx: &Ctx<'_>, Earlier { ack, on }: Earlier) -> Transmission {
+        let flags = if on { Flags::ECE } else { Flags::empty() };
+        let mut header = self.header(ctx, self.send.nxt(), flags, 0);
+        header.ack = Some(self.receive.seq(ack));
+        header.window = self.receive.window_from(ack);
+        Transmission { header, payload: None, segments: 1, ecn: Ecn::NotEct, kind: Kind::EarlierAck }
+    }
+
+    /// ECE, on whatever acknowledges marks.
+    fn echo_flags(&self) -> Flags {
+        let mut flags = Flags::empty();
+        flags.set(Flags::ECE, self.receive.is_echoing());
+        flags
+    }
+
+    fn header(&self, ctx: &Ctx<'_>, pos: u64, flags: Flags, spare_octets: usize) -> TcpHeader {
+        let syn = flags.contains(Flags::SYN);
+        let options = if syn {
+            self.syn_options(ctx)
+        } else {
+            let agreed = self.send.agreed();
+            let spare =
+                spare_octets.min(MAX_HEADER_OCTETS - HEADER_OCTETS - usize::from(agreed.option_bytes()));
+            let blocks = if agreed.sack { sack_room(spare) } else { 0 };
+            let sack = self.receive.sack_blocks(ctx.reorder, blocks);
+            Options { timestamps: self.timestamps(ctx), sack, ..Options::default() }
+        };
+        // The window of a SYN is not scaled (RFC 7323 section 2.2).
+        let window = match syn {
+            true => ctx.config.recv_window_octets.min(u32::from(u16::MAX)) as u16,
+            false => self.receive.window_field(ctx),
+        };
+        TcpHeader {
+            src_port: self.local_port,
+            dst_port: self.remote_port,
+            seq: self.send.seq(pos),
+            ack: (!self.is_peer_unknown()).then(|| self.receive.ack()),
+            flags,
+            window: if flags.contains(Flags::RST) { 0 } else { window },
+            options,
+        }
+    }
+
+    /// Only while our SYN is the first segment of all there is nothing to acknowledge.
+    fn is_peer_unknown(&self) -> bool {
+        self.state == State::SynSent
+    }
+
+    /// TSval and TSecr of a segment sent now, if they were agreed on.
+    pub(super) fn timestamps(&self, ctx: &Ctx<'_>) -> Option<(u32, u32)> {
+        let agreed = self.send.agreed().timestamps;
+        agreed.then(|| (self.send.timestamp(ctx), self.receive.ts_recent()))
+    }
+}

@@ -1,0 +1,92 @@
+//! Which half a timer is for, and the timers that are of neither: keepalive and TIME-WAIT (RFC 9293 sections 3.8.4 and 3.10.8).
+
+use super::Tcb;
+use crate::tcp::State;
+use crate::tcp::ctx::Ctx;
+use crate::tcp::send::earlier;
+use crate::{CloseReason, Instant, Keepalive};
+
+/// What the timer of the connection itself waits for: one thing at a time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Watch {
+    /// A word of a silent peer.
+    Keepalive,
+    /// The end of TIME-WAIT, or of the attempts to send a RST that finds no way out.
+    End,
+}
+
+impl Tcb {
+    /// When [`on_timer`](Self::on_timer) wants to be called. May change by any call.
+    pub(crate) fn deadline(&self) -> Option<Instant> {
+        let halves = earlier(self.send.deadline(), self.receive.deadline());
+        earlier(halves, self.timer.map(|(at, _)| at))
+    }
+
+    /// Timers that are due at `ctx.now`. Harmless when none is. Returns whether what is in flight was not acknowledged
+    /// in time.
+    pub(crate) fn on_timer(&mut self, ctx: &mut Ctx<'_>) -> bool {
+        let watch = self.timer.filter(|(at, _)| *at <= ctx.now).map(|(_, watch)| watch);
+        if watch == Some(Watch::End) {
+            self.terminate(ctx, CloseReason::Graceful, false);
+            // One that found no way out.
+            self.reset_due = false;
+            return false;
+        }
+        self.receive.on_timer(ctx.now);
+        if watch == Some(Watch::Keepalive) {
+            self.on_keepalive(ctx);
+        }
+        let expired = self.send.on_timer(ctx);
+        if expired.give_up {
+            self.give_up(ctx);
+        }
+        expired.unanswered
+    }
+
+    /// RFC 9293 section 3.8.4.
+    fn on_keepalive(&mut self, ctx: &mut Ctx<'_>) {
+        let Some(keepalive) = self.keepalive else { return self.on_alive(ctx) };
+        if self.send.is_waiting() {
+            // Other timers watch over the peer already.
+            return self.on_alive(ctx);
+        }
+        if self.keepalive_probes >= keepalive.probes {
+            return self.give_up(ctx);
+        }
+        self.keepalive_probes += 1;
+        self.timer = Some((ctx.now + keepalive.interval, Watch::Keepalive));
+        self.send.send_probe();
+    }
+
+    /// The peer said something.
+    pub(super) fn on_alive(&mut self, ctx: &Ctx<'_>) {
+        self.keepalive_probes = 0;
+        if self.state != State::TimeWait {
+            self.timer = self.keepalive.map(|keepalive| (ctx.now + keepalive.idle, Watch::Keepalive));
+        }
+    }
+
+    /// Probes the peer so from now on.
+    pub(crate) fn set_keepalive(&mut self, ctx: &Ctx<'_>, keepalive: Option<Keepalive>) {
+        self.keepalive = keepalive;
+        if !matches!(self.state, State::SynSent | State::SynReceived) {
+            self.on_alive(ctx);
+        }
+    }
+
+    /// The link has been gone for too long: nothing can be said to the peer any more, a RST included. A SYN may go on waiting for
+    /// a peer that comes with the link.
+    pub(crate) fn on_link_lost(&mut self, ctx: &mut Ctx<'_>) {
+        if !matches!(self.state, State::SynSent | State::TimeWait) {
+            self.terminate(ctx, CloseReason::LinkDown, false);
+            self.reset_due = false;
+        }
+    }
+
+    /// The link is there again.
+    pub(crate) fn on_link_up(&mut self, ctx: &mut Ctx<'_>) {
+        if !matches!(self.state, State::Closed | State::TimeWait) {
+            self.send.on_link_up(ctx);
+        }
+    }
+}

@@ -1,0 +1,85 @@
+//! When to acknowledge: at once, every second segment, or after a delay (RFC 9293 section 3.8.6.3, RFC 5681 section 4.2).
+
+use crate::Instant;
+
+/// What is to be acknowledged, and when.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct DelayedAck {
+    /// The position acknowledged last.
+    last_sent: u64,
+    /// Segments and octets received and not acknowledged.
+    segments: u8,
+    octets: u32,
+    timer: Option<Instant>,
+    /// An acknowledgement is to be sent now.
+    due: bool,
+}
+
+impl DelayedAck {
+    /// Octets arrived in order.
+    pub(super) fn count(&mut self, segments: usize, octets: usize) {
+        self.segments = self.segments.saturating_add(segments.min(usize::from(u8::MAX)) as u8);
+        self.octets = self.octets.saturating_add(octets as u32);
+    }
+
+    /// Whether so much was received that an acknowledgement is due; a full segment has `full` octets.
+    pub(super) fn is_enough(&self, full: u32) -> bool {
+        self.segments >= 2 || self.octets >= 2 * full
+    }
+
+    /// An acknowledgement is to be sent now.
+    pub(super) fn send_now(&mut self) {
+        self.due = true;
+    }
+
+    /// An acknowledgement is to be sent by `at`, if none is before.
+    pub(super) fn delay(&mut self, at: Instant) {
+        self.timer.get_or_insert(at);
+    }
+
+    /// Whether an acknowledgement is to be sent now.
+    pub(super) fn is_due(&self) -> bool {
+        self.due
+    }
+
+    /// Whether something is still to be acknowledged, in order or ahead of a hole.
+    pub(super) fn is_owed(&self) -> bool {
+        self.segments > 0 || self.due
+    }
+
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        self.timer
+    }
+
+    /// The delay is over, if it is.
+    pub(super) fn on_timer(&mut self, now: Instant) {
+        if self.timer.is_some_and(|at| at <= now) {
+            self.timer = None;
+            self.due = true;
+        }
+    }
+
+    /// The position acknowledged last.
+    pub(super) fn last_sent(&self) -> u64 {
+        self.last_sent
+    }
+
+    /// A segment went out that acknowledges up to `nxt`, all there is.
+    pub(super) fn on_sent(&mut self, nxt: u64) {
+        *self = Self { last_sent: nxt, segments: 0, octets: 0, timer: None, due: self.due };
+    }
+
+    /// A segment went out that acknowledges only up to `ack`.
+    pub(super) fn on_earlier_sent(&mut self, ack: u64) {
+        self.last_sent = ack;
+    }
+
+    /// What was to be sent now was.
+    pub(super) fn clear_due(&mut self) {
+        self.due = false;
+    }
+
+    pub(super) fn stop_timer(&mut self) {
+        self.timer = None;
+    }
+}

@@ -1,0 +1,47 @@
+//! SACK blocks, and D-SACK blocks for what arrived twice (RFC 2018 section 4, RFC 2883 section 4).
+
+use arrayvec::ArrayVec;
+
+use super::ReceiveHalf;
+use crate::tcp::header::{MAX_SACK_BLOCKS, SackBlock};
+use crate::tcp::slabs::ReorderSlab;
+
+impl ReceiveHalf {
+    /// A whole segment at `pos` came again: its octets are named in the next SACK block.
+    pub(in crate::tcp) fn report_duplicate(&mut self, pos: i64, octets: usize) {
+        let end = pos + octets as i64;
+        if end > 1 {
+            self.duplicate = Some((pos.max(1) as u64, end as u64));
+        }
+    }
+
+    /// SACK blocks to send, `count` at most: octets that came twice, then the ranges, latest first
+    /// (RFC 2018 section 4, RFC 2883 section 4).
+    pub(in crate::tcp) fn sack_blocks(
+        &self,
+        slab: &ReorderSlab,
+        count: usize,
+    ) -> ArrayVec<SackBlock, MAX_SACK_BLOCKS> {
+        let mut blocks = ArrayVec::new();
+        let count = count.min(MAX_SACK_BLOCKS);
+        let block = |start, end| (self.space.seq(start), self.space.seq(end));
+        if let Some((start, end)) = self.duplicate.filter(|_| count > 0) {
+            blocks.push(block(start, end));
+        }
+        if let Some(key) = self.ranges {
+            let recent = slab.get(key).recent::<MAX_SACK_BLOCKS>(count - blocks.len().min(count));
+            blocks.extend(recent.iter().map(|range| block(range.start, range.end)));
+        }
+        blocks
+    }
+
+    /// Whether there is something to put into SACK blocks.
+    pub(in crate::tcp) fn has_sack_blocks(&self) -> bool {
+        self.duplicate.is_some() || self.ranges.is_some()
+    }
+
+    /// The SACK blocks were sent: duplicates are reported once.
+    pub(super) fn on_sack_sent(&mut self) {
+        self.duplicate = None;
+    }
+}

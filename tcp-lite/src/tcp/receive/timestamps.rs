@@ -1,0 +1,51 @@
+//! The peer's timestamps: TS.Recent and PAWS (RFC 7323 sections 4.3 and 5).
+
+use crate::Duration;
+use crate::tcp::ctx::{Ctx, Seconds};
+use crate::tcp::header::{Flags, TcpHeader};
+
+/// TS.Recent is not compared with when older than this (RFC 7323 section 5.5).
+const TS_RECENT_LIFE: Duration = Duration::from_secs(24 * 24 * 3600);
+
+/// The peer's clock.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct PeerTimestamps {
+    /// TS.Recent, and when it was learned.
+    recent: u32,
+    recent_at: Seconds,
+}
+
+impl PeerTimestamps {
+    /// TS.Recent.
+    pub(super) fn recent(&self) -> u32 {
+        self.recent
+    }
+
+    /// The peer's SYN says this.
+    pub(super) fn set(&mut self, ctx: &Ctx<'_>, value: u32) {
+        *self = Self { recent: value, recent_at: ctx.second() };
+    }
+
+    /// TS.Recent (RFC 7323 section 4.3), from a segment at `pos` that was found acceptable. An outdated one is replaced by
+    /// whatever the peer's clock says now (section 5.5).
+    pub(super) fn learn(&mut self, ctx: &Ctx<'_>, header: &TcpHeader, pos: i64, last_ack_sent: u64) {
+        if let Some((value, _)) = header.options.timestamps
+            && pos <= last_ack_sent as i64
+            && (value.wrapping_sub(self.recent) as i32 >= 0 || self.is_outdated(ctx))
+        {
+            self.set(ctx, value);
+        }
+    }
+
+    /// PAWS (RFC 7323 section 5.2). A segment without timestamps passes, as with most stacks.
+    pub(super) fn is_old(&self, ctx: &Ctx<'_>, header: &TcpHeader) -> bool {
+        let Some((value, _)) = header.options.timestamps else { return false };
+        !header.flags.contains(Flags::RST)
+            && (value.wrapping_sub(self.recent) as i32) < 0
+            && !self.is_outdated(ctx)
+    }
+
+    fn is_outdated(&self, ctx: &Ctx<'_>) -> bool {
+        u64::from(ctx.second().wrapping_sub(self.recent_at)) >= TS_RECENT_LIFE.secs()
+    }
+}

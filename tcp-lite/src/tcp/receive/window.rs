@@ -1,0 +1,116 @@
+//! The receive window: how far its edge is moved, and how the window field says it (RFC 9293 section 3.8.6, RFC 7323 section 2).
+
+use super::ReceiveHalf;
+use crate::TcpConfig;
+use crate::tcp::ctx::Ctx;
+use crate::tcp::slabs::ReorderSlab;
+
+impl ReceiveHalf {
+    /// The window field of a segment sent now.
+    pub(in crate::tcp) fn window_field(&self, ctx: &Ctx<'_>) -> u16 {
+        self.window(ctx.reorder, self.window_budget(ctx.config), self.mss.into())
+    }
+
+    /// The user has read, or given back: a window update is due where the peer may be waiting for one.
+    pub(in crate::tcp) fn update_window(&mut self, ctx: &Ctx<'_>) {
+        let budget = self.window_budget(ctx.config);
+        let left = self.edge.saturating_sub(self.nxt);
+        if left < u64::from(budget / 2) && self.grows(ctx.reorder, budget, self.mss.into()) {
+            self.acks.send_now();
+        }
+    }
+
+    /// The largest window we announce: without scaling the field is the bound.
+    fn window_budget(&self, config: &TcpConfig) -> u32 {
+        config.recv_window_octets.min(u32::from(u16::MAX) << self.scale)
+    }
+
+    /// The window field to send now (RFC 9293 section 3.8.6): the budget less what the user still holds below the
+    /// frontier (what is above lies inside the window already).
+    ///
+    /// The edge stays where it was unless the window [`grows`](Self::grows). The field counts units of `1 << scale` octets, so
+    /// that an edge that stays is seldom one it can say. Then it says the next one beyond, as long as that is within
+    /// the budget and a segment fits the window; a smaller window would grow by less than a segment, and a peer that sends less than a
+    /// unit at a time would never see it close. There it says the last one in front (RFC 7323 section 2.4); up to `edge` octets
+    /// are taken all the same.
+    fn window(&self, slab: &ReorderSlab, budget_octets: u32, mss: u32) -> u16 {
+        let wanted = self.wanted(slab, budget_octets);
+        let step = step(budget_octets, mss);
+        let field = match self.grown(wanted, step) {
+            Some(edge) => (edge - self.nxt) >> self.scale,
+            None => {
+                let octets = self.edge.saturating_sub(self.nxt);
+                let beyond = octets.div_ceil(1 << self.scale);
+                let fits = octets >= step && self.nxt + (beyond << self.scale) <= wanted;
+                if fits { beyond } else { octets >> self.scale }
+            }
+        };
+        field.min(u64::from(u16::MAX)) as u16
+    }
+
+    /// Whether the window may be opened now: by a segment or half the budget at least, against the silly window
+    /// (RFC 9293 section 3.8.6.2.2).
+    fn grows(&self, slab: &ReorderSlab, budget_octets: u32, mss: u32) -> bool {
+        self.grown(self.wanted(slab, budget_octets), step(budget_octets, mss)).is_some()
+    }
+
+    /// The edge that the budget allows now.
+    fn wanted(&self, slab: &ReorderSlab, budget_octets: u32) -> u64 {
+        let above = self.ranges.map_or(0, |key| slab.get(key).octets());
+        let held_below = self.held.held_octets.saturating_sub(above);
+        self.nxt + u64::from(budget_octets).saturating_sub(held_below)
+    }
+
+    /// The last edge up to `wanted` that a window field can say, if that is `step` octets beyond the present one.
+    fn grown(&self, wanted: u64, step: u64) -> Option<u64> {
+        let edge = self.nxt + ((wanted - self.nxt) >> self.scale << self.scale);
+        (edge >= self.edge + step).then_some(edge)
+    }
+
+    /// The window field of a segment that acknowledges only up to `ack`: to the edge that was announced.
+    pub(in crate::tcp) fn window_from(&self, ack: u64) -> u16 {
+        (self.edge.saturating_sub(ack) >> self.scale).min(u64::from(u16::MAX)) as u16
+    }
+
+    /// A segment that acknowledges up to `ack` was sent with this window field.
+    pub(super) fn on_window_sent(&mut self, ack: u64, window: u16) {
+        self.edge = self.edge.max(ack + (u64::from(window) << self.scale));
+    }
+}
+
+/// Octets by which the edge of a window moves, at least.
+fn step(budget_octets: u32, mss: u32) -> u64 {
+    u64::from(mss.min(budget_octets / 2))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::facade::TcpSeqNumber;
+    use crate::tcp::birth::{Agreed, Birth};
+
+    fn receive_half() -> ReceiveHalf {
+        let birth = Birth {
+            local_port: 1,
+            remote_port: 2,
+            iss: TcpSeqNumber(0),
+            timestamp_offset: 0,
+            mss: 500,
+            base_mss: 500,
+            default_peer_mss: 500,
+        };
+        let agreed = Agreed { timestamps: false, sack: true, window_scale: Some(7), ecn: false };
+        ReceiveHalf::new(&TcpConfig::default(), &birth, agreed)
+    }
+
+    /// An edge that no window field can say is rounded up, but not beyond what the budget allows.
+    #[test]
+    fn rounding_announces_no_more_than_the_budget() {
+        let slab = ReorderSlab::new(1, 1, &dp::Mempool::heap("test", 1, 64));
+        let mut receive = receive_half();
+        (receive.nxt, receive.edge, receive.scale) = (51, 1025, 7);
+        // 974 bytes up to the edge: 8 units reach to 1075, 7 to 947.
+        let window = |budget| receive.window(&slab, budget, 500);
+        assert_eq!([window(1023), window(1024)], [7, 8]);
+    }
+}

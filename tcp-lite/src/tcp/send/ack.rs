@@ -1,0 +1,231 @@
+//! An acknowledgement arrives: the peer's window, SACK blocks, the send queue, round-trip times
+//! (RFC 9293 section 3.10.7.4, RFC 2018, RFC 2883, RFC 7323 section 4). What follows from it is in `recovery.rs`.
+
+use super::ack_sample::{AckSample, RetransmitFilter, is_before};
+use super::rtt::micros_since;
+use super::{Fin, Pending, SendHalf};
+use crate::Duration;
+use crate::tcp::congestion::{Congestion, CongestionControl};
+use crate::tcp::ctx::Ctx;
+use crate::tcp::header::SackBlock;
+
+/// The part of an acceptable segment that is for the sending half.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::tcp) struct AckInfo<'a> {
+    /// Acknowledged up to this position, at most SND.NXT.
+    pub(in crate::tcp) ack: u64,
+    /// The segment's position, and how many positions it occupies.
+    pub(in crate::tcp) pos: i64,
+    pub(in crate::tcp) len: usize,
+    /// Its window field.
+    pub(in crate::tcp) window: u16,
+    /// Its SACK blocks.
+    pub(in crate::tcp) sack: &'a [SackBlock],
+    /// TSecr, if there is one.
+    pub(in crate::tcp) echo: Option<u32>,
+    /// It echoes marks (ECE).
+    pub(in crate::tcp) ece: bool,
+}
+
+/// The part of the segment that establishes a connection that is for the sending half.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::tcp) struct Handshake {
+    /// Its position.
+    pub(in crate::tcp) pos: i64,
+    /// Its window field, which is not scaled if it is a SYN.
+    pub(in crate::tcp) window: u16,
+    pub(in crate::tcp) is_syn: bool,
+    /// TSecr, if there is one.
+    pub(in crate::tcp) echo: Option<u32>,
+}
+
+/// The sending half as an acknowledgement found it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct PriorSendState {
+    una: u64,
+    in_flight: u64,
+    pub(super) pipe: u64,
+}
+
+/// What kind of acknowledgement it is.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct AckKind {
+    /// It repeats the one before (RFC 5681 section 2).
+    pub(super) duplicate: bool,
+    /// And has no SACK blocks.
+    pub(super) plain: bool,
+    /// It echoes marks.
+    pub(super) ece: bool,
+}
+
+impl SendHalf {
+    /// Our SYN is acknowledged and we have the peer's.
+    pub(in crate::tcp) fn establish(&mut self, ctx: &mut Ctx<'_>, segment: &Handshake) {
+        let syn_lost = self.timers.syn_sends > 1;
+        let sample_us = match self.timers.syn_sends {
+            // The SYN-ACK was not kept, nor when it was sent.
+            0 => None,
+            1 => Some(micros_since(ctx.now, self.timers.last_sent)),
+            // An echo of an earlier SYN tells nothing: the way may be long, or an answer was lost, and its timer with
+            // it. A round trip of that many seconds would be believed for long.
+            _ => self
+                .echo_ms(segment.echo)
+                .filter(|echo_ms| !is_before(*echo_ms, self.timers.last_sent.total_millis() as u32))
+                .and_then(|echo_ms| self.timestamp_rtt_us(ctx, echo_ms)),
+        };
+        match sample_us {
+            Some(sample_us) => {
+                self.rtt.sample(ctx.now, sample_us);
+                self.recovery.tail.on_sample();
+            }
+            None if syn_lost => self.rtt.fall_back(),
+            None => {}
+        }
+        self.rtt.forget_backoff();
+        self.pending.remove(Pending::SYN);
+        self.queue.una = 1;
+        self.congestion = Congestion::new(ctx.config.congestion, self.path.emss(), syn_lost);
+        if self.path.start(ctx, self.agreed.sack) {
+            self.on_emss_lowered(ctx);
+        }
+        let shift = if segment.is_syn { 0 } else { self.agreed.window_scale.unwrap_or(0) };
+        self.window.establish(segment.pos, u64::from(segment.window) << shift);
+        self.timers.progress = ctx.now;
+        self.timers.resend = None;
+    }
+
+    /// The peer is there: it said something, whatever that was.
+    pub(in crate::tcp) fn on_heard(&mut self) {
+        self.path.on_heard();
+    }
+
+    /// Returns whether our FIN has just been acknowledged.
+    pub(in crate::tcp) fn on_ack(&mut self, ctx: &mut Ctx<'_>, segment: &AckInfo<'_>) -> bool {
+        self.pace.advance(ctx.now);
+        self.path.on_heard();
+        let AckInfo { ack, pos, len, window, sack, echo, ece } = *segment;
+        let ece = ece && self.agreed.ecn;
+        if ece {
+            self.on_ecn_echo(ctx, ack);
+        }
+        let prior =
+            PriorSendState { una: self.queue.una, in_flight: self.queue.in_flight(), pipe: self.pipe() };
+        let octets = u64::from(window) << self.agreed.window_scale.unwrap_or(0);
+        let window_moved = self.window.update(pos, ack, prior.una, octets);
+        let mut sample = AckSample::new(self.retransmit_filter(ctx, echo));
+        let mut probe_answered = false;
+        if self.agreed.sack && !sack.is_empty() {
+            probe_answered = self.learn_sack(ctx, sack, ack, &mut sample);
+        }
+        if ack > prior.una {
+            self.path.gather(ctx, &self.queue, ack);
+            self.queue.acknowledge(ctx.segments, ack, &mut sample);
+            self.learn_rtt(ctx, &mut sample);
+            self.on_progress(ctx);
+        }
+        let still = ack == prior.una && prior.in_flight > 0 && !probe_answered;
+        let duplicate = still && (sample.delivered > 0 || len == 0 && !window_moved);
+        if sample.acked > 0 || duplicate || sample.duplicate.is_some() {
+            let kind = AckKind { duplicate, plain: duplicate && sack.is_empty(), ece };
+            self.recover(ctx, &sample, prior, kind);
+        }
+        let fin_acked = self.fin != Fin::Acked && self.queue.una > self.queue.end;
+        if fin_acked {
+            self.fin = Fin::Acked;
+        }
+        if self.is_blocked_by_window(ctx) {
+            // The peer lives, it only has no room: that is not a lack of progress (RFC 9293 section 3.8.6.1).
+            self.timers.progress = ctx.now;
+        }
+        self.check_writable(ctx);
+        fin_acked
+    }
+
+    /// Marks what SACK blocks name. A first block below the acknowledgement, or inside of the second, names what
+    /// arrived twice (RFC 2883 section 4). Blocks outside of what is in flight are nonsense and skipped.
+    /// Returns whether what arrived twice is a probe of the path's MTU, which tells nothing else.
+    fn learn_sack(
+        &mut self,
+        ctx: &mut Ctx<'_>,
+        sack: &[SackBlock],
+        ack: u64,
+        sample: &mut AckSample,
+    ) -> bool {
+        let mut probe_answered = false;
+        let (una, nxt, space) = (self.queue.una, self.queue.nxt, self.space);
+        let span = |(start, end)| (space.pos(start, una), space.pos(end, una));
+        let mut blocks = sack.iter().map(|block| span(*block)).peekable();
+        if let Some(&(start, end)) = blocks.peek() {
+            let second = sack.get(1).map(|block| span(*block));
+            let inside = second.is_some_and(|(from, to)| from <= start && end <= to);
+            if start < end && (start < ack as i64 || inside) {
+                blocks.next();
+                // The SYN is no payload; what was never sent did not arrive twice.
+                if start > 0 && end <= nxt as i64 {
+                    ctx.counters.dsack_received += 1;
+                    let (start, end) = (start as u64, end as u64);
+                    probe_answered = self.path.is_probe_answered(ctx, start, end);
+                    if probe_answered {
+                        self.congestion.set_mss(self.path.emss());
+                    }
+                    sample.duplicate = Some((start, end)).filter(|_| !probe_answered);
+                }
+            }
+        }
+        for (start, end) in blocks {
+            if (una as i64) <= start && start < end && end <= nxt as i64 {
+                self.queue.sack(ctx.segments, start as u64, end as u64, sample);
+            }
+        }
+        probe_answered
+    }
+
+    /// Tells transmissions of one segment apart.
+    fn retransmit_filter(&self, ctx: &Ctx<'_>, echo: Option<u32>) -> RetransmitFilter {
+        let lowest = Duration::from_micros(u64::from(self.rtt.min_rtt_us()));
+        RetransmitFilter { echo_ms: self.echo_ms(echo), horizon: ctx.now - lowest }
+    }
+
+    /// The echoed timestamp, as a time of our clock in milliseconds.
+    fn echo_ms(&self, echo: Option<u32>) -> Option<u32> {
+        let echo = echo.filter(|_| self.agreed.timestamps)?;
+        Some(echo.wrapping_sub(self.timestamp_offset))
+    }
+
+    /// Karn's rule: by the clock when what was acknowledged was sent once, else by the echoed timestamp.
+    fn learn_rtt(&mut self, ctx: &Ctx<'_>, sample: &mut AckSample) {
+        sample.rtt_us = match sample.sampled {
+            Some(sent_at) => Some(micros_since(ctx.now, sent_at)),
+            None => sample.echo_ms().and_then(|echo_ms| self.timestamp_rtt_us(ctx, echo_ms)),
+        };
+        if let Some(rtt_us) = sample.rtt_us {
+            self.rtt.sample(ctx.now, rtt_us);
+            self.recovery.tail.on_sample();
+        }
+    }
+
+    /// The RTT by the echoed timestamp, which is unambiguous also for what was sent twice (RFC 7323 section 4).
+    pub(in crate::tcp) fn timestamp_rtt_us(&self, ctx: &Ctx<'_>, echo_ms: u32) -> Option<u64> {
+        let elapsed_ms = (ctx.now.total_millis() as u32).wrapping_sub(echo_ms);
+        // Older than the life of a retransmission, or from the future: not an echo of ours.
+        (elapsed_ms as u64 <= ctx.config.rto_max.total_millis()).then(|| u64::from(elapsed_ms.max(1)) * 1000)
+    }
+
+    /// Something was acknowledged.
+    fn on_progress(&mut self, ctx: &Ctx<'_>) {
+        self.timers.progress = ctx.now;
+        self.path.on_progress();
+        if !self.is_window_silly(ctx) {
+            self.timers.persist_backoff = 0;
+        }
+        self.timers.resend = None;
+        self.timers.tail_from = ctx.now;
+        self.timers.patience = ctx.now + Duration::from_micros(u64::from(self.rtt.srtt_us()));
+    }
+
+    /// Nothing is on its way and the peer's window does not take what is next, or shrank below what is.
+    pub(super) fn is_blocked_by_window(&self, ctx: &Ctx<'_>) -> bool {
+        let next = self.queue.head.map(|key| ctx.segments.get(key).end());
+        next.is_some_and(|end| end > self.window.edge())
+    }
+}

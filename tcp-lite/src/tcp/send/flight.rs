@@ -1,0 +1,71 @@
+//! Segments in flight in the order of their last transmission, so that what was overtaken is at the front
+//! (RFC 8985 section 6.2, step 5: "a separate doubly linked list ordered by Segment.xmit_ts").
+//!
+//! The list runs through the records of the send queue; a segment is in it while it has
+//! [`Marks::FLYING`](super::segment::Marks::FLYING).
+
+use crate::Instant;
+use crate::tcp::slabs::{SegmentKey, SegmentSlab, Sent};
+
+/// The ends of the list.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Flight {
+    /// Sent before all others.
+    pub(super) oldest: Option<SegmentKey>,
+    newest: Option<SegmentKey>,
+    /// Transmissions so far; wraps.
+    pub(super) count: u32,
+}
+
+impl Flight {
+    /// The next transmission.
+    pub(super) fn depart(&mut self, now: Instant) -> Sent {
+        self.count = self.count.wrapping_add(1);
+        Sent { at: now, nr: self.count }
+    }
+
+    /// A segment was sent now.
+    pub(super) fn append(&mut self, slab: &mut SegmentSlab, key: SegmentKey) {
+        self.insert_after(slab, self.newest, key);
+    }
+
+    /// A segment arrived, or was lost.
+    pub(super) fn unlink(&mut self, slab: &mut SegmentSlab, key: SegmentKey) {
+        let segment = slab.get_mut(key);
+        let (earlier, later) = (segment.earlier.take(), segment.later.take());
+        match earlier {
+            Some(earlier) => slab.get_mut(earlier).later = later,
+            None => self.oldest = later,
+        }
+        match later {
+            Some(later) => slab.get_mut(later).earlier = earlier,
+            None => self.newest = earlier,
+        }
+    }
+
+    /// A segment believed lost flies after all: puts it where its last transmission belongs, searching from
+    /// `near` on, which is in the list and was not sent later than it; `None`: from the front.
+    pub(super) fn restore(&mut self, slab: &mut SegmentSlab, near: Option<SegmentKey>, key: SegmentKey) {
+        let sent = slab.get(key).sent;
+        let mut place = near;
+        while let Some(next) = place.map_or(self.oldest, |place| slab.get(place).later)
+            && sent.is_after(slab.get(next).sent)
+        {
+            place = Some(next);
+        }
+        self.insert_after(slab, place, key);
+    }
+
+    fn insert_after(&mut self, slab: &mut SegmentSlab, earlier: Option<SegmentKey>, key: SegmentKey) {
+        let later = match earlier {
+            Some(earlier) => slab.get_mut(earlier).later.replace(key),
+            None => self.oldest.replace(key),
+        };
+        match later {
+            Some(later) => slab.get_mut(later).earlier = Some(key),
+            None => self.newest = Some(key),
+        }
+        let segment = slab.get_mut(key);
+        (segment.earlier, segment.later) = (earlier, later);
+    }
+}

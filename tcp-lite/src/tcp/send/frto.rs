@@ -1,0 +1,146 @@
+//! F-RTO: whether a timeout was spurious, told without timestamps (RFC 5682 sections 2.1 and 3.1).
+//!
+//! After the timeout only the oldest segment is sent again. When that is acknowledged, up to two fresh segments follow
+//! instead of further retransmissions; if the next acknowledgement then names octets that were in flight at the
+//! timeout and never sent again, they had not been lost.
+
+use super::ack_sample::AckSample;
+
+/// Fresh segments sent in the second step.
+const FRESH_SEGMENTS: u8 = 2;
+
+/// Where the algorithm stands.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Frto {
+    /// Not running, or decided.
+    #[default]
+    Off,
+    /// The oldest segment is being sent again (step 1).
+    Resent,
+    /// It was acknowledged: so many fresh segments may follow (step 2b).
+    Fresh(u8),
+}
+
+/// The connection after an acknowledgement during F-RTO.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Standing {
+    /// SND.UNA.
+    pub(super) una: u64,
+    /// SND.NXT at the timeout (`RecoveryPoint`).
+    pub(super) high: u64,
+    /// SACK was agreed on.
+    pub(super) sack: bool,
+    /// It was a duplicate acknowledgement.
+    pub(super) duplicate: bool,
+    /// There is something fresh to send that the peer's window takes.
+    pub(super) fresh: bool,
+}
+
+impl Frto {
+    /// A timeout; `first` unless recovery was under way.
+    pub(super) fn on_timeout(&mut self, first: bool) {
+        *self = if first { Self::Resent } else { Self::Off };
+    }
+
+    /// A fresh segment was sent.
+    pub(super) fn on_fresh(&mut self) {
+        if let Self::Fresh(left) = self {
+            *left = left.saturating_sub(1);
+        }
+    }
+
+    /// Returns whether the timeout turns out to be spurious.
+    pub(super) fn on_ack(&mut self, sample: &AckSample, standing: &Standing) -> bool {
+        if sample.acked == 0 && !standing.duplicate {
+            return false;
+        }
+        match *self {
+            Self::Off => false,
+            // With SACK, duplicates say something by themselves; without, the peer has a hole.
+            Self::Resent if sample.acked == 0 => {
+                if !standing.sack {
+                    *self = Self::Off;
+                }
+                false
+            }
+            Self::Resent => {
+                let goes_on = sample.repaired && standing.una < standing.high && standing.fresh;
+                *self = if goes_on { Self::Fresh(FRESH_SEGMENTS) } else { Self::Off };
+                false
+            }
+            Self::Fresh(_) => {
+                *self = Self::Off;
+                sample.delivered > 0 && sample.highest <= standing.high
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tcp::slabs::Sent;
+
+    const AT: Standing = Standing { una: 200, high: 900, sack: true, duplicate: false, fresh: true };
+
+    /// An acknowledgement of one segment that ends there.
+    fn acked(end: u64, repaired: bool) -> AckSample {
+        let mut sample = AckSample { acked: 100, repaired, ..AckSample::default() };
+        sample.deliver(Sent::NEVER, end, 100, repaired);
+        sample
+    }
+
+    fn sacked(end: u64) -> AckSample {
+        AckSample { acked: 0, ..acked(end, false) }
+    }
+
+    fn resent() -> Frto {
+        let mut frto = Frto::default();
+        frto.on_timeout(true);
+        frto
+    }
+
+    fn fresh() -> Frto {
+        let mut frto = resent();
+        assert!(!frto.on_ack(&acked(200, true), &AT));
+        assert_eq!(frto, Frto::Fresh(2));
+        frto.on_fresh();
+        frto
+    }
+
+    #[test]
+    fn octets_from_before_the_timeout_make_it_spurious() {
+        let mut frto = fresh();
+        assert!(frto.on_ack(&acked(300, false), &Standing { una: 300, ..AT }));
+        assert_eq!(frto, Frto::Off);
+        assert!(fresh().on_ack(&sacked(400), &Standing { duplicate: true, ..AT }));
+    }
+
+    #[test]
+    fn octets_from_after_it_or_nothing_new_make_it_genuine() {
+        let duplicate = Standing { duplicate: true, ..AT };
+        for sample in [sacked(1000), AckSample::default()] {
+            let mut frto = fresh();
+            assert!(!frto.on_ack(&sample, &duplicate));
+            assert_eq!(frto, Frto::Off);
+        }
+    }
+
+    #[test]
+    fn the_first_acknowledgement_decides_whether_there_is_anything_to_find_out() {
+        let after = |sample: &AckSample, standing: Standing| {
+            let mut frto = resent();
+            assert!(!frto.on_ack(sample, &standing));
+            frto
+        };
+        let duplicate = Standing { duplicate: true, ..AT };
+        assert_eq!(after(&sacked(500), duplicate), Frto::Resent);
+        assert_eq!(after(&AckSample::default(), Standing { sack: false, ..duplicate }), Frto::Off);
+        assert_eq!(after(&acked(900, true), Standing { una: 900, ..AT }), Frto::Off, "all arrived");
+        assert_eq!(after(&acked(200, true), Standing { fresh: false, ..AT }), Frto::Off);
+        assert_eq!(after(&acked(200, false), AT), Frto::Off, "not all of what was sent again");
+        let mut again = Frto::default();
+        again.on_timeout(false);
+        assert_eq!(again, Frto::Off);
+    }
+}

@@ -1,0 +1,334 @@
+//! What the sending half sends next (RFC 9293 section 3.8, RFC 5681 section 3).
+//!
+//! [`SendHalf::next`] looks, [`SendHalf::on_sent`] books: in between the frame is built, and that may fail.
+
+use super::frto::Frto;
+use super::{Fin, Pending, Phase, SendHalf};
+use crate::ip::Ecn;
+use crate::tcp::congestion::CongestionControl;
+use crate::tcp::ctx::Ctx;
+use crate::tcp::header::Flags;
+use crate::tcp::slabs::SearchKey;
+use crate::tcp::slabs::SegmentKey;
+
+use super::pacing::{Pace, Rate};
+
+/// What a segment carries, whole.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Payload {
+    /// A segment of [`SegmentSlab`](super::SegmentSlab).
+    Segment(SegmentKey),
+    /// A probe of the path's MTU, of [`SearchSlab`](super::SearchSlab).
+    Probe(SearchKey),
+}
+
+/// Why the sending half sends a segment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::tcp) enum Kind {
+    Syn,
+    Fresh,
+    Repair,
+    /// A tail loss probe, of fresh octets or of the last ones again.
+    Tail,
+    Fin,
+    /// A segment without payload in front of the window.
+    Probe,
+    /// A probe of the path's MTU.
+    Path,
+}
+
+/// What the sending half says of a segment: the rest of its header is the receiving half's.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::tcp) struct Outgoing {
+    pub(in crate::tcp) kind: Kind,
+    /// Position of its sequence number.
+    pub(in crate::tcp) pos: u64,
+    pub(in crate::tcp) flags: Flags,
+    /// What the IP header says of marks.
+    pub(in crate::tcp) ecn: Ecn,
+    pub(in crate::tcp) payload: Option<Payload>,
+    /// Octets that its payload leaves for options that not every segment has.
+    pub(in crate::tcp) spare_octets: usize,
+}
+
+impl SendHalf {
+    /// Whether [`next`](Self::next) may have something, or a SYN is due. May say yes in vain, never no.
+    pub(in crate::tcp) fn wants_transmit(&self) -> bool {
+        self.pending.intersects(Pending::SYN | Pending::PROBE | Pending::TAIL)
+            || self.queue.lost_octets > 0 && (self.repair_allowed() || self.queue.repair == self.queue.head)
+            || self.queue.unsent.is_some() && self.fresh_allowed() && self.queue.nxt < self.window.edge()
+            || self.is_fin_next()
+            || self.is_path_probe_next()
+    }
+
+    /// Whether a SYN, or SYN-ACK, is to be sent.
+    pub(in crate::tcp) fn is_syn_next(&self) -> bool {
+        self.pending.contains(Pending::SYN)
+    }
+
+    /// What is to be sent next, once the handshake is over. Asking changes nothing but cuts of an oversized segment, of which
+    /// acknowledged pieces are dropped; asking again without [`on_sent`](Self::on_sent) gives the same.
+    pub(in crate::tcp) fn next(&mut self, ctx: &mut Ctx<'_>) -> Option<Outgoing> {
+        if self.pending.contains(Pending::TAIL) && self.queue.in_flight() > 0 {
+            return Some(match self.tail(ctx) {
+                Some(key) => self.data(ctx, Kind::Tail, key),
+                None => self.bare(Kind::Fin, self.queue.end, Flags::FIN),
+            });
+        }
+        if let Some(key) = self.repairable(ctx) {
+            return Some(self.data(ctx, Kind::Repair, key));
+        }
+        if self.is_path_probe_next()
+            && let Some((key, pos)) = self.path.probe(ctx)
+        {
+            let payload = Some(Payload::Probe(key));
+            return Some(Outgoing { payload, ..self.bare(Kind::Path, pos, Flags::empty()) });
+        }
+        if let Some(key) = self.sendable(ctx) {
+            return Some(self.data(ctx, Kind::Fresh, key));
+        }
+        if self.is_fin_next() {
+            return Some(self.bare(Kind::Fin, self.queue.end, Flags::FIN));
+        }
+        // An old sequence number makes the peer answer, and carries nothing (section 3.8.4).
+        self.pending
+            .contains(Pending::PROBE)
+            .then(|| self.bare(Kind::Probe, self.queue.una.saturating_sub(1), Flags::empty()))
+    }
+
+    /// What [`next`](Self::next) gave, or a SYN, went out; of a train, as many as `segments`.
+    pub(in crate::tcp) fn on_sent(
+        &mut self,
+        ctx: &mut Ctx<'_>,
+        kind: Kind,
+        payload: Option<Payload>,
+        segments: usize,
+    ) {
+        match kind {
+            Kind::Syn => {
+                self.pending.remove(Pending::SYN);
+                self.queue.nxt = self.queue.nxt.max(1);
+                self.timers.control_sent_at = ctx.now;
+                self.timers.syn_sends = self.timers.syn_sends.saturating_add(1);
+                if self.timers.syn_sends > 1 {
+                    ctx.counters.tx_retransmits += 1;
+                    self.retransmits += 1;
+                }
+            }
+            Kind::Fresh => (0..segments).for_each(|_| self.on_fresh_sent(ctx)),
+            Kind::Repair => {
+                if let Some(Payload::Segment(key)) = payload {
+                    self.on_resent(ctx, key);
+                }
+            }
+            Kind::Tail => {
+                if let Some(Payload::Segment(key)) = payload {
+                    self.on_tail_sent(ctx, key);
+                }
+            }
+            Kind::Fin => {
+                if self.queue.nxt > self.queue.end {
+                    ctx.counters.tx_retransmits += 1;
+                    self.retransmits += 1;
+                } else {
+                    if self.queue.in_flight() == 0 {
+                        self.timers.progress = ctx.now;
+                    }
+                    self.timers.tail_from = ctx.now;
+                }
+                if self.pending.contains(Pending::TAIL) {
+                    self.on_probe_sent(ctx, self.queue.end + 1, true);
+                }
+                self.fin = Fin::Sent;
+                self.timers.control_sent_at = ctx.now;
+                self.queue.nxt = self.queue.end + 1;
+            }
+            Kind::Probe => self.pending.remove(Pending::PROBE),
+            Kind::Path => {
+                if let Some(Payload::Probe(key)) = payload {
+                    self.path.on_probe_sent(ctx, key, self.rtt.rto());
+                }
+            }
+        }
+    }
+
+    /// Any segment of the connection went out, an acknowledgement included.
+    pub(in crate::tcp) fn on_any_sent(&mut self, ctx: &Ctx<'_>) {
+        self.timers.last_sent = ctx.now;
+    }
+
+    fn on_fresh_sent(&mut self, ctx: &mut Ctx<'_>) {
+        if self.queue.in_flight() == 0 {
+            self.timers.progress = ctx.now;
+        }
+        let len = self.queue.on_sent(ctx.segments, ctx.now);
+        self.recovery.prr.on_sent(u64::from(len));
+        self.pace(ctx, len);
+        self.recovery.frto.on_fresh();
+        self.reduction.on_fresh_sent();
+        self.timers.tail_from = ctx.now;
+        self.pending.remove(Pending::CUT);
+    }
+
+    fn on_resent(&mut self, ctx: &mut Ctx<'_>, key: SegmentKey) {
+        ctx.counters.tx_retransmits += 1;
+        self.retransmits += 1;
+        let recovering = self.recovery.phase != Phase::Open;
+        self.queue.on_resent(ctx.segments, key, ctx.now, recovering);
+        let len = ctx.segments.get(key).len;
+        self.pace(ctx, len);
+        if recovering {
+            self.recovery.prr.on_sent(u64::from(len));
+            self.recovery.undo.on_resent(ctx.now, len);
+        }
+    }
+
+    fn on_tail_sent(&mut self, ctx: &mut Ctx<'_>, key: SegmentKey) {
+        let again = self.queue.unsent != Some(key);
+        if again {
+            self.on_resent(ctx, key);
+        } else {
+            self.on_fresh_sent(ctx);
+        }
+        self.on_probe_sent(ctx, ctx.segments.get(key).end(), again);
+    }
+
+    fn on_probe_sent(&mut self, ctx: &mut Ctx<'_>, end: u64, again: bool) {
+        ctx.counters.tail_loss_probes += 1;
+        self.pending.remove(Pending::TAIL);
+        self.recovery.tail.on_sent(end, self.queue.nxt, again);
+        self.timers.patience = ctx.now + self.rtt.rto();
+    }
+
+    /// A segment of `len` octets was sent, new or again.
+    pub(in crate::tcp) fn pace(&mut self, ctx: &Ctx<'_>, len: u32) {
+        let Some(pacing) = self.pacing(ctx.config) else {
+            self.pace = Pace::OPEN;
+            return;
+        };
+        let rate = Rate {
+            srtt_us: self.rtt.srtt_us(),
+            cwnd: self.congestion.cwnd(),
+            ssthresh: self.congestion.ssthresh(),
+            emss: self.path.emss(),
+        };
+        self.pace.on_segment_sent(pacing, ctx.now, len, rate);
+    }
+
+    /// Whether a probe of the path's MTU may be sent now: not while losses are repaired, and within the congestion window.
+    fn is_path_probe_next(&self) -> bool {
+        self.path.has_probe() && self.recovery.phase == Phase::Open && self.cwnd_allows()
+    }
+
+    /// Octets in flight leave room in the congestion window: for a whole segment, since that is the unit.
+    fn cwnd_allows(&self) -> bool {
+        self.pipe() < self.cwnd()
+    }
+
+    /// Whether congestion and pacing let a segment out again that is not the oldest.
+    fn repair_allowed(&self) -> bool {
+        self.cwnd_allows() && self.pace.is_open()
+    }
+
+    /// Whether congestion and pacing, or F-RTO, let a fresh segment out.
+    fn fresh_allowed(&self) -> bool {
+        match self.recovery.frto {
+            Frto::Off => self.cwnd_allows() && self.pace.is_open(),
+            Frto::Resent => false,
+            Frto::Fresh(left) => left > 0,
+        }
+    }
+
+    /// Whether there is a fresh segment that the peer's window takes.
+    pub(super) fn is_fresh_sendable(&self, ctx: &Ctx<'_>) -> bool {
+        self.queue.unsent.is_some_and(|key| ctx.segments.get(key).end() <= self.window.edge())
+    }
+
+    /// What a tail loss probe carries: fresh octets, whatever the congestion window, or else the last ones again
+    /// (RFC 8985 section 7.3). `None`: only our FIN is in flight.
+    fn tail(&mut self, ctx: &mut Ctx<'_>) -> Option<SegmentKey> {
+        if self.is_fresh_sendable(ctx)
+            && let Some(key) = self.queue.unsent
+        {
+            self.fit_emss(ctx, key);
+            return Some(key);
+        }
+        self.queue.last_sent(ctx.segments)
+    }
+
+    pub(super) fn is_fin_next(&self) -> bool {
+        self.fin == Fin::Due
+            && self.queue.unsent.is_none()
+            && self.queue.lost_octets == 0
+            && self.queue.una > 0
+    }
+
+    /// The next lost segment, when it may be sent again. The oldest always may.
+    fn repairable(&mut self, ctx: &mut Ctx<'_>) -> Option<SegmentKey> {
+        let mut key = self.queue.next_repair(ctx.segments)?;
+        let oldest = self.queue.head == Some(key);
+        let withheld = match self.recovery.frto {
+            Frto::Off => false,
+            Frto::Resent => !oldest,
+            Frto::Fresh(_) => true,
+        };
+        if withheld {
+            return None;
+        }
+        self.fit_emss(ctx, key);
+        while self.queue.drop_acknowledged(ctx.segments) {
+            key = self.queue.head?;
+            self.fit_emss(ctx, key);
+        }
+        let fits = ctx.segments.get(key).end() <= self.window.edge() && self.repair_allowed();
+        (oldest || fits).then_some(key)
+    }
+
+    /// The next segment never sent, when congestion and the peer's window allow.
+    fn sendable(&mut self, ctx: &mut Ctx<'_>) -> Option<SegmentKey> {
+        let key = self.queue.unsent.filter(|_| self.fresh_allowed())?;
+        self.fit_emss(ctx, key);
+        let segment = ctx.segments.get(key);
+        if segment.end() <= self.window.edge() {
+            return Some(key);
+        }
+        // Silly window avoidance by segment: wait, until the persist timer says that it does not help.
+        let room = self.window.edge().saturating_sub(segment.pos) as u32;
+        let cut = self.pending.contains(Pending::CUT) && self.queue.split(ctx.segments, key, room);
+        ctx.counters.tx_cut_by_persist += u64::from(cut);
+        cut.then_some(key)
+    }
+
+    /// Cuts a segment that EMSS no longer allows.
+    fn fit_emss(&mut self, ctx: &mut Ctx<'_>, key: SegmentKey) {
+        let cut = self.queue.split(ctx.segments, key, self.path.emss());
+        ctx.counters.tx_cut_by_emss += u64::from(cut);
+    }
+
+    fn data(&self, ctx: &Ctx<'_>, kind: Kind, key: SegmentKey) -> Outgoing {
+        let segment = ctx.segments.get(key);
+        let fresh = self.queue.unsent == Some(key);
+        let mut flags = Flags::empty();
+        flags.set(Flags::PSH, segment.next.is_none());
+        flags.set(Flags::CWR, fresh && self.reduction.is_announced_next());
+        Outgoing {
+            kind,
+            pos: segment.pos,
+            flags,
+            ecn: self.codepoint(fresh),
+            payload: Some(Payload::Segment(key)),
+            // EMSS has room for the fixed options; what the payload leaves over may hold SACK blocks.
+            spare_octets: self.path.emss().saturating_sub(segment.len) as usize,
+        }
+    }
+
+    fn bare(&self, kind: Kind, pos: u64, flags: Flags) -> Outgoing {
+        Outgoing { kind, pos, flags, ecn: Ecn::NotEct, payload: None, spare_octets: 0 }
+    }
+
+    /// The codepoint of a segment: only new octets may be marked, since a mark on what comes again, or on what takes
+    /// no window, would tell nothing (RFC 3168 sections 6.1.4 to 6.1.6).
+    fn codepoint(&self, fresh: bool) -> Ecn {
+        if self.ect && fresh { Ecn::Ect0 } else { Ecn::NotEct }
+    }
+}

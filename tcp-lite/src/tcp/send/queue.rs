@@ -1,0 +1,249 @@
+//! The retransmission queue of one connection: segments from `push` until their acknowledgement (RFC 9293 section 3.10.4,
+//! SEND, and section 3.4; SND.UNA and SND.NXT).
+//!
+//! Two things only may cut a segment, [`SendQueue::split`]'s callers: a drop of EMSS, and the persist timer. An
+//! acknowledgement in the middle of a segment leaves it whole. Not here: the records themselves (`segment.rs`), which
+//! segments are lost (`scoreboard.rs`), their order in time (`flight.rs`).
+
+use dp::Mempool;
+
+use super::ack_sample::AckSample;
+use super::flight::Flight;
+use super::sacks::KnownSacks;
+use crate::Instant;
+use crate::tcp::SendError;
+use crate::tcp::slabs::PageKey;
+use crate::tcp::slabs::{Marks, SegmentKey, SegmentSlab};
+
+/// The segments of one connection, oldest first. Positions as in `seq.rs`; `una` and `nxt` count SYN and FIN.
+#[derive(Debug)]
+pub(super) struct SendQueue {
+    pub(super) head: Option<SegmentKey>,
+    tail: Option<SegmentKey>,
+    /// The first segment never sent.
+    pub(super) unsent: Option<SegmentKey>,
+    /// Where the search for the next segment to send again starts.
+    pub(super) repair: Option<SegmentKey>,
+    /// The page that the next segment is written to, if it has room for one.
+    open: Option<PageKey>,
+    /// Segments in the order of transmission.
+    pub(super) flight: Flight,
+    /// What SACK blocks said last.
+    pub(super) sacks: KnownSacks,
+    /// Oldest unacknowledged position.
+    pub(super) una: u64,
+    /// The position sent next.
+    pub(super) nxt: u64,
+    /// Behind the last octet pushed: where the FIN goes.
+    pub(super) end: u64,
+    /// Octets with [`Marks::SACKED`], and their segments.
+    pub(super) sacked_octets: u64,
+    pub(super) sacked_segments: u32,
+    /// Octets with [`Marks::LOST`].
+    pub(super) lost_octets: u64,
+    /// Segments in the queue.
+    pub(super) segments: u32,
+}
+
+impl SendQueue {
+    /// Nothing sent, not even the SYN.
+    pub(super) fn new() -> Self {
+        Self {
+            head: None,
+            tail: None,
+            unsent: None,
+            repair: None,
+            open: None,
+            flight: Flight::default(),
+            sacks: KnownSacks::default(),
+            una: 0,
+            nxt: 0,
+            end: 1,
+            sacked_octets: 0,
+            sacked_segments: 0,
+            lost_octets: 0,
+            segments: 0,
+        }
+    }
+
+    /// Octets of segments not acknowledged, sent or not.
+    pub(super) fn queued(&self) -> u64 {
+        self.end - self.una.clamp(1, self.end)
+    }
+
+    /// Positions sent and not acknowledged.
+    pub(super) fn in_flight(&self) -> u64 {
+        self.nxt - self.una
+    }
+
+    /// Octets believed to be in the network (RFC 6675 section 4, `pipe`).
+    pub(super) fn pipe(&self) -> u64 {
+        self.in_flight().saturating_sub(self.sacked_octets + self.lost_octets)
+    }
+
+    /// The page to write the next segment to, with room for `octets`: a new one of the pools `(small, bulk)` where it needs
+    /// one.
+    ///
+    /// # Errors
+    /// As [`Pages::open`].
+    pub(super) fn page(
+        &mut self,
+        slab: &mut SegmentSlab,
+        pools: (&Mempool, Option<&Mempool>),
+        octets: usize,
+    ) -> Result<PageKey, SendError> {
+        // A page that is full goes with its last segment.
+        let page = slab.page(self.open, pools, octets, self.segments)?;
+        self.open = Some(page);
+        Ok(page)
+    }
+
+    /// Nothing was written to the page: an empty queue keeps none.
+    pub(super) fn close_page(&mut self, slab: &mut SegmentSlab) {
+        self.open = self.open.filter(|&open| !slab.close_page_if_empty(open));
+    }
+
+    /// The first `octets` octets of the open page's room are a segment: queues it behind all others.
+    pub(super) fn push(&mut self, slab: &mut SegmentSlab, octets: usize) {
+        let Some(page) = self.open else { return };
+        let key = slab.insert(page, octets, self.end);
+        self.end += octets as u64;
+        self.segments += 1;
+        match self.tail {
+            Some(tail) => slab.get_mut(tail).next = Some(key),
+            None => self.head = Some(key),
+        }
+        self.tail = Some(key);
+        self.unsent = self.unsent.or(Some(key));
+    }
+
+    /// The first unsent segment was sent. Returns its length.
+    pub(super) fn on_sent(&mut self, slab: &mut SegmentSlab, now: Instant) -> u32 {
+        let Some(key) = self.unsent else { return 0 };
+        let sent = self.flight.depart(now);
+        let segment = slab.get_mut(key);
+        segment.sent = sent;
+        let len = segment.len;
+        self.nxt = segment.end();
+        self.unsent = segment.next;
+        self.set_marks(slab, key, Marks::FLYING);
+        len
+    }
+
+    /// The last segment that was sent and is still queued.
+    pub(super) fn last_sent(&self, slab: &SegmentSlab) -> Option<SegmentKey> {
+        if self.unsent.is_none() {
+            return self.tail;
+        }
+        let mut last = None;
+        let mut cursor = self.head;
+        while let Some(key) = cursor.filter(|key| self.unsent != Some(*key)) {
+            last = Some(key);
+            cursor = slab.get(key).next;
+        }
+        last
+    }
+
+    /// Takes off what lies wholly below `ack`, which is at most `nxt`.
+    pub(super) fn acknowledge(&mut self, slab: &mut SegmentSlab, ack: u64, sample: &mut AckSample) {
+        sample.acked += ack.saturating_sub(self.una);
+        self.una = self.una.max(ack);
+        while let Some(key) = self.head {
+            let segment = slab.get(key);
+            if segment.end() > self.una {
+                break;
+            }
+            sample.acknowledge(segment);
+            self.remove_head(slab);
+        }
+    }
+
+    /// Drops the oldest segment if it was cut off from one that is acknowledged in part, and this is that part. Returns
+    /// whether it did.
+    pub(super) fn drop_acknowledged(&mut self, slab: &mut SegmentSlab) -> bool {
+        let acknowledged = self.head.is_some_and(|key| slab.get(key).end() <= self.una);
+        if acknowledged {
+            self.remove_head(slab);
+        }
+        acknowledged
+    }
+
+    fn remove_head(&mut self, slab: &mut SegmentSlab) {
+        let Some(key) = self.head else { return };
+        self.set_marks(slab, key, Marks::empty());
+        let (segment, page_gone) = slab.remove(key);
+        if page_gone && self.open == Some(segment.page) {
+            self.open = None;
+        }
+        self.segments -= 1;
+        self.head = segment.next;
+        if self.head.is_none() {
+            self.tail = None;
+        }
+        for cursor in [&mut self.unsent, &mut self.repair, &mut self.sacks.last] {
+            if *cursor == Some(key) {
+                *cursor = segment.next;
+            }
+        }
+    }
+
+    /// Replaces a segment's marks, keeping the sums and the order of transmission: one that flies from now on is the
+    /// latest.
+    pub(super) fn set_marks(&mut self, slab: &mut SegmentSlab, key: SegmentKey, marks: Marks) {
+        let segment = slab.get_mut(key);
+        let (old, len) = (segment.marks, u64::from(segment.len));
+        segment.marks = marks;
+        match (old.contains(Marks::FLYING), marks.contains(Marks::FLYING)) {
+            (true, false) => self.flight.unlink(slab, key),
+            (false, true) => self.flight.append(slab, key),
+            _ => {}
+        }
+        if !(old | marks).intersects(Marks::SACKED | Marks::LOST) {
+            return;
+        }
+        if old.contains(Marks::SACKED) {
+            self.sacked_octets -= len;
+            self.sacked_segments -= 1;
+        }
+        if old.contains(Marks::LOST) {
+            self.lost_octets -= len;
+        }
+        if marks.contains(Marks::SACKED) {
+            self.sacked_octets += len;
+            self.sacked_segments += 1;
+        }
+        if marks.contains(Marks::LOST) {
+            self.lost_octets += len;
+        }
+    }
+
+    /// Cuts a segment that does not fly so that its first part has `at` octets; the rest becomes a segment of its
+    /// own. Returns whether it did: not when `at` is no inner boundary.
+    pub(super) fn split(&mut self, slab: &mut SegmentSlab, key: SegmentKey, at: u32) -> bool {
+        let segment = slab.get(key);
+        if at == 0 || at >= segment.len {
+            return false;
+        }
+        let marks = segment.marks;
+        // Blocks that did not hold all of it may hold a part.
+        self.sacks = KnownSacks::default();
+        // Sums are kept per segment: take the marks off before the length changes.
+        self.set_marks(slab, key, Marks::empty());
+        let second = slab.split(key, at);
+        self.segments += 1;
+        self.set_marks(slab, key, marks);
+        self.set_marks(slab, second, marks);
+        if self.tail == Some(key) {
+            self.tail = Some(second);
+        }
+        true
+    }
+
+    /// Drops all segments.
+    pub(super) fn clear(&mut self, slab: &mut SegmentSlab) {
+        while self.head.is_some() {
+            self.remove_head(slab);
+        }
+        self.close_page(slab);
+    }
+}

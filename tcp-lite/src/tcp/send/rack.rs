@@ -1,0 +1,216 @@
+//! RACK: a segment is lost when one that was sent later has arrived, and time for reordering has passed
+//! (RFC 8985 section 6).
+//!
+//! Here is what a connection remembers for it; the walk along the segments in flight, oldest transmission first, is
+//! `SendQueue::detect_lost` (`scoreboard.rs`). Every transmission counts, so retransmissions
+//! that are lost again are found like any other segment. `DupThresh` (RFC 6675) lives on as the moment from which
+//! no time is given for reordering, as long as none was seen (section 6.2, step 4). RFC 6675's rules beside it,
+//! its rescue retransmission included, would find nothing that RACK and the tail loss probe do not.
+//! RACK needs SACK; without it NewReno's rules hold (`recovery.rs`).
+
+use super::ack_sample::AckSample;
+use crate::tcp::slabs::Sent;
+use crate::{Duration, Instant};
+
+/// Segments that must have arrived above a hole before it counts as lost, as far as reordering is not known to
+/// occur (RFC 6675, `DupThresh`), and duplicate acknowledgements where there is no SACK (RFC 5681).
+pub(super) const DUP_THRESHOLD: u32 = 3;
+
+/// Recoveries for which a widened reordering window is kept (section 6.2, step 4).
+const PERSIST_RECOVERIES: u8 = 16;
+
+/// RACK's state of one connection.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Rack {
+    /// The latest transmission known to have arrived (`RACK.segment`).
+    latest: Sent,
+    /// How long the latest segment to arrive was under way (`RACK.rtt`).
+    rtt_us: u32,
+    /// Behind the highest octet known to have arrived (`RACK.fack`).
+    fack: u64,
+    /// A segment sent once arrived after a later one.
+    reordering_seen: bool,
+    /// The reordering window in quarters of the lowest round-trip time.
+    quarters: u8,
+    /// Recoveries without D-SACK until that is 1 again.
+    persist: u8,
+    /// Further D-SACKs say nothing new until this is acknowledged (`RACK.dsack_round`).
+    dsack_round: Option<u64>,
+}
+
+impl Rack {
+    /// Nothing was sent yet.
+    pub(super) fn new() -> Self {
+        Self {
+            latest: Sent::NEVER,
+            rtt_us: 0,
+            fack: 0,
+            reordering_seen: false,
+            quarters: 1,
+            persist: 0,
+            dsack_round: None,
+        }
+    }
+
+    /// Steps 2 and 3. Returns whether reordering was seen for the first time.
+    pub(super) fn on_ack(&mut self, now: Instant, sample: &AckSample) -> bool {
+        if let Some(sent) = sample.latest {
+            self.rtt_us = (now - sent.at).total_micros().min(u64::from(u32::MAX)) as u32;
+            if sent.is_after(self.latest) {
+                self.latest = sent;
+            }
+        }
+        let reordered = sample.lowest_original < self.fack && !self.reordering_seen;
+        self.fack = self.fack.max(sample.highest);
+        self.reordering_seen |= reordered;
+        reordered
+    }
+
+    /// A recovery was spurious: what its retransmissions seemed to prove is taken back.
+    pub(super) fn on_spurious(&mut self, sample: &AckSample) {
+        if let Some(original) = sample.latest {
+            self.latest = original;
+        }
+    }
+
+    /// Reordering was seen by other means.
+    pub(super) fn on_reordering(&mut self) -> bool {
+        !std::mem::replace(&mut self.reordering_seen, true)
+    }
+
+    /// A segment arrived twice: once for each round trip the window gets wider (step 4).
+    pub(super) fn on_dsack(&mut self, una: u64, nxt: u64) {
+        if self.dsack_round.is_none_or(|round| una >= round) {
+            self.dsack_round = Some(nxt);
+            self.quarters = self.quarters.saturating_add(1);
+            self.persist = PERSIST_RECOVERIES;
+        }
+    }
+
+    /// A recovery ended.
+    pub(super) fn on_recovered(&mut self) {
+        self.persist = self.persist.saturating_sub(1);
+        if self.persist == 0 {
+            self.quarters = 1;
+        }
+    }
+
+    /// How long a segment may be overtaken before it counts as lost (step 4).
+    pub(super) fn reordering_window(&self, circumstances: &Circumstances) -> Duration {
+        let Circumstances { recovering, sacked_segments, min_rtt_us, srtt_us } = *circumstances;
+        if !self.reordering_seen && (recovering || sacked_segments >= DUP_THRESHOLD) {
+            return Duration::ZERO;
+        }
+        let window_us = u64::from(self.quarters) * u64::from(min_rtt_us) / 4;
+        Duration::from_micros(window_us.min(u64::from(srtt_us)))
+    }
+
+    /// Whether something sent after this transmission has arrived.
+    pub(super) fn overtakes(&self, sent: Sent) -> bool {
+        self.latest.is_after(sent)
+    }
+
+    /// When a transmission counts as lost that was overtaken, or whose segment timed out.
+    pub(super) fn lost_at(&self, sent_at: Instant, window: Duration) -> Instant {
+        sent_at + Duration::from_micros(u64::from(self.rtt_us)) + window
+    }
+}
+
+/// What the reordering window depends on beside RACK's own state.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Circumstances {
+    /// Recovery is under way.
+    pub(super) recovering: bool,
+    /// Segments selectively acknowledged.
+    pub(super) sacked_segments: u32,
+    /// `RACK.min_RTT`.
+    pub(super) min_rtt_us: u32,
+    /// SRTT.
+    pub(super) srtt_us: u32,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(us: i64) -> Instant {
+        Instant::from_micros(us)
+    }
+
+    /// A transmission numbered by its time.
+    fn sent(us: i64) -> Sent {
+        Sent { at: at(us), nr: us as u32 }
+    }
+
+    /// Segments sent once, all arrived by one acknowledgement: time sent and end.
+    fn sample(segments: &[(i64, u64)]) -> AckSample {
+        let mut sample = AckSample::default();
+        for &(sent_us, end) in segments {
+            sample.deliver(sent(sent_us), end, 100, false);
+        }
+        sample
+    }
+
+    const CALM: Circumstances =
+        Circumstances { recovering: false, sacked_segments: 1, min_rtt_us: 400, srtt_us: 500 };
+
+    #[test]
+    fn only_what_was_sent_before_the_latest_arrival_is_overtaken() {
+        let mut rack = Rack::new();
+        let _ = rack.on_ack(at(1500), &sample(&[(1000, 300)]));
+        assert!(rack.overtakes(sent(999)) && !rack.overtakes(sent(1001)));
+        assert!(rack.overtakes(Sent { at: at(1000), nr: 999 }), "of one moment, in the order of departure");
+        assert!(!rack.overtakes(sent(1000)), "nor the segment itself");
+        assert_eq!(rack.lost_at(at(900), Duration::from_micros(100)), at(900 + 500 + 100));
+        let _ = rack.on_ack(at(1700), &sample(&[(800, 100)]));
+        assert!(rack.overtakes(sent(999)), "an older arrival does not set it back");
+        assert_eq!(rack.lost_at(at(0), Duration::ZERO), at(900), "but is the latest measurement");
+    }
+
+    #[test]
+    fn no_time_is_given_in_recovery_or_after_three_unless_reordering_was_seen() {
+        let mut rack = Rack::new();
+        let window = |rack: &Rack, circumstances| rack.reordering_window(&circumstances).total_micros();
+        assert_eq!(window(&rack, CALM), 100);
+        assert_eq!(window(&rack, Circumstances { sacked_segments: 3, ..CALM }), 0);
+        assert_eq!(window(&rack, Circumstances { recovering: true, ..CALM }), 0);
+        assert!(!rack.on_ack(at(10), &sample(&[(1, 300)])));
+        assert!(!rack.on_ack(at(11), &sample(&[(1, 300)])), "the same, which the peer had taken back");
+        assert!(!rack.on_ack(at(11), &sample(&[(1, 400), (1, 500)])), "in order");
+        assert!(rack.on_ack(at(12), &sample(&[(1, 200)])), "below what arrived before");
+        assert!(!rack.on_ack(at(13), &sample(&[(1, 100)])), "known already");
+        assert_eq!(window(&rack, Circumstances { recovering: true, sacked_segments: 9, ..CALM }), 100);
+    }
+
+    #[test]
+    fn what_was_sent_again_shows_no_reordering() {
+        let mut rack = Rack::new();
+        let _ = rack.on_ack(at(10), &sample(&[(1, 300)]));
+        let mut repaired = AckSample::default();
+        repaired.deliver(sent(5), 200, 100, true);
+        assert!(!rack.on_ack(at(11), &repaired));
+    }
+
+    #[test]
+    fn duplicates_widen_the_window_once_a_round_until_sixteen_recoveries_had_none() {
+        let mut rack = Rack::new();
+        let _ = rack.on_reordering();
+        let window = |rack: &Rack| rack.reordering_window(&CALM).total_micros();
+        rack.on_dsack(100, 1000);
+        assert_eq!(window(&rack), 200);
+        rack.on_dsack(999, 2000);
+        assert_eq!(window(&rack), 200, "the same round");
+        rack.on_dsack(1000, 2000);
+        assert_eq!(window(&rack), 300);
+        for round in 3..300 {
+            rack.on_dsack(round * 1000, round * 1000);
+        }
+        assert_eq!(window(&rack), 500, "never more than SRTT");
+        for _ in 0..15 {
+            rack.on_recovered();
+        }
+        assert_eq!(window(&rack), 500);
+        rack.on_recovered();
+        assert_eq!(window(&rack), 100);
+    }
+}

@@ -1,0 +1,310 @@
+//! Loss recovery as a process: when it begins, what ends it, and what an acknowledgement says of congestion
+//! (RFC 5681, RFC 6582, RFC 8985).
+//!
+//! With SACK, RACK finds what is lost (`rack.rs`). Without, the oldest segment is lost after three duplicate
+//! acknowledgements and after each partial one (NewReno), and each duplicate acknowledgement lets one segment out:
+//! of fresh ones before recovery (limited transmit, RFC 3042).
+
+use super::ack::{AckKind, PriorSendState};
+use super::ack_sample::AckSample;
+use super::frto::{Frto, Standing};
+use super::prr::Prr;
+use super::rack::{Circumstances, DUP_THRESHOLD};
+use super::scoreboard::Detected;
+use super::{Pending, Phase, SendHalf};
+use crate::tcp::congestion::{Ack, CongestionControl, Timeout, initial_window, saturated};
+use crate::tcp::ctx::Ctx;
+use crate::tcp::slabs::Sent;
+use crate::{Duration, Instant};
+
+impl SendHalf {
+    /// What follows from an acknowledgement that says something new, or that repeats the one before.
+    pub(super) fn recover(
+        &mut self,
+        ctx: &mut Ctx<'_>,
+        sample: &AckSample,
+        prior: PriorSendState,
+        kind: AckKind,
+    ) {
+        let duplicate = kind.duplicate;
+        ctx.counters.reordering_seen += u64::from(self.rack.on_ack(ctx.now, sample));
+        if let Some(octets) = sample.duplicate
+            && !self.recovery.tail.is_own(octets)
+        {
+            // (A probe on suspicion says nothing of reordering.)
+            self.rack.on_dsack(self.queue.una, self.queue.nxt);
+        }
+        let left = self.delivered(sample, duplicate);
+        self.count_duplicates(sample, duplicate);
+        let repaired = self.is_repaired_by_probe(ctx, sample, kind);
+        let undone = self.is_spurious_recovery(ctx, sample, duplicate);
+        let was = self.recovery.phase;
+        if was != Phase::Open && sample.acked > 0 && self.queue.una >= self.recovery.high {
+            self.end_recovery(ctx);
+        } else if was == Phase::Fast && sample.acked > 0 && !self.agreed.sack {
+            // A partial acknowledgement: what is oldest now is lost, too (RFC 6582 section 3.2, step 3).
+            self.queue.mark_head_lost(ctx.segments);
+        }
+        let lost = self.detect_loss(ctx);
+        if self.recovery.phase == Phase::Fast {
+            self.pace_recovery(left, sample.acked > 0 && !lost);
+        }
+        // What was taken back has its share of the window for this acknowledgement. Duplicates let segments out, but
+        // leave the window as it is (RFC 3042 section 2).
+        let grows = sample.acked > 0 && sample.delivered > 0 && !undone && !repaired;
+        if grows && was != Phase::Fast && self.recovery.phase != Phase::Fast {
+            self.grow_window(ctx, sample, prior, kind.ece);
+        }
+    }
+
+    /// Without SACK each duplicate acknowledgement says that one segment left the network.
+    fn count_duplicates(&mut self, sample: &AckSample, duplicate: bool) {
+        if duplicate {
+            self.recovery.dup_acks += u32::from(self.is_credible());
+        } else if sample.acked > 0 && self.recovery.phase == Phase::Fast {
+            let arrived = (sample.acked / u64::from(self.path.emss())).max(1).min(u64::from(u32::MAX)) as u32;
+            self.recovery.dup_acks = self.recovery.dup_acks.saturating_sub(arrived);
+        } else if sample.acked > 0 {
+            self.recovery.dup_acks = 0;
+        }
+    }
+
+    /// Whether one duplicate acknowledgement more can be of what was in flight when recovery began: else the peer makes
+    /// them up, to be sent more than the network takes (RFC 5681 section 3.2, step 4).
+    fn is_credible(&self) -> bool {
+        let outstanding = self.recovery.high.saturating_sub(self.queue.una);
+        self.recovery.phase != Phase::Fast
+            || u64::from(self.recovery.dup_acks) * u64::from(self.path.emss()) < outstanding
+    }
+
+    /// Octets that left the network: without SACK, a segment by each duplicate acknowledgement, and by one that
+    /// advances what those have not counted (RFC 6937 section 2, `DeliveredData`).
+    fn delivered(&self, sample: &AckSample, duplicate: bool) -> u64 {
+        let emss = u64::from(self.path.emss());
+        match duplicate {
+            _ if self.agreed.sack => sample.delivered,
+            true if !self.is_credible() => 0,
+            true => emss,
+            false => sample.acked.saturating_sub(u64::from(self.recovery.dup_acks) * emss),
+        }
+    }
+
+    /// What may be sent after an acknowledgement in fast recovery.
+    fn pace_recovery(&mut self, delivered: u64, safe: bool) {
+        let (pipe, ssthresh) = (self.pipe(), self.congestion.ssthresh());
+        self.recovery.prr.on_ack(delivered, pipe, ssthresh, self.path.emss(), safe);
+    }
+
+    /// The reordering timer: what was overtaken for long enough is lost.
+    pub(super) fn on_reorder_timer(&mut self, ctx: &mut Ctx<'_>) {
+        if self.detect_loss(ctx) && self.recovery.phase == Phase::Fast {
+            self.pace_recovery(0, false);
+        }
+    }
+
+    /// Whether a tail loss probe repaired a loss that nothing else shows: it is answered as any other
+    /// (RFC 8985 section 7.4.2).
+    fn is_repaired_by_probe(&mut self, ctx: &mut Ctx<'_>, sample: &AckSample, kind: AckKind) -> bool {
+        if sample.acked > 0 {
+            self.pending.remove(Pending::TAIL);
+        }
+        let repaired = self.recovery.tail.on_ack(self.queue.una, sample, kind.plain);
+        if repaired {
+            // (In recovery there is no probe.)
+            let (oldest, in_flight) = (self.queue.una - sample.acked, self.queue.in_flight() + sample.acked);
+            if self.answer_loss(ctx, oldest, None, in_flight) {
+                self.recovery.undo.forget();
+            }
+        }
+        repaired
+    }
+
+    /// Whether the recovery that is under way, or was the last one, turns out to be spurious; then takes it back.
+    fn is_spurious_recovery(&mut self, ctx: &mut Ctx<'_>, sample: &AckSample, duplicate: bool) -> bool {
+        let recovering = self.recovery.phase != Phase::Open;
+        let by_order = self.recovery.frto != Frto::Off && self.examine_timeout(ctx, sample, duplicate);
+        let by_time = recovering && self.recovery.undo.is_original(sample);
+        let by_report = sample.duplicate.is_some_and(|octets| self.recovery.undo.on_dsack(octets));
+        let spurious = by_order || by_time || by_report;
+        if spurious {
+            self.undo_recovery(ctx, sample);
+        }
+        spurious
+    }
+
+    fn examine_timeout(&mut self, ctx: &Ctx<'_>, sample: &AckSample, duplicate: bool) -> bool {
+        let standing = Standing {
+            una: self.queue.una,
+            high: self.recovery.high,
+            sack: self.agreed.sack,
+            duplicate,
+            fresh: self.is_fresh_sendable(ctx),
+        };
+        self.recovery.frto.on_ack(sample, &standing)
+    }
+
+    /// The originals arrived: threshold and marks are what they were before, and the window soon is (RFC 4015).
+    fn undo_recovery(&mut self, ctx: &mut Ctx<'_>, sample: &AckSample) {
+        let Some(episode) = self.recovery.undo.take() else { return };
+        self.rack.on_spurious(sample);
+        if episode.timeout {
+            ctx.counters.spurious_timeouts += 1;
+            // RFC 4015 section 3.2, step 8: the way has become longer than it was thought to be.
+            if let Some(rtt_us) = sample.rtt_us {
+                self.rtt.reseed(rtt_us);
+            }
+        } else {
+            ctx.counters.spurious_recoveries += 1;
+            ctx.counters.reordering_seen += u64::from(self.rack.on_reordering());
+        }
+        if self.recovery.phase != Phase::Open {
+            self.recovery.phase = Phase::Open;
+            // It sent nothing twice of what is yet to be acknowledged.
+            self.recovery.high = self.queue.una.saturating_sub(1);
+            self.recovery.dup_acks = 0;
+            self.recovery.frto = Frto::Off;
+            self.queue.restore_lost(ctx.segments);
+            self.queue.forget_repairs(ctx.segments);
+        }
+        if let Some(before) = episode.reduced {
+            // RFC 4015 section 3.2, step 9.
+            let burst = sample.acked.min(u64::from(initial_window(self.path.emss())));
+            self.congestion.undo(ctx.now, saturated(self.queue.pipe() + burst));
+            self.reduction.take_back(before);
+        }
+    }
+
+    /// All that was in flight when recovery began is acknowledged.
+    fn end_recovery(&mut self, ctx: &mut Ctx<'_>) {
+        self.recovery.phase = Phase::Open;
+        self.recovery.dup_acks = 0;
+        self.recovery.frto = Frto::Off;
+        self.rack.on_recovered();
+        self.queue.forget_repairs(ctx.segments);
+    }
+
+    /// Marks what must be lost, and starts recovery when that is sample. Returns whether anything was.
+    fn detect_loss(&mut self, ctx: &mut Ctx<'_>) -> bool {
+        let open = self.recovery.phase == Phase::Open;
+        let mut latest = None;
+        let lost = if self.agreed.sack {
+            let detected = self.detect_overtaken(ctx);
+            self.timers.reorder = detected.next;
+            ctx.counters.lost_retransmits += u64::from(detected.lost_again);
+            latest = detected.latest;
+            detected.lost > 0
+        } else {
+            // RFC 6582 section 3.2, step 2: duplicates of what an earlier recovery sent twice prove nothing, and they
+            // come until something beyond that is acknowledged.
+            let fresh = self.queue.una > self.recovery.high;
+            open && fresh
+                && self.recovery.dup_acks >= DUP_THRESHOLD
+                && self.queue.mark_head_lost(ctx.segments)
+        };
+        if lost && open {
+            self.start_recovery(ctx, latest);
+        } else if let Some(latest) = latest {
+            self.answer_loss_in_recovery(ctx, latest);
+        }
+        lost
+    }
+
+    /// RFC 8985 section 6.2, steps 4 and 5. Mostly nothing was overtaken: then for how long it might be need not be known.
+    fn detect_overtaken(&mut self, ctx: &mut Ctx<'_>) -> Detected {
+        if !self.queue.is_overtaken(ctx.segments, &self.rack) {
+            return Detected::default();
+        }
+        let window = self.reordering_window();
+        self.queue.detect_lost(ctx.segments, &self.rack, window, ctx.now)
+    }
+
+    /// How long RACK lets a segment be overtaken.
+    pub(super) fn reordering_window(&self) -> Duration {
+        self.rack.reordering_window(&Circumstances {
+            recovering: self.recovery.phase != Phase::Open,
+            sacked_segments: self.queue.sacked_segments,
+            min_rtt_us: self.rtt.min_rtt_us(),
+            srtt_us: self.rtt.srtt_us(),
+        })
+    }
+
+    /// `latest`: the latest transmission that was lost, where it is known.
+    fn start_recovery(&mut self, ctx: &mut Ctx<'_>, latest: Option<Sent>) {
+        ctx.counters.fast_retransmits += 1;
+        let in_flight = self.queue.in_flight();
+        // What limited transmit let out beyond the window does not count (RFC 5681 section 3.2, step 2).
+        let beyond = in_flight.saturating_sub(u64::from(self.congestion.cwnd()));
+        let limited = beyond.min(u64::from((DUP_THRESHOLD - 1) * self.path.emss()));
+        let before = self.reduction;
+        let reduced = self.answer_loss(ctx, self.queue.una, latest, in_flight - limited).then_some(before);
+        self.recovery.phase = Phase::Fast;
+        self.recovery.high = self.queue.nxt;
+        self.recovery.prr = Prr::new(in_flight);
+        self.recovery.undo.start(self.queue.una, self.queue.nxt, false, reduced);
+        self.forget_probe();
+    }
+
+    /// The timer expired (RFC 6298 section 5.4 to 5.6, RFC 5681 section 3.1).
+    pub(super) fn on_retransmission_timeout(&mut self, ctx: &mut Ctx<'_>) {
+        ctx.counters.rto_expired += 1;
+        let was = self.recovery.phase;
+        let in_flight = self.queue.in_flight();
+        let oldest = self.queue.head.map(|key| ctx.segments.get(key).sent);
+        let untried = self.queue.mark_timed_out(ctx.segments, self.lost_before(ctx));
+        self.timers.reorder = None;
+        let timeout = match was {
+            Phase::Loss if !untried => Timeout::Again,
+            Phase::Open | Phase::Fast if self.reduction.answers(self.queue.una, oldest) => Timeout::Answered,
+            _ => Timeout::Congestion,
+        };
+        self.congestion.on_timeout(ctx.now, saturated(in_flight), timeout);
+        if timeout != Timeout::Again {
+            self.recovery.undo.start(self.queue.una, self.queue.nxt, true, Some(self.reduction));
+        }
+        self.on_reduced(true);
+        // Timestamps tell sooner, and for each acknowledgement.
+        self.recovery.frto.on_timeout(was == Phase::Open && !self.agreed.timestamps);
+        self.recovery.phase = Phase::Loss;
+        self.recovery.high = self.queue.nxt;
+        self.recovery.dup_acks = 0;
+        self.forget_probe();
+        self.rtt.back_off();
+        self.timers.patience = ctx.now + self.rtt.rto();
+    }
+
+    /// What was sent by then and not acknowledged at a timeout is lost (RFC 8985 section 6.3).
+    fn lost_before(&self, ctx: &Ctx<'_>) -> Instant {
+        if !self.agreed.sack {
+            return ctx.now;
+        }
+        ctx.now - (self.rack.lost_at(Instant::ZERO, self.reordering_window()) - Instant::ZERO)
+    }
+
+    fn forget_probe(&mut self) {
+        self.recovery.tail.forget();
+        self.pending.remove(Pending::TAIL);
+    }
+
+    /// Tells congestion control what was delivered, outside of fast recovery.
+    fn grow_window(&mut self, ctx: &Ctx<'_>, sample: &AckSample, prior: PriorSendState, ece: bool) {
+        let (cwnd, in_flight) = (self.congestion.cwnd(), saturated(prior.pipe));
+        let used = match cwnd < self.congestion.ssthresh() {
+            // Slow start doubles the window, so half of it in use is all that could be.
+            true => in_flight >= cwnd / 2,
+            false => in_flight.saturating_add(self.path.emss()) >= cwnd,
+        };
+        self.congestion.on_ack(&Ack {
+            now: ctx.now,
+            acked: saturated(sample.acked),
+            delivered: saturated(sample.delivered),
+            una: self.queue.una,
+            nxt: self.queue.nxt,
+            rtt_us: sample.rtt_us.map(saturated),
+            // What tells of congestion is no reason to send more.
+            cwnd_limited: used && !ece,
+            srtt_us: self.rtt.srtt_us(),
+            ece,
+            paced: self.pacing(ctx.config).is_some(),
+        });
+    }
+}

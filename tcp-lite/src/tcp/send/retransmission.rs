@@ -1,0 +1,276 @@
+//! The timers of the sending half: retransmission, reordering, tail loss probe and persist, one at a time, and the user timeout over
+//! all (RFC 9293 sections 3.8.1 to 3.8.3 and 3.8.6.1, RFC 6298 section 5, RFC 8985 section 7.2).
+
+use super::frto::Frto;
+use super::path_mtu::Suspicion;
+use super::timers::Resend;
+use super::{Fin, Pending, Phase, SendHalf};
+use crate::tcp::ctx::Ctx;
+use crate::tcp::slabs::Marks;
+use crate::{Duration, Instant};
+
+/// Longest wait before a segment is cut to a window that is open and stays too small (RFC 9293 section 3.8.6.2.1: 0.1 to
+/// 1 second), unless the RTO is longer. A closed window is probed ever more seldom.
+const OVERRIDE_MAX: Duration = Duration::from_secs(1);
+
+/// How often it is looked, for the user timeout, at what finds no way out: the port takes nothing, no buffer is free, or nobody
+/// answers for the next hop. (`TCP_RESOURCE_PROBE_INTERVAL` of Linux.) To be sent it needs no timer.
+const STUCK_INTERVAL: Duration = Duration::from_millis(500);
+
+/// What followed from timers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(in crate::tcp) struct Expired {
+    /// What is in flight was not acknowledged in time.
+    pub(in crate::tcp) unanswered: bool,
+    /// The user timeout is over (RFC 9293 section 3.8.3), or there were enough SYNs: the connection ends.
+    pub(in crate::tcp) give_up: bool,
+}
+
+impl SendHalf {
+    /// When [`on_timer`](Self::on_timer) wants to be called.
+    pub(in crate::tcp) fn deadline(&self) -> Option<Instant> {
+        let resend = self.timers.resend.map(|(at, _)| at);
+        let paced =
+            self.pace.opens_at().filter(|_| self.queue.unsent.is_some() || self.queue.lost_octets > 0);
+        earlier(resend, earlier(paced, self.path.due()))
+    }
+
+    /// Whether a timer watches over what the peer has to say.
+    pub(in crate::tcp) fn is_waiting(&self) -> bool {
+        self.queue.in_flight() > 0 || self.timers.resend.is_some()
+    }
+
+    /// Timers that are due at `ctx.now`.
+    pub(in crate::tcp) fn on_timer(&mut self, ctx: &mut Ctx<'_>) -> Expired {
+        self.pace.advance(ctx.now);
+        if self.path.due().is_some_and(|at| at <= ctx.now) {
+            self.path.on_timer(ctx, self.queue.una, self.fin == Fin::Open);
+        }
+        match self.timers.resend {
+            Some((at, resend)) if at <= ctx.now => {
+                self.timers.resend = None;
+                Expired { unanswered: resend == Resend::Ack, give_up: self.on_resend(ctx, resend) }
+            }
+            _ => Expired::default(),
+        }
+    }
+
+    /// Returns whether the connection ends.
+    fn on_resend(&mut self, ctx: &mut Ctx<'_>, resend: Resend) -> bool {
+        if ctx.now >= self.timers.progress + ctx.config.user_timeout {
+            return true;
+        }
+        match resend {
+            Resend::Ack | Resend::WayOut if self.is_stuck(ctx) => {
+                // No answer can be missing: neither the network nor the path's MTU is to blame, and the RTO stays.
+                let give_up_at = self.timers.progress + ctx.config.user_timeout;
+                self.timers.resend = Some(((ctx.now + STUCK_INTERVAL).min(give_up_at), Resend::WayOut));
+                return false;
+            }
+            Resend::WayOut => {}
+            Resend::Window => self.on_persist(ctx),
+            Resend::Reorder => self.on_reorder_timer(ctx),
+            Resend::Probe => {
+                // The RTO is the last resort, should the probe fail (RFC 8985 section 7.3).
+                self.pending |= Pending::TAIL;
+                self.timers.patience = ctx.now + self.rtt.rto();
+            }
+            Resend::Ack if self.queue.una == 0 => {
+                if self.timers.syn_sends > ctx.config.syn_retries {
+                    return true;
+                }
+                ctx.counters.rto_expired += 1;
+                self.rtt.back_off();
+                self.timers.patience = ctx.now + self.rtt.rto();
+                self.pending |= Pending::SYN;
+            }
+            Resend::Ack => {
+                if self.fin == Fin::Sent {
+                    self.fin = Fin::Due;
+                }
+                self.on_retransmission_timeout(ctx);
+                self.suspect_path(ctx);
+            }
+        }
+        self.arm(ctx);
+        false
+    }
+
+    /// The oldest segment timed out: the path may be too narrow for it.
+    fn suspect_path(&mut self, ctx: &mut Ctx<'_>) {
+        let Some(key) = self.queue.head else { return };
+        let len = ctx.segments.get(key).len;
+        match self.path.on_timeout(ctx, len) {
+            Suspicion::None => {}
+            Suspicion::Unclear => self.pending |= Pending::PROBE,
+            Suspicion::BlackHole => self.on_emss_lowered(ctx),
+        }
+    }
+
+    /// What timed out before has not been sent again since, or the SYN not at all. (F-RTO keeps the oldest segment back on purpose.)
+    fn is_stuck(&self, ctx: &Ctx<'_>) -> bool {
+        if self.queue.una == 0 {
+            return self.pending.contains(Pending::SYN);
+        }
+        match self.queue.head.filter(|key| self.queue.unsent != Some(*key)) {
+            Some(key) => {
+                let lost = ctx.segments.get(key).marks.contains(Marks::LOST);
+                lost && !matches!(self.recovery.frto, Frto::Fresh(_))
+            }
+            None => self.fin == Fin::Due,
+        }
+    }
+
+    /// A SYN or FIN has never been sent, and is next.
+    fn awaits_first_control(&self) -> bool {
+        self.queue.nxt == 0 && self.pending.contains(Pending::SYN) || self.is_fin_next()
+    }
+
+    /// The peer's window has stayed too small: probe it when it is closed, cut a segment to it when it is not
+    /// (RFC 9293 sections 3.8.6.1 and 3.8.6.2.1).
+    fn on_persist(&mut self, ctx: &mut Ctx<'_>) {
+        self.timers.persist_backoff += 1;
+        self.pending.remove(Pending::CUT);
+        let too_small = self.queue.unsent.is_some_and(|key| ctx.segments.get(key).end() > self.window.edge());
+        if too_small {
+            let closed = self.window.edge() <= self.queue.nxt;
+            ctx.counters.window_probes += u64::from(closed);
+            self.pending |= if closed { Pending::PROBE } else { Pending::CUT };
+        }
+    }
+
+    /// The peer could take more at once, and offers less than half of that and less than a segment. Each cut for it is an FPDU
+    /// torn for a few octets: they come at growing distances. Who never offered more is small, not silly, and is not kept waiting
+    /// (RFC 9293 section 3.8.6.2.1, condition 3).
+    pub(super) fn is_window_silly(&self, ctx: &Ctx<'_>) -> bool {
+        let offered = self.window.edge().saturating_sub(self.queue.una);
+        self.is_blocked_by_window(ctx) && 2 * offered < self.window.max()
+    }
+
+    /// When the peer's window will have been too small for long enough. A window that is open is not waited for as long as one
+    /// that is closed.
+    fn persist_at(&self, ctx: &Ctx<'_>) -> Instant {
+        let backed_off = self.rtt.after(self.timers.persist_backoff);
+        let is_open = self.window.edge() > self.queue.nxt;
+        let most = if is_open { self.rtt.after(0).max(OVERRIDE_MAX) } else { backed_off };
+        ctx.now + backed_off.min(most)
+    }
+
+    /// The link is there again. What was sent meanwhile is lost, and is sent again now rather than when its timer, backed off
+    /// perhaps many times, expires.
+    pub(in crate::tcp) fn on_link_up(&mut self, ctx: &mut Ctx<'_>) {
+        if self.queue.una == 0 {
+            if self.timers.syn_sends > 0 {
+                self.pending |= Pending::SYN;
+            }
+        } else if self.queue.in_flight() > 0 {
+            if self.fin == Fin::Sent {
+                self.fin = Fin::Due;
+            }
+            self.on_retransmission_timeout(ctx);
+            // What timed out meanwhile was not too long.
+            self.path.on_progress();
+            // Answered at once, where a single segment that is sent again may wait for a delayed acknowledgement.
+            self.pending |= Pending::PROBE;
+        } else if matches!(self.timers.resend, Some((_, Resend::Window))) {
+            self.on_persist(ctx);
+            self.timers.persist_backoff = 0;
+        }
+        self.rtt.forget_backoff();
+        self.timers.patience = ctx.now + self.rtt.rto();
+        self.arm(ctx);
+    }
+
+    /// Whether our SYN was sent more than once.
+    pub(in crate::tcp) fn has_sent_syn_again(&self) -> bool {
+        self.timers.syn_sends > 1
+    }
+
+    /// Whether our SYN was sent at all.
+    pub(in crate::tcp) fn has_sent_syn(&self) -> bool {
+        self.timers.syn_sends > 0
+    }
+
+    /// Our FIN waits to be sent: behind an empty queue for nothing but a way out.
+    pub(in crate::tcp) fn await_fin(&mut self, ctx: &Ctx<'_>) {
+        if self.queue.queued() == 0 {
+            self.timers.progress = ctx.now;
+            self.arm(ctx);
+        }
+    }
+
+    /// Sets the first timer for what is waited for now. The one for a window goes on running,
+    /// but not for longer than it would be set now.
+    pub(in crate::tcp) fn arm(&mut self, ctx: &Ctx<'_>) {
+        let wanted = if self.queue.in_flight() > 0 {
+            self.flight_deadline(ctx)
+        } else if self.queue.unsent.is_some() {
+            // If it fits, it is on its way out; but should it not get out now, somebody has to ask again.
+            let at = self.persist_at(ctx);
+            match self.timers.resend {
+                Some((running, Resend::Window)) => (running.min(at), Resend::Window),
+                _ => (at, Resend::Window),
+            }
+        } else if self.awaits_first_control() {
+            match self.timers.resend {
+                Some(running @ (_, Resend::WayOut)) => running,
+                _ => (ctx.now + STUCK_INTERVAL, Resend::WayOut),
+            }
+        } else {
+            self.timers.resend = None;
+            return;
+        };
+        // The user timeout is not overslept.
+        let give_up_at = (self.timers.progress + ctx.config.user_timeout).max(ctx.now);
+        self.timers.resend = Some((wanted.0.min(give_up_at), wanted.1));
+    }
+
+    /// What the segments in flight wait for first.
+    fn flight_deadline(&self, ctx: &Ctx<'_>) -> (Instant, Resend) {
+        let rto_at = self.rto_at(ctx);
+        if let Some(at) = self.timers.reorder {
+            return if at < rto_at { (at, Resend::Reorder) } else { (rto_at, Resend::Ack) };
+        }
+        match self.pto(ctx) {
+            Some(pto) => (rto_at.min(self.timers.tail_from + pto), Resend::Probe),
+            None => (rto_at, Resend::Ack),
+        }
+    }
+
+    /// After how long a tail loss probe is due, if one may be sent (RFC 8985 section 7.2).
+    fn pto(&self, ctx: &Ctx<'_>) -> Option<Duration> {
+        let quiet = self.recovery.phase == Phase::Open
+            && self.queue.sacked_segments == 0
+            && self.queue.lost_octets == 0
+            && !self.pending.contains(Pending::TAIL);
+        let allowed = quiet && self.agreed.sack && self.queue.una > 0 && self.recovery.tail.may_send();
+        if !allowed {
+            return None;
+        }
+        // (A probe needs a measurement, so there is one.)
+        let twice = Duration::from_micros(2 * u64::from(self.rtt.srtt_us())).max(ctx.config.tail_probe_min);
+        // A single segment may wait for the peer's delayed acknowledgement, which the floor of the RTO is above.
+        let single = self.queue.head.is_some_and(|key| {
+            ctx.segments.get(key).next == self.queue.unsent && self.queue.nxt <= self.queue.end
+        });
+        Some(if single { twice + ctx.config.rto_min } else { twice })
+    }
+
+    /// When the retransmission timer expires: an RTO after the oldest segment was sent last, not after the last
+    /// acknowledgement, which would add a round trip each time (RFC 7765). What was acknowledged just now shows that
+    /// the way is open, and gives the rest one round trip: their acknowledgements may wait to be read.
+    fn rto_at(&self, ctx: &Ctx<'_>) -> Instant {
+        let oldest = self.queue.head.filter(|key| self.queue.unsent != Some(*key));
+        let sent_at = oldest.map_or(self.timers.control_sent_at, |key| ctx.segments.get(key).sent.at);
+        (sent_at + self.rtt.rto()).max(self.timers.patience)
+    }
+}
+
+/// The earlier of two times, if there is one. By hand: an iterator over options takes four times as long, and every
+/// segment asks.
+pub(in crate::tcp) fn earlier(a: Option<Instant>, b: Option<Instant>) -> Option<Instant> {
+    match (a, b) {
+        (Some(a), Some(b)) => Some(a.min(b)),
+        (a, b) => a.or(b),
+    }
+}

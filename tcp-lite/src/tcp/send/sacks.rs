@@ -1,0 +1,38 @@
+//! SACK blocks that were processed already (RFC 2018 section 4: each acknowledgement repeats the latest blocks).
+
+use crate::tcp::slabs::SegmentKey;
+
+/// SACK blocks worked off already: each acknowledgement repeats the latest, and a block grows at its end. Without
+/// this memory every acknowledgement would walk along all segments in flight.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct KnownSacks {
+    /// Blocks whose segments are all marked; empty ones say nothing.
+    known: [(u64, u64); 3],
+    oldest: u8,
+    /// The segment marked last.
+    pub(super) last: Option<SegmentKey>,
+}
+
+impl KnownSacks {
+    /// Where the part of a block begins that is not known yet; `None`: all of it is known.
+    pub(super) fn unknown_from(&self, mut start: u64, end: u64) -> Option<u64> {
+        for (from, to) in self.known {
+            if from <= start && start < to {
+                start = to;
+            }
+        }
+        (start < end).then_some(start)
+    }
+
+    /// All segments inside of `start..end` are marked.
+    pub(super) fn learn(&mut self, start: u64, end: u64) {
+        if let Some(known) =
+            self.known.iter_mut().find(|(from, to)| *from <= end && start <= *to && from < to)
+        {
+            *known = (known.0.min(start), known.1.max(end));
+        } else {
+            self.known[usize::from(self.oldest)] = (start, end);
+            self.oldest = (self.oldest + 1) % 3;
+        }
+    }
+}

@@ -1,0 +1,375 @@
+//! Which segments arrived and which are lost: marks on the segments of the send queue (RFC 2018, RFC 8985).
+//!
+//! Loss recovery as a process is in `recovery.rs`, what RACK remembers in `rack.rs`.
+
+use super::ack_sample::AckSample;
+use super::queue::SendQueue;
+use super::rack::Rack;
+use super::sacks::KnownSacks;
+use crate::tcp::slabs::{Marks, SegmentKey, SegmentSlab, Sent};
+use crate::{Duration, Instant};
+
+/// What [`SendQueue::detect_lost`] found.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Detected {
+    /// Segments newly marked lost.
+    pub(super) lost: u32,
+    /// Those among them that had been sent again in this recovery.
+    pub(super) lost_again: u32,
+    /// The latest transmission among them.
+    pub(super) latest: Option<Sent>,
+    /// When the next will be lost if nothing is heard of it.
+    pub(super) next: Option<Instant>,
+}
+
+impl SendQueue {
+    /// The peer holds `start..end`: marks the segments wholly inside.
+    pub(super) fn sack(&mut self, slab: &mut SegmentSlab, start: u64, end: u64, sample: &mut AckSample) {
+        let Some(from) = self.sacks.unknown_from(start, end) else { return };
+        let last = self.sacks.last.filter(|key| slab.get(*key).pos <= from);
+        let mut cursor = last.or(self.head);
+        let mut whole = None;
+        while let Some(key) = cursor {
+            let segment = slab.get(key);
+            if segment.end() > end || self.unsent == Some(key) {
+                break;
+            }
+            cursor = segment.next;
+            if segment.pos < from {
+                continue;
+            }
+            whole = Some(segment.end());
+            let marks = segment.marks;
+            if !marks.contains(Marks::SACKED) {
+                sample.deliver(segment.sent, segment.end(), segment.len, marks.contains(Marks::RESENT));
+                self.set_marks(slab, key, (marks | Marks::SACKED) - (Marks::LOST | Marks::FLYING));
+            }
+            self.sacks.last = Some(key);
+        }
+        if let Some(whole) = whole {
+            self.sacks.learn(from, whole);
+        }
+    }
+
+    /// Whether something arrived that was sent later than what has been in flight for longest.
+    pub(super) fn is_overtaken(&self, slab: &SegmentSlab, rack: &Rack) -> bool {
+        self.flight.oldest.is_some_and(|key| rack.overtakes(slab.get(key).sent))
+    }
+
+    /// Marks as lost what was overtaken for longer than `window` (RFC 8985 section 6.2, step 5). Its timer would
+    /// wait for the last of those that were overtaken; here it is the first.
+    pub(super) fn detect_lost(
+        &mut self,
+        slab: &mut SegmentSlab,
+        rack: &Rack,
+        window: Duration,
+        now: Instant,
+    ) -> Detected {
+        let mut detected = Detected::default();
+        while let Some(key) = self.flight.oldest {
+            let segment = slab.get(key);
+            if !rack.overtakes(segment.sent) {
+                break;
+            }
+            let lost_at = rack.lost_at(segment.sent.at, window);
+            if lost_at > now {
+                detected.next = Some(lost_at);
+                break;
+            }
+            detected.lost += 1;
+            detected.lost_again += u32::from(segment.marks.contains(Marks::REPAIRED));
+            detected.latest = Some(segment.sent);
+            self.mark_lost(slab, key);
+        }
+        detected
+    }
+
+    /// Marks the oldest sent segment as lost, if it was not sent again in this recovery. Returns whether it is new.
+    pub(super) fn mark_head_lost(&mut self, slab: &mut SegmentSlab) -> bool {
+        let Some(key) = self.head else { return false };
+        let marks = slab.get(key).marks;
+        let lost = marks.contains(Marks::FLYING) && !marks.contains(Marks::REPAIRED);
+        if lost {
+            self.mark_lost(slab, key);
+        }
+        lost
+    }
+
+    fn mark_lost(&mut self, slab: &mut SegmentSlab, key: SegmentKey) {
+        let segment = slab.get(key);
+        let (pos, marks) = (segment.pos, segment.marks);
+        self.set_marks(slab, key, (marks | Marks::LOST) - (Marks::FLYING | Marks::SACKED));
+        if self.repair.is_none_or(|repair| slab.get(repair).pos > pos) {
+            self.repair = Some(key);
+        }
+    }
+
+    /// The timer expired: the oldest segment is lost, repaired or not, and of the others those that were sent
+    /// by `before` (RFC 8985 section 6.3). A peer that selectively acknowledged its frontier's next octet took that
+    /// back (RFC 2018 section 8): then nothing is known to have arrived, and all is lost. Returns whether the oldest
+    /// segment had not been sent again before.
+    pub(super) fn mark_timed_out(&mut self, slab: &mut SegmentSlab, before: Instant) -> bool {
+        let reneged = self.head.is_some_and(|key| slab.get(key).marks.contains(Marks::SACKED));
+        let first = self.head.is_none_or(|key| !slab.get(key).marks.contains(Marks::RESENT));
+        if reneged {
+            self.sacks = KnownSacks::default();
+        }
+        let mut cursor = self.head;
+        while let Some(key) = cursor {
+            if self.unsent == Some(key) {
+                break;
+            }
+            let segment = slab.get(key);
+            let (marks, sent_at) = (segment.marks, segment.sent.at);
+            cursor = segment.next;
+            let old = self.head == Some(key) || sent_at <= before;
+            if reneged || old && marks.contains(Marks::FLYING) {
+                self.mark_lost(slab, key);
+            }
+            slab.get_mut(key).marks -= Marks::REPAIRED;
+        }
+        self.repair = self.head;
+        first
+    }
+
+    /// Recovery is over: what was sent again may be inferred lost again.
+    pub(super) fn forget_repairs(&mut self, slab: &mut SegmentSlab) {
+        let mut cursor = self.head;
+        while let Some(key) = cursor {
+            if self.unsent == Some(key) {
+                break;
+            }
+            let segment = slab.get_mut(key);
+            segment.marks -= Marks::REPAIRED;
+            cursor = segment.next;
+        }
+    }
+
+    /// Recovery was for nothing: what was lost and not sent again since flies.
+    pub(super) fn restore_lost(&mut self, slab: &mut SegmentSlab) {
+        let (mut cursor, mut near) = (self.head, None);
+        while let Some(key) = cursor.filter(|key| self.lost_octets > 0 && self.unsent != Some(*key)) {
+            let segment = slab.get(key);
+            cursor = segment.next;
+            let (marks, sent) = (segment.marks, segment.sent);
+            if marks.contains(Marks::LOST) {
+                near = near.filter(|near| sent.is_after(slab.get(*near).sent));
+                self.set_marks(slab, key, marks - Marks::LOST);
+                slab.get_mut(key).marks |= Marks::FLYING;
+                self.flight.restore(slab, near, key);
+                near = Some(key);
+            }
+        }
+    }
+
+    /// Segments in flight of more than `emss` octets were dropped on the way: they are lost. Nothing is said
+    /// of the others.
+    pub(super) fn mark_oversized(&mut self, slab: &mut SegmentSlab, emss: u32) {
+        let mut cursor = self.head;
+        while let Some(key) = cursor.filter(|key| self.unsent != Some(*key)) {
+            let segment = slab.get(key);
+            cursor = segment.next;
+            if segment.len > emss && segment.marks.contains(Marks::FLYING) {
+                self.mark_lost(slab, key);
+            }
+        }
+    }
+
+    /// The oldest segment marked lost.
+    pub(super) fn next_repair(&mut self, slab: &SegmentSlab) -> Option<SegmentKey> {
+        if self.lost_octets == 0 {
+            return None;
+        }
+        while let Some(key) = self.repair {
+            let segment = slab.get(key);
+            if segment.marks.contains(Marks::LOST) {
+                return Some(key);
+            }
+            self.repair = segment.next;
+        }
+        None
+    }
+
+    /// A segment was sent again, in a recovery or not.
+    pub(super) fn on_resent(
+        &mut self,
+        slab: &mut SegmentSlab,
+        key: SegmentKey,
+        now: Instant,
+        recovering: bool,
+    ) {
+        let sent = self.flight.depart(now);
+        let segment = slab.get_mut(key);
+        segment.sent = sent;
+        let marks = segment.marks - (Marks::LOST | Marks::FLYING);
+        // Taken off first: it is the latest now.
+        self.set_marks(slab, key, marks);
+        let repaired = if recovering { Marks::REPAIRED } else { Marks::empty() };
+        self.set_marks(slab, key, marks | Marks::RESENT | Marks::FLYING | repaired);
+    }
+}
+
+#[cfg(test)]
+impl SendQueue {
+    /// Sums and both orders agree with the marks.
+    pub(super) fn check(&self, slab: &SegmentSlab) {
+        let (mut sacked, mut lost, mut flying, mut pos) = ((0, 0), 0, 0, None);
+        let mut cursor = self.head;
+        let mut sent = true;
+        while let Some(key) = cursor {
+            let segment = slab.get(key);
+            sent &= self.unsent != Some(key);
+            assert!(pos.is_none_or(|pos| pos == segment.pos), "a gap in the queue");
+            pos = Some(segment.end());
+            let len = u64::from(segment.len);
+            let place = segment.marks & (Marks::SACKED | Marks::LOST | Marks::FLYING);
+            assert_eq!(place.bits().count_ones(), u32::from(sent), "{:?}", segment.marks);
+            match place {
+                Marks::SACKED => sacked = (sacked.0 + len, sacked.1 + 1),
+                Marks::LOST => lost += len,
+                Marks::FLYING => flying += 1,
+                _ => {}
+            }
+            cursor = segment.next;
+        }
+        assert_eq!((self.sacked_octets, self.sacked_segments, self.lost_octets), (sacked.0, sacked.1, lost));
+        let (mut cursor, mut earlier) = (self.flight.oldest, None);
+        while let Some(key) = cursor {
+            let segment = slab.get(key);
+            assert!(segment.marks.contains(Marks::FLYING) && segment.earlier == earlier);
+            assert!(earlier.is_none_or(|earlier| segment.sent.is_after(slab.get(earlier).sent)));
+            flying -= 1;
+            (cursor, earlier) = (segment.later, Some(key));
+        }
+        assert_eq!(flying, 0, "all that fly are linked");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::ack_sample::RetransmitFilter;
+    use super::*;
+
+    const LEN: u64 = 100;
+
+    fn at(ms: i64) -> Instant {
+        Instant::from_millis(ms)
+    }
+
+    /// A queue of so many segments, sent a millisecond apart.
+    fn queue(count: i64) -> (SegmentSlab, SendQueue) {
+        let pool = dp::Mempool::heap("test", 64, 2048);
+        let (mut slab, mut queue) = (SegmentSlab::new(64, 64), SendQueue::new());
+        (queue.una, queue.nxt) = (1, 1);
+        for nr in 0..count {
+            queue.page(&mut slab, (&pool, None), LEN as usize).expect("a buffer");
+            queue.push(&mut slab, LEN as usize);
+            queue.on_sent(&mut slab, at(nr));
+        }
+        (slab, queue)
+    }
+
+    fn sample() -> AckSample {
+        AckSample::new(RetransmitFilter { echo_ms: None, horizon: at(1 << 20) })
+    }
+
+    /// The bounds of segments `from..to`.
+    fn span(from: u64, to: u64) -> (u64, u64) {
+        (1 + from * LEN, 1 + to * LEN)
+    }
+
+    /// Marks segments `from..to`; returns how many were news.
+    fn sack(slab: &mut SegmentSlab, queue: &mut SendQueue, (start, end): (u64, u64)) -> u64 {
+        let mut sample = sample();
+        queue.sack(slab, start, end, &mut sample);
+        queue.check(slab);
+        sample.delivered / LEN
+    }
+
+    #[test]
+    fn blocks_mark_what_is_wholly_inside_and_count_once() {
+        let (mut slab, mut queue) = queue(12);
+        assert_eq!(sack(&mut slab, &mut queue, span(5, 7)), 2);
+        assert_eq!(sack(&mut slab, &mut queue, span(5, 7)), 0);
+        assert_eq!(sack(&mut slab, &mut queue, span(5, 9)), 2, "grown at its end");
+        assert_eq!(sack(&mut slab, &mut queue, span(3, 9)), 2, "and in front");
+        assert_eq!(
+            sack(&mut slab, &mut queue, (span(9, 9).0, span(9, 11).1 - 1)),
+            1,
+            "the last is not whole"
+        );
+        assert_eq!(sack(&mut slab, &mut queue, span(9, 11)), 1, "now it is");
+        assert_eq!(sack(&mut slab, &mut queue, (span(0, 0).0 + 50, span(0, 2).1)), 1, "nor was the first");
+        assert_eq!(sack(&mut slab, &mut queue, span(0, 2)), 1);
+        assert_eq!(queue.sacked_segments, 10);
+    }
+
+    #[test]
+    fn a_block_that_is_repeated_marks_what_was_cut_since() {
+        let (mut slab, mut queue) = queue(3);
+        let block = (span(0, 1).0 + 50, span(0, 2).1);
+        assert_eq!(sack(&mut slab, &mut queue, block), 1, "the first is not whole");
+        let first = queue.head.expect("a segment");
+        assert!(queue.mark_head_lost(&mut slab));
+        assert!(queue.split(&mut slab, first, 50));
+        let mut sample = sample();
+        queue.sack(&mut slab, block.0, block.1, &mut sample);
+        queue.check(&slab);
+        assert_eq!((sample.delivered, queue.sacked_segments), (50, 2));
+    }
+
+    #[test]
+    fn what_was_overtaken_is_lost_and_a_retransmission_that_was_is_lost_again() {
+        let (mut slab, mut queue) = queue(5);
+        let mut rack = Rack::new();
+        let mut now = at(10);
+        let mut detect = |slab: &mut SegmentSlab, queue: &mut SendQueue, nr, now, window_ms| {
+            let mut sample = sample();
+            queue.sack(slab, span(nr, nr + 1).0, span(nr, nr + 1).1, &mut sample);
+            let _ = rack.on_ack(now, &sample);
+            let detected = queue.detect_lost(slab, &rack, Duration::from_millis(window_ms), now);
+            queue.check(slab);
+            detected
+        };
+        // Number 2 took 8 ms: 0 is due at 9, 1 at 10.
+        let detected = detect(&mut slab, &mut queue, 2, now, 1);
+        assert_eq!((detected.lost, detected.lost_again, detected.next), (2, 0, None));
+        for nr in 0..2 {
+            let key = queue.next_repair(&slab).expect("lost");
+            assert_eq!(slab.get(key).pos, span(nr, nr).0, "the oldest first");
+            queue.on_resent(&mut slab, key, at(10), true);
+        }
+        // 4 was sent before both; 1, sent again, after 0 and after 3.
+        let detected = detect(&mut slab, &mut queue, 4, at(12), 3);
+        assert_eq!((detected.lost, detected.next), (0, Some(at(14))), "the window is not over");
+        now = at(20);
+        let detected = detect(&mut slab, &mut queue, 1, now, 1);
+        assert_eq!((detected.lost, detected.next), (1, Some(at(21))), "3 now, 0 in a moment");
+        let detected = queue.detect_lost(&mut slab, &rack, Duration::ZERO, now);
+        assert_eq!((detected.lost, detected.lost_again), (1, 1));
+        assert_eq!(queue.pipe(), 0);
+    }
+
+    #[test]
+    fn what_was_lost_for_nothing_flies_where_it_was_sent() {
+        let (mut slab, mut queue) = queue(6);
+        let first = queue.head.expect("a segment");
+        queue.on_resent(&mut slab, first, at(10), true);
+        queue.mark_timed_out(&mut slab, at(3));
+        assert_eq!(queue.pipe(), 2 * LEN);
+        queue.restore_lost(&mut slab);
+        queue.check(&slab);
+        assert_eq!(queue.pipe(), 6 * LEN);
+        assert_eq!(queue.flight.oldest, slab.get(first).next, "the first was sent last");
+    }
+
+    #[test]
+    fn a_peer_that_takes_back_what_it_acknowledged_gets_everything_again() {
+        let (mut slab, mut queue) = queue(4);
+        assert_eq!(sack(&mut slab, &mut queue, span(0, 3)), 3);
+        queue.mark_timed_out(&mut slab, at(0));
+        queue.check(&slab);
+        assert_eq!(queue.lost_octets, 4 * LEN);
+        assert_eq!(sack(&mut slab, &mut queue, span(0, 3)), 3, "what was known before counts for nothing");
+    }
+}

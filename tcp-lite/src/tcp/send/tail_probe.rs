@@ -1,0 +1,119 @@
+//! Tail loss probes: when acknowledgements stay out, one segment more is sent long before the RTO, so that its
+//! acknowledgement tells what became of those before it (RFC 8985 section 7).
+//!
+//! Here is what a connection remembers of its probe. When one is due is in `retransmission.rs`, what it carries in `next.rs`.
+
+use super::ack_sample::AckSample;
+
+/// A probe that was sent.
+#[derive(Clone, Copy, Debug)]
+struct Probe {
+    /// SND.NXT after it (`TLP.end_seq`).
+    nxt: u64,
+    /// Behind its last octet.
+    end: u64,
+    /// It had been sent before (`TLP.is_retrans`).
+    again: bool,
+}
+
+/// The probe of one connection.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct TailProbe {
+    probe: Option<Probe>,
+    /// A round-trip time was measured since the last one.
+    sampled: bool,
+}
+
+impl TailProbe {
+    /// Whether another may be sent: none is under way, and the round-trip time is known to be what it was
+    /// (section 7.3).
+    pub(super) fn may_send(&self) -> bool {
+        self.probe.is_none() && self.sampled
+    }
+
+    /// A round-trip time was measured.
+    pub(super) fn on_sample(&mut self) {
+        self.sampled = true;
+    }
+
+    /// A probe went out that ends at `end`; SND.NXT is `nxt`. `again`: its octets were sent before.
+    pub(super) fn on_sent(&mut self, end: u64, nxt: u64, again: bool) {
+        *self = Self { probe: Some(Probe { nxt, end, again }), sampled: false };
+    }
+
+    /// Recovery begins, which finds out by itself (section 7.1).
+    pub(super) fn forget(&mut self) {
+        self.probe = None;
+    }
+
+    /// Whether octets that arrived twice are the probe's.
+    pub(super) fn is_own(&self, duplicate: (u64, u64)) -> bool {
+        self.probe.is_some_and(|probe| probe.again && duplicate.0 < probe.end && probe.end <= duplicate.1)
+    }
+
+    /// An acknowledgement up to `una`; `plain`: a duplicate one without SACK blocks. Returns whether the probe
+    /// repaired a loss, which is a sign of congestion that nothing else shows (section 7.4.2).
+    pub(super) fn on_ack(&mut self, una: u64, sample: &AckSample, plain: bool) -> bool {
+        let Some(probe) = self.probe.filter(|probe| una >= probe.nxt) else { return false };
+        let twice = sample.duplicate.is_some_and(|duplicate| self.is_own(duplicate));
+        if !probe.again || twice || una > probe.nxt || plain {
+            self.probe = None;
+        }
+        probe.again && !twice && una > probe.nxt
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn duplicate(start: u64, end: u64) -> AckSample {
+        AckSample { duplicate: Some((start, end)), ..AckSample::default() }
+    }
+
+    fn sent(again: bool) -> TailProbe {
+        let mut tail = TailProbe::default();
+        tail.on_sample();
+        assert!(tail.may_send());
+        tail.on_sent(1000, 1000, again);
+        assert!(!tail.may_send());
+        tail
+    }
+
+    #[test]
+    fn one_probe_at_a_time_and_none_without_a_measurement_since() {
+        let mut tail = sent(false);
+        assert!(!tail.on_ack(1000, &AckSample::default(), false));
+        assert!(!tail.may_send(), "the round-trip time may have grown");
+        tail.on_sample();
+        assert!(tail.may_send());
+    }
+
+    #[test]
+    fn a_probe_that_filled_a_hole_tells_of_a_loss() {
+        let mut tail = sent(true);
+        assert!(!tail.on_ack(999, &AckSample::default(), false));
+        assert!(!tail.on_ack(1000, &AckSample::default(), false), "it may have arrived twice");
+        assert!(tail.on_ack(1001, &AckSample::default(), false));
+        assert!(!tail.on_ack(1002, &AckSample::default(), false), "once");
+    }
+
+    #[test]
+    fn a_probe_that_arrived_twice_tells_of_none() {
+        let mut tail = sent(true);
+        assert!(!tail.on_ack(1000, &duplicate(500, 1000), false));
+        assert!(!tail.on_ack(2000, &AckSample::default(), false));
+        let mut tail = sent(true);
+        assert!(!tail.on_ack(1000, &AckSample::default(), true), "a peer without D-SACK");
+        assert!(!tail.on_ack(2000, &AckSample::default(), false));
+        let mut tail = sent(true);
+        assert!(!tail.on_ack(1000, &duplicate(0, 500), false), "another segment's");
+        assert!(tail.on_ack(2000, &AckSample::default(), false));
+    }
+
+    #[test]
+    fn a_probe_with_fresh_octets_repairs_nothing() {
+        let mut tail = sent(false);
+        assert!(!tail.on_ack(2000, &AckSample::default(), false));
+    }
+}

@@ -1,0 +1,100 @@
+//! What tests of whole connections look at, and set up, in the sending half.
+
+use super::{Phase, SendHalf};
+use crate::Duration;
+use crate::tcp::congestion::Congestion;
+use crate::tcp::slabs::SegmentSlab;
+
+impl SendHalf {
+    pub(in crate::tcp) fn una(&self) -> u64 {
+        self.queue.una
+    }
+
+    /// Positions sent and not acknowledged.
+    pub(in crate::tcp) fn in_flight(&self) -> u64 {
+        self.queue.in_flight()
+    }
+
+    /// Behind the last octet pushed.
+    pub(in crate::tcp) fn end(&self) -> u64 {
+        self.queue.end
+    }
+
+    pub(in crate::tcp) fn lost_octets(&self) -> u64 {
+        self.queue.lost_octets
+    }
+
+    pub(in crate::tcp) fn bytes_in_pipe(&self) -> u64 {
+        self.pipe()
+    }
+
+    pub(in crate::tcp) fn window(&self) -> u64 {
+        self.cwnd()
+    }
+
+    pub(in crate::tcp) fn phase(&self) -> Phase {
+        self.recovery.phase
+    }
+
+    pub(in crate::tcp) fn set_phase(&mut self, phase: Phase) {
+        self.recovery.phase = phase;
+    }
+
+    /// RFC 6582, `recover`.
+    pub(in crate::tcp) fn recovery_point(&self) -> u64 {
+        self.recovery.high
+    }
+
+    pub(in crate::tcp) fn congestion(&self) -> &Congestion {
+        &self.congestion
+    }
+
+    pub(in crate::tcp) fn congestion_mut(&mut self) -> &mut Congestion {
+        &mut self.congestion
+    }
+
+    pub(in crate::tcp) fn srtt_us(&self) -> u32 {
+        self.rtt.srtt_us()
+    }
+
+    pub(in crate::tcp) fn back_off(&mut self) {
+        self.rtt.back_off();
+    }
+
+    pub(in crate::tcp) fn emss(&self) -> u32 {
+        self.path.emss()
+    }
+
+    /// When the search for a larger EMSS goes on.
+    pub(in crate::tcp) fn search_due(&self) -> Option<crate::Instant> {
+        self.path.due()
+    }
+
+    pub(in crate::tcp) fn has_path_probe(&self) -> bool {
+        self.path.has_probe()
+    }
+
+    pub(in crate::tcp) fn is_pace_open(&self) -> bool {
+        self.pace.is_open()
+    }
+
+    pub(in crate::tcp) fn reordering_window_for_test(&self) -> Duration {
+        self.reordering_window()
+    }
+
+    pub(in crate::tcp) fn retransmits(&self) -> u64 {
+        self.retransmits
+    }
+
+    /// As if an idle connection had sent so many octets more, and all had been acknowledged.
+    pub(in crate::tcp) fn skip(&mut self, octets: u64) {
+        for pos in [&mut self.queue.una, &mut self.queue.nxt, &mut self.queue.end] {
+            *pos += octets;
+        }
+        self.window.advance(octets);
+    }
+
+    pub(in crate::tcp) fn check_queue(&self, slab: &SegmentSlab) {
+        self.queue.check(slab);
+    }
+}

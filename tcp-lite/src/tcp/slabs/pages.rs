@@ -1,0 +1,187 @@
+//! The buffers of queued segments: pages, each with octets of one or more segments of one connection, one behind the other.
+//!
+//! A connection fills one page at a time. Small buffers are the port's own, as many as are enough for a few segments; who
+//! has more under way gets large ones, where there are any: then a train of segments is one view of a page or two.
+
+use std::num::NonZeroU32;
+use std::ops::Range;
+
+use dp::{Mbuf, Mempool, Page};
+use slab::Slab;
+
+use crate::tcp::info::SendError;
+
+/// Segments' worth of octets under way from which on a connection gets large buffers.
+pub(in crate::tcp) const BULK_SEGMENTS: u64 = 4;
+
+/// Names a page: its record plus one, so that an optional name takes no more room.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct PageKey(NonZeroU32);
+
+impl PageKey {
+    fn record(self) -> usize {
+        self.0.get() as usize - 1
+    }
+}
+
+struct Record {
+    page: Page,
+    /// Segments in it.
+    segments: u32,
+    is_small: bool,
+}
+
+/// The pages of all connections of a stack.
+pub(in crate::tcp) struct Pages {
+    records: Slab<Record>,
+    /// Small ones in use, and how many may be: what arrives needs buffers, too.
+    small: usize,
+    small_limit: usize,
+}
+
+impl Pages {
+    /// Room for `limit` pages, taken now; `small_limit` of them of the port's own buffers.
+    pub(in crate::tcp) fn new(limit: usize, small_limit: usize) -> Self {
+        Self { records: Slab::with_capacity(limit), small: 0, small_limit }
+    }
+
+    /// A page for a segment of up to `octets`, of `bulk` if it has one, to a connection that has `own` segments queued.
+    ///
+    /// # Errors
+    /// [`SendError::BufferFull`]: it has its share of the small buffers, half as many segments as there are left.
+    /// [`SendError::NoMbuf`]: no buffer is free.
+    pub(in crate::tcp) fn open(
+        &mut self,
+        (small, bulk): (&Mempool, Option<&Mempool>),
+        octets: usize,
+        own: u32,
+    ) -> Result<PageKey, SendError> {
+        let large = bulk.filter(|pool| pool.data_octets() >= octets).and_then(Mempool::alloc);
+        let is_small = large.is_none();
+        if is_small {
+            let left = self.small_limit.saturating_sub(self.small);
+            if own > 0 && 2 * own as usize >= left {
+                return Err(SendError::BufferFull);
+            }
+            if left == 0 {
+                return Err(SendError::NoMbuf);
+            }
+        }
+        let buffer = large.or_else(|| small.alloc()).ok_or(SendError::NoMbuf)?;
+        // A fresh buffer is one segment that nobody else sees.
+        let page = Page::new(buffer).map_err(|_| SendError::NoMbuf)?;
+        self.small += usize::from(is_small);
+        let record = self.records.insert(Record { page, segments: 0, is_small });
+        Ok(PageKey(NonZeroU32::MIN.saturating_add(record as u32)))
+    }
+
+    /// Small ones in use.
+    pub(in crate::tcp) fn small(&self) -> usize {
+        self.small
+    }
+
+    /// What can still be written into it.
+    pub(in crate::tcp) fn room(&mut self, key: PageKey) -> &mut [u8] {
+        self.records[key.record()].page.room()
+    }
+
+    /// Octets of that.
+    pub(in crate::tcp) fn room_octets(&self, key: PageKey) -> usize {
+        self.records[key.record()].page.room_octets()
+    }
+
+    /// Its next `octets` octets are a segment; returns where they are.
+    pub(in crate::tcp) fn fill(&mut self, key: PageKey, octets: usize) -> u32 {
+        let record = &mut self.records[key.record()];
+        let offset = record.page.filled().len();
+        record.page.fill(octets);
+        record.segments += 1;
+        offset as u32
+    }
+
+    /// One segment of it has become two.
+    pub(in crate::tcp) fn share(&mut self, key: PageKey) {
+        self.records[key.record()].segments += 1;
+    }
+
+    /// A segment of it has gone; returns whether the page has, with its last one.
+    pub(in crate::tcp) fn leave(&mut self, key: PageKey) -> bool {
+        self.records[key.record()].segments -= 1;
+        self.close_if_empty(key)
+    }
+
+    /// Gives a page back in which there is no segment; returns whether that was so.
+    pub(in crate::tcp) fn close_if_empty(&mut self, key: PageKey) -> bool {
+        let record = &self.records[key.record()];
+        if record.segments > 0 {
+            return false;
+        }
+        self.small -= usize::from(record.is_small);
+        self.records.remove(key.record());
+        true
+    }
+
+    /// Octets of segments.
+    pub(in crate::tcp) fn octets(&self, key: PageKey, place: Range<usize>) -> &[u8] {
+        &self.records[key.record()].page.filled()[place]
+    }
+
+    /// The same octets as a buffer; `None` when no descriptor is free.
+    pub(in crate::tcp) fn view(&self, key: PageKey, place: Range<usize>) -> Option<Mbuf> {
+        self.records[key.record()].page.view(place)
+    }
+
+    /// Pages in use.
+    #[cfg(test)]
+    pub(in crate::tcp) fn len(&self) -> usize {
+        self.records.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn small_buffers_are_left_for_what_arrives_and_large_ones_taken_first() {
+        let (small, large) = (Mempool::heap("small", 4, 2048), Mempool::heap("large", 1, 16_384));
+        let pools = (&small, Some(&large));
+        let mut pages = Pages::new(8, 2);
+        let first = pages.open(pools, 1460, 9).unwrap();
+        assert_eq!(pages.room_octets(first), 16_384);
+        let rest = [(); 3].map(|()| pages.open(pools, 1460, 0));
+        assert_eq!(rest.map(|page| page.err()), [None, None, Some(SendError::NoMbuf)]);
+        assert_eq!(small.available(), 2);
+        assert!(pages.close_if_empty(rest[0].unwrap()));
+        assert!(pages.open((&small, None), 1460, 0).is_ok());
+        assert!(pages.close_if_empty(first));
+        assert_eq!(pages.open(pools, 20_000, 0), Err(SendError::NoMbuf));
+        assert!(pages.open(pools, 1460, 9).is_ok(), "a large one is free again");
+    }
+
+    #[test]
+    fn of_the_small_buffers_a_connection_gets_its_share() {
+        let small = Mempool::heap("small", 16, 2048);
+        let mut pages = Pages::new(16, 8);
+        let taken = (0..8).take_while(|&own| pages.open((&small, None), 1460, own).is_ok()).count();
+        assert_eq!(taken, 3, "half as many as are left");
+        assert_eq!(pages.open((&small, None), 1460, 3), Err(SendError::BufferFull));
+        assert!(pages.open((&small, None), 1460, 0).is_ok(), "another one finds room");
+    }
+
+    #[test]
+    fn a_page_goes_with_its_last_segment() {
+        let pool = Mempool::heap("small", 1, 2048);
+        let mut pages = Pages::new(1, 1);
+        let page = pages.open((&pool, None), 1460, 0).unwrap();
+        pages.room(page)[..3].copy_from_slice(b"one");
+        assert_eq!(pages.fill(page, 3), 0);
+        pages.room(page)[..3].copy_from_slice(b"two");
+        assert_eq!(pages.fill(page, 3), 3);
+        pages.share(page);
+        assert_eq!(pages.octets(page, 3..6), b"two");
+        assert_eq!(pages.view(page, 2..4).unwrap().head(), b"et");
+        assert_eq!([(); 3].map(|()| pages.leave(page)), [false, false, true]);
+        assert_eq!((pages.len(), pool.available()), (0, 1));
+    }
+}

@@ -1,0 +1,353 @@
+//! A bounded set of disjoint ranges above the frontier, in order, with the time of their last change.
+
+use std::ops;
+
+use arrayvec::ArrayVec;
+
+/// Ranges (holes) that a connection tells apart at most. Octets that would need one more are dropped.
+pub(in crate::tcp) const MAX_RANGES: usize = 64;
+
+/// Received octets `start..end` that do not touch the frontier or another range.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::tcp) struct Range {
+    pub(in crate::tcp) start: u64,
+    pub(in crate::tcp) end: u64,
+    /// Grows with every change: the order of SACK blocks.
+    stamp: u32,
+}
+
+/// The ranges of one connection.
+#[derive(Debug, Default)]
+pub(in crate::tcp) struct Ranges {
+    sorted: ArrayVec<Range, MAX_RANGES>,
+    octets: u64,
+    stamp: u32,
+}
+
+impl Ranges {
+    /// Octets in all ranges.
+    pub(in crate::tcp) fn octets(&self) -> u64 {
+        self.octets
+    }
+
+    /// Whether there is none.
+    pub(in crate::tcp) fn is_empty(&self) -> bool {
+        self.sorted.is_empty()
+    }
+
+    /// The first position behind all ranges; 0 if there is none.
+    pub(in crate::tcp) fn end(&self) -> u64 {
+        self.sorted.last().map_or(0, |range| range.end)
+    }
+
+    /// The first part of `start..end` that is in no range.
+    pub(in crate::tcp) fn gap(&self, mut start: u64, end: u64) -> Option<(u64, u64)> {
+        let first = self.sorted.partition_point(|range| range.end <= start);
+        for range in &self.sorted[first..] {
+            if range.start > start {
+                return (start < end).then(|| (start, end.min(range.start)));
+            }
+            start = range.end;
+        }
+        (start < end).then_some((start, end))
+    }
+
+    /// Whether `start..end`, which is in no range, could be added.
+    pub(in crate::tcp) fn takes(&self, start: u64, end: u64) -> bool {
+        !self.sorted.is_full() || self.sorted.iter().any(|range| range.end == start || range.start == end)
+    }
+
+    /// Adds `start..end`, which is in no range, merging with its neighbours. See [`takes`](Self::takes).
+    pub(in crate::tcp) fn insert(&mut self, start: u64, end: u64) {
+        self.stamp = self.stamp.wrapping_add(1);
+        self.octets += end - start;
+        let mut at = self.sorted.partition_point(|range| range.end < start);
+        let mut merged = Range { start, end, stamp: self.stamp };
+        if let Some(below) = self.sorted.get(at).filter(|range| range.end == start) {
+            merged.start = below.start;
+            self.sorted.remove(at);
+        }
+        if let Some(above) = self.sorted.get(at).filter(|range| range.start == end) {
+            merged.end = above.end;
+            self.sorted.remove(at);
+        }
+        at = at.min(self.sorted.len());
+        if !self.sorted.is_full() {
+            self.sorted.insert(at, merged);
+        }
+    }
+
+    /// Takes these stretches out, or none: `false` if one is not wholly inside of a range, or if those that split one
+    /// would make too many. The stretches do not overlap.
+    pub(in crate::tcp) fn remove(&mut self, stretches: &[ops::Range<u64>]) -> bool {
+        let inside = |stretch: &ops::Range<u64>| {
+            let at = self.sorted.partition_point(|range| range.end <= stretch.start);
+            let range = self.sorted.get(at)?;
+            let holds =
+                range.start <= stretch.start && stretch.start < stretch.end && stretch.end <= range.end;
+            holds.then_some(range.start < stretch.start && stretch.end < range.end)
+        };
+        let mut splits = 0;
+        for stretch in stretches {
+            match inside(stretch) {
+                Some(split) => splits += usize::from(split),
+                None => return false,
+            }
+        }
+        if self.sorted.len() + splits > MAX_RANGES {
+            return false;
+        }
+        for stretch in stretches {
+            self.cut(stretch.start, stretch.end);
+        }
+        true
+    }
+
+    /// Takes `start..end`, which is inside of a range, out.
+    fn cut(&mut self, start: u64, end: u64) {
+        let at = self.sorted.partition_point(|range| range.end <= start);
+        let whole = self.sorted.remove(at);
+        self.octets -= end - start;
+        if end < whole.end {
+            self.sorted.insert(at, Range { start: end, ..whole });
+        }
+        if whole.start < start {
+            self.sorted.insert(at, Range { end: start, ..whole });
+        }
+    }
+
+    /// The range of this position was seen again: it is the most recent one.
+    pub(in crate::tcp) fn touch(&mut self, pos: u64) {
+        self.stamp = self.stamp.wrapping_add(1);
+        let stamp = self.stamp;
+        if let Some(range) = self.sorted.iter_mut().find(|range| range.start <= pos && pos < range.end) {
+            range.stamp = stamp;
+        }
+    }
+
+    /// The frontier reached `pos`: takes off the ranges it now touches and returns where it stands.
+    pub(in crate::tcp) fn absorb(&mut self, mut pos: u64) -> u64 {
+        while let Some(first) = self.sorted.first().copied().filter(|range| range.start <= pos) {
+            pos = pos.max(first.end);
+            self.octets -= first.end - first.start;
+            self.sorted.remove(0);
+        }
+        pos
+    }
+
+    /// Up to `count` ranges, most recently changed first.
+    pub(in crate::tcp) fn recent<const N: usize>(&self, count: usize) -> ArrayVec<Range, N> {
+        let age = |range: &Range| self.stamp.wrapping_sub(range.stamp);
+        let mut recent = ArrayVec::new();
+        for range in &self.sorted {
+            let at = recent.iter().position(|other| age(other) > age(range)).unwrap_or(recent.len());
+            if at >= count.min(N) {
+                continue;
+            }
+            recent.truncate(count.min(N) - 1);
+            recent.insert(at, *range);
+        }
+        recent
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+    use std::slice;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn spans(ranges: &Ranges) -> Vec<(u64, u64)> {
+        ranges.sorted.iter().map(|range| (range.start, range.end)).collect()
+    }
+
+    fn of(spans: &[(u64, u64)]) -> Ranges {
+        let mut ranges = Ranges::default();
+        for &(start, end) in spans {
+            ranges.insert(start, end);
+        }
+        ranges
+    }
+
+    #[test]
+    fn neighbours_merge() {
+        let mut ranges = of(&[(10, 20), (30, 40), (50, 60)]);
+        ranges.insert(20, 30);
+        assert_eq!(spans(&ranges), [(10, 40), (50, 60)]);
+        ranges.insert(45, 50);
+        assert_eq!(spans(&ranges), [(10, 40), (45, 60)]);
+        ranges.insert(40, 42);
+        assert_eq!(spans(&ranges), [(10, 42), (45, 60)]);
+        assert_eq!(ranges.octets(), 47);
+    }
+
+    #[test]
+    fn gaps_are_what_no_range_covers() {
+        let ranges = of(&[(10, 20), (30, 40)]);
+        assert_eq!(ranges.gap(5, 50), Some((5, 10)));
+        assert_eq!(ranges.gap(10, 50), Some((20, 30)));
+        assert_eq!(ranges.gap(35, 50), Some((40, 50)));
+        assert_eq!(ranges.gap(12, 20), None);
+        assert_eq!(ranges.gap(12, 25), Some((20, 25)));
+        assert_eq!(ranges.gap(41, 41), None);
+    }
+
+    #[test]
+    fn the_frontier_absorbs_what_it_touches() {
+        let mut ranges = of(&[(10, 20), (20, 30), (40, 50)]);
+        assert_eq!(ranges.absorb(5), 5);
+        assert_eq!(ranges.absorb(10), 30);
+        assert_eq!(spans(&ranges), [(40, 50)]);
+        assert_eq!(ranges.octets(), 10);
+    }
+
+    #[test]
+    fn the_most_recent_range_comes_first() {
+        let mut ranges = of(&[(10, 20), (50, 60), (30, 40), (70, 80)]);
+        let starts =
+            |ranges: &Ranges, count| ranges.recent::<4>(count).iter().map(|r| r.start).collect::<Vec<_>>();
+        assert_eq!(starts(&ranges, 3), [70, 30, 50]);
+        ranges.touch(12);
+        assert_eq!(starts(&ranges, 4), [10, 70, 30, 50]);
+    }
+
+    #[test]
+    fn what_is_taken_out_leaves_what_was_around_it() {
+        let mut ranges = of(&[(10, 20), (30, 60)]);
+        assert!(ranges.remove(&[35..40, 45..50]));
+        assert_eq!(spans(&ranges), [(10, 20), (30, 35), (40, 45), (50, 60)]);
+        assert!(ranges.remove(&[10..20, 50..55]));
+        assert_eq!((spans(&ranges), ranges.octets()), (vec![(30, 35), (40, 45), (55, 60)], 15));
+        for absent in [20..30, 34..36, 30..41, 32..32] {
+            assert!(!ranges.remove(&[58..60, absent.clone()]), "{absent:?}");
+        }
+        assert_eq!(ranges.octets(), 15, "all or none");
+        for start in 0..MAX_RANGES as u64 - 4 {
+            ranges.insert(100 + start * 2, 101 + start * 2);
+        }
+        assert!(ranges.remove(slice::from_ref(&(31..32))));
+        assert!(!ranges.remove(slice::from_ref(&(33..34))), "one more than are told apart");
+        assert!(ranges.remove(&[32..33, 55..56]));
+    }
+
+    /// What is done to ranges.
+    #[derive(Clone, Debug)]
+    enum Step {
+        /// Octets arrive.
+        Arrive(u64, u64),
+        /// A duplicate arrives.
+        Touch(u64),
+        /// Stretches are given up.
+        Evict(Vec<(u64, u64)>),
+        /// The frontier moves on by so much.
+        Advance(u64),
+    }
+
+    fn steps() -> impl Strategy<Value = Vec<Step>> {
+        let span = || (0_u64..400, 1_u64..6);
+        let step = prop_oneof![
+            8 => span().prop_map(|(start, len)| Step::Arrive(start, start + len)),
+            1 => (0_u64..400).prop_map(Step::Touch),
+            3 => prop::collection::vec(span(), 1..4).prop_map(|mut spans| {
+                spans.sort_unstable();
+                spans.dedup_by(|next, last| next.0 < last.0 + last.1);
+                Step::Evict(spans.into_iter().map(|(start, len)| (start, start + len)).collect())
+            }),
+            1 => (0_u64..8).prop_map(Step::Advance),
+        ];
+        prop::collection::vec(step, 0..600)
+    }
+
+    /// The runs of neighbours in a set.
+    fn runs(octets: &BTreeSet<u64>) -> Vec<(u64, u64)> {
+        let mut runs: Vec<(u64, u64)> = Vec::new();
+        for &octet in octets {
+            match runs.last_mut() {
+                Some((_, end)) if *end == octet => *end += 1,
+                _ => runs.push((octet, octet + 1)),
+            }
+        }
+        runs
+    }
+
+    proptest! {
+        #[test]
+        fn ranges_are_the_runs_of_what_arrived_and_was_not_given_up(steps in steps()) {
+            let (mut ranges, mut octets, mut frontier) = (Ranges::default(), BTreeSet::new(), 0);
+            for step in steps {
+                match step {
+                    Step::Arrive(start, end) => {
+                        let start = start.max(frontier + 1);
+                        let mut new = None;
+                        while let Some((from, to)) = ranges.gap(start, end) {
+                            prop_assert!((from..to).all(|octet| !octets.contains(&octet)));
+                            let mut with = octets.clone();
+                            with.extend(from..to);
+                            let takes = runs(&with).len() <= MAX_RANGES;
+                            // A hole that closes might make room in a full set; it is not asked for so much.
+                            prop_assert!(takes || !ranges.takes(from, to));
+                            if !ranges.takes(from, to) {
+                                break;
+                            }
+                            ranges.insert(from, to);
+                            octets = with;
+                            new = Some(from);
+                        }
+                        if let Some(new) = new {
+                            let first = ranges.recent::<4>(1)[0];
+                            prop_assert!(first.start <= new && new < first.end, "the newest comes first");
+                        }
+                    }
+                    Step::Touch(octet) => {
+                        ranges.touch(octet);
+                        let first = ranges.recent::<4>(1).first().map(|range| (range.start, range.end));
+                        if octets.contains(&octet) {
+                            prop_assert!(first.is_some_and(|(start, end)| start <= octet && octet < end));
+                        }
+                    }
+                    Step::Evict(spans) => {
+                        let mut without = octets.clone();
+                        spans.iter().for_each(|&(start, end)| without.retain(|at| !(start..end).contains(at)));
+                        let here = spans.iter().all(|&(start, end)| (start..end).all(|at| octets.contains(&at)));
+                        let strictly_inside =
+                            |&(start, end): &(u64, u64)| octets.contains(&(start - 1)) && octets.contains(&end);
+                        let splits = spans.iter().filter(|span| span.0 > 0 && strictly_inside(span)).count();
+                        let may = here && runs(&octets).len() + splits <= MAX_RANGES;
+                        let stretches: Vec<_> = spans.iter().map(|&(start, end)| start..end).collect();
+                        let done = ranges.remove(&stretches);
+                        prop_assert!(!done || here);
+                        prop_assert!(done || !may);
+                        if done {
+                            octets = without;
+                        }
+                    }
+                    Step::Advance(by) => {
+                        frontier = ranges.absorb(frontier + by);
+                        octets.retain(|octet| *octet >= frontier);
+                        prop_assert!(!octets.contains(&frontier));
+                    }
+                }
+                prop_assert_eq!(spans(&ranges), runs(&octets));
+                prop_assert_eq!(ranges.octets(), octets.len() as u64);
+                for range in ranges.recent::<4>(4) {
+                    prop_assert!((range.start..range.end).all(|octet| octets.contains(&octet)));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_full_set_takes_only_what_touches() {
+        let mut ranges = Ranges::default();
+        for i in 0..MAX_RANGES as u64 {
+            ranges.insert(i * 10 + 1, i * 10 + 5);
+        }
+        assert!(!ranges.takes(2000, 2001));
+        assert!(ranges.takes(5, 7));
+        ranges.insert(5, 7);
+        assert_eq!(ranges.sorted.len(), MAX_RANGES);
+    }
+}

@@ -1,0 +1,283 @@
+//! What waits ahead of the frontiers of all connections: their ranges, what they hold, and who gives up how much
+//! when that is too much (RFC 2018 section 8).
+//!
+//! Who loses what:
+//!
+//! - What is in order is always taken and never given up, nor what the user has placed: only octets ahead of a
+//!   frontier that somebody still holds.
+//! - A connection at its bound ([`TcpConfig::out_of_order_octets`](crate::TcpConfig)) loses what is furthest from its
+//!   frontier: held octets behind the newcomer, or else the newcomer.
+//! - At 7/8 of the stack's bound ([`Limits::out_of_order_octets`](crate::Limits)), or with less than 3/16 of the
+//!   pool's buffers free, those connections that keep most memory are asked, each for half of what it holds at most,
+//!   until 3/4 of the bound are left or a quarter of the pool is free. Of each it is what is furthest from the
+//!   frontier: of the one that keeps most that may be the newcomer, which then is refused and nobody asked. So
+//!   nobody keeps the memory by having come first, and who has a small hole gets through.
+//! - At the bound itself, or with less than an eighth of the buffers free, newcomers are refused, as if they had been
+//!   lost: the user did not, or could not, give up as much as it was asked for.
+//!
+//! What was given up counts as not received: it leaves the ranges and the SACK blocks, and may come again. Memory is
+//! counted in octets of packet buffers where the user says how many those are, and else in octets of payload.
+
+use std::num::NonZeroU32;
+
+use arrayvec::ArrayVec;
+use dp::Mempool;
+use dp::mbuf::HEADROOM;
+use slab::Slab;
+
+use super::ranges::Ranges;
+use crate::id::ConnId;
+
+/// Connections asked at a time.
+pub(crate) const MAX_ASKED: usize = 8;
+
+/// Names a range set: its record plus one, so that an optional name takes no more room.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::tcp) struct RangesKey(NonZeroU32);
+
+impl RangesKey {
+    fn of(record: usize) -> Self {
+        Self(NonZeroU32::MIN.saturating_add(record as u32))
+    }
+
+    fn record(self) -> usize {
+        self.0.get() as usize - 1
+    }
+}
+
+/// Range sets of the connections that have a hole, and what those connections hold.
+pub(crate) struct ReorderSlab {
+    records: Slab<Ranges>,
+    /// By key, also of records that are free: their holders hold nothing.
+    holders: Vec<Holder>,
+    limit: usize,
+    /// The stack's bound, octets.
+    bound: u64,
+    /// Octets of all holders.
+    kept: u64,
+    /// Requests that the user has not taken from the queue of events.
+    asked: usize,
+}
+
+/// A connection with a hole.
+#[derive(Clone, Copy)]
+struct Holder {
+    conn: ConnId,
+    /// Octets of memory it keeps.
+    kept: u32,
+    /// Octets of payload it holds.
+    held: u32,
+}
+
+/// Whether there is room for more out of order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::tcp) enum Room {
+    Plenty,
+    /// So many octets of memory have to become free.
+    Tight(u64),
+    /// At the stack's bound: as [`Tight`](Self::Tight), and nothing is taken.
+    Full(u64),
+    /// As [`Full`](Self::Full), for lack of packet buffers.
+    NoBuffers(u64),
+}
+
+impl ReorderSlab {
+    /// Room for `limit` connections with holes, taken now, that keep `octets` together, but no more than three
+    /// eighths of `pool`: of the rest transmission may take half of it.
+    pub(crate) fn new(limit: usize, octets: u64, pool: &Mempool) -> Self {
+        let most = pool.capacity() as u64 * buffer_octets(pool) * 3 / 8;
+        Self {
+            records: Slab::with_capacity(limit),
+            holders: Vec::with_capacity(limit),
+            limit,
+            bound: octets.min(most),
+            kept: 0,
+            asked: 0,
+        }
+    }
+
+    /// Sets in use.
+    pub(crate) fn len(&self) -> usize {
+        self.records.len()
+    }
+
+    /// A set for `conn`, which has none.
+    pub(in crate::tcp) fn take(&mut self, conn: ConnId) -> Option<RangesKey> {
+        if self.records.len() >= self.limit {
+            return None;
+        }
+        let key = self.records.insert(Ranges::default());
+        let holder = Holder { conn, kept: 0, held: 0 };
+        // Keys are dense: a new one is the next.
+        match self.holders.get_mut(key) {
+            Some(place) => *place = holder,
+            None => self.holders.push(holder),
+        }
+        Some(RangesKey::of(key))
+    }
+
+    /// Gives a set back.
+    pub(in crate::tcp) fn remove(&mut self, key: RangesKey) {
+        self.weigh(key, 0, 0);
+        self.records.remove(key.record());
+    }
+
+    pub(in crate::tcp) fn get(&self, key: RangesKey) -> &Ranges {
+        &self.records[key.record()]
+    }
+
+    pub(in crate::tcp) fn get_mut(&mut self, key: RangesKey) -> &mut Ranges {
+        &mut self.records[key.record()]
+    }
+
+    /// The connection of this set holds `held` octets in `pinned` octets of packet buffers, as far as is known.
+    pub(in crate::tcp) fn weigh(&mut self, key: RangesKey, held: u64, pinned: u64) {
+        let octets = |octets: u64| u32::try_from(octets).unwrap_or(u32::MAX);
+        let holder = &mut self.holders[key.record()];
+        self.kept -= u64::from(holder.kept);
+        (holder.kept, holder.held) = (octets(held.max(pinned)), octets(held));
+        self.kept += u64::from(holder.kept);
+    }
+
+    /// Whether `octets` more may be kept.
+    pub(in crate::tcp) fn room(&self, pool: &Mempool, octets: u64) -> Room {
+        let (free, all) = (pool.available(), pool.capacity());
+        let kept = self.kept + octets;
+        let missing = (all / 4).saturating_sub(free) as u64 * buffer_octets(pool);
+        let need = missing.max(kept.saturating_sub(self.bound / 4 * 3));
+        if free < all / 8 {
+            Room::NoBuffers(need)
+        } else if kept > self.bound {
+            Room::Full(need)
+        } else if free < all / 16 * 3 || kept > self.bound / 8 * 7 {
+            Room::Tight(need)
+        } else {
+            Room::Plenty
+        }
+    }
+
+    /// Who is to give up how many octets of payload, so that `need` octets of memory become free: nobody while earlier
+    /// requests have not been taken.
+    pub(in crate::tcp) fn ask(&mut self, need: u64) -> ArrayVec<(ConnId, usize), MAX_ASKED> {
+        let mut asked = ArrayVec::new();
+        if self.asked > 0 {
+            return asked;
+        }
+        let mut left = need;
+        for holder in self.largest() {
+            if left == 0 {
+                break;
+            }
+            let (kept, held) = (u64::from(holder.kept), u64::from(holder.held));
+            let free = left.min(kept.div_ceil(2));
+            left -= free;
+            asked.push((holder.conn, (free * held).div_ceil(kept) as usize));
+        }
+        self.asked = asked.len();
+        asked
+    }
+
+    /// Whether no connection keeps more than that of this set.
+    pub(in crate::tcp) fn keeps_most(&self, key: RangesKey) -> bool {
+        let kept = self.holders[key.record()].kept;
+        self.holders.iter().all(|holder| holder.kept <= kept)
+    }
+
+    /// A connection is asked for what is beyond its own bound.
+    pub(in crate::tcp) fn on_asked(&mut self) {
+        self.asked += 1;
+    }
+
+    /// The user has taken a request from the queue of events.
+    pub(crate) fn on_ask_taken(&mut self) {
+        self.asked = self.asked.saturating_sub(1);
+    }
+
+    /// Those who keep most, the largest first.
+    fn largest(&self) -> ArrayVec<Holder, MAX_ASKED> {
+        let mut largest: ArrayVec<Holder, MAX_ASKED> = ArrayVec::new();
+        for holder in self.holders.iter().filter(|holder| holder.held > 0) {
+            if largest.is_full() {
+                if largest.last().is_some_and(|least| least.kept >= holder.kept) {
+                    continue;
+                }
+                largest.pop();
+            }
+            let at = largest.partition_point(|other| other.kept >= holder.kept);
+            largest.insert(at, *holder);
+        }
+        largest
+    }
+}
+
+/// Octets of memory of one packet buffer.
+fn buffer_octets(pool: &Mempool) -> u64 {
+    (pool.data_octets() + HEADROOM) as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn conn(slot: u32) -> ConnId {
+        ConnId { slot, generation: 0 }
+    }
+
+    /// A slab bound to 8000 octets, and connections that hold so much in so many octets of buffers.
+    fn holding(octets: &[(u64, u64)]) -> ReorderSlab {
+        let pool = Mempool::heap("reorder", 64, 1024);
+        let mut slab = ReorderSlab::new(100, 8000, &pool);
+        for (slot, &(held, pinned)) in octets.iter().enumerate() {
+            let key = slab.take(conn(slot as u32)).unwrap();
+            slab.weigh(key, held, pinned);
+        }
+        slab
+    }
+
+    #[test]
+    fn the_largest_are_asked_for_half_of_what_they_hold() {
+        let mut slab = holding(&[(500, 0), (3000, 0), (0, 0), (1000, 4000)]);
+        // In octets of payload: the last keeps most, four times what it holds.
+        assert_eq!(slab.ask(3000).as_slice(), [(conn(3), 500), (conn(1), 1000)]);
+        assert!(slab.ask(3000).is_empty(), "once at a time");
+        assert!(slab.keeps_most(RangesKey::of(3)) && !slab.keeps_most(RangesKey::of(1)));
+        slab.on_ask_taken();
+        assert!(slab.ask(3000).is_empty());
+        slab.on_ask_taken();
+        assert_eq!(slab.ask(1).as_slice(), [(conn(3), 1)]);
+    }
+
+    #[test]
+    fn no_more_than_a_few_are_asked_at_a_time() {
+        let mut slab = holding(&[(100, 0); 20]);
+        let asked = slab.ask(8000);
+        assert_eq!(asked.len(), MAX_ASKED);
+        assert!(asked.iter().all(|(_, octets)| *octets == 50));
+    }
+
+    #[test]
+    fn the_bound_and_the_pool_say_whether_there_is_room() {
+        let pool = Mempool::heap("reorder", 64, 1024);
+        let slab = holding(&[(2000, 0), (1000, 4900)]);
+        assert_eq!(slab.room(&pool, 100), Room::Plenty);
+        assert_eq!(slab.room(&pool, 101), Room::Tight(1001));
+        assert_eq!(slab.room(&pool, 1100), Room::Tight(2000));
+        assert_eq!(slab.room(&pool, 1101), Room::Full(2001));
+        let buffer = buffer_octets(&pool);
+        let mut taken: Vec<_> = (0..52).map(|_| pool.alloc().unwrap()).collect();
+        assert_eq!(slab.room(&pool, 1), Room::Plenty);
+        taken.extend(pool.alloc());
+        assert_eq!(slab.room(&pool, 1), Room::Tight(5 * buffer));
+        taken.extend((0..4).map(|_| pool.alloc().unwrap()));
+        assert_eq!(slab.room(&pool, 1), Room::NoBuffers(9 * buffer));
+    }
+
+    #[test]
+    fn a_set_that_goes_takes_what_it_holds_with_it() {
+        let mut slab = holding(&[(100, 0), (200, 0)]);
+        slab.remove(RangesKey::of(0));
+        assert_eq!((slab.kept, slab.len()), (200, 1));
+        assert_eq!(slab.take(conn(7)), Some(RangesKey::of(0)));
+        assert_eq!(slab.ask(8000).as_slice(), [(conn(1), 100)], "who holds nothing is not asked");
+    }
+}
