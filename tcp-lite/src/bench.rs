@@ -4,10 +4,11 @@
 use crate::checksum::Sum;
 use crate::ethernet;
 use crate::facade::{EthernetAddress, IpAddress, Ipv4Address, Ipv6Address, TcpSeqNumber};
+use crate::four_tuple::FourTuple;
 use crate::frame::{Framing, Headers};
 use crate::ip::{self, Ecn, Upper};
 use crate::secrets::Secrets;
-use crate::table::{ConnTable, FourTuple};
+use crate::table::ConnTable;
 use crate::tcp::header::{Flags, Options, TcpHeader};
 use crate::timer_wheel;
 use crate::{Instant, StackConfig};

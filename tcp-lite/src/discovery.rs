@@ -41,7 +41,7 @@ pub(crate) struct Asked {
 
 /// What an ARP or neighbour discovery packet means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Talk {
+pub(crate) struct Message {
     /// The address that is asked for or spoken of.
     pub(crate) target: IpAddress,
     /// Sent from no address or from one of ours: nobody to answer.
@@ -62,7 +62,7 @@ pub(crate) enum Assertion {
 }
 
 /// Reads an ARP packet.
-pub(crate) fn from_arp(octets: &[u8], mac: EthernetAddress, routes: &Routes) -> Option<Talk> {
+pub(crate) fn from_arp(octets: &[u8], mac: EthernetAddress, routes: &Routes) -> Option<Message> {
     let ArpRepr::EthernetIpv4 {
         operation: operation @ (ArpOperation::Request | ArpOperation::Reply),
         source_hardware_addr: from,
@@ -79,7 +79,7 @@ pub(crate) fn from_arp(octets: &[u8], mac: EthernetAddress, routes: &Routes) -> 
     let is_probe = source_protocol_addr.is_unspecified() && operation == ArpOperation::Request;
     let address = if is_probe { target } else { ip };
     let conflicts = from != mac && from.is_unicast() && routes.is_ours(&address);
-    Some(Talk {
+    Some(Message {
         target,
         anonymous: is_probe || routes.is_ours(&ip),
         heard: is_neighbor(&ip, from, routes).then_some(heard),
@@ -93,7 +93,7 @@ pub(crate) fn from_ndp(
     from: EthernetAddress,
     mac: EthernetAddress,
     routes: &Routes,
-) -> Option<Talk> {
+) -> Option<Message> {
     let ip = Ipv6Packet::new_checked(packet).ok()?;
     // Nobody beyond the link can send this (RFC 4861 section 7.1).
     if ip.hop_limit() != 255 || ip.next_header() != IpProtocol::Icmpv6 {
@@ -128,14 +128,14 @@ pub(crate) fn from_ndp(
                 // Others that ask for an address of ours are smoltcp's to answer.
                 if !source.is_unspecified() {
                     let heard = heard.filter(|heard| is_neighbor(&heard.ip, heard.mac, routes));
-                    return Some(Talk { target, anonymous: routes.is_ours(&source), heard, asked: None });
+                    return Some(Message { target, anonymous: routes.is_ours(&source), heard, asked: None });
                 }
                 (target, None, true)
             }
             _ => return None,
         };
     let conflicts = from != mac && from.is_unicast() && routes.is_ours(&target);
-    Some(Talk {
+    Some(Message {
         target,
         anonymous: is_probe,
         heard: heard.filter(|heard| is_neighbor(&heard.ip, heard.mac, routes)),

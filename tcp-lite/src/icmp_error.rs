@@ -4,8 +4,8 @@
 
 use crate::checksum::{Sum, pseudo_header};
 use crate::facade::{IpAddress, Ipv4Address, Ipv6Address, TcpSeqNumber};
+use crate::four_tuple::FourTuple;
 use crate::ip::{self, PROTOCOL_ICMP, PROTOCOL_ICMPV6, PROTOCOL_TCP, Upper};
-use crate::table::FourTuple;
 
 /// What the error says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

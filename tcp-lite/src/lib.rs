@@ -3,20 +3,35 @@
 //!
 //! This crate is deterministic, does no I/O, reads no clock and starts no thread: frames, time and a seed come
 //! in, frames and events go out. Whole connections run in a test by moving frames between two [`Stack`]s.
+//!
+//! Floors: a module uses only modules of lower floors (`tests/layout.rs` checks that, and the same for the modules of `tcp`).
+//!
+//! | floor | modules | what |
+//! |---|---|---|
+//! | 0 | `facade`, `id`, `out_of_order` | addresses and times; names; a gauge |
+//! | 1 | `backoff`, `checksum`, `config`, `counters`, `ethernet`, `event`, `four_tuple`, `timer_wheel` | what all share |
+//! | 2 | `in_order`, `ip`, `route`, `secrets` | packets, routes, keys |
+//! | 3 | `discovery`, `icmp_error`, `listener`, `slow_path`, `table` | ARP and NDP, ICMP errors, who listens, who is connected |
+//! | 4 | `address_conflict`, `neighbor` | our addresses are ours; where neighbours are |
+//! | 5 | `tcp` | connections |
+//! | 6 | `frame`, `reassembly`, `syn_cookie` | what has TCP headers in it |
+//! | 7 | `stack` | one host on one port |
+//! | 8 | `bench` | private parts for `benches` to time |
 #![forbid(unsafe_code)]
 
+mod address_conflict;
 mod backoff;
 #[cfg(feature = "bench")]
 #[doc(hidden)]
 pub mod bench;
 mod checksum;
-mod claims;
 pub mod config;
 mod counters;
 mod discovery;
 mod ethernet;
 pub mod event;
 pub mod facade;
+mod four_tuple;
 mod frame;
 mod icmp_error;
 mod id;

@@ -1,14 +1,24 @@
 //! Listening ports: who may connect, and how many connections each has that are not established yet.
 //!
-//! An address may be barred for a while by whoever listens, since nothing comes of its connections: its SYNs are dropped
+//! An address may be blocked for a while by whoever listens, since nothing comes of its connections: its SYNs are dropped
 //! before they cost anything. Who shares the address with the one to blame is delayed, not refused: a SYN comes again.
 
 use std::collections::HashMap;
 
-use crate::ListenError;
 use crate::facade::{Instant, IpAddress, IpCidr};
 use crate::id::ListenerId;
 use crate::secrets::KeyedState;
+
+/// Why a port could not be listened on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ListenError {
+    /// `Limits::listeners` reached.
+    #[error("no free listener (limit {0})")]
+    NoListener(usize),
+    /// Somebody listens there already.
+    #[error("port {0} is being listened on")]
+    InUse(u16),
+}
 
 /// How a port is listened on. The default admits everybody, with no other bound than
 /// [`Limits::backlog`](crate::Limits::backlog).
@@ -49,7 +59,7 @@ pub struct ListenerCounters {
     pub half_open_full: u64,
     /// More half-open connections than one address may have.
     pub half_open_address_full: u64,
-    /// From an address that was [barred](crate::Stack::bar).
+    /// From an address that was [blocked](crate::Stack::block_address).
     pub barred: u64,
 }
 
@@ -71,14 +81,14 @@ struct Listener {
     half_open: usize,
     /// As many entries as there are half-open connections, at most.
     by_address: HashMap<IpAddress, usize, KeyedState>,
-    /// Until when addresses are barred. As many entries as the listener's user barred and are not over, at most.
-    barred: HashMap<IpAddress, Instant, KeyedState>,
+    /// Until when addresses are blocked. As many entries as the listener's user blocked and are not over, at most.
+    blocked: HashMap<IpAddress, Instant, KeyedState>,
     counters: ListenerCounters,
 }
 
 impl Listener {
-    fn bars(&self, now: Instant, remote: &IpAddress) -> bool {
-        self.barred.get(remote).is_some_and(|until| now < *until)
+    fn blocks(&self, now: Instant, remote: &IpAddress) -> bool {
+        self.blocked.get(remote).is_some_and(|until| now < *until)
     }
 }
 
@@ -120,7 +130,7 @@ impl Listeners {
         self.slots[slot].listener = Some(Listener {
             port,
             by_address: HashMap::with_capacity_and_hasher(half_open, self.keyed.clone()),
-            barred: HashMap::with_hasher(self.keyed.clone()),
+            blocked: HashMap::with_hasher(self.keyed.clone()),
             config: ListenConfig { half_open: Some(half_open), ..config },
             half_open: 0,
             counters: ListenerCounters::default(),
@@ -159,13 +169,13 @@ impl Listeners {
     pub(crate) fn try_half_open(&mut self, now: Instant, id: ListenerId, remote: &IpAddress) -> Admission {
         self.changes += 1;
         let Some(listener) = self.get_mut(id) else { return Admission::Refused };
-        let barred = listener.bars(now, remote);
+        let is_blocked = listener.blocks(now, remote);
         let Listener { config, half_open, by_address, counters, .. } = listener;
         if !config.filter.admits(remote) {
             counters.filtered += 1;
             return Admission::Refused;
         }
-        if barred {
+        if is_blocked {
             counters.barred += 1;
             return Admission::Refused;
         }
@@ -188,14 +198,15 @@ impl Listeners {
     pub(crate) fn admits(&self, now: Instant, id: ListenerId, remote: &IpAddress) -> bool {
         let slot = self.slots.get(id.slot as usize).filter(|slot| slot.generation == id.generation);
         let listener = slot.and_then(|slot| slot.listener.as_ref());
-        listener.is_some_and(|listener| listener.config.filter.admits(remote) && !listener.bars(now, remote))
+        listener
+            .is_some_and(|listener| listener.config.filter.admits(remote) && !listener.blocks(now, remote))
     }
 
-    /// See [`Stack::bar`](crate::Stack::bar).
-    pub(crate) fn bar(&mut self, now: Instant, id: ListenerId, remote: IpAddress, until: Instant) {
+    /// See [`Stack::block_address`](crate::Stack::block_address).
+    pub(crate) fn block_address(&mut self, now: Instant, id: ListenerId, remote: IpAddress, until: Instant) {
         let Some(listener) = self.get_mut(id) else { return };
-        listener.barred.retain(|_, until| now < *until);
-        listener.barred.insert(remote, until);
+        listener.blocked.retain(|_, until| now < *until);
+        listener.blocked.insert(remote, until);
     }
 
     /// A half-open connection from `remote` got established or is gone.

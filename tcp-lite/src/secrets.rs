@@ -8,7 +8,7 @@ use rand_core::{Rng, SeedableRng};
 use siphasher::sip::{SipHasher13, SipHasher24};
 
 use crate::facade::{Duration, Instant, IpAddress, TcpSeqNumber};
-use crate::table::FourTuple;
+use crate::four_tuple::FourTuple;
 
 /// First port of the dynamic range (RFC 6335 section 6).
 const EPHEMERAL_FIRST: u16 = 49_152;

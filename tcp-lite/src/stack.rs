@@ -6,7 +6,7 @@
 mod ahead;
 mod connections;
 mod errors;
-mod joined;
+mod gro;
 mod receive;
 mod segment;
 mod surroundings;
@@ -23,16 +23,18 @@ use std::ops::Range;
 use dp::{Burst, Mbuf, Mempool, Offloads, TsoLimits};
 
 pub use self::ahead::Ahead;
-pub use self::errors::{ConnectError, ListenError};
+pub use self::errors::ConnectError;
 pub use self::segment::{SegmentBuf, Sender};
 pub use self::usage::StackUsage;
 pub use crate::counters::StackCounters;
 pub use crate::id::{ConnId, ListenerId};
+pub use crate::listener::ListenError;
 
 use self::connections::{Conn, Connections};
 use self::transmit::Answer;
-use crate::claims::{ADDRESSES, Claims};
+use crate::address_conflict::{ADDRESSES, ConflictDetection};
 use crate::facade::{IpAddress, IpCidr};
+use crate::four_tuple::FourTuple;
 use crate::frame::Framing;
 use crate::icmp_error::{IPV4_MIN_MTU, IPV6_MIN_MTU};
 use crate::ip::{IPV4_OCTETS, IPV6_OCTETS};
@@ -43,7 +45,6 @@ use crate::route::Routes;
 use crate::secrets::{EPHEMERAL_PORTS, Secrets};
 use crate::slow_path::SlowPath;
 use crate::syn_cookie::SynCookies;
-use crate::table::FourTuple;
 use crate::tcp::{Birth, Ctx, MAX_ASKED, ReorderSlab, SearchSlab, SegmentSlab, State, Tcb};
 use crate::{Backoff, ConnInfo, Event, Instant, Keepalive, SendError, StackConfig};
 
@@ -71,7 +72,7 @@ pub struct Stack {
     connections: Connections,
     listeners: Listeners,
     neighbors: Neighbors,
-    claims: Claims,
+    conflicts: ConflictDetection,
     /// Frames can pass, as far as [`Stack::set_link`] was told.
     link_up: bool,
     /// When connections end, if there is no link until then.
@@ -110,7 +111,7 @@ impl Stack {
             connections: Connections::new(limits.connections, secrets.table_state()),
             listeners: Listeners::new(limits.listeners, limits.backlog, secrets.table_state()),
             neighbors: Neighbors::new(limits.neighbors, secrets.table_state()),
-            claims: Claims::new(
+            conflicts: ConflictDetection::new(
                 config.address_probing,
                 routes.addresses().iter().map(IpCidr::address),
                 secrets.probe_wait(),
@@ -181,7 +182,7 @@ impl Stack {
                 self.neighbors.doubt(now, &conn.next_hop);
             }
         }
-        let (moved, claimed) = (self.neighbors.poll(now), self.claims.poll(now));
+        let (moved, claimed) = (self.neighbors.poll(now), self.conflicts.poll(now));
         if moved || claimed {
             self.connections.wake_waiting();
         }
@@ -239,7 +240,7 @@ impl Stack {
         let due = [
             self.connections.wheel.next_deadline(),
             self.neighbors.next_deadline(),
-            self.claims.next_deadline(),
+            self.conflicts.next_deadline(),
             self.link_deadline.filter(|_| self.connections.len() > 0),
         ];
         due.into_iter().flatten().min()
@@ -261,7 +262,7 @@ impl Stack {
         }
         let now = self.now;
         self.link_deadline = None;
-        self.claims.announce_all(now);
+        self.conflicts.announce_all(now);
         self.neighbors.doubt_all(now);
         for slot in 0..self.connections.slots() {
             self.with(now, slot, |tcb, ctx| tcb.on_link_up(ctx));
@@ -292,9 +293,9 @@ impl Stack {
 
     /// Leaves SYNs of `address` to a listener without an answer until `until`: its connections come to nothing, and each
     /// costs more than many segments. No effect on connections that are there, nor on a dead id.
-    pub fn bar(&mut self, now: Instant, listener: ListenerId, address: IpAddr, until: Instant) {
+    pub fn block_address(&mut self, now: Instant, listener: ListenerId, address: IpAddr, until: Instant) {
         self.advance(now);
-        self.listeners.bar(self.now, listener, address.into(), until);
+        self.listeners.block_address(self.now, listener, address.into(), until);
     }
 
     /// Goes up with every change to what [`listener_counters`](Self::listener_counters) says of any listener.

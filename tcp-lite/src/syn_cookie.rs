@@ -10,7 +10,7 @@ use siphasher::sip::SipHasher24;
 
 use crate::TcpConfig;
 use crate::facade::{Instant, TcpSeqNumber};
-use crate::table::FourTuple;
+use crate::four_tuple::FourTuple;
 use crate::tcp::header::{Flags, Options, TcpHeader};
 
 /// A cookie is good in the period in which it was made and in the next.

@@ -81,7 +81,7 @@ impl Io {
         if let Some(listener) = self.listeners.iter_mut().find(|known| Arc::ptr_eq(&known.id, listener))
             && let Some(until) = listener.rate.blame(now, address)
         {
-            tcp.bar(now, listener.tcp, address, until);
+            tcp.block_address(now, listener.tcp, address, until);
         }
     }
 

@@ -8,7 +8,8 @@ use dp::{BURST, Burst, Mbuf};
 
 use super::Stack;
 use crate::ethernet;
-use crate::table::{FourTuple, TupleHash};
+use crate::four_tuple::FourTuple;
+use crate::table::TupleHash;
 
 /// Whom the frames of a burst seem to be for.
 #[derive(Debug)]

@@ -4,9 +4,10 @@ use std::collections::VecDeque;
 use std::ops::{Index, IndexMut};
 
 use crate::facade::{Instant, IpAddress};
+use crate::four_tuple::FourTuple;
 use crate::secrets::KeyedState;
 use crate::stack::{ConnId, ListenerId, SPARE_EVENTS, Stack};
-use crate::table::{ConnTable, FourTuple, TupleHash};
+use crate::table::{ConnTable, TupleHash};
 use crate::tcp::{EVENTS_PER_CONNECTION, Tcb};
 use crate::timer_wheel::TimerWheel;
 

@@ -1,4 +1,4 @@
-//! Why a connection or a listener did not come about.
+//! Why a connection did not come about.
 
 /// Why a connection could not be started.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -18,15 +18,4 @@ pub enum ConnectError {
     /// No address of the peer's family, or no route.
     #[error("no local address or route for {0}")]
     NoRoute(std::net::IpAddr),
-}
-
-/// Why a port could not be listened on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum ListenError {
-    /// `Limits::listeners` reached.
-    #[error("no free listener (limit {0})")]
-    NoListener(usize),
-    /// Somebody listens there already.
-    #[error("port {0} is being listened on")]
-    InUse(u16),
 }

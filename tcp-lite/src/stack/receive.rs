@@ -5,17 +5,17 @@ use std::iter::Peekable;
 use dp::{Checksum, Mbuf};
 
 use super::connections::Conn;
-use super::joined::{self, MAX_BUFFERS, Pattern};
+use super::gro::{self, MAX_BUFFERS, Pattern};
 use super::transmit::Answer;
 use super::{ConnId, ListenerId, Stack};
+use crate::address_conflict::Conflict;
 use crate::checksum::pseudo_header;
-use crate::claims::Conflict;
 use crate::facade::{EthernetAddress, Instant, IpAddress, TcpSeqNumber};
+use crate::four_tuple::FourTuple;
 use crate::icmp_error::{self, IcmpError, Kind};
 use crate::ip::{self, Ecn, PROTOCOL_TCP, Refused, Upper};
 use crate::listener::Admission;
 use crate::syn_cookie::SynCookies;
-use crate::table::FourTuple;
 use crate::tcp::header::{Flags, TcpHeader};
 use crate::tcp::{Birth, State, Tcb, Verdict};
 use crate::{Event, discovery, ethernet, frame};
@@ -88,7 +88,7 @@ impl Stack {
                 let next = header.seq + (end - payload_at);
                 let may_go_on = end > payload_at
                     && frame.segment_count() <= MAX_BUFFERS
-                    && frames.peek().is_some_and(|frame| joined::may_go_on(frame, tcp_at, next))
+                    && frames.peek().is_some_and(|frame| gro::may_go_on(frame, tcp_at, next))
                     && self.is_next(&origin, &header);
                 let pattern =
                     may_go_on.then(|| Pattern::new(&head[..payload_at], ip, [ethernet.octets, tcp_at]));
@@ -127,7 +127,7 @@ impl Stack {
                 return None;
             }
         };
-        let ours = self.routes.is_ours(&ip.dst) && self.claims.is_usable(&ip.dst);
+        let ours = self.routes.is_ours(&ip.dst) && self.conflicts.is_usable(&ip.dst);
         let Upper::Whole { protocol: PROTOCOL_TCP, header_octets } = ip.upper else {
             if !ours && !ip.dst.is_multicast() && !self.routes.is_broadcast(&ip.dst) {
                 self.counters.rx_not_ours += 1;
@@ -376,9 +376,9 @@ impl Stack {
         let packet = &copy[packet_at..];
         match ip {
             None if ethernet.ethertype == ethernet::ETHERTYPE_ARP => {
-                let talk = discovery::from_arp(packet, self.framing.mac, &self.routes);
-                if let Some(talk) = talk
-                    && !self.talk(now, &talk)
+                let message = discovery::from_arp(packet, self.framing.mac, &self.routes);
+                if let Some(message) = message
+                    && !self.on_arp_or_ndp(now, &message)
                 {
                     return;
                 }
@@ -389,7 +389,7 @@ impl Stack {
             }
             Some(ip) => {
                 let error = icmp_error::parse(packet, &ip);
-                let talk = match ip.dst {
+                let message = match ip.dst {
                     IpAddress::Ipv6(_) => {
                         discovery::from_ndp(packet, ethernet.src, self.framing.mac, &self.routes)
                     }
@@ -399,8 +399,8 @@ impl Stack {
                     // Ours alone: smoltcp has no TCP connections.
                     return self.icmp_error(now, &ip.dst, &error);
                 }
-                if let Some(talk) = talk
-                    && !self.talk(now, &talk)
+                if let Some(message) = message
+                    && !self.on_arp_or_ndp(now, &message)
                 {
                     return;
                 }
@@ -507,14 +507,14 @@ impl Stack {
 
     /// An ARP or neighbour discovery packet. Returns whether smoltcp may see it: not what asks for an address that is not ours
     /// (yet), nor probes and claims, which it answers not at all, or not as it should.
-    fn talk(&mut self, now: Instant, talk: &discovery::Talk) -> bool {
-        if let Some(heard) = &talk.heard
+    fn on_arp_or_ndp(&mut self, now: Instant, message: &discovery::Message) -> bool {
+        if let Some(heard) = &message.heard
             && self.neighbors.heard(now, heard)
         {
             self.connections.wake_waiting();
         }
-        if let Some(asked) = &talk.asked
-            && let Some(Conflict { address, mac, lost }) = self.claims.asked(now, asked)
+        if let Some(asked) = &message.asked
+            && let Some(Conflict { address, mac, lost }) = self.conflicts.asked(now, asked)
             // One over an address that we keep is told when it goes on.
             && (lost || self.takes_connections())
         {
@@ -523,7 +523,7 @@ impl Stack {
             // Connections from a lost address learn that in their turn.
             self.connections.wake_waiting();
         }
-        self.claims.is_usable(&talk.target) && !talk.anonymous
+        self.conflicts.is_usable(&message.target) && !message.anonymous
     }
 
     /// An ICMP error about a segment that may be ours. It may come from anybody: believed is only what quotes a segment

@@ -67,7 +67,7 @@ impl Stack {
             scratch: _,
             answers: _,
             starved: _,
-            claims: _,
+            conflicts: _,
             link_up: _,
             link_deadline: _,
             syn_cookies: _,

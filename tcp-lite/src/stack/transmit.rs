@@ -10,10 +10,10 @@ use super::surroundings::Surroundings;
 use super::{Stack, connections};
 use crate::discovery;
 use crate::facade::{EthernetAddress, Instant};
+use crate::four_tuple::FourTuple;
 use crate::frame::Headers;
 use crate::ip::Ecn;
 use crate::neighbor::Resolution;
-use crate::table::FourTuple;
 use crate::tcp::header::{Flags, TcpHeader};
 use crate::tcp::{MAX_TRAIN, Payload, State, Transmission};
 
@@ -97,13 +97,13 @@ impl Stack {
                 || self.slow_path.has_frames()
                 || !self.answers.is_empty()
                 || self.neighbors.query().is_some()
-                || self.claims.assertion().is_some())
+                || self.conflicts.assertion().is_some())
     }
 
     /// What is to be said of our addresses; `false` when the pool is empty.
     fn fill_assertions(&mut self, out: &mut Burst) -> bool {
         while !out.is_full() {
-            let Some(assertion) = self.claims.assertion() else { break };
+            let Some(assertion) = self.conflicts.assertion() else { break };
             let Some(mut frame) = self.pool.alloc() else { return false };
             let (mac, vlan) = (self.framing.mac, self.framing.vlan);
             if let Some(room) = frame.append(discovery::MAX_QUERY_OCTETS) {
@@ -112,7 +112,7 @@ impl Stack {
                 out.push(frame);
                 self.counters.tx_assertions += 1;
             }
-            self.claims.asserted();
+            self.conflicts.asserted();
         }
         true
     }
@@ -161,10 +161,10 @@ impl Stack {
     /// The turn of a connection whose address is not ours: not yet, or not at all.
     fn unclaimed(&mut self, now: Instant, slot: u32) -> Option<Turn> {
         let local = &self.connections.get(slot)?.tuple.local;
-        if self.claims.is_usable(local) {
+        if self.conflicts.is_usable(local) {
             return None;
         }
-        if !self.claims.is_lost(local) {
+        if !self.conflicts.is_lost(local) {
             return Some(Turn::Waiting);
         }
         self.with(now, slot, |tcb, ctx| tcb.unreachable(ctx));

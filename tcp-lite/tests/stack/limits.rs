@@ -427,7 +427,7 @@ fn a_barred_address_is_not_answered_until_its_time_is_over_and_others_are() {
     }
     tap.frames();
     let now = tap.now();
-    tap.host.stack.bar(now, listener, address(2).into(), now + Duration::from_millis(500));
+    tap.host.stack.block_address(now, listener, address(2).into(), now + Duration::from_millis(500));
     let answered = |tap: &mut Tap, last: u8| {
         tap.inject(&craft::segment(TO_A, (address(last), 1000), (A, 80), TcpControl::Syn));
         !tap.frames().is_empty()

@@ -38,7 +38,7 @@ enum Standing {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Claim {
+struct OwnAddress {
     address: IpAddress,
     standing: Standing,
     /// When the next probe or announcement goes out, or the silence after the last probe ends.
@@ -57,45 +57,48 @@ pub(crate) struct Conflict {
     pub(crate) lost: bool,
 }
 
-/// The addresses of a stack.
-pub(crate) struct Claims {
-    claims: ArrayVec<Claim, ADDRESSES>,
+/// What is known of the addresses of a stack (address conflict detection).
+pub(crate) struct ConflictDetection {
+    addresses: ArrayVec<OwnAddress, ADDRESSES>,
     announces: bool,
     /// Not all addresses are in use (yet): then each use is looked up.
     any_unusable: bool,
-    /// No claim is due before this.
+    /// Nothing is due before this.
     next_due: Option<Instant>,
     queue: ArrayVec<Assertion, QUEUE>,
 }
 
-impl Claims {
-    /// Of a stack that has `addresses`. The first probe waits for `wait`, up to a second that differs from host to host (`PROBE_WAIT`).
+impl ConflictDetection {
+    /// Of a stack with these addresses. The first probe waits for `wait`, up to a second that differs from host to host (`PROBE_WAIT`).
     pub(crate) fn new(
         policy: AddressProbing,
         addresses: impl Iterator<Item = IpAddress>,
         wait: Duration,
     ) -> Self {
-        let claim = |address| match policy {
-            AddressProbing::Off => {
-                Claim { address, standing: Standing::Ours { announcements: 0 }, due: None, defended: None }
-            }
-            AddressProbing::Announce => Claim {
+        let own = |address| match policy {
+            AddressProbing::Off => OwnAddress {
+                address,
+                standing: Standing::Ours { announcements: 0 },
+                due: None,
+                defended: None,
+            },
+            AddressProbing::Announce => OwnAddress {
                 address,
                 standing: Standing::Ours { announcements: ANNOUNCEMENTS },
                 due: Some(Instant::ZERO),
                 defended: None,
             },
-            AddressProbing::Probe => Claim {
+            AddressProbing::Probe => OwnAddress {
                 address,
                 standing: Standing::Tentative { probes: PROBES },
                 due: Some(Instant::ZERO + wait),
                 defended: None,
             },
         };
-        let claims: ArrayVec<Claim, ADDRESSES> = addresses.map(claim).take(ADDRESSES).collect();
+        let addresses: ArrayVec<OwnAddress, ADDRESSES> = addresses.map(own).take(ADDRESSES).collect();
         Self {
-            next_due: first_due(&claims),
-            claims,
+            next_due: first_due(&addresses),
+            addresses,
             announces: policy != AddressProbing::Off,
             any_unusable: policy == AddressProbing::Probe,
             queue: ArrayVec::new(),
@@ -104,14 +107,14 @@ impl Claims {
 
     /// Whether packets from and to this address of ours may be sent and taken.
     pub(crate) fn is_usable(&self, address: &IpAddress) -> bool {
-        let usable = |claim: &Claim| matches!(claim.standing, Standing::Ours { .. });
-        !self.any_unusable || self.claims.iter().find(|claim| claim.address == *address).is_none_or(usable)
+        let usable = |own: &OwnAddress| matches!(own.standing, Standing::Ours { .. });
+        !self.any_unusable || self.addresses.iter().find(|own| own.address == *address).is_none_or(usable)
     }
 
     /// Whether it was found to be somebody else's.
     pub(crate) fn is_lost(&self, address: &IpAddress) -> bool {
-        let lost = |claim: &Claim| claim.address == *address && claim.standing == Standing::Duplicate;
-        self.any_unusable && self.claims.iter().any(lost)
+        let lost = |own: &OwnAddress| own.address == *address && own.standing == Standing::Duplicate;
+        self.any_unusable && self.addresses.iter().any(lost)
     }
 
     /// Sends what is due. Returns whether an address may be used from now on, or was.
@@ -119,36 +122,36 @@ impl Claims {
         if self.next_due.is_none_or(|due| now < due) {
             return false;
         }
-        let Self { claims, queue, .. } = self;
+        let Self { addresses, queue, .. } = self;
         let mut changed = false;
-        for claim in claims {
-            if claim.due.is_none_or(|due| now < due) {
+        for own in addresses {
+            if own.due.is_none_or(|due| now < due) {
                 continue;
             }
-            claim.due = None;
-            match &mut claim.standing {
+            own.due = None;
+            match &mut own.standing {
                 Standing::Tentative { probes: 0 } => {
-                    claim.standing = Standing::Ours { announcements: ANNOUNCEMENTS };
-                    claim.due = Some(now);
+                    own.standing = Standing::Ours { announcements: ANNOUNCEMENTS };
+                    own.due = Some(now);
                     changed = true;
                 }
                 Standing::Tentative { probes } => {
                     *probes -= 1;
-                    claim.due = Some(now + if *probes == 0 { PROBE_SILENCE } else { PROBE_INTERVAL });
-                    enqueue(queue, Assertion::Probe(claim.address));
+                    own.due = Some(now + if *probes == 0 { PROBE_SILENCE } else { PROBE_INTERVAL });
+                    enqueue(queue, Assertion::Probe(own.address));
                 }
                 Standing::Ours { announcements: 0 } | Standing::Duplicate => {}
                 Standing::Ours { announcements } => {
                     *announcements -= 1;
-                    claim.due = (*announcements > 0).then_some(now + ANNOUNCE_INTERVAL);
-                    enqueue(queue, Assertion::Announce(claim.address));
+                    own.due = (*announcements > 0).then_some(now + ANNOUNCE_INTERVAL);
+                    enqueue(queue, Assertion::Announce(own.address));
                 }
             }
         }
-        self.next_due = first_due(&self.claims);
+        self.next_due = first_due(&self.addresses);
         if changed {
             self.any_unusable =
-                self.claims.iter().any(|claim| !matches!(claim.standing, Standing::Ours { .. }));
+                self.addresses.iter().any(|own| !matches!(own.standing, Standing::Ours { .. }));
             // The first announcement follows at once.
             self.poll(now);
         }
@@ -162,10 +165,10 @@ impl Claims {
 
     /// The link is there again, perhaps another one: what is ours is announced anew, what is being probed goes on.
     pub(crate) fn announce_all(&mut self, now: Instant) {
-        for claim in self.claims.iter_mut().filter(|_| self.announces) {
-            if let Standing::Ours { announcements } = &mut claim.standing {
+        for own in self.addresses.iter_mut().filter(|_| self.announces) {
+            if let Standing::Ours { announcements } = &mut own.standing {
                 *announcements = ANNOUNCEMENTS;
-                claim.due = Some(now);
+                own.due = Some(now);
                 self.next_due = Some(now);
             }
         }
@@ -174,8 +177,8 @@ impl Claims {
     /// Somebody asks for, or says that it has, an address of ours. What smoltcp does not answer is answered from here.
     /// Returns a conflict that is news.
     pub(crate) fn asked(&mut self, now: Instant, asked: &Asked) -> Option<Conflict> {
-        let claim = self.claims.iter_mut().find(|claim| claim.address == asked.address)?;
-        let lost = match claim.standing {
+        let own = self.addresses.iter_mut().find(|own| own.address == asked.address)?;
+        let lost = match own.standing {
             // Another that probes it at the same time counts, too (RFC 5227 section 2.1.1, RFC 4862 section 5.4.3).
             Standing::Tentative { .. } => true,
             Standing::Duplicate => return None,
@@ -186,13 +189,13 @@ impl Claims {
             Standing::Ours { .. } => false,
         };
         if lost {
-            (claim.standing, claim.due) = (Standing::Duplicate, None);
-            self.next_due = first_due(&self.claims);
+            (own.standing, own.due) = (Standing::Duplicate, None);
+            self.next_due = first_due(&self.addresses);
         } else {
-            if claim.defended.is_some_and(|at| now < at + DEFEND_INTERVAL) {
+            if own.defended.is_some_and(|at| now < at + DEFEND_INTERVAL) {
                 return None;
             }
-            claim.defended = Some(now);
+            own.defended = Some(now);
             enqueue(&mut self.queue, Assertion::Announce(asked.address));
         }
         Some(Conflict { address: asked.address, mac: asked.mac, lost })
@@ -210,8 +213,8 @@ impl Claims {
 }
 
 /// When the first of them is due.
-fn first_due(claims: &[Claim]) -> Option<Instant> {
-    claims.iter().filter_map(|claim| claim.due).min()
+fn first_due(addresses: &[OwnAddress]) -> Option<Instant> {
+    addresses.iter().filter_map(|own| own.due).min()
 }
 
 /// What finds no place is not said: whoever asks will ask again.
@@ -228,8 +231,8 @@ mod tests {
     const US: IpAddress = IpAddress::v4(10, 0, 0, 1);
     const THEM: EthernetAddress = EthernetAddress([2, 0, 0, 0, 0, 9]);
 
-    fn ours(policy: AddressProbing) -> Claims {
-        Claims::new(policy, [US].into_iter(), Duration::from_millis(300))
+    fn ours(policy: AddressProbing) -> ConflictDetection {
+        ConflictDetection::new(policy, [US].into_iter(), Duration::from_millis(300))
     }
 
     fn at(ms: i64) -> Instant {
@@ -237,16 +240,16 @@ mod tests {
     }
 
     /// Everything said until `ms`, and when.
-    fn said(claims: &mut Claims, ms: i64) -> Vec<(i64, Assertion)> {
+    fn said(addresses: &mut ConflictDetection, ms: i64) -> Vec<(i64, Assertion)> {
         let mut said = Vec::new();
         let mut now = at(0);
         loop {
-            claims.poll(now);
-            while let Some(assertion) = claims.assertion() {
-                claims.asserted();
+            addresses.poll(now);
+            while let Some(assertion) = addresses.assertion() {
+                addresses.asserted();
                 said.push((now.total_millis(), assertion));
             }
-            match claims.next_deadline().filter(|due| *due <= at(ms)) {
+            match addresses.next_deadline().filter(|due| *due <= at(ms)) {
                 Some(due) => now = now.max(due),
                 None => return said,
             }
@@ -258,11 +261,11 @@ mod tests {
     #[test]
     fn an_address_is_announced_twice_and_again_when_the_link_is_back() {
         let announce = Assertion::Announce(US);
-        let mut claims = ours(AddressProbing::Announce);
-        assert!(claims.is_usable(&US));
-        assert_eq!(said(&mut claims, 60_000), [(0, announce), (2000, announce)]);
-        claims.announce_all(at(70_000));
-        assert_eq!(said(&mut claims, 99_000), [(70_000, announce), (72_000, announce)]);
+        let mut addresses = ours(AddressProbing::Announce);
+        assert!(addresses.is_usable(&US));
+        assert_eq!(said(&mut addresses, 60_000), [(0, announce), (2000, announce)]);
+        addresses.announce_all(at(70_000));
+        assert_eq!(said(&mut addresses, 99_000), [(70_000, announce), (72_000, announce)]);
         let mut silent = ours(AddressProbing::Off);
         silent.announce_all(at(0));
         assert_eq!(said(&mut silent, 60_000), []);
@@ -270,53 +273,53 @@ mod tests {
 
     #[test]
     fn a_probed_address_is_used_when_nobody_answered() {
-        let mut claims = ours(AddressProbing::Probe);
-        assert!(!claims.is_usable(&US));
+        let mut addresses = ours(AddressProbing::Probe);
+        assert!(!addresses.is_usable(&US));
         let (probe, announce) = (Assertion::Probe(US), Assertion::Announce(US));
-        assert_eq!(said(&mut claims, 4299), [(300, probe), (1300, probe), (2300, probe)]);
-        assert!(!claims.is_usable(&US));
-        assert_eq!(said(&mut claims, 60_000), [(4300, announce), (6300, announce)]);
-        assert!(claims.is_usable(&US));
+        assert_eq!(said(&mut addresses, 4299), [(300, probe), (1300, probe), (2300, probe)]);
+        assert!(!addresses.is_usable(&US));
+        assert_eq!(said(&mut addresses, 60_000), [(4300, announce), (6300, announce)]);
+        assert!(addresses.is_usable(&US));
     }
 
     #[test]
     fn a_probed_address_is_given_up_when_somebody_answers_or_probes_it_too() {
         for is_probe in [false, true] {
-            let mut claims = ours(AddressProbing::Probe);
-            said(&mut claims, 1000);
-            let conflict = claims.asked(at(1000), &Asked { is_probe, ..CONFLICT });
+            let mut addresses = ours(AddressProbing::Probe);
+            said(&mut addresses, 1000);
+            let conflict = addresses.asked(at(1000), &Asked { is_probe, ..CONFLICT });
             assert_eq!(conflict, Some(Conflict { address: US, mac: THEM, lost: true }));
-            assert_eq!(claims.asked(at(1001), &CONFLICT), None, "told once");
-            assert_eq!(said(&mut claims, 60_000), []);
-            assert!(!claims.is_usable(&US) && claims.is_lost(&US));
+            assert_eq!(addresses.asked(at(1001), &CONFLICT), None, "told once");
+            assert_eq!(said(&mut addresses, 60_000), []);
+            assert!(!addresses.is_usable(&US) && addresses.is_lost(&US));
         }
     }
 
     #[test]
     fn an_address_in_use_is_kept_and_defended_once_in_ten_seconds() {
-        let mut claims = ours(AddressProbing::Off);
+        let mut addresses = ours(AddressProbing::Off);
         let news: Vec<i64> =
-            (0..25_000).step_by(100).filter(|ms| claims.asked(at(*ms), &CONFLICT).is_some()).collect();
+            (0..25_000).step_by(100).filter(|ms| addresses.asked(at(*ms), &CONFLICT).is_some()).collect();
         assert_eq!(news, [0, 10_000, 20_000]);
-        assert_eq!(claims.assertion(), Some(Assertion::Announce(US)));
-        assert!(claims.is_usable(&US) && !claims.is_lost(&US));
+        assert_eq!(addresses.assertion(), Some(Assertion::Announce(US)));
+        assert!(addresses.is_usable(&US) && !addresses.is_lost(&US));
     }
 
     #[test]
     fn who_probes_an_address_in_use_is_answered() {
-        let mut claims = ours(AddressProbing::Off);
-        assert_eq!(claims.asked(at(0), &Asked { is_probe: true, ..CONFLICT }), None);
-        assert_eq!(claims.assertion(), Some(Assertion::Answer(US, THEM)));
+        let mut addresses = ours(AddressProbing::Off);
+        assert_eq!(addresses.asked(at(0), &Asked { is_probe: true, ..CONFLICT }), None);
+        assert_eq!(addresses.assertion(), Some(Assertion::Answer(US, THEM)));
     }
 
     #[test]
     fn more_probes_than_answers_that_wait_are_answered_when_they_come_again() {
-        let mut claims = ours(AddressProbing::Off);
+        let mut addresses = ours(AddressProbing::Off);
         let probe = |last| Asked { mac: EthernetAddress([2, 0, 0, 0, 1, last]), is_probe: true, ..CONFLICT };
         for last in [0, 0].into_iter().chain(0..40) {
-            assert_eq!(claims.asked(at(0), &probe(last)), None);
+            assert_eq!(addresses.asked(at(0), &probe(last)), None);
         }
-        let answers = said(&mut claims, 0).into_iter().map(|(_, assertion)| assertion);
+        let answers = said(&mut addresses, 0).into_iter().map(|(_, assertion)| assertion);
         assert!(answers.eq((0..32).map(|last| Assertion::Answer(US, probe(last).mac))));
     }
 
@@ -324,16 +327,16 @@ mod tests {
     fn each_address_stands_for_itself() {
         let second = IpAddress::v4(10, 0, 1, 1);
         let wait = Duration::from_millis(300);
-        let mut claims = Claims::new(AddressProbing::Probe, [US, second].into_iter(), wait);
-        assert!(claims.is_usable(&IpAddress::v4(10, 0, 2, 1)), "not ours at all");
+        let mut addresses = ConflictDetection::new(AddressProbing::Probe, [US, second].into_iter(), wait);
+        assert!(addresses.is_usable(&IpAddress::v4(10, 0, 2, 1)), "not ours at all");
         let probes = |ms| [(ms, Assertion::Probe(US)), (ms, Assertion::Probe(second))];
-        assert_eq!(said(&mut claims, 1000), probes(300));
-        assert!(claims.asked(at(1000), &CONFLICT).is_some_and(|conflict| conflict.lost));
-        assert!(claims.is_lost(&US) && !claims.is_lost(&second) && !claims.is_usable(&second));
-        claims.announce_all(at(1000));
-        assert_eq!(said(&mut claims, 4299).len(), 2, "probes of the other");
-        assert!(claims.poll(at(4300)));
-        assert_eq!(claims.assertion(), Some(Assertion::Announce(second)), "at once");
-        assert!(claims.is_usable(&second) && !claims.is_usable(&US) && claims.is_lost(&US));
+        assert_eq!(said(&mut addresses, 1000), probes(300));
+        assert!(addresses.asked(at(1000), &CONFLICT).is_some_and(|conflict| conflict.lost));
+        assert!(addresses.is_lost(&US) && !addresses.is_lost(&second) && !addresses.is_usable(&second));
+        addresses.announce_all(at(1000));
+        assert_eq!(said(&mut addresses, 4299).len(), 2, "probes of the other");
+        assert!(addresses.poll(at(4300)));
+        assert_eq!(addresses.assertion(), Some(Assertion::Announce(second)), "at once");
+        assert!(addresses.is_usable(&second) && !addresses.is_usable(&US) && addresses.is_lost(&US));
     }
 }
