@@ -8,7 +8,7 @@
 //!
 //! | floor | modules | what |
 //! |---|---|---|
-//! | 0 | `facade`, `id`, `out_of_order` | addresses and times; names; a gauge |
+//! | 0 | `facade`, `id`, `invariant`, `out_of_order` | addresses and times; names; what checks say; a gauge |
 //! | 1 | `backoff`, `checksum`, `config`, `counters`, `ethernet`, `event`, `four_tuple`, `timer_wheel` | what all share |
 //! | 2 | `in_order`, `ip`, `route`, `secrets` | packets, routes, keys |
 //! | 3 | `discovery`, `icmp_error`, `listener`, `slow_path`, `table` | ARP and NDP, ICMP errors, who listens, who is connected |
@@ -36,6 +36,7 @@ mod frame;
 mod icmp_error;
 mod id;
 pub mod in_order;
+mod invariant;
 mod ip;
 mod listener;
 mod neighbor;

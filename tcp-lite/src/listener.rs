@@ -7,6 +7,7 @@ use std::collections::HashMap;
 
 use crate::facade::{Instant, IpAddress, IpCidr};
 use crate::id::ListenerId;
+use crate::invariant::{Check, ensure};
 use crate::secrets::KeyedState;
 
 /// Why a port could not be listened on.
@@ -221,6 +222,17 @@ impl Listeners {
                 by_address.remove(remote);
             }
         }
+    }
+
+    /// `half_open` says how many connections a listener counts as such.
+    pub(crate) fn check(&self, half_open: impl Fn(ListenerId) -> usize) -> Check {
+        for (nr, slot) in self.slots.iter().enumerate() {
+            let Some(listener) = &slot.listener else { continue };
+            let found = half_open(ListenerId { slot: nr as u32, generation: slot.generation });
+            let counted = (listener.half_open, listener.by_address.values().sum());
+            ensure!(counted == (found, found), "{counted:?} half-open of {found} at {}", listener.port);
+        }
+        Ok(())
     }
 
     fn get_mut(&mut self, id: ListenerId) -> Option<&mut Listener> {

@@ -4,6 +4,7 @@
 //! of connections in `stack/connections.rs`, and what is fetched ahead in `stack/ahead.rs`; what is counted and held in `stack/counters.rs` and `stack/usage.rs`.
 
 mod ahead;
+mod check;
 mod connections;
 mod errors;
 mod gro;

@@ -6,6 +6,7 @@
 use std::hash::BuildHasher;
 
 use crate::four_tuple::FourTuple;
+use crate::invariant::{Check, ensure};
 use crate::secrets::KeyedState;
 
 /// The demultiplexer. Grows when connections are created, never by what arrives for existing ones.
@@ -99,6 +100,17 @@ impl ConnTable {
             }
         }
         self.places[gap].slot = FREE;
+    }
+
+    /// So many slots are in it, at least half of the places are free, and each slot is found by its hash.
+    pub(crate) fn check(&self, slots: usize) -> Check {
+        let taken = || self.places.iter().filter(|place| place.slot != FREE);
+        let count = taken().count();
+        ensure!((self.taken, count) == (slots, slots), "{} and {count} places for {slots}", self.taken);
+        ensure!(2 * count <= self.places.len(), "{count} of {} places", self.places.len());
+        let lost = taken().find(|place| self.find(place.hash, |slot| slot == place.slot).is_none());
+        ensure!(lost.is_none(), "slot {:?} is not found by its hash", lost.map(|place| place.slot));
+        Ok(())
     }
 
     /// Where the slots of a hash are looked for first.

@@ -6,6 +6,7 @@
 //! digit is reached.
 
 use crate::facade::Instant;
+use crate::invariant::{Check, ensure};
 
 const BITS: u32 = 6;
 const LISTS: usize = 1 << BITS;
@@ -128,6 +129,41 @@ impl TimerWheel {
             return Some((number, list, start << shift));
         }
         None
+    }
+
+    /// When the timer of `slot` is due, if it runs; microseconds.
+    pub(crate) fn deadline_us(&self, slot: u32) -> Option<u64> {
+        let timer = self.timers[slot as usize];
+        (timer.place != Place::Idle).then_some(timer.deadline_us)
+    }
+
+    /// Each timer that runs is in the one list of its place, and none was passed over.
+    pub(crate) fn check(&self) -> Check {
+        let mut linked = self.check_list(self.due, Place::Due)?;
+        for (number, level) in self.levels.iter().enumerate() {
+            for (list, head) in level.heads.iter().enumerate() {
+                let says = level.occupied >> list & 1 == 1;
+                ensure!(says == (*head != NONE), "level {number}, list {list}: occupied {says}, {head}");
+                let (level, list) = (number as u8, list as u8);
+                linked += self.check_list(*head, Place::List { level, list })?;
+            }
+        }
+        let running = self.timers.iter().filter(|timer| timer.place != Place::Idle);
+        ensure!(linked == running.clone().count(), "{linked} timers linked of {}", running.count());
+        Ok(())
+    }
+
+    fn check_list(&self, head: u32, place: Place) -> Check<usize> {
+        let (mut slot, mut previous, mut count) = (head, NONE, 0);
+        while slot != NONE {
+            let timer = self.timers.get(slot as usize).ok_or_else(|| format!("no timer {slot}"))?;
+            let fits = timer.place == place && timer.previous == previous;
+            ensure!(fits && count < self.timers.len(), "timer {slot} is not where it says");
+            let passed = timer.deadline_us < self.now_us && place != Place::Due;
+            ensure!(!passed, "timer {slot} was due at {} us, it is {} us", timer.deadline_us, self.now_us);
+            (previous, slot, count) = (slot, timer.next, count + 1);
+        }
+        Ok(count)
     }
 
     fn relink_all(&mut self, level: usize, list: usize) {

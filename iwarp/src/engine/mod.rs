@@ -118,6 +118,15 @@ impl Engine {
         self.core.stack().usage()
     }
 
+    /// Whether its stack is as it must be between any two calls; for tests. See [`tcp_lite::Stack::check_invariants`].
+    ///
+    /// # Errors
+    /// The first invariant that does not hold.
+    #[doc(hidden)]
+    pub fn check_invariants(&self) -> Result<(), String> {
+        self.core.stack().check_invariants()
+    }
+
     /// What the port is.
     pub fn port_info(&self) -> &dp::PortInfo {
         self.core.port().info()

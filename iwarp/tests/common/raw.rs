@@ -150,6 +150,7 @@ impl RawPair {
     fn turn_before(&mut self, limit_us: i64) -> bool {
         let now = Instant::from_micros(self.now_us);
         let mut busy = self.engine.turn(now);
+        self.engine.check_invariants().expect("invariants of the engine's stack");
         for engine in &mut self.beside {
             busy |= engine.turn(now);
         }

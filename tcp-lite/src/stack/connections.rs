@@ -5,10 +5,11 @@ use std::ops::{Index, IndexMut};
 
 use crate::facade::{Instant, IpAddress};
 use crate::four_tuple::FourTuple;
+use crate::invariant::{Check, ensure};
 use crate::secrets::KeyedState;
 use crate::stack::{ConnId, ListenerId, SPARE_EVENTS, Stack};
 use crate::table::{ConnTable, TupleHash};
-use crate::tcp::{EVENTS_PER_CONNECTION, Tcb};
+use crate::tcp::{EVENTS_PER_CONNECTION, State, Tcb};
 use crate::timer_wheel::TimerWheel;
 
 /// A connection.
@@ -242,6 +243,11 @@ impl Connections {
         place.conn.as_mut().map(|c| (id, c))
     }
 
+    /// The id of the connection in a slot.
+    pub(super) fn id(&self, slot: u32) -> ConnId {
+        ConnId { slot, generation: self.slots[slot as usize].generation }
+    }
+
     /// Connections there are.
     pub(crate) fn len(&self) -> usize {
         self.slots.len() - self.free.len()
@@ -291,6 +297,38 @@ impl Connections {
             self.slots[slot as usize].queue = Queue::Ready;
             self.ready.push_back(slot);
         }
+    }
+
+    /// Slots, names, queues and timers agree.
+    pub(super) fn check(&self) -> Check {
+        let occupied = self.occupied().count();
+        self.table.check(occupied)?;
+        self.wheel.check()?;
+        ensure!(self.free.len() + occupied == self.slots.len(), "{} free slots", self.free.len());
+        let twice = self.free.iter().any(|slot| self.slots[*slot as usize].conn.is_some());
+        ensure!(!twice, "a slot is free and in use");
+        let (ready, waiting) = (self.queued(Queue::Ready), self.queued(Queue::Waiting));
+        let queues = (self.ready.len(), self.waiting.len());
+        ensure!(queues == (ready, waiting), "{queues:?} queued of {:?}", (ready, waiting));
+        let is = |slot: &u32, queue| self.slots[*slot as usize].queue == queue;
+        let fit = self.ready.iter().all(|slot| is(slot, Queue::Ready))
+            && self.waiting.iter().all(|slot| is(slot, Queue::Waiting));
+        ensure!(fit, "a slot in another queue than it says");
+        for (slot, conn) in self.occupied() {
+            ensure!(self.find(&conn.tuple) == Some(slot), "slot {slot} is not found");
+            let deadline = conn.tcb.deadline().map(|at| u64::try_from(at.total_micros()).unwrap_or(0));
+            let set = self.wheel.deadline_us(slot);
+            ensure!(set == deadline, "the timer of slot {slot} is at {set:?}, not {deadline:?}");
+            let state = conn.tcb.state();
+            ensure!(!conn.half_open || state == State::SynReceived, "half-open in {state:?}");
+            ensure!(conn.waits == (state == State::TimeWait), "slot {slot} in {state:?}");
+            ensure!(!conn.tcb.is_dead(), "slot {slot} has a dead connection");
+        }
+        Ok(())
+    }
+
+    fn queued(&self, queue: Queue) -> usize {
+        self.slots.iter().filter(|slot| slot.queue == queue).count()
     }
 
     pub(crate) fn any_ready(&self) -> bool {

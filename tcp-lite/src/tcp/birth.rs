@@ -37,12 +37,14 @@ pub(super) struct Agreed {
 
 impl Agreed {
     /// Bytes of options that every segment has.
+    #[inline]
     pub(super) fn option_bytes(&self) -> u16 {
         if self.timestamps { 12 } else { 0 }
     }
 }
 
 /// Payload of a segment of `mss` octets beside the options that every segment has (RFC 6691).
+#[inline]
 pub(super) fn payload_of(mss: u16, option_bytes: u16) -> u32 {
     u32::from(mss - option_bytes.min(mss.saturating_sub(1)))
 }

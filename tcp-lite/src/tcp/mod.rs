@@ -46,7 +46,7 @@ mod slabs;
 mod tests;
 
 pub(crate) use birth::Birth;
-pub(crate) use connection::{Tcb, Transmission, Verdict};
+pub(crate) use connection::{Holdings, Tcb, Transmission, Verdict};
 pub(crate) use ctx::{Ctx, EVENTS_PER_CONNECTION};
 pub use info::{ConnInfo, SendError, State};
 pub(crate) use send::Payload;

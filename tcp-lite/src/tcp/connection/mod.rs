@@ -18,6 +18,7 @@
 //! Not here: IP, checksums, the table of connections, listeners; those are the stack's.
 
 mod challenge;
+mod check;
 mod close;
 mod input;
 mod open;
@@ -25,6 +26,7 @@ mod output;
 mod time_wait;
 mod timer;
 
+pub(crate) use check::Holdings;
 pub(crate) use input::Verdict;
 pub(crate) use output::Transmission;
 

@@ -36,6 +36,7 @@ enum Kind {
 
 impl Tcb {
     /// Whether [`next_transmission`](Self::next_transmission) may have something. May say yes in vain, never no.
+    #[inline]
     pub(crate) fn wants_transmit(&self) -> bool {
         self.reset_due || self.receive.is_ack_due() || self.send.wants_transmit()
     }
@@ -118,6 +119,7 @@ impl Tcb {
     }
 
     /// What the sending half has to say, with what the receiving half has.
+    #[inline]
     fn complete(&self, ctx: &Ctx<'_>, outgoing: Outgoing) -> Transmission {
         let Outgoing { kind, pos, flags, ecn, payload, spare_octets } = outgoing;
         let header = self.header(ctx, pos, flags | self.echo_flags(), spare_octets);
@@ -125,6 +127,7 @@ impl Tcb {
     }
 
     /// An acknowledgement that carries nothing.
+    #[inline]
     fn acknowledge(&self, ctx: &Ctx<'_>) -> Transmission {
         let header = self.header(ctx, self.send.nxt(), self.echo_flags(), MAX_HEADER_OCTETS);
         Transmission { header, payload: None, segments: 1, ecn: Ecn::NotEct, kind: Kind::Ack }
@@ -145,6 +148,7 @@ impl Tcb {
     }
 
     /// ECE, on whatever acknowledges marks.
+    #[inline]
     fn echo_flags(&self) -> Flags {
         let mut flags = Flags::empty();
         flags.set(Flags::ECE, self.receive.is_echoing());
@@ -185,6 +189,7 @@ impl Tcb {
     }
 
     /// TSval and TSecr of a segment sent now, if they were agreed on.
+    #[inline]
     pub(super) fn timestamps(&self, ctx: &Ctx<'_>) -> Option<(u32, u32)> {
         let agreed = self.send.agreed().timestamps;
         agreed.then(|| (self.send.timestamp(ctx), self.receive.ts_recent()))

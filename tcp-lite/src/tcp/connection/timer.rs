@@ -17,6 +17,7 @@ pub(super) enum Watch {
 
 impl Tcb {
     /// When [`on_timer`](Self::on_timer) wants to be called. May change by any call.
+    #[inline]
     pub(crate) fn deadline(&self) -> Option<Instant> {
         let halves = earlier(self.send.deadline(), self.receive.deadline());
         earlier(halves, self.timer.map(|(at, _)| at))
@@ -59,6 +60,7 @@ impl Tcb {
     }
 
     /// The peer said something.
+    #[inline]
     pub(super) fn on_alive(&mut self, ctx: &Ctx<'_>) {
         self.keepalive_probes = 0;
         if self.state != State::TimeWait {

@@ -17,27 +17,32 @@ pub(super) struct DelayedAck {
 
 impl DelayedAck {
     /// Octets arrived in order.
+    #[inline]
     pub(super) fn count(&mut self, segments: usize, octets: usize) {
         self.segments = self.segments.saturating_add(segments.min(usize::from(u8::MAX)) as u8);
         self.octets = self.octets.saturating_add(octets as u32);
     }
 
     /// Whether so much was received that an acknowledgement is due; a full segment has `full` octets.
+    #[inline]
     pub(super) fn is_enough(&self, full: u32) -> bool {
         self.segments >= 2 || self.octets >= 2 * full
     }
 
     /// An acknowledgement is to be sent now.
+    #[inline]
     pub(super) fn send_now(&mut self) {
         self.due = true;
     }
 
     /// An acknowledgement is to be sent by `at`, if none is before.
+    #[inline]
     pub(super) fn delay(&mut self, at: Instant) {
         self.timer.get_or_insert(at);
     }
 
     /// Whether an acknowledgement is to be sent now.
+    #[inline]
     pub(super) fn is_due(&self) -> bool {
         self.due
     }
@@ -47,6 +52,7 @@ impl DelayedAck {
         self.segments > 0 || self.due
     }
 
+    #[inline]
     pub(super) fn deadline(&self) -> Option<Instant> {
         self.timer
     }
@@ -60,11 +66,13 @@ impl DelayedAck {
     }
 
     /// The position acknowledged last.
+    #[inline]
     pub(super) fn last_sent(&self) -> u64 {
         self.last_sent
     }
 
     /// A segment went out that acknowledges up to `nxt`, all there is.
+    #[inline]
     pub(super) fn on_sent(&mut self, nxt: u64) {
         *self = Self { last_sent: nxt, segments: 0, octets: 0, timer: None, due: self.due };
     }
@@ -75,6 +83,7 @@ impl DelayedAck {
     }
 
     /// What was to be sent now was.
+    #[inline]
     pub(super) fn clear_due(&mut self) {
         self.due = false;
     }

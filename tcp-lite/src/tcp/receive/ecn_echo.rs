@@ -59,11 +59,13 @@ impl Echo {
     }
 
     /// Whether acknowledgements carry ECE.
+    #[inline]
     pub(super) fn is_on(&self) -> bool {
         self.on
     }
 
     /// What is to be acknowledged ahead of the rest.
+    #[inline]
     pub(super) fn earlier(&self) -> Option<Earlier> {
         self.earlier.map(|ack| Earlier { ack: ack.get(), on: self.earlier_on })
     }

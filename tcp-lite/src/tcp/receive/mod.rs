@@ -17,6 +17,7 @@
 //!
 //! It knows nothing of the sending half. Its fields are its own; `connection` asks for them by methods.
 
+mod check;
 mod delayed_ack;
 mod ecn_echo;
 mod held;
@@ -117,26 +118,31 @@ impl ReceiveHalf {
     }
 
     /// Whether `seq` is at the frontier, with nothing beyond it.
+    #[inline]
     pub(super) fn is_next(&self, seq: TcpSeqNumber) -> bool {
         self.ranges.is_none() && seq == self.space.seq(self.nxt)
     }
 
     /// Whether this is the sequence number of the peer's SYN.
+    #[inline]
     pub(super) fn is_syn(&self, seq: TcpSeqNumber) -> bool {
         seq == self.space.seq(0)
     }
 
     /// The position of a sequence number of the peer's.
+    #[inline]
     pub(super) fn position(&self, seq: TcpSeqNumber) -> i64 {
         self.space.pos(seq, self.nxt)
     }
 
     /// RCV.NXT, as a position.
+    #[inline]
     pub(super) fn nxt(&self) -> u64 {
         self.nxt
     }
 
     /// The acknowledgement number to send.
+    #[inline]
     pub(super) fn ack(&self) -> TcpSeqNumber {
         self.space.seq(self.nxt)
     }
@@ -163,6 +169,7 @@ impl ReceiveHalf {
 
     /// RFC 9293 table 6, by overlap. A window's right edge itself is acceptable for a segment without length: a
     /// sender that filled our window acknowledges from there.
+    #[inline]
     pub(super) fn is_acceptable(&self, pos: i64, len: usize) -> bool {
         let (nxt, edge) = (self.nxt as i64, self.edge as i64);
         if pos == nxt {
@@ -176,16 +183,19 @@ impl ReceiveHalf {
     }
 
     /// An acknowledgement is to be sent now.
+    #[inline]
     pub(super) fn send_ack(&mut self) {
         self.acks.send_now();
     }
 
     /// Whether an acknowledgement is to be sent now.
+    #[inline]
     pub(super) fn is_ack_due(&self) -> bool {
         self.acks.is_due()
     }
 
     /// When [`on_timer`](Self::on_timer) wants to be called.
+    #[inline]
     pub(super) fn deadline(&self) -> Option<Instant> {
         self.acks.deadline()
     }
@@ -237,7 +247,12 @@ impl ReceiveHalf {
             self.acks.send_now();
             self.take_fin(ctx.reorder, pos + octets as i64);
         }
-        Outcome { refused, finished: self.fin.is_some_and(|fin| self.nxt > fin) }
+        Outcome { refused, finished: self.is_finished() }
+    }
+
+    /// Whether all the peer's octets and its FIN are here.
+    pub(super) fn is_finished(&self) -> bool {
+        self.fin.is_some_and(|fin| self.nxt > fin)
     }
 
     /// The peer's FIN stands at `end`; the first one counts, and the frontier passes it when it is there. One below bytes
@@ -257,6 +272,7 @@ impl ReceiveHalf {
 
     /// A segment with this header was sent. Whatever has an ACK acknowledges; but while there are SACK blocks to tell, only what
     /// tells them.
+    #[inline]
     pub(super) fn on_ack_sent(&mut self, header: &TcpHeader) {
         if !header.flags.contains(Flags::SYN) {
             self.on_window_sent(self.nxt, header.window);
@@ -271,11 +287,13 @@ impl ReceiveHalf {
     }
 
     /// Whether this segment is older than the newest, by its timestamp (PAWS).
+    #[inline]
     pub(super) fn is_old(&self, ctx: &Ctx<'_>, header: &TcpHeader) -> bool {
         self.agreed.timestamps && self.timestamps.is_old(ctx, header)
     }
 
     /// Takes the timestamp of a segment at `pos` that was found acceptable.
+    #[inline]
     pub(super) fn learn_timestamp(&mut self, ctx: &Ctx<'_>, header: &TcpHeader, pos: i64) {
         if self.agreed.timestamps {
             self.timestamps.learn(ctx, header, pos, self.acks.last_sent());
@@ -283,16 +301,19 @@ impl ReceiveHalf {
     }
 
     /// TSecr of a segment sent now; what the peer said last.
+    #[inline]
     pub(super) fn ts_recent(&self) -> u32 {
         self.timestamps.recent()
     }
 
     /// Whether acknowledgements echo marks now (ECE).
+    #[inline]
     pub(super) fn is_echoing(&self) -> bool {
         self.agreed.ecn && self.echo.is_on()
     }
 
     /// What is to be acknowledged ahead of everything else that is sent.
+    #[inline]
     pub(super) fn earlier_ack(&self) -> Option<Earlier> {
         self.echo.earlier()
     }

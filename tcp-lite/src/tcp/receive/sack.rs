@@ -36,6 +36,7 @@ impl ReceiveHalf {
     }
 
     /// Whether there is something to put into SACK blocks.
+    #[inline]
     pub(in crate::tcp) fn has_sack_blocks(&self) -> bool {
         self.duplicate.is_some() || self.ranges.is_some()
     }

@@ -17,6 +17,7 @@ pub(super) struct PeerTimestamps {
 
 impl PeerTimestamps {
     /// TS.Recent.
+    #[inline]
     pub(super) fn recent(&self) -> u32 {
         self.recent
     }
@@ -28,6 +29,7 @@ impl PeerTimestamps {
 
     /// TS.Recent (RFC 7323 section 4.3), from a segment at `pos` that was found acceptable. An outdated one is replaced by
     /// whatever the peer's clock says now (section 5.5).
+    #[inline]
     pub(super) fn learn(&mut self, ctx: &Ctx<'_>, header: &TcpHeader, pos: i64, last_ack_sent: u64) {
         if let Some((value, _)) = header.options.timestamps
             && pos <= last_ack_sent as i64
@@ -38,6 +40,7 @@ impl PeerTimestamps {
     }
 
     /// PAWS (RFC 7323 section 5.2). A segment without timestamps passes, as with most stacks.
+    #[inline]
     pub(super) fn is_old(&self, ctx: &Ctx<'_>, header: &TcpHeader) -> bool {
         let Some((value, _)) = header.options.timestamps else { return false };
         !header.flags.contains(Flags::RST)

@@ -95,6 +95,7 @@ impl SendHalf {
     }
 
     /// The peer is there: it said something, whatever that was.
+    #[inline]
     pub(in crate::tcp) fn on_heard(&mut self) {
         self.path.on_heard();
     }
@@ -181,12 +182,14 @@ impl SendHalf {
     }
 
     /// Tells transmissions of one segment apart.
+    #[inline]
     fn retransmit_filter(&self, ctx: &Ctx<'_>, echo: Option<u32>) -> RetransmitFilter {
         let lowest = Duration::from_micros(u64::from(self.rtt.min_rtt_us()));
         RetransmitFilter { echo_ms: self.echo_ms(echo), horizon: ctx.now - lowest }
     }
 
     /// The echoed timestamp, as a time of our clock in milliseconds.
+    #[inline]
     fn echo_ms(&self, echo: Option<u32>) -> Option<u32> {
         let echo = echo.filter(|_| self.agreed.timestamps)?;
         Some(echo.wrapping_sub(self.timestamp_offset))
@@ -205,6 +208,7 @@ impl SendHalf {
     }
 
     /// The RTT by the echoed timestamp, which is unambiguous also for what was sent twice (RFC 7323 section 4).
+    #[inline]
     pub(in crate::tcp) fn timestamp_rtt_us(&self, ctx: &Ctx<'_>, echo_ms: u32) -> Option<u64> {
         let elapsed_ms = (ctx.now.total_millis() as u32).wrapping_sub(echo_ms);
         // Older than the life of a retransmission, or from the future: not an echo of ours.
@@ -224,6 +228,7 @@ impl SendHalf {
     }
 
     /// Nothing is on its way and the peer's window does not take what is next, or shrank below what is.
+    #[inline]
     pub(super) fn is_blocked_by_window(&self, ctx: &Ctx<'_>) -> bool {
         let next = self.queue.head.map(|key| ctx.segments.get(key).end());
         next.is_some_and(|end| end > self.window.edge())

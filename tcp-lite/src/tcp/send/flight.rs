@@ -18,6 +18,11 @@ pub(super) struct Flight {
 }
 
 impl Flight {
+    /// Sent behind all others.
+    pub(super) fn newest(&self) -> Option<SegmentKey> {
+        self.newest
+    }
+
     /// The next transmission.
     pub(super) fn depart(&mut self, now: Instant) -> Sent {
         self.count = self.count.wrapping_add(1);

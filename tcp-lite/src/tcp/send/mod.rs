@@ -18,6 +18,7 @@
 
 mod ack;
 mod ack_sample;
+mod check;
 mod flight;
 mod frto;
 mod next;
@@ -198,6 +199,7 @@ impl SendHalf {
     }
 
     /// What the SYNs agreed on.
+    #[inline]
     pub(super) fn agreed(&self) -> &Agreed {
         &self.agreed
     }
@@ -244,6 +246,7 @@ impl SendHalf {
     }
 
     /// Whether the user has closed, and our FIN is not acknowledged.
+    #[inline]
     pub(super) fn is_fin_due(&self) -> bool {
         self.fin == Fin::Due
     }
@@ -263,16 +266,19 @@ impl SendHalf {
     }
 
     /// The sequence number of a position.
+    #[inline]
     pub(super) fn seq(&self, pos: u64) -> TcpSeqNumber {
         self.space.seq(pos)
     }
 
     /// SND.NXT, as a position.
+    #[inline]
     pub(super) fn nxt(&self) -> u64 {
         self.queue.nxt
     }
 
     /// The peer has acknowledged something of ours: it knows of the connection.
+    #[inline]
     pub(super) fn is_syn_acked(&self) -> bool {
         self.queue.una > 0
     }
@@ -284,11 +290,13 @@ impl SendHalf {
     }
 
     /// The position of an acknowledgement number.
+    #[inline]
     pub(super) fn ack_position(&self, ack: TcpSeqNumber) -> i64 {
         self.space.pos(ack, self.queue.una)
     }
 
     /// RFC 5961 section 5.2: neither what was never sent nor what is too old.
+    #[inline]
     pub(super) fn is_ack_acceptable(&self, ack: i64) -> bool {
         let oldest = self.queue.una as i64 - self.window.max() as i64;
         ack <= self.queue.nxt as i64 && ack >= oldest
@@ -313,6 +321,7 @@ impl SendHalf {
     }
 
     /// TSval of a segment sent now (RFC 7323 section 3.2). The clock ticks in milliseconds.
+    #[inline]
     pub(super) fn timestamp(&self, ctx: &Ctx<'_>) -> u32 {
         self.timestamp_offset.wrapping_add(ctx.now.total_millis() as u32)
     }
@@ -332,6 +341,7 @@ impl SendHalf {
     }
 
     /// Octets believed to be in the network.
+    #[inline]
     fn pipe(&self) -> u64 {
         let counts = !self.agreed.sack && self.recovery.phase != Phase::Loss;
         let left = if counts { u64::from(self.recovery.dup_acks) * u64::from(self.path.emss()) } else { 0 };
@@ -339,6 +349,7 @@ impl SendHalf {
     }
 
     /// What may be in flight.
+    #[inline]
     fn cwnd(&self) -> u64 {
         match self.recovery.phase {
             Phase::Fast => self.recovery.prr.cwnd(),
@@ -370,6 +381,7 @@ impl SendHalf {
     }
 
     /// How segments are spread, if they are.
+    #[inline]
     fn pacing(&self, config: &TcpConfig) -> Option<crate::Pacing> {
         pacing::pacing(config, self.rtt.srtt_us())
     }

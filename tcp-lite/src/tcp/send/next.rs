@@ -53,6 +53,7 @@ pub(in crate::tcp) struct Outgoing {
 
 impl SendHalf {
     /// Whether [`next`](Self::next) may have something, or a SYN is due. May say yes in vain, never no.
+    #[inline]
     pub(in crate::tcp) fn wants_transmit(&self) -> bool {
         self.pending.intersects(Pending::SYN | Pending::PROBE | Pending::TAIL)
             || self.queue.lost_octets > 0 && (self.repair_allowed() || self.queue.repair == self.queue.head)
@@ -62,6 +63,7 @@ impl SendHalf {
     }
 
     /// Whether a SYN, or SYN-ACK, is to be sent.
+    #[inline]
     pub(in crate::tcp) fn is_syn_next(&self) -> bool {
         self.pending.contains(Pending::SYN)
     }
@@ -153,6 +155,7 @@ impl SendHalf {
     }
 
     /// Any segment of the connection went out, an acknowledgement included.
+    #[inline]
     pub(in crate::tcp) fn on_any_sent(&mut self, ctx: &Ctx<'_>) {
         self.timers.last_sent = ctx.now;
     }
@@ -201,6 +204,7 @@ impl SendHalf {
     }
 
     /// A segment of `len` octets was sent, new or again.
+    #[inline]
     pub(in crate::tcp) fn pace(&mut self, ctx: &Ctx<'_>, len: u32) {
         let Some(pacing) = self.pacing(ctx.config) else {
             self.pace = Pace::OPEN;
@@ -216,21 +220,25 @@ impl SendHalf {
     }
 
     /// Whether a probe of the path's MTU may be sent now: not while losses are repaired, and within the congestion window.
+    #[inline]
     fn is_path_probe_next(&self) -> bool {
         self.path.has_probe() && self.recovery.phase == Phase::Open && self.cwnd_allows()
     }
 
     /// Octets in flight leave room in the congestion window: for a whole segment, since that is the unit.
+    #[inline]
     fn cwnd_allows(&self) -> bool {
         self.pipe() < self.cwnd()
     }
 
     /// Whether congestion and pacing let a segment out again that is not the oldest.
+    #[inline]
     fn repair_allowed(&self) -> bool {
         self.cwnd_allows() && self.pace.is_open()
     }
 
     /// Whether congestion and pacing, or F-RTO, let a fresh segment out.
+    #[inline]
     fn fresh_allowed(&self) -> bool {
         match self.recovery.frto {
             Frto::Off => self.cwnd_allows() && self.pace.is_open(),
@@ -305,6 +313,7 @@ impl SendHalf {
         ctx.counters.tx_cut_by_emss += u64::from(cut);
     }
 
+    #[inline]
     fn data(&self, ctx: &Ctx<'_>, kind: Kind, key: SegmentKey) -> Outgoing {
         let segment = ctx.segments.get(key);
         let fresh = self.queue.unsent == Some(key);
@@ -322,12 +331,14 @@ impl SendHalf {
         }
     }
 
+    #[inline]
     fn bare(&self, kind: Kind, pos: u64, flags: Flags) -> Outgoing {
         Outgoing { kind, pos, flags, ecn: Ecn::NotEct, payload: None, spare_octets: 0 }
     }
 
     /// The codepoint of a segment: only new octets may be marked, since a mark on what comes again, or on what takes
     /// no window, would tell nothing (RFC 3168 sections 6.1.4 to 6.1.6).
+    #[inline]
     fn codepoint(&self, fresh: bool) -> Ecn {
         if self.ect && fresh { Ecn::Ect0 } else { Ecn::NotEct }
     }

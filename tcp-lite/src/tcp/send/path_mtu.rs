@@ -23,9 +23,10 @@
 use std::num::NonZeroU64;
 
 use super::queue::SendQueue;
+use crate::invariant::{Check, ensure};
 use crate::tcp::birth::{Birth, payload_of};
 use crate::tcp::ctx::Ctx;
-use crate::tcp::slabs::{Probe, Search, SearchKey, Stage};
+use crate::tcp::slabs::{Probe, Search, SearchKey, SearchSlab, Stage};
 use crate::{Duration, Instant, PathMtuProbing};
 
 /// Reports of routers that lower EMSS one after the other before it falls to the least that every path carries. Each has
@@ -103,11 +104,13 @@ impl PathMtu {
     }
 
     /// Largest payload of a segment.
+    #[inline]
     pub(super) fn emss(&self) -> u32 {
         self.emss
     }
 
     /// When the search goes on or begins.
+    #[inline]
     pub(super) fn due(&self) -> Option<Instant> {
         self.due_us.map(|us| Instant::from_micros(us.get() as i64))
     }
@@ -117,11 +120,13 @@ impl PathMtu {
     }
 
     /// Something was acknowledged.
+    #[inline]
     pub(super) fn on_progress(&mut self) {
         self.timeouts = 0;
     }
 
     /// The peer said something.
+    #[inline]
     pub(super) fn on_heard(&mut self) {
         self.heard = true;
     }
@@ -235,6 +240,7 @@ impl PathMtu {
     }
 
     /// Whether a probe waits to be sent.
+    #[inline]
     pub(super) fn has_probe(&self) -> bool {
         self.probe_waits
     }
@@ -295,6 +301,15 @@ impl PathMtu {
             let more = search.refute(self.emss, search.size - 1);
             self.go_on(ctx, more);
         }
+    }
+
+    /// Returns whether the connection searches.
+    pub(super) fn check(&self, searches: &SearchSlab) -> Check<bool> {
+        match self.search {
+            Some(key) => searches.check_search(key, self.probe_waits)?,
+            None => ensure!(!self.probe_waits, "a probe without a search"),
+        }
+        Ok(self.search.is_some())
     }
 
     /// Gives back what a search holds.

@@ -66,6 +66,16 @@ impl SendQueue {
         }
     }
 
+    /// The last segment.
+    pub(super) fn tail(&self) -> Option<SegmentKey> {
+        self.tail
+    }
+
+    /// The page that is written to.
+    pub(super) fn open_page(&self) -> Option<PageKey> {
+        self.open
+    }
+
     /// Octets of segments not acknowledged, sent or not.
     pub(super) fn queued(&self) -> u64 {
         self.end - self.una.clamp(1, self.end)
@@ -171,18 +181,20 @@ impl SendQueue {
     fn remove_head(&mut self, slab: &mut SegmentSlab) {
         let Some(key) = self.head else { return };
         self.set_marks(slab, key, Marks::empty());
-        let (segment, page_gone) = slab.remove(key);
-        if page_gone && self.open == Some(segment.page) {
+        let next = slab.get(key).next;
+        if let Some(gone) = slab.remove(key)
+            && self.open == Some(gone)
+        {
             self.open = None;
         }
         self.segments -= 1;
-        self.head = segment.next;
-        if self.head.is_none() {
+        self.head = next;
+        if next.is_none() {
             self.tail = None;
         }
         for cursor in [&mut self.unsent, &mut self.repair, &mut self.sacks.last] {
             if *cursor == Some(key) {
-                *cursor = segment.next;
+                *cursor = next;
             }
         }
     }

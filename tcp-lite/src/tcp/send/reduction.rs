@@ -29,11 +29,13 @@ impl Reduction {
     }
 
     /// Whether CWR is due on the next new segment.
+    #[inline]
     pub(super) fn is_announced_next(&self) -> bool {
         self.announce
     }
 
     /// A new segment went out.
+    #[inline]
     pub(super) fn on_fresh_sent(&mut self) {
         self.announce = false;
     }

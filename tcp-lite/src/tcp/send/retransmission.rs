@@ -28,6 +28,7 @@ pub(in crate::tcp) struct Expired {
 
 impl SendHalf {
     /// When [`on_timer`](Self::on_timer) wants to be called.
+    #[inline]
     pub(in crate::tcp) fn deadline(&self) -> Option<Instant> {
         let resend = self.timers.resend.map(|(at, _)| at);
         let paced =
@@ -36,6 +37,7 @@ impl SendHalf {
     }
 
     /// Whether a timer watches over what the peer has to say.
+    #[inline]
     pub(in crate::tcp) fn is_waiting(&self) -> bool {
         self.queue.in_flight() > 0 || self.timers.resend.is_some()
     }
@@ -268,6 +270,7 @@ impl SendHalf {
 
 /// The earlier of two times, if there is one. By hand: an iterator over options takes four times as long, and every
 /// segment asks.
+#[inline]
 pub(in crate::tcp) fn earlier(a: Option<Instant>, b: Option<Instant>) -> Option<Instant> {
     match (a, b) {
         (Some(a), Some(b)) => Some(a.min(b)),

@@ -105,18 +105,21 @@ impl RttEstimator {
     }
 
     /// The lowest RTT of late; 0 before the first sample.
+    #[inline]
     pub(super) fn min_rtt_us(&self) -> u32 {
         let lowest_us = self.lowest_us.0.min(self.lowest_us.1);
         if lowest_us == u32::MAX { 0 } else { lowest_us }
     }
 
     /// Smoothed RTT; 0 before the first sample.
+    #[inline]
     pub(super) fn srtt_us(&self) -> u32 {
         (self.srtt8_us / 8).min(u64::from(u32::MAX)) as u32
     }
 }
 
 /// Microseconds from `then` to `now`.
+#[inline]
 pub(super) fn micros_since(now: Instant, then: Instant) -> u64 {
     now.total_micros().saturating_sub(then.total_micros()).max(0) as u64
 }

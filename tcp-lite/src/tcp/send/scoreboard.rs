@@ -210,42 +210,6 @@ impl SendQueue {
 }
 
 #[cfg(test)]
-impl SendQueue {
-    /// Sums and both orders agree with the marks.
-    pub(super) fn check(&self, slab: &SegmentSlab) {
-        let (mut sacked, mut lost, mut flying, mut pos) = ((0, 0), 0, 0, None);
-        let mut cursor = self.head;
-        let mut sent = true;
-        while let Some(key) = cursor {
-            let segment = slab.get(key);
-            sent &= self.unsent != Some(key);
-            assert!(pos.is_none_or(|pos| pos == segment.pos), "a gap in the queue");
-            pos = Some(segment.end());
-            let len = u64::from(segment.len);
-            let place = segment.marks & (Marks::SACKED | Marks::LOST | Marks::FLYING);
-            assert_eq!(place.bits().count_ones(), u32::from(sent), "{:?}", segment.marks);
-            match place {
-                Marks::SACKED => sacked = (sacked.0 + len, sacked.1 + 1),
-                Marks::LOST => lost += len,
-                Marks::FLYING => flying += 1,
-                _ => {}
-            }
-            cursor = segment.next;
-        }
-        assert_eq!((self.sacked_octets, self.sacked_segments, self.lost_octets), (sacked.0, sacked.1, lost));
-        let (mut cursor, mut earlier) = (self.flight.oldest, None);
-        while let Some(key) = cursor {
-            let segment = slab.get(key);
-            assert!(segment.marks.contains(Marks::FLYING) && segment.earlier == earlier);
-            assert!(earlier.is_none_or(|earlier| segment.sent.is_after(slab.get(earlier).sent)));
-            flying -= 1;
-            (cursor, earlier) = (segment.later, Some(key));
-        }
-        assert_eq!(flying, 0, "all that fly are linked");
-    }
-}
-
-#[cfg(test)]
 mod tests {
     use super::super::ack_sample::RetransmitFilter;
     use super::*;
@@ -282,7 +246,7 @@ mod tests {
     fn sack(slab: &mut SegmentSlab, queue: &mut SendQueue, (start, end): (u64, u64)) -> u64 {
         let mut sample = sample();
         queue.sack(slab, start, end, &mut sample);
-        queue.check(slab);
+        queue.check(slab).expect("invariants");
         sample.delivered / LEN
     }
 
@@ -314,7 +278,7 @@ mod tests {
         assert!(queue.split(&mut slab, first, 50));
         let mut sample = sample();
         queue.sack(&mut slab, block.0, block.1, &mut sample);
-        queue.check(&slab);
+        queue.check(&slab).expect("invariants");
         assert_eq!((sample.delivered, queue.sacked_segments), (50, 2));
     }
 
@@ -328,7 +292,7 @@ mod tests {
             queue.sack(slab, span(nr, nr + 1).0, span(nr, nr + 1).1, &mut sample);
             let _ = rack.on_ack(now, &sample);
             let detected = queue.detect_lost(slab, &rack, Duration::from_millis(window_ms), now);
-            queue.check(slab);
+            queue.check(slab).expect("invariants");
             detected
         };
         // Number 2 took 8 ms: 0 is due at 9, 1 at 10.
@@ -358,7 +322,7 @@ mod tests {
         queue.mark_timed_out(&mut slab, at(3));
         assert_eq!(queue.pipe(), 2 * LEN);
         queue.restore_lost(&mut slab);
-        queue.check(&slab);
+        queue.check(&slab).expect("invariants");
         assert_eq!(queue.pipe(), 6 * LEN);
         assert_eq!(queue.flight.oldest, slab.get(first).next, "the first was sent last");
     }
@@ -368,7 +332,7 @@ mod tests {
         let (mut slab, mut queue) = queue(4);
         assert_eq!(sack(&mut slab, &mut queue, span(0, 3)), 3);
         queue.mark_timed_out(&mut slab, at(0));
-        queue.check(&slab);
+        queue.check(&slab).expect("invariants");
         assert_eq!(queue.lost_octets, 4 * LEN);
         assert_eq!(sack(&mut slab, &mut queue, span(0, 3)), 3, "what was known before counts for nothing");
     }

@@ -3,7 +3,6 @@
 use super::{Phase, SendHalf};
 use crate::Duration;
 use crate::tcp::congestion::Congestion;
-use crate::tcp::slabs::SegmentSlab;
 
 impl SendHalf {
     pub(in crate::tcp) fn una(&self) -> u64 {
@@ -92,9 +91,5 @@ impl SendHalf {
             *pos += octets;
         }
         self.window.advance(octets);
-    }
-
-    pub(in crate::tcp) fn check_queue(&self, slab: &SegmentSlab) {
-        self.queue.check(slab);
     }
 }

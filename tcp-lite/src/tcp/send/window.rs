@@ -30,6 +30,7 @@ impl PeerWindow {
 
     /// A segment at `pos` acknowledges up to `ack` and announces `octets`; SND.UNA is `una`. Old segments change nothing.
     /// Returns whether the edge moved.
+    #[inline]
     pub(super) fn update(&mut self, pos: i64, ack: u64, una: u64, octets: u64) -> bool {
         let newer = self.wl1 < pos || self.wl1 == pos && self.wl2 <= ack;
         if ack < una || !newer {
@@ -42,11 +43,13 @@ impl PeerWindow {
     }
 
     /// First position we must not send.
+    #[inline]
     pub(super) fn edge(&self) -> u64 {
         self.edge
     }
 
     /// The largest window seen, octets.
+    #[inline]
     pub(super) fn max(&self) -> u64 {
         self.max
     }

@@ -3,12 +3,14 @@
 //! A connection fills one page at a time. Small buffers are the port's own, as many as are enough for a few segments; who
 //! has more under way gets large ones, where there are any: then a train of segments is one view of a page or two.
 
+use std::collections::HashMap;
 use std::num::NonZeroU32;
 use std::ops::Range;
 
 use dp::{Mbuf, Mempool, Page};
 use slab::Slab;
 
+use crate::invariant::{Check, ensure};
 use crate::tcp::info::SendError;
 
 /// Segments' worth of octets under way from which on a connection gets large buffers.
@@ -129,6 +131,33 @@ impl Pages {
     /// The same octets as a buffer; `None` when no descriptor is free.
     pub(in crate::tcp) fn view(&self, key: PageKey, place: Range<usize>) -> Option<Mbuf> {
         self.records[key.record()].page.view(place)
+    }
+
+    /// Segments lie at these places of pages, and connections have these pages open: each page is there for a segment or for
+    /// a connection that writes to it.
+    pub(in crate::tcp) fn check(
+        &self,
+        places: impl Iterator<Item = (PageKey, Range<usize>)>,
+        open: &[PageKey],
+    ) -> Check {
+        let mut segments = HashMap::new();
+        for (key, place) in places {
+            let page = self.records.get(key.record());
+            let holds = page.is_some_and(|record| place.end <= record.page.filled().len());
+            ensure!(holds, "a segment at {place:?} of {key:?}, which has no such bytes");
+            *segments.entry(key.record()).or_insert(0) += 1;
+        }
+        for (nr, record) in &self.records {
+            let found = segments.get(&nr).copied().unwrap_or(0);
+            ensure!(record.segments == found, "page {nr} counts {} segments of {found}", record.segments);
+            let is_open = open.iter().any(|key| key.record() == nr);
+            ensure!(found > 0 || is_open, "page {nr} is there for nobody");
+        }
+        let small = self.records.iter().filter(|(_, record)| record.is_small).count();
+        ensure!(self.small == small, "{} small pages counted of {small}", self.small);
+        let lost = open.iter().find(|key| !self.records.contains(key.record()));
+        ensure!(lost.is_none(), "{lost:?} is open and not there");
+        Ok(())
     }
 
     /// Pages in use.

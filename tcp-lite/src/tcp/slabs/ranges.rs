@@ -4,6 +4,8 @@ use std::ops;
 
 use arrayvec::ArrayVec;
 
+use crate::invariant::{Check, ensure};
+
 /// Ranges (holes) that a connection tells apart at most. Octets that would need one more are dropped.
 pub(in crate::tcp) const MAX_RANGES: usize = 64;
 
@@ -114,6 +116,19 @@ impl Ranges {
         if whole.start < start {
             self.sorted.insert(at, Range { end: start, ..whole });
         }
+    }
+
+    /// The ranges are in order and apart, between the frontier and `edge`.
+    pub(in crate::tcp) fn check(&self, frontier: u64, edge: u64) -> Check {
+        let mut last = frontier;
+        for Range { start, end, .. } in &self.sorted {
+            ensure!(last < *start && start < end, "the range {start}..{end} behind {last}");
+            last = *end;
+        }
+        ensure!(last <= edge.max(frontier), "a range ends at {last}, beyond the edge {edge}");
+        let octets: u64 = self.sorted.iter().map(|range| range.end - range.start).sum();
+        ensure!(self.octets == octets, "{} octets counted in ranges of {octets}", self.octets);
+        Ok(())
     }
 
     /// The range of this position was seen again: it is the most recent one.

@@ -27,6 +27,7 @@ use slab::Slab;
 
 use super::ranges::Ranges;
 use crate::id::ConnId;
+use crate::invariant::{Check, ensure};
 
 /// Connections asked at a time.
 pub(crate) const MAX_ASKED: usize = 8;
@@ -137,6 +138,38 @@ impl ReorderSlab {
         self.kept -= u64::from(holder.kept);
         (holder.kept, holder.held) = (octets(held.max(pinned)), octets(held));
         self.kept += u64::from(holder.kept);
+    }
+
+    /// The set of `conn`, which holds `held` octets in `pinned` octets of packet buffers; its frontier and edge.
+    pub(in crate::tcp) fn check_set(
+        &self,
+        key: RangesKey,
+        conn: ConnId,
+        (held, pinned): (u64, u64),
+        (frontier, edge): (u64, u64),
+    ) -> Check {
+        let Some(ranges) = self.records.get(key.record()) else {
+            return Err(format!("{key:?} is not there"));
+        };
+        ensure!(!ranges.is_empty(), "a set of ranges without any");
+        ranges.check(frontier, edge)?;
+        let holder = &self.holders[key.record()];
+        ensure!(holder.conn == conn, "the ranges of {conn:?} belong to {:?}", holder.conn);
+        let weighed = (u64::from(holder.held), u64::from(holder.kept));
+        ensure!(weighed == (held, held.max(pinned)), "{weighed:?} weighed of {held} and {pinned} octets");
+        Ok(())
+    }
+
+    /// So many connections have a hole, and so many requests wait to be taken.
+    pub(crate) fn check(&self, holes: usize, asked: usize) -> Check {
+        ensure!(self.records.len() == holes, "{} sets of ranges, {holes} holes", self.records.len());
+        let kept: u64 = self.holders.iter().map(|holder| u64::from(holder.kept)).sum();
+        ensure!(self.kept == kept, "{} octets kept of {kept}", self.kept);
+        ensure!(self.asked == asked, "{} requests counted of {asked}", self.asked);
+        let free = self.holders.iter().enumerate().filter(|(nr, _)| !self.records.contains(*nr));
+        let idle = free.map(|(_, holder)| holder).all(|holder| (holder.kept, holder.held) == (0, 0));
+        ensure!(idle, "a free set of ranges holds something");
+        Ok(())
     }
 
     /// Whether `octets` more may be kept.

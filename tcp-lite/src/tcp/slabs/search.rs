@@ -6,6 +6,8 @@ use std::num::NonZeroU16;
 use dp::Mbuf;
 use slab::Slab;
 
+use crate::invariant::{Check, ensure};
+
 /// A search is over when what may be left to gain is less than this, octets.
 const GRANULARITY: u32 = 8;
 
@@ -50,6 +52,25 @@ impl SearchSlab {
     pub(in crate::tcp) fn take(&mut self, search: Search) -> Option<SearchKey> {
         let room = self.records.len() < self.limit;
         room.then(|| SearchKey(NonZeroU16::MIN.saturating_add(self.records.insert(search) as u16)))
+    }
+
+    /// The search of a connection, whose probe waits to be sent if `waits`.
+    pub(in crate::tcp) fn check_search(&self, key: SearchKey, waits: bool) -> Check {
+        let Some(search) = self.records.get(key.record()) else {
+            return Err(format!("{key:?} is not there"));
+        };
+        let gathered = search.probe.as_ref().map_or(0, |probe| probe.buf.len() as u32);
+        let whole = gathered == search.size;
+        ensure!(whole || search.stage == Stage::Gathering, "{gathered} of {} octets sent", search.size);
+        ensure!(gathered <= search.size && search.size <= search.high, "{gathered}, {}", search.size);
+        ensure!(waits == (search.stage == Stage::Ready), "{:?}, a probe waits: {waits}", search.stage);
+        Ok(())
+    }
+
+    /// So many connections search.
+    pub(crate) fn check(&self, searching: usize) -> Check {
+        ensure!(self.records.len() == searching, "{} searches of {searching}", self.records.len());
+        Ok(())
     }
 
     pub(in crate::tcp) fn get_mut(&mut self, key: SearchKey) -> &mut Search {

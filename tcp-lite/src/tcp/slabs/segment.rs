@@ -13,6 +13,7 @@ use slab::Slab;
 
 use super::pages::{PageKey, Pages};
 use crate::Instant;
+use crate::invariant::{Check, ensure};
 use crate::tcp::info::SendError;
 
 /// Segments of a train at most: buffers of a frame, less one for the headers.
@@ -186,6 +187,18 @@ impl SegmentSlab {
         &self.records[key.record()]
     }
 
+    /// As [`get`](Self::get), where the key itself is in doubt.
+    pub(in crate::tcp) fn find(&self, key: SegmentKey) -> Option<&Segment> {
+        self.records.get(key.record())
+    }
+
+    /// The connections of the stack have `queued` segments and these pages open.
+    pub(crate) fn check(&self, queued: usize, open: &[PageKey]) -> Check {
+        ensure!(self.records.len() == queued, "{} segment records, {queued} in queues", self.records.len());
+        let places = self.records.iter().map(|(_, segment)| (segment.page, segment.place()));
+        self.pages.check(places, open)
+    }
+
     pub(in crate::tcp) fn get_mut(&mut self, key: SegmentKey) -> &mut Segment {
         &mut self.records[key.record()]
     }
@@ -214,6 +227,7 @@ impl SegmentSlab {
     }
 
     /// A record for the first `octets` octets of the page's room, which stand at `pos`. It is in no queue yet.
+    #[inline]
     pub(in crate::tcp) fn insert(&mut self, page: PageKey, octets: usize, pos: u64) -> SegmentKey {
         let offset = self.pages.fill(page, octets);
         let segment = Segment {
@@ -252,10 +266,10 @@ impl SegmentSlab {
         second
     }
 
-    /// Removes the record of a segment that is in no queue any more. Returns it, and whether its page went with it.
-    pub(in crate::tcp) fn remove(&mut self, key: SegmentKey) -> (Segment, bool) {
-        let segment = self.records.remove(key.record());
-        let page_gone = self.pages.leave(segment.page);
-        (segment, page_gone)
+    /// Removes the record of a segment that is in no queue any more. Returns the page that went with it, if one did.
+    #[inline]
+    pub(in crate::tcp) fn remove(&mut self, key: SegmentKey) -> Option<PageKey> {
+        let page = self.records.remove(key.record()).page;
+        self.pages.leave(page).then_some(page)
     }
 }

@@ -125,7 +125,8 @@ impl Host {
     pub(super) fn with<R>(&mut self, now: Instant, call: impl FnOnce(&mut Tcb, &mut Ctx<'_>) -> R) -> R {
         let mut tcb = self.tcb.take().expect("a connection");
         let result = call(&mut tcb, &mut self.ctx(now));
-        tcb.sending().check_queue(&self.segments);
+        let slabs = (&self.segments, &self.reorder, &self.searches);
+        tcb.check(ConnId { slot: 0, generation: 0 }, slabs).expect("invariants");
         self.tcb = Some(tcb);
         self.take_events(now);
         result

@@ -94,11 +94,17 @@ impl Host {
         frame.set_rx_checksum(checksum);
         trace(format_args!("{} in  {} {checksum:?}", self.now_us, Shown(octets)));
         self.stack.input(self.now(), frame);
+        self.assert_invariants();
+    }
+
+    fn assert_invariants(&self) {
+        self.stack.check_invariants().expect("invariants of the stack");
     }
 
     /// What the stack has to say now, each frame looked at.
     pub(super) fn sent(&mut self) -> Vec<Vec<u8>> {
         let now = self.now();
+        self.assert_invariants();
         self.stack.poll(now);
         let mut frames = Vec::new();
         loop {
@@ -109,6 +115,7 @@ impl Host {
                 break;
             }
         }
+        self.assert_invariants();
         frames.iter().for_each(|frame| self.check(frame));
         frames
     }

@@ -157,6 +157,7 @@ impl LiteHost {
             self.on_event(event, now)?;
         }
         self.check_limits()?;
+        self.stack.check_invariants().map_err(|what| format!("host {}: {what}", self.side))?;
         Ok(busy)
     }
 

@@ -174,6 +174,7 @@ impl World for RdmaWorld {
         }
         let host = &self.hosts[side];
         host.setup.check_usage(&host.engine.stack_usage()).map_err(|what| format!("host {side}: {what}"))?;
+        host.engine.check_invariants().map_err(|what| format!("host {side}: {what}"))?;
         Ok(busy)
     }
 

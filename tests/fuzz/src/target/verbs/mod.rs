@@ -88,6 +88,9 @@ impl Run {
         self.turns += 1;
         let now = Instant::from_micros(self.now_us);
         let busy = self.sides.iter_mut().fold(false, |busy, side| side.engine.turn(now) | busy);
+        for side in &self.sides {
+            side.engine.check_invariants().expect("invariants of the engine's stack");
+        }
         let next = self.sides.iter_mut().filter_map(|side| side.engine.next_deadline(now)).min();
         let idle_until = next.map_or(self.now_us + 1000, |at| at.total_micros()).min(limit_us);
         self.now_us = if busy { self.now_us + 1 } else { idle_until.max(self.now_us + 1) };

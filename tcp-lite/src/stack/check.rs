@@ -1,0 +1,47 @@
+//! The invariants of a stack: those of its parts, and that what connections hold of them is all that is in use.
+
+use super::connections::Conn;
+use super::{SPARE_EVENTS, Stack};
+use crate::Event;
+use crate::invariant::{Check, ensure};
+use crate::tcp::{EVENTS_PER_CONNECTION, Holdings};
+
+impl Stack {
+    /// Whether everything in here is as it must be between any two calls; else what is not. For tests: it looks at
+    /// everything.
+    ///
+    /// # Errors
+    /// The first invariant that does not hold.
+    #[doc(hidden)]
+    pub fn check_invariants(&self) -> Result<(), String> {
+        self.connections.check()?;
+        let mut all = Vec::new();
+        for (slot, conn) in self.connections.occupied() {
+            let id = self.connections.id(slot);
+            let slabs = (&self.segments, &self.reorder, &self.searches);
+            all.push(conn.tcb.check(id, slabs).map_err(|what| format!("slot {slot}: {what}"))?);
+        }
+        self.check_slabs(&all)?;
+        self.listeners.check(|listener| {
+            let half_open = |conn: &Conn| conn.half_open && conn.listener == Some(listener);
+            self.connections.occupied().filter(|(_, conn)| half_open(conn)).count()
+        })?;
+        let slots = self.connections.slots() as usize;
+        let most = self.config.limits.events + slots * EVENTS_PER_CONNECTION + SPARE_EVENTS;
+        ensure!(self.events.len() <= most, "{} events wait, {most} may", self.events.len());
+        Ok(())
+    }
+
+    fn check_slabs(&self, all: &[Holdings]) -> Check {
+        let open: Vec<_> = all.iter().filter_map(|holdings| holdings.open_page).collect();
+        self.segments.check(all.iter().map(|holdings| holdings.segments).sum(), &open)?;
+        let asked = self.events.iter().filter(|event| matches!(event, Event::Evict { .. })).count();
+        self.reorder.check(all.iter().filter(|holdings| holdings.has_hole).count(), asked)?;
+        self.searches.check(all.iter().filter(|holdings| holdings.searches).count())?;
+        let held: u64 = all.iter().map(|holdings| holdings.out_of_order.held_octets).sum();
+        let pinned: u64 = all.iter().map(|holdings| holdings.out_of_order.pinned_octets).sum();
+        let counted = (self.counters.out_of_order.held_octets, self.counters.out_of_order.pinned_octets);
+        ensure!(counted == (held, pinned), "{counted:?} octets held and pinned of {:?}", (held, pinned));
+        Ok(())
+    }
+}

@@ -1,0 +1,65 @@
+//! The invariants of a connection: its halves' own, and how they fit its state.
+
+use super::{Tcb, Told};
+use crate::OutOfOrder;
+use crate::id::ConnId;
+use crate::invariant::{Check, ensure};
+use crate::tcp::State;
+use crate::tcp::slabs::{PageKey, ReorderSlab, SearchSlab, SegmentSlab};
+
+/// What a connection holds of what connections share.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Holdings {
+    pub(crate) segments: usize,
+    pub(crate) open_page: Option<PageKey>,
+    pub(crate) has_hole: bool,
+    pub(crate) searches: bool,
+    pub(crate) out_of_order: OutOfOrder,
+}
+
+impl Tcb {
+    /// Everything is where its place is. Returns what is held.
+    pub(crate) fn check(
+        &self,
+        conn: ConnId,
+        (segments, reorder, searches): (&SegmentSlab, &ReorderSlab, &SearchSlab),
+    ) -> Check<Holdings> {
+        let sending = self.send.check(segments, searches)?;
+        let has_hole = self.receive.check(reorder, conn)?;
+        let out_of_order = self.receive.held();
+        let over = matches!(self.state, State::TimeWait | State::Closed);
+        let holds = sending.segments > 0 || sending.open_page.is_some() || sending.searches || has_hole;
+        ensure!(!over || !holds, "{:?}, and it holds {sending:?}, a hole: {has_hole}", self.state);
+        ensure!(over == (self.told == Told::Closed), "{:?}, and its user knows {:?}", self.state, self.told);
+        ensure!(!self.reset_due || self.state == State::Closed, "a RST in {:?}", self.state);
+        if self.state != State::Closed {
+            self.check_state()?;
+        }
+        Ok(Holdings {
+            segments: sending.segments,
+            open_page: sending.open_page,
+            has_hole,
+            searches: sending.searches,
+            out_of_order,
+        })
+    }
+
+    /// Both halves are as far as the state says (RFC 9293 section 3.3.2).
+    fn check_state(&self) -> Check {
+        use State::*;
+        let opening = matches!(self.state, SynSent | SynReceived);
+        ensure!(opening != self.send.is_syn_acked(), "our SYN is acknowledged in {:?}", self.state);
+        let peer_closed = matches!(self.state, CloseWait | LastAck | Closing | TimeWait);
+        ensure!(peer_closed == self.receive.is_finished(), "the peer's FIN in {:?}", self.state);
+        self.send.check_timer()?;
+        match self.state {
+            // Closed by its user before it was open, perhaps.
+            SynReceived => Ok(()),
+            state => self.send.check_fin(
+                matches!(state, SynSent | Established | CloseWait),
+                matches!(state, FinWait2 | TimeWait),
+            ),
+        }
+        .map_err(|what| format!("{:?}: {what}", self.state))
+    }
+}

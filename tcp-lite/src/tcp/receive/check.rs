@@ -1,0 +1,26 @@
+//! The invariants of the receiving half.
+
+use super::ReceiveHalf;
+use crate::id::ConnId;
+use crate::invariant::{Check, ensure};
+use crate::tcp::slabs::ReorderSlab;
+
+impl ReceiveHalf {
+    /// Frontier, window, FIN and ranges agree. Returns whether there is a hole.
+    pub(in crate::tcp) fn check(&self, reorder: &ReorderSlab, conn: ConnId) -> Check<bool> {
+        let (nxt, edge) = (self.nxt, self.edge);
+        // A FIN may stand at the edge itself.
+        ensure!(nxt <= edge + 1, "RCV.NXT {nxt} beyond the edge {edge}");
+        ensure!(self.fin.is_none_or(|fin| nxt <= fin + 1), "RCV.NXT {nxt}, FIN {:?}", self.fin);
+        let held = &self.held;
+        let at_most =
+            held.held_octets <= held.held_octets_max && held.pinned_octets <= held.pinned_octets_max;
+        ensure!(at_most, "more than ever: {held:?}");
+        if let Some(key) = self.ranges {
+            // Nothing behind the peer's FIN is taken.
+            let limit = self.fin.map_or(edge, |fin| fin.min(edge));
+            reorder.check_set(key, conn, (held.held_octets, held.pinned_octets), (nxt, limit))?;
+        }
+        Ok(self.ranges.is_some())
+    }
+}

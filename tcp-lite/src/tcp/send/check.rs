@@ -1,0 +1,137 @@
+//! The invariants of the sending half.
+
+use super::queue::SendQueue;
+use super::{Fin, SendHalf};
+use crate::invariant::{Check, ensure};
+use crate::tcp::slabs::{Marks, PageKey, SearchSlab, SegmentKey, SegmentSlab};
+
+/// What the sending half holds of what connections share.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::tcp) struct SendHoldings {
+    pub(in crate::tcp) segments: usize,
+    pub(in crate::tcp) open_page: Option<PageKey>,
+    pub(in crate::tcp) searches: bool,
+}
+
+impl SendHalf {
+    /// Everything is where its place is. Returns what is held.
+    pub(in crate::tcp) fn check(&self, slab: &SegmentSlab, searches: &SearchSlab) -> Check<SendHoldings> {
+        let searches = self.path.check(searches)?;
+        let queue = &self.queue;
+        queue.check(slab)?;
+        if queue.head.is_some() || queue.una >= queue.end {
+            queue.check_positions(slab)?;
+        }
+        Ok(SendHoldings { segments: queue.segments as usize, open_page: queue.open_page(), searches })
+    }
+
+    /// Nothing is in flight that no timer watches over.
+    pub(in crate::tcp) fn check_timer(&self) -> Check {
+        let in_flight = self.queue.in_flight();
+        ensure!(
+            in_flight == 0 || self.timers.resend.is_some(),
+            "{in_flight} octets in flight without a timer"
+        );
+        Ok(())
+    }
+
+    /// The FIN's state is one of: not asked for, to be sent or in flight, acknowledged.
+    pub(in crate::tcp) fn check_fin(&self, open: bool, acked: bool) -> Check {
+        let fits = (self.fin == Fin::Open, self.fin == Fin::Acked) == (open, acked);
+        ensure!(fits, "our FIN is {:?}", self.fin);
+        Ok(())
+    }
+}
+
+impl SendQueue {
+    /// Sums, cursors and both orders agree with the marks.
+    pub(super) fn check(&self, slab: &SegmentSlab) -> Check {
+        let (mut sacked, mut lost, mut flying, mut count) = ((0, 0), 0, 0, 0);
+        let (mut pos, mut last, mut is_sent, mut is_past_repair) = (None, None, true, false);
+        let mut found = [self.unsent, self.repair, self.sacks.last].map(|cursor| cursor.is_none());
+        for key in self.keys(slab, self.head, |segment| segment.next) {
+            let (key, segment) = key?;
+            for (found, cursor) in found.iter_mut().zip([self.unsent, self.repair, self.sacks.last]) {
+                *found |= cursor == Some(key);
+            }
+            is_sent &= self.unsent != Some(key);
+            is_past_repair |= self.repair == Some(key);
+            ensure!(pos.is_none_or(|pos| pos == segment.pos), "a gap in the queue at {}", segment.pos);
+            ensure!(segment.len > 0, "a segment without octets at {}", segment.pos);
+            pos = Some(segment.end());
+            let len = u64::from(segment.len);
+            let place = segment.marks & (Marks::SACKED | Marks::LOST | Marks::FLYING);
+            let places = place.bits().count_ones();
+            ensure!(places == u32::from(is_sent), "{:?} at {}", segment.marks, segment.pos);
+            match place {
+                Marks::SACKED => sacked = (sacked.0 + len, sacked.1 + 1),
+                Marks::LOST => {
+                    ensure!(is_past_repair, "lost in front of the next to be sent again: {}", segment.pos);
+                    lost += len;
+                }
+                Marks::FLYING => flying += 1,
+                _ => {}
+            }
+            (last, count) = (Some(key), count + 1);
+        }
+        ensure!(found == [true; 3], "a cursor outside of the queue: {self:?}");
+        ensure!(self.tail() == last, "the tail is {:?}, not {last:?}", self.tail());
+        let counted = (self.sacked_octets, self.sacked_segments, self.lost_octets, self.segments);
+        let sums = (sacked.0, sacked.1, lost, count);
+        ensure!(counted == sums, "SACKed, lost, queued: {counted:?} of {sums:?}");
+        let mut earlier: Option<SegmentKey> = None;
+        for key in self.keys(slab, self.flight.oldest, |segment| segment.later) {
+            let (key, segment) = key?;
+            ensure!(segment.marks.contains(Marks::FLYING), "in flight and marked {:?}", segment.marks);
+            ensure!(segment.earlier == earlier, "the order of transmission is torn at {}", segment.pos);
+            let in_order = earlier.is_none_or(|earlier| segment.sent.is_after(slab.get(earlier).sent));
+            ensure!(in_order, "sent before the one in front: {}", segment.pos);
+            flying -= 1;
+            earlier = Some(key);
+        }
+        ensure!(flying == 0, "{flying} fly that are not linked");
+        ensure!(self.flight.newest() == earlier, "the newest in flight is {:?}", self.flight.newest());
+        Ok(())
+    }
+
+    /// SND.UNA, SND.NXT and the segments stand where they should, while the connection lives.
+    fn check_positions(&self, slab: &SegmentSlab) -> Check {
+        let (una, nxt, end) = (self.una, self.nxt, self.end);
+        ensure!(una <= nxt && nxt <= end + 1, "SND.UNA {una}, SND.NXT {nxt}, end {end}");
+        if let Some(head) = self.head {
+            let first = slab.get(head);
+            let is_oldest = first.pos <= una.max(1) && una < first.end();
+            ensure!(is_oldest, "SND.UNA {una}, the oldest segment {}..{}", first.pos, first.end());
+        }
+        if let Some(tail) = self.tail() {
+            ensure!(slab.get(tail).end() == end, "the queue ends at {}, not {end}", slab.get(tail).end());
+        }
+        match self.unsent {
+            Some(key) => ensure!(slab.get(key).pos == nxt, "SND.NXT {nxt}, unsent {}", slab.get(key).pos),
+            None => ensure!(una == 0 || nxt >= end, "SND.NXT {nxt}, end {end}, nothing unsent"),
+        }
+        Ok(())
+    }
+
+    /// A list from `first` on; an error where it leads nowhere, or round in a circle.
+    fn keys<'a>(
+        &self,
+        slab: &'a SegmentSlab,
+        first: Option<SegmentKey>,
+        next: impl Fn(&crate::tcp::slabs::Segment) -> Option<SegmentKey>,
+    ) -> impl Iterator<Item = Check<(SegmentKey, &'a crate::tcp::slabs::Segment)>> {
+        let (mut cursor, mut left) = (first, slab.len());
+        std::iter::from_fn(move || {
+            let key = cursor.take()?;
+            let Some(segment) = slab.find(key) else {
+                return Some(Err(format!("{key:?} is linked and not there")));
+            };
+            if left == 0 {
+                return Some(Err("segments linked in a circle".into()));
+            }
+            left -= 1;
+            cursor = next(segment);
+            Some(Ok((key, segment)))
+        })
+    }
+}
