@@ -165,6 +165,7 @@ impl Host {
             if self.sent_frames.is_some() {
                 assert!(self.out.is_empty(), "a logged host needs a ring that never fills");
             }
+            self.stack.check_invariants().expect("invariants of the stack");
             if !more || sent == 0 {
                 return moved;
             }

@@ -43,6 +43,7 @@ pub(super) struct RetransmitFilter {
 
 impl RetransmitFilter {
     /// Whether what was sent again at `sent_at` can have been answered by now.
+    #[inline]
     fn is_long_enough(&self, sent_at: Instant) -> bool {
         sent_at <= self.horizon
     }
@@ -52,6 +53,7 @@ impl RetransmitFilter {
     /// retransmission of one segment would never show the loss of another's, as it does on Linux. In the simulator that
     /// takes 4 % more timeouts under burst losses. What it costs is spurious retransmissions where segments are late by many
     /// round trips.
+    #[inline]
     fn echoes_before(&self, sent_at: Instant) -> bool {
         self.echo_ms.is_some_and(|echo_ms| is_before(echo_ms, sent_at.total_millis() as u32))
     }
@@ -59,6 +61,7 @@ impl RetransmitFilter {
 
 /// Whether an echoed timestamp is older than anything sent at `sent_ms`, a time of our clock in milliseconds. Our
 /// timestamps tick so: within the same tick it is not.
+#[inline]
 pub(super) fn is_before(echo_ms: u32, sent_ms: u32) -> bool {
     (echo_ms.wrapping_sub(sent_ms) as i32) < 0
 }
@@ -71,6 +74,7 @@ impl Default for AckSample {
 }
 
 impl AckSample {
+    #[inline]
     pub(super) fn new(filter: RetransmitFilter) -> Self {
         Self {
             acked: 0,
@@ -88,11 +92,13 @@ impl AckSample {
     }
 
     /// The echoed timestamp, as a time of our clock in milliseconds.
+    #[inline]
     pub(super) fn echo_ms(&self) -> Option<u32> {
         self.filter.echo_ms
     }
 
     /// A segment newly arrived, in order or not.
+    #[inline]
     pub(super) fn deliver(&mut self, sent: Sent, end: u64, len: u32, resent: bool) {
         self.delivered += u64::from(len);
         self.highest = self.highest.max(end);
@@ -105,6 +111,7 @@ impl AckSample {
         }
     }
 
+    #[inline]
     fn deliver_in_order(&mut self, sent: Sent, end: u64, len: u32, resent: bool) {
         let latest = self.latest;
         self.deliver(sent, end, len, resent);
@@ -114,6 +121,7 @@ impl AckSample {
     }
 
     /// A segment is acknowledged cumulatively: the next in the order of positions.
+    #[inline]
     pub(super) fn acknowledge(&mut self, segment: &Segment) {
         let marks = segment.marks;
         self.repaired |= marks.contains(Marks::REPAIRED);

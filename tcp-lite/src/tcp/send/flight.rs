@@ -2,7 +2,7 @@
 //! (RFC 8985 section 6.2, step 5: "a separate doubly linked list ordered by Segment.xmit_ts").
 //!
 //! The list runs through the records of the send queue; a segment is in it while it has
-//! [`Marks::FLYING`](super::segment::Marks::FLYING).
+//! [`Marks::FLYING`](crate::tcp::slabs::Marks::FLYING).
 
 use crate::Instant;
 use crate::tcp::slabs::{SegmentKey, SegmentSlab, Sent};
@@ -24,17 +24,20 @@ impl Flight {
     }
 
     /// The next transmission.
+    #[inline]
     pub(super) fn depart(&mut self, now: Instant) -> Sent {
         self.count = self.count.wrapping_add(1);
         Sent { at: now, nr: self.count }
     }
 
     /// A segment was sent now.
+    #[inline]
     pub(super) fn append(&mut self, slab: &mut SegmentSlab, key: SegmentKey) {
         self.insert_after(slab, self.newest, key);
     }
 
     /// A segment arrived, or was lost.
+    #[inline]
     pub(super) fn unlink(&mut self, slab: &mut SegmentSlab, key: SegmentKey) {
         let segment = slab.get_mut(key);
         let (earlier, later) = (segment.earlier.take(), segment.later.take());
@@ -61,6 +64,7 @@ impl Flight {
         self.insert_after(slab, place, key);
     }
 
+    #[inline]
     fn insert_after(&mut self, slab: &mut SegmentSlab, earlier: Option<SegmentKey>, key: SegmentKey) {
         let later = match earlier {
             Some(earlier) => slab.get_mut(earlier).later.replace(key),

@@ -3,6 +3,7 @@
 //! [`SendHalf::next`] looks, [`SendHalf::on_sent`] books: in between the frame is built, and that may fail.
 
 use super::frto::Frto;
+use super::pacing::{Pace, Rate};
 use super::{Fin, Pending, Phase, SendHalf};
 use crate::ip::Ecn;
 use crate::tcp::congestion::CongestionControl;
@@ -11,14 +12,12 @@ use crate::tcp::header::Flags;
 use crate::tcp::slabs::SearchKey;
 use crate::tcp::slabs::SegmentKey;
 
-use super::pacing::{Pace, Rate};
-
 /// What a segment carries, whole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Payload {
-    /// A segment of [`SegmentSlab`](super::SegmentSlab).
+    /// A segment of [`SegmentSlab`](crate::tcp::SegmentSlab).
     Segment(SegmentKey),
-    /// A probe of the path's MTU, of [`SearchSlab`](super::SearchSlab).
+    /// A probe of the path's MTU, of [`SearchSlab`](crate::tcp::SearchSlab).
     Probe(SearchKey),
 }
 
@@ -70,6 +69,7 @@ impl SendHalf {
 
     /// What is to be sent next, once the handshake is over. Asking changes nothing but cuts of an oversized segment, of which
     /// acknowledged pieces are dropped; asking again without [`on_sent`](Self::on_sent) gives the same.
+    #[inline]
     pub(in crate::tcp) fn next(&mut self, ctx: &mut Ctx<'_>) -> Option<Outgoing> {
         if self.pending.contains(Pending::TAIL) && self.queue.in_flight() > 0 {
             return Some(match self.tail(ctx) {
@@ -99,6 +99,7 @@ impl SendHalf {
     }
 
     /// What [`next`](Self::next) gave, or a SYN, went out; of a train, as many as `segments`.
+    #[inline]
     pub(in crate::tcp) fn on_sent(
         &mut self,
         ctx: &mut Ctx<'_>,
@@ -160,6 +161,7 @@ impl SendHalf {
         self.timers.last_sent = ctx.now;
     }
 
+    #[inline]
     fn on_fresh_sent(&mut self, ctx: &mut Ctx<'_>) {
         if self.queue.in_flight() == 0 {
             self.timers.progress = ctx.now;
@@ -264,6 +266,7 @@ impl SendHalf {
         self.queue.last_sent(ctx.segments)
     }
 
+    #[inline]
     pub(super) fn is_fin_next(&self) -> bool {
         self.fin == Fin::Due
             && self.queue.unsent.is_none()
@@ -272,6 +275,7 @@ impl SendHalf {
     }
 
     /// The next lost segment, when it may be sent again. The oldest always may.
+    #[inline]
     fn repairable(&mut self, ctx: &mut Ctx<'_>) -> Option<SegmentKey> {
         let mut key = self.queue.next_repair(ctx.segments)?;
         let oldest = self.queue.head == Some(key);
@@ -293,6 +297,7 @@ impl SendHalf {
     }
 
     /// The next segment never sent, when congestion and the peer's window allow.
+    #[inline]
     fn sendable(&mut self, ctx: &mut Ctx<'_>) -> Option<SegmentKey> {
         let key = self.queue.unsent.filter(|_| self.fresh_allowed())?;
         self.fit_emss(ctx, key);
@@ -308,6 +313,7 @@ impl SendHalf {
     }
 
     /// Cuts a segment that EMSS no longer allows.
+    #[inline]
     fn fit_emss(&mut self, ctx: &mut Ctx<'_>, key: SegmentKey) {
         let cut = self.queue.split(ctx.segments, key, self.path.emss());
         ctx.counters.tx_cut_by_emss += u64::from(cut);

@@ -53,16 +53,19 @@ impl Pace {
     }
 
     /// Whether segments may leave.
+    #[inline]
     pub(super) fn is_open(&self) -> bool {
         !self.closed
     }
 
     /// When they may, if not now.
+    #[inline]
     pub(super) fn opens_at(&self) -> Option<Instant> {
         self.closed.then_some(self.paid)
     }
 
     /// Time has passed.
+    #[inline]
     pub(super) fn advance(&mut self, now: Instant) {
         self.closed &= self.paid > now;
     }
@@ -78,6 +81,7 @@ pub(super) struct Rate {
 }
 
 /// How segments are spread, if they are: not where the path is too short for it.
+#[inline]
 pub(super) fn pacing(config: &TcpConfig, srtt_us: u32) -> Option<Pacing> {
     config.pacing.filter(|pacing| u64::from(srtt_us) >= pacing.rtt_min.total_micros().max(1))
 }

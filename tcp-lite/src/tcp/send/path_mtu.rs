@@ -205,8 +205,14 @@ impl PathMtu {
     }
 
     /// Octets up to `ack` are about to leave the queue: a probe may need them.
+    #[inline]
     pub(super) fn gather(&mut self, ctx: &mut Ctx<'_>, queue: &SendQueue, ack: u64) {
-        let Some(key) = self.search else { return };
+        if let Some(key) = self.search {
+            self.gather_for(key, ctx, queue, ack);
+        }
+    }
+
+    fn gather_for(&mut self, key: SearchKey, ctx: &mut Ctx<'_>, queue: &SendQueue, ack: u64) {
         let search = ctx.searches.get_mut(key);
         if search.stage == Stage::Ready && search.renew(ack) {
             self.probe_waits = false;

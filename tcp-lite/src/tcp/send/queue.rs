@@ -77,16 +77,19 @@ impl SendQueue {
     }
 
     /// Octets of segments not acknowledged, sent or not.
+    #[inline]
     pub(super) fn queued(&self) -> u64 {
         self.end - self.una.clamp(1, self.end)
     }
 
     /// Positions sent and not acknowledged.
+    #[inline]
     pub(super) fn in_flight(&self) -> u64 {
         self.nxt - self.una
     }
 
     /// Octets believed to be in the network (RFC 6675 section 4, `pipe`).
+    #[inline]
     pub(super) fn pipe(&self) -> u64 {
         self.in_flight().saturating_sub(self.sacked_octets + self.lost_octets)
     }
@@ -128,6 +131,7 @@ impl SendQueue {
     }
 
     /// The first unsent segment was sent. Returns its length.
+    #[inline]
     pub(super) fn on_sent(&mut self, slab: &mut SegmentSlab, now: Instant) -> u32 {
         let Some(key) = self.unsent else { return 0 };
         let sent = self.flight.depart(now);
@@ -178,13 +182,12 @@ impl SendQueue {
         acknowledged
     }
 
+    #[inline]
     fn remove_head(&mut self, slab: &mut SegmentSlab) {
         let Some(key) = self.head else { return };
         self.set_marks(slab, key, Marks::empty());
-        let next = slab.get(key).next;
-        if let Some(gone) = slab.remove(key)
-            && self.open == Some(gone)
-        {
+        let (next, gone) = slab.remove(key);
+        if gone.is_some() && self.open == gone {
             self.open = None;
         }
         self.segments -= 1;
@@ -201,6 +204,7 @@ impl SendQueue {
 
     /// Replaces a segment's marks, keeping the sums and the order of transmission: one that flies from now on is the
     /// latest.
+    #[inline]
     pub(super) fn set_marks(&mut self, slab: &mut SegmentSlab, key: SegmentKey, marks: Marks) {
         let segment = slab.get_mut(key);
         let (old, len) = (segment.marks, u64::from(segment.len));

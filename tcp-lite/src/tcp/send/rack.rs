@@ -106,6 +106,7 @@ impl Rack {
     }
 
     /// Whether something sent after this transmission has arrived.
+    #[inline]
     pub(super) fn overtakes(&self, sent: Sent) -> bool {
         self.latest.is_after(sent)
     }

@@ -15,6 +15,7 @@ pub(super) struct KnownSacks {
 
 impl KnownSacks {
     /// Where the part of a block begins that is not known yet; `None`: all of it is known.
+    #[inline]
     pub(super) fn unknown_from(&self, mut start: u64, end: u64) -> Option<u64> {
         for (from, to) in self.known {
             if from <= start && start < to {
@@ -25,6 +26,7 @@ impl KnownSacks {
     }
 
     /// All segments inside of `start..end` are marked.
+    #[inline]
     pub(super) fn learn(&mut self, start: u64, end: u64) {
         if let Some(known) =
             self.known.iter_mut().find(|(from, to)| *from <= end && start <= *to && from < to)

@@ -52,6 +52,7 @@ impl SendQueue {
     }
 
     /// Whether something arrived that was sent later than what has been in flight for longest.
+    #[inline]
     pub(super) fn is_overtaken(&self, slab: &SegmentSlab, rack: &Rack) -> bool {
         self.flight.oldest.is_some_and(|key| rack.overtakes(slab.get(key).sent))
     }

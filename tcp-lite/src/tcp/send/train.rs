@@ -17,6 +17,7 @@ const MAX_TRAIN_OCTETS: u64 = (u16::MAX as usize - IPV6_OCTETS - MAX_HEADER_OCTE
 impl SendHalf {
     /// How many segments may leave together that begin with the fresh segment `first`, up to `most`, in `views` stretches of memory;
     /// and whether the last of them is the last of the queue. Asking changes nothing of the connection.
+    #[inline]
     pub(in crate::tcp) fn train(
         &self,
         ctx: &Ctx<'_>,

@@ -21,6 +21,7 @@ pub(in crate::tcp) const BULK_SEGMENTS: u64 = 4;
 pub(crate) struct PageKey(NonZeroU32);
 
 impl PageKey {
+    #[inline]
     fn record(self) -> usize {
         self.0.get() as usize - 1
     }
@@ -83,16 +84,19 @@ impl Pages {
     }
 
     /// What can still be written into it.
+    #[inline]
     pub(in crate::tcp) fn room(&mut self, key: PageKey) -> &mut [u8] {
         self.records[key.record()].page.room()
     }
 
     /// Octets of that.
+    #[inline]
     pub(in crate::tcp) fn room_octets(&self, key: PageKey) -> usize {
         self.records[key.record()].page.room_octets()
     }
 
     /// Its next `octets` octets are a segment; returns where they are.
+    #[inline]
     pub(in crate::tcp) fn fill(&mut self, key: PageKey, octets: usize) -> u32 {
         let record = &mut self.records[key.record()];
         let offset = record.page.filled().len();
@@ -107,12 +111,14 @@ impl Pages {
     }
 
     /// A segment of it has gone; returns whether the page has, with its last one.
+    #[inline]
     pub(in crate::tcp) fn leave(&mut self, key: PageKey) -> bool {
         self.records[key.record()].segments -= 1;
         self.close_if_empty(key)
     }
 
     /// Gives a page back in which there is no segment; returns whether that was so.
+    #[inline]
     pub(in crate::tcp) fn close_if_empty(&mut self, key: PageKey) -> bool {
         let record = &self.records[key.record()];
         if record.segments > 0 {

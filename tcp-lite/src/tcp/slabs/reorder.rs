@@ -41,6 +41,7 @@ impl RangesKey {
         Self(NonZeroU32::MIN.saturating_add(record as u32))
     }
 
+    #[inline]
     fn record(self) -> usize {
         self.0.get() as usize - 1
     }
@@ -123,10 +124,12 @@ impl ReorderSlab {
         self.records.remove(key.record());
     }
 
+    #[inline]
     pub(in crate::tcp) fn get(&self, key: RangesKey) -> &Ranges {
         &self.records[key.record()]
     }
 
+    #[inline]
     pub(in crate::tcp) fn get_mut(&mut self, key: RangesKey) -> &mut Ranges {
         &mut self.records[key.record()]
     }

@@ -24,10 +24,12 @@ pub(crate) const MAX_TRAIN: usize = dp::mbuf::MAX_SEGMENTS - 1;
 pub(crate) struct SegmentKey(NonZeroU32);
 
 impl SegmentKey {
+    #[inline]
     fn of(record: usize) -> Self {
         Self(NonZeroU32::MIN.saturating_add(record as u32))
     }
 
+    #[inline]
     fn record(self) -> usize {
         self.0.get() as usize - 1
     }
@@ -47,11 +49,13 @@ impl Sent {
     pub(in crate::tcp) const NEVER: Self = Self { at: Instant::ZERO, nr: 0 };
 
     /// Whether this was later than `other`.
+    #[inline]
     pub(in crate::tcp) fn is_after(self, other: Self) -> bool {
         self.follows(other.nr)
     }
 
     /// Whether this was later than the transmission number `nr`.
+    #[inline]
     pub(in crate::tcp) fn follows(self, nr: u32) -> bool {
         (self.nr.wrapping_sub(nr) as i32) > 0
     }
@@ -93,16 +97,19 @@ pub(in crate::tcp) struct Segment {
 
 impl Segment {
     /// Position behind its last octet.
+    #[inline]
     pub(in crate::tcp) fn end(&self) -> u64 {
         self.pos + u64::from(self.len)
     }
 
     /// Whether the octets of `next` lie right behind its own: one view shows both.
+    #[inline]
     pub(in crate::tcp) fn adjoins(&self, next: &Self) -> bool {
         self.page == next.page && self.offset + self.len == next.offset
     }
 
     /// Where its octets are in its page.
+    #[inline]
     fn place(&self) -> Range<usize> {
         self.offset as usize..(self.offset + self.len) as usize
     }
@@ -123,12 +130,14 @@ impl SegmentSlab {
     }
 
     /// Whether the limit is reached. It bounds `segment`; segments made before may still be pushed.
+    #[inline]
     pub(crate) fn is_full(&self) -> bool {
         self.records.len() >= self.limit
     }
 
     /// Whether a connection that holds `own` records has its share: half as many as are free. So any number of bulk
     /// senders end up with equal shares, and one more always finds room (dynamic thresholds, Choudhury and Hahne).
+    #[inline]
     pub(crate) fn is_full_for(&self, own: u32) -> bool {
         2 * own as usize >= self.limit.saturating_sub(self.records.len())
     }
@@ -149,12 +158,14 @@ impl SegmentSlab {
     }
 
     /// The payload of a segment.
+    #[inline]
     pub(crate) fn octets(&self, key: SegmentKey) -> &[u8] {
         let segment = self.get(key);
         self.pages.octets(segment.page, segment.place())
     }
 
     /// Bytes of that.
+    #[inline]
     pub(crate) fn length(&self, key: SegmentKey) -> usize {
         self.get(key).len as usize
     }
@@ -183,6 +194,7 @@ impl SegmentSlab {
         Some(views)
     }
 
+    #[inline]
     pub(in crate::tcp) fn get(&self, key: SegmentKey) -> &Segment {
         &self.records[key.record()]
     }
@@ -199,6 +211,7 @@ impl SegmentSlab {
         self.pages.check(places, open)
     }
 
+    #[inline]
     pub(in crate::tcp) fn get_mut(&mut self, key: SegmentKey) -> &mut Segment {
         &mut self.records[key.record()]
     }
@@ -208,6 +221,7 @@ impl SegmentSlab {
     ///
     /// # Errors
     /// As [`Pages::open`].
+    #[inline]
     pub(in crate::tcp) fn page(
         &mut self,
         open: Option<PageKey>,
@@ -266,10 +280,10 @@ impl SegmentSlab {
         second
     }
 
-    /// Removes the record of a segment that is in no queue any more. Returns the page that went with it, if one did.
+    /// Removes the record of a segment. Returns what followed it, and the page that went with it, if one did.
     #[inline]
-    pub(in crate::tcp) fn remove(&mut self, key: SegmentKey) -> Option<PageKey> {
-        let page = self.records.remove(key.record()).page;
-        self.pages.leave(page).then_some(page)
+    pub(in crate::tcp) fn remove(&mut self, key: SegmentKey) -> (Option<SegmentKey>, Option<PageKey>) {
+        let Segment { page, next, .. } = self.records.remove(key.record());
+        (next, self.pages.leave(page).then_some(page))
     }
 }
