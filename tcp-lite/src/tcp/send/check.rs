@@ -1,6 +1,7 @@
 //! The invariants of the sending half.
 
 use super::queue::SendQueue;
+use super::timers::Resend;
 use super::{Fin, SendHalf};
 use crate::invariant::{Check, ensure};
 use crate::tcp::slabs::{Marks, PageKey, SearchSlab, SegmentKey, SegmentSlab};
@@ -27,11 +28,9 @@ impl SendHalf {
 
     /// Nothing is in flight that no timer watches over.
     pub(in crate::tcp) fn check_timer(&self) -> Check {
-        let in_flight = self.queue.in_flight();
-        ensure!(
-            in_flight == 0 || self.timers.resend.is_some(),
-            "{in_flight} octets in flight without a timer"
-        );
+        let (in_flight, timer) = (self.queue.in_flight(), self.timers.resend);
+        let watches = timer.is_some_and(|(_, resend)| resend != Resend::Window);
+        ensure!(in_flight == 0 || watches, "{in_flight} in flight, and the timer is {timer:?}");
         Ok(())
     }
 
