@@ -14,8 +14,8 @@ pub(crate) struct FourTuple {
 }
 
 impl FourTuple {
-    /// What the octets at the front of a frame seem to say whose IP header is at `ip_at`, as if they were of a TCP segment
-    /// without IP options. Nothing of it is checked.
+    /// What the octets at the front of a frame seem to say whose IP header is at `ip_at`, as if
+    /// they were of a TCP segment without IP options. Nothing of it is checked.
     pub(crate) fn seen_in(head: &[u8], ip_at: usize) -> Option<Self> {
         let ip = head.get(ip_at..)?;
         let (remote, local, ports) = match ip.first()? {

@@ -1,4 +1,5 @@
-//! The invariants of a stack: those of its parts, and that what connections hold of them is all that is in use.
+//! The invariants of a stack: those of its parts, and that what connections hold of them is all
+//! that is in use.
 
 use super::connections::Conn;
 use super::{SPARE_EVENTS, Stack};
@@ -7,8 +8,8 @@ use crate::invariant::{Check, ensure};
 use crate::tcp::{EVENTS_PER_CONNECTION, Holdings};
 
 impl Stack {
-    /// Whether everything in here is as it must be between any two calls; else what is not. For tests: it looks at
-    /// everything.
+    /// Whether everything in here is as it must be between any two calls; else what is not. For
+    /// tests: it looks at everything.
     ///
     /// # Errors
     /// The first invariant that does not hold.

@@ -1,5 +1,6 @@
-//! What a connection begins with: what its stack decides ([`Birth`]), and what the two SYNs agree on ([`Agreed`]; RFC 9293
-//! section 3.7.1, RFC 7323 section 1.3, RFC 2018 section 2, RFC 3168 section 6.1.1).
+//! What a connection begins with: what its stack decides ([`Birth`]), and what the two SYNs agree
+//! on ([`Agreed`]; RFC 9293 section 3.7.1, RFC 7323 section 1.3, RFC 2018 section 2, RFC 3168
+//! section 6.1.1).
 
 use crate::facade::TcpSeqNumber;
 
@@ -14,11 +15,13 @@ pub(crate) struct Birth {
     pub(crate) iss: TcpSeqNumber,
     /// Added to the millisecond clock of our timestamps (RFC 7323 section 7.1).
     pub(crate) timestamp_offset: u32,
-    /// Largest TCP segment without options towards this peer: MTU - IP header - 20. Also the MSS we announce.
+    /// Largest TCP segment without options towards this peer: MTU - IP header - 20. Also the MSS we
+    /// announce.
     pub(crate) mss: u16,
     /// As `mss`, of BASE_PLPMTU (RFC 8899 section 5.1.2): what most paths carry.
     pub(crate) base_mss: u16,
-    /// The peer's MSS when its SYN names none: 536 for IPv4, 1220 for IPv6 (RFC 9293 section 3.7.1).
+    /// The peer's MSS when its SYN names none: 536 for IPv4, 1220 for IPv6 (RFC 9293 section
+    /// 3.7.1).
     pub(crate) default_peer_mss: u16,
 }
 
@@ -49,7 +52,8 @@ pub(super) fn payload_of(mss: u16, option_bytes: u16) -> u32 {
     u32::from(mss - option_bytes.min(mss.saturating_sub(1)))
 }
 
-/// The smallest shift with which a window fits its field (RFC 7323 section 2.3), rounding up included.
+/// The smallest shift with which a window fits its field (RFC 7323 section 2.3), rounding up
+/// included.
 pub(super) fn window_shift(octets: u32) -> u8 {
     (0..14).find(|shift| octets >> shift < u32::from(u16::MAX)).unwrap_or(14)
 }

@@ -1,6 +1,8 @@
-//! What a control block borrows from its stack for one call: time, buffers, shared storage, the event queue.
+//! What a control block borrows from its stack for one call: time, buffers, shared storage, the
+//! event queue.
 //!
-//! A [`Tcb`](super::Tcb) holds nothing that is shared; whatever it needs of its surroundings comes in here.
+//! A [`Tcb`](super::Tcb) holds nothing that is shared; whatever it needs of its surroundings comes
+//! in here.
 
 use std::collections::VecDeque;
 
@@ -11,7 +13,8 @@ use crate::counters::StackCounters;
 use crate::id::{ConnId, ListenerId};
 use crate::{CloseReason, Event, Instant, Received, TcpConfig};
 
-/// Events of one connection, beside octets, that wait for the user at most: `Established`, `Writable`, `PeerClosed`, `Closed`.
+/// Events of one connection, beside octets, that wait for the user at most: `Established`,
+/// `Writable`, `PeerClosed`, `Closed`.
 pub(crate) const EVENTS_PER_CONNECTION: usize = 4;
 
 /// One call's surroundings.
@@ -34,8 +37,8 @@ pub(crate) struct Ctx<'a> {
     pub(crate) counters: &'a mut StackCounters,
     /// Where events go.
     pub(crate) events: &'a mut VecDeque<Event>,
-    /// Received octets are dropped (and come again) while so many events wait. Other events, at most
-    /// [`EVENTS_PER_CONNECTION`] for each connection, are always taken.
+    /// Received octets are dropped (and come again) while so many events wait. Other events, at
+    /// most [`EVENTS_PER_CONNECTION`] for each connection, are always taken.
     pub(crate) events_limit: usize,
     /// The connection being worked on.
     pub(crate) conn: ConnId,

@@ -4,7 +4,8 @@ use std::net::SocketAddr;
 
 use crate::OutOfOrder;
 
-/// Connection states (RFC 9293 section 3.3.2). LISTEN is the stack's: a listener makes a block per SYN.
+/// Connection states (RFC 9293 section 3.3.2). LISTEN is the stack's: a listener makes a block per
+/// SYN.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
     /// Our SYN was sent, or is about to be.

@@ -1,7 +1,7 @@
 //! Our TCP: RFC 9293 with a send queue of frozen segments.
 //!
-//! A [`Tcb`] for each connection joins two halves that know nothing of each other. The stack feeds it segments and time, asks it
-//! what to send, and lends it all that is shared ([`Ctx`]):
+//! A [`Tcb`] for each connection joins two halves that know nothing of each other. The stack feeds
+//! it segments and time, asks it what to send, and lends it all that is shared ([`Ctx`]):
 //!
 //! ```text
 //!   segment in                                                 segment out
@@ -24,12 +24,12 @@
 //! | 3 | `send`, `receive` | the two halves |
 //! | 4 | `connection` | the state machine that joins them |
 //!
-//! Deliberate deviations: a segment without timestamps is accepted where they were agreed on (RFC 7323
-//! section 3.2 would drop it); a zero-window probe carries no octet (RFC 9293 section 3.8.6.1 sends one), since that
-//! would split an FPDU; a segment with nothing in it is acceptable at the right edge of the window itself;
-//! a segment out of order that is refused for lack of memory is in no SACK block (RFC 2018 section 8 would name it
-//! once): its sender is not to take it for received.
-//! Not there: TCP Fast Open, Nagle (the segment is the user's unit).
+//! Deliberate deviations: a segment without timestamps is accepted where they were agreed on (RFC
+//! 7323 section 3.2 would drop it); a zero-window probe carries no octet (RFC 9293 section 3.8.6.1
+//! sends one), since that would split an FPDU; a segment with nothing in it is acceptable at the
+//! right edge of the window itself; a segment out of order that is refused for lack of memory is in
+//! no SACK block (RFC 2018 section 8 would name it once): its sender is not to take it for
+//! received. Not there: TCP Fast Open, Nagle (the segment is the user's unit).
 
 mod birth;
 mod congestion;

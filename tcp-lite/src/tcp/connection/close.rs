@@ -26,15 +26,15 @@ impl Tcb {
         }
     }
 
-    /// Drops everything queued; a RST is the last transmission where the peer knows of the connection.
-    /// `Event::Closed(Aborted)` (RFC 9293 section 3.10.5).
+    /// Drops everything queued; a RST is the last transmission where the peer knows of the
+    /// connection. `Event::Closed(Aborted)` (RFC 9293 section 3.10.5).
     pub(crate) fn abort(&mut self, ctx: &mut Ctx<'_>) {
         let reset = !matches!(self.state, State::SynSent | State::TimeWait);
         self.terminate(ctx, CloseReason::Aborted, reset);
     }
 
-    /// The peer cannot be reached (ICMP while connecting, no neighbour): ends the connection without a RST, also
-    /// without one that was still to be sent.
+    /// The peer cannot be reached (ICMP while connecting, no neighbour): ends the connection
+    /// without a RST, also without one that was still to be sent.
     pub(crate) fn unreachable(&mut self, ctx: &mut Ctx<'_>) {
         self.terminate(ctx, CloseReason::Unreachable, false);
         self.reset_due = false;
@@ -86,7 +86,8 @@ impl Tcb {
         self.raise_closed(ctx, reason);
     }
 
-    /// Gives back all shared storage; before the block is dropped in any state but with [`is_dead`](Self::is_dead).
+    /// Gives back all shared storage; before the block is dropped in any state but with
+    /// [`is_dead`](Self::is_dead).
     pub(crate) fn dispose(&mut self, ctx: &mut Ctx<'_>) {
         self.send.dispose(ctx);
         self.receive.dispose(ctx);

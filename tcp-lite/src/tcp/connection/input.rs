@@ -1,5 +1,6 @@
-//! A segment arrives (RFC 9293 section 3.10.7.4, RFC 5961, RFC 7323 section 5): it is judged, and split once, into what it
-//! acknowledges, for the sending half, and what it carries, for the receiving half.
+//! A segment arrives (RFC 9293 section 3.10.7.4, RFC 5961, RFC 7323 section 5): it is judged, and
+//! split once, into what it acknowledges, for the sending half, and what it carries, for the
+//! receiving half.
 
 use dp::Mbuf;
 
@@ -19,14 +20,16 @@ pub(crate) enum Verdict {
     Done,
     /// Send this RST; the connection stays.
     Reset(TcpHeader),
-    /// TIME-WAIT, and this SYN may start a new connection: forget this block and treat the SYN as one for the
-    /// listener (RFC 9293 section 3.10.7.4, RFC 6191). If there is none, keep the block.
+    /// TIME-WAIT, and this SYN may start a new connection: forget this block and treat the SYN as
+    /// one for the listener (RFC 9293 section 3.10.7.4, RFC 6191). If there is none, keep the
+    /// block.
     Reopen,
 }
 
 impl Tcb {
-    /// A segment with a good checksum. Its payload, which may be empty, or a chain, comes with how many segments it came in: more than
-    /// one only where they say the same and the first [`is_next`](Self::is_next).
+    /// A segment with a good checksum. Its payload, which may be empty, or a chain, comes with how
+    /// many segments it came in: more than one only where they say the same and the first
+    /// [`is_next`](Self::is_next).
     pub(crate) fn on_segment(
         &mut self,
         ctx: &mut Ctx<'_>,
@@ -39,8 +42,9 @@ impl Tcb {
             State::Closed => return header.reset(payload.len()).map_or(Verdict::Done, Verdict::Reset),
             State::SynSent => return self.on_segment_in_syn_sent(ctx, header),
             State::SynReceived if self.is_syn_again(header) && header.ack.is_none() => {
-                // Our SYN-ACK was lost. (The SYN-ACK of a simultaneous open goes on, as the ACK it contains.)
-                // A peer that no longer asks for ECN does not know that we agreed (RFC 3168 section 6.1.1).
+                // Our SYN-ACK was lost. (The SYN-ACK of a simultaneous open goes on, as the ACK it
+                // contains.) A peer that no longer asks for ECN does not know that we agreed (RFC
+                // 3168 section 6.1.1).
                 if !self.agrees_on_ecn(ctx.config, header) {
                     self.decline_ecn();
                 }
@@ -63,12 +67,14 @@ impl Tcb {
     ) -> Verdict {
         let flags = header.flags;
         let syn_ack_again = self.state == State::SynReceived && self.is_syn_again(header);
-        // The payload of a SYN stands one further; ours acknowledges the SYN alone, so that it comes again.
+        // The payload of a SYN stands one further; ours acknowledges the SYN alone, so that it
+        // comes again.
         let pos = self.receive.position(header.seq) + i64::from(syn_ack_again);
         let octets = if syn_ack_again { 0 } else { payload.len() };
 
-        // Whoever answers our SYN with an acknowledgement of something else has another connection in mind, wherever in
-        // the sequence it stands: a challenge would begin an exchange of them (RFC 9293 section 3.5.2, group 2).
+        // Whoever answers our SYN with an acknowledgement of something else has another connection
+        // in mind, wherever in the sequence it stands: a challenge would begin an exchange of them
+        // (RFC 9293 section 3.5.2, group 2).
         let reset = flags.contains(Flags::RST);
         if self.state == State::SynReceived && !reset && !self.acknowledges_our_syn(header) {
             return header.reset(octets).map_or(Verdict::Done, Verdict::Reset);
@@ -103,7 +109,8 @@ impl Tcb {
             self.answer_misplaced(ctx, header, octets);
             return Verdict::Done;
         }
-        // Only now: whoever has but guessed a sequence number must not set the clock that PAWS goes by.
+        // Only now: whoever has but guessed a sequence number must not set the clock that PAWS goes
+        // by.
         self.on_alive(ctx);
         self.receive.learn_timestamp(ctx, header, pos);
         let ack_info = AckInfo {
@@ -126,7 +133,8 @@ impl Tcb {
         if self.takes_payload() {
             let outcome = self.receive.on_payload(ctx, pos, (payload, segments), fin);
             if outcome.refused {
-                // It changes nothing that was not said already: an answer for each would be the attacker's to have.
+                // It changes nothing that was not said already: an answer for each would be the
+                // attacker's to have.
                 self.challenge(ctx);
             }
             if outcome.finished {
@@ -160,8 +168,8 @@ impl Tcb {
         self.answer_misplaced(ctx, header, octets);
     }
 
-    /// An acceptable RST: exactly at the frontier it counts, elsewhere in the window it is questioned
-    /// (RFC 5961 section 3.2). TIME-WAIT ignores it.
+    /// An acceptable RST: exactly at the frontier it counts, elsewhere in the window it is
+    /// questioned (RFC 5961 section 3.2). TIME-WAIT ignores it.
     fn on_reset(&mut self, ctx: &mut Ctx<'_>, pos: i64) {
         if self.state == State::TimeWait {
             return;

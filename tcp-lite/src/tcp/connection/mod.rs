@@ -1,8 +1,8 @@
-//! The control block of one connection (RFC 9293 sections 3.3.1 and 3.10): segments, time and user calls in, events and
-//! transmissions out.
+//! The control block of one connection (RFC 9293 sections 3.3.1 and 3.10): segments, time and user
+//! calls in, events and transmissions out.
 //!
-//! It joins a sending and a receiving half, which know nothing of each other. Here is what belongs to neither: the state, and
-//! which half a part of a segment, a call or a timer is for.
+//! It joins a sending and a receiving half, which know nothing of each other. Here is what belongs
+//! to neither: the state, and which half a part of a segment, a call or a timer is for.
 //!
 //! | what | where | RFC 9293 |
 //! |---|---|---|
@@ -97,8 +97,8 @@ impl Tcb {
         }
     }
 
-    /// Where a segment of up to EMSS octets can be written to; [`push`](Self::push) or [`close_page`](Self::close_page) has
-    /// to follow at once.
+    /// Where a segment of up to EMSS octets can be written to; [`push`](Self::push) or
+    /// [`close_page`](Self::close_page) has to follow at once.
     pub(crate) fn segment(&mut self, ctx: &mut Ctx<'_>) -> Result<(PageKey, usize), SendError> {
         if !self.takes_segments() {
             return Err(SendError::Closed);
@@ -111,8 +111,9 @@ impl Tcb {
         self.send.close_page(ctx);
     }
 
-    /// Queues a segment: the first `octets` octets, at least one, of the page that [`segment`](Self::segment) gave.
-    /// [`on_pushed`](Self::on_pushed) is called behind the last of several.
+    /// Queues a segment: the first `octets` octets, at least one, of the page that
+    /// [`segment`](Self::segment) gave. [`on_pushed`](Self::on_pushed) is called behind the last of
+    /// several.
     pub(crate) fn push(&mut self, ctx: &mut Ctx<'_>, octets: usize) {
         self.send.push(ctx, octets);
     }
@@ -149,7 +150,8 @@ impl Tcb {
         self.receive.hold(ctx, octets);
     }
 
-    /// The user gives up these stretches of the stream, by offset, or none of them. Returns whether it may.
+    /// The user gives up these stretches of the stream, by offset, or none of them. Returns whether
+    /// it may.
     pub(crate) fn evict(&mut self, ctx: &mut Ctx<'_>, stretches: &[Range<u64>]) -> bool {
         // The SYN has position 0.
         let positions: ArrayVec<_, MAX_EVICTED> =
@@ -172,8 +174,8 @@ impl Tcb {
         self.state == State::Closed && !self.reset_due
     }
 
-    /// `Event::Closed` was raised (or, for a connection that was never announced, would have been): the id is dead
-    /// for the user, the block may live on in TIME-WAIT or until its RST is sent.
+    /// `Event::Closed` was raised (or, for a connection that was never announced, would have been):
+    /// the id is dead for the user, the block may live on in TIME-WAIT or until its RST is sent.
     pub(crate) fn is_over(&self) -> bool {
         self.told == Told::Closed
     }
@@ -183,12 +185,14 @@ impl Tcb {
         self.state == State::Established && self.receive.is_next(seq)
     }
 
-    /// Whether this sequence number is in flight, i.e. an ICMP error that quotes it is plausible (RFC 5927).
+    /// Whether this sequence number is in flight, i.e. an ICMP error that quotes it is plausible
+    /// (RFC 5927).
     pub(crate) fn in_flight(&self, seq: TcpSeqNumber) -> bool {
         self.send.is_in_flight(seq)
     }
 
-    /// A router says that it carries `mss`, and not the segment from `seq` on. Returns whether there is one.
+    /// A router says that it carries `mss`, and not the segment from `seq` on. Returns whether
+    /// there is one.
     pub(crate) fn on_packet_too_big(&mut self, ctx: &mut Ctx<'_>, seq: TcpSeqNumber, mss: u16) -> bool {
         self.send.on_packet_too_big(ctx, seq, mss)
     }

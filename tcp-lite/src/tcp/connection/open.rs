@@ -1,4 +1,5 @@
-//! Opening: SYNs, what they agree on, and the two states before ESTABLISHED (RFC 9293 sections 3.5, 3.10.1, 3.10.7.3).
+//! Opening: SYNs, what they agree on, and the two states before ESTABLISHED (RFC 9293 sections 3.5,
+//! 3.10.1, 3.10.7.3).
 
 use super::{Tcb, Told, Verdict};
 use crate::tcp::State;
@@ -9,8 +10,8 @@ use crate::tcp::receive::is_ecn_setup;
 use crate::tcp::send::Handshake;
 use crate::{CloseReason, EcnMode, TcpConfig};
 
-/// The smallest MSS believed of a peer. Below, headers would cost more than they carry; a SYN must not make us
-/// send such segments.
+/// The smallest MSS believed of a peer. Below, headers would cost more than they carry; a SYN must
+/// not make us send such segments.
 const MIN_PEER_MSS: u16 = 64;
 
 impl Tcb {
@@ -59,8 +60,8 @@ impl Tcb {
             self.receive.send_ack();
             self.establish(ctx, header);
         } else {
-            // Simultaneous open: the same SYN once more, with an ACK. Marks take an offer and an answer
-            // (RFC 3168 section 6.1.1), and what answers here may be lost unseen.
+            // Simultaneous open: the same SYN once more, with an ACK. Marks take an offer and an
+            // answer (RFC 3168 section 6.1.1), and what answers here may be lost unseen.
             self.decline_ecn();
             self.state = State::SynReceived;
             self.send.send_syn();
@@ -111,8 +112,8 @@ impl Tcb {
         }
     }
 
-    /// The control bits of our SYN or SYN-ACK (RFC 3168 section 6.1.1). A SYN that had no answer goes without: the
-    /// way may swallow them.
+    /// The control bits of our SYN or SYN-ACK (RFC 3168 section 6.1.1). A SYN that had no answer
+    /// goes without: the way may swallow them.
     pub(super) fn ecn_setup_flags(&self, config: &TcpConfig) -> Flags {
         match self.state {
             State::SynSent if config.ecn == EcnMode::Request && !self.send.has_sent_syn() => {
@@ -123,10 +124,10 @@ impl Tcb {
         }
     }
 
-    /// Whether the peer's SYN or SYN-ACK, together with the first of ours, makes the connection capable. If
-    /// we have sent our SYN again since, without asking, this SYN-ACK answers the first: the peer may mark
-    /// what it sends until our second SYN arrives, so that its marks have to be echoed; but we may not mark
-    /// (RFC 3168 section 6.1.1).
+    /// Whether the peer's SYN or SYN-ACK, together with the first of ours, makes the connection
+    /// capable. If we have sent our SYN again since, without asking, this SYN-ACK answers the
+    /// first: the peer may mark what it sends until our second SYN arrives, so that its marks have
+    /// to be echoed; but we may not mark (RFC 3168 section 6.1.1).
     pub(super) fn agrees_on_ecn(&self, config: &TcpConfig, syn: &TcpHeader) -> bool {
         let willing =
             if syn.ack.is_some() { config.ecn == EcnMode::Request } else { config.ecn != EcnMode::Off };
@@ -139,7 +140,8 @@ impl Tcb {
         self.receive.decline_ecn();
     }
 
-    /// Whether a segment in SYN-RECEIVED that acknowledges anything acknowledges our SYN, which was sent.
+    /// Whether a segment in SYN-RECEIVED that acknowledges anything acknowledges our SYN, which was
+    /// sent.
     pub(super) fn acknowledges_our_syn(&self, header: &TcpHeader) -> bool {
         header.ack.is_none_or(|ack| self.send.is_ack_of_syn(ack))
     }

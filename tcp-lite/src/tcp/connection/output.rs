@@ -1,7 +1,8 @@
-//! A segment is made: the sending half says what it is and where it stands, the receiving half what it acknowledges
-//! (RFC 9293 sections 3.1, 3.4 and 3.7).
+//! A segment is made: the sending half says what it is and where it stands, the receiving half what
+//! it acknowledges (RFC 9293 sections 3.1, 3.4 and 3.7).
 //!
-//! [`Tcb::next_transmission`] looks, [`Tcb::sent`] books: in between the stack builds the frame, and may fail.
+//! [`Tcb::next_transmission`] looks, [`Tcb::sent`] books: in between the stack builds the frame,
+//! and may fail.
 
 use super::Tcb;
 use crate::ip::Ecn;
@@ -35,14 +36,15 @@ enum Kind {
 }
 
 impl Tcb {
-    /// Whether [`next_transmission`](Self::next_transmission) may have something. May say yes in vain, never no.
+    /// Whether [`next_transmission`](Self::next_transmission) may have something. May say yes in
+    /// vain, never no.
     #[inline]
     pub(crate) fn wants_transmit(&self) -> bool {
         self.reset_due || self.receive.is_ack_due() || self.send.wants_transmit()
     }
 
-    /// What is to be sent next. Asking changes nothing but cuts of an oversized segment, of which acknowledged pieces are
-    /// dropped; asking again without [`sent`](Self::sent) gives the same.
+    /// What is to be sent next. Asking changes nothing but cuts of an oversized segment, of which
+    /// acknowledged pieces are dropped; asking again without [`sent`](Self::sent) gives the same.
     pub(crate) fn next_transmission(&mut self, ctx: &mut Ctx<'_>) -> Option<Transmission> {
         if self.reset_due {
             return Some(self.bare(ctx, Kind::Reset, self.send.nxt(), Flags::RST));
@@ -69,8 +71,8 @@ impl Tcb {
         }
     }
 
-    /// Adds to `transmission` what may leave together with it, to `most` segments in all that lie in `views` stretches of memory.
-    /// Asking changes nothing of the connection.
+    /// Adds to `transmission` what may leave together with it, to `most` segments in all that lie
+    /// in `views` stretches of memory. Asking changes nothing of the connection.
     pub(crate) fn couple(
         &self,
         ctx: &Ctx<'_>,

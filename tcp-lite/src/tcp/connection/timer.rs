@@ -1,4 +1,5 @@
-//! Which half a timer is for, and the timers that are of neither: keepalive and TIME-WAIT (RFC 9293 sections 3.8.4 and 3.10.8).
+//! Which half a timer is for, and the timers that are of neither: keepalive and TIME-WAIT (RFC 9293
+//! sections 3.8.4 and 3.10.8).
 
 use super::Tcb;
 use crate::tcp::State;
@@ -23,8 +24,8 @@ impl Tcb {
         earlier(halves, self.timer.map(|(at, _)| at))
     }
 
-    /// Timers that are due at `ctx.now`. Harmless when none is. Returns whether what is in flight was not acknowledged
-    /// in time.
+    /// Timers that are due at `ctx.now`. Harmless when none is. Returns whether what is in flight
+    /// was not acknowledged in time.
     pub(crate) fn on_timer(&mut self, ctx: &mut Ctx<'_>) -> bool {
         let watch = self.timer.filter(|(at, _)| *at <= ctx.now).map(|(_, watch)| watch);
         if watch == Some(Watch::End) {
@@ -76,8 +77,8 @@ impl Tcb {
         }
     }
 
-    /// The link has been gone for too long: nothing can be said to the peer any more, a RST included. A SYN may go on waiting for
-    /// a peer that comes with the link.
+    /// The link has been gone for too long: nothing can be said to the peer any more, a RST
+    /// included. A SYN may go on waiting for a peer that comes with the link.
     pub(crate) fn on_link_lost(&mut self, ctx: &mut Ctx<'_>) {
         if !matches!(self.state, State::SynSent | State::TimeWait) {
             self.terminate(ctx, CloseReason::LinkDown, false);

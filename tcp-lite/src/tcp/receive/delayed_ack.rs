@@ -1,4 +1,5 @@
-//! When to acknowledge: at once, every second segment, or after a delay (RFC 9293 section 3.8.6.3, RFC 5681 section 4.2).
+//! When to acknowledge: at once, every second segment, or after a delay (RFC 9293 section 3.8.6.3,
+//! RFC 5681 section 4.2).
 
 use crate::Instant;
 
@@ -23,7 +24,8 @@ impl DelayedAck {
         self.octets = self.octets.saturating_add(octets as u32);
     }
 
-    /// Whether so much was received that an acknowledgement is due; a full segment has `full` octets.
+    /// Whether so much was received that an acknowledgement is due; a full segment has `full`
+    /// octets.
     #[inline]
     pub(super) fn is_enough(&self, full: u32) -> bool {
         self.segments >= 2 || self.octets >= 2 * full

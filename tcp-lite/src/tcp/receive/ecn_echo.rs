@@ -1,5 +1,5 @@
-//! Marks that routers made are echoed to the sender (RFC 3168 section 6.1.3, RFC 8257 section 3.2). What the sender does then
-//! is in `send/slow_down.rs`.
+//! Marks that routers made are echoed to the sender (RFC 3168 section 6.1.3, RFC 8257 section 3.2).
+//! What the sender does then is in `send/slow_down.rs`.
 
 use std::num::NonZeroU64;
 
@@ -11,8 +11,8 @@ use crate::{CongestionAlgorithm, TcpConfig};
 pub(super) struct Echo {
     /// Acknowledgements carry ECE.
     on: bool,
-    /// With DCTCP: up to where is acknowledged ahead of the rest, since that was marked otherwise (RFC 8257
-    /// section 3.2); positions begin at 1. And whether with ECE.
+    /// With DCTCP: up to where is acknowledged ahead of the rest, since that was marked otherwise
+    /// (RFC 8257 section 3.2); positions begin at 1. And whether with ECE.
     earlier: Option<NonZeroU64>,
     earlier_on: bool,
 }
@@ -32,8 +32,9 @@ impl Echo {
         self.earlier = None;
     }
 
-    /// A data segment arrived when all up to `frontier` had; `waiting`: something of what came before it is still to be
-    /// acknowledged, in order or ahead of a hole. Returns whether the sender should know at once.
+    /// A data segment arrived when all up to `frontier` had; `waiting`: something of what came
+    /// before it is still to be acknowledged, in order or ahead of a hole. Returns whether the
+    /// sender should know at once.
     pub(super) fn on_data(
         &mut self,
         config: &TcpConfig,

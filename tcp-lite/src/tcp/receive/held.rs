@@ -1,4 +1,5 @@
-//! What the user holds of what was handed up, and gives up again under pressure (RFC 2018 section 8).
+//! What the user holds of what was handed up, and gives up again under pressure (RFC 2018 section
+//! 8).
 
 use std::ops::Range;
 
@@ -9,8 +10,8 @@ use crate::tcp::ctx::Ctx;
 pub(in crate::tcp) const MAX_EVICTED: usize = 16;
 
 impl ReceiveHalf {
-    /// The user gives up the octets at these positions, or none of them: `false` if not all are ahead of the frontier,
-    /// or if that would leave more ranges than are told apart.
+    /// The user gives up the octets at these positions, or none of them: `false` if not all are
+    /// ahead of the frontier, or if that would leave more ranges than are told apart.
     pub(in crate::tcp) fn evict(&mut self, ctx: &mut Ctx<'_>, stretches: &[Range<u64>]) -> bool {
         let Some(key) = self.ranges else { return false };
         let ranges = ctx.reorder.get_mut(key);

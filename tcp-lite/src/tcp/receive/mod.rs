@@ -1,5 +1,6 @@
-//! The receiving half of a connection: the frontier, what arrived beyond it, the window, and what is to be acknowledged and how
-//! (RFC 9293 section 3.10.7.4, "process the segment text", and 3.8.6; RCV.NXT, RCV.WND).
+//! The receiving half of a connection: the frontier, what arrived beyond it, the window, and what
+//! is to be acknowledged and how (RFC 9293 section 3.10.7.4, "process the segment text", and 3.8.6;
+//! RCV.NXT, RCV.WND).
 //!
 //! | what | where | document |
 //! |---|---|---|
@@ -11,11 +12,13 @@
 //! | the peer's timestamps, PAWS | `timestamps.rs` | RFC 7323 sections 4.3 and 5 |
 //! | marks that are echoed | `ecn_echo.rs` | RFC 3168 section 6.1.3, RFC 8257 section 3.2 |
 //!
-//! Octets are handed up when they arrive, in order or not, and never again: a segment that overlaps what was
-//! handed up is trimmed to its new parts. So TCP holds no data, only ranges, and those live in a slab of the stack
-//! while there is a hole. What its user gives up again under pressure counts as not received.
+//! Octets are handed up when they arrive, in order or not, and never again: a segment that overlaps
+//! what was handed up is trimmed to its new parts. So TCP holds no data, only ranges, and those
+//! live in a slab of the stack while there is a hole. What its user gives up again under pressure
+//! counts as not received.
 //!
-//! It knows nothing of the sending half. Its fields are its own; `connection` asks for them by methods.
+//! It knows nothing of the sending half. Its fields are its own; `connection` asks for them by
+//! methods.
 
 mod check;
 mod delayed_ack;
@@ -167,8 +170,8 @@ impl ReceiveHalf {
         self.held
     }
 
-    /// RFC 9293 table 6, by overlap. A window's right edge itself is acceptable for a segment without length: a
-    /// sender that filled our window acknowledges from there.
+    /// RFC 9293 table 6, by overlap. A window's right edge itself is acceptable for a segment
+    /// without length: a sender that filled our window acknowledges from there.
     #[inline]
     pub(super) fn is_acceptable(&self, pos: i64, len: usize) -> bool {
         let (nxt, edge) = (self.nxt as i64, self.edge as i64);
@@ -217,8 +220,8 @@ impl ReceiveHalf {
         }
     }
 
-    /// Takes what an acceptable segment at `pos` carries, in so many segments: hands up what is new, takes the FIN when the
-    /// frontier reaches it, and decides when to acknowledge.
+    /// Takes what an acceptable segment at `pos` carries, in so many segments: hands up what is
+    /// new, takes the FIN when the frontier reaches it, and decides when to acknowledge.
     pub(super) fn on_payload(
         &mut self,
         ctx: &mut Ctx<'_>,
@@ -255,8 +258,9 @@ impl ReceiveHalf {
         self.fin.is_some_and(|fin| self.nxt > fin)
     }
 
-    /// The peer's FIN stands at `end`; the first one counts, and the frontier passes it when it is there. One below bytes
-    /// that have arrived is none: nothing follows a FIN (RFC 9293 section 3.4).
+    /// The peer's FIN stands at `end`; the first one counts, and the frontier passes it when it is
+    /// there. One below bytes that have arrived is none: nothing follows a FIN (RFC 9293 section
+    /// 3.4).
     fn take_fin(&mut self, reorder: &ReorderSlab, end: i64) {
         if end < self.nxt as i64 || end > self.edge as i64 {
             return;
@@ -270,8 +274,8 @@ impl ReceiveHalf {
         }
     }
 
-    /// A segment with this header was sent. Whatever has an ACK acknowledges; but while there are SACK blocks to tell, only what
-    /// tells them.
+    /// A segment with this header was sent. Whatever has an ACK acknowledges; but while there are
+    /// SACK blocks to tell, only what tells them.
     #[inline]
     pub(super) fn on_ack_sent(&mut self, header: &TcpHeader) {
         if !header.flags.contains(Flags::SYN) {

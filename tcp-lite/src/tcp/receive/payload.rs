@@ -1,6 +1,7 @@
 //! Payload arrives, in order or ahead of a hole (RFC 9293 sections 3.4 and 3.10.7.4, seventh step).
 //!
-//! Not here: whether a segment is acceptable at all (`connection/input.rs`), who has to give up what (`reorder.rs`).
+//! Not here: whether a segment is acceptable at all (`connection/input.rs`), who has to give up
+//! what (`reorder.rs`).
 
 use dp::Mbuf;
 
@@ -13,7 +14,8 @@ use crate::tcp::slabs::Room;
 pub(super) struct Arrival {
     /// The frontier moved.
     pub(super) advanced: bool,
-    /// The sender should know at once: a hole appeared, shrank or closed, or octets came twice or were dropped.
+    /// The sender should know at once: a hole appeared, shrank or closed, or octets came twice or
+    /// were dropped.
     pub(super) urgent: bool,
     /// Nothing of it was taken, for want of room: what the sender knows is still so.
     pub(super) refused: bool,
@@ -56,7 +58,8 @@ impl ReceiveHalf {
         }
         arrival.refused = new == 0 && refused;
         if new < end - start && !arrival.urgent {
-            // Inside the window, but here already; the first part of them is reported (RFC 2883 section 4.2).
+            // Inside the window, but here already; the first part of them is reported (RFC 2883
+            // section 4.2).
             ctx.counters.rx_duplicate_octets += end - start - new;
             self.duplicate = twice.or(Some((at, end)));
             if let Some(ranges) = self.ranges {
@@ -98,7 +101,8 @@ impl ReceiveHalf {
         }
     }
 
-    /// Records new octets, or refuses them: no room for the event, or out of order and over a budget.
+    /// Records new octets, or refuses them: no room for the event, or out of order and over a
+    /// budget.
     fn admit(&mut self, ctx: &mut Ctx<'_>, start: u64, end: u64) -> bool {
         if !ctx.takes_octets() {
             return false;
@@ -124,7 +128,8 @@ impl ReceiveHalf {
         admitted
     }
 
-    /// Whether `octets` out of order at `start` are taken. Asks for the memory they need; see `reorder.rs`.
+    /// Whether `octets` out of order at `start` are taken. Asks for the memory they need; see
+    /// `reorder.rs`.
     fn has_room(&mut self, ctx: &mut Ctx<'_>, start: u64, octets: u64) -> bool {
         let (held, bound) = (self.held.held_octets, u64::from(ctx.config.out_of_order_octets));
         let furthest = self.ranges.is_none_or(|key| ctx.reorder.get(key).end() <= start);
@@ -149,7 +154,8 @@ impl ReceiveHalf {
                 (need, false)
             }
         };
-        // Of the connection that keeps most the newcomer itself is the furthest: better not to take it than to take it back.
+        // Of the connection that keeps most the newcomer itself is the furthest: better not to take
+        // it than to take it back.
         if furthest && self.ranges.is_some_and(|key| ctx.reorder.keeps_most(key)) {
             return false;
         }

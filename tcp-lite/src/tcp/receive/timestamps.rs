@@ -27,8 +27,8 @@ impl PeerTimestamps {
         *self = Self { recent: value, recent_at: ctx.second() };
     }
 
-    /// TS.Recent (RFC 7323 section 4.3), from a segment at `pos` that was found acceptable. An outdated one is replaced by
-    /// whatever the peer's clock says now (section 5.5).
+    /// TS.Recent (RFC 7323 section 4.3), from a segment at `pos` that was found acceptable. An
+    /// outdated one is replaced by whatever the peer's clock says now (section 5.5).
     #[inline]
     pub(super) fn learn(&mut self, ctx: &Ctx<'_>, header: &TcpHeader, pos: i64, last_ack_sent: u64) {
         if let Some((value, _)) = header.options.timestamps

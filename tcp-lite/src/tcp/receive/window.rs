@@ -1,4 +1,5 @@
-//! The receive window: how far its edge is moved, and how the window field says it (RFC 9293 section 3.8.6, RFC 7323 section 2).
+//! The receive window: how far its edge is moved, and how the window field says it (RFC 9293
+//! section 3.8.6, RFC 7323 section 2).
 
 use super::ReceiveHalf;
 use crate::TcpConfig;
@@ -11,7 +12,8 @@ impl ReceiveHalf {
         self.window(ctx.reorder, self.window_budget(ctx.config), self.mss.into())
     }
 
-    /// The user has read, or given back: a window update is due where the peer may be waiting for one.
+    /// The user has read, or given back: a window update is due where the peer may be waiting for
+    /// one.
     pub(in crate::tcp) fn update_window(&mut self, ctx: &Ctx<'_>) {
         let budget = self.window_budget(ctx.config);
         let left = self.edge.saturating_sub(self.nxt);
@@ -25,14 +27,15 @@ impl ReceiveHalf {
         config.recv_window_octets.min(u32::from(u16::MAX) << self.scale)
     }
 
-    /// The window field to send now (RFC 9293 section 3.8.6): the budget less what the user still holds below the
-    /// frontier (what is above lies inside the window already).
+    /// The window field to send now (RFC 9293 section 3.8.6): the budget less what the user still
+    /// holds below the frontier (what is above lies inside the window already).
     ///
-    /// The edge stays where it was unless the window [`grows`](Self::grows). The field counts units of `1 << scale` octets, so
-    /// that an edge that stays is seldom one it can say. Then it says the next one beyond, as long as that is within
-    /// the budget and a segment fits the window; a smaller window would grow by less than a segment, and a peer that sends less than a
-    /// unit at a time would never see it close. There it says the last one in front (RFC 7323 section 2.4); up to `edge` octets
-    /// are taken all the same.
+    /// The edge stays where it was unless the window [`grows`](Self::grows). The field counts units
+    /// of `1 << scale` octets, so that an edge that stays is seldom one it can say. Then it says
+    /// the next one beyond, as long as that is within the budget and a segment fits the window; a
+    /// smaller window would grow by less than a segment, and a peer that sends less than a unit at
+    /// a time would never see it close. There it says the last one in front (RFC 7323 section 2.4);
+    /// up to `edge` octets are taken all the same.
     fn window(&self, slab: &ReorderSlab, budget_octets: u32, mss: u32) -> u16 {
         let wanted = self.wanted(slab, budget_octets);
         let step = step(budget_octets, mss);
@@ -48,8 +51,8 @@ impl ReceiveHalf {
         field.min(u64::from(u16::MAX)) as u16
     }
 
-    /// Whether the window may be opened now: by a segment or half the budget at least, against the silly window
-    /// (RFC 9293 section 3.8.6.2.2).
+    /// Whether the window may be opened now: by a segment or half the budget at least, against the
+    /// silly window (RFC 9293 section 3.8.6.2.2).
     fn grows(&self, slab: &ReorderSlab, budget_octets: u32, mss: u32) -> bool {
         self.grown(self.wanted(slab, budget_octets), step(budget_octets, mss)).is_some()
     }
@@ -61,13 +64,15 @@ impl ReceiveHalf {
         self.nxt + u64::from(budget_octets).saturating_sub(held_below)
     }
 
-    /// The last edge up to `wanted` that a window field can say, if that is `step` octets beyond the present one.
+    /// The last edge up to `wanted` that a window field can say, if that is `step` octets beyond
+    /// the present one.
     fn grown(&self, wanted: u64, step: u64) -> Option<u64> {
         let edge = self.nxt + ((wanted - self.nxt) >> self.scale << self.scale);
         (edge >= self.edge + step).then_some(edge)
     }
 
-    /// The window field of a segment that acknowledges only up to `ack`: to the edge that was announced.
+    /// The window field of a segment that acknowledges only up to `ack`: to the edge that was
+    /// announced.
     pub(in crate::tcp) fn window_from(&self, ack: u64) -> u16 {
         (self.edge.saturating_sub(ack) >> self.scale).min(u64::from(u16::MAX)) as u16
     }

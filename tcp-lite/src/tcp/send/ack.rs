@@ -1,5 +1,6 @@
 //! An acknowledgement arrives: the peer's window, SACK blocks, the send queue, round-trip times
-//! (RFC 9293 section 3.10.7.4, RFC 2018, RFC 2883, RFC 7323 section 4). What follows from it is in `recovery.rs`.
+//! (RFC 9293 section 3.10.7.4, RFC 2018, RFC 2883, RFC 7323 section 4). What follows from it is in
+//! `recovery.rs`.
 
 use super::ack_sample::{AckSample, RetransmitFilter, is_before};
 use super::rtt::micros_since;
@@ -66,8 +67,8 @@ impl SendHalf {
             // The SYN-ACK was not kept, nor when it was sent.
             0 => None,
             1 => Some(micros_since(ctx.now, self.timers.last_sent)),
-            // An echo of an earlier SYN tells nothing: the way may be long, or an answer was lost, and its timer with
-            // it. A round trip of that many seconds would be believed for long.
+            // An echo of an earlier SYN tells nothing: the way may be long, or an answer was lost,
+            // and its timer with it. A round trip of that many seconds would be believed for long.
             _ => self
                 .echo_ms(segment.echo)
                 .filter(|echo_ms| !is_before(*echo_ms, self.timers.last_sent.total_millis() as u32))
@@ -135,16 +136,18 @@ impl SendHalf {
             self.fin = Fin::Acked;
         }
         if self.is_blocked_by_window(ctx) {
-            // The peer lives, it only has no room: that is not a lack of progress (RFC 9293 section 3.8.6.1).
+            // The peer lives, it only has no room: that is not a lack of progress (RFC 9293 section
+            // 3.8.6.1).
             self.timers.progress = ctx.now;
         }
         self.check_writable(ctx);
         fin_acked
     }
 
-    /// Marks what SACK blocks name. A first block below the acknowledgement, or inside of the second, names what
-    /// arrived twice (RFC 2883 section 4). Blocks outside of what is in flight are nonsense and skipped.
-    /// Returns whether what arrived twice is a probe of the path's MTU, which tells nothing else.
+    /// Marks what SACK blocks name. A first block below the acknowledgement, or inside of the
+    /// second, names what arrived twice (RFC 2883 section 4). Blocks outside of what is in flight
+    /// are nonsense and skipped. Returns whether what arrived twice is a probe of the path's MTU,
+    /// which tells nothing else.
     fn learn_sack(
         &mut self,
         ctx: &mut Ctx<'_>,
@@ -195,7 +198,8 @@ impl SendHalf {
         Some(echo.wrapping_sub(self.timestamp_offset))
     }
 
-    /// Karn's rule: by the clock when what was acknowledged was sent once, else by the echoed timestamp.
+    /// Karn's rule: by the clock when what was acknowledged was sent once, else by the echoed
+    /// timestamp.
     fn learn_rtt(&mut self, ctx: &Ctx<'_>, sample: &mut AckSample) {
         sample.rtt_us = match sample.sampled {
             Some(sent_at) => Some(micros_since(ctx.now, sent_at)),
@@ -207,7 +211,8 @@ impl SendHalf {
         }
     }
 
-    /// The RTT by the echoed timestamp, which is unambiguous also for what was sent twice (RFC 7323 section 4).
+    /// The RTT by the echoed timestamp, which is unambiguous also for what was sent twice (RFC 7323
+    /// section 4).
     #[inline]
     pub(in crate::tcp) fn timestamp_rtt_us(&self, ctx: &Ctx<'_>, echo_ms: u32) -> Option<u64> {
         let elapsed_ms = (ctx.now.total_millis() as u32).wrapping_sub(echo_ms);
@@ -227,7 +232,8 @@ impl SendHalf {
         self.timers.patience = ctx.now + Duration::from_micros(u64::from(self.rtt.srtt_us()));
     }
 
-    /// Nothing is on its way and the peer's window does not take what is next, or shrank below what is.
+    /// Nothing is on its way and the peer's window does not take what is next, or shrank below what
+    /// is.
     #[inline]
     pub(super) fn is_blocked_by_window(&self, ctx: &Ctx<'_>) -> bool {
         let next = self.queue.head.map(|key| ctx.segments.get(key).end());

@@ -19,8 +19,8 @@ pub(super) struct AckSample {
     pub(super) highest: u64,
     /// A segment that was sent again in this recovery is acknowledged cumulatively.
     pub(super) repaired: bool,
-    /// When the newest segment acknowledged cumulatively was sent, if that says how long the way is: all were
-    /// sent only once, and it had not waited at the peer behind a hole.
+    /// When the newest segment acknowledged cumulatively was sent, if that says how long the way
+    /// is: all were sent only once, and it had not waited at the peer behind a hole.
     pub(super) sampled: Option<Instant>,
     /// The round-trip time it measured, microseconds.
     pub(super) rtt_us: Option<u64>,
@@ -31,8 +31,8 @@ pub(super) struct AckSample {
     pub(super) filter: RetransmitFilter,
 }
 
-/// Tells whether an acknowledgement of a retransmitted segment answers its last transmission or an earlier one
-/// (RFC 8985 section 6.2, step 2).
+/// Tells whether an acknowledgement of a retransmitted segment answers its last transmission or an
+/// earlier one (RFC 8985 section 6.2, step 2).
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RetransmitFilter {
     /// The echoed timestamp, as a time of our clock in milliseconds.
@@ -48,10 +48,11 @@ impl RetransmitFilter {
         sent_at <= self.horizon
     }
 
-    /// Whether the echo is of an earlier transmission. It says nothing of segments above a hole, whose
-    /// timestamps the peer does not echo (RFC 7323 section 4.3), although RFC 8985's pseudocode compares those, too: then the
-    /// retransmission of one segment would never show the loss of another's, as it does on Linux. In the simulator that
-    /// takes 4 % more timeouts under burst losses. What it costs is spurious retransmissions where segments are late by many
+    /// Whether the echo is of an earlier transmission. It says nothing of segments above a hole,
+    /// whose timestamps the peer does not echo (RFC 7323 section 4.3), although RFC 8985's
+    /// pseudocode compares those, too: then the retransmission of one segment would never show the
+    /// loss of another's, as it does on Linux. In the simulator that takes 4 % more timeouts under
+    /// burst losses. What it costs is spurious retransmissions where segments are late by many
     /// round trips.
     #[inline]
     fn echoes_before(&self, sent_at: Instant) -> bool {
@@ -59,8 +60,8 @@ impl RetransmitFilter {
     }
 }
 
-/// Whether an echoed timestamp is older than anything sent at `sent_ms`, a time of our clock in milliseconds. Our
-/// timestamps tick so: within the same tick it is not.
+/// Whether an echoed timestamp is older than anything sent at `sent_ms`, a time of our clock in
+/// milliseconds. Our timestamps tick so: within the same tick it is not.
 #[inline]
 pub(super) fn is_before(echo_ms: u32, sent_ms: u32) -> bool {
     (echo_ms.wrapping_sub(sent_ms) as i32) < 0

@@ -1,5 +1,6 @@
-//! Segments in flight in the order of their last transmission, so that what was overtaken is at the front
-//! (RFC 8985 section 6.2, step 5: "a separate doubly linked list ordered by Segment.xmit_ts").
+//! Segments in flight in the order of their last transmission, so that what was overtaken is at the
+//! front (RFC 8985 section 6.2, step 5: "a separate doubly linked list ordered by
+//! Segment.xmit_ts").
 //!
 //! The list runs through the records of the send queue; a segment is in it while it has
 //! [`Marks::FLYING`](crate::tcp::slabs::Marks::FLYING).
@@ -51,8 +52,9 @@ impl Flight {
         }
     }
 
-    /// A segment believed lost flies after all: puts it where its last transmission belongs, searching from
-    /// `near` on, which is in the list and was not sent later than it; `None`: from the front.
+    /// A segment believed lost flies after all: puts it where its last transmission belongs,
+    /// searching from `near` on, which is in the list and was not sent later than it; `None`: from
+    /// the front.
     pub(super) fn restore(&mut self, slab: &mut SegmentSlab, near: Option<SegmentKey>, key: SegmentKey) {
         let sent = slab.get(key).sent;
         let mut place = near;

@@ -1,8 +1,8 @@
 //! F-RTO: whether a timeout was spurious, told without timestamps (RFC 5682 sections 2.1 and 3.1).
 //!
-//! After the timeout only the oldest segment is sent again. When that is acknowledged, up to two fresh segments follow
-//! instead of further retransmissions; if the next acknowledgement then names octets that were in flight at the
-//! timeout and never sent again, they had not been lost.
+//! After the timeout only the oldest segment is sent again. When that is acknowledged, up to two
+//! fresh segments follow instead of further retransmissions; if the next acknowledgement then names
+//! octets that were in flight at the timeout and never sent again, they had not been lost.
 
 use super::ack_sample::AckSample;
 

@@ -1,5 +1,6 @@
-//! The sending half of a connection: what is queued, in flight, acknowledged and lost, when it is sent and sent again, and
-//! how fast (RFC 9293 section 3.8, data communication, and the acknowledgement checks of 3.10.7.4; SND.UNA, SND.NXT, SND.WND).
+//! The sending half of a connection: what is queued, in flight, acknowledged and lost, when it is
+//! sent and sent again, and how fast (RFC 9293 section 3.8, data communication, and the
+//! acknowledgement checks of 3.10.7.4; SND.UNA, SND.NXT, SND.WND).
 //!
 //! | what | where | document |
 //! |---|---|---|
@@ -13,8 +14,8 @@
 //! | how large segments are | `path_mtu.rs` | RFC 8899, 1191, 8201 |
 //! | what is sent next | `next.rs`, `train.rs`, `pacing.rs` | RFC 9293 section 3.8, RFC 5681 |
 //!
-//! It knows nothing of the receiving half: header fields that say what we received are added by `connection/output.rs`. Its fields
-//! are its own; `connection` asks for them by methods.
+//! It knows nothing of the receiving half: header fields that say what we received are added by
+//! `connection/output.rs`. Its fields are its own; `connection` asks for them by methods.
 
 mod ack;
 mod ack_sample;
@@ -74,7 +75,8 @@ bitflags! {
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     struct Pending: u8 {
         const SYN = 1;
-        /// A segment without payload in front of the window: zero window, keepalive, or to have the peer answer.
+        /// A segment without payload in front of the window: zero window, keepalive, or to have the
+        /// peer answer.
         const PROBE = 2;
         /// A tail loss probe.
         const TAIL = 4;
@@ -116,11 +118,13 @@ pub(super) enum Phase {
     Loss,
 }
 
-/// Loss recovery of one connection: the algorithms that tell what a loss, or what seemed one, calls for.
+/// Loss recovery of one connection: the algorithms that tell what a loss, or what seemed one, calls
+/// for.
 #[derive(Clone, Copy, Debug, Default)]
 struct Recovery {
     phase: Phase,
-    /// What was sent when the last recovery began; it ends when all of that is acknowledged (RFC 6582, `recover`).
+    /// What was sent when the last recovery began; it ends when all of that is acknowledged (RFC
+    /// 6582, `recover`).
     high: u64,
     dup_acks: u32,
     /// What may be sent during [`Phase::Fast`].
@@ -145,7 +149,8 @@ pub(super) struct SendHalf {
     pace: Pace,
     timers: Timers,
     agreed: Agreed,
-    /// What we send may be marked (RFC 3168): ECN was agreed on, and nothing spoke against it since.
+    /// What we send may be marked (RFC 3168): ECN was agreed on, and nothing spoke against it
+    /// since.
     ect: bool,
     fin: Fin,
     pending: Pending,
@@ -204,7 +209,8 @@ impl SendHalf {
         &self.agreed
     }
 
-    /// The peer's SYN has arrived: what was agreed on, the MSS that it names, and the window that it announces.
+    /// The peer's SYN has arrived: what was agreed on, the MSS that it names, and the window that
+    /// it announces.
     pub(super) fn agree(&mut self, agreed: Agreed, peer_mss: Option<u16>, window: u16) {
         self.agreed = agreed;
         self.ect = agreed.ecn && !self.has_sent_syn_again();
@@ -283,7 +289,8 @@ impl SendHalf {
         self.queue.una > 0
     }
 
-    /// Whether this sequence number is in flight, i.e. an ICMP error that quotes it is plausible (RFC 5927).
+    /// Whether this sequence number is in flight, i.e. an ICMP error that quotes it is plausible
+    /// (RFC 5927).
     pub(super) fn is_in_flight(&self, seq: TcpSeqNumber) -> bool {
         let pos = self.space.pos(seq, self.queue.una);
         (self.queue.una as i64..self.queue.nxt as i64).contains(&pos)
@@ -307,8 +314,9 @@ impl SendHalf {
         self.queue.nxt > 0 && ack == self.space.seq(1)
     }
 
-    /// An initial sequence number for the next connection of the same name, which is above all that this one
-    /// used, by more than a window without scaling (RFC 9293 section 3.6.1); `iss` if that is.
+    /// An initial sequence number for the next connection of the same name, which is above all that
+    /// this one used, by more than a window without scaling (RFC 9293 section 3.6.1); `iss` if that
+    /// is.
     pub(super) fn next_iss(&self, iss: TcpSeqNumber) -> TcpSeqNumber {
         let least = self.queue.nxt + u64::from(u16::MAX) + 2;
         let above = self.space.pos(iss, self.queue.nxt) >= least as i64;
@@ -357,8 +365,8 @@ impl SendHalf {
         }
     }
 
-    /// A router says that the path carries only `mss` (as [`Birth::mss`]), and not the segment from `seq` on (RFC 1191,
-    /// RFC 8201). Returns whether there is one.
+    /// A router says that the path carries only `mss` (as [`Birth::mss`]), and not the segment from
+    /// `seq` on (RFC 1191, RFC 8201). Returns whether there is one.
     pub(super) fn on_packet_too_big(&mut self, ctx: &mut Ctx<'_>, seq: TcpSeqNumber, mss: u16) -> bool {
         if self.is_in_flight(seq) {
             self.set_path_mss(ctx, mss);

@@ -1,6 +1,7 @@
 //! What the sending half sends next (RFC 9293 section 3.8, RFC 5681 section 3).
 //!
-//! [`SendHalf::next`] looks, [`SendHalf::on_sent`] books: in between the frame is built, and that may fail.
+//! [`SendHalf::next`] looks, [`SendHalf::on_sent`] books: in between the frame is built, and that
+//! may fail.
 
 use super::frto::Frto;
 use super::pacing::{Pace, Rate};
@@ -51,7 +52,8 @@ pub(in crate::tcp) struct Outgoing {
 }
 
 impl SendHalf {
-    /// Whether [`next`](Self::next) may have something, or a SYN is due. May say yes in vain, never no.
+    /// Whether [`next`](Self::next) may have something, or a SYN is due. May say yes in vain, never
+    /// no.
     #[inline]
     pub(in crate::tcp) fn wants_transmit(&self) -> bool {
         self.pending.intersects(Pending::SYN | Pending::PROBE | Pending::TAIL)
@@ -67,8 +69,9 @@ impl SendHalf {
         self.pending.contains(Pending::SYN)
     }
 
-    /// What is to be sent next, once the handshake is over. Asking changes nothing but cuts of an oversized segment, of which
-    /// acknowledged pieces are dropped; asking again without [`on_sent`](Self::on_sent) gives the same.
+    /// What is to be sent next, once the handshake is over. Asking changes nothing but cuts of an
+    /// oversized segment, of which acknowledged pieces are dropped; asking again without
+    /// [`on_sent`](Self::on_sent) gives the same.
     #[inline]
     pub(in crate::tcp) fn next(&mut self, ctx: &mut Ctx<'_>) -> Option<Outgoing> {
         if self.pending.contains(Pending::TAIL) && self.queue.in_flight() > 0 {
@@ -221,13 +224,15 @@ impl SendHalf {
         self.pace.on_segment_sent(pacing, ctx.now, len, rate);
     }
 
-    /// Whether a probe of the path's MTU may be sent now: not while losses are repaired, and within the congestion window.
+    /// Whether a probe of the path's MTU may be sent now: not while losses are repaired, and within
+    /// the congestion window.
     #[inline]
     fn is_path_probe_next(&self) -> bool {
         self.path.has_probe() && self.recovery.phase == Phase::Open && self.cwnd_allows()
     }
 
-    /// Octets in flight leave room in the congestion window: for a whole segment, since that is the unit.
+    /// Octets in flight leave room in the congestion window: for a whole segment, since that is the
+    /// unit.
     #[inline]
     fn cwnd_allows(&self) -> bool {
         self.pipe() < self.cwnd()
@@ -254,8 +259,8 @@ impl SendHalf {
         self.queue.unsent.is_some_and(|key| ctx.segments.get(key).end() <= self.window.edge())
     }
 
-    /// What a tail loss probe carries: fresh octets, whatever the congestion window, or else the last ones again
-    /// (RFC 8985 section 7.3). `None`: only our FIN is in flight.
+    /// What a tail loss probe carries: fresh octets, whatever the congestion window, or else the
+    /// last ones again (RFC 8985 section 7.3). `None`: only our FIN is in flight.
     fn tail(&mut self, ctx: &mut Ctx<'_>) -> Option<SegmentKey> {
         if self.is_fresh_sendable(ctx)
             && let Some(key) = self.queue.unsent
@@ -305,7 +310,8 @@ impl SendHalf {
         if segment.end() <= self.window.edge() {
             return Some(key);
         }
-        // Silly window avoidance by segment: wait, until the persist timer says that it does not help.
+        // Silly window avoidance by segment: wait, until the persist timer says that it does not
+        // help.
         let room = self.window.edge().saturating_sub(segment.pos) as u32;
         let cut = self.pending.contains(Pending::CUT) && self.queue.split(ctx.segments, key, room);
         ctx.counters.tx_cut_by_persist += u64::from(cut);
@@ -332,7 +338,8 @@ impl SendHalf {
             flags,
             ecn: self.codepoint(fresh),
             payload: Some(Payload::Segment(key)),
-            // EMSS has room for the fixed options; what the payload leaves over may hold SACK blocks.
+            // EMSS has room for the fixed options; what the payload leaves over may hold SACK
+            // blocks.
             spare_octets: self.path.emss().saturating_sub(segment.len) as usize,
         }
     }
@@ -342,8 +349,8 @@ impl SendHalf {
         Outgoing { kind, pos, flags, ecn: Ecn::NotEct, payload: None, spare_octets: 0 }
     }
 
-    /// The codepoint of a segment: only new octets may be marked, since a mark on what comes again, or on what takes
-    /// no window, would tell nothing (RFC 3168 sections 6.1.4 to 6.1.6).
+    /// The codepoint of a segment: only new octets may be marked, since a mark on what comes again,
+    /// or on what takes no window, would tell nothing (RFC 3168 sections 6.1.4 to 6.1.6).
     #[inline]
     fn codepoint(&self, fresh: bool) -> Ecn {
         if self.ect && fresh { Ecn::Ect0 } else { Ecn::NotEct }

@@ -1,10 +1,12 @@
-//! Pacing: segments leave spread over the round trip rather than all at once, so that a short queue on the way is not
-//! overrun by what an acknowledgement of many, or the end of an idle time, lets go.
+//! Pacing: segments leave spread over the round trip rather than all at once, so that a short queue
+//! on the way is not overrun by what an acknowledgement of many, or the end of an idle time, lets
+//! go.
 //!
-//! An option, off by default ([`TcpConfig::pacing`](crate::TcpConfig::pacing)). A burst of some segments leaves at once; the
-//! next one when the time is over that the burst takes at twice the window for each round trip in slow start, and at 1.2
-//! times the window otherwise (the ratios of Linux). Not delayed are acknowledgements, probes, FINs, and the oldest
-//! segment when it is sent again. Segments stay whole.
+//! An option, off by default ([`TcpConfig::pacing`](crate::TcpConfig::pacing)). A burst of some
+//! segments leaves at once; the next one when the time is over that the burst takes at twice the
+//! window for each round trip in slow start, and at 1.2 times the window otherwise (the ratios of
+//! Linux). Not delayed are acknowledgements, probes, FINs, and the oldest segment when it is sent
+//! again. Segments stay whole.
 
 use crate::{Duration, Instant, Pacing, TcpConfig};
 
@@ -37,13 +39,14 @@ impl Pace {
         self.on_sent(now, takes, burst, round_trip);
     }
 
-    /// A segment leaves `now`, which takes `takes` of the path's time; `burst`: how much of it may be used in advance.
-    /// A poller that comes late makes up for less than that; who was idle begins anew.
+    /// A segment leaves `now`, which takes `takes` of the path's time; `burst`: how much of it may
+    /// be used in advance. A poller that comes late makes up for less than that; who was idle
+    /// begins anew.
     ///
-    /// The next one waits for a round trip at most. By then what was sent is acknowledged or lost, and the
-    /// window is enough to hold segments back. More is owed only when segments that do not wait left in
-    /// between, or when acknowledgements come back much faster than the smoothed round trip: then that is too
-    /// long, not the burst.
+    /// The next one waits for a round trip at most. By then what was sent is acknowledged or lost,
+    /// and the window is enough to hold segments back. More is owed only when segments that do not
+    /// wait left in between, or when acknowledgements come back much faster than the smoothed round
+    /// trip: then that is too long, not the burst.
     fn on_sent(&mut self, now: Instant, takes: Duration, burst: Duration, round_trip: Duration) {
         let from = if self.paid + burst < now { now } else { self.paid };
         self.paid = (from + takes).min(now + round_trip);
@@ -97,7 +100,8 @@ mod tests {
         Instant::from_micros(us)
     }
 
-    /// When each of `count` segments leaves that takes 10 us, in bursts of 4, polled at these times.
+    /// When each of `count` segments leaves that takes 10 us, in bursts of 4, polled at these
+    /// times.
     fn departures(polls: impl IntoIterator<Item = i64>, count: usize) -> Vec<i64> {
         let mut pace = Pace::OPEN;
         let mut left = Vec::new();

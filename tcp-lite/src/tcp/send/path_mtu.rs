@@ -1,18 +1,21 @@
 //! How large a segment the path carries, where nobody says so: black holes, and the search for more
 //! (RFC 8899, on TCP as RFC 4821 section 7 has it).
 //!
-//! Downwards: the oldest segment has timed out several times in a row, and since the first of them something small has
-//! come through: then it is its length. EMSS falls to BASE_PLPMTU, and to the least that every path carries should that
-//! not be small enough. (While nothing comes through at all the path is dead, and nothing is cut.) Upwards: probes,
-//! first of the largest size that may be, then halving what is left.
+//! Downwards: the oldest segment has timed out several times in a row, and since the first of them
+//! something small has come through: then it is its length. EMSS falls to BASE_PLPMTU, and to the
+//! least that every path carries should that not be small enough. (While nothing comes through at
+//! all the path is dead, and nothing is cut.) Upwards: probes, first of the largest size that may
+//! be, then halving what is left.
 //!
-//! A probe carries octets that the peer has acknowledged already, copied while their segments leave the queue. So no FPDU
-//! is cut or joined for it, no window has to take it, and its loss loses nothing: every TCP drops such octets and says
-//! so, and its D-SACK (RFC 2883) names exactly the probe. Peers that agreed on no SACK are not probed.
+//! A probe carries octets that the peer has acknowledged already, copied while their segments leave
+//! the queue. So no FPDU is cut or joined for it, no window has to take it, and its loss loses
+//! nothing: every TCP drops such octets and says so, and its D-SACK (RFC 2883) names exactly the
+//! probe. Peers that agreed on no SACK are not probed.
 //!
-//! What is known of a path belongs to its connection, and to no table of destinations. RFC 8201 section 5.2 leaves the
-//! choice; routers that spread load send each 4-tuple its own way, and a report that somebody forged or guessed
-//! harms one connection. A new connection pays for it with the first segment that is too large.
+//! What is known of a path belongs to its connection, and to no table of destinations. RFC 8201
+//! section 5.2 leaves the choice; routers that spread load send each 4-tuple its own way, and a
+//! report that somebody forged or guessed harms one connection. A new connection pays for it with
+//! the first segment that is too large.
 //!
 //! | RFC 8899 | here |
 //! |---|---|
@@ -29,9 +32,9 @@ use crate::tcp::ctx::Ctx;
 use crate::tcp::slabs::{Probe, Search, SearchKey, SearchSlab, Stage};
 use crate::{Duration, Instant, PathMtuProbing};
 
-/// Reports of routers that lower EMSS one after the other before it falls to the least that every path carries. Each has
-/// all that is in flight sent again, so whoever can forge them could ask for that octet by octet; no path has
-/// as many ever narrower links.
+/// Reports of routers that lower EMSS one after the other before it falls to the least that every
+/// path carries. Each has all that is in flight sent again, so whoever can forge them could ask for
+/// that octet by octet; no path has as many ever narrower links.
 const MAX_REPORTS: u8 = 4;
 
 /// EMSS, and what a connection knows of its path besides.
@@ -131,7 +134,8 @@ impl PathMtu {
         self.heard = true;
     }
 
-    /// The connection is established; `sack`: its peer reports what arrived twice. Returns whether EMSS was lowered.
+    /// The connection is established; `sack`: its peer reports what arrived twice. Returns whether
+    /// EMSS was lowered.
     pub(super) fn start(&mut self, ctx: &mut Ctx<'_>, sack: bool) -> bool {
         // An EMSS is below an MSS, which has 16 bits.
         self.most = self.emss as u16;
@@ -144,8 +148,9 @@ impl PathMtu {
         lowered
     }
 
-    /// The path carries only `mss` (as [`Birth::mss`]), a router said: never grows by that. More is looked for when the
-    /// report is as old as RFC 8201 section 4 wants it. Returns whether EMSS was lowered.
+    /// The path carries only `mss` (as [`Birth::mss`]), a router said: never grows by that. More is
+    /// looked for when the report is as old as RFC 8201 section 4 wants it. Returns whether EMSS
+    /// was lowered.
     pub(super) fn on_report(&mut self, ctx: &mut Ctx<'_>, mss: u16) -> bool {
         let (emss, least) = (self.payload_of(mss), self.payload_of(self.least_mss));
         if emss >= self.emss {
@@ -157,8 +162,8 @@ impl PathMtu {
         lowered
     }
 
-    /// A router could not carry the probe at `pos` but would carry `mss`: that is tried next (RFC 8899 section 4.6.2).
-    /// Returns whether a probe from `pos` is under way.
+    /// A router could not carry the probe at `pos` but would carry `mss`: that is tried next (RFC
+    /// 8899 section 4.6.2). Returns whether a probe from `pos` is under way.
     pub(super) fn on_probe_too_big(&mut self, ctx: &mut Ctx<'_>, pos: i64, mss: u16) -> bool {
         let (high, emss) = (self.payload_of(mss), self.emss);
         let Some(search) = self.search.map(|key| ctx.searches.get_mut(key)) else { return false };
@@ -177,7 +182,8 @@ impl PathMtu {
         true
     }
 
-    /// The oldest segment, of `len` octets, timed out. Repeatedly, while small ones pass: then its length is why.
+    /// The oldest segment, of `len` octets, timed out. Repeatedly, while small ones pass: then its
+    /// length is why.
     pub(super) fn on_timeout(&mut self, ctx: &mut Ctx<'_>, len: u32) -> Suspicion {
         let config = ctx.config.path_mtu;
         if config.probing == PathMtuProbing::Never {
@@ -266,8 +272,8 @@ impl PathMtu {
         self.set_due(Some(ctx.now + ctx.config.path_mtu.probe_timer.max(rto)));
     }
 
-    /// The peer says that `start..end` arrived twice. If that is the probe, it arrived whole, and EMSS is its size from now
-    /// on. Returns whether it is.
+    /// The peer says that `start..end` arrived twice. If that is the probe, it arrived whole, and
+    /// EMSS is its size from now on. Returns whether it is.
     pub(super) fn is_probe_answered(&mut self, ctx: &mut Ctx<'_>, start: u64, end: u64) -> bool {
         let Some(search) = self.search.map(|key| ctx.searches.get_mut(key)) else { return false };
         let whole = |probe: &Probe| (probe.pos, probe.pos + probe.buf.len() as u64) == (start, end);
@@ -282,7 +288,8 @@ impl PathMtu {
         true
     }
 
-    /// [`due`](Self::due): a probe was lost, or it is time to search, if the user is to send more (`open`). SND.UNA is `una`.
+    /// [`due`](Self::due): a probe was lost, or it is time to search, if the user is to send more
+    /// (`open`). SND.UNA is `una`.
     pub(super) fn on_timer(&mut self, ctx: &mut Ctx<'_>, una: u64, open: bool) {
         let config = ctx.config.path_mtu;
         self.set_due(None);
@@ -340,8 +347,9 @@ impl PathMtu {
         self.set_due((self.may_probe && self.emss < self.most.into()).then_some(at));
     }
 
-    /// What is in flight and does not fit was dropped on the way: the caller cuts it and sends it again at once, and that is no
-    /// sign of congestion (RFC 8899 section 4.4, RFC 1191 section 4). Returns whether EMSS was larger.
+    /// What is in flight and does not fit was dropped on the way: the caller cuts it and sends it
+    /// again at once, and that is no sign of congestion (RFC 8899 section 4.4, RFC 1191 section 4).
+    /// Returns whether EMSS was larger.
     fn lower(&mut self, emss: u32) -> bool {
         let lowered = emss < self.emss;
         self.emss = self.emss.min(emss);

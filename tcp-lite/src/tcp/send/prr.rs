@@ -1,8 +1,9 @@
 //! Proportional rate reduction: what may be sent during fast recovery (RFC 6937).
 //!
-//! While more is in flight than the new threshold, as much of what arrives is sent as takes the flight down to it by
-//! the end of the round; below it the slow start reduction bound fills it up again, but only on acknowledgements
-//! that advance and name no further loss, and packet for packet on all others (as in Linux).
+//! While more is in flight than the new threshold, as much of what arrives is sent as takes the
+//! flight down to it by the end of the round; below it the slow start reduction bound fills it up
+//! again, but only on acknowledgements that advance and name no further loss, and packet for packet
+//! on all others (as in Linux).
 
 /// One recovery's account, octets.
 #[derive(Clone, Copy, Debug, Default)]
@@ -23,8 +24,8 @@ impl Prr {
         Self { flight: flight.max(1), ..Self::default() }
     }
 
-    /// An acknowledgement says that `delivered` octets arrived and `pipe` are in the network; `safe`: it advances,
-    /// and nothing was found lost by it.
+    /// An acknowledgement says that `delivered` octets arrived and `pipe` are in the network;
+    /// `safe`: it advances, and nothing was found lost by it.
     pub(super) fn on_ack(&mut self, delivered: u64, pipe: u64, ssthresh: u32, mss: u32, safe: bool) {
         let (ssthresh, mss) = (u64::from(ssthresh), u64::from(mss));
         self.delivered += delivered;
@@ -71,7 +72,8 @@ mod tests {
 
     #[test]
     fn half_the_window_goes_out_spread_over_the_round() {
-        // RFC 6937 section 4, the first example: 20 segments in flight, the first lost, a threshold of 10.
+        // RFC 6937 section 4, the first example: 20 segments in flight, the first lost, a threshold
+        // of 10.
         let mut prr = Prr::new(20 * MSS);
         let mut pipe = 20 * MSS - 3 * MSS - MSS;
         let mut sent = Vec::new();

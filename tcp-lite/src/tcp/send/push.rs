@@ -7,8 +7,8 @@ use crate::tcp::ctx::Ctx;
 use crate::tcp::slabs::{BULK_SEGMENTS, PageKey};
 
 impl SendHalf {
-    /// Where a segment of up to EMSS octets can be written to; [`push`](Self::push) or [`close_page`](Self::close_page) has
-    /// to follow at once.
+    /// Where a segment of up to EMSS octets can be written to; [`push`](Self::push) or
+    /// [`close_page`](Self::close_page) has to follow at once.
     pub(in crate::tcp) fn segment(&mut self, ctx: &mut Ctx<'_>) -> Result<(PageKey, usize), SendError> {
         let (queued, emss) = (self.queue.queued(), self.path.emss());
         // A queue that is empty takes one segment in any case.
@@ -45,8 +45,9 @@ impl SendHalf {
         self.queue.close_page(ctx.segments);
     }
 
-    /// Queues a segment: the first `octets` octets, at least one, of the page that [`segment`](Self::segment) gave.
-    /// [`on_pushed`](Self::on_pushed) is called behind the last of several.
+    /// Queues a segment: the first `octets` octets, at least one, of the page that
+    /// [`segment`](Self::segment) gave. [`on_pushed`](Self::on_pushed) is called behind the last of
+    /// several.
     pub(in crate::tcp) fn push(&mut self, ctx: &mut Ctx<'_>, octets: usize) {
         if self.queue.queued() == 0 {
             self.timers.progress = ctx.now;

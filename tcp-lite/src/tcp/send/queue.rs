@@ -1,9 +1,10 @@
-//! The retransmission queue of one connection: segments from `push` until their acknowledgement (RFC 9293 section 3.10.4,
-//! SEND, and section 3.4; SND.UNA and SND.NXT).
+//! The retransmission queue of one connection: segments from `push` until their acknowledgement
+//! (RFC 9293 section 3.10.4, SEND, and section 3.4; SND.UNA and SND.NXT).
 //!
-//! Two things only may cut a segment, [`SendQueue::split`]'s callers: a drop of EMSS, and the persist timer. An
-//! acknowledgement in the middle of a segment leaves it whole. Not here: the records themselves (`segment.rs`), which
-//! segments are lost (`scoreboard.rs`), their order in time (`flight.rs`).
+//! Two things only may cut a segment, [`SendQueue::split`]'s callers: a drop of EMSS, and the
+//! persist timer. An acknowledgement in the middle of a segment leaves it whole. Not here: the
+//! records themselves (`segment.rs`), which segments are lost (`scoreboard.rs`), their order in
+//! time (`flight.rs`).
 
 use dp::Mempool;
 
@@ -15,7 +16,8 @@ use crate::tcp::SendError;
 use crate::tcp::slabs::PageKey;
 use crate::tcp::slabs::{Marks, SegmentKey, SegmentSlab};
 
-/// The segments of one connection, oldest first. Positions as in `seq.rs`; `una` and `nxt` count SYN and FIN.
+/// The segments of one connection, oldest first. Positions as in `seq.rs`; `una` and `nxt` count
+/// SYN and FIN.
 #[derive(Debug)]
 pub(super) struct SendQueue {
     pub(super) head: Option<SegmentKey>,
@@ -94,8 +96,8 @@ impl SendQueue {
         self.in_flight().saturating_sub(self.sacked_octets + self.lost_octets)
     }
 
-    /// The page to write the next segment to, with room for `octets`: a new one of the pools `(small, bulk)` where it needs
-    /// one.
+    /// The page to write the next segment to, with room for `octets`: a new one of the pools
+    /// `(small, bulk)` where it needs one.
     ///
     /// # Errors
     /// As [`Pages::open`].
@@ -116,7 +118,8 @@ impl SendQueue {
         self.open = self.open.filter(|&open| !slab.close_page_if_empty(open));
     }
 
-    /// The first `octets` octets of the open page's room are a segment: queues it behind all others.
+    /// The first `octets` octets of the open page's room are a segment: queues it behind all
+    /// others.
     pub(super) fn push(&mut self, slab: &mut SegmentSlab, octets: usize) {
         let Some(page) = self.open else { return };
         let key = slab.insert(page, octets, self.end);
@@ -172,8 +175,8 @@ impl SendQueue {
         }
     }
 
-    /// Drops the oldest segment if it was cut off from one that is acknowledged in part, and this is that part. Returns
-    /// whether it did.
+    /// Drops the oldest segment if it was cut off from one that is acknowledged in part, and this
+    /// is that part. Returns whether it did.
     pub(super) fn drop_acknowledged(&mut self, slab: &mut SegmentSlab) -> bool {
         let acknowledged = self.head.is_some_and(|key| slab.get(key).end() <= self.una);
         if acknowledged {
@@ -202,8 +205,8 @@ impl SendQueue {
         }
     }
 
-    /// Replaces a segment's marks, keeping the sums and the order of transmission: one that flies from now on is the
-    /// latest.
+    /// Replaces a segment's marks, keeping the sums and the order of transmission: one that flies
+    /// from now on is the latest.
     #[inline]
     pub(super) fn set_marks(&mut self, slab: &mut SegmentSlab, key: SegmentKey, marks: Marks) {
         let segment = slab.get_mut(key);
@@ -233,8 +236,8 @@ impl SendQueue {
         }
     }
 
-    /// Cuts a segment that does not fly so that its first part has `at` octets; the rest becomes a segment of its
-    /// own. Returns whether it did: not when `at` is no inner boundary.
+    /// Cuts a segment that does not fly so that its first part has `at` octets; the rest becomes a
+    /// segment of its own. Returns whether it did: not when `at` is no inner boundary.
     pub(super) fn split(&mut self, slab: &mut SegmentSlab, key: SegmentKey, at: u32) -> bool {
         let segment = slab.get(key);
         if at == 0 || at >= segment.len {

@@ -1,19 +1,21 @@
-//! RACK: a segment is lost when one that was sent later has arrived, and time for reordering has passed
-//! (RFC 8985 section 6).
+//! RACK: a segment is lost when one that was sent later has arrived, and time for reordering has
+//! passed (RFC 8985 section 6).
 //!
-//! Here is what a connection remembers for it; the walk along the segments in flight, oldest transmission first, is
-//! `SendQueue::detect_lost` (`scoreboard.rs`). Every transmission counts, so retransmissions
-//! that are lost again are found like any other segment. `DupThresh` (RFC 6675) lives on as the moment from which
-//! no time is given for reordering, as long as none was seen (section 6.2, step 4). RFC 6675's rules beside it,
-//! its rescue retransmission included, would find nothing that RACK and the tail loss probe do not.
-//! RACK needs SACK; without it NewReno's rules hold (`recovery.rs`).
+//! Here is what a connection remembers for it; the walk along the segments in flight, oldest
+//! transmission first, is `SendQueue::detect_lost` (`scoreboard.rs`). Every transmission counts, so
+//! retransmissions that are lost again are found like any other segment. `DupThresh` (RFC 6675)
+//! lives on as the moment from which no time is given for reordering, as long as none was seen
+//! (section 6.2, step 4). RFC 6675's rules beside it, its rescue retransmission included, would
+//! find nothing that RACK and the tail loss probe do not. RACK needs SACK; without it NewReno's
+//! rules hold (`recovery.rs`).
 
 use super::ack_sample::AckSample;
 use crate::tcp::slabs::Sent;
 use crate::{Duration, Instant};
 
-/// Segments that must have arrived above a hole before it counts as lost, as far as reordering is not known to
-/// occur (RFC 6675, `DupThresh`), and duplicate acknowledgements where there is no SACK (RFC 5681).
+/// Segments that must have arrived above a hole before it counts as lost, as far as reordering is
+/// not known to occur (RFC 6675, `DupThresh`), and duplicate acknowledgements where there is no
+/// SACK (RFC 5681).
 pub(super) const DUP_THRESHOLD: u32 = 3;
 
 /// Recoveries for which a widened reordering window is kept (section 6.2, step 4).

@@ -1,9 +1,10 @@
-//! Loss recovery as a process: when it begins, what ends it, and what an acknowledgement says of congestion
-//! (RFC 5681, RFC 6582, RFC 8985).
+//! Loss recovery as a process: when it begins, what ends it, and what an acknowledgement says of
+//! congestion (RFC 5681, RFC 6582, RFC 8985).
 //!
-//! With SACK, RACK finds what is lost (`rack.rs`). Without, the oldest segment is lost after three duplicate
-//! acknowledgements and after each partial one (NewReno), and each duplicate acknowledgement lets one segment out:
-//! of fresh ones before recovery (limited transmit, RFC 3042).
+//! With SACK, RACK finds what is lost (`rack.rs`). Without, the oldest segment is lost after three
+//! duplicate acknowledgements and after each partial one (NewReno), and each duplicate
+//! acknowledgement lets one segment out: of fresh ones before recovery (limited transmit, RFC
+//! 3042).
 
 use super::ack::{AckKind, PriorSendState};
 use super::ack_sample::AckSample;
@@ -18,7 +19,8 @@ use crate::tcp::slabs::Sent;
 use crate::{Duration, Instant};
 
 impl SendHalf {
-    /// What follows from an acknowledgement that says something new, or that repeats the one before.
+    /// What follows from an acknowledgement that says something new, or that repeats the one
+    /// before.
     pub(super) fn recover(
         &mut self,
         ctx: &mut Ctx<'_>,
@@ -42,15 +44,16 @@ impl SendHalf {
         if was != Phase::Open && sample.acked > 0 && self.queue.una >= self.recovery.high {
             self.end_recovery(ctx);
         } else if was == Phase::Fast && sample.acked > 0 && !self.agreed.sack {
-            // A partial acknowledgement: what is oldest now is lost, too (RFC 6582 section 3.2, step 3).
+            // A partial acknowledgement: what is oldest now is lost, too (RFC 6582 section 3.2,
+            // step 3).
             self.queue.mark_head_lost(ctx.segments);
         }
         let lost = self.detect_loss(ctx);
         if self.recovery.phase == Phase::Fast {
             self.pace_recovery(left, sample.acked > 0 && !lost);
         }
-        // What was taken back has its share of the window for this acknowledgement. Duplicates let segments out, but
-        // leave the window as it is (RFC 3042 section 2).
+        // What was taken back has its share of the window for this acknowledgement. Duplicates let
+        // segments out, but leave the window as it is (RFC 3042 section 2).
         let grows = sample.acked > 0 && sample.delivered > 0 && !undone && !repaired;
         if grows && was != Phase::Fast && self.recovery.phase != Phase::Fast {
             self.grow_window(ctx, sample, prior, kind.ece);
@@ -69,16 +72,17 @@ impl SendHalf {
         }
     }
 
-    /// Whether one duplicate acknowledgement more can be of what was in flight when recovery began: else the peer makes
-    /// them up, to be sent more than the network takes (RFC 5681 section 3.2, step 4).
+    /// Whether one duplicate acknowledgement more can be of what was in flight when recovery began:
+    /// else the peer makes them up, to be sent more than the network takes (RFC 5681 section 3.2,
+    /// step 4).
     fn is_credible(&self) -> bool {
         let outstanding = self.recovery.high.saturating_sub(self.queue.una);
         self.recovery.phase != Phase::Fast
             || u64::from(self.recovery.dup_acks) * u64::from(self.path.emss()) < outstanding
     }
 
-    /// Octets that left the network: without SACK, a segment by each duplicate acknowledgement, and by one that
-    /// advances what those have not counted (RFC 6937 section 2, `DeliveredData`).
+    /// Octets that left the network: without SACK, a segment by each duplicate acknowledgement, and
+    /// by one that advances what those have not counted (RFC 6937 section 2, `DeliveredData`).
     fn delivered(&self, sample: &AckSample, duplicate: bool) -> u64 {
         let emss = u64::from(self.path.emss());
         match duplicate {
@@ -102,8 +106,8 @@ impl SendHalf {
         }
     }
 
-    /// Whether a tail loss probe repaired a loss that nothing else shows: it is answered as any other
-    /// (RFC 8985 section 7.4.2).
+    /// Whether a tail loss probe repaired a loss that nothing else shows: it is answered as any
+    /// other (RFC 8985 section 7.4.2).
     fn is_repaired_by_probe(&mut self, ctx: &mut Ctx<'_>, sample: &AckSample, kind: AckKind) -> bool {
         if sample.acked > 0 {
             self.pending.remove(Pending::TAIL);
@@ -119,7 +123,8 @@ impl SendHalf {
         repaired
     }
 
-    /// Whether the recovery that is under way, or was the last one, turns out to be spurious; then takes it back.
+    /// Whether the recovery that is under way, or was the last one, turns out to be spurious; then
+    /// takes it back.
     fn is_spurious_recovery(&mut self, ctx: &mut Ctx<'_>, sample: &AckSample, duplicate: bool) -> bool {
         let recovering = self.recovery.phase != Phase::Open;
         let by_order = self.recovery.frto != Frto::Off && self.examine_timeout(ctx, sample, duplicate);
@@ -143,7 +148,8 @@ impl SendHalf {
         self.recovery.frto.on_ack(sample, &standing)
     }
 
-    /// The originals arrived: threshold and marks are what they were before, and the window soon is (RFC 4015).
+    /// The originals arrived: threshold and marks are what they were before, and the window soon is
+    /// (RFC 4015).
     fn undo_recovery(&mut self, ctx: &mut Ctx<'_>, sample: &AckSample) {
         let Some(episode) = self.recovery.undo.take() else { return };
         self.rack.on_spurious(sample);
@@ -183,7 +189,8 @@ impl SendHalf {
         self.queue.forget_repairs(ctx.segments);
     }
 
-    /// Marks what must be lost, and starts recovery when that is sample. Returns whether anything was.
+    /// Marks what must be lost, and starts recovery when that is sample. Returns whether anything
+    /// was.
     fn detect_loss(&mut self, ctx: &mut Ctx<'_>) -> bool {
         let open = self.recovery.phase == Phase::Open;
         let mut latest = None;
@@ -194,8 +201,8 @@ impl SendHalf {
             latest = detected.latest;
             detected.lost > 0
         } else {
-            // RFC 6582 section 3.2, step 2: duplicates of what an earlier recovery sent twice prove nothing, and they
-            // come until something beyond that is acknowledged.
+            // RFC 6582 section 3.2, step 2: duplicates of what an earlier recovery sent twice prove
+            // nothing, and they come until something beyond that is acknowledged.
             let fresh = self.queue.una > self.recovery.high;
             open && fresh
                 && self.recovery.dup_acks >= DUP_THRESHOLD
@@ -209,7 +216,8 @@ impl SendHalf {
         lost
     }
 
-    /// RFC 8985 section 6.2, steps 4 and 5. Mostly nothing was overtaken: then for how long it might be need not be known.
+    /// RFC 8985 section 6.2, steps 4 and 5. Mostly nothing was overtaken: then for how long it
+    /// might be need not be known.
     fn detect_overtaken(&mut self, ctx: &mut Ctx<'_>) -> Detected {
         if !self.queue.is_overtaken(ctx.segments, &self.rack) {
             return Detected::default();
@@ -232,7 +240,8 @@ impl SendHalf {
     fn start_recovery(&mut self, ctx: &mut Ctx<'_>, latest: Option<Sent>) {
         ctx.counters.fast_retransmits += 1;
         let in_flight = self.queue.in_flight();
-        // What limited transmit let out beyond the window does not count (RFC 5681 section 3.2, step 2).
+        // What limited transmit let out beyond the window does not count (RFC 5681 section 3.2,
+        // step 2).
         let beyond = in_flight.saturating_sub(u64::from(self.congestion.cwnd()));
         let limited = beyond.min(u64::from((DUP_THRESHOLD - 1) * self.path.emss()));
         let before = self.reduction;

@@ -1,10 +1,12 @@
-//! When the window is reduced: once for each window of data, whatever tells of congestion first, and once more for
-//! what was sent since and is lost, too (RFC 3168 section 6.1.2, RFC 5681 section 4.3).
+//! When the window is reduced: once for each window of data, whatever tells of congestion first,
+//! and once more for what was sent since and is lost, too (RFC 3168 section 6.1.2, RFC 5681 section
+//! 4.3).
 //!
-//! That includes retransmissions: the loss of one is congestion anew, and there the window is lowered although Linux
-//! does not (it only withholds the slow start bound of PRR). RFC 8985 leaves the answer to congestion control, and
-//! names RFC 5681's (section 3.4). How far it is lowered is congestion control's affair. A timeout leaves one segment of
-//! the window in any case, but lowers the threshold by the same rule, as Linux does (`recovery.rs`).
+//! That includes retransmissions: the loss of one is congestion anew, and there the window is
+//! lowered although Linux does not (it only withholds the slow start bound of PRR). RFC 8985 leaves
+//! the answer to congestion control, and names RFC 5681's (section 3.4). How far it is lowered is
+//! congestion control's affair. A timeout leaves one segment of the window in any case, but lowers
+//! the threshold by the same rule, as Linux does (`recovery.rs`).
 
 use crate::tcp::slabs::Sent;
 
@@ -22,8 +24,8 @@ pub(super) struct Reduction {
 }
 
 impl Reduction {
-    /// The window was reduced when `count` transmissions had been made and SND.NXT was `nxt`; `deep`: as for a loss; `announce`: CWR is
-    /// due.
+    /// The window was reduced when `count` transmissions had been made and SND.NXT was `nxt`;
+    /// `deep`: as for a loss; `announce`: CWR is due.
     pub(super) fn new(announce: bool, count: u32, nxt: u64, deep: bool) -> Self {
         Self { announce, nr: count, until: nxt, deep }
     }
@@ -45,8 +47,8 @@ impl Reduction {
         ack > self.until
     }
 
-    /// Whether it was made for congestion of which the loss of what starts at `oldest` tells no more; `latest`: the latest
-    /// transmission that was lost, if it is known.
+    /// Whether it was made for congestion of which the loss of what starts at `oldest` tells no
+    /// more; `latest`: the latest transmission that was lost, if it is known.
     pub(super) fn answers(&self, oldest: u64, latest: Option<Sent>) -> bool {
         self.covers(oldest) && !latest.is_some_and(|latest| latest.follows(self.nr))
     }
@@ -56,8 +58,8 @@ impl Reduction {
         self.deep && oldest < self.until
     }
 
-    /// The last reduction was for nothing, and was taken back: `before` was the one before it. That one is announced
-    /// still, unless a new segment has said so since.
+    /// The last reduction was for nothing, and was taken back: `before` was the one before it. That
+    /// one is announced still, unless a new segment has said so since.
     pub(super) fn take_back(&mut self, before: Self) {
         *self = Self { announce: self.announce && before.announce, ..before };
     }

@@ -1,5 +1,6 @@
-//! The timers of the sending half: retransmission, reordering, tail loss probe and persist, one at a time, and the user timeout over
-//! all (RFC 9293 sections 3.8.1 to 3.8.3 and 3.8.6.1, RFC 6298 section 5, RFC 8985 section 7.2).
+//! The timers of the sending half: retransmission, reordering, tail loss probe and persist, one at
+//! a time, and the user timeout over all (RFC 9293 sections 3.8.1 to 3.8.3 and 3.8.6.1, RFC 6298
+//! section 5, RFC 8985 section 7.2).
 
 use super::frto::Frto;
 use super::path_mtu::Suspicion;
@@ -9,12 +10,14 @@ use crate::tcp::ctx::Ctx;
 use crate::tcp::slabs::Marks;
 use crate::{Duration, Instant};
 
-/// Longest wait before a segment is cut to a window that is open and stays too small (RFC 9293 section 3.8.6.2.1: 0.1 to
-/// 1 second), unless the RTO is longer. A closed window is probed ever more seldom.
+/// Longest wait before a segment is cut to a window that is open and stays too small (RFC 9293
+/// section 3.8.6.2.1: 0.1 to 1 second), unless the RTO is longer. A closed window is probed ever
+/// more seldom.
 const OVERRIDE_MAX: Duration = Duration::from_secs(1);
 
-/// How often it is looked, for the user timeout, at what finds no way out: the port takes nothing, no buffer is free, or nobody
-/// answers for the next hop. (`TCP_RESOURCE_PROBE_INTERVAL` of Linux.) To be sent it needs no timer.
+/// How often it is looked, for the user timeout, at what finds no way out: the port takes nothing,
+/// no buffer is free, or nobody answers for the next hop. (`TCP_RESOURCE_PROBE_INTERVAL` of Linux.)
+/// To be sent it needs no timer.
 const STUCK_INTERVAL: Duration = Duration::from_millis(500);
 
 /// What followed from timers.
@@ -22,7 +25,8 @@ const STUCK_INTERVAL: Duration = Duration::from_millis(500);
 pub(in crate::tcp) struct Expired {
     /// What is in flight was not acknowledged in time.
     pub(in crate::tcp) unanswered: bool,
-    /// The user timeout is over (RFC 9293 section 3.8.3), or there were enough SYNs: the connection ends.
+    /// The user timeout is over (RFC 9293 section 3.8.3), or there were enough SYNs: the connection
+    /// ends.
     pub(in crate::tcp) give_up: bool,
 }
 
@@ -64,7 +68,8 @@ impl SendHalf {
         }
         match resend {
             Resend::Ack | Resend::WayOut if self.is_stuck(ctx) => {
-                // No answer can be missing: neither the network nor the path's MTU is to blame, and the RTO stays.
+                // No answer can be missing: neither the network nor the path's MTU is to blame, and
+                // the RTO stays.
                 let give_up_at = self.timers.progress + ctx.config.user_timeout;
                 self.timers.resend = Some(((ctx.now + STUCK_INTERVAL).min(give_up_at), Resend::WayOut));
                 return false;
@@ -109,7 +114,8 @@ impl SendHalf {
         }
     }
 
-    /// What timed out before has not been sent again since, or the SYN not at all. (F-RTO keeps the oldest segment back on purpose.)
+    /// What timed out before has not been sent again since, or the SYN not at all. (F-RTO keeps the
+    /// oldest segment back on purpose.)
     fn is_stuck(&self, ctx: &Ctx<'_>) -> bool {
         if self.queue.una == 0 {
             return self.pending.contains(Pending::SYN);
@@ -128,8 +134,8 @@ impl SendHalf {
         self.queue.nxt == 0 && self.pending.contains(Pending::SYN) || self.is_fin_next()
     }
 
-    /// The peer's window has stayed too small: probe it when it is closed, cut a segment to it when it is not
-    /// (RFC 9293 sections 3.8.6.1 and 3.8.6.2.1).
+    /// The peer's window has stayed too small: probe it when it is closed, cut a segment to it when
+    /// it is not (RFC 9293 sections 3.8.6.1 and 3.8.6.2.1).
     fn on_persist(&mut self, ctx: &mut Ctx<'_>) {
         self.timers.persist_backoff += 1;
         self.pending.remove(Pending::CUT);
@@ -141,16 +147,17 @@ impl SendHalf {
         }
     }
 
-    /// The peer could take more at once, and offers less than half of that and less than a segment. Each cut for it is an FPDU
-    /// torn for a few octets: they come at growing distances. Who never offered more is small, not silly, and is not kept waiting
-    /// (RFC 9293 section 3.8.6.2.1, condition 3).
+    /// The peer could take more at once, and offers less than half of that and less than a segment.
+    /// Each cut for it is an FPDU torn for a few octets: they come at growing distances. Who never
+    /// offered more is small, not silly, and is not kept waiting (RFC 9293 section 3.8.6.2.1,
+    /// condition 3).
     pub(super) fn is_window_silly(&self, ctx: &Ctx<'_>) -> bool {
         let offered = self.window.edge().saturating_sub(self.queue.una);
         self.is_blocked_by_window(ctx) && 2 * offered < self.window.max()
     }
 
-    /// When the peer's window will have been too small for long enough. A window that is open is not waited for as long as one
-    /// that is closed.
+    /// When the peer's window will have been too small for long enough. A window that is open is
+    /// not waited for as long as one that is closed.
     fn persist_at(&self, ctx: &Ctx<'_>) -> Instant {
         let backed_off = self.rtt.after(self.timers.persist_backoff);
         let is_open = self.window.edge() > self.queue.nxt;
@@ -158,8 +165,8 @@ impl SendHalf {
         ctx.now + backed_off.min(most)
     }
 
-    /// The link is there again. What was sent meanwhile is lost, and is sent again now rather than when its timer, backed off
-    /// perhaps many times, expires.
+    /// The link is there again. What was sent meanwhile is lost, and is sent again now rather than
+    /// when its timer, backed off perhaps many times, expires.
     pub(in crate::tcp) fn on_link_up(&mut self, ctx: &mut Ctx<'_>) {
         if self.queue.una == 0 {
             if self.timers.syn_sends > 0 {
@@ -172,7 +179,8 @@ impl SendHalf {
             self.on_retransmission_timeout(ctx);
             // What timed out meanwhile was not too long.
             self.path.on_progress();
-            // Answered at once, where a single segment that is sent again may wait for a delayed acknowledgement.
+            // Answered at once, where a single segment that is sent again may wait for a delayed
+            // acknowledgement.
             self.pending |= Pending::PROBE;
         } else if matches!(self.timers.resend, Some((_, Resend::Window))) {
             self.on_persist(ctx);
@@ -207,7 +215,8 @@ impl SendHalf {
         let wanted = if self.queue.in_flight() > 0 {
             self.flight_deadline(ctx)
         } else if self.queue.unsent.is_some() {
-            // If it fits, it is on its way out; but should it not get out now, somebody has to ask again.
+            // If it fits, it is on its way out; but should it not get out now, somebody has to ask
+            // again.
             let at = self.persist_at(ctx);
             match self.timers.resend {
                 Some((running, Resend::Window)) => (running.min(at), Resend::Window),
@@ -251,16 +260,18 @@ impl SendHalf {
         }
         // (A probe needs a measurement, so there is one.)
         let twice = Duration::from_micros(2 * u64::from(self.rtt.srtt_us())).max(ctx.config.tail_probe_min);
-        // A single segment may wait for the peer's delayed acknowledgement, which the floor of the RTO is above.
+        // A single segment may wait for the peer's delayed acknowledgement, which the floor of the
+        // RTO is above.
         let single = self.queue.head.is_some_and(|key| {
             ctx.segments.get(key).next == self.queue.unsent && self.queue.nxt <= self.queue.end
         });
         Some(if single { twice + ctx.config.rto_min } else { twice })
     }
 
-    /// When the retransmission timer expires: an RTO after the oldest segment was sent last, not after the last
-    /// acknowledgement, which would add a round trip each time (RFC 7765). What was acknowledged just now shows that
-    /// the way is open, and gives the rest one round trip: their acknowledgements may wait to be read.
+    /// When the retransmission timer expires: an RTO after the oldest segment was sent last, not
+    /// after the last acknowledgement, which would add a round trip each time (RFC 7765). What was
+    /// acknowledged just now shows that the way is open, and gives the rest one round trip: their
+    /// acknowledgements may wait to be read.
     fn rto_at(&self, ctx: &Ctx<'_>) -> Instant {
         let oldest = self.queue.head.filter(|key| self.queue.unsent != Some(*key));
         let sent_at = oldest.map_or(self.timers.control_sent_at, |key| ctx.segments.get(key).sent.at);
@@ -268,8 +279,8 @@ impl SendHalf {
     }
 }
 
-/// The earlier of two times, if there is one. By hand: an iterator over options takes four times as long, and every
-/// segment asks.
+/// The earlier of two times, if there is one. By hand: an iterator over options takes four times as
+/// long, and every segment asks.
 #[inline]
 pub(in crate::tcp) fn earlier(a: Option<Instant>, b: Option<Instant>) -> Option<Instant> {
     match (a, b) {

@@ -1,16 +1,20 @@
 //! Round-trip time and retransmission timeout, in microseconds (RFC 6298).
 //!
-//! Karn's rule is the caller's: it feeds only samples that are unambiguous (a segment sent once, or a timestamp).
+//! Karn's rule is the caller's: it feeds only samples that are unambiguous (a segment sent once, or
+//! a timestamp).
 //!
-//! The floor is that of the variation's term (`max(G, K * RTTVAR)` of section 2.3), as on Linux: on a long and steady
-//! way that term shrinks to nothing, and an acknowledgement that the peer delays would come too late.
+//! The floor is that of the variation's term (`max(G, K * RTTVAR)` of section 2.3), as on Linux: on
+//! a long and steady way that term shrinks to nothing, and an acknowledgement that the peer delays
+//! would come too late.
 
 use crate::facade::{Duration, Instant};
 
-/// A minimum is forgotten after this to twice this (RFC 8985 section 6.2, step 1: a windowed minimum).
+/// A minimum is forgotten after this to twice this (RFC 8985 section 6.2, step 1: a windowed
+/// minimum).
 const MIN_RTT_WINDOW: Duration = Duration::from_secs(30);
 
-/// Timeout of the first data after the loss of a SYN, when nothing was measured (RFC 6298 section 5.7).
+/// Timeout of the first data after the loss of a SYN, when nothing was measured (RFC 6298 section
+/// 5.7).
 const AFTER_LOST_SYN_US: u64 = 3_000_000;
 
 /// Estimator and timeout of one connection.
@@ -87,7 +91,8 @@ impl RttEstimator {
         self.backoff = 0;
     }
 
-    /// A SYN was lost, and its answer measured nothing: the way may be longer than the first timeout.
+    /// A SYN was lost, and its answer measured nothing: the way may be longer than the first
+    /// timeout.
     pub(super) fn fall_back(&mut self) {
         self.base_us = self.base_us.max(AFTER_LOST_SYN_US);
     }

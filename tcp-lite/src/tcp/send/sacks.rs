@@ -1,9 +1,10 @@
-//! SACK blocks that were processed already (RFC 2018 section 4: each acknowledgement repeats the latest blocks).
+//! SACK blocks that were processed already (RFC 2018 section 4: each acknowledgement repeats the
+//! latest blocks).
 
 use crate::tcp::slabs::SegmentKey;
 
-/// SACK blocks worked off already: each acknowledgement repeats the latest, and a block grows at its end. Without
-/// this memory every acknowledgement would walk along all segments in flight.
+/// SACK blocks worked off already: each acknowledgement repeats the latest, and a block grows at
+/// its end. Without this memory every acknowledgement would walk along all segments in flight.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct KnownSacks {
     /// Blocks whose segments are all marked; empty ones say nothing.

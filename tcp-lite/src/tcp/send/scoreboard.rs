@@ -1,4 +1,5 @@
-//! Which segments arrived and which are lost: marks on the segments of the send queue (RFC 2018, RFC 8985).
+//! Which segments arrived and which are lost: marks on the segments of the send queue (RFC 2018,
+//! RFC 8985).
 //!
 //! Loss recovery as a process is in `recovery.rs`, what RACK remembers in `rack.rs`.
 
@@ -57,8 +58,8 @@ impl SendQueue {
         self.flight.oldest.is_some_and(|key| rack.overtakes(slab.get(key).sent))
     }
 
-    /// Marks as lost what was overtaken for longer than `window` (RFC 8985 section 6.2, step 5). Its timer would
-    /// wait for the last of those that were overtaken; here it is the first.
+    /// Marks as lost what was overtaken for longer than `window` (RFC 8985 section 6.2, step 5).
+    /// Its timer would wait for the last of those that were overtaken; here it is the first.
     pub(super) fn detect_lost(
         &mut self,
         slab: &mut SegmentSlab,
@@ -85,7 +86,8 @@ impl SendQueue {
         detected
     }
 
-    /// Marks the oldest sent segment as lost, if it was not sent again in this recovery. Returns whether it is new.
+    /// Marks the oldest sent segment as lost, if it was not sent again in this recovery. Returns
+    /// whether it is new.
     pub(super) fn mark_head_lost(&mut self, slab: &mut SegmentSlab) -> bool {
         let Some(key) = self.head else { return false };
         let marks = slab.get(key).marks;
@@ -105,10 +107,10 @@ impl SendQueue {
         }
     }
 
-    /// The timer expired: the oldest segment is lost, repaired or not, and of the others those that were sent
-    /// by `before` (RFC 8985 section 6.3). A peer that selectively acknowledged its frontier's next octet took that
-    /// back (RFC 2018 section 8): then nothing is known to have arrived, and all is lost. Returns whether the oldest
-    /// segment had not been sent again before.
+    /// The timer expired: the oldest segment is lost, repaired or not, and of the others those that
+    /// were sent by `before` (RFC 8985 section 6.3). A peer that selectively acknowledged its
+    /// frontier's next octet took that back (RFC 2018 section 8): then nothing is known to have
+    /// arrived, and all is lost. Returns whether the oldest segment had not been sent again before.
     pub(super) fn mark_timed_out(&mut self, slab: &mut SegmentSlab, before: Instant) -> bool {
         let reneged = self.head.is_some_and(|key| slab.get(key).marks.contains(Marks::SACKED));
         let first = self.head.is_none_or(|key| !slab.get(key).marks.contains(Marks::RESENT));
@@ -163,8 +165,8 @@ impl SendQueue {
         }
     }
 
-    /// Segments in flight of more than `emss` octets were dropped on the way: they are lost. Nothing is said
-    /// of the others.
+    /// Segments in flight of more than `emss` octets were dropped on the way: they are lost.
+    /// Nothing is said of the others.
     pub(super) fn mark_oversized(&mut self, slab: &mut SegmentSlab, emss: u32) {
         let mut cursor = self.head;
         while let Some(key) = cursor.filter(|key| self.unsent != Some(*key)) {

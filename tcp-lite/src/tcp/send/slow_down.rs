@@ -1,7 +1,8 @@
-//! The answers to congestion: a loss, or marks that the peer echoes (RFC 5681 section 3.2, RFC 3168 section 6.1.2, RFC 8257).
+//! The answers to congestion: a loss, or marks that the peer echoes (RFC 5681 section 3.2, RFC 3168
+//! section 6.1.2, RFC 8257).
 //!
-//! Here the window is reduced; whether that was done already for the same congestion is in `reduction.rs`, how far is congestion
-//! control's affair.
+//! Here the window is reduced; whether that was done already for the same congestion is in
+//! `reduction.rs`, how far is congestion control's affair.
 
 use super::prr::Prr;
 use super::reduction::Reduction;
@@ -11,8 +12,9 @@ use crate::tcp::ctx::Ctx;
 use crate::tcp::slabs::Sent;
 
 impl SendHalf {
-    /// Slows down for the loss of octets that start at or above `oldest`; `latest`: the latest transmission that was
-    /// lost, if it is known; `in_flight`: RFC 5681's `FlightSize`. Returns whether that was news.
+    /// Slows down for the loss of octets that start at or above `oldest`; `latest`: the latest
+    /// transmission that was lost, if it is known; `in_flight`: RFC 5681's `FlightSize`. Returns
+    /// whether that was news.
     pub(super) fn answer_loss(
         &mut self,
         ctx: &Ctx<'_>,
@@ -51,7 +53,8 @@ impl SendHalf {
         }
     }
 
-    /// The window was reduced again: fast recovery, if it is under way, goes from what is in flight now to the new threshold.
+    /// The window was reduced again: fast recovery, if it is under way, goes from what is in flight
+    /// now to the new threshold.
     pub(super) fn pace_recovery_anew(&mut self) {
         if self.recovery.phase == Phase::Fast {
             self.recovery.high = self.queue.nxt;
@@ -59,9 +62,9 @@ impl SendHalf {
         }
     }
 
-    /// The peer echoes marks up to `ack`: at most one reduction for each window of data (RFC 3168 section 6.1.2). In a
-    /// recovery, too, marks on what was sent since the last reduction are congestion anew; a receiver of RFC 8257
-    /// echoes them once only.
+    /// The peer echoes marks up to `ack`: at most one reduction for each window of data (RFC 3168
+    /// section 6.1.2). In a recovery, too, marks on what was sent since the last reduction are
+    /// congestion anew; a receiver of RFC 8257 echoes them once only.
     pub(super) fn on_ecn_echo(&mut self, ctx: &mut Ctx<'_>, ack: u64) {
         let recovering = self.recovery.phase != Phase::Open;
         if recovering {

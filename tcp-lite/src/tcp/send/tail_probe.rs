@@ -1,7 +1,8 @@
-//! Tail loss probes: when acknowledgements stay out, one segment more is sent long before the RTO, so that its
-//! acknowledgement tells what became of those before it (RFC 8985 section 7).
+//! Tail loss probes: when acknowledgements stay out, one segment more is sent long before the RTO,
+//! so that its acknowledgement tells what became of those before it (RFC 8985 section 7).
 //!
-//! Here is what a connection remembers of its probe. When one is due is in `retransmission.rs`, what it carries in `next.rs`.
+//! Here is what a connection remembers of its probe. When one is due is in `retransmission.rs`,
+//! what it carries in `next.rs`.
 
 use super::ack_sample::AckSample;
 
@@ -25,8 +26,8 @@ pub(super) struct TailProbe {
 }
 
 impl TailProbe {
-    /// Whether another may be sent: none is under way, and the round-trip time is known to be what it was
-    /// (section 7.3).
+    /// Whether another may be sent: none is under way, and the round-trip time is known to be what
+    /// it was (section 7.3).
     pub(super) fn may_send(&self) -> bool {
         self.probe.is_none() && self.sampled
     }
@@ -51,8 +52,9 @@ impl TailProbe {
         self.probe.is_some_and(|probe| probe.again && duplicate.0 < probe.end && probe.end <= duplicate.1)
     }
 
-    /// An acknowledgement up to `una`; `plain`: a duplicate one without SACK blocks. Returns whether the probe
-    /// repaired a loss, which is a sign of congestion that nothing else shows (section 7.4.2).
+    /// An acknowledgement up to `una`; `plain`: a duplicate one without SACK blocks. Returns
+    /// whether the probe repaired a loss, which is a sign of congestion that nothing else shows
+    /// (section 7.4.2).
     pub(super) fn on_ack(&mut self, una: u64, sample: &AckSample, plain: bool) -> bool {
         let Some(probe) = self.probe.filter(|probe| una >= probe.nxt) else { return false };
         let twice = sample.duplicate.is_some_and(|duplicate| self.is_own(duplicate));

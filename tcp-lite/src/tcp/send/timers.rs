@@ -1,4 +1,5 @@
-//! What the timers of the sending half count from, and the one that runs. Which one that is, is decided in `retransmission.rs`.
+//! What the timers of the sending half count from, and the one that runs. Which one that is, is
+//! decided in `retransmission.rs`.
 
 use crate::Instant;
 
@@ -13,7 +14,8 @@ pub(super) enum Resend {
     Probe,
     /// A window for what is not.
     Window,
-    /// A way out: for a SYN or FIN that was never sent, or for what timed out and was not sent again since.
+    /// A way out: for a SYN or FIN that was never sent, or for what timed out and was not sent
+    /// again since.
     WayOut,
 }
 

@@ -1,8 +1,10 @@
-//! Trains: fresh segments that leave together. In one frame, which the port cuts where they end (TSO), or which the wire passes as it
-//! is; else in frames of their own, for which connection, windows and headers are looked at once.
+//! Trains: fresh segments that leave together. In one frame, which the port cuts where they end
+//! (TSO), or which the wire passes as it is; else in frames of their own, for which connection,
+//! windows and headers are looked at once.
 //!
-//! Only a way to transmit. Each segment has its record, its boundaries and its time, is acknowledged and sent again by
-//! itself. All are as long as the first, where the port is told to cut; the last may be shorter.
+//! Only a way to transmit. Each segment has its record, its boundaries and its time, is
+//! acknowledged and sent again by itself. All are as long as the first, where the port is told to
+//! cut; the last may be shorter.
 
 use super::frto::Frto;
 use super::{Pending, SendHalf};
@@ -15,8 +17,9 @@ use crate::tcp::slabs::SegmentKey;
 const MAX_TRAIN_OCTETS: u64 = (u16::MAX as usize - IPV6_OCTETS - MAX_HEADER_OCTETS) as u64;
 
 impl SendHalf {
-    /// How many segments may leave together that begin with the fresh segment `first`, up to `most`, in `views` stretches of memory;
-    /// and whether the last of them is the last of the queue. Asking changes nothing of the connection.
+    /// How many segments may leave together that begin with the fresh segment `first`, up to
+    /// `most`, in `views` stretches of memory; and whether the last of them is the last of the
+    /// queue. Asking changes nothing of the connection.
     #[inline]
     pub(in crate::tcp) fn train(
         &self,
@@ -24,7 +27,8 @@ impl SendHalf {
         first: SegmentKey,
         (most, mut views): (usize, usize),
     ) -> (usize, bool) {
-        // A paced connection lets its segments go one by one; a segment that was cut for a small window is the last that goes.
+        // A paced connection lets its segments go one by one; a segment that was cut for a small
+        // window is the last that goes.
         let alone = ctx.config.pacing.is_some() || self.pending.contains(Pending::CUT);
         let most = match self.recovery.frto {
             _ if alone => 1,
@@ -49,7 +53,8 @@ impl SendHalf {
         (count, ctx.segments.get(last).next.is_none())
     }
 
-    /// What may leave behind `last`, the end of a train of `sum` octets that began with a segment of `octets`.
+    /// What may leave behind `last`, the end of a train of `sum` octets that began with a segment
+    /// of `octets`.
     fn follower(&self, ctx: &Ctx<'_>, last: SegmentKey, octets: u64, sum: u64) -> Option<SegmentKey> {
         let before = ctx.segments.get(last);
         // A shorter one is the last.

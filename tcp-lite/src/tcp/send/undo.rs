@@ -1,14 +1,16 @@
 //! Whether a recovery was for nothing: the originals arrived after all.
 //!
-//! Told by timestamps when an acknowledgement of what was sent again echoes one from before it was (Eifel, RFC 3522),
-//! or by D-SACK when all that was sent again is reported to have arrived twice (RFC 3708 section 2). Where there are no
-//! timestamps a timeout is examined by F-RTO, too (`frto.rs`). The response is that of RFC 4015: what was marked lost is
-//! in flight, and the window grows back to what it was before, by slow start from what is in flight, so that
-//! nothing leaves in a burst.
+//! Told by timestamps when an acknowledgement of what was sent again echoes one from before it was
+//! (Eifel, RFC 3522), or by D-SACK when all that was sent again is reported to have arrived twice
+//! (RFC 3708 section 2). Where there are no timestamps a timeout is examined by F-RTO, too
+//! (`frto.rs`). The response is that of RFC 4015: what was marked lost is in flight, and the window
+//! grows back to what it was before, by slow start from what is in flight, so that nothing leaves
+//! in a burst.
 //!
-//! Our timestamps tick in milliseconds. That is enough: a timeout comes no sooner than its floor of many ticks, so
-//! original and retransmission never share one; a fast retransmission that does is left to D-SACK. A finer clock
-//! would wrap within the pauses that RFC 7323 section 5.4 wants to survive.
+//! Our timestamps tick in milliseconds. That is enough: a timeout comes no sooner than its floor of
+//! many ticks, so original and retransmission never share one; a fast retransmission that does is
+//! left to D-SACK. A finer clock would wrap within the pauses that RFC 7323 section 5.4 wants to
+//! survive.
 
 use super::ack_sample::{AckSample, is_before};
 use super::reduction::Reduction;
@@ -38,7 +40,8 @@ pub(super) struct Undo {
 }
 
 impl Undo {
-    /// A recovery begins, or a timeout starts it anew; `reduced`: and reduces the window, which was reduced so before.
+    /// A recovery begins, or a timeout starts it anew; `reduced`: and reduces the window, which was
+    /// reduced so before.
     pub(super) fn start(&mut self, una: u64, nxt: u64, timeout: bool, reduced: Option<Reduction>) {
         self.episode =
             Some(Episode { from: una, until: nxt, timeout, reduced, resent_ms: None, unreported: 0 });
@@ -51,8 +54,8 @@ impl Undo {
         }
     }
 
-    /// Congestion control was told of congestion by other means: what is remembered there is no longer what was
-    /// before the episode.
+    /// Congestion control was told of congestion by other means: what is remembered there is no
+    /// longer what was before the episode.
     pub(super) fn forget(&mut self) {
         self.episode = None;
     }

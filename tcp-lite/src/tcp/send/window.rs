@@ -1,4 +1,5 @@
-//! The peer's receive window, which bounds what may be sent (RFC 9293 sections 3.8.6 and 3.10.7.4, SND.WND, SND.WL1, SND.WL2).
+//! The peer's receive window, which bounds what may be sent (RFC 9293 sections 3.8.6 and 3.10.7.4,
+//! SND.WND, SND.WL1, SND.WL2).
 
 /// The peer's window. Positions as in `seq.rs`.
 #[derive(Clone, Copy, Debug)]
@@ -28,8 +29,8 @@ impl PeerWindow {
         *self = Self { edge: 1 + octets, max: self.max.max(octets), wl1: pos, wl2: 1 };
     }
 
-    /// A segment at `pos` acknowledges up to `ack` and announces `octets`; SND.UNA is `una`. Old segments change nothing.
-    /// Returns whether the edge moved.
+    /// A segment at `pos` acknowledges up to `ack` and announces `octets`; SND.UNA is `una`. Old
+    /// segments change nothing. Returns whether the edge moved.
     #[inline]
     pub(super) fn update(&mut self, pos: i64, ack: u64, una: u64, octets: u64) -> bool {
         let newer = self.wl1 < pos || self.wl1 == pos && self.wl2 <= ack;

@@ -1,7 +1,9 @@
-//! Records that connections borrow from their stack, so that an idle connection holds none: of queued segments and the pages that
-//! they lie in, of ranges ahead of a frontier, and of searches for larger segments.
+//! Records that connections borrow from their stack, so that an idle connection holds none: of
+//! queued segments and the pages that they lie in, of ranges ahead of a frontier, and of searches
+//! for larger segments.
 //!
-//! Here is only the storage, with its limits and who gets how much of it. What the records mean is in `send` and `receive`.
+//! Here is only the storage, with its limits and who gets how much of it. What the records mean is
+//! in `send` and `receive`.
 
 mod pages;
 mod ranges;

@@ -1,7 +1,9 @@
-//! The buffers of queued segments: pages, each with octets of one or more segments of one connection, one behind the other.
+//! The buffers of queued segments: pages, each with octets of one or more segments of one
+//! connection, one behind the other.
 //!
-//! A connection fills one page at a time. Small buffers are the port's own, as many as are enough for a few segments; who
-//! has more under way gets large ones, where there are any: then a train of segments is one view of a page or two.
+//! A connection fills one page at a time. Small buffers are the port's own, as many as are enough
+//! for a few segments; who has more under way gets large ones, where there are any: then a train of
+//! segments is one view of a page or two.
 
 use std::collections::HashMap;
 use std::num::NonZeroU32;
@@ -48,11 +50,12 @@ impl Pages {
         Self { records: Slab::with_capacity(limit), small: 0, small_limit }
     }
 
-    /// A page for a segment of up to `octets`, of `bulk` if it has one, to a connection that has `own` segments queued.
+    /// A page for a segment of up to `octets`, of `bulk` if it has one, to a connection that has
+    /// `own` segments queued.
     ///
     /// # Errors
-    /// [`SendError::BufferFull`]: it has its share of the small buffers, half as many segments as there are left.
-    /// [`SendError::NoMbuf`]: no buffer is free.
+    /// [`SendError::BufferFull`]: it has its share of the small buffers, half as many segments as
+    /// there are left. [`SendError::NoMbuf`]: no buffer is free.
     pub(in crate::tcp) fn open(
         &mut self,
         (small, bulk): (&Mempool, Option<&Mempool>),
@@ -139,8 +142,8 @@ impl Pages {
         self.records[key.record()].page.view(place)
     }
 
-    /// Segments lie at these places of pages, and connections have these pages open: each page is there for a segment or for
-    /// a connection that writes to it.
+    /// Segments lie at these places of pages, and connections have these pages open: each page is
+    /// there for a segment or for a connection that writes to it.
     pub(in crate::tcp) fn check(
         &self,
         places: impl Iterator<Item = (PageKey, Range<usize>)>,

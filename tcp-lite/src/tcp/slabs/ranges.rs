@@ -1,4 +1,5 @@
-//! A bounded set of disjoint ranges above the frontier, in order, with the time of their last change.
+//! A bounded set of disjoint ranges above the frontier, in order, with the time of their last
+//! change.
 
 use std::ops;
 
@@ -6,7 +7,8 @@ use arrayvec::ArrayVec;
 
 use crate::invariant::{Check, ensure};
 
-/// Ranges (holes) that a connection tells apart at most. Octets that would need one more are dropped.
+/// Ranges (holes) that a connection tells apart at most. Octets that would need one more are
+/// dropped.
 pub(in crate::tcp) const MAX_RANGES: usize = 64;
 
 /// Received octets `start..end` that do not touch the frontier or another range.
@@ -59,7 +61,8 @@ impl Ranges {
         !self.sorted.is_full() || self.sorted.iter().any(|range| range.end == start || range.start == end)
     }
 
-    /// Adds `start..end`, which is in no range, merging with its neighbours. See [`takes`](Self::takes).
+    /// Adds `start..end`, which is in no range, merging with its neighbours. See
+    /// [`takes`](Self::takes).
     pub(in crate::tcp) fn insert(&mut self, start: u64, end: u64) {
         self.stamp = self.stamp.wrapping_add(1);
         self.octets += end - start;
@@ -79,8 +82,8 @@ impl Ranges {
         }
     }
 
-    /// Takes these stretches out, or none: `false` if one is not wholly inside of a range, or if those that split one
-    /// would make too many. The stretches do not overlap.
+    /// Takes these stretches out, or none: `false` if one is not wholly inside of a range, or if
+    /// those that split one would make too many. The stretches do not overlap.
     pub(in crate::tcp) fn remove(&mut self, stretches: &[ops::Range<u64>]) -> bool {
         let inside = |stretch: &ops::Range<u64>| {
             let at = self.sorted.partition_point(|range| range.end <= stretch.start);
@@ -302,7 +305,8 @@ mod tests {
                             let mut with = octets.clone();
                             with.extend(from..to);
                             let takes = runs(&with).len() <= MAX_RANGES;
-                            // A hole that closes might make room in a full set; it is not asked for so much.
+                            // A hole that closes might make room in a full set; it is not asked for
+                            // so much.
                             prop_assert!(takes || !ranges.takes(from, to));
                             if !ranges.takes(from, to) {
                                 break;

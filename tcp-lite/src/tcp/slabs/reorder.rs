@@ -1,22 +1,24 @@
-//! What waits ahead of the frontiers of all connections: their ranges, what they hold, and who gives up how much
-//! when that is too much (RFC 2018 section 8).
+//! What waits ahead of the frontiers of all connections: their ranges, what they hold, and who
+//! gives up how much when that is too much (RFC 2018 section 8).
 //!
 //! Who loses what:
 //!
-//! - What is in order is always taken and never given up, nor what the user has placed: only octets ahead of a
-//!   frontier that somebody still holds.
-//! - A connection at its bound ([`TcpConfig::out_of_order_octets`](crate::TcpConfig)) loses what is furthest from its
-//!   frontier: held octets behind the newcomer, or else the newcomer.
-//! - At 7/8 of the stack's bound ([`Limits::out_of_order_octets`](crate::Limits)), or with less than 3/16 of the
-//!   pool's buffers free, those connections that keep most memory are asked, each for half of what it holds at most,
-//!   until 3/4 of the bound are left or a quarter of the pool is free. Of each it is what is furthest from the
-//!   frontier: of the one that keeps most that may be the newcomer, which then is refused and nobody asked. So
-//!   nobody keeps the memory by having come first, and who has a small hole gets through.
-//! - At the bound itself, or with less than an eighth of the buffers free, newcomers are refused, as if they had been
-//!   lost: the user did not, or could not, give up as much as it was asked for.
+//! - What is in order is always taken and never given up, nor what the user has placed: only octets
+//!   ahead of a frontier that somebody still holds.
+//! - A connection at its bound ([`TcpConfig::out_of_order_octets`](crate::TcpConfig)) loses what is
+//!   furthest from its frontier: held octets behind the newcomer, or else the newcomer.
+//! - At 7/8 of the stack's bound ([`Limits::out_of_order_octets`](crate::Limits)), or with less
+//!   than 3/16 of the pool's buffers free, those connections that keep most memory are asked, each
+//!   for half of what it holds at most, until 3/4 of the bound are left or a quarter of the pool is
+//!   free. Of each it is what is furthest from the frontier: of the one that keeps most that may be
+//!   the newcomer, which then is refused and nobody asked. So nobody keeps the memory by having
+//!   come first, and who has a small hole gets through.
+//! - At the bound itself, or with less than an eighth of the buffers free, newcomers are refused,
+//!   as if they had been lost: the user did not, or could not, give up as much as it was asked for.
 //!
-//! What was given up counts as not received: it leaves the ranges and the SACK blocks, and may come again. Memory is
-//! counted in octets of packet buffers where the user says how many those are, and else in octets of payload.
+//! What was given up counts as not received: it leaves the ranges and the SACK blocks, and may come
+//! again. Memory is counted in octets of packet buffers where the user says how many those are, and
+//! else in octets of payload.
 
 use std::num::NonZeroU32;
 
@@ -84,8 +86,8 @@ pub(in crate::tcp) enum Room {
 }
 
 impl ReorderSlab {
-    /// Room for `limit` connections with holes, taken now, that keep `octets` together, but no more than three
-    /// eighths of `pool`: of the rest transmission may take half of it.
+    /// Room for `limit` connections with holes, taken now, that keep `octets` together, but no more
+    /// than three eighths of `pool`: of the rest transmission may take half of it.
     pub(crate) fn new(limit: usize, octets: u64, pool: &Mempool) -> Self {
         let most = pool.capacity() as u64 * buffer_octets(pool) * 3 / 8;
         Self {
@@ -134,7 +136,8 @@ impl ReorderSlab {
         &mut self.records[key.record()]
     }
 
-    /// The connection of this set holds `held` octets in `pinned` octets of packet buffers, as far as is known.
+    /// The connection of this set holds `held` octets in `pinned` octets of packet buffers, as far
+    /// as is known.
     pub(in crate::tcp) fn weigh(&mut self, key: RangesKey, held: u64, pinned: u64) {
         let octets = |octets: u64| u32::try_from(octets).unwrap_or(u32::MAX);
         let holder = &mut self.holders[key.record()];
@@ -143,7 +146,8 @@ impl ReorderSlab {
         self.kept += u64::from(holder.kept);
     }
 
-    /// The set of `conn`, which holds `held` octets in `pinned` octets of packet buffers; its frontier and edge.
+    /// The set of `conn`, which holds `held` octets in `pinned` octets of packet buffers; its
+    /// frontier and edge.
     pub(in crate::tcp) fn check_set(
         &self,
         key: RangesKey,
@@ -192,8 +196,8 @@ impl ReorderSlab {
         }
     }
 
-    /// Who is to give up how many octets of payload, so that `need` octets of memory become free: nobody while earlier
-    /// requests have not been taken.
+    /// Who is to give up how many octets of payload, so that `need` octets of memory become free:
+    /// nobody while earlier requests have not been taken.
     pub(in crate::tcp) fn ask(&mut self, need: u64) -> ArrayVec<(ConnId, usize), MAX_ASKED> {
         let mut asked = ArrayVec::new();
         if self.asked > 0 {

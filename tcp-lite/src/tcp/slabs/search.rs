@@ -1,5 +1,6 @@
-//! A search for a larger EMSS: its stages and its probe (RFC 8899 section 5.2), in a slab of the stack, so that a connection that
-//! does not search has none. When one begins, and what follows from its outcome, is in `path_mtu.rs`.
+//! A search for a larger EMSS: its stages and its probe (RFC 8899 section 5.2), in a slab of the
+//! stack, so that a connection that does not search has none. When one begins, and what follows
+//! from its outcome, is in `path_mtu.rs`.
 
 use std::num::NonZeroU16;
 
@@ -11,8 +12,9 @@ use crate::invariant::{Check, ensure};
 /// A search is over when what may be left to gain is less than this, octets.
 const GRANULARITY: u32 = 8;
 
-/// How far behind SND.UNA a probe may begin, octets. Its octets are taken anew before that: at twice as far its sequence
-/// numbers come around, and what was sent long ago would be taken for what comes next. (No window is larger than this.)
+/// How far behind SND.UNA a probe may begin, octets. Its octets are taken anew before that: at
+/// twice as far its sequence numbers come around, and what was sent long ago would be taken for
+/// what comes next. (No window is larger than this.)
 const REACH: u64 = 1 << 30;
 
 /// Names a search.
@@ -117,7 +119,8 @@ impl Search {
         Self { stage: Stage::Gathering, size: most, high: most, lost: 0, probe: None }
     }
 
-    /// What is tried next between `emss`, which the path carries, and `high`. `false`: nothing, the search is over.
+    /// What is tried next between `emss`, which the path carries, and `high`. `false`: nothing, the
+    /// search is over.
     pub(in crate::tcp) fn aim(&mut self, emss: u32) -> bool {
         self.size = (emss + self.high).div_ceil(2);
         self.stage = Stage::Gathering;
@@ -126,8 +129,8 @@ impl Search {
         self.high >= emss + GRANULARITY
     }
 
-    /// Forgets octets that are out of [`REACH`] of `una`; others of the same size are to be gathered. Returns whether they
-    /// were.
+    /// Forgets octets that are out of [`REACH`] of `una`; others of the same size are to be
+    /// gathered. Returns whether they were.
     pub(in crate::tcp) fn renew(&mut self, una: u64) -> bool {
         let far = self.probe.as_ref().is_some_and(|probe| una - probe.pos > REACH);
         if far {

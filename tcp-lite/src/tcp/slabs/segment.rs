@@ -1,7 +1,9 @@
-//! Segments queued for transmission: their records, and the slab that holds those of all connections.
+//! Segments queued for transmission: their records, and the slab that holds those of all
+//! connections.
 //!
-//! A segment is frozen: its bytes and boundaries never change, however often it is sent. Records are linked by index, so that
-//! an idle connection holds none. Not here: the queue of one connection (`queue.rs`), the buffers (`pages.rs`).
+//! A segment is frozen: its bytes and boundaries never change, however often it is sent. Records
+//! are linked by index, so that an idle connection holds none. Not here: the queue of one
+//! connection (`queue.rs`), the buffers (`pages.rs`).
 
 use std::num::NonZeroU32;
 use std::ops::Range;
@@ -35,8 +37,9 @@ impl SegmentKey {
     }
 }
 
-/// One transmission of a segment. They are numbered, so that those of one moment are told apart, too: segments sent
-/// in one turn share its time, and a retransmission is not older than fresh segments that left in front of it.
+/// One transmission of a segment. They are numbered, so that those of one moment are told apart,
+/// too: segments sent in one turn share its time, and a retransmission is not older than fresh
+/// segments that left in front of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::tcp) struct Sent {
     pub(in crate::tcp) at: Instant,
@@ -115,7 +118,8 @@ impl Segment {
     }
 }
 
-/// Records of the segments that all connections of a stack hold for transmission, and the pages they are in.
+/// Records of the segments that all connections of a stack hold for transmission, and the pages
+/// they are in.
 pub(crate) struct SegmentSlab {
     records: Slab<Segment>,
     limit: usize,
@@ -135,8 +139,9 @@ impl SegmentSlab {
         self.records.len() >= self.limit
     }
 
-    /// Whether a connection that holds `own` records has its share: half as many as are free. So any number of bulk
-    /// senders end up with equal shares, and one more always finds room (dynamic thresholds, Choudhury and Hahne).
+    /// Whether a connection that holds `own` records has its share: half as many as are free. So
+    /// any number of bulk senders end up with equal shares, and one more always finds room (dynamic
+    /// thresholds, Choudhury and Hahne).
     #[inline]
     pub(crate) fn is_full_for(&self, own: u32) -> bool {
         2 * own as usize >= self.limit.saturating_sub(self.records.len())
@@ -175,7 +180,8 @@ impl SegmentSlab {
         std::iter::successors(Some(first), |key| self.get(*key).next)
     }
 
-    /// The payloads of `count` segments from `first` on, as few buffers as they lie in; `None` when no descriptor is free.
+    /// The payloads of `count` segments from `first` on, as few buffers as they lie in; `None` when
+    /// no descriptor is free.
     pub(crate) fn views(&self, first: SegmentKey, count: usize) -> Option<ArrayVec<Mbuf, MAX_TRAIN>> {
         let mut views = ArrayVec::new();
         let mut segments = self.iter_from(first).map(|key| self.get(key)).take(count);
@@ -216,8 +222,8 @@ impl SegmentSlab {
         &mut self.records[key.record()]
     }
 
-    /// The page that a segment of up to `octets` can be written to: `open` if it has the room, else a new one for a connection
-    /// that has `own` segments queued.
+    /// The page that a segment of up to `octets` can be written to: `open` if it has the room, else
+    /// a new one for a connection that has `own` segments queued.
     ///
     /// # Errors
     /// As [`Pages::open`].
@@ -240,7 +246,8 @@ impl SegmentSlab {
         self.pages.close_if_empty(page)
     }
 
-    /// A record for the first `octets` octets of the page's room, which stand at `pos`. It is in no queue yet.
+    /// A record for the first `octets` octets of the page's room, which stand at `pos`. It is in no
+    /// queue yet.
     #[inline]
     pub(in crate::tcp) fn insert(&mut self, page: PageKey, octets: usize, pos: u64) -> SegmentKey {
         let offset = self.pages.fill(page, octets);
@@ -258,7 +265,8 @@ impl SegmentSlab {
         SegmentKey::of(self.records.insert(segment))
     }
 
-    /// Cuts a segment without marks: its first part keeps the record and has `at` octets; returns that of the rest, which follows it.
+    /// Cuts a segment without marks: its first part keeps the record and has `at` octets; returns
+    /// that of the rest, which follows it.
     pub(in crate::tcp) fn split(&mut self, key: SegmentKey, at: u32) -> SegmentKey {
         let segment = self.get(key);
         let second = Segment {
@@ -280,7 +288,8 @@ impl SegmentSlab {
         second
     }
 
-    /// Removes the record of a segment. Returns what followed it, and the page that went with it, if one did.
+    /// Removes the record of a segment. Returns what followed it, and the page that went with it,
+    /// if one did.
     #[inline]
     pub(in crate::tcp) fn remove(&mut self, key: SegmentKey) -> (Option<SegmentKey>, Option<PageKey>) {
         let Segment { page, next, .. } = self.records.remove(key.record());
