@@ -117,7 +117,7 @@ fn expand(path: &str) -> Vec<String> {
     }
     parts.push(part);
     let named = parts.iter().map(|part| part.trim()).filter(|part| !part.is_empty());
-    named.flat_map(|part| expand(part)).map(|part| format!("{}{part}", prefix.trim())).collect()
+    named.flat_map(expand).map(|part| format!("{}{part}", prefix.trim())).collect()
 }
 
 /// What a file is made of: no comments, and nothing behind the first item that is for tests only.
