@@ -83,7 +83,8 @@ impl SendQueue {
             let (key, segment) = key?;
             ensure!(segment.marks.contains(Marks::FLYING), "in flight and marked {:?}", segment.marks);
             ensure!(segment.earlier == earlier, "the order of transmission is torn at {}", segment.pos);
-            let in_order = earlier.is_none_or(|earlier| segment.sent.is_after(slab.get(earlier).sent));
+            // Both parts of a segment that was cut were sent together.
+            let in_order = earlier.is_none_or(|earlier| !slab.get(earlier).sent.is_after(segment.sent));
             ensure!(in_order, "sent before the one in front: {}", segment.pos);
             flying -= 1;
             earlier = Some(key);
