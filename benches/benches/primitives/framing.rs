@@ -4,11 +4,10 @@
 //! registered memory and summed meanwhile: `sum.rs`. Here the ULPDU is copied from a slice.)
 
 use std::hint::black_box;
-use std::ops::ControlFlow;
 
 use criterion::{BenchmarkId, Criterion, Throughput};
 use dp::{Mbuf, Mempool};
-use iwarp::mpa::{Arrival, Deframer, Framer, HeldSlab, Ulpdu, UlpduSink};
+use iwarp::mpa::{Deframer, Framer, HeldSlab, Received};
 
 /// ULPDUs of full segments at MTU 1500 and 9000.
 const LENGTHS: [usize; 2] = [1402, 8862];
@@ -25,26 +24,6 @@ const WAYS: [(&str, bool, bool); 4] = [
 
 fn ulpdu(len: usize) -> Vec<u8> {
     (0..len).map(|at| (at * 13 + at / 249) as u8).collect()
-}
-
-/// Counts ULPDUs and copies each to one place.
-struct Copy {
-    out: Vec<u8>,
-    count: usize,
-}
-
-impl UlpduSink for Copy {
-    fn place_early(&mut self, _ulpdu: &Ulpdu<'_>) -> bool {
-        false
-    }
-
-    fn arrive(&mut self, arrival: Arrival<'_>) -> ControlFlow<()> {
-        if let Arrival::Whole(ulpdu) = arrival {
-            ulpdu.copy_to(0, &mut self.out);
-            self.count += 1;
-        }
-        ControlFlow::Continue(())
-    }
 }
 
 pub(crate) fn frame(criterion: &mut Criterion) {
@@ -93,7 +72,9 @@ pub(crate) fn deframe(criterion: &mut Criterion) {
 struct Receiver {
     deframer: Deframer,
     slab: HeldSlab,
-    sink: Copy,
+    /// The last ULPDU, and how many came.
+    out: Vec<u8>,
+    count: usize,
     offset: u64,
 }
 
@@ -102,30 +83,34 @@ impl Receiver {
         Self {
             deframer: Deframer::new(0, markers, crc),
             slab: HeldSlab::new(16, 16),
-            sink: Copy { out: vec![0; len], count: 0 },
+            out: vec![0; len],
+            count: 0,
             offset: 0,
         }
     }
 
     /// What comes next; of `fpdu` only a view is taken.
     fn receive(&mut self, fpdu: &Mbuf) {
-        let Self { deframer, slab, sink, offset } = self;
+        let Self { deframer, slab, out, count, offset } = self;
         let end = *offset + fpdu.len() as u64;
         let view = fpdu.share().expect("a view");
-        deframer.receive(*offset, view, end, slab, sink).expect("a sound FPDU");
+        let mut ulpdus = deframer.receive(*offset, view, end, slab);
+        while let Some(received) = ulpdus.next().expect("a sound FPDU") {
+            if let Received::InOrder(ulpdu) = received {
+                ulpdu.copy_to(0, out);
+                *count += 1;
+            }
+        }
+        ulpdus.finish();
         *offset = end;
     }
 
     /// Two cycles, each of whose FPDUs brings `ulpdu`.
     fn check(&mut self, fpdus: &[Mbuf], ulpdu: &[u8]) {
         for (count, fpdu) in fpdus.iter().chain(fpdus).enumerate() {
-            self.sink.out.fill(0);
+            self.out.fill(0);
             self.receive(fpdu);
-            assert!(
-                self.sink.count == count + 1 && self.sink.out == ulpdu,
-                "FPDU {count} of {}",
-                ulpdu.len()
-            );
+            assert!(self.count == count + 1 && self.out == ulpdu, "FPDU {count} of {}", ulpdu.len());
         }
     }
 }

@@ -26,7 +26,7 @@ pub mod marker;
 pub mod startup;
 
 pub use crc::Crc32c;
-pub use deframer::{Arrival, Deframer, HeldBuf, HeldList, HeldSlab, NoSlot, Progress, Ulpdu, UlpduSink};
+pub use deframer::{Deframer, HeldBuf, HeldList, HeldSlab, NoSlot, Received, Ulpdu, Ulpdus};
 pub use error::{Action, MpaError, StartupFault, TerminateCode};
 pub use framer::{FpduWriter, Framer, Room};
 pub use startup::{

@@ -4,11 +4,10 @@
 
 use std::collections::{BTreeMap, HashSet};
 use std::io::Write;
-use std::ops::ControlFlow;
 use std::process::{Command, Stdio};
 
 use dp::{Mbuf, Mempool};
-use iwarp::mpa::{Arrival, Deframer, HeldSlab, MpaError, Ulpdu, UlpduSink};
+use iwarp::mpa::{Deframer, HeldSlab, MpaError, Received, Ulpdu};
 
 /// SplitMix64: what fails can be repeated from its seed.
 pub(crate) struct Rng(pub(crate) u64);
@@ -81,7 +80,8 @@ fn whole(ulpdu: &Ulpdu<'_>) -> Vec<u8> {
     octets
 }
 
-impl UlpduSink for Sink {
+impl Sink {
+    /// Whether it places a ULPDU that lies behind a hole.
     fn place_early(&mut self, ulpdu: &Ulpdu<'_>) -> bool {
         let octets = whole(ulpdu);
         if octets.first().is_some_and(|first| self.refuse.contains(first)) {
@@ -92,19 +92,14 @@ impl UlpduSink for Sink {
         true
     }
 
-    fn arrive(&mut self, arrival: Arrival<'_>) -> ControlFlow<()> {
-        match arrival {
-            Arrival::Whole(ulpdu) => self.ulpdus.push(whole(&ulpdu)),
-            Arrival::Placed { header, ulpdu_len } => {
-                let (_, octets) = self.early.pop_first().expect("a ULPDU that was placed");
-                assert_eq!((header, ulpdu_len), (&octets[..octets.len().min(18)], octets.len()));
-                self.ulpdus.push(octets);
-            }
-        }
-        match self.enough {
-            Some(enough) if self.ulpdus.len() >= enough => ControlFlow::Break(()),
-            _ => ControlFlow::Continue(()),
-        }
+    fn deliver_placed(&mut self, header: &[u8], ulpdu_len: usize) {
+        let (_, octets) = self.early.pop_first().expect("a ULPDU that was placed");
+        assert_eq!((header, ulpdu_len), (&octets[..octets.len().min(18)], octets.len()));
+        self.ulpdus.push(octets);
+    }
+
+    fn has_enough(&self) -> bool {
+        self.enough.is_some_and(|enough| self.ulpdus.len() >= enough)
     }
 }
 
@@ -175,8 +170,29 @@ impl Receiver {
             self.most_ahead = self.most_ahead.max(self.ahead);
         }
         let buf = mbuf(&self.pool, octets, chunk);
-        let progress = self.deframer.receive(at, buf, frontier, &mut self.slab, &mut self.sink)?;
-        self.release(progress.released);
+        self.receive(at, buf, frontier)
+    }
+
+    fn receive(&mut self, offset: u64, buf: Mbuf, frontier: u64) -> Result<(), MpaError> {
+        let Self { deframer, slab, sink, .. } = self;
+        let mut ulpdus = deframer.receive(offset, buf, frontier, slab);
+        while let Some(received) = ulpdus.next()? {
+            match received {
+                Received::InOrder(ulpdu) => sink.ulpdus.push(whole(&ulpdu)),
+                Received::Placed { header, ulpdu_len } => sink.deliver_placed(header, ulpdu_len),
+                Received::Ahead(ulpdu) => {
+                    if sink.place_early(&ulpdu) {
+                        ulpdus.mark_placed();
+                    }
+                    continue;
+                }
+            }
+            if sink.has_enough() {
+                return Ok(());
+            }
+        }
+        let released = ulpdus.finish();
+        self.release(released);
         Ok(())
     }
 
@@ -187,9 +203,7 @@ impl Receiver {
             self.ahead += octets.len();
         }
         let buf = mbuf(&self.pool, octets, octets.len());
-        let progress = self.deframer.receive(offset, buf, frontier, &mut self.slab, &mut self.sink)?;
-        self.release(progress.released);
-        Ok(())
+        self.receive(offset, buf, frontier)
     }
 
     /// TCP asks for `octets` octets back; they may come again. Returns how many went.

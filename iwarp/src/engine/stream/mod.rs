@@ -13,14 +13,14 @@
 //! A stream is driven by its connection, which owns startup and teardown. What ends it is a [`Failure`]: found
 //! here, or told by the peer's Terminate.
 
-use std::ops::{ControlFlow, Range};
+use std::ops::Range;
 use std::sync::Arc;
 
 use dp::Mbuf;
 use dp::profile::{self, Layer};
 
 use crate::memory::{Accessor, Turn};
-use crate::mpa::{Deframer, Framer, HeldSlab, MpaError, Negotiated};
+use crate::mpa::{Deframer, Framer, HeldSlab, MpaError, Negotiated, Received};
 use crate::rdmap::{Terminate, TerminateError};
 use crate::verbs::{Origin, QpShared, StreamError, WcOpcode, WcStatus};
 
@@ -38,7 +38,7 @@ pub(super) use records::Records;
 pub(super) use transmit::Outcome;
 
 use outstanding::Common;
-use receive::Receive;
+use receive::{Delivery, Receive};
 use transmit::Transmit;
 
 /// What ends a stream.
@@ -125,8 +125,6 @@ pub(super) struct Stream {
     receive: Receive,
     /// A responder sends nothing before the initiator's first FPDU (RFC 5044 section 7.1.2).
     may_send: bool,
-    /// Octets to release to TCP's budget that a failure left behind.
-    unreleased: usize,
     /// Requests that may wait, until it ends: of the peer's, and of ours.
     promised: Option<(usize, usize)>,
 }
@@ -157,7 +155,6 @@ impl Stream {
             receive: Receive::new(ird, common.extensions, rtr, knows_ahead),
             common,
             may_send,
-            unreleased: 0,
             promised: Some((asked, outstanding)),
         }
     }
@@ -177,24 +174,29 @@ impl Stream {
     ) -> Result<usize, Failure> {
         let Means { turn, counters, records } = means;
         let (offset, buf, frontier) = octets;
-        let Self { common, deframer, receive, transmit, may_send, unreleased, .. } = self;
-        let mut sink =
-            receive::Sink { common, receive, transmit, turn, counters, records, may_send, failure: None };
-        let result =
-            profile::within(Layer::Deframe, || deframer.receive(offset, buf, frontier, held, &mut sink));
-        if let Some(failure) = sink.failure {
-            *unreleased += result.map_or(0, |progress| progress.released);
-            return Err(failure);
+        let Self { common, deframer, receive, transmit, may_send, .. } = self;
+        let mut delivery = Delivery { common, receive, transmit, turn, counters, records };
+        let _deframe = profile::scope(Layer::Deframe);
+        let mut ulpdus = deframer.receive(offset, buf, frontier, held);
+        while let Some(received) = ulpdus.next().map_err(mpa_failure)? {
+            let _receive = profile::scope(Layer::Receive);
+            *may_send |= !matches!(received, Received::Ahead(_));
+            match received {
+                Received::InOrder(ulpdu) => delivery.deliver(&ulpdu)?,
+                Received::Placed { header, ulpdu_len } => delivery.deliver_placed(header, ulpdu_len)?,
+                Received::Ahead(ulpdu) => {
+                    if delivery.place_early(&ulpdu) {
+                        ulpdus.mark_placed();
+                    }
+                }
+            }
         }
-        match result {
-            Ok(progress) => Ok(progress.released),
-            Err(error) => Err(mpa_failure(error)),
-        }
+        Ok(ulpdus.finish())
     }
 
     /// Drops what reassembly holds; returns the octets to release to TCP's budget.
     pub(super) fn drop_held(&mut self, held: &mut HeldSlab) -> usize {
-        std::mem::take(&mut self.unreleased) + self.deframer.clear(held)
+        self.deframer.clear(held)
     }
 
     /// Gives up what came ahead of the frontier and was not placed. See [`Deframer::give_up`].
@@ -312,6 +314,3 @@ fn mpa_failure(error: MpaError) -> Failure {
         Action::Close | Action::Report => Failure::Lost(error),
     }
 }
-
-/// Ends the walk over what was received, with its cause.
-type Flow = ControlFlow<Failure>;

@@ -4,11 +4,11 @@
 //! What a marker points to is believed only under a valid CRC; from a valid FPDU the next one is found by length.
 //! Nothing here is an error: what does not check is left to be met in order.
 
-use super::fpdu::{Extent, Framing, Unsound};
+use super::Deframer;
+use super::fpdu::{Extent, Unsound};
 use super::held::{HeldList, HeldSlab};
-use super::ordered::{List, Stretch};
+use super::ordered::Stretch;
 use super::ulpdu::Wire;
-use super::{Counters, UlpduSink};
 use crate::mpa::marker;
 
 /// Octets of a ULPDU that a record keeps: the longest DDP header.
@@ -43,8 +43,16 @@ impl Stretch for Record {
     }
 }
 
+/// A sound FPDU ahead of the frontier.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Found {
+    /// The slot that holds its beginning.
+    pub(super) slot: u32,
+    pub(super) extent: Extent,
+}
+
 /// Where an FPDU begins ahead of the frontier.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 struct Lead {
     /// The slot that holds it.
     slot: u32,
@@ -53,148 +61,160 @@ struct Lead {
 
 /// How far a walk by lengths came.
 enum Walk {
+    /// To an FPDU that checks, and for which there is a record.
+    Found(Found),
     /// To octets that have not come yet: no marker leads further now.
     Incomplete,
     /// To an FPDU that does not check, at this position.
     Unsound(u64),
 }
 
-/// What a search of one connection works on.
-pub(super) struct Search<'a, S> {
-    pub(super) framing: Framing,
-    pub(super) held: &'a mut HeldList,
-    pub(super) records: &'a mut List,
-    pub(super) slab: &'a mut HeldSlab,
-    /// Where an FPDU begins because a valid one ended there: the last such place.
-    pub(super) known: &'a mut u64,
-    pub(super) counters: &'a mut Counters,
-    pub(super) sink: &'a mut S,
-    /// Octets placed.
-    pub(super) released: usize,
+/// A search for the FPDUs that new octets make whole.
+#[derive(Debug)]
+pub(super) struct Search {
+    /// The slot of the new octets, and where they end.
+    slot: u32,
+    to: u64,
+    /// The position of the marker that was followed last.
+    marker: u64,
+    /// Where a walk by lengths begins.
+    lead: Option<Lead>,
+    /// The FPDU that was found last, until it is placed.
+    found: Option<Found>,
+    /// Where the walk goes on behind it: slot and position.
+    behind: Option<(Option<u32>, u64)>,
+    /// Where the last walk met an FPDU that does not check, and how many did.
+    unsound: Option<u64>,
+    failures: u32,
 }
 
-impl<S: UlpduSink> Search<'_, S> {
-    /// Finds and places the FPDUs that the octets `from..to`, new in slot `slot`, make whole.
-    pub(super) fn run(&mut self, slot: u32, from: u64, to: u64) {
-        let mut tried = None;
-        let mut failures = 0;
-        let known = (*self.known < to).then(|| self.lead(slot, *self.known)).flatten();
+impl Search {
+    /// The octets `from..to` are new, in slot `slot`.
+    pub(super) fn new(deframer: &Deframer, slab: &HeldSlab, slot: u32, from: u64, to: u64) -> Self {
+        let known = (deframer.known < to).then(|| lead(slab, slot, deframer.known)).flatten();
         // The last marker in front of the new octets belongs to the FPDU that they continue, or to one shortly before.
-        let mut at = from.saturating_sub(1) / marker::INTERVAL * marker::INTERVAL;
-        let mut lead = known.or_else(|| self.follow(slot, at));
+        let marker = from.saturating_sub(1) / marker::INTERVAL * marker::INTERVAL;
+        let lead = known.or_else(|| follow(slab, slot, marker));
+        Self { slot, to, marker, lead, found: None, behind: None, unsound: None, failures: 0 }
+    }
+
+    /// The next FPDU to place; `None`: that is all.
+    pub(super) fn next(&mut self, deframer: &mut Deframer, slab: &HeldSlab) -> Option<Found> {
+        if let Some((slot, position)) = self.behind.take() {
+            self.lead = Some(onward(slab, slot, position)?);
+        }
         loop {
-            if let Some(lead) = lead.filter(|lead| tried.is_none_or(|tried| tried < lead.start)) {
-                match self.walk(lead) {
-                    Walk::Incomplete => return,
-                    Walk::Unsound(position) => tried = Some(position),
+            if let Some(lead) = self.lead.take() {
+                match walk(lead, deframer, slab) {
+                    Walk::Found(found) => {
+                        self.found = Some(found);
+                        self.behind = Some((Some(found.slot), found.extent.end));
+                        return Some(found);
+                    }
+                    Walk::Incomplete => return None,
+                    Walk::Unsound(position) => self.unsound = Some(position),
                 }
-                failures += 1;
-                if failures == FAILURES {
-                    return;
+                self.failures += 1;
+                if self.failures == FAILURES {
+                    return None;
                 }
             }
-            at += marker::INTERVAL;
+            self.marker += marker::INTERVAL;
             // A marker in front of the new octets cannot lead to more than a known place or the last of them did.
-            if at >= to || self.slab.buffers.at(slot).is_none() {
-                return;
+            if self.marker >= self.to || slab.buffers.at(self.slot).is_none() {
+                return None;
             }
-            lead = self.follow(slot, at);
+            let is_new = |lead: &Lead| self.unsound.is_none_or(|unsound| unsound < lead.start);
+            self.lead = follow(slab, self.slot, self.marker).filter(is_new);
         }
     }
 
-    /// The beginning of the FPDU at `start`, if it is held in one piece with slot `slot`.
-    fn lead(&self, slot: u32, start: u64) -> Option<Lead> {
-        HeldList::back_to(self.slab, slot, start).map(|slot| Lead { slot, start })
+    /// The FPDU found last has been placed: remembers it, and lets go of its octets.
+    pub(super) fn mark_placed(&mut self, deframer: &mut Deframer, slab: &mut HeldSlab) {
+        let Some(Found { slot, extent }) = self.found.take() else { return };
+        let Some(wire) = Wire::held(&slab.buffers, slot) else { return };
+        let mut header = [0; HEADER_OCTETS];
+        extent.ulpdu(wire, deframer.framing).copy_to(0, &mut header);
+        let Extent { start, end, ulpdu_octets, .. } = extent;
+        let record = Record { start, end, ulpdu_octets, header };
+        deframer.counters.early_fpdus += 1;
+        deframer.counters.early_octets += ulpdu_octets as u64;
+        let after = slab.records.last_at(deframer.records, start);
+        // There is room: it was looked for when the FPDU was found.
+        let inserted = slab.records.insert(&mut deframer.records, after, record);
+        debug_assert!(inserted.is_ok());
+        let (released, next) = deframer.held.account(slab, slot, start, end);
+        deframer.released += released;
+        self.behind = Some((next, end));
     }
+}
 
-    /// Where the marker at `position` leads to.
-    fn follow(&self, slot: u32, position: u64) -> Option<Lead> {
-        let holder = HeldList::back_to(self.slab, slot, position)?;
-        let pointer = marker::decode(Wire::held(&self.slab.buffers, holder)?.read(position)?);
-        let header = marker::target(position, pointer)?;
-        let start = marker::start_of(header, true);
-        self.lead(slot, start)
-    }
-
-    /// From an FPDU to the next by their lengths, as long as they check.
-    fn walk(&mut self, mut lead: Lead) -> Walk {
-        loop {
-            let Some(wire) = Wire::held(&self.slab.buffers, lead.slot) else {
-                return Walk::Incomplete;
-            };
-            let Some(extent) = Extent::read(wire, lead.start, self.framing) else {
-                return Walk::Incomplete;
-            };
-            // Placed already? Its octets may be gone.
-            if let Some(id) = self.slab.records.last_at(*self.records, extent.end - 1)
-                && let Some(record) = self.slab.records.at(id).copied()
-                && record.end > extent.start
-            {
-                if record.start != extent.start {
-                    return Walk::Unsound(lead.start);
-                }
-                match self.onward(Some(lead.slot), record.end) {
-                    Some(next) => lead = next,
-                    None => return Walk::Incomplete,
-                }
-                continue;
+/// From an FPDU to the next by their lengths, as long as they check, down to one that can be placed.
+fn walk(mut lead: Lead, deframer: &mut Deframer, slab: &HeldSlab) -> Walk {
+    let framing = deframer.framing;
+    loop {
+        let Some(wire) = Wire::held(&slab.buffers, lead.slot) else {
+            return Walk::Incomplete;
+        };
+        let Some(extent) = Extent::read(wire, lead.start, framing) else {
+            return Walk::Incomplete;
+        };
+        // Placed already? Its octets may be gone.
+        if let Some(id) = slab.records.last_at(deframer.records, extent.end - 1)
+            && let Some(record) = slab.records.at(id)
+            && record.end > extent.start
+        {
+            if record.start != extent.start {
+                return Walk::Unsound(lead.start);
             }
-            if !wire.covers(extent.start, extent.end) {
-                return Walk::Incomplete;
-            }
-            let placed = match extent.check(wire, self.framing) {
-                Ok(ulpdu) => {
-                    let room = self.slab.records.used() < self.slab.records.capacity();
-                    let placed = room && self.sink.place_early(&ulpdu);
-                    let mut header = [0; HEADER_OCTETS];
-                    ulpdu.copy_to(0, &mut header);
-                    placed.then_some(Record {
-                        start: extent.start,
-                        end: extent.end,
-                        ulpdu_octets: extent.ulpdu_octets,
-                        header,
-                    })
-                }
-                Err(Unsound::Crc | Unsound::Marker) => {
-                    self.counters.early_unsound += 1;
-                    return Walk::Unsound(lead.start);
-                }
-            };
-            *self.known = extent.end;
-            let slot = match placed {
-                Some(record) => self.record(record, lead.slot),
-                None => Some(lead.slot),
-            };
-            match self.onward(slot, extent.end) {
+            match onward(slab, Some(lead.slot), record.end) {
                 Some(next) => lead = next,
                 None => return Walk::Incomplete,
             }
+            continue;
         }
-    }
-
-    /// Remembers a placed FPDU and lets go of its octets; gives the slot behind it.
-    fn record(&mut self, record: Record, slot: u32) -> Option<u32> {
-        self.counters.early_fpdus += 1;
-        self.counters.early_octets += record.ulpdu_octets as u64;
-        let after = self.slab.records.last_at(*self.records, record.start);
-        // There is room: it was looked for before the sink was asked.
-        let inserted = self.slab.records.insert(self.records, after, record);
-        debug_assert!(inserted.is_ok());
-        let (released, next) = self.held.account(self.slab, slot, record.start, record.end);
-        self.released += released;
-        next
-    }
-
-    /// The slot at or behind `slot` that holds `position`.
-    fn onward(&self, slot: Option<u32>, position: u64) -> Option<Lead> {
-        let mut at = slot;
-        while let Some(id) = at {
-            let held = self.slab.buffers.at(id)?;
-            if held.end() > position {
-                return (held.start <= position).then_some(Lead { slot: id, start: position });
+        if !wire.covers(extent.start, extent.end) {
+            return Walk::Incomplete;
+        }
+        match extent.check(wire, framing) {
+            Ok(()) => deframer.known = extent.end,
+            Err(Unsound::Crc | Unsound::Marker) => {
+                deframer.counters.early_unsound += 1;
+                return Walk::Unsound(lead.start);
             }
-            at = self.slab.buffers.next(id);
         }
-        None
+        if slab.records.used() < slab.records.capacity() {
+            return Walk::Found(Found { slot: lead.slot, extent });
+        }
+        match onward(slab, Some(lead.slot), extent.end) {
+            Some(next) => lead = next,
+            None => return Walk::Incomplete,
+        }
     }
+}
+
+/// The beginning of the FPDU at `start`, if it is held in one piece with slot `slot`.
+fn lead(slab: &HeldSlab, slot: u32, start: u64) -> Option<Lead> {
+    HeldList::back_to(slab, slot, start).map(|slot| Lead { slot, start })
+}
+
+/// Where the marker at `position` leads to.
+fn follow(slab: &HeldSlab, slot: u32, position: u64) -> Option<Lead> {
+    let holder = HeldList::back_to(slab, slot, position)?;
+    let pointer = marker::decode(Wire::held(&slab.buffers, holder)?.read(position)?);
+    let header = marker::target(position, pointer)?;
+    lead(slab, slot, marker::start_of(header, true))
+}
+
+/// The slot at or behind `slot` that holds `position`.
+fn onward(slab: &HeldSlab, slot: Option<u32>, position: u64) -> Option<Lead> {
+    let mut at = slot;
+    while let Some(id) = at {
+        let held = slab.buffers.at(id)?;
+        if held.end() > position {
+            return (held.start <= position).then_some(Lead { slot: id, start: position });
+        }
+        at = slab.buffers.next(id);
+    }
+    None
 }

@@ -45,10 +45,10 @@ impl Extent {
         })
     }
 
-    /// Checks the CRC and then the markers of an FPDU that is wholly there, and gives its ULPDU.
+    /// Checks the CRC and then the markers of an FPDU that is wholly there.
     ///
     /// A damaged marker under a bad CRC is a bad CRC.
-    pub(super) fn check<'a>(&self, wire: Wire<'a>, framing: Framing) -> Result<Ulpdu<'a>, Unsound> {
+    pub(super) fn check(&self, wire: Wire<'_>, framing: Framing) -> Result<(), Unsound> {
         let wire = wire.narrow(self.start, self.end);
         let field = self.end - CRC_OCTETS as u64;
         let mut crc = if framing.crc { Crc32c::new() } else { Crc32c::unused() };
@@ -71,8 +71,15 @@ impl Extent {
         if !markers_sound {
             return Err(Unsound::Marker);
         }
-        Ok(Ulpdu::new(wire, self.header, self.ulpdu_octets, framing.markers))
+        Ok(())
     }
+
+    /// The ULPDU of an FPDU that is wholly there, and sound.
+    #[inline]
+    pub(super) fn ulpdu<'a>(&self, wire: Wire<'a>, framing: Framing) -> Ulpdu<'a> {
+        Ulpdu::new(wire, self.header, self.ulpdu_octets, framing.markers)
+    }
+
     /// Whether the markers that begin in `octets`, a slice of `wire` at `from`, point to this FPDU's header.
     fn markers_are_sound(&self, wire: Wire<'_>, from: u64, octets: &[u8]) -> bool {
         let end = from + octets.len() as u64;

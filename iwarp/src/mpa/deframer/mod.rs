@@ -1,66 +1,41 @@
 //! Receiving: buffers of TCP into ULPDUs, in order and out of order (sections 4.3, 6, appendix A.3).
 //!
-//! FPDUs are handed up where they lie, as views: in one buffer, or across a chain of held ones; nothing is staged. The
-//! CRC is verified first, over the whole chain. Where our markers are in the stream, FPDUs behind a hole are found
-//! and offered ahead of their turn. Errors are raised where FPDUs are met in order only.
+//! [`Deframer::receive`] takes a buffer; the caller then asks [`Ulpdus`] for one ULPDU after the other. They are views of
+//! the buffer, or of a chain of held ones; nothing is staged. The CRC is verified first, over the whole chain. Where our
+//! markers are in the stream, FPDUs behind a hole are found and offered ahead of their turn. Errors are raised where
+//! FPDUs are met in order only.
 //!
 //! Nothing here knows what is in a ULPDU.
+//!
+//! | file | what |
+//! |---|---|
+//! | `ulpdus.rs` | the ULPDUs that a buffer brings |
+//! | `early.rs` | FPDUs ahead of a hole, found by markers and lengths |
+//! | `held.rs` | buffers that wait |
+//! | `fpdu.rs`, `ulpdu.rs` | one FPDU: its extent and its checks; views of it |
+//! | `ordered.rs` | lists of many connections in one set of slots |
 
 mod early;
 mod fpdu;
 mod held;
 mod ordered;
 mod ulpdu;
+mod ulpdus;
 
-use std::ops::{ControlFlow, Range};
+use std::ops::Range;
 
 use arrayvec::ArrayVec;
 use dp::Mbuf;
 
 pub use held::{HeldBuf, HeldList, HeldSlab, NoSlot};
 pub use ulpdu::Ulpdu;
+pub use ulpdus::{Received, Ulpdus};
 
-use early::{Record, Search};
-use fpdu::{Extent, Framing, Unsound};
+use early::Search;
+use fpdu::Framing;
 use held::{MAX_STRETCHES, first_new};
 use ordered::List;
-use ulpdu::Wire;
-
-use super::MpaError;
-
-/// A ULPDU whose turn it is.
-#[derive(Clone, Copy, Debug)]
-pub enum Arrival<'a> {
-    /// Its octets have not been handed over yet.
-    Whole(Ulpdu<'a>),
-    /// [`UlpduSink::place_early`] took it.
-    Placed {
-        /// Its first octets: 18, or all if it has fewer.
-        header: &'a [u8],
-        /// Octets of the ULPDU.
-        ulpdu_len: usize,
-    },
-}
-
-/// Takes ULPDUs.
-pub trait UlpduSink {
-    /// Offers a ULPDU ahead of its turn, checked by CRC. `true`: its octets are where they belong and go away; it comes
-    /// again as [`Arrival::Placed`]. `false`: it is held and comes as [`Arrival::Whole`]; it may be offered again.
-    fn place_early(&mut self, ulpdu: &Ulpdu<'_>) -> bool;
-
-    /// The next ULPDU in the sender's order, each exactly once. `Break` ends reception for good.
-    fn arrive(&mut self, arrival: Arrival<'_>) -> ControlFlow<()>;
-}
-
-/// What a call brought, besides what the sink was given.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Progress {
-    /// For `tcp_lite::Stack::release`: of the octets that were handed up ahead of the frontier, how many are no longer
-    /// held ahead of it, since the last call. Each such octet counts once: when its FPDU was placed early, when the
-    /// frontier passed it, or when reception ended. What is in order never counts, also where it waits for the rest of its
-    /// FPDU: else a window with less room than for that would stay closed, and the FPDU would never be whole.
-    pub released: usize,
-}
+use ulpdus::Source;
 
 /// Plain counters of one direction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -94,9 +69,9 @@ pub struct Deframer {
     records: List,
     /// A position ahead where an FPDU begins, known from a valid one that ended there.
     known: u64,
-    /// For the next [`Progress`].
+    /// For the next [`Ulpdus::finish`].
     released: usize,
-    /// An error was raised, or the sink had enough: what comes is dropped.
+    /// An error was raised, or the caller had enough: what comes is dropped.
     over: bool,
     counters: Counters,
 }
@@ -120,39 +95,34 @@ impl Deframer {
     }
 
     /// A buffer as TCP hands it up: `buf` begins at stream offset `offset`, and everything in front of stream offset
-    /// `frontier` has been handed up with it. ULPDUs go to `sink`, during this call.
-    ///
-    /// # Errors
-    /// Code 2 or 3 of the FPDU at the frontier, or 5 where `slab` has no slot left. Reception is over then: what is
-    /// held goes, and what still comes is dropped.
-    pub fn receive(
-        &mut self,
+    /// `frontier` has been handed up with it. Gives the ULPDUs that it brings, one by one.
+    #[inline]
+    pub fn receive<'a>(
+        &'a mut self,
         offset: u64,
         buf: Mbuf,
         frontier: u64,
-        slab: &mut HeldSlab,
-        sink: &mut impl UlpduSink,
-    ) -> Result<Progress, MpaError> {
+        slab: &'a mut HeldSlab,
+    ) -> Ulpdus<'a> {
         let ahead = offset >= frontier;
         self.counters.ahead_buffers += u64::from(ahead);
         let before = buf.len();
-        let taken = if self.over { None } else { self.first_new(offset, buf, slab) };
+        let new = if self.over { None } else { self.first_new(offset, buf, slab) };
         if ahead {
-            self.released += before - taken.as_ref().map_or(0, |(_, buf)| buf.len());
+            self.released += before - new.as_ref().map_or(0, |(_, buf)| buf.len());
         }
         self.frontier = self.frontier.max(frontier.saturating_sub(self.origin));
-        let result = match taken {
-            Some((start, buf)) if ahead => self.receive_ahead(start, buf, slab, sink),
-            Some((start, buf)) => self.receive_in_order(start, buf, slab, sink),
-            None => Ok(()),
-        };
-        if result.is_err() || self.over {
-            self.over = true;
-            self.drop_all(slab);
-        } else if !ahead {
-            self.released += self.held.pass(slab, self.frontier);
+        match new {
+            // The usual case: nothing waits, the FPDUs begin here.
+            Some((start, buf)) if !ahead && self.held.is_empty() && start == self.next => {
+                Ulpdus::new(self, slab, Source::Buffer { start, buf })
+            }
+            Some((start, buf)) => {
+                let source = self.hold(start, buf, ahead, slab);
+                Ulpdus::new(self, slab, source)
+            }
+            None => Ulpdus::new(self, slab, Source::Nothing),
         }
-        result.map(|()| Progress { released: std::mem::take(&mut self.released) })
     }
 
     /// Memory is short: gives up what came ahead of the frontier and was not placed, `octets` octets or a little more,
@@ -173,20 +143,19 @@ impl Deframer {
     }
 
     /// Whether nothing is pending in front of the frontier: a FIN here cuts no FPDU. Else it is
-    /// [`MpaError::Closed`], code 1.
+    /// [`MpaError::Closed`](super::MpaError::Closed), code 1.
     pub const fn at_boundary(&self) -> bool {
         self.next == self.frontier
     }
 
     /// Ends reception: gives back what is held. What still comes is dropped. Returns octets for
-    /// `tcp_lite::Stack::release`, as [`Progress::released`].
+    /// `tcp_lite::Stack::release`, as [`Ulpdus::finish`].
     pub fn clear(&mut self, slab: &mut HeldSlab) -> usize {
-        self.over = true;
-        self.drop_all(slab);
+        self.end(slab);
         std::mem::take(&mut self.released)
     }
 
-    /// Whether reception is over, by an error, by the sink's `Break` or by [`clear`](Self::clear).
+    /// Whether reception is over: by an error, by [`Ulpdus`] dropped half way, or by [`clear`](Self::clear).
     pub const fn is_over(&self) -> bool {
         self.over
     }
@@ -212,171 +181,26 @@ impl Deframer {
         first_new(&slab.records, self.records, start, buf).map(|(start, buf, _)| (start, buf))
     }
 
-    fn receive_in_order(
-        &mut self,
-        start: u64,
-        buf: Mbuf,
-        slab: &mut HeldSlab,
-        sink: &mut impl UlpduSink,
-    ) -> Result<(), MpaError> {
-        if !self.held.is_empty() || start != self.next {
-            self.held.hold(slab, start, buf, false).map_err(|NoSlot| MpaError::NoHeldSlot)?;
-            return self.deliver(&mut None, slab, sink);
-        }
-        // The usual case: nothing waits, the FPDUs begin here.
-        let mut direct = Some((start, buf));
-        self.deliver(&mut direct, slab, sink)?;
-        if let Some((start, buf)) = direct
-            && !buf.is_empty()
-            && !self.over
-        {
-            self.held.hold(slab, start, buf, false).map_err(|NoSlot| MpaError::NoHeldSlot)?;
-        }
-        Ok(())
-    }
-
-    fn receive_ahead(
-        &mut self,
-        start: u64,
-        buf: Mbuf,
-        slab: &mut HeldSlab,
-        sink: &mut impl UlpduSink,
-    ) -> Result<(), MpaError> {
+    /// Holds what cannot be handed up at once. With markers, a search for what it makes whole ahead of the frontier begins.
+    fn hold(&mut self, start: u64, buf: Mbuf, ahead: bool, slab: &mut HeldSlab) -> Source {
         let before = buf.len();
         // Compaction and clipping keep the octets in front: the slot's end tells how many were new.
-        let slot = self.held.insert(slab, start, buf, true).map_err(|NoSlot| {
-            self.released += before;
-            MpaError::NoHeldSlot
-        })?;
-        if let (Some(slot), true) = (slot, self.framing.markers) {
-            let Self { framing, held, records, known, counters, released, .. } = self;
-            let mut search =
-                Search { framing: *framing, held, records, slab, known, counters, sink, released: 0 };
-            search.run(slot, start, start + before as u64);
-            *released += search.released;
-        }
-        Ok(())
-    }
-
-    /// Hands up every FPDU that is whole in front of the frontier. `direct` is a buffer that is not held; what was handed
-    /// up is gone from its front.
-    fn deliver(
-        &mut self,
-        direct: &mut Option<(u64, Mbuf)>,
-        slab: &mut HeldSlab,
-        sink: &mut impl UlpduSink,
-    ) -> Result<(), MpaError> {
-        loop {
-            if let Some((start, buf)) = direct
-                && self.records.is_empty()
-            {
-                let done = self.deliver_run(*start, buf.head(), sink)?;
-                buf.advance(done);
-                *start += done as u64;
-                if self.over || buf.is_empty() {
-                    return Ok(());
-                }
-                if done > 0 {
-                    // The next buffer of the chain may begin with an FPDU as well.
-                    continue;
-                }
+        match self.held.insert(slab, start, buf, ahead) {
+            Ok(_) if !ahead => Source::Held,
+            Ok(Some(slot)) if self.framing.markers => {
+                Source::Ahead(Search::new(self, slab, slot, start, start + before as u64))
             }
-            let record = self.records.head().and_then(|id| slab.records.at(id)).copied();
-            let flow = match record {
-                Some(record) if record.start <= self.next => self.deliver_placed(record, slab, sink)?,
-                record => {
-                    let wire = match &*direct {
-                        Some((start, buf)) => Some(Wire::buf(*start, buf)),
-                        None => self.held.list.head().and_then(|head| Wire::held(&slab.buffers, head)),
-                    };
-                    let Some(wire) = wire else { return Ok(()) };
-                    match self.deliver_whole(wire, record, sink)? {
-                        Some(flow) => flow,
-                        None => return Ok(()),
-                    }
-                }
-            };
-            self.counters.fpdus += 1;
-            self.released += self.held.drop_before(slab, self.next);
-            if let Some((start, buf)) = direct {
-                let done = (self.next - *start).min(buf.len() as u64);
-                buf.advance(done as usize);
-                *start += done;
-            }
-            if flow.is_break() {
-                self.over = true;
-                return Ok(());
+            Ok(_) => Source::Nothing,
+            Err(NoSlot) => {
+                self.released += if ahead { before } else { 0 };
+                Source::Lost
             }
         }
     }
 
-    /// The usual case of [`deliver`](Self::deliver): hands up the FPDUs that lie one behind the other in `octets`, which
-    /// begin at position `start`, the next one's. Returns the octets they have.
-    fn deliver_run(
-        &mut self,
-        start: u64,
-        octets: &[u8],
-        sink: &mut impl UlpduSink,
-    ) -> Result<usize, MpaError> {
-        let mut done = 0;
-        while done < octets.len()
-            && let Some(flow) = self.deliver_whole(Wire::slice(self.next, &octets[done..]), None, sink)?
-        {
-            done = (self.next - start) as usize;
-            self.counters.fpdus += 1;
-            if flow.is_break() {
-                self.over = true;
-                break;
-            }
-        }
-        Ok(done)
-    }
-
-    fn deliver_placed(
-        &mut self,
-        record: Record,
-        slab: &mut HeldSlab,
-        sink: &mut impl UlpduSink,
-    ) -> Result<ControlFlow<()>, MpaError> {
-        if record.start != self.next {
-            // By length an FPDU reached into one that a marker led to.
-            return Err(MpaError::Marker { position: self.next });
-        }
-        if let Some(head) = self.records.head() {
-            slab.records.remove(&mut self.records, head);
-        }
-        self.next = record.end;
-        Ok(sink.arrive(Arrival::Placed { header: record.header(), ulpdu_len: record.ulpdu_octets }))
-    }
-
-    /// The FPDU at `next` in `wire`; `None` while it is not whole there.
-    fn deliver_whole(
-        &mut self,
-        wire: Wire<'_>,
-        record: Option<Record>,
-        sink: &mut impl UlpduSink,
-    ) -> Result<Option<ControlFlow<()>>, MpaError> {
-        let position = self.next;
-        let Some(extent) = Extent::read(wire, position, self.framing) else {
-            return Ok(None);
-        };
-        if record.is_some_and(|record| record.start < extent.end) && extent.header < self.frontier {
-            // The length chain and a marker disagree. The octets of the other FPDU are gone, so that no CRC can say
-            // which is wrong.
-            return Err(MpaError::Marker { position });
-        }
-        if extent.end > self.frontier || !wire.covers(extent.start, extent.end) {
-            return Ok(None);
-        }
-        let ulpdu = extent.check(wire, self.framing).map_err(|unsound| match unsound {
-            Unsound::Crc => MpaError::Crc { position },
-            Unsound::Marker => MpaError::Marker { position },
-        })?;
-        self.next = extent.end;
-        Ok(Some(sink.arrive(Arrival::Whole(ulpdu))))
-    }
-
-    fn drop_all(&mut self, slab: &mut HeldSlab) {
+    /// Ends reception, and drops what is held.
+    fn end(&mut self, slab: &mut HeldSlab) {
+        self.over = true;
         self.released += self.held.clear(slab);
         while let Some(head) = self.records.head() {
             slab.records.remove(&mut self.records, head);

@@ -3,7 +3,7 @@
 use dp::Mempool;
 
 use super::*;
-use crate::mpa::{CRC_OCTETS, Crc32c, Framer, marker};
+use crate::mpa::{CRC_OCTETS, Crc32c, Framer, MpaError, marker};
 
 /// Stream offset of position 0.
 const START: u64 = 24;
@@ -17,43 +17,19 @@ enum Seen {
 
 use Seen::{Early, Placed, Whole};
 
-/// Notes what comes; refuses to place early what begins with `n`.
-#[derive(Default)]
-struct Notes {
-    seen: Vec<Seen>,
-    enough: bool,
-}
-
 fn octets(ulpdu: &Ulpdu<'_>) -> Vec<u8> {
     let mut octets = vec![0; ulpdu.len()];
     ulpdu.copy_to(0, &mut octets);
     octets
 }
 
-impl UlpduSink for Notes {
-    fn place_early(&mut self, ulpdu: &Ulpdu<'_>) -> bool {
-        let octets = octets(ulpdu);
-        if octets.first() == Some(&b'n') {
-            return false;
-        }
-        self.seen.push(Early(octets));
-        true
-    }
-
-    fn arrive(&mut self, arrival: Arrival<'_>) -> ControlFlow<()> {
-        self.seen.push(match arrival {
-            Arrival::Whole(ulpdu) => Whole(octets(&ulpdu)),
-            Arrival::Placed { header, ulpdu_len } => Placed(header.to_vec(), ulpdu_len),
-        });
-        if self.enough { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
-    }
-}
-
 struct Bench {
     pool: Mempool,
     slab: HeldSlab,
     deframer: Deframer,
-    notes: Notes,
+    seen: Vec<Seen>,
+    /// Reception ends with the first ULPDU in order.
+    enough: bool,
 }
 
 impl Bench {
@@ -66,7 +42,8 @@ impl Bench {
             pool: Mempool::heap("deframer", 64, 2048),
             slab: HeldSlab::new(buffers, records),
             deframer: Deframer::new(START, markers, true),
-            notes: Notes::default(),
+            seen: Vec::new(),
+            enough: false,
         }
     }
 
@@ -74,13 +51,35 @@ impl Bench {
     fn up(&mut self, wire: &[u8], from: usize, to: usize, frontier: usize) -> Result<usize, MpaError> {
         let mut buf = self.pool.alloc().unwrap();
         buf.append(to - from).unwrap().copy_from_slice(&wire[from..to]);
-        let Self { slab, deframer, notes, .. } = self;
-        let (offset, frontier) = (START + from as u64, START + frontier as u64);
-        deframer.receive(offset, buf, frontier, slab, notes).map(|progress| progress.released)
+        self.receive(START + from as u64, buf, START + frontier as u64)
+    }
+
+    /// Notes what comes; does not place early what begins with `n`.
+    fn receive(&mut self, offset: u64, buf: Mbuf, frontier: u64) -> Result<usize, MpaError> {
+        let Self { slab, deframer, seen, .. } = self;
+        let mut ulpdus = deframer.receive(offset, buf, frontier, slab);
+        while let Some(received) = ulpdus.next()? {
+            match received {
+                Received::InOrder(ulpdu) => seen.push(Whole(octets(&ulpdu))),
+                Received::Placed { header, ulpdu_len } => seen.push(Placed(header.to_vec(), ulpdu_len)),
+                Received::Ahead(ulpdu) => {
+                    let octets = octets(&ulpdu);
+                    if octets.first() != Some(&b'n') {
+                        seen.push(Early(octets));
+                        ulpdus.mark_placed();
+                    }
+                    continue;
+                }
+            }
+            if self.enough {
+                return Ok(0);
+            }
+        }
+        Ok(ulpdus.finish())
     }
 
     fn seen(&mut self) -> Vec<Seen> {
-        std::mem::take(&mut self.notes.seen)
+        std::mem::take(&mut self.seen)
     }
 
     /// Buffers and records in use, and buffers missing from the pool.
@@ -300,14 +299,15 @@ fn odd_lengths_are_framed() {
 }
 
 #[test]
-fn the_sink_ends_reception() {
+fn ulpdus_that_are_not_asked_for_end_reception() {
     let (wire, ends) = stream(true, &[b"one", b"two", b"three"]);
     let mut bench = Bench::new(true);
-    bench.notes.enough = true;
+    bench.enough = true;
     bench.up(&wire, ends[1], ends[2], 0).unwrap();
-    assert_eq!(bench.up(&wire, 0, ends[1], ends[2]), Ok(ends[2] - ends[1]));
+    assert_eq!(bench.up(&wire, 0, ends[1], ends[2]), Ok(0));
     assert_eq!(bench.seen(), [Whole(b"one".to_vec())]);
     assert_eq!((bench.deframer.is_over(), bench.kept()), (true, (0, 0, 0)));
+    assert_eq!(bench.deframer.clear(&mut bench.slab), ends[2] - ends[1]);
 }
 
 // What one connection takes from a shared slab is bounded by it: no slot is code 5, no record means no early placement.
@@ -333,9 +333,7 @@ fn octets_in_front_of_the_first_fpdu_are_startups() {
     let mut buf = bench.pool.alloc().unwrap();
     buf.append(5).unwrap().copy_from_slice(b"Reply");
     buf.append(wire.len()).unwrap().copy_from_slice(&wire);
-    let Bench { deframer, slab, notes, .. } = &mut bench;
-    let frontier = START + wire.len() as u64;
-    deframer.receive(START - 5, buf, frontier, slab, notes).unwrap();
+    bench.receive(START - 5, buf, START + wire.len() as u64).unwrap();
     assert_eq!(bench.seen(), [Whole(b"one".to_vec())]);
 }
 

@@ -166,26 +166,44 @@ impl<'a> Iterator for Slices<'a> {
 /// CRC are not part of it.
 #[derive(Clone, Copy)]
 pub struct Ulpdu<'a> {
-    wire: Wire<'a>,
     /// Position of the ULPDU length.
     header: u64,
-    len: usize,
-    markers: bool,
+    octets: UlpduOctets<'a>,
+}
+
+/// How the octets of a ULPDU lie.
+#[derive(Clone, Copy)]
+enum UlpduOctets<'a> {
+    /// In one run: the usual case.
+    Whole(&'a [u8]),
+    /// Cut by buffers or markers.
+    Cut { wire: Wire<'a>, len: usize, markers: bool },
 }
 
 impl<'a> Ulpdu<'a> {
-    pub(super) const fn new(wire: Wire<'a>, header: u64, len: usize, markers: bool) -> Self {
-        Self { wire, header, len, markers }
+    #[inline]
+    pub(super) fn new(wire: Wire<'a>, header: u64, len: usize, markers: bool) -> Self {
+        let start = header + LENGTH_OCTETS as u64;
+        let end = start + len as u64;
+        let is_cut = markers && marker::count(start, end) > 0;
+        let octets = match wire.front(start, end) {
+            Some(octets) if !is_cut => UlpduOctets::Whole(octets),
+            _ => UlpduOctets::Cut { wire, len, markers },
+        };
+        Self { header, octets }
     }
 
     /// Octets of the ULPDU. 0 is possible, and DDP's to refuse; so is more than a sender may send.
     pub const fn len(&self) -> usize {
-        self.len
+        match self.octets {
+            UlpduOctets::Whole(octets) => octets.len(),
+            UlpduOctets::Cut { len, .. } => len,
+        }
     }
 
     /// Whether it has none.
     pub const fn is_empty(&self) -> bool {
-        self.len == 0
+        self.len() == 0
     }
 
     /// Position of its FPDU's length field: a key for the sender's order.
@@ -194,18 +212,23 @@ impl<'a> Ulpdu<'a> {
     }
 
     /// All its octets, where they lie in one run: the usual case, without markers.
-    pub fn whole(&self) -> Option<&'a [u8]> {
-        self.front(self.len)
+    pub const fn whole(&self) -> Option<&'a [u8]> {
+        match self.octets {
+            UlpduOctets::Whole(octets) => Some(octets),
+            UlpduOctets::Cut { .. } => None,
+        }
     }
 
     /// Its first octets, `len` or all, where they lie in one run.
     pub fn front(&self, len: usize) -> Option<&'a [u8]> {
-        let start = self.header + LENGTH_OCTETS as u64;
-        let end = start + len.min(self.len) as u64;
-        if self.markers && marker::count(start, end) > 0 {
-            return None;
+        match self.octets {
+            UlpduOctets::Whole(octets) => Some(&octets[..len.min(octets.len())]),
+            UlpduOctets::Cut { wire, len: all, markers } => {
+                let start = self.header + LENGTH_OCTETS as u64;
+                let end = start + len.min(all) as u64;
+                if markers && marker::count(start, end) > 0 { None } else { wire.front(start, end) }
+            }
         }
-        self.wire.front(start, end)
     }
 
     /// Copies from `offset` on, as much as there is and `out` holds; returns how much that was.
@@ -227,15 +250,19 @@ impl<'a> Ulpdu<'a> {
     /// The octets from `offset` on, at most `len`, by the buffers in which they lie, in order: in each there are markers
     /// between its runs.
     pub fn pieces(&self, offset: usize, len: usize) -> impl Iterator<Item = Runs<'a>> + use<'a> {
-        let offset = offset.min(self.len);
-        let len = len.min(self.len - offset);
-        let from = marker::nth_content(self.header, (LENGTH_OCTETS + offset) as u64, self.markers);
+        let start = self.header + LENGTH_OCTETS as u64;
+        let (wire, all, markers) = match self.octets {
+            UlpduOctets::Whole(octets) => (Wire::slice(start, octets), octets.len(), false),
+            UlpduOctets::Cut { wire, len, markers } => (wire, len, markers),
+        };
+        let offset = offset.min(all);
+        let len = len.min(all - offset);
+        let from = marker::nth_content(self.header, (LENGTH_OCTETS + offset) as u64, markers);
         let to = match len {
             0 => from,
-            len => marker::end_of_content(from, len as u64, self.markers),
+            len => marker::end_of_content(from, len as u64, markers),
         };
-        let markers = self.markers;
-        self.wire.slices(from, to).map(move |(position, octets)| {
+        wire.slices(from, to).map(move |(position, octets)| {
             if !markers {
                 return Stride::NONE.runs(octets);
             }
@@ -251,7 +278,7 @@ impl std::fmt::Debug for Ulpdu<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Ulpdu")
             .field("position", &self.header)
-            .field("len", &self.len)
+            .field("len", &self.len())
             .finish_non_exhaustive()
     }
 }

@@ -1,7 +1,5 @@
 //! Queues 1 to 3: what RDMAP itself takes in, in buffers of its own.
 
-use std::ops::ControlFlow;
-
 use arrayvec::ArrayVec;
 
 use crate::ddp::{self, UntaggedHeader};
@@ -11,7 +9,7 @@ use crate::verbs::Sge;
 
 use super::super::outstanding::Outstanding;
 use super::super::peer_request::{Asked, PeerRequest};
-use super::{Failure, Flow, Piece, Receive, Sink};
+use super::{Delivery, Failure, Piece, Receive};
 
 /// Octets of the longest message of these queues that DDP takes.
 pub(super) const MAX_LEN: usize = 64;
@@ -22,13 +20,17 @@ const ATOMIC_ROOM: usize = MAX_LEN;
 
 const _: () = assert!(MAX_LEN >= Terminate::MAX_LEN && ATOMIC_ROOM > AtomicRequest::LEN);
 
-impl Sink<'_> {
+impl Delivery<'_> {
     /// Queue 1: checks what the peer asks for and lets it wait for its turn to be answered.
-    pub(super) fn peer_request(&mut self, piece: &Piece<'_, '_>, header: &UntaggedHeader) -> Flow {
+    pub(super) fn peer_request(
+        &mut self,
+        piece: &Piece<'_, '_>,
+        header: &UntaggedHeader,
+    ) -> Result<(), Failure> {
         let (opcode, message) = match self.control_message(piece, header, Queue::ReadRequest) {
             Ok(Some(message)) => message,
-            Ok(None) => return ControlFlow::Continue(()),
-            Err(error) => return ControlFlow::Break(piece.fail(error)),
+            Ok(None) => return Ok(()),
+            Err(error) => return Err(piece.fail(error)),
         };
         let asked = if opcode == Opcode::AtomicRequest {
             AtomicRequest::parse(&message).map(Asked::Atomic)
@@ -37,15 +39,15 @@ impl Sink<'_> {
         };
         let asked = match asked {
             Ok(asked) => asked,
-            Err(error) => return ControlFlow::Break(piece.fail(error)),
+            Err(error) => return Err(piece.fail(error)),
         };
         let header = piece.head.iter().copied().collect();
         let request = PeerRequest { asked, header, segment_len: piece.len };
         if let Err(error) = self.check_asked(&asked) {
-            return ControlFlow::Break(request.fail(error, 0));
+            return Err(request.fail(error, 0));
         }
         self.transmit.respond(self.records, request);
-        ControlFlow::Continue(())
+        Ok(())
     }
 
     /// Whether it can be answered as things are; when its turn comes it is looked at again.
@@ -65,48 +67,54 @@ impl Sink<'_> {
     }
 
     /// Queue 2.
-    pub(super) fn peer_terminate(&mut self, piece: &Piece<'_, '_>, header: &UntaggedHeader) -> Flow {
+    pub(super) fn peer_terminate(
+        &mut self,
+        piece: &Piece<'_, '_>,
+        header: &UntaggedHeader,
+    ) -> Result<(), Failure> {
         let message = match self.control_message(piece, header, Queue::Terminate) {
             Ok(Some((_, message))) => message,
-            Ok(None) => return ControlFlow::Continue(()),
+            Ok(None) => return Ok(()),
             // Another message that has lost its way.
             Err(error) if Opcode::of_octet(header.rsvd_ulp[0]) != Some(Opcode::Terminate) => {
-                return ControlFlow::Break(piece.fail(error));
+                return Err(piece.fail(error));
             }
             Err(_) => {
-                return ControlFlow::Break(Failure::Peer(Terminate::local(
-                    TerminateError::LocalCatastrophic,
-                )));
+                return Err(Failure::Peer(Terminate::local(TerminateError::LocalCatastrophic)));
             }
         };
         // Never answered, valid or not (RFC 5040 section 7.2): one that cannot be read is a Terminate all the same.
         let terminate = Terminate::parse(&message)
             .unwrap_or_else(|_| Terminate::local(TerminateError::OperationUnspecified));
-        ControlFlow::Break(Failure::Peer(terminate))
+        Err(Failure::Peer(terminate))
     }
 
     /// Queue 3: the answer to our oldest atomic, which has to be what we wait for next.
-    pub(super) fn atomic_response(&mut self, piece: &Piece<'_, '_>, header: &UntaggedHeader) -> Flow {
+    pub(super) fn atomic_response(
+        &mut self,
+        piece: &Piece<'_, '_>,
+        header: &UntaggedHeader,
+    ) -> Result<(), Failure> {
         let message = match self.control_message(piece, header, Queue::AtomicResponse) {
             Ok(Some((_, message))) => message,
-            Ok(None) => return ControlFlow::Continue(()),
-            Err(error) => return ControlFlow::Break(piece.fail(error)),
+            Ok(None) => return Ok(()),
+            Err(error) => return Err(piece.fail(error)),
         };
         let (response, sink) = match self.match_response(&message) {
             Ok(matched) => matched,
-            Err(error) => return ControlFlow::Break(piece.fail(error)),
+            Err(error) => return Err(piece.fail(error)),
         };
         let placed = self
             .turn
             .check_sink(Stag(sink.lkey), sink.addr, u64::from(sink.length), self.common.by.pd)
             .and_then(|target| target.place(0, &response.original.to_ne_bytes()));
         if placed.is_err() {
-            return ControlFlow::Break(self.lose_sink(Terminate::local(TerminateError::LocalCatastrophic)));
+            return Err(self.lose_sink(Terminate::local(TerminateError::LocalCatastrophic)));
         }
         self.common.progress += 1;
         self.common.outstanding.take(&mut self.records.outstanding);
         self.common.answered();
-        ControlFlow::Continue(())
+        Ok(())
     }
 
     /// Finds the atomic that a response answers: responses come in the order of the requests.

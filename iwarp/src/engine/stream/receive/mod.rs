@@ -4,15 +4,14 @@
 //! then what the opcode asks for. Nothing is placed before all checks on its segment have passed.
 
 use std::collections::VecDeque;
-use std::ops::ControlFlow;
 
 use arrayvec::ArrayVec;
 use dp::profile::{self, Layer};
 
 use crate::ddp::{self, Arrival, Header, UntaggedHeader, UntaggedQueue};
 use crate::memory::{Fault, Target, Turn};
+use crate::mpa::Ulpdu;
 use crate::mpa::startup::{Rtr, RtrKinds};
-use crate::mpa::{self, Ulpdu, UlpduSink};
 use crate::rdmap::{Extensions, ImmediateData, Queue, Terminate, TerminateError};
 use crate::verbs::RecvRequest;
 
@@ -24,7 +23,7 @@ use super::outstanding::Common;
 use super::peer_request::{ByKind, RequestQueue};
 use super::records::Records;
 use super::transmit::Transmit;
-use super::{EngineCounters, Failure, Flow};
+use super::{EngineCounters, Failure};
 
 /// Receive requests that are bound to messages behind the one under way, at most: Sends further ahead of a hole wait for it.
 const BOUND_AHEAD: usize = 31;
@@ -91,16 +90,14 @@ impl Receive {
     }
 }
 
-/// Takes ULPDUs from the deframer.
-pub(super) struct Sink<'a> {
+/// What takes in ULPDUs, one by one.
+pub(super) struct Delivery<'a> {
     pub(super) common: &'a mut Common,
     pub(super) receive: &'a mut Receive,
     pub(super) transmit: &'a mut Transmit,
     pub(super) turn: &'a Turn,
     pub(super) counters: &'a mut EngineCounters,
     pub(super) records: &'a mut Records,
-    pub(super) may_send: &'a mut bool,
-    pub(super) failure: Option<Failure>,
 }
 
 /// A ULPDU as far as it is parsed: its first octets, its length, and (unless placed before) its octets.
@@ -111,40 +108,64 @@ struct Piece<'a, 'u> {
     arrival: Arrival,
 }
 
-impl UlpduSink for Sink<'_> {
-    fn place_early(&mut self, ulpdu: &Ulpdu<'_>) -> bool {
-        let _receive = profile::scope(Layer::Receive);
+impl Delivery<'_> {
+    /// Takes the next ULPDU in the sender's order: places what was not placed before, and delivers.
+    pub(super) fn deliver(&mut self, ulpdu: &Ulpdu<'_>) -> Result<(), Failure> {
+        let mut room = [0; Header::MAX_LEN];
+        let head = head(ulpdu, &mut room);
+        self.in_order(&Piece { head, len: ulpdu.len(), ulpdu: Some(ulpdu), arrival: Arrival::InOrder })
+    }
+
+    /// Takes the next ULPDU in the sender's order, of `len` octets, which was placed before.
+    pub(super) fn deliver_placed(&mut self, head: &[u8], len: usize) -> Result<(), Failure> {
+        self.in_order(&Piece { head, len, ulpdu: None, arrival: Arrival::Placed })
+    }
+
+    /// Places a ULPDU that lies ahead of a hole, if all is well with it; nothing is delivered or reported.
+    pub(super) fn place_early(&mut self, ulpdu: &Ulpdu<'_>) -> bool {
         let mut room = [0; Header::MAX_LEN];
         let head = head(ulpdu, &mut room);
         let piece = Piece { head, len: ulpdu.len(), ulpdu: Some(ulpdu), arrival: Arrival::Early };
-        let placed = self.early(&piece);
+        let placed = match Header::parse(piece.head) {
+            Ok(Header::Tagged(header)) => self.tagged(&piece, &header).is_ok(),
+            Ok(Header::Untagged(header)) if header.qn == Queue::Send.number() => {
+                self.early_send(&piece, &header)
+            }
+            _ => false,
+        };
         self.counters.rx_fpdus_early += u64::from(placed);
         placed
     }
 
-    fn arrive(&mut self, arrival: mpa::Arrival<'_>) -> ControlFlow<()> {
-        let _receive = profile::scope(Layer::Receive);
+    fn in_order(&mut self, piece: &Piece<'_, '_>) -> Result<(), Failure> {
         self.counters.rx_fpdus += 1;
-        *self.may_send = true;
-        let mut room = [0; Header::MAX_LEN];
-        let flow = match arrival {
-            mpa::Arrival::Whole(ulpdu) => {
-                let head = head(&ulpdu, &mut room);
-                let piece = Piece { head, len: ulpdu.len(), ulpdu: Some(&ulpdu), arrival: Arrival::InOrder };
-                self.in_order(&piece)
-            }
-            mpa::Arrival::Placed { header, ulpdu_len } => {
-                let piece = Piece { head: header, len: ulpdu_len, ulpdu: None, arrival: Arrival::Placed };
-                self.in_order(&piece)
-            }
+        let result = match Header::parse(piece.head) {
+            Ok(Header::Tagged(header)) => self.tagged(piece, &header),
+            Ok(Header::Untagged(header)) => self.untagged(piece, &header),
+            Err(error) => Err(piece.fail(error)),
         };
         self.receive.expects_rtr = false;
-        match flow {
-            ControlFlow::Continue(()) => ControlFlow::Continue(()),
-            ControlFlow::Break(failure) => {
-                self.failure = Some(failure);
-                ControlFlow::Break(())
-            }
+        result
+    }
+
+    /// The answer to a Read or atomic of ours is here, and our user has taken the place for it away. The request is
+    /// to blame, and the error is our user's, whichever it was. What the peer is told is what the segment says:
+    ///
+    /// - A Read Response names the STag. DDP has to check it in every segment, and has one error for an STag that is
+    ///   not valid any more (RFC 5041 section 7.1, RFC 5040 section 7.2): 1/1/00, with the segment's header.
+    /// - An Atomic Response names no place. It is in order, and delivered, when its value cannot be stored: an
+    ///   error that no incoming message has caused (RFC 5040 section 7.1, case 1). 0/0/00, without a header.
+    fn lose_sink(&mut self, told: Terminate) -> Failure {
+        self.common.blame_sink();
+        Failure::User(told)
+    }
+
+    fn untagged(&mut self, piece: &Piece<'_, '_>, header: &UntaggedHeader) -> Result<(), Failure> {
+        match Queue::open(header.qn, self.common.extensions).map_err(|error| piece.fail(error))? {
+            Queue::Send => self.send(piece, header),
+            Queue::ReadRequest => self.peer_request(piece, header),
+            Queue::Terminate => self.peer_terminate(piece, header),
+            Queue::AtomicResponse => self.atomic_response(piece, header),
         }
     }
 }
@@ -191,50 +212,4 @@ fn place(ulpdu: &Ulpdu<'_>, at: usize, len: usize, target: &Target<'_>) -> Resul
         offset += target.place_runs(offset, piece)?;
     }
     Ok(())
-}
-
-impl Sink<'_> {
-    /// Places what lies ahead of a hole, if all is well with it; nothing is delivered or reported.
-    fn early(&mut self, piece: &Piece<'_, '_>) -> bool {
-        match Header::parse(piece.head) {
-            Ok(Header::Tagged(header)) => self.tagged(piece, &header).is_continue(),
-            Ok(Header::Untagged(header)) if header.qn == Queue::Send.number() => {
-                self.early_send(piece, &header)
-            }
-            _ => false,
-        }
-    }
-
-    fn in_order(&mut self, piece: &Piece<'_, '_>) -> Flow {
-        match Header::parse(piece.head) {
-            Ok(Header::Tagged(header)) => self.tagged(piece, &header),
-            Ok(Header::Untagged(header)) => self.untagged(piece, &header),
-            Err(error) => ControlFlow::Break(piece.fail(error)),
-        }
-    }
-
-    /// The answer to a Read or atomic of ours is here, and our user has taken the place for it away. The request is
-    /// to blame, and the error is our user's, whichever it was. What the peer is told is what the segment says:
-    ///
-    /// - A Read Response names the STag. DDP has to check it in every segment, and has one error for an STag that is
-    ///   not valid any more (RFC 5041 section 7.1, RFC 5040 section 7.2): 1/1/00, with the segment's header.
-    /// - An Atomic Response names no place. It is in order, and delivered, when its value cannot be stored: an
-    ///   error that no incoming message has caused (RFC 5040 section 7.1, case 1). 0/0/00, without a header.
-    fn lose_sink(&mut self, told: Terminate) -> Failure {
-        self.common.blame_sink();
-        Failure::User(told)
-    }
-
-    fn untagged(&mut self, piece: &Piece<'_, '_>, header: &UntaggedHeader) -> Flow {
-        let queue = match Queue::open(header.qn, self.common.extensions) {
-            Ok(queue) => queue,
-            Err(error) => return ControlFlow::Break(piece.fail(error)),
-        };
-        match queue {
-            Queue::Send => self.send(piece, header),
-            Queue::ReadRequest => self.peer_request(piece, header),
-            Queue::Terminate => self.peer_terminate(piece, header),
-            Queue::AtomicResponse => self.atomic_response(piece, header),
-        }
-    }
 }

@@ -1,14 +1,12 @@
 //! Queue 0: Sends and Immediate Data into the receive requests of our user.
 
-use std::ops::ControlFlow;
-
 use crate::ddp::{DdpError, UntaggedHeader, UntaggedQueue};
 use crate::memory::{Fault, Stag};
 use crate::mpa::Ulpdu;
 use crate::rdmap::{Opcode, TerminateError, control};
 use crate::verbs::{RecvRequest, WcOpcode, WcStatus, WorkCompletion};
 
-use super::{BOUND_AHEAD, Failure, Flow, Piece, Receive, Sink, place};
+use super::{BOUND_AHEAD, Delivery, Failure, Piece, Receive, place};
 
 /// Why a segment was not taken.
 enum SendFault {
@@ -24,7 +22,7 @@ impl From<TerminateError> for SendFault {
     }
 }
 
-impl Sink<'_> {
+impl Delivery<'_> {
     /// Binds a receive request to the message under way, if there is none.
     fn bind(&mut self) {
         let Receive { bound, ahead, .. } = &mut *self.receive;
@@ -69,7 +67,7 @@ impl Sink<'_> {
         self.place_send(piece, header).is_ok()
     }
 
-    pub(super) fn send(&mut self, piece: &Piece<'_, '_>, header: &UntaggedHeader) -> Flow {
+    pub(super) fn send(&mut self, piece: &Piece<'_, '_>, header: &UntaggedHeader) -> Result<(), Failure> {
         let payload_len = piece.len - UntaggedHeader::LEN;
         if self.receive.expects_rtr
             && payload_len == 0
@@ -79,7 +77,7 @@ impl Sink<'_> {
         {
             // The RTR: nobody's message (spec/mpa-v2 section 3).
             self.receive.sends = UntaggedQueue::starting_at(2);
-            return ControlFlow::Continue(());
+            return Ok(());
         }
         self.bind();
         let placed = match self.check_turn(header) {
@@ -92,17 +90,17 @@ impl Sink<'_> {
             done.map(|done| (opcode, done)).map_err(SendFault::Protocol)
         });
         match delivered {
-            Ok((_, None)) => ControlFlow::Continue(()),
+            Ok((_, None)) => Ok(()),
             Ok((opcode, Some(done))) => self.deliver_send(piece, header, opcode, done.len),
             Err(SendFault::Protocol(error)) => {
                 if error == TerminateError::DdpTooLong {
                     self.fail_bound(WcStatus::LocalLengthError);
                 }
-                ControlFlow::Break(piece.fail(error))
+                Err(piece.fail(error))
             }
             Err(SendFault::Local) => {
                 self.fail_bound(WcStatus::LocalProtectionError);
-                ControlFlow::Break(Failure::local(TerminateError::LocalCatastrophic))
+                Err(Failure::local(TerminateError::LocalCatastrophic))
             }
         }
     }
@@ -177,13 +175,13 @@ impl Sink<'_> {
         header: &UntaggedHeader,
         opcode: Opcode,
         len: u32,
-    ) -> Flow {
+    ) -> Result<(), Failure> {
         let mut invalidated = None;
         if opcode.invalidates() {
             let stag = control::invalidate_stag(header);
             if let Err(fault) = self.turn.invalidate_remote(stag, self.common.by) {
                 self.fail_bound(WcStatus::LocalProtectionError);
-                return ControlFlow::Break(piece.fail(TerminateError::of_invalidate_fault(fault)));
+                return Err(piece.fail(TerminateError::of_invalidate_fault(fault)));
             }
             invalidated = Some(stag.0);
         }
@@ -195,7 +193,7 @@ impl Sink<'_> {
             let solicited = opcode.is_solicited();
             qp.complete_recv(WorkCompletion { immediate, invalidated, solicited, ..completion });
         }
-        ControlFlow::Continue(())
+        Ok(())
     }
 
     /// Completes the bound receive request in error.

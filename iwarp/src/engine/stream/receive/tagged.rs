@@ -1,13 +1,11 @@
 //! Tagged segments: RDMA Writes, and the answers to our Reads.
 
-use std::ops::ControlFlow;
-
 use crate::ddp::{self, TaggedHeader};
 use crate::rdmap::read_sink::ReadProgress;
 use crate::rdmap::{Opcode, ReadSink, TerminateError};
 
 use super::super::outstanding::Outstanding;
-use super::{Flow, Piece, Sink};
+use super::{Delivery, Failure, Piece};
 
 /// Why a segment was not taken.
 enum TaggedFault {
@@ -23,16 +21,14 @@ impl<E: Into<TerminateError>> From<E> for TaggedFault {
     }
 }
 
-impl Sink<'_> {
-    pub(super) fn tagged(&mut self, piece: &Piece<'_, '_>, header: &TaggedHeader) -> Flow {
+impl Delivery<'_> {
+    pub(super) fn tagged(&mut self, piece: &Piece<'_, '_>, header: &TaggedHeader) -> Result<(), Failure> {
         match self.check_tagged(piece, header) {
-            Ok(()) => ControlFlow::Continue(()),
+            Ok(()) => Ok(()),
             Err(TaggedFault::Sink(error)) if piece.arrival.delivers() => {
-                ControlFlow::Break(self.lose_sink(piece.terminate(error)))
+                Err(self.lose_sink(piece.terminate(error)))
             }
-            Err(TaggedFault::Protocol(error) | TaggedFault::Sink(error)) => {
-                ControlFlow::Break(piece.fail(error))
-            }
+            Err(TaggedFault::Protocol(error) | TaggedFault::Sink(error)) => Err(piece.fail(error)),
         }
     }
 
