@@ -78,7 +78,8 @@ fn accesses(table: &MemoryTable, region: &Registration, to: u64, len: usize) -> 
         }),
         turn.check_read(region.stag(), to, len as u64, ME).and_then(|source| {
             let (summed, mut sum) = (&mut vec![0; len], Crc32c::new());
-            let (plain, with_sum) = (source.fetch(0, &mut out), sum.fetch(summed, &source, 0));
+            let (plain, with_sum) =
+                (source.fetch(0, &mut out), source.fetch_summed(0, summed, sum.running()));
             assert_eq!(plain, with_sum, "{len} octets at {to}");
             assert_eq!(plain, source.fetch_runs(0, &mut in_runs, stride), "{len} octets at {to}, in runs");
             // Of what came with it: other threads may have changed the memory since.

@@ -122,15 +122,18 @@ impl<'t> Source<'t> {
             .map_err(|Unmapped| Fault::InvalidStag)
     }
 
-    /// As [`fetch`](Self::fetch); gives the CRC32c of what gave `crc` and, behind it, the octets as they were copied.
+    /// As [`fetch`](Self::fetch). Adds the bytes, as they were copied, to the CRC32c `sum`, if there is one, in the same pass
+    /// where the CPU has one. Nothing is added on an error.
     ///
     /// # Errors
     /// As [`Target::place`].
-    pub fn fetch_summed(&self, offset: usize, out: &mut [u8], crc: u32) -> Result<u32, Fault> {
+    pub fn fetch_summed(&self, offset: usize, out: &mut [u8], sum: Option<&mut u32>) -> Result<(), Fault> {
+        let Some(sum) = sum else { return self.fetch(offset, out) };
         let ptr = self.range.at(offset, out.len())?;
         // SAFETY: as in `fetch`.
-        unsafe { copy::fetch_summed_from(ptr, out, self.range.guarded, crc) }
-            .map_err(|Unmapped| Fault::InvalidStag)
+        *sum = unsafe { copy::fetch_summed_from(ptr, out, self.range.guarded, *sum) }
+            .map_err(|Unmapped| Fault::InvalidStag)?;
+        Ok(())
     }
 }
 

@@ -3,7 +3,7 @@
 //! Generator 0x11EDC6F41, reflected, preset and complemented with ones; the wire has the least significant octet
 //! first, unlike all other fields of MPA. How octets are summed fastest is known by [`memory::sum`](crate::memory::sum).
 
-use crate::memory::{Fault, Source, sum};
+use crate::memory::sum;
 
 /// A running CRC32c. One that is [`unused`](Self::unused) costs nothing and sums nothing, so that whoever copies
 /// payload need not ask whether CRCs were negotiated.
@@ -50,18 +50,9 @@ impl Crc32c {
         }
     }
 
-    /// Copies registered memory, from `offset` of `source` on, and adds what it copied, in one pass where the CPU has
-    /// one. Nothing is added on an error.
-    ///
-    /// # Errors
-    /// As [`Source::fetch`].
-    pub fn fetch(&mut self, out: &mut [u8], source: &Source<'_>, offset: usize) -> Result<(), Fault> {
-        if self.in_use {
-            self.sum = source.fetch_summed(offset, out, self.sum)?;
-            Ok(())
-        } else {
-            source.fetch(offset, out)
-        }
+    /// The sum so far, for a copy that adds what it copies to it; `None` where it is not in use.
+    pub const fn running(&mut self) -> Option<&mut u32> {
+        if self.in_use { Some(&mut self.sum) } else { None }
     }
 
     /// The CRC of all octets so far.

@@ -124,7 +124,7 @@ pub struct FpduWriter<'a> {
 /// Where [`FpduWriter::fill`] has octets written.
 #[derive(Debug)]
 pub enum Room<'a> {
-    /// All of it. Who writes adds what he wrote to the CRC, for instance by [`Crc32c::fetch`].
+    /// All of it. Who writes adds what he wrote to the CRC, for instance by [`Crc32c::running`].
     Whole(&'a mut [u8], &'a mut Crc32c),
     /// Around gaps, which get markers behind it and are part of the sum then.
     Runs(&'a mut [u8], Stride),

@@ -142,7 +142,7 @@ fn gather(
 /// Writes all of `source` to an FPDU.
 fn fill(fpdu: &mut FpduWriter<'_>, source: &memory::Source<'_>) -> Result<(), Fault> {
     fpdu.fill(source.len(), |room| match room {
-        Room::Whole(room, crc) => crc.fetch(room, source, 0),
+        Room::Whole(room, crc) => source.fetch_summed(0, room, crc.running()),
         Room::Runs(room, stride) => source.fetch_runs(0, room, stride),
     })
 }
