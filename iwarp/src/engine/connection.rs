@@ -20,13 +20,13 @@ use tcp_lite::{CloseReason, ConnId, Instant, Received};
 use crate::memory::Turn;
 use crate::mpa::startup::Enhanced;
 use crate::mpa::{Initiator, MpaError, Responder};
+use crate::rdmap::stream::Failure;
 use crate::verbs::{
     Admitted, CmShared, ConnParam, ConnectionError, Keepalive, ListenerShared, QpShared, ResponderOptions,
     StreamShared, TerminateReport,
 };
 
 use super::core::Io;
-use super::stream::Failure;
 
 mod full;
 mod inbox;

@@ -11,6 +11,7 @@ use tcp_lite::{Backoff, CloseReason, ConnId, ConnectError, Event, Instant, Liste
 
 use crate::memory::Turn;
 use crate::mpa::HeldSlab;
+use crate::rdmap::stream::{Records, StreamCounters};
 use crate::verbs::{
     Ask, AsyncEventKind, AsyncEvents, CmCommand, CmEventKind, CmShared, ConnParam, ConnectionError,
     ListenerShared, QpShared,
@@ -23,7 +24,6 @@ use super::counters::EngineCounters;
 use super::listening::Listener;
 use super::rate::Rate;
 use super::shared::EngineShared;
-use super::stream::Records;
 use super::turns::Turns;
 
 mod receiving;
@@ -57,6 +57,8 @@ pub(super) struct Io {
     pub(super) held: HeldSlab,
     pub(super) records: Records,
     pub(super) counters: EngineCounters,
+    /// Of all RDMA streams; those of `counters` are taken from here when they are asked for.
+    pub(super) streams: StreamCounters,
     pub(super) config: EngineConfig,
     pub(super) shared: Arc<EngineShared>,
     /// Where the context hears of the port.
@@ -119,6 +121,7 @@ impl Core {
             held,
             records: Records::new(config.request_records),
             counters: EngineCounters::default(),
+            streams: StreamCounters::default(),
             turns: Turns::new(config.stack.limits.connections),
             config,
             shared,
@@ -151,9 +154,16 @@ impl Core {
     }
 
     pub(super) fn counters(&self) -> EngineCounters {
+        let StreamCounters { rx_fpdus, rx_fpdus_early, tx_fpdus, rx_placed_octets, tx_fetched_octets } =
+            self.io.streams;
         EngineCounters {
             port: self.port.counters(),
             stack: self.io.tcp.counters(),
+            rx_fpdus,
+            rx_fpdus_early,
+            tx_fpdus,
+            rx_placed_octets,
+            tx_fetched_octets,
             request_growths: self.io.records.growths(),
             ..self.io.counters
         }

@@ -4,7 +4,6 @@
 //! |---|---|
 //! | `core.rs`, `core/` | one turn: frames in, events to connections, queue pairs send, frames out |
 //! | `connection.rs`, `connection/` | one connection from SYN to the last FIN: startup, stream, teardown |
-//! | `stream/` | RDMAP on DDP on MPA for one queue pair |
 //! | `carrier.rs` | when the port is asked for its link |
 //! | `shared.rs` | commands and doorbells from users' threads |
 //! | `turns.rs` | whose turn it is to send |
@@ -33,7 +32,6 @@ mod doze;
 mod listening;
 mod rate;
 mod shared;
-mod stream;
 mod thread;
 mod turns;
 

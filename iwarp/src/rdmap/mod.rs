@@ -1,8 +1,9 @@
 //! Remote Direct Memory Access Protocol (RFC 5040): opcodes, Read Requests, Read sinks and Terminate; and its
 //! extensions (RFC 7306): atomics and Immediate Data.
 //!
-//! Pure codecs and checks: what RDMAP puts into the octets that DDP reserves for it, the headers it sends as DDP
-//! payload, and which error of which layer answers what. Ordering and the state of a stream are the engine's.
+//! The files beside this one are pure codecs and checks: what RDMAP puts into the bytes that DDP reserves for it, the
+//! headers that it sends as DDP payload, and which error of which layer answers what. `stream/` is the protocol: the order of
+//! messages, and the state of a stream.
 
 pub mod atomic;
 pub mod control;
@@ -10,6 +11,7 @@ pub mod error;
 pub mod immediate;
 pub mod read_request;
 pub mod read_sink;
+pub(crate) mod stream;
 pub mod terminate;
 
 pub use atomic::{AtomicOp, AtomicRequest, AtomicResponse};

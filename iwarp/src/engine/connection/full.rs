@@ -6,10 +6,10 @@ use dp::Mbuf;
 
 use crate::memory::{Accessor, Turn};
 use crate::mpa::Negotiated;
+use crate::rdmap::stream::{Failure, Means, SendOutcome, Stream};
 use crate::verbs::{QpShared, QpState};
 
 use super::super::core::Io;
-use super::super::stream::{Failure, Means, Outcome, Stream};
 use super::{Connection, Phase};
 
 /// A connection in Full Operation.
@@ -48,18 +48,18 @@ impl Connection {
         if streaming.failed {
             return self.discard(io, offset, &buf, frontier);
         }
-        let (first, before) = (!streaming.stream.may_send(), io.counters.rx_fpdus);
-        let placed = io.counters.rx_placed_octets;
-        let means = Means { turn, counters: &mut io.counters, records: &mut io.records };
+        let (first, before) = (!streaming.stream.may_send(), io.streams.rx_fpdus);
+        let placed = io.streams.rx_placed_octets;
+        let means = Means { turn, counters: &mut io.streams, records: &mut io.records };
         let result = streaming.stream.receive((offset, buf, frontier), &mut io.held, means);
-        let fpdus = io.counters.rx_fpdus - before;
+        let fpdus = io.streams.rx_fpdus - before;
         let established = if streaming.stream.may_send() { streaming.announce.take() } else { None };
         if let Some(negotiated) = established {
             self.deadline = None;
             self.announce_established(io, *negotiated, true);
         }
         if let Some(id) = &self.id {
-            id.count_segment(fpdus, io.counters.rx_placed_octets - placed);
+            id.count_segment(fpdus, io.streams.rx_placed_octets - placed);
         }
         if fpdus > 0 {
             self.touch(io);
@@ -112,27 +112,27 @@ impl Connection {
             self.flush_late();
             return false;
         };
-        let Io { tcp, counters, records, now, .. } = io;
-        let before = counters.tx_fpdus;
-        let means = Means { turn, counters, records };
+        let Io { tcp, streams, records, now, .. } = io;
+        let before = streams.tx_fpdus;
+        let means = Means { turn, counters: streams, records };
         let result = streaming.stream.transmit(tcp, self.conn, *now, octets, means);
-        if io.counters.tx_fpdus > before {
+        if io.streams.tx_fpdus > before {
             self.touch(io);
         }
         match result {
-            Ok(Outcome::Idle) => {
+            Ok(SendOutcome::Idle) => {
                 if matches!(&self.phase, Phase::Streaming(streaming) if streaming.draining) {
                     self.drained(io);
                 }
                 false
             }
-            Ok(Outcome::Full) => false,
-            Ok(Outcome::More) => true,
-            Ok(Outcome::NoMbuf) => {
+            Ok(SendOutcome::Full) => false,
+            Ok(SendOutcome::More) => true,
+            Ok(SendOutcome::NoMbuf) => {
                 io.no_mbuf = true;
                 true
             }
-            Ok(Outcome::Terminated) => {
+            Ok(SendOutcome::Terminated) => {
                 io.counters.tx_terminates += 1;
                 self.close(io);
                 false

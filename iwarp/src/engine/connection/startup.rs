@@ -7,13 +7,13 @@ use tcp_lite::{ConnId, Instant};
 use crate::memory::{Accessor, StreamId, Turn};
 use crate::mpa::startup::{Accept, ConnectRequest, Rejected, ResponderError, Rtr};
 use crate::mpa::{Initiator, InitiatorEvent, MpaError, Negotiated, Responder, StartupFault, TerminateCode};
+use crate::rdmap::stream::Failure;
 use crate::rdmap::{Terminate, TerminateError};
 use crate::verbs::{
     CmEventKind, CmShared, ConnParam, ConnectionError, QpShared, ResponderOptions, StreamError,
 };
 
 use super::super::core::Io;
-use super::super::stream::Failure;
 use super::inbox::Rest;
 use super::{Connection, Fallback, Inbox, Phase, Told, duration};
 

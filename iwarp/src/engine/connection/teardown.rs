@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use tcp_lite::CloseReason;
 
+use crate::rdmap::stream::Failure;
 use crate::rdmap::{Terminate, TerminateError};
 use crate::verbs::{Ask, CmEventKind, ConnectionError, QpState, TerminateOrigin, TerminateReport};
 
 use super::super::core::Io;
-use super::super::stream::Failure;
 use super::{Connection, Fallback, Phase, Told, duration};
 
 impl Connection {

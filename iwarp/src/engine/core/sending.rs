@@ -60,14 +60,14 @@ impl Core {
 
     /// Lets one connection send about `octets` bytes, and adds that to the pass.
     fn send_one(&mut self, slot: u32, octets: usize, turn: &Turn, pass: &mut Pass) {
-        let before = self.io.counters.tx_fetched_octets;
+        let before = self.io.streams.tx_fetched_octets;
         self.with(slot as usize, |connection, io| {
             if connection.transmit(io, octets, turn) {
                 io.turns.go_on(slot);
             }
         });
         self.run_events(turn);
-        let sent = (self.io.counters.tx_fetched_octets - before) as usize;
+        let sent = (self.io.streams.tx_fetched_octets - before) as usize;
         let no_mbuf = std::mem::take(&mut self.io.no_mbuf);
         pass.left = pass.left.saturating_sub(sent);
         pass.starved |= no_mbuf;

@@ -114,18 +114,22 @@ impl<'a> Ulpdus<'a> {
     /// Goes past the next FPDU, if it lies whole and sound in one piece of memory, right behind the one before.
     #[inline]
     fn take_behind(&mut self) -> Option<Extent> {
-        let Source::Buffer { start, buf } = &mut self.source else { return None };
-        let next = self.deframer.next;
-        if (next - *start) as usize == buf.head().len() {
-            // The next buffer of the chain may begin with an FPDU as well.
-            advance(start, buf, next);
-        }
-        let octets = buf.head().get((next - *start) as usize..)?;
-        if octets.is_empty() || !self.deframer.records.is_empty() {
+        let Self { deframer, source: Source::Buffer { start, buf }, .. } = self else { return None };
+        let (next, octets) = (deframer.next, buf.head());
+        let done = (next - *start) as usize;
+        if !deframer.records.is_empty() {
             return None;
         }
         // What is wrong with it is for `next_of_any` to say.
-        self.deframer.take_whole(Wire::slice(next, octets), None).ok()?
+        if done < octets.len() {
+            return deframer.take_whole(Wire::slice(next, &octets[done..]), None).ok()?;
+        }
+        // The next buffer of the chain may begin with an FPDU as well.
+        advance(start, buf, next);
+        if buf.is_empty() {
+            return None;
+        }
+        deframer.take_whole(Wire::slice(next, buf.head()), None).ok()?
     }
 
     #[inline]

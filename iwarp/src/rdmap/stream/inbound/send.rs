@@ -6,7 +6,7 @@ use crate::mpa::Ulpdu;
 use crate::rdmap::{Opcode, TerminateError, control};
 use crate::verbs::{RecvRequest, WcOpcode, WcStatus, WorkCompletion};
 
-use super::{BOUND_AHEAD, Delivery, Failure, Piece, Receive, place};
+use super::{BOUND_AHEAD, Delivery, Failure, Inbound, Piece, place};
 
 /// Why a segment was not taken.
 enum SendFault {
@@ -25,12 +25,12 @@ impl From<TerminateError> for SendFault {
 impl Delivery<'_> {
     /// Binds a receive request to the message under way, if there is none.
     fn bind(&mut self) {
-        let Receive { bound, ahead, .. } = &mut *self.receive;
+        let Inbound { bound, ahead, .. } = &mut *self.inbound;
         if bound.is_none() {
             *bound = ahead.pop_front();
         }
         if bound.is_none() {
-            self.receive.bound = self.take();
+            self.inbound.bound = self.take();
         }
     }
 
@@ -38,21 +38,21 @@ impl Delivery<'_> {
     /// order, so that they are known before those messages begin.
     fn bind_ahead(&mut self, msn: u32) {
         self.bind();
-        let ahead = msn.wrapping_sub(self.receive.sends.first_msn()) as usize;
-        if self.receive.bound.is_none() || ahead > self.receive.ahead_max {
+        let ahead = msn.wrapping_sub(self.inbound.sends.first_msn()) as usize;
+        if self.inbound.bound.is_none() || ahead > self.inbound.ahead_max {
             return;
         }
-        while self.receive.ahead.len() < ahead
+        while self.inbound.ahead.len() < ahead
             && let Some(request) = self.take()
         {
-            self.receive.ahead.push_back(request);
+            self.inbound.ahead.push_back(request);
         }
     }
 
     /// Takes the next receive request from the queue.
     fn take(&mut self) -> Option<RecvRequest> {
         let request = self.common.qp.take_recv()?;
-        let posted = self.receive.sends.post(1);
+        let posted = self.inbound.sends.post(1);
         debug_assert!(posted, "{BOUND_AHEAD} and one buffers are within the queue's bounds");
         Some(request)
     }
@@ -60,7 +60,7 @@ impl Delivery<'_> {
     /// Immediate Data waits for its turn: eight octets are not worth remembering.
     pub(super) fn early_send(&mut self, piece: &Piece<'_, '_>, header: &UntaggedHeader) -> bool {
         let is_send = self.check_opcode(header).is_ok_and(Opcode::is_send);
-        if !is_send || self.receive.expects_rtr {
+        if !is_send || self.inbound.expects_rtr {
             return false;
         }
         self.bind_ahead(header.msn);
@@ -69,14 +69,14 @@ impl Delivery<'_> {
 
     pub(super) fn send(&mut self, piece: &Piece<'_, '_>, header: &UntaggedHeader) -> Result<(), Failure> {
         let payload_len = piece.len - UntaggedHeader::LEN;
-        if self.receive.expects_rtr
+        if self.inbound.expects_rtr
             && payload_len == 0
             && header.msn == 1
             && header.last
             && self.check_opcode(header) == Ok(Opcode::Send)
         {
             // The RTR: nobody's message (spec/mpa-v2 section 3).
-            self.receive.sends = UntaggedQueue::starting_at(2);
+            self.inbound.sends = UntaggedQueue::starting_at(2);
             return Ok(());
         }
         self.bind();
@@ -86,7 +86,7 @@ impl Delivery<'_> {
             Ok(()) => self.check_opcode(header).map_err(SendFault::Protocol),
         };
         let delivered = placed.and_then(|opcode| {
-            let done = self.receive.sends.deliver(header, payload_len).map_err(TerminateError::from);
+            let done = self.inbound.sends.deliver(header, payload_len).map_err(TerminateError::from);
             done.map(|done| (opcode, done)).map_err(SendFault::Protocol)
         });
         match delivered {
@@ -108,7 +108,7 @@ impl Delivery<'_> {
     /// A message that is not the oldest has no buffer yet in order, whatever was bound ahead. A segment of the oldest begins
     /// where the one before it ended.
     fn check_turn(&self, header: &UntaggedHeader) -> Result<(), TerminateError> {
-        let Receive { sends, ahead, .. } = &*self.receive;
+        let Inbound { sends, ahead, .. } = &*self.inbound;
         let behind = !ahead.is_empty() && sends.index_of(header.msn).is_ok_and(|index| index > 0);
         if behind { Err(DdpError::NoBuffer.into()) } else { Ok(sends.check_next(header)?) }
     }
@@ -120,20 +120,20 @@ impl Delivery<'_> {
     /// Checks a segment against its bound buffer and places it.
     fn place_send(&mut self, piece: &Piece<'_, '_>, header: &UntaggedHeader) -> Result<Opcode, SendFault> {
         let payload_len = piece.len - UntaggedHeader::LEN;
-        let Receive { sends, immediate, .. } = &*self.receive;
-        let room = |index| self.receive.request(index).map_or(0, RecvRequest::length);
+        let Inbound { sends, immediate, .. } = &*self.inbound;
+        let room = |index| self.inbound.request(index).map_or(0, RecvRequest::length);
         let slot = sends.check(header, payload_len, room).map_err(TerminateError::from)?;
         let opcode = self.check_opcode(header)?;
         if opcode.is_immediate() {
             immediate.check(header, payload_len)?;
         }
-        if let (Some(request), Some(ulpdu)) = (self.receive.request(slot.index), piece.ulpdu) {
+        if let (Some(request), Some(ulpdu)) = (self.inbound.request(slot.index), piece.ulpdu) {
             self.scatter(request, slot.offset, ulpdu, payload_len).map_err(|_| SendFault::Local)?;
             self.counters.rx_placed_octets += payload_len as u64;
             if opcode.is_immediate() {
                 ulpdu
                     .runs(UntaggedHeader::LEN, payload_len)
-                    .for_each(|run| self.receive.immediate.extend(run));
+                    .for_each(|run| self.inbound.immediate.extend(run));
             }
         }
         Ok(opcode)
@@ -185,9 +185,9 @@ impl Delivery<'_> {
             }
             invalidated = Some(stag.0);
         }
-        let immediate = self.receive.immediate.take().filter(|_| opcode.is_immediate());
+        let immediate = self.inbound.immediate.take().filter(|_| opcode.is_immediate());
         let completed = if immediate.is_some() { WcOpcode::RecvImmediate } else { WcOpcode::Recv };
-        if let Some(request) = self.receive.bound.take() {
+        if let Some(request) = self.inbound.bound.take() {
             let qp = &self.common.qp;
             let completion = qp.succeeded(request.wr_id, completed, len);
             let solicited = opcode.is_solicited();
@@ -198,7 +198,7 @@ impl Delivery<'_> {
 
     /// Completes the bound receive request in error.
     fn fail_bound(&mut self, status: WcStatus) {
-        if let Some(request) = self.receive.bound.take() {
+        if let Some(request) = self.inbound.bound.take() {
             let qp = &self.common.qp;
             qp.complete_recv(WorkCompletion { status, ..qp.flushed(request.wr_id, WcOpcode::Recv, None) });
         }

@@ -12,7 +12,7 @@ use crate::verbs::SendEntry;
 const HELD_BACK_SHARE: usize = 16;
 
 /// What waits on the connections of an engine.
-pub(in crate::engine) struct Records {
+pub(crate) struct Records {
     /// What peers have asked for.
     pub(super) asked: Slots<PeerRequest>,
     /// What we have asked for.
@@ -23,7 +23,7 @@ pub(in crate::engine) struct Records {
 
 impl Records {
     /// Memory for `limit` requests each way is taken with the connections that may have them.
-    pub(in crate::engine) fn new(limit: usize) -> Self {
+    pub(crate) fn new(limit: usize) -> Self {
         Self {
             asked: Slots::new(limit),
             outstanding: Slots::new(limit),
@@ -32,7 +32,7 @@ impl Records {
     }
 
     /// Times that more waited than there was memory for.
-    pub(in crate::engine) fn growths(&self) -> u64 {
+    pub(crate) fn growths(&self) -> u64 {
         self.asked.growths + self.outstanding.growths + self.held_back.growths
     }
 }

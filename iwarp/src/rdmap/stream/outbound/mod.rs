@@ -17,7 +17,7 @@ use super::message::{FetchError, Message};
 use super::outstanding::{Common, Pending};
 use super::peer_request::{ByKind, PeerRequest};
 use super::records::{Queue, Records};
-use super::{EngineCounters, Failure};
+use super::{Failure, StreamCounters};
 
 mod requests;
 mod responses;
@@ -29,7 +29,7 @@ const MAX_LOCAL: u32 = 4;
 
 /// Where a turn of sending ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::engine) enum Outcome {
+pub(crate) enum SendOutcome {
     /// Nothing is left that could be sent now; a doorbell or the peer changes that.
     Idle,
     /// The budget is used up.
@@ -47,12 +47,12 @@ pub(super) struct Context<'a> {
     pub(super) common: &'a mut Common,
     pub(super) framer: &'a mut Framer,
     pub(super) turn: &'a Turn,
-    pub(super) counters: &'a mut EngineCounters,
+    pub(super) counters: &'a mut StreamCounters,
     pub(super) records: &'a mut Records,
 }
 
 /// What is on its way out.
-pub(super) struct Transmit {
+pub(super) struct Outbound {
     /// The message being cut.
     current: Option<Current>,
     /// The request that was taken from the send queue and may not start yet: a fence, or ORD.
@@ -96,7 +96,7 @@ enum Completes {
     Terminate,
 }
 
-impl Transmit {
+impl Outbound {
     /// Nothing but the RTR, if it is ours, waits to be sent.
     pub(super) fn new(rtr: Rtr) -> Self {
         Self {
@@ -163,34 +163,34 @@ impl Transmit {
         now: Instant,
         mut cx: Context<'_>,
         budget: usize,
-    ) -> Result<Outcome, Failure> {
+    ) -> Result<SendOutcome, Failure> {
         let _transmit = profile::scope(Layer::Transmit);
         if self.terminated {
-            return Ok(Outcome::Idle);
+            return Ok(SendOutcome::Idle);
         }
         self.local_left = MAX_LOCAL;
         // TCP says itself how it ended.
-        let Ok(mut sender) = tcp.sender(now, conn) else { return Ok(Outcome::Idle) };
+        let Ok(mut sender) = tcp.sender(now, conn) else { return Ok(SendOutcome::Idle) };
         let mut used = 0;
         while used < budget {
             if !self.prepare(&mut cx)? {
-                return Ok(if self.local_left == 0 { Outcome::More } else { Outcome::Idle });
+                return Ok(if self.local_left == 0 { SendOutcome::More } else { SendOutcome::Idle });
             }
             let mut segment = match profile::within(Layer::TcpOut, || sender.segment()) {
                 Ok(segment) => segment,
-                Err(SendError::BufferFull) => return Ok(Outcome::Full),
-                Err(SendError::NoMbuf) => return Ok(Outcome::NoMbuf),
-                Err(SendError::Closed) => return Ok(Outcome::Idle),
+                Err(SendError::BufferFull) => return Ok(SendOutcome::Full),
+                Err(SendError::NoMbuf) => return Ok(SendOutcome::NoMbuf),
+                Err(SendError::Closed) => return Ok(SendOutcome::Idle),
             };
             let filled = self.fill(&mut cx, &mut segment);
             used += segment.len();
             profile::within(Layer::TcpOut, || segment.push());
             filled?;
             if self.terminated {
-                return Ok(Outcome::Terminated);
+                return Ok(SendOutcome::Terminated);
             }
         }
-        Ok(Outcome::More)
+        Ok(SendOutcome::More)
     }
 
     /// Fills one TCP segment with whole FPDUs.

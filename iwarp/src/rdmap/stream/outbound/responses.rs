@@ -5,9 +5,9 @@ use crate::rdmap::{AtomicRequest, AtomicResponse, Opcode, TerminateError};
 
 use super::super::message::{Message, Source};
 use super::super::peer_request::{Asked, PeerRequest};
-use super::{Completes, Context, Current, Failure, Transmit};
+use super::{Completes, Context, Current, Failure, Outbound};
 
-impl Transmit {
+impl Outbound {
     /// Starts the answer to the oldest request of the peer. An atomic is carried out here and not before: the one
     /// behind it waits until this one's response is on its way (RFC 7306 section 7).
     pub(super) fn start_response(&mut self, cx: &mut Context<'_>) -> Result<bool, Failure> {

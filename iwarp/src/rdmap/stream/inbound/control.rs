@@ -9,7 +9,7 @@ use crate::verbs::Sge;
 
 use super::super::outstanding::Outstanding;
 use super::super::peer_request::{Asked, PeerRequest};
-use super::{Delivery, Failure, Piece, Receive};
+use super::{Delivery, Failure, Inbound, Piece};
 
 /// Octets of the longest message of these queues that DDP takes.
 pub(super) const MAX_LEN: usize = 64;
@@ -46,7 +46,7 @@ impl Delivery<'_> {
         if let Err(error) = self.check_asked(&asked) {
             return Err(request.fail(error, 0));
         }
-        self.transmit.respond(self.records, request);
+        self.outbound.respond(self.records, request);
         Ok(())
     }
 
@@ -135,7 +135,7 @@ impl Delivery<'_> {
         queue: Queue,
     ) -> Result<Option<(Opcode, ArrayVec<u8, MAX_LEN>)>, TerminateError> {
         let payload_len = piece.len - UntaggedHeader::LEN;
-        let Receive { requests, terminates, control, .. } = &mut *self.receive;
+        let Inbound { requests, terminates, control, .. } = &mut *self.inbound;
         let responses = &mut self.common.atomic_responses;
         let opcode = Opcode::check(&(*header).into(), self.common.extensions);
         match queue {

@@ -8,9 +8,9 @@ use crate::verbs::{Payload, RemoteAddr, SendEntry, SendFlags, SendOp, Sge, send_
 use super::super::local;
 use super::super::message::{Message, Source};
 use super::super::outstanding::{Outstanding, Pending};
-use super::{Completes, Context, Current, Failure, Transmit};
+use super::{Completes, Context, Current, Failure, Outbound};
 
-impl Transmit {
+impl Outbound {
     /// Starts the request at the head of the send queue, unless a fence, ORD or the bound on local requests holds it
     /// back.
     pub(super) fn start_request(&mut self, cx: &mut Context<'_>) -> Result<bool, Failure> {

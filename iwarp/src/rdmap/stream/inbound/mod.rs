@@ -19,17 +19,17 @@ mod control;
 mod send;
 mod tagged;
 
+use super::outbound::Outbound;
 use super::outstanding::Common;
 use super::peer_request::{ByKind, RequestQueue};
 use super::records::Records;
-use super::transmit::Transmit;
-use super::{EngineCounters, Failure};
+use super::{Failure, StreamCounters};
 
-/// Receive requests that are bound to messages behind the one under way, at most: Sends further ahead of a hole wait for it.
+/// Inbound requests that are bound to messages behind the one under way, at most: Sends further ahead of a hole wait for it.
 const BOUND_AHEAD: usize = 31;
 
 /// What reception remembers between segments.
-pub(super) struct Receive {
+pub(super) struct Inbound {
     /// Queue 0: the receive queue. Counts the bound buffers only.
     sends: UntaggedQueue,
     /// Queue 1: the peer's Read Requests and Atomic Requests.
@@ -51,7 +51,7 @@ pub(super) struct Receive {
     expects_rtr: bool,
 }
 
-impl Receive {
+impl Inbound {
     /// `knows_ahead` says that a Send ahead of a hole may be placed, and that nobody else takes the requests of its queue.
     pub(super) fn new(ird: u16, extensions: Extensions, rtr: Rtr, knows_ahead: bool) -> Self {
         let mut terminates = UntaggedQueue::new();
@@ -93,10 +93,10 @@ impl Receive {
 /// What takes in ULPDUs, one by one.
 pub(super) struct Delivery<'a> {
     pub(super) common: &'a mut Common,
-    pub(super) receive: &'a mut Receive,
-    pub(super) transmit: &'a mut Transmit,
+    pub(super) inbound: &'a mut Inbound,
+    pub(super) outbound: &'a mut Outbound,
     pub(super) turn: &'a Turn,
-    pub(super) counters: &'a mut EngineCounters,
+    pub(super) counters: &'a mut StreamCounters,
     pub(super) records: &'a mut Records,
 }
 
@@ -144,7 +144,7 @@ impl Delivery<'_> {
             Ok(Header::Untagged(header)) => self.untagged(piece, &header),
             Err(error) => Err(piece.fail(error)),
         };
-        self.receive.expects_rtr = false;
+        self.inbound.expects_rtr = false;
         result
     }
 
@@ -184,7 +184,7 @@ impl Piece<'_, '_> {
         &self,
         target: &Target<'_>,
         payload_at: usize,
-        counters: &mut EngineCounters,
+        counters: &mut StreamCounters,
     ) -> Result<(), ddp::DdpError> {
         let Some(ulpdu) = self.ulpdu else { return Ok(()) };
         profile::within(Layer::Place, || place(ulpdu, payload_at, self.len - payload_at, target))?;

@@ -1,0 +1,16 @@
+//! What RDMA streams count.
+
+/// Counters of all streams of an engine, never reset.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct StreamCounters {
+    /// FPDUs received that passed all of MPA's checks.
+    pub(crate) rx_fpdus: u64,
+    /// FPDUs placed ahead of the in-order frontier.
+    pub(crate) rx_fpdus_early: u64,
+    /// FPDUs sent.
+    pub(crate) tx_fpdus: u64,
+    /// Payload bytes placed into registered memory.
+    pub(crate) rx_placed_octets: u64,
+    /// Payload bytes fetched from registered memory.
+    pub(crate) tx_fetched_octets: u64,
+}

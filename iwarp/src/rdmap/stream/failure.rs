@@ -1,0 +1,86 @@
+//! What ends an RDMA stream: an error found here, the peer's Terminate, or the end of TCP (RFC 5040 section 7).
+
+use crate::mpa::{Action, MpaError};
+use crate::rdmap::{Terminate, TerminateError};
+use crate::verbs::{Origin, StreamError};
+
+/// What ends a stream.
+#[derive(Clone, Debug)]
+pub(crate) enum Failure {
+    /// Found here: the peer is to be told.
+    Local(Terminate),
+    /// Found here in what the peer has sent, which could have been taken but for our own user.
+    User(Terminate),
+    /// The peer's Terminate.
+    Peer(Terminate),
+    /// TCP's receive direction ended where it may not, or MPA cannot go on: there is nobody to tell.
+    Lost(MpaError),
+}
+
+impl Failure {
+    pub(super) fn local(error: TerminateError) -> Self {
+        Self::Local(Terminate::local(error))
+    }
+
+    /// Who found it.
+    pub(crate) fn origin(&self) -> Origin {
+        match self {
+            Self::Local(_) => Origin::Here,
+            Self::User(_) => Origin::User,
+            Self::Peer(_) => Origin::Peer,
+            Self::Lost(_) => Origin::Lost,
+        }
+    }
+
+    /// Whether the peer has brought it about, as far as it can be told: by what it has sent, or by giving up. A local
+    /// catastrophic error is our own (RFC 5040 section 4.8), and a TCP connection may be lost for any reason.
+    pub(crate) fn is_peers(&self) -> bool {
+        const OURS: [TerminateError; 2] =
+            [TerminateError::LocalCatastrophic, TerminateError::DdpLocalCatastrophic];
+        match self {
+            Self::Local(Terminate { layer, etype, code, .. }) => {
+                !OURS.iter().any(|ours| ours.codes() == (*layer, *etype, *code))
+            }
+            Self::Peer(_) => true,
+            Self::User(_) | Self::Lost(_) => false,
+        }
+    }
+
+    /// The Terminate that goes out or came in.
+    pub(crate) fn terminate(&self) -> Option<&Terminate> {
+        match self {
+            Self::Local(terminate) | Self::User(terminate) | Self::Peer(terminate) => Some(terminate),
+            Self::Lost(_) => None,
+        }
+    }
+
+    /// As the application reads it.
+    pub(crate) fn stream_error(&self) -> StreamError {
+        match self {
+            Self::Local(terminate) | Self::User(terminate) => stream_error(terminate, false),
+            Self::Peer(terminate) => stream_error(terminate, true),
+            Self::Lost(error) => {
+                let code = error.terminate_code();
+                StreamError { layer: code.layer, etype: code.etype, code: code.code, from_peer: false }
+            }
+        }
+    }
+}
+
+impl From<MpaError> for Failure {
+    fn from(error: MpaError) -> Self {
+        match error.action() {
+            Action::Terminate => {
+                let code = error.terminate_code();
+                let known = TerminateError::from_codes(code.layer, code.etype, code.code);
+                Self::local(known.unwrap_or(TerminateError::MpaMarker))
+            }
+            Action::Close | Action::Report => Self::Lost(error),
+        }
+    }
+}
+
+fn stream_error(terminate: &Terminate, from_peer: bool) -> StreamError {
+    let Terminate { layer, etype, code, .. } = *terminate;
+    StreamError { layer, etype, code, from_peer }
+}
