@@ -109,8 +109,8 @@
 //!
 //! # Layers
 //!
-//! [`mpa`], [`ddp`], [`rdmap`] and [`memory`] are pure: no clock, thread, randomness or I/O. [`verbs`] and [`engine`]
-//! tie them to users and ports.
+//! [`memory`], [`ddp`], [`mpa`] and [`rdmap`] are pure: no clock, thread, randomness or I/O. [`verbs`] are the objects of
+//! users, and [`engine`] moves their data over a port. Each knows only those before it.
 #![deny(unsafe_code)]
 
 pub mod ddp;
@@ -118,5 +118,6 @@ pub mod engine;
 #[allow(unsafe_code, reason = "registered memory is shared with peers: raw copies, proved one by one")]
 pub mod memory;
 pub mod mpa;
+mod queues;
 pub mod rdmap;
 pub mod verbs;

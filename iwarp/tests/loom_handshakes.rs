@@ -15,13 +15,13 @@ mod atomic {
     pub(crate) use loom::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering, fence};
 }
 
-#[path = "../src/verbs/arm.rs"]
+#[path = "../src/queues/arm.rs"]
 mod arm;
 
-#[path = "../src/engine/doze.rs"]
+#[path = "../src/queues/doze.rs"]
 mod doze;
 
-#[path = "../src/verbs/gate.rs"]
+#[path = "../src/queues/gate.rs"]
 mod gate;
 
 use arm::Arm;

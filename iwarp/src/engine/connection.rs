@@ -20,9 +20,10 @@ use tcp_lite::{CloseReason, ConnId, Instant, Received};
 use crate::memory::Turn;
 use crate::mpa::startup::Enhanced;
 use crate::mpa::{Initiator, MpaError, Responder};
+use crate::queues::QpShared;
 use crate::rdmap::stream::Failure;
 use crate::verbs::{
-    Admitted, CmShared, ConnParam, ConnectionError, Keepalive, ListenerShared, QpShared, ResponderOptions,
+    Admitted, CmShared, ConnParam, ConnectionError, Keepalive, ListenerShared, ResponderOptions,
     StreamShared, TerminateReport,
 };
 

@@ -11,10 +11,11 @@ use tcp_lite::{Backoff, CloseReason, ConnId, ConnectError, Event, Instant, Liste
 
 use crate::memory::Turn;
 use crate::mpa::HeldSlab;
+use crate::queues::{Ask, QpShared};
 use crate::rdmap::stream::{Records, StreamCounters};
 use crate::verbs::{
-    Ask, AsyncEventKind, AsyncEvents, CmCommand, CmEventKind, CmShared, ConnParam, ConnectionError,
-    ListenerShared, QpShared,
+    AsyncEventKind, AsyncEvents, CmCommand, CmEventKind, CmShared, ConnParam, ConnectionError, EngineShared,
+    ListenerShared,
 };
 
 use super::EngineConfig;
@@ -23,7 +24,6 @@ use super::connection::{Connection, Retry};
 use super::counters::EngineCounters;
 use super::listening::Listener;
 use super::rate::Rate;
-use super::shared::EngineShared;
 use super::turns::Turns;
 
 mod receiving;
@@ -238,12 +238,12 @@ impl Core {
             self.run_command(command, turn);
             self.run_events(turn);
         }
-        if self.io.shared.take_doorbells_lost() {
+        if self.io.shared.doorbells().take_lost() {
             for slot in 0..self.connections.len() {
                 self.with(slot, |connection, io| connection.activate(io));
             }
         }
-        while let Some(slot) = self.io.shared.next_doorbell() {
+        while let Some(slot) = self.io.shared.doorbells().next() {
             busy = true;
             self.with(slot as usize, |connection, io| connection.activate(io));
         }

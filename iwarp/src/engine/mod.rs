@@ -5,41 +5,36 @@
 //! | `core.rs`, `core/` | one turn: frames in, events to connections, queue pairs send, frames out |
 //! | `connection.rs`, `connection/` | one connection from SYN to the last FIN: startup, stream, teardown |
 //! | `carrier.rs` | when the port is asked for its link |
-//! | `shared.rs` | commands and doorbells from users' threads |
 //! | `turns.rs` | whose turn it is to send |
 //! | `listening.rs` | a port that is listened on |
 //! | `rate.rs` | how many connections an address may begin, and fail, in a second |
-//! | `doze.rs` | going to sleep without missing any of them |
 //! | `thread.rs` | an engine in a thread of its own |
 //!
 //! The core of it reads no clock and starts no thread: [`Engine::turn`] is given the time.
 
-use std::sync::{Arc, atomic};
+use std::sync::Arc;
 use std::time::Duration;
 
 use dp::{Clock, Port};
 use tcp_lite::{Instant, StackUsage};
 
 use crate::memory::Participant;
-use crate::verbs::{Context, Notifier, VerbsError};
+use crate::queues::Notifier;
+use crate::verbs::{Context, EngineShared, VerbsError};
 
 mod carrier;
 mod config;
 mod connection;
 mod core;
 mod counters;
-mod doze;
 mod listening;
 mod rate;
-mod shared;
 mod thread;
 mod turns;
 
 pub use config::EngineConfig;
 pub use counters::EngineCounters;
 pub use thread::{EngineThread, ThreadOptions};
-
-pub(crate) use shared::EngineShared;
 
 use self::core::Core;
 
@@ -66,9 +61,9 @@ impl Engine {
         let shared = context.shared.add_engine(|index| EngineShared::new(index, connections, waker));
         Ok(Self {
             context: context.clone(),
-            participant: context.shared.memory.join(),
+            participant: context.shared.resources.memory.join(),
             clock: Clock::new(),
-            core: Core::new(shared, port, config, context.shared.events.clone()),
+            core: Core::new(shared, port, config, context.shared.resources.events.clone()),
         })
     }
 

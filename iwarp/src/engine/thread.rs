@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags};
 
-use crate::verbs::{VerbsError, wait_any};
+use crate::queues::wait_any;
+use crate::verbs::{EngineShared, VerbsError};
 
-use super::shared::EngineShared;
 use super::{Engine, EngineCounters};
 
 /// How an engine thread behaves.
@@ -80,7 +80,7 @@ impl EngineThread {
         let thread = self.thread.take()?;
         self.control.stop.store(true, Ordering::Release);
         // Not `wake`: between its look at `stop` and its sleep the thread would not see it.
-        self.shared.interrupt();
+        self.shared.doorbells().interrupt();
         match thread.join() {
             Ok(engine) => Some(engine),
             Err(panic) => std::panic::resume_unwind(panic),
@@ -139,16 +139,16 @@ fn pin(cpu: usize) {
 
 /// Sleeps until a doorbell or command, a frame (where the port has a descriptor), or `limit`.
 pub(super) fn sleep(shared: &EngineShared, port: Option<std::os::fd::BorrowedFd<'_>>, limit: Duration) {
-    if limit.is_zero() || !shared.prepare_sleep() {
+    if limit.is_zero() || !shared.doorbells().prepare_sleep() {
         return;
     }
-    let waker = shared.waker();
+    let waker = shared.doorbells().waker();
     let mut fds = arrayvec::ArrayVec::<PollFd<'_>, 2>::new();
     fds.push(PollFd::from_borrowed_fd(waker, PollFlags::IN));
     if let Some(port) = port {
         fds.push(PollFd::from_borrowed_fd(port, PollFlags::IN));
     }
     // A wait that fails is a wait that ends at once: the engine turns again, and spins at worst.
-    let woken = wait_any(&mut fds, Some(limit)).and_then(|_| shared.end_sleep());
+    let woken = wait_any(&mut fds, Some(limit)).and_then(|_| shared.doorbells().end_sleep());
     debug_assert!(woken.is_ok(), "the engine's descriptors stay open");
 }

@@ -83,7 +83,7 @@ impl CmId {
             return Err(in_use());
         }
         // The peer may have the IRD raised.
-        qp.shared.bind(&self.shared.context, &engine, param.mpa_config(true).max_ird)?;
+        qp.shared.bind(&self.shared.context.resources, engine.doorbells(), param.mpa_config(true).max_ird)?;
         state.qp = Some((Arc::downgrade(&qp.shared), Arc::downgrade(&qp.owner)));
         state.phase = CmPhase::Connected { engine: Arc::clone(&engine) };
         drop(state);
@@ -146,7 +146,7 @@ impl CmId {
         if got > max {
             return Err(VerbsError::TooLong { got: got as u64, max: max as u64 });
         }
-        qp.shared.bind(&self.shared.context, &engine, param.responder_resources)?;
+        qp.shared.bind(&self.shared.context.resources, engine.doorbells(), param.responder_resources)?;
         state.qp = Some((Arc::downgrade(&qp.shared), Arc::downgrade(&qp.owner)));
         state.phase = CmPhase::Connected { engine: Arc::clone(&engine) };
         drop(state);

@@ -1,15 +1,14 @@
 //! The context: what protection domains, regions and queue pairs of a process share.
 
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, RwLock, Weak};
 
-use crate::engine::EngineShared;
 use crate::memory::{MemoryTable, TableConfig, UserMemory};
+use crate::queues::Resources;
 
-use super::usage::Quota;
+use super::engine_shared::EngineShared;
 use super::{
-    AsyncEvents, CmCommand, CmId, CmShared, CompletionChannel, CompletionQueue, ContextUsage, CqOptions,
-    EventChannel, ListenerShared, ProtectionDomain, Usage, VerbsError,
+    AsyncEvents, CmCommand, CmId, CmShared, CompletionChannel, CompletionQueue, ContextLimits, ContextUsage,
+    CqOptions, EventChannel, ListenerShared, ProtectionDomain, Usage, VerbsError,
 };
 
 /// How a context is made.
@@ -27,80 +26,18 @@ pub struct ContextConfig {
     pub seed: Option<[u8; 32]>,
 }
 
-/// How many objects a context makes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ContextLimits {
-    /// Protection domains.
-    pub max_pd: usize,
-    /// Memory regions.
-    pub max_mr: usize,
-    /// Memory windows.
-    pub max_mw: usize,
-    /// Queue pairs.
-    pub max_qp: usize,
-    /// Completion queues.
-    pub max_cq: usize,
-    /// Entries of one completion queue.
-    pub max_cqe: usize,
-    /// Entries of all completion queues together.
-    pub max_cqe_total: usize,
-    /// Requests of one send or receive queue.
-    pub max_qp_wr: usize,
-    /// Shared receive queues.
-    pub max_srq: usize,
-    /// Requests of one shared receive queue.
-    pub max_srq_wr: usize,
-    /// Inbound Reads and atomics that all connections together may have outstanding. A connection counts with its IRD, and
-    /// with as much again where its queue pair understands atomics ([`Extensions::ATOMICS`](super::Extensions::ATOMICS)), as by
-    /// default it does: they have buffers of their own. Until depths are settled the IRD counts as what it may come to:
-    /// [`ConnParam::responder_resources`](super::ConnParam::responder_resources), or 128 if that is more, as the peer may have
-    /// it raised.
-    pub max_read_slots: usize,
-    /// Asynchronous events that wait; more are lost and counted.
-    pub max_async_events: usize,
-    /// Events that wait in one event channel; what comes beyond is lost, and counted.
-    pub max_cm_events: usize,
-}
-
-impl Default for ContextLimits {
-    fn default() -> Self {
-        Self {
-            max_pd: 16_384,
-            max_mr: 65_536,
-            max_mw: 65_536,
-            max_qp: 16_384,
-            max_cq: 16_384,
-            max_cqe: 1 << 20,
-            max_cqe_total: 1 << 24,
-            max_qp_wr: 32_768,
-            max_srq: 16_384,
-            max_srq_wr: 1 << 20,
-            max_read_slots: 16_384 * 2 * 128,
-            max_async_events: 1024,
-            max_cm_events: 512,
-        }
-    }
-}
-
 /// The root of all objects. Cheap to clone: clones are the same context.
 #[derive(Clone)]
 pub struct Context {
     pub(crate) shared: Arc<ContextShared>,
 }
 
-/// What engines and objects share.
+/// What engines and identifiers share.
 pub(crate) struct ContextShared {
-    pub(crate) limits: ContextLimits,
-    pub(crate) quotas: Quotas,
-    pub(crate) events: AsyncEvents,
-    pub(crate) memory: MemoryTable,
+    pub(crate) resources: Arc<Resources>,
     engines: RwLock<Vec<Arc<EngineShared>>>,
     /// Taken before the lock of any engine's commands.
     listeners: Mutex<Vec<Listening>>,
-    qp_num: AtomicU32,
-    pd_num: AtomicU32,
-    cq_num: AtomicU32,
-    srq_num: AtomicU32,
 }
 
 /// A port that is listened on.
@@ -109,41 +46,7 @@ struct Listening {
     listener: Arc<ListenerShared>,
 }
 
-/// What there may be of each kind, and is.
-pub(crate) struct Quotas {
-    pub(crate) pd: Arc<Quota>,
-    pub(crate) qp: Arc<Quota>,
-    pub(crate) cq: Arc<Quota>,
-    pub(crate) cqe: Arc<Quota>,
-    pub(crate) srq: Arc<Quota>,
-    pub(crate) read_slots: Arc<Quota>,
-}
-
 impl ContextShared {
-    /// Objects of two contexts are not used together: each context numbers its own, and has its own memory and limits.
-    pub(crate) fn same(&self, other: &Self) -> Result<(), VerbsError> {
-        if std::ptr::eq(self, other) {
-            return Ok(());
-        }
-        Err(VerbsError::Invalid("these objects are of different contexts, which share nothing".into()))
-    }
-
-    pub(crate) fn next_qp_num(&self) -> u32 {
-        self.qp_num.fetch_add(1, Ordering::Relaxed)
-    }
-
-    pub(crate) fn next_pd_num(&self) -> u32 {
-        self.pd_num.fetch_add(1, Ordering::Relaxed)
-    }
-
-    pub(crate) fn next_cq_num(&self) -> u32 {
-        self.cq_num.fetch_add(1, Ordering::Relaxed)
-    }
-
-    pub(crate) fn next_srq_num(&self) -> u32 {
-        self.srq_num.fetch_add(1, Ordering::Relaxed)
-    }
-
     /// Adds an engine; its index is its place in the list. It joins those who listen.
     pub(crate) fn add_engine(&self, make: impl FnOnce(usize) -> EngineShared) -> Arc<EngineShared> {
         let listeners = self.listeners();
@@ -252,23 +155,9 @@ impl Context {
         };
         Ok(Self {
             shared: Arc::new(ContextShared {
-                limits,
-                quotas: Quotas {
-                    pd: Quota::new("max_pd", limits.max_pd),
-                    qp: Quota::new("max_qp", limits.max_qp),
-                    cq: Quota::new("max_cq", limits.max_cq),
-                    cqe: Quota::new("max_cqe_total", limits.max_cqe_total),
-                    srq: Quota::new("max_srq", limits.max_srq),
-                    read_slots: Quota::new("max_read_slots", limits.max_read_slots),
-                },
-                events: AsyncEvents::new(limits.max_async_events)?,
-                memory: MemoryTable::with(&table, seed),
+                resources: Resources::new(limits, MemoryTable::with(&table, seed))?,
                 engines: RwLock::new(Vec::new()),
                 listeners: Mutex::new(Vec::new()),
-                qp_num: AtomicU32::new(1),
-                pd_num: AtomicU32::new(1),
-                cq_num: AtomicU32::new(1),
-                srq_num: AtomicU32::new(1),
             }),
         })
     }
@@ -278,7 +167,7 @@ impl Context {
     /// # Errors
     /// [`VerbsError::Limit`].
     pub fn alloc_pd(&self) -> Result<ProtectionDomain, VerbsError> {
-        ProtectionDomain::new(&self.shared)
+        ProtectionDomain::new(&self.shared.resources)
     }
 
     /// A completion queue of `cqe` entries (`ibv_create_cq`), whose events go to `channel`, if any.
@@ -298,18 +187,18 @@ impl Context {
     /// # Errors
     /// [`VerbsError::Limit`], [`VerbsError::Invalid`] for 0 entries.
     pub fn create_cq_with(&self, options: &CqOptions<'_>) -> Result<CompletionQueue, VerbsError> {
-        CompletionQueue::new(Arc::clone(&self.shared), options)
+        CompletionQueue::new(Arc::clone(&self.shared.resources), options)
     }
 
     /// What happens to queues and is no completion: one queue of events for the context.
     pub fn async_events(&self) -> AsyncEvents {
-        self.shared.events.clone()
+        self.shared.resources.events.clone()
     }
 
     /// How every limit stands: its value, what is used of it, and how often it was met.
     pub fn usage(&self) -> ContextUsage {
-        let quotas = &self.shared.quotas;
-        let memory = self.shared.memory.usage();
+        let quotas = &self.shared.resources.quotas;
+        let memory = self.shared.resources.memory.usage();
         let [half_open, backlog] = self.shared.incoming();
         ContextUsage {
             half_open,
@@ -332,7 +221,7 @@ impl Context {
             cqe: quotas.cqe.usage(),
             srq: quotas.srq.usage(),
             read_slots: quotas.read_slots.usage(),
-            async_events: self.shared.events.usage(),
+            async_events: self.shared.resources.events.usage(),
         }
     }
 
@@ -349,7 +238,7 @@ impl Context {
     /// # Errors
     /// [`VerbsError::System`] when no descriptor is left, [`VerbsError::Limit`] where `max_cm_events` is 0.
     pub fn create_event_channel(&self) -> Result<EventChannel, VerbsError> {
-        EventChannel::new(self.shared.limits.max_cm_events)
+        EventChannel::new(self.shared.resources.limits.max_cm_events)
     }
 
     /// An identifier for one connection or listener (`rdma_create_id`).

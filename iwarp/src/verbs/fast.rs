@@ -43,7 +43,7 @@ impl FastRegion {
         options: &FastOptions<'_>,
     ) -> Result<Self, VerbsError> {
         let region = Arc::new(Region::new(octets)?);
-        let registration = pd.shared.context.memory.prepare(region, &options.prepare(pd)?);
+        let registration = pd.shared.resources.memory.prepare(region, &options.prepare(pd)?);
         Ok(Self::new(pd, registration.map_err(refused)?))
     }
 
@@ -61,7 +61,8 @@ impl FastRegion {
     ) -> Result<Self, VerbsError> {
         let options = options.prepare(pd)?;
         // SAFETY: the caller promises what `prepare_user` asks for, until this value is dropped.
-        let registration = unsafe { pd.shared.context.memory.prepare_user(addr, octets, writable, &options) };
+        let registration =
+            unsafe { pd.shared.resources.memory.prepare_user(addr, octets, writable, &options) };
         Ok(Self::new(pd, registration.map_err(refused)?))
     }
 

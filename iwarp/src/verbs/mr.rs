@@ -55,7 +55,7 @@ impl MemoryRegion {
     ) -> Result<Self, VerbsError> {
         let region = Arc::new(Region::new(octets)?);
         let registration =
-            pd.shared.context.memory.register(region, &options.register_options(pd)?).map_err(refused)?;
+            pd.shared.resources.memory.register(region, &options.register_options(pd)?).map_err(refused)?;
         Ok(Self { registration, pd: pd.clone() })
     }
 
@@ -72,7 +72,7 @@ impl MemoryRegion {
     ) -> Result<Self, VerbsError> {
         let options = options.register_options(pd)?;
         // SAFETY: the caller promises what `register_user` asks for, until this value is dropped.
-        let registration = unsafe { pd.shared.context.memory.register_user(addr, octets, &options) };
+        let registration = unsafe { pd.shared.resources.memory.register_user(addr, octets, &options) };
         Ok(Self { registration: registration.map_err(refused)?, pd: pd.clone() })
     }
 

@@ -38,7 +38,7 @@ pub struct MemoryWindow {
 impl MemoryWindow {
     pub(super) fn allocate(pd: &ProtectionDomain, options: MwOptions) -> Result<Self, VerbsError> {
         let MwOptions { kind, keep } = options;
-        let window = pd.shared.context.memory.alloc_window(pd.id(), kind, keep).map_err(refused)?;
+        let window = pd.shared.resources.memory.alloc_window(pd.id(), kind, keep).map_err(refused)?;
         let rkey = AtomicU32::new(window.stag(0).0);
         Ok(Self { window, rkey, _pd: pd.clone() })
     }

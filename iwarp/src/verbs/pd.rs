@@ -1,43 +1,13 @@
-//! Protection domains.
+//! Protection domains: the objects that are made in one.
 
-use std::sync::Arc;
+use crate::memory::{Access, StreamId, WindowKind};
 
-use crate::memory::{Access, PdId, StreamId, WindowKind};
-
-use super::usage::Permit;
 use super::{
-    ContextShared, FastOptions, FastRegion, MemoryRegion, MemoryWindow, MrOptions, MwOptions, QpInit,
-    QueuePair, RecvRequest, Sge, SharedReceiveQueue, SrqInit, VerbsError,
+    FastOptions, FastRegion, MemoryRegion, MemoryWindow, MrOptions, MwOptions, ProtectionDomain, QpInit,
+    QueuePair, SharedReceiveQueue, SrqInit, VerbsError,
 };
 
-/// Regions and queue pairs work together only within one protection domain. Cheap to clone.
-#[derive(Clone)]
-pub struct ProtectionDomain {
-    pub(crate) shared: Arc<PdShared>,
-}
-
-pub(crate) struct PdShared {
-    id: PdId,
-    pub(crate) context: Arc<ContextShared>,
-    _permit: Permit,
-}
-
 impl ProtectionDomain {
-    pub(crate) fn new(context: &Arc<ContextShared>) -> Result<Self, VerbsError> {
-        let permit = context.quotas.pd.take(1)?;
-        let id = PdId(context.next_pd_num());
-        Ok(Self { shared: Arc::new(PdShared { id, context: Arc::clone(context), _permit: permit }) })
-    }
-
-    pub(crate) fn id(&self) -> PdId {
-        self.shared.id
-    }
-
-    /// Its number, unique in the context.
-    pub fn pd_num(&self) -> u32 {
-        self.shared.id.0
-    }
-
     /// Registers `octets` of fresh zeroed memory, on hugepages where there are any.
     /// Its tagged offsets start at its virtual address.
     ///
@@ -136,29 +106,7 @@ impl ProtectionDomain {
     /// The stream of a queue pair that a name is to be for.
     pub(crate) fn stream(&self, qp: Option<&QueuePair>) -> Result<Option<StreamId>, VerbsError> {
         let Some(qp) = qp else { return Ok(None) };
-        self.shared.context.same(qp.shared.context())?;
+        self.shared.resources.same(qp.shared.resources())?;
         Ok(Some(StreamId(u64::from(qp.qp_num()))))
-    }
-
-    /// Checks a receive request with at most `max_sge` elements.
-    pub(crate) fn check_recv(&self, request: &RecvRequest, max_sge: usize) -> Result<(), VerbsError> {
-        let (got, length) = (request.sg_list.len(), request.length());
-        if got > max_sge {
-            return Err(VerbsError::TooManySge { got, max: max_sge });
-        }
-        if length > u64::from(u32::MAX) {
-            return Err(VerbsError::TooLong { got: length, max: u64::from(u32::MAX) });
-        }
-        self.check_local(&request.sg_list, Access::LOCAL_WRITE)
-    }
-
-    /// Checks that local memory is there and may be accessed so.
-    pub(crate) fn check_local(&self, sg_list: &[Sge], access: Access) -> Result<(), VerbsError> {
-        let memory = &self.shared.context.memory;
-        sg_list.iter().try_for_each(|sge| {
-            memory
-                .check_local(self.id(), sge.lkey, sge.addr, sge.length, access)
-                .map_err(|fault| VerbsError::LocalProtection(fault.to_string()))
-        })
     }
 }

@@ -6,8 +6,9 @@ use dp::Mbuf;
 
 use crate::memory::{Accessor, Turn};
 use crate::mpa::Negotiated;
+use crate::queues::QpShared;
 use crate::rdmap::stream::{Failure, Means, SendOutcome, Stream};
-use crate::verbs::{QpShared, QpState};
+use crate::verbs::QpState;
 
 use super::super::core::Io;
 use super::{Connection, Phase};

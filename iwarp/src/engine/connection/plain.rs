@@ -12,9 +12,8 @@ use tcp_lite::{ConnId, Instant, SendError};
 
 use crate::memory::Turn;
 use crate::mpa::{HeldSlab, Initiator, MpaError, StartupFault};
-use crate::verbs::{
-    CmEventKind, CmShared, ConnParam, ConnectionError, QpShared, ResponderOptions, StreamShared,
-};
+use crate::queues::QpShared;
+use crate::verbs::{CmEventKind, CmShared, ConnParam, ConnectionError, ResponderOptions, StreamShared};
 
 use super::super::core::Io;
 use super::startup::startup_error;

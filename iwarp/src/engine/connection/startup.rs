@@ -7,11 +7,10 @@ use tcp_lite::{ConnId, Instant};
 use crate::memory::{Accessor, StreamId, Turn};
 use crate::mpa::startup::{Accept, ConnectRequest, Rejected, ResponderError, Rtr};
 use crate::mpa::{Initiator, InitiatorEvent, MpaError, Negotiated, Responder, StartupFault, TerminateCode};
+use crate::queues::QpShared;
 use crate::rdmap::stream::Failure;
 use crate::rdmap::{Terminate, TerminateError};
-use crate::verbs::{
-    CmEventKind, CmShared, ConnParam, ConnectionError, QpShared, ResponderOptions, StreamError,
-};
+use crate::verbs::{CmEventKind, CmShared, ConnParam, ConnectionError, ResponderOptions, StreamError};
 
 use super::super::core::Io;
 use super::inbox::Rest;

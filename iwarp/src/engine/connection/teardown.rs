@@ -4,9 +4,10 @@ use std::sync::Arc;
 
 use tcp_lite::CloseReason;
 
+use crate::queues::Ask;
 use crate::rdmap::stream::Failure;
 use crate::rdmap::{Terminate, TerminateError};
-use crate::verbs::{Ask, CmEventKind, ConnectionError, QpState, TerminateOrigin, TerminateReport};
+use crate::verbs::{CmEventKind, ConnectionError, QpState, TerminateOrigin, TerminateReport};
 
 use super::super::core::Io;
 use super::{Connection, Fallback, Phase, Told, duration};

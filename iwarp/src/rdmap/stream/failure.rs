@@ -1,8 +1,8 @@
 //! What ends an RDMA stream: an error found here, the peer's Terminate, or the end of TCP (RFC 5040 section 7).
 
 use crate::mpa::{Action, MpaError};
+use crate::queues::{Origin, StreamError};
 use crate::rdmap::{Terminate, TerminateError};
-use crate::verbs::{Origin, StreamError};
 
 /// What ends a stream.
 #[derive(Clone, Debug)]

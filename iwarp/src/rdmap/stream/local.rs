@@ -2,7 +2,7 @@
 //! among the requests around them.
 
 use crate::memory::{Bind, FastBind, Stag, Turn};
-use crate::verbs::{BindWindow, FastRegister, SendOp, WcStatus};
+use crate::queues::{BindWindow, FastRegister, SendOp, WcStatus};
 
 use super::Common;
 

@@ -5,8 +5,8 @@ use arrayvec::ArrayVec;
 use crate::ddp::{Header, Segment, Segmenter};
 use crate::memory::{self, Accessor, Fault, Stag, Turn};
 use crate::mpa::{FpduWriter, Room};
+use crate::queues::{MAX_INLINE, MAX_SGE, Sge};
 use crate::rdmap::{Opcode, ReadRequest};
-use crate::verbs::{MAX_INLINE, MAX_SGE, Sge};
 
 /// What the headers of a message say.
 #[derive(Clone, Copy, Debug)]

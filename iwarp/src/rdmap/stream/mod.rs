@@ -23,8 +23,8 @@ use dp::profile::{self, Layer};
 
 use crate::memory::{Accessor, Turn};
 use crate::mpa::{Deframer, Framer, HeldSlab, Negotiated, Received};
+use crate::queues::{QpShared, StreamError, WcOpcode, WcStatus};
 use crate::rdmap::Terminate;
-use crate::verbs::{QpShared, StreamError, WcOpcode, WcStatus};
 
 mod counters;
 mod failure;
@@ -204,7 +204,7 @@ impl Stream {
 
     /// Completes everything started in error, oldest first; what is still queued is flushed by the queue pair.
     /// One request at most is blamed: the one that is known to be the cause, or the oldest by `first`. (Where one is known
-    /// the failure is ours, and [`SendOutcome`](crate::verbs::Outcome) blames no other.)
+    /// the failure is ours, and [`SendOutcome`](crate::queues::Outcome) blames no other.)
     pub(crate) fn flush(&mut self, records: &mut Records, first: WcStatus, error: Option<StreamError>) {
         let Self { common, outbound, inbound, .. } = self;
         common.outstanding.clear(&mut records.outstanding);

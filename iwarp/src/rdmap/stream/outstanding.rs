@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use crate::ddp::UntaggedQueue;
 use crate::memory::Accessor;
+use crate::queues::{QpShared, Sge, WcOpcode, WcStatus};
 use crate::rdmap::{Extensions, ReadSink};
-use crate::verbs::{QpShared, Sge, WcOpcode, WcStatus};
 
 use super::records::{Queue, Slots};
 

@@ -6,7 +6,7 @@
 
 use super::outstanding::Outstanding;
 use super::peer_request::PeerRequest;
-use crate::verbs::SendEntry;
+use crate::queues::SendEntry;
 
 /// Of so many requests under way one stands for a connection that holds another one back.
 const HELD_BACK_SHARE: usize = 16;

@@ -9,7 +9,8 @@ use std::{fmt, io, net::SocketAddr};
 use crossbeam_queue::ArrayQueue;
 
 use crate::mpa::startup::Enhanced;
-use crate::verbs::{ConnectionError, Notifier, TerminateReport, VerbsError};
+use crate::queues::Notifier;
+use crate::verbs::{ConnectionError, TerminateReport, VerbsError};
 
 use super::CmId;
 use super::shared::CmShared;

@@ -8,9 +8,10 @@ use std::time::Duration;
 use arrayvec::ArrayVec;
 use tcp_lite::{CloseReason, ConnId};
 
-use crate::engine::EngineShared;
+use crate::queues::QpShared;
+use crate::verbs::engine_shared::EngineShared;
 use crate::verbs::qp::QpOwner;
-use crate::verbs::{ConnectionError, ContextShared, QpShared, VerbsError};
+use crate::verbs::{ConnectionError, ContextShared, VerbsError};
 
 use super::event::{self, ChannelShared};
 use super::listener::ListenerShared;

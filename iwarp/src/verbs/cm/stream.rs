@@ -8,7 +8,7 @@ use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use crate::engine::EngineShared;
+use crate::verbs::engine_shared::EngineShared;
 use crate::verbs::{QueuePair, VerbsError};
 
 use super::shared::{CmCommand, CmPhase};
@@ -240,7 +240,7 @@ impl CmId {
                 "octets of the peer are unread: read them before MPA starts".into(),
             ));
         }
-        qp.shared.bind(&self.shared.context, &engine, param.mpa_config(true).max_ird)?;
+        qp.shared.bind(&self.shared.context.resources, engine.doorbells(), param.mpa_config(true).max_ird)?;
         state.qp = Some((Arc::downgrade(&qp.shared), Arc::downgrade(&qp.owner)));
         stream.start();
         state.phase = CmPhase::Connected { engine: Arc::clone(&engine) };

@@ -4,8 +4,8 @@ use arrayvec::ArrayVec;
 
 use crate::ddp::{self, UntaggedHeader};
 use crate::memory::Stag;
+use crate::queues::Sge;
 use crate::rdmap::{AtomicRequest, AtomicResponse, Opcode, Queue, ReadRequest, Terminate, TerminateError};
-use crate::verbs::Sge;
 
 use super::super::outstanding::Outstanding;
 use super::super::peer_request::{Asked, PeerRequest};

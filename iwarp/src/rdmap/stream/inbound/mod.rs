@@ -12,8 +12,8 @@ use crate::ddp::{self, Arrival, Header, UntaggedHeader, UntaggedQueue};
 use crate::memory::{Fault, Target, Turn};
 use crate::mpa::Ulpdu;
 use crate::mpa::startup::{Rtr, RtrKinds};
+use crate::queues::RecvRequest;
 use crate::rdmap::{Extensions, ImmediateData, Queue, Terminate, TerminateError};
-use crate::verbs::RecvRequest;
 
 mod control;
 mod send;

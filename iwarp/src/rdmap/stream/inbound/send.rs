@@ -3,8 +3,8 @@
 use crate::ddp::{DdpError, UntaggedHeader, UntaggedQueue};
 use crate::memory::{Fault, Stag};
 use crate::mpa::Ulpdu;
+use crate::queues::{RecvRequest, WcOpcode, WcStatus, WorkCompletion};
 use crate::rdmap::{Opcode, TerminateError, control};
-use crate::verbs::{RecvRequest, WcOpcode, WcStatus, WorkCompletion};
 
 use super::{BOUND_AHEAD, Delivery, Failure, Inbound, Piece, place};
 

@@ -10,8 +10,8 @@ use tcp_lite::{ConnId, Instant, SegmentBuf, SendError, Stack};
 use crate::memory::Turn;
 use crate::mpa::Framer;
 use crate::mpa::startup::{Rtr, RtrKind};
+use crate::queues::WcStatus;
 use crate::rdmap::{IMMEDIATE_LEN, Opcode, Terminate, TerminateError};
-use crate::verbs::WcStatus;
 
 use super::message::{FetchError, Message};
 use super::outstanding::{Common, Pending};

@@ -2,8 +2,8 @@
 
 use crate::memory::Stag;
 use crate::mpa::startup::RtrKind;
+use crate::queues::{Payload, RemoteAddr, SendEntry, SendFlags, SendOp, Sge, send_opcode};
 use crate::rdmap::{AtomicRequest, Opcode, ReadRequest, ReadSink, TerminateError};
-use crate::verbs::{Payload, RemoteAddr, SendEntry, SendFlags, SendOp, Sge, send_opcode};
 
 use super::super::local;
 use super::super::message::{Message, Source};

@@ -16,9 +16,7 @@ use super::cq_users::CqUsers;
 use super::places::Place;
 use super::ring::{ResizeError, Ring};
 use super::usage::{Permit, within};
-use super::{
-    AsyncEventKind, CompletionChannel, ContextShared, QpShared, VerbsError, WcStatus, WorkCompletion,
-};
+use super::{AsyncEventKind, CompletionChannel, QpShared, Resources, VerbsError, WcStatus, WorkCompletion};
 
 /// How a completion queue is made.
 #[derive(Clone, Copy)]
@@ -92,7 +90,7 @@ pub(crate) struct CqShared {
     lost: AtomicU64,
     users: Mutex<CqUsers>,
     _permit: Permit,
-    context: Arc<ContextShared>,
+    resources: Arc<Resources>,
 }
 
 impl CqShared {
@@ -124,7 +122,7 @@ impl CqShared {
         if !self.unsettled.load(Ordering::Relaxed) || !self.unsettled.swap(false, Ordering::AcqRel) {
             return;
         }
-        self.context.events.push(AsyncEventKind::CqError, self.num, None);
+        self.resources.events.push(AsyncEventKind::CqError, self.num, None);
         let mut after = None;
         loop {
             // One at a time: a queue pair that goes with our reference to it takes the lock itself.
@@ -147,8 +145,8 @@ impl CqShared {
         users.attach(qp, qp.demand(self), self.entries.capacity())
     }
 
-    pub(crate) fn context(&self) -> &ContextShared {
-        &self.context
+    pub(crate) fn resources(&self) -> &Resources {
+        &self.resources
     }
 
     /// A queue pair is gone.
@@ -162,13 +160,13 @@ impl CqShared {
 }
 
 impl CompletionQueue {
-    pub(crate) fn new(context: Arc<ContextShared>, options: &CqOptions<'_>) -> Result<Self, VerbsError> {
+    pub(crate) fn new(resources: Arc<Resources>, options: &CqOptions<'_>) -> Result<Self, VerbsError> {
         let CqOptions { cqe, channel, strict } = *options;
-        check_cqe(&context, cqe)?;
-        let permit = context.quotas.cq.take(1)?;
-        let users = Mutex::new(CqUsers::new(strict, context.quotas.cqe.take(cqe)?));
+        check_cqe(&resources, cqe)?;
+        let permit = resources.quotas.cq.take(1)?;
+        let users = Mutex::new(CqUsers::new(strict, resources.quotas.cqe.take(cqe)?));
         let shared = CqShared {
-            num: context.next_cq_num(),
+            num: resources.next_cq_num(),
             entries: Ring::new(cqe),
             channel: channel.cloned(),
             arm: Arm::new(),
@@ -177,7 +175,7 @@ impl CompletionQueue {
             lost: AtomicU64::new(0),
             users,
             _permit: permit,
-            context,
+            resources,
         };
         Ok(Self { shared: Arc::new(shared) })
     }
@@ -226,11 +224,11 @@ impl CompletionQueue {
     /// completions from before the last resize wait; [`VerbsError::CqTooSmall`] where that is checked.
     pub fn resize(&self, cqe: usize) -> Result<(), VerbsError> {
         let shared = &self.shared;
-        check_cqe(&shared.context, cqe)?;
+        check_cqe(&shared.resources, cqe)?;
         // Held throughout: nothing attaches, and nobody else resizes.
         let mut users = shared.users();
         users.check(cqe)?;
-        let more = shared.context.quotas.cqe.take(cqe.saturating_sub(users.granted.count()))?;
+        let more = shared.resources.quotas.cqe.take(cqe.saturating_sub(users.granted.count()))?;
         shared.entries.resize(cqe).map_err(|error| match error {
             ResizeError::TooSmall(waiting) => VerbsError::Invalid(format!(
                 "{waiting} completions wait: reap them, or leave the completion queue more than {cqe} entries"
@@ -261,9 +259,9 @@ impl CompletionQueue {
     }
 }
 
-fn check_cqe(context: &ContextShared, cqe: usize) -> Result<(), VerbsError> {
+fn check_cqe(resources: &Resources, cqe: usize) -> Result<(), VerbsError> {
     if cqe == 0 {
         return Err(VerbsError::Invalid("a completion queue needs at least one entry".into()));
     }
-    within("max_cqe", cqe, context.limits.max_cqe)
+    within("max_cqe", cqe, resources.limits.max_cqe)
 }

@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicUsize, Ordering, fence};
 use crossbeam_queue::ArrayQueue;
 
 use super::usage::{Permit, within};
-use super::{AsyncEventKind, ContextShared, ProtectionDomain, RecvRequest, VerbsError};
+use super::{AsyncEventKind, ProtectionDomain, RecvRequest, Resources, VerbsError};
 
 /// How a shared receive queue is made (`ibv_srq_init_attr`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,7 +74,7 @@ pub(crate) struct SrqShared {
 impl SharedReceiveQueue {
     pub(crate) fn new(pd: &ProtectionDomain, init: &SrqInit) -> Result<Self, VerbsError> {
         let SrqInit { max_wr, max_sge } = *init;
-        let context = &pd.shared.context;
+        let context = &pd.shared.resources;
         if max_wr == 0 {
             return Err(VerbsError::Invalid(
                 "a shared receive queue needs room for at least one request".into(),
@@ -151,8 +151,8 @@ impl SharedReceiveQueue {
 }
 
 impl SrqShared {
-    fn context(&self) -> &Arc<ContextShared> {
-        &self.pd.shared.context
+    fn resources(&self) -> &Arc<Resources> {
+        &self.pd.shared.resources
     }
 
     /// Where queue pairs count down what they have reaped.
@@ -190,7 +190,7 @@ impl SrqShared {
         let limit = self.limit.load(Ordering::Relaxed);
         if left < limit && self.limit.compare_exchange(limit, 0, Ordering::AcqRel, Ordering::Relaxed).is_ok()
         {
-            self.context().events.push(AsyncEventKind::SrqLimitReached, self.num, None);
+            self.resources().events.push(AsyncEventKind::SrqLimitReached, self.num, None);
         }
     }
 }

@@ -6,6 +6,8 @@ use bitflags::bitflags;
 use crate::memory::{Access, Base};
 use crate::rdmap::AtomicOp;
 
+use super::VerbsError;
+
 /// Scatter/gather elements of one work request.
 pub const MAX_SGE: usize = 8;
 
@@ -191,4 +193,15 @@ impl RecvRequest {
     pub fn length(&self) -> u64 {
         self.sg_list.iter().map(|sge| u64::from(sge.length)).sum()
     }
+}
+
+/// Posts until one is refused; then says how many were posted.
+pub(crate) fn post_each<R>(
+    requests: &[R],
+    post: impl Fn(&R) -> Result<(), VerbsError>,
+) -> Result<(), (usize, VerbsError)> {
+    requests
+        .iter()
+        .enumerate()
+        .try_for_each(|(posted, request)| post(request).map_err(|error| (posted, error)))
 }

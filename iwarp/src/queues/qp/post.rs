@@ -5,11 +5,11 @@ use std::sync::atomic::Ordering;
 use arrayvec::ArrayVec;
 
 use crate::memory::{Access, Stag, WindowKind};
-use crate::rdmap::{AtomicOp, Extensions, IMMEDIATE_LEN};
-use crate::verbs::{
+use crate::queues::{
     MAX_INLINE, Payload, QpGrants, QpState, RecvRequest, SendEntry, SendFlags, SendOp, SendRequest, Sge,
     VerbsError,
 };
+use crate::rdmap::{AtomicOp, Extensions, IMMEDIATE_LEN};
 
 use super::QpShared;
 
@@ -18,7 +18,7 @@ const ATOMIC_OCTETS: u32 = 8;
 
 impl QpShared {
     /// Checks a request and puts it into the send queue, without telling the engine.
-    pub(super) fn queue_send(&self, request: &SendRequest) -> Result<(), VerbsError> {
+    pub(crate) fn queue_send(&self, request: &SendRequest) -> Result<(), VerbsError> {
         if !self.takes_sends() {
             return Err(self.refusal());
         }
@@ -133,9 +133,9 @@ impl QpShared {
     }
 
     /// A window of type 1 is not bound by a request of the consumer's own making.
-    pub(super) fn check_window_kind(&self, op: &SendOp) -> Result<(), VerbsError> {
+    pub(crate) fn check_window_kind(&self, op: &SendOp) -> Result<(), VerbsError> {
         let SendOp::BindWindow(bind) = op else { return Ok(()) };
-        if self.context().memory.window_kind(Stag(bind.rkey)) == Some(WindowKind::Type1) {
+        if self.resources().memory.window_kind(Stag(bind.rkey)) == Some(WindowKind::Type1) {
             let text = "a window of type 1 is bound by QueuePair::bind_mw, which chooses its key";
             return Err(VerbsError::Invalid(text.into()));
         }
@@ -160,7 +160,7 @@ impl QpShared {
         let mut offset = 0;
         for sge in sg_list {
             let end = offset + sge.length as usize;
-            self.context()
+            self.resources()
                 .memory
                 .fetch_local(self.pd.id(), sge.lkey, sge.addr, &mut octets[offset..end])
                 .map_err(|fault| VerbsError::LocalProtection(fault.to_string()))?;
@@ -170,7 +170,7 @@ impl QpShared {
     }
 
     /// Checks a request and puts it into the receive queue.
-    pub(super) fn queue_recv(&self, request: &RecvRequest) -> Result<(), VerbsError> {
+    pub(crate) fn queue_recv(&self, request: &RecvRequest) -> Result<(), VerbsError> {
         if self.srq.is_some() {
             return Err(VerbsError::Invalid(
                 "this queue pair receives through its shared receive queue: post there".into(),

@@ -6,18 +6,20 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use arrayvec::ArrayVec;
 use crossbeam_queue::ArrayQueue;
 
-use crate::engine::EngineShared;
 use crate::rdmap::{AtomicOp, Extensions, TerminateError};
-use crate::verbs::arm::Arm;
-use crate::verbs::cq::CqShared;
-use crate::verbs::cq_users::Demand;
-use crate::verbs::places::{Place, Places};
-use crate::verbs::usage::{Permit, within};
-use crate::verbs::{
-    AsyncEventKind, CompletionQueue, ContextShared, MAX_INLINE, MAX_SGE, Origin, Outcome, ProtectionDomain,
-    QpGrants, QpInit, QpState, RecvRequest, SendFlags, SendOp, Sge, SharedReceiveQueue, StreamError,
-    TerminateReport, VerbsError, WcOpcode, WcStatus, WorkCompletion,
+
+use super::arm::Arm;
+use super::cq::CqShared;
+use super::cq_users::Demand;
+use super::places::{Place, Places};
+use super::usage::{Permit, within};
+use super::{
+    AsyncEventKind, CompletionQueue, Doorbells, MAX_INLINE, MAX_SGE, Origin, Outcome, ProtectionDomain,
+    QpGrants, QpInit, QpState, RecvRequest, Resources, SendFlags, SendOp, Sge, SharedReceiveQueue,
+    StreamError, TerminateReport, VerbsError, WcOpcode, WcStatus, WorkCompletion,
 };
+
+mod post;
 
 /// The payload of a posted request.
 #[derive(Clone, Debug)]
@@ -81,20 +83,20 @@ pub(crate) struct QpShared {
     pub(crate) srq: Option<SharedReceiveQueue>,
     /// Either queue keeps its ends in cache lines of their own, and so apart from all else.
     pub(crate) sq: Box<ArrayQueue<SendEntry>>,
-    pub(super) rq: Box<ArrayQueue<RecvRequest>>,
-    pub(super) places: Arc<Places>,
-    pub(super) caps: Caps,
-    pub(super) sq_sig_all: bool,
+    pub(crate) rq: Box<ArrayQueue<RecvRequest>>,
+    pub(crate) places: Arc<Places>,
+    pub(crate) caps: Caps,
+    pub(crate) sq_sig_all: bool,
     pub(crate) extensions: Extensions,
-    pub(super) grants: QpGrants,
+    pub(crate) grants: QpGrants,
     state: AtomicU8,
     /// ORD and IRD once connected; `u32::MAX` before. A Read or atomic needs an ORD of at least 1.
-    pub(super) ord: AtomicU32,
-    pub(super) ird: AtomicU32,
+    pub(crate) ord: AtomicU32,
+    pub(crate) ird: AtomicU32,
     /// Inbound Reads and atomics of the connection, against `max_read_slots`.
     read_slots: Mutex<Option<Permit>>,
     /// Who carries the connection; set once, at connect or accept.
-    engine: OnceLock<Arc<EngineShared>>,
+    engine: OnceLock<Arc<Doorbells>>,
     /// The connection's slot in that engine.
     pub(crate) slot: AtomicU32,
     /// Whether the doorbell has been rung and not been answered.
@@ -108,24 +110,24 @@ pub(crate) struct QpShared {
     /// Buffers of the shared receive queue above which an event is made, once; 0: none.
     high_water: AtomicUsize,
     /// Receive requests taken for a message, and those of them that are completed.
-    pub(super) recv_taken: AtomicU64,
-    pub(super) recv_done: AtomicU64,
+    pub(crate) recv_taken: AtomicU64,
+    pub(crate) recv_done: AtomicU64,
     last_wqe_told: AtomicBool,
     _permit: Permit,
 }
 
 impl QpShared {
-    pub(super) fn new(pd: &ProtectionDomain, init: &QpInit<'_>) -> Result<Arc<Self>, VerbsError> {
-        let context = &pd.shared.context;
+    pub(crate) fn new(pd: &ProtectionDomain, init: &QpInit<'_>) -> Result<Arc<Self>, VerbsError> {
+        let context = &pd.shared.resources;
         let limit = context.limits.max_qp_wr;
         within("max_qp_wr", init.max_send_wr.max(init.max_recv_wr), limit)?;
         within("MAX_SGE", init.max_send_sge.max(init.max_recv_sge), MAX_SGE)?;
         within("MAX_INLINE", init.max_inline, MAX_INLINE)?;
         for cq in [init.send_cq, init.recv_cq] {
-            context.same(cq.shared.context())?;
+            context.same(cq.shared.resources())?;
         }
         if let Some(srq) = init.srq {
-            context.same(&srq.shared.pd.shared.context)?;
+            context.same(&srq.shared.pd.shared.resources)?;
         }
         if init.srq.is_some_and(|srq| srq.shared.pd.id() != pd.id()) {
             return Err(VerbsError::Invalid(
@@ -207,24 +209,24 @@ impl QpShared {
         self.state.store(state as u8, Ordering::SeqCst);
     }
 
-    pub(crate) fn context(&self) -> &Arc<ContextShared> {
-        &self.pd.shared.context
+    pub(crate) fn resources(&self) -> &Arc<Resources> {
+        &self.pd.shared.resources
     }
 
     /// Claims the queue pair for one connection carried by `engine`, which serves up to `ird` Reads at a
     /// time, and as many atomics where it understands them.
     pub(crate) fn bind(
         &self,
-        context: &ContextShared,
-        engine: &Arc<EngineShared>,
+        context: &Resources,
+        engine: &Arc<Doorbells>,
         ird: u16,
     ) -> Result<(), VerbsError> {
-        context.same(self.context())?;
+        context.same(self.resources())?;
         let state = self.state();
         if state != QpState::Idle || self.engine.get().is_some() {
             return Err(VerbsError::InvalidState(state));
         }
-        let permit = self.context().quotas.read_slots.take(self.read_slots_for(ird))?;
+        let permit = self.resources().quotas.read_slots.take(self.read_slots_for(ird))?;
         if self.engine.set(Arc::clone(engine)).is_err() {
             return Err(VerbsError::InvalidState(state));
         }
@@ -266,7 +268,7 @@ impl QpShared {
         let outcome = Outcome::of(origin, error.layer, error.etype);
         *self.ended() = Ended { error: Some(error), terminate };
         self.set_state(outcome.state);
-        self.context().events.push(outcome.event, self.num, Some(error));
+        self.resources().events.push(outcome.event, self.num, Some(error));
         outcome.oldest
     }
 
@@ -275,7 +277,7 @@ impl QpShared {
         let (layer, etype, _) = TerminateError::MpaConnectionLost.codes();
         let outcome = Outcome::of(Origin::Lost, layer, etype);
         self.set_state(outcome.state);
-        self.context().events.push(outcome.event, self.num, None);
+        self.resources().events.push(outcome.event, self.num, None);
     }
 
     /// A completion was lost: the peer is told where there is one, and everything is flushed.
@@ -296,7 +298,7 @@ impl QpShared {
         *self.read_slots() = None;
         self.flush();
         if self.srq.is_some() && !self.last_wqe_told.swap(true, Ordering::AcqRel) {
-            self.context().events.push(AsyncEventKind::LastWqeReached, self.num, None);
+            self.resources().events.push(AsyncEventKind::LastWqeReached, self.num, None);
         }
     }
 
@@ -320,7 +322,7 @@ impl QpShared {
     }
 
     /// Whether the user has asked for a graceful close.
-    pub(super) fn is_close_asked(&self) -> bool {
+    pub(crate) fn is_close_asked(&self) -> bool {
         self.close_asked.load(Ordering::SeqCst)
     }
 
@@ -338,7 +340,7 @@ impl QpShared {
     }
 
     /// Tells the engine that the send queue has work, or flushes it where no engine will.
-    pub(super) fn doorbell(&self) {
+    pub(crate) fn doorbell(&self) {
         if self.state() == QpState::Error {
             self.flush();
         } else if let Some(engine) = self.engine.get() {
@@ -347,13 +349,13 @@ impl QpShared {
     }
 
     /// Flushes receives that were posted after the end. Before `Error` the engine does, behind what it has taken.
-    pub(super) fn flush_late(&self) {
+    pub(crate) fn flush_late(&self) {
         if matches!(self.state(), QpState::Terminate | QpState::Error) {
             self.doorbell();
         }
     }
 
-    fn ring(&self, engine: &EngineShared) {
+    fn ring(&self, engine: &Doorbells) {
         if !self.rung.swap(true, Ordering::AcqRel) {
             engine.ring(self.slot.load(Ordering::Acquire));
         }
@@ -383,7 +385,7 @@ impl QpShared {
     }
 
     /// Wants an event when everything posted to the send queue is completed.
-    pub(super) fn arm_drain(&self) {
+    pub(crate) fn arm_drain(&self) {
         self.drain.arm(false);
         if self.places.open_sends() == 0 {
             self.tell_drained();
@@ -392,7 +394,7 @@ impl QpShared {
 
     fn tell_drained(&self) {
         if self.drain.fires(false) {
-            self.context().events.push(AsyncEventKind::SqDrained, self.num, None);
+            self.resources().events.push(AsyncEventKind::SqDrained, self.num, None);
         }
     }
 
@@ -418,7 +420,7 @@ impl QpShared {
     }
 
     /// Wants an event when it holds more than `mark` buffers of the shared queue; at once, if that is so.
-    pub(super) fn arm_high_water(&self, mark: usize) {
+    pub(crate) fn arm_high_water(&self, mark: usize) {
         self.high_water.store(mark, Ordering::SeqCst);
         self.check_high_water(self.places.recvs());
     }
@@ -429,7 +431,7 @@ impl QpShared {
             && held > mark
             && self.high_water.compare_exchange(mark, 0, Ordering::AcqRel, Ordering::Relaxed).is_ok()
         {
-            self.context().events.push(AsyncEventKind::QpHighWater, self.num, None);
+            self.resources().events.push(AsyncEventKind::QpHighWater, self.num, None);
         }
     }
 

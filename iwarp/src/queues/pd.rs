@@ -1,0 +1,59 @@
+//! Protection domains: what their queues check of a request.
+
+use std::sync::Arc;
+
+use crate::memory::{Access, PdId};
+
+use super::usage::Permit;
+use super::{RecvRequest, Resources, Sge, VerbsError};
+
+/// Regions and queue pairs work together only within one protection domain. Cheap to clone.
+#[derive(Clone)]
+pub struct ProtectionDomain {
+    pub(crate) shared: Arc<PdShared>,
+}
+
+pub(crate) struct PdShared {
+    id: PdId,
+    pub(crate) resources: Arc<Resources>,
+    _permit: Permit,
+}
+
+impl ProtectionDomain {
+    pub(crate) fn new(resources: &Arc<Resources>) -> Result<Self, VerbsError> {
+        let permit = resources.quotas.pd.take(1)?;
+        let id = PdId(resources.next_pd_num());
+        Ok(Self { shared: Arc::new(PdShared { id, resources: Arc::clone(resources), _permit: permit }) })
+    }
+
+    pub(crate) fn id(&self) -> PdId {
+        self.shared.id
+    }
+
+    /// Its number, unique in the context.
+    pub fn pd_num(&self) -> u32 {
+        self.shared.id.0
+    }
+
+    /// Checks a receive request with at most `max_sge` elements.
+    pub(crate) fn check_recv(&self, request: &RecvRequest, max_sge: usize) -> Result<(), VerbsError> {
+        let (got, length) = (request.sg_list.len(), request.length());
+        if got > max_sge {
+            return Err(VerbsError::TooManySge { got, max: max_sge });
+        }
+        if length > u64::from(u32::MAX) {
+            return Err(VerbsError::TooLong { got: length, max: u64::from(u32::MAX) });
+        }
+        self.check_local(&request.sg_list, Access::LOCAL_WRITE)
+    }
+
+    /// Checks that local memory is there and may be accessed so.
+    pub(crate) fn check_local(&self, sg_list: &[Sge], access: Access) -> Result<(), VerbsError> {
+        let memory = &self.shared.resources.memory;
+        sg_list.iter().try_for_each(|sge| {
+            memory
+                .check_local(self.id(), sge.lkey, sge.addr, sge.length, access)
+                .map_err(|fault| VerbsError::LocalProtection(fault.to_string()))
+        })
+    }
+}

@@ -1,0 +1,135 @@
+//! What all objects of a context share: its limits, its memory table, its asynchronous events, and the numbers that it
+//! gives out.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use crate::memory::MemoryTable;
+
+use super::usage::Quota;
+use super::{AsyncEvents, VerbsError};
+
+/// How many objects a context makes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ContextLimits {
+    /// Protection domains.
+    pub max_pd: usize,
+    /// Memory regions.
+    pub max_mr: usize,
+    /// Memory windows.
+    pub max_mw: usize,
+    /// Queue pairs.
+    pub max_qp: usize,
+    /// Completion queues.
+    pub max_cq: usize,
+    /// Entries of one completion queue.
+    pub max_cqe: usize,
+    /// Entries of all completion queues together.
+    pub max_cqe_total: usize,
+    /// Requests of one send or receive queue.
+    pub max_qp_wr: usize,
+    /// Shared receive queues.
+    pub max_srq: usize,
+    /// Requests of one shared receive queue.
+    pub max_srq_wr: usize,
+    /// Inbound Reads and atomics that all connections together may have outstanding. A connection counts with its IRD, and
+    /// with as much again where its queue pair understands atomics ([`Extensions::ATOMICS`](super::Extensions::ATOMICS)), as by
+    /// default it does: they have buffers of their own. Until depths are settled the IRD counts as what it may come to:
+    /// [`ConnParam::responder_resources`](super::ConnParam::responder_resources), or 128 if that is more, as the peer may have
+    /// it raised.
+    pub max_read_slots: usize,
+    /// Asynchronous events that wait; more are lost and counted.
+    pub max_async_events: usize,
+    /// Events that wait in one event channel; what comes beyond is lost, and counted.
+    pub max_cm_events: usize,
+}
+
+impl Default for ContextLimits {
+    fn default() -> Self {
+        Self {
+            max_pd: 16_384,
+            max_mr: 65_536,
+            max_mw: 65_536,
+            max_qp: 16_384,
+            max_cq: 16_384,
+            max_cqe: 1 << 20,
+            max_cqe_total: 1 << 24,
+            max_qp_wr: 32_768,
+            max_srq: 16_384,
+            max_srq_wr: 1 << 20,
+            max_read_slots: 16_384 * 2 * 128,
+            max_async_events: 1024,
+            max_cm_events: 512,
+        }
+    }
+}
+
+/// What all objects of a context share.
+pub(crate) struct Resources {
+    pub(crate) limits: ContextLimits,
+    pub(crate) quotas: Quotas,
+    pub(crate) events: AsyncEvents,
+    pub(crate) memory: MemoryTable,
+    qp_num: AtomicU32,
+    pd_num: AtomicU32,
+    cq_num: AtomicU32,
+    srq_num: AtomicU32,
+}
+
+/// What there may be of each kind, and is.
+pub(crate) struct Quotas {
+    pub(crate) pd: Arc<Quota>,
+    pub(crate) qp: Arc<Quota>,
+    pub(crate) cq: Arc<Quota>,
+    pub(crate) cqe: Arc<Quota>,
+    pub(crate) srq: Arc<Quota>,
+    pub(crate) read_slots: Arc<Quota>,
+}
+
+impl Resources {
+    /// # Errors
+    /// [`VerbsError::System`] where no descriptor is left for the events.
+    pub(crate) fn new(limits: ContextLimits, memory: MemoryTable) -> Result<Arc<Self>, VerbsError> {
+        Ok(Arc::new(Self {
+            limits,
+            quotas: Quotas {
+                pd: Quota::new("max_pd", limits.max_pd),
+                qp: Quota::new("max_qp", limits.max_qp),
+                cq: Quota::new("max_cq", limits.max_cq),
+                cqe: Quota::new("max_cqe_total", limits.max_cqe_total),
+                srq: Quota::new("max_srq", limits.max_srq),
+                read_slots: Quota::new("max_read_slots", limits.max_read_slots),
+            },
+            events: AsyncEvents::new(limits.max_async_events)?,
+            memory,
+            qp_num: AtomicU32::new(1),
+            pd_num: AtomicU32::new(1),
+            cq_num: AtomicU32::new(1),
+            srq_num: AtomicU32::new(1),
+        }))
+    }
+
+    /// Objects of two contexts are not used together: each context numbers its own, and has its own memory and limits.
+    pub(crate) fn same(&self, other: &Self) -> Result<(), VerbsError> {
+        if std::ptr::eq(self, other) {
+            return Ok(());
+        }
+        Err(VerbsError::Invalid("these objects are of different contexts, which share nothing".into()))
+    }
+
+    pub(crate) fn next_qp_num(&self) -> u32 {
+        self.qp_num.fetch_add(1, Ordering::Relaxed)
+    }
+
+    pub(crate) fn next_pd_num(&self) -> u32 {
+        self.pd_num.fetch_add(1, Ordering::Relaxed)
+    }
+
+    pub(crate) fn next_cq_num(&self) -> u32 {
+        self.cq_num.fetch_add(1, Ordering::Relaxed)
+    }
+
+    pub(crate) fn next_srq_num(&self) -> u32 {
+        self.srq_num.fetch_add(1, Ordering::Relaxed)
+    }
+}

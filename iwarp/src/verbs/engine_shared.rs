@@ -1,0 +1,97 @@
+//! An engine, as users' threads reach it: commands, and what it tells of itself.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+
+use crate::queues::{Doorbells, Notifier};
+
+use super::CmCommand;
+
+/// The side of an engine that users reach from any thread.
+pub(crate) struct EngineShared {
+    index: usize,
+    commands: Mutex<VecDeque<CmCommand>>,
+    doorbells: Arc<Doorbells>,
+    connections: AtomicUsize,
+    /// Time of its last turn, microseconds.
+    now_us: AtomicU64,
+    stopped: AtomicBool,
+}
+
+impl EngineShared {
+    pub(crate) fn new(index: usize, max_connections: usize, waker: Notifier) -> Self {
+        Self {
+            index,
+            commands: Mutex::default(),
+            doorbells: Arc::new(Doorbells::new(max_connections, waker)),
+            connections: AtomicUsize::new(0),
+            now_us: AtomicU64::new(0),
+            stopped: AtomicBool::new(false),
+        }
+    }
+
+    /// Its place among the engines of its context.
+    pub(crate) fn index(&self) -> usize {
+        self.index
+    }
+
+    /// Connections it carries now.
+    pub(crate) fn connections(&self) -> usize {
+        self.connections.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_connections(&self, count: usize) {
+        self.connections.store(count, Ordering::Relaxed);
+    }
+
+    /// Time of its last turn, microseconds of its clock.
+    pub(crate) fn now_us(&self) -> u64 {
+        self.now_us.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_now_us(&self, now_us: u64) {
+        self.now_us.store(now_us, Ordering::Relaxed);
+    }
+
+    /// Whether the engine is gone for good.
+    pub(crate) fn is_stopped(&self) -> bool {
+        self.stopped.load(Ordering::Acquire)
+    }
+
+    /// The engine goes: what is asked of it from now on is refused, what was asked before is still there to be taken.
+    pub(crate) fn stop(&self) {
+        let _commands = self.commands.lock().expect("no holder of this lock panics");
+        self.stopped.store(true, Ordering::Release);
+    }
+
+    /// Asks the engine for something, in its next turn.
+    pub(crate) fn command(&self, command: CmCommand) {
+        let mut commands = self.commands.lock().expect("no holder of this lock panics");
+        if self.is_stopped() {
+            drop(commands);
+            return command.refuse();
+        }
+        commands.push_back(command);
+        self.doorbells.set_commanded(true);
+        drop(commands);
+        self.doorbells.wake();
+    }
+
+    pub(crate) fn next_command(&self) -> Option<CmCommand> {
+        if !self.doorbells.is_commanded() {
+            return None;
+        }
+        let mut commands = self.commands.lock().expect("no holder of this lock panics");
+        let command = commands.pop_front();
+        if commands.is_empty() {
+            self.doorbells.set_commanded(false);
+        }
+        command
+    }
+
+    /// What users' threads ring, and what wakes it.
+    pub(crate) fn doorbells(&self) -> &Arc<Doorbells> {
+        &self.doorbells
+    }
+}
