@@ -33,9 +33,9 @@ pub struct ContextLimits {
     /// Requests of one shared receive queue.
     pub max_srq_wr: usize,
     /// Inbound Reads and atomics that all connections together may have outstanding. A connection counts with its IRD, and
-    /// with as much again where its queue pair understands atomics ([`Extensions::ATOMICS`](super::Extensions::ATOMICS)), as by
+    /// with as much again where its queue pair understands atomics ([`Extensions::ATOMICS`](crate::verbs::Extensions::ATOMICS)), as by
     /// default it does: they have buffers of their own. Until depths are settled the IRD counts as what it may come to:
-    /// [`ConnParam::responder_resources`](super::ConnParam::responder_resources), or 128 if that is more, as the peer may have
+    /// [`ConnParam::responder_resources`](crate::verbs::ConnParam::responder_resources), or 128 if that is more, as the peer may have
     /// it raised.
     pub max_read_slots: usize,
     /// Asynchronous events that wait; more are lost and counted.

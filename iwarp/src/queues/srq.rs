@@ -8,7 +8,7 @@
 //! | per-stream limit | [`QpInit::max_recv_wr`](super::QpInit::max_recv_wr): who holds as many is terminated by the next message, 1/2/02 |
 //! | high-water mark | [`QpInit::high_water`](super::QpInit::high_water): an event names the queue pair |
 //! | low-water mark | [`SharedReceiveQueue::arm_limit`]: an event when few buffers are left |
-//! | who took how many | [`QpAttr::recv_taken`](super::QpAttr::recv_taken) and its neighbours |
+//! | who took how many | [`QpAttr::recv_taken`](crate::verbs::QpAttr::recv_taken) and its neighbours |
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering, fence};

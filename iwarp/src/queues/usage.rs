@@ -10,7 +10,7 @@ use super::VerbsError;
 /// One limit of a context, and how it stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Usage {
-    /// The limit's name in [`ContextLimits`](super::ContextLimits), or in [`ListenOptions`](super::ListenOptions).
+    /// The limit's name in [`ContextLimits`](super::ContextLimits), or in [`ListenOptions`](crate::verbs::ListenOptions).
     pub name: &'static str,
     /// Its value.
     pub limit: usize,
@@ -20,7 +20,7 @@ pub struct Usage {
     pub refused: u64,
 }
 
-/// How every limit of a context stands ([`Context::usage`](super::Context::usage)).
+/// How every limit of a context stands ([`Context::usage`](crate::verbs::Context::usage)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ContextUsage {
     /// Protection domains.
@@ -40,10 +40,10 @@ pub struct ContextUsage {
     /// Inbound Reads and atomics that connections may have outstanding, in all.
     pub read_slots: Usage,
     /// TCP connections that peers have begun and that are not established yet, of all listeners together
-    /// ([`ListenOptions::half_open`](super::ListenOptions::half_open) on every engine).
+    /// ([`ListenOptions::half_open`](crate::verbs::ListenOptions::half_open) on every engine).
     pub half_open: Usage,
     /// Connections of peers that are not accepted or rejected yet, startup not finished or the user not decided, of all
-    /// listeners together ([`ListenOptions::backlog`](super::ListenOptions::backlog)).
+    /// listeners together ([`ListenOptions::backlog`](crate::verbs::ListenOptions::backlog)).
     pub backlog: Usage,
     /// Asynchronous events that wait; `refused`: those that were lost.
     pub async_events: Usage,

@@ -21,9 +21,9 @@ pub struct MwOptions {
 ///
 /// | | type 1 | type 2 |
 /// |---|---|---|
-/// | bound by | [`QueuePair::bind_mw`](super::QueuePair::bind_mw), which chooses the key | [`SendOp::BindWindow`](super::SendOp::BindWindow), with a key of the consumer's choice |
+/// | bound by | [`QueuePair::bind_mw`](super::QueuePair::bind_mw), which chooses the key | [`SendOp::BindWindow`], with a key of the consumer's choice |
 /// | used by | every queue pair of the protection domain | the peer of the queue pair that bound it |
-/// | ends by | being bound again, also to no octets | [`SendOp::LocalInvalidate`](super::SendOp::LocalInvalidate) or the peer's Send with Invalidate |
+/// | ends by | being bound again, also to no octets | [`SendOp::LocalInvalidate`] or the peer's Send with Invalidate |
 ///
 /// It ends with its region as well: [`MemoryRegion::deregister`] refuses while a window is bound; dropping or
 /// invalidating the region takes its windows away first.
