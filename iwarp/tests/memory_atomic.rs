@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use dp::Region;
 use iwarp::memory::{
-    Access, Accessor, Base, Fault, MemoryTable, PdId, RegisterOptions, Registration, Stag, StreamId, Turn,
+    Access, Accessor, Base, EpochGuard, Fault, MemoryTable, PdId, RegisterOptions, Registration, Stag,
+    StreamId,
 };
 use iwarp::rdmap::AtomicOp;
 
@@ -162,7 +163,7 @@ fn a_word_is_checked_in_order() {
     set_and_see(&turn, &words);
 }
 
-fn set_and_see(turn: &Turn, words: &Registration) {
+fn set_and_see(turn: &EpochGuard, words: &Registration) {
     let word = turn.check_atomic(words.stag(), 4088, ME).unwrap();
     assert_eq!(word.update(|_| 0x1122), Ok(0));
     assert_eq!(words.memory().load_u64_acquire(4088), Ok(0x1122));

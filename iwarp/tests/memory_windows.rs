@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use dp::Region;
 use iwarp::memory::{
-    Access, Accessor, Base, Bind, BindError, FastBind, Fault, MemoryTable, PdId, Prepare, RegisterError,
-    RegisterOptions, Registration, Stag, StreamId, TableConfig, Turn, WindowKind,
+    Access, Accessor, Base, Bind, BindError, EpochGuard, FastBind, Fault, MemoryTable, PdId, Prepare,
+    RegisterError, RegisterOptions, Registration, Stag, StreamId, TableConfig, WindowKind,
 };
 
 const ME: Accessor = Accessor { pd: PdId(1), stream: StreamId(1) };
@@ -38,11 +38,11 @@ fn bind(stag: Stag, region: &Registration) -> Bind {
     Bind { stag, region: region.stag(), addr: BASE + 100, len: 50, access: BOTH, zero_based: false }
 }
 
-fn write(turn: &Turn, stag: Stag, to: u64, len: u64, by: Accessor) -> Result<(), Fault> {
+fn write(turn: &EpochGuard, stag: Stag, to: u64, len: u64, by: Accessor) -> Result<(), Fault> {
     turn.check_write(stag, to, len, by).and_then(|target| target.place(0, &vec![0xee; len as usize]))
 }
 
-fn read(turn: &Turn, stag: Stag, to: u64, by: Accessor) -> Result<(), Fault> {
+fn read(turn: &EpochGuard, stag: Stag, to: u64, by: Accessor) -> Result<(), Fault> {
     turn.check_read(stag, to, 1, by).and_then(|source| source.fetch(0, &mut [0]))
 }
 

@@ -4,7 +4,7 @@
 
 use crate::ddp::error::DdpError;
 use crate::ddp::header::TaggedHeader;
-use crate::memory::{Accessor, Target, Turn};
+use crate::memory::{Accessor, EpochGuard, Target};
 
 /// Where the payload of a segment of an RDMA Write goes: `None` when it is empty, whatever STag and TO say.
 ///
@@ -14,11 +14,11 @@ pub fn check<'t>(
     header: &TaggedHeader,
     payload_len: usize,
     by: Accessor,
-    turn: &'t Turn,
+    guard: &'t EpochGuard,
 ) -> Result<Option<Target<'t>>, DdpError> {
     if payload_len == 0 {
         return Ok(None);
     }
-    let target = turn.check_write(header.stag, header.to, payload_len as u64, by)?;
+    let target = guard.check_write(header.stag, header.to, payload_len as u64, by)?;
     Ok(Some(target))
 }

@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use tcp_lite::{CloseReason, ConnId, Instant, Received};
 
-use crate::memory::Turn;
+use crate::memory::EpochGuard;
 use crate::mpa::startup::Enhanced;
 use crate::mpa::{Initiator, MpaError, Responder};
 use crate::queues::QpShared;
@@ -213,7 +213,7 @@ impl Connection {
     // ---- events of TCP ----
 
     /// TCP is established.
-    pub(super) fn on_established(&mut self, io: &mut Io, turn: &Turn) {
+    pub(super) fn on_established(&mut self, io: &mut Io, guard: &EpochGuard) {
         if let (Some(id), Some(info)) = (&self.id, io.tcp.info(self.conn)) {
             id.set_addresses((info.local, info.remote));
         }
@@ -224,17 +224,17 @@ impl Connection {
                 self.phase = Phase::AwaitReply { initiator, inbox: Inbox::default() };
                 self.say(io, &request);
             }
-            Phase::Opening { start: None } => self.enter_plain(io, turn, Inbox::default()),
+            Phase::Opening { start: None } => self.enter_plain(io, guard, Inbox::default()),
             other => self.phase = other,
         }
     }
 
     /// Octets arrived.
-    pub(super) fn on_received(&mut self, io: &mut Io, turn: &Turn, received: Received) {
+    pub(super) fn on_received(&mut self, io: &mut Io, guard: &EpochGuard, received: Received) {
         let Received { offset, buf, frontier } = received;
         match &mut self.phase {
-            Phase::Streaming(_) => self.receive(io, turn, offset, buf, frontier),
-            Phase::Plain(_) => self.receive_plain(io, turn, (offset, buf, frontier)),
+            Phase::Streaming(_) => self.receive(io, guard, offset, buf, frontier),
+            Phase::Plain(_) => self.receive_plain(io, guard, (offset, buf, frontier)),
             Phase::AwaitReply { inbox, .. }
             | Phase::AwaitRequest { inbox, .. }
             | Phase::Deciding { inbox, .. } => {
@@ -243,7 +243,7 @@ impl Connection {
                     .check_ahead(offset)
                     .and_then(|()| inbox.push(&mut io.held, (offset, buf, frontier), counted));
                 match taken {
-                    Ok(()) => self.run_startup(io, turn),
+                    Ok(()) => self.run_startup(io, guard),
                     Err(error) => self.fail_startup(io, error),
                 }
             }
@@ -268,7 +268,7 @@ impl Connection {
     }
 
     /// The peer's FIN.
-    pub(super) fn on_peer_closed(&mut self, io: &mut Io, turn: &Turn) {
+    pub(super) fn on_peer_closed(&mut self, io: &mut Io, guard: &EpochGuard) {
         match &mut self.phase {
             Phase::Streaming(streaming) => {
                 if streaming.failed {
@@ -282,7 +282,7 @@ impl Connection {
             }
             Phase::Plain(plain) => {
                 plain.peer_closed = true;
-                self.pump(io, turn);
+                self.pump(io, guard);
             }
             Phase::Closing => io.tcp.close(io.now, self.conn),
             Phase::Opening { .. }
@@ -311,9 +311,9 @@ impl Connection {
     // ---- time ----
 
     /// A deadline has passed, perhaps one that does not hold any more.
-    pub(super) fn on_time(&mut self, io: &mut Io, turn: &Turn) {
+    pub(super) fn on_time(&mut self, io: &mut Io, guard: &EpochGuard) {
         if self.deadline.is_some_and(|deadline| deadline <= io.now) {
-            self.on_deadline(io, turn);
+            self.on_deadline(io, guard);
         }
         if self.idle_deadline.is_some_and(|deadline| deadline <= io.now) {
             self.on_idle(io);
@@ -321,7 +321,7 @@ impl Connection {
     }
 
     /// The deadline of the phase has passed.
-    fn on_deadline(&mut self, io: &mut Io, turn: &Turn) {
+    fn on_deadline(&mut self, io: &mut Io, guard: &EpochGuard) {
         self.deadline = None;
         match &self.phase {
             Phase::Closing => {
@@ -334,7 +334,7 @@ impl Connection {
                 self.error.get_or_insert(ConnectionError::CloseTimeout);
                 io.tcp.abort(io.now, self.conn);
             }
-            Phase::Deciding { .. } => self.decision_timeout(io, turn),
+            Phase::Deciding { .. } => self.decision_timeout(io, guard),
             // The RTR did not come.
             Phase::Streaming(_)
             | Phase::Opening { .. }

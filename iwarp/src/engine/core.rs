@@ -9,7 +9,7 @@ use dp::profile::{self, Layer};
 use dp::{Burst, Clock, LinkState, Port};
 use tcp_lite::{Backoff, CloseReason, ConnId, ConnectError, Event, Instant, ListenConfig, ListenerId, Stack};
 
-use crate::memory::Turn;
+use crate::memory::EpochGuard;
 use crate::mpa::HeldSlab;
 use crate::queues::{Ask, QpShared};
 use crate::rdmap::stream::{Records, StreamCounters};
@@ -24,7 +24,7 @@ use super::connection::{Connection, Retry};
 use super::counters::EngineCounters;
 use super::listening::Listener;
 use super::rate::Rate;
-use super::turns::Turns;
+use super::tx_scheduler::TxScheduler;
 
 mod receiving;
 mod sending;
@@ -63,7 +63,7 @@ pub(super) struct Io {
     pub(super) shared: Arc<EngineShared>,
     /// Where the context hears of the port.
     async_events: AsyncEvents,
-    turns: Turns,
+    tx_scheduler: TxScheduler,
     listeners: Vec<Listener>,
     /// Somebody found no packet buffer free in this turn to send.
     pub(super) no_mbuf: bool,
@@ -74,7 +74,7 @@ pub(super) struct Io {
 impl Io {
     /// Lets a connection have a turn to send, soon.
     pub(super) fn want_turn(&mut self, conn: ConnId) {
-        self.turns.begin(conn.slot() as u32);
+        self.tx_scheduler.begin(conn.slot() as u32);
     }
 
     /// A connection that came to `listener` from `address` has failed by the peer's fault.
@@ -122,7 +122,7 @@ impl Core {
             records: Records::new(config.request_records),
             counters: EngineCounters::default(),
             streams: StreamCounters::default(),
-            turns: Turns::new(config.stack.limits.connections),
+            tx_scheduler: TxScheduler::new(config.stack.limits.connections),
             config,
             shared,
             async_events,
@@ -174,19 +174,19 @@ impl Core {
     }
 
     /// One turn. Returns whether there was anything to do.
-    pub(super) fn turn(&mut self, now: Instant, turn: &Turn) -> bool {
+    pub(super) fn turn(&mut self, now: Instant, guard: &EpochGuard) -> bool {
         let start = Clock::cycles();
         let _engine = profile::scope(Layer::Engine);
         self.io.now = now;
         self.io.shared.set_now_us(self.io.now_us());
         self.look_at_link();
-        let mut busy = self.run_commands(turn);
-        busy |= self.receive(turn);
+        let mut busy = self.run_commands(guard);
+        busy |= self.receive(guard);
         profile::within(Layer::TcpOut, || self.io.tcp.poll(now));
-        busy |= self.run_events(turn);
-        busy |= self.run_deadlines(turn);
+        busy |= self.run_events(guard);
+        busy |= self.run_deadlines(guard);
         self.count_syns();
-        busy |= self.send(turn);
+        busy |= self.send(guard);
         busy |= self.flush();
         self.io.counters.turns += 1;
         if busy {
@@ -197,7 +197,7 @@ impl Core {
     }
 
     pub(super) fn next_deadline(&mut self, now: Instant) -> Option<Instant> {
-        let may_send = self.io.turns.waiting() != (0, 0) && !self.starved.is_refused();
+        let may_send = self.io.tx_scheduler.waiting() != (0, 0) && !self.starved.is_refused();
         if may_send || !self.tx.is_empty() && !self.full.is_refused() {
             return Some(now);
         }
@@ -231,12 +231,12 @@ impl Core {
 
     // ---- from users ----
 
-    fn run_commands(&mut self, turn: &Turn) -> bool {
+    fn run_commands(&mut self, guard: &EpochGuard) -> bool {
         let mut busy = false;
         while let Some(command) = self.io.shared.next_command() {
             busy = true;
-            self.run_command(command, turn);
-            self.run_events(turn);
+            self.run_command(command, guard);
+            self.run_events(guard);
         }
         if self.io.shared.doorbells().take_lost() {
             for slot in 0..self.connections.len() {
@@ -250,7 +250,7 @@ impl Core {
         busy
     }
 
-    fn run_command(&mut self, command: CmCommand, turn: &Turn) {
+    fn run_command(&mut self, command: CmCommand, guard: &EpochGuard) {
         match command {
             CmCommand::Connect { id, qp, remote, param } => self.connect(id, &qp, remote, param, None),
             CmCommand::ConnectStream { id, stream, remote, param } => match self.open(remote, &param) {
@@ -261,7 +261,7 @@ impl Core {
                 Err(error) => id.not_streaming(error),
             },
             CmCommand::Streamed { id } => {
-                self.with_id(&id, |connection, io| connection.streamed(io, turn));
+                self.with_id(&id, |connection, io| connection.streamed(io, guard));
             }
             CmCommand::StartInitiator { id, qp, param } => {
                 if let Some(conn) = id.conn() {
@@ -277,7 +277,7 @@ impl Core {
                 }
             }
             CmCommand::StartResponder { id, options } => {
-                self.with_id(&id, |connection, io| connection.start_responder(io, turn, options));
+                self.with_id(&id, |connection, io| connection.start_responder(io, guard, options));
             }
             CmCommand::Listen { id, listener } => self.listen(id, listener),
             CmCommand::Unlisten { port } => {
@@ -290,7 +290,7 @@ impl Core {
             CmCommand::Accept { id, conn, qp, param } => {
                 qp.slot.store(conn.slot() as u32, Ordering::Release);
                 let taken = self.with_conn(conn, |connection, io| {
-                    connection.accept(io, turn, id, Arc::clone(&qp), param);
+                    connection.accept(io, guard, id, Arc::clone(&qp), param);
                 });
                 if !taken {
                     // Its end has been told.
@@ -298,7 +298,7 @@ impl Core {
                 }
             }
             CmCommand::Reject { conn, private_data } => {
-                self.with_conn(conn, |connection, io| connection.reject(io, turn, &private_data, None));
+                self.with_conn(conn, |connection, io| connection.reject(io, guard, &private_data, None));
             }
             CmCommand::Disconnect { id } => {
                 self.with_id(&id, |connection, io| connection.disconnect(io));
@@ -396,17 +396,17 @@ impl Core {
 
     // ---- from the stack ----
 
-    fn run_events(&mut self, turn: &Turn) -> bool {
+    fn run_events(&mut self, guard: &EpochGuard) -> bool {
         let mut busy = false;
         while let Some(event) = self.io.tcp.event() {
             busy = true;
             match event {
                 Event::Established { conn, listener: None } => {
-                    self.with_conn(conn, |connection, io| connection.on_established(io, turn));
+                    self.with_conn(conn, |connection, io| connection.on_established(io, guard));
                 }
                 Event::Established { conn, listener: Some(listener) } => self.accepted(conn, listener),
                 Event::Received { conn, received } => {
-                    self.with_conn(conn, |connection, io| connection.on_received(io, turn, received));
+                    self.with_conn(conn, |connection, io| connection.on_received(io, guard, received));
                 }
                 Event::Evict { conn, octets } => {
                     self.with_conn(conn, |connection, io| connection.on_evict(io, octets));
@@ -415,7 +415,7 @@ impl Core {
                     self.with_conn(conn, |connection, io| connection.activate(io));
                 }
                 Event::PeerClosed { conn } => {
-                    self.with_conn(conn, |connection, io| connection.on_peer_closed(io, turn));
+                    self.with_conn(conn, |connection, io| connection.on_peer_closed(io, guard));
                 }
                 Event::Closed { conn, reason } => {
                     self.with_conn(conn, |connection, io| connection.on_closed(io, reason));
@@ -464,7 +464,7 @@ impl Core {
 
     // ---- deadlines ----
 
-    fn run_deadlines(&mut self, turn: &Turn) -> bool {
+    fn run_deadlines(&mut self, guard: &EpochGuard) -> bool {
         let mut busy = false;
         while let Some(&(at, slot)) = self.deadlines.first()
             && at <= self.io.now
@@ -473,10 +473,10 @@ impl Core {
             busy = true;
             self.with(slot as usize, |connection, io| {
                 connection.entered = None;
-                connection.on_time(io, turn);
+                connection.on_time(io, guard);
             });
             // A connection that has ended hears no user any more, and is told before another one has its place.
-            self.run_events(turn);
+            self.run_events(guard);
         }
         busy
     }

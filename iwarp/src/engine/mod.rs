@@ -5,7 +5,7 @@
 //! | `core.rs`, `core/` | one turn: frames in, events to connections, queue pairs send, frames out |
 //! | `connection.rs`, `connection/` | one connection from SYN to the last FIN: startup, stream, teardown |
 //! | `carrier.rs` | when the port is asked for its link |
-//! | `turns.rs` | whose turn it is to send |
+//! | `tx_scheduler.rs` | whose turn it is to send |
 //! | `listening.rs` | a port that is listened on |
 //! | `rate.rs` | how many connections an address may begin, and fail, in a second |
 //! | `thread.rs` | an engine in a thread of its own |
@@ -30,7 +30,7 @@ mod counters;
 mod listening;
 mod rate;
 mod thread;
-mod turns;
+mod tx_scheduler;
 
 pub use config::EngineConfig;
 pub use counters::EngineCounters;

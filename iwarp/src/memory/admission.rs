@@ -2,12 +2,12 @@
 
 use crate::memory::access::{Access, Accessor, PdId};
 use crate::memory::fault::Fault;
-use crate::memory::quiescence::Turn;
+use crate::memory::quiescence::EpochGuard;
 use crate::memory::stag::Stag;
 use crate::memory::transfer::{Source, Target};
 
 /// Each reads the table as it is now; what it returns checks again when used.
-impl Turn {
+impl EpochGuard {
     /// Where the payload of a tagged segment of an RDMA Write goes (RFC 5041 section 7.1). `len` is not 0: an
     /// empty segment is not checked.
     ///

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::memory::access::{Access, Accessor};
 use crate::memory::fault::Fault;
-use crate::memory::quiescence::Turn;
+use crate::memory::quiescence::EpochGuard;
 use crate::memory::stag::Stag;
 use crate::memory::transfer::Target;
 
@@ -20,7 +20,7 @@ pub struct Word<'t> {
     octets: Target<'t>,
 }
 
-impl Turn {
+impl EpochGuard {
     /// The word that an Atomic Request works on (RFC 7306 section 8.2; rights and range as RFC 5040 section 7.2 has
     /// them for Reads). It takes [`Access::REMOTE_ATOMIC`], or the rights to read and to write that amount to it.
     /// Aligned has to be the address behind the tagged offset, whatever the offset itself is.

@@ -1,7 +1,7 @@
 //! Fast registration: memory prepared beforehand, made reachable and unreachable in a send queue.
 //!
 //! [`MemoryTable::prepare`] allocates an STag that is invalid, over memory that may be registered. A send queue makes it
-//! valid for a range of that memory ([`Turn::fast_register`]), and invalidation ends that; both any number of times.
+//! valid for a range of that memory ([`EpochGuard::fast_register`]), and invalidation ends that; both any number of times.
 //! Nothing beyond the prepared memory is ever reachable (RFC 5042 section 2.3.2).
 
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use dp::Region;
 use crate::memory::access::{Access, Accessor, Base, PdId, StreamId};
 use crate::memory::bytes::RawBytes;
 use crate::memory::handle::{Extent, Handle};
-use crate::memory::quiescence::Turn;
+use crate::memory::quiescence::EpochGuard;
 use crate::memory::registration::RegisterError;
 use crate::memory::slot::{Record, Traits};
 use crate::memory::stag::Stag;
@@ -136,7 +136,7 @@ impl std::fmt::Debug for FastRegistration {
     }
 }
 
-impl Turn {
+impl EpochGuard {
     /// Makes an STag valid as the consumer asked in the send queue of `by`. It was invalid, and whoever made it so
     /// has waited for the engines that used it.
     ///

@@ -2,11 +2,11 @@
 
 use crate::memory::access::{Access, Accessor};
 use crate::memory::fault::Fault;
-use crate::memory::quiescence::Turn;
+use crate::memory::quiescence::EpochGuard;
 use crate::memory::slot::Traits;
 use crate::memory::stag::Stag;
 
-impl Turn {
+impl EpochGuard {
     /// Invalidates an STag as the consumer asked in its send queue. When this returns, nothing behind it changes
     /// or is read any more, nor behind windows that are bound to it: it waits for the turns that other engines are in.
     ///

@@ -6,7 +6,7 @@
 //!
 //! # Revocation
 //!
-//! An engine brackets its work with a [`Turn`]. Each copy checks again that its registration is still the one
+//! An engine brackets its work with a [`EpochGuard`]. Each copy checks again that its registration is still the one
 //! that was checked, and then runs to its end within the turn. Whoever revokes an STag marks its slot first and
 //! then waits until every turn that could have seen it unmarked is over. So when [`Registration::deregister`]
 //! returns, no octet changes any more and none is read. See [`quiescence`] for the argument.
@@ -45,7 +45,7 @@ pub use atomic::Word;
 pub use bytes::{AccessError, RawBytes};
 pub use fast::{FastBind, FastRegistration, Prepare};
 pub use fault::Fault;
-pub use quiescence::{Participant, Turn};
+pub use quiescence::{EpochGuard, Participant};
 pub use registration::{RegisterError, Registration};
 pub use stag::Stag;
 pub use stride::{Runs, Stride};

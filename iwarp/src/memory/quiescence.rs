@@ -1,7 +1,7 @@
 //! Waiting until every engine has let go: quiescent-state-based reclamation.
 //!
 //! Each engine owns a [`Participant`] and brackets its work with [`Participant::enter`] and the drop of the
-//! [`Turn`]. A participant's epoch is odd inside a turn and even outside; an engine outside a turn, asleep
+//! [`EpochGuard`]. A participant's epoch is odd inside a turn and even outside; an engine outside a turn, asleep
 //! for instance, counts as quiescent.
 //!
 //! # Why it works
@@ -67,9 +67,9 @@ pub struct Participant {
     _not_sync: PhantomData<std::cell::Cell<()>>,
 }
 
-/// A stretch of work during which registered memory may be accessed. It ends when dropped, and should be short
-/// (a burst): whoever revokes an STag waits for it.
-pub struct Turn {
+/// An open epoch of an engine, its turn: registered memory may be accessed while there is one. It ends when dropped, and
+/// should be short (a burst): whoever revokes an STag waits for it.
+pub struct EpochGuard {
     membership: Arc<Membership>,
     /// Stays on its thread: what it admits is tied to the order of this thread's actions.
     _not_send: PhantomData<*const ()>,
@@ -85,11 +85,11 @@ impl Participant {
     ///
     /// # Panics
     /// When a turn of this participant is open, on this thread or another: turns do not nest.
-    pub fn enter(&self) -> Turn {
+    pub fn enter(&self) -> EpochGuard {
         let epoch = &self.membership.epoch;
-        let count = epoch.idle_count().expect("a turn of this engine is open already");
+        let count = epoch.idle_count().expect("a guard of this engine is open already");
         epoch.enter(count);
-        Turn { membership: Arc::clone(&self.membership), _not_send: PhantomData }
+        EpochGuard { membership: Arc::clone(&self.membership), _not_send: PhantomData }
     }
 
     /// The table it belongs to.
@@ -104,7 +104,7 @@ impl Drop for Participant {
     }
 }
 
-impl Turn {
+impl EpochGuard {
     pub(super) fn shared(&self) -> &Shared {
         self.membership.table.shared()
     }
@@ -115,7 +115,7 @@ impl Turn {
     }
 }
 
-impl Drop for Turn {
+impl Drop for EpochGuard {
     fn drop(&mut self) {
         self.membership.epoch.exit();
     }

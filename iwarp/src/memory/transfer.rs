@@ -6,7 +6,7 @@
 use crate::memory::copy;
 use crate::memory::fault::Fault;
 use crate::memory::guard::Unmapped;
-use crate::memory::quiescence::Turn;
+use crate::memory::quiescence::EpochGuard;
 use crate::memory::slot::{Lease, Record, Traits};
 use crate::memory::stride::{Runs, Stride};
 
@@ -22,7 +22,7 @@ pub struct Source<'t> {
 
 struct Range<'t> {
     /// Holds the turn open and the value on its thread.
-    _turn: &'t Turn,
+    _guard: &'t EpochGuard,
     lease: Lease<'t>,
     ptr: *mut u8,
     len: usize,
@@ -31,8 +31,14 @@ struct Range<'t> {
 }
 
 impl<'t> Target<'t> {
-    pub(super) fn new(turn: &'t Turn, lease: Lease<'t>, record: &Record, ptr: *mut u8, len: usize) -> Self {
-        Self { range: Range::new(turn, lease, record, ptr, len) }
+    pub(super) fn new(
+        guard: &'t EpochGuard,
+        lease: Lease<'t>,
+        record: &Record,
+        ptr: *mut u8,
+        len: usize,
+    ) -> Self {
+        Self { range: Range::new(guard, lease, record, ptr, len) }
     }
 
     /// Octets of the range.
@@ -89,8 +95,14 @@ impl<'t> Target<'t> {
 }
 
 impl<'t> Source<'t> {
-    pub(super) fn new(turn: &'t Turn, lease: Lease<'t>, record: &Record, ptr: *mut u8, len: usize) -> Self {
-        Self { range: Range::new(turn, lease, record, ptr, len) }
+    pub(super) fn new(
+        guard: &'t EpochGuard,
+        lease: Lease<'t>,
+        record: &Record,
+        ptr: *mut u8,
+        len: usize,
+    ) -> Self {
+        Self { range: Range::new(guard, lease, record, ptr, len) }
     }
 
     /// Octets of the range.
@@ -138,8 +150,8 @@ impl<'t> Source<'t> {
 }
 
 impl<'t> Range<'t> {
-    fn new(turn: &'t Turn, lease: Lease<'t>, record: &Record, ptr: *mut u8, len: usize) -> Self {
-        Self { _turn: turn, lease, ptr, len, guarded: record.traits.contains(Traits::GUARDED) }
+    fn new(guard: &'t EpochGuard, lease: Lease<'t>, record: &Record, ptr: *mut u8, len: usize) -> Self {
+        Self { _guard: guard, lease, ptr, len, guarded: record.traits.contains(Traits::GUARDED) }
     }
 
     fn at(&self, offset: usize, len: usize) -> Result<*mut u8, Fault> {

@@ -1,13 +1,13 @@
 //! Memory windows: names for a part of a region, given and taken in a send queue.
 //!
-//! A window is bound to a region ([`Turn::bind_window`]): a range inside it, rights that the region can bear. It is a
+//! A window is bound to a region ([`EpochGuard::bind_window`]): a range inside it, rights that the region can bear. It is a
 //! name for peers only. It ends by being invalidated or bound again, and with the region: it is usable only while
 //! the region is in the generation to which it was bound, which is looked at again before every copy.
 
 use crate::memory::access::{Access, Accessor, PdId};
 use crate::memory::fault::Fault;
 use crate::memory::handle::Handle;
-use crate::memory::quiescence::Turn;
+use crate::memory::quiescence::EpochGuard;
 use crate::memory::registration::RegisterError;
 use crate::memory::slot::{Record, SlotNumber, Traits};
 use crate::memory::stag::Stag;
@@ -121,7 +121,7 @@ impl std::fmt::Debug for Window {
     }
 }
 
-impl Turn {
+impl EpochGuard {
     /// Binds a window as the consumer asked in the send queue of `by`. What a window of type 1 was bound to before is
     /// out of reach when this returns; for that it waits for the turns that other engines are in.
     ///

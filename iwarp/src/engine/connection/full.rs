@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use dp::Mbuf;
 
-use crate::memory::{Accessor, Turn};
+use crate::memory::{Accessor, EpochGuard};
 use crate::mpa::Negotiated;
 use crate::queues::QpShared;
 use crate::rdmap::stream::{Failure, Means, SendOutcome, Stream};
@@ -42,7 +42,7 @@ impl Connection {
             Phase::Streaming(Streaming { stream, announce, draining: false, progress: 0, failed: false });
     }
 
-    pub(super) fn receive(&mut self, io: &mut Io, turn: &Turn, offset: u64, buf: Mbuf, frontier: u64) {
+    pub(super) fn receive(&mut self, io: &mut Io, guard: &EpochGuard, offset: u64, buf: Mbuf, frontier: u64) {
         let Phase::Streaming(streaming) = &mut self.phase else {
             return self.discard(io, offset, &buf, frontier);
         };
@@ -51,7 +51,7 @@ impl Connection {
         }
         let (first, before) = (!streaming.stream.may_send(), io.streams.rx_fpdus);
         let placed = io.streams.rx_placed_octets;
-        let means = Means { turn, counters: &mut io.streams, records: &mut io.records };
+        let means = Means { guard, counters: &mut io.streams, records: &mut io.records };
         let result = streaming.stream.receive((offset, buf, frontier), &mut io.held, means);
         let fpdus = io.streams.rx_fpdus - before;
         let established = if streaming.stream.may_send() { streaming.announce.take() } else { None };
@@ -97,7 +97,7 @@ impl Connection {
     }
 
     /// Its turn to send, about `octets`. Returns whether it wants another one.
-    pub(in crate::engine) fn transmit(&mut self, io: &mut Io, octets: usize, turn: &Turn) -> bool {
+    pub(in crate::engine) fn transmit(&mut self, io: &mut Io, octets: usize, guard: &EpochGuard) -> bool {
         if let Some(qp) = &self.qp {
             qp.answer();
             let asked = qp.take_asked();
@@ -115,7 +115,7 @@ impl Connection {
         };
         let Io { tcp, streams, records, now, .. } = io;
         let before = streams.tx_fpdus;
-        let means = Means { turn, counters: streams, records };
+        let means = Means { guard, counters: streams, records };
         let result = streaming.stream.transmit(tcp, self.conn, *now, octets, means);
         if io.streams.tx_fpdus > before {
             self.touch(io);

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use dp::Mbuf;
 use tcp_lite::{ConnId, Instant, SendError};
 
-use crate::memory::Turn;
+use crate::memory::EpochGuard;
 use crate::mpa::{HeldSlab, Initiator, MpaError, StartupFault};
 use crate::queues::QpShared;
 use crate::verbs::{CmEventKind, CmShared, ConnParam, ConnectionError, ResponderOptions, StreamShared};
@@ -98,7 +98,7 @@ impl Connection {
     }
 
     /// Streaming mode begins, or is back after a reject.
-    pub(super) fn enter_plain(&mut self, io: &mut Io, turn: &Turn, inbox: Inbox) {
+    pub(super) fn enter_plain(&mut self, io: &mut Io, guard: &EpochGuard, inbox: Inbox) {
         self.deadline = None;
         self.phase = Phase::Plain(Plain { inbox, ..Plain::default() });
         let addresses = self.id.as_ref().and(io.tcp.info(self.conn)).map(|info| info.remote);
@@ -108,7 +108,7 @@ impl Connection {
             self.announce_streaming(io, None, remote);
         }
         self.told = Told::Streaming;
-        self.pump(io, turn);
+        self.pump(io, guard);
         // What the user may have sent since a reject.
         self.activate(io);
     }
@@ -122,31 +122,31 @@ impl Connection {
     }
 
     /// Octets arrived in streaming mode. Those in order count in TCP's budget, too, until the user has taken them.
-    pub(super) fn receive_plain(&mut self, io: &mut Io, turn: &Turn, octets: (u64, Mbuf, u64)) {
+    pub(super) fn receive_plain(&mut self, io: &mut Io, guard: &EpochGuard, octets: (u64, Mbuf, u64)) {
         let Phase::Plain(plain) = &mut self.phase else { return };
         let (offset, buf, frontier) = octets;
         if offset < frontier {
             io.tcp.hold(self.conn, buf.len());
         }
         match plain.inbox.push(&mut io.held, (offset, buf, frontier), true) {
-            Ok(()) => self.pump(io, turn),
+            Ok(()) => self.pump(io, guard),
             Err(error) => self.fail_startup(io, error),
         }
     }
 
     /// The user has sent or received octets.
-    pub(in crate::engine) fn streamed(&mut self, io: &mut Io, turn: &Turn) {
+    pub(in crate::engine) fn streamed(&mut self, io: &mut Io, guard: &EpochGuard) {
         if let Some(stream) = &self.stream {
             stream.answer();
         }
         if matches!(self.phase, Phase::Plain(_)) {
-            self.pump(io, turn);
+            self.pump(io, guard);
             self.activate(io);
         }
     }
 
     /// Moves octets to the user, as many as it has room for.
-    pub(super) fn pump(&mut self, io: &mut Io, _turn: &Turn) {
+    pub(super) fn pump(&mut self, io: &mut Io, _guard: &EpochGuard) {
         let (Phase::Plain(plain), Some(stream)) = (&mut self.phase, &self.stream) else { return };
         let before = plain.inbox.next();
         let released = plain.inbox.take(&mut io.held, |_, octets| stream.fill(octets));
@@ -290,7 +290,7 @@ impl Connection {
     pub(in crate::engine) fn start_responder(
         &mut self,
         io: &mut Io,
-        turn: &Turn,
+        guard: &EpochGuard,
         options: Box<ResponderOptions>,
     ) {
         self.told = Told::Nothing;
@@ -310,10 +310,10 @@ impl Connection {
         let unread: Vec<u8> = stream.take_unread().into();
         let offset = next - unread.len() as u64;
         match self.feed_request(offset, &unread) {
-            Ok(None) => self.run_startup(io, turn),
+            Ok(None) => self.run_startup(io, guard),
             Ok(Some(request)) => {
-                self.on_request(io, turn, request);
-                self.run_startup(io, turn);
+                self.on_request(io, guard, request);
+                self.run_startup(io, guard);
             }
             Err(error) => self.fail_startup(io, startup_error(error)),
         }

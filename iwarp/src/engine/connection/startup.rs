@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tcp_lite::{ConnId, Instant};
 
-use crate::memory::{Accessor, StreamId, Turn};
+use crate::memory::{Accessor, EpochGuard, StreamId};
 use crate::mpa::startup::{Accept, ConnectRequest, Rejected, ResponderError, Rtr};
 use crate::mpa::{Initiator, InitiatorEvent, MpaError, Negotiated, Responder, StartupFault, TerminateCode};
 use crate::queues::QpShared;
@@ -54,7 +54,7 @@ impl Connection {
     }
 
     /// Works off what has come in order.
-    pub(super) fn run_startup(&mut self, io: &mut Io, turn: &Turn) {
+    pub(super) fn run_startup(&mut self, io: &mut Io, guard: &EpochGuard) {
         loop {
             let mut outcome = Ok(None);
             let released = match &mut self.phase {
@@ -82,9 +82,9 @@ impl Connection {
             io.tcp.release(self.conn, released);
             match outcome {
                 Ok(None) => return,
-                Ok(Some(Startup::Reply(event))) => return self.on_reply(io, turn, event),
+                Ok(Some(Startup::Reply(event))) => return self.on_reply(io, guard, event),
                 // The loop goes on: a bad peer may have sent something behind its Request.
-                Ok(Some(Startup::Request(request))) => self.on_request(io, turn, request),
+                Ok(Some(Startup::Request(request))) => self.on_request(io, guard, request),
                 Err(error) => return self.fail_startup(io, startup_error(error)),
             }
         }
@@ -93,7 +93,7 @@ impl Connection {
     // ---- responder ----
 
     /// The peer's Request is complete: the user decides.
-    pub(super) fn on_request(&mut self, io: &mut Io, turn: &Turn, request: ConnectRequest) {
+    pub(super) fn on_request(&mut self, io: &mut Io, guard: &EpochGuard, request: ConnectRequest) {
         let phase = std::mem::replace(&mut self.phase, Phase::Closing);
         let Phase::AwaitRequest { responder, inbox } = phase else { return };
         self.phase = Phase::Deciding { responder, inbox };
@@ -115,7 +115,7 @@ impl Connection {
             (None, _) => return self.fail_startup(io, ConnectionError::PeerClosed),
         };
         if options.refuse_markers && request.markers {
-            return self.reject(io, turn, &[], None);
+            return self.reject(io, guard, &[], None);
         }
         id.set_requested(&io.shared, self.conn, request.private_data_limit);
         self.deadline = None;
@@ -144,7 +144,7 @@ impl Connection {
     pub(in crate::engine) fn accept(
         &mut self,
         io: &mut Io,
-        turn: &Turn,
+        guard: &EpochGuard,
         id: Arc<CmShared>,
         qp: Arc<QpShared>,
         param: Box<ConnParam>,
@@ -177,7 +177,7 @@ impl Connection {
                     qp.ended().error = Some(error);
                 }
                 self.end_qp();
-                return self.reject(io, turn, &[], Some(needed));
+                return self.reject(io, guard, &[], Some(needed));
             }
             // The call has looked at the length.
             Err(_) => return self.fail_startup(io, ConnectionError::NoResources),
@@ -198,14 +198,14 @@ impl Connection {
             self.stream(io, &negotiated, ready, None);
             self.announce_established(io, negotiated, ready);
         }
-        self.receive_rest(io, turn, inbox);
+        self.receive_rest(io, guard, inbox);
     }
 
     /// The user rejects, or nobody is there to decide. `needed_ord`: the peer's IRD is too small.
     pub(in crate::engine) fn reject(
         &mut self,
         io: &mut Io,
-        turn: &Turn,
+        guard: &EpochGuard,
         private_data: &[u8],
         needed_ord: Option<u16>,
     ) {
@@ -226,7 +226,7 @@ impl Connection {
         if stays && self.error.is_none() {
             // MPA is left, and the TCP connection is the user's (RFC 5044 section 7.1.2 rule 2).
             self.told = Told::Streaming;
-            return self.enter_plain(io, turn, inbox);
+            return self.enter_plain(io, guard, inbox);
         }
         io.tcp.release(self.conn, inbox.clear(&mut io.held));
         if self.error.is_none() {
@@ -237,7 +237,7 @@ impl Connection {
     }
 
     /// The user has not decided in time: the peer is told no.
-    pub(super) fn decision_timeout(&mut self, io: &mut Io, turn: &Turn) {
+    pub(super) fn decision_timeout(&mut self, io: &mut Io, guard: &EpochGuard) {
         if !self.id.as_ref().is_some_and(|id| id.expire()) {
             return;
         }
@@ -250,7 +250,7 @@ impl Connection {
                 CmEventKind::ConnectError { error: ConnectionError::DecisionTimeout, peer: self.peer },
             );
         }
-        self.reject(io, turn, &[], None);
+        self.reject(io, guard, &[], None);
     }
 
     /// It leaves its listener's backlog.
@@ -263,7 +263,7 @@ impl Connection {
     // ---- initiator ----
 
     /// The Reply is complete.
-    fn on_reply(&mut self, io: &mut Io, turn: &Turn, event: InitiatorEvent) {
+    fn on_reply(&mut self, io: &mut Io, guard: &EpochGuard, event: InitiatorEvent) {
         let phase = std::mem::replace(&mut self.phase, Phase::Closing);
         let Phase::AwaitReply { mut inbox, .. } = phase else { return };
         self.deadline = None;
@@ -272,7 +272,7 @@ impl Connection {
                 self.peer = negotiated.peer;
                 self.stream(io, &negotiated, true, None);
                 self.announce_established(io, negotiated, true);
-                self.receive_rest(io, turn, inbox);
+                self.receive_rest(io, guard, inbox);
             }
             InitiatorEvent::Rejected(Rejected { private_data, peer, .. }) => {
                 self.end_qp();
@@ -281,7 +281,7 @@ impl Connection {
                     // MPA is left, and the TCP connection is the user's (RFC 5044 section 7.1.2 rule 3).
                     id.set_streaming(&io.shared, stream);
                     id.announce(None, kind);
-                    self.enter_plain(io, turn, inbox);
+                    self.enter_plain(io, guard, inbox);
                     self.qp = None;
                     return;
                 }
@@ -330,10 +330,10 @@ impl Connection {
     }
 
     /// What came behind the startup frame are FPDUs; and there may be something to send.
-    fn receive_rest(&mut self, io: &mut Io, turn: &Turn, mut inbox: Inbox) {
+    fn receive_rest(&mut self, io: &mut Io, guard: &EpochGuard, mut inbox: Inbox) {
         while let Some(Rest { offset, buf, frontier, released }) = inbox.pop_rest(&mut io.held) {
             io.tcp.release(self.conn, released);
-            self.receive(io, turn, offset, buf, frontier);
+            self.receive(io, guard, offset, buf, frontier);
         }
         self.activate(io);
     }

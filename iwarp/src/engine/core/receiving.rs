@@ -4,7 +4,7 @@ use dp::profile::{self, Layer};
 use tcp_lite::Ahead;
 
 use super::{AHEAD, Core};
-use crate::memory::Turn;
+use crate::memory::EpochGuard;
 
 /// Bursts received in one turn at most: what a doorbell or timer may have to wait.
 const MAX_BURSTS: usize = 4;
@@ -18,7 +18,7 @@ const MANY: usize = 128;
 
 impl Core {
     /// Hands received frames to TCP, a bounded number of bursts, and runs what comes of them.
-    pub(super) fn receive(&mut self, turn: &Turn) -> bool {
+    pub(super) fn receive(&mut self, guard: &EpochGuard) -> bool {
         let now_us = self.io.now_us();
         let mut busy = false;
         for _ in 0..MAX_BURSTS {
@@ -38,7 +38,7 @@ impl Core {
                     fetched = profile::within(Layer::TcpIn, || self.fetch_ahead(ahead, next, fetched));
                 }
                 profile::within(Layer::TcpIn, || self.io.tcp.input_next(self.io.now, &mut frames));
-                self.run_events(turn);
+                self.run_events(guard);
             }
             drop(frames);
             self.rx = burst;

@@ -3,7 +3,7 @@
 use dp::profile::{self, Layer};
 
 use super::{AHEAD, Core};
-use crate::memory::Turn;
+use crate::memory::EpochGuard;
 
 /// Octets that queue pairs hand to TCP before frames are received again. Less than a turn receives: so a peer of the
 /// same kind keeps up, and rings stay short.
@@ -30,24 +30,24 @@ struct Pass {
 
 impl Core {
     /// Lets queue pairs hand FPDUs to TCP, a bounded turn each: those that have just begun, then the others around.
-    pub(super) fn send(&mut self, turn: &Turn) -> bool {
+    pub(super) fn send(&mut self, guard: &EpochGuard) -> bool {
         let turn_octets = self.io.config.turn_octets;
         let mut pass = Pass { left: SEND_OCTETS, busy: false, starved: false };
-        let (fresh, _) = self.io.turns.waiting();
+        let (fresh, _) = self.io.tx_scheduler.waiting();
         for _ in 0..fresh.min(MAX_FRESH) {
-            let Some(slot) = self.io.turns.next_fresh() else { break };
-            self.prefetch(self.io.turns.fresh_behind(AHEAD).map(|slot| slot as usize));
-            self.send_one(slot, turn_octets.min(FRESH_OCTETS), turn, &mut pass);
+            let Some(slot) = self.io.tx_scheduler.next_fresh() else { break };
+            self.prefetch(self.io.tx_scheduler.fresh_behind(AHEAD).map(|slot| slot as usize));
+            self.send_one(slot, turn_octets.min(FRESH_OCTETS), guard, &mut pass);
         }
         // Each at least once, or until the octets are used up; one that cannot go on leaves the ring.
-        let (_, bulk) = self.io.turns.waiting();
+        let (_, bulk) = self.io.tx_scheduler.waiting();
         let mut tries = bulk.max(SEND_OCTETS / turn_octets.max(1));
         while pass.left > 0
             && tries > 0
-            && let Some(slot) = self.io.turns.next_bulk()
+            && let Some(slot) = self.io.tx_scheduler.next_bulk()
         {
-            self.prefetch(self.io.turns.bulk_behind(AHEAD).map(|slot| slot as usize));
-            self.send_one(slot, turn_octets, turn, &mut pass);
+            self.prefetch(self.io.tx_scheduler.bulk_behind(AHEAD).map(|slot| slot as usize));
+            self.send_one(slot, turn_octets, guard, &mut pass);
             tries -= 1;
         }
         if pass.starved && !pass.busy {
@@ -59,14 +59,14 @@ impl Core {
     }
 
     /// Lets one connection send about `octets` bytes, and adds that to the pass.
-    fn send_one(&mut self, slot: u32, octets: usize, turn: &Turn, pass: &mut Pass) {
+    fn send_one(&mut self, slot: u32, octets: usize, guard: &EpochGuard, pass: &mut Pass) {
         let before = self.io.streams.tx_fetched_octets;
         self.with(slot as usize, |connection, io| {
-            if connection.transmit(io, octets, turn) {
-                io.turns.go_on(slot);
+            if connection.transmit(io, octets, guard) {
+                io.tx_scheduler.go_on(slot);
             }
         });
-        self.run_events(turn);
+        self.run_events(guard);
         let sent = (self.io.streams.tx_fetched_octets - before) as usize;
         let no_mbuf = std::mem::take(&mut self.io.no_mbuf);
         pass.left = pass.left.saturating_sub(sent);

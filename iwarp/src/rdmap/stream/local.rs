@@ -1,7 +1,7 @@
 //! Requests that send nothing: local invalidation, window binding, fast registration. They take effect in their turn
 //! among the requests around them.
 
-use crate::memory::{Bind, FastBind, Stag, Turn};
+use crate::memory::{Bind, EpochGuard, FastBind, Stag};
 use crate::queues::{BindWindow, FastRegister, SendOp, WcStatus};
 
 use super::Common;
@@ -10,17 +10,17 @@ use super::Common;
 ///
 /// # Errors
 /// How the request completes when it cannot be done.
-pub(super) fn run(op: &SendOp, common: &Common, turn: &Turn) -> Result<(), WcStatus> {
+pub(super) fn run(op: &SendOp, common: &Common, guard: &EpochGuard) -> Result<(), WcStatus> {
     let by = common.by;
     match op {
         SendOp::LocalInvalidate { rkey } => {
-            turn.invalidate_local(Stag(*rkey), by).map_err(|_| WcStatus::LocalProtectionError)
+            guard.invalidate_local(Stag(*rkey), by).map_err(|_| WcStatus::LocalProtectionError)
         }
         SendOp::BindWindow(bind) => {
-            turn.bind_window(&window_bind(bind), by).map_err(|_| WcStatus::MwBindError)
+            guard.bind_window(&window_bind(bind), by).map_err(|_| WcStatus::MwBindError)
         }
         SendOp::FastRegister(register) => {
-            turn.fast_register(&fast_bind(register), by).map_err(|_| WcStatus::MwBindError)
+            guard.fast_register(&fast_bind(register), by).map_err(|_| WcStatus::MwBindError)
         }
         // All others send something.
         _ => Err(WcStatus::LocalProtectionError),

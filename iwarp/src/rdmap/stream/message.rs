@@ -3,7 +3,7 @@
 use arrayvec::ArrayVec;
 
 use crate::ddp::{Header, Segment, Segmenter};
-use crate::memory::{self, Accessor, Fault, Stag, Turn};
+use crate::memory::{self, Accessor, EpochGuard, Fault, Stag};
 use crate::mpa::{FpduWriter, Room};
 use crate::queues::{MAX_INLINE, MAX_SGE, Sge};
 use crate::rdmap::{Opcode, ReadRequest};
@@ -91,7 +91,7 @@ impl Source {
         offset: u32,
         len: u32,
         fpdu: &mut FpduWriter<'_>,
-        turn: &Turn,
+        guard: &EpochGuard,
         by: Accessor,
     ) -> Result<(), FetchError> {
         match self {
@@ -102,11 +102,12 @@ impl Source {
             Self::Remote(_) if len == 0 => Ok(()),
             Self::Remote(request) => {
                 let to = request.source_to + u64::from(offset);
-                turn.check_read(request.source_stag, to, u64::from(len), by)
+                guard
+                    .check_read(request.source_stag, to, u64::from(len), by)
                     .and_then(|source| fill(fpdu, &source))
                     .map_err(FetchError::Remote)
             }
-            Self::Gather(sg_list) => gather(sg_list, offset, len, fpdu, turn, by),
+            Self::Gather(sg_list) => gather(sg_list, offset, len, fpdu, guard, by),
         }
     }
 }
@@ -116,7 +117,7 @@ fn gather(
     offset: u32,
     len: u32,
     fpdu: &mut FpduWriter<'_>,
-    turn: &Turn,
+    guard: &EpochGuard,
     by: Accessor,
 ) -> Result<(), FetchError> {
     let (mut skip, mut left) = (offset, len);
@@ -129,7 +130,8 @@ fn gather(
             continue;
         }
         let take = (sge.length - skip).min(left);
-        turn.check_source(Stag(sge.lkey), sge.addr + u64::from(skip), u64::from(take), by.pd)
+        guard
+            .check_source(Stag(sge.lkey), sge.addr + u64::from(skip), u64::from(take), by.pd)
             .and_then(|source| fill(fpdu, &source))
             .map_err(|_| FetchError::Local)?;
         skip = 0;

@@ -21,7 +21,7 @@ use std::sync::Arc;
 use dp::Mbuf;
 use dp::profile::{self, Layer};
 
-use crate::memory::{Accessor, Turn};
+use crate::memory::{Accessor, EpochGuard};
 use crate::mpa::{Deframer, Framer, HeldSlab, Negotiated, Received};
 use crate::queues::{QpShared, StreamError, WcOpcode, WcStatus};
 use crate::rdmap::Terminate;
@@ -47,7 +47,7 @@ use outstanding::Common;
 
 /// What a stream works with that is not its own.
 pub(crate) struct Means<'a> {
-    pub(crate) turn: &'a Turn,
+    pub(crate) guard: &'a EpochGuard,
     pub(crate) counters: &'a mut StreamCounters,
     pub(crate) records: &'a mut Records,
 }
@@ -108,10 +108,10 @@ impl Stream {
         held: &mut HeldSlab,
         means: Means<'_>,
     ) -> Result<usize, Failure> {
-        let Means { turn, counters, records } = means;
+        let Means { guard, counters, records } = means;
         let (offset, buf, frontier) = octets;
         let Self { common, deframer, inbound, outbound, may_send, .. } = self;
-        let mut delivery = Delivery { common, inbound, outbound, turn, counters, records };
+        let mut delivery = Delivery { common, inbound, outbound, guard, counters, records };
         let _deframe = profile::scope(Layer::Deframe);
         let mut ulpdus = deframer.receive(offset, buf, frontier, held);
         while let Some(received) = ulpdus.next()? {
@@ -165,12 +165,12 @@ impl Stream {
         budget: usize,
         means: Means<'_>,
     ) -> Result<SendOutcome, Failure> {
-        let Means { turn, counters, records } = means;
+        let Means { guard, counters, records } = means;
         let Self { common, framer, outbound, inbound, may_send, .. } = self;
         if !*may_send {
             return Ok(SendOutcome::Idle);
         }
-        let context = outbound::Context { common, framer, turn, counters, records };
+        let context = outbound::Context { common, framer, guard, counters, records };
         let outcome = outbound.run(tcp, conn, now, context, budget);
         // Before the peer can have seen the end of its responses: nothing has left TCP yet.
         inbound.repost_requests(outbound.take_answered());

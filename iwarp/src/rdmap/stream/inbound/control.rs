@@ -56,12 +56,12 @@ impl Delivery<'_> {
         let checked = match *asked {
             Asked::Read(ReadRequest { size: 0, .. }) => Ok(()),
             Asked::Read(ReadRequest { source_stag, source_to, size, .. }) => {
-                self.turn.check_read(source_stag, source_to, u64::from(size), by).map(drop)
+                self.guard.check_read(source_stag, source_to, u64::from(size), by).map(drop)
             }
             Asked::Atomic(AtomicRequest { op, .. }) if !op.is_understood(self.common.extensions) => {
                 return Err(TerminateError::UnexpectedOpcode);
             }
-            Asked::Atomic(AtomicRequest { stag, to, .. }) => self.turn.check_atomic(stag, to, by).map(drop),
+            Asked::Atomic(AtomicRequest { stag, to, .. }) => self.guard.check_atomic(stag, to, by).map(drop),
         };
         checked.map_err(TerminateError::of_read_fault)
     }
@@ -105,7 +105,7 @@ impl Delivery<'_> {
             Err(error) => return Err(piece.fail(error)),
         };
         let placed = self
-            .turn
+            .guard
             .check_sink(Stag(sink.lkey), sink.addr, u64::from(sink.length), self.common.by.pd)
             .and_then(|target| target.place(0, &response.original.to_ne_bytes()));
         if placed.is_err() {

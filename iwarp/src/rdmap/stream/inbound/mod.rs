@@ -9,7 +9,7 @@ use arrayvec::ArrayVec;
 use dp::profile::{self, Layer};
 
 use crate::ddp::{self, Arrival, Header, UntaggedHeader, UntaggedQueue};
-use crate::memory::{Fault, Target, Turn};
+use crate::memory::{EpochGuard, Fault, Target};
 use crate::mpa::Ulpdu;
 use crate::mpa::startup::{Rtr, RtrKinds};
 use crate::queues::RecvRequest;
@@ -95,7 +95,7 @@ pub(super) struct Delivery<'a> {
     pub(super) common: &'a mut Common,
     pub(super) inbound: &'a mut Inbound,
     pub(super) outbound: &'a mut Outbound,
-    pub(super) turn: &'a Turn,
+    pub(super) guard: &'a EpochGuard,
     pub(super) counters: &'a mut StreamCounters,
     pub(super) records: &'a mut Records,
 }

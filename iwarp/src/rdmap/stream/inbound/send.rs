@@ -161,7 +161,7 @@ impl Delivery<'_> {
             }
             let take = ((length - skip) as usize).min(end - at);
             let pd = self.common.by.pd;
-            let target = self.turn.check_sink(Stag(sge.lkey), sge.addr + skip, take as u64, pd)?;
+            let target = self.guard.check_sink(Stag(sge.lkey), sge.addr + skip, take as u64, pd)?;
             place(ulpdu, at, take, &target)?;
             at += take;
             skip = 0;
@@ -179,7 +179,7 @@ impl Delivery<'_> {
         let mut invalidated = None;
         if opcode.invalidates() {
             let stag = control::invalidate_stag(header);
-            if let Err(fault) = self.turn.invalidate_remote(stag, self.common.by) {
+            if let Err(fault) = self.guard.invalidate_remote(stag, self.common.by) {
                 self.fail_bound(WcStatus::LocalProtectionError);
                 return Err(piece.fail(TerminateError::of_invalidate_fault(fault)));
             }

@@ -39,7 +39,7 @@ impl Delivery<'_> {
             return self.read_response(piece, header, payload_len);
         }
         let target = if piece.arrival.places() {
-            ddp::tagged::check(header, payload_len, self.common.by, self.turn)?
+            ddp::tagged::check(header, payload_len, self.common.by, self.guard)?
         } else {
             None
         };
@@ -70,8 +70,8 @@ impl Delivery<'_> {
             self.oldest_read()?.0.check(header, payload_len)?;
         }
         if payload_len > 0 && piece.arrival.places() {
-            let turn = self.turn;
-            let target = turn.check_sink(header.stag, header.to, payload_len as u64, pd);
+            let guard = self.guard;
+            let target = guard.check_sink(header.stag, header.to, payload_len as u64, pd);
             // The range is the Read's own, as it was when the Read was posted.
             target
                 .map_err(ddp::DdpError::from)

@@ -7,7 +7,7 @@
 use dp::profile::{self, Layer};
 use tcp_lite::{ConnId, Instant, SegmentBuf, SendError, Stack};
 
-use crate::memory::Turn;
+use crate::memory::EpochGuard;
 use crate::mpa::Framer;
 use crate::mpa::startup::{Rtr, RtrKind};
 use crate::queues::WcStatus;
@@ -46,7 +46,7 @@ pub(crate) enum SendOutcome {
 pub(super) struct Context<'a> {
     pub(super) common: &'a mut Common,
     pub(super) framer: &'a mut Framer,
-    pub(super) turn: &'a Turn,
+    pub(super) guard: &'a EpochGuard,
     pub(super) counters: &'a mut StreamCounters,
     pub(super) records: &'a mut Records,
 }
@@ -246,7 +246,7 @@ impl Outbound {
         let mut writer = cx.framer.begin(out, ulpdu_len);
         writer.put(&message.header(&next).to_bytes());
         let fetched = profile::within(Layer::Fetch, || {
-            message.source.fetch(next.offset, next.len, &mut writer, cx.turn, cx.common.by)?;
+            message.source.fetch(next.offset, next.len, &mut writer, cx.guard, cx.common.by)?;
             writer.finish();
             Ok(())
         });

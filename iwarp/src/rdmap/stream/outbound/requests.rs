@@ -69,7 +69,7 @@ impl Outbound {
             }
             SendOp::LocalInvalidate { .. } | SendOp::BindWindow(_) | SendOp::FastRegister(_) => {
                 self.local_left -= 1;
-                if let Err(status) = local::run(&op, common, cx.turn) {
+                if let Err(status) = local::run(&op, common, cx.guard) {
                     pending.done = false;
                     pending.fault = Some(status);
                     common.pending.push_back(pending);

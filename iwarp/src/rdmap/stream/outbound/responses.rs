@@ -1,6 +1,6 @@
 //! Answers to the peer's Reads and atomics, in the order in which they were asked for.
 
-use crate::memory::{Accessor, Turn};
+use crate::memory::{Accessor, EpochGuard};
 use crate::rdmap::{AtomicRequest, AtomicResponse, Opcode, TerminateError};
 
 use super::super::message::{Message, Source};
@@ -21,7 +21,7 @@ impl Outbound {
                 Source::Remote(read),
             ),
             Asked::Atomic(atomic) => {
-                let response = carry_out(&request, &atomic, cx.turn, cx.common.by)?;
+                let response = carry_out(&request, &atomic, cx.guard, cx.common.by)?;
                 let msn = self.atomic_response_msn;
                 self.atomic_response_msn = msn.wrapping_add(1);
                 Message::of_octets(Opcode::AtomicResponse, msn, &response.to_bytes())
@@ -36,11 +36,11 @@ impl Outbound {
 fn carry_out(
     request: &PeerRequest,
     atomic: &AtomicRequest,
-    turn: &Turn,
+    guard: &EpochGuard,
     by: Accessor,
 ) -> Result<AtomicResponse, Failure> {
     let AtomicRequest { id, stag, to, op } = *atomic;
-    let original = turn
+    let original = guard
         .check_atomic(stag, to, by)
         .and_then(|word| word.update(|value| op.apply(value)))
         .map_err(|fault| request.fail(TerminateError::of_read_fault(fault), 0))?;

@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 ///
 /// A place in a queue belongs to the slot and not to the connection: one that a dead connection left behind serves the next
 /// one. So no queue outgrows the slots, however fast connections come and go.
-pub(super) struct Turns {
+pub(super) struct TxScheduler {
     /// By slot: it is in a queue.
     queued: Vec<bool>,
     /// They go first, once: what is small is not kept waiting by bulk.
@@ -15,7 +15,7 @@ pub(super) struct Turns {
     bulk: VecDeque<u32>,
 }
 
-impl Turns {
+impl TxScheduler {
     /// For `slots` connections, with all memory that takes.
     pub(super) fn new(slots: usize) -> Self {
         let (fresh, bulk) = (VecDeque::with_capacity(slots), VecDeque::with_capacity(slots));
@@ -72,7 +72,7 @@ mod tests {
 
     #[test]
     fn a_slot_waits_once_whoever_has_it() {
-        let mut turns = Turns::new(3);
+        let mut turns = TxScheduler::new(3);
         for slot in [0, 1, 0, 0] {
             turns.begin(slot);
         }
