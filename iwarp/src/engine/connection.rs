@@ -4,9 +4,9 @@
 //! |---|---|
 //! | here | its phases, and what TCP and the clock tell it |
 //! | `connection/inbox.rs` | octets in order, before there are FPDUs |
-//! | `connection/plain.rs` | streaming mode in front of MPA, and the switch |
+//! | `connection/streaming_mode.rs` | streaming mode in front of MPA, and the switch |
 //! | `connection/startup.rs` | Request, decision, Reply |
-//! | `connection/full.rs` | Full Operation: turns to receive and to send |
+//! | `connection/full_operation.rs` | Full Operation: turns to receive and to send |
 //! | `connection/teardown.rs` | how it ends |
 
 use std::collections::VecDeque;
@@ -29,32 +29,29 @@ use crate::verbs::{
 
 use super::core::Io;
 
-mod full;
+mod full_operation;
 mod inbox;
-mod plain;
 mod startup;
+mod streaming_mode;
 mod teardown;
 
-use full::Streaming;
+use full_operation::FullOperation;
 use inbox::Inbox;
-use plain::Plain;
+use streaming_mode::StreamingMode;
 
 /// One connection.
 pub(super) struct Connection {
     conn: ConnId,
     /// `None` until a connect request was announced.
     id: Option<Arc<CmShared>>,
-    /// Whose connection it is, and its place there.
-    listener: Option<Arc<CmShared>>,
-    admitted: Option<Admitted>,
+    /// Where it came to, if it is not of our own making.
+    origin: Option<ListenerOrigin>,
     qp: Option<Arc<QpShared>>,
     phase: Phase,
     /// What it was asked for or accepted with, until it is established.
     param: Option<Box<ConnParam>>,
     /// How long it may be idle then.
     idle_timeout: Option<Duration>,
-    /// What is admitted of a Request, until there was one.
-    responder: Option<Box<ResponderOptions>>,
     /// It began in streaming mode: octets on their way from and to the user.
     stream: Option<Arc<StreamShared>>,
     /// Octets of startup frames that TCP has not taken, behind those of `stream`.
@@ -99,19 +96,25 @@ enum Fallback {
     Done,
 }
 
+/// The listener that a connection came to, and its place there.
+struct ListenerOrigin {
+    id: Arc<CmShared>,
+    admitted: Admitted,
+}
+
 enum Phase {
     /// Our SYN is out. The Request follows it, or nothing in streaming mode.
     Opening { start: Option<(Box<Initiator>, Vec<u8>)> },
     /// Streaming mode.
-    Plain(Plain),
+    StreamingMode(StreamingMode),
     /// The Request is out.
     AwaitReply { initiator: Box<Initiator>, inbox: Inbox },
-    /// The peer's Request is awaited.
-    AwaitRequest { responder: Box<Responder>, inbox: Inbox },
+    /// The peer's Request is awaited; `options` say what is admitted of it.
+    AwaitRequest { responder: Box<Responder>, options: Box<ResponderOptions>, inbox: Inbox },
     /// Our user decides.
     Deciding { responder: Box<Responder>, inbox: Inbox },
     /// Full Operation.
-    Streaming(Streaming),
+    FullOperation(FullOperation),
     /// FIN is out: what still comes is acknowledged and dropped.
     Closing,
 }
@@ -130,13 +133,11 @@ impl Connection {
         Self {
             conn,
             id: None,
-            listener: None,
-            admitted: None,
+            origin: None,
             qp: None,
             phase,
             param: None,
             idle_timeout: None,
-            responder: None,
             stream: None,
             outbox: VecDeque::new(),
             fronted: false,
@@ -164,12 +165,11 @@ impl Connection {
         let mut connection = if let Some(options) = shared.options.streaming {
             Self::streaming(conn, StreamShared::new(options))
         } else {
-            let (phase, deadline) = Self::await_request(&shared.options.responder, io.now, Inbox::default())?;
+            let options = Box::new(shared.options.responder.clone());
+            let (phase, deadline) = Self::await_request(options, io.now, Inbox::default())?;
             Self::new(conn, phase, Some(deadline))
         };
-        connection.responder = Some(Box::new(shared.options.responder.clone()));
-        connection.listener = Some(listener);
-        connection.admitted = Some(admitted);
+        connection.origin = Some(ListenerOrigin { id: listener, admitted });
         Ok(connection)
     }
 
@@ -197,8 +197,8 @@ impl Connection {
     /// Tells TCP what is held of its buffers ahead of the frontier, when that has changed.
     pub(super) fn report_pinned(&mut self, io: &mut Io) {
         let pinned = match &self.phase {
-            Phase::Streaming(streaming) => streaming.stream.pinned_octets(),
-            Phase::Plain(plain) => plain.pinned_octets(),
+            Phase::FullOperation(full) => full.stream.pinned_octets(),
+            Phase::StreamingMode(mode) => mode.pinned_octets(),
             Phase::AwaitReply { inbox, .. }
             | Phase::AwaitRequest { inbox, .. }
             | Phase::Deciding { inbox, .. } => inbox.pinned_octets(),
@@ -224,7 +224,7 @@ impl Connection {
                 self.phase = Phase::AwaitReply { initiator, inbox: Inbox::default() };
                 self.say(io, &request);
             }
-            Phase::Opening { start: None } => self.enter_plain(io, guard, Inbox::default()),
+            Phase::Opening { start: None } => self.enter_streaming_mode(io, guard, Inbox::default()),
             other => self.phase = other,
         }
     }
@@ -233,8 +233,8 @@ impl Connection {
     pub(super) fn on_received(&mut self, io: &mut Io, guard: &EpochGuard, received: Received) {
         let Received { offset, buf, frontier } = received;
         match &mut self.phase {
-            Phase::Streaming(_) => self.receive(io, guard, offset, buf, frontier),
-            Phase::Plain(_) => self.receive_plain(io, guard, (offset, buf, frontier)),
+            Phase::FullOperation(_) => self.receive(io, guard, offset, buf, frontier),
+            Phase::StreamingMode(_) => self.receive_in_streaming_mode(io, guard, (offset, buf, frontier)),
             Phase::AwaitReply { inbox, .. }
             | Phase::AwaitRequest { inbox, .. }
             | Phase::Deciding { inbox, .. } => {
@@ -258,8 +258,8 @@ impl Connection {
         let Io { tcp, held, .. } = io;
         let may = |stretches: &[Range<u64>]| tcp.evict(conn, stretches);
         match &mut self.phase {
-            Phase::Streaming(streaming) => streaming.stream.give_up(octets, held, may),
-            Phase::Plain(plain) => plain.give_up(octets, held, may),
+            Phase::FullOperation(full) => full.stream.give_up(octets, held, may),
+            Phase::StreamingMode(mode) => mode.give_up(octets, held, may),
             Phase::AwaitReply { inbox, .. }
             | Phase::AwaitRequest { inbox, .. }
             | Phase::Deciding { inbox, .. } => inbox.give_up(octets, held, may),
@@ -270,18 +270,18 @@ impl Connection {
     /// The peer's FIN.
     pub(super) fn on_peer_closed(&mut self, io: &mut Io, guard: &EpochGuard) {
         match &mut self.phase {
-            Phase::Streaming(streaming) => {
-                if streaming.failed {
+            Phase::FullOperation(full) => {
+                if full.failed {
                     // The Terminate is still on its way out; FIN follows it.
-                } else if streaming.stream.may_end_here() && streaming.stream.may_send() {
+                } else if full.stream.may_end_here() && full.stream.may_send() {
                     self.drain(io);
                 } else {
                     self.error.get_or_insert(ConnectionError::PeerClosed);
                     self.fail(io, Failure::Lost(MpaError::Closed));
                 }
             }
-            Phase::Plain(plain) => {
-                plain.peer_closed = true;
+            Phase::StreamingMode(mode) => {
+                mode.peer_closed = true;
                 self.pump(io, guard);
             }
             Phase::Closing => io.tcp.close(io.now, self.conn),
@@ -328,17 +328,17 @@ impl Connection {
                 self.error.get_or_insert(ConnectionError::CloseTimeout);
                 io.tcp.abort(io.now, self.conn);
             }
-            Phase::Streaming(streaming) if streaming.failed => self.abort(io),
-            Phase::Streaming(streaming) if streaming.draining => self.await_answers(io),
-            Phase::Plain(plain) if plain.closing => {
+            Phase::FullOperation(full) if full.failed => self.abort(io),
+            Phase::FullOperation(full) if full.draining => self.await_answers(io),
+            Phase::StreamingMode(mode) if mode.closing => {
                 self.error.get_or_insert(ConnectionError::CloseTimeout);
                 io.tcp.abort(io.now, self.conn);
             }
             Phase::Deciding { .. } => self.decision_timeout(io, guard),
             // The RTR did not come.
-            Phase::Streaming(_)
+            Phase::FullOperation(_)
             | Phase::Opening { .. }
-            | Phase::Plain(_)
+            | Phase::StreamingMode(_)
             | Phase::AwaitReply { .. }
             | Phase::AwaitRequest { .. } => self.fail_startup(io, ConnectionError::StartupTimeout),
         }

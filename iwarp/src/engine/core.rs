@@ -441,7 +441,7 @@ impl Core {
         match Connection::accepted(conn, id, admitted, &mut self.io) {
             Ok(connection) => {
                 self.insert(connection);
-                self.with_conn(conn, |connection, io| connection.announce_plain(io));
+                self.with_conn(conn, |connection, io| connection.announce_in_streaming_mode(io));
             }
             Err(_) => self.io.tcp.abort(now, conn),
         }

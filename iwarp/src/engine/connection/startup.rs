@@ -14,7 +14,7 @@ use crate::verbs::{CmEventKind, CmShared, ConnParam, ConnectionError, ResponderO
 
 use super::super::core::Io;
 use super::inbox::Rest;
-use super::{Connection, Fallback, Inbox, Phase, Told, duration};
+use super::{Connection, Fallback, Inbox, ListenerOrigin, Phase, Told, duration};
 
 impl Connection {
     /// A connection of ours; its SYN is out. `again`: the first try has failed, and its deadline holds.
@@ -43,14 +43,14 @@ impl Connection {
 
     /// The phase in which the peer's Request is awaited, and by when it has to be whole.
     pub(super) fn await_request(
-        options: &ResponderOptions,
+        options: Box<ResponderOptions>,
         now: Instant,
         inbox: Inbox,
     ) -> Result<(Phase, Instant), MpaError> {
         let deadline = now + duration(options.startup_timeout);
         let responder = Responder::listen(options.mpa_config(), deadline)
             .map_err(|_| MpaError::Startup(StartupFault::NotEnhanced))?;
-        Ok((Phase::AwaitRequest { responder: Box::new(responder), inbox }, deadline))
+        Ok((Phase::AwaitRequest { responder: Box::new(responder), options, inbox }, deadline))
     }
 
     /// Works off what has come in order.
@@ -67,7 +67,7 @@ impl Connection {
                     outcome = step.map(|step| step.event.map(Startup::Reply));
                     consumed
                 }),
-                Phase::AwaitRequest { responder, inbox } | Phase::Deciding { responder, inbox } => inbox
+                Phase::AwaitRequest { responder, inbox, .. } | Phase::Deciding { responder, inbox } => inbox
                     .take(&mut io.held, |offset, octets| {
                         if !matches!(outcome, Ok(None)) {
                             return 0;
@@ -77,7 +77,10 @@ impl Connection {
                         outcome = step.map(|step| step.event.map(Startup::Request));
                         consumed
                     }),
-                Phase::Opening { .. } | Phase::Plain(_) | Phase::Streaming(_) | Phase::Closing => return,
+                Phase::Opening { .. }
+                | Phase::StreamingMode(_)
+                | Phase::FullOperation(_)
+                | Phase::Closing => return,
             };
             io.tcp.release(self.conn, released);
             match outcome {
@@ -95,17 +98,15 @@ impl Connection {
     /// The peer's Request is complete: the user decides.
     pub(super) fn on_request(&mut self, io: &mut Io, guard: &EpochGuard, request: ConnectRequest) {
         let phase = std::mem::replace(&mut self.phase, Phase::Closing);
-        let Phase::AwaitRequest { responder, inbox } = phase else { return };
+        let Phase::AwaitRequest { responder, options, inbox } = phase else { return };
         self.phase = Phase::Deciding { responder, inbox };
         let Some(info) = io.tcp.info(self.conn) else { return };
-        // Whoever awaits a Request has them.
-        let options = self.responder.take().unwrap_or_default();
         let (got, max) = (request.private_data.len(), options.max_private_data);
         if got > max {
             let fault = StartupFault::PrivateData { got, max };
             return self.fail_startup(io, ConnectionError::Startup(fault));
         }
-        let listener = self.listener.clone();
+        let listener = self.origin.as_ref().map(|origin| Arc::clone(&origin.id));
         let id = match (&self.id, &listener) {
             (Some(id), _) => Arc::clone(id),
             (None, Some(listener)) if listener.is_listening() => {
@@ -122,7 +123,7 @@ impl Connection {
         if let Some(timeout) = options.decision_timeout {
             self.deadline = Some(io.now + duration(timeout));
         }
-        if let Some(admitted) = &self.admitted {
+        if let Some(ListenerOrigin { admitted, .. }) = &self.origin {
             admitted.listener.count(|stats| stats.requests += 1);
         }
         let kind = CmEventKind::ConnectRequest {
@@ -210,7 +211,7 @@ impl Connection {
         needed_ord: Option<u16>,
     ) {
         self.decided();
-        if let Some(admitted) = &self.admitted {
+        if let Some(ListenerOrigin { admitted, .. }) = &self.origin {
             admitted.listener.count(|stats| stats.rejected += 1);
         }
         let Phase::Deciding { responder, inbox } = &mut self.phase else {
@@ -226,7 +227,7 @@ impl Connection {
         if stays && self.error.is_none() {
             // MPA is left, and the TCP connection is the user's (RFC 5044 section 7.1.2 rule 2).
             self.told = Told::Streaming;
-            return self.enter_plain(io, guard, inbox);
+            return self.enter_streaming_mode(io, guard, inbox);
         }
         io.tcp.release(self.conn, inbox.clear(&mut io.held));
         if self.error.is_none() {
@@ -241,7 +242,7 @@ impl Connection {
         if !self.id.as_ref().is_some_and(|id| id.expire()) {
             return;
         }
-        if let Some(admitted) = &self.admitted {
+        if let Some(ListenerOrigin { admitted, .. }) = &self.origin {
             admitted.listener.count(|stats| stats.decision_timeouts += 1);
         }
         if let Some(id) = self.id.take() {
@@ -255,7 +256,7 @@ impl Connection {
 
     /// It leaves its listener's backlog.
     fn decided(&mut self) {
-        if let Some(admitted) = &mut self.admitted {
+        if let Some(ListenerOrigin { admitted, .. }) = &mut self.origin {
             admitted.decide();
         }
     }
@@ -281,7 +282,7 @@ impl Connection {
                     // MPA is left, and the TCP connection is the user's (RFC 5044 section 7.1.2 rule 3).
                     id.set_streaming(&io.shared, stream);
                     id.announce(None, kind);
-                    self.enter_plain(io, guard, inbox);
+                    self.enter_streaming_mode(io, guard, inbox);
                     self.qp = None;
                     return;
                 }
@@ -326,7 +327,7 @@ impl Connection {
     ) {
         let Some(qp) = self.qp.clone() else { return };
         let by = Accessor { pd: qp.pd.id(), stream: StreamId(u64::from(qp.num)) };
-        self.enter_full(io, qp, by, negotiated, may_send, announce);
+        self.enter_full_operation(io, qp, by, negotiated, may_send, announce);
     }
 
     /// What came behind the startup frame are FPDUs; and there may be something to send.

@@ -10,15 +10,15 @@ use crate::rdmap::{Terminate, TerminateError};
 use crate::verbs::{CmEventKind, ConnectionError, QpState, TerminateOrigin, TerminateReport};
 
 use super::super::core::Io;
-use super::{Connection, Fallback, Phase, Told, duration};
+use super::{Connection, Fallback, ListenerOrigin, Phase, Told, duration};
 
 impl Connection {
     /// The user wants a graceful close.
     pub(in crate::engine) fn disconnect(&mut self, io: &mut Io) {
         match &self.phase {
             _ if self.is_ending() => {}
-            Phase::Streaming(streaming) if streaming.stream.may_send() => self.drain(io),
-            Phase::Plain(_) => self.close_plain(io),
+            Phase::FullOperation(full) if full.stream.may_send() => self.drain(io),
+            Phase::StreamingMode(_) => self.close_streaming_mode(io),
             // Nothing may be sent yet, so nothing can be drained.
             _ => self.abort(io),
         }
@@ -27,9 +27,9 @@ impl Connection {
     /// Whether nothing of the queue pair is needed any more: a FIN or a Terminate is on its way, with a deadline.
     pub(super) fn is_ending(&self) -> bool {
         match &self.phase {
-            Phase::Streaming(streaming) => streaming.failed,
+            Phase::FullOperation(full) => full.failed,
             Phase::Closing => true,
-            Phase::Plain(plain) => plain.closing,
+            Phase::StreamingMode(mode) => mode.closing,
             Phase::Opening { .. }
             | Phase::AwaitReply { .. }
             | Phase::AwaitRequest { .. }
@@ -40,8 +40,8 @@ impl Connection {
     /// Sends what is posted, waits for the answers to Reads, then FIN. There is no deadline while something is being
     /// sent: TCP has its own for a peer that does not take it.
     pub(super) fn drain(&mut self, io: &mut Io) {
-        if let Phase::Streaming(streaming) = &mut self.phase {
-            streaming.draining = true;
+        if let Phase::FullOperation(full) = &mut self.phase {
+            full.draining = true;
         }
         if let Some(qp) = &self.qp {
             qp.set_state(QpState::Closing);
@@ -52,22 +52,22 @@ impl Connection {
     /// Nothing is left to send: FIN, or a wait for the answers to Reads. A peer that has closed, or does not mean to,
     /// gives none.
     pub(super) fn drained(&mut self, io: &mut Io) {
-        let Phase::Streaming(streaming) = &mut self.phase else { return };
-        if streaming.stream.is_drained() {
+        let Phase::FullOperation(full) = &mut self.phase else { return };
+        if full.stream.is_drained() {
             self.close(io);
         } else if self.deadline.is_none() {
-            streaming.progress = streaming.stream.progress();
+            full.progress = full.stream.progress();
             self.deadline = Some(io.now + duration(io.config.close_timeout));
         }
     }
 
     /// The time for an answer to a Read has passed: was there one?
     pub(super) fn await_answers(&mut self, io: &mut Io) {
-        let Phase::Streaming(streaming) = &mut self.phase else { return };
-        if !streaming.stream.awaits_answers() {
+        let Phase::FullOperation(full) = &mut self.phase else { return };
+        if !full.stream.awaits_answers() {
             return;
         }
-        if streaming.progress == streaming.stream.progress() {
+        if full.progress == full.stream.progress() {
             self.error.get_or_insert(ConnectionError::CloseTimeout);
             return self.abort(io);
         }
@@ -81,7 +81,7 @@ impl Connection {
             Ask::Abort => self.abort(io),
             _ if self.is_ending() => {}
             Ask::Close => self.disconnect(io),
-            Ask::Terminate if matches!(self.phase, Phase::Streaming(_)) => {
+            Ask::Terminate if matches!(self.phase, Phase::FullOperation(_)) => {
                 self.fail(io, Failure::Local(Terminate::local(TerminateError::LocalCatastrophic)));
             }
             Ask::Terminate | Ask::Abandon => self.abort(io),
@@ -96,26 +96,26 @@ impl Connection {
 
     /// The stream has failed: tell the peer where that is possible, flush, close.
     pub(super) fn fail(&mut self, io: &mut Io, failure: Failure) {
-        let Phase::Streaming(streaming) = &mut self.phase else { return };
+        let Phase::FullOperation(full) = &mut self.phase else { return };
         let error = failure.stream_error();
         self.error.get_or_insert(ConnectionError::Stream(error));
-        if std::mem::replace(&mut streaming.failed, true) {
+        if std::mem::replace(&mut full.failed, true) {
             return;
         }
         if failure.is_peers() {
             self.blame(io);
         }
-        let Phase::Streaming(streaming) = &mut self.phase else { return };
-        self.terminate = report(&failure, streaming.stream.may_send());
-        io.tcp.release(self.conn, streaming.stream.drop_held(&mut io.held));
+        let Phase::FullOperation(full) = &mut self.phase else { return };
+        self.terminate = report(&failure, full.stream.may_send());
+        io.tcp.release(self.conn, full.stream.drop_held(&mut io.held));
         if let Some(qp) = &self.qp {
             let oldest = qp.fail(failure.origin(), error, self.terminate.clone());
-            streaming.stream.flush(&mut io.records, oldest, Some(error));
+            full.stream.flush(&mut io.records, oldest, Some(error));
             qp.flush();
         }
         match failure {
-            Failure::Local(terminate) | Failure::User(terminate) if streaming.stream.may_send() => {
-                streaming.stream.terminate(&terminate);
+            Failure::Local(terminate) | Failure::User(terminate) if full.stream.may_send() => {
+                full.stream.terminate(&terminate);
                 self.deadline = Some(io.now + duration(io.config.close_timeout));
                 self.activate(io);
             }
@@ -139,8 +139,8 @@ impl Connection {
 
     /// It comes to nothing by the peer's fault, which its listener may hold against the address.
     fn blame(&self, io: &mut Io) {
-        if let (Some(listener), Some(admitted)) = (&self.listener, &self.admitted) {
-            io.blame(listener, admitted.address());
+        if let Some(ListenerOrigin { id, admitted }) = &self.origin {
+            io.blame(id, admitted.address());
         }
     }
 
@@ -179,8 +179,8 @@ impl Connection {
     /// TCP took the stream with it, and not because our user wanted that.
     fn tell_lost(&self) {
         let wanted = ConnectionError::Tcp(CloseReason::Aborted);
-        if let (Phase::Streaming(streaming), Some(qp)) = (&self.phase, &self.qp)
-            && !streaming.failed
+        if let (Phase::FullOperation(full), Some(qp)) = (&self.phase, &self.qp)
+            && !full.failed
             && self.error.is_some_and(|error| error != wanted)
         {
             qp.lose();
@@ -191,17 +191,17 @@ impl Connection {
     /// requests it has taken from the queue pair are flushed: a receive may be under way even after a graceful close.
     fn end_stream(&mut self, io: &mut Io) {
         match &mut self.phase {
-            Phase::Streaming(streaming) => {
-                io.tcp.release(self.conn, streaming.stream.drop_held(&mut io.held));
-                streaming.stream.end(&mut io.records);
+            Phase::FullOperation(full) => {
+                io.tcp.release(self.conn, full.stream.drop_held(&mut io.held));
+                full.stream.end(&mut io.records);
             }
             Phase::AwaitReply { inbox, .. }
             | Phase::AwaitRequest { inbox, .. }
             | Phase::Deciding { inbox, .. } => {
                 io.tcp.release(self.conn, inbox.clear(&mut io.held));
             }
-            Phase::Plain(plain) => {
-                let released = plain.clear(io);
+            Phase::StreamingMode(mode) => {
+                let released = mode.clear(io);
                 io.tcp.release(self.conn, released);
             }
             Phase::Opening { .. } | Phase::Closing => {}
@@ -211,7 +211,9 @@ impl Connection {
 
     /// An end in startup, for the listener it came to.
     fn count_end(&self, error: Option<ConnectionError>) {
-        let Some(admitted) = self.admitted.as_ref().filter(|_| self.id.is_none()) else { return };
+        let Some(ListenerOrigin { admitted, .. }) = self.origin.as_ref().filter(|_| self.id.is_none()) else {
+            return;
+        };
         if admitted.is_undecided() {
             admitted.listener.count(|stats| match error {
                 Some(ConnectionError::StartupTimeout) => stats.startup_timeouts += 1,

@@ -14,7 +14,7 @@ use super::super::core::Io;
 use super::{Connection, Phase};
 
 /// A connection in Full Operation.
-pub(super) struct Streaming {
+pub(super) struct FullOperation {
     pub(super) stream: Box<Stream>,
     /// Announced when the peer's first FPDU has come.
     announce: Option<Box<Negotiated>>,
@@ -27,7 +27,7 @@ pub(super) struct Streaming {
 }
 
 impl Connection {
-    pub(super) fn enter_full(
+    pub(super) fn enter_full_operation(
         &mut self,
         io: &mut Io,
         qp: Arc<QpShared>,
@@ -38,23 +38,28 @@ impl Connection {
     ) {
         qp.connected(negotiated.ord, negotiated.ird);
         let stream = Box::new(Stream::new(qp, by, negotiated, may_send, &mut io.records));
-        self.phase =
-            Phase::Streaming(Streaming { stream, announce, draining: false, progress: 0, failed: false });
+        self.phase = Phase::FullOperation(FullOperation {
+            stream,
+            announce,
+            draining: false,
+            progress: 0,
+            failed: false,
+        });
     }
 
     pub(super) fn receive(&mut self, io: &mut Io, guard: &EpochGuard, offset: u64, buf: Mbuf, frontier: u64) {
-        let Phase::Streaming(streaming) = &mut self.phase else {
+        let Phase::FullOperation(full) = &mut self.phase else {
             return self.discard(io, offset, &buf, frontier);
         };
-        if streaming.failed {
+        if full.failed {
             return self.discard(io, offset, &buf, frontier);
         }
-        let (first, before) = (!streaming.stream.may_send(), io.streams.rx_fpdus);
+        let (first, before) = (!full.stream.may_send(), io.streams.rx_fpdus);
         let placed = io.streams.rx_placed_octets;
         let means = Means { guard, counters: &mut io.streams, records: &mut io.records };
-        let result = streaming.stream.receive((offset, buf, frontier), &mut io.held, means);
+        let result = full.stream.receive((offset, buf, frontier), &mut io.held, means);
         let fpdus = io.streams.rx_fpdus - before;
-        let established = if streaming.stream.may_send() { streaming.announce.take() } else { None };
+        let established = if full.stream.may_send() { full.announce.take() } else { None };
         if let Some(negotiated) = established {
             self.deadline = None;
             self.announce_established(io, *negotiated, true);
@@ -88,7 +93,7 @@ impl Connection {
     }
 
     fn wants_to_send(&self) -> bool {
-        matches!(&self.phase, Phase::Streaming(streaming) if streaming.draining || streaming.stream.wants_to_send())
+        matches!(&self.phase, Phase::FullOperation(full) if full.draining || full.stream.wants_to_send())
     }
 
     /// Its queue pair was posted to, or TCP has room again.
@@ -103,26 +108,26 @@ impl Connection {
             let asked = qp.take_asked();
             self.obey(io, asked);
         }
-        if self.fronted || matches!(self.phase, Phase::Plain(_)) {
+        if self.fronted || matches!(self.phase, Phase::StreamingMode(_)) {
             let again = self.transmit_front(io);
             if self.fronted {
                 return again;
             }
         }
-        let Phase::Streaming(streaming) = &mut self.phase else {
+        let Phase::FullOperation(full) = &mut self.phase else {
             self.flush_late();
             return false;
         };
         let Io { tcp, streams, records, now, .. } = io;
         let before = streams.tx_fpdus;
         let means = Means { guard, counters: streams, records };
-        let result = streaming.stream.transmit(tcp, self.conn, *now, octets, means);
+        let result = full.stream.transmit(tcp, self.conn, *now, octets, means);
         if io.streams.tx_fpdus > before {
             self.touch(io);
         }
         match result {
             Ok(SendOutcome::Idle) => {
-                if matches!(&self.phase, Phase::Streaming(streaming) if streaming.draining) {
+                if matches!(&self.phase, Phase::FullOperation(full) if full.draining) {
                     self.drained(io);
                 }
                 false

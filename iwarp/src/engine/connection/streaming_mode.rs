@@ -21,14 +21,14 @@ use super::{Connection, Inbox, Phase, Told, duration};
 
 /// A connection in streaming mode.
 #[derive(Default)]
-pub(super) struct Plain {
+pub(super) struct StreamingMode {
     inbox: Inbox,
     pub(super) peer_closed: bool,
     /// FIN follows what the user has sent.
     pub(super) closing: bool,
 }
 
-impl Plain {
+impl StreamingMode {
     pub(super) fn clear(&mut self, io: &mut Io) -> usize {
         self.inbox.clear(&mut io.held)
     }
@@ -78,29 +78,28 @@ impl Connection {
 
     /// One that a listener accepted.
     pub(super) fn streaming(conn: ConnId, stream: Arc<StreamShared>) -> Self {
-        let mut connection = Self::new(conn, Phase::Plain(Plain::default()), None);
+        let mut connection = Self::new(conn, Phase::StreamingMode(StreamingMode::default()), None);
         connection.stream = Some(stream);
         connection
     }
 
     /// A listener's connection begins in streaming mode: the user has it.
-    pub(in crate::engine) fn announce_plain(&mut self, io: &mut Io) {
-        let (Some(listener), Some(info)) = (self.listener.clone(), io.tcp.info(self.conn)) else { return };
+    pub(in crate::engine) fn announce_in_streaming_mode(&mut self, io: &mut Io) {
+        let (Some(origin), Some(info)) = (&mut self.origin, io.tcp.info(self.conn)) else { return };
         if self.stream.is_none() {
             return;
         }
-        if let Some(admitted) = &mut self.admitted {
-            admitted.decide();
-        }
+        origin.admitted.decide();
+        let listener = Arc::clone(&origin.id);
         let id = listener.child(self.conn, (info.local, info.remote));
         self.id = Some(id);
         self.announce_streaming(io, Some(&listener), info.remote);
     }
 
     /// Streaming mode begins, or is back after a reject.
-    pub(super) fn enter_plain(&mut self, io: &mut Io, guard: &EpochGuard, inbox: Inbox) {
+    pub(super) fn enter_streaming_mode(&mut self, io: &mut Io, guard: &EpochGuard, inbox: Inbox) {
         self.deadline = None;
-        self.phase = Phase::Plain(Plain { inbox, ..Plain::default() });
+        self.phase = Phase::StreamingMode(StreamingMode { inbox, ..StreamingMode::default() });
         let addresses = self.id.as_ref().and(io.tcp.info(self.conn)).map(|info| info.remote);
         if let (Told::Nothing, Some(remote)) = (self.told, addresses)
             && self.qp.is_none()
@@ -122,13 +121,18 @@ impl Connection {
     }
 
     /// Octets arrived in streaming mode. Those in order count in TCP's budget, too, until the user has taken them.
-    pub(super) fn receive_plain(&mut self, io: &mut Io, guard: &EpochGuard, octets: (u64, Mbuf, u64)) {
-        let Phase::Plain(plain) = &mut self.phase else { return };
+    pub(super) fn receive_in_streaming_mode(
+        &mut self,
+        io: &mut Io,
+        guard: &EpochGuard,
+        octets: (u64, Mbuf, u64),
+    ) {
+        let Phase::StreamingMode(mode) = &mut self.phase else { return };
         let (offset, buf, frontier) = octets;
         if offset < frontier {
             io.tcp.hold(self.conn, buf.len());
         }
-        match plain.inbox.push(&mut io.held, (offset, buf, frontier), true) {
+        match mode.inbox.push(&mut io.held, (offset, buf, frontier), true) {
             Ok(()) => self.pump(io, guard),
             Err(error) => self.fail_startup(io, error),
         }
@@ -139,7 +143,7 @@ impl Connection {
         if let Some(stream) = &self.stream {
             stream.answer();
         }
-        if matches!(self.phase, Phase::Plain(_)) {
+        if matches!(self.phase, Phase::StreamingMode(_)) {
             self.pump(io, guard);
             self.activate(io);
         }
@@ -147,15 +151,15 @@ impl Connection {
 
     /// Moves octets to the user, as many as it has room for.
     pub(super) fn pump(&mut self, io: &mut Io, _guard: &EpochGuard) {
-        let (Phase::Plain(plain), Some(stream)) = (&mut self.phase, &self.stream) else { return };
-        let before = plain.inbox.next();
-        let released = plain.inbox.take(&mut io.held, |_, octets| stream.fill(octets));
+        let (Phase::StreamingMode(mode), Some(stream)) = (&mut self.phase, &self.stream) else { return };
+        let before = mode.inbox.next();
+        let released = mode.inbox.take(&mut io.held, |_, octets| stream.fill(octets));
         io.tcp.release(self.conn, released);
-        let all = io.tcp.info(self.conn).is_none_or(|info| plain.inbox.next() >= info.frontier);
-        if plain.peer_closed && all {
+        let all = io.tcp.info(self.conn).is_none_or(|info| mode.inbox.next() >= info.frontier);
+        if mode.peer_closed && all {
             stream.end();
         }
-        let moved = plain.inbox.next() > before;
+        let moved = mode.inbox.next() > before;
         if stream.take_readable() {
             self.announce(CmEventKind::StreamReadable);
         }
@@ -204,7 +208,9 @@ impl Connection {
                 }
             }
         }
-        if let (Phase::Plain(_), true, Some(stream)) = (&self.phase, self.outbox.is_empty(), &self.stream) {
+        if let (Phase::StreamingMode(_), true, Some(stream)) =
+            (&self.phase, self.outbox.is_empty(), &self.stream)
+        {
             stream.reopen();
             writable |= stream.drain(&mut send);
         }
@@ -217,16 +223,16 @@ impl Connection {
             result = if blocked { Sent::Later } else { Sent::Again };
         }
         self.fronted = result != Sent::All;
-        if writable && matches!(self.phase, Phase::Plain(_)) {
+        if writable && matches!(self.phase, Phase::StreamingMode(_)) {
             self.announce(CmEventKind::StreamWritable);
         }
         result
     }
 
     /// The user closes in streaming mode: FIN follows what it has sent.
-    pub(super) fn close_plain(&mut self, io: &mut Io) {
-        if let Phase::Plain(plain) = &mut self.phase {
-            plain.closing = true;
+    pub(super) fn close_streaming_mode(&mut self, io: &mut Io) {
+        if let Phase::StreamingMode(mode) = &mut self.phase {
+            mode.closing = true;
         }
         self.deadline = Some(io.now + duration(io.config.close_timeout));
         self.activate(io);
@@ -237,7 +243,7 @@ impl Connection {
         if !self.fronted {
             return self.close(io);
         }
-        self.phase = Phase::Plain(Plain { closing: true, ..Plain::default() });
+        self.phase = Phase::StreamingMode(StreamingMode { closing: true, ..StreamingMode::default() });
         self.deadline = Some(io.now + duration(io.config.close_timeout));
         self.activate(io);
     }
@@ -245,9 +251,9 @@ impl Connection {
     /// A turn to send in streaming mode or startup. Returns whether it wants another one.
     pub(super) fn transmit_front(&mut self, io: &mut Io) -> bool {
         let sent = self.send_front(io);
-        if let Phase::Plain(plain) = &self.phase {
+        if let Phase::StreamingMode(mode) = &self.phase {
             self.touch(io);
-            if plain.closing && sent == Sent::All {
+            if mode.closing && sent == Sent::All {
                 self.close(io);
             }
         }
@@ -264,10 +270,10 @@ impl Connection {
     ) {
         self.qp = Some(qp);
         self.told = Told::Nothing;
-        let (Phase::Plain(plain), Some(stream)) = (&mut self.phase, &self.stream) else {
+        let (Phase::StreamingMode(mode), Some(stream)) = (&mut self.phase, &self.stream) else {
             return self.fail_startup(io, ConnectionError::PeerClosed);
         };
-        let inbox = std::mem::take(&mut plain.inbox);
+        let inbox = std::mem::take(&mut mode.inbox);
         let stray = !stream.take_unread().is_empty();
         let deadline = io.now + duration(param.timeout);
         let started = Initiator::start(param.mpa_config(io.config.crc), &param.private_data, deadline);
@@ -295,15 +301,15 @@ impl Connection {
     ) {
         self.told = Told::Nothing;
         self.idle_deadline = None;
-        let (Phase::Plain(plain), Some(stream)) = (&mut self.phase, self.stream.clone()) else {
+        let (Phase::StreamingMode(mode), Some(stream)) = (&mut self.phase, self.stream.clone()) else {
             return self.fail_startup(io, ConnectionError::PeerClosed);
         };
-        let inbox = std::mem::take(&mut plain.inbox);
+        let inbox = std::mem::take(&mut mode.inbox);
         let next = inbox.next();
-        let Ok((phase, deadline)) = Self::await_request(&options, io.now, inbox) else {
+        let Ok((phase, deadline)) = Self::await_request(options, io.now, inbox) else {
             return self.fail_startup(io, ConnectionError::NoResources);
         };
-        (self.phase, self.responder) = (phase, Some(options));
+        self.phase = phase;
         self.deadline = Some(deadline);
         // The last message of the user goes out now.
         self.say(io, &[]);
