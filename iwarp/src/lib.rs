@@ -109,8 +109,9 @@
 //!
 //! # Layers
 //!
-//! [`memory`], [`ddp`], [`mpa`] and [`rdmap`] are pure: no clock, thread, randomness or I/O. [`verbs`] are the objects of
-//! users, and [`engine`] moves their data over a port. Each knows only those before it.
+//! [`memory`], [`ddp`], [`mpa`] and [`rdmap`] are pure: no clock, thread, randomness or I/O.
+//! [`verbs`] are the objects of users, and [`engine`] moves their data over a port. Each knows only
+//! those before it.
 #![deny(unsafe_code)]
 
 pub mod ddp;

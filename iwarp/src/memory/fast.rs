@@ -1,8 +1,9 @@
 //! Fast registration: memory prepared beforehand, made reachable and unreachable in a send queue.
 //!
-//! [`MemoryTable::prepare`] allocates an STag that is invalid, over memory that may be registered. A send queue makes it
-//! valid for a range of that memory ([`EpochGuard::fast_register`]), and invalidation ends that; both any number of times.
-//! Nothing beyond the prepared memory is ever reachable (RFC 5042 section 2.3.2).
+//! [`MemoryTable::prepare`] allocates an STag that is invalid, over memory that may be registered.
+//! A send queue makes it valid for a range of that memory ([`EpochGuard::fast_register`]), and
+//! invalidation ends that; both any number of times. Nothing beyond the prepared memory is ever
+//! reachable (RFC 5042 section 2.3.2).
 
 use std::sync::Arc;
 

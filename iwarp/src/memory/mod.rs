@@ -6,10 +6,11 @@
 //!
 //! # Revocation
 //!
-//! An engine brackets its work with a [`EpochGuard`]. Each copy checks again that its registration is still the one
-//! that was checked, and then runs to its end within the turn. Whoever revokes an STag marks its slot first and
-//! then waits until every turn that could have seen it unmarked is over. So when [`Registration::deregister`]
-//! returns, no octet changes any more and none is read. See [`quiescence`] for the argument.
+//! An engine brackets its work with an [`EpochGuard`]. Each copy checks again that its registration
+//! is still the one that was checked, and then runs to its end within the turn. Whoever revokes an
+//! STag marks its slot first and then waits until every turn that could have seen it unmarked is
+//! over. So when [`Registration::deregister`] returns, no octet changes any more and none is read.
+//! See [`quiescence`] for the argument.
 //!
 //! # What it is not
 //!

@@ -1,8 +1,8 @@
 //! Waiting until every engine has let go: quiescent-state-based reclamation.
 //!
-//! Each engine owns a [`Participant`] and brackets its work with [`Participant::enter`] and the drop of the
-//! [`EpochGuard`]. A participant's epoch is odd inside a turn and even outside; an engine outside a turn, asleep
-//! for instance, counts as quiescent.
+//! Each engine owns a [`Participant`] and brackets its work with [`Participant::enter`] and the
+//! drop of the [`EpochGuard`]. A participant's epoch is odd inside a turn and even outside; an
+//! engine outside a turn, asleep for instance, counts as quiescent.
 //!
 //! # Why it works
 //!
@@ -67,8 +67,8 @@ pub struct Participant {
     _not_sync: PhantomData<std::cell::Cell<()>>,
 }
 
-/// An open epoch of an engine, its turn: registered memory may be accessed while there is one. It ends when dropped, and
-/// should be short (a burst): whoever revokes an STag waits for it.
+/// An open epoch of an engine, its turn: registered memory may be accessed while there is one. It
+/// ends when dropped, and should be short (a burst): whoever revokes an STag waits for it.
 pub struct EpochGuard {
     membership: Arc<Membership>,
     /// Stays on its thread: what it admits is tied to the order of this thread's actions.

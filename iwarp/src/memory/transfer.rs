@@ -134,8 +134,8 @@ impl<'t> Source<'t> {
             .map_err(|Unmapped| Fault::InvalidStag)
     }
 
-    /// As [`fetch`](Self::fetch). Adds the bytes, as they were copied, to the CRC32c `sum`, if there is one, in the same pass
-    /// where the CPU has one. Nothing is added on an error.
+    /// As [`fetch`](Self::fetch). Adds the bytes, as they were copied, to the CRC32c `sum`, if
+    /// there is one, in the same pass where the CPU has one. Nothing is added on an error.
     ///
     /// # Errors
     /// As [`Target::place`].

@@ -1,8 +1,9 @@
 //! Memory windows: names for a part of a region, given and taken in a send queue.
 //!
-//! A window is bound to a region ([`EpochGuard::bind_window`]): a range inside it, rights that the region can bear. It is a
-//! name for peers only. It ends by being invalidated or bound again, and with the region: it is usable only while
-//! the region is in the generation to which it was bound, which is looked at again before every copy.
+//! A window is bound to a region ([`EpochGuard::bind_window`]): a range inside it, rights that the
+//! region can bear. It is a name for peers only. It ends by being invalidated or bound again, and
+//! with the region: it is usable only while the region is in the generation to which it was bound,
+//! which is looked at again before every copy.
 
 use crate::memory::access::{Access, Accessor, PdId};
 use crate::memory::fault::Fault;

@@ -22,7 +22,8 @@ pub enum AsyncEventKind {
     QpRequestError,
     /// It ended because the peer went for memory that it may not access (`IBV_EVENT_QP_ACCESS_ERR`).
     QpAccessError,
-    /// Everything posted to the send queue is completed, as [`QueuePair::drain`](crate::verbs::QueuePair::drain) asked to be told
+    /// Everything posted to the send queue is completed, as
+    /// [`QueuePair::drain`](crate::verbs::QueuePair::drain) asked to be told
     /// (`IBV_EVENT_SQ_DRAINED`).
     SqDrained,
     /// A queue pair in `Error` has completed all it had taken from its shared receive queue

@@ -67,8 +67,8 @@ impl Doorbells {
         }
     }
 
-    /// Ends the engine's sleep or, if it does not sleep now, the next one before it begins: for what
-    /// [`prepare_sleep`](Self::prepare_sleep) does not look at.
+    /// Ends the engine's sleep or, if it does not sleep now, the next one before it begins: for
+    /// what [`prepare_sleep`](Self::prepare_sleep) does not look at.
     pub(crate) fn interrupt(&self) {
         self.waker.notify();
     }

@@ -1,8 +1,8 @@
-//! What users' threads and an engine share: the rings of requests and completions of queue pairs, and the bells that tell
-//! one side of the other.
+//! What users' threads and an engine share: the rings of requests and completions of queue pairs,
+//! and the bells that tell one side of the other.
 //!
-//! It is not the calls of users, which are in [`verbs`](crate::verbs), and nothing here moves data. The types that users
-//! name are exported from there.
+//! It is not the calls of users, which are in [`verbs`](crate::verbs), and nothing here moves data.
+//! The types that users name are exported from there.
 //!
 //! | file | what |
 //! |---|---|

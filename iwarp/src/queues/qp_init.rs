@@ -13,16 +13,19 @@ pub struct QpInit<'a> {
     pub send_cq: &'a CompletionQueue,
     /// Where receive completions go; may be the same.
     pub recv_cq: &'a CompletionQueue,
-    /// Where receive buffers come from, if not from a queue of its own; of the same protection domain.
+    /// Where receive buffers come from, if not from a queue of its own; of the same protection
+    /// domain.
     pub srq: Option<&'a SharedReceiveQueue>,
     /// Send requests outstanding: a request counts until its completion is reaped.
     pub max_send_wr: usize,
-    /// Receive requests outstanding: a request counts until its completion is reaped. With a shared receive queue: how many
-    /// of its buffers this queue pair may hold, each from the beginning of a message until its completion is reaped. The
-    /// peer's next message then finds no buffer (Terminate 1/2/02), as it would in a queue of its own of this depth.
+    /// Receive requests outstanding: a request counts until its completion is reaped. With a shared
+    /// receive queue: how many of its buffers this queue pair may hold, each from the beginning of
+    /// a message until its completion is reaped. The peer's next message then finds no buffer
+    /// (Terminate 1/2/02), as it would in a queue of its own of this depth.
     pub max_recv_wr: usize,
-    /// With a shared receive queue: an [`AsyncEventKind::QpHighWater`](super::AsyncEventKind::QpHighWater) is made, once,
-    /// when this queue pair holds more buffers than this; 0: none.
+    /// With a shared receive queue: an
+    /// [`AsyncEventKind::QpHighWater`](super::AsyncEventKind::QpHighWater) is made, once, when this
+    /// queue pair holds more buffers than this; 0: none.
     pub high_water: usize,
     /// Elements of one send request, at most [`MAX_SGE`].
     pub max_send_sge: usize,
@@ -32,16 +35,18 @@ pub struct QpInit<'a> {
     pub max_inline: usize,
     /// Every send request makes a completion, signalled or not.
     pub sq_sig_all: bool,
-    /// The messages of RFC 7306 that may be posted and are understood from the peer; all of them by default. What is
-    /// left out is refused when posted, and answered as an unexpected opcode when the peer tries it. Nothing of this
-    /// goes over the wire: see the crate's front page on finding out what the peer understands.
+    /// The messages of RFC 7306 that may be posted and are understood from the peer; all of them by
+    /// default. What is left out is refused when posted, and answered as an unexpected opcode when
+    /// the peer tries it. Nothing of this goes over the wire: see the crate's front page on finding
+    /// out what the peer understands.
     pub extensions: Extensions,
     /// What its send queue may do to STags.
     pub grants: QpGrants,
 }
 
 bitflags! {
-    /// What a send queue may do to STags, beside invalidating them: nothing, by default (RFC 5042 section 2.1).
+    /// What a send queue may do to STags, beside invalidating them: nothing, by default (RFC 5042
+    /// section 2.1).
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub struct QpGrants: u8 {
         /// Memory windows may be bound.
@@ -81,9 +86,10 @@ impl<'a> QpInit<'a> {
 /// | `Terminate` | is flushed | is flushed | an error, `modify` |
 /// | `Error` | is flushed | is flushed | the end of the connection, `modify` |
 ///
-/// Once `disconnect` or `modify` to `Closing` is called, `post_send` is refused in every state, also before the engine has
-/// entered `Closing` and after it has left it (RFC 5041 section 6.2.1). A receive is no transfer: it may be posted until the
-/// end, for messages of the peer that come before our FIN, and is flushed then.
+/// Once `disconnect` or `modify` to `Closing` is called, `post_send` is refused in every state,
+/// also before the engine has entered `Closing` and after it has left it (RFC 5041 section 6.2.1).
+/// A receive is no transfer: it may be posted until the end, for messages of the peer that come
+/// before our FIN, and is flushed then.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum QpState {

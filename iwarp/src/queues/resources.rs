@@ -1,5 +1,5 @@
-//! What all objects of a context share: its limits, its memory table, its asynchronous events, and the numbers that it
-//! gives out.
+//! What all objects of a context share: its limits, its memory table, its asynchronous events, and
+//! the numbers that it gives out.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -32,11 +32,12 @@ pub struct ContextLimits {
     pub max_srq: usize,
     /// Requests of one shared receive queue.
     pub max_srq_wr: usize,
-    /// Inbound Reads and atomics that all connections together may have outstanding. A connection counts with its IRD, and
-    /// with as much again where its queue pair understands atomics ([`Extensions::ATOMICS`](crate::verbs::Extensions::ATOMICS)), as by
-    /// default it does: they have buffers of their own. Until depths are settled the IRD counts as what it may come to:
-    /// [`ConnParam::responder_resources`](crate::verbs::ConnParam::responder_resources), or 128 if that is more, as the peer may have
-    /// it raised.
+    /// Inbound Reads and atomics that all connections together may have outstanding. A connection
+    /// counts with its IRD, and with as much again where its queue pair understands atomics
+    /// ([`Extensions::ATOMICS`](crate::verbs::Extensions::ATOMICS)), as by default it does: they
+    /// have buffers of their own. Until depths are settled the IRD counts as what it may come to:
+    /// [`ConnParam::responder_resources`](crate::verbs::ConnParam::responder_resources), or 128 if
+    /// that is more, as the peer may have it raised.
     pub max_read_slots: usize,
     /// Asynchronous events that wait; more are lost and counted.
     pub max_async_events: usize,
@@ -109,7 +110,8 @@ impl Resources {
         }))
     }
 
-    /// Objects of two contexts are not used together: each context numbers its own, and has its own memory and limits.
+    /// Objects of two contexts are not used together: each context numbers its own, and has its own
+    /// memory and limits.
     pub(crate) fn same(&self, other: &Self) -> Result<(), VerbsError> {
         if std::ptr::eq(self, other) {
             return Ok(());

@@ -10,7 +10,8 @@ use super::VerbsError;
 /// One limit of a context, and how it stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Usage {
-    /// The limit's name in [`ContextLimits`](super::ContextLimits), or in [`ListenOptions`](crate::verbs::ListenOptions).
+    /// The limit's name in [`ContextLimits`](super::ContextLimits), or in
+    /// [`ListenOptions`](crate::verbs::ListenOptions).
     pub name: &'static str,
     /// Its value.
     pub limit: usize,

@@ -1,7 +1,8 @@
 //! Atomic operations (RFC 7306 section 5): what is done to the 64-bit word, and the headers of Atomic Request and
 //! Atomic Response (sections 5.2.1 and 5.2.2), each the whole DDP payload of its message.
 //!
-//! What it is not: the access to the word, which is `crate::memory`'s ([`EpochGuard::check_atomic`](crate::memory::EpochGuard)).
+//! What it is not: the access to the word, which is `crate::memory`'s
+//! ([`EpochGuard::check_atomic`](crate::memory::EpochGuard)).
 
 use crate::memory::Stag;
 use crate::rdmap::control::Extensions;

@@ -1,8 +1,10 @@
-//! The layout of the sources: the folders of a crate are floors, and a file knows only the floors that the table allows. A
-//! floor knows none of those behind it, so that there is no circle of floors.
+//! The layout of the sources: the folders of a crate are floors, and a file knows only the floors
+//! that the table allows. A floor knows none of those behind it, so that there is no circle of
+//! floors.
 //!
-//! Read from the paths that begin with `crate` or `super` in the sources, those of unit tests included. Links in comments are no
-//! arrows. What a floor knows by the name that another one gives it (`pub use`) is an arrow to that other one.
+//! Read from the paths that begin with `crate` or `super` in the sources, those of unit tests
+//! included. Links in comments are no arrows. What a floor knows by the name that another one gives
+//! it (`pub use`) is an arrow to that other one.
 
 mod paths;
 

@@ -1,8 +1,11 @@
-//! The paths that a source file names: those that begin with `crate` or `super`, with their braces resolved.
+//! The paths that a source file names: those that begin with `crate` or `super`, with their braces
+//! resolved.
 //!
-//! Not a parser of Rust: it takes comments and literals out, and knows inline modules, as `super` counts from them.
+//! Not a parser of Rust: it takes comments and literals out, and knows inline modules, as `super`
+//! counts from them.
 
-/// All paths that `text`, the file of module `module`, names within its crate, from the crate's root.
+/// All paths that `text`, the file of module `module`, names within its crate, from the crate's
+/// root.
 pub(crate) fn named(text: &str, module: &[String]) -> Vec<Vec<String>> {
     let tokens = tokens(text);
     let mut found = Vec::new();
@@ -39,7 +42,8 @@ pub(crate) fn named(text: &str, module: &[String]) -> Vec<Vec<String>> {
     found
 }
 
-/// Reads the path that begins at token `at` behind `base`, and all of its branches; gives the token behind.
+/// Reads the path that begins at token `at` behind `base`, and all of its branches; gives the token
+/// behind.
 fn tree(tokens: &[String], mut at: usize, base: &[String], found: &mut Vec<Vec<String>>) -> usize {
     let mut path = base.to_vec();
     loop {

@@ -149,7 +149,8 @@ impl Search {
     }
 }
 
-/// From an FPDU to the next by their lengths, as long as they check, down to one that can be placed.
+/// From an FPDU to the next by their lengths, as long as they check, down to one that can be
+/// placed.
 fn walk(mut lead: Lead, deframer: &mut Deframer, slab: &HeldSlab) -> Walk {
     let framing = deframer.framing;
     loop {

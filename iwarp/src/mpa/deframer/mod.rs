@@ -1,9 +1,9 @@
 //! Receiving: buffers of TCP into ULPDUs, in order and out of order (sections 4.3, 6, appendix A.3).
 //!
-//! [`Deframer::receive`] takes a buffer; the caller then asks [`Ulpdus`] for one ULPDU after the other. They are views of
-//! the buffer, or of a chain of held ones; nothing is staged. The CRC is verified first, over the whole chain. Where our
-//! markers are in the stream, FPDUs behind a hole are found and offered ahead of their turn. Errors are raised where
-//! FPDUs are met in order only.
+//! [`Deframer::receive`] takes a buffer; the caller then asks [`Ulpdus`] for one ULPDU after the
+//! other. They are views of the buffer, or of a chain of held ones; nothing is staged. The CRC is
+//! verified first, over the whole chain. Where our markers are in the stream, FPDUs behind a hole
+//! are found and offered ahead of their turn. Errors are raised where FPDUs are met in order only.
 //!
 //! Nothing here knows what is in a ULPDU.
 //!
@@ -155,7 +155,8 @@ impl Deframer {
         std::mem::take(&mut self.released)
     }
 
-    /// Whether reception is over: by an error, by [`Ulpdus`] dropped half way, or by [`clear`](Self::clear).
+    /// Whether reception is over: by an error, by [`Ulpdus`] dropped half way, or by
+    /// [`clear`](Self::clear).
     pub const fn is_over(&self) -> bool {
         self.over
     }
@@ -181,7 +182,8 @@ impl Deframer {
         first_new(&slab.records, self.records, start, buf).map(|(start, buf, _)| (start, buf))
     }
 
-    /// Holds what cannot be handed up at once. With markers, a search for what it makes whole ahead of the frontier begins.
+    /// Holds what cannot be handed up at once. With markers, a search for what it makes whole ahead
+    /// of the frontier begins.
     fn hold(&mut self, start: u64, buf: Mbuf, ahead: bool, slab: &mut HeldSlab) -> Source {
         let before = buf.len();
         // Compaction and clipping keep the octets in front: the slot's end tells how many were new.

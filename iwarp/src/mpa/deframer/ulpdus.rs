@@ -20,23 +20,26 @@ use crate::mpa::MpaError;
 pub enum Received<'a> {
     /// The next one in the sender's order. Its octets have not been handed over yet.
     InOrder(Ulpdu<'a>),
-    /// The next one in the sender's order. It came as [`Ahead`](Self::Ahead) before, and was placed then.
+    /// The next one in the sender's order. It came as [`Ahead`](Self::Ahead) before, and was placed
+    /// then.
     Placed {
         /// Its first octets: 18, or all if it has fewer.
         header: &'a [u8],
         /// Octets of the ULPDU.
         ulpdu_len: usize,
     },
-    /// One that lies behind a hole. If its octets are where they belong, say so by [`Ulpdus::mark_placed`]: they go away,
-    /// and it comes again as [`Placed`](Self::Placed). Else it is held and comes as [`InOrder`](Self::InOrder); it may
-    /// come as `Ahead` before that again.
+    /// One that lies behind a hole. If its octets are where they belong, say so by
+    /// [`Ulpdus::mark_placed`]: they go away, and it comes again as [`Placed`](Self::Placed). Else
+    /// it is held and comes as [`InOrder`](Self::InOrder); it may come as `Ahead` before that
+    /// again.
     Ahead(Ulpdu<'a>),
 }
 
-/// The ULPDUs that a received buffer brings. Those in order come in the sender's order, each exactly once.
+/// The ULPDUs that a received buffer brings. Those in order come in the sender's order, each
+/// exactly once.
 ///
-/// Ask until there is none, then [`finish`](Self::finish). Dropped before that, reception is over for good: what is held
-/// goes, and what still comes is dropped. So it is after an error.
+/// Ask until there is none, then [`finish`](Self::finish). Dropped before that, reception is over
+/// for good: what is held goes, and what still comes is dropped. So it is after an error.
 #[derive(Debug)]
 pub struct Ulpdus<'a> {
     deframer: &'a mut Deframer,
@@ -81,11 +84,13 @@ impl<'a> Ulpdus<'a> {
     /// The next ULPDU; `None`: that is all.
     ///
     /// # Errors
-    /// Code 2 or 3 of the FPDU at the frontier, or 5 where there is no slot left for the rest of the buffer.
+    /// Code 2 or 3 of the FPDU at the frontier, or 5 where there is no slot left for the rest of
+    /// the buffer.
     #[expect(clippy::should_implement_trait, reason = "an iterator cannot lend")]
     #[inline]
     pub fn next(&mut self) -> Result<Option<Received<'_>>, MpaError> {
-        // The usual cases come first, and alone: one is met for each FPDU, the other for each buffer.
+        // The usual cases come first, and alone: one is met for each FPDU, the other for each
+        // buffer.
         if let Some(extent) = self.take_behind() {
             return Ok(self.view_behind(&extent));
         }
@@ -103,15 +108,17 @@ impl<'a> Ulpdus<'a> {
         }
     }
 
-    /// For `tcp_lite::Stack::release`: of the octets that were handed up ahead of the frontier, how many are no longer
-    /// held ahead of it, since the last call. Each such octet counts once: when its FPDU was placed early, when the
-    /// frontier passed it, or when reception ended. What is in order never counts, also where it waits for the rest of its
-    /// FPDU: else a window with less room than for that would stay closed, and the FPDU would never be whole.
+    /// For `tcp_lite::Stack::release`: of the octets that were handed up ahead of the frontier, how
+    /// many are no longer held ahead of it, since the last call. Each such octet counts once: when
+    /// its FPDU was placed early, when the frontier passed it, or when reception ended. What is in
+    /// order never counts, also where it waits for the rest of its FPDU: else a window with less
+    /// room than for that would stay closed, and the FPDU would never be whole.
     pub fn finish(self) -> usize {
         std::mem::take(&mut self.deframer.released)
     }
 
-    /// Goes past the next FPDU, if it lies whole and sound in one piece of memory, right behind the one before.
+    /// Goes past the next FPDU, if it lies whole and sound in one piece of memory, right behind the
+    /// one before.
     #[inline]
     fn take_behind(&mut self) -> Option<Extent> {
         let Self { deframer, source: Source::Buffer { start, buf }, .. } = self else { return None };
@@ -223,7 +230,8 @@ impl Drop for Ulpdus<'_> {
 }
 
 impl Deframer {
-    /// The next FPDU in `buf`, which begins at position `start`. What is in front of it goes from the buffer's front.
+    /// The next FPDU in `buf`, which begins at position `start`. What is in front of it goes from
+    /// the buffer's front.
     fn find_in_buffer(
         &mut self,
         start: &mut u64,
@@ -280,8 +288,8 @@ impl Deframer {
             return Ok(None);
         };
         if record.is_some_and(|record| record.start < extent.end) && extent.header < self.frontier {
-            // The length chain and a marker disagree. The octets of the other FPDU are gone, so that no CRC can say
-            // which is wrong.
+            // The length chain and a marker disagree. The octets of the other FPDU are gone, so
+            // that no CRC can say which is wrong.
             return Err(MpaError::Marker { position });
         }
         if extent.end > self.frontier || !wire.covers(extent.start, extent.end) {

@@ -1,4 +1,5 @@
-//! What ends an RDMA stream: an error found here, the peer's Terminate, or the end of TCP (RFC 5040 section 7).
+//! What ends an RDMA stream: an error found here, the peer's Terminate, or the end of TCP (RFC 5040
+//! section 7).
 
 use crate::mpa::{Action, MpaError};
 use crate::queues::{Origin, StreamError};
@@ -13,7 +14,8 @@ pub(crate) enum Failure {
     User(Terminate),
     /// The peer's Terminate.
     Peer(Terminate),
-    /// TCP's receive direction ended where it may not, or MPA cannot go on: there is nobody to tell.
+    /// TCP's receive direction ended where it may not, or MPA cannot go on: there is nobody to
+    /// tell.
     Lost(MpaError),
 }
 
@@ -32,8 +34,9 @@ impl Failure {
         }
     }
 
-    /// Whether the peer has brought it about, as far as it can be told: by what it has sent, or by giving up. A local
-    /// catastrophic error is our own (RFC 5040 section 4.8), and a TCP connection may be lost for any reason.
+    /// Whether the peer has brought it about, as far as it can be told: by what it has sent, or by
+    /// giving up. A local catastrophic error is our own (RFC 5040 section 4.8), and a TCP
+    /// connection may be lost for any reason.
     pub(crate) fn is_peers(&self) -> bool {
         const OURS: [TerminateError; 2] =
             [TerminateError::LocalCatastrophic, TerminateError::DdpLocalCatastrophic];

@@ -12,8 +12,8 @@
 //! | `failure.rs` | what ends a stream |
 //! | `counters.rs` | what streams count |
 //!
-//! It knows nothing of TCP's handshake, of MPA's startup and of the end of a connection: a connection of the engine drives
-//! it, and is told of its end by a [`Failure`].
+//! It knows nothing of TCP's handshake, of MPA's startup and of the end of a connection: a
+//! connection of the engine drives it, and is told of its end by a [`Failure`].
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -204,7 +204,7 @@ impl Stream {
 
     /// Completes everything started in error, oldest first; what is still queued is flushed by the queue pair.
     /// One request at most is blamed: the one that is known to be the cause, or the oldest by `first`. (Where one is known
-    /// the failure is ours, and [`SendOutcome`](crate::queues::Outcome) blames no other.)
+    /// the failure is ours, and [`Outcome`](crate::queues::Outcome) blames no other.)
     pub(crate) fn flush(&mut self, records: &mut Records, first: WcStatus, error: Option<StreamError>) {
         let Self { common, outbound, inbound, .. } = self;
         common.outstanding.clear(&mut records.outstanding);

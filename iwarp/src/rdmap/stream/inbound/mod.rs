@@ -25,7 +25,8 @@ use super::peer_request::{ByKind, RequestQueue};
 use super::records::Records;
 use super::{Failure, StreamCounters};
 
-/// Inbound requests that are bound to messages behind the one under way, at most: Sends further ahead of a hole wait for it.
+/// Receive requests that are bound to messages behind the one under way, at most: Sends further
+/// ahead of a hole wait for it.
 const BOUND_AHEAD: usize = 31;
 
 /// What reception remembers between segments.
@@ -121,7 +122,8 @@ impl Delivery<'_> {
         self.in_order(&Piece { head, len, ulpdu: None, arrival: Arrival::Placed })
     }
 
-    /// Places a ULPDU that lies ahead of a hole, if all is well with it; nothing is delivered or reported.
+    /// Places a ULPDU that lies ahead of a hole, if all is well with it; nothing is delivered or
+    /// reported.
     pub(super) fn place_early(&mut self, ulpdu: &Ulpdu<'_>) -> bool {
         let mut room = [0; Header::MAX_LEN];
         let head = head(ulpdu, &mut room);
@@ -148,8 +150,9 @@ impl Delivery<'_> {
         result
     }
 
-    /// The answer to a Read or atomic of ours is here, and our user has taken the place for it away. The request is
-    /// to blame, and the error is our user's, whichever it was. What the peer is told is what the segment says:
+    /// The answer to a Read or atomic of ours is here, and our user has taken the place for it
+    /// away. The request is to blame, and the error is our user's, whichever it was. What the peer
+    /// is told is what the segment says:
     ///
     /// - A Read Response names the STag. DDP has to check it in every segment, and has one error for an STag that is
     ///   not valid any more (RFC 5041 section 7.1, RFC 5040 section 7.2): 1/1/00, with the segment's header.
