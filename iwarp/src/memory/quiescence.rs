@@ -87,7 +87,7 @@ impl Participant {
     /// When a turn of this participant is open, on this thread or another: turns do not nest.
     pub fn enter(&self) -> EpochGuard {
         let epoch = &self.membership.epoch;
-        let count = epoch.idle_count().expect("a guard of this engine is open already");
+        let count = epoch.idle_count().expect("a turn of this engine is open already");
         epoch.enter(count);
         EpochGuard { membership: Arc::clone(&self.membership), _not_send: PhantomData }
     }
