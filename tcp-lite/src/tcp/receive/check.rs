@@ -17,7 +17,9 @@ impl ReceiveHalf {
             held.held_octets <= held.held_octets_max && held.pinned_octets <= held.pinned_octets_max;
         ensure!(at_most, "more than ever: {held:?}");
         if let Some(key) = self.ranges {
-            reorder.check_set(key, conn, (held.held_octets, held.pinned_octets), (nxt, edge))?;
+            // Nothing behind the peer's FIN is taken, and no FIN below what was.
+            let limit = self.fin.map_or(edge, |fin| fin.min(edge));
+            reorder.check_set(key, conn, (held.held_octets, held.pinned_octets), (nxt, limit))?;
         }
         Ok(self.ranges.is_some())
     }
