@@ -21,9 +21,9 @@ use iwarp::verbs::{
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
 const BULK: usize = 64;
-const BULK_OCTETS: usize = 64 << 10;
+const BULK_BYTES: usize = 64 << 10;
 const BULK_DEPTH: usize = 8;
-const PING_OCTETS: usize = 64;
+const PING_BYTES: usize = 64;
 const RUN: Duration = Duration::from_secs(2);
 
 fn main() -> Result<()> {
@@ -46,25 +46,25 @@ fn main() -> Result<()> {
         Ok(())
     })?;
     let (slowest, fastest) = done.iter().fold((u64::MAX, 0), |(low, high), &n| (low.min(n), high.max(n)));
-    let octets = done.iter().sum::<u64>() * BULK_OCTETS as u64;
+    let bytes = done.iter().sum::<u64>() * BULK_BYTES as u64;
     println!(
-        "{BULK} bulk queue pairs, {BULK_OCTETS} B Writes: {:.0} MiB/s in all",
-        mib(octets) / RUN.as_secs_f64()
+        "{BULK} bulk queue pairs, {BULK_BYTES} B Writes: {:.0} MiB/s in all",
+        mib(bytes) / RUN.as_secs_f64()
     );
     println!("slowest / fastest: {slowest} / {fastest} messages = {:.2}", slowest as f64 / fastest as f64);
     for (name, histogram) in [("alone", alone), ("beside bulk", beside)] {
         let at = |quantile| histogram.value_at_quantile(quantile) as f64 / 1000.0;
         let (p50, p99, p999) = (at(0.5), at(0.99), at(0.999));
         println!(
-            "{PING_OCTETS} B ping-pong {name}: p50 {p50:.1} us, p99 {p99:.1} us, 99.9 % {p999:.1} us, {} round trips",
+            "{PING_BYTES} B ping-pong {name}: p50 {p50:.1} us, p99 {p99:.1} us, 99.9 % {p999:.1} us, {} round trips",
             histogram.len()
         );
     }
     Ok(())
 }
 
-fn mib(octets: u64) -> f64 {
-    octets as f64 / f64::from(1 << 20)
+fn mib(bytes: u64) -> f64 {
+    bytes as f64 / f64::from(1 << 20)
 }
 
 /// Two hosts, turned together.
@@ -101,8 +101,8 @@ impl Hosts {
         listener.listen(7471, 128, Duration::from_secs(10))?;
         Ok(Self {
             bulk_cq: a.context.create_cq(BULK * BULK_DEPTH, None)?,
-            source: a.pd.reg_mr(BULK_OCTETS, Access::LOCAL_WRITE)?,
-            target: b.pd.reg_mr(BULK_OCTETS, Access::LOCAL_WRITE | Access::REMOTE_WRITE)?,
+            source: a.pd.reg_mr(BULK_BYTES, Access::LOCAL_WRITE)?,
+            target: b.pd.reg_mr(BULK_BYTES, Access::LOCAL_WRITE | Access::REMOTE_WRITE)?,
             a,
             b,
             _listener: listener,
@@ -145,7 +145,7 @@ impl Hosts {
     fn write_bulk(&self, pair: &Pair, index: usize) -> Result<()> {
         let remote = RemoteAddr { addr: self.target.addr(), rkey: self.target.rkey() };
         let request =
-            SendRequest::new(index as u64, SendOp::Write { remote }, self.source.sge(0, BULK_OCTETS));
+            SendRequest::new(index as u64, SendOp::Write { remote }, self.source.sge(0, BULK_BYTES));
         Ok(pair.a.post_send(&request)?)
     }
 
@@ -157,11 +157,11 @@ impl Hosts {
     ) -> Result<Histogram<u64>> {
         let rights = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
         let (at_a, at_b) =
-            (self.a.pd.reg_mr(2 * PING_OCTETS, rights)?, self.b.pd.reg_mr(2 * PING_OCTETS, rights)?);
+            (self.a.pd.reg_mr(2 * PING_BYTES, rights)?, self.b.pd.reg_mr(2 * PING_BYTES, rights)?);
         let write = |qp: &QueuePair, from: &MemoryRegion, to: &MemoryRegion, mark: u8| -> Result<()> {
-            from.write_at(PING_OCTETS, &[mark; PING_OCTETS])?;
+            from.write_at(PING_BYTES, &[mark; PING_BYTES])?;
             let remote = RemoteAddr { addr: to.addr(), rkey: to.rkey() };
-            let request = SendRequest::new(0, SendOp::Write { remote }, from.sge(PING_OCTETS, PING_OCTETS));
+            let request = SendRequest::new(0, SendOp::Write { remote }, from.sge(PING_BYTES, PING_BYTES));
             Ok(qp.post_send(&request.flags(SendFlags::INLINE))?)
         };
         let mut histogram = Histogram::new(3)?;
@@ -172,10 +172,10 @@ impl Hosts {
             let start = Instant::now();
             write(&ping.a, &at_a, &at_b, mark)?;
             let mut answered = false;
-            while at_a.load_u8(PING_OCTETS - 1)? != mark {
+            while at_a.load_u8(PING_BYTES - 1)? != mark {
                 self.turn();
                 between(self)?;
-                if !answered && at_b.load_u8(PING_OCTETS - 1)? == mark {
+                if !answered && at_b.load_u8(PING_BYTES - 1)? == mark {
                     answered = true;
                     write(&ping.b, &at_b, &at_a, mark)?;
                 }

@@ -260,7 +260,7 @@ impl Endpoint {
 /// How connections of a test are asked for or accepted.
 ///
 /// # Errors
-/// [`Error::Verbs`] for more than [`MAX_PRIVATE_DATA`] octets.
+/// [`Error::Verbs`] for more than [`MAX_PRIVATE_DATA`] bytes.
 pub fn conn_param(params: &Params, timeout: Duration, private_data: &[u8]) -> Result<ConnParam, Error> {
     debug_assert!(private_data.len() <= MAX_PRIVATE_DATA);
     // perftest names no depth where nothing is read.

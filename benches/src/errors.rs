@@ -59,7 +59,7 @@ pub enum Error {
     /// The peer said something that perftest's exchange does not have.
     #[error("the peer does not speak perftest's exchange: {0}")]
     Exchange(String),
-    /// `--validate` found octets that are not what was sent.
+    /// `--validate` found bytes that are not what was sent.
     #[error("validation failed: {0}")]
     Validation(String),
     /// Ctrl-C or SIGTERM.

@@ -232,7 +232,7 @@ mod tests {
     #[test]
     fn a_lost_peer_is_not_the_cause() {
         let lost = || Err::<(), _>(Error::Disconnected { doing: "measuring", error: None });
-        let cause = || Err::<(), _>(Error::Validation("octet 7".into()));
+        let cause = || Err::<(), _>(Error::Validation("byte 7".into()));
         for (ran, served) in [(lost(), cause()), (cause(), lost()), (Err(Error::Interrupted), cause())] {
             assert!(matches!(first_cause(ran, served), Err(Error::Validation(_))));
         }

@@ -84,7 +84,7 @@ impl Output {
         if params.validate {
             let theirs = outcome.peer.as_ref().map_or(0, |peer| peer.messages_checked);
             self.print(&format!(
-                " validated: {} messages here, {theirs} at the peer, every octet as sent",
+                " validated: {} messages here, {theirs} at the peer, every byte as sent",
                 outcome.messages_checked
             ));
         }
@@ -112,7 +112,7 @@ impl Output {
                     row.size,
                     core.queue_pairs,
                     core.messages,
-                    self.unit.of(core.octets_per_s),
+                    self.unit.of(core.bytes_per_s),
                     self.unit.name(),
                     core.messages_per_s / 1e6
                 ));
@@ -129,7 +129,7 @@ impl Output {
         let scope_cycles = dp::profile::scope_cycles();
         for (end, rows) in [("here", &self.rows), ("target", &self.target)] {
             for (row, profiled) in rows.iter().filter_map(|row| Some((row, row.profile.as_ref()?))) {
-                let title = format!("{end}, {} octets", row.size);
+                let title = format!("{end}, {} bytes", row.size);
                 self.print(&Breakdown::new(profiled, hz, scope_cycles).lines(&title).join("\n"));
             }
         }
@@ -154,12 +154,12 @@ pub(crate) fn description(params: &Params) -> String {
     let reads =
         if test.name().starts_with("read") { format!(", outstanding reads {outs}") } else { String::new() };
     let rate = match rate {
-        Some(Rate::Octets(octets)) => format!(", {:.3} Gb/s", Unit::GigabitsPerSecond.of(*octets as f64)),
+        Some(Rate::Bytes(bytes)) => format!(", {:.3} Gb/s", Unit::GigabitsPerSecond.of(*bytes as f64)),
         Some(Rate::Messages(messages)) => format!(", {messages} messages/s"),
         None => String::new(),
     };
     let bursts = if *burst > 1 { format!(" in bursts of {burst}") } else { String::new() };
-    let checks = if params.validate { ", every octet checked" } else { "" };
+    let checks = if params.validate { ", every byte checked" } else { "" };
     format!(
         "{}{ways}: {qps} queue pair{}, depth {tx_depth}, CQ moderation {cq_mod}{reads}{time}{rate}{bursts}{checks}",
         test.name(),
@@ -180,17 +180,17 @@ fn load_note(load: &Load) -> Option<String> {
         .then(|| " latency to when TCP took the message: only an iwperf tells when it has it".into())
 }
 
-/// What a message and an octet cost here, row by row.
+/// What a message and a byte cost here, row by row.
 fn cost_lines(rows: &[Row], hz: u64) -> Vec<String> {
     let line = |row: &Row| {
         let cycles = row.busy_cycles as f64;
         let messages = row.messages.max(1) as f64;
-        let octets = messages * f64::from(row.size);
+        let bytes = messages * f64::from(row.size);
         format!(
-            " cost of {} B: {:.0} cycles a message, {:.3} cycles an octet, {:.3} s of one core at {:.2} GHz",
+            " cost of {} B: {:.0} cycles a message, {:.3} cycles a byte, {:.3} s of one core at {:.2} GHz",
             row.size,
             cycles / messages,
-            cycles / octets,
+            cycles / bytes,
             cycles / hz as f64,
             hz as f64 / 1e9
         )
@@ -218,7 +218,7 @@ mod tests {
             Row { size: 100, messages: 10, figures, confirmed: true, busy_cycles: 2000, ..Row::default() };
         assert_eq!(
             cost_lines(&[row], 1_000_000_000),
-            [" cost of 100 B: 200 cycles a message, 2.000 cycles an octet, 0.000 s of one core at 1.00 GHz"]
+            [" cost of 100 B: 200 cycles a message, 2.000 cycles a byte, 0.000 s of one core at 1.00 GHz"]
         );
     }
 }

@@ -6,22 +6,22 @@ use crate::rate::Rate;
 /// Port of perftest's tools and of ours.
 pub const DEFAULT_PORT: u16 = 18515;
 
-/// Largest message of an `--all` sweep (perftest's `MAX_SIZE`), octets.
+/// Largest message of an `--all` sweep (perftest's `MAX_SIZE`), bytes.
 pub const MAX_SIZE: u32 = 8 << 20;
 
 /// Receives that a target of Sends keeps posted for each queue pair (perftest's `DEF_RX_SEND`).
 pub const RX_DEPTH_SEND: u32 = 512;
 
-/// The least that each half of a queue pair's buffer holds (perftest's cycle buffer), octets.
+/// The least that each half of a queue pair's buffer holds (perftest's cycle buffer), bytes.
 pub const CYCLE_BUFFER: u32 = 4096;
 
 /// Queue pairs of one end: fewer than the connections of a stack, and a number of 16 bits in a `wr_id`.
 pub const MAX_QPS: u32 = 16_000;
 
-/// Memory for one half of all buffers beyond which queue pairs share them, octets.
-const SHARED_OCTETS: usize = 256 << 20;
+/// Memory for one half of all buffers beyond which queue pairs share them, bytes.
+const SHARED_BYTES: usize = 256 << 20;
 
-/// Highest rate, octets or messages a second.
+/// Highest rate, bytes or messages a second.
 pub const MAX_RATE: u64 = 1_000_000_000_000;
 
 /// The six tests.
@@ -90,13 +90,13 @@ impl Test {
 pub struct Params {
     /// Which test.
     pub test: Test,
-    /// Octets of a message (of the largest, with `all`).
+    /// Bytes of a message (of the largest, with `all`).
     pub size: u32,
     /// Messages of each queue pair; 0 when `duration_s` decides.
     pub iters: u32,
     /// Seconds to run; 0 when `iters` decides.
     pub duration_s: u32,
-    /// All sizes from 2 octets to 8 MiB, doubling.
+    /// All sizes from 2 bytes to 8 MiB, doubling.
     pub all: bool,
     /// Both ends send at the same time.
     pub bidirectional: bool,
@@ -108,13 +108,13 @@ pub struct Params {
     pub cq_mod: u32,
     /// Requests posted with one doorbell.
     pub post_list: u32,
-    /// Messages up to this many octets are copied when posted.
+    /// Messages up to this many bytes are copied when posted.
     pub inline: u32,
     /// Reads outstanding on each queue pair.
     pub outs: u32,
     /// Wait for completions by events instead of polling.
     pub events: bool,
-    /// Check every octet at the target.
+    /// Check every byte at the target.
     pub validate: bool,
     /// Ask the peer for markers.
     pub markers: bool,
@@ -146,7 +146,7 @@ impl Params {
         }
     }
 
-    /// Messages of `size` octets that have a place of their own in each half of a queue pair's buffer: 1 unless
+    /// Messages of `size` bytes that have a place of their own in each half of a queue pair's buffer: 1 unless
     /// validating, because only validation looks at each of them.
     pub fn slots(&self, size: u32) -> u32 {
         if !self.validate || self.test.is_latency() {
@@ -158,14 +158,14 @@ impl Params {
         }
     }
 
-    /// Distance of two slots, octets: a message and, when validating, a guard that nothing may touch.
+    /// Distance of two slots, bytes: a message and, when validating, a guard that nothing may touch.
     pub fn stride(&self, size: u32) -> usize {
-        let guard = if self.validate { GUARD_OCTETS } else { 0 };
+        let guard = if self.validate { GUARD_BYTES } else { 0 };
         (size as usize + guard).next_multiple_of(64)
     }
 
-    /// Octets of one half of a queue pair's buffer.
-    pub fn half_octets(&self) -> usize {
+    /// Bytes of one half of a queue pair's buffer.
+    pub fn half_bytes(&self) -> usize {
         let largest = |size: u32| self.stride(size) * self.slots(size) as usize;
         let most = self.sizes().into_iter().map(largest).max().unwrap_or(0);
         most.max(CYCLE_BUFFER as usize).next_multiple_of(64)
@@ -176,7 +176,7 @@ impl Params {
         if self.validate {
             return self.qps;
         }
-        let fit = SHARED_OCTETS / self.half_octets();
+        let fit = SHARED_BYTES / self.half_bytes();
         (fit as u32).clamp(1, self.qps)
     }
 
@@ -226,7 +226,7 @@ impl Params {
             return usage(format!("--post-list {}: at most --tx-depth ({})", self.post_list, self.tx_depth));
         }
         if self.rate.is_some_and(|rate| !(1..=MAX_RATE).contains(&rate.per_s())) {
-            return usage("--rate_limit: from 1 octet or message a second to 10^12".into());
+            return usage("--rate_limit: from 1 byte or message a second to 10^12".into());
         }
         if self.rate.is_some() && (self.test.is_latency() || self.events || self.post_list > 1) {
             return usage(
@@ -244,14 +244,14 @@ impl Params {
     }
 }
 
-/// Octets between two messages that validation watches.
-pub const GUARD_OCTETS: usize = 64;
+/// Bytes between two messages that validation watches.
+pub const GUARD_BYTES: usize = 64;
 
-/// Memory that validation may use for one half of all buffers, octets.
-const VALIDATION_OCTETS: usize = 32 << 20;
+/// Memory that validation may use for one half of all buffers, bytes.
+const VALIDATION_BYTES: usize = 32 << 20;
 
 fn slots_for(stride: usize, wanted: u32, qps: u32) -> u32 {
-    let fit = VALIDATION_OCTETS / stride.max(1) / qps.max(1) as usize;
+    let fit = VALIDATION_BYTES / stride.max(1) / qps.max(1) as usize;
     (fit as u32).clamp(1, wanted.max(1))
 }
 
@@ -289,7 +289,7 @@ mod tests {
         let params = Params { all: true, size: MAX_SIZE, ..example(Test::WriteBw) };
         let sizes = params.sizes();
         assert_eq!((sizes.len(), sizes[0], sizes[22]), (23, 2, MAX_SIZE));
-        assert!(params.half_octets() >= MAX_SIZE as usize);
+        assert!(params.half_bytes() >= MAX_SIZE as usize);
     }
 
     #[test]
@@ -297,7 +297,7 @@ mod tests {
         for test in Test::ALL {
             for size in [1, 64, 65536, MAX_SIZE] {
                 let params = Params { validate: true, size, qps: 4, ..example(test) };
-                assert!(params.half_octets() * 4 <= (VALIDATION_OCTETS).max(4 * params.stride(size)));
+                assert!(params.half_bytes() * 4 <= (VALIDATION_BYTES).max(4 * params.stride(size)));
                 assert!(params.rx_depth() <= params.slots(size).max(RX_DEPTH_SEND));
             }
         }
@@ -333,7 +333,7 @@ mod tests {
         bad(|p| p.qps = 2, "--qp");
         bad(|p| p.events = true, "--events");
         bad(|p| p.rate = Some(Rate::Messages(5)), "--rate_limit");
-        bad(|p| (p.test, p.rate) = (Test::WriteBw, Some(Rate::Octets(0))), "--rate_limit");
+        bad(|p| (p.test, p.rate) = (Test::WriteBw, Some(Rate::Bytes(0))), "--rate_limit");
         bad(|p| p.burst = 2, "--burst_size");
         bad(|p| p.inline = 4096, "--inline");
         bad(|p| (p.test, p.post_list) = (Test::WriteBw, 500), "--post-list");

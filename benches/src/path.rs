@@ -117,7 +117,7 @@ impl Path {
         is_client: bool,
         with_iwperf: bool,
     ) -> Result<Self, Error> {
-        let (qps, half, buffers) = (params.qps as usize, params.half_octets(), params.buffers() as usize);
+        let (qps, half, buffers) = (params.qps as usize, params.half_bytes(), params.buffers() as usize);
         let access = match params.test.verb() {
             Verb::Read => Access::LOCAL_WRITE | Access::REMOTE_READ,
             Verb::Write | Verb::Send => Access::LOCAL_WRITE | Access::REMOTE_WRITE,
@@ -126,7 +126,7 @@ impl Path {
             data: end.pd.reg_mr(2 * half * buffers, access)?,
             control: end
                 .pd
-                .reg_mr(layout::CONTROL_OCTETS * qps, Access::LOCAL_WRITE | Access::REMOTE_WRITE)?,
+                .reg_mr(layout::CONTROL_BYTES * qps, Access::LOCAL_WRITE | Access::REMOTE_WRITE)?,
             half,
             buffers,
         };
@@ -209,7 +209,7 @@ impl Path {
         Dest { lid: 0, out_reads, qpn, psn: 0, rkey, vaddr, gid }
     }
 
-    /// Starts with messages of `size` octets: all counts are zero again.
+    /// Starts with messages of `size` bytes: all counts are zero again.
     ///
     /// # Errors
     /// [`Error::Verbs`].
@@ -249,7 +249,7 @@ impl Path {
         }
     }
 
-    /// Octets of a message now.
+    /// Bytes of a message now.
     pub fn size(&self) -> u32 {
         self.size
     }

@@ -2,7 +2,7 @@
 //!
 //! A client's Request on the control connection carries a [`Hello`], all fields big-endian:
 //!
-//! | octets | what |
+//! | bytes | what |
 //! |---|---|
 //! | 4 | `iwpf` |
 //! | 1 | format, 2 |
@@ -10,9 +10,9 @@
 //! | 2 | flags |
 //! | 10 x 4 | size, iters, duration, tx_depth, qps, cq_mod, post_list, inline, outs, burst |
 //! | 8 | seed |
-//! | 8 | octets or messages a second (see the flags), 0 for as fast as they go |
+//! | 8 | bytes or messages a second (see the flags), 0 for as fast as they go |
 //!
-//! The server's Reply carries the first six octets; a rejection, `iwpf`, the format, 0xff and the reason in UTF-8.
+//! The server's Reply carries the first six bytes; a rejection, `iwpf`, the format, 0xff and the reason in UTF-8.
 //! A Request on a data connection carries `iwpf`, the format, 0xfe and the queue pair's number (BE16).
 
 use crate::params::{Params, Test};
@@ -21,7 +21,7 @@ use crate::rate::Rate;
 const MAGIC: &[u8; 4] = b"iwpf";
 const FORMAT: u8 = 2;
 const REJECTED: u8 = 0xff;
-const HELLO_OCTETS: usize = 64;
+const HELLO_BYTES: usize = 64;
 
 /// Flags of a [`Hello`], in the order of their bits.
 const FLAGS: usize = 7;
@@ -31,14 +31,14 @@ const FLAGS: usize = 7;
 pub struct Hello(pub Params);
 
 impl Hello {
-    /// As octets.
+    /// As bytes.
     pub fn encode(&self) -> Vec<u8> {
         let p = &self.0;
-        let counts_octets = matches!(p.rate, Some(Rate::Octets(_)));
-        let bits = [p.all, p.bidirectional, p.events, p.validate, p.markers, p.crc, counts_octets];
+        let counts_bytes = matches!(p.rate, Some(Rate::Bytes(_)));
+        let bits = [p.all, p.bidirectional, p.events, p.validate, p.markers, p.crc, counts_bytes];
         let flags = bits.iter().enumerate().fold(0u16, |flags, (bit, &set)| flags | u16::from(set) << bit);
         let test = Test::ALL.iter().position(|&t| t == p.test).unwrap_or(0) as u8;
-        let mut out = Vec::with_capacity(HELLO_OCTETS);
+        let mut out = Vec::with_capacity(HELLO_BYTES);
         out.extend_from_slice(MAGIC);
         out.extend([FORMAT, test]);
         out.extend(flags.to_be_bytes());
@@ -65,14 +65,14 @@ impl Hello {
     ///
     /// # Errors
     /// What is wrong with it, in words for the client.
-    pub fn decode(octets: &[u8]) -> Result<Option<Self>, String> {
-        let Some((format, rest)) = after_magic(octets) else { return Ok(None) };
+    pub fn decode(bytes: &[u8]) -> Result<Option<Self>, String> {
+        let Some((format, rest)) = after_magic(bytes) else { return Ok(None) };
         if format != FORMAT {
             return Err(format!(
                 "private data of format {format}, this end knows {FORMAT}: use one version of iwperf"
             ));
         }
-        let Some(body) = rest.get(..HELLO_OCTETS - 5) else { return Err("private data cut short".into()) };
+        let Some(body) = rest.get(..HELLO_BYTES - 5) else { return Err("private data cut short".into()) };
         let (test, body) = (body[0] as usize, &body[1..]);
         let test = *Test::ALL.get(test).ok_or("an unknown test")?;
         let flags = u16::from_be_bytes([body[0], body[1]]);
@@ -84,7 +84,7 @@ impl Hello {
         let long = |at: usize| u64::from_be_bytes(std::array::from_fn(|i| body[at + i]));
         let rate = match long(50) {
             0 => None,
-            per_s if flag(6) => Some(Rate::Octets(per_s)),
+            per_s if flag(6) => Some(Rate::Bytes(per_s)),
             per_s => Some(Rate::Messages(per_s)),
         };
         let params = Params {
@@ -122,22 +122,22 @@ pub fn welcome(test: Test) -> Vec<u8> {
 }
 
 /// Whether a Reply is an iwperf server's.
-pub fn is_welcome(octets: &[u8]) -> bool {
-    after_magic(octets).is_some_and(|(format, rest)| format == FORMAT && rest.first() != Some(&REJECTED))
+pub fn is_welcome(bytes: &[u8]) -> bool {
+    after_magic(bytes).is_some_and(|(format, rest)| format == FORMAT && rest.first() != Some(&REJECTED))
 }
 
 /// Private data of a rejection, with the reason.
 pub fn rejection(reason: &str) -> Vec<u8> {
     let mut out = MAGIC.to_vec();
     out.extend([FORMAT, REJECTED]);
-    // Short enough for peers that take 256 octets in all.
+    // Short enough for peers that take 256 bytes in all.
     out.extend(reason.bytes().take(200));
     out
 }
 
 /// The reason in a rejection, when iwperf gave one.
-pub fn rejection_reason(octets: &[u8]) -> Option<String> {
-    let (_, rest) = after_magic(octets)?;
+pub fn rejection_reason(bytes: &[u8]) -> Option<String> {
+    let (_, rest) = after_magic(bytes)?;
     let (&REJECTED, reason) = rest.split_first()? else { return None };
     Some(String::from_utf8_lossy(reason).chars().filter(|c| !c.is_control()).collect())
 }
@@ -150,8 +150,8 @@ pub fn data_connection(index: u32) -> Vec<u8> {
     out
 }
 
-fn after_magic(octets: &[u8]) -> Option<(u8, &[u8])> {
-    let (&format, rest) = octets.strip_prefix(MAGIC)?.split_first()?;
+fn after_magic(bytes: &[u8]) -> Option<(u8, &[u8])> {
+    let (&format, rest) = bytes.strip_prefix(MAGIC)?.split_first()?;
     Some((format, rest))
 }
 
@@ -168,24 +168,24 @@ mod tests {
             let rates: &[_] = if test.is_latency() {
                 &[None]
             } else {
-                &[None, Some(Rate::Octets(7)), Some(Rate::Messages(8))]
+                &[None, Some(Rate::Bytes(7)), Some(Rate::Messages(8))]
             };
             for &rate in rates {
                 let hello =
                     Hello(Params { rate, burst: if rate.is_some() { 9 } else { 1 }, ..params.clone() });
-                let octets = hello.encode();
-                assert_eq!(octets.len(), HELLO_OCTETS);
-                assert_eq!(Hello::decode(&octets), Ok(Some(hello)));
+                let bytes = hello.encode();
+                assert_eq!(bytes.len(), HELLO_BYTES);
+                assert_eq!(Hello::decode(&bytes), Ok(Some(hello)));
             }
         }
     }
 
     #[test]
     fn anything_else_is_not_iwperf() {
-        for octets in [&b""[..], b"iwp", b"abcdefgh"] {
-            assert_eq!(Hello::decode(octets), Ok(None));
-            assert!(!is_welcome(octets));
-            assert_eq!(rejection_reason(octets), None);
+        for bytes in [&b""[..], b"iwp", b"abcdefgh"] {
+            assert_eq!(Hello::decode(bytes), Ok(None));
+            assert!(!is_welcome(bytes));
+            assert_eq!(rejection_reason(bytes), None);
         }
     }
 

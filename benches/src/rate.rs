@@ -7,17 +7,17 @@
 /// What `--rate_limit` counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rate {
-    /// Octets a second.
-    Octets(u64),
+    /// Bytes a second.
+    Bytes(u64),
     /// Messages a second.
     Messages(u64),
 }
 
 impl Rate {
-    /// In messages of `size` octets a second.
+    /// In messages of `size` bytes a second.
     pub fn messages_per_s(self, size: u32) -> f64 {
         match self {
-            Self::Octets(octets) => octets as f64 / f64::from(size.max(1)),
+            Self::Bytes(bytes) => bytes as f64 / f64::from(size.max(1)),
             Self::Messages(messages) => messages as f64,
         }
     }
@@ -26,7 +26,7 @@ impl Rate {
     pub fn share(self, index: u64, parts: u64) -> Self {
         let share = |number: u64| (number / parts + u64::from(index < number % parts)).max(1);
         match self {
-            Self::Octets(number) => Self::Octets(share(number)),
+            Self::Bytes(number) => Self::Bytes(share(number)),
             Self::Messages(number) => Self::Messages(share(number)),
         }
     }
@@ -34,7 +34,7 @@ impl Rate {
     /// The number, in its own unit.
     pub fn per_s(self) -> u64 {
         match self {
-            Self::Octets(number) | Self::Messages(number) => number,
+            Self::Bytes(number) | Self::Messages(number) => number,
         }
     }
 }
@@ -162,8 +162,8 @@ mod tests {
     }
 
     #[test]
-    fn octets_are_messages_of_their_size() {
-        assert_eq!(Rate::Octets(1_000_000).messages_per_s(1000), 1000.0);
+    fn bytes_are_messages_of_their_size() {
+        assert_eq!(Rate::Bytes(1_000_000).messages_per_s(1000), 1000.0);
         assert_eq!(Rate::Messages(5).messages_per_s(1000), 5.0);
     }
 }

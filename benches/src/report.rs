@@ -10,7 +10,7 @@ use crate::errors::Error;
 use crate::latency::LatencySummary;
 use crate::output::description;
 use crate::params::Params;
-use crate::plot::{Axis, Chart, DrawError, Page, Series, octets};
+use crate::plot::{Axis, Chart, DrawError, Page, Series, bytes};
 use crate::runs::{Figures, Row};
 use crate::table::{BandwidthRow, Unit};
 
@@ -107,7 +107,7 @@ fn sweep_chart(
     }
     let several = distinct(rows, other) > 1;
     let name = |(other, size): (u64, u32)| {
-        let size = format!("{} octets", octets(size.into()));
+        let size = format!("{} bytes", bytes(size.into()));
         if several { format!("{other} {other_name}, {size}") } else { size }
     };
     let series = lines.into_iter().map(|(key, mut points)| {
@@ -123,7 +123,7 @@ fn sweep_chart(
 }
 
 fn message_axis() -> Axis {
-    Axis::octets("message, octets")
+    Axis::bytes("message, bytes")
 }
 
 fn bandwidth_chart(unit: Unit, rows: &[&BandwidthRow]) -> Chart {
@@ -169,7 +169,7 @@ fn distribution_chart(rows: &[Row]) -> Option<Chart> {
     let recorded: Vec<&Row> = rows.iter().filter(|row| !row.distribution.is_empty()).collect();
     let series = evenly(recorded.len(), DISTRIBUTIONS)
         .map(|index| recorded[index])
-        .map(|row| Series::new(format!("{} octets", octets(row.size.into())), row.distribution.clone()))
+        .map(|row| Series::new(format!("{} bytes", bytes(row.size.into())), row.distribution.clone()))
         .collect::<Vec<_>>();
     let y = Axis::log10("microseconds");
     (!series.is_empty()).then(|| Chart {
@@ -201,7 +201,7 @@ fn bandwidth_table(page: &mut Page, unit: Unit, rows: &[Row]) {
         ])
     };
     let rows: Vec<Vec<String>> = rows.iter().filter_map(cells).collect();
-    page.table(&["octets", "queue pairs", "cores", "messages", &peak, &average, "messages/s"], &rows);
+    page.table(&["bytes", "queue pairs", "cores", "messages", &peak, &average, "messages/s"], &rows);
 }
 
 fn latency_table(page: &mut Page, rows: &[(&Row, &LatencySummary)]) {
@@ -212,7 +212,7 @@ fn latency_table(page: &mut Page, rows: &[(&Row, &LatencySummary)]) {
         cells
     };
     let rows: Vec<Vec<String>> = rows.iter().map(cells).collect();
-    let heads = ["octets", "messages", "least, us", "50%", "90%", "99%", "99.9%", "99.99%", "most, us"];
+    let heads = ["bytes", "messages", "least, us", "50%", "90%", "99%", "99.9%", "99.99%", "most, us"];
     page.table(&heads, &rows);
 }
 
@@ -257,7 +257,7 @@ mod tests {
     #[test]
     fn latencies_are_plotted_by_percentile_and_over_the_size() {
         let html = html(Test::SendLat, &[latency_row(64), latency_row(128)]);
-        for word in ["Latency by percentile", "99%", "128 octets", "99.99%", "<td>9.00</td>", "median"] {
+        for word in ["Latency by percentile", "99%", "128 bytes", "99.99%", "<td>9.00</td>", "median"] {
             assert!(html.contains(word), "{word}");
         }
         assert!(!html.contains("Bandwidth"));
@@ -275,7 +275,7 @@ mod tests {
         let by_cores = html(Test::WriteBw, &[run(8, 1), run(8, 2)]);
         assert!(by_cores.contains("Goodput over cores") && !by_cores.contains("over queue pairs"));
         let both = html(Test::WriteBw, &[run(8, 1), run(8, 2), run(16, 1), run(16, 2)]);
-        assert!(both.contains("2 cores, 64 octets") && both.contains("16 queue pairs, 64 octets"));
+        assert!(both.contains("2 cores, 64 bytes") && both.contains("16 queue pairs, 64 bytes"));
     }
 
     #[test]

@@ -63,7 +63,7 @@ pub struct CoreFigures {
     /// Messages on them.
     pub messages: u64,
     /// In the time that it took itself.
-    pub octets_per_s: f64,
+    pub bytes_per_s: f64,
     /// The same.
     pub messages_per_s: f64,
     /// Cycles that it spent on frames, without spinning.
@@ -73,7 +73,7 @@ pub struct CoreFigures {
 /// One row of the result.
 #[derive(Clone, Debug, Default)]
 pub struct Row {
-    /// Octets of a message.
+    /// Bytes of a message.
     pub size: u32,
     /// Messages.
     pub messages: u64,

@@ -22,7 +22,7 @@ pub enum Unit {
 }
 
 impl Unit {
-    /// Octets a second that make 1.
+    /// Bytes a second that make 1.
     fn factor(self) -> f64 {
         match self {
             Self::MebibytesPerSecond => 1_048_576.0,
@@ -38,13 +38,13 @@ impl Unit {
         }
     }
 
-    /// `octets_per_s` in this unit.
-    pub fn of(self, octets_per_s: f64) -> f64 {
-        octets_per_s / self.factor()
+    /// `bytes_per_s` in this unit.
+    pub fn of(self, bytes_per_s: f64) -> f64 {
+        bytes_per_s / self.factor()
     }
 
-    /// Octets a second of a value in this unit.
-    pub fn to_octets_per_s(self, value: f64) -> f64 {
+    /// Bytes a second of a value in this unit.
+    pub fn to_bytes_per_s(self, value: f64) -> f64 {
         value * self.factor()
     }
 }
@@ -52,13 +52,13 @@ impl Unit {
 /// One row of a bandwidth table.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct BandwidthRow {
-    /// Octets of a message.
+    /// Bytes of a message.
     pub bytes: u64,
     /// Messages on all queue pairs.
     pub iterations: u64,
-    /// Best part of the run, octets a second; 0 when not looked for.
+    /// Best part of the run, bytes a second; 0 when not looked for.
     pub peak: f64,
-    /// Whole run, octets a second.
+    /// Whole run, bytes a second.
     pub average: f64,
     /// Messages a second.
     pub messages_per_s: f64,
@@ -195,7 +195,7 @@ mod tests {
     #[test]
     fn units_go_there_and_back() {
         for unit in [Unit::MebibytesPerSecond, Unit::GigabitsPerSecond] {
-            assert!((unit.to_octets_per_s(unit.of(123e6)) - 123e6).abs() < 1e-3);
+            assert!((unit.to_bytes_per_s(unit.of(123e6)) - 123e6).abs() < 1e-3);
         }
     }
 }

@@ -39,7 +39,7 @@ pub struct Host {
 }
 
 impl Host {
-    fn new(port: Box<dyn dp::Port>, number: u8, octets: usize) -> Result<Self, Error> {
+    fn new(port: Box<dyn dp::Port>, number: u8, bytes: usize) -> Result<Self, Error> {
         let context = Context::new(ContextConfig { seed: Some([number; 32]), ..ContextConfig::default() })?;
         let mut config = EngineConfig::new(&*port, &[&format!("10.0.0.{number}/24")])?;
         config.stack.seed = [number; 32];
@@ -49,7 +49,7 @@ impl Host {
         Ok(Self {
             engine,
             qp: pd.create_qp(&init)?,
-            memory: pd.reg_mr(octets, Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ)?,
+            memory: pd.reg_mr(bytes, Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ)?,
             cq,
             events: context.create_event_channel()?,
             context,
@@ -79,13 +79,13 @@ pub struct TwoHosts {
 }
 
 impl TwoHosts {
-    /// Hosts at both ends of `link`, with `octets` of memory each. With `markers` both ask for them.
+    /// Hosts at both ends of `link`, with `bytes` of memory each. With `markers` both ask for them.
     ///
     /// # Errors
     /// [`Error::Verbs`], [`Error::Connect`].
-    pub fn connect(link: &LinkConfig, octets: usize, markers: bool) -> Result<Self, Error> {
+    pub fn connect(link: &LinkConfig, bytes: usize, markers: bool) -> Result<Self, Error> {
         let (port_a, port_b) = link::pair(link);
-        let (mut a, mut b) = (Host::new(port_a, 1, octets)?, Host::new(port_b, 2, octets)?);
+        let (mut a, mut b) = (Host::new(port_a, 1, bytes)?, Host::new(port_b, 2, bytes)?);
         let param = ConnParam { markers, ..ConnParam::default() };
         let remote = ([10, 0, 0, 2], PORT).into();
         let failed = |reason: String| Error::Connect { remote, reason };

@@ -1,7 +1,7 @@
 //! Patterns that tell each message from every other, and the check at the target.
 //!
-//! Every message has a key made of the seed, the direction, the queue pair, its size and its number. Its octets are
-//! a keyed sequence of 64-bit words, so an octet that is flipped, lost, doubled, or placed where another message
+//! Every message has a key made of the seed, the direction, the queue pair, its size and its number. Its bytes are
+//! a keyed sequence of 64-bit words, so a byte that is flipped, lost, doubled, or placed where another message
 //! belongs is seen. Between messages lie guards that must stay [`GUARD`].
 
 /// What memory holds where nothing may be placed, and before something is.
@@ -16,7 +16,7 @@ pub struct Message {
     pub from_client: bool,
     /// Queue pair, from 0.
     pub qp: u32,
-    /// Octets.
+    /// Bytes.
     pub size: u32,
     /// Number on its queue pair, from 0.
     pub number: u64,
@@ -32,7 +32,7 @@ impl Message {
     }
 }
 
-/// Fills `out` with the octets from `offset` on of the pattern of `key`.
+/// Fills `out` with the bytes from `offset` on of the pattern of `key`.
 pub fn fill(key: u64, offset: u64, out: &mut [u8]) {
     let mut at = offset;
     let mut rest = out;
@@ -46,10 +46,10 @@ pub fn fill(key: u64, offset: u64, out: &mut [u8]) {
     }
 }
 
-/// Where `octets` first differ from the pattern of `key` from `offset` on.
-pub fn first_difference(key: u64, offset: u64, octets: &[u8]) -> Option<usize> {
+/// Where `bytes` first differ from the pattern of `key` from `offset` on.
+pub fn first_difference(key: u64, offset: u64, bytes: &[u8]) -> Option<usize> {
     let mut expected = [0; 512];
-    for (index, chunk) in octets.chunks(expected.len()).enumerate() {
+    for (index, chunk) in bytes.chunks(expected.len()).enumerate() {
         let base = index * expected.len();
         let expected = &mut expected[..chunk.len()];
         fill(key, offset + base as u64, expected);
@@ -61,16 +61,16 @@ pub fn first_difference(key: u64, offset: u64, octets: &[u8]) -> Option<usize> {
     None
 }
 
-/// Where `octets` first differ from [`GUARD`].
-pub fn first_touched(octets: &[u8]) -> Option<usize> {
-    octets.iter().position(|&octet| octet != GUARD)
+/// Where `bytes` first differ from [`GUARD`].
+pub fn first_touched(bytes: &[u8]) -> Option<usize> {
+    bytes.iter().position(|&byte| byte != GUARD)
 }
 
 /// Says what is wrong with a message, or nothing.
-pub fn complaint(message: &Message, octets: &[u8]) -> Option<String> {
+pub fn complaint(message: &Message, bytes: &[u8]) -> Option<String> {
     let Message { qp, size, number, .. } = message;
-    first_difference(message.key(), 0, octets)
-        .map(|at| format!("message {number} of queue pair {qp} ({size} octets) differs at octet {at}"))
+    first_difference(message.key(), 0, bytes)
+        .map(|at| format!("message {number} of queue pair {qp} ({size} bytes) differs at byte {at}"))
 }
 
 fn word(key: u64, index: u64) -> u64 {
@@ -91,7 +91,7 @@ mod tests {
 
     const MESSAGE: Message = Message { seed: 7, from_client: true, qp: 0, size: 1000, number: 3 };
 
-    fn octets(message: &Message) -> Vec<u8> {
+    fn bytes(message: &Message) -> Vec<u8> {
         let mut out = vec![0; message.size as usize];
         fill(message.key(), 0, &mut out);
         out
@@ -99,21 +99,21 @@ mod tests {
 
     #[test]
     fn what_was_sent_passes() {
-        assert_eq!(complaint(&MESSAGE, &octets(&MESSAGE)), None);
+        assert_eq!(complaint(&MESSAGE, &bytes(&MESSAGE)), None);
     }
 
     #[test]
     fn a_flipped_bit_is_found_where_it_is() {
         for at in [0, 7, 8, 511, 512, 999] {
-            let mut bad = octets(&MESSAGE);
+            let mut bad = bytes(&MESSAGE);
             bad[at] ^= 0x10;
             assert_eq!(first_difference(MESSAGE.key(), 0, &bad), Some(at));
         }
     }
 
     #[test]
-    fn a_missing_and_a_doubled_octet_are_found() {
-        let good = octets(&MESSAGE);
+    fn a_missing_and_a_doubled_byte_are_found() {
+        let good = bytes(&MESSAGE);
         let mut missing = good.clone();
         missing.remove(100);
         missing.push(0);
@@ -133,14 +133,14 @@ mod tests {
             Message { number: 4, ..MESSAGE },
         ];
         for other in others {
-            assert!(complaint(&MESSAGE, &octets(&other)).is_some(), "{other:?}");
+            assert!(complaint(&MESSAGE, &bytes(&other)).is_some(), "{other:?}");
         }
         assert_ne!(MESSAGE.key(), Message { size: 1001, ..MESSAGE }.key());
     }
 
     #[test]
-    fn a_part_has_the_octets_of_the_whole() {
-        let whole = octets(&MESSAGE);
+    fn a_part_has_the_bytes_of_the_whole() {
+        let whole = bytes(&MESSAGE);
         let mut part = [0; 77];
         fill(MESSAGE.key(), 13, &mut part);
         assert_eq!(part, whole[13..90]);

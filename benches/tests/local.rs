@@ -1,4 +1,4 @@
-//! `iwperf local`: all six tests between two engines over a wire in memory, every octet checked.
+//! `iwperf local`: all six tests between two engines over a wire in memory, every byte checked.
 
 use std::process::{Command, Output};
 
@@ -24,7 +24,7 @@ fn rows(test: &str, options: &str) -> Vec<Vec<f64>> {
 }
 
 #[test]
-fn every_test_places_every_octet() {
+fn every_test_places_every_byte() {
     for test in TESTS {
         let row = &rows(test, "--validate -s 5000 -n 40")[0];
         assert_eq!(row[..2], [5000.0, 40.0], "{test}");
@@ -46,7 +46,7 @@ fn a_lossy_wire_changes_nothing() {
 }
 
 #[test]
-fn several_queue_pairs_both_ways_place_every_octet() {
+fn several_queue_pairs_both_ways_place_every_byte() {
     for test in ["write-bw", "read-bw", "send-bw"] {
         rows(test, "--validate -s 3000 -n 50 -q 3 -b");
     }
@@ -200,8 +200,8 @@ fn cores_add_up() {
         let checked = &json["validation"];
         assert_eq!(checked["messages_checked_by_peer"], 300, "{test}: {checked}");
         // A core's own time is within that of all.
-        let all = entry["octets_per_s"].as_f64().unwrap();
-        let own: f64 = each.iter().map(|core| core["octets_per_s"].as_f64().unwrap()).sum();
+        let all = entry["bytes_per_s"].as_f64().unwrap();
+        let own: f64 = each.iter().map(|core| core["bytes_per_s"].as_f64().unwrap()).sum();
         assert!(all <= 2.0 * own * 1.001, "{test}: {json}");
     }
     rows("write-bw", &format!("-a -n 5 -q 2 --cores {cores}"));
@@ -210,7 +210,7 @@ fn cores_add_up() {
 }
 
 #[test]
-fn a_thousand_queue_pairs_place_every_octet() {
+fn a_thousand_queue_pairs_place_every_byte() {
     for test in ["write-bw", "read-bw", "send-bw"] {
         let row = &rows(test, "-s 500 -n 5 -t 8 -q 1100 --validate --timeout 60")[0];
         assert_eq!(row[..2], [500.0, 5500.0], "{test}");

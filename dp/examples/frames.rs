@@ -1,6 +1,6 @@
 //! Sends, echoes or counts frames on one DPDK device, as fast as it goes.
 //!
-//! `frames VDEV send|echo|sink [OCTETS] [SECONDS]`, in two processes that share a wire:
+//! `frames VDEV send|echo|sink [BYTES] [SECONDS]`, in two processes that share a wire:
 //!
 //! ```text
 //! frames net_vhost0,iface=/tmp/wire.sock sink &
@@ -17,13 +17,13 @@ use dp::{Burst, LinkState, Port};
 fn main() -> Result<(), Box<dyn Error>> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let (Some(vdev), Some(mode)) = (arguments.first(), arguments.get(1)) else {
-        return Err("usage: frames VDEV send|echo|sink [OCTETS] [SECONDS]".into());
+        return Err("usage: frames VDEV send|echo|sink [BYTES] [SECONDS]".into());
     };
-    let octets: usize = arguments.get(2).map_or(Ok(64), |text| text.parse())?;
+    let bytes: usize = arguments.get(2).map_or(Ok(64), |text| text.parse())?;
     let seconds: u64 = arguments.get(3).map_or(Ok(3), |text| text.parse())?;
 
     let eal = Eal::start(&EalConfig::default())?;
-    let config = DeviceConfig { mtu: octets.saturating_sub(14).max(1500) as u16, ..DeviceConfig::default() };
+    let config = DeviceConfig { mtu: bytes.saturating_sub(14).max(1500) as u16, ..DeviceConfig::default() };
     let mut port = dpdk::open(eal, &PortSpec::Vdev(vdev.clone()), &config)?.remove(0);
     println!("{:?}", port.info());
     let patience = Instant::now() + Duration::from_secs(30);
@@ -37,32 +37,31 @@ fn main() -> Result<(), Box<dyn Error>> {
     while start.elapsed() < Duration::from_secs(seconds) {
         // The clock costs more than a turn.
         for _ in 0..1000 {
-            turn(&mut *port, mode, octets);
+            turn(&mut *port, mode, bytes);
         }
     }
     let took = start.elapsed().as_secs_f64();
     let counters = port.counters();
     println!("{counters:?}");
-    for (what, frames, octets) in [
-        ("received", counters.rx_frames, counters.rx_octets),
-        ("sent", counters.tx_frames, counters.tx_octets),
-    ] {
+    for (what, frames, bytes) in
+        [("received", counters.rx_frames, counters.rx_bytes), ("sent", counters.tx_frames, counters.tx_bytes)]
+    {
         println!(
             "{what} {:.3} Mframe/s, {:.2} Gbit/s",
             frames as f64 / took / 1e6,
-            octets as f64 * 8.0 / took / 1e9
+            bytes as f64 * 8.0 / took / 1e9
         );
     }
     Ok(())
 }
 
-fn turn(port: &mut dyn Port, mode: &str, octets: usize) {
+fn turn(port: &mut dyn Port, mode: &str, bytes: usize) {
     let mut frames = Burst::new();
     match mode {
         "send" => {
             while !frames.is_full()
                 && let Some(mut frame) = port.mempool().alloc()
-                && frame.append(octets).is_some()
+                && frame.append(bytes).is_some()
             {
                 frames.push(frame);
             }

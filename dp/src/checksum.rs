@@ -16,8 +16,8 @@ const ETHERTYPE_SERVICE_VLAN: u16 = 0x88a8;
 const PROTOCOL_TCP: u8 = 6;
 const PROTOCOL_UDP: u8 = 17;
 
-/// IPv6 extension headers that may stand in front of a whole TCP segment, all with their length in 8-octet units
-/// in the second octet (RFC 8200 sections 4.3, 4.4, 4.6).
+/// IPv6 extension headers that may stand in front of a whole TCP segment, all with their length in 8-byte units
+/// in the second byte (RFC 8200 sections 4.3, 4.4, 4.6).
 const IPV6_EXTENSIONS: [u8; 3] = [0, 43, 60];
 
 /// Fills in the TCP or UDP checksum of an Ethernet `frame`, whatever its field holds now. Returns whether it did:
@@ -64,8 +64,8 @@ fn try_complete_ipv4_header(frame: &mut [u8]) -> Option<()> {
     if ethertype != ETHERTYPE_IPV4 {
         return None;
     }
-    let header_octets = ipv4_header_octets(packet)?;
-    let header = &mut packet[..header_octets];
+    let header_bytes = ipv4_header_bytes(packet)?;
+    let header = &mut packet[..header_bytes];
     header[10..12].fill(0);
     let checksum = !fold(partial_sum(header));
     header[10..12].copy_from_slice(&checksum.to_be_bytes());
@@ -84,23 +84,23 @@ fn network_layer(frame: &mut [u8]) -> Option<(u16, &mut [u8])> {
     }
 }
 
-fn ipv4_header_octets(packet: &[u8]) -> Option<usize> {
+fn ipv4_header_bytes(packet: &[u8]) -> Option<usize> {
     let first = *packet.first()?;
-    let octets = usize::from(first & 0x0f) * 4;
-    (first >> 4 == 4 && octets >= 20 && octets <= packet.len()).then_some(octets)
+    let bytes = usize::from(first & 0x0f) * 4;
+    (first >> 4 == 4 && bytes >= 20 && bytes <= packet.len()).then_some(bytes)
 }
 
 /// Sum of the addresses, the transport segment, and its protocol.
 fn ipv4_transport(packet: &mut [u8]) -> Option<(u64, &mut [u8], u8)> {
-    let header_octets = ipv4_header_octets(packet)?;
-    let total_octets = usize::from(u16_at(packet, 2)?);
-    // More fragments, or a fragment offset: the checksum covers octets that are elsewhere.
+    let header_bytes = ipv4_header_bytes(packet)?;
+    let total_bytes = usize::from(u16_at(packet, 2)?);
+    // More fragments, or a fragment offset: the checksum covers bytes that are elsewhere.
     if u16_at(packet, 6)? & 0x3fff != 0 {
         return None;
     }
     let addresses = partial_sum(&packet[12..20]);
     let protocol = packet[9];
-    Some((addresses, packet.get_mut(header_octets..total_octets)?, protocol))
+    Some((addresses, packet.get_mut(header_bytes..total_bytes)?, protocol))
 }
 
 /// As [`ipv4_transport`]. Of a routing header with segments left the checksum would need the final destination: such
@@ -124,14 +124,14 @@ fn ipv6_transport(packet: &mut [u8]) -> Option<(u64, &mut [u8], u8)> {
     Some((addresses, packet.get_mut(at..end)?, protocol))
 }
 
-fn u16_at(octets: &[u8], at: usize) -> Option<u16> {
-    Some(u16::from_be_bytes(octets.get(at..at + 2)?.try_into().ok()?))
+fn u16_at(bytes: &[u8], at: usize) -> Option<u16> {
+    Some(u16::from_be_bytes(bytes.get(at..at + 2)?.try_into().ok()?))
 }
 
-/// Sum of the 16-bit words, an odd last octet padded with zero.
-fn partial_sum(octets: &[u8]) -> u64 {
+/// Sum of the 16-bit words, an odd last byte padded with zero.
+fn partial_sum(bytes: &[u8]) -> u64 {
     // Folded in memory order, it is turned around as one word is.
-    u64::from(u16::from_be(fold(sum::of(octets))))
+    u64::from(u16::from_be(fold(sum::of(bytes))))
 }
 
 /// The sum in ones' complement, 16 bits wide.

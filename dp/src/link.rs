@@ -1,7 +1,7 @@
 //! A wire in memory: two ports joined by rings, with a seeded plan of what goes wrong on the way.
 //!
 //! Frames that the plan leaves alone are moved, not copied: the receiver gets the sender's own buffer, and where the
-//! sender kept a view of it, the octets are read-only for both. Frames that the plan duplicates or corrupts are
+//! sender kept a view of it, the bytes are read-only for both. Frames that the plan duplicates or corrupts are
 //! copied first. The same seed, frames and times give the same result; which frame has which fate depends on
 //! nothing but the seed and its ordinal in its direction.
 //!
@@ -39,7 +39,7 @@ pub struct LinkPlan {
     pub drop_exactly: Vec<u64>,
 }
 
-/// What a link does with large TCP frames that are to be cut at [`TxOffload::tso_segment_octets`](crate::TxOffload).
+/// What a link does with large TCP frames that are to be cut at [`TxOffload::tso_segment_bytes`](crate::TxOffload).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LinkTso {
     /// Its ports take none.
@@ -112,7 +112,7 @@ impl LinkConfig {
 
     /// A pool for each end, as [`pair`] makes them.
     pub fn pools(&self) -> [Mempool; 2] {
-        port::NAMES.map(|name| Mempool::heap(name, self.mbufs, port::data_octets(self)))
+        port::NAMES.map(|name| Mempool::heap(name, self.mbufs, port::data_bytes(self)))
     }
 }
 

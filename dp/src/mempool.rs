@@ -31,7 +31,7 @@ pub(crate) enum Backend {
 }
 
 impl Mempool {
-    /// A pool of `count` buffers with `data_octets` each (behind [`HEADROOM`](crate::mbuf::HEADROOM) octets), on
+    /// A pool of `count` buffers with `data_bytes` each (behind [`HEADROOM`](crate::mbuf::HEADROOM) bytes), on
     /// the heap. No DPDK needed.
     ///
     /// All memory is taken here; allocation later only moves what is there. Beside the buffers there are `count`
@@ -39,11 +39,11 @@ impl Mempool {
     ///
     /// # Panics
     /// When `count` is 0, or no memory of that size can be had.
-    pub fn heap(name: &str, count: usize, data_octets: usize) -> Self {
-        Self { backend: Backend::Heap(heap::Pool::new(name, count, data_octets)) }
+    pub fn heap(name: &str, count: usize, data_bytes: usize) -> Self {
+        Self { backend: Backend::Heap(heap::Pool::new(name, count, data_bytes)) }
     }
 
-    /// One empty buffer with [`HEADROOM`](crate::mbuf::HEADROOM) octets in front, or `None` when the pool is
+    /// One empty buffer with [`HEADROOM`](crate::mbuf::HEADROOM) bytes in front, or `None` when the pool is
     /// empty (counted).
     pub fn alloc(&self) -> Option<Mbuf> {
         match &self.backend {
@@ -62,12 +62,12 @@ impl Mempool {
         }
     }
 
-    /// Room for data in one buffer, octets, headroom not counted.
-    pub fn data_octets(&self) -> usize {
+    /// Room for data in one buffer, bytes, headroom not counted.
+    pub fn data_bytes(&self) -> usize {
         match &self.backend {
-            Backend::Heap(pool) => pool.data_octets(),
+            Backend::Heap(pool) => pool.data_bytes(),
             #[cfg(dpdk)]
-            Backend::Dpdk(pool) => pool.data_octets(),
+            Backend::Dpdk(pool) => pool.data_bytes(),
         }
     }
 
@@ -106,7 +106,7 @@ impl fmt::Debug for Mempool {
             .field("name", &self.name())
             .field("capacity", &self.capacity())
             .field("available", &self.available())
-            .field("data_octets", &self.data_octets())
+            .field("data_bytes", &self.data_bytes())
             .finish()
     }
 }

@@ -6,7 +6,7 @@ use std::ops::Range;
 use crate::Mbuf;
 use crate::mbuf::Raw;
 
-/// One packet buffer that only its owner fills, from the front, and of whose filled octets there may be any number of
+/// One packet buffer that only its owner fills, from the front, and of whose filled bytes there may be any number of
 /// [`view`](Self::view)s. So one buffer serves many small pieces, or many that leave together.
 ///
 /// ```
@@ -21,12 +21,12 @@ use crate::mbuf::Raw;
 /// assert_eq!((view.head(), page.filled()), (&b"irst"[..], &b"firstsecond"[..]));
 /// ```
 pub struct Page {
-    /// One segment with a storage of its pool; its data are the filled octets.
+    /// One segment with a storage of its pool; its data are the filled bytes.
     raw: Raw,
 }
 
 impl Page {
-    /// A page of a fresh `buffer`: its data, if it has any, count as filled. Gives it back if that is a chain, or has octets
+    /// A page of a fresh `buffer`: its data, if it has any, count as filled. Gives it back if that is a chain, or has bytes
     /// that somebody else sees.
     ///
     /// # Errors
@@ -51,8 +51,8 @@ impl Page {
     /// [`fill`](Self::fill)ed.
     pub fn room(&mut self) -> &mut [u8] {
         // SAFETY: the page is the first owner of the storage, made of a buffer without another; every other view was made by
-        // `view`, of filled octets, and cannot grow while the page is there (a view grows only if it is alone). So nobody else
-        // shows the octets behind the filled ones, and `&mut self` keeps the page itself from doing it.
+        // `view`, of filled bytes, and cannot grow while the page is there (a view grows only if it is alone). So nobody else
+        // shows the bytes behind the filled ones, and `&mut self` keeps the page itself from doing it.
         unsafe {
             match &mut self.raw {
                 Raw::Heap(chain) => chain.room(),
@@ -62,8 +62,8 @@ impl Page {
         }
     }
 
-    /// Octets of [`room`](Self::room).
-    pub fn room_octets(&self) -> usize {
+    /// Bytes of [`room`](Self::room).
+    pub fn room_bytes(&self) -> usize {
         match &self.raw {
             Raw::Heap(chain) => chain.tailroom(),
             #[cfg(dpdk)]
@@ -71,33 +71,33 @@ impl Page {
         }
     }
 
-    /// The next `octets` octets are filled and do not change any more.
+    /// The next `bytes` bytes are filled and do not change any more.
     ///
     /// # Panics
     /// When there is not so much room.
-    pub fn fill(&mut self, octets: usize) {
-        assert!(octets <= self.room_octets(), "{octets} octets filled of {}", self.room_octets());
+    pub fn fill(&mut self, bytes: usize) {
+        assert!(bytes <= self.room_bytes(), "{bytes} bytes filled of {}", self.room_bytes());
         match &mut self.raw {
-            Raw::Heap(chain) => chain.grow(octets),
+            Raw::Heap(chain) => chain.grow(bytes),
             #[cfg(dpdk)]
-            Raw::Dpdk(chain) => chain.grow(octets),
+            Raw::Dpdk(chain) => chain.grow(bytes),
         }
     }
 
-    /// A view of filled octets, which lives as long as it likes; `None` when a pool has no descriptor left for it.
+    /// A view of filled bytes, which lives as long as it likes; `None` when a pool has no descriptor left for it.
     ///
     /// # Panics
-    /// When `octets` are not all filled.
-    pub fn view(&self, octets: Range<usize>) -> Option<Mbuf> {
+    /// When `bytes` are not all filled.
+    pub fn view(&self, bytes: Range<usize>) -> Option<Mbuf> {
         let filled = self.filled().len();
-        assert!(octets.start <= octets.end && octets.end <= filled, "{octets:?} of {filled}");
+        assert!(bytes.start <= bytes.end && bytes.end <= filled, "{bytes:?} of {filled}");
         let mut view = match &self.raw {
             Raw::Heap(chain) => Mbuf::from_raw(Raw::Heap(chain.share()?)),
             #[cfg(dpdk)]
             Raw::Dpdk(chain) => Mbuf::from_raw(Raw::Dpdk(chain.share()?)),
         };
-        view.truncate(octets.end);
-        view.advance(octets.start);
+        view.truncate(bytes.end);
+        view.advance(bytes.start);
         Some(view)
     }
 }
@@ -106,7 +106,7 @@ impl fmt::Debug for Page {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Page")
             .field("filled", &self.filled().len())
-            .field("room", &self.room_octets())
+            .field("room", &self.room_bytes())
             .finish()
     }
 }
@@ -161,22 +161,22 @@ mod tests {
     proptest! {
         /// Views show for good what was in the page when they were made.
         #[test]
-        fn views_keep_their_octets(pieces in prop::collection::vec((1_usize..40, any::<u8>(), any::<prop::sample::Index>()), 1..40)) {
+        fn views_keep_their_bytes(pieces in prop::collection::vec((1_usize..40, any::<u8>(), any::<prop::sample::Index>()), 1..40)) {
             let pool = Mempool::heap("pages", 64, 512);
             let mut page = Page::new(pool.alloc().unwrap()).unwrap();
             let (mut model, mut views) = (Vec::new(), Vec::new());
-            for (octets, value, from) in pieces {
-                let octets = octets.min(page.room_octets());
+            for (bytes, value, from) in pieces {
+                let bytes = bytes.min(page.room_bytes());
                 page.room().fill(!value);
-                page.room()[..octets].fill(value);
-                page.fill(octets);
-                model.resize(model.len() + octets, value);
+                page.room()[..bytes].fill(value);
+                page.fill(bytes);
+                model.resize(model.len() + bytes, value);
                 let from = from.index(model.len() + 1);
                 views.push((page.view(from..model.len()).unwrap(), model[from..].to_vec()));
                 prop_assert_eq!(page.filled(), &model[..]);
             }
-            for (view, octets) in &views {
-                prop_assert_eq!(view.head(), &octets[..]);
+            for (view, bytes) in &views {
+                prop_assert_eq!(view.head(), &bytes[..]);
             }
         }
     }

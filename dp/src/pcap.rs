@@ -22,8 +22,8 @@ use arrayvec::ArrayVec;
 use crate::{BURST, Burst, Checksum, LinkState, Mbuf, Mempool, Port, PortCounters, PortInfo, checksum};
 use block::Direction;
 
-/// Octets gathered before the file is written.
-const BUFFER_OCTETS: usize = 1 << 18;
+/// Bytes gathered before the file is written.
+const BUFFER_BYTES: usize = 1 << 18;
 
 /// Frames are in the file this long after they passed, as long as the port is polled.
 const FLUSH_AFTER_US: u64 = 200_000;
@@ -205,7 +205,7 @@ struct Capture {
 
 impl Capture {
     fn new(writer: Box<dyn Write + Send>, port: &PortInfo, epoch_us: Option<u64>) -> io::Result<Self> {
-        let mut writer = BufWriter::with_capacity(BUFFER_OCTETS, writer);
+        let mut writer = BufWriter::with_capacity(BUFFER_BYTES, writer);
         let mut header = Vec::new();
         block::section_header(&mut header);
         block::interface_description(&mut header, port);
@@ -213,7 +213,7 @@ impl Capture {
         writer.flush()?;
         Ok(Self {
             writer,
-            blocks: Vec::with_capacity(BUFFER_OCTETS),
+            blocks: Vec::with_capacity(BUFFER_BYTES),
             ends: ArrayVec::new(),
             epoch_us,
             unflushed_since_us: None,
@@ -234,12 +234,12 @@ impl Capture {
             Direction::Outbound => (offload.tcp_checksum, offload.ipv4_checksum),
         };
         let time_us = epoch_us.saturating_add(now_us);
-        block::enhanced_packet(&mut self.blocks, time_us, direction, frame, |octets| {
+        block::enhanced_packet(&mut self.blocks, time_us, direction, frame, |bytes| {
             if ipv4_header {
-                checksum::complete_ipv4_header(octets);
+                checksum::complete_ipv4_header(bytes);
             }
             if partial {
-                checksum::complete(octets);
+                checksum::complete(bytes);
             }
         });
         self.ends.push(self.blocks.len());

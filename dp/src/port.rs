@@ -26,7 +26,7 @@ bitflags! {
         const TX_TCP_CHECKSUM = 1 << 1;
         /// Sends frames of several segments.
         const TX_MULTI_SEGMENT = 1 << 2;
-        /// Cuts a large TCP frame at `tso_segment_octets`.
+        /// Cuts a large TCP frame at `tso_segment_bytes`.
         const TX_TSO = 1 << 3;
         /// Reports the state of the IPv4 header checksum of a received frame.
         const RX_IPV4_CHECKSUM = 1 << 4;
@@ -48,7 +48,7 @@ pub struct PortInfo {
     pub name: String,
     /// Ethernet address.
     pub mac: [u8; 6],
-    /// Largest IP packet, octets; the frame has 14 (or 18, with a VLAN tag) more.
+    /// Largest IP packet, bytes; the frame has 14 (or 18, with a VLAN tag) more.
     pub mtu: u16,
     /// What the port does by itself.
     pub offloads: Offloads,
@@ -70,12 +70,12 @@ pub enum LinkState {
 pub struct PortCounters {
     /// Frames received.
     pub rx_frames: u64,
-    /// Octets received, Ethernet header included.
-    pub rx_octets: u64,
+    /// Bytes received, Ethernet header included.
+    pub rx_bytes: u64,
     /// Frames handed to the device or link.
     pub tx_frames: u64,
-    /// Octets handed to the device or link.
-    pub tx_octets: u64,
+    /// Bytes handed to the device or link.
+    pub tx_bytes: u64,
     /// Frames the device dropped on receive (missed, errors).
     pub rx_dropped: u64,
     /// Times no buffer was left to receive into.
@@ -118,7 +118,7 @@ pub trait Port: Send {
 
     /// Moves received frames into the free places of `frames`; returns how many.
     ///
-    /// Not always as many as wait: a device takes superframes by few, so that their octets stay in a core's cache.
+    /// Not always as many as wait: a device takes superframes by few, so that their bytes stay in a core's cache.
     /// `now_us` is the caller's clock: a simulated link delivers what is due, a device ignores it.
     fn rx_burst(&mut self, now_us: u64, frames: &mut Burst) -> usize;
 

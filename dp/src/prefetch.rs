@@ -1,6 +1,6 @@
 //! Memory brought to the cache ahead of its use.
 
-/// Octets of a line.
+/// Bytes of a line.
 #[cfg(target_arch = "x86_64")]
 const LINE: usize = 64;
 

@@ -36,7 +36,7 @@ pub enum Layer {
     Deframe,
     /// DDP and RDMAP of what has arrived: headers, checks, delivery.
     Receive,
-    /// Octets copied into registered memory.
+    /// Bytes copied into registered memory.
     Place,
     /// Work requests posted.
     Post,
@@ -44,7 +44,7 @@ pub enum Layer {
     Poll,
     /// DDP and RDMAP of what is sent: which message is next, segments, headers.
     Transmit,
-    /// Octets copied out of registered memory, and their CRC.
+    /// Bytes copied out of registered memory, and their CRC.
     Fetch,
     /// TCP output: buffers, segments, headers, timers.
     TcpOut,

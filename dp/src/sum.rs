@@ -1,4 +1,4 @@
-//! The Internet checksum's sum (RFC 1071) of octets in one piece: alone, or in the same pass that copies them.
+//! The Internet checksum's sum (RFC 1071) of bytes in one piece: alone, or in the same pass that copies them.
 //!
 //! 32-bit words go into 64-bit accumulators, in vectors as wide as the CPU has them, which is found out when it runs. What is
 //! summed where, and how sums of pieces add up, is the caller's.
@@ -14,7 +14,7 @@ const BLOCK: usize = 64;
 /// From this length on it pays to ask what the CPU has.
 const LONG: usize = 2 * BLOCK;
 
-/// The sum of `octets` as 16-bit words in memory order, an odd last one padded with zero; to be folded. Below 2^48 for what
+/// The sum of `bytes` as 16-bit words in memory order, an odd last one padded with zero; to be folded. Below 2^48 for what
 /// fits a frame.
 ///
 /// ```
@@ -22,8 +22,8 @@ const LONG: usize = 2 * BLOCK;
 /// assert_eq!(folded(dp::sum::of(&[1, 2, 3])), u16::from_ne_bytes([1, 2]) + u16::from_ne_bytes([3, 0]));
 /// ```
 #[inline]
-pub fn of(octets: &[u8]) -> u64 {
-    if octets.len() < LONG { small(octets) } else { Way::best().of(octets) }
+pub fn of(bytes: &[u8]) -> u64 {
+    if bytes.len() < LONG { small(bytes) } else { Way::best().of(bytes) }
 }
 
 /// Copies `src` to `dst` and gives [`of`] of it.
@@ -61,15 +61,15 @@ impl Way {
         Self::Plain
     }
 
-    fn of(self, octets: &[u8]) -> u64 {
+    fn of(self, bytes: &[u8]) -> u64 {
         match self {
             #[cfg(target_arch = "x86_64")]
             // SAFETY: `best`, which alone makes this value outside tests, found that the CPU has it; tests ask as well.
-            Self::Avx512 => unsafe { avx512::of(octets) },
+            Self::Avx512 => unsafe { avx512::of(bytes) },
             #[cfg(target_arch = "x86_64")]
             // SAFETY: as above.
-            Self::Avx2 => unsafe { avx2::of(octets) },
-            Self::Plain => blocks(octets),
+            Self::Avx2 => unsafe { avx2::of(bytes) },
+            Self::Plain => blocks(bytes),
         }
     }
 
@@ -90,8 +90,8 @@ impl Way {
 type Lanes = [u64; BLOCK / 4];
 
 #[inline(always)]
-fn blocks(octets: &[u8]) -> u64 {
-    let (blocks, rest) = octets.as_chunks::<BLOCK>();
+fn blocks(bytes: &[u8]) -> u64 {
+    let (blocks, rest) = bytes.as_chunks::<BLOCK>();
     let mut lanes = Lanes::default();
     for block in blocks {
         add(&mut lanes, block);
@@ -122,8 +122,8 @@ fn add(lanes: &mut Lanes, block: &[u8; BLOCK]) {
 
 /// As [`of`], word by word.
 #[inline(always)]
-fn small(octets: &[u8]) -> u64 {
-    let (words, rest) = octets.as_chunks::<4>();
+fn small(bytes: &[u8]) -> u64 {
+    let (words, rest) = bytes.as_chunks::<4>();
     let mut sum = 0;
     for word in words {
         sum += u64::from(u32::from_ne_bytes(*word));
@@ -132,8 +132,8 @@ fn small(octets: &[u8]) -> u64 {
     if let [pair] = pairs {
         sum += u64::from(u16::from_ne_bytes(*pair));
     }
-    if let [octet] = last {
-        sum += u64::from(u16::from_ne_bytes([*octet, 0]));
+    if let [byte] = last {
+        sum += u64::from(u16::from_ne_bytes([*byte, 0]));
     }
     sum
 }
@@ -143,11 +143,8 @@ mod tests {
     use super::*;
 
     /// RFC 1071 word by word.
-    fn reference(octets: &[u8]) -> u64 {
-        octets
-            .chunks(2)
-            .map(|pair| u64::from(u16::from_ne_bytes([pair[0], *pair.get(1).unwrap_or(&0)])))
-            .sum()
+    fn reference(bytes: &[u8]) -> u64 {
+        bytes.chunks(2).map(|pair| u64::from(u16::from_ne_bytes([pair[0], *pair.get(1).unwrap_or(&0)]))).sum()
     }
 
     fn fold(mut sum: u64) -> u64 {
@@ -171,21 +168,21 @@ mod tests {
 
     #[test]
     fn every_way_gives_the_sum_of_the_words_at_every_length_and_alignment() {
-        // Small and large octets in turn, so that carries run, and every place counts differently.
-        let octets: Vec<u8> =
+        // Small and large bytes in turn, so that carries run, and every place counts differently.
+        let bytes: Vec<u8> =
             (0..2048 + 64_u32).map(|n| (n * n + n / 7) as u8 | ((n % 3) << 6) as u8).collect();
         assert_eq!(Way::best(), ways().next().unwrap());
         for len in 0..=2048 {
             for at in [0, 1, 2, 3, 4, 7, 8, 15, 16, 31, 32, 33, 63] {
-                let octets = &octets[at..at + len];
-                let expected = fold(reference(octets));
-                assert_eq!(fold(of(octets)), expected, "{len} at {at}");
+                let bytes = &bytes[at..at + len];
+                let expected = fold(reference(bytes));
+                assert_eq!(fold(of(bytes)), expected, "{len} at {at}");
                 for way in ways() {
-                    assert_eq!(fold(way.of(octets)), expected, "{way:?}: {len} at {at}");
+                    assert_eq!(fold(way.of(bytes)), expected, "{way:?}: {len} at {at}");
                     let mut copy = [0xee; 2048 + 64];
                     let copy = &mut copy[63 - at..63 - at + len];
-                    assert_eq!(fold(way.copy(copy, octets)), expected, "{way:?}: {len} copied at {at}");
-                    assert_eq!(copy, octets, "{way:?}");
+                    assert_eq!(fold(way.copy(copy, bytes)), expected, "{way:?}: {len} copied at {at}");
+                    assert_eq!(copy, bytes, "{way:?}");
                 }
             }
         }
@@ -193,14 +190,14 @@ mod tests {
 
     #[test]
     fn the_largest_frame_does_not_overflow() {
-        let octets = vec![0xff; 1 << 16];
-        assert!(of(&octets) < 1 << 48);
-        assert_eq!(fold(of(&octets)), 0xffff);
+        let bytes = vec![0xff; 1 << 16];
+        assert!(of(&bytes) < 1 << 48);
+        assert_eq!(fold(of(&bytes)), 0xffff);
     }
 
     #[test]
     #[should_panic(expected = "different length")]
-    fn a_copy_has_as_many_octets() {
+    fn a_copy_has_as_many_bytes() {
         copy(&mut [0; 3], &[0; 4]);
     }
 }

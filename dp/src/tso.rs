@@ -1,4 +1,4 @@
-//! Cuts a large TCP frame as a device with TSO does ([`TxOffload::tso_segment_octets`](crate::TxOffload)): for links and test ports
+//! Cuts a large TCP frame as a device with TSO does ([`TxOffload::tso_segment_bytes`](crate::TxOffload)): for links and test ports
 //! that have to send what a wire would carry.
 
 use crate::mbuf::MAX_SEGMENTS;
@@ -44,7 +44,7 @@ impl TsoLimits {
     /// Whether this frame, which is to be cut, keeps within them.
     pub fn allow(&self, frame: &Mbuf) -> bool {
         frame.segment_count() <= self.buffers
-            && self.mss.contains(usize::from(frame.tx_offload().tso_segment_octets))
+            && self.mss.contains(usize::from(frame.tx_offload().tso_segment_bytes))
     }
 }
 
@@ -62,9 +62,9 @@ struct Headers {
 
 impl Headers {
     fn of(offload: &TxOffload) -> Self {
-        let l3 = usize::from(offload.l2_octets);
-        let l4 = l3 + usize::from(offload.l3_octets);
-        Self { l3, l4, payload: l4 + usize::from(offload.l4_octets), ipv6: offload.ipv6 }
+        let l3 = usize::from(offload.l2_bytes);
+        let l4 = l3 + usize::from(offload.l3_bytes);
+        Self { l3, l4, payload: l4 + usize::from(offload.l4_bytes), ipv6: offload.ipv6 }
     }
 }
 
@@ -72,9 +72,9 @@ impl Headers {
 pub fn pieces(frame: &Mbuf) -> usize {
     let offload = frame.tx_offload();
     let payload = frame.len().saturating_sub(Headers::of(&offload).payload);
-    match usize::from(offload.tso_segment_octets) {
+    match usize::from(offload.tso_segment_bytes) {
         0 => 1,
-        octets => payload.div_ceil(octets).max(1),
+        bytes => payload.div_ceil(bytes).max(1),
     }
 }
 
@@ -88,47 +88,47 @@ pub fn pieces(frame: &Mbuf) -> usize {
 /// let mut frame = pool.alloc().unwrap();
 /// frame.append(54 + 3000 / 2).unwrap().fill(0);
 /// frame.set_tx_offload(TxOffload {
-///     tcp_checksum: true, tso_segment_octets: 1000, l2_octets: 14, l3_octets: 20, l4_octets: 20, ..Default::default()
+///     tcp_checksum: true, tso_segment_bytes: 1000, l2_bytes: 14, l3_bytes: 20, l4_bytes: 20, ..Default::default()
 /// });
-/// let mut octets = Vec::new();
-/// tso::cut(&frame, &pool, |piece| octets.push(piece.unwrap().len()));
-/// assert_eq!(octets, [1054, 554]);
+/// let mut bytes = Vec::new();
+/// tso::cut(&frame, &pool, |piece| bytes.push(piece.unwrap().len()));
+/// assert_eq!(bytes, [1054, 554]);
 /// ```
 pub fn cut(frame: &Mbuf, pool: &Mempool, mut take: impl FnMut(Option<Mbuf>)) {
     let headers = Headers::of(&frame.tx_offload());
     let count = pieces(frame);
     let payload = frame.len().saturating_sub(headers.payload);
-    let most = match usize::from(frame.tx_offload().tso_segment_octets) {
+    let most = match usize::from(frame.tx_offload().tso_segment_bytes) {
         0 => payload,
         bytes => bytes,
     };
     for nr in 0..count {
         let from = nr * most;
-        let octets = most.min(payload - from);
-        take(piece(frame, &headers, pool, from, octets, nr, nr + 1 == count));
+        let bytes = most.min(payload - from);
+        take(piece(frame, &headers, pool, from, bytes, nr, nr + 1 == count));
     }
 }
 
-/// The piece number `nr` with the payload octets `from..from + octets`.
+/// The piece number `nr` with the payload bytes `from..from + bytes`.
 fn piece(
     frame: &Mbuf,
     headers: &Headers,
     pool: &Mempool,
     from: usize,
-    octets: usize,
+    bytes: usize,
     nr: usize,
     last: bool,
 ) -> Option<Mbuf> {
     let Headers { l3, l4, payload, ipv6 } = *headers;
     let mut piece = pool.alloc()?;
-    let out = piece.append(payload + octets)?;
+    let out = piece.append(payload + bytes)?;
     let (head, body) = out.split_at_mut(payload);
     frame.copy_to(0, head);
     frame.copy_to(payload + from, body);
     if ipv6 {
-        put(head, l3 + 4, (payload + octets - l4) as u16);
+        put(head, l3 + 4, (payload + bytes - l4) as u16);
     } else {
-        put(head, l3 + 2, (payload + octets - l3) as u16);
+        put(head, l3 + 2, (payload + bytes - l3) as u16);
         let identification = u16::from_be_bytes([head[l3 + 4], head[l3 + 5]]);
         put(head, l3 + 4, identification.wrapping_add(nr as u16));
     }
@@ -146,8 +146,8 @@ fn piece(
     Some(piece)
 }
 
-fn put(octets: &mut [u8], at: usize, value: u16) {
-    octets[at..at + 2].copy_from_slice(&value.to_be_bytes());
+fn put(bytes: &mut [u8], at: usize, value: u16) {
+    bytes[at..at + 2].copy_from_slice(&value.to_be_bytes());
 }
 
 #[cfg(test)]
@@ -156,23 +156,23 @@ mod tests {
 
     const PAYLOAD: usize = 3500;
 
-    /// A frame of both families whose payload octet `n` is `n % 251`, in three buffers.
+    /// A frame of both families whose payload byte `n` is `n % 251`, in three buffers.
     fn frame(pool: &Mempool, ipv6: bool, flags: u8) -> Mbuf {
         let mut headers = vec![0x11_u8; 12];
         if ipv6 {
             headers.extend([0x86, 0xdd, 0x60, 0, 0, 0, 0, 0, 6, 64]);
             headers.extend([0x20; 32]);
-            let octets = (20 + PAYLOAD) as u16;
-            headers[18..20].copy_from_slice(&octets.to_be_bytes());
+            let bytes = (20 + PAYLOAD) as u16;
+            headers[18..20].copy_from_slice(&bytes.to_be_bytes());
         } else {
             headers.extend([8, 0, 0x45, 0, 0, 0, 0, 9, 0x40, 0, 64, 6, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2]);
-            let octets = (40 + PAYLOAD) as u16;
-            headers[16..18].copy_from_slice(&octets.to_be_bytes());
+            let bytes = (40 + PAYLOAD) as u16;
+            headers[16..18].copy_from_slice(&bytes.to_be_bytes());
         }
         headers.extend([0, 1, 0, 2, 0xff, 0xff, 0xfc, 0, 0, 0, 0, 7, 0x50, flags, 1, 0, 0, 0, 0, 0]);
-        let octets: Vec<u8> = headers.iter().copied().chain((0..PAYLOAD).map(|n| (n % 251) as u8)).collect();
+        let bytes: Vec<u8> = headers.iter().copied().chain((0..PAYLOAD).map(|n| (n % 251) as u8)).collect();
         let mut frame: Option<Mbuf> = None;
-        for part in octets.chunks(1500) {
+        for part in bytes.chunks(1500) {
             let mut buf = pool.alloc().unwrap();
             assert!(buf.append_slice(part));
             match &mut frame {
@@ -184,10 +184,10 @@ mod tests {
         frame.set_tx_offload(TxOffload {
             tcp_checksum: true,
             ipv6,
-            tso_segment_octets: 1000,
-            l2_octets: 14,
-            l3_octets: if ipv6 { 40 } else { 20 },
-            l4_octets: 20,
+            tso_segment_bytes: 1000,
+            l2_bytes: 14,
+            l3_bytes: if ipv6 { 40 } else { 20 },
+            l4_bytes: 20,
             ..TxOffload::default()
         });
         frame
@@ -203,25 +203,25 @@ mod tests {
             cut(&frame, &pool, |piece| cuts.push(piece.unwrap().head().to_vec()));
             let l4 = if ipv6 { 54 } else { 34 };
             let mut stream = Vec::new();
-            for (nr, octets) in cuts.iter().enumerate() {
+            for (nr, bytes) in cuts.iter().enumerate() {
                 let flags = match nr {
                     0 => TCP_CWR | 0x10,
                     3 => 0x10 | TCP_PSH | TCP_FIN,
                     _ => 0x10,
                 };
-                assert_eq!(octets[l4 + 13], flags, "{nr}");
-                let seq = u32::from_be_bytes(octets[l4 + 4..l4 + 8].try_into().unwrap());
+                assert_eq!(bytes[l4 + 13], flags, "{nr}");
+                let seq = u32::from_be_bytes(bytes[l4 + 4..l4 + 8].try_into().unwrap());
                 assert_eq!(seq, 0xffff_fc00_u32.wrapping_add(1000 * nr as u32), "and around");
-                let mut again = octets.clone();
+                let mut again = bytes.clone();
                 assert!(checksum::complete(&mut again));
                 assert!(ipv6 || checksum::complete_ipv4_header(&mut again));
-                assert_eq!(&again, octets, "its sums are right");
+                assert_eq!(&again, bytes, "its sums are right");
                 if !ipv6 {
-                    assert_eq!(octets[18..20], (9 + nr as u16).to_be_bytes());
+                    assert_eq!(bytes[18..20], (9 + nr as u16).to_be_bytes());
                 }
-                stream.extend_from_slice(&octets[l4 + 20..]);
+                stream.extend_from_slice(&bytes[l4 + 20..]);
             }
-            assert!(stream.iter().enumerate().all(|(n, &octet)| octet == (n % 251) as u8));
+            assert!(stream.iter().enumerate().all(|(n, &byte)| byte == (n % 251) as u8));
             assert_eq!(stream.len(), PAYLOAD);
         }
     }

@@ -8,12 +8,12 @@ use dp::mbuf::{HEADROOM, MAX_SEGMENTS};
 use dp::{Checksum, ExtBuf, Mbuf, Mempool, TxOffload, dpdk};
 use support::{build, flat};
 
-fn pool(count: u32, octets: usize) -> Mempool {
-    dpdk::mempool(support::eal(), "test", count, octets).unwrap()
+fn pool(count: u32, bytes: usize) -> Mempool {
+    dpdk::mempool(support::eal(), "test", count, bytes).unwrap()
 }
 
-fn filled(pool: &Mempool, octets: &[u8]) -> Mbuf {
-    build(pool, octets, 1)
+fn filled(pool: &Mempool, bytes: &[u8]) -> Mbuf {
+    build(pool, bytes, 1)
 }
 
 #[test]
@@ -58,9 +58,9 @@ fn chains_are_cut_at_both_ends_and_keep_their_metadata() {
     let offload = TxOffload {
         tcp_checksum: true,
         ipv6: true,
-        l2_octets: 14,
-        l3_octets: 40,
-        l4_octets: 32,
+        l2_bytes: 14,
+        l3_bytes: 40,
+        l4_bytes: 32,
         ..TxOffload::default()
     };
     for front in 0..=15 {
@@ -104,10 +104,10 @@ fn offloads_are_kept_as_asked_for() {
         ipv4_checksum: true,
         tcp_checksum: true,
         ipv6: false,
-        tso_segment_octets: 1460,
-        l2_octets: 18,
-        l3_octets: 60,
-        l4_octets: 60,
+        tso_segment_bytes: 1460,
+        l2_bytes: 18,
+        l3_bytes: 60,
+        l4_bytes: 60,
     };
     mbuf.set_tx_offload(offload);
     assert_eq!(mbuf.tx_offload(), offload);

@@ -42,7 +42,7 @@ fn eal_runs_once_and_devices_come_and_go() {
         let taken = frames.len();
         assert_eq!(port.tx_burst(0, &mut frames), taken);
         assert!(frames.is_empty() && register_thread());
-        assert_eq!(port.counters().tx_octets, 100 * taken as u64);
+        assert_eq!(port.counters().tx_bytes, 100 * taken as u64);
     })
     .join()
     .unwrap();

@@ -10,7 +10,7 @@ const MTU: u16 = 9000;
 
 fn config() -> DeviceConfig {
     // Buffers of less than a frame, so that reception makes chains as well.
-    DeviceConfig { mtu: MTU, mbufs: Some(4095), mbuf_octets: Some(2048), ..DeviceConfig::default() }
+    DeviceConfig { mtu: MTU, mbufs: Some(4095), mbuf_bytes: Some(2048), ..DeviceConfig::default() }
 }
 
 #[test]
@@ -36,28 +36,28 @@ fn frames_of_all_lengths_come_back_intact() {
     let lengths: Vec<usize> =
         (64..=9014).step_by(97).chain([64, 65, 128, 1514, 2048, 2049, 4096, 9000, 9014]).collect();
     let mut back: Vec<Mbuf> = Vec::new();
-    for (number, &octets) in lengths.iter().enumerate() {
-        let sent = support::pattern(number as u32, octets);
-        frames.push(support::build(&pool, &sent, octets.div_ceil(2000).max(1 + number % 3)));
+    for (number, &bytes) in lengths.iter().enumerate() {
+        let sent = support::pattern(number as u32, bytes);
+        frames.push(support::build(&pool, &sent, bytes.div_ceil(2000).max(1 + number % 3)));
         support::until("a frame goes", || port.tx_burst(0, &mut frames) > 0);
         let mut received = Burst::new();
-        support::until(&format!("frame {number} of {octets} octets comes"), || {
+        support::until(&format!("frame {number} of {bytes} bytes comes"), || {
             port.rx_burst(0, &mut received) > 0
         });
         back.extend(received);
         let frame = back.pop().unwrap();
-        assert!(support::flat(&frame) == sent, "frame {number} of {octets} octets");
-        assert_eq!(frame.segment_count(), octets.div_ceil(2048));
+        assert!(support::flat(&frame) == sent, "frame {number} of {bytes} bytes");
+        assert_eq!(frame.segment_count(), bytes.div_ceil(2048));
     }
     let counters = port.counters();
-    let (frames_sent, octets_sent) = (lengths.len() as u64, lengths.iter().sum::<usize>() as u64);
+    let (frames_sent, bytes_sent) = (lengths.len() as u64, lengths.iter().sum::<usize>() as u64);
     assert_eq!(
         (counters.tx_frames - before.tx_frames, counters.rx_frames - before.rx_frames),
         (frames_sent, frames_sent)
     );
     assert_eq!(
-        (counters.tx_octets - before.tx_octets, counters.rx_octets - before.rx_octets),
-        (octets_sent, octets_sent)
+        (counters.tx_bytes - before.tx_bytes, counters.rx_bytes - before.rx_bytes),
+        (bytes_sent, bytes_sent)
     );
     assert_eq!(counters.tx_dropped, 0);
 
@@ -73,8 +73,8 @@ fn frames_of_all_lengths_come_back_intact() {
 
     // A checksum left to the port arrives partial, on both sides; the second frame is sent back as a shared view.
     assert!(offloads.contains(Offloads::TX_TCP_CHECKSUM | Offloads::RX_TCP_CHECKSUM), "{offloads:?}");
-    for octets in [100, 1514, 100, 1514] {
-        let tcp = support::tcp_frame(octets);
+    for bytes in [100, 1514, 100, 1514] {
+        let tcp = support::tcp_frame(bytes);
         let mut frame = support::build(&pool, &tcp, 1);
         frame.set_tx_offload(support::TCP_OFFLOAD);
         frames.push(frame);
@@ -86,7 +86,7 @@ fn frames_of_all_lengths_come_back_intact() {
     }
 
     // A frame that the driver refuses, here that of virtio-user, is sent all the same, and complete.
-    let mut tcp = support::tcp_frame(support::SPLIT_OCTETS);
+    let mut tcp = support::tcp_frame(support::SPLIT_BYTES);
     let mut frame = support::build(&pool, &tcp, 1);
     frame.set_tx_offload(support::TCP_OFFLOAD);
     frames.push(frame);
@@ -126,7 +126,7 @@ fn second_process_echoes() {
 
 /// virtio counts its header to a received frame: a buffer that holds the frame alone is too small where none is chained.
 #[test]
-fn a_virtio_device_opens_with_frames_of_9000_octets_in_one_buffer_each() {
+fn a_virtio_device_opens_with_frames_of_9000_bytes_in_one_buffer_each() {
     let scratch = Scratch::new("vhost-jumbo");
     let socket = scratch.socket();
     let mut port = support::open(&format!("net_vhost1,iface={socket}"), &config());
@@ -140,7 +140,7 @@ fn a_virtio_device_opens_with_frames_of_9000_octets_in_one_buffer_each() {
 fn second_process_echoes_without_chains() {
     let Some(socket) = support::socket_of_first_process() else { return };
     let offloads = Offloads::all() - Offloads::RX_LRO - Offloads::RX_SCATTER;
-    let config = DeviceConfig { offloads, mbufs: Some(4095), mbuf_octets: None, ..config() };
+    let config = DeviceConfig { offloads, mbufs: Some(4095), mbuf_bytes: None, ..config() };
     let mut port = support::open(&format!("net_virtio_user1,path={socket},queue_size=256"), &config);
     support::echo(&mut *port);
 }

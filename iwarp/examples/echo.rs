@@ -38,7 +38,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     };
     let length = u32::from_be_bytes(private_data[..4].try_into()?) as usize;
     if length > 1024 {
-        request.id.reject(b"at most 1024 octets")?;
+        request.id.reject(b"at most 1024 bytes")?;
         return Err("rejected".into());
     }
     server.post_recv(length)?;
@@ -52,15 +52,15 @@ fn main() -> Result<(), Box<dyn Error>> {
     for message in 1..=MESSAGES {
         client.send(text.len())?;
         let got = wait(&mut client, &mut server, |_, server| server.received())?;
-        // The octets lie behind those to be sent: copy them over, make room for the next message, answer.
-        let mut octets = vec![0; got.byte_len as usize];
-        server.buffer.read_at(1024, &mut octets)?;
-        server.buffer.write_at(0, &octets)?;
+        // The bytes lie behind those to be sent: copy them over, make room for the next message, answer.
+        let mut bytes = vec![0; got.byte_len as usize];
+        server.buffer.read_at(1024, &mut bytes)?;
+        server.buffer.write_at(0, &bytes)?;
         server.post_recv(length)?;
-        server.send(octets.len())?;
+        server.send(bytes.len())?;
         let got = wait(&mut client, &mut server, |client, _| client.received())?;
-        client.buffer.read_at(1024, &mut octets)?;
-        println!("{message}: {} octets, {:?}", got.byte_len, String::from_utf8_lossy(&octets));
+        client.buffer.read_at(1024, &mut bytes)?;
+        println!("{message}: {} bytes, {:?}", got.byte_len, String::from_utf8_lossy(&bytes));
         client.post_recv(text.len())?;
     }
     id.disconnect();
@@ -82,7 +82,7 @@ impl Host {
         let config = EngineConfig::new(&*port, &[address])?;
         let engine = Engine::new(&context, port, config)?;
         let pd = context.alloc_pd()?;
-        // 1024 octets to send from, 1024 to receive into.
+        // 1024 bytes to send from, 1024 to receive into.
         let buffer = pd.reg_mr(2048, Access::LOCAL_WRITE)?;
         let cq = context.create_cq(16, None)?;
         let qp = pd.create_qp(&QpInit::new(&cq))?;

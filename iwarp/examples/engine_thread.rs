@@ -57,7 +57,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     }
     id.disconnect();
     event(&client_events)?;
-    println!("16 Writes of {} octets, the last one of {}", own.len(), lent.load_u8(lent.len() - 1)?);
+    println!("16 Writes of {} bytes, the last one of {}", own.len(), lent.load_u8(lent.len() - 1)?);
     Ok(())
 }
 

@@ -22,7 +22,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let config_b = EngineConfig::new(&*port_b, &["10.0.0.2/24"])?;
     let mut engines = [Engine::new(&client, port_a, config_a)?, Engine::new(&server, port_b, config_b)?];
 
-    // The server's counter, and room for eight octets of Immediate Data.
+    // The server's counter, and room for eight bytes of Immediate Data.
     let server_pd = server.alloc_pd()?;
     let counter = server_pd.reg_mr(8, Access::LOCAL_WRITE | Access::REMOTE_ATOMIC)?;
     let room = server_pd.reg_mr(8, Access::LOCAL_WRITE)?;

@@ -60,7 +60,7 @@
 //! }
 //! let remote = remote.ok_or("set by the loop")?;
 //!
-//! // 5. A one-sided Write, and a Read of the same octets into another place. B's program does nothing.
+//! // 5. A one-sided Write, and a Read of the same bytes into another place. B's program does nothing.
 //! mr_a.write_at(0, b"one-sided")?;
 //! qp_a.post_send(&SendRequest::new(1, SendOp::Write { remote }, mr_a.sge(0, 9)))?;
 //! qp_a.post_send(&SendRequest::new(2, SendOp::Read { remote }, mr_a.sge(100, 9)))?;
@@ -72,9 +72,9 @@
 //!     };
 //!     assert_eq!((wc.wr_id, wc.status), (wr_id, WcStatus::Success));
 //! }
-//! let mut octets = [0; 9];
-//! mr_a.read_at(100, &mut octets)?;
-//! assert_eq!(&octets, b"one-sided");
+//! let mut bytes = [0; 9];
+//! mr_a.read_at(100, &mut bytes)?;
+//! assert_eq!(&bytes, b"one-sided");
 //! # drop(accepted);
 //! # Ok(())
 //! # }
@@ -86,12 +86,12 @@
 //!   A program that stops polling is a peer that fell silent. [`Engine::spawn`](engine::Engine::spawn) gives the job to
 //!   a thread that backs off when idle.
 //! * **A completed Write says that TCP has it**, not that it arrived. A Read behind it (or a Send that the peer answers)
-//!   does: requests take effect in order. A completed Read has its octets in local memory.
+//!   does: requests take effect in order. A completed Read has its bytes in local memory.
 //! * **A Send needs a posted receive** that is long enough: iWARP has no "receiver not ready". Without one the
 //!   connection ends. Post receives before connecting.
 //! * **Atomics** ([`SendOp::Atomic`](verbs::SendOp::Atomic)) add to, compare and swap an aligned 64-bit word of the peer's, atomically
 //!   for all queue pairs of its process; mix them with no other access to the same word. `examples/tickets.rs` has one.
-//! * **Immediate Data** ([`SendOp::Immediate`](verbs::SendOp::Immediate), or behind a Write) brings eight octets into a receive of
+//! * **Immediate Data** ([`SendOp::Immediate`](verbs::SendOp::Immediate), or behind a Write) brings eight bytes into a receive of
 //!   the peer's: its buffer needs room for them.
 //! * **Not every peer knows these two** (RFC 7306 section 1.1), and the wire negotiates nothing. Agree on them as your
 //!   protocol likes, in the private data of connect and accept for one. Or try: adding 0 changes nothing. A peer without
@@ -103,7 +103,7 @@
 //! * **A responder speaks second** (RFC 5044 section 7.1.2): unless the initiator asked for peer-to-peer setup (the
 //!   default here), what a responder posts is held until the initiator's first message. `Established::ready` says so.
 //! * **Registered memory is the peer's to change** as long as it is registered with remote rights: it is read and written
-//!   by copies, never through references. A Write's octets become visible by increasing address, so its last octet may
+//!   by copies, never through references. A Write's bytes become visible by increasing address, so its last byte may
 //!   be polled ([`MemoryRegion::load_u8`](verbs::MemoryRegion::load_u8)); not so where
 //!   [`ConnParam::markers`](verbs::ConnParam::markers) lets payload be placed out of order.
 //!

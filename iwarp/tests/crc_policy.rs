@@ -116,9 +116,9 @@ fn program(crc: bool) -> Vec<String> {
     id.disconnect();
     told.push(format!("{:?}", pair.event_a().kind));
     told.push(format!("{:?}", pair.event_b().kind));
-    let mut octets = vec![0; 9000];
-    to.read_at(0, &mut octets).unwrap();
-    told.push(format!("{octets:?} {:?} {:?}", pair.a.context.usage(), listener.listener_stats()));
+    let mut bytes = vec![0; 9000];
+    to.read_at(0, &mut bytes).unwrap();
+    told.push(format!("{bytes:?} {:?} {:?}", pair.a.context.usage(), listener.listener_stats()));
     assert_eq!(pair.a.engine.counters().connections_without_crc, u64::from(!crc));
     told
 }

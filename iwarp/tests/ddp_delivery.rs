@@ -14,7 +14,7 @@ use iwarp::verbs::{
 
 const SEND: u8 = 3;
 
-/// Completions of receives: where, how they ended, how many octets.
+/// Completions of receives: where, how they ended, how many bytes.
 fn received(peer: &mut Accepted) -> Vec<(u64, WcStatus, u32)> {
     let all = peer.completions();
     assert!(all.iter().all(|wc| wc.opcode == WcOpcode::Recv));
@@ -22,7 +22,7 @@ fn received(peer: &mut Accepted) -> Vec<(u64, WcStatus, u32)> {
 }
 
 // Proves DDP-001, DDP-006, DDP-008, DDP-009, DDP-047, DDP-048, DDP-109, DDP-119 to DDP-121, DDP-139: Writes take no buffer,
-// Sends the oldest, whole and partly filled; a Write of no octets may name anything.
+// Sends the oldest, whole and partly filled; a Write of no bytes may name anything.
 #[test]
 fn both_models_on_one_stream() {
     let mut peer = Accepted::ready();
@@ -66,7 +66,7 @@ fn an_stag_serves_many_messages_and_a_buffer_one() {
     assert_eq!(peer.raw.engine.counters().tx_terminates, 1, "and is counted");
 }
 
-// Proves DDP-054, DDP-134 to DDP-136, DDP-140, DDP-139: all octets are there and nothing is delivered before L=1;
+// Proves DDP-054, DDP-134 to DDP-136, DDP-140, DDP-139: all bytes are there and nothing is delivered before L=1;
 // the length is where that segment ends.
 #[test]
 fn the_last_flag_delivers() {
@@ -301,9 +301,9 @@ fn a_fin_cuts_an_fpdu_or_does_not() {
     for cut in [0, 1, 10] {
         let mut peer = Accepted::ready();
         peer.post_recv(0, 100);
-        let mut octets = fpdu(&mut peer.framer, &untagged(0x41, SEND, [0, 1, 0], b"the last"));
-        octets.truncate(octets.len() - cut);
-        peer.raw.send(&octets);
+        let mut bytes = fpdu(&mut peer.framer, &untagged(0x41, SEND, [0, 1, 0], b"the last"));
+        bytes.truncate(bytes.len() - cut);
+        peer.raw.send(&bytes);
         peer.raw.until(10_000, |_| false);
         peer.raw.close();
         let event = peer.event();
@@ -324,7 +324,7 @@ fn a_fin_cuts_an_fpdu_or_does_not() {
 // Proves DDP-084: where the segments of a message differ in what DDP leaves to its ULP, what is told is one
 // segment's: with the STags of two regions one of the two is invalidated, never both, none, or a third.
 #[test]
-fn the_reserved_octets_of_one_segment_count() {
+fn the_reserved_bytes_of_one_segment_count() {
     for alike in [true, false] {
         let mut peer = Accepted::ready();
         let all = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
@@ -411,6 +411,6 @@ fn a_message_is_complete_when_tcp_has_its_last_segment() {
     let done = std::iter::from_fn(|| peer.cq.poll_one()).count();
     let waiting = peer.qp.query().send_outstanding;
     assert!(done > 0 && waiting > 0, "{done} complete, {waiting} not");
-    let taken = peer.raw.engine.counters().tx_fetched_octets;
-    assert_eq!(done as u64, (taken - 10) / REGION as u64, "whole messages that TCP has, of {taken} octets");
+    let taken = peer.raw.engine.counters().tx_fetched_bytes;
+    assert_eq!(done as u64, (taken - 10) / REGION as u64, "whole messages that TCP has, of {taken} bytes");
 }

@@ -202,7 +202,7 @@ struct Stream {
 }
 
 impl Stream {
-    const OCTETS: usize = 6000;
+    const BYTES: usize = 6000;
 
     fn new(rng: &mut Rng) -> Self {
         let mut seed = [0; 32];
@@ -211,7 +211,7 @@ impl Stream {
         let write = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
         let options =
             RegisterOptions { pd: ME.pd, access: write, base: Base::Iova(1 << 40), ..Default::default() };
-        let registration = register(&table, Self::OCTETS, options);
+        let registration = register(&table, Self::BYTES, options);
         let foreign = vec![
             register(&table, 64, RegisterOptions { stream: Some(StreamId(2)), ..options }),
             register(&table, 64, RegisterOptions { pd: PdId(2), ..options }),
@@ -229,7 +229,7 @@ impl Stream {
         let mut first_msn: BTreeMap<u32, u32> = BTreeMap::new();
         for _ in 0..=rng.below(7) {
             let len = [0, 1, rng.below(800) as usize][rng.below(3) as usize];
-            let payload = rng.octets(len);
+            let payload = rng.bytes(len);
             let tagged = rng.below(2) == 0;
             let (stag, to) = match len {
                 0 => (Stag(rng.next() as u32), rng.next()),
@@ -317,9 +317,9 @@ impl Stream {
         let mut report = sink.report();
         for registration in std::iter::once(&self.registration).chain(&self.foreign) {
             if sink.error.is_none() {
-                let mut octets = vec![0; registration.len()];
-                registration.memory().read_at(0, &mut octets).unwrap();
-                writeln!(report, "{}", hex(&octets)).unwrap();
+                let mut bytes = vec![0; registration.len()];
+                registration.memory().read_at(0, &mut bytes).unwrap();
+                writeln!(report, "{}", hex(&bytes)).unwrap();
             }
         }
         report
@@ -338,7 +338,7 @@ fn arrival_order(rng: &mut Rng, segments: usize) -> Vec<usize> {
     order
 }
 
-/// Any arrival order with repeats: what is delivered, in which order, with which octets, and every octet of the
+/// Any arrival order with repeats: what is delivered, in which order, with which bytes, and every byte of the
 /// registered memory are as the model has them.
 // Proves DDP-002, DDP-013, DDP-014, DDP-033, DDP-034, DDP-053, DDP-089 to DDP-091, DDP-176, DDP-103, DDP-127,
 // DDP-128.
@@ -384,18 +384,18 @@ fn first_difference(ours: &str, model: &str) -> String {
 #[test]
 fn every_error_of_the_table_at_any_arrival() {
     let tagged = |stag: Stag, to: u64, control: u8, payload: &[u8]| {
-        let mut octets = Header::from(Opcode::Write.tagged_header(stag, to, true)).to_bytes().to_vec();
-        octets[0] = control;
-        octets.extend_from_slice(payload);
-        octets
+        let mut bytes = Header::from(Opcode::Write.tagged_header(stag, to, true)).to_bytes().to_vec();
+        bytes[0] = control;
+        bytes.extend_from_slice(payload);
+        bytes
     };
     let untagged = |qn: u32, msn: u32, mo: u32, control: u8, payload: &[u8]| {
         let mut header = Opcode::Send.untagged_header(Stag(0), msn, mo, true);
         header.qn = qn;
-        let mut octets = Header::from(header).to_bytes().to_vec();
-        octets[0] = control;
-        octets.extend_from_slice(payload);
-        octets
+        let mut bytes = Header::from(header).to_bytes().to_vec();
+        bytes[0] = control;
+        bytes.extend_from_slice(payload);
+        bytes
     };
     let table = MemoryTable::new(8, [7; 32]);
     let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
@@ -454,9 +454,9 @@ fn every_error_of_the_table_at_any_arrival() {
             }
             assert_eq!(sink.error, Some(error), "{} in order {order:?}", hex(&wire[1]));
             assert_eq!(sink.delivered.len(), 1);
-            let mut octets = [0xFF; 16];
-            mine.memory().read_at(0, &mut octets).unwrap();
-            assert_eq!(octets, [0; 16]);
+            let mut bytes = [0xFF; 16];
+            mine.memory().read_at(0, &mut bytes).unwrap();
+            assert_eq!(bytes, [0; 16]);
         }
     }
 }
@@ -519,7 +519,7 @@ fn no_error_is_of_the_type_that_is_the_llps() {
     assert!(DdpError::ALL.iter().all(|error| error.etype() < 3));
 }
 
-/// MO plus length is summed in 64 bits, and a message has at most 2^32 - 1 octets.
+/// MO plus length is summed in 64 bits, and a message has at most 2^32 - 1 bytes.
 // Proves DDP-172.
 #[test]
 fn huge_offsets_do_not_wrap() {
@@ -574,7 +574,7 @@ fn random_segments_never_panic() {
         let mut sink = Sink::new(&table);
         sink.post(0, 32, 1);
         let len = rng.below(60) as usize;
-        let mut segment = rng.octets(len);
+        let mut segment = rng.bytes(len);
         if round % 2 == 0 && len > 18 {
             segment[0] = [0x81, 0xC1, 0x01, 0x41][rng.below(4) as usize];
             segment[2..6].copy_from_slice(&mine.stag().0.to_be_bytes());

@@ -1,4 +1,4 @@
-//! What a data source puts on the wire (RFC 5041 sections 4, 5.2, 5.3), read octet by octet at the other end.
+//! What a data source puts on the wire (RFC 5041 sections 4, 5.2, 5.3), read byte by byte at the other end.
 
 mod common;
 
@@ -9,7 +9,7 @@ use iwarp::engine::EngineConfig;
 use iwarp::mpa::Framer;
 use iwarp::verbs::{ConnParam, RemoteAddr, SendOp, SendRequest, Sge, VerbsError};
 
-/// Octets of a segment's header and payload on this link: EMSS 1448.
+/// Bytes of a segment's header and payload on this link: EMSS 1448.
 const MULPDU: usize = 1442;
 const STAG: u32 = 0xDEAD_BEEF;
 /// Odd, and beyond 32 bits.
@@ -22,11 +22,11 @@ struct Message {
     payload: Vec<u8>,
 }
 
-fn word(octets: &[u8], at: usize) -> u32 {
-    u32::from_be_bytes(octets[at..at + 4].try_into().unwrap())
+fn word(bytes: &[u8], at: usize) -> u32 {
+    u32::from_be_bytes(bytes[at..at + 4].try_into().unwrap())
 }
 
-/// The octets of the place in a header: TO or MO.
+/// The bytes of the place in a header: TO or MO.
 fn place(segment: &[u8]) -> u64 {
     if segment[0] & 0x80 != 0 {
         u64::from_be_bytes(segment[6..14].try_into().unwrap())
@@ -40,7 +40,7 @@ fn messages(segments: &[Vec<u8>]) -> Vec<Message> {
     let mut messages: Vec<Message> = Vec::new();
     let mut under_way: Option<Message> = None;
     for segment in segments {
-        assert!(segment.len() <= MULPDU, "a segment of {} octets", segment.len());
+        assert!(segment.len() <= MULPDU, "a segment of {} bytes", segment.len());
         assert_eq!(segment[0] & 0x3F, 1, "reserved bits are 0, the version is 1");
         let is_tagged = segment[0] & 0x80 != 0;
         let (header_len, place_at) = if is_tagged { (14, 6) } else { (18, 14) };
@@ -77,7 +77,7 @@ fn six_requests() -> (Vec<u8>, Vec<Vec<u8>>, Vec<Message>) {
     {
         peer.qp.post_send(&SendRequest::new(wr_id as u64, op, peer.region.sge(0, len))).unwrap();
     }
-    // Every octet is looked at there: length, header and payload, pad, CRC, and FPDU upon FPDU.
+    // Every byte is looked at there: length, header and payload, pad, CRC, and FPDU upon FPDU.
     let heard = peer.heard(100_000);
     let messages = messages(&heard);
     assert_eq!(messages.len(), 6);
@@ -93,7 +93,7 @@ fn is_last(segment: &[u8]) -> bool {
 }
 
 // Proves DDP-017, DDP-021, DDP-022, DDP-037, DDP-055, DDP-057, DDP-059, DDP-076, DDP-096, DDP-097, MPA-008,
-// MPA-022, MPA-038: each FPDU has one segment, header first and payload behind it to its end; 14 octets of
+// MPA-022, MPA-038: each FPDU has one segment, header first and payload behind it to its end; 14 bytes of
 // header where T is set, 18 where it is not; the version is 1, and what is reserved 0.
 #[test]
 fn each_segment_is_a_header_and_payload() {
@@ -115,13 +115,13 @@ fn each_segment_is_a_header_and_payload() {
 
 // Proves DDP-049, DDP-050, DDP-051, DDP-052, DDP-065, DDP-066, DDP-072, DDP-073, DDP-082, DDP-086, DDP-087,
 // DDP-092, DDP-093, DDP-094, DDP-095, DDP-099, DDP-108, DDP-111, DDP-116, DDP-118, DDP-125, DDP-126: the
-// segments of a message have one control octet of RDMAP, STag or queue and number, places that go on where
+// segments of a message have one control byte of RDMAP, STag or queue and number, places that go on where
 // the last segment ended, and the last flag on the last one alone.
 #[test]
 fn the_segments_of_a_message_go_on_from_each_other() {
     let (data, heard, messages) = six_requests();
     let mut rest = &heard[..];
-    for (message, (start, octets)) in
+    for (message, (start, bytes)) in
         messages.iter().zip([(TO, 5000), (0, 9000), (0, 0), (TO, 0), (0, 28), (0, 1)])
     {
         let (segments, behind) = rest.split_at(message.sizes.len());
@@ -135,9 +135,9 @@ fn the_segments_of_a_message_go_on_from_each_other() {
             assert_eq!(place(segment), start + at, "goes on where the last one ended");
             at += (segment.len() - if is_tagged(segment) { 14 } else { 18 }) as u64;
         }
-        assert_eq!((at, message.payload.len()), (octets, octets as usize), "all of it");
-        assert!(octets == 28 || message.payload == data[..octets as usize]);
-        assert!(octets > 0 || segments.len() == 1, "one of no octets is one segment");
+        assert_eq!((at, message.payload.len()), (bytes, bytes as usize), "all of it");
+        assert!(bytes == 28 || message.payload == data[..bytes as usize]);
+        assert!(bytes > 0 || segments.len() == 1, "one of no bytes is one segment");
     }
     assert!(rest.is_empty());
 }
@@ -177,7 +177,7 @@ fn messages_are_cut_by_mulpdu() {
 }
 
 // Proves MPA-111: however little room the FPDUs before it leave in a segment, nothing is cut to fit less than
-// 128 octets.
+// 128 bytes.
 #[test]
 fn no_room_is_too_small_to_be_left() {
     for markers in [false, true] {
@@ -190,7 +190,7 @@ fn no_room_is_too_small_to_be_left() {
             let heard = peer.heard(100_000);
             assert_eq!(heard.iter().filter(|segment| is_last(segment)).count(), 2);
             for segment in heard.iter().filter(|segment| !is_last(segment)) {
-                assert!(segment.len() >= 128, "{} octets behind {first}", segment.len());
+                assert!(segment.len() >= 128, "{} bytes behind {first}", segment.len());
             }
         }
     }
@@ -208,12 +208,12 @@ fn tcp_segments_hold_whole_fpdus() {
             peer.qp.post_send(&SendRequest::new(wr_id as u64, op, peer.region.sge(0, len))).unwrap();
         }
         peer.raw.until(1_000_000, |_| false);
-        let octets = std::mem::take(&mut peer.raw.inbox);
+        let bytes = std::mem::take(&mut peer.raw.inbox);
         // Where FPDUs end, by their lengths; a marker in front of one is its own.
         let (mut at, mut ends) = (0, vec![0]);
-        while at < octets.len() {
+        while at < bytes.len() {
             let header = if markers && at % 512 == 0 { at + 4 } else { at };
-            let len = usize::from(u16::from_be_bytes([octets[header], octets[header + 1]]));
+            let len = usize::from(u16::from_be_bytes([bytes[header], bytes[header + 1]]));
             let framer = Framer::at(at as u64, markers, true);
             at += framer.wire_len(len);
             ends.push(at);
@@ -223,7 +223,7 @@ fn tcp_segments_hold_whole_fpdus() {
             end += size;
             assert!(ends.contains(&end), "a segment ends at {end} in an FPDU, markers {markers}");
         }
-        assert_eq!((at, end), (octets.len(), octets.len()));
+        assert_eq!((at, end), (bytes.len(), bytes.len()));
         assert!(peer.raw.segments.len() < ends.len() - 1, "small ones share a segment");
     }
 }
@@ -254,7 +254,7 @@ fn mulpdu_follows_the_path() {
             let sizes = if markers { most - 4..=most } else { most..=most };
             let full = &ulpdus[..ulpdus.len() - 1];
             assert!(full.iter().all(|size| sizes.contains(size)), "markers {markers}: {ulpdus:?}");
-            assert!(segments[..full.len()].iter().all(|&octets| octets == segments[0]), "{segments:?}");
+            assert!(segments[..full.len()].iter().all(|&bytes| bytes == segments[0]), "{segments:?}");
             (ulpdus.len(), segments.len())
         };
         assert_eq!(all_but_the_last_have(wide, write(&mut peer)), (3, 3));
@@ -265,9 +265,9 @@ fn mulpdu_follows_the_path() {
     }
 }
 
-// Proves DDP-107: what is longer than 2^32 - 1 octets is refused by its length, one octet less is not.
+// Proves DDP-107: what is longer than 2^32 - 1 bytes is refused by its length, one byte less is not.
 #[test]
-fn a_message_has_less_than_2_to_the_32_octets() {
+fn a_message_has_less_than_2_to_the_32_bytes() {
     let mut peer = Accepted::ready();
     let long = Sge { length: u32::MAX, ..peer.region.sge(0, 1) };
     let write = SendOp::Write { remote: RemoteAddr { addr: TO, rkey: STAG } };

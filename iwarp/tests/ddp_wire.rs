@@ -1,4 +1,4 @@
-//! DDP's octets on the wire: the golden headers, what they parse to, and how messages are cut.
+//! DDP's bytes on the wire: the golden headers, what they parse to, and how messages are cut.
 
 use iwarp::ddp::{DdpError, Header, HeaderError, Segmenter, TaggedHeader, UntaggedHeader};
 use iwarp::memory::Stag;
@@ -10,10 +10,10 @@ fn hex(text: &str) -> Vec<u8> {
     digits.chunks(2).map(|pair| u8::from_str_radix(std::str::from_utf8(pair).unwrap(), 16).unwrap()).collect()
 }
 
-/// A message of 10000 octets under MULPDU 1454, both models, octet for octet.
+/// A message of 10000 bytes under MULPDU 1454, both models, byte for byte.
 // Proves DDP-045, DDP-055, DDP-057, DDP-060, DDP-077, DDP-096, RDMAP-090, DDP-044, DDP-046, DDP-085, DDP-094.
 #[test]
-fn ten_thousand_octets_are_cut_as_the_golden_headers_say() {
+fn ten_thousand_bytes_are_cut_as_the_golden_headers_say() {
     let tagged = [
         (1440, "8140123456780000000000001000"),
         (1440, "81401234567800000000000015a0"),
@@ -52,7 +52,7 @@ fn ten_thousand_octets_are_cut_as_the_golden_headers_say() {
     assert!(segmenter.is_done());
 }
 
-/// Every field has octets of its own: none can stand in for another unseen.
+/// Every field has bytes of its own: none can stand in for another unseen.
 // Proves DDP-061 to DDP-064, DDP-078 to DDP-081.
 #[test]
 fn each_field_is_in_its_place() {
@@ -61,16 +61,16 @@ fn each_field_is_in_its_place() {
     let rsvd_ulp = [0xA1, 0xA2, 0xA3, 0xA4, 0xA5];
     let (qn, msn, mo) = (0xB1B2_B3B4, 0xC1C2_C3C4, 0xD1D2_D3D4);
     let untagged = Header::Untagged(UntaggedHeader { last: true, rsvd_ulp, qn, msn, mo });
-    for (header, octets) in [
+    for (header, bytes) in [
         (tagged, hex("81 a1 b1b2b3b4 c1c2c3c4c5c6c7c8")),
         (untagged, hex("41 a1a2a3a4a5 b1b2b3b4 c1c2c3c4 d1d2d3d4")),
     ] {
-        assert_eq!(header.to_bytes().to_vec(), octets);
-        assert_eq!(Header::parse(&octets), Ok(header));
+        assert_eq!(header.to_bytes().to_vec(), bytes);
+        assert_eq!(Header::parse(&bytes), Ok(header));
     }
 }
 
-/// The examples of RFC 5041 sections 5.1 and 5.2: 2048 octets under MULPDU 1500.
+/// The examples of RFC 5041 sections 5.1 and 5.2: 2048 bytes under MULPDU 1500.
 // Proves DDP-112, DDP-117.
 #[test]
 fn the_examples_of_the_rfc_come_out() {
@@ -97,7 +97,7 @@ fn an_empty_message_is_one_last_segment() {
     assert_eq!(empty.to_bytes().to_vec(), hex("c1400000000000000000000000 00"));
 }
 
-/// MULPDU below a header and an octet cuts nothing and panics not; it may grow again.
+/// MULPDU below a header and a byte cuts nothing and panics not; it may grow again.
 #[test]
 fn too_small_a_mulpdu_cuts_nothing() {
     let mut segmenter = Segmenter::tagged(3);
@@ -110,12 +110,12 @@ fn too_small_a_mulpdu_cuts_nothing() {
 // Proves DDP-058, DDP-098.
 #[test]
 fn runts_and_versions_are_refused() {
-    assert_eq!(Header::parse(&[]), Err(HeaderError::Runt { octets: 0 }));
+    assert_eq!(Header::parse(&[]), Err(HeaderError::Runt { bytes: 0 }));
     let tagged = hex("c140112233440000000000001000");
     let untagged = hex("414300000000000000000000000100000000");
     for whole in [&tagged, &untagged] {
-        for octets in 1..whole.len() {
-            assert_eq!(Header::parse(&whole[..octets]), Err(HeaderError::Runt { octets }));
+        for bytes in 1..whole.len() {
+            assert_eq!(Header::parse(&whole[..bytes]), Err(HeaderError::Runt { bytes }));
         }
         for version in [0, 2, 3] {
             let mut bad = whole.clone();
@@ -130,24 +130,24 @@ fn runts_and_versions_are_refused() {
 // Proves DDP-056.
 #[test]
 fn reserved_bits_are_ignored() {
-    let mut octets = hex("c140112233440000000000001000");
-    let plain = Header::parse(&octets);
-    octets[0] |= 0x3C;
-    assert_eq!(Header::parse(&octets), plain);
+    let mut bytes = hex("c140112233440000000000001000");
+    let plain = Header::parse(&bytes);
+    bytes[0] |= 0x3C;
+    assert_eq!(Header::parse(&bytes), plain);
 }
 
 /// Ten thousand random strings: no panic, and what parses is emitted as it was, reserved bits aside.
 #[test]
-fn random_octets_never_panic() {
+fn random_bytes_never_panic() {
     let mut state = 0x5041_u64;
     let mut next = || {
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (state >> 33) as u8
     };
     for _ in 0..10_000 {
-        let octets: Vec<u8> = (0..next() % 40).map(|_| next()).collect();
-        if let Ok(header) = Header::parse(&octets) {
-            let mut expected = octets[..header.wire_len()].to_vec();
+        let bytes: Vec<u8> = (0..next() % 40).map(|_| next()).collect();
+        if let Ok(header) = Header::parse(&bytes) {
+            let mut expected = bytes[..header.wire_len()].to_vec();
             expected[0] &= !0x3C;
             assert_eq!(header.to_bytes().to_vec(), expected);
         }
@@ -192,11 +192,11 @@ fn errors_have_the_numbers_of_the_document() {
 proptest! {
     #[test]
     fn every_header_survives_the_wire(header in any_header(), payload in any::<[u8; 3]>()) {
-        let mut octets = [0; Header::MAX_LEN + 3];
-        let len = header.emit(&mut octets);
+        let mut bytes = [0; Header::MAX_LEN + 3];
+        let len = header.emit(&mut bytes);
         prop_assert_eq!(len, header.wire_len());
-        octets[len..len + 3].copy_from_slice(&payload);
-        prop_assert_eq!(Header::parse(&octets[..len + 3]), Ok(header));
+        bytes[len..len + 3].copy_from_slice(&payload);
+        prop_assert_eq!(Header::parse(&bytes[..len + 3]), Ok(header));
     }
 
     // Proves DDP-020, DDP-028, DDP-050 to DDP-052, DDP-030, RDMAP-031: MULPDU may differ from segment to segment.
@@ -217,6 +217,6 @@ proptest! {
             lasts += u32::from(cut.last);
         }
         prop_assert!(segmenter.is_done() && lasts == 1 && offset == len);
-        prop_assert_eq!(segmenter.cut_octets(), segmenter.message_octets());
+        prop_assert_eq!(segmenter.cut_bytes(), segmenter.message_bytes());
     }
 }

@@ -16,11 +16,11 @@ enum Flood {
     Nothing,
     /// Long Writes: the yardstick.
     Writes,
-    /// No octet in any of them.
+    /// No byte in any of them.
     EmptyWrites,
     /// As many as may be outstanding, again and again.
     EmptyReads,
-    /// One octet of the stream in each TCP segment, so that every FPDU is split.
+    /// One byte of the stream in each TCP segment, so that every FPDU is split.
     Crumbs,
     /// Each frame twice.
     Twice,
@@ -49,10 +49,10 @@ struct Outcome {
     hostile: Work,
     /// FPDUs that the hostile client began to say, and their payload.
     said: (u64, u64),
-    /// Frames and octets from and to the hostile client.
+    /// Frames and bytes from and to the hostile client.
     frames: [u64; 2],
-    octets: [u64; 2],
-    /// Octets that TCP had before.
+    bytes: [u64; 2],
+    /// Bytes that TCP had before.
     doubled: u64,
     cycles: u64,
 }
@@ -66,7 +66,7 @@ struct Work {
 }
 
 impl Work {
-    /// In operations: a segment, an FPDU, and the placement of as many octets as a segment has are one each.
+    /// In operations: a segment, an FPDU, and the placement of as many bytes as a segment has are one each.
     fn operations(&self) -> u64 {
         self.segments + self.fpdus + self.placed / 1460
     }
@@ -75,10 +75,10 @@ impl Work {
 const TURNS: u64 = 150;
 /// Segments that the hostile client says in a turn, as far as TCP takes them.
 const SEGMENTS: usize = 200;
-/// Octets of an FPDU that answers a Read of nothing.
+/// Bytes of an FPDU that answers a Read of nothing.
 const ANSWER: u64 = 20;
 
-/// An honest client keeps so many Writes of 4096 octets under way.
+/// An honest client keeps so many Writes of 4096 bytes under way.
 fn under(flood: Flood, honest_writes: usize) -> Outcome {
     let plan = match flood {
         Flood::Twice => LinkPlan { duplicate_ppm: 1_000_000, ..LinkPlan::default() },
@@ -162,22 +162,22 @@ fn under(flood: Flood, honest_writes: usize) -> Outcome {
         hostile,
         said,
         frames: [to.rx_frames - from.rx_frames, to.tx_frames - from.tx_frames],
-        octets: [to.rx_octets - from.rx_octets, to.tx_octets - from.tx_octets],
-        doubled: after.0.stack.rx_duplicate_octets - before.0.stack.rx_duplicate_octets,
+        bytes: [to.rx_bytes - from.rx_bytes, to.tx_bytes - from.tx_bytes],
+        doubled: after.0.stack.rx_duplicate_bytes - before.0.stack.rx_duplicate_bytes,
         cycles: after.0.busy_cycles - before.0.busy_cycles,
     }
 }
 
-/// Segments, FPDUs and placed octets of the honest clients so far.
+/// Segments, FPDUs and placed bytes of the honest clients so far.
 fn heard(world: &World) -> [u64; 3] {
     let seen = world.honest.iter().map(|honest| honest.end.id.as_ref().unwrap().activity().unwrap());
     seen.fold([0; 3], |[segments, fpdus, placed], it| {
-        [segments + it.rx_segments, fpdus + it.rx_fpdus, placed + it.rx_placed_octets]
+        [segments + it.rx_segments, fpdus + it.rx_fpdus, placed + it.rx_placed_bytes]
     })
 }
 
 fn of_engine(counters: &EngineCounters) -> [u64; 3] {
-    [counters.port.rx_frames, counters.rx_fpdus, counters.rx_placed_octets]
+    [counters.port.rx_frames, counters.rx_fpdus, counters.rx_placed_bytes]
 }
 
 /// Whatever an established peer, or one that connects, does without ending its stream: an honest client gets more than half of
@@ -185,7 +185,7 @@ fn of_engine(counters: &EngineCounters) -> [u64; 3] {
 /// everything that is limited stays within its limit.
 // Proves SEC-119, SEC-153: of empty Writes and Reads, split FPDUs, doubled and late frames, and connects. A simulated turn costs
 // the same however much is done in it, so the transfers show that nobody waits for the flood, and operations are counted for
-// what it costs: no more FPDUs and octets are worked on than were said once, and no frame has more than one in answer. Time on
+// what it costs: no more FPDUs and bytes are worked on than were said once, and no frame has more than one in answer. Time on
 // a processor is not divided: a frame full of empty Writes costs as much as its 60 FPDUs do, which the figures show.
 // Fragments are noise_on_the_slow_path_does_not_disturb_a_transfer.
 #[test]
@@ -197,21 +197,21 @@ fn a_flood_leaves_honest_clients_their_share() {
         let [ours, theirs] = [&beside.honest, &beside.hostile].map(Work::operations);
         eprintln!(
             "{flood:?}: {} of {} Writes beside {} hostile frames; {ours} operations for the honest client, {theirs} for the \
-             hostile one; {} cycles for an octet of the flood",
+             hostile one; {} cycles for a byte of the flood",
             beside.done,
             alone.done,
             beside.hostile.segments,
-            by_itself.cycles / by_itself.octets[0],
+            by_itself.cycles / by_itself.bytes[0],
         );
         assert!(beside.done * 2 >= alone.done, "{flood:?}: {beside:?}, alone {alone:?}");
         if matches!(flood, Flood::Writes | Flood::EmptyWrites | Flood::Crumbs | Flood::Twice) {
             assert!(beside.hostile.segments * 2 >= beside.honest.segments, "{flood:?} is none: {beside:?}");
         }
         for outcome in [&beside, &by_itself] {
-            let Outcome { hostile, said, frames, octets, doubled, .. } = outcome;
+            let Outcome { hostile, said, frames, bytes, doubled, .. } = outcome;
             // With the empty Write that began the stream.
             assert!(hostile.fpdus <= said.0 + 1 && hostile.placed <= said.1, "{flood:?}: {outcome:?}");
-            assert!(frames[1] <= frames[0] && octets[1] <= octets[0], "{flood:?} is amplified: {outcome:?}");
+            assert!(frames[1] <= frames[0] && bytes[1] <= bytes[0], "{flood:?} is amplified: {outcome:?}");
             assert!(flood != Flood::Twice || *doubled >= hostile.placed, "{flood:?}: {outcome:?}");
         }
     }
@@ -231,8 +231,8 @@ fn pending_reads_take_their_own_streams_places_alone() {
         world.raw.deaf = true;
         for msn in 1..=ird + u32::from(more) {
             let read = read_request(msn, 8 << 20, large.rkey(), large.addr());
-            let octets = fpdu(&mut framer, &read);
-            assert_eq!(world.raw.offer(&octets), octets.len());
+            let bytes = fpdu(&mut framer, &read);
+            assert_eq!(world.raw.offer(&bytes), bytes.len());
         }
         world.raw.until(20_000, |_| false);
         let no_buffer = StreamError { layer: 1, etype: 2, code: 2, from_peer: false };
@@ -253,10 +253,10 @@ fn pending_reads_take_their_own_streams_places_alone() {
     }
 }
 
-/// Segments of one octet and Writes of none: each connection's counts tell who sends them, the application ends that one, and
+/// Segments of one byte and Writes of none: each connection's counts tell who sends them, the application ends that one, and
 /// the honest clients' counts look otherwise.
 // Proves SEC-154: for segments and FPDUs that carry next to nothing. Frames that TCP drops, twice the same or in fragments, are
-// counted for the engine and not for a connection (`rx_duplicate_octets`, `rx_slow`). That other streams keep their share is
+// counted for the engine and not for a connection (`rx_duplicate_bytes`, `rx_slow`). That other streams keep their share is
 // a_flood_leaves_honest_clients_their_share.
 #[test]
 fn who_makes_work_without_data_is_seen_and_ended() {
@@ -266,20 +266,20 @@ fn who_makes_work_without_data_is_seen_and_ended() {
         let seen = |end: &End| end.id.as_ref().unwrap().activity().unwrap();
         world.raw.until(1_000, |_| false);
         let before = seen(&end);
-        let octets: Vec<u8> = (0..50).flat_map(|_| fpdu(&mut framer, &EMPTY_WRITE)).collect();
-        let piece = if crumbs { 1 } else { octets.len() };
-        for piece in octets.chunks(piece) {
+        let bytes: Vec<u8> = (0..50).flat_map(|_| fpdu(&mut framer, &EMPTY_WRITE)).collect();
+        let piece = if crumbs { 1 } else { bytes.len() };
+        for piece in bytes.chunks(piece) {
             assert_eq!(world.raw.offer(piece), piece.len());
             world.raw.turn();
         }
         world.raw.until(5_000, |_| false);
         let after = seen(&end);
-        let segments = if crumbs { octets.len() as u64 } else { 1 };
+        let segments = if crumbs { bytes.len() as u64 } else { 1 };
         assert_eq!(after.rx_segments - before.rx_segments, segments);
-        assert_eq!((after.rx_fpdus - before.rx_fpdus, after.rx_placed_octets), (50, 0));
+        assert_eq!((after.rx_fpdus - before.rx_fpdus, after.rx_placed_bytes), (50, 0));
         let suspicious = |end: &End| {
             let seen = seen(end);
-            seen.rx_segments > 8 * seen.rx_fpdus || seen.rx_fpdus * 16 > seen.rx_placed_octets + 256
+            seen.rx_segments > 8 * seen.rx_fpdus || seen.rx_fpdus * 16 > seen.rx_placed_bytes + 256
         };
         for round in 2..6 {
             world.exchange(0, round);

@@ -25,12 +25,12 @@ fn write_read() {
 fn echo() {
     let text = run("echo");
     assert_eq!(text.lines().count(), 5);
-    assert!(text.ends_with("5: 12 octets, \"hello, hello\"\n"), "{text}");
+    assert!(text.ends_with("5: 12 bytes, \"hello, hello\"\n"), "{text}");
 }
 
 #[test]
 fn engine_thread() {
-    assert_eq!(run("engine_thread"), "16 Writes of 1048576 octets, the last one of 15\n");
+    assert_eq!(run("engine_thread"), "16 Writes of 1048576 bytes, the last one of 15\n");
 }
 
 #[test]

@@ -17,7 +17,7 @@ fn connected() -> (Pair, Connected) {
     (pair, c)
 }
 
-/// Each operation changes the eight octets at its address and no other, and brings back what they were.
+/// Each operation changes the eight bytes at its address and no other, and brings back what they were.
 // Proves EXT-001, EXT-004, EXT-031 to EXT-033, EXT-036, EXT-044 to EXT-046, EXT-049 to EXT-054, EXT-059,
 // EXT-084 to EXT-085, EXT-100, EXT-171, EXT-187: the word, what is beside it, and what comes back are
 // compared, for each operation with the operands that it has (EXT-044 to EXT-059).
@@ -56,10 +56,10 @@ fn each_operation_changes_its_word_alone() {
         let wc = pair.wc_a();
         assert_eq!((wc.wr_id, wc.status, wc.opcode, wc.byte_len), (1, WcStatus::Success, opcode, 8));
         assert_eq!((word(&words, 8), word(&local, 8)), (after, before), "{op:x?}");
-        for (region, octet) in [(&words, 0xEE), (&local, 0xDD)] {
-            let mut octets = [0; 24];
-            region.read_at(0, &mut octets).unwrap();
-            assert!(octets[..8].iter().chain(&octets[16..]).all(|&o| o == octet), "{op:x?}");
+        for (region, byte) in [(&words, 0xEE), (&local, 0xDD)] {
+            let mut bytes = [0; 24];
+            region.read_at(0, &mut bytes).unwrap();
+            assert!(bytes[..8].iter().chain(&bytes[16..]).all(|&o| o == byte), "{op:x?}");
         }
     }
     assert!(pair.b.cq.poll_one().is_none(), "nothing is told to the responder's user");
@@ -71,15 +71,15 @@ fn each_operation_changes_its_word_alone() {
 fn words_are_numbers_of_the_machine() {
     let (mut pair, c) = connected();
     let words = pair.b.pd.reg_mr(8, ATOMIC).unwrap();
-    let octets = |number: u64| {
+    let bytes = |number: u64| {
         if cfg!(target_endian = "little") { number.to_le_bytes() } else { number.to_be_bytes() }
     };
     let holds = |number: u64| {
         let mut held = [0; 8];
         words.read_at(0, &mut held).unwrap();
-        held == octets(number)
+        held == bytes(number)
     };
-    words.write_at(0, &octets(1)).unwrap();
+    words.write_at(0, &bytes(1)).unwrap();
     assert_eq!(pair.atomic(&c, AtomicOp::FetchAdd { add: 2, mask: 0 }, remote(&words, 0)), 1);
     assert!(holds(3));
     let swap = AtomicOp::Swap { swap: 0x1122_3344_5566_7788 };
@@ -245,8 +245,7 @@ fn what_cannot_be_is_refused_when_posted() {
         assert_eq!(error.to_string(), said);
     };
     let op = SendOp::Atomic { remote: target, op: ADD_ONE };
-    let wrong =
-        |octets| format!("an atomic returns 8 octets: give it one element of that length, not {octets}");
+    let wrong = |bytes| format!("an atomic returns 8 bytes: give it one element of that length, not {bytes}");
     refused(&SendRequest::empty(1, op), &wrong(0));
     refused(&SendRequest::new(1, op, local.sge(0, 4)), &wrong(4));
     refused(&SendRequest::new(1, op, local.sge(0, 16)), &wrong(16));

@@ -29,10 +29,10 @@ fn number(wc: &WorkCompletion) -> u64 {
     u64::from_be_bytes(wc.immediate.unwrap())
 }
 
-/// The eight octets are in the completion and in the buffer, in the order given; the sender has its completion.
+/// The eight bytes are in the completion and in the buffer, in the order given; the sender has its completion.
 // Proves EXT-001, EXT-115 to EXT-116, EXT-119, EXT-121, EXT-197, EXT-199.
 #[test]
-fn the_octets_are_in_the_completion_and_in_the_buffer() {
+fn the_bytes_are_in_the_completion_and_in_the_buffer() {
     let (mut pair, c) = connected();
     let buffer = pair.b.pd.reg_mr(16, Access::LOCAL_WRITE).unwrap();
     for len in [8, 16] {
@@ -50,7 +50,7 @@ fn the_octets_are_in_the_completion_and_in_the_buffer() {
     }
 }
 
-/// A Write with Immediate Data is a Write and then Immediate Data: by its completion the octets are there, also over a
+/// A Write with Immediate Data is a Write and then Immediate Data: by its completion the bytes are there, also over a
 /// wire that loses and reorders, with the Write's pieces placed out of order.
 // Proves EXT-002, EXT-114, EXT-135.
 #[test]
@@ -167,7 +167,7 @@ fn only_the_solicited_variant_raises_a_solicited_event() {
 /// A buffer that is too small fails the receive and the stream, as does none.
 // Proves EXT-118, EXT-122.
 #[test]
-fn a_receive_needs_room_for_eight_octets() {
+fn a_receive_needs_room_for_eight_bytes() {
     for len in [0, 7] {
         let (mut pair, c) = connected();
         let buffer = pair.b.pd.reg_mr(8, Access::LOCAL_WRITE).unwrap();
@@ -198,7 +198,7 @@ fn a_stream_without_immediate_data_refuses_it() {
     let local = pair.a.pd.reg_mr(8, Access::empty()).unwrap();
     let loaded = SendRequest::new(1, SendOp::Immediate { data: DATA }, local.sge(0, 8));
     let error = c.qp_a.post_send(&loaded).unwrap_err().to_string();
-    assert_eq!(error, "Immediate Data is its 8 octets alone: post it without elements");
+    assert_eq!(error, "Immediate Data is its 8 bytes alone: post it without elements");
     let write = SendOp::WriteImmediate { remote: Default::default(), data: DATA };
     for op in [SendOp::Immediate { data: DATA }, write] {
         let error = c.qp_b.post_send(&SendRequest::empty(1, op)).unwrap_err().to_string();
@@ -213,7 +213,7 @@ fn a_stream_without_immediate_data_refuses_it() {
     expect_terminate(&mut pair, &c, 0, 2, 6);
 }
 
-/// Anything but eight octets is an error for both sides, and no receive completes with it.
+/// Anything but eight bytes is an error for both sides, and no receive completes with it.
 // Proves EXT-026, EXT-118, EXT-127, EXT-145 to EXT-146, EXT-148, EXT-200.
 #[test]
 fn other_lengths_end_the_stream() {
@@ -223,7 +223,7 @@ fn other_lengths_end_the_stream() {
             let segment = untagged(control, 0, 1, &vec![7; len]);
             peer.say(&[&segment]);
             let expected = [&[0x02, 0xFF, 0xc0, 0, 0, segment.len() as u8], &segment[..18]].concat();
-            assert_eq!(peer.hear_terminate(), expected, "{len} octets");
+            assert_eq!(peer.hear_terminate(), expected, "{len} bytes");
             let found = StreamError { layer: 0, etype: 2, code: 0xFF, from_peer: false };
             assert_eq!(peer.qp.error(), Some(found));
             let wc = peer.wc();
@@ -235,7 +235,7 @@ fn other_lengths_end_the_stream() {
 /// The length that counts is the message's: pieces are put together, and one piece too long is an error.
 // Proves EXT-127, EXT-200.
 #[test]
-fn pieces_make_eight_octets() {
+fn pieces_make_eight_bytes() {
     for (first, second, fits) in
         [(4, 4, true), (1, 7, true), (8, 0, true), (0, 8, true), (4, 5, false), (4, 3, false)]
     {
@@ -252,7 +252,7 @@ fn pieces_make_eight_octets() {
             assert_ne!(peer.wc().status, WcStatus::Success);
         }
     }
-    // A piece that leaves a gap, and pieces of different messages: nobody is told of octets that never came.
+    // A piece that leaves a gap, and pieces of different messages: nobody is told of bytes that never came.
     for (segments, codes) in [
         ([piece(0x48, 0, 1, 0, false, &DATA[..4]), piece(0x48, 0, 1, 5, true, &DATA[..3])], [0x12, 0x04]),
         ([piece(0x43, 0, 1, 0, false, &DATA[..4]), piece(0x48, 0, 1, 4, true, &DATA[..4])], [0x12, 0x04]),

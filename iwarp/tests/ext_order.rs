@@ -13,7 +13,7 @@ use iwarp::verbs::{
     AtomicOp, ConnParam, MemoryRegion, RecvRequest, SendOp, SendRequest, WcOpcode, WcStatus, WorkCompletion,
 };
 
-/// Octets of the payload: several segments.
+/// Bytes of the payload: several segments.
 const LEN: usize = 10_000;
 const IMMEDIATE: [u8; 8] = [8, 7, 6, 5, 4, 3, 2, 1];
 
@@ -30,7 +30,7 @@ enum Op {
 struct Stage {
     pair: Pair,
     c: Connected,
-    /// A's payload, then 8 octets for the atomic's answer, then what Reads bring.
+    /// A's payload, then 8 bytes for the atomic's answer, then what Reads bring.
     local: MemoryRegion,
     /// B's word at 0, what is written behind it from 8 on.
     target: MemoryRegion,
@@ -76,10 +76,10 @@ impl Stage {
         assert!(self.done_a.iter().chain(&self.done_b).all(|wc| wc.status == WcStatus::Success));
     }
 
-    fn octets(region: &MemoryRegion, at: usize) -> Vec<u8> {
-        let mut octets = vec![0; LEN];
-        region.read_at(at, &mut octets).unwrap();
-        octets
+    fn bytes(region: &MemoryRegion, at: usize) -> Vec<u8> {
+        let mut bytes = vec![0; LEN];
+        region.read_at(at, &mut bytes).unwrap();
+        bytes
     }
 }
 
@@ -127,7 +127,7 @@ fn each_wire(first: Op, second: Op, guaranteed: impl Fn(&Stage)) {
             if [first, second].contains(&Op::Write) {
                 // A Write's completion says nothing of the peer.
                 let (target, data) = (&stage.target, &stage.data);
-                stage.pair.until(|_| (&Stage::octets(target, 8) == data).then_some(()));
+                stage.pair.until(|_| (&Stage::bytes(target, 8) == data).then_some(()));
             }
             guaranteed(&stage);
         }
@@ -141,7 +141,7 @@ fn completed_in_order(stage: &Stage, opcodes: &[WcOpcode]) {
     for wc in &stage.done_b {
         match wc.opcode {
             WcOpcode::RecvImmediate => assert_eq!(wc.immediate, Some(IMMEDIATE)),
-            _ => assert!(Stage::octets(&stage.buffers, wc.wr_id as usize * LEN) == stage.data),
+            _ => assert!(Stage::bytes(&stage.buffers, wc.wr_id as usize * LEN) == stage.data),
         }
     }
 }
@@ -186,7 +186,7 @@ fn an_answer_says_that_what_was_before_is_complete() {
 fn immediate_data_completes_behind_the_write() {
     each_wire(Op::Write, Op::Immediate, |stage| {
         completed_in_order(stage, &[WcOpcode::RecvImmediate]);
-        assert!(stage.done_b.is_empty() || Stage::octets(&stage.target, 8) == stage.data);
+        assert!(stage.done_b.is_empty() || Stage::bytes(&stage.target, 8) == stage.data);
     });
 }
 
@@ -195,7 +195,7 @@ fn immediate_data_completes_behind_the_write() {
 #[test]
 fn an_atomics_answer_says_that_the_write_is_there() {
     each_wire(Op::Write, Op::Atomic, |stage| {
-        assert!(!second_is_answered(stage) || Stage::octets(&stage.target, 8) == stage.data);
+        assert!(!second_is_answered(stage) || Stage::bytes(&stage.target, 8) == stage.data);
     });
 }
 
@@ -227,7 +227,7 @@ fn where_nothing_is_promised_all_ends_well() {
 }
 
 /// Whatever frame is lost: an atomic is not carried out before all that was sent before it is in place, not even where
-/// its own octets were there before; and it adds to what was written.
+/// its own bytes were there before; and it adds to what was written.
 // Proves EXT-107, EXT-109, EXT-143, EXT-196.
 #[test]
 fn an_atomic_waits_for_all_before_it() {
@@ -245,7 +245,7 @@ fn an_atomic_waits_for_all_before_it() {
             stage.post(3, Op::Atomic);
             while stage.done_a.len() < 3 {
                 stage.turn();
-                let whole = Stage::octets(&stage.target, 8) == stage.data;
+                let whole = Stage::bytes(&stage.target, 8) == stage.data;
                 let value = word(&stage.target, 0);
                 assert!(value == 0 || value == 5 || (value == 6 && whole), "frame {lost}: {value}, {whole}");
                 early += u32::from(value == 5 && !whole);
@@ -256,7 +256,7 @@ fn an_atomic_waits_for_all_before_it() {
     }
 }
 
-/// Segments of 60 octets or so: every message of the extensions is cut, and whole again at the other end.
+/// Segments of 60 bytes or so: every message of the extensions is cut, and whole again at the other end.
 // Proves EXT-157, EXT-200.
 #[test]
 fn tiny_segments_cut_every_message() {
@@ -281,6 +281,6 @@ fn tiny_segments_cut_every_message() {
         }
         assert_eq!((word(&stage.target, 0), word(&stage.local, LEN)), (0xFF01, 1));
         completed_in_order(&stage, &[WcOpcode::RecvImmediate]);
-        assert!(Stage::octets(&stage.target, 8) == stage.data);
+        assert!(Stage::bytes(&stage.target, 8) == stage.data);
     }
 }

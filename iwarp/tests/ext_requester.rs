@@ -1,4 +1,4 @@
-//! Our own Atomic Requests and Immediate Data, octet for octet, and what becomes of the answers to them.
+//! Our own Atomic Requests and Immediate Data, byte for byte, and what becomes of the answers to them.
 
 mod common;
 
@@ -24,17 +24,17 @@ fn id_of(request: &[u8]) -> u32 {
     u32::from_be_bytes(request[22..26].try_into().unwrap())
 }
 
-/// The answer to a Read of eight octets into `local`.
+/// The answer to a Read of eight bytes into `local`.
 fn read_response(local: &MemoryRegion, at: u64) -> Vec<u8> {
     tagged(0x42, local.rkey(), local.addr() + at, &[0xAB; 8])
 }
 
-/// Requests share queue 1 and its numbers with Reads; their headers are the documents', octet for octet.
+/// Requests share queue 1 and its numbers with Reads; their headers are the documents', byte for byte.
 // Proves EXT-012, EXT-018, EXT-022, EXT-060, EXT-061, EXT-063, EXT-067, EXT-075, EXT-076, EXT-078, EXT-080,
 // EXT-082, EXT-087, EXT-088, EXT-169, EXT-186: each atomic is one message, whose operands are compared byte
 // for byte, masks as well.
 #[test]
-fn requests_are_sent_to_the_octet() {
+fn requests_are_sent_to_the_byte() {
     let mut peer = Peer::new();
     let local = peer.region(64, Access::LOCAL_WRITE);
     let compare = AtomicOp::CmpSwap { compare: 0xAA00, compare_mask: 0xFF00, swap: 0xBB, swap_mask: 0xFF };
@@ -194,9 +194,9 @@ fn every_wrong_answer_ends_the_stream() {
     type Answer = fn(u32, &MemoryRegion) -> Vec<u8>;
     let cases: &[(&str, bool, Answer, [u8; 2])] = &[
         ("another identifier", false, |id, _| atomic_response(1, id ^ 1, 7), [0x02, 0xFF]),
-        ("11 octets", false, |id, _| atomic_response(1, id, 7)[..29].to_vec(), [0x02, 0xFF]),
-        ("13 octets", false, |id, _| [&atomic_response(1, id, 7)[..], &[0]].concat(), [0x02, 0xFF]),
-        ("32 octets", false, |id, _| [&atomic_response(1, id, 7)[..], &[0; 20]].concat(), [0x02, 0xFF]),
+        ("11 bytes", false, |id, _| atomic_response(1, id, 7)[..29].to_vec(), [0x02, 0xFF]),
+        ("13 bytes", false, |id, _| [&atomic_response(1, id, 7)[..], &[0]].concat(), [0x02, 0xFF]),
+        ("32 bytes", false, |id, _| [&atomic_response(1, id, 7)[..], &[0; 20]].concat(), [0x02, 0xFF]),
         ("nothing", false, |_, _| untagged(0x4b, 3, 1, &[]), [0x02, 0xFF]),
         ("MSN 2", false, |id, _| atomic_response(2, id, 7), [0x12, 0x02]),
         ("MSN 0", false, |id, _| atomic_response(0, id, 7), [0x12, 0x03]),
@@ -283,7 +283,7 @@ fn an_unexpected_opcode_reaches_the_application() {
 // Proves EXT-010 to EXT-011, EXT-015 to EXT-017, EXT-020, EXT-022 to EXT-023, EXT-115, EXT-119 to EXT-121, EXT-124 to
 // EXT-126, EXT-159, EXT-169.
 #[test]
-fn immediate_data_is_sent_to_the_octet() {
+fn immediate_data_is_sent_to_the_byte() {
     let mut peer = Peer::new();
     let local = peer.region(4096, Access::LOCAL_WRITE);
     let data = [1, 2, 3, 4, 5, 6, 7, 8];
@@ -331,7 +331,7 @@ fn immediate_data_is_sent_to_the_octet() {
     }
 }
 
-/// A message of ours that cannot be made is replaced by a Terminate of four octets; the request is to blame.
+/// A message of ours that cannot be made is replaced by a Terminate of four bytes; the request is to blame.
 // Proves EXT-146 to EXT-147.
 #[test]
 fn a_message_that_cannot_be_made_becomes_a_terminate() {
@@ -348,7 +348,7 @@ fn a_message_that_cannot_be_made_becomes_a_terminate() {
 /// The answer to a Read or atomic is here, and our user has taken its place away. For our user that is one error, whichever it
 /// was: the request is to blame, the one behind it is flushed, and the event says nothing of the peer. The peer is told of
 /// the STag that a Read Response names; an Atomic Response names none, and nothing is wrong with it.
-// Proves RDMAP-325, RDMAP-332, DDP-181: the Terminate for either answer, octet for octet.
+// Proves RDMAP-325, RDMAP-332, DDP-181: the Terminate for either answer, byte for byte.
 #[test]
 fn an_answer_without_a_place_is_our_users_fault() {
     for is_read in [true, false] {

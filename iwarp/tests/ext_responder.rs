@@ -1,4 +1,4 @@
-//! The answers to a peer's Atomic Requests, octet for octet: right ones, and every kind of wrong one.
+//! The answers to a peer's Atomic Requests, byte for byte: right ones, and every kind of wrong one.
 
 mod common;
 
@@ -148,12 +148,12 @@ fn queue_1_holds_ird_reads_and_as_many_atomics() {
 #[test]
 fn every_wrong_request_has_its_terminate() {
     type Change = Box<dyn Fn(&mut Vec<u8>)>;
-    let octet = |at: usize, value: u8| -> Change { Box::new(move |segment| segment[at] = value) };
+    let byte = |at: usize, value: u8| -> Change { Box::new(move |segment| segment[at] = value) };
     let mut cases: Vec<(String, [u8; 2], Change)> = Vec::new();
     let mut case = |name: &str, codes, change| cases.push((name.to_owned(), codes, change));
-    case("DDP version 2", [0x12, 0x06], octet(0, 0x42));
+    case("DDP version 2", [0x12, 0x06], byte(0, 0x42));
     for control in [0x0a, 0x8a, 0xca] {
-        case("RDMAP version", [0x02, 0x05], octet(1, control));
+        case("RDMAP version", [0x02, 0x05], byte(1, control));
     }
     for opcode in 0xc..=0xf {
         case(
@@ -165,20 +165,20 @@ fn every_wrong_request_has_its_terminate() {
             }),
         );
     }
-    case("on queue 2", [0x02, 0x06], octet(9, 2));
-    case("on queue 4", [0x12, 0x01], octet(9, 4));
-    case("on queue 3", [0x12, 0x02], octet(9, 3));
-    case("MSN 0", [0x12, 0x03], octet(13, 0));
-    case("MSN far ahead", [0x12, 0x02], octet(13, 200));
-    case("MSN 2, before 1", [0x12, 0x03], octet(13, 2));
-    case("MO behind the buffer", [0x12, 0x04], octet(14, 1));
-    case("MO leaves a gap", [0x12, 0x04], octet(17, 4));
+    case("on queue 2", [0x02, 0x06], byte(9, 2));
+    case("on queue 4", [0x12, 0x01], byte(9, 4));
+    case("on queue 3", [0x12, 0x02], byte(9, 3));
+    case("MSN 0", [0x12, 0x03], byte(13, 0));
+    case("MSN far ahead", [0x12, 0x02], byte(13, 200));
+    case("MSN 2, before 1", [0x12, 0x03], byte(13, 2));
+    case("MO behind the buffer", [0x12, 0x04], byte(14, 1));
+    case("MO leaves a gap", [0x12, 0x04], byte(17, 4));
     for len in [0, 1, 51, 53, 60] {
-        case(&format!("{len} octets"), [0x02, 0xFF], Box::new(move |segment| segment.resize(18 + len, 0)));
+        case(&format!("{len} bytes"), [0x02, 0xFF], Box::new(move |segment| segment.resize(18 + len, 0)));
     }
-    case("65 octets", [0x12, 0x05], Box::new(|segment| segment.resize(18 + 65, 0)));
+    case("65 bytes", [0x12, 0x05], Box::new(|segment| segment.resize(18 + 65, 0)));
     for aopcode in 3..=15 {
-        case("AOpCode", [0x02, 0x06], octet(18 + 3, aopcode));
+        case("AOpCode", [0x02, 0x06], byte(18 + 3, aopcode));
     }
     case("STag", [0x01, 0x00], Box::new(|segment| segment[18 + 11] ^= 1));
     case("bounds", [0x01, 0x01], Box::new(|segment| segment[18 + 17] ^= 1));
@@ -259,10 +259,10 @@ fn an_atomic_is_carried_out_in_its_turn() {
     assert_eq!((peer.wc().opcode, word(&words, 0)), (WcOpcode::RecvImmediate, 1));
     let mut waited = 0;
     assert!(peer.pair.until(10_000_000, |pair| {
-        let fetched = pair.engine.counters().tx_fetched_octets;
-        // 12 octets of the first answer, then those of the Read Response.
+        let fetched = pair.engine.counters().tx_fetched_bytes;
+        // 12 bytes of the first answer, then those of the Read Response.
         let expected = if fetched < 12 + u64::from(LONG) { u64::from(fetched > 0) } else { 3 };
-        assert!(word(&words, 0) <= expected, "{fetched} octets fetched");
+        assert!(word(&words, 0) <= expected, "{fetched} bytes fetched");
         waited += u32::from(fetched > 12 && expected == 1);
         word(&words, 0) == 3
     }));

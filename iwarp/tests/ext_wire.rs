@@ -1,4 +1,4 @@
-//! The messages of RFC 7306 on the wire, octet for octet, and what an atomic does to its word: against the bit loop of
+//! The messages of RFC 7306 on the wire, byte for byte, and what an atomic does to its word: against the bit loop of
 //! the document and against the reference model.
 
 mod oracle;
@@ -16,7 +16,7 @@ use proptest::prelude::*;
 
 const NONE: Stag = Stag(0);
 
-fn octets(text: &str) -> Vec<u8> {
+fn bytes(text: &str) -> Vec<u8> {
     let digits: Vec<u8> = text.bytes().filter(u8::is_ascii_hexdigit).collect();
     digits.chunks(2).map(|pair| u8::from_str_radix(std::str::from_utf8(pair).unwrap(), 16).unwrap()).collect()
 }
@@ -47,7 +47,7 @@ const RESPONSE: &str = "414b 00000000 00000003 00000001 00000000 00000011 000000
 // bytes, queues and lengths, EXT-063 to EXT-092 about the fields of requests and responses, the others about
 // the segments as a whole.
 #[test]
-fn every_message_is_built_to_the_octet() {
+fn every_message_is_built_to_the_byte() {
     let add = request(AtomicOp::FetchAdd { add: 2, mask: 0 });
     let swap = AtomicRequest {
         id: 0x12,
@@ -70,14 +70,14 @@ fn every_message_is_built_to_the_octet() {
             26,
         ),
     ] {
-        assert_eq!((built.len(), hex(&built)), (len, hex(&octets(golden))));
+        assert_eq!((built.len(), hex(&built)), (len, hex(&bytes(golden))));
         let header = Header::parse(&built).unwrap();
         let opcode = Opcode::check(&header, Extensions::all()).unwrap();
-        assert_eq!(opcode.control_octet(), built[1]);
+        assert_eq!(opcode.control_byte(), built[1]);
     }
-    assert_eq!(AtomicRequest::parse(&octets(FETCH_ADD)[18..]), Ok(add));
-    assert_eq!(AtomicRequest::parse(&octets(CMP_SWAP)[18..]), Ok(swap));
-    assert_eq!(AtomicResponse::parse(&octets(RESPONSE)[18..]), Ok(response));
+    assert_eq!(AtomicRequest::parse(&bytes(FETCH_ADD)[18..]), Ok(add));
+    assert_eq!(AtomicRequest::parse(&bytes(CMP_SWAP)[18..]), Ok(swap));
+    assert_eq!(AtomicResponse::parse(&bytes(RESPONSE)[18..]), Ok(response));
 }
 
 /// Swap is sent with its unused fields as the draft wants them.
@@ -87,7 +87,7 @@ fn swap_fills_what_it_does_not_use() {
     let built = request(AtomicOp::Swap { swap: 9 }).to_bytes();
     let golden = "00000001 00000011 12345678 0000000000001008
         0000000000000009 ffffffffffffffff 0000000000000000 ffffffffffffffff";
-    assert_eq!(hex(&built), hex(&octets(golden)));
+    assert_eq!(hex(&built), hex(&bytes(golden)));
 }
 
 /// Registries of RFC 7306 section 10: opcodes, AOpCodes, queue numbers.
@@ -101,7 +101,7 @@ fn numbers_are_those_of_the_registries() {
         (Opcode::AtomicResponse, 0xB, Queue::AtomicResponse),
     ];
     for (opcode, number, queue) in opcodes {
-        assert_eq!((opcode.control_octet(), opcode.queue()), (0x40 | number, Some(queue)));
+        assert_eq!((opcode.control_byte(), opcode.queue()), (0x40 | number, Some(queue)));
     }
     assert_eq!((AtomicOp::FETCH_ADD, AtomicOp::SWAP, AtomicOp::CMP_SWAP), (0, 1, 2));
     let swap = AtomicOp::Swap { swap: 0 };
@@ -130,16 +130,16 @@ fn atomics_come_together() {
 /// The Terminates of the examples: an unknown STag, and a misaligned target. The request's own header is never there.
 // Proves EXT-148, EXT-154, EXT-203.
 #[test]
-fn terminates_of_atomics_are_built_to_the_octet() {
-    let segment = octets(FETCH_ADD);
+fn terminates_of_atomics_are_built_to_the_byte() {
+    let segment = bytes(FETCH_ADD);
     for (error, golden) in [
         (TerminateError::ReadInvalidStag, "0100c000 0046 414a00000000000000010000000100000000"),
         (TerminateError::StreamCatastrophic, "0207c000 0046 414a00000000000000010000000100000000"),
     ] {
         let built = Terminate::of_segment(error, &segment, segment.len(), None);
-        assert_eq!(hex(&built.to_bytes()), hex(&octets(golden)));
+        assert_eq!(hex(&built.to_bytes()), hex(&bytes(golden)));
         assert_eq!(
-            Terminate::parse(&octets(golden)).map(|read| Terminate { control: None, ..read }),
+            Terminate::parse(&bytes(golden)).map(|read| Terminate { control: None, ..read }),
             Ok(built)
         );
     }
@@ -156,9 +156,9 @@ fn reserved_and_unused_fields_are_ignored() {
         for _ in 0..100 {
             let word = rng.next() as u32 & !0xF | u32::from(op.aopcode());
             bytes[..4].copy_from_slice(&word.to_be_bytes());
-            bytes[36..].copy_from_slice(&rng.octets(16));
+            bytes[36..].copy_from_slice(&rng.bytes(16));
             if matches!(op, AtomicOp::Swap { .. }) {
-                bytes[28..36].copy_from_slice(&rng.octets(8));
+                bytes[28..36].copy_from_slice(&rng.bytes(8));
             }
             assert_eq!(AtomicRequest::parse(&bytes), Ok(plain));
         }
@@ -174,11 +174,11 @@ fn reserved_and_unused_fields_are_ignored() {
 // Proves EXT-026, EXT-167.
 #[test]
 fn other_lengths_are_invalid() {
-    let octets = [0; 64];
-    for len in 0..=octets.len() {
-        let request = AtomicRequest::parse(&octets[..len]);
+    let bytes = [0; 64];
+    for len in 0..=bytes.len() {
+        let request = AtomicRequest::parse(&bytes[..len]);
         assert_eq!(request.is_ok(), len == 52);
-        let response = AtomicResponse::parse(&octets[..len]);
+        let response = AtomicResponse::parse(&bytes[..len]);
         assert_eq!(response.is_ok(), len == 12);
         if len != 52 && len != 12 {
             assert_eq!(request.unwrap_err().codes(), (0, 2, 0xFF));
@@ -191,15 +191,15 @@ fn segment_of(mo: u32, last: bool) -> UntaggedHeader {
     Opcode::Immediate.untagged_header(NONE, 1, mo, last)
 }
 
-/// Immediate Data has eight octets by the length that DDP reports, in however many pieces, without gap or repetition.
+/// Immediate Data has eight bytes by the length that DDP reports, in however many pieces, without gap or repetition.
 // Proves EXT-127, EXT-200.
 #[test]
-fn immediate_data_has_eight_octets() {
+fn immediate_data_has_eight_bytes() {
     let data = [1, 2, 3, 4, 5, 6, 7, 8];
     for len in 0..64 {
         let whole = ImmediateData::default().check(&segment_of(0, true), len);
         let expected = if len == IMMEDIATE_LEN { Ok(()) } else { Err(TerminateError::OperationUnspecified) };
-        assert_eq!(whole, expected, "{len} octets");
+        assert_eq!(whole, expected, "{len} bytes");
     }
     for cut in 0..=IMMEDIATE_LEN {
         let mut immediate = ImmediateData::default();
@@ -224,7 +224,7 @@ fn immediate_data_has_eight_octets() {
     }
 }
 
-/// Cut by a MULPDU of 60 an Atomic Request is 42 and 10 octets.
+/// Cut by a MULPDU of 60 an Atomic Request is 42 and 10 bytes.
 // Proves EXT-157.
 #[test]
 fn an_atomic_request_is_cut_like_any_message() {
@@ -314,7 +314,7 @@ proptest! {
         prop_assert_eq!(new, op(compare ^ (noise & !compare_mask), swap ^ (noise & !swap_mask)));
     }
 
-    /// What is built is parsed as it was, and random octets of the right length re-emit to what they were parsed to.
+    /// What is built is parsed as it was, and random bytes of the right length re-emit to what they were parsed to.
     #[test]
     fn requests_survive_the_wire(id: u32, stag: u32, to: u64, a: u64, b: u64, c: u64, d: u64, which in 0..3) {
         let op = match which {
@@ -338,7 +338,7 @@ for line in sys.stdin:
     print(r.execute(bytes.fromhex(payload), sink).hex(), memory.hex())
 "#;
 
-/// Ten thousand operations as the reference model carries them out, from the octets of the request to those of the
+/// Ten thousand operations as the reference model carries them out, from the bytes of the request to those of the
 /// response and of the memory.
 // Proves EXT-042, EXT-055, EXT-093 to EXT-094.
 #[test]

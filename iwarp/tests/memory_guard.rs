@@ -59,17 +59,17 @@ fn register_for(
     unsafe { table.register_user(ptr, len, &options) }
 }
 
-/// What a peer's Write, Read and atomic of `len` octets at `to` meet.
+/// What a peer's Write, Read and atomic of `len` bytes at `to` meet.
 fn accesses(table: &MemoryTable, region: &Registration, to: u64, len: usize) -> [Result<(), Fault>; 3] {
     let engine = table.join();
     let turn = engine.enter();
-    let (octets, mut out) = (vec![0xee; len], vec![0; len]);
-    // The same octets with gaps between them, as markers make them.
+    let (bytes, mut out) = (vec![0xee; len], vec![0; len]);
+    // The same bytes with gaps between them, as markers make them.
     let stride = Stride::new(60);
     let mut in_runs = vec![0xee; stride.span(len)];
     [
         turn.check_write(region.stag(), to, len as u64, ME).and_then(|target| {
-            let placed = target.place(0, &octets);
+            let placed = target.place(0, &bytes);
             assert_eq!(
                 target.place_runs(0, stride.runs(&in_runs)).map(|placed| assert_eq!(placed, len)),
                 placed
@@ -80,12 +80,12 @@ fn accesses(table: &MemoryTable, region: &Registration, to: u64, len: usize) -> 
             let (summed, mut sum) = (&mut vec![0; len], Crc32c::new());
             let (plain, with_sum) =
                 (source.fetch(0, &mut out), source.fetch_summed(0, summed, sum.running()));
-            assert_eq!(plain, with_sum, "{len} octets at {to}");
-            assert_eq!(plain, source.fetch_runs(0, &mut in_runs, stride), "{len} octets at {to}, in runs");
+            assert_eq!(plain, with_sum, "{len} bytes at {to}");
+            assert_eq!(plain, source.fetch_runs(0, &mut in_runs, stride), "{len} bytes at {to}, in runs");
             // Of what came with it: other threads may have changed the memory since.
             let mut expected = Crc32c::new();
             expected.update(if plain.is_ok() { summed } else { &[] });
-            assert_eq!(sum.finish(), expected.finish(), "a sum of octets that were not fetched");
+            assert_eq!(sum.finish(), expected.finish(), "a sum of bytes that were not fetched");
             plain
         }),
         turn.check_atomic(region.stag(), to, ME).and_then(|word| word.update(|old| old + 1)).map(drop),
@@ -94,7 +94,7 @@ fn accesses(table: &MemoryTable, region: &Registration, to: u64, len: usize) -> 
 
 const GONE: Result<(), Fault> = Err(Fault::InvalidStag);
 
-/// The octets that are placed may lie at the end of what is mapped: what loads more of them ends the process.
+/// The bytes that are placed may lie at the end of what is mapped: what loads more of them ends the process.
 #[test]
 fn nothing_behind_what_is_placed_is_loaded() {
     let table = table();
@@ -109,16 +109,16 @@ fn nothing_behind_what_is_placed_is_loaded() {
     let target = turn.check_write(region.stag(), 0, PAGE as u64, ME).unwrap();
     for front in (0..20).chain([60, 500]).chain(505..515) {
         for len in (0..100).chain(500..600).chain([1024, 1030, 1537, PAGE]) {
-            // SAFETY: the last octets of the page that is there, which nobody writes to.
-            let octets = unsafe { std::slice::from_raw_parts(start.wrapping_add(PAGE - len), len) };
+            // SAFETY: the last bytes of the page that is there, which nobody writes to.
+            let bytes = unsafe { std::slice::from_raw_parts(start.wrapping_add(PAGE - len), len) };
             let stride = Stride::new(front);
-            assert_eq!(target.place_runs(front % 17, stride.runs(octets)), Ok(stride.content(len)));
+            assert_eq!(target.place_runs(front % 17, stride.runs(bytes)), Ok(stride.content(len)));
         }
     }
 }
 
 /// Every length and alignment around the end of what is left: an access that leaves it fails as on a revoked STag, one
-/// that stays inside goes on working, and the octets of what is left are those placed.
+/// that stays inside goes on working, and the bytes of what is left are those placed.
 // Proves SEC-169, SEC-021.
 #[test]
 fn unmapped_memory_is_an_error() {

@@ -19,7 +19,7 @@ const ACCESS: Access = Access::LOCAL_WRITE.union(Access::REMOTE_WRITE).union(Acc
 const OPTIONS: RegisterOptions =
     RegisterOptions { pd: ME.pd, stream: None, access: ACCESS, base: Base::Zero, key: 0, keep: false };
 
-/// Octets of one copy: long enough that revocation meets it half way.
+/// Bytes of one copy: long enough that revocation meets it half way.
 const LEN: usize = 1 << 18;
 
 /// A name that the owner hands to the engines; 0 when there is none.
@@ -35,14 +35,14 @@ impl Drop for StopOnDrop<'_> {
 }
 
 /// Places and reads through whatever is advertised until told to stop. Returns how often it could and could not.
-fn engine(table: &MemoryTable, advertised: &Advertised, stop: &AtomicBool, octet: u8) -> (u64, u64) {
+fn engine(table: &MemoryTable, advertised: &Advertised, stop: &AtomicBool, byte: u8) -> (u64, u64) {
     let participant = table.join();
     let (mut placed, mut refused) = (0, 0);
-    let (octets, mut out) = (vec![octet; LEN], vec![0; LEN]);
+    let (bytes, mut out) = (vec![byte; LEN], vec![0; LEN]);
     while !stop.load(Ordering::Acquire) {
         let turn = participant.enter();
         let stag = Stag(advertised.0.load(Ordering::Acquire) as u32);
-        match turn.check_write(stag, 0, LEN as u64, ME).and_then(|target| target.place(0, &octets)) {
+        match turn.check_write(stag, 0, LEN as u64, ME).and_then(|target| target.place(0, &bytes)) {
             Ok(()) => placed += 1,
             Err(fault) => {
                 assert_eq!(fault, Fault::InvalidStag);
@@ -58,19 +58,19 @@ fn engine(table: &MemoryTable, advertised: &Advertised, stop: &AtomicBool, octet
     (placed, refused)
 }
 
-/// Memory of the caller: after `deregister` not an octet of it changes, although engines go on with the old name,
+/// Memory of the caller: after `deregister` not a byte of it changes, although engines go on with the old name,
 /// and it is freed and reused at once.
 // Proves DDP-219, DDP-231, SEC-099 to SEC-101, SEC-177.
 #[test]
-fn after_deregistration_not_an_octet_changes() {
+fn after_deregistration_not_a_byte_changes() {
     let table = MemoryTable::new(16, [3; 32]);
     let advertised = Advertised(AtomicU64::new(0));
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let engines: Vec<_> = (1..=3_u8)
-            .map(|octet| {
+            .map(|byte| {
                 let (table, advertised, stop) = (&table, &advertised, &stop);
-                scope.spawn(move || engine(table, advertised, stop, octet))
+                scope.spawn(move || engine(table, advertised, stop, byte))
             })
             .collect();
         let stop_engines = StopOnDrop(&stop);
@@ -82,12 +82,12 @@ fn after_deregistration_not_an_octet_changes() {
             advertised.0.store(registration.stag().0.into(), Ordering::Release);
             std::thread::sleep(Duration::from_micros(u64::from(round % 7) * 50));
             registration.deregister();
-            written += u32::from(memory.iter().any(|&octet| octet != 0));
+            written += u32::from(memory.iter().any(|&byte| byte != 0));
             // The memory is ours alone: plain writes and reads now, and then it is freed.
             memory.fill(0xAA);
             // Long enough for a copy that nobody waited for to go on.
             std::thread::sleep(Duration::from_micros(300));
-            assert!(memory.iter().all(|&octet| octet == 0xAA), "round {round}: changed after deregistration");
+            assert!(memory.iter().all(|&byte| byte == 0xAA), "round {round}: changed after deregistration");
         }
         drop(stop_engines);
         let (placed, refused) = engines
@@ -186,10 +186,7 @@ fn fetching_outside_a_turn_is_waited_for() {
                 while !stop.load(Ordering::Acquire) {
                     let lkey = advertised.0.load(Ordering::Acquire) as u32;
                     if table.fetch_local(ME.pd, lkey, 0, &mut out).is_ok() {
-                        assert!(
-                            out.iter().all(|&octet| octet == 0x11),
-                            "read from memory that was given back"
-                        );
+                        assert!(out.iter().all(|&byte| byte == 0x11), "read from memory that was given back");
                     }
                 }
             });
@@ -208,7 +205,7 @@ fn fetching_outside_a_turn_is_waited_for() {
 }
 
 /// The same for names that a send queue takes away, over the whole of one memory or a part of it: a window of either type
-/// and a fast registration. When the call returns, no octet changes and none is read, on any engine.
+/// and a fast registration. When the call returns, no byte changes and none is read, on any engine.
 // Proves SEC-099, SEC-101, RDMAP-355, DDP-231.
 #[test]
 fn what_a_send_queue_takes_away_stays_as_it_is() {
@@ -225,9 +222,9 @@ fn what_a_send_queue_takes_away_stays_as_it_is() {
     let mut written = [0; 3];
     std::thread::scope(|scope| {
         let engines: Vec<_> = (1..=2_u8)
-            .map(|octet| {
+            .map(|byte| {
                 let (table, advertised, stop) = (&table, &advertised, &stop);
-                scope.spawn(move || engine(table, advertised, stop, octet))
+                scope.spawn(move || engine(table, advertised, stop, byte))
             })
             .collect();
         let stop_engines = StopOnDrop(&stop);
@@ -269,7 +266,7 @@ fn what_a_send_queue_takes_away_stays_as_it_is() {
             memory.read_at(0, &mut last).unwrap();
             assert!(first == last, "round {round}: changed after it was taken away");
             drop(turn);
-            written[kind] += u32::from(first.iter().any(|&octet| octet != 0));
+            written[kind] += u32::from(first.iter().any(|&byte| byte != 0));
         }
         drop(stop_engines);
         for engine in engines {
@@ -280,7 +277,7 @@ fn what_a_send_queue_takes_away_stays_as_it_is() {
 }
 
 /// One name is registered for one piece of its memory and another in turn, while an engine writes to an offset of the first
-/// all the time: it is placed where that piece is or refused, and never by the offsets of one in the octets of the other.
+/// all the time: it is placed where that piece is or refused, and never by the offsets of one in the bytes of the other.
 // Proves SEC-095.
 #[test]
 fn a_range_is_in_force_before_its_name() {
@@ -328,10 +325,10 @@ fn a_range_is_in_force_before_its_name() {
         }
         drop(stop_engine);
     });
-    let mut octets = [0; 4096];
-    fast.memory().read_at(0, &mut octets).unwrap();
-    assert!(placed.into_inner() > 0 && octets[0] == 1, "the race was not run");
-    assert_eq!(octets[1..], [0; 4095]);
+    let mut bytes = [0; 4096];
+    fast.memory().read_at(0, &mut bytes).unwrap();
+    assert!(placed.into_inner() > 0 && bytes[0] == 1, "the race was not run");
+    assert_eq!(bytes[1..], [0; 4095]);
 }
 
 /// Binding, registering and taking away, as a send queue does them again and again, allocate nothing.

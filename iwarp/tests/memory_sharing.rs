@@ -33,10 +33,10 @@ fn register(table: &MemoryTable, region: &Arc<Region>, pd: u32, access: Access) 
     try_register(table, region, pd, access).unwrap()
 }
 
-fn write(table: &MemoryTable, by: Accessor, stag: Stag, octets: &[u8]) -> Result<(), Fault> {
+fn write(table: &MemoryTable, by: Accessor, stag: Stag, bytes: &[u8]) -> Result<(), Fault> {
     let engine = table.join();
     let turn = engine.enter();
-    turn.check_write(stag, 0, octets.len() as u64, by).and_then(|target| target.place(0, octets))
+    turn.check_write(stag, 0, bytes.len() as u64, by).and_then(|target| target.place(0, bytes))
 }
 
 fn read(table: &MemoryTable, by: Accessor, stag: Stag) -> Result<[u8; 4], Fault> {
@@ -72,7 +72,7 @@ fn one_range_in_two_domains() {
     assert_eq!(read(&table, a, readers[0].stag()), Ok(*b"lost"));
 }
 
-/// A strict table lets peers of one domain only write to an octet, by whatever kind of name; one that is not strict tells
+/// A strict table lets peers of one domain only write to a byte, by whatever kind of name; one that is not strict tells
 /// when asked.
 // Proves SEC-117.
 #[test]
@@ -110,7 +110,7 @@ fn peers_of_two_domains_do_not_write_to_one_place() {
     drop(bindable);
     assert!(try_register(&strict, &region, 1, WRITE).is_ok());
 
-    // By the octet: neighbours do not overlap, a shared octet does.
+    // By the byte: neighbours do not overlap, a shared byte does.
     let start = region.as_ptr().as_ptr();
     let piece = |pd, offset: usize, len| {
         let options = RegisterOptions { pd: PdId(pd), access: WRITE, ..Default::default() };

@@ -21,8 +21,8 @@ fn options(access: Access) -> RegisterOptions {
     RegisterOptions { pd: ME.pd, access, ..Default::default() }
 }
 
-fn register(table: &MemoryTable, octets: usize, options: RegisterOptions) -> Registration {
-    table.register(Arc::new(Region::new(octets).unwrap()), &options).unwrap()
+fn register(table: &MemoryTable, bytes: usize, options: RegisterOptions) -> Registration {
+    table.register(Arc::new(Region::new(bytes).unwrap()), &options).unwrap()
 }
 
 /// Registrations that share one region, as most tests need no memory of their own.
@@ -166,7 +166,7 @@ fn both_kinds_of_association() {
     }
 }
 
-/// The three ways to count tagged offsets, and a range that ends at 2^64, whose last octet cannot be reached.
+/// The three ways to count tagged offsets, and a range that ends at 2^64, whose last byte cannot be reached.
 // Proves DDP-005, DDP-185.
 #[test]
 fn tagged_offsets_start_where_asked() {
@@ -215,9 +215,9 @@ fn invalidation_by_owner_and_peer() {
         assert_eq!(turn.invalidate_remote(stag, ME), Err(Fault::InvalidStag));
     }
     assert!(!mine.is_valid() && shared.is_valid());
-    let mut octets = [0; 5];
-    mine.memory().read_at(0, &mut octets).unwrap();
-    assert_eq!(&octets, b"abcd\0");
+    let mut bytes = [0; 5];
+    mine.memory().read_at(0, &mut bytes).unwrap();
+    assert_eq!(&bytes, b"abcd\0");
 
     let renewed = mine.revalidate(9, WRITE | Access::REMOTE_READ).unwrap();
     assert_eq!((renewed.index(), renewed.key()), (stag.index(), 9));
@@ -226,7 +226,7 @@ fn invalidation_by_owner_and_peer() {
     let source = turn.check_read(renewed, to, 4, ME).unwrap();
     // The owner may revoke while its own thread is inside a turn.
     mine.invalidate();
-    assert_eq!(source.fetch(0, &mut octets[..4]), Err(Fault::InvalidStag));
+    assert_eq!(source.fetch(0, &mut bytes[..4]), Err(Fault::InvalidStag));
     assert_eq!(mine.revalidate(9, Access::REMOTE_WRITE), Err(RegisterError::RemoteWithoutLocalWrite));
     let target = turn.check_write(others.stag(), others.base_to(), 4, Accessor { stream: StreamId(2), ..ME });
     drop(others);
@@ -277,7 +277,7 @@ fn read_only_memory_stays_as_it_is() {
         table.fetch_local(ME.pd, registration.stag().0, ptr.addr() as u64 + 31, &mut out[..2]),
         Err(Fault::Bounds)
     );
-    // SAFETY: no octet is registered.
+    // SAFETY: no byte is registered.
     let empty = unsafe { table.register_user(ptr, 0, &options(Access::empty())) };
     assert_eq!(empty.err(), Some(RegisterError::Empty));
 }
@@ -292,7 +292,7 @@ fn the_owner_reads_and_writes_inside_the_memory() {
     assert_eq!(memory.load_u8_acquire(23), Ok(b'l'));
     assert_eq!(memory.store_u8_release(23, b'L'), Ok(()));
     assert_eq!(memory.load_u64_acquire(16).map(u64::to_ne_bytes), Ok(*b"\0\0\0\0taiL"));
-    let outside = |offset, len| Err(AccessError::OutOfRange { offset, len, octets: 24 });
+    let outside = |offset, len| Err(AccessError::OutOfRange { offset, len, bytes: 24 });
     assert_eq!(memory.write_at(21, b"tail"), outside(21, 4));
     assert_eq!(memory.read_at(25, &mut []), outside(25, 0));
     assert_eq!(memory.load_u8_acquire(24), outside(24, 1).map(|()| 0));
@@ -315,7 +315,7 @@ fn turns_do_not_nest() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
 
-    /// Any sequence of placements, in range or not: octets inside are what was placed last, and no octet in
+    /// Any sequence of placements, in range or not: bytes inside are what was placed last, and no byte in
     /// front of the range or behind it ever changes.
     // Proves DDP-217, DDP-228, RDMAP-352, SEC-094, SEC-096, SEC-097, SEC-110.
     #[test]
@@ -332,23 +332,23 @@ proptest! {
         let registration = unsafe { table.register_user(ptr, len, &options(WRITE | Access::REMOTE_READ)) }.unwrap();
         let base = registration.base_to();
         let engine = table.join();
-        for (offset, octets, whole) in &writes {
+        for (offset, bytes, whole) in &writes {
             let turn = engine.enter();
             let to = base.wrapping_add_signed(*offset);
-            let inside = *offset >= 0 && *offset as usize + octets.len() <= len;
-            match turn.check_write(registration.stag(), to, octets.len() as u64, ME) {
+            let inside = *offset >= 0 && *offset as usize + bytes.len() <= len;
+            match turn.check_write(registration.stag(), to, bytes.len() as u64, ME) {
                 Ok(target) => {
                     prop_assert!(inside);
-                    prop_assert_eq!(target.len(), octets.len());
-                    prop_assert_eq!(target.place(1, octets), Err(Fault::Bounds));
-                    let cut = if *whole { 0 } else { octets.len() / 2 };
-                    target.place(0, &octets[..cut]).unwrap();
-                    target.place(cut, &octets[cut..]).unwrap();
-                    model[start + *offset as usize..][..octets.len()].copy_from_slice(octets);
-                    let source = turn.check_read(registration.stag(), to, octets.len() as u64, ME).unwrap();
-                    let mut out = vec![0; octets.len()];
+                    prop_assert_eq!(target.len(), bytes.len());
+                    prop_assert_eq!(target.place(1, bytes), Err(Fault::Bounds));
+                    let cut = if *whole { 0 } else { bytes.len() / 2 };
+                    target.place(0, &bytes[..cut]).unwrap();
+                    target.place(cut, &bytes[cut..]).unwrap();
+                    model[start + *offset as usize..][..bytes.len()].copy_from_slice(bytes);
+                    let source = turn.check_read(registration.stag(), to, bytes.len() as u64, ME).unwrap();
+                    let mut out = vec![0; bytes.len()];
                     source.fetch(0, &mut out).unwrap();
-                    prop_assert_eq!(&out, octets);
+                    prop_assert_eq!(&out, bytes);
                 }
                 Err(fault) => prop_assert!(!inside && fault == Fault::Bounds),
             }

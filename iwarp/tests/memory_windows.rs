@@ -33,7 +33,7 @@ fn bindable(table: &MemoryTable) -> Registration {
     region(table, Access::LOCAL_WRITE | Access::MW_BIND)
 }
 
-/// Octets 100 to 149 of the region, to read and to write.
+/// Bytes 100 to 149 of the region, to read and to write.
 fn bind(stag: Stag, region: &Registration) -> Bind {
     Bind { stag, region: region.stag(), addr: BASE + 100, len: 50, access: BOTH, zero_based: false }
 }
@@ -46,7 +46,7 @@ fn read(turn: &EpochGuard, stag: Stag, to: u64, by: Accessor) -> Result<(), Faul
     turn.check_read(stag, to, 1, by).and_then(|source| source.fetch(0, &mut [0]))
 }
 
-/// A window opens its own range, to the octet, with its own rights, for its own scope; the region itself stays shut.
+/// A window opens its own range, to the byte, with its own rights, for its own scope; the region itself stays shut.
 // Proves SEC-030, SEC-031, SEC-109, SEC-110, RDMAP-354, DDP-220.
 #[test]
 fn a_window_opens_its_range_to_its_scope() {
@@ -73,9 +73,9 @@ fn a_window_opens_its_range_to_its_scope() {
                 let expected = if wraps { Err(Fault::Wrap) } else { expected };
                 assert_eq!(write(&turn, stag, base.wrapping_add_signed(offset), len, ME), expected);
             }
-            let mut octets = [0; LEN];
-            region.memory().read_at(0, &mut octets).unwrap();
-            let changed: Vec<_> = (0..LEN).filter(|&at| octets[at] != 0).collect();
+            let mut bytes = [0; LEN];
+            region.memory().read_at(0, &mut bytes).unwrap();
+            let changed: Vec<_> = (0..LEN).filter(|&at| bytes[at] != 0).collect();
             assert_eq!(changed, (100..150).collect::<Vec<_>>());
             // Scope: type 1 is the domain's, type 2 the stream's.
             let sibling = if kind == WindowKind::Type1 { Ok(()) } else { Err(Fault::NotAssociated) };
@@ -160,7 +160,7 @@ fn window_and_region_are_of_one_domain() {
     assert_eq!(engine.enter().bind_window(&bind, STRANGER), Err(BindError::NotAssociated));
 }
 
-/// Type 1: bound again at will, unbound by no octets, and nobody else's to invalidate. Type 2: invalidated by its
+/// Type 1: bound again at will, unbound by no bytes, and nobody else's to invalidate. Type 2: invalidated by its
 /// queue pair or its peer before it is bound again, unless that is forbidden.
 // Proves SEC-155, SEC-157, RDMAP-077, RDMAP-356.
 #[test]
@@ -303,9 +303,9 @@ fn fast_registration_opens_and_shuts_a_range() {
     assert_eq!(write(&turn, stag, BASE, 1, SIBLING), Err(Fault::NotAssociated));
     // Unlike a window it is a name for its own side too.
     assert!(turn.check_source(stag, BASE, 50, ME.pd).is_ok());
-    let mut octets = [0; LEN];
-    fast.memory().read_at(0, &mut octets).unwrap();
-    assert!((0..LEN).all(|at| (octets[at] == 0xee) == (100..150).contains(&at)));
+    let mut bytes = [0; LEN];
+    fast.memory().read_at(0, &mut bytes).unwrap();
+    assert!((0..LEN).all(|at| (bytes[at] == 0xee) == (100..150).contains(&at)));
 
     let target = turn.check_write(stag, BASE, 1, ME).unwrap();
     assert_eq!(turn.invalidate_remote(stag, ME), Ok(()));
@@ -349,7 +349,7 @@ fn windows_have_a_limit() {
 }
 
 /// A request may name prepared memory before the request in front of it has registered that: it is checked when it moves
-/// octets. What nothing in front of it can put right is refused at once.
+/// bytes. What nothing in front of it can put right is refused at once.
 #[test]
 fn prepared_memory_is_named_before_it_is_registered() {
     let table = table();

@@ -36,13 +36,13 @@ fn arrive(markers: bool, crc: bool, wire: &[u8], cuts: &[usize]) -> Result<Sink,
     Ok(receiver.finish())
 }
 
-/// What looks like MPA's own octets.
+/// What looks like MPA's own bytes.
 fn imitations() -> Vec<Vec<u8>> {
     let mut framer = Framer::new(true, true);
     let fpdu = |framer: &mut Framer, ulpdu: &[u8]| {
-        let mut octets = vec![0; framer.wire_len(ulpdu.len())];
-        framer.frame(&mut octets, ulpdu);
-        octets
+        let mut bytes = vec![0; framer.wire_len(ulpdu.len())];
+        framer.frame(&mut bytes, ulpdu);
+        bytes
     };
     vec![
         b"MPA ID Req Frame\xd0\x02\x00\x04\x00\x08\x00\x08".to_vec(),
@@ -80,14 +80,14 @@ fn what_imitates_framing_is_payload() {
     }
 }
 
-/// ULPDUs around a marker. The second one's FPDU has 140 octets, the longest of a 128-octet ULPDU.
+/// ULPDUs around a marker. The second one's FPDU has 140 bytes, the longest of a 128-byte ULPDU.
 fn around_a_marker() -> Vec<Vec<u8>> {
     let mut rng = Rng(291);
-    [430, 127, 1, 300].map(|octets| rng.octets(octets)).to_vec()
+    [430, 127, 1, 300].map(|bytes| rng.bytes(bytes)).to_vec()
 }
 
-// Proves MPA-291, MPA-287: each FPDU is split over two segments at every octet, and comes octet by octet: it
-// is whole, and its CRC is of both parts, of which any octet that differs is found. The one of 140 octets is
+// Proves MPA-291, MPA-287: each FPDU is split over two segments at every byte, and comes byte by byte: it
+// is whole, and its CRC is of both parts, of which any byte that differs is found. The one of 140 bytes is
 // among them.
 #[test]
 fn an_fpdu_is_joined_wherever_it_is_cut() {
@@ -106,14 +106,14 @@ fn an_fpdu_is_joined_wherever_it_is_cut() {
         }
         let every: Vec<usize> = (0..wire.len()).collect();
         assert_eq!(arrive(markers, true, &wire, &every).unwrap().ulpdus, ulpdus);
-        // An octet of either part.
+        // A byte of either part.
         let (from, to) = (ends[0], ends[1]);
         for at in from + 2..to {
             for cut in [from + 1, at, at + 1, to - 1] {
                 let mut bad = wire.clone();
                 bad[at] ^= 0x10;
                 let told = arrive(markers, true, &bad, &[from, cut]);
-                assert!(told.is_err(), "octet {at} differs, cut at {cut}");
+                assert!(told.is_err(), "byte {at} differs, cut at {cut}");
             }
         }
     }

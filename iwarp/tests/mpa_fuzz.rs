@@ -9,10 +9,10 @@ use mpa_support::{Receiver, Rng};
 
 const STREAMS: u64 = 10_000;
 
-/// Random octets, often with something in front that looks right.
+/// Random bytes, often with something in front that looks right.
 fn stream(rng: &mut Rng) -> Vec<u8> {
-    let octets = 1 + rng.below(900);
-    let mut stream = rng.octets(octets);
+    let bytes = 1 + rng.below(900);
+    let mut stream = rng.bytes(bytes);
     let header = match rng.below(6) {
         0 => [&FrameKind::Request.key()[..], &[0xd0, 2, 0, 9, 0x80, 1, 0xc0, 1]].concat(),
         1 => [&FrameKind::Reply.key()[..], &[0x50, 2, 0, 4, 0x80, 1, 0xc0, 1]].concat(),
@@ -29,10 +29,10 @@ fn stream(rng: &mut Rng) -> Vec<u8> {
 #[test]
 fn the_frame_parser_takes_anything() {
     for seed in 0..STREAMS {
-        let octets = stream(&mut Rng(seed));
+        let bytes = stream(&mut Rng(seed));
         for kind in [FrameKind::Request, FrameKind::Reply] {
-            if let Ok(Parsed::Frame(frame, used)) = Frame::parse(&octets, kind) {
-                assert!(used <= octets.len());
+            if let Ok(Parsed::Frame(frame, used)) = Frame::parse(&bytes, kind) {
+                assert!(used <= bytes.len());
                 assert!(frame.encode().is_ok());
             }
         }
@@ -53,9 +53,9 @@ fn the_deframer_takes_anything() {
             let at = 4 * rng.below(wire.len() / 4);
             let mut framer = Framer::at(at as u64, true, true);
             let ulpdu = rng.below(700);
-            let octets = framer.wire_len(ulpdu);
-            if at + octets <= wire.len() {
-                framer.frame(&mut wire[at..at + octets], &vec![0; ulpdu]);
+            let bytes = framer.wire_len(ulpdu);
+            if at + bytes <= wire.len() {
+                framer.frame(&mut wire[at..at + bytes], &vec![0; ulpdu]);
             }
         }
         for _ in 0..25 {

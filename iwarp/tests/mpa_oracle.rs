@@ -26,12 +26,12 @@ fn ulpdus(rng: &mut Rng, count: usize, largest: usize) -> Vec<Vec<u8>> {
     let sizes = [1, 2, 3, 4, 14, 18, 46, 500, 508, 1442];
     (0..count)
         .map(|_| {
-            let octets = match rng.below(3) {
+            let bytes = match rng.below(3) {
                 0 => sizes[rng.below(sizes.len())],
                 1 => 1 + rng.below(64),
                 _ => 1 + rng.below(largest),
             };
-            rng.octets(octets.min(largest))
+            rng.bytes(bytes.min(largest))
         })
         .collect()
 }
@@ -42,7 +42,7 @@ fn the_reference_passes_its_own_test() {
     assert_eq!(output.trim(), "passed");
 }
 
-// Proves MPA-015, MPA-041, MPA-059 to MPA-061, MPA-063 to MPA-069, MPA-049, MPA-070, MPA-091 to MPA-094: the framer's octets at all 128
+// Proves MPA-015, MPA-041, MPA-059 to MPA-061, MPA-063 to MPA-069, MPA-049, MPA-070, MPA-091 to MPA-094: the framer's bytes at all 128
 // phases of the marker interval.
 #[test]
 fn the_framer_agrees_at_every_phase() {
@@ -67,7 +67,7 @@ fn the_framer_agrees_without_markers_and_with_the_longest_ulpdu() {
         .map(|case| (case % 2 == 0, case % 4 < 2, 4 * rng.below(1 << 28) as u64, ulpdus(&mut rng, 10, 9000)))
         .collect();
     for markers in [true, false] {
-        cases.push((markers, true, 508, vec![rng.octets(64_768), rng.octets(64_767)]));
+        cases.push((markers, true, 508, vec![rng.bytes(64_768), rng.bytes(64_767)]));
     }
     let input: String =
         cases.iter().map(|(m, c, position, ulpdus)| line(*m, *c, *position, ulpdus)).collect();
@@ -79,11 +79,11 @@ fn the_framer_agrees_without_markers_and_with_the_longest_ulpdu() {
 }
 
 /// Cuts a stream at random points.
-fn cut(rng: &mut Rng, octets: usize, smallest: usize, largest: usize) -> Vec<(usize, usize)> {
+fn cut(rng: &mut Rng, bytes: usize, smallest: usize, largest: usize) -> Vec<(usize, usize)> {
     let mut segments = Vec::new();
     let mut at = 0;
-    while at < octets {
-        let end = octets.min(at + smallest + rng.below(largest - smallest + 1));
+    while at < bytes {
+        let end = bytes.min(at + smallest + rng.below(largest - smallest + 1));
         segments.push((at, end));
         at = end;
     }
@@ -144,7 +144,7 @@ fn the_deframer_agrees_in_any_order() {
             receiver.segment(start + *from as u64, &wire[*from..*to], chunk).unwrap();
             if rng.below(8) == 0 {
                 let (from, to) = segments[rng.below(at + 1)];
-                let other = rng.octets(to - from);
+                let other = rng.bytes(to - from);
                 receiver.segment(start + from as u64, &other, 2048).unwrap();
             }
         }
@@ -179,10 +179,10 @@ fn what_was_given_up_and_comes_again_arrives_once() {
             for (from, to) in &segments {
                 receiver.segment(start + *from as u64, &wire[*from..*to], 2048).unwrap();
                 if round < 3 && rng.below(6) == 0 {
-                    let pinned = receiver.deframer.pinned_octets();
+                    let pinned = receiver.deframer.pinned_bytes();
                     let went = receiver.give_up(1 + rng.below(3000));
                     gone[usize::from(markers)] += went;
-                    assert_eq!(went > 0, receiver.deframer.pinned_octets() < pinned);
+                    assert_eq!(went > 0, receiver.deframer.pinned_bytes() < pinned);
                 }
             }
             if receiver.frontier() == start + wire.len() as u64 {
@@ -194,18 +194,18 @@ fn what_was_given_up_and_comes_again_arrives_once() {
         early += receiver.deframer.counters().early_fpdus;
         assert!(receiver.finish().ulpdus == ulpdus, "case {case}");
     }
-    assert!(gone.iter().all(|octets| *octets > 100_000) && early > 100, "{gone:?}, {early} early");
+    assert!(gone.iter().all(|bytes| *bytes > 100_000) && early > 100, "{gone:?}, {early} early");
 }
 
 // FPDUs in segments of their own behind one loss: all but the FPDUs that hold no marker are placed before the hole
-// is filled, those found by length included, and their octets are released.
+// is filled, those found by length included, and their bytes are released.
 // Proves MPA-033, MPA-131, MPA-278, MPA-282, DDP-033.
 #[test]
 fn aligned_segments_behind_a_loss_are_placed() {
     let mut rng = Rng(2);
     let mut framer = Framer::new(true, true);
     let emss = 1460;
-    let ulpdus: Vec<_> = (0..40).map(|_| framer.mulpdu(emss)).map(|octets| rng.octets(octets)).collect();
+    let ulpdus: Vec<_> = (0..40).map(|_| framer.mulpdu(emss)).map(|bytes| rng.bytes(bytes)).collect();
     let mut receiver = Receiver::new(0, true, true);
     let mut segments = Vec::new();
     for ulpdu in &ulpdus {

@@ -45,7 +45,7 @@ fn a_flap_is_told_and_what_it_lost_is_sent_when_it_is_over() {
         assert_eq!(events(&pair.a), [event(AsyncEventKind::PortError)]);
         control.set_up(true);
         let back_us = pair.now_us;
-        pair.until(|pair| (pair.b.engine.counters().rx_placed_octets == 8).then_some(()));
+        pair.until(|pair| (pair.b.engine.counters().rx_placed_bytes == 8).then_some(()));
         let late_us = pair.now_us - back_us;
         println!("flap of {flap_us} us: placed {late_us} us after it");
         assert!(late_us <= 21_000, "{late_us}");
@@ -112,7 +112,7 @@ fn a_link_that_is_back_in_time_ends_no_connection_of_a_point_to_point_port() {
 
 #[test]
 fn connections_of_another_port_outlive_their_link_for_as_long_as_the_configuration_says() {
-    // Longer than the ten seconds of keepalives and of unanswered octets, so that it is the link that ends them.
+    // Longer than the ten seconds of keepalives and of unanswered bytes, so that it is the link that ends them.
     for seconds in [2, 10, 25] {
         let (a, b, control) = pair_with_control(&LinkConfig::default());
         let mut pair = Pair::over((a, b), |config| {

@@ -20,7 +20,7 @@ const ME: Accessor = Accessor { pd: PdId(1), stream: StreamId(1) };
 const IRD: u32 = 2;
 const SEND_BUFFER: u64 = 64;
 
-/// One in-order stream that has one receive of 64 octets posted and waits for no Read Response.
+/// One in-order stream that has one receive of 64 bytes posted and waits for no Read Response.
 struct Receiver {
     participant: Participant,
     queues: [UntaggedQueue; 3],
@@ -150,11 +150,11 @@ fn segment(rng: &mut Rng, stags: &[u32]) -> Vec<u8> {
     let opcode = control & 0x0F;
     let tagged = if rng.one_in(16) { rng.one_in(2) } else { matches!(opcode, 0 | 2) };
     let first = rng.pick(&[0x41, 0x41, 0x41, 0x41, 0x41, 0x7D, 0x01, 0x40, 0x42, 0x43]);
-    let mut octets = vec![first | if tagged { 0x80 } else { 0 }, control];
+    let mut bytes = vec![first | if tagged { 0x80 } else { 0 }, control];
     if tagged {
-        octets.extend(stag.to_be_bytes());
-        octets.extend(to.to_be_bytes());
-        octets.resize(14 + rng.pick(&[0, 1, 2, 8, 255, 256, 257]), 0x77);
+        bytes.extend(stag.to_be_bytes());
+        bytes.extend(to.to_be_bytes());
+        bytes.resize(14 + rng.pick(&[0, 1, 2, 8, 255, 256, 257]), 0x77);
     } else {
         let right_qn = match opcode {
             1 => 1,
@@ -162,28 +162,28 @@ fn segment(rng: &mut Rng, stags: &[u32]) -> Vec<u8> {
             _ => 0,
         };
         let qn = rng.pick(&[right_qn, right_qn, right_qn, right_qn, 0, 1, 2, 3, u32::MAX]);
-        octets.extend(stag.to_be_bytes());
-        octets.extend(qn.to_be_bytes());
+        bytes.extend(stag.to_be_bytes());
+        bytes.extend(qn.to_be_bytes());
         // No 2: queue 1 has two buffers, and this model delivers the second before the first.
-        octets.extend(rng.pick(&[1_u32, 1, 1, 1, 1, 0, 3, 4]).to_be_bytes());
-        octets.extend(rng.pick(&[0_u32, 0, 0, 0, 0, 0, 1, 27, 63, 65, u32::MAX]).to_be_bytes());
+        bytes.extend(rng.pick(&[1_u32, 1, 1, 1, 1, 0, 3, 4]).to_be_bytes());
+        bytes.extend(rng.pick(&[0_u32, 0, 0, 0, 0, 0, 1, 27, 63, 65, u32::MAX]).to_be_bytes());
         if opcode == 1 && !rng.one_in(8) {
             let size = rng.pick(&[0, 1, 8, 16, 255, 256, 257, u32::MAX]);
             let (sink_stag, sink_to) = (Stag(7), rng.next());
             let request = ReadRequest { sink_stag, sink_to, size, source_stag: Stag(stag), source_to: to };
-            octets.extend(request.to_bytes());
+            bytes.extend(request.to_bytes());
         } else {
-            octets.resize(18 + rng.pick(&[0, 1, 5, 20, 28, 29, 52, 63, 64, 65]), 0x66);
+            bytes.resize(18 + rng.pick(&[0, 1, 5, 20, 28, 29, 52, 63, 64, 65]), 0x66);
         }
     }
     if rng.one_in(50) {
-        octets.truncate((rng.next() % 19) as usize);
+        bytes.truncate((rng.next() % 19) as usize);
     }
-    octets
+    bytes
 }
 
 /// Twelve thousand segments, each to a fresh stream: accepted or refused as in the model, with its Terminate to
-/// the octet.
+/// the byte.
 // Proves RDMAP-093, RDMAP-095, RDMAP-108, RDMAP-128, RDMAP-192 to RDMAP-194, RDMAP-220, RDMAP-221, RDMAP-249 to RDMAP-251.
 #[test]
 fn every_answer_is_the_models() {
@@ -194,9 +194,9 @@ fn every_answer_is_the_models() {
     for _ in 0..12_000 {
         let stags: Vec<u32> = registered.iter().map(|r| r.stag().0).collect();
         let segment = segment(&mut rng, &stags);
-        let octets = if segment.is_empty() { "-".to_owned() } else { hex(&segment) };
+        let bytes = if segment.is_empty() { "-".to_owned() } else { hex(&segment) };
         let [a, b, c, d, e] = stags[..] else { unreachable!("five registrations") };
-        writeln!(input, "{a} {b} {c} {d} {e} {octets}").unwrap();
+        writeln!(input, "{a} {b} {c} {d} {e} {bytes}").unwrap();
         let answer = match Receiver::new(&table).receive(&segment) {
             Ok(()) => "ok".to_owned(),
             Err(_)
@@ -207,7 +207,7 @@ fn every_answer_is_the_models() {
             }
             Err(terminate) => hex(&terminate.to_bytes()),
         };
-        ours.push((octets, answer));
+        ours.push((bytes, answer));
         if registered.iter().any(|r| !r.is_valid()) {
             registered.clear();
             registered = registrations(&table);
@@ -274,7 +274,7 @@ fn a_read_response_stays_in_its_sink() {
     assert_eq!(sink.check(&response(5, 0x103, false), 2), Err(DdpError::BaseOrBounds));
     assert_eq!(sink.check(&response(5, 0x105, true), 5), Ok(5));
     assert_eq!(sink.deliver(&response(5, 0x105, true), 5), Err(TerminateError::DdpBounds));
-    // Ending early is an error, so that nobody believes in octets that never came.
+    // Ending early is an error, so that nobody believes in bytes that never came.
     assert_eq!(sink.clone().deliver(&response(5, 0x104, true), 5), Err(TerminateError::OperationUnspecified));
     assert_eq!(sink.deliver(&response(5, 0x104, true), 6), Ok(ReadProgress::Complete));
 }

@@ -1,4 +1,4 @@
-//! RDMAP's octets on the wire: the golden messages of every opcode, and Terminates both ways.
+//! RDMAP's bytes on the wire: the golden messages of every opcode, and Terminates both ways.
 
 use iwarp::ddp::{DdpError, Header};
 use iwarp::memory::{Fault, Stag};
@@ -32,7 +32,7 @@ const REQUEST: ReadRequest = ReadRequest {
 /// Every message of the byte-exact examples, built from its fields.
 // Proves RDMAP-087, RDMAP-089 to RDMAP-094, RDMAP-098, RDMAP-100 to RDMAP-107, RDMAP-117 to RDMAP-119.
 #[test]
-fn every_message_is_built_to_the_octet() {
+fn every_message_is_built_to_the_byte() {
     let zero = Stag(0);
     let named = Stag(0x1122_3344);
     let empty_read = ReadRequest { size: 0, source_stag: zero, source_to: 0, ..REQUEST };
@@ -69,7 +69,7 @@ fn every_message_is_built_to_the_octet() {
         assert_eq!(built, hex(golden));
         let header = Header::parse(&built).unwrap();
         let opcode = Opcode::check(&header, Extensions::empty()).unwrap();
-        assert_eq!(opcode.control_octet(), built[1]);
+        assert_eq!(opcode.control_byte(), built[1]);
         if let (Header::Untagged(header), true) = (header, opcode.invalidates()) {
             assert_eq!(invalidate_stag(&header), named);
         }
@@ -81,7 +81,7 @@ fn every_message_is_built_to_the_octet() {
 // RDMAP-195: every byte is compared, of errors of each layer: the numbers (RDMAP-132 to RDMAP-136), the bits
 // M, D and R (RDMAP-138 to RDMAP-140), and what follows them, with the rest of a Read that has begun.
 #[test]
-fn every_terminate_is_built_to_the_octet() {
+fn every_terminate_is_built_to_the_byte() {
     let (write, read) = (hex(WRITE), hex(READ));
     let terminate =
         |error, segment: &[u8], request| Terminate::of_segment(error, segment, segment.len(), request);
@@ -101,7 +101,7 @@ fn every_terminate_is_built_to_the_octet() {
     ] {
         assert_eq!(built.to_bytes().to_vec(), hex(golden));
         assert_eq!(Terminate::parse(&hex(golden)).map(without_control), Ok(built.clone()));
-        // Octets behind the last part are ignored, as are the reserved bits.
+        // Bytes behind the last part are ignored, as are the reserved bits.
         let mut long = hex(golden);
         long[3] = 0xFF;
         long.resize(80, 0xA5);
@@ -208,7 +208,7 @@ fn lower_errors_keep_their_numbers() {
     assert_eq!(TerminateError::of_invalidate_fault(Fault::NotInvalidatable).codes(), (0, 1, 9));
 }
 
-/// What was read, but for the octets it was read from.
+/// What was read, but for the bytes it was read from.
 fn without_control(terminate: Terminate) -> Terminate {
     Terminate { control: None, ..terminate }
 }
@@ -255,30 +255,30 @@ fn odd_terminates_are_parsed_by_their_bits() {
     let whole = hex(
         "0101e000002e41410000000000000001000000010000000000000101000000000000100000000800000002020000000000002000",
     );
-    for octets in 0..whole.len() {
-        assert!(Terminate::parse(&whole[..octets]).is_err(), "{octets}");
+    for bytes in 0..whole.len() {
+        assert!(Terminate::parse(&whole[..bytes]).is_err(), "{bytes}");
     }
 }
 
-/// RV, opcode, buffer model and queue, for all 256 control octets in every place.
+/// RV, opcode, buffer model and queue, for all 256 control bytes in every place.
 // Proves RDMAP-093, RDMAP-095, RDMAP-096, RDMAP-099, RDMAP-108.
 #[test]
-fn every_control_octet_in_every_place() {
+fn every_control_byte_in_every_place() {
     for control in 0..=255_u8 {
         let tagged = message(Opcode::Write.tagged_header(Stag(1), 2, true), b"");
         let mut cases = vec![(None, tagged)];
         for qn in 0..6_u8 {
-            let mut octets = message(Opcode::Send.untagged_header(Stag(0), 1, 0, true), b"");
-            octets[9] = qn;
-            octets[2..6].copy_from_slice(&[0xDE, 0xAD, 0xBE, 0xEF]);
-            cases.push((Some(u32::from(qn)), octets));
+            let mut bytes = message(Opcode::Send.untagged_header(Stag(0), 1, 0, true), b"");
+            bytes[9] = qn;
+            bytes[2..6].copy_from_slice(&[0xDE, 0xAD, 0xBE, 0xEF]);
+            cases.push((Some(u32::from(qn)), bytes));
         }
-        for (qn, mut octets) in cases {
-            octets[1] = control;
+        for (qn, mut bytes) in cases {
+            bytes[1] = control;
             for extensions in
                 [Extensions::empty(), Extensions::IMMEDIATE, Extensions::ATOMICS, Extensions::all()]
             {
-                let result = Opcode::check(&Header::parse(&octets).unwrap(), extensions);
+                let result = Opcode::check(&Header::parse(&bytes).unwrap(), extensions);
                 let place = match control & 0x0F {
                     0 | 2 => Some(None),
                     1 => Some(Some(1)),
@@ -309,10 +309,10 @@ fn every_control_octet_in_every_place() {
 
 /// Read Requests of every wrong length.
 #[test]
-fn read_requests_have_28_octets() {
-    for octets in 0..60 {
-        let result = ReadRequest::parse(&vec![0; octets]);
-        match octets {
+fn read_requests_have_28_bytes() {
+    for bytes in 0..60 {
+        let result = ReadRequest::parse(&vec![0; bytes]);
+        match bytes {
             0..28 => assert_eq!(result, Err(TerminateError::OperationUnspecified)),
             28 => assert!(result.is_ok()),
             _ => assert_eq!(result, Err(TerminateError::DdpTooLong)),
@@ -332,10 +332,10 @@ proptest! {
         prop_assert_eq!(rest.source_to.wrapping_sub(source_to), u64::from(sent));
     }
 
-    /// Any octets: no panic, and a parsed Terminate that is emitted parses to the same again.
+    /// Any bytes: no panic, and a parsed Terminate that is emitted parses to the same again.
     #[test]
-    fn any_octets_are_a_terminate_or_an_error(octets in prop::collection::vec(any::<u8>(), 0..80)) {
-        if let Ok(mut terminate) = Terminate::parse(&octets) {
+    fn any_bytes_are_a_terminate_or_an_error(bytes in prop::collection::vec(any::<u8>(), 0..80)) {
+        if let Ok(mut terminate) = Terminate::parse(&bytes) {
             let _ = terminate.to_string();
             // A bare control word that siw would read otherwise keeps its numbers, not its order.
             prop_assume!(terminate.segment_len.is_some() || terminate.error().is_some());
@@ -344,25 +344,25 @@ proptest! {
             let again = Terminate::parse(&terminate.to_bytes()).unwrap();
             prop_assert_eq!(Terminate { control: None, ..again }, terminate);
         }
-        let _ = ReadRequest::parse(&octets);
+        let _ = ReadRequest::parse(&bytes);
     }
 }
 
 /// Ten thousand random payloads of a Terminate and of a Read Request: no panic.
 #[test]
-fn random_octets_never_panic() {
+fn random_bytes_never_panic() {
     let mut state = 0x5040_u64;
     let mut next = || {
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (state >> 33) as u8
     };
     for _ in 0..10_000 {
-        let octets: Vec<u8> = (0..next() % 64).map(|_| next()).collect();
-        if let Ok(terminate) = Terminate::parse(&octets) {
+        let bytes: Vec<u8> = (0..next() % 64).map(|_| next()).collect();
+        if let Ok(terminate) = Terminate::parse(&bytes) {
             assert!(terminate.to_bytes().len() <= Terminate::MAX_LEN);
         }
-        let _ = ReadRequest::parse(&octets);
-        if let Ok(header) = Header::parse(&octets) {
+        let _ = ReadRequest::parse(&bytes);
+        if let Ok(header) = Header::parse(&bytes) {
             let _ = Opcode::check(&header, Extensions::all());
         }
     }

@@ -52,14 +52,14 @@ impl Host {
     }
 
     /// What A's request comes to.
-    fn ask(&mut self, qp: &QueuePair, op: SendOp, octets: usize) -> WorkCompletion {
-        qp.post_send(&SendRequest::new(99, op, self.local.sge(0, octets))).unwrap();
+    fn ask(&mut self, qp: &QueuePair, op: SendOp, bytes: usize) -> WorkCompletion {
+        qp.post_send(&SendRequest::new(99, op, self.local.sge(0, bytes))).unwrap();
         self.pair.until(|pair| pair.a.cq.poll_one().filter(|wc| wc.wr_id == 99))
     }
 
     /// The host refuses A's request, and ends the stream that it came by.
-    fn refuses(&mut self, c: &Connected, op: SendOp, octets: usize) {
-        c.qp_a.post_send(&SendRequest::new(98, op, self.local.sge(0, octets))).unwrap();
+    fn refuses(&mut self, c: &Connected, op: SendOp, bytes: usize) {
+        c.qp_a.post_send(&SendRequest::new(98, op, self.local.sge(0, bytes))).unwrap();
         self.pair.until(|_| (c.qp_a.state() == QpState::Error && c.qp_b.error().is_some()).then_some(()));
         assert!(c.qp_a.error().is_some_and(|error| error.from_peer), "{:?}", c.qp_a.error());
         self.undisturbed();
@@ -73,8 +73,8 @@ impl Host {
         while self.pair.a.channel.poll().is_some() {}
         while self.pair.b.channel.poll().is_some() {}
         self.rounds += 1;
-        let octets = pattern(self.rounds, LEN);
-        self.local.write_at(2 * LEN, &octets).unwrap();
+        let bytes = pattern(self.rounds, LEN);
+        self.local.write_at(2 * LEN, &bytes).unwrap();
         let remote = at(&self.lent);
         let request = |op, from| SendRequest::new(97, op, self.local.sge(from, LEN));
         let requests =
@@ -86,13 +86,13 @@ impl Host {
         }
         let mut back = vec![0; LEN];
         self.local.read_at(3 * LEN, &mut back).unwrap();
-        assert_eq!(back, octets);
+        assert_eq!(back, bytes);
         assert_eq!((self.victim.qp_a.error(), self.victim.qp_b.error()), (None, None));
     }
 }
 
 // Proves RDMAP-348, RDMAP-349: the twelve items for the RNIC and the six for the manager of resources, each
-// tried. Each is refused or holds, and a stream of another application on the same host carries its octets
+// tried. Each is refused or holds, and a stream of another application on the same host carries its bytes
 // before and after.
 #[test]
 fn every_item_of_section_8_1_holds_beside_a_stream_at_work() {
@@ -102,9 +102,9 @@ fn every_item_of_section_8_1_holds_beside_a_stream_at_work() {
     let secret = pattern(500, LEN);
     let own = |host: &Host, access| host.pair.b.pd.reg_mr(LEN, access).unwrap();
     let is_whole = |region: &MemoryRegion| {
-        let mut octets = vec![0; LEN];
-        region.read_at(0, &mut octets).unwrap();
-        octets == secret
+        let mut bytes = vec![0; LEN];
+        region.read_at(0, &mut bytes).unwrap();
+        bytes == secret
     };
 
     // 1: an STag of another protection domain.
@@ -321,9 +321,9 @@ fn names_of_another_application_are_refused_to_a_queue_pair() {
                 assert_eq!(pair.a.engine.counters().tx_fpdus, sent, "{what}: nothing is sent");
             }
             for ulp in [&own, &other] {
-                let mut octets = vec![0; LEN];
-                ulp.region.read_at(0, &mut octets).unwrap();
-                assert_eq!(octets, pattern(4, LEN), "{what}");
+                let mut bytes = vec![0; LEN];
+                ulp.region.read_at(0, &mut bytes).unwrap();
+                assert_eq!(bytes, pattern(4, LEN), "{what}");
                 assert!(ulp.region.is_valid() && !ulp.window.is_bound() && !ulp.fast.is_valid(), "{what}");
             }
             // A receive into it is refused as well.

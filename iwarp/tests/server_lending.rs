@@ -67,10 +67,10 @@ impl Server {
         self.pair.wc_b()
     }
 
-    fn write(&self, client: usize, rkey: u32, octets: &[u8]) {
-        self.local.write_at(0, octets).unwrap();
+    fn write(&self, client: usize, rkey: u32, bytes: &[u8]) {
+        self.local.write_at(0, bytes).unwrap();
         let op = SendOp::Write { remote: RemoteAddr { addr: 0, rkey } };
-        let request = SendRequest::new(0, op, self.local.sge(0, octets.len()));
+        let request = SendRequest::new(0, op, self.local.sge(0, bytes.len()));
         self.clients[client].qp_a.post_send(&request).unwrap();
     }
 
@@ -79,12 +79,12 @@ impl Server {
         let request = SendRequest::new(0, op, self.local.sge(1024, BUFFER));
         self.clients[client].qp_a.post_send(&request).unwrap();
         assert_eq!(self.pair.wc_a().status, WcStatus::Success);
-        let mut octets = vec![0; BUFFER];
-        self.local.read_at(1024, &mut octets).unwrap();
-        octets
+        let mut bytes = vec![0; BUFFER];
+        self.local.read_at(1024, &mut bytes).unwrap();
+        bytes
     }
 
-    /// A client's request of `len` octets that ends its stream.
+    /// A client's request of `len` bytes that ends its stream.
     fn refused(mut self, client: usize, op: SendOp, len: usize, codes: (u8, u8, u8)) -> Self {
         let c = self.clients.remove(client);
         if matches!(op, SendOp::SendInvalidate { .. }) {
@@ -113,8 +113,8 @@ fn the_name_is_gone_before_the_look() {
             _ => (SendOp::SendInvalidate { rkey: other_name }, Return::Taken),
         };
         let done = server.tell(0, op);
-        let (octets, returned) = server.lender.take_back(loan, &done).unwrap();
-        assert_eq!((&octets[..8], returned), (b"contents".as_slice(), how));
+        let (bytes, returned) = server.lender.take_back(loan, &done).unwrap();
+        assert_eq!((&bytes[..8], returned), (b"contents".as_slice(), how));
         let op = SendOp::Write { remote: RemoteAddr { addr: 0, rkey: name } };
         server.refused(0, op, 8, (1, 1, 0));
     }
@@ -172,8 +172,8 @@ fn a_buffer_goes_from_client_to_client() {
         let qp = server.clients[1 - client].qp_b.clone();
         assert!(server.lender.lend(&qp, READ, &[]).unwrap().is_none());
         let done = server.tell(client, SendOp::Send);
-        let (octets, _) = server.lender.take_back(loan, &done).unwrap();
-        assert_eq!(octets, pattern(round as u64, BUFFER));
+        let (bytes, _) = server.lender.take_back(loan, &done).unwrap();
+        assert_eq!(bytes, pattern(round as u64, BUFFER));
     }
     let loan = server.lend(0, READ | WRITE, b"secret");
     let op = SendOp::Read { remote: RemoteAddr { addr: 0, rkey: names[1] } };
@@ -201,7 +201,7 @@ fn a_name_is_one_clients() {
     }
 }
 
-/// One octet beside the buffer, and reading where only writing was lent.
+/// One byte beside the buffer, and reading where only writing was lent.
 // Proves SEC-180.
 #[test]
 fn a_loan_is_just_what_was_meant() {

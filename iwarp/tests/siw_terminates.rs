@@ -1,4 +1,4 @@
-//! Every Terminate that Linux's siw was seen to send, as its octets were captured: what they are read as.
+//! Every Terminate that Linux's siw was seen to send, as its bytes were captured: what they are read as.
 //!
 //! The table is taken from `terminates.pcap` beside it, in which our verbs ask for what siw has to refuse; the last three
 //! rows are of other captures. What siw's bit order is, and when it cannot be told: `tests/siw-peer/README.md`.

@@ -52,21 +52,21 @@ impl Streams {
         Self::new(&LinkConfig::default(), StreamOptions::default())
     }
 
-    /// Reads `len` octets at one end.
+    /// Reads `len` bytes at one end.
     fn read(&mut self, at_b: bool, len: usize) -> Vec<u8> {
         let id = if at_b { self.b.clone() } else { self.a.clone() };
-        let mut octets = Vec::new();
+        let mut bytes = Vec::new();
         self.pair.until(|_| {
             let mut piece = [0; 100];
-            while let StreamRead::Octets(count) = id.recv_stream(&mut piece).unwrap() {
-                octets.extend(&piece[..count]);
+            while let StreamRead::Bytes(count) = id.recv_stream(&mut piece).unwrap() {
+                bytes.extend(&piece[..count]);
             }
-            (octets.len() >= len).then_some(())
+            (bytes.len() >= len).then_some(())
         });
-        octets
+        bytes
     }
 
-    /// The next event that is not about octets.
+    /// The next event that is not about bytes.
     fn event(&mut self, at_b: bool) -> CmEvent {
         self.pair.until(|pair| {
             let channel = if at_b { &pair.b.channel } else { &pair.a.channel };
@@ -116,14 +116,14 @@ fn bad_wire(ppm: u32) -> LinkPlan {
 fn exchange(pair: &mut Pair, a: &QueuePair, b: &QueuePair) {
     let all = iwarp::memory::Access::LOCAL_WRITE;
     let (from, to) = (pair.a.pd.reg_mr(10_000, all).unwrap(), pair.b.pd.reg_mr(10_000, all).unwrap());
-    let octets = pattern(9, 10_000);
-    from.write_at(0, &octets).unwrap();
+    let bytes = pattern(9, 10_000);
+    from.write_at(0, &bytes).unwrap();
     b.post_recv(&iwarp::verbs::RecvRequest::new(1, to.sge(0, 10_000))).unwrap();
     a.post_send(&SendRequest::new(2, SendOp::Send, from.sge(0, 10_000))).unwrap();
     assert_eq!(pair.wc_b().byte_len, 10_000);
     let mut got = vec![0; 10_000];
     to.read_at(0, &mut got).unwrap();
-    assert_eq!(got, octets);
+    assert_eq!(got, bytes);
     a.post_recv(&iwarp::verbs::RecvRequest::new(3, from.sge(0, 10_000))).unwrap();
     let signaled =
         SendRequest { flags: SendFlags::SIGNALED, ..SendRequest::new(4, SendOp::Send, to.sge(0, 10_000)) };
@@ -131,7 +131,7 @@ fn exchange(pair: &mut Pair, a: &QueuePair, b: &QueuePair) {
     assert_eq!(pair.until(|pair| pair.a.cq.poll_one().filter(|wc| wc.wr_id == 3)).byte_len, 10_000);
 }
 
-// Proves MPA-005, MPA-006, MPA-013, MPA-135, MPA-137, MPA-143, MPA-145, MPA-208, MPA-215, MPA-221: octets both ways, then MPA either way around,
+// Proves MPA-005, MPA-006, MPA-013, MPA-135, MPA-137, MPA-143, MPA-145, MPA-208, MPA-215, MPA-221: bytes both ways, then MPA either way around,
 // whatever side dialled; with markers, and over a wire that loses and reorders.
 #[test]
 fn mpa_starts_behind_a_stream() {
@@ -159,7 +159,7 @@ fn mpa_starts_behind_a_stream() {
     }
 }
 
-// Proves MPA-209, MPA-219, MPA-185: the first octet behind the responder's last message is the Request's, and what comes
+// Proves MPA-209, MPA-219, MPA-185: the first byte behind the responder's last message is the Request's, and what comes
 // with it, or before the responder knows, is not lost.
 #[test]
 fn the_switch_is_exact() {
@@ -170,7 +170,7 @@ fn the_switch_is_exact() {
         let id = d.event().id;
         d.pair.until(10_000, |_| false);
         let mut hello = [0; 5];
-        assert_eq!(id.recv_stream(&mut hello).unwrap(), StreamRead::Octets(5));
+        assert_eq!(id.recv_stream(&mut hello).unwrap(), StreamRead::Bytes(5));
         id.send_stream(b"begin").unwrap();
         // A part of the Request is there before the user starts.
         d.pair.send(&request[..split]);
@@ -205,18 +205,18 @@ impl Doorman {
     }
 }
 
-// Proves MPA-134, MPA-210, MPA-220: an octet too many or too few, or another protocol, ends in code 4 and not in frames that
+// Proves MPA-134, MPA-210, MPA-220: a byte too many or too few, or another protocol, ends in code 4 and not in frames that
 // are read at the wrong place.
 #[test]
-fn stray_octets_at_the_switch_end_the_connection() {
+fn stray_bytes_at_the_switch_end_the_connection() {
     let request = frame("Req", 0x50, 2, &[0, 8, 0, 8]);
-    for octets in [[b"x", &request[..]].concat(), request[1..].to_vec(), b"GET / HTTP/1.0\r\n\r\n".to_vec()] {
+    for bytes in [[b"x", &request[..]].concat(), request[1..].to_vec(), b"GET / HTTP/1.0\r\n\r\n".to_vec()] {
         let mut d = Doorman::with(|options| options.streaming = Some(StreamOptions::default()));
         d.say(&[]);
         let id = d.event().id;
         id.start_responder(b"", &ResponderOptions::default()).unwrap();
         d.pair.until(10_000, |_| false);
-        d.pair.send(&octets);
+        d.pair.send(&bytes);
         let event = d.event_of_mpa();
         let CmEventKind::ConnectError { error, .. } = event.kind else { panic!("{event:?}") };
         assert_eq!(error.mpa_code(), Some(4));
@@ -233,10 +233,7 @@ fn stray_octets_at_the_switch_end_the_connection() {
     s.b.send_stream(b"stray").unwrap();
     let event = s.event(false);
     let CmEventKind::ConnectError { error, .. } = event.kind else { panic!("{event:?}") };
-    assert!(matches!(
-        error,
-        ConnectionError::Startup(StartupFault::Malformed(_) | StartupFault::EarlyOctets)
-    ));
+    assert!(matches!(error, ConnectionError::Startup(StartupFault::Malformed(_) | StartupFault::EarlyBytes)));
 }
 
 /// A queue pair that is dropped before the engine has heard of the start takes the connection along at once.
@@ -288,7 +285,7 @@ fn two_responders_find_out() {
 }
 
 // Proves MPA-180, MPA-181, MPA-182, MPA-190, MPA-191, MPA-218, MPA2-120: after a reject MPA is left, TCP stays open, and plain
-// octets go both ways, whatever the frames said of markers and CRCs; and MPA may be tried again.
+// bytes go both ways, whatever the frames said of markers and CRCs; and MPA may be tried again.
 #[test]
 fn a_reject_leaves_tcp_open() {
     let mut s = Streams::simple();
@@ -336,13 +333,13 @@ fn full_operation_needs_a_queue_pair() {
 /// Buffers are bounded both ways: TCP's window closes behind a reader that is slow, and the sender is told.
 #[test]
 fn a_slow_reader_stops_its_peer() {
-    let limits = StreamOptions { recv_octets: 1000, send_octets: 4000 };
+    let limits = StreamOptions { recv_bytes: 1000, send_bytes: 4000 };
     let mut s = Streams::new(&LinkConfig::default(), limits);
-    let window = tcp_lite::TcpConfig::default().recv_window_octets as usize;
-    let octets = pattern(3, 3 * window);
+    let window = tcp_lite::TcpConfig::default().recv_window_bytes as usize;
+    let bytes = pattern(3, 3 * window);
     let (mut sent, mut stalled) = (0, 0);
     while stalled < 200 {
-        let taken = s.a.send_stream(&octets[sent..]).unwrap();
+        let taken = s.a.send_stream(&bytes[sent..]).unwrap();
         assert!(taken <= 4000);
         sent += taken;
         stalled = if taken == 0 { stalled + 1 } else { 0 };
@@ -353,17 +350,17 @@ fn a_slow_reader_stops_its_peer() {
     let mut got: Vec<u8> = Vec::new();
     let (a, b) = (s.a.clone(), s.b.clone());
     s.pair.until(|_| {
-        sent += a.send_stream(&octets[sent..]).unwrap();
+        sent += a.send_stream(&bytes[sent..]).unwrap();
         let mut piece = [0; 4000];
-        while let StreamRead::Octets(count) = b.recv_stream(&mut piece).unwrap() {
+        while let StreamRead::Bytes(count) = b.recv_stream(&mut piece).unwrap() {
             got.extend(&piece[..count]);
         }
-        (got.len() == octets.len()).then_some(())
+        (got.len() == bytes.len()).then_some(())
     });
-    assert!(got == octets);
+    assert!(got == bytes);
     let kinds: Vec<_> = std::iter::from_fn(|| s.pair.a.channel.poll()).map(|event| event.kind).collect();
     assert!(kinds.iter().any(|kind| matches!(kind, CmEventKind::StreamWritable)));
-    // The end of the stream is told behind its last octet.
+    // The end of the stream is told behind its last byte.
     s.a.disconnect();
     s.pair.until(|_| (b.recv_stream(&mut [0; 8]).unwrap() == StreamRead::Ended).then_some(()));
     b.disconnect();
@@ -405,7 +402,7 @@ struct Meddler {
     late: Option<(u64, Mbuf)>,
 }
 
-/// Octets in front of TCP's payload; `None` where there is none.
+/// Bytes in front of TCP's payload; `None` where there is none.
 fn payload_at(frame: &Mbuf) -> Option<usize> {
     let head = frame.head();
     if head.get(12..14)? != [8, 0] || *head.get(23)? != 6 {
@@ -417,20 +414,20 @@ fn payload_at(frame: &Mbuf) -> Option<usize> {
     (at < end).then_some(at)
 }
 
-/// The frame with only these octets of its TCP payload, as a middlebox makes it; its checksums have been
+/// The frame with only these bytes of its TCP payload, as a middlebox makes it; its checksums have been
 /// looked at.
 fn part(port: &dyn Port, frame: &Mbuf, range: std::ops::Range<usize>) -> Mbuf {
     let at = payload_at(frame).unwrap();
-    let mut octets = vec![0; frame.len()];
-    frame.copy_to(0, &mut octets);
-    let tcp = 14 + 4 * usize::from(octets[14] & 15);
-    let sequence = u32::from_be_bytes(octets[tcp + 4..tcp + 8].try_into().unwrap());
-    octets[tcp + 4..tcp + 8].copy_from_slice(&sequence.wrapping_add(range.start as u32).to_be_bytes());
+    let mut bytes = vec![0; frame.len()];
+    frame.copy_to(0, &mut bytes);
+    let tcp = 14 + 4 * usize::from(bytes[14] & 15);
+    let sequence = u32::from_be_bytes(bytes[tcp + 4..tcp + 8].try_into().unwrap());
+    bytes[tcp + 4..tcp + 8].copy_from_slice(&sequence.wrapping_add(range.start as u32).to_be_bytes());
     let total = (at - 14 + range.len()) as u16;
-    octets[16..18].copy_from_slice(&total.to_be_bytes());
-    let octets = [&octets[..at], &octets[at..][range]].concat();
+    bytes[16..18].copy_from_slice(&total.to_be_bytes());
+    let bytes = [&bytes[..at], &bytes[at..][range]].concat();
     let mut part = port.mempool().alloc().unwrap();
-    assert!(part.append_slice(&octets));
+    assert!(part.append_slice(&bytes));
     part.set_rx_checksum(Checksum::Good);
     part
 }
@@ -455,10 +452,10 @@ impl Hooks for Meddler {
                 Trouble::Lateness => self.late = Some((now_us + 300, frame)),
                 Trouble::Resegmentation => {
                     let end = 14 + usize::from(u16::from_be_bytes([frame.head()[16], frame.head()[17]]));
-                    let octets = end - at;
-                    frames.push(part(port, &frame, octets / 2..octets));
-                    if octets > 1 {
-                        frames.push(part(port, &frame, 0..octets / 2));
+                    let bytes = end - at;
+                    frames.push(part(port, &frame, bytes / 2..bytes));
+                    if bytes > 1 {
+                        frames.push(part(port, &frame, 0..bytes / 2));
                     }
                 }
             }
@@ -475,7 +472,7 @@ impl Hooks for Meddler {
     }
 }
 
-// Proves MPA-222: whatever segment of the last plain octets, of Request, Reply and the first FPDUs is lost,
+// Proves MPA-222: whatever segment of the last plain bytes, of Request, Reply and the first FPDUs is lost,
 // late, or comes cut in two in the wrong order, in either direction: TCP makes it good, and MPA begins where
 // it should, with markers and without.
 #[test]
@@ -522,22 +519,22 @@ fn before_the_switch_there_is_no_ddp() {
     write.extend(lent.addr().to_be_bytes());
     write.extend([7; 8]);
     let write = |framer: &mut Framer| fpdu(framer, &write);
-    let octets = [request.clone(), write(&mut Framer::new(false, true))].concat();
-    d.say(&octets);
+    let bytes = [request.clone(), write(&mut Framer::new(false, true))].concat();
+    d.say(&bytes);
     let id = d.event().id;
     d.pair.until(100_000, |_| false);
-    let mut got = vec![0; octets.len()];
-    assert_eq!(id.recv_stream(&mut got).unwrap(), StreamRead::Octets(octets.len()));
-    assert_eq!(got, octets);
+    let mut got = vec![0; bytes.len()];
+    assert_eq!(id.recv_stream(&mut got).unwrap(), StreamRead::Bytes(bytes.len()));
+    assert_eq!(got, bytes);
     let placed = |lent: &iwarp::verbs::MemoryRegion| {
-        let mut octets = [0; 8];
-        lent.read_at(0, &mut octets).unwrap();
-        octets == [7; 8]
+        let mut bytes = [0; 8];
+        lent.read_at(0, &mut bytes).unwrap();
+        bytes == [7; 8]
     };
     assert!(!placed(&lent) && d.pair.inbox.is_empty());
     let qp = d.qp();
     assert!(qp.post_send(&SendRequest::empty(1, SendOp::Send)).is_err());
-    // The same octets behind the switch.
+    // The same bytes behind the switch.
     id.start_responder(b"", &ResponderOptions::default()).unwrap();
     d.pair.until(10_000, |_| false);
     d.pair.send(&request);

@@ -158,7 +158,7 @@ fn another_try_with_other_terms_is_the_users() {
 }
 
 // Proves MPA-151, MPA-189, MPA-196, MPA-205, MPA-227, MPA-228, MPA-242, MPA-301, MPA2-128, MPA2-129: code 4
-// ends TCP at once, with not one octet more, and is told.
+// ends TCP at once, with not one byte more, and is told.
 #[test]
 fn an_invalid_reply_ends_the_connection() {
     let one = ConnParam { mpa_revision: 1, ..ConnParam::default() };
@@ -202,7 +202,7 @@ fn a_reject_brings_depths() {
     assert_eq!((d.pair.inbox.len(), d.pair.closed), (0, None));
 }
 
-// Proves MPA-206, MPA-311: one time for the whole Reply, whether nothing comes or all but its last octet.
+// Proves MPA-206, MPA-311: one time for the whole Reply, whether nothing comes or all but its last byte.
 #[test]
 fn a_reply_that_stalls_is_given_up() {
     let param = ConnParam { timeout: Duration::from_secs(2), ..client_server() };
@@ -280,9 +280,9 @@ fn a_peer_without_revision_2_is_asked_again() {
     }
 }
 
-// Proves MPA-154, MPA-155, MPA-199, MPA-310: markers go out where the Reply asks for them, from the first octet on.
+// Proves MPA-154, MPA-155, MPA-199, MPA-310: markers go out where the Reply asks for them, from the first byte on.
 #[test]
-fn markers_begin_with_the_first_octet_of_full_operation() {
+fn markers_begin_with_the_first_byte_of_full_operation() {
     for (flags, start) in [(0x50, "00124143"), (0xd0, "00000000 00124143")] {
         let mut d = Dialer::answered(&client_server(), &reply(flags, 2, &[0, 1, 0, 1]));
         d.established();
@@ -329,13 +329,13 @@ fn crcs_are_used_if_either_asks() {
 // is whole; its depths are told as they came.
 #[test]
 fn nothing_leaves_before_the_whole_reply() {
-    // Simulated time leaps between the octets.
+    // Simulated time leaps between the bytes.
     let param = ConnParam { timeout: Duration::from_secs(3600), ..ConnParam::default() };
     let mut d = Dialer::new(&param);
     d.pair.inbox.clear();
     let whole = reply(0x50, 2, &[0x80, 3, 0x80, 5, b'x']);
-    for octet in &whole[..whole.len() - 1] {
-        d.pair.send(&[*octet]);
+    for byte in &whole[..whole.len() - 1] {
+        d.pair.send(&[*byte]);
         d.pair.until(1_000, |_| false);
         let event = d.channel.poll();
         assert!(d.pair.inbox.is_empty() && event.is_none(), "{event:?}");
@@ -348,11 +348,11 @@ fn nothing_leaves_before_the_whole_reply() {
     assert_eq!(peer, Some(Enhanced::decode([0x80, 3, 0x80, 5])));
     d.pair.until(10_000, |_| false);
     assert_eq!(d.pair.inbox, hex(WRITE_RTR));
-    // The next octet is an FPDU's, whole or not yet.
+    // The next byte is an FPDU's, whole or not yet.
     let (begun, rest) = (hex(SEND_RTR)[..7].to_vec(), hex(SEND_RTR)[7..].to_vec());
     d.qp.post_recv(&RecvRequest { wr_id: 7, sg_list: Default::default() }).unwrap();
-    for (octets, received) in [(begun, None), (rest, Some(7))] {
-        d.pair.send(&octets);
+    for (bytes, received) in [(begun, None), (rest, Some(7))] {
+        d.pair.send(&bytes);
         d.pair.until(10_000, |_| false);
         assert_eq!(d.cq.poll_one().map(|wc| wc.wr_id), received);
     }
@@ -372,10 +372,10 @@ fn early_fpdus_are_borne_where_it_is_allowed() {
         Dialer::answered(&ConnParam::default(), &[reply(0x50, 2, &[0x80, 1, 0x80, 1]), early].concat());
     let event = d.event();
     let CmEventKind::ConnectError { error, .. } = event.kind else { panic!("{event:?}") };
-    assert_eq!(error, ConnectionError::Startup(StartupFault::EarlyOctets));
+    assert_eq!(error, ConnectionError::Startup(StartupFault::EarlyBytes));
 }
 
-// Proves SEC-057, MPA2-109: each octet of a Reply, changed: the end of the attempt, or a connection within our own limits.
+// Proves SEC-057, MPA2-109: each byte of a Reply, changed: the end of the attempt, or a connection within our own limits.
 #[test]
 fn a_reply_that_was_altered_is_harmless() {
     let param = ConnParam { responder_resources: 8, initiator_depth: 8, ..ConnParam::default() };
@@ -422,9 +422,9 @@ fn a_local_error_is_told_before_the_end() {
     d.pair.inbox.clear();
     d.pair.send(&reply(0x50, 2, &[0, 1, 0, 1]));
     d.established();
-    let mut octets = vec![0x80, 0];
-    octets.extend([0; 2600]);
-    for part in octets.chunks(1301) {
+    let mut bytes = vec![0x80, 0];
+    bytes.extend([0; 2600]);
+    for part in bytes.chunks(1301) {
         d.pair.send(part);
         d.pair.until(1_000, |_| false);
     }
@@ -440,9 +440,9 @@ fn a_local_error_is_told_before_the_end() {
 }
 
 // Proves MPA-136, MPA-138, MPA-175, MPA2-012, MPA2-152: the Request is the first that is sent, in a segment of its own, as plain
-// octets; so is what follows the Reply.
+// bytes; so is what follows the Reply.
 #[test]
-fn startup_octets_have_segments_of_their_own() {
+fn startup_bytes_have_segments_of_their_own() {
     let param = ConnParam::default().with_private_data(b"hello").unwrap();
     let mut d = Dialer::new(&param);
     assert_eq!(d.pair.inbox, frame("Req", 0x50, 2, b"\x80\x80\xc0\x80hello"));
@@ -517,7 +517,7 @@ impl Hooks for Watch {
     }
 }
 
-// Proves RDMAP-296: the first octet of MPA follows the handshake of TCP; no SYN has any, though what is to be
+// Proves RDMAP-296: the first byte of MPA follows the handshake of TCP; no SYN has any, though what is to be
 // said is known when the connection is asked for.
 #[test]
 fn mpa_begins_behind_the_handshake() {

@@ -40,7 +40,7 @@ fn an_invalid_request_ends_the_connection() {
     wrong_key[3] = b'x';
     let mut early = plain_request();
     early.push(0);
-    for octets in [
+    for bytes in [
         wrong_key,
         frame("Rep", 0x50, 2, &[0; 4]),
         b"GET / HTTP/1.0\r\n\r\n".to_vec(),
@@ -52,8 +52,8 @@ fn an_invalid_request_ends_the_connection() {
         early,
     ] {
         let mut d = Doorman::new();
-        d.say(&octets);
-        assert!(d.pair.until(200_000, |pair| pair.closed == Some(CloseReason::Reset)), "{octets:02x?}");
+        d.say(&bytes);
+        assert!(d.pair.until(200_000, |pair| pair.closed == Some(CloseReason::Reset)), "{bytes:02x?}");
         d.pair.turn();
         assert_eq!(d.pair.inbox.len(), 0);
         assert!(d.channel.poll().is_none());
@@ -74,8 +74,8 @@ fn nothing_is_said_before_the_request() {
     let mut d = Doorman::with(|options| options.responder.startup_timeout = Duration::from_secs(3600));
     let whole = request(0x50, 2, &[0, 8, 0, 8, b'h', b'i']);
     d.say(&[]);
-    for octet in &whole[..whole.len() - 1] {
-        d.pair.send(&[*octet]);
+    for byte in &whole[..whole.len() - 1] {
+        d.pair.send(&[*byte]);
         d.pair.until(1_000, |_| false);
         assert!(d.pair.inbox.is_empty() && d.channel.poll().is_none());
     }
@@ -102,14 +102,14 @@ fn nothing_is_said_before_the_request() {
 fn the_first_fpdu_releases_the_responder() {
     let data = [&[0x41, 0x43, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0][..], b"data"].concat();
     let read = [&[0x41, 0x41, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 1, 0, 0, 0, 0][..], &[0; 28]].concat();
-    for (octets, peer_to_peer) in [
+    for (bytes, peer_to_peer) in [
         (plain_request(), false),
         (request(0x50, 2, &[0x80, 8, 0x80, 8]), true),
         (request(0x40, 1, &[]), false),
     ] {
         for ulpdu in [&EMPTY_WRITE[..], &data, &read] {
             let mut d = Doorman::with(|options| options.responder.max_ird = 8);
-            let event = d.asked(&octets);
+            let event = d.asked(&bytes);
             let region = d.pd.reg_mr(64, iwarp::memory::Access::LOCAL_WRITE).unwrap();
             let qp = d
                 .accept(&event.id, &ConnParam { timeout: Duration::from_secs(3600), ..ConnParam::default() });
@@ -118,9 +118,9 @@ fn the_first_fpdu_releases_the_responder() {
             let reply = d.pair.inbox.len();
             d.pair.until(200_000, |_| false);
             let first = first_fpdu(ulpdu);
-            // Octet by octet, and the last one changes everything.
-            for octet in &first[..first.len() - 1] {
-                d.pair.send(&[*octet]);
+            // Byte by byte, and the last one changes everything.
+            for byte in &first[..first.len() - 1] {
+                d.pair.send(&[*byte]);
                 d.pair.until(500, |_| false);
             }
             assert_eq!(d.pair.inbox.len(), reply, "{peer_to_peer}");
@@ -172,8 +172,8 @@ fn a_read_as_rtr_is_answered() {
     for msn in 1..3 {
         let mut read = vec![0x41, 0x41, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, msn, 0, 0, 0, 0];
         read.extend([0; 28]);
-        let octets = fpdu(&mut framer, &read);
-        d.pair.send(&octets);
+        let bytes = fpdu(&mut framer, &read);
+        d.pair.send(&bytes);
     }
     d.pair.until(50_000, |_| false);
     assert_eq!(d.pair.inbox.len(), reply + 40);
@@ -246,9 +246,9 @@ fn the_user_gets_what_the_peer_sent() {
 // Proves MPA-172, MPA-179, MPA-184: private data of both kinds of Reply, up to what each can carry.
 #[test]
 fn replies_carry_private_data() {
-    for (octets, most) in [(request(0x40, 1, &[]), 512), (plain_request(), 508)] {
+    for (bytes, most) in [(request(0x40, 1, &[]), 512), (plain_request(), 508)] {
         let mut d = Doorman::new();
-        let event = d.asked(&octets);
+        let event = d.asked(&bytes);
         let param = |size| {
             ConnParam { mpa_revision: 1, peer_to_peer: false, ..ConnParam::default() }
                 .with_private_data(&vec![5; size])
@@ -262,7 +262,7 @@ fn replies_carry_private_data() {
         d.pair.until(10_000, |_| false);
         assert_eq!(d.pair.inbox.len(), 20 + 512);
         let mut d = Doorman::new();
-        let event = d.asked(&octets);
+        let event = d.asked(&bytes);
         event.id.reject(b"because").unwrap();
         assert!(d.pair.until(200_000, |pair| pair.peer_closed));
         assert!(d.pair.inbox.ends_with(b"because") && d.pair.inbox[16] & 0x20 != 0);
@@ -274,11 +274,11 @@ fn replies_carry_private_data() {
 fn private_data_beyond_the_listeners_bound_is_malformed() {
     for (size, admitted) in [(100, true), (101, false)] {
         let mut d = Doorman::with(|options| options.responder.max_private_data = 100);
-        let octets = request(0x40, 1, &vec![1; size]);
+        let bytes = request(0x40, 1, &vec![1; size]);
         if admitted {
-            d.asked(&octets);
+            d.asked(&bytes);
         } else {
-            d.say(&octets);
+            d.say(&bytes);
             assert!(d.is_over() && d.pair.inbox.is_empty() && d.channel.poll().is_none());
             assert_eq!(d.listener.listener_stats().unwrap().startup_faults, 1);
         }
@@ -300,7 +300,7 @@ fn depths_are_clipped_to_our_own() {
     assert_eq!(d.pair.context.usage().read_slots.used, 2 * 16);
 }
 
-// Proves MPA2-144, MPA2-154, MPA2-159: the first octets that Linux's siw and cxgb4 give an initiator's Terminate in place
+// Proves MPA2-144, MPA2-154, MPA2-159: the first bytes that Linux's siw and cxgb4 give an initiator's Terminate in place
 // of its RTR.
 #[test]
 fn terminates_of_startup_are_understood() {
@@ -350,7 +350,7 @@ fn what_came_ahead_of_a_request_and_follows_it_ends_startup() {
     d.pair.offer(&[0; 4]);
     assert!(matches!(d.event().kind, CmEventKind::ConnectRequest { .. }));
     let CmEventKind::ConnectError { error, .. } = d.event().kind else { panic!("no error") };
-    assert_eq!(error, ConnectionError::Startup(StartupFault::EarlyOctets));
+    assert_eq!(error, ConnectionError::Startup(StartupFault::EarlyBytes));
     assert!(d.is_over());
 }
 
@@ -374,7 +374,7 @@ fn the_user_has_three_choices() {
     assert!(d.is_over());
 }
 
-// Proves SEC-057, MPA2-109: each octet of a Request, changed: a connection within our own limits, or its end.
+// Proves SEC-057, MPA2-109: each byte of a Request, changed: a connection within our own limits, or its end.
 #[test]
 fn a_request_that_was_altered_is_harmless() {
     let whole = request(0x50, 2, &[0x80, 4, 0xc0, 4, b'h', b'i']);
@@ -422,7 +422,7 @@ fn a_listener_needs_an_rtr_kind() {
     id.listen_with(&options).unwrap();
 }
 
-/// Loses the segment in which the peer's octets begin, as often as it is sent, and counts the octets of the others.
+/// Loses the segment in which the peer's bytes begin, as often as it is sent, and counts the bytes of the others.
 #[derive(Default)]
 struct Headless {
     first: Option<u32>,
@@ -440,18 +440,18 @@ impl Hooks for Headless {
             if head[12..14] == [8, 0] && head[23] == 6 && head[47] & 2 != 0 {
                 self.first = Some(seq.wrapping_add(1));
             }
-            let has_octets = frame.len() > 500;
-            if has_octets && self.first != Some(seq) {
+            let has_bytes = frame.len() > 500;
+            if has_bytes && self.first != Some(seq) {
                 self.passed.fetch_add(frame.len(), Ordering::Relaxed);
             }
-            !(has_octets && self.first == Some(seq))
+            !(has_bytes && self.first == Some(seq))
         });
         let lost = before - frames.len();
         port.tx_burst(now_us, frames) + lost
     }
 }
 
-/// A peer whose Request does not come, but octets behind it, has 64 KiB of them kept at most: what is further
+/// A peer whose Request does not come, but bytes behind it, has 64 KiB of them kept at most: what is further
 /// ahead is explained by no startup, and ends the connection.
 #[test]
 fn what_is_kept_ahead_of_a_request_is_bounded() {
@@ -464,7 +464,7 @@ fn what_is_kept_ahead_of_a_request_is_bounded() {
     assert!(d.pair.until(2_000_000, |pair| pair.closed == Some(CloseReason::Reset)));
     d.pair.turn();
     let passed = passed.load(Ordering::Relaxed);
-    assert!((48 << 10..96 << 10).contains(&passed), "{passed} octets ahead");
+    assert!((48 << 10..96 << 10).contains(&passed), "{passed} bytes ahead");
     let stats = d.listener.listener_stats().unwrap();
     assert_eq!((stats.startup_faults, stats.connections, stats.undecided), (1, 0, 0));
     d.pair.until(1_000_000, |_| false);

@@ -11,7 +11,7 @@ use iwarp::verbs::{
 use tcp_lite::{CloseReason, Instant};
 
 /// As much as one Write of these tests has.
-const OCTETS: usize = 1 << 20;
+const BYTES: usize = 1 << 20;
 
 /// Two hosts on a wire whose ring is soon full, and a connection on which A posts `writes` Writes between the regions.
 fn writing(writes: u64) -> (Pair, Connected, [MemoryRegion; 2]) {
@@ -24,12 +24,12 @@ fn writing(writes: u64) -> (Pair, Connected, [MemoryRegion; 2]) {
 
 fn post(pair: &mut Pair, c: &Connected, writes: u64) -> [MemoryRegion; 2] {
     let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
-    let local = pair.a.pd.reg_mr(OCTETS, access).unwrap();
-    let remote = pair.b.pd.reg_mr(OCTETS, access).unwrap();
+    let local = pair.a.pd.reg_mr(BYTES, access).unwrap();
+    let remote = pair.b.pd.reg_mr(BYTES, access).unwrap();
     for wr_id in 0..writes {
         let to = RemoteAddr { addr: remote.addr(), rkey: remote.rkey() };
         c.qp_a
-            .post_send(&SendRequest::new(wr_id, SendOp::Write { remote: to }, local.sge(0, OCTETS)))
+            .post_send(&SendRequest::new(wr_id, SendOp::Write { remote: to }, local.sge(0, BYTES)))
             .unwrap();
     }
     [local, remote]
@@ -52,7 +52,7 @@ fn alone(pair: &mut Pair) -> (CmEventKind, i64, u64) {
 }
 
 #[test]
-fn a_connection_whose_port_takes_nothing_ends_when_octets_were_not_acknowledged_for_ten_seconds() {
+fn a_connection_whose_port_takes_nothing_ends_when_bytes_were_not_acknowledged_for_ten_seconds() {
     let (mut pair, _c, _regions) = writing(64);
     let (kind, took_us, turns) = alone(&mut pair);
     let error = Some(ConnectionError::Tcp(CloseReason::TimedOut));
@@ -113,6 +113,6 @@ fn what_is_posted_while_there_is_no_buffer_is_sent_when_there_is_one() {
         let wc = pair.wc_a();
         assert_eq!((wc.wr_id, wc.status), (wr_id, WcStatus::Success));
     }
-    pair.until(|pair| (pair.b.engine.counters().rx_placed_octets == 3 * OCTETS as u64).then_some(()));
+    pair.until(|pair| (pair.b.engine.counters().rx_placed_bytes == 3 * BYTES as u64).then_some(()));
     assert!(pair.a.channel.poll().is_none() && pair.b.channel.poll().is_none());
 }

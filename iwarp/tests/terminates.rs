@@ -1,4 +1,4 @@
-//! Every Terminate that a peer can provoke: what it has to send for it, the octets it gets back, and what the
+//! Every Terminate that a peer can provoke: what it has to send for it, the bytes it gets back, and what the
 //! application reads (RFC 5040 section 4.8, RFC 5041 section 8.2, RFC 5044 section 8).
 
 mod common;
@@ -19,7 +19,7 @@ use iwarp::verbs::{
     TerminateOrigin, TerminateReport,
 };
 
-/// What has to come back, octet for octet, from the layouts of the documents.
+/// What has to come back, byte for byte, from the layouts of the documents.
 fn expected(case: &Attack) -> Vec<u8> {
     let (layer, etype, code) = case.error.codes();
     let bits = match case.echo {
@@ -61,9 +61,9 @@ fn each_fault_of_a_peer_has_its_terminate() {
         }
         let name = case.name;
         served.pair.inbox.clear();
-        let mut octets = fpdu(&mut served.framer, &case.ulpdu);
-        *octets.last_mut().unwrap() ^= u8::from(case.error == TerminateError::MpaCrc);
-        served.pair.send(&octets);
+        let mut bytes = fpdu(&mut served.framer, &case.ulpdu);
+        *bytes.last_mut().unwrap() ^= u8::from(case.error == TerminateError::MpaCrc);
+        served.pair.send(&bytes);
         assert!(served.pair.until(1_000_000, |pair| pair.peer_closed), "{name}: no FIN");
         assert_eq!(served.pair.inbox, expected(&case), "{name}");
         let (layer, etype, code) = case.error.codes();
@@ -105,7 +105,7 @@ fn it_does_not_matter_who_at_the_peer_means_ill() {
         (
             counters.tx_terminates,
             counters.rx_terminates,
-            counters.rx_placed_octets,
+            counters.rx_placed_bytes,
             counters.connections_failed,
         )
     };
@@ -144,10 +144,10 @@ fn it_does_not_matter_who_at_the_peer_means_ill() {
     }
 }
 
-// Proves RDMAP-174, RDMAP-176: a Terminate of the peer is told as it was read: in which bit order, from which octets, and what else
+// Proves RDMAP-174, RDMAP-176: a Terminate of the peer is told as it was read: in which bit order, from which bytes, and what else
 // these might have meant.
 #[test]
-fn a_terminate_is_told_with_its_octets() {
+fn a_terminate_is_told_with_its_bytes() {
     for (control, codes, order, other) in [
         ([0x20, 0x02, 0, 0], (2, 0, 2), BitOrder::Standard, None),
         ([0x02, 0x02, 0, 0], (2, 0, 2), BitOrder::Siw, None),
@@ -213,12 +213,12 @@ fn a_marker_that_points_elsewhere_is_told() {
         let write = [&[0xc1, 0x40][..], &served.region.rkey().to_be_bytes(), &to.to_be_bytes(), &[7; 600]];
         // The first marker stands in front of the Write of nothing, the second here.
         let marker = 512 - served.framer.position() as usize;
-        let mut octets = fpdu(&mut served.framer, &write.concat());
-        octets[marker + 3] ^= xor;
-        let crc = octets.len() - 4;
-        let sum = crc32c::crc32c(&octets[..crc]).to_le_bytes();
-        octets[crc..].copy_from_slice(&sum);
-        served.pair.send(&octets);
+        let mut bytes = fpdu(&mut served.framer, &write.concat());
+        bytes[marker + 3] ^= xor;
+        let crc = bytes.len() - 4;
+        let sum = crc32c::crc32c(&bytes[..crc]).to_le_bytes();
+        bytes[crc..].copy_from_slice(&sum);
+        served.pair.send(&bytes);
         let ended = served.pair.until(1_000_000, |pair| pair.peer_closed);
         let mut placed = [0; 600];
         served.region.read_at(0, &mut placed).unwrap();

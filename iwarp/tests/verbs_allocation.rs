@@ -32,7 +32,7 @@ impl Hooks for Uncounted {
 
 /// Requests of one kind that are posted at once.
 const BURST: usize = 200;
-/// Octets of the long ones.
+/// Bytes of the long ones.
 const LONG: usize = 9000;
 
 fn connected() -> (Pair, Connected) {
@@ -108,7 +108,7 @@ fn repair_reordering_and_eviction_allocate_nothing() {
         let link = LinkConfig { a_to_b: bad.clone(), b_to_a: bad.clone(), seed: 4, ..LinkConfig::default() };
         let (a, b) = pair(&link);
         let mut pair = Pair::over((hooked(a, Uncounted), hooked(b, Uncounted)), |config| {
-            config.stack.limits.out_of_order_octets = 16_000;
+            config.stack.limits.out_of_order_bytes = 16_000;
         });
         let c = pair.connect(&ConnParam { markers, ..ConnParam::default() });
         let regions = [&pair.a, &pair.b].map(|host| host.pd.reg_mr(LONG, ALL).unwrap());
@@ -130,7 +130,7 @@ fn repair_reordering_and_eviction_allocate_nothing() {
         for host in [&pair.a, &pair.b] {
             let counters = host.engine.counters();
             let stack = counters.stack;
-            assert!(stack.tx_retransmits > 50 && stack.out_of_order.held_octets_max > 0, "{stack:?}");
+            assert!(stack.tx_retransmits > 50 && stack.out_of_order.held_bytes_max > 0, "{stack:?}");
             assert_eq!(counters.rx_fpdus_early > 0, markers, "{counters:?}");
             assert!(markers || stack.rx_out_of_order_evicted > 0, "{stack:?}");
         }

@@ -9,8 +9,8 @@ use dp::link::{LinkConfig, LinkPlan};
 use iwarp::verbs::{CmEventKind, ConnParam, ConnectionError, QpState};
 use tcp_lite::CloseReason;
 
-fn private(octets: &[u8]) -> ConnParam {
-    ConnParam::default().with_private_data(octets).unwrap()
+fn private(bytes: &[u8]) -> ConnParam {
+    ConnParam::default().with_private_data(bytes).unwrap()
 }
 
 /// Private data goes both ways, to the limit; IRD and ORD are settled as RFC 6581 section 9.1 has it.

@@ -173,7 +173,7 @@ fn the_computed_size_is_enough_and_no_more_than_that() {
     assert_eq!((cqe_for([]), cqe_for([usize::MAX, 1])), (0, usize::MAX));
 }
 
-// Proves SEC-140, SEC-146: a flood of empty and one-octet Sends on a queue of eight streams sized by the
+// Proves SEC-140, SEC-146: a flood of empty and one-byte Sends on a queue of eight streams sized by the
 // formula, reaped once in a simulated second. The stream of the flood ends, no completion of the others is
 // missing.
 #[test]
@@ -434,9 +434,9 @@ fn tagged_messages_complete_nothing_at_their_target() {
             .unwrap();
         assert_eq!(pair.wc_a().status, WcStatus::Success);
     }
-    let mut octets = vec![0; 4096];
-    remote.read_at(0, &mut octets).unwrap();
-    assert_eq!(octets, common::pattern(1, 4096), "they arrived");
+    let mut bytes = vec![0; 4096];
+    remote.read_at(0, &mut bytes).unwrap();
+    assert_eq!(bytes, common::pattern(1, 4096), "they arrived");
     let attr = c.qp_b.query();
     assert_eq!((pair.b.cq.query().waiting, attr.recv_taken, attr.recv_outstanding), (0, 0, 4));
     assert!(events(&pair.b.context).is_empty());
@@ -467,10 +467,10 @@ fn streams_without_common_objects_do_not_reach_each_other() {
         let error = pair.until(|_| attacker.qp_b.error());
         let expected = if send { (1, 2, 2) } else { (1, 1, 2) };
         assert_eq!((error.layer, error.etype, error.code), expected);
-        let mut octets = [0; 64];
-        remote.read_at(0, &mut octets).unwrap();
+        let mut bytes = [0; 64];
+        remote.read_at(0, &mut bytes).unwrap();
         let attr = victim.qp_b.query();
-        assert_eq!((octets, attr.recv_taken, attr.recv_outstanding), ([0; 64], 0, 4));
+        assert_eq!((bytes, attr.recv_taken, attr.recv_outstanding), ([0; 64], 0, 4));
         assert_eq!((cq.query().waiting, cq.query().needed, victim.qp_b.error()), (0, 256, None));
         while pair.a.cq.poll_one().is_some() {}
         // All its Reads at once, and its receive buffers.

@@ -61,13 +61,13 @@ fn the_peer_gets_as_many_reads_as_it_was_granted() {
         let region = (served.region.rkey(), served.region.addr());
         let mut msn = 0;
         for round in 0..3 {
-            let mut octets = Vec::new();
+            let mut bytes = Vec::new();
             for _ in 0..reads {
                 msn += 1;
-                octets.extend(fpdu(&mut served.framer, &read(msn, region, 8)));
+                bytes.extend(fpdu(&mut served.framer, &read(msn, region, 8)));
             }
             served.pair.inbox.clear();
-            served.pair.send(&octets);
+            served.pair.send(&bytes);
             served.pair.until(50_000, |_| false);
             if ends {
                 let told = served.qp.error().map(|error| (error.layer, error.etype, error.code));
@@ -102,11 +102,11 @@ fn a_stream_full_of_reads_leaves_another_its_own() {
         id.accept(&qp, &param).unwrap();
         assert!(pair.until(1_000_000, |pair| pair.inbox.len() >= 24), "no Reply");
         pair.inbox.clear();
-        let mut octets = fpdu(&mut framer, &EMPTY_WRITE);
-        octets.extend((1..=reads).flat_map(|msn| fpdu(&mut framer, &read(msn, small, 8))));
-        pair.send(&octets);
+        let mut bytes = fpdu(&mut framer, &EMPTY_WRITE);
+        bytes.extend((1..=reads).flat_map(|msn| fpdu(&mut framer, &read(msn, small, 8))));
+        pair.send(&bytes);
         assert!(pair.until(1_000_000, |pair| pair.peer_closed || pair.inbox.len() == 2 * 28));
-        let fetched = pair.engine.counters().tx_fetched_octets;
+        let fetched = pair.engine.counters().tx_fetched_bytes;
         assert!(fetched < u64::from(LONG), "the first answer of the other stream is complete: {fetched}");
         assert_eq!(greedy.qp.error(), None);
         let told = qp.error().map(|error| (error.layer, error.etype, error.code));

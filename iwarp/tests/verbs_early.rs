@@ -13,7 +13,7 @@ use iwarp::verbs::{
     ConnParam, MemoryRegion, QpInit, RecvRequest, SendOp, SendRequest, SrqInit, WcStatus, WorkCompletion,
 };
 
-/// Octets of a Send: four segments.
+/// Bytes of a Send: four segments.
 const LEN: usize = 5000;
 /// Sends in a test.
 const SENDS: usize = 6;
@@ -108,7 +108,7 @@ impl Stage {
         assert!(self.pair.b.cq.poll_one().is_none(), "nothing is delivered behind the hole");
     }
 
-    /// Octets of each message's end that are where they belong.
+    /// Bytes of each message's end that are where they belong.
     fn placed(&self) -> [usize; SENDS] {
         let mut found = vec![0; SENDS * LEN];
         self.buffers.read_at(0, &mut found).unwrap();
@@ -134,7 +134,7 @@ fn sends_behind_a_hole_are_placed_where_their_turn_will_put_them() {
     let mut stage = Stage::new(SENDS, false);
     stage.send_with_a_hole();
     let [first, rest @ ..] = stage.placed();
-    assert!((1000..LEN).contains(&first), "{first} octets of the first one");
+    assert!((1000..LEN).contains(&first), "{first} bytes of the first one");
     assert_eq!(rest, [LEN; SENDS - 1], "of the others");
     *stage.withheld.lock().unwrap() = Withheld::Nothing;
     assert_eq!(stage.completions(SENDS), delivered(0..SENDS as u64));
@@ -147,7 +147,7 @@ fn a_send_without_a_buffer_waits_until_there_is_one() {
     stage.send_with_a_hole();
     assert_eq!(stage.placed()[1..], [LEN, 0, 0, 0, 0]);
     // TCP knows how much of its packet buffers that keeps.
-    let pinned = |stage: &Stage| stage.pair.b.engine.counters().stack.out_of_order.pinned_octets;
+    let pinned = |stage: &Stage| stage.pair.b.engine.counters().stack.out_of_order.pinned_bytes;
     assert!(pinned(&stage) > 0);
     for number in 2..SENDS {
         let request = RecvRequest::new(number as u64, stage.buffers.sge(number * LEN, LEN));

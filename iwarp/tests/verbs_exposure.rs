@@ -1,4 +1,4 @@
-//! What a peer gets to see and to change of a host's memory: stale octets, what comes after a transfer, another's memory,
+//! What a peer gets to see and to change of a host's memory: stale bytes, what comes after a transfer, another's memory,
 //! memory that is gone.
 
 #[cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
@@ -38,14 +38,14 @@ impl Exposure {
         self.c.qp_a.post_send(&SendRequest::new(1, op, self.local.sge(0, len))).unwrap();
     }
 
-    /// A reads, and gets these octets.
+    /// A reads, and gets these bytes.
     fn reads(&mut self, remote: RemoteAddr, len: usize) -> Vec<u8> {
         self.post(SendOp::Read { remote }, len);
         let wc = self.pair.wc_a();
         assert_eq!((wc.status, wc.byte_len as usize), (WcStatus::Success, len));
-        let mut octets = vec![0; len];
-        self.local.read_at(0, &mut octets).unwrap();
-        octets
+        let mut bytes = vec![0; len];
+        self.local.read_at(0, &mut bytes).unwrap();
+        bytes
     }
 
     /// A writes, and has seen by a zero-length Read behind it that B has taken it.
@@ -81,9 +81,9 @@ fn fresh_regions_show_nothing_of_what_was_there() {
                 assert_eq!(x.reads(remote, seen), vec![0; seen]);
             }
             let fast = x.pair.b.pd.alloc_fast_mr(len, &Default::default()).unwrap();
-            let mut octets = vec![1; len];
-            fast.memory().read_at(0, &mut octets).unwrap();
-            assert!(octets.iter().all(|&octet| octet == 0));
+            let mut bytes = vec![1; len];
+            fast.memory().read_at(0, &mut bytes).unwrap();
+            assert!(bytes.iter().all(|&byte| byte == 0));
             fast.memory().write_at(0, &pattern(2, len)).unwrap();
             region.write_at(0, &pattern(3, len)).unwrap();
         }
@@ -103,9 +103,9 @@ fn what_is_done_is_to_be_taken_away() {
     assert_eq!(x.reads(at(&region), 8), b"private.", "the threat");
     // And what was looked at may change behind the look.
     x.writes(at(&region), 8);
-    let mut octets = [0; 8];
-    region.read_at(0, &mut octets).unwrap();
-    assert_eq!(octets, b"private."[..], "what it read is written back");
+    let mut bytes = [0; 8];
+    region.read_at(0, &mut bytes).unwrap();
+    assert_eq!(bytes, b"private."[..], "what it read is written back");
     region.invalidate();
     region.write_at(0, b"private!").unwrap();
     let remote = at(&region);
@@ -116,8 +116,8 @@ fn what_is_done_is_to_be_taken_away() {
     region.invalidate();
     region.write_at(0, b"private!").unwrap();
     x.refused(SendOp::Write { remote: at(&region) }, (1, 1, 0));
-    region.read_at(0, &mut octets).unwrap();
-    assert_eq!(octets, b"private!"[..]);
+    region.read_at(0, &mut bytes).unwrap();
+    assert_eq!(bytes, b"private!"[..]);
 }
 
 /// Memory for writing is for writing: a Read and an atomic are refused, a Read of nothing is answered, with that name
@@ -141,7 +141,7 @@ fn memory_for_writing_shows_nothing() {
 }
 
 /// A name of another domain, or of another queue pair of the same domain: whatever the thief does with it ends the
-/// thief's stream, no octet changes, and the owner's stream goes on and can still use it.
+/// thief's stream, no byte changes, and the owner's stream goes on and can still use it.
 // Proves SEC-085, SEC-087 to SEC-089, RDMAP-350, RDMAP-351, DDP-226, DDP-227.
 #[test]
 fn a_stolen_name_is_of_no_use() {
@@ -173,7 +173,7 @@ fn a_stolen_name_is_of_no_use() {
                 (SendOp::Atomic { remote, op: atomic }, (0, 1, 3)),
                 (SendOp::SendInvalidate { rkey: remote.rkey }, (0, 1, 9)),
             ][kind];
-            // A Write may have one octet; an atomic has eight.
+            // A Write may have one byte; an atomic has eight.
             x.post(op, if kind == 0 { 1 } else { 8 });
             expect_terminate(&mut x.pair, &x.c, layer, etype, code);
             assert_eq!(x.pair.b.engine.counters().tx_terminates, 1);
@@ -182,17 +182,17 @@ fn a_stolen_name_is_of_no_use() {
                 .map(|event| (event.number, event.kind))
                 .collect();
             assert_eq!(told, [(x.c.qp_b.qp_num(), AsyncEventKind::QpAccessError)]);
-            let mut octets = [0; 64];
-            region.read_at(0, &mut octets).unwrap();
-            assert_eq!(octets, [7; 64]);
+            let mut bytes = [0; 64];
+            region.read_at(0, &mut bytes).unwrap();
+            assert_eq!(bytes, [7; 64]);
             assert!(region.is_valid());
             while x.pair.a.cq.poll_one().is_some() {}
             let read = SendRequest::new(9, SendOp::Read { remote }, x.local.sge(100, 64));
             victim.qp_a.post_send(&read).unwrap();
             let wc = x.pair.wc_a();
             assert_eq!((wc.wr_id, wc.status), (9, WcStatus::Success));
-            x.local.read_at(100, &mut octets).unwrap();
-            assert_eq!(octets, [7; 64]);
+            x.local.read_at(100, &mut bytes).unwrap();
+            assert_eq!(bytes, [7; 64]);
         }
     }
 }
@@ -281,9 +281,9 @@ fn a_receive_buffer_has_no_name() {
             (SendOp::Write { remote: RemoteAddr { rkey: 0, ..remote } }, (1, 1, 0)),
         ][kind];
         x.refused(op, codes);
-        let mut octets = [1; 64];
-        inbox.read_at(0, &mut octets).unwrap();
-        assert_eq!(octets, [0; 64]);
+        let mut bytes = [1; 64];
+        inbox.read_at(0, &mut bytes).unwrap();
+        assert_eq!(bytes, [0; 64]);
     }
 }
 
@@ -338,7 +338,7 @@ fn memory_that_is_gone_ends_the_stream_not_the_process() {
         // Under way, and by far not through.
         let moved = |x: &Exposure| {
             let counters = x.pair.b.engine.counters();
-            counters.rx_placed_octets + counters.tx_fetched_octets
+            counters.rx_placed_bytes + counters.tx_fetched_bytes
         };
         let before = moved(&x);
         while moved(&x) < before + 10_000 {

@@ -65,7 +65,7 @@ fn idle_connections_hold_the_same_each_and_give_it_back() {
         }
         if round > 0 {
             let (least, most) = (each.iter().min().unwrap(), each.iter().max().unwrap());
-            assert!(*least > 0 && *most <= least + least / 50, "octets of each, both ends: {each:?}");
+            assert!(*least > 0 && *most <= least + least / 50, "bytes of each, both ends: {each:?}");
         }
         // Idle they stay as they are.
         let idle = held();

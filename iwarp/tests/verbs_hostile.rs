@@ -17,7 +17,7 @@ use iwarp::verbs::{
     SendOp, SendRequest, StreamError, WcStatus,
 };
 
-/// Octets of the region that is lent.
+/// Bytes of the region that is lent.
 const LEN: usize = 1024;
 
 /// A host with one region lent.
@@ -77,11 +77,11 @@ fn a_bad_request_closes_the_connection() {
     too_long[18..20].copy_from_slice(&513_u16.to_be_bytes());
     let mut early = request(true);
     early.push(0);
-    for octets in [bad_key, bad_revision, too_long, early] {
+    for bytes in [bad_key, bad_revision, too_long, early] {
         pair.connect();
         pair.until(1000, |_| false);
-        pair.send(&octets);
-        assert!(pair.until(1_000_000, |pair| pair.closed.is_some() || pair.peer_closed), "{octets:02x?}");
+        pair.send(&bytes);
+        assert!(pair.until(1_000_000, |pair| pair.closed.is_some() || pair.peer_closed), "{bytes:02x?}");
         assert_eq!(pair.inbox.len(), 0, "no Reply");
         let event = target.channel.poll();
         assert!(event.is_none(), "{event:?}");
@@ -137,8 +137,8 @@ fn a_terminate_of_siw_is_understood() {
     let mut ulpdu = vec![0x41, 0x47, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 1, 0, 0, 0, 0];
     ulpdu.extend([0x11, 0x00, 0x03, 0x00, 0, 8]);
     ulpdu.extend([0xc1, 0x40, 0, 0, 0, 9, 0, 0, 0, 0, 0, 0, 0, 0]);
-    let octets = fpdu(&mut framer, &ulpdu);
-    pair.send(&octets);
+    let bytes = fpdu(&mut framer, &ulpdu);
+    pair.send(&bytes);
     let mut event = None;
     pair.close();
     assert!(pair.until(1_000_000, |_| {
@@ -180,7 +180,7 @@ fn a_close_that_hangs_ends_in_a_reset() {
     assert!((4_900_000..5_300_000).contains(&after), "{after} us");
 }
 
-/// What an attacker on the path does to the FPDUs that pass: it changes octets of the payload, and makes sums
+/// What an attacker on the path does to the FPDUs that pass: it changes bytes of the payload, and makes sums
 /// right again.
 #[derive(Clone, Copy, Debug)]
 struct OnPath {
@@ -194,14 +194,14 @@ impl Hooks for OnPath {
         let count = port.rx_burst(now_us, frames);
         for frame in &mut frames[before..] {
             let Some(mut copy) = frame.deep_copy(port.mempool()) else { continue };
-            let Some(octets) = copy.head_mut() else { continue };
-            let Some(at) = octets.windows(11).position(|octets| octets == b"pay 10 euro") else { continue };
-            octets[at..at + 11].copy_from_slice(b"pay 99 euro");
+            let Some(bytes) = copy.head_mut() else { continue };
+            let Some(at) = bytes.windows(11).position(|bytes| bytes == b"pay 10 euro") else { continue };
+            bytes[at..at + 11].copy_from_slice(b"pay 99 euro");
             if self.sees_to_crc {
                 // The FPDU is the end of the frame: length, DDP header of a Write, payload, pad, CRC.
-                let (start, end) = (at - 14 - 2, octets.len() - 4);
-                let sum = crc32c::crc32c(&octets[start..end]).to_le_bytes();
-                octets[end..].copy_from_slice(&sum);
+                let (start, end) = (at - 14 - 2, bytes.len() - 4);
+                let sum = crc32c::crc32c(&bytes[start..end]).to_le_bytes();
+                bytes[end..].copy_from_slice(&sum);
             }
             copy.set_rx_checksum(Checksum::Good);
             *frame = copy;
@@ -210,7 +210,7 @@ impl Hooks for OnPath {
     }
 }
 
-// Proves SEC-066: CRC32c is no protection. An attacker on the path who changes octets of a Write and makes
+// Proves SEC-066: CRC32c is no protection. An attacker on the path who changes bytes of a Write and makes
 // the CRC right has them taken and placed, and nobody is told; one who leaves the CRC as it was is found.
 #[test]
 fn a_rewrite_on_the_path_is_taken_where_its_crc_is_right() {

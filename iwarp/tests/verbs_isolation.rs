@@ -48,17 +48,17 @@ fn streams_share_nothing_by_default() {
             _ => vec![0x41, 0x43, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 1, 2, 3],
         };
         served.pair.inbox.clear();
-        let octets = fpdu(&mut served.framer, &ulpdu);
-        served.pair.send(&octets);
+        let bytes = fpdu(&mut served.framer, &ulpdu);
+        served.pair.send(&bytes);
         assert!(served.pair.until(1_000_000, |pair| pair.peer_closed), "{attack}: the attacker goes on");
-        assert!(!served.pair.inbox.windows(4).any(|octets| octets == [0x77; 4]), "{attack}: disclosed");
-        let mut octets = [0; 64];
-        secret.read_at(0, &mut octets).unwrap();
-        assert_eq!((octets, victim.error(), cq.poll_one().is_none()), ([0x77; 64], None, true), "{attack}");
+        assert!(!served.pair.inbox.windows(4).any(|bytes| bytes == [0x77; 4]), "{attack}: disclosed");
+        let mut bytes = [0; 64];
+        secret.read_at(0, &mut bytes).unwrap();
+        assert_eq!((bytes, victim.error(), cq.poll_one().is_none()), ([0x77; 64], None, true), "{attack}");
     }
 }
 
-// Proves SEC-025: what a stream says is the same, octet for octet, in whatever domain it is.
+// Proves SEC-025: what a stream says is the same, byte for byte, in whatever domain it is.
 #[test]
 fn domains_are_never_on_the_wire() {
     let said = [0, 1, 255].map(|before| {

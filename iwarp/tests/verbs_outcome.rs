@@ -16,7 +16,7 @@ use iwarp::verbs::{
     RecvRequest, SendOp, SendRequest, SrqInit, StreamError, TerminateOrigin, WcStatus,
 };
 
-/// A message for queue `qn`: control octets, MSN and payload.
+/// A message for queue `qn`: control bytes, MSN and payload.
 fn untagged(control: [u8; 2], qn: u8, msn: u8, payload: &[u8]) -> Vec<u8> {
     let mut ulpdu = vec![control[0], control[1], 0, 0, 0, 0, 0, 0, 0, qn, 0, 0, 0, msn, 0, 0, 0, 0];
     ulpdu.extend(payload);
@@ -122,9 +122,9 @@ fn every_kind_of_error_found_here() {
         let crc = name == "CRC";
         let say = |served: &mut Served| {
             if crc {
-                let mut octets = fpdu(&mut served.framer, &EMPTY_WRITE);
-                *octets.last_mut().unwrap() ^= 1;
-                served.pair.send(&octets);
+                let mut bytes = fpdu(&mut served.framer, &EMPTY_WRITE);
+                *bytes.last_mut().unwrap() ^= 1;
+                served.pair.send(&bytes);
             } else {
                 served.say(&ulpdu);
             }
@@ -151,7 +151,7 @@ fn every_kind_of_error_found_here() {
         assert!(served.pair.until(1_000_000, |pair| pair.peer_closed), "{name}: no FIN");
         let sent = served.qp.terminate().unwrap().terminate.to_bytes();
         let inbox = &served.pair.inbox;
-        assert!(inbox.windows(sent.len()).any(|octets| octets == &sent[..]), "{name}: {inbox:02x?}");
+        assert!(inbox.windows(sent.len()).any(|bytes| bytes == &sent[..]), "{name}: {inbox:02x?}");
         served.pair.close();
         assert!(served.pair.until(1_000_000, |_| served.qp.state() == QpState::Error), "{name}");
     }

@@ -18,7 +18,7 @@ use iwarp::verbs::{
 };
 use tcp_lite::Instant;
 
-/// Octets of one buffer.
+/// Bytes of one buffer.
 const SLOT: usize = 16;
 
 /// No buffer for the message.
@@ -47,9 +47,9 @@ impl Server {
 
     /// What the buffer of a completion holds.
     fn number(&self, wc: &WorkCompletion) -> u64 {
-        let mut octets = [0; 8];
-        self.memory.read_at(wc.wr_id as usize * SLOT, &mut octets).unwrap();
-        u64::from_be_bytes(octets)
+        let mut bytes = [0; 8];
+        self.memory.read_at(wc.wr_id as usize * SLOT, &mut bytes).unwrap();
+        u64::from_be_bytes(bytes)
     }
 
     /// A connection of which at most `cap` buffers may be held.
@@ -264,8 +264,8 @@ fn a_begun_message_holds_one_buffer_and_gives_it_back() {
     for offset in [0_u8, 4, 8] {
         let mut ulpdu = vec![0x01, 0x43, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, offset];
         ulpdu.extend([0xee; 4]);
-        let octets = fpdu(&mut framer, &ulpdu);
-        pair.send(&octets);
+        let bytes = fpdu(&mut framer, &ulpdu);
+        pair.send(&bytes);
     }
     pair.until(10_000, |_| false);
     let attr = qp.query();
@@ -386,9 +386,9 @@ fn queue_pairs_of_two_engines_share_one_queue() {
         while let Some(wc) = cq_b.poll_one() {
             assert_eq!(wc.status, WcStatus::Success);
             let index = ends.iter().position(|(_, qp_b, ..)| qp_b.qp_num() == wc.qp_num).unwrap();
-            let mut octets = [0; 8];
-            memory_b.read_at(wc.wr_id as usize * SLOT, &mut octets).unwrap();
-            got[index].push(u64::from_be_bytes(octets));
+            let mut bytes = [0; 8];
+            memory_b.read_at(wc.wr_id as usize * SLOT, &mut bytes).unwrap();
+            got[index].push(u64::from_be_bytes(bytes));
             srq.post_recv(&buffer(wc.wr_id)).unwrap();
         }
         if got.iter().all(|numbers| numbers.len() as u64 == MESSAGES) {

@@ -89,7 +89,7 @@ fn what_a_post_does_in_each_state() {
                 qp.post_send(&send)
             };
             assert_eq!(fate(&mut served, posted), on_send, "post_send in {state:?}");
-            assert_eq!(served.pair.inbox.len() > before, is_sent, "{state:?}: octets on the wire");
+            assert_eq!(served.pair.inbox.len() > before, is_sent, "{state:?}: bytes on the wire");
 
             let (mut served, qp) = in_state(state);
             let recv = RecvRequest::new(7, served.region.sge(0, 8));
@@ -255,7 +255,7 @@ fn selective_signalling() {
     }
 }
 
-/// Inline octets are taken at the post, others when they are sent.
+/// Inline bytes are taken at the post, others when they are sent.
 #[test]
 fn inline_data_is_taken_at_the_post() {
     let mut pair = Pair::new(&LinkConfig::default());

@@ -24,10 +24,10 @@ const ALL: Access = Access::LOCAL_WRITE.union(Access::REMOTE_WRITE).union(Access
 const OFFER_SEND: [u8; 2] = [0xc0, 0];
 const OFFER_WRITE: [u8; 2] = [0x80, 0x80];
 
-/// A Send of no octets, MSN 1.
+/// A Send of no bytes, MSN 1.
 const EMPTY_SEND: [u8; 18] = [0x41, 0x43, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0];
 
-/// Octets of the region of [`Accepted`].
+/// Bytes of the region of [`Accepted`].
 const REGION: usize = 1 << 16;
 
 /// An accepted connection from a bare TCP peer.
@@ -43,7 +43,7 @@ struct Accepted {
 }
 
 impl Accepted {
-    /// Two receives of 100 octets are posted.
+    /// Two receives of 100 bytes are posted.
     fn new(request: &[u8], param: &ConnParam) -> Self {
         let mut door = Doorman::with(|options| {
             options.responder.startup_timeout = Duration::from_secs(5);
@@ -72,8 +72,8 @@ impl Accepted {
     }
 
     fn say(&mut self, ulpdu: &[u8]) {
-        let octets = fpdu(&mut self.framer, ulpdu);
-        self.pair.send(&octets);
+        let bytes = fpdu(&mut self.framer, ulpdu);
+        self.pair.send(&bytes);
     }
 
     fn qp(&self) -> &QueuePair {

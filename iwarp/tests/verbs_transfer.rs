@@ -28,10 +28,10 @@ fn params() -> Vec<(bool, ConnParam)> {
 
 const SIZES: [usize; 14] = [0, 1, 3, 4, 5, 508, 511, 512, 1427, 1428, 1429, 4096, 65_536, 300_001];
 
-/// Write, Read and Send of every size move exactly their octets, whatever startup agreed on.
+/// Write, Read and Send of every size move exactly their bytes, whatever startup agreed on.
 // Proves DDP-012, DDP-109.
 #[test]
-fn every_operation_moves_its_octets() {
+fn every_operation_moves_its_bytes() {
     for (crc, param) in params() {
         let mut pair = Pair::with(&LinkConfig::default(), |config| config.crc = crc);
         let c = pair.connect(&param);
@@ -55,7 +55,7 @@ fn every_operation_moves_its_octets() {
             assert_eq!(pair.wc_b().wr_id, 3);
             let mut got = vec![0; size];
             remote.read_at(0, &mut got).unwrap();
-            assert!(got == data, "Write of {size} octets, {param:?}");
+            assert!(got == data, "Write of {size} bytes, {param:?}");
 
             // Read it back into another place.
             let back = pair.a.pd.reg_mr(len, ALL).unwrap();
@@ -64,7 +64,7 @@ fn every_operation_moves_its_octets() {
             let wc = pair.wc_a();
             assert_eq!((wc.status, wc.opcode, wc.byte_len), (WcStatus::Success, WcOpcode::Read, size as u32));
             back.read_at(0, &mut got).unwrap();
-            assert!(got == data, "Read of {size} octets, {param:?}");
+            assert!(got == data, "Read of {size} bytes, {param:?}");
 
             // Send it.
             let data = pattern(100 + n as u64, size);
@@ -75,7 +75,7 @@ fn every_operation_moves_its_octets() {
             let wc = pair.wc_b();
             assert_eq!((wc.wr_id, wc.opcode, wc.byte_len), (2, WcOpcode::Recv, size as u32));
             remote.read_at(0, &mut got).unwrap();
-            assert!(got == data, "Send of {size} octets, {param:?}");
+            assert!(got == data, "Send of {size} bytes, {param:?}");
         }
         // And from B to A.
         let data = pattern(7, 5000);
@@ -116,7 +116,7 @@ fn inline_and_unsignalled() {
     assert!(got.chunks(64).enumerate().all(|(n, chunk)| chunk == [n as u8; 64]));
 }
 
-/// Bulk Writes and Reads both ways over a wire that loses, reorders and doubles frames: every octet arrives, and
+/// Bulk Writes and Reads both ways over a wire that loses, reorders and doubles frames: every byte arrives, and
 /// with markers a share of it is placed before the hole in front of it is filled.
 // Proves DDP-002, DDP-033, DDP-109, DDP-123, DDP-127, MPA-280, RDMAP-064.
 #[test]

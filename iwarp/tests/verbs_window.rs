@@ -66,14 +66,14 @@ fn windows(before: usize, meanwhile: usize) -> Vec<(u32, u16)> {
 fn posting_receives_does_not_move_the_window() {
     let none = windows(0, 0);
     // Scaled by 128, behind the SYN's; the edge moves on by segments.
-    let least = TcpConfig::default().recv_window_octets / 128 - 12;
+    let least = TcpConfig::default().recv_window_bytes / 128 - 12;
     assert!(none[1..].iter().all(|(_, window)| u32::from(*window) >= least), "open all the time: {none:?}");
     assert!(none == windows(500, 0), "posted before");
     assert!(none == windows(0, 500), "posted on the way");
 }
 
 #[test]
-fn octets_given_up_for_lack_of_memory_come_again_and_right() {
+fn bytes_given_up_for_lack_of_memory_come_again_and_right() {
     for markers in [false, true] {
         let lossy = LinkPlan {
             drop_ppm: 20_000,
@@ -83,14 +83,14 @@ fn octets_given_up_for_lack_of_memory_come_again_and_right() {
             ..LinkPlan::default()
         };
         let link = LinkConfig { a_to_b: lossy, seed: 4, ..LinkConfig::default() };
-        let mut pair = Pair::with(&link, |config| config.stack.limits.out_of_order_octets = 16_000);
+        let mut pair = Pair::with(&link, |config| config.stack.limits.out_of_order_bytes = 16_000);
         let _listener = pair.listen();
         let param = ConnParam { markers, ..ConnParam::default() };
         let all: Vec<_> = (0..4).map(|_| pair.connect_again(&param, &param)).collect();
         let len = 400_000;
         let source = pair.a.pd.reg_mr(len, Access::empty()).unwrap();
-        let octets = pattern(9, len);
-        source.write_at(0, &octets).unwrap();
+        let bytes = pattern(9, len);
+        source.write_at(0, &bytes).unwrap();
         let targets: Vec<_> = all
             .iter()
             .map(|_| pair.b.pd.reg_mr(len, Access::LOCAL_WRITE | Access::REMOTE_WRITE).unwrap())
@@ -110,16 +110,16 @@ fn octets_given_up_for_lack_of_memory_come_again_and_right() {
         let mut got = vec![0; len];
         for (target, message) in targets.iter().zip(&messages) {
             target.read_at(0, &mut got).unwrap();
-            assert!(got == octets, "markers {markers}: a Write");
+            assert!(got == bytes, "markers {markers}: a Write");
             message.read_at(0, &mut got[..5000]).unwrap();
-            assert!(got[..5000] == octets[..5000], "markers {markers}: a Send");
+            assert!(got[..5000] == bytes[..5000], "markers {markers}: a Send");
         }
         let counters = pair.b.engine.counters();
         let gauge = counters.stack.out_of_order;
         println!("markers {markers}: {gauge:?}, evicted {}", counters.stack.rx_out_of_order_evicted);
         // With markers nothing waits that could be given up: it is placed.
         assert_eq!(counters.stack.rx_out_of_order_evicted > 0, !markers, "{:?}", counters.stack);
-        assert!(gauge.pinned_octets_max <= 16_000 + 2 * 2176, "markers {markers}: {gauge:?}");
-        assert_eq!((gauge.held_octets, gauge.pinned_octets), (0, 0), "markers {markers}");
+        assert!(gauge.pinned_bytes_max <= 16_000 + 2 * 2176, "markers {markers}: {gauge:?}");
+        assert_eq!((gauge.held_bytes, gauge.pinned_bytes), (0, 0), "markers {markers}");
     }
 }

@@ -63,7 +63,7 @@ impl Exposure {
         assert_eq!((wc.wr_id, wc.status, wc.opcode), (70, WcStatus::Success, opcode));
     }
 
-    /// A sends eight octets, and B has them when this returns its completion.
+    /// A sends eight bytes, and B has them when this returns its completion.
     fn tell(&mut self, op: SendOp) -> WorkCompletion {
         self.c.qp_b.post_recv(&RecvRequest::new(71, self.inbox.sge(0, 8))).unwrap();
         self.c.qp_a.post_send(&SendRequest::new(1, op, self.local.sge(0, 8))).unwrap();
@@ -85,10 +85,10 @@ impl Exposure {
             let wc = self.pair.wc_a();
             assert_eq!((wc.wr_id, wc.status), (wr_id, WcStatus::Success));
         }
-        let mut octets = vec![0; 2 * len];
-        self.local.read_at(0, &mut octets[..len]).unwrap();
-        self.local.read_at(LEN / 2, &mut octets[len..]).unwrap();
-        assert_eq!(octets[..len], octets[len..]);
+        let mut bytes = vec![0; 2 * len];
+        self.local.read_at(0, &mut bytes[..len]).unwrap();
+        self.local.read_at(LEN / 2, &mut bytes[len..]).unwrap();
+        assert_eq!(bytes[..len], bytes[len..]);
     }
 
     /// A's Write is refused as a Write to an STag that is none.
@@ -198,9 +198,9 @@ fn a_fast_registration_for_each_transfer() {
         let remote = fast_at(&region, offset);
         assert_ne!(remote.rkey, last.rkey);
         x.write_and_read(remote, 100);
-        let mut octets = [0; 100];
-        region.memory().read_at(offset as usize, &mut octets).unwrap();
-        assert_eq!(octets, pattern(1, 100)[..]);
+        let mut bytes = [0; 100];
+        region.memory().read_at(offset as usize, &mut bytes).unwrap();
+        assert_eq!(bytes, pattern(1, 100)[..]);
         if round % 2 == 0 {
             let wc = x.tell(SendOp::SendInvalidate { rkey: remote.rkey });
             assert_eq!(wc.invalidated, Some(remote.rkey));
@@ -229,10 +229,10 @@ fn a_bind_is_in_effect_before_what_is_posted_behind_it() {
     ];
     x.c.qp_b.post_send_list(&requests).unwrap();
     assert_eq!(x.pair.wc_a().byte_len, 12);
-    let mut octets = [0; 12];
-    x.local.read_at(1000, &mut octets).unwrap();
-    let rkey = u32::from_be_bytes(octets[..4].try_into().unwrap());
-    let addr = u64::from_be_bytes(octets[4..].try_into().unwrap());
+    let mut bytes = [0; 12];
+    x.local.read_at(1000, &mut bytes).unwrap();
+    let rkey = u32::from_be_bytes(bytes[..4].try_into().unwrap());
+    let addr = u64::from_be_bytes(bytes[4..].try_into().unwrap());
     x.write_and_read(RemoteAddr { addr, rkey }, 64);
     assert_eq!([x.pair.wc_b().wr_id, x.pair.wc_b().wr_id], [1, 2]);
 }
@@ -270,7 +270,7 @@ fn expect_terminate_told(x: &mut Exposure) {
     assert_eq!((error.layer, error.etype, error.from_peer), (0, 0, true));
 }
 
-/// A window of type 1: its key is chosen by the call; bound again it is out of the old peer's reach; with no octets it is
+/// A window of type 1: its key is chosen by the call; bound again it is out of the old peer's reach; with no bytes it is
 /// out of everybody's.
 #[test]
 fn a_window_of_type_1_moves() {

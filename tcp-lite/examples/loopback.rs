@@ -27,11 +27,7 @@ impl Host {
             mtu,
             offloads: port.info().offloads,
             limits: Limits::default(),
-            tcp: TcpConfig {
-                recv_window_octets: 4 << 20,
-                send_buffer_octets: 4 << 20,
-                ..TcpConfig::default()
-            },
+            tcp: TcpConfig { recv_window_bytes: 4 << 20, send_buffer_bytes: 4 << 20, ..TcpConfig::default() },
             seed: [n; 32],
         };
         Self { stack: Stack::new(config, port.mempool().clone()), port, out: Burst::new() }
@@ -78,8 +74,8 @@ fn main() {
                 }
             }
             b.turn(now_us, |event| {
-                if let Event::Received { received: octets, .. } = event {
-                    received += octets.buf.len();
+                if let Event::Received { received: bytes, .. } = event {
+                    received += bytes.buf.len();
                 }
             });
         }

@@ -13,10 +13,10 @@ use crate::tcp::header::{Flags, Options, TcpHeader};
 use crate::timer_wheel;
 use crate::{Instant, StackConfig};
 
-/// The Internet checksum of `octets` (RFC 1071), as it goes on the wire.
-pub fn internet_checksum(octets: &[u8]) -> u16 {
+/// The Internet checksum of `bytes` (RFC 1071), as it goes on the wire.
+pub fn internet_checksum(bytes: &[u8]) -> u16 {
     let mut sum = Sum::new();
-    sum.add(octets);
+    sum.add(bytes);
     sum.finish()
 }
 
@@ -52,7 +52,7 @@ impl SegmentHeaders {
         }
     }
 
-    /// Writes them to the front of `out`, for a segment without payload; returns how many octets they have.
+    /// Writes them to the front of `out`, for a segment without payload; returns how many bytes they have.
     pub fn emit(&self, out: &mut [u8]) -> usize {
         let Self { framing, src, dst, tcp } = self;
         let dst_mac = EthernetAddress([2, 0, 0, 0, 0, 2]);
@@ -65,15 +65,15 @@ impl SegmentHeaders {
 /// where the payload begins. `None` for anything but a whole TCP segment.
 pub fn parse_headers(frame: &[u8]) -> Option<(u16, usize)> {
     let ethernet = ethernet::Header::parse(frame)?;
-    let packet = &frame[ethernet.octets..];
+    let packet = &frame[ethernet.bytes..];
     let ip = match ethernet.ethertype {
         ethernet::ETHERTYPE_IPV4 => ip::parse_ipv4(packet, packet.len()),
         ethernet::ETHERTYPE_IPV6 => ip::parse_ipv6(packet, packet.len()),
         _ => return None,
     };
-    let Upper::Whole { protocol: ip::PROTOCOL_TCP, header_octets } = ip.ok()?.upper else { return None };
-    let (tcp, octets) = TcpHeader::parse(packet.get(header_octets..)?).ok()?;
-    Some((tcp.src_port, ethernet.octets + header_octets + octets))
+    let Upper::Whole { protocol: ip::PROTOCOL_TCP, header_bytes } = ip.ok()?.upper else { return None };
+    let (tcp, bytes) = TcpHeader::parse(packet.get(header_bytes..)?).ok()?;
+    Some((tcp.src_port, ethernet.bytes + header_bytes + bytes))
 }
 
 /// The 4-tuple of a connection.

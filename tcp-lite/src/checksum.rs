@@ -1,16 +1,16 @@
-//! The Internet checksum (RFC 1071) over octets that lie in several pieces.
+//! The Internet checksum (RFC 1071) over bytes that lie in several pieces.
 //!
 //! Pieces are summed by [`dp::sum`], carries are folded at the end. A piece of odd length shifts the words of what follows, so
-//! later sums are rotated by one octet.
+//! later sums are rotated by one byte.
 
 use crate::facade::IpAddress;
 
-/// A running sum. Feed octets in order, then [`finish`](Self::finish).
+/// A running sum. Feed bytes in order, then [`finish`](Self::finish).
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Sum {
     /// In memory order ("native"), not folded below 32 bits of headroom.
     acc: u64,
-    /// Whether an odd number of octets was fed so far.
+    /// Whether an odd number of bytes was fed so far.
     odd: bool,
 }
 
@@ -20,9 +20,9 @@ impl Sum {
         Self::default()
     }
 
-    /// Adds octets that follow those fed before.
-    pub(crate) fn add(&mut self, octets: &[u8]) {
-        self.add_sum(dp::sum::of(octets), octets.len());
+    /// Adds bytes that follow those fed before.
+    pub(crate) fn add(&mut self, bytes: &[u8]) {
+        self.add_sum(dp::sum::of(bytes), bytes.len());
     }
 
     /// Copies `src` to `dst`, which is as long, and adds it.
@@ -30,10 +30,10 @@ impl Sum {
         self.add_sum(dp::sum::copy(dst, src), src.len());
     }
 
-    fn add_sum(&mut self, sum: u64, octets: usize) {
+    fn add_sum(&mut self, sum: u64, bytes: usize) {
         let sum = fold(sum);
         self.acc += if self.odd { u64::from((sum as u16).swap_bytes()) } else { sum };
-        self.odd ^= octets % 2 == 1;
+        self.odd ^= bytes % 2 == 1;
     }
 
     /// Adds a 16-bit number at an even place.
@@ -48,7 +48,7 @@ impl Sum {
         self.acc += u64::from(value.to_be());
     }
 
-    /// The one's complement of the sum: what goes into the checksum field. Over octets with a right checksum: 0.
+    /// The one's complement of the sum: what goes into the checksum field. Over bytes with a right checksum: 0.
     pub(crate) fn finish(self) -> u16 {
         !self.partial()
     }
@@ -61,7 +61,7 @@ impl Sum {
 
 /// The pseudo-header of TCP (RFC 9293 section 3.1) and its like over IPv4 and IPv6. Addresses of different
 /// families give a sum that no packet has.
-pub(crate) fn pseudo_header(src: &IpAddress, dst: &IpAddress, protocol: u8, octets: usize) -> Sum {
+pub(crate) fn pseudo_header(src: &IpAddress, dst: &IpAddress, protocol: u8, bytes: usize) -> Sum {
     let mut sum = Sum::new();
     for address in [src, dst] {
         match address {
@@ -70,8 +70,8 @@ pub(crate) fn pseudo_header(src: &IpAddress, dst: &IpAddress, protocol: u8, octe
         }
     }
     sum.add_u16(u16::from(protocol));
-    sum.add_u16((octets >> 16) as u16);
-    sum.add_u16(octets as u16);
+    sum.add_u16((bytes >> 16) as u16);
+    sum.add_u16(bytes as u16);
     sum
 }
 
@@ -100,15 +100,15 @@ mod tests {
 
     proptest! {
         #[test]
-        fn equals_smoltcps_however_it_is_cut(octets: Vec<u8>, cuts: Vec<prop::sample::Index>) {
-            let mut places: Vec<_> = cuts.iter().map(|c| c.index(octets.len() + 1)).collect();
-            places.extend([0, octets.len()]);
+        fn equals_smoltcps_however_it_is_cut(bytes: Vec<u8>, cuts: Vec<prop::sample::Index>) {
+            let mut places: Vec<_> = cuts.iter().map(|c| c.index(bytes.len() + 1)).collect();
+            places.extend([0, bytes.len()]);
             places.sort_unstable();
             let mut sum = Sum::new();
             for pair in places.windows(2) {
-                sum.add(&octets[pair[0]..pair[1]]);
+                sum.add(&bytes[pair[0]..pair[1]]);
             }
-            prop_assert_eq!(sum.partial(), smoltcp::wire::checksum::data(&octets));
+            prop_assert_eq!(sum.partial(), smoltcp::wire::checksum::data(&bytes));
         }
     }
 }

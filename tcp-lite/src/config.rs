@@ -18,7 +18,7 @@ pub struct StackConfig {
     pub gateways: ArrayVec<IpAddress, 2>,
     /// Whether anybody else is asked, or told, about our addresses.
     pub address_probing: AddressProbing,
-    /// Largest IP packet, octets.
+    /// Largest IP packet, bytes.
     pub mtu: u16,
     /// What the port does by itself.
     pub offloads: Offloads,
@@ -63,11 +63,11 @@ pub struct Limits {
     /// Segments that all connections together hold for transmission, in buffers of one or more of them; never more than half
     /// of the pool's buffers, since acknowledgements need buffers to arrive in.
     pub tx_segments: usize,
-    /// Memory that all connections together keep for what waits ahead of their frontiers, octets of packet buffers;
+    /// Memory that all connections together keep for what waits ahead of their frontiers, bytes of packet buffers;
     /// never more than three eighths of the pool. At seven eighths of it those who hold most are asked to give up some
     /// ([`Event::Evict`](crate::Event::Evict)), at the bound newcomers are refused.
-    pub out_of_order_octets: u64,
-    /// Events waiting for [`Stack::event`](crate::Stack::event): beyond them received octets are dropped, to come again, and
+    pub out_of_order_bytes: u64,
+    /// Events waiting for [`Stack::event`](crate::Stack::event): beyond them received bytes are dropped, to come again, and
     /// no connection begins. Each of those that there are may still have four of its own to tell.
     pub events: usize,
     /// Connections that search for a larger path MTU at a time, each with a packet buffer; others wait for their turn.
@@ -84,7 +84,7 @@ impl Default for Limits {
             syn_cookies: true,
             neighbors: 1024,
             tx_segments: 32_768,
-            out_of_order_octets: 64 << 20,
+            out_of_order_bytes: 64 << 20,
             events: 4096,
             path_mtu_searches: 256,
         }
@@ -98,20 +98,20 @@ pub struct TcpConfig {
     pub timestamps: bool,
     /// Offer SACK (RFC 2018).
     pub sack: bool,
-    /// Receive window, octets. Sets the window scale. To fill a path it has to cover rate times delay, and a
-    /// quarter of [`send_buffer_octets`](Self::send_buffer_octets) at the other end, which is as much as has to be free before
+    /// Receive window, bytes. Sets the window scale. To fill a path it has to cover rate times delay, and a
+    /// quarter of [`send_buffer_bytes`](Self::send_buffer_bytes) at the other end, which is as much as has to be free before
     /// its user is asked for more. The defaults fill 10 Gb/s over 2 ms; over 3 ms they reach 88 % of the wire, as at 600 Mb/s
     /// over 50 ms (`tests/src/bin/reach.rs`).
     ///
     /// It is announced whole from the beginning, less only what a slow reader [`hold`](crate::Stack::hold)s, and does not
     /// grow with what the path delivers: a stack that charges a socket for its window has to be sparing, but here
-    /// octets take memory only ahead of a hole, which the two bounds on those see to.
-    pub recv_window_octets: u32,
-    /// Octets held ahead of the frontier, at most (and one segment more until the user has given up as much). Beyond
+    /// bytes take memory only ahead of a hole, which the two bounds on those see to.
+    pub recv_window_bytes: u32,
+    /// Bytes held ahead of the frontier, at most (and one segment more until the user has given up as much). Beyond
     /// it what is furthest from the frontier goes.
-    pub out_of_order_octets: u32,
-    /// Octets a connection holds for transmission (unsent and unacknowledged).
-    pub send_buffer_octets: u32,
+    pub out_of_order_bytes: u32,
+    /// Bytes a connection holds for transmission (unsent and unacknowledged).
+    pub send_buffer_bytes: u32,
     /// Who says how much may be in flight.
     pub congestion: CongestionAlgorithm,
     /// Whether routers may mark our packets instead of dropping them.
@@ -204,9 +204,9 @@ impl Default for Pacing {
 pub struct PathMtuConfig {
     /// When.
     pub probing: PathMtuProbing,
-    /// `BASE_PLPMTU`, octets of IP packet: what packets are reduced to in a black hole, at least 1280 with IPv6. If that
-    /// is too large, too, it is 576 octets with IPv4.
-    pub base_octets: u16,
+    /// `BASE_PLPMTU`, bytes of IP packet: what packets are reduced to in a black hole, at least 1280 with IPv6. If that
+    /// is too large, too, it is 576 bytes with IPv4.
+    pub base_bytes: u16,
     /// Timeouts of a segment in a row, while something small passes, that make a black hole; at least 2.
     pub black_hole_timeouts: u8,
     /// `MAX_PROBES`: probes of one size lost in a row until it counts as too large.
@@ -229,7 +229,7 @@ pub enum PathMtuProbing {
     /// Once it was found to be smaller than thought: by a black hole or, after [`PathMtuConfig::raise_timer`], by a router's report.
     #[default]
     WhenReduced,
-    /// From the beginning: connections start with [`PathMtuConfig::base_octets`].
+    /// From the beginning: connections start with [`PathMtuConfig::base_bytes`].
     Always,
 }
 
@@ -237,7 +237,7 @@ impl Default for PathMtuConfig {
     fn default() -> Self {
         Self {
             probing: PathMtuProbing::WhenReduced,
-            base_octets: 1200,
+            base_bytes: 1200,
             black_hole_timeouts: 3,
             max_probes: 3,
             probe_timer: Duration::from_secs(1),
@@ -270,9 +270,9 @@ impl Default for TcpConfig {
         Self {
             timestamps: true,
             sack: true,
-            recv_window_octets: 4 << 20,
-            out_of_order_octets: 4 << 20,
-            send_buffer_octets: 4 << 20,
+            recv_window_bytes: 4 << 20,
+            out_of_order_bytes: 4 << 20,
+            send_buffer_bytes: 4 << 20,
             congestion: CongestionAlgorithm::Cubic,
             ecn: EcnMode::Accept,
             pacing: None,

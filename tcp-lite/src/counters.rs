@@ -33,19 +33,19 @@ pub struct StackCounters {
     pub rx_reassembled: u64,
     /// What waits ahead of the frontiers of all connections together.
     pub out_of_order: OutOfOrder,
-    /// Out-of-order octets dropped for lack of budget.
+    /// Out-of-order bytes dropped for lack of budget.
     pub rx_out_of_order_dropped: u64,
-    /// Out-of-order octets given up again for lack of memory ([`Event::Evict`](crate::Event)).
+    /// Out-of-order bytes given up again for lack of memory ([`Event::Evict`](crate::Event)).
     pub rx_out_of_order_evicted: u64,
-    /// Times that a connection came to its own bound ([`TcpConfig::out_of_order_octets`](crate::TcpConfig)).
+    /// Times that a connection came to its own bound ([`TcpConfig::out_of_order_bytes`](crate::TcpConfig)).
     pub out_of_order_over_connection: u64,
-    /// Times that out-of-order octets were refused at the stack's bound
-    /// ([`Limits::out_of_order_octets`](crate::Limits)).
+    /// Times that out-of-order bytes were refused at the stack's bound
+    /// ([`Limits::out_of_order_bytes`](crate::Limits)).
     pub out_of_order_over_stack: u64,
-    /// Times that out-of-order octets were refused because less than an eighth of the pool's buffers was free.
+    /// Times that out-of-order bytes were refused because less than an eighth of the pool's buffers was free.
     pub out_of_order_no_buffers: u64,
-    /// Received octets that had been handed up before (duplicates).
-    pub rx_duplicate_octets: u64,
+    /// Received bytes that had been handed up before (duplicates).
+    pub rx_duplicate_bytes: u64,
     /// ACKs in answer to segments that were not acceptable (RFC 5961), duplicates among them, or found no room.
     pub challenge_acks: u64,
     /// Those not sent, of connections at their limit
@@ -75,7 +75,7 @@ pub struct StackCounters {
     pub spurious_timeouts: u64,
     /// Fast recoveries found to be spurious and taken back.
     pub spurious_recoveries: u64,
-    /// Acknowledgements that named octets which arrived twice (D-SACK, RFC 2883).
+    /// Acknowledgements that named bytes which arrived twice (D-SACK, RFC 2883).
     pub dsack_received: u64,
     /// ICMP errors about a segment on its way that were taken note of, and no more: soft ones, and hard ones
     /// of connections past their SYN (RFC 1122 section 4.2.3.9, RFC 5927 section 5).

@@ -25,8 +25,8 @@ pub(crate) struct Heard {
     pub(crate) confirms: bool,
 }
 
-/// Octets of the largest query's frame: a tagged solicitation with an Ethernet address option.
-pub(crate) const MAX_QUERY_OCTETS: usize = ethernet::HEADER_OCTETS + ethernet::TAG_OCTETS + 40 + 32;
+/// Bytes of the largest query's frame: a tagged solicitation with an Ethernet address option.
+pub(crate) const MAX_QUERY_BYTES: usize = ethernet::HEADER_BYTES + ethernet::TAG_BYTES + 40 + 32;
 
 /// Somebody asks for an address of ours, or says that it has it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,14 +62,14 @@ pub(crate) enum Assertion {
 }
 
 /// Reads an ARP packet.
-pub(crate) fn from_arp(octets: &[u8], mac: EthernetAddress, routes: &Routes) -> Option<Message> {
+pub(crate) fn from_arp(bytes: &[u8], mac: EthernetAddress, routes: &Routes) -> Option<Message> {
     let ArpRepr::EthernetIpv4 {
         operation: operation @ (ArpOperation::Request | ArpOperation::Reply),
         source_hardware_addr: from,
         source_protocol_addr,
         target_protocol_addr,
         ..
-    } = ArpRepr::parse(&ArpPacket::new_checked(octets).ok()?).ok()?
+    } = ArpRepr::parse(&ArpPacket::new_checked(bytes).ok()?).ok()?
     else {
         return None;
     };
@@ -143,9 +143,9 @@ pub(crate) fn from_ndp(
     })
 }
 
-/// Writes an ARP request or neighbour solicitation with its Ethernet header; returns its octets.
+/// Writes an ARP request or neighbour solicitation with its Ethernet header; returns its bytes.
 ///
-/// `out` has [`MAX_QUERY_OCTETS`]. `to` is whom to ask (`None`: everybody who may be it). `None` when the addresses are of different families.
+/// `out` has [`MAX_QUERY_BYTES`]. `to` is whom to ask (`None`: everybody who may be it). `None` when the addresses are of different families.
 pub(crate) fn emit_query(
     out: &mut [u8],
     mac: EthernetAddress,
@@ -235,10 +235,10 @@ fn emit_arp(
     to: EthernetAddress,
     packet: &ArpRepr,
 ) -> usize {
-    let header_octets = ethernet::header_octets(vlan);
-    let total = header_octets + packet.buffer_len();
+    let header_bytes = ethernet::header_bytes(vlan);
+    let total = header_bytes + packet.buffer_len();
     ethernet::emit(out, to, mac, vlan, ethernet::ETHERTYPE_ARP);
-    packet.emit(&mut ArpPacket::new_unchecked(&mut out[header_octets..total]));
+    packet.emit(&mut ArpPacket::new_unchecked(&mut out[header_bytes..total]));
     total
 }
 
@@ -250,13 +250,13 @@ fn emit_ndisc(
     src_addr: Ipv6Address,
     message: NdiscRepr<'_>,
 ) -> usize {
-    let header_octets = ethernet::header_octets(vlan);
+    let header_bytes = ethernet::header_bytes(vlan);
     let message = Icmpv6Repr::Ndisc(message);
     let payload_len = message.buffer_len();
     let ip = Ipv6Repr { src_addr, dst_addr, next_header: IpProtocol::Icmpv6, payload_len, hop_limit: 255 };
-    let total = header_octets + ip.buffer_len() + payload_len;
+    let total = header_bytes + ip.buffer_len() + payload_len;
     ethernet::emit(out, to, mac, vlan, ethernet::ETHERTYPE_IPV6);
-    let (head, body) = out[header_octets..total].split_at_mut(ip.buffer_len());
+    let (head, body) = out[header_bytes..total].split_at_mut(ip.buffer_len());
     ip.emit(&mut Ipv6Packet::new_unchecked(head));
     let checksums = phy::ChecksumCapabilities::default();
     message.emit(&src_addr, &dst_addr, &mut Icmpv6Packet::new_unchecked(body), &checksums);
@@ -269,8 +269,8 @@ fn is_neighbor(ip: &IpAddress, mac: EthernetAddress, routes: &Routes) -> bool {
 }
 
 fn ethernet_address(option: RawHardwareAddress) -> Option<EthernetAddress> {
-    let octets: [u8; 6] = option.as_bytes().try_into().ok()?;
-    Some(EthernetAddress(octets))
+    let bytes: [u8; 6] = option.as_bytes().try_into().ok()?;
+    Some(EthernetAddress(bytes))
 }
 
 /// RFC 4291 section 2.7.1.

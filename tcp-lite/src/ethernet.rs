@@ -3,10 +3,10 @@
 
 use crate::facade::EthernetAddress;
 
-/// Octets of an untagged header.
-pub(crate) const HEADER_OCTETS: usize = 14;
-/// Octets that a VLAN tag adds.
-pub(crate) const TAG_OCTETS: usize = 4;
+/// Bytes of an untagged header.
+pub(crate) const HEADER_BYTES: usize = 14;
+/// Bytes that a VLAN tag adds.
+pub(crate) const TAG_BYTES: usize = 4;
 
 pub(crate) const ETHERTYPE_IPV4: u16 = 0x0800;
 pub(crate) const ETHERTYPE_ARP: u16 = 0x0806;
@@ -21,8 +21,8 @@ pub(crate) struct Header {
     pub(crate) ethertype: u16,
     /// VLAN id; a priority tag (id 0) counts as none.
     pub(crate) vlan: Option<u16>,
-    /// Octets of the header, tag included.
-    pub(crate) octets: usize,
+    /// Bytes of the header, tag included.
+    pub(crate) bytes: usize,
 }
 
 impl Header {
@@ -33,30 +33,30 @@ impl Header {
         let (ethertype, rest) = rest.split_first_chunk::<2>()?;
         let mut ethertype = u16::from_be_bytes(*ethertype);
         let mut vlan = None;
-        let mut octets = HEADER_OCTETS;
+        let mut bytes = HEADER_BYTES;
         if ethertype == ETHERTYPE_VLAN {
             let tag = rest.first_chunk::<4>()?;
             let id = u16::from_be_bytes([tag[0], tag[1]]) & 0x0fff;
             vlan = (id != 0).then_some(id);
             ethertype = u16::from_be_bytes([tag[2], tag[3]]);
-            octets += TAG_OCTETS;
+            bytes += TAG_BYTES;
         }
         Some(Self {
             dst: EthernetAddress::from_bytes(dst),
             src: EthernetAddress::from_bytes(src),
             ethertype,
             vlan,
-            octets,
+            bytes,
         })
     }
 }
 
-/// Octets of the headers that we write.
-pub(crate) fn header_octets(vlan: Option<u16>) -> usize {
-    HEADER_OCTETS + if vlan.is_some() { TAG_OCTETS } else { 0 }
+/// Bytes of the headers that we write.
+pub(crate) fn header_bytes(vlan: Option<u16>) -> usize {
+    HEADER_BYTES + if vlan.is_some() { TAG_BYTES } else { 0 }
 }
 
-/// Writes a header to the front of `out`, which has at least [`header_octets`] octets.
+/// Writes a header to the front of `out`, which has at least [`header_bytes`] bytes.
 pub(crate) fn emit(
     out: &mut [u8],
     dst: EthernetAddress,
@@ -84,19 +84,19 @@ mod tests {
     fn what_is_written_is_read() {
         let (dst, src) = (EthernetAddress([1, 2, 3, 4, 5, 6]), EthernetAddress([7, 8, 9, 10, 11, 12]));
         for vlan in [None, Some(5), Some(4094)] {
-            let mut octets = [0; 18];
-            emit(&mut octets, dst, src, vlan, ETHERTYPE_IPV6);
-            let header = Header::parse(&octets).unwrap();
-            let want = Header { dst, src, ethertype: ETHERTYPE_IPV6, vlan, octets: header_octets(vlan) };
+            let mut bytes = [0; 18];
+            emit(&mut bytes, dst, src, vlan, ETHERTYPE_IPV6);
+            let header = Header::parse(&bytes).unwrap();
+            let want = Header { dst, src, ethertype: ETHERTYPE_IPV6, vlan, bytes: header_bytes(vlan) };
             assert_eq!(header, want);
-            assert_eq!(Header::parse(&octets[..want.octets - 1]), None);
+            assert_eq!(Header::parse(&bytes[..want.bytes - 1]), None);
         }
     }
 
     #[test]
     fn a_priority_tag_is_no_vlan() {
-        let mut octets = [0; 18];
-        emit(&mut octets, EthernetAddress([2; 6]), EthernetAddress([4; 6]), Some(0), ETHERTYPE_IPV4);
-        assert_eq!(Header::parse(&octets).unwrap().vlan, None);
+        let mut bytes = [0; 18];
+        emit(&mut bytes, EthernetAddress([2; 6]), EthernetAddress([4; 6]), Some(0), ETHERTYPE_IPV4);
+        assert_eq!(Header::parse(&bytes).unwrap().vlan, None);
     }
 }

@@ -7,15 +7,15 @@ use dp::Mbuf;
 use crate::facade::EthernetAddress;
 use crate::id::{ConnId, ListenerId};
 
-/// Octets of a stream, handed over in or out of order as soon as they passed TCP's checks.
+/// Bytes of a stream, handed over in or out of order as soon as they passed TCP's checks.
 ///
-/// Octets handed up are never shown again, unless they were [given up](crate::Stack::evict). Offsets count from the first octet the peer sent (its ISN + 1).
+/// Bytes handed up are never shown again, unless they were [given up](crate::Stack::evict). Offsets count from the first byte the peer sent (its ISN + 1).
 pub struct Received {
-    /// Stream offset of the first octet of `buf`.
+    /// Stream offset of the first byte of `buf`.
     pub offset: u64,
-    /// The payload: exactly the new octets, possibly a chain.
+    /// The payload: exactly the new bytes, possibly a chain.
     pub buf: Mbuf,
-    /// The in-order frontier after this segment: all octets below it have been handed up.
+    /// The in-order frontier after this segment: all bytes below it have been handed up.
     pub frontier: u64,
 }
 
@@ -28,21 +28,21 @@ pub enum Event {
         /// Who accepted it.
         listener: Option<ListenerId>,
     },
-    /// Octets arrived.
+    /// Bytes arrived.
     Received {
         /// The connection.
         conn: ConnId,
-        /// The octets.
+        /// The bytes.
         received: Received,
     },
-    /// Memory is short: of what this connection came to hold ahead of its frontier, `octets` at least are to be given up,
+    /// Memory is short: of what this connection came to hold ahead of its frontier, `bytes` at least are to be given up,
     /// those furthest from the frontier first, with [`Stack::evict`](crate::Stack::evict). What was placed, and what is
     /// in order by now, stays. A user that does nothing sees newcomers refused.
     Evict {
         /// The connection.
         conn: ConnId,
-        /// Octets of payload.
-        octets: usize,
+        /// Bytes of payload.
+        bytes: usize,
     },
     /// A connection that had refused a segment ([`SendError::BufferFull`](crate::SendError)) takes segments again.
     Writable {

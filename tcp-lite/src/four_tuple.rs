@@ -14,19 +14,17 @@ pub(crate) struct FourTuple {
 }
 
 impl FourTuple {
-    /// What the octets at the front of a frame seem to say whose IP header is at `ip_at`, as if
+    /// What the bytes at the front of a frame seem to say whose IP header is at `ip_at`, as if
     /// they were of a TCP segment without IP options. Nothing of it is checked.
     pub(crate) fn seen_in(head: &[u8], ip_at: usize) -> Option<Self> {
         let ip = head.get(ip_at..)?;
         let (remote, local, ports) = match ip.first()? {
             0x45 => {
-                let address =
-                    |at: usize| ip.get(at..)?.first_chunk().map(|octets: &[u8; 4]| (*octets).into());
+                let address = |at: usize| ip.get(at..)?.first_chunk().map(|bytes: &[u8; 4]| (*bytes).into());
                 (IpAddress::Ipv4(address(12)?), IpAddress::Ipv4(address(16)?), ip.get(20..)?)
             }
             0x60..=0x6f => {
-                let address =
-                    |at: usize| ip.get(at..)?.first_chunk().map(|octets: &[u8; 16]| (*octets).into());
+                let address = |at: usize| ip.get(at..)?.first_chunk().map(|bytes: &[u8; 16]| (*bytes).into());
                 (IpAddress::Ipv6(address(8)?), IpAddress::Ipv6(address(24)?), ip.get(40..)?)
             }
             _ => return None,

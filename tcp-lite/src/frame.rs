@@ -11,15 +11,15 @@ use crate::StackConfig;
 use crate::checksum::{Sum, pseudo_header};
 use crate::ethernet;
 use crate::facade::{EthernetAddress, IpAddress, TcpSeqNumber};
-use crate::ip::{Ecn, IPV4_OCTETS, IPV6_OCTETS, PROTOCOL_TCP};
-use crate::tcp::header::{Flags, MAX_HEADER_OCTETS, TcpHeader};
+use crate::ip::{Ecn, IPV4_BYTES, IPV6_BYTES, PROTOCOL_TCP};
+use crate::tcp::header::{Flags, MAX_HEADER_BYTES, TcpHeader};
 
-/// Payloads of up to so many octets are copied behind their headers: that costs less than another buffer.
-const COPIED_OCTETS: usize = 512;
+/// Payloads of up to so many bytes are copied behind their headers: that costs less than another buffer.
+const COPIED_BYTES: usize = 512;
 
 /// Of all headers: Ethernet with a tag, IPv6, TCP.
-pub(crate) const MAX_OCTETS: usize =
-    ethernet::HEADER_OCTETS + ethernet::TAG_OCTETS + IPV6_OCTETS + MAX_HEADER_OCTETS;
+pub(crate) const MAX_BYTES: usize =
+    ethernet::HEADER_BYTES + ethernet::TAG_BYTES + IPV6_BYTES + MAX_HEADER_BYTES;
 
 /// Where the IPv4 header has its checksum.
 pub(crate) const IPV4_CHECKSUM_AT: usize = 10;
@@ -68,7 +68,7 @@ impl Headers<'_> {
     pub(crate) fn bare(&self, pool: &Mempool) -> Option<Mbuf> {
         let offload = self.offload();
         let mut frame = pool.alloc()?;
-        self.write_whole(offload, frame.append(header_octets(offload))?, &Piece::whole(0));
+        self.write_whole(offload, frame.append(header_bytes(offload))?, &Piece::whole(0));
         frame.set_tx_offload(offload);
         Some(frame)
     }
@@ -86,31 +86,31 @@ impl Headers<'_> {
         })
     }
 
-    /// A frame with several segments, which lie one behind the other in `views`; the port cuts it at `segment_octets`. For
+    /// A frame with several segments, which lie one behind the other in `views`; the port cuts it at `segment_bytes`. For
     /// ports with [`Offloads::TX_TSO`]. `None` when the pool is empty.
     pub(crate) fn with_train<const N: usize>(
         &self,
         pool: &Mempool,
         views: ArrayVec<Mbuf, N>,
-        segment_octets: usize,
+        segment_bytes: usize,
     ) -> Option<Mbuf> {
         let train = join(views)?;
         let offload = self.offload();
         let mut frame = pool.alloc()?;
-        self.write_whole(offload, frame.append(header_octets(offload))?, &Piece::whole(train.len()));
+        self.write_whole(offload, frame.append(header_bytes(offload))?, &Piece::whole(train.len()));
         // A train has one buffer less than a chain may have.
         frame.chain(train).ok()?;
-        frame.set_tx_offload(TxOffload { tso_segment_octets: segment_octets as u16, ..offload });
+        frame.set_tx_offload(TxOffload { tso_segment_bytes: segment_bytes as u16, ..offload });
         Some(frame)
     }
 
-    /// Writes them to the front of `out`, for a segment without payload; returns how many octets they have.
+    /// Writes them to the front of `out`, for a segment without payload; returns how many bytes they have.
     #[cfg(feature = "bench")]
     pub(crate) fn emit(&self, out: &mut [u8]) -> usize {
         let offload = self.offload();
-        let octets = header_octets(offload);
-        self.write_whole(offload, &mut out[..octets], &Piece::whole(0));
-        octets
+        let bytes = header_bytes(offload);
+        self.write_whole(offload, &mut out[..bytes], &Piece::whole(0));
+        bytes
     }
 
     fn is_ipv6(&self) -> bool {
@@ -123,20 +123,20 @@ impl Headers<'_> {
             ipv4_checksum: offloads.contains(Offloads::TX_IPV4_CHECKSUM) && !self.is_ipv6(),
             tcp_checksum: offloads.contains(Offloads::TX_TCP_CHECKSUM),
             ipv6: self.is_ipv6(),
-            tso_segment_octets: 0,
-            l2_octets: ethernet::header_octets(self.framing.vlan) as u8,
-            l3_octets: if self.is_ipv6() { IPV6_OCTETS } else { IPV4_OCTETS } as u8,
-            l4_octets: self.tcp.emitted_len() as u8,
+            tso_segment_bytes: 0,
+            l2_bytes: ethernet::header_bytes(self.framing.vlan) as u8,
+            l3_bytes: if self.is_ipv6() { IPV6_BYTES } else { IPV4_BYTES } as u8,
+            l4_bytes: self.tcp.emitted_len() as u8,
         }
     }
 
     /// For several frames.
     pub(crate) fn template(&self) -> Template {
         let offload = self.offload();
-        let mut octets = Octets::from([0; MAX_OCTETS]);
-        octets.truncate(header_octets(offload));
-        let common = self.write(offload, &mut octets);
-        Template { octets, common }
+        let mut bytes = Bytes::from([0; MAX_BYTES]);
+        bytes.truncate(header_bytes(offload));
+        let common = self.write(offload, &mut bytes);
+        Template { bytes, common }
     }
 
     /// Writes them for one frame, to all of `out`.
@@ -147,7 +147,7 @@ impl Headers<'_> {
     /// Writes them to all of `out` but for what a [`Piece`] says, and sums what is there.
     fn write(&self, offload: TxOffload, out: &mut [u8]) -> Common {
         let Self { framing, dst_mac, src, dst, ecn, tcp } = self;
-        let [l2, l3] = [offload.l2_octets, offload.l3_octets].map(usize::from);
+        let [l2, l3] = [offload.l2_bytes, offload.l3_bytes].map(usize::from);
         let (ethernet, out) = out.split_at_mut(l2);
         let (ip, out) = out.split_at_mut(l3);
         let ethertype = match (src, dst) {
@@ -191,10 +191,10 @@ impl Headers<'_> {
 
 /// What is particular of one of several frames that share their headers.
 struct Piece {
-    /// Payload octets in the frames before.
+    /// Payload bytes in the frames before.
     offset: usize,
-    /// Payload octets.
-    octets: usize,
+    /// Payload bytes.
+    bytes: usize,
     /// Their sum, which the device takes itself where it fills in.
     sum: Sum,
     is_last: bool,
@@ -202,12 +202,12 @@ struct Piece {
 
 impl Piece {
     /// The only frame there is.
-    fn whole(octets: usize) -> Self {
-        Self { offset: 0, octets, sum: Sum::new(), is_last: true }
+    fn whole(bytes: usize) -> Self {
+        Self { offset: 0, bytes, sum: Sum::new(), is_last: true }
     }
 }
 
-type Octets = ArrayVec<u8, MAX_OCTETS>;
+type Bytes = ArrayVec<u8, MAX_BYTES>;
 
 /// What [`Headers::write`] has written.
 struct Common {
@@ -222,15 +222,15 @@ struct Common {
     tcp_sum: Sum,
 }
 
-/// Headers of several frames, for consecutive octets of a stream: written and summed once.
+/// Headers of several frames, for consecutive bytes of a stream: written and summed once.
 pub(crate) struct Template {
     /// Lengths, sequence number, PSH and checksums 0.
-    octets: Octets,
+    bytes: Bytes,
     common: Common,
 }
 
 impl Template {
-    /// A frame with `payload`, which has `offset` octets in front of it in other frames and, unless it is the last, others
+    /// A frame with `payload`, which has `offset` bytes in front of it in other frames and, unless it is the last, others
     /// behind; `view` gives it as a buffer. `None` when a pool is empty.
     pub(crate) fn frame(
         &self,
@@ -240,9 +240,9 @@ impl Template {
         view: impl FnOnce() -> Option<Mbuf>,
     ) -> Option<Mbuf> {
         let piece = Piece { offset, is_last, ..Piece::whole(payload.len()) };
-        let Self { octets, common } = self;
+        let Self { bytes, common } = self;
         frame_of((framing, pool, common.offload), piece, payload, view, |out, piece| {
-            out.copy_from_slice(octets);
+            out.copy_from_slice(bytes);
             common.complete(out, piece);
         })
     }
@@ -259,7 +259,7 @@ fn frame_of(
 ) -> Option<Mbuf> {
     let sums = !offload.tcp_checksum;
     let copies =
-        sums || payload.len() <= COPIED_OCTETS || !framing.offloads.contains(Offloads::TX_MULTI_SEGMENT);
+        sums || payload.len() <= COPIED_BYTES || !framing.offloads.contains(Offloads::TX_MULTI_SEGMENT);
     let mut frame = pool.alloc()?;
     if copies {
         // A segment fills a buffer at most, whose headroom is for headers.
@@ -269,9 +269,9 @@ fn frame_of(
         } else {
             room.copy_from_slice(payload);
         }
-        emit(frame.prepend(header_octets(offload))?, &piece);
+        emit(frame.prepend(header_bytes(offload))?, &piece);
     } else {
-        emit(frame.append(header_octets(offload))?, &piece);
+        emit(frame.append(header_bytes(offload))?, &piece);
         // One segment more than the view has, and that has one.
         frame.chain(view()?).ok()?;
     }
@@ -282,18 +282,18 @@ fn frame_of(
 impl Common {
     /// Fills in what is the piece's.
     fn complete(&self, out: &mut [u8], piece: &Piece) {
-        let TxOffload { l2_octets, l3_octets, l4_octets, .. } = self.offload;
-        let [l2, l3, l4] = [l2_octets, l3_octets, l4_octets].map(usize::from);
+        let TxOffload { l2_bytes, l3_bytes, l4_bytes, .. } = self.offload;
+        let [l2, l3, l4] = [l2_bytes, l3_bytes, l4_bytes].map(usize::from);
         let (ip, tcp) = out[l2..].split_at_mut(l3);
-        let tcp_octets = l4 + piece.octets;
+        let tcp_bytes = l4 + piece.bytes;
         if self.offload.ipv6 {
-            put(ip, 4, tcp_octets as u16);
+            put(ip, 4, tcp_bytes as u16);
         } else {
-            let total_octets = (l3 + tcp_octets) as u16;
-            put(ip, 2, total_octets);
+            let total_bytes = (l3 + tcp_bytes) as u16;
+            put(ip, 2, total_bytes);
             if !self.offload.ipv4_checksum {
                 let mut sum = self.ip_sum;
-                sum.add_u16(total_octets);
+                sum.add_u16(total_bytes);
                 put(ip, IPV4_CHECKSUM_AT, sum.finish());
             }
         }
@@ -302,13 +302,13 @@ impl Common {
         let push = if self.is_pushed && piece.is_last { Flags::PSH.bits() } else { 0 };
         tcp[FLAGS_AT] |= push;
         let mut sum = self.tcp_sum;
-        sum.add_u16(tcp_octets as u16);
+        sum.add_u16(tcp_bytes as u16);
         let checksum = if self.offload.tcp_checksum {
             sum.partial()
         } else {
             sum.add_u32(seq);
             sum.add_u16(u16::from(push));
-            // TCP headers are a multiple of 4 octets, so the payload's sum is at an even place.
+            // TCP headers are a multiple of 4 bytes, so the payload's sum is at an even place.
             sum.add_u16(piece.sum.partial());
             sum.finish()
         };
@@ -317,12 +317,12 @@ impl Common {
 }
 
 /// Of all headers of a frame.
-fn header_octets(offload: TxOffload) -> usize {
-    [offload.l2_octets, offload.l3_octets, offload.l4_octets].map(usize::from).iter().sum()
+fn header_bytes(offload: TxOffload) -> usize {
+    [offload.l2_bytes, offload.l3_bytes, offload.l4_bytes].map(usize::from).iter().sum()
 }
 
-fn put(octets: &mut [u8], at: usize, value: u16) {
-    octets[at..at + 2].copy_from_slice(&value.to_be_bytes());
+fn put(bytes: &mut [u8], at: usize, value: u16) {
+    bytes[at..at + 2].copy_from_slice(&value.to_be_bytes());
 }
 
 /// Buffers as one chain; `None` when there are none, or too many.
@@ -337,12 +337,12 @@ pub(crate) fn join<const N: usize>(buffers: ArrayVec<Mbuf, N>) -> Option<Mbuf> {
     joined?
 }
 
-/// Whether the TCP segment of `octets` octets that starts at `offset` of the frame has a right checksum, as far as the port has not
+/// Whether the TCP segment of `bytes` bytes that starts at `offset` of the frame has a right checksum, as far as the port has not
 /// looked.
 pub(crate) fn checksum_is_right(
     frame: &Mbuf,
     offset: usize,
-    octets: usize,
+    bytes: usize,
     src: &IpAddress,
     dst: &IpAddress,
 ) -> bool {
@@ -351,9 +351,9 @@ pub(crate) fn checksum_is_right(
         Checksum::Bad => return false,
         Checksum::Unknown => {}
     }
-    let mut sum = pseudo_header(src, dst, PROTOCOL_TCP, octets);
+    let mut sum = pseudo_header(src, dst, PROTOCOL_TCP, bytes);
     let mut skip = offset;
-    let mut left = octets;
+    let mut left = bytes;
     for segment in frame.segments() {
         let Some(body) = segment.get(skip..) else {
             skip -= segment.len();
@@ -400,10 +400,10 @@ mod tests {
             for (src, dst) in [(v4(1), v4(2)), (v6(1), v6(2))] {
                 let headers = Headers { framing: &framing, dst_mac: mac, src, dst, ecn, tcp: &tcp };
                 let frame = headers.bare(&pool).unwrap();
-                let mut used = vec![0xff; header_octets(headers.offload())];
+                let mut used = vec![0xff; header_bytes(headers.offload())];
                 headers.write_whole(headers.offload(), &mut used, &Piece::whole(0));
                 assert_eq!(used, frame.head(), "what a buffer held before shows");
-                let packet = &frame.head()[ethernet::HEADER_OCTETS..];
+                let packet = &frame.head()[ethernet::HEADER_BYTES..];
                 let parsed = match src {
                     IpAddress::Ipv4(_) => ip::parse_ipv4(packet, packet.len()),
                     IpAddress::Ipv6(_) => ip::parse_ipv6(packet, packet.len()),

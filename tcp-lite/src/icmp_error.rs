@@ -15,7 +15,7 @@ pub(crate) enum Kind {
     Hard,
     /// It may pass: no route now, a hop limit exceeded. No reason to end anything.
     Soft,
-    /// The packet was larger than this many octets of IP packet.
+    /// The packet was larger than this many bytes of IP packet.
     TooBig { mtu: usize },
 }
 
@@ -39,8 +39,8 @@ const PLATEAUS: [usize; 9] = [32_000, 17_914, 8166, 4352, 2002, 1492, 1006, 576,
 
 /// Reads the IP packet `packet` whose header was parsed as `header`; `None` when it is no such error.
 pub(crate) fn parse(packet: &[u8], header: &ip::Header) -> Option<IcmpError> {
-    let Upper::Whole { protocol, header_octets } = header.upper else { return None };
-    let message = packet.get(header_octets..header.total_octets)?;
+    let Upper::Whole { protocol, header_bytes } = header.upper else { return None };
+    let message = packet.get(header_bytes..header.total_bytes)?;
     let mut sum = match protocol {
         PROTOCOL_ICMP => Sum::new(),
         PROTOCOL_ICMPV6 => pseudo_header(&header.src, &header.dst, PROTOCOL_ICMPV6, message.len()),
@@ -56,9 +56,9 @@ pub(crate) fn parse(packet: &[u8], header: &ip::Header) -> Option<IcmpError> {
 }
 
 fn parse_v4(fixed: &[u8; 8], quoted: &[u8]) -> Option<IcmpError> {
-    let head = quoted.first_chunk::<{ ip::IPV4_OCTETS }>()?;
-    let header_octets = usize::from(head[0] & 0x0f) * 4;
-    let is_tcp = head[0] >> 4 == 4 && header_octets >= ip::IPV4_OCTETS && head[9] == PROTOCOL_TCP;
+    let head = quoted.first_chunk::<{ ip::IPV4_BYTES }>()?;
+    let header_bytes = usize::from(head[0] & 0x0f) * 4;
+    let is_tcp = head[0] >> 4 == 4 && header_bytes >= ip::IPV4_BYTES && head[9] == PROTOCOL_TCP;
     // Of a fragment only the first shows the TCP header.
     let first = u16::from_be_bytes([head[6], head[7]]) & 0x1fff == 0;
     if !is_tcp || !first {
@@ -85,11 +85,11 @@ fn parse_v4(fixed: &[u8; 8], quoted: &[u8]) -> Option<IcmpError> {
     };
     let address =
         |at: usize| IpAddress::Ipv4(Ipv4Address::new(head[at], head[at + 1], head[at + 2], head[at + 3]));
-    quoted_tcp(address(12), address(16), quoted.get(header_octets..)?, kind)
+    quoted_tcp(address(12), address(16), quoted.get(header_bytes..)?, kind)
 }
 
 fn parse_v6(fixed: &[u8; 8], quoted: &[u8]) -> Option<IcmpError> {
-    let head = quoted.first_chunk::<{ ip::IPV6_OCTETS }>()?;
+    let head = quoted.first_chunk::<{ ip::IPV6_BYTES }>()?;
     // We send no extension headers.
     if head[0] >> 4 != 6 || head[6] != PROTOCOL_TCP {
         return None;
@@ -100,7 +100,7 @@ fn parse_v6(fixed: &[u8; 8], quoted: &[u8]) -> Option<IcmpError> {
         (1 | 3 | 4, _) => Kind::Soft,
         (2, _) => {
             let mtu = u32::from_be_bytes([fixed[4], fixed[5], fixed[6], fixed[7]]) as usize;
-            let sent = ip::IPV6_OCTETS + usize::from(u16::from_be_bytes([head[4], head[5]]));
+            let sent = ip::IPV6_BYTES + usize::from(u16::from_be_bytes([head[4], head[5]]));
             // Every link carries the minimum: less is to be discarded (RFC 8201 section 4). More went through.
             if !(IPV6_MIN_MTU..sent).contains(&mtu) {
                 return None;
@@ -110,14 +110,14 @@ fn parse_v6(fixed: &[u8; 8], quoted: &[u8]) -> Option<IcmpError> {
         _ => return None,
     };
     let address = |at: usize| {
-        let mut octets = [0; 16];
-        octets.copy_from_slice(&head[at..at + 16]);
-        IpAddress::Ipv6(Ipv6Address::from(octets))
+        let mut bytes = [0; 16];
+        bytes.copy_from_slice(&head[at..at + 16]);
+        IpAddress::Ipv6(Ipv6Address::from(bytes))
     };
-    quoted_tcp(address(8), address(24), &quoted[ip::IPV6_OCTETS..], kind)
+    quoted_tcp(address(8), address(24), &quoted[ip::IPV6_BYTES..], kind)
 }
 
-/// Ports and sequence number: the 8 octets that every quotation has.
+/// Ports and sequence number: the 8 bytes that every quotation has.
 fn quoted_tcp(src: IpAddress, dst: IpAddress, tcp: &[u8], kind: Kind) -> Option<IcmpError> {
     let tcp = tcp.first_chunk::<8>()?;
     let tuple = FourTuple {

@@ -1,4 +1,4 @@
-//! A stream put back in order, for those who read plain octets: startup exchanges, tests.
+//! A stream put back in order, for those who read plain bytes: startup exchanges, tests.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -8,21 +8,21 @@ use dp::Mbuf;
 
 use crate::Received;
 
-/// Takes [`Received`] as it comes and gives the octets in stream order. Holds a bounded number of buffers.
+/// Takes [`Received`] as it comes and gives the bytes in stream order. Holds a bounded number of buffers.
 pub struct InOrder {
     next: u64,
     limit: usize,
-    /// Sorted by offset; disjoint, since octets handed up are never shown again.
+    /// Sorted by offset; disjoint, since bytes handed up are never shown again.
     held: VecDeque<Received>,
 }
 
-/// Octets whose turn has come.
+/// Bytes whose turn has come.
 pub struct Ordered {
     /// Stream offset of the first.
     pub offset: u64,
-    /// The octets.
+    /// The bytes.
     pub buf: Mbuf,
-    /// What to give [`Stack::release`](crate::Stack::release) once `buf` is used up: its octets if they came ahead
+    /// What to give [`Stack::release`](crate::Stack::release) once `buf` is used up: its bytes if they came ahead
     /// of the frontier, else 0.
     pub release: usize,
 }
@@ -33,7 +33,7 @@ impl InOrder {
         Self { next, limit, held: VecDeque::new() }
     }
 
-    /// Stream offset of the octet that [`pop`](Self::pop) gives next.
+    /// Stream offset of the byte that [`pop`](Self::pop) gives next.
     pub fn next_offset(&self) -> u64 {
         self.next
     }
@@ -48,7 +48,7 @@ impl InOrder {
         self.held.is_empty()
     }
 
-    /// Takes octets in.
+    /// Takes bytes in.
     ///
     /// # Errors
     /// Gives them back when the limit is reached.
@@ -61,11 +61,11 @@ impl InOrder {
         Ok(())
     }
 
-    /// Gives up buffers from the far end until that are `octets` octets, or `may` says no to a stretch of the stream: for
+    /// Gives up buffers from the far end until that are `bytes` bytes, or `may` says no to a stretch of the stream: for
     /// [`Event::Evict`](crate::Event::Evict), with [`Stack::evict`](crate::Stack::evict).
-    pub fn give_up(&mut self, octets: usize, mut may: impl FnMut(&[Range<u64>]) -> bool) {
+    pub fn give_up(&mut self, bytes: usize, mut may: impl FnMut(&[Range<u64>]) -> bool) {
         let mut given_up = 0;
-        while given_up < octets
+        while given_up < bytes
             && let Some(last) = self.held.back()
             && may(slice::from_ref(&(last.offset..last.offset + last.buf.len() as u64)))
             && let Some(gone) = self.held.pop_back()
@@ -74,16 +74,16 @@ impl InOrder {
         }
     }
 
-    /// The next octets in order, if they are there.
+    /// The next bytes in order, if they are there.
     pub fn pop(&mut self) -> Option<Ordered> {
         let first = self.held.front()?;
         if first.offset != self.next {
             return None;
         }
         let Received { offset, buf, frontier } = self.held.pop_front()?;
-        let octets = buf.len();
-        self.next += octets as u64;
-        let release = if self.next > frontier { octets } else { 0 };
+        let bytes = buf.len();
+        self.next += bytes as u64;
+        let release = if self.next > frontier { bytes } else { 0 };
         Some(Ordered { offset, buf, release })
     }
 }
@@ -97,9 +97,9 @@ mod tests {
     #[test]
     fn order_comes_back_and_the_limit_holds() {
         let pool = Mempool::heap("in-order", 8, 64);
-        let received = |offset: u64, octets: &[u8], frontier| {
+        let received = |offset: u64, bytes: &[u8], frontier| {
             let mut buf = pool.alloc().unwrap();
-            assert!(buf.append_slice(octets));
+            assert!(buf.append_slice(bytes));
             Received { offset, buf, frontier }
         };
         let mut stream = InOrder::new(0, 2);

@@ -12,10 +12,10 @@ const IPV6_ROUTING: u8 = 43;
 const IPV6_FRAGMENT: u8 = 44;
 const IPV6_DESTINATION_OPTIONS: u8 = 60;
 
-/// Octets of an IPv4 header without options.
-pub(crate) const IPV4_OCTETS: usize = 20;
-/// Octets of an IPv6 header without extensions.
-pub(crate) const IPV6_OCTETS: usize = 40;
+/// Bytes of an IPv4 header without options.
+pub(crate) const IPV4_BYTES: usize = 20;
+/// Bytes of an IPv6 header without extensions.
+pub(crate) const IPV6_BYTES: usize = 40;
 
 /// A header that passed its checks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,8 +25,8 @@ pub(crate) struct Header {
     /// TTL or hop limit.
     pub(crate) hop_limit: u8,
     pub(crate) ecn: Ecn,
-    /// Octets of the whole packet: what follows them in the frame is padding.
-    pub(crate) total_octets: usize,
+    /// Bytes of the whole packet: what follows them in the frame is padding.
+    pub(crate) total_bytes: usize,
     /// What follows.
     pub(crate) upper: Upper,
 }
@@ -58,8 +58,8 @@ impl Ecn {
 /// What an IP packet carries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Upper {
-    /// A whole payload, behind `header_octets` of IP header and extensions.
-    Whole { protocol: u8, header_octets: usize },
+    /// A whole payload, behind `header_bytes` of IP header and extensions.
+    Whole { protocol: u8, header_bytes: usize },
     /// A piece of a packet.
     Fragment(Fragment),
     /// Behind an extension or option that only the slow path may judge.
@@ -71,14 +71,14 @@ pub(crate) enum Upper {
 pub(crate) struct Fragment {
     /// Names the packet, with both addresses.
     pub(crate) identification: u32,
-    /// Where the fragment's octets belong in the fragmentable part.
+    /// Where the fragment's bytes belong in the fragmentable part.
     pub(crate) offset: usize,
     /// Whether others follow.
     pub(crate) more: bool,
     /// What the fragmentable part starts with: with IPv4 in every fragment, with IPv6 that of the first counts.
     pub(crate) next_header: u8,
-    /// Octets in front of the fragment's own.
-    pub(crate) header_octets: usize,
+    /// Bytes in front of the fragment's own.
+    pub(crate) header_bytes: usize,
 }
 
 /// Why a header was refused.
@@ -90,22 +90,22 @@ pub(crate) enum Refused {
     Checksum,
 }
 
-/// Parses the IPv4 header at the front of `head`. `octets` is what the frame has from there on, padding included;
+/// Parses the IPv4 header at the front of `head`. `bytes` is what the frame has from there on, padding included;
 /// `head` may be shorter.
-pub(crate) fn parse_ipv4(head: &[u8], octets: usize) -> Result<Header, Refused> {
-    let fixed = head.first_chunk::<IPV4_OCTETS>().ok_or(Refused::Malformed)?;
-    let header_octets = usize::from(fixed[0] & 0x0f) * 4;
-    let total_octets = usize::from(u16::from_be_bytes([fixed[2], fixed[3]]));
+pub(crate) fn parse_ipv4(head: &[u8], bytes: usize) -> Result<Header, Refused> {
+    let fixed = head.first_chunk::<IPV4_BYTES>().ok_or(Refused::Malformed)?;
+    let header_bytes = usize::from(fixed[0] & 0x0f) * 4;
+    let total_bytes = usize::from(u16::from_be_bytes([fixed[2], fixed[3]]));
     if fixed[0] >> 4 != 4
-        || header_octets < IPV4_OCTETS
-        || head.len() < header_octets
-        || total_octets < header_octets
-        || total_octets > octets
+        || header_bytes < IPV4_BYTES
+        || head.len() < header_bytes
+        || total_bytes < header_bytes
+        || total_bytes > bytes
     {
         return Err(Refused::Malformed);
     }
     let mut sum = Sum::new();
-    sum.add(&head[..header_octets]);
+    sum.add(&head[..header_bytes]);
     if sum.finish() != 0 {
         return Err(Refused::Checksum);
     }
@@ -113,52 +113,52 @@ pub(crate) fn parse_ipv4(head: &[u8], octets: usize) -> Result<Header, Refused> 
     let (more, offset) = (word & 0x2000 != 0, usize::from(word & 0x1fff) * 8);
     let upper = if more || offset > 0 {
         let identification = u32::from(u16::from_be_bytes([fixed[4], fixed[5]]));
-        Upper::Fragment(Fragment { identification, offset, more, next_header: fixed[9], header_octets })
+        Upper::Fragment(Fragment { identification, offset, more, next_header: fixed[9], header_bytes })
     } else {
-        Upper::Whole { protocol: fixed[9], header_octets }
+        Upper::Whole { protocol: fixed[9], header_bytes }
     };
     let address =
         |at: usize| IpAddress::Ipv4(Ipv4Address::new(fixed[at], fixed[at + 1], fixed[at + 2], fixed[at + 3]));
     let (hop_limit, ecn) = (fixed[8], Ecn::of(fixed[1]));
-    Ok(Header { src: address(12), dst: address(16), hop_limit, ecn, total_octets, upper })
+    Ok(Header { src: address(12), dst: address(16), hop_limit, ecn, total_bytes, upper })
 }
 
-/// Parses the IPv6 header at the front of `head` and walks its extensions as far as `head` goes. `octets` is what
+/// Parses the IPv6 header at the front of `head` and walks its extensions as far as `head` goes. `bytes` is what
 /// the frame has from there on, padding included.
-pub(crate) fn parse_ipv6(head: &[u8], octets: usize) -> Result<Header, Refused> {
-    let fixed = head.first_chunk::<IPV6_OCTETS>().ok_or(Refused::Malformed)?;
-    let total_octets = IPV6_OCTETS + usize::from(u16::from_be_bytes([fixed[4], fixed[5]]));
-    if fixed[0] >> 4 != 6 || total_octets > octets {
+pub(crate) fn parse_ipv6(head: &[u8], bytes: usize) -> Result<Header, Refused> {
+    let fixed = head.first_chunk::<IPV6_BYTES>().ok_or(Refused::Malformed)?;
+    let total_bytes = IPV6_BYTES + usize::from(u16::from_be_bytes([fixed[4], fixed[5]]));
+    if fixed[0] >> 4 != 6 || total_bytes > bytes {
         return Err(Refused::Malformed);
     }
     let address = |at: usize| {
-        let mut octets = [0; 16];
-        octets.copy_from_slice(&fixed[at..at + 16]);
-        IpAddress::Ipv6(Ipv6Address::from(octets))
+        let mut bytes = [0; 16];
+        bytes.copy_from_slice(&fixed[at..at + 16]);
+        IpAddress::Ipv6(Ipv6Address::from(bytes))
     };
-    let head = &head[..head.len().min(total_octets)];
-    let upper = walk(head, fixed[6], total_octets)?;
+    let head = &head[..head.len().min(total_bytes)];
+    let upper = walk(head, fixed[6], total_bytes)?;
     let (hop_limit, ecn) = (fixed[7], Ecn::of(fixed[1] >> 4));
-    Ok(Header { src: address(8), dst: address(24), hop_limit, ecn, total_octets, upper })
+    Ok(Header { src: address(8), dst: address(24), hop_limit, ecn, total_bytes, upper })
 }
 
 /// Steps over extension headers that ask nothing of us, up to the payload or what the slow path must judge.
-fn walk(head: &[u8], mut next_header: u8, total_octets: usize) -> Result<Upper, Refused> {
-    let mut at = IPV6_OCTETS;
+fn walk(head: &[u8], mut next_header: u8, total_bytes: usize) -> Result<Upper, Refused> {
+    let mut at = IPV6_BYTES;
     loop {
         match next_header {
             IPV6_HOP_BY_HOP | IPV6_ROUTING | IPV6_DESTINATION_OPTIONS => {}
-            IPV6_FRAGMENT => return fragment(head, at, total_octets),
-            protocol => return Ok(Upper::Whole { protocol, header_octets: at }),
+            IPV6_FRAGMENT => return fragment(head, at, total_bytes),
+            protocol => return Ok(Upper::Whole { protocol, header_bytes: at }),
         }
         let Some(&[following, length]) = head.get(at..).and_then(|h| h.first_chunk::<2>()) else {
-            return if at + 2 > total_octets { Err(Refused::Malformed) } else { Ok(Upper::Opaque) };
+            return if at + 2 > total_bytes { Err(Refused::Malformed) } else { Ok(Upper::Opaque) };
         };
-        let extension_octets = (usize::from(length) + 1) * 8;
-        if at + extension_octets > total_octets {
+        let extension_bytes = (usize::from(length) + 1) * 8;
+        if at + extension_bytes > total_bytes {
             return Err(Refused::Malformed);
         }
-        let Some(body) = head.get(at + 2..at + extension_octets) else { return Ok(Upper::Opaque) };
+        let Some(body) = head.get(at + 2..at + extension_bytes) else { return Ok(Upper::Opaque) };
         let harmless = match next_header {
             // Segments left: 0 means that we are where the route ends.
             IPV6_ROUTING => body[1] == 0,
@@ -168,7 +168,7 @@ fn walk(head: &[u8], mut next_header: u8, total_octets: usize) -> Result<Upper, 
             return Ok(Upper::Opaque);
         }
         next_header = following;
-        at += extension_octets;
+        at += extension_bytes;
     }
 }
 
@@ -189,8 +189,8 @@ fn options_may_be_skipped(mut options: &[u8]) -> bool {
     true
 }
 
-fn fragment(head: &[u8], at: usize, total_octets: usize) -> Result<Upper, Refused> {
-    if at + 8 > total_octets {
+fn fragment(head: &[u8], at: usize, total_bytes: usize) -> Result<Upper, Refused> {
+    if at + 8 > total_bytes {
         return Err(Refused::Malformed);
     }
     let Some(header) = head.get(at..).and_then(|h| h.first_chunk::<8>()) else { return Ok(Upper::Opaque) };
@@ -200,12 +200,12 @@ fn fragment(head: &[u8], at: usize, total_octets: usize) -> Result<Upper, Refuse
         offset: usize::from(word & !7),
         more: word & 1 != 0,
         next_header: header[0],
-        header_octets: at + 8,
+        header_bytes: at + 8,
     };
     // A fragment header around a whole packet (RFC 6946): no fragment at all, unless more extensions follow.
     let extension = matches!(fragment.next_header, IPV6_HOP_BY_HOP | IPV6_ROUTING | IPV6_DESTINATION_OPTIONS);
     if fragment.offset == 0 && !fragment.more && !extension {
-        return Ok(Upper::Whole { protocol: fragment.next_header, header_octets: at + 8 });
+        return Ok(Upper::Whole { protocol: fragment.next_header, header_bytes: at + 8 });
     }
     Ok(Upper::Fragment(fragment))
 }

@@ -1,4 +1,4 @@
-//! Reassembly of IP fragments (RFC 791 section 3.2, RFC 8200 section 4.5), bounded in packets, octets and time.
+//! Reassembly of IP fragments (RFC 791 section 3.2, RFC 8200 section 4.5), bounded in packets, bytes and time.
 //!
 //! Part of the slow path: fragments of TCP are a sign of a middlebox that should not be. Memory is taken when fragments come, and kept:
 //! [`PACKETS`] and one packets of 64 KiB at most. A source has [`PACKETS_OF_ONE`] of them at most, so one that floods gives
@@ -15,21 +15,21 @@ use arrayvec::ArrayVec;
 
 use crate::checksum::Sum;
 use crate::facade::{Duration, Instant, IpAddress};
-use crate::ip::{Ecn, Fragment, IPV4_OCTETS, IPV6_OCTETS, PROTOCOL_TCP};
-use crate::tcp::header::HEADER_OCTETS;
+use crate::ip::{Ecn, Fragment, IPV4_BYTES, IPV6_BYTES, PROTOCOL_TCP};
+use crate::tcp::header::HEADER_BYTES;
 
 /// Packets being put together at a time.
 const PACKETS: usize = 8;
 /// Of them those of one source.
 const PACKETS_OF_ONE: usize = 2;
-/// Separate runs of octets that a packet may consist of on its way.
+/// Separate runs of bytes that a packet may consist of on its way.
 const RUNS: usize = 16;
 /// Largest packet behind its fixed header with IPv6, all of it with IPv4.
-const MAX_OCTETS: usize = 65_535;
+const MAX_BYTES: usize = 65_535;
 /// How long the rest is waited for. Shorter than RFC 8200's 60 s: TCP has sent it again by then.
 const TIMEOUT: Duration = Duration::from_secs(15);
 /// What the first fragment has of any upper protocol's header but TCP's.
-const LEAST_HEADER_OCTETS: usize = 8;
+const LEAST_HEADER_BYTES: usize = 8;
 
 /// What names a packet: both addresses, identification and, with IPv4, the protocol.
 type Key = (IpAddress, IpAddress, u32, Option<u8>);
@@ -39,10 +39,10 @@ struct Packet {
     expires: Instant,
     next_header: u8,
     /// Fixed header, then the fragmentable part as far as it came.
-    octets: Vec<u8>,
-    /// Octets of the fixed header.
-    fixed_octets: usize,
-    /// Which octets of the fragmentable part are there; sorted, disjoint, not adjacent.
+    bytes: Vec<u8>,
+    /// Bytes of the fixed header.
+    fixed_bytes: usize,
+    /// Which bytes of the fragmentable part are there; sorted, disjoint, not adjacent.
     runs: ArrayVec<(usize, usize), RUNS>,
     /// Its length, once the last fragment came.
     total: Option<usize>,
@@ -76,10 +76,10 @@ impl Reassembly {
     ) -> Option<&[u8]> {
         self.expire(now);
         let ipv4 = matches!(src, IpAddress::Ipv4(_));
-        let fixed = packet.get(..if ipv4 { IPV4_OCTETS } else { IPV6_OCTETS })?;
-        let piece = packet.get(fragment.header_octets..)?;
+        let fixed = packet.get(..if ipv4 { IPV4_BYTES } else { IPV6_BYTES })?;
+        let piece = packet.get(fragment.header_bytes..)?;
         let end = fragment.offset + piece.len();
-        let largest = if ipv4 { MAX_OCTETS - IPV4_OCTETS } else { MAX_OCTETS };
+        let largest = if ipv4 { MAX_BYTES - IPV4_BYTES } else { MAX_BYTES };
         let odd = fragment.more && piece.len() % 8 != 0;
         if piece.is_empty() || odd || end > largest || is_tiny(fragment, piece) {
             self.dropped += 1;
@@ -105,11 +105,11 @@ impl Reassembly {
         let mut finished = self.packets.remove(at);
         if finished.loses_mark() {
             self.dropped += 1;
-            self.spare.push(finished.octets);
+            self.spare.push(finished.bytes);
             return None;
         }
         finished.complete_header();
-        self.keep(finished.octets);
+        self.keep(finished.bytes);
         Some(&self.whole)
     }
 
@@ -131,15 +131,15 @@ impl Reassembly {
         if let Some(victim) = victim {
             self.drop_at(victim);
         }
-        let mut octets = self.spare.pop().unwrap_or_default();
-        octets.clear();
-        octets.extend_from_slice(fixed);
+        let mut bytes = self.spare.pop().unwrap_or_default();
+        bytes.clear();
+        bytes.extend_from_slice(fixed);
         self.packets.push(Packet {
             key,
             expires: now + TIMEOUT,
             next_header: 0,
-            octets,
-            fixed_octets: fixed.len(),
+            bytes,
+            fixed_bytes: fixed.len(),
             runs: ArrayVec::new(),
             total: None,
             codepoints: 0,
@@ -157,7 +157,7 @@ impl Reassembly {
     fn drop_at(&mut self, at: usize) {
         let packet = self.packets.remove(at);
         self.dropped += u64::from(!packet.spoiled);
-        self.spare.push(packet.octets);
+        self.spare.push(packet.bytes);
     }
 
     /// Hands out what is finished; what was handed out before is storage again.
@@ -168,7 +168,7 @@ impl Reassembly {
 
 /// A first fragment that hides a part of the upper protocol's header in the next.
 fn is_tiny(fragment: &Fragment, piece: &[u8]) -> bool {
-    let least = if fragment.next_header == PROTOCOL_TCP { HEADER_OCTETS } else { LEAST_HEADER_OCTETS };
+    let least = if fragment.next_header == PROTOCOL_TCP { HEADER_BYTES } else { LEAST_HEADER_BYTES };
     fragment.offset == 0 && fragment.more && piece.len() < least
 }
 
@@ -189,18 +189,18 @@ impl Packet {
         if self.runs.get(at).is_some_and(|run| run.0 < end) || !self.add_run(at, fragment.offset, end) {
             return false;
         }
-        let needed = self.fixed_octets + end;
-        if self.octets.len() < needed {
-            self.octets.resize(needed, 0);
+        let needed = self.fixed_bytes + end;
+        if self.bytes.len() < needed {
+            self.bytes.resize(needed, 0);
         }
-        self.octets[self.fixed_octets + fragment.offset..needed].copy_from_slice(piece);
+        self.bytes[self.fixed_bytes + fragment.offset..needed].copy_from_slice(piece);
         true
     }
 
     /// Forgets what came; only its name is kept.
     fn spoil(&mut self) {
         self.spoiled = true;
-        self.octets.truncate(self.fixed_octets);
+        self.bytes.truncate(self.fixed_bytes);
         self.runs.clear();
     }
 
@@ -217,14 +217,14 @@ impl Packet {
     /// Makes the fixed header that of a packet in one piece. A mark on any fragment is one on the packet (RFC
     /// 3168 section 5.3).
     fn complete_header(&mut self) {
-        let total = self.octets.len();
+        let total = self.bytes.len();
         let marked = self.has(Ecn::Ce);
-        let (header, _) = self.octets.split_at_mut(self.fixed_octets);
+        let (header, _) = self.bytes.split_at_mut(self.fixed_bytes);
         if marked {
-            header[1] |= if self.fixed_octets == IPV6_OCTETS { 0x30 } else { 3 };
+            header[1] |= if self.fixed_bytes == IPV6_BYTES { 0x30 } else { 3 };
         }
-        if self.fixed_octets == IPV6_OCTETS {
-            header[4..6].copy_from_slice(&((total - IPV6_OCTETS) as u16).to_be_bytes());
+        if self.fixed_bytes == IPV6_BYTES {
+            header[4..6].copy_from_slice(&((total - IPV6_BYTES) as u16).to_be_bytes());
             header[6] = self.next_header;
             return;
         }
@@ -296,9 +296,9 @@ mod tests {
                 let whole = add(&mut r, &wire(unit * 24, *unit != units, &payload[unit * 24..end]));
                 prop_assert_eq!(whole.is_some(), n == units);
                 if let Some(whole) = whole {
-                    prop_assert_eq!(&whole[IPV6_OCTETS..], &payload[..]);
+                    prop_assert_eq!(&whole[IPV6_BYTES..], &payload[..]);
                     let upper = parse_ipv6(&whole, whole.len()).unwrap().upper;
-                    prop_assert_eq!(upper, Upper::Whole { protocol: 6, header_octets: 40 });
+                    prop_assert_eq!(upper, Upper::Whole { protocol: 6, header_bytes: 40 });
                 }
             }
         }
@@ -312,7 +312,7 @@ mod tests {
         // Now there would be a packet without overlap.
         assert!(add(&mut r, &wire(0, true, &[1; 24])).is_none());
         assert!(add(&mut r, &wire(24, false, &[1; 8])).is_none());
-        assert_eq!((r.dropped(), r.packets[0].octets.len()), (3, IPV6_OCTETS));
+        assert_eq!((r.dropped(), r.packets[0].bytes.len()), (3, IPV6_BYTES));
     }
 
     #[test]
@@ -326,8 +326,8 @@ mod tests {
             ((24, false, 16), (8, false, 8)),
         ] {
             let mut r = Reassembly::default();
-            for (offset, more, octets) in [first, then] {
-                assert!(add(&mut r, &wire(offset, more, &vec![1; octets])).is_none());
+            for (offset, more, bytes) in [first, then] {
+                assert!(add(&mut r, &wire(offset, more, &vec![1; bytes])).is_none());
             }
             assert_eq!((r.dropped(), r.packets[0].spoiled), (1, true), "{first:?}, {then:?}");
         }
@@ -348,7 +348,7 @@ mod tests {
         let mut r = Reassembly::default();
         for (offset, next_header) in [(0, 6), (24, 17)] {
             let fragment =
-                Fragment { identification: 9, offset, more: offset == 0, next_header, header_octets: 20 };
+                Fragment { identification: 9, offset, more: offset == 0, next_header, header_bytes: 20 };
             assert!(r.add(Instant::ZERO, src, dst, &fragment, &[0x45; 44]).is_none());
         }
         assert_eq!((r.dropped(), r.packets.len()), (0, 2));
@@ -359,12 +359,12 @@ mod tests {
         let mut r = Reassembly::default();
         assert!(add(&mut r, &wire(0, true, &[1; 24])).is_none());
         let fragment =
-            Fragment { identification: 9, offset: 0, more: false, next_header: 60, header_octets: 48 };
+            Fragment { identification: 9, offset: 0, more: false, next_header: 60, header_bytes: 48 };
         let atomic = wire(0, false, &[2; 24]);
         let whole = r.add(Instant::ZERO, A, A, &fragment, &atomic).map(<[u8]>::to_vec).unwrap();
-        assert_eq!((&whole[IPV6_OCTETS..], whole[6]), (&[2; 24][..], 60));
+        assert_eq!((&whole[IPV6_BYTES..], whole[6]), (&[2; 24][..], 60));
         let whole = add(&mut r, &wire(24, false, &[1; 8])).unwrap();
-        assert_eq!(whole[IPV6_OCTETS..], [1; 32]);
+        assert_eq!(whole[IPV6_BYTES..], [1; 32]);
     }
 
     #[test]
@@ -379,8 +379,8 @@ mod tests {
     fn from(r: &mut Reassembly, source: u8, identification: u32, offset: usize, now: Instant) -> bool {
         let src = IpAddress::v6(1, 0, 0, 0, 0, 0, 0, source.into());
         let piece = wire(offset, offset == 0, &[1; 24]);
-        let (more, next_header, header_octets) = (offset == 0, 6, 48);
-        let fragment = Fragment { identification, offset, more, next_header, header_octets };
+        let (more, next_header, header_bytes) = (offset == 0, 6, 48);
+        let fragment = Fragment { identification, offset, more, next_header, header_bytes };
         r.add(now, src, A, &fragment, &piece).is_some()
     }
 
@@ -416,13 +416,13 @@ mod tests {
         r: &mut Reassembly,
         (src, dst, identification): (IpAddress, IpAddress, u32),
         (offset, more): (usize, bool),
-        (octets, ecn): (&[u8], u8),
+        (bytes, ecn): (&[u8], u8),
     ) -> Option<Vec<u8>> {
         let ipv4 = matches!(src, IpAddress::Ipv4(_));
-        let mut packet = vec![0; if ipv4 { IPV4_OCTETS } else { IPV6_OCTETS + 8 }];
+        let mut packet = vec![0; if ipv4 { IPV4_BYTES } else { IPV6_BYTES + 8 }];
         packet[1] = if ipv4 { ecn } else { ecn << 4 };
-        let fragment = Fragment { identification, offset, more, next_header: 6, header_octets: packet.len() };
-        packet.extend(octets);
+        let fragment = Fragment { identification, offset, more, next_header: 6, header_bytes: packet.len() };
+        packet.extend(bytes);
         r.add(Instant::ZERO, src, dst, &fragment, &packet).map(<[u8]>::to_vec)
     }
 
@@ -440,11 +440,11 @@ mod tests {
     fn a_strangers_bytes_do_not_get_in_by_an_overlap() {
         for [a, b, _] in HOSTS {
             // Whichever comes first, wherever it lies, whatever it has.
-            for (at, octets) in [(0, 24), (24, 24), (48, 8), (8, 8), (16, 24), (0, 56)] {
+            for (at, bytes) in [(0, 24), (24, 24), (48, 8), (8, 8), (16, 24), (0, 56)] {
                 for first in [true, false] {
                     let mut r = Reassembly::default();
                     let key = (a, b, 7);
-                    let forged = |r: &mut Reassembly| piece(r, key, (at, true), (&vec![6; octets], 0));
+                    let forged = |r: &mut Reassembly| piece(r, key, (at, true), (&vec![6; bytes], 0));
                     if first {
                         assert_eq!(forged(&mut r), None);
                     }
@@ -454,8 +454,8 @@ mod tests {
                     }
                     got.push(piece(&mut r, key, (0, true), (&[1; 24], 0)));
                     got.push(piece(&mut r, key, (48, false), (&[1; 8], 0)));
-                    assert!(got.iter().all(Option::is_none), "{a}: {at} {octets} {first}");
-                    assert!(r.packets.len() == 1 && r.packets[0].spoiled, "{a}: {at} {octets} {first}");
+                    assert!(got.iter().all(Option::is_none), "{a}: {at} {bytes} {first}");
+                    assert!(r.packets.len() == 1 && r.packets[0].spoiled, "{a}: {at} {bytes} {first}");
                 }
             }
         }
@@ -520,8 +520,8 @@ mod tests {
             assert_eq!(whole.is_some(), more);
             if let Some(whole) = whole {
                 let header = crate::ip::parse_ipv4(whole, whole.len()).unwrap();
-                assert_eq!(header.upper, Upper::Whole { protocol: 6, header_octets: 20 });
-                assert_eq!((header.src, header.dst, header.total_octets), (src, dst, 68));
+                assert_eq!(header.upper, Upper::Whole { protocol: 6, header_bytes: 20 });
+                assert_eq!((header.src, header.dst, header.total_bytes), (src, dst, 68));
                 assert_eq!(whole[20..], [[0; 24], [24; 24]].concat());
             }
         }

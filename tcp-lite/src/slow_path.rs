@@ -18,8 +18,8 @@ use crate::route::Routes;
 
 /// Frames waiting to be sent; more are dropped.
 const TX_FRAMES: usize = 64;
-/// Octets of the largest frame taken in: a packet of 64 KiB behind an untagged header.
-const MAX_FRAME_OCTETS: usize = 65_535 + ethernet::HEADER_OCTETS;
+/// Bytes of the largest frame taken in: a packet of 64 KiB behind an untagged header.
+const MAX_FRAME_BYTES: usize = 65_535 + ethernet::HEADER_BYTES;
 /// Packets that the raw socket holds. It is emptied after every frame.
 const RAW_PACKETS: usize = 4;
 /// Bytes of the longest packet that the raw socket holds at first: the MTU of Ethernet. Longer ones come from devices
@@ -45,11 +45,11 @@ impl SlowPath {
     /// When the Ethernet address or an IP address is no unicast address.
     pub(crate) fn new(config: &StackConfig, routes: &Routes, pool: Mempool, random_seed: u64) -> Self {
         let mut device = SlowDevice {
-            rx: Vec::with_capacity(MAX_FRAME_OCTETS),
+            rx: Vec::with_capacity(MAX_FRAME_BYTES),
             rx_full: false,
             tx: Egress {
                 frames: VecDeque::with_capacity(TX_FRAMES),
-                scratch: Vec::with_capacity(MAX_FRAME_OCTETS),
+                scratch: Vec::with_capacity(MAX_FRAME_BYTES),
                 pool,
                 vlan: config.vlan,
             },
@@ -88,13 +88,13 @@ impl SlowPath {
     #[cold]
     fn grow(&mut self) {
         self.sockets.remove(self.tcp);
-        self.tcp = self.sockets.add(raw_socket(MAX_FRAME_OCTETS));
-        self.tcp_bytes = MAX_FRAME_OCTETS;
+        self.tcp = self.sockets.add(raw_socket(MAX_FRAME_BYTES));
+        self.tcp_bytes = MAX_FRAME_BYTES;
     }
 
     /// Lets smoltcp work on the frame that [`frame`](Self::frame) was filled with.
     pub(crate) fn input(&mut self, now: Instant) {
-        if self.device.rx.len() > ethernet::HEADER_OCTETS + self.tcp_bytes {
+        if self.device.rx.len() > ethernet::HEADER_BYTES + self.tcp_bytes {
             self.grow();
         }
         self.device.rx_full = true;
@@ -167,10 +167,10 @@ struct Egress {
 
 impl Egress {
     /// Queues a frame that `fill` writes, unless there is no room or it is TCP.
-    fn send<R>(&mut self, octets: usize, fill: impl FnOnce(&mut [u8]) -> R) -> R {
+    fn send<R>(&mut self, bytes: usize, fill: impl FnOnce(&mut [u8]) -> R) -> R {
         let buf = if self.frames.len() < TX_FRAMES { self.pool.alloc() } else { None };
         if let Some(mut buf) = buf
-            && let Some(room) = buf.append(octets)
+            && let Some(room) = buf.append(bytes)
         {
             let result = fill(room);
             if !is_tcp(room) && self.tag(&mut buf) {
@@ -179,7 +179,7 @@ impl Egress {
             return result;
         }
         self.scratch.clear();
-        self.scratch.resize(octets, 0);
+        self.scratch.resize(bytes, 0);
         fill(&mut self.scratch)
     }
 
@@ -187,7 +187,7 @@ impl Egress {
     fn tag(&self, buf: &mut Mbuf) -> bool {
         let Some(vlan) = self.vlan else { return true };
         let Some(header) = ethernet::Header::parse(buf.head()) else { return false };
-        if buf.prepend(ethernet::TAG_OCTETS).is_none() {
+        if buf.prepend(ethernet::TAG_BYTES).is_none() {
             return false;
         }
         let Some(head) = buf.head_mut() else { return false };
@@ -200,8 +200,8 @@ impl Egress {
 fn is_tcp(frame: &[u8]) -> bool {
     let Some(header) = ethernet::Header::parse(frame) else { return false };
     let protocol = match header.ethertype {
-        ethernet::ETHERTYPE_IPV4 => frame.get(header.octets + 9),
-        ethernet::ETHERTYPE_IPV6 => frame.get(header.octets + 6),
+        ethernet::ETHERTYPE_IPV4 => frame.get(header.bytes + 9),
+        ethernet::ETHERTYPE_IPV6 => frame.get(header.bytes + 6),
         _ => None,
     };
     protocol == Some(&PROTOCOL_TCP)
@@ -223,7 +223,7 @@ impl phy::Device for SlowDevice {
     fn capabilities(&self) -> phy::DeviceCapabilities {
         let mut capabilities = phy::DeviceCapabilities::default();
         capabilities.medium = phy::Medium::Ethernet;
-        capabilities.max_transmission_unit = self.mtu + ethernet::HEADER_OCTETS;
+        capabilities.max_transmission_unit = self.mtu + ethernet::HEADER_BYTES;
         capabilities
     }
 }
@@ -273,30 +273,30 @@ mod tests {
     }
 
     /// A TCP packet to us with this much behind the IP header.
-    fn fill(frame: &mut Vec<u8>, octets: usize) {
+    fn fill(frame: &mut Vec<u8>, bytes: usize) {
         let (src_addr, dst_addr) = (Ipv4Address::new(10, 0, 0, 2), Ipv4Address::new(10, 0, 0, 1));
         let ip =
-            Ipv4Repr { src_addr, dst_addr, next_header: IpProtocol::Tcp, payload_len: octets, hop_limit: 64 };
+            Ipv4Repr { src_addr, dst_addr, next_header: IpProtocol::Tcp, payload_len: bytes, hop_limit: 64 };
         let src_mac = EthernetAddress([2, 0, 0, 0, 0, 2]);
         let ethernet = EthernetRepr { src_addr: src_mac, dst_addr: MAC, ethertype: EthernetProtocol::Ipv4 };
-        frame.resize(ethernet::HEADER_OCTETS + 20, 0);
+        frame.resize(ethernet::HEADER_BYTES + 20, 0);
         ethernet.emit(&mut EthernetFrame::new_unchecked(&mut frame[..]));
-        let packet = smoltcp::wire::Ipv4Packet::new_unchecked(&mut frame[ethernet::HEADER_OCTETS..]);
+        let packet = smoltcp::wire::Ipv4Packet::new_unchecked(&mut frame[ethernet::HEADER_BYTES..]);
         ip.emit(&mut { packet }, &ChecksumCapabilities::default());
-        frame.extend((0..octets).map(|at| at as u8));
+        frame.extend((0..bytes).map(|at| at as u8));
     }
 
     #[test]
     fn tcp_of_any_length_is_handed_back_whole() {
         let mut slow = slow_path();
         // Short, at the bound of what there is room for at first, beyond it, as long as can be, and short again.
-        for octets in [40, RAW_BYTES - 20, RAW_BYTES - 19, 65_515, 40, 65_515] {
-            fill(slow.frame(), octets);
-            let sent = slow.filled()[ethernet::HEADER_OCTETS..].to_vec();
+        for bytes in [40, RAW_BYTES - 20, RAW_BYTES - 19, 65_515, 40, 65_515] {
+            fill(slow.frame(), bytes);
+            let sent = slow.filled()[ethernet::HEADER_BYTES..].to_vec();
             slow.input(Instant::ZERO);
             let mut got = Vec::new();
-            assert!(slow.reassembled(|packet| got.extend_from_slice(packet)), "{octets} bytes are lost");
-            assert!(got == sent, "{octets} bytes are others");
+            assert!(slow.reassembled(|packet| got.extend_from_slice(packet)), "{bytes} bytes are lost");
+            assert!(got == sent, "{bytes} bytes are others");
             assert!(!slow.reassembled(|_| ()), "handed back once");
         }
     }

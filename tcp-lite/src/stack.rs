@@ -38,7 +38,7 @@ use crate::facade::{IpAddress, IpCidr};
 use crate::four_tuple::FourTuple;
 use crate::frame::Framing;
 use crate::icmp_error::{IPV4_MIN_MTU, IPV6_MIN_MTU};
-use crate::ip::{IPV4_OCTETS, IPV6_OCTETS};
+use crate::ip::{IPV4_BYTES, IPV6_BYTES};
 use crate::listener::{ListenConfig, ListenerCounters, Listeners};
 use crate::neighbor::Neighbors;
 use crate::reassembly::Reassembly;
@@ -126,7 +126,7 @@ impl Stack {
             starved: Backoff::default(),
             // What waits to be acknowledged must leave buffers to receive the acknowledgements into.
             segments: SegmentSlab::new(limits.tx_segments, (pool.capacity() / 2).max(1)),
-            reorder: ReorderSlab::new(limits.connections, limits.out_of_order_octets, &pool),
+            reorder: ReorderSlab::new(limits.connections, limits.out_of_order_bytes, &pool),
             searches: SearchSlab::new(limits.path_mtu_searches.min(pool.capacity() / 16)),
             events: VecDeque::with_capacity(limits.events + SPARE_EVENTS),
             counters: StackCounters::default(),
@@ -384,19 +384,19 @@ impl Stack {
         Ok(Sender { stack: self, slot, pushed: false })
     }
 
-    /// Cuts `octets` into segments of EMSS and queues what fits; returns how many octets were taken.
+    /// Cuts `bytes` into segments of EMSS and queues what fits; returns how many bytes were taken.
     /// For plain streams: FPDUs go by [`sender`](Self::sender).
     ///
     /// # Errors
-    /// As [`Sender::segment`], when not a single octet was taken.
-    pub fn send(&mut self, now: Instant, conn: ConnId, octets: &[u8]) -> Result<usize, SendError> {
+    /// As [`Sender::segment`], when not a single byte was taken.
+    pub fn send(&mut self, now: Instant, conn: ConnId, bytes: &[u8]) -> Result<usize, SendError> {
         self.advance(now);
         let sent = self.with_live(conn, |tcb, ctx| {
-            let mut rest = octets;
+            let mut rest = bytes;
             while !rest.is_empty() {
                 let (page, emss) = match tcb.segment(ctx) {
                     Ok(place) => place,
-                    Err(error) if rest.len() == octets.len() => return Err(error),
+                    Err(error) if rest.len() == bytes.len() => return Err(error),
                     Err(_) => break,
                 };
                 let (now, later) = rest.split_at(rest.len().min(emss));
@@ -405,15 +405,15 @@ impl Stack {
                 rest = later;
             }
             tcb.on_pushed(ctx);
-            Ok(octets.len() - rest.len())
+            Ok(bytes.len() - rest.len())
         });
         sent.unwrap_or(Err(SendError::Closed))
     }
 
-    /// Says that `octets` handed up ahead of the frontier are no longer held (they were placed, or the frontier
+    /// Says that `bytes` handed up ahead of the frontier are no longer held (they were placed, or the frontier
     /// passed them and they were consumed). The out-of-order budget counts what was handed up and not released.
-    pub fn release(&mut self, conn: ConnId, octets: usize) {
-        self.with_live(conn, |tcb, ctx| tcb.release(ctx, octets));
+    pub fn release(&mut self, conn: ConnId, bytes: usize) {
+        self.with_live(conn, |tcb, ctx| tcb.release(ctx, bytes));
     }
 
     /// Has the state of the connection in `slot` fetched to the cache: it is about to send or to receive.
@@ -421,13 +421,13 @@ impl Stack {
         self.connections.prefetch(slot);
     }
 
-    /// Says that `octets` handed up in order are held all the same, until they are [`release`](Self::release)d: the
+    /// Says that `bytes` handed up in order are held all the same, until they are [`release`](Self::release)d: the
     /// window closes by as much. For readers of plain streams who may be slower than their peer.
-    pub fn hold(&mut self, conn: ConnId, octets: usize) {
-        self.with_live(conn, |tcb, ctx| tcb.hold(ctx, octets));
+    pub fn hold(&mut self, conn: ConnId, bytes: usize) {
+        self.with_live(conn, |tcb, ctx| tcb.hold(ctx, bytes));
     }
 
-    /// Gives up octets that were handed up ahead of the frontier and not [`release`](Self::release)d: these stretches of
+    /// Gives up bytes that were handed up ahead of the frontier and not [`release`](Self::release)d: these stretches of
     /// the stream, by offset, at most 16, which do not overlap. They count as not received from now on, and may come
     /// again. All or none: `false` where some are in order by now (then all below is), or where too many ranges would
     /// be left; the user keeps them then.
@@ -435,10 +435,10 @@ impl Stack {
         self.with_live(conn, |tcb, ctx| tcb.evict(ctx, stretches)).unwrap_or(true)
     }
 
-    /// Says how many octets of packet buffers the user keeps for what came ahead of the frontier, in all: a small
+    /// Says how many bytes of packet buffers the user keeps for what came ahead of the frontier, in all: a small
     /// segment may pin a whole buffer.
-    pub fn pin(&mut self, conn: ConnId, octets: usize) {
-        self.with_live(conn, |tcb, ctx| tcb.pin(ctx, octets));
+    pub fn pin(&mut self, conn: ConnId, bytes: usize) {
+        self.with_live(conn, |tcb, ctx| tcb.pin(ctx, bytes));
     }
 
     /// Has a connection probe its silent peer otherwise than [`TcpConfig`](crate::TcpConfig) says; `None`: not at all.
@@ -534,13 +534,13 @@ impl Stack {
         let ipv6 = matches!(tuple.remote, IpAddress::Ipv6(_));
         let path = mss(&tuple.remote, usize::from(self.config.mtu));
         let least = if ipv6 { IPV6_MIN_MTU } else { IPV4_MIN_MTU };
-        let base = usize::from(self.config.tcp.path_mtu.base_octets).max(least);
+        let base = usize::from(self.config.tcp.path_mtu.base_bytes).max(least);
         Birth {
             local_port: tuple.local_port,
             remote_port: tuple.remote_port,
             iss: self.secrets.isn(now, tuple),
             timestamp_offset: self.secrets.timestamp_offset(tuple),
-            mss: path.min(u16::try_from(self.pool.data_octets()).unwrap_or(u16::MAX)),
+            mss: path.min(u16::try_from(self.pool.data_bytes()).unwrap_or(u16::MAX)),
             base_mss: mss(&tuple.remote, base),
             default_peer_mss: if ipv6 { 1220 } else { 536 },
         }
@@ -560,8 +560,8 @@ impl Stack {
     }
 }
 
-/// Largest TCP segment, options included, in an IP packet of `mtu` octets.
+/// Largest TCP segment, options included, in an IP packet of `mtu` bytes.
 fn mss(remote: &IpAddress, mtu: usize) -> u16 {
-    let ip_octets = if matches!(remote, IpAddress::Ipv6(_)) { IPV6_OCTETS } else { IPV4_OCTETS };
-    mtu.saturating_sub(ip_octets + crate::tcp::header::HEADER_OCTETS) as u16
+    let ip_bytes = if matches!(remote, IpAddress::Ipv6(_)) { IPV6_BYTES } else { IPV4_BYTES };
+    mtu.saturating_sub(ip_bytes + crate::tcp::header::HEADER_BYTES) as u16
 }

@@ -85,12 +85,12 @@ impl SynCookies {
 
     /// Whether `segment` may have come before the acknowledgement of a cookie: only the segment that follows the SYN
     /// can prove that, the peer's number is part of the cookie. What acknowledges a number of another time cannot.
-    pub(crate) fn may_be_overtaken(&self, now: Instant, segment: &TcpHeader, octets: usize) -> bool {
+    pub(crate) fn may_be_overtaken(&self, now: Instant, segment: &TcpHeader, bytes: usize) -> bool {
         let (Some(ack), current) = (segment.ack, period(now)) else { return false };
         let made = ack.0.wrapping_sub(1) as u32 >> 27;
         self.is_awaited(now)
             && !segment.flags.intersects(Flags::SYN | Flags::RST)
-            && (octets > 0 || segment.flags.contains(Flags::FIN))
+            && (bytes > 0 || segment.flags.contains(Flags::FIN))
             && [current, current - 1].into_iter().any(|at| at as u32 & 31 == made)
     }
 

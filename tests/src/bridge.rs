@@ -94,10 +94,10 @@ impl Bridge {
         let taken = self.ports[side].rx_burst(now_us, &mut frames);
         self.passed.taken[side] += taken as u64;
         for frame in frames {
-            let mut octets = vec![0; frame.len()];
-            frame.copy_to(0, &mut octets);
-            self.passed.witness.see(side, &octets);
-            let outcome = self.links[side].carry(now_us, octets);
+            let mut bytes = vec![0; frame.len()];
+            frame.copy_to(0, &mut bytes);
+            self.passed.witness.see(side, &bytes);
+            let outcome = self.links[side].carry(now_us, bytes);
             self.enter(side, outcome);
         }
         let outcome = self.links[side].poll(now_us);
@@ -111,14 +111,14 @@ impl Bridge {
         for (at_us, frame) in outcome.arrivals {
             if self.waiting[other] < WAITING {
                 self.waiting[other] += 1;
-                self.arriving[other].push(at_us, frame.octets);
+                self.arriving[other].push(at_us, frame.bytes);
             } else {
                 self.passed.stuck[side] += 1;
             }
         }
-        for (at_us, octets) in outcome.back {
+        for (at_us, bytes) in outcome.back {
             self.waiting[side] += 1;
-            self.arriving[side].push(at_us, octets);
+            self.arriving[side].push(at_us, bytes);
         }
     }
 
@@ -127,9 +127,9 @@ impl Bridge {
         let now_us = self.clock.now_us();
         let pool = self.ports[side].mempool().clone();
         while !self.leaving[side].is_full() {
-            let Some(octets) = self.arriving[side].pop(now_us) else { break };
+            let Some(bytes) = self.arriving[side].pop(now_us) else { break };
             self.waiting[side] -= 1;
-            let frame = pool.alloc().and_then(|mut frame| frame.append_slice(&octets).then_some(frame));
+            let frame = pool.alloc().and_then(|mut frame| frame.append_slice(&bytes).then_some(frame));
             match frame {
                 Some(frame) => self.leaving[side].push(frame),
                 None => self.passed.stuck[1 - side] += 1,

@@ -3,39 +3,39 @@
 
 /// Every text begins so.
 pub const MAGIC: &str = "iwp1";
-/// Longest text, octets.
+/// Longest text, bytes.
 pub const MAX_TEXT: usize = 192;
 /// The pattern of what a target sends and writes.
 pub const SOURCE: usize = 100;
 
-/// Octet `at` of pattern `index`.
-pub fn pattern_octet(index: usize, at: usize) -> u8 {
+/// Byte `at` of pattern `index`.
+pub fn pattern_byte(index: usize, at: usize) -> u8 {
     (at + 7 * (at / 256) + 59 * index + 13) as u8
 }
 
-/// The first `length` octets of pattern `index`.
+/// The first `length` bytes of pattern `index`.
 pub fn pattern(index: usize, length: usize) -> Vec<u8> {
-    (0..length).map(|at| pattern_octet(index, at)).collect()
+    (0..length).map(|at| pattern_byte(index, at)).collect()
 }
 
-/// The first `length` octets of what differs from pattern `index` in each octet, and shows where it was cut.
+/// The first `length` bytes of what differs from pattern `index` in each byte, and shows where it was cut.
 pub fn contrary(index: usize, length: usize) -> Vec<u8> {
-    (0..length).map(|at| pattern_octet(index, at) ^ (0x80 | (at % 127) as u8)).collect()
+    (0..length).map(|at| pattern_byte(index, at) ^ (0x80 | (at % 127) as u8)).collect()
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{contrary, pattern, pattern_octet};
+    use super::{contrary, pattern, pattern_byte};
 
     /// The patterns of `TARGET.md`, and its CRC.
     #[test]
-    fn octets_are_as_agreed() {
+    fn bytes_are_as_agreed() {
         assert_eq!(pattern(0, 3), [13, 14, 15]);
-        assert_eq!(pattern_octet(1, 256), ((256 + 7 + 59 + 13) % 256) as u8);
+        assert_eq!(pattern_byte(1, 256), ((256 + 7 + 59 + 13) % 256) as u8);
         assert_eq!(crc32c::crc32c(b"123456789"), 0xe306_9283);
         for index in 0..4 {
             let pairs = pattern(index, 70_000).into_iter().zip(contrary(index, 70_000));
-            assert_eq!(pairs.filter(|(octet, other)| octet == other).count(), 0);
+            assert_eq!(pairs.filter(|(byte, other)| byte == other).count(), 0);
         }
     }
 }

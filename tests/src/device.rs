@@ -16,7 +16,7 @@ pub struct DeviceArgs {
     /// Our address with its prefix length.
     #[arg(long)]
     pub ip: String,
-    /// MTU, octets.
+    /// MTU, bytes.
     #[arg(long, default_value_t = 1500)]
     mtu: u16,
 }
@@ -31,7 +31,7 @@ impl DeviceArgs {
     }
 }
 
-/// DPDK's string for a raw socket on `dev`, the `number`-th of the process, whose rings hold frames of up to `room` octets
+/// DPDK's string for a raw socket on `dev`, the `number`-th of the process, whose rings hold frames of up to `room` bytes
 /// (less some hundred): at most 61440, since a packet buffer holds one of them.
 pub fn af_packet(number: usize, dev: &str, room: usize) -> String {
     let block = if room < 65_536 / 2 { 65_536 } else { room };

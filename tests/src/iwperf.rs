@@ -64,7 +64,7 @@ impl Test {
         matches!(self, Self::WriteBw | Self::ReadBw | Self::SendBw)
     }
 
-    /// A size (octets) and a number of iterations that are quick and still cut messages into several FPDUs.
+    /// A size (bytes) and a number of iterations that are quick and still cut messages into several FPDUs.
     pub fn quick(self) -> (u32, u32) {
         if self.is_bandwidth() { (40_000, 50) } else { (3_000, 50) }
     }
@@ -77,7 +77,7 @@ pub struct Net {
     pub vdev: String,
     /// Our address with its prefix length.
     pub ip: String,
-    /// MTU, octets.
+    /// MTU, bytes.
     pub mtu: u16,
 }
 
@@ -164,7 +164,7 @@ pub fn host(ip: &str) -> &str {
     ip.split_once('/').map_or(ip, |(address, _)| address)
 }
 
-/// The command line of a quick client of `test` that validates every octet and writes its results to `json`.
+/// The command line of a quick client of `test` that validates every byte and writes its results to `json`.
 ///
 /// # Errors
 /// When `iwperf` does not build.

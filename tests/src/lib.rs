@@ -1,5 +1,5 @@
 //! What the tests that cross crates share: network namespaces, processes in them, Linux's siw in a virtual
-//! machine, `iwperf`'s command line, the octets that streams carry, and the simulator ([`sim`]).
+//! machine, `iwperf`'s command line, the bytes that streams carry, and the simulator ([`sim`]).
 //!
 //! Nothing here is part of the library, and nothing here touches the host's own network: every device lives in
 //! a namespace that is made for one test and goes with it.

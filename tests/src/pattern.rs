@@ -1,7 +1,7 @@
-//! The octets that test streams carry: each follows from a seed and its place in the stream alone, so a receiver
-//! can check any piece, in any order, and say which octet is wrong first.
+//! The bytes that test streams carry: each follows from a seed and its place in the stream alone, so a receiver
+//! can check any piece, in any order, and say which byte is wrong first.
 
-/// A stream's octets.
+/// A stream's bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pattern {
     seed: u64,
@@ -13,20 +13,20 @@ impl Pattern {
         Self { seed }
     }
 
-    /// Writes the octets from `offset` on into `out`.
+    /// Writes the bytes from `offset` on into `out`.
     pub fn fill(self, offset: u64, out: &mut [u8]) {
-        for (octet, at) in out.iter_mut().zip(offset..) {
-            *octet = self.octet(at);
+        for (byte, at) in out.iter_mut().zip(offset..) {
+            *byte = self.byte(at);
         }
     }
 
-    /// The place in the stream of the first octet of `octets` that is not as it should be.
-    pub fn first_wrong(self, offset: u64, octets: &[u8]) -> Option<u64> {
-        octets.iter().zip(offset..).find_map(|(&octet, at)| (octet != self.octet(at)).then_some(at))
+    /// The place in the stream of the first byte of `bytes` that is not as it should be.
+    pub fn first_wrong(self, offset: u64, bytes: &[u8]) -> Option<u64> {
+        bytes.iter().zip(offset..).find_map(|(&byte, at)| (byte != self.byte(at)).then_some(at))
     }
 
-    /// One octet: a byte of the SplitMix64 value of its eight-octet word.
-    fn octet(self, at: u64) -> u8 {
+    /// One byte: a byte of the SplitMix64 value of its eight-byte word.
+    fn byte(self, at: u64) -> u8 {
         let mut z = self.seed.wrapping_add((at / 8).wrapping_mul(0x9E37_79B9_7F4A_7C15));
         z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
         z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
@@ -39,7 +39,7 @@ mod tests {
     use super::Pattern;
 
     #[test]
-    fn pieces_in_any_order_are_the_stream_and_a_wrong_octet_is_named() {
+    fn pieces_in_any_order_are_the_stream_and_a_wrong_byte_is_named() {
         let pattern = Pattern::new(7);
         let mut whole = [0u8; 1000];
         pattern.fill(0, &mut whole);

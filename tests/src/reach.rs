@@ -16,7 +16,7 @@ use crate::sim::queue::Queue;
 
 const LOCAL_PORT: u16 = 40_000;
 
-/// Octets of a Write.
+/// Bytes of a Write.
 const WRITE: usize = 256 << 10;
 
 /// Writes that are posted and not completed: more than the send buffer and the windows take.
@@ -34,7 +34,7 @@ pub struct Path {
     pub rtt_us: u64,
     /// Queue in front of the wire, hundredths of what one round trip carries.
     pub queue: u64,
-    /// MTU, octets.
+    /// MTU, bytes.
     pub mtu: u16,
     /// The receiver asks for markers.
     pub markers: bool,
@@ -58,8 +58,8 @@ pub struct Reached {
 }
 
 impl Path {
-    /// Octets that one round trip carries.
-    pub fn octets(&self) -> u64 {
+    /// Bytes that one round trip carries.
+    pub fn bytes(&self) -> u64 {
         self.rate_mbit * self.rtt_us / 8
     }
 
@@ -76,13 +76,13 @@ impl Path {
         for round in 1..=rounds {
             let before = run.carried;
             run.until(start_us + round * self.rtt_us)?;
-            if (run.carried - before) * 10 >= self.octets() * 9 {
+            if (run.carried - before) * 10 >= self.bytes() * 9 {
                 filled_after = filled_after.min(round);
             }
         }
         let (carried, placed) = (run.carried, run.placed());
         run.until(start_us + 2 * half_us)?;
-        let of_rate = |octets: u64| octets as f64 * 8.0 / (half_us * self.rate_mbit) as f64;
+        let of_rate = |bytes: u64| bytes as f64 * 8.0 / (half_us * self.rate_mbit) as f64;
         Ok(Reached {
             wire: of_rate(run.carried - carried),
             payload: of_rate(run.placed() - placed),
@@ -103,7 +103,7 @@ struct Run {
     wakes: [Option<u64>; 2],
     posted: u64,
     completed: u64,
-    /// Octets of frames with payload that have reached the receiver.
+    /// Bytes of frames with payload that have reached the receiver.
     carried: u64,
 }
 
@@ -119,7 +119,7 @@ impl Run {
         let source = region(0).map_err(|error| error.to_string())?;
         let sink = region(1).map_err(|error| error.to_string())?;
         // Two frames at least, or an acknowledgement's way back is full.
-        let queue = (path.octets() * path.queue / 100).max(2 * u64::from(path.mtu) + 28);
+        let queue = (path.bytes() * path.queue / 100).max(2 * u64::from(path.mtu) + 28);
         let wire =
             |side| Wire::new(path.rate_mbit, path.rtt_us / 2, queue, Loss::Random(path.loss_ppm), 1, side);
         let wakes = [Some(hosts.now_us); 2];
@@ -141,9 +141,9 @@ impl Run {
         &self.connected.qps[0]
     }
 
-    /// Octets of payload in the receiver's memory.
+    /// Bytes of payload in the receiver's memory.
     fn placed(&self) -> u64 {
-        self.hosts.hosts[1].engine.counters().rx_placed_octets
+        self.hosts.hosts[1].engine.counters().rx_placed_bytes
     }
 
     fn until(&mut self, end_us: u64) -> Result<(), String> {

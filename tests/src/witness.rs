@@ -16,17 +16,17 @@ use crate::sim::packet::{Tcp, flag, parse};
 pub struct Seen {
     /// Segments with payload.
     pub data: u64,
-    /// Octets of payload of the longest.
+    /// Bytes of payload of the longest.
     pub longest: usize,
-    /// Segments of one octet or none from just below what the other side has acknowledged, while its window was
+    /// Segments of one byte or none from just below what the other side has acknowledged, while its window was
     /// closed: window probes (RFC 9293 section 3.8.6.1).
     pub window_probes: u64,
     /// The same while its window was open: keepalives (section 3.8.4).
     pub keepalives: u64,
     /// Segments with an urgent pointer.
     pub urgent: u64,
-    /// Octets of payload in SYNs.
-    pub syn_octets: u64,
+    /// Bytes of payload in SYNs.
+    pub syn_bytes: u64,
     /// Segments that announce a window of zero.
     pub zero_windows: u64,
     /// Packets that may be marked (RFC 3168).
@@ -39,10 +39,10 @@ pub struct Seen {
 
 impl fmt::Display for Seen {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { data, longest, window_probes, keepalives, urgent, syn_octets, zero_windows, ect, .. } =
+        let Self { data, longest, window_probes, keepalives, urgent, syn_bytes, zero_windows, ect, .. } =
             self;
         write!(f, "data={data} longest={longest} window_probes={window_probes} keepalives={keepalives} ")?;
-        write!(f, "urgent={urgent} syn_octets={syn_octets} zero_windows={zero_windows} ect={ect}")?;
+        write!(f, "urgent={urgent} syn_bytes={syn_bytes} zero_windows={zero_windows} ect={ect}")?;
         for (name, kinds) in [("syn_options", &self.syn_options), ("options", &self.options)] {
             let kinds: Vec<String> = kinds.iter().map(u8::to_string).collect();
             write!(f, " {name}={}", kinds.join(","))?;
@@ -98,7 +98,7 @@ impl Witness {
         let kinds = tcp.options(frame).map(|(kind, _)| kind);
         if tcp.has(flag::SYN) {
             seen.syn_options.extend(kinds);
-            seen.syn_octets += tcp.len() as u64;
+            seen.syn_bytes += tcp.len() as u64;
         } else {
             seen.options.extend(kinds);
         }
@@ -141,10 +141,10 @@ impl<'a> Watched<'a> {
     }
 }
 
-fn octets(frame: &Mbuf) -> Vec<u8> {
-    let mut octets = vec![0; frame.len()];
-    frame.copy_to(0, &mut octets);
-    octets
+fn bytes(frame: &Mbuf) -> Vec<u8> {
+    let mut bytes = vec![0; frame.len()];
+    frame.copy_to(0, &mut bytes);
+    bytes
 }
 
 impl Port for Watched<'_> {
@@ -164,16 +164,16 @@ impl Port for Watched<'_> {
         let before = frames.len();
         let received = self.port.rx_burst(now_us, frames);
         for frame in &frames[before..] {
-            self.witness.see(1, &octets(frame));
+            self.witness.see(1, &bytes(frame));
         }
         received
     }
 
     fn tx_burst(&mut self, now_us: u64, frames: &mut Burst) -> usize {
-        let waiting: Vec<_> = frames.iter().map(octets).collect();
+        let waiting: Vec<_> = frames.iter().map(bytes).collect();
         let sent = self.port.tx_burst(now_us, frames);
-        for octets in &waiting[..sent] {
-            self.witness.see(0, octets);
+        for bytes in &waiting[..sent] {
+            self.witness.see(0, bytes);
         }
         sent
     }

@@ -37,14 +37,14 @@ struct Fault {
     name: &'static str,
     loss_ppm: u32,
     reorder_ppm: u32,
-    octets: u64,
+    bytes: u64,
 }
 
 const FAULTS: [Fault; 4] = [
-    Fault { name: "loss_0.1_percent", loss_ppm: 1_000, reorder_ppm: 0, octets: 16 << 20 },
-    Fault { name: "loss_1_percent", loss_ppm: 10_000, reorder_ppm: 0, octets: 8 << 20 },
-    Fault { name: "loss_5_percent", loss_ppm: 50_000, reorder_ppm: 0, octets: 2 << 20 },
-    Fault { name: "reordered", loss_ppm: 0, reorder_ppm: 10_000, octets: 8 << 20 },
+    Fault { name: "loss_0.1_percent", loss_ppm: 1_000, reorder_ppm: 0, bytes: 16 << 20 },
+    Fault { name: "loss_1_percent", loss_ppm: 10_000, reorder_ppm: 0, bytes: 8 << 20 },
+    Fault { name: "loss_5_percent", loss_ppm: 50_000, reorder_ppm: 0, bytes: 2 << 20 },
+    Fault { name: "reordered", loss_ppm: 0, reorder_ppm: 10_000, bytes: 8 << 20 },
 ];
 
 const PAIRS: [(Tcp, Tcp); 6] = [
@@ -139,13 +139,13 @@ fn bulk(fault: Fault, from: Tcp, to: Tcp) -> Result<f64> {
         lab_error!("{error}\n---- the receiver\n{}\n---- the wire\n{}", receiver.text(), wire.text())
     })?;
     let received = receiver.finish(START)?.success()?;
-    ensure!(line(&sent, "octets") == line(&received, "octets"), "sent: {sent}\nreceived: {received}");
+    ensure!(line(&sent, "bytes") == line(&received, "bytes"), "sent: {sent}\nreceived: {received}");
     let seconds: f64 =
         line(&sent, "seconds").and_then(|seconds| seconds.parse().ok()).unwrap_or(f64::INFINITY);
     wire.terminate();
     let told = wire.finish(START)?.success()?;
     ensure!(has_harmed(&told, fault)?, "the wire did nothing: {told}");
-    Ok(fault.octets as f64 * 8.0 / seconds / 1e6)
+    Ok(fault.bytes as f64 * 8.0 / seconds / 1e6)
 }
 
 /// Whether the wire did to the stream's segments what it was there for.
@@ -179,7 +179,7 @@ fn end(hosts: &[Namespace; 2], middle: &Namespace, side: usize, tcp: Tcp, fault:
             host.run(program)
         }
     };
-    Ok(run.args(["--octets", &fault.octets.to_string(), "--seconds", &LIMIT.as_secs().to_string()]))
+    Ok(run.args(["--bytes", &fault.bytes.to_string(), "--seconds", &LIMIT.as_secs().to_string()]))
 }
 
 /// What a program printed behind a word.

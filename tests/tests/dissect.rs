@@ -2,8 +2,8 @@
 //!
 //! `iwperf --pcap` writes the capture on its way to a vhost device, so this needs no rights.
 //! TShark 4.0 has two defects that are excused here. With markers it mis-frames an FPDU that contains a marker and
-//! also ends exactly at a multiple of 512 octets of the stream, and all that follows in it; and it takes a Send of
-//! fewer than eight octets for a malformed packet.
+//! also ends exactly at a multiple of 512 bytes of the stream, and all that follows in it; and it takes a Send of
+//! fewer than eight bytes for a malformed packet.
 
 use std::fmt;
 use std::process::ExitCode;

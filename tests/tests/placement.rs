@@ -33,12 +33,12 @@ fn both(setting: Setting) -> [Outcome; 2] {
 
 fn is_placed_early(setting: Setting) {
     let [with, without] = both(setting);
-    assert!(with.share() > 0.99, "{}: {:.4} of {} octets", setting.traffic.name(), with.share(), with.behind);
+    assert!(with.share() > 0.99, "{}: {:.4} of {} bytes", setting.traffic.name(), with.share(), with.behind);
     assert_eq!(without.early, 0, "{}", setting.traffic.name());
     let (held, would_be) = (with.pinned.mean(), without.pinned.mean());
     assert!(
         held < 0.03 * would_be,
-        "{}: {held:.0} octets pinned, {would_be:.0} without",
+        "{}: {held:.0} bytes pinned, {would_be:.0} without",
         setting.traffic.name()
     );
     assert!(with.waiting.max() < without.waiting.max() / 20, "{:?}, {:?}", with.waiting, without.waiting);

@@ -56,9 +56,9 @@ fn the_default_windows_cover_ten_gigabits_over_two_milliseconds_and_not_over_six
 #[test]
 fn half_of_what_a_round_trip_carries_fills_half_of_the_wire() {
     let path = Path { rate_mbit: 1000, rtt_us: 10_000, ..BASE };
-    let half = (path.octets() / 2) as u32;
+    let half = (path.bytes() / 2) as u32;
     for (send, receive) in [(half, 4 << 20), (4 << 20, half)] {
-        let tcp = TcpConfig { send_buffer_octets: send, recv_window_octets: receive, ..TcpConfig::default() };
+        let tcp = TcpConfig { send_buffer_bytes: send, recv_window_bytes: receive, ..TcpConfig::default() };
         let reached = reach(path, tcp);
         assert!((0.45..0.55).contains(&reached.wire), "{send} to send, {receive} to receive: {reached:?}");
         assert_eq!(reached.overflowed, 0);
@@ -75,7 +75,7 @@ fn losses_by_chance_cost_what_the_documents_say_they_cost() {
         let path = Path { rate_mbit: 200, rtt_us: 10_000, loss_ppm, ..BASE };
         let reached = path.reach(TcpConfig::default(), 1500).unwrap();
         let segments = (1.5 / (f64::from(loss_ppm) / 1e6)).sqrt();
-        let of_formula = reached.wire * path.octets() as f64 / (segments * 1514.0);
+        let of_formula = reached.wire * path.bytes() as f64 / (segments * 1514.0);
         println!("{loss_ppm} ppm: {of_formula:.3} of the formula, {reached:?}");
         assert!(of_formula >= least, "{loss_ppm} ppm: {of_formula:.3} of the formula, {reached:?}");
     }

@@ -20,7 +20,7 @@ fn holds(name: &str) {
     let total = check_all(&[scenario(name)], 0..SEEDS, &|failure| eprintln!("{failure}\n"));
     println!("{name}: {total}");
     assert_eq!((total.seeds, total.failures), (SEEDS, 0), "{name}");
-    assert!(total.octets > 0 && total.operations > 0, "{name} moves nothing: {total}");
+    assert!(total.bytes > 0 && total.operations > 0, "{name} moves nothing: {total}");
 }
 
 tests::scenario_tests! {
@@ -94,7 +94,7 @@ fn nobody_is_wrongly_accused_again() {
 }
 
 #[test]
-fn a_seed_gives_the_same_octets_at_the_same_times() {
+fn a_seed_gives_the_same_bytes_at_the_same_times() {
     for scenario in SCENARIOS {
         for seed in 0..6 {
             let [one, two] = [0, 1].map(|_| attempt(scenario, seed, None));

@@ -1,5 +1,5 @@
 //! Our TCP against Linux's: a plain stream in each direction, opened by either side, over `net_af_packet` and
-//! `net_tap`, IPv4 and IPv6, MTU 1500 and 9000. Both programs check every octet and agree on the checksum.
+//! `net_tap`, IPv4 and IPv6, MTU 1500 and 9000. Both programs check every byte and agree on the checksum.
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -7,8 +7,8 @@ use std::time::Duration;
 use tests::ensure;
 use tests::lab::{Namespace, Need, Process, Result, Run, Scratch, Suite, Wire, programs, veth};
 
-/// Octets of a stream: a few MiB, and no multiple of any segment.
-const OCTETS: u64 = 4 * 1024 * 1024 + 12_345;
+/// Bytes of a stream: a few MiB, and no multiple of any segment.
+const BYTES: u64 = 4 * 1024 * 1024 + 12_345;
 const LIMIT: Duration = Duration::from_secs(60);
 const START: Duration = Duration::from_secs(20);
 const PORT: u16 = 7000;
@@ -113,25 +113,17 @@ fn task(run: Run, active: bool, peer: &str, way: &str) -> Run {
     let peer = peer.split_once('/').map_or(peer, |(address, _)| address);
     let peer = if peer.contains(':') { format!("[{peer}]:{PORT}") } else { format!("{peer}:{PORT}") };
     let run = if active { run.args(["--connect", &peer]) } else { run.args(["--listen", &PORT.to_string()]) };
-    run.args([
-        "--octets",
-        &OCTETS.to_string(),
-        "--seed",
-        "11",
-        "--seconds",
-        &LIMIT.as_secs().to_string(),
-        way,
-    ])
+    run.args(["--bytes", &BYTES.to_string(), "--seed", "11", "--seconds", &LIMIT.as_secs().to_string(), way])
 }
 
-/// Both end well and report the same octets and checksum.
+/// Both end well and report the same bytes and checksum.
 fn agree(ours: Process, linux: Process) -> Result<()> {
     let ours = ours
         .finish(LIMIT + START)
         .and_then(tests::lab::Ended::success)
         .map_err(|error| tests::lab_error!("{error}\n---- Linux's side\n{}", linux.text()))?;
     let linux = linux.finish(START)?.success()?;
-    let line = |text: &str| text.lines().find(|line| line.starts_with("octets ")).map(str::to_owned);
+    let line = |text: &str| text.lines().find(|line| line.starts_with("bytes ")).map(str::to_owned);
     ensure!(line(&ours).is_some() && line(&ours) == line(&linux), "ours: {ours}\nLinux's: {linux}");
     Ok(())
 }

@@ -1,5 +1,5 @@
 //! `iwperf` between two processes over `net_vhost` and `net_virtio_user`: every test, both MTUs, both families, with
-//! and without markers, every octet checked at its target; and what becomes of one end when the other is killed or stopped.
+//! and without markers, every byte checked at its target; and what becomes of one end when the other is killed or stopped.
 //! Needs neither root nor hugepages.
 
 use std::process::ExitCode;
@@ -86,7 +86,7 @@ fn killed(test: Test, end: End) -> Result<()> {
     Ok(())
 }
 
-/// The socket stays, and the ring fills up. The connection ends when octets have not been acknowledged for ten seconds
+/// The socket stays, and the ring fills up. The connection ends when bytes have not been acknowledged for ten seconds
 /// (`TcpConfig::user_timeout`) or an idle peer has been asked four times (`TcpConfig::keepalive_probes`, after five seconds); the
 /// process ends two seconds later at most, for whose device the backend answers no more.
 fn stopped(test: Test, end: End) -> Result<()> {

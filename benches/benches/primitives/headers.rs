@@ -52,8 +52,8 @@ pub(crate) fn emit(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("headers emit");
     let mut out = [0; 128];
     for (name, headers) in segments() {
-        let octets = headers.emit(&mut out);
-        assert_eq!(parse_headers(&out[..octets]).is_some(), !name.contains("the port"));
+        let bytes = headers.emit(&mut out);
+        assert_eq!(parse_headers(&out[..bytes]).is_some(), !name.contains("the port"));
         group.bench_function(name, |bencher| {
             bencher.iter(|| black_box(&headers).emit(black_box(&mut out)));
         });
@@ -73,28 +73,28 @@ pub(crate) fn parse(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("headers parse");
     let mut out = [0; 128];
     for (name, headers) in segments() {
-        let octets = headers.emit(&mut out);
-        let frame = &out[..octets];
+        let bytes = headers.emit(&mut out);
+        let frame = &out[..bytes];
         if parse_headers(frame).is_none() {
             // Without a checksum in the IPv4 header it is none to be read.
             continue;
         }
-        assert_eq!(parse_headers(frame), Some((49_152, octets)));
+        assert_eq!(parse_headers(frame), Some((49_152, bytes)));
         group.bench_function(name, |bencher| bencher.iter(|| parse_headers(black_box(frame))));
     }
     for (name, header) in ddp() {
-        let octets = header.to_bytes();
-        let read = |octets: &[u8]| {
-            let header = Header::parse(octets).ok()?;
+        let bytes = header.to_bytes();
+        let read = |bytes: &[u8]| {
+            let header = Header::parse(bytes).ok()?;
             Some((header, Opcode::check(&header, Extensions::all()).ok()?))
         };
-        assert!(read(&octets).is_some_and(|(read, _)| read == header));
-        group.bench_function(name, |bencher| bencher.iter(|| read(black_box(&octets))));
+        assert!(read(&bytes).is_some_and(|(read, _)| read == header));
+        group.bench_function(name, |bencher| bencher.iter(|| read(black_box(&bytes))));
     }
-    let octets = REQUEST.to_bytes();
-    assert_eq!(ReadRequest::parse(&octets), Ok(REQUEST));
+    let bytes = REQUEST.to_bytes();
+    assert_eq!(ReadRequest::parse(&bytes), Ok(REQUEST));
     group.bench_function("rdmap read request", |bencher| {
-        bencher.iter(|| ReadRequest::parse(black_box(&octets)));
+        bencher.iter(|| ReadRequest::parse(black_box(&bytes)));
     });
     group.finish();
 }

@@ -15,7 +15,7 @@ const PACKETS: usize = 8;
 /// Where a payload begins in a packet: behind Ethernet, IPv4, TCP, the FPDU's length and a tagged header.
 const PAYLOAD_AT: usize = 14 + 20 + 20 + 2 + 14;
 
-/// Every octet that is copied.
+/// Every byte that is copied.
 const FILL: u8 = 0x5a;
 
 const ME: Accessor = Accessor { pd: PdId(1), stream: StreamId(1) };
@@ -78,7 +78,7 @@ fn copy(criterion: &mut Criterion, name: &str, work: impl Fn(&Source<'_>, &mut [
         let out = &mut packets[0][PAYLOAD_AT..];
         let sum = work(&sources[0], out);
         assert!(
-            out.iter().all(|octet| *octet == FILL) && [0, crc32c::crc32c(out)].contains(&sum),
+            out.iter().all(|byte| *byte == FILL) && [0, crc32c::crc32c(out)].contains(&sum),
             "{name} {len}"
         );
         let mut next = 0;
@@ -93,15 +93,15 @@ fn copy(criterion: &mut Criterion, name: &str, work: impl Fn(&Source<'_>, &mut [
     group.finish();
 }
 
-fn register(table: &MemoryTable, octets: usize) -> Registration {
+fn register(table: &MemoryTable, bytes: usize) -> Registration {
     let options = RegisterOptions { pd: ME.pd, access: Access::REMOTE_READ, ..Default::default() };
-    let region = Arc::new(Region::new(octets).expect("memory"));
+    let region = Arc::new(Region::new(bytes).expect("memory"));
     let memory = table.register(region, &options).expect("room in the table");
-    memory.memory().write_at(0, &vec![FILL; octets]).expect("inside the registration");
+    memory.memory().write_at(0, &vec![FILL; bytes]).expect("inside the registration");
     memory
 }
 
-/// Packets with room for a payload of `len` octets.
+/// Packets with room for a payload of `len` bytes.
 fn packets(len: usize) -> Vec<Vec<u8>> {
     (0..PACKETS).map(|i| vec![i as u8; PAYLOAD_AT + len]).collect()
 }

@@ -8,7 +8,7 @@ use criterion::Criterion;
 use dp::link::LinkConfig;
 use iwarp::verbs::{SendFlags, SendOp, SendRequest, WcStatus};
 
-const OCTETS: usize = 64;
+const BYTES: usize = 64;
 
 /// As much as is posted before the engines are turned.
 const BATCH: u64 = 64;
@@ -21,10 +21,10 @@ enum Timed {
 }
 
 pub(crate) fn all(criterion: &mut Criterion) {
-    let mut hosts = TwoHosts::connect(&LinkConfig::default(), OCTETS, false).expect("two hosts");
-    hosts.a.memory.write_at(0, &[0x5a; OCTETS]).expect("inside");
+    let mut hosts = TwoHosts::connect(&LinkConfig::default(), BYTES, false).expect("two hosts");
+    hosts.a.memory.write_at(0, &[0x5a; BYTES]).expect("inside");
     let op = SendOp::Write { remote: hosts.b.remote() };
-    let write = SendRequest::new(1, op, hosts.a.memory.sge(0, OCTETS));
+    let write = SendRequest::new(1, op, hosts.a.memory.sge(0, BYTES));
     let inline = write.clone().flags(SendFlags::SIGNALED | SendFlags::INLINE);
     let mut group = criterion.benchmark_group("verbs");
     let mut bench = |name, request: &SendRequest, timed| {
@@ -36,9 +36,9 @@ pub(crate) fn all(criterion: &mut Criterion) {
     bench("post it inline", &inline, Timed::Post);
     bench("poll its completion", &write, Timed::Poll);
     group.finish();
-    let mut octets = [0; OCTETS];
-    hosts.b.memory.read_at(0, &mut octets).expect("inside");
-    assert_eq!(octets, [0x5a; OCTETS], "what was written");
+    let mut bytes = [0; BYTES];
+    hosts.b.memory.read_at(0, &mut bytes).expect("inside");
+    assert_eq!(bytes, [0x5a; BYTES], "what was written");
     assert!(hosts.a.engine.counters().tx_fpdus >= BATCH, "every Write was sent");
 }
 

@@ -9,7 +9,7 @@ use testing::sim::run::{self, Stats};
 use testing::sim::setup::{HostSetup, Setup, Work};
 use testing::sim::world::{Chunks, EndPlan, StreamPlan};
 
-/// Round trip in microseconds, and octets in a millisecond.
+/// Round trip in microseconds, and bytes in a millisecond.
 const PATHS: [(u64, u64); 5] =
     [(20, 1_250_000), (100, 1_250_000), (1000, 125_000), (10_000, 25_000), (50_000, 25_000)];
 
@@ -46,12 +46,12 @@ impl Case {
         self.rtt_us * self.rate / 1000
     }
 
-    /// `count` transfers of so many octets at once.
-    fn transfer(&self, count: usize, octets: u64) -> Result<Stats, String> {
+    /// `count` transfers of so many bytes at once.
+    fn transfer(&self, count: usize, bytes: u64) -> Result<Stats, String> {
         let tcp = TcpConfig {
             pacing: self.pacing,
-            recv_window_octets: 8 << 20,
-            send_buffer_octets: 4 << 20,
+            recv_window_bytes: 8 << 20,
+            send_buffer_bytes: 4 << 20,
             user_timeout: Duration::from_secs(3600),
             ..TcpConfig::default()
         };
@@ -60,22 +60,22 @@ impl Case {
             ipv6: false,
             tcp,
             mbufs: 16_384,
-            out_of_order_octets: Limits::default().out_of_order_octets,
+            out_of_order_bytes: Limits::default().out_of_order_bytes,
             key: [key; 32],
-            turn_octets: 1 << 16,
+            turn_bytes: 1 << 16,
             stock: None,
             backlog: 1024,
             path_shrinks: false,
         };
-        let end = |octets| EndPlan {
-            octets,
+        let end = |bytes| EndPlan {
+            bytes,
             chunks: Chunks::Stream,
             reader: None,
             holds: false,
             abort_at: None,
             closes_last: false,
         };
-        let plan = StreamPlan::new(0, [end(octets), end(0)]);
+        let plan = StreamPlan::new(0, [end(bytes), end(0)]);
         // Two frames at least: a turn of the peer's acknowledgements is one more thing that may wait.
         let queue = (self.bdp() * self.queue / 100).max(2 * u64::from(MTU) + 28);
         let link = |queue| Plan::clean(self.rate, self.rtt_us / 2, queue);
@@ -96,13 +96,13 @@ impl Case {
     /// Goodput in hundredths of the rate, frames lost of a thousand, and the median and the slowest of short transfers in
     /// hundredths of a round trip.
     fn measure(&self, rounds: u64) -> Result<[u64; 6], String> {
-        let octets = self.bdp() * rounds;
+        let bytes = self.bdp() * rounds;
         let share = |stats: &Stats| {
-            let full = stats.moved.octets * 1000 / self.rate;
+            let full = stats.moved.bytes * 1000 / self.rate;
             (full * 100 / stats.time_us.max(1), stats.lost * 1000 / stats.frames.max(1))
         };
-        let one = share(&self.transfer(1, octets)?);
-        let four = share(&self.transfer(4, octets / 4)?);
+        let one = share(&self.transfer(1, bytes)?);
+        let four = share(&self.transfer(4, bytes / 4)?);
         let mut times = Vec::new();
         for nr in 1..=SHORT {
             // From a few segments to four round trips.

@@ -19,7 +19,7 @@ pub(crate) struct Options {
     /// Round-trip time of the empty wire: 100us, 10ms.
     #[arg(long, default_value = "100us", value_parser = time)]
     rtt: u64,
-    /// Octets of a message: 64K, 1M.
+    /// Bytes of a message: 64K, 1M.
     #[arg(long, default_value = "64K", value_parser = size)]
     message: usize,
     /// Messages of each connection in a run.
@@ -34,7 +34,7 @@ pub(crate) struct Options {
     /// What is sent: write+send, write+imm, write, send; all of them without.
     #[arg(long, value_parser = traffic)]
     traffic: Vec<Traffic>,
-    /// MTU, octets.
+    /// MTU, bytes.
     #[arg(long, default_value_t = 1500, value_parser = clap::value_parser!(u16).range(576..=9000))]
     mtu: u16,
     /// Runs of each setting.
@@ -65,11 +65,11 @@ fn time(text: &str) -> Result<u64, String> {
     number(text, &[("us", 1), ("ms", 1000), ("s", 1_000_000)])
 }
 
-/// Octets.
+/// Bytes.
 fn size(text: &str) -> Result<usize, String> {
-    let octets = number(text, &[("K", 1 << 10), ("M", 1 << 20), ("", 1)])? as usize;
-    // A probe of its last octets has to tell one message from the next.
-    if (16..=1 << 24).contains(&octets) { Ok(octets) } else { Err("from 16 octets to 16M".into()) }
+    let bytes = number(text, &[("K", 1 << 10), ("M", 1 << 20), ("", 1)])? as usize;
+    // A probe of its last bytes has to tell one message from the next.
+    if (16..=1 << 24).contains(&bytes) { Ok(bytes) } else { Err("from 16 bytes to 16M".into()) }
 }
 
 fn percent(text: &str) -> Result<f64, String> {
@@ -97,7 +97,7 @@ fn on_the_wire(options: &Options) -> Result<(), String> {
     let kinds = if options.traffic.is_empty() { &all[..] } else { &options.traffic };
     let ppm = (options.loss * 10_000.0) as u32;
     println!(
-        "{} % lost, {} Mb/s, round trip {} us, {} connections, {} messages of {} octets, {} seeds",
+        "{} % lost, {} Mb/s, round trip {} us, {} connections, {} messages of {} bytes, {} seeds",
         options.loss,
         options.rate,
         options.rtt,
@@ -160,7 +160,7 @@ fn on_the_wire(options: &Options) -> Result<(), String> {
 fn row(loss: &str, setting: &Setting, outcome: &Outcome) {
     let load = setting.load.map_or_else(|| "bulk".to_owned(), |load| format!("{load} %"));
     let markers = if setting.markers { "with" } else { "without" };
-    let kib = |octets: f64| octets / 1024.0;
+    let kib = |bytes: f64| bytes / 1024.0;
     println!(
         "{loss:<7} {load:<6} {:<11} {markers:<7} {:>6.2} {:>8.1} {:>7.1} {:>9.1} {:>9.1} {:>9.1}  {:<7}{}",
         setting.traffic.name(),

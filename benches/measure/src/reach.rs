@@ -18,7 +18,7 @@ pub(crate) struct Options {
     /// Queues in front of the wire, hundredths of what one round trip carries.
     #[arg(long, value_delimiter = ',', default_values_t = [25, 100])]
     queues: Vec<u64>,
-    /// Send buffer and receive window, octets; the default ones without.
+    /// Send buffer and receive window, bytes; the default ones without.
     #[arg(long)]
     window: Option<u32>,
 }
@@ -26,11 +26,11 @@ pub(crate) struct Options {
 /// Prints the table.
 pub(crate) fn run(options: &Options) -> ExitCode {
     let tcp = TcpConfig::default();
-    let (recv_window_octets, send_buffer_octets) = match options.window {
-        Some(octets) => (octets, octets),
-        None => (tcp.recv_window_octets, tcp.send_buffer_octets),
+    let (recv_window_bytes, send_buffer_bytes) = match options.window {
+        Some(bytes) => (bytes, bytes),
+        None => (tcp.recv_window_bytes, tcp.send_buffer_bytes),
     };
-    let tcp = TcpConfig { recv_window_octets, send_buffer_octets, ..tcp };
+    let tcp = TcpConfig { recv_window_bytes, send_buffer_bytes, ..tcp };
     println!("  Mb/s  rtt_us  queue   mtu  markers  wire %  payload %  full after  overflowed  timeouts");
     for (rate_mbit, rtt_us) in PATHS {
         for &queue in &options.queues {

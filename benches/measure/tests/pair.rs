@@ -32,7 +32,7 @@ fn is_plausible(id: &str, sides: [f64; 2], bounds: [f64; 2]) {
 }
 
 #[test]
-fn goodput_measures_move_octets() {
+fn goodput_measures_move_bytes() {
     for id in ["one_core", "qps_1k", "vs_smoltcp"] {
         is_plausible(id, both_sides(id, "GB/s"), [0.001, 200.0]);
     }
@@ -46,7 +46,7 @@ fn a_second_core_gains_no_more_than_another_one() {
 
 #[test]
 fn an_idle_queue_pair_takes_some_memory() {
-    is_plausible("idle_qp_bytes", both_sides("idle_qp_bytes", "octets"), [256.0, 131_072.0]);
+    is_plausible("idle_qp_bytes", both_sides("idle_qp_bytes", "bytes"), [256.0, 131_072.0]);
 }
 
 #[test]

@@ -6,7 +6,7 @@ pub struct PingArgs {
     /// Rounds; 0: until interrupted.
     #[arg(short = 'C', long, default_value_t = 0, hide_default_value = true)]
     pub count: u32,
-    /// Octets of a round's data, as rping allows them.
+    /// Bytes of a round's data, as rping allows them.
     #[arg(short = 'S', long, default_value_t = 64, value_parser = clap::value_parser!(u32).range(16..=65535))]
     pub size: u32,
     /// Check that what comes back is what was sent.

@@ -11,7 +11,7 @@ use crate::table::Unit;
 #[derive(Clone, Debug, Default, clap::Args)]
 #[command(next_help_heading = "Test")]
 pub struct TestArgs {
-    /// Octets of a message [default: 65536 for bandwidth, 2 for latency].
+    /// Bytes of a message [default: 65536 for bandwidth, 2 for latency].
     #[arg(short, long, value_parser = parse_size)]
     pub size: Option<u32>,
     /// Messages of each queue pair [default: 5000 for write-bw, else 1000].
@@ -21,7 +21,7 @@ pub struct TestArgs {
     #[arg(short = 'D', long, value_name = "SECONDS", conflicts_with_all = ["iters", "all"],
         value_parser = clap::value_parser!(u32).range(1..=86_400))]
     pub duration: Option<u32>,
-    /// All sizes from 2 to 2^23 octets.
+    /// All sizes from 2 to 2^23 bytes.
     #[arg(short, long, conflicts_with = "size")]
     pub all: bool,
     /// Messages are due at this rate, whatever becomes of those before, and their latency is counted from then.
@@ -49,7 +49,7 @@ pub struct TestArgs {
     /// Requests posted at a time.
     #[arg(short = 'l', long, default_value_t = 1)]
     pub post_list: u32,
-    /// Copy messages up to this many octets when they are posted.
+    /// Copy messages up to this many bytes when they are posted.
     #[arg(short = 'I', long, default_value_t = 0)]
     pub inline: u32,
     /// Reads outstanding on each queue pair.
@@ -68,7 +68,7 @@ pub struct TestArgs {
     /// path is protected against undetected errors at least as well as by a CRC32c end to end.
     #[arg(long)]
     pub no_crc: bool,
-    /// Check every octet at the target (iwperf on both ends).
+    /// Check every byte at the target (iwperf on both ends).
     #[arg(long)]
     pub validate: bool,
     /// Seed of the patterns of --validate.
@@ -109,8 +109,8 @@ pub enum RateUnit {
 impl RateUnit {
     fn of(self, number: f64) -> Rate {
         match self {
-            Self::MebibytesPerSecond => Rate::Octets(Unit::MebibytesPerSecond.to_octets_per_s(number) as u64),
-            Self::GigabitsPerSecond => Rate::Octets(Unit::GigabitsPerSecond.to_octets_per_s(number) as u64),
+            Self::MebibytesPerSecond => Rate::Bytes(Unit::MebibytesPerSecond.to_bytes_per_s(number) as u64),
+            Self::GigabitsPerSecond => Rate::Bytes(Unit::GigabitsPerSecond.to_bytes_per_s(number) as u64),
             Self::Messages => Rate::Messages(number as u64),
         }
     }
@@ -198,14 +198,14 @@ fn parse_rate(text: &str) -> Result<f64, String> {
         .ok_or("not a number above 0".into())
 }
 
-/// Octets with perftest's suffixes: 64, 4K, 1M.
+/// Bytes with perftest's suffixes: 64, 4K, 1M.
 fn parse_size(text: &str) -> Result<u32, String> {
     let (digits, shift) = match text.as_bytes().last() {
         Some(b'k' | b'K') => (&text[..text.len() - 1], 10),
         Some(b'm' | b'M') => (&text[..text.len() - 1], 20),
         _ => (text, 0),
     };
-    let number: u32 = digits.parse().map_err(|_| "not a number of octets (64, 4K, 1M)")?;
+    let number: u32 = digits.parse().map_err(|_| "not a number of bytes (64, 4K, 1M)")?;
     number
         .checked_mul(1 << shift)
         .filter(|&n| (1..=1 << 30).contains(&n))

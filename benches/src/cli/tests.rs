@@ -68,8 +68,8 @@ fn a_list_of_queue_pairs_is_a_run_for_each() {
 fn rates_are_taken_in_perftests_units() {
     let rate = |options: &str| params(options).rate;
     assert_eq!(rate(""), None);
-    assert_eq!(rate("--rate_limit=2"), Some(Rate::Octets(250_000_000)));
-    assert_eq!(rate("--rate_limit 0.5 --rate_units M"), Some(Rate::Octets(524_288)));
+    assert_eq!(rate("--rate_limit=2"), Some(Rate::Bytes(250_000_000)));
+    assert_eq!(rate("--rate_limit 0.5 --rate_units M"), Some(Rate::Bytes(524_288)));
     assert_eq!(rate("--rate_limit=1e6 --rate_units=p"), Some(Rate::Messages(1_000_000)));
     assert_eq!(params("--rate_limit 1 --burst_size 32").burst, 32);
 }
@@ -125,7 +125,7 @@ fn wrong_options_are_named() {
         ("iwperf write-bw 10.0.0.1", "--ip <ADDR/LEN>"),
         ("iwperf write-bw 10.0.0.1 --ip 10.0.0.2", "not ADDR/LEN"),
         ("iwperf write-bw 10.0.0.1 --ip 10.0.0.2/33", "longer than the address"),
-        ("iwperf write-bw 10.0.0.1 --ip 10.0.0.2/24 -s 5X", "not a number of octets"),
+        ("iwperf write-bw 10.0.0.1 --ip 10.0.0.2/24 -s 5X", "not a number of bytes"),
         ("iwperf write-bw 10.0.0.1 --ip 10.0.0.2/24 -s 0", "from 1 to"),
         ("iwperf write-bw 10.0.0.1 --ip 10.0.0.2/24 -n 5 -D 5", "cannot be used with"),
         ("iwperf write-bw 10.0.0.1 --ip 10.0.0.2/24 --vlan 4095", "4095"),

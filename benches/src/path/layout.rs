@@ -3,8 +3,8 @@
 use super::Memory;
 use super::mark::Mark;
 
-/// Octets of the control region for each queue pair.
-pub(super) const CONTROL_OCTETS: usize = 1024;
+/// Bytes of the control region for each queue pair.
+pub(super) const CONTROL_BYTES: usize = 1024;
 
 /// Receive buffers for marks.
 pub(super) const MARK_SLOTS: usize = 8;
@@ -31,11 +31,11 @@ impl Control {
             Self::MarkOut => 2,
             Self::MarkIn(slot) => 3 + slot as usize % MARK_SLOTS,
         };
-        index * CONTROL_OCTETS + line * 64
+        index * CONTROL_BYTES + line * 64
     }
 }
 
-const _: () = assert!((3 + MARK_SLOTS) * 64 <= CONTROL_OCTETS && Mark::OCTETS <= 64);
+const _: () = assert!((3 + MARK_SLOTS) * 64 <= CONTROL_BYTES && Mark::BYTES <= 64);
 
 impl Memory {
     /// Offset of the half that queue pair `index` uses itself.
@@ -58,7 +58,7 @@ pub(super) enum Kind {
     Mark,
     /// A credit.
     Credit,
-    /// A Read of no octets, behind messages that it confirms.
+    /// A Read of no bytes, behind messages that it confirms.
     Flush,
 }
 

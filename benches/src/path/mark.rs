@@ -1,7 +1,7 @@
 //! Marks: Sends on a data connection by which two iwperfs confirm Writes.
 //!
 //! A mark follows the Writes it covers in the same stream, so when its receive completes they are placed. The target
-//! checks them, if asked to, and answers. Layout, big-endian: `mark`, 1 octet 0 (question) or 1 (answer), 1 octet
+//! checks them, if asked to, and answers. Layout, big-endian: `mark`, 1 byte 0 (question) or 1 (answer), 1 byte
 //! 1 (good) or 0, 2 reserved, size (4), 4 reserved, first message (8), count (8).
 
 use crate::errors::Error;
@@ -13,7 +13,7 @@ pub struct Mark {
     pub is_answer: bool,
     /// What was checked so far is right.
     pub good: bool,
-    /// Octets of each message.
+    /// Bytes of each message.
     pub size: u32,
     /// The first message it covers.
     pub first: u64,
@@ -24,12 +24,12 @@ pub struct Mark {
 const MAGIC: &[u8; 4] = b"mark";
 
 impl Mark {
-    /// Octets on the wire.
-    pub const OCTETS: usize = 32;
+    /// Bytes on the wire.
+    pub const BYTES: usize = 32;
 
-    /// As octets.
-    pub fn encode(&self) -> [u8; Self::OCTETS] {
-        let mut out = [0; Self::OCTETS];
+    /// As bytes.
+    pub fn encode(&self) -> [u8; Self::BYTES] {
+        let mut out = [0; Self::BYTES];
         out[..4].copy_from_slice(MAGIC);
         (out[4], out[5]) = (u8::from(self.is_answer), u8::from(self.good));
         out[8..12].copy_from_slice(&self.size.to_be_bytes());
@@ -38,22 +38,21 @@ impl Mark {
         out
     }
 
-    /// From octets.
+    /// From bytes.
     ///
     /// # Errors
     /// [`Error::Exchange`].
-    pub fn decode(octets: &[u8]) -> Result<Self, Error> {
-        let octets: &[u8; Self::OCTETS] = crate::perftest::wire::exactly(octets, "a mark")?;
-        let long = |at: usize| u64::from_be_bytes(std::array::from_fn(|i| octets[at + i]));
+    pub fn decode(bytes: &[u8]) -> Result<Self, Error> {
+        let bytes: &[u8; Self::BYTES] = crate::perftest::wire::exactly(bytes, "a mark")?;
+        let long = |at: usize| u64::from_be_bytes(std::array::from_fn(|i| bytes[at + i]));
         let (first, count) = (long(16), long(24));
-        if !octets.starts_with(MAGIC) || octets[4] > 1 || octets[5] > 1 || first.checked_add(count).is_none()
-        {
+        if !bytes.starts_with(MAGIC) || bytes[4] > 1 || bytes[5] > 1 || first.checked_add(count).is_none() {
             return Err(Error::Exchange("a mark that is none".into()));
         }
         Ok(Self {
-            is_answer: octets[4] == 1,
-            good: octets[5] == 1,
-            size: u32::from_be_bytes(std::array::from_fn(|i| octets[8 + i])),
+            is_answer: bytes[4] == 1,
+            good: bytes[5] == 1,
+            size: u32::from_be_bytes(std::array::from_fn(|i| bytes[8 + i])),
             first,
             count,
         })

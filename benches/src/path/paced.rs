@@ -2,7 +2,7 @@
 //! them.
 //!
 //! How it is known: a Read is there when it completes. A Write or Send completes when TCP has taken it, which says
-//! nothing of the target; so a Read of no octets follows it, whose answer only comes when the target's RDMAP has
+//! nothing of the target; so a Read of no bytes follows it, whose answer only comes when the target's RDMAP has
 //! delivered what went before (RFC 5040 section 5.5). One such Read covers all that was posted since the last. A peer
 //! that is not iwperf may allow no Reads: then the completion has to do.
 //!
@@ -21,7 +21,7 @@ use crate::params::Verb;
 use crate::rate::Schedule;
 use crate::runs::Load;
 
-/// Reads of no octets on their way on one queue pair, at most.
+/// Reads of no bytes on their way on one queue pair, at most.
 pub(super) const FLUSHES: u32 = 16;
 
 /// One run at a rate.
@@ -29,7 +29,7 @@ pub(super) struct Paced {
     schedule: Schedule,
     asked_messages_per_s: f64,
     latencies: Latencies,
-    /// Whether Reads of no octets confirm.
+    /// Whether Reads of no bytes confirm.
     by_flush: bool,
     hz: u64,
     /// Queue pair of the next message.
@@ -81,7 +81,7 @@ impl Path {
         }));
     }
 
-    /// Whether a Read of no octets says that the target has what went before.
+    /// Whether a Read of no bytes says that the target has what went before.
     pub(super) fn confirms_by_flush(&self) -> bool {
         self.with_iwperf && self.params.rate.is_some() && self.params.test.verb() != Verb::Read
     }
@@ -120,7 +120,7 @@ impl Path {
         Some(index)
     }
 
-    /// Sends a Read of no octets behind what was posted.
+    /// Sends a Read of no bytes behind what was posted.
     pub(super) fn flush_posted(&mut self) -> Result<(), Error> {
         let (Some(paced), most) = (&mut self.paced, FLUSHES.min(self.params.outs)) else { return Ok(()) };
         let mut failure = None;
@@ -149,7 +149,7 @@ impl Path {
         failure.map_or(Ok(()), |error| Err(error.into()))
     }
 
-    /// A Read of no octets has come back.
+    /// A Read of no bytes has come back.
     pub(super) fn on_flush(&mut self, index: usize, posted: u64) {
         let Some(paced) = &mut self.paced else { return };
         paced.flows[index].flushes_in_flight -= 1;

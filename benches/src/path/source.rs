@@ -144,9 +144,9 @@ impl Path {
     }
 
     pub(super) fn write_pattern(&self, index: usize, number: u64, at: usize) -> Result<(), VerbsError> {
-        let mut octets = vec![0; self.size as usize];
-        validate::fill(self.message(index, number, self.is_client).key(), 0, &mut octets);
-        self.memory.data.write_at(at, &octets)
+        let mut bytes = vec![0; self.size as usize];
+        validate::fill(self.message(index, number, self.is_client).key(), 0, &mut bytes);
+        self.memory.data.write_at(at, &bytes)
     }
 
     pub(super) fn message(&self, index: usize, number: u64, from_client: bool) -> Message {
@@ -219,19 +219,19 @@ impl Path {
     pub(super) fn check_read(&mut self, index: usize, number: u64) -> Result<(), Error> {
         let (stride, slots) = (self.params.stride(self.size), u64::from(self.params.slots(self.size)));
         let at = self.memory.local(index) + (number % slots) as usize * stride;
-        let mut octets = vec![0; stride];
-        self.memory.data.read_at(at, &mut octets)?;
-        let (message, guard) = octets.split_at(self.size as usize);
+        let mut bytes = vec![0; stride];
+        self.memory.data.read_at(at, &mut bytes)?;
+        let (message, guard) = bytes.split_at(self.size as usize);
         let key = self.exposed_key(index, !self.is_client);
         self.messages_checked += 1;
         if let Some(bad) = validate::first_difference(key, self.read_offset(number) as u64, message) {
             self.complain(format!(
-                "read {number} of queue pair {index} ({} octets) differs at octet {bad}",
+                "read {number} of queue pair {index} ({} bytes) differs at byte {bad}",
                 self.size
             ));
         } else if let Some(bad) = validate::first_touched(guard) {
             self.complain(format!(
-                "read {number} of queue pair {index}: octet {bad} behind the sink was written"
+                "read {number} of queue pair {index}: byte {bad} behind the sink was written"
             ));
         }
         Ok(())
@@ -243,17 +243,17 @@ impl Path {
         if self.params.validate { (number as usize).wrapping_mul(7919) % (room + 1) } else { 0 }
     }
 
-    /// The last octet of the exposed half's message: what the peer's Write puts there.
+    /// The last byte of the exposed half's message: what the peer's Write puts there.
     ///
     /// # Errors
     /// [`Error::Verbs`].
     #[inline]
-    pub fn last_octet(&self) -> Result<u8, Error> {
+    pub fn last_byte(&self) -> Result<u8, Error> {
         let at = self.memory.exposed(0) + self.size as usize - 1;
         Ok(self.memory.data.load_u8(at)?)
     }
 
-    /// Posts message `number` whose last octet is `last`.
+    /// Posts message `number` whose last byte is `last`.
     ///
     /// # Errors
     /// [`Error::Verbs`].
@@ -267,7 +267,7 @@ impl Path {
         Ok(())
     }
 
-    /// Checks a Write's message but for its last octet, which counts.
+    /// Checks a Write's message but for its last byte, which counts.
     ///
     /// # Errors
     /// [`Error::Verbs`].
@@ -275,11 +275,11 @@ impl Path {
         if !self.params.validate {
             return Ok(());
         }
-        let mut octets = vec![0; self.size as usize - 1];
-        self.memory.data.read_at(self.memory.exposed(0), &mut octets)?;
+        let mut bytes = vec![0; self.size as usize - 1];
+        self.memory.data.read_at(self.memory.exposed(0), &mut bytes)?;
         let message = self.message(0, number, !self.is_client);
         self.messages_checked += 1;
-        if let Some(complaint) = validate::complaint(&message, &octets) {
+        if let Some(complaint) = validate::complaint(&message, &bytes) {
             self.complain(complaint);
         }
         Ok(())

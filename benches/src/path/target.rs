@@ -48,7 +48,7 @@ impl Path {
             let at = self.memory.exposed(index) + at;
             (self.memory.data.sge(at, self.params.size as usize), Kind::Data)
         } else {
-            (self.memory.control.sge(Control::MarkIn(slot).at(index), Mark::OCTETS), Kind::Mark)
+            (self.memory.control.sge(Control::MarkIn(slot).at(index), Mark::BYTES), Kind::Mark)
         };
         let wr_id = WrId { kind, qp: index as u16, number: u64::from(slot) };
         Ok(self.flows[index].qp.post_recv(&RecvRequest::new(wr_id.encode(), sge))?)
@@ -68,7 +68,7 @@ impl Path {
                 self.check_message(index, number, at + slot_at, self.params.stride(self.size))?;
             } else {
                 self.complain(format!(
-                    "message {number} of queue pair {index} has {length} octets, not {}",
+                    "message {number} of queue pair {index} has {length} bytes, not {}",
                     self.size
                 ));
             }
@@ -81,7 +81,7 @@ impl Path {
         }
     }
 
-    /// Compares the message at `at`, with the guard up to `span` octets, and puts guards in its place.
+    /// Compares the message at `at`, with the guard up to `span` bytes, and puts guards in its place.
     pub(super) fn check_message(
         &mut self,
         index: usize,
@@ -89,18 +89,18 @@ impl Path {
         at: usize,
         span: usize,
     ) -> Result<(), Error> {
-        let mut octets = vec![0; span];
-        self.memory.data.read_at(at, &mut octets)?;
+        let mut bytes = vec![0; span];
+        self.memory.data.read_at(at, &mut bytes)?;
         let message = self.message(index, number, !self.is_client);
-        let (body, guard) = octets.split_at(self.size as usize);
+        let (body, guard) = bytes.split_at(self.size as usize);
         self.messages_checked += 1;
         if let Some(complaint) = validate::complaint(&message, body) {
             self.complain(complaint);
         } else if let Some(bad) = validate::first_touched(guard) {
-            self.complain(format!("octet {bad} behind message {number} of queue pair {index} was written"));
+            self.complain(format!("byte {bad} behind message {number} of queue pair {index} was written"));
         }
-        octets.fill(GUARD);
-        Ok(self.memory.data.write_at(at, &octets)?)
+        bytes.fill(GUARD);
+        Ok(self.memory.data.write_at(at, &bytes)?)
     }
 
     pub(super) fn complain(&mut self, complaint: String) {
@@ -153,15 +153,15 @@ impl Path {
         let at = Control::MarkOut.at(index);
         self.memory.control.write_at(at, &mark.encode())?;
         let wr_id = WrId { kind: Kind::Mark, qp: index as u16, number: 0 };
-        let sge = self.memory.control.sge(at, Mark::OCTETS);
+        let sge = self.memory.control.sge(at, Mark::BYTES);
         let flags = SendFlags::SIGNALED | SendFlags::INLINE;
         Ok(flow.qp.post_send(&SendRequest::new(wr_id.encode(), SendOp::Send, sge).flags(flags))?)
     }
 
     pub(super) fn on_mark(&mut self, index: usize, slot: u32, length: u32) -> Result<(), Error> {
-        let mut octets = [0; Mark::OCTETS];
-        self.memory.control.read_at(Control::MarkIn(slot).at(index), &mut octets)?;
-        let mark = Mark::decode(&octets[..(length as usize).min(Mark::OCTETS)])?;
+        let mut bytes = [0; Mark::BYTES];
+        self.memory.control.read_at(Control::MarkIn(slot).at(index), &mut bytes)?;
+        let mark = Mark::decode(&bytes[..(length as usize).min(Mark::BYTES)])?;
         self.post_recv(index, slot)?;
         if mark.is_answer {
             let flow = &mut self.flows[index];
@@ -186,7 +186,7 @@ impl Path {
         let (slots, stride) = (u64::from(self.params.slots(mark.size)), self.params.stride(mark.size));
         if mark.count > slots || slots as usize * stride > self.memory.half {
             return Err(Error::Exchange(format!(
-                "a mark over {} messages of {} octets",
+                "a mark over {} messages of {} bytes",
                 mark.count, mark.size
             )));
         }

@@ -13,8 +13,8 @@ use crate::errors::Error;
 use crate::params::CYCLE_BUFFER;
 use crate::perftest::wire::{self, Dest, Report};
 
-/// Octets of a receive: perftest's messages have 56 at most, ours between two iwperfs more.
-pub const MESSAGE_OCTETS: usize = 256;
+/// Bytes of a receive: perftest's messages have 56 at most, ours between two iwperfs more.
+pub const MESSAGE_BYTES: usize = 256;
 
 /// Receives kept posted. perftest needs one; the rest is for a peer that is ahead.
 const RECEIVES: usize = 4;
@@ -56,7 +56,7 @@ impl ControlLink {
     /// [`Error::Verbs`].
     pub fn new(end: &mut Endpoint) -> Result<Self, Error> {
         let cq = end.create_cq(64)?;
-        let memory = end.pd.reg_mr((RECEIVES + 1) * MESSAGE_OCTETS, Access::LOCAL_WRITE)?;
+        let memory = end.pd.reg_mr((RECEIVES + 1) * MESSAGE_BYTES, Access::LOCAL_WRITE)?;
         let qp = create_qp(&end.pd, &cq)?;
         let link = Self { qp, cq, memory };
         link.post_receives()?;
@@ -79,7 +79,7 @@ impl ControlLink {
     }
 
     fn post_recv(&self, slot: usize) -> Result<(), Error> {
-        let sge = self.memory.sge(slot * MESSAGE_OCTETS, MESSAGE_OCTETS);
+        let sge = self.memory.sge(slot * MESSAGE_BYTES, MESSAGE_BYTES);
         Ok(self.qp.post_recv(&RecvRequest::new(slot as u64, sge))?)
     }
 }
@@ -158,10 +158,10 @@ impl Control {
         Ok(Report::decode(&theirs))
     }
 
-    fn send(&mut self, end: &mut Endpoint, octets: &[u8], serve: Serve<'_>) -> Result<(), Error> {
-        let at = RECEIVES * MESSAGE_OCTETS;
-        self.link.memory.write_at(at, octets)?;
-        let sge = self.link.memory.sge(at, octets.len());
+    fn send(&mut self, end: &mut Endpoint, bytes: &[u8], serve: Serve<'_>) -> Result<(), Error> {
+        let at = RECEIVES * MESSAGE_BYTES;
+        self.link.memory.write_at(at, bytes)?;
+        let sge = self.link.memory.sge(at, bytes.len());
         self.link.qp.post_send(&SendRequest::new(0, SendOp::Send, sge))?;
         self.sends_posted += 1;
         self.wait(end, serve, |control| (control.sends_done == control.sends_posted).then_some(()))
@@ -210,9 +210,9 @@ impl Control {
                 WcOpcode::Recv => {
                     checked(&completion, "a control receive")?;
                     let slot = completion.wr_id as usize;
-                    let mut octets = vec![0; (completion.byte_len as usize).min(MESSAGE_OCTETS)];
-                    self.link.memory.read_at(slot * MESSAGE_OCTETS, &mut octets)?;
-                    self.inbox.push_back(octets);
+                    let mut bytes = vec![0; (completion.byte_len as usize).min(MESSAGE_BYTES)];
+                    self.link.memory.read_at(slot * MESSAGE_BYTES, &mut bytes)?;
+                    self.inbox.push_back(bytes);
                     // The peer may have closed already; then there is nothing more to receive.
                     let _closing = self.link.post_recv(slot);
                 }

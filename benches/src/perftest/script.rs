@@ -257,8 +257,8 @@ impl Script<'_> {
         let bandwidth = BandwidthRow {
             bytes: report.size,
             iterations: report.iters,
-            peak: self.unit.to_octets_per_s(report.bw_peak),
-            average: self.unit.to_octets_per_s(report.bw_avg),
+            peak: self.unit.to_bytes_per_s(report.bw_peak),
+            average: self.unit.to_bytes_per_s(report.bw_avg),
             messages_per_s: report.msg_rate_mpps * 1e6,
         };
         let (size, messages) = (report.size as u32, report.iters);

@@ -2,11 +2,11 @@
 
 use crate::errors::Error;
 
-/// Octets of a [`Dest`].
-pub const DEST_OCTETS: usize = 56;
+/// Bytes of a [`Dest`].
+pub const DEST_BYTES: usize = 56;
 
-/// Octets of the version message.
-pub const VERSION_OCTETS: usize = 16;
+/// Bytes of the version message.
+pub const VERSION_BYTES: usize = 16;
 
 /// The version we name: that of perftest 4.5+0.17.
 pub const VERSION: &str = "6.06";
@@ -16,7 +16,7 @@ const OLDEST: f64 = 5.70;
 
 /// Where one queue pair's memory is (`struct pingpong_dest`).
 ///
-/// On the wire, big-endian: lid, out_reads, qpn, psn, rkey (4 octets each), 4 of padding, vaddr (8), gid (16),
+/// On the wire, big-endian: lid, out_reads, qpn, psn, rkey (4 bytes each), 4 of padding, vaddr (8), gid (16),
 /// srqn, gid_index (4 each).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Dest {
@@ -37,10 +37,10 @@ pub struct Dest {
 }
 
 impl Dest {
-    /// As octets.
-    pub fn encode(&self) -> [u8; DEST_OCTETS] {
+    /// As bytes.
+    pub fn encode(&self) -> [u8; DEST_BYTES] {
         let Self { lid, out_reads, qpn, psn, rkey, vaddr, gid } = self;
-        let mut out = [0; DEST_OCTETS];
+        let mut out = [0; DEST_BYTES];
         for (index, word) in [lid, out_reads, qpn, psn, rkey].into_iter().enumerate() {
             out[4 * index..4 * index + 4].copy_from_slice(&word.to_be_bytes());
         }
@@ -49,28 +49,28 @@ impl Dest {
         out
     }
 
-    /// From octets.
+    /// From bytes.
     ///
     /// # Errors
     /// [`Error::Exchange`] for another length.
-    pub fn decode(octets: &[u8]) -> Result<Self, Error> {
-        let octets: &[u8; DEST_OCTETS] = exactly(octets, "a destination")?;
-        let word = |index: usize| u32::from_be_bytes(std::array::from_fn(|i| octets[4 * index + i]));
+    pub fn decode(bytes: &[u8]) -> Result<Self, Error> {
+        let bytes: &[u8; DEST_BYTES] = exactly(bytes, "a destination")?;
+        let word = |index: usize| u32::from_be_bytes(std::array::from_fn(|i| bytes[4 * index + i]));
         Ok(Self {
             lid: word(0),
             out_reads: word(1),
             qpn: word(2),
             psn: word(3),
             rkey: word(4),
-            vaddr: u64::from_be_bytes(std::array::from_fn(|i| octets[24 + i])),
-            gid: std::array::from_fn(|i| octets[32 + i]),
+            vaddr: u64::from_be_bytes(std::array::from_fn(|i| bytes[24 + i])),
+            gid: std::array::from_fn(|i| bytes[32 + i]),
         })
     }
 }
 
 /// Our version message: the digits, NUL-padded.
-pub fn encode_version() -> [u8; VERSION_OCTETS] {
-    let mut out = [0; VERSION_OCTETS];
+pub fn encode_version() -> [u8; VERSION_BYTES] {
+    let mut out = [0; VERSION_BYTES];
     out[..VERSION.len()].copy_from_slice(VERSION.as_bytes());
     out
 }
@@ -79,12 +79,12 @@ pub fn encode_version() -> [u8; VERSION_OCTETS] {
 ///
 /// # Errors
 /// [`Error::Exchange`] for a version too old or unreadable.
-pub fn decode_version(octets: &[u8]) -> Result<f64, Error> {
-    let octets: &[u8; VERSION_OCTETS] = exactly(octets, "a version")?;
+pub fn decode_version(bytes: &[u8]) -> Result<f64, Error> {
+    let bytes: &[u8; VERSION_BYTES] = exactly(bytes, "a version")?;
     let digits: String =
-        octets.iter().map(|&o| o as char).take_while(|c| c.is_ascii_digit() || *c == '.').collect();
+        bytes.iter().map(|&o| o as char).take_while(|c| c.is_ascii_digit() || *c == '.').collect();
     let version: f64 =
-        digits.parse().map_err(|_| Error::Exchange(format!("{octets:02x?} is not a version")))?;
+        digits.parse().map_err(|_| Error::Exchange(format!("{bytes:02x?} is not a version")))?;
     if version < OLDEST {
         return Err(Error::Exchange(format!("version {version} is older than {OLDEST:.2}")));
     }
@@ -92,8 +92,8 @@ pub fn decode_version(octets: &[u8]) -> Result<f64, Error> {
 }
 
 /// A 32-bit number: the cycle buffer, the cache line.
-pub fn decode_u32(octets: &[u8]) -> Result<u32, Error> {
-    Ok(u32::from_be_bytes(*exactly(octets, "a number of 4 octets")?))
+pub fn decode_u32(bytes: &[u8]) -> Result<u32, Error> {
+    Ok(u32::from_be_bytes(*exactly(bytes, "a number of 4 bytes")?))
 }
 
 /// The path MTU as InfiniBand counts it (1 to 5 for 256 to 4096), as a digit and a NUL.
@@ -107,18 +107,18 @@ pub fn encode_mtu(mtu: u16) -> [u8; 2] {
 ///
 /// # Errors
 /// [`Error::Exchange`].
-pub fn decode_mtu(octets: &[u8]) -> Result<u8, Error> {
-    let [digit, _nul] = exactly(octets, "an MTU")?;
+pub fn decode_mtu(bytes: &[u8]) -> Result<u8, Error> {
+    let [digit, _nul] = exactly(bytes, "an MTU")?;
     if !(b'1'..=b'5').contains(digit) {
         return Err(Error::Exchange(format!("MTU {digit:#04x} is not a digit from 1 to 5")));
     }
     Ok(digit - b'0')
 }
 
-/// One end's bandwidth, five messages of 8 octets.
+/// One end's bandwidth, five messages of 8 bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Report {
-    /// Octets of a message.
+    /// Bytes of a message.
     pub size: u64,
     /// Messages of all queue pairs.
     pub iters: u64,
@@ -156,11 +156,11 @@ impl Report {
     }
 }
 
-/// `octets` as an array, or an error that says what was expected.
-pub fn exactly<'a, const N: usize>(octets: &'a [u8], what: &str) -> Result<&'a [u8; N], Error> {
-    octets
+/// `bytes` as an array, or an error that says what was expected.
+pub fn exactly<'a, const N: usize>(bytes: &'a [u8], what: &str) -> Result<&'a [u8; N], Error> {
+    bytes
         .try_into()
-        .map_err(|_| Error::Exchange(format!("{} octets where {what} ({N} octets) was due", octets.len())))
+        .map_err(|_| Error::Exchange(format!("{} bytes where {what} ({N} bytes) was due", bytes.len())))
 }
 
 #[cfg(test)]
@@ -171,7 +171,7 @@ mod tests {
     const SIW_DEST: &str = "00000000 00000001 00000002 0065f8a2 73efaa00 00000000 000055fca48ec000 \
         5254009ac261 00000000000000000000 00000000 00000000";
 
-    /// Reports of the same run: 8192 octets, 5 messages, then three doubles.
+    /// Reports of the same run: 8192 bytes, 5 messages, then three doubles.
     const SIW_REPORT: &str =
         "0000000000002000 0000000000000005 4053df06ec3746fe 404050cefd21850a 3f711bb381fb01d3";
 
@@ -182,26 +182,26 @@ mod tests {
 
     #[test]
     fn siws_destination_is_read_and_written() {
-        let octets = hex(SIW_DEST);
-        let dest = Dest::decode(&octets).unwrap();
+        let bytes = hex(SIW_DEST);
+        let dest = Dest::decode(&bytes).unwrap();
         assert_eq!((dest.lid, dest.out_reads, dest.qpn, dest.psn), (0, 1, 2, 0x0065_f8a2));
         assert_eq!((dest.rkey, dest.vaddr), (0x73ef_aa00, 0x55fc_a48e_c000));
         assert_eq!(dest.gid[..6], [0x52, 0x54, 0x00, 0x9a, 0xc2, 0x61]);
-        assert_eq!(dest.encode()[..], octets);
+        assert_eq!(dest.encode()[..], bytes);
     }
 
     #[test]
     fn padding_that_is_not_zero_is_ignored() {
         // The capture's last message has stack garbage there.
-        let mut octets = hex(SIW_DEST);
-        octets[20..24].copy_from_slice(&hex("00fc5500"));
-        assert_eq!(Dest::decode(&octets).unwrap(), Dest::decode(&hex(SIW_DEST)).unwrap());
+        let mut bytes = hex(SIW_DEST);
+        bytes[20..24].copy_from_slice(&hex("00fc5500"));
+        assert_eq!(Dest::decode(&bytes).unwrap(), Dest::decode(&hex(SIW_DEST)).unwrap());
     }
 
     #[test]
     fn siws_report_is_read_and_written() {
-        let octets = hex(SIW_REPORT);
-        let messages: [[u8; 8]; 5] = std::array::from_fn(|m| std::array::from_fn(|i| octets[8 * m + i]));
+        let bytes = hex(SIW_REPORT);
+        let messages: [[u8; 8]; 5] = std::array::from_fn(|m| std::array::from_fn(|i| bytes[8 * m + i]));
         let report = Report::decode(&messages);
         assert_eq!((report.size, report.iters), (8192, 5));
         assert!(
@@ -226,9 +226,9 @@ mod tests {
     #[test]
     fn old_versions_and_nonsense_are_refused() {
         let version = |text: &str| {
-            let mut octets = [0; VERSION_OCTETS];
-            octets[..text.len()].copy_from_slice(text.as_bytes());
-            decode_version(&octets)
+            let mut bytes = [0; VERSION_BYTES];
+            bytes[..text.len()].copy_from_slice(text.as_bytes());
+            decode_version(&bytes)
         };
         assert_eq!(version("6.06").unwrap(), 6.06);
         assert_eq!(version("5.70").unwrap(), 5.70);

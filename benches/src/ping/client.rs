@@ -54,7 +54,7 @@ pub fn run(
         link.data.read_at(size, &mut back)?;
         if args.validate && back != sent {
             let at = back.iter().zip(&sent).position(|(a, b)| a != b).unwrap_or(0);
-            return Err(Error::Validation(format!("round {round} came back different at octet {at}")));
+            return Err(Error::Validation(format!("round {round} came back different at byte {at}")));
         }
         if args.verbose {
             on_line(&format!("ping data: {}", printable(&back)));

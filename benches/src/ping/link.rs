@@ -6,13 +6,13 @@ use iwarp::verbs::{
     SendRequest, WcOpcode,
 };
 
-use super::wire::{ADVERT_OCTETS, Advert};
+use super::wire::{ADVERT_BYTES, Advert};
 use crate::endpoint::{Endpoint, checked};
 use crate::errors::Error;
 use crate::patience::Patience;
 
-/// Octets of one receive; more than an advert, so that a longer message is told apart.
-const RECV_OCTETS: usize = 64;
+/// Bytes of one receive; more than an advert, so that a longer message is told apart.
+const RECV_BYTES: usize = 64;
 
 /// Receives kept posted: rping's adverts alternate, one would do.
 const RECEIVES: u64 = 2;
@@ -28,11 +28,11 @@ pub(super) struct Link {
 }
 
 impl Link {
-    /// With `octets` of memory for the data.
-    pub(super) fn new(end: &mut Endpoint, octets: usize) -> Result<Self, Error> {
+    /// With `bytes` of memory for the data.
+    pub(super) fn new(end: &mut Endpoint, bytes: usize) -> Result<Self, Error> {
         let access = Access::LOCAL_WRITE | Access::REMOTE_READ | Access::REMOTE_WRITE;
-        let data = end.pd.reg_mr(octets, access)?;
-        let adverts = end.pd.reg_mr((RECEIVES as usize + 1) * RECV_OCTETS, Access::LOCAL_WRITE)?;
+        let data = end.pd.reg_mr(bytes, access)?;
+        let adverts = end.pd.reg_mr((RECEIVES as usize + 1) * RECV_BYTES, Access::LOCAL_WRITE)?;
         let cq = end.create_cq(64)?;
         let qp = create_qp(&end.pd, &cq)?;
         let link = Self { data, adverts, cq, qp, inbox: Default::default(), done: 0, posted: 0 };
@@ -55,15 +55,15 @@ impl Link {
     }
 
     fn post_recv(&self, slot: u64) -> Result<(), Error> {
-        let sge = self.adverts.sge(slot as usize * RECV_OCTETS, RECV_OCTETS);
+        let sge = self.adverts.sge(slot as usize * RECV_BYTES, RECV_BYTES);
         Ok(self.qp.post_recv(&RecvRequest::new(slot, sge))?)
     }
 
     /// Sends `advert`.
     pub(super) fn send(&mut self, end: &mut Endpoint, id: &CmId, advert: &Advert) -> Result<(), Error> {
-        let at = RECEIVES as usize * RECV_OCTETS;
+        let at = RECEIVES as usize * RECV_BYTES;
         self.adverts.write_at(at, &advert.encode())?;
-        let sge = self.adverts.sge(at, ADVERT_OCTETS);
+        let sge = self.adverts.sge(at, ADVERT_BYTES);
         self.post(end, id, &SendRequest::new(0, SendOp::Send, sge))
     }
 
@@ -127,10 +127,10 @@ impl Link {
                 continue;
             }
             checked(&completion, "a receive")?;
-            let mut octets = [0; RECV_OCTETS];
-            let length = (completion.byte_len as usize).min(RECV_OCTETS);
-            self.adverts.read_at(completion.wr_id as usize * RECV_OCTETS, &mut octets[..length])?;
-            self.inbox.push_back(Advert::decode(&octets[..length])?);
+            let mut bytes = [0; RECV_BYTES];
+            let length = (completion.byte_len as usize).min(RECV_BYTES);
+            self.adverts.read_at(completion.wr_id as usize * RECV_BYTES, &mut bytes[..length])?;
+            self.inbox.push_back(Advert::decode(&bytes[..length])?);
             // The peer may be closing already; then there is nothing more to receive.
             let _closing = self.post_recv(completion.wr_id);
         }

@@ -4,7 +4,7 @@ use iwarp::verbs::{CmId, RemoteAddr, SendOp, SendRequest};
 
 use super::link::{Link, conn_param};
 use super::wire::{Advert, printable};
-use super::{MAX_OCTETS, OnLine};
+use super::{MAX_BYTES, OnLine};
 use crate::cli::PingArgs;
 use crate::endpoint::Endpoint;
 use crate::errors::Error;
@@ -29,7 +29,7 @@ impl Server {
     /// Connection errors, and [`Error::Exchange`] for a client that asks for too much.
     pub fn serve(&self, end: &mut Endpoint, args: &PingArgs, on_line: OnLine<'_>) -> Result<(), Error> {
         let request = end.request(None)?;
-        let mut link = Link::new(end, MAX_OCTETS as usize)?;
+        let mut link = Link::new(end, MAX_BYTES as usize)?;
         let (param, pd) = (conn_param(end), end.pd.clone());
         let qp = link.qp(0, &pd)?;
         end.accept(&request, &qp, &param)?;
@@ -55,15 +55,15 @@ fn round(
     on_line: OnLine<'_>,
 ) -> Result<(), Error> {
     let length = |advert: &Advert| match advert.size {
-        size @ 1..=MAX_OCTETS => Ok(size as usize),
-        size => Err(Error::Exchange(format!("a round of {size} octets, at most {MAX_OCTETS} are served"))),
+        size @ 1..=MAX_BYTES => Ok(size as usize),
+        size => Err(Error::Exchange(format!("a round of {size} bytes, at most {MAX_BYTES} are served"))),
     };
-    let octets = length(source)?;
+    let bytes = length(source)?;
     let op = SendOp::Read { remote: RemoteAddr { addr: source.addr, rkey: source.rkey } };
-    let read = SendRequest::new(0, op, link.data.sge(0, octets));
+    let read = SendRequest::new(0, op, link.data.sge(0, bytes));
     link.post(end, id, &read)?;
     if args.verbose {
-        let mut text = vec![0; octets];
+        let mut text = vec![0; bytes];
         link.data.read_at(0, &mut text)?;
         on_line(&format!("server ping data: {}", printable(&text)));
     }

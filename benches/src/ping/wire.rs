@@ -2,8 +2,8 @@
 
 use crate::errors::Error;
 
-/// Octets of an [`Advert`].
-pub const ADVERT_OCTETS: usize = 16;
+/// Bytes of an [`Advert`].
+pub const ADVERT_BYTES: usize = 16;
 
 /// Where memory is: BE64 address, BE32 rkey, BE32 size. The server's are all zero: they only say "go on".
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -12,29 +12,29 @@ pub struct Advert {
     pub addr: u64,
     /// STag.
     pub rkey: u32,
-    /// Octets.
+    /// Bytes.
     pub size: u32,
 }
 
 impl Advert {
-    /// As octets.
-    pub fn encode(&self) -> [u8; ADVERT_OCTETS] {
-        let mut out = [0; ADVERT_OCTETS];
+    /// As bytes.
+    pub fn encode(&self) -> [u8; ADVERT_BYTES] {
+        let mut out = [0; ADVERT_BYTES];
         out[..8].copy_from_slice(&self.addr.to_be_bytes());
         out[8..12].copy_from_slice(&self.rkey.to_be_bytes());
         out[12..].copy_from_slice(&self.size.to_be_bytes());
         out
     }
 
-    /// From octets.
+    /// From bytes.
     ///
     /// # Errors
     /// [`Error::Exchange`] for another length.
-    pub fn decode(octets: &[u8]) -> Result<Self, Error> {
-        let octets: &[u8; ADVERT_OCTETS] = octets
+    pub fn decode(bytes: &[u8]) -> Result<Self, Error> {
+        let bytes: &[u8; ADVERT_BYTES] = bytes
             .try_into()
-            .map_err(|_| Error::Exchange(format!("{} octets are not rping's message (16)", octets.len())))?;
-        let word = |at: usize| u32::from_be_bytes(std::array::from_fn(|i| octets[at + i]));
+            .map_err(|_| Error::Exchange(format!("{} bytes are not rping's message (16)", bytes.len())))?;
+        let word = |at: usize| u32::from_be_bytes(std::array::from_fn(|i| bytes[at + i]));
         let addr = u64::from(word(0)) << 32 | u64::from(word(4));
         Ok(Self { addr, rkey: word(8), size: word(12) })
     }
@@ -55,10 +55,10 @@ pub fn text(round: u32, size: usize) -> Vec<u8> {
     out
 }
 
-/// `octets` up to the NUL, as a line of `--verbose`.
-pub fn printable(octets: &[u8]) -> String {
-    let end = octets.iter().position(|&octet| octet == 0).unwrap_or(octets.len());
-    octets[..end].iter().map(|&o| if o.is_ascii_graphic() || o == b' ' { o as char } else { '.' }).collect()
+/// `bytes` up to the NUL, as a line of `--verbose`.
+pub fn printable(bytes: &[u8]) -> String {
+    let end = bytes.iter().position(|&byte| byte == 0).unwrap_or(bytes.len());
+    bytes[..end].iter().map(|&o| if o.is_ascii_graphic() || o == b' ' { o as char } else { '.' }).collect()
 }
 
 #[cfg(test)]
@@ -73,11 +73,11 @@ mod tests {
     #[test]
     fn rpings_advert_is_read_and_written() {
         // The first Send of `rping -c` on siw, from a capture.
-        let octets = hex("000055862db5e370 f3a4e200 00000040");
-        let advert = Advert::decode(&octets).unwrap();
+        let bytes = hex("000055862db5e370 f3a4e200 00000040");
+        let advert = Advert::decode(&bytes).unwrap();
         assert_eq!(advert, Advert { addr: 0x5586_2db5_e370, rkey: 0xf3a4_e200, size: 64 });
-        assert_eq!(advert.encode()[..], octets);
-        assert!(Advert::decode(&octets[..15]).is_err());
+        assert_eq!(advert.encode()[..], bytes);
+        assert!(Advert::decode(&bytes[..15]).is_err());
     }
 
     #[test]
@@ -89,7 +89,7 @@ mod tests {
         let tenth =
             hex("72646d612d70696e672d393a204a4b4c4d4e4f505152535455565758595a5b5c5d5e5f60616263646566676869\
              6a6b6c6d6e6f707172737475767778797a4100");
-        // The capture's frame has 64 octets: the text, the letters past `z` and the NUL.
+        // The capture's frame has 64 bytes: the text, the letters past `z` and the NUL.
         assert_eq!(text(9, 64), tenth);
     }
 

@@ -172,7 +172,7 @@ mod tests {
     use crate::plot::Series;
 
     fn chart(series: Vec<Series>) -> Chart {
-        Chart { title: "Goodput".into(), x: Axis::octets("message, octets"), y: Axis::linear("Gb/s"), series }
+        Chart { title: "Goodput".into(), x: Axis::bytes("message, bytes"), y: Axis::linear("Gb/s"), series }
     }
 
     #[test]
@@ -181,7 +181,7 @@ mod tests {
         let limit = Series::reference("memcpy", vec![(2.0, 40.0), (65536.0, 40.0)]);
         let svg = chart(vec![ours, limit]).svg().unwrap();
         assert!(svg.starts_with("<svg") && svg.trim_end().ends_with("</svg>"), "{svg}");
-        for word in ["Goodput", "message, octets", "Gb/s", "64", "64K", "40", "memcpy", "iwarp &lt;&amp;&gt;"]
+        for word in ["Goodput", "message, bytes", "Gb/s", "64", "64K", "40", "memcpy", "iwarp &lt;&amp;&gt;"]
         {
             assert!(svg.contains(word), "{word}: {svg}");
         }
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn the_same_input_gives_the_same_octets() {
+    fn the_same_input_gives_the_same_bytes() {
         let make = || chart(vec![Series::new("a", vec![(2.0, 1.0), (4.0, 2.0)])]).svg().unwrap();
         assert_eq!(make(), make());
     }

@@ -1,7 +1,7 @@
 //! Plots as SVG, and a page of them: what `iwperf --report` and other measurements are shown with.
 //!
 //! A [`Chart`] is lines over two [`Axis`]; [`Chart::svg`] draws it. A [`Page`] puts charts, tables and words into one
-//! HTML file that needs nothing else. The same input gives the same octets: no date, no font of the machine.
+//! HTML file that needs nothing else. The same input gives the same bytes: no date, no font of the machine.
 //!
 //! | file | what |
 //! |---|---|
@@ -15,16 +15,16 @@ mod scale;
 
 pub use draw::DrawError;
 pub use page::Page;
-pub use scale::{Scale, decimal, octets, percent};
+pub use scale::{Scale, bytes, decimal, percent};
 
 /// One axis: what it shows and how.
 #[derive(Clone, Debug)]
 pub struct Axis {
-    /// What is shown, with its unit: "message, octets".
+    /// What is shown, with its unit: "message, bytes".
     pub title: String,
     /// How values are spread over it.
     pub scale: Scale,
-    /// How a value at a tick is written: [`decimal`], [`octets`], [`percent`].
+    /// How a value at a tick is written: [`decimal`], [`bytes`], [`percent`].
     pub label: fn(f64) -> String,
     /// Values that the axis covers at least.
     pub covers: Vec<f64>,
@@ -36,9 +36,9 @@ impl Axis {
         Self { title: title.into(), scale: Scale::Linear, label: decimal, covers: vec![0.0] }
     }
 
-    /// Octets of a message, by powers of two.
-    pub fn octets(title: impl Into<String>) -> Self {
-        Self { title: title.into(), scale: Scale::Log2, label: octets, covers: Vec::new() }
+    /// Bytes of a message, by powers of two.
+    pub fn bytes(title: impl Into<String>) -> Self {
+        Self { title: title.into(), scale: Scale::Log2, label: bytes, covers: Vec::new() }
     }
 
     /// A count, by powers of two: queue pairs, cores.

@@ -105,8 +105,8 @@ pub fn decimal(value: f64) -> String {
     format!("{}{suffix}", if text == "-0" { "0" } else { text })
 }
 
-/// Octets by powers of two: 64, 4K, 8M.
-pub fn octets(value: f64) -> String {
+/// Bytes by powers of two: 64, 4K, 8M.
+pub fn bytes(value: f64) -> String {
     let rounded = value.round();
     [(1u64 << 30, "G"), (1 << 20, "M"), (1 << 10, "K")]
         .into_iter()
@@ -186,7 +186,7 @@ mod tests {
             [0.0, 0.25, 12.0, 9999.0, 15_000.0, 3e6].map(decimal),
             ["0", "0.25", "12", "9999", "15k", "3M"]
         );
-        assert_eq!([2.0, 1024.0, 65536.0, 8_388_608.0].map(octets), ["2", "1K", "64K", "8M"]);
+        assert_eq!([2.0, 1024.0, 65536.0, 8_388_608.0].map(bytes), ["2", "1K", "64K", "8M"]);
         assert_eq!([0.5, 0.99, 0.9999].map(percent), ["50%", "99%", "99.99%"]);
     }
 }

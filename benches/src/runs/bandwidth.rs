@@ -37,7 +37,7 @@ pub struct Run {
     busy_at_start: u64,
     busy_cycles: u64,
     messages: u64,
-    peak_octets_per_s: f64,
+    peak_bytes_per_s: f64,
     hz: u64,
     load: Option<Load>,
     /// What this end's thread did, where it was stamped.
@@ -65,7 +65,7 @@ impl Run {
             bytes: u64::from(self.size),
             iterations: self.messages,
             // A short run is one part, and its confirmation takes time that a part does not see.
-            peak: self.peak_octets_per_s.max(average),
+            peak: self.peak_bytes_per_s.max(average),
             average,
             messages_per_s,
         };
@@ -167,7 +167,7 @@ pub fn run(
         busy_at_start,
         busy_cycles: end.driver.counters().busy_cycles - busy_at_start,
         messages: path.posted(),
-        peak_octets_per_s: meter.peak_messages_per_cycle() * hz as f64 * f64::from(path.size()),
+        peak_bytes_per_s: meter.peak_messages_per_cycle() * hz as f64 * f64::from(path.size()),
         hz,
         load: path.take_load(),
         profile: profiling.map(|profiling| profiling.stop(end)),

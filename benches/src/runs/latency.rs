@@ -1,7 +1,7 @@
 //! Latency: one message at a time.
 //!
 //! Writes and Sends go back and forth; both ends measure from one of their posts to the next and report half of it.
-//! With Writes the *server* is first, as in `ib_write_lat`; its last octet counts from 1 and is polled in memory.
+//! With Writes the *server* is first, as in `ib_write_lat`; its last byte counts from 1 and is polled in memory.
 //! With Sends the client is first. Reads are the client's alone and count from post to post in full.
 
 use dp::Clock;
@@ -108,7 +108,7 @@ impl Turns {
             self.latencies.record_cycles(now.saturating_sub(last), self.hz);
         }
         self.posted += 1;
-        // perftest's last octet counts from 1 and wraps.
+        // perftest's last byte counts from 1 and wraps.
         path.post_ping(number, counter(number))
     }
 
@@ -170,7 +170,7 @@ impl Turns {
             return self.wait(end, control, path, |path| Ok(path.flows[0].received > number));
         }
         let expected = counter(number);
-        let waited = self.wait(end, control, path, |path| Ok(path.last_octet()? == expected))?;
+        let waited = self.wait(end, control, path, |path| Ok(path.last_byte()? == expected))?;
         if waited == Waited::Arrived {
             path.check_ping(number)?;
         }
@@ -216,7 +216,7 @@ impl Turns {
     }
 }
 
-/// The last octet of message `number`: counts from 1 and wraps.
+/// The last byte of message `number`: counts from 1 and wraps.
 fn counter(number: u64) -> u8 {
     (number + 1) as u8
 }

@@ -54,7 +54,7 @@ fn of_core(cpu: usize, row: &Row) -> CoreFigures {
         cpu,
         queue_pairs: row.queue_pairs,
         messages: row.messages,
-        octets_per_s: figures.average,
+        bytes_per_s: figures.average,
         messages_per_s: figures.messages_per_s,
         busy_cycles: row.busy_cycles,
     }
@@ -118,14 +118,14 @@ mod tests {
         let merged = merge(&[(0, row(1000, (1000, 2000))), (7, row(500, (1500, 3000)))], 1000);
         let Figures::Bandwidth(sum) = merged.figures else { panic!() };
         assert_eq!((merged.messages, merged.queue_pairs, merged.busy_cycles), (1500, 6, 10));
-        // 1500 messages of 100 octets in 2 s.
+        // 1500 messages of 100 bytes in 2 s.
         assert!(
             (sum.messages_per_s - 750.0).abs() < 1e-9 && (sum.average - 75_000.0).abs() < 1e-6,
             "{sum:?}"
         );
         let cores: Vec<_> = merged.cores.iter().map(|core| (core.cpu, core.messages)).collect();
         assert_eq!(cores, [(0, 1000), (7, 500)]);
-        assert!((merged.cores[0].octets_per_s - 100_000.0).abs() < 1e-6);
+        assert!((merged.cores[0].bytes_per_s - 100_000.0).abs() < 1e-6);
     }
 
     #[test]

@@ -15,16 +15,16 @@ use super::vhost_user::Backend;
 use super::{DeviceConfig, DeviceError, PortSpec, drivers, vdev};
 use crate::eal::pci::{NoAddress, PciAddress, SYSFS};
 use crate::eal::{self, Eal};
-use crate::mempool::dpdk::{MAX_DATA_OCTETS, Pool};
+use crate::mempool::dpdk::{MAX_DATA_BYTES, Pool};
 use crate::{Offloads, Port, PortInfo};
 
-/// Ethernet header and a VLAN tag, octets.
-const L2_OCTETS: usize = 18;
+/// Ethernet header and a VLAN tag, bytes.
+const L2_BYTES: usize = 18;
 
-/// Devices that report a largest frame of 1518 octets and send and receive larger ones all the same: their MTU is ours.
+/// Devices that report a largest frame of 1518 bytes and send and receive larger ones all the same: their MTU is ours.
 const UNDERSTATING: &[&str] = &["net_af_packet", "net_memif"];
 
-/// Octets of a packet buffer at least.
+/// Bytes of a packet buffer at least.
 const LEAST: usize = 2048;
 
 /// The same where frames of 64 KiB come in chains of buffers: each border between two may cut an FPDU, which then costs more than one
@@ -62,7 +62,7 @@ const TX_OFFLOADS: &[(Offloads, u64)] = &[
 ];
 
 /// About as large as a large buffer is, where the driver takes that in one piece: network cards take less than 64 KiB at once.
-const BULK_OCTETS: usize = 32 << 10;
+const BULK_BYTES: usize = 32 << 10;
 
 /// Views of large buffers there are at least: enough to have a cache for each thread.
 const LEAST_VIEWS: u32 = 4096;
@@ -119,11 +119,11 @@ pub(super) fn open(
         PortSpec::Pci(text) => find_pci(eal, text)?,
         PortSpec::Vdev(text) => make_vdev(text)?,
     };
-    let least_mbuf_octets = match spec {
+    let least_mbuf_bytes = match spec {
         PortSpec::Pci(_) => 0,
-        PortSpec::Vdev(text) => vdev::least_mbuf_octets(text),
+        PortSpec::Vdev(text) => vdev::least_mbuf_bytes(text),
     };
-    let (device, info) = setup(eal, &name, handle, config, least_mbuf_octets)?;
+    let (device, info) = setup(eal, &name, handle, config, least_mbuf_bytes)?;
     let device = Arc::new(device);
     Ok((0..config.queues)
         .map(|queue| Box::new(QueuePort::new(Arc::clone(&device), queue, info.clone())) as Box<dyn Port>)
@@ -204,7 +204,7 @@ fn setup(
     name: &str,
     handle: Handle,
     config: &DeviceConfig,
-    least_mbuf_octets: usize,
+    least_mbuf_bytes: usize,
 ) -> Result<(Device, PortInfo), DeviceError> {
     let id = handle.port_id;
     let ok = |step, done: i32| if done < 0 { Err(DeviceError::setup(name, step, -done)) } else { Ok(()) };
@@ -222,21 +222,19 @@ fn setup(
         return Err(DeviceError::Queues { device: name.to_owned(), most, asked: config.queues });
     }
     let device_mtu = device_mtu(name, &driver, &about, config.mtu)?;
-    let frame_octets = usize::from(config.mtu) + L2_OCTETS;
-    let rx_octets = frame_octets + drivers::find(&driver).rx_header_bytes;
+    let frame_bytes = usize::from(config.mtu) + L2_BYTES;
+    let rx_bytes = frame_bytes + drivers::find(&driver).rx_header_bytes;
     let least = if receives_large_frames(&about, &driver, config) { LEAST_LARGE } else { LEAST };
-    let mbuf_octets =
-        config.mbuf_octets.unwrap_or(rx_octets.max(least_mbuf_octets).next_multiple_of(64).max(least));
-    let offloads = choose_offloads(&about, &driver, config, rx_octets > mbuf_octets);
-    if rx_octets > mbuf_octets && !offloads.contains(Offloads::RX_SCATTER) {
-        let frame_octets = rx_octets;
-        return Err(DeviceError::BufferTooSmall { device: name.to_owned(), frame_octets, mbuf_octets });
+    let mbuf_bytes =
+        config.mbuf_bytes.unwrap_or(rx_bytes.max(least_mbuf_bytes).next_multiple_of(64).max(least));
+    let offloads = choose_offloads(&about, &driver, config, rx_bytes > mbuf_bytes);
+    if rx_bytes > mbuf_bytes && !offloads.contains(Offloads::RX_SCATTER) {
+        let frame_bytes = rx_bytes;
+        return Err(DeviceError::BufferTooSmall { device: name.to_owned(), frame_bytes, mbuf_bytes });
     }
 
-    let mut limits = TxLimits {
-        frame_bytes: frame_octets,
-        driver: drivers::find(&driver).with_reported(&about.tx_desc_lim),
-    };
+    let mut limits =
+        TxLimits { frame_bytes, driver: drivers::find(&driver).with_reported(&about.tx_desc_lim) };
     if !offloads.contains(Offloads::TX_MULTI_SEGMENT) {
         limits.driver.buffers = 1;
         limits.driver.tso_buffers = 1;
@@ -265,14 +263,14 @@ fn setup(
     let node = unsafe { sys::rte_eth_dev_socket_id(id) };
     let in_rings = u32::from(config.queues) * (u32::from(rx_desc) + u32::from(tx_desc));
     let count = config.mbufs.unwrap_or((4 * in_rings).max(8192));
-    let pool = Pool::new(eal, name, (count, count), mbuf_octets, node)
-        .map_err(|errno| DeviceError::memory(count, mbuf_octets, errno))?;
+    let pool = Pool::new(eal, name, (count, count), mbuf_bytes, node)
+        .map_err(|errno| DeviceError::memory(count, mbuf_bytes, errno))?;
     let bulk = if config.bulk_mbufs > 0 && offloads.contains(Offloads::TX_MULTI_SEGMENT) {
-        let (count, octets) = (config.bulk_mbufs, bulk_octets(config.mtu, limits.driver.buffer_bytes));
+        let (count, bytes) = (config.bulk_mbufs, bulk_bytes(config.mtu, limits.driver.buffer_bytes));
         // Many frames in a ring may show parts of one buffer.
         let views = count.max(2 * u32::from(config.queues) * u32::from(tx_desc)).max(LEAST_VIEWS);
-        let pool = Pool::new(eal, name, (count, views), octets, node)
-            .map_err(|errno| DeviceError::memory(count, octets, errno))?;
+        let pool = Pool::new(eal, name, (count, views), bytes, node)
+            .map_err(|errno| DeviceError::memory(count, bytes, errno))?;
         Some(pool)
     } else {
         None
@@ -331,9 +329,9 @@ fn setup(
 }
 
 /// Bytes of a large buffer: of whole segments, and no more than the driver takes in one piece.
-fn bulk_octets(mtu: u16, buffer_bytes: usize) -> usize {
+fn bulk_bytes(mtu: u16, buffer_bytes: usize) -> usize {
     let mtu = usize::from(mtu);
-    (BULK_OCTETS.min(buffer_bytes) / mtu * mtu).clamp(mtu, MAX_DATA_OCTETS)
+    (BULK_BYTES.min(buffer_bytes) / mtu * mtu).clamp(mtu, MAX_DATA_BYTES)
 }
 
 /// The MTU to tell the device, which some must not be told.
@@ -347,7 +345,7 @@ fn device_mtu(
     let overhead = if about.max_mtu != u16::MAX && about.max_rx_pktlen > u32::from(about.max_mtu) {
         about.max_rx_pktlen - u32::from(about.max_mtu)
     } else {
-        L2_OCTETS as u32
+        L2_BYTES as u32
     };
     let most = about.max_rx_pktlen.saturating_sub(overhead).min(u32::from(about.max_mtu)) as u16;
     if UNDERSTATING.contains(&driver) {
@@ -464,17 +462,17 @@ mod tests {
     fn a_large_buffer_is_of_whole_segments_and_no_longer_than_the_driver_takes() {
         for mtu in 576..=9698 {
             for (driver, most) in
-                [("net_vmxnet3", 16_383), ("net_of_tomorrow", 16_383), ("net_vhost", BULK_OCTETS)]
+                [("net_vmxnet3", 16_383), ("net_of_tomorrow", 16_383), ("net_vhost", BULK_BYTES)]
             {
-                let bytes = bulk_octets(mtu, drivers::find(driver).buffer_bytes);
+                let bytes = bulk_bytes(mtu, drivers::find(driver).buffer_bytes);
                 assert!(
                     bytes <= most && bytes.is_multiple_of(usize::from(mtu)) && bytes > 0,
                     "{driver} {mtu}: {bytes}"
                 );
             }
         }
-        assert_eq!([1500, 9000].map(|mtu| bulk_octets(mtu, 16_383)), [15_000, 9000]);
-        assert_eq!([1500, 9000].map(|mtu| bulk_octets(mtu, usize::from(u16::MAX))), [31_500, 27_000]);
+        assert_eq!([1500, 9000].map(|mtu| bulk_bytes(mtu, 16_383)), [15_000, 9000]);
+        assert_eq!([1500, 9000].map(|mtu| bulk_bytes(mtu, usize::from(u16::MAX))), [31_500, 27_000]);
     }
 
     #[test]

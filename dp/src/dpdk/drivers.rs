@@ -136,7 +136,7 @@ mod tests {
     #[test]
     fn virtual_devices_take_what_a_buffer_can_hold() {
         for name in ["net_vhost", "net_virtio", "net_virtio_user", "net_ring"] {
-            assert!(find(name).buffer_bytes >= crate::mempool::dpdk::MAX_DATA_OCTETS, "{name}");
+            assert!(find(name).buffer_bytes >= crate::mempool::dpdk::MAX_DATA_BYTES, "{name}");
         }
     }
 

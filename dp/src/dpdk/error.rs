@@ -74,34 +74,32 @@ pub enum DeviceError {
     Mtu {
         /// The device.
         device: String,
-        /// Its smallest, octets.
+        /// Its smallest, bytes.
         least: u16,
-        /// Its largest, octets.
+        /// Its largest, bytes.
         most: u16,
-        /// Asked for, octets.
+        /// Asked for, bytes.
         asked: u16,
     },
     /// Buffers that cannot hold a frame on a device that uses one buffer a frame.
-    #[error(
-        "{device} needs a whole frame in one buffer: {frame_octets} octets, the buffers have {mbuf_octets}"
-    )]
+    #[error("{device} needs a whole frame in one buffer: {frame_bytes} bytes, the buffers have {mbuf_bytes}")]
     BufferTooSmall {
         /// The device.
         device: String,
-        /// Largest frame, octets.
-        frame_octets: usize,
-        /// Room in a buffer, octets.
-        mbuf_octets: usize,
+        /// Largest frame, bytes.
+        frame_bytes: usize,
+        /// Room in a buffer, bytes.
+        mbuf_bytes: usize,
     },
     /// No memory for the pool.
     #[error(
-        "no memory for {count} buffers of {octets} octets: {cause}; give DPDK more (hugepages or MiB) or ask for fewer"
+        "no memory for {count} buffers of {bytes} bytes: {cause}; give DPDK more (hugepages or MiB) or ask for fewer"
     )]
     Memory {
         /// Buffers.
         count: u32,
-        /// Octets in each.
-        octets: usize,
+        /// Bytes in each.
+        bytes: usize,
         /// The error in words.
         cause: String,
     },
@@ -120,8 +118,8 @@ pub enum DeviceError {
 }
 
 impl DeviceError {
-    pub(super) fn memory(count: u32, octets: usize, errno: i32) -> Self {
-        Self::Memory { count, octets, cause: errno_text(errno) }
+    pub(super) fn memory(count: u32, bytes: usize, errno: i32) -> Self {
+        Self::Memory { count, bytes, cause: errno_text(errno) }
     }
 
     pub(super) fn setup(device: &str, step: &'static str, errno: i32) -> Self {

@@ -52,8 +52,8 @@ impl TxLimits {
     /// The same frame in as few fresh buffers as hold it, all of one of the pools: of the small ones, unless the device takes
     /// too few of them. `None` when no pool has enough, or the device takes too few of any.
     pub(super) fn copy(&self, frame: &Mbuf, small: &Mempool, large: Option<&Mempool>) -> Option<Mbuf> {
-        let most = self.buffers(frame.tx_offload().tso_segment_octets != 0);
-        let room = |pool: &Mempool| pool.data_octets().min(self.driver.buffer_bytes);
+        let most = self.buffers(frame.tx_offload().tso_segment_bytes != 0);
+        let room = |pool: &Mempool| pool.data_bytes().min(self.driver.buffer_bytes);
         [Some(small), large]
             .into_iter()
             .flatten()
@@ -99,7 +99,7 @@ mod tests {
         let mut frame = frame.unwrap();
         frame.set_tx_offload(TxOffload {
             tcp_checksum: true,
-            tso_segment_octets: cut_at,
+            tso_segment_bytes: cut_at,
             ..TxOffload::default()
         });
         frame
@@ -110,7 +110,7 @@ mod tests {
     }
 
     fn fit(limits: &TxLimits, frame: &Mbuf) -> Fit {
-        let cut_at = frame.tx_offload().tso_segment_octets;
+        let cut_at = frame.tx_offload().tso_segment_bytes;
         limits.fit(frame.len(), frame.segment_count(), cut_at, || longest(frame))
     }
 

@@ -41,7 +41,7 @@ pub enum PortSpec {
 pub struct DeviceConfig {
     /// Pairs of queues, each a [`Port`] of its own.
     pub queues: u16,
-    /// Largest IP packet, octets.
+    /// Largest IP packet, bytes.
     pub mtu: u16,
     /// Receive descriptors a queue, adjusted to what the device can do. Their buffers are used in turn: few stay in the cache,
     /// many take a burst where a full ring loses frames.
@@ -50,9 +50,9 @@ pub struct DeviceConfig {
     pub tx_desc: u16,
     /// Buffers in the device's pool, all queues together; `None`: four times what the rings hold, at least 8192.
     pub mbufs: Option<u32>,
-    /// Room for data in one buffer, octets; `None`: enough for a frame, at least 2048. With less a frame takes several
+    /// Room for data in one buffer, bytes; `None`: enough for a frame, at least 2048. With less a frame takes several
     /// buffers, if the device can do that.
-    pub mbuf_octets: Option<usize>,
+    pub mbuf_bytes: Option<usize>,
     /// Large buffers for what is sent in bulk, each of several segments, where the device sends frames of several buffers.
     pub bulk_mbufs: u32,
     /// What the device may do by itself, if it can.
@@ -69,7 +69,7 @@ impl Default for DeviceConfig {
             rx_desc: 1024,
             tx_desc: 1024,
             mbufs: None,
-            mbuf_octets: None,
+            mbuf_bytes: None,
             bulk_mbufs: 512,
             offloads: Offloads::all(),
             promiscuous: true,
@@ -87,16 +87,16 @@ pub fn open(eal: Eal, spec: &PortSpec, config: &DeviceConfig) -> Result<Vec<Box<
     device::open(eal, spec, config)
 }
 
-/// A pool of `count` buffers with `data_octets` each in DPDK's memory, apart from any device.
+/// A pool of `count` buffers with `data_bytes` each in DPDK's memory, apart from any device.
 ///
 /// # Errors
 /// [`DeviceError::Memory`].
 ///
 /// # Panics
-/// When `count` is 0 or `data_octets` exceeds 65,407, which is all a DPDK buffer can hold.
-pub fn mempool(eal: Eal, name: &str, count: u32, data_octets: usize) -> Result<Mempool, DeviceError> {
-    let pool = Pool::new(eal, name, (count, count), data_octets, crate::mempool::dpdk::ANY_NODE)
-        .map_err(|errno| DeviceError::memory(count, data_octets, errno))?;
+/// When `count` is 0 or `data_bytes` exceeds 65,407, which is all a DPDK buffer can hold.
+pub fn mempool(eal: Eal, name: &str, count: u32, data_bytes: usize) -> Result<Mempool, DeviceError> {
+    let pool = Pool::new(eal, name, (count, count), data_bytes, crate::mempool::dpdk::ANY_NODE)
+        .map_err(|errno| DeviceError::memory(count, data_bytes, errno))?;
     Ok(Mempool { backend: Backend::Dpdk(pool) })
 }
 

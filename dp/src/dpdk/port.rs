@@ -89,7 +89,7 @@ impl QueuePort {
             };
         };
         let wants_offload = chain.wants_offload();
-        let cut_at = if wants_offload { chain.tx_offload().tso_segment_octets } else { 0 };
+        let cut_at = if wants_offload { chain.tx_offload().tso_segment_bytes } else { 0 };
         let longest = || chain.segments().map(<[u8]>::len).max().unwrap_or(0);
         match self.device.limits.fit(chain.len(), chain.segment_count(), cut_at, longest) {
             // Drivers write into the headers of frames that they complete.
@@ -135,11 +135,11 @@ impl QueuePort {
         let (port, queue) = (self.device.port_id, self.queue);
         while !frames.is_empty() {
             let mut raw = [ptr::null_mut(); BURST];
-            let mut octets = [0; BURST];
-            for ((raw, octets), frame) in raw.iter_mut().zip(&mut octets).zip(frames.iter()) {
+            let mut bytes = [0; BURST];
+            for ((raw, bytes), frame) in raw.iter_mut().zip(&mut bytes).zip(frames.iter()) {
                 // `make_sendable` left DPDK's only.
                 *raw = frame.as_dpdk().map_or(ptr::null_mut(), Chain::as_raw);
-                *octets = frame.len();
+                *bytes = frame.len();
             }
             let given = frames.len() as u16;
             // SAFETY: a started port and one of its queues, which this port alone uses; `given` mbufs that we own. tx_burst
@@ -154,7 +154,7 @@ impl QueuePort {
             };
             frames.drain(..usize::from(sent)).for_each(mem::forget);
             self.counters.tx_frames += u64::from(sent);
-            self.counters.tx_octets += octets[..usize::from(sent)].iter().sum::<usize>() as u64;
+            self.counters.tx_bytes += bytes[..usize::from(sent)].iter().sum::<usize>() as u64;
             if sent < ready {
                 return;
             }
@@ -171,7 +171,7 @@ impl QueuePort {
     #[cold]
     fn send_plain(&mut self, frame: &Mbuf) {
         let offload = frame.tx_offload();
-        if !offload.tcp_checksum || offload.l4_octets == 0 {
+        if !offload.tcp_checksum || offload.l4_bytes == 0 {
             self.counters.tx_dropped += 1;
             return;
         }
@@ -182,14 +182,14 @@ impl QueuePort {
                 self.counters.tx_dropped += 1;
                 return;
             };
-            let octets = piece.len();
+            let bytes = piece.len();
             let mut raw = piece.as_raw();
             // SAFETY: a started port and one of its queues, which this port alone uses; one mbuf that we own, which tx_burst
             // takes over if it says so.
             if unsafe { sys::rte_eth_tx_burst(port, queue, &raw mut raw, 1) } == 1 {
                 mem::forget(piece);
                 self.counters.tx_frames += 1;
-                self.counters.tx_octets += octets as u64;
+                self.counters.tx_bytes += bytes as u64;
             } else {
                 self.counters.tx_dropped += 1;
             }
@@ -236,17 +236,17 @@ impl Port for QueuePort {
             }
             return 0;
         }
-        let mut octets = 0;
+        let mut bytes = 0;
         for raw in &raw[..count] {
             // SAFETY: rx_burst wrote so many pointers, each to a whole chain of the pool its queue was set up with, and hands
             // them over.
             let chain = unsafe { Chain::from_raw(raw.assume_init()) };
-            octets += chain.len();
+            bytes += chain.len();
             frames.push(Mbuf::from_raw(Raw::Dpdk(chain)));
         }
-        self.rx_limit.received(count, octets);
+        self.rx_limit.received(count, bytes);
         self.counters.rx_frames += count as u64;
-        self.counters.rx_octets += octets as u64;
+        self.counters.rx_bytes += bytes as u64;
         count
     }
 

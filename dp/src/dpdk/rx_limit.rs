@@ -4,7 +4,7 @@ use crate::BURST;
 
 /// What is taken at once has to be in the core's second-level cache still when it is placed. Half a mebibyte is at most half of
 /// one, and leaves room for where it goes. A burst of superframes would be four.
-const OCTETS: usize = 512 << 10;
+const BYTES: usize = 512 << 10;
 
 /// Fewest: below that a burst costs more than it saves.
 const LEAST: usize = 4;
@@ -22,12 +22,12 @@ impl RxLimit {
         self.0
     }
 
-    /// That so many came, at least one, of so many octets.
-    pub(super) fn received(&mut self, frames: usize, octets: usize) {
-        self.0 = if octets <= OCTETS / BURST * frames {
+    /// That so many came, at least one, of so many bytes.
+    pub(super) fn received(&mut self, frames: usize, bytes: usize) {
+        self.0 = if bytes <= BYTES / BURST * frames {
             BURST
         } else {
-            (OCTETS * frames / octets).clamp(LEAST, BURST)
+            (BYTES * frames / bytes).clamp(LEAST, BURST)
         };
     }
 }
@@ -36,9 +36,9 @@ impl RxLimit {
 mod tests {
     use super::*;
 
-    fn after(frames: usize, frame_octets: usize) -> usize {
+    fn after(frames: usize, frame_bytes: usize) -> usize {
         let mut limit = RxLimit::new();
-        limit.received(frames, frames * frame_octets);
+        limit.received(frames, frames * frame_bytes);
         limit.frames()
     }
 

@@ -41,9 +41,9 @@ pub(super) fn vhost_user_backend(spec: &str) -> Option<(&str, bool)> {
 
 /// Room for data that the driver wants in a receive buffer, whatever the MTU: `net_af_packet` wants its ring's whole
 /// frame (`framesz`) to fit.
-pub(super) fn least_mbuf_octets(spec: &str) -> usize {
+pub(super) fn least_mbuf_bytes(spec: &str) -> usize {
     let framesz = argument(spec, "framesz").filter(|_| name(spec).starts_with("net_af_packet"));
-    framesz.and_then(|octets| octets.parse().ok()).unwrap_or(0)
+    framesz.and_then(|bytes| bytes.parse().ok()).unwrap_or(0)
 }
 
 /// Removes the socket file a killed process left, on which nobody can listen as long as it is there.
@@ -83,9 +83,9 @@ mod tests {
 
     #[test]
     fn a_packet_sockets_ring_frame_decides_the_size_of_a_buffer() {
-        assert_eq!(least_mbuf_octets("net_af_packet0,iface=v0,blocksz=65536,framesz=16384"), 16_384);
-        assert_eq!(least_mbuf_octets("net_af_packet0,iface=v0"), 0);
-        assert_eq!(least_mbuf_octets("net_tap0,framesz=9"), 0);
+        assert_eq!(least_mbuf_bytes("net_af_packet0,iface=v0,blocksz=65536,framesz=16384"), 16_384);
+        assert_eq!(least_mbuf_bytes("net_af_packet0,iface=v0"), 0);
+        assert_eq!(least_mbuf_bytes("net_tap0,framesz=9"), 0);
     }
 
     #[test]

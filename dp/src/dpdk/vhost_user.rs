@@ -19,8 +19,8 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
 /// `VHOST_USER_GET_FEATURES` of version 1, without payload: allowed at any time, and changes nothing.
 const GET_FEATURES: [u32; 3] = [1, 1, 0];
 
-/// Octets of its answer: the same header, and the features.
-const FEATURES_OCTETS: usize = 12 + 8;
+/// Bytes of its answer: the same header, and the features.
+const FEATURES_BYTES: usize = 12 + 8;
 
 /// Which socket leads to the backend of a device.
 #[derive(Clone, Debug)]
@@ -53,7 +53,7 @@ impl Backend {
             return true;
         }
         let request: Vec<u8> = GET_FEATURES.iter().flat_map(|field| field.to_ne_bytes()).collect();
-        let mut answer = [0; FEATURES_OCTETS];
+        let mut answer = [0; FEATURES_BYTES];
         let answered = socket.write_all(&request).and_then(|()| socket.read_exact(&mut answer));
         let silent = matches!(&answered, Err(error) if error.kind() == ErrorKind::WouldBlock);
         if silent {
@@ -119,7 +119,7 @@ mod tests {
         let mut request = [0; 12];
         backend.read_exact(&mut request).unwrap();
         assert_eq!(request.map(u32::from), [1, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0]);
-        backend.write_all(&[0; FEATURES_OCTETS]).unwrap();
+        backend.write_all(&[0; FEATURES_BYTES]).unwrap();
     }
 
     #[test]

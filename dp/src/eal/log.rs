@@ -72,9 +72,9 @@ fn last(level: i32) -> String {
     told[told.len().saturating_sub(4)..].join("; ")
 }
 
-unsafe extern "C" fn write(_cookie: *mut c_void, text: *const c_char, octets: usize) -> i64 {
-    // SAFETY: stdio hands over `octets` octets of its buffer.
-    let text = String::from_utf8_lossy(unsafe { std::slice::from_raw_parts(text.cast(), octets) });
+unsafe extern "C" fn write(_cookie: *mut c_void, text: *const c_char, bytes: usize) -> i64 {
+    // SAFETY: stdio hands over `bytes` bytes of its buffer.
+    let text = String::from_utf8_lossy(unsafe { std::slice::from_raw_parts(text.cast(), bytes) });
     // SAFETY: reads a variable of the calling thread.
     let level = unsafe { sys::rte_log_cur_msg_loglevel() };
     if TO_STDERR.load(Ordering::Relaxed) {
@@ -89,7 +89,7 @@ unsafe extern "C" fn write(_cookie: *mut c_void, text: *const c_char, octets: us
             lines.push_back((level, line.to_owned()));
         }
     }
-    octets as i64
+    bytes as i64
 }
 
 #[cfg(test)]

@@ -71,8 +71,8 @@ pub enum EalError {
         /// What DPDK logged.
         log: String,
     },
-    /// An argument has a zero octet.
-    #[error("the DPDK argument {argument:?} has a zero octet")]
+    /// An argument has a zero byte.
+    #[error("the DPDK argument {argument:?} has a zero byte")]
     BadArgument {
         /// The argument.
         argument: String,

@@ -12,20 +12,20 @@ use crate::{
 };
 
 /// Ethernet header and a VLAN tag: what a frame may have beside the IP packet.
-const FRAME_OVERHEAD_OCTETS: usize = 18;
+const FRAME_OVERHEAD_BYTES: usize = 18;
 
 /// Of a large buffer.
-const BULK_OCTETS: usize = 32 << 10;
+const BULK_BYTES: usize = 32 << 10;
 
 /// Smallest buffer of a link's pool, as large as devices usually have them.
-const DATA_OCTETS_MIN: usize = 2048;
+const DATA_BYTES_MIN: usize = 2048;
 
 /// The ends, and their pools.
 pub(super) const NAMES: [&str; 2] = ["link-a", "link-b"];
 
 /// Bytes of a buffer of a link's pool.
-pub(super) fn data_octets(config: &LinkConfig) -> usize {
-    (usize::from(config.mtu) + FRAME_OVERHEAD_OCTETS).next_multiple_of(64).max(DATA_OCTETS_MIN)
+pub(super) fn data_bytes(config: &LinkConfig) -> usize {
+    (usize::from(config.mtu) + FRAME_OVERHEAD_BYTES).next_multiple_of(64).max(DATA_BYTES_MIN)
 }
 
 /// What both ends see.
@@ -86,7 +86,7 @@ pub(super) struct LinkPort {
 
 impl LinkPort {
     pub(super) fn both(config: &LinkConfig, shared: &Arc<Shared>, pools: &[Mempool; 2]) -> [Self; 2] {
-        let data_octets = data_octets(config);
+        let data_bytes = data_bytes(config);
         [0, 1].map(|end| {
             let plans = [&config.a_to_b, &config.b_to_a];
             let (ours, theirs) = (plans[end], plans[1 - end]);
@@ -102,7 +102,7 @@ impl LinkPort {
                 },
                 pool: pools[end].clone(),
                 bulk: (config.bulk_mbufs > 0)
-                    .then(|| Mempool::heap(NAMES[end], config.bulk_mbufs, BULK_OCTETS.max(data_octets))),
+                    .then(|| Mempool::heap(NAMES[end], config.bulk_mbufs, BULK_BYTES.max(data_bytes))),
                 peer_pool: pools[1 - end].clone(),
                 dice: Dice::new(ours, config.seed, end as u64),
                 delay_us: u64::from(ours.delay_us),
@@ -136,7 +136,7 @@ impl LinkPort {
 
     /// Sends what the device does of one frame; there is room on the wire.
     fn send(&mut self, now_us: u64, frame: Mbuf) {
-        if frame.tx_offload().tso_segment_octets > 0 && !self.info.tso.allow(&frame) {
+        if frame.tx_offload().tso_segment_bytes > 0 && !self.info.tso.allow(&frame) {
             self.counters.tx_dropped += 1;
             return;
         }
@@ -151,15 +151,15 @@ impl LinkPort {
     }
 
     fn send_one(&mut self, now_us: u64, frame: Mbuf) {
-        let octets = frame.len();
+        let bytes = frame.len();
         let passes_whole =
-            self.info.offloads.contains(Offloads::TX_TSO) && frame.tx_offload().tso_segment_octets > 0;
-        if octets > usize::from(self.info.mtu) + FRAME_OVERHEAD_OCTETS && !passes_whole {
+            self.info.offloads.contains(Offloads::TX_TSO) && frame.tx_offload().tso_segment_bytes > 0;
+        if bytes > usize::from(self.info.mtu) + FRAME_OVERHEAD_BYTES && !passes_whole {
             self.counters.tx_dropped += 1;
             return;
         }
         self.counters.tx_frames += 1;
-        self.counters.tx_octets += octets as u64;
+        self.counters.tx_bytes += bytes as u64;
         let wire = self.shared.wire(self.end);
         let Fate { lost, duplicated, held, corrupted } = self.dice.next();
         if lost {
@@ -203,14 +203,14 @@ impl LinkPort {
 fn corrupt(frame: &Mbuf, which: u32, pool: &Mempool) -> Option<Mbuf> {
     let mut copy = frame.deep_copy(pool)?;
     let partial = copy.tx_offload().tcp_checksum;
-    if let Some(octets) = copy.head_mut()
-        && !octets.is_empty()
+    if let Some(bytes) = copy.head_mut()
+        && !bytes.is_empty()
     {
         if partial {
-            checksum::complete(octets);
+            checksum::complete(bytes);
         }
-        let bit = which as usize % (octets.len() * 8);
-        octets[bit / 8] ^= 1 << (bit % 8);
+        let bit = which as usize % (bytes.len() * 8);
+        bytes[bit / 8] ^= 1 << (bit % 8);
     }
     copy.set_tx_offload(TxOffload::default());
     Some(copy)
@@ -238,7 +238,7 @@ impl Port for LinkPort {
         let wire = shared.wire(1 - *end);
         receiver.receive(wire, now_us, frames.remaining_capacity(), |frame| {
             counters.rx_frames += 1;
-            counters.rx_octets += frame.len() as u64;
+            counters.rx_bytes += frame.len() as u64;
             frames.push(frame);
         })
     }

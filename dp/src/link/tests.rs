@@ -73,8 +73,8 @@ fn a_clean_wire_moves_frames_in_order_without_copying() {
 
     assert_eq!(send(&mut b, 0, 0..50), 50);
     assert_eq!(receive(&mut a, 0), (0..50).collect::<Vec<_>>());
-    assert_eq!((a.counters().rx_frames, a.counters().rx_octets), (50, 3000));
-    assert_eq!((b.counters().tx_frames, b.counters().tx_octets), (50, 3000));
+    assert_eq!((a.counters().rx_frames, a.counters().rx_bytes), (50, 3000));
+    assert_eq!((b.counters().tx_frames, b.counters().tx_bytes), (50, 3000));
     assert_eq!(a.mempool().available(), 512);
 }
 
@@ -84,7 +84,7 @@ fn ports_say_what_they_are() {
     assert_eq!((a.info().name.as_str(), b.info().name.as_str()), ("link-a", "link-b"));
     assert_ne!(a.info().mac, b.info().mac);
     assert_eq!(a.info().mtu, 9000);
-    assert!(a.mempool().data_octets() >= 9018);
+    assert!(a.mempool().data_bytes() >= 9018);
     assert_eq!(a.info().offloads, Offloads::TX_MULTI_SEGMENT | Offloads::RX_SCATTER);
     let (a, _b) = pair(&LinkConfig { checksum_offload: true, ..clean() });
     assert!(a.info().offloads.contains(Offloads::TX_TCP_CHECKSUM | Offloads::RX_TCP_CHECKSUM));
@@ -282,9 +282,9 @@ fn a_pulled_cable_may_be_plugged_in_again() {
 fn frames_past_the_mtu_are_dropped_and_counted() {
     let (mut a, mut b) = pair(&clean());
     let mut burst = Burst::new();
-    for octets in [1518, 1519] {
+    for bytes in [1518, 1519] {
         let mut frame = a.mempool().alloc().unwrap();
-        frame.append(octets).unwrap();
+        frame.append(bytes).unwrap();
         burst.push(frame);
     }
     assert_eq!(a.tx_burst(0, &mut burst), 2);
@@ -437,7 +437,7 @@ proptest! {
     }
 }
 
-/// A large frame of TCP over IPv4 with 3000 payload octets, to be cut at 1400.
+/// A large frame of TCP over IPv4 with 3000 payload bytes, to be cut at 1400.
 fn large(port: &End) -> Mbuf {
     let mut headers = vec![2; 12];
     headers.extend([8, 0, 0x45, 0, 0x0b, 0xe0, 0, 0, 0x40, 0, 64, 6, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2]);
@@ -450,10 +450,10 @@ fn large(port: &End) -> Mbuf {
     frame.chain(rest).unwrap();
     frame.set_tx_offload(TxOffload {
         tcp_checksum: true,
-        tso_segment_octets: 1400,
-        l2_octets: 14,
-        l3_octets: 20,
-        l4_octets: 20,
+        tso_segment_bytes: 1400,
+        l2_bytes: 14,
+        l3_bytes: 20,
+        l4_bytes: 20,
         ..TxOffload::default()
     });
     frame
@@ -461,7 +461,7 @@ fn large(port: &End) -> Mbuf {
 
 #[test]
 fn large_frames_are_cut_or_passed_whole_or_refused() {
-    for (tso, octets, checksum) in [
+    for (tso, bytes, checksum) in [
         (LinkTso::Cut, vec![1454, 1454, 254], Checksum::Unknown),
         (LinkTso::Whole, vec![3054], Checksum::Partial),
         (LinkTso::Off, vec![], Checksum::Unknown),
@@ -471,7 +471,7 @@ fn large_frames_are_cut_or_passed_whole_or_refused() {
         let mut burst: Burst = [large(&a)].into_iter().collect();
         assert_eq!(a.tx_burst(0, &mut burst), 1);
         let arrived = receive_frames(&mut b, 0);
-        assert_eq!(arrived.iter().map(Mbuf::len).collect::<Vec<_>>(), octets);
+        assert_eq!(arrived.iter().map(Mbuf::len).collect::<Vec<_>>(), bytes);
         assert!(arrived.iter().all(|frame| frame.rx_checksum() == checksum));
         assert_eq!(a.counters().tx_dropped, u64::from(tso == LinkTso::Off));
     }
@@ -489,7 +489,7 @@ fn a_large_frame_of_too_many_buffers_or_cut_where_it_cannot_be_is_dropped() {
         let (mut a, _b) =
             pair(&LinkConfig { checksum_offload: true, tso: LinkTso::Cut, tso_limits, ..clean() });
         let frame = large(&a);
-        assert_eq!((frame.segment_count(), frame.tx_offload().tso_segment_octets), (2, 1400));
+        assert_eq!((frame.segment_count(), frame.tx_offload().tso_segment_bytes), (2, 1400));
         let mut burst: Burst = [frame].into_iter().collect();
         assert_eq!((a.tx_burst(0, &mut burst), a.counters().tx_dropped), (1, dropped), "{tso_limits:?}");
     }

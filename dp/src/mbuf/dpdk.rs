@@ -1,9 +1,9 @@
 //! Packet buffers of DPDK: chains of `rte_mbuf`.
 //!
-//! Who may touch which octet:
+//! Who may touch which byte:
 //! - every `rte_mbuf` of a chain is owned by one [`Chain`]; a further view is an *indirect* mbuf of its own, attached
 //!   to the one with the storage, which counts its owners;
-//! - octets are written only through `&mut Chain`, and only while the storage has one owner;
+//! - bytes are written only through `&mut Chain`, and only while the storage has one owner;
 //! - they are read through `&Chain`, which excludes that; other views only read as well.
 //!
 //! What this cannot rule out: a vhost or memif *peer* shares the memory of its device and could write at any time.
@@ -49,11 +49,11 @@ impl Chain {
         copy.append_chained(pool, memory.as_slice()).then_some(copy)
     }
 
-    /// Appends `octets`, chaining further buffers of `pool` as they are needed; `false` when none are left or the
-    /// chain would grow too long, with part of the octets appended.
-    pub(crate) fn append_chained(&mut self, pool: &Pool, mut octets: &[u8]) -> bool {
+    /// Appends `bytes`, chaining further buffers of `pool` as they are needed; `false` when none are left or the
+    /// chain would grow too long, with part of the bytes appended.
+    pub(crate) fn append_chained(&mut self, pool: &Pool, mut bytes: &[u8]) -> bool {
         loop {
-            let (now, later) = octets.split_at(octets.len().min(self.tailroom()));
+            let (now, later) = bytes.split_at(bytes.len().min(self.tailroom()));
             if !now.is_empty() {
                 match self.append(now.len()) {
                     Some(room) => room.copy_from_slice(now),
@@ -63,7 +63,7 @@ impl Chain {
             if later.is_empty() {
                 return true;
             }
-            octets = later;
+            bytes = later;
             let Some(next) = pool.alloc() else { return false };
             if self.chain(next).is_err() {
                 return false;
@@ -87,12 +87,12 @@ impl Chain {
 
     pub(crate) fn head(&self) -> &[u8] {
         // SAFETY: the chain owns its head.
-        unsafe { octets(self.as_raw()) }
+        unsafe { bytes(self.as_raw()) }
     }
 
     pub(crate) fn head_mut(&mut self) -> Option<&mut [u8]> {
         // SAFETY: the chain owns its head, borrowed mutably.
-        unsafe { octets_mut(self.as_raw()) }
+        unsafe { bytes_mut(self.as_raw()) }
     }
 
     pub(crate) fn headroom(&self) -> usize {
@@ -106,62 +106,62 @@ impl Chain {
         unsafe { (field::buf_len(last) - field::data_off(last) - field::data_len(last)) as usize }
     }
 
-    pub(crate) fn prepend(&mut self, octets: usize) -> Option<&mut [u8]> {
+    pub(crate) fn prepend(&mut self, bytes: usize) -> Option<&mut [u8]> {
         let head = self.as_raw();
         // SAFETY: the chain owns its head; the new start lies in the headroom. buf_len is 16 bits, so are the sums.
         unsafe {
-            if octets > self.headroom() || field::storage_owners(head) != 1 {
+            if bytes > self.headroom() || field::storage_owners(head) != 1 {
                 return None;
             }
-            field::set_data_off(head, field::data_off(head) - octets as u16);
-            field::set_data_len(head, field::data_len(head) + octets as u16);
-            field::set_pkt_len(head, field::pkt_len(head) + octets as u32);
-            Some(&mut octets_mut(head)?[..octets])
+            field::set_data_off(head, field::data_off(head) - bytes as u16);
+            field::set_data_len(head, field::data_len(head) + bytes as u16);
+            field::set_pkt_len(head, field::pkt_len(head) + bytes as u32);
+            Some(&mut bytes_mut(head)?[..bytes])
         }
     }
 
-    pub(crate) fn append(&mut self, octets: usize) -> Option<&mut [u8]> {
+    pub(crate) fn append(&mut self, bytes: usize) -> Option<&mut [u8]> {
         let (head, last) = (self.as_raw(), self.last());
         // SAFETY: segments of the chain; the new end lies in the tailroom.
         unsafe {
-            if octets > self.tailroom() || field::storage_owners(last) != 1 {
+            if bytes > self.tailroom() || field::storage_owners(last) != 1 {
                 return None;
             }
             let before = field::data_len(last);
-            field::set_data_len(last, before + octets as u16);
-            field::set_pkt_len(head, field::pkt_len(head) + octets as u32);
-            Some(&mut octets_mut(last)?[before as usize..])
+            field::set_data_len(last, before + bytes as u16);
+            field::set_pkt_len(head, field::pkt_len(head) + bytes as u32);
+            Some(&mut bytes_mut(last)?[before as usize..])
         }
     }
 
     /// The tailroom of a chain of one segment, whoever else sees the storage.
     ///
     /// # Safety
-    /// Nobody else shows octets behind the segment's data.
+    /// Nobody else shows bytes behind the segment's data.
     pub(crate) unsafe fn room(&mut self) -> &mut [u8] {
         let head = self.as_raw();
-        let octets = self.tailroom();
+        let bytes = self.tailroom();
         // SAFETY: the tailroom of a segment that the chain owns: inside the buffer, mapped, and zeroed when it was. The caller
         // vouches that nobody else shows it.
         unsafe {
-            std::slice::from_raw_parts_mut(field::data(head).add(field::data_len(head) as usize), octets)
+            std::slice::from_raw_parts_mut(field::data(head).add(field::data_len(head) as usize), bytes)
         }
     }
 
-    /// Makes the first octets of the tailroom of a chain of one segment data, whoever else sees the storage.
-    pub(crate) fn grow(&mut self, octets: usize) {
-        assert!(octets <= self.tailroom(), "data stay inside the buffer");
+    /// Makes the first bytes of the tailroom of a chain of one segment data, whoever else sees the storage.
+    pub(crate) fn grow(&mut self, bytes: usize) {
+        assert!(bytes <= self.tailroom(), "data stay inside the buffer");
         let head = self.as_raw();
         // SAFETY: the chain owns its head; the new end lies in the tailroom.
         unsafe {
-            field::set_data_len(head, field::data_len(head) + octets as u16);
-            field::set_pkt_len(head, field::pkt_len(head) + octets as u32);
+            field::set_data_len(head, field::data_len(head) + bytes as u16);
+            field::set_pkt_len(head, field::pkt_len(head) + bytes as u32);
         }
     }
 
-    pub(crate) fn advance(&mut self, octets: usize) {
-        assert!(octets <= self.len(), "advance by {octets} of {} octets", self.len());
-        let mut left = octets;
+    pub(crate) fn advance(&mut self, bytes: usize) {
+        assert!(bytes <= self.len(), "advance by {bytes} of {} bytes", self.len());
+        let mut left = bytes;
         // SAFETY: segments of the chain. The segment that is given back is unlinked first, and what the head alone
         // knows moves on.
         unsafe {
@@ -184,18 +184,18 @@ impl Chain {
             let head = self.as_raw();
             field::set_data_off(head, field::data_off(head) + left as u16);
             field::set_data_len(head, field::data_len(head) - left as u16);
-            field::set_pkt_len(head, all - octets as u32);
+            field::set_pkt_len(head, all - bytes as u32);
         }
     }
 
-    pub(crate) fn truncate(&mut self, octets: usize) {
-        if octets >= self.len() {
+    pub(crate) fn truncate(&mut self, bytes: usize) {
+        if bytes >= self.len() {
             return;
         }
         let head = self.as_raw();
-        let mut left = octets;
+        let mut left = bytes;
         let mut kept = 1;
-        // SAFETY: segments of the chain, which has more than `octets` octets, so the walk ends inside it. What is cut
+        // SAFETY: segments of the chain, which has more than `bytes` bytes, so the walk ends inside it. What is cut
         // off is a chain of its own as far as rte_pktmbuf_free looks (it follows `next`).
         unsafe {
             let mut segment = head;
@@ -208,7 +208,7 @@ impl Chain {
             field::set_data_len(segment, left as u16);
             field::set_next(segment, std::ptr::null_mut());
             field::set_nb_segs(head, kept);
-            field::set_pkt_len(head, octets as u32);
+            field::set_pkt_len(head, bytes as u32);
             if !rest.is_null() {
                 sys::rte_pktmbuf_free(rest);
             }
@@ -277,30 +277,23 @@ impl Chain {
     pub(crate) fn tx_offload(&self) -> TxOffload {
         // SAFETY: the chain owns its head.
         let (flags, packed) = unsafe { (field::ol_flags(self.as_raw()), field::tx_offload(self.as_raw())) };
-        let (l2_octets, l3_octets, l4_octets, segment) = field::unpack_tx_offload(packed);
+        let (l2_bytes, l3_bytes, l4_bytes, segment) = field::unpack_tx_offload(packed);
         let cuts = flags & sys::K_F_TX_TCP_SEG != 0;
         TxOffload {
             ipv4_checksum: flags & sys::K_F_TX_IP_CKSUM != 0,
             tcp_checksum: flags & sys::K_F_TX_L4_MASK == sys::K_F_TX_TCP_CKSUM,
             ipv6: flags & sys::K_F_TX_IPV6 != 0,
-            tso_segment_octets: if cuts { segment } else { 0 },
-            l2_octets,
-            l3_octets,
-            l4_octets,
+            tso_segment_bytes: if cuts { segment } else { 0 },
+            l2_bytes,
+            l3_bytes,
+            l4_bytes,
         }
     }
 
     pub(crate) fn set_tx_offload(&mut self, offload: TxOffload) {
-        let TxOffload {
-            ipv4_checksum,
-            tcp_checksum,
-            ipv6,
-            tso_segment_octets,
-            l2_octets,
-            l3_octets,
-            l4_octets,
-        } = offload;
-        let cuts = tso_segment_octets != 0;
+        let TxOffload { ipv4_checksum, tcp_checksum, ipv6, tso_segment_bytes, l2_bytes, l3_bytes, l4_bytes } =
+            offload;
+        let cuts = tso_segment_bytes != 0;
         let mut flags = 0;
         if ipv4_checksum {
             flags |= sys::K_F_TX_IP_CKSUM;
@@ -318,7 +311,7 @@ impl Chain {
             flags |= sys::K_F_TX_IPV4;
         }
         self.replace_flags(TX_FLAGS, flags);
-        let packed = field::pack_tx_offload(l2_octets, l3_octets, l4_octets, tso_segment_octets);
+        let packed = field::pack_tx_offload(l2_bytes, l3_bytes, l4_bytes, tso_segment_bytes);
         // SAFETY: the chain owns its head.
         unsafe { field::set_tx_offload(self.as_raw(), packed) };
     }
@@ -369,18 +362,18 @@ unsafe fn move_metadata(from: *mut sys::rte_mbuf, to: *mut sys::rte_mbuf) {
 
 /// # Safety
 /// `segment` belongs to a chain that is borrowed for `'a`.
-unsafe fn octets<'a>(segment: *mut sys::rte_mbuf) -> &'a [u8] {
+unsafe fn bytes<'a>(segment: *mut sys::rte_mbuf) -> &'a [u8] {
     // SAFETY: DPDK keeps the data inside the buffer, which is mapped and was zeroed when it was; nobody writes it
     // during the borrow (the module's rules).
     unsafe { std::slice::from_raw_parts(field::data(segment), field::data_len(segment) as usize) }
 }
 
-/// The octets for writing, unless the storage has another owner.
+/// The bytes for writing, unless the storage has another owner.
 ///
 /// # Safety
 /// `segment` belongs to a chain that is borrowed mutably for `'a`.
-unsafe fn octets_mut<'a>(segment: *mut sys::rte_mbuf) -> Option<&'a mut [u8]> {
-    // SAFETY: as in `octets`; with one owner, no other view exists that could show or make one of these octets.
+unsafe fn bytes_mut<'a>(segment: *mut sys::rte_mbuf) -> Option<&'a mut [u8]> {
+    // SAFETY: as in `bytes`; with one owner, no other view exists that could show or make one of these bytes.
     unsafe {
         if field::storage_owners(segment) != 1 {
             return None;
@@ -400,7 +393,7 @@ impl Drop for Chain {
     }
 }
 
-/// The octets of each segment, in order.
+/// The bytes of each segment, in order.
 #[derive(Clone)]
 pub(crate) struct Segments<'a> {
     next: *mut sys::rte_mbuf,
@@ -416,7 +409,7 @@ impl<'a> Iterator for Segments<'a> {
         }
         // SAFETY: a segment of the chain, which is borrowed for 'a.
         unsafe {
-            let segment = octets(self.next);
+            let segment = bytes(self.next);
             self.next = field::next(self.next);
             Some(segment)
         }

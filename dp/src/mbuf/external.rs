@@ -1,77 +1,77 @@
-//! Octets that belong to somebody else, to be sent from where they are.
+//! Bytes that belong to somebody else, to be sent from where they are.
 
 use std::fmt;
 use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-/// Read-only octets and what keeps them alive: the storage of [`Mbuf::external`](crate::Mbuf::external).
+/// Read-only bytes and what keeps them alive: the storage of [`Mbuf::external`](crate::Mbuf::external).
 ///
 /// Cheap to clone; the owner goes when the last clone and the last view in an [`Mbuf`](crate::Mbuf) have gone.
 #[derive(Clone)]
 pub struct ExtBuf {
     start: NonNull<u8>,
-    octets: usize,
+    bytes: usize,
     owner: Arc<dyn Send + Sync>,
 }
 
-// SAFETY: the octets are only read, and nobody writes them while an `ExtBuf` exists (proved by `new`, promised to
+// SAFETY: the bytes are only read, and nobody writes them while an `ExtBuf` exists (proved by `new`, promised to
 // `from_raw`), so they may be read from any thread. The owner is `Send + Sync`.
 unsafe impl Send for ExtBuf {}
 // SAFETY: as above.
 unsafe impl Sync for ExtBuf {}
 
 impl ExtBuf {
-    /// All octets that `owner` shows.
+    /// All bytes that `owner` shows.
     pub fn new<T: AsRef<[u8]> + Send + Sync + 'static>(owner: Arc<T>) -> Self {
         // The pointer outlives this borrow. It stays good: we hold a clone of the `Arc`, so nobody gets `&mut T`
         // or a `T` by value, and through `&T` safe code cannot invalidate a `&[u8]` it may have lent out.
-        let (start, octets) = {
+        let (start, bytes) = {
             let bytes: &[u8] = (*owner).as_ref();
             (NonNull::from(bytes).cast(), bytes.len())
         };
-        Self { start, octets, owner }
+        Self { start, bytes, owner }
     }
 
-    /// `octets` octets from `start` on, kept alive by `owner`.
+    /// `bytes` bytes from `start` on, kept alive by `owner`.
     ///
     /// # Safety
-    /// While `owner` lives, the octets must be valid for reads and initialised, and nobody may write them before the last
+    /// While `owner` lives, the bytes must be valid for reads and initialised, and nobody may write them before the last
     /// clone and view of them has gone, neither a peer nor the application: they are shown as `&[u8]`.
-    pub unsafe fn from_raw(start: NonNull<u8>, octets: usize, owner: Arc<dyn Send + Sync>) -> Self {
-        Self { start, octets, owner }
+    pub unsafe fn from_raw(start: NonNull<u8>, bytes: usize, owner: Arc<dyn Send + Sync>) -> Self {
+        Self { start, bytes, owner }
     }
 
     /// The part `range` of it, or `None` when it reaches past the end.
     pub fn slice(&self, range: Range<usize>) -> Option<Self> {
-        if range.start > range.end || range.end > self.octets {
+        if range.start > range.end || range.end > self.bytes {
             return None;
         }
-        // SAFETY: range.start <= octets, so the address lies inside the memory or one past its end.
+        // SAFETY: range.start <= bytes, so the address lies inside the memory or one past its end.
         let start = unsafe { self.start.add(range.start) };
-        Some(Self { start, octets: range.len(), owner: Arc::clone(&self.owner) })
+        Some(Self { start, bytes: range.len(), owner: Arc::clone(&self.owner) })
     }
 
-    /// The octets.
+    /// The bytes.
     pub fn as_slice(&self) -> &[u8] {
         // SAFETY: valid, initialised and unwritten while the owner lives (see `new` and `from_raw`), and the
         // slice is bound to the borrow of `self`, which holds the owner.
-        unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.octets) }
+        unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.bytes) }
     }
 
-    /// How many octets.
+    /// How many bytes.
     pub fn len(&self) -> usize {
-        self.octets
+        self.bytes
     }
 
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
-        self.octets == 0
+        self.bytes == 0
     }
 }
 
 impl fmt::Debug for ExtBuf {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ExtBuf").field("octets", &self.octets).finish_non_exhaustive()
+        f.debug_struct("ExtBuf").field("bytes", &self.bytes).finish_non_exhaustive()
     }
 }

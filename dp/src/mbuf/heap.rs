@@ -1,8 +1,8 @@
 //! Packet buffers on the heap: chains of descriptors over the blocks of a [`Pool`].
 //!
-//! Who may touch which octet:
+//! Who may touch which byte:
 //! - a [`Segment`] in use is owned by exactly one [`Handle`], and holds its pool (hence its block) alive;
-//! - the octets of a block are written only through `&mut Segment` of a block that has one view, so no other
+//! - the bytes of a block are written only through `&mut Segment` of a block that has one view, so no other
 //!   segment exists that could show them;
 //! - they are read through `&Segment`, which excludes that `&mut Segment`; other views only read as well.
 
@@ -18,7 +18,7 @@ pub(crate) enum Storage {
     None,
     /// A block of the segment's own pool.
     Block(u32),
-    /// Octets of somebody else, read-only.
+    /// Bytes of somebody else, read-only.
     External(ExtBuf),
 }
 
@@ -27,9 +27,9 @@ pub(crate) struct Segment {
     pub(crate) storage: Storage,
     /// Where the descriptor and the block belong; `None` while it lies in the pool.
     pool: Option<Arc<Pool>>,
-    /// Where the data starts in the storage, octets.
+    /// Where the data starts in the storage, bytes.
     offset: usize,
-    /// Octets of data; `offset + length` never exceeds the storage.
+    /// Bytes of data; `offset + length` never exceeds the storage.
     length: usize,
     next: Option<Handle>,
     /// Of the whole chain; meaningful in its first segment only.
@@ -39,7 +39,7 @@ pub(crate) struct Segment {
 /// What is known of a chain as a whole.
 #[derive(Clone, Copy, Default)]
 struct Meta {
-    octets: usize,
+    bytes: usize,
     segments: usize,
     rx_checksum: Checksum,
     tx_offload: TxOffload,
@@ -65,13 +65,13 @@ impl Segment {
         self.pool.as_ref().expect("a descriptor in use has its pool")
     }
 
-    fn octets(&self) -> &[u8] {
+    fn bytes(&self) -> &[u8] {
         match &self.storage {
             Storage::None => &[],
             Storage::Block(block) => {
                 let start = self.pool().block(*block);
-                debug_assert!(self.offset + self.length <= self.pool().block_octets());
-                // SAFETY: `block` shows `block_octets` initialised octets and `offset + length` stays within
+                debug_assert!(self.offset + self.length <= self.pool().block_bytes());
+                // SAFETY: `block` shows `block_bytes` initialised bytes and `offset + length` stays within
                 // (invariant of `Segment`). Nobody writes them while `&self` lives: see the module's rules. The
                 // slice is bound to `&self`, which holds the pool.
                 unsafe { std::slice::from_raw_parts(start.add(self.offset).as_ptr(), self.length) }
@@ -81,14 +81,14 @@ impl Segment {
     }
 
     /// The data for writing, unless somebody else sees it too.
-    fn octets_mut(&mut self) -> Option<&mut [u8]> {
+    fn bytes_mut(&mut self) -> Option<&mut [u8]> {
         let Storage::Block(block) = self.storage else { return None };
         if self.pool().is_shared(block) {
             return None;
         }
-        debug_assert!(self.offset + self.length <= self.pool().block_octets());
+        debug_assert!(self.offset + self.length <= self.pool().block_bytes());
         let start = self.pool().block(block);
-        // SAFETY: within the block and initialised, as in `octets`. The block has one view, `self`, borrowed
+        // SAFETY: within the block and initialised, as in `bytes`. The block has one view, `self`, borrowed
         // mutably for as long as the slice lives; only that view could make another one.
         Some(unsafe { std::slice::from_raw_parts_mut(start.add(self.offset).as_ptr(), self.length) })
     }
@@ -115,12 +115,12 @@ impl Segment {
 
     fn tailroom(&self) -> usize {
         match self.storage {
-            Storage::Block(_) => self.pool().block_octets() - self.offset - self.length,
+            Storage::Block(_) => self.pool().block_bytes() - self.offset - self.length,
             Storage::None | Storage::External(_) => 0,
         }
     }
 
-    /// Another view of the same octets, linked to nothing.
+    /// Another view of the same bytes, linked to nothing.
     fn share(&self) -> Option<Handle> {
         let mut view = self.pool().spare()?;
         view.storage = match &self.storage {
@@ -184,7 +184,7 @@ impl Chain {
     pub(crate) fn new(head: Handle) -> Self {
         debug_assert!(head.next.is_none());
         let mut chain = Self { head };
-        chain.head.meta.octets = chain.head.length;
+        chain.head.meta.bytes = chain.head.length;
         chain
     }
 
@@ -197,7 +197,7 @@ impl Chain {
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.head.meta.octets
+        self.head.meta.bytes
     }
 
     pub(crate) fn segment_count(&self) -> usize {
@@ -209,11 +209,11 @@ impl Chain {
     }
 
     pub(crate) fn head(&self) -> &[u8] {
-        self.head.octets()
+        self.head.bytes()
     }
 
     pub(crate) fn head_mut(&mut self) -> Option<&mut [u8]> {
-        self.head.octets_mut()
+        self.head.bytes_mut()
     }
 
     pub(crate) fn headroom(&self) -> usize {
@@ -224,52 +224,52 @@ impl Chain {
         self.last().tailroom()
     }
 
-    pub(crate) fn prepend(&mut self, octets: usize) -> Option<&mut [u8]> {
+    pub(crate) fn prepend(&mut self, bytes: usize) -> Option<&mut [u8]> {
         let head = &mut *self.head;
-        if octets > head.headroom() || !head.is_writable() {
+        if bytes > head.headroom() || !head.is_writable() {
             return None;
         }
-        head.offset -= octets;
-        head.length += octets;
-        head.meta.octets += octets;
-        Some(&mut head.octets_mut()?[..octets])
+        head.offset -= bytes;
+        head.length += bytes;
+        head.meta.bytes += bytes;
+        Some(&mut head.bytes_mut()?[..bytes])
     }
 
-    pub(crate) fn append(&mut self, octets: usize) -> Option<&mut [u8]> {
+    pub(crate) fn append(&mut self, bytes: usize) -> Option<&mut [u8]> {
         let last = self.last();
-        if octets > last.tailroom() || !last.is_writable() {
+        if bytes > last.tailroom() || !last.is_writable() {
             return None;
         }
-        self.head.meta.octets += octets;
+        self.head.meta.bytes += bytes;
         let last = self.last_mut();
         let before = last.length;
-        last.length += octets;
-        Some(&mut last.octets_mut()?[before..])
+        last.length += bytes;
+        Some(&mut last.bytes_mut()?[before..])
     }
 
     /// The tailroom of a chain of one segment, whoever else sees the storage.
     ///
     /// # Safety
-    /// Nobody else shows octets behind the segment's data.
+    /// Nobody else shows bytes behind the segment's data.
     pub(crate) unsafe fn room(&mut self) -> &mut [u8] {
         let head = &*self.head;
         let Storage::Block(block) = head.storage else { return &mut [] };
-        let (at, octets) = (head.offset + head.length, head.tailroom());
-        // SAFETY: within the block and initialised, as in `Segment::octets`. The caller vouches for the octets, and `&mut self`
+        let (at, bytes) = (head.offset + head.length, head.tailroom());
+        // SAFETY: within the block and initialised, as in `Segment::bytes`. The caller vouches for the bytes, and `&mut self`
         // for this segment.
-        unsafe { std::slice::from_raw_parts_mut(head.pool().block(block).add(at).as_ptr(), octets) }
+        unsafe { std::slice::from_raw_parts_mut(head.pool().block(block).add(at).as_ptr(), bytes) }
     }
 
-    /// Makes the first octets of the tailroom data, whoever else sees the storage.
-    pub(crate) fn grow(&mut self, octets: usize) {
-        assert!(octets <= self.head.tailroom(), "data stay inside the storage");
-        self.head.length += octets;
-        self.head.meta.octets += octets;
+    /// Makes the first bytes of the tailroom data, whoever else sees the storage.
+    pub(crate) fn grow(&mut self, bytes: usize) {
+        assert!(bytes <= self.head.tailroom(), "data stay inside the storage");
+        self.head.length += bytes;
+        self.head.meta.bytes += bytes;
     }
 
-    pub(crate) fn advance(&mut self, octets: usize) {
-        assert!(octets <= self.len(), "advance by {octets} of {} octets", self.len());
-        let mut left = octets;
+    pub(crate) fn advance(&mut self, bytes: usize) {
+        assert!(bytes <= self.len(), "advance by {bytes} of {} bytes", self.len());
+        let mut left = bytes;
         while left >= self.head.length {
             let Some(next) = self.head.next.take() else { break };
             left -= self.head.length;
@@ -279,25 +279,25 @@ impl Chain {
         }
         self.head.offset += left;
         self.head.length -= left;
-        self.head.meta.octets -= octets;
+        self.head.meta.bytes -= bytes;
     }
 
-    pub(crate) fn truncate(&mut self, octets: usize) {
-        if octets >= self.len() {
+    pub(crate) fn truncate(&mut self, bytes: usize) {
+        if bytes >= self.len() {
             return;
         }
-        let mut left = octets;
+        let mut left = bytes;
         let mut kept = 1;
         let mut segment = &mut *self.head;
         while left > segment.length {
             left -= segment.length;
             kept += 1;
-            segment = segment.next.as_mut().expect("the chain has more than `octets`");
+            segment = segment.next.as_mut().expect("the chain has more than `bytes`");
         }
         segment.length = left;
         segment.next = None;
         self.head.meta.segments = kept;
-        self.head.meta.octets = octets;
+        self.head.meta.bytes = bytes;
     }
 
     pub(crate) fn chain(&mut self, tail: Self) -> Result<(), Self> {
@@ -306,7 +306,7 @@ impl Chain {
         }
         let added = tail.head.meta;
         self.last_mut().next = Some(tail.head);
-        self.head.meta.octets += added.octets;
+        self.head.meta.bytes += added.bytes;
         self.head.meta.segments += added.segments;
         Ok(())
     }
@@ -369,7 +369,7 @@ impl Chain {
     }
 }
 
-/// The octets of each segment, in order.
+/// The bytes of each segment, in order.
 #[derive(Clone)]
 pub(crate) struct Segments<'a> {
     next: Option<&'a Segment>,
@@ -381,6 +381,6 @@ impl<'a> Iterator for Segments<'a> {
     fn next(&mut self) -> Option<&'a [u8]> {
         let segment = self.next?;
         self.next = segment.next.as_deref();
-        Some(segment.octets())
+        Some(segment.bytes())
     }
 }

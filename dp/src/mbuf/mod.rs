@@ -1,7 +1,7 @@
 //! The packet buffer: owned, a chain of segments, with headroom.
 //!
 //! One concrete type for every backend. An [`Mbuf`] is a view (offset and length for each segment) of storage
-//! that may have several owners: [`Mbuf::share`] makes another view of the same octets, which are read-only
+//! that may have several owners: [`Mbuf::share`] makes another view of the same bytes, which are read-only
 //! for all as long as there is more than one. Views are independent: trimming one leaves the other as it was.
 //!
 //! Inside, either a buffer of a heap pool (`heap.rs`) or a DPDK `rte_mbuf` (`dpdk.rs`).
@@ -23,7 +23,7 @@ pub use external::ExtBuf;
 use crate::Mempool;
 use crate::mempool::Backend;
 
-/// Octets left free in front of the data of a fresh buffer: room for Ethernet, VLAN, IPv6 and TCP with all options.
+/// Bytes left free in front of the data of a fresh buffer: room for Ethernet, VLAN, IPv6 and TCP with all options.
 pub const HEADROOM: usize = 128;
 
 /// What is known of a received frame's TCP checksum.
@@ -50,14 +50,14 @@ pub struct TxOffload {
     pub tcp_checksum: bool,
     /// IPv6 rather than IPv4 (devices want to know).
     pub ipv6: bool,
-    /// Cut the payload at this many octets; 0: do not cut.
-    pub tso_segment_octets: u16,
+    /// Cut the payload at this many bytes; 0: do not cut.
+    pub tso_segment_bytes: u16,
     /// Ethernet header length, VLAN tag included.
-    pub l2_octets: u8,
+    pub l2_bytes: u8,
     /// IP header length.
-    pub l3_octets: u8,
+    pub l3_bytes: u8,
     /// TCP header length.
-    pub l4_octets: u8,
+    pub l4_bytes: u8,
 }
 
 /// Segments a chain may have.
@@ -120,13 +120,13 @@ impl Mbuf {
         }
     }
 
-    /// Octets in all segments.
+    /// Bytes in all segments.
     #[inline]
     pub fn len(&self) -> usize {
         each!(&self.raw, chain => chain.len())
     }
 
-    /// Whether there are no octets.
+    /// Whether there are no bytes.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
@@ -138,7 +138,7 @@ impl Mbuf {
         each!(&self.raw, chain => chain.segment_count())
     }
 
-    /// The segments' octets, in order. Some may be empty.
+    /// The segments' bytes, in order. Some may be empty.
     #[inline]
     pub fn segments(&self) -> Segments<'_> {
         Segments(match &self.raw {
@@ -148,57 +148,57 @@ impl Mbuf {
         })
     }
 
-    /// The first segment's octets.
+    /// The first segment's bytes.
     #[inline]
     pub fn head(&self) -> &[u8] {
         each!(&self.raw, chain => chain.head())
     }
 
-    /// The first segment's octets for writing; `None` while the storage has another owner.
+    /// The first segment's bytes for writing; `None` while the storage has another owner.
     #[inline]
     pub fn head_mut(&mut self) -> Option<&mut [u8]> {
         each!(&mut self.raw, chain => chain.head_mut())
     }
 
-    /// Free octets in front of the first segment's data; 0 where it is external memory.
+    /// Free bytes in front of the first segment's data; 0 where it is external memory.
     #[inline]
     pub fn headroom(&self) -> usize {
         each!(&self.raw, chain => chain.headroom())
     }
 
-    /// Free octets behind the last segment's data; 0 where it is external memory.
+    /// Free bytes behind the last segment's data; 0 where it is external memory.
     #[inline]
     pub fn tailroom(&self) -> usize {
         each!(&self.raw, chain => chain.tailroom())
     }
 
-    /// Grows the first segment by `octets` at its front and returns them (old contents); `None` when the headroom
+    /// Grows the first segment by `bytes` at its front and returns them (old contents); `None` when the headroom
     /// is too small or the storage has another owner.
     #[inline]
-    pub fn prepend(&mut self, octets: usize) -> Option<&mut [u8]> {
-        each!(&mut self.raw, chain => chain.prepend(octets))
+    pub fn prepend(&mut self, bytes: usize) -> Option<&mut [u8]> {
+        each!(&mut self.raw, chain => chain.prepend(bytes))
     }
 
-    /// Grows the last segment by `octets` and returns them (old contents); `None` when the tailroom is too small
+    /// Grows the last segment by `bytes` and returns them (old contents); `None` when the tailroom is too small
     /// or the storage has another owner.
     #[inline]
-    pub fn append(&mut self, octets: usize) -> Option<&mut [u8]> {
-        each!(&mut self.raw, chain => chain.append(octets))
+    pub fn append(&mut self, bytes: usize) -> Option<&mut [u8]> {
+        each!(&mut self.raw, chain => chain.append(bytes))
     }
 
-    /// Drops `octets` from the front; whole segments are given back. Works on shared storage (it is a view).
+    /// Drops `bytes` from the front; whole segments are given back. Works on shared storage (it is a view).
     ///
     /// # Panics
-    /// When there are fewer octets.
+    /// When there are fewer bytes.
     #[inline]
-    pub fn advance(&mut self, octets: usize) {
-        each!(&mut self.raw, chain => chain.advance(octets));
+    pub fn advance(&mut self, bytes: usize) {
+        each!(&mut self.raw, chain => chain.advance(bytes));
     }
 
-    /// Keeps the first `octets`, drops the rest. No effect when there are fewer.
+    /// Keeps the first `bytes`, drops the rest. No effect when there are fewer.
     #[inline]
-    pub fn truncate(&mut self, octets: usize) {
-        each!(&mut self.raw, chain => chain.truncate(octets));
+    pub fn truncate(&mut self, bytes: usize) {
+        each!(&mut self.raw, chain => chain.truncate(bytes));
     }
 
     /// Appends the segments of `tail`, which must come from the same kind of pool (both heap or both DPDK).
@@ -220,7 +220,7 @@ impl Mbuf {
         }
     }
 
-    /// Another view of the same octets and metadata, or `None` when a pool has no descriptor left for it.
+    /// Another view of the same bytes and metadata, or `None` when a pool has no descriptor left for it.
     pub fn share(&self) -> Option<Self> {
         match &self.raw {
             Raw::Heap(chain) => Some(Self { raw: Raw::Heap(chain.share()?) }),
@@ -235,7 +235,7 @@ impl Mbuf {
         each!(&self.raw, chain => chain.is_shared())
     }
 
-    /// Copies `out.len()` octets from `offset` on; returns how many there were.
+    /// Copies `out.len()` bytes from `offset` on; returns how many there were.
     pub fn copy_to(&self, offset: usize, out: &mut [u8]) -> usize {
         let mut skip = offset;
         let mut done = 0;
@@ -243,21 +243,21 @@ impl Mbuf {
             if done == out.len() {
                 break;
             }
-            let Some(octets) = segment.get(skip..) else {
+            let Some(bytes) = segment.get(skip..) else {
                 skip -= segment.len();
                 continue;
             };
             skip = 0;
-            let n = octets.len().min(out.len() - done);
-            out[done..done + n].copy_from_slice(&octets[..n]);
+            let n = bytes.len().min(out.len() - done);
+            out[done..done + n].copy_from_slice(&bytes[..n]);
             done += n;
         }
         done
     }
 
-    /// The same octets and metadata in fresh buffers of `pool`, as few as hold them; `None` when it has too few.
+    /// The same bytes and metadata in fresh buffers of `pool`, as few as hold them; `None` when it has too few.
     pub fn deep_copy(&self, pool: &Mempool) -> Option<Self> {
-        self.copy_to_buffers(pool, pool.data_octets())
+        self.copy_to_buffers(pool, pool.data_bytes())
     }
 
     /// As [`Mbuf::deep_copy`], with at most `most` bytes in each.
@@ -283,12 +283,12 @@ impl Mbuf {
         Some(copy)
     }
 
-    /// Appends all of `octets` to the last segment, or nothing: `false` when [`Mbuf::append`] would say `None`.
+    /// Appends all of `bytes` to the last segment, or nothing: `false` when [`Mbuf::append`] would say `None`.
     #[must_use]
-    pub fn append_slice(&mut self, octets: &[u8]) -> bool {
-        match self.append(octets.len()) {
+    pub fn append_slice(&mut self, bytes: &[u8]) -> bool {
+        match self.append(bytes.len()) {
             Some(room) => {
-                room.copy_from_slice(octets);
+                room.copy_from_slice(bytes);
                 true
             }
             None => false,
@@ -323,13 +323,13 @@ impl Mbuf {
 impl fmt::Debug for Mbuf {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Mbuf")
-            .field("octets", &self.len())
+            .field("bytes", &self.len())
             .field("segments", &self.segment_count())
             .finish_non_exhaustive()
     }
 }
 
-/// The octets of an [`Mbuf`]'s segments, in order.
+/// The bytes of an [`Mbuf`]'s segments, in order.
 #[derive(Clone)]
 pub struct Segments<'a>(RawSegments<'a>);
 

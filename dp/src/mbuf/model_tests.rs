@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use super::*;
 
 const BUFFERS: usize = 12;
-const DATA_OCTETS: usize = 96;
+const DATA_BYTES: usize = 96;
 
 #[derive(Clone, Debug)]
 enum Op {
@@ -26,13 +26,13 @@ enum Op {
 }
 
 fn ops() -> impl Strategy<Value = Vec<Op>> {
-    let octets = || vec(any::<u8>(), 0..40);
+    let bytes = || vec(any::<u8>(), 0..40);
     let which = || any::<usize>();
     let op = prop_oneof![
-        4 => octets().prop_map(Op::Alloc),
-        1 => octets().prop_map(Op::External),
-        2 => (which(), octets()).prop_map(|(i, d)| Op::Prepend(i, d)),
-        2 => (which(), octets()).prop_map(|(i, d)| Op::Append(i, d)),
+        4 => bytes().prop_map(Op::Alloc),
+        1 => bytes().prop_map(Op::External),
+        2 => (which(), bytes()).prop_map(|(i, d)| Op::Prepend(i, d)),
+        2 => (which(), bytes()).prop_map(|(i, d)| Op::Append(i, d)),
         3 => (which(), which()).prop_map(|(i, n)| Op::Advance(i, n)),
         3 => (which(), which()).prop_map(|(i, n)| Op::Truncate(i, n)),
         3 => (which(), which()).prop_map(|(i, j)| Op::Chain(i, j)),
@@ -56,36 +56,36 @@ fn run(pool: &Mempool, pairs: &mut Vec<Pair>, op: Op) -> Result<(), TestCaseErro
     }
     let count = pairs.len().max(1);
     match op {
-        Op::Alloc(octets) => {
+        Op::Alloc(bytes) => {
             if let Some(mut mbuf) = pool.alloc() {
-                prop_assert!(mbuf.append_slice(&octets));
-                pairs.push(Pair { mbuf, model: octets });
+                prop_assert!(mbuf.append_slice(&bytes));
+                pairs.push(Pair { mbuf, model: bytes });
             } else {
                 prop_assert_eq!(pool.available(), 0);
             }
         }
-        Op::External(octets) => {
-            if let Some(mbuf) = Mbuf::external(pool, ExtBuf::new(Arc::new(octets.clone()))) {
-                pairs.push(Pair { mbuf, model: octets });
+        Op::External(bytes) => {
+            if let Some(mbuf) = Mbuf::external(pool, ExtBuf::new(Arc::new(bytes.clone()))) {
+                pairs.push(Pair { mbuf, model: bytes });
             }
         }
-        Op::Prepend(i, octets) => {
+        Op::Prepend(i, bytes) => {
             let Pair { mbuf, model } = &mut pairs[i % count];
-            let fits = octets.len() <= mbuf.headroom();
-            if let Some(room) = mbuf.prepend(octets.len()) {
+            let fits = bytes.len() <= mbuf.headroom();
+            if let Some(room) = mbuf.prepend(bytes.len()) {
                 prop_assert!(fits);
-                room.copy_from_slice(&octets);
-                model.splice(0..0, octets);
+                room.copy_from_slice(&bytes);
+                model.splice(0..0, bytes);
             } else {
                 prop_assert!(!fits || mbuf.head_mut().is_none());
             }
         }
-        Op::Append(i, octets) => {
+        Op::Append(i, bytes) => {
             let Pair { mbuf, model } = &mut pairs[i % count];
-            let fits = octets.len() <= mbuf.tailroom();
-            if mbuf.append_slice(&octets) {
+            let fits = bytes.len() <= mbuf.tailroom();
+            if mbuf.append_slice(&bytes) {
                 prop_assert!(fits);
-                model.extend(octets);
+                model.extend(bytes);
             } else {
                 prop_assert!(!fits || mbuf.is_shared());
             }
@@ -125,12 +125,12 @@ fn run(pool: &Mempool, pairs: &mut Vec<Pair>, op: Op) -> Result<(), TestCaseErro
                 pairs.push(Pair { mbuf, model });
             }
         }
-        Op::Overwrite(i, octet) => {
+        Op::Overwrite(i, byte) => {
             let Pair { mbuf, model } = &mut pairs[i % count];
             if let Some(head) = mbuf.head_mut() {
-                head.fill(octet);
+                head.fill(byte);
                 let n = head.len();
-                model[..n].fill(octet);
+                model[..n].fill(byte);
             } else {
                 prop_assert!(mbuf.is_shared());
             }
@@ -168,7 +168,7 @@ proptest! {
 
     #[test]
     fn any_order_of_operations_shows_what_the_model_shows_and_refills_the_pool(ops in ops()) {
-        let pool = Mempool::heap("model", BUFFERS, DATA_OCTETS);
+        let pool = Mempool::heap("model", BUFFERS, DATA_BYTES);
         let mut pairs = Vec::new();
         for op in ops {
             run(&pool, &mut pairs, op)?;

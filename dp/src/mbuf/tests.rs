@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use super::*;
 
-fn filled(pool: &Mempool, octets: &[u8]) -> Mbuf {
+fn filled(pool: &Mempool, bytes: &[u8]) -> Mbuf {
     let mut mbuf = pool.alloc().unwrap();
-    assert!(mbuf.append_slice(octets));
+    assert!(mbuf.append_slice(bytes));
     mbuf
 }
 
@@ -106,20 +106,20 @@ fn buffers_outlive_the_name_of_their_pool() {
 }
 
 #[test]
-fn external_octets_live_until_the_last_view_has_gone() {
+fn external_bytes_live_until_the_last_view_has_gone() {
     let pool = Mempool::heap("t", 4, 64);
-    let owner = Arc::new(b"external octets".to_vec());
+    let owner = Arc::new(b"external bytes".to_vec());
     let memory = ExtBuf::new(Arc::clone(&owner)).slice(9..15).unwrap();
     assert!(memory.slice(0..7).is_none());
     let mut frame = filled(&pool, b"header ");
     frame.chain(Mbuf::external(&pool, memory).unwrap()).unwrap();
-    assert_eq!(flat(&frame), b"header octets");
+    assert_eq!(flat(&frame), b"header bytes");
     assert!(frame.is_shared() && frame.append(1).is_none() && frame.tailroom() == 0);
     assert!(frame.head_mut().is_some(), "the header's storage is ours alone");
     let mut view = frame.share().unwrap();
     drop(frame);
     view.advance(7);
-    assert_eq!((view.segment_count(), view.head()), (1, b"octets".as_slice()));
+    assert_eq!((view.segment_count(), view.head()), (1, b"bytes".as_slice()));
     assert!(view.head_mut().is_none() && view.prepend(1).is_none() && view.headroom() == 0);
     assert_eq!(Arc::strong_count(&owner), 2);
     drop(view);
@@ -171,7 +171,7 @@ fn advance_to_the_end_leaves_one_empty_segment() {
 }
 
 #[test]
-#[should_panic(expected = "advance by 3 of 2 octets")]
+#[should_panic(expected = "advance by 3 of 2 bytes")]
 fn advance_past_the_end_panics() {
     filled(&Mempool::heap("t", 1, 64), b"ab").advance(3);
 }
@@ -195,8 +195,8 @@ fn threads_share_a_pool_and_views_without_losing_any() {
         scope.spawn(move || {
             for mut view in receiver {
                 let before = flat(&view);
-                if let Some(octets) = view.head_mut() {
-                    octets.fill(0xff);
+                if let Some(bytes) = view.head_mut() {
+                    bytes.fill(0xff);
                 } else {
                     assert_eq!(flat(&view), before);
                 }

@@ -25,13 +25,13 @@ const CACHE: u32 = 256;
 /// `SOCKET_ID_ANY`.
 pub(crate) const ANY_NODE: i32 = -1;
 
-/// Largest data room of a buffer, octets: DPDK counts a buffer's octets, headroom included, in 16 bits.
-pub(crate) const MAX_DATA_OCTETS: usize = u16::MAX as usize - HEADROOM;
+/// Largest data room of a buffer, bytes: DPDK counts a buffer's bytes, headroom included, in 16 bits.
+pub(crate) const MAX_DATA_BYTES: usize = u16::MAX as usize - HEADROOM;
 
 /// A pool in DPDK's memory.
 pub(crate) struct Pool {
     name: String,
-    data_octets: usize,
+    data_bytes: usize,
     /// The mempool of `memory` that buffers come from.
     raw: NonNull<sys::rte_mempool>,
     memory: Arc<Memory>,
@@ -68,22 +68,22 @@ unsafe impl Sync for Pool {}
 static WAITING: Mutex<Vec<Arc<Memory>>> = Mutex::new(Vec::new());
 
 impl Pool {
-    /// A pool of `count` buffers of `data_octets` each on NUMA node `node`, of which there may be `views` further views; an
+    /// A pool of `count` buffers of `data_bytes` each on NUMA node `node`, of which there may be `views` further views; an
     /// error number of DPDK where there is no memory for it. `name` is for messages and need not be unique.
     pub(crate) fn new(
         _eal: eal::Eal,
         name: &str,
         (count, views): (u32, u32),
-        data_octets: usize,
+        data_bytes: usize,
         node: i32,
     ) -> Result<Arc<Self>, i32> {
         static NUMBER: AtomicUsize = AtomicUsize::new(0);
         assert!(count > 0, "a pool needs at least one buffer");
-        assert!(data_octets <= MAX_DATA_OCTETS, "DPDK's buffers hold {MAX_DATA_OCTETS} octets at most");
+        assert!(data_bytes <= MAX_DATA_BYTES, "DPDK's buffers hold {MAX_DATA_BYTES} bytes at most");
         sweep();
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let descriptors = mempool(&format!("dp_d{number}"), views, 0, node)?;
-        let buffers = mempool(&format!("dp_b{number}"), count, (HEADROOM + data_octets) as u16, node)
+        let buffers = mempool(&format!("dp_b{number}"), count, (HEADROOM + data_bytes) as u16, node)
             .inspect_err(|_| {
                 // SAFETY: just made, and nothing was taken from it.
                 unsafe { sys::rte_mempool_free(descriptors.as_ptr()) };
@@ -91,11 +91,11 @@ impl Pool {
         let home = Box::new(Home { descriptors: descriptors.as_ptr(), exhausted: AtomicU64::new(0) });
         for pool in [buffers, descriptors] {
             // SAFETY: both have room for one pointer behind DPDK's own private data, which is a multiple of 8
-            // octets. The box outlives the mempools (see `Memory::drop`).
+            // bytes. The box outlives the mempools (see `Memory::drop`).
             unsafe { private(pool.as_ptr()).write(&raw const *home) };
         }
         let memory = Arc::new(Memory { buffers, descriptors, home, capacity: count, views });
-        Ok(Arc::new(Self { name: name.to_owned(), data_octets, raw: buffers, memory }))
+        Ok(Arc::new(Self { name: name.to_owned(), data_bytes, raw: buffers, memory }))
     }
 
     pub(crate) fn raw(&self) -> *mut sys::rte_mempool {
@@ -116,8 +116,8 @@ impl Pool {
         &self.name
     }
 
-    pub(crate) fn data_octets(&self) -> usize {
-        self.data_octets
+    pub(crate) fn data_bytes(&self) -> usize {
+        self.data_bytes
     }
 
     pub(crate) fn capacity(&self) -> usize {
@@ -203,7 +203,7 @@ unsafe fn private(pool: *mut sys::rte_mempool) -> *mut *const Home {
     unsafe { sys::mbuf::pool_private(pool).cast() }
 }
 
-/// A packet buffer mempool whose buffers have `room` octets; by hand, since `rte_pktmbuf_pool_create` leaves no
+/// A packet buffer mempool whose buffers have `room` bytes; by hand, since `rte_pktmbuf_pool_create` leaves no
 /// private area for us.
 fn mempool(name: &str, count: u32, room: u16, node: i32) -> Result<NonNull<sys::rte_mempool>, i32> {
     let c_name = CString::new(name).expect("letters and digits");
@@ -211,10 +211,10 @@ fn mempool(name: &str, count: u32, room: u16, node: i32) -> Result<NonNull<sys::
     // would hide a good part of it from others.
     let cache = if count >= CACHE { (count / 16).min(CACHE) } else { 0 };
     let element = sys::K_MBUF_SIZE as u32 + u32::from(room);
-    let private_octets = sys::K_POOL_PRIVATE_SIZE as u32 + size_of::<*const Home>() as u32;
+    let private_bytes = sys::K_POOL_PRIVATE_SIZE as u32 + size_of::<*const Home>() as u32;
     // SAFETY: EAL runs (callers hold an `Eal`), the name is a C string.
     let pool = unsafe {
-        sys::rte_mempool_create_empty(c_name.as_ptr(), count, element, cache, private_octets, node, 0)
+        sys::rte_mempool_create_empty(c_name.as_ptr(), count, element, cache, private_bytes, node, 0)
     };
     let Some(pool) = NonNull::new(pool) else {
         // SAFETY: a variable of the calling thread.

@@ -20,7 +20,7 @@ const BLOCK_ALIGN: usize = 64;
 /// A pool on the heap.
 pub(crate) struct Pool {
     name: String,
-    data_octets: usize,
+    data_bytes: usize,
     slab: Slab,
     /// Views of each block; 0 or 1 while it is free.
     views: Box<[AtomicU32]>,
@@ -32,13 +32,13 @@ pub(crate) struct Pool {
 }
 
 impl Pool {
-    pub(crate) fn new(name: &str, count: usize, data_octets: usize) -> Arc<Self> {
+    pub(crate) fn new(name: &str, count: usize, data_bytes: usize) -> Arc<Self> {
         assert!(count > 0, "a pool needs at least one buffer");
         assert!(count <= u32::MAX as usize / 2, "{count} buffers are too many for one pool");
         let pool = Self {
             name: name.to_owned(),
-            data_octets,
-            slab: Slab::new(count, HEADROOM + data_octets),
+            data_bytes,
+            slab: Slab::new(count, HEADROOM + data_bytes),
             views: (0..count).map(|_| AtomicU32::new(0)).collect(),
             buffers: FreeList::new(count),
             spares: FreeList::new(count),
@@ -55,8 +55,8 @@ impl Pool {
         &self.name
     }
 
-    pub(crate) fn data_octets(&self) -> usize {
-        self.data_octets
+    pub(crate) fn data_bytes(&self) -> usize {
+        self.data_bytes
     }
 
     pub(crate) fn capacity(&self) -> usize {
@@ -71,12 +71,12 @@ impl Pool {
         self.exhausted.load(Ordering::Relaxed)
     }
 
-    /// Octets of one block, headroom included.
-    pub(crate) fn block_octets(&self) -> usize {
-        HEADROOM + self.data_octets
+    /// Bytes of one block, headroom included.
+    pub(crate) fn block_bytes(&self) -> usize {
+        HEADROOM + self.data_bytes
     }
 
-    /// First octet of a block; valid for [`Pool::block_octets`] and initialised.
+    /// First byte of a block; valid for [`Pool::block_bytes`] and initialised.
     pub(crate) fn block(&self, block: u32) -> NonNull<u8> {
         self.slab.block(block as usize)
     }
@@ -148,7 +148,7 @@ impl Pool {
     }
 }
 
-/// Equal blocks in one allocation, zeroed so that no octet is ever uninitialised.
+/// Equal blocks in one allocation, zeroed so that no byte is ever uninitialised.
 struct Slab {
     base: NonNull<u8>,
     layout: Layout,
@@ -159,14 +159,14 @@ struct Slab {
 // SAFETY: a `Slab` only hands out addresses. Who may read or write a block is settled by the view counts of the
 // pool and the ownership of descriptors (see `mbuf/heap.rs`), on whatever thread they are.
 unsafe impl Send for Slab {}
-// SAFETY: as above; `&Slab` gives access to no octet.
+// SAFETY: as above; `&Slab` gives access to no byte.
 unsafe impl Sync for Slab {}
 
 impl Slab {
-    fn new(count: usize, block_octets: usize) -> Self {
-        let stride = block_octets.next_multiple_of(BLOCK_ALIGN);
-        let octets = stride.checked_mul(count).expect("a pool fits the address space");
-        let layout = Layout::from_size_align(octets, BLOCK_ALIGN).expect("a pool fits the address space");
+    fn new(count: usize, block_bytes: usize) -> Self {
+        let stride = block_bytes.next_multiple_of(BLOCK_ALIGN);
+        let bytes = stride.checked_mul(count).expect("a pool fits the address space");
+        let layout = Layout::from_size_align(bytes, BLOCK_ALIGN).expect("a pool fits the address space");
         // SAFETY: the layout is not empty: `count` is at least 1 and a block has its headroom.
         let base = unsafe { alloc_zeroed(layout) };
         let Some(base) = NonNull::new(base) else { handle_alloc_error(layout) };
@@ -175,7 +175,7 @@ impl Slab {
 
     fn block(&self, index: usize) -> NonNull<u8> {
         assert!(index < self.count, "block {index} of {}", self.count);
-        // SAFETY: index < count, so the block lies inside the one allocation of `count * stride` octets.
+        // SAFETY: index < count, so the block lies inside the one allocation of `count * stride` bytes.
         unsafe { self.base.add(index * self.stride) }
     }
 }

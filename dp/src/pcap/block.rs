@@ -37,7 +37,7 @@ pub(super) fn section_header(out: &mut Vec<u8>) {
     });
 }
 
-/// The interface that frames are of; its number is 0. No limit to the octets of a frame; times in microseconds.
+/// The interface that frames are of; its number is 0. No limit to the bytes of a frame; times in microseconds.
 pub(super) fn interface_description(out: &mut Vec<u8>, port: &PortInfo) {
     block(out, INTERFACE_DESCRIPTION, |out| {
         out.extend(LINKTYPE_ETHERNET.to_le_bytes());
@@ -69,9 +69,9 @@ pub(super) fn enhanced_packet(
             out.extend_from_slice(segment);
         }
         patch(&mut out[frame_at..]);
-        let octets = ((out.len() - frame_at) as u32).to_le_bytes();
-        out[lengths_at..lengths_at + 4].copy_from_slice(&octets);
-        out[lengths_at + 4..frame_at].copy_from_slice(&octets);
+        let bytes = ((out.len() - frame_at) as u32).to_le_bytes();
+        out[lengths_at..lengths_at + 4].copy_from_slice(&bytes);
+        out[lengths_at + 4..frame_at].copy_from_slice(&bytes);
         pad(out, frame_at);
         option(out, EPB_FLAGS, &(direction as u32).to_le_bytes());
         option(out, OPTION_END, &[]);
@@ -84,9 +84,9 @@ fn block(out: &mut Vec<u8>, kind: u32, body: impl FnOnce(&mut Vec<u8>)) {
     out.extend(kind.to_le_bytes());
     out.extend([0; 4]);
     body(out);
-    let octets = ((out.len() - start + 4) as u32).to_le_bytes();
-    out[start + 4..start + 8].copy_from_slice(&octets);
-    out.extend(octets);
+    let bytes = ((out.len() - start + 4) as u32).to_le_bytes();
+    out[start + 4..start + 8].copy_from_slice(&bytes);
+    out.extend(bytes);
 }
 
 fn option(out: &mut Vec<u8>, code: u16, value: &[u8]) {
@@ -97,8 +97,8 @@ fn option(out: &mut Vec<u8>, code: u16, value: &[u8]) {
     pad(out, start);
 }
 
-/// Zeros up to a multiple of four octets from `start` on.
+/// Zeros up to a multiple of four bytes from `start` on.
 fn pad(out: &mut Vec<u8>, start: usize) {
-    let octets = (out.len() - start).next_multiple_of(4);
-    out.resize(start + octets, 0);
+    let bytes = (out.len() - start).next_multiple_of(4);
+    out.resize(start + bytes, 0);
 }

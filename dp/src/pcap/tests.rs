@@ -7,7 +7,7 @@ use super::*;
 use crate::TxOffload;
 use crate::link::{LinkConfig, pair, pair_with_control};
 
-/// TCP 192.0.2.1:4660 -> 192.0.2.2:80 with 3 octets of data; no checksum filled in.
+/// TCP 192.0.2.1:4660 -> 192.0.2.2:80 with 3 bytes of data; no checksum filled in.
 const SEGMENT: [u8; 57] = [
     0x02, 0, 0, 0, 0, 0x0b, 0x02, 0, 0, 0, 0, 0x0a, 0x08, 0x00, //
     0x45, 0, 0, 43, 0, 1, 0, 0, 64, 6, 0, 0, 192, 0, 2, 1, 192, 0, 2, 2, //
@@ -20,15 +20,15 @@ const SEGMENT: [u8; 57] = [
 struct Memory(Arc<Mutex<Vec<u8>>>);
 
 impl Memory {
-    fn octets(&self) -> Vec<u8> {
+    fn bytes(&self) -> Vec<u8> {
         self.0.lock().unwrap().clone()
     }
 }
 
 impl Write for Memory {
-    fn write(&mut self, octets: &[u8]) -> io::Result<usize> {
-        self.0.lock().unwrap().extend_from_slice(octets);
-        Ok(octets.len())
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.lock().unwrap().extend_from_slice(bytes);
+        Ok(bytes.len())
     }
 
     fn flush(&mut self) -> io::Result<()> {
@@ -36,13 +36,13 @@ impl Write for Memory {
     }
 }
 
-/// A disk that is full after so many octets.
+/// A disk that is full after so many bytes.
 struct Full(usize);
 
 impl Write for Full {
-    fn write(&mut self, octets: &[u8]) -> io::Result<usize> {
-        self.0 = self.0.checked_sub(octets.len()).ok_or(io::ErrorKind::StorageFull)?;
-        Ok(octets.len())
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0 = self.0.checked_sub(bytes.len()).ok_or(io::ErrorKind::StorageFull)?;
+        Ok(bytes.len())
     }
 
     fn flush(&mut self) -> io::Result<()> {
@@ -62,16 +62,16 @@ fn segment(port: &dyn Port) -> Mbuf {
 
 /// The segment as it should be on a wire.
 fn completed() -> Vec<u8> {
-    let mut octets = SEGMENT.to_vec();
-    assert!(checksum::complete(&mut octets) && checksum::complete_ipv4_header(&mut octets));
-    octets
+    let mut bytes = SEGMENT.to_vec();
+    assert!(checksum::complete(&mut bytes) && checksum::complete_ipv4_header(&mut bytes));
+    bytes
 }
 
 fn offload_config() -> LinkConfig {
     LinkConfig { mbufs: 64, ring_frames: 4, checksum_offload: true, ..LinkConfig::default() }
 }
 
-/// Time, `epb_flags` and octets of each frame.
+/// Time, `epb_flags` and bytes of each frame.
 fn read_back(file: &[u8]) -> Vec<(u64, u32, Vec<u8>)> {
     let mut reader = PcapNgReader::new(file).unwrap();
     let mut frames = Vec::new();
@@ -107,7 +107,7 @@ fn both_directions_are_written_with_time_direction_and_whole_checksums() {
     assert_eq!(tap.status().frames_written(), 2);
     tap.close().1.unwrap();
 
-    let frames = read_back(&file.octets());
+    let frames = read_back(&file.bytes());
     let mut inbound = completed();
     inbound[24..26].fill(0);
     assert_eq!(frames, [((1 << 50) + 1_000, 2, completed()), ((1 << 50) + 2_500, 1, inbound)]);
@@ -128,7 +128,7 @@ fn a_frame_that_the_port_did_not_take_is_written_once_when_it_does() {
     assert_eq!(tap.tx_burst(5, &mut burst), 1, "dropped by a link that is down");
     let status = tap.status();
     drop(tap);
-    let times: Vec<_> = read_back(&file.octets()).into_iter().map(|(time_us, ..)| time_us).collect();
+    let times: Vec<_> = read_back(&file.bytes()).into_iter().map(|(time_us, ..)| time_us).collect();
     assert_eq!(times, [1, 1, 1, 1, 4, 4]);
     assert_eq!((status.frames_written(), status.frames_missed()), (6, 0));
 }
@@ -140,9 +140,9 @@ fn frames_reach_the_file_while_the_port_is_polled() {
     let mut tap = Tap::new(a, Box::new(file.clone()), None).unwrap();
     let mut burst: Burst = [segment(&tap)].into_iter().collect();
     tap.tx_burst(10, &mut burst);
-    assert_eq!(read_back(&file.octets()).len(), 0);
+    assert_eq!(read_back(&file.bytes()).len(), 0);
     tap.rx_burst(10 + FLUSH_AFTER_US, &mut burst);
-    let frames = read_back(&file.octets());
+    let frames = read_back(&file.bytes());
     assert_eq!(frames.len(), 1);
     assert!(frames[0].0 > 1_600_000_000_000_000, "wall clock, microseconds");
 }

@@ -8,32 +8,32 @@ fn read(region: &Region, offset: usize) -> u8 {
     unsafe { region.as_ptr().add(offset).read_volatile() }
 }
 
-fn write(region: &Region, offset: usize, octet: u8) {
+fn write(region: &Region, offset: usize, byte: u8) {
     assert!(offset < region.len());
     // SAFETY: inside the region, which nobody else uses.
-    unsafe { region.as_ptr().add(offset).write_volatile(octet) }
+    unsafe { region.as_ptr().add(offset).write_volatile(byte) }
 }
 
 #[test]
 fn a_region_is_zeroed_page_aligned_and_writable_at_both_ends() {
-    for octets in [1, 4096, 4097, (1 << 20) - 1, 1 << 20, (4 << 20) + 5] {
-        let region = Region::new(octets).unwrap();
-        assert_eq!(region.len(), octets);
+    for bytes in [1, 4096, 4097, (1 << 20) - 1, 1 << 20, (4 << 20) + 5] {
+        let region = Region::new(bytes).unwrap();
+        assert_eq!(region.len(), bytes);
         assert!(!region.is_empty());
         assert_eq!(region.as_ptr().as_ptr() as usize % rustix::param::page_size(), 0);
-        assert_eq!((read(&region, 0), read(&region, octets - 1)), (0, 0));
+        assert_eq!((read(&region, 0), read(&region, bytes - 1)), (0, 0));
         write(&region, 0, 0x5a);
-        write(&region, octets - 1, 0xa5);
-        assert_eq!(read(&region, octets - 1), 0xa5);
-        assert!(octets == 1 || read(&region, 0) == 0x5a);
+        write(&region, bytes - 1, 0xa5);
+        assert_eq!(read(&region, bytes - 1), 0xa5);
+        assert!(bytes == 1 || read(&region, 0) == 0x5a);
     }
 }
 
 #[test]
 fn nothing_and_more_than_there_is_are_errors() {
     assert!(matches!(Region::new(0), Err(RegionError::Empty)));
-    for octets in [usize::MAX, usize::MAX / 2] {
-        let error = Region::new(octets).unwrap_err();
+    for bytes in [usize::MAX, usize::MAX / 2] {
+        let error = Region::new(bytes).unwrap_err();
         assert!(error.to_string().contains("no memory for a region of"), "{error}");
     }
 }
@@ -62,7 +62,7 @@ fn a_large_region_is_of_hugepages_where_some_are_free() {
     // Others may have taken them, or given some back, in between.
     assert!(region.is_huge() || !had_enough || !enough());
     if region.is_huge() {
-        assert_eq!(region.as_ptr().as_ptr() as usize % hugepages::OCTETS, 0);
+        assert_eq!(region.as_ptr().as_ptr() as usize % hugepages::BYTES, 0);
         write(&region, 2 << 20, 1);
     }
 }
@@ -70,10 +70,10 @@ fn a_large_region_is_of_hugepages_where_some_are_free() {
 #[test]
 fn more_than_all_hugepages_falls_back_to_ordinary_pages() {
     #[cfg(target_os = "linux")]
-    let octets = (hugepages::available().unwrap_or(0) + 1) * hugepages::OCTETS;
+    let bytes = (hugepages::available().unwrap_or(0) + 1) * hugepages::BYTES;
     #[cfg(not(target_os = "linux"))]
-    let octets = 4 << 20;
+    let bytes = 4 << 20;
     // Of ordinary pages, unless somebody gave hugepages back in between.
-    let region = Region::new(octets).unwrap();
-    write(&region, octets - 1, 1);
+    let region = Region::new(bytes).unwrap();
+    write(&region, bytes - 1, 1);
 }

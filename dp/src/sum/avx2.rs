@@ -37,7 +37,7 @@ impl Lanes {
 #[target_feature(enable = "avx2")]
 fn to_words(vector: __m256i) -> [u64; 4] {
     let mut words = [0; 4];
-    // SAFETY: the array has as many octets as are stored, to any address.
+    // SAFETY: the array has as many bytes as are stored, to any address.
     unsafe { _mm256_storeu_si256(words.as_mut_ptr().cast(), vector) };
     words
 }
@@ -45,14 +45,14 @@ fn to_words(vector: __m256i) -> [u64; 4] {
 #[inline]
 #[target_feature(enable = "avx2")]
 fn load(half: &[u8; BLOCK / 2]) -> __m256i {
-    // SAFETY: half a block has as many octets as are loaded, from any address.
+    // SAFETY: half a block has as many bytes as are loaded, from any address.
     unsafe { _mm256_loadu_si256(half.as_ptr().cast()) }
 }
 
 /// See [`of`](super::of).
 #[target_feature(enable = "avx2")]
-pub(super) fn of(octets: &[u8]) -> u64 {
-    let (halves, rest) = octets.as_chunks();
+pub(super) fn of(bytes: &[u8]) -> u64 {
+    let (halves, rest) = bytes.as_chunks();
     let mut lanes = Lanes::new();
     for half in halves {
         lanes.add(load(half));
@@ -60,7 +60,7 @@ pub(super) fn of(octets: &[u8]) -> u64 {
     lanes.sum() + small(rest)
 }
 
-/// See [`copy`](super::copy); as many octets as both have.
+/// See [`copy`](super::copy); as many bytes as both have.
 #[target_feature(enable = "avx2")]
 pub(super) fn copy(dst: &mut [u8], src: &[u8]) -> u64 {
     let (dst_halves, dst_rest) = dst.as_chunks_mut::<{ BLOCK / 2 }>();
@@ -68,7 +68,7 @@ pub(super) fn copy(dst: &mut [u8], src: &[u8]) -> u64 {
     let mut lanes = Lanes::new();
     for (dst, half) in dst_halves.iter_mut().zip(halves) {
         let words = load(half);
-        // SAFETY: half a block has as many octets as are stored, to any address.
+        // SAFETY: half a block has as many bytes as are stored, to any address.
         unsafe { _mm256_storeu_si256(dst.as_mut_ptr().cast(), words) };
         lanes.add(words);
     }

@@ -35,14 +35,14 @@ impl Lanes {
 #[inline]
 #[target_feature(enable = "avx512f")]
 fn load(block: &[u8; BLOCK]) -> __m512i {
-    // SAFETY: the block has as many octets as are loaded, from any address.
+    // SAFETY: the block has as many bytes as are loaded, from any address.
     unsafe { _mm512_loadu_si512(block.as_ptr().cast()) }
 }
 
 /// See [`of`](super::of).
 #[target_feature(enable = "avx512f")]
-pub(super) fn of(octets: &[u8]) -> u64 {
-    let (blocks, rest) = octets.as_chunks();
+pub(super) fn of(bytes: &[u8]) -> u64 {
+    let (blocks, rest) = bytes.as_chunks();
     let mut lanes = Lanes::new();
     for block in blocks {
         lanes.add(load(block));
@@ -50,7 +50,7 @@ pub(super) fn of(octets: &[u8]) -> u64 {
     lanes.sum() + small(rest)
 }
 
-/// See [`copy`](super::copy); as many octets as both have.
+/// See [`copy`](super::copy); as many bytes as both have.
 #[target_feature(enable = "avx512f")]
 pub(super) fn copy(dst: &mut [u8], src: &[u8]) -> u64 {
     let (dst_blocks, dst_rest) = dst.as_chunks_mut::<BLOCK>();
@@ -58,7 +58,7 @@ pub(super) fn copy(dst: &mut [u8], src: &[u8]) -> u64 {
     let mut lanes = Lanes::new();
     for (dst, block) in dst_blocks.iter_mut().zip(blocks) {
         let words = load(block);
-        // SAFETY: the block has as many octets as are stored, to any address.
+        // SAFETY: the block has as many bytes as are stored, to any address.
         unsafe { _mm512_storeu_si512(dst.as_mut_ptr().cast(), words) };
         lanes.add(words);
     }

@@ -142,18 +142,18 @@ pub(crate) fn round_trip(port: &mut dyn Port, number: u32) {
     }
 }
 
-/// The octets of test frame `number`: an Ethernet header of a type for experiments, and a pattern.
-pub(crate) fn pattern(number: u32, octets: usize) -> Vec<u8> {
+/// The bytes of test frame `number`: an Ethernet header of a type for experiments, and a pattern.
+pub(crate) fn pattern(number: u32, bytes: usize) -> Vec<u8> {
     let mut frame = vec![0xff; 6];
     frame.extend([2, 0, 0, 0, 0, 1, 0x88, 0xb5]);
     frame.extend(number.to_be_bytes());
-    frame.extend((frame.len()..octets).map(|at| (at as u32).wrapping_mul(31).wrapping_add(number) as u8));
+    frame.extend((frame.len()..bytes).map(|at| (at as u32).wrapping_mul(31).wrapping_add(number) as u8));
     frame
 }
 
-/// A frame of `octets` spread over `segments` buffers.
-pub(crate) fn build(pool: &Mempool, octets: &[u8], segments: usize) -> Mbuf {
-    let mut pieces = octets.chunks(octets.len().div_ceil(segments));
+/// A frame of `bytes` spread over `segments` buffers.
+pub(crate) fn build(pool: &Mempool, bytes: &[u8], segments: usize) -> Mbuf {
+    let mut pieces = bytes.chunks(bytes.len().div_ceil(segments));
     let mut piece = || {
         pieces.next().map(|piece| {
             let mut mbuf = pool.alloc().expect("a buffer");
@@ -161,7 +161,7 @@ pub(crate) fn build(pool: &Mempool, octets: &[u8], segments: usize) -> Mbuf {
             mbuf
         })
     };
-    let mut frame = piece().expect("a frame has octets");
+    let mut frame = piece().expect("a frame has bytes");
     while let Some(next) = piece() {
         frame.chain(next).unwrap();
     }
@@ -177,28 +177,28 @@ pub(crate) const TCP_OFFLOAD: TxOffload = TxOffload {
     ipv4_checksum: false,
     tcp_checksum: true,
     ipv6: false,
-    tso_segment_octets: 0,
-    l2_octets: 14,
-    l3_octets: 20,
-    l4_octets: 20,
+    tso_segment_bytes: 0,
+    l2_bytes: 14,
+    l3_bytes: 20,
+    l4_bytes: 20,
 };
 
 /// Where the TCP checksum is in [`tcp_frame`].
 pub(crate) const TCP_CHECKSUM: std::ops::Range<usize> = 50..52;
 
 /// A [`tcp_frame`] as long as this is echoed with its headers in several buffers, which drivers refuse to sum.
-pub(crate) const SPLIT_OCTETS: usize = 613;
+pub(crate) const SPLIT_BYTES: usize = 613;
 
 /// An IPv4 TCP frame whose checksum field holds the sum of the pseudo-header only.
-pub(crate) fn tcp_frame(octets: usize) -> Vec<u8> {
-    let mut frame = pattern(0, octets);
-    let ip_octets = (octets - 14) as u16;
+pub(crate) fn tcp_frame(bytes: usize) -> Vec<u8> {
+    let mut frame = pattern(0, bytes);
+    let ip_bytes = (bytes - 14) as u16;
     frame[12..14].copy_from_slice(&[8, 0]);
     frame[14..34].copy_from_slice(&[0x45, 0, 0, 0, 0, 0, 0x40, 0, 64, 6, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2]);
-    frame[16..18].copy_from_slice(&ip_octets.to_be_bytes());
+    frame[16..18].copy_from_slice(&ip_bytes.to_be_bytes());
     frame[46] = 0x50;
     // Two addresses of 0x0a00 and 1 and 2, protocol 6, and the length; small enough for no carry.
-    let pseudo = 2 * 0x0a00 + 3 + 6 + (ip_octets - 20);
+    let pseudo = 2 * 0x0a00 + 3 + 6 + (ip_bytes - 20);
     frame[TCP_CHECKSUM].copy_from_slice(&pseudo.to_be_bytes());
     frame
 }
@@ -221,7 +221,7 @@ pub(crate) fn echo(port: &mut dyn Port) {
                 *frame = view;
             }
             if frame.rx_checksum() == Checksum::Partial {
-                if frame.len() == SPLIT_OCTETS {
+                if frame.len() == SPLIT_BYTES {
                     *frame = build(port.mempool(), &flat(frame), 40);
                 }
                 frame.set_tx_offload(TCP_OFFLOAD);

@@ -1,7 +1,7 @@
 //! Fields of `struct rte_mbuf`, by offsets that the C compiler worked out at build time.
 //!
 //! The field paths differ between releases (flat in 22.11, nested anonymous structs from 24.11 on), and a C
-//! accessor would cost a call. Multi-octet fields are in host order. Nothing here follows a pointer it was not given.
+//! accessor would cost a call. Multi-byte fields are in host order. Nothing here follows a pointer it was not given.
 
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicU16, Ordering};
@@ -32,19 +32,19 @@ macro_rules! field {
     };
 }
 
-field!(/// First octet of the buffer, headroom included.
+field!(/// First byte of the buffer, headroom included.
     buf_addr, set_buf_addr, K_MBUF_BUF_ADDR, *mut u8);
-field!(/// Octets from `buf_addr` to the data.
+field!(/// Bytes from `buf_addr` to the data.
     data_off, set_data_off, K_MBUF_DATA_OFF, u16);
 field!(/// Segments in the chain; only the head's counts.
     nb_segs, set_nb_segs, K_MBUF_NB_SEGS, u16);
 field!(/// Offload flags (`K_F_*`); only the head's count, but `K_F_INDIRECT` and `K_F_EXTERNAL` are each segment's.
     ol_flags, set_ol_flags, K_MBUF_OL_FLAGS, u64);
-field!(/// Octets in the chain; only the head's counts.
+field!(/// Bytes in the chain; only the head's counts.
     pkt_len, set_pkt_len, K_MBUF_PKT_LEN, u32);
-field!(/// Octets in this segment.
+field!(/// Bytes in this segment.
     data_len, set_data_len, K_MBUF_DATA_LEN, u16);
-field!(/// Octets of the buffer, headroom and tailroom included.
+field!(/// Bytes of the buffer, headroom and tailroom included.
     buf_len, set_buf_len, K_MBUF_BUF_LEN, u16);
 field!(/// The pool it goes back to.
     pool, set_pool, K_MBUF_POOL, *mut rte_mempool);
@@ -52,10 +52,10 @@ field!(/// The next segment, null in the last.
     next, set_next, K_MBUF_NEXT, *mut rte_mbuf);
 field!(/// Header lengths and segment size for transmit offloads, packed: see [`pack_tx_offload`].
     tx_offload, set_tx_offload, K_MBUF_TX_OFFLOAD, u64);
-field!(/// Octets of the application's private area between the mbuf and its buffer.
+field!(/// Bytes of the application's private area between the mbuf and its buffer.
     priv_size, set_priv_size, K_MBUF_PRIV_SIZE, u16);
 
-/// The first octet of the segment's data.
+/// The first byte of the segment's data.
 ///
 /// # Safety
 /// `m` points to an mbuf of a live pool.
@@ -91,7 +91,7 @@ pub unsafe fn storage_owners(m: *const rte_mbuf) -> u16 {
     }
 }
 
-/// Packs the lengths for the `tx_offload` field: Ethernet, IP and TCP headers and the octets to cut at, all in octets.
+/// Packs the lengths for the `tx_offload` field: Ethernet, IP and TCP headers and the bytes to cut at, all in bytes.
 #[inline]
 pub fn pack_tx_offload(l2: u8, l3: u8, l4: u8, segment: u16) -> u64 {
     u64::from(l2) << K_L2_LEN_SHIFT

@@ -19,7 +19,7 @@ pub(crate) struct Lender {
     pd: ProtectionDomain,
     /// All buffers, without any right of a peer.
     region: MemoryRegion,
-    octets: usize,
+    bytes: usize,
     free: Vec<usize>,
 }
 
@@ -39,9 +39,9 @@ pub(crate) enum Return {
 }
 
 impl Lender {
-    pub(crate) fn new(pd: &ProtectionDomain, buffers: usize, octets: usize) -> Result<Self, VerbsError> {
-        let region = pd.reg_mr(buffers * octets, Access::LOCAL_WRITE | Access::MW_BIND)?;
-        Ok(Self { pd: pd.clone(), region, octets, free: (0..buffers).rev().collect() })
+    pub(crate) fn new(pd: &ProtectionDomain, buffers: usize, bytes: usize) -> Result<Self, VerbsError> {
+        let region = pd.reg_mr(buffers * bytes, Access::LOCAL_WRITE | Access::MW_BIND)?;
+        Ok(Self { pd: pd.clone(), region, bytes, free: (0..buffers).rev().collect() })
     }
 
     /// Lends a buffer that begins with `contents` and is zeros behind, to the peer of `qp` alone; `None` when all are
@@ -54,14 +54,14 @@ impl Lender {
         contents: &[u8],
     ) -> Result<Option<Loan>, VerbsError> {
         let Some(buffer) = self.free.pop() else { return Ok(None) };
-        let mut octets = vec![0; self.octets];
-        octets[..contents.len()].copy_from_slice(contents);
-        self.region.write_at(buffer * self.octets, &octets)?;
+        let mut bytes = vec![0; self.bytes];
+        bytes[..contents.len()].copy_from_slice(contents);
+        self.region.write_at(buffer * self.bytes, &bytes)?;
         let window = self.pd.alloc_mw(WindowKind::Type2)?;
         let mut bind = window.bind(
             &self.region,
-            (buffer * self.octets) as u64,
-            self.octets as u64,
+            (buffer * self.bytes) as u64,
+            self.bytes as u64,
             access & Access::REMOTE,
         );
         bind.zero_based = true;
@@ -79,16 +79,16 @@ impl Lender {
         let given = done.invalidated == Some(loan.name()) && !loan.window.is_bound();
         // Returns when no engine uses the window any more.
         drop(loan.window);
-        let octets = self.look(loan.buffer)?;
+        let bytes = self.look(loan.buffer)?;
         self.free.push(loan.buffer);
-        Ok((octets, if given { Return::Given } else { Return::Taken }))
+        Ok((bytes, if given { Return::Given } else { Return::Taken }))
     }
 
     /// What is in a buffer.
     pub(crate) fn look(&self, buffer: usize) -> Result<Vec<u8>, VerbsError> {
-        let mut octets = vec![0; self.octets];
-        self.region.read_at(buffer * self.octets, &mut octets)?;
-        Ok(octets)
+        let mut bytes = vec![0; self.bytes];
+        self.region.read_at(buffer * self.bytes, &mut bytes)?;
+        Ok(bytes)
     }
 }
 

@@ -8,7 +8,7 @@
 //! | STags of one stream (SEC-175, SEC-187) | windows of type 2, bound to the client's queue pair: `Lender::lend` |
 //! | STags that cannot be guessed (SEC-176) | the library's |
 //! | nothing is looked at that the client can still change (SEC-177, SEC-178) | `Lender::take_back` |
-//! | no stale octets before reading is granted (SEC-179) | `Lender::lend` zeroes |
+//! | no stale bytes before reading is granted (SEC-179) | `Lender::lend` zeroes |
 //! | bounds and rights of the transfer alone (SEC-180) | the arguments of `Lender::lend` |
 //! | one client at a time (SEC-181) | a buffer is free or lent |
 //! | a receive queue shared by clients has caps (SEC-183) | each client has its own |
@@ -88,10 +88,8 @@ fn main() -> Result<(), Box<dyn Error>> {
             client.send(if gives { SendOp::SendInvalidate { rkey } } else { SendOp::Send }, b"done")?;
             let done = wait(&mut clients, &mut server, |_, server| server.received())?;
             at_server.post_recv()?;
-            let (octets, how) = lender.take_back(lent, &done)?;
-            if octets[..text.len()] != *text.as_bytes()
-                || octets[text.len()..].iter().any(|&octet| octet != 0)
-            {
+            let (bytes, how) = lender.take_back(lent, &done)?;
+            if bytes[..text.len()] != *text.as_bytes() || bytes[text.len()..].iter().any(|&byte| byte != 0) {
                 return Err("not what the client wrote, or something of another's".into());
             }
             returns.push(how);
@@ -154,10 +152,10 @@ impl End {
         Ok(self.qp.post_recv(&RecvRequest::new(0, self.buffer.sge(1024, 64)))?)
     }
 
-    fn send(&self, op: SendOp, octets: &[u8]) -> Result<(), Box<dyn Error>> {
+    fn send(&self, op: SendOp, bytes: &[u8]) -> Result<(), Box<dyn Error>> {
         let inline = iwarp::verbs::SendFlags::INLINE | iwarp::verbs::SendFlags::SIGNALED;
-        self.buffer.write_at(0, octets)?;
-        let request = SendRequest::new(0, op, self.buffer.sge(0, octets.len()));
+        self.buffer.write_at(0, bytes)?;
+        let request = SendRequest::new(0, op, self.buffer.sge(0, bytes.len()));
         Ok(self.qp.post_send(&request.flags(inline))?)
     }
 }

@@ -1,6 +1,6 @@
 //! The two DDP headers (RFC 5041 section 4): what they carry and how they lie on the wire.
 //!
-//! A parsed [`Header`] has a version of 1 and all its octets. The four reserved bits of the control octet are
+//! A parsed [`Header`] has a version of 1 and all its bytes. The four reserved bits of the control byte are
 //! sent as 0 and never looked at. DDP has no length field: the payload is what the ULPDU holds behind the header.
 
 use arrayvec::ArrayVec;
@@ -16,12 +16,12 @@ const VERSION_MASK: u8 = 0x03;
 /// The only version there is.
 const VERSION: u8 = 0x01;
 
-/// The header of a tagged segment (RFC 5041 section 4.2), 14 octets: the sender names place and offset.
+/// The header of a tagged segment (RFC 5041 section 4.2), 14 bytes: the sender names place and offset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct TaggedHeader {
     /// Last segment of its message.
     pub last: bool,
-    /// The octet DDP carries for its ULP: RDMAP's control octet.
+    /// The byte DDP carries for its ULP: RDMAP's control byte.
     pub rsvd_ulp: u8,
     /// The sink's buffer.
     pub stag: Stag,
@@ -29,12 +29,12 @@ pub struct TaggedHeader {
     pub to: u64,
 }
 
-/// The header of an untagged segment (RFC 5041 section 4.3), 18 octets: the receiver's queue decides where.
+/// The header of an untagged segment (RFC 5041 section 4.3), 18 bytes: the receiver's queue decides where.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct UntaggedHeader {
     /// Last segment of its message.
     pub last: bool,
-    /// The octets DDP carries for its ULP: RDMAP's control octet, then its Invalidate STag.
+    /// The bytes DDP carries for its ULP: RDMAP's control byte, then its Invalidate STag.
     pub rsvd_ulp: [u8; 5],
     /// Queue number.
     pub qn: u32,
@@ -47,20 +47,20 @@ pub struct UntaggedHeader {
 /// A DDP header: tagged or untagged, version 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Header {
-    /// 14 octets.
+    /// 14 bytes.
     Tagged(TaggedHeader),
-    /// 18 octets.
+    /// 18 bytes.
     Untagged(UntaggedHeader),
 }
 
-/// Octets that are no DDP header.
+/// Bytes that are no DDP header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum HeaderError {
     /// The ULPDU is shorter than its DDP header. The RFC has no code for it.
-    #[error("a ULPDU of {octets} octets is shorter than its DDP header")]
+    #[error("a ULPDU of {bytes} bytes is shorter than its DDP header")]
     Runt {
-        /// Octets there were.
-        octets: usize,
+        /// Bytes there were.
+        bytes: usize,
     },
     /// The version is not 1.
     #[error("DDP version {version} is not 1")]
@@ -73,10 +73,10 @@ pub enum HeaderError {
 }
 
 impl TaggedHeader {
-    /// Octets on the wire.
+    /// Bytes on the wire.
     pub const LEN: usize = 14;
 
-    /// The octets on the wire.
+    /// The bytes on the wire.
     pub fn to_bytes(&self) -> [u8; Self::LEN] {
         let Self { last, rsvd_ulp, stag, to } = *self;
         let mut bytes = [0; Self::LEN];
@@ -100,10 +100,10 @@ impl TaggedHeader {
 }
 
 impl UntaggedHeader {
-    /// Octets on the wire.
+    /// Bytes on the wire.
     pub const LEN: usize = 18;
 
-    /// The octets on the wire.
+    /// The bytes on the wire.
     pub fn to_bytes(&self) -> [u8; Self::LEN] {
         let Self { last, rsvd_ulp, qn, msn, mo } = *self;
         let mut bytes = [0; Self::LEN];
@@ -129,17 +129,17 @@ impl UntaggedHeader {
 }
 
 impl Header {
-    /// Octets of the longer of the two headers: what must lie in one piece to be parsed.
+    /// Bytes of the longer of the two headers: what must lie in one piece to be parsed.
     pub const MAX_LEN: usize = UntaggedHeader::LEN;
 
-    /// Parses the header at the front of a ULPDU; octets behind it are left alone.
+    /// Parses the header at the front of a ULPDU; bytes behind it are left alone.
     ///
-    /// `ulpdu` is the ULPDU or its first [`Header::MAX_LEN`] octets.
+    /// `ulpdu` is the ULPDU or its first [`Header::MAX_LEN`] bytes.
     ///
     /// # Errors
     /// [`HeaderError::Runt`] before [`HeaderError::Version`], as the version of a runt means nothing.
     pub fn parse(ulpdu: &[u8]) -> Result<Self, HeaderError> {
-        let runt = HeaderError::Runt { octets: ulpdu.len() };
+        let runt = HeaderError::Runt { bytes: ulpdu.len() };
         let control = *ulpdu.first().ok_or(runt)?;
         let tagged = control & TAGGED != 0;
         let header = if tagged {
@@ -163,7 +163,7 @@ impl Header {
         bytes.len()
     }
 
-    /// The octets on the wire, 14 or 18.
+    /// The bytes on the wire, 14 or 18.
     pub fn to_bytes(&self) -> ArrayVec<u8, { Header::MAX_LEN }> {
         match self {
             Header::Tagged(h) => h.to_bytes().into_iter().collect(),
@@ -171,7 +171,7 @@ impl Header {
         }
     }
 
-    /// Octets on the wire: 14 or 18.
+    /// Bytes on the wire: 14 or 18.
     pub fn wire_len(&self) -> usize {
         match self {
             Header::Tagged(_) => TaggedHeader::LEN,
@@ -192,8 +192,8 @@ impl Header {
         }
     }
 
-    /// The octet that carries RDMAP's version and opcode: the first of RsvdULP in either header.
-    pub fn control_octet(&self) -> u8 {
+    /// The byte that carries RDMAP's version and opcode: the first of RsvdULP in either header.
+    pub fn control_byte(&self) -> u8 {
         match self {
             Header::Tagged(h) => h.rsvd_ulp,
             Header::Untagged(h) => h.rsvd_ulp[0],

@@ -10,7 +10,7 @@
 //! | [`Arrival::Placed`], the frontier has reached it | done before | now | ends the stream |
 //!
 //! What it is not: it owns no buffers (`crate::memory` and the queues of a queue pair do), and it knows no opcode
-//! (`crate::rdmap` does, from the octets that DDP reserves for it).
+//! (`crate::rdmap` does, from the bytes that DDP reserves for it).
 
 pub mod error;
 pub mod header;

@@ -1,7 +1,7 @@
 //! Cutting a message into segments (RFC 5041 section 5.1).
 //!
 //! MULPDU is asked before every segment, as it may change while a message is being sent; what was cut is never
-//! cut again. A message of no octets is one segment of no octets.
+//! cut again. A message of no bytes is one segment of no bytes.
 
 use crate::ddp::header::{TaggedHeader, UntaggedHeader};
 
@@ -10,7 +10,7 @@ use crate::ddp::header::{TaggedHeader, UntaggedHeader};
 pub struct Segment {
     /// Where in the message its payload begins.
     pub offset: u32,
-    /// Octets of payload.
+    /// Bytes of payload.
     pub len: u32,
     /// Last one of the message.
     pub last: bool,
@@ -26,18 +26,18 @@ pub struct Segmenter {
 }
 
 impl Segmenter {
-    /// A tagged message of `len` octets.
+    /// A tagged message of `len` bytes.
     pub const fn tagged(len: u32) -> Self {
         Self { len, offset: 0, header_len: TaggedHeader::LEN as u32, done: false }
     }
 
-    /// An untagged message of `len` octets.
+    /// An untagged message of `len` bytes.
     pub const fn untagged(len: u32) -> Self {
         Self { len, offset: 0, header_len: UntaggedHeader::LEN as u32, done: false }
     }
 
     /// What the next segment would be under `mulpdu`, without cutting it. `None` when the message is cut through
-    /// or `mulpdu` leaves no room for an octet of payload.
+    /// or `mulpdu` leaves no room for a byte of payload.
     pub fn peek(&self, mulpdu: u32) -> Option<Segment> {
         let room = mulpdu.checked_sub(self.header_len)?;
         let left = self.len - self.offset;
@@ -48,7 +48,7 @@ impl Segmenter {
         Some(Segment { offset: self.offset, len, last: len == left })
     }
 
-    /// Cuts the next segment, at most `mulpdu` octets with its header. `None` as for [`Segmenter::peek`].
+    /// Cuts the next segment, at most `mulpdu` bytes with its header. `None` as for [`Segmenter::peek`].
     pub fn next(&mut self, mulpdu: u32) -> Option<Segment> {
         let segment = self.peek(mulpdu)?;
         self.offset += segment.len;
@@ -61,13 +61,13 @@ impl Segmenter {
         self.done
     }
 
-    /// Octets of payload cut so far.
-    pub const fn cut_octets(&self) -> u32 {
+    /// Bytes of payload cut so far.
+    pub const fn cut_bytes(&self) -> u32 {
         self.offset
     }
 
-    /// Octets in the whole message.
-    pub const fn message_octets(&self) -> u32 {
+    /// Bytes in the whole message.
+    pub const fn message_bytes(&self) -> u32 {
         self.len
     }
 }

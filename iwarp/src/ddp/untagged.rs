@@ -92,7 +92,7 @@ impl UntaggedQueue {
     }
 
     /// Checks a segment of this queue before its placement: MSN, then MO, then length. An empty segment is
-    /// checked like any other. `buffer_len` gives the octets of the buffer with an index below
+    /// checked like any other. `buffer_len` gives the bytes of the buffer with an index below
     /// [`UntaggedQueue::posted`].
     ///
     /// # Errors

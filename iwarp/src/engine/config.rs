@@ -26,9 +26,9 @@ pub struct EngineConfig {
     pub crc: bool,
     /// Addresses, limits and TCP. [`EngineConfig::new`] takes `mac`, `mtu` and `offloads` from the port.
     pub stack: StackConfig,
-    /// Octets of payload one queue pair may hand to TCP in a turn before the others have theirs. About a train of segments by
+    /// Bytes of payload one queue pair may hand to TCP in a turn before the others have theirs. About a train of segments by
     /// default: then a visit to its connection, which may be cold in the cache, pays for a whole frame.
-    pub turn_octets: usize,
+    pub turn_bytes: usize,
     /// Received buffers that may wait, on all connections together, for the rest of their FPDU or startup frame; a
     /// connection that finds no place ends with code 5 (RFC 6581 section 8). `None`: as many as the port has.
     pub held_buffers: Option<usize>,
@@ -83,7 +83,7 @@ impl EngineConfig {
         Ok(Self {
             crc: true,
             stack,
-            turn_octets: 64 << 10,
+            turn_bytes: 64 << 10,
             held_buffers: None,
             request_records: REQUEST_RECORDS,
             close_timeout,

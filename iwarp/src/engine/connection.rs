@@ -3,7 +3,7 @@
 //! | file | what |
 //! |---|---|
 //! | here | its phases, and what TCP and the clock tell it |
-//! | `connection/inbox.rs` | octets in order, before there are FPDUs |
+//! | `connection/inbox.rs` | bytes in order, before there are FPDUs |
 //! | `connection/streaming_mode.rs` | streaming mode in front of MPA, and the switch |
 //! | `connection/startup.rs` | Request, decision, Reply |
 //! | `connection/full_operation.rs` | Full Operation: turns to receive and to send |
@@ -52,11 +52,11 @@ pub(super) struct Connection {
     param: Option<Box<ConnParam>>,
     /// How long it may be idle then.
     idle_timeout: Option<Duration>,
-    /// It began in streaming mode: octets on their way from and to the user.
+    /// It began in streaming mode: bytes on their way from and to the user.
     stream: Option<Arc<StreamShared>>,
-    /// Octets of startup frames that TCP has not taken, behind those of `stream`.
+    /// Bytes of startup frames that TCP has not taken, behind those of `stream`.
     outbox: VecDeque<u8>,
-    /// Something may be in front of the FPDUs: octets of `stream` or `outbox`.
+    /// Something may be in front of the FPDUs: bytes of `stream` or `outbox`.
     fronted: bool,
     /// By when the phase has to be over.
     deadline: Option<Instant>,
@@ -72,7 +72,7 @@ pub(super) struct Connection {
     /// What the peer's startup frame said.
     peer: Option<Enhanced>,
     fallback: Fallback,
-    /// Octets of packet buffers that TCP knows to be held for what came ahead.
+    /// Bytes of packet buffers that TCP knows to be held for what came ahead.
     pinned: usize,
 }
 
@@ -197,11 +197,11 @@ impl Connection {
     /// Tells TCP what is held of its buffers ahead of the frontier, when that has changed.
     pub(super) fn report_pinned(&mut self, io: &mut Io) {
         let pinned = match &self.phase {
-            Phase::FullOperation(full) => full.stream.pinned_octets(),
-            Phase::StreamingMode(mode) => mode.pinned_octets(),
+            Phase::FullOperation(full) => full.stream.pinned_bytes(),
+            Phase::StreamingMode(mode) => mode.pinned_bytes(),
             Phase::AwaitReply { inbox, .. }
             | Phase::AwaitRequest { inbox, .. }
-            | Phase::Deciding { inbox, .. } => inbox.pinned_octets(),
+            | Phase::Deciding { inbox, .. } => inbox.pinned_bytes(),
             Phase::Opening { .. } | Phase::Closing => 0,
         };
         if pinned != self.pinned {
@@ -229,7 +229,7 @@ impl Connection {
         }
     }
 
-    /// Octets arrived.
+    /// Bytes arrived.
     pub(super) fn on_received(&mut self, io: &mut Io, guard: &EpochGuard, received: Received) {
         let Received { offset, buf, frontier } = received;
         match &mut self.phase {
@@ -253,16 +253,16 @@ impl Connection {
     }
 
     /// Memory is short: some of what came ahead of the frontier has to go.
-    pub(super) fn on_evict(&mut self, io: &mut Io, octets: usize) {
+    pub(super) fn on_evict(&mut self, io: &mut Io, bytes: usize) {
         let conn = self.conn;
         let Io { tcp, held, .. } = io;
         let may = |stretches: &[Range<u64>]| tcp.evict(conn, stretches);
         match &mut self.phase {
-            Phase::FullOperation(full) => full.stream.give_up(octets, held, may),
-            Phase::StreamingMode(mode) => mode.give_up(octets, held, may),
+            Phase::FullOperation(full) => full.stream.give_up(bytes, held, may),
+            Phase::StreamingMode(mode) => mode.give_up(bytes, held, may),
             Phase::AwaitReply { inbox, .. }
             | Phase::AwaitRequest { inbox, .. }
-            | Phase::Deciding { inbox, .. } => inbox.give_up(octets, held, may),
+            | Phase::Deciding { inbox, .. } => inbox.give_up(bytes, held, may),
             Phase::Opening { .. } | Phase::Closing => {}
         }
     }

@@ -154,7 +154,7 @@ impl Core {
     }
 
     pub(super) fn counters(&self) -> EngineCounters {
-        let StreamCounters { rx_fpdus, rx_fpdus_early, tx_fpdus, rx_placed_octets, tx_fetched_octets } =
+        let StreamCounters { rx_fpdus, rx_fpdus_early, tx_fpdus, rx_placed_bytes, tx_fetched_bytes } =
             self.io.streams;
         EngineCounters {
             port: self.port.counters(),
@@ -162,8 +162,8 @@ impl Core {
             rx_fpdus,
             rx_fpdus_early,
             tx_fpdus,
-            rx_placed_octets,
-            tx_fetched_octets,
+            rx_placed_bytes,
+            tx_fetched_bytes,
             request_growths: self.io.records.growths(),
             ..self.io.counters
         }
@@ -408,8 +408,8 @@ impl Core {
                 Event::Received { conn, received } => {
                     self.with_conn(conn, |connection, io| connection.on_received(io, guard, received));
                 }
-                Event::Evict { conn, octets } => {
-                    self.with_conn(conn, |connection, io| connection.on_evict(io, octets));
+                Event::Evict { conn, bytes } => {
+                    self.with_conn(conn, |connection, io| connection.on_evict(io, bytes));
                 }
                 Event::Writable { conn } => {
                     self.with_conn(conn, |connection, io| connection.activate(io));

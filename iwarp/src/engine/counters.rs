@@ -15,10 +15,10 @@ pub struct EngineCounters {
     pub rx_fpdus_early: u64,
     /// FPDUs sent.
     pub tx_fpdus: u64,
-    /// Payload octets placed into registered memory.
-    pub rx_placed_octets: u64,
-    /// Payload octets fetched from registered memory.
-    pub tx_fetched_octets: u64,
+    /// Payload bytes placed into registered memory.
+    pub rx_placed_bytes: u64,
+    /// Payload bytes fetched from registered memory.
+    pub tx_fetched_bytes: u64,
     /// Terminates sent.
     pub tx_terminates: u64,
     /// Terminates received.

@@ -47,7 +47,7 @@ pub struct Accessor {
 /// Where the tagged offsets of a registration start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Base {
-    /// At the virtual address of its first octet, as every verbs program expects.
+    /// At the virtual address of its first byte, as every verbs program expects.
     #[default]
     VirtualAddress,
     /// At an offset of the consumer's choice.

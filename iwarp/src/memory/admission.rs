@@ -20,7 +20,7 @@ impl EpochGuard {
         Ok(Target::new(self, lease, &record, ptr, len as usize))
     }
 
-    /// Where the octets that a Read Request asks for come from (RFC 5040 section 7.2). `len` is not 0.
+    /// Where the bytes that a Read Request asks for come from (RFC 5040 section 7.2). `len` is not 0.
     ///
     /// # Errors
     /// The first check that fails; [`TerminateError::of_read_fault`](crate::rdmap::TerminateError::of_read_fault)
@@ -44,7 +44,7 @@ impl EpochGuard {
         Ok(Target::new(self, lease, &record, ptr, len as usize))
     }
 
-    /// Where the octets of a Send or Write come from: an element of the consumer's own request.
+    /// Where the bytes of a Send or Write come from: an element of the consumer's own request.
     ///
     /// # Errors
     /// The first check that fails. It is the consumer's mistake, not the peer's.

@@ -12,12 +12,12 @@ use crate::memory::quiescence::EpochGuard;
 use crate::memory::stag::Stag;
 use crate::memory::transfer::Target;
 
-/// Octets of the word that an atomic works on, and what its address is a multiple of.
+/// Bytes of the word that an atomic works on, and what its address is a multiple of.
 const WORD: u64 = 8;
 
-/// Eight octets that may be changed atomically, until the turn ends or the registration is revoked.
+/// Eight bytes that may be changed atomically, until the turn ends or the registration is revoked.
 pub struct Word<'t> {
-    octets: Target<'t>,
+    bytes: Target<'t>,
 }
 
 impl EpochGuard {
@@ -40,7 +40,7 @@ impl EpochGuard {
         if !(ptr.addr() as u64).is_multiple_of(WORD) {
             return Err(Fault::Misaligned);
         }
-        Ok(Word { octets: Target::new(self, lease, &record, ptr, WORD as usize) })
+        Ok(Word { bytes: Target::new(self, lease, &record, ptr, WORD as usize) })
     }
 }
 
@@ -56,9 +56,9 @@ impl Word<'_> {
     pub fn update(&self, change: impl Fn(u64) -> u64) -> Result<u64, Fault> {
         let mut original = 0;
         let exchange = |ptr: *mut u8| {
-            // SAFETY: `access` found the registration valid just now and the eight octets inside it; `check_atomic` found
+            // SAFETY: `access` found the registration valid just now and the eight bytes inside it; `check_atomic` found
             // them writable and aligned to 8. The turn is open on this thread, so whoever has revoked it since waits
-            // for the turn to end before the memory may go. Others access the octets by atomics and raw copies only.
+            // for the turn to end before the memory may go. Others access the bytes by atomics and raw copies only.
             let word = unsafe { AtomicU64::from_ptr(ptr.cast()) };
             original = word.load(Ordering::Relaxed);
             // The exchange also where the value stays: an atomic that changes nothing takes its place among the others.
@@ -69,7 +69,7 @@ impl Word<'_> {
             }
         };
         // SAFETY: `exchange` owns nothing, and `change` is arithmetic; left at the load or the exchange, the word is whole.
-        unsafe { self.octets.access(exchange)? };
+        unsafe { self.bytes.access(exchange)? };
         Ok(original)
     }
 }

@@ -12,16 +12,16 @@ use crate::memory::stride::Stride;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AccessError {
     /// Outside the memory.
-    #[error("{len} octets at offset {offset} are outside a memory of {octets} octets")]
+    #[error("{len} bytes at offset {offset} are outside a memory of {bytes} bytes")]
     OutOfRange {
         /// Where the access begins.
         offset: usize,
-        /// Its octets.
+        /// Its bytes.
         len: usize,
-        /// Octets there are.
-        octets: usize,
+        /// Bytes there are.
+        bytes: usize,
     },
-    /// Eight octets at an address that is not a multiple of 8.
+    /// Eight bytes at an address that is not a multiple of 8.
     #[error("offset {offset} is not at a multiple of 8")]
     Misaligned {
         /// Where the access begins.
@@ -38,7 +38,7 @@ pub enum AccessError {
     ReadOnly,
 }
 
-/// Address and length of memory that peers may read and write: never a slice. The octets are copied in and out;
+/// Address and length of memory that peers may read and write: never a slice. The bytes are copied in and out;
 /// what is read while a peer writes may be old, new or a mixture.
 ///
 /// It is only ever lent: whoever lends it keeps the memory.
@@ -59,12 +59,12 @@ impl RawBytes {
         Self { ptr, len, writable, guarded }
     }
 
-    /// The octets of a region; whoever keeps the value keeps the region.
+    /// The bytes of a region; whoever keeps the value keeps the region.
     pub(super) fn of_region(region: &Region) -> Self {
         Self { ptr: region.as_ptr().as_ptr(), len: region.len(), writable: true, guarded: false }
     }
 
-    /// Octets.
+    /// Bytes.
     pub fn len(&self) -> usize {
         self.len
     }
@@ -83,12 +83,12 @@ impl RawBytes {
         self.guarded
     }
 
-    /// The first octet's address. Dereferencing it is the caller's unsafe act.
+    /// The first byte's address. Dereferencing it is the caller's unsafe act.
     pub fn as_ptr(&self) -> *mut u8 {
         self.ptr
     }
 
-    /// Copies `out.len()` octets from `offset` on.
+    /// Copies `out.len()` bytes from `offset` on.
     ///
     /// # Errors
     /// [`AccessError`]; nothing is copied then, unless it is [`AccessError::Unmapped`].
@@ -99,41 +99,41 @@ impl RawBytes {
             .map_err(|Unmapped| AccessError::Unmapped { offset })
     }
 
-    /// Copies `octets` to `offset`; they become visible to other threads by increasing offset.
+    /// Copies `bytes` to `offset`; they become visible to other threads by increasing offset.
     ///
     /// # Errors
     /// [`AccessError`]; nothing is copied then, unless it is [`AccessError::Unmapped`].
-    pub fn write_at(&self, offset: usize, octets: &[u8]) -> Result<(), AccessError> {
-        let ptr = self.at_writable(offset, octets.len())?;
+    pub fn write_at(&self, offset: usize, bytes: &[u8]) -> Result<(), AccessError> {
+        let ptr = self.at_writable(offset, bytes.len())?;
         // SAFETY: as in `read_at`, and `at_writable` found it writable.
-        unsafe { copy::place_to(ptr, octets, self.guarded) }
+        unsafe { copy::place_to(ptr, bytes, self.guarded) }
             .map_err(|Unmapped| AccessError::Unmapped { offset })
     }
 
-    /// One octet. What was written before it in order is visible to the caller afterwards: for polling the last
-    /// octet of a Write that came in order.
+    /// One byte. What was written before it in order is visible to the caller afterwards: for polling the last
+    /// byte of a Write that came in order.
     ///
     /// # Errors
     /// [`AccessError`].
     pub fn load_u8_acquire(&self, offset: usize) -> Result<u8, AccessError> {
         let ptr = self.at(offset, 1)?;
-        let mut octet = 0;
-        // SAFETY: as in `read_at`; an octet is always aligned, and others access it by raw copies.
-        unsafe { self.run(offset, 1, || octet = AtomicU8::from_ptr(ptr).load(Ordering::Acquire))? };
-        Ok(octet)
+        let mut byte = 0;
+        // SAFETY: as in `read_at`; a byte is always aligned, and others access it by raw copies.
+        unsafe { self.run(offset, 1, || byte = AtomicU8::from_ptr(ptr).load(Ordering::Acquire))? };
+        Ok(byte)
     }
 
-    /// Stores one octet; what the caller wrote before is visible to whoever sees it.
+    /// Stores one byte; what the caller wrote before is visible to whoever sees it.
     ///
     /// # Errors
     /// [`AccessError`].
-    pub fn store_u8_release(&self, offset: usize, octet: u8) -> Result<(), AccessError> {
+    pub fn store_u8_release(&self, offset: usize, byte: u8) -> Result<(), AccessError> {
         let ptr = self.at_writable(offset, 1)?;
         // SAFETY: as in `load_u8_acquire`, and `at_writable` found it writable.
-        unsafe { self.run(offset, 1, || AtomicU8::from_ptr(ptr).store(octet, Ordering::Release)) }
+        unsafe { self.run(offset, 1, || AtomicU8::from_ptr(ptr).store(byte, Ordering::Release)) }
     }
 
-    /// Eight octets at once in the machine's byte order, with acquire ordering; `offset` must be so that the
+    /// Eight bytes at once in the machine's byte order, with acquire ordering; `offset` must be so that the
     /// address is a multiple of 8.
     ///
     /// # Errors
@@ -150,7 +150,7 @@ impl RawBytes {
     }
 
     /// # Safety
-    /// As [`copy::run`], for the `len` octets at `offset`, which are inside.
+    /// As [`copy::run`], for the `len` bytes at `offset`, which are inside.
     unsafe fn run(&self, offset: usize, len: usize, access: impl FnMut()) -> Result<(), AccessError> {
         // SAFETY: the caller promises the same.
         unsafe { copy::run(self.ptr.wrapping_add(offset), len, self.guarded, access) }
@@ -164,7 +164,7 @@ impl RawBytes {
     fn at(&self, offset: usize, len: usize) -> Result<*mut u8, AccessError> {
         match self.len.checked_sub(offset) {
             Some(room) if len <= room => Ok(self.ptr.wrapping_add(offset)),
-            _ => Err(AccessError::OutOfRange { offset, len, octets: self.len }),
+            _ => Err(AccessError::OutOfRange { offset, len, bytes: self.len }),
         }
     }
 }

@@ -2,14 +2,14 @@
 //!
 //! Registered memory is read and written by several threads at once and by code that is not ours, so it is
 //! treated as a device's: accessed by atomics, or by instructions the compiler does not look into, and never
-//! through a reference. Stores go by increasing address and become visible in that order. The last octet is
+//! through a reference. Stores go by increasing address and become visible in that order. The last byte is
 //! stored by itself or within the last aligned word, after all others.
 //!
-//! The ends are copied in aligned words, halves of these and octets, whose atomic release stores are plain `mov`s on
-//! x86-64. There the middle is copied by 64 octets at a time in inline assembly (25 GB/s from cache at 2.5 GHz, where words
+//! The ends are copied in aligned words, halves of these and bytes, whose atomic release stores are plain `mov`s on
+//! x86-64. There the middle is copied by 64 bytes at a time in inline assembly (25 GB/s from cache at 2.5 GHz, where words
 //! alone give 17).
 //!
-//! In a packet buffer there may be gaps between the octets ([`Stride`]): markers. What is placed is whole vectors all the
+//! In a packet buffer there may be gaps between the bytes ([`Stride`]): markers. What is placed is whole vectors all the
 //! same. What is fetched goes beyond a run's end, into the gap and the room of the next run, which is copied later: so a run
 //! is whole blocks.
 
@@ -22,19 +22,19 @@ use crate::memory::sum;
 #[cfg(test)]
 mod tests;
 
-/// Octets of a word.
+/// Bytes of a word.
 const WORD: usize = 8;
 
 /// As [`place`]; under the guard where `guarded`, and then perhaps in part.
 ///
 /// # Safety
 /// As [`place`].
-pub(super) unsafe fn place_to(to: *mut u8, octets: &[u8], guarded: bool) -> Result<(), Unmapped> {
-    // SAFETY: the caller vouches for the octets. The copy holds nothing, and may be left half done.
-    unsafe { run(to, octets.len(), guarded, || place(to, octets)) }
+pub(super) unsafe fn place_to(to: *mut u8, bytes: &[u8], guarded: bool) -> Result<(), Unmapped> {
+    // SAFETY: the caller vouches for the bytes. The copy holds nothing, and may be left half done.
+    unsafe { run(to, bytes.len(), guarded, || place(to, bytes)) }
 }
 
-/// As [`place_runs`], `runs` of `len` octets; under the guard where `guarded`, and then perhaps in part.
+/// As [`place_runs`], `runs` of `len` bytes; under the guard where `guarded`, and then perhaps in part.
 ///
 /// # Safety
 /// As [`place_runs`].
@@ -78,7 +78,7 @@ pub(super) unsafe fn fetch_summed_from(
     Ok(sum)
 }
 
-/// Runs `access`, which accesses the `len` octets at `start`; under the guard where `guarded`.
+/// Runs `access`, which accesses the `len` bytes at `start`; under the guard where `guarded`.
 ///
 /// # Safety
 /// As [`guard::attempt`].
@@ -96,14 +96,14 @@ pub(super) unsafe fn run(
     unsafe { guard::attempt(start, len, access) }
 }
 
-/// Copies `octets` to `to`; they become visible to other threads by increasing address, the last one last.
+/// Copies `bytes` to `to`; they become visible to other threads by increasing address, the last one last.
 ///
 /// # Safety
-/// `to..to + octets.len()` is mapped and writable, and accessed by others at most through atomics and raw copies.
-pub(super) unsafe fn place(to: *mut u8, octets: &[u8]) {
-    let (head, rest) = octets.split_at(to.align_offset(WORD).min(octets.len()));
+/// `to..to + bytes.len()` is mapped and writable, and accessed by others at most through atomics and raw copies.
+pub(super) unsafe fn place(to: *mut u8, bytes: &[u8]) {
+    let (head, rest) = bytes.split_at(to.align_offset(WORD).min(bytes.len()));
     // SAFETY: the parts lie one behind the other inside the caller's range, and `rest` starts at a multiple of 8
-    // wherever it has any octets.
+    // wherever it has any bytes.
     unsafe {
         place_end(to, head);
         let to = to.add(head.len());
@@ -120,7 +120,7 @@ pub(super) unsafe fn place(to: *mut u8, octets: &[u8]) {
 /// As [`place`], one run right behind the other.
 ///
 /// # Safety
-/// As [`place`], for all octets of the runs.
+/// As [`place`], for all bytes of the runs.
 pub(super) unsafe fn place_runs(to: *mut u8, mut runs: Runs<'_>) {
     let head = to.align_offset(bulk::ALIGN);
     // SAFETY: the parts lie one behind the other inside the caller's range. Behind the head `to` is aligned wherever
@@ -132,10 +132,10 @@ pub(super) unsafe fn place_runs(to: *mut u8, mut runs: Runs<'_>) {
     }
 }
 
-/// Places the next octets of `runs`, `max` at most, run by run; returns the address behind.
+/// Places the next bytes of `runs`, `max` at most, run by run; returns the address behind.
 ///
 /// # Safety
-/// As [`place`], for as many octets.
+/// As [`place`], for as many bytes.
 unsafe fn place_next(mut to: *mut u8, runs: &mut Runs<'_>, mut max: usize) -> *mut u8 {
     while max > 0
         && let Some(run) = runs.next_of(max)
@@ -150,7 +150,7 @@ unsafe fn place_next(mut to: *mut u8, runs: &mut Runs<'_>, mut max: usize) -> *m
     to
 }
 
-/// Copies octets from `from` on to `out`, around its gaps; in these anything may be written. What others write meanwhile
+/// Copies bytes from `from` on to `out`, around its gaps; in these anything may be written. What others write meanwhile
 /// may be seen in part.
 ///
 /// # Safety
@@ -162,7 +162,7 @@ pub(super) unsafe fn fetch(from: *const u8, mut out: &mut [u8], stride: Stride) 
     let (mut left, mut run) = (stride.content(out.len()), stride.front());
     while left > 0 {
         let (len, room) = (run.min(left), left.min(out.len()));
-        // SAFETY: `left` octets are what the caller still vouches for.
+        // SAFETY: `left` bytes are what the caller still vouches for.
         unsafe {
             fetch_run(from, &mut out[..room], len);
             from = from.add(len);
@@ -173,11 +173,11 @@ pub(super) unsafe fn fetch(from: *const u8, mut out: &mut [u8], stride: Stride) 
     }
 }
 
-/// Copies `len` octets from `from` on to the front of `out`, and may go on up to its end, so that a run is whole blocks: what
+/// Copies `len` bytes from `from` on to the front of `out`, and may go on up to its end, so that a run is whole blocks: what
 /// is there is written later.
 ///
 /// # Safety
-/// As [`fetch`], for `out.len()` octets; they are `len` at least.
+/// As [`fetch`], for `out.len()` bytes; they are `len` at least.
 unsafe fn fetch_run(from: *mut u8, out: &mut [u8], len: usize) {
     let (head, out) = out.split_at_mut(from.align_offset(WORD).min(len));
     let len = len - head.len();
@@ -188,7 +188,7 @@ unsafe fn fetch_run(from: *mut u8, out: &mut [u8], len: usize) {
     let (blocks, rest) = out.split_at_mut(blocks);
     let (words, tail) = rest[..len.saturating_sub(blocks.len())].as_chunks_mut::<WORD>();
     // SAFETY: the parts lie one behind the other inside the caller's range, and `blocks` and `words` start at a multiple
-    // of 8 wherever they have any octets.
+    // of 8 wherever they have any bytes.
     unsafe {
         fetch_end(from, head);
         let from = from.add(head.len());
@@ -202,36 +202,36 @@ unsafe fn fetch_run(from: *mut u8, out: &mut [u8], len: usize) {
 }
 
 /// # Safety
-/// As [`place`], for the 8 octets at `to`, a multiple of 8.
+/// As [`place`], for the 8 bytes at `to`, a multiple of 8.
 unsafe fn place_word(to: *mut u8, word: [u8; WORD]) {
-    // SAFETY: the caller vouches for the octets and their alignment.
+    // SAFETY: the caller vouches for the bytes and their alignment.
     unsafe { AtomicU64::from_ptr(to.cast()) }.store(u64::from_ne_bytes(word), Ordering::Release);
 }
 
 /// # Safety
-/// As [`fetch`], for the 8 octets at `from`, a multiple of 8.
+/// As [`fetch`], for the 8 bytes at `from`, a multiple of 8.
 unsafe fn fetch_word(from: *mut u8) -> [u8; WORD] {
-    // SAFETY: the caller vouches for the octets and their alignment.
+    // SAFETY: the caller vouches for the bytes and their alignment.
     unsafe { AtomicU64::from_ptr(from.cast()) }.load(Ordering::Relaxed).to_ne_bytes()
 }
 
-/// Stores fewer octets than a word has, at once where they are half of one: the usual case beside a marker.
+/// Stores fewer bytes than a word has, at once where they are half of one: the usual case beside a marker.
 ///
 /// # Safety
 /// As [`place`].
-unsafe fn place_end(to: *mut u8, octets: &[u8]) {
-    // SAFETY: `octets` is as long as what is stored; the caller vouches for the place, which is aligned as asked.
+unsafe fn place_end(to: *mut u8, bytes: &[u8]) {
+    // SAFETY: `bytes` is as long as what is stored; the caller vouches for the place, which is aligned as asked.
     unsafe {
-        if let (Ok(half), true) = (<[u8; 4]>::try_from(octets), to.cast::<u32>().is_aligned()) {
+        if let (Ok(half), true) = (<[u8; 4]>::try_from(bytes), to.cast::<u32>().is_aligned()) {
             return AtomicU32::from_ptr(to.cast()).store(u32::from_ne_bytes(half), Ordering::Release);
         }
-        for (i, octet) in octets.iter().enumerate() {
-            AtomicU8::from_ptr(to.add(i)).store(*octet, Ordering::Release);
+        for (i, byte) in bytes.iter().enumerate() {
+            AtomicU8::from_ptr(to.add(i)).store(*byte, Ordering::Release);
         }
     }
 }
 
-/// Loads fewer octets than a word has, as [`place_end`] stores them.
+/// Loads fewer bytes than a word has, as [`place_end`] stores them.
 ///
 /// # Safety
 /// As [`fetch`].
@@ -242,13 +242,13 @@ unsafe fn fetch_end(from: *mut u8, out: &mut [u8]) {
             *half = AtomicU32::from_ptr(from.cast()).load(Ordering::Relaxed).to_ne_bytes();
             return;
         }
-        for (i, octet) in out.iter_mut().enumerate() {
-            *octet = AtomicU8::from_ptr(from.add(i)).load(Ordering::Relaxed);
+        for (i, byte) in out.iter_mut().enumerate() {
+            *byte = AtomicU8::from_ptr(from.add(i)).load(Ordering::Relaxed);
         }
     }
 }
 
-/// The middle. x86-64 makes stores visible in program order, and stores 16 aligned octets at once.
+/// The middle. x86-64 makes stores visible in program order, and stores 16 aligned bytes at once.
 #[cfg(target_arch = "x86_64")]
 mod bulk {
     use std::arch::asm;
@@ -256,27 +256,27 @@ mod bulk {
     use super::{WORD, place_word};
     use crate::memory::stride::{Runs, Stride};
 
-    /// Octets of a vector, and what the address of one that is stored is a multiple of.
+    /// Bytes of a vector, and what the address of one that is stored is a multiple of.
     pub(super) const ALIGN: usize = 16;
 
-    /// Octets that are copied at once.
+    /// Bytes that are copied at once.
     pub(super) const BLOCK: usize = 4 * ALIGN;
 
-    /// Ones and then zeros: loaded from `16 - n` on, the first `n` octets are ones.
+    /// Ones and then zeros: loaded from `16 - n` on, the first `n` bytes are ones.
     static MASK: [u8; 2 * ALIGN] = {
         let mut mask = [0; 2 * ALIGN];
         mask.split_at_mut(ALIGN).0.copy_from_slice(&[0xff; ALIGN]);
         mask
     };
 
-    /// Copies the front of `octets` to `to`, a multiple of 8, and returns how many: a multiple of 8 that leaves at
-    /// least one octet of a non-empty slice.
+    /// Copies the front of `bytes` to `to`, a multiple of 8, and returns how many: a multiple of 8 that leaves at
+    /// least one byte of a non-empty slice.
     ///
     /// # Safety
     /// As [`super::place`].
-    pub(super) unsafe fn place(to: *mut u8, octets: &[u8]) -> usize {
+    pub(super) unsafe fn place(to: *mut u8, bytes: &[u8]) -> usize {
         let head = to.align_offset(ALIGN);
-        let blocks = octets.len().saturating_sub(head + 1) / BLOCK;
+        let blocks = bytes.len().saturating_sub(head + 1) / BLOCK;
         if blocks == 0 {
             return 0;
         }
@@ -284,33 +284,33 @@ mod bulk {
         // SAFETY: `head` is 0 or 8 and `head + len` is less than the length, for which the caller vouches; behind
         // `head`, `to` is a multiple of 16.
         unsafe {
-            if let (true, Some(word)) = (head == WORD, octets.first_chunk()) {
+            if let (true, Some(word)) = (head == WORD, bytes.first_chunk()) {
                 place_word(to, *word);
             }
-            vectors(to.add(head), octets.as_ptr().add(head), len / ALIGN, usize::MAX);
+            vectors(to.add(head), bytes.as_ptr().add(head), len / ALIGN, usize::MAX);
         }
         head + len
     }
 
-    /// Copies vectors of `runs` to `to`, a multiple of 16, and leaves at least one octet of what there is; returns the
+    /// Copies vectors of `runs` to `to`, a multiple of 16, and leaves at least one byte of what there is; returns the
     /// address behind.
     ///
     /// # Safety
     /// As [`super::place_runs`].
     pub(super) unsafe fn place_runs(to: *mut u8, runs: &mut Runs<'_>) -> *mut u8 {
         let count = runs.len().saturating_sub(1) / ALIGN;
-        let (octets, front) = runs.parts();
+        let (bytes, front) = runs.parts();
         if count == 0 {
             return to;
         }
-        // SAFETY: `octets` has so many vectors of content; the caller vouches for the range.
-        let (from, front) = unsafe { vectors(to, octets.as_ptr(), count, front) };
-        runs.advance(from.addr() - octets.as_ptr().addr(), front);
+        // SAFETY: `bytes` has so many vectors of content; the caller vouches for the range.
+        let (from, front) = unsafe { vectors(to, bytes.as_ptr(), count, front) };
+        runs.advance(from.addr() - bytes.as_ptr().addr(), front);
         to.wrapping_add(count * ALIGN)
     }
 
     /// Copies `count` vectors, 1 at least, from `from` on to `to`, a multiple of 16. A vector that a gap falls into is put
-    /// together from the octets on either side. Returns the address behind, and how many octets are in front of the next gap.
+    /// together from the bytes on either side. Returns the address behind, and how many bytes are in front of the next gap.
     ///
     /// # Safety
     /// As [`super::place_runs`]; so many vectors of content, gaps between, are there from `from` on.
@@ -320,8 +320,8 @@ mod bulk {
         count: usize,
         mut front: usize,
     ) -> (*const u8, usize) {
-        // SAFETY: vectors in front of a gap are loaded where they lie. Of one that a gap falls into, the first `front` octets are
-        // there and the others behind the gap, so both loads end with the vector's own last octet or before it; a run is a
+        // SAFETY: vectors in front of a gap are loaded where they lie. Of one that a gap falls into, the first `front` bytes are
+        // there and the others behind the gap, so both loads end with the vector's own last byte or before it; a run is a
         // vector at least, so there is no second gap. `to` is a multiple of 16 as `movdqa` asks. The assembly changes
         // nothing else but the registers it names.
         unsafe {
@@ -363,7 +363,7 @@ mod bulk {
                 "6:",
                 "test {count}, {count}",
                 "jz 7f",
-                // The vector that the gap falls into: `front` octets from here, the others from behind it.
+                // The vector that the gap falls into: `front` bytes from here, the others from behind it.
                 "movdqu {x0}, [{from}]",
                 "movdqu {x1}, [{from} + {GAP}]",
                 "mov {here}, {mask}",
@@ -397,7 +397,7 @@ mod bulk {
         (from, front)
     }
 
-    /// Copies from `from`, a multiple of 8, to `out`, a multiple of 64 octets.
+    /// Copies from `from`, a multiple of 8, to `out`, a multiple of 64 bytes.
     ///
     /// # Safety
     /// As [`super::fetch`].
@@ -449,7 +449,7 @@ mod bulk {
     ///
     /// # Safety
     /// As [`super::place`].
-    pub(super) unsafe fn place(_to: *mut u8, _octets: &[u8]) -> usize {
+    pub(super) unsafe fn place(_to: *mut u8, _bytes: &[u8]) -> usize {
         0
     }
 
@@ -461,7 +461,7 @@ mod bulk {
         to
     }
 
-    /// Copies from `from`, a multiple of 8, to `out`, a multiple of 8 octets.
+    /// Copies from `from`, a multiple of 8, to `out`, a multiple of 8 bytes.
     ///
     /// # Safety
     /// As [`super::fetch`].

@@ -35,9 +35,9 @@ pub struct Prepare {
 pub struct FastBind {
     /// Its name from now on: its index, with any key.
     pub stag: Stag,
-    /// First octet, counted from the front of the prepared memory.
+    /// First byte, counted from the front of the prepared memory.
     pub offset: u64,
-    /// Octets, at least 1.
+    /// Bytes, at least 1.
     pub len: u64,
     /// Rights.
     pub access: Access,
@@ -107,7 +107,7 @@ impl FastRegistration {
         Stag::new(self.handle.index, key)
     }
 
-    /// The prepared octets, for their owner.
+    /// The prepared bytes, for their owner.
     pub fn memory(&self) -> &RawBytes {
         &self.memory
     }

@@ -20,8 +20,8 @@ pub enum Fault {
     /// The range is not inside the registration.
     #[error("base or bounds violation")]
     Bounds,
-    /// The target of an atomic is not at a multiple of eight octets.
-    #[error("target of an atomic not aligned to eight octets")]
+    /// The target of an atomic is not at a multiple of eight bytes.
+    #[error("target of an atomic not aligned to eight bytes")]
     Misaligned,
     /// The peer may not invalidate it: several streams may use it.
     #[error("STag cannot be invalidated by this peer")]

@@ -8,7 +8,7 @@ use std::ops::Range;
 
 use crate::memory::registration::RegisterError;
 
-/// Whether `len` octets (not 0) at `ptr` may be read, and written if `writable`.
+/// Whether `len` bytes (not 0) at `ptr` may be read, and written if `writable`.
 ///
 /// # Errors
 /// [`RegisterError::NotMapped`], [`RegisterError::Protected`], [`RegisterError::Unverified`].
@@ -32,7 +32,7 @@ pub(super) fn check(_ptr: *const u8, _len: usize, _writable: bool) -> Result<(),
 /// One mapping.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Mapping {
-    octets: Range<u64>,
+    bytes: Range<u64>,
     readable: bool,
     writable: bool,
 }
@@ -41,9 +41,9 @@ struct Mapping {
 fn parse(line: &str) -> Option<Mapping> {
     let mut fields = line.split_ascii_whitespace();
     let (start, end) = fields.next()?.split_once('-')?;
-    let octets = u64::from_str_radix(start, 16).ok()?..u64::from_str_radix(end, 16).ok()?;
+    let bytes = u64::from_str_radix(start, 16).ok()?..u64::from_str_radix(end, 16).ok()?;
     let rights = fields.next()?.as_bytes();
-    Some(Mapping { octets, readable: *rights.first()? == b'r', writable: *rights.get(1)? == b'w' })
+    Some(Mapping { bytes, readable: *rights.first()? == b'r', writable: *rights.get(1)? == b'w' })
 }
 
 /// Whether mappings, by increasing address, cover `wanted` without a hole and with the rights.
@@ -54,17 +54,17 @@ fn covered(
 ) -> Result<(), RegisterError> {
     let mut at = wanted.start;
     for mapping in mappings {
-        let Mapping { octets, readable, writable: may_write } = mapping?;
-        if octets.end <= at {
+        let Mapping { bytes, readable, writable: may_write } = mapping?;
+        if bytes.end <= at {
             continue;
         }
-        if octets.start > at {
+        if bytes.start > at {
             break;
         }
         if !readable || (writable && !may_write) {
             return Err(RegisterError::Protected { at });
         }
-        at = octets.end;
+        at = bytes.end;
         if at >= wanted.end {
             return Ok(());
         }

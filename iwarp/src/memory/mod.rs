@@ -1,7 +1,7 @@
-//! Registered memory: STags, who may do what with the octets behind them, and the one way to copy in or out.
+//! Registered memory: STags, who may do what with the bytes behind them, and the one way to copy in or out.
 //!
 //! RFC 5040 section 8.1, RFC 5041 sections 6 and 8.3, RFC 5042. One [`MemoryTable`] serves a process; engines
-//! read it without locks. The octets are written by peers while the application looks, so nothing here ever makes
+//! read it without locks. The bytes are written by peers while the application looks, so nothing here ever makes
 //! a reference to them: a [`Target`] is written and a [`Source`] is read by raw copies that can fail.
 //!
 //! # Revocation
@@ -9,7 +9,7 @@
 //! An engine brackets its work with an [`EpochGuard`]. Each copy checks again that its registration
 //! is still the one that was checked, and then runs to its end within the turn. Whoever revokes an
 //! STag marks its slot first and then waits until every turn that could have seen it unmarked is
-//! over. So when [`Registration::deregister`] returns, no octet changes any more and none is read.
+//! over. So when [`Registration::deregister`] returns, no byte changes any more and none is read.
 //! See [`quiescence`] for the argument.
 //!
 //! # What it is not

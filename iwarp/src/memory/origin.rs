@@ -57,15 +57,15 @@ impl Drop for Origin {
 fn wiped_on_fork() -> Option<NonNull<u8>> {
     use rustix::mm::{Advice, madvise};
 
-    let octets = rustix::param::page_size();
+    let bytes = rustix::param::page_size();
     let rights = ProtFlags::READ | ProtFlags::WRITE;
     // SAFETY: a new anonymous mapping at an address of the kernel's choice replaces nothing.
-    let page = unsafe { mmap_anonymous(std::ptr::null_mut(), octets, rights, MapFlags::PRIVATE) }.ok()?;
+    let page = unsafe { mmap_anonymous(std::ptr::null_mut(), bytes, rights, MapFlags::PRIVATE) }.ok()?;
     // SAFETY: the range is exactly our fresh mapping, which nobody else knows of.
     unsafe {
-        if madvise(page, octets, Advice::LinuxWipeOnFork).is_err() {
+        if madvise(page, bytes, Advice::LinuxWipeOnFork).is_err() {
             // A kernel before 4.14. A mapping that cannot be given back costs a page.
-            let _ = munmap(page, octets);
+            let _ = munmap(page, bytes);
             return None;
         }
         page.cast::<u8>().write(1);

@@ -26,7 +26,7 @@ impl Shared {
         }
     }
 
-    /// STags of domains other than `pd` by which peers may write to an octet of `extent`, now or when a send queue
+    /// STags of domains other than `pd` by which peers may write to a byte of `extent`, now or when a send queue
     /// wants it.
     pub(super) fn writers(&self, control: &Control, pd: PdId, extent: Extent) -> usize {
         (0..control.used()).filter(|number| self.may_write(control, SlotNumber(*number), pd, extent)).count()

@@ -186,7 +186,7 @@ impl Quiescence {
     }
 
     /// Gives an epoch back; but not one with an open turn, which others still have to wait for. Such an epoch is
-    /// never used again, a few octets for a mistake of its owner.
+    /// never used again, a few bytes for a mistake of its owner.
     fn leave(epoch: &Epoch) {
         if epoch.idle_count().is_some() {
             epoch.taken.store(false, Ordering::Release);

@@ -15,8 +15,8 @@ use crate::memory::table::check_rights;
 /// Why memory could not be registered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RegisterError {
-    /// No octets.
-    #[error("a registration needs at least one octet")]
+    /// No bytes.
+    #[error("a registration needs at least one byte")]
     Empty,
     /// The limit is reached.
     #[error("limit reached: max_mr = {max_mr}")]
@@ -45,13 +45,13 @@ pub enum RegisterError {
     /// Memory of the caller that is not there.
     #[error("no memory is mapped at {at:#x}")]
     NotMapped {
-        /// The first octet that is not.
+        /// The first byte that is not.
         at: u64,
     },
     /// Memory of the caller that may not be accessed so.
     #[error("the memory at {at:#x} may not be read, or not be written as the rights ask")]
     Protected {
-        /// The first octet that may not.
+        /// The first byte that may not.
         at: u64,
     },
     /// The system does not say what is mapped.
@@ -110,17 +110,17 @@ impl Registration {
         self.record.stag
     }
 
-    /// The tagged offset of its first octet.
+    /// The tagged offset of its first byte.
     pub fn base_to(&self) -> u64 {
         self.record.base_to
     }
 
-    /// Octets.
+    /// Bytes.
     pub fn len(&self) -> usize {
         self.memory.len()
     }
 
-    /// Never: a registration has at least one octet.
+    /// Never: a registration has at least one byte.
     pub fn is_empty(&self) -> bool {
         false
     }
@@ -130,7 +130,7 @@ impl Registration {
         self.record.access
     }
 
-    /// The octets, for their owner.
+    /// The bytes, for their owner.
     pub fn memory(&self) -> &RawBytes {
         &self.memory
     }
@@ -197,7 +197,7 @@ impl Registration {
         }
     }
 
-    /// How many STags of other protection domains there are through which a peer may write to these octets, or may
+    /// How many STags of other protection domains there are through which a peer may write to these bytes, or may
     /// as soon as a send queue makes it so (a window on the region, a fast registration). It walks the whole table.
     pub fn other_writers(&self) -> usize {
         let shared = self.handle.table.shared();

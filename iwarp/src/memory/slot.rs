@@ -175,7 +175,7 @@ impl Lease<'_> {
 }
 
 impl Record {
-    /// The address behind `len` octets at tagged offset `to`. No wrap, then inside the range, as both documents
+    /// The address behind `len` bytes at tagged offset `to`. No wrap, then inside the range, as both documents
     /// have it; a sum of exactly 2^64 counts as wrap.
     pub(super) fn locate(&self, to: u64, len: u64) -> Result<*mut u8, Fault> {
         to.checked_add(len).ok_or(Fault::Wrap)?;

@@ -1,27 +1,27 @@
-//! Octets with gaps between them: content of a stream that has markers, as it lies in a buffer.
+//! Bytes with gaps between them: content of a stream that has markers, as it lies in a buffer.
 //!
 //! Lengths only; what is in the gaps is for others to know ([`mpa::marker`](crate::mpa::marker)).
 
-/// Where the gaps are in a buffer: the first behind its `front` octets, and then one in front of every 508 octets.
+/// Where the gaps are in a buffer: the first behind its `front` bytes, and then one in front of every 508 bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stride {
     front: usize,
 }
 
 impl Stride {
-    /// Octets of a gap.
+    /// Bytes of a gap.
     pub const GAP: usize = 4;
 
-    /// Octets of content between two gaps.
+    /// Bytes of content between two gaps.
     pub const RUN: usize = Self::PERIOD - Self::GAP;
 
-    /// Octets from one gap's start to the next one's.
+    /// Bytes from one gap's start to the next one's.
     pub const PERIOD: usize = 512;
 
     /// No gaps.
     pub const NONE: Self = Self { front: usize::MAX };
 
-    /// Gaps, the first behind `front` octets.
+    /// Gaps, the first behind `front` bytes.
     ///
     /// ```
     /// # use iwarp::memory::Stride;
@@ -32,17 +32,17 @@ impl Stride {
         Self { front }
     }
 
-    /// How many of the first `octets` are not in gaps.
-    pub const fn content(&self, octets: usize) -> usize {
-        if octets <= self.front {
-            return octets;
+    /// How many of the first `bytes` are not in gaps.
+    pub const fn content(&self, bytes: usize) -> usize {
+        if bytes <= self.front {
+            return bytes;
         }
-        let behind = octets - self.front;
+        let behind = bytes - self.front;
         let (runs, rest) = (behind / Self::PERIOD, behind % Self::PERIOD);
         self.front + runs * Self::RUN + rest.saturating_sub(Self::GAP)
     }
 
-    /// How many octets `content` takes with the gaps in front of and between its octets; none is behind the last.
+    /// How many bytes `content` takes with the gaps in front of and between its bytes; none is behind the last.
     pub const fn span(&self, content: usize) -> usize {
         if content <= self.front {
             return content;
@@ -50,17 +50,17 @@ impl Stride {
         content + (content - self.front).div_ceil(Self::RUN) * Self::GAP
     }
 
-    /// Where gaps begin in a buffer of `octets`.
-    pub fn gaps(&self, octets: usize) -> impl Iterator<Item = usize> + use<> {
-        (self.front..octets).step_by(Self::PERIOD)
+    /// Where gaps begin in a buffer of `bytes`.
+    pub fn gaps(&self, bytes: usize) -> impl Iterator<Item = usize> + use<> {
+        (self.front..bytes).step_by(Self::PERIOD)
     }
 
-    /// The runs of `octets`, in order, none empty.
-    pub const fn runs(self, octets: &[u8]) -> Runs<'_> {
-        Runs { octets, stride: self }
+    /// The runs of `bytes`, in order, none empty.
+    pub const fn runs(self, bytes: &[u8]) -> Runs<'_> {
+        Runs { bytes, stride: self }
     }
 
-    /// Octets in front of the first gap.
+    /// Bytes in front of the first gap.
     pub(super) const fn front(&self) -> usize {
         self.front
     }
@@ -69,38 +69,38 @@ impl Stride {
 /// What is left of a buffer to be read around its gaps.
 #[derive(Clone, Copy, Debug)]
 pub struct Runs<'a> {
-    octets: &'a [u8],
+    bytes: &'a [u8],
     stride: Stride,
 }
 
 impl<'a> Runs<'a> {
-    /// Octets of content.
+    /// Bytes of content.
     #[inline]
     pub(super) const fn len(&self) -> usize {
-        self.stride.content(self.octets.len())
+        self.stride.content(self.bytes.len())
     }
 
-    /// What lies in one run of the next `max` octets: none when nothing is left.
+    /// What lies in one run of the next `max` bytes: none when nothing is left.
     #[inline]
     pub(super) fn next_of(&mut self, max: usize) -> Option<&'a [u8]> {
         if self.stride.front == 0 {
-            self.advance(Stride::GAP.min(self.octets.len()), Stride::RUN);
+            self.advance(Stride::GAP.min(self.bytes.len()), Stride::RUN);
         }
-        let (now, _) = self.octets.split_at(max.min(self.stride.front).min(self.octets.len()));
+        let (now, _) = self.bytes.split_at(max.min(self.stride.front).min(self.bytes.len()));
         self.advance(now.len(), self.stride.front - now.len());
         Some(now).filter(|now| !now.is_empty())
     }
 
-    /// The octets that are left, and how many of them are in front of the next gap.
+    /// The bytes that are left, and how many of them are in front of the next gap.
     #[cfg(target_arch = "x86_64")]
     pub(super) const fn parts(&self) -> (&'a [u8], usize) {
-        (self.octets, self.stride.front)
+        (self.bytes, self.stride.front)
     }
 
-    /// Leaves out `octets`, gaps among them; behind these, `front` are in front of the next gap.
+    /// Leaves out `bytes`, gaps among them; behind these, `front` are in front of the next gap.
     #[inline]
-    pub(super) fn advance(&mut self, octets: usize, front: usize) {
-        self.octets = &self.octets[octets..];
+    pub(super) fn advance(&mut self, bytes: usize, front: usize) {
+        self.bytes = &self.bytes[bytes..];
         self.stride = Stride { front };
     }
 }
@@ -121,17 +121,17 @@ mod tests {
     use super::Stride;
 
     proptest! {
-        // Against each octet's own account of whether it is content.
+        // Against each byte's own account of whether it is content.
         #[test]
-        fn lengths_and_runs_are_those_of_the_octets_counted_one_by_one(front in 0_usize..600, len in 0_usize..2200) {
+        fn lengths_and_runs_are_those_of_the_bytes_counted_one_by_one(front in 0_usize..600, len in 0_usize..2200) {
             let is_content = |at: usize| at < front || (at - front) % 512 >= 4;
             let stride = Stride::new(front);
-            let octets: Vec<u8> = (0..len).map(|at| (at % 251) as u8).collect();
-            let content: Vec<u8> = (0..len).filter(|at| is_content(*at)).map(|at| octets[at]).collect();
+            let bytes: Vec<u8> = (0..len).map(|at| (at % 251) as u8).collect();
+            let content: Vec<u8> = (0..len).filter(|at| is_content(*at)).map(|at| bytes[at]).collect();
             prop_assert_eq!(stride.content(len), content.len());
-            prop_assert!(stride.runs(&octets).flatten().eq(&content));
-            prop_assert!(stride.runs(&octets).all(|run| !run.is_empty()));
-            prop_assert_eq!(stride.runs(&octets).len(), content.len());
+            prop_assert!(stride.runs(&bytes).flatten().eq(&content));
+            prop_assert!(stride.runs(&bytes).all(|run| !run.is_empty()));
+            prop_assert_eq!(stride.runs(&bytes).len(), content.len());
             // The shortest buffer with as much content.
             let span = stride.span(content.len());
             prop_assert!(span <= len && stride.content(span) == content.len());
@@ -145,7 +145,7 @@ mod tests {
     fn without_gaps_all_is_content() {
         assert_eq!([0, 1, 9000, usize::MAX].map(|len| Stride::NONE.content(len)), [0, 1, 9000, usize::MAX]);
         assert_eq!([0, 1, 9000, usize::MAX].map(|len| Stride::NONE.span(len)), [0, 1, 9000, usize::MAX]);
-        assert_eq!(Stride::NONE.runs(b"octets").collect::<Vec<_>>(), [b"octets"]);
+        assert_eq!(Stride::NONE.runs(b"bytes").collect::<Vec<_>>(), [b"bytes"]);
         assert_eq!(Stride::NONE.gaps(9000).count(), 0);
     }
 }

@@ -201,7 +201,7 @@ impl MemoryTable {
     /// Until the registration is dropped or [`Registration::deregister`] has returned, `ptr..ptr + len` stays
     /// mapped, readable and (if `options` allow any writing) writable, and the caller accesses it only in
     /// ways that allow other threads to read and change it at any time: through raw pointers or atomics, never
-    /// through a reference to plain octets.
+    /// through a reference to plain bytes.
     pub unsafe fn register_user(
         &self,
         ptr: *mut u8,
@@ -238,8 +238,8 @@ impl MemoryTable {
         Ok(unsafe { RawBytes::new(ptr, len, writable, guarded) })
     }
 
-    /// Whether a request of protection domain `pd` may use `len` octets at `addr` of `lkey`: for posting, which
-    /// wants the answer early. The engine checks again when it moves the octets. No octets need no right. Prepared memory
+    /// Whether a request of protection domain `pd` may use `len` bytes at `addr` of `lkey`: for posting, which
+    /// wants the answer early. The engine checks again when it moves the bytes. No bytes need no right. Prepared memory
     /// passes while it is not registered: the request that registers it may be in front of this one.
     ///
     /// # Errors
@@ -266,7 +266,7 @@ impl MemoryTable {
         }
     }
 
-    /// Copies registered octets out for a thread that is in no turn, as posting inline data does.
+    /// Copies registered bytes out for a thread that is in no turn, as posting inline data does.
     ///
     /// # Errors
     /// As [`MemoryTable::check_local`].
@@ -338,14 +338,14 @@ fn record(memory: &RawBytes, options: &RegisterOptions) -> Result<Record, Regist
     Ok(Record { stag: Stag(0), access, traits, pd, stream, base_to, ptr, len, parent: None })
 }
 
-/// The tagged offset of the first of `len` (not 0) octets at `ptr`.
+/// The tagged offset of the first of `len` (not 0) bytes at `ptr`.
 pub(super) fn base_to(base: Base, ptr: *mut u8, len: usize) -> Result<u64, RegisterError> {
     let base_to = match base {
         Base::VirtualAddress => ptr.addr() as u64,
         Base::Iova(to) => to,
         Base::Zero => 0,
     };
-    // Subtraction, as a range may end exactly at 2^64; its last octet cannot be reached then.
+    // Subtraction, as a range may end exactly at 2^64; its last byte cannot be reached then.
     if len as u64 - 1 > u64::MAX - base_to { Err(RegisterError::BaseWraps) } else { Ok(base_to) }
 }
 

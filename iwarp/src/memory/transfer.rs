@@ -41,7 +41,7 @@ impl<'t> Target<'t> {
         Self { range: Range::new(guard, lease, record, ptr, len) }
     }
 
-    /// Octets of the range.
+    /// Bytes of the range.
     pub fn len(&self) -> usize {
         self.range.len
     }
@@ -51,13 +51,13 @@ impl<'t> Target<'t> {
         self.range.len == 0
     }
 
-    /// Runs `access` with the address of the range's first octet, within the turn.
+    /// Runs `access` with the address of the range's first byte, within the turn.
     ///
     /// # Errors
     /// [`Fault::InvalidStag`] when the registration has been revoked, or memory of the caller is not there any more.
     ///
     /// # Safety
-    /// As [`copy::run`], for an access to the octets of the range.
+    /// As [`copy::run`], for an access to the bytes of the range.
     pub(super) unsafe fn access(&self, mut access: impl FnMut(*mut u8)) -> Result<(), Fault> {
         let Range { len, guarded, .. } = self.range;
         let ptr = self.range.at(0, len)?;
@@ -65,22 +65,22 @@ impl<'t> Target<'t> {
         unsafe { copy::run(ptr, len, guarded, || access(ptr)) }.map_err(|Unmapped| Fault::InvalidStag)
     }
 
-    /// Copies `octets` to `offset` of the range. They become visible to other threads by increasing offset, each
-    /// after all that was written before: so when pieces are placed in order, the last octet is the last to be seen.
+    /// Copies `bytes` to `offset` of the range. They become visible to other threads by increasing offset, each
+    /// after all that was written before: so when pieces are placed in order, the last byte is the last to be seen.
     ///
     /// # Errors
     /// [`Fault::InvalidStag`] when the registration has been revoked, [`Fault::Bounds`] outside the range; nothing
     /// is copied then. [`Fault::InvalidStag`] also where memory of the caller is not there any more; a part may have been
     /// copied then.
-    pub fn place(&self, offset: usize, octets: &[u8]) -> Result<(), Fault> {
-        let ptr = self.range.at(offset, octets.len())?;
+    pub fn place(&self, offset: usize, bytes: &[u8]) -> Result<(), Fault> {
+        let ptr = self.range.at(offset, bytes.len())?;
         // SAFETY: `at` found the registration valid just now and the range inside it, and the check that made
         // this target found it writable. The turn is open on this thread, so whoever has revoked it since waits for
         // the turn to end before the memory may go (see `quiescence`).
-        unsafe { copy::place_to(ptr, octets, self.range.guarded) }.map_err(|Unmapped| Fault::InvalidStag)
+        unsafe { copy::place_to(ptr, bytes, self.range.guarded) }.map_err(|Unmapped| Fault::InvalidStag)
     }
 
-    /// As [`place`](Self::place), one run right behind the other; returns how many octets were copied.
+    /// As [`place`](Self::place), one run right behind the other; returns how many bytes were copied.
     ///
     /// # Errors
     /// As [`place`](Self::place).
@@ -105,7 +105,7 @@ impl<'t> Source<'t> {
         Self { range: Range::new(guard, lease, record, ptr, len) }
     }
 
-    /// Octets of the range.
+    /// Bytes of the range.
     pub fn len(&self) -> usize {
         self.range.len
     }
@@ -115,7 +115,7 @@ impl<'t> Source<'t> {
         self.range.len == 0
     }
 
-    /// Copies `out.len()` octets from `offset` of the range on.
+    /// Copies `out.len()` bytes from `offset` of the range on.
     ///
     /// # Errors
     /// As [`Target::place`].

@@ -30,9 +30,9 @@ pub struct Bind {
     pub stag: Stag,
     /// The region, registered with [`Access::MW_BIND`].
     pub region: Stag,
-    /// First octet, as a tagged offset of the region.
+    /// First byte, as a tagged offset of the region.
     pub addr: u64,
-    /// Octets; 0 leaves a window of type 1 unbound.
+    /// Bytes; 0 leaves a window of type 1 unbound.
     pub len: u64,
     /// Rights of the peer; those to write need the region's [`Access::LOCAL_WRITE`].
     pub access: Access,
@@ -52,8 +52,8 @@ pub enum BindError {
     /// It has to be invalidated first.
     #[error("the STag is still valid: invalidate it first")]
     StillValid,
-    /// No octets.
-    #[error("no octets")]
+    /// No bytes.
+    #[error("no bytes")]
     Empty,
     /// The region's name, its association, or the range inside it.
     #[error("the region: {0}")]

@@ -1,7 +1,7 @@
 //! CRC32c over FPDUs (section 4.4): the running sum, and copying with it.
 //!
-//! Generator 0x11EDC6F41, reflected, preset and complemented with ones; the wire has the least significant octet
-//! first, unlike all other fields of MPA. How octets are summed fastest is known by [`memory::sum`](crate::memory::sum).
+//! Generator 0x11EDC6F41, reflected, preset and complemented with ones; the wire has the least significant byte
+//! first, unlike all other fields of MPA. How bytes are summed fastest is known by [`memory::sum`](crate::memory::sum).
 
 use crate::memory::sum;
 
@@ -9,7 +9,7 @@ use crate::memory::sum;
 /// payload need not ask whether CRCs were negotiated.
 #[derive(Clone, Copy, Debug)]
 pub struct Crc32c {
-    /// The CRC of all octets so far (complemented, as `finish` gives it).
+    /// The CRC of all bytes so far (complemented, as `finish` gives it).
     sum: u32,
     in_use: bool,
 }
@@ -21,7 +21,7 @@ impl Default for Crc32c {
 }
 
 impl Crc32c {
-    /// The sum of no octets.
+    /// The sum of no bytes.
     pub const fn new() -> Self {
         Self { sum: 0, in_use: true }
     }
@@ -31,10 +31,10 @@ impl Crc32c {
         Self { sum: 0, in_use: false }
     }
 
-    /// Adds `octets`.
-    pub fn update(&mut self, octets: &[u8]) {
+    /// Adds `bytes`.
+    pub fn update(&mut self, bytes: &[u8]) {
         if self.in_use {
-            self.sum = sum::append(self.sum, octets);
+            self.sum = sum::append(self.sum, bytes);
         }
     }
 
@@ -55,12 +55,12 @@ impl Crc32c {
         if self.in_use { Some(&mut self.sum) } else { None }
     }
 
-    /// The CRC of all octets so far.
+    /// The CRC of all bytes so far.
     pub const fn finish(&self) -> u32 {
         self.sum
     }
 
-    /// The CRC of all octets so far as the FPDU's CRC field.
+    /// The CRC of all bytes so far as the FPDU's CRC field.
     pub const fn field(&self) -> [u8; 4] {
         self.sum.to_le_bytes()
     }

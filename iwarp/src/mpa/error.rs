@@ -47,7 +47,7 @@ pub enum Action {
     Report,
 }
 
-/// Why an invalid startup frame, or an octet where there may be none, ends startup (code 4).
+/// Why an invalid startup frame, or a byte where there may be none, ends startup (code 4).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum StartupFault {
     /// The frame cannot be parsed.
@@ -64,19 +64,19 @@ pub enum StartupFault {
     #[error("the peer does not speak peer-to-peer startup")]
     NoPeerToPeer,
     /// More private data than the listener admits.
-    #[error("{got} octets of private data, {max} are admitted here")]
+    #[error("{got} bytes of private data, {max} are admitted here")]
     PrivateData {
         /// In the Request.
         got: usize,
         /// Admitted.
         max: usize,
     },
-    /// More out-of-order octets than a startup frame can explain.
-    #[error("octets far ahead of a startup frame that is not whole")]
+    /// More out-of-order bytes than a startup frame can explain.
+    #[error("bytes far ahead of a startup frame that is not whole")]
     FarAhead,
-    /// Octets behind a startup frame while its sender has to wait.
-    #[error("octets behind a startup frame, where none may be sent yet")]
-    EarlyOctets,
+    /// Bytes behind a startup frame while its sender has to wait.
+    #[error("bytes behind a startup frame, where none may be sent yet")]
+    EarlyBytes,
 }
 
 /// Why MPA gives up on a connection, or on its receive direction.
@@ -88,13 +88,13 @@ pub enum MpaError {
     /// Code 2: the CRC of the FPDU at this position does not match.
     #[error("CRC mismatch in the FPDU at {position}")]
     Crc {
-        /// Position of the FPDU's first octet.
+        /// Position of the FPDU's first byte.
         position: u64,
     },
     /// Code 3: the CRC is right, or unused, and markers and lengths disagree on where FPDUs begin.
     #[error("marker and length disagree in the FPDU at {position}")]
     Marker {
-        /// Position of the FPDU's first octet.
+        /// Position of the FPDU's first byte.
         position: u64,
     },
     /// Code 4: startup was invalid.

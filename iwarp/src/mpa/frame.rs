@@ -1,24 +1,24 @@
-//! The octets of the MPA Request and Reply Frames (section 7.1.1; RFC 6581 sections 6 and 9).
+//! The bytes of the MPA Request and Reply Frames (section 7.1.1; RFC 6581 sections 6 and 9).
 //!
 //! A codec: what a frame means in a conversation is [`startup`](super::startup)'s. Parsing is bounded: nothing beyond
-//! the 532 octets a frame can have is asked for, and what cannot become a frame is refused as early as it shows.
+//! the 532 bytes a frame can have is asked for, and what cannot become a frame is refused as early as it shows.
 
 use arrayvec::ArrayVec;
 use thiserror::Error;
 
-/// Octets in front of the private data.
-pub const HEADER_OCTETS: usize = 20;
+/// Bytes in front of the private data.
+pub const HEADER_BYTES: usize = 20;
 
-/// Most octets of private data in a frame, the depths of an enhanced frame included.
+/// Most bytes of private data in a frame, the depths of an enhanced frame included.
 pub const MAX_PRIVATE_DATA: usize = 512;
 
-/// Octets of depths and model bits that open an enhanced frame's private data.
-pub const ENHANCED_OCTETS: usize = 4;
+/// Bytes of depths and model bits that open an enhanced frame's private data.
+pub const ENHANCED_BYTES: usize = 4;
 
 /// Longest frame.
-pub const MAX_FRAME: usize = HEADER_OCTETS + MAX_PRIVATE_DATA;
+pub const MAX_FRAME: usize = HEADER_BYTES + MAX_PRIVATE_DATA;
 
-const KEY_OCTETS: usize = 16;
+const KEY_BYTES: usize = 16;
 const FLAG_M: u8 = 0x80;
 const FLAG_C: u8 = 0x40;
 const FLAG_R: u8 = 0x20;
@@ -27,8 +27,8 @@ const FLAG_S: u8 = 0x10;
 /// Private data of one frame.
 pub type PrivateData = ArrayVec<u8, MAX_PRIVATE_DATA>;
 
-/// The octets of one frame.
-pub type FrameOctets = ArrayVec<u8, MAX_FRAME>;
+/// The bytes of one frame.
+pub type FrameBytes = ArrayVec<u8, MAX_FRAME>;
 
 /// Which of the two frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,7 +41,7 @@ pub enum FrameKind {
 
 impl FrameKind {
     /// The key that opens the frame.
-    pub const fn key(self) -> &'static [u8; KEY_OCTETS] {
+    pub const fn key(self) -> &'static [u8; KEY_BYTES] {
         match self {
             Self::Request => b"MPA ID Req Frame",
             Self::Reply => b"MPA ID Rep Frame",
@@ -79,7 +79,7 @@ impl Depths {
     pub const MAX: u16 = 0x3ffe;
 }
 
-/// The four octets of RFC 6581 section 9.
+/// The four bytes of RFC 6581 section 9.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Enhanced {
     /// A: peer-to-peer, so that an RTR follows the Reply.
@@ -92,9 +92,9 @@ pub struct Enhanced {
 
 impl Enhanced {
     /// All 2^32 values decode.
-    pub fn decode(octets: [u8; ENHANCED_OCTETS]) -> Self {
-        let first = u16::from_be_bytes([octets[0], octets[1]]);
-        let second = u16::from_be_bytes([octets[2], octets[3]]);
+    pub fn decode(bytes: [u8; ENHANCED_BYTES]) -> Self {
+        let first = u16::from_be_bytes([bytes[0], bytes[1]]);
+        let second = u16::from_be_bytes([bytes[2], bytes[3]]);
         let mut rtr = RtrKinds::empty();
         rtr.set(RtrKinds::SEND, first & 0x4000 != 0);
         rtr.set(RtrKinds::WRITE, second & 0x8000 != 0);
@@ -107,7 +107,7 @@ impl Enhanced {
     }
 
     /// In network order. Without `peer_to_peer` the RTR bits are 0, as RFC 6581 section 9.2 demands.
-    pub fn encode(self) -> [u8; ENHANCED_OCTETS] {
+    pub fn encode(self) -> [u8; ENHANCED_BYTES] {
         let bit = |kind, bit| if self.peer_to_peer && self.rtr.contains(kind) { bit } else { 0 };
         let model = if self.peer_to_peer { 0x8000 } else { 0 };
         let first = (self.depths.ird & 0x3fff) | model | bit(RtrKinds::SEND, 0x4000);
@@ -117,7 +117,7 @@ impl Enhanced {
     }
 }
 
-/// Why octets can never become a frame.
+/// Why bytes can never become a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum Malformed {
     /// The key is another one.
@@ -127,19 +127,19 @@ pub enum Malformed {
     #[error("the key of the other startup frame")]
     OtherKey,
     /// PD_Length above 512.
-    #[error("{0} octets of private data")]
+    #[error("{0} bytes of private data")]
     PrivateDataLength(u16),
     /// S is set and PD_Length is below 4.
     #[error("an enhanced frame without its depths")]
     NoDepths,
 }
 
-/// The private data does not fit the frame: 512 octets, 508 with depths.
+/// The private data does not fit the frame: 512 bytes, 508 with depths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-#[error("{octets} octets of private data, the limit is {limit}")]
+#[error("{bytes} bytes of private data, the limit is {limit}")]
 pub struct PrivateDataTooLong {
     /// Asked for.
-    pub octets: usize,
+    pub bytes: usize,
     /// Allowed.
     pub limit: usize,
 }
@@ -157,30 +157,30 @@ pub struct Frame {
     pub reject: bool,
     /// Rev.
     pub revision: u8,
-    /// S of revision 2 and above, with its four octets. In revision 1 the bit is reserved.
+    /// S of revision 2 and above, with its four bytes. In revision 1 the bit is reserved.
     pub enhanced: Option<Enhanced>,
     /// What is left for the ULP.
     pub private_data: PrivateData,
 }
 
-/// What [`Frame::parse`] made of some octets.
+/// What [`Frame::parse`] made of some bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Parsed {
-    /// The octets are the beginning of a frame.
+    /// The bytes are the beginning of a frame.
     NeedMore,
-    /// A frame, and how many octets it took.
+    /// A frame, and how many bytes it took.
     Frame(Frame, usize),
 }
 
 impl Frame {
-    /// Reads a frame of `kind` from the front of `octets`.
+    /// Reads a frame of `kind` from the front of `bytes`.
     ///
     /// A rejecting Reply of revision 2 without its depths is let through (Linux siw sends it).
     ///
     /// # Errors
     /// [`Malformed`], as soon as it shows; the revision is left to the caller.
-    pub fn parse(octets: &[u8], kind: FrameKind) -> Result<Parsed, Malformed> {
-        let key = &octets[..octets.len().min(KEY_OCTETS)];
+    pub fn parse(bytes: &[u8], kind: FrameKind) -> Result<Parsed, Malformed> {
+        let key = &bytes[..bytes.len().min(KEY_BYTES)];
         if !kind.key().starts_with(key) {
             let other = match kind {
                 FrameKind::Request => FrameKind::Reply,
@@ -188,7 +188,7 @@ impl Frame {
             };
             return Err(if other.key().starts_with(key) { Malformed::OtherKey } else { Malformed::Key });
         }
-        let Some((header, rest)) = octets.split_first_chunk::<HEADER_OCTETS>() else {
+        let Some((header, rest)) = bytes.split_first_chunk::<HEADER_BYTES>() else {
             return Ok(Parsed::NeedMore);
         };
         let (flags, revision) = (header[16], header[17]);
@@ -198,7 +198,7 @@ impl Frame {
         }
         let reject = kind == FrameKind::Reply && flags & FLAG_R != 0;
         let enhanced = revision >= 2 && flags & FLAG_S != 0;
-        if enhanced && usize::from(length) < ENHANCED_OCTETS && !reject {
+        if enhanced && usize::from(length) < ENHANCED_BYTES && !reject {
             return Err(Malformed::NoDepths);
         }
         let Some(private_data) = rest.get(..usize::from(length)) else {
@@ -218,19 +218,19 @@ impl Frame {
             // At most MAX_PRIVATE_DATA, checked above.
             private_data: for_ulp.iter().copied().collect(),
         };
-        Ok(Parsed::Frame(frame, HEADER_OCTETS + private_data.len()))
+        Ok(Parsed::Frame(frame, HEADER_BYTES + private_data.len()))
     }
 
-    /// The frame's octets.
+    /// The frame's bytes.
     ///
     /// # Errors
-    /// [`PrivateDataTooLong`] when depths and private data together exceed 512 octets.
-    pub fn encode(&self) -> Result<FrameOctets, PrivateDataTooLong> {
+    /// [`PrivateDataTooLong`] when depths and private data together exceed 512 bytes.
+    pub fn encode(&self) -> Result<FrameBytes, PrivateDataTooLong> {
         let depths = self.enhanced.map(Enhanced::encode);
-        let depths = depths.as_ref().map_or(&[][..], |octets| &octets[..]);
+        let depths = depths.as_ref().map_or(&[][..], |bytes| &bytes[..]);
         let limit = MAX_PRIVATE_DATA - depths.len();
         if self.private_data.len() > limit {
-            return Err(PrivateDataTooLong { octets: self.private_data.len(), limit });
+            return Err(PrivateDataTooLong { bytes: self.private_data.len(), limit });
         }
         let mut flags = 0;
         for (set, flag) in [
@@ -249,11 +249,11 @@ impl Frame {
 }
 
 /// Copies what a ULP passed, within `limit`.
-pub(super) fn private_data(octets: &[u8], limit: usize) -> Result<PrivateData, PrivateDataTooLong> {
-    if octets.len() > limit {
-        return Err(PrivateDataTooLong { octets: octets.len(), limit });
+pub(super) fn private_data(bytes: &[u8], limit: usize) -> Result<PrivateData, PrivateDataTooLong> {
+    if bytes.len() > limit {
+        return Err(PrivateDataTooLong { bytes: bytes.len(), limit });
     }
-    Ok(octets.iter().copied().collect())
+    Ok(bytes.iter().copied().collect())
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@
 //! brings room of exactly the FPDU's size; the payload is fetched straight to its place, and without markers summed as it
 //! is copied.
 
-use super::{Crc32c, MAX_ULPDU, MIN_MULPDU, marker, pad_octets};
+use super::{Crc32c, MAX_ULPDU, MIN_MULPDU, marker, pad_bytes};
 use crate::memory::Stride;
 
 /// Frames one direction of a connection.
@@ -40,7 +40,7 @@ impl Framer {
         self.markers
     }
 
-    /// Largest ULPDU whose FPDU fits a segment of `emss` octets wherever it begins (section 4.5), within
+    /// Largest ULPDU whose FPDU fits a segment of `emss` bytes wherever it begins (section 4.5), within
     /// [`MIN_MULPDU`] and [`MAX_ULPDU`].
     ///
     /// ```
@@ -53,26 +53,26 @@ impl Framer {
         emss.saturating_sub(6 + markers + emss % 4).clamp(MIN_MULPDU, MAX_ULPDU)
     }
 
-    /// Largest ULPDU of the FPDU that begins here, in segments of `emss` octets: MULPDU, or a little less where markers
+    /// Largest ULPDU of the FPDU that begins here, in segments of `emss` bytes: MULPDU, or a little less where markers
     /// would make FPDUs differ in length on the wire. Segments of one length leave in one train.
     pub fn ulpdu_limit(&self, emss: usize) -> usize {
-        // Below an EMSS of some 140 octets MULPDU promises more than a segment holds: then the segment decides.
+        // Below an EMSS of some 140 bytes MULPDU promises more than a segment holds: then the segment decides.
         let even = if self.markers { (emss / 4 * 4).saturating_sub(4) } else { emss };
         self.mulpdu(emss).min(self.fit(even).unwrap_or(0))
     }
 
-    /// Octets on the wire, markers included, of an FPDU that begins here.
-    pub fn wire_len(&self, ulpdu_octets: usize) -> usize {
-        (marker::fpdu_end(self.position, ulpdu_octets, self.markers) - self.position) as usize
+    /// Bytes on the wire, markers included, of an FPDU that begins here.
+    pub fn wire_len(&self, ulpdu_bytes: usize) -> usize {
+        (marker::fpdu_end(self.position, ulpdu_bytes, self.markers) - self.position) as usize
     }
 
-    /// Largest ULPDU whose FPDU, begun here, fits `room` octets; `None` when none does. For packing FPDUs into what
+    /// Largest ULPDU whose FPDU, begun here, fits `room` bytes; `None` when none does. For packing FPDUs into what
     /// is left of a segment.
     pub fn fit(&self, room: usize) -> Option<usize> {
         let room = room as u64 / 4 * 4;
         let markers = if self.markers { marker::count(self.position, self.position + room) } else { 0 };
         let content = room - 4 * markers;
-        // The whole of `content` is used: an FPDU of a multiple of 4 octets needs no pad.
+        // The whole of `content` is used: an FPDU of a multiple of 4 bytes needs no pad.
         let ulpdu = content.checked_sub(6)?;
         Some((ulpdu as usize).min(MAX_ULPDU))
     }
@@ -82,14 +82,14 @@ impl Framer {
     ///
     /// # Panics
     /// When `out` is not exactly [`wire_len`](Self::wire_len) long, or the ULPDU is longer than [`MAX_ULPDU`].
-    pub fn begin<'a>(&'a mut self, out: &'a mut [u8], ulpdu_octets: usize) -> FpduWriter<'a> {
-        assert!(ulpdu_octets <= MAX_ULPDU, "a ULPDU of {ulpdu_octets} octets");
-        assert_eq!(out.len(), self.wire_len(ulpdu_octets), "room for another FPDU");
+    pub fn begin<'a>(&'a mut self, out: &'a mut [u8], ulpdu_bytes: usize) -> FpduWriter<'a> {
+        assert!(ulpdu_bytes <= MAX_ULPDU, "a ULPDU of {ulpdu_bytes} bytes");
+        assert_eq!(out.len(), self.wire_len(ulpdu_bytes), "room for another FPDU");
         let crc = if self.crc { Crc32c::new() } else { Crc32c::unused() };
         let header = marker::header_of(self.position, self.markers);
         let mut writer =
-            FpduWriter { framer: self, out, at: 0, summed: 0, header, ulpdu_octets, left: ulpdu_octets, crc };
-        writer.write(&(ulpdu_octets as u16).to_be_bytes());
+            FpduWriter { framer: self, out, at: 0, summed: 0, header, ulpdu_bytes, left: ulpdu_bytes, crc };
+        writer.write(&(ulpdu_bytes as u16).to_be_bytes());
         writer
     }
 
@@ -109,19 +109,19 @@ impl Framer {
 pub struct FpduWriter<'a> {
     framer: &'a mut Framer,
     out: &'a mut [u8],
-    /// Octets of `out` written.
+    /// Bytes of `out` written.
     at: usize,
-    /// Octets of `out` that are in `crc`: small pieces are summed together.
+    /// Bytes of `out` that are in `crc`: small pieces are summed together.
     summed: usize,
     /// Position of the ULPDU length.
     header: u64,
-    ulpdu_octets: usize,
-    /// ULPDU octets still to come.
+    ulpdu_bytes: usize,
+    /// ULPDU bytes still to come.
     left: usize,
     crc: Crc32c,
 }
 
-/// Where [`FpduWriter::fill`] has octets written.
+/// Where [`FpduWriter::fill`] has bytes written.
 #[derive(Debug)]
 pub enum Room<'a> {
     /// All of it. Who writes adds what he wrote to the CRC, for instance by [`Crc32c::running`].
@@ -131,38 +131,38 @@ pub enum Room<'a> {
 }
 
 impl FpduWriter<'_> {
-    /// ULPDU octets still to come.
+    /// ULPDU bytes still to come.
     pub const fn left(&self) -> usize {
         self.left
     }
 
-    /// Appends ULPDU octets.
+    /// Appends ULPDU bytes.
     ///
     /// # Panics
     /// When these are more than are [`left`](Self::left).
-    pub fn put(&mut self, octets: &[u8]) {
-        self.take(octets.len());
-        self.write(octets);
+    pub fn put(&mut self, bytes: &[u8]) {
+        self.take(bytes.len());
+        self.write(bytes);
     }
 
-    /// Appends `octets` ULPDU octets by letting `fill` write them where they go.
+    /// Appends `bytes` ULPDU bytes by letting `fill` write them where they go.
     ///
     /// # Errors
     /// What `fill` fails with: the FPDU is then to be dropped.
     ///
     /// # Panics
     /// When these are more than are [`left`](Self::left).
-    pub fn fill<E>(&mut self, octets: usize, fill: impl FnOnce(Room<'_>) -> Result<(), E>) -> Result<(), E> {
-        self.take(octets);
+    pub fn fill<E>(&mut self, bytes: usize, fill: impl FnOnce(Room<'_>) -> Result<(), E>) -> Result<(), E> {
+        self.take(bytes);
         if !self.framer.markers {
             self.sum();
-            fill(Room::Whole(&mut self.out[self.at..self.at + octets], &mut self.crc))?;
-            self.at += octets;
+            fill(Room::Whole(&mut self.out[self.at..self.at + bytes], &mut self.crc))?;
+            self.at += bytes;
             self.summed = self.at;
             return Ok(());
         }
         let stride = Stride::new(self.front());
-        let end = self.at + stride.span(octets);
+        let end = self.at + stride.span(bytes);
         fill(Room::Runs(&mut self.out[self.at..end], stride))?;
         for gap in stride.gaps(end - self.at) {
             self.write_marker(self.at + gap);
@@ -174,10 +174,10 @@ impl FpduWriter<'_> {
     /// Ends the FPDU: pad, a marker that is due, CRC. The framer stands behind it then.
     ///
     /// # Panics
-    /// When octets are [`left`](Self::left).
+    /// When bytes are [`left`](Self::left).
     pub fn finish(mut self) {
-        assert_eq!(self.left, 0, "an FPDU without its last octets");
-        self.write(&[0; 3][..pad_octets(self.ulpdu_octets)]);
+        assert_eq!(self.left, 0, "an FPDU without its last bytes");
+        self.write(&[0; 3][..pad_bytes(self.ulpdu_bytes)]);
         // A marker between pad and CRC is part of the sum.
         self.front();
         self.sum();
@@ -186,12 +186,12 @@ impl FpduWriter<'_> {
         self.framer.position += self.out.len() as u64;
     }
 
-    fn take(&mut self, octets: usize) {
-        assert!(octets <= self.left, "{octets} octets for a ULPDU that lacks {}", self.left);
-        self.left -= octets;
+    fn take(&mut self, bytes: usize) {
+        assert!(bytes <= self.left, "{bytes} bytes for a ULPDU that lacks {}", self.left);
+        self.left -= bytes;
     }
 
-    /// Writes a marker if one is due; says how many octets fit in front of the next one.
+    /// Writes a marker if one is due; says how many bytes fit in front of the next one.
     fn front(&mut self) -> usize {
         if !self.framer.markers {
             return usize::MAX;
@@ -210,14 +210,14 @@ impl FpduWriter<'_> {
         self.out[at..at + marker.len()].copy_from_slice(&marker);
     }
 
-    /// Writes octets of the FPDU around the markers.
-    fn write(&mut self, mut octets: &[u8]) {
-        while !octets.is_empty() {
-            let run = self.front().min(octets.len());
-            let (now, rest) = octets.split_at(run);
+    /// Writes bytes of the FPDU around the markers.
+    fn write(&mut self, mut bytes: &[u8]) {
+        while !bytes.is_empty() {
+            let run = self.front().min(bytes.len());
+            let (now, rest) = bytes.split_at(run);
             self.out[self.at..self.at + run].copy_from_slice(now);
             self.at += run;
-            octets = rest;
+            bytes = rest;
         }
     }
 

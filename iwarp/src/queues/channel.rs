@@ -81,9 +81,9 @@ impl Notifier {
 
     /// Takes what was added since the last call; 0 when nothing was.
     pub(crate) fn take(&self) -> io::Result<u64> {
-        let mut octets = [0; 8];
-        let count = match rustix::io::read(&self.readable, &mut octets) {
-            Ok(8) if self.writable.is_none() => u64::from_ne_bytes(octets),
+        let mut bytes = [0; 8];
+        let count = match rustix::io::read(&self.readable, &mut bytes) {
+            Ok(8) if self.writable.is_none() => u64::from_ne_bytes(bytes),
             Ok(count) => count as u64,
             Err(rustix::io::Errno::AGAIN) => 0,
             Err(error) => return Err(error.into()),

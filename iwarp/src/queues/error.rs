@@ -23,8 +23,8 @@ pub enum VerbsError {
         /// Allowed.
         max: usize,
     },
-    /// More than 2^32 - 1 octets, or more than the queue pair's inline limit.
-    #[error("a message of {got} octets is too long: at most {max}")]
+    /// More than 2^32 - 1 bytes, or more than the queue pair's inline limit.
+    #[error("a message of {got} bytes is too long: at most {max}")]
     TooLong {
         /// In the request.
         got: u64,

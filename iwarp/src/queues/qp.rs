@@ -36,7 +36,7 @@ pub(crate) struct SendEntry {
     pub(crate) wr_id: u64,
     pub(crate) op: SendOp,
     pub(crate) payload: Payload,
-    /// Octets of the payload.
+    /// Bytes of the payload.
     pub(crate) length: u32,
     pub(crate) flags: SendFlags,
 }

@@ -31,7 +31,7 @@ pub struct QpInit<'a> {
     pub max_send_sge: usize,
     /// Elements of one receive request, at most [`MAX_SGE`].
     pub max_recv_sge: usize,
-    /// Octets of one inline request, at most [`MAX_INLINE`].
+    /// Bytes of one inline request, at most [`MAX_INLINE`].
     pub max_inline: usize,
     /// Every send request makes a completion, signalled or not.
     pub sq_sig_all: bool,

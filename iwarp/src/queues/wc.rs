@@ -73,7 +73,7 @@ pub struct WorkCompletion {
     pub status: WcStatus,
     /// What it was.
     pub opcode: WcOpcode,
-    /// Octets received ([`WcOpcode::Recv`], [`WcOpcode::RecvImmediate`]) or brought to local memory ([`WcOpcode::Read`]
+    /// Bytes received ([`WcOpcode::Recv`], [`WcOpcode::RecvImmediate`]) or brought to local memory ([`WcOpcode::Read`]
     /// and the atomics).
     pub byte_len: u32,
     /// The queue pair's number.

@@ -11,7 +11,7 @@ use super::VerbsError;
 /// Scatter/gather elements of one work request.
 pub const MAX_SGE: usize = 8;
 
-/// Octets that [`SendFlags::INLINE`] copies at post time, at most.
+/// Bytes that [`SendFlags::INLINE`] copies at post time, at most.
 pub const MAX_INLINE: usize = 128;
 
 /// A piece of registered local memory.
@@ -19,7 +19,7 @@ pub const MAX_INLINE: usize = 128;
 pub struct Sge {
     /// Address (with a region's default base: its virtual address).
     pub addr: u64,
-    /// Octets.
+    /// Bytes.
     pub length: u32,
     /// The region's local key.
     pub lkey: u32,
@@ -70,9 +70,9 @@ pub enum SendOp {
         remote: RemoteAddr,
     },
     /// Immediate Data (RFC 7306 section 6); with [`SendFlags::SOLICITED`] with Solicited Event. It consumes a receive
-    /// request of the peer, whose buffer needs room for the eight octets.
+    /// request of the peer, whose buffer needs room for the eight bytes.
     Immediate {
-        /// Eight octets in the order they are sent.
+        /// Eight bytes in the order they are sent.
         data: [u8; 8],
     },
     /// RDMA Write, then Immediate Data behind it; one completion (`IBV_WR_RDMA_WRITE_WITH_IMM`). The peer sees it as
@@ -80,13 +80,13 @@ pub enum SendOp {
     WriteImmediate {
         /// Where to.
         remote: RemoteAddr,
-        /// Eight octets in the order they are sent.
+        /// Eight bytes in the order they are sent.
         data: [u8; 8],
     },
-    /// An atomic on eight octets of the peer's memory (RFC 7306 section 5). The value found before goes to exactly one
-    /// local element of eight octets, in the byte order of this machine, whose region needs `LOCAL_WRITE`.
+    /// An atomic on eight bytes of the peer's memory (RFC 7306 section 5). The value found before goes to exactly one
+    /// local element of eight bytes, in the byte order of this machine, whose region needs `LOCAL_WRITE`.
     Atomic {
-        /// On what: memory aligned to eight octets.
+        /// On what: memory aligned to eight bytes.
         remote: RemoteAddr,
         /// What to do.
         op: AtomicOp,
@@ -109,9 +109,9 @@ pub struct BindWindow {
     pub rkey: u32,
     /// The region behind it, registered with `MW_BIND`.
     pub lkey: u32,
-    /// First octet, as an address of the region.
+    /// First byte, as an address of the region.
     pub addr: u64,
-    /// Octets; 0 unbinds.
+    /// Bytes; 0 unbinds.
     pub length: u64,
     /// Rights of the peer, no more than the region can bear.
     pub access: Access,
@@ -124,9 +124,9 @@ pub struct BindWindow {
 pub struct FastRegister {
     /// The region's STag from now on: its index, with a key of the consumer's choice.
     pub rkey: u32,
-    /// First octet, counted from the front of the memory that was prepared for it.
+    /// First byte, counted from the front of the memory that was prepared for it.
     pub offset: u64,
-    /// Octets.
+    /// Bytes.
     pub length: u64,
     /// Rights.
     pub access: Access,
@@ -166,7 +166,7 @@ impl SendRequest {
         self
     }
 
-    /// Octets of all elements.
+    /// Bytes of all elements.
     pub fn length(&self) -> u64 {
         self.sg_list.iter().map(|sge| u64::from(sge.length)).sum()
     }
@@ -189,7 +189,7 @@ impl RecvRequest {
         Self { wr_id, sg_list }
     }
 
-    /// Octets of all elements.
+    /// Bytes of all elements.
     pub fn length(&self) -> u64 {
         self.sg_list.iter().map(|sge| u64::from(sge.length)).sum()
     }

@@ -94,20 +94,20 @@ pub struct AtomicRequest {
     pub id: u32,
     /// The responder's buffer.
     pub stag: Stag,
-    /// Where in it: eight octets from here on.
+    /// Where in it: eight bytes from here on.
     pub to: u64,
     /// What to do with them.
     pub op: AtomicOp,
 }
 
 impl AtomicRequest {
-    /// Octets on the wire.
+    /// Bytes on the wire.
     pub const LEN: usize = 52;
 
     /// Parses the payload of a delivered Atomic Request. Fields that its operation does not use are not looked at.
     ///
     /// # Errors
-    /// [`TerminateError::OperationUnspecified`] when there are not 52 octets (the documents name no code),
+    /// [`TerminateError::OperationUnspecified`] when there are not 52 bytes (the documents name no code),
     /// [`TerminateError::UnexpectedOpcode`] for an AOpCode that is none.
     pub fn parse(payload: &[u8]) -> Result<Self, TerminateError> {
         let bytes: &[u8; Self::LEN] = payload.try_into().map_err(|_| TerminateError::OperationUnspecified)?;
@@ -128,7 +128,7 @@ impl AtomicRequest {
         Ok(Self { id: u32_at(4), stag: Stag(u32_at(8)), to: u64_at(12), op })
     }
 
-    /// The octets on the wire. Masks that the operation does not use are all ones, its unused data is 0.
+    /// The bytes on the wire. Masks that the operation does not use are all ones, its unused data is 0.
     pub fn to_bytes(&self) -> [u8; Self::LEN] {
         let Self { id, stag, to, op } = *self;
         let (data, mask, compare, compare_mask) = match op {
@@ -161,13 +161,13 @@ pub struct AtomicResponse {
 }
 
 impl AtomicResponse {
-    /// Octets on the wire (figure 6; the "32 bytes" of section 4 are a slip).
+    /// Bytes on the wire (figure 6; the "32 bytes" of section 4 are a slip).
     pub const LEN: usize = 12;
 
     /// Parses the payload of a delivered Atomic Response.
     ///
     /// # Errors
-    /// [`TerminateError::OperationUnspecified`] when there are not 12 octets (the documents name no code).
+    /// [`TerminateError::OperationUnspecified`] when there are not 12 bytes (the documents name no code).
     pub fn parse(payload: &[u8]) -> Result<Self, TerminateError> {
         let bytes: &[u8; Self::LEN] = payload.try_into().map_err(|_| TerminateError::OperationUnspecified)?;
         Ok(Self {
@@ -176,7 +176,7 @@ impl AtomicResponse {
         })
     }
 
-    /// The octets on the wire.
+    /// The bytes on the wire.
     pub fn to_bytes(&self) -> [u8; Self::LEN] {
         let mut bytes = [0; Self::LEN];
         bytes[..4].copy_from_slice(&self.id.to_be_bytes());

@@ -1,6 +1,6 @@
-//! The RDMAP control octet, and which opcode goes with which buffer model and queue (RFC 5040 sections 4.1 to 4.3).
+//! The RDMAP control byte, and which opcode goes with which buffer model and queue (RFC 5040 sections 4.1 to 4.3).
 //!
-//! DDP carries the control octet as the first octet of RsvdULP, and with untagged segments four more, the
+//! DDP carries the control byte as the first byte of RsvdULP, and with untagged segments four more, the
 //! Invalidate STag. Opcodes 8 to 11 are those of RFC 7306; a stream that has not enabled them answers them as
 //! it answers any unknown opcode.
 
@@ -8,11 +8,11 @@ use crate::ddp::{DdpError, Header, TaggedHeader, UntaggedHeader};
 use crate::memory::Stag;
 use crate::rdmap::error::TerminateError;
 
-/// RDMAP version bits of the control octet.
+/// RDMAP version bits of the control byte.
 const VERSION_MASK: u8 = 0xC0;
 /// Version 1 in place.
 const VERSION: u8 = 0x40;
-/// Opcode bits of the control octet; the two between are reserved, sent as 0 and never looked at.
+/// Opcode bits of the control byte; the two between are reserved, sent as 0 and never looked at.
 const OPCODE_MASK: u8 = 0x0F;
 
 bitflags::bitflags! {
@@ -75,7 +75,7 @@ pub enum Queue {
     Send = 0,
     /// Read Requests and Atomic Requests: as many buffers of either kind as IRD.
     ReadRequest = 1,
-    /// Terminate: one buffer of 52 octets, there from the start.
+    /// Terminate: one buffer of 52 bytes, there from the start.
     Terminate = 2,
     /// Atomic Responses (RFC 7306).
     AtomicResponse = 3,
@@ -98,8 +98,8 @@ impl Opcode {
         Opcode::AtomicResponse,
     ];
 
-    /// The opcode bits of a control octet, whatever its version says; `None` for 12 to 15.
-    pub fn of_octet(control: u8) -> Option<Self> {
+    /// The opcode bits of a control byte, whatever its version says; `None` for 12 to 15.
+    pub fn of_byte(control: u8) -> Option<Self> {
         Self::ALL.get(usize::from(control & OPCODE_MASK)).copied()
     }
 
@@ -108,11 +108,11 @@ impl Opcode {
     /// # Errors
     /// [`TerminateError::RdmapVersion`], else [`TerminateError::UnexpectedOpcode`].
     pub fn check(header: &Header, extensions: Extensions) -> Result<Self, TerminateError> {
-        let control = header.control_octet();
+        let control = header.control_byte();
         if control & VERSION_MASK != VERSION {
             return Err(TerminateError::RdmapVersion);
         }
-        let opcode = Self::of_octet(control).ok_or(TerminateError::UnexpectedOpcode)?;
+        let opcode = Self::of_byte(control).ok_or(TerminateError::UnexpectedOpcode)?;
         let fits = match header {
             Header::Tagged(_) => opcode.is_tagged(),
             Header::Untagged(h) => opcode.queue().is_some_and(|queue| queue.number() == h.qn),
@@ -133,8 +133,8 @@ impl Opcode {
         }
     }
 
-    /// The control octet: version 1 and this opcode.
-    pub const fn control_octet(self) -> u8 {
+    /// The control byte: version 1 and this opcode.
+    pub const fn control_byte(self) -> u8 {
         VERSION | self as u8
     }
 
@@ -199,7 +199,7 @@ impl Opcode {
 
     /// The header of a tagged segment of this message.
     pub const fn tagged_header(self, stag: Stag, to: u64, last: bool) -> TaggedHeader {
-        TaggedHeader { last, rsvd_ulp: self.control_octet(), stag, to }
+        TaggedHeader { last, rsvd_ulp: self.control_byte(), stag, to }
     }
 
     /// The header of an untagged segment of this message; `invalidate` is 0 where the opcode names none.
@@ -209,7 +209,7 @@ impl Opcode {
     pub fn untagged_header(self, invalidate: Stag, msn: u32, mo: u32, last: bool) -> UntaggedHeader {
         let queue = self.queue().expect("an untagged opcode has a queue");
         let [a, b, c, d] = if self.invalidates() { invalidate.0.to_be_bytes() } else { [0; 4] };
-        UntaggedHeader { last, rsvd_ulp: [self.control_octet(), a, b, c, d], qn: queue.number(), msn, mo }
+        UntaggedHeader { last, rsvd_ulp: [self.control_byte(), a, b, c, d], qn: queue.number(), msn, mo }
     }
 }
 

@@ -52,13 +52,13 @@ terminate_errors! {
     RdmapVersion = 0x0 / 0x2 / 0x05, "RDMA remote operation error: invalid RDMAP version";
     /// Unknown opcode (also within an Atomic Request), wrong buffer model or queue, or a response whose turn it is not.
     UnexpectedOpcode = 0x0 / 0x2 / 0x06, "RDMA remote operation error: unexpected opcode";
-    /// The stream cannot go on, e.g. after an Atomic Request whose target is not aligned to eight octets.
+    /// The stream cannot go on, e.g. after an Atomic Request whose target is not aligned to eight bytes.
     StreamCatastrophic = 0x0 / 0x2 / 0x07, "RDMA remote operation error: catastrophic, localized to this stream";
     /// Nothing can go on.
     GlobalCatastrophic = 0x0 / 0x2 / 0x08, "RDMA remote operation error: catastrophic, global";
     /// The other place where RFC 5040 lists this error.
     OperationCannotInvalidate = 0x0 / 0x2 / 0x09, "RDMA remote operation error: STag cannot be invalidated";
-    /// No other code fits, e.g. a Read Request that is too short, or Immediate Data of other than eight octets.
+    /// No other code fits, e.g. a Read Request that is too short, or Immediate Data of other than eight bytes.
     OperationUnspecified = 0x0 / 0x2 / 0xFF, "RDMA remote operation error: unspecified";
     /// Something of DDP's own failed.
     DdpLocalCatastrophic = 0x1 / 0x0 / 0x00, "DDP local catastrophic error";

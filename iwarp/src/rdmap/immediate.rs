@@ -1,17 +1,17 @@
-//! Immediate Data (RFC 7306 section 6.2): eight octets, the whole DDP payload of the message.
+//! Immediate Data (RFC 7306 section 6.2): eight bytes, the whole DDP payload of the message.
 
 use arrayvec::ArrayVec;
 
 use crate::ddp::{DdpError, UntaggedHeader};
 use crate::rdmap::error::TerminateError;
 
-/// Octets of Immediate Data.
+/// Bytes of Immediate Data.
 pub const IMMEDIATE_LEN: usize = 8;
 
 /// Immediate Data as it arrives: whole, or in the pieces that a tiny MULPDU makes of it.
 #[derive(Clone, Debug, Default)]
 pub struct ImmediateData {
-    octets: ArrayVec<u8, IMMEDIATE_LEN>,
+    bytes: ArrayVec<u8, IMMEDIATE_LEN>,
 }
 
 impl ImmediateData {
@@ -26,19 +26,19 @@ impl ImmediateData {
         if end > IMMEDIATE_LEN as u64 || (header.last && end != IMMEDIATE_LEN as u64) {
             return Err(TerminateError::OperationUnspecified);
         }
-        if header.mo as usize != self.octets.len() {
+        if header.mo as usize != self.bytes.len() {
             return Err(DdpError::InvalidMo.into());
         }
         Ok(())
     }
 
-    /// Takes octets of a segment that was checked; what does not fit is not taken.
-    pub fn extend(&mut self, octets: &[u8]) {
-        self.octets.extend(octets.iter().copied().take(self.octets.remaining_capacity()));
+    /// Takes bytes of a segment that was checked; what does not fit is not taken.
+    pub fn extend(&mut self, bytes: &[u8]) {
+        self.bytes.extend(bytes.iter().copied().take(self.bytes.remaining_capacity()));
     }
 
-    /// The octets, once all have come. The next message starts anew.
+    /// The bytes, once all have come. The next message starts anew.
     pub fn take(&mut self) -> Option<[u8; IMMEDIATE_LEN]> {
-        std::mem::take(&mut self.octets).into_inner().ok()
+        std::mem::take(&mut self.bytes).into_inner().ok()
     }
 }

@@ -1,4 +1,4 @@
-//! The RDMA Read Request header (RFC 5040 section 4.4): 28 octets, the whole DDP payload of the message.
+//! The RDMA Read Request header (RFC 5040 section 4.4): 28 bytes, the whole DDP payload of the message.
 
 use crate::memory::Stag;
 use crate::rdmap::error::TerminateError;
@@ -10,7 +10,7 @@ pub struct ReadRequest {
     pub sink_stag: Stag,
     /// Where in it.
     pub sink_to: u64,
-    /// Octets wanted.
+    /// Bytes wanted.
     pub size: u32,
     /// The responder's buffer.
     pub source_stag: Stag,
@@ -19,14 +19,14 @@ pub struct ReadRequest {
 }
 
 impl ReadRequest {
-    /// Octets on the wire, and the size of a buffer of queue 1.
+    /// Bytes on the wire, and the size of a buffer of queue 1.
     pub const LEN: usize = 28;
 
     /// Parses the payload of a delivered Read Request.
     ///
     /// # Errors
-    /// [`TerminateError::OperationUnspecified`] when there are fewer than 28 octets (no code exists),
-    /// [`TerminateError::DdpTooLong`] when there are more, as DDP would say of its 28-octet buffer.
+    /// [`TerminateError::OperationUnspecified`] when there are fewer than 28 bytes (no code exists),
+    /// [`TerminateError::DdpTooLong`] when there are more, as DDP would say of its 28-byte buffer.
     pub fn parse(payload: &[u8]) -> Result<Self, TerminateError> {
         let bytes: &[u8; Self::LEN] = match payload.try_into() {
             Ok(bytes) => bytes,
@@ -44,7 +44,7 @@ impl ReadRequest {
         })
     }
 
-    /// The octets on the wire.
+    /// The bytes on the wire.
     pub fn to_bytes(&self) -> [u8; Self::LEN] {
         let Self { sink_stag, sink_to, size, source_stag, source_to } = *self;
         let mut bytes = [0; Self::LEN];
@@ -56,14 +56,14 @@ impl ReadRequest {
         bytes
     }
 
-    /// What is left of it after `octets` of the response were sent, as a Terminate echoes it: both offsets moved
+    /// What is left of it after `bytes` of the response were sent, as a Terminate echoes it: both offsets moved
     /// on, the size reduced.
     #[must_use]
-    pub fn advanced(&self, octets: u32) -> Self {
+    pub fn advanced(&self, bytes: u32) -> Self {
         Self {
-            sink_to: self.sink_to.wrapping_add(u64::from(octets)),
-            size: self.size.saturating_sub(octets),
-            source_to: self.source_to.wrapping_add(u64::from(octets)),
+            sink_to: self.sink_to.wrapping_add(u64::from(bytes)),
+            size: self.size.saturating_sub(bytes),
+            source_to: self.source_to.wrapping_add(u64::from(bytes)),
             ..*self
         }
     }

@@ -2,7 +2,7 @@
 //!
 //! A Read Response is placed only inside the sink of a Read that waits for it, and this is checked before
 //! placement. Responses come in the order of their requests, and their segments in order: what is delivered has
-//! to continue where the last segment ended and to end where the Read ends, or the user would be told of octets
+//! to continue where the last segment ended and to end where the Read ends, or the user would be told of bytes
 //! that never came.
 
 use crate::ddp::{DdpError, TaggedHeader};
@@ -28,7 +28,7 @@ pub enum ReadProgress {
 }
 
 impl ReadSink {
-    /// The sink of a Read of `size` octets into `stag` from `to` on.
+    /// The sink of a Read of `size` bytes into `stag` from `to` on.
     pub const fn new(stag: Stag, to: u64, size: u32) -> Self {
         Self { stag, to, size, delivered: 0 }
     }
@@ -38,12 +38,12 @@ impl ReadSink {
         self.stag
     }
 
-    /// Octets wanted.
+    /// Bytes wanted.
     pub const fn size(&self) -> u32 {
         self.size
     }
 
-    /// Octets delivered so far.
+    /// Bytes delivered so far.
     pub const fn delivered(&self) -> u32 {
         self.delivered
     }

@@ -1,8 +1,8 @@
 //! The Terminate message (RFC 5040 section 4.8): a control word, and as much of the failing message as helps.
 //!
-//! Emitted in the short form: what its bits say is absent is not there. Parsed by the bits alone; octets behind
+//! Emitted in the short form: what its bits say is absent is not there. Parsed by the bits alone; bytes behind
 //! the last part are ignored, so the zero-filled long form is accepted as well. The control word of Linux's siw,
-//! which has the nibbles of its first octet swapped and M, D, R in the low bits of its third, is recognised
+//! which has the nibbles of its first byte swapped and M, D, R in the low bits of its third, is recognised
 //! where it can be told apart.
 
 use std::fmt;
@@ -14,15 +14,15 @@ use crate::rdmap::control::Opcode;
 use crate::rdmap::error::{Inclusion, TerminateError};
 use crate::rdmap::read_request::ReadRequest;
 
-/// Third control octet: segment length is valid.
+/// Third control byte: segment length is valid.
 const M: u8 = 0x80;
-/// Third control octet: the DDP header is there.
+/// Third control byte: the DDP header is there.
 const D: u8 = 0x40;
-/// Third control octet: the Read Request header is there.
+/// Third control byte: the Read Request header is there.
 const R: u8 = 0x20;
 /// The same three where siw puts them, all together.
 const SIW_BITS: u8 = 0x07;
-/// First octet of an echoed header: tagged, so 14 octets and not 18.
+/// First byte of an echoed header: tagged, so 14 bytes and not 18.
 const TAGGED: u8 = 0x80;
 
 /// How the control word was laid out.
@@ -44,9 +44,9 @@ pub struct Terminate {
     pub etype: u8,
     /// Error code within the type.
     pub code: u8,
-    /// Octets of the failing DDP segment, its header included (M bit).
+    /// Bytes of the failing DDP segment, its header included (M bit).
     pub segment_len: Option<u16>,
-    /// The failing segment's DDP header as it was received, 14 or 18 octets (D bit).
+    /// The failing segment's DDP header as it was received, 14 or 18 bytes (D bit).
     pub ddp_header: Option<ArrayVec<u8, { Header::MAX_LEN }>>,
     /// The failing Read Request, moved on by what was answered (R bit).
     pub read_request: Option<ReadRequest>,
@@ -58,14 +58,14 @@ pub struct Terminate {
 
 /// A payload that is no Terminate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("a Terminate of {octets} octets is cut short")]
+#[error("a Terminate of {bytes} bytes is cut short")]
 pub struct TerminateParseError {
-    /// Octets there were.
-    pub octets: usize,
+    /// Bytes there were.
+    pub bytes: usize,
 }
 
 impl Terminate {
-    /// Octets of the longest Terminate, and of the buffer of queue 2: 4 + 2 + 18 + 28.
+    /// Bytes of the longest Terminate, and of the buffer of queue 2: 4 + 2 + 18 + 28.
     pub const MAX_LEN: usize = 52;
 
     /// A Terminate for an error that no incoming message caused.
@@ -83,8 +83,8 @@ impl Terminate {
         }
     }
 
-    /// A Terminate for an error in an incoming segment of `segment_len` octets, header included, whose first
-    /// octets are `segment_head` (at least its DDP header, raw: it may be one that does not parse).
+    /// A Terminate for an error in an incoming segment of `segment_len` bytes, header included, whose first
+    /// bytes are `segment_head` (at least its DDP header, raw: it may be one that does not parse).
     /// `read_request` is the Read Request it carried, moved on by what was answered. What goes along is decided
     /// by [`TerminateError::inclusion`].
     pub fn of_segment(
@@ -125,7 +125,7 @@ impl Terminate {
         undecided.then(|| TerminateError::from_codes(layer, etype, code))?
     }
 
-    /// Read as the answer to a Request: siw swaps the nibbles of the first octet, and no message of RDMAP's own can
+    /// Read as the answer to a Request: siw swaps the nibbles of the first byte, and no message of RDMAP's own can
     /// have failed where there was none. Codes 5 to 7 are MPA's then (RFC 6581 section 8).
     pub fn in_startup(mut self) -> Self {
         if let Some([0x02, 5..=7, third, _]) = self.control
@@ -163,7 +163,7 @@ impl Terminate {
     /// # Errors
     /// [`TerminateParseError`] when a part that the bits announce is not there.
     pub fn parse(payload: &[u8]) -> Result<Self, TerminateParseError> {
-        let short = TerminateParseError { octets: payload.len() };
+        let short = TerminateParseError { bytes: payload.len() };
         let (control, mut rest) = payload.split_first_chunk::<4>().ok_or(short)?;
         let Control { layer, etype, code, parts, bit_order } = Control::parse(*control);
         let mut terminate = Self::control_only(layer, etype, code, bit_order, *control);
@@ -193,7 +193,7 @@ impl Terminate {
     /// Whether there is a DDP header, and it is that of another message than a Read Request.
     fn echoes_no_read_request(&self) -> bool {
         let control = self.ddp_header.as_ref().and_then(|header| header.get(1));
-        control.is_some_and(|&control| Opcode::of_octet(control) != Some(Opcode::ReadRequest))
+        control.is_some_and(|&control| Opcode::of_byte(control) != Some(Opcode::ReadRequest))
     }
 }
 

@@ -33,7 +33,7 @@ pub(crate) use listener::{Admitted, ListenerShared};
 pub(crate) use shared::{CmCommand, CmShared};
 pub(crate) use stream::StreamShared;
 
-use param::ENHANCED_OCTETS;
+use param::ENHANCED_BYTES;
 use shared::{CmOwner, CmPhase};
 
 /// One connection or one listener (`rdma_cm_id`). Cheap to clone; equal when the same.
@@ -159,17 +159,17 @@ impl CmId {
         Ok(())
     }
 
-    /// Rejects a connect request (`rdma_reject`), with up to 508 octets of private data: what the Reply to any Request
+    /// Rejects a connect request (`rdma_reject`), with up to 508 bytes of private data: what the Reply to any Request
     /// can carry. A connection that began in streaming mode is in it again, for other uses.
     ///
     /// # Errors
     /// [`VerbsError::TooLong`], [`VerbsError::Invalid`] when no request waits for a decision.
     pub fn reject(&self, private_data: &[u8]) -> Result<(), VerbsError> {
-        let max = MAX_PRIVATE_DATA - ENHANCED_OCTETS;
+        let max = MAX_PRIVATE_DATA - ENHANCED_BYTES;
         let too_long = VerbsError::TooLong { got: private_data.len() as u64, max: max as u64 };
         let private_data = ArrayVec::try_from(private_data)
             .ok()
-            .filter(|octets: &ArrayVec<u8, MAX_PRIVATE_DATA>| octets.len() <= max)
+            .filter(|bytes: &ArrayVec<u8, MAX_PRIVATE_DATA>| bytes.len() <= max)
             .ok_or(too_long)?;
         let mut state = self.shared.state();
         let (engine, conn, _) = state.requested()?;

@@ -247,7 +247,7 @@ impl Context {
     }
 }
 
-/// 32 octets nobody can guess.
+/// 32 bytes nobody can guess.
 pub(crate) fn entropy() -> Result<[u8; 32], VerbsError> {
     let mut seed = [0; 32];
     getrandom::fill(&mut seed)

@@ -39,10 +39,10 @@ pub struct FastRegion {
 impl FastRegion {
     pub(super) fn allocate(
         pd: &ProtectionDomain,
-        octets: usize,
+        bytes: usize,
         options: &FastOptions<'_>,
     ) -> Result<Self, VerbsError> {
-        let region = Arc::new(Region::new(octets)?);
+        let region = Arc::new(Region::new(bytes)?);
         let registration = pd.shared.resources.memory.prepare(region, &options.prepare(pd)?);
         Ok(Self::new(pd, registration.map_err(refused)?))
     }
@@ -55,14 +55,14 @@ impl FastRegion {
     pub(super) unsafe fn over(
         pd: &ProtectionDomain,
         addr: *mut u8,
-        octets: usize,
+        bytes: usize,
         writable: bool,
         options: &FastOptions<'_>,
     ) -> Result<Self, VerbsError> {
         let options = options.prepare(pd)?;
         // SAFETY: the caller promises what `prepare_user` asks for, until this value is dropped.
         let registration =
-            unsafe { pd.shared.resources.memory.prepare_user(addr, octets, writable, &options) };
+            unsafe { pd.shared.resources.memory.prepare_user(addr, bytes, writable, &options) };
         Ok(Self::new(pd, registration.map_err(refused)?))
     }
 
@@ -93,18 +93,18 @@ impl FastRegion {
         self.registration.memory()
     }
 
-    /// The request that makes `length` octets from `offset` on of the prepared memory reachable, with the next key and
+    /// The request that makes `length` bytes from `offset` on of the prepared memory reachable, with the next key and
     /// tagged offsets that start at the virtual address.
     pub fn register(&self, offset: u64, length: u64, access: Access) -> FastRegister {
         FastRegister { rkey: self.next_rkey(), offset, length, access, base: Base::VirtualAddress }
     }
 
-    /// The virtual address of the octet at `offset` of the prepared memory.
+    /// The virtual address of the byte at `offset` of the prepared memory.
     pub fn addr(&self, offset: u64) -> u64 {
         (self.memory().as_ptr().addr() as u64).wrapping_add(offset)
     }
 
-    /// `length` octets from `offset` of the prepared memory on, as an element for a request that is posted behind the one
+    /// `length` bytes from `offset` of the prepared memory on, as an element for a request that is posted behind the one
     /// that registers them at their virtual address.
     pub fn sge(&self, offset: u64, length: u32) -> Sge {
         Sge { addr: self.addr(offset), length, lkey: self.rkey() }

@@ -50,10 +50,10 @@ pub struct MemoryRegion {
 impl MemoryRegion {
     pub(super) fn allocate(
         pd: &ProtectionDomain,
-        octets: usize,
+        bytes: usize,
         options: &MrOptions<'_>,
     ) -> Result<Self, VerbsError> {
-        let region = Arc::new(Region::new(octets)?);
+        let region = Arc::new(Region::new(bytes)?);
         let registration =
             pd.shared.resources.memory.register(region, &options.register_options(pd)?).map_err(refused)?;
         Ok(Self { registration, pd: pd.clone() })
@@ -67,12 +67,12 @@ impl MemoryRegion {
     pub(super) unsafe fn over(
         pd: &ProtectionDomain,
         addr: *mut u8,
-        octets: usize,
+        bytes: usize,
         options: &MrOptions<'_>,
     ) -> Result<Self, VerbsError> {
         let options = options.register_options(pd)?;
         // SAFETY: the caller promises what `register_user` asks for, until this value is dropped.
-        let registration = unsafe { pd.shared.resources.memory.register_user(addr, octets, &options) };
+        let registration = unsafe { pd.shared.resources.memory.register_user(addr, bytes, &options) };
         Ok(Self { registration: registration.map_err(refused)?, pd: pd.clone() })
     }
 
@@ -86,17 +86,17 @@ impl MemoryRegion {
         self.registration.stag().0
     }
 
-    /// The tagged offset of the first octet: its virtual address, by default.
+    /// The tagged offset of the first byte: its virtual address, by default.
     pub fn addr(&self) -> u64 {
         self.registration.base_to()
     }
 
-    /// Octets.
+    /// Bytes.
     pub fn len(&self) -> usize {
         self.registration.len()
     }
 
-    /// Never: a region has at least one octet.
+    /// Never: a region has at least one byte.
     pub fn is_empty(&self) -> bool {
         false
     }
@@ -106,22 +106,22 @@ impl MemoryRegion {
         self.registration.is_valid()
     }
 
-    /// `length` octets from `offset` on as a scatter/gather element (not checked here, but when posted).
+    /// `length` bytes from `offset` on as a scatter/gather element (not checked here, but when posted).
     pub fn sge(&self, offset: usize, length: usize) -> Sge {
         // A length beyond 32 bits is beyond every message: what is left of it is refused when posted.
         let length = u32::try_from(length).unwrap_or(u32::MAX);
         Sge { addr: self.addr().wrapping_add(offset as u64), length, lkey: self.lkey() }
     }
 
-    /// Copies `octets` into the region from `offset` on.
+    /// Copies `bytes` into the region from `offset` on.
     ///
     /// # Errors
     /// [`VerbsError::LocalProtection`] when it does not fit.
-    pub fn write_at(&self, offset: usize, octets: &[u8]) -> Result<(), VerbsError> {
-        self.registration.memory().write_at(offset, octets).map_err(out_of_range)
+    pub fn write_at(&self, offset: usize, bytes: &[u8]) -> Result<(), VerbsError> {
+        self.registration.memory().write_at(offset, bytes).map_err(out_of_range)
     }
 
-    /// Copies `out.len()` octets from `offset` on out of the region.
+    /// Copies `out.len()` bytes from `offset` on out of the region.
     ///
     /// # Errors
     /// [`VerbsError::LocalProtection`] when it does not fit.
@@ -129,7 +129,7 @@ impl MemoryRegion {
         self.registration.memory().read_at(offset, out).map_err(out_of_range)
     }
 
-    /// One octet, with acquire ordering: for polling the last octet of a Write.
+    /// One byte, with acquire ordering: for polling the last byte of a Write.
     ///
     /// # Errors
     /// [`VerbsError::LocalProtection`] outside the region.
@@ -143,7 +143,7 @@ impl MemoryRegion {
     }
 
     /// How many STags of other protection domains let a peer write to this memory: two peers that write to the same
-    /// octets can destroy each other's data, and a peer that may read them sees what another wrote. Where the peers do not
+    /// bytes can destroy each other's data, and a peer that may read them sees what another wrote. Where the peers do not
     /// trust one another there should be none (RFC 5042 section 6.3.6). It walks the whole table: not for the data path.
     pub fn other_writers(&self) -> usize {
         self.registration.other_writers()

@@ -23,7 +23,7 @@ pub struct MwOptions {
 /// |---|---|---|
 /// | bound by | [`QueuePair::bind_mw`](super::QueuePair::bind_mw), which chooses the key | [`SendOp::BindWindow`], with a key of the consumer's choice |
 /// | used by | every queue pair of the protection domain | the peer of the queue pair that bound it |
-/// | ends by | being bound again, also to no octets | [`SendOp::LocalInvalidate`] or the peer's Send with Invalidate |
+/// | ends by | being bound again, also to no bytes | [`SendOp::LocalInvalidate`] or the peer's Send with Invalidate |
 ///
 /// It ends with its region as well: [`MemoryRegion::deregister`] refuses while a window is bound; dropping or
 /// invalidating the region takes its windows away first.
@@ -65,7 +65,7 @@ impl MemoryWindow {
         self.window.is_valid(Stag(self.rkey()))
     }
 
-    /// The request that binds it to `length` octets from `offset` on of `region`, with the next key.
+    /// The request that binds it to `length` bytes from `offset` on of `region`, with the next key.
     pub fn bind(&self, region: &MemoryRegion, offset: u64, length: u64, access: Access) -> BindWindow {
         BindWindow {
             rkey: self.next_rkey(),
@@ -79,9 +79,9 @@ impl MemoryWindow {
 }
 
 impl QueuePair {
-    /// Binds a window of type 1 (`ibv_bind_mw`): posts a request that binds it to `length` octets from `offset` on of
+    /// Binds a window of type 1 (`ibv_bind_mw`): posts a request that binds it to `length` bytes from `offset` on of
     /// `region`, in order with the requests around it, and returns the STag that it has when the request has completed.
-    /// No octets leave it unbound. What it was bound to before is out of reach when the request has completed.
+    /// No bytes leave it unbound. What it was bound to before is out of reach when the request has completed.
     ///
     /// # Errors
     /// As [`QueuePair::post_send`], and [`VerbsError::Invalid`] for a window of type 2; nothing was posted.

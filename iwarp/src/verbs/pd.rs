@@ -8,21 +8,21 @@ use super::{
 };
 
 impl ProtectionDomain {
-    /// Registers `octets` of fresh zeroed memory, on hugepages where there are any.
+    /// Registers `bytes` of fresh zeroed memory, on hugepages where there are any.
     /// Its tagged offsets start at its virtual address.
     ///
     /// # Errors
     /// [`VerbsError::Limit`], [`VerbsError::Region`].
-    pub fn reg_mr(&self, octets: usize, access: Access) -> Result<MemoryRegion, VerbsError> {
-        self.reg_mr_with(octets, &MrOptions::new(access))
+    pub fn reg_mr(&self, bytes: usize, access: Access) -> Result<MemoryRegion, VerbsError> {
+        self.reg_mr_with(bytes, &MrOptions::new(access))
     }
 
     /// The same with all options.
     ///
     /// # Errors
     /// [`VerbsError::Limit`], [`VerbsError::Region`], [`VerbsError::Invalid`].
-    pub fn reg_mr_with(&self, octets: usize, options: &MrOptions<'_>) -> Result<MemoryRegion, VerbsError> {
-        MemoryRegion::allocate(self, octets, options)
+    pub fn reg_mr_with(&self, bytes: usize, options: &MrOptions<'_>) -> Result<MemoryRegion, VerbsError> {
+        MemoryRegion::allocate(self, bytes, options)
     }
 
     /// Registers memory of the caller (`ibv_reg_mr`).
@@ -31,25 +31,25 @@ impl ProtectionDomain {
     /// [`VerbsError::Limit`], [`VerbsError::Invalid`].
     ///
     /// # Safety
-    /// `addr..addr + octets` must be readable (and writable, if `options` allow any writing) until the region is
+    /// `addr..addr + bytes` must be readable (and writable, if `options` allow any writing) until the region is
     /// dropped, and accessed meanwhile only in ways that allow a peer to change it at any time.
     #[allow(unsafe_code, reason = "the promise is the caller's, and is passed on")]
     pub unsafe fn reg_user_mr(
         &self,
         addr: *mut u8,
-        octets: usize,
+        bytes: usize,
         options: &MrOptions<'_>,
     ) -> Result<MemoryRegion, VerbsError> {
         // SAFETY: the caller promises what `over` asks for, in the same words.
-        unsafe { MemoryRegion::over(self, addr, octets, options) }
+        unsafe { MemoryRegion::over(self, addr, bytes, options) }
     }
 
-    /// `octets` of fresh zeroed memory for fast registration: its STag is invalid until a send queue makes it valid.
+    /// `bytes` of fresh zeroed memory for fast registration: its STag is invalid until a send queue makes it valid.
     ///
     /// # Errors
     /// [`VerbsError::Limit`], [`VerbsError::Region`].
-    pub fn alloc_fast_mr(&self, octets: usize, options: &FastOptions<'_>) -> Result<FastRegion, VerbsError> {
-        FastRegion::allocate(self, octets, options)
+    pub fn alloc_fast_mr(&self, bytes: usize, options: &FastOptions<'_>) -> Result<FastRegion, VerbsError> {
+        FastRegion::allocate(self, bytes, options)
     }
 
     /// The same over memory of the caller, to be written by peers only if `writable`.
@@ -63,12 +63,12 @@ impl ProtectionDomain {
     pub unsafe fn alloc_fast_user_mr(
         &self,
         addr: *mut u8,
-        octets: usize,
+        bytes: usize,
         writable: bool,
         options: &FastOptions<'_>,
     ) -> Result<FastRegion, VerbsError> {
         // SAFETY: the caller promises what `over` asks for, in the same words.
-        unsafe { FastRegion::over(self, addr, octets, writable, options) }
+        unsafe { FastRegion::over(self, addr, bytes, writable, options) }
     }
 
     /// A memory window, bound to nothing (`ibv_alloc_mw`).

@@ -1,4 +1,4 @@
-//! An accepted connection whose other end is octets of the test's own, from its Request on: what `peer` settles, this leaves open.
+//! An accepted connection whose other end is bytes of the test's own, from its Request on: what `peer` settles, this leaves open.
 
 use iwarp::engine::EngineConfig;
 use iwarp::memory::Access;
@@ -11,7 +11,7 @@ use iwarp::verbs::{
 use super::doorman::Doorman;
 use super::raw::{EMPTY_WRITE, RawPair, fpdu, ulpdus};
 
-/// Octets of the region that is lent to the peer.
+/// Bytes of the region that is lent to the peer.
 pub(crate) const REGION: usize = 1 << 16;
 
 pub(crate) struct Accepted {
@@ -83,18 +83,18 @@ impl Accepted {
 
     /// Sends a ULPDU.
     pub(crate) fn say(&mut self, ulpdu: &[u8]) {
-        let octets = fpdu(&mut self.framer, ulpdu);
-        self.raw.send(&octets);
+        let bytes = fpdu(&mut self.framer, ulpdu);
+        self.raw.send(&bytes);
     }
 
     /// Sends several in one go.
     pub(crate) fn say_all(&mut self, ulpdus: &[&[u8]]) {
         let framer = &mut self.framer;
-        let octets: Vec<u8> = ulpdus.iter().flat_map(|ulpdu| fpdu(framer, ulpdu)).collect();
-        self.raw.send(&octets);
+        let bytes: Vec<u8> = ulpdus.iter().flat_map(|ulpdu| fpdu(framer, ulpdu)).collect();
+        self.raw.send(&bytes);
     }
 
-    /// Everything the engine says within `us`, as ULPDUs out of FPDUs whose every octet is checked.
+    /// Everything the engine says within `us`, as ULPDUs out of FPDUs whose every byte is checked.
     pub(crate) fn heard(&mut self, us: i64) -> Vec<Vec<u8>> {
         self.raw.until(us, |_| false);
         let ulpdus = ulpdus(&mut self.theirs, &mut self.raw.inbox);
@@ -118,11 +118,11 @@ impl Accepted {
         self.raw.next_event(&self.channel, 30_000_000).expect("no event")
     }
 
-    /// Octets of the region.
+    /// Bytes of the region.
     pub(crate) fn memory(&self, offset: usize, len: usize) -> Vec<u8> {
-        let mut octets = vec![0; len];
-        self.region.read_at(offset, &mut octets).unwrap();
-        octets
+        let mut bytes = vec![0; len];
+        self.region.read_at(offset, &mut bytes).unwrap();
+        bytes
     }
 }
 

@@ -9,17 +9,17 @@ use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
 /// terabytes that it comes to last. Below 2^38, for aarch64 with the smallest of its address spaces.
 static NEXT: AtomicUsize = AtomicUsize::new(0x20_0000_0000);
 
-/// So many octets that are this test's alone, whole pages.
+/// So many bytes that are this test's alone, whole pages.
 ///
 /// # Panics
 ///
 /// If somebody is there already.
-pub(crate) fn apart(octets: usize, rights: ProtFlags) -> *mut u8 {
+pub(crate) fn apart(bytes: usize, rights: ProtFlags) -> *mut u8 {
     const GAP: usize = 1 << 20;
-    let place = NEXT.fetch_add(octets + GAP, Ordering::Relaxed);
+    let place = NEXT.fetch_add(bytes + GAP, Ordering::Relaxed);
     let flags = MapFlags::PRIVATE | MapFlags::FIXED_NOREPLACE;
     // SAFETY: a mapping that replaces nothing.
-    let start = unsafe { mmap_anonymous(without_provenance_mut(place), octets, rights, flags) }.unwrap();
+    let start = unsafe { mmap_anonymous(without_provenance_mut(place), bytes, rights, flags) }.unwrap();
     assert_eq!(start.addr(), place);
     start.cast()
 }

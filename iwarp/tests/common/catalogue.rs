@@ -81,7 +81,7 @@ pub(crate) struct Name {
 /// What the peer knows of its victim.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Names {
-    /// Lent to it: 4096 octets, with every right.
+    /// Lent to it: 4096 bytes, with every right.
     pub(crate) mine: Name,
     /// Lent to somebody else.
     pub(crate) others: Name,
@@ -110,7 +110,7 @@ pub(crate) fn untagged(control: [u8; 2], stag: u32, queue: [u32; 3], payload: &[
     [&control[..], &stag.to_be_bytes(), &qn, &msn, &mo, payload].concat()
 }
 
-/// Reads `size` octets at `to` of `stag`.
+/// Reads `size` bytes at `to` of `stag`.
 pub(crate) fn read(source: Name, size: u32) -> Vec<u8> {
     let payload = [
         &9_u32.to_be_bytes()[..],
@@ -123,7 +123,7 @@ pub(crate) fn read(source: Name, size: u32) -> Vec<u8> {
     untagged([0x41, 0x41], 0, [1, 1, 0], &payload)
 }
 
-/// The messages, against a stream that has lent what `names` says and has one receive of 64 octets.
+/// The messages, against a stream that has lent what `names` says and has one receive of 64 bytes.
 pub(crate) fn catalogue(names: &Names) -> Vec<Attack> {
     use Echo::{Header, Nothing, ReadRequest};
     use Resource::{

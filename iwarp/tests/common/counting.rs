@@ -13,7 +13,7 @@ pub(crate) fn allocations() -> u64 {
     ALLOCATIONS.get()
 }
 
-/// Octets that this thread has allocated, less those that it has given back.
+/// Bytes that this thread has allocated, less those that it has given back.
 pub(crate) fn held() -> i64 {
     HELD.get()
 }
@@ -40,12 +40,12 @@ unsafe impl GlobalAlloc for Counting {
     }
 
     // SAFETY: what is asked of the caller is what `System` asks for.
-    unsafe fn realloc(&self, ptr: *mut u8, layout: Layout, octets: usize) -> *mut u8 {
+    unsafe fn realloc(&self, ptr: *mut u8, layout: Layout, bytes: usize) -> *mut u8 {
         ALLOCATIONS.set(ALLOCATIONS.get() + 1);
-        HELD.set(HELD.get() + octets as i64 - layout.size() as i64);
+        HELD.set(HELD.get() + bytes as i64 - layout.size() as i64);
         // SAFETY: the caller promises that `ptr` is of this allocator with this layout, so it is of `System`'s, which
-        // gave it out; and that `octets` is not zero and no more than a layout may have.
-        unsafe { System.realloc(ptr, layout, octets) }
+        // gave it out; and that `bytes` is not zero and no more than a layout may have.
+        unsafe { System.realloc(ptr, layout, bytes) }
     }
 
     // SAFETY: what is asked of the caller is what `System` asks for.

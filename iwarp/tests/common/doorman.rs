@@ -39,15 +39,15 @@ impl Doorman {
     }
 
     /// A new connection says this.
-    pub(crate) fn say(&mut self, octets: &[u8]) {
+    pub(crate) fn say(&mut self, bytes: &[u8]) {
         self.pair.connect();
         self.pair.until(2_000, |_| false);
-        self.pair.send(octets);
+        self.pair.send(bytes);
     }
 
     /// A new connection says this, and is asked about.
-    pub(crate) fn asked(&mut self, octets: &[u8]) -> CmEvent {
-        self.say(octets);
+    pub(crate) fn asked(&mut self, bytes: &[u8]) -> CmEvent {
+        self.say(bytes);
         let event = self.event();
         assert!(matches!(event.kind, CmEventKind::ConnectRequest { .. }), "{event:?}");
         event

@@ -33,11 +33,11 @@ pub(crate) fn atomic(
     SendRequest::new(wr_id, SendOp::Atomic { remote, op }, local.sge(at, 8))
 }
 
-/// The eight octets at `at` as a number of this machine.
+/// The eight bytes at `at` as a number of this machine.
 pub(crate) fn word(region: &MemoryRegion, at: usize) -> u64 {
-    let mut octets = [0; 8];
-    region.read_at(at, &mut octets).unwrap();
-    u64::from_ne_bytes(octets)
+    let mut bytes = [0; 8];
+    region.read_at(at, &mut bytes).unwrap();
+    u64::from_ne_bytes(bytes)
 }
 
 pub(crate) fn set_word(region: &MemoryRegion, at: usize, value: u64) {

@@ -224,7 +224,7 @@ pub(crate) fn expect_terminate(pair: &mut Pair, c: &Connected, layer: u8, etype:
     assert_eq!(pair.a.engine.counters().rx_terminates, 1);
 }
 
-/// Octets that tell a lost, doubled or moved piece.
+/// Bytes that tell a lost, doubled or moved piece.
 pub(crate) fn pattern(seed: u64, len: usize) -> Vec<u8> {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     (0..len)

@@ -72,8 +72,8 @@ impl Peer {
 
     /// Sends segments, in as few TCP segments as they fit.
     pub(crate) fn say(&mut self, ulpdus: &[&[u8]]) {
-        let octets: Vec<u8> = ulpdus.iter().flat_map(|ulpdu| fpdu(&mut self.framer, ulpdu)).collect();
-        self.pair.send(&octets);
+        let bytes: Vec<u8> = ulpdus.iter().flat_map(|ulpdu| fpdu(&mut self.framer, ulpdu)).collect();
+        self.pair.send(&bytes);
     }
 
     pub(crate) fn run(&mut self, us: i64) {
@@ -83,7 +83,7 @@ impl Peer {
     /// The engine's next segment.
     pub(crate) fn hear(&mut self) -> Vec<u8> {
         let whole = |pair: &RawPair| {
-            let length = pair.inbox.first_chunk::<2>().map(|octets| u16::from_be_bytes(*octets) as usize)?;
+            let length = pair.inbox.first_chunk::<2>().map(|bytes| u16::from_be_bytes(*bytes) as usize)?;
             let wire = (2 + length).next_multiple_of(4) + 4;
             (pair.inbox.len() >= wire).then_some((length, wire))
         };
@@ -151,7 +151,7 @@ pub(crate) fn atomic_response(msn: u32, id: u32, original: u64) -> Vec<u8> {
     untagged(0x4b, 3, msn, &[&id.to_be_bytes()[..], &original.to_be_bytes()].concat())
 }
 
-/// A Read Request of `size` octets from `to` of `stag`; the answer goes to STag 9.
+/// A Read Request of `size` bytes from `to` of `stag`; the answer goes to STag 9.
 pub(crate) fn read_request(msn: u32, size: u32, stag: u32, to: u64) -> Vec<u8> {
     let mut payload = [0, 0, 0, 9, 0, 0, 0, 0, 0, 0, 0, 0].to_vec();
     payload.extend(size.to_be_bytes());

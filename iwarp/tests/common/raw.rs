@@ -9,10 +9,10 @@ use tcp_lite::{CloseReason, ConnId, Event, Instant, Limits, Stack, StackConfig};
 
 use super::PORT;
 
-/// Octets of an Ethernet header.
+/// Bytes of an Ethernet header.
 const ETHERNET: usize = 14;
 
-/// A Write of no octets: the first FPDU of an initiator, after which the responder may speak.
+/// A Write of no bytes: the first FPDU of an initiator, after which the responder may speak.
 pub(crate) const EMPTY_WRITE: [u8; 14] = [0xc1, 0x40, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
 
 /// An engine, and a TCP stack on the other end of its wire.
@@ -26,9 +26,9 @@ pub(crate) struct RawPair {
     port: Box<dyn Port>,
     out: Burst,
     conn: Option<ConnId>,
-    /// Octets of the engine's stream so far.
+    /// Bytes of the engine's stream so far.
     pub(crate) inbox: Vec<u8>,
-    /// How many octets each of its TCP segments had.
+    /// How many bytes each of its TCP segments had.
     pub(crate) segments: Vec<usize>,
     /// How the connection ended.
     pub(crate) closed: Option<CloseReason>,
@@ -252,26 +252,26 @@ impl RawPair {
         event
     }
 
-    /// Sends octets as they are.
-    pub(crate) fn send(&mut self, octets: &[u8]) {
-        let mut octets = octets;
+    /// Sends bytes as they are.
+    pub(crate) fn send(&mut self, bytes: &[u8]) {
+        let mut bytes = bytes;
         let conn = self.conn.unwrap();
         for _ in 0..100_000 {
-            if octets.is_empty() || self.closed.is_some() {
+            if bytes.is_empty() || self.closed.is_some() {
                 return;
             }
             let now = Instant::from_micros(self.now_us);
-            let sent = self.stack.send(now, conn, octets).unwrap_or(0);
-            octets = &octets[sent..];
+            let sent = self.stack.send(now, conn, bytes).unwrap_or(0);
+            bytes = &bytes[sent..];
             self.turn();
         }
-        panic!("{} octets were not taken", octets.len());
+        panic!("{} bytes were not taken", bytes.len());
     }
 
-    /// Sends what TCP takes now, in one segment if it fits; says how many octets that is.
-    pub(crate) fn offer(&mut self, octets: &[u8]) -> usize {
+    /// Sends what TCP takes now, in one segment if it fits; says how many bytes that is.
+    pub(crate) fn offer(&mut self, bytes: &[u8]) -> usize {
         let now = Instant::from_micros(self.now_us);
-        self.stack.send(now, self.conn.unwrap(), octets).unwrap_or(0)
+        self.stack.send(now, self.conn.unwrap(), bytes).unwrap_or(0)
     }
 
     /// RST.
@@ -286,8 +286,8 @@ impl RawPair {
 }
 
 /// The Internet checksum.
-fn checksum(octets: &[u8]) -> [u8; 2] {
-    let words = octets.chunks(2).map(|pair| u32::from(pair[0]) << 8 | u32::from(pair[1]));
+fn checksum(bytes: &[u8]) -> [u8; 2] {
+    let words = bytes.chunks(2).map(|pair| u32::from(pair[0]) << 8 | u32::from(pair[1]));
     let sum: u32 = words.sum();
     let folded = (sum & 0xffff) + (sum >> 16);
     (!((folded & 0xffff) + (folded >> 16)) as u16).to_be_bytes()
@@ -295,43 +295,42 @@ fn checksum(octets: &[u8]) -> [u8; 2] {
 
 /// A Request of revision 2 without peer-to-peer: depths 8 and 8.
 pub(crate) fn request(crc: bool) -> Vec<u8> {
-    let mut octets = b"MPA ID Req Frame".to_vec();
-    octets.extend([if crc { 0x50 } else { 0x10 }, 2, 0, 4, 0, 8, 0, 8]);
-    octets
+    let mut bytes = b"MPA ID Req Frame".to_vec();
+    bytes.extend([if crc { 0x50 } else { 0x10 }, 2, 0, 4, 0, 8, 0, 8]);
+    bytes
 }
 
-/// A Request of revision 2 for peer-to-peer with the one RTR form `bits` (of the frame's last four octets).
+/// A Request of revision 2 for peer-to-peer with the one RTR form `bits` (of the frame's last four bytes).
 pub(crate) fn peer_to_peer_request(bits: [u8; 2]) -> Vec<u8> {
-    let mut octets = request(true);
-    let depths = octets.len() - 4;
-    octets[depths] |= bits[0];
-    octets[depths + 2] |= bits[1];
-    octets
+    let mut bytes = request(true);
+    let depths = bytes.len() - 4;
+    bytes[depths] |= bits[0];
+    bytes[depths + 2] |= bits[1];
+    bytes
 }
 
 /// A ULPDU as an FPDU.
 pub(crate) fn fpdu(framer: &mut Framer, ulpdu: &[u8]) -> Vec<u8> {
-    let mut octets = vec![0; framer.wire_len(ulpdu.len())];
-    framer.frame(&mut octets, ulpdu);
-    octets
+    let mut bytes = vec![0; framer.wire_len(ulpdu.len())];
+    framer.frame(&mut bytes, ulpdu);
+    bytes
 }
 
-/// Takes the whole FPDUs off `octets`, which `theirs` framed, and gives their ULPDUs. Every octet is checked.
-pub(crate) fn ulpdus(theirs: &mut Framer, octets: &mut Vec<u8>) -> Vec<Vec<u8>> {
+/// Takes the whole FPDUs off `bytes`, which `theirs` framed, and gives their ULPDUs. Every byte is checked.
+pub(crate) fn ulpdus(theirs: &mut Framer, bytes: &mut Vec<u8>) -> Vec<Vec<u8>> {
     let mut ulpdus = Vec::new();
     loop {
         let (start, markers) = (theirs.position(), theirs.markers());
         let in_marker = |at: usize| markers && (start + at as u64) % 512 < 4;
-        let mut content =
-            octets.iter().enumerate().filter(|(at, _)| !in_marker(*at)).map(|(_, octet)| *octet);
+        let mut content = bytes.iter().enumerate().filter(|(at, _)| !in_marker(*at)).map(|(_, byte)| *byte);
         let (Some(high), Some(low)) = (content.next(), content.next()) else { return ulpdus };
         let ulpdu: Vec<u8> = content.take(u16::from_be_bytes([high, low]).into()).collect();
-        if octets.len() < theirs.wire_len(usize::from(u16::from_be_bytes([high, low]))) {
+        if bytes.len() < theirs.wire_len(usize::from(u16::from_be_bytes([high, low]))) {
             return ulpdus;
         }
         let whole = fpdu(theirs, &ulpdu);
-        assert_eq!(octets[..whole.len()], whole, "an FPDU that is not as it should be");
-        octets.drain(..whole.len());
+        assert_eq!(bytes[..whole.len()], whole, "an FPDU that is not as it should be");
+        bytes.drain(..whole.len());
         ulpdus.push(ulpdu);
     }
 }

@@ -58,8 +58,8 @@ impl Served {
 
     /// The peer sends a ULPDU.
     pub(crate) fn say(&mut self, ulpdu: &[u8]) {
-        let octets = fpdu(&mut self.framer, ulpdu);
-        self.pair.send(&octets);
+        let bytes = fpdu(&mut self.framer, ulpdu);
+        self.pair.send(&bytes);
     }
 
     /// A Read that this peer never answers.

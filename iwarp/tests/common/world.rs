@@ -22,7 +22,7 @@ use super::{PORT, pattern};
 pub(crate) const ALL: Access = Access::LOCAL_WRITE.union(Access::REMOTE_WRITE).union(Access::REMOTE_READ);
 pub(crate) const WRITE_ONLY: Access = Access::LOCAL_WRITE.union(Access::REMOTE_WRITE);
 pub(crate) const REGION: usize = 4096;
-/// Octets of a receive buffer.
+/// Bytes of a receive buffer.
 const SLOT: usize = 64;
 /// Buffers of the shared receive queue.
 const SLOTS: usize = 32;
@@ -93,7 +93,7 @@ pub(crate) struct Honest {
     pub(crate) qp: QueuePair,
     pub(crate) _id: CmId,
     pub(crate) end: End,
-    pub(crate) octets: Vec<u8>,
+    pub(crate) bytes: Vec<u8>,
 }
 
 /// A server (10.0.0.1), a raw hostile peer (10.0.0.2), and a host of honest clients (10.0.0.3) on one network.
@@ -159,7 +159,7 @@ impl World {
             id.connect(&qp, format!("10.0.0.1:{PORT}").parse().unwrap(), &ConnParam::default()).unwrap();
             let mut end = world.end(true);
             world.accept(&mut end);
-            world.honest.push(Honest { qp, _id: id, end, octets: vec![0; REGION] });
+            world.honest.push(Honest { qp, _id: id, end, bytes: vec![0; REGION] });
         }
         for client in 0..HONEST {
             world.exchange(client, 1);
@@ -224,11 +224,11 @@ impl World {
     /// An honest client sees in the server's memory what it left there, leaves something new, and sends a message.
     pub(crate) fn exchange(&mut self, client: usize, round: u64) {
         let honest = &mut self.honest[client];
-        let mut octets = vec![0; REGION];
-        honest.end.region.read_at(0, &mut octets).unwrap();
-        assert_eq!(octets, honest.octets, "somebody else wrote here");
-        honest.octets = pattern(round * 16 + client as u64, REGION);
-        self.local.write_at(0, &honest.octets).unwrap();
+        let mut bytes = vec![0; REGION];
+        honest.end.region.read_at(0, &mut bytes).unwrap();
+        assert_eq!(bytes, honest.bytes, "somebody else wrote here");
+        honest.bytes = pattern(round * 16 + client as u64, REGION);
+        self.local.write_at(0, &honest.bytes).unwrap();
         let remote = RemoteAddr { addr: honest.end.region.addr(), rkey: honest.end.region.rkey() };
         let sent = [
             SendRequest::new(1, SendOp::Write { remote }, self.local.sge(0, REGION)),
@@ -240,9 +240,9 @@ impl World {
             let wc = next(&mut self.raw, &self.clients_cq);
             assert_eq!((wc.wr_id, wc.status), (wr_id, WcStatus::Success));
         }
-        self.local.read_at(REGION, &mut octets).unwrap();
+        self.local.read_at(REGION, &mut bytes).unwrap();
         let honest = &self.honest[client];
-        assert_eq!(octets, honest.octets, "what was written is read");
+        assert_eq!(bytes, honest.bytes, "what was written is read");
         // The completion of the message, behind those of other streams of the set.
         loop {
             let wc = next(&mut self.raw, &honest.end.cq);
@@ -251,13 +251,13 @@ impl World {
                 self.set.slots.read_at(wc.wr_id as usize * SLOT, &mut message).unwrap();
                 self.set.post(wc.wr_id);
                 if wc.qp_num == honest.end.qp.qp_num() {
-                    assert_eq!((wc.status, &message[..]), (WcStatus::Success, &octets[..SLOT]));
+                    assert_eq!((wc.status, &message[..]), (WcStatus::Success, &bytes[..SLOT]));
                     break;
                 }
             } else if wc.qp_num == honest.end.qp.qp_num() {
                 let mut message = [0; SLOT];
                 honest.end.inbox.read_at(0, &mut message).unwrap();
-                assert_eq!((wc.status, &message[..]), (WcStatus::Success, &octets[..SLOT]));
+                assert_eq!((wc.status, &message[..]), (WcStatus::Success, &bytes[..SLOT]));
                 honest.end.post();
                 break;
             }
@@ -277,16 +277,16 @@ impl World {
         for ulpdu in &attack.before {
             self.raw.send(&fpdu(&mut framer, ulpdu));
         }
-        let mut octets = fpdu(&mut framer, &attack.ulpdu);
-        *octets.last_mut().unwrap() ^= u8::from(attack.error == TerminateError::MpaCrc);
-        self.raw.send(&octets);
+        let mut bytes = fpdu(&mut framer, &attack.ulpdu);
+        *bytes.last_mut().unwrap() ^= u8::from(attack.error == TerminateError::MpaCrc);
+        self.raw.send(&bytes);
         assert!(self.raw.until(1_000_000, |raw| raw.is_over()), "{}: it goes on", attack.name);
         let (layer, etype, code) = attack.error.codes();
         let told = StreamError { layer, etype, code, from_peer: false };
         assert_eq!(end.qp.error(), Some(told), "{}", attack.name);
     }
 
-    /// The whole catalogue, and octets without sense; the honest clients work on after each.
+    /// The whole catalogue, and bytes without sense; the honest clients work on after each.
     pub(crate) fn siege(&mut self) {
         let count = catalogue(&Names::default()).len();
         for at in 0..count {
@@ -317,7 +317,7 @@ impl World {
             self.honest[0].qp.post_send(&write).unwrap();
             assert_eq!(next(&mut self.raw, &self.clients_cq).status, WcStatus::Success);
         }
-        self.local.read_at(0, &mut self.honest[0].octets).unwrap();
+        self.local.read_at(0, &mut self.honest[0].bytes).unwrap();
         self.raw.now_us - start
     }
 }

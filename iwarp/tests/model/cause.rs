@@ -9,7 +9,7 @@ pub(crate) enum Cause {
     Write,
     /// A Read (or atomic) that the source does not give.
     Read,
-    /// An atomic on eight octets that are not aligned.
+    /// An atomic on eight bytes that are not aligned.
     Misaligned,
     /// An invalidation by the peer that is not allowed.
     Invalidate,

@@ -41,10 +41,10 @@ impl Dice {
         unreachable!("a throw is below the sum of all weights")
     }
 
-    pub(crate) fn octets(&mut self, len: usize) -> Vec<u8> {
-        let mut octets = vec![0; len];
-        self.0.fill_bytes(&mut octets);
-        octets
+    pub(crate) fn bytes(&mut self, len: usize) -> Vec<u8> {
+        let mut bytes = vec![0; len];
+        self.0.fill_bytes(&mut bytes);
+        bytes
     }
 
     /// A length of a message: edges of segments, small ones, and now and then a long one.

@@ -5,7 +5,7 @@
 //! | `dice.rs` | everything random, from one number |
 //! | `steps.rs` | what a run does: posts, receives, registrations, revocations, connections, turns, rests |
 //! | `operations.rs`, `operations/` | the requests of the send queue: **an operation is added here and nowhere else** |
-//! | `memory.rs` | what each octet of registered memory may hold |
+//! | `memory.rs` | what each byte of registered memory may hold |
 //! | `names.rs` | STags of regions and windows: what they reach, and whether they may be used |
 //! | `streams.rs`, `streams/` | who completes, in which order, with what, and what that says of memory |
 //! | `cause.rs` | what ends a stream, and what each end may then say |
@@ -139,7 +139,7 @@ fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok().map(|text| text.parse().unwrap_or_else(|_| panic!("{name} is a number")))
 }
 
-/// Whatever is posted, revoked, closed or lost on the way: octets, order, statuses and ends are the model's.
+/// Whatever is posted, revoked, closed or lost on the way: bytes, order, statuses and ends are the model's.
 // Proves RDMAP-007, RDMAP-044, RDMAP-045, RDMAP-064, RDMAP-076, RDMAP-239, RDMAP-269, RDMAP-270, RDMAP-277,
 // RDMAP-287, RDMAP-307, RDMAP-407, RDMAP-412, RDMAP-413, RDMAP-416, RDMAP-421: over wires that lose and
 // reorder, completions out of order are found (RDMAP-007, RDMAP-044, RDMAP-239, RDMAP-287, RDMAP-407), and
@@ -161,10 +161,10 @@ fn random_runs() {
     }
     let Sum { succeeded, failed, exact, checked } = all;
     println!(
-        "{count} runs: {succeeded} requests succeeded, {failed} failed; {exact} of {checked} octets exact"
+        "{count} runs: {succeeded} requests succeeded, {failed} failed; {exact} of {checked} bytes exact"
     );
     // A model that allows everything shows nothing.
-    assert!(count < SEEDS || exact * 100 > checked * 95, "{exact} of {checked} octets are exact");
+    assert!(count < SEEDS || exact * 100 > checked * 95, "{exact} of {checked} bytes are exact");
     assert!(count < SEEDS || succeeded > 20 * count && failed > count, "{succeeded} and {failed} requests");
 }
 
@@ -184,7 +184,7 @@ fn deliberate_defects_are_found() {
     }
 }
 
-/// With CRCs the same bad wire ends the stream by MPA's Terminate, and no octet is wrong.
+/// With CRCs the same bad wire ends the stream by MPA's Terminate, and no byte is wrong.
 #[test]
 fn the_crc_keeps_what_the_wire_turns_away() {
     let seeds = seeds(SEEDS_OF_DEFECTS);

@@ -1,6 +1,6 @@
 //! What registered memory may hold.
 //!
-//! Each octet has a value that was seen last, and the effects under way over it. An effect (a Write, a Send into its
+//! Each byte has a value that was seen last, and the effects under way over it. An effect (a Write, a Send into its
 //! receive buffer, a Read's response, a store of the application) may have happened in part until it is *settled*:
 //! until something was seen that the documents promise only after all of it was placed. The one rule: **a value is gone
 //! once an effect that began after the value had settled has itself settled.** Effects that overlap in time leave
@@ -13,7 +13,7 @@ use super::names::{Binding, BindingId, Life, Name, Window};
 /// A region's place in [`Memory::regions`]; never used again.
 pub(crate) type RegionId = usize;
 
-/// Octets of a region.
+/// Bytes of a region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Span {
     pub(crate) region: RegionId,
@@ -34,7 +34,7 @@ impl Span {
 /// A registration. Prepared memory that is registered again is another one.
 pub(crate) struct Region {
     pub(crate) host: usize,
-    /// The octets that it gives: all, or a part of what was prepared.
+    /// The bytes that it gives: all, or a part of what was prepared.
     pub(crate) at: usize,
     pub(crate) len: usize,
     pub(crate) addr: u64,
@@ -74,7 +74,7 @@ pub(crate) enum Flow {
     Change,
 }
 
-/// Octets on their way.
+/// Bytes on their way.
 pub(crate) struct Effect {
     pub(crate) op: u64,
     pub(crate) by: By,
@@ -107,7 +107,7 @@ pub(crate) struct View {
 
 impl View {
     /// A request of the peer's is carried out after all in front of it was placed; a fenced one starts after the Reads
-    /// in front of it have their octets.
+    /// in front of it have their bytes.
     fn follows(&self, effect: &Effect) -> bool {
         let before = match self.flow {
             Flow::In | Flow::Change => effect.flow != Flow::In,
@@ -117,7 +117,7 @@ impl View {
     }
 }
 
-/// Octets from `at` to `end` that the same effects reach, and which of their values may be there.
+/// Bytes from `at` to `end` that the same effects reach, and which of their values may be there.
 struct Run {
     at: usize,
     end: usize,
@@ -134,7 +134,7 @@ pub(crate) struct Memory {
     pub(crate) bindings: Vec<Binding>,
     pub(crate) effects: Vec<Effect>,
     now: u64,
-    /// Octets checked of which exactly one value was allowed, and all that were.
+    /// Bytes checked of which exactly one value was allowed, and all that were.
     pub(crate) exact: u64,
     pub(crate) checked: u64,
 }
@@ -169,7 +169,7 @@ impl Memory {
         self.now
     }
 
-    /// The octets of `spans` as `view` finds them.
+    /// The bytes of `spans` as `view` finds them.
     pub(crate) fn fetch(&self, spans: &[Span], view: View) -> Vec<Option<u8>> {
         let mut values = Vec::new();
         for span in spans {
@@ -196,11 +196,11 @@ impl Memory {
         }
     }
 
-    /// The application stores `octets`.
-    pub(crate) fn store(&mut self, span: Span, octets: &[u8]) {
+    /// The application stores `bytes`.
+    pub(crate) fn store(&mut self, span: Span, bytes: &[u8]) {
         self.disturb(&[span], |_| false);
         let now = self.tick();
-        let values = octets.iter().copied().map(Some).collect();
+        let values = bytes.iter().copied().map(Some).collect();
         let application = Effect::of(0, application(0));
         let settled = Some(now);
         self.effects.push(Effect {
@@ -241,8 +241,8 @@ impl Memory {
     pub(crate) fn close(&mut self, binding: BindingId, seen: &[(Span, Vec<u8>)]) {
         self.bindings[binding].life = Life::Gone;
         self.settle(|effect| effect.through == Some(Name::Binding(binding)));
-        for (span, octets) in seen {
-            self.store(*span, octets);
+        for (span, bytes) in seen {
+            self.store(*span, bytes);
         }
     }
 
@@ -274,17 +274,17 @@ impl Memory {
             self.exact += exact.count() as u64;
             let base = &self.regions[span.region].base;
             for at in run.at..run.end {
-                let octet = seen[at - span.at];
-                let allowed = (run.base && base[at].is_none_or(|value| value == octet))
+                let byte = seen[at - span.at];
+                let allowed = (run.base && base[at].is_none_or(|value| value == byte))
                     || run.alive.iter().any(|&(effect, first)| {
-                        self.effects[effect].values[first + at - run.at].is_none_or(|value| value == octet)
+                        self.effects[effect].values[first + at - run.at].is_none_or(|value| value == byte)
                     });
                 if !allowed {
                     let from: Vec<u64> =
                         run.alive.iter().map(|&(effect, _)| self.effects[effect].op).collect();
                     let region = span.region;
                     return Err(format!(
-                        "octet {at} of region {region} is {octet:#04x}: neither the old one ({}, {:02x?}) nor of {from:?}",
+                        "byte {at} of region {region} is {byte:#04x}: neither the old one ({}, {:02x?}) nor of {from:?}",
                         if run.base { "allowed" } else { "overwritten" },
                         base[at],
                     ));
@@ -309,7 +309,7 @@ impl Memory {
         if region.life == Life::Gone {
             return vec![Run { at: span.at, end: span.end(), base: true, alive: Vec::new() }];
         }
-        // (effect, first octet of the region, end, index of the first value)
+        // (effect, first byte of the region, end, index of the first value)
         let mut pieces = Vec::new();
         for (index, effect) in self.effects.iter().enumerate() {
             let mut first = 0;
@@ -355,7 +355,7 @@ impl Memory {
         cuts.windows(2).map(|cut| run(cut[0], cut[1])).collect()
     }
 
-    /// The one value that the octet can have.
+    /// The one value that the byte can have.
     fn the_only(&self, region: RegionId, run: &Run, at: usize) -> Option<u8> {
         let base = run.base.then(|| self.regions[region].base[at]);
         let mut values = run
@@ -401,7 +401,7 @@ impl Effect {
         }
     }
 
-    /// Whether it happens only after `reader` has taken its octets: it is later in the same stream, and either
+    /// Whether it happens only after `reader` has taken its bytes: it is later in the same stream, and either
     /// fenced behind a request that is answered, or the answer to a request that left behind `reader`'s payload, or the
     /// work of a request that is carried out only after `reader` was answered. Or it is `reader`'s own work.
     fn comes_after(&self, reader: &Effect) -> bool {
@@ -422,7 +422,7 @@ impl Effect {
                 let mut start = first + from.at.max(span.at) - from.at;
                 let mut end = first + from.end().min(span.end()) - from.at;
                 if self.flow == Flow::Change {
-                    // A number: each octet depends on each.
+                    // A number: each byte depends on each.
                     (start, end) = (0, self.values.len());
                 }
                 let values = &mut self.values[start..end];
@@ -437,7 +437,7 @@ impl Effect {
     }
 }
 
-/// Octets `start..end` of what `spans` are together.
+/// Bytes `start..end` of what `spans` are together.
 pub(crate) fn cut(spans: &[Span], start: usize, end: usize) -> Vec<Span> {
     let mut first = 0;
     let mut pieces = Vec::new();

@@ -69,7 +69,7 @@ pub(crate) struct Binding {
 pub(crate) struct Grant {
     pub(crate) host: usize,
     pub(crate) region: RegionId,
-    /// Octets of the region.
+    /// Bytes of the region.
     pub(crate) at: usize,
     pub(crate) len: usize,
     /// The tagged offset of the first of them.
@@ -107,7 +107,7 @@ impl Grant {
         self.life == Life::Ending && self.taker == Some(by)
     }
 
-    /// The tagged offset of the region's octet `at`.
+    /// The tagged offset of the region's byte `at`.
     pub(crate) fn offset_of(&self, at: usize) -> u64 {
         self.addr.wrapping_add(at as u64).wrapping_sub(self.at as u64)
     }

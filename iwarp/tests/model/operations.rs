@@ -41,7 +41,7 @@ const OPERATIONS: &[(usize, Draw)] = &[
 /// Once in how many requests something is not as it should be.
 pub(crate) const MISCHIEF: usize = 120;
 
-/// Octets that `INLINE` takes.
+/// Bytes that `INLINE` takes.
 const INLINE: usize = 128;
 
 pub(crate) fn draw(dice: &mut Dice, model: &Model, by: By, op: u64) -> Option<Drawn> {
@@ -49,7 +49,7 @@ pub(crate) fn draw(dice: &mut Dice, model: &Model, by: By, op: u64) -> Option<Dr
     Some(flagged(dice, drawn))
 }
 
-/// A Send of `len` octets.
+/// A Send of `len` bytes.
 pub(crate) fn long_send(dice: &mut Dice, model: &Model, by: By, op: u64, len: usize) -> Option<Drawn> {
     let drawn = send_of(dice, model, by, op, len)?;
     Some(flagged(dice, drawn))
@@ -224,7 +224,7 @@ pub(crate) fn sge(model: &Model, span: &Span) -> Sge {
     Sge { addr: grant.offset_of(span.at), length: span.len as u32, lkey: grant.key }
 }
 
-/// Local memory of `by` for `len` octets, in up to three pieces.
+/// Local memory of `by` for `len` bytes, in up to three pieces.
 pub(crate) fn gather(dice: &mut Dice, model: &Model, by: By, len: usize) -> Option<Vec<Span>> {
     pieces(dice, model, by, len, Access::empty())
 }
@@ -254,7 +254,7 @@ fn pieces(dice: &mut Dice, model: &Model, by: By, len: usize, right: Access) -> 
     Some(spans)
 }
 
-/// `len` octets of a region of `by`'s host, mostly where nothing is under way.
+/// `len` bytes of a region of `by`'s host, mostly where nothing is under way.
 fn place(dice: &mut Dice, model: &Model, by: By, len: usize, right: Access) -> Option<Span> {
     let fits = |name: Name| {
         let Name::Region(region) = name else { return false };
@@ -276,7 +276,7 @@ fn holds(model: &Model, name: Name, len: usize, right: Access) -> bool {
     grant.access.contains(right) && grant.len >= len
 }
 
-/// `len` octets by a name that `fits`, mostly where nothing is under way.
+/// `len` bytes by a name that `fits`, mostly where nothing is under way.
 fn quiet_place(
     dice: &mut Dice,
     model: &Model,
@@ -302,7 +302,7 @@ fn remote(dice: &mut Dice, model: &Model, by: By, right: Access) -> Option<(Remo
     part(dice, model, by, len, right)
 }
 
-/// As [`remote`], `len` octets.
+/// As [`remote`], `len` bytes.
 fn part(dice: &mut Dice, model: &Model, by: By, len: usize, right: Access) -> Option<(Remote, RemoteAddr)> {
     let host = 1 - by.1;
     if dice.one_in(MISCHIEF) {

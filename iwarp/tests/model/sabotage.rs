@@ -22,12 +22,12 @@ pub(crate) enum Defect {
     FalseFlush,
     /// A receive completes with a length too large by one.
     WrongLength,
-    /// An octet that was placed is another one.
-    WrongOctet,
-    /// An octet beside what was placed changes.
-    StrayOctet,
+    /// A byte that was placed is another one.
+    WrongByte,
+    /// A byte beside what was placed changes.
+    StrayByte,
     /// Memory changes after it was revoked.
-    RevokedOctet,
+    RevokedByte,
     /// The wire turns payload, with good TCP checksums, and no CRC is used.
     Wire,
     /// The same, and the model knows: with CRCs it is no defect of the stack's.
@@ -43,9 +43,9 @@ impl Defect {
         Self::FalseSuccess,
         Self::FalseFlush,
         Self::WrongLength,
-        Self::WrongOctet,
-        Self::StrayOctet,
-        Self::RevokedOctet,
+        Self::WrongByte,
+        Self::StrayByte,
+        Self::RevokedByte,
         Self::Wire,
     ];
 }
@@ -106,10 +106,10 @@ impl Sabotage {
         if let Some(span) = placed.iter().find(|span| span.len > 0)
             && let Some(region) = &memory[span.region]
         {
-            if self.is_now(Defect::WrongOctet) {
+            if self.is_now(Defect::WrongByte) {
                 flip(region, span.at);
             }
-            if span.end() < region.len() && self.is_now(Defect::StrayOctet) {
+            if span.end() < region.len() && self.is_now(Defect::StrayByte) {
                 flip(region, span.end());
             }
         }
@@ -118,7 +118,7 @@ impl Sabotage {
     pub(crate) fn rest(&mut self, memory: &[Option<Held>], regions: &[Region]) {
         let gone = memory.iter().zip(regions).find(|(_, region)| region.life == Life::Gone);
         if let Some((Some(region), _)) = gone
-            && self.is_now(Defect::RevokedOctet)
+            && self.is_now(Defect::RevokedByte)
         {
             flip(region, 0);
         }
@@ -136,7 +136,7 @@ impl Sabotage {
 }
 
 fn flip(region: &Held, at: usize) {
-    let mut octet = [0];
-    region.read_at(at, &mut octet).expect("inside the region");
-    region.write_at(at, &[octet[0] ^ 0x10]).expect("inside the region");
+    let mut byte = [0];
+    region.read_at(at, &mut byte).expect("inside the region");
+    region.write_at(at, &[byte[0] ^ 0x10]).expect("inside the region");
 }

@@ -26,7 +26,7 @@ pub(crate) use shared::DEPTH;
 pub(crate) struct Remote {
     /// `None`: its key is nobody's.
     pub(crate) name: Option<Name>,
-    /// The first octet of the region behind it.
+    /// The first byte of the region behind it.
     pub(crate) at: usize,
     pub(crate) len: usize,
     /// The right it takes.
@@ -70,7 +70,7 @@ pub(crate) struct Meaning {
     pub(crate) inline: bool,
     /// Memory of the peer.
     pub(crate) remote: Option<Remote>,
-    /// What is done to the peer's memory, whose old octets are the payload.
+    /// What is done to the peer's memory, whose old bytes are the payload.
     pub(crate) change: Option<AtomicOp>,
     /// Consumes a receive request of the peer.
     pub(crate) message: Option<Message>,
@@ -274,8 +274,8 @@ impl Model {
         } else {
             self.memory.begin(payload);
         }
-        if let Some(octets) = immediate {
-            let values = octets.into_iter().map(Some).collect();
+        if let Some(bytes) = immediate {
+            let values = bytes.into_iter().map(Some).collect();
             self.memory.begin(Effect { message: true, values, ..Effect::of(op, by) });
         }
         if let Some(message) = &meaning.message {
@@ -333,7 +333,7 @@ impl Model {
         }
     }
 
-    /// Octets of `remote` that the peer's memory grants; notes the end of the stream where that is not all.
+    /// Bytes of `remote` that the peer's memory grants; notes the end of the stream where that is not all.
     fn reach(&mut self, by: By, remote: &Remote) -> usize {
         let (stream, side) = by;
         let grant = remote.name.map(|name| self.memory.grant(name));
@@ -545,11 +545,11 @@ impl Model {
     }
 }
 
-/// What an atomic makes of eight octets, a number of this machine; `None` where they are not known.
+/// What an atomic makes of eight bytes, a number of this machine; `None` where they are not known.
 fn changed(op: AtomicOp, before: &[Option<u8>]) -> Vec<Option<u8>> {
-    let octets: Option<Vec<u8>> = before.iter().copied().collect();
-    let Some(Ok(octets)) = octets.map(<[u8; 8]>::try_from) else { return vec![None; before.len()] };
-    let before = u64::from_ne_bytes(octets);
+    let bytes: Option<Vec<u8>> = before.iter().copied().collect();
+    let Some(Ok(bytes)) = bytes.map(<[u8; 8]>::try_from) else { return vec![None; before.len()] };
+    let before = u64::from_ne_bytes(bytes);
     let after = match op {
         AtomicOp::FetchAdd { add, mask } => {
             // Bit by bit; behind the highest bit of a field the carry is dropped.

@@ -6,7 +6,7 @@ use dp::{Burst, Checksum, Port};
 use super::common::hooked::{Hooks, hooked};
 use super::dice::Dice;
 
-/// Octets of the Ethernet header, and of it with the headers of IPv4 and TCP.
+/// Bytes of the Ethernet header, and of it with the headers of IPv4 and TCP.
 const ETHERNET: usize = 14;
 const HEADERS: usize = 100;
 
@@ -36,11 +36,11 @@ impl Hooks for Turning {
             }
             let first = if self.unseen { HEADERS } else { ETHERNET };
             let Some(mut copy) = frame.deep_copy(port.mempool()) else { continue };
-            if let Some(octets) = copy.head_mut().and_then(|octets| octets.get_mut(first..))
-                && !octets.is_empty()
+            if let Some(bytes) = copy.head_mut().and_then(|bytes| bytes.get_mut(first..))
+                && !bytes.is_empty()
             {
-                let at = self.dice.below(octets.len());
-                octets[at] ^= 1 << self.dice.below(8);
+                let at = self.dice.below(bytes.len());
+                bytes[at] ^= 1 << self.dice.below(8);
                 copy.set_rx_checksum(if self.unseen { Checksum::Good } else { Checksum::Unknown });
                 *frame = copy;
             }

@@ -50,7 +50,7 @@ pub(crate) struct Setting {
     pub(crate) depths: [[u16; 2]; 2],
     pub(crate) max_send_wr: usize,
     /// What a queue pair sends in a turn: with little, more happens in the midst of a message.
-    turn_octets: usize,
+    turn_bytes: usize,
 }
 
 impl Setting {
@@ -80,7 +80,7 @@ impl Setting {
             crc: !dice.one_in(4),
             depths: [[depth(dice), depth(dice)], [depth(dice), depth(dice)]],
             max_send_wr: dice.pick(&[2, 8, 64]),
-            turn_octets: dice.pick(&[1000, 4000, 16_000]),
+            turn_bytes: dice.pick(&[1000, 4000, 16_000]),
         }
     }
 
@@ -133,7 +133,7 @@ impl World {
         let ports = (turning(a, seed, ppm, unseen), turning(b, !seed, ppm, unseen));
         let pair = Pair::over(ports, |config| {
             config.crc = setting.crc;
-            config.turn_octets = setting.turn_octets;
+            config.turn_bytes = setting.turn_bytes;
             // A wire this bad may lose what is sent twice: RFC 9293's R2 allows for more, even after a slow handshake.
             config.stack.tcp.user_timeout = tcp_lite::Duration::from_secs(100);
             config.stack.tcp.keepalive_idle = Some(tcp_lite::Duration::from_secs(30));
@@ -306,7 +306,7 @@ impl World {
         spans.iter().any(|span| self.model.memory.regions[span.region].life != Life::Valid)
     }
 
-    /// Posts a receive request: for `len` octets, or for what the dice say.
+    /// Posts a receive request: for `len` bytes, or for what the dice say.
     fn receive(&mut self, dice: &mut Dice, slot: usize, side: usize, len: Option<usize>) -> Done {
         let Some(stream) = self.slots[slot] else { return Ok(()) };
         if self.model.streams[stream].ends[side].shared {

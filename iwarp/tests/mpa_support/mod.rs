@@ -26,8 +26,8 @@ impl Rng {
         (self.next() % bound as u64) as usize
     }
 
-    pub(crate) fn octets(&mut self, octets: usize) -> Vec<u8> {
-        (0..octets).map(|_| self.next() as u8).collect()
+    pub(crate) fn bytes(&mut self, bytes: usize) -> Vec<u8> {
+        (0..bytes).map(|_| self.next() as u8).collect()
     }
 
     pub(crate) fn shuffle<T>(&mut self, items: &mut [T]) {
@@ -37,20 +37,20 @@ impl Rng {
     }
 }
 
-/// Octets in a fresh buffer, sometimes in a chain of several.
-pub(crate) fn mbuf(pool: &Mempool, octets: &[u8], segment: usize) -> Mbuf {
-    let least = octets.len().div_ceil(dp::mbuf::MAX_SEGMENTS).max(1);
-    let mut chunks = octets.chunks(segment.clamp(least, pool.data_octets()));
+/// Bytes in a fresh buffer, sometimes in a chain of several.
+pub(crate) fn mbuf(pool: &Mempool, bytes: &[u8], segment: usize) -> Mbuf {
+    let least = bytes.len().div_ceil(dp::mbuf::MAX_SEGMENTS).max(1);
+    let mut chunks = bytes.chunks(segment.clamp(least, pool.data_bytes()));
     let mut buf = fresh(pool, chunks.next().unwrap_or_default());
     for chunk in chunks {
-        assert!(buf.chain(fresh(pool, chunk)).is_ok(), "chain of {} octets", octets.len());
+        assert!(buf.chain(fresh(pool, chunk)).is_ok(), "chain of {} bytes", bytes.len());
     }
     buf
 }
 
-fn fresh(pool: &Mempool, octets: &[u8]) -> Mbuf {
+fn fresh(pool: &Mempool, bytes: &[u8]) -> Mbuf {
     let mut buf = pool.alloc().expect("a pool large enough for the test");
-    buf.append(octets.len()).expect("room").copy_from_slice(octets);
+    buf.append(bytes.len()).expect("room").copy_from_slice(bytes);
     buf
 }
 
@@ -63,39 +63,39 @@ pub(crate) struct Sink {
     pub(crate) early: BTreeMap<u64, Vec<u8>>,
     /// How many were placed early.
     pub(crate) placed: usize,
-    /// First octets that make it refuse to place early.
+    /// First bytes that make it refuse to place early.
     pub(crate) refuse: HashSet<u8>,
     /// Ends reception with this many.
     pub(crate) enough: Option<usize>,
 }
 
 fn whole(ulpdu: &Ulpdu<'_>) -> Vec<u8> {
-    let mut octets = vec![0; ulpdu.len()];
-    assert_eq!(ulpdu.copy_to(0, &mut octets), octets.len());
-    // Another way to the same octets.
-    let third = octets.len() / 3;
+    let mut bytes = vec![0; ulpdu.len()];
+    assert_eq!(ulpdu.copy_to(0, &mut bytes), bytes.len());
+    // Another way to the same bytes.
+    let third = bytes.len() / 3;
     let runs: Vec<u8> =
         ulpdu.runs(third, usize::MAX).inspect(|run| assert!(!run.is_empty())).flatten().copied().collect();
-    assert_eq!(runs, octets[third..]);
-    octets
+    assert_eq!(runs, bytes[third..]);
+    bytes
 }
 
 impl Sink {
     /// Whether it places a ULPDU that lies behind a hole.
     fn place_early(&mut self, ulpdu: &Ulpdu<'_>) -> bool {
-        let octets = whole(ulpdu);
-        if octets.first().is_some_and(|first| self.refuse.contains(first)) {
+        let bytes = whole(ulpdu);
+        if bytes.first().is_some_and(|first| self.refuse.contains(first)) {
             return false;
         }
-        assert!(self.early.insert(ulpdu.position(), octets).is_none(), "placed twice");
+        assert!(self.early.insert(ulpdu.position(), bytes).is_none(), "placed twice");
         self.placed += 1;
         true
     }
 
     fn deliver_placed(&mut self, header: &[u8], ulpdu_len: usize) {
-        let (_, octets) = self.early.pop_first().expect("a ULPDU that was placed");
-        assert_eq!((header, ulpdu_len), (&octets[..octets.len().min(18)], octets.len()));
-        self.ulpdus.push(octets);
+        let (_, bytes) = self.early.pop_first().expect("a ULPDU that was placed");
+        assert_eq!((header, ulpdu_len), (&bytes[..bytes.len().min(18)], bytes.len()));
+        self.ulpdus.push(bytes);
     }
 
     fn has_enough(&self) -> bool {
@@ -103,7 +103,7 @@ impl Sink {
     }
 }
 
-/// A receiver: TCP as MPA sees it in front of a deframer. Every octet is handed up once, at once.
+/// A receiver: TCP as MPA sees it in front of a deframer. Every byte is handed up once, at once.
 pub(crate) struct Receiver {
     pub(crate) pool: Mempool,
     pub(crate) slab: HeldSlab,
@@ -112,7 +112,7 @@ pub(crate) struct Receiver {
     start: u64,
     /// Stretches handed up, by start, joined where they touch.
     seen: BTreeMap<u64, u64>,
-    /// Octets handed up ahead and not released.
+    /// Bytes handed up ahead and not released.
     pub(crate) ahead: usize,
     pub(crate) most_ahead: usize,
 }
@@ -140,8 +140,8 @@ impl Receiver {
     }
 
     /// A TCP segment arrives: the new parts of it go up.
-    pub(crate) fn segment(&mut self, offset: u64, octets: &[u8], chunk: usize) -> Result<(), MpaError> {
-        let (mut at, end) = (offset, offset + octets.len() as u64);
+    pub(crate) fn segment(&mut self, offset: u64, bytes: &[u8], chunk: usize) -> Result<(), MpaError> {
+        let (mut at, end) = (offset, offset + bytes.len() as u64);
         while at < end {
             let (_, covered) =
                 self.seen.range(..=at).next_back().map_or((0, 0), |(start, end)| (*start, *end));
@@ -150,15 +150,15 @@ impl Receiver {
                 continue;
             }
             let upto = self.seen.range(at + 1..).next().map_or(end, |(start, _)| end.min(*start));
-            let part = &octets[(at - offset) as usize..(upto - offset) as usize];
+            let part = &bytes[(at - offset) as usize..(upto - offset) as usize];
             self.up(at, part, chunk)?;
             at = upto;
         }
         Ok(())
     }
 
-    fn up(&mut self, at: u64, octets: &[u8], chunk: usize) -> Result<(), MpaError> {
-        let end = at + octets.len() as u64;
+    fn up(&mut self, at: u64, bytes: &[u8], chunk: usize) -> Result<(), MpaError> {
+        let end = at + bytes.len() as u64;
         let end = self.seen.remove(&end).unwrap_or(end);
         match self.seen.range_mut(..=at).next_back() {
             Some((_, covered)) if *covered == at => *covered = end,
@@ -166,10 +166,10 @@ impl Receiver {
         }
         let frontier = self.frontier();
         if at >= frontier {
-            self.ahead += octets.len();
+            self.ahead += bytes.len();
             self.most_ahead = self.most_ahead.max(self.ahead);
         }
-        let buf = mbuf(&self.pool, octets, chunk);
+        let buf = mbuf(&self.pool, bytes, chunk);
         self.receive(at, buf, frontier)
     }
 
@@ -197,20 +197,20 @@ impl Receiver {
     }
 
     /// What was handed up comes a second time: ours never does that, another TCP might.
-    pub(crate) fn again(&mut self, offset: u64, octets: &[u8]) -> Result<(), MpaError> {
+    pub(crate) fn again(&mut self, offset: u64, bytes: &[u8]) -> Result<(), MpaError> {
         let frontier = self.frontier();
         if offset >= frontier {
-            self.ahead += octets.len();
+            self.ahead += bytes.len();
         }
-        let buf = mbuf(&self.pool, octets, octets.len());
+        let buf = mbuf(&self.pool, bytes, bytes.len());
         self.receive(offset, buf, frontier)
     }
 
-    /// TCP asks for `octets` octets back; they may come again. Returns how many went.
-    pub(crate) fn give_up(&mut self, octets: usize) -> usize {
+    /// TCP asks for `bytes` bytes back; they may come again. Returns how many went.
+    pub(crate) fn give_up(&mut self, bytes: usize) -> usize {
         let Self { deframer, slab, seen, ahead, start, .. } = self;
         let mut gone = 0;
-        deframer.give_up(octets, slab, |stretches| {
+        deframer.give_up(bytes, slab, |stretches| {
             for stretch in stretches {
                 let (&from, &to) = seen.range(..=stretch.start).next_back().expect("what was handed up");
                 assert!(from != *start && stretch.start < stretch.end && stretch.end <= to, "{stretch:?}");
@@ -224,24 +224,24 @@ impl Receiver {
         gone
     }
 
-    pub(crate) fn release(&mut self, octets: usize) {
-        assert!(octets <= self.ahead, "{octets} octets released, {} are counted", self.ahead);
-        self.ahead -= octets;
+    pub(crate) fn release(&mut self, bytes: usize) {
+        assert!(bytes <= self.ahead, "{bytes} bytes released, {} are counted", self.ahead);
+        self.ahead -= bytes;
     }
 
     /// Ends, and looks for what was left behind.
     pub(crate) fn finish(mut self) -> Sink {
         let released = self.deframer.clear(&mut self.slab);
         self.release(released);
-        assert_eq!(self.ahead, 0, "octets counted for ever");
+        assert_eq!(self.ahead, 0, "bytes counted for ever");
         assert_eq!((self.slab.buffers().0, self.slab.records().0), (0, 0), "slots left taken");
         assert_eq!(self.pool.available(), self.pool.capacity(), "buffers left behind");
         self.sink
     }
 }
 
-pub(crate) fn to_hex(octets: &[u8]) -> String {
-    octets.iter().map(|octet| format!("{octet:02x}")).collect()
+pub(crate) fn to_hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 pub(crate) fn from_hex(text: &str) -> Vec<u8> {
@@ -274,7 +274,7 @@ pub(crate) fn reference(script: &str, input: &str) -> String {
     String::from_utf8(output.stdout).expect("text")
 }
 
-/// The reference's wire octets of one stream for each line: `markers crc position ulpdu...`.
+/// The reference's wire bytes of one stream for each line: `markers crc position ulpdu...`.
 pub(crate) const ENCODE: &str = "
 for line in sys.stdin:
     markers, crc, position, *ulpdus = line.split()

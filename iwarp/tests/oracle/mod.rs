@@ -25,9 +25,9 @@ pub(crate) fn oracle(script: &str, input: &str) -> String {
     String::from_utf8(output.stdout).expect("hexadecimal")
 }
 
-pub(crate) fn hex(octets: &[u8]) -> String {
-    octets.iter().fold(String::new(), |mut text, octet| {
-        write!(text, "{octet:02x}").unwrap();
+pub(crate) fn hex(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::new(), |mut text, byte| {
+        write!(text, "{byte:02x}").unwrap();
         text
     })
 }
@@ -48,7 +48,7 @@ impl Rng {
         self.next() % bound
     }
 
-    pub(crate) fn octets(&mut self, len: usize) -> Vec<u8> {
+    pub(crate) fn bytes(&mut self, len: usize) -> Vec<u8> {
         (0..len).map(|_| self.next() as u8).collect()
     }
 

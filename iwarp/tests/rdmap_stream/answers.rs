@@ -25,7 +25,7 @@ fn reads_are_answered_whole_and_in_order() {
     peer.region.write_at(0, &data).unwrap();
     peer.cq.req_notify(false).unwrap();
     let stag = peer.region.rkey();
-    // A long one, one octet, none (of nobody's memory), and one up to the last octet.
+    // A long one, one byte, none (of nobody's memory), and one up to the last byte.
     let reads = [
         (SINK, 10_000, (stag, peer.to(5)), 5..10_005),
         ((SINK.0, 3), 1, (stag, peer.to(7)), 7..8),
@@ -41,7 +41,7 @@ fn reads_are_answered_whole_and_in_order() {
     let heard = peer.hear();
     let mut rest = &heard[..];
     for (sink, size, _, range) in reads {
-        let octets = &data[range];
+        let bytes = &data[range];
         let mut offset = 0;
         loop {
             let (segment, after) = rest.split_first().expect("a response for each request");
@@ -50,7 +50,7 @@ fn reads_are_answered_whole_and_in_order() {
             let ddp = if last { 0xc1 } else { 0x81 };
             assert_eq!(
                 *segment,
-                tagged(ddp, 0x42, sink.0, sink.1 + offset as u64, &octets[offset..offset + len])
+                tagged(ddp, 0x42, sink.0, sink.1 + offset as u64, &bytes[offset..offset + len])
             );
             offset += len;
             rest = after;
@@ -99,7 +99,7 @@ fn reads_beyond_ird_have_no_buffer() {
 }
 
 /// What may not be read: each reason has its code, and the Terminate brings the request back. What may is answered, up to
-/// the last octet.
+/// the last byte.
 // Proves RDMAP-075, RDMAP-114, RDMAP-121, RDMAP-128, RDMAP-142 to RDMAP-146, RDMAP-177, RDMAP-183, RDMAP-185, RDMAP-192, RDMAP-211, RDMAP-220,
 // RDMAP-324, RDMAP-329, RDMAP-330, RDMAP-340 to RDMAP-345, RDMAP-350, RDMAP-403.
 #[test]
@@ -162,8 +162,8 @@ fn a_malformed_read_request_is_told() {
         ("MSN behind", untagged(0x41, 0x41, 0, 1, 0, 0, &header), 0x12, 3),
         ("MO", untagged(0x41, 0x41, 0, 1, 1, 29, &header), 0x12, 4),
         ("DV", untagged(0x42, 0x41, 0, 1, 1, 0, &header), 0x12, 6),
-        ("29 octets", untagged(0x41, 0x41, 0, 1, 1, 0, &long), 0x12, 5),
-        ("27 octets", untagged(0x41, 0x41, 0, 1, 1, 0, &header[..27]), 0x02, 0xff),
+        ("29 bytes", untagged(0x41, 0x41, 0, 1, 1, 0, &long), 0x12, 5),
+        ("27 bytes", untagged(0x41, 0x41, 0, 1, 1, 0, &header[..27]), 0x02, 0xff),
     ] {
         let mut peer = Peer::with(&ConnParam::default(), 1);
         peer.say(std::slice::from_ref(&request));
@@ -171,7 +171,7 @@ fn a_malformed_read_request_is_told() {
     }
 }
 
-/// A source revoked while it is being read: the Terminate says what is left, to the octet.
+/// A source revoked while it is being read: the Terminate says what is left, to the byte.
 // Proves RDMAP-186 to RDMAP-189.
 #[test]
 fn a_source_revoked_midway_is_told_with_the_rest() {
@@ -187,7 +187,7 @@ fn a_source_revoked_midway_is_told_with_the_rest() {
     let heard = peer.hear();
     let (terminate, responses) = heard.split_last().unwrap();
     let sent: u32 = responses.iter().map(|response| response.len() as u32 - 14).sum();
-    assert!(sent >= 20_000 - 1500 && sent < size, "{sent} octets were sent");
+    assert!(sent >= 20_000 - 1500 && sent < size, "{sent} bytes were sent");
     let mut payload = of_segment(0x01, 0, &request);
     payload[2] = 0xe0;
     let moved = u64::from(sent);
@@ -202,7 +202,7 @@ fn an_stag_lives_until_it_is_invalidated() {
     let mut peer = Peer::with(&ConnParam::default(), 1);
     let lent = peer.pd.reg_mr_with(64, &MrOptions { qp: Some(&peer.qp), ..MrOptions::new(ALL) }).unwrap();
     let source = (lent.rkey(), lent.addr());
-    let write = |octet: u8| tagged(0xc1, 0x40, source.0, source.1, &[octet]);
+    let write = |byte: u8| tagged(0xc1, 0x40, source.0, source.1, &[byte]);
     peer.say(&[write(1), read_request(1, SINK, 1, source), write(2), read_request(2, SINK, 1, source)]);
     // Reads are answered behind all that came with them.
     let heard = peer.hear();

@@ -130,8 +130,8 @@ fn a_buffer_may_be_stored_to_while_it_is_used() {
         scope.spawn(|| {
             let (ones, twos) = (vec![1; LEN], vec![2; LEN]);
             while !over.load(Ordering::Relaxed) {
-                for octets in [&twos, &ones] {
-                    regions.iter().for_each(|region| region.write_at(0, octets).unwrap());
+                for bytes in [&twos, &ones] {
+                    regions.iter().for_each(|region| region.write_at(0, bytes).unwrap());
                 }
             }
         });
@@ -166,10 +166,10 @@ fn a_buffer_may_be_stored_to_while_it_is_used() {
     for region in &regions {
         let mut seen = vec![9; 4 * LEN];
         region.read_at(0, &mut seen).unwrap();
-        for (part, octets) in seen.chunks(LEN).enumerate() {
+        for (part, bytes) in seen.chunks(LEN).enumerate() {
             let is_used = part % 2 == 0;
-            assert!(octets.iter().all(|octet| is_used == matches!(octet, 1 | 2)), "part {part}");
-            assert!(is_used || octets.iter().all(|octet| *octet == 0), "part {part}");
+            assert!(bytes.iter().all(|byte| is_used == matches!(byte, 1 | 2)), "part {part}");
+            assert!(is_used || bytes.iter().all(|byte| *byte == 0), "part {part}");
         }
     }
 }

@@ -76,7 +76,7 @@ fn the_first_error_is_told() {
     peer.say(&[first.clone(), second, write, send(2, b"late")]);
     peer.expect_terminate(&of_segment(0x02, 5, &first), "the first");
     assert_eq!(peer.statuses(), [(1000, WcStatus::WrFlushError), (1001, WcStatus::WrFlushError)]);
-    assert_eq!(peer.octets(0, REGION), vec![0; REGION]);
+    assert_eq!(peer.bytes(0, REGION), vec![0; REGION]);
 }
 
 /// The peer's Terminate, as the very first message or behind others: its content is told, what is open completes in error
@@ -115,7 +115,7 @@ fn the_peers_terminate_is_told_and_not_answered() {
         let ids: Vec<u64> = done.iter().map(|(id, _)| *id).collect();
         assert_eq!(ids, [1, 2, 3, 4, 5, 1000, 1001]);
         assert!(done.iter().all(|(_, status)| *status != WcStatus::Success), "{done:?}");
-        assert_eq!(peer.octets(0, REGION), vec![0; REGION]);
+        assert_eq!(peer.bytes(0, REGION), vec![0; REGION]);
         peer.pair.close();
         let told = peer.ended().unwrap().kind;
         assert!(
@@ -129,7 +129,7 @@ fn the_peers_terminate_is_told_and_not_answered() {
 #[test]
 fn a_bad_terminate_is_told_and_not_answered() {
     for (what, segment) in [
-        ("two octets", untagged(0x41, 0x47, 0, 2, 1, 0, &[0, 0])),
+        ("two bytes", untagged(0x41, 0x47, 0, 2, 1, 0, &[0, 0])),
         ("RV 3", untagged(0x41, 0xc7, 0, 2, 1, 0, &[0; 4])),
         ("cut short", untagged(0x41, 0x47, 0, 2, 1, 0, &[0x01, 0, 0xe0, 0, 0, 46])),
     ] {
@@ -180,7 +180,7 @@ fn a_reset_is_told_without_terminate() {
 }
 
 /// TCP, or DDP, ends the stream in the middle of a Write. What its sink holds then is not said.
-// Proves RDMAP-063: the user is told of an error, and no octet outside the Write's range has changed.
+// Proves RDMAP-063: the user is told of an error, and no byte outside the Write's range has changed.
 #[test]
 fn a_write_that_is_aborted_touches_nothing_outside_its_range() {
     for by_tcp in [true, false] {
@@ -197,6 +197,6 @@ fn a_write_that_is_aborted_touches_nothing_outside_its_range() {
         }
         let event = peer.ended().expect("an event");
         assert!(matches!(event.kind, CmEventKind::Disconnected { error: Some(_), .. }), "{event:?}");
-        assert_eq!((peer.octets(0, 100), peer.octets(200, 1000)), (vec![0; 100], vec![0; 1000]));
+        assert_eq!((peer.bytes(0, 100), peer.bytes(200, 1000)), (vec![0; 100], vec![0; 1000]));
     }
 }

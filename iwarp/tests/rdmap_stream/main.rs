@@ -1,8 +1,8 @@
-//! RDMAP as a peer sees it that says and hears exact octets (RFC 5040).
+//! RDMAP as a peer sees it that says and hears exact bytes (RFC 5040).
 //!
 //! | file | what |
 //! |---|---|
-//! | `peer.rs` | the engine, and the peer with its octets |
+//! | `peer.rs` | the engine, and the peer with its bytes |
 //! | `sent.rs` | what posted requests look like, and when they leave |
 //! | `answers.rs` | what the peer's Reads get |
 //! | `received.rs` | what the peer's Sends and Writes do |

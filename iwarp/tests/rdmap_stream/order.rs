@@ -40,12 +40,12 @@ impl Loss {
 
     fn takes(&self, frame: &Mbuf) -> bool {
         // Ports and sequence number, behind Ethernet and IPv4.
-        let mut octets = [0; 8];
+        let mut bytes = [0; 8];
         if frame.len() <= 500 {
             return false;
         }
-        frame.copy_to(34, &mut octets);
-        let segment = u64::from_be_bytes(octets);
+        frame.copy_to(34, &mut bytes);
+        let segment = u64::from_be_bytes(bytes);
         let _ = self.0.compare_exchange(Self::NEXT, segment, Ordering::Relaxed, Ordering::Relaxed);
         self.0.load(Ordering::Relaxed) == segment
     }
@@ -77,7 +77,7 @@ fn turns(pair: &mut Pair) {
     }
 }
 
-/// The segment of a Write is lost, that of a Send and a Read Request behind it arrives. With markers the Send's octets are
+/// The segment of a Write is lost, that of a Send and a Read Request behind it arrives. With markers the Send's bytes are
 /// placed at once; but neither is the Send delivered nor the Read answered before the Write is there.
 // Proves RDMAP-006, RDMAP-027, RDMAP-032, RDMAP-033, RDMAP-064, RDMAP-203, RDMAP-263, RDMAP-266, RDMAP-268,
 // RDMAP-269, RDMAP-275, RDMAP-277, RDMAP-281, RDMAP-282, RDMAP-288, RDMAP-289, RDMAP-411 to RDMAP-414,
@@ -275,7 +275,7 @@ fn what_was_held_behind_a_hole_is_given_back_when_the_stream_fails() {
     for msn in [1, 2] {
         pair.offer(&fpdu(&mut framer, &send(msn, &[7; 600])));
     }
-    let held = |pair: &RawPair| pair.engine.counters().stack.out_of_order.held_octets;
+    let held = |pair: &RawPair| pair.engine.counters().stack.out_of_order.held_bytes;
     assert!(pair.until(1000, |pair| held(pair) > 1200), "{} bytes are held", held(pair));
     assert!(pair.until(1_000_000, |pair| pair.peer_closed));
     // Nothing is posted.

@@ -1,4 +1,4 @@
-//! An engine under a peer that says exact octets and hears exact octets.
+//! An engine under a peer that says exact bytes and hears exact bytes.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use super::common::raw::{EMPTY_WRITE, RawPair, fpdu, request};
 
 pub(crate) const ALL: Access = Access::LOCAL_WRITE.union(Access::REMOTE_WRITE).union(Access::REMOTE_READ);
 
-/// Octets of the engine's region.
+/// Bytes of the engine's region.
 pub(crate) const REGION: usize = 100_000;
 
 /// A connection that the engine has accepted, in Full Operation.
@@ -38,7 +38,7 @@ impl Peer {
         Self::with(&ConnParam::default(), 0)
     }
 
-    /// With `receives` receives of 100 octets each at 1000, 1100 and so on, posted before the connection is made.
+    /// With `receives` receives of 100 bytes each at 1000, 1100 and so on, posted before the connection is made.
     pub(crate) fn with(param: &ConnParam, receives: u64) -> Self {
         let mut door = Doorman::new();
         let completions = door.pair.context.create_comp_channel().unwrap();
@@ -77,8 +77,8 @@ impl Peer {
 
     /// Sends ULPDUs, in one go, and lets the engine work on them.
     pub(crate) fn say(&mut self, ulpdus: &[Vec<u8>]) {
-        let octets: Vec<u8> = ulpdus.iter().flat_map(|ulpdu| fpdu(&mut self.framer, ulpdu)).collect();
-        self.pair.send(&octets);
+        let bytes: Vec<u8> = ulpdus.iter().flat_map(|ulpdu| fpdu(&mut self.framer, ulpdu)).collect();
+        self.pair.send(&bytes);
         self.run();
     }
 
@@ -89,8 +89,8 @@ impl Peer {
     /// The ULPDUs the engine has sent since the last call.
     pub(crate) fn hear(&mut self) -> Vec<Vec<u8>> {
         self.run();
-        let octets = std::mem::take(&mut self.pair.inbox);
-        let mut rest = &octets[..];
+        let bytes = std::mem::take(&mut self.pair.inbox);
+        let mut rest = &bytes[..];
         let mut ulpdus = Vec::new();
         while let [high, low, after @ ..] = rest {
             let len = usize::from(u16::from_be_bytes([*high, *low]));
@@ -115,14 +115,14 @@ impl Peer {
         self.completions.wait(Some(Duration::ZERO)).unwrap()
     }
 
-    /// `len` octets of the region from `at` on.
-    pub(crate) fn octets(&self, at: usize, len: usize) -> Vec<u8> {
-        let mut octets = vec![0; len];
-        self.region.read_at(at, &mut octets).unwrap();
-        octets
+    /// `len` bytes of the region from `at` on.
+    pub(crate) fn bytes(&self, at: usize, len: usize) -> Vec<u8> {
+        let mut bytes = vec![0; len];
+        self.region.read_at(at, &mut bytes).unwrap();
+        bytes
     }
 
-    /// The tagged offset of the region's octet `at`.
+    /// The tagged offset of the region's byte `at`.
     pub(crate) fn to(&self, at: usize) -> u64 {
         self.region.addr() + at as u64
     }
@@ -160,11 +160,11 @@ pub(crate) fn of_segment(layer_type: u8, code: u8, ulpdu: &[u8]) -> Vec<u8> {
 }
 
 pub(crate) fn tagged(ddp: u8, rdmap: u8, stag: u32, to: u64, payload: &[u8]) -> Vec<u8> {
-    let mut octets = vec![ddp, rdmap];
-    octets.extend(stag.to_be_bytes());
-    octets.extend(to.to_be_bytes());
-    octets.extend(payload);
-    octets
+    let mut bytes = vec![ddp, rdmap];
+    bytes.extend(stag.to_be_bytes());
+    bytes.extend(to.to_be_bytes());
+    bytes.extend(payload);
+    bytes
 }
 
 pub(crate) fn untagged(
@@ -176,12 +176,12 @@ pub(crate) fn untagged(
     mo: u32,
     payload: &[u8],
 ) -> Vec<u8> {
-    let mut octets = vec![ddp, rdmap];
+    let mut bytes = vec![ddp, rdmap];
     for word in [invalidate, qn, msn, mo] {
-        octets.extend(word.to_be_bytes());
+        bytes.extend(word.to_be_bytes());
     }
-    octets.extend(payload);
-    octets
+    bytes.extend(payload);
+    bytes
 }
 
 /// A Send of one segment.
@@ -189,14 +189,14 @@ pub(crate) fn send(msn: u32, payload: &[u8]) -> Vec<u8> {
     untagged(0x41, 0x43, 0, 0, msn, 0, payload)
 }
 
-/// The 28 octets of a Read Request.
+/// The 28 bytes of a Read Request.
 pub(crate) fn read_header(sink: (u32, u64), size: u32, source: (u32, u64)) -> Vec<u8> {
-    let mut octets = sink.0.to_be_bytes().to_vec();
-    octets.extend(sink.1.to_be_bytes());
-    octets.extend(size.to_be_bytes());
-    octets.extend(source.0.to_be_bytes());
-    octets.extend(source.1.to_be_bytes());
-    octets
+    let mut bytes = sink.0.to_be_bytes().to_vec();
+    bytes.extend(sink.1.to_be_bytes());
+    bytes.extend(size.to_be_bytes());
+    bytes.extend(source.0.to_be_bytes());
+    bytes.extend(source.1.to_be_bytes());
+    bytes
 }
 
 pub(crate) fn read_request(msn: u32, sink: (u32, u64), size: u32, source: (u32, u64)) -> Vec<u8> {

@@ -9,7 +9,7 @@ fn ready(receives: u64) -> Peer {
     Peer::with(&ConnParam::default(), receives)
 }
 
-/// Each Send takes one receive, whatever its length, in order, and its completion tells the length; octets behind the
+/// Each Send takes one receive, whatever its length, in order, and its completion tells the length; bytes behind the
 /// message stay. Writes take none, and nothing is told of them.
 // Proves RDMAP-001, RDMAP-005, RDMAP-039, RDMAP-051, RDMAP-058, RDMAP-071, RDMAP-082, RDMAP-197, RDMAP-199, RDMAP-200,
 // RDMAP-205, RDMAP-235 to RDMAP-237, RDMAP-239, RDMAP-245, RDMAP-246, RDMAP-276, RDMAP-277: the Writes by the
@@ -35,7 +35,7 @@ fn each_send_takes_one_receive() {
     expected[1000] = b'a';
     expected[1200..1300].fill(3);
     expected[1300..1399].fill(4);
-    assert_eq!(peer.octets(0, 1400), expected);
+    assert_eq!(peer.bytes(0, 1400), expected);
     assert!(peer.hear().is_empty() && peer.ended().is_none());
 }
 
@@ -47,13 +47,13 @@ fn a_message_of_several_segments_is_one() {
     let mut receive = RecvRequest::new(1, peer.region.sge(100, 7));
     receive.sg_list.push(peer.region.sge(200, 8));
     peer.qp.post_recv(&receive).unwrap();
-    let part = |ddp, mo, octets: &[u8]| untagged(ddp, 0x43, 0, 0, 1, mo, octets);
+    let part = |ddp, mo, bytes: &[u8]| untagged(ddp, 0x43, 0, 0, 1, mo, bytes);
     peer.say(&[part(0x01, 0, b"hello "), part(0x01, 6, b"wo")]);
     assert!(peer.done().is_empty(), "its last segment is missing");
     peer.say(&[part(0x41, 8, b"rld")]);
     let done: Vec<_> = peer.done().iter().map(|wc| (wc.wr_id, wc.byte_len)).collect();
     assert_eq!(done, [(1, 11)]);
-    assert_eq!([peer.octets(100, 8), peer.octets(200, 5)].concat(), b"hello w\0orld\0");
+    assert_eq!([peer.bytes(100, 8), peer.bytes(200, 5)].concat(), b"hello w\0orld\0");
 }
 
 /// A solicited event for the two kinds that ask for one, none for the others; the invalidated STag where there is one.
@@ -145,7 +145,7 @@ fn a_wrong_version_or_opcode_is_told() {
         let segment = retarget(&segment, stag, &peer);
         peer.say(std::slice::from_ref(&segment));
         peer.expect_terminate(&of_segment(0x02, code, &segment), what);
-        assert_eq!(peer.octets(0, REGION), vec![0; REGION], "{what}: nothing is placed");
+        assert_eq!(peer.bytes(0, REGION), vec![0; REGION], "{what}: nothing is placed");
         assert_eq!(peer.statuses(), [(1000, WcStatus::WrFlushError)], "{what}");
     }
 }
@@ -216,7 +216,7 @@ fn ddp_errors_are_passed_up_with_their_segment() {
         if what == "no buffer" {
             expected[1100..1106].copy_from_slice(b"second");
         }
-        assert_eq!(peer.octets(0, REGION), expected, "{what}");
+        assert_eq!(peer.bytes(0, REGION), expected, "{what}");
         let last = match what {
             "no buffer" => WcStatus::Success,
             "too long" => WcStatus::LocalLengthError,
@@ -224,9 +224,9 @@ fn ddp_errors_are_passed_up_with_their_segment() {
         };
         assert_eq!(peer.statuses(), [(1000, WcStatus::Success), (1001, last)], "{what}");
         for region in [&read_only, &foreign, &bound] {
-            let mut octets = [9; 64];
-            region.read_at(0, &mut octets).unwrap();
-            assert_eq!(octets, [0; 64], "{what}");
+            let mut bytes = [9; 64];
+            region.read_at(0, &mut bytes).unwrap();
+            assert_eq!(bytes, [0; 64], "{what}");
         }
     }
 }

@@ -6,7 +6,7 @@ use super::peer::{ALL, Peer, of_segment, tagged};
 
 const SIZE: usize = 8;
 
-/// With `reads` Reads out, each into its own eight octets from 100 on.
+/// With `reads` Reads out, each into its own eight bytes from 100 on.
 fn reading(reads: u64) -> Peer {
     let mut peer = Peer::new();
     let read = SendOp::Read { remote: RemoteAddr { addr: 1, rkey: 2 } };
@@ -18,8 +18,8 @@ fn reading(reads: u64) -> Peer {
     peer
 }
 
-fn response(peer: &Peer, n: usize, octets: &[u8]) -> Vec<u8> {
-    tagged(0xc1, 0x42, peer.region.rkey(), peer.to(100 + SIZE * n), octets)
+fn response(peer: &Peer, n: usize, bytes: &[u8]) -> Vec<u8> {
+    tagged(0xc1, 0x42, peer.region.rkey(), peer.to(100 + SIZE * n), bytes)
 }
 
 /// Answers complete their Reads in order, each by itself, into their own sinks and nowhere else.
@@ -33,13 +33,13 @@ fn answers_complete_their_reads() {
         let done: Vec<_> =
             peer.done().iter().map(|wc| (wc.wr_id, wc.status, wc.opcode, wc.byte_len)).collect();
         assert_eq!(done, [(n as u64 + 1, WcStatus::Success, WcOpcode::Read, SIZE as u32)]);
-        assert_eq!(peer.octets(100 + SIZE * n, SIZE), [n as u8 + 1; SIZE]);
-        assert_eq!(peer.octets(100 + SIZE * (n + 1), SIZE), [0; SIZE]);
+        assert_eq!(peer.bytes(100 + SIZE * n, SIZE), [n as u8 + 1; SIZE]);
+        assert_eq!(peer.bytes(100 + SIZE * (n + 1), SIZE), [0; SIZE]);
     }
-    assert_eq!(peer.octets(0, 100), [0; 100]);
+    assert_eq!(peer.bytes(0, 100), [0; 100]);
 }
 
-/// What is no answer to the oldest Read ends the stream; its octets are not placed, and no Read completes by it.
+/// What is no answer to the oldest Read ends the stream; its bytes are not placed, and no Read completes by it.
 // Proves RDMAP-124, RDMAP-160, RDMAP-228, RDMAP-231, RDMAP-317.
 #[test]
 fn a_wrong_answer_ends_the_stream() {
@@ -78,7 +78,7 @@ fn a_wrong_answer_ends_the_stream() {
         assert_eq!(done.len() as u64, reads, "{what}");
         assert!(done.iter().all(|(_, status)| *status != WcStatus::Success), "{what}: {done:?}");
         if what != "too short" {
-            assert_eq!(peer.octets(0, 200), [0; 200], "{what}: nothing is placed");
+            assert_eq!(peer.bytes(0, 200), [0; 200], "{what}: nothing is placed");
         }
     }
 }

@@ -10,7 +10,7 @@ use super::peer::{ALL, Peer, read_header, read_request, send, tagged, untagged};
 
 const REMOTE: RemoteAddr = RemoteAddr { addr: 0x1000, rkey: 0x1122_3344 };
 
-/// One request of each kind, and the message that it has to be, octet by octet as the tables of RFC 5040
+/// One request of each kind, and the message that it has to be, byte by byte as the tables of RFC 5040
 /// section 4 and appendix A have it.
 struct Golden {
     requests: Vec<SendRequest>,
@@ -109,10 +109,10 @@ fn requests_leave_in_order_as_one_message_each() {
 /// What all messages have in common, and what makes them what they are.
 // Proves MPA-297, RDMAP-001, RDMAP-009, RDMAP-035, RDMAP-040, RDMAP-052, RDMAP-061, RDMAP-065, RDMAP-079,
 // RDMAP-083, RDMAP-084, RDMAP-085, RDMAP-086, RDMAP-088, RDMAP-089, RDMAP-090, RDMAP-091, RDMAP-092,
-// RDMAP-094, RDMAP-098, RDMAP-298, RDMAP-397: an assertion for each rule about the control octets, over the
+// RDMAP-094, RDMAP-098, RDMAP-298, RDMAP-397: an assertion for each rule about the control bytes, over the
 // six operations that can be posted, the answer to a Read and the Terminate: opcodes 0 to 7.
 #[test]
-fn control_octets_say_what_a_message_is() {
+fn control_bytes_say_what_a_message_is() {
     let mut messages: Vec<Vec<u8>> = each_alone(|_| true).into_iter().map(|(_, message)| message).collect();
     let mut peer = Peer::new();
     peer.say(&[read_request(1, (7, 8), 4, (peer.region.rkey(), peer.to(0)))]);
@@ -146,7 +146,7 @@ fn control_octets_say_what_a_message_is() {
         }
         let queue = [0, 1, 0, 0, 0, 0, 0, 2][usize::from(opcode)];
         assert_eq!((word(message, 6), word(message, 10), word(message, 14)), (queue, 1, 0), "{message:02x?}");
-        // The octets for the STag to invalidate.
+        // The bytes for the STag to invalidate.
         let invalidates = [4, 6].contains(&opcode);
         assert_eq!(word(message, 2), if invalidates { 0xa1b2_c3d4 } else { 0 }, "{message:02x?}");
         // Read Requests and Terminates have a header of RDMAP's; what follows DDP's in a Send is the user's.
@@ -158,11 +158,11 @@ fn control_octets_say_what_a_message_is() {
     }
 }
 
-/// Writes: control octets, STag, tagged offset, payload, and nothing else.
+/// Writes: control bytes, STag, tagged offset, payload, and nothing else.
 // Proves RDMAP-057, RDMAP-070, RDMAP-110, RDMAP-116, RDMAP-196, RDMAP-205, RDMAP-398: from the header alone
-// STag, offset and octets are what was asked for; none of no octets is left out; each is completed once.
+// STag, offset and bytes are what was asked for; none of no bytes is left out; each is completed once.
 #[test]
-fn a_write_is_a_tagged_message_of_the_users_octets() {
+fn a_write_is_a_tagged_message_of_the_users_bytes() {
     let told = each_alone(|op| matches!(op, SendOp::Write { .. }));
     let payloads: Vec<&[u8]> = told.iter().map(|(_, message)| &message[14..]).collect();
     assert_eq!(payloads, [&b"ABCD"[..], b""]);
@@ -177,7 +177,7 @@ fn a_write_is_a_tagged_message_of_the_users_octets() {
     assert!(peer.statuses().is_empty(), "once");
 }
 
-/// Read Requests: queue 1, and 28 octets that name both buffers.
+/// Read Requests: queue 1, and 28 bytes that name both buffers.
 // Proves RDMAP-019, RDMAP-023, RDMAP-026, RDMAP-046, RDMAP-047, RDMAP-054, RDMAP-111, RDMAP-117, RDMAP-118,
 // RDMAP-119, RDMAP-123, RDMAP-127, RDMAP-207, RDMAP-212, RDMAP-216, RDMAP-219, RDMAP-399: each field at its
 // place, right behind DDP's header, with offsets that are not aligned, and with a size of 0; and where the
@@ -202,7 +202,7 @@ fn a_read_request_names_both_buffers() {
     assert!(
         odd.sg_list[0].addr % 4 != 0 && matches!(odd.op, SendOp::Read { remote } if remote.addr % 4 != 0)
     );
-    // In its FPDU: length, DDP's header, RDMAP's, CRC; 46 octets need no pad.
+    // In its FPDU: length, DDP's header, RDMAP's, CRC; 46 bytes need no pad.
     let mut peer = Peer::new();
     let Golden { requests, .. } = golden(&peer);
     peer.qp.post_send(&requests[3]).unwrap();
@@ -232,13 +232,13 @@ fn each_remote_buffer_takes_a_read_of_its_own() {
     }
 }
 
-/// The four kinds of Send: queue 0, the STag to invalidate where one is, the user's octets.
+/// The four kinds of Send: queue 0, the STag to invalidate where one is, the user's bytes.
 // Proves RDMAP-011, RDMAP-053, RDMAP-080, RDMAP-087, RDMAP-113, RDMAP-130, RDMAP-131, RDMAP-234, RDMAP-243,
-// RDMAP-245, RDMAP-247, RDMAP-248, RDMAP-401, RDMAP-402: untagged, of queue 0, control octets 43 to 46,
+// RDMAP-245, RDMAP-247, RDMAP-248, RDMAP-401, RDMAP-402: untagged, of queue 0, control bytes 43 to 46,
 // payload right behind the header, none of it needed; the STag is the user's in the two that invalidate, and
 // 0 in the two that do not.
 #[test]
-fn a_send_is_an_untagged_message_of_the_users_octets() {
+fn a_send_is_an_untagged_message_of_the_users_bytes() {
     let told = each_alone(|op| matches!(op, SendOp::Send | SendOp::SendInvalidate { .. }));
     let heads: Vec<(u8, u8, u32)> =
         told.iter().map(|(_, message)| (message[0], message[1], word(message, 2))).collect();
@@ -253,12 +253,12 @@ fn a_send_is_an_untagged_message_of_the_users_octets() {
     }
 }
 
-/// No message of RDMAP's tells a buffer to the peer: the application does, in octets of its own.
+/// No message of RDMAP's tells a buffer to the peer: the application does, in bytes of its own.
 // Proves RDMAP-015: a buffer is made ready, registered, re-registered and made invalid, and the peer hears
 // nothing of it; then its STag, offset and length are sent, and are in the payload of that Send and nowhere
 // else in what is heard.
 #[test]
-fn a_buffer_is_told_in_the_users_octets_alone() {
+fn a_buffer_is_told_in_the_users_bytes_alone() {
     let mut peer = Peer::new();
     let mut lent = peer.pd.reg_mr(4096, ALL).unwrap();
     lent.reregister(ALL, 7).unwrap();
@@ -273,23 +273,23 @@ fn a_buffer_is_told_in_the_users_octets_alone() {
     assert_eq!(heard, [untagged(0x41, 0x43, 0, 0, 1, 0, &advertisement)]);
     // And the peer can use it so.
     peer.say(&[tagged(0xc1, 0x40, word(&heard[0], 18), lent.addr() + 8, b"there")]);
-    let mut octets = [0; 5];
-    lent.read_at(8, &mut octets).unwrap();
-    assert_eq!(&octets, b"there");
+    let mut bytes = [0; 5];
+    lent.read_at(8, &mut bytes).unwrap();
+    assert_eq!(&bytes, b"there");
 }
 
-/// Lengths up to 2^32 - 1 are taken and carried; one octet more is refused when posted, and nothing is sent.
+/// Lengths up to 2^32 - 1 are taken and carried; one byte more is refused when posted, and nothing is sent.
 // Proves RDMAP-003 to RDMAP-005: 2^32 bytes are refused for each; 2^32 - 1 are taken for a Read and a Write.
 #[test]
 fn lengths_have_32_bits() {
     let mut peer = Peer::new();
     // Pages that nobody touches take no memory.
-    const OCTETS: usize = 1 << 32;
+    const BYTES: usize = 1 << 32;
     let (rights, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::NORESERVE);
     // SAFETY: a new mapping replaces nothing.
-    let memory = unsafe { mmap_anonymous(std::ptr::null_mut(), OCTETS, rights, flags) }.unwrap();
+    let memory = unsafe { mmap_anonymous(std::ptr::null_mut(), BYTES, rights, flags) }.unwrap();
     // SAFETY: it stays mapped until the region is gone, and nobody else accesses it.
-    let region = unsafe { peer.pd.reg_user_mr(memory.cast(), OCTETS, &MrOptions::new(ALL)) }.unwrap();
+    let region = unsafe { peer.pd.reg_user_mr(memory.cast(), BYTES, &MrOptions::new(ALL)) }.unwrap();
     let most = region.sge(0, u32::MAX as usize);
     for op in [SendOp::Read { remote: REMOTE }, SendOp::Write { remote: REMOTE }, SendOp::Send] {
         let mut request = SendRequest::new(1, op, most);
@@ -308,13 +308,13 @@ fn lengths_have_32_bits() {
     assert_eq!(peer.qp.query().send_outstanding, 2, "taken");
     drop(region);
     // SAFETY: nothing refers to it any more.
-    unsafe { munmap(memory, OCTETS) }.unwrap();
+    unsafe { munmap(memory, BYTES) }.unwrap();
 }
 
 /// A segment by its offset, whether it is the last, and its payload.
 type Header<'a> = dyn Fn(u32, bool, &[u8]) -> Vec<u8> + 'a;
 
-/// A message of several segments: the same control octets and STag in each, offsets that go on where the last one ended,
+/// A message of several segments: the same control bytes and STag in each, offsets that go on where the last one ended,
 /// the L bit in the last alone. A gather list is one message.
 // Proves RDMAP-030, RDMAP-036, RDMAP-038, RDMAP-057, RDMAP-059, RDMAP-086, RDMAP-201, RDMAP-204, RDMAP-242.
 #[test]
@@ -342,19 +342,19 @@ fn a_long_message_is_cut_into_like_segments() {
             let (segment, after) = rest.split_first().unwrap();
             let len = segment.len() - header_len;
             let last = offset + len == data.len();
-            assert!(segment.len() <= 1500 - 40 && (last || len > 1000), "{len} octets");
+            assert!(segment.len() <= 1500 - 40 && (last || len > 1000), "{len} bytes");
             assert_eq!(*segment, header(offset as u32, last, &data[offset..offset + len]));
             offset += len;
             rest = after;
         }
     };
     let ddp = |last| if last { 0x41 } else { 0x01 };
-    message(&|mo, last, octets| untagged(ddp(last), 0x44, 0xa1b2_c3d4, 0, 1, mo, octets), 18);
+    message(&|mo, last, bytes| untagged(ddp(last), 0x44, 0xa1b2_c3d4, 0, 1, mo, bytes), 18);
     message(
-        &|to, last, octets| tagged(ddp(last) | 0x80, 0x40, REMOTE.rkey, REMOTE.addr + u64::from(to), octets),
+        &|to, last, bytes| tagged(ddp(last) | 0x80, 0x40, REMOTE.rkey, REMOTE.addr + u64::from(to), bytes),
         14,
     );
-    message(&|mo, last, octets| untagged(ddp(last), 0x43, 0, 0, 2, mo, octets), 18);
+    message(&|mo, last, bytes| untagged(ddp(last), 0x43, 0, 0, 2, mo, bytes), 18);
     assert!(rest.is_empty());
 }
 
@@ -429,9 +429,9 @@ fn requests_complete_each_by_its_own_condition() {
     assert_eq!(peer.hear().len(), 3);
     assert_eq!(peer.statuses(), [(1, WcStatus::Success)], "the Send waits for its turn");
     peer.say(&[tagged(0x81, 0x42, sink.lkey, sink.addr, &[1; 7])]);
-    assert!(peer.statuses().is_empty(), "the last octet is missing");
+    assert!(peer.statuses().is_empty(), "the last byte is missing");
     peer.say(&[tagged(0xc1, 0x42, sink.lkey, sink.addr + 7, &[1; 1])]);
     let done: Vec<_> = peer.done().iter().map(|wc| (wc.wr_id, wc.opcode, wc.byte_len)).collect();
     assert_eq!(done, [(2, WcOpcode::Read, 8), (3, WcOpcode::Send, 0)]);
-    assert_eq!(peer.octets(0, 9), [1, 1, 1, 1, 1, 1, 1, 1, 0]);
+    assert_eq!(peer.bytes(0, 9), [1, 1, 1, 1, 1, 1, 1, 1, 0]);
 }

@@ -2,7 +2,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// An IPv6 packet with the given extension octets behind the fixed header.
+/// An IPv6 packet with the given extension bytes behind the fixed header.
 fn ipv6(next_header: u8, rest: &[u8]) -> Vec<u8> {
     let mut packet = vec![0x60, 0, 0, 0, 0, rest.len() as u8, next_header, 64];
     packet.extend([0x20; 32]);
@@ -24,8 +24,8 @@ fn ipv4(flags: u16) -> Vec<u8> {
 fn padding_is_not_payload() {
     let packet = ipv4(0x4000);
     let header = parse_ipv4(&packet, packet.len()).unwrap();
-    assert_eq!(header.total_octets, 24);
-    assert_eq!(header.upper, Upper::Whole { protocol: 6, header_octets: 20 });
+    assert_eq!(header.total_bytes, 24);
+    assert_eq!(header.upper, Upper::Whole { protocol: 6, header_bytes: 20 });
     assert_eq!(header.dst, IpAddress::v4(10, 0, 0, 2));
 }
 
@@ -48,7 +48,7 @@ fn harmless_extensions_are_stepped_over() {
     rest.extend([9; 20]);
     let packet = ipv6(IPV6_HOP_BY_HOP, &rest);
     let header = parse_ipv6(&packet, packet.len()).unwrap();
-    assert_eq!(header.upper, Upper::Whole { protocol: PROTOCOL_TCP, header_octets: 56 });
+    assert_eq!(header.upper, Upper::Whole { protocol: PROTOCOL_TCP, header_bytes: 56 });
 }
 
 #[test]
@@ -62,17 +62,17 @@ fn an_ipv6_fragment_is_described() {
     let packet = ipv6(IPV6_FRAGMENT, &[PROTOCOL_TCP, 0, 0x05, 0xa9, 0, 0, 0, 7, 1, 2, 3]);
     let Upper::Fragment(fragment) = parse_ipv6(&packet, packet.len()).unwrap().upper else { panic!() };
     assert_eq!((fragment.offset, fragment.more, fragment.identification), (0x05a8, true, 7));
-    assert_eq!((fragment.next_header, fragment.header_octets), (PROTOCOL_TCP, 48));
+    assert_eq!((fragment.next_header, fragment.header_bytes), (PROTOCOL_TCP, 48));
 }
 
 proptest! {
     #[test]
-    fn any_octets_are_survived(head: Vec<u8>, more in 0usize..2000) {
-        let octets = head.len() + more;
-        for parsed in [parse_ipv4(&head, octets), parse_ipv6(&head, octets)].into_iter().flatten() {
-            prop_assert!(parsed.total_octets <= octets);
-            if let Upper::Whole { header_octets, .. } = parsed.upper {
-                prop_assert!(header_octets <= parsed.total_octets);
+    fn any_bytes_are_survived(head: Vec<u8>, more in 0usize..2000) {
+        let bytes = head.len() + more;
+        for parsed in [parse_ipv4(&head, bytes), parse_ipv6(&head, bytes)].into_iter().flatten() {
+            prop_assert!(parsed.total_bytes <= bytes);
+            if let Upper::Whole { header_bytes, .. } = parsed.upper {
+                prop_assert!(header_bytes <= parsed.total_bytes);
             }
         }
     }

@@ -18,7 +18,7 @@ pub struct Ahead(ArrayVec<Option<TupleHash>, BURST>);
 impl Stack {
     /// Looks at frames that are to be handed in.
     pub fn look_ahead(&self, burst: &Burst) -> Ahead {
-        let ip_at = ethernet::header_octets(self.framing.vlan);
+        let ip_at = ethernet::header_bytes(self.framing.vlan);
         let hash = |frame: &Mbuf| {
             let tuple = FourTuple::seen_in(frame.head(), ip_at)?;
             Some(self.connections.prefetch_slot_of(&tuple))
@@ -69,11 +69,11 @@ mod tests {
 
     /// The front of a frame from a port of the peer to one of ours.
     fn frame(pool: &Mempool, from: u16, to: u16) -> Mbuf {
-        let mut octets = vec![0; 14];
-        octets.extend([0x45, 0, 0, 40, 0, 0, 0, 0, 64, 6, 0, 0, 10, 0, 0, 2, 10, 0, 0, 1]);
-        octets.extend([from.to_be_bytes(), to.to_be_bytes()].concat());
+        let mut bytes = vec![0; 14];
+        bytes.extend([0x45, 0, 0, 40, 0, 0, 0, 0, 64, 6, 0, 0, 10, 0, 0, 2, 10, 0, 0, 1]);
+        bytes.extend([from.to_be_bytes(), to.to_be_bytes()].concat());
         let mut frame = pool.alloc().expect("a buffer");
-        frame.append(octets.len()).expect("room").copy_from_slice(&octets);
+        frame.append(bytes.len()).expect("room").copy_from_slice(&bytes);
         frame
     }
 

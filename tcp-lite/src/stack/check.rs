@@ -39,10 +39,10 @@ impl Stack {
         let asked = self.events.iter().filter(|event| matches!(event, Event::Evict { .. })).count();
         self.reorder.check(all.iter().filter(|holdings| holdings.has_hole).count(), asked)?;
         self.searches.check(all.iter().filter(|holdings| holdings.searches).count())?;
-        let held: u64 = all.iter().map(|holdings| holdings.out_of_order.held_octets).sum();
-        let pinned: u64 = all.iter().map(|holdings| holdings.out_of_order.pinned_octets).sum();
-        let counted = (self.counters.out_of_order.held_octets, self.counters.out_of_order.pinned_octets);
-        ensure!(counted == (held, pinned), "{counted:?} octets held and pinned of {:?}", (held, pinned));
+        let held: u64 = all.iter().map(|holdings| holdings.out_of_order.held_bytes).sum();
+        let pinned: u64 = all.iter().map(|holdings| holdings.out_of_order.pinned_bytes).sum();
+        let counted = (self.counters.out_of_order.held_bytes, self.counters.out_of_order.pinned_bytes);
+        ensure!(counted == (held, pinned), "{counted:?} bytes held and pinned of {:?}", (held, pinned));
         Ok(())
     }
 }

@@ -11,8 +11,8 @@ use dp::Mbuf;
 
 use crate::checksum::Sum;
 use crate::facade::TcpSeqNumber;
-use crate::frame::{self, FLAGS_AT, IPV4_CHECKSUM_AT, MAX_OCTETS, SEQ_AT, TCP_CHECKSUM_AT};
-use crate::ip::{self, IPV4_OCTETS, IPV6_OCTETS};
+use crate::frame::{self, FLAGS_AT, IPV4_CHECKSUM_AT, MAX_BYTES, SEQ_AT, TCP_CHECKSUM_AT};
+use crate::ip::{self, IPV4_BYTES, IPV6_BYTES};
 use crate::tcp::header::Flags;
 
 /// Segments that are taken in as one, at most: their user reads them while they are in the first-level cache.
@@ -33,20 +33,20 @@ pub(super) struct Pattern {
     ip_at: usize,
     tcp_at: usize,
     /// Those of the one, with the sequence number that is next.
-    headers: ArrayVec<u8, MAX_OCTETS>,
+    headers: ArrayVec<u8, MAX_BYTES>,
     /// The bits of them that count.
-    mask: ArrayVec<u8, MAX_OCTETS>,
+    mask: ArrayVec<u8, MAX_BYTES>,
 }
 
 impl Pattern {
     /// Of a segment with these headers. `None` with IP options or extension headers.
     pub(super) fn new(headers: &[u8], ip: ip::Header, [ip_at, tcp_at]: [usize; 2]) -> Option<Self> {
-        if ![IPV4_OCTETS, IPV6_OCTETS].contains(&(tcp_at - ip_at)) {
+        if ![IPV4_BYTES, IPV6_BYTES].contains(&(tcp_at - ip_at)) {
             return None;
         }
-        let mut mask: ArrayVec<u8, MAX_OCTETS> = [u8::MAX; MAX_OCTETS].into();
+        let mut mask: ArrayVec<u8, MAX_BYTES> = [u8::MAX; MAX_BYTES].into();
         mask.truncate(headers.len());
-        if tcp_at - ip_at == IPV4_OCTETS {
+        if tcp_at - ip_at == IPV4_BYTES {
             // Length and identification.
             mask[ip_at + 2..ip_at + 6].fill(0);
             mask[ip_at + IPV4_CHECKSUM_AT..ip_at + IPV4_CHECKSUM_AT + 2].fill(0);
@@ -91,7 +91,7 @@ impl Pattern {
         if alike.fold(0, |differences, ((found, wanted), mask)| differences | (found ^ wanted) & mask) != 0 {
             return None;
         }
-        let is_ipv4 = tcp_at - ip_at == IPV4_OCTETS;
+        let is_ipv4 = tcp_at - ip_at == IPV4_BYTES;
         let end = if is_ipv4 {
             let mut sum = Sum::new();
             sum.add(&found[*ip_at..*tcp_at]);
@@ -104,6 +104,6 @@ impl Pattern {
     }
 }
 
-fn word(octets: &[u8], at: usize) -> usize {
-    usize::from(u16::from_be_bytes([octets[at], octets[at + 1]]))
+fn word(bytes: &[u8], at: usize) -> usize {
+    usize::from(u16::from_be_bytes([bytes[at], bytes[at + 1]]))
 }

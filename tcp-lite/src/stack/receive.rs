@@ -20,8 +20,8 @@ use crate::tcp::header::{Flags, TcpHeader};
 use crate::tcp::{Birth, State, Tcb, Verdict};
 use crate::{Event, discovery, ethernet, frame};
 
-/// Octets in which all headers of a frame are looked for. What has its TCP header behind that is no ordinary frame.
-const HEAD_OCTETS: usize = 192;
+/// Bytes in which all headers of a frame are looked for. What has its TCP header behind that is no ordinary frame.
+const HEAD_BYTES: usize = 192;
 
 /// A frame after its headers were looked at.
 enum Class {
@@ -57,12 +57,12 @@ impl Stack {
     pub(super) fn receive(&mut self, now: Instant, frames: &mut Peekable<impl Iterator<Item = Mbuf>>) {
         let Some(mut frame) = frames.next() else { return };
         self.counters.rx_frames += 1;
-        let mut copy = [0; HEAD_OCTETS];
-        let head = if frame.segment_count() == 1 || frame.head().len() >= HEAD_OCTETS {
+        let mut copy = [0; HEAD_BYTES];
+        let head = if frame.segment_count() == 1 || frame.head().len() >= HEAD_BYTES {
             frame.head()
         } else {
-            let octets = frame.copy_to(0, &mut copy);
-            &copy[..octets]
+            let bytes = frame.copy_to(0, &mut copy);
+            &copy[..bytes]
         };
         let Some(ethernet) = ethernet::Header::parse(head) else {
             self.counters.rx_malformed += 1;
@@ -81,7 +81,7 @@ impl Stack {
             self.counters.rx_not_ours += 1;
             return;
         }
-        match self.classify(&ethernet, &head[ethernet.octets..], &frame) {
+        match self.classify(&ethernet, &head[ethernet.bytes..], &frame) {
             None => {}
             Some(Class::Tcp { ip, header, tcp_at, payload_at, end }) => {
                 let origin = Origin::new(ethernet.src, &ip);
@@ -91,7 +91,7 @@ impl Stack {
                     && frames.peek().is_some_and(|frame| gro::may_go_on(frame, tcp_at, next))
                     && self.is_next(&origin, &header);
                 let pattern =
-                    may_go_on.then(|| Pattern::new(&head[..payload_at], ip, [ethernet.octets, tcp_at]));
+                    may_go_on.then(|| Pattern::new(&head[..payload_at], ip, [ethernet.bytes, tcp_at]));
                 // Ethernet pads short frames: what is behind the packet is not payload.
                 frame.truncate(end);
                 frame.advance(payload_at);
@@ -110,10 +110,10 @@ impl Stack {
 
     /// Says what the frame is; `None` when it was dropped and counted. `head` starts at the IP header.
     fn classify(&mut self, ethernet: &ethernet::Header, head: &[u8], frame: &Mbuf) -> Option<Class> {
-        let octets = frame.len() - ethernet.octets;
+        let bytes = frame.len() - ethernet.bytes;
         let parsed = match ethernet.ethertype {
-            ethernet::ETHERTYPE_IPV4 => ip::parse_ipv4(head, octets),
-            ethernet::ETHERTYPE_IPV6 => ip::parse_ipv6(head, octets),
+            ethernet::ETHERTYPE_IPV4 => ip::parse_ipv4(head, bytes),
+            ethernet::ETHERTYPE_IPV6 => ip::parse_ipv6(head, bytes),
             _ => return Some(Class::Slow { ip: None }),
         };
         let ip = match parsed {
@@ -128,7 +128,7 @@ impl Stack {
             }
         };
         let ours = self.routes.is_ours(&ip.dst) && self.conflicts.is_usable(&ip.dst);
-        let Upper::Whole { protocol: PROTOCOL_TCP, header_octets } = ip.upper else {
+        let Upper::Whole { protocol: PROTOCOL_TCP, header_bytes } = ip.upper else {
             if !ours && !ip.dst.is_multicast() && !self.routes.is_broadcast(&ip.dst) {
                 self.counters.rx_not_ours += 1;
                 return None;
@@ -140,10 +140,10 @@ impl Stack {
             self.counters.rx_not_ours += 1;
             return None;
         }
-        let tcp_at = ethernet.octets + header_octets;
-        let end = ethernet.octets + ip.total_octets;
-        let tcp = head.get(header_octets..ip.total_octets.min(head.len())).unwrap_or_default();
-        let Ok((header, tcp_octets)) = TcpHeader::parse(tcp) else {
+        let tcp_at = ethernet.bytes + header_bytes;
+        let end = ethernet.bytes + ip.total_bytes;
+        let tcp = head.get(header_bytes..ip.total_bytes.min(head.len())).unwrap_or_default();
+        let Ok((header, tcp_bytes)) = TcpHeader::parse(tcp) else {
             self.counters.rx_malformed += 1;
             return None;
         };
@@ -151,7 +151,7 @@ impl Stack {
             self.counters.rx_bad_checksum += 1;
             return None;
         }
-        Some(Class::Tcp { ip, header, tcp_at, payload_at: tcp_at + tcp_octets, end })
+        Some(Class::Tcp { ip, header, tcp_at, payload_at: tcp_at + tcp_bytes, end })
     }
 
     fn may_be_peer(&self, address: &IpAddress) -> bool {
@@ -330,7 +330,7 @@ impl Stack {
         let place = self.routes.next_hop(&tuple.local, &tuple.remote).zip(self.reserve());
         let Some((next_hop, id)) = place.filter(|_| self.listeners.admits(now, listener, &tuple.remote))
         else {
-            // As if the ACK was lost: the peer's first octets bring it again.
+            // As if the ACK was lost: the peer's first bytes bring it again.
             self.counters.rx_syn_dropped += 1;
             return;
         };
@@ -363,11 +363,11 @@ impl Stack {
     fn slow(&mut self, now: Instant, ethernet: &ethernet::Header, ip: Option<ip::Header>, frame: &Mbuf) {
         self.counters.rx_slow += 1;
         let copy = self.slow_path.frame();
-        let packet_at = ethernet::HEADER_OCTETS;
-        let octets = ip.map_or(frame.len() - ethernet.octets, |ip| ip.total_octets);
-        copy.resize(packet_at + octets, 0);
+        let packet_at = ethernet::HEADER_BYTES;
+        let bytes = ip.map_or(frame.len() - ethernet.bytes, |ip| ip.total_bytes);
+        copy.resize(packet_at + bytes, 0);
         ethernet::emit(copy, ethernet.dst, ethernet.src, None, ethernet.ethertype);
-        frame.copy_to(ethernet.octets, &mut copy[packet_at..]);
+        frame.copy_to(ethernet.bytes, &mut copy[packet_at..]);
         if let Some(ip) = &ip
             && frame.rx_checksum() == Checksum::Partial
         {
@@ -415,7 +415,7 @@ impl Stack {
         let mut packet = std::mem::take(&mut self.scratch);
         loop {
             packet.clear();
-            if !self.slow_path.reassembled(|octets| packet.extend_from_slice(octets)) {
+            if !self.slow_path.reassembled(|bytes| packet.extend_from_slice(bytes)) {
                 break;
             }
             let parsed = match packet.first().map(|first| first >> 4) {
@@ -437,7 +437,7 @@ impl Stack {
         dst: IpAddress,
         fragment: &ip::Fragment,
     ) {
-        let piece = &self.slow_path.filled()[ethernet::HEADER_OCTETS..];
+        let piece = &self.slow_path.filled()[ethernet::HEADER_BYTES..];
         let Some(whole) = self.reassembly.add(now, src, dst, fragment, piece) else { return };
         let mut packet = std::mem::take(&mut self.scratch);
         packet.clear();
@@ -453,7 +453,7 @@ impl Stack {
             }
             Ok(_) => {
                 let frame = self.slow_path.frame();
-                frame.resize(ethernet::HEADER_OCTETS, 0);
+                frame.resize(ethernet::HEADER_BYTES, 0);
                 ethernet::emit(frame, ethernet.dst, ethernet.src, None, ethernet.ethertype);
                 frame.extend_from_slice(&packet);
                 self.scratch = packet;
@@ -468,32 +468,32 @@ impl Stack {
 
     /// A TCP packet that came in fragments: as good as any other from here on.
     fn reassembled(&mut self, now: Instant, mac: EthernetAddress, ip: &ip::Header, packet: &[u8]) {
-        let Upper::Whole { protocol: PROTOCOL_TCP, header_octets } = ip.upper else { return };
+        let Upper::Whole { protocol: PROTOCOL_TCP, header_bytes } = ip.upper else { return };
         if !self.routes.is_ours(&ip.dst) || !self.may_be_peer(&ip.src) {
             self.counters.rx_not_ours += 1;
             return;
         }
-        let tcp = &packet[header_octets..ip.total_octets];
+        let tcp = &packet[header_bytes..ip.total_bytes];
         let mut sum = pseudo_header(&ip.src, &ip.dst, PROTOCOL_TCP, tcp.len());
         sum.add(tcp);
         if sum.finish() != 0 {
             self.counters.rx_bad_checksum += 1;
             return;
         }
-        let Ok((header, tcp_octets)) = TcpHeader::parse(tcp) else {
+        let Ok((header, tcp_bytes)) = TcpHeader::parse(tcp) else {
             self.counters.rx_malformed += 1;
             return;
         };
         // Without a buffer the packet is lost as on the wire, and comes again.
-        let Some(payload) = self.copy_in(&tcp[tcp_octets..]) else { return };
+        let Some(payload) = self.copy_in(&tcp[tcp_bytes..]) else { return };
         self.counters.rx_reassembled += 1;
         self.segment_arrives(now, Origin::new(mac, ip), &header, (payload, 1));
     }
 
-    /// Octets in buffers of the pool, as many as it takes.
-    fn copy_in(&self, octets: &[u8]) -> Option<Mbuf> {
+    /// Bytes in buffers of the pool, as many as it takes.
+    fn copy_in(&self, bytes: &[u8]) -> Option<Mbuf> {
         let mut chain = self.pool.alloc()?;
-        let mut pieces = octets.chunks(self.pool.data_octets().max(1));
+        let mut pieces = bytes.chunks(self.pool.data_bytes().max(1));
         if let Some(first) = pieces.next() {
             chain.append_slice(first).then_some(())?;
         }
@@ -557,13 +557,13 @@ impl Stack {
 
 /// Completes the TCP or UDP checksum of a packet whose field holds the pseudo-header sum.
 fn fill_in_checksum(packet: &mut [u8], ip: &ip::Header) {
-    let Upper::Whole { protocol, header_octets } = ip.upper else { return };
+    let Upper::Whole { protocol, header_bytes } = ip.upper else { return };
     let at = match protocol {
         PROTOCOL_TCP => 16,
         17 => 6,
         _ => return,
     };
-    let payload = &mut packet[header_octets..ip.total_octets];
+    let payload = &mut packet[header_bytes..ip.total_bytes];
     let Some(field) = payload.get_mut(at..at + 2) else { return };
     field.fill(0);
     let mut sum = pseudo_header(&ip.src, &ip.dst, protocol, payload.len());

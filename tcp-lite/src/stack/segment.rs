@@ -14,7 +14,7 @@ pub struct Sender<'a> {
 }
 
 impl Sender<'_> {
-    /// An empty segment to write up to EMSS octets of whole FPDUs into.
+    /// An empty segment to write up to EMSS bytes of whole FPDUs into.
     ///
     /// # Errors
     /// [`SendError`]: closed, send buffer full (an `Event::Writable` follows when there is room), no packet buffer.
@@ -48,7 +48,7 @@ impl Drop for Sender<'_> {
     }
 }
 
-/// A segment under construction, in a buffer that TCP owns: room for EMSS octets of whole FPDUs.
+/// A segment under construction, in a buffer that TCP owns: room for EMSS bytes of whole FPDUs.
 ///
 /// [`push`](Self::push) queues it; dropped it was never there.
 pub struct SegmentBuf<'a> {
@@ -61,12 +61,12 @@ pub struct SegmentBuf<'a> {
 }
 
 impl SegmentBuf<'_> {
-    /// Octets it can hold in all (EMSS).
+    /// Bytes it can hold in all (EMSS).
     pub fn capacity(&self) -> usize {
         self.capacity
     }
 
-    /// Octets written so far.
+    /// Bytes written so far.
     pub fn len(&self) -> usize {
         self.len
     }
@@ -76,22 +76,22 @@ impl SegmentBuf<'_> {
         self.len == 0
     }
 
-    /// Grows by `octets` and returns them for writing (old contents), or `None` when they do not fit.
-    pub fn append(&mut self, octets: usize) -> Option<&mut [u8]> {
-        if octets > self.capacity - self.len {
+    /// Grows by `bytes` and returns them for writing (old contents), or `None` when they do not fit.
+    pub fn append(&mut self, bytes: usize) -> Option<&mut [u8]> {
+        if bytes > self.capacity - self.len {
             return None;
         }
         let start = self.len;
-        self.len += octets;
-        self.stack.segments.room(self.page).get_mut(start..start + octets)
+        self.len += bytes;
+        self.stack.segments.room(self.page).get_mut(start..start + bytes)
     }
 
-    /// Keeps the first `octets`: takes back what could not be written.
-    pub fn truncate(&mut self, octets: usize) {
-        self.len = self.len.min(octets);
+    /// Keeps the first `bytes`: takes back what could not be written.
+    pub fn truncate(&mut self, bytes: usize) {
+        self.len = self.len.min(bytes);
     }
 
-    /// Queues it behind all others. It is sent as it is: its octets and boundaries never change but by a
+    /// Queues it behind all others. It is sent as it is: its bytes and boundaries never change but by a
     /// drop of EMSS before it was sent, or by the persist timer. An empty segment is dropped.
     pub fn push(self) {
         if self.len == 0 {

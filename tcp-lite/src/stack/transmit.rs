@@ -106,9 +106,9 @@ impl Stack {
             let Some(assertion) = self.conflicts.assertion() else { break };
             let Some(mut frame) = self.pool.alloc() else { return false };
             let (mac, vlan) = (self.framing.mac, self.framing.vlan);
-            if let Some(room) = frame.append(discovery::MAX_QUERY_OCTETS) {
-                let octets = discovery::emit_assertion(room, mac, vlan, assertion);
-                frame.truncate(octets);
+            if let Some(room) = frame.append(discovery::MAX_QUERY_BYTES) {
+                let bytes = discovery::emit_assertion(room, mac, vlan, assertion);
+                frame.truncate(bytes);
                 out.push(frame);
                 self.counters.tx_assertions += 1;
             }
@@ -124,11 +124,11 @@ impl Stack {
             let Some(mut frame) = self.pool.alloc() else { return false };
             let framing = &self.framing;
             if let Some(source) = self.routes.query_source(&query.target)
-                && let Some(room) = frame.append(discovery::MAX_QUERY_OCTETS)
-                && let Some(octets) =
+                && let Some(room) = frame.append(discovery::MAX_QUERY_BYTES)
+                && let Some(bytes) =
                     discovery::emit_query(room, framing.mac, framing.vlan, source, query.target, query.to)
             {
-                frame.truncate(octets);
+                frame.truncate(bytes);
                 out.push(frame);
             }
             self.neighbors.query_sent();
@@ -259,9 +259,8 @@ fn emit(
     match transmission.payload {
         None => out.extend(headers.bare(pool)),
         Some(Payload::Segment(first)) if count > 1 && cuts => {
-            let octets = segments.octets(first).len();
-            let train =
-                segments.views(first, count).and_then(|views| headers.with_train(pool, views, octets));
+            let bytes = segments.bytes(first).len();
+            let train = segments.views(first, count).and_then(|views| headers.with_train(pool, views, bytes));
             return match train {
                 Some(train) => {
                     out.push(train);
@@ -272,13 +271,13 @@ fn emit(
         }
         Some(Payload::Segment(only)) if count == 1 => {
             let view = || segments.views(only, 1)?.pop();
-            out.extend(headers.with_payload(pool, segments.octets(only), view));
+            out.extend(headers.with_payload(pool, segments.bytes(only), view));
         }
         Some(Payload::Segment(first)) => {
             let template = headers.template();
             let mut offset = 0;
             for (nr, key) in segments.iter_from(first).take(count).enumerate() {
-                let payload = segments.octets(key);
+                let payload = segments.bytes(key);
                 let place = (offset, payload, nr + 1 == count);
                 let view = || segments.views(key, 1)?.pop();
                 let Some(frame) = template.frame(framing, pool, place, view) else { break };

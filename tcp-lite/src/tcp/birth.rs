@@ -46,7 +46,7 @@ impl Agreed {
     }
 }
 
-/// Payload of a segment of `mss` octets beside the options that every segment has (RFC 6691).
+/// Payload of a segment of `mss` bytes beside the options that every segment has (RFC 6691).
 #[inline]
 pub(super) fn payload_of(mss: u16, option_bytes: u16) -> u32 {
     u32::from(mss - option_bytes.min(mss.saturating_sub(1)))
@@ -54,6 +54,6 @@ pub(super) fn payload_of(mss: u16, option_bytes: u16) -> u32 {
 
 /// The smallest shift with which a window fits its field (RFC 7323 section 2.3), rounding up
 /// included.
-pub(super) fn window_shift(octets: u32) -> u8 {
-    (0..14).find(|shift| octets >> shift < u32::from(u16::MAX)).unwrap_or(14)
+pub(super) fn window_shift(bytes: u32) -> u8 {
+    (0..14).find(|shift| bytes >> shift < u32::from(u16::MAX)).unwrap_or(14)
 }

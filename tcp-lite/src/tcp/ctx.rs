@@ -13,7 +13,7 @@ use crate::counters::StackCounters;
 use crate::id::{ConnId, ListenerId};
 use crate::{CloseReason, Event, Instant, Received, TcpConfig};
 
-/// Events of one connection, beside octets, that wait for the user at most: `Established`,
+/// Events of one connection, beside bytes, that wait for the user at most: `Established`,
 /// `Writable`, `PeerClosed`, `Closed`.
 pub(crate) const EVENTS_PER_CONNECTION: usize = 4;
 
@@ -37,7 +37,7 @@ pub(crate) struct Ctx<'a> {
     pub(crate) counters: &'a mut StackCounters,
     /// Where events go.
     pub(crate) events: &'a mut VecDeque<Event>,
-    /// Received octets are dropped (and come again) while so many events wait. Other events, at
+    /// Received bytes are dropped (and come again) while so many events wait. Other events, at
     /// most [`EVENTS_PER_CONNECTION`] for each connection, are always taken.
     pub(crate) events_limit: usize,
     /// The connection being worked on.
@@ -55,8 +55,8 @@ impl Ctx<'_> {
         self.now.secs() as u32
     }
 
-    /// Whether received octets can be handed up.
-    pub(crate) fn takes_octets(&self) -> bool {
+    /// Whether received bytes can be handed up.
+    pub(crate) fn takes_bytes(&self) -> bool {
         self.events.len() < self.events_limit
     }
 
@@ -65,9 +65,9 @@ impl Ctx<'_> {
             .push_back(Event::Received { conn: self.conn, received: Received { offset, buf, frontier } });
     }
 
-    /// `conn`, this one or another, is asked to give up `octets`.
-    pub(crate) fn evict(&mut self, conn: ConnId, octets: usize) {
-        self.events.push_back(Event::Evict { conn, octets });
+    /// `conn`, this one or another, is asked to give up `bytes`.
+    pub(crate) fn evict(&mut self, conn: ConnId, bytes: usize) {
+        self.events.push_back(Event::Evict { conn, bytes });
     }
 
     pub(crate) fn established(&mut self) {

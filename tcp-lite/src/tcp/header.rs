@@ -1,4 +1,4 @@
-//! The TCP header: octets to [`TcpHeader`] and back (RFC 9293 section 3.1, RFC 7323, RFC 2018).
+//! The TCP header: bytes to [`TcpHeader`] and back (RFC 9293 section 3.1, RFC 7323, RFC 2018).
 //!
 //! Parsing is total: every byte string gives a header or [`Malformed`]. Options that are unknown or have a wrong
 //! length are skipped. Not here: the checksum's pseudo header, which is the stack's.
@@ -8,10 +8,10 @@ use bitflags::bitflags;
 
 use crate::facade::TcpSeqNumber;
 
-/// Octets of a header without options.
-pub(crate) const HEADER_OCTETS: usize = 20;
-/// Octets of the largest header.
-pub(crate) const MAX_HEADER_OCTETS: usize = 60;
+/// Bytes of a header without options.
+pub(crate) const HEADER_BYTES: usize = 20;
+/// Bytes of the largest header.
+pub(crate) const MAX_HEADER_BYTES: usize = 60;
 /// SACK blocks that a header has room for.
 pub(crate) const MAX_SACK_BLOCKS: usize = 4;
 
@@ -40,7 +40,7 @@ pub(crate) type SackBlock = (TcpSeqNumber, TcpSeqNumber);
 /// The options we know.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Options {
-    /// Maximum segment size, octets, options not counted (RFC 6691).
+    /// Maximum segment size, bytes, options not counted (RFC 6691).
     pub(crate) mss: Option<u16>,
     /// Window scale, at most 14.
     pub(crate) window_scale: Option<u8>,
@@ -81,12 +81,12 @@ const ACK_BIT: u8 = 0x10;
 const MAX_WINDOW_SCALE: u8 = 14;
 
 impl TcpHeader {
-    /// The header at the front of `octets`, and its length.
-    pub(crate) fn parse(octets: &[u8]) -> Result<(Self, usize), Malformed> {
-        let fixed: &[u8; HEADER_OCTETS] = octets.first_chunk().ok_or(Malformed)?;
+    /// The header at the front of `bytes`, and its length.
+    pub(crate) fn parse(bytes: &[u8]) -> Result<(Self, usize), Malformed> {
+        let fixed: &[u8; HEADER_BYTES] = bytes.first_chunk().ok_or(Malformed)?;
         let [s0, s1, d0, d1, q0, q1, q2, q3, a0, a1, a2, a3, offset, bits, w0, w1, ..] = *fixed;
         let len = usize::from(offset >> 4) * 4;
-        let options = octets.get(HEADER_OCTETS..len).ok_or(Malformed)?;
+        let options = bytes.get(HEADER_BYTES..len).ok_or(Malformed)?;
         let ack = TcpSeqNumber(i32::from_be_bytes([a0, a1, a2, a3]));
         let header = Self {
             src_port: u16::from_be_bytes([s0, s1]),
@@ -100,9 +100,9 @@ impl TcpHeader {
         Ok((header, len))
     }
 
-    /// Octets that [`emit`](Self::emit) writes: a multiple of 4, at most [`MAX_HEADER_OCTETS`].
+    /// Bytes that [`emit`](Self::emit) writes: a multiple of 4, at most [`MAX_HEADER_BYTES`].
     pub(crate) fn emitted_len(&self) -> usize {
-        HEADER_OCTETS + self.options.emitted_len()
+        HEADER_BYTES + self.options.emitted_len()
     }
 
     /// Writes the header to the front of `out`, checksum field zero.
@@ -111,7 +111,7 @@ impl TcpHeader {
     /// When `out` is shorter than [`emitted_len`](Self::emitted_len).
     pub(crate) fn emit(&self, out: &mut [u8]) {
         let len = self.emitted_len();
-        let (fixed, options) = out[..len].split_at_mut(HEADER_OCTETS);
+        let (fixed, options) = out[..len].split_at_mut(HEADER_BYTES);
         fixed[0..2].copy_from_slice(&self.src_port.to_be_bytes());
         fixed[2..4].copy_from_slice(&self.dst_port.to_be_bytes());
         fixed[4..8].copy_from_slice(&self.seq.0.to_be_bytes());
@@ -125,21 +125,21 @@ impl TcpHeader {
     }
 
     /// Sequence numbers the segment takes: payload, SYN and FIN.
-    pub(crate) fn segment_len(&self, payload_octets: usize) -> usize {
-        payload_octets
+    pub(crate) fn segment_len(&self, payload_bytes: usize) -> usize {
+        payload_bytes
             + usize::from(self.flags.contains(Flags::SYN))
             + usize::from(self.flags.contains(Flags::FIN))
     }
 
     /// The RST that answers this segment when no connection takes it; `None` for a RST
     /// (RFC 9293 section 3.10.7.1).
-    pub(crate) fn reset(&self, payload_octets: usize) -> Option<Self> {
+    pub(crate) fn reset(&self, payload_bytes: usize) -> Option<Self> {
         if self.flags.contains(Flags::RST) {
             return None;
         }
         let (seq, ack) = match self.ack {
             Some(ack) => (ack, None),
-            None => (TcpSeqNumber(0), Some(self.seq + self.segment_len(payload_octets))),
+            None => (TcpSeqNumber(0), Some(self.seq + self.segment_len(payload_bytes))),
         };
         Some(Self {
             src_port: self.dst_port,
@@ -154,19 +154,19 @@ impl TcpHeader {
 }
 
 impl Options {
-    /// What is known among `octets`. Anything else is skipped, a list that makes no sense ends there.
-    fn parse(mut octets: &[u8]) -> Self {
+    /// What is known among `bytes`. Anything else is skipped, a list that makes no sense ends there.
+    fn parse(mut bytes: &[u8]) -> Self {
         let mut options = Self::default();
-        while let [kind, rest @ ..] = octets {
+        while let [kind, rest @ ..] = bytes {
             match *kind {
                 END => break,
-                NOP => octets = rest,
+                NOP => bytes = rest,
                 kind => {
                     // The length counts kind and length themselves.
                     let Some(&len) = rest.first() else { break };
-                    let Some(body) = octets.get(2..usize::from(len)) else { break };
+                    let Some(body) = bytes.get(2..usize::from(len)) else { break };
                     options.learn(kind, body);
-                    octets = &octets[usize::from(len)..];
+                    bytes = &bytes[usize::from(len)..];
                 }
             }
         }
@@ -192,7 +192,7 @@ impl Options {
         }
     }
 
-    /// Octets of all options but SACK blocks, a multiple of 4.
+    /// Bytes of all options but SACK blocks, a multiple of 4.
     fn fixed_len(&self) -> usize {
         4 * usize::from(self.mss.is_some())
             + 4 * usize::from(self.window_scale.is_some())
@@ -206,22 +206,22 @@ impl Options {
 
     /// SACK blocks that are emitted: those that fit.
     fn emitted_blocks(&self) -> usize {
-        self.sack.len().min(sack_room(MAX_HEADER_OCTETS - HEADER_OCTETS - self.fixed_len()))
+        self.sack.len().min(sack_room(MAX_HEADER_BYTES - HEADER_BYTES - self.fixed_len()))
     }
 
     fn emitted_len(&self) -> usize {
         self.fixed_len()
             + match self.emitted_blocks() {
                 0 => 0,
-                blocks => sack_octets(blocks),
+                blocks => sack_bytes(blocks),
             }
     }
 
     fn emit(&self, out: &mut [u8]) {
         let mut at = 0;
-        let mut put = |octets: &[u8]| {
-            out[at..at + octets.len()].copy_from_slice(octets);
-            at += octets.len();
+        let mut put = |bytes: &[u8]| {
+            out[at..at + bytes.len()].copy_from_slice(bytes);
+            at += bytes.len();
         };
         if let Some(mss) = self.mss {
             put(&[MSS, 4]);
@@ -252,14 +252,14 @@ impl Options {
     }
 }
 
-/// Option octets of `blocks` SACK blocks, with the NOPs in front (RFC 2018 section 3).
-pub(crate) const fn sack_octets(blocks: usize) -> usize {
+/// Option bytes of `blocks` SACK blocks, with the NOPs in front (RFC 2018 section 3).
+pub(crate) const fn sack_bytes(blocks: usize) -> usize {
     4 + 8 * blocks
 }
 
-/// SACK blocks that fit into `octets` of options.
-pub(crate) const fn sack_room(octets: usize) -> usize {
-    octets.saturating_sub(4) / 8
+/// SACK blocks that fit into `bytes` of options.
+pub(crate) const fn sack_room(bytes: usize) -> usize {
+    bytes.saturating_sub(4) / 8
 }
 
 #[cfg(test)]

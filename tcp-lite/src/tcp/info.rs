@@ -36,7 +36,7 @@ pub enum SendError {
     /// Not established, or our FIN was asked for, or a dead id.
     #[error("the connection is closed for sending")]
     Closed,
-    /// `TcpConfig::send_buffer_octets` or `Limits::tx_segments` is reached.
+    /// `TcpConfig::send_buffer_bytes` or `Limits::tx_segments` is reached.
     #[error("the send buffer is full")]
     BufferFull,
     /// The pool is empty: try again in the next turn.
@@ -51,13 +51,13 @@ pub struct ConnInfo {
     pub local: SocketAddr,
     /// The peer's.
     pub remote: SocketAddr,
-    /// Largest payload of a segment, octets: constant but for path MTU changes.
+    /// Largest payload of a segment, bytes: constant but for path MTU changes.
     pub emss: usize,
-    /// Stream offset that the next pushed octet will have (octets pushed so far).
+    /// Stream offset that the next pushed byte will have (bytes pushed so far).
     pub send_offset: u64,
-    /// Octets the send buffer still takes.
+    /// Bytes the send buffer still takes.
     pub send_space: usize,
-    /// Octets sent or queued and not acknowledged.
+    /// Bytes sent or queued and not acknowledged.
     pub unacknowledged: u64,
     /// The in-order frontier of reception.
     pub frontier: u64,
@@ -65,9 +65,9 @@ pub struct ConnInfo {
     pub srtt_us: u32,
     /// Retransmission timeout, microseconds, backoff included.
     pub rto_us: u32,
-    /// Congestion window, octets; in fast recovery what it is going to be.
+    /// Congestion window, bytes; in fast recovery what it is going to be.
     pub cwnd: u32,
-    /// Slow start threshold, octets; `u32::MAX` before the first reduction.
+    /// Slow start threshold, bytes; `u32::MAX` before the first reduction.
     pub ssthresh: u32,
     /// Where the connection stands.
     pub state: State,

@@ -25,7 +25,7 @@
 //! | 4 | `connection` | the state machine that joins them |
 //!
 //! Deliberate deviations: a segment without timestamps is accepted where they were agreed on (RFC
-//! 7323 section 3.2 would drop it); a zero-window probe carries no octet (RFC 9293 section 3.8.6.1
+//! 7323 section 3.2 would drop it); a zero-window probe carries no byte (RFC 9293 section 3.8.6.1
 //! sends one), since that would split an FPDU; a segment with nothing in it is acceptable at the
 //! right edge of the window itself; a segment out of order that is refused for lack of memory is in
 //! no SACK block (RFC 2018 section 8 would name it once): its sender is not to take it for

@@ -174,7 +174,7 @@ impl Machine {
                     }
                     (conn, Seen::Plain("established".into()))
                 }
-                Event::Evict { conn, octets } => (conn, Seen::Plain(format!("evict {octets}"))),
+                Event::Evict { conn, bytes } => (conn, Seen::Plain(format!("evict {bytes}"))),
                 Event::Writable { conn } => (conn, Seen::Plain("writable".into())),
                 Event::PeerClosed { conn } => (conn, Seen::Plain("peer-closed".into())),
                 Event::AddressConflict { address, mac, .. } => {
@@ -182,14 +182,14 @@ impl Machine {
                 }
                 Event::Closed { conn, reason } => (conn, Seen::Plain(format!("closed {}", name(reason)))),
                 Event::Received { conn, received } => {
-                    let octets: Vec<u8> = received.buf.segments().flatten().copied().collect();
-                    if octets != crate::peer::octets(received.offset, octets.len()) {
-                        return Err(format!("octets at {} are not those that arrived", received.offset));
+                    let bytes: Vec<u8> = received.buf.segments().flatten().copied().collect();
+                    if bytes != crate::peer::bytes(received.offset, bytes.len()) {
+                        return Err(format!("bytes at {} are not those that arrived", received.offset));
                     }
-                    let (from, to) = (received.offset, received.offset + octets.len() as u64);
+                    let (from, to) = (received.offset, received.offset + bytes.len() as u64);
                     let ahead = received.offset >= received.frontier;
                     if ahead && self.settings.releases {
-                        self.stack.release(conn, octets.len());
+                        self.stack.release(conn, bytes.len());
                     }
                     (conn, Seen::Received { from, to, ahead })
                 }

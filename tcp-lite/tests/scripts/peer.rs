@@ -22,20 +22,20 @@ const KIND_SACK_PERMITTED: u8 = 4;
 const KIND_SACK: u8 = 5;
 const KIND_TIMESTAMPS: u8 = 8;
 
-/// The octet at `offset` of every stream.
-fn octet(offset: u64) -> u8 {
+/// The byte at `offset` of every stream.
+fn byte(offset: u64) -> u8 {
     (offset.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8
 }
 
-/// `len` octets of a stream from `offset` on.
-pub(crate) fn octets(offset: u64, len: usize) -> Vec<u8> {
-    (offset..offset + len as u64).map(octet).collect()
+/// `len` bytes of a stream from `offset` on.
+pub(crate) fn bytes(offset: u64, len: usize) -> Vec<u8> {
+    (offset..offset + len as u64).map(byte).collect()
 }
 
 /// What is always sent in one.
 #[derive(Clone, Copy)]
 struct Piece {
-    octets: u32,
+    bytes: u32,
     /// As it was pushed, or sent as a part before.
     known: bool,
 }
@@ -58,7 +58,7 @@ pub(crate) struct Peer {
     clocks: Vec<u32>,
     /// Segments as they were pushed, or cut since, by sequence number.
     segments: BTreeMap<i64, Piece>,
-    /// Octets pushed.
+    /// Bytes pushed.
     pushed: u64,
     /// IP packets sent, with their sequence numbers.
     packets: Vec<(u32, Vec<u8>)>,
@@ -91,12 +91,12 @@ impl Peer {
         self.packets.iter().rev().find(|(it, _)| *it == seq).map(|(_, packet)| &packet[..])
     }
 
-    /// A segment of `len` octets is pushed; returns its octets.
+    /// A segment of `len` bytes is pushed; returns its bytes.
     pub(crate) fn push(&mut self, len: usize) -> Vec<u8> {
-        self.segments.insert(self.pushed as i64 + 1, Piece { octets: len as u32, known: true });
-        let octets = octets(self.pushed, len);
+        self.segments.insert(self.pushed as i64 + 1, Piece { bytes: len as u32, known: true });
+        let bytes = bytes(self.pushed, len);
         self.pushed += len as u64;
-        octets
+        bytes
     }
 
     /// What the script lets arrive, as it is on the wire, and with all that it did not say.
@@ -129,7 +129,7 @@ impl Peer {
             window: segment.window.unwrap_or(WINDOW),
             urgent: segment.urgent.unwrap_or(0),
             options: self.write_options(&options, segment.flags),
-            payload: octets((base - 1).max(0) as u64, segment.len as usize),
+            payload: bytes((base - 1).max(0) as u64, segment.len as usize),
         };
         written.options = Some(options);
         (raw, written)
@@ -137,7 +137,7 @@ impl Peer {
 
     fn write_options(&mut self, options: &Options, flags: u8) -> Vec<(u8, Vec<u8>)> {
         let mut out = Vec::new();
-        out.extend(options.unknown.map(|(kind, octets)| (kind, vec![0xee; usize::from(octets) - 2])));
+        out.extend(options.unknown.map(|(kind, bytes)| (kind, vec![0xee; usize::from(bytes) - 2])));
         out.extend(options.mss.map(|mss| (KIND_MSS, mss.to_be_bytes().to_vec())));
         out.extend(options.sack_permitted.then(|| (KIND_SACK_PERMITTED, vec![])));
         if let Some(Timestamps::Exactly(value, echo)) = options.timestamps {
@@ -166,8 +166,8 @@ impl Peer {
         }
         let seq = i64::from(raw.seq.wrapping_sub(self.ours.unwrap_or(0)) as i32);
         let len = raw.payload.len() as u32;
-        if len > 0 && raw.payload != octets((seq - 1) as u64, raw.payload.len()) {
-            return Err("its octets are not those that were pushed".into());
+        if len > 0 && raw.payload != bytes((seq - 1) as u64, raw.payload.len()) {
+            return Err("its bytes are not those that were pushed".into());
         }
         let cut = len > 0 && self.is_cut(seq, len)?;
         let acks = raw.flags & ACK != 0;
@@ -190,7 +190,7 @@ impl Peer {
         let end = seq + i64::from(len);
         let around = self.segments.range(..=seq).next_back().map(|(start, piece)| (*start, *piece));
         let (start, old_end, known) = around
-            .map(|(start, piece)| (start, start + i64::from(piece.octets), piece.known))
+            .map(|(start, piece)| (start, start + i64::from(piece.bytes), piece.known))
             .filter(|(_, old_end, _)| *old_end >= end)
             .ok_or("it joins what was pushed apart, or was never pushed")?;
         let whole = (start, old_end) == (seq, end) && known;
@@ -198,7 +198,7 @@ impl Peer {
         for (from, to) in [(start, seq), (seq, end), (end, old_end)] {
             if from < to {
                 let known = from == seq;
-                self.segments.insert(from, Piece { octets: (to - from) as u32, known });
+                self.segments.insert(from, Piece { bytes: (to - from) as u32, known });
             }
         }
         Ok(!whole)

@@ -155,13 +155,13 @@ impl Runner {
                 let conn = machine.conn(peer)?;
                 for records in segments {
                     let len = records.iter().sum();
-                    let octets = machine.peer(peer).push(len);
+                    let bytes = machine.peer(peer).push(len);
                     let mut sender = machine.stack.sender(now, conn).map_err(|error| error.to_string())?;
                     let mut segment = sender.segment().map_err(|error| error.to_string())?;
                     let capacity = segment.capacity();
                     let room =
-                        segment.append(len).ok_or_else(|| format!("a segment holds {capacity} octets"))?;
-                    room.copy_from_slice(&octets);
+                        segment.append(len).ok_or_else(|| format!("a segment holds {capacity} bytes"))?;
+                    room.copy_from_slice(&bytes);
                     segment.push();
                 }
             }
@@ -173,13 +173,13 @@ impl Runner {
                 let conn = machine.conn(peer)?;
                 machine.stack.abort(now, conn);
             }
-            Call::Hold(octets) => {
+            Call::Hold(bytes) => {
                 let conn = machine.conn(peer)?;
-                machine.stack.hold(conn, *octets);
+                machine.stack.hold(conn, *bytes);
             }
-            Call::Release(octets) => {
+            Call::Release(bytes) => {
                 let conn = machine.conn(peer)?;
-                machine.stack.release(conn, *octets);
+                machine.stack.release(conn, *bytes);
             }
             Call::Icmp { what, mtu, seq } => {
                 let addresses = machine.settings.addresses;
@@ -216,19 +216,19 @@ impl Runner {
                 }
                 Err(mismatch("another port", format!("{step:+}"), format!("{came:+}: {port}")))
             }
-            Expect::Refused(octets) => {
+            Expect::Refused(bytes) => {
                 let conn = self.machine.conn(peer)?;
                 let now = self.machine.now();
                 match self.machine.stack.sender(now, conn).and_then(|mut sender| sender.segment().map(drop)) {
                     Err(_) => Ok(()),
-                    Ok(_) => Err(mismatch("nothing refused", format!("no send of {octets}"), "it is taken")),
+                    Ok(_) => Err(mismatch("nothing refused", format!("no send of {bytes}"), "it is taken")),
                 }
             }
             Expect::Quiet(_) => Ok(()),
         }
     }
 
-    /// Claims the octets from one event or from several in a row.
+    /// Claims the bytes from one event or from several in a row.
     fn received(&mut self, peer: u8, from: u64, to: u64, ahead: bool) -> Result<(), String> {
         let mut at = from;
         while at < to {
@@ -246,7 +246,7 @@ impl Runner {
                 }
                 came => {
                     let wanted = format!("received {from}..{to}{}", if ahead { " ahead" } else { "" });
-                    return Err(mismatch("other octets", wanted, format!("{came:?}")));
+                    return Err(mismatch("other bytes", wanted, format!("{came:?}")));
                 }
             }
         }

@@ -51,7 +51,7 @@ pub(crate) enum Call {
         ephemeral: bool,
     },
     Listen,
-    /// One segment for each entry: octets of its records.
+    /// One segment for each entry: bytes of its records.
     Send(Vec<Vec<usize>>),
     Close,
     Abort,
@@ -70,7 +70,7 @@ pub(crate) enum Call {
 /// What has to be so.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Expect {
-    /// Octets were handed up, behind a hole or not.
+    /// Bytes were handed up, behind a hole or not.
     Received {
         from: u64,
         to: u64,
@@ -158,8 +158,8 @@ fn parse_action(word: &str, words: &[&str]) -> Result<Action, String> {
         ("send", [what]) => call(Call::Send(parse_send(what)?)),
         ("close", []) => call(Call::Close),
         ("abort", []) => call(Call::Abort),
-        ("hold", [octets]) => call(Call::Hold(number(octets)?)),
-        ("release", [octets]) => call(Call::Release(number(octets)?)),
+        ("hold", [bytes]) => call(Call::Hold(number(bytes)?)),
+        ("release", [bytes]) => call(Call::Release(number(bytes)?)),
         ("anew", []) => call(Call::Anew),
         ("icmp", [what, details @ ..]) => {
             let (mut mtu, mut seq) = (None, None);
@@ -179,7 +179,7 @@ fn parse_action(word: &str, words: &[&str]) -> Result<Action, String> {
         ("state", [state]) => expect(Expect::State((*state).to_owned())),
         ("quiet", [span]) => expect(Expect::Quiet(parse_span(span)?)),
         ("port", [step]) => expect(Expect::PortStep(number(step)?)),
-        ("refused", ["send", octets]) => expect(Expect::Refused(number(octets)?)),
+        ("refused", ["send", bytes]) => expect(Expect::Refused(number(bytes)?)),
         ("counter", [assignment]) => {
             let (name, value) = assignment.split_once('=').ok_or("a counter is NAME=VALUE")?;
             expect(Expect::Value { name: name.to_owned(), value: number(value)?, slack: 0 })
@@ -204,7 +204,7 @@ fn parse_send(what: &str) -> Result<Vec<Vec<usize>>, String> {
 }
 
 fn parse_received(range: &str, ahead: bool) -> Result<Expect, String> {
-    let (from, to) = range.split_once("..").ok_or("octets received are FROM..TO")?;
+    let (from, to) = range.split_once("..").ok_or("bytes received are FROM..TO")?;
     Ok(Expect::Received { from: number(from)?, to: number(to)?, ahead })
 }
 

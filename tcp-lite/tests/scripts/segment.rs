@@ -1,5 +1,5 @@
 //! TCP segments as a script writes them, numbers counted from both sides' SYNs; read and written in packetdrill's
-//! notation. Not here: their octets on the wire (`wire.rs`).
+//! notation. Not here: their bytes on the wire (`wire.rs`).
 
 use std::fmt;
 
@@ -44,7 +44,7 @@ pub(crate) struct Options {
     pub(crate) timestamps: Option<Timestamps>,
     pub(crate) window_scale: Option<u8>,
     pub(crate) sack: Vec<(i64, i64)>,
-    /// Kind and octets in all (`kind 99/6`).
+    /// Kind and bytes in all (`kind 99/6`).
     pub(crate) unknown: Option<(u8, u8)>,
 }
 
@@ -171,8 +171,8 @@ impl Options {
                     }
                 }
                 ["kind", kind] => {
-                    let (kind, octets) = kind.split_once('/').ok_or("an unknown option is KIND/OCTETS")?;
-                    options.unknown = Some((number(kind)?, number(octets)?));
+                    let (kind, bytes) = kind.split_once('/').ok_or("an unknown option is KIND/BYTES")?;
+                    options.unknown = Some((number(kind)?, number(bytes)?));
                 }
                 _ => return Err(format!("`{}` is no option", item.trim())),
             }
@@ -192,7 +192,7 @@ impl fmt::Display for Options {
             Timestamps::Exactly(value, echo) => format!("TS val {value} ecr {echo}"),
         }));
         items.extend(self.window_scale.map(|shift| format!("wscale {shift}")));
-        items.extend(self.unknown.map(|(kind, octets)| format!("kind {kind}/{octets}")));
+        items.extend(self.unknown.map(|(kind, bytes)| format!("kind {kind}/{bytes}")));
         if !self.sack.is_empty() {
             let blocks = self.sack.iter().map(|(start, end)| format!(" {start}:{end}"));
             items.push(format!("sack{}", blocks.collect::<String>()));

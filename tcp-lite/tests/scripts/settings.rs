@@ -16,7 +16,7 @@ pub(crate) struct Settings {
     pub(crate) addresses: Addresses,
     /// The sequence number of the peer's SYN.
     pub(crate) peer_isn: u32,
-    /// Octets handed up behind a hole are released at once.
+    /// Bytes handed up behind a hole are released at once.
     pub(crate) releases: bool,
 }
 
@@ -34,8 +34,8 @@ impl Settings {
                 limits: Limits { connections: 64, neighbors: 8, tx_segments: 2048, ..Limits::default() },
                 // What scripts count with, whatever the defaults are.
                 tcp: TcpConfig {
-                    recv_window_octets: 1 << 20,
-                    send_buffer_octets: 1 << 20,
+                    recv_window_bytes: 1 << 20,
+                    send_buffer_bytes: 1 << 20,
                     // What tells black holes from dead paths is a probe beside the second retransmission.
                     path_mtu: PathMtuConfig { probing: PathMtuProbing::Never, ..PathMtuConfig::default() },
                     ..TcpConfig::default()
@@ -61,8 +61,8 @@ impl Settings {
         match key {
             "timestamps" => tcp.timestamps = switch(value)?,
             "sack" => tcp.sack = switch(value)?,
-            "recv_window" => tcp.recv_window_octets = number(value)?,
-            "send_buffer" => tcp.send_buffer_octets = number(value)?,
+            "recv_window" => tcp.recv_window_bytes = number(value)?,
+            "send_buffer" => tcp.send_buffer_bytes = number(value)?,
             "congestion" => {
                 tcp.congestion = match value {
                     "newreno" => CongestionAlgorithm::NewReno,

@@ -1,4 +1,4 @@
-//! Frames: octets of a TCP segment in an IP packet, both ways, and the ICMP errors about one. Written apart from the
+//! Frames: bytes of a TCP segment in an IP packet, both ways, and the ICMP errors about one. Written apart from the
 //! code under test, which reads and writes headers of its own.
 
 use smoltcp::wire::{IpAddress, TcpPacket, checksum};
@@ -88,7 +88,7 @@ impl Raw {
             if !packet.verify_checksum(&addresses.ours, &addresses.peers) {
                 return Err("the TCP checksum is wrong".into());
             }
-            let octets = usize::from(packet.header_len());
+            let bytes = usize::from(packet.header_len());
             Ok(Self {
                 codepoint: CODEPOINTS[usize::from(ecn)],
                 src_port: packet.src_port(),
@@ -98,35 +98,35 @@ impl Raw {
                 flags: tcp[13],
                 window: packet.window_len(),
                 urgent: packet.urgent_at(),
-                options: parse_options(&tcp[20..octets])?,
-                payload: tcp[octets..].to_vec(),
+                options: parse_options(&tcp[20..bytes])?,
+                payload: tcp[bytes..].to_vec(),
             })
         })
     }
 
-    /// The octets of an option of this kind.
+    /// The bytes of an option of this kind.
     pub(crate) fn option(&self, kind: u8) -> Option<&[u8]> {
         self.options.iter().find(|(it, _)| *it == kind).map(|(_, body)| &body[..])
     }
 }
 
-fn parse_options(mut octets: &[u8]) -> Result<Vec<(u8, Vec<u8>)>, String> {
+fn parse_options(mut bytes: &[u8]) -> Result<Vec<(u8, Vec<u8>)>, String> {
     let mut options = Vec::new();
     loop {
-        octets = match octets {
+        bytes = match bytes {
             [] | [0, ..] => return Ok(options),
             [1, rest @ ..] => rest,
-            [kind, len, ..] if (2..=octets.len()).contains(&usize::from(*len)) => {
-                let (option, rest) = octets.split_at(usize::from(*len));
+            [kind, len, ..] if (2..=bytes.len()).contains(&usize::from(*len)) => {
+                let (option, rest) = bytes.split_at(usize::from(*len));
                 options.push((*kind, option[2..].to_vec()));
                 rest
             }
-            _ => return Err(format!("its options make no sense: {octets:?}")),
+            _ => return Err(format!("its options make no sense: {bytes:?}")),
         };
     }
 }
 
-/// Octets `body` of `protocol` in an IP packet, in a frame from the peer.
+/// Bytes `body` of `protocol` in an IP packet, in a frame from the peer.
 fn packet(src: IpAddress, dst: IpAddress, protocol: u8, ecn: u8, body: &[u8]) -> Vec<u8> {
     let ethertype = if matches!(src, IpAddress::Ipv4(_)) { [0x08, 0x00] } else { [0x86, 0xdd] };
     let mut frame = [&OUR_MAC[..], &PEER_MAC, &ethertype].concat();
@@ -135,7 +135,7 @@ fn packet(src: IpAddress, dst: IpAddress, protocol: u8, ecn: u8, body: &[u8]) ->
     frame
 }
 
-/// An IP header in front of `len` octets.
+/// An IP header in front of `len` bytes.
 fn ip(src: IpAddress, dst: IpAddress, protocol: u8, ecn: u8, len: usize) -> Vec<u8> {
     let mut header = Vec::new();
     match (src, dst) {
@@ -172,7 +172,7 @@ const ICMP: [(&str, [u8; 2], [u8; 2]); 8] = [
     ("parameter-problem", [12, 0], [4, 0]),
 ];
 
-/// An ICMP error about `quoted`, an IP packet of ours, of which it shows 28 octets (48 with IPv6).
+/// An ICMP error about `quoted`, an IP packet of ours, of which it shows 28 bytes (48 with IPv6).
 pub(crate) fn icmp(addresses: &Addresses, what: &str, mtu: u16, quoted: &[u8]) -> Option<Vec<u8>> {
     let (_, v4, v6) = ICMP.iter().find(|(name, ..)| *name == what)?;
     let [kind, code] = if addresses.is_v4() { *v4 } else { *v6 };
@@ -191,7 +191,7 @@ pub(crate) fn icmp(addresses: &Addresses, what: &str, mtu: u16, quoted: &[u8]) -
     Some(packet(src, dst, protocol, 0, &message))
 }
 
-/// An IP packet such as ours, with the first octets of a segment that was never sent.
+/// An IP packet such as ours, with the first bytes of a segment that was never sent.
 pub(crate) fn made_up(addresses: &Addresses, ports: [u16; 2], seq: u32) -> Vec<u8> {
     let mut tcp = [ports[0].to_be_bytes(), ports[1].to_be_bytes()].concat();
     tcp.extend(seq.to_be_bytes());

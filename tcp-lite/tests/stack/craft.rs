@@ -60,9 +60,9 @@ pub(crate) fn icmpv4(
     dst: Ipv4Address,
     message: &Icmpv4Repr<'_>,
 ) -> Vec<u8> {
-    let mut octets = vec![0; message.buffer_len()];
-    message.emit(&mut Icmpv4Packet::new_unchecked(&mut octets), &ChecksumCapabilities::default());
-    ip(macs, src.into(), dst.into(), IpProtocol::Icmp, 64, &octets)
+    let mut bytes = vec![0; message.buffer_len()];
+    message.emit(&mut Icmpv4Packet::new_unchecked(&mut bytes), &ChecksumCapabilities::default());
+    ip(macs, src.into(), dst.into(), IpProtocol::Icmp, 64, &bytes)
 }
 
 pub(crate) fn icmpv6(
@@ -71,10 +71,10 @@ pub(crate) fn icmpv6(
     dst: Ipv6Address,
     message: &Icmpv6Repr<'_>,
 ) -> Vec<u8> {
-    let mut octets = vec![0; message.buffer_len()];
+    let mut bytes = vec![0; message.buffer_len()];
     let checksums = ChecksumCapabilities::default();
-    message.emit(&src, &dst, &mut Icmpv6Packet::new_unchecked(&mut octets), &checksums);
-    ip(macs, src.into(), dst.into(), IpProtocol::Icmpv6, 255, &octets)
+    message.emit(&src, &dst, &mut Icmpv6Packet::new_unchecked(&mut bytes), &checksums);
+    ip(macs, src.into(), dst.into(), IpProtocol::Icmpv6, 255, &bytes)
 }
 
 /// An ICMP error for the sender of `frame`, a TCP segment over IPv4, quoting it.
@@ -145,10 +145,10 @@ pub(crate) fn answer(
         timestamp: None,
         payload,
     };
-    let mut octets = vec![0; repr.buffer_len()];
+    let mut bytes = vec![0; repr.buffer_len()];
     let checksums = ChecksumCapabilities::default();
-    repr.emit(&mut TcpPacket::new_unchecked(&mut octets), &src.0, &dst.0, &checksums);
-    ip(macs, src.0, dst.0, IpProtocol::Tcp, 64, &octets)
+    repr.emit(&mut TcpPacket::new_unchecked(&mut bytes), &src.0, &dst.0, &checksums);
+    ip(macs, src.0, dst.0, IpProtocol::Tcp, 64, &bytes)
 }
 
 /// What [`data`] makes a frame of.
@@ -176,13 +176,13 @@ pub(crate) fn data(macs: [EthernetAddress; 2], segment: &Segment<'_>) -> Vec<u8>
         timestamp: None,
         payload: segment.payload,
     };
-    let mut octets = vec![0; repr.buffer_len()];
+    let mut bytes = vec![0; repr.buffer_len()];
     let (src, dst) = (segment.src.0, segment.dst.0);
-    repr.emit(&mut TcpPacket::new_unchecked(&mut octets), &src, &dst, &ChecksumCapabilities::default());
-    ip(macs, src, dst, IpProtocol::Tcp, 64, &octets)
+    repr.emit(&mut TcpPacket::new_unchecked(&mut bytes), &src, &dst, &ChecksumCapabilities::default());
+    ip(macs, src, dst, IpProtocol::Tcp, 64, &bytes)
 }
 
-/// Cuts the IP packet of an untagged frame into fragments of at most `unit` (a multiple of 8) octets. Frames that
+/// Cuts the IP packet of an untagged frame into fragments of at most `unit` (a multiple of 8) bytes. Frames that
 /// are no IP come back whole.
 pub(crate) fn fragments(frame: &[u8], unit: usize, identification: u16) -> Vec<Vec<u8>> {
     match frame[12..14] {

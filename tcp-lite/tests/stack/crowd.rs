@@ -1,10 +1,10 @@
-//! Many connections that hold octets ahead of a hole for ever, and what others get meanwhile.
+//! Many connections that hold bytes ahead of a hole for ever, and what others get meanwhile.
 
 use smoltcp::wire::{ArpOperation, EthernetAddress, TcpControl};
 use tcp_lite::StackConfig;
 
 use crate::craft::{self, Segment};
-use crate::harness::{MAC_A, MAC_B, config, octet};
+use crate::harness::{MAC_A, MAC_B, byte, config};
 use crate::limits::{A, A4, B, B4, TO_A};
 use crate::relay::Tap;
 
@@ -38,9 +38,9 @@ impl Crowd {
         crowd
     }
 
-    /// Octets `from..to` of this peer's stream arrive; the host has a turn.
+    /// Bytes `from..to` of this peer's stream arrive; the host has a turn.
     fn say(&mut self, peer: usize, from: u64, to: u64) {
-        let payload: Vec<u8> = (from..to).map(octet).collect();
+        let payload: Vec<u8> = (from..to).map(byte).collect();
         let segment = Segment {
             src: (B, 1000 + peer as u16),
             dst: (A, 80),
@@ -69,7 +69,7 @@ fn out_of_order_data_of_many_never_takes_the_pool_from_data_in_order() {
     let (in_order, small_hole) = (HOSTILE, HOSTILE + 1);
     let mut least = BUFFERS;
     for round in 0..60 {
-        // Islands of 100 octets, a buffer each, as many as are told apart.
+        // Islands of 100 bytes, a buffer each, as many as are told apart.
         for peer in 0..HOSTILE {
             crowd.say(peer, 200 * (round + 1), 200 * (round + 1) + 100);
             least = least.min(crowd.free());
@@ -88,7 +88,7 @@ fn out_of_order_data_of_many_never_takes_the_pool_from_data_in_order() {
     }
     crowd.say(small_hole, 0, 1000);
     assert_eq!(crowd.received(small_hole), 5000);
-    // What was given up comes again, and is right: the stream checks its octets.
+    // What was given up comes again, and is right: the stream checks its bytes.
     for at in 0..60 {
         crowd.say(3, 200 * at, 200 * (at + 1));
     }
@@ -98,18 +98,18 @@ fn out_of_order_data_of_many_never_takes_the_pool_from_data_in_order() {
 #[test]
 fn the_stack_holds_no_more_than_its_bound() {
     let mut bounded = config(MAC_A, 1);
-    bounded.limits.out_of_order_octets = 20_000;
+    bounded.limits.out_of_order_bytes = 20_000;
     let mut crowd = Crowd::new(bounded, 512, 5);
     for round in 1..40 {
         for peer in 0..5 {
             crowd.say(peer, 1000 * round, 1000 * round + 900);
         }
         let held = crowd.tap.host.stack.counters().out_of_order;
-        assert!(held.held_octets <= 20_000 && held.held_octets_max <= 20_000, "{held:?}");
+        assert!(held.held_bytes <= 20_000 && held.held_bytes_max <= 20_000, "{held:?}");
     }
     let per_peer = |crowd: &Crowd, peer: usize| {
         let conn = crowd.tap.host.streams[peer].conn;
-        crowd.tap.host.stack.info(conn).unwrap().out_of_order.held_octets
+        crowd.tap.host.stack.info(conn).unwrap().out_of_order.held_bytes
     };
     let held: Vec<u64> = (0..5).map(|peer| per_peer(&crowd, peer)).collect();
     assert!(held.iter().all(|held| (900..=9000).contains(held)), "shared: {held:?}");

@@ -4,9 +4,9 @@ use dp::link::LinkConfig;
 use dp::{Burst, Mbuf, checksum};
 use tcp_lite::Event;
 
-use crate::harness::{World, octet};
+use crate::harness::{World, byte};
 
-/// Octets of a full segment.
+/// Bytes of a full segment.
 const FULL: u64 = 1448;
 
 /// Where the headers of a frame over IPv4 are.
@@ -31,14 +31,14 @@ fn connected(remote: &str, connections: usize) -> World {
     world
 }
 
-/// Frames that `a` sends of `octets` octets on its stream number `stream`.
-fn frames(world: &mut World, stream: usize, octets: u64) -> Vec<Mbuf> {
+/// Frames that `a` sends of `bytes` bytes on its stream number `stream`.
+fn frames(world: &mut World, stream: usize, bytes: u64) -> Vec<Mbuf> {
     let now = world.now();
     let conn = world.a.streams[stream].conn;
     let from = world.a.streams[stream].sent;
-    world.a.streams[stream].sent += octets;
-    let octets: Vec<u8> = (from..from + octets).map(octet).collect();
-    assert_eq!(world.a.stack.send(now, conn, &octets), Ok(octets.len()));
+    world.a.streams[stream].sent += bytes;
+    let bytes: Vec<u8> = (from..from + bytes).map(byte).collect();
+    assert_eq!(world.a.stack.send(now, conn, &bytes), Ok(bytes.len()));
     let (mut frames, mut out) = (Vec::new(), Burst::new());
     while world.a.stack.transmit(now, &mut out) || !out.is_empty() {
         frames.extend(out.drain(..));
@@ -46,7 +46,7 @@ fn frames(world: &mut World, stream: usize, octets: u64) -> Vec<Mbuf> {
     frames
 }
 
-/// What `b` hands up of them, as numbers of octets.
+/// What `b` hands up of them, as numbers of bytes.
 fn take(world: &mut World, frames: Vec<Mbuf>) -> Vec<u64> {
     let now = world.now();
     let mut frames = frames.into_iter().peekable();
@@ -56,9 +56,9 @@ fn take(world: &mut World, frames: Vec<Mbuf>) -> Vec<u64> {
     let mut stretches = Vec::new();
     while let Some(event) = world.b.stack.event() {
         let Event::Received { received, .. } = event else { panic!("another event") };
-        let octets = received.buf.segments().flatten().zip(received.offset..);
-        assert!(octets.clone().all(|(&got, at)| got == octet(at)));
-        stretches.push(octets.count() as u64);
+        let bytes = received.buf.segments().flatten().zip(received.offset..);
+        assert!(bytes.clone().all(|(&got, at)| got == byte(at)));
+        stretches.push(bytes.count() as u64);
     }
     stretches
 }
@@ -120,10 +120,10 @@ fn the_second_small_segment_is_acknowledged_at_once() {
 fn changed(change: impl Fn(&mut [u8])) -> Vec<u64> {
     let mut world = connected("10.0.0.2:4000", 1);
     let mut burst = frames(&mut world, 0, 10 * FULL);
-    let octets = burst[4].head_mut().unwrap();
-    change(octets);
-    assert!(checksum::complete_ipv4_header(octets) && checksum::complete(octets));
-    take(&mut world, burst).into_iter().map(|octets| octets / FULL).collect()
+    let bytes = burst[4].head_mut().unwrap();
+    change(bytes);
+    assert!(checksum::complete_ipv4_header(bytes) && checksum::complete(bytes));
+    take(&mut world, burst).into_iter().map(|bytes| bytes / FULL).collect()
 }
 
 #[test]
@@ -169,10 +169,10 @@ fn a_segment_that_is_missing_or_damaged_ends_the_run() {
 fn a_frame_of_many_buffers_stays_alone() {
     let mut world = connected("10.0.0.2:4000", 1);
     let mut burst = frames(&mut world, 0, 3 * FULL);
-    let octets = burst[0].head().to_vec();
+    let bytes = burst[0].head().to_vec();
     let mut chain = world.a.port.mempool().alloc().unwrap();
-    assert!(chain.append_slice(&octets[..200]));
-    for part in octets[200..].chunks(30) {
+    assert!(chain.append_slice(&bytes[..200]));
+    for part in bytes[200..].chunks(30) {
         let mut buffer = world.a.port.mempool().alloc().unwrap();
         assert!(buffer.append_slice(part));
         chain.chain(buffer).unwrap();
@@ -189,7 +189,7 @@ fn what_came_before_is_not_joined_again() {
         burst.iter().map(|frame| frame.deep_copy(world.a.port.mempool()).unwrap()).collect();
     assert_eq!(take(&mut world, burst), [6 * FULL]);
     assert_eq!(take(&mut world, again), []);
-    assert_eq!(world.b.stack.counters().rx_duplicate_octets, 6 * FULL);
+    assert_eq!(world.b.stack.counters().rx_duplicate_bytes, 6 * FULL);
 }
 
 #[test]
@@ -202,7 +202,7 @@ fn connections_are_told_apart() {
 
 /// Ethernet pads what is short.
 #[test]
-fn octets_behind_a_packet_are_no_payload() {
+fn bytes_behind_a_packet_are_no_payload() {
     let mut world = connected("10.0.0.2:4000", 1);
     let mut burst = Vec::new();
     for _ in 0..5 {

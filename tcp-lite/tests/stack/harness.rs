@@ -1,4 +1,4 @@
-//! Two hosts on a wire in memory, a clock that jumps to what happens next, and streams whose octets are known by
+//! Two hosts on a wire in memory, a clock that jumps to what happens next, and streams whose bytes are known by
 //! their offset, so that what arrives is checked without being kept.
 
 use std::net::{IpAddr, SocketAddr};
@@ -11,8 +11,8 @@ use tcp_lite::{
     TcpConfig,
 };
 
-/// The octet at `offset` of every stream.
-pub(crate) fn octet(offset: u64) -> u8 {
+/// The byte at `offset` of every stream.
+pub(crate) fn byte(offset: u64) -> u8 {
     (offset.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8
 }
 
@@ -59,7 +59,7 @@ pub(crate) struct Host {
     out: Burst,
     pub(crate) streams: Vec<Stream>,
     by_slot: Vec<Option<usize>>,
-    /// Octets that each accepted connection sends before it closes.
+    /// Bytes that each accepted connection sends before it closes.
     pub(crate) serve: u64,
     /// Streams stay open when everything is sent.
     keeps_open: bool,
@@ -87,7 +87,7 @@ impl Host {
         }
     }
 
-    /// Connects, to send `to_send` octets and then close.
+    /// Connects, to send `to_send` bytes and then close.
     pub(crate) fn connect(&mut self, now: Instant, remote: SocketAddr, to_send: u64) -> usize {
         let conn = self.stack.connect(now, remote, None).unwrap();
         self.stream(conn, to_send)
@@ -125,8 +125,8 @@ impl Host {
     }
 
     /// Lets an open stream send more.
-    pub(crate) fn send_more(&mut self, stream: usize, octets: u64) {
-        self.streams[stream].to_send += octets;
+    pub(crate) fn send_more(&mut self, stream: usize, bytes: u64) {
+        self.streams[stream].to_send += bytes;
     }
 
     fn find(&mut self, conn: ConnId) -> &mut Stream {
@@ -158,7 +158,7 @@ impl Host {
         loop {
             let more = self.stack.transmit(now, &mut self.out);
             if let Some(log) = &mut self.sent_frames {
-                log.extend(self.out.iter().map(octets_of));
+                log.extend(self.out.iter().map(bytes_of));
             }
             let sent = self.port.tx_burst(now_us, &mut self.out);
             moved |= sent > 0;
@@ -187,8 +187,8 @@ impl Host {
                 while let Some(ordered) = stream.received.pop() {
                     let mut offset = ordered.offset;
                     for segment in ordered.buf.segments() {
-                        let wrong = segment.iter().zip(offset..).position(|(o, at)| *o != octet(at));
-                        assert_eq!(wrong, None, "wrong octet behind stream offset {offset}");
+                        let wrong = segment.iter().zip(offset..).position(|(o, at)| *o != byte(at));
+                        assert_eq!(wrong, None, "wrong byte behind stream offset {offset}");
                         offset += segment.len() as u64;
                     }
                     release += ordered.release;
@@ -197,10 +197,10 @@ impl Host {
                     self.stack.release(conn, release);
                 }
             }
-            Event::Evict { conn, octets } => {
+            Event::Evict { conn, bytes } => {
                 let number = self.by_slot[conn.slot()].expect("an event of a connection nobody knows");
                 let Self { stack, streams, .. } = self;
-                streams[number].received.give_up(octets, |stretches| stack.evict(conn, stretches));
+                streams[number].received.give_up(bytes, |stretches| stack.evict(conn, stretches));
             }
             Event::Writable { conn } => self.find(conn).blocked = false,
             Event::PeerClosed { conn } => self.find(conn).peer_closed = true,
@@ -215,8 +215,8 @@ impl Host {
         for stream in streams.iter_mut().filter(|s| s.established && s.closed.is_none()) {
             while stream.sent < stream.to_send && !stream.blocked {
                 let n = (stream.to_send - stream.sent).min(32_768);
-                let octets: Vec<u8> = (stream.sent..stream.sent + n).map(octet).collect();
-                match stack.send(now, stream.conn, &octets) {
+                let bytes: Vec<u8> = (stream.sent..stream.sent + n).map(byte).collect();
+                match stack.send(now, stream.conn, &bytes) {
                     Ok(taken) => {
                         stream.sent += taken as u64;
                         moved = true;
@@ -245,7 +245,7 @@ impl Host {
     }
 }
 
-pub(crate) fn octets_of(frame: &Mbuf) -> Vec<u8> {
+pub(crate) fn bytes_of(frame: &Mbuf) -> Vec<u8> {
     frame.segments().flatten().copied().collect()
 }
 

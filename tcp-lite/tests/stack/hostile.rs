@@ -14,7 +14,7 @@ use crate::relay::{Relay, Tap};
 
 const FRAMES: usize = 10_000;
 
-/// A connection with octets through it both ways, and all the frames that took.
+/// A connection with bytes through it both ways, and all the frames that took.
 fn live() -> (Relay, Vec<Vec<u8>>) {
     let mut relay = Relay::new(config(MAC_A, 1), config(MAC_B, 2));
     relay.b.host.stack.listen(4000).unwrap();
@@ -38,7 +38,7 @@ fn live() -> (Relay, Vec<Vec<u8>>) {
     (relay, seen)
 }
 
-/// The connection still carries octets.
+/// The connection still carries bytes.
 fn still_works(relay: &mut Relay) {
     relay.b.now_us = relay.b.now_us.max(relay.a.now_us);
     relay.a.now_us = relay.b.now_us;
@@ -57,7 +57,7 @@ fn runner() -> TestRunner {
     TestRunner::new_with_rng(Config::default(), rng)
 }
 
-/// Octets with an Ethernet header that gets them past the first check.
+/// Bytes with an Ethernet header that gets them past the first check.
 fn random_frame() -> impl Strategy<Value = Vec<u8>> {
     let ethertype = prop_oneof![
         Just([0x08u8, 0x00]),
@@ -91,7 +91,7 @@ fn random_frame() -> impl Strategy<Value = Vec<u8>> {
     )
 }
 
-/// Which octets of a frame change to what, where it is cut short, and into which buffers it is laid.
+/// Which bytes of a frame change to what, where it is cut short, and into which buffers it is laid.
 type Mutation = (Vec<(prop::sample::Index, u8)>, Option<prop::sample::Index>, Vec<usize>);
 
 fn mutation() -> impl Strategy<Value = Mutation> {
@@ -176,14 +176,14 @@ fn forged(random: &mut impl FnMut() -> u8, sent: &[u8]) -> Vec<u8> {
 // Proves SEC-017: forged errors about unknown flows and about what is not in flight change nothing.
 #[test]
 fn noise_on_the_slow_path_does_not_disturb_a_transfer() {
-    const OCTETS: u64 = 1_000_000;
+    const BYTES: u64 = 1_000_000;
     /// An MTU of 1500 without headers and timestamps.
     const EMSS: usize = 1448;
     let mut relay = Relay::new(config(MAC_A, 1), config(MAC_B, 2));
     relay.b.host.stack.listen(4000).unwrap();
-    relay.b.host.serve = OCTETS;
+    relay.b.host.serve = BYTES;
     let now = relay.a.now();
-    relay.a.host.connect(now, "10.0.0.2:4000".parse().unwrap(), OCTETS);
+    relay.a.host.connect(now, "10.0.0.2:4000".parse().unwrap(), BYTES);
     let (mut n, mut sent, mut injected, mut segments) = (1_u64, Vec::new(), 0, Vec::new());
     // xorshift64: each kind of frame comes with each kind of content.
     let mut random = || {
@@ -210,7 +210,7 @@ fn noise_on_the_slow_path_does_not_disturb_a_transfer() {
             segments.extend(stream.and_then(|stream| r.b.host.stack.info(stream.conn)).map(|info| info.emss));
             let received =
                 |host: &crate::harness::Host| host.streams.first().map(|s| s.received.next_offset());
-            received(&r.a.host) == Some(OCTETS) && received(&r.b.host) == Some(OCTETS)
+            received(&r.a.host) == Some(BYTES) && received(&r.b.host) == Some(BYTES)
         },
     );
     let counters = relay.b.host.stack.counters();
@@ -218,7 +218,7 @@ fn noise_on_the_slow_path_does_not_disturb_a_transfer() {
     assert!(injected > 2000 && counters.rx_slow > 1000, "{injected} injected, {counters:#?}");
     assert_eq!((counters.tx_cut_by_emss, counters.tx_retransmits), (0, 0));
     assert!(
-        segments.len() > 10 && segments.iter().all(|&octets| octets == EMSS),
+        segments.len() > 10 && segments.iter().all(|&bytes| bytes == EMSS),
         "a forged MTU counts: {segments:?}"
     );
     assert!(relay.b.host.streams[0].closed.is_none_or(|reason| reason == CloseReason::Graceful));

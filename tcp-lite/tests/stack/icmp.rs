@@ -22,9 +22,9 @@ const TO_A: [EthernetAddress; 2] = [MAC_B, MAC_A];
 struct Report {
     kind: (u8, u8),
     mtu: u32,
-    /// Octets quoted of the TCP segment.
+    /// Bytes quoted of the TCP segment.
     quoted: usize,
-    /// Octets of options in the quoted IPv4 header, which some router has put in.
+    /// Bytes of options in the quoted IPv4 header, which some router has put in.
     options: usize,
 }
 
@@ -129,12 +129,12 @@ fn a_soft_error_that_persists_ends_a_connection_attempt() {
 #[test]
 fn only_what_quotes_a_segment_on_its_way_is_believed() {
     for (ipv6, hard, tcp_at) in [(false, HARD_4, 34), (true, HARD_6, 54)] {
-        for octet in [0, 3, 4, 7] {
+        for byte in [0, 3, 4, 7] {
             let (mut tap, mut syn) = connecting(ipv6);
-            syn[tcp_at + octet] ^= 0x40;
+            syn[tcp_at + byte] ^= 0x40;
             tap.inject(&hard.about(&syn));
             tap.frames();
-            assert_eq!(tap.host.streams[0].closed, None, "octet {octet} of the TCP header");
+            assert_eq!(tap.host.streams[0].closed, None, "byte {byte} of the TCP header");
             assert_eq!(tap.host.stack.counters().icmp_ignored, 1);
         }
         assert_eq!(after(ipv6, Report { quoted: 7, ..hard }), (None, 0, 0), "too short to tell");
@@ -151,7 +151,7 @@ fn only_what_quotes_a_segment_on_its_way_is_believed() {
 /// Of a later fragment what stands behind the IP header is no TCP header, whatever it looks like.
 #[test]
 fn only_the_head_of_a_tcp_segment_is_taken_for_one() {
-    for (ipv6, at, octets, heard) in [
+    for (ipv6, at, bytes, heard) in [
         (false, 6, [0x40, 0], true),
         (false, 6, [0x20, 0], true),
         (false, 6, [0, 1], false),
@@ -168,11 +168,11 @@ fn only_the_head_of_a_tcp_segment_is_taken_for_one() {
     ] {
         let (mut tap, syn) = connecting(ipv6);
         let hard = if ipv6 { HARD_6 } else { HARD_4 };
-        let change = |quoted: &mut [u8]| quoted[at..at + 2].copy_from_slice(&octets);
+        let change = |quoted: &mut [u8]| quoted[at..at + 2].copy_from_slice(&bytes);
         tap.inject(&hard.about_changed(&syn, change));
         tap.frames();
         let closed = heard.then_some(CloseReason::Unreachable);
-        assert_eq!(tap.host.streams[0].closed, closed, "IPv6 {ipv6}, {octets:?} at {at}");
+        assert_eq!(tap.host.streams[0].closed, closed, "IPv6 {ipv6}, {bytes:?} at {at}");
         assert_eq!(tap.host.stack.counters().icmp_ignored, 0);
     }
 }
@@ -270,7 +270,7 @@ fn a_report_of_a_packet_too_big_has_to_be_plausible() {
         (false, 0, Some(1440)),
         (true, 1400, Some(1328)),
         (true, 1280, Some(1208)),
-        // Every path carries 1280 octets (RFC 8201 section 4).
+        // Every path carries 1280 bytes (RFC 8201 section 4).
         (true, 1279, None),
         (true, 0, None),
         (true, 1500, None),

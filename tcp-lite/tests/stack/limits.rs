@@ -78,7 +78,7 @@ fn a_thousand_connections_work_at_once() {
 #[test]
 fn bulk_connections_get_equal_shares() {
     let (mut a, b) = (config(MAC_A, 1), config(MAC_B, 2));
-    a.tcp.send_buffer_octets = 128 * 1024;
+    a.tcp.send_buffer_bytes = 128 * 1024;
     let mut world = World::new(&LinkConfig::default(), a, b);
     world.b.stack.listen(4000).unwrap();
     let now = world.now();
@@ -228,7 +228,7 @@ fn seq(frame: &[u8]) -> i32 {
 }
 
 #[test]
-fn octets_that_overtake_the_acknowledgement_of_a_cookie_do_not_refuse_the_connection() {
+fn bytes_that_overtake_the_acknowledgement_of_a_cookie_do_not_refuse_the_connection() {
     let mut limited = config(MAC_A, 1);
     limited.limits.backlog = 1;
     let mut tap = Tap::new(limited);
@@ -267,7 +267,7 @@ fn a_connection_out_of_time_wait_begins_beyond_what_the_last_one_used() {
     let first = seq(tap.frames().last().unwrap());
     tap.inject(&segment(TcpControl::None, 8, Some(first.wrapping_add(1))));
     tap.frames();
-    // A hundred octets and the FIN.
+    // A hundred bytes and the FIN.
     let used = first.wrapping_add(102);
     tap.inject(&segment(TcpControl::None, 8, Some(used)));
     tap.inject(&segment(TcpControl::Fin, 8, Some(used)));

@@ -28,7 +28,7 @@ fn acquainted() -> Tap {
 
 #[test]
 fn a_next_hop_that_does_not_answer_is_unreachable_after_three_queries() {
-    for (remote, ethertype, octets) in
+    for (remote, ethertype, bytes) in
         [("10.0.0.9:1", [0x08, 0x06], 42), ("[2001:db8::9]:1", [0x86, 0xdd], 86)]
     {
         let mut tap = Tap::new(config(MAC_A, 1));
@@ -37,7 +37,7 @@ fn a_next_hop_that_does_not_answer_is_unreachable_after_three_queries() {
         let frames = tap.frames_for(2_900_000);
         assert_eq!(tap.host.streams[stream].closed, None);
         assert_eq!(frames.len(), 3, "queries and nothing else");
-        assert!(frames.iter().all(|f| f[12..14] == ethertype && f.len() == octets));
+        assert!(frames.iter().all(|f| f[12..14] == ethertype && f.len() == bytes));
         tap.frames_for(300_000);
         assert_eq!(tap.host.streams[stream].closed, Some(CloseReason::Unreachable));
     }

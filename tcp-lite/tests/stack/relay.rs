@@ -4,7 +4,7 @@ use dp::link::{LinkConfig, pair};
 use dp::{Burst, Checksum, Mbuf, Port};
 use tcp_lite::{Instant, StackConfig};
 
-use crate::harness::{Host, octets_of};
+use crate::harness::{Host, bytes_of};
 
 /// A host with the far end of its wire in the test's hands.
 pub(crate) struct Tap {
@@ -30,17 +30,17 @@ impl Tap {
     }
 
     /// A frame of one or, with `cuts`, several buffers of the host's pool.
-    pub(crate) fn mbuf(&self, octets: &[u8], cuts: &[usize]) -> Mbuf {
+    pub(crate) fn mbuf(&self, bytes: &[u8], cuts: &[usize]) -> Mbuf {
         let pool = self.host.port.mempool();
         let mut places = vec![0];
-        places.extend(cuts.iter().map(|c| c % (octets.len() + 1)));
-        places.push(octets.len());
+        places.extend(cuts.iter().map(|c| c % (bytes.len() + 1)));
+        places.push(bytes.len());
         places.sort_unstable();
         let mut pieces = places.windows(2).flat_map(|w| {
             // An empty piece is an empty segment.
-            let piece = &octets[w[0]..w[1]];
+            let piece = &bytes[w[0]..w[1]];
             let empty = piece.is_empty().then_some(piece);
-            piece.chunks(pool.data_octets()).chain(empty).collect::<Vec<_>>()
+            piece.chunks(pool.data_bytes()).chain(empty).collect::<Vec<_>>()
         });
         let single = |piece: &[u8]| {
             let mut buf = pool.alloc().expect("a buffer");
@@ -55,12 +55,12 @@ impl Tap {
     }
 
     /// Gives the host a frame.
-    pub(crate) fn inject(&mut self, octets: &[u8]) {
-        self.inject_as(octets, &[], Checksum::Unknown);
+    pub(crate) fn inject(&mut self, bytes: &[u8]) {
+        self.inject_as(bytes, &[], Checksum::Unknown);
     }
 
-    pub(crate) fn inject_as(&mut self, octets: &[u8], cuts: &[usize], checksum: Checksum) {
-        let mut frame = self.mbuf(octets, cuts);
+    pub(crate) fn inject_as(&mut self, bytes: &[u8], cuts: &[usize], checksum: Checksum) {
+        let mut frame = self.mbuf(bytes, cuts);
         frame.set_rx_checksum(checksum);
         let now = self.now();
         self.host.stack.input(now, frame);
@@ -73,7 +73,7 @@ impl Tap {
         loop {
             let moved = self.host.turn(self.now_us);
             while self.wire.rx_burst(self.now_us, &mut burst) > 0 {
-                all.extend(burst.drain(..).map(|f| octets_of(&f)));
+                all.extend(burst.drain(..).map(|f| bytes_of(&f)));
             }
             if !moved {
                 return all;
@@ -118,8 +118,8 @@ impl Relay {
             let idle = from_a.is_empty() && from_b.is_empty();
             for (a_to_b, frames) in [(true, from_a), (false, from_b)] {
                 let to = if a_to_b { &mut self.b } else { &mut self.a };
-                for (octets, checksum) in frames.into_iter().flat_map(|f| carry(a_to_b, f)) {
-                    to.inject_as(&octets, &[], checksum);
+                for (bytes, checksum) in frames.into_iter().flat_map(|f| carry(a_to_b, f)) {
+                    to.inject_as(&bytes, &[], checksum);
                 }
             }
             if done(self) {

@@ -4,7 +4,7 @@ use dp::link::{LinkConfig, LinkPlan};
 use proptest::prelude::*;
 use tcp_lite::PathMtuProbing;
 
-use crate::harness::{MAC_A, MAC_B, World, config, octet};
+use crate::harness::{MAC_A, MAC_B, World, byte, config};
 
 const V4: &str = "10.0.0.2:4000";
 const V6: &str = "[2001:db8::2]:4000";
@@ -49,30 +49,30 @@ fn an_empty_exchange_opens_and_closes() {
 // Proves DDP-259.
 #[test]
 fn a_long_path_is_filled() {
-    const OCTETS: u64 = 32 << 20;
+    const BYTES: u64 = 32 << 20;
     let plan = LinkPlan { delay_us: 10_000, ..LinkPlan::default() };
     let link = LinkConfig { ring_frames: 4096, a_to_b: plan.clone(), b_to_a: plan, ..LinkConfig::default() };
     let [mut a, mut b] = [config(MAC_A, 1), config(MAC_B, 2)];
     // Room for many segments, and fewer than one connection may hold of the pool.
     let window = 1 << 20;
-    a.tcp.send_buffer_octets = 1 << 20;
-    b.tcp.recv_window_octets = 1 << 20;
+    a.tcp.send_buffer_bytes = 1 << 20;
+    b.tcp.recv_window_bytes = 1 << 20;
     let mut world = World::new(&link, a, b);
     world.b.stack.listen(4000).unwrap();
     let now = world.now();
-    world.a.connect(now, V4.parse().unwrap(), OCTETS);
+    world.a.connect(now, V4.parse().unwrap(), BYTES);
     let (conn, mut most, mut half_us) = (world.a.streams[0].conn, 0, 0);
     let arrived = world.run(60_000_000, |w| {
         most = most.max(w.a.stack.info(conn).map_or(0, |info| info.unacknowledged));
         let received = w.b.streams.first().map_or(0, |stream| stream.received.next_offset());
-        if received >= OCTETS / 2 && half_us == 0 {
+        if received >= BYTES / 2 && half_us == 0 {
             half_us = w.now_us;
         }
-        received == OCTETS
+        received == BYTES
     });
     assert!(arrived);
-    assert!(most >= window * 9 / 10, "at most {most} octets under way");
-    let (span_us, best_us) = (world.now_us - half_us, OCTETS / 2 * 20_000 / window);
+    assert!(most >= window * 9 / 10, "at most {most} bytes under way");
+    let (span_us, best_us) = (world.now_us - half_us, BYTES / 2 * 20_000 / window);
     assert!(span_us <= best_us * 5 / 4, "{span_us} us for the second half, {best_us} at best");
 }
 
@@ -198,10 +198,10 @@ fn what_is_sent_after_a_long_pause_waits_from_then_on() {
     let conn = world.a.streams[0].conn;
     let waits = |w: &World| w.a.stack.info(conn).map(|info| (info.send_offset, info.unacknowledged));
     assert!(world.run(1_000_000, |w| waits(w) == Some((1000, 0))));
-    // Nobody turns for longer than any timer; then octets come before anything is polled, and the peer says nothing.
+    // Nobody turns for longer than any timer; then bytes come before anything is polled, and the peer says nothing.
     world.now_us += 100_000_000;
     let now = world.now();
-    assert_eq!(world.a.stack.send(now, conn, &[octet(1000)]), Ok(1));
+    assert_eq!(world.a.stack.send(now, conn, &[byte(1000)]), Ok(1));
     world.a.stack.poll(now);
     assert!(world.a.stack.info(conn).is_some(), "given up before it was tried");
     world.a.streams[0].sent += 1;

@@ -7,9 +7,9 @@ use dp::link::{LinkConfig, LinkPlan, LinkTso, pair};
 use dp::{Burst, Mss, Port, TsoLimits};
 use tcp_lite::{ConnId, Event, InOrder, Instant, SendError, Stack};
 
-use crate::harness::{MAC_A, MAC_B, World, config, octet};
+use crate::harness::{MAC_A, MAC_B, World, byte, config};
 
-/// Octets of the records that are sent, each a segment of its own: bulk, with a short one now and then.
+/// Bytes of the records that are sent, each a segment of its own: bulk, with a short one now and then.
 fn record(nr: u64) -> u64 {
     match nr % 97 {
         41 => 12,
@@ -83,7 +83,7 @@ struct Arrived {
     receiver: tcp_lite::StackCounters,
 }
 
-/// `records` records over `link`, every octet checked.
+/// `records` records over `link`, every byte checked.
 fn run(link: &LinkConfig, records: u64) -> Arrived {
     let (port_a, port_b) = pair(link);
     let (mut a, mut b) = (End::new(config(MAC_A, 1), port_a), End::new(config(MAC_B, 2), port_b));
@@ -109,7 +109,7 @@ fn run(link: &LinkConfig, records: u64) -> Arrived {
                     Err(error) => panic!("{error}"),
                 };
                 let room = segment.append(record(nr) as usize).unwrap();
-                room.iter_mut().zip(pushed..).for_each(|(out, at)| *out = octet(at));
+                room.iter_mut().zip(pushed..).for_each(|(out, at)| *out = byte(at));
                 pushed += record(nr);
                 nr += 1;
                 segment.push();
@@ -118,9 +118,9 @@ fn run(link: &LinkConfig, records: u64) -> Arrived {
         }
         moved |= a.send(now_us);
         moved |= b.receive(now_us, |stack, conn, received| {
-            let octets: Vec<u8> = received.buf.segments().flatten().copied().collect();
-            assert!(octets.iter().zip(received.offset..).all(|(got, at)| *got == octet(at)));
-            stretches.push((received.offset, octets.len() as u64));
+            let bytes: Vec<u8> = received.buf.segments().flatten().copied().collect();
+            assert!(bytes.iter().zip(received.offset..).all(|(got, at)| *got == byte(at)));
+            stretches.push((received.offset, bytes.len() as u64));
             assert!(in_order.push(received).is_ok());
             let mut release = 0;
             while let Some(ordered) = in_order.pop() {
@@ -192,7 +192,7 @@ fn a_train_has_no_more_buffers_than_the_port_takes() {
         let link = LinkConfig { tso_limits: limits, ..link(LinkTso::Whole, LinkPlan::default()) };
         let arrived = run(&link, 3000);
         assert_eq!((arrived.refused, arrived.sender.tx_retransmits), (0, 0), "{buffers} buffers");
-        let longest = arrived.stretches.iter().map(|(_, octets)| *octets).max().unwrap();
+        let longest = arrived.stretches.iter().map(|(_, bytes)| *bytes).max().unwrap();
         let segments = buffers as u64 - 1;
         assert!((1444 * segments..=1448 * segments).contains(&longest), "{buffers} buffers: {longest}");
     }
@@ -223,7 +223,7 @@ fn a_wire_that_passes_trains_whole_saves_frames() {
         arrived.stretches.iter().all(|(at, _)| expected.contains(at)),
         "each begins where a segment does"
     );
-    assert!(arrived.stretches.iter().any(|(_, octets)| *octets > 60_000), "as long as an IP packet may be");
+    assert!(arrived.stretches.iter().any(|(_, bytes)| *bytes > 60_000), "as long as an IP packet may be");
     assert!(arrived.frames < 3000 / 10, "{} frames", arrived.frames);
     assert_eq!(arrived.sender.tx_retransmits, 0);
 }
@@ -263,9 +263,9 @@ fn a_train_that_finds_too_few_buffers_goes_on_where_it_stopped() {
     world.a.connect(now, "10.0.0.2:4000".parse().unwrap(), 0);
     world.a.keep_open(0);
     assert!(world.run(1_000_000, |world| world.a.streams[0].established && world.b.streams.len() == 1));
-    let octets: Vec<u8> = (0..6 * 1448).map(octet).collect();
+    let bytes: Vec<u8> = (0..6 * 1448).map(byte).collect();
     let now = world.now();
-    assert_eq!(world.a.stack.send(now, world.a.streams[0].conn, &octets), Ok(octets.len()));
+    assert_eq!(world.a.stack.send(now, world.a.streams[0].conn, &bytes), Ok(bytes.len()));
     let pool = world.a.port.mempool().clone();
     let mut taken: Vec<_> = std::iter::from_fn(|| pool.alloc()).collect();
     taken.truncate(taken.len() - 4);

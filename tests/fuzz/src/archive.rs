@@ -1,25 +1,25 @@
-//! A corpus as one file: thousands of inputs of some octets each would burden the repository as files.
+//! A corpus as one file: thousands of inputs of some bytes each would burden the repository as files.
 //!
-//! Entries follow each other, sorted by name: the name's length (one octet), the name, the input's length (two octets, big
+//! Entries follow each other, sorted by name: the name's length (one byte), the name, the input's length (two bytes, big
 //! endian), the input. An entry that a defect left behind is named after it; the others after their content.
 
 use std::collections::BTreeMap;
 
-/// Octets of the longest input that is kept.
+/// Bytes of the longest input that is kept.
 pub const MAX_INPUT: usize = 4096;
 
 /// Inputs by name.
 pub type Corpus = BTreeMap<String, Vec<u8>>;
 
-/// The corpus in `octets`; `None` where they are no archive.
-pub fn unpack(mut octets: &[u8]) -> Option<Corpus> {
+/// The corpus in `bytes`; `None` where they are no archive.
+pub fn unpack(mut bytes: &[u8]) -> Option<Corpus> {
     let mut corpus = Corpus::new();
-    while let Some((&len, rest)) = octets.split_first() {
+    while let Some((&len, rest)) = bytes.split_first() {
         let (name, rest) = rest.split_at_checked(usize::from(len))?;
         let (len, rest) = rest.split_first_chunk()?;
         let (input, rest) = rest.split_at_checked(usize::from(u16::from_be_bytes(*len)))?;
         corpus.insert(String::from_utf8(name.to_vec()).ok()?, input.to_vec());
-        octets = rest;
+        bytes = rest;
     }
     Some(corpus)
 }
@@ -27,17 +27,17 @@ pub fn unpack(mut octets: &[u8]) -> Option<Corpus> {
 /// The archive of a corpus.
 ///
 /// # Panics
-/// Where a name has more than 255 octets, or an input more than [`MAX_INPUT`].
+/// Where a name has more than 255 bytes, or an input more than [`MAX_INPUT`].
 pub fn pack(corpus: &Corpus) -> Vec<u8> {
-    let mut octets = Vec::new();
+    let mut bytes = Vec::new();
     for (name, input) in corpus {
-        assert!(input.len() <= MAX_INPUT, "{name}: an input of {} octets", input.len());
-        octets.push(u8::try_from(name.len()).expect("a short name"));
-        octets.extend_from_slice(name.as_bytes());
-        octets.extend_from_slice(&(input.len() as u16).to_be_bytes());
-        octets.extend_from_slice(input);
+        assert!(input.len() <= MAX_INPUT, "{name}: an input of {} bytes", input.len());
+        bytes.push(u8::try_from(name.len()).expect("a short name"));
+        bytes.extend_from_slice(name.as_bytes());
+        bytes.extend_from_slice(&(input.len() as u16).to_be_bytes());
+        bytes.extend_from_slice(input);
     }
-    octets
+    bytes
 }
 
 #[cfg(test)]
@@ -48,8 +48,8 @@ mod tests {
     fn what_is_packed_is_unpacked() {
         let entry = |name: &str, input: &[u8]| (name.to_owned(), input.to_vec());
         let corpus = Corpus::from([entry("a", &[]), entry("some-defect", &[7; 300])]);
-        let octets = pack(&corpus);
-        assert_eq!(unpack(&octets), Some(corpus));
-        assert_eq!(unpack(&octets[..octets.len() - 1]), None);
+        let bytes = pack(&corpus);
+        assert_eq!(unpack(&bytes), Some(corpus));
+        assert_eq!(unpack(&bytes[..bytes.len() - 1]), None);
     }
 }

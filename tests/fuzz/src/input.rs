@@ -1,61 +1,61 @@
-//! Octets read as choices. Reading past the end gives zeros, so each input means something.
+//! Bytes read as choices. Reading past the end gives zeros, so each input means something.
 
 /// What is left of an input.
 pub struct Input<'a> {
-    octets: &'a [u8],
+    bytes: &'a [u8],
 }
 
 impl<'a> Input<'a> {
-    /// All of `octets` are left.
-    pub fn new(octets: &'a [u8]) -> Self {
-        Self { octets }
+    /// All of `bytes` are left.
+    pub fn new(bytes: &'a [u8]) -> Self {
+        Self { bytes }
     }
 
     /// Whether only zeros follow.
     pub fn is_empty(&self) -> bool {
-        self.octets.is_empty()
+        self.bytes.is_empty()
     }
 
     fn array<const N: usize>(&mut self) -> [u8; N] {
         let mut array = [0; N];
-        let octets = self.take(N);
-        array[..octets.len()].copy_from_slice(octets);
+        let bytes = self.take(N);
+        array[..bytes.len()].copy_from_slice(bytes);
         array
     }
 
-    fn take(&mut self, octets: usize) -> &'a [u8] {
-        let (taken, rest) = self.octets.split_at(octets.min(self.octets.len()));
-        self.octets = rest;
+    fn take(&mut self, bytes: usize) -> &'a [u8] {
+        let (taken, rest) = self.bytes.split_at(bytes.min(self.bytes.len()));
+        self.bytes = rest;
         taken
     }
 
-    /// One octet.
+    /// One byte.
     pub fn u8(&mut self) -> u8 {
         u8::from_be_bytes(self.array())
     }
 
-    /// Two octets.
+    /// Two bytes.
     pub fn u16(&mut self) -> u16 {
         u16::from_be_bytes(self.array())
     }
 
-    /// Four octets.
+    /// Four bytes.
     pub fn u32(&mut self) -> u32 {
         u32::from_be_bytes(self.array())
     }
 
-    /// Eight octets.
+    /// Eight bytes.
     pub fn u64(&mut self) -> u64 {
         u64::from_be_bytes(self.array())
     }
 
-    /// From 0 to `bound - 1`: one octet of the input, two where `bound` is larger than 256.
+    /// From 0 to `bound - 1`: one byte of the input, two where `bound` is larger than 256.
     pub fn below(&mut self, bound: usize) -> usize {
         let drawn = if bound > 256 { usize::from(self.u16()) } else { usize::from(self.u8()) };
         drawn % bound
     }
 
-    /// True for one in `n` octets; false once the input is used up.
+    /// True for one in `n` bytes; false once the input is used up.
     pub fn one_in(&mut self, n: usize) -> bool {
         self.below(n) == n - 1
     }
@@ -65,10 +65,10 @@ impl<'a> Input<'a> {
         of[self.below(of.len())]
     }
 
-    /// Up to `most` octets as they are, fewer where the input ends.
-    pub fn octets(&mut self, most: usize) -> &'a [u8] {
-        let octets = self.below(most + 1);
-        self.take(octets)
+    /// Up to `most` bytes as they are, fewer where the input ends.
+    pub fn bytes(&mut self, most: usize) -> &'a [u8] {
+        let bytes = self.below(most + 1);
+        self.take(bytes)
     }
 
     /// A length or distance: small, near a power of two, or anything below 2^32.
@@ -103,6 +103,6 @@ mod tests {
     fn an_input_that_ended_goes_on_with_zeros() {
         let mut input = Input::new(&[1, 2, 3]);
         assert_eq!((input.u16(), input.u32(), input.u8()), (0x0102, 0x0300_0000, 0));
-        assert!(input.is_empty() && !input.one_in(7) && input.octets(9).is_empty());
+        assert!(input.is_empty() && !input.one_in(7) && input.bytes(9).is_empty());
     }
 }

@@ -4,7 +4,7 @@
 //!
 //! | file | what |
 //! |---|---|
-//! | `input.rs` | octets read as choices: every input is a program, however it was cut |
+//! | `input.rs` | bytes read as choices: every input is a program, however it was cut |
 //! | `archive.rs` | a corpus as one file |
 //! | `sim.rs` | the parser of frames and the rules on the wire, which are the simulator's |
 //! | `target/` | the targets: what they do with an input, and what must hold |

@@ -12,8 +12,8 @@ const DRAWN: u64 = 300;
 
 fn corpus(target: &Target) -> Corpus {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus").join(target.name);
-    let octets = std::fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
-    unpack(&octets).expect("an archive")
+    let bytes = std::fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    unpack(&bytes).expect("an archive")
 }
 
 fn replay(name: &str) {
@@ -32,7 +32,7 @@ fn draw(name: &str) {
     for seed in 0..DRAWN {
         println!("{name}: drawn {seed}");
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
-        let mut input = vec![0; rng.next_u32() as usize % target.max_octets];
+        let mut input = vec![0; rng.next_u32() as usize % target.max_bytes];
         rng.fill_bytes(&mut input);
         (target.run)(&input);
     }

@@ -180,7 +180,7 @@ bool parse(struct scene *scene, const struct text *text, char bad[MAX_WORD])
 
 	memset(scene, 0, sizeof *scene);
 	scene->ird = scene->ord = -1;
-	memcpy(copy, text->octets, text->length + 1);
+	memcpy(copy, text->bytes, text->length + 1);
 	word = strsep(&rest, " ");
 	if (strcmp(word, "iwp1"))
 		return true;

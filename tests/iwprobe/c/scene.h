@@ -11,9 +11,9 @@ enum {
 	MAX_MR = 4,		/* `mr` words of a scene */
 	MAX_RECV = 4,		/* `recv` words */
 	MAX_RECV_EACH = 64,	/* receives of one of them */
-	MAX_LEN = 65536,	/* octets of a region, of a receive, of all operations */
+	MAX_LEN = 65536,	/* bytes of a region, of a receive, of all operations */
 	MAX_OPS = 32,		/* operations of `do` and `then` together */
-	MAX_WORD = 64,		/* octets of a word that is told back */
+	MAX_WORD = 64,		/* bytes of a word that is told back */
 };
 
 struct region_words {
@@ -27,7 +27,7 @@ struct op {
 	uint32_t length;
 	uint64_t offset;
 	bool fenced;
-	uint64_t at;		/* of its octets in the buffer of sinks */
+	uint64_t at;		/* of its bytes in the buffer of sinks */
 };
 
 struct scene {

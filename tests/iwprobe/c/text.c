@@ -11,22 +11,22 @@ bool say(struct text *text, const char *format, ...)
 	int n;
 
 	va_start(args, format);
-	n = vsnprintf(text->octets + text->length, room, format, args);
+	n = vsnprintf(text->bytes + text->length, room, format, args);
 	va_end(args);
 	if (n < 0 || (size_t)n >= room) {
-		text->octets[text->length] = 0;
+		text->bytes[text->length] = 0;
 		return false;
 	}
 	text->length += (size_t)n;
 	return true;
 }
 
-void take_text(struct text *text, const void *octets, size_t length)
+void take_text(struct text *text, const void *bytes, size_t length)
 {
 	text->length = length < MAX_TEXT ? length : MAX_TEXT;
 	if (text->length)
-		memcpy(text->octets, octets, text->length);
-	text->octets[text->length] = 0;
+		memcpy(text->bytes, bytes, text->length);
+	text->bytes[text->length] = 0;
 	/* Zeros at the end are no part of it. */
-	text->length = strlen(text->octets);
+	text->length = strlen(text->bytes);
 }

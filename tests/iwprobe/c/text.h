@@ -1,14 +1,14 @@
-/* The messages of ../TARGET.md: at most 192 octets of text. */
+/* The messages of ../TARGET.md: at most 192 bytes of text. */
 #ifndef IWPROBE_TEXT_H
 #define IWPROBE_TEXT_H
 
 #include <stdbool.h>
 #include <stddef.h>
 
-enum { MAX_TEXT = 192 };	/* octets of a message */
+enum { MAX_TEXT = 192 };	/* bytes of a message */
 
 struct text {
-	char octets[MAX_TEXT + 1];
+	char bytes[MAX_TEXT + 1];
 	size_t length;
 };
 
@@ -16,6 +16,6 @@ struct text {
 __attribute__((format(printf, 2, 3))) bool say(struct text *text, const char *format, ...);
 
 /* Takes what came as private data or payload, without the zeros at its end. */
-void take_text(struct text *text, const void *octets, size_t length);
+void take_text(struct text *text, const void *bytes, size_t length);
 
 #endif

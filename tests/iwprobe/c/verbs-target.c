@@ -44,7 +44,7 @@ enum {
 
 /* A piece of memory, and its registration where there is one. */
 struct buffer {
-	uint8_t *octets;
+	uint8_t *bytes;
 	size_t length;
 	struct ibv_mr *mr;
 };
@@ -103,12 +103,12 @@ static void die(const char *what)
 	exit(1);
 }
 
-static uint32_t crc32c(const uint8_t *octets, size_t length)
+static uint32_t crc32c(const uint8_t *bytes, size_t length)
 {
 	uint32_t crc = ~0u;
 
 	while (length--) {
-		crc ^= *octets++;
+		crc ^= *bytes++;
 		for (int bit = 0; bit < 8; bit++)
 			crc = crc >> 1 ^ (crc & 1 ? 0x82f63b78 : 0);
 	}
@@ -122,12 +122,12 @@ static uint8_t pattern(unsigned k, uint64_t i)
 
 static bool allocate(struct buffer *buffer, size_t length)
 {
-	void *octets;
+	void *bytes;
 
-	if (posix_memalign(&octets, PAGE, (length + PAGE) / PAGE * PAGE))
+	if (posix_memalign(&bytes, PAGE, (length + PAGE) / PAGE * PAGE))
 		return false;
-	memset(octets, 0, (length + PAGE) / PAGE * PAGE);
-	buffer->octets = octets;
+	memset(bytes, 0, (length + PAGE) / PAGE * PAGE);
+	buffer->bytes = bytes;
 	buffer->length = length;
 	return true;
 }
@@ -135,12 +135,12 @@ static bool allocate(struct buffer *buffer, size_t length)
 static void fill(struct buffer *buffer, unsigned k)
 {
 	for (size_t i = 0; i < buffer->length; i++)
-		buffer->octets[i] = pattern(k, i);
+		buffer->bytes[i] = pattern(k, i);
 }
 
 static bool registered(struct buffer *buffer, struct ibv_pd *pd, int access)
 {
-	buffer->mr = ibv_reg_mr(pd, buffer->octets, buffer->length ? buffer->length : 1, access);
+	buffer->mr = ibv_reg_mr(pd, buffer->bytes, buffer->length ? buffer->length : 1, access);
 	return buffer->mr;
 }
 
@@ -148,7 +148,7 @@ static void release(struct buffer *buffer)
 {
 	if (buffer->mr)
 		ibv_dereg_mr(buffer->mr);
-	free(buffer->octets);
+	free(buffer->bytes);
 	memset(buffer, 0, sizeof *buffer);
 }
 
@@ -203,7 +203,7 @@ static bool make_region(struct conn *conn, int k, struct text *stage)
 	}
 	if ((words->scope == 'q' || words->scope == 'o') || !registered(buffer, pd, access_of(words)))
 		return say(stage, " stag=-");
-	if (!say(stage, " stag=%x:%llx:%u", buffer->mr->rkey, (unsigned long long)(uintptr_t)buffer->octets,
+	if (!say(stage, " stag=%x:%llx:%u", buffer->mr->rkey, (unsigned long long)(uintptr_t)buffer->bytes,
 		 words->length))
 		return false;
 	if (words->scope == 'z') {
@@ -226,7 +226,7 @@ static bool post_receives(struct conn *conn)
 	for (int w = 0; w < scene->receive_count; w++) {
 		for (int i = 0; i < scene->receives[w].count; i++) {
 			struct receive *receive = &conn->posted[conn->posted_count];
-			struct ibv_sge sge = { (uintptr_t)conn->receives.octets + total,
+			struct ibv_sge sge = { (uintptr_t)conn->receives.bytes + total,
 					       scene->receives[w].length, conn->receives.mr->lkey };
 			struct ibv_recv_wr *bad, wr = { .wr_id = RECV_ID + (uint64_t)conn->posted_count,
 							.sg_list = &sge, .num_sge = sge.length ? 1 : 0 };
@@ -292,11 +292,11 @@ static bool post_op(struct conn *conn, int index)
 	uint32_t peer_stag = conn->scene.peer_stag;
 	uint64_t peer_to = conn->scene.peer_to + op->offset;
 	bool sink = strchr("rfc", op->kind);
-	struct ibv_sge sge = { (uintptr_t)conn->source.octets, op->length, conn->source.mr->lkey };
+	struct ibv_sge sge = { (uintptr_t)conn->source.bytes, op->length, conn->source.mr->lkey };
 	struct ibv_send_wr *bad, wr = { .wr_id = (uint64_t)index, .sg_list = &sge, .num_sge = 1 };
 
 	if (sink)
-		sge = (struct ibv_sge){ (uintptr_t)conn->sinks.octets + op->at, op->length, conn->sinks.mr->lkey };
+		sge = (struct ibv_sge){ (uintptr_t)conn->sinks.bytes + op->at, op->length, conn->sinks.mr->lkey };
 	else if (!op->length)
 		wr.num_sge = 0;
 	wr.send_flags = IBV_SEND_SIGNALED | (op->fenced ? IBV_SEND_FENCE : 0) |
@@ -340,11 +340,11 @@ static void post_ops(struct conn *conn, int end)
 /* The stage or the report, as a message of its own (target connects). */
 static bool send_text(struct conn *conn, const struct text *text)
 {
-	struct ibv_sge sge = { (uintptr_t)conn->stage.octets, (uint32_t)text->length, conn->stage.mr->lkey };
+	struct ibv_sge sge = { (uintptr_t)conn->stage.bytes, (uint32_t)text->length, conn->stage.mr->lkey };
 	struct ibv_send_wr *bad, wr = { .wr_id = STAGE_ID, .sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_SEND,
 					.send_flags = IBV_SEND_SIGNALED };
 
-	memcpy(conn->stage.octets, text->octets, text->length);
+	memcpy(conn->stage.bytes, text->bytes, text->length);
 	conn->outstanding++;
 	return !ibv_post_send(conn->id->qp, &wr, &bad);
 }
@@ -357,7 +357,7 @@ static void tell_receive(struct conn *conn, const struct ibv_wc *wc)
 	char kind = 'R';
 
 	if (wc->status == IBV_WC_SUCCESS)
-		crc = crc32c(conn->receives.octets + receive->at, length);
+		crc = crc32c(conn->receives.bytes + receive->at, length);
 	else
 		length = 0;
 	if (wc->wc_flags & IBV_WC_WITH_IMM) {
@@ -377,7 +377,7 @@ static void tell_op(struct conn *conn, const struct ibv_wc *wc)
 	bool filled = op->kind == 'r' && wc->status == IBV_WC_SUCCESS;
 
 	conn->more |= !say(&conn->completions, " c=%c:%d:%u:%x", op->kind, wc->status, filled ? op->length : 0,
-			   filled ? crc32c(conn->sinks.octets + op->at, op->length) : 0);
+			   filled ? crc32c(conn->sinks.bytes + op->at, op->length) : 0);
 }
 
 /* Takes the completions that are there; true when there were any. */
@@ -557,27 +557,27 @@ static void conclude(struct conn *conn)
 		say(report, " post=%d", conn->unposted);
 	if (conn->scene.solicited)
 		say(report, " event=%d", conn->events);
-	conn->more |= !say(report, "%s", conn->completions.octets);
+	conn->more |= !say(report, "%s", conn->completions.bytes);
 	for (int k = 0; k < conn->scene.region_count; k++) {
 		const struct buffer *region = &conn->regions[k];
 		size_t from = 0, to = region->length;
 
-		while (from < to && region->octets[from] == pattern((unsigned)k, from))
+		while (from < to && region->bytes[from] == pattern((unsigned)k, from))
 			from++;
-		while (to > from && region->octets[to - 1] == pattern((unsigned)k, to - 1))
+		while (to > from && region->bytes[to - 1] == pattern((unsigned)k, to - 1))
 			to--;
 		if (from < to)
 			conn->more |= !say(report, " d=%d:%zu+%zu:%x", k, from, to - from,
-					   crc32c(region->octets + from, to - from));
+					   crc32c(region->bytes + from, to - from));
 	}
 	/* Where even this word finds no room the report is cut for it. */
 	while (conn->more && !say(report, " more")) {
-		char *space = strrchr(report->octets, ' ');
+		char *space = strrchr(report->bytes, ' ');
 
 		*space = 0;
-		report->length = (size_t)(space - report->octets);
+		report->length = (size_t)(space - report->bytes);
 	}
-	printf("report: %s\n", report->octets);
+	printf("report: %s\n", report->bytes);
 }
 
 static int least(int a, int b)
@@ -594,25 +594,25 @@ static void serve(const struct request *request)
 	struct text answer = { .length = 0 };
 	char bad[MAX_WORD];
 
-	printf("scene: %s\n", request->text.octets);
+	printf("scene: %s\n", request->text.bytes);
 	memset(&conn, 0, sizeof conn);
 	conn.id = request->id;
 	say(&answer, "iwp1");
 	if (!parse(&conn.scene, &request->text, bad)) {
 		say(&answer, " bad %s", bad);
-		rdma_reject(conn.id, answer.octets, (uint8_t)answer.length);
+		rdma_reject(conn.id, answer.bytes, (uint8_t)answer.length);
 	} else if (conn.scene.reject) {
 		say(&answer, " no");
-		rdma_reject(conn.id, answer.octets, (uint8_t)answer.length);
+		rdma_reject(conn.id, answer.bytes, (uint8_t)answer.length);
 		last_report.length = 0;
 		say(&last_report, "iwp1 report end=refused");
 	} else if (ibv_query_device(conn.id->verbs, &device) || !make_queues(&conn) || !set_up(&conn, &answer)) {
-		fprintf(stderr, "verbs-target: setting up '%s': %s\n", request->text.octets, strerror(errno));
+		fprintf(stderr, "verbs-target: setting up '%s': %s\n", request->text.bytes, strerror(errno));
 		rdma_reject(conn.id, "iwp1 bad", 8);
 	} else {
 		if (conn.scene.report)
 			answer = last_report;
-		if (strncmp(request->text.octets, "iwp1", 4))
+		if (strncmp(request->text.bytes, "iwp1", 4))
 			answer.length = 0;
 		param.responder_resources = (uint8_t)least(least(request->param.responder_resources,
 								 device.max_qp_rd_atom), 255);
@@ -622,7 +622,7 @@ static void serve(const struct request *request)
 			param.responder_resources = (uint8_t)least(conn.scene.ird, 255);
 		if (conn.scene.ord >= 0)
 			param.initiator_depth = (uint8_t)least(conn.scene.ord, 255);
-		param.private_data = answer.octets;
+		param.private_data = answer.bytes;
 		param.private_data_len = (uint8_t)answer.length;
 		if (!rdma_accept(conn.id, &param))
 			attend(&conn);
@@ -685,12 +685,12 @@ static enum outcome reach(struct sockaddr *address)
 	} else if (await_event(conn.id, RDMA_CM_EVENT_ESTABLISHED, &got, &status, &said)) {
 		conn.established = true;
 	}
-	if (!strcmp(said.octets, "iwp1 bye"))
+	if (!strcmp(said.bytes, "iwp1 bye"))
 		outcome = DONE;
-	printf("scene: %s\n", conn.established ? said.octets : "(not established)");
+	printf("scene: %s\n", conn.established ? said.bytes : "(not established)");
 	say(&stage, "iwp1");
 	if (conn.established && outcome == GOING_ON) {
-		bool scene = !strncmp(said.octets, "iwp1", 4), ready = true;
+		bool scene = !strncmp(said.bytes, "iwp1", 4), ready = true;
 
 		if (!parse(&conn.scene, &said, bad)) {
 			say(&stage, " bad %s", bad);

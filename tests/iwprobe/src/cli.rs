@@ -30,7 +30,7 @@ const EXAMPLES: &str = "\
 Examples:
   iwprobe connect 10.0.0.2 18515                     all cases, the endpoint listening
   iwprobe listen 10.0.0.1 18515                      the endpoint connects again and again
-  iwprobe connect 10.0.0.2 18515 --case terminate -v one area, with the octets
+  iwprobe connect 10.0.0.2 18515 --case terminate -v one area, with the bytes
   iwprobe --list --row RDMAP-134                     what shows a requirement
 
 Exit status: 0 nothing deviates, 1 something does (or differs from --expect), 2 wrong usage or no connection.";
@@ -94,7 +94,7 @@ struct Options {
     /// Write the outcomes as JSON; - is standard output, instead of the table
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// Show what passed on the wire, octets included
+    /// Show what passed on the wire, bytes included
     #[arg(short, long)]
     verbose: bool,
 }

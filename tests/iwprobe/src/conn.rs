@@ -24,11 +24,11 @@ impl std::fmt::Display for End {
     }
 }
 
-/// What waiting for octets brought.
+/// What waiting for bytes brought.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Came {
-    /// Some octets.
-    Octets(Vec<u8>),
+    /// Some bytes.
+    Bytes(Vec<u8>),
     /// The end.
     End(End),
     /// Nothing until the deadline.
@@ -66,11 +66,11 @@ impl Conn {
         &self.log
     }
 
-    /// Sends octets. When the endpoint has ended the connection, what it said last is still there to be received.
-    pub fn send(&mut self, octets: &[u8], text: impl Into<String>) {
+    /// Sends bytes. When the endpoint has ended the connection, what it said last is still there to be received.
+    pub fn send(&mut self, bytes: &[u8], text: impl Into<String>) {
         let text = text.into();
-        match self.stream.write_all(octets) {
-            Ok(()) => self.log.note(Way::Sent, octets, text),
+        match self.stream.write_all(bytes) {
+            Ok(()) => self.log.note(Way::Sent, bytes, text),
             Err(error) => self.log.note(Way::Sent, &[], format!("{text}: could not be sent: {error}")),
         }
     }
@@ -89,7 +89,7 @@ impl Conn {
             };
             match read {
                 Ok(0) => return self.ended(End::Fin),
-                Ok(length) => return Came::Octets(buffer[..length].to_vec()),
+                Ok(length) => return Came::Bytes(buffer[..length].to_vec()),
                 Err(error) => match error.kind() {
                     ErrorKind::WouldBlock | ErrorKind::TimedOut if Instant::now() >= deadline => {
                         return Came::Nothing;

@@ -58,5 +58,5 @@ fn passed(passed: &Passed) -> Value {
         Way::Sent => "sent",
         Way::Received => "received",
     };
-    json!({ "way": way, "text": passed.text, "octets": describe::hex(&passed.octets) })
+    json!({ "way": way, "text": passed.text, "bytes": describe::hex(&passed.bytes) })
 }

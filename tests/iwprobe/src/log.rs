@@ -1,4 +1,4 @@
-//! What passed on the wire in one case, as octets and in words.
+//! What passed on the wire in one case, as bytes and in words.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -18,7 +18,7 @@ pub struct Passed {
     /// Which way.
     pub way: Way,
     /// As it was on the wire; for FPDUs that were received, without MPA's framing.
-    pub octets: Vec<u8>,
+    pub bytes: Vec<u8>,
     /// In words.
     pub text: String,
 }
@@ -29,8 +29,8 @@ pub struct Log(Rc<RefCell<Vec<Passed>>>);
 
 impl Log {
     /// Notes something.
-    pub fn note(&self, way: Way, octets: &[u8], text: impl Into<String>) {
-        self.0.borrow_mut().push(Passed { way, octets: octets.to_vec(), text: text.into() });
+    pub fn note(&self, way: Way, bytes: &[u8], text: impl Into<String>) {
+        self.0.borrow_mut().push(Passed { way, bytes: bytes.to_vec(), text: text.into() });
     }
 
     /// All of it, leaving nothing.

@@ -54,7 +54,7 @@ const PROFILES: [Profile; 3] = [
 pub enum Answer {
     /// A frame.
     Frame(Startup),
-    /// The end, and the octets that came before it.
+    /// The end, and the bytes that came before it.
     End(End, Vec<u8>),
     /// Nothing (whole) in time.
     Silence(Vec<u8>),
@@ -64,10 +64,10 @@ impl std::fmt::Display for Answer {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Frame(frame) => f.write_str(&describe::startup(frame)),
-            Self::End(end, octets) if octets.is_empty() => write!(f, "{end}"),
-            Self::End(end, octets) => write!(f, "{} and {end}", describe::text(octets)),
-            Self::Silence(octets) if octets.is_empty() => f.write_str("nothing"),
-            Self::Silence(octets) => write!(f, "only {}", describe::text(octets)),
+            Self::End(end, bytes) if bytes.is_empty() => write!(f, "{end}"),
+            Self::End(end, bytes) => write!(f, "{} and {end}", describe::text(bytes)),
+            Self::Silence(bytes) if bytes.is_empty() => f.write_str("nothing"),
+            Self::Silence(bytes) => write!(f, "only {}", describe::text(bytes)),
         }
     }
 }
@@ -236,19 +236,19 @@ impl Probe {
         Startup::enhanced(REPLY_KEY, self.flags(), depths, private)
     }
 
-    /// What the endpoint says first on a connection, or in answer to what was sent; and the octets behind the frame.
+    /// What the endpoint says first on a connection, or in answer to what was sent; and the bytes behind the frame.
     pub fn answer(&self, conn: &mut Conn) -> (Answer, Vec<u8>) {
         let deadline = Instant::now() + self.patience.timeout;
-        let mut octets = Vec::new();
+        let mut bytes = Vec::new();
         loop {
-            if let Some((frame, length)) = Startup::decode(&octets) {
-                self.log.note(Way::Received, &octets[..length], describe::startup(&frame));
-                return (Answer::Frame(frame), octets.split_off(length));
+            if let Some((frame, length)) = Startup::decode(&bytes) {
+                self.log.note(Way::Received, &bytes[..length], describe::startup(&frame));
+                return (Answer::Frame(frame), bytes.split_off(length));
             }
             match conn.receive(deadline) {
-                Came::Octets(more) => octets.extend(more),
-                Came::End(end) => return (Answer::End(end, octets), Vec::new()),
-                Came::Nothing => return (Answer::Silence(octets), Vec::new()),
+                Came::Bytes(more) => bytes.extend(more),
+                Came::End(end) => return (Answer::End(end, bytes), Vec::new()),
+                Came::Nothing => return (Answer::Silence(bytes), Vec::new()),
             }
         }
     }
@@ -406,29 +406,29 @@ impl Probe {
         }
         let text = format!("{MAGIC} report");
         let mut conn = self.tcp()?;
-        let octets = if self.is_initiator() {
+        let bytes = if self.is_initiator() {
             let request = self.request(text.as_bytes());
             self.say(&mut conn, &request);
             let session = self.heard_reply(conn, &request)?;
-            let octets = session.frame.ulp_data().to_vec();
+            let bytes = session.frame.ulp_data().to_vec();
             session.close();
-            octets
+            bytes
         } else {
             let (request, rest) = self.heard_request(&mut conn)?;
             let reply = self.reply(&request, text.as_bytes());
             self.say(&mut conn, &reply);
             let mut session = Session::new(conn, &reply, request, self.watch.clone(), self.patience);
             session.begin_with(&rest);
-            let octets = self.first_text(&mut session)?.unwrap_or_default();
+            let bytes = self.first_text(&mut session)?.unwrap_or_default();
             session.close();
-            octets
+            bytes
         };
-        match Report::parse(&octets) {
+        match Report::parse(&bytes) {
             Some(report) => {
-                self.log.note(Way::Received, &[], String::from_utf8_lossy(&octets).trim_end_matches('\0'));
+                self.log.note(Way::Received, &[], String::from_utf8_lossy(&bytes).trim_end_matches('\0'));
                 Ok(report)
             }
-            None => deviates(format!("the target's report is not one: {}", describe::hex(&octets))),
+            None => deviates(format!("the target's report is not one: {}", describe::hex(&bytes))),
         }
     }
 

@@ -6,14 +6,14 @@ use crate::wire::crc32c;
 /// Every text begins so.
 pub const MAGIC: &str = "iwp1";
 
-/// Octet `at` of pattern `index`.
-pub fn pattern_octet(index: usize, at: usize) -> u8 {
+/// Byte `at` of pattern `index`.
+pub fn pattern_byte(index: usize, at: usize) -> u8 {
     (at + 7 * (at / 256) + 59 * index + 13) as u8
 }
 
-/// The first `length` octets of pattern `index`.
+/// The first `length` bytes of pattern `index`.
 pub fn pattern(index: usize, length: usize) -> Vec<u8> {
-    (0..length).map(|at| pattern_octet(index, at)).collect()
+    (0..length).map(|at| pattern_byte(index, at)).collect()
 }
 
 /// The pattern of what a target writes and sends.
@@ -24,14 +24,14 @@ pub const SOURCE_PATTERN: usize = 100;
 pub struct Region {
     /// Its STag.
     pub stag: u32,
-    /// Tagged offset of its first octet.
+    /// Tagged offset of its first byte.
     pub to: u64,
-    /// Octets.
+    /// Bytes.
     pub length: u64,
 }
 
 impl Region {
-    /// The tagged offset behind its last octet.
+    /// The tagged offset behind its last byte.
     pub fn end(&self) -> u64 {
         self.to.wrapping_add(self.length)
     }
@@ -47,18 +47,18 @@ pub struct Stage {
 }
 
 /// The words behind the magic of a text, if it is one of a target.
-pub fn words(octets: &[u8]) -> Option<Vec<String>> {
-    let end = octets.iter().rposition(|octet| *octet != 0).map_or(0, |last| last + 1);
-    let text = std::str::from_utf8(&octets[..end]).ok()?;
+pub fn words(bytes: &[u8]) -> Option<Vec<String>> {
+    let end = bytes.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
+    let text = std::str::from_utf8(&bytes[..end]).ok()?;
     let mut words = text.split(' ').map(str::to_owned);
     (words.next()? == MAGIC).then(|| words.collect())
 }
 
 impl Stage {
     /// From the text of a target; `None` when there is none to be seen.
-    pub fn parse(octets: &[u8]) -> Option<Self> {
+    pub fn parse(bytes: &[u8]) -> Option<Self> {
         let mut stage = Self::default();
-        for word in words(octets)? {
+        for word in words(bytes)? {
             match word.split_once('=') {
                 Some(("stag", "-")) => stage.regions.push(None),
                 Some(("stag", region)) => {
@@ -94,7 +94,7 @@ pub struct Completion {
     pub kind: String,
     /// As in `enum ibv_wc_status`.
     pub status: u32,
-    /// Octets.
+    /// Bytes.
     pub length: u64,
     /// Their CRC32c.
     pub crc: u32,
@@ -105,9 +105,9 @@ pub struct Completion {
 pub struct Change {
     /// Which region.
     pub region: usize,
-    /// First octet that differs.
+    /// First byte that differs.
     pub offset: usize,
-    /// Octets to the last that differs.
+    /// Bytes to the last that differs.
     pub length: usize,
     /// Their CRC32c.
     pub crc: u32,
@@ -132,8 +132,8 @@ pub struct Report {
 
 impl Report {
     /// From the text of a target.
-    pub fn parse(octets: &[u8]) -> Option<Self> {
-        let words = words(octets)?;
+    pub fn parse(bytes: &[u8]) -> Option<Self> {
+        let words = words(bytes)?;
         let mut report = Self::default();
         for word in words {
             let Some((name, value)) = word.split_once('=') else { continue };
@@ -190,18 +190,18 @@ impl Report {
         match self.changes.first() {
             None => Ok(()),
             Some(change) => deviates(format!(
-                "region {} of the target changed: {} octets from offset {}",
+                "region {} of the target changed: {} bytes from offset {}",
                 change.region, change.length, change.offset
             )),
         }
     }
 
-    /// Only `octets` at `offset` of `region` changed.
+    /// Only `bytes` at `offset` of `region` changed.
     ///
     /// # Errors
     /// A deviation.
-    pub fn expect_written(&self, region: usize, offset: usize, octets: &[u8]) -> Check {
-        let written = Change { region, offset, length: octets.len(), crc: crc32c(octets) };
+    pub fn expect_written(&self, region: usize, offset: usize, bytes: &[u8]) -> Check {
+        let written = Change { region, offset, length: bytes.len(), crc: crc32c(bytes) };
         require(self.changes == [written], || {
             format!("expected one change, {written:x?}, the target saw {:x?}", self.changes)
         })
@@ -239,6 +239,6 @@ mod tests {
     #[test]
     fn patterns_are_those_of_the_contract() {
         assert_eq!(pattern(0, 3), [13, 14, 15]);
-        assert_eq!(pattern_octet(1, 256), (256 + 7 + 59 + 13) as u8);
+        assert_eq!(pattern_byte(1, 256), (256 + 7 + 59 + 13) as u8);
     }
 }

@@ -15,7 +15,7 @@ use crate::wire::{
 const PING_SINK: u32 = 0x5049_4e47;
 /// Where responses of [`Session::read`] go; a responder copies it unread (RFC 5040 section 4.4).
 const READ_SINK: u32 = 0x0bad_cafe;
-/// Longest Terminate that has a meaning: the four octets, length, both headers.
+/// Longest Terminate that has a meaning: the four bytes, length, both headers.
 const LONGEST_TERMINATE: usize = 52;
 
 /// What came.
@@ -93,9 +93,9 @@ impl Session {
         }
     }
 
-    /// Octets that came right behind the startup frame.
-    pub fn begin_with(&mut self, octets: &[u8]) {
-        self.deframer.push(octets);
+    /// Bytes that came right behind the startup frame.
+    pub fn begin_with(&mut self, bytes: &[u8]) {
+        self.deframer.push(bytes);
     }
 
     /// The connection.
@@ -121,19 +121,19 @@ impl Session {
         self.framer.crc
     }
 
-    /// Octets of FPDUs sent so far.
+    /// Bytes of FPDUs sent so far.
     pub fn position(&self) -> u64 {
         self.framer.position
     }
 
-    /// Sends octets as they are.
-    pub fn send_octets(&mut self, octets: &[u8], text: &str) {
-        self.conn.send(octets, text);
+    /// Sends bytes as they are.
+    pub fn send_bytes(&mut self, bytes: &[u8], text: &str) {
+        self.conn.send(bytes, text);
     }
 
     /// The FPDU of a segment, not sent yet.
     pub fn frame_of(&mut self, segment: &Segment, fault: Fault) -> Vec<u8> {
-        self.framer.frame(&segment.octets, fault)
+        self.framer.frame(&segment.bytes, fault)
     }
 
     /// Sends a segment.
@@ -143,16 +143,16 @@ impl Session {
 
     /// Sends a segment in a faulty FPDU.
     pub fn send_faulty(&mut self, segment: &Segment, fault: Fault) {
-        let octets = self.framer.frame(&segment.octets, fault);
-        self.conn.send(&octets, describe::segment(segment));
+        let bytes = self.framer.frame(&segment.bytes, fault);
+        self.conn.send(&bytes, describe::segment(segment));
     }
 
     /// Sends segments in one piece.
     pub fn send_together(&mut self, segments: &[Segment]) {
-        let octets: Vec<u8> =
-            segments.iter().flat_map(|s| self.framer.frame(&s.octets, Fault::default())).collect();
+        let bytes: Vec<u8> =
+            segments.iter().flat_map(|s| self.framer.frame(&s.bytes, Fault::default())).collect();
         let texts: Vec<String> = segments.iter().map(describe::segment).collect();
-        self.conn.send(&octets, texts.join(" | "));
+        self.conn.send(&bytes, texts.join(" | "));
     }
 
     /// Sends FIN.
@@ -194,13 +194,13 @@ impl Session {
                     self.watch.complain(Topic::Fpdu, complaint.clone());
                     self.misframed.push(complaint);
                 }
-                let segment = Segment { octets: fpdu.ulpdu };
+                let segment = Segment { bytes: fpdu.ulpdu };
                 self.watch.segment(&segment, &mut self.progress);
-                self.conn.log().note(Way::Received, &segment.octets, describe::segment(&segment));
+                self.conn.log().note(Way::Received, &segment.bytes, describe::segment(&segment));
                 return Got::Segment(segment);
             }
             match self.conn.receive(deadline) {
-                Came::Octets(octets) => self.deframer.push(&octets),
+                Came::Bytes(bytes) => self.deframer.push(&bytes),
                 Came::End(end) => {
                     if !self.deframer.is_empty() && end == End::Fin {
                         self.watch.complain(Topic::Fpdu, "FIN inside an FPDU".into());
@@ -231,7 +231,7 @@ impl Session {
         }
     }
 
-    /// Nothing comes for a while: no octet, no end either.
+    /// Nothing comes for a while: no byte, no end either.
     ///
     /// # Errors
     /// A deviation.
@@ -243,7 +243,7 @@ impl Session {
         }
     }
 
-    /// The stream works: a Read of no octets, which is always allowed, is answered, and nothing else comes before.
+    /// The stream works: a Read of no bytes, which is always allowed, is answered, and nothing else comes before.
     ///
     /// # Errors
     /// A deviation; not applicable to an endpoint that serves no Reads.
@@ -259,7 +259,7 @@ impl Session {
         self.expect_pong(msn)
     }
 
-    /// The answer to a Read of no octets with this MSN.
+    /// The answer to a Read of no bytes with this MSN.
     ///
     /// # Errors
     /// A deviation.
@@ -267,11 +267,11 @@ impl Session {
         let pong = Segment::tagged(opcode::READ_RESPONSE, PING_SINK, u64::from(msn), &[]);
         match self.receive() {
             Got::Segment(segment) if segment.means(&pong) => Ok(()),
-            other => deviates(format!("expected the answer to a Read of no octets, got {other}")),
+            other => deviates(format!("expected the answer to a Read of no bytes, got {other}")),
         }
     }
 
-    /// Reads `size` octets.
+    /// Reads `size` bytes.
     ///
     /// # Errors
     /// A deviation.
@@ -286,10 +286,10 @@ impl Session {
     /// # Errors
     /// A deviation.
     pub fn expect_read(&mut self, to: u64, size: u32) -> Result<Vec<u8>, Stop> {
-        let mut octets = Vec::new();
+        let mut bytes = Vec::new();
         loop {
             let segment = self.expect(opcode::READ_RESPONSE)?;
-            let here = to.wrapping_add(octets.len() as u64);
+            let here = to.wrapping_add(bytes.len() as u64);
             require((segment.stag(), segment.to()) == (READ_SINK, here), || {
                 format!(
                     "Read Response to {:08x} TO {:x}, expected {READ_SINK:08x} TO {here:x}",
@@ -297,13 +297,13 @@ impl Session {
                     segment.to()
                 )
             })?;
-            octets.extend(segment.payload());
+            bytes.extend(segment.payload());
             if segment.is_last() {
-                let got = octets.len();
-                require(got == size as usize, || format!("a Read of {size} octets brought {got}"))?;
-                return Ok(octets);
+                let got = bytes.len();
+                require(got == size as usize, || format!("a Read of {size} bytes brought {got}"))?;
+                return Ok(bytes);
             }
-            require(octets.len() <= size as usize, || format!("a Read of {size} octets brings more"))?;
+            require(bytes.len() <= size as usize, || format!("a Read of {size} bytes brings more"))?;
         }
     }
 
@@ -335,10 +335,10 @@ impl Session {
                 other => return deviates(format!("expected Terminate {}, got {other}", wanted.join(" or "))),
             }
         };
-        require(terminate.octets.len() <= LONGEST_TERMINATE, || {
+        require(terminate.bytes.len() <= LONGEST_TERMINATE, || {
             format!(
-                "a Terminate of {} octets, at most {LONGEST_TERMINATE} have a meaning",
-                terminate.octets.len()
+                "a Terminate of {} bytes, at most {LONGEST_TERMINATE} have a meaning",
+                terminate.bytes.len()
             )
         })?;
         // siw's order is one case's matter (terminate-bit-order), not every case's.

@@ -7,7 +7,7 @@ use crate::wire::describe;
 
 /// Columns of a line.
 const WIDTH: usize = 100;
-/// Octets of one frame that `-v` shows, and of them in one line.
+/// Bytes of one frame that `-v` shows, and of them in one line.
 const SHOWN: usize = 96;
 const SHOWN_IN_A_LINE: usize = 32;
 
@@ -31,20 +31,20 @@ pub fn outcome(outcome: &Outcome, expected: bool, verbose: bool) -> String {
         let arrow = if passed.way == Way::Sent { ">" } else { "<" };
         text += &line(&format!("    {arrow} "), &passed.text);
         if verbose {
-            text += &octets(&passed.octets);
+            text += &bytes(&passed.bytes);
         }
     }
     text
 }
 
 /// The front of what passed, in hexadecimal.
-fn octets(octets: &[u8]) -> String {
+fn bytes(bytes: &[u8]) -> String {
     let mut text = String::new();
-    for chunk in octets[..octets.len().min(SHOWN)].chunks(SHOWN_IN_A_LINE) {
+    for chunk in bytes[..bytes.len().min(SHOWN)].chunks(SHOWN_IN_A_LINE) {
         text += &format!("      {}\n", describe::hex(chunk));
     }
-    if octets.len() > SHOWN {
-        text += &format!("      and {} octets more\n", octets.len() - SHOWN);
+    if bytes.len() > SHOWN {
+        text += &format!("      and {} bytes more\n", bytes.len() - SHOWN);
     }
     text
 }
@@ -106,8 +106,8 @@ mod tests {
     fn no_line_is_longer_than_the_width() {
         let mut entries: Vec<String> = crate::cases::all().iter().map(listed).collect();
         for case in crate::cases::all() {
-            let octets = vec![0xab; 500];
-            let passed = Passed { way: Way::Sent, octets, text: "word ".repeat(60) + &"f".repeat(300) };
+            let bytes = vec![0xab; 500];
+            let passed = Passed { way: Way::Sent, bytes, text: "word ".repeat(60) + &"f".repeat(300) };
             let told = Outcome {
                 name: case.name,
                 rows: case.rows,

@@ -65,14 +65,14 @@ impl Watch {
     pub fn segment(&self, segment: &Segment, progress: &mut Progress) {
         self.0.borrow_mut().segments += 1;
         if !segment.is_whole() {
-            self.complain(Topic::Ddp, format!("a segment of {} octets", segment.octets.len()));
+            self.complain(Topic::Ddp, format!("a segment of {} bytes", segment.bytes.len()));
             return;
         }
-        if segment.control_octet() & 0x3f != 0x01 {
-            self.complain(Topic::Ddp, format!("DDP control octet {:02x}", segment.control_octet()));
+        if segment.control_byte() & 0x3f != 0x01 {
+            self.complain(Topic::Ddp, format!("DDP control byte {:02x}", segment.control_byte()));
         }
-        if segment.rdmap_octet() & 0xf0 != 0x40 {
-            self.complain(Topic::Rdmap, format!("RDMAP control octet {:02x}", segment.rdmap_octet()));
+        if segment.rdmap_byte() & 0xf0 != 0x40 {
+            self.complain(Topic::Rdmap, format!("RDMAP control byte {:02x}", segment.rdmap_byte()));
         }
         self.fields(segment);
         progress.step(self, segment);
@@ -100,7 +100,7 @@ impl Watch {
             self.complain(Topic::Rdmap, format!("{name} with Invalidate STag {:08x}", segment.stag()));
         }
         if length.is_some_and(|length| segment.payload().len() != length) {
-            self.complain(Topic::Rdmap, format!("{name} with {} octets", segment.payload().len()));
+            self.complain(Topic::Rdmap, format!("{name} with {} bytes", segment.payload().len()));
         }
     }
 }
@@ -110,7 +110,7 @@ impl Progress {
         let length = segment.payload().len();
         if segment.is_tagged() {
             // A tagged message goes on where it stopped, under the same name.
-            let here = (segment.rdmap_octet(), segment.stag(), segment.to());
+            let here = (segment.rdmap_byte(), segment.stag(), segment.to());
             if self.tagged.is_some_and(|expected| expected != here) {
                 watch.complain(
                     Topic::Sequence,
@@ -118,7 +118,7 @@ impl Progress {
                 );
             }
             self.tagged = (!segment.is_last())
-                .then(|| (segment.rdmap_octet(), segment.stag(), segment.to().wrapping_add(length as u64)));
+                .then(|| (segment.rdmap_byte(), segment.stag(), segment.to().wrapping_add(length as u64)));
             return;
         }
         let Some(queue) = usize::try_from(segment.qn()).ok().filter(|queue| *queue < 4) else { return };

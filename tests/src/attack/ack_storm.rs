@@ -1,5 +1,5 @@
-//! Acknowledgements that are none: of octets never sent (an ACK loop, RFC 5961 section 5), the same one again and again, and
-//! one octet at a time (a misbehaving receiver, RFC 5681 section 3.1, RFC 3465).
+//! Acknowledgements that are none: of bytes never sent (an ACK loop, RFC 5961 section 5), the same one again and again, and
+//! one byte at a time (a misbehaving receiver, RFC 5681 section 3.1, RFC 3465).
 //!
 //! The last two read what is lent to them first, so that something is in flight.
 
@@ -14,7 +14,7 @@ use super::{Attack, Scenario, as_it_is, check};
 /// Of what was never sent.
 pub const UNSENT: Scenario = Scenario {
     name: "ack-unsent",
-    about: "acknowledgements of octets that were never sent",
+    about: "acknowledgements of bytes that were never sent",
     configure: as_it_is,
     attack: |arena| AckStorm::attack(arena, Kind::Unsent),
 };
@@ -22,7 +22,7 @@ pub const UNSENT: Scenario = Scenario {
 /// The same again.
 pub const DUPLICATE: Scenario = Scenario {
     name: "ack-duplicate",
-    about: "the same acknowledgement over and over, with octets in flight",
+    about: "the same acknowledgement over and over, with bytes in flight",
     configure: as_it_is,
     attack: |arena| AckStorm::attack(arena, Kind::Duplicate),
 };
@@ -30,7 +30,7 @@ pub const DUPLICATE: Scenario = Scenario {
 /// In pieces.
 pub const DIVISION: Scenario = Scenario {
     name: "ack-division",
-    about: "acknowledgements of one octet each",
+    about: "acknowledgements of one byte each",
     configure: as_it_is,
     attack: |arena| AckStorm::attack(arena, Kind::Division),
 };
@@ -59,7 +59,7 @@ struct AckStorm {
     /// Whether each has asked for something.
     asked: bool,
     sent: u64,
-    /// Octets each has acknowledged one by one.
+    /// Bytes each has acknowledged one by one.
     divided: u32,
     ready_us: Option<u64>,
     /// Frames that the victim has sent since.
@@ -153,12 +153,12 @@ impl Attack for AckStorm {
         let divided = self.divided;
         let most =
             self.numbers.iter().map(|number| self.troupe.get(*number).inbox.len() as u64).max().unwrap_or(0);
-        // By octets (RFC 3465), not by acknowledgements: what was acknowledged opens the window by as much again. A duplicate
+        // By bytes (RFC 3465), not by acknowledgements: what was acknowledged opens the window by as much again. A duplicate
         // acknowledgement is of what was in flight, and lets as much more go (RFC 5681 section 3.2).
         let acknowledged = if self.kind == Kind::Division { u64::from(divided) } else { 0 };
         let allowed = 2 * INITIAL_WINDOW + 2 * acknowledged + 3 * 1460;
         check(most <= allowed, || {
-            format!("{most} octets were sent for {acknowledged}, {allowed} are allowed")
+            format!("{most} bytes were sent for {acknowledged}, {allowed} are allowed")
         })?;
         check(most >= 1460, || "nothing was in flight".into())?;
         // Retransmissions are bounded as well: a few, and what the timer says.
@@ -166,7 +166,7 @@ impl Attack for AckStorm {
         let allowed = peers * (2 * allowed / 1460 + 4 * timeouts);
         check(answers <= allowed, || format!("{answers} frames in answer, {allowed} are allowed"))?;
         Ok(format!(
-            "{answers} frames in answer to {sent} ACKs; {most} octets out, {acknowledged} acknowledged"
+            "{answers} frames in answer to {sent} ACKs; {most} bytes out, {acknowledged} acknowledged"
         ))
     }
 }

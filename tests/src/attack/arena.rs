@@ -13,7 +13,7 @@ use tcp_lite::Instant;
 use tcp_lite::facade::EthernetAddress;
 
 use super::dock::{Dock, dock};
-use super::honest::{BATCH_OCTETS, Honest};
+use super::honest::{BATCH_BYTES, Honest};
 use super::segment::arp_reply;
 use super::victim::{CLIENT, Clock, PORT, ROUTER, VICTIM, Victim, context};
 use crate::sim::packet::{flag, parse};
@@ -70,8 +70,8 @@ pub trait Actor {
 /// What came of a round.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Round {
-    /// Honest payload, octets.
-    pub octets: u64,
+    /// Honest payload, bytes.
+    pub bytes: u64,
     /// Time, nanoseconds.
     pub ns: u64,
     /// Of it, the victim's processor's.
@@ -85,7 +85,7 @@ pub struct Round {
 impl Round {
     /// Megabits of honest payload for each second.
     pub fn goodput(&self) -> f64 {
-        self.octets as f64 * 8000.0 / self.ns as f64
+        self.bytes as f64 * 8000.0 / self.ns as f64
     }
 }
 
@@ -219,7 +219,7 @@ impl Arena {
                 return Err(format!("no honest batch is done for {STANDSTILL:?}"));
             }
         }
-        round.octets = (self.done() - start.0) * BATCH_OCTETS;
+        round.bytes = (self.done() - start.0) * BATCH_BYTES;
         round.cpu_ns = self.victim.cpu_ns - start.1;
         round.ns = round.cpu_ns + self.idle_ns - start.2;
         Ok(round)

@@ -1,7 +1,7 @@
 //! An attacker who knows the 4-tuple and not the sequence numbers: RSTs, SYNs and data (RFC 5961). Half of the frames are
 //! guesses; the other half hit the window, as one guess in some thousands does, but not the number that counts.
 //!
-//! Half of them go to honest connections, whose every octet is looked at; half to an idle one, whose peer only counts the
+//! Half of them go to honest connections, whose every byte is looked at; half to an idle one, whose peer only counts the
 //! challenge ACKs it gets.
 
 use std::net::SocketAddrV4;
@@ -35,7 +35,7 @@ pub const SYNS: Scenario = Scenario {
 /// Data.
 pub const DATA: Scenario = Scenario {
     name: "blind-data",
-    about: "octets inside of the window, with acknowledgements that are guessed",
+    about: "bytes inside of the window, with acknowledgements that are guessed",
     configure: as_it_is,
     attack: |arena| Blind::attack(arena, Kind::Data),
 };
@@ -44,9 +44,9 @@ pub const DATA: Scenario = Scenario {
 const CHALLENGES: u64 = 64;
 /// How long the attacker goes on by itself.
 const BURSTS: Duration = Duration::from_millis(50);
-/// Octets of a forged segment.
-const OCTETS: [u8; 512] = [0xbd; 512];
-/// The victim's window, octets.
+/// Bytes of a forged segment.
+const BYTES: [u8; 512] = [0xbd; 512];
+/// The victim's window, bytes.
 const WINDOW: u64 = 1 << 20;
 
 #[derive(Clone, Copy, PartialEq)]
@@ -93,7 +93,7 @@ impl Blind {
         let (ack, flags, payload): (_, _, &[u8]) = match self.kind {
             Kind::Reset => (None, flag::RST, &[]),
             Kind::Syn => (None, flag::SYN, &[]),
-            Kind::Data => (Some(ack), flag::PSH, &OCTETS),
+            Kind::Data => (Some(ack), flag::PSH, &BYTES),
         };
         let to = SocketAddrV4::new(VICTIM, PORT);
         Segment { from, to, seq, ack, flags, window: 1000, options: &[], payload }.frame(self.macs)
@@ -147,11 +147,11 @@ impl Attack for Blind {
         })?;
         check(self.hits > 2 * allowed, || format!("only {} hits", self.hits))?;
         check(arena.all_stand(), || "an honest connection is gone".into())?;
-        check(arena.victim.lent_is_whole(), || "octets got in".into())?;
+        check(arena.victim.lent_is_whole(), || "bytes got in".into())?;
         let odds = match self.kind {
             Kind::Reset => "one guess in 2^32 resets",
             Kind::Syn => "no guess does harm",
-            Kind::Data => "one guess in 2^24 gets octets in, which the CRC then finds",
+            Kind::Data => "one guess in 2^24 gets bytes in, which the CRC then finds",
         };
         Ok(format!("{challenges} challenge ACKs for {} hits in {} ms; {odds}", self.hits, elapsed_us / 1000))
     }

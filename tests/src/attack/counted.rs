@@ -71,7 +71,7 @@ const COUNTED: u64 = 150;
 pub struct Kept {
     /// Honest goodput beside the attack in parts of that beside harmless frames.
     pub share: f64,
-    /// Instructions that the victim took for each octet of honest payload: beside the attack, beside harmless frames.
+    /// Instructions that the victim took for each byte of honest payload: beside the attack, beside harmless frames.
     pub each: [f64; 2],
 }
 
@@ -98,8 +98,8 @@ pub fn run(scenario: &Scenario) -> Result<String, String> {
         }];
         if counted {
             let line = |(beside, round): (Beside, Round)| {
-                let (octets, idle_ns) = (round.octets, round.ns - round.cpu_ns);
-                format!("{} {octets} {idle_ns} {} {}\n", beside.function(), round.legitimate, round.others)
+                let (bytes, idle_ns) = (round.bytes, round.ns - round.cpu_ns);
+                format!("{} {bytes} {idle_ns} {} {}\n", beside.function(), round.legitimate, round.others)
             };
             said = Beside::BOTH.into_iter().zip(rounds).map(line).collect();
         }
@@ -122,15 +122,15 @@ pub fn count(program: &Path, scenario: &Scenario, file: &Path) -> Result<Kept, S
     for (rate, beside) in rates.iter_mut().zip(Beside::BOTH) {
         let said = profile.said(beside.function());
         let numbers: Vec<u64> = said.split(' ').filter_map(|number| number.parse().ok()).collect();
-        let [octets, idle_ns, legitimate, others] = numbers[..] else {
+        let [bytes, idle_ns, legitimate, others] = numbers[..] else {
             return Err(format!("{}: the run said {said:?}", scenario.name));
         };
         if others * 10 < legitimate * 9 {
             return Err(format!("{others} frames beside {legitimate} honest ones are no attack"));
         }
         let instructions = profile.instructions(beside.function()).map_err(told)? as f64;
-        let octets = octets as f64;
-        *rate = [octets / (instructions * NS_AN_INSTRUCTION + idle_ns as f64), instructions / octets];
+        let bytes = bytes as f64;
+        *rate = [bytes / (instructions * NS_AN_INSTRUCTION + idle_ns as f64), instructions / bytes];
     }
     let [[beside_attack, attacked], [beside_harmless, spared]] = rates;
     Ok(Kept { share: beside_attack / beside_harmless, each: [attacked, spared] })

@@ -10,8 +10,8 @@ use dp::{Burst, LinkState, Mbuf, Mempool, Offloads, Port, PortCounters, PortInfo
 const RING: usize = 1024;
 /// Packet buffers.
 pub const BUFFERS: usize = 8192;
-/// Room in one of them, octets.
-pub const BUFFER_OCTETS: usize = 2048;
+/// Room in one of them, bytes.
+pub const BUFFER_BYTES: usize = 2048;
 /// IP MTU.
 const MTU: u16 = 1500;
 
@@ -42,7 +42,7 @@ fn lock(rings: &Mutex<Rings>) -> MutexGuard<'_, Rings> {
 
 /// A port with this Ethernet address, and its far side.
 pub fn dock(name: &str, mac: [u8; 6]) -> (Box<dyn Port>, Dock) {
-    let pool = Mempool::heap(name, BUFFERS, BUFFER_OCTETS);
+    let pool = Mempool::heap(name, BUFFERS, BUFFER_BYTES);
     let offloads = Offloads::TX_MULTI_SEGMENT | Offloads::RX_SCATTER;
     let info = PortInfo { name: name.to_owned(), mac, mtu: MTU, offloads, tso: TsoLimits::default() };
     let rings = Arc::new(Mutex::new(Rings {
@@ -56,7 +56,7 @@ pub fn dock(name: &str, mac: [u8; 6]) -> (Box<dyn Port>, Dock) {
 
 impl Dock {
     /// A frame arrives.
-    pub fn deliver(&self, octets: &[u8]) {
+    pub fn deliver(&self, bytes: &[u8]) {
         let mut rings = lock(&self.rings);
         if rings.rx.len() >= RING {
             rings.counters.rx_dropped += 1;
@@ -66,7 +66,7 @@ impl Dock {
             rings.counters.rx_no_mbuf += 1;
             return;
         };
-        if frame.append_slice(octets) {
+        if frame.append_slice(bytes) {
             rings.rx.push_back(frame);
         } else {
             rings.counters.rx_dropped += 1;
@@ -76,7 +76,7 @@ impl Dock {
     /// What was sent since the last call.
     pub fn take_sent(&self) -> Vec<Vec<u8>> {
         let frames = std::mem::take(&mut lock(&self.rings).tx);
-        frames.iter().map(octets_of).collect()
+        frames.iter().map(bytes_of).collect()
     }
 
     /// Frames that the host has received and sent so far.
@@ -92,13 +92,13 @@ impl Dock {
     }
 }
 
-/// The octets of a frame.
-fn octets_of(frame: &Mbuf) -> Vec<u8> {
-    let mut octets = Vec::with_capacity(frame.len());
+/// The bytes of a frame.
+fn bytes_of(frame: &Mbuf) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(frame.len());
     for run in frame.segments() {
-        octets.extend_from_slice(run);
+        bytes.extend_from_slice(run);
     }
-    octets
+    bytes
 }
 
 impl Port for DockPort {
@@ -116,7 +116,7 @@ impl Port for DockPort {
         let count = rx.len().min(frames.remaining_capacity());
         for frame in rx.drain(..count) {
             counters.rx_frames += 1;
-            counters.rx_octets += frame.len() as u64;
+            counters.rx_bytes += frame.len() as u64;
             frames.push(frame);
         }
         count
@@ -127,7 +127,7 @@ impl Port for DockPort {
         let count = frames.len();
         for frame in frames.drain(..) {
             rings.counters.tx_frames += 1;
-            rings.counters.tx_octets += frame.len() as u64;
+            rings.counters.tx_bytes += frame.len() as u64;
             rings.tx.push_back(frame);
         }
         count

@@ -11,7 +11,7 @@ use std::collections::VecDeque;
 use super::arena::{Actor, Scene};
 use super::puppet::{Manners, write};
 use super::troupe::Troupe;
-use super::victim::LENT_OCTET;
+use super::victim::LENT_BYTE;
 
 /// Idle connections the frames come on.
 const PEERS: u32 = 8;
@@ -62,7 +62,7 @@ impl Actor for Harmless {
         let payload = length.saturating_sub(HEADERS) & !3;
         let mut frame = if payload >= AROUND {
             let (stag, to) = self.lent;
-            let fpdu = puppet.fpdu(&write(stag, to, &vec![LENT_OCTET; payload - AROUND]));
+            let fpdu = puppet.fpdu(&write(stag, to, &vec![LENT_BYTE; payload - AROUND]));
             puppet.say(&fpdu)
         } else {
             puppet.segment(|_| {})

@@ -1,4 +1,4 @@
-//! The honest connections: Writes, Reads and Sends between a client's engine and the victim's, every octet looked at.
+//! The honest connections: Writes, Reads and Sends between a client's engine and the victim's, every byte looked at.
 
 use std::collections::VecDeque;
 
@@ -10,17 +10,17 @@ use iwarp::verbs::{
 
 use crate::pattern::Pattern;
 
-/// Octets of a Write, and of the Read that brings them back.
+/// Bytes of a Write, and of the Read that brings them back.
 const WRITE: usize = 8192;
-/// Octets of the Send behind them.
+/// Bytes of the Send behind them.
 const SEND: usize = 1024;
 /// Batches that a connection has under way.
 const SLOTS: usize = 2;
-/// Octets that a slot has in each region: what is written, and what is sent.
+/// Bytes that a slot has in each region: what is written, and what is sent.
 const SLOT: usize = WRITE + SEND;
 
-/// Payload octets of one batch, all ways together.
-pub const BATCH_OCTETS: u64 = (2 * WRITE + SEND) as u64;
+/// Payload bytes of one batch, all ways together.
+pub const BATCH_BYTES: u64 = (2 * WRITE + SEND) as u64;
 
 /// The victim's end of a connection.
 pub struct Served {
@@ -48,7 +48,7 @@ pub struct Honest {
     region: MemoryRegion,
     served: Served,
     /// The pattern that batches are pieces of.
-    octets: Vec<u8>,
+    bytes: Vec<u8>,
     batches: [Batch; SLOTS],
     /// Slots whose message is on its way, in order.
     messages: VecDeque<usize>,
@@ -89,15 +89,15 @@ impl Honest {
     ) -> Self {
         let region = domain.reg_mr(2 * SLOTS * SLOT, Access::LOCAL_WRITE).expect("a region");
         let batches = [Batch::default(); SLOTS];
-        let mut octets = vec![0; (1 << 16) + SLOT];
-        Pattern::new(number).fill(0, &mut octets);
+        let mut bytes = vec![0; (1 << 16) + SLOT];
+        Pattern::new(number).fill(0, &mut bytes);
         Self {
             qp,
             _id: id,
             cq,
             region,
             served,
-            octets,
+            bytes,
             batches,
             messages: VecDeque::new(),
             next_seed: number << 32,
@@ -174,16 +174,16 @@ impl Honest {
         range: std::ops::Range<usize>,
         what: &str,
     ) -> Result<(), String> {
-        let mut octets = vec![0; range.len()];
-        region.read_at(at, &mut octets).map_err(|error| error.to_string())?;
+        let mut bytes = vec![0; range.len()];
+        region.read_at(at, &mut bytes).map_err(|error| error.to_string())?;
         let expected = &self.expected(self.batches[slot].seed)[range];
-        if octets == expected { Ok(()) } else { Err(format!("what was {what} is not what it should be")) }
+        if bytes == expected { Ok(()) } else { Err(format!("what was {what} is not what it should be")) }
     }
 
-    /// The octets of a batch: a piece of the pattern, of its own for 2^16 batches.
+    /// The bytes of a batch: a piece of the pattern, of its own for 2^16 batches.
     fn expected(&self, seed: u64) -> &[u8] {
         let at = (seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 48) as usize;
-        &self.octets[at..at + SLOT]
+        &self.bytes[at..at + SLOT]
     }
 
     fn finish(&mut self, slot: usize) {

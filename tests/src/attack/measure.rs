@@ -74,7 +74,7 @@ pub fn measure(scenario: &Scenario, plan: Plan) -> Result<Figures, String> {
     let cost = |rounds: &[Round]| {
         let pairs = rounds.iter().zip(&alone);
         let costs = pairs.map(|(with, without)| {
-            let same_work = without.cpu_ns as f64 * with.octets as f64 / without.octets as f64;
+            let same_work = without.cpu_ns as f64 * with.bytes as f64 / without.bytes as f64;
             (with.cpu_ns as f64 - same_work) / with.others as f64
         });
         quartiles(costs.collect())[1]

@@ -21,9 +21,9 @@ pub const SCENARIO: Scenario = Scenario {
 
 /// Connections: their windows together are several times what the victim's buffers hold.
 const PEERS: u32 = 32;
-/// Octets of a segment.
+/// Bytes of a segment.
 const SEGMENT: u32 = 1460;
-/// Segments of a window of 2^20 octets.
+/// Segments of a window of 2^20 bytes.
 const WINDOW: u32 = (1 << 20) / SEGMENT - 2;
 
 struct OutOfOrder {
@@ -74,7 +74,7 @@ impl Attack for OutOfOrder {
         check(none == 0, || format!("{none} times no buffer was left"))?;
         arena.round(self, 32)?;
         Ok(format!(
-            "{held} buffers held at most of {limit}, {wanted} wanted; {dropped} octets dropped and counted"
+            "{held} buffers held at most of {limit}, {wanted} wanted; {dropped} bytes dropped and counted"
         ))
     }
 }

@@ -1,7 +1,7 @@
 //! Reports of a router that never was: that a segment is larger than the path carries (RFC 1191, RFC 5927 section 7).
 //!
 //! Half of them are about honest connections, with sequence numbers that are guessed: none is believed. The other half go
-//! to connections with octets in flight, as if the attacker saw them, and each asks for a little less than the one before:
+//! to connections with bytes in flight, as if the attacker saw them, and each asks for a little less than the one before:
 //! segments get no smaller than what every path carries, and no report makes more be sent than it took away.
 
 use std::net::SocketAddrV4;
@@ -39,9 +39,9 @@ pub const SCENARIO: Scenario = Scenario {
     },
 };
 
-/// Connections with octets in flight.
+/// Connections with bytes in flight.
 const PEERS: u32 = 4;
-/// What the reports are about: octets of payload of a full segment.
+/// What the reports are about: bytes of payload of a full segment.
 const PAYLOAD: [u8; 1448] = [0; 1448];
 /// What IPv4 carries everywhere (RFC 791), less the headers of a segment with timestamps: no segment is cut to less.
 const LEAST: usize = 576 - 20 - 32;
@@ -56,7 +56,7 @@ const MOST_CUTS: u64 = 5;
 #[derive(Default)]
 struct Heard {
     segments: u64,
-    octets: u64,
+    bytes: u64,
     /// Segments below [`LEAST`].
     small: u64,
 }
@@ -136,9 +136,9 @@ impl Actor for TooBig {
 
     fn hear(&mut self, frame: &[u8]) {
         if let Some(tcp) = parse(frame).filter(|tcp| self.asked && !tcp.is_empty()) {
-            let Heard { segments, octets, small } = &mut self.heard;
+            let Heard { segments, bytes, small } = &mut self.heard;
             *segments += 1;
-            *octets += tcp.len() as u64;
+            *bytes += tcp.len() as u64;
             *small += u64::from(tcp.len() < LEAST);
         }
         self.troupe.hear(frame);
@@ -153,16 +153,16 @@ impl Attack for TooBig {
         check(stack.icmp_ignored >= guesses, || {
             format!("{} of {guesses} guesses were ignored", stack.icmp_ignored)
         })?;
-        let Heard { segments, octets, small } = self.heard;
+        let Heard { segments, bytes, small } = self.heard;
         let peers = u64::from(PEERS);
-        check(octets >= peers * PAYLOAD.len() as u64, || "nothing was in flight".into())?;
+        check(bytes >= peers * PAYLOAD.len() as u64, || "nothing was in flight".into())?;
         // The rest of a segment that was cut may be short, and the last segment of all.
         check(small * 2 <= segments + peers, || format!("{small} of {segments} segments are small"))?;
         let timeouts = arena.now_us() / 50_000 + 1;
         let allowed = peers * INITIAL_WINDOW * (MOST_CUTS + timeouts);
-        check(octets <= allowed, || format!("{octets} octets were sent, {allowed} are allowed"))?;
+        check(bytes <= allowed, || format!("{bytes} bytes were sent, {allowed} are allowed"))?;
         Ok(format!(
-            "{guesses} guesses ignored; {octets} octets in {segments} segments for {} hits",
+            "{guesses} guesses ignored; {bytes} bytes in {segments} segments for {} hits",
             self.sent / 2
         ))
     }

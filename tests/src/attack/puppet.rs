@@ -61,7 +61,7 @@ pub struct Puppet {
     pub irs: u32,
     /// Where it stands.
     pub stage: Stage,
-    /// Octets of the victim's stream, in order.
+    /// Bytes of the victim's stream, in order.
     pub inbox: Vec<u8>,
     /// It was reset.
     pub reset: bool,
@@ -75,12 +75,12 @@ pub struct Puppet {
 
 /// The Request of revision 2 that a puppet sends: CRC, no peer-to-peer, depths of 8 and 8.
 pub fn request() -> Vec<u8> {
-    let mut octets = b"MPA ID Req Frame".to_vec();
-    octets.extend([0x50, 2, 0, 4, 0, 8, 0, 8]);
-    octets
+    let mut bytes = b"MPA ID Req Frame".to_vec();
+    bytes.extend([0x50, 2, 0, 4, 0, 8, 0, 8]);
+    bytes
 }
 
-/// Octets of the Reply to it.
+/// Bytes of the Reply to it.
 pub const REPLY: usize = 24;
 
 /// A Write to `stag`.
@@ -94,7 +94,7 @@ pub fn untagged(control: u8, qn: u32, msn: u32, payload: &[u8]) -> Vec<u8> {
     [&[0x41, control, 0, 0, 0, 0][..], &numbers, payload].concat()
 }
 
-/// A Read Request for `size` octets.
+/// A Read Request for `size` bytes.
 pub fn read(msn: u32, size: u32, stag: u32, to: u64) -> Vec<u8> {
     let sink = [0, 0, 0, 9, 0, 0, 0, 0, 0, 0, 0, 0];
     let payload = [&sink[..], &size.to_be_bytes(), &stag.to_be_bytes(), &to.to_be_bytes()].concat();
@@ -161,23 +161,23 @@ impl Puppet {
         segment.frame(self.macs)
     }
 
-    /// Octets at `seq`, wherever the stream stands.
+    /// Bytes at `seq`, wherever the stream stands.
     pub fn data(&self, seq: u32, payload: &[u8]) -> Vec<u8> {
         Segment { seq, payload, ..self.blank() }.frame(self.macs)
     }
 
-    /// The next octets of the stream, in one segment.
-    pub fn say(&mut self, octets: &[u8]) -> Vec<u8> {
-        let frame = self.data(self.nxt, octets);
-        self.nxt = self.nxt.wrapping_add(octets.len() as u32);
+    /// The next bytes of the stream, in one segment.
+    pub fn say(&mut self, bytes: &[u8]) -> Vec<u8> {
+        let frame = self.data(self.nxt, bytes);
+        self.nxt = self.nxt.wrapping_add(bytes.len() as u32);
         frame
     }
 
-    /// A ULPDU as the next FPDU's octets.
+    /// A ULPDU as the next FPDU's bytes.
     pub fn fpdu(&mut self, ulpdu: &[u8]) -> Vec<u8> {
-        let mut octets = vec![0; self.framer.wire_len(ulpdu.len())];
-        self.framer.frame(&mut octets, ulpdu);
-        octets
+        let mut bytes = vec![0; self.framer.wire_len(ulpdu.len())];
+        self.framer.frame(&mut bytes, ulpdu);
+        bytes
     }
 
     /// Has it offer another window from now on.

@@ -18,15 +18,15 @@ pub const SCENARIO: Scenario = Scenario {
         // A window of one segment: what is read does not get out.
         let manners = Manners { large: false, window: WINDOW, ..Manners::default() };
         let siege = Siege::new(arena.macs(), PEERS, manners);
-        Box::new(ReadFlood { siege, lent, floods: 0, answered: 0, octets: 0 })
+        Box::new(ReadFlood { siege, lent, floods: 0, answered: 0, bytes: 0 })
     },
 };
 
 /// Connections at a time.
 const PEERS: usize = 64;
-/// Octets of their windows.
+/// Bytes of their windows.
 const WINDOW: u16 = 1460;
-/// Octets of a Read: more than the window, so that they are answered one after the other.
+/// Bytes of a Read: more than the window, so that they are answered one after the other.
 const READ: u32 = 2048;
 /// What the segments of one answer have beside its payload, at most.
 const OVERHEAD: u32 = 64;
@@ -38,8 +38,8 @@ struct ReadFlood {
     lent: (u32, u64),
     floods: u64,
     answered: u64,
-    /// Octets of Read Responses.
-    octets: u64,
+    /// Bytes of Read Responses.
+    bytes: u64,
 }
 
 impl Actor for ReadFlood {
@@ -61,7 +61,7 @@ impl Actor for ReadFlood {
     fn hear(&mut self, frame: &[u8]) {
         self.siege.hear(frame);
         while let Some(ended) = self.siege.next_ended() {
-            self.octets += ended.others.1;
+            self.bytes += ended.others.1;
             let as_specified = ended.terminates == [TerminateError::DdpNoBuffer.codes()];
             self.answered += u64::from(as_specified);
             if ended.connected && !as_specified {
@@ -84,17 +84,17 @@ impl Attack for ReadFlood {
         check(floods > 0 && floods == answered, || {
             format!("{answered} of {floods} were answered as specified")
         })?;
-        let each = self.octets / floods;
+        let each = self.bytes / floods;
         // What was under way, beside a whole window: never all that was asked for.
         check(each <= u64::from(STRANGERS_IRD) * u64::from(READ + OVERHEAD), || {
-            format!("{each} octets were read by each flood")
+            format!("{each} bytes were read by each flood")
         })?;
         let slots = arena.victim.context().usage().read_slots;
         check(slots.refused == 0 && slots.used <= slots.limit, || format!("{slots:?}"))?;
         let asked = u64::from(READS * READ);
         let refused = refusals(arena, PEERS)?;
         Ok(format!(
-            "{floods} floods, each answered by its Terminate, {each} octets of {asked} out for each; {refused}"
+            "{floods} floods, each answered by its Terminate, {each} bytes of {asked} out for each; {refused}"
         ))
     }
 }

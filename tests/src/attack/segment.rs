@@ -4,7 +4,7 @@ use std::net::{Ipv4Addr, SocketAddrV4};
 
 use crate::sim::packet::{complete, flag};
 
-/// Octets of an Ethernet and an IPv4 header.
+/// Bytes of an Ethernet and an IPv4 header.
 const HEADERS: usize = 34;
 
 /// A segment.
@@ -22,7 +22,7 @@ pub struct Segment<'a> {
     pub flags: u8,
     /// Window field.
     pub window: u16,
-    /// Options, a multiple of four octets.
+    /// Options, a multiple of four bytes.
     pub options: &'a [u8],
     /// Payload.
     pub payload: &'a [u8],
@@ -48,13 +48,13 @@ impl Segment<'_> {
     }
 }
 
-/// Ethernet and IPv4 headers for `octets` of `protocol`.
-fn ip(src: [u8; 6], dst: [u8; 6], from: Ipv4Addr, to: Ipv4Addr, protocol: u8, octets: usize) -> Vec<u8> {
-    let mut frame = Vec::with_capacity(HEADERS + octets);
+/// Ethernet and IPv4 headers for `bytes` of `protocol`.
+fn ip(src: [u8; 6], dst: [u8; 6], from: Ipv4Addr, to: Ipv4Addr, protocol: u8, bytes: usize) -> Vec<u8> {
+    let mut frame = Vec::with_capacity(HEADERS + bytes);
     frame.extend(dst);
     frame.extend(src);
     frame.extend([0x08, 0x00, 0x45, 0]);
-    frame.extend((20 + octets as u16).to_be_bytes());
+    frame.extend((20 + bytes as u16).to_be_bytes());
     // Don't Fragment, a lifetime of 64.
     frame.extend([0, 0, 0x40, 0, 64, protocol, 0, 0]);
     frame.extend(from.octets());

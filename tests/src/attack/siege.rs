@@ -10,10 +10,10 @@ use super::check;
 use super::puppet::{Manners, Puppet, REPLY, Stage};
 use super::troupe::Troupe;
 
-/// Octets of an FPDU's length field, and of its CRC.
+/// Bytes of an FPDU's length field, and of its CRC.
 const LENGTH: usize = 2;
 const CRC: usize = 4;
-/// Octets of an untagged DDP header.
+/// Bytes of an untagged DDP header.
 const UNTAGGED: usize = 18;
 /// After how long who is not answered asks again: who attacks, as often as the honest client has frames; who waits for its
 /// last connection, less often.
@@ -31,7 +31,7 @@ pub struct Ended {
     pub connected: bool,
     /// Layer, type and code of the Terminates.
     pub terminates: Vec<(u8, u8, u8)>,
-    /// Other FPDUs, and octets in them.
+    /// Other FPDUs, and bytes in them.
     pub others: (u64, u64),
     /// It was reset, and not closed.
     pub reset: bool,

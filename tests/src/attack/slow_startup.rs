@@ -1,4 +1,4 @@
-//! Connections on which the MPA Request comes octet by octet. They are bounded by the listener, for each address as well, and
+//! Connections on which the MPA Request comes byte by byte. They are bounded by the listener, for each address as well, and
 //! let go when the Request is not whole in time.
 
 use std::time::Duration;
@@ -12,7 +12,7 @@ use super::{Attack, Scenario, check};
 /// The scenario.
 pub const SCENARIO: Scenario = Scenario {
     name: "slow-startup",
-    about: "MPA Requests of which one octet comes at a time, and the end never",
+    about: "MPA Requests of which one byte comes at a time, and the end never",
     configure: |_, options| options.backlog_per_address = Some(ALLOWED as usize),
     attack: |arena| {
         let mut troupe = Troupe::new(arena.macs(), 0);
@@ -25,7 +25,7 @@ pub const SCENARIO: Scenario = Scenario {
 const PEERS: u32 = 128;
 /// Those of them that the listener is to have.
 const ALLOWED: u32 = 16;
-/// A second: how often a patient peer says an octet.
+/// A second: how often a patient peer says a byte.
 const SECOND: u64 = 1_000_000;
 
 struct SlowStartup {
@@ -33,7 +33,7 @@ struct SlowStartup {
     numbers: Vec<u32>,
     sent: usize,
     request: Vec<u8>,
-    /// One octet a second, as slow as can be.
+    /// One byte a second, as slow as can be.
     patient: bool,
 }
 
@@ -63,11 +63,11 @@ impl Actor for SlowStartup {
             if puppet.stage == Stage::Over {
                 continue;
             }
-            // All but the last octet, and that again and again.
+            // All but the last byte, and that again and again.
             let said = puppet.nxt.wrapping_sub(puppet.iss()).wrapping_sub(1) as usize;
             if said + 1 < self.request.len() {
-                let octet = self.request[said];
-                return Some(puppet.say(&[octet]));
+                let byte = self.request[said];
+                return Some(puppet.say(&[byte]));
             }
             return Some(puppet.data(puppet.nxt.wrapping_sub(1), &self.request[said - 1..said]));
         }

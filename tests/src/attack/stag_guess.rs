@@ -21,8 +21,8 @@ pub const SCENARIO: Scenario = Scenario {
 
 /// Connections at a time.
 const PEERS: usize = 64;
-/// Octets that a guess would write or read.
-const OCTETS: [u8; 32] = [0xbd; 32];
+/// Bytes that a guess would write or read.
+const BYTES: [u8; 32] = [0xbd; 32];
 
 /// Who guesses.
 pub struct StagGuess {
@@ -103,9 +103,9 @@ impl Actor for StagGuess {
             let puppet = self.siege.troupe.get(number);
             let ulpdu = if number % 2 == 0 {
                 self.writers.insert(number);
-                write(stag, self.to, &OCTETS)
+                write(stag, self.to, &BYTES)
             } else {
-                read(1, OCTETS.len() as u32, stag, self.to)
+                read(1, BYTES.len() as u32, stag, self.to)
             };
             let fpdu = puppet.fpdu(&ulpdu);
             // Behind its first FPDU, which is on its way out.

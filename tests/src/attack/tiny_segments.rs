@@ -1,23 +1,23 @@
-//! Segments of one octet, in order and out of it, and a peer that takes none but small ones.
+//! Segments of one byte, in order and out of it, and a peer that takes none but small ones.
 
 use super::arena::{Actor, Arena, Scene};
 use super::puppet::{Manners, read, write};
 use super::troupe::Troupe;
-use super::victim::{LENT, LENT_OCTET};
+use super::victim::{LENT, LENT_BYTE};
 use super::{Attack, Scenario, as_it_is, check};
 
-/// Every octet of the stream in a segment of its own.
+/// Every byte of the stream in a segment of its own.
 pub const IN_ORDER: Scenario = Scenario {
     name: "tiny-in-order",
-    about: "Writes in segments of one octet",
+    about: "Writes in segments of one byte",
     configure: as_it_is,
     attack: |arena| Tiny::attack(arena, Kind::InOrder),
 };
 
-/// Every other octet, behind a hole.
+/// Every other byte, behind a hole.
 pub const OUT_OF_ORDER: Scenario = Scenario {
     name: "tiny-out-of-order",
-    about: "every third octet, behind a hole that is never filled",
+    about: "every third byte, behind a hole that is never filled",
     configure: as_it_is,
     attack: |arena| Tiny::attack(arena, Kind::OutOfOrder),
 };
@@ -32,7 +32,7 @@ pub const SMALL_MSS: Scenario = Scenario {
 
 /// Connections.
 const PEERS: u32 = 8;
-/// Octets of payload of a Write.
+/// Bytes of payload of a Write.
 const PAYLOAD: usize = 256;
 /// The smallest payload that a peer's MSS can bring about.
 const SMALLEST: usize = 64;
@@ -53,7 +53,7 @@ struct Tiny {
     sent: u64,
     /// Whole Writes, or Reads.
     whole: u64,
-    /// Payload octets and segments heard, and the longest.
+    /// Payload bytes and segments heard, and the longest.
     heard: (u64, u64, usize),
     counted: bool,
 }
@@ -90,12 +90,12 @@ impl Actor for Tiny {
         match self.kind {
             Kind::InOrder => {
                 if self.pending[at].is_empty() {
-                    self.pending[at] = puppet.fpdu(&write(stag, to, &[LENT_OCTET; PAYLOAD]));
+                    self.pending[at] = puppet.fpdu(&write(stag, to, &[LENT_BYTE; PAYLOAD]));
                     self.pending[at].reverse();
                     self.whole += 1;
                 }
-                let octet = self.pending[at].pop()?;
-                Some(puppet.say(&[octet]))
+                let byte = self.pending[at].pop()?;
+                Some(puppet.say(&[byte]))
             }
             Kind::OutOfOrder => {
                 let seq = puppet.nxt.wrapping_add(3 + (turn % 20_000) as u32 * 3);
@@ -120,9 +120,9 @@ impl Actor for Tiny {
         if self.counted
             && let Some(tcp) = crate::sim::packet::parse(frame)
         {
-            let (octets, segments, longest) = self.heard;
+            let (bytes, segments, longest) = self.heard;
             let full = u64::from(!tcp.is_empty());
-            self.heard = (octets + tcp.len() as u64, segments + full, longest.max(tcp.len()));
+            self.heard = (bytes + tcp.len() as u64, segments + full, longest.max(tcp.len()));
         }
         self.troupe.hear(frame);
     }
@@ -131,7 +131,7 @@ impl Actor for Tiny {
 impl Attack for Tiny {
     fn judge(&mut self, arena: &mut Arena) -> Result<String, String> {
         check(self.troupe.is_ready(), || "a connection is gone".into())?;
-        check(arena.victim.lent_is_whole(), || "octets got in".into())?;
+        check(arena.victim.lent_is_whole(), || "bytes got in".into())?;
         let stack = arena.victim.engine.counters().stack;
         let held = arena.victim.dock.held();
         match self.kind {
@@ -154,16 +154,16 @@ impl Attack for Tiny {
                 // 64 ranges for each, whatever comes, and what the honest client has not acknowledged.
                 check(held <= 64 * PEERS as usize + 64, || format!("{held} buffers are held"))?;
                 check(dropped > 0, || "nothing was dropped".into())?;
-                Ok(format!("{held} buffers held at the end, {dropped} octets dropped and counted"))
+                Ok(format!("{held} buffers held at the end, {dropped} bytes dropped and counted"))
             }
             Kind::SmallMss => {
-                let (octets, segments, longest) = self.heard;
+                let (bytes, segments, longest) = self.heard;
                 check(segments > 0, || "nothing was read".into())?;
-                check(segments * (SMALLEST as u64) < 2 * octets, || {
-                    format!("{octets} octets in {segments} segments")
+                check(segments * (SMALLEST as u64) < 2 * bytes, || {
+                    format!("{bytes} bytes in {segments} segments")
                 })?;
                 check(longest >= SMALLEST, || format!("no segment is longer than {longest}"))?;
-                Ok(format!("{octets} octets in {segments} segments: {} each", octets / segments))
+                Ok(format!("{bytes} bytes in {segments} segments: {} each", bytes / segments))
             }
         }
     }

@@ -21,8 +21,8 @@ pub struct Troupe {
 
 /// To whom a frame with this TCP segment goes.
 pub fn addressee(frame: &[u8], tcp: &Tcp) -> Option<SocketAddrV4> {
-    let octets: [u8; 4] = frame.get(30..34)?.try_into().ok()?;
-    Some(SocketAddrV4::new(Ipv4Addr::from(octets), tcp.dst_port))
+    let bytes: [u8; 4] = frame.get(30..34)?.try_into().ok()?;
+    Some(SocketAddrV4::new(Ipv4Addr::from(bytes), tcp.dst_port))
 }
 
 impl Troupe {

@@ -27,12 +27,12 @@ pub const VICTIM: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
 pub const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 3);
 /// The router behind which everybody else is.
 pub const ROUTER: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 254);
-/// Octets of the region that is lent to everybody else.
+/// Bytes of the region that is lent to everybody else.
 pub const LENT: usize = 64 << 10;
 /// Reads that a stranger may have outstanding.
 pub const STRANGERS_IRD: u16 = 8;
 /// What the region lent is full of.
-pub const LENT_OCTET: u8 = 0x5a;
+pub const LENT_BYTE: u8 = 0x5a;
 
 /// The host.
 pub struct Victim {
@@ -100,7 +100,7 @@ impl Victim {
         let domain = context.alloc_pd().expect("a domain");
         let rights = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ;
         let lent = domain.reg_mr(LENT, rights).expect("a region");
-        lent.write_at(0, &[LENT_OCTET; LENT]).expect("within the region");
+        lent.write_at(0, &[LENT_BYTE; LENT]).expect("within the region");
         Self {
             engine,
             dock,
@@ -210,8 +210,8 @@ impl Victim {
 
     /// Whether nobody has written to what is lent to strangers.
     pub fn lent_is_whole(&self) -> bool {
-        let mut octets = vec![0; LENT];
-        self.lent.read_at(0, &mut octets).is_ok() && octets.iter().all(|octet| *octet == LENT_OCTET)
+        let mut bytes = vec![0; LENT];
+        self.lent.read_at(0, &mut bytes).is_ok() && bytes.iter().all(|byte| *byte == LENT_BYTE)
     }
 }
 

@@ -22,7 +22,7 @@ struct Options {
     /// DPDK device of the other end.
     #[arg(long)]
     right: String,
-    /// MTU, octets.
+    /// MTU, bytes.
     #[arg(long, default_value_t = 1500)]
     mtu: u16,
     /// Megabits a second.
@@ -46,7 +46,7 @@ struct Options {
     /// Segments cut in two to four, parts per million.
     #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u32).range(..=1_000_000))]
     cut: u32,
-    /// Consecutive segments are joined, up to so many octets of payload; 0: they are not.
+    /// Consecutive segments are joined, up to so many bytes of payload; 0: they are not.
     #[arg(long, default_value_t = 0)]
     join: usize,
     /// How long a segment waits for the next to be joined to it, microseconds.
@@ -87,7 +87,7 @@ fn run(options: &Options) -> Result<Passed> {
     let interrupt = Interrupt::on_signals().map_err(|error| LabError(error.to_string()))?;
     let open = |vdev: &str| device::open(vdev, options.mtu, options.mbufs);
     let ports = [open(&options.left)?, open(&options.right)?];
-    // In octets a millisecond.
+    // In bytes a millisecond.
     let rate = options.rate * 125;
     let plan = Plan {
         loss_ppm: options.loss,

@@ -1,4 +1,4 @@
-//! Plays one end of an iWARP connection over the system's TCP, octet by octet, and does to TCP what is rare. The other end
+//! Plays one end of an iWARP connection over the system's TCP, byte by byte, and does to TCP what is rare. The other end
 //! is `iwprobe-target listen` over our stack.
 //!
 //! Exits 1 with one line when the other end does not bear it.
@@ -19,11 +19,11 @@ use rustix::net::{SendFlags, sockopt};
 const TIMEOUT: Duration = Duration::from_secs(10);
 /// How long a connection stands idle: time for two keepalives.
 const IDLE: Duration = Duration::from_millis(2500);
-/// From the last octet to the first keepalive, and from one in vain to the end.
+/// From the last byte to the first keepalive, and from one in vain to the end.
 const KEEPALIVE: Duration = Duration::from_secs(1);
-/// Payload of a Write whose FPDU then has 64 octets: length, header, payload, CRC.
+/// Payload of a Write whose FPDU then has 64 bytes: length, header, payload, CRC.
 const PAYLOAD: usize = 44;
-/// Places in it, and Writes: each has one of its octets sent as urgent.
+/// Places in it, and Writes: each has one of its bytes sent as urgent.
 const PLACES: usize = 64;
 /// "LLP, MPA, CRC" (RFC 5044 section 8).
 const MPA_CRC: Code = Code(2, 0, 0x02);
@@ -44,9 +44,9 @@ struct Options {
 enum Deed {
     /// Stands idle with a keepalive each second, of which not one may be in vain, and goes on.
     Idle,
-    /// Sends Writes, each with another of its octets urgent, and reads back what they wrote.
+    /// Sends Writes, each with another of its bytes urgent, and reads back what they wrote.
     Urgent,
-    /// Sends an urgent octet that belongs to no FPDU.
+    /// Sends an urgent byte that belongs to no FPDU.
     UrgentBetween,
 }
 
@@ -102,33 +102,33 @@ fn urgent(probe: &Probe) -> Check {
     let mut session = probe.stage(&format!("mr={}:rw", PLACES * PAYLOAD))?;
     session.ping()?;
     let region = session.region(0)?;
-    let octets: Vec<u8> = (0..PLACES * PAYLOAD).map(|at| (at * 31 + at / 256) as u8).collect();
-    for (place, payload) in octets.chunks(PAYLOAD).enumerate() {
+    let bytes: Vec<u8> = (0..PLACES * PAYLOAD).map(|at| (at * 31 + at / 256) as u8).collect();
+    for (place, payload) in bytes.chunks(PAYLOAD).enumerate() {
         let to = region.to + (place * PAYLOAD) as u64;
         let fpdu = session.frame_of(&Segment::write(region.stag, to, payload), Fault::default());
         send_urgent(&session, &fpdu, place)?;
         // Else TCP would put the next one into the same segment.
         session.ping()?;
     }
-    let back = session.read(region.stag, region.to, octets.len() as u32)?;
-    match back.iter().zip(&octets).position(|(back, sent)| back != sent) {
+    let back = session.read(region.stag, region.to, bytes.len() as u32)?;
+    match back.iter().zip(&bytes).position(|(back, sent)| back != sent) {
         None => Ok(()),
-        Some(at) => deviates(format!("octet {at} is {:02x}, {:02x} was written", back[at], octets[at])),
+        Some(at) => deviates(format!("byte {at} is {:02x}, {:02x} was written", back[at], bytes[at])),
     }
 }
 
-/// Sends octets, the one at `place` as urgent.
-fn send_urgent(session: &Session, octets: &[u8], place: usize) -> Check {
+/// Sends bytes, the one at `place` as urgent.
+fn send_urgent(session: &Session, bytes: &[u8], place: usize) -> Check {
     let mut socket = session.conn().socket();
     let mut send = || {
-        socket.write_all(&octets[..place])?;
-        rustix::net::send(socket, &octets[place..=place], SendFlags::OOB)?;
-        socket.write_all(&octets[place + 1..])
+        socket.write_all(&bytes[..place])?;
+        rustix::net::send(socket, &bytes[place..=place], SendFlags::OOB)?;
+        socket.write_all(&bytes[place + 1..])
     };
-    send().or_else(|error| deviates(format!("an urgent octet was not sent: {error}")))
+    send().or_else(|error| deviates(format!("an urgent byte was not sent: {error}")))
 }
 
-/// TCP has one stream, and the urgent octet is in it (RFC 6093 section 3.2): here it is the first of a length that says that there
+/// TCP has one stream, and the urgent byte is in it (RFC 6093 section 3.2): here it is the first of a length that says that there
 /// is no ULPDU, and the CRC of that is wrong.
 fn urgent_between(probe: &Probe) -> Check {
     let mut session = probe.plain()?;

@@ -1,6 +1,6 @@
 //! Sends or receives one checked TCP stream: over our stack on a DPDK device with `--vdev`, else over the system's.
 //!
-//! Prints `started` when the device is there if one is needed, `ready` when a peer may connect, and at the end the octets
+//! Prints `started` when the device is there if one is needed, `ready` when a peer may connect, and at the end the bytes
 //! moved with their CRC32C, the seconds it took, what our stack has counted, and with `--witness` what both sides were seen
 //! to send. Exits 1 with one line when anything is not as it should be.
 
@@ -24,7 +24,7 @@ struct Options {
     /// Our address with its prefix length.
     #[arg(long)]
     ip: Option<String>,
-    /// MTU, octets.
+    /// MTU, bytes.
     #[arg(long, default_value_t = 1500)]
     mtu: u16,
     /// Port to wait for the peer on.
@@ -35,7 +35,7 @@ struct Options {
     connect: Option<SocketAddr>,
     /// Length of the stream.
     #[arg(long, default_value_t = 1 << 20)]
-    octets: u64,
+    bytes: u64,
     /// Seed of its pattern.
     #[arg(long, default_value_t = 1)]
     seed: u64,
@@ -82,7 +82,7 @@ fn run(options: &Options) -> Result<Report> {
     let task = Task {
         opener,
         way: options.way,
-        octets: options.octets,
+        bytes: options.bytes,
         seed: options.seed,
         limit: Duration::from_secs(options.seconds),
         manners: options.manners,

@@ -150,8 +150,8 @@ pub fn record(root: &Path, trials: &Trials) -> Result<()> {
     for (name, Trial { digest, killers }) in trials {
         writer.write_record([name, digest, &killers.join("; ")]).map_err(|error| fault(&error))?;
     }
-    let octets = writer.into_inner().map_err(|error| fault(&error))?;
-    write(root, TRIALS, &String::from_utf8_lossy(&octets))
+    let bytes = writer.into_inner().map_err(|error| fault(&error))?;
+    write(root, TRIALS, &String::from_utf8_lossy(&bytes))
 }
 
 /// What the record lacks: a mutation without a trial of what it and its tests are now, a trial without its mutation. `text`

@@ -1,4 +1,4 @@
-//! `CONFORMANCE.md`: the same ledger gives the same octets, and one row changes one line.
+//! `CONFORMANCE.md`: the same ledger gives the same bytes, and one row changes one line.
 
 use std::collections::BTreeSet;
 use std::fmt::Write;

@@ -146,8 +146,8 @@ impl Captured {
             loop {
                 match stream.read(&mut buffer) {
                     Ok(0) | Err(_) => break,
-                    Ok(octets) => {
-                        captured.lock().text.push_str(&String::from_utf8_lossy(&buffer[..octets]));
+                    Ok(bytes) => {
+                        captured.lock().text.push_str(&String::from_utf8_lossy(&buffer[..bytes]));
                         captured.changed.notify_all();
                     }
                 }

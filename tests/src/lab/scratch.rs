@@ -17,7 +17,7 @@ pub(super) fn ordinal() -> u32 {
     NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
-/// A fresh folder, removed with everything in it on drop. Its path is short: a unix socket's has 107 octets.
+/// A fresh folder, removed with everything in it on drop. Its path is short: a unix socket's has 107 bytes.
 #[derive(Debug)]
 pub struct Scratch {
     path: PathBuf,

@@ -48,8 +48,8 @@ impl Tree {
         lock.lock()?;
         let tree = Self { root: root.to_owned(), path, built, _lock: lock };
         for name in &wanted {
-            let octets = std::fs::read(root.join(name))?;
-            tree.put(name, &octets)?;
+            let bytes = std::fs::read(root.join(name))?;
+            tree.put(name, &bytes)?;
         }
         tree.sweep(Path::new(""), &wanted)?;
         Ok(tree)
@@ -89,14 +89,14 @@ impl Tree {
     }
 
     /// Gives a file this content.
-    fn put(&self, name: &str, octets: &[u8]) -> Result<()> {
+    fn put(&self, name: &str, bytes: &[u8]) -> Result<()> {
         let path = self.path.join(name);
-        if std::fs::read(&path).is_ok_and(|there| there == octets) {
+        if std::fs::read(&path).is_ok_and(|there| there == bytes) {
             return Ok(());
         }
         let folder = path.parent().ok_or_else(|| lab_error!("{name} has no folder"))?;
         std::fs::create_dir_all(folder)?;
-        std::fs::write(&path, octets).map_err(|error| lab_error!("{}: {error}", path.display()))
+        std::fs::write(&path, bytes).map_err(|error| lab_error!("{}: {error}", path.display()))
     }
 
     /// Removes files that the work tree no longer has.

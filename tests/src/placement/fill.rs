@@ -17,10 +17,10 @@ use crate::sim::packet::parse;
 
 const LOCAL_PORT: u16 = 40_000;
 
-/// Octets of a message.
+/// Bytes of a message.
 const MESSAGE: usize = 64 << 10;
 
-/// Octets of the Send that tells of a message.
+/// Bytes of the Send that tells of a message.
 const NOTE: usize = 8;
 
 /// Turns that the sender may take for what fits its window, and both for a message round.
@@ -29,9 +29,9 @@ const TURNS: u32 = 100_000;
 /// What is measured.
 #[derive(Clone, Copy, Debug)]
 pub struct FillSetting {
-    /// MTU, octets.
+    /// MTU, bytes.
     pub mtu: u16,
-    /// Octets of payload behind the hole, rounded up to messages of 64 KiB, each an RDMA Write with a Send behind it.
+    /// Bytes of payload behind the hole, rounded up to messages of 64 KiB, each an RDMA Write with a Send behind it.
     pub behind: usize,
     /// The receiver asks for markers.
     pub markers: bool,
@@ -59,8 +59,8 @@ impl Fill {
         // Nobody takes the silence for a loss.
         let never = Duration::from_secs(1000);
         let tcp = TcpConfig {
-            recv_window_octets: window,
-            send_buffer_octets: window,
+            recv_window_bytes: window,
+            send_buffer_bytes: window,
             rto_min: never,
             rto_max: never,
             tail_probe_min: never,
@@ -72,9 +72,9 @@ impl Fill {
         let connected = hosts.connect(LOCAL_PORT, setting.markers, &mut |_, _| ())?;
         let options =
             MrOptions { base: Base::Zero, ..MrOptions::new(Access::LOCAL_WRITE | Access::REMOTE_WRITE) };
-        let octets = (messages + 1) * MESSAGE;
-        let source = hosts.hosts[0].pd.reg_mr_with(octets, &options).map_err(text)?;
-        let sink = hosts.hosts[1].pd.reg_mr_with(octets, &options).map_err(text)?;
+        let bytes = (messages + 1) * MESSAGE;
+        let source = hosts.hosts[0].pd.reg_mr_with(bytes, &options).map_err(text)?;
+        let sink = hosts.hosts[1].pd.reg_mr_with(bytes, &options).map_err(text)?;
         let mut fill = Self { hosts, connected, source, sink, messages, posted: 0, completed: 0 };
         // The congestion window opens while everything arrives.
         for _ in 0..4 {
@@ -154,7 +154,7 @@ impl Fill {
         }
         let payload: usize = frames.iter().filter_map(|frame| parse(frame)).map(|tcp| tcp.len()).sum();
         if payload < self.messages * MESSAGE {
-            return Err(format!("the sender's window holds {payload} octets"));
+            return Err(format!("the sender's window holds {payload} bytes"));
         }
         let missing = frames.remove(0);
         for burst in frames.chunks(dp::BURST) {

@@ -1,4 +1,4 @@
-//! One connection's messages: due, posted, placed, delivered, and every octet of them checked.
+//! One connection's messages: due, posted, placed, delivered, and every byte of them checked.
 
 use std::collections::VecDeque;
 
@@ -16,26 +16,26 @@ use crate::sim::packet::Tcp;
 /// Messages that are posted and not delivered, at most.
 const SLOTS: u64 = 16;
 
-/// Octets of what tells of a Write: its number from 1, so that it differs from memory nobody wrote to.
+/// Bytes of what tells of a Write: its number from 1, so that it differs from memory nobody wrote to.
 const NOTE: usize = 8;
 
-/// Octets at a payload's end by which it is known.
+/// Bytes at a payload's end by which it is known.
 const PROBE: usize = 16;
 
 /// A message under way.
 #[derive(Debug)]
 struct Message {
     due_us: u64,
-    /// Octets of payload not placed.
+    /// Bytes of payload not placed.
     missing: usize,
-    /// When the last octet was.
+    /// When the last byte was.
     placed_us: u64,
 }
 
 /// What is written, and what of it is in memory.
 struct Slots {
     traffic: Traffic,
-    octets: usize,
+    bytes: usize,
     seed: u64,
     source: MemoryRegion,
     sink: MemoryRegion,
@@ -57,21 +57,21 @@ pub(super) struct Flow {
 }
 
 impl Slots {
-    fn new(hosts: &Hosts, traffic: Traffic, octets: usize, seed: u64) -> Result<Self, String> {
+    fn new(hosts: &Hosts, traffic: Traffic, bytes: usize, seed: u64) -> Result<Self, String> {
         let options =
             MrOptions { base: Base::Zero, ..MrOptions::new(Access::LOCAL_WRITE | Access::REMOTE_WRITE) };
-        let len = SLOTS as usize * (octets + NOTE);
+        let len = SLOTS as usize * (bytes + NOTE);
         let source = hosts.hosts[0].pd.reg_mr_with(len, &options).map_err(text)?;
         let sink = hosts.hosts[1].pd.reg_mr_with(len, &options).map_err(text)?;
-        Ok(Self { traffic, octets, seed, source, sink })
+        Ok(Self { traffic, bytes, seed, source, sink })
     }
 
     fn payload_at(&self, number: u64) -> usize {
-        (number % SLOTS) as usize * self.octets
+        (number % SLOTS) as usize * self.bytes
     }
 
     fn note_at(&self, number: u64) -> usize {
-        SLOTS as usize * self.octets + (number % SLOTS) as usize * NOTE
+        SLOTS as usize * self.bytes + (number % SLOTS) as usize * NOTE
     }
 
     fn pattern(&self, number: u64) -> Pattern {
@@ -80,21 +80,21 @@ impl Slots {
 
     /// The receive request of the message `number`.
     fn receive(&self, number: u64) -> RecvRequest {
-        let (at, octets) = match self.traffic {
-            Traffic::Send => (self.payload_at(number), self.octets),
+        let (at, bytes) = match self.traffic {
+            Traffic::Send => (self.payload_at(number), self.bytes),
             _ => (self.note_at(number), NOTE),
         };
-        RecvRequest::new(number, self.sink.sge(at, octets))
+        RecvRequest::new(number, self.sink.sge(at, bytes))
     }
 
     /// What is posted for the message `number`.
     fn requests(&self, number: u64) -> Result<Vec<SendRequest>, String> {
-        let mut content = vec![0; self.octets];
+        let mut content = vec![0; self.bytes];
         self.pattern(number).fill(0, &mut content);
         let (at, note) = (self.payload_at(number), (number + 1).to_be_bytes());
         self.source.write_at(at, &content).map_err(text)?;
         let remote = RemoteAddr { addr: at as u64, rkey: self.sink.rkey() };
-        let payload = |op| SendRequest::new(number, op, self.source.sge(at, self.octets));
+        let payload = |op| SendRequest::new(number, op, self.source.sge(at, self.bytes));
         Ok(match self.traffic {
             Traffic::Write => vec![payload(SendOp::Write { remote })],
             Traffic::WriteImmediate => vec![payload(SendOp::WriteImmediate { remote, data: note })],
@@ -112,9 +112,9 @@ impl Slots {
     fn within(&self, piece: &Piece, oldest: u64) -> Option<(u64, usize)> {
         match piece.place {
             Place::Tagged(offset) => {
-                let slot = offset / self.octets as u64;
+                let slot = offset / self.bytes as u64;
                 let number = oldest + (slot + SLOTS - oldest % SLOTS) % SLOTS;
-                Some((number, (offset % self.octets as u64) as usize))
+                Some((number, (offset % self.bytes as u64) as usize))
             }
             Place::Message(number, offset) if self.traffic == Traffic::Send => {
                 Some((number, offset as usize))
@@ -126,10 +126,10 @@ impl Slots {
     /// Whether the end of a payload is in the receiver's memory.
     fn holds(&self, piece: &Piece, oldest: u64) -> Result<bool, String> {
         let (mut found, mut wanted) = ([0; PROBE], [0; PROBE]);
-        let probe = piece.octets.min(PROBE);
+        let probe = piece.bytes.min(PROBE);
         let at = match self.within(piece, oldest) {
             Some((number, offset)) => {
-                let end = offset + piece.octets - probe;
+                let end = offset + piece.bytes - probe;
                 self.pattern(number).fill(end as u64, &mut wanted[..probe]);
                 self.payload_at(number) + end
             }
@@ -145,10 +145,10 @@ impl Slots {
 
     /// The message is all there.
     fn check(&self, number: u64) -> Result<(), String> {
-        let mut content = vec![0; self.octets];
+        let mut content = vec![0; self.bytes];
         self.sink.read_at(self.payload_at(number), &mut content).map_err(text)?;
         match self.pattern(number).first_wrong(0, &content) {
-            Some(wrong) => Err(format!("message {number} is delivered, octet {wrong} of it is wrong")),
+            Some(wrong) => Err(format!("message {number} is delivered, byte {wrong} of it is wrong")),
             None => Ok(()),
         }
     }
@@ -160,10 +160,10 @@ impl Flow {
         connected: Connected,
         follow: Follow,
         traffic: Traffic,
-        octets: usize,
+        bytes: usize,
         seed: u64,
     ) -> Result<Self, String> {
-        let slots = Slots::new(hosts, traffic, octets, seed)?;
+        let slots = Slots::new(hosts, traffic, bytes, seed)?;
         if traffic.completes() {
             for number in 0..SLOTS {
                 connected.qps[1].post_recv(&slots.receive(number)).map_err(text)?;
@@ -204,7 +204,7 @@ impl Flow {
             self.connected.qps[0].post_send(&request).map_err(text)?;
         }
         let due_us = std::mem::replace(&mut self.due_us, next_us);
-        self.messages.push_back(Message { due_us, missing: self.slots.octets, placed_us: 0 });
+        self.messages.push_back(Message { due_us, missing: self.slots.bytes, placed_us: 0 });
         self.posted += 1;
         Ok(())
     }
@@ -223,7 +223,7 @@ impl Flow {
             let Some((number, _)) = self.slots.within(&piece, oldest) else { continue };
             let message =
                 self.messages.get_mut((number - oldest) as usize).ok_or("a message nobody posted")?;
-            message.missing -= piece.octets;
+            message.missing -= piece.bytes;
             message.placed_us = message.placed_us.max(at_us);
             if message.missing == 0 {
                 self.placement_us.add(message.placed_us - message.due_us);

@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use super::reader::{Piece, Reader};
 use crate::sim::packet::{Tcp, flag};
 
-/// Where an FPDU's octets are.
+/// Where an FPDU's bytes are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     /// Not all of them have arrived.
@@ -24,7 +24,7 @@ pub(super) struct Placed {
     pub(super) at_us: u64,
 }
 
-/// Octets of payload.
+/// Bytes of payload.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Counts {
     /// Of FPDUs that were whole while there was a hole in front of them.
@@ -45,7 +45,7 @@ pub(super) struct Follow {
     ranges_before: Vec<(u64, u64)>,
     frontier: u64,
     pub(super) counts: Counts,
-    /// Octets of payload that have arrived whole behind a hole and are not placed.
+    /// Bytes of payload that have arrived whole behind a hole and are not placed.
     pub(super) waiting: u64,
 }
 
@@ -63,7 +63,7 @@ impl Follow {
         }
     }
 
-    /// The stream offset of a segment's first octet; its SYN has been seen before.
+    /// The stream offset of a segment's first byte; its SYN has been seen before.
     fn offset(&self, seq: u32) -> Option<u64> {
         let next = self.reader.pos();
         let isn = self.isn?;
@@ -101,8 +101,8 @@ impl Follow {
             }
             if *state == State::Waiting && is_placed(piece)? {
                 *state = State::Early(now_us);
-                self.counts.early += piece.octets as u64;
-                self.waiting -= piece.octets as u64;
+                self.counts.early += piece.bytes as u64;
+                self.waiting -= piece.bytes as u64;
             }
         }
         Ok(())
@@ -131,7 +131,7 @@ impl Follow {
                 return Err(format!("{piece:?} is in order and not in memory"));
             }
             if state == State::Waiting {
-                self.waiting -= piece.octets as u64;
+                self.waiting -= piece.bytes as u64;
             }
             let at_us = if let State::Early(at_us) = state { at_us } else { now_us };
             passed.push(Placed { piece, at_us });
@@ -146,13 +146,13 @@ impl Follow {
                 if *state != State::Coming {
                     continue;
                 }
-                self.counts.behind += piece.octets as u64;
+                self.counts.behind += piece.bytes as u64;
                 if is_placed(piece)? {
                     *state = State::Early(now_us);
-                    self.counts.early += piece.octets as u64;
+                    self.counts.early += piece.bytes as u64;
                 } else {
                     *state = State::Waiting;
-                    self.waiting += piece.octets as u64;
+                    self.waiting += piece.bytes as u64;
                 }
             }
         }

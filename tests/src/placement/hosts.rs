@@ -89,10 +89,10 @@ impl Host {
         deadline.map(|at| (at.total_micros() as u64).max(now_us))
     }
 
-    /// Octets of packet buffers that are not free.
-    pub(crate) fn pinned_octets(&self) -> u64 {
+    /// Bytes of packet buffers that are not free.
+    pub(crate) fn pinned_bytes(&self) -> u64 {
         let pool = self.socket.pool();
-        (pool.capacity() - pool.available()) as u64 * pool.data_octets() as u64
+        (pool.capacity() - pool.available()) as u64 * pool.data_bytes() as u64
     }
 
     fn queue_pair(&self) -> Result<QueuePair, String> {

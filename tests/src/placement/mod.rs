@@ -2,8 +2,8 @@
 //! is filled (RFC 5044 section 4.3, appendix B.2). How much of it, what is held meanwhile, and what that is worth.
 //!
 //! Two engines, one sender. What is measured is seen from outside: the stream is read off the wire by a parser of this
-//! module's own, and an FPDU counts as placed when its octets are in the receiver's memory. Counters of the
-//! engine are not asked, but for the octets that its TCP has dropped.
+//! module's own, and an FPDU counts as placed when its bytes are in the receiver's memory. Counters of the
+//! engine are not asked, but for the bytes that its TCP has dropped.
 //!
 //! | file | what |
 //! |---|---|
@@ -32,7 +32,7 @@ pub use wire::Loss;
 /// What the sender does for each message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Traffic {
-    /// An RDMA Write, and a Send of eight octets that tells of it.
+    /// An RDMA Write, and a Send of eight bytes that tells of it.
     WriteSend,
     /// An RDMA Write with Immediate Data.
     WriteImmediate,

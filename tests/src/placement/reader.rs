@@ -1,6 +1,6 @@
 //! The FPDUs of a sender's stream (RFC 5044 section 4, RFC 5041 section 4), and where each one's payload belongs.
 
-/// Octets between the beginnings of two markers.
+/// Bytes between the beginnings of two markers.
 const INTERVAL: u64 = 512;
 
 /// Where a payload belongs.
@@ -15,12 +15,12 @@ pub(super) enum Place {
 /// One FPDU with payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Piece {
-    /// Its octets in the stream of TCP, markers included.
+    /// Its bytes in the stream of TCP, markers included.
     pub(super) start: u64,
     pub(super) end: u64,
     pub(super) place: Place,
-    /// Octets of payload.
-    pub(super) octets: usize,
+    /// Bytes of payload.
+    pub(super) bytes: usize,
     /// It ends its message.
     pub(super) last: bool,
 }
@@ -29,7 +29,7 @@ pub(super) struct Piece {
 #[derive(Debug)]
 pub(super) struct Reader {
     markers: bool,
-    /// Octets read.
+    /// Bytes read.
     pos: u64,
     /// Where FPDUs begin, once the startup frame is there.
     origin: Option<u64>,
@@ -44,18 +44,18 @@ impl Reader {
         Self { markers, pos: 0, origin: None, body: Vec::new(), start: 0 }
     }
 
-    /// Octets read so far.
+    /// Bytes read so far.
     pub(super) fn pos(&self) -> u64 {
         self.pos
     }
 
     /// Reads on; FPDUs with payload go to `out`.
-    pub(super) fn read(&mut self, octets: &[u8], out: &mut Vec<Piece>) {
-        for &octet in octets {
+    pub(super) fn read(&mut self, bytes: &[u8], out: &mut Vec<Piece>) {
+        for &byte in bytes {
             let at = self.pos;
             self.pos += 1;
             let Some(origin) = self.origin else {
-                self.body.push(octet);
+                self.body.push(byte);
                 if self.body.len() >= 20
                     && self.body.len() == 20 + usize::from(u16::from_be_bytes([self.body[18], self.body[19]]))
                 {
@@ -68,7 +68,7 @@ impl Reader {
             if self.markers && (at - origin) % INTERVAL < 4 {
                 continue;
             }
-            self.body.push(octet);
+            self.body.push(byte);
             if self.body.len() < 6 {
                 continue;
             }
@@ -97,8 +97,8 @@ fn piece(start: u64, end: u64, ulpdu: &[u8]) -> Option<Piece> {
         }
         (Place::Message(u64::from(msn.wrapping_sub(1)), offset), 18)
     };
-    let octets = ulpdu.len() - header;
-    (octets > 0).then_some(Piece { start, end, place, octets, last: control & LAST != 0 })
+    let bytes = ulpdu.len() - header;
+    (bytes > 0).then_some(Piece { start, end, place, bytes, last: control & LAST != 0 })
 }
 
 #[cfg(test)]
@@ -113,7 +113,7 @@ mod tests {
             let mut body = [&614_u16.to_be_bytes()[..], &header, &[5; 600]].concat();
             body.extend([0; 4]);
             if markers {
-                // One leads, and one is 508 octets further on.
+                // One leads, and one is 508 bytes further on.
                 body.splice(508..508, [0; 4]);
                 body.splice(0..0, [0; 4]);
             }
@@ -122,7 +122,7 @@ mod tests {
             stream.chunks(100).for_each(|part| reader.read(part, &mut pieces));
             let end = 21 + 620 + if markers { 8 } else { 0 };
             let place = Place::Tagged(4096);
-            assert_eq!(pieces, [Piece { start: 21, end, place, octets: 600, last: true }]);
+            assert_eq!(pieces, [Piece { start: 21, end, place, bytes: 600, last: true }]);
             assert_eq!(reader.pos(), end);
         }
     }

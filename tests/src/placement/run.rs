@@ -20,8 +20,8 @@ const FIRST_PORT: u16 = 40_000;
 /// Packet buffers of each port: so many that loss, not want of them, decides.
 const MBUFS: usize = 8192;
 
-/// Octets that wait in front of the wire, at most.
-const QUEUE_OCTETS: u64 = 1 << 20;
+/// Bytes that wait in front of the wire, at most.
+const QUEUE_BYTES: u64 = 1 << 20;
 
 /// Longest run.
 const LIMIT_US: u64 = 600_000_000;
@@ -35,13 +35,13 @@ pub struct Setting {
     pub rate_mbit: u64,
     /// Round-trip time of the empty wire, microseconds.
     pub rtt_us: u64,
-    /// MTU, octets.
+    /// MTU, bytes.
     pub mtu: u16,
     /// Connections.
     pub connections: u16,
     /// What the sender does.
     pub traffic: Traffic,
-    /// Octets of a message.
+    /// Bytes of a message.
     pub message: usize,
     /// Messages of each connection.
     pub messages: u64,
@@ -54,25 +54,25 @@ pub struct Setting {
 /// What came of it; of several runs after [`merge`](Self::merge).
 #[derive(Clone, Debug, Default)]
 pub struct Outcome {
-    /// Octets of payload delivered.
+    /// Bytes of payload delivered.
     pub payload: u64,
     /// Virtual time from the first post to the last delivery.
     pub time_us: u64,
     /// Frames lost on the way to the receiver.
     pub lost: u64,
-    /// Octets of payload in FPDUs that were whole while there was a hole in front of them.
+    /// Bytes of payload in FPDUs that were whole while there was a hole in front of them.
     pub behind: u64,
     /// Of these: in memory while the hole was there.
     pub early: u64,
-    /// Octets behind a hole that the receiver dropped: it remembers so many holes and no more.
+    /// Bytes behind a hole that the receiver dropped: it remembers so many holes and no more.
     pub dropped: u64,
-    /// Octets of packet buffers that the receiver had not given back, all connections together.
+    /// Bytes of packet buffers that the receiver had not given back, all connections together.
     pub pinned: Level,
-    /// Octets of payload that were whole behind a hole and not in memory, of one connection.
+    /// Bytes of payload that were whole behind a hole and not in memory, of one connection.
     pub waiting: Level,
     /// From due to the receiver's completion, microseconds.
     pub completion_us: Quantiles,
-    /// From due to the last octet in memory.
+    /// From due to the last byte in memory.
     pub placement_us: Quantiles,
 }
 
@@ -117,7 +117,7 @@ struct Run {
     start_us: u64,
     /// Since when nothing has changed at the receiver, and how it stood.
     since_us: u64,
-    pinned_octets: u64,
+    pinned_bytes: u64,
     pinned: Level,
     waiting: Level,
 }
@@ -125,7 +125,7 @@ struct Run {
 /// One run.
 ///
 /// # Errors
-/// When an octet is wrong, or the run finds no end.
+/// When a byte is wrong, or the run finds no end.
 pub fn measure(setting: &Setting, seed: u64) -> Result<Outcome, String> {
     let mut run = Run::new(setting, seed)?;
     run.carry_out()?;
@@ -157,14 +157,14 @@ impl Run {
         let mut run = Self {
             wires: [0, 1].map(|side| {
                 let Setting { rate_mbit, rtt_us, loss, .. } = *setting;
-                Wire::new(rate_mbit, rtt_us / 2, QUEUE_OCTETS, loss, seed, side)
+                Wire::new(rate_mbit, rtt_us / 2, QUEUE_BYTES, loss, seed, side)
             }),
             arrivals: Queue::default(),
             wakes: [Some(start_us); 2],
             dice: Dice::new(seed, Part::Setup),
             start_us,
             since_us: start_us,
-            pinned_octets: 0,
+            pinned_bytes: 0,
             pinned: Level::default(),
             waiting: Level::default(),
             setting: *setting,
@@ -252,7 +252,7 @@ impl Run {
         Ok(())
     }
 
-    /// Octets behind a hole that the receiver's TCP has dropped over a limit.
+    /// Bytes behind a hole that the receiver's TCP has dropped over a limit.
     fn dropped(&self) -> u64 {
         self.hosts.hosts[1].engine.counters().stack.rx_out_of_order_dropped
     }
@@ -266,14 +266,14 @@ impl Run {
     fn turn(&mut self, side: usize) -> Result<(), String> {
         let now_us = self.hosts.now_us;
         let busy = self.hosts.hosts[side].turn(now_us);
-        for octets in self.hosts.hosts[side].socket.take_sent() {
+        for bytes in self.hosts.hosts[side].socket.take_sent() {
             if side == 0
-                && let (Some(number), Some(tcp)) = (self.flow_of(&octets), parse(&octets))
+                && let (Some(number), Some(tcp)) = (self.flow_of(&bytes), parse(&bytes))
             {
-                self.flows[number].follow.sent_segment(&tcp, &octets);
+                self.flows[number].follow.sent_segment(&tcp, &bytes);
             }
-            if let Some(at_us) = self.wires[side].carry(now_us, octets.len()) {
-                self.arrivals.push(at_us, (1 - side, octets));
+            if let Some(at_us) = self.wires[side].carry(now_us, bytes.len()) {
+                self.arrivals.push(at_us, (1 - side, bytes));
             }
         }
         self.wakes[side] = if busy { Some(now_us) } else { self.hosts.hosts[side].next_us(now_us) };
@@ -298,11 +298,11 @@ impl Run {
     fn look(&mut self) {
         let us = self.hosts.now_us - self.since_us;
         self.since_us = self.hosts.now_us;
-        self.pinned.hold(self.pinned_octets, us);
+        self.pinned.hold(self.pinned_bytes, us);
         for flow in &self.flows {
             self.waiting.hold(flow.follow.waiting, us);
         }
-        self.pinned_octets = self.hosts.hosts[1].pinned_octets();
+        self.pinned_bytes = self.hosts.hosts[1].pinned_bytes();
     }
 
     fn outcome(self) -> Outcome {

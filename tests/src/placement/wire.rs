@@ -19,8 +19,8 @@ pub enum Loss {
 pub(crate) struct Wire {
     rate_mbit: u64,
     delay_us: u64,
-    /// Octets that wait in front of the wire, at most.
-    queue_octets: u64,
+    /// Bytes that wait in front of the wire, at most.
+    queue_bytes: u64,
     loss: Loss,
     dice: Dice,
     /// In a burst of losses.
@@ -34,24 +34,24 @@ impl Wire {
     pub(crate) fn new(
         rate_mbit: u64,
         delay_us: u64,
-        queue_octets: u64,
+        queue_bytes: u64,
         loss: Loss,
         seed: u64,
         side: usize,
     ) -> Self {
         let dice = Dice::new(seed, Part::Link(side));
-        Self { rate_mbit, delay_us, queue_octets, loss, dice, bad: false, busy_until_ns: 0, lost: 0 }
+        Self { rate_mbit, delay_us, queue_bytes, loss, dice, bad: false, busy_until_ns: 0, lost: 0 }
     }
 
-    /// When a frame of `octets` that is sent now arrives; `None`: it is lost.
-    pub(crate) fn carry(&mut self, now_us: u64, octets: usize) -> Option<u64> {
+    /// When a frame of `bytes` that is sent now arrives; `None`: it is lost.
+    pub(crate) fn carry(&mut self, now_us: u64, bytes: usize) -> Option<u64> {
         let now_ns = now_us * 1000;
         let waiting = self.busy_until_ns.saturating_sub(now_ns) * self.rate_mbit / 8000;
-        if self.is_unlucky() || waiting + octets as u64 > self.queue_octets {
+        if self.is_unlucky() || waiting + bytes as u64 > self.queue_bytes {
             self.lost += 1;
             return None;
         }
-        self.busy_until_ns = self.busy_until_ns.max(now_ns) + (octets as u64 * 8000).div_ceil(self.rate_mbit);
+        self.busy_until_ns = self.busy_until_ns.max(now_ns) + (bytes as u64 * 8000).div_ceil(self.rate_mbit);
         Some(self.busy_until_ns.div_ceil(1000) + self.delay_us)
     }
 

@@ -96,17 +96,17 @@ impl Lab {
     ///
     /// # Errors
     /// When a limit is hit.
-    pub fn region(&self, octets: usize, access: Access) -> Result<MemoryRegion> {
-        self.pd.reg_mr(octets, access).map_err(told)
+    pub fn region(&self, bytes: usize, access: Access) -> Result<MemoryRegion> {
+        self.pd.reg_mr(bytes, access).map_err(told)
     }
 
-    /// Memory with these octets in it.
+    /// Memory with these bytes in it.
     ///
     /// # Errors
     /// When a limit is hit.
-    pub fn filled(&self, octets: &[u8], access: Access) -> Result<MemoryRegion> {
-        let region = self.region(octets.len().max(1), access)?;
-        region.write_at(0, octets).map_err(told)?;
+    pub fn filled(&self, bytes: &[u8], access: Access) -> Result<MemoryRegion> {
+        let region = self.region(bytes.len().max(1), access)?;
+        region.write_at(0, bytes).map_err(told)?;
         Ok(region)
     }
 
@@ -172,7 +172,7 @@ impl Lab {
     /// When that does not come to an end.
     pub fn end(&mut self, session: &mut Session) -> Result<()> {
         if !session.ended {
-            // A stack may fail requests whose octets are out already, when the end comes before their completion.
+            // A stack may fail requests whose bytes are out already, when the end comes before their completion.
             self.turn_for(Duration::from_millis(50));
             session.id.disconnect();
             self.await_end(&session.id)?;
@@ -266,7 +266,7 @@ impl Lab {
     ) -> Result<(CmId, String)> {
         let post = || receives.iter().try_for_each(|request| qp.post_recv(request));
         let scene = words::scene(words);
-        ensure!(scene.len() <= MAX_TEXT, "a scene of {} octets: '{scene}'", scene.len());
+        ensure!(scene.len() <= MAX_TEXT, "a scene of {} bytes: '{scene}'", scene.len());
         let private_data = ArrayVec::try_from(scene.as_bytes()).map_err(|error| lab_error!("{error}"))?;
         let param = ConnParam { private_data, ..ConnParam::default() };
         match self.role {
@@ -289,9 +289,9 @@ impl Lab {
                     told_by.wr_id == TEXT_WR && told_by.status == WcStatus::Success,
                     "instead of the stage: {told_by:?}"
                 );
-                let mut octets = vec![0; told_by.byte_len as usize];
-                buffer.read_at(0, &mut octets).map_err(told)?;
-                Ok((request.id, String::from_utf8_lossy(&octets).into_owned()))
+                let mut bytes = vec![0; told_by.byte_len as usize];
+                buffer.read_at(0, &mut bytes).map_err(told)?;
+                Ok((request.id, String::from_utf8_lossy(&bytes).into_owned()))
             }
         }
     }

@@ -8,9 +8,9 @@ use iwarp::verbs::RemoteAddr;
 /// A region of the target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StagWord {
-    /// Its STag and the tagged offset of its first octet.
+    /// Its STag and the tagged offset of its first byte.
     pub remote: RemoteAddr,
-    /// Octets.
+    /// Bytes.
     pub length: usize,
 }
 
@@ -28,16 +28,16 @@ pub struct Completion {
     pub kind: char,
     /// As in `enum ibv_wc_status`.
     pub status: u32,
-    /// Octets received or read.
+    /// Bytes received or read.
     pub length: usize,
-    /// The CRC32c of these octets.
+    /// The CRC32c of these bytes.
     pub crc: u32,
 }
 
 impl Completion {
-    /// A successful one over `octets`.
-    pub fn of(kind: char, octets: &[u8]) -> Self {
-        Self { kind, status: 0, length: octets.len(), crc: crc32c::crc32c(octets) }
+    /// A successful one over `bytes`.
+    pub fn of(kind: char, bytes: &[u8]) -> Self {
+        Self { kind, status: 0, length: bytes.len(), crc: crc32c::crc32c(bytes) }
     }
 }
 
@@ -46,18 +46,18 @@ impl Completion {
 pub struct Change {
     /// The region's place among the `mr` of the scene.
     pub region: usize,
-    /// First octet that changed.
+    /// First byte that changed.
     pub offset: usize,
-    /// Octets up to the last that changed.
+    /// Bytes up to the last that changed.
     pub length: usize,
     /// Their CRC32c.
     pub crc: u32,
 }
 
 impl Change {
-    /// `octets` at `offset` of a region, none of them as the region's pattern has it.
-    pub fn of(region: usize, offset: usize, octets: &[u8]) -> Self {
-        Self { region, offset, length: octets.len(), crc: crc32c::crc32c(octets) }
+    /// `bytes` at `offset` of a region, none of them as the region's pattern has it.
+    pub fn of(region: usize, offset: usize, bytes: &[u8]) -> Self {
+        Self { region, offset, length: bytes.len(), crc: crc32c::crc32c(bytes) }
     }
 }
 

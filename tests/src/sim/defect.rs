@@ -21,8 +21,8 @@
 //! - Keepalive probes count on though they are answered (`rfc9293/keepalive.pkt`): no connection rests for hundreds of them.
 //! - The answer to a SYN sent before is measured
 //!   (`answers_lost_in_the_handshake_make_no_long_round_trip`): the RTO is longer, by a wait that has happened.
-//! - Octets that overtake the end of a handshake by cookie are refused
-//!   (`octets_that_overtake_the_acknowledgement_of_a_cookie_do_not_refuse_the_connection`): not in 2000 runs of `backlog`.
+//! - Bytes that overtake the end of a handshake by cookie are refused
+//!   (`bytes_that_overtake_the_acknowledgement_of_a_cookie_do_not_refuse_the_connection`): not in 2000 runs of `backlog`.
 //!
 //! Nor is a timeout that does not arm its timer again: what it sends does.
 

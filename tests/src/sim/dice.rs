@@ -74,7 +74,7 @@ impl Dice {
         self.below(1_000_000) < u64::from(ppm)
     }
 
-    /// A key of 32 octets.
+    /// A key of 32 bytes.
     pub fn key(&mut self) -> [u8; 32] {
         let mut key = [0; 32];
         self.0.fill_bytes(&mut key);

@@ -14,13 +14,13 @@ pub struct Forged {
     /// What it is.
     pub sight: Sight,
     /// All of it.
-    pub octets: Vec<u8>,
+    pub bytes: Vec<u8>,
     /// It goes to the sender of what it was made of, not to the receiver.
     pub back: bool,
 }
 
 /// Makes one out of a frame of a connection that is established, behind which nothing has been sent yet that it could
-/// name: `high` octets on from its sequence number the stream ends so far, and `finished` says with a FIN. `None`: this
+/// name: `high` bytes on from its sequence number the stream ends so far, and `finished` says with a FIN. `None`: this
 /// frame does not do.
 pub fn forge(dice: &mut Dice, frame: &[u8], tcp: &Tcp, high: u32, finished: bool) -> Option<Forged> {
     if tcp.flags & (flag::SYN | flag::FIN | flag::RST) != 0 || !tcp.has(flag::ACK) {
@@ -30,7 +30,7 @@ pub fn forge(dice: &mut Dice, frame: &[u8], tcp: &Tcp, high: u32, finished: bool
     let end = tcp.seq.wrapping_add(high + u32::from(finished));
     let beyond = end.wrapping_add(1 + dice.below(500) as u32);
     let garbage = vec![0x66; 1 + dice.below(400) as usize];
-    let forged = |sight, octets| Some(Forged { sight, octets, back: false });
+    let forged = |sight, bytes| Some(Forged { sight, bytes, back: false });
     match dice.below(6) {
         0 => forged(Sight::ForgedReset, tcp.rebuilt(frame, beyond, &[], flag::RST)),
         1 => {
@@ -40,10 +40,10 @@ pub fn forge(dice: &mut Dice, frame: &[u8], tcp: &Tcp, high: u32, finished: bool
             forged(Sight::ForgedSyn, tcp.rebuilt(frame, seq, &[], flag::SYN))
         }
         2 => {
-            let mut octets = tcp.rebuilt(frame, beyond, &garbage, flag::ACK);
-            octets[tcp.l4 + 8..tcp.l4 + 12].copy_from_slice(&tcp.ack.wrapping_add(FAR).to_be_bytes());
-            complete(&mut octets);
-            forged(Sight::ForgedData, octets)
+            let mut bytes = tcp.rebuilt(frame, beyond, &garbage, flag::ACK);
+            bytes[tcp.l4 + 8..tcp.l4 + 12].copy_from_slice(&tcp.ack.wrapping_add(FAR).to_be_bytes());
+            complete(&mut bytes);
+            forged(Sight::ForgedData, bytes)
         }
         3 => {
             tcp.timestamp_at(frame)?;
@@ -54,12 +54,12 @@ pub fn forge(dice: &mut Dice, frame: &[u8], tcp: &Tcp, high: u32, finished: bool
             // Of a sequence number that is not in flight.
             let mut quoted = frame.to_vec();
             quoted[tcp.l4 + 4..tcp.l4 + 8].copy_from_slice(&tcp.seq.wrapping_sub(FAR).to_be_bytes());
-            let octets = too_big(&quoted, tcp, if tcp.ipv6 { 1280 } else { 576 });
-            Some(Forged { sight: Sight::ForgedTooBig, octets, back: true })
+            let bytes = too_big(&quoted, tcp, if tcp.ipv6 { 1280 } else { 576 });
+            Some(Forged { sight: Sight::ForgedTooBig, bytes, back: true })
         }
         _ => {
-            let octets = unreachable(frame, tcp);
-            Some(Forged { sight: Sight::ForgedUnreachable, octets, back: true })
+            let bytes = unreachable(frame, tcp);
+            Some(Forged { sight: Sight::ForgedUnreachable, bytes, back: true })
         }
     }
 }

@@ -12,10 +12,10 @@ use super::forge::{Forged, forge};
 use super::middlebox::{Joiner, split};
 use super::packet::{Damage, Frame, Tcp, complete, flag, mark_congestion, parse, too_big};
 
-/// Octets of a stream that are never damaged unseen: MPA's startup frames (RFC 5044 section 7.1) have no CRC.
-const STARTUP_OCTETS: i64 = 1024;
+/// Bytes of a stream that are never damaged unseen: MPA's startup frames (RFC 5044 section 7.1) have no CRC.
+const STARTUP_BYTES: i64 = 1024;
 
-/// Acknowledgements that name octets which their receiver takes back later.
+/// Acknowledgements that name bytes which their receiver takes back later.
 const TAKEN_BACK_ACKS: u32 = 3;
 
 /// Losses in bursts: two states, each frame may change them (Gilbert and Elliott).
@@ -32,11 +32,11 @@ pub struct Burst {
 /// Which segments a rule names. Ordinals count from 0, in each connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Name {
-    /// The segment that carries new octets for the n-th time.
+    /// The segment that carries new bytes for the n-th time.
     Data(u64),
     /// Whatever carries this offset of the stream.
     Offset(u64),
-    /// The n-th segment that carries no new octets.
+    /// The n-th segment that carries no new bytes.
     Retransmission(u64),
     /// The n-th segment without payload, SYN and FIN.
     Ack(u64),
@@ -76,7 +76,7 @@ impl Span {
 pub struct Narrow {
     /// When.
     pub span: Span,
-    /// Largest IP packet, octets.
+    /// Largest IP packet, bytes.
     pub mtu: u16,
     /// Whether the sender is told (ICMP), or its packets just vanish.
     pub told: bool,
@@ -85,14 +85,14 @@ pub struct Narrow {
 /// What a direction is like. Probabilities are parts per million, and hold until `until_us`.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// Octets per millisecond.
+    /// Bytes per millisecond.
     pub rate: u64,
     /// Time on the wire.
     pub delay_us: u64,
-    /// Octets that wait in front of the wire, at most.
-    pub queue_octets: u64,
-    /// Octets waiting from which on capable frames are marked.
-    pub mark_octets: Option<u64>,
+    /// Bytes that wait in front of the wire, at most.
+    pub queue_bytes: u64,
+    /// Bytes waiting from which on capable frames are marked.
+    pub mark_bytes: Option<u64>,
     /// Faults by chance end here.
     pub until_us: u64,
     /// Frames lost.
@@ -119,7 +119,7 @@ pub struct Plan {
     pub mark_ppm: u32,
     /// Segments cut.
     pub split_ppm: u32,
-    /// Segments joined, up to so many octets, each waiting so long for the next.
+    /// Segments joined, up to so many bytes, each waiting so long for the next.
     pub join: Option<(usize, u64)>,
     /// Smaller MTUs.
     pub narrow: Vec<Narrow>,
@@ -129,12 +129,12 @@ pub struct Plan {
 
 impl Plan {
     /// A wire that does nothing but take its time.
-    pub fn clean(rate: u64, delay_us: u64, queue_octets: u64) -> Self {
+    pub fn clean(rate: u64, delay_us: u64, queue_bytes: u64) -> Self {
         Self {
             rate,
             delay_us,
-            queue_octets,
-            mark_octets: None,
+            queue_bytes,
+            mark_bytes: None,
             until_us: u64::MAX,
             loss_ppm: 0,
             burst: Burst::default(),
@@ -170,7 +170,7 @@ pub struct Outcome {
     pub taken_back: Vec<TakenBack>,
 }
 
-/// Octets that a receiver takes back.
+/// Bytes that a receiver takes back.
 #[derive(Clone, Copy, Debug)]
 pub struct TakenBack {
     /// Ports of the segments that acknowledge them: source, destination.
@@ -212,7 +212,7 @@ pub struct Link {
 impl Link {
     /// The direction of the frames that host `side` sends.
     pub fn new(plan: Plan, seed: u64, side: usize) -> Self {
-        let joiner = plan.join.map(|(octets, hold_us)| Joiner::new(octets, hold_us));
+        let joiner = plan.join.map(|(bytes, hold_us)| Joiner::new(bytes, hold_us));
         Self {
             plan,
             dice: Dice::new(seed, Part::Link(side)),
@@ -244,8 +244,8 @@ impl Link {
     }
 
     /// The host that sends this way takes back what the other direction lost.
-    pub fn take_back(&mut self, octets: TakenBack) {
-        self.taken_back.push(octets);
+    pub fn take_back(&mut self, bytes: TakenBack) {
+        self.taken_back.push(bytes);
     }
 
     /// When the middlebox lets go of what it holds.
@@ -259,8 +259,8 @@ impl Link {
     }
 
     /// Takes a frame from its sender.
-    pub fn carry(&mut self, now_us: u64, octets: Vec<u8>) -> Outcome {
-        let frame = Frame { octets, damage: Damage::None };
+    pub fn carry(&mut self, now_us: u64, bytes: Vec<u8>) -> Outcome {
+        let frame = Frame { bytes, damage: Damage::None };
         let mut joined = Vec::new();
         match &mut self.joiner {
             Some(joiner) => joiner.push(now_us, frame, &mut joined),
@@ -300,7 +300,7 @@ impl Link {
     }
 
     fn one(&mut self, now_us: u64, mut frame: Frame, outcome: &mut Outcome) {
-        let Some(mut tcp) = parse(&frame.octets) else {
+        let Some(mut tcp) = parse(&frame.bytes) else {
             outcome.arrivals.push((now_us + self.plan.delay_us, frame));
             return;
         };
@@ -328,12 +328,12 @@ impl Link {
         }
         self.tell_taken_back(&mut frame, &mut tcp);
         if let Some(narrow) = self.plan.narrow.iter().find(|narrow| narrow.span.holds(now_us))
-            && frame.octets.len() > usize::from(narrow.mtu) + 14
+            && frame.bytes.len() > usize::from(narrow.mtu) + 14
         {
             self.deeds.saw(if narrow.told { Sight::TooBigTold } else { Sight::TooBigUntold }, 1);
             outcome.harmed = true;
             if narrow.told {
-                let told = too_big(&frame.octets, &tcp, narrow.mtu);
+                let told = too_big(&frame.bytes, &tcp, narrow.mtu);
                 outcome.back.push((now_us + self.plan.delay_us, told));
             }
             return;
@@ -405,33 +405,33 @@ impl Link {
         }
         let Some(flow) = self.flows.get(&(tcp.src_port, tcp.dst_port)) else { return };
         let (Ok(high), finished) = (u32::try_from(flow.high - offset), flow.finished) else { return };
-        let Some(Forged { sight, octets, back }) = forge(&mut self.dice, &frame.octets, tcp, high, finished)
+        let Some(Forged { sight, bytes, back }) = forge(&mut self.dice, &frame.bytes, tcp, high, finished)
         else {
             return;
         };
         self.deeds.saw(sight, 1);
         let at_us = now_us + self.plan.delay_us;
         if back {
-            outcome.back.push((at_us, octets));
+            outcome.back.push((at_us, bytes));
         } else {
-            outcome.arrivals.push((at_us, Frame { octets, damage: Damage::Forged }));
+            outcome.arrivals.push((at_us, Frame { bytes, damage: Damage::Forged }));
         }
     }
 
     /// A bare acknowledgement names what its sender is about to take back, while a hole is in front of it.
     fn tell_taken_back(&mut self, frame: &mut Frame, tcp: &mut Tcp) {
-        for octets in &mut self.taken_back {
-            let (start, end) = octets.block;
-            if octets.ports != (tcp.src_port, tcp.dst_port) || (start.wrapping_sub(tcp.ack) as i32) <= 0 {
+        for bytes in &mut self.taken_back {
+            let (start, end) = bytes.block;
+            if bytes.ports != (tcp.src_port, tcp.dst_port) || (start.wrapping_sub(tcp.ack) as i32) <= 0 {
                 continue;
             }
-            let Some(told) = tcp.with_sack_block(&frame.octets, (start, end)) else { continue };
+            let Some(told) = tcp.with_sack_block(&frame.bytes, (start, end)) else { continue };
             let Some(parsed) = parse(&told) else { continue };
-            (frame.octets, *tcp) = (told, parsed);
-            octets.left -= 1;
+            (frame.bytes, *tcp) = (told, parsed);
+            bytes.left -= 1;
             self.deeds.saw(Sight::TakenBack, 1);
         }
-        self.taken_back.retain(|octets| octets.left > 0);
+        self.taken_back.retain(|bytes| bytes.left > 0);
     }
 
     fn damage(&mut self, now_us: u64, frame: &mut Frame, tcp: &Tcp, offset: i64, outcome: &mut Outcome) {
@@ -440,16 +440,16 @@ impl Link {
         let range = if seen {
             // IPv6 has no checksum over its header.
             (if tcp.ipv6 { tcp.l4 } else { 14 })..tcp.payload.end
-        } else if unseen && !tcp.is_empty() && offset >= STARTUP_OCTETS {
+        } else if unseen && !tcp.is_empty() && offset >= STARTUP_BYTES {
             tcp.payload.clone()
         } else {
             return;
         };
         let at = range.start + self.dice.below(range.len() as u64) as usize;
-        frame.octets[at] ^= 1 << self.dice.below(8);
+        frame.bytes[at] ^= 1 << self.dice.below(8);
         frame.damage = Damage::Seen;
         if !seen {
-            complete(&mut frame.octets);
+            complete(&mut frame.bytes);
             frame.damage = Damage::Unseen;
             outcome.poisoned.push(tcp.src_port.max(tcp.dst_port));
         }
@@ -459,23 +459,23 @@ impl Link {
 
     /// The queue in front of the wire, and the wire.
     fn queue(&mut self, now_us: u64, mut frame: Frame, tcp: &Tcp, outcome: &mut Outcome) {
-        let octets = frame.octets.len() as u64;
+        let bytes = frame.bytes.len() as u64;
         let now_ns = now_us * 1000;
         let waiting = self.busy_until_ns.saturating_sub(now_ns) * self.plan.rate / 1_000_000;
-        if waiting + octets > self.plan.queue_octets {
+        if waiting + bytes > self.plan.queue_bytes {
             self.deeds.saw(Sight::LostForRoom, 1);
             outcome.harmed = true;
             return;
         }
-        let full = self.plan.mark_octets.is_some_and(|mark| waiting >= mark);
+        let full = self.plan.mark_bytes.is_some_and(|mark| waiting >= mark);
         if frame.damage == Damage::None
-            && matches!(tcp.ecn(&frame.octets), 1 | 2)
+            && matches!(tcp.ecn(&frame.bytes), 1 | 2)
             && (full || self.chance(now_us, self.plan.mark_ppm))
         {
-            mark_congestion(&mut frame.octets, tcp);
+            mark_congestion(&mut frame.bytes, tcp);
             self.deeds.saw(Sight::Marked, 1);
         }
-        self.busy_until_ns = self.busy_until_ns.max(now_ns) + (octets * 1_000_000).div_ceil(self.plan.rate);
+        self.busy_until_ns = self.busy_until_ns.max(now_ns) + (bytes * 1_000_000).div_ceil(self.plan.rate);
         let mut at_us = self.busy_until_ns.div_ceil(1000) + self.plan.delay_us;
         if self.chance(now_us, self.plan.reorder_ppm) {
             at_us += self.dice.between(1, self.plan.reorder_us.max(1));
@@ -491,16 +491,16 @@ mod tests {
     use super::{Link, Plan};
     use crate::sim::packet::{complete, parse};
 
-    /// A TCP segment of 1460 octets: 1514 with its headers.
+    /// A TCP segment of 1460 bytes: 1514 with its headers.
     fn frame() -> Vec<u8> {
-        let mut octets = vec![0; 1514];
-        octets[12..14].copy_from_slice(&[8, 0]);
-        octets[14] = 0x45;
-        octets[16..18].copy_from_slice(&1500_u16.to_be_bytes());
-        octets[23] = 6;
-        octets[14 + 20 + 12] = 0x50;
-        complete(&mut octets);
-        octets
+        let mut bytes = vec![0; 1514];
+        bytes[12..14].copy_from_slice(&[8, 0]);
+        bytes[14] = 0x45;
+        bytes[16..18].copy_from_slice(&1500_u16.to_be_bytes());
+        bytes[23] = 6;
+        bytes[14 + 20 + 12] = 0x50;
+        complete(&mut bytes);
+        bytes
     }
 
     #[test]

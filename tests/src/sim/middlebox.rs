@@ -6,8 +6,8 @@ use super::packet::{Damage, Frame, Tcp, flag, parse};
 /// Joins consecutive segments of one flow.
 #[derive(Debug)]
 pub struct Joiner {
-    /// Octets of payload that a joined segment has, at most.
-    max_octets: usize,
+    /// Bytes of payload that a joined segment has, at most.
+    max_bytes: usize,
     /// How long a segment waits for the next.
     hold_us: u64,
     held: Option<(u64, Frame, Tcp)>,
@@ -15,9 +15,9 @@ pub struct Joiner {
 }
 
 impl Joiner {
-    /// Joins up to `max_octets`, each for `hold_us` at most.
-    pub fn new(max_octets: usize, hold_us: u64) -> Self {
-        Self { max_octets, hold_us, held: None, joined: 0 }
+    /// Joins up to `max_bytes`, each for `hold_us` at most.
+    pub fn new(max_bytes: usize, hold_us: u64) -> Self {
+        Self { max_bytes, hold_us, held: None, joined: 0 }
     }
 
     /// Segments joined to one before.
@@ -33,7 +33,7 @@ impl Joiner {
     /// Takes a frame; what has to go on now goes to `out`.
     pub fn push(&mut self, now_us: u64, frame: Frame, out: &mut Vec<Frame>) {
         let plain = flag::SYN | flag::FIN | flag::RST | flag::CWR | flag::ECE;
-        let segment = parse(&frame.octets)
+        let segment = parse(&frame.bytes)
             .filter(|tcp| frame.damage == Damage::None && !tcp.is_empty() && tcp.flags & plain == 0);
         let Some(tcp) = segment else {
             self.flush(out);
@@ -41,15 +41,15 @@ impl Joiner {
             return;
         };
         if let Some((_, held, first)) = &mut self.held
-            && follows(first, &held.octets, &tcp, &frame.octets)
-            && first.len() + tcp.len() <= self.max_octets
+            && follows(first, &held.bytes, &tcp, &frame.bytes)
+            && first.len() + tcp.len() <= self.max_bytes
         {
             // The headers are the later segment's: its acknowledgement, window and timestamps are the newer ones.
-            let mut payload = held.octets[first.payload.clone()].to_vec();
-            payload.extend_from_slice(&frame.octets[tcp.payload.clone()]);
-            held.octets = tcp.rebuilt(&frame.octets, first.seq, &payload, first.flags | tcp.flags);
+            let mut payload = held.bytes[first.payload.clone()].to_vec();
+            payload.extend_from_slice(&frame.bytes[tcp.payload.clone()]);
+            held.bytes = tcp.rebuilt(&frame.bytes, first.seq, &payload, first.flags | tcp.flags);
             self.joined += 1;
-            if let Some(joined) = parse(&held.octets) {
+            if let Some(joined) = parse(&held.bytes) {
                 *first = joined;
             }
             return;
@@ -79,7 +79,7 @@ fn follows(first: &Tcp, first_frame: &[u8], next: &Tcp, next_frame: &[u8]) -> bo
 
 /// Cuts a segment in two to four at places that its sender knows nothing of.
 pub fn split(dice: &mut Dice, frame: Frame, out: &mut Vec<Frame>) {
-    let segment = parse(&frame.octets)
+    let segment = parse(&frame.bytes)
         .filter(|tcp| frame.damage == Damage::None && tcp.len() > 1 && !tcp.has(flag::SYN | flag::RST));
     let Some(tcp) = segment else { return out.push(frame) };
     let mut cuts: Vec<usize> =
@@ -87,12 +87,12 @@ pub fn split(dice: &mut Dice, frame: Frame, out: &mut Vec<Frame>) {
     cuts.extend([0, tcp.len()]);
     cuts.sort_unstable();
     cuts.dedup();
-    let payload = &frame.octets[tcp.payload.clone()];
+    let payload = &frame.bytes[tcp.payload.clone()];
     for pair in cuts.windows(2) {
         let last = pair[1] == tcp.len();
         let flags = if last { tcp.flags } else { tcp.flags & !(flag::FIN | flag::PSH) };
         let seq = tcp.seq.wrapping_add(pair[0] as u32);
-        let octets = tcp.rebuilt(&frame.octets, seq, &payload[pair[0]..pair[1]], flags);
-        out.push(Frame { octets, damage: Damage::None });
+        let bytes = tcp.rebuilt(&frame.bytes, seq, &payload[pair[0]..pair[1]], flags);
+        out.push(Frame { bytes, damage: Damage::None });
     }
 }

@@ -1,6 +1,6 @@
 //! The simulator: two hosts on a wire that goes wrong by a seeded plan, and everything they do held against rules.
 //!
-//! Time is virtual, events are discrete, one number replays all of a run: the same scenario and seed give the same octets at
+//! Time is virtual, events are discrete, one number replays all of a run: the same scenario and seed give the same bytes at
 //! the same microseconds. Nothing here looks into the stacks: rules are checked on frames, where they are sent and where
 //! they arrive, and on what users are told.
 //!

@@ -3,7 +3,7 @@
 
 use std::ops::Range;
 
-const ETHERNET_OCTETS: usize = 14;
+const ETHERNET_BYTES: usize = 14;
 
 /// TCP flags.
 pub mod flag {
@@ -18,7 +18,7 @@ pub mod flag {
     pub const CWR: u8 = 0x80;
 }
 
-/// What became of a frame's octets on the way.
+/// What became of a frame's bytes on the way.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Damage {
     /// Nothing.
@@ -36,7 +36,7 @@ pub enum Damage {
 #[derive(Clone, Debug)]
 pub struct Frame {
     /// All of it.
-    pub octets: Vec<u8>,
+    pub bytes: Vec<u8>,
     /// What the link did to it.
     pub damage: Damage,
 }
@@ -66,17 +66,17 @@ pub struct Tcp {
     pub ipv6: bool,
 }
 
-fn be16(octets: &[u8], at: usize) -> Option<u16> {
-    Some(u16::from_be_bytes(*octets.get(at..)?.first_chunk()?))
+fn be16(bytes: &[u8], at: usize) -> Option<u16> {
+    Some(u16::from_be_bytes(*bytes.get(at..)?.first_chunk()?))
 }
 
-fn be32(octets: &[u8], at: usize) -> Option<u32> {
-    Some(u32::from_be_bytes(*octets.get(at..)?.first_chunk()?))
+fn be32(bytes: &[u8], at: usize) -> Option<u32> {
+    Some(u32::from_be_bytes(*bytes.get(at..)?.first_chunk()?))
 }
 
 /// The TCP segment in `frame`; `None` for anything else.
 pub fn parse(frame: &[u8]) -> Option<Tcp> {
-    let l3 = ETHERNET_OCTETS;
+    let l3 = ETHERNET_BYTES;
     let (l4, end, ipv6) = match be16(frame, 12)? {
         0x0800
             if frame.get(l3)? >> 4 == 4 && *frame.get(l3 + 9)? == 6 && be16(frame, l3 + 6)? & 0x3fff == 0 =>
@@ -115,7 +115,7 @@ impl Tcp {
         self.is_empty() && self.flags & (flag::SYN | flag::FIN | flag::RST) == 0
     }
 
-    /// Octets of payload.
+    /// Bytes of payload.
     pub fn len(&self) -> usize {
         self.payload.len()
     }
@@ -135,9 +135,9 @@ impl Tcp {
                     0 => return None,
                     1 => rest = tail,
                     _ => {
-                        let octets = usize::from(*tail.first()?);
-                        let value = rest.get(2..octets)?;
-                        rest = &rest[octets..];
+                        let bytes = usize::from(*tail.first()?);
+                        let value = rest.get(2..bytes)?;
+                        rest = &rest[bytes..];
                         return Some((kind, value));
                     }
                 }
@@ -166,7 +166,7 @@ impl Tcp {
         let mut at = self.options.start;
         for (kind, value) in self.options(frame) {
             // No-operations stand between options.
-            at += frame[at..].iter().take_while(|octet| **octet == 1).count();
+            at += frame[at..].iter().take_while(|byte| **byte == 1).count();
             if kind == 8 && value.len() == 8 {
                 return Some(at + 2);
             }
@@ -187,26 +187,26 @@ impl Tcp {
 
     /// The frame with a timestamp that is `by` older, where it has one; its checksum is left as it was.
     pub fn with_older_timestamp(&self, frame: &[u8], by: u32) -> Vec<u8> {
-        let mut octets = frame.to_vec();
+        let mut bytes = frame.to_vec();
         if let Some(at) = self.timestamp_at(frame)
             && let Some(value) = be32(frame, at)
         {
-            octets[at..at + 4].copy_from_slice(&value.wrapping_sub(by).to_be_bytes());
+            bytes[at..at + 4].copy_from_slice(&value.wrapping_sub(by).to_be_bytes());
         }
-        octets
+        bytes
     }
 
     /// The frame of a bare acknowledgement with one SACK block more, behind those it has; `None` when it has none, or no
     /// room.
     pub fn with_sack_block(&self, frame: &[u8], (start, end): (u32, u32)) -> Option<Vec<u8>> {
-        let header_octets = self.payload.start - self.l4;
-        if self.sack_blocks(frame).is_empty() || header_octets + 8 > 60 || !self.is_empty() {
+        let header_bytes = self.payload.start - self.l4;
+        if self.sack_blocks(frame).is_empty() || header_bytes + 8 > 60 || !self.is_empty() {
             return None;
         }
         let mut at = self.options.start;
         let mut options = Vec::new();
         for (kind, value) in self.options(frame) {
-            let pads = frame[at..].iter().take_while(|octet| **octet == 1).count();
+            let pads = frame[at..].iter().take_while(|byte| **byte == 1).count();
             options.extend(std::iter::repeat_n(1, pads));
             at += pads + 2 + value.len();
             let mut value = value.to_vec();
@@ -218,17 +218,17 @@ impl Tcp {
             options.extend(value);
         }
         options.resize(options.len().next_multiple_of(4), 0);
-        let mut octets = frame[..self.options.start].to_vec();
-        octets[self.l4 + 12] = ((20 + options.len()) as u8 / 4) << 4;
-        octets.extend(options);
-        self.set_length(&mut octets);
-        complete(&mut octets);
-        Some(octets)
+        let mut bytes = frame[..self.options.start].to_vec();
+        bytes[self.l4 + 12] = ((20 + options.len()) as u8 / 4) << 4;
+        bytes.extend(options);
+        self.set_length(&mut bytes);
+        complete(&mut bytes);
+        Some(bytes)
     }
 
     /// Writes the length of `frame` into its IP header.
     fn set_length(&self, frame: &mut [u8]) {
-        let l3 = ETHERNET_OCTETS;
+        let l3 = ETHERNET_BYTES;
         let (field, length) =
             if self.ipv6 { (l3 + 4, frame.len() - l3 - 40) } else { (l3 + 2, frame.len() - l3) };
         frame[field..field + 2].copy_from_slice(&(length as u16).to_be_bytes());
@@ -236,18 +236,18 @@ impl Tcp {
 
     /// The ECN field of the IP header: 0 not capable, 1 or 2 capable, 3 congestion experienced.
     pub fn ecn(&self, frame: &[u8]) -> u8 {
-        if self.ipv6 { frame[ETHERNET_OCTETS + 1] >> 4 & 3 } else { frame[ETHERNET_OCTETS + 1] & 3 }
+        if self.ipv6 { frame[ETHERNET_BYTES + 1] >> 4 & 3 } else { frame[ETHERNET_BYTES + 1] & 3 }
     }
 
     /// A frame like this one with another piece of stream, checksums right.
     pub fn rebuilt(&self, frame: &[u8], seq: u32, payload: &[u8], flags: u8) -> Vec<u8> {
-        let mut octets = frame[..self.payload.start].to_vec();
-        octets[self.l4 + 4..self.l4 + 8].copy_from_slice(&seq.to_be_bytes());
-        octets[self.l4 + 13] = flags;
-        octets.extend_from_slice(payload);
-        self.set_length(&mut octets);
-        complete(&mut octets);
-        octets
+        let mut bytes = frame[..self.payload.start].to_vec();
+        bytes[self.l4 + 4..self.l4 + 8].copy_from_slice(&seq.to_be_bytes());
+        bytes[self.l4 + 13] = flags;
+        bytes.extend_from_slice(payload);
+        self.set_length(&mut bytes);
+        complete(&mut bytes);
+        bytes
     }
 }
 
@@ -260,9 +260,9 @@ pub fn complete(frame: &mut [u8]) {
 /// Marks a frame of a capable flow: congestion experienced (RFC 3168 section 5).
 pub fn mark_congestion(frame: &mut [u8], tcp: &Tcp) {
     if tcp.ipv6 {
-        frame[ETHERNET_OCTETS + 1] |= 0x30;
+        frame[ETHERNET_BYTES + 1] |= 0x30;
     } else {
-        frame[ETHERNET_OCTETS + 1] |= 3;
+        frame[ETHERNET_BYTES + 1] |= 3;
         dp::checksum::complete_ipv4_header(frame);
     }
 }
@@ -293,7 +293,7 @@ pub fn unreachable(frame: &[u8], tcp: &Tcp) -> Vec<u8> {
 
 /// An ICMP error about `frame`: type and code of both families, and the number that goes with it.
 fn icmp(frame: &[u8], tcp: &Tcp, v4: (u8, u8), v6: (u8, u8), mtu: u16) -> Vec<u8> {
-    let l3 = ETHERNET_OCTETS;
+    let l3 = ETHERNET_BYTES;
     let mut out = Vec::new();
     out.extend_from_slice(&frame[6..12]);
     out.extend_from_slice(&frame[..6]);

@@ -1,6 +1,6 @@
 //! The bound on progress: how long a connection may stand still.
 //!
-//! A connection that is not over makes progress (octets acknowledged on the wire, something told to its user,
+//! A connection that is not over makes progress (bytes acknowledged on the wire, something told to its user,
 //! or, once, a RST that ends what is left of a connection before, after which its SYN waits for its timer:
 //! RFC 9293 sections 3.5.1 and 3.10.7.3) no later than `min(rto_max, 2 (S + R)) + R` after its last progress
 //! or the last harm that the wire did, whichever is later. `R` is one second (the RTO before a measurement,

@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use dp::{Burst, LinkState, Mbuf, Mempool, Offloads, Port, PortCounters, PortInfo, TsoLimits};
 
-/// Room of one buffer, octets: as devices have it, or the frame where that is larger.
-const DATA_OCTETS_MIN: usize = 2048;
+/// Room of one buffer, bytes: as devices have it, or the frame where that is larger.
+const DATA_BYTES_MIN: usize = 2048;
 
 /// What a host did with a frame.
 #[derive(Debug)]
@@ -56,7 +56,7 @@ impl Socket {
     /// What the port took since the last call.
     pub fn take_sent(&self) -> Vec<Vec<u8>> {
         let taken = |sent| match sent {
-            Sent::Whole(octets) | Sent::Taken(octets) => Some(octets),
+            Sent::Whole(bytes) | Sent::Taken(bytes) => Some(bytes),
             Sent::Offered(_) => None,
         };
         self.take_sendings().into_iter().filter_map(taken).collect()
@@ -76,7 +76,7 @@ impl Socket {
 
     /// Whether the pool has buffers for a frame more than waits already.
     pub fn has_buffers_for(&self, frame: &[u8]) -> bool {
-        let buffers = |octets: &[u8]| octets.len().div_ceil(self.pool.data_octets());
+        let buffers = |bytes: &[u8]| bytes.len().div_ceil(self.pool.data_bytes());
         let waiting: usize = self.lock().rx.iter().map(|frame| buffers(frame)).sum();
         waiting + buffers(frame) <= self.pool.available()
     }
@@ -101,7 +101,7 @@ struct SimPort {
 /// The port of host `side`, with `mbufs` buffers.
 pub fn port(side: usize, mtu: u16, mbufs: usize) -> (Box<dyn Port>, Socket) {
     let name = ["sim-a", "sim-b"][side];
-    let pool = Mempool::heap(name, mbufs, (usize::from(mtu) + 18).next_multiple_of(64).max(DATA_OCTETS_MIN));
+    let pool = Mempool::heap(name, mbufs, (usize::from(mtu) + 18).next_multiple_of(64).max(DATA_BYTES_MIN));
     let info = PortInfo {
         name: name.to_owned(),
         mac: mac(side),
@@ -125,10 +125,10 @@ impl SimPort {
     }
 }
 
-/// `octets` in buffers of `pool`, as many as it takes; `None` when it has too few.
-fn fill(pool: &Mempool, octets: &[u8]) -> Option<Mbuf> {
+/// `bytes` in buffers of `pool`, as many as it takes; `None` when it has too few.
+fn fill(pool: &Mempool, bytes: &[u8]) -> Option<Mbuf> {
     let mut chain: Option<Mbuf> = None;
-    for piece in octets.chunks(pool.data_octets()) {
+    for piece in bytes.chunks(pool.data_bytes()) {
         let mut buf = pool.alloc()?;
         buf.append_slice(piece).then_some(())?;
         match &mut chain {
@@ -152,12 +152,12 @@ impl Port for SimPort {
         let mut shared = self.lock();
         let before = frames.len();
         while !frames.is_full()
-            && let Some(octets) = shared.rx.pop_front()
+            && let Some(bytes) = shared.rx.pop_front()
         {
-            match fill(&self.pool, &octets) {
+            match fill(&self.pool, &bytes) {
                 Some(frame) => {
                     shared.counters.rx_frames += 1;
-                    shared.counters.rx_octets += octets.len() as u64;
+                    shared.counters.rx_bytes += bytes.len() as u64;
                     frames.push(frame);
                 }
                 None => shared.counters.rx_no_mbuf += 1,
@@ -168,11 +168,11 @@ impl Port for SimPort {
 
     fn tx_burst(&mut self, _now_us: u64, frames: &mut Burst) -> usize {
         let mut shared = self.lock();
-        let octets = |frame: &Mbuf| frame.segments().flatten().copied().collect::<Vec<u8>>();
+        let bytes = |frame: &Mbuf| frame.segments().flatten().copied().collect::<Vec<u8>>();
         let known = shared.offered;
         if shared.stuck {
             shared.counters.tx_ring_full += frames.len() as u64;
-            shared.tx.extend(frames.iter().skip(known).map(|frame| Sent::Offered(octets(frame))));
+            shared.tx.extend(frames.iter().skip(known).map(|frame| Sent::Offered(bytes(frame))));
             shared.offered = frames.len();
             return 0;
         }
@@ -180,10 +180,10 @@ impl Port for SimPort {
         for (number, frame) in frames.drain(..).enumerate() {
             // Without carrier the simulator loses it: but it was sent, for all that its sender knows.
             shared.counters.tx_link_down += u64::from(shared.down);
-            let octets = octets(&frame);
+            let bytes = bytes(&frame);
             shared.counters.tx_frames += 1;
-            shared.counters.tx_octets += octets.len() as u64;
-            shared.tx.push(if number < known { Sent::Taken(octets) } else { Sent::Whole(octets) });
+            shared.counters.tx_bytes += bytes.len() as u64;
+            shared.tx.push(if number < known { Sent::Taken(bytes) } else { Sent::Whole(bytes) });
         }
         shared.offered = 0;
         taken

@@ -95,8 +95,8 @@ pub struct Total {
     pub seeds: u64,
     /// Runs that failed.
     pub failures: u64,
-    /// Octets delivered and checked.
-    pub octets: u64,
+    /// Bytes delivered and checked.
+    pub bytes: u64,
     /// Operations completed and checked.
     pub operations: u64,
     /// Frames sent.
@@ -109,7 +109,7 @@ pub struct Total {
     pub cuts: u64,
     /// Times that a path was found to carry more.
     pub raises: u64,
-    /// Octets, or FPDUs, taken up ahead of their frontier.
+    /// Bytes, or FPDUs, taken up ahead of their frontier.
     pub early: u64,
     /// What happened in the runs that did not fail.
     pub sightings: Sightings,
@@ -118,11 +118,11 @@ pub struct Total {
 impl fmt::Display for Total {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self {
-            seeds, failures, octets, operations, frames, lost, retransmits, cuts, raises, early, ..
+            seeds, failures, bytes, operations, frames, lost, retransmits, cuts, raises, early, ..
         } = self;
         write!(
             f,
-            "seeds {seeds} failures {failures} octets {octets} operations {operations} frames {frames} lost {lost} \
+            "seeds {seeds} failures {failures} bytes {bytes} operations {operations} frames {frames} lost {lost} \
              retransmits {retransmits} cuts {cuts} raises {raises} early {early}"
         )
     }
@@ -178,7 +178,7 @@ pub fn check_all_with(
 
 impl Total {
     fn add(&mut self, stats: &Stats) {
-        self.octets += stats.moved.octets;
+        self.bytes += stats.moved.bytes;
         self.operations += stats.moved.operations;
         self.frames += stats.frames;
         self.lost += stats.lost;
@@ -193,7 +193,7 @@ impl Total {
     pub fn join(&mut self, other: &Self) {
         self.seeds += other.seeds;
         self.failures += other.failures;
-        self.octets += other.octets;
+        self.bytes += other.bytes;
         self.operations += other.operations;
         self.frames += other.frames;
         self.lost += other.lost;

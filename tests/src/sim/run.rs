@@ -183,7 +183,7 @@ impl Run {
             queue,
             sockets: [socket_a, socket_b],
             links: [link(0), link(1)],
-            lro: setup.lro.map(|lro| lro.map(|(octets, hold_us)| Joiner::new(octets, hold_us))),
+            lro: setup.lro.map(|lro| lro.map(|(bytes, hold_us)| Joiner::new(bytes, hold_us))),
             watch,
             wakes: [Some(START_US), Some(START_US)],
             turns: Default::default(),
@@ -318,7 +318,7 @@ impl Run {
     fn is_refused(&mut self, side: usize, frame: &Frame) -> bool {
         let reason = match self.stopped[side] {
             Some(most) if self.waiting[side].len() >= most => Sight::LostAtStopped,
-            None if !self.kept[side].is_empty() && !self.sockets[side].has_buffers_for(&frame.octets) => {
+            None if !self.kept[side].is_empty() && !self.sockets[side].has_buffers_for(&frame.bytes) => {
                 Sight::LostForBuffers
             }
             _ => return false,
@@ -332,22 +332,22 @@ impl Run {
     /// Frames reach host `side`, if it has carrier.
     fn deliver(&mut self, side: usize, frames: Vec<Frame>) {
         for frame in frames {
-            if self.is_cut_off(&frame.octets) || self.is_refused(side, &frame) {
+            if self.is_cut_off(&frame.bytes) || self.is_refused(side, &frame) {
                 continue;
             }
             if self.stopped[side].is_some() {
                 self.waiting[side].push(frame);
                 continue;
             }
-            self.trace.add(self.now_us, side as u64 + 2, &frame.octets);
+            self.trace.add(self.now_us, side as u64 + 2, &frame.bytes);
             self.watch.on_delivered(self.now_us, side, &frame, self.world.condition(side));
-            self.sockets[side].deliver(frame.octets);
+            self.sockets[side].deliver(frame.bytes);
         }
     }
 
     /// Whether there is no carrier for this segment. As everywhere, only TCP suffers.
-    fn is_cut_off(&mut self, octets: &[u8]) -> bool {
-        let cut_off = self.setup.flaps.iter().any(|span| span.holds(self.now_us)) && parse(octets).is_some();
+    fn is_cut_off(&mut self, bytes: &[u8]) -> bool {
+        let cut_off = self.setup.flaps.iter().any(|span| span.holds(self.now_us)) && parse(bytes).is_some();
         if cut_off {
             self.stats.lost += 1;
             self.stats.coverage.saw(Sight::LostWithoutCarrier, 1);
@@ -374,20 +374,20 @@ impl Run {
         let condition = self.world.condition(side);
         for sent in self.sockets[side].take_sendings() {
             self.sent_last_us = self.now_us;
-            let (octets, is_news, leaves) = match sent {
-                Sent::Whole(octets) => (octets, true, true),
-                Sent::Offered(octets) => (octets, true, false),
-                Sent::Taken(octets) => (octets, false, true),
+            let (bytes, is_news, leaves) = match sent {
+                Sent::Whole(bytes) => (bytes, true, true),
+                Sent::Offered(bytes) => (bytes, true, false),
+                Sent::Taken(bytes) => (bytes, false, true),
             };
             if is_news {
                 self.stats.frames += 1;
-                self.trace.add(self.now_us, side as u64, &octets);
+                self.trace.add(self.now_us, side as u64, &bytes);
                 self.watch
-                    .on_sent(self.now_us, side, &octets, condition)
+                    .on_sent(self.now_us, side, &bytes, condition)
                     .map_err(|what| format!("host {side}: {what}"))?;
             }
-            if leaves && !self.is_cut_off(&octets) {
-                let outcome = self.links[side].carry(self.now_us, octets);
+            if leaves && !self.is_cut_off(&bytes) {
+                let outcome = self.links[side].carry(self.now_us, bytes);
                 self.enter(side, outcome);
             }
         }
@@ -422,15 +422,15 @@ impl Run {
         if outcome.harmed {
             self.harmed_us = self.now_us;
         }
-        outcome.taken_back.into_iter().for_each(|octets| self.links[1 - side].take_back(octets));
+        outcome.taken_back.into_iter().for_each(|bytes| self.links[1 - side].take_back(bytes));
         for port in outcome.poisoned {
             self.world.poisoned(port);
         }
         for (at_us, frame) in outcome.arrivals {
             self.queue.push(at_us, Happening::Arrival(1 - side, frame));
         }
-        for (at_us, octets) in outcome.back {
-            let frame = Frame { octets, damage: Default::default() };
+        for (at_us, bytes) in outcome.back {
+            let frame = Frame { bytes, damage: Default::default() };
             self.queue.push(at_us, Happening::Arrival(side, frame));
         }
     }

@@ -15,9 +15,9 @@ use super::world::{RdmaPlan, StreamPlan};
 #[derive(Clone, Copy, Debug)]
 pub struct Stock {
     /// Receive buffer of a socket.
-    pub rx_octets: usize,
+    pub rx_bytes: usize,
     /// Send buffer of a socket.
-    pub tx_octets: usize,
+    pub tx_bytes: usize,
     /// Nagle's algorithm.
     pub nagle: bool,
     /// CUBIC; else no congestion control at all.
@@ -35,12 +35,12 @@ pub struct HostSetup {
     pub tcp: TcpConfig,
     /// Buffers of its port.
     pub mbufs: usize,
-    /// What its stack may hold ahead of the frontiers, octets of packet buffers.
-    pub out_of_order_octets: u64,
+    /// What its stack may hold ahead of the frontiers, bytes of packet buffers.
+    pub out_of_order_bytes: u64,
     /// Key of its secrets.
     pub key: [u8; 32],
     /// What an engine's queue pair sends in a turn.
-    pub turn_octets: usize,
+    pub turn_bytes: usize,
     /// smoltcp's sockets rather than tcp-lite.
     pub stock: Option<Stock>,
     /// Connections that may be half-open at a listener.
@@ -74,7 +74,7 @@ impl HostSetup {
             events: 1024,
             neighbors: 4,
             backlog,
-            out_of_order_octets: self.out_of_order_octets,
+            out_of_order_bytes: self.out_of_order_bytes,
             ..Limits::default()
         }
     }
@@ -156,7 +156,7 @@ pub struct Setup {
     pub hosts: [HostSetup; 2],
     /// What each sends goes this way.
     pub links: [Plan; 2],
-    /// Large receive offload of each host: octets, and how long a segment waits.
+    /// Large receive offload of each host: bytes, and how long a segment waits.
     pub lro: [Option<(usize, u64)>; 2],
     /// When both ports have no carrier.
     pub flaps: Vec<Span>,
@@ -181,7 +181,7 @@ impl Setup {
     pub fn pause_us(&self) -> u64 {
         let wire = |plan: &Plan| {
             let held = plan.join.map_or(0, |(_, hold_us)| hold_us);
-            plan.delay_us + plan.reorder_us + held + plan.queue_octets.min(1 << 22) * 1000 / plan.rate
+            plan.delay_us + plan.reorder_us + held + plan.queue_bytes.min(1 << 22) * 1000 / plan.rate
         };
         let lro: u64 = self.lro.iter().flatten().map(|(_, hold_us)| hold_us).sum();
         let delayed: u64 = self.hosts.iter().map(|host| host.tcp.delayed_ack.total_micros()).sum();

@@ -12,10 +12,10 @@ impl Default for Trace {
 
 impl Trace {
     /// Adds a frame that passes `place` at `now_us`.
-    pub fn add(&mut self, now_us: u64, place: u64, octets: &[u8]) {
+    pub fn add(&mut self, now_us: u64, place: u64, bytes: &[u8]) {
         self.mix(now_us);
-        self.mix(place << 32 | octets.len() as u64);
-        for chunk in octets.chunks(8) {
+        self.mix(place << 32 | bytes.len() as u64);
+        for chunk in bytes.chunks(8) {
             let mut word = [0; 8];
             word[..chunk.len()].copy_from_slice(chunk);
             self.mix(u64::from_le_bytes(word));

@@ -11,10 +11,10 @@ use super::{Opener, Report, Sink, Source, Task, Way};
 use crate::lab::Result;
 use crate::{ensure, lab_error};
 
-/// Octets received that wait for a reader who pauses: little, so that the window closes.
+/// Bytes received that wait for a reader who pauses: little, so that the window closes.
 const RECEIVE_BUFFER: usize = 64 << 10;
 
-/// Octets from one that is urgent to the next.
+/// Bytes from one that is urgent to the next.
 const URGENT: usize = 8192;
 
 /// `MSG_FASTOPEN`, which rustix has no name for.
@@ -23,7 +23,7 @@ const FAST_OPEN: SendFlags = SendFlags::from_bits_retain(0x2000_0000);
 /// Opens, moves and closes the stream. `ready` is called once the peer may connect.
 ///
 /// # Errors
-/// When the system's TCP reports one, an octet is wrong or missing, or the limit has passed.
+/// When the system's TCP reports one, a byte is wrong or missing, or the limit has passed.
 pub fn run(task: &Task, ready: impl FnOnce()) -> Result<Report> {
     let opened = Instant::now();
     let mut source = Source::new(task);
@@ -89,7 +89,7 @@ fn probe(stream: &TcpStream, every: Duration) -> rustix::io::Result<()> {
 fn send(stream: &mut TcpStream, mut source: Source, task: &Task, opened: Instant) -> Result<Report> {
     let mut pause = task.manners.pause();
     while !source.next().is_empty() {
-        let octets = if task.manners.urgent {
+        let bytes = if task.manners.urgent {
             let next = source.next();
             let chunk = &next[..next.len().min(URGENT)];
             let (urgent, others) = chunk.split_last().ok_or_else(|| lab_error!("an empty chunk"))?;
@@ -99,14 +99,14 @@ fn send(stream: &mut TcpStream, mut source: Source, task: &Task, opened: Instant
         } else {
             stream.write(source.next())?
         };
-        source.take(octets);
+        source.take(bytes);
         if source.is_half() {
             thread::sleep(pause.take().unwrap_or_default());
         }
     }
     stream.shutdown(Shutdown::Write)?;
     let more = stream.read(&mut [0u8; 1])?;
-    ensure!(more == 0, "octets from a peer that had none to send");
+    ensure!(more == 0, "bytes from a peer that had none to send");
     Ok(source.report(opened.elapsed()))
 }
 
@@ -119,13 +119,13 @@ fn receive(stream: &mut TcpStream, task: &Task, opened: Instant) -> Result<Repor
         if sink.is_half() {
             thread::sleep(pause.take().unwrap_or_default());
         }
-        let octets = stream.read(&mut buffer)?;
-        if octets == 0 {
+        let bytes = stream.read(&mut buffer)?;
+        if bytes == 0 {
             break;
         }
-        sink.put(offset, &buffer[..octets])?;
-        offset += octets as u64;
-        ensure!(opened.elapsed() < task.limit, "{offset} octets in {:?}", task.limit);
+        sink.put(offset, &buffer[..bytes])?;
+        offset += bytes as u64;
+        ensure!(opened.elapsed() < task.limit, "{offset} bytes in {:?}", task.limit);
     }
     stream.shutdown(Shutdown::Write)?;
     sink.report(opened.elapsed())

@@ -22,7 +22,7 @@ const IDLE_REST: Duration = Duration::from_micros(50);
 /// Opens, moves and closes the stream on `port`, as the host `address`. `ready` is called once the peer may connect.
 ///
 /// # Errors
-/// When the connection ends otherwise than by both sides' FIN, an octet is wrong or missing, or the limit has
+/// When the connection ends otherwise than by both sides' FIN, a byte is wrong or missing, or the limit has
 /// passed.
 pub fn run(port: &mut dyn Port, address: IpCidr, task: &Task, ready: impl FnOnce()) -> Result<Report> {
     let mut host = Host::new(port, address, task)?;
@@ -58,7 +58,7 @@ struct Host<'a> {
     pause: Option<Duration>,
     /// It stands still until then.
     paused_until_us: Option<u64>,
-    /// Octets received meanwhile: they count against the window.
+    /// Bytes received meanwhile: they count against the window.
     unread: usize,
     outgoing: Burst,
 }
@@ -69,9 +69,9 @@ impl<'a> Host<'a> {
         let mut addresses = ArrayVec::new();
         addresses.push(address);
         let default = TcpConfig::default();
-        let recv_window_octets = match task.manners.window {
-            0 => default.recv_window_octets,
-            octets => octets,
+        let recv_window_bytes = match task.manners.window {
+            0 => default.recv_window_bytes,
+            bytes => bytes,
         };
         let ecn = if task.manners.ecn { EcnMode::Request } else { EcnMode::default() };
         let config = StackConfig {
@@ -83,12 +83,7 @@ impl<'a> Host<'a> {
             mtu: info.mtu,
             offloads: info.offloads,
             limits: Limits { connections: 16, ..Limits::default() },
-            tcp: TcpConfig {
-                time_wait: tcp_lite::Duration::from_secs(1),
-                ecn,
-                recv_window_octets,
-                ..default
-            },
+            tcp: TcpConfig { time_wait: tcp_lite::Duration::from_secs(1), ecn, recv_window_bytes, ..default },
             seed: seed()?,
         };
         let stack = Stack::new(config, port.mempool().clone());
@@ -190,17 +185,17 @@ impl<'a> Host<'a> {
         Ok(())
     }
 
-    /// Octets were handed up: they are read, or wait.
+    /// Bytes were handed up: they are read, or wait.
     fn read(&mut self, conn: ConnId, received: &Received) {
-        let octets = received.buf.len();
+        let bytes = received.buf.len();
         if self.paused_until_us.is_none() {
-            self.stack.release(conn, octets);
+            self.stack.release(conn, bytes);
             return;
         }
-        self.unread += octets;
+        self.unread += bytes;
         // What is ahead of the frontier counts already.
         if received.offset < received.frontier {
-            self.stack.hold(conn, octets);
+            self.stack.hold(conn, bytes);
         }
     }
 
@@ -222,7 +217,7 @@ impl<'a> Host<'a> {
         }
     }
 
-    /// Hands over what the send buffer takes, and the FIN behind the last octet.
+    /// Hands over what the send buffer takes, and the FIN behind the last byte.
     fn send(&mut self, now: Instant) -> Result<()> {
         let Some(conn) = self
             .conn
@@ -231,13 +226,13 @@ impl<'a> Host<'a> {
             return Ok(());
         };
         loop {
-            let octets = self.source.next();
-            if octets.is_empty() {
+            let bytes = self.source.next();
+            if bytes.is_empty() {
                 self.fin_sent = true;
                 self.stack.close(now, conn);
                 return Ok(());
             }
-            match self.stack.send(now, conn, octets) {
+            match self.stack.send(now, conn, bytes) {
                 Ok(taken) => self.source.take(taken),
                 Err(SendError::BufferFull | SendError::NoMbuf) => return Ok(()),
                 // Not established yet.

@@ -1,4 +1,4 @@
-//! What the end of a stream does besides moving octets, so that the other one has something to bear.
+//! What the end of a stream does besides moving bytes, so that the other one has something to bear.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ pub struct Manners {
     /// The system's TCP: probes after so many seconds of silence, and again after as many; one in vain is the end.
     #[arg(long)]
     pub keepalive: Option<u64>,
-    /// The system's TCP: one octet in 8192 is sent as urgent.
+    /// The system's TCP: one byte in 8192 is sent as urgent.
     #[arg(long)]
     pub urgent: bool,
     /// The system's TCP: connects by fast open (RFC 7413).
@@ -22,7 +22,7 @@ pub struct Manners {
     /// The system's TCP: connects by Multipath TCP (RFC 8684), which falls back to TCP.
     #[arg(long)]
     pub multipath: bool,
-    /// Ours: the receive window, octets; 0: the stack's default.
+    /// Ours: the receive window, bytes; 0: the stack's default.
     #[arg(long, default_value_t = 0)]
     pub window: u32,
     /// Ours: asks for ECN (RFC 3168).

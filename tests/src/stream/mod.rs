@@ -42,8 +42,8 @@ pub struct Task {
     pub opener: Opener,
     /// Who sends.
     pub way: Way,
-    /// Length of the stream, octets.
-    pub octets: u64,
+    /// Length of the stream, bytes.
+    pub bytes: u64,
     /// Seed of its pattern.
     pub seed: u64,
     /// How long all of it may take.
@@ -52,12 +52,12 @@ pub struct Task {
     pub manners: Manners,
 }
 
-/// A stream that went as it should: complete, every octet in its place, closed by both sides. Written out, it is what
+/// A stream that went as it should: complete, every byte in its place, closed by both sides. Written out, it is what
 /// both sides agree on.
 #[derive(Clone, Copy, Debug)]
 pub struct Report {
-    /// Octets sent or received.
-    pub octets: u64,
+    /// Bytes sent or received.
+    pub bytes: u64,
     /// Their CRC32C.
     pub crc: u32,
     /// From opening the connection to the last acknowledgement of its end.
@@ -68,14 +68,14 @@ pub struct Report {
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "octets {} crc32c {:08x}", self.octets, self.crc)
+        write!(f, "bytes {} crc32c {:08x}", self.bytes, self.crc)
     }
 }
 
-/// The octets of a stream on its way out: what comes next, and the checksum so far.
+/// The bytes of a stream on its way out: what comes next, and the checksum so far.
 pub(crate) struct Source {
     pattern: Pattern,
-    octets: u64,
+    bytes: u64,
     chunk: Vec<u8>,
     taken: usize,
     offset: u64,
@@ -83,13 +83,13 @@ pub(crate) struct Source {
 }
 
 impl Source {
-    /// Octets prepared at a time.
+    /// Bytes prepared at a time.
     const CHUNK: u64 = 1 << 16;
 
     pub(crate) fn new(task: &Task) -> Self {
         Self {
             pattern: Pattern::new(task.seed),
-            octets: task.octets,
+            bytes: task.bytes,
             chunk: Vec::new(),
             taken: 0,
             offset: 0,
@@ -97,68 +97,68 @@ impl Source {
         }
     }
 
-    /// The octets to send next; empty when all have been taken.
+    /// The bytes to send next; empty when all have been taken.
     pub(crate) fn next(&mut self) -> &[u8] {
         if self.taken == self.chunk.len() {
-            let octets = (self.octets - self.offset).min(Self::CHUNK);
-            self.chunk.resize(octets as usize, 0);
+            let bytes = (self.bytes - self.offset).min(Self::CHUNK);
+            self.chunk.resize(bytes as usize, 0);
             self.pattern.fill(self.offset, &mut self.chunk);
             self.crc = crc32c::crc32c_append(self.crc, &self.chunk);
-            self.offset += octets;
+            self.offset += bytes;
             self.taken = 0;
         }
         &self.chunk[self.taken..]
     }
 
-    /// Says that the first `octets` of [`Source::next`] are on their way.
-    pub(crate) fn take(&mut self, octets: usize) {
-        self.taken += octets;
+    /// Says that the first `bytes` of [`Source::next`] are on their way.
+    pub(crate) fn take(&mut self, bytes: usize) {
+        self.taken += bytes;
     }
 
     /// Whether half of the stream is on its way.
     pub(crate) fn is_half(&self) -> bool {
-        self.offset >= self.octets / 2
+        self.offset >= self.bytes / 2
     }
 
     pub(crate) fn report(&self, elapsed: Duration) -> Report {
-        Report { octets: self.offset, crc: self.crc, elapsed, counters: None }
+        Report { bytes: self.offset, crc: self.crc, elapsed, counters: None }
     }
 }
 
-/// The octets of a stream as they come in, in any order, each once.
+/// The bytes of a stream as they come in, in any order, each once.
 pub(crate) struct Sink {
     pattern: Pattern,
-    octets: Vec<u8>,
+    bytes: Vec<u8>,
     received: u64,
 }
 
 impl Sink {
     pub(crate) fn new(task: &Task) -> Self {
-        Self { pattern: Pattern::new(task.seed), octets: vec![0; task.octets as usize], received: 0 }
+        Self { pattern: Pattern::new(task.seed), bytes: vec![0; task.bytes as usize], received: 0 }
     }
 
     /// Takes a piece and checks it.
     pub(crate) fn put(&mut self, offset: u64, piece: &[u8]) -> Result<()> {
         let end = offset + piece.len() as u64;
-        ensure!(end <= self.octets.len() as u64, "octets up to {end} of a stream of {}", self.octets.len());
+        ensure!(end <= self.bytes.len() as u64, "bytes up to {end} of a stream of {}", self.bytes.len());
         if let Some(at) = self.pattern.first_wrong(offset, piece) {
-            return Err(crate::lab_error!("octet {at} of the stream is wrong"));
+            return Err(crate::lab_error!("byte {at} of the stream is wrong"));
         }
-        self.octets[offset as usize..end as usize].copy_from_slice(piece);
+        self.bytes[offset as usize..end as usize].copy_from_slice(piece);
         self.received += piece.len() as u64;
         Ok(())
     }
 
     /// Whether half of the stream is here.
     pub(crate) fn is_half(&self) -> bool {
-        self.received >= self.octets.len() as u64 / 2
+        self.received >= self.bytes.len() as u64 / 2
     }
 
     /// The stream is over: it has to be complete.
     pub(crate) fn report(&self, elapsed: Duration) -> Result<Report> {
-        let expected = self.octets.len() as u64;
-        ensure!(self.received == expected, "the stream ended after {} of {expected} octets", self.received);
-        let crc = crc32c::crc32c(&self.octets);
-        Ok(Report { octets: self.received, crc, elapsed, counters: None })
+        let expected = self.bytes.len() as u64;
+        ensure!(self.received == expected, "the stream ended after {} of {expected} bytes", self.received);
+        let crc = crc32c::crc32c(&self.bytes);
+        Ok(Report { bytes: self.received, crc, elapsed, counters: None })
     }
 }

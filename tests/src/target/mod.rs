@@ -27,6 +27,6 @@ pub struct Manners {
 }
 
 /// Private data without the zeros that may follow it.
-fn text(octets: &[u8]) -> String {
-    String::from_utf8_lossy(octets).trim_end_matches('\0').to_owned()
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).trim_end_matches('\0').to_owned()
 }

@@ -5,7 +5,7 @@ use iwarp::verbs::RemoteAddr;
 
 use crate::contract::MAGIC;
 
-const MAX_OCTETS: usize = 65_536;
+const MAX_BYTES: usize = 65_536;
 const MAX_REGIONS: usize = 4;
 /// `recv` words, and receives of one of them.
 const MAX_RECEIVE_WORDS: usize = 4;
@@ -77,8 +77,8 @@ impl Scene {
         if needs_peer && scene.peer.is_none() {
             return Err("peer".into());
         }
-        let octets: usize = all.clone().map(|operation| operation.length).sum();
-        if all.count() > MAX_OPERATIONS || octets > MAX_OCTETS {
+        let bytes: usize = all.clone().map(|operation| operation.length).sum();
+        if all.count() > MAX_OPERATIONS || bytes > MAX_BYTES {
             return Err("do".into());
         }
         Ok(scene)
@@ -93,7 +93,7 @@ impl Scene {
             Some(("recv", wish)) => {
                 let (count, length) = wish.split_once('x')?;
                 let count = number(count, MAX_RECEIVES).filter(|count| *count > 0)?;
-                self.receives.push((count, number(length, MAX_OCTETS)?));
+                self.receives.push((count, number(length, MAX_BYTES)?));
                 (self.receives.len() <= MAX_RECEIVE_WORDS).then_some(())
             }
             Some(("ird", depth)) => self.ird.replace(self::depth(depth)?).is_none().then_some(()),
@@ -127,11 +127,11 @@ impl Scene {
 
 /// Digits and nothing else: no sign.
 fn decimal(text: &str) -> Option<u64> {
-    text.bytes().all(|octet| octet.is_ascii_digit()).then(|| text.parse().ok())?
+    text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse().ok())?
 }
 
 fn hexadecimal(text: &str) -> Option<u64> {
-    let digits = text.bytes().all(|octet| octet.is_ascii_digit() || (b'a'..=b'f').contains(&octet));
+    let digits = text.bytes().all(|byte| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte));
     digits.then(|| u64::from_str_radix(text, 16).ok())?
 }
 
@@ -145,7 +145,7 @@ fn depth(text: &str) -> Option<u16> {
 
 fn region(wish: &str) -> Option<RegionWish> {
     let mut fields = wish.split(':');
-    let length = number(fields.next()?, MAX_OCTETS).filter(|length| *length > 0)?;
+    let length = number(fields.next()?, MAX_BYTES).filter(|length| *length > 0)?;
     let mut access = Access::LOCAL_WRITE;
     let rights = fields.next().filter(|rights| !rights.is_empty())?;
     for right in rights.chars().filter(|_| rights != "-") {
@@ -180,7 +180,7 @@ fn operation(text: &str) -> Option<Operation> {
     };
     let kind = text.chars().next()?;
     let length = match kind {
-        'w' | 'r' | 's' | 'e' | 'i' | 'j' => number(&text[1..], MAX_OCTETS)?,
+        'w' | 'r' | 's' | 'e' | 'i' | 'j' => number(&text[1..], MAX_BYTES)?,
         'f' | 'c' | 'm' if text.len() == 1 => 0,
         _ => return None,
     };

@@ -13,7 +13,7 @@ use iwarp::verbs::{
 
 use super::report::{self, End};
 use super::scene::{Operation, RegionWish, Scene, Scope};
-use crate::contract::{MAGIC, SOURCE, pattern, pattern_octet};
+use crate::contract::{MAGIC, SOURCE, pattern, pattern_byte};
 
 /// Room for everything that a scene can make complete.
 const COMPLETIONS: usize = 512;
@@ -21,7 +21,7 @@ const COMPLETIONS: usize = 512;
 const TEXT_ID: u64 = u64::MAX;
 /// Operations count from here, receives from 0.
 const OPERATION_ID: u64 = 1000;
-/// Octets of an atomic's result.
+/// Bytes of an atomic's result.
 const WORD: usize = 8;
 
 /// A connection.
@@ -68,10 +68,10 @@ impl Pieces {
         Ok(Self { region: pd.reg_mr(end.max(1), Access::LOCAL_WRITE)?, places })
     }
 
-    fn octets(&self, piece: usize, length: usize) -> Result<Vec<u8>, Error> {
-        let mut octets = vec![0; length];
-        self.region.read_at(self.places[piece].0, &mut octets)?;
-        Ok(octets)
+    fn bytes(&self, piece: usize, length: usize) -> Result<Vec<u8>, Error> {
+        let mut bytes = vec![0; length];
+        self.region.read_at(self.places[piece].0, &mut bytes)?;
+        Ok(bytes)
     }
 }
 
@@ -274,12 +274,12 @@ impl Stage {
             return Ok(format!("c=I:{status}:0:{:08x}", u32::from_be_bytes([a, b, c, d])));
         }
         let length = if completion.status == WcStatus::Success { completion.byte_len as usize } else { 0 };
-        let octets = match &self.receives {
-            Some(receives) => receives.octets(completion.wr_id as usize, length)?,
+        let bytes = match &self.receives {
+            Some(receives) => receives.bytes(completion.wr_id as usize, length)?,
             None => Vec::new(),
         };
         let kind = if completion.invalidated.is_some() { 'V' } else { 'R' };
-        Ok(format!("c={kind}:{status}:{length}:{:08x}", crc32c::crc32c(&octets)))
+        Ok(format!("c={kind}:{status}:{length}:{:08x}", crc32c::crc32c(&bytes)))
     }
 
     fn operation_word(&self, completion: &WorkCompletion) -> Result<String, Error> {
@@ -289,11 +289,11 @@ impl Stage {
         if operation.kind != 'r' || completion.status != WcStatus::Success {
             return Ok(format!("c={}:{status}:0:00000000", operation.kind));
         }
-        let octets = match &self.sinks {
-            Some(sinks) => sinks.octets(place, operation.length)?,
+        let bytes = match &self.sinks {
+            Some(sinks) => sinks.bytes(place, operation.length)?,
             None => Vec::new(),
         };
-        Ok(format!("c=r:{status}:{}:{:08x}", octets.len(), crc32c::crc32c(&octets)))
+        Ok(format!("c=r:{status}:{}:{:08x}", bytes.len(), crc32c::crc32c(&bytes)))
     }
 
     /// Whether the scene says to close now.
@@ -326,7 +326,7 @@ impl Stage {
     }
 }
 
-/// Octets of local memory that the answer to an operation needs.
+/// Bytes of local memory that the answer to an operation needs.
 fn sink_length(operation: &Operation) -> usize {
     match operation.kind {
         'r' => operation.length,
@@ -336,13 +336,12 @@ fn sink_length(operation: &Operation) -> usize {
 }
 
 fn changed(index: usize, region: &MemoryRegion) -> Result<Option<String>, Error> {
-    let mut octets = vec![0; region.len()];
-    region.read_at(0, &mut octets)?;
-    let differs = |at: &usize| octets[*at] != pattern_octet(index, *at);
-    let (Some(first), Some(last)) = ((0..octets.len()).find(differs), (0..octets.len()).rfind(differs))
-    else {
+    let mut bytes = vec![0; region.len()];
+    region.read_at(0, &mut bytes)?;
+    let differs = |at: &usize| bytes[*at] != pattern_byte(index, *at);
+    let (Some(first), Some(last)) = ((0..bytes.len()).find(differs), (0..bytes.len()).rfind(differs)) else {
         return Ok(None);
     };
-    let range = &octets[first..=last];
+    let range = &bytes[first..=last];
     Ok(Some(format!("d={index}:{first}+{}:{:08x}", range.len(), crc32c::crc32c(range))))
 }

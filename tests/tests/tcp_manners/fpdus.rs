@@ -1,4 +1,4 @@
-//! iWARP over Linux's TCP, which keeps the connection alive and sends urgent octets among FPDUs; our bridge looks on.
+//! iWARP over Linux's TCP, which keeps the connection alive and sends urgent bytes among FPDUs; our bridge looks on.
 
 use tests::device::af_packet;
 use tests::iwperf::{Net, START_TIMEOUT};
@@ -15,11 +15,11 @@ pub(crate) fn add(suite: &mut Suite) {
     suite.add("an_idle_iwarp_connection_answers_keepalives_and_goes_on", || {
         run("idle", &[], ("keepalives", 2))
     });
-    suite.add("urgent_octets_of_fpdus_are_octets_of_fpdus", || run("urgent", &[], ("urgent", 64)));
-    suite.add("urgent_octets_of_fpdus_with_markers_are_octets_of_fpdus", || {
+    suite.add("urgent_bytes_of_fpdus_are_bytes_of_fpdus", || run("urgent", &[], ("urgent", 64)));
+    suite.add("urgent_bytes_of_fpdus_with_markers_are_bytes_of_fpdus", || {
         run("urgent", &["--markers"], ("urgent", 64))
     });
-    suite.add("an_urgent_octet_between_fpdus_is_terminated_for_its_crc", || {
+    suite.add("an_urgent_byte_between_fpdus_is_terminated_for_its_crc", || {
         run("urgent-between", &[], ("urgent", 1))
     });
 }

@@ -11,15 +11,15 @@ use crate::{LIMIT, LINUX, OURS, START};
 
 /// MTU of devices over which joined segments pass; what the ends announce is that of Ethernet.
 const WIDE_MTU: u16 = 61_000;
-/// Largest frame of a ring, and octets of payload in a joined segment: nearly what an IP packet holds.
+/// Largest frame of a ring, and bytes of payload in a joined segment: nearly what an IP packet holds.
 const WIDE_FRAME: usize = 61_440;
 const WIDE_JOIN: usize = 60_000;
 /// The same where the programs have no say in how many buffers there are.
 const LONG_MTU: u16 = 15_500;
 const LONG_FRAME: usize = 16_384;
 const LONG_JOIN: usize = 15_000;
-/// Octets of a stream.
-const OCTETS: u64 = 2 * 1024 * 1024 + 12_345;
+/// Bytes of a stream.
+const BYTES: u64 = 2 * 1024 * 1024 + 12_345;
 /// Payload of a segment: an Ethernet packet without IP's header, TCP's and timestamps.
 const EMSS: u64 = 1448;
 
@@ -95,15 +95,15 @@ fn plain(deeds: Deeds, sender: Sender) -> Result<()> {
     let ours = lab.left.run(programs::own("tcp-stream")?).args(["--witness", "--mbufs", "1024"]);
     let ours = ours.args(["--vdev", &af_packet(0, "v0", WIDE_FRAME), "--ip", &format!("{OURS}/24")]);
     let linux = lab.right.run(programs::own("tcp-stream")?);
-    let ours = both(ours, linux, sender == Sender::Ours, sender, OCTETS)?;
+    let ours = both(ours, linux, sender == Sender::Ours, sender, BYTES)?;
     if sender == Sender::Linux && deeds.joins && !deeds.cuts {
         let longest = witness::count(&ours, "theirs", "longest")?;
-        ensure!(longest > 20 * EMSS, "no more than {longest} octets at once: {ours}");
+        ensure!(longest > 20 * EMSS, "no more than {longest} bytes at once: {ours}");
     }
     lab.conclude(deeds, if sender == Sender::Ours { "left" } else { "right" })
 }
 
-/// RDMA Reads from the right by the left, every octet checked; the wire reorders as well, so that FPDUs have to be found behind
+/// RDMA Reads from the right by the left, every byte checked; the wire reorders as well, so that FPDUs have to be found behind
 /// holes, too.
 fn fpdus(deeds: Deeds, options: &[&str]) -> Result<()> {
     let scratch = Scratch::new()?;

@@ -42,7 +42,7 @@ struct Case {
     sender: Sender,
     /// We connect.
     active: bool,
-    octets: u64,
+    bytes: u64,
     /// Settings of Linux's side: names below `net.ipv4`.
     sysctls: &'static [(&'static str, &'static str)],
     gro: Gro,
@@ -57,7 +57,7 @@ const BASE: Case = Case {
     name: "",
     sender: Sender::Linux,
     active: false,
-    octets: 2 * 1024 * 1024 + 12_345,
+    bytes: 2 * 1024 * 1024 + 12_345,
     sysctls: &[],
     gro: Gro::Off,
     ours: &[],
@@ -110,7 +110,7 @@ const WINDOWS: &[Case] = &[
 
 const RARE: &[Case] = &[
     Case {
-        name: "urgent_octets_are_octets_of_the_stream",
+        name: "urgent_bytes_are_bytes_of_the_stream",
         linux: &["--urgent"],
         proofs: &[Proof::AtLeast(Theirs, "urgent", 100)],
         ..BASE
@@ -129,7 +129,7 @@ const RARE: &[Case] = &[
         name: "data_in_a_syn_is_not_lost",
         sysctls: &[("tcp_fastopen", "5")],
         linux: &["--fast-open"],
-        proofs: &[Proof::AtLeast(Theirs, "syn_octets", 1), Proof::AtLeast(Linux, "TCPFastOpenActiveFail", 1)],
+        proofs: &[Proof::AtLeast(Theirs, "syn_bytes", 1), Proof::AtLeast(Linux, "TCPFastOpenActiveFail", 1)],
         ..BASE
     },
     Case {
@@ -232,7 +232,7 @@ const PLAIN: &[Case] = &[
 const JOINED: &[Case] = &[
     Case {
         name: "segments_joined_by_our_kernel_are_lost_and_sent_again",
-        octets: 64 * 1024 + 77,
+        bytes: 64 * 1024 + 77,
         gro: Gro::Ours,
         proofs: &[Proof::AtLeast(Stack, "rx_bad_checksum", 1), Proof::AtLeast(Theirs, "longest", 2 * 1448)],
         ..BASE
@@ -269,17 +269,17 @@ fn stream(case: &Case) -> Result<()> {
     let ours = left.run(programs::own("tcp-stream")?).args(["--witness", "--mbufs", "2048"]).args(case.ours);
     let ours = ours.args(["--vdev", &af_packet(0, "v0", frame), "--ip", &format!("{OURS}/24")]);
     let linux = right.run(programs::own("tcp-stream")?).args(case.linux);
-    let ours = both(ours, linux, case.active, case.sender, case.octets)?;
+    let ours = both(ours, linux, case.active, case.sender, case.bytes)?;
     Evidence::new(ours, &right)?.check(case.proofs)
 }
 
-/// Runs our end and Linux's, which have to agree on every octet; `active`: ours connects. Returns what ours printed.
+/// Runs our end and Linux's, which have to agree on every byte; `active`: ours connects. Returns what ours printed.
 ///
 /// # Errors
 /// With what both said.
-pub(crate) fn both(ours: Run, linux: Run, active: bool, sender: Sender, octets: u64) -> Result<String> {
-    let ours = task(ours, octets, active.then_some(LINUX), sender == Sender::Ours);
-    let linux = task(linux, octets, (!active).then_some(OURS), sender == Sender::Linux);
+pub(crate) fn both(ours: Run, linux: Run, active: bool, sender: Sender, bytes: u64) -> Result<String> {
+    let ours = task(ours, bytes, active.then_some(LINUX), sender == Sender::Ours);
+    let linux = task(linux, bytes, (!active).then_some(OURS), sender == Sender::Linux);
     let (first, second) = if active { (linux, ours) } else { (ours, linux) };
     let mut first = first.spawn()?;
     first.wait_for("ready", START)?;
@@ -290,17 +290,17 @@ pub(crate) fn both(ours: Run, linux: Run, active: bool, sender: Sender, octets: 
         .map_err(|error| lab_error!("{error}\n---- the listener\n{}", first.text()))?;
     let first = first.finish(START)?.success()?;
     let (ours, linux) = if active { (second, first) } else { (first, second) };
-    let line = |text: &str| text.lines().find(|line| line.starts_with("octets ")).map(str::to_owned);
+    let line = |text: &str| text.lines().find(|line| line.starts_with("bytes ")).map(str::to_owned);
     ensure!(line(&ours).is_some() && line(&ours) == line(&linux), "ours: {ours}\nLinux's: {linux}");
     Ok(ours)
 }
 
 /// With the peer to connect to, if it connects.
-fn task(run: Run, octets: u64, peer: Option<&str>, sends: bool) -> Run {
+fn task(run: Run, bytes: u64, peer: Option<&str>, sends: bool) -> Run {
     let run = match peer {
         Some(peer) => run.args(["--connect", &format!("{peer}:{PORT}")]),
         None => run.args(["--listen", &PORT.to_string()]),
     };
     let way = if sends { "send" } else { "receive" };
-    run.args(["--octets", &octets.to_string(), "--seconds", &LIMIT.as_secs().to_string(), way])
+    run.args(["--bytes", &bytes.to_string(), "--seconds", &LIMIT.as_secs().to_string(), way])
 }

@@ -17,9 +17,9 @@ pub(crate) enum End {
     Source {
         #[command(flatten)]
         device: Device,
-        /// Octets of a frame.
+        /// Bytes of a frame.
         #[arg(long)]
-        octets: usize,
+        bytes: usize,
         /// For how long, milliseconds.
         #[arg(long, default_value_t = 500)]
         ms: u64,
@@ -33,9 +33,9 @@ pub(crate) enum End {
     Ping {
         #[command(flatten)]
         device: Device,
-        /// Octets of a frame.
+        /// Bytes of a frame.
         #[arg(long)]
-        octets: usize,
+        bytes: usize,
         /// How many.
         #[arg(long, default_value_t = 100_000)]
         count: usize,
@@ -53,7 +53,7 @@ pub(crate) struct Device {
     /// DPDK device.
     #[arg(long)]
     vdev: String,
-    /// MTU, octets.
+    /// MTU, bytes.
     #[arg(long)]
     mtu: u16,
     /// CPU to run on.
@@ -78,15 +78,15 @@ pub(crate) fn run(end: End) -> ExitCode {
 
 fn work(end: End) -> Result<Sent> {
     match end {
-        End::Source { device, octets, ms } => {
-            return frames::source(&mut *open(&device)?, octets, Duration::from_millis(ms));
+        End::Source { device, bytes, ms } => {
+            return frames::source(&mut *open(&device)?, bytes, Duration::from_millis(ms));
         }
         End::Sink { device } => {
             let passed = frames::sink(&mut *open(&device)?)?;
             println!("{}", serde_json::to_string(&passed).map_err(|error| lab_error!("{error}"))?);
         }
-        End::Ping { device, octets, count } => {
-            println!("{}", frames::ping(&mut *open(&device)?, octets, count)?);
+        End::Ping { device, bytes, count } => {
+            println!("{}", frames::ping(&mut *open(&device)?, bytes, count)?);
         }
         End::Pong { device } => frames::pong(&mut *open(&device)?)?,
     }

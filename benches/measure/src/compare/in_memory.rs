@@ -32,7 +32,7 @@ struct Line {
 /// All of them that are wanted.
 pub(crate) fn measure(session: &Session, tally: &mut Tally) {
     for id in IDS.into_iter().filter(|id| session.options.wants(id)) {
-        // Counting octets gives the same each time.
+        // Counting bytes gives the same each time.
         let pairs = if id == "idle_qp_bytes" { 1 } else { session.pace.pairs };
         for _ in 0..pairs {
             let pair = take(session, id);
@@ -78,7 +78,7 @@ mod tests {
     #[test]
     fn a_figure_in_another_unit_is_refused() {
         let line = |unit| format!(r#"{{"id":"idle_qp_bytes","ours":3000,"theirs":4096,"unit":"{unit}"}}"#);
-        assert!(parse("idle_qp_bytes", &line("octets")).is_ok());
+        assert!(parse("idle_qp_bytes", &line("bytes")).is_ok());
         assert!(parse("idle_qp_bytes", &line("KiB")).unwrap_err().to_string().contains("KiB"));
     }
 

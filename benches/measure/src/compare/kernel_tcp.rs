@@ -17,7 +17,7 @@ pub(crate) enum End {
     Pong {
         /// Where to listen.
         address: SocketAddr,
-        /// Octets of a message.
+        /// Bytes of a message.
         #[arg(long, default_value_t = 64)]
         size: usize,
     },
@@ -25,7 +25,7 @@ pub(crate) enum End {
     Ping {
         /// Where to connect to.
         address: SocketAddr,
-        /// Octets of a message.
+        /// Bytes of a message.
         #[arg(long, default_value_t = 64)]
         size: usize,
         /// Round trips.
@@ -44,7 +44,7 @@ pub(crate) enum End {
     Source {
         /// Where to connect to.
         address: SocketAddr,
-        /// Octets of a message.
+        /// Bytes of a message.
         #[arg(long, default_value_t = 64)]
         size: usize,
         /// For how long.

@@ -22,7 +22,7 @@ const LOSS_PPM: u32 = 1000;
 const ADDRESSES: [&str; 2] = ["10.63.0.1", "10.63.0.2"];
 const MIDDLE: [&str; 2] = ["w0", "w1"];
 const DEV: &str = "v0";
-/// Room for a frame in the rings of a raw socket, octets.
+/// Room for a frame in the rings of a raw socket, bytes.
 const FRAME: usize = 2048;
 const START: Duration = Duration::from_secs(20);
 const LIMIT: Duration = Duration::from_secs(60);
@@ -74,7 +74,7 @@ fn completions(session: &Session, tally: &mut Tally) {
 /// Mb/s that the target confirmed.
 fn goodput(told: &Value) -> Result<f64> {
     ensure!(told["results"][0]["confirmed_by_target"] == true, "not confirmed by the target");
-    Ok(number(told, "/results/0/octets_per_s")? * 8.0 / 1e6)
+    Ok(number(told, "/results/0/bytes_per_s")? * 8.0 / 1e6)
 }
 
 /// Two ends and the wire between them.
@@ -157,7 +157,7 @@ mod tests {
 
     #[test]
     fn only_what_the_target_confirmed_is_goodput() {
-        let told = |confirmed: bool| json!({ "results": [{ "octets_per_s": 6.25e6, "confirmed_by_target": confirmed }] });
+        let told = |confirmed: bool| json!({ "results": [{ "bytes_per_s": 6.25e6, "confirmed_by_target": confirmed }] });
         assert_eq!(goodput(&told(true)).unwrap(), 50.0);
         assert!(goodput(&told(false)).is_err());
     }

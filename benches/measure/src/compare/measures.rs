@@ -59,7 +59,7 @@ pub(crate) const MEASURES: [Measure; 14] = [
     row("qps_1k", "64 of 1,000 queue pairs active", "64 of 64", "GB/s", 0.9, 1.0),
     row("qps_10k", "64 of 10,000 queue pairs active", "64 of 64", "GB/s", 0.9, 1.0),
     row("cores_2", "gain of a second core", "0.9 of a copy and CRC loop's", "x", 1.0, 1.1),
-    less("idle_qp_bytes", "memory of an idle queue pair", "4 KiB", "octets", 1.0, 0.5),
+    less("idle_qp_bytes", "memory of an idle queue pair", "4 KiB", "bytes", 1.0, 0.5),
     row("vs_smoltcp", "our TCP below MPA, MTU 1500", "smoltcp's TCP below it", "GB/s", 2.0, 3.0),
     row("loss_01", "Writes at 0.1 % loss, 200 Mb/s, 10 ms", "Linux to Linux", "Mb/s", 0.9, 1.2),
 ];

@@ -1,6 +1,6 @@
 //! The rows measured between two processes on a vhost-user wire, each direction by itself.
 //!
-//! Data is checked octet by octet in runs of their own, which come first and are not measured.
+//! Data is checked byte by byte in runs of their own, which come first and are not measured.
 
 use serde_json::Value;
 use testing::ensure;
@@ -11,7 +11,7 @@ use crate::compare::sample::Pair;
 use crate::compare::session::{Session, Tally};
 use crate::compare::vhost::{self, Sender, Test, Told, number};
 
-/// Octets of a small message.
+/// Bytes of a small message.
 pub(crate) const SMALL: u32 = 64;
 
 /// All of them that are wanted.
@@ -25,7 +25,7 @@ pub(crate) fn measure(session: &Session, tally: &mut Tally) {
 
 const MARKERS: (&str, &str, &str) = ("markers", "write-bw", "--markers");
 
-/// Runs in which the target checks every octet: the row, the test, its MTU, its options.
+/// Runs in which the target checks every byte: the row, the test, its MTU, its options.
 const CHECKED: [(&str, &str, u16, &str); 7] = [
     ("write_1500", "write-bw", 1500, "-s 1M -n 100"),
     ("write_9000", "write-bw", 9000, "-s 1M -n 100"),
@@ -53,7 +53,7 @@ fn validate(session: &Session, tally: &mut Tally) {
     }
 }
 
-/// Messages whose every octet one end or the other has looked at.
+/// Messages whose every byte one end or the other has looked at.
 fn messages_checked(told: &Told) -> Result<u64> {
     let checked = |at: &str| told.client.pointer(at).and_then(Value::as_u64).unwrap_or(0);
     let checked =
@@ -119,7 +119,7 @@ fn pair(ours: &Result<f64>, theirs: &Result<f64>) -> Result<Pair> {
 pub(crate) fn goodput(session: &Session, test: &Test, sender: Sender) -> Result<f64> {
     let told = vhost::run(session, test, sender)?;
     ensure!(told.client["results"][0]["confirmed_by_target"] == true, "not confirmed by the target");
-    Ok(number(&told.client, "/results/0/octets_per_s")? * 8.0 / 1e9)
+    Ok(number(&told.client, "/results/0/bytes_per_s")? * 8.0 / 1e9)
 }
 
 /// The whole round trip of two small Writes, median.

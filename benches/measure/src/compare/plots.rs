@@ -14,13 +14,13 @@ use crate::compare::over_vhost::{SMALL, goodput};
 use crate::compare::session::{Row, Session};
 use crate::compare::vhost::{self, Sender, Test};
 
-/// Sizes of messages, octets.
+/// Sizes of messages, bytes.
 const SIZES: [u32; 9] = [64, 256, 1 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20];
 
 /// Numbers of connections.
 const CONNECTIONS: [u32; 5] = [1, 4, 16, 64, 128];
 
-/// MTU of what is plotted, octets.
+/// MTU of what is plotted, bytes.
 const MTU: u16 = 9000;
 
 /// How long the kernel sends messages of one size.
@@ -53,7 +53,7 @@ fn by_size(session: &Session) -> Result<Chart> {
     let kernel = Small::for_rate(session, MTU, SIZES[0])?;
     let (mut ours, mut theirs) = (Vec::new(), Vec::new());
     for size in SIZES {
-        // Depth by octets: what is left at the end of a run by time has to be waited for.
+        // Depth by bytes: what is left at the end of a run by time has to be waited for.
         let depth = ((64 << 20) / size).clamp(16, 1024);
         let test = Test::new("write-bw", MTU, &format!("-s {size} -t {depth} -D {}", session.pace.seconds));
         ours.push((f64::from(size), goodput(session, &test, SENDER)?));
@@ -62,7 +62,7 @@ fn by_size(session: &Session) -> Result<Chart> {
     }
     Ok(Chart {
         title: format!("Bandwidth over message size, MTU {MTU}"),
-        x: Axis::octets("message, octets"),
+        x: Axis::bytes("message, bytes"),
         y: Axis::linear("Gb/s"),
         series: vec![
             Series::new("uwarp, RDMA Writes", ours),
@@ -96,7 +96,7 @@ fn by_percentile(session: &Session) -> Result<Chart> {
     let told = vhost::run(session, &test, SENDER)?;
     let kernel = Small::for_round_trips(session, SMALL)?;
     Ok(Chart {
-        title: format!("Round trip of {SMALL} octets"),
+        title: format!("Round trip of {SMALL} bytes"),
         x: Axis::quantiles(),
         y: Axis::log10("microseconds, there and back"),
         series: vec![

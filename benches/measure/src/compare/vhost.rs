@@ -36,7 +36,7 @@ impl Sender {
 pub(crate) struct Test {
     /// Its name on `iwperf`'s command line.
     pub(crate) name: &'static str,
-    /// IP MTU, octets.
+    /// IP MTU, bytes.
     pub(crate) mtu: u16,
     /// The test's options.
     pub(crate) options: Vec<String>,
@@ -88,8 +88,8 @@ pub(crate) fn run(session: &Session, test: &Test, sender: Sender) -> Result<Told
     let second = if client_is_vhost { ends.server(false) } else { ends.client(false) }?;
     let (client, server) = if client_is_vhost { (first, second) } else { (second, first) };
     let told = |file: &str| -> Result<Value> {
-        let octets = std::fs::read(scratch.file(file))?;
-        serde_json::from_slice(&octets).map_err(|error| lab_error!("{file}: {error}"))
+        let bytes = std::fs::read(scratch.file(file))?;
+        serde_json::from_slice(&bytes).map_err(|error| lab_error!("{file}: {error}"))
     };
     let ended = client.finish(LIMIT)?;
     if !ended.status.success() {

@@ -1,4 +1,4 @@
-//! What moving octets from one buffer to another and summing them costs by itself: `memcpy`, then `crc-fast` over the
+//! What moving bytes from one buffer to another and summing them costs by itself: `memcpy`, then `crc-fast` over the
 //! copy, in separate passes over blocks of 8 KiB, once for the end that sends and once for the one that receives.
 
 use std::hint::black_box;
@@ -8,8 +8,8 @@ use crc_fast::CrcAlgorithm;
 
 use crate::pair::pattern;
 
-/// Octets copied before they are summed.
-const BLOCK_OCTETS: usize = 8 << 10;
+/// Bytes copied before they are summed.
+const BLOCK_BYTES: usize = 8 << 10;
 
 /// Two buffers, of which one is copied to the other.
 pub(crate) struct CopyCrc {
@@ -18,11 +18,11 @@ pub(crate) struct CopyCrc {
 }
 
 impl CopyCrc {
-    pub(crate) fn new(octets: usize) -> Self {
-        Self { from: pattern::octets(1, octets), to: vec![0; octets] }
+    pub(crate) fn new(bytes: usize) -> Self {
+        Self { from: pattern::bytes(1, bytes), to: vec![0; bytes] }
     }
 
-    /// What both ends do for a message as long as the buffers. Returns its octets.
+    /// What both ends do for a message as long as the buffers. Returns its bytes.
     pub(crate) fn message(&mut self) -> u64 {
         for _end in ["sender", "receiver"] {
             black_box(self.pass());
@@ -33,7 +33,7 @@ impl CopyCrc {
     /// Copies all and returns what the sums of the blocks come to together.
     fn pass(&mut self) -> u64 {
         let mut sums = 0;
-        for (to, from) in self.to.chunks_mut(BLOCK_OCTETS).zip(self.from.chunks(BLOCK_OCTETS)) {
+        for (to, from) in self.to.chunks_mut(BLOCK_BYTES).zip(self.from.chunks(BLOCK_BYTES)) {
             to.copy_from_slice(black_box(from));
             sums ^= crc_fast::checksum(CrcAlgorithm::Crc32Iscsi, black_box(&*to));
         }
@@ -47,7 +47,7 @@ impl CopyCrc {
     pub(crate) fn validate(&mut self) -> Result<(), Error> {
         self.to.fill(0);
         let sums = self.pass();
-        let expected = self.from.chunks(BLOCK_OCTETS).map(|block| u64::from(crc32c::crc32c(block)));
+        let expected = self.from.chunks(BLOCK_BYTES).map(|block| u64::from(crc32c::crc32c(block)));
         if self.to != self.from || sums != expected.fold(0, |sums, sum| sums ^ sum) {
             return Err(Error::Validation("the copy + CRC loop".into()));
         }

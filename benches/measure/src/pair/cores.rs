@@ -11,7 +11,7 @@ use benches::errors::Error;
 
 use crate::pair::copy_crc::CopyCrc;
 use crate::pair::host::Hosts;
-use crate::pair::one_core::{MESSAGE_OCTETS, traffic, virtual_wire};
+use crate::pair::one_core::{MESSAGE_BYTES, traffic, virtual_wire};
 use crate::pair::traffic::Traffic;
 use crate::pair::turns::{Pair, Rate, by_turns, timed};
 
@@ -39,7 +39,7 @@ fn work(
     done: &Sender<Result<Rate, Error>>,
 ) -> Result<(), Error> {
     benches::net::pin(cpu)?;
-    let mut copy = CopyCrc::new(MESSAGE_OCTETS);
+    let mut copy = CopyCrc::new(MESSAGE_BYTES);
     while let Ok(job) = jobs.recv() {
         let result = match job {
             Job::Engines(slice) => traffic.run(slice),
@@ -115,7 +115,7 @@ mod tests {
 
     #[test]
     fn two_cores_as_fast_as_one_each_are_a_gain_of_two() {
-        let rate = |octets| Rate { octets, time: Duration::from_nanos(1000) };
+        let rate = |bytes| Rate { bytes, time: Duration::from_nanos(1000) };
         let mut both = rate(1000);
         both.add(rate(1000));
         assert_eq!(gain([rate(1000), rate(1000), both]), 2.0);

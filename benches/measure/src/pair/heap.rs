@@ -19,7 +19,7 @@ pub(crate) enum Owner {
 
 const OWNERS: usize = 3;
 
-/// Allocations are counted by their size in steps of so many octets.
+/// Allocations are counted by their size in steps of so many bytes.
 const STEP: usize = 8;
 
 /// Classes of sizes; the last one takes all that are larger.
@@ -27,8 +27,8 @@ const CLASSES: usize = 8192;
 
 thread_local!(static OWNER: Cell<Owner> = const { Cell::new(Owner::Program) });
 
-/// Octets that live, by owner.
-static OCTETS: [AtomicI64; OWNERS] = [const { AtomicI64::new(0) }; OWNERS];
+/// Bytes that live, by owner.
+static BYTES: [AtomicI64; OWNERS] = [const { AtomicI64::new(0) }; OWNERS];
 
 /// Allocations that live, by owner and class.
 static COUNTS: [[AtomicI64; CLASSES]; OWNERS] = [const { [const { AtomicI64::new(0) }; CLASSES] }; OWNERS];
@@ -45,7 +45,7 @@ pub(crate) fn owned<T>(owner: Owner, act: impl FnOnce() -> T) -> T {
 /// What lives.
 #[derive(Clone, Debug)]
 pub(crate) struct Census {
-    pub(crate) octets: i64,
+    pub(crate) bytes: i64,
     counts: Vec<i64>,
 }
 
@@ -53,12 +53,12 @@ impl Census {
     pub(crate) fn take(owner: Owner) -> Self {
         let read = |count: &AtomicI64| count.load(Ordering::Relaxed);
         Self {
-            octets: read(&OCTETS[owner as usize]),
+            bytes: read(&BYTES[owner as usize]),
             counts: COUNTS[owner as usize].iter().map(read).collect(),
         }
     }
 
-    /// What has come since `before`: sizes and how many allocations of each, what is most octets first. The size is
+    /// What has come since `before`: sizes and how many allocations of each, what is most bytes first. The size is
     /// `None` for the largest together.
     pub(crate) fn growth(&self, before: &Self) -> Vec<(Option<usize>, i64)> {
         let mut growth: Vec<_> = (0..CLASSES)
@@ -72,10 +72,10 @@ impl Census {
     }
 }
 
-fn count(octets: usize, sign: i64) {
+fn count(bytes: usize, sign: i64) {
     let owner = OWNER.get() as usize;
-    OCTETS[owner].fetch_add(sign * octets as i64, Ordering::Relaxed);
-    COUNTS[owner][octets.div_ceil(STEP).min(CLASSES - 1)].fetch_add(sign, Ordering::Relaxed);
+    BYTES[owner].fetch_add(sign * bytes as i64, Ordering::Relaxed);
+    COUNTS[owner][bytes.div_ceil(STEP).min(CLASSES - 1)].fetch_add(sign, Ordering::Relaxed);
 }
 
 struct Counting;
@@ -99,12 +99,12 @@ unsafe impl GlobalAlloc for Counting {
     }
 
     // SAFETY: what is asked of the caller is what `System` asks for.
-    unsafe fn realloc(&self, ptr: *mut u8, layout: Layout, octets: usize) -> *mut u8 {
+    unsafe fn realloc(&self, ptr: *mut u8, layout: Layout, bytes: usize) -> *mut u8 {
         count(layout.size(), -1);
-        count(octets, 1);
+        count(bytes, 1);
         // SAFETY: the caller promises that `ptr` is of this allocator with this layout, so it is of `System`'s, which
-        // gave it out; and that `octets` is not zero and no more than a layout may have.
-        unsafe { System.realloc(ptr, layout, octets) }
+        // gave it out; and that `bytes` is not zero and no more than a layout may have.
+        unsafe { System.realloc(ptr, layout, bytes) }
     }
 
     // SAFETY: what is asked of the caller is what `System` asks for.

@@ -42,8 +42,8 @@ pub(crate) struct LaneConfig {
     pub(crate) qps: usize,
     /// Requests of each send and each receive queue.
     pub(crate) depth: usize,
-    /// Octets of the region that Writes come from, and of the one they go to.
-    pub(crate) octets: usize,
+    /// Bytes of the region that Writes come from, and of the one they go to.
+    pub(crate) bytes: usize,
 }
 
 /// One end of a lane.
@@ -110,8 +110,8 @@ impl Hosts {
         let port = PORT + u16::from(number);
         listener.listen_with(&ListenOptions::new(port))?;
         Ok(Lane {
-            source: client.pd.reg_mr(config.octets, Access::LOCAL_WRITE)?,
-            target: server.pd.reg_mr(config.octets, Access::LOCAL_WRITE | Access::REMOTE_WRITE)?,
+            source: client.pd.reg_mr(config.bytes, Access::LOCAL_WRITE)?,
+            target: server.pd.reg_mr(config.bytes, Access::LOCAL_WRITE | Access::REMOTE_WRITE)?,
             client,
             server,
             clock: Clock::new(),
@@ -161,9 +161,9 @@ impl Lane {
         self.client.turn(now_us) | self.server.turn(now_us)
     }
 
-    /// Octets that were placed into the server's memory, ever.
-    pub(crate) fn placed_octets(&self) -> u64 {
-        self.server.engine.counters().rx_placed_octets
+    /// Bytes that were placed into the server's memory, ever.
+    pub(crate) fn placed_bytes(&self) -> u64 {
+        self.server.engine.counters().rx_placed_bytes
     }
 
     /// What the client's engine has counted, and the server's.

@@ -13,8 +13,8 @@ use crate::pair::heap::{Census, Owner};
 use crate::pair::host::{Hosts, Lane, LaneConfig};
 use crate::pair::turns::Pair;
 
-/// What an idle queue pair may take, octets.
-const GOAL_OCTETS: f64 = 4096.0;
+/// What an idle queue pair may take, bytes.
+const GOAL_BYTES: f64 = 4096.0;
 
 /// Depth of each work queue.
 const DEPTH: usize = 16;
@@ -41,17 +41,17 @@ impl Default for Counts {
     }
 }
 
-/// Octets of one queue pair of `owner`'s that is connected and idle, without its work queues.
+/// Bytes of one queue pair of `owner`'s that is connected and idle, without its work queues.
 #[derive(Clone, Copy, Debug)]
 struct Idle {
     owner: Owner,
-    octets: f64,
+    bytes: f64,
     /// What was set aside.
     work_queues: f64,
 }
 
 fn lane(qps: usize, depth: usize) -> Result<Lane, Error> {
-    Hosts::new()?.lane(0, LaneConfig { link: LinkConfig::default(), qps, depth, octets: 4096 })
+    Hosts::new()?.lane(0, LaneConfig { link: LinkConfig::default(), qps, depth, bytes: 4096 })
 }
 
 /// Connects until there are `to` queue pairs and lets them rest; what each owner then has.
@@ -66,7 +66,7 @@ fn sampled(depth: usize, sample: usize) -> Result<[f64; 2], Error> {
     let mut lane = lane(2 * sample, depth)?;
     let before = grow(&mut lane, sample)?;
     let after = grow(&mut lane, 2 * sample)?;
-    Ok([0, 1].map(|end| (after[end].octets - before[end].octets) as f64 / sample as f64))
+    Ok([0, 1].map(|end| (after[end].bytes - before[end].bytes) as f64 / sample as f64))
 }
 
 /// # Errors
@@ -80,21 +80,21 @@ pub(crate) fn measure(counts: &Counts, detail: bool) -> Result<Pair, Error> {
     let ends = [Owner::Client, Owner::Server].map(|owner| {
         let end = owner as usize - Owner::Client as usize;
         let work_queues = (deep[end] - short[end]) / (DEEP - SHORT) as f64 * DEPTH as f64;
-        let octets = (after[end].octets - before[end].octets) as f64 / more - work_queues;
-        let idle = Idle { owner, octets, work_queues };
+        let bytes = (after[end].bytes - before[end].bytes) as f64 / more - work_queues;
+        let idle = Idle { owner, bytes, work_queues };
         if detail {
             tell(&idle, &after[end].growth(&before[end]), more);
         }
         idle
     });
-    let octets = ends[0].octets.max(ends[1].octets);
-    Ok(Pair { ours: octets, theirs: GOAL_OCTETS, unit: "octets" })
+    let bytes = ends[0].bytes.max(ends[1].bytes);
+    Ok(Pair { ours: bytes, theirs: GOAL_BYTES, unit: "bytes" })
 }
 
 /// Allocations of a queue pair by size, on standard error.
 fn tell(idle: &Idle, growth: &[(Option<usize>, i64)], more: f64) {
-    let Idle { owner, octets, work_queues } = idle;
-    eprintln!("{owner:?}: {octets:.0} octets, and {work_queues:.0} of work queues with {DEPTH} entries");
+    let Idle { owner, bytes, work_queues } = idle;
+    eprintln!("{owner:?}: {bytes:.0} bytes, and {work_queues:.0} of work queues with {DEPTH} entries");
     for &(size, count) in
         growth.iter().filter(|&&(_, count)| count.abs() as f64 >= more / 100.0 || count.abs() < 4)
     {

@@ -8,7 +8,7 @@
 //! | `copy_crc.rs` | a loop that copies and sums: what `one_core` and `cores_2` are held against |
 //! | `stock/` | smoltcp's own TCP sockets under MPA: what `vs_smoltcp` is held against |
 //! | `heap.rs` | an allocator that counts |
-//! | `pattern.rs` | octets to be told apart, and numbers that only look random |
+//! | `pattern.rs` | bytes to be told apart, and numbers that only look random |
 //!
 //! Nothing here needs rights, hugepages or DPDK.
 
@@ -44,7 +44,7 @@ pub(crate) struct Options {
     /// CPUs to run on; all but `cores_2` use the first alone.
     #[arg(long, value_delimiter = ',', default_value = "0,1")]
     cpus: Vec<usize>,
-    /// On standard error: what octets consist of (`idle_qp_bytes`), what our engines have counted (`qps_*`).
+    /// On standard error: what bytes consist of (`idle_qp_bytes`), what our engines have counted (`qps_*`).
     #[arg(long)]
     detail: bool,
 }
@@ -64,7 +64,7 @@ enum Id {
     /// What a second core gains, against nine tenths of what it gains a copy + CRC loop.
     #[value(name = "cores_2")]
     Cores2,
-    /// Octets of an idle queue pair without its work queues, against 4 KiB.
+    /// Bytes of an idle queue pair without its work queues, against 4 KiB.
     IdleQpBytes,
     /// Our TCP against stock smoltcp sockets under the same MPA, MTU 1500, checksums in software.
     VsSmoltcp,

@@ -10,8 +10,8 @@ use crate::pair::host::{Hosts, LaneConfig};
 use crate::pair::traffic::{Load, Traffic};
 use crate::pair::turns::{Pair, by_turns, timed};
 
-/// Octets of a Write.
-pub(crate) const MESSAGE_OCTETS: usize = 1 << 20;
+/// Bytes of a Write.
+pub(crate) const MESSAGE_BYTES: usize = 1 << 20;
 
 /// A wire like those between virtual machines: jumbo frames, checksums left out, large frames passed as they are.
 pub(crate) fn virtual_wire() -> LinkConfig {
@@ -25,15 +25,15 @@ pub(crate) fn virtual_wire() -> LinkConfig {
 }
 
 /// 1 MiB Writes on one queue pair, four under way.
-pub(crate) const LOAD: Load = Load { octets: MESSAGE_OCTETS, depth: 4, active: 1, redraw: None, seed: 1 };
+pub(crate) const LOAD: Load = Load { bytes: MESSAGE_BYTES, depth: 4, active: 1, redraw: None, seed: 1 };
 
 /// A lane of `hosts` with that load.
 ///
 /// # Errors
 /// [`Error::Verbs`], [`Error::Connect`].
 pub(crate) fn traffic(hosts: &Hosts, number: u8, link: LinkConfig) -> Result<Traffic, Error> {
-    let octets = Traffic::region_octets(&LOAD);
-    let mut lane = hosts.lane(number, LaneConfig { link, qps: 1, depth: 16, octets })?;
+    let bytes = Traffic::region_bytes(&LOAD);
+    let mut lane = hosts.lane(number, LaneConfig { link, qps: 1, depth: 16, bytes })?;
     lane.connect(1)?;
     Ok(Traffic::new(lane, LOAD))
 }
@@ -42,7 +42,7 @@ pub(crate) fn traffic(hosts: &Hosts, number: u8, link: LinkConfig) -> Result<Tra
 /// Of the engines; [`Error::Validation`].
 pub(crate) fn measure(time: Duration) -> Result<Pair, Error> {
     let mut ours = traffic(&Hosts::new()?, 0, virtual_wire())?;
-    let mut copy = CopyCrc::new(MESSAGE_OCTETS);
+    let mut copy = CopyCrc::new(MESSAGE_BYTES);
     let sides: [&mut dyn FnMut(Duration) -> _; 2] =
         [&mut |slice| ours.run(slice), &mut |slice| timed(slice, || Ok(copy.message()))];
     let [rate, loop_rate] = by_turns(time, sides)?;

@@ -1,4 +1,4 @@
-//! Octets to be told apart, and numbers that only look random: the same from the same seed.
+//! Bytes to be told apart, and numbers that only look random: the same from the same seed.
 
 /// A sequence of numbers (SplitMix64).
 #[derive(Clone, Debug)]
@@ -31,15 +31,15 @@ impl Dice {
     }
 }
 
-/// Octets that are different for each seed and place.
-pub(crate) fn octets(seed: u64, count: usize) -> Vec<u8> {
+/// Bytes that are different for each seed and place.
+pub(crate) fn bytes(seed: u64, count: usize) -> Vec<u8> {
     let mut dice = Dice::new(seed);
-    let mut octets = Vec::with_capacity(count + 8);
-    while octets.len() < count {
-        octets.extend(dice.next().to_le_bytes());
+    let mut bytes = Vec::with_capacity(count + 8);
+    while bytes.len() < count {
+        bytes.extend(dice.next().to_le_bytes());
     }
-    octets.truncate(count);
-    octets
+    bytes.truncate(count);
+    bytes
 }
 
 /// Where `got` first differs from `expected`.
@@ -69,12 +69,12 @@ mod tests {
     }
 
     #[test]
-    fn one_changed_octet_is_found() {
-        let (a, mut b) = (octets(1, 1001), octets(1, 1001));
+    fn one_changed_byte_is_found() {
+        let (a, mut b) = (bytes(1, 1001), bytes(1, 1001));
         assert_eq!((a.len(), difference(&a, &b)), (1001, None));
         b[777] ^= 1;
         assert_eq!(difference(&a, &b), Some(777));
         assert_eq!(difference(&a, &a[..1000]), Some(1000));
-        assert!(difference(&a, &octets(2, 1001)).is_some());
+        assert!(difference(&a, &bytes(2, 1001)).is_some());
     }
 }

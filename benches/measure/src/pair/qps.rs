@@ -17,11 +17,11 @@ use crate::pair::turns::{Pair, by_turns};
 const ACTIVE: usize = 64;
 
 const LOAD: Load =
-    Load { octets: 64 << 10, depth: 4, active: ACTIVE, redraw: Some(Duration::from_millis(10)), seed: 64 };
+    Load { bytes: 64 << 10, depth: 4, active: ACTIVE, redraw: Some(Duration::from_millis(10)), seed: 64 };
 
 fn traffic(open: usize) -> Result<Traffic, Error> {
-    let octets = Traffic::region_octets(&LOAD);
-    let config = LaneConfig { link: virtual_wire(), qps: open, depth: 16, octets };
+    let bytes = Traffic::region_bytes(&LOAD);
+    let config = LaneConfig { link: virtual_wire(), qps: open, depth: 16, bytes };
     let mut lane = Hosts::new()?.lane(0, config)?;
     lane.connect(open)?;
     Ok(Traffic::new(lane, LOAD))

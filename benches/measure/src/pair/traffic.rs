@@ -19,8 +19,8 @@ const TURNS: usize = 16;
 /// What is sent.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Load {
-    /// Octets of a Write.
-    pub(crate) octets: usize,
+    /// Bytes of a Write.
+    pub(crate) bytes: usize,
     /// Writes of an active queue pair under way.
     pub(crate) depth: usize,
     /// Queue pairs that are active at a time.
@@ -45,8 +45,8 @@ pub(crate) struct Traffic {
     place: Vec<Option<u32>>,
     /// By queue pair: Writes under way.
     open: Vec<u32>,
-    /// Octets of all Writes so far.
-    posted_octets: u64,
+    /// Bytes of all Writes so far.
+    posted_bytes: u64,
     drawn_us: u64,
     /// When its time stopped.
     stopped_us: u64,
@@ -54,12 +54,12 @@ pub(crate) struct Traffic {
 }
 
 impl Traffic {
-    /// Octets of either region that `load` needs.
-    pub(crate) fn region_octets(load: &Load) -> usize {
-        load.octets * load.active
+    /// Bytes of either region that `load` needs.
+    pub(crate) fn region_bytes(load: &Load) -> usize {
+        load.bytes * load.active
     }
 
-    /// On a lane that is connected, with regions of at least [`region_octets`](Self::region_octets).
+    /// On a lane that is connected, with regions of at least [`region_bytes`](Self::region_bytes).
     pub(crate) fn new(lane: Lane, load: Load) -> Self {
         let qps = lane.qps.len();
         let drawn_us = lane.now_us();
@@ -69,7 +69,7 @@ impl Traffic {
             order: (0..qps as u32).collect(),
             place: vec![None; qps],
             open: vec![0; qps],
-            posted_octets: 0,
+            posted_bytes: 0,
             drawn_us,
             stopped_us: drawn_us,
             batch: vec![WorkCompletion::default(); BATCH],
@@ -98,14 +98,14 @@ impl Traffic {
     /// Posts as many Writes on `qp` as it may have under way, if it is active.
     fn post(&mut self, qp: usize) -> Result<(), Error> {
         let Some(place) = self.place[qp] else { return Ok(()) };
-        let at = place as usize * self.load.octets;
+        let at = place as usize * self.load.bytes;
         while (self.open[qp] as usize) < self.load.depth {
             let remote =
                 RemoteAddr { addr: self.lane.target.addr() + at as u64, rkey: self.lane.target.rkey() };
-            let local = self.lane.source.sge(at, self.load.octets);
+            let local = self.lane.source.sge(at, self.load.bytes);
             self.lane.qps[qp].post_send(&SendRequest::new(qp as u64, SendOp::Write { remote }, local))?;
             self.open[qp] += 1;
-            self.posted_octets += self.load.octets as u64;
+            self.posted_bytes += self.load.bytes as u64;
         }
         Ok(())
     }
@@ -128,9 +128,9 @@ impl Traffic {
         Ok(())
     }
 
-    /// Some turns, and what comes of them. Returns the octets that were placed.
+    /// Some turns, and what comes of them. Returns the bytes that were placed.
     fn step(&mut self) -> Result<u64, Error> {
-        let before = self.lane.placed_octets();
+        let before = self.lane.placed_bytes();
         for _ in 0..TURNS {
             if let Some(redraw) = self.load.redraw
                 && self.lane.now_us() - self.drawn_us >= redraw.as_micros() as u64
@@ -141,7 +141,7 @@ impl Traffic {
             self.lane.turn();
             self.reap()?;
         }
-        Ok(self.lane.placed_octets() - before)
+        Ok(self.lane.placed_bytes() - before)
     }
 
     /// Goes on where it stopped, for a slice of time; what was placed meanwhile.
@@ -163,8 +163,8 @@ impl Traffic {
         self.lane.counters()
     }
 
-    /// The separate pass: lets everything end, then checks every octet of a Write on each of the active queue pairs, of
-    /// fresh octets each time, for as many draws.
+    /// The separate pass: lets everything end, then checks every byte of a Write on each of the active queue pairs, of
+    /// fresh bytes each time, for as many draws.
     ///
     /// # Errors
     /// [`Error::Validation`], [`Error::Silent`], [`Error::Verbs`], [`Error::Completion`].
@@ -173,18 +173,18 @@ impl Traffic {
         let depth = std::mem::replace(&mut self.load.depth, 0);
         for draw in 0..draws {
             self.settle()?;
-            let expected = pattern::octets(self.load.seed + draw, self.lane.source.len());
+            let expected = pattern::bytes(self.load.seed + draw, self.lane.source.len());
             self.lane.source.write_at(0, &expected)?;
             self.lane.target.write_at(0, &vec![0; expected.len()])?;
             self.load.depth = 1;
             self.draw()?;
             self.load.depth = 0;
             self.settle()?;
-            let whole = self.load.octets * self.load.active.min(self.order.len());
+            let whole = self.load.bytes * self.load.active.min(self.order.len());
             let mut got = vec![0; whole];
             self.lane.target.read_at(0, &mut got)?;
             if let Some(at) = pattern::difference(&expected[..whole], &got) {
-                return Err(Error::Validation(format!("octet {at} of {whole} is not what was sent")));
+                return Err(Error::Validation(format!("byte {at} of {whole} is not what was sent")));
             }
         }
         self.load.depth = depth;
@@ -201,7 +201,7 @@ impl Traffic {
                 return Err(Error::Silent { doing: "finishing", after: crate::pair::host::PATIENCE });
             }
         }
-        let posted = self.posted_octets;
-        self.lane.until("finishing", |lane| Ok(lane.placed_octets() == posted))
+        let posted = self.posted_bytes;
+        self.lane.until("finishing", |lane| Ok(lane.placed_bytes() == posted))
     }
 }

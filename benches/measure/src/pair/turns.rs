@@ -8,7 +8,7 @@ use serde::Serialize;
 /// Turns of each side are about so long: longer than either takes to get going, far shorter than a run.
 const SLICE: Duration = Duration::from_millis(50);
 
-/// What a measure comes to. The ratio is `ours / theirs`, but for octets held, of which fewer are better.
+/// What a measure comes to. The ratio is `ours / theirs`, but for bytes held, of which fewer are better.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Pair {
     pub(crate) ours: f64,
@@ -35,35 +35,35 @@ impl Pair {
 /// Work done in some time.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Rate {
-    pub(crate) octets: u64,
+    pub(crate) bytes: u64,
     pub(crate) time: Duration,
 }
 
 impl Rate {
     pub(crate) fn add(&mut self, other: Self) {
-        self.octets += other.octets;
+        self.bytes += other.bytes;
         self.time += other.time;
     }
 
-    /// GB/s (10^9 octets); 0 of no time.
+    /// GB/s (10^9 bytes); 0 of no time.
     pub(crate) fn gigabytes_per_s(&self) -> f64 {
         let ns = self.time.as_nanos();
-        if ns == 0 { 0.0 } else { self.octets as f64 / ns as f64 }
+        if ns == 0 { 0.0 } else { self.bytes as f64 / ns as f64 }
     }
 }
 
-/// Does `work`, which returns the octets it did, until `slice` is over.
+/// Does `work`, which returns the bytes it did, until `slice` is over.
 ///
 /// # Errors
 /// Of `work`.
 pub(crate) fn timed(slice: Duration, mut work: impl FnMut() -> Result<u64, Error>) -> Result<Rate, Error> {
     let start = Instant::now();
-    let mut octets = 0;
+    let mut bytes = 0;
     loop {
-        octets += work()?;
+        bytes += work()?;
         let time = start.elapsed();
         if time >= slice {
-            return Ok(Rate { octets, time });
+            return Ok(Rate { bytes, time });
         }
     }
 }
@@ -98,9 +98,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_rate_is_octets_by_nanoseconds() {
-        let mut rate = Rate { octets: 1_000, time: Duration::from_nanos(600) };
-        rate.add(Rate { octets: 1_000, time: Duration::from_nanos(400) });
+    fn a_rate_is_bytes_by_nanoseconds() {
+        let mut rate = Rate { bytes: 1_000, time: Duration::from_nanos(600) };
+        rate.add(Rate { bytes: 1_000, time: Duration::from_nanos(400) });
         assert_eq!(rate.gigabytes_per_s(), 2.0);
         assert_eq!(Rate::default().gigabytes_per_s(), 0.0);
     }
@@ -113,20 +113,20 @@ mod tests {
             move |slice| {
                 turns[nr].set(turns[nr].get() + 1);
                 std::thread::sleep(slice);
-                Ok(Rate { octets: 1, time: slice })
+                Ok(Rate { bytes: 1, time: slice })
             }
         };
         let [a, b] = by_turns(Duration::from_millis(8), [&mut side(0), &mut side(1)]).unwrap();
-        assert_eq!([a.octets + 1, b.octets + 1], [turns[0].get(), turns[1].get()]);
+        assert_eq!([a.bytes + 1, b.bytes + 1], [turns[0].get(), turns[1].get()]);
         assert_eq!(turns[0], turns[1]);
-        assert!(a.octets >= 1, "{a:?}");
+        assert!(a.bytes >= 1, "{a:?}");
     }
 
     #[test]
     fn work_goes_on_until_the_slice_is_over() {
         let slice = Duration::from_millis(2);
         let rate = timed(slice, || Ok(7)).unwrap();
-        assert!(rate.time >= slice && rate.octets > 7 && rate.octets % 7 == 0, "{rate:?}");
+        assert!(rate.time >= slice && rate.bytes > 7 && rate.bytes % 7 == 0, "{rate:?}");
     }
 
     #[test]

@@ -7,7 +7,7 @@ use benches::errors::Error;
 use dp::link::LinkConfig;
 
 use crate::pair::host::Hosts;
-use crate::pair::one_core::{MESSAGE_OCTETS, traffic};
+use crate::pair::one_core::{MESSAGE_BYTES, traffic};
 use crate::pair::stock::Stock;
 use crate::pair::turns::{Pair, by_turns};
 
@@ -20,7 +20,7 @@ fn plain_wire() -> LinkConfig {
 /// Of either stack; [`Error::Validation`].
 pub(crate) fn measure(time: Duration) -> Result<Pair, Error> {
     let mut ours = traffic(&Hosts::new()?, 0, plain_wire())?;
-    let mut theirs = Stock::connect(&plain_wire(), MESSAGE_OCTETS)?;
+    let mut theirs = Stock::connect(&plain_wire(), MESSAGE_BYTES)?;
     let [rate, stock_rate] = by_turns(time, [&mut |slice| ours.run(slice), &mut |slice| theirs.run(slice)])?;
     ours.validate(2)?;
     theirs.validate()?;

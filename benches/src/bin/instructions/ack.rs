@@ -33,7 +33,7 @@ fn stack(n: u8) -> Stack {
         mtu: MTU,
         offloads: Default::default(),
         limits: Limits::default(),
-        tcp: TcpConfig { recv_window_octets: WINDOW, send_buffer_octets: WINDOW, ..TcpConfig::default() },
+        tcp: TcpConfig { recv_window_bytes: WINDOW, send_buffer_bytes: WINDOW, ..TcpConfig::default() },
         seed: [n; 32],
     };
     Stack::new(config, Mempool::heap("acks", 16_384, 2048))
@@ -56,16 +56,16 @@ fn sent(stack: &mut Stack, now: Instant) -> Vec<Vec<u8>> {
     }
 }
 
-fn received(pool: &Mempool, octets: &[u8]) -> Mbuf {
+fn received(pool: &Mempool, bytes: &[u8]) -> Mbuf {
     let mut frame = pool.alloc().expect("a buffer");
-    frame.append(octets.len()).expect("room").copy_from_slice(octets);
+    frame.append(bytes.len()).expect("room").copy_from_slice(bytes);
     frame
 }
 
 /// Fills the send buffer.
 fn feed(stack: &mut Stack, now: Instant, conn: ConnId) {
-    static OCTETS: [u8; 65_536] = [0x5a; 65_536];
-    while stack.send(now, conn, &OCTETS).is_ok() {}
+    static BYTES: [u8; 65_536] = [0x5a; 65_536];
+    while stack.send(now, conn, &BYTES).is_ok() {}
 }
 
 /// The acknowledgements that were counted.
@@ -82,8 +82,8 @@ pub(crate) fn run(holes: bool) -> Result<u64> {
     for turn in 0.. {
         let now = Instant::from_micros(turn * TURN_US);
         if to_a.len() == TURNS_UNDER_WAY {
-            for octets in to_a.pop_front().unwrap_or_default() {
-                let mut frame = Some(received(&pool, &octets));
+            for bytes in to_a.pop_front().unwrap_or_default() {
+                let mut frame = Some(received(&pool, &bytes));
                 let mut input = || a.input(now, frame.take().expect("called once"));
                 if established && (WARM_UP..WARM_UP + COUNTED).contains(&acks) {
                     Side::Acknowledged.count(&mut input);
@@ -106,19 +106,19 @@ pub(crate) fn run(holes: bool) -> Result<u64> {
         to_b.push_back(sent(&mut a, now));
         let mut answers = Vec::new();
         if to_b.len() == TURNS_UNDER_WAY {
-            for octets in to_b.pop_front().unwrap_or_default() {
-                segments += u64::from(octets.len() > 1000);
-                if holes && octets.len() > 1000 && segments.is_multiple_of(32) {
+            for bytes in to_b.pop_front().unwrap_or_default() {
+                segments += u64::from(bytes.len() > 1000);
+                if holes && bytes.len() > 1000 && segments.is_multiple_of(32) {
                     continue;
                 }
-                b.input(now, received(&pool, &octets));
+                b.input(now, received(&pool, &bytes));
                 while let Some(event) = b.event() {
                     if let Event::Received { conn, received } = event
                         && received.offset >= received.frontier
                     {
-                        let octets = received.buf.len();
+                        let bytes = received.buf.len();
                         drop(received);
-                        b.release(conn, octets);
+                        b.release(conn, bytes);
                     }
                 }
                 answers.extend(sent(&mut b, now));

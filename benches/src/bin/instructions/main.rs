@@ -86,7 +86,7 @@ fn run(row: &Row) -> Result<()> {
     Ok(())
 }
 
-/// What this processor can do of what decides how octets are copied and summed.
+/// What this processor can do of what decides how bytes are copied and summed.
 #[cfg(target_arch = "x86_64")]
 fn cpu() -> String {
     let features = [

@@ -45,7 +45,7 @@ impl Row {
 const fn alone(op: Op) -> Load {
     Load {
         op,
-        octets: 64,
+        bytes: 64,
         depth: 1,
         wire: Wire::Virtual { mtu: 1500 },
         markers: false,
@@ -61,7 +61,7 @@ const fn many(op: Op) -> Load {
 
 /// Messages of 1 MiB, four under way.
 const fn bulk(op: Op, mtu: u16) -> Load {
-    Load { op, octets: MIB, depth: 4, wire: Wire::Virtual { mtu }, markers: false, warm_up: 32, counted: 32 }
+    Load { op, bytes: MIB, depth: 4, wire: Wire::Virtual { mtu }, markers: false, warm_up: 32, counted: 32 }
 }
 
 const fn row(name: &'static str, load: Load) -> Row {

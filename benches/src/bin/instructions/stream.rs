@@ -51,7 +51,7 @@ impl Wire {
 pub(crate) struct Load {
     pub(crate) op: Op,
     /// Of a message.
-    pub(crate) octets: usize,
+    pub(crate) bytes: usize,
     /// Messages under way.
     pub(crate) depth: usize,
     pub(crate) wire: Wire,
@@ -89,9 +89,9 @@ struct Stream {
 
 impl Stream {
     fn new(load: Load) -> Result<Self> {
-        let hosts = TwoHosts::connect(&load.wire.config(), load.octets, load.markers)?;
+        let hosts = TwoHosts::connect(&load.wire.config(), load.bytes, load.markers)?;
         if load.op == Op::Send {
-            (0..DEPTH).try_for_each(|_| post_receive(&hosts.b, load.octets))?;
+            (0..DEPTH).try_for_each(|_| post_receive(&hosts.b, load.bytes))?;
         }
         Ok(Self { hosts, load, open: 0, completed: 0, arrived: 0 })
     }
@@ -131,7 +131,7 @@ impl Stream {
             Op::Send => SendOp::Send,
             Op::Read => SendOp::Read { remote: b.remote() },
         };
-        a.qp.post_send(&SendRequest::new(0, op, a.memory.sge(0, self.load.octets)))?;
+        a.qp.post_send(&SendRequest::new(0, op, a.memory.sge(0, self.load.bytes)))?;
         self.open += 1;
         Ok(())
     }
@@ -155,21 +155,21 @@ impl Stream {
         while let Some(completion) = b.cq.poll_one() {
             checked(&completion, "a receive")?;
             self.arrived += 1;
-            post_receive(b, self.load.octets)?;
+            post_receive(b, self.load.bytes)?;
         }
         Ok(())
     }
 
-    /// Lets end what is under way, then checks every octet.
-    fn validate(&mut self, octets: &[u8]) -> Result<()> {
+    /// Lets end what is under way, then checks every byte.
+    fn validate(&mut self, bytes: &[u8]) -> Result<()> {
         for _ in 0..DRAIN {
             let now_us = self.hosts.tick();
             self.finish(now_us)?;
             self.respond(now_us)?;
         }
-        let mut found = vec![0; octets.len()];
+        let mut found = vec![0; bytes.len()];
         self.sink().read_at(0, &mut found)?;
-        if self.open > 0 || found != octets {
+        if self.open > 0 || found != bytes {
             return Err("what arrived is not what was sent".into());
         }
         if self.load.op == Op::Send && self.arrived != self.completed {
@@ -198,23 +198,23 @@ impl Stream {
     }
 }
 
-fn post_receive(host: &Host, octets: usize) -> Result<()> {
-    Ok(host.qp.post_recv(&RecvRequest::new(0, host.memory.sge(0, octets)))?)
+fn post_receive(host: &Host, bytes: usize) -> Result<()> {
+    Ok(host.qp.post_recv(&RecvRequest::new(0, host.memory.sge(0, bytes)))?)
 }
 
 /// Runs `load`; the FPDUs that were sent and received while its instructions were counted.
 ///
 /// # Errors
-/// Of the engines; where octets arrive wrong or not.
+/// Of the engines; where bytes arrive wrong or not.
 pub(crate) fn run(load: Load) -> Result<[u64; 2]> {
-    let octets: Vec<u8> = (0..load.octets).map(|at| (at * 7 + at / 251) as u8).collect();
+    let bytes: Vec<u8> = (0..load.bytes).map(|at| (at * 7 + at / 251) as u8).collect();
     let mut stream = Stream::new(load)?;
-    stream.source().write_at(0, &octets)?;
+    stream.source().write_at(0, &bytes)?;
     stream.until(load.warm_up, |_, turn| turn())?;
     let before = stream.fpdus();
     stream.until(load.warm_up + load.counted, |end, turn| end.side(load.op).count(turn))?;
     let after = stream.fpdus();
-    stream.validate(&octets)?;
+    stream.validate(&bytes)?;
     Ok([after[0] - before[0], after[1] - before[1]])
 }
 
@@ -224,10 +224,10 @@ mod tests {
     use crate::row::{ROWS, Work};
 
     #[test]
-    fn every_load_brings_its_octets_over_in_as_many_fpdus_each_time() {
+    fn every_load_brings_its_bytes_over_in_as_many_fpdus_each_time() {
         for row in ROWS {
             let Work::Stream(load) = row.work else { continue };
-            let load = Load { warm_up: 8, counted: if load.octets == 64 { 256 } else { 8 }, ..load };
+            let load = Load { warm_up: 8, counted: if load.bytes == 64 { 256 } else { 8 }, ..load };
             let fpdus = run(load).unwrap();
             assert!(fpdus.iter().all(|count| *count >= load.counted), "{}: {fpdus:?}", row.name);
             assert_eq!(run(load).unwrap(), fpdus, "{}", row.name);

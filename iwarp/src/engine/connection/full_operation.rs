@@ -55,7 +55,7 @@ impl Connection {
             return self.discard(io, offset, &buf, frontier);
         }
         let (first, before) = (!full.stream.may_send(), io.streams.rx_fpdus);
-        let placed = io.streams.rx_placed_octets;
+        let placed = io.streams.rx_placed_bytes;
         let means = Means { guard, counters: &mut io.streams, records: &mut io.records };
         let result = full.stream.receive((offset, buf, frontier), &mut io.held, means);
         let fpdus = io.streams.rx_fpdus - before;
@@ -65,7 +65,7 @@ impl Connection {
             self.announce_established(io, *negotiated, true);
         }
         if let Some(id) = &self.id {
-            id.count_segment(fpdus, io.streams.rx_placed_octets - placed);
+            id.count_segment(fpdus, io.streams.rx_placed_bytes - placed);
         }
         if fpdus > 0 {
             self.touch(io);
@@ -85,7 +85,7 @@ impl Connection {
         }
     }
 
-    /// Drops what nobody reads any more. Octets ahead of the frontier count in TCP's budget until they are released.
+    /// Drops what nobody reads any more. Bytes ahead of the frontier count in TCP's budget until they are released.
     pub(super) fn discard(&self, io: &mut Io, offset: u64, buf: &Mbuf, frontier: u64) {
         if offset >= frontier {
             io.tcp.release(self.conn, buf.len());
@@ -101,8 +101,8 @@ impl Connection {
         io.want_turn(self.conn);
     }
 
-    /// Its turn to send, about `octets`. Returns whether it wants another one.
-    pub(in crate::engine) fn transmit(&mut self, io: &mut Io, octets: usize, guard: &EpochGuard) -> bool {
+    /// Its turn to send, about `bytes`. Returns whether it wants another one.
+    pub(in crate::engine) fn transmit(&mut self, io: &mut Io, bytes: usize, guard: &EpochGuard) -> bool {
         if let Some(qp) = &self.qp {
             qp.answer();
             let asked = qp.take_asked();
@@ -121,7 +121,7 @@ impl Connection {
         let Io { tcp, streams, records, now, .. } = io;
         let before = streams.tx_fpdus;
         let means = Means { guard, counters: streams, records };
-        let result = full.stream.transmit(tcp, self.conn, *now, octets, means);
+        let result = full.stream.transmit(tcp, self.conn, *now, bytes, means);
         if io.streams.tx_fpdus > before {
             self.touch(io);
         }

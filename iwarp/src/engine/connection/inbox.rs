@@ -1,4 +1,4 @@
-//! Octets in front of Full Operation: the in-order part of the stream, and what came ahead of it.
+//! Bytes in front of Full Operation: the in-order part of the stream, and what came ahead of it.
 //!
 //! A startup frame may come in any segmentation and order; behind it FPDUs may follow. What is ahead is kept in the
 //! engine's slots for held buffers, small pieces of it copied together.
@@ -10,7 +10,7 @@ use dp::Mbuf;
 use crate::mpa::{HeldBuf, HeldList, HeldSlab, StartupFault};
 use crate::verbs::ConnectionError;
 
-/// How far ahead of the next octet of startup something may lie: a frame has 532 octets, and what comes early behind
+/// How far ahead of the next byte of startup something may lie: a frame has 532 bytes, and what comes early behind
 /// it is no more than an initial congestion window.
 const MAX_AHEAD: u64 = 64 << 10;
 
@@ -23,7 +23,7 @@ pub(super) struct Inbox {
 }
 
 impl Inbox {
-    /// Stream offset of the next octet.
+    /// Stream offset of the next byte.
     pub(super) fn next(&self) -> u64 {
         self.next
     }
@@ -47,7 +47,7 @@ impl Inbox {
         Ok(())
     }
 
-    /// Lets `take` have the octets that are next, run by run, until it takes less than a run or there are none.
+    /// Lets `take` have the bytes that are next, run by run, until it takes less than a run or there are none.
     /// Returns how many of them are to be released to TCP's budget.
     pub(super) fn take(&mut self, slab: &mut HeldSlab, mut take: impl FnMut(u64, &[u8]) -> usize) -> usize {
         let mut released = 0;
@@ -58,7 +58,7 @@ impl Inbox {
             while !buf.is_empty() {
                 let run = buf.segments().find(|run| !run.is_empty());
                 let (len, taken) = run.map_or((0, 0), |run| (run.len(), take(at, run)));
-                debug_assert!(len > 0, "a buffer with octets has a run of them");
+                debug_assert!(len > 0, "a buffer with bytes has a run of them");
                 buf.advance(taken);
                 at += taken as u64;
                 if taken < len || len == 0 {
@@ -90,19 +90,19 @@ impl Inbox {
     /// Gives up what came ahead, from the far end, as far as `may` lets it.
     pub(super) fn give_up(
         &mut self,
-        octets: usize,
+        bytes: usize,
         slab: &mut HeldSlab,
         may: impl FnMut(&[Range<u64>]) -> bool,
     ) {
-        self.held.give_up(slab, octets, may);
+        self.held.give_up(slab, bytes, may);
     }
 
-    /// Octets of packet buffers held for what came ahead of the frontier.
-    pub(super) fn pinned_octets(&self) -> usize {
-        self.held.pinned_octets()
+    /// Bytes of packet buffers held for what came ahead of the frontier.
+    pub(super) fn pinned_bytes(&self) -> usize {
+        self.held.pinned_bytes()
     }
 
-    /// Drops all; returns how many octets are to be released.
+    /// Drops all; returns how many bytes are to be released.
     pub(super) fn clear(&mut self, slab: &mut HeldSlab) -> usize {
         self.held.clear(slab)
     }
@@ -113,6 +113,6 @@ pub(super) struct Rest {
     pub(super) offset: u64,
     pub(super) buf: Mbuf,
     pub(super) frontier: u64,
-    /// Octets to be released to TCP's budget.
+    /// Bytes to be released to TCP's budget.
     pub(super) released: usize,
 }

@@ -58,21 +58,21 @@ impl Connection {
         loop {
             let mut outcome = Ok(None);
             let released = match &mut self.phase {
-                Phase::AwaitReply { initiator, inbox } => inbox.take(&mut io.held, |offset, octets| {
+                Phase::AwaitReply { initiator, inbox } => inbox.take(&mut io.held, |offset, bytes| {
                     if !matches!(outcome, Ok(None)) {
                         return 0;
                     }
-                    let step = initiator.receive(offset, octets);
+                    let step = initiator.receive(offset, bytes);
                     let consumed = step.as_ref().map_or(0, |step| step.consumed);
                     outcome = step.map(|step| step.event.map(Startup::Reply));
                     consumed
                 }),
                 Phase::AwaitRequest { responder, inbox, .. } | Phase::Deciding { responder, inbox } => inbox
-                    .take(&mut io.held, |offset, octets| {
+                    .take(&mut io.held, |offset, bytes| {
                         if !matches!(outcome, Ok(None)) {
                             return 0;
                         }
-                        let step = responder.receive(offset, octets);
+                        let step = responder.receive(offset, bytes);
                         let consumed = step.as_ref().map_or(0, |step| step.consumed);
                         outcome = step.map(|step| step.event.map(Startup::Request));
                         consumed

@@ -35,15 +35,15 @@ impl StreamingMode {
 
     pub(super) fn give_up(
         &mut self,
-        octets: usize,
+        bytes: usize,
         held: &mut HeldSlab,
         may: impl FnMut(&[Range<u64>]) -> bool,
     ) {
-        self.inbox.give_up(octets, held, may);
+        self.inbox.give_up(bytes, held, may);
     }
 
-    pub(super) fn pinned_octets(&self) -> usize {
-        self.inbox.pinned_octets()
+    pub(super) fn pinned_bytes(&self) -> usize {
+        self.inbox.pinned_bytes()
     }
 }
 
@@ -120,15 +120,15 @@ impl Connection {
         id.announce(listener, CmEventKind::StreamEstablished { remote });
     }
 
-    /// Octets arrived in streaming mode. Those in order count in TCP's budget, too, until the user has taken them.
+    /// Bytes arrived in streaming mode. Those in order count in TCP's budget, too, until the user has taken them.
     pub(super) fn receive_in_streaming_mode(
         &mut self,
         io: &mut Io,
         guard: &EpochGuard,
-        octets: (u64, Mbuf, u64),
+        bytes: (u64, Mbuf, u64),
     ) {
         let Phase::StreamingMode(mode) = &mut self.phase else { return };
-        let (offset, buf, frontier) = octets;
+        let (offset, buf, frontier) = bytes;
         if offset < frontier {
             io.tcp.hold(self.conn, buf.len());
         }
@@ -138,7 +138,7 @@ impl Connection {
         }
     }
 
-    /// The user has sent or received octets.
+    /// The user has sent or received bytes.
     pub(in crate::engine) fn streamed(&mut self, io: &mut Io, guard: &EpochGuard) {
         if let Some(stream) = &self.stream {
             stream.answer();
@@ -149,11 +149,11 @@ impl Connection {
         }
     }
 
-    /// Moves octets to the user, as many as it has room for.
+    /// Moves bytes to the user, as many as it has room for.
     pub(super) fn pump(&mut self, io: &mut Io, _guard: &EpochGuard) {
         let (Phase::StreamingMode(mode), Some(stream)) = (&mut self.phase, &self.stream) else { return };
         let before = mode.inbox.next();
-        let released = mode.inbox.take(&mut io.held, |_, octets| stream.fill(octets));
+        let released = mode.inbox.take(&mut io.held, |_, bytes| stream.fill(bytes));
         io.tcp.release(self.conn, released);
         let all = io.tcp.info(self.conn).is_none_or(|info| mode.inbox.next() >= info.frontier);
         if mode.peer_closed && all {
@@ -168,9 +168,9 @@ impl Connection {
         }
     }
 
-    /// Sends octets of startup, behind those of the user.
-    pub(super) fn say(&mut self, io: &mut Io, octets: &[u8]) {
-        self.outbox.extend(octets);
+    /// Sends bytes of startup, behind those of the user.
+    pub(super) fn say(&mut self, io: &mut Io, bytes: &[u8]) {
+        self.outbox.extend(bytes);
         self.fronted = true;
         if self.send_front(io) == Sent::Again {
             self.activate(io);
@@ -182,9 +182,9 @@ impl Connection {
         let mut result = Sent::All;
         let (conn, now) = (self.conn, io.now);
         let tcp = &mut io.tcp;
-        let mut send = |octets: &[u8]| match tcp.send(now, conn, octets) {
+        let mut send = |bytes: &[u8]| match tcp.send(now, conn, bytes) {
             Ok(sent) => {
-                if sent < octets.len() {
+                if sent < bytes.len() {
                     result = Sent::Later;
                 }
                 sent
@@ -286,7 +286,7 @@ impl Connection {
         self.phase = Phase::AwaitReply { initiator: Box::new(initiator), inbox };
         if stray {
             // The peer does not know that it is to respond.
-            return self.fail_startup(io, ConnectionError::Startup(StartupFault::EarlyOctets));
+            return self.fail_startup(io, ConnectionError::Startup(StartupFault::EarlyBytes));
         }
         self.deadline = Some(deadline);
         self.say(io, &request);
@@ -328,11 +328,11 @@ impl Connection {
     fn feed_request(
         &mut self,
         offset: u64,
-        octets: &[u8],
+        bytes: &[u8],
     ) -> Result<Option<crate::mpa::ConnectRequest>, MpaError> {
         match &mut self.phase {
-            Phase::AwaitRequest { responder, .. } if !octets.is_empty() => {
-                responder.receive(offset, octets).map(|step| step.event)
+            Phase::AwaitRequest { responder, .. } if !bytes.is_empty() => {
+                responder.receive(offset, bytes).map(|step| step.event)
             }
             _ => Ok(None),
         }

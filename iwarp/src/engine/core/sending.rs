@@ -5,15 +5,15 @@ use dp::profile::{self, Layer};
 use super::{AHEAD, Core};
 use crate::memory::EpochGuard;
 
-/// Octets that queue pairs hand to TCP before frames are received again. Less than a turn receives: so a peer of the
+/// Bytes that queue pairs hand to TCP before frames are received again. Less than a turn receives: so a peer of the
 /// same kind keeps up, and rings stay short.
-const SEND_OCTETS: usize = 128 << 10;
+const SEND_BYTES: usize = 128 << 10;
 
 /// Queue pairs that have just begun to send which go before all others in one turn.
 const MAX_FRESH: usize = 16;
 
-/// Octets that each of these hands to TCP before it is one of the others: all of what is small.
-const FRESH_OCTETS: usize = 16 << 10;
+/// Bytes that each of these hands to TCP before it is one of the others: all of what is small.
+const FRESH_BYTES: usize = 16 << 10;
 
 /// Bursts sent in one turn at most.
 const MAX_TX_BURSTS: usize = 64;
@@ -31,23 +31,23 @@ struct Pass {
 impl Core {
     /// Lets queue pairs hand FPDUs to TCP, a bounded turn each: those that have just begun, then the others around.
     pub(super) fn send(&mut self, guard: &EpochGuard) -> bool {
-        let turn_octets = self.io.config.turn_octets;
-        let mut pass = Pass { left: SEND_OCTETS, busy: false, starved: false };
+        let turn_bytes = self.io.config.turn_bytes;
+        let mut pass = Pass { left: SEND_BYTES, busy: false, starved: false };
         let (fresh, _) = self.io.tx_scheduler.waiting();
         for _ in 0..fresh.min(MAX_FRESH) {
             let Some(slot) = self.io.tx_scheduler.next_fresh() else { break };
             self.prefetch(self.io.tx_scheduler.fresh_behind(AHEAD).map(|slot| slot as usize));
-            self.send_one(slot, turn_octets.min(FRESH_OCTETS), guard, &mut pass);
+            self.send_one(slot, turn_bytes.min(FRESH_BYTES), guard, &mut pass);
         }
-        // Each at least once, or until the octets are used up; one that cannot go on leaves the ring.
+        // Each at least once, or until the bytes are used up; one that cannot go on leaves the ring.
         let (_, bulk) = self.io.tx_scheduler.waiting();
-        let mut tries = bulk.max(SEND_OCTETS / turn_octets.max(1));
+        let mut tries = bulk.max(SEND_BYTES / turn_bytes.max(1));
         while pass.left > 0
             && tries > 0
             && let Some(slot) = self.io.tx_scheduler.next_bulk()
         {
             self.prefetch(self.io.tx_scheduler.bulk_behind(AHEAD).map(|slot| slot as usize));
-            self.send_one(slot, turn_octets, guard, &mut pass);
+            self.send_one(slot, turn_bytes, guard, &mut pass);
             tries -= 1;
         }
         if pass.starved && !pass.busy {
@@ -58,16 +58,16 @@ impl Core {
         pass.busy
     }
 
-    /// Lets one connection send about `octets` bytes, and adds that to the pass.
-    fn send_one(&mut self, slot: u32, octets: usize, guard: &EpochGuard, pass: &mut Pass) {
-        let before = self.io.streams.tx_fetched_octets;
+    /// Lets one connection send about `bytes` bytes, and adds that to the pass.
+    fn send_one(&mut self, slot: u32, bytes: usize, guard: &EpochGuard, pass: &mut Pass) {
+        let before = self.io.streams.tx_fetched_bytes;
         self.with(slot as usize, |connection, io| {
-            if connection.transmit(io, octets, guard) {
+            if connection.transmit(io, bytes, guard) {
                 io.tx_scheduler.go_on(slot);
             }
         });
         self.run_events(guard);
-        let sent = (self.io.streams.tx_fetched_octets - before) as usize;
+        let sent = (self.io.streams.tx_fetched_bytes - before) as usize;
         let no_mbuf = std::mem::take(&mut self.io.no_mbuf);
         pass.left = pass.left.saturating_sub(sent);
         pass.starved |= no_mbuf;

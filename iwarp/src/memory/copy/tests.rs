@@ -9,7 +9,7 @@ unsafe fn fetch(from: *const u8, out: &mut [u8]) {
     unsafe { super::fetch(from, out, Stride::NONE) }
 }
 
-/// Every length, at every alignment of either side: the octets arrive and nothing beside them changes.
+/// Every length, at every alignment of either side: the bytes arrive and nothing beside them changes.
 #[test]
 fn every_length_and_alignment_copies_exactly() {
     let source: Vec<u8> = (0..400_u32).map(|i| (i * 7 + 1) as u8 | 1).collect();
@@ -34,14 +34,14 @@ fn every_length_and_alignment_copies_exactly() {
 /// The content arrives and nothing beside it changes; what is behind it in memory is not looked at.
 #[test]
 fn copies_go_around_gaps_wherever_these_are() {
-    let octets: Vec<u8> = (0..1700_u32).map(|i| (i * 7 + i / 251) as u8 | 1).collect();
+    let bytes: Vec<u8> = (0..1700_u32).map(|i| (i * 7 + i / 251) as u8 | 1).collect();
     for stride in [0, 1, 4, 15, 16, 17, 60, 100, 508].map(Stride::new) {
         for len in (0..140).chain([507, 508, 509, 511, 512, 513, 516, 520, 1024, 1029, 1600]) {
             for align in [0, 1, 4, 8, 12, 15] {
-                let content: Vec<u8> = stride.runs(&octets[..len]).flatten().copied().collect();
+                let content: Vec<u8> = stride.runs(&bytes[..len]).flatten().copied().collect();
                 let mut memory = vec![0_u8; 2000];
                 // SAFETY: the vector is ours alone and large enough: 15 + 1600 is below 2000.
-                unsafe { super::place_runs(memory.as_mut_ptr().add(align), stride.runs(&octets[..len])) };
+                unsafe { super::place_runs(memory.as_mut_ptr().add(align), stride.runs(&bytes[..len])) };
                 let end = align + content.len();
                 assert_eq!(memory[align..end], content, "{stride:?}, len {len}, align {align}");
                 assert!(
@@ -69,9 +69,9 @@ fn copies_go_around_gaps_wherever_these_are() {
     }
 }
 
-/// A reader that has seen the last octet of a copy sees every octet of that copy, whatever its length.
+/// A reader that has seen the last byte of a copy sees every byte of that copy, whatever its length.
 #[test]
-fn the_last_octet_is_seen_last() {
+fn the_last_byte_is_seen_last() {
     const LEN: usize = 1024;
     let words: Vec<AtomicU64> = (0..LEN / 8 + 2).map(|_| AtomicU64::new(0)).collect();
     let base = words.as_ptr().cast::<u8>().cast_mut();
@@ -92,11 +92,11 @@ fn the_last_octet_is_seen_last() {
                 done = now;
                 let (offset, len) = span(now);
                 let stride = if now % 2 == 0 { Stride::NONE } else { Stride::new(now as usize % 600) };
-                let mut octets = [now as u8; 2 * LEN];
-                let octets = &mut octets[..stride.span(len)];
-                stride.gaps(octets.len()).for_each(|gap| octets[gap..gap + Stride::GAP].fill(0));
+                let mut bytes = [now as u8; 2 * LEN];
+                let bytes = &mut bytes[..stride.span(len)];
+                stride.gaps(bytes.len()).for_each(|gap| bytes[gap..gap + Stride::GAP].fill(0));
                 // SAFETY: the words are atomics, and `span` stays inside them.
-                unsafe { super::place_runs(to.add(offset), stride.runs(octets)) };
+                unsafe { super::place_runs(to.add(offset), stride.runs(bytes)) };
             }
         });
         for now in 1..4000_u64 {
@@ -105,12 +105,12 @@ fn the_last_octet_is_seen_last() {
             words.iter().for_each(|word| word.store(0, Ordering::Relaxed));
             let now = if now as u8 == 0 { continue } else { now };
             round.store(now, Ordering::Release);
-            let mut octet = [0];
+            let mut byte = [0];
             let mut out = [0_u8; LEN];
             loop {
                 // SAFETY: as above.
-                unsafe { fetch(base.add(offset + len - 1), &mut octet) };
-                if octet[0] == now as u8 {
+                unsafe { fetch(base.add(offset + len - 1), &mut byte) };
+                if byte[0] == now as u8 {
                     break;
                 }
                 std::hint::spin_loop();

@@ -31,13 +31,13 @@ pub(super) fn install() -> std::io::Result<bool> {
     Ok(false)
 }
 
-/// Runs `access`, which accesses the `len` octets at `start`; a fault there ends it where it stands.
+/// Runs `access`, which accesses the `len` bytes at `start`; a fault there ends it where it stands.
 ///
 /// # Errors
 /// [`Unmapped`]: it was left.
 ///
 /// # Safety
-/// `access` may be left at any access to these octets, for ever: it and what it calls own nothing that is to be
+/// `access` may be left at any access to these bytes, for ever: it and what it calls own nothing that is to be
 /// dropped, hold no lock, and leave nothing half done that anybody relies on. It does not panic.
 pub(super) unsafe fn attempt<F: FnMut()>(start: *const u8, len: usize, access: F) -> Result<(), Unmapped> {
     const { assert!(!std::mem::needs_drop::<F>(), "a guarded access may be left without being dropped") };

@@ -18,7 +18,7 @@ pub(super) unsafe extern "C" fn call(
     argument: *mut c_void,
     stack: *mut usize,
 ) -> u32 {
-    // Six registers and the return address: eight octets more align the stack to 16 for the call.
+    // Six registers and the return address: eight bytes more align the stack to 16 for the call.
     std::arch::naked_asm!(
         "push rbp",
         "push rbx",

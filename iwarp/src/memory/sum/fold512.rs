@@ -1,4 +1,4 @@
-//! As [`fold128`], with values of 64 octets: AVX-512 with VPCLMULQDQ. What it leaves over and what is too short for it
+//! As [`fold128`], with values of 64 bytes: AVX-512 with VPCLMULQDQ. What it leaves over and what is too short for it
 //! goes there.
 
 use std::arch::x86_64::{
@@ -7,13 +7,13 @@ use std::arch::x86_64::{
     _mm512_zextsi128_si512,
 };
 
+use super::bytes::{Nowhere, Sink, To, fall, load_512, rise};
 use super::fold128::{self, reduce};
-use super::octets::{Nowhere, Sink, To, fall, load_512, rise};
 use super::powers;
 
-/// Octets of a value.
+/// Bytes of a value.
 const VALUE: usize = 64;
-/// Octets taken at once.
+/// Bytes taken at once.
 const STEP: usize = 4 * VALUE;
 
 /// Whether this CPU can [`fetch`].
@@ -26,9 +26,9 @@ pub(super) fn is_here() -> bool {
 /// # Safety
 /// The CPU [`is_here`].
 #[target_feature(enable = "sse4.2,pclmulqdq,avx512f,vpclmulqdq")]
-pub(super) unsafe fn sum(state: u32, octets: &[u8]) -> u32 {
-    // SAFETY: a slice is mapped and readable; its octets go nowhere.
-    unsafe { run(state, octets.as_ptr(), Nowhere, 0, octets.len()) }
+pub(super) unsafe fn sum(state: u32, bytes: &[u8]) -> u32 {
+    // SAFETY: a slice is mapped and readable; its bytes go nowhere.
+    unsafe { run(state, bytes.as_ptr(), Nowhere, 0, bytes.len()) }
 }
 
 /// As [`fold128::fetch`].
@@ -38,7 +38,7 @@ pub(super) unsafe fn sum(state: u32, octets: &[u8]) -> u32 {
 #[target_feature(enable = "sse4.2,pclmulqdq,avx512f,vpclmulqdq")]
 pub(super) unsafe fn fetch(state: u32, from: *const u8, out: &mut [u8]) -> u32 {
     let (sink, len) = (To(out.as_mut_ptr()), out.len());
-    // SAFETY: the caller vouches for `len` octets at `from`, and `sink` has as many.
+    // SAFETY: the caller vouches for `len` bytes at `from`, and `sink` has as many.
     unsafe {
         let (state, at) = rise(state, from, sink, len);
         run(state, from, sink, at, len)
@@ -52,7 +52,7 @@ pub(super) unsafe fn fetch(state: u32, from: *const u8, out: &mut [u8]) -> u32 {
 #[inline]
 #[target_feature(enable = "sse4.2,pclmulqdq,avx512f,vpclmulqdq")]
 unsafe fn run(state: u32, from: *const u8, sink: impl Sink, mut at: usize, len: usize) -> u32 {
-    // SAFETY: the caller vouches for `len` octets on either side. `at` and what is taken there stay within them.
+    // SAFETY: the caller vouches for `len` bytes on either side. `at` and what is taken there stay within them.
     unsafe {
         if len - at < STEP {
             return fold128::run(state, from, sink, at, len);
@@ -88,7 +88,7 @@ unsafe fn run(state: u32, from: *const u8, sink: impl Sink, mut at: usize, len: 
 #[inline]
 #[target_feature(enable = "avx512f")]
 unsafe fn take(from: *const u8, sink: impl Sink, at: usize) -> [__m512i; 4] {
-    // SAFETY: the caller vouches for the octets at `at`.
+    // SAFETY: the caller vouches for the bytes at `at`.
     unsafe {
         [
             take_one(from, sink, at),
@@ -104,7 +104,7 @@ unsafe fn take(from: *const u8, sink: impl Sink, at: usize) -> [__m512i; 4] {
 #[inline]
 #[target_feature(enable = "avx512f")]
 unsafe fn take_one(from: *const u8, sink: impl Sink, at: usize) -> __m512i {
-    // SAFETY: the caller vouches for the octets at `at`.
+    // SAFETY: the caller vouches for the bytes at `at`.
     unsafe {
         let value = load_512(from.add(at));
         sink.put(at, value);
@@ -123,7 +123,7 @@ fn fold(value: __m512i, by: [u64; 2], next: __m512i) -> __m512i {
     _mm512_ternarylogic_epi64::<0x96>(low, high, next)
 }
 
-/// The state behind the octets that `value` stands for.
+/// The state behind the bytes that `value` stands for.
 #[inline]
 #[target_feature(enable = "sse4.2,pclmulqdq,avx512f")]
 fn to_state(value: __m512i) -> u32 {

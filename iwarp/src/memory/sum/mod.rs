@@ -1,15 +1,15 @@
-//! CRC32c (RFC 3385, Castagnoli's polynomial 0x11EDC6F41) of octets: alone, or in the same pass that copies them.
+//! CRC32c (RFC 3385, Castagnoli's polynomial 0x11EDC6F41) of bytes: alone, or in the same pass that copies them.
 //!
-//! Here because the copy is one from registered memory, in which every octet may change at any time: it is loaded
+//! Here because the copy is one from registered memory, in which every byte may change at any time: it is loaded
 //! once, and what was loaded is both stored and summed. So the sum fits the copy, whatever others write meanwhile.
 //!
 //! Nothing of MPA: [`mpa::Crc32c`](crate::mpa::Crc32c) knows when there is a sum at all and how it goes on the wire.
-//! Sums are passed complemented, as they are compared and sent; 0 is the sum of no octets.
+//! Sums are passed complemented, as they are compared and sent; 0 is the sum of no bytes.
 //!
 //! | file | what |
 //! |---|---|
-//! | `powers` | the constants that move a sum on by a number of octets |
-//! | `octets` | loads, stores, and the sum by the CRC instruction |
+//! | `powers` | the constants that move a sum on by a number of bytes |
+//! | `bytes` | loads, stores, and the sum by the CRC instruction |
 //! | `fold128` | by carry-less multiplication of 128 bits: any x86-64 since 2010 |
 //! | `fold512` | by that of 512 bits: AVX-512 with VPCLMULQDQ |
 //!
@@ -22,18 +22,18 @@ use crc_fast::{CrcAlgorithm, Digest};
 use crate::memory::{Stride, copy};
 
 #[cfg(target_arch = "x86_64")]
+mod bytes;
+#[cfg(target_arch = "x86_64")]
 mod fold128;
 #[cfg(target_arch = "x86_64")]
 mod fold512;
-#[cfg(target_arch = "x86_64")]
-mod octets;
 #[cfg(target_arch = "x86_64")]
 mod powers;
 #[cfg(test)]
 mod tests;
 
 /// Where copy and sum are two passes they go by blocks of this size, for the first-level cache.
-const BLOCK_OCTETS: usize = 8 * 1024;
+const BLOCK_BYTES: usize = 8 * 1024;
 
 /// How this CPU copies and sums best.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,10 +50,10 @@ enum Way {
 
 static BEST: LazyLock<Way> = LazyLock::new(|| Way::here().next().unwrap_or(Way::Portable));
 
-/// The sum of what gave `crc` and `octets` behind it.
-pub(crate) fn append(crc: u32, octets: &[u8]) -> u32 {
+/// The sum of what gave `crc` and `bytes` behind it.
+pub(crate) fn append(crc: u32, bytes: &[u8]) -> u32 {
     // SAFETY: `BEST` is one that the CPU has.
-    unsafe { BEST.append(crc, octets) }
+    unsafe { BEST.append(crc, bytes) }
 }
 
 /// Copies `src` to `dst` and gives [`append`] of it.
@@ -66,9 +66,9 @@ pub(crate) fn copy(crc: u32, dst: &mut [u8], src: &[u8]) -> u32 {
     unsafe { BEST.fetch(crc, src.as_ptr(), dst) }
 }
 
-/// Copies `out.len()` octets from `from` on and gives [`append`] of what it copied.
+/// Copies `out.len()` bytes from `from` on and gives [`append`] of what it copied.
 ///
-/// What others write meanwhile may be seen in part. Aligned words of 8 octets are loaded whole.
+/// What others write meanwhile may be seen in part. Aligned words of 8 bytes are loaded whole.
 ///
 /// # Safety
 /// As [`copy::fetch`].
@@ -98,7 +98,7 @@ impl Way {
     unsafe fn fetch(self, crc: u32, from: *const u8, out: &mut [u8]) -> u32 {
         match self {
             #[cfg(target_arch = "x86_64")]
-            // SAFETY: the caller vouches for the octets at `from` and for the CPU.
+            // SAFETY: the caller vouches for the bytes at `from` and for the CPU.
             Self::Fold512 => !unsafe { fold512::fetch(!crc, from, out) },
             #[cfg(target_arch = "x86_64")]
             // SAFETY: as above.
@@ -106,7 +106,7 @@ impl Way {
             Self::Portable => {
                 let mut crc = crc;
                 let mut from = from;
-                for out in out.chunks_mut(BLOCK_OCTETS) {
+                for out in out.chunks_mut(BLOCK_BYTES) {
                     // SAFETY: the blocks lie one behind the other inside what the caller vouches for; any CPU has this way.
                     unsafe {
                         copy::fetch(from, out, Stride::NONE);
@@ -123,20 +123,20 @@ impl Way {
     ///
     /// # Safety
     /// The CPU has this way.
-    unsafe fn append(self, crc: u32, octets: &[u8]) -> u32 {
-        if octets.len() >= self.library_pays_from() {
+    unsafe fn append(self, crc: u32, bytes: &[u8]) -> u32 {
+        if bytes.len() >= self.library_pays_from() {
             let mut digest = Digest::new_with_init_state(CrcAlgorithm::Crc32Iscsi, u64::from(!crc));
-            digest.update(octets);
+            digest.update(bytes);
             return digest.finalize() as u32;
         }
         match self {
             #[cfg(target_arch = "x86_64")]
             // SAFETY: the caller vouches for the CPU.
-            Self::Fold512 => !unsafe { fold512::sum(!crc, octets) },
+            Self::Fold512 => !unsafe { fold512::sum(!crc, bytes) },
             #[cfg(target_arch = "x86_64")]
             // SAFETY: as above.
-            Self::Fold128 => !unsafe { fold128::sum(!crc, octets) },
-            Self::Portable => crc32c::crc32c_append(crc, octets),
+            Self::Fold128 => !unsafe { fold128::sum(!crc, bytes) },
+            Self::Portable => crc32c::crc32c_append(crc, bytes),
         }
     }
 

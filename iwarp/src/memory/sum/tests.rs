@@ -4,8 +4,8 @@ use proptest::prelude::*;
 
 use super::{BEST, Way, append, copy};
 
-/// By a table of octets, as RFC 3720 appendix B.4's sums are usually made.
-fn reference(crc: u32, octets: &[u8]) -> u32 {
+/// By a table of bytes, as RFC 3720 appendix B.4's sums are usually made.
+fn reference(crc: u32, bytes: &[u8]) -> u32 {
     const TABLE: [u32; 256] = {
         let mut table = [0; 256];
         let mut i = 0;
@@ -20,10 +20,10 @@ fn reference(crc: u32, octets: &[u8]) -> u32 {
         }
         table
     };
-    !octets.iter().fold(!crc, |state, octet| state >> 8 ^ TABLE[(state as u8 ^ octet) as usize])
+    !bytes.iter().fold(!crc, |state, byte| state >> 8 ^ TABLE[(state as u8 ^ byte) as usize])
 }
 
-/// Octets without a pattern of a period that a kernel could have.
+/// Bytes without a pattern of a period that a kernel could have.
 fn noise(len: usize) -> Vec<u8> {
     let mut state = 0x9e37_79b9_u32;
     (0..len)
@@ -39,23 +39,23 @@ fn noise(len: usize) -> Vec<u8> {
 /// Room in front of and behind a copy, which has to stay as it is.
 const MARGIN: usize = 80;
 
-/// One copy with sum and one sum alone, of `len` octets of `source` from `from` on to `to` of `room`.
+/// One copy with sum and one sum alone, of `len` bytes of `source` from `from` on to `to` of `room`.
 #[track_caller]
 fn check(way: Way, source: &[u8], room: &mut [u8], from: usize, to: usize, len: usize) {
     const BEFORE: u32 = 0x1234_5678;
-    let octets = &source[from..from + len];
+    let bytes = &source[from..from + len];
     let out = MARGIN + to..MARGIN + to + len;
     room[..out.end + MARGIN].fill(0xa5);
-    let expected = reference(BEFORE, octets);
-    // SAFETY: `octets` are ours, and nobody writes to them; `here` gave the way.
-    let got = unsafe { way.fetch(BEFORE, octets.as_ptr(), &mut room[out.clone()]) };
-    let what = format!("{way:?}, {len} octets, from {from} to {to}");
+    let expected = reference(BEFORE, bytes);
+    // SAFETY: `bytes` are ours, and nobody writes to them; `here` gave the way.
+    let got = unsafe { way.fetch(BEFORE, bytes.as_ptr(), &mut room[out.clone()]) };
+    let what = format!("{way:?}, {len} bytes, from {from} to {to}");
     assert_eq!(got, expected, "sum of the copy: {what}");
-    assert!(room[out.clone()] == *octets, "copy: {what}");
+    assert!(room[out.clone()] == *bytes, "copy: {what}");
     let around = room[..out.start].iter().chain(&room[out.end..out.end + MARGIN]);
-    assert!(around.clone().all(|octet| *octet == 0xa5), "beside the copy: {what}");
+    assert!(around.clone().all(|byte| *byte == 0xa5), "beside the copy: {what}");
     // SAFETY: `here` gave the way.
-    assert_eq!(unsafe { way.append(BEFORE, octets) }, expected, "sum alone: {what}");
+    assert_eq!(unsafe { way.append(BEFORE, bytes) }, expected, "sum alone: {what}");
 }
 
 #[test]
@@ -97,7 +97,7 @@ impl Drop for Stop<'_> {
     }
 }
 
-/// While another thread changes the memory, the sum is that of the octets which were copied.
+/// While another thread changes the memory, the sum is that of the bytes which were copied.
 #[test]
 fn the_sum_fits_the_copy_while_others_write() {
     const WORDS: usize = 1200;
@@ -122,10 +122,10 @@ fn the_sum_fits_the_copy_while_others_write() {
             for way in Way::here() {
                 let (from, len) = (round % 64, [150, 1460, 9000][round % 3]);
                 let out = &mut out[..len];
-                // SAFETY: the words are atomics and stay; 64 and 9000 octets are less than they have.
+                // SAFETY: the words are atomics and stay; 64 and 9000 bytes are less than they have.
                 let sum = unsafe { way.fetch(0, words.as_ptr().cast::<u8>().add(from), out) };
-                assert_eq!(sum, reference(0, out), "{way:?}, {len} octets");
-                mixed += u32::from(out.iter().any(|octet| *octet != out[0]));
+                assert_eq!(sum, reference(0, out), "{way:?}, {len} bytes");
+                mixed += u32::from(out.iter().any(|byte| *byte != out[0]));
             }
             // A core alone would never see the writer at work.
             if round % 64 == 0 {
@@ -157,7 +157,7 @@ proptest! {
         len in 0_usize..12_000,
         cuts in prop::collection::vec(any::<prop::sample::Index>(), 0..8),
     ) {
-        let octets = noise(len);
+        let bytes = noise(len);
         let mut cuts: Vec<usize> = cuts.iter().map(|cut| cut.index(len + 1)).collect();
         cuts.sort_unstable();
         for way in Way::here() {
@@ -165,15 +165,15 @@ proptest! {
             for to in cuts.iter().copied().chain([len]) {
                 // SAFETY: a slice of the same length is readable; `here` gave the way.
                 unsafe {
-                    copied = way.fetch(copied, octets[from..to].as_ptr(), &mut out[from..to]);
-                    alone = way.append(alone, &octets[from..to]);
+                    copied = way.fetch(copied, bytes[from..to].as_ptr(), &mut out[from..to]);
+                    alone = way.append(alone, &bytes[from..to]);
                 }
                 from = to;
             }
-            prop_assert_eq!(copied, reference(0, &octets));
-            prop_assert_eq!(alone, reference(0, &octets));
-            prop_assert_eq!(append(0, &octets), reference(0, &octets));
-            prop_assert!(out == octets);
+            prop_assert_eq!(copied, reference(0, &bytes));
+            prop_assert_eq!(alone, reference(0, &bytes));
+            prop_assert_eq!(append(0, &bytes), reference(0, &bytes));
+            prop_assert!(out == bytes);
         }
     }
 }

@@ -2,16 +2,16 @@ use proptest::prelude::*;
 
 use super::Crc32c;
 
-fn crc(octets: &[u8]) -> u32 {
+fn crc(bytes: &[u8]) -> u32 {
     let mut crc = Crc32c::new();
-    crc.update(octets);
+    crc.update(bytes);
     crc.finish()
 }
 
 /// Bit by bit, as the polynomial says.
-fn naive(octets: &[u8]) -> u32 {
-    !octets.iter().fold(!0, |crc, octet| {
-        (0..8).fold(crc ^ u32::from(*octet), |crc, _| crc >> 1 ^ if crc & 1 == 1 { 0x82f6_3b78 } else { 0 })
+fn naive(bytes: &[u8]) -> u32 {
+    !bytes.iter().fold(!0, |crc, byte| {
+        (0..8).fold(crc ^ u32::from(*byte), |crc, _| crc >> 1 ^ if crc & 1 == 1 { 0x82f6_3b78 } else { 0 })
     })
 }
 
@@ -24,7 +24,7 @@ fn known_sums() {
     ];
     let up: Vec<u8> = (0..32).collect();
     let down: Vec<u8> = (0..32).rev().collect();
-    for (octets, sum) in [
+    for (bytes, sum) in [
         (&b""[..], 0),
         (b"123456789", 0xe306_9283),
         (&[0; 32], 0x8a91_36aa),
@@ -35,13 +35,13 @@ fn known_sums() {
         (&[0], 0x527d_5351),
         (&[0; 4], 0x4867_4bc7),
     ] {
-        assert_eq!(crc(octets), sum);
-        assert_eq!(naive(octets), sum);
+        assert_eq!(crc(bytes), sum);
+        assert_eq!(naive(bytes), sum);
     }
 }
 
 #[test]
-fn the_field_has_the_least_significant_octet_first() {
+fn the_field_has_the_least_significant_byte_first() {
     let mut sum = Crc32c::new();
     sum.update(b"123456789");
     assert_eq!(sum.field(), [0x83, 0x92, 0x06, 0xe3]);
@@ -49,9 +49,9 @@ fn the_field_has_the_least_significant_octet_first() {
 
 #[test]
 fn an_fpdu_with_its_field_sums_to_the_residue() {
-    for octets in [&b"x"[..], &[7; 300], &[9; 5000]] {
+    for bytes in [&b"x"[..], &[7; 300], &[9; 5000]] {
         let mut sum = Crc32c::new();
-        sum.update(octets);
+        sum.update(bytes);
         sum.update(&sum.field());
         assert_eq!(sum.finish(), 0x4867_4bc7);
     }
@@ -68,20 +68,20 @@ fn an_unused_sum_copies_and_stays_zero() {
 proptest! {
     #[test]
     fn any_split_and_any_way_gives_the_same_sum(
-        octets in prop::collection::vec(any::<u8>(), 0..20_000),
+        bytes in prop::collection::vec(any::<u8>(), 0..20_000),
         cuts in prop::collection::vec(any::<prop::sample::Index>(), 0..6),
     ) {
-        let mut cuts: Vec<usize> = cuts.iter().map(|cut| cut.index(octets.len() + 1)).collect();
+        let mut cuts: Vec<usize> = cuts.iter().map(|cut| cut.index(bytes.len() + 1)).collect();
         cuts.sort_unstable();
-        let (mut sum, mut fused, mut copied) = (Crc32c::new(), Crc32c::new(), vec![0; octets.len()]);
+        let (mut sum, mut fused, mut copied) = (Crc32c::new(), Crc32c::new(), vec![0; bytes.len()]);
         let mut from = 0;
-        for to in cuts.into_iter().chain([octets.len()]) {
-            sum.update(&octets[from..to]);
-            fused.copy(&mut copied[from..to], &octets[from..to]);
+        for to in cuts.into_iter().chain([bytes.len()]) {
+            sum.update(&bytes[from..to]);
+            fused.copy(&mut copied[from..to], &bytes[from..to]);
             from = to;
         }
-        prop_assert_eq!(sum.finish(), naive(&octets));
-        prop_assert_eq!(fused.finish(), naive(&octets));
-        prop_assert_eq!(copied, octets);
+        prop_assert_eq!(sum.finish(), naive(&bytes));
+        prop_assert_eq!(fused.finish(), naive(&bytes));
+        prop_assert_eq!(copied, bytes);
     }
 }

@@ -11,8 +11,8 @@ use super::ordered::Stretch;
 use super::ulpdu::Wire;
 use crate::mpa::marker;
 
-/// Octets of a ULPDU that a record keeps: the longest DDP header.
-pub(super) const HEADER_OCTETS: usize = 18;
+/// Bytes of a ULPDU that a record keeps: the longest DDP header.
+pub(super) const HEADER_BYTES: usize = 18;
 
 /// FPDUs with a bad CRC that one buffer may lead to: what is summed for each buffer has a limit.
 const FAILURES: u32 = 2;
@@ -22,14 +22,14 @@ const FAILURES: u32 = 2;
 pub(super) struct Record {
     pub(super) start: u64,
     pub(super) end: u64,
-    pub(super) ulpdu_octets: usize,
-    header: [u8; HEADER_OCTETS],
+    pub(super) ulpdu_bytes: usize,
+    header: [u8; HEADER_BYTES],
 }
 
 impl Record {
-    /// The first octets of its ULPDU.
+    /// The first bytes of its ULPDU.
     pub(super) fn header(&self) -> &[u8] {
-        &self.header[..self.ulpdu_octets.min(HEADER_OCTETS)]
+        &self.header[..self.ulpdu_bytes.min(HEADER_BYTES)]
     }
 }
 
@@ -63,16 +63,16 @@ struct Lead {
 enum Walk {
     /// To an FPDU that checks, and for which there is a record.
     Found(Found),
-    /// To octets that have not come yet: no marker leads further now.
+    /// To bytes that have not come yet: no marker leads further now.
     Incomplete,
     /// To an FPDU that does not check, at this position.
     Unsound(u64),
 }
 
-/// A search for the FPDUs that new octets make whole.
+/// A search for the FPDUs that new bytes make whole.
 #[derive(Debug)]
 pub(super) struct Search {
-    /// The slot of the new octets, and where they end.
+    /// The slot of the new bytes, and where they end.
     slot: u32,
     to: u64,
     /// The position of the marker that was followed last.
@@ -89,10 +89,10 @@ pub(super) struct Search {
 }
 
 impl Search {
-    /// The octets `from..to` are new, in slot `slot`.
+    /// The bytes `from..to` are new, in slot `slot`.
     pub(super) fn new(deframer: &Deframer, slab: &HeldSlab, slot: u32, from: u64, to: u64) -> Self {
         let known = (deframer.known < to).then(|| lead(slab, slot, deframer.known)).flatten();
-        // The last marker in front of the new octets belongs to the FPDU that they continue, or to one shortly before.
+        // The last marker in front of the new bytes belongs to the FPDU that they continue, or to one shortly before.
         let marker = from.saturating_sub(1) / marker::INTERVAL * marker::INTERVAL;
         let lead = known.or_else(|| follow(slab, slot, marker));
         Self { slot, to, marker, lead, found: None, behind: None, unsound: None, failures: 0 }
@@ -120,7 +120,7 @@ impl Search {
                 }
             }
             self.marker += marker::INTERVAL;
-            // A marker in front of the new octets cannot lead to more than a known place or the last of them did.
+            // A marker in front of the new bytes cannot lead to more than a known place or the last of them did.
             if self.marker >= self.to || slab.buffers.at(self.slot).is_none() {
                 return None;
             }
@@ -129,16 +129,16 @@ impl Search {
         }
     }
 
-    /// The FPDU found last has been placed: remembers it, and lets go of its octets.
+    /// The FPDU found last has been placed: remembers it, and lets go of its bytes.
     pub(super) fn mark_placed(&mut self, deframer: &mut Deframer, slab: &mut HeldSlab) {
         let Some(Found { slot, extent }) = self.found.take() else { return };
         let Some(wire) = Wire::held(&slab.buffers, slot) else { return };
-        let mut header = [0; HEADER_OCTETS];
+        let mut header = [0; HEADER_BYTES];
         extent.ulpdu(wire, deframer.framing).copy_to(0, &mut header);
-        let Extent { start, end, ulpdu_octets, .. } = extent;
-        let record = Record { start, end, ulpdu_octets, header };
+        let Extent { start, end, ulpdu_bytes, .. } = extent;
+        let record = Record { start, end, ulpdu_bytes, header };
         deframer.counters.early_fpdus += 1;
-        deframer.counters.early_octets += ulpdu_octets as u64;
+        deframer.counters.early_bytes += ulpdu_bytes as u64;
         let after = slab.records.last_at(deframer.records, start);
         // There is room: it was looked for when the FPDU was found.
         let inserted = slab.records.insert(&mut deframer.records, after, record);
@@ -160,7 +160,7 @@ fn walk(mut lead: Lead, deframer: &mut Deframer, slab: &HeldSlab) -> Walk {
         let Some(extent) = Extent::read(wire, lead.start, framing) else {
             return Walk::Incomplete;
         };
-        // Placed already? Its octets may be gone.
+        // Placed already? Its bytes may be gone.
         if let Some(id) = slab.records.last_at(deframer.records, extent.end - 1)
             && let Some(record) = slab.records.at(id)
             && record.end > extent.start

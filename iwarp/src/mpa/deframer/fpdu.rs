@@ -1,7 +1,7 @@
-//! One FPDU in received octets: where it ends, and whether it is sound (section 6).
+//! One FPDU in received bytes: where it ends, and whether it is sound (section 6).
 
 use super::ulpdu::{Ulpdu, Wire};
-use crate::mpa::{CRC_OCTETS, Crc32c, LENGTH_OCTETS, marker};
+use crate::mpa::{CRC_BYTES, Crc32c, LENGTH_BYTES, marker};
 
 /// How a direction is framed.
 #[derive(Clone, Copy, Debug)]
@@ -20,7 +20,7 @@ pub(super) struct Extent {
     /// First position behind.
     pub(super) end: u64,
     /// What the length field says.
-    pub(super) ulpdu_octets: usize,
+    pub(super) ulpdu_bytes: usize,
 }
 
 /// What is wrong with an FPDU.
@@ -36,13 +36,8 @@ impl Extent {
     /// Reads the length of the FPDU that starts at `start`; `None` while it is not there. `start` is a multiple of 4.
     pub(super) fn read(wire: Wire<'_>, start: u64, framing: Framing) -> Option<Self> {
         let header = marker::header_of(start, framing.markers);
-        let ulpdu_octets = usize::from(u16::from_be_bytes(wire.read::<LENGTH_OCTETS>(header)?));
-        Some(Self {
-            start,
-            header,
-            end: marker::fpdu_end(start, ulpdu_octets, framing.markers),
-            ulpdu_octets,
-        })
+        let ulpdu_bytes = usize::from(u16::from_be_bytes(wire.read::<LENGTH_BYTES>(header)?));
+        Some(Self { start, header, end: marker::fpdu_end(start, ulpdu_bytes, framing.markers), ulpdu_bytes })
     }
 
     /// Checks the CRC and then the markers of an FPDU that is wholly there.
@@ -50,18 +45,18 @@ impl Extent {
     /// A damaged marker under a bad CRC is a bad CRC.
     pub(super) fn check(&self, wire: Wire<'_>, framing: Framing) -> Result<(), Unsound> {
         let wire = wire.narrow(self.start, self.end);
-        let field = self.end - CRC_OCTETS as u64;
+        let field = self.end - CRC_BYTES as u64;
         let mut crc = if framing.crc { Crc32c::new() } else { Crc32c::unused() };
         let mut markers_sound = true;
-        let sent = if let Some(octets) = wire.front(self.start, self.end) {
+        let sent = if let Some(bytes) = wire.front(self.start, self.end) {
             // The usual case: it lies in one piece.
-            crc.update(&octets[..octets.len() - CRC_OCTETS]);
-            markers_sound = !framing.markers || self.markers_are_sound(wire, self.start, octets);
-            octets.last_chunk().copied()
+            crc.update(&bytes[..bytes.len() - CRC_BYTES]);
+            markers_sound = !framing.markers || self.markers_are_sound(wire, self.start, bytes);
+            bytes.last_chunk().copied()
         } else {
-            for (at, octets) in wire.slices(self.start, self.end) {
-                crc.update(&octets[..octets.len().min(field.saturating_sub(at) as usize)]);
-                markers_sound &= !framing.markers || self.markers_are_sound(wire, at, octets);
+            for (at, bytes) in wire.slices(self.start, self.end) {
+                crc.update(&bytes[..bytes.len().min(field.saturating_sub(at) as usize)]);
+                markers_sound &= !framing.markers || self.markers_are_sound(wire, at, bytes);
             }
             wire.read(field)
         };
@@ -77,15 +72,15 @@ impl Extent {
     /// The ULPDU of an FPDU that is wholly there, and sound.
     #[inline]
     pub(super) fn ulpdu<'a>(&self, wire: Wire<'a>, framing: Framing) -> Ulpdu<'a> {
-        Ulpdu::new(wire, self.header, self.ulpdu_octets, framing.markers)
+        Ulpdu::new(wire, self.header, self.ulpdu_bytes, framing.markers)
     }
 
-    /// Whether the markers that begin in `octets`, a slice of `wire` at `from`, point to this FPDU's header.
-    fn markers_are_sound(&self, wire: Wire<'_>, from: u64, octets: &[u8]) -> bool {
-        let end = from + octets.len() as u64;
+    /// Whether the markers that begin in `bytes`, a slice of `wire` at `from`, point to this FPDU's header.
+    fn markers_are_sound(&self, wire: Wire<'_>, from: u64, bytes: &[u8]) -> bool {
+        let end = from + bytes.len() as u64;
         let mut at = marker::at_or_after(from);
         while at < end {
-            let here = octets[(at - from) as usize..].first_chunk().copied();
+            let here = bytes[(at - from) as usize..].first_chunk().copied();
             // The rest of one that a slice ends in is in the next.
             if here.or_else(|| wire.read(at)).map(marker::decode) != Some(marker::pointer(at, self.header)) {
                 return false;

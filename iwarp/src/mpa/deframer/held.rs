@@ -45,16 +45,16 @@ impl HeldSlab {
 
 /// A buffer that waits.
 pub struct HeldBuf {
-    /// Where its first octet is: a stream offset in a list of the user's, a position in the deframer's.
+    /// Where its first byte is: a stream offset in a list of the user's, a position in the deframer's.
     pub start: u64,
-    /// The octets.
+    /// The bytes.
     pub buf: Mbuf,
     /// It arrived ahead of the frontier (and a deframer has not seen it pass), so that TCP's budget counts it until it is
     /// released.
     pub ahead: bool,
-    /// Octets that were placed early (and released).
+    /// Bytes that were placed early (and released).
     pub(super) accounted: usize,
-    /// Octets of the packet buffers behind it, while it counts as ahead.
+    /// Bytes of the packet buffers behind it, while it counts as ahead.
     pinned: usize,
 }
 
@@ -91,7 +91,7 @@ pub struct NoSlot;
 #[derive(Debug, Default)]
 pub struct HeldList {
     pub(super) list: List,
-    /// Octets of the packet buffers of what arrived ahead.
+    /// Bytes of the packet buffers of what arrived ahead.
     pinned: usize,
 }
 
@@ -101,12 +101,12 @@ impl HeldList {
         self.list.is_empty()
     }
 
-    /// Octets of the packet buffers that what arrived ahead of the frontier keeps from being used again.
-    pub const fn pinned_octets(&self) -> usize {
+    /// Bytes of the packet buffers that what arrived ahead of the frontier keeps from being used again.
+    pub const fn pinned_bytes(&self) -> usize {
         self.pinned
     }
 
-    /// Holds `buf`, whose first octet is at `start`. Octets that are held already are cut off: the first ones stay.
+    /// Holds `buf`, whose first byte is at `start`. Bytes that are held already are cut off: the first ones stay.
     ///
     /// # Errors
     /// [`NoSlot`].
@@ -127,17 +127,17 @@ impl HeldList {
     }
 
     /// For a list that is not a deframer's: gives up buffers that arrived ahead of the frontier, the last ones first, until
-    /// that are `octets` octets, or `may` says no to a stretch.
-    pub fn give_up(&mut self, slab: &mut HeldSlab, octets: usize, may: impl FnMut(&[Range<u64>]) -> bool) {
-        self.evict(slab, List::default(), octets, may);
+    /// that are `bytes` bytes, or `may` says no to a stretch.
+    pub fn give_up(&mut self, slab: &mut HeldSlab, bytes: usize, may: impl FnMut(&[Range<u64>]) -> bool) {
+        self.evict(slab, List::default(), bytes, may);
     }
 
-    /// Drops all buffers; returns how many octets of them are to be released.
+    /// Drops all buffers; returns how many bytes of them are to be released.
     pub fn clear(&mut self, slab: &mut HeldSlab) -> usize {
         std::iter::from_fn(|| self.pop(slab)).map(|held| held.unreleased()).sum()
     }
 
-    /// As [`hold`](Self::hold); gives the slot the octets are in, `None` if all of them were held already.
+    /// As [`hold`](Self::hold); gives the slot the bytes are in, `None` if all of them were held already.
     pub(super) fn insert(
         &mut self,
         slab: &mut HeldSlab,
@@ -156,7 +156,7 @@ impl HeldList {
         {
             return Ok(Some(before));
         }
-        let pinned = if ahead { buffer_octets(&buf) } else { 0 };
+        let pinned = if ahead { buffer_bytes(&buf) } else { 0 };
         let held = HeldBuf { start, buf, ahead, accounted: 0, pinned };
         let slot = slab.buffers.insert(&mut self.list, before, held).map_err(|_| NoSlot)?;
         self.pinned += pinned;
@@ -170,7 +170,7 @@ impl HeldList {
     }
 
     /// What arrived ahead and lies in front of `frontier` by now is in order, and counts as all else there: not at all.
-    /// Returns how many octets are to be released.
+    /// Returns how many bytes are to be released.
     pub(super) fn pass(&mut self, slab: &mut HeldSlab, frontier: u64) -> usize {
         let mut released = 0;
         let mut at = if self.pinned > 0 { self.list.head() } else { None };
@@ -185,18 +185,18 @@ impl HeldList {
         released
     }
 
-    /// Gives up buffers that arrived ahead of the frontier, the last ones first, until that are `octets` octets of what was
+    /// Gives up buffers that arrived ahead of the frontier, the last ones first, until that are `bytes` bytes of what was
     /// not placed (of those in `placed`), or `may` says no: it is asked for the stretches of each buffer that nobody has
     /// yet, by position.
     pub(super) fn evict(
         &mut self,
         slab: &mut HeldSlab,
         placed: List,
-        octets: usize,
+        bytes: usize,
         mut may: impl FnMut(&[Range<u64>]) -> bool,
     ) {
         let (mut given_up, mut at) = (0, self.list.tail());
-        while given_up < octets
+        while given_up < bytes
             && let Some(id) = at
             && let Some(held) = slab.buffers.at(id).filter(|held| held.ahead)
         {
@@ -213,7 +213,7 @@ impl HeldList {
     /// The slot that holds `position`, if everything from there to slot `from` is held, too, in a reasonable number
     /// of buffers.
     pub(super) fn back_to(slab: &HeldSlab, from: u32, position: u64) -> Option<u32> {
-        /// A longest FPDU in segments of 1024 octets: what is cut smaller waits for its turn.
+        /// A longest FPDU in segments of 1024 bytes: what is cut smaller waits for its turn.
         const BUFFERS: usize = 64;
         let mut id = from;
         for _ in 0..BUFFERS {
@@ -229,7 +229,7 @@ impl HeldList {
         None
     }
 
-    /// Drops the buffers that lie in front of `position`; returns how many octets are to be released.
+    /// Drops the buffers that lie in front of `position`; returns how many bytes are to be released.
     pub(super) fn drop_before(&mut self, slab: &mut HeldSlab, position: u64) -> usize {
         let mut released = 0;
         while let Some(head) = self.list.head()
@@ -242,7 +242,7 @@ impl HeldList {
     }
 
     /// Accounts for `from..to`, which slot `first` and its successors hold; drops the buffers of which nothing is left
-    /// to wait for. Returns the octets released and the slot that holds `to`, or comes next.
+    /// to wait for. Returns the bytes released and the slot that holds `to`, or comes next.
     pub(super) fn account(
         &mut self,
         slab: &mut HeldSlab,
@@ -255,9 +255,9 @@ impl HeldList {
         while let Some(id) = at
             && let Some(held) = slab.buffers.at_mut(id)
         {
-            let octets = held.end().min(to).saturating_sub(held.start.max(from)) as usize;
-            held.accounted += octets;
-            released += if held.ahead { octets } else { 0 };
+            let bytes = held.end().min(to).saturating_sub(held.start.max(from)) as usize;
+            held.accounted += bytes;
+            released += if held.ahead { bytes } else { 0 };
             let (done, reached) = (held.accounted == held.buf.len(), held.end() > to);
             at = if reached && !done { Some(id) } else { slab.buffers.next(id) };
             if done {
@@ -272,33 +272,33 @@ impl HeldList {
 }
 
 impl HeldBuf {
-    /// Octets that TCP's budget still counts.
+    /// Bytes that TCP's budget still counts.
     fn unreleased(&self) -> usize {
         if self.ahead { self.buf.len() - self.accounted } else { 0 }
     }
 
-    /// Copies a small buffer behind the own octets, if there is room.
+    /// Copies a small buffer behind the own bytes, if there is room.
     fn append(&mut self, buf: &Mbuf) -> bool {
-        let octets = buf.len();
-        if 2 * octets > buffer_octets(buf) || self.buf.is_shared() || self.buf.tailroom() < octets {
+        let bytes = buf.len();
+        if 2 * bytes > buffer_bytes(buf) || self.buf.is_shared() || self.buf.tailroom() < bytes {
             return false;
         }
-        match self.buf.append(octets) {
-            Some(room) => buf.copy_to(0, room) == octets,
+        match self.buf.append(bytes) {
+            Some(room) => buf.copy_to(0, room) == bytes,
             None => false,
         }
     }
 }
 
-/// Octets of the memory that `buf` keeps.
-fn buffer_octets(buf: &Mbuf) -> usize {
+/// Bytes of the memory that `buf` keeps.
+fn buffer_bytes(buf: &Mbuf) -> usize {
     buf.headroom() + buf.len() + buf.tailroom()
 }
 
-/// Cuts off `buf` what `list` covers already, down to its first run of new octets. Gives that with its start and the
+/// Cuts off `buf` what `list` covers already, down to its first run of new bytes. Gives that with its start and the
 /// slot it belongs behind; `None` if nothing is new.
 ///
-/// TCP never hands up an octet twice. This keeps a duplicate from replacing what was checked (appendix A.3) should it
+/// TCP never hands up a byte twice. This keeps a duplicate from replacing what was checked (appendix A.3) should it
 /// ever do so.
 pub(super) fn first_new<T: Stretch>(
     slots: &Slots<T>,

@@ -44,8 +44,8 @@ pub struct Counters {
     pub fpdus: u64,
     /// FPDUs placed ahead of their turn.
     pub early_fpdus: u64,
-    /// Their ULPDU octets.
-    pub early_octets: u64,
+    /// Their ULPDU bytes.
+    pub early_bytes: u64,
     /// Times an FPDU ahead of its turn did not check and was left to be met in order.
     pub early_unsound: u64,
     /// Buffers that arrived ahead of the frontier.
@@ -125,17 +125,12 @@ impl Deframer {
         }
     }
 
-    /// Memory is short: gives up what came ahead of the frontier and was not placed, `octets` octets or a little more,
+    /// Memory is short: gives up what came ahead of the frontier and was not placed, `bytes` bytes or a little more,
     /// from the far end. `may` is asked for the stretches of the stream, by offset, of each buffer: whether they count as
     /// not received from now on (`tcp_lite::Stack::evict`). They may come again; they are not to be released.
-    pub fn give_up(
-        &mut self,
-        octets: usize,
-        slab: &mut HeldSlab,
-        mut may: impl FnMut(&[Range<u64>]) -> bool,
-    ) {
+    pub fn give_up(&mut self, bytes: usize, slab: &mut HeldSlab, mut may: impl FnMut(&[Range<u64>]) -> bool) {
         let origin = self.origin;
-        self.held.evict(slab, self.records, octets, |positions| {
+        self.held.evict(slab, self.records, bytes, |positions| {
             let mut stretches: ArrayVec<_, MAX_STRETCHES> = ArrayVec::new();
             stretches.extend(positions.iter().map(|range| range.start + origin..range.end + origin));
             may(&stretches)
@@ -148,7 +143,7 @@ impl Deframer {
         self.next == self.frontier
     }
 
-    /// Ends reception: gives back what is held. What still comes is dropped. Returns octets for
+    /// Ends reception: gives back what is held. What still comes is dropped. Returns bytes for
     /// `tcp_lite::Stack::release`, as [`Ulpdus::finish`].
     pub fn clear(&mut self, slab: &mut HeldSlab) -> usize {
         self.end(slab);
@@ -161,9 +156,9 @@ impl Deframer {
         self.over
     }
 
-    /// Octets of packet buffers that what arrived ahead of the frontier keeps from being used again.
-    pub const fn pinned_octets(&self) -> usize {
-        self.held.pinned_octets()
+    /// Bytes of packet buffers that what arrived ahead of the frontier keeps from being used again.
+    pub const fn pinned_bytes(&self) -> usize {
+        self.held.pinned_bytes()
     }
 
     /// Counters since the beginning.
@@ -186,7 +181,7 @@ impl Deframer {
     /// of the frontier begins.
     fn hold(&mut self, start: u64, buf: Mbuf, ahead: bool, slab: &mut HeldSlab) -> Source {
         let before = buf.len();
-        // Compaction and clipping keep the octets in front: the slot's end tells how many were new.
+        // Compaction and clipping keep the bytes in front: the slot's end tells how many were new.
         match self.held.insert(slab, start, buf, ahead) {
             Ok(_) if !ahead => Source::Held,
             Ok(Some(slot)) if self.framing.markers => {

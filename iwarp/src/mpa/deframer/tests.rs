@@ -3,7 +3,7 @@
 use dp::Mempool;
 
 use super::*;
-use crate::mpa::{CRC_OCTETS, Crc32c, Framer, MpaError, marker};
+use crate::mpa::{CRC_BYTES, Crc32c, Framer, MpaError, marker};
 
 /// Stream offset of position 0.
 const START: u64 = 24;
@@ -17,10 +17,10 @@ enum Seen {
 
 use Seen::{Early, Placed, Whole};
 
-fn octets(ulpdu: &Ulpdu<'_>) -> Vec<u8> {
-    let mut octets = vec![0; ulpdu.len()];
-    ulpdu.copy_to(0, &mut octets);
-    octets
+fn bytes(ulpdu: &Ulpdu<'_>) -> Vec<u8> {
+    let mut bytes = vec![0; ulpdu.len()];
+    ulpdu.copy_to(0, &mut bytes);
+    bytes
 }
 
 struct Bench {
@@ -60,12 +60,12 @@ impl Bench {
         let mut ulpdus = deframer.receive(offset, buf, frontier, slab);
         while let Some(received) = ulpdus.next()? {
             match received {
-                Received::InOrder(ulpdu) => seen.push(Whole(octets(&ulpdu))),
+                Received::InOrder(ulpdu) => seen.push(Whole(bytes(&ulpdu))),
                 Received::Placed { header, ulpdu_len } => seen.push(Placed(header.to_vec(), ulpdu_len)),
                 Received::Ahead(ulpdu) => {
-                    let octets = octets(&ulpdu);
-                    if octets.first() != Some(&b'n') {
-                        seen.push(Early(octets));
+                    let bytes = bytes(&ulpdu);
+                    if bytes.first() != Some(&b'n') {
+                        seen.push(Early(bytes));
                         ulpdus.mark_placed();
                     }
                     continue;
@@ -106,16 +106,16 @@ fn stream(markers: bool, ulpdus: &[&[u8]]) -> (Vec<u8>, Vec<usize>) {
 
 /// Puts the right CRC behind a changed FPDU.
 fn seal(fpdu: &mut [u8]) {
-    let (covered, field) = fpdu.split_at_mut(fpdu.len() - CRC_OCTETS);
+    let (covered, field) = fpdu.split_at_mut(fpdu.len() - CRC_BYTES);
     let mut crc = Crc32c::new();
     crc.update(covered);
     field.copy_from_slice(&crc.field());
 }
 
-// Proves MPA-019, MPA-039, MPA-016, MPA-032, MPA-133, DDP-036: nothing before the last octet, then the ULPDU; an
+// Proves MPA-019, MPA-039, MPA-016, MPA-032, MPA-133, DDP-036: nothing before the last byte, then the ULPDU; an
 // idle connection holds nothing.
 #[test]
-fn an_fpdu_is_handed_up_at_its_last_octet() {
+fn an_fpdu_is_handed_up_at_its_last_byte() {
     for markers in [false, true] {
         let (wire, _) = stream(markers, &[b"hello"]);
         let mut bench = Bench::new(markers);
@@ -123,7 +123,7 @@ fn an_fpdu_is_handed_up_at_its_last_octet() {
             assert_eq!(bench.up(&wire, end - 1, end, end), Ok(0));
             assert!(bench.seen().is_empty() && !bench.deframer.at_boundary());
         }
-        // Single octets were gathered in one buffer.
+        // Single bytes were gathered in one buffer.
         assert_eq!(bench.kept(), (1, 0, 1));
         bench.up(&wire, wire.len() - 1, wire.len(), wire.len()).unwrap();
         assert_eq!(bench.seen(), [Whole(b"hello".to_vec())]);
@@ -138,7 +138,7 @@ fn an_fpdu_is_handed_up_at_its_last_octet() {
 fn segments_need_not_be_aligned() {
     let (wire, ends) = stream(false, &[b"one", b"two", b"three"]);
     let mut bench = Bench::new(false);
-    let cut = ends[2] - CRC_OCTETS;
+    let cut = ends[2] - CRC_BYTES;
     bench.up(&wire, 0, cut, cut).unwrap();
     assert_eq!(bench.seen(), [Whole(b"one".to_vec()), Whole(b"two".to_vec())]);
     assert_eq!(bench.kept(), (1, 0, 1));
@@ -158,7 +158,7 @@ fn without_markers_nothing_is_early() {
     assert!(bench.seen().is_empty());
     let released = bench.up(&wire, 0, ends[0], ends[2] - 2).unwrap();
     assert_eq!(bench.seen(), [Whole(b"one".to_vec()), Whole(b"two".to_vec())]);
-    // Both were gathered in one buffer, and that still waits for two octets: in order, where nothing counts.
+    // Both were gathered in one buffer, and that still waits for two bytes: in order, where nothing counts.
     assert_eq!((released, bench.kept()), (ends[2] - 2 - ends[0], (1, 0, 1)));
     assert_eq!(bench.up(&wire, ends[2] - 2, ends[2], ends[2]), Ok(0));
     assert_eq!((bench.seen(), bench.kept()), (vec![Whole(b"three".to_vec())], (0, 0, 0)));
@@ -234,7 +234,7 @@ fn a_bad_crc_ahead_is_met_in_order() {
     assert_eq!((bench.seen(), bench.kept()), (vec![], (0, 0, 0)));
 }
 
-// Proves MPA-043, MPA-051, MPA-054, MPA-125, MPA-231, MPA-232: pad, reserved octets and low bits are ignored under a
+// Proves MPA-043, MPA-051, MPA-054, MPA-125, MPA-231, MPA-232: pad, reserved bytes and low bits are ignored under a
 // good CRC; another FPDUPTR is code 3, in whichever marker, and in order too. No marker is in the ULPDU.
 #[test]
 fn only_a_wrong_pointer_is_code_3() {
@@ -249,7 +249,7 @@ fn only_a_wrong_pointer_is_code_3() {
     ] {
         let (mut wire, ends) = stream(true, &[&ulpdu]);
         wire[at] ^= xor;
-        let pad = ends[0] - CRC_OCTETS - 1;
+        let pad = ends[0] - CRC_BYTES - 1;
         wire[pad] ^= 0xff;
         seal(&mut wire);
         let mut bench = Bench::new(true);
@@ -285,7 +285,7 @@ fn odd_lengths_are_framed() {
     bench.up(&wire, 0, 8, 8).unwrap();
     assert_eq!(bench.seen(), [Whole(vec![])]);
 
-    let mut long = vec![0xff; 2 + 65_535 + 3 + CRC_OCTETS];
+    let mut long = vec![0xff; 2 + 65_535 + 3 + CRC_BYTES];
     seal(&mut long);
     wire.extend(long);
     let mut at = 8;
@@ -327,7 +327,7 @@ fn slots_run_out_in_good_order() {
 }
 
 #[test]
-fn octets_in_front_of_the_first_fpdu_are_startups() {
+fn bytes_in_front_of_the_first_fpdu_are_startups() {
     let (wire, _) = stream(false, &[b"one"]);
     let mut bench = Bench::new(false);
     let mut buf = bench.pool.alloc().unwrap();
@@ -347,15 +347,15 @@ fn a_fin_behind_a_marker_cuts() {
     assert_eq!(bench.kept(), (0, 0, 0));
 }
 
-// A list of its own holds what arrives during startup; first octets stay, later ones are cut to what is new.
+// A list of its own holds what arrives during startup; first bytes stay, later ones are cut to what is new.
 #[test]
-fn a_held_list_gives_octets_once_and_in_order() {
+fn a_held_list_gives_bytes_once_and_in_order() {
     let pool = Mempool::heap("held", 16, 2048);
     let mut slab = HeldSlab::new(4, 0);
     let mut list = HeldList::default();
-    let buf = |octets: &[u8]| {
+    let buf = |bytes: &[u8]| {
         let mut buf = pool.alloc().unwrap();
-        buf.append(octets.len()).unwrap().copy_from_slice(octets);
+        buf.append(bytes.len()).unwrap().copy_from_slice(bytes);
         buf
     };
     list.hold(&mut slab, 30, buf(&[3; 300]), true).unwrap();
@@ -366,9 +366,9 @@ fn a_held_list_gives_octets_once_and_in_order() {
     list.hold(&mut slab, 12, buf(&[9; 300]), true).unwrap();
     let mut taken = Vec::new();
     while let Some(held) = list.pop(&mut slab) {
-        let mut octets = vec![0; held.buf.len()];
-        held.buf.copy_to(0, &mut octets);
-        taken.push((held.start, octets, held.ahead));
+        let mut bytes = vec![0; held.buf.len()];
+        held.buf.copy_to(0, &mut bytes);
+        taken.push((held.start, bytes, held.ahead));
     }
     let joined = [vec![1; 10], vec![2; 10]].concat();
     assert_eq!(taken, [(10, joined, true), (30, vec![3; 300], true)]);
@@ -400,8 +400,8 @@ fn only_small_buffers_are_put_together() {
 #[test]
 fn lying_markers_cost_little() {
     let mut wire = vec![0; 4096];
-    for (at, octet) in wire.iter_mut().enumerate() {
-        *octet = (at * 7) as u8;
+    for (at, byte) in wire.iter_mut().enumerate() {
+        *byte = (at * 7) as u8;
     }
     for at in (512..4096).step_by(512) {
         wire[at..at + 4].copy_from_slice(&marker::encode(12));
@@ -421,7 +421,7 @@ fn lying_markers_cost_little() {
 
 // The buffers behind what came ahead are counted until they go; what came in order and waits is not.
 #[test]
-fn pinned_octets_are_those_of_buffers_that_came_ahead() {
+fn pinned_bytes_are_those_of_buffers_that_came_ahead() {
     let long = [b'x'; 600];
     let (wire, ends) = stream(false, &[&long, &long, &long]);
     let mut bench = Bench::new(false);
@@ -430,22 +430,22 @@ fn pinned_octets_are_those_of_buffers_that_came_ahead() {
         buf.headroom() + buf.tailroom()
     };
     bench.up(&wire, 0, 300, 300).unwrap();
-    assert_eq!(bench.deframer.pinned_octets(), 0);
+    assert_eq!(bench.deframer.pinned_bytes(), 0);
     bench.up(&wire, ends[0], ends[1], 300).unwrap();
-    assert_eq!(bench.deframer.pinned_octets(), buffer);
+    assert_eq!(bench.deframer.pinned_bytes(), buffer);
     // A small one is copied behind its predecessor; a longer one, or one that stands alone, pins its own.
     bench.up(&wire, ends[1], ends[1] + 100, 300).unwrap();
-    assert_eq!(bench.deframer.pinned_octets(), buffer);
+    assert_eq!(bench.deframer.pinned_bytes(), buffer);
     bench.up(&wire, ends[2] - 1, ends[2], 300).unwrap();
-    assert_eq!(bench.deframer.pinned_octets(), 2 * buffer);
+    assert_eq!(bench.deframer.pinned_bytes(), 2 * buffer);
     bench.up(&wire, 300, ends[0], ends[1] + 100).unwrap();
-    assert_eq!(bench.deframer.pinned_octets(), buffer);
+    assert_eq!(bench.deframer.pinned_bytes(), buffer);
     bench.up(&wire, ends[1] + 100, ends[2] - 1, ends[2]).unwrap();
-    assert_eq!((bench.deframer.pinned_octets(), bench.kept()), (0, (0, 0, 0)));
+    assert_eq!((bench.deframer.pinned_bytes(), bench.kept()), (0, (0, 0, 0)));
 }
 
 // A window that has less room than for an FPDU and what came ahead would else never open: the rest of the FPDU waits for
-// the window, and the octets for the rest of the FPDU.
+// the window, and the bytes for the rest of the FPDU.
 #[test]
 fn what_the_frontier_has_passed_is_released_before_its_fpdu_is_whole() {
     let long = [b'x'; 1800];
@@ -455,22 +455,22 @@ fn what_the_frontier_has_passed_is_released_before_its_fpdu_is_whole() {
     assert_eq!(bench.up(&wire, 1300, 1400, 0), Ok(0));
     assert_eq!(bench.up(&wire, 0, 600, 1200), Ok(600));
     assert_eq!(bench.up(&wire, 1200, 1300, 1400), Ok(100));
-    assert_eq!((bench.deframer.pinned_octets(), bench.seen()), (0, vec![]));
+    assert_eq!((bench.deframer.pinned_bytes(), bench.seen()), (0, vec![]));
     assert_eq!(bench.up(&wire, 1400, ends[0], ends[0]), Ok(0));
     assert_eq!((bench.seen(), bench.kept()), (vec![Whole(long.to_vec())], (0, 0, 0)));
 }
 
-/// Octets of buffers pinned for each octet held of a stream of segments of `octets` octets behind a hole.
-fn pinned_for_one_held(octets: usize, apart: usize) -> f64 {
+/// Bytes of buffers pinned for each byte held of a stream of segments of `bytes` bytes behind a hole.
+fn pinned_for_one_held(bytes: usize, apart: usize) -> f64 {
     let wire = vec![0; 48 << 10];
     let mut bench = Bench::new(false);
     let (mut at, mut held) = (100, 0);
-    while at + octets <= wire.len() && bench.pool.available() > 0 {
-        bench.up(&wire, at, at + octets, 0).unwrap();
-        held += octets;
-        at += octets + apart;
+    while at + bytes <= wire.len() && bench.pool.available() > 0 {
+        bench.up(&wire, at, at + bytes, 0).unwrap();
+        held += bytes;
+        at += bytes + apart;
     }
-    let pinned = bench.deframer.pinned_octets();
+    let pinned = bench.deframer.pinned_bytes();
     bench.deframer.clear(&mut bench.slab);
     pinned as f64 / held as f64
 }
@@ -478,17 +478,17 @@ fn pinned_for_one_held(octets: usize, apart: usize) -> f64 {
 // Small segments behind a hole pin hardly more than they hold; what is half a buffer and more pins twice as much at most.
 #[test]
 fn segments_that_touch_share_buffers() {
-    for octets in [1, 64, 257, 512, 1000, 1089, 1460] {
-        let pinned = pinned_for_one_held(octets, 0);
-        println!("{octets} octets: {pinned:.2} pinned for one held");
-        assert!((1.0..2.1).contains(&pinned), "{octets}: {pinned}");
+    for bytes in [1, 64, 257, 512, 1000, 1089, 1460] {
+        let pinned = pinned_for_one_held(bytes, 0);
+        println!("{bytes} bytes: {pinned:.2} pinned for one held");
+        assert!((1.0..2.1).contains(&pinned), "{bytes}: {pinned}");
     }
     assert!(pinned_for_one_held(64, 0) < 1.2);
     // Apart from each other each has its own buffer: TCP bounds how many.
     assert!(pinned_for_one_held(64, 64) > 30.0);
 }
 
-// Between two markers an FPDU is found by where the one in front of it ended, although that one's octets are gone.
+// Between two markers an FPDU is found by where the one in front of it ended, although that one's bytes are gone.
 #[test]
 fn an_fpdu_without_a_marker_is_found_behind_one_that_was_placed() {
     let (wire, ends) = stream(true, &[&[b'x'; 60][..]; 20]);
@@ -512,11 +512,11 @@ fn nothing_is_handed_up_that_the_frontier_has_not_passed() {
     assert_eq!((bench.seen(), bench.deframer.at_boundary()), (vec![Whole(b"one".to_vec())], false));
 }
 
-/// Gives up `octets` octets; gives the stretches by position, each with whether it was allowed.
-fn give_up(bench: &mut Bench, octets: usize, may: impl Fn(usize) -> bool) -> Vec<(Vec<Range<usize>>, bool)> {
+/// Gives up `bytes` bytes; gives the stretches by position, each with whether it was allowed.
+fn give_up(bench: &mut Bench, bytes: usize, may: impl Fn(usize) -> bool) -> Vec<(Vec<Range<usize>>, bool)> {
     let mut asked: Vec<(Vec<Range<usize>>, bool)> = Vec::new();
     let Bench { deframer, slab, .. } = bench;
-    deframer.give_up(octets, slab, |stretches| {
+    deframer.give_up(bytes, slab, |stretches| {
         let position = |offset: u64| (offset - START) as usize;
         let ranges = stretches.iter().map(|range| position(range.start)..position(range.end)).collect();
         let may = may(asked.len());
@@ -540,7 +540,7 @@ fn as_much_is_given_up_as_was_asked_for_from_the_far_end() {
         bench
     };
     let [near, middle, far] = [1500, 3000, 4500].map(|from| from..from + 1200);
-    for (octets, expected) in [
+    for (bytes, expected) in [
         (0, vec![]),
         (1, vec![far.clone()]),
         (1200, vec![far.clone()]),
@@ -548,10 +548,10 @@ fn as_much_is_given_up_as_was_asked_for_from_the_far_end() {
         (usize::MAX, vec![far.clone(), middle.clone(), near]),
     ] {
         let mut bench = held();
-        let asked = give_up(&mut bench, octets, |_| true);
+        let asked = give_up(&mut bench, bytes, |_| true);
         let left = 4 - expected.len();
         let expected: Vec<_> = expected.into_iter().map(|range| (vec![range], true)).collect();
-        assert_eq!((asked, bench.kept()), (expected, (left, 0, left)), "{octets}");
+        assert_eq!((asked, bench.kept()), (expected, (left, 0, left)), "{bytes}");
     }
     // Who may not give one up keeps it, and those in front of it.
     let mut bench = held();
@@ -571,8 +571,8 @@ fn what_was_placed_early_is_never_given_up() {
     let near = ends[0] + 4..ends[0] + 104;
     assert_eq!(bench.up(&wire, near.start, near.end, 0), Ok(0));
     // Nor does it count.
-    let octets: usize = parts.iter().map(Range::len).sum();
-    assert_eq!(give_up(&mut bench, octets + 1, |_| true), [(parts, true), (vec![near], true)]);
+    let bytes: usize = parts.iter().map(Range::len).sum();
+    assert_eq!(give_up(&mut bench, bytes + 1, |_| true), [(parts, true), (vec![near], true)]);
     assert_eq!(bench.kept(), (0, 2, 0));
     // They come again, alone.
     bench.seen();

@@ -18,17 +18,17 @@ use crate::mpa::MpaError;
 /// A ULPDU that has been received.
 #[derive(Clone, Copy, Debug)]
 pub enum Received<'a> {
-    /// The next one in the sender's order. Its octets have not been handed over yet.
+    /// The next one in the sender's order. Its bytes have not been handed over yet.
     InOrder(Ulpdu<'a>),
     /// The next one in the sender's order. It came as [`Ahead`](Self::Ahead) before, and was placed
     /// then.
     Placed {
-        /// Its first octets: 18, or all if it has fewer.
+        /// Its first bytes: 18, or all if it has fewer.
         header: &'a [u8],
-        /// Octets of the ULPDU.
+        /// Bytes of the ULPDU.
         ulpdu_len: usize,
     },
-    /// One that lies behind a hole. If its octets are where they belong, say so by
+    /// One that lies behind a hole. If its bytes are where they belong, say so by
     /// [`Ulpdus::mark_placed`]: they go away, and it comes again as [`Placed`](Self::Placed). Else
     /// it is held and comes as [`InOrder`](Self::InOrder); it may come as `Ahead` before that
     /// again.
@@ -101,15 +101,15 @@ impl<'a> Ulpdus<'a> {
         self.next_of_any()
     }
 
-    /// The octets of the last [`Received::Ahead`] are where they belong.
+    /// The bytes of the last [`Received::Ahead`] are where they belong.
     pub fn mark_placed(&mut self) {
         if let Source::Ahead(search) = &mut self.source {
             search.mark_placed(self.deframer, self.slab);
         }
     }
 
-    /// For `tcp_lite::Stack::release`: of the octets that were handed up ahead of the frontier, how
-    /// many are no longer held ahead of it, since the last call. Each such octet counts once: when
+    /// For `tcp_lite::Stack::release`: of the bytes that were handed up ahead of the frontier, how
+    /// many are no longer held ahead of it, since the last call. Each such byte counts once: when
     /// its FPDU was placed early, when the frontier passed it, or when reception ended. What is in
     /// order never counts, also where it waits for the rest of its FPDU: else a window with less
     /// room than for that would stay closed, and the FPDU would never be whole.
@@ -122,14 +122,14 @@ impl<'a> Ulpdus<'a> {
     #[inline]
     fn take_behind(&mut self) -> Option<Extent> {
         let Self { deframer, source: Source::Buffer { start, buf }, .. } = self else { return None };
-        let (next, octets) = (deframer.next, buf.head());
+        let (next, bytes) = (deframer.next, buf.head());
         let done = (next - *start) as usize;
         if !deframer.records.is_empty() {
             return None;
         }
         // What is wrong with it is for `next_of_any` to say.
-        if done < octets.len() {
-            return deframer.take_whole(Wire::slice(next, &octets[done..]), None).ok()?;
+        if done < bytes.len() {
+            return deframer.take_whole(Wire::slice(next, &bytes[done..]), None).ok()?;
         }
         // The next buffer of the chain may begin with an FPDU as well.
         advance(start, buf, next);
@@ -206,7 +206,7 @@ impl<'a> Ulpdus<'a> {
         match (found, &self.source) {
             (Found::Placed(record), _) => {
                 let record = self.placed.insert(record);
-                Some(Received::Placed { header: record.header(), ulpdu_len: record.ulpdu_octets })
+                Some(Received::Placed { header: record.header(), ulpdu_len: record.ulpdu_bytes })
             }
             (Found::InBuffer(extent), Source::Buffer { start, buf }) => {
                 Some(Received::InOrder(extent.ulpdu(Wire::buf(*start, buf), framing)))
@@ -288,7 +288,7 @@ impl Deframer {
             return Ok(None);
         };
         if record.is_some_and(|record| record.start < extent.end) && extent.header < self.frontier {
-            // The length chain and a marker disagree. The octets of the other FPDU are gone, so
+            // The length chain and a marker disagree. The bytes of the other FPDU are gone, so
             // that no CRC can say which is wrong.
             return Err(MpaError::Marker { position });
         }

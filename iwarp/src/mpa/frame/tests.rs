@@ -11,16 +11,16 @@ fn frame(kind: FrameKind, rest: &str) -> Vec<u8> {
     [&kind.key()[..], &hex(rest)].concat()
 }
 
-fn parse(octets: &[u8], kind: FrameKind) -> Frame {
-    match Frame::parse(octets, kind) {
-        Ok(Parsed::Frame(frame, used)) if used == octets.len() => frame,
+fn parse(bytes: &[u8], kind: FrameKind) -> Frame {
+    match Frame::parse(bytes, kind) {
+        Ok(Parsed::Frame(frame, used)) if used == bytes.len() => frame,
         other => panic!("{other:?}"),
     }
 }
 
 use FrameKind::{Reply, Request};
 
-// Proves MPA-146, MPA-147, MPA-148, MPA-150, MPA-164, MPA-167: the octets of both frames.
+// Proves MPA-146, MPA-147, MPA-148, MPA-150, MPA-164, MPA-167: the bytes of both frames.
 #[test]
 fn golden_frames_of_revision_1() {
     assert_eq!(Request.key()[..], hex("4d504120 49442052 65712046 72616d65"));
@@ -47,7 +47,7 @@ fn golden_frames_of_revision_2() {
         |peer_to_peer, rtr, ird, ord| Some(Enhanced { peer_to_peer, rtr, depths: Depths { ird, ord } });
     let (none, write, read) = (RtrKinds::empty(), RtrKinds::WRITE, RtrKinds::READ);
     let left = Depths::LEFT_TO_ULP;
-    for (kind, octets, crc, reject, fields, data) in [
+    for (kind, bytes, crc, reject, fields, data) in [
         (Request, "10020004 00010001", false, false, enhanced(false, none, 1, 1), ""),
         (Reply, "10020004 00010001", false, false, enhanced(false, none, 1, 1), ""),
         (Request, "50020004 00010001", true, false, enhanced(false, none, 1, 1), ""),
@@ -60,7 +60,7 @@ fn golden_frames_of_revision_2() {
         (Reply, "70020006 00010001 6e6f", true, true, enhanced(false, none, 1, 1), "no"),
         (Reply, "30020004 00010008", false, true, enhanced(false, none, 1, 8), ""),
     ] {
-        let octets = frame(kind, octets);
+        let bytes = frame(kind, bytes);
         let expected = Frame {
             kind,
             markers: false,
@@ -70,8 +70,8 @@ fn golden_frames_of_revision_2() {
             enhanced: fields,
             private_data: data.bytes().collect(),
         };
-        assert_eq!(parse(&octets, kind), expected);
-        assert_eq!(expected.encode().unwrap()[..], octets);
+        assert_eq!(parse(&bytes, kind), expected);
+        assert_eq!(expected.encode().unwrap()[..], bytes);
     }
 }
 
@@ -97,44 +97,44 @@ fn client_server_sends_no_rtr_bits() {
     assert_eq!(enhanced.encode(), [0, 5, 0, 7]);
 }
 
-// Proves MPA-139, MPA-168, MPA-169, MPA-172, MPA-202: a frame is whole at its last octet; 513 octets are refused at once.
+// Proves MPA-139, MPA-168, MPA-169, MPA-172, MPA-202: a frame is whole at its last byte; 513 bytes are refused at once.
 #[test]
 fn every_prefix_needs_more() {
     for length in [0_u16, 1, 511, 512] {
-        let mut octets = frame(Request, "4001");
-        octets.extend(length.to_be_bytes());
-        octets.extend(vec![7; usize::from(length)]);
-        for end in 0..octets.len() {
-            assert_eq!(Frame::parse(&octets[..end], Request), Ok(Parsed::NeedMore));
+        let mut bytes = frame(Request, "4001");
+        bytes.extend(length.to_be_bytes());
+        bytes.extend(vec![7; usize::from(length)]);
+        for end in 0..bytes.len() {
+            assert_eq!(Frame::parse(&bytes[..end], Request), Ok(Parsed::NeedMore));
         }
-        octets.extend(b"behind");
+        bytes.extend(b"behind");
         assert!(
-            matches!(Frame::parse(&octets, Request), Ok(Parsed::Frame(_, used)) if used == octets.len() - 6)
+            matches!(Frame::parse(&bytes, Request), Ok(Parsed::Frame(_, used)) if used == bytes.len() - 6)
         );
     }
     for length in ["0201", "ffff"] {
-        let octets = frame(Request, &format!("4001{length}"));
-        assert!(matches!(Frame::parse(&octets, Request), Err(Malformed::PrivateDataLength(_))));
+        let bytes = frame(Request, &format!("4001{length}"));
+        assert!(matches!(Frame::parse(&bytes, Request), Err(Malformed::PrivateDataLength(_))));
     }
 }
 
-// Proves MPA-149, MPA-151, MPA-152, MPA-200: every octet of the key counts.
+// Proves MPA-149, MPA-151, MPA-152, MPA-200: every byte of the key counts.
 #[test]
-fn a_wrong_key_shows_at_its_first_wrong_octet() {
+fn a_wrong_key_shows_at_its_first_wrong_byte() {
     for (at, key) in Request.key().iter().enumerate() {
-        let mut octets = Request.key()[..=at].to_vec();
-        octets[at] = key ^ 0x20;
-        let wrong = Frame::parse(&octets, Request).unwrap_err();
+        let mut bytes = Request.key()[..=at].to_vec();
+        bytes[at] = key ^ 0x20;
+        let wrong = Frame::parse(&bytes, Request).unwrap_err();
         assert_eq!(wrong, Malformed::Key);
-        octets[at] = *key;
-        assert_eq!(Frame::parse(&octets, Request), Ok(Parsed::NeedMore));
+        bytes[at] = *key;
+        assert_eq!(Frame::parse(&bytes, Request), Ok(Parsed::NeedMore));
     }
     assert_eq!(Frame::parse(Request.key(), Reply), Err(Malformed::OtherKey));
     assert_eq!(Frame::parse(Reply.key(), Request), Err(Malformed::OtherKey));
 }
 
 // Proves MPA-161, MPA-163, MPA2-023, MPA2-107, MPA2-124, MPA2-126, MPA2-156: R of a Request, Res, and S without its
-// revision or its octets.
+// revision or its bytes.
 #[test]
 fn reserved_bits_are_ignored_and_s_belongs_to_revision_2() {
     let request = parse(&frame(Request, "7f010004 01020304"), Request);
@@ -156,9 +156,9 @@ fn reserved_bits_are_ignored_and_s_belongs_to_revision_2() {
     assert!(reject.reject && reject.enhanced.is_none());
 }
 
-// Proves MPA2-046: 508 octets are left to the ULP.
+// Proves MPA2-046: 508 bytes are left to the ULP.
 #[test]
-fn the_depths_take_four_octets_of_private_data() {
+fn the_depths_take_four_bytes_of_private_data() {
     let mut frame = Frame {
         kind: Request,
         markers: false,
@@ -170,36 +170,36 @@ fn the_depths_take_four_octets_of_private_data() {
     };
     assert_eq!(frame.encode().unwrap().len(), MAX_FRAME);
     frame.private_data.push(1);
-    assert_eq!(frame.encode(), Err(PrivateDataTooLong { octets: 509, limit: 508 }));
+    assert_eq!(frame.encode(), Err(PrivateDataTooLong { bytes: 509, limit: 508 }));
     frame.enhanced = None;
     assert_eq!(frame.encode().unwrap().len(), MAX_FRAME - 3);
 }
 
 proptest! {
-    // Proves MPA2-048: all values of the four octets decode.
+    // Proves MPA2-048: all values of the four bytes decode.
     #[test]
-    fn depths_survive_both_ways(octets: [u8; 4]) {
-        let enhanced = Enhanced::decode(octets);
+    fn depths_survive_both_ways(bytes: [u8; 4]) {
+        let enhanced = Enhanced::decode(bytes);
         prop_assert!(enhanced.depths.ird <= 0x3fff && enhanced.depths.ord <= 0x3fff);
         if enhanced.peer_to_peer {
-            prop_assert_eq!(enhanced.encode(), octets);
+            prop_assert_eq!(enhanced.encode(), bytes);
         }
     }
 
     #[test]
-    fn any_octets_parse_or_are_refused(
-        octets in prop::collection::vec(any::<u8>(), 0..700), with_key: bool, reply: bool, length in 0_u16..600,
+    fn any_bytes_parse_or_are_refused(
+        bytes in prop::collection::vec(any::<u8>(), 0..700), with_key: bool, reply: bool, length in 0_u16..600,
     ) {
         let kind = if reply { Reply } else { Request };
-        let mut octets = octets;
-        if with_key && octets.len() >= HEADER_OCTETS {
-            octets[..16].copy_from_slice(kind.key());
-            octets[18..20].copy_from_slice(&length.to_be_bytes());
+        let mut bytes = bytes;
+        if with_key && bytes.len() >= HEADER_BYTES {
+            bytes[..16].copy_from_slice(kind.key());
+            bytes[18..20].copy_from_slice(&length.to_be_bytes());
         }
-        if let Ok(Parsed::Frame(frame, used)) = Frame::parse(&octets, kind) {
-            prop_assert!(used <= octets.len() && used <= MAX_FRAME);
+        if let Ok(Parsed::Frame(frame, used)) = Frame::parse(&bytes, kind) {
+            prop_assert!(used <= bytes.len() && used <= MAX_FRAME);
             let again = frame.encode().unwrap();
-            let lost = frame.reject && frame.enhanced.is_none() && octets[16] & 0x10 != 0;
+            let lost = frame.reject && frame.enhanced.is_none() && bytes[16] & 0x10 != 0;
             prop_assert!(again.len() == used);
             prop_assert!(lost || parse(&again, kind).private_data == frame.private_data);
         }

@@ -1,7 +1,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::mpa::{Room, fpdu_octets, pad_octets};
+use crate::mpa::{Room, fpdu_bytes, pad_bytes};
 
 fn hex(text: &str) -> Vec<u8> {
     let digits: Vec<u8> = text.bytes().filter(u8::is_ascii_hexdigit).collect();
@@ -14,7 +14,7 @@ fn encode(framer: &mut Framer, ulpdu: &[u8]) -> Vec<u8> {
     out
 }
 
-/// 42 octets: a Send with this MSN and 24 zero octets.
+/// 42 bytes: a Send with this MSN and 24 zero bytes.
 fn send(msn: u8) -> Vec<u8> {
     let mut ulpdu = hex("4143 00000000 00000000 000000");
     ulpdu.push(msn);
@@ -102,8 +102,8 @@ fn golden_fpdus_of_revision_2() {
         (true, "00164147 00000000 00000002 00000001 00000000 02060000 6f77b973"),
     ] {
         let wire = hex(wire);
-        let ulpdu_octets = usize::from(wire[1]);
-        assert_eq!(encode(&mut Framer::new(false, crc), &wire[2..2 + ulpdu_octets]), wire);
+        let ulpdu_bytes = usize::from(wire[1]);
+        assert_eq!(encode(&mut Framer::new(false, crc), &wire[2..2 + ulpdu_bytes]), wire);
     }
 }
 
@@ -140,7 +140,7 @@ fn mulpdu_follows_emss() {
 // Proves MPA-010, MPA-029, MPA-046: pads and sizes, up to the longest.
 #[test]
 fn sizes_without_markers() {
-    for (ulpdu, pad, octets) in [
+    for (ulpdu, pad, bytes) in [
         (1, 1, 8),
         (2, 0, 8),
         (3, 3, 12),
@@ -154,11 +154,11 @@ fn sizes_without_markers() {
         (1454, 0, 1460),
         (64_768, 2, 64_776),
     ] {
-        assert_eq!((pad_octets(ulpdu), fpdu_octets(ulpdu)), (pad, octets));
-        assert_eq!(Framer::new(false, true).wire_len(ulpdu), octets);
+        assert_eq!((pad_bytes(ulpdu), fpdu_bytes(ulpdu)), (pad, bytes));
+        assert_eq!(Framer::new(false, true).wire_len(ulpdu), bytes);
         let wire = encode(&mut Framer::new(false, true), &vec![0x55; ulpdu]);
-        assert_eq!((wire.len(), wire[..2].to_vec()), (octets, (ulpdu as u16).to_be_bytes().to_vec()));
-        assert_eq!(wire[2..octets - 4], [vec![0x55; ulpdu], vec![0; pad]].concat());
+        assert_eq!((wire.len(), wire[..2].to_vec()), (bytes, (ulpdu as u16).to_be_bytes().to_vec()));
+        assert_eq!(wire[2..bytes - 4], [vec![0x55; ulpdu], vec![0; pad]].concat());
     }
 }
 
@@ -174,7 +174,7 @@ fn the_longest_fpdu_has_room_for_its_pointers() {
 
 // Proves MPA-028: nobody gets such a ULPDU framed.
 #[test]
-#[should_panic(expected = "a ULPDU of 64769 octets")]
+#[should_panic(expected = "a ULPDU of 64769 bytes")]
 fn a_ulpdu_longer_than_the_longest_is_not_framed() {
     Framer::new(false, true).frame(&mut [0; 64_776 + 4], &[0; MAX_ULPDU + 1]);
 }
@@ -194,7 +194,7 @@ fn an_abandoned_fpdu_leaves_the_framer_as_it_was() {
 }
 
 #[test]
-#[should_panic(expected = "an FPDU without its last octets")]
+#[should_panic(expected = "an FPDU without its last bytes")]
 fn an_fpdu_is_not_finished_short() {
     let mut out = [0; 12];
     Framer::new(false, true).begin(&mut out, 5).finish();
@@ -217,7 +217,7 @@ proptest! {
 
     #[test]
     fn fit_is_bounded(room in 0_usize..200_000) {
-        prop_assert!(Framer::new(true, true).fit(room).is_none_or(|octets| octets <= MAX_ULPDU));
+        prop_assert!(Framer::new(true, true).fit(room).is_none_or(|bytes| bytes <= MAX_ULPDU));
     }
 
     // A MULPDU-sized FPDU fits its segment at every phase.
@@ -225,7 +225,7 @@ proptest! {
     fn mulpdu_fits_everywhere(word in 0_u64..128, emss in 140_usize..9300, markers: bool) {
         let framer = Framer::at(4 * word, markers, true);
         prop_assert!(framer.wire_len(framer.mulpdu(emss)) <= emss);
-        prop_assert!(framer.fit(emss).is_some_and(|octets| octets >= framer.mulpdu(emss)));
+        prop_assert!(framer.fit(emss).is_some_and(|bytes| bytes >= framer.mulpdu(emss)));
     }
 
     // What is sent is no longer than MULPDU, fits, and has one length on the wire wherever it begins, but where that would
@@ -234,16 +234,16 @@ proptest! {
     fn markers_do_not_change_the_length_on_the_wire(word in 0_u64..128, emss in 140_usize..9300, markers: bool) {
         let framer = Framer::at(4 * word, markers, true);
         let limit = framer.ulpdu_limit(emss);
-        let octets = framer.wire_len(limit);
-        prop_assert!(limit <= framer.mulpdu(emss) && octets <= emss);
+        let bytes = framer.wire_len(limit);
+        prop_assert!(limit <= framer.mulpdu(emss) && bytes <= emss);
         let even = emss / 4 * 4 - 4;
         let ends_in_marker = markers && marker::begins_at(framer.position() + even as u64 - 4);
         if markers && !ends_in_marker && emss % 512 >= 4 {
-            prop_assert_eq!(octets, even);
+            prop_assert_eq!(bytes, even);
         }
     }
 
-    // Whichever way the octets come, they are the same on the wire.
+    // Whichever way the bytes come, they are the same on the wire.
     #[test]
     fn put_and_fill_agree(
         word in 0_u64..128,
@@ -260,7 +260,7 @@ proptest! {
         let mut start = 0;
         for (n, end) in ends.enumerate() {
             let part = &ulpdu[start..end];
-            // Some are put, and of those filled some behind each other; some have no octets.
+            // Some are put, and of those filled some behind each other; some have no bytes.
             if n % 3 == 0 {
                 writer.put(part);
             } else {
@@ -274,17 +274,17 @@ proptest! {
     }
 }
 
-/// Writes `octets` as copies from registered memory do, and something into each gap, as they may.
-fn fill(room: Room<'_>, octets: &[u8]) -> Result<(), ()> {
+/// Writes `bytes` as copies from registered memory do, and something into each gap, as they may.
+fn fill(room: Room<'_>, bytes: &[u8]) -> Result<(), ()> {
     match room {
-        Room::Whole(room, crc) => crc.copy(room, octets),
+        Room::Whole(room, crc) => crc.copy(room, bytes),
         Room::Runs(room, stride) => {
-            let mut octets = octets.iter();
-            for (at, octet) in room.iter_mut().enumerate() {
+            let mut bytes = bytes.iter();
+            for (at, byte) in room.iter_mut().enumerate() {
                 let is_content = stride.content(at + 1) > stride.content(at);
-                *octet = if is_content { *octets.next().expect("a span as asked for") } else { 0xcc };
+                *byte = if is_content { *bytes.next().expect("a span as asked for") } else { 0xcc };
             }
-            assert_eq!(octets.len(), 0);
+            assert_eq!(bytes.len(), 0);
         }
     }
     Ok(())

@@ -2,42 +2,42 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// What one octet of a direction is, found by walking there octet by octet.
+/// What one byte of a direction is, found by walking there byte by byte.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Octet {
+enum Byte {
     Marker,
     Content(u64),
 }
 
-/// The first `octets` of a direction with markers.
-fn walk(octets: u64) -> Vec<Octet> {
+/// The first `bytes` of a direction with markers.
+fn walk(bytes: u64) -> Vec<Byte> {
     let mut content = 0;
-    (0..octets)
+    (0..bytes)
         .map(|position| {
             if position % 512 < 4 {
-                return Octet::Marker;
+                return Byte::Marker;
             }
             content += 1;
-            Octet::Content(content - 1)
+            Byte::Content(content - 1)
         })
         .collect()
 }
 
-// Proves MPA-059, MPA-065 to MPA-067: against a walk octet by octet.
+// Proves MPA-059, MPA-065 to MPA-067: against a walk byte by byte.
 #[test]
 fn content_lies_between_the_markers() {
     let direction = walk(20_000);
-    for (position, octet) in direction.iter().enumerate() {
+    for (position, byte) in direction.iter().enumerate() {
         let position = position as u64;
-        assert_eq!(begins_at(position), *octet == Octet::Marker && position & 3 == 0 && position & 511 == 0);
-        if let Octet::Content(index) = *octet {
+        assert_eq!(begins_at(position), *byte == Byte::Marker && position & 3 == 0 && position & 511 == 0);
+        if let Byte::Content(index) = *byte {
             assert_eq!(nth_content(4, index, true), position);
             assert_eq!(index, position - 4 * (position / 512 + 1));
         }
     }
 }
 
-// The table of "Edge positions": header, ULPDU octets, marker, FPDUPTR, end.
+// The table of "Edge positions": header, ULPDU bytes, marker, FPDUPTR, end.
 #[test]
 fn edge_positions() {
     for (start, ulpdu, marker, pointed, end) in [
@@ -70,18 +70,18 @@ fn all_markers_of_an_fpdu_point_to_its_length() {
     assert!(pointers.iter().zip([512, 1024, 1536]).all(|(p, marker)| target(marker, *p) == Some(header)));
 }
 
-// Proves MPA-071: at every phase a length field and its first two ULPDU octets, the word that a pad completes, and a CRC lie
+// Proves MPA-071: at every phase a length field and its first two ULPDU bytes, the word that a pad completes, and a CRC lie
 // in one piece.
 #[test]
 fn a_marker_splits_no_field() {
     for (start, ulpdu) in (0..128).flat_map(|word| (0..=520).map(move |ulpdu| (4 * word, ulpdu))) {
         let (header, end) = (header_of(start, true), fpdu_end(start, ulpdu, true));
-        let padded = nth_content(header, fpdu_octets(ulpdu) as u64 - 8, true);
+        let padded = nth_content(header, fpdu_bytes(ulpdu) as u64 - 8, true);
         for word in [header, padded, end - 4] {
-            assert!((word..word + 4).all(|at| at % 512 >= 4), "{ulpdu} octets at {start}: {word}");
+            assert!((word..word + 4).all(|at| at % 512 >= 4), "{ulpdu} bytes at {start}: {word}");
         }
         let mut distances = (start..end).filter(|at| begins_at(*at)).map(|at| pointer(at, header));
-        assert!(distances.all(|distance| distance % 4 == 0), "{ulpdu} octets at {start}");
+        assert!(distances.all(|distance| distance % 4 == 0), "{ulpdu} bytes at {start}");
     }
 }
 
@@ -104,7 +104,7 @@ fn markers_of_emss_sized_ranges() {
     }
 }
 
-// Proves MPA-051, MPA-054: reserved octets and the two low bits are ignored.
+// Proves MPA-051, MPA-054: reserved bytes and the two low bits are ignored.
 #[test]
 fn a_received_marker_is_read_tolerantly() {
     assert_eq!(decode([0xff, 0xff, 0x00, 0x17]), 0x14);
@@ -130,7 +130,7 @@ proptest! {
     #[test]
     fn the_end_of_an_fpdu_is_where_a_walk_ends(word in 0_u64..2000, ulpdu in 0_usize..9000, markers: bool) {
         let start = 4 * word;
-        let mut left = fpdu_octets(ulpdu);
+        let mut left = fpdu_bytes(ulpdu);
         let mut position = start;
         let mut seen = 0;
         while left > 0 {

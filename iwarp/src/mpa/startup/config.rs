@@ -3,7 +3,7 @@
 use thiserror::Error;
 
 use super::RtrKinds;
-use crate::mpa::frame::{Depths, ENHANCED_OCTETS, Enhanced, MAX_PRIVATE_DATA};
+use crate::mpa::frame::{Depths, ENHANCED_BYTES, Enhanced, MAX_PRIVATE_DATA};
 
 /// The highest revision an endpoint speaks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -85,11 +85,11 @@ impl MpaConfig {
         Self { revision: Revision::One, peer_to_peer: false, ..Self::default() }
     }
 
-    /// Octets of private data a ULP may pass.
+    /// Bytes of private data a ULP may pass.
     pub const fn private_data_limit(&self) -> usize {
         match self.revision {
             Revision::One => MAX_PRIVATE_DATA,
-            Revision::Two => MAX_PRIVATE_DATA - ENHANCED_OCTETS,
+            Revision::Two => MAX_PRIVATE_DATA - ENHANCED_BYTES,
         }
     }
 

@@ -1,47 +1,47 @@
-//! Gathers one startup frame from a stream in any segmentation, and not one octet more.
+//! Gathers one startup frame from a stream in any segmentation, and not one byte more.
 
-use crate::mpa::frame::{Frame, FrameKind, FrameOctets, HEADER_OCTETS, Malformed, Parsed};
+use crate::mpa::frame::{Frame, FrameBytes, FrameKind, HEADER_BYTES, Malformed, Parsed};
 
 /// What has come of the frame.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Inbox {
-    octets: FrameOctets,
+    bytes: FrameBytes,
 }
 
 impl Inbox {
     /// Whether nothing has come yet.
     pub(super) fn is_empty(&self) -> bool {
-        self.octets.is_empty()
+        self.bytes.is_empty()
     }
 
     /// Takes what belongs to the frame; says how much that was, and gives the frame when it is whole.
     pub(super) fn take(
         &mut self,
-        octets: &[u8],
+        bytes: &[u8],
         kind: FrameKind,
     ) -> Result<(usize, Option<Frame>), Malformed> {
         let mut used = 0;
         // Two turns at most: the header says how much follows it.
         loop {
-            let rest = &octets[used..];
+            let rest = &bytes[used..];
             let now = rest.len().min(self.lacking());
-            self.octets.extend(rest[..now].iter().copied());
+            self.bytes.extend(rest[..now].iter().copied());
             used += now;
-            match Frame::parse(&self.octets, kind)? {
+            match Frame::parse(&self.bytes, kind)? {
                 Parsed::Frame(frame, _) => return Ok((used, Some(frame))),
-                Parsed::NeedMore if used == octets.len() => return Ok((used, None)),
+                Parsed::NeedMore if used == bytes.len() => return Ok((used, None)),
                 Parsed::NeedMore => {}
             }
         }
     }
 
-    /// Octets to the end of the header or, behind it, of the private data.
+    /// Bytes to the end of the header or, behind it, of the private data.
     fn lacking(&self) -> usize {
-        let whole = match self.octets.first_chunk::<HEADER_OCTETS>() {
+        let whole = match self.bytes.first_chunk::<HEADER_BYTES>() {
             // Within MAX_PRIVATE_DATA: `Frame::parse` has seen the header and refuses more.
-            Some(header) => HEADER_OCTETS + usize::from(u16::from_be_bytes([header[18], header[19]])),
-            None => HEADER_OCTETS,
+            Some(header) => HEADER_BYTES + usize::from(u16::from_be_bytes([header[18], header[19]])),
+            None => HEADER_BYTES,
         };
-        whole - self.octets.len()
+        whole - self.bytes.len()
     }
 }

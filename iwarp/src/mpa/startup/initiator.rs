@@ -4,7 +4,7 @@ use tcp_lite::Instant;
 
 use super::inbox::Inbox;
 use super::{
-    ConfigError, Depths, Enhanced, FrameOctets, MpaConfig, Negotiated, PrivateData, PrivateDataTooLong,
+    ConfigError, Depths, Enhanced, FrameBytes, MpaConfig, Negotiated, PrivateData, PrivateDataTooLong,
     Revision, Rtr, RtrKind, RtrKinds, Step,
 };
 use crate::mpa::frame::{Frame, FrameKind, private_data};
@@ -70,7 +70,7 @@ impl Initiator {
         config: MpaConfig,
         ulp_data: &[u8],
         deadline: Instant,
-    ) -> Result<(Self, FrameOctets), StartError> {
+    ) -> Result<(Self, FrameBytes), StartError> {
         config.validate()?;
         let enhanced = config.request();
         let frame = Frame {
@@ -82,39 +82,39 @@ impl Initiator {
             enhanced,
             private_data: private_data(ulp_data, config.private_data_limit())?,
         };
-        let octets = frame.encode()?;
-        Ok((Self { config, request: enhanced, inbox: Inbox::default(), deadline: Some(deadline) }, octets))
+        let bytes = frame.encode()?;
+        Ok((Self { config, request: enhanced, inbox: Inbox::default(), deadline: Some(deadline) }, bytes))
     }
 
-    /// Octets of the stream, in order; the first of them has stream offset `offset`.
+    /// Bytes of the stream, in order; the first of them has stream offset `offset`.
     ///
-    /// With the event, octets not consumed are FPDUs the responder sent early (borne only where
+    /// With the event, bytes not consumed are FPDUs the responder sent early (borne only where
     /// [`MpaConfig::bear_early_fpdus`] says so), or the ULP's after a reject. Afterwards nothing is consumed.
     ///
     /// # Errors
     /// Code 4: the connection is to be closed.
-    pub fn receive(&mut self, offset: u64, octets: &[u8]) -> Result<Step<InitiatorEvent>, MpaError> {
+    pub fn receive(&mut self, offset: u64, bytes: &[u8]) -> Result<Step<InitiatorEvent>, MpaError> {
         if self.deadline.is_none() {
             return Ok(Step { consumed: 0, event: None });
         }
-        let result = self.take(offset, octets);
+        let result = self.take(offset, bytes);
         if !matches!(result, Ok(Step { event: None, .. })) {
             self.deadline = None;
         }
         Ok(result?)
     }
 
-    fn take(&mut self, offset: u64, octets: &[u8]) -> Result<Step<InitiatorEvent>, StartupFault> {
-        let (consumed, frame) = self.inbox.take(octets, FrameKind::Reply)?;
+    fn take(&mut self, offset: u64, bytes: &[u8]) -> Result<Step<InitiatorEvent>, StartupFault> {
+        let (consumed, frame) = self.inbox.take(bytes, FrameKind::Reply)?;
         let Some(reply) = frame else {
             return Ok(Step { consumed, event: None });
         };
         let event = self.judge(reply, offset + consumed as u64)?;
-        let early = consumed < octets.len();
+        let early = consumed < bytes.len();
         let borne = self.config.bear_early_fpdus && self.request.is_none_or(|request| !request.peer_to_peer);
         if early && !borne && matches!(event, InitiatorEvent::Accepted(_)) {
             // RFC 5044 section 7.1.2 rule 4: the responder has not seen an FPDU yet.
-            return Err(StartupFault::EarlyOctets);
+            return Err(StartupFault::EarlyBytes);
         }
         Ok(Step { consumed, event: Some(event) })
     }

@@ -1,6 +1,6 @@
 //! The startup exchange (section 7.1; RFC 6581): an [`Initiator`] or a [`Responder`] for each connection.
 //!
-//! State machines without I/O or clock: stream octets and deadlines come in, frames and outcomes go out. They end
+//! State machines without I/O or clock: stream bytes and deadlines come in, frames and outcomes go out. They end
 //! where Full Operation begins; FPDUs are [`Framer`](super::Framer)'s and [`Deframer`](super::Deframer)'s.
 //! The RTR message itself is made by RDMAP, of the kind that [`Negotiated::rtr`] names.
 //!
@@ -15,7 +15,7 @@ pub use config::{ConfigError, MpaConfig, Revision};
 pub use initiator::{Initiator, InitiatorEvent, Rejected, StartError};
 pub use responder::{Accept, ConnectRequest, Responder, ResponderError};
 
-pub use super::frame::{Depths, Enhanced, FrameOctets, PrivateData, PrivateDataTooLong, RtrKinds};
+pub use super::frame::{Depths, Enhanced, FrameBytes, PrivateData, PrivateDataTooLong, RtrKinds};
 
 /// One kind of ready-to-receive message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -70,14 +70,14 @@ pub struct Negotiated {
     pub rtr: Rtr,
     /// The peer's private data.
     pub private_data: PrivateData,
-    /// Stream offset of the first octet behind the peer's startup frame: position 0 of what is received.
+    /// Stream offset of the first byte behind the peer's startup frame: position 0 of what is received.
     pub rx_start: u64,
 }
 
-/// What a machine made of the octets it was given.
+/// What a machine made of the bytes it was given.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Step<E> {
-    /// Octets that belong to startup. What follows is FPDUs (after an accepting Reply) or the ULP's (after a reject).
+    /// Bytes that belong to startup. What follows is FPDUs (after an accepting Reply) or the ULP's (after a reject).
     pub consumed: usize,
     /// What happened, if anything did.
     pub event: Option<E>,

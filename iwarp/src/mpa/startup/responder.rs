@@ -4,10 +4,10 @@ use tcp_lite::Instant;
 
 use super::inbox::Inbox;
 use super::{
-    ConfigError, Depths, Enhanced, FrameOctets, MpaConfig, Negotiated, PrivateData, PrivateDataTooLong,
+    ConfigError, Depths, Enhanced, FrameBytes, MpaConfig, Negotiated, PrivateData, PrivateDataTooLong,
     Revision, Rtr, RtrKind, RtrKinds, Step,
 };
-use crate::mpa::frame::{ENHANCED_OCTETS, Frame, FrameKind, MAX_PRIVATE_DATA, private_data};
+use crate::mpa::frame::{ENHANCED_BYTES, Frame, FrameKind, MAX_PRIVATE_DATA, private_data};
 use crate::mpa::{MpaError, StartupFault};
 
 /// A Request, for the ULP to decide on.
@@ -23,7 +23,7 @@ pub struct ConnectRequest {
     pub peer_to_peer: bool,
     /// The peer's depths as it sent them; `None` if it sent none.
     pub peer: Option<Depths>,
-    /// Octets of private data that the Reply may carry: 508, or 512 towards an unenhanced peer.
+    /// Bytes of private data that the Reply may carry: 508, or 512 towards an unenhanced peer.
     pub private_data_limit: usize,
     /// The peer ULP's private data.
     pub private_data: PrivateData,
@@ -97,16 +97,16 @@ impl Responder {
         Ok(Self { config, state: State::WaitRequest, inbox: Inbox::default(), deadline: Some(deadline) })
     }
 
-    /// Octets of the stream, in order; the first of them has stream offset `offset`. With the event it is the ULP's
+    /// Bytes of the stream, in order; the first of them has stream offset `offset`. With the event it is the ULP's
     /// turn: [`accept`](Self::accept) or [`reject`](Self::reject). After an answer nothing is consumed.
     ///
     /// # Errors
-    /// Code 4: the connection is to be closed without a Reply. So too where octets follow the Request before it is
+    /// Code 4: the connection is to be closed without a Reply. So too where bytes follow the Request before it is
     /// answered.
-    pub fn receive(&mut self, offset: u64, octets: &[u8]) -> Result<Step<ConnectRequest>, MpaError> {
+    pub fn receive(&mut self, offset: u64, bytes: &[u8]) -> Result<Step<ConnectRequest>, MpaError> {
         let result = match self.state {
-            State::WaitRequest => self.take(offset, octets),
-            State::Decide { .. } if !octets.is_empty() => Err(StartupFault::EarlyOctets),
+            State::WaitRequest => self.take(offset, bytes),
+            State::Decide { .. } if !bytes.is_empty() => Err(StartupFault::EarlyBytes),
             State::Decide { .. } | State::RxOnly | State::Full | State::Over => {
                 Ok(Step { consumed: 0, event: None })
             }
@@ -114,8 +114,8 @@ impl Responder {
         Ok(result.inspect_err(|_| self.end())?)
     }
 
-    fn take(&mut self, offset: u64, octets: &[u8]) -> Result<Step<ConnectRequest>, StartupFault> {
-        let (consumed, frame) = self.inbox.take(octets, FrameKind::Request)?;
+    fn take(&mut self, offset: u64, bytes: &[u8]) -> Result<Step<ConnectRequest>, StartupFault> {
+        let (consumed, frame) = self.inbox.take(bytes, FrameKind::Request)?;
         let Some(request) = frame else {
             return Ok(Step { consumed, event: None });
         };
@@ -124,8 +124,8 @@ impl Responder {
             (2, Revision::One) if request.enhanced.is_some() => return Err(StartupFault::NotEnhanced),
             (revision, _) => return Err(StartupFault::Revision(revision)),
         }
-        if consumed < octets.len() {
-            return Err(StartupFault::EarlyOctets);
+        if consumed < bytes.len() {
+            return Err(StartupFault::EarlyBytes);
         }
         let event = ConnectRequest {
             revision: request.revision,
@@ -150,7 +150,7 @@ impl Responder {
         &mut self,
         accept: Accept<'_>,
         rtr_deadline: Instant,
-    ) -> Result<(Negotiated, FrameOctets), ResponderError> {
+    ) -> Result<(Negotiated, FrameBytes), ResponderError> {
         let State::Decide { request, rx_start } = &self.state else {
             return Err(ResponderError::NoRequest);
         };
@@ -189,11 +189,7 @@ impl Responder {
     ///
     /// # Errors
     /// [`ResponderError`]; nothing has changed then.
-    pub fn reject(
-        &mut self,
-        ulp_data: &[u8],
-        needed_ord: Option<u16>,
-    ) -> Result<FrameOctets, ResponderError> {
+    pub fn reject(&mut self, ulp_data: &[u8], needed_ord: Option<u16>) -> Result<FrameBytes, ResponderError> {
         let State::Decide { request, .. } = &self.state else {
             return Err(ResponderError::NoRequest);
         };
@@ -292,10 +288,10 @@ impl Responder {
     }
 }
 
-/// Octets of ULP data that the Reply to `request` may carry.
+/// Bytes of ULP data that the Reply to `request` may carry.
 fn reply_limit(request: &Frame) -> usize {
     match request.enhanced {
-        Some(_) => MAX_PRIVATE_DATA - ENHANCED_OCTETS,
+        Some(_) => MAX_PRIVATE_DATA - ENHANCED_BYTES,
         None => MAX_PRIVATE_DATA,
     }
 }
@@ -307,7 +303,7 @@ fn reply(
     reject: bool,
     enhanced: Option<Enhanced>,
     ulp_data: &[u8],
-) -> Result<FrameOctets, PrivateDataTooLong> {
+) -> Result<FrameBytes, PrivateDataTooLong> {
     let frame = Frame {
         kind: FrameKind::Reply,
         markers: config.markers,

@@ -42,25 +42,25 @@ fn reply(flags: u8, revision: u8, private_data: &[u8]) -> Vec<u8> {
     frame(FrameKind::Reply, flags, revision, private_data)
 }
 
-fn parse(octets: &[u8], kind: FrameKind) -> Frame {
-    match Frame::parse(octets, kind) {
-        Ok(Parsed::Frame(frame, used)) if used == octets.len() => frame,
+fn parse(bytes: &[u8], kind: FrameKind) -> Frame {
+    match Frame::parse(bytes, kind) {
+        Ok(Parsed::Frame(frame, used)) if used == bytes.len() => frame,
         other => panic!("{other:?}"),
     }
 }
 
 /// Feeds a Reply and wants acceptance.
-fn accepted(config: MpaConfig, octets: &[u8]) -> Negotiated {
-    match start(config).receive(OFFSET, octets).unwrap().event {
+fn accepted(config: MpaConfig, bytes: &[u8]) -> Negotiated {
+    match start(config).receive(OFFSET, bytes).unwrap().event {
         Some(InitiatorEvent::Accepted(negotiated)) => negotiated,
         other => panic!("{other:?}"),
     }
 }
 
 /// Feeds a Request, accepts it, and gives what was agreed with the Reply.
-fn answered(config: MpaConfig, octets: &[u8]) -> (Negotiated, Frame) {
+fn answered(config: MpaConfig, bytes: &[u8]) -> (Negotiated, Frame) {
     let mut responder = listen(config);
-    assert!(responder.receive(OFFSET, octets).unwrap().event.is_some());
+    assert!(responder.receive(OFFSET, bytes).unwrap().event.is_some());
     let (negotiated, reply) = responder.accept(Accept::default(), LATER).unwrap();
     (negotiated, parse(&reply, FrameKind::Reply))
 }

@@ -13,8 +13,8 @@ use crate::rdmap::{AtomicOp, Extensions, IMMEDIATE_LEN};
 
 use super::QpShared;
 
-/// Octets that an atomic returns.
-const ATOMIC_OCTETS: u32 = 8;
+/// Bytes that an atomic returns.
+const ATOMIC_BYTES: u32 = 8;
 
 impl QpShared {
     /// Checks a request and puts it into the send queue, without telling the engine.
@@ -71,16 +71,16 @@ impl QpShared {
         match request.op {
             SendOp::Read { .. } => self.check_sink(sg_list)?,
             SendOp::Atomic { .. } => {
-                if sg_list.is_empty() || length != u64::from(ATOMIC_OCTETS) {
+                if sg_list.is_empty() || length != u64::from(ATOMIC_BYTES) {
                     return Err(VerbsError::Invalid(format!(
-                        "an atomic returns {ATOMIC_OCTETS} octets: give it one element of that length, not {length}"
+                        "an atomic returns {ATOMIC_BYTES} bytes: give it one element of that length, not {length}"
                     )));
                 }
                 self.check_sink(sg_list)?;
             }
             SendOp::Immediate { .. } if length > 0 => {
                 return Err(VerbsError::Invalid(format!(
-                    "Immediate Data is its {IMMEDIATE_LEN} octets alone: post it without elements"
+                    "Immediate Data is its {IMMEDIATE_LEN} bytes alone: post it without elements"
                 )));
             }
             SendOp::Immediate { .. } | SendOp::LocalInvalidate { .. } => {}
@@ -155,18 +155,18 @@ impl QpShared {
         if length > max {
             return Err(VerbsError::TooLong { got: length, max });
         }
-        let mut octets = ArrayVec::from([0; MAX_INLINE]);
-        octets.truncate(length as usize);
+        let mut bytes = ArrayVec::from([0; MAX_INLINE]);
+        bytes.truncate(length as usize);
         let mut offset = 0;
         for sge in sg_list {
             let end = offset + sge.length as usize;
             self.resources()
                 .memory
-                .fetch_local(self.pd.id(), sge.lkey, sge.addr, &mut octets[offset..end])
+                .fetch_local(self.pd.id(), sge.lkey, sge.addr, &mut bytes[offset..end])
                 .map_err(|fault| VerbsError::LocalProtection(fault.to_string()))?;
             offset = end;
         }
-        Ok(Payload::Inline(octets))
+        Ok(Payload::Inline(bytes))
     }
 
     /// Checks a request and puts it into the receive queue.

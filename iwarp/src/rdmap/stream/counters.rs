@@ -10,7 +10,7 @@ pub(crate) struct StreamCounters {
     /// FPDUs sent.
     pub(crate) tx_fpdus: u64,
     /// Payload bytes placed into registered memory.
-    pub(crate) rx_placed_octets: u64,
+    pub(crate) rx_placed_bytes: u64,
     /// Payload bytes fetched from registered memory.
-    pub(crate) tx_fetched_octets: u64,
+    pub(crate) tx_fetched_bytes: u64,
 }

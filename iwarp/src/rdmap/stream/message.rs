@@ -22,13 +22,13 @@ pub(super) enum Addressing {
 pub(super) enum Source {
     /// Our user's registered memory.
     Gather(ArrayVec<Sge, MAX_SGE>),
-    /// Octets at hand: inline data, and the headers of Read Request and Terminate.
-    Octets(ArrayVec<u8, MAX_INLINE>),
+    /// Bytes at hand: inline data, and the headers of Read Request and Terminate.
+    Bytes(ArrayVec<u8, MAX_INLINE>),
     /// Registered memory that the peer reads.
     Remote(ReadRequest),
 }
 
-/// Why octets could not be fetched.
+/// Why bytes could not be fetched.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum FetchError {
     /// Our user's own memory: its key, range or right is wrong by now.
@@ -57,9 +57,9 @@ impl Message {
     }
 
     /// An untagged message whose payload is at hand.
-    pub(super) fn of_octets(opcode: Opcode, msn: u32, octets: &[u8]) -> Self {
-        let source: ArrayVec<u8, MAX_INLINE> = octets.iter().copied().collect();
-        Self::untagged(opcode, Stag(0), msn, octets.len() as u32, Source::Octets(source))
+    pub(super) fn of_bytes(opcode: Opcode, msn: u32, bytes: &[u8]) -> Self {
+        let source: ArrayVec<u8, MAX_INLINE> = bytes.iter().copied().collect();
+        Self::untagged(opcode, Stag(0), msn, bytes.len() as u32, Source::Bytes(source))
     }
 
     /// The DDP header of one of its segments.
@@ -75,7 +75,7 @@ impl Message {
         }
     }
 
-    /// Octets of that header.
+    /// Bytes of that header.
     pub(super) fn header_len(&self) -> usize {
         match self.addressing {
             Addressing::Tagged { .. } => crate::ddp::TaggedHeader::LEN,
@@ -85,7 +85,7 @@ impl Message {
 }
 
 impl Source {
-    /// Writes `len` octets from `offset` on to an FPDU. What they come from is looked up once, however many markers cut it.
+    /// Writes `len` bytes from `offset` on to an FPDU. What they come from is looked up once, however many markers cut it.
     pub(super) fn fetch(
         &self,
         offset: u32,
@@ -95,8 +95,8 @@ impl Source {
         by: Accessor,
     ) -> Result<(), FetchError> {
         match self {
-            Self::Octets(octets) => {
-                fpdu.put(&octets[offset as usize..(offset + len) as usize]);
+            Self::Bytes(bytes) => {
+                fpdu.put(&bytes[offset as usize..(offset + len) as usize]);
                 Ok(())
             }
             Self::Remote(_) if len == 0 => Ok(()),

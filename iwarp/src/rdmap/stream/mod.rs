@@ -100,16 +100,16 @@ impl Stream {
         self.may_send
     }
 
-    /// Octets of the peer's stream: places, delivers and completes. Returns the octets that were handed up ahead
+    /// Bytes of the peer's stream: places, delivers and completes. Returns the bytes that were handed up ahead
     /// of the frontier and are no longer held.
     pub(crate) fn receive(
         &mut self,
-        octets: (u64, Mbuf, u64),
+        bytes: (u64, Mbuf, u64),
         held: &mut HeldSlab,
         means: Means<'_>,
     ) -> Result<usize, Failure> {
         let Means { guard, counters, records } = means;
-        let (offset, buf, frontier) = octets;
+        let (offset, buf, frontier) = bytes;
         let Self { common, deframer, inbound, outbound, may_send, .. } = self;
         let mut delivery = Delivery { common, inbound, outbound, guard, counters, records };
         let _deframe = profile::scope(Layer::Deframe);
@@ -130,7 +130,7 @@ impl Stream {
         Ok(ulpdus.finish())
     }
 
-    /// Drops what reassembly holds; returns the octets to release to TCP's budget.
+    /// Drops what reassembly holds; returns the bytes to release to TCP's budget.
     pub(crate) fn drop_held(&mut self, held: &mut HeldSlab) -> usize {
         self.deframer.clear(held)
     }
@@ -138,16 +138,16 @@ impl Stream {
     /// Gives up what came ahead of the frontier and was not placed. See [`Deframer::give_up`].
     pub(crate) fn give_up(
         &mut self,
-        octets: usize,
+        bytes: usize,
         held: &mut HeldSlab,
         may: impl FnMut(&[Range<u64>]) -> bool,
     ) {
-        self.deframer.give_up(octets, held, may);
+        self.deframer.give_up(bytes, held, may);
     }
 
-    /// Octets of packet buffers held for what came ahead of the frontier.
-    pub(crate) fn pinned_octets(&self) -> usize {
-        self.deframer.pinned_octets()
+    /// Bytes of packet buffers held for what came ahead of the frontier.
+    pub(crate) fn pinned_bytes(&self) -> usize {
+        self.deframer.pinned_bytes()
     }
 
     /// Whether the peer's FIN here cuts nothing: no FPDU is incomplete and no Read or atomic of ours waits for its

@@ -24,7 +24,7 @@ pub(super) enum Asked {
 }
 
 impl PeerRequest {
-    /// Why it cannot be answered in full, `sent` octets of the answer being on their way. Only a Read Request is
+    /// Why it cannot be answered in full, `sent` bytes of the answer being on their way. Only a Read Request is
     /// echoed, moved on by these (RFC 5040 section 4.8, RFC 7306 section 8.1).
     pub(super) fn fail(&self, error: TerminateError, sent: u32) -> Failure {
         let echoed = match self.asked {
@@ -73,7 +73,7 @@ impl RequestQueue {
         Self { queue, ird: u32::from(ird), taken: ByKind::default() }
     }
 
-    /// DDP's checks of a segment for a buffer of `room` octets.
+    /// DDP's checks of a segment for a buffer of `room` bytes.
     pub(super) fn check(
         &self,
         header: &UntaggedHeader,

@@ -84,7 +84,7 @@ pub enum CmEventKind {
         /// The peer's address.
         remote: SocketAddr,
     },
-    /// Octets wait for [`recv_stream`](CmId::recv_stream), or the peer has closed; not said again until all was read.
+    /// Bytes wait for [`recv_stream`](CmId::recv_stream), or the peer has closed; not said again until all was read.
     StreamReadable,
     /// [`send_stream`](CmId::send_stream), which had taken less than all, has room again.
     StreamWritable,

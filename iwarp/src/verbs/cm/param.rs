@@ -8,11 +8,11 @@ use tcp_lite::AddressFilter;
 use crate::mpa::startup::{Depths, MpaConfig, Revision, RtrKinds};
 use crate::verbs::VerbsError;
 
-/// Private data of one MPA startup frame, octets.
+/// Private data of one MPA startup frame, bytes.
 pub const MAX_PRIVATE_DATA: usize = 512;
 
-/// Octets of these that revision 2 takes for IRD and ORD.
-pub(super) const ENHANCED_OCTETS: usize = 4;
+/// Bytes of these that revision 2 takes for IRD and ORD.
+pub(super) const ENHANCED_BYTES: usize = 4;
 
 /// Reads in flight in one direction: what a connection may ask for, well below RFC 6581's 0x3ffe.
 const MAX_DEPTH: u16 = 1024;
@@ -39,7 +39,7 @@ pub enum Keepalive {
 /// How a connection is asked for or accepted (`rdma_conn_param`).
 #[derive(Clone, Debug)]
 pub struct ConnParam {
-    /// Sent with the MPA Request or Reply: up to 512 octets, 508 with revision 2's enhanced data.
+    /// Sent with the MPA Request or Reply: up to 512 bytes, 508 with revision 2's enhanced data.
     pub private_data: ArrayVec<u8, MAX_PRIVATE_DATA>,
     /// Reads of the peer that we serve at a time (IRD).
     pub responder_resources: u16,
@@ -145,12 +145,12 @@ impl ConnParam {
     /// The same with private data.
     ///
     /// # Errors
-    /// [`VerbsError::TooLong`] above 512 octets.
-    pub fn with_private_data(mut self, octets: &[u8]) -> Result<Self, VerbsError> {
+    /// [`VerbsError::TooLong`] above 512 bytes.
+    pub fn with_private_data(mut self, bytes: &[u8]) -> Result<Self, VerbsError> {
         self.private_data.clear();
         self.private_data
-            .try_extend_from_slice(octets)
-            .map_err(|_| VerbsError::TooLong { got: octets.len() as u64, max: MAX_PRIVATE_DATA as u64 })?;
+            .try_extend_from_slice(bytes)
+            .map_err(|_| VerbsError::TooLong { got: bytes.len() as u64, max: MAX_PRIVATE_DATA as u64 })?;
         Ok(self)
     }
 }
@@ -218,25 +218,25 @@ impl ResponderOptions {
 /// Buffers of a connection in streaming mode, in front of MPA.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StreamOptions {
-    /// Octets of the peer that wait to be read, at most; TCP's window closes behind them.
-    pub recv_octets: usize,
-    /// Octets of ours that TCP has not taken, at most.
-    pub send_octets: usize,
+    /// Bytes of the peer that wait to be read, at most; TCP's window closes behind them.
+    pub recv_bytes: usize,
+    /// Bytes of ours that TCP has not taken, at most.
+    pub send_bytes: usize,
 }
 
 impl Default for StreamOptions {
     fn default() -> Self {
-        Self { recv_octets: 16 << 10, send_octets: 16 << 10 }
+        Self { recv_bytes: 16 << 10, send_bytes: 16 << 10 }
     }
 }
 
 impl StreamOptions {
     pub(super) fn check(&self) -> Result<(), VerbsError> {
         const MAX: usize = 16 << 20;
-        if [self.recv_octets, self.send_octets].iter().all(|octets| (1..=MAX).contains(octets)) {
+        if [self.recv_bytes, self.send_bytes].iter().all(|bytes| (1..=MAX).contains(bytes)) {
             Ok(())
         } else {
-            Err(VerbsError::Invalid(format!("buffers of a stream have 1 to {MAX} octets")))
+            Err(VerbsError::Invalid(format!("buffers of a stream have 1 to {MAX} bytes")))
         }
     }
 }

@@ -48,24 +48,24 @@ struct Times {
     progress_us: AtomicU64,
     rx_segments: AtomicU64,
     rx_fpdus: AtomicU64,
-    rx_placed_octets: AtomicU64,
+    rx_placed_bytes: AtomicU64,
 }
 
 /// How old a connection is, how long it has been idle, and what its peer has had us do. A peer that makes work without
-/// moving data shows here: many segments for few FPDUs, or many FPDUs for few octets (RFC 5042 section 6.4.4). What to do about
+/// moving data shows here: many segments for few FPDUs, or many FPDUs for few bytes (RFC 5042 section 6.4.4). What to do about
 /// it is the user's: [`CmId::disconnect`](super::CmId::disconnect) and [`CmId::abort`](super::CmId::abort) end it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Activity {
     /// Time since it was established.
     pub age: Duration,
-    /// Time since the last FPDU, or octet in streaming mode, came or went.
+    /// Time since the last FPDU, or byte in streaming mode, came or went.
     pub idle: Duration,
     /// TCP segments received since MPA started, those that came out of order included.
     pub rx_segments: u64,
     /// FPDUs in them.
     pub rx_fpdus: u64,
-    /// Payload octets that were placed into registered memory.
-    pub rx_placed_octets: u64,
+    /// Payload bytes that were placed into registered memory.
+    pub rx_placed_bytes: u64,
 }
 
 #[derive(Default)]
@@ -87,7 +87,7 @@ pub(super) enum CmPhase {
     Idle,
     /// Listens, on all engines.
     Listening { listener: Arc<ListenerShared> },
-    /// Exchanges octets in front of MPA.
+    /// Exchanges bytes in front of MPA.
     Streaming { engine: Arc<EngineShared> },
     /// Waits for the peer's Request on a connection that began in streaming mode.
     Awaiting { engine: Arc<EngineShared> },
@@ -105,7 +105,7 @@ pub(crate) enum CmCommand {
     Connect { id: Arc<CmShared>, qp: Arc<QpShared>, remote: SocketAddr, param: Box<ConnParam> },
     /// Start a connection in streaming mode.
     ConnectStream { id: Arc<CmShared>, stream: Arc<StreamShared>, remote: SocketAddr, param: Box<ConnParam> },
-    /// The user has sent or received octets in streaming mode.
+    /// The user has sent or received bytes in streaming mode.
     Streamed { id: Arc<CmShared> },
     /// Start MPA as initiator on a connection in streaming mode.
     StartInitiator { id: Arc<CmShared>, qp: Arc<QpShared>, param: Box<ConnParam> },
@@ -269,10 +269,10 @@ impl CmShared {
         self.times.progress_us.store(now_us, Ordering::Relaxed);
     }
 
-    /// A segment came, and in it so many FPDUs, of which so many octets were placed. The engine alone counts.
-    pub(crate) fn count_segment(&self, fpdus: u64, placed_octets: u64) {
-        let Times { rx_segments, rx_fpdus, rx_placed_octets, .. } = &self.times;
-        for (count, more) in [(rx_segments, 1), (rx_fpdus, fpdus), (rx_placed_octets, placed_octets)] {
+    /// A segment came, and in it so many FPDUs, of which so many bytes were placed. The engine alone counts.
+    pub(crate) fn count_segment(&self, fpdus: u64, placed_bytes: u64) {
+        let Times { rx_segments, rx_fpdus, rx_placed_bytes, .. } = &self.times;
+        for (count, more) in [(rx_segments, 1), (rx_fpdus, fpdus), (rx_placed_bytes, placed_bytes)] {
             count.store(count.load(Ordering::Relaxed) + more, Ordering::Relaxed);
         }
     }
@@ -296,11 +296,11 @@ impl CmShared {
             0 => None,
             at => Some(Duration::from_micros(now_us.saturating_sub(at))),
         };
-        let Times { established_us, progress_us, rx_segments, rx_fpdus, rx_placed_octets } = &self.times;
-        let [rx_segments, rx_fpdus, rx_placed_octets] =
-            [rx_segments, rx_fpdus, rx_placed_octets].map(|count| count.load(Ordering::Relaxed));
+        let Times { established_us, progress_us, rx_segments, rx_fpdus, rx_placed_bytes } = &self.times;
+        let [rx_segments, rx_fpdus, rx_placed_bytes] =
+            [rx_segments, rx_fpdus, rx_placed_bytes].map(|count| count.load(Ordering::Relaxed));
         let (age, idle) = (since(established_us)?, since(progress_us)?);
-        Some(Activity { age, idle, rx_segments, rx_fpdus, rx_placed_octets })
+        Some(Activity { age, idle, rx_segments, rx_fpdus, rx_placed_bytes })
     }
 
     /// Ends it gracefully. The queue pair refuses requests before the engine is told: all that was posted is sent.

@@ -14,7 +14,7 @@ use crate::verbs::{QueuePair, VerbsError};
 use super::shared::{CmCommand, CmPhase};
 use super::{CmId, ConnParam, ResponderOptions, StreamOptions};
 
-/// Octets of one connection on their way between its user and its engine.
+/// Bytes of one connection on their way between its user and its engine.
 pub(crate) struct StreamShared {
     buffers: Mutex<Buffers>,
     /// The engine was told to look, and has not done so.
@@ -24,7 +24,7 @@ pub(crate) struct StreamShared {
 struct Buffers {
     recv: VecDeque<u8>,
     send: VecDeque<u8>,
-    /// Octets of `send` that go in front of a startup frame; those behind them wait until MPA is left again.
+    /// Bytes of `send` that go in front of a startup frame; those behind them wait until MPA is left again.
     in_front: Option<usize>,
     limits: StreamOptions,
     /// Nothing follows what is in `recv`.
@@ -38,8 +38,8 @@ struct Buffers {
 /// What a [`CmId::recv_stream`] found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StreamRead {
-    /// So many octets.
-    Octets(usize),
+    /// So many bytes.
+    Bytes(usize),
     /// Nothing now; `StreamReadable` follows when there is.
     Empty,
     /// The peer has closed, and everything was read.
@@ -50,8 +50,8 @@ impl StreamShared {
     /// Takes memory for all it will hold.
     pub(crate) fn new(limits: StreamOptions) -> Arc<Self> {
         let buffers = Buffers {
-            recv: VecDeque::with_capacity(limits.recv_octets),
-            send: VecDeque::with_capacity(limits.send_octets),
+            recv: VecDeque::with_capacity(limits.recv_bytes),
+            send: VecDeque::with_capacity(limits.send_bytes),
             in_front: None,
             limits,
             ended: false,
@@ -72,11 +72,11 @@ impl StreamShared {
         self.told.store(false, Ordering::Release);
     }
 
-    /// Takes octets for the user, as many as there is room for.
-    pub(crate) fn fill(&self, octets: &[u8]) -> usize {
+    /// Takes bytes for the user, as many as there is room for.
+    pub(crate) fn fill(&self, bytes: &[u8]) -> usize {
         let mut buffers = self.buffers();
-        let taken = octets.len().min(buffers.limits.recv_octets - buffers.recv.len());
-        buffers.recv.extend(&octets[..taken]);
+        let taken = bytes.len().min(buffers.limits.recv_bytes - buffers.recv.len());
+        buffers.recv.extend(&bytes[..taken]);
         taken
     }
 
@@ -92,7 +92,7 @@ impl StreamShared {
         waits && !std::mem::replace(&mut buffers.announced, true)
     }
 
-    /// Lets `send` take octets of the user from the front. Returns whether `StreamWritable` is to be announced.
+    /// Lets `send` take bytes of the user from the front. Returns whether `StreamWritable` is to be announced.
     pub(crate) fn drain(&self, mut send: impl FnMut(&[u8]) -> usize) -> bool {
         let mut buffers = self.buffers();
         loop {
@@ -106,13 +106,13 @@ impl StreamShared {
                 break;
             }
             buffers.send.drain(..taken);
-            buffers.in_front = buffers.in_front.map(|octets| octets - taken);
+            buffers.in_front = buffers.in_front.map(|bytes| bytes - taken);
         }
-        let room = buffers.send.len() <= buffers.limits.send_octets / 2;
+        let room = buffers.send.len() <= buffers.limits.send_bytes / 2;
         room && std::mem::take(&mut buffers.refused)
     }
 
-    /// Whether all octets are with TCP that go in front of a startup frame.
+    /// Whether all bytes are with TCP that go in front of a startup frame.
     pub(crate) fn is_sent(&self) -> bool {
         let buffers = self.buffers();
         buffers.in_front.unwrap_or(buffers.send.len()) == 0
@@ -127,36 +127,36 @@ impl StreamShared {
     pub(crate) fn take_unread(&self) -> VecDeque<u8> {
         let mut buffers = self.buffers();
         buffers.announced = false;
-        let room = buffers.limits.recv_octets;
+        let room = buffers.limits.recv_bytes;
         std::mem::replace(&mut buffers.recv, VecDeque::with_capacity(room))
     }
 
     // ---- for the user ----
 
-    fn send(&self, octets: &[u8], whole: bool) -> Option<usize> {
+    fn send(&self, bytes: &[u8], whole: bool) -> Option<usize> {
         let mut buffers = self.buffers();
-        let room = buffers.limits.send_octets - buffers.send.len();
-        if whole && room < octets.len() {
+        let room = buffers.limits.send_bytes - buffers.send.len();
+        if whole && room < bytes.len() {
             return None;
         }
-        let taken = octets.len().min(room);
-        buffers.send.extend(&octets[..taken]);
-        buffers.refused |= taken < octets.len();
+        let taken = bytes.len().min(room);
+        buffers.send.extend(&bytes[..taken]);
+        buffers.refused |= taken < bytes.len();
         Some(taken)
     }
 
     fn recv(&self, out: &mut [u8]) -> StreamRead {
         let mut buffers = self.buffers();
         let taken = out.len().min(buffers.recv.len());
-        for (place, octet) in out.iter_mut().zip(buffers.recv.drain(..taken)) {
-            *place = octet;
+        for (place, byte) in out.iter_mut().zip(buffers.recv.drain(..taken)) {
+            *place = byte;
         }
         // What comes from now on is news.
         buffers.announced &= !buffers.recv.is_empty() || (buffers.ended && taken == 0);
         match taken {
             0 if buffers.ended => StreamRead::Ended,
             0 => StreamRead::Empty,
-            taken => StreamRead::Octets(taken),
+            taken => StreamRead::Bytes(taken),
         }
     }
 
@@ -172,7 +172,7 @@ impl StreamShared {
 }
 
 impl CmId {
-    /// Connects to `remote` in streaming mode: plain octets both ways, until one side starts MPA as initiator and the
+    /// Connects to `remote` in streaming mode: plain bytes both ways, until one side starts MPA as initiator and the
     /// other as responder. `StreamEstablished` or `ConnectError` follows. Of `param` the engine, port, timeout and
     /// keepalive count.
     ///
@@ -200,44 +200,44 @@ impl CmId {
         Ok(())
     }
 
-    /// Sends octets in streaming mode. Returns how many were taken: where that is not all,
+    /// Sends bytes in streaming mode. Returns how many were taken: where that is not all,
     /// [`StreamWritable`](super::CmEventKind::StreamWritable) follows.
     ///
     /// # Errors
     /// [`VerbsError::Invalid`] when the connection is not in streaming mode.
-    pub fn send_stream(&self, octets: &[u8]) -> Result<usize, VerbsError> {
+    pub fn send_stream(&self, bytes: &[u8]) -> Result<usize, VerbsError> {
         let (engine, stream) = self.shared.state().streaming()?;
-        let taken = stream.send(octets, false).unwrap_or(0);
+        let taken = stream.send(bytes, false).unwrap_or(0);
         self.tell(&engine, &stream);
         Ok(taken)
     }
 
-    /// Takes octets that the peer sent in streaming mode.
+    /// Takes bytes that the peer sent in streaming mode.
     ///
     /// # Errors
     /// [`VerbsError::Invalid`] when the connection is not in streaming mode.
     pub fn recv_stream(&self, out: &mut [u8]) -> Result<StreamRead, VerbsError> {
         let (engine, stream) = self.shared.state().streaming()?;
         let read = stream.recv(out);
-        if matches!(read, StreamRead::Octets(_)) {
+        if matches!(read, StreamRead::Bytes(_)) {
             self.tell(&engine, &stream);
         }
         Ok(read)
     }
 
-    /// Starts MPA as initiator on a connection in streaming mode: the Request follows the octets sent so far, and no
+    /// Starts MPA as initiator on a connection in streaming mode: the Request follows the bytes sent so far, and no
     /// more can be sent. Events are those of [`connect`](Self::connect). Both sides have to know that the other starts
     /// MPA now: what the peer sends in streaming mode after this ends the connection (code 4).
     ///
     /// # Errors
-    /// [`VerbsError`]: octets of the peer are unread, the queue pair is not idle, a parameter is out of range.
+    /// [`VerbsError`]: bytes of the peer are unread, the queue pair is not idle, a parameter is out of range.
     pub fn start_initiator(&self, qp: &QueuePair, param: &ConnParam) -> Result<(), VerbsError> {
         param.check()?;
         let mut state = self.shared.state();
         let (engine, stream) = state.streaming()?;
         if stream.unread() > 0 {
             return Err(VerbsError::Invalid(
-                "octets of the peer are unread: read them before MPA starts".into(),
+                "bytes of the peer are unread: read them before MPA starts".into(),
             ));
         }
         qp.shared.bind(&self.shared.context.resources, engine.doorbells(), param.mpa_config(true).max_ird)?;
@@ -250,7 +250,7 @@ impl CmId {
         Ok(())
     }
 
-    /// Starts MPA as responder on a connection in streaming mode, after `last_message`, the octets that tell the peer
+    /// Starts MPA as responder on a connection in streaming mode, after `last_message`, the bytes that tell the peer
     /// to send its Request (RFC 5044 section 7.1.5); they may be empty. What the peer has sent and was not read
     /// belongs to the Request. `ConnectRequest` or `ConnectError` follows.
     ///

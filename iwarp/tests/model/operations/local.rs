@@ -18,7 +18,7 @@ pub(super) fn invalidate(dice: &mut Dice, model: &Model, by: By, op: u64) -> Opt
         let bound_here = matches!(name, Name::Region(_)) || grant.giver == Some(by);
         grant.host == by.1 && grant.is_there_for(by) && grant.revocable && bound_here
     };
-    // Where a Read is still to place its octets: a fence lets it.
+    // Where a Read is still to place its bytes: a fence lets it.
     if let Some(name) = model.memory.awaited(by).map(Name::Region).filter(|&name| own(name))
         && dice.one_in(2)
     {
@@ -37,7 +37,7 @@ fn invalidate_of(model: &Model, op: u64, name: Name, fenced: bool) -> Drawn {
     drawn(model, op, SendOp::LocalInvalidate { rkey: model.memory.grant(name).key }, meaning)
 }
 
-/// A window of type 1: what it was bound to before is gone afterwards. No octets leave it unbound.
+/// A window of type 1: what it was bound to before is gone afterwards. No bytes leave it unbound.
 pub(super) fn bind_type_1(dice: &mut Dice, model: &Model, by: By, op: u64) -> Option<Drawn> {
     let number = window(dice, model, by, WindowKind::Type1)?;
     let window = &model.memory.windows[number];
@@ -155,7 +155,7 @@ pub(super) fn fast_register(dice: &mut Dice, model: &Model, by: By, op: u64) -> 
     Some(drawn(model, op, SendOp::FastRegister(request), meaning))
 }
 
-/// The whole of `len` octets from `at` on, or a part: its first octet and its length.
+/// The whole of `len` bytes from `at` on, or a part: its first byte and its length.
 fn part_of(dice: &mut Dice, at: usize, len: usize) -> (usize, usize) {
     if dice.one_in(3) {
         return (at, len);

@@ -22,7 +22,7 @@ pub(super) fn name(
         return None;
     }
     let memory = &model.memory;
-    // An atomic is eight octets that are aligned, all else is as long as there is room.
+    // An atomic is eight bytes that are aligned, all else is as long as there is room.
     let is_atomic = right == Access::REMOTE_ATOMIC;
     let least = if is_atomic { len + 7 } else { 1 };
     let there = |name: Name| {

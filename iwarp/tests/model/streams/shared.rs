@@ -1,7 +1,7 @@
 //! A shared receive queue: buffers for whichever message comes, of whichever stream.
 //!
 //! A stream takes the oldest buffer when a message begins, and holds one at a time. Which one is not known before its
-//! completion: until then its octets cannot be told.
+//! completion: until then its bytes cannot be told.
 
 use std::collections::VecDeque;
 
@@ -33,7 +33,7 @@ impl Model {
         self.shared[host].len().saturating_sub(self.due(host))
     }
 
-    /// Octets of its shortest buffer.
+    /// Bytes of its shortest buffer.
     pub(crate) fn least(&self, host: usize) -> usize {
         let room = |open: &Received| open.spans.iter().map(|span| span.len).sum::<usize>();
         self.shared[host].open.iter().map(room).min().unwrap_or(0)

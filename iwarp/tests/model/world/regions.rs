@@ -44,10 +44,10 @@ impl Held {
         }
     }
 
-    pub(crate) fn write_at(&self, at: usize, octets: &[u8]) -> Result<(), VerbsError> {
+    pub(crate) fn write_at(&self, at: usize, bytes: &[u8]) -> Result<(), VerbsError> {
         match self {
-            Self::Region(region) => region.write_at(at, octets),
-            Self::Fast(region) => region.memory().write_at(at, octets).map_err(outside),
+            Self::Region(region) => region.write_at(at, bytes),
+            Self::Fast(region) => region.memory().write_at(at, bytes).map_err(outside),
         }
     }
 }
@@ -88,11 +88,11 @@ impl World {
         let qp = stream.and_then(|stream| self.plug((stream, side))?.qp.clone());
         let options = MrOptions { access, base, qp: qp.as_ref(), key: dice.seed() as u8, keep: false };
         let region = self.host(side).pd.reg_mr_with(len, &options).map_err(|error| error.to_string())?;
-        let octets = dice.octets(len);
-        region.write_at(0, &octets).map_err(|error| error.to_string())?;
+        let bytes = dice.bytes(len);
+        region.write_at(0, &bytes).map_err(|error| error.to_string())?;
         let number = self.memory.len();
         self.say(|| {
-            format!("host {side} registers {number}: {len} octets, {access:?}, {base:?}, for {stream:?}")
+            format!("host {side} registers {number}: {len} bytes, {access:?}, {base:?}, for {stream:?}")
         });
         self.model.memory.regions.push(Region {
             host: side,
@@ -107,7 +107,7 @@ impl World {
             taker: None,
             prepared: false,
             left: false,
-            base: octets.into_iter().map(Some).collect(),
+            base: bytes.into_iter().map(Some).collect(),
         });
         self.memory.push(Some(Held::Region(region)));
         Ok(())
@@ -130,7 +130,7 @@ impl World {
         let options = FastOptions { qp: qp.as_ref(), keep: false };
         let region = self.host(side).pd.alloc_fast_mr(len, &options).map_err(|error| error.to_string())?;
         let number = self.memory.len();
-        self.say(|| format!("host {side} prepares {number}: {len} octets, for {stream:?}"));
+        self.say(|| format!("host {side} prepares {number}: {len} bytes, for {stream:?}"));
         self.model.memory.regions.push(Region {
             host: side,
             at: 0,
@@ -156,11 +156,11 @@ impl World {
             return Ok(());
         };
         for span in spans {
-            let octets = dice.octets(span.len);
-            self.model.memory.store(span, &octets);
+            let bytes = dice.bytes(span.len);
+            self.model.memory.store(span, &bytes);
             self.say(|| format!("host {side} stores {span:?}"));
             let region = self.memory[span.region].as_ref().ok_or("a valid region is there")?;
-            region.write_at(span.at, &octets).map_err(|error| error.to_string())?;
+            region.write_at(span.at, &bytes).map_err(|error| error.to_string())?;
         }
         Ok(())
     }
@@ -259,11 +259,11 @@ impl World {
     }
 
     pub(super) fn seen(&self, span: &Span) -> Vec<u8> {
-        let mut octets = vec![0; span.len];
+        let mut bytes = vec![0; span.len];
         // Else deregistered or registered anew: nobody looks any more.
         if let Some(region) = &self.memory[span.region] {
-            region.read_at(span.at, &mut octets).expect("a span of the region");
+            region.read_at(span.at, &mut bytes).expect("a span of the region");
         }
-        octets
+        bytes
     }
 }

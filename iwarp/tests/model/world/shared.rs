@@ -9,7 +9,7 @@ use super::super::operations;
 use super::super::streams::DEPTH;
 use super::{Done, World};
 
-/// Octets of most buffers: any message may come.
+/// Bytes of most buffers: any message may come.
 const USUAL: usize = 5000;
 
 /// And of those that may be too short.
@@ -20,7 +20,7 @@ pub(super) fn make(host: &Host) -> SharedReceiveQueue {
 }
 
 impl World {
-    /// Posts a buffer for whichever message comes: for `len` octets or more.
+    /// Posts a buffer for whichever message comes: for `len` bytes or more.
     pub(super) fn receive_shared(&mut self, dice: &mut Dice, side: usize, len: Option<usize>) -> Done {
         let op = self.next_op();
         let usual = if dice.one_in(operations::MISCHIEF) { SHORT } else { USUAL };

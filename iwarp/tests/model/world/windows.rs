@@ -111,9 +111,9 @@ impl World {
         }
         let mut seen = Vec::new();
         for span in self.model.memory.through(binding) {
-            let octets = self.seen(&span);
-            self.model.memory.check(&span, &octets)?;
-            seen.push((span, octets));
+            let bytes = self.seen(&span);
+            self.model.memory.check(&span, &bytes)?;
+            seen.push((span, bytes));
         }
         let seen: Vec<(Span, Vec<u8>)> = seen;
         self.model.memory.close(binding, &seen);

@@ -1,7 +1,7 @@
 //! CUBIC (RFC 9438): after a reduction the window returns to where it was by a cubic function of time, so that its
 //! growth does not depend on the round-trip time; where Reno would be faster it grows like Reno.
 //!
-//! The first slow start is HyStart++'s (`hystart.rs`). The RFC counts windows in segments; here all are octets. `f64`
+//! The first slow start is HyStart++'s (`hystart.rs`). The RFC counts windows in segments; here all are bytes. `f64`
 //! gives the same on every machine, since only sums, products and quotients of IEEE 754 are used.
 
 use super::hystart::{Growth, HyStart};
@@ -97,18 +97,18 @@ impl Cubic {
 
     /// The window in slow start (section 4.10), at most the threshold; `None`: slow start is over.
     fn slow_start(&mut self, ack: &Ack) -> Option<f64> {
-        let octets = match &mut self.stage {
+        let bytes = match &mut self.stage {
             Stage::First(hystart) => match hystart.on_ack(ack, self.mss) {
-                Growth::By(octets) => octets,
+                Growth::By(bytes) => bytes,
                 Growth::Ends => {
                     self.ssthresh = self.cwnd();
                     return None;
                 }
             },
-            _ => ack.slow_start_octets(self.mss),
+            _ => ack.slow_start_bytes(self.mss),
         };
         let threshold = f64::from(self.ssthresh);
-        (self.cwnd < threshold).then(|| (self.cwnd + f64::from(octets)).min(threshold))
+        (self.cwnd < threshold).then(|| (self.cwnd + f64::from(bytes)).min(threshold))
     }
 
     /// The window in congestion avoidance (sections 4.2 to 4.5).

@@ -1,4 +1,4 @@
-//! DCTCP (RFC 8257): NewReno that answers marks by their share of the octets. For networks that mark early, and
+//! DCTCP (RFC 8257): NewReno that answers marks by their share of the bytes. For networks that mark early, and
 //! only where both ends run it.
 
 use super::newreno::NewReno;
@@ -12,11 +12,11 @@ const GAIN: f64 = 1.0 / 16.0;
 #[derive(Clone, Copy, Debug)]
 pub(in crate::tcp) struct Dctcp {
     reno: NewReno,
-    /// Estimated share of octets that met congestion (section 3.3, DCTCP.Alpha).
+    /// Estimated share of bytes that met congestion (section 3.3, DCTCP.Alpha).
     alpha: f64,
     /// The window of observation ends when this position is acknowledged (DCTCP.WindowEnd).
     window_end: u64,
-    /// Octets acknowledged in this window, and those of them by acknowledgements that echo marks.
+    /// Bytes acknowledged in this window, and those of them by acknowledgements that echo marks.
     acked: u32,
     marked: u32,
 }
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn each_window_counts_for_a_sixteenth_and_only_its_own_octets() {
+    fn each_window_counts_for_a_sixteenth_and_only_its_own_bytes() {
         let mut dctcp = Dctcp::new(1000, 100_000);
         dctcp.window_end = 10;
         let mut window = |marked: u32, rest: u32| {
@@ -126,7 +126,7 @@ mod tests {
             dctcp.on_ack(&Ack { una: una + 1, nxt: una + 10, ..ack(rest, false) });
             dctcp.alpha
         };
-        // One acknowledgement of each, but nine tenths of the octets: 15 / 16 + 0.9 / 16.
+        // One acknowledgement of each, but nine tenths of the bytes: 15 / 16 + 0.9 / 16.
         let alphas = [window(9000, 1000), window(0, 10_000), window(5000, 5000)];
         let wanted = [0.99375, 0.99375 * 15.0 / 16.0, (0.99375 * 15.0 / 16.0 * 15.0 + 0.5) / 16.0];
         for (alpha, wanted) in alphas.into_iter().zip(wanted) {

@@ -16,7 +16,7 @@ const ROUNDS: u8 = 5;
 /// What slow start does to the window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Growth {
-    /// It grows by so many octets.
+    /// It grows by so many bytes.
     By(u32),
     /// Slow start is over: the window is the threshold.
     Ends,
@@ -55,16 +55,16 @@ impl HyStart {
             return Growth::Ends;
         }
         // The window comes first: what this acknowledgement measures changes how the next one is answered.
-        let octets = match self.conservative {
-            Some(_) => ack.slow_start_octets(mss) / GROWTH_DIVISOR,
-            None => ack.slow_start_octets(mss),
+        let bytes = match self.conservative {
+            Some(_) => ack.slow_start_bytes(mss) / GROWTH_DIVISOR,
+            None => ack.slow_start_bytes(mss),
         };
         if let Some(rtt_us) = ack.rtt_us {
             self.samples = self.samples.saturating_add(1);
             self.current_us = self.current_us.min(rtt_us);
         }
         self.judge();
-        Growth::By(octets)
+        Growth::By(bytes)
     }
 
     /// A round is over; returns whether slow start is.
@@ -103,7 +103,7 @@ mod tests {
     use super::super::tests::ack;
     use super::*;
 
-    /// A round of eight acknowledgements of 1000 octets with these round-trip times; how the window grew, `None`: no
+    /// A round of eight acknowledgements of 1000 bytes with these round-trip times; how the window grew, `None`: no
     /// more.
     fn round(hystart: &mut HyStart, number: u64, rtt_us: u32) -> Option<u32> {
         let mut grown = 0;
@@ -111,7 +111,7 @@ mod tests {
             let una = number * 8 + part;
             let ack = Ack { una, nxt: number * 8 + 8, rtt_us: Some(rtt_us), ..ack(1000, true) };
             match hystart.on_ack(&ack, 1000) {
-                Growth::By(octets) => grown += octets,
+                Growth::By(bytes) => grown += bytes,
                 Growth::Ends => return None,
             }
         }

@@ -1,9 +1,9 @@
-//! Congestion control: how many octets may be in flight.
+//! Congestion control: how many bytes may be in flight.
 //!
 //! [`CongestionControl`] is what every algorithm answers, [`Congestion`] the one a connection has: a value without
 //! allocation, told apart by `match`. Not here: what counts as in flight or lost (`scoreboard.rs`), when recovery
-//! starts and ends and what it may send (`recovery.rs`). The window is counted in octets and compared with the
-//! octets in flight before a segment is added, so in effect it is rounded up to a whole segment.
+//! starts and ends and what it may send (`recovery.rs`). The window is counted in bytes and compared with the
+//! bytes in flight before a segment is added, so in effect it is rounded up to a whole segment.
 
 mod cubic;
 mod dctcp;
@@ -21,9 +21,9 @@ use crate::{CongestionAlgorithm, Duration, Instant};
 pub(super) struct Ack {
     /// When it arrived.
     pub(super) now: Instant,
-    /// Octets acknowledged, whether selectively before or not.
+    /// Bytes acknowledged, whether selectively before or not.
     pub(super) acked: u32,
-    /// Octets newly known to have arrived, by acknowledgement or selective acknowledgement; each counts once.
+    /// Bytes newly known to have arrived, by acknowledgement or selective acknowledgement; each counts once.
     pub(super) delivered: u32,
     /// Positions acknowledged so far, and sent so far (SND.UNA, SND.NXT): a round trip is over when what was sent
     /// at its beginning is acknowledged.
@@ -48,8 +48,8 @@ pub(super) struct Ack {
 const SLOW_START_LIMIT: u32 = 64;
 
 impl Ack {
-    /// Octets by which slow start opens the window (RFC 9406 section 4.2).
-    fn slow_start_octets(&self, mss: u32) -> u32 {
+    /// Bytes by which slow start opens the window (RFC 9406 section 4.2).
+    fn slow_start_bytes(&self, mss: u32) -> u32 {
         let limit = if self.paced { u32::MAX } else { SLOW_START_LIMIT * mss };
         self.delivered.min(limit)
     }
@@ -81,18 +81,18 @@ pub(super) enum Timeout {
 /// [`Timeout::Again`]) remembers what was before it, so that [`undo`](Self::undo) can take it back until the next one. Who reduces the
 /// window for another reason than a recovery calls `Undo::forget` (`send/undo.rs`), too.
 pub(super) trait CongestionControl {
-    /// The congestion window, octets. Not asked for during fast recovery, where proportional rate reduction says
+    /// The congestion window, bytes. Not asked for during fast recovery, where proportional rate reduction says
     /// what may be sent on the way to [`ssthresh`](Self::ssthresh) (RFC 6937).
     fn cwnd(&self) -> u32;
 
-    /// The slow start threshold, octets; `u32::MAX` before the first reduction.
+    /// The slow start threshold, bytes; `u32::MAX` before the first reduction.
     fn ssthresh(&self) -> u32;
 
     /// Data was acknowledged outside of fast recovery, or while retransmitting after a timeout.
     fn on_ack(&mut self, ack: &Ack);
 
     /// Congestion was signalled for the first time in this window of data: sets the threshold and the window.
-    /// `in_flight`: octets sent and not acknowledged cumulatively (RFC 5681, `FlightSize`).
+    /// `in_flight`: bytes sent and not acknowledged cumulatively (RFC 5681, `FlightSize`).
     fn on_congestion(&mut self, now: Instant, in_flight: u32, signal: Signal);
 
     /// Whether marks reduce the window as far as a loss does. If not, a loss in the window of data that had marks is still
@@ -112,7 +112,7 @@ pub(super) trait CongestionControl {
     /// Nothing was sent for `idle`, which is longer than the retransmission timeout.
     fn on_idle(&mut self, now: Instant, idle: Duration);
 
-    /// EMSS is `mss` octets now; the window stays.
+    /// EMSS is `mss` bytes now; the window stays.
     fn set_mss(&mut self, mss: u32);
 }
 
@@ -188,9 +188,9 @@ impl CongestionControl for Congestion {
     }
 }
 
-/// Octets as the algorithms count them.
-pub(super) fn saturated(octets: u64) -> u32 {
-    octets.min(u64::from(u32::MAX)) as u32
+/// Bytes as the algorithms count them.
+pub(super) fn saturated(bytes: u64) -> u32 {
+    bytes.min(u64::from(u32::MAX)) as u32
 }
 
 /// RFC 6928 section 2.

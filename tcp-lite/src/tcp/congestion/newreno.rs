@@ -9,7 +9,7 @@ pub(in crate::tcp) struct NewReno {
     mss: u32,
     cwnd: u32,
     ssthresh: u32,
-    /// Octets acknowledged since the window last grew in congestion avoidance.
+    /// Bytes acknowledged since the window last grew in congestion avoidance.
     acked: u32,
     /// Window and threshold before the last reduction, until that is taken back.
     before: Option<(u32, u32)>,
@@ -32,9 +32,9 @@ impl NewReno {
         self.ssthresh = (in_flight / 2).max(2 * self.mss);
     }
 
-    /// A window of `octets`, but two segments at least.
-    pub(super) fn reduce_to(&mut self, octets: u32) {
-        self.reduce(octets.saturating_mul(2));
+    /// A window of `bytes`, but two segments at least.
+    pub(super) fn reduce_to(&mut self, bytes: u32) {
+        self.reduce(bytes.saturating_mul(2));
         self.cwnd = self.ssthresh;
         self.acked = 0;
     }
@@ -54,7 +54,7 @@ impl CongestionControl for NewReno {
             return;
         }
         if self.cwnd < self.ssthresh {
-            self.cwnd = self.cwnd.saturating_add(ack.slow_start_octets(self.mss)).min(self.ssthresh);
+            self.cwnd = self.cwnd.saturating_add(ack.slow_start_bytes(self.mss)).min(self.ssthresh);
         } else {
             self.acked = self.acked.saturating_add(ack.delivered);
             if self.acked >= self.cwnd {
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn avoidance_counts_every_octet_and_a_reduction_begins_anew() {
+    fn avoidance_counts_every_byte_and_a_reduction_begins_anew() {
         let mut reno = NewReno::new(1000, 20_000);
         reno.on_congestion(NOW, 20_000, Signal::Loss);
         let mut after = |acked| {

@@ -4,7 +4,7 @@ use super::*;
 
 pub(super) const NOW: Instant = Instant::ZERO;
 
-/// An acknowledgement of `delivered` octets.
+/// An acknowledgement of `delivered` bytes.
 pub(super) fn ack(delivered: u32, cwnd_limited: bool) -> Ack {
     Ack {
         now: NOW,

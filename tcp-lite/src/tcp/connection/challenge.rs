@@ -35,14 +35,14 @@ impl Challenges {
 
 impl Tcb {
     /// An ACK in answer to a segment whose numbers do not fit, seldom to a bare one.
-    pub(super) fn answer_misplaced(&mut self, ctx: &mut Ctx<'_>, header: &TcpHeader, octets: usize) {
+    pub(super) fn answer_misplaced(&mut self, ctx: &mut Ctx<'_>, header: &TcpHeader, bytes: usize) {
         if self.is_syn_again(header) && !is_ecn_setup(header) {
             // The peer's SYN or SYN-ACK, which we have. Whoever has received one that does not set
             // up ECN should not mark any more (RFC 3168 section 6.1.1); echoes of earlier marks are
             // still answered.
             self.send.stop_ect();
         }
-        if octets > 0 || header.flags.intersects(Flags::SYN | Flags::FIN) {
+        if bytes > 0 || header.flags.intersects(Flags::SYN | Flags::FIN) {
             return self.challenge(ctx);
         }
         let challenges = self.challenges.now(ctx);

@@ -70,23 +70,23 @@ impl Tcb {
         // The payload of a SYN stands one further; ours acknowledges the SYN alone, so that it
         // comes again.
         let pos = self.receive.position(header.seq) + i64::from(syn_ack_again);
-        let octets = if syn_ack_again { 0 } else { payload.len() };
+        let bytes = if syn_ack_again { 0 } else { payload.len() };
 
         // Whoever answers our SYN with an acknowledgement of something else has another connection
         // in mind, wherever in the sequence it stands: a challenge would begin an exchange of them
         // (RFC 9293 section 3.5.2, group 2).
         let reset = flags.contains(Flags::RST);
         if self.state == State::SynReceived && !reset && !self.acknowledges_our_syn(header) {
-            return header.reset(octets).map_or(Verdict::Done, Verdict::Reset);
+            return header.reset(bytes).map_or(Verdict::Done, Verdict::Reset);
         }
         if self.receive.is_old(ctx, header) {
             ctx.counters.rx_old_timestamps += 1;
-            self.answer_misplaced(ctx, header, octets);
+            self.answer_misplaced(ctx, header, bytes);
             return Verdict::Done;
         }
-        let len = octets + usize::from(flags.contains(Flags::FIN));
+        let len = bytes + usize::from(flags.contains(Flags::FIN));
         if !self.receive.is_acceptable(pos, len) {
-            self.on_unacceptable(ctx, header, pos, octets);
+            self.on_unacceptable(ctx, header, pos, bytes);
             return Verdict::Done;
         }
         if reset {
@@ -106,7 +106,7 @@ impl Tcb {
             }
         }
         if !self.send.is_ack_acceptable(ack) {
-            self.answer_misplaced(ctx, header, octets);
+            self.answer_misplaced(ctx, header, bytes);
             return Verdict::Done;
         }
         // Only now: whoever has but guessed a sequence number must not set the clock that PAWS goes
@@ -125,7 +125,7 @@ impl Tcb {
         if self.send.on_ack(ctx, &ack_info) {
             self.on_fin_acked(ctx);
         }
-        if octets > 0 {
+        if bytes > 0 {
             self.receive.on_ecn(ctx, flags, ecn);
         }
 
@@ -149,7 +149,7 @@ impl Tcb {
         Verdict::Done
     }
 
-    fn on_unacceptable(&mut self, ctx: &mut Ctx<'_>, header: &TcpHeader, pos: i64, octets: usize) {
+    fn on_unacceptable(&mut self, ctx: &mut Ctx<'_>, header: &TcpHeader, pos: i64, bytes: usize) {
         if header.flags.contains(Flags::RST) {
             return;
         }
@@ -157,15 +157,15 @@ impl Tcb {
             // The peer is there: a duplicate, or a probe of ours or of the window.
             self.on_alive(ctx);
             self.send.on_heard();
-            ctx.counters.rx_duplicate_octets += octets as u64;
-            if octets > 0 {
-                self.receive.report_duplicate(pos, octets);
+            ctx.counters.rx_duplicate_bytes += bytes as u64;
+            if bytes > 0 {
+                self.receive.report_duplicate(pos, bytes);
             }
         }
         if self.state == State::TimeWait && header.flags.contains(Flags::FIN) {
-            self.on_fin_in_time_wait(ctx, pos + octets as i64);
+            self.on_fin_in_time_wait(ctx, pos + bytes as i64);
         }
-        self.answer_misplaced(ctx, header, octets);
+        self.answer_misplaced(ctx, header, bytes);
     }
 
     /// An acceptable RST: exactly at the frontier it counts, elsewhere in the window it is

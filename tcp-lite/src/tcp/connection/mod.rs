@@ -97,7 +97,7 @@ impl Tcb {
         }
     }
 
-    /// Where a segment of up to EMSS octets can be written to; [`push`](Self::push) or
+    /// Where a segment of up to EMSS bytes can be written to; [`push`](Self::push) or
     /// [`close_page`](Self::close_page) has to follow at once.
     pub(crate) fn segment(&mut self, ctx: &mut Ctx<'_>) -> Result<(PageKey, usize), SendError> {
         if !self.takes_segments() {
@@ -111,11 +111,11 @@ impl Tcb {
         self.send.close_page(ctx);
     }
 
-    /// Queues a segment: the first `octets` octets, at least one, of the page that
+    /// Queues a segment: the first `bytes` bytes, at least one, of the page that
     /// [`segment`](Self::segment) gave. [`on_pushed`](Self::on_pushed) is called behind the last of
     /// several.
-    pub(crate) fn push(&mut self, ctx: &mut Ctx<'_>, octets: usize) {
-        self.send.push(ctx, octets);
+    pub(crate) fn push(&mut self, ctx: &mut Ctx<'_>, bytes: usize) {
+        self.send.push(ctx, bytes);
     }
 
     /// Segments were queued.
@@ -137,17 +137,17 @@ impl Tcb {
         matches!(self.state, State::Established | State::FinWait1 | State::FinWait2)
     }
 
-    /// `octets` handed up ahead of the frontier are no longer held.
-    pub(crate) fn release(&mut self, ctx: &mut Ctx<'_>, octets: usize) {
-        self.receive.release(ctx, octets);
+    /// `bytes` handed up ahead of the frontier are no longer held.
+    pub(crate) fn release(&mut self, ctx: &mut Ctx<'_>, bytes: usize) {
+        self.receive.release(ctx, bytes);
         if self.takes_payload() {
             self.receive.update_window(ctx);
         }
     }
 
-    /// `octets` handed up in order are held until they are released.
-    pub(crate) fn hold(&mut self, ctx: &mut Ctx<'_>, octets: usize) {
-        self.receive.hold(ctx, octets);
+    /// `bytes` handed up in order are held until they are released.
+    pub(crate) fn hold(&mut self, ctx: &mut Ctx<'_>, bytes: usize) {
+        self.receive.hold(ctx, bytes);
     }
 
     /// The user gives up these stretches of the stream, by offset, or none of them. Returns whether
@@ -159,9 +159,9 @@ impl Tcb {
         positions.len() == stretches.len() && self.receive.evict(ctx, &positions)
     }
 
-    /// The user keeps `octets` octets of packet buffers for what came ahead of the frontier.
-    pub(crate) fn pin(&mut self, ctx: &mut Ctx<'_>, octets: usize) {
-        self.receive.pin(ctx, octets);
+    /// The user keeps `bytes` bytes of packet buffers for what came ahead of the frontier.
+    pub(crate) fn pin(&mut self, ctx: &mut Ctx<'_>, bytes: usize) {
+        self.receive.pin(ctx, bytes);
     }
 
     /// The state.
@@ -206,7 +206,7 @@ impl Tcb {
     pub(crate) fn info(&self, config: &TcpConfig, local: SocketAddr, remote: SocketAddr) -> ConnInfo {
         let send = self.send.info();
         let space = if self.takes_segments() {
-            u64::from(config.send_buffer_octets).saturating_sub(send.queued)
+            u64::from(config.send_buffer_bytes).saturating_sub(send.queued)
         } else {
             0
         };

@@ -102,7 +102,7 @@ impl Tcb {
     /// Options of our SYN (an offer) or SYN-ACK (an answer).
     pub(super) fn syn_options(&self, ctx: &Ctx<'_>) -> Options {
         let agreed = self.send.agreed();
-        let shift = agreed.window_scale.map(|_| window_shift(ctx.config.recv_window_octets));
+        let shift = agreed.window_scale.map(|_| window_shift(ctx.config.recv_window_bytes));
         Options {
             mss: Some(self.receive.mss()),
             window_scale: shift,

@@ -8,7 +8,7 @@ use super::Tcb;
 use crate::ip::Ecn;
 use crate::tcp::State;
 use crate::tcp::ctx::Ctx;
-use crate::tcp::header::{Flags, HEADER_OCTETS, MAX_HEADER_OCTETS, Options, TcpHeader, sack_room};
+use crate::tcp::header::{Flags, HEADER_BYTES, MAX_HEADER_BYTES, Options, TcpHeader, sack_room};
 use crate::tcp::receive::Earlier;
 use crate::tcp::send::{self, Outgoing, Payload};
 
@@ -123,15 +123,15 @@ impl Tcb {
     /// What the sending half has to say, with what the receiving half has.
     #[inline]
     fn complete(&self, ctx: &Ctx<'_>, outgoing: Outgoing) -> Transmission {
-        let Outgoing { kind, pos, flags, ecn, payload, spare_octets } = outgoing;
-        let header = self.header(ctx, pos, flags | self.echo_flags(), spare_octets);
+        let Outgoing { kind, pos, flags, ecn, payload, spare_bytes } = outgoing;
+        let header = self.header(ctx, pos, flags | self.echo_flags(), spare_bytes);
         Transmission { header, payload, segments: 1, ecn, kind: Kind::Send(kind) }
     }
 
     /// An acknowledgement that carries nothing.
     #[inline]
     fn acknowledge(&self, ctx: &Ctx<'_>) -> Transmission {
-        let header = self.header(ctx, self.send.nxt(), self.echo_flags(), MAX_HEADER_OCTETS);
+        let header = self.header(ctx, self.send.nxt(), self.echo_flags(), MAX_HEADER_BYTES);
         Transmission { header, payload: None, segments: 1, ecn: Ecn::NotEct, kind: Kind::Ack }
     }
 
@@ -140,7 +140,7 @@ impl Tcb {
         Transmission { header, payload: None, segments: 1, ecn: Ecn::NotEct, kind }
     }
 
-    /// Says nothing that was not said before but that these octets are here, and their mark.
+    /// Says nothing that was not said before but that these bytes are here, and their mark.
     fn acknowledge_earlier(&self, ctx: &Ctx<'_>, Earlier { ack, on }: Earlier) -> Transmission {
         let flags = if on { Flags::ECE } else { Flags::empty() };
         let mut header = self.header(ctx, self.send.nxt(), flags, 0);
@@ -157,21 +157,20 @@ impl Tcb {
         flags
     }
 
-    fn header(&self, ctx: &Ctx<'_>, pos: u64, flags: Flags, spare_octets: usize) -> TcpHeader {
+    fn header(&self, ctx: &Ctx<'_>, pos: u64, flags: Flags, spare_bytes: usize) -> TcpHeader {
         let syn = flags.contains(Flags::SYN);
         let options = if syn {
             self.syn_options(ctx)
         } else {
             let agreed = self.send.agreed();
-            let spare =
-                spare_octets.min(MAX_HEADER_OCTETS - HEADER_OCTETS - usize::from(agreed.option_bytes()));
+            let spare = spare_bytes.min(MAX_HEADER_BYTES - HEADER_BYTES - usize::from(agreed.option_bytes()));
             let blocks = if agreed.sack { sack_room(spare) } else { 0 };
             let sack = self.receive.sack_blocks(ctx.reorder, blocks);
             Options { timestamps: self.timestamps(ctx), sack, ..Options::default() }
         };
         // The window of a SYN is not scaled (RFC 7323 section 2.2).
         let window = match syn {
-            true => ctx.config.recv_window_octets.min(u32::from(u16::MAX)) as u16,
+            true => ctx.config.recv_window_bytes.min(u32::from(u16::MAX)) as u16,
             false => self.receive.window_field(ctx),
         };
         TcpHeader {

@@ -1,4 +1,4 @@
-//! Golden bytes, round trips, and any octets at all.
+//! Golden bytes, round trips, and any bytes at all.
 
 use proptest::prelude::*;
 
@@ -86,11 +86,11 @@ fn a_reset_answers_what_no_connection_takes() {
 
 proptest! {
     #[test]
-    fn any_octets_parse_or_fail_and_what_parses_is_emitted_alike(octets in prop::collection::vec(any::<u8>(), 0..80)) {
-        if let Ok((header, len)) = TcpHeader::parse(&octets) {
-            prop_assert!(len <= octets.len());
+    fn any_bytes_parse_or_fail_and_what_parses_is_emitted_alike(bytes in prop::collection::vec(any::<u8>(), 0..80)) {
+        if let Ok((header, len)) = TcpHeader::parse(&bytes) {
+            prop_assert!(len <= bytes.len());
             let _ = header.reset(0);
-            let mut out = [0; MAX_HEADER_OCTETS];
+            let mut out = [0; MAX_HEADER_BYTES];
             header.emit(&mut out);
             let (again, _) = TcpHeader::parse(&out[..header.emitted_len()]).unwrap();
             prop_assert_eq!(again.seq, header.seq);

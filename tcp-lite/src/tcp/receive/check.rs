@@ -13,13 +13,12 @@ impl ReceiveHalf {
         ensure!(nxt <= edge + 1, "RCV.NXT {nxt} beyond the edge {edge}");
         ensure!(self.fin.is_none_or(|fin| nxt <= fin + 1), "RCV.NXT {nxt}, FIN {:?}", self.fin);
         let held = &self.held;
-        let at_most =
-            held.held_octets <= held.held_octets_max && held.pinned_octets <= held.pinned_octets_max;
+        let at_most = held.held_bytes <= held.held_bytes_max && held.pinned_bytes <= held.pinned_bytes_max;
         ensure!(at_most, "more than ever: {held:?}");
         if let Some(key) = self.ranges {
             // Nothing behind the peer's FIN is taken, and no FIN below what was.
             let limit = self.fin.map_or(edge, |fin| fin.min(edge));
-            reorder.check_set(key, conn, (held.held_octets, held.pinned_octets), (nxt, limit))?;
+            reorder.check_set(key, conn, (held.held_bytes, held.pinned_bytes), (nxt, limit))?;
         }
         Ok(self.ranges.is_some())
     }

@@ -8,27 +8,27 @@ use crate::Instant;
 pub(super) struct DelayedAck {
     /// The position acknowledged last.
     last_sent: u64,
-    /// Segments and octets received and not acknowledged.
+    /// Segments and bytes received and not acknowledged.
     segments: u8,
-    octets: u32,
+    bytes: u32,
     timer: Option<Instant>,
     /// An acknowledgement is to be sent now.
     due: bool,
 }
 
 impl DelayedAck {
-    /// Octets arrived in order.
+    /// Bytes arrived in order.
     #[inline]
-    pub(super) fn count(&mut self, segments: usize, octets: usize) {
+    pub(super) fn count(&mut self, segments: usize, bytes: usize) {
         self.segments = self.segments.saturating_add(segments.min(usize::from(u8::MAX)) as u8);
-        self.octets = self.octets.saturating_add(octets as u32);
+        self.bytes = self.bytes.saturating_add(bytes as u32);
     }
 
     /// Whether so much was received that an acknowledgement is due; a full segment has `full`
-    /// octets.
+    /// bytes.
     #[inline]
     pub(super) fn is_enough(&self, full: u32) -> bool {
-        self.segments >= 2 || self.octets >= 2 * full
+        self.segments >= 2 || self.bytes >= 2 * full
     }
 
     /// An acknowledgement is to be sent now.
@@ -76,7 +76,7 @@ impl DelayedAck {
     /// A segment went out that acknowledges up to `nxt`, all there is.
     #[inline]
     pub(super) fn on_sent(&mut self, nxt: u64) {
-        *self = Self { last_sent: nxt, segments: 0, octets: 0, timer: None, due: self.due };
+        *self = Self { last_sent: nxt, segments: 0, bytes: 0, timer: None, due: self.due };
     }
 
     /// A segment went out that acknowledges only up to `ack`.

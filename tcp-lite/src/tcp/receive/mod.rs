@@ -12,7 +12,7 @@
 //! | the peer's timestamps, PAWS | `timestamps.rs` | RFC 7323 sections 4.3 and 5 |
 //! | marks that are echoed | `ecn_echo.rs` | RFC 3168 section 6.1.3, RFC 8257 section 3.2 |
 //!
-//! Octets are handed up when they arrive, in order or not, and never again: a segment that overlaps
+//! Bytes are handed up when they arrive, in order or not, and never again: a segment that overlaps
 //! what was handed up is trimmed to its new parts. So TCP holds no data, only ranges, and those
 //! live in a slab of the stack while there is a hole. What its user gives up again under pressure
 //! counts as not received.
@@ -62,9 +62,9 @@ pub(super) struct ReceiveHalf {
     fin: Option<u64>,
     /// What arrived beyond the frontier, while there is a hole.
     ranges: Option<RangesKey>,
-    /// Octets handed up and not released: ahead of the frontier, or in order and held all the same.
+    /// Bytes handed up and not released: ahead of the frontier, or in order and held all the same.
     held: OutOfOrder,
-    /// Octets that arrived twice, to be reported (RFC 2883).
+    /// Bytes that arrived twice, to be reported (RFC 2883).
     duplicate: Option<(u64, u64)>,
     acks: DelayedAck,
     timestamps: PeerTimestamps,
@@ -77,20 +77,20 @@ pub(super) struct ReceiveHalf {
 pub(super) struct Outcome {
     /// Nothing of it was taken, for want of room: an acknowledgement would say nothing new.
     pub(super) refused: bool,
-    /// All the peer's octets and its FIN are here.
+    /// All the peer's bytes and its FIN are here.
     pub(super) finished: bool,
 }
 
 impl ReceiveHalf {
     /// Nothing has arrived, not even the SYN. `agreed`: what ours offers.
     pub(super) fn new(config: &TcpConfig, birth: &Birth, agreed: Agreed) -> Self {
-        let window_octets = config.recv_window_octets;
+        let window_bytes = config.recv_window_bytes;
         Self {
             space: SeqSpace::new(TcpSeqNumber(0)),
             nxt: 1,
             // What our SYN announces, which is not scaled (RFC 7323 section 2.2).
-            edge: 1 + u64::from(window_octets.min(u32::from(u16::MAX))),
-            scale: window_shift(window_octets),
+            edge: 1 + u64::from(window_bytes.min(u32::from(u16::MAX))),
+            scale: window_shift(window_bytes),
             mss: birth.mss,
             fin: None,
             ranges: None,
@@ -176,7 +176,7 @@ impl ReceiveHalf {
     pub(super) fn is_acceptable(&self, pos: i64, len: usize) -> bool {
         let (nxt, edge) = (self.nxt as i64, self.edge as i64);
         if pos == nxt {
-            // With a zero window the octets are refused, but the acknowledgement counts.
+            // With a zero window the bytes are refused, but the acknowledgement counts.
             return true;
         }
         match len {
@@ -208,7 +208,7 @@ impl ReceiveHalf {
         self.acks.on_timer(now);
     }
 
-    /// A segment with new octets and its mark.
+    /// A segment with new bytes and its mark.
     pub(super) fn on_ecn(&mut self, ctx: &mut Ctx<'_>, flags: Flags, ecn: Ecn) {
         if !self.agreed.ecn {
             return;
@@ -229,12 +229,12 @@ impl ReceiveHalf {
         (payload, segments): (Mbuf, usize),
         fin: bool,
     ) -> Outcome {
-        let octets = payload.len();
+        let bytes = payload.len();
         let mut refused = false;
-        if octets > 0 {
+        if bytes > 0 {
             let arrival = self.take(ctx, pos, payload);
             if arrival.advanced {
-                self.acks.count(segments, octets);
+                self.acks.count(segments, bytes);
             }
             // Two full segments may have come as one: full is what the options leave of the MSS.
             let full = payload_of(self.mss, self.agreed.option_bytes());
@@ -248,12 +248,12 @@ impl ReceiveHalf {
         }
         if fin {
             self.acks.send_now();
-            self.take_fin(ctx.reorder, pos + octets as i64);
+            self.take_fin(ctx.reorder, pos + bytes as i64);
         }
         Outcome { refused, finished: self.is_finished() }
     }
 
-    /// Whether all the peer's octets and its FIN are here.
+    /// Whether all the peer's bytes and its FIN are here.
     pub(super) fn is_finished(&self) -> bool {
         self.fin.is_some_and(|fin| self.nxt > fin)
     }

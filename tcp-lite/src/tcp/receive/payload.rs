@@ -14,7 +14,7 @@ use crate::tcp::slabs::Room;
 pub(super) struct Arrival {
     /// The frontier moved.
     pub(super) advanced: bool,
-    /// The sender should know at once: a hole appeared, shrank or closed, or octets came twice or
+    /// The sender should know at once: a hole appeared, shrank or closed, or bytes came twice or
     /// were dropped.
     pub(super) urgent: bool,
     /// Nothing of it was taken, for want of room: what the sender knows is still so.
@@ -22,7 +22,7 @@ pub(super) struct Arrival {
 }
 
 impl ReceiveHalf {
-    /// Hands up the new octets of `payload`, whose first octet is at `pos`.
+    /// Hands up the new bytes of `payload`, whose first byte is at `pos`.
     pub(super) fn take(&mut self, ctx: &mut Ctx<'_>, pos: i64, mut payload: Mbuf) -> Arrival {
         let mut arrival = Arrival::default();
         let before = self.nxt;
@@ -60,7 +60,7 @@ impl ReceiveHalf {
         if new < end - start && !arrival.urgent {
             // Inside the window, but here already; the first part of them is reported (RFC 2883
             // section 4.2).
-            ctx.counters.rx_duplicate_octets += end - start - new;
+            ctx.counters.rx_duplicate_bytes += end - start - new;
             self.duplicate = twice.or(Some((at, end)));
             if let Some(ranges) = self.ranges {
                 ctx.reorder.get_mut(ranges).touch(start);
@@ -80,7 +80,7 @@ impl ReceiveHalf {
         let old = (self.nxt as i64 - pos).clamp(0, payload.len() as i64) as usize;
         if old > 0 {
             payload.advance(old);
-            ctx.counters.rx_duplicate_octets += old as u64;
+            ctx.counters.rx_duplicate_bytes += old as u64;
             self.report_duplicate(pos, old);
             arrival.urgent = true;
         }
@@ -101,10 +101,10 @@ impl ReceiveHalf {
         }
     }
 
-    /// Records new octets, or refuses them: no room for the event, or out of order and over a
+    /// Records new bytes, or refuses them: no room for the event, or out of order and over a
     /// budget.
     fn admit(&mut self, ctx: &mut Ctx<'_>, start: u64, end: u64) -> bool {
-        if !ctx.takes_octets() {
+        if !ctx.takes_bytes() {
             return false;
         }
         if start == self.nxt {
@@ -118,31 +118,31 @@ impl ReceiveHalf {
             }
             return true;
         }
-        let octets = end - start;
-        let admitted = self.has_room(ctx, start, octets) && self.insert(ctx, start, end);
+        let bytes = end - start;
+        let admitted = self.has_room(ctx, start, bytes) && self.insert(ctx, start, end);
         if admitted {
-            self.hold(ctx, octets as usize);
+            self.hold(ctx, bytes as usize);
         } else {
-            ctx.counters.rx_out_of_order_dropped += octets;
+            ctx.counters.rx_out_of_order_dropped += bytes;
         }
         admitted
     }
 
-    /// Whether `octets` out of order at `start` are taken. Asks for the memory they need; see
+    /// Whether `bytes` out of order at `start` are taken. Asks for the memory they need; see
     /// `reorder.rs`.
-    fn has_room(&mut self, ctx: &mut Ctx<'_>, start: u64, octets: u64) -> bool {
-        let (held, bound) = (self.held.held_octets, u64::from(ctx.config.out_of_order_octets));
+    fn has_room(&mut self, ctx: &mut Ctx<'_>, start: u64, bytes: u64) -> bool {
+        let (held, bound) = (self.held.held_bytes, u64::from(ctx.config.out_of_order_bytes));
         let furthest = self.ranges.is_none_or(|key| ctx.reorder.get(key).end() <= start);
-        if held + octets > bound {
+        if held + bytes > bound {
             ctx.counters.out_of_order_over_connection += 1;
             // Beyond the bound by one segment at most, until the user has answered.
             if furthest || held > bound {
                 return false;
             }
             ctx.reorder.on_asked();
-            ctx.evict(ctx.conn, (held + octets - bound) as usize);
+            ctx.evict(ctx.conn, (held + bytes - bound) as usize);
         }
-        let (need, takes) = match ctx.reorder.room(ctx.pool, octets) {
+        let (need, takes) = match ctx.reorder.room(ctx.pool, bytes) {
             Room::Plenty => return true,
             Room::Tight(need) => (need, true),
             Room::Full(need) => {
@@ -159,8 +159,8 @@ impl ReceiveHalf {
         if furthest && self.ranges.is_some_and(|key| ctx.reorder.keeps_most(key)) {
             return false;
         }
-        for (conn, octets) in ctx.reorder.ask(need) {
-            ctx.evict(conn, octets);
+        for (conn, bytes) in ctx.reorder.ask(need) {
+            ctx.evict(conn, bytes);
         }
         takes
     }

@@ -7,15 +7,15 @@ use crate::tcp::header::{MAX_SACK_BLOCKS, SackBlock};
 use crate::tcp::slabs::ReorderSlab;
 
 impl ReceiveHalf {
-    /// A whole segment at `pos` came again: its octets are named in the next SACK block.
-    pub(in crate::tcp) fn report_duplicate(&mut self, pos: i64, octets: usize) {
-        let end = pos + octets as i64;
+    /// A whole segment at `pos` came again: its bytes are named in the next SACK block.
+    pub(in crate::tcp) fn report_duplicate(&mut self, pos: i64, bytes: usize) {
+        let end = pos + bytes as i64;
         if end > 1 {
             self.duplicate = Some((pos.max(1) as u64, end as u64));
         }
     }
 
-    /// SACK blocks to send, `count` at most: octets that came twice, then the ranges, latest first
+    /// SACK blocks to send, `count` at most: bytes that came twice, then the ranges, latest first
     /// (RFC 2018 section 4, RFC 2883 section 4).
     pub(in crate::tcp) fn sack_blocks(
         &self,

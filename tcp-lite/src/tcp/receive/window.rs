@@ -24,28 +24,28 @@ impl ReceiveHalf {
 
     /// The largest window we announce: without scaling the field is the bound.
     fn window_budget(&self, config: &TcpConfig) -> u32 {
-        config.recv_window_octets.min(u32::from(u16::MAX) << self.scale)
+        config.recv_window_bytes.min(u32::from(u16::MAX) << self.scale)
     }
 
     /// The window field to send now (RFC 9293 section 3.8.6): the budget less what the user still
     /// holds below the frontier (what is above lies inside the window already).
     ///
     /// The edge stays where it was unless the window [`grows`](Self::grows). The field counts units
-    /// of `1 << scale` octets, so that an edge that stays is seldom one it can say. Then it says
+    /// of `1 << scale` bytes, so that an edge that stays is seldom one it can say. Then it says
     /// the next one beyond, as long as that is within the budget and a segment fits the window; a
     /// smaller window would grow by less than a segment, and a peer that sends less than a unit at
     /// a time would never see it close. There it says the last one in front (RFC 7323 section 2.4);
-    /// up to `edge` octets are taken all the same.
-    fn window(&self, slab: &ReorderSlab, budget_octets: u32, mss: u32) -> u16 {
-        let wanted = self.wanted(slab, budget_octets);
-        let step = step(budget_octets, mss);
+    /// up to `edge` bytes are taken all the same.
+    fn window(&self, slab: &ReorderSlab, budget_bytes: u32, mss: u32) -> u16 {
+        let wanted = self.wanted(slab, budget_bytes);
+        let step = step(budget_bytes, mss);
         let field = match self.grown(wanted, step) {
             Some(edge) => (edge - self.nxt) >> self.scale,
             None => {
-                let octets = self.edge.saturating_sub(self.nxt);
-                let beyond = octets.div_ceil(1 << self.scale);
-                let fits = octets >= step && self.nxt + (beyond << self.scale) <= wanted;
-                if fits { beyond } else { octets >> self.scale }
+                let bytes = self.edge.saturating_sub(self.nxt);
+                let beyond = bytes.div_ceil(1 << self.scale);
+                let fits = bytes >= step && self.nxt + (beyond << self.scale) <= wanted;
+                if fits { beyond } else { bytes >> self.scale }
             }
         };
         field.min(u64::from(u16::MAX)) as u16
@@ -53,18 +53,18 @@ impl ReceiveHalf {
 
     /// Whether the window may be opened now: by a segment or half the budget at least, against the
     /// silly window (RFC 9293 section 3.8.6.2.2).
-    fn grows(&self, slab: &ReorderSlab, budget_octets: u32, mss: u32) -> bool {
-        self.grown(self.wanted(slab, budget_octets), step(budget_octets, mss)).is_some()
+    fn grows(&self, slab: &ReorderSlab, budget_bytes: u32, mss: u32) -> bool {
+        self.grown(self.wanted(slab, budget_bytes), step(budget_bytes, mss)).is_some()
     }
 
     /// The edge that the budget allows now.
-    fn wanted(&self, slab: &ReorderSlab, budget_octets: u32) -> u64 {
-        let above = self.ranges.map_or(0, |key| slab.get(key).octets());
-        let held_below = self.held.held_octets.saturating_sub(above);
-        self.nxt + u64::from(budget_octets).saturating_sub(held_below)
+    fn wanted(&self, slab: &ReorderSlab, budget_bytes: u32) -> u64 {
+        let above = self.ranges.map_or(0, |key| slab.get(key).bytes());
+        let held_below = self.held.held_bytes.saturating_sub(above);
+        self.nxt + u64::from(budget_bytes).saturating_sub(held_below)
     }
 
-    /// The last edge up to `wanted` that a window field can say, if that is `step` octets beyond
+    /// The last edge up to `wanted` that a window field can say, if that is `step` bytes beyond
     /// the present one.
     fn grown(&self, wanted: u64, step: u64) -> Option<u64> {
         let edge = self.nxt + ((wanted - self.nxt) >> self.scale << self.scale);
@@ -83,9 +83,9 @@ impl ReceiveHalf {
     }
 }
 
-/// Octets by which the edge of a window moves, at least.
-fn step(budget_octets: u32, mss: u32) -> u64 {
-    u64::from(mss.min(budget_octets / 2))
+/// Bytes by which the edge of a window moves, at least.
+fn step(budget_bytes: u32, mss: u32) -> u64 {
+    u64::from(mss.min(budget_bytes / 2))
 }
 
 #[cfg(test)]

@@ -112,8 +112,8 @@ impl SendHalf {
         }
         let prior =
             PriorSendState { una: self.queue.una, in_flight: self.queue.in_flight(), pipe: self.pipe() };
-        let octets = u64::from(window) << self.agreed.window_scale.unwrap_or(0);
-        let window_moved = self.window.update(pos, ack, prior.una, octets);
+        let bytes = u64::from(window) << self.agreed.window_scale.unwrap_or(0);
+        let window_moved = self.window.update(pos, ack, prior.una, bytes);
         let mut sample = AckSample::new(self.retransmit_filter(ctx, echo));
         let mut probe_answered = false;
         if self.agreed.sack && !sack.is_empty() {

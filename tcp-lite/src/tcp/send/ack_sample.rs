@@ -9,7 +9,7 @@ use crate::tcp::slabs::{Marks, Segment, Sent};
 pub(super) struct AckSample {
     /// Positions acknowledged cumulatively.
     pub(super) acked: u64,
-    /// Octets of segments newly known to have arrived; each segment counts once.
+    /// Bytes of segments newly known to have arrived; each segment counts once.
     pub(super) delivered: u64,
     /// The latest transmission among them that can be told to have arrived.
     pub(super) latest: Option<Sent>,
@@ -24,7 +24,7 @@ pub(super) struct AckSample {
     pub(super) sampled: Option<Instant>,
     /// The round-trip time it measured, microseconds.
     pub(super) rtt_us: Option<u64>,
-    /// Octets that arrived twice (RFC 2883).
+    /// Bytes that arrived twice (RFC 2883).
     pub(super) duplicate: Option<(u64, u64)>,
     /// One acknowledged cumulatively had been sent again.
     pub(super) ambiguous: bool,

@@ -56,7 +56,7 @@ impl SendQueue {
             is_sent &= self.unsent != Some(key);
             is_past_repair |= self.repair == Some(key);
             ensure!(pos.is_none_or(|pos| pos == segment.pos), "a gap in the queue at {}", segment.pos);
-            ensure!(segment.len > 0, "a segment without octets at {}", segment.pos);
+            ensure!(segment.len > 0, "a segment without bytes at {}", segment.pos);
             pos = Some(segment.end());
             let len = u64::from(segment.len);
             let place = segment.marks & (Marks::SACKED | Marks::LOST | Marks::FLYING);
@@ -75,7 +75,7 @@ impl SendQueue {
         }
         ensure!(found == [true; 3], "a cursor outside of the queue: {self:?}");
         ensure!(self.tail() == last, "the tail is {:?}, not {last:?}", self.tail());
-        let counted = (self.sacked_octets, self.sacked_segments, self.lost_octets, self.segments);
+        let counted = (self.sacked_bytes, self.sacked_segments, self.lost_bytes, self.segments);
         let sums = (sacked.0, sacked.1, lost, count);
         ensure!(counted == sums, "SACKed, lost, queued: {counted:?} of {sums:?}");
         let mut earlier: Option<SegmentKey> = None;

@@ -2,7 +2,7 @@
 //!
 //! After the timeout only the oldest segment is sent again. When that is acknowledged, up to two
 //! fresh segments follow instead of further retransmissions; if the next acknowledgement then names
-//! octets that were in flight at the timeout and never sent again, they had not been lost.
+//! bytes that were in flight at the timeout and never sent again, they had not been lost.
 
 use super::ack_sample::AckSample;
 
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn octets_from_before_the_timeout_make_it_spurious() {
+    fn bytes_from_before_the_timeout_make_it_spurious() {
         let mut frto = fresh();
         assert!(frto.on_ack(&acked(300, false), &Standing { una: 300, ..AT }));
         assert_eq!(frto, Frto::Off);
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn octets_from_after_it_or_nothing_new_make_it_genuine() {
+    fn bytes_from_after_it_or_nothing_new_make_it_genuine() {
         let duplicate = Standing { duplicate: true, ..AT };
         for sample in [sacked(1000), AckSample::default()] {
             let mut frto = fresh();

@@ -165,7 +165,7 @@ pub(super) struct SendHalf {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SendInfo {
     pub(super) emss: u32,
-    /// Behind the last octet pushed, as a position.
+    /// Behind the last byte pushed, as a position.
     pub(super) end: u64,
     pub(super) queued: u64,
     pub(super) srtt_us: u32,
@@ -348,7 +348,7 @@ impl SendHalf {
         }
     }
 
-    /// Octets believed to be in the network.
+    /// Bytes believed to be in the network.
     #[inline]
     fn pipe(&self) -> u64 {
         let counts = !self.agreed.sack && self.recovery.phase != Phase::Loss;

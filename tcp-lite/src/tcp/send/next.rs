@@ -28,7 +28,7 @@ pub(in crate::tcp) enum Kind {
     Syn,
     Fresh,
     Repair,
-    /// A tail loss probe, of fresh octets or of the last ones again.
+    /// A tail loss probe, of fresh bytes or of the last ones again.
     Tail,
     Fin,
     /// A segment without payload in front of the window.
@@ -47,8 +47,8 @@ pub(in crate::tcp) struct Outgoing {
     /// What the IP header says of marks.
     pub(in crate::tcp) ecn: Ecn,
     pub(in crate::tcp) payload: Option<Payload>,
-    /// Octets that its payload leaves for options that not every segment has.
-    pub(in crate::tcp) spare_octets: usize,
+    /// Bytes that its payload leaves for options that not every segment has.
+    pub(in crate::tcp) spare_bytes: usize,
 }
 
 impl SendHalf {
@@ -57,7 +57,7 @@ impl SendHalf {
     #[inline]
     pub(in crate::tcp) fn wants_transmit(&self) -> bool {
         self.pending.intersects(Pending::SYN | Pending::PROBE | Pending::TAIL)
-            || self.queue.lost_octets > 0 && (self.repair_allowed() || self.queue.repair == self.queue.head)
+            || self.queue.lost_bytes > 0 && (self.repair_allowed() || self.queue.repair == self.queue.head)
             || self.queue.unsent.is_some() && self.fresh_allowed() && self.queue.nxt < self.window.edge()
             || self.is_fin_next()
             || self.is_path_probe_next()
@@ -208,7 +208,7 @@ impl SendHalf {
         self.timers.patience = ctx.now + self.rtt.rto();
     }
 
-    /// A segment of `len` octets was sent, new or again.
+    /// A segment of `len` bytes was sent, new or again.
     #[inline]
     pub(in crate::tcp) fn pace(&mut self, ctx: &Ctx<'_>, len: u32) {
         let Some(pacing) = self.pacing(ctx.config) else {
@@ -231,7 +231,7 @@ impl SendHalf {
         self.path.has_probe() && self.recovery.phase == Phase::Open && self.cwnd_allows()
     }
 
-    /// Octets in flight leave room in the congestion window: for a whole segment, since that is the
+    /// Bytes in flight leave room in the congestion window: for a whole segment, since that is the
     /// unit.
     #[inline]
     fn cwnd_allows(&self) -> bool {
@@ -259,7 +259,7 @@ impl SendHalf {
         self.queue.unsent.is_some_and(|key| ctx.segments.get(key).end() <= self.window.edge())
     }
 
-    /// What a tail loss probe carries: fresh octets, whatever the congestion window, or else the
+    /// What a tail loss probe carries: fresh bytes, whatever the congestion window, or else the
     /// last ones again (RFC 8985 section 7.3). `None`: only our FIN is in flight.
     fn tail(&mut self, ctx: &mut Ctx<'_>) -> Option<SegmentKey> {
         if self.is_fresh_sendable(ctx)
@@ -275,7 +275,7 @@ impl SendHalf {
     pub(super) fn is_fin_next(&self) -> bool {
         self.fin == Fin::Due
             && self.queue.unsent.is_none()
-            && self.queue.lost_octets == 0
+            && self.queue.lost_bytes == 0
             && self.queue.una > 0
     }
 
@@ -340,16 +340,16 @@ impl SendHalf {
             payload: Some(Payload::Segment(key)),
             // EMSS has room for the fixed options; what the payload leaves over may hold SACK
             // blocks.
-            spare_octets: self.path.emss().saturating_sub(segment.len) as usize,
+            spare_bytes: self.path.emss().saturating_sub(segment.len) as usize,
         }
     }
 
     #[inline]
     fn bare(&self, kind: Kind, pos: u64, flags: Flags) -> Outgoing {
-        Outgoing { kind, pos, flags, ecn: Ecn::NotEct, payload: None, spare_octets: 0 }
+        Outgoing { kind, pos, flags, ecn: Ecn::NotEct, payload: None, spare_bytes: 0 }
     }
 
-    /// The codepoint of a segment: only new octets may be marked, since a mark on what comes again,
+    /// The codepoint of a segment: only new bytes may be marked, since a mark on what comes again,
     /// or on what takes no window, would tell nothing (RFC 3168 sections 6.1.4 to 6.1.6).
     #[inline]
     fn codepoint(&self, fresh: bool) -> Ecn {

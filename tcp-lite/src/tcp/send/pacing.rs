@@ -27,12 +27,12 @@ impl Pace {
     /// Nothing was sent yet.
     pub(super) const OPEN: Self = Self { paid: Instant::ZERO, closed: false };
 
-    /// A segment of `len` octets was sent, new or again.
+    /// A segment of `len` bytes was sent, new or again.
     pub(super) fn on_segment_sent(&mut self, pacing: Pacing, now: Instant, len: u32, rate: Rate) {
         let (srtt_us, cwnd) = (u64::from(rate.srtt_us), u64::from(rate.cwnd));
         // (In fast recovery the window is the threshold.)
         let tenths = if rate.cwnd < rate.ssthresh { SLOW_START_TENTHS } else { AVOIDANCE_TENTHS };
-        let takes_us = |octets: u64| octets * srtt_us * 10 / (cwnd * tenths).max(1);
+        let takes_us = |bytes: u64| bytes * srtt_us * 10 / (cwnd * tenths).max(1);
         let burst = u64::from(pacing.burst_segments.max(1)) * u64::from(rate.emss);
         let (takes, burst) = (takes_us(u64::from(len)), takes_us(burst));
         let [takes, burst, round_trip] = [takes, burst, srtt_us].map(Duration::from_micros);

@@ -7,9 +7,9 @@
 //! all the path is dead, and nothing is cut.) Upwards: probes, first of the largest size that may
 //! be, then halving what is left.
 //!
-//! A probe carries octets that the peer has acknowledged already, copied while their segments leave
+//! A probe carries bytes that the peer has acknowledged already, copied while their segments leave
 //! the queue. So no FPDU is cut or joined for it, no window has to take it, and its loss loses
-//! nothing: every TCP drops such octets and says so, and its D-SACK (RFC 2883) names exactly the
+//! nothing: every TCP drops such bytes and says so, and its D-SACK (RFC 2883) names exactly the
 //! probe. Peers that agreed on no SACK are not probed.
 //!
 //! What is known of a path belongs to its connection, and to no table of destinations. RFC 8201
@@ -34,7 +34,7 @@ use crate::{Duration, Instant, PathMtuProbing};
 
 /// Reports of routers that lower EMSS one after the other before it falls to the least that every
 /// path carries. Each has all that is in flight sent again, so whoever can forge them could ask for
-/// that octet by octet; no path has as many ever narrower links.
+/// that byte by byte; no path has as many ever narrower links.
 const MAX_REPORTS: u8 = 4;
 
 /// EMSS, and what a connection knows of its path besides.
@@ -182,7 +182,7 @@ impl PathMtu {
         true
     }
 
-    /// The oldest segment, of `len` octets, timed out. Repeatedly, while small ones pass: then its
+    /// The oldest segment, of `len` bytes, timed out. Repeatedly, while small ones pass: then its
     /// length is why.
     pub(super) fn on_timeout(&mut self, ctx: &mut Ctx<'_>, len: u32) -> Suspicion {
         let config = ctx.config.path_mtu;
@@ -210,7 +210,7 @@ impl PathMtu {
         }
     }
 
-    /// Octets up to `ack` are about to leave the queue: a probe may need them.
+    /// Bytes up to `ack` are about to leave the queue: a probe may need them.
     #[inline]
     pub(super) fn gather(&mut self, ctx: &mut Ctx<'_>, queue: &SendQueue, ack: u64) {
         if let Some(key) = self.search {
@@ -240,7 +240,7 @@ impl PathMtu {
             let Some(probe) = &mut search.probe else { return };
             let left = search.size as usize - probe.buf.len();
             let taken = left.min(segment.len as usize);
-            if !probe.buf.append_slice(&ctx.segments.octets(key)[..taken]) {
+            if !probe.buf.append_slice(&ctx.segments.bytes(key)[..taken]) {
                 return;
             }
             if probe.buf.len() == search.size as usize {

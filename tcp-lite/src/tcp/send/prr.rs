@@ -5,7 +5,7 @@
 //! again, but only on acknowledgements that advance and name no further loss, and packet for packet
 //! on all others (as in Linux).
 
-/// One recovery's account, octets.
+/// One recovery's account, bytes.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Prr {
     /// In flight when recovery began (`RecoverFS`).
@@ -19,12 +19,12 @@ pub(super) struct Prr {
 }
 
 impl Prr {
-    /// Recovery begins with `flight` octets sent and not acknowledged.
+    /// Recovery begins with `flight` bytes sent and not acknowledged.
     pub(super) fn new(flight: u64) -> Self {
         Self { flight: flight.max(1), ..Self::default() }
     }
 
-    /// An acknowledgement says that `delivered` octets arrived and `pipe` are in the network;
+    /// An acknowledgement says that `delivered` bytes arrived and `pipe` are in the network;
     /// `safe`: it advances, and nothing was found lost by it.
     pub(super) fn on_ack(&mut self, delivered: u64, pipe: u64, ssthresh: u32, mss: u32, safe: bool) {
         let (ssthresh, mss) = (u64::from(ssthresh), u64::from(mss));
@@ -42,9 +42,9 @@ impl Prr {
         self.cwnd = pipe + send;
     }
 
-    /// `octets` were sent.
-    pub(super) fn on_sent(&mut self, octets: u64) {
-        self.out += octets;
+    /// `bytes` were sent.
+    pub(super) fn on_sent(&mut self, bytes: u64) {
+        self.out += bytes;
     }
 
     /// What may be in flight now.

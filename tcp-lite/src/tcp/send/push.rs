@@ -7,13 +7,13 @@ use crate::tcp::ctx::Ctx;
 use crate::tcp::slabs::{BULK_SEGMENTS, PageKey};
 
 impl SendHalf {
-    /// Where a segment of up to EMSS octets can be written to; [`push`](Self::push) or
+    /// Where a segment of up to EMSS bytes can be written to; [`push`](Self::push) or
     /// [`close_page`](Self::close_page) has to follow at once.
     pub(in crate::tcp) fn segment(&mut self, ctx: &mut Ctx<'_>) -> Result<(PageKey, usize), SendError> {
         let (queued, emss) = (self.queue.queued(), self.path.emss());
         // A queue that is empty takes one segment in any case.
         if queued > 0 {
-            let full = queued + u64::from(emss) > u64::from(ctx.config.send_buffer_octets);
+            let full = queued + u64::from(emss) > u64::from(ctx.config.send_buffer_bytes);
             if full || ctx.segments.is_full_for(self.queue.segments) {
                 return Err(self.full());
             }
@@ -45,10 +45,10 @@ impl SendHalf {
         self.queue.close_page(ctx.segments);
     }
 
-    /// Queues a segment: the first `octets` octets, at least one, of the page that
+    /// Queues a segment: the first `bytes` bytes, at least one, of the page that
     /// [`segment`](Self::segment) gave. [`on_pushed`](Self::on_pushed) is called behind the last of
     /// several.
-    pub(in crate::tcp) fn push(&mut self, ctx: &mut Ctx<'_>, octets: usize) {
+    pub(in crate::tcp) fn push(&mut self, ctx: &mut Ctx<'_>, bytes: usize) {
         if self.queue.queued() == 0 {
             self.timers.progress = ctx.now;
             let idle = ctx.now - self.timers.last_sent;
@@ -56,7 +56,7 @@ impl SendHalf {
                 self.congestion.on_idle(ctx.now, idle);
             }
         }
-        self.queue.push(ctx.segments, octets);
+        self.queue.push(ctx.segments, bytes);
     }
 
     /// Segments were queued.
@@ -71,7 +71,7 @@ impl SendHalf {
             return;
         }
         let queued = self.queue.queued();
-        let room = queued <= u64::from(ctx.config.send_buffer_octets) * 3 / 4
+        let room = queued <= u64::from(ctx.config.send_buffer_bytes) * 3 / 4
             && !ctx.segments.is_full_for(self.queue.segments);
         if queued == 0 || room {
             self.writable = Writable::NotOwed;

@@ -36,13 +36,13 @@ pub(super) struct SendQueue {
     pub(super) una: u64,
     /// The position sent next.
     pub(super) nxt: u64,
-    /// Behind the last octet pushed: where the FIN goes.
+    /// Behind the last byte pushed: where the FIN goes.
     pub(super) end: u64,
-    /// Octets with [`Marks::SACKED`], and their segments.
-    pub(super) sacked_octets: u64,
+    /// Bytes with [`Marks::SACKED`], and their segments.
+    pub(super) sacked_bytes: u64,
     pub(super) sacked_segments: u32,
-    /// Octets with [`Marks::LOST`].
-    pub(super) lost_octets: u64,
+    /// Bytes with [`Marks::LOST`].
+    pub(super) lost_bytes: u64,
     /// Segments in the queue.
     pub(super) segments: u32,
 }
@@ -61,9 +61,9 @@ impl SendQueue {
             una: 0,
             nxt: 0,
             end: 1,
-            sacked_octets: 0,
+            sacked_bytes: 0,
             sacked_segments: 0,
-            lost_octets: 0,
+            lost_bytes: 0,
             segments: 0,
         }
     }
@@ -78,7 +78,7 @@ impl SendQueue {
         self.open
     }
 
-    /// Octets of segments not acknowledged, sent or not.
+    /// Bytes of segments not acknowledged, sent or not.
     #[inline]
     pub(super) fn queued(&self) -> u64 {
         self.end - self.una.clamp(1, self.end)
@@ -90,13 +90,13 @@ impl SendQueue {
         self.nxt - self.una
     }
 
-    /// Octets believed to be in the network (RFC 6675 section 4, `pipe`).
+    /// Bytes believed to be in the network (RFC 6675 section 4, `pipe`).
     #[inline]
     pub(super) fn pipe(&self) -> u64 {
-        self.in_flight().saturating_sub(self.sacked_octets + self.lost_octets)
+        self.in_flight().saturating_sub(self.sacked_bytes + self.lost_bytes)
     }
 
-    /// The page to write the next segment to, with room for `octets`: a new one of the pools
+    /// The page to write the next segment to, with room for `bytes`: a new one of the pools
     /// `(small, bulk)` where it needs one.
     ///
     /// # Errors
@@ -105,10 +105,10 @@ impl SendQueue {
         &mut self,
         slab: &mut SegmentSlab,
         pools: (&Mempool, Option<&Mempool>),
-        octets: usize,
+        bytes: usize,
     ) -> Result<PageKey, SendError> {
         // A page that is full goes with its last segment.
-        let page = slab.page(self.open, pools, octets, self.segments)?;
+        let page = slab.page(self.open, pools, bytes, self.segments)?;
         self.open = Some(page);
         Ok(page)
     }
@@ -118,12 +118,12 @@ impl SendQueue {
         self.open = self.open.filter(|&open| !slab.close_page_if_empty(open));
     }
 
-    /// The first `octets` octets of the open page's room are a segment: queues it behind all
+    /// The first `bytes` bytes of the open page's room are a segment: queues it behind all
     /// others.
-    pub(super) fn push(&mut self, slab: &mut SegmentSlab, octets: usize) {
+    pub(super) fn push(&mut self, slab: &mut SegmentSlab, bytes: usize) {
         let Some(page) = self.open else { return };
-        let key = slab.insert(page, octets, self.end);
-        self.end += octets as u64;
+        let key = slab.insert(page, bytes, self.end);
+        self.end += bytes as u64;
         self.segments += 1;
         match self.tail {
             Some(tail) => slab.get_mut(tail).next = Some(key),
@@ -221,22 +221,22 @@ impl SendQueue {
             return;
         }
         if old.contains(Marks::SACKED) {
-            self.sacked_octets -= len;
+            self.sacked_bytes -= len;
             self.sacked_segments -= 1;
         }
         if old.contains(Marks::LOST) {
-            self.lost_octets -= len;
+            self.lost_bytes -= len;
         }
         if marks.contains(Marks::SACKED) {
-            self.sacked_octets += len;
+            self.sacked_bytes += len;
             self.sacked_segments += 1;
         }
         if marks.contains(Marks::LOST) {
-            self.lost_octets += len;
+            self.lost_bytes += len;
         }
     }
 
-    /// Cuts a segment that does not fly so that its first part has `at` octets; the rest becomes a
+    /// Cuts a segment that does not fly so that its first part has `at` bytes; the rest becomes a
     /// segment of its own. Returns whether it did: not when `at` is no inner boundary.
     pub(super) fn split(&mut self, slab: &mut SegmentSlab, key: SegmentKey, at: u32) -> bool {
         let segment = slab.get(key);

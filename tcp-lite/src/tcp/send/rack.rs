@@ -28,7 +28,7 @@ pub(super) struct Rack {
     latest: Sent,
     /// How long the latest segment to arrive was under way (`RACK.rtt`).
     rtt_us: u32,
-    /// Behind the highest octet known to have arrived (`RACK.fack`).
+    /// Behind the highest byte known to have arrived (`RACK.fack`).
     fack: u64,
     /// A segment sent once arrived after a later one.
     reordering_seen: bool,

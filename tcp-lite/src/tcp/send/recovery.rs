@@ -30,8 +30,8 @@ impl SendHalf {
     ) {
         let duplicate = kind.duplicate;
         ctx.counters.reordering_seen += u64::from(self.rack.on_ack(ctx.now, sample));
-        if let Some(octets) = sample.duplicate
-            && !self.recovery.tail.is_own(octets)
+        if let Some(bytes) = sample.duplicate
+            && !self.recovery.tail.is_own(bytes)
         {
             // (A probe on suspicion says nothing of reordering.)
             self.rack.on_dsack(self.queue.una, self.queue.nxt);
@@ -81,7 +81,7 @@ impl SendHalf {
             || u64::from(self.recovery.dup_acks) * u64::from(self.path.emss()) < outstanding
     }
 
-    /// Octets that left the network: without SACK, a segment by each duplicate acknowledgement, and
+    /// Bytes that left the network: without SACK, a segment by each duplicate acknowledgement, and
     /// by one that advances what those have not counted (RFC 6937 section 2, `DeliveredData`).
     fn delivered(&self, sample: &AckSample, duplicate: bool) -> u64 {
         let emss = u64::from(self.path.emss());
@@ -129,7 +129,7 @@ impl SendHalf {
         let recovering = self.recovery.phase != Phase::Open;
         let by_order = self.recovery.frto != Frto::Off && self.examine_timeout(ctx, sample, duplicate);
         let by_time = recovering && self.recovery.undo.is_original(sample);
-        let by_report = sample.duplicate.is_some_and(|octets| self.recovery.undo.on_dsack(octets));
+        let by_report = sample.duplicate.is_some_and(|bytes| self.recovery.undo.on_dsack(bytes));
         let spurious = by_order || by_time || by_report;
         if spurious {
             self.undo_recovery(ctx, sample);

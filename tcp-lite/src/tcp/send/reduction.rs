@@ -53,7 +53,7 @@ impl Reduction {
         self.covers(oldest) && !latest.is_some_and(|latest| latest.follows(self.nr))
     }
 
-    /// Whether it was as deep as for a loss, and octets at `oldest` had been sent by then.
+    /// Whether it was as deep as for a loss, and bytes at `oldest` had been sent by then.
     pub(super) fn covers(&self, oldest: u64) -> bool {
         self.deep && oldest < self.until
     }

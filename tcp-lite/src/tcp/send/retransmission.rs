@@ -35,8 +35,7 @@ impl SendHalf {
     #[inline]
     pub(in crate::tcp) fn deadline(&self) -> Option<Instant> {
         let resend = self.timers.resend.map(|(at, _)| at);
-        let paced =
-            self.pace.opens_at().filter(|_| self.queue.unsent.is_some() || self.queue.lost_octets > 0);
+        let paced = self.pace.opens_at().filter(|_| self.queue.unsent.is_some() || self.queue.lost_bytes > 0);
         earlier(resend, earlier(paced, self.path.due()))
     }
 
@@ -148,7 +147,7 @@ impl SendHalf {
     }
 
     /// The peer could take more at once, and offers less than half of that and less than a segment.
-    /// Each cut for it is an FPDU torn for a few octets: they come at growing distances. Who never
+    /// Each cut for it is an FPDU torn for a few bytes: they come at growing distances. Who never
     /// offered more is small, not silly, and is not kept waiting (RFC 9293 section 3.8.6.2.1,
     /// condition 3).
     pub(super) fn is_window_silly(&self, ctx: &Ctx<'_>) -> bool {
@@ -252,7 +251,7 @@ impl SendHalf {
     fn pto(&self, ctx: &Ctx<'_>) -> Option<Duration> {
         let quiet = self.recovery.phase == Phase::Open
             && self.queue.sacked_segments == 0
-            && self.queue.lost_octets == 0
+            && self.queue.lost_bytes == 0
             && !self.pending.contains(Pending::TAIL);
         let allowed = quiet && self.agreed.sack && self.queue.una > 0 && self.recovery.tail.may_send();
         if !allowed {

@@ -109,7 +109,7 @@ impl SendQueue {
 
     /// The timer expired: the oldest segment is lost, repaired or not, and of the others those that
     /// were sent by `before` (RFC 8985 section 6.3). A peer that selectively acknowledged its
-    /// frontier's next octet took that back (RFC 2018 section 8): then nothing is known to have
+    /// frontier's next byte took that back (RFC 2018 section 8): then nothing is known to have
     /// arrived, and all is lost. Returns whether the oldest segment had not been sent again before.
     pub(super) fn mark_timed_out(&mut self, slab: &mut SegmentSlab, before: Instant) -> bool {
         let reneged = self.head.is_some_and(|key| slab.get(key).marks.contains(Marks::SACKED));
@@ -151,7 +151,7 @@ impl SendQueue {
     /// Recovery was for nothing: what was lost and not sent again since flies.
     pub(super) fn restore_lost(&mut self, slab: &mut SegmentSlab) {
         let (mut cursor, mut near) = (self.head, None);
-        while let Some(key) = cursor.filter(|key| self.lost_octets > 0 && self.unsent != Some(*key)) {
+        while let Some(key) = cursor.filter(|key| self.lost_bytes > 0 && self.unsent != Some(*key)) {
             let segment = slab.get(key);
             cursor = segment.next;
             let (marks, sent) = (segment.marks, segment.sent);
@@ -165,7 +165,7 @@ impl SendQueue {
         }
     }
 
-    /// Segments in flight of more than `emss` octets were dropped on the way: they are lost.
+    /// Segments in flight of more than `emss` bytes were dropped on the way: they are lost.
     /// Nothing is said of the others.
     pub(super) fn mark_oversized(&mut self, slab: &mut SegmentSlab, emss: u32) {
         let mut cursor = self.head;
@@ -180,7 +180,7 @@ impl SendQueue {
 
     /// The oldest segment marked lost.
     pub(super) fn next_repair(&mut self, slab: &SegmentSlab) -> Option<SegmentKey> {
-        if self.lost_octets == 0 {
+        if self.lost_bytes == 0 {
             return None;
         }
         while let Some(key) = self.repair {
@@ -336,7 +336,7 @@ mod tests {
         assert_eq!(sack(&mut slab, &mut queue, span(0, 3)), 3);
         queue.mark_timed_out(&mut slab, at(0));
         queue.check(&slab).expect("invariants");
-        assert_eq!(queue.lost_octets, 4 * LEN);
+        assert_eq!(queue.lost_bytes, 4 * LEN);
         assert_eq!(sack(&mut slab, &mut queue, span(0, 3)), 3, "what was known before counts for nothing");
     }
 }

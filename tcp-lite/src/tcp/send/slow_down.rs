@@ -12,7 +12,7 @@ use crate::tcp::ctx::Ctx;
 use crate::tcp::slabs::Sent;
 
 impl SendHalf {
-    /// Slows down for the loss of octets that start at or above `oldest`; `latest`: the latest
+    /// Slows down for the loss of bytes that start at or above `oldest`; `latest`: the latest
     /// transmission that was lost, if it is known; `in_flight`: RFC 5681's `FlightSize`. Returns
     /// whether that was news.
     pub(super) fn answer_loss(

@@ -11,7 +11,7 @@ use super::ack_sample::AckSample;
 struct Probe {
     /// SND.NXT after it (`TLP.end_seq`).
     nxt: u64,
-    /// Behind its last octet.
+    /// Behind its last byte.
     end: u64,
     /// It had been sent before (`TLP.is_retrans`).
     again: bool,
@@ -37,7 +37,7 @@ impl TailProbe {
         self.sampled = true;
     }
 
-    /// A probe went out that ends at `end`; SND.NXT is `nxt`. `again`: its octets were sent before.
+    /// A probe went out that ends at `end`; SND.NXT is `nxt`. `again`: its bytes were sent before.
     pub(super) fn on_sent(&mut self, end: u64, nxt: u64, again: bool) {
         *self = Self { probe: Some(Probe { nxt, end, again }), sampled: false };
     }
@@ -47,7 +47,7 @@ impl TailProbe {
         self.probe = None;
     }
 
-    /// Whether octets that arrived twice are the probe's.
+    /// Whether bytes that arrived twice are the probe's.
     pub(super) fn is_own(&self, duplicate: (u64, u64)) -> bool {
         self.probe.is_some_and(|probe| probe.again && duplicate.0 < probe.end && probe.end <= duplicate.1)
     }
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn a_probe_with_fresh_octets_repairs_nothing() {
+    fn a_probe_with_fresh_bytes_repairs_nothing() {
         let mut tail = sent(false);
         assert!(!tail.on_ack(2000, &AckSample::default(), false));
     }

@@ -14,13 +14,13 @@ impl SendHalf {
         self.queue.in_flight()
     }
 
-    /// Behind the last octet pushed.
+    /// Behind the last byte pushed.
     pub(in crate::tcp) fn end(&self) -> u64 {
         self.queue.end
     }
 
-    pub(in crate::tcp) fn lost_octets(&self) -> u64 {
-        self.queue.lost_octets
+    pub(in crate::tcp) fn lost_bytes(&self) -> u64 {
+        self.queue.lost_bytes
     }
 
     pub(in crate::tcp) fn bytes_in_pipe(&self) -> u64 {
@@ -85,11 +85,11 @@ impl SendHalf {
         self.retransmits
     }
 
-    /// As if an idle connection had sent so many octets more, and all had been acknowledged.
-    pub(in crate::tcp) fn skip(&mut self, octets: u64) {
+    /// As if an idle connection had sent so many bytes more, and all had been acknowledged.
+    pub(in crate::tcp) fn skip(&mut self, bytes: u64) {
         for pos in [&mut self.queue.una, &mut self.queue.nxt, &mut self.queue.end] {
-            *pos += octets;
+            *pos += bytes;
         }
-        self.window.advance(octets);
+        self.window.advance(bytes);
     }
 }

@@ -8,13 +8,13 @@
 
 use super::frto::Frto;
 use super::{Pending, SendHalf};
-use crate::ip::IPV6_OCTETS;
+use crate::ip::IPV6_BYTES;
 use crate::tcp::ctx::Ctx;
-use crate::tcp::header::MAX_HEADER_OCTETS;
+use crate::tcp::header::MAX_HEADER_BYTES;
 use crate::tcp::slabs::SegmentKey;
 
-/// Payload octets of a train at most: an IP packet has 65,535.
-const MAX_TRAIN_OCTETS: u64 = (u16::MAX as usize - IPV6_OCTETS - MAX_HEADER_OCTETS) as u64;
+/// Payload bytes of a train at most: an IP packet has 65,535.
+const MAX_TRAIN_BYTES: u64 = (u16::MAX as usize - IPV6_BYTES - MAX_HEADER_BYTES) as u64;
 
 impl SendHalf {
     /// How many segments may leave together that begin with the fresh segment `first`, up to
@@ -35,10 +35,10 @@ impl SendHalf {
             Frto::Fresh(left) => usize::from(left).min(most),
             Frto::Off | Frto::Resent => most,
         };
-        let octets = u64::from(ctx.segments.get(first).len);
-        let (mut last, mut count, mut sum) = (first, 1, octets);
+        let bytes = u64::from(ctx.segments.get(first).len);
+        let (mut last, mut count, mut sum) = (first, 1, bytes);
         while count < most
-            && let Some(next) = self.follower(ctx, last, octets, sum)
+            && let Some(next) = self.follower(ctx, last, bytes, sum)
         {
             let segment = ctx.segments.get(next);
             if !ctx.segments.get(last).adjoins(segment) {
@@ -53,15 +53,15 @@ impl SendHalf {
         (count, ctx.segments.get(last).next.is_none())
     }
 
-    /// What may leave behind `last`, the end of a train of `sum` octets that began with a segment
-    /// of `octets`.
-    fn follower(&self, ctx: &Ctx<'_>, last: SegmentKey, octets: u64, sum: u64) -> Option<SegmentKey> {
+    /// What may leave behind `last`, the end of a train of `sum` bytes that began with a segment
+    /// of `bytes`.
+    fn follower(&self, ctx: &Ctx<'_>, last: SegmentKey, bytes: u64, sum: u64) -> Option<SegmentKey> {
         let before = ctx.segments.get(last);
         // A shorter one is the last.
-        let next = before.next.filter(|_| u64::from(before.len) == octets)?;
+        let next = before.next.filter(|_| u64::from(before.len) == bytes)?;
         let segment = ctx.segments.get(next);
-        let fits = u64::from(segment.len) <= octets
-            && sum + u64::from(segment.len) <= MAX_TRAIN_OCTETS
+        let fits = u64::from(segment.len) <= bytes
+            && sum + u64::from(segment.len) <= MAX_TRAIN_BYTES
             && segment.end() <= self.window.edge()
             && self.pipe() + sum < self.cwnd();
         fits.then_some(next)

@@ -29,7 +29,7 @@ pub(super) struct Episode {
     pub(super) reduced: Option<Reduction>,
     /// When the first segment was sent again (`RetransmitTS`), in milliseconds, as timestamps tick.
     resent_ms: Option<u32>,
-    /// Octets sent again and not reported to have arrived twice.
+    /// Bytes sent again and not reported to have arrived twice.
     unreported: u32,
 }
 
@@ -73,7 +73,7 @@ impl Undo {
         }
     }
 
-    /// Octets arrived twice. Returns whether everything that was sent again did.
+    /// Bytes arrived twice. Returns whether everything that was sent again did.
     pub(super) fn on_dsack(&mut self, (start, end): (u64, u64)) -> bool {
         let Some(episode) = &mut self.episode else { return false };
         if episode.resent_ms.is_none() || start < episode.from || end > episode.until {

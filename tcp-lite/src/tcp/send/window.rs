@@ -6,7 +6,7 @@
 pub(super) struct PeerWindow {
     /// First position we must not send.
     edge: u64,
-    /// The largest window seen, octets.
+    /// The largest window seen, bytes.
     max: u64,
     /// The peer's position and our acknowledged one at the last update (SND.WL1, SND.WL2).
     wl1: i64,
@@ -19,27 +19,27 @@ impl PeerWindow {
         Self { edge: 1, max: 0, wl1: 0, wl2: 0 }
     }
 
-    /// The peer's SYN announces `octets`.
-    pub(super) fn on_syn(&mut self, octets: u64) {
-        self.max = octets;
+    /// The peer's SYN announces `bytes`.
+    pub(super) fn on_syn(&mut self, bytes: u64) {
+        self.max = bytes;
     }
 
-    /// The segment at `pos` that establishes the connection announces `octets`.
-    pub(super) fn establish(&mut self, pos: i64, octets: u64) {
-        *self = Self { edge: 1 + octets, max: self.max.max(octets), wl1: pos, wl2: 1 };
+    /// The segment at `pos` that establishes the connection announces `bytes`.
+    pub(super) fn establish(&mut self, pos: i64, bytes: u64) {
+        *self = Self { edge: 1 + bytes, max: self.max.max(bytes), wl1: pos, wl2: 1 };
     }
 
-    /// A segment at `pos` acknowledges up to `ack` and announces `octets`; SND.UNA is `una`. Old
+    /// A segment at `pos` acknowledges up to `ack` and announces `bytes`; SND.UNA is `una`. Old
     /// segments change nothing. Returns whether the edge moved.
     #[inline]
-    pub(super) fn update(&mut self, pos: i64, ack: u64, una: u64, octets: u64) -> bool {
+    pub(super) fn update(&mut self, pos: i64, ack: u64, una: u64, bytes: u64) -> bool {
         let newer = self.wl1 < pos || self.wl1 == pos && self.wl2 <= ack;
         if ack < una || !newer {
             return false;
         }
-        let edge = ack + octets;
+        let edge = ack + bytes;
         let moved = edge != self.edge;
-        *self = Self { edge, max: self.max.max(octets), wl1: pos, wl2: ack };
+        *self = Self { edge, max: self.max.max(bytes), wl1: pos, wl2: ack };
         moved
     }
 
@@ -49,7 +49,7 @@ impl PeerWindow {
         self.edge
     }
 
-    /// The largest window seen, octets.
+    /// The largest window seen, bytes.
     #[inline]
     pub(super) fn max(&self) -> u64 {
         self.max
@@ -59,7 +59,7 @@ impl PeerWindow {
 #[cfg(test)]
 impl PeerWindow {
     /// Moves the edge, for tests of what lies far ahead.
-    pub(super) fn advance(&mut self, octets: u64) {
-        self.edge += octets;
+    pub(super) fn advance(&mut self, bytes: u64) {
+        self.edge += bytes;
     }
 }

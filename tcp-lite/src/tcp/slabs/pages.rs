@@ -1,4 +1,4 @@
-//! The buffers of queued segments: pages, each with octets of one or more segments of one
+//! The buffers of queued segments: pages, each with bytes of one or more segments of one
 //! connection, one behind the other.
 //!
 //! A connection fills one page at a time. Small buffers are the port's own, as many as are enough
@@ -15,7 +15,7 @@ use slab::Slab;
 use crate::invariant::{Check, ensure};
 use crate::tcp::info::SendError;
 
-/// Segments' worth of octets under way from which on a connection gets large buffers.
+/// Segments' worth of bytes under way from which on a connection gets large buffers.
 pub(in crate::tcp) const BULK_SEGMENTS: u64 = 4;
 
 /// Names a page: its record plus one, so that an optional name takes no more room.
@@ -50,7 +50,7 @@ impl Pages {
         Self { records: Slab::with_capacity(limit), small: 0, small_limit }
     }
 
-    /// A page for a segment of up to `octets`, of `bulk` if it has one, to a connection that has
+    /// A page for a segment of up to `bytes`, of `bulk` if it has one, to a connection that has
     /// `own` segments queued.
     ///
     /// # Errors
@@ -59,10 +59,10 @@ impl Pages {
     pub(in crate::tcp) fn open(
         &mut self,
         (small, bulk): (&Mempool, Option<&Mempool>),
-        octets: usize,
+        bytes: usize,
         own: u32,
     ) -> Result<PageKey, SendError> {
-        let large = bulk.filter(|pool| pool.data_octets() >= octets).and_then(Mempool::alloc);
+        let large = bulk.filter(|pool| pool.data_bytes() >= bytes).and_then(Mempool::alloc);
         let is_small = large.is_none();
         if is_small {
             let left = self.small_limit.saturating_sub(self.small);
@@ -92,18 +92,18 @@ impl Pages {
         self.records[key.record()].page.room()
     }
 
-    /// Octets of that.
+    /// Bytes of that.
     #[inline]
-    pub(in crate::tcp) fn room_octets(&self, key: PageKey) -> usize {
-        self.records[key.record()].page.room_octets()
+    pub(in crate::tcp) fn room_bytes(&self, key: PageKey) -> usize {
+        self.records[key.record()].page.room_bytes()
     }
 
-    /// Its next `octets` octets are a segment; returns where they are.
+    /// Its next `bytes` bytes are a segment; returns where they are.
     #[inline]
-    pub(in crate::tcp) fn fill(&mut self, key: PageKey, octets: usize) -> u32 {
+    pub(in crate::tcp) fn fill(&mut self, key: PageKey, bytes: usize) -> u32 {
         let record = &mut self.records[key.record()];
         let offset = record.page.filled().len();
-        record.page.fill(octets);
+        record.page.fill(bytes);
         record.segments += 1;
         offset as u32
     }
@@ -132,12 +132,12 @@ impl Pages {
         true
     }
 
-    /// Octets of segments.
-    pub(in crate::tcp) fn octets(&self, key: PageKey, place: Range<usize>) -> &[u8] {
+    /// Bytes of segments.
+    pub(in crate::tcp) fn bytes(&self, key: PageKey, place: Range<usize>) -> &[u8] {
         &self.records[key.record()].page.filled()[place]
     }
 
-    /// The same octets as a buffer; `None` when no descriptor is free.
+    /// The same bytes as a buffer; `None` when no descriptor is free.
     pub(in crate::tcp) fn view(&self, key: PageKey, place: Range<usize>) -> Option<Mbuf> {
         self.records[key.record()].page.view(place)
     }
@@ -186,7 +186,7 @@ mod tests {
         let pools = (&small, Some(&large));
         let mut pages = Pages::new(8, 2);
         let first = pages.open(pools, 1460, 9).unwrap();
-        assert_eq!(pages.room_octets(first), 16_384);
+        assert_eq!(pages.room_bytes(first), 16_384);
         let rest = [(); 3].map(|()| pages.open(pools, 1460, 0));
         assert_eq!(rest.map(|page| page.err()), [None, None, Some(SendError::NoMbuf)]);
         assert_eq!(small.available(), 2);
@@ -217,7 +217,7 @@ mod tests {
         pages.room(page)[..3].copy_from_slice(b"two");
         assert_eq!(pages.fill(page, 3), 3);
         pages.share(page);
-        assert_eq!(pages.octets(page, 3..6), b"two");
+        assert_eq!(pages.bytes(page, 3..6), b"two");
         assert_eq!(pages.view(page, 2..4).unwrap().head(), b"et");
         assert_eq!([(); 3].map(|()| pages.leave(page)), [false, false, true]);
         assert_eq!((pages.len(), pool.available()), (0, 1));

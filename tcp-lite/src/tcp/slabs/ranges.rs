@@ -7,11 +7,11 @@ use arrayvec::ArrayVec;
 
 use crate::invariant::{Check, ensure};
 
-/// Ranges (holes) that a connection tells apart at most. Octets that would need one more are
+/// Ranges (holes) that a connection tells apart at most. Bytes that would need one more are
 /// dropped.
 pub(in crate::tcp) const MAX_RANGES: usize = 64;
 
-/// Received octets `start..end` that do not touch the frontier or another range.
+/// Received bytes `start..end` that do not touch the frontier or another range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::tcp) struct Range {
     pub(in crate::tcp) start: u64,
@@ -24,14 +24,14 @@ pub(in crate::tcp) struct Range {
 #[derive(Debug, Default)]
 pub(in crate::tcp) struct Ranges {
     sorted: ArrayVec<Range, MAX_RANGES>,
-    octets: u64,
+    bytes: u64,
     stamp: u32,
 }
 
 impl Ranges {
-    /// Octets in all ranges.
-    pub(in crate::tcp) fn octets(&self) -> u64 {
-        self.octets
+    /// Bytes in all ranges.
+    pub(in crate::tcp) fn bytes(&self) -> u64 {
+        self.bytes
     }
 
     /// Whether there is none.
@@ -65,7 +65,7 @@ impl Ranges {
     /// [`takes`](Self::takes).
     pub(in crate::tcp) fn insert(&mut self, start: u64, end: u64) {
         self.stamp = self.stamp.wrapping_add(1);
-        self.octets += end - start;
+        self.bytes += end - start;
         let mut at = self.sorted.partition_point(|range| range.end < start);
         let mut merged = Range { start, end, stamp: self.stamp };
         if let Some(below) = self.sorted.get(at).filter(|range| range.end == start) {
@@ -112,7 +112,7 @@ impl Ranges {
     fn cut(&mut self, start: u64, end: u64) {
         let at = self.sorted.partition_point(|range| range.end <= start);
         let whole = self.sorted.remove(at);
-        self.octets -= end - start;
+        self.bytes -= end - start;
         if end < whole.end {
             self.sorted.insert(at, Range { start: end, ..whole });
         }
@@ -129,8 +129,8 @@ impl Ranges {
             last = *end;
         }
         ensure!(last <= edge.max(frontier), "a range ends at {last}, beyond the edge {edge}");
-        let octets: u64 = self.sorted.iter().map(|range| range.end - range.start).sum();
-        ensure!(self.octets == octets, "{} octets counted in ranges of {octets}", self.octets);
+        let bytes: u64 = self.sorted.iter().map(|range| range.end - range.start).sum();
+        ensure!(self.bytes == bytes, "{} bytes counted in ranges of {bytes}", self.bytes);
         Ok(())
     }
 
@@ -147,7 +147,7 @@ impl Ranges {
     pub(in crate::tcp) fn absorb(&mut self, mut pos: u64) -> u64 {
         while let Some(first) = self.sorted.first().copied().filter(|range| range.start <= pos) {
             pos = pos.max(first.end);
-            self.octets -= first.end - first.start;
+            self.bytes -= first.end - first.start;
             self.sorted.remove(0);
         }
         pos
@@ -199,7 +199,7 @@ mod tests {
         assert_eq!(spans(&ranges), [(10, 40), (45, 60)]);
         ranges.insert(40, 42);
         assert_eq!(spans(&ranges), [(10, 42), (45, 60)]);
-        assert_eq!(ranges.octets(), 47);
+        assert_eq!(ranges.bytes(), 47);
     }
 
     #[test]
@@ -219,7 +219,7 @@ mod tests {
         assert_eq!(ranges.absorb(5), 5);
         assert_eq!(ranges.absorb(10), 30);
         assert_eq!(spans(&ranges), [(40, 50)]);
-        assert_eq!(ranges.octets(), 10);
+        assert_eq!(ranges.bytes(), 10);
     }
 
     #[test]
@@ -238,11 +238,11 @@ mod tests {
         assert!(ranges.remove(&[35..40, 45..50]));
         assert_eq!(spans(&ranges), [(10, 20), (30, 35), (40, 45), (50, 60)]);
         assert!(ranges.remove(&[10..20, 50..55]));
-        assert_eq!((spans(&ranges), ranges.octets()), (vec![(30, 35), (40, 45), (55, 60)], 15));
+        assert_eq!((spans(&ranges), ranges.bytes()), (vec![(30, 35), (40, 45), (55, 60)], 15));
         for absent in [20..30, 34..36, 30..41, 32..32] {
             assert!(!ranges.remove(&[58..60, absent.clone()]), "{absent:?}");
         }
-        assert_eq!(ranges.octets(), 15, "all or none");
+        assert_eq!(ranges.bytes(), 15, "all or none");
         for start in 0..MAX_RANGES as u64 - 4 {
             ranges.insert(100 + start * 2, 101 + start * 2);
         }
@@ -254,7 +254,7 @@ mod tests {
     /// What is done to ranges.
     #[derive(Clone, Debug)]
     enum Step {
-        /// Octets arrive.
+        /// Bytes arrive.
         Arrive(u64, u64),
         /// A duplicate arrives.
         Touch(u64),
@@ -280,12 +280,12 @@ mod tests {
     }
 
     /// The runs of neighbours in a set.
-    fn runs(octets: &BTreeSet<u64>) -> Vec<(u64, u64)> {
+    fn runs(bytes: &BTreeSet<u64>) -> Vec<(u64, u64)> {
         let mut runs: Vec<(u64, u64)> = Vec::new();
-        for &octet in octets {
+        for &byte in bytes {
             match runs.last_mut() {
-                Some((_, end)) if *end == octet => *end += 1,
-                _ => runs.push((octet, octet + 1)),
+                Some((_, end)) if *end == byte => *end += 1,
+                _ => runs.push((byte, byte + 1)),
             }
         }
         runs
@@ -294,15 +294,15 @@ mod tests {
     proptest! {
         #[test]
         fn ranges_are_the_runs_of_what_arrived_and_was_not_given_up(steps in steps()) {
-            let (mut ranges, mut octets, mut frontier) = (Ranges::default(), BTreeSet::new(), 0);
+            let (mut ranges, mut bytes, mut frontier) = (Ranges::default(), BTreeSet::new(), 0);
             for step in steps {
                 match step {
                     Step::Arrive(start, end) => {
                         let start = start.max(frontier + 1);
                         let mut new = None;
                         while let Some((from, to)) = ranges.gap(start, end) {
-                            prop_assert!((from..to).all(|octet| !octets.contains(&octet)));
-                            let mut with = octets.clone();
+                            prop_assert!((from..to).all(|byte| !bytes.contains(&byte)));
+                            let mut with = bytes.clone();
                             with.extend(from..to);
                             let takes = runs(&with).len() <= MAX_RANGES;
                             // A hole that closes might make room in a full set; it is not asked for
@@ -312,7 +312,7 @@ mod tests {
                                 break;
                             }
                             ranges.insert(from, to);
-                            octets = with;
+                            bytes = with;
                             new = Some(from);
                         }
                         if let Some(new) = new {
@@ -320,39 +320,39 @@ mod tests {
                             prop_assert!(first.start <= new && new < first.end, "the newest comes first");
                         }
                     }
-                    Step::Touch(octet) => {
-                        ranges.touch(octet);
+                    Step::Touch(byte) => {
+                        ranges.touch(byte);
                         let first = ranges.recent::<4>(1).first().map(|range| (range.start, range.end));
-                        if octets.contains(&octet) {
-                            prop_assert!(first.is_some_and(|(start, end)| start <= octet && octet < end));
+                        if bytes.contains(&byte) {
+                            prop_assert!(first.is_some_and(|(start, end)| start <= byte && byte < end));
                         }
                     }
                     Step::Evict(spans) => {
-                        let mut without = octets.clone();
+                        let mut without = bytes.clone();
                         spans.iter().for_each(|&(start, end)| without.retain(|at| !(start..end).contains(at)));
-                        let here = spans.iter().all(|&(start, end)| (start..end).all(|at| octets.contains(&at)));
+                        let here = spans.iter().all(|&(start, end)| (start..end).all(|at| bytes.contains(&at)));
                         let strictly_inside =
-                            |&(start, end): &(u64, u64)| octets.contains(&(start - 1)) && octets.contains(&end);
+                            |&(start, end): &(u64, u64)| bytes.contains(&(start - 1)) && bytes.contains(&end);
                         let splits = spans.iter().filter(|span| span.0 > 0 && strictly_inside(span)).count();
-                        let may = here && runs(&octets).len() + splits <= MAX_RANGES;
+                        let may = here && runs(&bytes).len() + splits <= MAX_RANGES;
                         let stretches: Vec<_> = spans.iter().map(|&(start, end)| start..end).collect();
                         let done = ranges.remove(&stretches);
                         prop_assert!(!done || here);
                         prop_assert!(done || !may);
                         if done {
-                            octets = without;
+                            bytes = without;
                         }
                     }
                     Step::Advance(by) => {
                         frontier = ranges.absorb(frontier + by);
-                        octets.retain(|octet| *octet >= frontier);
-                        prop_assert!(!octets.contains(&frontier));
+                        bytes.retain(|byte| *byte >= frontier);
+                        prop_assert!(!bytes.contains(&frontier));
                     }
                 }
-                prop_assert_eq!(spans(&ranges), runs(&octets));
-                prop_assert_eq!(ranges.octets(), octets.len() as u64);
+                prop_assert_eq!(spans(&ranges), runs(&bytes));
+                prop_assert_eq!(ranges.bytes(), bytes.len() as u64);
                 for range in ranges.recent::<4>(4) {
-                    prop_assert!((range.start..range.end).all(|octet| octets.contains(&octet)));
+                    prop_assert!((range.start..range.end).all(|byte| bytes.contains(&byte)));
                 }
             }
         }

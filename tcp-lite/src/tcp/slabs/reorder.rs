@@ -3,11 +3,11 @@
 //!
 //! Who loses what:
 //!
-//! - What is in order is always taken and never given up, nor what the user has placed: only octets
+//! - What is in order is always taken and never given up, nor what the user has placed: only bytes
 //!   ahead of a frontier that somebody still holds.
-//! - A connection at its bound ([`TcpConfig::out_of_order_octets`](crate::TcpConfig)) loses what is
-//!   furthest from its frontier: held octets behind the newcomer, or else the newcomer.
-//! - At 7/8 of the stack's bound ([`Limits::out_of_order_octets`](crate::Limits)), or with less
+//! - A connection at its bound ([`TcpConfig::out_of_order_bytes`](crate::TcpConfig)) loses what is
+//!   furthest from its frontier: held bytes behind the newcomer, or else the newcomer.
+//! - At 7/8 of the stack's bound ([`Limits::out_of_order_bytes`](crate::Limits)), or with less
 //!   than 3/16 of the pool's buffers free, those connections that keep most memory are asked, each
 //!   for half of what it holds at most, until 3/4 of the bound are left or a quarter of the pool is
 //!   free. Of each it is what is furthest from the frontier: of the one that keeps most that may be
@@ -17,8 +17,8 @@
 //!   as if they had been lost: the user did not, or could not, give up as much as it was asked for.
 //!
 //! What was given up counts as not received: it leaves the ranges and the SACK blocks, and may come
-//! again. Memory is counted in octets of packet buffers where the user says how many those are, and
-//! else in octets of payload.
+//! again. Memory is counted in bytes of packet buffers where the user says how many those are, and
+//! else in bytes of payload.
 
 use std::num::NonZeroU32;
 
@@ -55,9 +55,9 @@ pub(crate) struct ReorderSlab {
     /// By key, also of records that are free: their holders hold nothing.
     holders: Vec<Holder>,
     limit: usize,
-    /// The stack's bound, octets.
+    /// The stack's bound, bytes.
     bound: u64,
-    /// Octets of all holders.
+    /// Bytes of all holders.
     kept: u64,
     /// Requests that the user has not taken from the queue of events.
     asked: usize,
@@ -67,9 +67,9 @@ pub(crate) struct ReorderSlab {
 #[derive(Clone, Copy)]
 struct Holder {
     conn: ConnId,
-    /// Octets of memory it keeps.
+    /// Bytes of memory it keeps.
     kept: u32,
-    /// Octets of payload it holds.
+    /// Bytes of payload it holds.
     held: u32,
 }
 
@@ -77,7 +77,7 @@ struct Holder {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::tcp) enum Room {
     Plenty,
-    /// So many octets of memory have to become free.
+    /// So many bytes of memory have to become free.
     Tight(u64),
     /// At the stack's bound: as [`Tight`](Self::Tight), and nothing is taken.
     Full(u64),
@@ -86,15 +86,15 @@ pub(in crate::tcp) enum Room {
 }
 
 impl ReorderSlab {
-    /// Room for `limit` connections with holes, taken now, that keep `octets` together, but no more
+    /// Room for `limit` connections with holes, taken now, that keep `bytes` together, but no more
     /// than three eighths of `pool`: of the rest transmission may take half of it.
-    pub(crate) fn new(limit: usize, octets: u64, pool: &Mempool) -> Self {
-        let most = pool.capacity() as u64 * buffer_octets(pool) * 3 / 8;
+    pub(crate) fn new(limit: usize, bytes: u64, pool: &Mempool) -> Self {
+        let most = pool.capacity() as u64 * buffer_bytes(pool) * 3 / 8;
         Self {
             records: Slab::with_capacity(limit),
             holders: Vec::with_capacity(limit),
             limit,
-            bound: octets.min(most),
+            bound: bytes.min(most),
             kept: 0,
             asked: 0,
         }
@@ -136,17 +136,17 @@ impl ReorderSlab {
         &mut self.records[key.record()]
     }
 
-    /// The connection of this set holds `held` octets in `pinned` octets of packet buffers, as far
+    /// The connection of this set holds `held` bytes in `pinned` bytes of packet buffers, as far
     /// as is known.
     pub(in crate::tcp) fn weigh(&mut self, key: RangesKey, held: u64, pinned: u64) {
-        let octets = |octets: u64| u32::try_from(octets).unwrap_or(u32::MAX);
+        let bytes = |bytes: u64| u32::try_from(bytes).unwrap_or(u32::MAX);
         let holder = &mut self.holders[key.record()];
         self.kept -= u64::from(holder.kept);
-        (holder.kept, holder.held) = (octets(held.max(pinned)), octets(held));
+        (holder.kept, holder.held) = (bytes(held.max(pinned)), bytes(held));
         self.kept += u64::from(holder.kept);
     }
 
-    /// The set of `conn`, which holds `held` octets in `pinned` octets of packet buffers; its
+    /// The set of `conn`, which holds `held` bytes in `pinned` bytes of packet buffers; its
     /// frontier and edge.
     pub(in crate::tcp) fn check_set(
         &self,
@@ -163,7 +163,7 @@ impl ReorderSlab {
         let holder = &self.holders[key.record()];
         ensure!(holder.conn == conn, "the ranges of {conn:?} belong to {:?}", holder.conn);
         let weighed = (u64::from(holder.held), u64::from(holder.kept));
-        ensure!(weighed == (held, held.max(pinned)), "{weighed:?} weighed of {held} and {pinned} octets");
+        ensure!(weighed == (held, held.max(pinned)), "{weighed:?} weighed of {held} and {pinned} bytes");
         Ok(())
     }
 
@@ -171,7 +171,7 @@ impl ReorderSlab {
     pub(crate) fn check(&self, holes: usize, asked: usize) -> Check {
         ensure!(self.records.len() == holes, "{} sets of ranges, {holes} holes", self.records.len());
         let kept: u64 = self.holders.iter().map(|holder| u64::from(holder.kept)).sum();
-        ensure!(self.kept == kept, "{} octets kept of {kept}", self.kept);
+        ensure!(self.kept == kept, "{} bytes kept of {kept}", self.kept);
         ensure!(self.asked == asked, "{} requests counted of {asked}", self.asked);
         let free = self.holders.iter().enumerate().filter(|(nr, _)| !self.records.contains(*nr));
         let idle = free.map(|(_, holder)| holder).all(|holder| (holder.kept, holder.held) == (0, 0));
@@ -179,11 +179,11 @@ impl ReorderSlab {
         Ok(())
     }
 
-    /// Whether `octets` more may be kept.
-    pub(in crate::tcp) fn room(&self, pool: &Mempool, octets: u64) -> Room {
+    /// Whether `bytes` more may be kept.
+    pub(in crate::tcp) fn room(&self, pool: &Mempool, bytes: u64) -> Room {
         let (free, all) = (pool.available(), pool.capacity());
-        let kept = self.kept + octets;
-        let missing = (all / 4).saturating_sub(free) as u64 * buffer_octets(pool);
+        let kept = self.kept + bytes;
+        let missing = (all / 4).saturating_sub(free) as u64 * buffer_bytes(pool);
         let need = missing.max(kept.saturating_sub(self.bound / 4 * 3));
         if free < all / 8 {
             Room::NoBuffers(need)
@@ -196,7 +196,7 @@ impl ReorderSlab {
         }
     }
 
-    /// Who is to give up how many octets of payload, so that `need` octets of memory become free:
+    /// Who is to give up how many bytes of payload, so that `need` bytes of memory become free:
     /// nobody while earlier requests have not been taken.
     pub(in crate::tcp) fn ask(&mut self, need: u64) -> ArrayVec<(ConnId, usize), MAX_ASKED> {
         let mut asked = ArrayVec::new();
@@ -250,9 +250,9 @@ impl ReorderSlab {
     }
 }
 
-/// Octets of memory of one packet buffer.
-fn buffer_octets(pool: &Mempool) -> u64 {
-    (pool.data_octets() + HEADROOM) as u64
+/// Bytes of memory of one packet buffer.
+fn buffer_bytes(pool: &Mempool) -> u64 {
+    (pool.data_bytes() + HEADROOM) as u64
 }
 
 #[cfg(test)]
@@ -263,11 +263,11 @@ mod tests {
         ConnId { slot, generation: 0 }
     }
 
-    /// A slab bound to 8000 octets, and connections that hold so much in so many octets of buffers.
-    fn holding(octets: &[(u64, u64)]) -> ReorderSlab {
+    /// A slab bound to 8000 bytes, and connections that hold so much in so many bytes of buffers.
+    fn holding(bytes: &[(u64, u64)]) -> ReorderSlab {
         let pool = Mempool::heap("reorder", 64, 1024);
         let mut slab = ReorderSlab::new(100, 8000, &pool);
-        for (slot, &(held, pinned)) in octets.iter().enumerate() {
+        for (slot, &(held, pinned)) in bytes.iter().enumerate() {
             let key = slab.take(conn(slot as u32)).unwrap();
             slab.weigh(key, held, pinned);
         }
@@ -277,7 +277,7 @@ mod tests {
     #[test]
     fn the_largest_are_asked_for_half_of_what_they_hold() {
         let mut slab = holding(&[(500, 0), (3000, 0), (0, 0), (1000, 4000)]);
-        // In octets of payload: the last keeps most, four times what it holds.
+        // In bytes of payload: the last keeps most, four times what it holds.
         assert_eq!(slab.ask(3000).as_slice(), [(conn(3), 500), (conn(1), 1000)]);
         assert!(slab.ask(3000).is_empty(), "once at a time");
         assert!(slab.keeps_most(RangesKey::of(3)) && !slab.keeps_most(RangesKey::of(1)));
@@ -292,7 +292,7 @@ mod tests {
         let mut slab = holding(&[(100, 0); 20]);
         let asked = slab.ask(8000);
         assert_eq!(asked.len(), MAX_ASKED);
-        assert!(asked.iter().all(|(_, octets)| *octets == 50));
+        assert!(asked.iter().all(|(_, bytes)| *bytes == 50));
     }
 
     #[test]
@@ -303,7 +303,7 @@ mod tests {
         assert_eq!(slab.room(&pool, 101), Room::Tight(1001));
         assert_eq!(slab.room(&pool, 1100), Room::Tight(2000));
         assert_eq!(slab.room(&pool, 1101), Room::Full(2001));
-        let buffer = buffer_octets(&pool);
+        let buffer = buffer_bytes(&pool);
         let mut taken: Vec<_> = (0..52).map(|_| pool.alloc().unwrap()).collect();
         assert_eq!(slab.room(&pool, 1), Room::Plenty);
         taken.extend(pool.alloc());

@@ -9,10 +9,10 @@ use slab::Slab;
 
 use crate::invariant::{Check, ensure};
 
-/// A search is over when what may be left to gain is less than this, octets.
+/// A search is over when what may be left to gain is less than this, bytes.
 const GRANULARITY: u32 = 8;
 
-/// How far behind SND.UNA a probe may begin, octets. Its octets are taken anew before that: at
+/// How far behind SND.UNA a probe may begin, bytes. Its bytes are taken anew before that: at
 /// twice as far its sequence numbers come around, and what was sent long ago would be taken for
 /// what comes next. (No window is larger than this.)
 const REACH: u64 = 1 << 30;
@@ -63,7 +63,7 @@ impl SearchSlab {
         };
         let gathered = search.probe.as_ref().map_or(0, |probe| probe.buf.len() as u32);
         let whole = gathered == search.size;
-        ensure!(whole || search.stage == Stage::Gathering, "{gathered} of {} octets sent", search.size);
+        ensure!(whole || search.stage == Stage::Gathering, "{gathered} of {} bytes sent", search.size);
         ensure!(gathered <= search.size && search.size <= search.high, "{gathered}, {}", search.size);
         ensure!(waits == (search.stage == Stage::Ready), "{:?}, a probe waits: {waits}", search.stage);
         Ok(())
@@ -84,7 +84,7 @@ impl SearchSlab {
     }
 }
 
-/// Octets that are acknowledged, to be sent once more.
+/// Bytes that are acknowledged, to be sent once more.
 pub(in crate::tcp) struct Probe {
     pub(in crate::tcp) buf: Mbuf,
     /// Position of the first (`seq.rs`).
@@ -93,7 +93,7 @@ pub(in crate::tcp) struct Probe {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::tcp) enum Stage {
-    /// Octets are taken over as they are acknowledged.
+    /// Bytes are taken over as they are acknowledged.
     Gathering,
     /// There are enough; they wait for their turn.
     Ready,
@@ -101,7 +101,7 @@ pub(in crate::tcp) enum Stage {
     Flying,
 }
 
-/// A search for a larger EMSS. All sizes are octets of payload.
+/// A search for a larger EMSS. All sizes are bytes of payload.
 pub(in crate::tcp) struct Search {
     pub(in crate::tcp) stage: Stage,
     /// Of the probe (PROBED_SIZE).
@@ -129,7 +129,7 @@ impl Search {
         self.high >= emss + GRANULARITY
     }
 
-    /// Forgets octets that are out of [`REACH`] of `una`; others of the same size are to be
+    /// Forgets bytes that are out of [`REACH`] of `una`; others of the same size are to be
     /// gathered. Returns whether they were.
     pub(in crate::tcp) fn renew(&mut self, una: u64) -> bool {
         let far = self.probe.as_ref().is_some_and(|probe| una - probe.pos > REACH);

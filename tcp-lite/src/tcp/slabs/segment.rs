@@ -86,7 +86,7 @@ pub(in crate::tcp) struct Segment {
     /// Where its payload is.
     pub(in crate::tcp) page: PageKey,
     offset: u32,
-    /// Position of its first octet (`seq.rs`).
+    /// Position of its first byte (`seq.rs`).
     pub(in crate::tcp) pos: u64,
     pub(in crate::tcp) len: u32,
     pub(in crate::tcp) marks: Marks,
@@ -99,19 +99,19 @@ pub(in crate::tcp) struct Segment {
 }
 
 impl Segment {
-    /// Position behind its last octet.
+    /// Position behind its last byte.
     #[inline]
     pub(in crate::tcp) fn end(&self) -> u64 {
         self.pos + u64::from(self.len)
     }
 
-    /// Whether the octets of `next` lie right behind its own: one view shows both.
+    /// Whether the bytes of `next` lie right behind its own: one view shows both.
     #[inline]
     pub(in crate::tcp) fn adjoins(&self, next: &Self) -> bool {
         self.page == next.page && self.offset + self.len == next.offset
     }
 
-    /// Where its octets are in its page.
+    /// Where its bytes are in its page.
     #[inline]
     fn place(&self) -> Range<usize> {
         self.offset as usize..(self.offset + self.len) as usize
@@ -164,9 +164,9 @@ impl SegmentSlab {
 
     /// The payload of a segment.
     #[inline]
-    pub(crate) fn octets(&self, key: SegmentKey) -> &[u8] {
+    pub(crate) fn bytes(&self, key: SegmentKey) -> &[u8] {
         let segment = self.get(key);
-        self.pages.octets(segment.page, segment.place())
+        self.pages.bytes(segment.page, segment.place())
     }
 
     /// Bytes of that.
@@ -222,7 +222,7 @@ impl SegmentSlab {
         &mut self.records[key.record()]
     }
 
-    /// The page that a segment of up to `octets` can be written to: `open` if it has the room, else
+    /// The page that a segment of up to `bytes` can be written to: `open` if it has the room, else
     /// a new one for a connection that has `own` segments queued.
     ///
     /// # Errors
@@ -232,12 +232,12 @@ impl SegmentSlab {
         &mut self,
         open: Option<PageKey>,
         pools: (&Mempool, Option<&Mempool>),
-        octets: usize,
+        bytes: usize,
         own: u32,
     ) -> Result<PageKey, SendError> {
-        match open.filter(|&open| self.pages.room_octets(open) >= octets) {
+        match open.filter(|&open| self.pages.room_bytes(open) >= bytes) {
             Some(open) => Ok(open),
-            None => self.pages.open(pools, octets, own),
+            None => self.pages.open(pools, bytes, own),
         }
     }
 
@@ -246,16 +246,16 @@ impl SegmentSlab {
         self.pages.close_if_empty(page)
     }
 
-    /// A record for the first `octets` octets of the page's room, which stand at `pos`. It is in no
+    /// A record for the first `bytes` bytes of the page's room, which stand at `pos`. It is in no
     /// queue yet.
     #[inline]
-    pub(in crate::tcp) fn insert(&mut self, page: PageKey, octets: usize, pos: u64) -> SegmentKey {
-        let offset = self.pages.fill(page, octets);
+    pub(in crate::tcp) fn insert(&mut self, page: PageKey, bytes: usize, pos: u64) -> SegmentKey {
+        let offset = self.pages.fill(page, bytes);
         let segment = Segment {
             page,
             offset,
             pos,
-            len: octets as u32,
+            len: bytes as u32,
             marks: Marks::empty(),
             sent: Sent::NEVER,
             next: None,
@@ -265,7 +265,7 @@ impl SegmentSlab {
         SegmentKey::of(self.records.insert(segment))
     }
 
-    /// Cuts a segment without marks: its first part keeps the record and has `at` octets; returns
+    /// Cuts a segment without marks: its first part keeps the record and has `at` bytes; returns
     /// that of the rest, which follows it.
     pub(in crate::tcp) fn split(&mut self, key: SegmentKey, at: u32) -> SegmentKey {
         let segment = self.get(key);

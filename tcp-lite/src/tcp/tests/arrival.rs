@@ -5,7 +5,7 @@ use crate::tcp::Verdict;
 use crate::tcp::header::Flags;
 use crate::{Duration, Instant, TcpConfig};
 
-/// A pair, and a segment of A's with the octets 0..100, on its way.
+/// A pair, and a segment of A's with the bytes 0..100, on its way.
 fn with_segment() -> (Pair, Packet) {
     let mut pair = Pair::established(config(), config());
     pair.a.push(pair.now, &pattern(0, 100)).unwrap();
@@ -154,7 +154,7 @@ fn bare_segments_of_the_past_are_answered_seldom_and_do_not_keep_others_from_the
     old.header.seq += 100;
     old.header.options.timestamps = Some((stamp(&segment).wrapping_sub(1000), 0));
     assert_eq!((answers(&mut pair, at, &bare), answers(&mut pair, at, &old)), (8, 0));
-    assert_eq!(answers(&mut pair, at, &segment), 20, "octets that come again");
+    assert_eq!(answers(&mut pair, at, &segment), 20, "bytes that come again");
     let next = at + Duration::from_secs(1);
     assert_eq!((answers(&mut pair, next, &old), answers(&mut pair, next, &bare)), (8, 0));
 }

@@ -117,7 +117,7 @@ fn the_retransmission_is_lost_too_and_the_timer_repairs_everything() {
 
 // Proves MPA-274, MPA-276, MPA-277.
 #[test]
-fn octets_beyond_a_hole_are_handed_up_at_once() {
+fn bytes_beyond_a_hole_are_handed_up_at_once() {
     let mut pair = Pair::established(config(), config());
     pair.plan = lose(&[0]);
     for i in 0..3 {
@@ -125,7 +125,7 @@ fn octets_beyond_a_hole_are_handed_up_at_once() {
     }
     pair.run_for(Duration::from_millis(2));
     assert_eq!(pair.b.frontier, 0);
-    assert_eq!(pair.b.stream.iter().filter(|octet| octet.is_some()).count(), 200);
+    assert_eq!(pair.b.stream.iter().filter(|byte| byte.is_some()).count(), 200);
     assert_eq!(pair.b.reorder.len(), 1);
     pair.run_for(Duration::from_millis(100));
     assert_eq!(pair.b.read(), pattern(0, 300));
@@ -142,7 +142,7 @@ fn a_duplicate_below_the_frontier_is_reported_and_not_handed_up() {
     let _ = pair.b.receive(pair.now, &packet);
     let ack = pair.b.transmit(pair.now).unwrap();
     assert_eq!(ack.header.options.sack[..], [(packet.header.seq, packet.header.seq + 100)]);
-    assert_eq!(pair.b.counters.rx_duplicate_octets, 100);
+    assert_eq!(pair.b.counters.rx_duplicate_bytes, 100);
     assert_eq!(pair.b.transmit(pair.now).map(|packet| packet.header), None, "reported once");
 }
 
@@ -222,7 +222,7 @@ fn what_was_acknowledged_of_a_segment_is_not_sent_again_when_it_is_cut() {
 }
 
 #[test]
-fn without_room_for_events_or_reordering_octets_come_again() {
+fn without_room_for_events_or_reordering_bytes_come_again() {
     let mut pair = Pair::established(config(), config());
     pair.plan = lose(&[2]);
     pair.b.events_limit = 0;

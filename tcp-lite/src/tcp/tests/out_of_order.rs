@@ -3,7 +3,7 @@
 use super::wire::{DELAY, Packet, Pair, Side, config, pattern};
 use crate::{Duration, OutOfOrder, TcpConfig};
 
-/// A pair of which the first of `count` segments of 1000 octets was lost, for the time being; the receiver holds
+/// A pair of which the first of `count` segments of 1000 bytes was lost, for the time being; the receiver holds
 /// the others.
 fn behind_a_hole(receiver: TcpConfig, count: usize) -> Pair {
     let mut pair = Pair::established(config(), receiver);
@@ -28,8 +28,8 @@ fn what_is_held_ahead_of_the_frontier_is_gauged() {
     let gauges = |pair: &mut Pair| {
         let total = pair.b.counters.out_of_order;
         assert_eq!(pair.b.tcb().receiving().held(), total, "one connection is all of the stack's");
-        let OutOfOrder { held_octets, held_octets_max, pinned_octets, pinned_octets_max } = total;
-        [held_octets, held_octets_max, pinned_octets, pinned_octets_max]
+        let OutOfOrder { held_bytes, held_bytes_max, pinned_bytes, pinned_bytes_max } = total;
+        [held_bytes, held_bytes_max, pinned_bytes, pinned_bytes_max]
     };
     assert_eq!(gauges(&mut pair), [3000, 3000, 0, 0]);
     pair.b.with(now, |tcb, ctx| tcb.pin(ctx, 6528));
@@ -67,7 +67,7 @@ fn what_was_given_up_is_in_no_sack_block_and_comes_again() {
     }
     assert!(pair.b.give_up(now, 2000..3000));
     assert!(pair.b.give_up(now, 5000..6000));
-    assert_eq!(pair.b.counters.out_of_order.held_octets, 3000);
+    assert_eq!(pair.b.counters.out_of_order.held_bytes, 3000);
     assert_eq!(pair.b.counters.rx_out_of_order_evicted, 2000);
     // A duplicate in front of what is gone: named first, then the range it is in.
     let again = pair.log.iter().find(|(_, side, p)| *side == Side::A && p.payload == pattern(1000, 1000));
@@ -94,7 +94,7 @@ fn a_duplicate_of_what_was_given_up_is_not_reported() {
 
 #[test]
 fn beyond_its_bound_a_connection_loses_what_is_furthest_from_its_frontier() {
-    let mut pair = Pair::established(config(), TcpConfig { out_of_order_octets: 3000, ..config() });
+    let mut pair = Pair::established(config(), TcpConfig { out_of_order_bytes: 3000, ..config() });
     pair.b.releases = false;
     let segments: Vec<Packet> = (0..8)
         .map(|at| {
@@ -108,10 +108,10 @@ fn beyond_its_bound_a_connection_loses_what_is_furthest_from_its_frontier() {
     }
     // Full, and nothing lies further away than the newcomer: it is refused.
     assert_eq!(pair.b.counters.out_of_order_over_connection, 0);
-    pair.b.config.out_of_order_octets = 2500;
+    pair.b.config.out_of_order_bytes = 2500;
     let _ = pair.b.receive(now, &Packet::new(segments[7].header.clone(), pattern(7000, 1000)));
     assert_eq!(pair.b.asked, []);
-    pair.b.config.out_of_order_octets = 3000;
+    pair.b.config.out_of_order_bytes = 3000;
     // Nearer to the frontier: taken, and as much has to go.
     let _ = pair.b.receive(now, &segments[2]);
     assert_eq!(pair.b.asked, [1000]);

@@ -103,7 +103,7 @@ fn other_segments_are_sent_again_when_it_is_their_time() {
     pair.run_for(us(1200));
     let tcb = pair.a.tcb();
     assert!(
-        tcb.sending().lost_octets() > 0 && tcb.sending().bytes_in_pipe() < tcb.sending().window(),
+        tcb.sending().lost_bytes() > 0 && tcb.sending().bytes_in_pipe() < tcb.sending().window(),
         "nothing else holds it back"
     );
     assert_eq!(pair.a.counters.tx_retransmits, 1);
@@ -146,9 +146,8 @@ fn after_a_reduction_the_round_trip_takes_a_window_and_a_fifth() {
 fn one_acknowledgement_of_a_whole_window_doubles_it_only_where_that_is_paced() {
     let pacing = config(500).pacing;
     for (pacing, most) in [(None, 64), (pacing, usize::MAX)] {
-        let octets = 400_000;
-        let config =
-            TcpConfig { pacing, send_buffer_octets: octets, recv_window_octets: octets, ..config(500) };
+        let bytes = 400_000;
+        let config = TcpConfig { pacing, send_buffer_bytes: bytes, recv_window_bytes: bytes, ..config(500) };
         let mut pair = Pair::established(config, config);
         push(&mut pair, 120);
         assert!(pair.run_until(us(40_000), |pair| pair.a.holds_nothing()));

@@ -45,24 +45,24 @@ const ADDRESS: std::net::SocketAddr =
 fn pump(pair: &mut Pair, sent: &mut usize, span: Duration) {
     let until = pair.now + span;
     while pair.now < until {
-        let octets = emss(pair);
-        pair.a.push(pair.now, &pattern(*sent, octets)).expect("room");
-        *sent += octets;
+        let bytes = emss(pair);
+        pair.a.push(pair.now, &pattern(*sent, bytes)).expect("room");
+        *sent += bytes;
         pair.run_for(Duration::from_millis(100));
     }
 }
 
 /// Probes that `a` sent: when, and how large. Each carries what was sent there before.
 fn probes(pair: &Pair) -> Vec<(Instant, usize)> {
-    let probe = |(at, offset, octets): &(Instant, u32, Vec<u8>)| {
-        assert_eq!(*octets, pattern(*offset as usize, octets.len()));
-        (*at, octets.len())
+    let probe = |(at, offset, bytes): &(Instant, u32, Vec<u8>)| {
+        assert_eq!(*bytes, pattern(*offset as usize, bytes.len()));
+        (*at, bytes.len())
     };
     pair.a.probes.iter().map(probe).collect()
 }
 
 fn sizes(pair: &Pair) -> Vec<usize> {
-    probes(pair).into_iter().map(|(_, octets)| octets).collect()
+    probes(pair).into_iter().map(|(_, bytes)| bytes).collect()
 }
 
 #[test]
@@ -85,7 +85,7 @@ fn a_black_hole_is_found_by_the_third_timeout_and_what_passes_by_halving() {
     pump(&mut pair, &mut sent, Duration::from_secs(20));
     assert_eq!(pair.b.read(), pattern(0, sent));
     // Each size that is not carried is tried three times.
-    let lost = |octets| [octets; 3];
+    let lost = |bytes| [bytes; 3];
     let expected = [lost(1000).as_slice(), &lost(800), &lost(700), &[650, 675, 687], &lost(693)].concat();
     assert_eq!((sizes(&pair), emss(&pair)), (expected, 687));
     let probes = probes(&pair);
@@ -194,7 +194,7 @@ fn a_probe_that_arrives_in_pieces_was_not_carried() {
     let repairs = |pair: &Pair| pair.a.counters.tx_retransmits - pair.a.counters.tail_loss_probes;
     let before = repairs(&pair);
     most.set(usize::MAX);
-    pair.cut = Box::new(|octets| (octets > 688).then_some(500));
+    pair.cut = Box::new(|bytes| (bytes > 688).then_some(500));
     pump(&mut pair, &mut sent, Duration::from_secs(20));
     pair.run_for(Duration::from_secs(1));
     assert_eq!((pair.b.frontier, emss(&pair)), (sent as u64, 687));
@@ -251,7 +251,7 @@ fn a_report_is_believed_for_ten_minutes() {
     assert_eq!(emss(&pair), EMSS);
 }
 
-/// Whoever can forge reports has what is in flight sent again four times, not for each octet that a segment has.
+/// Whoever can forge reports has what is in flight sent again four times, not for each byte that a segment has.
 #[test]
 fn reports_that_narrow_a_path_by_and_by_end_at_the_least() {
     let (mut pair, most) = pair(config());
@@ -306,7 +306,7 @@ fn who_finds_no_place_to_search_tries_later() {
 }
 
 #[test]
-fn a_probe_of_octets_that_are_long_gone_is_not_sent_again() {
+fn a_probe_of_bytes_that_are_long_gone_is_not_sent_again() {
     let (mut pair, most) = pair(config());
     most.set(688);
     let mut sent = 0;

@@ -90,12 +90,12 @@ fn run(scenario: &Scenario) {
     let config = TcpConfig {
         sack: scenario.sack,
         timestamps: scenario.timestamps,
-        recv_window_octets: scenario.window,
+        recv_window_bytes: scenario.window,
         user_timeout: Duration::from_secs(600),
         syn_retries: 20,
         rto_max: Duration::from_secs(2),
         time_wait: Duration::from_secs(30),
-        send_buffer_octets: 16_000,
+        send_buffer_bytes: 16_000,
         // A wire that loses so much looks like a black hole now and then.
         path_mtu: PathMtuConfig { probing: PathMtuProbing::Never, ..PathMtuConfig::default() },
         ..config()
@@ -158,7 +158,7 @@ fn check_boundaries(pair: &Pair, side: Side, sizes: &[usize]) {
     // Each cut makes two pieces, and cutting the second again one more.
     let cuts = host.counters.tx_cut_by_persist + host.counters.tx_cut_by_emss;
     assert!(strange <= 2 * cuts, "{strange} {:?}", host.counters);
-    // No octet was ever sent with two boundaries but for cuts.
+    // No byte was ever sent with two boundaries but for cuts.
     if cuts == 0 {
         assert!(pieces.windows(2).all(|pair| pair[0].0 + pair[0].1 as u32 <= pair[1].0));
     }

@@ -192,7 +192,7 @@ fn wider_reordering_is_learned_from_d_sack_and_the_recoveries_are_taken_back() {
 
 /// A pair whose segments are held up on the way for `spike` in the middle of a transfer.
 fn delayed(config: TcpConfig, spike: Duration) -> Pair {
-    let config = TcpConfig { send_buffer_octets: 200_000, recv_window_octets: 200_000, ..config };
+    let config = TcpConfig { send_buffer_bytes: 200_000, recv_window_bytes: 200_000, ..config };
     let mut pair = Pair::established(config, config);
     push(&mut pair, 30);
     pair.run_for(ms(100));
@@ -260,7 +260,7 @@ fn a_timeout_for_a_reason_is_not_taken_back() {
 
 #[test]
 fn recovery_ends_at_the_threshold_and_sends_in_proportion_on_the_way() {
-    let config = TcpConfig { send_buffer_octets: 400_000, recv_window_octets: 400_000, ..config() };
+    let config = TcpConfig { send_buffer_bytes: 400_000, recv_window_bytes: 400_000, ..config() };
     let mut pair = Pair::established(config, config);
     push(&mut pair, 100);
     pair.run_for(ms(100));
@@ -286,9 +286,9 @@ fn recovery_ends_at_the_threshold_and_sends_in_proportion_on_the_way() {
     assert!(pair.run_until(ms(100), move |pair| !recovering(pair)));
     let sent =
         pair.log.iter().filter(|(at, side, p)| *at >= started && *side == Side::A && !p.payload.is_empty());
-    let octets = sent.count() as u64 * SEGMENT as u64;
+    let bytes = sent.count() as u64 * SEGMENT as u64;
     // Half of what arrived during recovery, and the retransmission.
-    assert!(octets.abs_diff(ssthresh) <= 3 * SEGMENT as u64, "{octets} of {flight}");
+    assert!(bytes.abs_diff(ssthresh) <= 3 * SEGMENT as u64, "{bytes} of {flight}");
     assert_eq!(pair.a.tcb().sending().window(), ssthresh);
     assert_eq!(pair.a.counters.fast_retransmits, 1);
 }
@@ -296,7 +296,7 @@ fn recovery_ends_at_the_threshold_and_sends_in_proportion_on_the_way() {
 #[test]
 fn a_path_that_got_narrower_costs_neither_a_timeout_nor_the_window() {
     let mut pair = Pair::established(config(), config());
-    // Only what is above 600 octets is dropped.
+    // Only what is above 600 bytes is dropped.
     pair.plan = Box::new(|_, packet| if packet.payload.len() > 600 { vec![] } else { vec![DELAY] });
     for nr in 0..6 {
         pair.a.push(pair.now, &pattern(nr * 800, if nr % 2 == 0 { 1000 } else { 600 })).unwrap();
@@ -310,12 +310,12 @@ fn a_path_that_got_narrower_costs_neither_a_timeout_nor_the_window() {
     assert!(pair.a.tcb().sending().window() >= before);
 }
 
-/// A peer that acknowledges the same octet for ever is sent what may replace the flight, and no more (RFC 5681
+/// A peer that acknowledges the same byte for ever is sent what may replace the flight, and no more (RFC 5681
 /// section 3.2, step 4).
 #[test]
 fn duplicates_that_are_made_up_let_no_more_out_than_was_in_flight() {
     let config =
-        TcpConfig { sack: false, send_buffer_octets: 400_000, recv_window_octets: 400_000, ..config() };
+        TcpConfig { sack: false, send_buffer_bytes: 400_000, recv_window_bytes: 400_000, ..config() };
     let mut pair = Pair::established(config, config);
     push(&mut pair, 150);
     pair.transmit();
@@ -331,5 +331,5 @@ fn duplicates_that_are_made_up_let_no_more_out_than_was_in_flight() {
     }
     assert_eq!(pair.a.counters.fast_retransmits, 1);
     let out = pair.a.tcb().sending().in_flight();
-    assert!(out > flight && out <= 2 * flight, "{out} octets are out, {flight} were");
+    assert!(out > flight && out <= 2 * flight, "{out} bytes are out, {flight} were");
 }

@@ -13,12 +13,12 @@ const ALL: [CongestionAlgorithm; 3] =
     [CongestionAlgorithm::NewReno, CongestionAlgorithm::Cubic, CongestionAlgorithm::Dctcp];
 
 fn config(congestion: CongestionAlgorithm) -> TcpConfig {
-    let octets = 400_000;
+    let bytes = 400_000;
     TcpConfig {
         congestion,
         ecn: EcnMode::Request,
-        send_buffer_octets: octets,
-        recv_window_octets: octets,
+        send_buffer_bytes: bytes,
+        recv_window_bytes: bytes,
         ..super::wire::config()
     }
 }
@@ -210,7 +210,7 @@ fn a_retransmission_that_is_lost_begins_the_round_anew() {
         assert!((1..=2).contains(&most.get()), "{congestion:?}: {}", most.get());
         // All that was in the network arrives in this round, so that as much leaves as the threshold says.
         let (left, ssthresh) = ((seen.get() - before) * EMSS, ssthresh(&pair) as usize);
-        assert!(left.abs_diff(ssthresh) <= 2 * EMSS, "{congestion:?}: {left} octets, {ssthresh}");
+        assert!(left.abs_diff(ssthresh) <= 2 * EMSS, "{congestion:?}: {left} bytes, {ssthresh}");
     }
 }
 

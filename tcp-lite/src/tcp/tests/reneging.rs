@@ -70,7 +70,7 @@ fn all_is_sent_again_at_a_timeout_where_the_oldest_segment_was_selectively_ackno
         pair.a.push(pair.now, &pattern(nr * SEGMENT, SEGMENT)).unwrap();
     }
     let _ = sent_now(&mut pair);
-    // Nonsense of a peer that names its frontier's next octets, and nothing more.
+    // Nonsense of a peer that names its frontier's next bytes, and nothing more.
     assert_eq!(hear(&mut pair, 2000, 0, Some((0, 3))), []);
     let timeout = pair.a.tcb().deadline().expect("a timer");
     pair.now = timeout;

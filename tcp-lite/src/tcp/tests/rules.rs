@@ -23,7 +23,7 @@ fn answer(pair: &mut Pair, packet: &Packet) -> Option<Packet> {
 }
 
 /// A million guesses of somebody who knows addresses and ports: sequence numbers all over the space, and in the window as
-/// often as chance has it, but for the one that is right; resets, SYNs, FINs, octets and acknowledgements.
+/// often as chance has it, but for the one that is right; resets, SYNs, FINs, bytes and acknowledgements.
 // Proves SEC-054: the connection is as it was, and answers at the rate of its challenges.
 #[test]
 fn a_million_blind_segments_change_nothing() {
@@ -50,7 +50,7 @@ fn a_million_blind_segments_change_nothing() {
     assert_eq!((pair.a.state(), pair.b.state()), (State::Established, State::Established));
     pair.a.push(pair.now, &pattern(0, 900)).unwrap();
     assert!(pair.run_until(Duration::from_secs(1), |pair| pair.b.frontier == 900));
-    assert_eq!((pair.b.read(), pair.b.seen.len()), (pattern(0, 900), 1), "nothing but its own octets");
+    assert_eq!((pair.b.read(), pair.b.seen.len()), (pattern(0, 900), 1), "nothing but its own bytes");
 }
 
 #[test]
@@ -84,16 +84,16 @@ proptest! {
             if closes > 1 { pair.b.close(pair.now); pair.run_for(Duration::from_millis(closes as u64)); }
         }
         for (options, seq, ack, flags, len, wait_ms) in segments {
-            let mut octets = vec![0; 20];
+            let mut bytes = vec![0; 20];
             let (rcv, snd) = (pair.b.birth.iss.0, pair.a.birth.iss.0);
-            octets[4..8].copy_from_slice(&rcv.wrapping_add(seq).to_be_bytes());
-            octets[8..12].copy_from_slice(&snd.wrapping_add(ack).to_be_bytes());
-            octets[12] = ((5 + options.len().div_ceil(4)) << 4) as u8;
-            octets[13] = flags;
-            octets[14..16].copy_from_slice(&(seq as u16).to_be_bytes());
-            octets.extend_from_slice(&options);
-            octets.resize(octets.len().div_ceil(4) * 4, 0);
-            let (header, _) = TcpHeader::parse(&octets).unwrap();
+            bytes[4..8].copy_from_slice(&rcv.wrapping_add(seq).to_be_bytes());
+            bytes[8..12].copy_from_slice(&snd.wrapping_add(ack).to_be_bytes());
+            bytes[12] = ((5 + options.len().div_ceil(4)) << 4) as u8;
+            bytes[13] = flags;
+            bytes[14..16].copy_from_slice(&(seq as u16).to_be_bytes());
+            bytes.extend_from_slice(&options);
+            bytes.resize(bytes.len().div_ceil(4) * 4, 0);
+            let (header, _) = TcpHeader::parse(&bytes).unwrap();
             let _ = pair.a.receive(pair.now, &Packet::new(header, vec![7; len]));
             pair.transmit();
             pair.run_for(Duration::from_millis(wait_ms));

@@ -45,7 +45,7 @@ fn a_fin_that_is_never_sent_times_out() {
 }
 
 #[test]
-fn octets_that_are_never_sent_time_out() {
+fn bytes_that_are_never_sent_time_out() {
     let mut pair = Pair::established(config(), config());
     pair.run_for(Duration::from_secs(30));
     pair.a.push(pair.now, &pattern(0, EMSS)).unwrap();
@@ -55,7 +55,7 @@ fn octets_that_are_never_sent_time_out() {
 /// What the port took before counts as sent. It times out once; what is to be sent again then has not been sent, so that
 /// no answer to it is missing: the RTO is not doubled again, and the path is not suspected though the peer is heard.
 #[test]
-fn octets_that_are_not_sent_again_time_out_and_neither_network_nor_path_is_blamed() {
+fn bytes_that_are_not_sent_again_time_out_and_neither_network_nor_path_is_blamed() {
     let mut pair = Pair::established(config(), config());
     pair.plan = Box::new(|_, _| vec![]);
     pair.a.push(pair.now, &pattern(0, EMSS)).unwrap();

@@ -5,7 +5,7 @@ use crate::tcp::State;
 use crate::tcp::header::Flags;
 use crate::{CloseReason, Duration, Keepalive, SendError, TcpConfig};
 
-/// A bare acknowledgement by `b` of `acked` octets, with this window field.
+/// A bare acknowledgement by `b` of `acked` bytes, with this window field.
 fn ack(pair: &Pair, acked: usize, window: u16) -> Packet {
     let (_, _, syn_ack) = pair.log.iter().find(|(_, side, _)| *side == Side::B).expect("a SYN-ACK").clone();
     let mut header = syn_ack.header;
@@ -19,7 +19,7 @@ fn ack(pair: &Pair, acked: usize, window: u16) -> Packet {
 
 /// `a` alone, its peer played by the test; windows are not scaled.
 fn alone() -> Pair {
-    let config = TcpConfig { recv_window_octets: 32 * 1024, ..config() };
+    let config = TcpConfig { recv_window_bytes: 32 * 1024, ..config() };
     let mut pair = Pair::established(config, config);
     pair.plan = Box::new(|_, _| vec![]);
     pair
@@ -123,7 +123,7 @@ fn a_small_segment_waits_for_no_acknowledgement() {
 
 #[test]
 fn a_peer_with_a_tiny_window_gets_everything_in_the_end() {
-    let tiny = TcpConfig { recv_window_octets: 700, ..config() };
+    let tiny = TcpConfig { recv_window_bytes: 700, ..config() };
     let mut pair = Pair::established(config(), tiny);
     for i in 0..6 {
         pair.a.push(pair.now, &pattern(i * 1000, 1000)).unwrap();
@@ -135,8 +135,8 @@ fn a_peer_with_a_tiny_window_gets_everything_in_the_end() {
 
 // Proves DDP-258.
 #[test]
-fn held_octets_close_the_window_and_release_opens_it() {
-    let small = TcpConfig { recv_window_octets: 4000, ..config() };
+fn held_bytes_close_the_window_and_release_opens_it() {
+    let small = TcpConfig { recv_window_bytes: 4000, ..config() };
     let mut pair = Pair::established(config(), small);
     pair.b.releases = false;
     let mut sent = 0;
@@ -162,7 +162,7 @@ fn held_octets_close_the_window_and_release_opens_it() {
 // Proves DDP-260.
 #[test]
 fn the_right_edge_never_moves_back() {
-    let mut pair = Pair::established(config(), TcpConfig { recv_window_octets: 5000, ..config() });
+    let mut pair = Pair::established(config(), TcpConfig { recv_window_bytes: 5000, ..config() });
     pair.b.releases = false;
     let mut n = 0_u64;
     pair.plan = Box::new(move |_, _| {
@@ -196,8 +196,8 @@ fn a_coalesced_segment_is_acknowledged_at_once() {
 }
 
 #[test]
-fn octets_beyond_the_window_are_not_taken() {
-    let mut pair = Pair::established(config(), TcpConfig { recv_window_octets: 1500, ..config() });
+fn bytes_beyond_the_window_are_not_taken() {
+    let mut pair = Pair::established(config(), TcpConfig { recv_window_bytes: 1500, ..config() });
     pair.a.push(pair.now, &[0]).unwrap();
     let mut packet = pair.a.transmit(pair.now).unwrap();
     packet.payload = pattern(0, 2000);
@@ -210,7 +210,7 @@ fn octets_beyond_the_window_are_not_taken() {
 
 #[test]
 fn a_full_send_buffer_says_when_it_takes_more() {
-    let mut pair = Pair::established(TcpConfig { send_buffer_octets: 4000, ..config() }, config());
+    let mut pair = Pair::established(TcpConfig { send_buffer_bytes: 4000, ..config() }, config());
     for i in 0..4 {
         pair.a.push(pair.now, &pattern(i * 1000, 1000)).unwrap();
     }
@@ -224,7 +224,7 @@ fn a_full_send_buffer_says_when_it_takes_more() {
 /// After a close nothing more can be sent, so there is nothing to be told.
 #[test]
 fn a_closed_send_buffer_does_not_say_that_it_takes_more() {
-    let mut pair = Pair::established(TcpConfig { send_buffer_octets: 4000, ..config() }, config());
+    let mut pair = Pair::established(TcpConfig { send_buffer_bytes: 4000, ..config() }, config());
     while pair.a.push(pair.now, &pattern(0, 1000)).is_ok() {}
     pair.a.close(pair.now);
     pair.run_for(Duration::from_millis(50));
@@ -234,7 +234,7 @@ fn a_closed_send_buffer_does_not_say_that_it_takes_more() {
 
 #[test]
 fn until_it_is_heard_it_says_so_once() {
-    let mut pair = Pair::established(TcpConfig { send_buffer_octets: 4000, ..config() }, config());
+    let mut pair = Pair::established(TcpConfig { send_buffer_bytes: 4000, ..config() }, config());
     pair.a.takes_writable = false;
     let fill = |pair: &mut Pair| {
         let mut taken = 0;
@@ -291,8 +291,8 @@ fn keepalive_finds_a_dead_peer_and_leaves_a_living_one() {
 }
 
 #[test]
-fn held_octets_close_the_window_and_released_ones_open_it() {
-    let mut pair = Pair::established(config(), TcpConfig { recv_window_octets: 4000, ..config() });
+fn held_bytes_close_the_window_and_released_ones_open_it() {
+    let mut pair = Pair::established(config(), TcpConfig { recv_window_bytes: 4000, ..config() });
     let mut held = 0;
     for i in 0..10 {
         let _ = pair.a.push(pair.now, &pattern(i * 1000, 1000));
@@ -331,7 +331,7 @@ fn a_connection_has_a_keepalive_of_its_own() {
 #[test]
 fn behind_the_peers_fin_no_window_is_announced_anew() {
     for closes in [false, true] {
-        let mut pair = Pair::established(config(), TcpConfig { recv_window_octets: 4000, ..config() });
+        let mut pair = Pair::established(config(), TcpConfig { recv_window_bytes: 4000, ..config() });
         for i in 0..3 {
             pair.a.push(pair.now, &pattern(i * 1000, 1000)).unwrap();
             pair.run_for(Duration::from_millis(60));
@@ -351,7 +351,7 @@ fn behind_the_peers_fin_no_window_is_announced_anew() {
 
 #[test]
 fn a_fin_beyond_the_window_is_not_taken() {
-    let mut pair = Pair::established(config(), TcpConfig { recv_window_octets: 1500, ..config() });
+    let mut pair = Pair::established(config(), TcpConfig { recv_window_bytes: 1500, ..config() });
     pair.a.push(pair.now, &[0]).unwrap();
     let mut packet = pair.a.transmit(pair.now).unwrap();
     packet.payload = pattern(0, 2000);

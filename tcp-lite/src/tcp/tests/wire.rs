@@ -69,7 +69,7 @@ pub(super) struct Host {
     /// The stream as handed up; `None`: not yet.
     pub(super) stream: Vec<Option<u8>>,
     pub(super) frontier: u64,
-    /// Octets handed up ahead of the frontier are released at once.
+    /// Bytes handed up ahead of the frontier are released at once.
     pub(super) releases: bool,
     /// Boundaries of first transmissions, by stream offset.
     pub(super) frozen: BTreeMap<u64, usize>,
@@ -79,7 +79,7 @@ pub(super) struct Host {
 }
 
 pub(super) fn config() -> TcpConfig {
-    TcpConfig { recv_window_octets: 64 * 1024, send_buffer_octets: 64 * 1024, ..TcpConfig::default() }
+    TcpConfig { recv_window_bytes: 64 * 1024, send_buffer_bytes: 64 * 1024, ..TcpConfig::default() }
 }
 
 pub(super) fn birth(iss: u32) -> Birth {
@@ -185,10 +185,10 @@ impl Host {
                     let (start, len) = (received.offset as usize, received.buf.len());
                     assert!(len > 0, "nothing was handed up");
                     self.stream.resize(self.stream.len().max(start + len), None);
-                    let mut octets = vec![0; len];
-                    received.buf.copy_to(0, &mut octets);
-                    for (at, octet) in octets.into_iter().enumerate() {
-                        assert_eq!(self.stream[start + at].replace(octet), None, "handed up twice");
+                    let mut bytes = vec![0; len];
+                    received.buf.copy_to(0, &mut bytes);
+                    for (at, byte) in bytes.into_iter().enumerate() {
+                        assert_eq!(self.stream[start + at].replace(byte), None, "handed up twice");
                     }
                     assert!(received.frontier >= self.frontier, "the frontier moved back");
                     self.frontier = received.frontier;
@@ -198,9 +198,9 @@ impl Host {
                         self.with(now, |tcb, ctx| tcb.release(ctx, len));
                     }
                 }
-                Event::Evict { octets, .. } => {
+                Event::Evict { bytes, .. } => {
                     self.reorder.on_ask_taken();
-                    self.asked.push(octets);
+                    self.asked.push(bytes);
                 }
             }
         }
@@ -217,7 +217,7 @@ impl Host {
 
     /// Everything handed up below the frontier.
     pub(super) fn read(&self) -> Vec<u8> {
-        self.stream[..self.frontier as usize].iter().map(|octet| octet.expect("below the frontier")).collect()
+        self.stream[..self.frontier as usize].iter().map(|byte| byte.expect("below the frontier")).collect()
     }
 
     pub(super) fn receive(&mut self, now: Instant, packet: &Packet) -> Verdict {
@@ -226,7 +226,7 @@ impl Host {
         self.with(now, |tcb, ctx| tcb.on_segment(ctx, &packet.header, packet.ecn, (buf, 1)))
     }
 
-    /// The next segment this host sends, through octets and back, and checked against all promises.
+    /// The next segment this host sends, through bytes and back, and checked against all promises.
     pub(super) fn transmit(&mut self, now: Instant) -> Option<Packet> {
         let transmission = self.with(now, |tcb, ctx| {
             let transmission = tcb.next_transmission(ctx)?;
@@ -235,19 +235,19 @@ impl Host {
             assert_eq!(again.header, transmission.header);
             Some(transmission)
         })?;
-        let mut octets = vec![0; transmission.header.emitted_len()];
-        transmission.header.emit(&mut octets);
-        let (header, len) = TcpHeader::parse(&octets).expect("own header");
-        assert_eq!(len, octets.len());
+        let mut bytes = vec![0; transmission.header.emitted_len()];
+        transmission.header.emit(&mut bytes);
+        let (header, len) = TcpHeader::parse(&bytes).expect("own header");
+        assert_eq!(len, bytes.len());
         assert_eq!(header, transmission.header);
         let mut payload = Vec::new();
         if let Some(carried) = transmission.payload {
             payload.extend_from_slice(match carried {
-                Payload::Segment(key) => self.segments.octets(key),
+                Payload::Segment(key) => self.segments.bytes(key),
                 Payload::Probe(key) => self.searches.buf(key).expect("a payload").head(),
             });
             assert!(
-                octets.len() - 20 + payload.len() <= usize::from(MSS),
+                bytes.len() - 20 + payload.len() <= usize::from(MSS),
                 "options and payload exceed the MSS"
             );
             let offset = header.seq.0.wrapping_sub(self.birth.iss.0).wrapping_sub(1) as u32;
@@ -267,16 +267,16 @@ impl Host {
         Some(Packet { header, payload, ecn: transmission.ecn })
     }
 
-    /// Queues one segment with these octets.
-    pub(super) fn push(&mut self, now: Instant, octets: &[u8]) -> Result<(), SendError> {
+    /// Queues one segment with these bytes.
+    pub(super) fn push(&mut self, now: Instant, bytes: &[u8]) -> Result<(), SendError> {
         self.with(now, |tcb, ctx| {
             let (page, emss) = tcb.segment(ctx)?;
-            assert!(octets.len() <= emss);
-            ctx.segments.room(page)[..octets.len()].copy_from_slice(octets);
-            match octets.len() {
+            assert!(bytes.len() <= emss);
+            ctx.segments.room(page)[..bytes.len()].copy_from_slice(bytes);
+            match bytes.len() {
                 0 => tcb.close_page(ctx),
-                octets => {
-                    tcb.push(ctx, octets);
+                bytes => {
+                    tcb.push(ctx, bytes);
                     tcb.on_pushed(ctx);
                 }
             }
@@ -476,7 +476,7 @@ impl Pair {
     }
 }
 
-/// `len` octets, none like its neighbours, beginning with that of stream offset `from`.
+/// `len` bytes, none like its neighbours, beginning with that of stream offset `from`.
 pub(super) fn pattern(from: usize, len: usize) -> Vec<u8> {
     (from..from + len).map(|at| (at.wrapping_mul(2_654_435_761) >> 13) as u8).collect()
 }

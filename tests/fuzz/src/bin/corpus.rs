@@ -12,7 +12,7 @@ use fuzz::target::{ALL, Target};
 const NAME: usize = 12;
 
 const USAGE: &str = "\
-corpus list                                  the targets, with the octets of their longest inputs
+corpus list                                  the targets, with the bytes of their longest inputs
 corpus unpack TARGET FOLDER                  writes a target's archive as files
 corpus pack TARGET FOLDER                    makes it of the files of a folder, and of its entries named by hand
 corpus keep TARGET NAME FILE                 puts an input that broke a rule into it, under a name that says what it was
@@ -23,7 +23,7 @@ fn main() -> io::Result<()> {
     let words: Vec<String> = std::env::args().skip(1).collect();
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     match words[..] {
-        ["list"] => ALL.iter().for_each(|target| println!("{} {}", target.name, target.max_octets)),
+        ["list"] => ALL.iter().for_each(|target| println!("{} {}", target.name, target.max_bytes)),
         ["unpack", target, folder] => unpack_to(&named(target)?, Path::new(folder))?,
         ["pack", target, folder] => pack_from(&named(target)?, Path::new(folder))?,
         ["keep", target, name, file] => {
@@ -90,7 +90,7 @@ fn archive(target: &Target) -> PathBuf {
 
 fn read(target: &Target) -> io::Result<Corpus> {
     match fs::read(archive(target)) {
-        Ok(octets) => unpack(&octets).ok_or_else(|| io::Error::other("no archive")),
+        Ok(bytes) => unpack(&bytes).ok_or_else(|| io::Error::other("no archive")),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Corpus::new()),
         Err(error) => Err(error),
     }
@@ -136,7 +136,7 @@ const HEAD: &str = "\
 By `scripts/fuzz`, which adds to it: processor time and executions of all runs, and what the corpus reaches (edges of the
 control flow in `dp`, `tcp-lite`, `iwarp` and smoltcp, in a build without AddressSanitizer) and holds.
 
-| target | CPU seconds | executions | under AddressSanitizer | edges | inputs | octets |
+| target | CPU seconds | executions | under AddressSanitizer | edges | inputs | bytes |
 |---|---|---|---|---|---|---|
 ";
 
@@ -175,7 +175,7 @@ fn record(target: &Target, build: &str, cpu_seconds: u64, edges: u64, growth: &G
         };
         if other.name == target.name {
             let corpus = read(other)?;
-            let octets: usize = corpus.values().map(Vec::len).sum();
+            let bytes: usize = corpus.values().map(Vec::len).sum();
             cells = vec![
                 cells[0] + cpu_seconds,
                 cells[1] + executions,
@@ -183,11 +183,11 @@ fn record(target: &Target, build: &str, cpu_seconds: u64, edges: u64, growth: &G
                 // The sanitizer's own checks are edges, too: one build alone can be compared with itself.
                 if build == "asan" { cells[3] } else { edges },
                 corpus.len() as u64,
-                octets as u64,
+                bytes as u64,
             ];
             println!(
-                "{}: {cpu_seconds} CPU seconds, {executions} executions ({build}), {edges} edges, corpus {} inputs of {octets} \
-                 octets; in all {} CPU seconds, {} executions",
+                "{}: {cpu_seconds} CPU seconds, {executions} executions ({build}), {edges} edges, corpus {} inputs of {bytes} \
+                 bytes; in all {} CPU seconds, {} executions",
                 target.name, cells[4], cells[0], cells[1],
             );
         }

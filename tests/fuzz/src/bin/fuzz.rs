@@ -12,6 +12,6 @@ fn target() -> Target {
     fuzz::named(&name).unwrap_or_else(|| panic!("no target {name}"))
 }
 
-libfuzzer_sys::fuzz_target!(|octets: &[u8]| {
-    (TARGET.get_or_init(target).run)(octets);
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
+    (TARGET.get_or_init(target).run)(bytes);
 });

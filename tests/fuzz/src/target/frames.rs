@@ -42,10 +42,10 @@ struct Run {
 }
 
 /// One input.
-pub fn run(octets: &[u8]) {
-    let mut input = Input::new(octets);
+pub fn run(bytes: &[u8]) {
+    let mut input = Input::new(bytes);
     let tcp = TcpConfig {
-        recv_window_octets: input.pick(&[16_384, 65_535, 1 << 20]),
+        recv_window_bytes: input.pick(&[16_384, 65_535, 1 << 20]),
         syn_retries: 2,
         time_wait: Duration::from_secs(2),
         keepalive_idle: input.one_in(4).then_some(Duration::from_secs(30)),
@@ -150,18 +150,18 @@ impl Run {
         match input.below(12) {
             0 => {
                 let ethertype = input.pick(&[[0x08, 0], [0x86, 0xdd], [0x08, 0x06], [0x81, 0], [0x88, 0xcc]]);
-                packet::raw(&self.ends, ethertype, input.octets(120))
+                packet::raw(&self.ends, ethertype, input.bytes(120))
             }
             1 => self.arp(input),
             2 => {
-                let (protocol, options) = (input.pick(&[1, 6, 17, 2, 4, 41]), input.octets(12));
+                let (protocol, options) = (input.pick(&[1, 6, 17, 2, 4, 41]), input.bytes(12));
                 let fragment = if input.one_in(4) { input.u16() } else { 0 };
                 let header = Ipv4 { tos: input.u8(), id: 1, fragment, ttl: input.u8(), protocol };
-                packet::ipv4(&self.ends, header, options, input.octets(120))
+                packet::ipv4(&self.ends, header, options, input.bytes(120))
             }
             3 => {
                 let next = input.pick(&[0, 6, 43, 44, 58, 60, 59, 17, 50]);
-                packet::ipv6(&self.ends, input.u8(), next, input.u8(), input.octets(120))
+                packet::ipv6(&self.ends, input.u8(), next, input.u8(), input.bytes(120))
             }
             4..=6 => self.tcp(input),
             7 => self.icmp(input),
@@ -201,13 +201,13 @@ impl Run {
             0..=159 => flag::SYN,
             flags => flags & 0x3f,
         };
-        let options = input.octets(40);
+        let options = input.bytes(40);
         segment.extend([((20 + options.len()).div_ceil(4) as u8) << 4, flags]);
         segment.extend(input.u16().to_be_bytes());
         segment.extend([0; 4]);
         segment.extend(options);
         segment.resize(segment.len().next_multiple_of(4), 0);
-        segment.extend(input.octets(60));
+        segment.extend(input.bytes(60));
         self.ip(input.one_in(2), [protocol::TCP; 2], 64, &segment)
     }
 
@@ -230,7 +230,7 @@ impl Run {
                 let echo =
                     tcp.options(frame).find(|(kind, _)| *kind == 8).map_or(&[0; 4][..], |(_, v)| &v[..4]);
                 segment.extend([&[8, 10, 0, 0, 0, 9][..], echo, &[1, 1]].concat());
-                segment.extend(input.octets(40));
+                segment.extend(input.bytes(40));
                 self.ip(tcp.ipv6, [protocol::TCP; 2], 64, &segment)
             }
             _ => Vec::new(),
@@ -254,7 +254,7 @@ impl Run {
             message.extend(target);
             message.extend([input.pick(&[1, 2]), input.pick(&[1, 1, 0, 2])]);
             message.extend(self.ends.macs[0]);
-            message.extend(input.octets(24));
+            message.extend(input.bytes(24));
         } else {
             self.quote(input, &mut message);
         }
@@ -266,7 +266,7 @@ impl Run {
             let quoted = &self.heard[ETHERNET..];
             message.extend(&quoted[..quoted.len().min(20 + input.below(100))]);
         } else {
-            message.extend(input.octets(100));
+            message.extend(input.bytes(100));
         }
     }
 
@@ -274,19 +274,19 @@ impl Run {
         let back = input.below(4);
         let packet = self.came.iter().rev().nth(back).filter(|frame| frame.len() > ETHERNET + 20);
         let packet = packet.cloned().unwrap_or_else(|| self.tcp(input));
-        let (id, at, octets) = (input.below(4) as u16, input.below(128), input.below(128));
-        packet::fragment(&packet, id, at, octets, input.one_in(2)).unwrap_or(packet)
+        let (id, at, bytes) = (input.below(4) as u16, input.below(128), input.below(128));
+        packet::fragment(&packet, id, at, bytes, input.one_in(2)).unwrap_or(packet)
     }
 
-    /// Some octets are others; the frame ends earlier; and the checksums are made to fit that, or not.
+    /// Some bytes are others; the frame ends earlier; and the checksums are made to fit that, or not.
     fn deform(&self, input: &mut Input<'_>, frame: &mut Vec<u8>) {
         if !input.one_in(3) {
             return;
         }
         for _ in 0..input.below(4) {
-            let (at, octet) = (input.below(96), input.u8());
+            let (at, byte) = (input.below(96), input.u8());
             if let Some(place) = frame.get_mut(at) {
-                *place = octet;
+                *place = byte;
             }
         }
         if input.one_in(4) {

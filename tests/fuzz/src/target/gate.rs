@@ -88,7 +88,7 @@ impl Port for Gate {
             pass.extend(gate.released.drain(..count));
             while gate.to_hold > 0 && frames.first().is_some_and(|frame| frame.len() > HEADERS) {
                 gate.to_hold -= 1;
-                trace(format_args!("{now_us} held back: {} octets", frames[0].len()));
+                trace(format_args!("{now_us} held back: {} bytes", frames[0].len()));
                 gate.held.push(frames.remove(0));
                 taken += 1;
             }

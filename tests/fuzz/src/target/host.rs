@@ -8,9 +8,9 @@ use tcp_lite::{AddressProbing, Instant, Limits, Stack, StackConfig, StackUsage, 
 use super::packet::{ETHERNET, Ends, Shown, is_sound, protocol};
 use super::trace;
 
-/// Packet buffers of the stack, and octets of each.
+/// Packet buffers of the stack, and bytes of each.
 const BUFFERS: usize = 32;
-const BUFFER_OCTETS: usize = 1600;
+const BUFFER_BYTES: usize = 1600;
 
 /// Turns that a rest may take: beyond it the stack asks for turns with nothing to do.
 const REST_TURNS: usize = 20_000;
@@ -18,7 +18,7 @@ const REST_TURNS: usize = 20_000;
 thread_local! {
     /// Kept from one execution to the next: each gives back what it took, or fails, so that all that a buffer brings along are bytes
     /// that nobody may read before they are written.
-    static POOL: Mempool = Mempool::heap("fuzz", BUFFERS, BUFFER_OCTETS);
+    static POOL: Mempool = Mempool::heap("fuzz", BUFFERS, BUFFER_BYTES);
 }
 
 /// From the far end to the stack.
@@ -73,14 +73,14 @@ impl Host {
     }
 
     /// A frame arrives, in buffers that end at `cuts`. Where no buffer is free it is lost, as it is at a device.
-    pub(super) fn deliver(&mut self, octets: &[u8], cuts: &[usize], checksum: Checksum) {
-        let mut ends: Vec<usize> = cuts.iter().map(|cut| cut % (octets.len() + 1)).collect();
-        ends.push(octets.len());
+    pub(super) fn deliver(&mut self, bytes: &[u8], cuts: &[usize], checksum: Checksum) {
+        let mut ends: Vec<usize> = cuts.iter().map(|cut| cut % (bytes.len() + 1)).collect();
+        ends.push(bytes.len());
         ends.sort_unstable();
         let mut from = 0;
         let mut chain: Option<Mbuf> = None;
         for end in ends {
-            for piece in octets[from..end].chunks(BUFFER_OCTETS).chain((from == end).then_some(&[][..])) {
+            for piece in bytes[from..end].chunks(BUFFER_BYTES).chain((from == end).then_some(&[][..])) {
                 let Some(mut buf) = self.pool.alloc() else { return };
                 assert!(buf.append_slice(piece));
                 match &mut chain {
@@ -92,7 +92,7 @@ impl Host {
         }
         let Some(mut frame) = chain else { return };
         frame.set_rx_checksum(checksum);
-        trace(format_args!("{} in  {} {checksum:?}", self.now_us, Shown(octets)));
+        trace(format_args!("{} in  {} {checksum:?}", self.now_us, Shown(bytes)));
         self.stack.input(self.now(), frame);
         self.assert_invariants();
     }
@@ -109,8 +109,8 @@ impl Host {
         let mut frames = Vec::new();
         loop {
             let more = self.stack.transmit(now, &mut self.out);
-            let octets_of = |frame: Mbuf| frame.segments().flatten().copied().collect::<Vec<u8>>();
-            frames.extend(self.out.drain(..).map(octets_of));
+            let bytes_of = |frame: Mbuf| frame.segments().flatten().copied().collect::<Vec<u8>>();
+            frames.extend(self.out.drain(..).map(bytes_of));
             if !more {
                 break;
             }
@@ -122,7 +122,7 @@ impl Host {
 
     fn check(&self, frame: &[u8]) {
         trace(format_args!("{} out {}", self.now_us, Shown(frame)));
-        assert!(frame.len() <= ETHERNET + usize::from(self.mtu), "a frame of {} octets", frame.len());
+        assert!(frame.len() <= ETHERNET + usize::from(self.mtu), "a frame of {} bytes", frame.len());
         assert!(is_sound(frame), "a bad checksum: {frame:02x?}");
         assert_eq!(frame[6..12], ENDS.macs[1], "from another Ethernet address");
         let ours_by_tcp = frame.get(12..14) == Some(&[8, 0]) && frame[ETHERNET + 9] == protocol::TCP;

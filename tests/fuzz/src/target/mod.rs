@@ -30,16 +30,16 @@ pub struct Target {
     /// Where a rule is broken.
     pub run: fn(&[u8]),
     /// The longest input that is tried.
-    pub max_octets: usize,
+    pub max_bytes: usize,
 }
 
 /// All of them.
 pub const ALL: &[Target] = &[
-    Target { name: "frames", run: frames::run, max_octets: 1024 },
-    Target { name: "connection", run: connection::run, max_octets: 768 },
-    Target { name: "startup", run: startup::run, max_octets: 512 },
-    Target { name: "stream", run: stream::run, max_octets: 768 },
-    Target { name: "verbs", run: verbs::run, max_octets: 1024 },
+    Target { name: "frames", run: frames::run, max_bytes: 1024 },
+    Target { name: "connection", run: connection::run, max_bytes: 768 },
+    Target { name: "startup", run: startup::run, max_bytes: 512 },
+    Target { name: "stream", run: stream::run, max_bytes: 768 },
+    Target { name: "verbs", run: verbs::run, max_bytes: 1024 },
 ];
 
 /// The target of this name.

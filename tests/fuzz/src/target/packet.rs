@@ -4,7 +4,7 @@ use smoltcp::wire::checksum;
 
 use crate::sim::packet::parse;
 
-/// Octets of an Ethernet header.
+/// Bytes of an Ethernet header.
 pub(super) const ETHERNET: usize = 14;
 /// Bytes of a TCP header without options.
 pub(super) const TCP_BYTES: usize = 20;
@@ -56,16 +56,16 @@ pub(super) fn raw(ends: &Ends, ethertype: [u8; 2], payload: &[u8]) -> Vec<u8> {
 /// An IPv4 packet; `options` are padded to a multiple of four.
 pub(super) fn ipv4(ends: &Ends, header: Ipv4, options: &[u8], payload: &[u8]) -> Vec<u8> {
     let mut frame = ethernet(ends, [0x08, 0]);
-    let octets = 20 + options.len().min(40).next_multiple_of(4);
-    frame.extend([0x40 | (octets / 4) as u8, header.tos]);
-    frame.extend(((octets + payload.len()) as u16).to_be_bytes());
+    let bytes = 20 + options.len().min(40).next_multiple_of(4);
+    frame.extend([0x40 | (bytes / 4) as u8, header.tos]);
+    frame.extend(((bytes + payload.len()) as u16).to_be_bytes());
     frame.extend(header.id.to_be_bytes());
     frame.extend(header.fragment.to_be_bytes());
     frame.extend([header.ttl, header.protocol, 0, 0]);
     frame.extend(ends.v4[0]);
     frame.extend(ends.v4[1]);
     frame.extend(&options[..options.len().min(40)]);
-    frame.resize(ETHERNET + octets, 0);
+    frame.resize(ETHERNET + bytes, 0);
     frame.extend(payload);
     finish(&mut frame);
     frame
@@ -84,12 +84,12 @@ pub(super) fn ipv6(ends: &Ends, class: u8, next: u8, hop_limit: u8, payload: &[u
     frame
 }
 
-/// A piece of `packet`'s payload as a fragment: `at` and `octets` count from behind the IP header.
-pub(super) fn fragment(packet: &[u8], id: u16, at: usize, octets: usize, more: bool) -> Option<Vec<u8>> {
+/// A piece of `packet`'s payload as a fragment: `at` and `bytes` count from behind the IP header.
+pub(super) fn fragment(packet: &[u8], id: u16, at: usize, bytes: usize, more: bool) -> Option<Vec<u8>> {
     let offset = at / 8 * 8;
     let cut = |payload: &[u8]| -> Option<Vec<u8>> {
         let payload = payload.get(offset..)?;
-        Some(payload[..octets.min(payload.len())].to_vec())
+        Some(payload[..bytes.min(payload.len())].to_vec())
     };
     let mut frame;
     match packet.get(12..14)? {

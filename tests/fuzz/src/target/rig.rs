@@ -83,15 +83,15 @@ pub(super) const LIMITS: Limits = Limits {
     neighbors: 4,
     path_mtu_searches: 2,
     tx_segments: 64,
-    out_of_order_octets: 1 << 20,
+    out_of_order_bytes: 1 << 20,
     events: 64,
 };
 
 /// What an engine may hold.
 pub(super) fn small(config: &mut EngineConfig) {
     config.stack.limits = LIMITS;
-    config.stack.tcp.recv_window_octets = 1 << 16;
-    config.stack.tcp.send_buffer_octets = 1 << 16;
+    config.stack.tcp.recv_window_bytes = 1 << 16;
+    config.stack.tcp.send_buffer_bytes = 1 << 16;
 }
 
 /// An engine, which asks for CRCs or does not, and its peer.

@@ -45,7 +45,7 @@ fn send(session: &mut Session, request: &AtomicRequest) {
 fn response(session: &mut Session, id: u32) -> Result<u64, Stop> {
     let segment = session.expect(opcode::ATOMIC_RESPONSE)?;
     let Some((told, value)) = decode_response(segment.payload()) else {
-        return deviates(format!("an Atomic Response of {} octets", segment.payload().len()));
+        return deviates(format!("an Atomic Response of {} bytes", segment.payload().len()));
     };
     require(!segment.is_tagged() && segment.qn() == 3 && told == id, || {
         format!("{}, identifier {told:x}, expected {id:x}", describe::segment(&segment))
@@ -53,7 +53,7 @@ fn response(session: &mut Session, id: u32) -> Result<u64, Stop> {
     Ok(value)
 }
 
-/// The memory's octets of a value, in the byte order of the machine that the target runs on.
+/// The memory's bytes of a value, in the byte order of the machine that the target runs on.
 fn in_memory(value: u64, little_endian: bool) -> [u8; 8] {
     if little_endian { value.to_le_bytes() } else { value.to_be_bytes() }
 }
@@ -62,8 +62,8 @@ fn in_memory(value: u64, little_endian: bool) -> [u8; 8] {
 fn byte_order(session: &mut Session, region: Region) -> Result<bool, Stop> {
     send(session, &AtomicRequest::fetch_add(1, region.stag, region.to, 0, 0));
     let value = response(session, 1)?;
-    let octets = pattern(0, 8);
-    match (octets == value.to_le_bytes(), octets == value.to_be_bytes()) {
+    let bytes = pattern(0, 8);
+    match (bytes == value.to_le_bytes(), bytes == value.to_be_bytes()) {
         (true, _) => Ok(true),
         (_, true) => Ok(false),
         _ => deviates(format!("{value:016x} is the original value in no byte order")),
@@ -96,7 +96,7 @@ fn refused(p: &Probe, codes: &[Code], make: impl FnOnce(Region) -> AtomicRequest
     p.report(session)?.expect_untouched()
 }
 
-fn octets_refused(p: &Probe, codes: &[Code], make: impl FnOnce(Segment) -> Segment) -> Check {
+fn bytes_refused(p: &Probe, codes: &[Code], make: impl FnOnce(Segment) -> Segment) -> Check {
     let (mut session, region) = stage(p)?;
     let request = AtomicRequest::fetch_add(9, region.stag, region.to, 1, 0);
     let segment = segment_of(&mut session, &request);
@@ -254,7 +254,7 @@ pub(super) const CASES: &[Case] = &[
             let found = response(&mut session, 1)?;
             require(found == 0, || format!("FetchAdd behind a Write of zeros found {found}"))?;
             let after = session.expect_read(region.to, 8)?;
-            let sum: u32 = after.iter().map(|octet| u32::from(*octet)).sum();
+            let sum: u32 = after.iter().map(|byte| u32::from(*byte)).sum();
             require(sum == 1, || format!("behind FetchAdd {after:02x?} was read"))
         },
     },
@@ -313,7 +313,7 @@ pub(super) const CASES: &[Case] = &[
         name: "atomic-offset-wraps",
         rows: &["EXT-152"],
         side: Side::Any,
-        about: "an atomic on the last eight octets of all: Terminate 0/1/04 (or 0/1/01)",
+        about: "an atomic on the last eight bytes of all: Terminate 0/1/04 (or 0/1/01)",
         run: |p| {
             refused(p, &[PROTECTION_WRAP, PROTECTION_BOUNDS], |r| {
                 AtomicRequest::fetch_add(1, r.stag, u64::MAX - 7, 1, 0)
@@ -338,11 +338,11 @@ pub(super) const CASES: &[Case] = &[
         name: "atomic-request-short",
         rows: &[],
         side: Side::Any,
-        about: "an Atomic Request of 51 octets: an error, nothing changes",
+        about: "an Atomic Request of 51 bytes: an error, nothing changes",
         run: |p| {
-            octets_refused(p, ANY_OPERATION, |segment| {
-                let length = segment.octets.len();
-                Segment { octets: segment.octets[..length - 1].to_vec() }
+            bytes_refused(p, ANY_OPERATION, |segment| {
+                let length = segment.bytes.len();
+                Segment { bytes: segment.bytes[..length - 1].to_vec() }
             })
         },
     },
@@ -350,10 +350,10 @@ pub(super) const CASES: &[Case] = &[
         name: "atomic-request-long",
         rows: &[],
         side: Side::Any,
-        about: "an Atomic Request of 53 octets: an error, nothing changes",
+        about: "an Atomic Request of 53 bytes: an error, nothing changes",
         run: |p| {
             let codes = [ANY_OPERATION, &[UNTAGGED_TOO_LONG]].concat();
-            octets_refused(p, &codes, |segment| Segment { octets: [segment.octets, vec![0]].concat() })
+            bytes_refused(p, &codes, |segment| Segment { bytes: [segment.bytes, vec![0]].concat() })
         },
     },
     Case {
@@ -361,7 +361,7 @@ pub(super) const CASES: &[Case] = &[
         rows: &["EXT-151"],
         side: Side::Any,
         about: "RDMAP version 3: Terminate 0/2/05, nothing changes",
-        run: |p| octets_refused(p, &[OPERATION_VERSION], |segment| segment.rdmap(0xca)),
+        run: |p| bytes_refused(p, &[OPERATION_VERSION], |segment| segment.rdmap(0xca)),
     },
     Case {
         name: "atomic-response-unasked",
@@ -390,7 +390,7 @@ pub(super) const CASES: &[Case] = &[
         name: "does-fetch-add",
         rows: &["EXT-024", "EXT-063", "EXT-065", "EXT-078", "EXT-080", "EXT-082", "EXT-087", "EXT-169"],
         side: Side::Any,
-        about: "FetchAdd of the target: 52 octets on queue 1, unused fields as the text has them; our response completes it",
+        about: "FetchAdd of the target: 52 bytes on queue 1, unused fields as the text has them; our response completes it",
         run: |p| {
             does(p, "f", |id| {
                 let plain = AtomicRequest::fetch_add(id, STAG, TO, 1, 0);
@@ -403,7 +403,7 @@ pub(super) const CASES: &[Case] = &[
         name: "does-cmp-swap",
         rows: &["EXT-024", "EXT-063", "EXT-065", "EXT-082", "EXT-087", "EXT-169"],
         side: Side::Any,
-        about: "CmpSwap of the target: 52 octets on queue 1; our response completes it",
+        about: "CmpSwap of the target: 52 bytes on queue 1; our response completes it",
         run: |p| does(p, "c", |id| vec![AtomicRequest::cmp_swap(id, STAG, TO, 0, 1)]),
     },
 ];
@@ -422,7 +422,7 @@ fn does(p: &Probe, operation: &str, wanted: impl FnOnce(u32) -> Vec<AtomicReques
     require(place == (false, true, 1, 0, 0) && payload.len() == 52, || {
         format!("got {}", describe::segment(&segment))
     })?;
-    let id = payload[4..8].iter().fold(0, |id, octet| id << 8 | u32::from(*octet));
+    let id = payload[4..8].iter().fold(0, |id, byte| id << 8 | u32::from(*byte));
     require(wanted(id).iter().any(|request| request.encode() == payload), || {
         format!("fields {}", describe::hex(payload))
     })?;

@@ -50,8 +50,8 @@ pub(super) const CASES: &[Case] = &[
         run: |p| {
             let mut session = p.stage("recv=2x16")?;
             session.ping()?;
-            let octets = session.frame_of(&Segment::send(1, b"cut"), Fault::default());
-            session.send_octets(&octets[..octets.len() - 3], "a Send but for its last three octets");
+            let bytes = session.frame_of(&Segment::send(1, b"cut"), Fault::default());
+            session.send_bytes(&bytes[..bytes.len() - 3], "a Send but for its last three bytes");
             session.finish();
             loop {
                 match session.receive() {
@@ -74,7 +74,7 @@ pub(super) const CASES: &[Case] = &[
             let request = session.read_request(region.stag, region.to, 4096);
             session.send(&request);
             let _ = session.receive();
-            // With octets unread the socket is closed by RST.
+            // With bytes unread the socket is closed by RST.
             drop(session);
             let end = p.report_of_last()?.end;
             require(end != "open", || "the target saw no end".into())
@@ -88,17 +88,17 @@ pub(super) const CASES: &[Case] = &[
         run: |p| {
             let mut session = p.stage("recv=1x16 then=s20000,s4 close")?;
             session.send_message(b"go");
-            let mut octets = 0;
+            let mut bytes = 0;
             loop {
                 match session.receive() {
                     Got::Segment(segment) if segment.opcode() == opcode::SEND => {
-                        octets += segment.payload().len()
+                        bytes += segment.payload().len()
                     }
                     Got::End(End::Fin) => break,
                     other => return deviates(format!("expected Sends and FIN, got {other}")),
                 }
             }
-            require(octets == 20_004, || format!("{octets} octets of 20004 came before FIN"))
+            require(bytes == 20_004, || format!("{bytes} bytes of 20004 came before FIN"))
         },
     },
     Case {

@@ -24,21 +24,21 @@ fn ping_segment(session: &mut Session) -> (u32, Segment) {
     (msn, Segment::read_request(msn, &read))
 }
 
-/// The octets of three FPDUs in pieces of `size` octets.
+/// The bytes of three FPDUs in pieces of `size` bytes.
 fn split(p: &Probe, size: usize) -> Check {
     let mut session = running(p)?;
     let mut msns = Vec::new();
-    let mut octets = Vec::new();
+    let mut bytes = Vec::new();
     for _ in 0..3 {
         let (msn, segment) = ping_segment(&mut session);
         msns.push(msn);
-        octets.extend(session.frame_of(&segment, Fault::default()));
+        bytes.extend(session.frame_of(&segment, Fault::default()));
     }
     if session.peer_ird.is_some_and(|ird| ird < 3) {
         return not_applicable("the endpoint serves fewer than three Reads");
     }
-    for piece in octets.chunks(size) {
-        session.send_octets(piece, "a piece of three Reads of no octets");
+    for piece in bytes.chunks(size) {
+        session.send_bytes(piece, "a piece of three Reads of no bytes");
         // Else TCP may put them together again.
         std::thread::sleep(std::time::Duration::from_micros(300));
     }
@@ -55,10 +55,10 @@ fn bad(p: &Probe, fault: Fault) -> Check {
 
 pub(super) const CASES: &[Case] = &[
     Case {
-        name: "fpdu-octet-by-octet",
+        name: "fpdu-byte-by-byte",
         rows: &["MPA-017", "MPA-075", "MPA-123", "MPA-133", "MPA-280", "DDP-032"],
         side: Side::Any,
-        about: "FPDUs in TCP segments of one octet are taken",
+        about: "FPDUs in TCP segments of one byte are taken",
         run: |p| split(p, 1),
     },
     Case {
@@ -76,11 +76,11 @@ pub(super) const CASES: &[Case] = &[
         run: |p| {
             let mut session = running(p)?;
             let (msn, segment) = ping_segment(&mut session);
-            let octets = session.frame_of(&segment, Fault::default());
-            let (front, crc) = octets.split_at(octets.len() - 4);
-            session.send_octets(front, "a Read of no octets but for its CRC");
+            let bytes = session.frame_of(&segment, Fault::default());
+            let (front, crc) = bytes.split_at(bytes.len() - 4);
+            session.send_bytes(front, "a Read of no bytes but for its CRC");
             session.expect_silence()?;
-            session.send_octets(crc, "the CRC");
+            session.send_bytes(crc, "the CRC");
             session.expect_pong(msn)
         },
     },
@@ -92,10 +92,10 @@ pub(super) const CASES: &[Case] = &[
         run: |p| {
             let mut session = running(p)?;
             let (msn, segment) = ping_segment(&mut session);
-            let octets = session.frame_of(&segment, Fault::default());
-            session.send_octets(&octets[..1], "the first octet of a Read of no octets");
+            let bytes = session.frame_of(&segment, Fault::default());
+            session.send_bytes(&bytes[..1], "the first byte of a Read of no bytes");
             std::thread::sleep(std::time::Duration::from_millis(5));
-            session.send_octets(&octets[1..], "the others");
+            session.send_bytes(&bytes[1..], "the others");
             session.expect_pong(msn)
         },
     },
@@ -115,11 +115,11 @@ pub(super) const CASES: &[Case] = &[
             let mut session = p.stage("mr=64:rw")?;
             let region = session.region(0)?;
             for length in 1..=8 {
-                let octets: Vec<u8> = (0..length).map(|n| 0xa0 + n).collect();
-                session.send(&Segment::write(region.stag, region.to, &octets));
+                let bytes: Vec<u8> = (0..length).map(|n| 0xa0 + n).collect();
+                session.send(&Segment::write(region.stag, region.to, &bytes));
                 let back = session.read(region.stag, region.to, u32::from(length))?;
-                if back != octets {
-                    return deviates(format!("{length} octets written, {back:02x?} read"));
+                if back != bytes {
+                    return deviates(format!("{length} bytes written, {back:02x?} read"));
                 }
             }
             Ok(())
@@ -132,7 +132,7 @@ pub(super) const CASES: &[Case] = &[
         about: "what is in the pad is not looked at, but covered by the CRC",
         run: |p| {
             let mut session = p.stage("recv=1x16")?;
-            // 18 octets of header take no pad; with one of payload it is three.
+            // 18 bytes of header take no pad; with one of payload it is three.
             let msn = session.next_msn(0);
             session.send_faulty(&Segment::send(msn, &[0x11]), Fault { pad: 0xff, ..Fault::default() });
             session.ping()?;
@@ -154,7 +154,7 @@ pub(super) const CASES: &[Case] = &[
             );
             let back = session.read(region.stag, region.to, 16)?;
             if back[0] != 0xee || back[1..] != before[1..] {
-                return deviates(format!("one octet written, {back:02x?} read"));
+                return deviates(format!("one byte written, {back:02x?} read"));
             }
             Ok(())
         },
@@ -177,7 +177,7 @@ pub(super) const CASES: &[Case] = &[
         name: "fpdu-length-short-of-true",
         rows: &["MPA-096", "MPA-126"],
         side: Side::Any,
-        about: "ULPDU_Length four octets short of the truth: the CRC is not where it should be, Terminate 2/0/02",
+        about: "ULPDU_Length four bytes short of the truth: the CRC is not where it should be, Terminate 2/0/02",
         run: |p| bad(p, Fault { length: Some(42), ..Fault::default() }),
     },
     Case {
@@ -198,7 +198,7 @@ pub(super) const CASES: &[Case] = &[
             );
             let good =
                 session.frame_of(&Segment::write(region.stag, region.to + 8, b"late"), Fault::default());
-            session.send_octets(&[bad, good].concat(), "a Write with a bad CRC | a good one");
+            session.send_bytes(&[bad, good].concat(), "a Write with a bad CRC | a good one");
             session.expect_terminate(&[LLP_CRC])?;
             p.report(session)?.expect_untouched()
         },
@@ -218,13 +218,13 @@ pub(super) const CASES: &[Case] = &[
         },
     },
     Case {
-        name: "fpdu-of-no-octets",
+        name: "fpdu-of-no-bytes",
         rows: &["MPA-047"],
         side: Side::Any,
         about: "an FPDU without a ULPDU, which nobody may send: ended or passed over, not misframed",
         run: |p| {
             let mut session = running(p)?;
-            session.send(&Segment { octets: Vec::new() });
+            session.send(&Segment { bytes: Vec::new() });
             let (msn, segment) = ping_segment(&mut session);
             session.send(&segment);
             match session.receive() {
@@ -259,22 +259,22 @@ pub(super) const CASES: &[Case] = &[
         name: "fpdu-largest",
         rows: &["DDP-109"],
         side: Side::Any,
-        about: "a ULPDU of 64768 octets, the most there may be, is taken",
+        about: "a ULPDU of 64768 bytes, the most there may be, is taken",
         run: |p| {
             let length = 64_768 - 14;
             let mut session = p.stage("mr=65536:rw")?;
             let region = session.region(0)?;
-            let octets: Vec<u8> = (0..length).map(|n: usize| (n / 3) as u8).collect();
-            session.send(&Segment::write(region.stag, region.to, &octets));
+            let bytes: Vec<u8> = (0..length).map(|n: usize| (n / 3) as u8).collect();
+            session.send(&Segment::write(region.stag, region.to, &bytes));
             session.ping()?;
-            p.report(session)?.expect_written(0, 0, &octets)
+            p.report(session)?.expect_written(0, 0, &bytes)
         },
     },
     Case {
         name: "fpdus-all-well-framed",
         rows: &["MPA-041", "MPA-042", "MPA-088", "MPA-089", "MPA-091"],
         side: Side::Any,
-        about: "a Read of 3001 octets comes back in well-framed FPDUs",
+        about: "a Read of 3001 bytes comes back in well-framed FPDUs",
         run: |p| {
             let mut session = p.stage("mr=4096:r")?;
             let region = session.region(0)?;
@@ -283,7 +283,7 @@ pub(super) const CASES: &[Case] = &[
             if back == crate::scene::pattern(0, 3001) {
                 Ok(())
             } else {
-                deviates("other octets than were there")
+                deviates("other bytes than were there")
             }
         },
     },

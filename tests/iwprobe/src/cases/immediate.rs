@@ -35,7 +35,7 @@ fn stage(p: &Probe, scene: &str) -> Result<Session, Stop> {
     p.stage(scene)
 }
 
-/// A completion of the eight octets, in either way in which stacks tell of them.
+/// A completion of the eight bytes, in either way in which stacks tell of them.
 fn is_data(completion: &Completion) -> bool {
     match completion.kind.as_str() {
         "I" => (completion.length == 0 && completion.crc == 0x0102_0304) || completion.crc == crc32c(&DATA),
@@ -83,7 +83,7 @@ pub(super) const CASES: &[Case] = &[
         name: "immediate-in-two-segments",
         rows: &["EXT-200"],
         side: Side::Any,
-        about: "what counts is the length of the message: four octets and four are eight",
+        about: "what counts is the length of the message: four bytes and four are eight",
         run: |p| {
             received(
                 p,
@@ -135,27 +135,27 @@ pub(super) const CASES: &[Case] = &[
         },
     },
     Case {
-        name: "immediate-of-7-octets",
+        name: "immediate-of-7-bytes",
         rows: &["EXT-127"],
         side: Side::Any,
-        about: "seven octets: an error and a Terminate, not received",
+        about: "seven bytes: an error and a Terminate, not received",
         run: |p| refused(p, ANY_OPERATION, &Segment::untagged(opcode::IMMEDIATE, 0, 1, &DATA[..7])),
     },
     Case {
-        name: "immediate-of-9-octets",
+        name: "immediate-of-9-bytes",
         rows: &["EXT-127"],
         side: Side::Any,
-        about: "nine octets: an error and a Terminate, not received",
+        about: "nine bytes: an error and a Terminate, not received",
         run: |p| {
             let codes = [ANY_OPERATION, &[UNTAGGED_TOO_LONG]].concat();
             refused(p, &codes, &Segment::untagged(opcode::IMMEDIATE, 0, 1, &[1; 9]))
         },
     },
     Case {
-        name: "immediate-of-no-octets",
+        name: "immediate-of-no-bytes",
         rows: &["EXT-127"],
         side: Side::Any,
-        about: "no octets: an error and a Terminate, not received",
+        about: "no bytes: an error and a Terminate, not received",
         run: |p| refused(p, ANY_OPERATION, &Segment::untagged(opcode::IMMEDIATE, 0, 1, &[])),
     },
     Case {
@@ -195,7 +195,7 @@ pub(super) const CASES: &[Case] = &[
         name: "does-immediate",
         rows: &["EXT-023", "EXT-120", "EXT-124", "EXT-125", "EXT-026"],
         side: Side::Any,
-        about: "Immediate Data of the target: untagged, queue 0, eight octets",
+        about: "Immediate Data of the target: untagged, queue 0, eight bytes",
         run: |p| {
             let mut session = stage(p, "recv=1x16 then=m")?;
             session.send_message(b"go");

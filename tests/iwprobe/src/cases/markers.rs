@@ -33,12 +33,12 @@ pub(super) const CASES: &[Case] = &[
             let region = session.region(0)?;
             let mut expected = crate::scene::pattern(0, 4096);
             for step in 0..64 {
-                let octets: Vec<u8> = (0..step + 1).map(|n| (step * 3 + n) as u8).collect();
-                session.send(&Segment::write(region.stag, region.to + step as u64 * 64, &octets));
-                expected[step * 64..step * 64 + octets.len()].copy_from_slice(&octets);
+                let bytes: Vec<u8> = (0..step + 1).map(|n| (step * 3 + n) as u8).collect();
+                session.send(&Segment::write(region.stag, region.to + step as u64 * 64, &bytes));
+                expected[step * 64..step * 64 + bytes.len()].copy_from_slice(&bytes);
             }
             let back = session.read(region.stag, region.to, 4096)?;
-            if back == expected { Ok(()) } else { deviates("other octets than were written") }
+            if back == expected { Ok(()) } else { deviates("other bytes than were written") }
         },
     },
     Case {
@@ -49,10 +49,10 @@ pub(super) const CASES: &[Case] = &[
         run: |p| {
             let mut session = marked(p, "mr=16384:rw")?;
             let region = session.region(0)?;
-            let octets: Vec<u8> = (0..16_384).map(|n: usize| (n / 5) as u8).collect();
-            session.send(&Segment::write(region.stag, region.to, &octets));
+            let bytes: Vec<u8> = (0..16_384).map(|n: usize| (n / 5) as u8).collect();
+            session.send(&Segment::write(region.stag, region.to, &bytes));
             let back = session.read(region.stag, region.to, 16_384)?;
-            if back == octets { Ok(()) } else { deviates("other octets than were written") }
+            if back == bytes { Ok(()) } else { deviates("other bytes than were written") }
         },
     },
     Case {
@@ -113,21 +113,21 @@ pub(super) const CASES: &[Case] = &[
         name: "marker-not-in-the-crc",
         rows: &["MPA-056"],
         side: Side::Any,
-        about: "markers count for the CRC: one octet of a marker changed in transit is 2/0/02",
+        about: "markers count for the CRC: one byte of a marker changed in transit is 2/0/02",
         run: |p| {
             let mut session = marked(p, "")?;
             if !session.uses_crc() {
                 return not_applicable("no CRCs on this connection");
             }
             before_marker(&mut session);
-            let mut octets = Vec::new();
+            let mut bytes = Vec::new();
             let start = session.position();
-            while octets.len() < 60 {
-                octets.extend(session.frame_of(&Segment::write(0, 0, &[]), Fault::default()));
+            while bytes.len() < 60 {
+                bytes.extend(session.frame_of(&Segment::write(0, 0, &[]), Fault::default()));
             }
             let marker = (512 - start % 512) as usize;
-            octets[marker] ^= 0x80;
-            session.send_octets(&octets, "empty Writes, the reserved half of a marker changed");
+            bytes[marker] ^= 0x80;
+            session.send_bytes(&bytes, "empty Writes, the reserved half of a marker changed");
             session.expect_terminate(&[LLP_CRC]).map(|_| ())
         },
     },

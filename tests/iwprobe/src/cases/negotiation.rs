@@ -38,7 +38,7 @@ pub(super) fn crcs_both_ways(session: &mut Session) -> Check {
 
 /// There are markers in what comes, the first one at the start, and more where they belong.
 pub(super) fn markers_come(session: &mut Session) -> Check {
-    // 18 octets each, with pad and CRC 20: beyond the second marker.
+    // 18 bytes each, with pad and CRC 20: beyond the second marker.
     for _ in 0..30 {
         session.ping()?;
     }
@@ -85,7 +85,7 @@ pub(super) const CASES: &[Case] = &[
             if session.uses_crc() {
                 return not_applicable("the endpoint asks for CRCs");
             }
-            // Without CRCs the probe fills the field with octets that fit nothing.
+            // Without CRCs the probe fills the field with bytes that fit nothing.
             session.send(&Segment::write(1, 0, &[]));
             session.ping()
         },
@@ -113,7 +113,7 @@ pub(super) const CASES: &[Case] = &[
         name: "revision-1-accepted",
         rows: &["MPA2-027", "MPA2-098", "MPA2-100"],
         side: Side::Responder,
-        about: "a Request of revision 1 is accepted and answered without revision 2's octets",
+        about: "a Request of revision 1 is accepted and answered without revision 2's bytes",
         run: |p| {
             let request = Startup::plain(REQUEST_KEY, flag::C, MAGIC.as_bytes());
             let mut session = p.accepted(&request)?;
@@ -146,7 +146,7 @@ pub(super) const CASES: &[Case] = &[
         name: "revision-2-enhanced",
         rows: &["MPA2-025", "MPA2-029", "MPA2-047", "MPA2-096", "MPA2-102"],
         side: Side::Responder,
-        about: "an enhanced Request is answered by an enhanced Reply with its four octets, in network order",
+        about: "an enhanced Request is answered by an enhanced Reply with its four bytes, in network order",
         run: |p| {
             let asked = p.depths();
             let session = p.accepted(&enhanced(p, asked)?)?;
@@ -157,7 +157,7 @@ pub(super) const CASES: &[Case] = &[
                     frame.revision, frame.flags, frame.length
                 )
             })?;
-            // In the other order of octets, A would be no A, and 16 be 4096.
+            // In the other order of bytes, A would be no A, and 16 be 4096.
             let told = agreed(&session)?;
             require((told.peer_to_peer, told.ord <= asked.ird) == (asked.peer_to_peer, true), || {
                 format!("we said {asked:?}, the Reply {told:?}")
@@ -168,7 +168,7 @@ pub(super) const CASES: &[Case] = &[
         name: "enhanced-data-missing",
         rows: &[],
         side: Side::Responder,
-        about: "S with fewer than four octets of private data: no accepting Reply",
+        about: "S with fewer than four bytes of private data: no accepting Reply",
         run: |p| {
             if p.profile().revision < 2 {
                 return not_applicable("the endpoint has no revision 2");
@@ -178,7 +178,7 @@ pub(super) const CASES: &[Case] = &[
             p.say(&mut conn, &Startup { revision: 2, ..request });
             match p.answer(&mut conn).0 {
                 Answer::Frame(frame) if frame.key == REPLY_KEY && frame.has(flag::R) => Ok(()),
-                Answer::End(_, octets) if octets.is_empty() => Ok(()),
+                Answer::End(_, bytes) if bytes.is_empty() => Ok(()),
                 other => deviates(format!("expected the end or a rejecting Reply, got {other}")),
             }
         },

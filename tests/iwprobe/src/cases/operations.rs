@@ -41,7 +41,7 @@ fn wrote(p: &Probe, length: usize) -> Check {
         })?;
         to = to.wrapping_add(segment.payload().len() as u64);
     }
-    require(payload(&segments) == pattern(SOURCE_PATTERN, length), || "other octets than the target's".into())
+    require(payload(&segments) == pattern(SOURCE_PATTERN, length), || "other bytes than the target's".into())
 }
 
 fn sent(p: &Probe, operation: &str, opcode: u8, length: usize, invalidates: bool) -> Check {
@@ -56,14 +56,14 @@ fn sent(p: &Probe, operation: &str, opcode: u8, length: usize, invalidates: bool
         })?;
         mo += segment.payload().len() as u32;
     }
-    require(payload(&segments) == pattern(SOURCE_PATTERN, length), || "other octets than the target's".into())
+    require(payload(&segments) == pattern(SOURCE_PATTERN, length), || "other bytes than the target's".into())
 }
 
 /// The target's Read Request, checked.
 fn asked(session: &mut Session, size: u32) -> Result<ReadRequest, Stop> {
     let segment = session.expect(opcode::READ_REQUEST)?;
     let read = segment.as_read_request().unwrap_or_default();
-    require(segment.octets.len() == 46 && segment.is_last(), || "not one segment of 46 octets".into())?;
+    require(segment.bytes.len() == 46 && segment.is_last(), || "not one segment of 46 bytes".into())?;
     require(!segment.is_tagged() && segment.qn() == 1, || format!("got {}", describe::segment(&segment)))?;
     require((read.size, read.source_stag, read.source_to) == (size, STAG, TO), || {
         format!("got {}", describe::segment(&segment))
@@ -71,14 +71,14 @@ fn asked(session: &mut Session, size: u32) -> Result<ReadRequest, Stop> {
     Ok(read)
 }
 
-fn response(read: &ReadRequest, offset: usize, octets: &[u8]) -> Segment {
-    Segment::tagged(opcode::READ_RESPONSE, read.sink_stag, read.sink_to.wrapping_add(offset as u64), octets)
+fn response(read: &ReadRequest, offset: usize, bytes: &[u8]) -> Segment {
+    Segment::tagged(opcode::READ_RESPONSE, read.sink_stag, read.sink_to.wrapping_add(offset as u64), bytes)
 }
 
-/// The target's Read is answered by `answer`; it completes with these octets.
-fn read(p: &Probe, octets: &[u8], answer: impl FnOnce(&ReadRequest) -> Vec<Segment>) -> Check {
-    let mut session = doing(p, &format!("r{}", octets.len()))?;
-    let read = asked(&mut session, octets.len() as u32)?;
+/// The target's Read is answered by `answer`; it completes with these bytes.
+fn read(p: &Probe, bytes: &[u8], answer: impl FnOnce(&ReadRequest) -> Vec<Segment>) -> Check {
+    let mut session = doing(p, &format!("r{}", bytes.len()))?;
+    let read = asked(&mut session, bytes.len() as u32)?;
     for segment in answer(&read) {
         session.send(&segment);
     }
@@ -86,12 +86,12 @@ fn read(p: &Probe, octets: &[u8], answer: impl FnOnce(&ReadRequest) -> Vec<Segme
     let report = p.report(session)?;
     let done = report.completions.iter().find(|completion| completion.kind == "r");
     require(
-        done.is_some_and(|c| c.status == 0 && c.length == octets.len() as u64 && c.crc == crc32c(octets)),
+        done.is_some_and(|c| c.status == 0 && c.length == bytes.len() as u64 && c.crc == crc32c(bytes)),
         || format!("the target's Read completed as {done:x?}"),
     )
 }
 
-/// The target's Read of 64 octets is answered wrongly; it does not complete well.
+/// The target's Read of 64 bytes is answered wrongly; it does not complete well.
 fn bad_response(p: &Probe, codes: &[Code], answer: impl FnOnce(&ReadRequest) -> Segment) -> Check {
     let mut session = doing(p, "r64")?;
     let read = asked(&mut session, 64)?;
@@ -107,7 +107,7 @@ pub(super) const CASES: &[Case] = &[
         name: "does-write",
         rows: &["DDP-062", "DDP-070", "RDMAP-116", "RDMAP-196", "RDMAP-090"],
         side: Side::Any,
-        about: "a Write of the target: tagged, our STag and offset, its octets",
+        about: "a Write of the target: tagged, our STag and offset, its bytes",
         run: |p| wrote(p, 100),
     },
     Case {
@@ -124,18 +124,18 @@ pub(super) const CASES: &[Case] = &[
             "MPA-017",
         ],
         side: Side::Any,
-        about: "a Write of 65536 octets, more than an FPDU holds, is cut: TO upwards, L on the last one",
+        about: "a Write of 65536 bytes, more than an FPDU holds, is cut: TO upwards, L on the last one",
         run: |p| wrote(p, 65_536),
     },
     Case {
-        name: "does-write-of-no-octets",
+        name: "does-write-of-no-bytes",
         rows: &["DDP-118", "RDMAP-205"],
         side: Side::Any,
-        about: "a Write of no octets is one segment of 14",
+        about: "a Write of no bytes is one segment of 14",
         run: |p| {
             let mut session = doing(p, "w0")?;
             let segment = session.expect(opcode::WRITE)?;
-            require(segment.octets.len() == 14 && segment.is_last(), || {
+            require(segment.bytes.len() == 14 && segment.is_last(), || {
                 format!("got {}", describe::segment(&segment))
             })
         },
@@ -151,18 +151,18 @@ pub(super) const CASES: &[Case] = &[
         name: "does-long-send",
         rows: &["DDP-052", "DDP-082", "DDP-086", "DDP-092", "DDP-095", "DDP-111", "DDP-125"],
         side: Side::Any,
-        about: "a Send of 65536 octets, more than an FPDU holds, is cut: same header, MO from 0 upwards",
+        about: "a Send of 65536 bytes, more than an FPDU holds, is cut: same header, MO from 0 upwards",
         run: |p| sent(p, "s", opcode::SEND, 65_536, false),
     },
     Case {
-        name: "does-send-of-no-octets",
+        name: "does-send-of-no-bytes",
         rows: &["DDP-118", "RDMAP-245"],
         side: Side::Any,
-        about: "a Send of no octets is one segment of 18",
+        about: "a Send of no bytes is one segment of 18",
         run: |p| {
             let mut session = doing(p, "s0")?;
             let segment = session.expect(opcode::SEND)?;
-            require(segment.octets.len() == 18 && segment.is_last(), || {
+            require(segment.bytes.len() == 18 && segment.is_last(), || {
                 format!("got {}", describe::segment(&segment))
             })
         },
@@ -202,7 +202,7 @@ pub(super) const CASES: &[Case] = &[
                     other => return crate::case::deviates(format!("expected a Send, got {other}")),
                 };
                 require(segment.payload().len() == length, || {
-                    format!("a Send of {} octets", segment.payload().len())
+                    format!("a Send of {} bytes", segment.payload().len())
                 })?;
                 let due = msn.map_or(segment.msn(), |msn: u32| msn + 1);
                 require(segment.msn() == due, || format!("MSN {}, expected {due}", segment.msn()))?;
@@ -228,7 +228,7 @@ pub(super) const CASES: &[Case] = &[
         name: "does-read",
         rows: &["RDMAP-117", "RDMAP-119", "RDMAP-207", "RDMAP-212", "RDMAP-227", "RDMAP-294"],
         side: Side::Any,
-        about: "a Read of the target: 28 octets on queue 1; our response completes it",
+        about: "a Read of the target: 28 bytes on queue 1; our response completes it",
         run: |p| read(p, &[0x5a; 64], |read| vec![response(read, 0, &[0x5a; 64])]),
     },
     Case {
@@ -237,10 +237,10 @@ pub(super) const CASES: &[Case] = &[
         side: Side::Any,
         about: "a response in many segments completes the Read when the last one has come",
         run: |p| {
-            let octets: Vec<u8> = (0..5000).map(|n: usize| (n / 9) as u8).collect();
-            read(p, &octets.clone(), |read| {
-                let last = octets.chunks(700).count() - 1;
-                let cut = octets.chunks(700).enumerate();
+            let bytes: Vec<u8> = (0..5000).map(|n: usize| (n / 9) as u8).collect();
+            read(p, &bytes.clone(), |read| {
+                let last = bytes.chunks(700).count() - 1;
+                let cut = bytes.chunks(700).enumerate();
                 cut.map(|(n, chunk)| {
                     let segment = response(read, n * 700, chunk);
                     if n < last { segment.not_last() } else { segment }
@@ -250,17 +250,17 @@ pub(super) const CASES: &[Case] = &[
         },
     },
     Case {
-        name: "does-read-of-no-octets",
+        name: "does-read-of-no-bytes",
         rows: &["RDMAP-219", "RDMAP-227"],
         side: Side::Any,
-        about: "a Read of no octets is asked for, and completes",
+        about: "a Read of no bytes is asked for, and completes",
         run: |p| read(p, &[], |read| vec![response(read, 0, &[])]),
     },
     Case {
         name: "does-read-not-complete-before-last",
         rows: &["RDMAP-291", "DDP-135"],
         side: Side::Any,
-        about: "a Read is not complete before the last segment of its response, though all octets are there",
+        about: "a Read is not complete before the last segment of its response, though all bytes are there",
         run: |p| {
             let mut session = doing(p, "r64")?;
             let read = asked(&mut session, 64)?;
@@ -311,7 +311,7 @@ pub(super) const CASES: &[Case] = &[
         name: "response-beyond-its-sink",
         rows: &[],
         side: Side::Any,
-        about: "a response one octet longer than asked for: an error, the Read does not succeed",
+        about: "a response one byte longer than asked for: an error, the Read does not succeed",
         run: |p| {
             bad_response(p, &[TAGGED_BOUNDS, TAGGED_STAG, Code(0, 2, 0x06), Code(0, 2, 0xff)], |read| {
                 response(read, 0, &[1; 65])

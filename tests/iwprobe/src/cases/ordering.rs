@@ -9,14 +9,14 @@ pub(super) const CASES: &[Case] = &[
         name: "read-sees-earlier-write",
         rows: &["RDMAP-289"],
         side: Side::Any,
-        about: "a Read behind a Write of the same octets, in one piece, brings what was written",
+        about: "a Read behind a Write of the same bytes, in one piece, brings what was written",
         run: |p| {
             let mut session = p.stage("mr=64:rw")?;
             let region = session.region(0)?;
             let read = session.read_request(region.stag, region.to, 5);
             session.send_together(&[Segment::write(region.stag, region.to, b"fresh"), read]);
             let back = session.expect_read(region.to, 5)?;
-            require(back == b"fresh", || "older octets were read".into())
+            require(back == b"fresh", || "older bytes were read".into())
         },
     },
     Case {
@@ -32,14 +32,14 @@ pub(super) const CASES: &[Case] = &[
                 session.send(&Segment::write(region.stag, region.to + index as u64 * 64, chunk));
             }
             let back = session.read(region.stag, region.to, 4096)?;
-            require(back == written, || "older octets were read".into())
+            require(back == written, || "older bytes were read".into())
         },
     },
     Case {
         name: "writes-in-order",
         rows: &[],
         side: Side::Any,
-        about: "Writes to the same octets one after the other, each waited for: the last one stays",
+        about: "Writes to the same bytes one after the other, each waited for: the last one stays",
         run: |p| {
             let mut session = p.stage("mr=64:rw")?;
             let region = session.region(0)?;
@@ -55,7 +55,7 @@ pub(super) const CASES: &[Case] = &[
         name: "write-behind-read",
         rows: &["RDMAP-283"],
         side: Side::Any,
-        about: "a Read and, not waiting for it, a Write of the same octets: old ones or new ones",
+        about: "a Read and, not waiting for it, a Write of the same bytes: old ones or new ones",
         run: |p| {
             let mut session = p.stage("mr=64:rw")?;
             let region = session.region(0)?;
@@ -63,7 +63,7 @@ pub(super) const CASES: &[Case] = &[
             session.send_together(&[read, Segment::write(region.stag, region.to, b"next")]);
             let back = session.expect_read(region.to, 4)?;
             let old = pattern(0, 4);
-            let mixed = back.iter().enumerate().all(|(n, octet)| *octet == old[n] || *octet == b"next"[n]);
+            let mixed = back.iter().enumerate().all(|(n, byte)| *byte == old[n] || *byte == b"next"[n]);
             require(mixed, || format!("{back:02x?} is neither"))
         },
     },
@@ -104,7 +104,7 @@ pub(super) const CASES: &[Case] = &[
             session.send_together(&segments);
             for n in 1..=4 {
                 let back = session.expect_read(region.to, n * 100)?;
-                require(back == pattern(0, back.len()), || format!("Read {n} brought other octets"))?;
+                require(back == pattern(0, back.len()), || format!("Read {n} brought other bytes"))?;
             }
             p.report(session)?.expect_received(&[&[1; 5], &[2; 5], &[3; 5], &[4; 5]])
         },
@@ -140,7 +140,7 @@ pub(super) const CASES: &[Case] = &[
             session.send_message(b"go");
             let theirs = session.expect(opcode::READ_REQUEST)?;
             let back = session.read(region.stag, region.to, 64)?;
-            require(back == pattern(0, 64), || "other octets than are there".into())?;
+            require(back == pattern(0, 64), || "other bytes than are there".into())?;
             let asked = theirs.as_read_request().unwrap_or_default();
             session.send(&Segment::tagged(opcode::READ_RESPONSE, asked.sink_stag, asked.sink_to, &[4; 32]));
             session.ping()?;

@@ -1,4 +1,4 @@
-//! RDMAP's control octet: version and opcode (RFC 5040 sections 4.1, 7.2).
+//! RDMAP's control byte: version and opcode (RFC 5040 sections 4.1, 7.2).
 
 use super::codes::{ANY_OPERATION, OPERATION_VERSION, TAGGED_STAG, UNTAGGED_NO_BUFFER, UNTAGGED_TOO_LONG};
 use crate::case::{Case, Check, Side};
@@ -213,7 +213,7 @@ pub(super) const CASES: &[Case] = &[
         name: "read-response-unasked",
         rows: &["RDMAP-228"],
         side: Side::Any,
-        about: "a Read Response of no octets that nobody asked for: Terminate 0/2/06",
+        about: "a Read Response of no bytes that nobody asked for: Terminate 0/2/06",
         run: |p| unexpected(p, &tagged(opcode::READ_RESPONSE)),
     },
     Case {
@@ -254,7 +254,7 @@ pub(super) const CASES: &[Case] = &[
         name: "queue-1-message-too-long",
         rows: &["RDMAP-111"],
         side: Side::Any,
-        about: "a Read Request of 60 octets: refused (1/2/05, or 0/2/FF), no response",
+        about: "a Read Request of 60 bytes: refused (1/2/05, or 0/2/FF), no response",
         run: |p| {
             let mut session = p.plain()?;
             session.ping()?;

@@ -6,12 +6,12 @@ use crate::scene::pattern;
 use crate::session::Got;
 use crate::wire::{ReadRequest, Segment, opcode};
 
-/// A Read of this part of a region of 16384 octets.
+/// A Read of this part of a region of 16384 bytes.
 fn part(p: &Probe, offset: usize, length: usize) -> Check {
     let mut session = p.stage("mr=16384:r")?;
     let region = session.region(0)?;
     let back = session.read(region.stag, region.to + offset as u64, length as u32)?;
-    require(back == pattern(0, 16_384)[offset..offset + length], || "other octets than are there".into())
+    require(back == pattern(0, 16_384)[offset..offset + length], || "other bytes than are there".into())
 }
 
 pub(super) const CASES: &[Case] = &[
@@ -19,14 +19,14 @@ pub(super) const CASES: &[Case] = &[
         name: "read-served",
         rows: &["RDMAP-112", "RDMAP-218", "RDMAP-120", "RDMAP-225"],
         side: Side::Any,
-        about: "a Read is answered with the octets that are there",
+        about: "a Read is answered with the bytes that are there",
         run: |p| part(p, 0, 64),
     },
     Case {
-        name: "read-one-octet",
+        name: "read-one-byte",
         rows: &["RDMAP-127", "RDMAP-217", "RDMAP-218"],
         side: Side::Any,
-        about: "a Read of one octet from an odd offset",
+        about: "a Read of one byte from an odd offset",
         run: |p| part(p, 4097, 1),
     },
     Case {
@@ -44,20 +44,20 @@ pub(super) const CASES: &[Case] = &[
         run: |p| part(p, 0, 16_384),
     },
     Case {
-        name: "read-of-no-octets",
+        name: "read-of-no-bytes",
         rows: &["RDMAP-222", "DDP-118"],
         side: Side::Any,
-        about: "a Read of no octets is answered by one segment of 14 octets",
+        about: "a Read of no bytes is answered by one segment of 14 bytes",
         run: |p| {
             let mut session = p.plain()?;
             session.ping()
         },
     },
     Case {
-        name: "read-of-no-octets-from-nowhere",
+        name: "read-of-no-bytes-from-nowhere",
         rows: &["RDMAP-221", "RDMAP-222"],
         side: Side::Any,
-        about: "a Read of no octets is answered whatever its source says",
+        about: "a Read of no bytes is answered whatever its source says",
         run: |p| {
             let mut session = p.plain()?;
             let request = ReadRequest {
@@ -129,7 +129,7 @@ pub(super) const CASES: &[Case] = &[
             while !done {
                 let segment = session.expect(opcode::READ_RESPONSE)?;
                 require(segment.to() == to, || format!("TO {:x}, expected {to:x}", segment.to()))?;
-                require(segment.octets.len() <= 64_768, || "a ULPDU of more than 64768 octets".into())?;
+                require(segment.bytes.len() <= 64_768, || "a ULPDU of more than 64768 bytes".into())?;
                 to += segment.payload().len() as u64;
                 done = segment.is_last();
             }
@@ -153,7 +153,7 @@ pub(super) const CASES: &[Case] = &[
             for size in sizes {
                 let back = session.expect_read(region.to, size)?;
                 require(back == pattern(0, size as usize), || {
-                    format!("the Read of {size} brought other octets")
+                    format!("the Read of {size} brought other bytes")
                 })?;
             }
             Ok(())
@@ -192,9 +192,9 @@ pub(super) const CASES: &[Case] = &[
             let msn = session.next_msn(1);
             let read =
                 ReadRequest { sink_stag: 0x5049_4e47, sink_to: u64::from(msn), ..ReadRequest::default() };
-            let octets = read.encode();
-            session.send(&Segment::untagged(opcode::READ_REQUEST, 1, msn, &octets[..12]).not_last());
-            session.send(&Segment::untagged(opcode::READ_REQUEST, 1, msn, &octets[12..]).at_offset(12));
+            let bytes = read.encode();
+            session.send(&Segment::untagged(opcode::READ_REQUEST, 1, msn, &bytes[..12]).not_last());
+            session.send(&Segment::untagged(opcode::READ_REQUEST, 1, msn, &bytes[12..]).at_offset(12));
             match session.receive() {
                 Got::Segment(s) if s.as_terminate().is_some() => Ok(()),
                 Got::Segment(s) if s.opcode() == opcode::READ_RESPONSE && s.to() == u64::from(msn) => Ok(()),

@@ -10,7 +10,7 @@ use crate::scene::Region;
 use crate::session::Got;
 use crate::wire::{Code, ReadRequest, Segment, opcode};
 
-/// A Read of (STag, TO, size) somewhere about a region of 64 octets.
+/// A Read of (STag, TO, size) somewhere about a region of 64 bytes.
 fn refused(p: &Probe, scene: &str, codes: &[Code], read: impl FnOnce(Region) -> (u32, u64, u32)) -> Check {
     let mut session = p.stage(scene)?;
     let (stag, to, size) = read(session.region(0)?);
@@ -50,8 +50,8 @@ pub(super) const CASES: &[Case] = &[
         name: "read-below-base",
         rows: &["RDMAP-143", "RDMAP-342", "RDMAP-352"],
         side: Side::Any,
-        about: "a Read that begins one octet before the region: Terminate 0/1/01",
-        // A region that begins at 0 has no octet before it: there the sum wraps.
+        about: "a Read that begins one byte before the region: Terminate 0/1/01",
+        // A region that begins at 0 has no byte before it: there the sum wraps.
         run: |p| {
             refused(p, "mr=64:r", &[PROTECTION_BOUNDS, PROTECTION_WRAP], |r| {
                 (r.stag, r.to.wrapping_sub(1), 8)
@@ -62,7 +62,7 @@ pub(super) const CASES: &[Case] = &[
         name: "read-past-end",
         rows: &["RDMAP-143", "RDMAP-343", "RDMAP-352"],
         side: Side::Any,
-        about: "a Read that ends one octet behind the region: Terminate 0/1/01, no response",
+        about: "a Read that ends one byte behind the region: Terminate 0/1/01, no response",
         run: |p| refused(p, "mr=64:r", &[PROTECTION_BOUNDS], |r| (r.stag, r.end() - 7, 8)),
     },
     Case {
@@ -76,7 +76,7 @@ pub(super) const CASES: &[Case] = &[
         name: "read-4-gib",
         rows: &["RDMAP-343"],
         side: Side::Any,
-        about: "a Read of 2^32 - 1 octets from a region of 64: Terminate 0/1/01, no response",
+        about: "a Read of 2^32 - 1 bytes from a region of 64: Terminate 0/1/01, no response",
         run: |p| refused(p, "mr=64:r", &[PROTECTION_BOUNDS], |r| (r.stag, r.to, u32::MAX)),
     },
     Case {
@@ -104,7 +104,7 @@ pub(super) const CASES: &[Case] = &[
         name: "read-request-short",
         rows: &["RDMAP-111"],
         side: Side::Any,
-        about: "a Read Request of 27 octets: refused (0/2/FF, for which no better code exists)",
+        about: "a Read Request of 27 bytes: refused (0/2/FF, for which no better code exists)",
         run: |p| {
             let mut session = p.plain()?;
             let msn = session.next_msn(1);

@@ -62,7 +62,7 @@ pub(super) const CASES: &[Case] = &[
             let region = session.region(0)?;
             session.send(&Segment::write(region.stag, region.to, b"mine"));
             let back = session.read(region.stag, region.to, 4)?;
-            crate::case::require(back == b"mine", || "other octets than were written".into())
+            crate::case::require(back == b"mine", || "other bytes than were written".into())
         },
     },
     Case {

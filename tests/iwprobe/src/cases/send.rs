@@ -5,7 +5,7 @@ use crate::case::{Case, Check, Side, require};
 use crate::probe::Probe;
 use crate::wire::{Code, Segment, opcode};
 
-/// One message in these segments, into a receive of `room` octets.
+/// One message in these segments, into a receive of `room` bytes.
 fn received(p: &Probe, room: usize, message: &[u8], cut: usize) -> Check {
     let mut session = p.stage(&format!("recv=1x{room}"))?;
     let pieces: Vec<&[u8]> = if message.is_empty() { vec![&[]] } else { message.chunks(cut).collect() };
@@ -55,7 +55,7 @@ pub(super) const CASES: &[Case] = &[
         name: "send-received",
         rows: &["RDMAP-113", "RDMAP-237", "DDP-048", "DDP-139"],
         side: Side::Any,
-        about: "a Send is received, with its length and its octets",
+        about: "a Send is received, with its length and its bytes",
         run: |p| kind(p, opcode::SEND),
     },
     Case {
@@ -80,10 +80,10 @@ pub(super) const CASES: &[Case] = &[
         run: |p| events(p, &[opcode::SEND, opcode::SEND, opcode::SEND, opcode::SEND_SE], 1),
     },
     Case {
-        name: "send-of-no-octets",
+        name: "send-of-no-bytes",
         rows: &["DDP-118", "RDMAP-246", "RDMAP-235"],
         side: Side::Any,
-        about: "a Send of no octets takes a receive like any other",
+        about: "a Send of no bytes takes a receive like any other",
         run: |p| {
             let mut session = p.stage("recv=2x16")?;
             session.send_message(b"");
@@ -93,10 +93,10 @@ pub(super) const CASES: &[Case] = &[
         },
     },
     Case {
-        name: "send-of-no-octets-into-none",
+        name: "send-of-no-bytes-into-none",
         rows: &["RDMAP-246"],
         side: Side::Any,
-        about: "a receive of no octets is enough for a Send of none",
+        about: "a receive of no bytes is enough for a Send of none",
         run: |p| received(p, 0, b"", 1),
     },
     Case {
@@ -117,17 +117,17 @@ pub(super) const CASES: &[Case] = &[
         name: "send-in-many-segments",
         rows: &["DDP-109", "DDP-139"],
         side: Side::Any,
-        about: "a Send in 100 segments of 41 octets is one message",
+        about: "a Send in 100 segments of 41 bytes is one message",
         run: |p| {
             let message: Vec<u8> = (0..4100).map(|n: usize| (n / 7) as u8).collect();
             received(p, 4100, &message, 41)
         },
     },
     Case {
-        name: "send-of-65536-octets",
+        name: "send-of-65536-bytes",
         rows: &["DDP-109", "DDP-139"],
         side: Side::Any,
-        about: "a Send of 65536 octets in segments of 1400",
+        about: "a Send of 65536 bytes in segments of 1400",
         run: |p| {
             let message: Vec<u8> = (0..65_536).map(|n: usize| (n / 11) as u8).collect();
             received(p, 65_536, &message, 1400)
@@ -137,7 +137,7 @@ pub(super) const CASES: &[Case] = &[
         name: "send-last-segment-empty",
         rows: &["DDP-135", "DDP-140"],
         side: Side::Any,
-        about: "a Send whose last segment has no octets is as long as the others say",
+        about: "a Send whose last segment has no bytes is as long as the others say",
         run: |p| {
             let mut session = p.stage("recv=1x64")?;
             session.send(&Segment::send(1, b"all of it").not_last());
@@ -147,17 +147,17 @@ pub(super) const CASES: &[Case] = &[
         },
     },
     Case {
-        name: "send-one-octet-too-long",
+        name: "send-one-byte-too-long",
         rows: &["DDP-171", "RDMAP-166", "RDMAP-238"],
         side: Side::Any,
-        about: "65 octets into 64: Terminate 1/2/05, not received",
+        about: "65 bytes into 64: Terminate 1/2/05, not received",
         run: |p| too_long(p, 64, 65, &[UNTAGGED_TOO_LONG]),
     },
     Case {
-        name: "send-into-no-octets",
+        name: "send-into-no-bytes",
         rows: &["DDP-171"],
         side: Side::Any,
-        about: "one octet into a receive of none: Terminate 1/2/05 (or 1/2/04), not received",
+        about: "one byte into a receive of none: Terminate 1/2/05 (or 1/2/04), not received",
         run: |p| too_long(p, 0, 1, &[UNTAGGED_TOO_LONG, UNTAGGED_MO]),
     },
     Case {

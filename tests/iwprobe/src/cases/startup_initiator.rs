@@ -80,7 +80,7 @@ pub(super) const CASES: &[Case] = &[
                 format!("reserved flags {:02x}", request.flags & reserved)
             })?;
             require(request.length <= 512, || format!("PD_Length {}", request.length))?;
-            require(rest.is_empty(), || format!("{} octets behind the Request", rest.len()))?;
+            require(rest.is_empty(), || format!("{} bytes behind the Request", rest.len()))?;
             let said = words(request.ulp_data()).unwrap_or_default();
             require(!p.has_target() || said == ["hello"], || "private data other than the target's".into())
         },
@@ -109,7 +109,7 @@ pub(super) const CASES: &[Case] = &[
         name: "request-enhanced-revision",
         rows: &["MPA2-025", "MPA2-029"],
         side: Side::Initiator,
-        about: "S comes with revision 2 and four octets at least",
+        about: "S comes with revision 2 and four bytes at least",
         run: |p| {
             let (request, _) = p.heard_request(&mut p.tcp()?)?;
             if !request.has(flag::S) {
@@ -143,31 +143,31 @@ pub(super) const CASES: &[Case] = &[
             let mut conn = p.tcp()?;
             let (request, _) = p.heard_request(&mut conn)?;
             let reply = p.reply(&request, MAGIC.as_bytes());
-            let octets = reply.encode();
-            let (last, most) = octets.split_last().expect("a frame has octets");
-            conn.send(most, "a Reply but for its last octet");
+            let bytes = reply.encode();
+            let (last, most) = bytes.split_last().expect("a frame has bytes");
+            conn.send(most, "a Reply but for its last byte");
             let until = std::time::Instant::now() + p.patience().quiet;
             match conn.receive(until) {
                 crate::conn::Came::Nothing => {}
                 other => return deviates(format!("expected silence, got {other:02x?}")),
             }
-            conn.send(&[*last], "the last octet");
+            conn.send(&[*last], "the last byte");
             let mut session = Session::new(conn, &reply, request, p.watch().clone(), p.patience());
             p.take_first(&mut session)?;
             session.ping()
         },
     },
     Case {
-        name: "reply-octet-by-octet",
+        name: "reply-byte-by-byte",
         rows: &["MPA-222"],
         side: Side::Initiator,
-        about: "a Reply in TCP segments of one octet is taken",
+        about: "a Reply in TCP segments of one byte is taken",
         run: |p| {
             let mut conn = p.tcp()?;
             let (request, _) = p.heard_request(&mut conn)?;
             let reply = p.reply(&request, MAGIC.as_bytes());
-            for octet in reply.encode() {
-                conn.send(&[octet], "an octet of the Reply");
+            for byte in reply.encode() {
+                conn.send(&[byte], "a byte of the Reply");
                 std::thread::sleep(std::time::Duration::from_millis(1));
             }
             let mut session = Session::new(conn, &reply, request, p.watch().clone(), p.patience());
@@ -179,7 +179,7 @@ pub(super) const CASES: &[Case] = &[
         name: "reply-wrong-key",
         rows: &["MPA-151", "MPA-189", "MPA-196"],
         side: Side::Initiator,
-        about: "a Reply whose key differs in one octet: closed",
+        about: "a Reply whose key differs in one byte: closed",
         run: |p| refused(p, |_, reply| Startup { key: *b"MPA ID Rep FramE", ..reply }),
     },
     Case {
@@ -220,7 +220,7 @@ pub(super) const CASES: &[Case] = &[
         name: "reply-private-data-512",
         rows: &["MPA-172", "MPA-203"],
         side: Side::Initiator,
-        about: "a Reply with 512 octets of private data, the most there may be: taken",
+        about: "a Reply with 512 bytes of private data, the most there may be: taken",
         run: |p| {
             works(p, |_, reply| {
                 let mut private = reply.private;
@@ -244,7 +244,7 @@ pub(super) const CASES: &[Case] = &[
         run: |p| {
             let (mut conn, ..) = answered(p, |_, reply| Startup { flags: reply.flags | flag::R, ..reply })?;
             match p.answer(&mut conn).0 {
-                Answer::End(_, octets) | Answer::Silence(octets) if octets.is_empty() => Ok(()),
+                Answer::End(_, bytes) | Answer::Silence(bytes) if bytes.is_empty() => Ok(()),
                 other => deviates(format!("expected nothing more from MPA, got {other}")),
             }
         },
@@ -290,7 +290,7 @@ pub(super) const CASES: &[Case] = &[
         name: "initiator-rtr-by-write",
         rows: &["MPA2-086"],
         side: Side::Initiator,
-        about: "the Reply names the Write alone: the RTR is a Write of no octets",
+        about: "the Reply names the Write alone: the RTR is a Write of no bytes",
         run: |p| {
             if !peer_to_peer(p)?.by_write {
                 return not_applicable("the endpoint does not offer the Write as RTR");
@@ -304,7 +304,7 @@ pub(super) const CASES: &[Case] = &[
         name: "initiator-rtr-by-read",
         rows: &["MPA2-086"],
         side: Side::Initiator,
-        about: "the Reply names the Read alone: the RTR is a Read of no octets",
+        about: "the Reply names the Read alone: the RTR is a Read of no bytes",
         run: |p| {
             if !peer_to_peer(p)?.by_read {
                 return not_applicable("the endpoint does not offer the Read as RTR");

@@ -8,11 +8,11 @@ use crate::session::Got;
 use crate::wire::{Fault, Framer, REPLY_KEY, REQUEST_KEY, ReadRequest, Segment, Startup, flag};
 
 /// What is no Request ends the connection, and no Reply comes.
-fn refused(p: &Probe, octets: &[u8], what: &str) -> Check {
+fn refused(p: &Probe, bytes: &[u8], what: &str) -> Check {
     let mut conn = p.tcp()?;
-    conn.send(octets, what);
+    conn.send(bytes, what);
     match p.answer(&mut conn).0 {
-        Answer::End(_, octets) if octets.is_empty() => Ok(()),
+        Answer::End(_, bytes) if bytes.is_empty() => Ok(()),
         other => deviates(format!("expected the connection to be closed without a Reply, got {other}")),
     }
 }
@@ -25,7 +25,7 @@ fn plain(private: &[u8]) -> Startup {
 fn in_pieces(p: &Probe, request: &Startup, size: usize) -> Check {
     let mut conn = p.tcp()?;
     for piece in request.encode().chunks(size) {
-        conn.send(piece, format!("{} octets of the MPA Request", piece.len()));
+        conn.send(piece, format!("{} bytes of the MPA Request", piece.len()));
         // Else TCP may put them together again.
         std::thread::sleep(std::time::Duration::from_millis(1));
     }
@@ -45,22 +45,22 @@ pub(super) const CASES: &[Case] = &[
         name: "request-wrong-key",
         rows: &["MPA-149", "MPA-177", "MPA-196"],
         side: Side::Responder,
-        about: "a Request whose key differs in its first octet: closed, no Reply",
+        about: "a Request whose key differs in its first byte: closed, no Reply",
         run: |p| {
             let mut request = plain(b"");
             request.key[0] ^= 1;
-            refused(p, &request.encode(), "a Request whose key is wrong in its first octet")
+            refused(p, &request.encode(), "a Request whose key is wrong in its first byte")
         },
     },
     Case {
         name: "request-wrong-key-end",
         rows: &["MPA-149", "MPA-177", "MPA-196"],
         side: Side::Responder,
-        about: "a Request whose key differs in its last octet: closed, no Reply",
+        about: "a Request whose key differs in its last byte: closed, no Reply",
         run: |p| {
             let mut request = plain(b"");
             request.key[15] ^= 1;
-            refused(p, &request.encode(), "a Request whose key is wrong in its last octet")
+            refused(p, &request.encode(), "a Request whose key is wrong in its last byte")
         },
     },
     Case {
@@ -97,8 +97,8 @@ pub(super) const CASES: &[Case] = &[
         name: "request-length-513",
         rows: &["MPA-169", "MPA-177", "MPA-202", "MPA-205"],
         side: Side::Responder,
-        about: "PD_Length 513, all octets there: closed, no Reply",
-        run: |p| refused(p, &plain(&[0; 513]).encode(), "a Request with 513 octets of private data"),
+        about: "PD_Length 513, all bytes there: closed, no Reply",
+        run: |p| refused(p, &plain(&[0; 513]).encode(), "a Request with 513 bytes of private data"),
     },
     Case {
         name: "request-length-65535",
@@ -118,10 +118,10 @@ pub(super) const CASES: &[Case] = &[
         run: |p| {
             let mut conn = p.tcp()?;
             let request = plain(&[0; 100]).encode();
-            conn.send(&request[..70], "a Request but for its last 50 octets");
+            conn.send(&request[..70], "a Request but for its last 50 bytes");
             conn.finish();
             match p.answer(&mut conn).0 {
-                Answer::End(_, octets) if octets.is_empty() => Ok(()),
+                Answer::End(_, bytes) if bytes.is_empty() => Ok(()),
                 other => deviates(format!("expected no Reply, got {other}")),
             }
         },
@@ -130,7 +130,7 @@ pub(super) const CASES: &[Case] = &[
         name: "request-private-data-512",
         rows: &["MPA-172", "MPA-203"],
         side: Side::Responder,
-        about: "512 octets of private data, the most there may be: accepted",
+        about: "512 bytes of private data, the most there may be: accepted",
         run: |p| {
             let mut private = MAGIC.as_bytes().to_vec();
             private.resize(512, 0);
@@ -152,10 +152,10 @@ pub(super) const CASES: &[Case] = &[
         },
     },
     Case {
-        name: "request-octet-by-octet",
+        name: "request-byte-by-byte",
         rows: &["MPA-222"],
         side: Side::Responder,
-        about: "the Request comes in TCP segments of one octet: accepted when it is whole",
+        about: "the Request comes in TCP segments of one byte: accepted when it is whole",
         run: |p| in_pieces(p, &p.request(MAGIC.as_bytes()), 1),
     },
     Case {
@@ -169,18 +169,18 @@ pub(super) const CASES: &[Case] = &[
         name: "request-unfinished-no-reply",
         rows: &["MPA-176"],
         side: Side::Responder,
-        about: "nothing is answered while an octet of the Request is missing",
+        about: "nothing is answered while a byte of the Request is missing",
         run: |p| {
             let mut conn = p.tcp()?;
             let (request, quiet) = (p.request(MAGIC.as_bytes()), p.patience().quiet);
-            let octets = request.encode();
-            let (last, most) = octets.split_last().expect("a frame has octets");
-            conn.send(most, "a Request but for its last octet");
+            let bytes = request.encode();
+            let (last, most) = bytes.split_last().expect("a frame has bytes");
+            conn.send(most, "a Request but for its last byte");
             match conn.receive(std::time::Instant::now() + quiet) {
                 crate::conn::Came::Nothing => {}
                 other => return deviates(format!("expected silence, got {other:02x?}")),
             }
-            conn.send(&[*last], "the last octet");
+            conn.send(&[*last], "the last byte");
             release(&mut p.heard_reply(conn, &request)?)
         },
     },
@@ -248,7 +248,7 @@ pub(super) const CASES: &[Case] = &[
             session.expect_silence()?;
             session.send(&Segment::write(1, 0, &[]));
             let send = session.expect(crate::wire::opcode::SEND)?;
-            require(send.payload().len() == 10, || format!("a Send of {} octets", send.payload().len()))
+            require(send.payload().len() == 10, || format!("a Send of {} bytes", send.payload().len()))
         },
     },
     Case {
@@ -279,16 +279,16 @@ pub(super) const CASES: &[Case] = &[
         name: "fpdu-before-reply",
         rows: &[],
         side: Side::Responder,
-        about: "octets right behind the Request, which no initiator sends: ended, or taken for the first FPDU",
+        about: "bytes right behind the Request, which no initiator sends: ended, or taken for the first FPDU",
         run: |p| {
             let request = p.request(MAGIC.as_bytes());
             let mut conn = p.tcp()?;
             let read = Segment::read_request(1, &ReadRequest::default());
-            let fpdu = Framer::new(false, true).frame(&read.octets, Fault::default());
+            let fpdu = Framer::new(false, true).frame(&read.bytes, Fault::default());
             conn.send(&[request.encode(), fpdu].concat(), "a Request and an FPDU in one piece");
             match p.answer(&mut conn).0 {
-                Answer::Silence(octets) => {
-                    deviates(format!("neither an end nor a Reply, but {} octets", octets.len()))
+                Answer::Silence(bytes) => {
+                    deviates(format!("neither an end nor a Reply, but {} bytes", bytes.len()))
                 }
                 Answer::End(..) | Answer::Frame(_) => Ok(()),
             }
@@ -329,7 +329,7 @@ pub(super) const CASES: &[Case] = &[
         run: |p| {
             for _ in 0..3 {
                 let mut conn = p.tcp()?;
-                conn.send(&plain(b"").encode()[..9], "9 octets of a Request");
+                conn.send(&plain(b"").encode()[..9], "9 bytes of a Request");
             }
             release(&mut p.accepted(&p.request(MAGIC.as_bytes()))?)
         },
@@ -343,7 +343,7 @@ pub(super) const CASES: &[Case] = &[
             let mut conn = p.tcp()?;
             conn.finish();
             match p.answer(&mut conn).0 {
-                Answer::End(End::Fin | End::Reset, octets) if octets.is_empty() => Ok(()),
+                Answer::End(End::Fin | End::Reset, bytes) if bytes.is_empty() => Ok(()),
                 other => deviates(format!("expected the end, got {other}")),
             }
         },

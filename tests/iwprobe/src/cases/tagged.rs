@@ -9,7 +9,7 @@ use crate::scene::Region;
 use crate::session::{Got, Session};
 use crate::wire::{Code, Segment, opcode};
 
-/// A Write somewhere about a region of 64 octets; what is answered, and that nothing changed.
+/// A Write somewhere about a region of 64 bytes; what is answered, and that nothing changed.
 fn refused(p: &Probe, rights: &str, codes: &[Code], write: impl FnOnce(Region) -> Segment) -> Check {
     let mut session = p.stage(&format!("mr=64:{rights}"))?;
     let region = session.region(0)?;
@@ -19,14 +19,14 @@ fn refused(p: &Probe, rights: &str, codes: &[Code], write: impl FnOnce(Region) -
 }
 
 /// A Write that has to be placed at `offset`.
-fn placed(p: &Probe, offset: usize, octets: &[u8], write: impl FnOnce(Region) -> Vec<Segment>) -> Check {
+fn placed(p: &Probe, offset: usize, bytes: &[u8], write: impl FnOnce(Region) -> Vec<Segment>) -> Check {
     let mut session = p.stage("mr=4096:rw")?;
     let region = session.region(0)?;
     for segment in write(region) {
         session.send(&segment);
     }
     session.ping()?;
-    p.report(session)?.expect_written(0, offset, octets)
+    p.report(session)?.expect_written(0, offset, bytes)
 }
 
 fn running(p: &Probe) -> Result<Session, Stop> {
@@ -68,7 +68,7 @@ pub(super) const CASES: &[Case] = &[
         name: "write-whole-region",
         rows: &["DDP-183", "RDMAP-200"],
         side: Side::Any,
-        about: "a Write may fill the region to its last octet",
+        about: "a Write may fill the region to its last byte",
         run: |p| placed(p, 0, &[0xa5; 4096], |r| vec![Segment::write(r.stag, r.to, &[0xa5; 4096])]),
     },
     Case {
@@ -111,10 +111,10 @@ pub(super) const CASES: &[Case] = &[
         },
     },
     Case {
-        name: "write-of-no-octets",
+        name: "write-of-no-bytes",
         rows: &["DDP-118", "DDP-119", "DDP-120", "RDMAP-205"],
         side: Side::Any,
-        about: "a Write of no octets to an STag and offset that nobody has is no error",
+        about: "a Write of no bytes to an STag and offset that nobody has is no error",
         run: |p| {
             let mut session = p.plain()?;
             session.send(&Segment::write(0xffff_ffff, u64::MAX, &[]));
@@ -176,8 +176,8 @@ pub(super) const CASES: &[Case] = &[
         name: "write-below-base",
         rows: &["DDP-179", "DDP-182", "DDP-189", "RDMAP-158", "RDMAP-352", "DDP-228"],
         side: Side::Any,
-        about: "a Write that begins one octet before the region: Terminate 1/1/01, nothing changes",
-        // A region that begins at 0 has no octet before it: there the sum wraps.
+        about: "a Write that begins one byte before the region: Terminate 1/1/01, nothing changes",
+        // A region that begins at 0 has no byte before it: there the sum wraps.
         run: |p| {
             refused(p, "rw", &[TAGGED_BOUNDS, TAGGED_WRAP], |r| {
                 Segment::write(r.stag, r.to.wrapping_sub(1), b"data")
@@ -188,7 +188,7 @@ pub(super) const CASES: &[Case] = &[
         name: "write-past-end",
         rows: &["DDP-179", "DDP-183", "DDP-189", "RDMAP-158", "RDMAP-352", "DDP-228"],
         side: Side::Any,
-        about: "a Write that ends one octet behind the region: Terminate 1/1/01, nothing changes",
+        about: "a Write that ends one byte behind the region: Terminate 1/1/01, nothing changes",
         run: |p| refused(p, "rw", &[TAGGED_BOUNDS], |r| Segment::write(r.stag, r.end() - 3, b"data")),
     },
     Case {
@@ -202,7 +202,7 @@ pub(super) const CASES: &[Case] = &[
         name: "write-longer-than-region",
         rows: &["DDP-183", "DDP-189"],
         side: Side::Any,
-        about: "a Write longer than the region: Terminate 1/1/01, not one octet is placed",
+        about: "a Write longer than the region: Terminate 1/1/01, not one byte is placed",
         run: |p| refused(p, "rw", &[TAGGED_BOUNDS], |r| Segment::write(r.stag, r.to, &[0xee; 65])),
     },
     Case {
@@ -272,10 +272,10 @@ pub(super) const CASES: &[Case] = &[
         name: "write-header-cut-short",
         rows: &[],
         side: Side::Any,
-        about: "a tagged segment of 13 octets, for which there is no code: the stream ends",
+        about: "a tagged segment of 13 bytes, for which there is no code: the stream ends",
         run: |p| {
             let mut session = running(p)?;
-            session.send(&Segment { octets: Segment::write(0, 0, &[]).octets[..13].to_vec() });
+            session.send(&Segment { bytes: Segment::write(0, 0, &[]).bytes[..13].to_vec() });
             super::untagged::ended(&mut session)
         },
     },

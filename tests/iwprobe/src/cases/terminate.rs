@@ -17,9 +17,9 @@ fn echoed(told: &Terminate, failed: &Segment) -> Check {
     let (m, d, r) = told.any_header_control();
     if m {
         let length = told.segment_length();
-        let whole = failed.octets.len() as u16;
+        let whole = failed.bytes.len() as u16;
         require(length == Some(whole), || {
-            format!("segment length {length:?}, the segment had {whole} octets")
+            format!("segment length {length:?}, the segment had {whole} bytes")
         })?;
     }
     if d {
@@ -75,13 +75,13 @@ pub(super) const CASES: &[Case] = &[
         name: "terminate-bit-order",
         rows: &["RDMAP-134"],
         side: Side::Any,
-        about: "layer is the upper half of the first octet, type the lower one: 02 05 for a version error",
+        about: "layer is the upper half of the first byte, type the lower one: 02 05 for a version error",
         run: |p| {
             let mut session = running(p)?;
             session.send(&Segment::write(0, 0, &[]).rdmap(0x80));
             let told = session.expect_terminate(&[OPERATION_VERSION])?;
             require(told.code() == OPERATION_VERSION, || {
-                format!("{}: read by RFC 5040 it is code {}", describe::hex(&told.octets), told.code())
+                format!("{}: read by RFC 5040 it is code {}", describe::hex(&told.bytes), told.code())
             })?;
             require(told.reserved() == 0, || format!("reserved bits {:04x}", told.reserved()))
         },
@@ -218,10 +218,10 @@ pub(super) const CASES: &[Case] = &[
         name: "terminate-with-headers",
         rows: &[],
         side: Side::Any,
-        about: "a Terminate of 52 octets, the reserved bits set, is taken",
+        about: "a Terminate of 52 bytes, the reserved bits set, is taken",
         run: |p| {
             let mut payload = vec![0x01, 0x01, 0xff, 0xff, 0, 46];
-            payload.extend(Segment::read_request(1, &crate::wire::ReadRequest::default()).octets);
+            payload.extend(Segment::read_request(1, &crate::wire::ReadRequest::default()).bytes);
             not_answered(p, running(p)?, &[Segment::terminate(&payload)], Some("000101"))
         },
     },
@@ -236,7 +236,7 @@ pub(super) const CASES: &[Case] = &[
         name: "terminate-zero-filled",
         rows: &[],
         side: Side::Any,
-        about: "headers that are not there may be sent as zeros: 52 octets with M, D and R clear",
+        about: "headers that are not there may be sent as zeros: 52 bytes with M, D and R clear",
         run: |p| {
             let mut payload = vec![0x20, 0x02];
             payload.resize(52, 0);
@@ -247,7 +247,7 @@ pub(super) const CASES: &[Case] = &[
         name: "terminate-too-short",
         rows: &[],
         side: Side::Any,
-        about: "a Terminate of two octets is not answered by a Terminate either",
+        about: "a Terminate of two bytes is not answered by a Terminate either",
         run: |p| not_answered(p, running(p)?, &[Segment::terminate(&[0, 0])], None),
     },
     Case {

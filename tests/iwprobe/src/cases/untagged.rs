@@ -20,7 +20,7 @@ fn refused(p: &Probe, codes: &[Code], segment: &Segment) -> Check {
     session.expect_terminate(codes).map(|_| ())
 }
 
-/// The same where the target has one receive of 16 octets; nothing is received.
+/// The same where the target has one receive of 16 bytes; nothing is received.
 fn not_received(p: &Probe, codes: &[Code], segments: &[Segment]) -> Check {
     let mut session = p.stage("recv=1x16")?;
     session.ping()?;
@@ -80,7 +80,7 @@ pub(super) const CASES: &[Case] = &[
         name: "no-buffer-for-nothing",
         rows: &[],
         side: Side::Any,
-        about: "a Send of no octets for which no receive is posted needs one too: Terminate 1/2/02",
+        about: "a Send of no bytes for which no receive is posted needs one too: Terminate 1/2/02",
         run: |p| {
             let mut session = p.stage("mr=64:r")?;
             session.ping()?;
@@ -162,7 +162,7 @@ pub(super) const CASES: &[Case] = &[
         name: "mo-plus-length-too-long",
         rows: &["DDP-171", "RDMAP-166"],
         side: Side::Any,
-        about: "offset 10 and 7 octets into 16: Terminate 1/2/05, nothing is received",
+        about: "offset 10 and 7 bytes into 16: Terminate 1/2/05, nothing is received",
         run: |p| {
             not_received(
                 p,
@@ -175,7 +175,7 @@ pub(super) const CASES: &[Case] = &[
         name: "mo-plus-length-fits",
         rows: &["DDP-171", "DDP-140", "DDP-139", "RDMAP-236"],
         side: Side::Any,
-        about: "offset 10 and 6 octets into 16 fill the buffer",
+        about: "offset 10 and 6 bytes into 16 fill the buffer",
         run: |p| {
             let mut session = p.stage("recv=1x16")?;
             session.send(&Segment::send(1, &[7; 10]).not_last());
@@ -220,21 +220,21 @@ pub(super) const CASES: &[Case] = &[
         name: "send-header-cut-short",
         rows: &[],
         side: Side::Any,
-        about: "an untagged segment of 17 octets, for which there is no code: the stream ends",
+        about: "an untagged segment of 17 bytes, for which there is no code: the stream ends",
         run: |p| {
             let mut session = running(p)?;
-            session.send(&Segment { octets: Segment::send(1, &[]).octets[..17].to_vec() });
+            session.send(&Segment { bytes: Segment::send(1, &[]).bytes[..17].to_vec() });
             ended(&mut session)
         },
     },
     Case {
-        name: "segment-of-one-octet",
+        name: "segment-of-one-byte",
         rows: &[],
         side: Side::Any,
-        about: "a ULPDU of one octet, the shortest there is: the stream ends",
+        about: "a ULPDU of one byte, the shortest there is: the stream ends",
         run: |p| {
             let mut session = running(p)?;
-            session.send(&Segment { octets: vec![0x41] });
+            session.send(&Segment { bytes: vec![0x41] });
             ended(&mut session)
         },
     },
@@ -242,7 +242,7 @@ pub(super) const CASES: &[Case] = &[
         name: "rsvdulp-differs-in-a-message",
         rows: &["DDP-083"],
         side: Side::Any,
-        about: "octets 2 to 5 differ between segments of a Send: they need not be equal, and mean nothing in a Send",
+        about: "bytes 2 to 5 differ between segments of a Send: they need not be equal, and mean nothing in a Send",
         run: |p| {
             let mut session = p.stage("recv=1x16")?;
             session.send(&Segment::send(1, b"one ").invalidating(0x1111_1111).not_last());

@@ -5,7 +5,7 @@ pub const FETCH_ADD: u32 = 0;
 /// Compare and swap.
 pub const CMP_SWAP: u32 = 2;
 
-/// The 52 octets of an Atomic Request.
+/// The 52 bytes of an Atomic Request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AtomicRequest {
     /// 28 reserved bits, then the operation code.
@@ -46,21 +46,21 @@ impl AtomicRequest {
         }
     }
 
-    /// The octets.
+    /// The bytes.
     pub fn encode(&self) -> Vec<u8> {
-        let mut octets = self.operation.to_be_bytes().to_vec();
-        octets.extend(self.id.to_be_bytes());
-        octets.extend(self.stag.to_be_bytes());
+        let mut bytes = self.operation.to_be_bytes().to_vec();
+        bytes.extend(self.id.to_be_bytes());
+        bytes.extend(self.stag.to_be_bytes());
         for long in [self.to, self.data, self.mask, self.compare, self.compare_mask] {
-            octets.extend(long.to_be_bytes());
+            bytes.extend(long.to_be_bytes());
         }
-        octets
+        bytes
     }
 }
 
-/// Identifier and original value of an Atomic Response's 12 octets.
+/// Identifier and original value of an Atomic Response's 12 bytes.
 pub fn decode_response(payload: &[u8]) -> Option<(u32, u64)> {
-    let octets: &[u8; 12] = payload.try_into().ok()?;
-    let (id, value) = octets.split_at(4);
+    let bytes: &[u8; 12] = payload.try_into().ok()?;
+    let (id, value) = bytes.split_at(4);
     Some((u32::from_be_bytes(id.try_into().ok()?), u64::from_be_bytes(value.try_into().ok()?)))
 }

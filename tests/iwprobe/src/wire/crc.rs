@@ -5,21 +5,21 @@ const POLYNOMIAL: u32 = 0x82f6_3b78;
 
 const TABLE: [u32; 256] = {
     let mut table = [0; 256];
-    let mut octet = 0;
-    while octet < 256 {
-        let mut rest = octet as u32;
+    let mut byte = 0;
+    while byte < 256 {
+        let mut rest = byte as u32;
         let mut bit = 0;
         while bit < 8 {
             rest = if rest & 1 == 1 { rest >> 1 ^ POLYNOMIAL } else { rest >> 1 };
             bit += 1;
         }
-        table[octet] = rest;
-        octet += 1;
+        table[byte] = rest;
+        byte += 1;
     }
     table
 };
 
-/// The CRC32c of `octets`. On the wire its least significant octet goes first.
-pub fn crc32c(octets: &[u8]) -> u32 {
-    !octets.iter().fold(!0, |crc: u32, octet| crc >> 8 ^ TABLE[usize::from(crc as u8 ^ octet)])
+/// The CRC32c of `bytes`. On the wire its least significant byte goes first.
+pub fn crc32c(bytes: &[u8]) -> u32 {
+    !bytes.iter().fold(!0, |crc: u32, byte| crc >> 8 ^ TABLE[usize::from(crc as u8 ^ byte)])
 }

@@ -1,4 +1,4 @@
-//! What octets say, in one line.
+//! What bytes say, in one line.
 
 use super::{Segment, Startup, Terminate, flag, opcode};
 
@@ -17,16 +17,16 @@ const NAMES: [&str; 12] = [
     "Atomic Response",
 ];
 
-/// Two hexadecimal digits for each octet.
-pub fn hex(octets: &[u8]) -> String {
-    octets.iter().map(|octet| format!("{octet:02x}")).collect()
+/// Two hexadecimal digits for each byte.
+pub fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Octets that are no frame of ours: as text, where they begin as one, else in hexadecimal.
-pub fn text(octets: &[u8]) -> String {
-    let line = octets.split(|octet| matches!(octet, b'\r' | b'\n')).next().unwrap_or(octets);
-    let printable = !line.is_empty() && line.iter().all(|octet| (b' '..=b'~').contains(octet));
-    if printable { format!("\"{}\"", String::from_utf8_lossy(line)) } else { hex(octets) }
+/// Bytes that are no frame of ours: as text, where they begin as one, else in hexadecimal.
+pub fn text(bytes: &[u8]) -> String {
+    let line = bytes.split(|byte| matches!(byte, b'\r' | b'\n')).next().unwrap_or(bytes);
+    let printable = !line.is_empty() && line.iter().all(|byte| (b' '..=b'~').contains(byte));
+    if printable { format!("\"{}\"", String::from_utf8_lossy(line)) } else { hex(bytes) }
 }
 
 /// An opcode's name.
@@ -63,9 +63,9 @@ pub fn startup(frame: &Startup) -> String {
     }
     let ulp = frame.ulp_data();
     if !ulp.is_empty() {
-        let printable = ulp.iter().all(|octet| (b' '..=b'~').contains(octet));
+        let printable = ulp.iter().all(|byte| (b' '..=b'~').contains(byte));
         let shown = if printable { format!("\"{}\"", String::from_utf8_lossy(ulp)) } else { String::new() };
-        text += &format!(", {} octets of private data {shown}", ulp.len());
+        text += &format!(", {} bytes of private data {shown}", ulp.len());
     }
     text.trim_end().to_owned()
 }
@@ -73,7 +73,7 @@ pub fn startup(frame: &Startup) -> String {
 /// A DDP segment.
 pub fn segment(segment: &Segment) -> String {
     if !segment.is_whole() {
-        return format!("{} octets, too few for a DDP header", segment.octets.len());
+        return format!("{} bytes, too few for a DDP header", segment.bytes.len());
     }
     let mut text = message(segment.opcode()).to_owned();
     if segment.is_tagged() {
@@ -87,19 +87,19 @@ pub fn segment(segment: &Segment) -> String {
     if !segment.is_last() {
         text += ", more follows";
     }
-    match (segment.control_octet() & 0x3f, segment.rdmap_octet() & 0xf0) {
+    match (segment.control_byte() & 0x3f, segment.rdmap_byte() & 0xf0) {
         (0x01, 0x40) => {}
         (ddp, rdmap) => text += &format!(", DV/Rsvd {ddp:02x} RV/Rsv {rdmap:02x}"),
     }
     match (segment.opcode(), segment.as_read_request(), segment.as_terminate()) {
         (opcode::READ_REQUEST, Some(read), _) => {
             text += &format!(
-                ", {} octets of {:08x} TO {:x} to {:08x} TO {:x}",
+                ", {} bytes of {:08x} TO {:x} to {:08x} TO {:x}",
                 read.size, read.source_stag, read.source_to, read.sink_stag, read.sink_to
             );
         }
         (_, _, Some(told)) => text += &format!(", {}", terminate(&told)),
-        _ => text += &format!(", {} octets", segment.payload().len()),
+        _ => text += &format!(", {} bytes", segment.payload().len()),
     }
     text
 }

@@ -10,7 +10,7 @@ const INTERVAL: u64 = 512;
 pub struct Fault {
     /// Flipped in the CRC.
     pub crc_xor: u32,
-    /// The pad octets, and a CRC that covers them.
+    /// The pad bytes, and a CRC that covers them.
     pub pad: u8,
     /// Flipped in each marker that points into this FPDU (reserved half above, FPDUPTR below); the CRC covers the result.
     pub marker_xor: u32,
@@ -18,14 +18,14 @@ pub struct Fault {
     pub length: Option<u16>,
 }
 
-/// Cuts no data: one ULPDU in, the octets of one FPDU out.
+/// Cuts no data: one ULPDU in, the bytes of one FPDU out.
 #[derive(Clone, Copy, Debug)]
 pub struct Framer {
     /// Whether the receiver asked for markers.
     pub markers: bool,
     /// Whether CRCs are in use; else the field is filled with 0xdeadbeef.
     pub crc: bool,
-    /// Octets since the startup frame.
+    /// Bytes since the startup frame.
     pub position: u64,
 }
 
@@ -44,9 +44,9 @@ impl Framer {
         let mut wire = Vec::new();
         // Where the header is: behind a marker that comes first.
         let header = self.position + if self.marker_due(0) { 4 } else { 0 };
-        for octet in content {
+        for byte in content {
             self.mark(&mut wire, header, fault.marker_xor);
-            wire.push(octet);
+            wire.push(byte);
         }
         self.mark(&mut wire, header, fault.marker_xor);
         let crc = if self.crc { crc32c(&wire) } else { 0xdead_beef };
@@ -77,12 +77,12 @@ pub struct Fpdu {
     pub complaints: Vec<String>,
 }
 
-/// Finds FPDUs in octets.
+/// Finds FPDUs in bytes.
 #[derive(Clone, Debug)]
 pub struct Deframer {
     markers: bool,
     crc: bool,
-    /// Stream position of the first octet held.
+    /// Stream position of the first byte held.
     position: u64,
     held: Vec<u8>,
 }
@@ -99,12 +99,12 @@ impl Deframer {
         Self { position, ..self }
     }
 
-    /// Takes octets as they come.
-    pub fn push(&mut self, octets: &[u8]) {
-        self.held.extend(octets);
+    /// Takes bytes as they come.
+    pub fn push(&mut self, bytes: &[u8]) {
+        self.held.extend(bytes);
     }
 
-    /// Whether octets of an unfinished FPDU are left.
+    /// Whether bytes of an unfinished FPDU are left.
     pub fn is_empty(&self) -> bool {
         self.held.is_empty()
     }
@@ -112,15 +112,15 @@ impl Deframer {
     /// The next whole FPDU.
     pub fn next_fpdu(&mut self) -> Option<Fpdu> {
         let mut cursor = Cursor { frame: self, at: 0, header: None, complaints: Vec::new() };
-        let length = u16::from_be_bytes([cursor.octet()?, cursor.octet()?]);
+        let length = u16::from_be_bytes([cursor.byte()?, cursor.byte()?]);
         let mut ulpdu = Vec::with_capacity(usize::from(length));
         for _ in 0..length {
-            ulpdu.push(cursor.octet()?);
+            ulpdu.push(cursor.byte()?);
         }
         let pad = (usize::from(length) + 2).next_multiple_of(4) - usize::from(length) - 2;
         for _ in 0..pad {
-            if cursor.octet()? != 0 {
-                cursor.complaints.push("a pad octet is not zero".into());
+            if cursor.byte()? != 0 {
+                cursor.complaints.push("a pad byte is not zero".into());
             }
         }
         cursor.marker()?;
@@ -136,7 +136,7 @@ impl Deframer {
     }
 }
 
-/// Walks over content octets, stepping over markers.
+/// Walks over content bytes, stepping over markers.
 struct Cursor<'a> {
     frame: &'a Deframer,
     at: usize,
@@ -148,21 +148,21 @@ impl Cursor<'_> {
     fn marker(&mut self) -> Option<()> {
         let due = self.frame.markers && (self.frame.position + self.at as u64).is_multiple_of(INTERVAL);
         if due {
-            let octets = *self.frame.held.get(self.at..)?.first_chunk::<4>()?;
+            let bytes = *self.frame.held.get(self.at..)?.first_chunk::<4>()?;
             let expected = self.header.map_or(0, |header| (self.at - header) as u32);
-            if u32::from_be_bytes(octets) != expected {
-                self.complaints.push(format!("marker {octets:02x?}, expected {expected:08x}"));
+            if u32::from_be_bytes(bytes) != expected {
+                self.complaints.push(format!("marker {bytes:02x?}, expected {expected:08x}"));
             }
             self.at += 4;
         }
         Some(())
     }
 
-    fn octet(&mut self) -> Option<u8> {
+    fn byte(&mut self) -> Option<u8> {
         self.marker()?;
         self.header.get_or_insert(self.at);
-        let octet = *self.frame.held.get(self.at)?;
+        let byte = *self.frame.held.get(self.at)?;
         self.at += 1;
-        Some(octet)
+        Some(byte)
     }
 }

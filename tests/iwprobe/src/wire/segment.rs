@@ -1,4 +1,4 @@
-//! DDP segments with RDMAP's octets in them (RFC 5041 section 4, RFC 5040 section 4).
+//! DDP segments with RDMAP's bytes in them (RFC 5041 section 4, RFC 5040 section 4).
 
 use super::Terminate;
 
@@ -33,11 +33,11 @@ pub mod opcode {
 const TAGGED_HEADER: usize = 14;
 const UNTAGGED_HEADER: usize = 18;
 
-/// One DDP segment: octets, and names for their places.
+/// One DDP segment: bytes, and names for their places.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Segment {
     /// All of it.
-    pub octets: Vec<u8>,
+    pub bytes: Vec<u8>,
 }
 
 /// The header of an RDMA Read Request (RFC 5040 section 4.4).
@@ -47,7 +47,7 @@ pub struct ReadRequest {
     pub sink_stag: u32,
     /// Where in it.
     pub sink_to: u64,
-    /// Octets asked for.
+    /// Bytes asked for.
     pub size: u32,
     /// What is read.
     pub source_stag: u32,
@@ -56,21 +56,20 @@ pub struct ReadRequest {
 }
 
 impl ReadRequest {
-    /// The 28 octets.
+    /// The 28 bytes.
     pub fn encode(&self) -> Vec<u8> {
-        let mut octets = self.sink_stag.to_be_bytes().to_vec();
-        octets.extend(self.sink_to.to_be_bytes());
-        octets.extend(self.size.to_be_bytes());
-        octets.extend(self.source_stag.to_be_bytes());
-        octets.extend(self.source_to.to_be_bytes());
-        octets
+        let mut bytes = self.sink_stag.to_be_bytes().to_vec();
+        bytes.extend(self.sink_to.to_be_bytes());
+        bytes.extend(self.size.to_be_bytes());
+        bytes.extend(self.source_stag.to_be_bytes());
+        bytes.extend(self.source_to.to_be_bytes());
+        bytes
     }
 
-    /// From 28 octets.
-    pub fn decode(octets: &[u8]) -> Option<Self> {
-        let octets = octets.first_chunk::<28>()?;
-        let word =
-            |at: usize| u32::from_be_bytes([octets[at], octets[at + 1], octets[at + 2], octets[at + 3]]);
+    /// From 28 bytes.
+    pub fn decode(bytes: &[u8]) -> Option<Self> {
+        let bytes = bytes.first_chunk::<28>()?;
+        let word = |at: usize| u32::from_be_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
         let long = |at: usize| u64::from(word(at)) << 32 | u64::from(word(at + 4));
         Some(Self {
             sink_stag: word(0),
@@ -85,21 +84,21 @@ impl ReadRequest {
 impl Segment {
     /// The last (and only) segment of a tagged message.
     pub fn tagged(opcode: u8, stag: u32, to: u64, payload: &[u8]) -> Self {
-        let mut octets = vec![0xc1, 0x40 | opcode];
-        octets.extend(stag.to_be_bytes());
-        octets.extend(to.to_be_bytes());
-        octets.extend(payload);
-        Self { octets }
+        let mut bytes = vec![0xc1, 0x40 | opcode];
+        bytes.extend(stag.to_be_bytes());
+        bytes.extend(to.to_be_bytes());
+        bytes.extend(payload);
+        Self { bytes }
     }
 
     /// The last (and only) segment of an untagged message.
     pub fn untagged(opcode: u8, qn: u32, msn: u32, payload: &[u8]) -> Self {
-        let mut octets = vec![0x41, 0x40 | opcode, 0, 0, 0, 0];
-        octets.extend(qn.to_be_bytes());
-        octets.extend(msn.to_be_bytes());
-        octets.extend([0; 4]);
-        octets.extend(payload);
-        Self { octets }
+        let mut bytes = vec![0x41, 0x40 | opcode, 0, 0, 0, 0];
+        bytes.extend(qn.to_be_bytes());
+        bytes.extend(msn.to_be_bytes());
+        bytes.extend([0; 4]);
+        bytes.extend(payload);
+        Self { bytes }
     }
 
     /// An RDMA Write.
@@ -122,16 +121,16 @@ impl Segment {
         Self::untagged(opcode::TERMINATE, 2, 1, payload)
     }
 
-    /// With another octet 0 (DDP control).
+    /// With another byte 0 (DDP control).
     #[must_use]
-    pub fn control(self, octet: u8) -> Self {
-        self.patched(0, &[octet])
+    pub fn control(self, byte: u8) -> Self {
+        self.patched(0, &[byte])
     }
 
-    /// With another octet 1 (RDMAP control).
+    /// With another byte 1 (RDMAP control).
     #[must_use]
-    pub fn rdmap(self, octet: u8) -> Self {
-        self.patched(1, &[octet])
+    pub fn rdmap(self, byte: u8) -> Self {
+        self.patched(1, &[byte])
     }
 
     /// With another Invalidate STag (untagged).
@@ -155,74 +154,74 @@ impl Segment {
     /// With more to come: L clear.
     #[must_use]
     pub fn not_last(self) -> Self {
-        let control = self.octets[0] & !0x40;
+        let control = self.bytes[0] & !0x40;
         self.control(control)
     }
 
-    fn patched(mut self, at: usize, octets: &[u8]) -> Self {
-        self.octets[at..at + octets.len()].copy_from_slice(octets);
+    fn patched(mut self, at: usize, bytes: &[u8]) -> Self {
+        self.bytes[at..at + bytes.len()].copy_from_slice(bytes);
         self
     }
 
     /// Whether both are the same but for reserved bits, which are [`watch`](crate::watch)'s matter.
     pub fn means(&self, other: &Self) -> bool {
         let bare = |segment: &Self| {
-            let mut octets = segment.octets.clone();
-            for (octet, used) in octets.iter_mut().zip([0xc3, 0xcf]) {
-                *octet &= used;
+            let mut bytes = segment.bytes.clone();
+            for (byte, used) in bytes.iter_mut().zip([0xc3, 0xcf]) {
+                *byte &= used;
             }
-            octets
+            bytes
         };
         bare(self) == bare(other)
     }
 
-    /// DDP's control octet.
-    pub fn control_octet(&self) -> u8 {
-        self.octets.first().copied().unwrap_or(0)
+    /// DDP's control byte.
+    pub fn control_byte(&self) -> u8 {
+        self.bytes.first().copied().unwrap_or(0)
     }
 
-    /// RDMAP's control octet.
-    pub fn rdmap_octet(&self) -> u8 {
-        self.octets.get(1).copied().unwrap_or(0)
+    /// RDMAP's control byte.
+    pub fn rdmap_byte(&self) -> u8 {
+        self.bytes.get(1).copied().unwrap_or(0)
     }
 
     /// The opcode.
     pub fn opcode(&self) -> u8 {
-        self.rdmap_octet() & 0x0f
+        self.rdmap_byte() & 0x0f
     }
 
     /// T.
     pub fn is_tagged(&self) -> bool {
-        self.control_octet() & 0x80 != 0
+        self.control_byte() & 0x80 != 0
     }
 
     /// L.
     pub fn is_last(&self) -> bool {
-        self.control_octet() & 0x40 != 0
+        self.control_byte() & 0x40 != 0
     }
 
-    /// Octets of the DDP header.
+    /// Bytes of the DDP header.
     pub fn header_length(&self) -> usize {
         if self.is_tagged() { TAGGED_HEADER } else { UNTAGGED_HEADER }
     }
 
     /// Whether its header is whole.
     pub fn is_whole(&self) -> bool {
-        self.octets.len() >= self.header_length()
+        self.bytes.len() >= self.header_length()
     }
 
     /// The DDP header.
     pub fn header(&self) -> &[u8] {
-        &self.octets[..self.header_length().min(self.octets.len())]
+        &self.bytes[..self.header_length().min(self.bytes.len())]
     }
 
     /// What follows the DDP header.
     pub fn payload(&self) -> &[u8] {
-        self.octets.get(self.header_length()..).unwrap_or(&[])
+        self.bytes.get(self.header_length()..).unwrap_or(&[])
     }
 
     fn word(&self, at: usize) -> u32 {
-        self.octets.get(at..).and_then(<[u8]>::first_chunk).map_or(0, |octets| u32::from_be_bytes(*octets))
+        self.bytes.get(at..).and_then(<[u8]>::first_chunk).map_or(0, |bytes| u32::from_be_bytes(*bytes))
     }
 
     /// STag of a tagged segment, Invalidate STag of an untagged one.

@@ -5,10 +5,10 @@ pub const REQUEST_KEY: [u8; 16] = *b"MPA ID Req Frame";
 /// "MPA ID Rep Frame".
 pub const REPLY_KEY: [u8; 16] = *b"MPA ID Rep Frame";
 
-/// Octets before the private data.
+/// Bytes before the private data.
 const HEADER: usize = 20;
 
-/// Flags of octet 16.
+/// Flags of byte 16.
 pub mod flag {
     /// The sender of the frame wants markers.
     pub const M: u8 = 0x80;
@@ -25,17 +25,17 @@ pub mod flag {
 pub struct Startup {
     /// Which frame it is.
     pub key: [u8; 16],
-    /// Octet 16: [`flag`].
+    /// Byte 16: [`flag`].
     pub flags: u8,
-    /// Octet 17.
+    /// Byte 17.
     pub revision: u8,
     /// What PD_Length says.
     pub length: u16,
-    /// All private data, the four octets of RFC 6581 included.
+    /// All private data, the four bytes of RFC 6581 included.
     pub private: Vec<u8>,
 }
 
-/// The four octets that RFC 6581 puts in front of the ULP's private data.
+/// The four bytes that RFC 6581 puts in front of the ULP's private data.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Depths {
     /// A: peer-to-peer.
@@ -61,7 +61,7 @@ impl Depths {
         Self { ird, ord, ..Self::default() }
     }
 
-    /// The octets.
+    /// The bytes.
     pub fn encode(self) -> [u8; 4] {
         let bit = |set: bool, mask: u16| if set { mask } else { 0 };
         let first = bit(self.peer_to_peer, 0x8000) | bit(self.by_send, 0x4000) | self.ird & 0x3fff;
@@ -70,9 +70,9 @@ impl Depths {
         [a, b, c, d]
     }
 
-    /// From the octets.
-    pub fn decode(octets: [u8; 4]) -> Self {
-        let [a, b, c, d] = octets;
+    /// From the bytes.
+    pub fn decode(bytes: [u8; 4]) -> Self {
+        let [a, b, c, d] = bytes;
         let (first, second) = (u16::from_be_bytes([a, b]), u16::from_be_bytes([c, d]));
         Self {
             peer_to_peer: first & 0x8000 != 0,
@@ -97,18 +97,18 @@ impl Startup {
         Self { key, flags: flags | flag::S, revision: 2, length: private.len() as u16, private }
     }
 
-    /// The octets.
+    /// The bytes.
     pub fn encode(&self) -> Vec<u8> {
-        let mut octets = self.key.to_vec();
-        octets.extend([self.flags, self.revision]);
-        octets.extend(self.length.to_be_bytes());
-        octets.extend(&self.private);
-        octets
+        let mut bytes = self.key.to_vec();
+        bytes.extend([self.flags, self.revision]);
+        bytes.extend(self.length.to_be_bytes());
+        bytes.extend(&self.private);
+        bytes
     }
 
-    /// A whole frame at the front of `octets`, with its length; `None` while it is not whole.
-    pub fn decode(octets: &[u8]) -> Option<(Self, usize)> {
-        let header = octets.first_chunk::<HEADER>()?;
+    /// A whole frame at the front of `bytes`, with its length; `None` while it is not whole.
+    pub fn decode(bytes: &[u8]) -> Option<(Self, usize)> {
+        let header = bytes.first_chunk::<HEADER>()?;
         let length = u16::from_be_bytes([header[18], header[19]]);
         let end = HEADER + usize::from(length);
         let frame = Self {
@@ -116,7 +116,7 @@ impl Startup {
             flags: header[16],
             revision: header[17],
             length,
-            private: octets.get(HEADER..end)?.to_vec(),
+            private: bytes.get(HEADER..end)?.to_vec(),
         };
         Some((frame, end))
     }
@@ -128,8 +128,8 @@ impl Startup {
 
     /// The depths, where the frame is enhanced and has them.
     pub fn depths(&self) -> Option<Depths> {
-        let octets = self.private.first_chunk::<4>()?;
-        (self.has(flag::S) && self.revision >= 2).then(|| Depths::decode(*octets))
+        let bytes = self.private.first_chunk::<4>()?;
+        (self.has(flag::S) && self.revision >= 2).then(|| Depths::decode(*bytes))
     }
 
     /// What belongs to the ULP.

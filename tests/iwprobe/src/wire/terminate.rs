@@ -14,26 +14,26 @@ impl std::fmt::Display for Code {
 
 /// A Terminate's payload, taken apart by its own bits.
 ///
-/// Linux's siw on little-endian machines has the two halves of the first octet swapped and M, D, R at the low end of the
+/// Linux's siw on little-endian machines has the two halves of the first byte swapped and M, D, R at the low end of the
 /// third, M lowest. Both readings are kept: one frame alone cannot always tell which was meant.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Terminate {
     /// All of it.
-    pub octets: Vec<u8>,
+    pub bytes: Vec<u8>,
 }
 
 impl Terminate {
     /// Takes a payload; `None` when it is too short for the control field.
     pub fn decode(payload: &[u8]) -> Option<Self> {
-        (payload.len() >= 4).then(|| Self { octets: payload.to_vec() })
+        (payload.len() >= 4).then(|| Self { bytes: payload.to_vec() })
     }
 
     /// What it says in RFC 5040's bit order.
     pub fn code(&self) -> Code {
-        Code(self.octets[0] >> 4, self.octets[0] & 0x0f, self.octets[1])
+        Code(self.bytes[0] >> 4, self.bytes[0] & 0x0f, self.bytes[1])
     }
 
-    /// What it says with the halves of the first octet swapped.
+    /// What it says with the halves of the first byte swapped.
     pub fn swapped_code(&self) -> Code {
         let Code(layer, etype, code) = self.code();
         Code(etype, layer, code)
@@ -41,45 +41,45 @@ impl Terminate {
 
     /// M, D and R where RFC 5040 has them.
     pub fn header_control(&self) -> (bool, bool, bool) {
-        let octet = self.octets[2];
-        (octet & 0x80 != 0, octet & 0x40 != 0, octet & 0x20 != 0)
+        let byte = self.bytes[2];
+        (byte & 0x80 != 0, byte & 0x40 != 0, byte & 0x20 != 0)
     }
 
     /// M, D and R where siw has them.
     pub fn swapped_header_control(&self) -> (bool, bool, bool) {
-        let octet = self.octets[2];
-        (octet & 1 != 0, octet & 2 != 0, octet & 4 != 0)
+        let byte = self.bytes[2];
+        (byte & 1 != 0, byte & 2 != 0, byte & 4 != 0)
     }
 
     /// M, D and R in whichever order they are there.
     pub fn any_header_control(&self) -> (bool, bool, bool) {
-        if self.octets[2] & 0xe0 != 0 { self.header_control() } else { self.swapped_header_control() }
+        if self.bytes[2] & 0xe0 != 0 { self.header_control() } else { self.swapped_header_control() }
     }
 
     /// The reserved bits.
     pub fn reserved(&self) -> u16 {
-        u16::from_be_bytes([self.octets[2], self.octets[3]]) & 0x1fff
+        u16::from_be_bytes([self.bytes[2], self.bytes[3]]) & 0x1fff
     }
 
     /// The same without M, D and R where siw has them.
     pub fn any_reserved(&self) -> u16 {
-        if self.octets[2] & 0xe0 != 0 { self.reserved() } else { self.reserved() & !0x0700 }
+        if self.bytes[2] & 0xe0 != 0 { self.reserved() } else { self.reserved() & !0x0700 }
     }
 
-    /// DDP Segment Length, where there are octets for it.
+    /// DDP Segment Length, where there are bytes for it.
     pub fn segment_length(&self) -> Option<u16> {
-        self.octets.get(4..6).map(|octets| u16::from_be_bytes([octets[0], octets[1]]))
+        self.bytes.get(4..6).map(|bytes| u16::from_be_bytes([bytes[0], bytes[1]]))
     }
 
-    /// The echoed DDP header (by its own T bit), as far as there are octets.
+    /// The echoed DDP header (by its own T bit), as far as there are bytes.
     pub fn ddp_header(&self) -> &[u8] {
-        let rest = self.octets.get(6..).unwrap_or(&[]);
-        let header = Segment { octets: rest.to_vec() }.header_length();
+        let rest = self.bytes.get(6..).unwrap_or(&[]);
+        let header = Segment { bytes: rest.to_vec() }.header_length();
         &rest[..header.min(rest.len())]
     }
 
     /// What follows the echoed DDP header.
     pub fn rdmap_header(&self) -> &[u8] {
-        &self.octets[(6 + self.ddp_header().len()).min(self.octets.len())..]
+        &self.bytes[(6 + self.ddp_header().len()).min(self.bytes.len())..]
     }
 }

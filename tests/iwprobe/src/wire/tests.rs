@@ -4,7 +4,7 @@ use super::atomic::{AtomicRequest, CMP_SWAP, decode_response};
 use super::describe::hex;
 use super::*;
 
-fn octets(text: &str) -> Vec<u8> {
+fn bytes(text: &str) -> Vec<u8> {
     let digits: Vec<u8> = text.bytes().filter(u8::is_ascii_hexdigit).collect();
     digits.chunks(2).map(|pair| u8::from_str_radix(std::str::from_utf8(pair).unwrap(), 16).unwrap()).collect()
 }
@@ -28,7 +28,7 @@ fn the_crc_is_that_of_rfc_3720() {
 
 #[test]
 fn fpdus_are_those_of_rfc_5044() {
-    let send = |msn| Segment::send(msn, &[0; 24]).octets;
+    let send = |msn| Segment::send(msn, &[0; 24]).bytes;
     assert_eq!(
         framed(0, true, true, &[&send(1)]),
         "00000000002a4143000000000000000000000001000000000000000000000000000000000000000000000000000000005\
@@ -137,33 +137,33 @@ fn segments_are_those_of_rfc_5040() {
         (Segment::terminate(&[0; 4]), "41470000000000000002000000010000000000000000"),
     ];
     for (segment, expected) in vectors {
-        assert_eq!(hex(&segment.octets), expected);
+        assert_eq!(hex(&segment.bytes), expected);
     }
     assert_eq!(Segment::read_request(1, &read).as_read_request(), Some(read));
 }
 
 #[test]
 fn fields_are_read_where_they_are_written() {
-    let tagged = Segment { octets: octets("81 42 01020304 0102030405060708 ff") };
+    let tagged = Segment { bytes: bytes("81 42 01020304 0102030405060708 ff") };
     assert_eq!((tagged.stag(), tagged.to()), (0x0102_0304, 0x0102_0304_0506_0708));
     assert!(tagged.is_tagged() && !tagged.is_last() && tagged.payload() == [0xff]);
-    let untagged = Segment { octets: octets("41 44 0a0b0c0d 00000001 00000002 00000003 ee") };
+    let untagged = Segment { bytes: bytes("41 44 0a0b0c0d 00000001 00000002 00000003 ee") };
     assert_eq!((untagged.qn(), untagged.msn(), untagged.mo()), (1, 2, 3));
     assert_eq!((untagged.stag(), untagged.payload()), (0x0a0b_0c0d, &[0xee][..]));
-    assert!(!Segment { octets: octets("4144") }.is_whole());
+    assert!(!Segment { bytes: bytes("4144") }.is_whole());
 }
 
 #[test]
 fn a_terminate_is_read_in_both_bit_orders() {
     let write = Segment {
-        octets: octets("4147000000000000000200000001000000001101c0000012c140112233440000000000001000"),
+        bytes: bytes("4147000000000000000200000001000000001101c0000012c140112233440000000000001000"),
     };
     let told = write.as_terminate().unwrap();
     assert_eq!((told.code(), told.header_control()), (Code(1, 1, 1), (true, true, false)));
     assert_eq!(told.segment_length(), Some(18));
     assert_eq!(hex(told.ddp_header()), "c140112233440000000000001000");
     let read = Segment {
-        octets: octets(
+        bytes: bytes(
             "4147000000000000000200000001000000000101e000002e41410000000000000001000000010000000000000101000000000000\
          100000000800000002020000000000002000",
         ),
@@ -172,9 +172,9 @@ fn a_terminate_is_read_in_both_bit_orders() {
     assert_eq!((told.code(), told.header_control()), (Code(0, 1, 1), (true, true, true)));
     assert_eq!(ReadRequest::decode(told.rdmap_header()).unwrap().source_stag, 0x202);
     // siw: a Write with a bad STag, and an RDMAP version error.
-    let told = Terminate::decode(&octets("11000300")).unwrap();
+    let told = Terminate::decode(&bytes("11000300")).unwrap();
     assert_eq!((told.swapped_code(), told.any_header_control()), (Code(1, 1, 0), (true, true, false)));
-    assert_eq!(Terminate::decode(&octets("20050000")).unwrap().swapped_code(), Code(0, 2, 5));
+    assert_eq!(Terminate::decode(&bytes("20050000")).unwrap().swapped_code(), Code(0, 2, 5));
     assert!(Terminate::decode(&[0; 3]).is_none());
 }
 
@@ -183,8 +183,8 @@ fn atomics_are_those_of_rfc_7306() {
     let fetch_add = AtomicRequest::fetch_add(0x11, 0x1234_5678, 0x1008, 2, 0);
     let segment = Segment::untagged(opcode::ATOMIC_REQUEST, 1, 1, &fetch_add.encode());
     assert_eq!(
-        segment.octets,
-        octets(
+        segment.bytes,
+        bytes(
             "41 4a 00 00 00 00 00 00 00 01 00 00 00 01 00 00 00 00 00 00 00 00 00 00 00 11 12 34 56 78 00 00 00 00 00 00 10 08
              00 00 00 00 00 00 00 02 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 ff ff ff ff ff ff ff ff"
         )
@@ -200,10 +200,10 @@ fn atomics_are_those_of_rfc_7306() {
     };
     assert_eq!(
         cmp_swap.encode(),
-        octets(
+        bytes(
             "00000002 00000012 12345678 0000000000001008 00000000000000bb 00000000000000ff 000000000000aa00 000000000000ff00"
         )
     );
-    assert_eq!(decode_response(&octets("00000011 0000000000000001")), Some((0x11, 1)));
+    assert_eq!(decode_response(&bytes("00000011 0000000000000001")), Some((0x11, 1)));
     assert_eq!(decode_response(&[0; 11]), None);
 }

@@ -28,8 +28,8 @@ fn other(serve: fn(TcpStream)) -> SocketAddr {
     address
 }
 
-fn text(octets: &[u8]) -> String {
-    String::from_utf8_lossy(octets).into_owned()
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
 }
 
 /// A file of its own for each test, in the folder that cargo gives for them.
@@ -186,7 +186,7 @@ fn json_holds_what_passed() {
     let wire = case["wire"].as_array().unwrap();
     let last = wire.iter().rfind(|passed| passed["way"] == "received").unwrap();
     assert!(last["text"].as_str().unwrap().starts_with("Terminate"), "{last}");
-    assert!(last["octets"].as_str().unwrap().starts_with("4147"), "{last}");
+    assert!(last["bytes"].as_str().unwrap().starts_with("4147"), "{last}");
 }
 
 #[test]

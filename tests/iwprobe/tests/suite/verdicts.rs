@@ -104,8 +104,8 @@ fn without_a_flaw_nothing_deviates() {
 fn flaws_that_leave_no_connection_are_found() {
     found_by(Responder, Flaw::ForgetsEnhanced, "revision-2-enhanced");
     found_by(Responder, Flaw::TalksFirst, "reply-nothing-behind");
-    found_by(Responder, Flaw::ChecksEmptyWrites, "write-of-no-octets");
-    found_by(Responder, Flaw::WrongSink, "read-of-no-octets");
+    found_by(Responder, Flaw::ChecksEmptyWrites, "write-of-no-bytes");
+    found_by(Responder, Flaw::WrongSink, "read-of-no-bytes");
     found_by(InitiatingTarget, Flaw::LateRtr, "initiator-sends-one-rtr");
     found_by(Initiator, Flaw::TwoRtrs, "initiator-sends-one-rtr");
     found_by(InitiatingTarget, Flaw::NoTerminate, "initiator-no-common-rtr");
@@ -410,7 +410,7 @@ fn flaws_of_delivery_are_found() {
                 "rsvdulp-differs-in-a-message",
                 "send-in-two-segments",
                 "send-in-many-segments",
-                "send-of-65536-octets",
+                "send-of-65536-bytes",
                 "send-last-segment-empty",
                 "write-behind-a-send",
                 "immediate-in-two-segments",
@@ -423,7 +423,7 @@ fn flaws_of_delivery_are_found() {
                 "no-buffer-left",
                 "send-raises-no-solicited-event",
                 "send-se-raises-a-solicited-event",
-                "send-of-no-octets",
+                "send-of-no-bytes",
                 "sends-in-order",
                 "sends-take-receives-in-order",
                 "sends-in-one-piece",

@@ -27,7 +27,7 @@ pub(crate) fn scenes() -> Vec<Scene> {
 }
 
 /// A Write, a Send that invalidates its STag, and a second Write to it, which must not be placed.
-fn invalidate_ours(lab: &mut Lab, flags: SendFlags, octets: usize) -> Result<String> {
+fn invalidate_ours(lab: &mut Lab, flags: SendFlags, bytes: usize) -> Result<String> {
     let mut session = lab.scene("mr=4096:w recv=2x4096")?;
     let remote = session.stage.region(0)?.remote;
     let source = lab.filled(&contrary(0, 4096), Access::empty())?;
@@ -35,7 +35,7 @@ fn invalidate_ours(lab: &mut Lab, flags: SendFlags, octets: usize) -> Result<Str
         let remote = iwarp::verbs::RemoteAddr { addr: remote.addr + offset, ..remote };
         SendRequest::new(offset, SendOp::Write { remote }, source.sge(offset as usize, length))
     };
-    let send = SendRequest::new(7, SendOp::SendInvalidate { rkey: remote.rkey }, source.sge(0, octets));
+    let send = SendRequest::new(7, SendOp::SendInvalidate { rkey: remote.rkey }, source.sge(0, bytes));
     session.qp.post_send(&write(0, 64))?;
     session.qp.post_send(&send.flags(flags))?;
     for opcode in [WcOpcode::Write, WcOpcode::Send] {
@@ -49,7 +49,7 @@ fn invalidate_ours(lab: &mut Lab, flags: SendFlags, octets: usize) -> Result<Str
     let kept = tests::scenes::Change::of(0, 0, &contrary(0, 64));
     ensure!(report.changes == [kept], "{report:?}");
     let received = report.completions.first().map(|done| (done.status, done.length, done.crc));
-    let expected = Completion::of('R', &contrary(0, octets));
+    let expected = Completion::of('R', &contrary(0, bytes));
     ensure!(received == Some((0, expected.length, expected.crc)), "{report:?}");
     Ok(codes(error))
 }
@@ -71,7 +71,7 @@ fn let_it_send(session: &Session, sink: &MemoryRegion) -> Result<()> {
     Ok(())
 }
 
-fn invalidate_theirs(lab: &mut Lab, op: &str, octets: usize) -> Result<()> {
+fn invalidate_theirs(lab: &mut Lab, op: &str, bytes: usize) -> Result<()> {
     let (session, region) =
         bound(lab, |region| format!("recv=1x16 peer={:x}:{:x} then=w64,{op}", region.rkey(), region.addr()))?;
     let sink = lab.region(8192, Access::LOCAL_WRITE)?;
@@ -80,13 +80,13 @@ fn invalidate_theirs(lab: &mut Lab, op: &str, octets: usize) -> Result<()> {
     let done = lab.success(&session)?;
     ensure!(
         (done.opcode, done.byte_len as usize, done.invalidated, done.solicited)
-            == (WcOpcode::Recv, octets, Some(region.rkey()), op.starts_with('j')),
+            == (WcOpcode::Recv, bytes, Some(region.rkey()), op.starts_with('j')),
         "{done:?}"
     );
     ensure!(!region.is_valid(), "still valid");
-    let mut got = vec![0; octets];
+    let mut got = vec![0; bytes];
     sink.read_at(0, &mut got)?;
-    ensure!(got == pattern(SOURCE, octets), "other octets");
+    ensure!(got == pattern(SOURCE, bytes), "other bytes");
     let mut written = vec![0; 64];
     region.read_at(0, &mut written)?;
     ensure!(written == pattern(SOURCE, 64), "the Write before it is not there");
@@ -107,9 +107,9 @@ fn invalidate_local(lab: &mut Lab) -> Result<String> {
     ensure!(done.wr_id == 2 && done.status == WcStatus::Success, "{done:?}");
     let error = lab.error(&mut session)?;
     is(error, (1, 1, 0x00), false)?;
-    let mut octets = vec![0; 64];
-    region.read_at(0, &mut octets)?;
-    ensure!(octets == [0; 64], "written where nothing may be");
+    let mut bytes = vec![0; 64];
+    region.read_at(0, &mut bytes)?;
+    ensure!(bytes == [0; 64], "written where nothing may be");
     lab.report(session)?;
     Ok(codes(error))
 }

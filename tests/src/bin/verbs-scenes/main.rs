@@ -1,4 +1,4 @@
-//! Every message of RFC 5040 between our verbs and those of another stack, both ways, octet by octet; and what either
+//! Every message of RFC 5040 between our verbs and those of another stack, both ways, byte by byte; and what either
 //! end makes of a message that it has to refuse.
 //!
 //! The other end is a target of `tests/iwprobe/TARGET.md`. Prints a line for each scene: `ok NAME`, `FAILED NAME: why`; with

@@ -18,8 +18,8 @@ pub(crate) fn scenes() -> Vec<Scene> {
 /// Ours arrive; whether they wake the application is the other stack's: its report is told, not judged.
 fn solicited_ours(lab: &mut Lab) -> Result<()> {
     let session = lab.scene("recv=3x4096 solicited")?;
-    let octets = pattern(9, 3000);
-    let ours = lab.filled(&octets, Access::empty())?;
+    let bytes = pattern(9, 3000);
+    let ours = lab.filled(&bytes, Access::empty())?;
     let solicited = SendFlags::SIGNALED | SendFlags::SOLICITED;
     session.qp.post_send(&SendRequest::new(1, SendOp::Send, ours.sge(0, 3000)).flags(solicited))?;
     session.qp.post_send(&SendRequest::empty(2, SendOp::Send).flags(solicited))?;
@@ -29,7 +29,7 @@ fn solicited_ours(lab: &mut Lab) -> Result<()> {
         ensure!((done.wr_id, done.opcode) == (wr_id, WcOpcode::Send), "{done:?}");
     }
     let report = lab.report(session)?;
-    let expected = [&octets[..], &[], &octets[..1]].map(|octets| Completion::of('R', octets));
+    let expected = [&bytes[..], &[], &bytes[..1]].map(|bytes| Completion::of('R', bytes));
     ensure!(report.completions == expected, "{report:?}, not {expected:?}");
     Ok(())
 }
@@ -45,17 +45,17 @@ fn solicited_theirs(lab: &mut Lab) -> Result<()> {
     ensure!(first.opcode == WcOpcode::Recv && first.byte_len == 100 && !first.solicited, "{first:?}");
     ensure!(session.channel.wait(Some(Duration::ZERO))? == 0, "a plain Send made a solicited event");
     session.qp.post_send(&SendRequest::empty(8, SendOp::Send).flags(SendFlags::empty()))?;
-    for (octets, solicited) in [(100, true), (0, true), (5, false)] {
+    for (bytes, solicited) in [(100, true), (0, true), (5, false)] {
         let done = lab.success(&session)?;
         ensure!(
-            (done.opcode, done.byte_len, done.solicited) == (WcOpcode::Recv, octets, solicited),
-            "{done:?} instead of {octets} octets, solicited {solicited}"
+            (done.opcode, done.byte_len, done.solicited) == (WcOpcode::Recv, bytes, solicited),
+            "{done:?} instead of {bytes} bytes, solicited {solicited}"
         );
     }
     ensure!(session.channel.wait(Some(Duration::ZERO))? == 1, "not one event for what was armed once");
-    let mut octets = vec![0; 100];
-    sink.read_at(128, &mut octets)?;
-    ensure!(octets == pattern(SOURCE, 100), "the solicited Send has other octets");
+    let mut bytes = vec![0; 100];
+    sink.read_at(128, &mut bytes)?;
+    ensure!(bytes == pattern(SOURCE, 100), "the solicited Send has other bytes");
     lab.report(session)?;
     Ok(())
 }

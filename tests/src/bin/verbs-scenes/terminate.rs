@@ -32,7 +32,7 @@ struct Theirs {
     name: &'static str,
     scene: &'static str,
     op: fn(&Stage) -> Result<SendOp>,
-    octets: usize,
+    bytes: usize,
     codes: Codes,
 }
 
@@ -58,33 +58,33 @@ fn invalidate(rkey: u32) -> Result<SendOp> {
 }
 
 const THEIRS: &[Theirs] = &[
-    Theirs { name: "write_unknown", scene: "", op: |_| write(nowhere()), octets: 64, codes: (1, 1, 0x00) },
+    Theirs { name: "write_unknown", scene: "", op: |_| write(nowhere()), bytes: 64, codes: (1, 1, 0x00) },
     Theirs {
         name: "write_revoked",
         scene: "mr=4096:w:z",
         op: |s| write(at(s, 0)?),
-        octets: 64,
+        bytes: 64,
         codes: (1, 1, 0x00),
     },
     Theirs {
         name: "write_behind_the_end",
         scene: "mr=4096:w",
         op: |s| write(at(s, 4095)?),
-        octets: 2,
+        bytes: 2,
         codes: (1, 1, 0x01),
     },
     Theirs {
         name: "write_before_the_front",
         scene: "mr=4096:w",
         op: |s| write(at(s, u64::MAX)?),
-        octets: 2,
+        bytes: 2,
         codes: (1, 1, 0x01),
     },
     Theirs {
         name: "write_other_domain",
         scene: "mr=4096:w:x",
         op: |s| write(at(s, 0)?),
-        octets: 64,
+        bytes: 64,
         codes: (1, 1, 0x02),
     },
     // RFC 5041 has no code for a missing right: siw and we choose the same one.
@@ -92,53 +92,53 @@ const THEIRS: &[Theirs] = &[
         name: "write_no_right",
         scene: "mr=4096:r",
         op: |s| write(at(s, 0)?),
-        octets: 64,
+        bytes: 64,
         codes: (1, 1, 0x00),
     },
-    Theirs { name: "read_unknown", scene: "", op: |_| read(nowhere()), octets: 64, codes: (0, 1, 0x00) },
+    Theirs { name: "read_unknown", scene: "", op: |_| read(nowhere()), bytes: 64, codes: (0, 1, 0x00) },
     Theirs {
         name: "read_revoked",
         scene: "mr=4096:r:z",
         op: |s| read(at(s, 0)?),
-        octets: 64,
+        bytes: 64,
         codes: (0, 1, 0x00),
     },
     Theirs {
         name: "read_behind_the_end",
         scene: "mr=4096:r",
         op: |s| read(at(s, 4095)?),
-        octets: 2,
+        bytes: 2,
         codes: (0, 1, 0x01),
     },
     Theirs {
         name: "read_other_domain",
         scene: "mr=4096:r:x",
         op: |s| read(at(s, 0)?),
-        octets: 64,
+        bytes: 64,
         codes: (0, 1, 0x03),
     },
-    Theirs { name: "send_no_buffer", scene: "", op: |_| Ok(SendOp::Send), octets: 64, codes: (1, 2, 0x02) },
+    Theirs { name: "send_no_buffer", scene: "", op: |_| Ok(SendOp::Send), bytes: 64, codes: (1, 2, 0x02) },
     // RFC 5041 section 8.2 has 5 for it; siw says 2 (see tests/siw-peer/README.md).
     Theirs {
         name: "send_too_long",
         scene: "recv=1x16",
         op: |_| Ok(SendOp::Send),
-        octets: 64,
+        bytes: 64,
         codes: (1, 2, 0x02),
     },
     // Opcodes that siw does not know. Its 0/2/06 is written like 2/0/06, and nothing tells them apart.
     Theirs {
         name: "immediate",
         scene: "recv=1x64",
-        op: |_| Ok(SendOp::Immediate { data: *b"octets!!" }),
-        octets: 0,
+        op: |_| Ok(SendOp::Immediate { data: *b"8 bytes!" }),
+        bytes: 0,
         codes: (2, 0, 0x06),
     },
     Theirs {
         name: "fetch_add",
         scene: "mr=4096:rw",
         op: |s| Ok(SendOp::Atomic { remote: at(s, 0)?, op: FETCH_ADD }),
-        octets: 8,
+        bytes: 8,
         codes: (2, 0, 0x06),
     },
     // siw sends this one only when its application disconnects: it takes the receive's completion for the end.
@@ -146,14 +146,14 @@ const THEIRS: &[Theirs] = &[
         name: "invalidate_unknown",
         scene: "recv=1x64 close",
         op: |_| invalidate(UNKNOWN),
-        octets: 64,
+        bytes: 64,
         codes: (0, 2, 0x09),
     },
     Theirs {
         name: "invalidate_other_domain",
         scene: "mr=4096:w:x recv=1x64 close",
         op: |s| invalidate(s.region(0)?.remote.rkey),
-        octets: 64,
+        bytes: 64,
         codes: (0, 1, 0x09),
     },
 ];
@@ -162,9 +162,9 @@ fn refused_there(lab: &mut Lab, case: &Theirs) -> Result<String> {
     let source = lab.region(4096, Access::LOCAL_WRITE)?;
     let mut session = lab.scene(case.scene)?;
     let op = (case.op)(&session.stage)?;
-    let request = match case.octets {
+    let request = match case.bytes {
         0 => SendRequest::empty(1, op),
-        octets => SendRequest::new(1, op, source.sge(0, octets)),
+        bytes => SendRequest::new(1, op, source.sge(0, bytes)),
     };
     session.qp.post_send(&request)?;
     let error = lab.error(&mut session)?;
@@ -174,7 +174,7 @@ fn refused_there(lab: &mut Lab, case: &Theirs) -> Result<String> {
     Ok(codes(error))
 }
 
-/// An operation of the target's that we refuse. Our region has 4096 octets and these rights.
+/// An operation of the target's that we refuse. Our region has 4096 bytes and these rights.
 struct Ours {
     name: &'static str,
     access: Access,
@@ -217,9 +217,9 @@ fn refused_here(lab: &mut Lab, case: &Ours) -> Result<String> {
     session.qp.post_send(&SendRequest::empty(1, SendOp::Send).flags(SendFlags::empty()))?;
     let error = lab.error(&mut session)?;
     is(error, case.codes, false)?;
-    let mut octets = vec![0; 4096];
-    region.read_at(0, &mut octets)?;
-    ensure!(octets.iter().all(|&octet| octet == 0), "placed all the same");
+    let mut bytes = vec![0; 4096];
+    region.read_at(0, &mut bytes)?;
+    ensure!(bytes.iter().all(|&byte| byte == 0), "placed all the same");
     let report = lab.report(session)?;
     ensure!(report.unposted == 0, "{report:?}");
     Ok(codes(error))

@@ -9,7 +9,7 @@ use tests::{ensure, lab_error};
 
 use crate::Scene;
 
-/// None, one octet, one FPDU at either MTU or two, and several of them.
+/// None, one byte, one FPDU at either MTU or two, and several of them.
 const SIZES: [usize; 4] = [0, 1, 4096, 61_000];
 
 pub(crate) fn scenes() -> Vec<Scene> {
@@ -31,15 +31,15 @@ fn write_ours(lab: &mut Lab) -> Result<()> {
     let session = lab.scene("mr=65536:rw mr=65536:w mr=65536:w mr=65536:w recv=1x16")?;
     let mut expected = Vec::new();
     for (k, &size) in SIZES.iter().enumerate() {
-        let octets = contrary(k, size);
-        let ours = lab.filled(&octets, Access::empty())?;
+        let bytes = contrary(k, size);
+        let ours = lab.filled(&bytes, Access::empty())?;
         let mut remote = session.stage.region(k)?.remote;
         remote.addr += OFFSET as u64;
         let request = SendRequest::new(k as u64, SendOp::Write { remote }, ours.sge(0, size));
         session.qp.post_send(&request)?;
         ensure!(lab.success(&session)?.opcode == WcOpcode::Write, "no Write");
         if size > 0 {
-            expected.push(Change::of(k, OFFSET, &octets));
+            expected.push(Change::of(k, OFFSET, &bytes));
         }
     }
     session.qp.post_send(&SendRequest::empty(9, SendOp::Send))?;
@@ -65,7 +65,7 @@ fn read_ours(lab: &mut Lab) -> Result<()> {
         let done = lab.success(&session)?;
         ensure!(
             (done.wr_id, done.opcode, done.byte_len as usize) == (k as u64, WcOpcode::Read, size),
-            "{done:?} instead of Read {k} of {size} octets"
+            "{done:?} instead of Read {k} of {size} bytes"
         );
         same(&read(sink, size)?, &pattern(k, size))?;
     }
@@ -74,7 +74,7 @@ fn read_ours(lab: &mut Lab) -> Result<()> {
     Ok(())
 }
 
-/// siw asks for no right of a Read's source (see tests/siw-peer/README.md): the octets come.
+/// siw asks for no right of a Read's source (see tests/siw-peer/README.md): the bytes come.
 fn read_ours_without_right(lab: &mut Lab) -> Result<()> {
     let session = lab.scene("mr=4096:w")?;
     let sink = lab.region(64, Access::LOCAL_WRITE)?;
@@ -90,18 +90,18 @@ fn send_ours(lab: &mut Lab) -> Result<()> {
     let session = lab.scene("recv=4x65536")?;
     let mut expected = Vec::new();
     for (k, &size) in SIZES.iter().enumerate() {
-        let octets = contrary(k, size);
-        let ours = lab.filled(&octets, Access::empty())?;
+        let bytes = contrary(k, size);
+        let ours = lab.filled(&bytes, Access::empty())?;
         session.qp.post_send(&SendRequest::new(k as u64, SendOp::Send, ours.sge(0, size)))?;
         ensure!(lab.success(&session)?.opcode == WcOpcode::Send, "no Send");
-        expected.push(Completion::of('R', &octets));
+        expected.push(Completion::of('R', &bytes));
     }
     let report = lab.report(session)?;
     ensure!(report.completions == expected, "{report:?}, not {expected:?}");
     Ok(())
 }
 
-/// Writes that begin 256 octets apart, the last of several FPDUs; a Send behind them tells when they have come.
+/// Writes that begin 256 bytes apart, the last of several FPDUs; a Send behind them tells when they have come.
 fn write_theirs(lab: &mut Lab) -> Result<()> {
     let ours = lab.filled(&pattern(0, 65_536), Access::LOCAL_WRITE | Access::REMOTE_WRITE)?;
     let sink = lab.region(16, Access::LOCAL_WRITE)?;
@@ -128,8 +128,8 @@ fn write_theirs(lab: &mut Lab) -> Result<()> {
 }
 
 fn read_theirs(lab: &mut Lab) -> Result<()> {
-    let octets = contrary(3, 65_536);
-    let ours = lab.filled(&octets, Access::REMOTE_READ)?;
+    let bytes = contrary(3, 65_536);
+    let ours = lab.filled(&bytes, Access::REMOTE_READ)?;
     let (rkey, addr) = (ours.rkey(), ours.addr());
     let session =
         lab.scene(&format!("recv=1x16 peer={rkey:x}:{addr:x} do=r0,r1@5,r4096,r61000@100 then=s0+"))?;
@@ -140,8 +140,8 @@ fn read_theirs(lab: &mut Lab) -> Result<()> {
     while lab.success(&session)?.opcode != WcOpcode::Recv {}
     let report = lab.report(session)?;
     let read: Vec<_> = report.completions.iter().copied().filter(|done| done.kind == 'r').collect();
-    let expected = [&octets[..0], &octets[5..6], &octets[..4096], &octets[100..61_100]]
-        .map(|octets| Completion::of('r', octets));
+    let expected = [&bytes[..0], &bytes[5..6], &bytes[..4096], &bytes[100..61_100]]
+        .map(|bytes| Completion::of('r', bytes));
     ensure!(read == expected, "{report:?}, not {expected:?}");
     Ok(())
 }
@@ -161,7 +161,7 @@ fn send_theirs(lab: &mut Lab) -> Result<()> {
             (done.wr_id, done.opcode, done.byte_len as usize) == (k as u64, WcOpcode::Recv, size)
                 && !done.solicited
                 && done.invalidated.is_none(),
-            "{done:?} instead of Send {k} of {size} octets"
+            "{done:?} instead of Send {k} of {size} bytes"
         );
         same(&read(sink, size)?, &pattern(SOURCE, size))?;
     }
@@ -172,8 +172,8 @@ fn send_theirs(lab: &mut Lab) -> Result<()> {
 
 /// Both ends write and read at the same time: each one's Read Responses go between its own Writes.
 fn both_ways_at_once(lab: &mut Lab) -> Result<()> {
-    let octets = contrary(1, 32_768);
-    let ours = lab.filled(&octets, Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ)?;
+    let bytes = contrary(1, 32_768);
+    let ours = lab.filled(&bytes, Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ)?;
     let (rkey, addr) = (ours.rkey(), ours.addr());
     let scene = format!(
         "mr=65536:rw recv=2x16 peer={rkey:x}:{addr:x} then=r8000,w8000@16384,r8000@8000,w8000@24384,s0+"
@@ -197,7 +197,7 @@ fn both_ways_at_once(lab: &mut Lab) -> Result<()> {
     seen.sort_unstable();
     ensure!(seen == [1, 2, 3, 4, 5], "{seen:?}");
     same(&read(&sink, 30_000)?, &pattern(0, 30_000))?;
-    same(&read(&ours, 16_384)?, &octets[..16_384])?;
+    same(&read(&ours, 16_384)?, &bytes[..16_384])?;
     for at in [16_384, 24_384] {
         let mut part = vec![0; 8_000];
         ours.read_at(at, &mut part)?;
@@ -205,25 +205,25 @@ fn both_ways_at_once(lab: &mut Lab) -> Result<()> {
     }
     let report = lab.report(session)?;
     ensure!(report.changes == [Change::of(0, 32_768, &contrary(0, 65_536)[32_768..62_768])], "{report:?}");
-    for octets in [&octets[..8_000], &octets[8_000..16_000]] {
-        ensure!(report.completions.contains(&Completion::of('r', octets)), "{report:?}");
+    for bytes in [&bytes[..8_000], &bytes[8_000..16_000]] {
+        ensure!(report.completions.contains(&Completion::of('r', bytes)), "{report:?}");
     }
     Ok(())
 }
 
 fn read(region: &iwarp::verbs::MemoryRegion, length: usize) -> Result<Vec<u8>> {
-    let mut octets = vec![0; length];
-    region.read_at(0, &mut octets)?;
-    Ok(octets)
+    let mut bytes = vec![0; length];
+    region.read_at(0, &mut bytes)?;
+    Ok(bytes)
 }
 
-/// Says which octet is the first wrong one.
+/// Says which byte is the first wrong one.
 fn same(got: &[u8], expected: &[u8]) -> Result<()> {
-    ensure!(got.len() == expected.len(), "{} octets instead of {}", got.len(), expected.len());
+    ensure!(got.len() == expected.len(), "{} bytes instead of {}", got.len(), expected.len());
     match got.iter().zip(expected).position(|(got, expected)| got != expected) {
         None => Ok(()),
         Some(at) => {
-            Err(lab_error!("octet {at} of {} is {:#04x}, not {:#04x}", got.len(), got[at], expected[at]))
+            Err(lab_error!("byte {at} of {} is {:#04x}, not {:#04x}", got.len(), got[at], expected[at]))
         }
     }
 }

@@ -31,15 +31,15 @@ pub(super) fn draw(dice: &mut Dice, keys: [[u8; 32]; 2]) -> Setup {
         ipv6,
         tcp: tcp(dice, delayed_ms[side], floor_ms, rto_max_s),
         mbufs: 1024,
-        out_of_order_octets: Limits::default().out_of_order_octets,
+        out_of_order_bytes: Limits::default().out_of_order_bytes,
         key: keys[side],
-        turn_octets: dice.pick(&[1000, 4000, 16_000]),
+        turn_bytes: dice.pick(&[1000, 4000, 16_000]),
         backlog: 1024,
         path_shrinks: false,
         stock: (stock_side == Some(side)).then(|| Stock {
             // Room for two segments at least: else they would have to be cut.
-            rx_octets: dice.scaled(2 * u64::from(mtu), 1 << 18) as usize,
-            tx_octets: dice.scaled(4096, 1 << 18) as usize,
+            rx_bytes: dice.scaled(2 * u64::from(mtu), 1 << 18) as usize,
+            tx_bytes: dice.scaled(4096, 1 << 18) as usize,
             nagle: dice.one_in(2),
             cubic: dice.one_in(2),
         }),
@@ -75,7 +75,7 @@ fn tcp(dice: &mut Dice, delayed_ms: u64, floor_ms: u64, rto_max_s: u64) -> TcpCo
     TcpConfig {
         timestamps: !dice.one_in(5),
         sack: !dice.one_in(5),
-        recv_window_octets: dice.scaled(1 << 15, 1 << 20) as u32,
+        recv_window_bytes: dice.scaled(1 << 15, 1 << 20) as u32,
         congestion: dice.pick(&[
             CongestionAlgorithm::Cubic,
             CongestionAlgorithm::NewReno,
@@ -86,7 +86,7 @@ fn tcp(dice: &mut Dice, delayed_ms: u64, floor_ms: u64, rto_max_s: u64) -> TcpCo
             burst_segments: dice.pick(&[1, 2, 4, 16]),
             rtt_min: Duration::from_micros(dice.pick(&[0, 500])),
         }),
-        send_buffer_octets: dice.scaled(1 << 15, 1 << 19) as u32,
+        send_buffer_bytes: dice.scaled(1 << 15, 1 << 19) as u32,
         rto_min: Duration::from_millis(dice.between(floor_ms, 200)),
         rto_max: Duration::from_secs(rto_max_s),
         syn_retries: 100,
@@ -100,14 +100,14 @@ fn tcp(dice: &mut Dice, delayed_ms: u64, floor_ms: u64, rto_max_s: u64) -> TcpCo
 
 fn stream_plan(dice: &mut Dice, ours: bool) -> StreamPlan {
     let opener = dice.below(2) as usize;
-    let octets = [0, 1].map(|_| if dice.one_in(8) { 0 } else { dice.scaled(1, 400_000) });
+    let bytes = [0, 1].map(|_| if dice.one_in(8) { 0 } else { dice.scaled(1, 400_000) });
     let aborter = dice.one_in(8).then(|| dice.below(2) as usize);
     let ends = [0, 1].map(|side: usize| EndPlan {
-        octets: octets[side],
+        bytes: bytes[side],
         chunks: if dice.one_in(2) { Chunks::Stream } else { Chunks::Records(dice.scaled(64, 9000) as usize) },
         reader: None,
         holds: dice.one_in(2),
-        abort_at: (aborter == Some(side)).then(|| dice.below(octets[1 - side] + 1)),
+        abort_at: (aborter == Some(side)).then(|| dice.below(bytes[1 - side] + 1)),
         closes_last: false,
     });
     // smoltcp cannot.
@@ -120,7 +120,7 @@ fn rdma_plan(dice: &mut Dice) -> RdmaPlan {
         let thinks = dice.one_in(3);
         let mut operations: Vec<Operation> = (0..dice.below(24)).map(|_| operation(dice, thinks)).collect();
         // What was written is told by a message, so that it can be checked.
-        operations.push(Operation { kind: Kind::Send, octets: 1, think_us: 0 });
+        operations.push(Operation { kind: Kind::Send, bytes: 1, think_us: 0 });
         operations
     };
     let operations = [side(dice), side(dice)];
@@ -150,7 +150,7 @@ fn operation(dice: &mut Dice, thinks: bool) -> Operation {
         7 | 8 => Kind::Read,
         _ => Kind::FetchAdd(dice.number()),
     };
-    let octets = dice.scaled(1, 40_000) as usize;
+    let bytes = dice.scaled(1, 40_000) as usize;
     let think_us = if thinks { dice.scaled(1, 50_000) } else { 0 };
-    Operation { kind, octets, think_us }
+    Operation { kind, bytes, think_us }
 }

@@ -15,7 +15,7 @@ pub(super) fn clean(_: &mut Dice, setup: &mut Setup) {
     for link in &mut setup.links {
         // Fast enough that no acknowledgement waits for long behind data.
         link.rate = link.rate.max(50_000);
-        link.queue_octets = 1 << 30;
+        link.queue_bytes = 1 << 30;
     }
     if let Work::Streams(plans) = &mut setup.work {
         // The SYN comes again with an ACK.
@@ -132,8 +132,8 @@ pub(super) fn ecn(dice: &mut Dice, setup: &mut Setup) {
         host.tcp.ecn = dice.pick(&[EcnMode::Accept, EcnMode::Request, EcnMode::Request]);
     }
     for link in &mut setup.links {
-        link.queue_octets = link.queue_octets.min(dice.between(64, 128) * 9000);
-        link.mark_octets = Some(dice.scaled(2000, 60_000));
+        link.queue_bytes = link.queue_bytes.min(dice.between(64, 128) * 9000);
+        link.mark_bytes = Some(dice.scaled(2000, 60_000));
         link.mark_ppm = if dice.one_in(2) { dice.scaled(1000, 300_000) as u32 } else { 0 };
     }
 }
@@ -207,34 +207,34 @@ pub(super) fn flap(dice: &mut Dice, setup: &mut Setup) {
 pub(super) fn slow_reader(dice: &mut Dice, setup: &mut Setup) {
     for host in &mut setup.hosts {
         if dice.one_in(2) {
-            host.tcp.recv_window_octets = dice.scaled(600, 16_000) as u32;
+            host.tcp.recv_window_bytes = dice.scaled(600, 16_000) as u32;
             // What persist timers wait for is bounded by this.
             host.tcp.rto_max = Duration::from_secs(2);
         }
         if let Some(stock) = &mut host.stock {
-            stock.rx_octets = dice.scaled(600, 16_000) as usize;
+            stock.rx_bytes = dice.scaled(600, 16_000) as usize;
         }
     }
     match &mut setup.work {
         Work::Streams(plans) => {
             for plan in plans {
                 for side in [0, 1] {
-                    plan.ends[side].octets = plan.ends[side].octets.min(40_000);
+                    plan.ends[side].bytes = plan.ends[side].bytes.min(40_000);
                     if dice.one_in(3) {
                         continue;
                     }
-                    let octets = dice.scaled(10, 20_000);
-                    let reads = 1 + plan.ends[1 - side].octets.min(40_000) / octets;
+                    let bytes = dice.scaled(10, 20_000);
+                    let reads = 1 + plan.ends[1 - side].bytes.min(40_000) / bytes;
                     // smoltcp forgets what is unread when its TIME-WAIT of ten seconds ends.
                     let longest_us = if setup.hosts[side].stock.is_some() { 5_000_000 } else { 20_000_000 };
                     let every_us = dice.scaled(100, 500_000).min(longest_us / reads).max(1);
-                    plan.ends[side].reader = Some(Reader { octets, every_us });
+                    plan.ends[side].reader = Some(Reader { bytes, every_us });
                 }
             }
         }
         Work::Rdma(plans) => {
             for operation in plans.iter_mut().flat_map(|plan| plan.operations.iter_mut().flatten()) {
-                operation.octets = operation.octets.min(8000);
+                operation.bytes = operation.bytes.min(8000);
             }
         }
     }
@@ -243,8 +243,8 @@ pub(super) fn slow_reader(dice: &mut Dice, setup: &mut Setup) {
 
 pub(super) fn crowded(dice: &mut Dice, setup: &mut Setup) {
     for host in &mut setup.hosts {
-        host.out_of_order_octets = dice.scaled(6000, 100_000);
-        host.tcp.out_of_order_octets = dice.scaled(1000, 60_000) as u32;
+        host.out_of_order_bytes = dice.scaled(6000, 100_000);
+        host.tcp.out_of_order_bytes = dice.scaled(1000, 60_000) as u32;
     }
     if dice.one_in(2) {
         random_loss(dice, setup);
@@ -365,15 +365,15 @@ fn ail(dice: &mut Dice, setup: &mut Setup, mut kind: impl FnMut(&mut Dice) -> Ai
 /// those of all connections together, which a slow wire takes longer for than its delay is.
 fn connected_us(setup: &Setup) -> u64 {
     /// The longest of these frames, and how many are of no connection: assertions of addresses, and what asks for one.
-    const OCTETS: u64 = 128;
+    const BYTES: u64 = 128;
     const OTHERS: u64 = 8;
     let connections = match &setup.work {
         Work::Streams(plans) => plans.len(),
         Work::Rdma(plans) => plans.len(),
     };
-    let octets = OCTETS * (OTHERS + 2 * connections as u64);
+    let bytes = BYTES * (OTHERS + 2 * connections as u64);
     let links = setup.links.iter();
-    let takes_us: u64 = links.map(|link| 2 * link.delay_us + octets * 1000 / link.rate).sum();
+    let takes_us: u64 = links.map(|link| 2 * link.delay_us + bytes * 1000 / link.rate).sum();
     takes_us.max(10 * setup.links[0].delay_us)
 }
 

@@ -69,7 +69,7 @@ pub const SCENARIOS: &[Scenario] = &[
     Scenario { name: "forged", about: "segments and ICMP errors of somebody else", draw: faults::forged },
     Scenario {
         name: "taken-back",
-        about: "octets acknowledged selectively and then forgotten",
+        about: "bytes acknowledged selectively and then forgotten",
         draw: faults::taken_back,
     },
     Scenario {

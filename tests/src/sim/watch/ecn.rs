@@ -17,7 +17,7 @@ pub(super) struct Ecn {
     /// It has sent what routers may mark: then echoes have to be answered from there on (RFC 3168 section
     /// 6.1.1).
     marks: bool,
-    /// Where the first octets began that have arrived marked since the last echo.
+    /// Where the first bytes began that have arrived marked since the last echo.
     owed: Option<u64>,
     /// What had been sent when CWR was last: echoes up to there are of the same congestion.
     reduced: u64,
@@ -100,7 +100,7 @@ impl Ecn {
         if flags & flag::ECE != 0 || !self.must_echo() {
             self.owed = None;
         } else if self.owed.is_some_and(|start| ack > start) {
-            return Err("octets arrived with a congestion mark and are acknowledged without an echo".into());
+            return Err("bytes arrived with a congestion mark and are acknowledged without an echo".into());
         }
         if flags & flag::CWR != 0 {
             self.heard_echo = None;

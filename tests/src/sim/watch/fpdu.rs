@@ -1,13 +1,13 @@
 //! A sender's stream as MPA has it (RFC 5044 sections 4 and 7.1): where its startup frame and each FPDU end, whether each
-//! marker points where it should, whether each CRC is right. Octet by octet, with nothing of the framer it judges.
+//! marker points where it should, whether each CRC is right. Byte by byte, with nothing of the framer it judges.
 
-/// Octets between markers.
+/// Bytes between markers.
 const INTERVAL: u64 = 512;
 
 /// What is being read.
 #[derive(Debug)]
 enum Reading {
-    /// The startup frame, so many octets of it.
+    /// The startup frame, so many bytes of it.
     Startup(Vec<u8>),
     /// FPDUs. `body` is the one at hand without its markers, `covered` with them.
     Fpdus { start: u64, header: u64, body: Vec<u8>, covered: Vec<u8>, marker: Vec<u8> },
@@ -51,14 +51,14 @@ impl Parser {
     ///
     /// # Errors
     /// What is wrong with the stream.
-    pub(super) fn read(&mut self, octets: &[u8], settled: Settled) -> Result<Vec<u64>, String> {
+    pub(super) fn read(&mut self, bytes: &[u8], settled: Settled) -> Result<Vec<u64>, String> {
         let mut ends = Vec::new();
-        for &octet in octets {
+        for &byte in bytes {
             let at = self.pos;
             self.pos += 1;
             match &mut self.reading {
                 Reading::Startup(frame) => {
-                    frame.push(octet);
+                    frame.push(byte);
                     if frame.len() >= 20
                         && frame.len() == 20 + usize::from(u16::from_be_bytes([frame[18], frame[19]]))
                     {
@@ -75,8 +75,8 @@ impl Parser {
                 Reading::Fpdus { start, header, body, covered, marker } => {
                     let place = at - *start;
                     if settled.markers && (place.is_multiple_of(INTERVAL) || !marker.is_empty()) {
-                        marker.push(octet);
-                        covered.push(octet);
+                        marker.push(byte);
+                        covered.push(byte);
                         if marker.len() == 4 {
                             let first = at - 3;
                             if body.is_empty() {
@@ -86,7 +86,7 @@ impl Parser {
                             let says = u64::from(u16::from_be_bytes([marker[2], marker[3]]) & 0xfffc);
                             if says != wanted {
                                 return Err(format!(
-                                    "the marker at offset {first} points {says} octets back, the header is {wanted} back"
+                                    "the marker at offset {first} points {says} bytes back, the header is {wanted} back"
                                 ));
                             }
                             marker.clear();
@@ -96,8 +96,8 @@ impl Parser {
                     if body.is_empty() && covered.is_empty() {
                         *header = at;
                     }
-                    body.push(octet);
-                    covered.push(octet);
+                    body.push(byte);
+                    covered.push(byte);
                     if body.len() < 6 {
                         continue;
                     }
@@ -134,11 +134,11 @@ mod tests {
     }
 
     fn fpdu(ulpdu: &[u8]) -> Vec<u8> {
-        let mut octets = (ulpdu.len() as u16).to_be_bytes().to_vec();
-        octets.extend_from_slice(ulpdu);
-        octets.resize(octets.len().next_multiple_of(4), 0);
-        octets.extend(crc32c::crc32c(&octets).to_le_bytes());
-        octets
+        let mut bytes = (ulpdu.len() as u16).to_be_bytes().to_vec();
+        bytes.extend_from_slice(ulpdu);
+        bytes.resize(bytes.len().next_multiple_of(4), 0);
+        bytes.extend(crc32c::crc32c(&bytes).to_le_bytes());
+        bytes
     }
 
     #[test]
@@ -162,12 +162,12 @@ mod tests {
             let mut parser = Parser::default();
             parser.read(&startup(0x40), settled).unwrap();
             // A leading marker, then an FPDU that the second marker falls into.
-            let mut octets = vec![0; 4];
-            octets.extend([600_u16.to_be_bytes().to_vec(), vec![9; 506]].concat());
-            octets.extend([[0, 0], points.to_be_bytes()].concat());
-            octets.extend([vec![9; 94], vec![0; 2]].concat());
-            octets.extend(crc32c::crc32c(&octets).to_le_bytes());
-            assert_eq!(parser.read(&octets, settled).is_ok(), right, "{points}");
+            let mut bytes = vec![0; 4];
+            bytes.extend([600_u16.to_be_bytes().to_vec(), vec![9; 506]].concat());
+            bytes.extend([[0, 0], points.to_be_bytes()].concat());
+            bytes.extend([vec![9; 94], vec![0; 2]].concat());
+            bytes.extend(crc32c::crc32c(&bytes).to_le_bytes());
+            assert_eq!(parser.read(&bytes, settled).is_ok(), right, "{points}");
         }
     }
 }

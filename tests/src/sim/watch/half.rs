@@ -22,14 +22,14 @@ pub(super) enum Borders {
     Mpa(Parser),
 }
 
-/// What one host sends on one connection. Offsets count from the octet behind the SYN.
+/// What one host sends on one connection. Offsets count from the byte behind the SYN.
 #[derive(Debug)]
 pub(super) struct Half {
     /// Initial sequence number, once the SYN was seen.
     pub(super) isn: Option<u32>,
     /// Shift of the windows that the sender announces; both SYNs have to offer it.
     pub(super) scale: Option<u8>,
-    /// Behind the highest octet sent.
+    /// Behind the highest byte sent.
     pub(super) high: u64,
     /// Where the FIN stands.
     pub(super) fin: Option<u64>,
@@ -194,7 +194,7 @@ impl Half {
         }
     }
 
-    /// The longest that an octet has waited for its acknowledgement, by `harmed_us` where one still waits.
+    /// The longest that a byte has waited for its acknowledgement, by `harmed_us` where one still waits.
     pub(super) fn stood_us(&self, harmed_us: u64) -> u64 {
         let now = self.waiting.front().map_or(0, |&(_, since_us)| harmed_us.saturating_sub(since_us));
         self.waited_us.max(now)
@@ -225,18 +225,18 @@ impl Half {
     pub(super) fn send(&mut self, start: u64, payload: &[u8], sender: Sender) -> Result<(), String> {
         let end = start + payload.len() as u64;
         if start > self.high {
-            return Err(format!("octets {start}..{end}, but {}..{start} were never sent", self.high));
+            return Err(format!("bytes {start}..{end}, but {}..{start} were never sent", self.high));
         }
         if !sender.is_ours {
             self.high = self.high.max(end);
             return Ok(());
         }
         if self.fin.is_some_and(|fin| end > fin) {
-            return Err(format!("octets up to {end} behind the FIN at {:?}", self.fin));
+            return Err(format!("bytes up to {end} behind the FIN at {:?}", self.fin));
         }
         if end > self.edge_heard {
             return Err(format!(
-                "octets {start}..{end} beyond the peer's window, which ends at {}",
+                "bytes {start}..{end} beyond the peer's window, which ends at {}",
                 self.edge_heard
             ));
         }
@@ -250,14 +250,14 @@ impl Half {
         }
     }
 
-    /// Acknowledged octets: a probe of the path's MTU. (What lies inside of one segment may be sent again by a host that could
+    /// Acknowledged bytes: a probe of the path's MTU. (What lies inside of one segment may be sent again by a host that could
     /// not take the acknowledgement, since its segment was old.)
     fn is_probe(&self, start: u64, end: u64) -> bool {
         let inside = self.frozen.range(..=start).next_back().is_some_and(|(_, &last)| end <= last);
         end <= self.heard.min(self.high) && (!inside || end <= self.taken)
     }
 
-    /// New octets: a segment is frozen. Its ends have to be borders, or it was cut.
+    /// New bytes: a segment is frozen. Its ends have to be borders, or it was cut.
     fn freeze(&mut self, start: u64, payload: &[u8], settled: Settled) -> Result<(), String> {
         let end = start + payload.len() as u64;
         self.frozen.insert(start, end);
@@ -279,13 +279,13 @@ impl Half {
         Ok(())
     }
 
-    /// Octets sent before: the frozen segment, or a part of one that was cut.
+    /// Bytes sent before: the frozen segment, or a part of one that was cut.
     fn send_again(&mut self, start: u64, end: u64, timeouts: u64) -> Result<(), String> {
         let Some((&first, &last)) = self.frozen.range(..=start).next_back() else {
-            return Err(format!("octets {start}..{end} sent again, but no segment had them"));
+            return Err(format!("bytes {start}..{end} sent again, but no segment had them"));
         };
         if end > last {
-            return Err(format!("octets {start}..{end} sent again, but a segment ended at {last}"));
+            return Err(format!("bytes {start}..{end} sent again, but a segment ended at {last}"));
         }
         if start != first {
             self.frozen.insert(first, start);
@@ -300,7 +300,7 @@ impl Half {
         let known = |&(from, to, then): &(u64, u64, u64)| from <= start && end <= to && then == timeouts;
         if self.sacked.iter().any(known) {
             return Err(format!(
-                "octets {start}..{end} sent again, though selectively acknowledged since the last timeout"
+                "bytes {start}..{end} sent again, though selectively acknowledged since the last timeout"
             ));
         }
         Ok(())

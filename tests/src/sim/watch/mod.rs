@@ -3,7 +3,7 @@
 //! | rule | where |
 //! |---|---|
 //! | a segment sent again is the frozen one, or a cut that the stack has counted | `half.rs` |
-//! | octets known to have arrived are sent again only by probes of the path's MTU that the stack has counted | `half.rs` |
+//! | bytes known to have arrived are sent again only by probes of the path's MTU that the stack has counted | `half.rs` |
 //! | FPDUs end where segments end; markers and CRCs are right | `fpdu.rs` |
 //! | nothing beyond the peer's window, behind the FIN, after the RST, or in front of the SYN | `half.rs`, here |
 //! | our right edge and acknowledgement never go back | here |
@@ -12,7 +12,7 @@
 //! | no frame is longer than the MTU | here |
 //! | no storm of bare segments | `half.rs` |
 //! | congestion marks are echoed, and the echo is heard | `ecn.rs` |
-//! | only new octets may be marked, and only where both SYNs agreed (RFC 3168 sections 6.1.1, 6.1.4 to 6.1.6) | here |
+//! | only new bytes may be marked, and only where both SYNs agreed (RFC 3168 sections 6.1.1, 6.1.4 to 6.1.6) | here |
 //! | a connection that TIME-WAIT makes way for begins above the numbers of the one before | `before.rs` |
 //! | TIME-WAIT makes way for no SYN that may be old, and ends by no RST (RFC 6191, RFC 1337) | `before.rs` |
 //! | no more Reads and atomics are outstanding than agreed on | here, `fpdu.rs` |
@@ -194,7 +194,7 @@ impl Watch {
         self.connection(port).before = Some(before);
     }
 
-    /// Whether `port`'s octets from `side` have been acknowledged by so much: the wire's own measure of progress.
+    /// Whether `port`'s bytes from `side` have been acknowledged by so much: the wire's own measure of progress.
     pub fn acked(&self, side: usize, port: u16) -> u64 {
         self.connections.get(&port).map_or(0, |connection| connection.halves[side].heard)
     }
@@ -215,7 +215,7 @@ impl Watch {
             .any(|&side: &usize| before.looks_old(side, halves[side].isn) && halves[1 - side].isn.is_none())
     }
 
-    /// The longest that an octet of either side has waited for its acknowledgement, until `harmed_us` where it still does.
+    /// The longest that a byte of either side has waited for its acknowledgement, until `harmed_us` where it still does.
     pub fn stood_us(&self, port: u16, harmed_us: u64) -> u64 {
         let halves = self.connections.get(&port).map(|connection| &connection.halves);
         halves.into_iter().flatten().map(|half| half.stood_us(harmed_us)).max().unwrap_or(0)
@@ -233,7 +233,7 @@ impl Watch {
         condition: Condition,
     ) -> Result<(), String> {
         if frame.len() > usize::from(self.mtus[side]) + 14 {
-            return Err(format!("a frame of {} octets, the MTU is {}", frame.len(), self.mtus[side]));
+            return Err(format!("a frame of {} bytes, the MTU is {}", frame.len(), self.mtus[side]));
         }
         let Some(tcp) = parse(frame) else { return Ok(()) };
         let port = tcp.src_port.max(tcp.dst_port);
@@ -256,7 +256,7 @@ impl Watch {
         let probes: u64 = self.connections.values().map(|connection| connection.halves[side].probes).sum();
         if condition.is_ours && probes > condition.probes {
             return Err(format!(
-                "connection {port}, acknowledged octets were sent {probes} times, {} probes are counted: {tcp:?}",
+                "connection {port}, acknowledged bytes were sent {probes} times, {} probes are counted: {tcp:?}",
                 condition.probes
             ));
         }
@@ -283,14 +283,14 @@ impl Watch {
         if frame.damage == Damage::Seen {
             return;
         }
-        let Some(tcp) = parse(&frame.octets) else { return };
+        let Some(tcp) = parse(&frame.bytes) else { return };
         let forged = frame.damage == Damage::Forged;
         let port = tcp.src_port.max(tcp.dst_port);
         self.connection(port).halves[side].calls += u64::from(forged || !tcp.is_bare());
         if forged || self.connection(port).is_late(1 - side, &tcp) {
             return;
         }
-        self.connection(port).delivered(now_us, side, &tcp, &frame.octets, condition);
+        self.connection(port).delivered(now_us, side, &tcp, &frame.bytes, condition);
     }
 
     /// A frame arrives at a host that may hear it or not, and that the rules see without its timestamp. If it was heard,
@@ -415,7 +415,7 @@ impl Connection {
         let offset = own.offset(tcp.seq) + i64::from(tcp.has(flag::SYN));
         if !tcp.is_empty() {
             let start =
-                u64::try_from(offset).map_err(|_| format!("octets in front of the stream: {tcp:?}"))?;
+                u64::try_from(offset).map_err(|_| format!("bytes in front of the stream: {tcp:?}"))?;
             let sender = Sender { is_ours: condition.is_ours, timeouts: condition.timeouts, settled };
             own.send(start, &frame[tcp.payload.clone()], sender)?;
         }
@@ -432,7 +432,7 @@ impl Connection {
         let (fresh, sent) = (own.high > high, own.high);
         let marks = tcp.ecn(frame) != 0;
         if condition.is_ours && marks && !(ecn && fresh) {
-            return Err(format!("a codepoint of ECN, agreed: {ecn}, new octets: {fresh}: {tcp:?}"));
+            return Err(format!("a codepoint of ECN, agreed: {ecn}, new bytes: {fresh}: {tcp:?}"));
         }
         if !tcp.has(flag::ACK) || tcp.has(flag::RST) || peer.isn.is_none() || !condition.is_ours {
             return Ok(());
@@ -490,7 +490,7 @@ impl Connection {
             let ack = own.offset(tcp.ack);
             let scale = if tcp.has(flag::SYN) { 0 } else { scale(peer, own) };
             own.note_acknowledged(now_us, ack.max(0) as u64);
-            // Nor what acknowledges octets that were never sent (RFC 5961 section 5.2).
+            // Nor what acknowledges bytes that were never sent (RFC 5961 section 5.2).
             if is_sure && ack <= (own.high + u64::from(own.fin == Some(own.high))) as i64 {
                 taken = Some(ack.max(0) as u64);
                 own.taken = own.taken.max(ack.max(0) as u64);

@@ -113,7 +113,7 @@ pub(super) struct Connection {
     seed: u64,
     /// It may end in any way: somebody aborted or closed early, or a payload was damaged.
     pub(super) doomed: bool,
-    /// A payload was damaged unseen: what waits for more octets than will come has to be ended by its user.
+    /// A payload was damaged unseen: what waits for more bytes than will come has to be ended by its user.
     poisoned: bool,
     /// The number of the request that the peer has to refuse.
     fault: Option<u64>,
@@ -142,7 +142,7 @@ impl Connection {
             ends.push(End {
                 qp: Some(host.queue_pair(number)?),
                 id: None,
-                memory: Memory::new(&host.pd, layout.octets[side]).map_err(text)?,
+                memory: Memory::new(&host.pd, layout.bytes[side]).map_err(text)?,
                 posted: 0,
                 completed: 0,
                 received: 0,
@@ -186,17 +186,17 @@ impl Connection {
                 let pattern = self.pattern(side, number);
                 match operation.kind {
                     Kind::Send | Kind::Write | Kind::WriteImmediate => {
-                        self.ends[side].memory.fill(places.own, operation.octets, pattern)?;
+                        self.ends[side].memory.fill(places.own, operation.bytes, pattern)?;
                     }
                     Kind::Read => {
-                        self.ends[1 - side].memory.fill(places.peer, operation.octets, pattern)?;
+                        self.ends[1 - side].memory.fill(places.peer, operation.bytes, pattern)?;
                     }
                     Kind::FetchAdd(_) => {}
                 }
                 if operation.is_message() {
-                    let octets = if operation.kind == Kind::Send { operation.octets } else { 8 };
+                    let bytes = if operation.kind == Kind::Send { operation.bytes } else { 8 };
                     let peer = &self.ends[1 - side];
-                    let receive = peer.memory.receive(number as u64, places.receive, octets);
+                    let receive = peer.memory.receive(number as u64, places.receive, bytes);
                     peer.qp.as_ref().ok_or("a queue pair")?.post_recv(&receive).map_err(text)?;
                 }
             }
@@ -226,7 +226,7 @@ impl Connection {
     /// A message of the peer has been received: it is checked, and so are the Writes in front of it.
     fn received(&mut self, side: usize, wc: &WorkCompletion) -> Result<u64, String> {
         let message = wc.wr_id as usize;
-        let mut octets = 0;
+        let mut bytes = 0;
         while self.ends[side].checked <= message {
             let number = self.ends[side].checked;
             let operation = self.plan.operations[1 - side][number];
@@ -237,26 +237,26 @@ impl Connection {
             let memory = &mut self.ends[side].memory;
             match operation.kind {
                 Kind::Send => {
-                    if wc.opcode != WcOpcode::Recv || wc.byte_len as usize != operation.octets {
-                        return Err(format!("message {number} of {} octets: {wc:?}", operation.octets));
+                    if wc.opcode != WcOpcode::Recv || wc.byte_len as usize != operation.bytes {
+                        return Err(format!("message {number} of {} bytes: {wc:?}", operation.bytes));
                     }
-                    memory.check(places.receive, operation.octets, pattern)?;
+                    memory.check(places.receive, operation.bytes, pattern)?;
                 }
-                Kind::Write => memory.check(places.peer, operation.octets, pattern)?,
+                Kind::Write => memory.check(places.peer, operation.bytes, pattern)?,
                 Kind::WriteImmediate => {
                     if wc.immediate != Some((number as u64).to_be_bytes()) {
                         return Err(format!("message {number} with the wrong immediate data: {wc:?}"));
                     }
-                    memory.check(places.peer, operation.octets, pattern)?;
+                    memory.check(places.peer, operation.bytes, pattern)?;
                     memory.spend(places.receive, 8)?;
                 }
                 Kind::Read | Kind::FetchAdd(_) => {}
             }
-            octets += operation.octets as u64;
+            bytes += operation.bytes as u64;
             self.ends[side].checked += 1;
         }
         self.ends[side].received += 1;
-        Ok(octets)
+        Ok(bytes)
     }
 
     /// An operation of this side is complete.
@@ -272,8 +272,8 @@ impl Connection {
         let end = &mut self.ends[side];
         match operation.kind {
             Kind::Read => {
-                end.memory.check(places.own, operation.octets, pattern)?;
-                return Ok(operation.octets as u64);
+                end.memory.check(places.own, operation.bytes, pattern)?;
+                return Ok(operation.bytes as u64);
             }
             Kind::FetchAdd(add) => {
                 let found = end.memory.counter(places.own)?;
@@ -306,8 +306,8 @@ impl Connection {
         if wc.status != WcStatus::Success {
             return if self.doomed { Ok(()) } else { Err(format!("failed without a cause: {wc:?}")) };
         }
-        let octets = if receives { self.received(side, wc)? } else { self.completed(side, wc)? };
-        moved.octets += octets;
+        let bytes = if receives { self.received(side, wc)? } else { self.completed(side, wc)? };
+        moved.bytes += bytes;
         moved.operations += 1;
         Ok(())
     }
@@ -424,7 +424,7 @@ impl Connection {
                     Kind::Read => (side, places.own),
                     Kind::FetchAdd(_) => continue,
                 };
-                self.ends[target].memory.check_undelivered(at, operation.octets, pattern)?;
+                self.ends[target].memory.check_undelivered(at, operation.bytes, pattern)?;
             }
         }
         Ok(())

@@ -36,7 +36,7 @@ pub(super) struct LiteHost {
     /// The state in which each was seen last.
     states: Vec<Option<State>>,
     by_conn: HashMap<ConnId, usize>,
-    /// Octets of each end that are held by its user: in order and unread, or ahead and kept.
+    /// Bytes of each end that are held by its user: in order and unread, or ahead and kept.
     held: Vec<u64>,
     blocked: Vec<bool>,
     retry_us: Option<u64>,
@@ -222,7 +222,7 @@ impl LiteHost {
                 end.step();
             }
             Event::Received { conn, received } => self.on_received(conn, received)?,
-            Event::Evict { conn, octets } => self.give_up(conn, octets as u64)?,
+            Event::Evict { conn, bytes } => self.give_up(conn, bytes as u64)?,
             Event::Writable { conn } => {
                 let number = self.number(conn)?;
                 self.blocked[number] = false;
@@ -247,20 +247,20 @@ impl LiteHost {
 
     /// Memory is short: what lies furthest ahead goes, unless it was placed. What is in order by now stays, even where the event
     /// that tells so is yet to come.
-    fn give_up(&mut self, conn: ConnId, octets: u64) -> Result<(), String> {
+    fn give_up(&mut self, conn: ConnId, bytes: u64) -> Result<(), String> {
         let number = self.number(conn)?;
         let end = &mut self.ends[number];
         if !end.plan.holds && end.plan.reader.is_none() {
             return Ok(());
         }
         let Some(frontier) = self.stack.info(conn).map(|info| info.frontier) else { return Ok(()) };
-        let mut left = octets;
+        let mut left = bytes;
         while left > 0
             && let Some((start, last)) = end.got.last().filter(|(start, _)| *start > frontier)
         {
             let from = last.saturating_sub(left).max(start);
             if !self.stack.evict(conn, std::slice::from_ref(&(from..last))) {
-                return Err(format!("the octets {from}..{last}, ahead of {frontier}, have to be kept"));
+                return Err(format!("the bytes {from}..{last}, ahead of {frontier}, have to be kept"));
             }
             end.got.remove(from, last);
             left -= last - from;
@@ -274,7 +274,7 @@ impl LiteHost {
         let Received { offset, buf, frontier } = received;
         let end = &mut self.ends[number];
         if !end.established {
-            return Err("octets of a connection that is not established".into());
+            return Err("bytes of a connection that is not established".into());
         }
         let before = end.got.frontier();
         let mut at = offset;
@@ -285,27 +285,27 @@ impl LiteHost {
         if end.got.frontier() != frontier {
             let is = end.got.frontier();
             return Err(format!(
-                "the frontier is said to be {frontier}, with octets {offset}..{at} it is {is}"
+                "the frontier is said to be {frontier}, with bytes {offset}..{at} it is {is}"
             ));
         }
-        let octets = at - offset;
+        let bytes = at - offset;
         let ahead = at > frontier;
         let slow = end.plan.reader.is_some();
         if ahead {
-            end.early += octets;
+            end.early += bytes;
         }
         if ahead && !slow && !end.plan.holds {
             // Placed at once, as iWARP does.
-            self.stack.release(conn, octets as usize);
+            self.stack.release(conn, bytes as usize);
         } else if ahead {
-            self.held[number] += octets;
+            self.held[number] += bytes;
         } else if slow {
-            self.stack.hold(conn, octets as usize);
-            self.held[number] += octets;
+            self.stack.hold(conn, bytes as usize);
+            self.held[number] += bytes;
         }
         if !slow && end.plan.holds && frontier > before {
             // What the frontier passed was held from when it came ahead.
-            let passed = frontier - before - if ahead { 0 } else { octets };
+            let passed = frontier - before - if ahead { 0 } else { bytes };
             self.stack.release(conn, passed as usize);
             self.held[number] -= passed;
         }
@@ -344,13 +344,13 @@ impl LiteHost {
     fn write(&mut self, number: usize, conn: ConnId, now_us: u64, watch: &mut Watch) -> Result<bool, String> {
         let now = Instant::from_micros(now_us as i64);
         let mut busy = false;
-        while self.ends[number].sent < self.ends[number].plan.octets && !self.blocked[number] {
+        while self.ends[number].sent < self.ends[number].plan.bytes && !self.blocked[number] {
             let end = &mut self.ends[number];
             let result = match end.plan.chunks {
                 Chunks::Stream => {
                     let emss = self.stack.info(conn).map_or(1, |info| info.emss as u64);
-                    let octets = end.next_octets(1 << 15);
-                    self.stack.send(now, conn, &octets).inspect(|&taken| {
+                    let bytes = end.next_bytes(1 << 15);
+                    self.stack.send(now, conn, &bytes).inspect(|&taken| {
                         let (from, to) = (end.sent, end.sent + taken as u64);
                         let borders = (from..to).step_by(emss as usize).skip(1).chain([to]);
                         borders.for_each(|at| watch.pushed(self.side, end.port, at));
@@ -361,12 +361,12 @@ impl LiteHost {
                     // Sizes that follow from the offset alone.
                     let sized = end.sent.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40;
                     let max = segment.capacity().min(max) as u64;
-                    let octets = end.next_octets(1 + sized % max);
-                    let room = segment.append(octets.len()).ok_or(SendError::NoMbuf)?;
-                    room.copy_from_slice(&octets);
+                    let bytes = end.next_bytes(1 + sized % max);
+                    let room = segment.append(bytes.len()).ok_or(SendError::NoMbuf)?;
+                    room.copy_from_slice(&bytes);
                     segment.push();
-                    watch.pushed(self.side, end.port, end.sent + octets.len() as u64);
-                    Ok(octets.len())
+                    watch.pushed(self.side, end.port, end.sent + bytes.len() as u64);
+                    Ok(bytes.len())
                 }),
             };
             match result {
@@ -379,7 +379,7 @@ impl LiteHost {
                     self.retry_us = Some(now_us + NO_MBUF_US);
                     break;
                 }
-                Err(SendError::Closed) => return Err("a connection takes no octets that is not over".into()),
+                Err(SendError::Closed) => return Err("a connection takes no bytes that is not over".into()),
             }
         }
         Ok(busy)
@@ -393,27 +393,27 @@ impl LiteHost {
         for (number, conn) in self.conns.iter().enumerate() {
             let Some(info) = conn.and_then(|conn| self.stack.info(conn)) else { continue };
             let tcp = &self.setup.tcp;
-            let most = u64::from(tcp.send_buffer_octets).max(info.emss as u64);
+            let most = u64::from(tcp.send_buffer_bytes).max(info.emss as u64);
             if info.unacknowledged > most {
                 return Err(format!(
-                    "connection {number} holds {} octets to send, {most} are allowed",
+                    "connection {number} holds {} bytes to send, {most} are allowed",
                     info.unacknowledged
                 ));
             }
-            let ahead = info.out_of_order.held_octets;
+            let ahead = info.out_of_order.held_bytes;
             if self.ends[number].plan.reader.is_none()
-                && ahead > u64::from(tcp.out_of_order_octets) + SEGMENT_MAX
+                && ahead > u64::from(tcp.out_of_order_bytes) + SEGMENT_MAX
             {
                 return Err(format!(
-                    "connection {number} holds {ahead} octets out of order, {} are allowed",
-                    tcp.out_of_order_octets
+                    "connection {number} holds {ahead} bytes out of order, {} are allowed",
+                    tcp.out_of_order_bytes
                 ));
             }
-            if self.held[number] > u64::from(tcp.recv_window_octets) {
+            if self.held[number] > u64::from(tcp.recv_window_bytes) {
                 let held = self.held[number];
                 return Err(format!(
-                    "connection {number} was handed {held} octets to hold, the window is {}",
-                    tcp.recv_window_octets
+                    "connection {number} was handed {held} bytes to hold, the window is {}",
+                    tcp.recv_window_bytes
                 ));
             }
         }

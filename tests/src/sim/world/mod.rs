@@ -2,7 +2,7 @@
 //!
 //! | file | hosts | workload |
 //! |---|---|---|
-//! | `streams.rs` | tcp-lite (`lite.rs`) or smoltcp (`stock.rs`) | octets both ways, with readers, aborts and closes; TCP's states (`states.rs`) |
+//! | `streams.rs` | tcp-lite (`lite.rs`) or smoltcp (`stock.rs`) | bytes both ways, with readers, aborts and closes; TCP's states (`states.rs`) |
 //! | `rdma.rs` | tcp-lite with iWARP | connections (`connection.rs`) with Writes, Sends, Reads, atomics (`operations.rs`) |
 
 mod connection;
@@ -30,7 +30,7 @@ pub const CLIENT_PORT: u16 = 40_000;
 /// How far a connection has come.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Progress {
-    /// Grows with everything that a user of the connection has got: octets, events, completions.
+    /// Grows with everything that a user of the connection has got: bytes, events, completions.
     pub steps: u64,
     /// Both users are through.
     pub done: bool,
@@ -39,11 +39,11 @@ pub struct Progress {
 /// What a run has moved.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Moved {
-    /// Octets delivered and checked.
-    pub octets: u64,
+    /// Bytes delivered and checked.
+    pub bytes: u64,
     /// Operations completed and checked.
     pub operations: u64,
-    /// Octets handed up ahead of their frontier, by tcp-lite.
+    /// Bytes handed up ahead of their frontier, by tcp-lite.
     pub early: u64,
     /// Segments sent again by tcp-lite, probes of the tail aside.
     pub retransmits: u64,

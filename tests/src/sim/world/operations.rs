@@ -15,7 +15,7 @@ const SPENT: u8 = 0xa5;
 /// What memory holds before anything is placed, and forever where nothing may be.
 const UNTOUCHED: u8 = 0x5a;
 
-/// Octets between places.
+/// Bytes between places.
 const GUARD: usize = 16;
 
 /// What an operation does.
@@ -38,8 +38,8 @@ pub enum Kind {
 pub struct Operation {
     /// What it does.
     pub kind: Kind,
-    /// Octets; of no meaning for an atomic.
-    pub octets: usize,
+    /// Bytes; of no meaning for an atomic.
+    pub bytes: usize,
     /// Time since the one before was posted.
     pub think_us: u64,
 }
@@ -66,43 +66,43 @@ pub(super) struct Layout {
     pub(super) places: [Vec<Places>; 2],
     /// Where each side's counter is, which the peer adds to.
     pub(super) counter: [usize; 2],
-    pub(super) octets: [usize; 2],
+    pub(super) bytes: [usize; 2],
     /// Where each side's memory may change: offset and length.
     pub(super) used: [Vec<(usize, usize)>; 2],
 }
 
 impl Layout {
     pub(super) fn new(operations: &[Vec<Operation>; 2]) -> Self {
-        let mut octets = [8 + GUARD; 2];
+        let mut bytes = [8 + GUARD; 2];
         let mut used = [vec![(0, 8)], vec![(0, 8)]];
         let mut take = |side: usize, length: usize| {
-            let at = octets[side];
-            octets[side] += length.next_multiple_of(8) + GUARD;
+            let at = bytes[side];
+            bytes[side] += length.next_multiple_of(8) + GUARD;
             used[side].push((at, length));
             at
         };
         let places = [0, 1].map(|side: usize| {
             let one = |operation: &Operation| match operation.kind {
                 Kind::Send => Places {
-                    own: take(side, operation.octets),
+                    own: take(side, operation.bytes),
                     peer: 0,
-                    receive: take(1 - side, operation.octets),
+                    receive: take(1 - side, operation.bytes),
                 },
                 Kind::Write | Kind::Read => Places {
-                    own: take(side, operation.octets),
-                    peer: take(1 - side, operation.octets),
+                    own: take(side, operation.bytes),
+                    peer: take(1 - side, operation.bytes),
                     receive: 0,
                 },
                 Kind::WriteImmediate => Places {
-                    own: take(side, operation.octets),
-                    peer: take(1 - side, operation.octets),
+                    own: take(side, operation.bytes),
+                    peer: take(1 - side, operation.bytes),
                     receive: take(1 - side, 8),
                 },
                 Kind::FetchAdd(_) => Places { own: take(side, 8), peer: 0, receive: 0 },
             };
             operations[side].iter().map(one).collect()
         });
-        Self { places, counter: [0, 0], octets, used }
+        Self { places, counter: [0, 0], bytes, used }
     }
 }
 
@@ -114,52 +114,52 @@ pub(super) struct Memory {
 
 impl Memory {
     /// Addresses count from 0: those of the process differ from run to run.
-    pub(super) fn new(pd: &ProtectionDomain, octets: usize) -> Result<Self, VerbsError> {
+    pub(super) fn new(pd: &ProtectionDomain, bytes: usize) -> Result<Self, VerbsError> {
         let all = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC;
         let options = MrOptions { base: Base::Zero, ..MrOptions::new(all) };
-        let region = pd.reg_mr_with(octets, &options)?;
-        region.write_at(0, &vec![UNTOUCHED; octets])?;
+        let region = pd.reg_mr_with(bytes, &options)?;
+        region.write_at(0, &vec![UNTOUCHED; bytes])?;
         region.write_at(0, &[0; 8])?;
         Ok(Self { region, spent: Vec::new() })
     }
 
-    pub(super) fn fill(&self, at: usize, octets: usize, pattern: Pattern) -> Result<(), String> {
-        let mut content = vec![0; octets];
+    pub(super) fn fill(&self, at: usize, bytes: usize, pattern: Pattern) -> Result<(), String> {
+        let mut content = vec![0; bytes];
         pattern.fill(0, &mut content);
         self.region.write_at(at, &content).map_err(|error| error.to_string())
     }
 
-    fn read(&self, at: usize, octets: usize) -> Result<Vec<u8>, String> {
-        let mut content = vec![0; octets];
+    fn read(&self, at: usize, bytes: usize) -> Result<Vec<u8>, String> {
+        let mut content = vec![0; bytes];
         self.region.read_at(at, &mut content).map_err(|error| error.to_string())?;
         Ok(content)
     }
 
     pub(super) fn counter(&self, at: usize) -> Result<u64, String> {
-        let octets = self.read(at, 8)?;
-        octets.first_chunk().map(|octets| u64::from_ne_bytes(*octets)).ok_or_else(|| "eight octets".into())
+        let bytes = self.read(at, 8)?;
+        bytes.first_chunk().map(|bytes| u64::from_ne_bytes(*bytes)).ok_or_else(|| "eight bytes".into())
     }
 
-    /// The octets delivered to `at` are those of `pattern`; from now on nothing is placed there.
-    pub(super) fn check(&mut self, at: usize, octets: usize, pattern: Pattern) -> Result<(), String> {
-        if let Some(wrong) = pattern.first_wrong(0, &self.read(at, octets)?) {
-            return Err(format!("octet {wrong} of {octets} delivered is altered or missing"));
+    /// The bytes delivered to `at` are those of `pattern`; from now on nothing is placed there.
+    pub(super) fn check(&mut self, at: usize, bytes: usize, pattern: Pattern) -> Result<(), String> {
+        if let Some(wrong) = pattern.first_wrong(0, &self.read(at, bytes)?) {
+            return Err(format!("byte {wrong} of {bytes} delivered is altered or missing"));
         }
-        self.spend(at, octets)
+        self.spend(at, bytes)
     }
 
-    pub(super) fn spend(&mut self, at: usize, octets: usize) -> Result<(), String> {
-        self.spent.push((at, octets));
-        self.region.write_at(at, &vec![SPENT; octets]).map_err(|error| error.to_string())
+    pub(super) fn spend(&mut self, at: usize, bytes: usize) -> Result<(), String> {
+        self.spent.push((at, bytes));
+        self.region.write_at(at, &vec![SPENT; bytes]).map_err(|error| error.to_string())
     }
 
     /// Nothing was placed outside of `used`, which is in order.
     pub(super) fn check_guards(&self, used: &[(usize, usize)]) -> Result<(), String> {
         let all = self.read(0, self.region.len())?;
-        let ends = used.iter().map(|(at, octets)| at + octets);
+        let ends = used.iter().map(|(at, bytes)| at + bytes);
         let begins = used.iter().map(|(at, _)| *at).skip(1).chain([all.len()]);
         for (from, to) in ends.zip(begins) {
-            if let Some(wrong) = all[from..to].iter().position(|octet| *octet != UNTOUCHED) {
+            if let Some(wrong) = all[from..to].iter().position(|byte| *byte != UNTOUCHED) {
                 return Err(format!("memory at {} changed, where nothing may be placed", from + wrong));
             }
         }
@@ -167,38 +167,38 @@ impl Memory {
     }
 
     /// What was placed at `at` and never delivered is right all the same: nothing is placed before it was checked.
-    pub(super) fn check_undelivered(&self, at: usize, octets: usize, pattern: Pattern) -> Result<(), String> {
-        if self.spent.contains(&(at, octets)) {
+    pub(super) fn check_undelivered(&self, at: usize, bytes: usize, pattern: Pattern) -> Result<(), String> {
+        if self.spent.contains(&(at, bytes)) {
             return Ok(());
         }
-        let mut right = vec![0; octets];
+        let mut right = vec![0; bytes];
         pattern.fill(0, &mut right);
-        let found = self.read(at, octets)?;
-        let wrong = found.iter().zip(&right).position(|(octet, right)| octet != right && *octet != UNTOUCHED);
+        let found = self.read(at, bytes)?;
+        let wrong = found.iter().zip(&right).position(|(byte, right)| byte != right && *byte != UNTOUCHED);
         match wrong {
             None => Ok(()),
             Some(wrong) => {
-                Err(format!("octet {wrong} of {octets} placed at {at} and not delivered is altered"))
+                Err(format!("byte {wrong} of {bytes} placed at {at} and not delivered is altered"))
             }
         }
     }
 
     /// Nothing was placed where something had been delivered.
     pub(super) fn check_spent(&self) -> Result<(), String> {
-        for &(at, octets) in &self.spent {
-            if self.read(at, octets)?.iter().any(|octet| *octet != SPENT) {
-                return Err(format!("memory at {at}, {octets} octets, changed after it was delivered"));
+        for &(at, bytes) in &self.spent {
+            if self.read(at, bytes)?.iter().any(|byte| *byte != SPENT) {
+                return Err(format!("memory at {at}, {bytes} bytes, changed after it was delivered"));
             }
         }
         Ok(())
     }
 
-    pub(super) fn receive(&self, number: u64, at: usize, octets: usize) -> RecvRequest {
-        RecvRequest::new(number, self.sge(at, octets))
+    pub(super) fn receive(&self, number: u64, at: usize, bytes: usize) -> RecvRequest {
+        RecvRequest::new(number, self.sge(at, bytes))
     }
 
-    fn sge(&self, at: usize, octets: usize) -> Sge {
-        self.region.sge(at, octets)
+    fn sge(&self, at: usize, bytes: usize) -> Sge {
+        self.region.sge(at, bytes)
     }
 
     pub(super) fn rkey(&self) -> u32 {
@@ -217,7 +217,7 @@ pub enum Fault {
     ReadBeyond,
 }
 
-/// The request of `fault`, of 8 octets.
+/// The request of `fault`, of 8 bytes.
 pub(super) fn faulty(number: u64, fault: Fault, own: &Memory, peer: &Memory) -> SendRequest {
     let beyond = RemoteAddr { addr: peer.region.len() as u64 - 4, rkey: peer.rkey() };
     let op = match fault {
@@ -238,18 +238,18 @@ pub(super) fn request(
     counter: usize,
 ) -> SendRequest {
     let remote = |at: usize| RemoteAddr { addr: at as u64, rkey: peer.rkey() };
-    let (op, octets) = match operation.kind {
-        Kind::Send => (SendOp::Send, operation.octets),
-        Kind::Write => (SendOp::Write { remote: remote(places.peer) }, operation.octets),
+    let (op, bytes) = match operation.kind {
+        Kind::Send => (SendOp::Send, operation.bytes),
+        Kind::Write => (SendOp::Write { remote: remote(places.peer) }, operation.bytes),
         Kind::WriteImmediate => {
             let data = number.to_be_bytes();
-            (SendOp::WriteImmediate { remote: remote(places.peer), data }, operation.octets)
+            (SendOp::WriteImmediate { remote: remote(places.peer), data }, operation.bytes)
         }
-        Kind::Read => (SendOp::Read { remote: remote(places.peer) }, operation.octets),
+        Kind::Read => (SendOp::Read { remote: remote(places.peer) }, operation.bytes),
         Kind::FetchAdd(add) => {
             let op = AtomicOp::FetchAdd { add, mask: 0 };
             (SendOp::Atomic { remote: remote(counter), op }, 8)
         }
     };
-    SendRequest::new(number, op, own.sge(places.own, octets))
+    SendRequest::new(number, op, own.sge(places.own, bytes))
 }

@@ -57,7 +57,7 @@ impl Host {
             Context::new(ContextConfig { seed: Some(setup.key), ..Default::default() }).map_err(text)?;
         let mut config = EngineConfig::new(&*port, &[&cidr(side, setup.ipv6)]).map_err(text)?;
         config.stack = setup.stack_config(side);
-        config.turn_octets = setup.turn_octets;
+        config.turn_bytes = setup.turn_bytes;
         config.close_timeout = close_timeout;
         config.crc = crc;
         let engine = Engine::new(&context, port, config).map_err(text)?;

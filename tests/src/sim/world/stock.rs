@@ -157,7 +157,7 @@ impl StockHost {
             reset: HashSet::new(),
         };
         let mut config = Config::new(EthernetAddress(mac(side)).into());
-        config.random_seed = u64::from_le_bytes(*setup.key.first_chunk().ok_or("a key has 32 octets")?);
+        config.random_seed = u64::from_le_bytes(*setup.key.first_chunk().ok_or("a key has 32 bytes")?);
         let mut interface = Interface::new(config, &mut wire.device, Instant::ZERO);
         let address = cidr(side, setup.ipv6).parse().map_err(|()| "an address")?;
         interface.update_ip_addrs(|own| own.extend([address]));
@@ -165,8 +165,8 @@ impl StockHost {
         let handles = ends
             .iter()
             .map(|end| {
-                let ring = |octets: usize| tcp::SocketBuffer::new(vec![0; octets]);
-                let mut socket = tcp::Socket::new(ring(stock.rx_octets), ring(stock.tx_octets));
+                let ring = |bytes: usize| tcp::SocketBuffer::new(vec![0; bytes]);
+                let mut socket = tcp::Socket::new(ring(stock.rx_bytes), ring(stock.tx_bytes));
                 socket.set_nagle_enabled(stock.nagle);
                 if stock.cubic {
                     socket.set_congestion_control(tcp::CongestionControl::Cubic);
@@ -301,9 +301,9 @@ impl StockHost {
             end.on_over(Over::Cut, "aborted")?;
             return Ok(true);
         }
-        while socket.can_send() && end.sent < end.plan.octets {
-            let octets = end.next_octets(1 << 15);
-            let taken = socket.send_slice(&octets).map_err(|error| error.to_string())?;
+        while socket.can_send() && end.sent < end.plan.bytes {
+            let bytes = end.next_bytes(1 << 15);
+            let taken = socket.send_slice(&bytes).map_err(|error| error.to_string())?;
             end.sent += taken as u64;
             busy |= taken > 0;
         }
@@ -312,7 +312,7 @@ impl StockHost {
             socket.close();
             busy = true;
         }
-        // Octets may wait to be read in a socket that is closed.
+        // Bytes may wait to be read in a socket that is closed.
         let closed = matches!(socket.state(), tcp::State::Closed | tcp::State::TimeWait);
         if end.established && closed && !socket.can_recv() {
             let graceful = end.peer_closed && end.closing;
@@ -343,16 +343,16 @@ fn read(socket: &mut tcp::Socket<'_>, end: &mut End, now_us: u64) -> Result<bool
         // At the end of TIME-WAIT smoltcp forgets what is not read yet.
         Some(_) if socket.state() == tcp::State::TimeWait => u64::MAX,
         Some(_) if now_us < end.read_again_us => 0,
-        Some(reader) => reader.octets,
+        Some(reader) => reader.bytes,
     };
     let mut busy = false;
     while left > 0 && socket.can_recv() {
-        let mut octets = vec![0; left.min(1 << 16) as usize];
-        let taken = socket.recv_slice(&mut octets).map_err(|error| error.to_string())?;
+        let mut bytes = vec![0; left.min(1 << 16) as usize];
+        let taken = socket.recv_slice(&mut bytes).map_err(|error| error.to_string())?;
         if taken == 0 {
             break;
         }
-        end.receive(end.got.frontier(), &octets[..taken])?;
+        end.receive(end.got.frontier(), &bytes[..taken])?;
         end.read += taken as u64;
         left -= taken as u64;
         busy = true;

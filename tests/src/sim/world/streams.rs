@@ -9,20 +9,20 @@ use super::lite::LiteHost;
 use super::stock::StockHost;
 use super::{Moved, Progress, World};
 
-/// How a sender hands its octets to TCP.
+/// How a sender hands its bytes to TCP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Chunks {
     /// As a stream: TCP cuts at EMSS.
     Stream,
-    /// In segments of up to so many octets, of all sizes.
+    /// In segments of up to so many bytes, of all sizes.
     Records(usize),
 }
 
 /// A reader that takes its time.
 #[derive(Clone, Copy, Debug)]
 pub struct Reader {
-    /// Octets it reads at a time.
-    pub octets: u64,
+    /// Bytes it reads at a time.
+    pub bytes: u64,
     /// How often.
     pub every_us: u64,
 }
@@ -30,15 +30,15 @@ pub struct Reader {
 /// One end of a stream.
 #[derive(Clone, Copy, Debug)]
 pub struct EndPlan {
-    /// Octets it sends.
-    pub octets: u64,
+    /// Bytes it sends.
+    pub bytes: u64,
     /// How they are handed over.
     pub chunks: Chunks,
     /// How it reads; `None`: at once.
     pub reader: Option<Reader>,
-    /// Octets received ahead of the frontier are held until it passes them, not used at once.
+    /// Bytes received ahead of the frontier are held until it passes them, not used at once.
     pub holds: bool,
-    /// It aborts once it has received so many octets.
+    /// It aborts once it has received so many bytes.
     pub abort_at: Option<u64>,
     /// It closes only when the peer has.
     pub closes_last: bool,
@@ -94,10 +94,10 @@ pub(super) struct End {
     pattern: Pattern,
     peer: Pattern,
     expects: u64,
-    /// Octets handed to TCP.
+    /// Bytes handed to TCP.
     pub(super) sent: u64,
     pub(super) got: Ranges,
-    /// Octets that the reader has taken.
+    /// Bytes that the reader has taken.
     pub(super) read: u64,
     pub(super) read_again_us: u64,
     pub(super) established: bool,
@@ -121,7 +121,7 @@ impl End {
             port: super::CLIENT_PORT + plan.after.unwrap_or(number) as u16,
             pattern: pattern(side),
             peer: pattern(1 - side),
-            expects: plan.ends[1 - side].octets,
+            expects: plan.ends[1 - side].bytes,
             sent: 0,
             got: Ranges::default(),
             read: 0,
@@ -149,28 +149,28 @@ impl End {
         self.steps += 1;
     }
 
-    /// Up to `max` octets that come next.
-    pub(super) fn next_octets(&self, max: u64) -> Vec<u8> {
-        let mut octets = vec![0; (self.plan.octets - self.sent).min(max) as usize];
-        self.pattern.fill(self.sent, &mut octets);
-        octets
+    /// Up to `max` bytes that come next.
+    pub(super) fn next_bytes(&self, max: u64) -> Vec<u8> {
+        let mut bytes = vec![0; (self.plan.bytes - self.sent).min(max) as usize];
+        self.pattern.fill(self.sent, &mut bytes);
+        bytes
     }
 
-    /// Octets arrived, each for the first time.
-    pub(super) fn receive(&mut self, offset: u64, octets: &[u8]) -> Result<(), String> {
-        let end = offset + octets.len() as u64;
+    /// Bytes arrived, each for the first time.
+    pub(super) fn receive(&mut self, offset: u64, bytes: &[u8]) -> Result<(), String> {
+        let end = offset + bytes.len() as u64;
         if self.peer_closed {
-            return Err(format!("octets {offset}..{end} behind the peer's FIN"));
+            return Err(format!("bytes {offset}..{end} behind the peer's FIN"));
         }
         if end > self.expects {
-            return Err(format!("octets {offset}..{end} of a stream of {}", self.expects));
+            return Err(format!("bytes {offset}..{end} of a stream of {}", self.expects));
         }
         let again = self.got.add(offset, end);
         if again > 0 {
-            return Err(format!("{again} octets of {offset}..{end} delivered twice"));
+            return Err(format!("{again} bytes of {offset}..{end} delivered twice"));
         }
-        if let Some(at) = self.peer.first_wrong(offset, octets) {
-            return Err(format!("octet {at} of the stream is altered"));
+        if let Some(at) = self.peer.first_wrong(offset, bytes) {
+            return Err(format!("byte {at} of the stream is altered"));
         }
         self.step();
         Ok(())
@@ -183,7 +183,7 @@ impl End {
         }
         if self.got.frontier() != self.expects {
             let frontier = self.got.frontier();
-            return Err(format!("the stream ends at {frontier}, the peer sent {} octets", self.expects));
+            return Err(format!("the stream ends at {frontier}, the peer sent {} bytes", self.expects));
         }
         self.peer_closed = true;
         self.step();
@@ -200,7 +200,7 @@ impl End {
         if waiting == 0 || now_us < self.read_again_us {
             return 0;
         }
-        let taken = waiting.min(reader.octets);
+        let taken = waiting.min(reader.bytes);
         self.read += taken;
         self.read_again_us = now_us + reader.every_us;
         self.step();
@@ -221,7 +221,7 @@ impl End {
     /// Whether it is time to close.
     pub(super) fn wants_close(&self) -> bool {
         let last = !self.plan.closes_last || self.peer_closed;
-        self.established && !self.closing && self.sent == self.plan.octets && last
+        self.established && !self.closing && self.sent == self.plan.bytes && last
     }
 
     /// The connection is over for this end.
@@ -356,7 +356,7 @@ impl World for StreamWorld {
         let mut moved = Moved::default();
         for side in [0, 1] {
             for end in self.ends(side) {
-                moved.octets += end.got.len();
+                moved.bytes += end.got.len();
                 moved.early += end.early;
             }
             if let StreamHost::Lite(host) = &self.hosts[side] {
@@ -375,7 +375,7 @@ impl World for StreamWorld {
                      established {}, closing {}, peer closed {}, over {:?}\n",
                     end.port,
                     end.sent,
-                    end.plan.octets,
+                    end.plan.bytes,
                     end.got.len(),
                     end.expects,
                     end.got.frontier(),

@@ -9,7 +9,7 @@ use dp::link::{LinkConfig, LinkPlan, pair};
 use super::run;
 use crate::stream::{Manners, Opener, Report, Task, Way};
 
-fn stream(passive: Way, octets: u64, plan: &LinkPlan) -> (Report, Report) {
+fn stream(passive: Way, bytes: u64, plan: &LinkPlan) -> (Report, Report) {
     let config = LinkConfig { seed: 1, a_to_b: plan.clone(), b_to_a: plan.clone(), ..LinkConfig::default() };
     let (mut a, mut b) = pair(&config);
     let active = if passive == Way::Send { Way::Receive } else { Way::Send };
@@ -17,7 +17,7 @@ fn stream(passive: Way, octets: u64, plan: &LinkPlan) -> (Report, Report) {
     let task = Task {
         opener: Opener::Passive(5000),
         way: passive,
-        octets,
+        bytes,
         seed: 5,
         limit: Duration::from_secs(30),
         manners: Manners::default(),
@@ -34,7 +34,7 @@ fn a_stream_arrives_whole_whoever_opens_it() {
     for passive in [Way::Send, Way::Receive] {
         let (server, client) = stream(passive, 1 << 20, &LinkPlan::default());
         assert_eq!(server.to_string(), client.to_string());
-        assert_eq!(server.octets, 1 << 20);
+        assert_eq!(server.bytes, 1 << 20);
     }
 }
 

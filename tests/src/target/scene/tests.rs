@@ -39,7 +39,7 @@ fn what_is_no_scene_is_empty_and_what_is_wrong_is_named() {
         assert_eq!(Scene::parse(&format!("iwp1 {wrong}")), Err(wrong.to_owned()));
     }
     assert_eq!(Scene::parse("iwp1 do=w8"), Err("peer".into()), "nowhere to write to");
-    assert_eq!(Scene::parse("iwp1 do=s65536,s1"), Err("do".into()), "too many octets");
+    assert_eq!(Scene::parse("iwp1 do=s65536,s1"), Err("do".into()), "too many bytes");
 }
 
 /// One for each word, operation and scope, and where they begin to be wrong.

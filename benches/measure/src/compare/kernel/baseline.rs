@@ -69,7 +69,7 @@ const TRIAL_SECONDS: f64 = 0.4;
 const TRIAL_ROUND_TRIPS: u32 = 20_000;
 
 impl Small {
-    /// Looks for the manner in which messages of `size` octets are back soonest.
+    /// Looks for the manner in which messages of `size` bytes are back soonest.
     ///
     /// # Errors
     /// Without the right to make namespaces.
@@ -79,7 +79,7 @@ impl Small {
         })
     }
 
-    /// Looks for the manner in which most messages of `size` octets arrive over interfaces of `mtu`.
+    /// Looks for the manner in which most messages of `size` bytes arrive over interfaces of `mtu`.
     ///
     /// # Errors
     /// Without the right to make namespaces.

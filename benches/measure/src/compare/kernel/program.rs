@@ -13,7 +13,7 @@ use testing::lab_error;
 /// What it prints when it listens.
 pub(crate) const READY: &str = "ready";
 
-/// Octets that the sink takes with one call.
+/// Bytes that the sink takes with one call.
 const ROOM: usize = 256 << 10;
 
 /// Messages between two looks at the clock.
@@ -33,13 +33,13 @@ pub(crate) struct RoundTrips {
 /// What `sink` prints.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Taken {
-    /// Octets behind those of the first call, whose time is not known.
-    pub(crate) octets: u64,
+    /// Bytes behind those of the first call, whose time is not known.
+    pub(crate) bytes: u64,
     /// From the first call's return to the last's.
     pub(crate) seconds: f64,
 }
 
-/// Sends back what it gets, `size` octets at a time, until the peer closes.
+/// Sends back what it gets, `size` bytes at a time, until the peer closes.
 ///
 /// # Errors
 /// What the system says.
@@ -53,7 +53,7 @@ pub(crate) fn pong(address: SocketAddr, size: usize) -> Result<()> {
     Ok(())
 }
 
-/// `count` round trips of `size` octets, each from before the call that sends to the last octet's return.
+/// `count` round trips of `size` bytes, each from before the call that sends to the last byte's return.
 ///
 /// # Errors
 /// What the system says.
@@ -87,21 +87,21 @@ pub(crate) fn sink(address: SocketAddr, block: bool) -> Result<Taken> {
     stream.set_nonblocking(!block)?;
     let mut room = vec![0; ROOM];
     if !is_open(read(&mut stream, &mut room)?) {
-        return Ok(Taken { octets: 0, seconds: 0.0 });
+        return Ok(Taken { bytes: 0, seconds: 0.0 });
     }
     let started = Instant::now();
-    let (mut octets, mut last) = (0, started);
+    let (mut bytes, mut last) = (0, started);
     loop {
         match read(&mut stream, &mut room)? {
             Some(0) => break,
-            Some(n) => (octets, last) = (octets + n as u64, Instant::now()),
+            Some(n) => (bytes, last) = (bytes + n as u64, Instant::now()),
             None => {}
         }
     }
-    Ok(Taken { octets, seconds: (last - started).as_secs_f64() })
+    Ok(Taken { bytes, seconds: (last - started).as_secs_f64() })
 }
 
-/// Sends messages of `size` octets for `time`, one call each.
+/// Sends messages of `size` bytes for `time`, one call each.
 ///
 /// # Errors
 /// What the system says.
@@ -126,7 +126,7 @@ fn accept(address: SocketAddr) -> Result<TcpStream> {
     Ok(stream)
 }
 
-/// Octets that came; `None` when there are none yet.
+/// Bytes that came; `None` when there are none yet.
 fn read(stream: &mut TcpStream, room: &mut [u8]) -> Result<Option<usize>> {
     match stream.read(room) {
         Ok(n) => Ok(Some(n)),
@@ -204,7 +204,7 @@ mod tests {
             let sink = move |address| sink(address, block);
             let time = Duration::from_millis(100);
             let (taken, ()) = with_server(port, sink, |address| source(address, 64, time));
-            assert!(taken.octets > 0 && taken.seconds > 0.0, "{taken:?}");
+            assert!(taken.bytes > 0 && taken.seconds > 0.0, "{taken:?}");
         }
     }
 
@@ -213,6 +213,6 @@ mod tests {
         let sink = |address| sink(address, true);
         let (taken, _closed) =
             with_server(40_764, sink, |address| Ok(TcpStream::connect(address)?.local_addr()?));
-        assert_eq!((taken.octets, taken.seconds), (0, 0.0));
+        assert_eq!((taken.bytes, taken.seconds), (0, 0.0));
     }
 }

@@ -19,7 +19,7 @@ pub(crate) enum Shape {
     BigTcp,
 }
 
-/// Octets of a superframe of [`Shape::BigTcp`].
+/// Bytes of a superframe of [`Shape::BigTcp`].
 const BIG: u32 = 190_000;
 /// And without.
 const USUAL: u32 = 65_536;

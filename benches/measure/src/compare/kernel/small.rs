@@ -38,7 +38,7 @@ pub(crate) const RATE: [Manner; 4] = [
 /// What the round trip is tried with.
 pub(crate) const ROUND_TRIP: [Manner; 2] = [RATE[0], RATE[2]];
 
-/// Round trips of messages of `size` octets. The interfaces have to be set already.
+/// Round trips of messages of `size` bytes. The interfaces have to be set already.
 ///
 /// # Errors
 /// When a program fails.
@@ -52,12 +52,12 @@ pub(crate) fn round_trips(hosts: &Hosts, size: u32, count: u32) -> Result<RoundT
     last_line(&client)
 }
 
-/// Messages of `size` octets, one call each: how many a second came. The interfaces have to be set already.
+/// Messages of `size` bytes, one call each: how many a second came. The interfaces have to be set already.
 ///
 /// # Errors
 /// When a program fails.
 pub(crate) fn messages_per_s(hosts: &Hosts, size: u32, manner: Manner, seconds: f64) -> Result<f64> {
-    let [address, octets, seconds] = [address(hosts), size.to_string(), seconds.to_string()];
+    let [address, bytes, seconds] = [address(hosts), size.to_string(), seconds.to_string()];
     let [server, _client] = hosts.talk(Talk {
         server: Session::part("kernel-tcp")?.args(["sink", &address]).args(manner.block.then_some("--block")),
         ready: READY,
@@ -65,14 +65,14 @@ pub(crate) fn messages_per_s(hosts: &Hosts, size: u32, manner: Manner, seconds: 
             "source",
             &address,
             "--size",
-            &octets,
+            &bytes,
             "--seconds",
             &seconds,
         ]),
     })?;
     let taken: Taken = last_line(&server)?;
     ensure!(taken.seconds > 0.0, "nothing came: {server}");
-    Ok(taken.octets as f64 / f64::from(size) / taken.seconds)
+    Ok(taken.bytes as f64 / f64::from(size) / taken.seconds)
 }
 
 fn address(hosts: &Hosts) -> String {

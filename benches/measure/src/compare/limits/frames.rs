@@ -13,8 +13,8 @@ use testing::{ensure, lab_error};
 pub(crate) struct Passed {
     /// Frames behind those of the first burst, whose time is not known.
     pub(crate) frames: u64,
-    /// Octets of them.
-    pub(crate) octets: u64,
+    /// Bytes of them.
+    pub(crate) bytes: u64,
     /// From the first burst to the last.
     pub(crate) seconds: f64,
 }
@@ -51,12 +51,12 @@ pub(crate) enum Sent {
     NotOffered,
 }
 
-/// Sends frames of `octets` for `time`, from when the peer is there.
+/// Sends frames of `bytes` for `time`, from when the peer is there.
 ///
 /// # Errors
 /// When no peer comes, or the device sends nothing.
-pub(crate) fn source(port: &mut dyn Port, octets: usize, time: Duration) -> Result<Sent> {
-    let Some(maker) = Maker::new(port, octets)? else { return Ok(Sent::NotOffered) };
+pub(crate) fn source(port: &mut dyn Port, bytes: usize, time: Duration) -> Result<Sent> {
+    let Some(maker) = Maker::new(port, bytes)? else { return Ok(Sent::NotOffered) };
     wait_for_peer(port)?;
     let (started, mut burst) = (Instant::now(), Burst::new());
     while started.elapsed() < time {
@@ -86,25 +86,25 @@ pub(crate) fn sink(port: &mut dyn Port) -> Result<Passed> {
     }
     burst.clear();
     let started = Instant::now();
-    let (mut frames, mut octets, mut last) = (0, 0, started);
+    let (mut frames, mut bytes, mut last) = (0, 0, started);
     loop {
         let got = port.rx_burst(0, &mut burst);
         let now = Instant::now();
         if got > 0 {
             (frames, last) = (frames + got as u64, now);
-            octets += burst.drain(..).map(|frame| frame.len() as u64).sum::<u64>();
+            bytes += burst.drain(..).map(|frame| frame.len() as u64).sum::<u64>();
         } else if now - last > SILENCE {
-            return Ok(Passed { frames, octets, seconds: (last - started).as_secs_f64() });
+            return Ok(Passed { frames, bytes, seconds: (last - started).as_secs_f64() });
         }
     }
 }
 
-/// Sends a frame of `octets` and waits until one is back, `count` times: the median in microseconds.
+/// Sends a frame of `bytes` and waits until one is back, `count` times: the median in microseconds.
 ///
 /// # Errors
 /// When no peer comes, or a frame does not come back.
-pub(crate) fn ping(port: &mut dyn Port, octets: usize, count: usize) -> Result<f64> {
-    let maker = Maker::new(port, octets)?.ok_or_else(|| lab_error!("{octets} octets: more than a frame"))?;
+pub(crate) fn ping(port: &mut dyn Port, bytes: usize, count: usize) -> Result<f64> {
+    let maker = Maker::new(port, bytes)?.ok_or_else(|| lab_error!("{bytes} bytes: more than a frame"))?;
     wait_for_peer(port)?;
     let (mut sent, mut back) = (Burst::new(), Burst::new());
     let mut nanoseconds = Vec::with_capacity(count);
@@ -155,7 +155,7 @@ fn wait_for_peer(port: &mut dyn Port) -> Result<()> {
 
 /// Makes frames of one length; their payload is whatever the buffers hold.
 struct Maker {
-    octets: usize,
+    bytes: usize,
     /// More than a ring holds: a device gives buffers back only when it is given others.
     pool: Mempool,
     header: [u8; HEADER.len()],
@@ -164,13 +164,13 @@ struct Maker {
 
 impl Maker {
     /// `None` when the device does not take such frames.
-    fn new(port: &dyn Port, octets: usize) -> Result<Option<Self>> {
+    fn new(port: &dyn Port, bytes: usize) -> Result<Option<Self>> {
         let info = port.info();
         let payload =
-            octets.checked_sub(HEADER.len()).ok_or_else(|| lab_error!("{octets} octets: no header"))?;
-        ensure!(octets <= usize::from(u16::MAX), "{octets} octets: more than an IP packet has");
+            bytes.checked_sub(HEADER.len()).ok_or_else(|| lab_error!("{bytes} bytes: no header"))?;
+        ensure!(bytes <= usize::from(u16::MAX), "{bytes} bytes: more than an IP packet has");
         let mut header = HEADER;
-        header[16..18].copy_from_slice(&((octets - 14) as u16).to_be_bytes());
+        header[16..18].copy_from_slice(&((bytes - 14) as u16).to_be_bytes());
         let segment = usize::from(info.mtu) - 40;
         let mut offload = TxOffload::default();
         if payload > segment {
@@ -179,23 +179,23 @@ impl Maker {
             }
             offload = TxOffload {
                 tcp_checksum: true,
-                tso_segment_octets: segment as u16,
-                l2_octets: 14,
-                l3_octets: 20,
-                l4_octets: 20,
+                tso_segment_bytes: segment as u16,
+                l2_bytes: 14,
+                l3_bytes: 20,
+                l4_bytes: 20,
                 ..offload
             };
         }
-        Ok(Some(Self { octets, pool: port.mempool().clone(), header, offload }))
+        Ok(Some(Self { bytes, pool: port.mempool().clone(), header, offload }))
     }
 
     fn frame(&self) -> Option<Mbuf> {
         let mut frame = self.pool.alloc()?;
-        let first = self.octets.min(frame.tailroom());
+        let first = self.bytes.min(frame.tailroom());
         frame.append(first)?[..self.header.len()].copy_from_slice(&self.header);
-        while frame.len() < self.octets {
+        while frame.len() < self.bytes {
             let mut part = self.pool.alloc()?;
-            part.append((self.octets - frame.len()).min(part.tailroom()))?;
+            part.append((self.bytes - frame.len()).min(part.tailroom()))?;
             frame.chain(part).ok()?;
         }
         frame.set_tx_offload(self.offload);
@@ -215,14 +215,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_sent_is_counted_in_frames_and_octets() {
-        for (octets, mtu) in [(1514, 1500), (9014, 9000), (62 << 10, 9000)] {
+    fn what_is_sent_is_counted_in_frames_and_bytes() {
+        for (bytes, mtu) in [(1514, 1500), (9014, 9000), (62 << 10, 9000)] {
             let [mut left, mut right] = wire(mtu);
-            let sender = std::thread::spawn(move || source(&mut *left, octets, Duration::from_millis(50)));
+            let sender = std::thread::spawn(move || source(&mut *left, bytes, Duration::from_millis(50)));
             let passed = sink(&mut *right).unwrap();
             assert_eq!(sender.join().unwrap().unwrap(), Sent::Frames);
-            assert!(passed.frames > 0 && passed.seconds > 0.0, "{octets}: {passed:?}");
-            assert_eq!(passed.octets, passed.frames * octets as u64);
+            assert!(passed.frames > 0 && passed.seconds > 0.0, "{bytes}: {passed:?}");
+            assert_eq!(passed.bytes, passed.frames * bytes as u64);
         }
     }
 

@@ -27,11 +27,11 @@ fn check(from: &[u8], _to: &mut [u8]) {
     black_box(checksum(CrcAlgorithm::Crc32Iscsi, from));
 }
 
-/// Octets a second of `work` on `cpu`.
+/// Bytes a second of `work` on `cpu`.
 ///
 /// # Errors
 /// When there is no such CPU for us.
-pub(crate) fn octets_per_s(cpu: usize, work: Work) -> Result<f64> {
+pub(crate) fn bytes_per_s(cpu: usize, work: Work) -> Result<f64> {
     let worker = std::thread::spawn(move || pin(cpu).map(|()| measure(work)));
     worker.join().map_err(|_| lab_error!("the worker panicked"))?
 }
@@ -69,7 +69,7 @@ mod tests {
     #[test]
     fn a_core_does_more_than_nothing_and_less_than_light() {
         for (name, work) in WORKS {
-            let rate = octets_per_s(crate::compare::machine::two_cpus().unwrap()[0], work).unwrap();
+            let rate = bytes_per_s(crate::compare::machine::two_cpus().unwrap()[0], work).unwrap();
             assert!((1e6..1e13).contains(&rate), "{name}: {rate}");
         }
     }

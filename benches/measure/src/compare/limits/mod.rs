@@ -15,7 +15,7 @@ use crate::compare::told::last_line;
 use crate::compare::vhost::{Sender, device, wait_for_socket};
 use frames::Passed;
 
-/// Octets of the frames: full ones of both MTUs, and a superframe of 62 KiB.
+/// Bytes of the frames: full ones of both MTUs, and a superframe of 62 KiB.
 const FRAMES: [(&str, u32, u16); 3] =
     [("frames_1514", 1514, 1500), ("frames_9014", 9014, 9000), ("superframes", 62 << 10, 9000)];
 
@@ -25,7 +25,7 @@ const SEND_MS: u32 = 500;
 /// Runs of each; the median counts.
 const RUNS: usize = 3;
 
-/// Octets of a frame that goes there and back: a Write of 64 octets has as many.
+/// Bytes of a frame that goes there and back: a Write of 64 bytes has as many.
 const ROUND_TRIP: u32 = 150;
 
 /// Longest run with its start.
@@ -43,8 +43,8 @@ pub(crate) fn measure(session: &Session) -> Value {
         (name.to_owned(), value(figure))
     };
     for sender in Sender::BOTH {
-        let by_frame = FRAMES.map(|(name, octets, mtu)| {
-            let figure = median(runs(session), || frames_per_run(session, sender, octets, mtu));
+        let by_frame = FRAMES.map(|(name, bytes, mtu)| {
+            let figure = median(runs(session), || frames_per_run(session, sender, bytes, mtu));
             taken(name, sender.name(), figure, "Gb/s")
         });
         let figure = median(runs(session), || round_trip(session, sender).map(Some));
@@ -53,7 +53,7 @@ pub(crate) fn measure(session: &Session) -> Value {
         all.insert(sender.name().to_owned(), of_sender.into());
     }
     for (name, work) in memory::WORKS {
-        let figure = memory::octets_per_s(session.cpus[0], work).map(|octets| Some(octets / 1e9));
+        let figure = memory::bytes_per_s(session.cpus[0], work).map(|bytes| Some(bytes / 1e9));
         all.extend([taken(name, "one core", figure, "GB/s")]);
     }
     all.insert("unit".to_owned(), json!({ "frames": "Gb/s", "round_trip": "us", "memory": "GB/s" }));
@@ -93,9 +93,9 @@ fn median(runs: usize, figure: impl Fn() -> Result<Option<f64>>) -> Result<Optio
 }
 
 /// Gb/s of bare frames from `sender`; none where its device does not take them.
-fn frames_per_run(session: &Session, sender: Sender, octets: u32, mtu: u16) -> Result<Option<f64>> {
+fn frames_per_run(session: &Session, sender: Sender, bytes: u32, mtu: u16) -> Result<Option<f64>> {
     let scratch = Scratch::new()?;
-    let source = ["source", "--octets", &octets.to_string(), "--ms", &SEND_MS.to_string()].map(str::to_owned);
+    let source = ["source", "--bytes", &bytes.to_string(), "--ms", &SEND_MS.to_string()].map(str::to_owned);
     let [source, sink] = over_wire(session, &scratch, sender, mtu, &source, "sink")?;
     let sent = source.finish(LIMIT)?;
     if sent.status.code() == Some(i32::from(NOT_OFFERED)) {
@@ -104,15 +104,15 @@ fn frames_per_run(session: &Session, sender: Sender, octets: u32, mtu: u16) -> R
     sent.success()?;
     let told = sink.finish(LIMIT)?.success()?;
     let passed: Passed = last_line(&told)?;
-    ensure!(passed.octets == passed.frames * u64::from(octets), "frames of another length: {told}");
+    ensure!(passed.bytes == passed.frames * u64::from(bytes), "frames of another length: {told}");
     ensure!(passed.seconds > 0.0, "nothing came: {told}");
-    Ok(Some(passed.octets as f64 * 8.0 / passed.seconds / 1e9))
+    Ok(Some(passed.bytes as f64 * 8.0 / passed.seconds / 1e9))
 }
 
 /// The round trip of a bare frame from `sender`, median, microseconds.
 fn round_trip(session: &Session, sender: Sender) -> Result<f64> {
     let scratch = Scratch::new()?;
-    let ping = ["ping", "--octets", &ROUND_TRIP.to_string()].map(str::to_owned);
+    let ping = ["ping", "--bytes", &ROUND_TRIP.to_string()].map(str::to_owned);
     let [ping, pong] = over_wire(session, &scratch, sender, 1500, &ping, "pong")?;
     let told = ping.finish(LIMIT)?.success()?;
     pong.finish(LIMIT)?.success()?;

@@ -3,7 +3,7 @@
 use benches::errors::Error;
 use iwarp::ddp::{Header, Segmenter, TaggedHeader};
 use iwarp::memory::Stag;
-use iwarp::mpa::{CRC_OCTETS, Crc32c, Framer, LENGTH_OCTETS, fpdu_octets};
+use iwarp::mpa::{CRC_BYTES, Crc32c, Framer, LENGTH_BYTES, fpdu_bytes};
 use iwarp::rdmap::Opcode;
 use smoltcp::socket::tcp::Socket;
 
@@ -21,13 +21,13 @@ pub(super) struct Sender {
     segmenter: Segmenter,
     /// Messages that are still to be begun; `None`: without end.
     left: Option<u64>,
-    sent_octets: u64,
+    sent_bytes: u64,
     /// An FPDU that does not lie in one piece in the socket's buffer.
     apart: Vec<u8>,
 }
 
 impl Sender {
-    /// FPDUs fit segments of `emss` octets.
+    /// FPDUs fit segments of `emss` bytes.
     pub(super) fn new(message: Vec<u8>, emss: usize) -> Self {
         let framer = Framer::new(false, true);
         let mut segmenter = Segmenter::tagged(0);
@@ -39,17 +39,17 @@ impl Sender {
             message,
             segmenter,
             left: Some(0),
-            sent_octets: 0,
+            sent_bytes: 0,
             apart: Vec::with_capacity(1 << 16),
         }
     }
 
-    pub(super) fn message_octets(&self) -> usize {
+    pub(super) fn message_bytes(&self) -> usize {
         self.message.len()
     }
 
-    pub(super) fn sent_octets(&self) -> u64 {
-        self.sent_octets
+    pub(super) fn sent_bytes(&self) -> u64 {
+        self.sent_bytes
     }
 
     /// Sends without end.
@@ -128,26 +128,26 @@ impl Sender {
             stag: STAG,
             to: u64::from(segment.offset),
         };
-        let (at, octets) = (segment.offset as usize, segment.len as usize);
-        let mut writer = self.framer.begin(room, TaggedHeader::LEN + octets);
+        let (at, bytes) = (segment.offset as usize, segment.len as usize);
+        let mut writer = self.framer.begin(room, TaggedHeader::LEN + bytes);
         writer.put(&header.to_bytes());
-        writer.put(&self.message[at..at + octets]);
+        writer.put(&self.message[at..at + bytes]);
         writer.finish();
-        self.sent_octets += octets as u64;
+        self.sent_bytes += bytes as u64;
     }
 }
 
 /// Places Writes into one buffer.
 pub(super) struct Receiver {
     target: Vec<u8>,
-    placed_octets: u64,
+    placed_bytes: u64,
     /// The beginning of an FPDU whose rest lies at the front of the socket's buffer.
     apart: Vec<u8>,
 }
 
 impl Receiver {
-    pub(super) fn new(octets: usize) -> Self {
-        Self { target: vec![0; octets], placed_octets: 0, apart: Vec::with_capacity(1 << 17) }
+    pub(super) fn new(bytes: usize) -> Self {
+        Self { target: vec![0; bytes], placed_bytes: 0, apart: Vec::with_capacity(1 << 17) }
     }
 
     pub(super) fn placed(&self) -> &[u8] {
@@ -155,8 +155,8 @@ impl Receiver {
     }
 
     /// Ever.
-    pub(super) fn placed_octets(&self) -> u64 {
-        self.placed_octets
+    pub(super) fn placed_bytes(&self) -> u64 {
+        self.placed_bytes
     }
 
     pub(super) fn clear(&mut self) {
@@ -169,8 +169,8 @@ impl Receiver {
         while socket.can_recv() {
             let queued = socket.recv_queue();
             let taken = socket
-                .recv(|octets| {
-                    let taken = self.take(octets, queued > octets.len());
+                .recv(|bytes| {
+                    let taken = self.take(bytes, queued > bytes.len());
                     (taken.as_ref().map_or(0, |&taken| taken), taken)
                 })
                 .map_err(|error| Error::Exchange(error.to_string()))??;
@@ -182,29 +182,29 @@ impl Receiver {
         Ok(any)
     }
 
-    /// Takes what it can of `octets`; with `goes_on` all of them, as what follows lies elsewhere. Returns how many.
-    fn take(&mut self, octets: &[u8], goes_on: bool) -> Result<usize, Error> {
+    /// Takes what it can of `bytes`; with `goes_on` all of them, as what follows lies elsewhere. Returns how many.
+    fn take(&mut self, bytes: &[u8], goes_on: bool) -> Result<usize, Error> {
         let mut at = 0;
         if !self.apart.is_empty() {
-            at = self.complete(octets)?;
+            at = self.complete(bytes)?;
         }
-        while let Some(fpdu) = first_fpdu(&octets[at..]) {
+        while let Some(fpdu) = first_fpdu(&bytes[at..]) {
             at += fpdu.len();
             self.place(fpdu)?;
         }
         if goes_on {
-            self.apart.extend_from_slice(&octets[at..]);
-            at = octets.len();
+            self.apart.extend_from_slice(&bytes[at..]);
+            at = bytes.len();
         }
         Ok(at)
     }
 
-    /// Completes the FPDU that began elsewhere, if all of it is there. Returns how many octets that took.
-    fn complete(&mut self, octets: &[u8]) -> Result<usize, Error> {
+    /// Completes the FPDU that began elsewhere, if all of it is there. Returns how many bytes that took.
+    fn complete(&mut self, bytes: &[u8]) -> Result<usize, Error> {
         let before = self.apart.len();
         let mut apart = std::mem::take(&mut self.apart);
         // No FPDU is longer than what a length field can say.
-        apart.extend_from_slice(&octets[..octets.len().min(fpdu_octets(usize::from(u16::MAX)))]);
+        apart.extend_from_slice(&bytes[..bytes.len().min(fpdu_bytes(usize::from(u16::MAX)))]);
         let taken = match first_fpdu(&apart) {
             Some(fpdu) => {
                 self.place(fpdu)?;
@@ -225,13 +225,13 @@ impl Receiver {
     /// Checks an FPDU and places its payload.
     fn place(&mut self, fpdu: &[u8]) -> Result<(), Error> {
         let wrong = |what: &str| Error::Exchange(format!("smoltcp: {what}"));
-        let (summed, field) = fpdu.split_at(fpdu.len() - CRC_OCTETS);
+        let (summed, field) = fpdu.split_at(fpdu.len() - CRC_BYTES);
         let mut crc = Crc32c::new();
         crc.update(summed);
         if field != crc.field() {
             return Err(wrong("an FPDU with a wrong CRC"));
         }
-        let ulpdu = &summed[LENGTH_OCTETS..LENGTH_OCTETS + ulpdu_octets(summed).unwrap_or(0)];
+        let ulpdu = &summed[LENGTH_BYTES..LENGTH_BYTES + ulpdu_bytes(summed).unwrap_or(0)];
         let header = match Header::parse(ulpdu) {
             Ok(Header::Tagged(header)) if header.stag == STAG => header,
             _ => return Err(wrong("an FPDU that is no Write")),
@@ -241,19 +241,19 @@ impl Receiver {
         let place =
             self.target.get_mut(at..at + payload.len()).ok_or_else(|| wrong("a Write out of bounds"))?;
         place.copy_from_slice(payload);
-        self.placed_octets += payload.len() as u64;
+        self.placed_bytes += payload.len() as u64;
         Ok(())
     }
 }
 
 /// What the length field in front says.
-fn ulpdu_octets(octets: &[u8]) -> Option<usize> {
-    Some(usize::from(u16::from_be_bytes(*octets.first_chunk()?)))
+fn ulpdu_bytes(bytes: &[u8]) -> Option<usize> {
+    Some(usize::from(u16::from_be_bytes(*bytes.first_chunk()?)))
 }
 
-/// The FPDU that `octets` begin with, if all of it is there.
-fn first_fpdu(octets: &[u8]) -> Option<&[u8]> {
-    octets.get(..fpdu_octets(ulpdu_octets(octets)?))
+/// The FPDU that `bytes` begin with, if all of it is there.
+fn first_fpdu(bytes: &[u8]) -> Option<&[u8]> {
+    bytes.get(..fpdu_bytes(ulpdu_bytes(bytes)?))
 }
 
 #[cfg(test)]
@@ -276,8 +276,8 @@ mod tests {
     }
 
     #[test]
-    fn a_message_arrives_however_its_octets_lie() {
-        let message = pattern::octets(9, 5_000);
+    fn a_message_arrives_however_its_bytes_lie() {
+        let message = pattern::bytes(9, 5_000);
         let stream = stream(&message);
         for cut in 0..=stream.len() {
             let mut receiver = Receiver::new(message.len());
@@ -290,18 +290,18 @@ mod tests {
 
     #[test]
     fn what_is_not_whole_stays_in_the_socket() {
-        let message = pattern::octets(9, 2_000);
+        let message = pattern::bytes(9, 2_000);
         let stream = stream(&message);
         let mut receiver = Receiver::new(message.len());
         let taken = receiver.take(&stream[..1_500], false).unwrap();
-        assert!(taken < 1_500 && receiver.placed_octets() > 0, "{taken}");
+        assert!(taken < 1_500 && receiver.placed_bytes() > 0, "{taken}");
         assert_eq!(receiver.take(&stream[taken..], false).unwrap(), stream.len() - taken);
         assert_eq!(receiver.placed(), message);
     }
 
     #[test]
     fn a_turned_bit_is_noticed() {
-        let message = pattern::octets(9, 2_000);
+        let message = pattern::bytes(9, 2_000);
         for at in [0, 1, 5, 100, 1_400] {
             let mut stream = stream(&message);
             stream[at] ^= 1;

@@ -31,9 +31,9 @@ use fpdu::{Receiver, Sender};
 
 const PORT: u16 = 7471;
 
-/// Octets of either buffer of a socket. Of 64 KiB to 2 MiB, 64 and 128 were the fastest, by a third: what is larger falls out of
+/// Bytes of either buffer of a socket. Of 64 KiB to 2 MiB, 64 and 128 were the fastest, by a third: what is larger falls out of
 /// the second-level cache.
-const BUFFER_OCTETS: usize = 128 << 10;
+const BUFFER_BYTES: usize = 128 << 10;
 
 /// Engines' turns between two looks at the clock.
 const TURNS: usize = 16;
@@ -57,7 +57,7 @@ impl Host {
             let pushed = addresses.push(IpCidr::new(IpAddress::v4(10, 0, 0, last), 24));
             debug_assert!(pushed.is_ok(), "there is room for one address");
         });
-        let buffer = || SocketBuffer::new(vec![0; BUFFER_OCTETS]);
+        let buffer = || SocketBuffer::new(vec![0; BUFFER_BYTES]);
         let mut socket = Socket::new(buffer(), buffer());
         socket.set_nagle_enabled(false);
         socket.set_congestion_control(CongestionControl::None);
@@ -94,11 +94,11 @@ pub(crate) struct Stock {
 }
 
 impl Stock {
-    /// A connection over `link` for messages of `octets`.
+    /// A connection over `link` for messages of `bytes`.
     ///
     /// # Errors
     /// [`Error::Silent`], [`Error::Exchange`].
-    pub(crate) fn connect(link: &LinkConfig, octets: usize) -> Result<Self, Error> {
+    pub(crate) fn connect(link: &LinkConfig, bytes: usize) -> Result<Self, Error> {
         let (client_port, server_port) = pair(link);
         let (mut client, mut server) = (Host::new(client_port, 2, 2), Host::new(server_port, 1, 1));
         let wrong = |what: String| Error::Exchange(what);
@@ -113,8 +113,8 @@ impl Stock {
         let mut stock = Self {
             client,
             server,
-            sender: Sender::new(pattern::octets(3, octets), emss),
-            receiver: Receiver::new(octets),
+            sender: Sender::new(pattern::bytes(3, bytes), emss),
+            receiver: Receiver::new(bytes),
             clock: Clock::new(),
             paused_us: 0,
             stopped_us: 0,
@@ -162,17 +162,17 @@ impl Stock {
         self.paused_us = self.clock.now_us() - self.stopped_us;
         self.sender.resume();
         let rate = timed(slice, || {
-            let before = self.receiver.placed_octets();
+            let before = self.receiver.placed_bytes();
             for _ in 0..TURNS {
                 self.turn()?;
             }
-            Ok(self.receiver.placed_octets() - before)
+            Ok(self.receiver.placed_bytes() - before)
         })?;
         self.stopped_us = self.now_us();
         Ok(rate)
     }
 
-    /// The separate pass: ends what is under way, then checks every octet of a message of fresh ones.
+    /// The separate pass: ends what is under way, then checks every byte of a message of fresh ones.
     ///
     /// # Errors
     /// [`Error::Validation`], [`Error::Silent`], [`Error::Exchange`].
@@ -180,16 +180,16 @@ impl Stock {
         self.paused_us = self.clock.now_us() - self.stopped_us;
         self.sender.stop_at_end();
         self.until("finishing", |Self { sender, receiver, .. }| {
-            sender.is_done() && receiver.placed_octets() == sender.sent_octets()
+            sender.is_done() && receiver.placed_bytes() == sender.sent_bytes()
         })?;
-        let expected = pattern::octets(4, self.sender.message_octets());
+        let expected = pattern::bytes(4, self.sender.message_bytes());
         self.receiver.clear();
-        let whole = self.receiver.placed_octets() + expected.len() as u64;
+        let whole = self.receiver.placed_bytes() + expected.len() as u64;
         self.sender.begin(expected.clone());
-        self.until("writing", |stock| stock.receiver.placed_octets() == whole)?;
+        self.until("writing", |stock| stock.receiver.placed_bytes() == whole)?;
         match pattern::difference(&expected, self.receiver.placed()) {
             None => Ok(()),
-            Some(at) => Err(Error::Validation(format!("smoltcp: octet {at} is not what was sent"))),
+            Some(at) => Err(Error::Validation(format!("smoltcp: byte {at} is not what was sent"))),
         }
     }
 }

@@ -4,16 +4,16 @@ use super::*;
 // MPA2-099, MPA2-122, MPA2-131: the Request by default, without peer-to-peer, and with revision 1.
 #[test]
 fn the_default_request_is_enhanced_and_offers_all_it_can() {
-    let (_, octets) = Initiator::start(MpaConfig::default(), b"", DEADLINE).unwrap();
-    assert_eq!(octets[16..], [0x50, 2, 0, 4, 0x80, 0x80, 0xc0, 0x80]);
+    let (_, bytes) = Initiator::start(MpaConfig::default(), b"", DEADLINE).unwrap();
+    assert_eq!(bytes[16..], [0x50, 2, 0, 4, 0x80, 0x80, 0xc0, 0x80]);
     let depths = MpaConfig { ird: 8, ord: 3, ..client_server() };
-    let (_, octets) = Initiator::start(depths, b"abc", DEADLINE).unwrap();
-    assert_eq!(octets[16..], [0x50, 2, 0, 7, 0, 8, 0, 3, b'a', b'b', b'c']);
-    assert_eq!(octets.len(), 27);
-    let (_, octets) = Initiator::start(client_server(), b"hi", DEADLINE).unwrap();
-    assert_eq!(octets[16..], [0x50, 2, 0, 6, 0, 0x80, 0, 0x80, b'h', b'i']);
-    let (_, octets) = Initiator::start(MpaConfig::revision_one(), b"", DEADLINE).unwrap();
-    assert_eq!(octets[16..], [0x40, 1, 0, 0]);
+    let (_, bytes) = Initiator::start(depths, b"abc", DEADLINE).unwrap();
+    assert_eq!(bytes[16..], [0x50, 2, 0, 7, 0, 8, 0, 3, b'a', b'b', b'c']);
+    assert_eq!(bytes.len(), 27);
+    let (_, bytes) = Initiator::start(client_server(), b"hi", DEADLINE).unwrap();
+    assert_eq!(bytes[16..], [0x50, 2, 0, 6, 0, 0x80, 0, 0x80, b'h', b'i']);
+    let (_, bytes) = Initiator::start(MpaConfig::revision_one(), b"", DEADLINE).unwrap();
+    assert_eq!(bytes[16..], [0x40, 1, 0, 0]);
 }
 
 // Proves MPA2-070, MPA2-078, MPA2-134, MPA2-140: every kind is offered, and depths are what fits their fields.
@@ -22,29 +22,29 @@ fn the_offer_follows_kinds_and_depths() {
     for bits in 1..8 {
         let rtr = RtrKinds::from_bits(bits).unwrap();
         let config = MpaConfig { rtr, ..MpaConfig::default() };
-        let (_, octets) = Initiator::start(config, b"", DEADLINE).unwrap();
-        assert_eq!(parse(&octets, FrameKind::Request).enhanced.unwrap().rtr, rtr);
+        let (_, bytes) = Initiator::start(config, b"", DEADLINE).unwrap();
+        assert_eq!(parse(&bytes, FrameKind::Request).enhanced.unwrap().rtr, rtr);
     }
-    let (_, octets) =
+    let (_, bytes) =
         Initiator::start(MpaConfig { ird: 0, ord: 0, ..MpaConfig::default() }, b"", DEADLINE).unwrap();
     // A Read as RTR takes one, though the ULP wants none.
-    assert_eq!(octets[20..], [0x80, 0, 0xc0, 1]);
+    assert_eq!(bytes[20..], [0x80, 0, 0xc0, 1]);
     let deep = MpaConfig { ird: 20_000, ord: 20_000, max_ird: 20_000, ..client_server() };
-    let (_, octets) = Initiator::start(deep, b"", DEADLINE).unwrap();
-    assert_eq!(octets[20..], [0x3f, 0xfe, 0x3f, 0xfe]);
+    let (_, bytes) = Initiator::start(deep, b"", DEADLINE).unwrap();
+    assert_eq!(bytes[20..], [0x3f, 0xfe, 0x3f, 0xfe]);
     let left = MpaConfig { depths_left_to_ulp: true, ..client_server() };
-    let (_, octets) = Initiator::start(left, b"", DEADLINE).unwrap();
-    assert_eq!(octets[20..], [0x3f, 0xff, 0x3f, 0xff]);
+    let (_, bytes) = Initiator::start(left, b"", DEADLINE).unwrap();
+    assert_eq!(bytes[20..], [0x3f, 0xff, 0x3f, 0xff]);
 }
 
-// Proves MPA-172, MPA2-046, MPA2-079: 513 octets, 509 enhanced ones, and revision 2 without any RTR kind.
+// Proves MPA-172, MPA2-046, MPA2-079: 513 bytes, 509 enhanced ones, and revision 2 without any RTR kind.
 #[test]
 fn what_cannot_be_sent_is_refused() {
-    let limit = |config: MpaConfig, octets| Initiator::start(config, &vec![1; octets], DEADLINE).map(|_| ());
+    let limit = |config: MpaConfig, bytes| Initiator::start(config, &vec![1; bytes], DEADLINE).map(|_| ());
     assert!(limit(MpaConfig::default(), 508).is_ok());
     assert_eq!(
         limit(MpaConfig::default(), 509),
-        Err(StartError::PrivateData(PrivateDataTooLong { octets: 509, limit: 508 }))
+        Err(StartError::PrivateData(PrivateDataTooLong { bytes: 509, limit: 508 }))
     );
     assert!(limit(MpaConfig::revision_one(), 512).is_ok());
     assert!(limit(MpaConfig::revision_one(), 513).is_err());
@@ -59,20 +59,20 @@ fn what_cannot_be_sent_is_refused() {
 }
 
 // WaitReply, complete Reply, R=0.
-// Proves MPA-139, MPA-188, MPA2-082: whole after its last octet, in any segmentation.
+// Proves MPA-139, MPA-188, MPA2-082: whole after its last byte, in any segmentation.
 #[test]
-fn a_reply_is_taken_octet_by_octet() {
-    let octets = reply(0x50, 2, &[0x80, 1, 0x80, 1, b'y']);
+fn a_reply_is_taken_byte_by_byte() {
+    let bytes = reply(0x50, 2, &[0x80, 1, 0x80, 1, b'y']);
     let mut initiator = start(MpaConfig::default());
-    let (last, before) = octets.split_last().unwrap();
-    for (at, octet) in before.iter().enumerate() {
-        let step = initiator.receive(OFFSET + at as u64, &[*octet]).unwrap();
+    let (last, before) = bytes.split_last().unwrap();
+    for (at, byte) in before.iter().enumerate() {
+        let step = initiator.receive(OFFSET + at as u64, &[*byte]).unwrap();
         assert_eq!(step, Step { consumed: 1, event: None });
     }
     assert_eq!(initiator.deadline(), Some(DEADLINE));
     let step = initiator.receive(OFFSET + before.len() as u64, &[*last]).unwrap();
     let Some(InitiatorEvent::Accepted(negotiated)) = step.event else { panic!("{step:?}") };
-    assert_eq!(negotiated.rx_start, OFFSET + octets.len() as u64);
+    assert_eq!(negotiated.rx_start, OFFSET + bytes.len() as u64);
     assert_eq!(negotiated.private_data[..], *b"y");
     assert_eq!(
         (initiator.deadline(), initiator.on_timeout(LATER), initiator.on_closed()),
@@ -85,14 +85,14 @@ fn a_reply_is_taken_octet_by_octet() {
 // Proves MPA2-068, MPA2-127, MPA2-155: the ULP gets data and depths, if there are any.
 #[test]
 fn a_reject_is_told_with_its_depths() {
-    for (octets, peer, data) in [
+    for (bytes, peer, data) in [
         (reply(0x70, 2, &[0, 1, 0, 8, b'n', b'o']), Some(Depths { ird: 1, ord: 8 }), &b"no"[..]),
         (reply(0x30, 2, &[]), None, b""),
         (reply(0x20, 2, b"no"), None, b"no"),
         (reply(0x60, 1, b"no"), None, b"no"),
     ] {
-        let step = start(MpaConfig::default()).receive(OFFSET, &[&octets[..], b"ULP"].concat()).unwrap();
-        assert_eq!(step.consumed, octets.len());
+        let step = start(MpaConfig::default()).receive(OFFSET, &[&bytes[..], b"ULP"].concat()).unwrap();
+        assert_eq!(step.consumed, bytes.len());
         let Some(InitiatorEvent::Rejected(rejected)) = step.event else { panic!("{step:?}") };
         assert_eq!((rejected.peer.map(|peer| peer.depths), &rejected.private_data[..]), (peer, data));
     }
@@ -104,7 +104,7 @@ fn a_reject_is_told_with_its_depths() {
 fn an_invalid_reply_closes_the_connection() {
     let one = MpaConfig::revision_one();
     let two = client_server();
-    for (config, octets, fault) in [
+    for (config, bytes, fault) in [
         (two, request(0x50, 2, &[0; 4]), StartupFault::Malformed(Malformed::OtherKey)),
         (two, b"HTTP/1.1 400".to_vec(), StartupFault::Malformed(Malformed::Key)),
         (two, reply(0x50, 3, &[0; 4]), StartupFault::Revision(3)),
@@ -117,26 +117,26 @@ fn an_invalid_reply_closes_the_connection() {
         (MpaConfig::default(), reply(0x40, 2, &[]), StartupFault::NoPeerToPeer),
     ] {
         let mut initiator = start(config);
-        let error = initiator.receive(OFFSET, &octets).unwrap_err();
+        let error = initiator.receive(OFFSET, &bytes).unwrap_err();
         assert_eq!(error, MpaError::Startup(fault));
         assert_eq!((error.code(), error.action()), (4, Action::Close));
         assert_eq!((initiator.deadline(), initiator.on_closed()), (None, None));
     }
 }
 
-// WaitReply, octets behind the Reply.
+// WaitReply, bytes behind the Reply.
 // Proves MPA2-146: borne by option, and never where an RTR is to come first.
 #[test]
 fn fpdus_behind_the_reply_are_borne_by_option() {
-    let octets = [reply(0x50, 2, &[0, 1, 0, 1]), b"FPDU".to_vec()].concat();
-    let step = start(client_server()).receive(OFFSET, &octets).unwrap();
-    assert_eq!(step.consumed, octets.len() - 4);
+    let bytes = [reply(0x50, 2, &[0, 1, 0, 1]), b"FPDU".to_vec()].concat();
+    let step = start(client_server()).receive(OFFSET, &bytes).unwrap();
+    assert_eq!(step.consumed, bytes.len() - 4);
     assert!(matches!(step.event, Some(InitiatorEvent::Accepted(_))));
     let strict = MpaConfig { bear_early_fpdus: false, ..client_server() };
-    assert_eq!(start(strict).receive(OFFSET, &octets), Err(MpaError::Startup(StartupFault::EarlyOctets)));
-    let octets = [reply(0x50, 2, &[0x80, 1, 0x80, 1]), b"FPDU".to_vec()].concat();
-    let peer_to_peer = start(MpaConfig::default()).receive(OFFSET, &octets);
-    assert_eq!(peer_to_peer, Err(MpaError::Startup(StartupFault::EarlyOctets)));
+    assert_eq!(start(strict).receive(OFFSET, &bytes), Err(MpaError::Startup(StartupFault::EarlyBytes)));
+    let bytes = [reply(0x50, 2, &[0x80, 1, 0x80, 1]), b"FPDU".to_vec()].concat();
+    let peer_to_peer = start(MpaConfig::default()).receive(OFFSET, &bytes);
+    assert_eq!(peer_to_peer, Err(MpaError::Startup(StartupFault::EarlyBytes)));
 }
 
 // WaitReply, timer.
@@ -159,8 +159,8 @@ fn a_close_without_reply_may_be_tried_again_unenhanced() {
     let mut initiator = start(MpaConfig { fallback: true, ..MpaConfig::default() });
     let fallback = initiator.fallback().unwrap();
     assert_eq!(initiator.on_closed(), Some(MpaError::Closed));
-    let (again, octets) = Initiator::start(fallback, b"", DEADLINE).unwrap();
-    assert_eq!(octets[16..], [0x40, 1, 0, 0]);
+    let (again, bytes) = Initiator::start(fallback, b"", DEADLINE).unwrap();
+    assert_eq!(bytes[16..], [0x40, 1, 0, 0]);
     assert_eq!(again.fallback(), None);
     assert_eq!(start(MpaConfig::default()).fallback(), None);
     let mut begun = start(MpaConfig { fallback: true, ..MpaConfig::default() });

@@ -9,8 +9,8 @@ fn markers_and_crc_by_declaration() {
         let [request_m, reply_m, request_c, reply_c] = [1, 2, 4, 8].map(|bit| bits & bit != 0);
         let initiator = MpaConfig { markers: request_m, crc: request_c, ..client_server() };
         let responder = MpaConfig { markers: reply_m, crc: reply_c, ..client_server() };
-        let (octets_i, i, r) = connect(initiator, responder);
-        assert_eq!(octets_i[16] & 0xc0, u8::from(request_m) << 7 | u8::from(request_c) << 6);
+        let (bytes_i, i, r) = connect(initiator, responder);
+        assert_eq!(bytes_i[16] & 0xc0, u8::from(request_m) << 7 | u8::from(request_c) << 6);
         assert_eq!(
             (i.tx_markers, i.rx_markers, r.tx_markers, r.rx_markers),
             (reply_m, request_m, request_m, reply_m)
@@ -21,12 +21,12 @@ fn markers_and_crc_by_declaration() {
 
 /// Runs a whole startup that is accepted on both sides.
 fn connect(initiator: MpaConfig, responder: MpaConfig) -> (Vec<u8>, Negotiated, Negotiated) {
-    let (mut i, octets) = Initiator::start(initiator, b"", DEADLINE).unwrap();
+    let (mut i, bytes) = Initiator::start(initiator, b"", DEADLINE).unwrap();
     let mut r = listen(responder);
-    r.receive(0, &octets).unwrap();
+    r.receive(0, &bytes).unwrap();
     let (at_responder, reply) = r.accept(Accept::default(), LATER).unwrap();
     match i.receive(0, &reply).unwrap().event {
-        Some(InitiatorEvent::Accepted(at_initiator)) => (octets.to_vec(), at_initiator, at_responder),
+        Some(InitiatorEvent::Accepted(at_initiator)) => (bytes.to_vec(), at_initiator, at_responder),
         other => panic!("{other:?}"),
     }
 }
@@ -35,15 +35,15 @@ fn connect(initiator: MpaConfig, responder: MpaConfig) -> (Vec<u8>, Negotiated, 
 // got".
 #[test]
 fn the_reply_speaks_as_the_request_did() {
-    for (octets, revision, enhanced) in [
+    for (bytes, revision, enhanced) in [
         (request(0x50, 2, &[0, 1, 0, 1]), 2, true),
         (request(0x40, 1, &[]), 1, false),
         (request(0x50, 1, &[1; 8]), 1, false),
         (request(0x40, 2, &[1; 6]), 2, false),
     ] {
-        let (negotiated, reply) = answered(MpaConfig::default(), &octets);
+        let (negotiated, reply) = answered(MpaConfig::default(), &bytes);
         assert_eq!((reply.revision, reply.enhanced.is_some()), (revision, enhanced));
-        assert_eq!(negotiated.private_data.len(), octets.len() - 20 - if enhanced { 4 } else { 0 });
+        assert_eq!(negotiated.private_data.len(), bytes.len() - 20 - if enhanced { 4 } else { 0 });
         assert_eq!(negotiated.revision, revision);
     }
 }

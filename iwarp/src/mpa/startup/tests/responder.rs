@@ -2,14 +2,14 @@ use super::*;
 
 // Proves MPA-142, MPA-187: silent until a whole Request; then the ULP decides.
 #[test]
-fn a_request_is_taken_octet_by_octet_and_waits_for_a_decision() {
-    let octets = request(0xd0, 2, &[0x80, 3, 0xc0, 2, b'h', b'i']);
+fn a_request_is_taken_byte_by_byte_and_waits_for_a_decision() {
+    let bytes = request(0xd0, 2, &[0x80, 3, 0xc0, 2, b'h', b'i']);
     let mut responder = listen(MpaConfig::default());
     assert_eq!(responder.accept(Accept::default(), LATER).map(|_| ()), Err(ResponderError::NoRequest));
-    let (last, before) = octets.split_last().unwrap();
-    for (at, octet) in before.iter().enumerate() {
+    let (last, before) = bytes.split_last().unwrap();
+    for (at, byte) in before.iter().enumerate() {
         assert_eq!(
-            responder.receive(OFFSET + at as u64, &[*octet]).unwrap(),
+            responder.receive(OFFSET + at as u64, &[*byte]).unwrap(),
             Step { consumed: 1, event: None }
         );
     }
@@ -20,7 +20,7 @@ fn a_request_is_taken_octet_by_octet_and_waits_for_a_decision() {
     assert_eq!(event.private_data_limit, 508);
     assert_eq!((responder.deadline(), responder.may_send()), (None, false));
     let (negotiated, _) = responder.accept(Accept::default(), LATER).unwrap();
-    assert_eq!(negotiated.rx_start, OFFSET + octets.len() as u64);
+    assert_eq!(negotiated.rx_start, OFFSET + bytes.len() as u64);
     assert_eq!(responder.accept(Accept::default(), LATER).map(|_| ()), Err(ResponderError::NoRequest));
 }
 
@@ -30,7 +30,7 @@ fn a_request_is_taken_octet_by_octet_and_waits_for_a_decision() {
 fn an_invalid_request_closes_the_connection() {
     let two = MpaConfig::default();
     let one = MpaConfig::revision_one();
-    for (config, octets, fault) in [
+    for (config, bytes, fault) in [
         (two, reply(0x40, 1, &[]), StartupFault::Malformed(Malformed::OtherKey)),
         (two, b"GET / HTTP/1.1".to_vec(), StartupFault::Malformed(Malformed::Key)),
         (two, request(0x40, 0, &[]), StartupFault::Revision(0)),
@@ -41,7 +41,7 @@ fn an_invalid_request_closes_the_connection() {
         (one, request(0x40, 2, &[]), StartupFault::Revision(2)),
     ] {
         let mut responder = listen(config);
-        let error = responder.receive(OFFSET, &octets).unwrap_err();
+        let error = responder.receive(OFFSET, &bytes).unwrap_err();
         assert_eq!((error, error.action()), (MpaError::Startup(fault), Action::Close));
         assert_eq!(responder.accept(Accept::default(), LATER).map(|_| ()), Err(ResponderError::NoRequest));
         assert_eq!((responder.deadline(), responder.on_closed()), (None, None));
@@ -49,7 +49,7 @@ fn an_invalid_request_closes_the_connection() {
 }
 
 // WaitRequest, timer.
-// Proves MPA-206: octets trickle.
+// Proves MPA-206: bytes trickle.
 #[test]
 fn no_request_in_time_ends_startup() {
     let mut responder = listen(MpaConfig::default());
@@ -59,15 +59,15 @@ fn no_request_in_time_ends_startup() {
     assert_eq!(responder.receive(OFFSET + 3, b" ID").unwrap().consumed, 0);
 }
 
-// Decide, octets before the Reply.
+// Decide, bytes before the Reply.
 // Proves MPA-170: what may not be sent yet is as good as a wrong length.
 #[test]
-fn octets_before_the_reply_close_the_connection() {
-    let octets = request(0x40, 1, &[]);
-    let early = Err(MpaError::Startup(StartupFault::EarlyOctets));
-    assert_eq!(listen(MpaConfig::default()).receive(OFFSET, &[&octets[..], b"F"].concat()), early);
+fn bytes_before_the_reply_close_the_connection() {
+    let bytes = request(0x40, 1, &[]);
+    let early = Err(MpaError::Startup(StartupFault::EarlyBytes));
+    assert_eq!(listen(MpaConfig::default()).receive(OFFSET, &[&bytes[..], b"F"].concat()), early);
     let mut responder = listen(MpaConfig::default());
-    responder.receive(OFFSET, &octets).unwrap();
+    responder.receive(OFFSET, &bytes).unwrap();
     assert_eq!(responder.receive(OFFSET + 20, b"").unwrap().consumed, 0);
     assert_eq!(responder.receive(OFFSET + 20, b"F"), early);
     assert_eq!(responder.reject(b"", None), Err(ResponderError::NoRequest));
@@ -77,13 +77,13 @@ fn octets_before_the_reply_close_the_connection() {
 // Proves MPA-183, MPA2-009: nothing before one FPDU, of whatever kind.
 #[test]
 fn nothing_may_be_sent_before_the_first_fpdu() {
-    for (octets, rtr, deadline) in [
+    for (bytes, rtr, deadline) in [
         (request(0x50, 2, &[0x80, 1, 0x80, 1]), Rtr::Expect(RtrKinds::WRITE), Some(LATER)),
         (request(0x50, 2, &[0, 1, 0, 1]), Rtr::None, None),
         (request(0x40, 1, &[]), Rtr::None, None),
     ] {
         let mut responder = listen(MpaConfig::default());
-        responder.receive(OFFSET, &octets).unwrap();
+        responder.receive(OFFSET, &bytes).unwrap();
         let (negotiated, accepted) = responder.accept(Accept::default(), LATER).unwrap();
         assert_eq!((&accepted[..16], accepted[16] & 0x20), (&FrameKind::Reply.key()[..], 0), "R is not set");
         assert_eq!((negotiated.rtr, responder.deadline()), (rtr, deadline));
@@ -114,14 +114,14 @@ fn a_missing_rtr_times_out() {
 // Proves MPA-162, MPA-178, MPA-179, MPA2-029, MPA2-096, MPA2-098, MPA2-102: the Reply speaks as the Request did.
 #[test]
 fn a_reject_speaks_the_revision_of_the_request() {
-    for (octets, needed, rest) in [
+    for (bytes, needed, rest) in [
         (request(0x50, 2, &[0, 1, 0, 1]), None, &[0x70, 2, 0, 6, 0, 1, 0, 1, b'n', b'o'][..]),
         (request(0x50, 2, &[0, 1, 0, 1]), Some(8), &[0x70, 2, 0, 6, 0, 1, 0, 8, b'n', b'o']),
         (request(0x40, 1, &[]), Some(8), &[0x60, 1, 0, 2, b'n', b'o']),
         (request(0x40, 2, &[]), None, &[0x60, 2, 0, 2, b'n', b'o']),
     ] {
         let mut responder = listen(MpaConfig::default());
-        responder.receive(OFFSET, &octets).unwrap();
+        responder.receive(OFFSET, &bytes).unwrap();
         assert_eq!(&responder.reject(b"no", needed).unwrap()[16..], rest);
         assert_eq!((responder.may_send(), responder.deadline()), (false, None));
         assert_eq!(responder.receive(OFFSET, b"ULP").unwrap().consumed, 0);
@@ -131,12 +131,12 @@ fn a_reject_speaks_the_revision_of_the_request() {
 // Proves MPA2-046: the answer's private data is limited by the answer's revision, and may be tried again.
 #[test]
 fn private_data_that_does_not_fit_leaves_the_request_waiting() {
-    for (octets, limit) in [(request(0x50, 2, &[0, 1, 0, 1]), 508), (request(0x40, 1, &[]), 512)] {
+    for (bytes, limit) in [(request(0x50, 2, &[0, 1, 0, 1]), 508), (request(0x40, 1, &[]), 512)] {
         let mut responder = listen(MpaConfig::default());
-        responder.receive(OFFSET, &octets).unwrap();
+        responder.receive(OFFSET, &bytes).unwrap();
         let data = vec![7; limit + 1];
-        let error = ResponderError::PrivateData(PrivateDataTooLong { octets: limit + 1, limit });
-        let accept = |octets| Accept { private_data: octets, ..Accept::default() };
+        let error = ResponderError::PrivateData(PrivateDataTooLong { bytes: limit + 1, limit });
+        let accept = |bytes| Accept { private_data: bytes, ..Accept::default() };
         assert_eq!(responder.accept(accept(&data), LATER).map(|_| ()), Err(error));
         assert_eq!(responder.reject(&data, None), Err(error));
         assert!(responder.accept(accept(&data[1..]), LATER).is_ok());

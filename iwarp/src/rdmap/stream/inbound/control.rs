@@ -11,10 +11,10 @@ use super::super::outstanding::Outstanding;
 use super::super::peer_request::{Asked, PeerRequest};
 use super::{Delivery, Failure, Inbound, Piece};
 
-/// Octets of the longest message of these queues that DDP takes.
+/// Bytes of the longest message of these queues that DDP takes.
 pub(super) const MAX_LEN: usize = 64;
 
-/// Octets of a buffer for an Atomic Request or Atomic Response: more than either has, so that RDMAP finds a wrong
+/// Bytes of a buffer for an Atomic Request or Atomic Response: more than either has, so that RDMAP finds a wrong
 /// length, long or short, and names it in its own way.
 const ATOMIC_ROOM: usize = MAX_LEN;
 
@@ -76,7 +76,7 @@ impl Delivery<'_> {
             Ok(Some((_, message))) => message,
             Ok(None) => return Ok(()),
             // Another message that has lost its way.
-            Err(error) if Opcode::of_octet(header.rsvd_ulp[0]) != Some(Opcode::Terminate) => {
+            Err(error) if Opcode::of_byte(header.rsvd_ulp[0]) != Some(Opcode::Terminate) => {
                 return Err(piece.fail(error));
             }
             Err(_) => {
@@ -141,7 +141,7 @@ impl Delivery<'_> {
         match queue {
             Queue::ReadRequest => {
                 // Also where atomics are not understood: then it is the opcode that is wrong, not the length.
-                let is_atomic = Opcode::of_octet(header.rsvd_ulp[0]) == Some(Opcode::AtomicRequest);
+                let is_atomic = Opcode::of_byte(header.rsvd_ulp[0]) == Some(Opcode::AtomicRequest);
                 let room = if is_atomic { ATOMIC_ROOM } else { ReadRequest::LEN };
                 requests.check(header, payload_len, room)?;
             }

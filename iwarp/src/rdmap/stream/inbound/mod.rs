@@ -101,7 +101,7 @@ pub(super) struct Delivery<'a> {
     pub(super) records: &'a mut Records,
 }
 
-/// A ULPDU as far as it is parsed: its first octets, its length, and (unless placed before) its octets.
+/// A ULPDU as far as it is parsed: its first bytes, its length, and (unless placed before) its bytes.
 struct Piece<'a, 'u> {
     head: &'a [u8],
     len: usize,
@@ -117,7 +117,7 @@ impl Delivery<'_> {
         self.in_order(&Piece { head, len: ulpdu.len(), ulpdu: Some(ulpdu), arrival: Arrival::InOrder })
     }
 
-    /// Takes the next ULPDU in the sender's order, of `len` octets, which was placed before.
+    /// Takes the next ULPDU in the sender's order, of `len` bytes, which was placed before.
     pub(super) fn deliver_placed(&mut self, head: &[u8], len: usize) -> Result<(), Failure> {
         self.in_order(&Piece { head, len, ulpdu: None, arrival: Arrival::Placed })
     }
@@ -191,24 +191,24 @@ impl Piece<'_, '_> {
     ) -> Result<(), ddp::DdpError> {
         let Some(ulpdu) = self.ulpdu else { return Ok(()) };
         profile::within(Layer::Place, || place(ulpdu, payload_at, self.len - payload_at, target))?;
-        counters.rx_placed_octets += (self.len - payload_at) as u64;
+        counters.rx_placed_bytes += (self.len - payload_at) as u64;
         Ok(())
     }
 }
 
-/// The first octets of a ULPDU, as many as a header may have: where they lie in one run, else copied to `room`.
+/// The first bytes of a ULPDU, as many as a header may have: where they lie in one run, else copied to `room`.
 fn head<'a>(ulpdu: &Ulpdu<'a>, room: &'a mut [u8; Header::MAX_LEN]) -> &'a [u8] {
-    if let Some(octets) = ulpdu.front(Header::MAX_LEN) {
-        return octets;
+    if let Some(bytes) = ulpdu.front(Header::MAX_LEN) {
+        return bytes;
     }
     let copied = ulpdu.copy_to(0, room);
     &room[..copied]
 }
 
-/// Copies `len` octets of a ULPDU from `at` on to the front of `target`, by increasing offset.
+/// Copies `len` bytes of a ULPDU from `at` on to the front of `target`, by increasing offset.
 fn place(ulpdu: &Ulpdu<'_>, at: usize, len: usize, target: &Target<'_>) -> Result<(), Fault> {
-    if let Some(octets) = ulpdu.whole() {
-        return target.place(0, &octets[at..at + len]);
+    if let Some(bytes) = ulpdu.whole() {
+        return target.place(0, &bytes[at..at + len]);
     }
     let mut offset = 0;
     for piece in ulpdu.pieces(at, len) {

@@ -57,7 +57,7 @@ impl Delivery<'_> {
         Some(request)
     }
 
-    /// Immediate Data waits for its turn: eight octets are not worth remembering.
+    /// Immediate Data waits for its turn: eight bytes are not worth remembering.
     pub(super) fn early_send(&mut self, piece: &Piece<'_, '_>, header: &UntaggedHeader) -> bool {
         let is_send = self.check_opcode(header).is_ok_and(Opcode::is_send);
         if !is_send || self.inbound.expects_rtr {
@@ -129,7 +129,7 @@ impl Delivery<'_> {
         }
         if let (Some(request), Some(ulpdu)) = (self.inbound.request(slot.index), piece.ulpdu) {
             self.scatter(request, slot.offset, ulpdu, payload_len).map_err(|_| SendFault::Local)?;
-            self.counters.rx_placed_octets += payload_len as u64;
+            self.counters.rx_placed_bytes += payload_len as u64;
             if opcode.is_immediate() {
                 ulpdu
                     .runs(UntaggedHeader::LEN, payload_len)

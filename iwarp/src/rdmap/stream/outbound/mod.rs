@@ -64,7 +64,7 @@ pub(super) struct Outbound {
     rtr: Option<RtrKind>,
     /// A response goes next, where there is one: the last message was our user's.
     response_next: bool,
-    /// Local requests that may still be carried out in this turn: they hand no octets to TCP, and some wait for the
+    /// Local requests that may still be carried out in this turn: they hand no bytes to TCP, and some wait for the
     /// other engines.
     local_left: u32,
     /// Requests of the peer answered in full whose buffers are to be posted again.
@@ -155,7 +155,7 @@ impl Outbound {
         current.into_iter().chain(head).map(|pending| Pending { done: false, ..pending })
     }
 
-    /// Writes FPDUs into TCP segments of `conn`, several to a segment where they fit whole, until `budget` octets.
+    /// Writes FPDUs into TCP segments of `conn`, several to a segment where they fit whole, until `budget` bytes.
     pub(super) fn run(
         &mut self,
         tcp: &mut Stack,
@@ -213,7 +213,7 @@ impl Outbound {
         }
         if let Some(terminate) = self.terminate.take() {
             self.current = Some(Current {
-                message: Message::of_octets(Opcode::Terminate, 1, &terminate.to_bytes()),
+                message: Message::of_bytes(Opcode::Terminate, 1, &terminate.to_bytes()),
                 completes: Completes::Terminate,
             });
         }
@@ -258,7 +258,7 @@ impl Outbound {
         message.segmenter.next(mulpdu as u32);
         cx.counters.tx_fpdus += 1;
         cx.common.progress += 1;
-        cx.counters.tx_fetched_octets += u64::from(next.len);
+        cx.counters.tx_fetched_bytes += u64::from(next.len);
         if next.last {
             self.finish_message(cx.common);
         }
@@ -275,7 +275,7 @@ impl Outbound {
                 common.start(pending);
             }
             Completes::Write { pending, immediate, data } => {
-                let message = Message::of_octets(immediate, self.next_send_msn(), &data);
+                let message = Message::of_bytes(immediate, self.next_send_msn(), &data);
                 self.current = Some(Current { message, completes: Completes::Request(pending) });
             }
             Completes::Response(request) => {
@@ -301,7 +301,7 @@ impl Outbound {
             (
                 FetchError::Remote(fault),
                 Some(Current { message, completes: Completes::Response(request) }),
-            ) => request.fail(TerminateError::of_read_fault(fault), message.segmenter.cut_octets()),
+            ) => request.fail(TerminateError::of_read_fault(fault), message.segmenter.cut_bytes()),
             _ => Failure::local(TerminateError::LocalCatastrophic),
         }
     }

@@ -37,7 +37,7 @@ impl Outbound {
                 self.send(Opcode::send(solicited, true), rkey, length, payload)
             }
             SendOp::Immediate { data } => {
-                Message::of_octets(Opcode::immediate(solicited), self.next_send_msn(), &data)
+                Message::of_bytes(Opcode::immediate(solicited), self.next_send_msn(), &data)
             }
             SendOp::Write { remote } => write(remote, length, payload),
             SendOp::WriteImmediate { remote, data } => {
@@ -53,7 +53,7 @@ impl Outbound {
                 let answer = Outstanding::Read { sink, is_rtr: false };
                 common.await_answer(&mut cx.records.outstanding, pending, answer);
                 let msn = self.next_request_msn();
-                return Ok(self.ask(Message::of_octets(Opcode::ReadRequest, msn, &request.to_bytes())));
+                return Ok(self.ask(Message::of_bytes(Opcode::ReadRequest, msn, &request.to_bytes())));
             }
             SendOp::Atomic { remote: RemoteAddr { addr, rkey }, op } => {
                 let id = self.atomic_id;
@@ -65,7 +65,7 @@ impl Outbound {
                 common.await_answer(&mut cx.records.outstanding, pending, answer);
                 let request = AtomicRequest { id, stag: Stag(rkey), to: addr, op };
                 let msn = self.next_request_msn();
-                return Ok(self.ask(Message::of_octets(Opcode::AtomicRequest, msn, &request.to_bytes())));
+                return Ok(self.ask(Message::of_bytes(Opcode::AtomicRequest, msn, &request.to_bytes())));
             }
             SendOp::LocalInvalidate { .. } | SendOp::BindWindow(_) | SendOp::FastRegister(_) => {
                 self.local_left -= 1;
@@ -125,7 +125,7 @@ impl Outbound {
                 let sink = ReadSink::new(Stag(0), 0, 0);
                 let answer = Outstanding::Read { sink, is_rtr: true };
                 cx.common.outstanding.push(&mut cx.records.outstanding, answer);
-                Message::of_octets(Opcode::ReadRequest, self.next_request_msn(), &request.to_bytes())
+                Message::of_bytes(Opcode::ReadRequest, self.next_request_msn(), &request.to_bytes())
             }
         };
         Current { message, completes: Completes::Nothing }
@@ -146,7 +146,7 @@ pub(super) fn pending_of(entry: &SendEntry) -> Pending {
 fn source(payload: Payload) -> Source {
     match payload {
         Payload::Gather(sg_list) => Source::Gather(sg_list),
-        Payload::Inline(octets) => Source::Octets(octets),
+        Payload::Inline(bytes) => Source::Bytes(bytes),
     }
 }
 

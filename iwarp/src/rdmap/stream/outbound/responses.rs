@@ -24,7 +24,7 @@ impl Outbound {
                 let response = carry_out(&request, &atomic, cx.guard, cx.common.by)?;
                 let msn = self.atomic_response_msn;
                 self.atomic_response_msn = msn.wrapping_add(1);
-                Message::of_octets(Opcode::AtomicResponse, msn, &response.to_bytes())
+                Message::of_bytes(Opcode::AtomicResponse, msn, &response.to_bytes())
             }
         };
         self.current = Some(Current { message, completes: Completes::Response(request) });

@@ -1,7 +1,7 @@
 //! A live connection under a program of actions: segments whose fields stand somewhere near the connection's own, the user's
 //! calls, losses, time. Then everybody behaves, and the connection has to come to a good end.
 //!
-//! Rules: the simulator's on the wire; both streams whole, octet by octet; nothing is handed up twice or beyond the window;
+//! Rules: the simulator's on the wire; both streams whole, byte by byte; nothing is handed up twice or beyond the window;
 //! events come in order; what an honest peer needs to go on it gets; at the end nothing is held. A peer that contradicts itself
 //! about where its stream ends (`lawless`) frees the stack of the rules on the wire, not of the others.
 
@@ -14,7 +14,7 @@ use dp::Checksum;
 use tcp_lite::{CloseReason, CongestionAlgorithm, Duration, EcnMode, Limits, State, TcpConfig};
 
 use self::peer::{Peer, Segment};
-use self::user::{User, octet};
+use self::user::{User, byte};
 use super::host::{ENDS, Host};
 use super::{packet, rig};
 use crate::input::Input;
@@ -35,7 +35,7 @@ const ACTIONS: usize = 96;
 /// TIME-WAIT of the host.
 const TIME_WAIT: Duration = Duration::from_secs(2);
 
-/// Octets of the peer's stream at most.
+/// Bytes of the peer's stream at most.
 const STREAM: u64 = 1 << 16;
 
 /// Segments until an honest peer has everything: enough for all that a program can leave.
@@ -63,8 +63,8 @@ struct Run {
 }
 
 /// One input.
-pub fn run(octets: &[u8]) {
-    let mut input = Input::new(octets);
+pub fn run(bytes: &[u8]) {
+    let mut input = Input::new(bytes);
     let mut run = Run::open(&mut input);
     for _ in 0..ACTIONS {
         if input.is_empty() || run.user.over.is_some() {
@@ -84,8 +84,8 @@ impl Run {
         let tcp = TcpConfig {
             timestamps: !bit(0),
             sack: !bit(1),
-            recv_window_octets: [65_535, 4096, 1 << 18, 20_000][usize::from(setup >> 2 & 3)],
-            send_buffer_octets: [65_536, 8192][usize::from(setup >> 4 & 1)],
+            recv_window_bytes: [65_535, 4096, 1 << 18, 20_000][usize::from(setup >> 2 & 3)],
+            send_buffer_bytes: [65_536, 8192][usize::from(setup >> 4 & 1)],
             congestion: [
                 CongestionAlgorithm::Cubic,
                 CongestionAlgorithm::NewReno,
@@ -201,15 +201,15 @@ impl Run {
         let is_void =
             tcp.as_ref().is_some_and(|tcp| !proper && tcp.has(flag::SYN) || !self.is_acceptable(tcp));
         if let Some(watch) = &mut self.watch {
-            let mut octets = frame.to_vec();
+            let mut bytes = frame.to_vec();
             if !proper && let Some(tcp) = tcp {
                 watch.doubt_timestamp(HOST, frame);
-                octets[tcp.options.clone()].fill(1);
-                octets[packet::ETHERNET + 1] &= if tcp.ipv6 { 0xcf } else { 0xfc };
-                octets[tcp.l4 + 13] &= !(flag::ECE | flag::CWR);
+                bytes[tcp.options.clone()].fill(1);
+                bytes[packet::ETHERNET + 1] &= if tcp.ipv6 { 0xcf } else { 0xfc };
+                bytes[tcp.l4 + 13] &= !(flag::ECE | flag::CWR);
             }
             let damage = if is_void { Damage::Forged } else { Damage::None };
-            let frame = Frame { octets, damage };
+            let frame = Frame { bytes, damage };
             watch.on_delivered(self.host.now_us, HOST, &frame, condition);
         }
     }
@@ -272,7 +272,7 @@ impl Run {
             return;
         }
         if let Some(watch) = &mut self.watch {
-            let arrived = Frame { octets: frame.clone(), damage: Damage::None };
+            let arrived = Frame { bytes: frame.clone(), damage: Damage::None };
             watch.on_delivered(self.host.now_us, PEER, &arrived, Condition::default());
         }
         self.peer.hear(frame, tcp);
@@ -287,8 +287,8 @@ impl Run {
             return;
         }
         let end = start + payload.len() as u64;
-        assert!(end <= self.user.sent, "octets {start}..{end} sent, the user gave {}", self.user.sent);
-        let wrong = payload.iter().zip(start..).find(|(got, at)| **got != octet(1, *at));
+        assert!(end <= self.user.sent, "bytes {start}..{end} sent, the user gave {}", self.user.sent);
+        let wrong = payload.iter().zip(start..).find(|(got, at)| **got != byte(1, *at));
         assert!(wrong.is_none(), "the stream is altered: {wrong:?}");
     }
 
@@ -297,12 +297,12 @@ impl Run {
             0..=3 => self.segment(input),
             4 | 5 => {
                 // All is well for a while.
-                let (count, octets) = (1 + input.below(6), input.pick(&[1460, 100, 536, 1]));
+                let (count, bytes) = (1 + input.below(6), input.pick(&[1460, 100, 536, 1]));
                 for _ in 0..count {
                     let from = self.peer.written;
-                    let octets = self.write(from as i64 + octets as i64).saturating_sub(from) as usize;
+                    let bytes = self.write(from as i64 + bytes as i64).saturating_sub(from) as usize;
                     let window = if input.one_in(4) { input.u16() } else { u16::MAX };
-                    let segment = self.peer.honest(from, octets, window);
+                    let segment = self.peer.honest(from, bytes, window);
                     self.say(&segment, true);
                 }
             }
@@ -313,8 +313,8 @@ impl Run {
             7 => self.selective(input),
             8 | 9 => {
                 let record = input.one_in(2).then(|| 1 + input.size() as usize % 1460);
-                let (now, octets) = (self.host.now(), input.size() as usize % 30_000);
-                let borders = self.user.send(&mut self.host.stack, now, octets, record);
+                let (now, bytes) = (self.host.now(), input.size() as usize % 30_000);
+                let borders = self.user.send(&mut self.host.stack, now, bytes, record);
                 let port = CLIENT_PORT;
                 for at in borders {
                     if let Some(watch) = &mut self.watch {
@@ -342,10 +342,10 @@ impl Run {
     fn write(&mut self, end: i64) -> u64 {
         let end = (end.max(0) as u64).min(STREAM).min(self.peer.edge + 3000);
         while self.peer.written < end && !self.peer.finished {
-            let octets = (end - self.peer.written).min(1460) as usize;
-            let segment = self.peer.honest(self.peer.written, octets, 0);
+            let bytes = (end - self.peer.written).min(1460) as usize;
+            let segment = self.peer.honest(self.peer.written, bytes, 0);
             self.announce(&self.peer.frame(&segment));
-            self.peer.written += octets as u64;
+            self.peer.written += bytes as u64;
         }
         end.min(self.peer.written)
     }
@@ -355,11 +355,11 @@ impl Run {
         let peer = &self.peer;
         let bases = [peer.acked, peer.written, peer.edge, 0];
         let offset = input.pick(&bases) as i64 + i64::from(input.delta() as i32);
-        let octets = if input.one_in(2) { 0 } else { input.size() as usize % 1461 };
-        let end = offset + octets as i64;
+        let bytes = if input.one_in(2) { 0 } else { input.size() as usize % 1461 };
+        let end = offset + bytes as i64;
         let inside = self.write(end) as i64 == end;
         // What is not written is nowhere near a window, now or when it comes again.
-        let octets = if inside || offset > 4 * STREAM as i64 + (1 << 20) { octets } else { 0 };
+        let bytes = if inside || offset > 4 * STREAM as i64 + (1 << 20) { bytes } else { 0 };
         let (heard, claimed) = (self.peer.heard_up_to(), self.peer.claimed);
         let ack =
             input.pick(&[heard, self.user.sent, claimed, heard]) as i64 + i64::from(input.delta() as i32);
@@ -376,12 +376,12 @@ impl Run {
         self.ahead |= offset > self.peer.written as i64;
         let late = if input.one_in(4) { (input.delta() as i32) >> 12 } else { 1 };
         let stamp = self.peer.stamp.wrapping_add(late as u32);
-        let options = if input.one_in(6) { input.octets(40).to_vec() } else { self.peer.stamped(stamp) };
+        let options = if input.one_in(6) { input.bytes(40).to_vec() } else { self.peer.stamped(stamp) };
         if late > 0 {
             self.peer.stamp = stamp;
         }
         let seq = self.peer.seq(0).wrapping_add(offset as u32);
-        let payload = self.peer.octets(offset, octets);
+        let payload = self.peer.bytes(offset, bytes);
         let urgent = if flags & 0x20 != 0 { input.u16() } else { 0 };
         let ack = self.peer.ack(0).wrapping_add(ack as u32);
         if flags & flag::ACK != 0 {
@@ -424,7 +424,7 @@ impl Run {
         }
     }
 
-    /// Octets that the peer says it has, and has not: they may be sent again or not.
+    /// Bytes that the peer says it has, and has not: they may be sent again or not.
     fn forget_law_of_sack(&mut self) {
         self.watch = None;
     }
@@ -567,11 +567,11 @@ impl Run {
             }
             // Behind its own FIN, once that was acknowledged.
             let from = self.user.got.frontier().max(self.peer.acked);
-            let octets =
+            let bytes =
                 self.peer.written.saturating_sub(from).min(1000).min(self.peer.edge.saturating_sub(from))
                     as usize;
-            let mut segment = self.peer.honest(from, octets, u16::MAX);
-            if from + octets as u64 == self.peer.written {
+            let mut segment = self.peer.honest(from, bytes, u16::MAX);
+            if from + bytes as u64 == self.peer.written {
                 segment.flags |= flag::FIN;
                 if !self.peer.finished {
                     self.announce(&self.peer.frame(&segment));
@@ -590,7 +590,7 @@ impl Run {
         assert_eq!(self.user.got.frontier(), self.peer.written, "what the peer wrote has arrived");
         let heard = self.peer.heard.frontier();
         let claimed = self.peer.claimed;
-        assert!(heard == self.user.sent || claimed > heard, "{heard} of {} octets arrived", self.user.sent);
+        assert!(heard == self.user.sent || claimed > heard, "{heard} of {} bytes arrived", self.user.sent);
     }
 
     fn describe(&self) -> impl std::fmt::Debug {

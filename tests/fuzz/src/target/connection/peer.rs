@@ -5,9 +5,9 @@ use crate::sim::watch::Ranges;
 
 use super::super::host::ENDS;
 use super::super::packet::{self, Ipv4, protocol};
-use super::user::octet;
+use super::user::byte;
 
-/// A segment that the peer may send, before it has octets.
+/// A segment that the peer may send, before it has bytes.
 pub(super) struct Segment {
     pub(super) seq: u32,
     pub(super) ack: u32,
@@ -29,7 +29,7 @@ pub(super) struct Peer {
     pub(super) isn: u32,
     /// The stack's initial sequence number, once it was seen.
     pub(super) host_isn: Option<u32>,
-    /// Octets of the stream written so far: those behind are not, yet.
+    /// Bytes of the stream written so far: those behind are not, yet.
     pub(super) written: u64,
     /// Its FIN stands behind `written`, for good.
     pub(super) finished: bool,
@@ -45,7 +45,7 @@ pub(super) struct Peer {
     /// The stack's acknowledgement and the right edge of its window, as announced; the highest of each.
     pub(super) acked: u64,
     pub(super) edge: u64,
-    /// Behind the highest octet, or the FIN, that the stack has sent.
+    /// Behind the highest byte, or the FIN, that the stack has sent.
     pub(super) host_high: u64,
     /// The highest acknowledgement of what was sent, true or not.
     pub(super) claimed: u64,
@@ -54,12 +54,12 @@ pub(super) struct Peer {
 }
 
 impl Peer {
-    /// The sequence number of its stream's octet `offset`.
+    /// The sequence number of its stream's byte `offset`.
     pub(super) fn seq(&self, offset: u64) -> u32 {
         self.isn.wrapping_add(1).wrapping_add(offset as u32)
     }
 
-    /// The acknowledgement number of the stack's octet `offset`.
+    /// The acknowledgement number of the stack's byte `offset`.
     pub(super) fn ack(&self, offset: u64) -> u32 {
         self.host_isn.unwrap_or(0).wrapping_add(1).wrapping_add(offset as u32)
     }
@@ -113,7 +113,7 @@ impl Peer {
     }
 
     /// A true segment of its stream from `offset` on, which acknowledges what was heard.
-    pub(super) fn honest(&mut self, offset: u64, octets: usize, window: u16) -> Segment {
+    pub(super) fn honest(&mut self, offset: u64, bytes: usize, window: u16) -> Segment {
         self.stamp = self.stamp.wrapping_add(1);
         Segment {
             seq: self.seq(offset),
@@ -122,44 +122,44 @@ impl Peer {
             window,
             urgent: 0,
             options: self.stamped(self.stamp),
-            payload: self.octets(offset as i64, octets),
+            payload: self.bytes(offset as i64, bytes),
             ecn: 0,
         }
     }
 
     /// Its stream from `offset` on; what is in front of it is nothing in particular.
-    pub(super) fn octets(&self, offset: i64, octets: usize) -> Vec<u8> {
-        (offset..).take(octets).map(|at| u64::try_from(at).map_or(0xee, |at| octet(0, at))).collect()
+    pub(super) fn bytes(&self, offset: i64, bytes: usize) -> Vec<u8> {
+        (offset..).take(bytes).map(|at| u64::try_from(at).map_or(0xee, |at| byte(0, at))).collect()
     }
 
     /// The frame of a segment.
     pub(super) fn frame(&self, segment: &Segment) -> Vec<u8> {
         let Segment { seq, ack, flags, window, urgent, ref options, ref payload, ecn } = *segment;
         let words = 5 + options.len().min(40).div_ceil(4);
-        let mut octets = Vec::with_capacity(60 + payload.len());
-        octets.extend(self.port.to_be_bytes());
-        octets.extend(self.host_port.to_be_bytes());
-        octets.extend(seq.to_be_bytes());
-        octets.extend(ack.to_be_bytes());
-        octets.extend([(words as u8) << 4, flags]);
-        octets.extend(window.to_be_bytes());
-        octets.extend([0, 0]);
-        octets.extend(urgent.to_be_bytes());
-        octets.extend(&options[..options.len().min(40)]);
-        octets.resize(words * 4, 0);
-        octets.extend(payload);
+        let mut bytes = Vec::with_capacity(60 + payload.len());
+        bytes.extend(self.port.to_be_bytes());
+        bytes.extend(self.host_port.to_be_bytes());
+        bytes.extend(seq.to_be_bytes());
+        bytes.extend(ack.to_be_bytes());
+        bytes.extend([(words as u8) << 4, flags]);
+        bytes.extend(window.to_be_bytes());
+        bytes.extend([0, 0]);
+        bytes.extend(urgent.to_be_bytes());
+        bytes.extend(&options[..options.len().min(40)]);
+        bytes.resize(words * 4, 0);
+        bytes.extend(payload);
         if self.ipv6 {
-            return packet::ipv6(&ENDS, ecn, protocol::TCP, 64, &octets);
+            return packet::ipv6(&ENDS, ecn, protocol::TCP, 64, &bytes);
         }
         let header = Ipv4 { tos: ecn, id: 0, fragment: 0x4000, ttl: 64, protocol: protocol::TCP };
-        packet::ipv4(&ENDS, header, &[], &octets)
+        packet::ipv4(&ENDS, header, &[], &bytes)
     }
 
-    /// A segment of the stack's arrives. Its octets have to be the stream's.
+    /// A segment of the stack's arrives. Its bytes have to be the stream's.
     pub(super) fn hear(&mut self, frame: Vec<u8>, tcp: Tcp) {
         let Some(isn) = self.host_isn else { return };
         if let Some((_, stamps)) = tcp.options(&frame).find(|(kind, value)| *kind == 8 && value.len() == 8) {
-            self.echo = u32::from_be_bytes(*stamps.first_chunk().expect("eight octets"));
+            self.echo = u32::from_be_bytes(*stamps.first_chunk().expect("eight bytes"));
         }
         let start =
             u64::from(tcp.seq.wrapping_sub(isn).wrapping_sub(1).wrapping_add(u32::from(tcp.has(flag::SYN))));

@@ -4,14 +4,14 @@ use tcp_lite::{CloseReason, ConnId, Event, Instant, Received, SendError, Stack};
 
 use crate::sim::watch::Ranges;
 
-/// The octet at `offset` of the stream that `side` sends.
-pub(super) fn octet(side: u8, offset: u64) -> u8 {
+/// The byte at `offset` of the stream that `side` sends.
+pub(super) fn byte(side: u8, offset: u64) -> u8 {
     (offset.wrapping_add(u64::from(side)).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8
 }
 
-/// The octets from `offset` on.
-pub(super) fn octets(side: u8, offset: u64, count: usize) -> Vec<u8> {
-    (offset..).take(count).map(|at| octet(side, at)).collect()
+/// The bytes from `offset` on.
+pub(super) fn bytes(side: u8, offset: u64, count: usize) -> Vec<u8> {
+    (offset..).take(count).map(|at| byte(side, at)).collect()
 }
 
 /// One end of the stream as its user knows it.
@@ -19,14 +19,14 @@ pub(super) fn octets(side: u8, offset: u64, count: usize) -> Vec<u8> {
 pub(super) struct User {
     pub(super) conn: Option<ConnId>,
     pub(super) established: bool,
-    /// Octets given to the stack.
+    /// Bytes given to the stack.
     pub(super) sent: u64,
     pub(super) closing: bool,
     pub(super) aborted: bool,
     pub(super) got: Ranges,
-    /// Octets handed up that have not been released.
+    /// Bytes handed up that have not been released.
     pub(super) held: usize,
-    /// It takes its time: octets are held until the program releases them.
+    /// It takes its time: bytes are held until the program releases them.
     pub(super) slow: bool,
     pub(super) peer_closed: bool,
     pub(super) over: Option<CloseReason>,
@@ -53,8 +53,8 @@ impl User {
                     self.receive(stack, conn, received, edge);
                     conn
                 }
-                Event::Evict { conn, octets } => {
-                    self.give_up(stack, conn, octets as u64);
+                Event::Evict { conn, bytes } => {
+                    self.give_up(stack, conn, bytes as u64);
                     conn
                 }
                 Event::Writable { conn } => conn,
@@ -76,76 +76,76 @@ impl User {
     }
 
     /// Memory is short: what lies furthest ahead goes, unless it was released.
-    fn give_up(&mut self, stack: &mut Stack, conn: ConnId, octets: u64) {
-        let (mut left, frontier) = (if self.slow { octets } else { 0 }, self.got.frontier());
+    fn give_up(&mut self, stack: &mut Stack, conn: ConnId, bytes: u64) {
+        let (mut left, frontier) = (if self.slow { bytes } else { 0 }, self.got.frontier());
         while left > 0
             && let Some((start, end)) = self.got.last().filter(|(start, _)| *start > frontier)
         {
-            let octets = (end - start).min(left).min(self.held as u64);
-            if octets == 0 || !stack.evict(conn, std::slice::from_ref(&(end - octets..end))) {
+            let bytes = (end - start).min(left).min(self.held as u64);
+            if bytes == 0 || !stack.evict(conn, std::slice::from_ref(&(end - bytes..end))) {
                 return;
             }
-            self.got.remove(end - octets, end);
-            self.held -= octets as usize;
-            left -= octets;
+            self.got.remove(end - bytes, end);
+            self.held -= bytes as usize;
+            left -= bytes;
         }
     }
 
     fn receive(&mut self, stack: &mut Stack, conn: ConnId, received: Received, edge: u64) {
-        assert!(self.established, "octets before the connection is established");
+        assert!(self.established, "bytes before the connection is established");
         let Received { offset, buf, frontier } = received;
         let mut at = offset;
         for piece in buf.segments() {
             for &got in piece {
-                assert_eq!(got, octet(0, at), "wrong octet {at}");
+                assert_eq!(got, byte(0, at), "wrong byte {at}");
                 at += 1;
             }
         }
         assert!(at > offset, "nothing was handed up");
-        assert!(at <= edge, "octets up to {at} handed up, the window ended at {edge}");
-        assert_eq!(self.got.add(offset, at), 0, "octets of {offset}..{at} were handed up before");
+        assert!(at <= edge, "bytes up to {at} handed up, the window ended at {edge}");
+        assert_eq!(self.got.add(offset, at), 0, "bytes of {offset}..{at} were handed up before");
         assert_eq!(self.got.frontier(), frontier, "the frontier with {offset}..{at}");
-        let (octets, ahead) = ((at - offset) as usize, at > frontier);
+        let (bytes, ahead) = ((at - offset) as usize, at > frontier);
         match (ahead, self.slow) {
-            (true, false) => stack.release(conn, octets),
-            (true, true) => self.held += octets,
+            (true, false) => stack.release(conn, bytes),
+            (true, true) => self.held += bytes,
             (false, true) => {
-                stack.hold(conn, octets);
-                self.held += octets;
+                stack.hold(conn, bytes);
+                self.held += bytes;
             }
             (false, false) => {}
         }
     }
 
-    /// Releases up to `octets`.
-    pub(super) fn release(&mut self, stack: &mut Stack, octets: usize) {
+    /// Releases up to `bytes`.
+    pub(super) fn release(&mut self, stack: &mut Stack, bytes: usize) {
         let Some(conn) = self.conn.filter(|_| self.is_alive()) else { return };
-        let octets = octets.min(self.held);
-        self.held -= octets;
-        stack.release(conn, octets);
+        let bytes = bytes.min(self.held);
+        self.held -= bytes;
+        stack.release(conn, bytes);
     }
 
-    /// Sends up to `octets`, in records of `record` octets or as a plain stream; says where what was pushed ends.
+    /// Sends up to `bytes`, in records of `record` bytes or as a plain stream; says where what was pushed ends.
     pub(super) fn send(
         &mut self,
         stack: &mut Stack,
         now: Instant,
-        octets_wanted: usize,
+        bytes_wanted: usize,
         record: Option<usize>,
     ) -> Vec<u64> {
         let mut borders = Vec::new();
         let Some(conn) = self.conn.filter(|_| self.is_alive()) else { return borders };
         let Some(emss) = stack.info(conn).map(|info| info.emss as u64) else { return borders };
-        let end = self.sent + octets_wanted as u64;
+        let end = self.sent + bytes_wanted as u64;
         while self.sent < end {
             let count = (end - self.sent) as usize;
             let taken = match record {
-                None => stack.send(now, conn, &octets(1, self.sent, count)),
+                None => stack.send(now, conn, &bytes(1, self.sent, count)),
                 Some(record) => stack.sender(now, conn).and_then(|mut sender| {
                     let mut segment = sender.segment()?;
                     let count = count.min(record).min(segment.capacity());
                     let room = segment.append(count).expect("room for a segment");
-                    room.copy_from_slice(&octets(1, self.sent, count));
+                    room.copy_from_slice(&bytes(1, self.sent, count));
                     segment.push();
                     Ok(count)
                 }),

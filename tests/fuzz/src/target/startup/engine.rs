@@ -1,4 +1,4 @@
-//! An engine in either role, at once or behind a plain stream, and a peer whose octets are the input's.
+//! An engine in either role, at once or behind a plain stream, and a peer whose bytes are the input's.
 //!
 //! Rules: the plain stream arrives as it was sent; events come in an order that has a sense; at the end nothing is held.
 
@@ -21,7 +21,7 @@ const ACTIONS: usize = 40;
 /// Time in which every timeout of startup and of a close has passed.
 const REST_US: i64 = 200_000_000;
 
-/// A Write of no octets: what lets a responder speak.
+/// A Write of no bytes: what lets a responder speak.
 const EMPTY_WRITE: [u8; 14] = [0xc1, 0x40, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
 
 /// How far an identifier has come.
@@ -38,7 +38,7 @@ enum Stage {
 struct End {
     id: CmId,
     stage: Stage,
-    /// Octets read of the plain stream.
+    /// Bytes read of the plain stream.
     read: usize,
     /// MPA was started, and may have been left again.
     started: bool,
@@ -69,7 +69,7 @@ pub(super) fn run(input: &mut Input<'_>) {
     let channel = context.create_event_channel().expect("within the limit");
     let (dials, delayed) = (input.one_in(2), input.one_in(2));
     let options =
-        StreamOptions { recv_octets: input.pick(&[64, 1, 4096]), send_octets: input.pick(&[64, 4096]) };
+        StreamOptions { recv_bytes: input.pick(&[64, 1, 4096]), send_bytes: input.pick(&[64, 4096]) };
     let mut ends = Vec::new();
     let mut qps = Vec::new();
     let mut listener = None;
@@ -139,16 +139,16 @@ impl Run {
         match input.below(16) {
             0..=3 => {
                 let turned = self.delayed && input.one_in(4);
-                let octets = frames::octets(input, self.dials == turned);
-                self.say_in_pieces(input, &octets);
+                let bytes = frames::bytes(input, self.dials == turned);
+                self.say_in_pieces(input, &bytes);
             }
             4 => {
-                let octets = fpdu(&mut self.framer, &EMPTY_WRITE);
-                self.say_in_pieces(input, &octets);
+                let bytes = fpdu(&mut self.framer, &EMPTY_WRITE);
+                self.say_in_pieces(input, &bytes);
             }
             5 => {
-                let octets = input.octets(100);
-                self.say_in_pieces(input, octets);
+                let bytes = input.bytes(100);
+                self.say_in_pieces(input, bytes);
             }
             6 => pass(&mut self.raw, i64::from(input.size() % 20_000_000)),
             7 | 8 => self.decide(input),
@@ -156,7 +156,7 @@ impl Run {
             11 => self.read(input.below(100)),
             12 => {
                 if let Some(end) = self.ends.last() {
-                    let taken = end.id.send_stream(input.octets(100));
+                    let taken = end.id.send_stream(input.bytes(100));
                     assert!(taken.is_err() || end.stage != Stage::Established, "a plain stream beside FPDUs");
                 }
             }
@@ -172,14 +172,14 @@ impl Run {
         }
     }
 
-    fn say_in_pieces(&mut self, input: &mut Input<'_>, octets: &[u8]) {
-        let piece = if input.one_in(3) { 1 + input.below(40) } else { octets.len().max(1) };
-        for octets in octets.chunks(piece) {
+    fn say_in_pieces(&mut self, input: &mut Input<'_>, bytes: &[u8]) {
+        let piece = if input.one_in(3) { 1 + input.below(40) } else { bytes.len().max(1) };
+        for bytes in bytes.chunks(piece) {
             if self.raw.is_over() || self.raw.accepted == 0 && self.dials {
                 return;
             }
-            let taken = self.raw.offer(octets);
-            self.said.last_mut().expect("a connection").extend(&octets[..taken]);
+            let taken = self.raw.offer(bytes);
+            self.said.last_mut().expect("a connection").extend(&bytes[..taken]);
             if piece > 3 || input.one_in(2) {
                 self.raw.turn();
             }
@@ -190,7 +190,7 @@ impl Run {
     fn decide(&mut self, input: &mut Input<'_>) {
         let Some(end) = self.ends.iter_mut().rev().find(|end| end.stage == Stage::Asked) else { return };
         if input.one_in(4) {
-            let rejected = end.id.reject(input.octets(20));
+            let rejected = end.id.reject(input.bytes(20));
             if rejected.is_ok() {
                 end.stage = if self.delayed { Stage::Streaming } else { Stage::Over };
             }
@@ -221,7 +221,7 @@ impl Run {
                 decision_timeout: Some(Duration::from_secs(5)),
                 ..ResponderOptions::default()
             };
-            end.id.start_responder(input.octets(20), &options)
+            end.id.start_responder(input.bytes(20), &options)
         };
         if started.is_ok() {
             assert_eq!(end.stage, Stage::Streaming, "started without a stream");
@@ -230,10 +230,10 @@ impl Run {
     }
 
     /// Reads of the latest plain stream.
-    fn read(&mut self, octets: usize) {
+    fn read(&mut self, bytes: usize) {
         let Some(end) = self.ends.last_mut() else { return };
-        let mut out = vec![0; octets];
-        if let Ok(StreamRead::Octets(count)) = end.id.recv_stream(&mut out) {
+        let mut out = vec![0; bytes];
+        if let Ok(StreamRead::Bytes(count)) = end.id.recv_stream(&mut out) {
             let (place, read) = (end.read..end.read + count, &out[..count]);
             let sent = self.said.iter().any(|said| match end.started {
                 false => said.get(place.clone()) == Some(read),

@@ -5,10 +5,10 @@ use iwarp::mpa::{MpaConfig, RtrKinds};
 
 use crate::input::Input;
 
-/// Octets that are a startup frame, nearly one, or none.
-pub(super) fn octets(input: &mut Input<'_>, request: bool) -> Vec<u8> {
+/// Bytes that are a startup frame, nearly one, or none.
+pub(super) fn bytes(input: &mut Input<'_>, request: bool) -> Vec<u8> {
     let request = request ^ input.one_in(24);
-    let mut octets = if request { b"MPA ID Req Frame".to_vec() } else { b"MPA ID Rep Frame".to_vec() };
+    let mut bytes = if request { b"MPA ID Req Frame".to_vec() } else { b"MPA ID Rep Frame".to_vec() };
     // Mostly a frame that is right: revision 2 with depths, revision 1 without.
     let (flags, two) = (input.u8(), !input.one_in(3));
     let flags = if two { flags & 0xe0 | 0x10 } else { flags & 0xe0 };
@@ -17,24 +17,24 @@ pub(super) fn octets(input: &mut Input<'_>, request: bool) -> Vec<u8> {
         // Depths that fit, whatever the control bits are.
         (private[0], private[2]) = (private[0] & 0xc0, private[2] & 0xc0);
     }
-    private.extend(input.octets(24));
+    private.extend(input.bytes(24));
     if input.one_in(16) {
         private.resize(input.pick(&[505, 508, 509, 512, 513]), 0x70);
     }
-    octets.extend([flags, if two { 2 } else { 1 }]);
-    octets.extend((private.len() as u16).to_be_bytes());
-    octets.extend(private);
+    bytes.extend([flags, if two { 2 } else { 1 }]);
+    bytes.extend((private.len() as u16).to_be_bytes());
+    bytes.extend(private);
     if input.one_in(4) {
-        let at = input.below(24) % octets.len();
-        octets[at] = input.u8();
+        let at = input.below(24) % bytes.len();
+        bytes[at] = input.u8();
     }
     if input.one_in(8) {
-        octets.truncate(input.below(64));
+        bytes.truncate(input.below(64));
     }
     if input.one_in(8) {
-        octets.extend(input.octets(40));
+        bytes.extend(input.bytes(40));
     }
-    octets
+    bytes
 }
 
 /// Any configuration that is none of the contradictions.

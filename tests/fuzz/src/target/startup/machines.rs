@@ -1,6 +1,6 @@
 //! The two machines, without network.
 //!
-//! Rules: never more than a frame is consumed; what a machine makes of octets does not depend on how they were cut; what is sent is
+//! Rules: never more than a frame is consumed; what a machine makes of bytes does not depend on how they were cut; what is sent is
 //! a frame that the documents know; whatever both ends want, their depths fit each other and the RTR is one that both know.
 
 use iwarp::mpa::frame::{Frame, FrameKind, Parsed};
@@ -8,53 +8,53 @@ use iwarp::mpa::startup::{Negotiated, ResponderError, Rtr};
 use iwarp::mpa::{Accept, Initiator, InitiatorEvent, MpaConfig, MpaError, Responder, RtrKind, RtrKinds};
 use tcp_lite::Instant;
 
-use super::frames::{config, octets};
+use super::frames::{bytes, config};
 use crate::input::Input;
 
-/// Octets of the longest startup frame.
+/// Bytes of the longest startup frame.
 const LONGEST: usize = 20 + 512;
 
 const DEADLINE: Instant = Instant::from_micros_const(1_000_000);
 const LATER: Instant = Instant::from_micros_const(2_000_000);
 
-/// One machine and octets from nowhere.
+/// One machine and bytes from nowhere.
 pub(super) fn alone(input: &mut Input<'_>) {
     let (config, request) = (config(input), input.one_in(2));
-    let octets = octets(input, request);
+    let bytes = bytes(input, request);
     let mut cuts: Vec<usize> =
-        (0..input.below(5)).map(|_| usize::from(input.u8()) % (octets.len() + 1)).collect();
-    cuts.push(octets.len());
+        (0..input.below(5)).map(|_| usize::from(input.u8()) % (bytes.len() + 1)).collect();
+    cuts.push(bytes.len());
     cuts.sort_unstable();
     if request {
-        let one = respond(config, &octets, &[octets.len()], input);
-        // The pieces behind a whole Request are early octets, as they are in one piece.
-        let cut = respond_again(config, &octets, &cuts);
-        assert_eq!(one.ok(), cut.ok(), "the pieces matter: {cuts:?} of {octets:02x?}");
+        let one = respond(config, &bytes, &[bytes.len()], input);
+        // The pieces behind a whole Request are early bytes, as they are in one piece.
+        let cut = respond_again(config, &bytes, &cuts);
+        assert_eq!(one.ok(), cut.ok(), "the pieces matter: {cuts:?} of {bytes:02x?}");
     } else {
-        let one = initiate(config, &octets, &[octets.len()]);
-        let cut = initiate(config, &octets, &cuts);
+        let one = initiate(config, &bytes, &[bytes.len()]);
+        let cut = initiate(config, &bytes, &cuts);
         match (&one, &cut) {
             // Early FPDUs are seen only where they come with the Reply.
             (Err(_), Ok(_)) if !config.bear_early_fpdus || config.peer_to_peer => {}
             // What is wrong is seen as soon as it is there, and may look worse or better with what follows.
             (Err(_), Err(_)) => {}
-            _ => assert_eq!(one, cut, "the pieces matter: {cuts:?} of {octets:02x?}"),
+            _ => assert_eq!(one, cut, "the pieces matter: {cuts:?} of {bytes:02x?}"),
         }
     }
 }
 
 /// What an initiator makes of a Reply in pieces.
-fn initiate(config: MpaConfig, octets: &[u8], cuts: &[usize]) -> Result<Option<InitiatorEvent>, MpaError> {
+fn initiate(config: MpaConfig, bytes: &[u8], cuts: &[usize]) -> Result<Option<InitiatorEvent>, MpaError> {
     let (mut initiator, request) =
         Initiator::start(config, b"q", DEADLINE).expect("a configuration that is valid");
     assert!(matches!(Frame::parse(&request, FrameKind::Request), Ok(Parsed::Frame(..))), "{request:02x?}");
     let (mut from, mut consumed) = (0, 0);
     for &to in cuts {
-        let piece = &octets[from..to];
+        let piece = &bytes[from..to];
         let step = initiator.receive(from as u64, piece)?;
         assert!(step.consumed <= piece.len());
         consumed += step.consumed;
-        assert!(consumed <= LONGEST, "{consumed} octets of a frame");
+        assert!(consumed <= LONGEST, "{consumed} bytes of a frame");
         if let Some(event) = step.event {
             if let InitiatorEvent::Accepted(negotiated) = &event {
                 assert_eq!(negotiated.rx_start, consumed as u64);
@@ -65,7 +65,7 @@ fn initiate(config: MpaConfig, octets: &[u8], cuts: &[usize]) -> Result<Option<I
             assert_eq!(initiator.on_timeout(LATER), Ok(()));
             return Ok(Some(event));
         }
-        assert_eq!(step.consumed, piece.len(), "octets are left, and nothing happened");
+        assert_eq!(step.consumed, piece.len(), "bytes are left, and nothing happened");
         from = to;
     }
     assert_eq!(initiator.deadline(), Some(DEADLINE));
@@ -77,12 +77,12 @@ fn listen(config: MpaConfig) -> Responder {
     Responder::listen(config, DEADLINE).expect("a configuration that is valid")
 }
 
-fn feed(responder: &mut Responder, octets: &[u8], cuts: &[usize]) -> Result<bool, MpaError> {
+fn feed(responder: &mut Responder, bytes: &[u8], cuts: &[usize]) -> Result<bool, MpaError> {
     let (mut from, mut consumed, mut asked) = (0, 0, false);
     for &to in cuts {
-        let step = responder.receive(from as u64, &octets[from..to])?;
+        let step = responder.receive(from as u64, &bytes[from..to])?;
         consumed += step.consumed;
-        assert!(consumed <= LONGEST, "{consumed} octets of a frame");
+        assert!(consumed <= LONGEST, "{consumed} bytes of a frame");
         asked |= step.event.is_some();
         from = to;
     }
@@ -90,21 +90,16 @@ fn feed(responder: &mut Responder, octets: &[u8], cuts: &[usize]) -> Result<bool
 }
 
 /// What a responder makes of a Request in pieces, and whether it can be answered as the input says.
-fn respond(
-    config: MpaConfig,
-    octets: &[u8],
-    cuts: &[usize],
-    input: &mut Input<'_>,
-) -> Result<bool, MpaError> {
+fn respond(config: MpaConfig, bytes: &[u8], cuts: &[usize], input: &mut Input<'_>) -> Result<bool, MpaError> {
     let mut responder = listen(config);
-    let asked = feed(&mut responder, octets, cuts)?;
+    let asked = feed(&mut responder, bytes, cuts)?;
     let accept = Accept {
         ird: input.one_in(2).then(|| input.u16()),
         ord: input.one_in(2).then(|| input.u16()),
         min_ord: input.below(4) as u16,
         markers: input.one_in(2).then(|| input.one_in(2)),
         crc: input.one_in(2).then(|| input.one_in(2)),
-        private_data: input.octets(16),
+        private_data: input.bytes(16),
     };
     match responder.accept(accept, LATER) {
         Ok((negotiated, reply)) => {
@@ -126,8 +121,8 @@ fn respond(
     Ok(asked)
 }
 
-fn respond_again(config: MpaConfig, octets: &[u8], cuts: &[usize]) -> Result<bool, MpaError> {
-    feed(&mut listen(config), octets, cuts)
+fn respond_again(config: MpaConfig, bytes: &[u8], cuts: &[usize]) -> Result<bool, MpaError> {
+    feed(&mut listen(config), bytes, cuts)
 }
 
 /// What a machine agrees to, it has been configured for.

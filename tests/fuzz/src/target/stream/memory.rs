@@ -9,10 +9,10 @@ use iwarp::verbs::{
 /// What nobody may change.
 const GUARD: u8 = 0x5a;
 
-/// Octets of each piece of memory.
-const OCTETS: usize = 1024;
+/// Bytes of each piece of memory.
+const BYTES: usize = 1024;
 
-/// What of the open and of the fast region is registered, by its first octet and its octets.
+/// What of the open and of the fast region is registered, by its first byte and its bytes.
 const OPEN: (usize, usize) = (256, 512);
 const LENT: (usize, usize) = (128, 128);
 
@@ -39,7 +39,7 @@ pub(super) struct Memory {
     pub(super) fast: FastRegion,
     extra: Extra,
     /// Under the closed region, where the user has memory of their own.
-    _user: Option<Box<[u8; OCTETS]>>,
+    _user: Option<Box<[u8; BYTES]>>,
 }
 
 impl Memory {
@@ -54,17 +54,17 @@ impl Memory {
     ) -> Self {
         let room = "within the limit";
         let rights = MrOptions::new(Access::LOCAL_WRITE | Access::MW_BIND);
-        let mut user = (kind == WindowKind::Type1).then(|| Box::new([0; OCTETS]));
+        let mut user = (kind == WindowKind::Type1).then(|| Box::new([0; BYTES]));
         let closed = match &mut user {
-            // SAFETY: the octets are on the heap and live as long as the region in the same value; nobody else looks at
+            // SAFETY: the bytes are on the heap and live as long as the region in the same value; nobody else looks at
             // them.
-            Some(user) => unsafe { pd.reg_user_mr(user.as_mut_ptr(), OCTETS, &rights) },
-            None => pd.reg_mr_with(OCTETS, &rights),
+            Some(user) => unsafe { pd.reg_user_mr(user.as_mut_ptr(), BYTES, &rights) },
+            None => pd.reg_mr_with(BYTES, &rights),
         };
         let all = MrOptions::new(Access::LOCAL_WRITE | Access::REMOTE);
         let of = |pd: &ProtectionDomain, qp| {
-            let region = pd.reg_mr_with(OCTETS, &MrOptions { qp, ..all }).expect(room);
-            region.write_at(0, &[GUARD; OCTETS]).expect("it fits");
+            let region = pd.reg_mr_with(BYTES, &MrOptions { qp, ..all }).expect(room);
+            region.write_at(0, &[GUARD; BYTES]).expect("it fits");
             region
         };
         let extra = match (setup ^ setup >> 3) & 3 {
@@ -75,17 +75,17 @@ impl Memory {
         };
         let kept = FastOptions { keep: true, ..FastOptions::default() };
         let memory = Self {
-            open: pd.alloc_fast_mr(OCTETS, &kept).expect(room),
+            open: pd.alloc_fast_mr(BYTES, &kept).expect(room),
             closed: closed.expect(room),
             window: pd.alloc_mw(kind).expect(room),
-            fast: pd.alloc_fast_mr(OCTETS, &FastOptions::default()).expect(room),
+            fast: pd.alloc_fast_mr(BYTES, &FastOptions::default()).expect(room),
             extra,
             _user: user,
         };
         for fast in [&memory.open, &memory.fast] {
-            fast.memory().write_at(0, &[GUARD; OCTETS]).expect("it fits");
+            fast.memory().write_at(0, &[GUARD; BYTES]).expect("it fits");
         }
-        memory.closed.write_at(0, &[GUARD; OCTETS]).expect("it fits");
+        memory.closed.write_at(0, &[GUARD; BYTES]).expect("it fits");
         memory
     }
 
@@ -120,39 +120,39 @@ impl Memory {
         }
     }
 
-    /// Local memory for a request, of up to 128 octets.
-    pub(super) fn local(&self, inbox: bool, at: usize, octets: usize) -> Sge {
+    /// Local memory for a request, of up to 128 bytes.
+    pub(super) fn local(&self, inbox: bool, at: usize, bytes: usize) -> Sge {
         if inbox {
             let at = at % INBOX.1;
-            self.closed.sge(INBOX.0 + at, octets % (INBOX.1 - at + 1))
+            self.closed.sge(INBOX.0 + at, bytes % (INBOX.1 - at + 1))
         } else {
             let at = at % OPEN.1;
-            self.open.sge((OPEN.0 + at) as u64, (octets % (OPEN.1 - at + 1)) as u32)
+            self.open.sge((OPEN.0 + at) as u64, (bytes % (OPEN.1 - at + 1)) as u32)
         }
     }
 
     /// Nothing changed that nobody was lent.
     pub(super) fn assert_guards(&self) {
-        let mut octets = [0; OCTETS];
-        self.open.memory().read_at(0, &mut octets).expect("it is there");
-        assert_untouched("open", &octets, &[OPEN]);
-        self.fast.memory().read_at(0, &mut octets).expect("it is there");
-        assert_untouched("fast", &octets, &[LENT]);
-        self.closed.read_at(0, &mut octets).expect("it is there");
-        assert_untouched("closed", &octets, &[WINDOW, INBOX]);
+        let mut bytes = [0; BYTES];
+        self.open.memory().read_at(0, &mut bytes).expect("it is there");
+        assert_untouched("open", &bytes, &[OPEN]);
+        self.fast.memory().read_at(0, &mut bytes).expect("it is there");
+        assert_untouched("fast", &bytes, &[LENT]);
+        self.closed.read_at(0, &mut bytes).expect("it is there");
+        assert_untouched("closed", &bytes, &[WINDOW, INBOX]);
         if let Extra::Others(region) = &self.extra {
-            region.read_at(0, &mut octets).expect("it is there");
-            assert_untouched("other", &octets, &[]);
+            region.read_at(0, &mut bytes).expect("it is there");
+            assert_untouched("other", &bytes, &[]);
         }
     }
 }
 
-/// Outside of what is `lent`, by increasing offsets, `octets` are as they were.
-fn assert_untouched(whose: &str, octets: &[u8; OCTETS], lent: &[(usize, usize)]) {
+/// Outside of what is `lent`, by increasing offsets, `bytes` are as they were.
+fn assert_untouched(whose: &str, bytes: &[u8; BYTES], lent: &[(usize, usize)]) {
     let mut from = 0;
-    for &(first, count) in lent.iter().chain([&(OCTETS, 0)]) {
-        let changed = octets[from..first].iter().position(|octet| *octet != GUARD);
-        assert_eq!(changed.map(|at| from + at), None, "{whose}: an octet changed that nobody was lent");
+    for &(first, count) in lent.iter().chain([&(BYTES, 0)]) {
+        let changed = bytes[from..first].iter().position(|byte| *byte != GUARD);
+        assert_eq!(changed.map(|at| from + at), None, "{whose}: a byte changed that nobody was lent");
         from = first + count;
     }
 }

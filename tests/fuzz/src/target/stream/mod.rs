@@ -2,7 +2,7 @@
 //! and its memory are, in segments that may arrive ahead of others, against a user who has receives posted, Reads and atomics
 //! outstanding, windows bound. The engine is the responder, or the initiator with any RTR.
 //!
-//! Rules: only lent memory changes; what the engine says is FPDUs, octet by octet, and nothing behind its Terminate; an error that it
+//! Rules: only lent memory changes; what the engine says is FPDUs, byte by byte, and nothing behind its Terminate; an error that it
 //! finds is told by a Terminate of the documents' tables, with the codes that the user is told; every request completes once; at the
 //! end nothing is held.
 
@@ -35,7 +35,7 @@ const ACTIONS: usize = 64;
 /// Time in which every timeout of a close has passed.
 const REST_US: i64 = 120_000_000;
 
-/// A Write of no octets, after which a responder may speak.
+/// A Write of no bytes, after which a responder may speak.
 const EMPTY_WRITE: [u8; 14] = [0xc1, 0x40, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
 
 /// The RTR that the peer's Reply asks for, by its depths of 4: a Write, a Read, a Send (RFC 6581 section 9).
@@ -69,8 +69,8 @@ struct Run {
 }
 
 /// One input.
-pub fn run(octets: &[u8]) {
-    let mut input = Input::new(octets);
+pub fn run(bytes: &[u8]) {
+    let mut input = Input::new(bytes);
     let mut run = Run::open(&mut input);
     for _ in 0..ACTIONS {
         if input.is_empty() || run.disconnected {
@@ -182,9 +182,9 @@ impl Run {
     fn act(&mut self, input: &mut Input<'_>) {
         match input.below(16) {
             0..=8 => {
-                let octets = self.peer.fpdu(input, &self.memory);
+                let bytes = self.peer.fpdu(input, &self.memory);
                 trace(format_args!("{} the peer frames {:02x?}", self.raw.now_us, self.peer.said()));
-                self.pending.extend(octets);
+                self.pending.extend(bytes);
                 if !input.one_in(3) {
                     self.flush(input);
                 }
@@ -251,9 +251,9 @@ impl Run {
         }
     }
 
-    fn receive(&mut self, at: usize, octets: usize) {
+    fn receive(&mut self, at: usize, bytes: usize) {
         let wr_id = self.ledger.next();
-        let request = RecvRequest::new(wr_id, self.memory.local(true, at, octets));
+        let request = RecvRequest::new(wr_id, self.memory.local(true, at, bytes));
         let (posted, qp_num) = match &self.srq {
             Some(srq) => (srq.post_recv(&request), None),
             None => (self.qp.post_recv(&request), Some(self.qp.qp_num())),
@@ -267,11 +267,11 @@ impl Run {
     fn flush(&mut self, input: &mut Input<'_>) {
         let pending = std::mem::take(&mut self.pending);
         let piece = if input.one_in(3) { 1 + input.below(500) } else { pending.len().max(1) };
-        for octets in pending.chunks(piece.max(16)) {
+        for bytes in pending.chunks(piece.max(16)) {
             if self.left || self.raw.is_over() {
                 return;
             }
-            self.raw.send(octets);
+            self.raw.send(bytes);
         }
     }
 

@@ -21,7 +21,7 @@ pub(super) struct Peer {
     /// The message under way: its queue or STag is in the ULPDU said last, so much was said of it.
     offset: u32,
     said: Vec<Vec<u8>>,
-    /// Reads of the engine that wait for their Response: sink, tagged offset, octets.
+    /// Reads of the engine that wait for their Response: sink, tagged offset, bytes.
     pub(super) reads: Vec<(u32, u64, u32)>,
     /// Atomics that wait: their identifiers.
     pub(super) atomics: Vec<u32>,
@@ -52,9 +52,9 @@ impl Peer {
         let mut ulpdu = self.ulpdu(input, memory);
         if input.one_in(3) {
             for _ in 0..1 + input.below(3) {
-                let (at, octet) = (input.below(56), input.u8());
+                let (at, byte) = (input.below(56), input.u8());
                 if let Some(place) = ulpdu.get_mut(at) {
-                    *place = octet;
+                    *place = byte;
                 }
             }
         }
@@ -62,13 +62,13 @@ impl Peer {
             self.said.remove(0);
         }
         self.said.push(ulpdu.clone());
-        let mut octets = fpdu(&mut self.framer, &ulpdu);
+        let mut bytes = fpdu(&mut self.framer, &ulpdu);
         if input.one_in(40) {
             // What MPA is to find: a bad CRC, a marker or length that is not.
-            let at = input.below(octets.len());
-            octets[at] ^= 1 << input.below(8);
+            let at = input.below(bytes.len());
+            bytes[at] ^= 1 << input.below(8);
         }
-        octets
+        bytes
     }
 
     /// What it said last.
@@ -139,14 +139,14 @@ impl Peer {
             }
             11 => self.more(input, 0, last),
             12 => match input.below(6) {
-                0 => input.octets(60).to_vec(),
+                0 => input.bytes(60).to_vec(),
                 // Nobody asked for it.
                 1 => {
                     let response = AtomicResponse { id: input.u32(), original: input.u64() };
                     let header = untagged(11, 0, [3, self.next(3, true), 0], true);
                     [&header[..], &response.to_bytes()].concat()
                 }
-                // A gap, or octets for the second time.
+                // A gap, or bytes for the second time.
                 2 => {
                     let apart = input.delta() as u32;
                     self.more(input, apart, last)
@@ -168,7 +168,7 @@ impl Peer {
                 }
                 _ => {
                     let mut ulpdu = untagged(7, 0, [2, 1, 0], true);
-                    ulpdu.extend(input.octets(60));
+                    ulpdu.extend(input.bytes(60));
                     ulpdu
                 }
             },
@@ -188,26 +188,26 @@ impl Peer {
     }
 
     fn payload(&mut self, input: &mut Input<'_>, ulpdu: &mut Vec<u8>) {
-        let octets = input.size() as usize % 1400;
-        self.offset = octets as u32;
-        ulpdu.resize(ulpdu.len() + octets, 0xee);
+        let bytes = input.size() as usize % 1400;
+        self.offset = bytes as u32;
+        ulpdu.resize(ulpdu.len() + bytes, 0xee);
     }
 
     /// A Read Response, in the sink of a Read that waits, or elsewhere.
     fn response(&mut self, input: &mut Input<'_>, memory: &Memory) -> Vec<u8> {
-        let Some(&(rkey, addr, octets)) = self.reads.first() else {
+        let Some(&(rkey, addr, bytes)) = self.reads.first() else {
             let mut ulpdu = tagged(2, self.name(input, memory), true);
             self.payload(input, &mut ulpdu);
             return ulpdu;
         };
         let whole = !input.one_in(3);
-        let now = if whole { octets } else { input.below(octets as usize + 2) as u32 };
-        let mut ulpdu = tagged(2, RemoteAddr { addr, rkey }, now >= octets);
+        let now = if whole { bytes } else { input.below(bytes as usize + 2) as u32 };
+        let mut ulpdu = tagged(2, RemoteAddr { addr, rkey }, now >= bytes);
         ulpdu.resize(ulpdu.len() + (now as usize).min(1400), 0xdd);
-        if now >= octets {
+        if now >= bytes {
             self.reads.remove(0);
         } else {
-            self.reads[0] = (rkey, addr + u64::from(now), octets - now);
+            self.reads[0] = (rkey, addr + u64::from(now), bytes - now);
         }
         ulpdu
     }
@@ -219,11 +219,11 @@ impl Peer {
         let mut ulpdu = before[..if before[0] & 0x80 != 0 { 14 } else { 18 }].to_vec();
         ulpdu[0] = ulpdu[0] & !0x40 | u8::from(last) << 6;
         if ulpdu.len() == 14 {
-            let to = u64::from_be_bytes(*ulpdu[6..].first_chunk().expect("eight octets"));
+            let to = u64::from_be_bytes(*ulpdu[6..].first_chunk().expect("eight bytes"));
             ulpdu[6..].copy_from_slice(&to.wrapping_add(offset as i32 as u64).to_be_bytes());
             self.payload(input, &mut ulpdu);
         } else {
-            let mo = u32::from_be_bytes(*ulpdu[14..].first_chunk().expect("four octets"));
+            let mo = u32::from_be_bytes(*ulpdu[14..].first_chunk().expect("four bytes"));
             ulpdu[14..].copy_from_slice(&mo.wrapping_add(offset).to_be_bytes());
             if last && ulpdu[9] == 0 {
                 self.msn[0] = self.msn[0].wrapping_add(1);

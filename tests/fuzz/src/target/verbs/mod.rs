@@ -2,7 +2,7 @@
 //! memory. Two queue pairs are connected to begin with; whatever follows is the input's.
 //!
 //! Rules: no call panics; every limit is kept; what is posted completes once or is flushed once; when all is let go of, nothing is
-//! held. What the octets are then, the model of two engines says (`iwarp/tests/model`).
+//! held. What the bytes are then, the model of two engines says (`iwarp/tests/model`).
 
 mod side;
 mod work;
@@ -32,8 +32,8 @@ struct Run {
 }
 
 /// One input.
-pub fn run(octets: &[u8]) {
-    let mut input = Input::new(octets);
+pub fn run(bytes: &[u8]) {
+    let mut input = Input::new(bytes);
     let mut run = Run::open(&mut input);
     for _ in 0..CALLS {
         if input.is_empty() || run.turns > TURNS {

@@ -258,10 +258,10 @@ impl Side {
                 let wr_id = self.ledger.next();
                 let (window, region) = (self.pick_window(input), self.pick_region(input));
                 if let (Some(window), Some(region), Some(queues)) = (window, region, pick(input, &self.qps)) {
-                    let (at, octets, access) =
+                    let (at, bytes, access) =
                         (input.size().into(), input.size().into(), Access::REMOTE_WRITE);
                     let qp_num = queues.qp.qp_num();
-                    let posted = queues.qp.bind_mw(wr_id, window, (region, at, octets), access);
+                    let posted = queues.qp.bind_mw(wr_id, window, (region, at, bytes), access);
                     if posted.is_ok() {
                         self.ledger.post(wr_id, Some(qp_num), false);
                     }
@@ -269,9 +269,9 @@ impl Side {
             }
             _ => {
                 if let Some(region) = self.pick_region(input) {
-                    let mut octets = [0; 16];
-                    let _beyond = region.read_at(input.size() as usize, &mut octets);
-                    let _beyond = region.write_at(input.size() as usize, &octets);
+                    let mut bytes = [0; 16];
+                    let _beyond = region.read_at(input.size() as usize, &mut bytes);
+                    let _beyond = region.write_at(input.size() as usize, &bytes);
                 }
             }
         }
@@ -310,7 +310,7 @@ impl Side {
                 }
                 keep(&mut self.ids, Ok::<_, ()>(id));
             }
-            _ => drop(id.reject(input.octets(8))),
+            _ => drop(id.reject(input.bytes(8))),
         }
     }
 

@@ -17,19 +17,19 @@ pub(super) fn access(input: &mut Input<'_>) -> Access {
 
 /// Local memory: of a region, a fast region, or nobody's.
 fn sge(input: &mut Input<'_>, side: &Side) -> Sge {
-    let octets = input.size() % 3000;
+    let bytes = input.size() % 3000;
     let at = input.delta();
     match input.below(8) {
-        0 => Sge { addr: input.u64(), length: octets, lkey: input.u32() },
-        1 => side.pick_fast(input).map_or(Sge::default(), |fast| fast.sge(at as u64, octets)),
+        0 => Sge { addr: input.u64(), length: bytes, lkey: input.u32() },
+        1 => side.pick_fast(input).map_or(Sge::default(), |fast| fast.sge(at as u64, bytes)),
         2 => side.pick_window(input).map_or(Sge::default(), |window| Sge {
             addr: 0,
-            length: octets,
+            length: bytes,
             lkey: window.rkey(),
         }),
         _ => side.pick_region(input).map_or(Sge::default(), |region| Sge {
             addr: region.addr().wrapping_add(at as u64),
-            length: octets,
+            length: bytes,
             lkey: region.lkey(),
         }),
     }

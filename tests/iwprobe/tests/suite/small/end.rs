@@ -15,7 +15,7 @@ use super::judge::{long, place};
 use super::target::{Operation, Report, Target, source};
 use super::{Flaw, PATIENCE, hang_up, more, startup};
 
-/// Octets of a segment's payload.
+/// Bytes of a segment's payload.
 const ROOM: usize = 8000;
 const DEPTH: u16 = 8;
 /// The first STag of its sinks.
@@ -37,7 +37,7 @@ pub(super) struct Asked {
     pub(super) kind: char,
     pub(super) stag: u32,
     pub(super) length: usize,
-    octets: Vec<u8>,
+    bytes: Vec<u8>,
 }
 
 pub(super) struct End<'a> {
@@ -206,23 +206,23 @@ impl<'a> End<'a> {
 
     fn ask(&mut self, kind: char, length: usize, read: &ReadRequest) -> Option<()> {
         let segments = self.untagged(opcode::READ_REQUEST, 1, 0, &read.encode());
-        self.asked.push_back(Asked { kind, stag: read.sink_stag, length, octets: Vec::new() });
+        self.asked.push_back(Asked { kind, stag: read.sink_stag, length, bytes: Vec::new() });
         self.send_all(&segments)
     }
 
     fn send(&mut self, segment: &Segment) -> Option<()> {
         let mut segment = segment.clone();
         if self.flaw == Flaw::SetsReserved {
-            segment = segment.clone().control(segment.control_octet() | 0x20);
+            segment = segment.clone().control(segment.control_byte() | 0x20);
         }
         let fault = Fault {
             crc_xor: u32::from(self.flaw == Flaw::BadCrc),
             pad: u8::from(self.flaw == Flaw::BadPad),
             ..Fault::default()
         };
-        let octets = self.framer.frame(&segment.octets, fault);
+        let bytes = self.framer.frame(&segment.bytes, fault);
         let mut stream = self.stream;
-        stream.write_all(&octets).ok()
+        stream.write_all(&bytes).ok()
     }
 
     fn send_all(&mut self, segments: &[Segment]) -> Option<()> {
@@ -230,8 +230,8 @@ impl<'a> End<'a> {
     }
 
     /// A message's pieces and their offsets, and whether they are the last.
-    fn pieces<'o>(&self, octets: &'o [u8]) -> Vec<(usize, &'o [u8], bool)> {
-        let pieces: Vec<&[u8]> = if octets.is_empty() { vec![&[]] } else { octets.chunks(ROOM).collect() };
+    fn pieces<'o>(&self, bytes: &'o [u8]) -> Vec<(usize, &'o [u8], bool)> {
+        let pieces: Vec<&[u8]> = if bytes.is_empty() { vec![&[]] } else { bytes.chunks(ROOM).collect() };
         let count = pieces.len();
         let cut = pieces.into_iter().enumerate().map(|(index, piece)| {
             let last = match self.flaw {
@@ -244,15 +244,15 @@ impl<'a> End<'a> {
         cut.collect()
     }
 
-    fn tagged(&self, opcode: u8, stag: u32, to: u64, octets: &[u8]) -> Vec<Segment> {
-        let cut = self.pieces(octets).into_iter().map(|(offset, piece, last)| {
+    fn tagged(&self, opcode: u8, stag: u32, to: u64, bytes: &[u8]) -> Vec<Segment> {
+        let cut = self.pieces(bytes).into_iter().map(|(offset, piece, last)| {
             let segment = Segment::tagged(opcode, stag, to.wrapping_add(offset as u64), piece);
             if last { segment } else { segment.not_last() }
         });
         cut.collect()
     }
 
-    fn untagged(&mut self, opcode: u8, qn: u32, stag: u32, octets: &[u8]) -> Vec<Segment> {
+    fn untagged(&mut self, opcode: u8, qn: u32, stag: u32, bytes: &[u8]) -> Vec<Segment> {
         let msn = self.msn[qn as usize];
         if self.flaw != Flaw::MsnStands {
             self.msn[qn as usize] += 1;
@@ -261,7 +261,7 @@ impl<'a> End<'a> {
         let stag = if is_send && self.flaw == Flaw::StagInSends { 0x55 } else { stag };
         let qn = if is_send && self.flaw == Flaw::WrongQueue { 3 } else { qn };
         let version = if is_send && self.flaw == Flaw::VersionZero { 0 } else { 0x40 };
-        let cut = self.pieces(octets).into_iter().map(|(offset, piece, last)| {
+        let cut = self.pieces(bytes).into_iter().map(|(offset, piece, last)| {
             let segment =
                 Segment::untagged(opcode, qn, msn, piece).at_offset(offset as u32).invalidating(stag);
             let segment = segment.rdmap(version | opcode);
@@ -285,7 +285,7 @@ impl<'a> End<'a> {
             if going_on.is_none() {
                 if self.flaw == Flaw::DeliversAfterError {
                     while let Some(fpdu) = deframer.next_fpdu() {
-                        let segment = Segment { octets: fpdu.ulpdu };
+                        let segment = Segment { bytes: fpdu.ulpdu };
                         let _ = self.judge(&segment).is_none() && self.answer(&segment).is_some();
                     }
                 }
@@ -293,7 +293,7 @@ impl<'a> End<'a> {
                 return;
             }
             match more(self.stream) {
-                Some(octets) => deframer.push(&octets),
+                Some(bytes) => deframer.push(&bytes),
                 None => break,
             }
         }
@@ -324,13 +324,13 @@ impl<'a> End<'a> {
     fn post(&mut self, operation: &Operation) -> Option<()> {
         let Operation { kind, length, to, .. } = *operation;
         let peer = self.target.peer;
-        let octets = source(length);
+        let bytes = source(length);
         let segments = match kind {
-            'w' => self.tagged(opcode::WRITE, peer, to, &octets),
-            's' => self.untagged(opcode::SEND, 0, 0, &octets),
-            'e' => self.untagged(opcode::SEND_SE, 0, 0, &octets),
-            'i' => self.untagged(opcode::SEND_INVALIDATE, 0, peer, &octets),
-            'j' => self.untagged(opcode::SEND_SE_INVALIDATE, 0, peer, &octets),
+            'w' => self.tagged(opcode::WRITE, peer, to, &bytes),
+            's' => self.untagged(opcode::SEND, 0, 0, &bytes),
+            'e' => self.untagged(opcode::SEND_SE, 0, 0, &bytes),
+            'i' => self.untagged(opcode::SEND_INVALIDATE, 0, peer, &bytes),
+            'j' => self.untagged(opcode::SEND_SE_INVALIDATE, 0, peer, &bytes),
             'm' if self.flaw == Flaw::ImmediateSwapped => {
                 self.untagged(opcode::IMMEDIATE, 0, 0, &[0, 0, 0, 0, 4, 3, 2, 1])
             }
@@ -346,7 +346,7 @@ impl<'a> End<'a> {
                 let mut request = [number.to_be_bytes(), [0; 4], peer.to_be_bytes()].concat();
                 let fields = if kind == 'c' { [1, u64::MAX, 0, u64::MAX] } else { [1, 0, 0, u64::MAX] };
                 request.extend([to].into_iter().chain(fields).flat_map(u64::to_be_bytes));
-                self.asked.push_back(Asked { kind, stag: 0, length, octets: Vec::new() });
+                self.asked.push_back(Asked { kind, stag: 0, length, bytes: Vec::new() });
                 self.untagged(opcode::ATOMIC_REQUEST, 1, 0, &request)
             }
         };
@@ -355,7 +355,7 @@ impl<'a> End<'a> {
 
     /// `None` ends the connection.
     fn take(&mut self, fpdu: Fpdu) -> Option<()> {
-        let segment = Segment { octets: fpdu.ulpdu };
+        let segment = Segment { bytes: fpdu.ulpdu };
         if fpdu.complaints.iter().any(|text| text.contains("CRC")) && self.flaw != Flaw::IgnoresCrc {
             if self.flaw == Flaw::PlacesBeforeCrc && self.judge(&segment).is_none() {
                 self.answer(&segment)?;
@@ -399,12 +399,12 @@ impl<'a> End<'a> {
                 self.next_request += 1;
                 let read = segment.as_read_request()?;
                 let to = read.sink_to + u64::from(self.flaw == Flaw::WrongSink);
-                let mut octets = Vec::new();
+                let mut bytes = Vec::new();
                 if let Some(region) = self.region(read.source_stag).filter(|_| read.size > 0) {
                     let at = (read.source_to - region.to) as usize;
-                    octets = region.octets[at..(at + read.size as usize).min(region.octets.len())].to_vec();
+                    bytes = region.bytes[at..(at + read.size as usize).min(region.bytes.len())].to_vec();
                 }
-                let response = self.tagged(opcode::READ_RESPONSE, read.sink_stag, to, &octets);
+                let response = self.tagged(opcode::READ_RESPONSE, read.sink_stag, to, &bytes);
                 self.reply(response)
             }
             opcode::ATOMIC_REQUEST => {
@@ -427,23 +427,23 @@ impl<'a> End<'a> {
         self.send_all(&answer)
     }
 
-    fn place(&mut self, stag: u32, to: u64, octets: &[u8]) {
+    fn place(&mut self, stag: u32, to: u64, bytes: &[u8]) {
         let region = self.target.regions.iter_mut().find(|region| region.stag == stag && region.valid);
-        let Some(region) = region.filter(|_| !octets.is_empty()) else { return };
+        let Some(region) = region.filter(|_| !bytes.is_empty()) else { return };
         let at = (to - region.to) as usize;
-        let end = (at + octets.len()).min(region.octets.len());
-        region.octets[at..end].copy_from_slice(&octets[..end - at]);
+        let end = (at + bytes.len()).min(region.bytes.len());
+        region.bytes[at..end].copy_from_slice(&bytes[..end - at]);
     }
 
     /// A segment of an answer to a Read.
     fn complete(&mut self, segment: &Segment) -> Option<()> {
         let early = self.flaw == Flaw::CompletesEarly;
         let asked = self.asked.front_mut()?;
-        asked.octets.extend(segment.payload());
-        if segment.is_last() || (early && asked.octets.len() == asked.length) {
+        asked.bytes.extend(segment.payload());
+        if segment.is_last() || (early && asked.bytes.len() == asked.length) {
             let asked = self.asked.pop_front()?;
             if asked.kind == 'r' {
-                self.target.tell('r', &asked.octets);
+                self.target.tell('r', &asked.bytes);
             }
         }
         Some(())
@@ -457,14 +457,14 @@ impl<'a> End<'a> {
         if !segment.is_last() && self.flaw != Flaw::DeliversEarly {
             return;
         }
-        let octets = std::mem::take(&mut self.message);
+        let bytes = std::mem::take(&mut self.message);
         let invalidates = matches!(segment.opcode(), opcode::SEND_INVALIDATE | opcode::SEND_SE_INVALIDATE);
         if matches!(segment.opcode(), opcode::SEND_SE | opcode::SEND_SE_INVALIDATE | opcode::IMMEDIATE_SE)
             || self.flaw == Flaw::AlwaysSolicited
         {
             self.target.events += 1;
         }
-        self.delivered(if invalidates { 'V' } else { 'R' }, octets);
+        self.delivered(if invalidates { 'V' } else { 'R' }, bytes);
         if invalidates {
             self.target.told.push(format!("inv={:x}", segment.stag()));
             let kept = self.flaw == Flaw::NeverInvalidates;
@@ -474,13 +474,13 @@ impl<'a> End<'a> {
         }
     }
 
-    fn delivered(&mut self, kind: char, octets: Vec<u8>) {
+    fn delivered(&mut self, kind: char, bytes: Vec<u8>) {
         self.next_receive += 1;
         self.target.receives.pop_front();
         if self.flaw == Flaw::TakesTwoReceives {
             self.target.receives.pop_front();
         }
-        self.target.tell(kind, &octets);
+        self.target.tell(kind, &bytes);
         if !std::mem::replace(&mut self.received, true) {
             let mut then = std::mem::take(&mut self.target.then);
             if self.flaw == Flaw::PostsInReverse {
@@ -495,7 +495,7 @@ impl<'a> End<'a> {
         let (stag, to) = place(request);
         let region = self.region(stag).expect("it was judged");
         let at = (to - region.to) as usize;
-        let was = u64::from_le_bytes(region.octets[at..at + 8].try_into().expect("eight octets"));
+        let was = u64::from_le_bytes(region.bytes[at..at + 8].try_into().expect("eight bytes"));
         let [data, mask, compare, compare_mask] = [20, 28, 36, 44].map(|at| long(request, at));
         let is = match request[3] & 15 {
             0 if self.flaw == Flaw::CarriesOver => was.wrapping_add(data),
@@ -522,7 +522,7 @@ impl<'a> End<'a> {
         let mut payload = vec![first, number, bits, 0];
         if let Some(segment) = failed {
             let length =
-                if self.flaw == Flaw::ShortLength { segment.payload().len() } else { segment.octets.len() };
+                if self.flaw == Flaw::ShortLength { segment.payload().len() } else { segment.bytes.len() };
             payload.extend((length as u16).to_be_bytes());
             let mut header = segment.header().to_vec();
             if self.flaw == Flaw::WrongEcho {

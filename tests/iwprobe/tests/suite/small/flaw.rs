@@ -14,7 +14,7 @@ pub(crate) enum Flaw {
     AnyRevision,
     /// Clears S in its Replies.
     ForgetsEnhanced,
-    /// Swaps the octets of IRD and ORD.
+    /// Swaps the bytes of IRD and ORD.
     SwapsDepths,
     /// Names no kind of RTR.
     NoRtrKind,
@@ -54,7 +54,7 @@ pub(crate) enum Flaw {
     Swapped,
     /// Echoes a header that is not the failing one's.
     WrongEcho,
-    /// Echoes ten octets of a header.
+    /// Echoes ten bytes of a header.
     ShortEcho,
     /// Segment length without the header.
     ShortLength,
@@ -73,7 +73,7 @@ pub(crate) enum Flaw {
     VersionZero,
     /// Looks at the STag of empty Writes.
     ChecksEmptyWrites,
-    /// Answers Reads of no octets from the wrong place.
+    /// Answers Reads of no bytes from the wrong place.
     WrongSink,
     /// Sends everything untagged under MSN 1.
     MsnStands,
@@ -89,7 +89,7 @@ pub(crate) enum Flaw {
     OffsetStands,
     /// Sends the last of several Writes and Sends first.
     PostsInReverse,
-    /// Its immediate data has the other order of octets.
+    /// Its immediate data has the other order of bytes.
     ImmediateSwapped,
     /// Posts whatever the number of Reads that were agreed on.
     IgnoresOrd,
@@ -110,7 +110,7 @@ pub(crate) enum Flaw {
     ReadsWithoutRight,
     /// Writes need no right.
     WritesWithoutRight,
-    /// Bounds are looked at by the first octet alone.
+    /// Bounds are looked at by the first byte alone.
     NoEnd,
     /// Delivers a message with its first segment.
     DeliversEarly,
@@ -118,7 +118,7 @@ pub(crate) enum Flaw {
     TakesTwoReceives,
     /// Writes use up receives.
     DeliversWrites,
-    /// A Read is complete when its octets are there.
+    /// A Read is complete when its bytes are there.
     CompletesEarly,
     /// Every receive raises a solicited event.
     AlwaysSolicited,

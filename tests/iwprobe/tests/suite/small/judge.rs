@@ -10,10 +10,10 @@ const UNEXPECTED: Code = Code(0, 2, 6);
 
 impl End<'_> {
     pub(super) fn judge(&self, segment: &Segment) -> Option<Code> {
-        if self.flaw == Flaw::ChecksReserved && segment.control_octet() & 0x3c != 0 {
+        if self.flaw == Flaw::ChecksReserved && segment.control_byte() & 0x3c != 0 {
             return Some(Code(0, 2, 0xff));
         }
-        let by_ddp = match (segment.is_tagged(), segment.control_octet() & 3) {
+        let by_ddp = match (segment.is_tagged(), segment.control_byte() & 3) {
             (true, 1) => self.tagged_faults(segment),
             (false, 1) => self.untagged_faults(segment),
             (true, _) => Some(Code(1, 1, 4)),
@@ -43,7 +43,7 @@ impl End<'_> {
             if !region.rights.contains('w') && self.flaw != Flaw::WritesWithoutRight {
                 return Some(Code(1, 1, 0));
             }
-            (region.to, region.octets.len() as u64)
+            (region.to, region.bytes.len() as u64)
         };
         self.outside(segment.to(), length, base, room, Code(1, 1, 1), Code(1, 1, 3))
     }
@@ -83,7 +83,7 @@ impl End<'_> {
     }
 
     fn by_rdmap(&self, segment: &Segment) -> Option<Code> {
-        if segment.rdmap_octet() >> 6 != 1 {
+        if segment.rdmap_byte() >> 6 != 1 {
             return Some(Code(0, 2, 5));
         }
         let is_asked = |kinds: &str| self.asked.front().is_some_and(|asked| kinds.contains(asked.kind));
@@ -122,7 +122,7 @@ impl End<'_> {
         if !region.rights.contains('r') && self.flaw != Flaw::ReadsWithoutRight {
             return Some(Code(0, 1, 2));
         }
-        let room = region.octets.len() as u64;
+        let room = region.bytes.len() as u64;
         self.outside(read.source_to, read.size.into(), region.to, room, Code(0, 1, 1), Code(0, 1, 4))
     }
 
@@ -135,8 +135,7 @@ impl End<'_> {
         if !region.rights.contains('a') && self.flaw != Flaw::AtomicsWithoutRight {
             return Some(Code(0, 1, 2));
         }
-        let outside =
-            self.outside(to, 8, region.to, region.octets.len() as u64, Code(0, 1, 1), Code(0, 1, 4));
+        let outside = self.outside(to, 8, region.to, region.bytes.len() as u64, Code(0, 1, 1), Code(0, 1, 4));
         outside.or_else(|| (!to.is_multiple_of(8)).then_some(Code(0, 2, 7)))
     }
 }

@@ -71,13 +71,13 @@ pub(crate) fn call(flaw: Flaw, has_target: bool, remote: SocketAddr) {
 }
 
 fn more(mut stream: &TcpStream) -> Option<Vec<u8>> {
-    let mut octets = vec![0; 1 << 17];
-    let length = stream.read(&mut octets).ok().filter(|length| *length > 0)?;
-    octets.truncate(length);
-    Some(octets)
+    let mut bytes = vec![0; 1 << 17];
+    let length = stream.read(&mut bytes).ok().filter(|length| *length > 0)?;
+    bytes.truncate(length);
+    Some(bytes)
 }
 
-/// FIN, then whatever still comes is dropped: with octets unread the system would send RST.
+/// FIN, then whatever still comes is dropped: with bytes unread the system would send RST.
 fn hang_up(stream: &TcpStream) -> Option<()> {
     stream.shutdown(Shutdown::Write).ok()?;
     while more(stream).is_some() {}

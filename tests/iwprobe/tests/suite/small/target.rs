@@ -20,7 +20,7 @@ impl Report {
 pub(super) struct Region {
     pub(super) stag: u32,
     pub(super) to: u64,
-    pub(super) octets: Vec<u8>,
+    pub(super) bytes: Vec<u8>,
     pub(super) rights: String,
     /// `-`, or as in a scene.
     pub(super) scope: char,
@@ -75,7 +75,7 @@ impl Target {
                         // No neighbour of another, and no step from one connection to the next.
                         stag: serial.wrapping_mul(serial).wrapping_mul(0x1000) ^ (index as u32 + 1) << 8,
                         to: 0x10_0000 * (index as u64 + 1),
-                        octets: pattern(index, fields[0].parse().unwrap()),
+                        bytes: pattern(index, fields[0].parse().unwrap()),
                         rights: fields[1].into(),
                         scope,
                         valid: scope != 'z',
@@ -104,26 +104,26 @@ impl Target {
 
     /// The stage.
     pub(super) fn stage(&self) -> String {
-        let told = self.regions.iter().map(|r| format!(" stag={:x}:{:x}:{}", r.stag, r.to, r.octets.len()));
+        let told = self.regions.iter().map(|r| format!(" stag={:x}:{:x}:{}", r.stag, r.to, r.bytes.len()));
         format!("iwp1{}", told.collect::<String>())
     }
 
     /// A completion.
-    pub(super) fn tell(&mut self, kind: char, octets: &[u8]) {
-        let crc = if octets.is_empty() { 0 } else { crc32c(octets) };
-        self.told.push(format!("c={kind}:0:{}:{crc:x}", octets.len()));
+    pub(super) fn tell(&mut self, kind: char, bytes: &[u8]) {
+        let crc = if bytes.is_empty() { 0 } else { crc32c(bytes) };
+        self.told.push(format!("c={kind}:0:{}:{crc:x}", bytes.len()));
     }
 
     /// What is told of the connection, `end` being how it ended.
     pub(super) fn report(&self, end: &str) -> Report {
         let mut text = format!("iwp1 report end={end}");
         let changes = self.regions.iter().enumerate().filter_map(|(index, region)| {
-            let was = pattern(index, region.octets.len());
-            let differs = |at: &usize| was[*at] != region.octets[*at];
+            let was = pattern(index, region.bytes.len());
+            let differs = |at: &usize| was[*at] != region.bytes[*at];
             let first = (0..was.len()).find(differs)?;
             let last = (0..was.len()).rfind(differs)?;
-            let octets = &region.octets[first..=last];
-            Some(format!("d={index}:{first}+{}:{:x}", octets.len(), crc32c(octets)))
+            let bytes = &region.bytes[first..=last];
+            Some(format!("d={index}:{first}+{}:{:x}", bytes.len(), crc32c(bytes)))
         });
         let events = self.solicited.then(|| format!("event={}", self.events));
         for word in self.told.iter().cloned().chain(changes).chain(events) {

@@ -1,13 +1,13 @@
-//! Octets on their way from memory into a sum, and perhaps to where they are copied.
+//! Bytes on their way from memory into a sum, and perhaps to where they are copied.
 //!
 //! The loads are assembly that the compiler does not look into and may neither repeat nor leave out: what lies at `from`
-//! may be registered memory, which others write to. An octet is loaded by one of them, once, and the value that came
+//! may be registered memory, which others write to. A byte is loaded by one of them, once, and the value that came
 //! goes both ways.
 
 use std::arch::asm;
 use std::arch::x86_64::{__m128i, __m512i, _mm_crc32_u8, _mm_crc32_u16, _mm_crc32_u32, _mm_crc32_u64};
 
-/// Where octets go besides the sum.
+/// Where bytes go besides the sum.
 pub(super) trait Sink: Copy {
     /// Stores `value` at `offset`.
     ///
@@ -62,17 +62,17 @@ macro_rules! loads {
 }
 
 loads! {
-    /// One octet.
+    /// One byte.
     load_8: u32 = "movzx {value:e}, byte ptr [{from}]";
-    /// Two octets.
+    /// Two bytes.
     load_16: u32 = "movzx {value:e}, word ptr [{from}]";
-    /// Four octets.
+    /// Four bytes.
     load_32: u32 = "mov {value:e}, dword ptr [{from}]";
-    /// Eight octets.
+    /// Eight bytes.
     load_64: u64 = "mov {value}, qword ptr [{from}]";
 }
 
-/// The 64 octets at `from`, which may lie anywhere.
+/// The 64 bytes at `from`, which may lie anywhere.
 ///
 /// # Safety
 /// They are mapped and readable.
@@ -92,7 +92,7 @@ pub(super) unsafe fn load_512(from: *const u8) -> __m512i {
     value
 }
 
-/// The 16 octets at `OFFSET` from `from`, which may lie anywhere.
+/// The 16 bytes at `OFFSET` from `from`, which may lie anywhere.
 ///
 /// # Safety
 /// They are mapped and readable.
@@ -112,7 +112,7 @@ pub(super) unsafe fn load_128<const OFFSET: usize>(from: *const u8) -> __m128i {
     value
 }
 
-/// Takes octets up to an address that is a multiple of 8: by one, two and four, at most `len`. Returns the sum's state and
+/// Takes bytes up to an address that is a multiple of 8: by one, two and four, at most `len`. Returns the sum's state and
 /// how many it took.
 ///
 /// # Safety
@@ -144,7 +144,7 @@ pub(super) unsafe fn rise(state: u32, from: *const u8, sink: impl Sink, len: usi
     (state, at)
 }
 
-/// Takes the octets at `at..len` by words, and the rest by four, two and one.
+/// Takes the bytes at `at..len` by words, and the rest by four, two and one.
 ///
 /// # Safety
 /// As [`rise`], and `at` is at most `len`.
@@ -153,7 +153,7 @@ pub(super) unsafe fn rise(state: u32, from: *const u8, sink: impl Sink, len: usi
 pub(super) unsafe fn fall(state: u32, from: *const u8, sink: impl Sink, at: usize, len: usize) -> u32 {
     let mut state = u64::from(state);
     let mut at = at;
-    // SAFETY: `at` and the octets taken there stay below `len`.
+    // SAFETY: `at` and the bytes taken there stay below `len`.
     unsafe {
         while len - at >= 8 {
             let word = load_64(from.add(at));
@@ -178,7 +178,7 @@ pub(super) unsafe fn fall(state: u32, from: *const u8, sink: impl Sink, at: usiz
 }
 
 /// # Safety
-/// As [`rise`], for the octet at `at`.
+/// As [`rise`], for the byte at `at`.
 #[inline]
 #[target_feature(enable = "sse4.2")]
 unsafe fn take_8(state: u32, from: *const u8, sink: impl Sink, at: usize) -> u32 {
@@ -191,7 +191,7 @@ unsafe fn take_8(state: u32, from: *const u8, sink: impl Sink, at: usize) -> u32
 }
 
 /// # Safety
-/// As [`rise`], for two octets at `at`.
+/// As [`rise`], for two bytes at `at`.
 #[inline]
 #[target_feature(enable = "sse4.2")]
 unsafe fn take_16(state: u32, from: *const u8, sink: impl Sink, at: usize) -> u32 {
@@ -204,7 +204,7 @@ unsafe fn take_16(state: u32, from: *const u8, sink: impl Sink, at: usize) -> u3
 }
 
 /// # Safety
-/// As [`rise`], for four octets at `at`.
+/// As [`rise`], for four bytes at `at`.
 #[inline]
 #[target_feature(enable = "sse4.2")]
 unsafe fn take_32(state: u32, from: *const u8, sink: impl Sink, at: usize) -> u32 {
