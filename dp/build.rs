@@ -1,4 +1,5 @@
-//! Sets `cfg(dpdk)`: the feature is on, and DPDK's bindings are there (they are not where only documentation is made).
+//! Sets `cfg(dpdk)`: the feature is on, and DPDK's bindings are there (they are not where only documentation
+//! is made).
 
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");

@@ -2,9 +2,9 @@
 //!
 //! `cargo run --release -p benches --no-default-features --example beside_bulk`
 //!
-//! Both hosts are turned by one thread over a wire in memory, so that the figures tell of queueing in the engines and
-//! not of the machine's scheduler. Printed: the share of the slowest bulk queue pair against the fastest, and the full
-//! round trip of the ping-pong with and without bulk.
+//! Both hosts are turned by one thread over a wire in memory, so that the figures tell of queueing in the
+//! engines and not of the machine's scheduler. Printed: the share of the slowest bulk queue pair against the
+//! fastest, and the full round trip of the ping-pong with and without bulk.
 
 use std::error::Error;
 use std::time::{Duration, Instant};

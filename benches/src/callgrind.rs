@@ -1,8 +1,8 @@
 //! A program under callgrind, and its profile read.
 //!
-//! The process has no environment and stands nowhere in particular, so that nothing of the caller's moves its stack. Valgrind
-//! maps at fixed addresses and shows every x86-64 with AVX2 as one and the same processor, without AVX-512: so the same
-//! code is taken on every such machine, ours as libc's.
+//! The process has no environment and stands nowhere in particular, so that nothing of the caller's moves its
+//! stack. Valgrind maps at fixed addresses and shows every x86-64 with AVX2 as one and the same processor,
+//! without AVX-512: so the same code is taken on every such machine, ours as libc's.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -23,8 +23,8 @@ pub fn is_there() -> bool {
 }
 
 impl Callgrind {
-    /// Runs `program` and writes its profile to `file`. With `only`, nothing outside the function with that in its name is in
-    /// the profile.
+    /// Runs `program` and writes its profile to `file`. With `only`, nothing outside the function with that
+    /// in its name is in the profile.
     ///
     /// # Errors
     /// Where valgrind does not start or the program fails.

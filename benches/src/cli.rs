@@ -17,7 +17,8 @@ use crate::params::{DEFAULT_PORT, Test};
 
 /// Bandwidth and latency of RDMA over a user-space TCP, for people who know perftest.
 ///
-/// Either end may also be perftest's own tool with -R (ib_write_bw -R and its kin), or rping for `ping` and `pong`.
+/// Either end may also be perftest's own tool with -R (ib_write_bw -R and its kin), or rping for `ping` and
+/// `pong`.
 #[derive(Debug, Parser)]
 #[command(name = "iwperf", version, max_term_width = 100)]
 pub struct Cli {
@@ -56,8 +57,8 @@ pub enum Command {
 /// `iwperf server`.
 #[derive(Debug, clap::Args)]
 pub struct ServerArgs {
-    /// The test, for a client that is perftest's own: then give both ends the same options. An iwperf client says
-    /// what it wants by itself.
+    /// The test, for a client that is perftest's own: then give both ends the same options. An iwperf client
+    /// says what it wants by itself.
     #[arg(long, value_enum)]
     pub test: Option<Test>,
     /// Port to listen on.
@@ -103,8 +104,8 @@ pub struct LocalArgs {
     /// Frames that the wire loses, of a million (seeded: the same ones each time).
     #[arg(long, default_value_t = 0, value_name = "PPM")]
     pub drop_ppm: u32,
-    /// Run on so many CPUs, each with both ends of a wire of its own; the queue pairs are spread over them. A list (1,2,4) is a
-    /// run for each.
+    /// Run on so many CPUs, each with both ends of a wire of its own; the queue pairs are spread over them. A
+    /// list (1,2,4) is a run for each.
     #[arg(long, value_name = "N,..", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub cores: Vec<u32>,
     /// Write what passes the client's end of the wire to this file (pcapng).

@@ -1,4 +1,5 @@
-//! Who turns the engine: this thread, between looks at its queues, or a thread of the engine's own (`--events`).
+//! Who turns the engine: this thread, between looks at its queues, or a thread of the engine's own
+//! (`--events`).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,7 +13,8 @@ use crate::errors::Error;
 /// How eagerly this thread looks again when nothing happened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Manner {
-    /// Spins while a test runs; gives the core away now and then, every time where it is [shared](Driver::share_cpu).
+    /// Spins while a test runs; gives the core away now and then, every time where it is
+    /// [shared](Driver::share_cpu).
     Measuring,
     /// Yields, then sleeps: waiting for somebody who may never come.
     Waiting,

@@ -172,9 +172,9 @@ impl Endpoint {
         self.established(&request.id, request.remote).map(|_private_data| ())
     }
 
-    /// Connects a queue pair to `remote`; returns it with its identifier and the peer's private data. A refusal is
-    /// tried again, with a new queue pair: perftest's server listens anew for its data connections, and may not do
-    /// so yet.
+    /// Connects a queue pair to `remote`; returns it with its identifier and the peer's private data. A
+    /// refusal is tried again, with a new queue pair: perftest's server listens anew for its data
+    /// connections, and may not do so yet.
     ///
     /// # Errors
     /// [`Error::Connect`], [`Error::Rejected`], [`Error::Silent`].

@@ -198,7 +198,8 @@ fn serve(end: &mut End, unit: Unit) -> Result<Vec<Row>, Error> {
     Ok(rows)
 }
 
-/// Of two errors the cause: an end that was interrupted, or lost its peer, only shows that the other one ended.
+/// Of two errors the cause: an end that was interrupted, or lost its peer, only shows that the other one
+/// ended.
 fn first_cause<A, B>(ran: Result<A, Error>, served: Result<B, Error>) -> Result<(A, B), Error> {
     match (ran, served) {
         (Err(Error::Interrupted | Error::Disconnected { .. }), Err(error)) if !is_interrupted(&error) => {

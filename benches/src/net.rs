@@ -59,8 +59,8 @@ pub struct EndConfig<'a> {
 }
 
 impl<'a> EndConfig<'a> {
-    /// As the options say. To be called before EAL starts, which keeps this thread on one CPU: who may use only one
-    /// without having asked for it (`--cpu`) may share it with the other end.
+    /// As the options say. To be called before EAL starts, which keeps this thread on one CPU: who may use
+    /// only one without having asked for it (`--cpu`) may share it with the other end.
     pub fn new(args: &'a NetArgs, events: bool, crc: bool) -> Self {
         Self {
             ips: args.ips.clone(),

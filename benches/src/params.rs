@@ -139,15 +139,16 @@ impl Params {
         if self.test == Test::SendBw && self.validate {
             slots_for(self.stride(self.size), RX_DEPTH_SEND, self.qps)
         } else if self.iters > 0 {
-            // perftest's ends both do this: credits come in thirds of it, and without one the sender stops at it.
+            // perftest's ends both do this: credits come in thirds of it, and without one the sender stops at
+            // it.
             RX_DEPTH_SEND.min(self.iters)
         } else {
             RX_DEPTH_SEND
         }
     }
 
-    /// Messages of `size` bytes that have a place of their own in each half of a queue pair's buffer: 1 unless
-    /// validating, because only validation looks at each of them.
+    /// Messages of `size` bytes that have a place of their own in each half of a queue pair's buffer: 1
+    /// unless validating, because only validation looks at each of them.
     pub fn slots(&self, size: u32) -> u32 {
         if !self.validate || self.test.is_latency() {
             1
@@ -171,7 +172,8 @@ impl Params {
         most.max(CYCLE_BUFFER as usize).next_multiple_of(64)
     }
 
-    /// Buffers that the queue pairs use: each its own, unless that were too much. Validation needs them apart.
+    /// Buffers that the queue pairs use: each its own, unless that were too much. Validation needs them
+    /// apart.
     pub fn buffers(&self) -> u32 {
         if self.validate {
             return self.qps;

@@ -1,12 +1,12 @@
 //! The data path of a test: queue pairs, their memory, and what happens when something completes.
 //!
-//! Each queue pair has two halves of one region: the *local* half that its own requests use, and the *exposed* half
-//! that the peer writes to, reads from, or sends into. A small second region holds, per queue pair, the credit
-//! cell of Sends and the messages between two iwperfs ([`mark`]).
+//! Each queue pair has two halves of one region: the *local* half that its own requests use, and the
+//! *exposed* half that the peer writes to, reads from, or sends into. A small second region holds, per queue
+//! pair, the credit cell of Sends and the messages between two iwperfs ([`mark`]).
 //!
-//! Sends need credits, because iWARP ends a connection whose Send finds no receive. perftest on iWARP has them: the
-//! receiver now and then writes how many messages it has taken (32 bits, of the machine's order) to the address in
-//! the sender's [`Dest`].
+//! Sends need credits, because iWARP ends a connection whose Send finds no receive. perftest on iWARP has
+//! them: the receiver now and then writes how many messages it has taken (32 bits, of the machine's order) to
+//! the address in the sender's [`Dest`].
 
 mod layout;
 pub mod mark;

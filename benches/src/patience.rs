@@ -38,7 +38,8 @@ impl Patience {
         self.silence = None;
     }
 
-    /// To be called when nothing was done. Returns true now and then: time to look at what else costs something.
+    /// To be called when nothing was done. Returns true now and then: time to look at what else costs
+    /// something.
     ///
     /// # Errors
     /// [`Error::Silent`] when no TCP segment came for the time-out.

@@ -1,7 +1,8 @@
-//! `iwperf ping` and `iwperf pong`: what `rping` does, on its wire protocol, so that either end can be `rping`.
+//! `iwperf ping` and `iwperf pong`: what `rping` does, on its wire protocol, so that either end can be
+//! `rping`.
 //!
-//! A round: the client Sends where its source is; the server Reads it and Sends back; the client Sends where its sink
-//! is; the server Writes the data there and Sends back. Every Send is 16 bytes ([`wire::Advert`]).
+//! A round: the client Sends where its source is; the server Reads it and Sends back; the client Sends where
+//! its sink is; the server Writes the data there and Sends back. Every Send is 16 bytes ([`wire::Advert`]).
 
 pub mod client;
 mod link;

@@ -12,8 +12,8 @@
 //! | 8 | seed |
 //! | 8 | bytes or messages a second (see the flags), 0 for as fast as they go |
 //!
-//! The server's Reply carries the first six bytes; a rejection, `iwpf`, the format, 0xff and the reason in UTF-8.
-//! A Request on a data connection carries `iwpf`, the format, 0xfe and the queue pair's number (BE16).
+//! The server's Reply carries the first six bytes; a rejection, `iwpf`, the format, 0xff and the reason in
+//! UTF-8. A Request on a data connection carries `iwpf`, the format, 0xfe and the queue pair's number (BE16).
 
 use crate::params::{Params, Test};
 use crate::rate::Rate;

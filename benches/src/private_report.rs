@@ -1,7 +1,7 @@
 //! What two iwperfs tell each other after the test: the cost, and what validation found.
 //!
-//! One message each on the control connection, big-endian: `cost`, 4 reserved, busy cycles (8), cycles a second (8),
-//! bytes placed (8), messages checked (8), then the complaint in UTF-8, empty when there is none.
+//! One message each on the control connection, big-endian: `cost`, 4 reserved, busy cycles (8), cycles a
+//! second (8), bytes placed (8), messages checked (8), then the complaint in UTF-8, empty when there is none.
 
 use crate::endpoint::Endpoint;
 use crate::errors::Error;

@@ -1,7 +1,8 @@
 //! `--profile`: what an FPDU costs, by layer.
 //!
-//! The stamps are [`dp::profile`]'s; here they are started and stopped around a run, divided by the FPDUs that this
-//! end sent and received in it, and shown. Turns in which nothing was to be done are told, and not divided.
+//! The stamps are [`dp::profile`]'s; here they are started and stopped around a run, divided by the FPDUs
+//! that this end sent and received in it, and shown. Turns in which nothing was to be done are told, and not
+//! divided.
 
 use dp::profile::{self, Layer, Profile};
 use serde::Serialize;

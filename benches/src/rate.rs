@@ -1,8 +1,8 @@
 //! Load at a given rate: when each message is due, whatever became of those before it.
 //!
-//! The schedule is *open*: message *i* is due at its time even if the target stalls, and its latency counts from
-//! then. A closed loop sends nothing while it waits, so that a stall of any length is seen by one message only
-//! ("coordinated omission"); here it is seen by every message that was due meanwhile.
+//! The schedule is *open*: message *i* is due at its time even if the target stalls, and its latency counts
+//! from then. A closed loop sends nothing while it waits, so that a stall of any length is seen by one
+//! message only ("coordinated omission"); here it is seen by every message that was due meanwhile.
 
 /// What `--rate_limit` counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -124,7 +124,8 @@ mod tests {
             }
         }
 
-        // The messages that a stall kept waiting are charged with it: the first in full, each by one period less.
+        // The messages that a stall kept waiting are charged with it: the first in full, each by one period
+        // less.
         #[test]
         fn a_backlog_is_charged_to_those_that_waited(rate in 1_000.0..10_000_000f64, stall_us in 1_000..50_000u64) {
             let mut schedule = Schedule::new(0, HZ, rate, 1);

@@ -1,7 +1,7 @@
 //! `--report DIR`: the results as a page of plots.
 //!
-//! Which plots there are follows from what was measured: bandwidth and message rate over the message size when there
-//! were several, latency over it likewise, and each distribution of latencies that was recorded.
+//! Which plots there are follows from what was measured: bandwidth and message rate over the message size
+//! when there were several, latency over it likewise, and each distribution of latencies that was recorded.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;

@@ -30,8 +30,8 @@ pub struct Load {
     pub asked_messages_per_s: f64,
     /// Whether latencies end with word from the target (else: when TCP had taken the message).
     pub confirmed: bool,
-    /// Messages that were due when the time was over, but had no place to be posted. Their latencies are what they had
-    /// waited by then.
+    /// Messages that were due when the time was over, but had no place to be posted. Their latencies are what
+    /// they had waited by then.
     pub unsent: u64,
     /// Latencies, each from when the message was due.
     pub latency: LatencySummary,

@@ -1,5 +1,6 @@
-//! Two hosts on a wire in memory with a queue pair between them, in one thread, with fixed seeds and a time of their own: the
-//! same in every run. For what counts or times parts of the data path; comparisons have more queue pairs (`measure`).
+//! Two hosts on a wire in memory with a queue pair between them, in one thread, with fixed seeds and a time
+//! of their own: the same in every run. For what counts or times parts of the data path; comparisons have
+//! more queue pairs (`measure`).
 
 use dp::link::{self, LinkConfig};
 use iwarp::engine::{Engine, EngineConfig};

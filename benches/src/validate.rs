@@ -1,8 +1,8 @@
 //! Patterns that tell each message from every other, and the check at the target.
 //!
-//! Every message has a key made of the seed, the direction, the queue pair, its size and its number. Its bytes are
-//! a keyed sequence of 64-bit words, so a byte that is flipped, lost, doubled, or placed where another message
-//! belongs is seen. Between messages lie guards that must stay [`GUARD`].
+//! Every message has a key made of the seed, the direction, the queue pair, its size and its number. Its
+//! bytes are a keyed sequence of 64-bit words, so a byte that is flipped, lost, doubled, or placed where
+//! another message belongs is seen. Between messages lie guards that must stay [`GUARD`].
 
 /// What memory holds where nothing may be placed, and before something is.
 pub const GUARD: u8 = 0xa5;

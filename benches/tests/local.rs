@@ -156,7 +156,8 @@ fn a_profile_has_the_layers_of_both_ends_and_adds_up() {
             here["fpdus"].as_u64().unwrap() >= 400
                 && here["stamps"]["cycles_per_scope"].as_f64().unwrap() > 0.0
         );
-        // Nothing comes back to the source of Writes but acknowledgements and one short Send; all of a Read does.
+        // Nothing comes back to the source of Writes but acknowledgements and one short Send; all of a Read
+        // does.
         if test == "write-bw" || test == "read-bw" {
             let few = cycles(here, "placement") < cycles(here, "fetch + CRC");
             assert_eq!(few, test == "write-bw", "{test}: {here}");

@@ -103,7 +103,8 @@ fn load(params: &Params, stall: Duration) -> (Row, Load) {
 fn a_stall_is_charged_to_every_message_that_was_due_meanwhile() {
     assert_eq!(params(Test::WriteBw, "").rate, Some(Rate::Messages(RATE)));
     for test in [Test::WriteBw, Test::ReadBw, Test::SendBw] {
-        // A tenth of the messages is due during the stall, and waits 50 ms on average. Few of them can be posted.
+        // A tenth of the messages is due during the stall, and waits 50 ms on average. Few of them can be
+        // posted.
         let (row, load) = load(&params(test, "-n 10000 -t 16"), Duration::from_millis(100));
         let l = &load.latency;
         assert_eq!((row.messages, l.iterations, load.confirmed), (10_000, 10_000, true), "{test:?}");

@@ -1,7 +1,9 @@
-//! Completes checksums that an offload left to the device (RFC 1071, RFC 9293 section 3.1, RFC 8200 section 8.1).
+//! Completes checksums that an offload left to the device (RFC 1071, RFC 9293 section 3.1, RFC 8200 section
+//! 8.1).
 //!
-//! For the places that need whole frames: a capture, the slow path, a link that damages a frame. It is no parser for
-//! the data path, and knows just enough of Ethernet, VLAN tags and IP to find a TCP or UDP checksum field.
+//! For the places that need whole frames: a capture, the slow path, a link that damages a frame. It is no
+//! parser for the data path, and knows just enough of Ethernet, VLAN tags and IP to find a TCP or UDP
+//! checksum field.
 
 #[cfg(test)]
 mod tests;
@@ -16,12 +18,12 @@ const ETHERTYPE_SERVICE_VLAN: u16 = 0x88a8;
 const PROTOCOL_TCP: u8 = 6;
 const PROTOCOL_UDP: u8 = 17;
 
-/// IPv6 extension headers that may stand in front of a whole TCP segment, all with their length in 8-byte units
-/// in the second byte (RFC 8200 sections 4.3, 4.4, 4.6).
+/// IPv6 extension headers that may stand in front of a whole TCP segment, all with their length in 8-byte
+/// units in the second byte (RFC 8200 sections 4.3, 4.4, 4.6).
 const IPV6_EXTENSIONS: [u8; 3] = [0, 43, 60];
 
-/// Fills in the TCP or UDP checksum of an Ethernet `frame`, whatever its field holds now. Returns whether it did:
-/// `false` for anything else, for a fragment, and for a frame that ends before its headers say.
+/// Fills in the TCP or UDP checksum of an Ethernet `frame`, whatever its field holds now. Returns whether it
+/// did: `false` for anything else, for a fragment, and for a frame that ends before its headers say.
 ///
 /// ```
 /// let mut arp = [0_u8; 60];
@@ -103,8 +105,8 @@ fn ipv4_transport(packet: &mut [u8]) -> Option<(u64, &mut [u8], u8)> {
     Some((addresses, packet.get_mut(header_bytes..total_bytes)?, protocol))
 }
 
-/// As [`ipv4_transport`]. Of a routing header with segments left the checksum would need the final destination: such
-/// a packet is not for us, and left alone.
+/// As [`ipv4_transport`]. Of a routing header with segments left the checksum would need the final
+/// destination: such a packet is not for us, and left alone.
 fn ipv6_transport(packet: &mut [u8]) -> Option<(u64, &mut [u8], u8)> {
     if *packet.first()? >> 4 != 6 || packet.len() < 40 {
         return None;

@@ -1,7 +1,7 @@
 //! Time for those outside the sans-I/O core: the TSC, calibrated once.
 //!
-//! Protocol code never calls this; it is handed the time. Where there is no cycle counter that runs at one rate
-//! (other processors, or an x86 that says its TSC may stop), the system's monotonic clock stands in.
+//! Protocol code never calls this; it is handed the time. Where there is no cycle counter that runs at one
+//! rate (other processors, or an x86 that says its TSC may stop), the system's monotonic clock stands in.
 
 #[cfg(test)]
 mod tests;
@@ -97,8 +97,8 @@ mod counter {
     use core::arch::x86_64::{__cpuid, _rdtsc};
     use std::sync::OnceLock;
 
-    /// Whether the TSC runs at one rate and never stops: by CPUID (AMD64 manual volume 3, 8000_0007h EDX bit 8),
-    /// or because the kernel, which may know better under a hypervisor, keeps its own time by it.
+    /// Whether the TSC runs at one rate and never stops: by CPUID (AMD64 manual volume 3, 8000_0007h EDX bit
+    /// 8), or because the kernel, which may know better under a hypervisor, keeps its own time by it.
     #[inline]
     pub(super) fn is_steady() -> bool {
         static STEADY: OnceLock<bool> = OnceLock::new();

@@ -1,9 +1,9 @@
 //! A wire in memory: two ports joined by rings, with a seeded plan of what goes wrong on the way.
 //!
-//! Frames that the plan leaves alone are moved, not copied: the receiver gets the sender's own buffer, and where the
-//! sender kept a view of it, the bytes are read-only for both. Frames that the plan duplicates or corrupts are
-//! copied first. The same seed, frames and times give the same result; which frame has which fate depends on
-//! nothing but the seed and its ordinal in its direction.
+//! Frames that the plan leaves alone are moved, not copied: the receiver gets the sender's own buffer, and
+//! where the sender kept a view of it, the bytes are read-only for both. Frames that the plan duplicates or
+//! corrupts are copied first. The same seed, frames and times give the same result; which frame has which
+//! fate depends on nothing but the seed and its ordinal in its direction.
 //!
 //! A plan without delay and reordering needs no common clock at both ends; one with either does.
 
@@ -39,7 +39,8 @@ pub struct LinkPlan {
     pub drop_exactly: Vec<u64>,
 }
 
-/// What a link does with large TCP frames that are to be cut at [`TxOffload::tso_segment_bytes`](crate::TxOffload).
+/// What a link does with large TCP frames that are to be cut at
+/// [`TxOffload::tso_segment_bytes`](crate::TxOffload).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LinkTso {
     /// Its ports take none.
@@ -69,15 +70,15 @@ pub struct LinkConfig {
     /// From the second port to the first.
     pub b_to_a: LinkPlan,
     /// Whether the ports leave TCP checksums out, as virtio does: a frame sent with
-    /// [`TxOffload::tcp_checksum`](crate::TxOffload) arrives as [`Checksum::Partial`](crate::Checksum). Without it
-    /// every frame arrives as [`Checksum::Unknown`](crate::Checksum).
+    /// [`TxOffload::tcp_checksum`](crate::TxOffload) arrives as [`Checksum::Partial`](crate::Checksum).
+    /// Without it every frame arrives as [`Checksum::Unknown`](crate::Checksum).
     pub checksum_offload: bool,
     /// What becomes of large frames. Needs `checksum_offload`.
     pub tso: LinkTso,
     /// Which of them the ports take; others are dropped, as a driver does.
     pub tso_limits: TsoLimits,
-    /// What the ports say they are ([`Port::is_point_to_point`]); not by default, so that connections outlive a
-    /// cable that is pulled for a while.
+    /// What the ports say they are ([`Port::is_point_to_point`]); not by default, so that connections outlive
+    /// a cable that is pulled for a while.
     pub point_to_point: bool,
 }
 
@@ -123,8 +124,9 @@ pub fn pair(config: &LinkConfig) -> (Box<dyn Port>, Box<dyn Port>) {
     (a, b)
 }
 
-/// As [`pair`], over existing pools, the first port's first. A caller that makes many links of one configuration, one after
-/// the other, keeps the buffers. Buffers that one link did not give back are missing in the next.
+/// As [`pair`], over existing pools, the first port's first. A caller that makes many links of one
+/// configuration, one after the other, keeps the buffers. Buffers that one link did not give back are missing
+/// in the next.
 pub fn pair_over(config: &LinkConfig, pools: &[Mempool; 2]) -> (Box<dyn Port>, Box<dyn Port>) {
     let (a, b, _control) = controlled(config, pools);
     (a, b)

@@ -1,7 +1,8 @@
 //! Pools of packet buffers: fixed in number and size, shared by threads.
 //!
-//! A pool is named by a [`Mempool`], whichever backend holds the memory: the heap (`mempool/heap.rs`) or a DPDK
-//! mempool (`mempool/dpdk.rs`). A pool may be dropped while buffers are still out: its memory stays until they are back.
+//! A pool is named by a [`Mempool`], whichever backend holds the memory: the heap (`mempool/heap.rs`) or a
+//! DPDK mempool (`mempool/dpdk.rs`). A pool may be dropped while buffers are still out: its memory stays
+//! until they are back.
 
 #[cfg(dpdk)]
 pub(crate) mod dpdk;
@@ -31,11 +32,12 @@ pub(crate) enum Backend {
 }
 
 impl Mempool {
-    /// A pool of `count` buffers with `data_bytes` each (behind [`HEADROOM`](crate::mbuf::HEADROOM) bytes), on
-    /// the heap. No DPDK needed.
+    /// A pool of `count` buffers with `data_bytes` each (behind [`HEADROOM`](crate::mbuf::HEADROOM) bytes),
+    /// on the heap. No DPDK needed.
     ///
-    /// All memory is taken here; allocation later only moves what is there. Beside the buffers there are `count`
-    /// descriptors more, for [`Mbuf::share`] and [`Mbuf::external`]: on average every buffer can be seen twice.
+    /// All memory is taken here; allocation later only moves what is there. Beside the buffers there are
+    /// `count` descriptors more, for [`Mbuf::share`] and [`Mbuf::external`]: on average every buffer can be
+    /// seen twice.
     ///
     /// # Panics
     /// When `count` is 0, or no memory of that size can be had.
@@ -89,8 +91,8 @@ impl Mempool {
         }
     }
 
-    /// How often a buffer ([`Mempool::alloc`]) or a descriptor ([`Mbuf::share`], [`Mbuf::external`]) was asked for
-    /// and none was left.
+    /// How often a buffer ([`Mempool::alloc`]) or a descriptor ([`Mbuf::share`], [`Mbuf::external`]) was
+    /// asked for and none was left.
     pub fn exhausted(&self) -> u64 {
         match &self.backend {
             Backend::Heap(pool) => pool.exhausted(),

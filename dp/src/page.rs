@@ -6,8 +6,8 @@ use std::ops::Range;
 use crate::Mbuf;
 use crate::mbuf::Raw;
 
-/// One packet buffer that only its owner fills, from the front, and of whose filled bytes there may be any number of
-/// [`view`](Self::view)s. So one buffer serves many small pieces, or many that leave together.
+/// One packet buffer that only its owner fills, from the front, and of whose filled bytes there may be any
+/// number of [`view`](Self::view)s. So one buffer serves many small pieces, or many that leave together.
 ///
 /// ```
 /// # use dp::{Mempool, Page};
@@ -26,8 +26,8 @@ pub struct Page {
 }
 
 impl Page {
-    /// A page of a fresh `buffer`: its data, if it has any, count as filled. Gives it back if that is a chain, or has bytes
-    /// that somebody else sees.
+    /// A page of a fresh `buffer`: its data, if it has any, count as filled. Gives it back if that is a
+    /// chain, or has bytes that somebody else sees.
     ///
     /// # Errors
     /// As said.
@@ -47,12 +47,13 @@ impl Page {
         }
     }
 
-    /// The rest of the buffer, for writing (old contents). What is written there is seen by nobody before it is
-    /// [`fill`](Self::fill)ed.
+    /// The rest of the buffer, for writing (old contents). What is written there is seen by nobody before it
+    /// is [`fill`](Self::fill)ed.
     pub fn room(&mut self) -> &mut [u8] {
-        // SAFETY: the page is the first owner of the storage, made of a buffer without another; every other view was made by
-        // `view`, of filled bytes, and cannot grow while the page is there (a view grows only if it is alone). So nobody else
-        // shows the bytes behind the filled ones, and `&mut self` keeps the page itself from doing it.
+        // SAFETY: the page is the first owner of the storage, made of a buffer without another; every other
+        // view was made by `view`, of filled bytes, and cannot grow while the page is there (a view grows
+        // only if it is alone). So nobody else shows the bytes behind the filled ones, and `&mut self` keeps
+        // the page itself from doing it.
         unsafe {
             match &mut self.raw {
                 Raw::Heap(chain) => chain.room(),
@@ -84,7 +85,8 @@ impl Page {
         }
     }
 
-    /// A view of filled bytes, which lives as long as it likes; `None` when a pool has no descriptor left for it.
+    /// A view of filled bytes, which lives as long as it likes; `None` when a pool has no descriptor left for
+    /// it.
     ///
     /// # Panics
     /// When `bytes` are not all filled.

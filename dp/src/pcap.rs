@@ -1,8 +1,8 @@
 //! A capture of everything that passes a port, for Wireshark: pcapng, both directions.
 //!
-//! [`Tap`] stands in front of any port and is a port itself. A frame whose checksum is left to the device, or was
-//! left to ours by a virtual peer, is written with the checksum filled in; the frame itself passes untouched.
-//! Trouble with the file ends the capture, not the traffic, and is told by [`CaptureStatus`].
+//! [`Tap`] stands in front of any port and is a port itself. A frame whose checksum is left to the device, or
+//! was left to ours by a virtual peer, is written with the checksum filled in; the frame itself passes
+//! untouched. Trouble with the file ends the capture, not the traffic, and is told by [`CaptureStatus`].
 
 mod block;
 #[cfg(test)]
@@ -43,8 +43,8 @@ impl Tap {
         Self::new(port, Box::new(File::create(path)?), None)
     }
 
-    /// Captures `port` into `writer`. The time of a frame is `epoch_us` plus the `now_us` that the port was called
-    /// with; without `epoch_us` it is chosen so that the first frame has the wall clock's time.
+    /// Captures `port` into `writer`. The time of a frame is `epoch_us` plus the `now_us` that the port was
+    /// called with; without `epoch_us` it is chosen so that the first frame has the wall clock's time.
     ///
     /// # Errors
     /// When the header cannot be written.
@@ -109,7 +109,8 @@ impl Port for Tap {
     }
 
     fn tx_burst(&mut self, now_us: u64, frames: &mut Burst) -> usize {
-        // What the port takes is gone afterwards, and what it leaves comes again: encode all, write what it took.
+        // What the port takes is gone afterwards, and what it leaves comes again: encode all, write what it
+        // took.
         if self.port.link_state() == LinkState::Up {
             for frame in frames.iter() {
                 self.capture.encode(now_us, Direction::Outbound, frame);

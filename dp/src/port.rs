@@ -103,23 +103,23 @@ pub trait Port: Send {
         None
     }
 
-    /// Whether TCP frames that are to be cut may be given to it now although it cuts none ([`Offloads::TX_TSO`]): its peer,
-    /// the other side of a vhost-user socket, has said that it takes them as they are. Changes at most when the link
-    /// comes.
+    /// Whether TCP frames that are to be cut may be given to it now although it cuts none
+    /// ([`Offloads::TX_TSO`]): its peer, the other side of a vhost-user socket, has said that it takes them
+    /// as they are. Changes at most when the link comes.
     fn passes_large_frames(&self) -> bool {
         false
     }
 
-    /// Whether there is nobody but one peer behind the port, so that without a link nobody is left to talk to: a vhost-user
-    /// socket, whose peer is gone with what it knew when the link goes.
+    /// Whether there is nobody but one peer behind the port, so that without a link nobody is left to talk
+    /// to: a vhost-user socket, whose peer is gone with what it knew when the link goes.
     fn is_point_to_point(&self) -> bool {
         false
     }
 
     /// Moves received frames into the free places of `frames`; returns how many.
     ///
-    /// Not always as many as wait: a device takes superframes by few, so that their bytes stay in a core's cache.
-    /// `now_us` is the caller's clock: a simulated link delivers what is due, a device ignores it.
+    /// Not always as many as wait: a device takes superframes by few, so that their bytes stay in a core's
+    /// cache. `now_us` is the caller's clock: a simulated link delivers what is due, a device ignores it.
     fn rx_burst(&mut self, now_us: u64, frames: &mut Burst) -> usize;
 
     /// Sends from the front of `frames` and removes what was taken; the rest (a full ring) stays for the

@@ -4,7 +4,8 @@
 #[cfg(target_arch = "x86_64")]
 const LINE: usize = 64;
 
-/// Has the lines of `value` fetched while its thread goes on. For what is known to be used soon, and was not lately.
+/// Has the lines of `value` fetched while its thread goes on. For what is known to be used soon, and was not
+/// lately.
 #[inline]
 pub fn prefetch<T>(value: &T) {
     #[cfg(target_arch = "x86_64")]

@@ -1,11 +1,12 @@
 //! Where a thread's cycles go, by layer: the stamps behind `iwperf --profile`.
 //!
-//! Code of a layer runs in a [`scope`] of it. Scopes nest, and a layer has what no inner one takes from it: the
-//! figures are exclusive and add up to the time between [`start`] and [`stop`]. The protocol crates read no clock;
-//! they name the layer, and this crate, which owns the clock, stamps.
+//! Code of a layer runs in a [`scope`] of it. Scopes nest, and a layer has what no inner one takes from it:
+//! the figures are exclusive and add up to the time between [`start`] and [`stop`]. The protocol crates read
+//! no clock; they name the layer, and this crate, which owns the clock, stamps.
 //!
-//! Without the feature `profile` a scope is nothing: a type without size or destructor, so that the code around it is
-//! the same as without. With the feature, a thread that has not started counting pays a test of one flag.
+//! Without the feature `profile` a scope is nothing: a type without size or destructor, so that the code
+//! around it is the same as without. With the feature, a thread that has not started counting pays a test of
+//! one flag.
 
 #[cfg(not(feature = "profile"))]
 mod off;
@@ -158,15 +159,16 @@ pub fn stop() -> Profile {
     stamps::stop()
 }
 
-/// Between two turns of a loop, outside of all scopes: with `idle`, all since the last mark (or the start) counts as
-/// [`Layer::Idle`], whichever layer looked for work in vain.
+/// Between two turns of a loop, outside of all scopes: with `idle`, all since the last mark (or the start)
+/// counts as [`Layer::Idle`], whichever layer looked for work in vain.
 #[inline(always)]
 pub fn mark(idle: bool) {
     stamps::mark(idle);
 }
 
-/// What a scope itself costs, cycles: the stamps are part of the figures, about half of it in the scope's layer
-/// and half in the one around. Measured over scopes with nothing in them; ends counting in the calling thread.
+/// What a scope itself costs, cycles: the stamps are part of the figures, about half of it in the scope's
+/// layer and half in the one around. Measured over scopes with nothing in them; ends counting in the calling
+/// thread.
 pub fn scope_cycles() -> f64 {
     const SCOPES: u32 = 100_000;
     start();

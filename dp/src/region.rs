@@ -1,6 +1,8 @@
-//! Page-aligned zeroed memory for registered buffers: hugepages where there are any, ordinary pages where not.
+//! Page-aligned zeroed memory for registered buffers: hugepages where there are any, ordinary pages where
+//! not.
 //!
-//! A region is an address and a length, never a slice: a peer may write the bytes while the application looks.
+//! A region is an address and a length, never a slice: a peer may write the bytes while the application
+//! looks.
 
 #[cfg(test)]
 mod tests;
@@ -24,8 +26,8 @@ pub struct Region {
     huge: bool,
 }
 
-// SAFETY: a region owns its mapping and shows only its address; whoever reads or writes through it answers for
-// that, on any thread.
+// SAFETY: a region owns its mapping and shows only its address; whoever reads or writes through it answers
+// for that, on any thread.
 unsafe impl Send for Region {}
 // SAFETY: as above; `&Region` gives access to no byte.
 unsafe impl Sync for Region {}

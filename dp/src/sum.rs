@@ -1,7 +1,7 @@
 //! The Internet checksum's sum (RFC 1071) of bytes in one piece: alone, or in the same pass that copies them.
 //!
-//! 32-bit words go into 64-bit accumulators, in vectors as wide as the CPU has them, which is found out when it runs. What is
-//! summed where, and how sums of pieces add up, is the caller's.
+//! 32-bit words go into 64-bit accumulators, in vectors as wide as the CPU has them, which is found out when
+//! it runs. What is summed where, and how sums of pieces add up, is the caller's.
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;
@@ -14,8 +14,8 @@ const BLOCK: usize = 64;
 /// From this length on it pays to ask what the CPU has.
 const LONG: usize = 2 * BLOCK;
 
-/// The sum of `bytes` as 16-bit words in memory order, an odd last one padded with zero; to be folded. Below 2^48 for what
-/// fits a frame.
+/// The sum of `bytes` as 16-bit words in memory order, an odd last one padded with zero; to be folded. Below
+/// 2^48 for what fits a frame.
 ///
 /// ```
 /// let folded = |sum: u64| (sum % 0xffff) as u16;
@@ -64,7 +64,8 @@ impl Way {
     fn of(self, bytes: &[u8]) -> u64 {
         match self {
             #[cfg(target_arch = "x86_64")]
-            // SAFETY: `best`, which alone makes this value outside tests, found that the CPU has it; tests ask as well.
+            // SAFETY: `best`, which alone makes this value outside tests, found that the CPU has it; tests
+            // ask as well.
             Self::Avx512 => unsafe { avx512::of(bytes) },
             #[cfg(target_arch = "x86_64")]
             // SAFETY: as above.

@@ -1,5 +1,5 @@
-//! Cuts a large TCP frame as a device with TSO does ([`TxOffload::tso_segment_bytes`](crate::TxOffload)): for links and test ports
-//! that have to send what a wire would carry.
+//! Cuts a large TCP frame as a device with TSO does ([`TxOffload::tso_segment_bytes`](crate::TxOffload)): for
+//! links and test ports that have to send what a wire would carry.
 
 use crate::mbuf::MAX_SEGMENTS;
 use crate::{Checksum, Mbuf, Mempool, TxOffload, checksum};
@@ -23,8 +23,8 @@ impl Mss {
     }
 }
 
-/// What a port that cuts large TCP frames ([`Offloads::TX_TSO`](crate::Offloads::TX_TSO)) takes. It drops others, each time
-/// they are sent.
+/// What a port that cuts large TCP frames ([`Offloads::TX_TSO`](crate::Offloads::TX_TSO)) takes. It drops
+/// others, each time they are sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TsoLimits {
     /// Buffers of a frame that is to be cut, the one of the headers included; at least 2.
@@ -78,9 +78,10 @@ pub fn pieces(frame: &Mbuf) -> usize {
     }
 }
 
-/// Hands the pieces of `frame` to `take`, oldest first, each in a fresh buffer of `pool`: headers as in front of all of it,
-/// but lengths, sequence number and identification of its own, FIN and PSH on the last alone, CWR on the first alone, all
-/// checksums filled in. `None` for a piece that `pool` has no buffer for. A frame that asks for no cut is one piece.
+/// Hands the pieces of `frame` to `take`, oldest first, each in a fresh buffer of `pool`: headers as in front
+/// of all of it, but lengths, sequence number and identification of its own, FIN and PSH on the last alone,
+/// CWR on the first alone, all checksums filled in. `None` for a piece that `pool` has no buffer for. A frame
+/// that asks for no cut is one piece.
 ///
 /// ```
 /// # use dp::{Mempool, TxOffload, tso};
@@ -88,7 +89,8 @@ pub fn pieces(frame: &Mbuf) -> usize {
 /// let mut frame = pool.alloc().unwrap();
 /// frame.append(54 + 3000 / 2).unwrap().fill(0);
 /// frame.set_tx_offload(TxOffload {
-///     tcp_checksum: true, tso_segment_bytes: 1000, l2_bytes: 14, l3_bytes: 20, l4_bytes: 20, ..Default::default()
+///     tcp_checksum: true, tso_segment_bytes: 1000,
+///     l2_bytes: 14, l3_bytes: 20, l4_bytes: 20, ..Default::default()
 /// });
 /// let mut bytes = Vec::new();
 /// tso::cut(&frame, &pool, |piece| bytes.push(piece.unwrap().len()));

@@ -71,7 +71,8 @@ fn frames_of_all_lengths_come_back_intact() {
     assert_eq!(support::flat(&received[0]), sent);
     received.clear();
 
-    // A checksum left to the port arrives partial, on both sides; the second frame is sent back as a shared view.
+    // A checksum left to the port arrives partial, on both sides; the second frame is sent back as a shared
+    // view.
     assert!(offloads.contains(Offloads::TX_TCP_CHECKSUM | Offloads::RX_TCP_CHECKSUM), "{offloads:?}");
     for bytes in [100, 1514, 100, 1514] {
         let tcp = support::tcp_frame(bytes);
@@ -124,7 +125,8 @@ fn second_process_echoes() {
     support::echo(&mut *port);
 }
 
-/// virtio counts its header to a received frame: a buffer that holds the frame alone is too small where none is chained.
+/// virtio counts its header to a received frame: a buffer that holds the frame alone is too small where none
+/// is chained.
 #[test]
 fn a_virtio_device_opens_with_frames_of_9000_bytes_in_one_buffer_each() {
     let scratch = Scratch::new("vhost-jumbo");

@@ -1,5 +1,5 @@
-//! An echo over Sends: the client says in its private data how long its messages will be, the server posts receives
-//! for them and sends back what it gets.
+//! An echo over Sends: the client says in its private data how long its messages will be, the server posts
+//! receives for them and sends back what it gets.
 //!
 //! `cargo run -p iwarp --no-default-features --example echo`
 

@@ -65,8 +65,8 @@ fn event(channel: &EventChannel) -> Result<CmEvent, Box<dyn Error>> {
     Ok(channel.wait(PATIENCE)?.ok_or("no event in time")?)
 }
 
-/// The next completion: polled, and waited for where there is none. Arming comes before the last look, so that none
-/// is overlooked.
+/// The next completion: polled, and waited for where there is none. Arming comes before the last look, so
+/// that none is overlooked.
 fn completion(cq: &CompletionQueue, channel: &CompletionChannel) -> Result<WorkCompletion, Box<dyn Error>> {
     loop {
         if let Some(wc) = cq.poll_one() {

@@ -1,5 +1,5 @@
-//! A ticket counter: two clients draw numbers from one word of the server's memory, and none is drawn twice. Then one
-//! says by Immediate Data that it is done. The server's program only waits for that.
+//! A ticket counter: two clients draw numbers from one word of the server's memory, and none is drawn twice.
+//! Then one says by Immediate Data that it is done. The server's program only waits for that.
 //!
 //! `cargo run -p iwarp --no-default-features --example tickets`
 

@@ -1,13 +1,13 @@
 //! iWARP: RDMA over TCP, in user space.
 //!
-//! This crate speaks MPA, DDP and RDMAP (RFC 5044, 6581, 5041, 5040, 7306) on a TCP of its own ([`tcp_lite`]), polled
-//! straight off the queues of a port ([`dp`]). What users hold are the objects of libibverbs and librdmacm, in
-//! [`verbs`]; what moves their data is an [`engine::Engine`].
+//! This crate speaks MPA, DDP and RDMAP (RFC 5044, 6581, 5041, 5040, 7306) on a TCP of its own
+//! ([`tcp_lite`]), polled straight off the queues of a port ([`dp`]). What users hold are the objects of
+//! libibverbs and librdmacm, in [`verbs`]; what moves their data is an [`engine::Engine`].
 //!
 //! # A Write and a Read, step by step
 //!
-//! Everything a user must understand is in this program (`examples/write_read.rs`, here in short). Two hosts are
-//! joined by a wire in memory; on a real port only the first lines differ.
+//! Everything a user must understand is in this program (`examples/write_read.rs`, here in short). Two hosts
+//! are joined by a wire in memory; on a real port only the first lines differ.
 //!
 //! ```
 //! # use std::time::Duration;
@@ -51,7 +51,8 @@
 //!     match channel_a.poll().map(|event| event.kind) {
 //!         Some(CmEventKind::Established { private_data, .. }) => {
 //!             let (addr, rkey) = private_data.split_at(8);
-//!             let (addr, rkey) = (u64::from_be_bytes(addr.try_into()?), u32::from_be_bytes(rkey.try_into()?));
+//!             let addr = u64::from_be_bytes(addr.try_into()?);
+//!             let rkey = u32::from_be_bytes(rkey.try_into()?);
 //!             remote = Some(RemoteAddr { addr, rkey });
 //!         }
 //!         Some(other) => return Err(format!("{other:?}").into()),
@@ -82,29 +83,32 @@
 //!
 //! # What to know
 //!
-//! * **Somebody has to poll.** [`Engine::poll`](engine::Engine::poll) receives, acknowledges, retransmits and sends.
-//!   A program that stops polling is a peer that fell silent. [`Engine::spawn`](engine::Engine::spawn) gives the job to
-//!   a thread that backs off when idle.
-//! * **A completed Write says that TCP has it**, not that it arrived. A Read behind it (or a Send that the peer answers)
-//!   does: requests take effect in order. A completed Read has its bytes in local memory.
-//! * **A Send needs a posted receive** that is long enough: iWARP has no "receiver not ready". Without one the
-//!   connection ends. Post receives before connecting.
-//! * **Atomics** ([`SendOp::Atomic`](verbs::SendOp::Atomic)) add to, compare and swap an aligned 64-bit word of the peer's, atomically
-//!   for all queue pairs of its process; mix them with no other access to the same word. `examples/tickets.rs` has one.
-//! * **Immediate Data** ([`SendOp::Immediate`](verbs::SendOp::Immediate), or behind a Write) brings eight bytes into a receive of
-//!   the peer's: its buffer needs room for them.
-//! * **Not every peer knows these two** (RFC 7306 section 1.1), and the wire negotiates nothing. Agree on them as your
-//!   protocol likes, in the private data of connect and accept for one. Or try: adding 0 changes nothing. A peer without
-//!   them ends the connection with layer 0, type 2, code 6, an unexpected opcode. Here they are understood unless
-//!   [`QpInit::extensions`](verbs::QpInit::extensions) leaves them out, and never sent unless posted.
-//! * **An error ends the connection.** The peer is told by a Terminate; both applications find layer, type and code in
-//!   [`QueuePair::error`](verbs::QueuePair::error) and the [`Disconnected`](verbs::CmEventKind::Disconnected) event. What
-//!   was posted completes as flushed.
-//! * **A responder speaks second** (RFC 5044 section 7.1.2): unless the initiator asked for peer-to-peer setup (the
-//!   default here), what a responder posts is held until the initiator's first message. `Established::ready` says so.
-//! * **Registered memory is the peer's to change** as long as it is registered with remote rights: it is read and written
-//!   by copies, never through references. A Write's bytes become visible by increasing address, so its last byte may
-//!   be polled ([`MemoryRegion::load_u8`](verbs::MemoryRegion::load_u8)); not so where
+//! * **Somebody has to poll.** [`Engine::poll`](engine::Engine::poll) receives, acknowledges, retransmits and
+//!   sends. A program that stops polling is a peer that fell silent. [`Engine::spawn`](engine::Engine::spawn)
+//!   gives the job to a thread that backs off when idle.
+//! * **A completed Write says that TCP has it**, not that it arrived. A Read behind it (or a Send that the
+//!   peer answers) does: requests take effect in order. A completed Read has its bytes in local memory.
+//! * **A Send needs a posted receive** that is long enough: iWARP has no "receiver not ready". Without one
+//!   the connection ends. Post receives before connecting.
+//! * **Atomics** ([`SendOp::Atomic`](verbs::SendOp::Atomic)) add to, compare and swap an aligned 64-bit word
+//!   of the peer's, atomically for all queue pairs of its process; mix them with no other access to the same
+//!   word. `examples/tickets.rs` has one.
+//! * **Immediate Data** ([`SendOp::Immediate`](verbs::SendOp::Immediate), or behind a Write) brings eight
+//!   bytes into a receive of the peer's: its buffer needs room for them.
+//! * **Not every peer knows these two** (RFC 7306 section 1.1), and the wire negotiates nothing. Agree on
+//!   them as your protocol likes, in the private data of connect and accept for one. Or try: adding 0 changes
+//!   nothing. A peer without them ends the connection with layer 0, type 2, code 6, an unexpected opcode.
+//!   Here they are understood unless [`QpInit::extensions`](verbs::QpInit::extensions) leaves them out, and
+//!   never sent unless posted.
+//! * **An error ends the connection.** The peer is told by a Terminate; both applications find layer, type
+//!   and code in [`QueuePair::error`](verbs::QueuePair::error) and the
+//!   [`Disconnected`](verbs::CmEventKind::Disconnected) event. What was posted completes as flushed.
+//! * **A responder speaks second** (RFC 5044 section 7.1.2): unless the initiator asked for peer-to-peer
+//!   setup (the default here), what a responder posts is held until the initiator's first message.
+//!   `Established::ready` says so.
+//! * **Registered memory is the peer's to change** as long as it is registered with remote rights: it is read
+//!   and written by copies, never through references. A Write's bytes become visible by increasing address,
+//!   so its last byte may be polled ([`MemoryRegion::load_u8`](verbs::MemoryRegion::load_u8)); not so where
 //!   [`ConnParam::markers`](verbs::ConnParam::markers) lets payload be placed out of order.
 //!
 //! # Layers

@@ -1,5 +1,5 @@
-//! What a data sink places and delivers, and how it refuses (RFC 5041 sections 1.2, 4, 5.4, 7), by the engine: segments of
-//! the test's own come in, completions and memory are looked at.
+//! What a data sink places and delivers, and how it refuses (RFC 5041 sections 1.2, 4, 5.4, 7), by the
+//! engine: segments of the test's own come in, completions and memory are looked at.
 
 mod common;
 
@@ -21,8 +21,8 @@ fn received(peer: &mut Accepted) -> Vec<(u64, WcStatus, u32)> {
     all.iter().map(|wc| (wc.wr_id, wc.status, wc.byte_len)).collect()
 }
 
-// Proves DDP-001, DDP-006, DDP-008, DDP-009, DDP-047, DDP-048, DDP-109, DDP-119 to DDP-121, DDP-139: Writes take no buffer,
-// Sends the oldest, whole and partly filled; a Write of no bytes may name anything.
+// Proves DDP-001, DDP-006, DDP-008, DDP-009, DDP-047, DDP-048, DDP-109, DDP-119 to DDP-121, DDP-139: Writes
+// take no buffer, Sends the oldest, whole and partly filled; a Write of no bytes may name anything.
 #[test]
 fn both_models_on_one_stream() {
     let mut peer = Accepted::ready();
@@ -47,8 +47,8 @@ fn both_models_on_one_stream() {
     assert_eq!(peer.memory(4999, 18), [&[0xEE], &data[..16], &[0xEE]].concat());
 }
 
-// Proves DDP-010, DDP-067, DDP-100, DDP-101, DDP-166, DDP-168: one STag for a hundred messages, here and there and
-// again; one buffer for one.
+// Proves DDP-010, DDP-067, DDP-100, DDP-101, DDP-166, DDP-168: one STag for a hundred messages, here and
+// there and again; one buffer for one.
 #[test]
 fn an_stag_serves_many_messages_and_a_buffer_one() {
     let mut peer = Accepted::ready();
@@ -66,8 +66,8 @@ fn an_stag_serves_many_messages_and_a_buffer_one() {
     assert_eq!(peer.raw.engine.counters().tx_terminates, 1, "and is counted");
 }
 
-// Proves DDP-054, DDP-134 to DDP-136, DDP-140, DDP-139: all bytes are there and nothing is delivered before L=1;
-// the length is where that segment ends.
+// Proves DDP-054, DDP-134 to DDP-136, DDP-140, DDP-139: all bytes are there and nothing is delivered before
+// L=1; the length is where that segment ends.
 #[test]
 fn the_last_flag_delivers() {
     let mut peer = Accepted::ready();
@@ -97,8 +97,8 @@ fn rsvd_ulp_is_not_compared() {
     assert_eq!((peer.memory(0, 8), peer.qp.error()), (b"one two\xEE".to_vec(), None));
 }
 
-// Proves DDP-122: a Write is nothing but its segments, each placed for itself. That its parts leave a gap, or overlap, is no
-// error: nobody is told of a whole.
+// Proves DDP-122: a Write is nothing but its segments, each placed for itself. That its parts leave a gap, or
+// overlap, is no error: nobody is told of a whole.
 #[test]
 fn a_write_may_have_gaps() {
     let mut peer = Accepted::ready();
@@ -109,8 +109,9 @@ fn a_write_may_have_gaps() {
     assert_eq!(peer.qp.error(), None);
 }
 
-/// A message of any queue that leaves bytes out, or sends some twice, would hold bytes that nobody has sent: it ends the
-/// stream with an invalid MO (1/2/04), as with Linux's siw. It is not delivered, and in order not placed either.
+/// A message of any queue that leaves bytes out, or sends some twice, would hold bytes that nobody has sent:
+/// it ends the stream with an invalid MO (1/2/04), as with Linux's siw. It is not delivered, and in order not
+/// placed either.
 #[test]
 fn an_untagged_message_has_no_gaps() {
     const READ_REQUEST: u8 = 1;
@@ -155,8 +156,9 @@ fn an_untagged_message_has_no_gaps() {
     }
 }
 
-/// RDMAP's own messages come one behind the other (RFC 5041 section 5.3). One that begins in the midst of another, on another
-/// queue, is not taken for the rest of it, nor by itself: its offset is not where the message under way goes on.
+/// RDMAP's own messages come one behind the other (RFC 5041 section 5.3). One that begins in the midst of
+/// another, on another queue, is not taken for the rest of it, nor by itself: its offset is not where the
+/// message under way goes on.
 #[test]
 fn messages_of_the_control_queues_are_not_mixed() {
     let mut peer = Accepted::ready();
@@ -186,7 +188,8 @@ fn queues_count_for_themselves() {
     peer.say(&untagged(0x41, 1, [1, 1, 0], &ask));
     peer.say(&untagged(0x41, SEND, [0, 2, 0], b"two"));
     assert_eq!(received(&mut peer), [(0, WcStatus::Success, 3), (1000, WcStatus::Success, 3)]);
-    // A Read Response to STag 9 at 7, then, on a queue that nobody opened, the Terminate with its own first number.
+    // A Read Response to STag 9 at 7, then, on a queue that nobody opened, the Terminate with its own first
+    // number.
     let heard = peer.heard(10_000);
     assert_eq!(heard.len(), 1);
     assert_eq!(heard[0][..14], [0xC1, 0x42, 0, 0, 0, 9, 0, 0, 0, 0, 0, 0, 0, 7]);
@@ -223,7 +226,8 @@ fn an_error_ends_reception_and_is_told_once() {
     ];
     for (bad, control) in cases {
         let mut peer = Accepted::ready();
-        // Seeds are equal: the region has the STag and the place it had for the probe, or the cases tell nothing.
+        // Seeds are equal: the region has the STag and the place it had for the probe, or the cases tell
+        // nothing.
         assert_eq!((peer.region.rkey(), REGION), (stag, REGION));
         let moved = peer.region.addr().wrapping_sub(base);
         let mut bad = bad;
@@ -268,7 +272,8 @@ fn an_error_ends_reception_and_is_told_once() {
     }
 }
 
-// Proves DDP-155, DDP-159: when TCP is lost every request that is outstanding, begun or not, completes in error, once.
+// Proves DDP-155, DDP-159: when TCP is lost every request that is outstanding, begun or not, completes in
+// error, once.
 #[test]
 fn a_lost_connection_completes_all_that_is_outstanding() {
     let mut peer = Accepted::ready();

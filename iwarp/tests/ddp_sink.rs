@@ -355,8 +355,10 @@ fn segments_in_any_order_end_as_in_the_model() {
     assert!(ours == model, "{}", first_difference(&ours, &model));
 }
 
-/// One bad segment anywhere, any arrival order: the same messages are delivered before it, and the same error raised.
-// Proves DDP-163 to DDP-165, DDP-170, DDP-171, DDP-174, DDP-179 to DDP-182, DDP-184, DDP-189, DDP-190, DDP-192.
+/// One bad segment anywhere, any arrival order: the same messages are delivered before it, and the same error
+/// raised.
+// Proves DDP-163 to DDP-165, DDP-170, DDP-171, DDP-174, DDP-179 to DDP-182, DDP-184, DDP-189, DDP-190,
+// DDP-192.
 #[test]
 fn a_bad_segment_ends_the_stream_as_in_the_model() {
     let mut rng = Rng(0x7041);
@@ -376,8 +378,8 @@ fn first_difference(ours: &str, model: &str) -> String {
     format!("first difference (line, (ours, model)): {pair:?}")
 }
 
-/// The error table, one line each, at the second of three positions, in every arrival order. The message before the
-/// bad segment is delivered, the one behind it is not, and nothing but the first is in memory.
+/// The error table, one line each, at the second of three positions, in every arrival order. The message
+/// before the bad segment is delivered, the one behind it is not, and nothing but the first is in memory.
 // Proves DDP-173, DDP-183, DDP-185 to DDP-188, DDP-197 to DDP-207, DDP-211 to DDP-213, DDP-217, RDMAP-199: a
 // line for each cause, and the error it has to have; where two checks fail one of their errors; the region
 // does not begin at offset 0.
@@ -533,7 +535,8 @@ fn huge_offsets_do_not_wrap() {
     assert_eq!(queue.deliver(&header, 2), Err(DdpError::TooLong));
 }
 
-/// At delivery each segment begins where the one before it ended: a message holds what was sent, and nothing else.
+/// At delivery each segment begins where the one before it ended: a message holds what was sent, and nothing
+/// else.
 #[test]
 fn a_message_is_delivered_without_gaps() {
     let segment = |msn, mo, last| Opcode::Send.untagged_header(Stag(0), msn, mo, last);

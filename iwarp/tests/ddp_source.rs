@@ -196,8 +196,8 @@ fn no_room_is_too_small_to_be_left() {
     }
 }
 
-// Proves MPA-004, MPA-025, MPA-112, MPA-118, MPA-119, MPA-265, MPA-294: bulk, small messages and sizes just above half a segment, with
-// markers and without: every TCP segment holds whole FPDUs.
+// Proves MPA-004, MPA-025, MPA-112, MPA-118, MPA-119, MPA-265, MPA-294: bulk, small messages and sizes just
+// above half a segment, with markers and without: every TCP segment holds whole FPDUs.
 #[test]
 fn tcp_segments_hold_whole_fpdus() {
     for markers in [false, true] {
@@ -228,9 +228,9 @@ fn tcp_segments_hold_whole_fpdus() {
     }
 }
 
-// Proves DDP-027, DDP-029, MPA-009, MPA-030, MPA-108, MPA-121, MPA-266, MPA-267, MPA-269, MPA-288, MPA-306: when the path turns
-// narrow, FPDUs that are with TCP arrive as they were, over more segments, and what is cut from then on fits. With markers
-// and without.
+// Proves DDP-027, DDP-029, MPA-009, MPA-030, MPA-108, MPA-121, MPA-266, MPA-267, MPA-269, MPA-288, MPA-306:
+// when the path turns narrow, FPDUs that are with TCP arrive as they were, over more segments, and what is
+// cut from then on fits. With markers and without.
 #[test]
 fn mulpdu_follows_the_path() {
     // MULPDU under EMSS 1448, and under 1000 - 20 - 32.
@@ -248,8 +248,8 @@ fn mulpdu_follows_the_path() {
             assert!(payload == data, "markers {markers}");
             (heard.iter().map(Vec::len).collect::<Vec<_>>(), std::mem::take(&mut peer.raw.segments))
         };
-        // With markers FPDUs have one length on the wire: ULPDUs that have fewer in them are not longer, those that have
-        // more are shorter.
+        // With markers FPDUs have one length on the wire: ULPDUs that have fewer in them are not longer,
+        // those that have more are shorter.
         let all_but_the_last_have = |most: usize, (ulpdus, segments): (Vec<usize>, Vec<usize>)| {
             let sizes = if markers { most - 4..=most } else { most..=most };
             let full = &ulpdus[..ulpdus.len() - 1];
@@ -302,8 +302,8 @@ fn asking(markers: bool) -> Vec<u8> {
     request
 }
 
-// Proves MPA-018, MPA-058, MPA-065, MPA-309, MPA-007: markers toward the peer where it asks for them, and only
-// there.
+// Proves MPA-018, MPA-058, MPA-065, MPA-309, MPA-007: markers toward the peer where it asks for them, and
+// only there.
 #[test]
 fn markers_are_sent_to_whom_asks_for_them() {
     for markers in [false, true] {

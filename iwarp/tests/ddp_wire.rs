@@ -166,7 +166,8 @@ fn any_header() -> impl Strategy<Value = Header> {
 }
 
 /// Error types and codes of RFC 5041 section 8.2.
-// Proves DDP-196 to DDP-207: the numbers, of all errors there are; what each of them is raised for is in `ddp_sink.rs`.
+// Proves DDP-196 to DDP-207: the numbers, of all errors there are; what each of them is raised for is in
+// `ddp_sink.rs`.
 #[test]
 fn errors_have_the_numbers_of_the_document() {
     let numbers = [
@@ -199,7 +200,8 @@ proptest! {
         prop_assert_eq!(Header::parse(&bytes[..len + 3]), Ok(header));
     }
 
-    // Proves DDP-020, DDP-028, DDP-050 to DDP-052, DDP-030, RDMAP-031: MULPDU may differ from segment to segment.
+    // Proves DDP-020, DDP-028, DDP-050 to DDP-052, DDP-030, RDMAP-031: MULPDU may differ from segment to
+    // segment.
     #[test]
     fn the_pieces_of_a_message_tile_it(len in 0_u32..20_000, tagged in any::<bool>(),
                                        mulpdus in prop::collection::vec(0_u32..2000, 1..50)) {

@@ -1,5 +1,5 @@
-//! A hostile client that stays within the protocol, or nearly, and keeps the server busy: what honest clients on the same
-//! engine get meanwhile, what it costs, and what it holds (RFC 5042 sections 2.2.8 and 6.4).
+//! A hostile client that stays within the protocol, or nearly, and keeps the server busy: what honest clients
+//! on the same engine get meanwhile, what it costs, and what it holds (RFC 5042 sections 2.2.8 and 6.4).
 
 mod common;
 
@@ -180,14 +180,15 @@ fn of_engine(counters: &EngineCounters) -> [u64; 3] {
     [counters.port.rx_frames, counters.rx_fpdus, counters.rx_placed_bytes]
 }
 
-/// Whatever an established peer, or one that connects, does without ending its stream: an honest client gets more than half of
-/// the transfers it has alone in as many turns, nothing is worked on twice or answered with more than came, and what is used of
-/// everything that is limited stays within its limit.
-// Proves SEC-119, SEC-153: of empty Writes and Reads, split FPDUs, doubled and late frames, and connects. A simulated turn costs
-// the same however much is done in it, so the transfers show that nobody waits for the flood, and operations are counted for
-// what it costs: no more FPDUs and bytes are worked on than were said once, and no frame has more than one in answer. Time on
-// a processor is not divided: a frame full of empty Writes costs as much as its 60 FPDUs do, which the figures show.
-// Fragments are noise_on_the_slow_path_does_not_disturb_a_transfer.
+/// Whatever an established peer, or one that connects, does without ending its stream: an honest client gets
+/// more than half of the transfers it has alone in as many turns, nothing is worked on twice or answered with
+/// more than came, and what is used of everything that is limited stays within its limit.
+// Proves SEC-119, SEC-153: of empty Writes and Reads, split FPDUs, doubled and late frames, and connects. A
+// simulated turn costs the same however much is done in it, so the transfers show that nobody waits for the
+// flood, and operations are counted for what it costs: no more FPDUs and bytes are worked on than were said
+// once, and no frame has more than one in answer. Time on a processor is not divided: a frame full of empty
+// Writes costs as much as its 60 FPDUs do, which the figures show. Fragments are
+// noise_on_the_slow_path_does_not_disturb_a_transfer.
 #[test]
 fn a_flood_leaves_honest_clients_their_share() {
     const BULK: usize = 70;
@@ -217,8 +218,8 @@ fn a_flood_leaves_honest_clients_their_share() {
     }
 }
 
-/// The peer hears nothing, so that its first Read is never answered in full: it may have as many Reads pending as were
-/// granted, and not one more. Another stream has all of its own meanwhile.
+/// The peer hears nothing, so that its first Read is never answered in full: it may have as many Reads
+/// pending as were granted, and not one more. Another stream has all of its own meanwhile.
 // Proves SEC-036.
 #[test]
 fn pending_reads_take_their_own_streams_places_alone() {
@@ -253,11 +254,11 @@ fn pending_reads_take_their_own_streams_places_alone() {
     }
 }
 
-/// Segments of one byte and Writes of none: each connection's counts tell who sends them, the application ends that one, and
-/// the honest clients' counts look otherwise.
-// Proves SEC-154: for segments and FPDUs that carry next to nothing. Frames that TCP drops, twice the same or in fragments, are
-// counted for the engine and not for a connection (`rx_duplicate_bytes`, `rx_slow`). That other streams keep their share is
-// a_flood_leaves_honest_clients_their_share.
+/// Segments of one byte and Writes of none: each connection's counts tell who sends them, the application
+/// ends that one, and the honest clients' counts look otherwise.
+// Proves SEC-154: for segments and FPDUs that carry next to nothing. Frames that TCP drops, twice the same or
+// in fragments, are counted for the engine and not for a connection (`rx_duplicate_bytes`, `rx_slow`). That
+// other streams keep their share is a_flood_leaves_honest_clients_their_share.
 #[test]
 fn who_makes_work_without_data_is_seen_and_ended() {
     for crumbs in [false, true] {

@@ -112,7 +112,8 @@ fn every_aligned_word_of_a_region_will_do() {
     assert!((0..4096).step_by(8).all(|at| word(&words, at) == at as u64));
 }
 
-/// No target but an aligned one: the word and its surroundings stay, no value comes back, both users are told.
+/// No target but an aligned one: the word and its surroundings stay, no value comes back, both users are
+/// told.
 // Proves EXT-043, EXT-048, EXT-058, EXT-178 to EXT-180, EXT-182 to EXT-185, EXT-202.
 #[test]
 fn a_misaligned_target_is_refused() {
@@ -290,7 +291,8 @@ fn what_cannot_be_is_refused_when_posted() {
     no_swap.qp_a.post_send(&SendRequest::new(1, add, local.sge(0, 8))).unwrap();
 }
 
-/// A peer that does not understand the message says so by an Unexpected Opcode, which the application can read.
+/// A peer that does not understand the message says so by an Unexpected Opcode, which the application can
+/// read.
 // Proves EXT-003, EXT-027, EXT-067, EXT-160, EXT-163, EXT-165, EXT-188, EXT-190.
 #[test]
 fn a_peer_without_the_extension_refuses() {
@@ -317,7 +319,8 @@ fn a_peer_without_the_extension_refuses() {
     }
 }
 
-/// With ORD 2 Reads and atomics together wait for their answers, however many are posted; all complete in post order.
+/// With ORD 2 Reads and atomics together wait for their answers, however many are posted; all complete in
+/// post order.
 // Proves EXT-062, EXT-088, EXT-090, EXT-098 to EXT-099, EXT-102, EXT-105, EXT-112 to EXT-113, EXT-192.
 #[test]
 fn reads_and_atomics_share_the_depth() {
@@ -417,8 +420,8 @@ fn closing_waits_for_answers() {
     assert_eq!(word(&words, 0), 10);
 }
 
-/// The peers agree in their private data, and the queue pair is made for what was agreed on: with what one asks for,
-/// or without.
+/// The peers agree in their private data, and the queue pair is made for what was agreed on: with what one
+/// asks for, or without.
 // Proves EXT-161.
 #[test]
 fn extensions_may_be_agreed_on_in_private_data() {

@@ -29,7 +29,8 @@ fn number(wc: &WorkCompletion) -> u64 {
     u64::from_be_bytes(wc.immediate.unwrap())
 }
 
-/// The eight bytes are in the completion and in the buffer, in the order given; the sender has its completion.
+/// The eight bytes are in the completion and in the buffer, in the order given; the sender has its
+/// completion.
 // Proves EXT-001, EXT-115 to EXT-116, EXT-119, EXT-121, EXT-197, EXT-199.
 #[test]
 fn the_bytes_are_in_the_completion_and_in_the_buffer() {
@@ -50,8 +51,8 @@ fn the_bytes_are_in_the_completion_and_in_the_buffer() {
     }
 }
 
-/// A Write with Immediate Data is a Write and then Immediate Data: by its completion the bytes are there, also over a
-/// wire that loses and reorders, with the Write's pieces placed out of order.
+/// A Write with Immediate Data is a Write and then Immediate Data: by its completion the bytes are there,
+/// also over a wire that loses and reorders, with the Write's pieces placed out of order.
 // Proves EXT-002, EXT-114, EXT-135.
 #[test]
 fn what_was_written_is_there_by_then() {
@@ -135,7 +136,8 @@ fn a_hundred_keep_their_order_among_sends() {
     }
 }
 
-/// Only the solicited variant wakes one who waits for solicited events, and nothing wakes one who did not ask.
+/// Only the solicited variant wakes one who waits for solicited events, and nothing wakes one who did not
+/// ask.
 // Proves EXT-117, EXT-198.
 #[test]
 fn only_the_solicited_variant_raises_a_solicited_event() {

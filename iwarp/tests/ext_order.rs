@@ -1,5 +1,5 @@
-//! The ordering table of RFC 7306 section 7, row by row, over a wire that keeps order and over wires that lose and
-//! reorder, with payload placed behind the hole and without.
+//! The ordering table of RFC 7306 section 7, row by row, over a wire that keeps order and over wires that
+//! lose and reorder, with payload placed behind the hole and without.
 //!
 //! A issues two operations; what is guaranteed is looked at after every turn.
 
@@ -165,7 +165,8 @@ fn immediate_data_and_sends_complete_in_order() {
     }
 }
 
-/// T3, T4, T13: the answer to a Read or atomic says that the peer has completed the Send or Immediate Data before it.
+/// T3, T4, T13: the answer to a Read or atomic says that the peer has completed the Send or Immediate Data
+/// before it.
 // Proves EXT-129, EXT-132 to EXT-133, EXT-142.
 #[test]
 fn an_answer_says_that_what_was_before_is_complete() {
@@ -226,8 +227,8 @@ fn where_nothing_is_promised_all_ends_well() {
     }
 }
 
-/// Whatever frame is lost: an atomic is not carried out before all that was sent before it is in place, not even where
-/// its own bytes were there before; and it adds to what was written.
+/// Whatever frame is lost: an atomic is not carried out before all that was sent before it is in place, not
+/// even where its own bytes were there before; and it adds to what was written.
 // Proves EXT-107, EXT-109, EXT-143, EXT-196.
 #[test]
 fn an_atomic_waits_for_all_before_it() {

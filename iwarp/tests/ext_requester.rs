@@ -129,8 +129,8 @@ fn a_third_request_waits_for_the_first_answer() {
     assert_eq!([peer.wc().wr_id, peer.wc().wr_id, peer.wc().wr_id], [1, 2, 3]);
 }
 
-/// While the answer is withheld nothing completes and nothing is brought back; what was posted behind it is sent, and
-/// completes after it.
+/// While the answer is withheld nothing completes and nothing is brought back; what was posted behind it is
+/// sent, and completes after it.
 // Proves EXT-108, EXT-110, EXT-111, EXT-195.
 #[test]
 fn nothing_completes_without_its_answer() {
@@ -280,8 +280,8 @@ fn an_unexpected_opcode_reaches_the_application() {
 }
 
 /// Immediate Data shares queue 0 and its numbers with Sends; behind a Write it follows at once.
-// Proves EXT-010 to EXT-011, EXT-015 to EXT-017, EXT-020, EXT-022 to EXT-023, EXT-115, EXT-119 to EXT-121, EXT-124 to
-// EXT-126, EXT-159, EXT-169.
+// Proves EXT-010 to EXT-011, EXT-015 to EXT-017, EXT-020, EXT-022 to EXT-023, EXT-115, EXT-119 to EXT-121,
+// EXT-124 to EXT-126, EXT-159, EXT-169.
 #[test]
 fn immediate_data_is_sent_to_the_byte() {
     let mut peer = Peer::new();
@@ -345,9 +345,10 @@ fn a_message_that_cannot_be_made_becomes_a_terminate() {
     assert_eq!((wc.wr_id, wc.status), (1, WcStatus::LocalProtectionError));
 }
 
-/// The answer to a Read or atomic is here, and our user has taken its place away. For our user that is one error, whichever it
-/// was: the request is to blame, the one behind it is flushed, and the event says nothing of the peer. The peer is told of
-/// the STag that a Read Response names; an Atomic Response names none, and nothing is wrong with it.
+/// The answer to a Read or atomic is here, and our user has taken its place away. For our user that is one
+/// error, whichever it was: the request is to blame, the one behind it is flushed, and the event says nothing
+/// of the peer. The peer is told of the STag that a Read Response names; an Atomic Response names none, and
+/// nothing is wrong with it.
 // Proves RDMAP-325, RDMAP-332, DDP-181: the Terminate for either answer, byte for byte.
 #[test]
 fn an_answer_without_a_place_is_our_users_fault() {

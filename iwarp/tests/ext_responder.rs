@@ -20,7 +20,8 @@ fn terminate_of(codes: [u8; 2], segment: &[u8]) -> Vec<u8> {
     [&codes[..], &[0xc0, 0, 0, segment.len() as u8], &segment[..header]].concat()
 }
 
-/// Every request is answered on queue 3, which counts atomics alone, with its own identifier, in the order asked.
+/// Every request is answered on queue 3, which counts atomics alone, with its own identifier, in the order
+/// asked.
 // Proves EXT-005, EXT-019, EXT-021, EXT-025, EXT-060, EXT-061, EXT-070, EXT-090, EXT-093 to EXT-097, EXT-102,
 // EXT-113, EXT-168, EXT-175: three requests have three answers, byte for byte, each with the 12 bytes of the
 // response header.
@@ -141,10 +142,10 @@ fn queue_1_holds_ird_reads_and_as_many_atomics() {
     }
 }
 
-/// What the peer gets for a request that is wrong, and that the word stays as it is. Only the DDP header of an Atomic
-/// Request goes along.
-// Proves EXT-009, EXT-014, EXT-026, EXT-043, EXT-069, EXT-086, EXT-145 to EXT-146, EXT-148 to EXT-152, EXT-154, EXT-168,
-// EXT-180, EXT-185, EXT-190, EXT-202 to EXT-203.
+/// What the peer gets for a request that is wrong, and that the word stays as it is. Only the DDP header of
+/// an Atomic Request goes along.
+// Proves EXT-009, EXT-014, EXT-026, EXT-043, EXT-069, EXT-086, EXT-145 to EXT-146, EXT-148 to EXT-152,
+// EXT-154, EXT-168, EXT-180, EXT-185, EXT-190, EXT-202 to EXT-203.
 #[test]
 fn every_wrong_request_has_its_terminate() {
     type Change = Box<dyn Fn(&mut Vec<u8>)>;
@@ -225,7 +226,8 @@ fn opcodes_belong_to_one_queue() {
     }
 }
 
-/// Revoked between the request and its turn: a Terminate as for a Read under way, without the request's own header.
+/// Revoked between the request and its turn: a Terminate as for a Read under way, without the request's own
+/// header.
 // Proves EXT-148, EXT-155.
 #[test]
 fn a_word_revoked_before_its_turn_is_not_touched() {
@@ -240,7 +242,8 @@ fn a_word_revoked_before_its_turn_is_not_touched() {
     assert_eq!(word(&words, 0), 0);
 }
 
-/// An atomic behind a long Read Response is not carried out before that has been generated, nor two at a time.
+/// An atomic behind a long Read Response is not carried out before that has been generated, nor two at a
+/// time.
 // Proves EXT-110, EXT-112, EXT-137, EXT-140 to EXT-141, EXT-144, EXT-201.
 #[test]
 fn an_atomic_is_carried_out_in_its_turn() {
@@ -296,7 +299,8 @@ fn a_stream_without_atomics_has_three_queues() {
     }
 }
 
-/// Startup says the same with every extension and with none, and nothing of them is sent before it is asked for.
+/// Startup says the same with every extension and with none, and nothing of them is sent before it is asked
+/// for.
 // Proves EXT-028, EXT-162.
 #[test]
 fn nothing_is_negotiated_on_the_wire() {

@@ -93,7 +93,8 @@ impl Streams {
     }
 }
 
-/// Four streams over two engines add one ten thousand times each: the sum is right, and no value was seen twice.
+/// Four streams over two engines add one ten thousand times each: the sum is right, and no value was seen
+/// twice.
 // Proves EXT-029, EXT-099, EXT-103, EXT-166, EXT-170, EXT-192 to EXT-193.
 #[test]
 fn four_streams_add_ten_thousand_times_each() {
@@ -130,8 +131,8 @@ fn four_streams_add_ten_thousand_times_each() {
     assert!(values.iter().copied().eq(0..all as u64), "every value once");
 }
 
-/// Streams that count by compare-and-swap, and streams that add, on the same word: each success took the word one
-/// further from a value that nobody else has taken.
+/// Streams that count by compare-and-swap, and streams that add, on the same word: each success took the word
+/// one further from a value that nobody else has taken.
 // Proves EXT-029, EXT-103, EXT-170.
 #[test]
 fn mixed_operations_agree_on_one_order() {

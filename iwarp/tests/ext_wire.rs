@@ -1,5 +1,5 @@
-//! The messages of RFC 7306 on the wire, byte for byte, and what an atomic does to its word: against the bit loop of
-//! the document and against the reference model.
+//! The messages of RFC 7306 on the wire, byte for byte, and what an atomic does to its word: against the bit
+//! loop of the document and against the reference model.
 
 mod oracle;
 
@@ -127,7 +127,8 @@ fn atomics_come_together() {
     assert_eq!(understood(Extensions::IMMEDIATE | Extensions::SWAP), [false, false, false]);
 }
 
-/// The Terminates of the examples: an unknown STag, and a misaligned target. The request's own header is never there.
+/// The Terminates of the examples: an unknown STag, and a misaligned target. The request's own header is
+/// never there.
 // Proves EXT-148, EXT-154, EXT-203.
 #[test]
 fn terminates_of_atomics_are_built_to_the_byte() {
@@ -191,7 +192,8 @@ fn segment_of(mo: u32, last: bool) -> UntaggedHeader {
     Opcode::Immediate.untagged_header(NONE, 1, mo, last)
 }
 
-/// Immediate Data has eight bytes by the length that DDP reports, in however many pieces, without gap or repetition.
+/// Immediate Data has eight bytes by the length that DDP reports, in however many pieces, without gap or
+/// repetition.
 // Proves EXT-127, EXT-200.
 #[test]
 fn immediate_data_has_eight_bytes() {
@@ -284,7 +286,8 @@ fn swaps_by_the_table() {
 }
 
 proptest! {
-    /// Field by field addition is the loop of the document, for any mask; the highest bit of a mask does nothing.
+    /// Field by field addition is the loop of the document, for any mask; the highest bit of a mask does
+    /// nothing.
     // Proves EXT-034, EXT-037, EXT-039.
     #[test]
     fn addition_is_the_documents_loop(original: u64, add: u64, mask: u64, sparse: u64) {
@@ -314,7 +317,8 @@ proptest! {
         prop_assert_eq!(new, op(compare ^ (noise & !compare_mask), swap ^ (noise & !swap_mask)));
     }
 
-    /// What is built is parsed as it was, and random bytes of the right length re-emit to what they were parsed to.
+    /// What is built is parsed as it was, and random bytes of the right length re-emit to what they were
+    /// parsed to.
     #[test]
     fn requests_survive_the_wire(id: u32, stag: u32, to: u64, a: u64, b: u64, c: u64, d: u64, which in 0..3) {
         let op = match which {
@@ -338,8 +342,8 @@ for line in sys.stdin:
     print(r.execute(bytes.fromhex(payload), sink).hex(), memory.hex())
 "#;
 
-/// Ten thousand operations as the reference model carries them out, from the bytes of the request to those of the
-/// response and of the memory.
+/// Ten thousand operations as the reference model carries them out, from the bytes of the request to those of
+/// the response and of the memory.
 // Proves EXT-042, EXT-055, EXT-093 to EXT-094.
 #[test]
 fn operations_agree_with_the_model() {

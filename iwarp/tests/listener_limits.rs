@@ -1,4 +1,5 @@
-//! What a listener admits: bounds of its own and of each address, counted and readable, and what a stranger can reserve.
+//! What a listener admits: bounds of its own and of each address, counted and readable, and what a stranger
+//! can reserve.
 
 mod common;
 
@@ -48,8 +49,9 @@ fn listening(options: &ListenOptions) -> (Pair, CmId) {
     (pair, listener)
 }
 
-// Proves SEC-047, SEC-122, SEC-123, SEC-126: each bound of a listener refuses one more connection, which is counted under
-// its name, and admits again when there is room. No queue pair, Read or memory of ours is spent on it.
+// Proves SEC-047, SEC-122, SEC-123, SEC-126: each bound of a listener refuses one more connection, which is
+// counted under its name, and admits again when there is room. No queue pair, Read or memory of ours is spent
+// on it.
 #[test]
 fn each_bound_refuses_and_is_counted() {
     let base = ListenOptions::new(PORT);
@@ -113,8 +115,8 @@ fn an_address_begins_so_many_connections_a_second() {
     assert_eq!(pair.b.engine.counters().connections_refused, 6);
 }
 
-/// Who fails, over and over, is not heard for the rest of the second; then its SYN has come again, and it connects. Ends
-/// that nobody is to blame for do not count.
+/// Who fails, over and over, is not heard for the rest of the second; then its SYN has come again, and it
+/// connects. Ends that nobody is to blame for do not count.
 #[test]
 fn an_address_may_fail_so_often_in_a_second() {
     let mut d = Doorman::with(|options| options.failures_per_address = Some(3));
@@ -171,8 +173,8 @@ fn listeners_do_not_share_their_bounds() {
     assert!(ask(&mut pair).2.is_some());
 }
 
-// Proves SEC-123, SEC-053, SEC-058: half-open connections are bounded for all and for each address; a SYN reserves nothing
-// but its place among them.
+// Proves SEC-123, SEC-053, SEC-058: half-open connections are bounded for all and for each address; a SYN
+// reserves nothing but its place among them.
 #[test]
 fn half_open_connections_are_bounded() {
     for (options, per_address) in [
@@ -192,8 +194,8 @@ fn half_open_connections_are_bounded() {
     }
 }
 
-// Proves SEC-123: what is on its way in shows in the context's usage from the first SYN on, with its bounds, until it is
-// accepted, rejected or gone.
+// Proves SEC-123: what is on its way in shows in the context's usage from the first SYN on, with its bounds,
+// until it is accepted, rejected or gone.
 #[test]
 fn connections_on_their_way_in_show_in_the_usage() {
     let mut d = Doorman::with(|options| {
@@ -226,8 +228,8 @@ fn connections_on_their_way_in_show_in_the_usage() {
     assert!(d.pair.until(10_000, |pair| usage(pair) == [(0, 0, 0); 2]), "nobody listens any more");
 }
 
-// Proves SEC-062, SEC-076: who may connect at all is a matter of addresses before anything is set aside, and of addresses
-// and private data before anything is granted.
+// Proves SEC-062, SEC-076: who may connect at all is a matter of addresses before anything is set aside, and
+// of addresses and private data before anything is granted.
 #[test]
 fn addresses_are_filtered_before_accept() {
     let deny = AddressFilter { deny: vec!["10.0.0.1/32".parse().unwrap()], ..AddressFilter::default() };
@@ -283,8 +285,8 @@ fn an_undecided_request_is_rejected_in_time() {
     assert_eq!(d.listener.listener_stats().unwrap().decision_timeouts, 1);
 }
 
-/// Does something to the engine's user, once, when the port is asked for frames at or after a time: in the middle of a
-/// turn, behind its look at what users want and in front of its look at the clock.
+/// Does something to the engine's user, once, when the port is asked for frames at or after a time: in the
+/// middle of a turn, behind its look at what users want and in front of its look at the clock.
 struct Midway(Arc<Mutex<Option<Then>>>);
 
 type Then = (u64, Box<dyn FnOnce() + Send>);
@@ -298,8 +300,8 @@ impl Hooks for Midway {
     }
 }
 
-/// The user decides in the very turn in which the time for it is over, behind the engine's back: the decision holds, and
-/// is the only end there is.
+/// The user decides in the very turn in which the time for it is over, behind the engine's back: the decision
+/// holds, and is the only end there is.
 #[test]
 fn a_decision_in_the_last_turn_holds() {
     const TIMEOUT: Duration = Duration::from_secs(3);
@@ -357,7 +359,8 @@ fn markers_are_the_listeners_policy() {
     assert!(d.channel.poll().is_none());
 }
 
-// Proves SEC-127: ages are readable; an idle timeout ends what was idle for so long, no less, and is off by default.
+// Proves SEC-127: ages are readable; an idle timeout ends what was idle for so long, no less, and is off by
+// default.
 #[test]
 fn idle_connections_end_where_that_is_asked_for() {
     let mut pair = Pair::new(&LinkConfig::default());
@@ -413,7 +416,8 @@ fn a_connection_that_closes_is_not_idle() {
     );
 }
 
-/// A connection's own keepalive finds a silent peer in its own time, at the end that dialled and at the one that accepted.
+/// A connection's own keepalive finds a silent peer in its own time, at the end that dialled and at the one
+/// that accepted.
 #[test]
 fn keepalive_is_the_connections() {
     let probe =
@@ -501,8 +505,9 @@ fn what_nobody_holds_ends() {
     again.listen(PORT, 1, Duration::from_secs(1)).unwrap();
 }
 
-/// A channel nobody reads holds what it may, counts the rest, and nothing waits: connect requests are refused before
-/// they drive out what is told of connections that are there. A channel that goes takes its requests with it.
+/// A channel nobody reads holds what it may, counts the rest, and nothing waits: connect requests are refused
+/// before they drive out what is told of connections that are there. A channel that goes takes its requests
+/// with it.
 #[test]
 fn an_event_channel_is_bounded() {
     let config = iwarp::verbs::ContextConfig {

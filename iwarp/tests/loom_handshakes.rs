@@ -1,8 +1,8 @@
-//! Every interleaving of the handshakes that have no lock: arming against completing, sleeping against waking, passing a gate
-//! against closing it.
+//! Every interleaving of the handshakes that have no lock: arming against completing, sleeping against
+//! waking, passing a gate against closing it.
 //!
-//! The files of the crate are compiled here with loom's atomics, so these run among all other tests. Beside each stands the
-//! same handshake without its fences, which loom has to catch: else it would prove nothing.
+//! The files of the crate are compiled here with loom's atomics, so these run among all other tests. Beside
+//! each stands the same handshake without its fences, which loom has to catch: else it would prove nothing.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -62,8 +62,8 @@ impl Arming for UnfencedArm {
     }
 }
 
-/// Each of `producers` enters a completion and asks whether it fires; the owner arms and polls once more. It may sleep
-/// only if an event is sure to come: everything was seen by that poll, or an event was made.
+/// Each of `producers` enters a completion and asks whether it fires; the owner arms and polls once more. It
+/// may sleep only if an event is sure to come: everything was seen by that poll, or an event was made.
 fn no_completion_is_slept_through<A: Arming>(producers: usize) {
     loom::model(move || {
         let arm = Arc::new(A::create());
@@ -276,8 +276,8 @@ impl Gating for UnfencedGate {
     }
 }
 
-/// Once the gate is closed, everything that was or will ever be done inside has been done. The closer's loop makes too many
-/// interleavings for two passers: there, those with up to two preemptions.
+/// Once the gate is closed, everything that was or will ever be done inside has been done. The closer's loop
+/// makes too many interleavings for two passers: there, those with up to two preemptions.
 fn nothing_is_done_behind_a_closed_gate<G: Gating>(passers: usize) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = (passers > 1).then_some(2);
@@ -308,7 +308,8 @@ fn a_closed_gate_lets_nobody_in() {
     nothing_is_done_behind_a_closed_gate::<Gate>(2);
 }
 
-/// Who finds it closed sees what was done before it was closed: a consumer goes on to what replaces the queue.
+/// Who finds it closed sees what was done before it was closed: a consumer goes on to what replaces the
+/// queue.
 #[test]
 fn a_closed_gate_shows_what_was_before() {
     loom::model(|| {

@@ -65,7 +65,8 @@ fn a_revoked_word_is_not_changed() {
     assert_eq!(words.memory().load_u64_acquire(0), Ok(1));
 }
 
-/// Memory is its owner's alone once deregistration has returned, also with atomics under way on other threads.
+/// Memory is its owner's alone once deregistration has returned, also with atomics under way on other
+/// threads.
 // Proves EXT-155.
 #[test]
 fn after_deregistration_no_atomic_lands() {

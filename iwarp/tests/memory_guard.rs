@@ -1,5 +1,5 @@
-//! Memory of the caller that is not there, or goes before it was deregistered: an error, not a crash. And crashes that
-//! are none of ours stay what they were.
+//! Memory of the caller that is not there, or goes before it was deregistered: an error, not a crash. And
+//! crashes that are none of ours stay what they were.
 #![cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
 
 #[path = "common/apart.rs"]
@@ -55,7 +55,8 @@ fn register_for(
     access: Access,
 ) -> Result<Registration, RegisterError> {
     let options = RegisterOptions { pd: ME.pd, access, base: Base::Zero, ..Default::default() };
-    // SAFETY: the memory is the test's own; that it goes too early is what is tested, and what the guard is for.
+    // SAFETY: the memory is the test's own; that it goes too early is what is tested, and what the guard is
+    // for.
     unsafe { table.register_user(ptr, len, &options) }
 }
 
@@ -117,8 +118,8 @@ fn nothing_behind_what_is_placed_is_loaded() {
     }
 }
 
-/// Every length and alignment around the end of what is left: an access that leaves it fails as on a revoked STag, one
-/// that stays inside goes on working, and the bytes of what is left are those placed.
+/// Every length and alignment around the end of what is left: an access that leaves it fails as on a revoked
+/// STag, one that stays inside goes on working, and the bytes of what is left are those placed.
 // Proves SEC-169, SEC-021.
 #[test]
 fn unmapped_memory_is_an_error() {
@@ -249,8 +250,8 @@ fn what_is_not_there_is_not_registered() {
     unmap(start, 3);
 }
 
-/// A child of the process that made the table reaches nothing through it, makes nothing in it, and waits for nobody of
-/// its parent's threads, not even for one that was inside a turn.
+/// A child of the process that made the table reaches nothing through it, makes nothing in it, and waits for
+/// nobody of its parent's threads, not even for one that was inside a turn.
 // Proves SEC-169.
 #[test]
 fn a_forked_child_has_no_registrations() {
@@ -270,7 +271,8 @@ fn a_forked_child_has_no_registrations() {
         while !inside.load(Ordering::Acquire) {
             std::thread::yield_now();
         }
-        // SAFETY: the child calls what takes no lock and allocates little before it leaves without any cleaning up.
+        // SAFETY: the child calls what takes no lock and allocates little before it leaves without any
+        // cleaning up.
         let child = unsafe { libc::fork() };
         if child == 0 {
             // SAFETY: ends the child, should it hang, and it alone.
@@ -318,8 +320,8 @@ fn run(part: &str) -> ExitStatus {
     Command::new(program).args(test).env(PART, part).output().unwrap().status
 }
 
-/// A fault that is not a guarded access goes where it went before: to the handler that was there, of either form; else
-/// the process dies of it, as it does of a signal that was sent.
+/// A fault that is not a guarded access goes where it went before: to the handler that was there, of either
+/// form; else the process dies of it, as it does of a signal that was sent.
 #[test]
 fn other_faults_are_passed_on() {
     assert_eq!(run("nothing").code(), Some(0));
@@ -331,8 +333,8 @@ fn other_faults_are_passed_on() {
     assert_eq!(run("sent_and_ignored").code(), Some(0));
 }
 
-/// The handler that was there runs as the kernel would have run it: with its mask, once where it asked for that, and
-/// nested or not.
+/// The handler that was there runs as the kernel would have run it: with its mask, once where it asked for
+/// that, and nested or not.
 #[test]
 fn a_handler_from_before_runs_as_it_asked_to() {
     assert_eq!(run("handled_with_its_mask").code(), Some(44));

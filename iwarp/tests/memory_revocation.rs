@@ -34,7 +34,8 @@ impl Drop for StopOnDrop<'_> {
     }
 }
 
-/// Places and reads through whatever is advertised until told to stop. Returns how often it could and could not.
+/// Places and reads through whatever is advertised until told to stop. Returns how often it could and could
+/// not.
 fn engine(table: &MemoryTable, advertised: &Advertised, stop: &AtomicBool, byte: u8) -> (u64, u64) {
     let participant = table.join();
     let (mut placed, mut refused) = (0, 0);
@@ -58,8 +59,8 @@ fn engine(table: &MemoryTable, advertised: &Advertised, stop: &AtomicBool, byte:
     (placed, refused)
 }
 
-/// Memory of the caller: after `deregister` not a byte of it changes, although engines go on with the old name,
-/// and it is freed and reused at once.
+/// Memory of the caller: after `deregister` not a byte of it changes, although engines go on with the old
+/// name, and it is freed and reused at once.
 // Proves DDP-219, DDP-231, SEC-099 to SEC-101, SEC-177.
 #[test]
 fn after_deregistration_not_a_byte_changes() {
@@ -204,8 +205,9 @@ fn fetching_outside_a_turn_is_waited_for() {
     });
 }
 
-/// The same for names that a send queue takes away, over the whole of one memory or a part of it: a window of either type
-/// and a fast registration. When the call returns, no byte changes and none is read, on any engine.
+/// The same for names that a send queue takes away, over the whole of one memory or a part of it: a window of
+/// either type and a fast registration. When the call returns, no byte changes and none is read, on any
+/// engine.
 // Proves SEC-099, SEC-101, RDMAP-355, DDP-231.
 #[test]
 fn what_a_send_queue_takes_away_stays_as_it_is() {
@@ -276,8 +278,9 @@ fn what_a_send_queue_takes_away_stays_as_it_is() {
     assert!(written.iter().all(|&rounds| rounds > 0), "the race was not run: {written:?}");
 }
 
-/// One name is registered for one piece of its memory and another in turn, while an engine writes to an offset of the first
-/// all the time: it is placed where that piece is or refused, and never by the offsets of one in the bytes of the other.
+/// One name is registered for one piece of its memory and another in turn, while an engine writes to an
+/// offset of the first all the time: it is placed where that piece is or refused, and never by the offsets of
+/// one in the bytes of the other.
 // Proves SEC-095.
 #[test]
 fn a_range_is_in_force_before_its_name() {
@@ -364,7 +367,8 @@ fn a_send_queue_allocates_nothing_for_names() {
     assert_eq!(allocations(), before + 1, "they are counted");
 }
 
-/// Waits until something is so that another thread is about to do, for a while: where it never is, an assertion says so.
+/// Waits until something is so that another thread is about to do, for a while: where it never is, an
+/// assertion says so.
 fn until(is_so: impl Fn() -> bool) {
     let end = Instant::now() + Duration::from_secs(5);
     while !is_so() && Instant::now() < end {
@@ -372,8 +376,8 @@ fn until(is_so: impl Fn() -> bool) {
     }
 }
 
-/// Prepared memory is freed while a request to register it is still in a send queue: it is not made valid again
-/// between its revocation and its end.
+/// Prepared memory is freed while a request to register it is still in a send queue: it is not made valid
+/// again between its revocation and its end.
 #[test]
 fn what_is_being_freed_is_not_registered_again() {
     let table = MemoryTable::new(16, [9; 32]);
@@ -401,8 +405,8 @@ fn what_is_being_freed_is_not_registered_again() {
     assert_eq!(table.usage().registered, 1);
 }
 
-/// A window of type 1 is freed while its engine waits to bind it again: the bind fails, and what takes its place is left
-/// alone.
+/// A window of type 1 is freed while its engine waits to bind it again: the bind fails, and what takes its
+/// place is left alone.
 #[test]
 fn a_window_that_is_freed_while_it_is_bound_again_stays_unbound() {
     let table = MemoryTable::new(16, [10; 32]);
@@ -429,7 +433,8 @@ fn a_window_that_is_freed_while_it_is_bound_again_stays_unbound() {
     assert_eq!(other.enter().bind_window(&bind, ME), Ok(()));
 }
 
-/// A participant that has gone to another thread opens no second turn while the thread of the first one waits.
+/// A participant that has gone to another thread opens no second turn while the thread of the first one
+/// waits.
 #[test]
 fn turns_of_one_participant_never_overlap() {
     let table = MemoryTable::new(4, [7; 32]);

@@ -1,5 +1,5 @@
-//! Names over shared memory and shared domains: who reaches what, how hard names are to guess, and who may write where
-//! others write.
+//! Names over shared memory and shared domains: who reaches what, how hard names are to guess, and who may
+//! write where others write.
 
 use std::sync::Arc;
 
@@ -47,8 +47,8 @@ fn read(table: &MemoryTable, by: Accessor, stag: Stag) -> Result<[u8; 4], Fault>
     Ok(out)
 }
 
-/// One range under names of two domains: each has the rights of its own name; readers read the same and write nothing; a
-/// reader sees what the writer writes; two writers undo each other's work.
+/// One range under names of two domains: each has the rights of its own name; readers read the same and write
+/// nothing; a reader sees what the writer writes; two writers undo each other's work.
 // Proves SEC-023, SEC-114 to SEC-116.
 #[test]
 fn one_range_in_two_domains() {
@@ -72,8 +72,8 @@ fn one_range_in_two_domains() {
     assert_eq!(read(&table, a, readers[0].stag()), Ok(*b"lost"));
 }
 
-/// A strict table lets peers of one domain only write to a byte, by whatever kind of name; one that is not strict tells
-/// when asked.
+/// A strict table lets peers of one domain only write to a byte, by whatever kind of name; one that is not
+/// strict tells when asked.
 // Proves SEC-117.
 #[test]
 fn peers_of_two_domains_do_not_write_to_one_place() {
@@ -129,8 +129,8 @@ fn peers_of_two_domains_do_not_write_to_one_place() {
     assert_eq!((one.other_writers(), two.other_writers()), (1, 1));
 }
 
-/// Guesses hit as often as chance says: 24 bits are unpredictable. Names are spread over the whole space, and neither the
-/// name before nor the one behind a valid one is valid beyond chance.
+/// Guesses hit as often as chance says: 24 bits are unpredictable. Names are spread over the whole space, and
+/// neither the name before nor the one behind a valid one is valid beyond chance.
 // Proves SEC-029, SEC-176, RDMAP-357, RDMAP-358.
 #[test]
 fn names_are_as_hard_to_guess_as_they_are_many() {
@@ -194,8 +194,8 @@ fn reads_outside_are_refused_with_their_codes() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
 
-    /// Random domains, streams, names and operations: access if and only if the stream is the name's own (where it
-    /// has one), else the domain is; and the right is there. Invalidation only by the one stream.
+    /// Random domains, streams, names and operations: access if and only if the stream is the name's own
+    /// (where it has one), else the domain is; and the right is there. Invalidation only by the one stream.
     // Proves SEC-030, SEC-090, SEC-091, RDMAP-350, RDMAP-351, DDP-226, DDP-227, DDP-236.
     #[test]
     fn access_is_by_domain_or_by_stream(

@@ -30,8 +30,8 @@ fn register_shared(table: &MemoryTable, region: &Arc<Region>) -> Registration {
     table.register(Arc::clone(region), &options(WRITE)).unwrap()
 }
 
-/// 10^5 registrations that come and go: no STag is 0, every bit of the index is fair, consecutive ones say nothing
-/// of each other, and an index comes back late or never.
+/// 10^5 registrations that come and go: no STag is 0, every bit of the index is fair, consecutive ones say
+/// nothing of each other, and an index comes back late or never.
 // Proves SEC-060, SEC-092.
 #[test]
 fn a_hundred_thousand_stags_are_unpredictable_sparse_and_not_reused() {
@@ -146,7 +146,8 @@ fn the_rights_matrix() {
     }
 }
 
-/// A single stream's STag is that stream's in whatever domain it says it is; a domain's is every stream's in it.
+/// A single stream's STag is that stream's in whatever domain it says it is; a domain's is every stream's in
+/// it.
 // Proves DDP-226, DDP-227, SEC-085, SEC-086.
 #[test]
 fn both_kinds_of_association() {

@@ -46,7 +46,8 @@ fn read(turn: &EpochGuard, stag: Stag, to: u64, by: Accessor) -> Result<(), Faul
     turn.check_read(stag, to, 1, by).and_then(|source| source.fetch(0, &mut [0]))
 }
 
-/// A window opens its own range, to the byte, with its own rights, for its own scope; the region itself stays shut.
+/// A window opens its own range, to the byte, with its own rights, for its own scope; the region itself stays
+/// shut.
 // Proves SEC-030, SEC-031, SEC-109, SEC-110, RDMAP-354, DDP-220.
 #[test]
 fn a_window_opens_its_range_to_its_scope() {
@@ -160,8 +161,8 @@ fn window_and_region_are_of_one_domain() {
     assert_eq!(engine.enter().bind_window(&bind, STRANGER), Err(BindError::NotAssociated));
 }
 
-/// Type 1: bound again at will, unbound by no bytes, and nobody else's to invalidate. Type 2: invalidated by its
-/// queue pair or its peer before it is bound again, unless that is forbidden.
+/// Type 1: bound again at will, unbound by no bytes, and nobody else's to invalidate. Type 2: invalidated by
+/// its queue pair or its peer before it is bound again, unless that is forbidden.
 // Proves SEC-155, SEC-157, RDMAP-077, RDMAP-356.
 #[test]
 fn both_types_end_as_they_may() {
@@ -203,8 +204,8 @@ fn both_types_end_as_they_may() {
     assert_eq!(turn.invalidate_local(kept.stag(1), ME), Ok(()));
 }
 
-/// The window ends with its region, however that ends, and is not brought back by it; a region with a window is not
-/// given back by the call that asks. Windows over one region do not depend on each other.
+/// The window ends with its region, however that ends, and is not brought back by it; a region with a window
+/// is not given back by the call that asks. Windows over one region do not depend on each other.
 // Proves SEC-042, RDMAP-355, DDP-229.
 #[test]
 fn a_window_ends_with_its_region() {
@@ -348,8 +349,8 @@ fn windows_have_a_limit() {
     assert_eq!((usage.registered, usage.windows), (0, 0));
 }
 
-/// A request may name prepared memory before the request in front of it has registered that: it is checked when it moves
-/// bytes. What nothing in front of it can put right is refused at once.
+/// A request may name prepared memory before the request in front of it has registered that: it is checked
+/// when it moves bytes. What nothing in front of it can put right is refused at once.
 #[test]
 fn prepared_memory_is_named_before_it_is_registered() {
     let table = table();

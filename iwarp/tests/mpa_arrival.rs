@@ -119,8 +119,8 @@ fn an_fpdu_is_joined_wherever_it_is_cut() {
     }
 }
 
-// Proves MPA-275: FPDUs that came in order, one that was placed ahead and a piece that is held stay as they are
-// when other bytes come in their places, with CRCs that are right.
+// Proves MPA-275: FPDUs that came in order, one that was placed ahead and a piece that is held stay as they
+// are when other bytes come in their places, with CRCs that are right.
 #[test]
 fn bytes_that_come_again_are_not_looked_at() {
     let payload = |byte: u8| vec![byte; 600];

@@ -42,8 +42,8 @@ fn the_reference_passes_its_own_test() {
     assert_eq!(output.trim(), "passed");
 }
 
-// Proves MPA-015, MPA-041, MPA-059 to MPA-061, MPA-063 to MPA-069, MPA-049, MPA-070, MPA-091 to MPA-094: the framer's bytes at all 128
-// phases of the marker interval.
+// Proves MPA-015, MPA-041, MPA-059 to MPA-061, MPA-063 to MPA-069, MPA-049, MPA-070, MPA-091 to MPA-094: the
+// framer's bytes at all 128 phases of the marker interval.
 #[test]
 fn the_framer_agrees_at_every_phase() {
     let mut rng = Rng(5044);
@@ -161,8 +161,8 @@ fn the_deframer_agrees_in_any_order() {
     assert!(early > 300, "{early} FPDUs placed early");
 }
 
-// With markers and without: what was given up comes again, cut as it was, and is handed on exactly once; what was placed
-// is not asked for again.
+// With markers and without: what was given up comes again, cut as it was, and is handed on exactly once; what
+// was placed is not asked for again.
 #[test]
 fn what_was_given_up_and_comes_again_arrives_once() {
     let mut rng = Rng(9);
@@ -197,8 +197,8 @@ fn what_was_given_up_and_comes_again_arrives_once() {
     assert!(gone.iter().all(|bytes| *bytes > 100_000) && early > 100, "{gone:?}, {early} early");
 }
 
-// FPDUs in segments of their own behind one loss: all but the FPDUs that hold no marker are placed before the hole
-// is filled, those found by length included, and their bytes are released.
+// FPDUs in segments of their own behind one loss: all but the FPDUs that hold no marker are placed before the
+// hole is filled, those found by length included, and their bytes are released.
 // Proves MPA-033, MPA-131, MPA-278, MPA-282, DDP-033.
 #[test]
 fn aligned_segments_behind_a_loss_are_placed() {
@@ -243,8 +243,9 @@ fn decode(
     (sink.ulpdus, code, sink.early.into_values().collect())
 }
 
-// Proves MPA-056, MPA-128, MPA-132, MPA-044, MPA-096, DDP-035: one wrong bit. What comes up in order is what the
-// reference passes, whatever the order of arrival, with its code; and nothing that was placed early was not sent.
+// Proves MPA-056, MPA-128, MPA-132, MPA-044, MPA-096, DDP-035: one wrong bit. What comes up in order is what
+// the reference passes, whatever the order of arrival, with its code; and nothing that was placed early was
+// not sent.
 #[test]
 fn a_wrong_bit_is_met_at_the_frontier_only() {
     let mut rng = Rng(3);

@@ -112,7 +112,8 @@ fn a_link_that_is_back_in_time_ends_no_connection_of_a_point_to_point_port() {
 
 #[test]
 fn connections_of_another_port_outlive_their_link_for_as_long_as_the_configuration_says() {
-    // Longer than the ten seconds of keepalives and of unanswered bytes, so that it is the link that ends them.
+    // Longer than the ten seconds of keepalives and of unanswered bytes, so that it is the link that ends
+    // them.
     for seconds in [2, 10, 25] {
         let (a, b, control) = pair_with_control(&LinkConfig::default());
         let mut pair = Pair::over((a, b), |config| {
@@ -126,7 +127,8 @@ fn connections_of_another_port_outlive_their_link_for_as_long_as_the_configurati
         control.set_up(false);
         let took_us = link_down_us(&mut pair, &c) as u64;
         let due_us = seconds * 1_000_000;
-        // A sleeping engine looks at its link when it has something to do: at once, for it is asked for a turn by this test.
+        // A sleeping engine looks at its link when it has something to do: at once, for it is asked for a
+        // turn by this test.
         assert!((due_us..=due_us + 200_000).contains(&took_us), "{took_us}");
     }
 }

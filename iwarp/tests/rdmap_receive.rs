@@ -1,6 +1,8 @@
-//! RDMAP's receive checks against the reference model: what is accepted, and the exact Terminate of what is not.
+//! RDMAP's receive checks against the reference model: what is accepted, and the exact Terminate of what is
+//! not.
 //!
-//! `Receiver` below strings together the checks the engine uses; `reference/rdmap_ref.py` says what has to come out.
+//! `Receiver` below strings together the checks the engine uses; `reference/rdmap_ref.py` says what has to
+//! come out.
 
 mod oracle;
 
@@ -103,7 +105,8 @@ impl Receiver {
     }
 }
 
-/// The registrations of the model's own cases: read and write, write, read, another stream's, and one up to 2^64.
+/// The registrations of the model's own cases: read and write, write, read, another stream's, and one up to
+/// 2^64.
 fn registrations(table: &MemoryTable) -> Vec<Registration> {
     let write = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
     let both = write | Access::REMOTE_READ;
@@ -182,9 +185,10 @@ fn segment(rng: &mut Rng, stags: &[u32]) -> Vec<u8> {
     bytes
 }
 
-/// Twelve thousand segments, each to a fresh stream: accepted or refused as in the model, with its Terminate to
-/// the byte.
-// Proves RDMAP-093, RDMAP-095, RDMAP-108, RDMAP-128, RDMAP-192 to RDMAP-194, RDMAP-220, RDMAP-221, RDMAP-249 to RDMAP-251.
+/// Twelve thousand segments, each to a fresh stream: accepted or refused as in the model, with its Terminate
+/// to the byte.
+// Proves RDMAP-093, RDMAP-095, RDMAP-108, RDMAP-128, RDMAP-192 to RDMAP-194, RDMAP-220, RDMAP-221, RDMAP-249
+// to RDMAP-251.
 #[test]
 fn every_answer_is_the_models() {
     let table = MemoryTable::new(8, [0x50; 32]);
@@ -229,8 +233,8 @@ fn every_answer_is_the_models() {
     }
 }
 
-/// Where the two models differ, either answer conforms: with MO equal to the buffer's size, this one says "invalid
-/// MO" and DDP's own, which is followed, says "too long" (RFC 5041 sets no precedence).
+/// Where the two models differ, either answer conforms: with MO equal to the buffer's size, this one says
+/// "invalid MO" and DDP's own, which is followed, says "too long" (RFC 5041 sets no precedence).
 fn normal(answer: &str, segment: &str) -> String {
     let untagged = !matches!(segment.as_bytes()[0], b'8'..=b'9' | b'a'..=b'f');
     if untagged && (answer.starts_with("1204") || answer.starts_with("1205")) {

@@ -127,7 +127,8 @@ fn inclusion_follows_figure_10() {
 }
 
 /// Every number of the table of Terminate codes maps to one error and back, and its text names the numbers.
-// Proves RDMAP-135, RDMAP-141 to RDMAP-173: what is sent comes from these numbers alone, and each has the document's meaning.
+// Proves RDMAP-135, RDMAP-141 to RDMAP-173: what is sent comes from these numbers alone, and each has the
+// document's meaning.
 #[test]
 fn codes_map_both_ways() {
     let table: &[(u8, u8, u8, &str)] = &[

@@ -96,8 +96,8 @@ impl Server {
     }
 }
 
-/// However the client says that it is done, its name is none before the server looks: it has invalidated it, or has not,
-/// or has invalidated another of its names.
+/// However the client says that it is done, its name is none before the server looks: it has invalidated it,
+/// or has not, or has invalidated another of its names.
 // Proves SEC-178, SEC-100.
 #[test]
 fn the_name_is_gone_before_the_look() {
@@ -120,9 +120,10 @@ fn the_name_is_gone_before_the_look() {
     }
 }
 
-/// A client that writes again behind its message, while the server takes the buffer back: what the server has looked at
-/// stays as it was.
-// Proves SEC-177: each moment of the race comes up in simulated time, a hundred times; more rounds repeat them.
+/// A client that writes again behind its message, while the server takes the buffer back: what the server has
+/// looked at stays as it was.
+// Proves SEC-177: each moment of the race comes up in simulated time, a hundred times; more rounds repeat
+// them.
 #[test]
 fn what_was_looked_at_stays() {
     let (mut server, mut rewrote) = (Server::new(1, 1), 0);
@@ -152,8 +153,8 @@ fn what_was_looked_at_stays() {
     assert!(rewrote > 0 && rewrote < 1200, "the race was not run: {rewrote}");
 }
 
-/// A buffer goes from client to client: the next one sees nothing of the last one's, and the last one reaches nothing of
-/// the next one's.
+/// A buffer goes from client to client: the next one sees nothing of the last one's, and the last one reaches
+/// nothing of the next one's.
 // Proves SEC-179, SEC-118, SEC-181.
 #[test]
 fn a_buffer_goes_from_client_to_client() {

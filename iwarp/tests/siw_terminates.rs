@@ -1,7 +1,8 @@
 //! Every Terminate that Linux's siw was seen to send, as its bytes were captured: what they are read as.
 //!
-//! The table is taken from `terminates.pcap` beside it, in which our verbs ask for what siw has to refuse; the last three
-//! rows are of other captures. What siw's bit order is, and when it cannot be told: `tests/siw-peer/README.md`.
+//! The table is taken from `terminates.pcap` beside it, in which our verbs ask for what siw has to refuse;
+//! the last three rows are of other captures. What siw's bit order is, and when it cannot be told:
+//! `tests/siw-peer/README.md`.
 
 use iwarp::rdmap::{BitOrder, Terminate};
 
@@ -33,7 +34,8 @@ fn each_is_read_with_the_numbers_it_was_sent_for() {
     assert_eq!(rows, 17);
 }
 
-/// siw sets R for a Send that it blames for a protection error, and sends no Read Request. Nobody else is let off.
+/// siw sets R for a Send that it blames for a protection error, and sends no Read Request. Nobody else is let
+/// off.
 #[test]
 fn a_read_request_is_missed_behind_its_own_header_alone() {
     let with_header = |opcode: u8| {

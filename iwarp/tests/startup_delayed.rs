@@ -1,4 +1,5 @@
-//! Streaming mode in front of MPA, and the switch on the same connection (RFC 5044 sections 7.1, 7.1.3, 7.1.5).
+//! Streaming mode in front of MPA, and the switch on the same connection (RFC 5044 sections 7.1, 7.1.3,
+//! 7.1.5).
 
 mod common;
 
@@ -131,8 +132,9 @@ fn exchange(pair: &mut Pair, a: &QueuePair, b: &QueuePair) {
     assert_eq!(pair.until(|pair| pair.a.cq.poll_one().filter(|wc| wc.wr_id == 3)).byte_len, 10_000);
 }
 
-// Proves MPA-005, MPA-006, MPA-013, MPA-135, MPA-137, MPA-143, MPA-145, MPA-208, MPA-215, MPA-221: bytes both ways, then MPA either way around,
-// whatever side dialled; with markers, and over a wire that loses and reorders.
+// Proves MPA-005, MPA-006, MPA-013, MPA-135, MPA-137, MPA-143, MPA-145, MPA-208, MPA-215, MPA-221: bytes both
+// ways, then MPA either way around, whatever side dialled; with markers, and over a wire that loses and
+// reorders.
 #[test]
 fn mpa_starts_behind_a_stream() {
     let bad = bad_wire(50_000);
@@ -159,8 +161,8 @@ fn mpa_starts_behind_a_stream() {
     }
 }
 
-// Proves MPA-209, MPA-219, MPA-185: the first byte behind the responder's last message is the Request's, and what comes
-// with it, or before the responder knows, is not lost.
+// Proves MPA-209, MPA-219, MPA-185: the first byte behind the responder's last message is the Request's, and
+// what comes with it, or before the responder knows, is not lost.
 #[test]
 fn the_switch_is_exact() {
     let request = frame("Req", 0xd0, 2, &[0, 8, 0, 8]);
@@ -205,8 +207,8 @@ impl Doorman {
     }
 }
 
-// Proves MPA-134, MPA-210, MPA-220: a byte too many or too few, or another protocol, ends in code 4 and not in frames that
-// are read at the wrong place.
+// Proves MPA-134, MPA-210, MPA-220: a byte too many or too few, or another protocol, ends in code 4 and not
+// in frames that are read at the wrong place.
 #[test]
 fn stray_bytes_at_the_switch_end_the_connection() {
     let request = frame("Req", 0x50, 2, &[0, 8, 0, 8]);
@@ -249,7 +251,8 @@ fn a_start_whose_queue_pair_is_gone_ends_at_once() {
     assert!(s.pair.now_us - start < 1_000_000, "after {} us", s.pair.now_us - start);
 }
 
-// Proves MPA-144, MPA-200: two initiators find each other's Request where a Reply should be, and both report code 4.
+// Proves MPA-144, MPA-200: two initiators find each other's Request where a Reply should be, and both report
+// code 4.
 #[test]
 fn two_initiators_find_out() {
     let mut s = Streams::simple();
@@ -284,8 +287,9 @@ fn two_responders_find_out() {
     assert!((1_900_000..2_200_000).contains(&(s.pair.now_us - start)));
 }
 
-// Proves MPA-180, MPA-181, MPA-182, MPA-190, MPA-191, MPA-218, MPA2-120: after a reject MPA is left, TCP stays open, and plain
-// bytes go both ways, whatever the frames said of markers and CRCs; and MPA may be tried again.
+// Proves MPA-180, MPA-181, MPA-182, MPA-190, MPA-191, MPA-218, MPA2-120: after a reject MPA is left, TCP
+// stays open, and plain bytes go both ways, whatever the frames said of markers and CRCs; and MPA may be
+// tried again.
 #[test]
 fn a_reject_leaves_tcp_open() {
     let mut s = Streams::simple();
@@ -308,8 +312,8 @@ fn a_reject_leaves_tcp_open() {
     exchange(&mut s.pair, &qp_a, &qp_b);
 }
 
-// Proves MPA-140, MPA-141, MPA-212, MPA-214: the queue pair is chosen when the Request is known; without one there is no Full
-// Operation.
+// Proves MPA-140, MPA-141, MPA-212, MPA-214: the queue pair is chosen when the Request is known; without one
+// there is no Full Operation.
 #[test]
 fn full_operation_needs_a_queue_pair() {
     let mut s = Streams::simple();

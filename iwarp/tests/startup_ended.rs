@@ -14,7 +14,8 @@ use iwarp::verbs::{CmEventKind, CmId, ConnParam, ListenOptions, QpState, QueuePa
 const TCP_FLAGS_AT: usize = 47;
 const RST: u8 = 4;
 
-/// Starts MPA from another thread's place: at the first frame with a RST, when its engine is about to hear of it.
+/// Starts MPA from another thread's place: at the first frame with a RST, when its engine is about to hear of
+/// it.
 struct StartAtReset(Arc<Mutex<Option<(CmId, QueuePair)>>>);
 
 impl Hooks for StartAtReset {

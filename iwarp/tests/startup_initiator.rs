@@ -1,5 +1,5 @@
-//! MPA startup on the wire, the engine as initiator: what it sends in front of its first message, and what it makes of
-//! each Reply.
+//! MPA startup on the wire, the engine as initiator: what it sends in front of its first message, and what it
+//! makes of each Reply.
 
 mod common;
 
@@ -47,8 +47,9 @@ fn send(wr_id: u64) -> SendRequest {
     SendRequest::empty(wr_id, SendOp::Send)
 }
 
-// Proves MPA2-003, MPA2-004, MPA2-014, MPA2-017, MPA2-018, MPA2-019, MPA2-086, MPA2-110, MPA2-111, MPA2-112, MPA2-135: one
-// message of the kind that is common, before all else, of which queues and completions know nothing.
+// Proves MPA2-003, MPA2-004, MPA2-014, MPA2-017, MPA2-018, MPA2-019, MPA2-086, MPA2-110, MPA2-111, MPA2-112,
+// MPA2-135: one message of the kind that is common, before all else, of which queues and completions know
+// nothing.
 #[test]
 fn the_rtr_goes_first() {
     for (named, rtr, next_msn) in [
@@ -76,8 +77,8 @@ fn the_rtr_goes_first() {
     }
 }
 
-// Proves MPA2-113: an RTR by Read counts as one of the Reads that may be outstanding, and the first Read of the user has
-// MSN 2.
+// Proves MPA2-113: an RTR by Read counts as one of the Reads that may be outstanding, and the first Read of
+// the user has MSN 2.
 #[test]
 fn an_rtr_by_read_is_a_read() {
     let param = ConnParam { initiator_depth: 1, ..ConnParam::default() };
@@ -96,8 +97,8 @@ fn an_rtr_by_read_is_a_read() {
     assert_eq!(d.pair.inbox[rtr.len()..][12..16], [0, 0, 0, 2]);
 }
 
-// Proves MPA2-065, MPA2-007, MPA2-011: ORD is lowered to the peer's IRD, without an error, and held strictly: what is
-// behind a Read that has to wait waits, too.
+// Proves MPA2-065, MPA2-007, MPA2-011: ORD is lowered to the peer's IRD, without an error, and held strictly:
+// what is behind a Read that has to wait waits, too.
 #[test]
 fn the_peers_ird_bounds_our_reads() {
     let param = ConnParam { initiator_depth: 16, ..client_server() };
@@ -120,8 +121,8 @@ fn the_peers_ird_bounds_our_reads() {
     assert_eq!(d.qp.error(), None);
 }
 
-// Proves MPA2-042, MPA2-043, MPA2-044, MPA2-066, MPA2-067, MPA2-087, MPA2-088, MPA2-108, MPA2-117, MPA2-145: a Reply whose
-// terms cannot be met is answered by a Terminate in place of the RTR, and FIN.
+// Proves MPA2-042, MPA2-043, MPA2-044, MPA2-066, MPA2-067, MPA2-087, MPA2-088, MPA2-108, MPA2-117, MPA2-145:
+// a Reply whose terms cannot be met is answered by a Terminate in place of the RTR, and FIN.
 #[test]
 fn terms_that_cannot_be_met_are_terminated() {
     let only_write = ConnParam { rtr: RtrKinds::WRITE, ..ConnParam::default() };
@@ -239,7 +240,8 @@ fn a_close_without_a_reply_is_told() {
     }
 }
 
-// Proves MPA-037, MPA2-106, MPA2-120, MPA2-143, MPA2-158: one more connection, unenhanced, and the user is told which it was.
+// Proves MPA-037, MPA2-106, MPA2-120, MPA2-143, MPA2-158: one more connection, unenhanced, and the user is
+// told which it was.
 #[test]
 fn a_peer_without_revision_2_is_asked_again() {
     let param = ConnParam { fallback: true, ..ConnParam::default() }.with_private_data(b"hello").unwrap();
@@ -280,7 +282,8 @@ fn a_peer_without_revision_2_is_asked_again() {
     }
 }
 
-// Proves MPA-154, MPA-155, MPA-199, MPA-310: markers go out where the Reply asks for them, from the first byte on.
+// Proves MPA-154, MPA-155, MPA-199, MPA-310: markers go out where the Reply asks for them, from the first
+// byte on.
 #[test]
 fn markers_begin_with_the_first_byte_of_full_operation() {
     for (flags, start) in [(0x50, "00124143"), (0xd0, "00000000 00124143")] {
@@ -296,8 +299,8 @@ fn markers_begin_with_the_first_byte_of_full_operation() {
     }
 }
 
-// Proves MPA-158, MPA-159, MPA-160, MPA-230: CRCs are in use unless neither frame asks for them, and then nobody looks at
-// the field.
+// Proves MPA-158, MPA-159, MPA-160, MPA-230: CRCs are in use unless neither frame asks for them, and then
+// nobody looks at the field.
 #[test]
 fn crcs_are_used_if_either_asks() {
     for (ours, theirs) in [(false, false), (true, false), (false, true), (true, true)] {
@@ -325,8 +328,8 @@ fn crcs_are_used_if_either_asks() {
     }
 }
 
-// Proves MPA-037, MPA-186, MPA-188, MPA-192, MPA2-058, MPA2-094: depths are settled, and FPDUs leave and are read, only when the Reply
-// is whole; its depths are told as they came.
+// Proves MPA-037, MPA-186, MPA-188, MPA-192, MPA2-058, MPA2-094: depths are settled, and FPDUs leave and are
+// read, only when the Reply is whole; its depths are told as they came.
 #[test]
 fn nothing_leaves_before_the_whole_reply() {
     // Simulated time leaps between the bytes.
@@ -358,8 +361,8 @@ fn nothing_leaves_before_the_whole_reply() {
     }
 }
 
-// Proves MPA2-146, MPA2-151: what a responder sends too early is borne behind a Reply without peer-to-peer, in the same
-// segment or not.
+// Proves MPA2-146, MPA2-151: what a responder sends too early is borne behind a Reply without peer-to-peer,
+// in the same segment or not.
 #[test]
 fn early_fpdus_are_borne_where_it_is_allowed() {
     let mut framer = Framer::new(false, true);
@@ -375,7 +378,8 @@ fn early_fpdus_are_borne_where_it_is_allowed() {
     assert_eq!(error, ConnectionError::Startup(StartupFault::EarlyBytes));
 }
 
-// Proves SEC-057, MPA2-109: each byte of a Reply, changed: the end of the attempt, or a connection within our own limits.
+// Proves SEC-057, MPA2-109: each byte of a Reply, changed: the end of the attempt, or a connection within our
+// own limits.
 #[test]
 fn a_reply_that_was_altered_is_harmless() {
     let param = ConnParam { responder_resources: 8, initiator_depth: 8, ..ConnParam::default() };
@@ -413,8 +417,8 @@ impl Dialer {
     }
 }
 
-// Proves MPA2-095: a local error without a code of its own is told as code 5 before the connection goes. Here no place is
-// left to hold what waits for the rest of its FPDU.
+// Proves MPA2-095: a local error without a code of its own is told as code 5 before the connection goes. Here
+// no place is left to hold what waits for the rest of its FPDU.
 #[test]
 fn a_local_error_is_told_before_the_end() {
     let pair = RawPair::configured(|config| config.held_buffers = Some(1));
@@ -439,8 +443,8 @@ fn a_local_error_is_told_before_the_end() {
     );
 }
 
-// Proves MPA-136, MPA-138, MPA-175, MPA2-012, MPA2-152: the Request is the first that is sent, in a segment of its own, as plain
-// bytes; so is what follows the Reply.
+// Proves MPA-136, MPA-138, MPA-175, MPA2-012, MPA2-152: the Request is the first that is sent, in a segment
+// of its own, as plain bytes; so is what follows the Reply.
 #[test]
 fn startup_bytes_have_segments_of_their_own() {
     let param = ConnParam::default().with_private_data(b"hello").unwrap();

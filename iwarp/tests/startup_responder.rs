@@ -1,4 +1,5 @@
-//! MPA startup on the wire, the engine as responder: what it makes of each Request, what it waits for, and what it sends.
+//! MPA startup on the wire, the engine as responder: what it makes of each Request, what it waits for, and
+//! what it sends.
 
 mod common;
 
@@ -32,8 +33,8 @@ fn first_fpdu(ulpdu: &[u8]) -> Vec<u8> {
     fpdu(&mut Framer::new(false, true), ulpdu)
 }
 
-// Proves MPA-149, MPA-165, MPA-177, MPA-205, MPA-210, MPA-242, MPA-299, MPA2-097, MPA2-104, MPA2-125, MPA2-126, RDMAP-173: no Reply, no Terminate, an end
-// at once; nobody is told but the listener's counters.
+// Proves MPA-149, MPA-165, MPA-177, MPA-205, MPA-210, MPA-242, MPA-299, MPA2-097, MPA2-104, MPA2-125,
+// MPA2-126, RDMAP-173: no Reply, no Terminate, an end at once; nobody is told but the listener's counters.
 #[test]
 fn an_invalid_request_ends_the_connection() {
     let mut wrong_key = plain_request();
@@ -68,7 +69,8 @@ fn an_invalid_request_ends_the_connection() {
     d.asked(&request(0x40, 1, &[]));
 }
 
-// Proves MPA-176, MPA-187, MPA-206, MPA2-015: silence until the Request is whole; then a decision, then the Reply.
+// Proves MPA-176, MPA-187, MPA-206, MPA2-015: silence until the Request is whole; then a decision, then the
+// Reply.
 #[test]
 fn nothing_is_said_before_the_request() {
     let mut d = Doorman::with(|options| options.responder.startup_timeout = Duration::from_secs(3600));
@@ -96,8 +98,8 @@ fn nothing_is_said_before_the_request() {
     assert_eq!((stats.startup_timeouts, stats.connections), (1, 0));
 }
 
-// Proves MPA-193, MPA-194, MPA2-008, MPA2-013, MPA2-115, MPA2-137: only the Reply goes out before one FPDU has been found right; any
-// FPDU releases what was posted.
+// Proves MPA-193, MPA-194, MPA2-008, MPA2-013, MPA2-115, MPA2-137: only the Reply goes out before one FPDU
+// has been found right; any FPDU releases what was posted.
 #[test]
 fn the_first_fpdu_releases_the_responder() {
     let data = [&[0x41, 0x43, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0][..], b"data"].concat();
@@ -197,8 +199,8 @@ fn a_missing_rtr_is_given_up() {
     assert!(d.pair.now_us - start < 2_100_000);
 }
 
-// Proves MPA2-062, MPA2-063, MPA2-116: a peer that serves too few Reads is told how many it would have to, by a reject with
-// all of revision 2; the code is told here alone.
+// Proves MPA2-062, MPA2-063, MPA2-116: a peer that serves too few Reads is told how many it would have to, by
+// a reject with all of revision 2; the code is told here alone.
 #[test]
 fn a_peer_that_serves_too_few_reads_is_rejected() {
     let mut d = Doorman::new();
@@ -217,8 +219,8 @@ fn a_peer_that_serves_too_few_reads_is_rejected() {
     assert_eq!((qp.error(), d.pair.inbox.len()), (Some(told), 24));
 }
 
-// Proves MPA-166, MPA-168, MPA-171, MPA-173, MPA-175, MPA-203, MPA2-021, MPA2-046, MPA2-058, MPA2-163: the user gets what the peer
-// sent, of every size, and its depths as they were.
+// Proves MPA-166, MPA-168, MPA-171, MPA-173, MPA-175, MPA-203, MPA2-021, MPA2-046, MPA2-058, MPA2-163: the
+// user gets what the peer sent, of every size, and its depths as they were.
 #[test]
 fn the_user_gets_what_the_peer_sent() {
     for size in [0, 1, 8, 508, 511, 512] {
@@ -285,7 +287,8 @@ fn private_data_beyond_the_listeners_bound_is_malformed() {
     }
 }
 
-// Proves MPA2-142, SEC-128: depths a peer asks for are clipped to our own before anything is set aside for them.
+// Proves MPA2-142, SEC-128: depths a peer asks for are clipped to our own before anything is set aside for
+// them.
 #[test]
 fn depths_are_clipped_to_our_own() {
     let mut d = Doorman::with(|options| {
@@ -300,8 +303,8 @@ fn depths_are_clipped_to_our_own() {
     assert_eq!(d.pair.context.usage().read_slots.used, 2 * 16);
 }
 
-// Proves MPA2-144, MPA2-154, MPA2-159: the first bytes that Linux's siw and cxgb4 give an initiator's Terminate in place
-// of its RTR.
+// Proves MPA2-144, MPA2-154, MPA2-159: the first bytes that Linux's siw and cxgb4 give an initiator's
+// Terminate in place of its RTR.
 #[test]
 fn terminates_of_startup_are_understood() {
     for first in [0x20, 0x02, 0x23] {
@@ -422,7 +425,8 @@ fn a_listener_needs_an_rtr_kind() {
     id.listen_with(&options).unwrap();
 }
 
-/// Loses the segment in which the peer's bytes begin, as often as it is sent, and counts the bytes of the others.
+/// Loses the segment in which the peer's bytes begin, as often as it is sent, and counts the bytes of the
+/// others.
 #[derive(Default)]
 struct Headless {
     first: Option<u32>,

@@ -1,4 +1,5 @@
-//! A port that takes nothing, or a pool that has no buffer: connections end in their time, and what was posted is not lost.
+//! A port that takes nothing, or a pool that has no buffer: connections end in their time, and what was
+//! posted is not lost.
 
 mod common;
 
@@ -13,7 +14,8 @@ use tcp_lite::{CloseReason, Instant};
 /// As much as one Write of these tests has.
 const BYTES: usize = 1 << 20;
 
-/// Two hosts on a wire whose ring is soon full, and a connection on which A posts `writes` Writes between the regions.
+/// Two hosts on a wire whose ring is soon full, and a connection on which A posts `writes` Writes between the
+/// regions.
 fn writing(writes: u64) -> (Pair, Connected, [MemoryRegion; 2]) {
     let mut pair = Pair::new(&LinkConfig { ring_frames: 8, ..LinkConfig::default() });
     let c = pair.connect(&ConnParam::default());
@@ -72,7 +74,8 @@ fn an_idle_connection_whose_port_takes_nothing_ends_when_keepalives_were_not_ans
     let (kind, took_us, _) = alone(&mut pair);
     let error = Some(ConnectionError::Tcp(CloseReason::TimedOut));
     assert!(matches!(kind, CmEventKind::Disconnected { error: told, .. } if told == error), "{kind:?}");
-    // Five seconds after the peer was heard, about a second before, the first of four, and a second after each.
+    // Five seconds after the peer was heard, about a second before, the first of four, and a second after
+    // each.
     assert!((7_900_000..9_100_000).contains(&took_us), "{took_us}");
 }
 

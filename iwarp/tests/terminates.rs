@@ -38,9 +38,11 @@ fn expected(case: &Attack) -> Vec<u8> {
     fpdu(&mut Framer::new(false, true), &untagged([0x41, 0x47], 0, [2, 1, 0], &payload))
 }
 
-// Proves SEC-002, SEC-013, SEC-014, SEC-064, MPA-241, RDMAP-171, RDMAP-175, RDMAP-177, RDMAP-178, RDMAP-179, RDMAP-180, RDMAP-182, RDMAP-183, RDMAP-184, RDMAP-185: control word, segment length and headers on the wire; and layer, type, code, length and
-// headers for the application, by its queue pair and by the event of the end. Between registration and attack the engine alone acts.
-// Attacks on each resource of section 2.2, and of each kind that tagged and untagged messages have, are among those that ended so.
+// Proves SEC-002, SEC-013, SEC-014, SEC-064, MPA-241, RDMAP-171, RDMAP-175, RDMAP-177, RDMAP-178, RDMAP-179,
+// RDMAP-180, RDMAP-182, RDMAP-183, RDMAP-184, RDMAP-185: control word, segment length and headers on the
+// wire; and layer, type, code, length and headers for the application, by its queue pair and by the event of
+// the end. Between registration and attack the engine alone acts. Attacks on each resource of section 2.2,
+// and of each kind that tagged and untagged messages have, are among those that ended so.
 #[test]
 fn each_fault_of_a_peer_has_its_terminate() {
     let count = catalogue(&Names::default()).len();
@@ -97,7 +99,8 @@ fn each_fault_of_a_peer_has_its_terminate() {
     assert!(Means::ALL.iter().all(|it| means.contains(it)), "{means:?}");
 }
 
-/// The same fault from a hostile stack and from an application that misuses ours: the victim cannot tell, and need not.
+/// The same fault from a hostile stack and from an application that misuses ours: the victim cannot tell, and
+/// need not.
 // Proves SEC-003.
 #[test]
 fn it_does_not_matter_who_at_the_peer_means_ill() {
@@ -144,8 +147,8 @@ fn it_does_not_matter_who_at_the_peer_means_ill() {
     }
 }
 
-// Proves RDMAP-174, RDMAP-176: a Terminate of the peer is told as it was read: in which bit order, from which bytes, and what else
-// these might have meant.
+// Proves RDMAP-174, RDMAP-176: a Terminate of the peer is told as it was read: in which bit order, from which
+// bytes, and what else these might have meant.
 #[test]
 fn a_terminate_is_told_with_its_bytes() {
     for (control, codes, order, other) in [
@@ -182,8 +185,8 @@ fn end(served: &mut Served) -> (Option<ConnectionError>, Option<Arc<TerminateRep
     }
 }
 
-// Proves RDMAP-141, RDMAP-181, RDMAP-191, RDMAP-324, RDMAP-325: a fault of our own has layer 0, type 0, code 0 and names nothing,
-// on the wire and for the application.
+// Proves RDMAP-141, RDMAP-181, RDMAP-191, RDMAP-324, RDMAP-325: a fault of our own has layer 0, type 0, code
+// 0 and names nothing, on the wire and for the application.
 #[test]
 fn a_fault_of_our_own_names_no_message() {
     let mut served = Served::new();
@@ -202,8 +205,8 @@ fn a_fault_of_our_own_names_no_message() {
     assert_eq!(end(&mut served), (Some(ConnectionError::Stream(told)), Some(report)));
 }
 
-// Proves RDMAP-169, RDMAP-172, RDMAP-195, RDMAP-311: a marker that points elsewhere under a good CRC is told with layer 2,
-// type 0, code 3, and with nothing of the FPDU, which is not placed.
+// Proves RDMAP-169, RDMAP-172, RDMAP-195, RDMAP-311: a marker that points elsewhere under a good CRC is told
+// with layer 2, type 0, code 3, and with nothing of the FPDU, which is not placed.
 #[test]
 fn a_marker_that_points_elsewhere_is_told() {
     for xor in [0, 4] {

@@ -1,5 +1,5 @@
-//! What a connection needs it takes while it is made: the first message of each kind allocates as little as the
-//! thousandth, at both ends. The application's calls are counted with the engine's.
+//! What a connection needs it takes while it is made: the first message of each kind allocates as little as
+//! the thousandth, at both ends. The application's calls are counted with the engine's.
 
 mod common;
 #[path = "common/counting.rs"]
@@ -93,8 +93,8 @@ fn the_first_message_of_each_kind_allocates_nothing() {
     }
 }
 
-/// The same where frames are lost and overtaken, so that TCP repairs, receives out of order and has what it holds taken away
-/// again; with markers FPDUs are placed ahead.
+/// The same where frames are lost and overtaken, so that TCP repairs, receives out of order and has what it
+/// holds taken away again; with markers FPDUs are placed ahead.
 #[test]
 fn repair_reordering_and_eviction_allocate_nothing() {
     let bad = LinkPlan {

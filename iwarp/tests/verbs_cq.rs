@@ -40,8 +40,8 @@ fn drain(cq: &CompletionQueue) -> Vec<WorkCompletion> {
     std::iter::from_fn(|| cq.poll_one()).collect()
 }
 
-// Proves SEC-033, SEC-137, SEC-158, SEC-159, SEC-163, RDMAP-360: four entries, 64 receives, 64 Sends. The streams of that queue end and are
-// told of, a stream on another queue of the same engine loses nothing.
+// Proves SEC-033, SEC-137, SEC-158, SEC-159, SEC-163, RDMAP-360: four entries, 64 receives, 64 Sends. The
+// streams of that queue end and are told of, a stream on another queue of the same engine loses nothing.
 #[test]
 fn an_overflow_ends_its_users_and_nobody_else() {
     let mut pair = Pair::new(&LinkConfig::default());
@@ -113,8 +113,8 @@ fn an_overflow_by_sends_ends_the_stream_too() {
     drop(listener);
 }
 
-/// What completes to a queue pair's queues without being reaped, posting as much as it can: to its send queue, its receive
-/// queue or shared receive queue.
+/// What completes to a queue pair's queues without being reaped, posting as much as it can: to its send
+/// queue, its receive queue or shared receive queue.
 fn fill(entries: usize, with_srq: bool) -> (Pair, Connected, CompletionQueue) {
     const DEPTH: usize = 8;
     let mut pair = Pair::new(&LinkConfig::default());
@@ -158,9 +158,9 @@ fn fill(entries: usize, with_srq: bool) -> (Pair, Connected, CompletionQueue) {
     (pair, c, cq)
 }
 
-// Proves SEC-143, SEC-144, SEC-162, SEC-184, SEC-185: at exactly the computed size nothing overflows however much is posted and sent
-// and however late it is reaped; one entry less overflows. Posting beyond a declared limit is refused. Nothing is reaped until
-// all is posted, which is later than any stall of a second.
+// Proves SEC-143, SEC-144, SEC-162, SEC-184, SEC-185: at exactly the computed size nothing overflows however
+// much is posted and sent and however late it is reaped; one entry less overflows. Posting beyond a declared
+// limit is refused. Nothing is reaped until all is posted, which is later than any stall of a second.
 #[test]
 fn the_computed_size_is_enough_and_no_more_than_that() {
     for with_srq in [false, true] {
@@ -223,8 +223,8 @@ fn a_flood_does_not_overflow_a_queue_of_the_right_size() {
     drop(listener);
 }
 
-// Proves SEC-141, SEC-145: with the check on, a queue pair that could make it overflow is refused; it is on by itself as soon as
-// queue pairs of two protection domains share the queue.
+// Proves SEC-141, SEC-145: with the check on, a queue pair that could make it overflow is refused; it is on
+// by itself as soon as queue pairs of two protection domains share the queue.
 #[test]
 fn a_queue_pair_that_could_overflow_is_refused_where_that_is_checked() {
     let context = Context::new(ContextConfig::default()).unwrap();
@@ -274,7 +274,8 @@ fn a_queue_pair_that_could_overflow_is_refused_where_that_is_checked() {
     drop((both, third));
 }
 
-// Proves SEC-142: under load, from one size to another and back: every completion is there, in order. A resize that is refused changes nothing.
+// Proves SEC-142: under load, from one size to another and back: every completion is there, in order. A
+// resize that is refused changes nothing.
 #[test]
 fn resizing_loses_nothing() {
     let mut pair = Pair::new(&LinkConfig::default());
@@ -339,8 +340,9 @@ fn entries_are_limited_in_all() {
     assert!(matches!(context.create_cq(0, None), Err(VerbsError::Invalid(_))));
 }
 
-// Proves RDMAP-013, RDMAP-014, RDMAP-042, RDMAP-049, RDMAP-068, RDMAP-240: armed for solicited ones, ten plain Sends make no event, the solicited one makes one, behind its
-// completion; unarmed, none. With Invalidate the completion names the STag, which is gone.
+// Proves RDMAP-013, RDMAP-014, RDMAP-042, RDMAP-049, RDMAP-068, RDMAP-240: armed for solicited ones, ten
+// plain Sends make no event, the solicited one makes one, behind its completion; unarmed, none. With
+// Invalidate the completion names the STag, which is gone.
 #[test]
 fn solicited_events() {
     let mut pair = Pair::new(&LinkConfig::default());
@@ -413,8 +415,9 @@ fn a_failed_completion_is_solicited() {
     assert_eq!(drain(&cq).len(), 1);
 }
 
-// Proves SEC-032, SEC-039, RDMAP-071, RDMAP-074, RDMAP-197, RDMAP-210: Writes and Reads leave the target's completion queue and receive queue alone.
-// A thousand of each, by the way that each takes; a million take minutes.
+// Proves SEC-032, SEC-039, RDMAP-071, RDMAP-074, RDMAP-197, RDMAP-210: Writes and Reads leave the target's
+// completion queue and receive queue alone. A thousand of each, by the way that each takes; a million take
+// minutes.
 #[test]
 fn tagged_messages_complete_nothing_at_their_target() {
     let mut pair = Pair::new(&LinkConfig::default());
@@ -442,8 +445,9 @@ fn tagged_messages_complete_nothing_at_their_target() {
     assert!(events(&pair.b.context).is_empty());
 }
 
-// Proves SEC-051, SEC-129: two streams without a common object. What the peer of one does wrong, a Write to the other's memory, a Send without a
-// buffer, ends that one alone; memory, receive buffers, completions and Reads of the other are as they were.
+// Proves SEC-051, SEC-129: two streams without a common object. What the peer of one does wrong, a Write to
+// the other's memory, a Send without a buffer, ends that one alone; memory, receive buffers, completions and
+// Reads of the other are as they were.
 #[test]
 fn streams_without_common_objects_do_not_reach_each_other() {
     for send in [false, true] {

@@ -52,8 +52,8 @@ fn a_depth_of_one_is_never_exceeded_and_never_lost() {
     }
 }
 
-// Proves MPA2-006, MPA2-010, SEC-147, SEC-151: so many Reads as were granted are served at a time; one more ends its stream,
-// and no other one. A place is free again when its Read has been answered.
+// Proves MPA2-006, MPA2-010, SEC-147, SEC-151: so many Reads as were granted are served at a time; one more
+// ends its stream, and no other one. A place is free again when its Read has been answered.
 #[test]
 fn the_peer_gets_as_many_reads_as_it_was_granted() {
     for (reads, ends) in [(2, false), (3, true)] {
@@ -79,8 +79,8 @@ fn the_peer_gets_as_many_reads_as_it_was_granted() {
     }
 }
 
-// Proves SEC-148, RDMAP-370: Read Requests that wait for long answers take the places of their own stream alone:
-// another has all of its own meanwhile, and no more than these.
+// Proves SEC-148, RDMAP-370: Read Requests that wait for long answers take the places of their own stream
+// alone: another has all of its own meanwhile, and no more than these.
 #[test]
 fn a_stream_full_of_reads_leaves_another_its_own() {
     const LONG: u32 = 16 << 20;

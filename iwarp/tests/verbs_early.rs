@@ -1,4 +1,5 @@
-//! Sends behind a hole, with markers: placed in the buffers that their turn will give them, completed in their turn.
+//! Sends behind a hole, with markers: placed in the buffers that their turn will give them, completed in
+//! their turn.
 
 mod common;
 
@@ -56,7 +57,8 @@ impl Hooks for Hole {
     }
 }
 
-/// Two hosts, the second of which has buffers for some Sends; the first segment of the first Send does not arrive.
+/// Two hosts, the second of which has buffers for some Sends; the first segment of the first Send does not
+/// arrive.
 struct Stage {
     pair: Pair,
     c: Connected,

@@ -214,7 +214,8 @@ fn a_graceful_close_drains_and_flushes() {
     let wcs = [pair.wc_a(), pair.wc_a()];
     assert_eq!(wcs.map(|wc| (wc.wr_id, wc.status)), [(1, WcStatus::Success), (9, WcStatus::WrFlushError)]);
     assert_eq!(pair.wc_b().status, WcStatus::WrFlushError);
-    // What is posted now is refused where the user asked for the end, and flushed at once where it was the peer's wish.
+    // What is posted now is refused where the user asked for the end, and flushed at once where it was the
+    // peer's wish.
     let late = SendRequest::new(2, SendOp::Send, local.sge(0, 8));
     assert!(matches!(c.qp_a.post_send(&late), Err(VerbsError::InvalidState(QpState::Error))));
     assert!(pair.a.cq.poll_one().is_none());

@@ -1,5 +1,5 @@
-//! What a peer gets to see and to change of a host's memory: stale bytes, what comes after a transfer, another's memory,
-//! memory that is gone.
+//! What a peer gets to see and to change of a host's memory: stale bytes, what comes after a transfer,
+//! another's memory, memory that is gone.
 
 #[cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
 #[path = "common/apart.rs"]
@@ -90,8 +90,8 @@ fn fresh_regions_show_nothing_of_what_was_there() {
     }
 }
 
-/// While a name is valid the peer reads what comes next; once it is taken away, before the memory is used again, it is
-/// told that there is no such name.
+/// While a name is valid the peer reads what comes next; once it is taken away, before the memory is used
+/// again, it is told that there is no such name.
 // Proves SEC-098, SEC-107.
 #[test]
 fn what_is_done_is_to_be_taken_away() {
@@ -120,8 +120,8 @@ fn what_is_done_is_to_be_taken_away() {
     assert_eq!(bytes, b"private!"[..]);
 }
 
-/// Memory for writing is for writing: a Read and an atomic are refused, a Read of nothing is answered, with that name
-/// and with one that is none, and the stream goes on.
+/// Memory for writing is for writing: a Read and an atomic are refused, a Read of nothing is answered, with
+/// that name and with one that is none, and the stream goes on.
 // Proves SEC-111 to SEC-113: rights are separate flags; iwperf registers for writing alone where it writes.
 #[test]
 fn memory_for_writing_shows_nothing() {
@@ -140,8 +140,8 @@ fn memory_for_writing_shows_nothing() {
     x.refused(SendOp::Atomic { remote: at(&region), op }, (0, 1, 2));
 }
 
-/// A name of another domain, or of another queue pair of the same domain: whatever the thief does with it ends the
-/// thief's stream, no byte changes, and the owner's stream goes on and can still use it.
+/// A name of another domain, or of another queue pair of the same domain: whatever the thief does with it
+/// ends the thief's stream, no byte changes, and the owner's stream goes on and can still use it.
 // Proves SEC-085, SEC-087 to SEC-089, RDMAP-350, RDMAP-351, DDP-226, DDP-227.
 #[test]
 fn a_stolen_name_is_of_no_use() {
@@ -197,7 +197,8 @@ fn a_stolen_name_is_of_no_use() {
     }
 }
 
-/// A domain for each client: its streams share what is exposed in it, and another client's reach nothing of it.
+/// A domain for each client: its streams share what is exposed in it, and another client's reach nothing of
+/// it.
 // Proves SEC-005, SEC-175.
 #[test]
 fn the_streams_of_one_client_share_a_domain() {
@@ -251,7 +252,8 @@ fn a_name_does_not_outlive_its_queue_pair() {
     x.refused(SendOp::Write { remote: at(&region) }, (1, 1, 2));
 }
 
-/// Where nothing else is asked for every context begins with names of its own: what an earlier one gave out says nothing.
+/// Where nothing else is asked for every context begins with names of its own: what an earlier one gave out
+/// says nothing.
 // Proves SEC-093.
 #[test]
 fn every_context_begins_with_other_names() {
@@ -287,7 +289,8 @@ fn a_receive_buffer_has_no_name() {
     }
 }
 
-/// As many protection domains as queue pairs, by default; at the limit the next one fails and the others stay.
+/// As many protection domains as queue pairs, by default; at the limit the next one fails and the others
+/// stay.
 // Proves SEC-028.
 #[test]
 fn a_domain_for_each_queue_pair() {
@@ -302,8 +305,8 @@ fn a_domain_for_each_queue_pair() {
     assert!(context.alloc_pd().is_ok());
 }
 
-/// Memory that B's program unmaps while it is registered: the peer's Write and Read meet an STag that is none, B's own
-/// Send and receive fail as local mistakes, and so does the answer to B's own Read.
+/// Memory that B's program unmaps while it is registered: the peer's Write and Read meet an STag that is
+/// none, B's own Send and receive fail as local mistakes, and so does the answer to B's own Read.
 // Proves SEC-169.
 #[cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
 #[test]
@@ -318,7 +321,8 @@ fn memory_that_is_gone_ends_the_stream_not_the_process() {
         // The responder may send once the initiator has.
         x.writes(at(&inbox), 8);
         let start = apart::apart(BIG, ProtFlags::READ | ProtFlags::WRITE);
-        // SAFETY: the memory is the test's alone; that it goes too early is what is tested, and what the guard is for.
+        // SAFETY: the memory is the test's alone; that it goes too early is what is tested, and what the
+        // guard is for.
         let region = unsafe { x.pair.b.pd.reg_user_mr(start, BIG, &MrOptions::new(BOTH)) }.unwrap();
         let whole = |op, region: &MemoryRegion| SendRequest::new(1, op, region.sge(0, BIG));
         match kind {

@@ -7,7 +7,8 @@ use dp::link::LinkConfig;
 use iwarp::memory::Access;
 use iwarp::verbs::{ConnParam, RemoteAddr, SendOp, SendRequest, WcStatus};
 
-/// With 64 queue pairs that Write as much as they can, the slowest gets at least 0.8 of what the fastest gets.
+/// With 64 queue pairs that Write as much as they can, the slowest gets at least 0.8 of what the fastest
+/// gets.
 #[test]
 fn sixty_four_bulk_queue_pairs_share_alike() {
     const QPS: usize = 64;

@@ -1,5 +1,5 @@
-//! A peer that means ill, or is merely wrong: startup frames that are none, Terminates, silence. Streams that nobody chose are
-//! `tests/fuzz`'s. The worst it achieves is the end of its own connection.
+//! A peer that means ill, or is merely wrong: startup frames that are none, Terminates, silence. Streams that
+//! nobody chose are `tests/fuzz`'s. The worst it achieves is the end of its own connection.
 
 mod common;
 

@@ -14,8 +14,8 @@ use iwarp::verbs::{
 
 const ALL: Access = Access::LOCAL_WRITE.union(Access::REMOTE_WRITE).union(Access::REMOTE_READ);
 
-// Proves SEC-045, SEC-051, SEC-103: by default, streams made without common objects reach nothing of each other: not an STag, a
-// receive buffer, a completion or a Read. Who tries ends, and the other goes on.
+// Proves SEC-045, SEC-051, SEC-103: by default, streams made without common objects reach nothing of each
+// other: not an STag, a receive buffer, a completion or a Read. Who tries ends, and the other goes on.
 #[test]
 fn streams_share_nothing_by_default() {
     for attack in 0..3 {
@@ -82,8 +82,8 @@ fn domains_are_never_on_the_wire() {
     assert_eq!(said[0], said[2]);
 }
 
-/// Each context numbers its objects from the same beginning, so a number says nothing of which is meant: no object of one is
-/// taken where another's are asked for, and what is refused leaves nothing behind.
+/// Each context numbers its objects from the same beginning, so a number says nothing of which is meant: no
+/// object of one is taken where another's are asked for, and what is refused leaves nothing behind.
 // Proves RDMAP-359, RDMAP-366, SEC-009, SEC-164: contexts stand for owners here, as processes do.
 #[test]
 fn contexts_share_nothing() {

@@ -1,5 +1,5 @@
-//! Limits of a context: each has a name, a value, what is used of it, and how often it was met; none is passed by any
-//! path, at once by many threads or by a peer.
+//! Limits of a context: each has a name, a value, what is used of it, and how often it was met; none is
+//! passed by any path, at once by many threads or by a peer.
 
 mod common;
 
@@ -119,8 +119,8 @@ fn every_kind_of_object_has_its_limit() {
     assert!(wr(context.create_cq(65, None).map(drop), "max_cqe"));
 }
 
-/// Somebody makes as many of everything as there may be: it ends with the limit's error. A stream that is there goes on,
-/// and another owner's limits are its own.
+/// Somebody makes as many of everything as there may be: it ends with the limit's error. A stream that is
+/// there goes on, and another owner's limits are its own.
 // Proves SEC-008, RDMAP-369.
 #[test]
 fn a_greedy_caller_meets_its_limits_and_harms_nobody() {
@@ -151,7 +151,8 @@ fn a_greedy_caller_meets_its_limits_and_harms_nobody() {
     }
 }
 
-// Proves DDP-238, SEC-121, SEC-047: eight threads grab as fast as they can. Together they never have more than the limit, and another context is not affected.
+// Proves DDP-238, SEC-121, SEC-047: eight threads grab as fast as they can. Together they never have more
+// than the limit, and another context is not affected.
 #[test]
 fn threads_together_do_not_pass_a_limit() {
     let context = context();
@@ -194,8 +195,8 @@ fn what_comes_and_goes_leaves_nothing() {
     assert_eq!(cq.query().needed, 0);
 }
 
-// Proves SEC-124: by default there is a protection domain for each queue pair, and read slots for each connection with the default depth,
-// for Reads and for atomics.
+// Proves SEC-124: by default there is a protection domain for each queue pair, and read slots for each
+// connection with the default depth, for Reads and for atomics.
 #[test]
 fn the_defaults_fit_each_other() {
     let limits = ContextLimits::default();
@@ -213,9 +214,9 @@ fn slots(pair: &Pair) -> Usage {
     pair.b.context.usage().read_slots
 }
 
-// Proves SEC-128, SEC-138, SEC-149, SEC-152, SEC-165 to SEC-167, SEC-186, RDMAP-370: slots are had by connect and accept alone, within what is left; a greedy one leaves the others theirs; what
-// the peer does not want goes back, and so does everything at the end. Atomics have as many as Reads, where they are
-// understood.
+// Proves SEC-128, SEC-138, SEC-149, SEC-152, SEC-165 to SEC-167, SEC-186, RDMAP-370: slots are had by connect
+// and accept alone, within what is left; a greedy one leaves the others theirs; what the peer does not want
+// goes back, and so does everything at the end. Atomics have as many as Reads, where they are understood.
 #[test]
 fn read_slots_are_granted_within_their_total() {
     let limits = ContextLimits { max_read_slots: 300, ..ContextLimits::default() };
@@ -272,7 +273,8 @@ fn read_slots_are_granted_within_their_total() {
     assert_eq!(slots(&pair).used, 0);
 }
 
-// Proves SEC-125, SEC-138, SEC-161: whatever a peer does, connect, transfer, fail, counts of objects and their limits stay as the application made them.
+// Proves SEC-125, SEC-138, SEC-161: whatever a peer does, connect, transfer, fail, counts of objects and
+// their limits stay as the application made them.
 #[test]
 fn a_peer_makes_no_objects() {
     let mut pair = Pair::new(&LinkConfig::default());
@@ -301,7 +303,8 @@ fn a_peer_makes_no_objects() {
     drop(listener);
 }
 
-/// A Reply whose ORD is above our IRD has it raised: what is served then was set aside before, so the total holds.
+/// A Reply whose ORD is above our IRD has it raised: what is served then was set aside before, so the total
+/// holds.
 #[test]
 fn a_raised_depth_was_set_aside_before() {
     let param = ConnParam { peer_to_peer: false, ..depths(1, 1) };

@@ -1,4 +1,5 @@
-//! What each error does to a queue pair, row by row: told by the peer, found here, TCP gone; and the events that tell of it.
+//! What each error does to a queue pair, row by row: told by the peer, found here, TCP gone; and the events
+//! that tell of it.
 
 mod common;
 
@@ -63,8 +64,8 @@ fn ends(
     ([first, second], receive, served.events(), at_once)
 }
 
-// Proves RDMAP-258, RDMAP-314: every Terminate there is, told by the peer. The oldest open request bears the blame, what is behind it is
-// flushed in order, the application is told layer, type, code and headers.
+// Proves RDMAP-258, RDMAP-314: every Terminate there is, told by the peer. The oldest open request bears the
+// blame, what is behind it is flushed in order, the application is told layer, type, code and headers.
 #[test]
 fn every_terminate_of_the_peer() {
     for &error in TerminateError::ALL {
@@ -94,8 +95,8 @@ fn every_terminate_of_the_peer() {
     }
 }
 
-// Proves RDMAP-323: every kind of error found here: its event, its state, its Terminate; the requests of our user are flushed, for the peer is
-// to blame.
+// Proves RDMAP-323: every kind of error found here: its event, its state, its Terminate; the requests of our
+// user are flushed, for the peer is to blame.
 #[test]
 fn every_kind_of_error_found_here() {
     use AsyncEventKind::{QpAccessError, QpFatal, QpRequestError};
@@ -175,7 +176,8 @@ fn no_buffer_is_the_peers_fault() {
     assert_eq!(served.events()[0].kind, AsyncEventKind::QpRequestError);
 }
 
-// Proves RDMAP-323: TCP is gone, in the middle or by a reset: everything is flushed, the application is told, nobody else is.
+// Proves RDMAP-323: TCP is gone, in the middle or by a reset: everything is flushed, the application is told,
+// nobody else is.
 #[test]
 fn tcp_is_gone() {
     // A FIN while Reads wait.
@@ -197,7 +199,8 @@ fn tcp_is_gone() {
     assert_eq!((served.qp.terminate(), at_once), (None, QpState::Error));
 }
 
-/// Our user's own fault: the request that has it bears it, what is behind is flushed; and a Terminate our user asks for.
+/// Our user's own fault: the request that has it bears it, what is behind is flushed; and a Terminate our
+/// user asks for.
 #[test]
 fn local_errors() {
     let catastrophic = StreamError { layer: 0, etype: 0, code: 0, from_peer: false };
@@ -240,7 +243,8 @@ fn an_end_that_was_asked_for_is_no_event() {
     }
 }
 
-/// Makes `count` events: a queue pair with a shared receive queue has taken its last buffer when it enters `Error`.
+/// Makes `count` events: a queue pair with a shared receive queue has taken its last buffer when it enters
+/// `Error`.
 fn make_events(context: &Context, count: usize) {
     let pd = context.alloc_pd().unwrap();
     let cq = context.create_cq(1, None).unwrap();
@@ -258,8 +262,9 @@ fn is_readable(events: &impl AsFd) -> bool {
     poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).unwrap() == 1
 }
 
-// Proves SEC-034, SEC-035: far more events than the queue holds, and nobody reads. Those that do not fit are counted, a stream goes on at its pace
-// meanwhile, and once read the queue takes events again. The pace is counted in turns: in the core nobody sleeps.
+// Proves SEC-034, SEC-035: far more events than the queue holds, and nobody reads. Those that do not fit are
+// counted, a stream goes on at its pace meanwhile, and once read the queue takes events again. The pace is
+// counted in turns: in the core nobody sleeps.
 #[test]
 fn unread_events_are_bounded_and_hold_nobody_up() {
     let limits = ContextLimits { max_async_events: 8, ..ContextLimits::default() };

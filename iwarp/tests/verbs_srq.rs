@@ -72,9 +72,9 @@ fn events(context: &Context) -> Vec<AsyncEvent> {
     std::iter::from_fn(|| events.poll().unwrap()).collect()
 }
 
-// Proves SEC-043, SEC-134, SEC-135, SEC-136, SEC-183, RDMAP-371, DDP-038, DDP-239: one stream floods, a hundred behave. The flood ends at its cap
-// with 1/2/02, its mark names it before that, and everyone else's messages arrive, in order, with fewer
-// buffers than one queue for each would take.
+// Proves SEC-043, SEC-134, SEC-135, SEC-136, SEC-183, RDMAP-371, DDP-038, DDP-239: one stream floods, a
+// hundred behave. The flood ends at its cap with 1/2/02, its mark names it before that, and everyone else's
+// messages arrive, in order, with fewer buffers than one queue for each would take.
 #[test]
 fn a_flood_ends_at_its_cap_and_costs_the_others_nothing() {
     const HONEST: usize = 100;
@@ -150,8 +150,8 @@ fn without_a_cap_one_stream_starves_the_others() {
     drop(listener);
 }
 
-// Proves SEC-131, SEC-132: the low-water event comes once, in time to end who took most, and the victim loses nothing.
-// The rate is so many messages in a turn, for which the queue is sized; a line rate is not measured.
+// Proves SEC-131, SEC-132: the low-water event comes once, in time to end who took most, and the victim loses
+// nothing. The rate is so many messages in a turn, for which the queue is sized; a line rate is not measured.
 #[test]
 fn the_limit_event_comes_in_time_to_end_the_flood() {
     // What the flood sends in a turn, times the turns until the application acts, and the mark.
@@ -231,8 +231,8 @@ fn the_limit_is_armed_anew() {
     drop(listener);
 }
 
-// Proves SEC-133: a message that is begun and never ended holds one buffer, is counted, and gives it back with its wr_id when the
-// stream ends, behind which comes the event for the last one.
+// Proves SEC-133: a message that is begun and never ended holds one buffer, is counted, and gives it back
+// with its wr_id when the stream ends, behind which comes the event for the last one.
 #[test]
 fn a_begun_message_holds_one_buffer_and_gives_it_back() {
     let mut pair = RawPair::seeded();
@@ -282,8 +282,8 @@ fn a_begun_message_holds_one_buffer_and_gives_it_back() {
     assert_eq!(kinds, [AsyncEventKind::LastWqeReached], "a FIN between two FPDUs is no error");
 }
 
-// Proves SEC-006, SEC-046, SEC-050, SEC-052: what is shared is shared by an argument alone, shows in the query, and stays in one
-// protection domain.
+// Proves SEC-006, SEC-046, SEC-050, SEC-052: what is shared is shared by an argument alone, shows in the
+// query, and stays in one protection domain.
 #[test]
 fn sharing_is_explicit_and_within_one_protection_domain() {
     let pair = Pair::new(&LinkConfig::default());
@@ -314,8 +314,8 @@ fn sharing_is_explicit_and_within_one_protection_domain() {
     assert!(matches!(narrow.post_recv(&buffer), Err(VerbsError::TooManySge { got: 1, max: 0 })));
 }
 
-/// Queue pairs of two engines share one queue and one completion queue: each stream's completions are in its order, each
-/// buffer is used once.
+/// Queue pairs of two engines share one queue and one completion queue: each stream's completions are in its
+/// order, each buffer is used once.
 #[test]
 fn queue_pairs_of_two_engines_share_one_queue() {
     const MESSAGES: u64 = 200;

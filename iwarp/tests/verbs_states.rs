@@ -1,4 +1,5 @@
-//! Queue pair states: what each call does in each, draining, and how requests are treated: signalled or not, inline, fenced.
+//! Queue pair states: what each call does in each, draining, and how requests are treated: signalled or not,
+//! inline, fenced.
 
 mod common;
 
@@ -18,8 +19,8 @@ const ALL: Access = Access::LOCAL_WRITE.union(Access::REMOTE_WRITE).union(Access
 const STATES: [QpState; 5] =
     [QpState::Idle, QpState::Rts, QpState::Closing, QpState::Terminate, QpState::Error];
 
-/// A connection whose queue pair is in `state` and stays there while the peer keeps silent; in `Idle`, another
-/// queue pair.
+/// A connection whose queue pair is in `state` and stays there while the peer keeps silent; in `Idle`,
+/// another queue pair.
 fn in_state(state: QpState) -> (Served, QueuePair) {
     let mut served = Served::new();
     match state {
@@ -67,7 +68,8 @@ fn fate(served: &mut Served, posted: Result<(), VerbsError>) -> Fate {
     }
 }
 
-// Proves RDMAP-261: the table of states and posts, but for `Closing` and what follows it (see below). In `Terminate`, after the Terminate was sent, nothing that is posted goes out.
+// Proves RDMAP-261: the table of states and posts, but for `Closing` and what follows it (see below). In
+// `Terminate`, after the Terminate was sent, nothing that is posted goes out.
 #[test]
 fn what_a_post_does_in_each_state() {
     use Fate::{Done, Flushed, Refused, Waits};
@@ -132,7 +134,8 @@ fn what_modify_does_in_each_state() {
     }
 }
 
-/// A queue pair that was given up before it was connected does not connect, and one that is connecting gives up.
+/// A queue pair that was given up before it was connected does not connect, and one that is connecting gives
+/// up.
 #[test]
 fn error_before_the_connection() {
     let mut pair = Pair::new(&LinkConfig::default());
@@ -154,7 +157,8 @@ fn error_before_the_connection() {
     drop(listener);
 }
 
-/// One event when everything posted is completed, Reads included: not before, not twice; at once where nothing is open.
+/// One event when everything posted is completed, Reads included: not before, not twice; at once where
+/// nothing is open.
 #[test]
 fn draining_the_send_queue() {
     let mut pair = Pair::new(&LinkConfig::default());
@@ -276,7 +280,8 @@ fn inline_data_is_taken_at_the_post() {
     }
 }
 
-/// A fenced request waits for the Reads before it: what it sends is what they have read. Without a fence it does not.
+/// A fenced request waits for the Reads before it: what it sends is what they have read. Without a fence it
+/// does not.
 #[test]
 fn a_fence_waits_for_reads() {
     for fenced in [false, true] {
@@ -372,10 +377,11 @@ fn limits_of_a_queue_pair() {
     assert!(matches!(none.post_recv(&RecvRequest::new(1, memory.sge(0, 8))), Err(VerbsError::QueueFull(_))));
 }
 
-/// From the moment our user asks for a graceful close nothing more may be posted to the send queue, whether the engine has
-/// heard of it or not, whatever ends the connection then; what was posted before is sent. Receives are still taken, and used.
-// Proves DDP-149: every way to ask and every way to post, before the engine's next turn, while it waits for an answer and
-// after the end. Nothing is on the wire, and no place of the queue is taken.
+/// From the moment our user asks for a graceful close nothing more may be posted to the send queue, whether
+/// the engine has heard of it or not, whatever ends the connection then; what was posted before is sent.
+/// Receives are still taken, and used.
+// Proves DDP-149: every way to ask and every way to post, before the engine's next turn, while it waits for
+// an answer and after the end. Nothing is on the wire, and no place of the queue is taken.
 #[test]
 fn nothing_is_posted_behind_a_graceful_close() {
     type Act = fn(&Served);

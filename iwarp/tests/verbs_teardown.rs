@@ -1,5 +1,5 @@
-//! Ends of connections in every phase: each request completes once, each identifier is told once, nothing waits for
-//! ever and nothing is kept.
+//! Ends of connections in every phase: each request completes once, each identifier is told once, nothing
+//! waits for ever and nothing is kept.
 
 mod common;
 
@@ -155,8 +155,8 @@ fn a_missing_rtr_keeps_no_buffers() {
     assert_eq!(c.pair.pool.available(), c.pair.pool.capacity());
 }
 
-// Proves MPA2-111, MPA2-136: a Send of length 0 is the RTR only where the Reply named that form; else, and when it comes
-// again, it is the peer's message.
+// Proves MPA2-111, MPA2-136: a Send of length 0 is the RTR only where the Reply named that form; else, and
+// when it comes again, it is the peer's message.
 #[test]
 fn an_empty_send_is_an_rtr_only_where_agreed() {
     for (offer, completes) in [(OFFER_SEND, false), (OFFER_WRITE, true)] {
@@ -174,8 +174,8 @@ fn an_empty_send_is_an_rtr_only_where_agreed() {
     }
 }
 
-/// An RTR is the first message of its queue: an empty Send with another number is one that has lost its way, and ends the
-/// stream as in the middle of it.
+/// An RTR is the first message of its queue: an empty Send with another number is one that has lost its way,
+/// and ends the stream as in the middle of it.
 // Proves MPA2-111.
 #[test]
 fn an_rtr_by_send_has_the_first_number() {
@@ -191,8 +191,8 @@ fn an_rtr_by_send_has_the_first_number() {
     }
 }
 
-/// A peer that takes nothing any more, not even the Terminate, and whose TCP lives on: the end does not wait for it, nor does
-/// that of a connection which its user has begun to close.
+/// A peer that takes nothing any more, not even the Terminate, and whose TCP lives on: the end does not wait
+/// for it, nor does that of a connection which its user has begun to close.
 #[test]
 fn a_terminate_that_the_peer_does_not_take_has_its_time() {
     for closes in [false, true] {
@@ -248,7 +248,8 @@ fn reads_that_nobody_answers_do_not_hold_up_a_close() {
     }
 }
 
-/// A Terminate that is asked for when a close has just run out of time is not said to have been sent: the connection is reset.
+/// A Terminate that is asked for when a close has just run out of time is not said to have been sent: the
+/// connection is reset.
 #[test]
 fn a_terminate_behind_the_time_of_a_close_is_none() {
     let mut c = Accepted::ready();
@@ -365,7 +366,8 @@ fn a_reject_takes_what_every_reply_can_carry() {
     assert!(matches!(event.kind, CmEventKind::Rejected { .. }), "{event:?}");
 }
 
-/// An end takes its deadlines along: short connections with long timeouts leave nothing behind to wake up for.
+/// An end takes its deadlines along: short connections with long timeouts leave nothing behind to wake up
+/// for.
 #[test]
 fn what_has_ended_wakes_nobody() {
     let hour = Duration::from_secs(3600);

@@ -15,8 +15,8 @@ use iwarp::verbs::{ConnParam, QpInit, QpState, RemoteAddr, SendOp, SendRequest, 
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Four threads post to one queue pair while a fifth reaps: every request completes once, and each thread's requests
-/// complete in the order in which it posted them.
+/// Four threads post to one queue pair while a fifth reaps: every request completes once, and each thread's
+/// requests complete in the order in which it posted them.
 #[test]
 fn posting_is_safe_from_any_thread() {
     const THREADS: u64 = 4;
@@ -96,7 +96,8 @@ fn an_armed_queue_always_wakes() {
     }
 }
 
-/// Threads that post to a queue pair that is over flush what they post themselves, each in the order in which it posted.
+/// Threads that post to a queue pair that is over flush what they post themselves, each in the order in which
+/// it posted.
 #[test]
 fn what_is_posted_too_late_is_flushed_in_order() {
     const THREADS: u64 = 4;
@@ -135,8 +136,8 @@ fn what_is_posted_too_late_is_flushed_in_order() {
     });
 }
 
-/// Threads post while another one closes gracefully. What was posted before that call is carried out, what is posted after it
-/// is refused; each request that was taken completes once.
+/// Threads post while another one closes gracefully. What was posted before that call is carried out, what is
+/// posted after it is refused; each request that was taken completes once.
 #[test]
 fn posting_races_with_a_graceful_close() {
     const THREADS: u64 = 2;
@@ -239,8 +240,8 @@ fn limits_are_told() {
     assert_eq!(error.to_string(), "a completion queue needs at least one entry");
 }
 
-/// A place in the send queue is free when its completion has been reaped, not before: so a completion queue as deep as
-/// the send queue is never overrun by one who posts until the queue is full.
+/// A place in the send queue is free when its completion has been reaped, not before: so a completion queue
+/// as deep as the send queue is never overrun by one who posts until the queue is full.
 #[test]
 fn a_place_in_the_send_queue_is_freed_by_reaping() {
     let mut pair = Pair::new(&LinkConfig::default());

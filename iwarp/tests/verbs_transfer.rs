@@ -116,8 +116,8 @@ fn inline_and_unsignalled() {
     assert!(got.chunks(64).enumerate().all(|(n, chunk)| chunk == [n as u8; 64]));
 }
 
-/// Bulk Writes and Reads both ways over a wire that loses, reorders and doubles frames: every byte arrives, and
-/// with markers a share of it is placed before the hole in front of it is filled.
+/// Bulk Writes and Reads both ways over a wire that loses, reorders and doubles frames: every byte arrives,
+/// and with markers a share of it is placed before the hole in front of it is filled.
 // Proves DDP-002, DDP-033, DDP-109, DDP-123, DDP-127, MPA-280, RDMAP-064.
 #[test]
 fn bulk_over_a_bad_wire() {
@@ -162,7 +162,8 @@ fn bulk_over_a_bad_wire() {
     }
 }
 
-/// A port that cuts frames of few buffers, and nothing short, is given no others: what it drops would be dropped again.
+/// A port that cuts frames of few buffers, and nothing short, is given no others: what it drops would be
+/// dropped again.
 #[test]
 fn a_port_is_given_frames_that_it_cuts() {
     for buffers in [2, 5] {

@@ -33,7 +33,8 @@ impl Hooks for Watched {
     }
 }
 
-/// What B announces while A writes to it, having posted `before` receives at first and `meanwhile` on the way.
+/// What B announces while A writes to it, having posted `before` receives at first and `meanwhile` on the
+/// way.
 fn windows(before: usize, meanwhile: usize) -> Vec<(u32, u16)> {
     let (port_a, port_b) = pair(&LinkConfig::default());
     let noted = Windows::default();

@@ -1,4 +1,5 @@
-//! Memory windows and fast registration through the send queue, between two hosts: what the peer reaches, and when.
+//! Memory windows and fast registration through the send queue, between two hosts: what the peer reaches, and
+//! when.
 
 mod common;
 
@@ -155,9 +156,10 @@ fn binding_and_registering_take_a_grant() {
     assert!(matches!(x.c.qp_b.bind_mw(1, &two, (&region, 0, 8), BOTH), Err(VerbsError::Invalid(_))));
 }
 
-/// Grant, transfer, take back: in the send queue, a hundred times without a pause, each time with another key; what was
-/// taken back is refused.
-// Proves SEC-099, SEC-108, SEC-155, RDMAP-077: what it costs is not measured; no benchmark binds or registers in the queue.
+/// Grant, transfer, take back: in the send queue, a hundred times without a pause, each time with another
+/// key; what was taken back is refused.
+// Proves SEC-099, SEC-108, SEC-155, RDMAP-077: what it costs is not measured; no benchmark binds or registers
+// in the queue.
 #[test]
 fn a_window_for_each_transfer() {
     let mut x = Exposure::new();
@@ -270,8 +272,8 @@ fn expect_terminate_told(x: &mut Exposure) {
     assert_eq!((error.layer, error.etype, error.from_peer), (0, 0, true));
 }
 
-/// A window of type 1: its key is chosen by the call; bound again it is out of the old peer's reach; with no bytes it is
-/// out of everybody's.
+/// A window of type 1: its key is chosen by the call; bound again it is out of the old peer's reach; with no
+/// bytes it is out of everybody's.
 #[test]
 fn a_window_of_type_1_moves() {
     for unbind in [false, true] {
@@ -318,7 +320,8 @@ fn requests_that_send_nothing_share_the_turn() {
     }
 }
 
-/// A region is not given back by `deregister` while a window is bound to it; dropped, it takes the window along.
+/// A region is not given back by `deregister` while a window is bound to it; dropped, it takes the window
+/// along.
 // Proves SEC-042.
 #[test]
 fn a_region_with_a_window_is_busy() {
@@ -335,7 +338,8 @@ fn a_region_with_a_window_is_busy() {
     x.refuses(window_at(&window, &bind));
 }
 
-/// Other rights and another key are in effect when `reregister` returns: the old name and the old rights are gone.
+/// Other rights and another key are in effect when `reregister` returns: the old name and the old rights are
+/// gone.
 // Proves RDMAP-354, DDP-230, SEC-107.
 #[test]
 fn reregistration_is_in_effect_at_once() {
@@ -364,7 +368,8 @@ fn reregistration_is_in_effect_at_once() {
     expect_terminate(&mut x.pair, &x.c, 0, 1, 0);
 }
 
-/// STags that the peer must not invalidate, of every kind: the stream ends by 0/1/09, and the STag is as it was.
+/// STags that the peer must not invalidate, of every kind: the stream ends by 0/1/09, and the STag is as it
+/// was.
 // Proves SEC-157, SEC-156, RDMAP-356.
 #[test]
 fn remote_invalidation_can_be_forbidden() {

@@ -1,9 +1,11 @@
-//! That our addresses are ours: probed, announced, defended (RFC 5227; RFC 4862 section 5.4, RFC 4861 section 7.2.6).
+//! That our addresses are ours: probed, announced, defended (RFC 5227; RFC 4862 section 5.4, RFC 4861 section
+//! 7.2.6).
 //!
-//! Announced is at the start and when a link is there again, so that switches learn our port and neighbours our Ethernet
-//! address. Somebody else who uses an address is told to the user, and answered with an announcement, once in ten
-//! seconds: we keep the address (RFC 5227 section 2.4 (c)), since connections live on it. Only an address that is still
-//! being probed is given up. What the packets look like is [`discovery`](crate::discovery).
+//! Announced is at the start and when a link is there again, so that switches learn our port and neighbours
+//! our Ethernet address. Somebody else who uses an address is told to the user, and answered with an
+//! announcement, once in ten seconds: we keep the address (RFC 5227 section 2.4 (c)), since connections live
+//! on it. Only an address that is still being probed is given up. What the packets look like is
+//! [`discovery`](crate::discovery).
 
 use arrayvec::ArrayVec;
 
@@ -11,15 +13,16 @@ use crate::AddressProbing;
 use crate::discovery::{Asked, Assertion};
 use crate::facade::{Duration, EthernetAddress, Instant, IpAddress};
 
-/// Probes of an address, and the time between them and after the last (RFC 5227 section 1.1: `PROBE_NUM`, `PROBE_MIN`, `ANNOUNCE_WAIT`).
-/// RFC 4862 asks for one probe; more find more.
+/// Probes of an address, and the time between them and after the last (RFC 5227 section 1.1: `PROBE_NUM`,
+/// `PROBE_MIN`, `ANNOUNCE_WAIT`). RFC 4862 asks for one probe; more find more.
 const PROBES: u8 = 3;
 const PROBE_INTERVAL: Duration = Duration::from_secs(1);
 const PROBE_SILENCE: Duration = Duration::from_secs(2);
 /// Announcements, and the time between them (`ANNOUNCE_NUM`, `ANNOUNCE_INTERVAL`).
 const ANNOUNCEMENTS: u8 = 2;
 const ANNOUNCE_INTERVAL: Duration = Duration::from_secs(2);
-/// An address is defended once in this time (`DEFEND_INTERVAL`), which also bounds how often its user is told.
+/// An address is defended once in this time (`DEFEND_INTERVAL`), which also bounds how often its user is
+/// told.
 const DEFEND_INTERVAL: Duration = Duration::from_secs(10);
 /// Addresses of a stack.
 pub(crate) const ADDRESSES: usize = 8;
@@ -69,7 +72,8 @@ pub(crate) struct ConflictDetection {
 }
 
 impl ConflictDetection {
-    /// Of a stack with these addresses. The first probe waits for `wait`, up to a second that differs from host to host (`PROBE_WAIT`).
+    /// Of a stack with these addresses. The first probe waits for `wait`, up to a second that differs from
+    /// host to host (`PROBE_WAIT`).
     pub(crate) fn new(
         policy: AddressProbing,
         addresses: impl Iterator<Item = IpAddress>,
@@ -163,7 +167,8 @@ impl ConflictDetection {
         self.next_due
     }
 
-    /// The link is there again, perhaps another one: what is ours is announced anew, what is being probed goes on.
+    /// The link is there again, perhaps another one: what is ours is announced anew, what is being probed
+    /// goes on.
     pub(crate) fn announce_all(&mut self, now: Instant) {
         for own in self.addresses.iter_mut().filter(|_| self.announces) {
             if let Standing::Ours { announcements } = &mut own.standing {
@@ -174,12 +179,13 @@ impl ConflictDetection {
         }
     }
 
-    /// Somebody asks for, or says that it has, an address of ours. What smoltcp does not answer is answered from here.
-    /// Returns a conflict that is news.
+    /// Somebody asks for, or says that it has, an address of ours. What smoltcp does not answer is answered
+    /// from here. Returns a conflict that is news.
     pub(crate) fn asked(&mut self, now: Instant, asked: &Asked) -> Option<Conflict> {
         let own = self.addresses.iter_mut().find(|own| own.address == asked.address)?;
         let lost = match own.standing {
-            // Another that probes it at the same time counts, too (RFC 5227 section 2.1.1, RFC 4862 section 5.4.3).
+            // Another that probes it at the same time counts, too (RFC 5227 section 2.1.1, RFC 4862 section
+            // 5.4.3).
             Standing::Tentative { .. } => true,
             Standing::Duplicate => return None,
             Standing::Ours { .. } if asked.is_probe => {

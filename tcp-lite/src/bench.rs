@@ -1,5 +1,6 @@
-//! Parts of the data path by themselves, for the crate `benches` to time: with the feature `bench` alone, and no promise that
-//! any of it stays. What they are made of is private, and is to be: each is a thin cover over what the stack calls.
+//! Parts of the data path by themselves, for the crate `benches` to time: with the feature `bench` alone, and
+//! no promise that any of it stays. What they are made of is private, and is to be: each is a thin cover over
+//! what the stack calls.
 
 use crate::checksum::Sum;
 use crate::ethernet;
@@ -20,7 +21,8 @@ pub fn internet_checksum(bytes: &[u8]) -> u16 {
     sum.finish()
 }
 
-/// Ethernet, IP and TCP headers of a segment with an acknowledgement and timestamps, as a connection sends most of its life.
+/// Ethernet, IP and TCP headers of a segment with an acknowledgement and timestamps, as a connection sends
+/// most of its life.
 #[derive(Debug)]
 pub struct SegmentHeaders {
     framing: Framing,
@@ -61,8 +63,8 @@ impl SegmentHeaders {
     }
 }
 
-/// Reads the headers of a frame as [`Stack::input`](crate::Stack::input) does, but for the TCP checksum: the peer's port, and
-/// where the payload begins. `None` for anything but a whole TCP segment.
+/// Reads the headers of a frame as [`Stack::input`](crate::Stack::input) does, but for the TCP checksum: the
+/// peer's port, and where the payload begins. `None` for anything but a whole TCP segment.
 pub fn parse_headers(frame: &[u8]) -> Option<(u16, usize)> {
     let ethernet = ethernet::Header::parse(frame)?;
     let packet = &frame[ethernet.bytes..];

@@ -1,7 +1,7 @@
 //! The Internet checksum (RFC 1071) over bytes that lie in several pieces.
 //!
-//! Pieces are summed by [`dp::sum`], carries are folded at the end. A piece of odd length shifts the words of what follows, so
-//! later sums are rotated by one byte.
+//! Pieces are summed by [`dp::sum`], carries are folded at the end. A piece of odd length shifts the words of
+//! what follows, so later sums are rotated by one byte.
 
 use crate::facade::IpAddress;
 
@@ -48,7 +48,8 @@ impl Sum {
         self.acc += u64::from(value.to_be());
     }
 
-    /// The one's complement of the sum: what goes into the checksum field. Over bytes with a right checksum: 0.
+    /// The one's complement of the sum: what goes into the checksum field. Over bytes with a right checksum:
+    /// 0.
     pub(crate) fn finish(self) -> u16 {
         !self.partial()
     }

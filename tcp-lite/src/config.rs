@@ -30,20 +30,21 @@ pub struct StackConfig {
     pub seed: [u8; 32],
 }
 
-/// What is done so that our addresses are ours, and known to be. Whatever is chosen, who probes one is answered, and a
-/// conflict that is seen is an [`Event::AddressConflict`](crate::Event) and, for an address in use, answered with an announcement once in ten
-/// seconds (RFC 5227 section 2.4 (c)): the address is kept.
+/// What is done so that our addresses are ours, and known to be. Whatever is chosen, who probes one is
+/// answered, and a conflict that is seen is an [`Event::AddressConflict`](crate::Event) and, for an address
+/// in use, answered with an announcement once in ten seconds (RFC 5227 section 2.4 (c)): the address is kept.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum AddressProbing {
     /// Nothing.
     Off,
-    /// They are used at once, and announced (gratuitous ARP, unsolicited neighbour advertisement) at the start and when the link comes
-    /// up again.
+    /// They are used at once, and announced (gratuitous ARP, unsolicited neighbour advertisement) at the
+    /// start and when the link comes up again.
     #[default]
     Announce,
-    /// They are probed first (RFC 5227 section 2.1, RFC 4862 section 5.4), which takes four to five seconds: until then nothing is sent from
-    /// or taken for them, connections wait. An address that somebody has is not used; connections from it end as
-    /// [`CloseReason::Unreachable`](crate::CloseReason). Then as with `Announce`.
+    /// They are probed first (RFC 5227 section 2.1, RFC 4862 section 5.4), which takes four to five seconds:
+    /// until then nothing is sent from or taken for them, connections wait. An address that somebody has is
+    /// not used; connections from it end as [`CloseReason::Unreachable`](crate::CloseReason). Then as with
+    /// `Announce`.
     Probe,
 }
 
@@ -56,22 +57,24 @@ pub struct Limits {
     pub listeners: usize,
     /// Connections of one listener that are not established yet.
     pub backlog: usize,
-    /// Beyond the backlog SYNs are answered with cookies (RFC 4987 section 3.6), which hold nothing; else not at all.
+    /// Beyond the backlog SYNs are answered with cookies (RFC 4987 section 3.6), which hold nothing; else not
+    /// at all.
     pub syn_cookies: bool,
     /// Entries of the neighbour table.
     pub neighbors: usize,
-    /// Segments that all connections together hold for transmission, in buffers of one or more of them; never more than half
-    /// of the pool's buffers, since acknowledgements need buffers to arrive in.
+    /// Segments that all connections together hold for transmission, in buffers of one or more of them; never
+    /// more than half of the pool's buffers, since acknowledgements need buffers to arrive in.
     pub tx_segments: usize,
-    /// Memory that all connections together keep for what waits ahead of their frontiers, bytes of packet buffers;
-    /// never more than three eighths of the pool. At seven eighths of it those who hold most are asked to give up some
-    /// ([`Event::Evict`](crate::Event::Evict)), at the bound newcomers are refused.
+    /// Memory that all connections together keep for what waits ahead of their frontiers, bytes of packet
+    /// buffers; never more than three eighths of the pool. At seven eighths of it those who hold most are
+    /// asked to give up some ([`Event::Evict`](crate::Event::Evict)), at the bound newcomers are refused.
     pub out_of_order_bytes: u64,
-    /// Events waiting for [`Stack::event`](crate::Stack::event): beyond them received bytes are dropped, to come again, and
-    /// no connection begins. Each of those that there are may still have four of its own to tell.
+    /// Events waiting for [`Stack::event`](crate::Stack::event): beyond them received bytes are dropped, to
+    /// come again, and no connection begins. Each of those that there are may still have four of its own to
+    /// tell.
     pub events: usize,
-    /// Connections that search for a larger path MTU at a time, each with a packet buffer; others wait for their turn.
-    /// Never more than one for sixteen of the pool's buffers.
+    /// Connections that search for a larger path MTU at a time, each with a packet buffer; others wait for
+    /// their turn. Never more than one for sixteen of the pool's buffers.
     pub path_mtu_searches: usize,
 }
 
@@ -99,16 +102,16 @@ pub struct TcpConfig {
     /// Offer SACK (RFC 2018).
     pub sack: bool,
     /// Receive window, bytes. Sets the window scale. To fill a path it has to cover rate times delay, and a
-    /// quarter of [`send_buffer_bytes`](Self::send_buffer_bytes) at the other end, which is as much as has to be free before
-    /// its user is asked for more. The defaults fill 10 Gb/s over 2 ms; over 3 ms they reach 88 % of the wire, as at 600 Mb/s
-    /// over 50 ms (`tests/src/bin/reach.rs`).
+    /// quarter of [`send_buffer_bytes`](Self::send_buffer_bytes) at the other end, which is as much as has to
+    /// be free before its user is asked for more. The defaults fill 10 Gb/s over 2 ms; over 3 ms they reach
+    /// 88 % of the wire, as at 600 Mb/s over 50 ms (`tests/src/bin/reach.rs`).
     ///
-    /// It is announced whole from the beginning, less only what a slow reader [`hold`](crate::Stack::hold)s, and does not
-    /// grow with what the path delivers: a stack that charges a socket for its window has to be sparing, but here
-    /// bytes take memory only ahead of a hole, which the two bounds on those see to.
+    /// It is announced whole from the beginning, less only what a slow reader [`hold`](crate::Stack::hold)s,
+    /// and does not grow with what the path delivers: a stack that charges a socket for its window has to be
+    /// sparing, but here bytes take memory only ahead of a hole, which the two bounds on those see to.
     pub recv_window_bytes: u32,
-    /// Bytes held ahead of the frontier, at most (and one segment more until the user has given up as much). Beyond
-    /// it what is furthest from the frontier goes.
+    /// Bytes held ahead of the frontier, at most (and one segment more until the user has given up as much).
+    /// Beyond it what is furthest from the frontier goes.
     pub out_of_order_bytes: u32,
     /// Bytes a connection holds for transmission (unsent and unacknowledged).
     pub send_buffer_bytes: u32,
@@ -116,16 +119,16 @@ pub struct TcpConfig {
     pub congestion: CongestionAlgorithm,
     /// Whether routers may mark our packets instead of dropping them.
     pub ecn: EcnMode,
-    /// Spaces segments over the round trip; `None`: they leave as soon as the window allows. It helps where the queue on
-    /// the way is a quarter of a round trip or less and the round trip a millisecond or more, and costs goodput where the
-    /// round trip is tens of microseconds.
+    /// Spaces segments over the round trip; `None`: they leave as soon as the window allows. It helps where
+    /// the queue on the way is a quarter of a round trip or less and the round trip a millisecond or more,
+    /// and costs goodput where the round trip is tens of microseconds.
     pub pacing: Option<Pacing>,
     /// RTO before the first measurement (RFC 6298: 1 s).
     pub rto_initial: Duration,
     /// What the RTO is beyond the smoothed RTT, at least: above the peer's delayed ACK.
     pub rto_min: Duration,
-    /// Shortest wait for acknowledgements before a tail loss probe is sent, which comes after twice the round-trip
-    /// time (RFC 8985 section 7.2): what a peer may take until it looks at its queue.
+    /// Shortest wait for acknowledgements before a tail loss probe is sent, which comes after twice the
+    /// round-trip time (RFC 8985 section 7.2): what a peer may take until it looks at its queue.
     pub tail_probe_min: Duration,
     /// Ceiling of the RTO.
     pub rto_max: Duration,
@@ -134,9 +137,9 @@ pub struct TcpConfig {
     /// How long data may stay unacknowledged before the connection is given up (RFC 9293 R2).
     pub user_timeout: Duration,
     /// How long connections outlive the link: those that are there after so long without one end with
-    /// [`CloseReason::LinkDown`](crate::CloseReason::LinkDown), but for those that wait for the answer to their SYN. Where the other end of a cable may be plugged in again, about as
-    /// long as any silence; where there is no peer without the link
-    /// ([`Port::is_point_to_point`](dp::Port::is_point_to_point)), shorter.
+    /// [`CloseReason::LinkDown`](crate::CloseReason::LinkDown), but for those that wait for the answer to
+    /// their SYN. Where the other end of a cable may be plugged in again, about as long as any silence; where
+    /// there is no peer without the link ([`Port::is_point_to_point`](dp::Port::is_point_to_point)), shorter.
     pub link_timeout: Duration,
     /// Longest delay of an ACK (RFC 9293: below 0.5 s).
     pub delayed_ack: Duration,
@@ -146,11 +149,11 @@ pub struct TcpConfig {
     pub keepalive_interval: Duration,
     /// Unanswered keepalive probes before the connection is given up.
     pub keepalive_probes: u8,
-    /// Answers to segments that are not acceptable, or that bring what there is no room for, for each second and connection,
-    /// at most (RFC 5961 section 7).
+    /// Answers to segments that are not acceptable, or that bring what there is no room for, for each second
+    /// and connection, at most (RFC 5961 section 7).
     pub challenge_acks_per_second: u32,
-    /// TIME-WAIT (twice the MSL), at least: it is longer where the peer's FIN took longer to come again. One that is
-    /// shorter than a peer's largest RTO may end that peer's connection in a reset.
+    /// TIME-WAIT (twice the MSL), at least: it is longer where the peer's FIN took longer to come again. One
+    /// that is shorter than a peer's largest RTO may end that peer's connection in a reset.
     pub time_wait: Duration,
     /// Hop limit / TTL of what we send.
     pub hop_limit: u8,
@@ -166,8 +169,8 @@ pub enum CongestionAlgorithm {
     /// Growth by time rather than by round trips (RFC 9438), out of slow start by round-trip time (RFC 9406).
     #[default]
     Cubic,
-    /// As NewReno, but marks reduce the window by their share (RFC 8257): for networks whose switches mark early,
-    /// with [`EcnMode::Request`] and with DCTCP at both ends.
+    /// As NewReno, but marks reduce the window by their share (RFC 8257): for networks whose switches mark
+    /// early, with [`EcnMode::Request`] and with DCTCP at both ends.
     Dctcp,
 }
 
@@ -183,8 +186,8 @@ pub enum EcnMode {
     Request,
 }
 
-/// How segments are spaced: bursts that follow each other at twice the congestion window for each round trip in slow
-/// start, at 1.2 times the window otherwise.
+/// How segments are spaced: bursts that follow each other at twice the congestion window for each round trip
+/// in slow start, at 1.2 times the window otherwise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pacing {
     /// Segments that leave together, 1 at least: fewer wake-ups for more of them.
@@ -199,34 +202,37 @@ impl Default for Pacing {
     }
 }
 
-/// Finding the path's MTU without routers' help (RFC 8899). Their reports (RFC 1191, RFC 8201) are heeded in any case.
+/// Finding the path's MTU without routers' help (RFC 8899). Their reports (RFC 1191, RFC 8201) are heeded in
+/// any case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PathMtuConfig {
     /// When.
     pub probing: PathMtuProbing,
-    /// `BASE_PLPMTU`, bytes of IP packet: what packets are reduced to in a black hole, at least 1280 with IPv6. If that
-    /// is too large, too, it is 576 bytes with IPv4.
+    /// `BASE_PLPMTU`, bytes of IP packet: what packets are reduced to in a black hole, at least 1280 with
+    /// IPv6. If that is too large, too, it is 576 bytes with IPv4.
     pub base_bytes: u16,
     /// Timeouts of a segment in a row, while something small passes, that make a black hole; at least 2.
     pub black_hole_timeouts: u8,
     /// `MAX_PROBES`: probes of one size lost in a row until it counts as too large.
     pub max_probes: u8,
-    /// `PROBE_TIMER`: how long an answer to a probe is waited for, unless the RTO is longer. RFC 8899 section 5.1.1: not below
-    /// 1 s, and above 15 s where nothing is known of the round trip (RFC 8085 section 3.1.1). TCP measures it, and a peer
-    /// answers a duplicate at once, so an answer that is not there after the RTO does not come; 15 s would make
-    /// every search one of minutes.
+    /// `PROBE_TIMER`: how long an answer to a probe is waited for, unless the RTO is longer. RFC 8899 section
+    /// 5.1.1: not below 1 s, and above 15 s where nothing is known of the round trip (RFC 8085 section
+    /// 3.1.1). TCP measures it, and a peer answers a duplicate at once, so an answer that is not there after
+    /// the RTO does not come; 15 s would make every search one of minutes.
     pub probe_timer: Duration,
     /// `PMTU_RAISE_TIMER`: how long a path MTU below what the SYNs agreed on is used until more is looked for
     /// (RFC 8201 section 4: not below 5 minutes, 10 are recommended).
     pub raise_timer: Duration,
 }
 
-/// When the path's MTU is probed. Probing upwards needs a peer that agrees on SACK and reports duplicates (RFC 2883).
+/// When the path's MTU is probed. Probing upwards needs a peer that agrees on SACK and reports duplicates
+/// (RFC 2883).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PathMtuProbing {
     /// Never: black holes end connections, and a reduced MTU stays.
     Never,
-    /// Once it was found to be smaller than thought: by a black hole or, after [`PathMtuConfig::raise_timer`], by a router's report.
+    /// Once it was found to be smaller than thought: by a black hole or, after
+    /// [`PathMtuConfig::raise_timer`], by a router's report.
     #[default]
     WhenReduced,
     /// From the beginning: connections start with [`PathMtuConfig::base_bytes`].

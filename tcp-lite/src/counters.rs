@@ -19,7 +19,8 @@ pub struct StackCounters {
     pub rx_not_ours: u64,
     /// TCP segments for no connection and no listener (answered with RST where allowed).
     pub rx_no_connection: u64,
-    /// SYNs dropped because of `Limits` or of what their listener admits ([`ListenerCounters`](crate::ListenerCounters) says which).
+    /// SYNs dropped because of `Limits` or of what their listener admits
+    /// ([`ListenerCounters`](crate::ListenerCounters) says which).
     pub rx_syn_dropped: u64,
     /// Connections that left TIME-WAIT early, because all of `Limits::connections` were in use.
     pub time_wait_recycled: u64,
@@ -46,7 +47,8 @@ pub struct StackCounters {
     pub out_of_order_no_buffers: u64,
     /// Received bytes that had been handed up before (duplicates).
     pub rx_duplicate_bytes: u64,
-    /// ACKs in answer to segments that were not acceptable (RFC 5961), duplicates among them, or found no room.
+    /// ACKs in answer to segments that were not acceptable (RFC 5961), duplicates among them, or found no
+    /// room.
     pub challenge_acks: u64,
     /// Those not sent, of connections at their limit
     /// ([`TcpConfig::challenge_acks_per_second`](crate::TcpConfig)).

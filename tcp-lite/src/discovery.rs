@@ -1,7 +1,8 @@
-//! ARP (RFC 826) and neighbour discovery (RFC 4861) packets: what they tell the neighbour table and of our own
-//! addresses, our queries, and what we say of our addresses (RFC 5227, RFC 4862 section 5.4).
+//! ARP (RFC 826) and neighbour discovery (RFC 4861) packets: what they tell the neighbour table and of our
+//! own addresses, our queries, and what we say of our addresses (RFC 5227, RFC 4862 section 5.4).
 //!
-//! Answering those who have an address of their own is smoltcp's; it has no answer for those who probe for one.
+//! Answering those who have an address of their own is smoltcp's; it has no answer for those who probe for
+//! one.
 
 use crate::ethernet;
 use crate::facade::{
@@ -145,7 +146,8 @@ pub(crate) fn from_ndp(
 
 /// Writes an ARP request or neighbour solicitation with its Ethernet header; returns its bytes.
 ///
-/// `out` has [`MAX_QUERY_BYTES`]. `to` is whom to ask (`None`: everybody who may be it). `None` when the addresses are of different families.
+/// `out` has [`MAX_QUERY_BYTES`]. `to` is whom to ask (`None`: everybody who may be it). `None` when the
+/// addresses are of different families.
 pub(crate) fn emit_query(
     out: &mut [u8],
     mac: EthernetAddress,

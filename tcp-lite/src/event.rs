@@ -9,7 +9,8 @@ use crate::id::{ConnId, ListenerId};
 
 /// Bytes of a stream, handed over in or out of order as soon as they passed TCP's checks.
 ///
-/// Bytes handed up are never shown again, unless they were [given up](crate::Stack::evict). Offsets count from the first byte the peer sent (its ISN + 1).
+/// Bytes handed up are never shown again, unless they were [given up](crate::Stack::evict). Offsets count
+/// from the first byte the peer sent (its ISN + 1).
 pub struct Received {
     /// Stream offset of the first byte of `buf`.
     pub offset: u64,
@@ -35,16 +36,17 @@ pub enum Event {
         /// The bytes.
         received: Received,
     },
-    /// Memory is short: of what this connection came to hold ahead of its frontier, `bytes` at least are to be given up,
-    /// those furthest from the frontier first, with [`Stack::evict`](crate::Stack::evict). What was placed, and what is
-    /// in order by now, stays. A user that does nothing sees newcomers refused.
+    /// Memory is short: of what this connection came to hold ahead of its frontier, `bytes` at least are to
+    /// be given up, those furthest from the frontier first, with [`Stack::evict`](crate::Stack::evict). What
+    /// was placed, and what is in order by now, stays. A user that does nothing sees newcomers refused.
     Evict {
         /// The connection.
         conn: ConnId,
         /// Bytes of payload.
         bytes: usize,
     },
-    /// A connection that had refused a segment ([`SendError::BufferFull`](crate::SendError)) takes segments again.
+    /// A connection that had refused a segment ([`SendError::BufferFull`](crate::SendError)) takes segments
+    /// again.
     Writable {
         /// The connection.
         conn: ConnId,
@@ -54,22 +56,23 @@ pub enum Event {
         /// The connection.
         conn: ConnId,
     },
-    /// The connection is over; its id is dead. Comes once for each connection, and last. After a graceful close
-    /// it comes when TIME-WAIT begins or, for the passive side, when our FIN is acknowledged.
+    /// The connection is over; its id is dead. Comes once for each connection, and last. After a graceful
+    /// close it comes when TIME-WAIT begins or, for the passive side, when our FIN is acknowledged.
     Closed {
         /// The connection.
         conn: ConnId,
         /// Why.
         reason: CloseReason,
     },
-    /// Somebody else uses an address of ours. Told once in ten seconds for each address, and not while more than
-    /// [`Limits::events`](crate::Limits::events) wait, unless it is lost.
+    /// Somebody else uses an address of ours. Told once in ten seconds for each address, and not while more
+    /// than [`Limits::events`](crate::Limits::events) wait, unless it is lost.
     AddressConflict {
         /// The address.
         address: IpAddr,
         /// Who uses it.
         mac: EthernetAddress,
-        /// It was still being probed ([`AddressProbing::Probe`](crate::AddressProbing)), and we do not use it. Else we keep it.
+        /// It was still being probed ([`AddressProbing::Probe`](crate::AddressProbing)), and we do not use
+        /// it. Else we keep it.
         lost: bool,
     },
 }

@@ -1,5 +1,5 @@
-//! All that is used of smoltcp, in one place: its vocabulary of packets, time and sequence numbers for everybody,
-//! and its interface for the slow path.
+//! All that is used of smoltcp, in one place: its vocabulary of packets, time and sequence numbers for
+//! everybody, and its interface for the slow path.
 //!
 //! The version is pinned (`=0.14`); a new one has to get past this file.
 

@@ -1,8 +1,8 @@
 //! Frames around TCP segments: Ethernet, IP and TCP headers in front of a payload that stays where it is.
 //!
-//! The retained payload of a segment is never changed. Headers go into a buffer of their own, with a view of the payload
-//! chained behind it; or a copy where it is short, the port sends one buffer a frame, or it is summed here, which costs as much as
-//! copying as well.
+//! The retained payload of a segment is never changed. Headers go into a buffer of their own, with a view of
+//! the payload chained behind it; or a copy where it is short, the port sends one buffer a frame, or it is
+//! summed here, which costs as much as copying as well.
 
 use arrayvec::ArrayVec;
 use dp::{Checksum, Mbuf, Mempool, Offloads, TsoLimits, TxOffload};
@@ -86,8 +86,8 @@ impl Headers<'_> {
         })
     }
 
-    /// A frame with several segments, which lie one behind the other in `views`; the port cuts it at `segment_bytes`. For
-    /// ports with [`Offloads::TX_TSO`]. `None` when the pool is empty.
+    /// A frame with several segments, which lie one behind the other in `views`; the port cuts it at
+    /// `segment_bytes`. For ports with [`Offloads::TX_TSO`]. `None` when the pool is empty.
     pub(crate) fn with_train<const N: usize>(
         &self,
         pool: &Mempool,
@@ -230,8 +230,8 @@ pub(crate) struct Template {
 }
 
 impl Template {
-    /// A frame with `payload`, which has `offset` bytes in front of it in other frames and, unless it is the last, others
-    /// behind; `view` gives it as a buffer. `None` when a pool is empty.
+    /// A frame with `payload`, which has `offset` bytes in front of it in other frames and, unless it is the
+    /// last, others behind; `view` gives it as a buffer. `None` when a pool is empty.
     pub(crate) fn frame(
         &self,
         framing: &Framing,
@@ -337,8 +337,8 @@ pub(crate) fn join<const N: usize>(buffers: ArrayVec<Mbuf, N>) -> Option<Mbuf> {
     joined?
 }
 
-/// Whether the TCP segment of `bytes` bytes that starts at `offset` of the frame has a right checksum, as far as the port has not
-/// looked.
+/// Whether the TCP segment of `bytes` bytes that starts at `offset` of the frame has a right checksum, as far
+/// as the port has not looked.
 pub(crate) fn checksum_is_right(
     frame: &Mbuf,
     offset: usize,

@@ -1,6 +1,7 @@
 //! ICMP errors that quote a TCP segment of ours (RFC 792, RFC 4443), read for what TCP must know.
 //!
-//! They come from anybody: the stack believes one only when the quoted sequence number is in flight (RFC 5927).
+//! They come from anybody: the stack believes one only when the quoted sequence number is in flight (RFC
+//! 5927).
 
 use crate::checksum::{Sum, pseudo_header};
 use crate::facade::{IpAddress, Ipv4Address, Ipv6Address, TcpSeqNumber};
@@ -29,8 +30,8 @@ pub(crate) struct IcmpError {
     pub(crate) kind: Kind,
 }
 
-/// MTUs below which no report makes segments: IPv6's minimum (RFC 8200), and for IPv4 what every host must take in
-/// one piece (RFC 791), so that a forged one cannot make them tiny.
+/// MTUs below which no report makes segments: IPv6's minimum (RFC 8200), and for IPv4 what every host must
+/// take in one piece (RFC 791), so that a forged one cannot make them tiny.
 pub(crate) const IPV4_MIN_MTU: usize = 576;
 pub(crate) const IPV6_MIN_MTU: usize = 1280;
 
@@ -76,7 +77,8 @@ fn parse_v4(fixed: &[u8; 8], quoted: &[u8]) -> Option<IcmpError> {
             };
             Kind::TooBig { mtu: mtu.max(IPV4_MIN_MTU) }
         }
-        // No such protocol or port; forbidden by an administrator (RFC 1122 section 3.2.2.1, RFC 1812 section 5.2.7.1).
+        // No such protocol or port; forbidden by an administrator (RFC 1122 section 3.2.2.1, RFC 1812 section
+        // 5.2.7.1).
         (3, 2 | 3 | 9 | 10 | 13) => Kind::Hard,
         // Other codes of unreachable; time exceeded, parameter problem.
         (3 | 11 | 12, _) => Kind::Soft,
@@ -101,7 +103,8 @@ fn parse_v6(fixed: &[u8; 8], quoted: &[u8]) -> Option<IcmpError> {
         (2, _) => {
             let mtu = u32::from_be_bytes([fixed[4], fixed[5], fixed[6], fixed[7]]) as usize;
             let sent = ip::IPV6_BYTES + usize::from(u16::from_be_bytes([head[4], head[5]]));
-            // Every link carries the minimum: less is to be discarded (RFC 8201 section 4). More went through.
+            // Every link carries the minimum: less is to be discarded (RFC 8201 section 4). More went
+            // through.
             if !(IPV6_MIN_MTU..sent).contains(&mtu) {
                 return None;
             }

@@ -22,8 +22,8 @@ pub struct Ordered {
     pub offset: u64,
     /// The bytes.
     pub buf: Mbuf,
-    /// What to give [`Stack::release`](crate::Stack::release) once `buf` is used up: its bytes if they came ahead
-    /// of the frontier, else 0.
+    /// What to give [`Stack::release`](crate::Stack::release) once `buf` is used up: its bytes if they came
+    /// ahead of the frontier, else 0.
     pub release: usize,
 }
 
@@ -61,8 +61,8 @@ impl InOrder {
         Ok(())
     }
 
-    /// Gives up buffers from the far end until that are `bytes` bytes, or `may` says no to a stretch of the stream: for
-    /// [`Event::Evict`](crate::Event::Evict), with [`Stack::evict`](crate::Stack::evict).
+    /// Gives up buffers from the far end until that are `bytes` bytes, or `may` says no to a stretch of the
+    /// stream: for [`Event::Evict`](crate::Event::Evict), with [`Stack::evict`](crate::Stack::evict).
     pub fn give_up(&mut self, bytes: usize, mut may: impl FnMut(&[Range<u64>]) -> bool) {
         let mut given_up = 0;
         while given_up < bytes

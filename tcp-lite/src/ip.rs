@@ -1,5 +1,5 @@
-//! Received IP headers (RFC 791, RFC 8200): checked, extension headers walked, parsed into a type that says what
-//! follows. Nothing here looks at addresses: whose packet it is, the stack decides.
+//! Received IP headers (RFC 791, RFC 8200): checked, extension headers walked, parsed into a type that says
+//! what follows. Nothing here looks at addresses: whose packet it is, the stack decides.
 
 use crate::checksum::Sum;
 use crate::facade::{IpAddress, Ipv4Address, Ipv6Address};
@@ -75,7 +75,8 @@ pub(crate) struct Fragment {
     pub(crate) offset: usize,
     /// Whether others follow.
     pub(crate) more: bool,
-    /// What the fragmentable part starts with: with IPv4 in every fragment, with IPv6 that of the first counts.
+    /// What the fragmentable part starts with: with IPv4 in every fragment, with IPv6 that of the first
+    /// counts.
     pub(crate) next_header: u8,
     /// Bytes in front of the fragment's own.
     pub(crate) header_bytes: usize,
@@ -90,8 +91,8 @@ pub(crate) enum Refused {
     Checksum,
 }
 
-/// Parses the IPv4 header at the front of `head`. `bytes` is what the frame has from there on, padding included;
-/// `head` may be shorter.
+/// Parses the IPv4 header at the front of `head`. `bytes` is what the frame has from there on, padding
+/// included; `head` may be shorter.
 pub(crate) fn parse_ipv4(head: &[u8], bytes: usize) -> Result<Header, Refused> {
     let fixed = head.first_chunk::<IPV4_BYTES>().ok_or(Refused::Malformed)?;
     let header_bytes = usize::from(fixed[0] & 0x0f) * 4;
@@ -123,8 +124,8 @@ pub(crate) fn parse_ipv4(head: &[u8], bytes: usize) -> Result<Header, Refused> {
     Ok(Header { src: address(12), dst: address(16), hop_limit, ecn, total_bytes, upper })
 }
 
-/// Parses the IPv6 header at the front of `head` and walks its extensions as far as `head` goes. `bytes` is what
-/// the frame has from there on, padding included.
+/// Parses the IPv6 header at the front of `head` and walks its extensions as far as `head` goes. `bytes` is
+/// what the frame has from there on, padding included.
 pub(crate) fn parse_ipv6(head: &[u8], bytes: usize) -> Result<Header, Refused> {
     let fixed = head.first_chunk::<IPV6_BYTES>().ok_or(Refused::Malformed)?;
     let total_bytes = IPV6_BYTES + usize::from(u16::from_be_bytes([fixed[4], fixed[5]]));

@@ -1,10 +1,12 @@
-//! A host stack for poll-mode ports: smoltcp answers ARP, neighbour discovery and echo requests; addresses, neighbours and
-//! reassembly are our own, and so is TCP, whose unit is the segment, not the byte.
+//! A host stack for poll-mode ports: smoltcp answers ARP, neighbour discovery and echo requests; addresses,
+//! neighbours and reassembly are our own, and so is TCP, whose unit is the segment, not the byte.
 //!
-//! This crate is deterministic, does no I/O, reads no clock and starts no thread: frames, time and a seed come
-//! in, frames and events go out. Whole connections run in a test by moving frames between two [`Stack`]s.
+//! This crate is deterministic, does no I/O, reads no clock and starts no thread: frames, time and a seed
+//! come in, frames and events go out. Whole connections run in a test by moving frames between two
+//! [`Stack`]s.
 //!
-//! Floors: a module uses only modules of lower floors (`tests/layout.rs` checks that, and the same for the modules of `tcp`).
+//! Floors: a module uses only modules of lower floors (`tests/layout.rs` checks that, and the same for the
+//! modules of `tcp`).
 //!
 //! | floor | modules | what |
 //! |---|---|---|

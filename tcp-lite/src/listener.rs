@@ -1,7 +1,8 @@
 //! Listening ports: who may connect, and how many connections each has that are not established yet.
 //!
-//! An address may be blocked for a while by whoever listens, since nothing comes of its connections: its SYNs are dropped
-//! before they cost anything. Who shares the address with the one to blame is delayed, not refused: a SYN comes again.
+//! An address may be blocked for a while by whoever listens, since nothing comes of its connections: its SYNs
+//! are dropped before they cost anything. Who shares the address with the one to blame is delayed, not
+//! refused: a SYN comes again.
 
 use std::collections::HashMap;
 
@@ -25,8 +26,9 @@ pub enum ListenError {
 /// [`Limits::backlog`](crate::Limits::backlog).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ListenConfig {
-    /// Connections that are not established yet, at most; `None`: `Limits::backlog`, which is never exceeded. Beyond it
-    /// SYNs get cookies, with [`Limits::syn_cookies`](crate::Limits::syn_cookies); with 0 nobody connects.
+    /// Connections that are not established yet, at most; `None`: `Limits::backlog`, which is never exceeded.
+    /// Beyond it SYNs get cookies, with [`Limits::syn_cookies`](crate::Limits::syn_cookies); with 0 nobody
+    /// connects.
     pub half_open: Option<usize>,
     /// How many of these one address may have; `None`: all of them.
     pub half_open_per_address: Option<usize>,
@@ -82,7 +84,8 @@ struct Listener {
     half_open: usize,
     /// As many entries as there are half-open connections, at most.
     by_address: HashMap<IpAddress, usize, KeyedState>,
-    /// Until when addresses are blocked. As many entries as the listener's user blocked and are not over, at most.
+    /// Until when addresses are blocked. As many entries as the listener's user blocked and are not over, at
+    /// most.
     blocked: HashMap<IpAddress, Instant, KeyedState>,
     counters: ListenerCounters,
 }

@@ -1,13 +1,13 @@
 //! The neighbour table: Ethernet addresses of next hops for what we send, and when to ask for them.
 //!
-//! A simplification of RFC 4861 section 7.3 that serves ARP as well: an unknown address is asked for three times,
-//! a second apart, then counts as unreachable for a second; a known one is confirmed by asking again, straight
-//! to it, when it is used and older than thirty seconds, or when TCP hears nothing from behind it (section 7.3.1; RFC 1122
-//! section 2.3.2.1). Where it does not answer three times, everybody is asked. What packets look like is
-//! [`discovery`](crate::discovery).
+//! A simplification of RFC 4861 section 7.3 that serves ARP as well: an unknown address is asked for three
+//! times, a second apart, then counts as unreachable for a second; a known one is confirmed by asking again,
+//! straight to it, when it is used and older than thirty seconds, or when TCP hears nothing from behind it
+//! (section 7.3.1; RFC 1122 section 2.3.2.1). Where it does not answer three times, everybody is asked. What
+//! packets look like is [`discovery`](crate::discovery).
 //!
-//! A full table gives up a known neighbour for an unknown one, and never one that is being asked for: somebody waits for it, and it
-//! ends by itself within seconds.
+//! A full table gives up a known neighbour for an unknown one, and never one that is being asked for:
+//! somebody waits for it, and it ends by itself within seconds.
 //!
 //! smoltcp keeps a table of its own for its answers; both are fed the same packets.
 
@@ -25,8 +25,8 @@ const QUERIES: u8 = 3;
 const QUERY_INTERVAL: Duration = Duration::from_secs(1);
 /// How long an answer is trusted (`REACHABLE_TIME`).
 const REACHABLE_TIME: Duration = Duration::from_secs(30);
-/// How long a neighbour stays where it has moved to, whatever anybody says unasked: two who claim one address do not
-/// turn our frames to and fro.
+/// How long a neighbour stays where it has moved to, whatever anybody says unasked: two who claim one address
+/// do not turn our frames to and fro.
 const MOVE_INTERVAL: Duration = Duration::from_secs(1);
 /// Queries waiting to be sent; one that finds no place comes again an interval later.
 const QUERY_QUEUE: usize = 64;
@@ -133,16 +133,16 @@ impl Neighbors {
         }
     }
 
-    /// What was sent by way of `ip` is not answered: perhaps it is not where we think. It is asked, unless it has just
-    /// said so.
+    /// What was sent by way of `ip` is not answered: perhaps it is not where we think. It is asked, unless it
+    /// has just said so.
     pub(crate) fn doubt(&mut self, now: Instant, ip: &IpAddress) {
         if let Some(&key) = self.index.get(ip) {
             self.confirm(now, key, QUERY_INTERVAL);
         }
     }
 
-    /// The link was gone: whoever is used next is asked whether it is still there, and whom nobody answered for is asked
-    /// for again.
+    /// The link was gone: whoever is used next is asked whether it is still there, and whom nobody answered
+    /// for is asked for again.
     pub(crate) fn doubt_all(&mut self, now: Instant) {
         let Self { entries, queries: queue, .. } = self;
         // (Whoever is asked for, or was in vain, was due sooner: `next_due` holds.)
@@ -271,8 +271,8 @@ impl Neighbors {
         true
     }
 
-    /// Removes a known neighbour that nobody used lately, or, when all were used, the one under the hand (clock
-    /// algorithm); `false` when none is known.
+    /// Removes a known neighbour that nobody used lately, or, when all were used, the one under the hand
+    /// (clock algorithm); `false` when none is known.
     fn evict(&mut self) -> bool {
         for _ in 0..2 * self.limit {
             let key = self.clock_hand;

@@ -1,17 +1,18 @@
 //! A gauge of the memory behind what waits ahead of the frontier: of one connection, and of a whole stack.
 //!
-//! TCP holds no data: it counts what it has handed up and not been given back, and what its user says of the packet
-//! buffers behind that. Not here: what follows when there is too much.
+//! TCP holds no data: it counts what it has handed up and not been given back, and what its user says of the
+//! packet buffers behind that. Not here: what follows when there is too much.
 
 /// What waits ahead of the frontier: now, and at most so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OutOfOrder {
-    /// Bytes of payload handed up ahead of the frontier (or named in [`Stack::hold`](crate::Stack::hold)) and not
-    /// [`release`](crate::Stack::release)d since.
+    /// Bytes of payload handed up ahead of the frontier (or named in [`Stack::hold`](crate::Stack::hold)) and
+    /// not [`release`](crate::Stack::release)d since.
     pub held_bytes: u64,
     /// The most of them that there ever were.
     pub held_bytes_max: u64,
-    /// Bytes of the packet buffers that the user keeps for them, as it says with [`Stack::pin`](crate::Stack::pin).
+    /// Bytes of the packet buffers that the user keeps for them, as it says with
+    /// [`Stack::pin`](crate::Stack::pin).
     pub pinned_bytes: u64,
     /// The most of them that there ever were.
     pub pinned_bytes_max: u64,

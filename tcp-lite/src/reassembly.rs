@@ -1,9 +1,10 @@
-//! Reassembly of IP fragments (RFC 791 section 3.2, RFC 8200 section 4.5), bounded in packets, bytes and time.
+//! Reassembly of IP fragments (RFC 791 section 3.2, RFC 8200 section 4.5), bounded in packets, bytes and
+//! time.
 //!
-//! Part of the slow path: fragments of TCP are a sign of a middlebox that should not be. Memory is taken when fragments come, and kept:
-//! [`PACKETS`] and one packets of 64 KiB at most. A source has [`PACKETS_OF_ONE`] of them at most, so one that floods gives
-//! way to itself; where many do, the oldest gives way. A
-//! first fragment has to bring the header of what it carries (RFC 7112, RFC 3128), and a packet that is no fragment
+//! Part of the slow path: fragments of TCP are a sign of a middlebox that should not be. Memory is taken when
+//! fragments come, and kept: [`PACKETS`] and one packets of 64 KiB at most. A source has [`PACKETS_OF_ONE`]
+//! of them at most, so one that floods gives way to itself; where many do, the oldest gives way. A first
+//! fragment has to bring the header of what it carries (RFC 7112, RFC 3128), and a packet that is no fragment
 //! but says so (RFC 6946) meets no others.
 //!
 //! Fragments belong together by both addresses and the identification, with IPv4 by the protocol, too.
@@ -64,8 +65,8 @@ pub(crate) struct Reassembly {
 }
 
 impl Reassembly {
-    /// One fragment: `packet` is the whole IP packet that carries it. Returns the reassembled packet, options and
-    /// extensions in front of the fragment left out, when this was its last missing piece.
+    /// One fragment: `packet` is the whole IP packet that carries it. Returns the reassembled packet, options
+    /// and extensions in front of the fragment left out, when this was its last missing piece.
     pub(crate) fn add(
         &mut self,
         now: Instant,
@@ -86,7 +87,8 @@ impl Reassembly {
             return None;
         }
         let key = (src, dst, fragment.identification, ipv4.then_some(fragment.next_header));
-        // Whole already, behind a fragment header: it is none of those that share its key (RFC 6946 section 4).
+        // Whole already, behind a fragment header: it is none of those that share its key (RFC 6946 section
+        // 4).
         let isolated = fragment.offset == 0 && !fragment.more;
         let known = self.packets.iter().position(|p| p.key == key).filter(|_| !isolated);
         let at = known.unwrap_or_else(|| self.start(now, key, fixed));

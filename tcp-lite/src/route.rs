@@ -21,8 +21,9 @@ pub(crate) struct Path {
 }
 
 impl Routes {
-    /// With IPv6 addresses but no link-local one, the one made from the Ethernet address (RFC 4291 appendix A) is
-    /// added where there is room: every IPv6 node has one, and gateways and neighbours are asked from it.
+    /// With IPv6 addresses but no link-local one, the one made from the Ethernet address (RFC 4291 appendix
+    /// A) is added where there is room: every IPv6 node has one, and gateways and neighbours are asked from
+    /// it.
     pub(crate) fn new(
         mac: EthernetAddress,
         mut addresses: ArrayVec<IpCidr, 8>,

@@ -1,5 +1,5 @@
-//! Everything that must not be guessed, drawn from one seed: initial sequence numbers (RFC 6528), ephemeral ports
-//! (RFC 6056 algorithm 3) and the key of the hash tables. Equal seeds give equal stacks.
+//! Everything that must not be guessed, drawn from one seed: initial sequence numbers (RFC 6528), ephemeral
+//! ports (RFC 6056 algorithm 3) and the key of the hash tables. Equal seeds give equal stacks.
 
 use std::hash::{BuildHasher, Hash, Hasher};
 
@@ -69,8 +69,8 @@ impl Secrets {
         hash(&self.timestamp, tuple) as u32
     }
 
-    /// The `attempt`-th port to try from `local` towards `remote`. Consecutive connections to one endpoint get
-    /// consecutive ports from a start that nobody else knows.
+    /// The `attempt`-th port to try from `local` towards `remote`. Consecutive connections to one endpoint
+    /// get consecutive ports from a start that nobody else knows.
     pub(crate) fn ephemeral_port(
         &self,
         local: &IpAddress,

@@ -1,8 +1,9 @@
 //! The slow path: smoltcp's `Interface` for ARP and neighbour replies and ICMP echo.
 //!
-//! It sees contiguous copies of the frames that the stack gives it, no fragments, and no TCP segment that the stack can read. A raw socket
-//! takes TCP behind extensions that only smoltcp judges, which hands it back to the stack and keeps smoltcp from
-//! answering it with RST; as a second guard no TCP that smoltcp wants to send leaves. Frames it sends are written into packet buffers directly.
+//! It sees contiguous copies of the frames that the stack gives it, no fragments, and no TCP segment that the
+//! stack can read. A raw socket takes TCP behind extensions that only smoltcp judges, which hands it back to
+//! the stack and keeps smoltcp from answering it with RST; as a second guard no TCP that smoltcp wants to
+//! send leaves. Frames it sends are written into packet buffers directly.
 
 use std::collections::VecDeque;
 
@@ -22,8 +23,8 @@ const TX_FRAMES: usize = 64;
 const MAX_FRAME_BYTES: usize = 65_535 + ethernet::HEADER_BYTES;
 /// Packets that the raw socket holds. It is emptied after every frame.
 const RAW_PACKETS: usize = 4;
-/// Bytes of the longest packet that the raw socket holds at first: the MTU of Ethernet. Longer ones come from devices
-/// of a larger MTU, or in fragments.
+/// Bytes of the longest packet that the raw socket holds at first: the MTU of Ethernet. Longer ones come from
+/// devices of a larger MTU, or in fragments.
 const RAW_BYTES: usize = 1500;
 
 /// smoltcp with what it needs around it.
@@ -116,8 +117,8 @@ impl SlowPath {
         self.dirty = interface.poll_at(now, sockets).is_some_and(|at| at <= now);
     }
 
-    /// Whether [`poll`](Self::poll) can do something: what waits for the frames in front of it to leave does not ask for a turn.
-    /// smoltcp has no timers of its own here.
+    /// Whether [`poll`](Self::poll) can do something: what waits for the frames in front of it to leave does
+    /// not ask for a turn. smoltcp has no timers of its own here.
     pub(crate) fn is_dirty(&self) -> bool {
         self.dirty && self.device.tx.frames.len() < TX_FRAMES
     }
@@ -141,7 +142,8 @@ impl SlowPath {
     }
 }
 
-/// A socket for TCP packets of up to `bytes` bytes. A packet lies in one piece: with twice the room one always fits.
+/// A socket for TCP packets of up to `bytes` bytes. A packet lies in one piece: with twice the room one
+/// always fits.
 fn raw_socket(bytes: usize) -> raw::Socket<'static> {
     let rx = raw::PacketBuffer::new(vec![raw::PacketMetadata::EMPTY; RAW_PACKETS], vec![0; 2 * bytes]);
     let tx = raw::PacketBuffer::new(Vec::new(), Vec::new());
@@ -289,7 +291,8 @@ mod tests {
     #[test]
     fn tcp_of_any_length_is_handed_back_whole() {
         let mut slow = slow_path();
-        // Short, at the bound of what there is room for at first, beyond it, as long as can be, and short again.
+        // Short, at the bound of what there is room for at first, beyond it, as long as can be, and short
+        // again.
         for bytes in [40, RAW_BYTES - 20, RAW_BYTES - 19, 65_515, 40, 65_515] {
             fill(slow.frame(), bytes);
             let sent = slow.filled()[ethernet::HEADER_BYTES..].to_vec();

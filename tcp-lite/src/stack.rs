@@ -1,7 +1,8 @@
 //! The stack: one for each engine. Frames in, frames and events out.
 //!
-//! This file is what users call. Reception is in `stack/receive.rs`, transmission in `stack/transmit.rs`, the slots
-//! of connections in `stack/connections.rs`, and what is fetched ahead in `stack/ahead.rs`; what is counted and held in `stack/counters.rs` and `stack/usage.rs`.
+//! This file is what users call. Reception is in `stack/receive.rs`, transmission in `stack/transmit.rs`, the
+//! slots of connections in `stack/connections.rs`, and what is fetched ahead in `stack/ahead.rs`; what is
+//! counted and held in `stack/counters.rs` and `stack/usage.rs`.
 
 mod ahead;
 mod check;
@@ -52,16 +53,17 @@ use crate::{Backoff, ConnInfo, Event, Instant, Keepalive, SendError, StackConfig
 /// Answers to segments of no connection that wait to be sent; more are not given.
 const PENDING_ANSWERS: usize = 64;
 
-/// Places for events that no connection takes for itself: a request to each of those who are asked to give up memory at a
-/// time, and one to the newcomer; the loss of each address of ours.
+/// Places for events that no connection takes for itself: a request to each of those who are asked to give up
+/// memory at a time, and one to the newcomer; the loss of each address of ours.
 const SPARE_EVENTS: usize = MAX_ASKED + 1 + ADDRESSES;
 
 /// A host on one port.
 ///
-/// The order of calls in a turn: [`input`](Self::input) for every received frame, or [`input_next`](Self::input_next) while
-/// there are any (with many connections [`look_ahead`](Self::look_ahead) before), [`poll`](Self::poll) once,
-/// [`event`](Self::event) until `None`, [`transmit`](Self::transmit) until it says there is no more.
-/// Between turns nothing happens: see [`next_deadline`](Self::next_deadline).
+/// The order of calls in a turn: [`input`](Self::input) for every received frame, or
+/// [`input_next`](Self::input_next) while there are any (with many connections
+/// [`look_ahead`](Self::look_ahead) before), [`poll`](Self::poll) once, [`event`](Self::event) until `None`,
+/// [`transmit`](Self::transmit) until it says there is no more. Between turns nothing happens: see
+/// [`next_deadline`](Self::next_deadline).
 pub struct Stack {
     config: StackConfig,
     framing: Framing,
@@ -140,20 +142,21 @@ impl Stack {
         }
     }
 
-    /// Has connections with much to send write it to the buffers of `pool`, each of several segments: what is sent in trains
-    /// is then described by few views. Small messages, and what finds no such buffer, go to the stack's own.
+    /// Has connections with much to send write it to the buffers of `pool`, each of several segments: what is
+    /// sent in trains is then described by few views. Small messages, and what finds no such buffer, go to
+    /// the stack's own.
     pub fn set_bulk_pool(&mut self, pool: Mempool) {
         self.bulk_pool = Some(pool);
     }
 
-    /// Keeps trains of segments within what the port cuts; without this it is taken to cut everything. Segments too short or too
-    /// long for it leave in frames of their own.
+    /// Keeps trains of segments within what the port cuts; without this it is taken to cut everything.
+    /// Segments too short or too long for it leave in frames of their own.
     pub fn set_tso_limits(&mut self, limits: TsoLimits) {
         self.framing.tso = limits;
     }
 
-    /// Says whether the port passes trains of segments on as they are, although [`StackConfig::offloads`] has no
-    /// [`TX_TSO`](dp::Offloads::TX_TSO); not until this says so.
+    /// Says whether the port passes trains of segments on as they are, although [`StackConfig::offloads`] has
+    /// no [`TX_TSO`](dp::Offloads::TX_TSO); not until this says so.
     pub fn set_passes_large_frames(&mut self, passes: bool) {
         let cuts = self.config.offloads.contains(Offloads::TX_TSO);
         self.framing.offloads.set(Offloads::TX_TSO, cuts || passes);
@@ -164,8 +167,8 @@ impl Stack {
         self.input_next(now, &mut std::iter::once(frame).peekable());
     }
 
-    /// The next of a burst of received frames; with it those behind it that go on with the same stream in order, of which each is
-    /// treated as if it came alone, but that they are handed up as one.
+    /// The next of a burst of received frames; with it those behind it that go on with the same stream in
+    /// order, of which each is treated as if it came alone, but that they are handed up as one.
     pub fn input_next(&mut self, now: Instant, frames: &mut Peekable<impl Iterator<Item = Mbuf>>) {
         self.advance(now);
         self.receive(self.now, frames);
@@ -212,11 +215,12 @@ impl Stack {
         event
     }
 
-    /// Fills the free places of `out` with frames to send, connections taking turns. Returns whether more wait
-    /// that could be sent now (not: what waits for packet buffers).
+    /// Fills the free places of `out` with frames to send, connections taking turns. Returns whether more
+    /// wait that could be sent now (not: what waits for packet buffers).
     ///
-    /// What is in `out` counts as sent, and its timers run, whenever the port takes it. While the port takes nothing, do not
-    /// call this: timers run all the same, and what they want to be sent again waits here rather than behind its first copy.
+    /// What is in `out` counts as sent, and its timers run, whenever the port takes it. While the port takes
+    /// nothing, do not call this: timers run all the same, and what they want to be sent again waits here
+    /// rather than behind its first copy.
     pub fn transmit(&mut self, now: Instant, out: &mut Burst) -> bool {
         self.advance(now);
         self.fill(self.now, out)
@@ -233,7 +237,8 @@ impl Stack {
         self.next_timer(now).map_or(Some(next_try), |at| Some(at.min(next_try)))
     }
 
-    /// The same for [`poll`](Self::poll) alone: while the port takes nothing, [`transmit`](Self::transmit) waits for that.
+    /// The same for [`poll`](Self::poll) alone: while the port takes nothing, [`transmit`](Self::transmit)
+    /// waits for that.
     pub fn next_timer(&mut self, now: Instant) -> Option<Instant> {
         if self.slow_path.is_dirty() {
             return Some(now);
@@ -247,10 +252,11 @@ impl Stack {
         due.into_iter().flatten().min()
     }
 
-    /// Says whether the port has a link; it has one until this says otherwise. Without one nothing is sent, timers run on, and
-    /// after [`TcpConfig::link_timeout`](crate::TcpConfig::link_timeout) connections end. When it is there again, everything
-    /// that waits for an acknowledgement is sent again at once, neighbours are asked whether they are where they were, and our
-    /// addresses are announced ([`AddressProbing`](crate::AddressProbing)).
+    /// Says whether the port has a link; it has one until this says otherwise. Without one nothing is sent,
+    /// timers run on, and after [`TcpConfig::link_timeout`](crate::TcpConfig::link_timeout) connections end.
+    /// When it is there again, everything that waits for an acknowledgement is sent again at once, neighbours
+    /// are asked whether they are where they were, and our addresses are announced
+    /// ([`AddressProbing`](crate::AddressProbing)).
     pub fn set_link(&mut self, now: Instant, up: bool) {
         self.advance(now);
         if std::mem::replace(&mut self.link_up, up) == up {
@@ -287,13 +293,15 @@ impl Stack {
         self.listeners.add(port, config)
     }
 
-    /// The SYNs that a listener did not answer, and how many of its connections are half-open; `None` for a dead id.
+    /// The SYNs that a listener did not answer, and how many of its connections are half-open; `None` for a
+    /// dead id.
     pub fn listener_counters(&self, listener: ListenerId) -> Option<(ListenerCounters, usize)> {
         self.listeners.counters(listener)
     }
 
-    /// Leaves SYNs of `address` to a listener without an answer until `until`: its connections come to nothing, and each
-    /// costs more than many segments. No effect on connections that are there, nor on a dead id.
+    /// Leaves SYNs of `address` to a listener without an answer until `until`: its connections come to
+    /// nothing, and each costs more than many segments. No effect on connections that are there, nor on a
+    /// dead id.
     pub fn block_address(&mut self, now: Instant, listener: ListenerId, address: IpAddr, until: Instant) {
         self.advance(now);
         self.listeners.block_address(self.now, listener, address.into(), until);
@@ -410,8 +418,9 @@ impl Stack {
         sent.unwrap_or(Err(SendError::Closed))
     }
 
-    /// Says that `bytes` handed up ahead of the frontier are no longer held (they were placed, or the frontier
-    /// passed them and they were consumed). The out-of-order budget counts what was handed up and not released.
+    /// Says that `bytes` handed up ahead of the frontier are no longer held (they were placed, or the
+    /// frontier passed them and they were consumed). The out-of-order budget counts what was handed up and
+    /// not released.
     pub fn release(&mut self, conn: ConnId, bytes: usize) {
         self.with_live(conn, |tcb, ctx| tcb.release(ctx, bytes));
     }
@@ -421,27 +430,29 @@ impl Stack {
         self.connections.prefetch(slot);
     }
 
-    /// Says that `bytes` handed up in order are held all the same, until they are [`release`](Self::release)d: the
-    /// window closes by as much. For readers of plain streams who may be slower than their peer.
+    /// Says that `bytes` handed up in order are held all the same, until they are
+    /// [`release`](Self::release)d: the window closes by as much. For readers of plain streams who may be
+    /// slower than their peer.
     pub fn hold(&mut self, conn: ConnId, bytes: usize) {
         self.with_live(conn, |tcb, ctx| tcb.hold(ctx, bytes));
     }
 
-    /// Gives up bytes that were handed up ahead of the frontier and not [`release`](Self::release)d: these stretches of
-    /// the stream, by offset, at most 16, which do not overlap. They count as not received from now on, and may come
-    /// again. All or none: `false` where some are in order by now (then all below is), or where too many ranges would
-    /// be left; the user keeps them then.
+    /// Gives up bytes that were handed up ahead of the frontier and not [`release`](Self::release)d: these
+    /// stretches of the stream, by offset, at most 16, which do not overlap. They count as not received from
+    /// now on, and may come again. All or none: `false` where some are in order by now (then all below is),
+    /// or where too many ranges would be left; the user keeps them then.
     pub fn evict(&mut self, conn: ConnId, stretches: &[Range<u64>]) -> bool {
         self.with_live(conn, |tcb, ctx| tcb.evict(ctx, stretches)).unwrap_or(true)
     }
 
-    /// Says how many bytes of packet buffers the user keeps for what came ahead of the frontier, in all: a small
-    /// segment may pin a whole buffer.
+    /// Says how many bytes of packet buffers the user keeps for what came ahead of the frontier, in all: a
+    /// small segment may pin a whole buffer.
     pub fn pin(&mut self, conn: ConnId, bytes: usize) {
         self.with_live(conn, |tcb, ctx| tcb.pin(ctx, bytes));
     }
 
-    /// Has a connection probe its silent peer otherwise than [`TcpConfig`](crate::TcpConfig) says; `None`: not at all.
+    /// Has a connection probe its silent peer otherwise than [`TcpConfig`](crate::TcpConfig) says; `None`:
+    /// not at all.
     pub fn set_keepalive(&mut self, now: Instant, conn: ConnId, keepalive: Option<Keepalive>) {
         self.advance(now);
         self.with_live(conn, |tcb, ctx| tcb.set_keepalive(ctx, keepalive));

@@ -1,8 +1,10 @@
-//! SYN cookies (RFC 4987 section 3.6): where a listener has no room for another half-open connection, the sequence
-//! number of our SYN-ACK remembers the SYN instead, and the ACK brings it back. A flood of SYNs keeps nobody out.
+//! SYN cookies (RFC 4987 section 3.6): where a listener has no room for another half-open connection, the
+//! sequence number of our SYN-ACK remembers the SYN instead, and the ACK brings it back. A flood of SYNs
+//! keeps nobody out.
 //!
-//! A cookie has 5 bits that say when it was made, 3 bits for the MSS, and 24 bits that only we can compute. What else
-//! the SYN offered is in the last bits of our timestamp, which the ACK echoes; without timestamps it is forgotten.
+//! A cookie has 5 bits that say when it was made, 3 bits for the MSS, and 24 bits that only we can compute.
+//! What else the SYN offered is in the last bits of our timestamp, which the ACK echoes; without timestamps
+//! it is forgotten.
 
 use std::hash::{Hash, Hasher};
 
@@ -83,8 +85,9 @@ impl SynCookies {
         Some(syn)
     }
 
-    /// Whether `segment` may have come before the acknowledgement of a cookie: only the segment that follows the SYN
-    /// can prove that, the peer's number is part of the cookie. What acknowledges a number of another time cannot.
+    /// Whether `segment` may have come before the acknowledgement of a cookie: only the segment that follows
+    /// the SYN can prove that, the peer's number is part of the cookie. What acknowledges a number of another
+    /// time cannot.
     pub(crate) fn may_be_overtaken(&self, now: Instant, segment: &TcpHeader, bytes: usize) -> bool {
         let (Some(ack), current) = (segment.ack, period(now)) else { return false };
         let made = ack.0.wrapping_sub(1) as u32 >> 27;

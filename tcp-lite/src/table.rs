@@ -1,7 +1,9 @@
-//! Which connection a segment belongs to: a hash table from 4-tuples to slots, keyed against chosen collisions.
+//! Which connection a segment belongs to: a hash table from 4-tuples to slots, keyed against chosen
+//! collisions.
 //!
-//! It knows hashes and slots only. That a slot is the tuple's is looked up there, where the connection's state is wanted anyway;
-//! two connections of one hash are rare. One cache line is read where a map of tuples has three, and it can be fetched ahead.
+//! It knows hashes and slots only. That a slot is the tuple's is looked up there, where the connection's
+//! state is wanted anyway; two connections of one hash are rare. One cache line is read where a map of tuples
+//! has three, and it can be fetched ahead.
 
 use std::hash::BuildHasher;
 
@@ -86,7 +88,8 @@ impl ConnTable {
         let mut gap = (own + behind) & mask;
         let mut at = gap;
         self.taken -= 1;
-        // Those behind it move up, unless their own place is behind the gap: else they would not be found any more.
+        // Those behind it move up, unless their own place is behind the gap: else they would not be found any
+        // more.
         loop {
             at = (at + 1) & mask;
             let place = self.places[at];
@@ -149,7 +152,8 @@ mod tests {
     }
 
     proptest! {
-        // Against a map, with hashes of which many have the same place, the last places among them, and some are the same.
+        // Against a map, with hashes of which many have the same place, the last places among them, and some
+        // are the same.
         #[test]
         fn finds_what_was_put_in_and_not_taken_out(
             steps in prop::collection::vec((any::<bool>(), 0_u32..40), 0..400),

@@ -1,9 +1,9 @@
 //! One timer for each connection slot, in a hierarchical wheel with a tick of one microsecond.
 //!
 //! Slots are linked by index inside arrays that grow with the number of connections: setting, moving and
-//! cancelling a timer are O(1) and never allocate. Level `l` has 64 lists of `64^l` microseconds each; a timer
-//! sits at the level of the highest digit (base 64) in which it differs from the present and moves down as that
-//! digit is reached.
+//! cancelling a timer are O(1) and never allocate. Level `l` has 64 lists of `64^l` microseconds each; a
+//! timer sits at the level of the highest digit (base 64) in which it differs from the present and moves down
+//! as that digit is reached.
 
 use crate::facade::Instant;
 use crate::invariant::{Check, ensure};
@@ -11,8 +11,8 @@ use crate::invariant::{Check, ensure};
 const BITS: u32 = 6;
 const LISTS: usize = 1 << BITS;
 const LEVELS: usize = 6;
-/// Timers further away (18 hours) fire here first and are set again by what they belong to. One list short of a
-/// whole turn, so that the top level never meets itself.
+/// Timers further away (18 hours) fire here first and are set again by what they belong to. One list short of
+/// a whole turn, so that the top level never meets itself.
 const HORIZON_US: u64 = (LISTS as u64 - 1) << (BITS * (LEVELS as u32 - 1));
 const NONE: u32 = u32::MAX;
 
@@ -84,8 +84,8 @@ impl TimerWheel {
         }
     }
 
-    /// Takes one slot whose timer is due at `now`; the timer is then idle. Time never goes back: an earlier `now`
-    /// counts as the latest.
+    /// Takes one slot whose timer is due at `now`; the timer is then idle. Time never goes back: an earlier
+    /// `now` counts as the latest.
     pub(crate) fn expired(&mut self, now: Instant) -> Option<u32> {
         let target_us = u64::try_from(now.total_micros()).unwrap_or(0).max(self.now_us);
         loop {
@@ -107,8 +107,8 @@ impl TimerWheel {
         }
     }
 
-    /// The earliest moment at which [`expired`](Self::expired) may have something to do: never late; early where
-    /// the first timer still has to move down a level.
+    /// The earliest moment at which [`expired`](Self::expired) may have something to do: never late; early
+    /// where the first timer still has to move down a level.
     pub(crate) fn next_deadline(&self) -> Option<Instant> {
         let us = if self.due != NONE { self.now_us } else { self.next_list()?.2 };
         Some(Instant::from_micros(us as i64))

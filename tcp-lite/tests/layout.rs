@@ -1,11 +1,12 @@
-//! The modules of this crate use each other in one direction only: the tables of floors at the heads of `src/lib.rs` and
-//! `src/tcp/mod.rs` say in which, and are read here.
+//! The modules of this crate use each other in one direction only: the tables of floors at the heads of
+//! `src/lib.rs` and `src/tcp/mod.rs` say in which, and are read here.
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// The modules of a folder with their floors, and what the folder's file hands on from them under names of its own.
+/// The modules of a folder with their floors, and what the folder's file hands on from them under names of
+/// its own.
 struct Folder {
     path: PathBuf,
     /// How code outside of the folder names it.
@@ -126,7 +127,8 @@ fn code(text: &str) -> String {
     code.take_while(|line| !line.starts_with("#[cfg(test)]")).collect::<Vec<_>>().join("\n")
 }
 
-/// The paths into the folder `name` that a file uses, without the name: from its root, and from itself by `super`.
+/// The paths into the folder `name` that a file uses, without the name: from its root, and from itself by
+/// `super`.
 fn paths(text: &str, name: &str, file: &Path, depth: usize) -> Vec<String> {
     let is_root = file.ends_with("mod.rs");
     // As many times `super` lead from the file's module to the folder.

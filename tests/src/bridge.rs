@@ -1,5 +1,5 @@
-//! A wire between two devices that loses and delays: the simulator's link with real ports at its ends and the clock of
-//! the machine, where the kernel has no netem.
+//! A wire between two devices that loses and delays: the simulator's link with real ports at its ends and the
+//! clock of the machine, where the kernel has no netem.
 
 use std::thread;
 use std::time::Duration;
@@ -11,7 +11,8 @@ use crate::sim::link::{Link, Outcome, Plan};
 use crate::sim::queue::Queue;
 use crate::witness::Witness;
 
-/// Rest of a bridge that has nothing to do: small beside the delays it makes, and the ends need the core as well.
+/// Rest of a bridge that has nothing to do: small beside the delays it makes, and the ends need the core as
+/// well.
 const REST: Duration = Duration::from_micros(50);
 
 /// Frames that one side's full ring keeps waiting, at most; more are lost, and counted.

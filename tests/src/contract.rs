@@ -1,5 +1,5 @@
-//! What both sides of `tests/iwprobe/TARGET.md` have to agree on, for those of them that are ours: [`target`](crate::target)
-//! and [`scenes`](crate::scenes). `iwprobe` has it once more, as it shares nothing.
+//! What both sides of `tests/iwprobe/TARGET.md` have to agree on, for those of them that are ours:
+//! [`target`](crate::target) and [`scenes`](crate::scenes). `iwprobe` has it once more, as it shares nothing.
 
 /// Every text begins so.
 pub const MAGIC: &str = "iwp1";

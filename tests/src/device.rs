@@ -6,8 +6,8 @@ use dp::Port;
 use crate::lab::Result;
 use crate::lab_error;
 
-/// The device of a program, and who it is there: to be flattened into the program's options. Its name, as that of a group,
-/// must not be theirs.
+/// The device of a program, and who it is there: to be flattened into the program's options. Its name, as
+/// that of a group, must not be theirs.
 #[derive(Args, Debug)]
 pub struct DeviceArgs {
     /// DPDK device.
@@ -31,14 +31,15 @@ impl DeviceArgs {
     }
 }
 
-/// DPDK's string for a raw socket on `dev`, the `number`-th of the process, whose rings hold frames of up to `room` bytes
-/// (less some hundred): at most 61440, since a packet buffer holds one of them.
+/// DPDK's string for a raw socket on `dev`, the `number`-th of the process, whose rings hold frames of up to
+/// `room` bytes (less some hundred): at most 61440, since a packet buffer holds one of them.
 pub fn af_packet(number: usize, dev: &str, room: usize) -> String {
     let block = if room < 65_536 / 2 { 65_536 } else { room };
     format!("net_af_packet{number},iface={dev},blocksz={block},framesz={room},framecnt=512")
 }
 
-/// Opens a virtual device by its DPDK string; with `mbufs` packet buffers, or as many as it takes by default (0).
+/// Opens a virtual device by its DPDK string; with `mbufs` packet buffers, or as many as it takes by default
+/// (0).
 ///
 /// # Errors
 /// When EAL or the device does not start, or the feature `dpdk` is off.

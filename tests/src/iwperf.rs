@@ -137,8 +137,8 @@ pub fn serve<S: AsRef<str>>(
     Ok(server)
 }
 
-/// Starts a server on the listening side of a vhost-user socket, and waits until the socket is there. The link comes
-/// up with the client.
+/// Starts a server on the listening side of a vhost-user socket, and waits until the socket is there. The
+/// link comes up with the client.
 ///
 /// # Errors
 /// When it does not get that far.

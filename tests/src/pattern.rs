@@ -1,5 +1,5 @@
-//! The bytes that test streams carry: each follows from a seed and its place in the stream alone, so a receiver
-//! can check any piece, in any order, and say which byte is wrong first.
+//! The bytes that test streams carry: each follows from a seed and its place in the stream alone, so a
+//! receiver can check any piece, in any order, and say which byte is wrong first.
 
 /// A stream's bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

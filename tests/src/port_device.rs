@@ -23,7 +23,8 @@ impl PortDevice {
         Self { port, rx: VecDeque::new(), tx: Burst::new() }
     }
 
-    /// Takes in what has arrived by now, and sends what waits as far as the port takes it. Returns whether any frame moved.
+    /// Takes in what has arrived by now, and sends what waits as far as the port takes it. Returns whether
+    /// any frame moved.
     pub fn turn(&mut self, now_us: u64) -> bool {
         let mut burst = Burst::new();
         let mut moved = false;

@@ -1,8 +1,9 @@
-//! What share of a wire one connection reaches, in virtual time: RDMA Writes back to back between two engines, frames
-//! lost for want of room in the queue in front of the wire, or by chance.
+//! What share of a wire one connection reaches, in virtual time: RDMA Writes back to back between two
+//! engines, frames lost for want of room in the queue in front of the wire, or by chance.
 //!
-//! Two shares, both over the second stretch of a run, when slow start is over: of the wire's time, in which frames
-//! were on it, and of its rate, in payload that was placed. The wire counts nanoseconds, the engines microseconds.
+//! Two shares, both over the second stretch of a run, when slow start is over: of the wire's time, in which
+//! frames were on it, and of its rate, in payload that was placed. The wire counts nanoseconds, the engines
+//! microseconds.
 
 use iwarp::memory::{Access, Base};
 use iwarp::verbs::{MemoryRegion, MrOptions, QueuePair, RemoteAddr, SendOp, SendRequest, WcStatus};
@@ -49,7 +50,8 @@ pub struct Reached {
     pub wire: f64,
     /// Share of the wire's rate that was payload of Writes, placed.
     pub payload: f64,
-    /// The first round trip in which the wire was busy for nine tenths of its time; all of the first stretch if none was.
+    /// The first round trip in which the wire was busy for nine tenths of its time; all of the first stretch
+    /// if none was.
     pub filled_after: u64,
     /// Frames that found the queue full, in all.
     pub overflowed: u64,

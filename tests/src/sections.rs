@@ -1,7 +1,8 @@
-//! What the sections of `scripts/test` run, held against the targets that cargo knows: a test that no section runs shows nothing.
+//! What the sections of `scripts/test` run, held against the targets that cargo knows: a test that no section
+//! runs shows nothing.
 //!
-//! `scripts/test --list` prints the commands; this module reads the words of `cargo test` in them. A feature counts as tested
-//! where a section tests its package with the feature on.
+//! `scripts/test --list` prints the commands; this module reads the words of `cargo test` in them. A feature
+//! counts as tested where a section tests its package with the feature on.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -112,7 +113,8 @@ impl Command {
         })
     }
 
-    /// The features that are on, as `(package, feature)`: those asked for, those of dependencies, and what they bring along.
+    /// The features that are on, as `(package, feature)`: those asked for, those of dependencies, and what
+    /// they bring along.
     fn features<'a>(&'a self, packages: &'a [Package]) -> BTreeSet<(&'a str, &'a str)> {
         let find = |name: &str| packages.iter().find(|package| package.name == name);
         let (mut on, mut todo) = (BTreeSet::new(), Vec::new());
@@ -152,8 +154,8 @@ impl Command {
     }
 }
 
-/// What no section runs, one line each. `sections` is what `scripts/test --list` prints; `names` says whether a package's own
-/// tests run an example.
+/// What no section runs, one line each. `sections` is what `scripts/test --list` prints; `names` says whether
+/// a package's own tests run an example.
 ///
 /// # Errors
 /// A command that is not understood.

@@ -1,5 +1,5 @@
-//! What passes a wire, as its frames tell: the proof that a peer did what a test is about. It has eyes of its own (the
-//! simulator's parser), so that no stack's counters have to be believed.
+//! What passes a wire, as its frames tell: the proof that a peer did what a test is about. It has eyes of its
+//! own (the simulator's parser), so that no stack's counters have to be believed.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -18,8 +18,8 @@ pub struct Seen {
     pub data: u64,
     /// Bytes of payload of the longest.
     pub longest: usize,
-    /// Segments of one byte or none from just below what the other side has acknowledged, while its window was
-    /// closed: window probes (RFC 9293 section 3.8.6.1).
+    /// Segments of one byte or none from just below what the other side has acknowledged, while its window
+    /// was closed: window probes (RFC 9293 section 3.8.6.1).
     pub window_probes: u64,
     /// The same while its window was open: keepalives (section 3.8.4).
     pub keepalives: u64,

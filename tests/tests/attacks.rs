@@ -1,6 +1,7 @@
-//! Attacks on an engine in memory: what is specified is answered, what is limited stays within its limit, and honest
-//! connections keep four fifths of the goodput that as many harmless frames leave them. What they keep is counted in
-//! instructions, by callgrind, and so the same on a busy machine; in time it is printed. `attacks` prints the figures.
+//! Attacks on an engine in memory: what is specified is answered, what is limited stays within its limit, and
+//! honest connections keep four fifths of the goodput that as many harmless frames leave them. What they keep
+//! is counted in instructions, by callgrind, and so the same on a busy machine; in time it is printed.
+//! `attacks` prints the figures.
 
 use std::path::Path;
 use std::sync::Mutex;

@@ -1,7 +1,8 @@
-//! Our TCP against Linux's over a wire that loses: 200 Mb/s and a round trip of 10 ms, made by our own bridge between the two,
-//! offloads off. Ours is at a veth pair (over a raw socket) or at a tap device of its own. Bulk in both directions completes, and
-//! what ours sends gets there about as fast as what Linux sends over the same wire in the same run. What ours reaches by itself is
-//! held against the document's formula in virtual time, where nobody else takes the core (`reach.rs`).
+//! Our TCP against Linux's over a wire that loses: 200 Mb/s and a round trip of 10 ms, made by our own bridge
+//! between the two, offloads off. Ours is at a veth pair (over a raw socket) or at a tap device of its own.
+//! Bulk in both directions completes, and what ours sends gets there about as fast as what Linux sends over
+//! the same wire in the same run. What ours reaches by itself is held against the document's formula in
+//! virtual time, where nobody else takes the core (`reach.rs`).
 
 use std::collections::BTreeMap;
 use std::process::ExitCode;
@@ -56,10 +57,11 @@ const PAIRS: [(Tcp, Tcp); 6] = [
     (Tcp::Linux, Tcp::Linux),
 ];
 
-/// Goodput of ours as a sender in parts of Linux's, at least: the median of three streams each, to and from both, of the same run.
-/// The sender decides what a loss costs; the wire, its losses and how busy the machine is are the same for both. The four medians
-/// were 0.97, 1.17, 1.08 and 1.61 of each other on two cores with ten times as much to do, and 1.02, 1.26, 1.71 and 0.95 another
-/// time; single streams differed by two. Without what SACK blocks tell they were 0.72, 0.56, 0.58 and 0.52.
+/// Goodput of ours as a sender in parts of Linux's, at least: the median of three streams each, to and from
+/// both, of the same run. The sender decides what a loss costs; the wire, its losses and how busy the machine
+/// is are the same for both. The four medians were 0.97, 1.17, 1.08 and 1.61 of each other on two cores with
+/// ten times as much to do, and 1.02, 1.26, 1.71 and 0.95 another time; single streams differed by two.
+/// Without what SACK blocks tell they were 0.72, 0.56, 0.58 and 0.52.
 const SHARE: f64 = 0.65;
 
 /// Goodput, megabits a second, by fault and pair.
@@ -161,7 +163,8 @@ fn bridge(middle: &Namespace, fault: Fault) -> Result<Process> {
     run.args(["--seconds", &(LIMIT + 2 * START).as_secs().to_string()]).spawn()
 }
 
-/// An end, without what it has to do. One on a tap device is where the bridge is, since the device is its own.
+/// An end, without what it has to do. One on a tap device is where the bridge is, since the device is its
+/// own.
 fn end(hosts: &[Namespace; 2], middle: &Namespace, side: usize, tcp: Tcp, fault: Fault) -> Result<Run> {
     let (host, address) = (&hosts[side], ADDRESSES[side]);
     let program = programs::own("tcp-stream")?;

@@ -1,9 +1,9 @@
 //! What we send, as TShark reads it: no malformed frame, no bad CRC; and our captures themselves.
 //!
-//! `iwperf --pcap` writes the capture on its way to a vhost device, so this needs no rights.
-//! TShark 4.0 has two defects that are excused here. With markers it mis-frames an FPDU that contains a marker and
-//! also ends exactly at a multiple of 512 bytes of the stream, and all that follows in it; and it takes a Send of
-//! fewer than eight bytes for a malformed packet.
+//! `iwperf --pcap` writes the capture on its way to a vhost device, so this needs no rights. TShark 4.0 has
+//! two defects that are excused here. With markers it mis-frames an FPDU that contains a marker and also ends
+//! exactly at a multiple of 512 bytes of the stream, and all that follows in it; and it takes a Send of fewer
+//! than eight bytes for a malformed packet.
 
 use std::fmt;
 use std::process::ExitCode;

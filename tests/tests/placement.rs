@@ -1,4 +1,5 @@
-//! With markers, what lies behind a hole is in memory before the hole is filled; without, nothing is. And little is held.
+//! With markers, what lies behind a hole is in memory before the hole is filled; without, nothing is. And
+//! little is held.
 
 use tests::placement::{Fill, FillSetting, Loss, Outcome, Setting, Traffic, measure};
 

@@ -1,5 +1,6 @@
-//! `iwprobe`, over the kernel's TCP, against this stack: it listens and it connects, with markers and without, with
-//! revision 2 and 1. No case may deviate, and those that do not apply are listed, each with the probe's reason.
+//! `iwprobe`, over the kernel's TCP, against this stack: it listens and it connects, with markers and
+//! without, with revision 2 and 1. No case may deviate, and those that do not apply are listed, each with the
+//! probe's reason.
 
 use std::collections::BTreeSet;
 use std::process::ExitCode;
@@ -82,7 +83,8 @@ fn listed(run: &str) -> Result<Cases> {
     Ok(rows.into_iter().filter(|row| row[0] == run).map(|[_, case, reason]| (case, reason)).collect())
 }
 
-/// What a run of `cases` has to come to, beside its exit status: each conforms but for those listed, which do not apply.
+/// What a run of `cases` has to come to, beside its exit status: each conforms but for those listed, which do
+/// not apply.
 fn conclude(run: &str, cases: usize, outcomes: &Value) -> Result<()> {
     let number = |name: &str| outcomes[name].as_u64().unwrap_or(u64::MAX);
     ensure!(number("deviates") == 0 && number("not_run") == 0, "{outcomes:#}");

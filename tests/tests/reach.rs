@@ -1,4 +1,5 @@
-//! One connection fills the paths that it is made for, with the windows it has by default; and no more than its window.
+//! One connection fills the paths that it is made for, with the windows it has by default; and no more than
+//! its window.
 
 use tcp_lite::TcpConfig;
 use tests::reach::{Path, Reached};
@@ -65,10 +66,11 @@ fn half_of_what_a_round_trip_carries_fills_half_of_the_wire() {
     }
 }
 
-/// Losses by chance, on the wire of `bad_wire.rs`. CUBIC is to be at least as fast as AIMD with its own reduction (RFC 9438 section
-/// 4.3), whose window in segments is the square root of 3/2 by the rate of losses. Over some hundred losses that is met within 5 %.
-/// With one segment of twenty lost, some losses are of what was sent again, in windows of five segments: an eighth of the goodput
-/// is for the timeouts, another for the dice.
+/// Losses by chance, on the wire of `bad_wire.rs`. CUBIC is to be at least as fast as AIMD with its own
+/// reduction (RFC 9438 section 4.3), whose window in segments is the square root of 3/2 by the rate of
+/// losses. Over some hundred losses that is met within 5 %. With one segment of twenty lost, some losses are
+/// of what was sent again, in windows of five segments: an eighth of the goodput is for the timeouts, another
+/// for the dice.
 #[test]
 fn losses_by_chance_cost_what_the_documents_say_they_cost() {
     for (loss_ppm, least) in [(1_000, 0.95), (10_000, 0.95), (50_000, 0.75)] {

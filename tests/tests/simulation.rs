@@ -63,23 +63,27 @@ const WRONGLY_ACCUSED: &[(&str, u64)] = &[
     ("duplicate", 46_298),
     // The same when a SYN-ACK came late.
     ("duplicate", 160_134),
-    // A tail loss probe was answered sooner than ever, which proves nothing, and the RTO ran in full from then on.
+    // A tail loss probe was answered sooner than ever, which proves nothing, and the RTO ran in full from
+    // then on.
     ("stopped", 10_806),
     ("stopped", 12_982),
-    // A SYN of the connection before came late, when the RST of another had ended TIME-WAIT, and was answered.
+    // A SYN of the connection before came late, when the RST of another had ended TIME-WAIT, and was
+    // answered.
     ("again", 167_482),
     // A host was stopped before all had connected to it, which a slow wire took long for.
     ("stopped", 24_640),
     // A port joined a marked segment to one that had arrived unmarked already.
     ("everything", 25_815),
-    // A user was to give up bytes whose event told that they were ahead, and whose hole had been filled since.
+    // A user was to give up bytes whose event told that they were ahead, and whose hole had been filled
+    // since.
     ("everything", 11_880),
     // smoltcp's host went on answering as TIME-WAIT does when a RST had ended that.
     ("everything", 17_628),
     ("forged", 164_883),
     // A close was held up until shortly before its engine gave up on it.
     ("named-loss", 244_160),
-    // A forged RST had the number behind the FIN, the next one expected, and ended a connection that was closing.
+    // A forged RST had the number behind the FIN, the next one expected, and ended a connection that was
+    // closing.
     ("everything", 252_419),
     // smoltcp sent again beyond our window, and had no timer for what was dropped.
     ("everything", 286_704),
@@ -169,7 +173,8 @@ fn the_faults_of_a_scenario_happen() {
     }
 }
 
-/// Segments joined and cut in the runs of a scenario whose iWARP connections have markers towards some side, or none.
+/// Segments joined and cut in the runs of a scenario whose iWARP connections have markers towards some side,
+/// or none.
 fn recut(name: &str, markers: bool) -> (u64, u64) {
     let scenario = scenario(name);
     let of_iwarp = |seed: &u64| match scenario.setup(*seed).work {

@@ -74,7 +74,8 @@ fn over_tap(family: Family, active: bool, way: &str) -> Result<()> {
     let vdev = format!("net_tap0,iface={dev}");
     let mut ours = ours(&namespace, family, &vdev, 1500, active, way)?;
     if active {
-        // Linux's side cannot listen before its address is there, and we are not to connect before it listens.
+        // Linux's side cannot listen before its address is there, and we are not to connect before it
+        // listens.
         ours = ours.arg("--wait-for").arg(&go);
     }
     let mut ours = ours.spawn()?;

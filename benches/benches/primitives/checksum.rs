@@ -5,7 +5,8 @@ use std::hint::black_box;
 use criterion::{BenchmarkId, Criterion, Throughput};
 use tcp_lite::bench::internet_checksum;
 
-/// A header, a small message, the payload of a segment at MTU 1500 and at 9000, and more than fits the first-level cache.
+/// A header, a small message, the payload of a segment at MTU 1500 and at 9000, and more than fits the
+/// first-level cache.
 const LENGTHS: [usize; 7] = [20, 64, 512, 1448, 4096, 8948, 65_536];
 
 pub(crate) fn all(criterion: &mut Criterion) {

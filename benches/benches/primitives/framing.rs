@@ -1,7 +1,8 @@
-//! FPDUs framed and unframed, with markers and without: putting them in, and getting the ULPDU out from between them.
+//! FPDUs framed and unframed, with markers and without: putting them in, and getting the ULPDU out from
+//! between them.
 //!
-//! With CRC and without: markers cut the bytes into runs of 508, which the sum feels most. (What is sent is fetched from
-//! registered memory and summed meanwhile: `sum.rs`. Here the ULPDU is copied from a slice.)
+//! With CRC and without: markers cut the bytes into runs of 508, which the sum feels most. (What is sent is
+//! fetched from registered memory and summed meanwhile: `sum.rs`. Here the ULPDU is copied from a slice.)
 
 use std::hint::black_box;
 
@@ -12,7 +13,8 @@ use iwarp::mpa::{Deframer, Framer, HeldSlab, Received};
 /// ULPDUs of full segments at MTU 1500 and 9000.
 const LENGTHS: [usize; 2] = [1402, 8862];
 
-/// So many FPDUs of one size end where the first one began, counted from a marker: 127 times 4 bytes lie between two.
+/// So many FPDUs of one size end where the first one began, counted from a marker: 127 times 4 bytes lie
+/// between two.
 const CYCLE: usize = 127;
 
 const WAYS: [(&str, bool, bool); 4] = [
@@ -115,7 +117,8 @@ impl Receiver {
     }
 }
 
-/// FPDUs that may follow each other over and over: the position in their stream matters only from one marker to the next.
+/// FPDUs that may follow each other over and over: the position in their stream matters only from one marker
+/// to the next.
 fn cycle(ulpdu: &[u8], markers: bool, crc: bool) -> Vec<Mbuf> {
     let mut framer = Framer::new(markers, crc);
     let pool = Mempool::heap("fpdus", CYCLE, 16 << 10);

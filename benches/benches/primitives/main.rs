@@ -1,7 +1,8 @@
 //! Times of what the data path is made of, each part by itself:
 //! `cargo bench -p benches --no-default-features --bench primitives -- [FILTER]`.
 //!
-//! Times, so they are for comparing on one machine, in one run: with what is timed beside them, not with another day.
+//! Times, so they are for comparing on one machine, in one run: with what is timed beside them, not with
+//! another day.
 
 #![forbid(unsafe_code)]
 #![allow(missing_docs, reason = "criterion's macro makes a public function")]

@@ -8,7 +8,8 @@ use dp::Region;
 use iwarp::memory::{Access, Accessor, MemoryTable, PdId, RegisterOptions, Registration, Source, StreamId};
 use iwarp::mpa::Crc32c;
 
-/// Small messages, the payload of a segment at MTU 1500 and at 9000, and more than fits the first-level cache.
+/// Small messages, the payload of a segment at MTU 1500 and at 9000, and more than fits the first-level
+/// cache.
 const LENGTHS: [usize; 8] = [16, 64, 200, 512, 1428, 4096, 8932, 65_536];
 /// As many packets are taken in turn: a buffer comes back when others have been at work.
 const PACKETS: usize = 8;

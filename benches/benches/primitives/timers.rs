@@ -27,7 +27,8 @@ fn armed() -> TimerWheel {
     wheel
 }
 
-/// The time that `act` takes for `iterations` timers. Before each round of all timers, which is not timed, `make` makes a wheel.
+/// The time that `act` takes for `iterations` timers. Before each round of all timers, which is not timed,
+/// `make` makes a wheel.
 fn rounds(
     iterations: u64,
     mut make: impl FnMut() -> TimerWheel,

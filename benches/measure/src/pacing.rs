@@ -1,5 +1,5 @@
-//! What pacing does to a path with a short queue: goodput, loss at the queue, and how long short transfers take, with
-//! and without, on the simulator's clock. The same table comes out on every machine.
+//! What pacing does to a path with a short queue: goodput, loss at the queue, and how long short transfers
+//! take, with and without, on the simulator's clock. The same table comes out on every machine.
 use std::process::ExitCode;
 
 use clap::Args;
@@ -93,8 +93,8 @@ impl Case {
         stats.map_err(|violation| format!("{}\n{}", violation.what, violation.state))
     }
 
-    /// Goodput in hundredths of the rate, frames lost of a thousand, and the median and the slowest of short transfers in
-    /// hundredths of a round trip.
+    /// Goodput in hundredths of the rate, frames lost of a thousand, and the median and the slowest of short
+    /// transfers in hundredths of a round trip.
     fn measure(&self, rounds: u64) -> Result<[u64; 6], String> {
         let bytes = self.bdp() * rounds;
         let share = |stats: &Stats| {

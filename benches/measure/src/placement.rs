@@ -1,7 +1,8 @@
 //! Measures placement out of order: what markers are worth where segments are lost.
 //!
-//! First in virtual time, on the simulator's wire: the same options and seeds print the same figures. Then in real time, on
-//! this machine: what is left to do when a hole is filled. How to read it: `tests/PLACEMENT.md`.
+//! First in virtual time, on the simulator's wire: the same options and seeds print the same figures. Then in
+//! real time, on this machine: what is left to do when a hole is filled. How to read it:
+//! `tests/PLACEMENT.md`.
 use std::process::ExitCode;
 
 use clap::Args;

@@ -1,4 +1,5 @@
-//! `measure`: each comparison runs, checks its data (it fails otherwise), and comes to something that can be true.
+//! `measure`: each comparison runs, checks its data (it fails otherwise), and comes to something that can be
+//! true.
 
 use std::process::{Command, Output};
 

@@ -39,7 +39,8 @@ fn a_row_is_measured_and_written() -> Result<()> {
     programs::iwperf()?;
     let scratch = Scratch::new()?;
     let json = scratch.file("compare.json");
-    // A row whose runs end by the clock: taking turns for two cores with others takes longer than one would wait.
+    // A row whose runs end by the clock: taking turns for two cores with others takes longer than one would
+    // wait.
     let text = compare("rate_64", &json).check(LIMIT)?;
     let document = read(&json)?;
     let row = &document["rate_64"];

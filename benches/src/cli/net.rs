@@ -19,8 +19,8 @@ pub struct NetArgs {
     /// VLAN that all frames are tagged with.
     #[arg(long, value_name = "ID", value_parser = clap::value_parser!(u16).range(1..=4094))]
     pub vlan: Option<u16>,
-    /// A NIC by its PCI address, 0000:03:00.0 or 03:00.0, bound to vfio-pci or uio_pci_generic. Shown on NICs that QEMU
-    /// emulates (e1000, virtio, vmxnet3), not on hardware.
+    /// A NIC by its PCI address, 0000:03:00.0 or 03:00.0, bound to vfio-pci or uio_pci_generic. Shown on NICs
+    /// that QEMU emulates (e1000, virtio, vmxnet3), not on hardware.
     #[arg(long, value_name = "ADDR", conflicts_with = "vdev")]
     pub pci: Option<String>,
     /// A virtual device by its DPDK string, net_af_packet0,iface=eth0.
@@ -32,8 +32,8 @@ pub struct NetArgs {
     /// IP MTU.
     #[arg(long, value_parser = clap::value_parser!(u16).range(576..=9698))]
     pub mtu: Option<u16>,
-    /// Receive descriptors, 1024 by default. Their buffers are used in turn: few stay in the cache, where a full ring makes the
-    /// sender wait, as on a vhost-user wire without a switch. Elsewhere bursts need many.
+    /// Receive descriptors, 1024 by default. Their buffers are used in turn: few stay in the cache, where a
+    /// full ring makes the sender wait, as on a vhost-user wire without a switch. Elsewhere bursts need many.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(32..=32768))]
     pub rx_desc: Option<u16>,
     /// More arguments for DPDK's EAL, as they are.
@@ -45,7 +45,8 @@ pub struct NetArgs {
     /// Seconds to wait for a connection or for a silent peer.
     #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = parse_seconds)]
     pub timeout: Duration,
-    /// Seconds that connections outlive the link; by default 10, or half a second where there is one peer only (vhost-user).
+    /// Seconds that connections outlive the link; by default 10, or half a second where there is one peer
+    /// only (vhost-user).
     #[arg(long, value_name = "SECONDS", value_parser = parse_seconds)]
     pub link_timeout: Option<Duration>,
     /// Write what passes the port to this file (pcapng).

@@ -24,7 +24,8 @@ pub struct TestArgs {
     /// All sizes from 2 to 2^23 bytes.
     #[arg(short, long, conflicts_with = "size")]
     pub all: bool,
-    /// Messages are due at this rate, whatever becomes of those before, and their latency is counted from then.
+    /// Messages are due at this rate, whatever becomes of those before, and their latency is counted from
+    /// then.
     #[arg(long = "rate_limit", alias = "rate-limit", value_name = "RATE", value_parser = parse_rate)]
     pub rate_limit: Option<f64>,
     /// Unit of --rate_limit: M (MiB/s), g (Gb/s) or p (messages a second).
@@ -39,8 +40,8 @@ pub struct TestArgs {
     /// Requests outstanding on each queue pair [default: 128].
     #[arg(short, long)]
     pub tx_depth: Option<u32>,
-    /// Queue pairs, up to 16000. They share buffers where there are too many for each to have its own. A list (1,16,256) is a run
-    /// for each (with a server -P).
+    /// Queue pairs, up to 16000. They share buffers where there are too many for each to have its own. A list
+    /// (1,16,256) is a run for each (with a server -P).
     #[arg(short, long, value_name = "N,..", value_delimiter = ',', default_value = "1")]
     pub qp: Vec<u32>,
     /// Ask for a completion every so many requests [default: 100].
@@ -77,7 +78,8 @@ pub struct TestArgs {
     /// Write the results to this file as JSON.
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
-    /// Write plots of the results to this directory: a page (index.html) that needs nothing else, and each plot (SVG).
+    /// Write plots of the results to this directory: a page (index.html) that needs nothing else, and each
+    /// plot (SVG).
     #[arg(long, value_name = "DIR")]
     pub report: Option<PathBuf>,
     /// Show what an FPDU costs, layer by layer, in cycles of this end (a build with `--features profile`).

@@ -43,7 +43,8 @@ impl Memory {
         index % self.buffers * self.half
     }
 
-    /// Offset of the half that the peer of queue pair `index` sees. As with perftest, behind all local halves.
+    /// Offset of the half that the peer of queue pair `index` sees. As with perftest, behind all local
+    /// halves.
     pub(super) fn exposed(&self, index: usize) -> usize {
         (self.buffers + index % self.buffers) * self.half
     }

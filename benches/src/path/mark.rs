@@ -1,8 +1,8 @@
 //! Marks: Sends on a data connection by which two iwperfs confirm Writes.
 //!
-//! A mark follows the Writes it covers in the same stream, so when its receive completes they are placed. The target
-//! checks them, if asked to, and answers. Layout, big-endian: `mark`, 1 byte 0 (question) or 1 (answer), 1 byte
-//! 1 (good) or 0, 2 reserved, size (4), 4 reserved, first message (8), count (8).
+//! A mark follows the Writes it covers in the same stream, so when its receive completes they are placed. The
+//! target checks them, if asked to, and answers. Layout, big-endian: `mark`, 1 byte 0 (question) or 1
+//! (answer), 1 byte 1 (good) or 0, 2 reserved, size (4), 4 reserved, first message (8), count (8).
 
 use crate::errors::Error;
 

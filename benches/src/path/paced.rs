@@ -1,10 +1,10 @@
-//! Messages at a rate: posted when they are due, their latency counted from then until the target is known to have
-//! them.
+//! Messages at a rate: posted when they are due, their latency counted from then until the target is known to
+//! have them.
 //!
-//! How it is known: a Read is there when it completes. A Write or Send completes when TCP has taken it, which says
-//! nothing of the target; so a Read of no bytes follows it, whose answer only comes when the target's RDMAP has
-//! delivered what went before (RFC 5040 section 5.5). One such Read covers all that was posted since the last. A peer
-//! that is not iwperf may allow no Reads: then the completion has to do.
+//! How it is known: a Read is there when it completes. A Write or Send completes when TCP has taken it, which
+//! says nothing of the target; so a Read of no bytes follows it, whose answer only comes when the target's
+//! RDMAP has delivered what went before (RFC 5040 section 5.5). One such Read covers all that was posted
+//! since the last. A peer that is not iwperf may allow no Reads: then the completion has to do.
 //!
 //! A latency is thus a full round trip, and includes all that a message waited for before it could be posted.
 
@@ -62,7 +62,8 @@ impl Paced {
 }
 
 impl Path {
-    /// Begins to post at the rate of the parameters, if there is one. `start`: cycles, when the first message is due.
+    /// Begins to post at the rate of the parameters, if there is one. `start`: cycles, when the first message
+    /// is due.
     pub fn start_pacing(&mut self, start: u64, hz: u64) {
         let Some(rate) = self.params.rate else { return };
         let asked_messages_per_s = rate.messages_per_s(self.size);

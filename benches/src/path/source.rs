@@ -10,8 +10,8 @@ use crate::perftest::wire::Dest;
 use crate::validate::{self, GUARD, Message};
 
 impl Path {
-    /// Posts as much as depth, credit and window allow of `limit` messages of each queue pair (`None`: no end).
-    /// Returns whether anything was posted.
+    /// Posts as much as depth, credit and window allow of `limit` messages of each queue pair (`None`: no
+    /// end). Returns whether anything was posted.
     ///
     /// # Errors
     /// [`Error::Verbs`].
@@ -153,8 +153,8 @@ impl Path {
         Message { seed: self.params.seed, from_client, qp: index as u32, size: self.size, number }
     }
 
-    /// Whether all `flows` have posted `limit` messages (`None`: as many as they have), had them completed and
-    /// confirmed; asks the peer for the confirmation when only that is missing.
+    /// Whether all `flows` have posted `limit` messages (`None`: as many as they have), had them completed
+    /// and confirmed; asks the peer for the confirmation when only that is missing.
     ///
     /// # Errors
     /// [`Error::Verbs`].

@@ -93,8 +93,8 @@ pub(super) fn finish(
     with_iwperf: bool,
 ) -> Result<Outcome, Error> {
     if !with_iwperf && path.params.test == Test::WriteLat {
-        // Nothing is exchanged after the last Write, and perftest fails when the connection closes under it: it goes
-        // first, if it does not take too long.
+        // Nothing is exchanged after the last Write, and perftest fails when the connection closes under it:
+        // it goes first, if it does not take too long.
         match end
             .wait("closing", Some(SETTLE), |end| Ok(path.flows.iter().find_map(|flow| end.ended(&flow.id))))
         {

@@ -8,8 +8,9 @@
 //! | read-lat | sync, places, places, sync | run | close |
 //! | send-lat | places, sync, places | sync, run | close |
 //!
-//! *Places* is a destination for each queue pair; *sync* and *close* are the first one's again. The target of a
-//! one-way test waits in the sync (or close) after the run. Two iwperfs add one message each at the end ([`Extra`]).
+//! *Places* is a destination for each queue pair; *sync* and *close* are the first one's again. The target of
+//! a one-way test waits in the sync (or close) after the run. Two iwperfs add one message each at the end
+//! ([`Extra`]).
 
 use crate::endpoint::Endpoint;
 use crate::errors::Error;
@@ -194,14 +195,16 @@ impl Script<'_> {
                 // perftest's server answers when it has counted all messages: that confirms them.
                 run.prolong(self.end);
             }
-            // Both ways perftest answers as soon as it has counted what came, which says nothing of what we sent last.
+            // Both ways perftest answers as soon as it has counted what came, which says nothing of what we
+            // sent last.
             let row = run.row(self.with_iwperf || !both);
             on_row(&theirs.map_or_else(|| row.clone(), |theirs| self.sum(&row, &theirs)));
         }
         if all { self.close_sends() } else { Ok(()) }
     }
 
-    /// The last message of a Send test. A perftest that was stopped by its clock may close instead of answering.
+    /// The last message of a Send test. A perftest that was stopped by its clock may close instead of
+    /// answering.
     fn close_sends(&mut self) -> Result<(), Error> {
         if self.params().duration_s > 0 {
             return match self.sync() {

@@ -40,8 +40,8 @@ impl Advert {
     }
 }
 
-/// The data of round `round`: `rdma-ping-N: `, then letters from `A` to `z` in a ring, one further each round, and a
-/// NUL at the end.
+/// The data of round `round`: `rdma-ping-N: `, then letters from `A` to `z` in a ring, one further each
+/// round, and a NUL at the end.
 pub fn text(round: u32, size: usize) -> Vec<u8> {
     const LETTERS: u32 = (b'z' - b'A') as u32 + 1;
     let mut out = format!("rdma-ping-{round}: ").into_bytes();

@@ -1,7 +1,8 @@
 //! Plots as SVG, and a page of them: what `iwperf --report` and other measurements are shown with.
 //!
-//! A [`Chart`] is lines over two [`Axis`]; [`Chart::svg`] draws it. A [`Page`] puts charts, tables and words into one
-//! HTML file that needs nothing else. The same input gives the same bytes: no date, no font of the machine.
+//! A [`Chart`] is lines over two [`Axis`]; [`Chart::svg`] draws it. A [`Page`] puts charts, tables and words
+//! into one HTML file that needs nothing else. The same input gives the same bytes: no date, no font of the
+//! machine.
 //!
 //! | file | what |
 //! |---|---|

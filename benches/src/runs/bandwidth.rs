@@ -1,7 +1,7 @@
 //! Bandwidth: as many messages as depth, credit and window allow, until the target has confirmed the last.
 //!
-//! The average runs from the first post to the confirmation. Where the peer is perftest's, nobody confirms Writes,
-//! and the average ends with the last completion, as perftest's does.
+//! The average runs from the first post to the confirmation. Where the peer is perftest's, nobody confirms
+//! Writes, and the average ends with the last completion, as perftest's does.
 
 use dp::Clock;
 
@@ -23,7 +23,8 @@ pub struct Part {
     pub source: bool,
     /// The peer posts messages, and this end counts the Sends among them.
     pub target: bool,
-    /// The peer is perftest's: the target of Sends has to count, because nothing else says when all have come.
+    /// The peer is perftest's: the target of Sends has to count, because nothing else says when all have
+    /// come.
     pub counts: bool,
 }
 
@@ -88,8 +89,8 @@ impl Run {
     }
 }
 
-/// Runs until this end's part is done: as the source when all is confirmed, as a mere target when the peer speaks on
-/// the control connection.
+/// Runs until this end's part is done: as the source when all is confirmed, as a mere target when the peer
+/// speaks on the control connection.
 ///
 /// # Errors
 /// [`Error::Silent`], [`Error::Disconnected`], [`Error::Completion`].
@@ -207,8 +208,8 @@ fn ended(
 
 /// Finds the best part of a run: the shortest time in which a tenth of it completed.
 ///
-/// perftest's peak is the fastest single stretch from a post to a completion; with a send buffer in between that
-/// would measure a copy. A tenth of the run drains at the speed of the wire.
+/// perftest's peak is the fastest single stretch from a post to a completion; with a send buffer in between
+/// that would measure a copy. A tenth of the run drains at the speed of the wire.
 #[derive(Debug)]
 struct Meter {
     /// Messages of the part that is the peak; 0: no peak is looked for.

@@ -1,8 +1,9 @@
 //! Latency: one message at a time.
 //!
-//! Writes and Sends go back and forth; both ends measure from one of their posts to the next and report half of it.
-//! With Writes the *server* is first, as in `ib_write_lat`; its last byte counts from 1 and is polled in memory.
-//! With Sends the client is first. Reads are the client's alone and count from post to post in full.
+//! Writes and Sends go back and forth; both ends measure from one of their posts to the next and report half
+//! of it. With Writes the *server* is first, as in `ib_write_lat`; its last byte counts from 1 and is polled
+//! in memory. With Sends the client is first. Reads are the client's alone and count from post to post in
+//! full.
 
 use dp::Clock;
 

@@ -5,8 +5,8 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// IPv4 SYN 192.0.2.1:4660 -> 192.0.2.2:80, checksums empty. By hand, the words of the IPv4 header sum to 0x0934, those
-/// of the pseudo-header and the TCP segment to 0xeaa5.
+/// IPv4 SYN 192.0.2.1:4660 -> 192.0.2.2:80, checksums empty. By hand, the words of the IPv4 header sum to
+/// 0x0934, those of the pseudo-header and the TCP segment to 0xeaa5.
 const SYN_V4: &str = "0200000000020200000000010800\
     450000280001000040060000c0000201c0000202\
     12340050000000010000000050020400\
@@ -16,7 +16,8 @@ fn bytes(hex: &str) -> Vec<u8> {
     (0..hex.len()).step_by(2).map(|i| u8::from_str_radix(&hex[i..i + 2], 16).unwrap()).collect()
 }
 
-/// Whether the transport checksum verifies: all words and the pseudo-header sum to 0xffff (RFC 1071 section 1).
+/// Whether the transport checksum verifies: all words and the pseudo-header sum to 0xffff (RFC 1071 section
+/// 1).
 fn verifies(addresses: &[u8], protocol: u8, segment: &[u8]) -> bool {
     let mut pseudo = addresses.to_vec();
     pseudo.extend((segment.len() as u32).to_be_bytes());

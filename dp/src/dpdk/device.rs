@@ -21,14 +21,15 @@ use crate::{Offloads, Port, PortInfo};
 /// Ethernet header and a VLAN tag, bytes.
 const L2_BYTES: usize = 18;
 
-/// Devices that report a largest frame of 1518 bytes and send and receive larger ones all the same: their MTU is ours.
+/// Devices that report a largest frame of 1518 bytes and send and receive larger ones all the same: their MTU
+/// is ours.
 const UNDERSTATING: &[&str] = &["net_af_packet", "net_memif"];
 
 /// Bytes of a packet buffer at least.
 const LEAST: usize = 2048;
 
-/// The same where frames of 64 KiB come in chains of buffers: each border between two may cut an FPDU, which then costs more than one
-/// that lies in one piece.
+/// The same where frames of 64 KiB come in chains of buffers: each border between two may cut an FPDU, which
+/// then costs more than one that lies in one piece.
 const LEAST_LARGE: usize = 4096;
 
 /// The device side of a vhost-user socket.
@@ -40,8 +41,8 @@ const POINT_TO_POINT: &[&str] = &[VHOST, "net_virtio_user"];
 /// Devices that count nowhere that they had no buffer to receive into.
 const SILENT: &[&str] = &[VHOST];
 
-/// Devices that refuse frames to cut: with the Ethernet header they compare each piece to the IP MTU, and take no piece of a full
-/// segment, for ever.
+/// Devices that refuse frames to cut: with the Ethernet header they compare each piece to the IP MTU, and
+/// take no piece of a full segment, for ever.
 const MISCOUNTING_TSO: &[&str] = &["net_tap"];
 
 /// Devices that receive into chains of buffers without being asked, and do not say so.
@@ -61,7 +62,8 @@ const TX_OFFLOADS: &[(Offloads, u64)] = &[
     (Offloads::TX_TSO, sys::K_TX_TCP_TSO),
 ];
 
-/// About as large as a large buffer is, where the driver takes that in one piece: network cards take less than 64 KiB at once.
+/// About as large as a large buffer is, where the driver takes that in one piece: network cards take less
+/// than 64 KiB at once.
 const BULK_BYTES: usize = 32 << 10;
 
 /// Views of large buffers there are at least: enough to have a cache for each thread.
@@ -210,7 +212,8 @@ fn setup(
     let ok = |step, done: i32| if done < 0 { Err(DeviceError::setup(name, step, -done)) } else { Ok(()) };
 
     let mut about = MaybeUninit::<sys::rte_eth_dev_info>::zeroed();
-    // SAFETY: an open port and a place for what is known of it, which holds numbers and pointers, for which zero is fine.
+    // SAFETY: an open port and a place for what is known of it, which holds numbers and pointers, for which
+    // zero is fine.
     ok("asking what it can do", unsafe { sys::rte_eth_dev_info_get(id, about.as_mut_ptr()) })?;
     // SAFETY: filled in, and zeroed before.
     let about = unsafe { about.assume_init() };
@@ -289,8 +292,8 @@ fn setup(
             && offloads.contains(Offloads::TX_TCP_CHECKSUM),
     };
     for queue in 0..config.queues {
-        // SAFETY: a configured port, one of its queues, and a pool that outlives the port (see `Device`). No queue
-        // configuration means the driver's defaults.
+        // SAFETY: a configured port, one of its queues, and a pool that outlives the port (see `Device`). No
+        // queue configuration means the driver's defaults.
         let (rx, tx) = unsafe {
             let rx = sys::rte_eth_rx_queue_setup(
                 id,
@@ -305,7 +308,8 @@ fn setup(
         ok("setting up a receive queue", rx)?;
         ok("setting up a transmit queue", tx)?;
     }
-    // SAFETY: a port with all its queues set up. Not every device can filter, so what the other two say is no error.
+    // SAFETY: a port with all its queues set up. Not every device can filter, so what the other two say is no
+    // error.
     unsafe {
         ok("starting it", sys::rte_eth_dev_start(id))?;
         device.handle.started = true;
@@ -401,10 +405,11 @@ fn bits(table: &[(Offloads, u64)], offloads: Offloads) -> u64 {
 }
 
 impl Device {
-    /// Whether the driver at the other end of a vhost-user socket has said that it takes TCP frames to be cut as they are.
+    /// Whether the driver at the other end of a vhost-user socket has said that it takes TCP frames to be cut
+    /// as they are.
     ///
-    /// DPDK's vhost device has no flag for it, as it does not know before somebody connects; once somebody has, it describes such
-    /// frames as virtio wants them described.
+    /// DPDK's vhost device has no flag for it, as it does not know before somebody connects; once somebody
+    /// has, it describes such frames as virtio wants them described.
     pub(super) fn passes_large_frames(&self) -> bool {
         const NEEDED: u64 = sys::K_GUEST_CSUM | sys::K_GUEST_TSO4 | sys::K_GUEST_TSO6 | sys::K_MRG_RXBUF;
         if !self.may_pass_large_frames {
@@ -426,7 +431,8 @@ impl Drop for Device {
         if eal::is_forked() || !self.handle.backend.as_ref().is_some_and(silent) {
             return;
         }
-        // The backend may still write to the rings and to the buffers in them: they stay as long as this process.
+        // The backend may still write to the rings and to the buffers in them: they stay as long as this
+        // process.
         self.handle.abandoned = true;
         std::mem::forget((Arc::clone(&self.pool), self.bulk.clone()));
     }
@@ -439,8 +445,8 @@ impl Drop for Handle {
             return;
         }
         let mut open = lock();
-        // SAFETY: the port is ours, no queue is in use any more (no `QueuePort` is left), and the lock keeps others away.
-        // Errors leave nothing to be done.
+        // SAFETY: the port is ours, no queue is in use any more (no `QueuePort` is left), and the lock keeps
+        // others away. Errors leave nothing to be done.
         unsafe {
             if self.started {
                 sys::rte_eth_dev_stop(self.port_id);

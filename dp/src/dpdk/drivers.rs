@@ -1,8 +1,10 @@
-//! What a driver takes beyond what ethdev tells: the longest buffer of a frame, how many of them, and where it cuts (TSO).
+//! What a driver takes beyond what ethdev tells: the longest buffer of a frame, how many of them, and where
+//! it cuts (TSO).
 //!
-//! `rte_eth_dev_info` has `tx_desc_lim.nb_seg_max` and `nb_mtu_seg_max`, and nothing else of this. A driver that is given more
-//! drops the frame, each time it is sent again, or sends other bytes than those it was given. A driver without a row here gets
-//! the narrowest of the known limits. Files and names are those of DPDK 22.11.11.
+//! `rte_eth_dev_info` has `tx_desc_lim.nb_seg_max` and `nb_mtu_seg_max`, and nothing else of this. A driver
+//! that is given more drops the frame, each time it is sent again, or sends other bytes than those it was
+//! given. A driver without a row here gets the narrowest of the known limits. Files and names are those of
+//! DPDK 22.11.11.
 
 use dpdk_sys as sys;
 
@@ -42,8 +44,9 @@ const UNKNOWN: Driver = Driver {
 /// A virtual device: frames are copied, or described by 32 bits.
 const VIRTUAL: Driver = Driver { buffer_bytes: u16::MAX as usize, mss: Mss::ANY, ..UNKNOWN };
 
-/// virtio/virtio_ring.h, struct vring_desc and vring_packed_desc: uint32_t len. virtio/virtio_ethdev.c, virtio_dev_configure(): a
-/// received frame counts with struct virtio_net_hdr_mrg_rxbuf, 12 bytes, though that lies in the headroom.
+/// virtio/virtio_ring.h, struct vring_desc and vring_packed_desc: uint32_t len. virtio/virtio_ethdev.c,
+/// virtio_dev_configure(): a received frame counts with struct virtio_net_hdr_mrg_rxbuf, 12 bytes, though
+/// that lies in the headroom.
 const VIRTIO: Driver = Driver { rx_header_bytes: 12, ..VIRTUAL };
 
 /// Drivers by their names in `rte_eth_dev_info`.
@@ -56,17 +59,19 @@ const DRIVERS: &[(&str, Driver)] = &[
     ("net_vhost", VIRTUAL),
     ("net_virtio", VIRTIO),
     ("net_virtio_user", VIRTIO),
-    // bnxt/bnxt_txr.c, bnxt_start_xmit(): BNXT_MAX_TSO_SEGS is 32, one of them a descriptor without data. It reports no limit,
-    // and a longer frame stays at the head of the ring for ever.
+    // bnxt/bnxt_txr.c, bnxt_start_xmit(): BNXT_MAX_TSO_SEGS is 32, one of them a descriptor without data. It
+    // reports no limit, and a longer frame stays at the head of the ring for ever.
     ("net_bnxt", Driver { buffers: 31, tso_buffers: 31, ..UNKNOWN }),
     // e1000/igb_rxtx.c, eth_igb_prep_pkts(): IGB_TSO_MAX_MSS.
     ("net_e1000_igb", Driver { mss: Mss { least: 1, most: 9216 }, ..UNKNOWN }),
-    // ena/ena_ethdev.c, eth_ena_prep_pkts(): fewer than sgl_size, which is at most ENA_PKT_MAX_BUFS, 17; it reports sgl_size.
+    // ena/ena_ethdev.c, eth_ena_prep_pkts(): fewer than sgl_size, which is at most ENA_PKT_MAX_BUFS, 17; it
+    // reports sgl_size.
     ("net_ena", Driver { buffers: 16, tso_buffers: 16, ..UNKNOWN }),
-    // enic/base/wq_enet_desc.h, wq_enet_desc_enc(): the length is masked with WQ_ENET_LEN_MASK, 14 bits. enic/enic_rxtx.c,
-    // enic_prep_pkts(): headers and MSS up to ENIC_TX_MAX_PKT_SIZE, 9208.
+    // enic/base/wq_enet_desc.h, wq_enet_desc_enc(): the length is masked with WQ_ENET_LEN_MASK, 14 bits.
+    // enic/enic_rxtx.c, enic_prep_pkts(): headers and MSS up to ENIC_TX_MAX_PKT_SIZE, 9208.
     ("net_enic", Driver { mss: Mss { least: 1, most: 9000 }, ..UNKNOWN }),
-    // i40e/i40e_rxtx.c: I40E_TXD_QW1_TX_BUF_SZ_MASK, 14 bits; i40e_prep_pkts(): I40E_MIN_TSO_MSS, I40E_MAX_TSO_MSS.
+    // i40e/i40e_rxtx.c: I40E_TXD_QW1_TX_BUF_SZ_MASK, 14 bits; i40e_prep_pkts(): I40E_MIN_TSO_MSS,
+    // I40E_MAX_TSO_MSS.
     ("net_i40e", Driver { mss: Mss { least: 256, most: 9674 }, ..UNKNOWN }),
     // iavf/iavf_rxtx.h: IAVF_TXD_QW1_TX_BUF_SZ_MASK, 14 bits; IAVF_MIN_TSO_MSS, IAVF_MAX_TSO_MSS.
     ("net_iavf", Driver { mss: Mss { least: 256, most: 9668 }, ..UNKNOWN }),
@@ -75,10 +80,10 @@ const DRIVERS: &[(&str, Driver)] = &[
     // igc/igc_txrx.c, eth_igc_prep_pkts(): IGC_TSO_MAX_MSS.
     ("net_igc", Driver { mss: Mss { least: 1, most: 9216 }, ..UNKNOWN }),
     // vmxnet3/vmxnet3_rxtx.c, vmxnet3_xmit_pkts(): dword[2] = dw2 | data_len, of which the length has 14 bits
-    // (base/vmxnet3_defs.h, Vmxnet3_TxDesc.len): a longer buffer is sent modulo 16,384, with a right TCP checksum. msscof has
-    // 14 bits as well. The buffers of a frame that is cut are not bounded in this release; Linux's driver and later releases
-    // have VMXNET3_MAX_TSO_TXD_PER_PKT, 24. With LRO on a tap that passes superframes each of them was dropped by the
-    // receiving device (QEMU 10).
+    // (base/vmxnet3_defs.h, Vmxnet3_TxDesc.len): a longer buffer is sent modulo 16,384, with a right TCP
+    // checksum. msscof has 14 bits as well. The buffers of a frame that is cut are not bounded in this
+    // release; Linux's driver and later releases have VMXNET3_MAX_TSO_TXD_PER_PKT, 24. With LRO on a tap that
+    // passes superframes each of them was dropped by the receiving device (QEMU 10).
     (
         "net_vmxnet3",
         Driver { tso_buffers: 24, mss: Mss { least: 1, most: (16 << 10) - 1 }, joins: false, ..UNKNOWN },
@@ -91,8 +96,8 @@ pub(super) fn find(name: &str) -> Driver {
 }
 
 impl Driver {
-    /// Narrowed by what the device itself reports: the buffers of a frame in all (for TSO), and of one that is not cut. Zero is
-    /// no report.
+    /// Narrowed by what the device itself reports: the buffers of a frame in all (for TSO), and of one that
+    /// is not cut. Zero is no report.
     pub(super) fn with_reported(self, limits: &sys::rte_eth_desc_lim) -> Self {
         let at_most = |known: usize, reported: u16| match reported {
             0 => known,

@@ -24,8 +24,8 @@ pub(super) struct TxLimits {
 }
 
 impl TxLimits {
-    /// Of a frame of so many bytes in so many buffers, to be cut at `cut_at` (0: not to be cut); `longest` tells the bytes of its
-    /// longest buffer, and is asked where one may be too long.
+    /// Of a frame of so many bytes in so many buffers, to be cut at `cut_at` (0: not to be cut); `longest`
+    /// tells the bytes of its longest buffer, and is asked where one may be too long.
     pub(super) fn fit(
         &self,
         bytes: usize,
@@ -49,8 +49,8 @@ impl TxLimits {
         }
     }
 
-    /// The same frame in as few fresh buffers as hold it, all of one of the pools: of the small ones, unless the device takes
-    /// too few of them. `None` when no pool has enough, or the device takes too few of any.
+    /// The same frame in as few fresh buffers as hold it, all of one of the pools: of the small ones, unless
+    /// the device takes too few of them. `None` when no pool has enough, or the device takes too few of any.
     pub(super) fn copy(&self, frame: &Mbuf, small: &Mempool, large: Option<&Mempool>) -> Option<Mbuf> {
         let most = self.buffers(frame.tx_offload().tso_segment_bytes != 0);
         let room = |pool: &Mempool| pool.data_bytes().min(self.driver.buffer_bytes);

@@ -1,8 +1,8 @@
 //! Ports on DPDK devices: NICs by PCI address, virtual devices by name and arguments.
 //!
-//! [`open`] makes a device ready and gives one [`Port`] for each pair of queues. A device is closed (and a virtual
-//! one removed) when the last of its ports is dropped. A `net_virtio_user` device whose backend does not answer then (its process
-//! is stopped) stays, with its memory, until this process ends.
+//! [`open`] makes a device ready and gives one [`Port`] for each pair of queues. A device is closed (and a
+//! virtual one removed) when the last of its ports is dropped. A `net_virtio_user` device whose backend does
+//! not answer then (its process is stopped) stays, with its memory, until this process ends.
 
 mod device;
 mod drivers;
@@ -24,15 +24,16 @@ use crate::{Mempool, Offloads, Port};
 /// Which device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PortSpec {
-    /// A NIC's PCI address, `0000:03:00.0` or `03:00.0`; listed in [`EalConfig::pci`](crate::eal::EalConfig::pci) and bound
-    /// to `vfio-pci`, or to `uio_pci_generic` where there is no IOMMU.
+    /// A NIC's PCI address, `0000:03:00.0` or `03:00.0`; listed in
+    /// [`EalConfig::pci`](crate::eal::EalConfig::pci) and bound to `vfio-pci`, or to `uio_pci_generic` where
+    /// there is no IOMMU.
     Pci(String),
     /// A virtual device as DPDK's `--vdev` has it: `net_vhost0,iface=/tmp/wire.sock`.
     ///
-    /// The file of a listening unix socket that nobody listens on any more is removed first. Of the two sides of a
-    /// vhost wire the one that listens outlives the other and takes the next one: `net_vhost`, or
-    /// `net_virtio_user` with `server=1` (which does not open before its first peer, a `net_vhost` with `client=1`).
-    /// The other stays down when its peer goes, and has to be opened again.
+    /// The file of a listening unix socket that nobody listens on any more is removed first. Of the two sides
+    /// of a vhost wire the one that listens outlives the other and takes the next one: `net_vhost`, or
+    /// `net_virtio_user` with `server=1` (which does not open before its first peer, a `net_vhost` with
+    /// `client=1`). The other stays down when its peer goes, and has to be opened again.
     Vdev(String),
 }
 
@@ -43,17 +44,19 @@ pub struct DeviceConfig {
     pub queues: u16,
     /// Largest IP packet, bytes.
     pub mtu: u16,
-    /// Receive descriptors a queue, adjusted to what the device can do. Their buffers are used in turn: few stay in the cache,
-    /// many take a burst where a full ring loses frames.
+    /// Receive descriptors a queue, adjusted to what the device can do. Their buffers are used in turn: few
+    /// stay in the cache, many take a burst where a full ring loses frames.
     pub rx_desc: u16,
     /// Transmit descriptors a queue, likewise.
     pub tx_desc: u16,
-    /// Buffers in the device's pool, all queues together; `None`: four times what the rings hold, at least 8192.
+    /// Buffers in the device's pool, all queues together; `None`: four times what the rings hold, at least
+    /// 8192.
     pub mbufs: Option<u32>,
-    /// Room for data in one buffer, bytes; `None`: enough for a frame, at least 2048. With less a frame takes several
-    /// buffers, if the device can do that.
+    /// Room for data in one buffer, bytes; `None`: enough for a frame, at least 2048. With less a frame takes
+    /// several buffers, if the device can do that.
     pub mbuf_bytes: Option<usize>,
-    /// Large buffers for what is sent in bulk, each of several segments, where the device sends frames of several buffers.
+    /// Large buffers for what is sent in bulk, each of several segments, where the device sends frames of
+    /// several buffers.
     pub bulk_mbufs: u32,
     /// What the device may do by itself, if it can.
     pub offloads: Offloads,

@@ -1,7 +1,7 @@
 //! Why a PCI device cannot be opened.
 //!
-//! EAL looks at PCI devices when it starts, and leaves out those it cannot use without an error: what is wrong is found out
-//! afterwards, from what Linux says of the device and what EAL logged.
+//! EAL looks at PCI devices when it starts, and leaves out those it cannot use without an error: what is
+//! wrong is found out afterwards, from what Linux says of the device and what EAL logged.
 
 use std::path::Path;
 

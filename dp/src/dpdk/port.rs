@@ -1,7 +1,7 @@
 //! One pair of queues of a device, as a [`Port`].
 //!
-//! Trouble is counted and survived: a full ring leaves frames with the caller; with the link down, or a vhost peer
-//! gone, frames are dropped until it is back; an empty pool stops reception until buffers return.
+//! Trouble is counted and survived: a full ring leaves frames with the caller; with the link down, or a vhost
+//! peer gone, frames are dropped until it is back; an empty pool stops reception until buffers return.
 
 use std::mem::{self, MaybeUninit};
 use std::ptr::{self, NonNull};
@@ -18,7 +18,8 @@ use crate::mbuf::dpdk::Chain;
 use crate::mempool::Backend;
 use crate::{BURST, Burst, LinkState, Mbuf, Mempool, Port, PortCounters, PortInfo, tso};
 
-/// Asking for the link state may be a system call: while a ring stays full it is asked at every so-manieth try.
+/// Asking for the link state may be a system call: while a ring stays full it is asked at every so-manieth
+/// try.
 const FULL_TRIES_A_LINK_CHECK: u32 = 64;
 
 /// Buffers that a vhost device takes at once to receive into.
@@ -142,8 +143,8 @@ impl QueuePort {
                 *bytes = frame.len();
             }
             let given = frames.len() as u16;
-            // SAFETY: a started port and one of its queues, which this port alone uses; `given` mbufs that we own. tx_burst
-            // takes over the first `sent` of them.
+            // SAFETY: a started port and one of its queues, which this port alone uses; `given` mbufs that we
+            // own. tx_burst takes over the first `sent` of them.
             let (ready, sent) = unsafe {
                 let ready = if wants_offload {
                     sys::rte_eth_tx_prepare(port, queue, raw.as_mut_ptr(), given)
@@ -166,8 +167,8 @@ impl QueuePort {
         }
     }
 
-    /// Sends a TCP frame as frames that ask for nothing: cut and summed here, each in one buffer. What finds no buffer or no
-    /// room in the ring is dropped.
+    /// Sends a TCP frame as frames that ask for nothing: cut and summed here, each in one buffer. What finds
+    /// no buffer or no room in the ring is dropped.
     #[cold]
     fn send_plain(&mut self, frame: &Mbuf) {
         let offload = frame.tx_offload();
@@ -184,8 +185,8 @@ impl QueuePort {
             };
             let bytes = piece.len();
             let mut raw = piece.as_raw();
-            // SAFETY: a started port and one of its queues, which this port alone uses; one mbuf that we own, which tx_burst
-            // takes over if it says so.
+            // SAFETY: a started port and one of its queues, which this port alone uses; one mbuf that we own,
+            // which tx_burst takes over if it says so.
             if unsafe { sys::rte_eth_tx_burst(port, queue, &raw mut raw, 1) } == 1 {
                 mem::forget(piece);
                 self.counters.tx_frames += 1;
@@ -225,7 +226,8 @@ impl Port for QueuePort {
         register_thread();
         let room = frames.remaining_capacity().min(self.rx_limit.frames());
         let mut raw = [const { MaybeUninit::<NonNull<sys::rte_mbuf>>::uninit() }; BURST];
-        // SAFETY: a started port, one of its queues, which this port alone uses, and room for that many pointers.
+        // SAFETY: a started port, one of its queues, which this port alone uses, and room for that many
+        // pointers.
         let count = unsafe {
             sys::rte_eth_rx_burst(self.device.port_id, self.queue, raw.as_mut_ptr().cast(), room as u16)
                 as usize
@@ -238,8 +240,8 @@ impl Port for QueuePort {
         }
         let mut bytes = 0;
         for raw in &raw[..count] {
-            // SAFETY: rx_burst wrote so many pointers, each to a whole chain of the pool its queue was set up with, and hands
-            // them over.
+            // SAFETY: rx_burst wrote so many pointers, each to a whole chain of the pool its queue was set up
+            // with, and hands them over.
             let chain = unsafe { Chain::from_raw(raw.assume_init()) };
             bytes += chain.len();
             frames.push(Mbuf::from_raw(Raw::Dpdk(chain)));

@@ -2,8 +2,8 @@
 
 use crate::BURST;
 
-/// What is taken at once has to be in the core's second-level cache still when it is placed. Half a mebibyte is at most half of
-/// one, and leaves room for where it goes. A burst of superframes would be four.
+/// What is taken at once has to be in the core's second-level cache still when it is placed. Half a mebibyte
+/// is at most half of one, and leaves room for where it goes. A burst of superframes would be four.
 const BYTES: usize = 512 << 10;
 
 /// Fewest: below that a burst costs more than it saves.

@@ -39,8 +39,8 @@ pub(super) fn vhost_user_backend(spec: &str) -> Option<(&str, bool)> {
     Some((path, listens_on(spec).is_some()))
 }
 
-/// Room for data that the driver wants in a receive buffer, whatever the MTU: `net_af_packet` wants its ring's whole
-/// frame (`framesz`) to fit.
+/// Room for data that the driver wants in a receive buffer, whatever the MTU: `net_af_packet` wants its
+/// ring's whole frame (`framesz`) to fit.
 pub(super) fn least_mbuf_bytes(spec: &str) -> usize {
     let framesz = argument(spec, "framesz").filter(|_| name(spec).starts_with("net_af_packet"));
     framesz.and_then(|bytes| bytes.parse().ok()).unwrap_or(0)

@@ -1,8 +1,8 @@
 //! The socket between a `net_virtio_user` device and its vhost-user backend, another process.
 //!
-//! The driver waits for each answer of the backend without a limit: a backend that is stopped (SIGSTOP, a debugger)
-//! would stop the process that opens or closes the device, too. So reading from the socket gets a limit, and a backend is
-//! asked whether it answers before the device is closed.
+//! The driver waits for each answer of the backend without a limit: a backend that is stopped (SIGSTOP, a
+//! debugger) would stop the process that opens or closes the device, too. So reading from the socket gets a
+//! limit, and a backend is asked whether it answers before the device is closed.
 
 use std::ffi::OsStr;
 use std::io::{ErrorKind, Read, Write};
@@ -45,8 +45,9 @@ impl Backend {
         }
     }
 
-    /// Whether the backend has lost touch with the device or answers, so that the device can be closed. Else it may go on
-    /// using the device's memory whenever it runs again, and is told by the end of the socket that it should not.
+    /// Whether the backend has lost touch with the device or answers, so that the device can be closed. Else
+    /// it may go on using the device's memory whenever it runs again, and is told by the end of the socket
+    /// that it should not.
     pub(super) fn lets_go(&self) -> bool {
         let Some(mut socket) = self.socket() else { return true };
         if socket.set_read_timeout(Some(ANSWER_TIMEOUT)).is_err() {
@@ -68,7 +69,8 @@ impl Backend {
         found.max_by_key(|(how, _)| *how).map(|(_, socket)| socket)
     }
 
-    /// How well a socket matches. Its name is the path as the listener gave it, which may be relative to another directory.
+    /// How well a socket matches. Its name is the path as the listener gave it, which may be relative to
+    /// another directory.
     fn match_of(&self, socket: &UnixStream) -> Option<Match> {
         let peer = socket.peer_addr().ok()?;
         let name = if self.listens { socket.local_addr().ok()? } else { peer };

@@ -6,16 +6,17 @@ use std::path::Path;
 use super::EalError;
 use super::pci::{Holder, NoAddress, PciAddress};
 
-/// How DPDK's environment (EAL) is started. The default runs unprivileged, with hugepages where some are free.
+/// How DPDK's environment (EAL) is started. The default runs unprivileged, with hugepages where some are
+/// free.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EalConfig {
     /// Where packet buffers live.
     pub memory: Memory,
     /// Where the thread that starts EAL runs afterwards.
     pub cores: Cores,
-    /// PCI addresses (`0000:03:00.0` or `03:00.0`) EAL may take, each perhaps with arguments for its driver behind a comma.
-    /// Empty: the PCI bus is not looked at. Virtual devices are not listed here: [`crate::dpdk::open`] makes and removes
-    /// them.
+    /// PCI addresses (`0000:03:00.0` or `03:00.0`) EAL may take, each perhaps with arguments for its driver
+    /// behind a comma. Empty: the PCI bus is not looked at. Virtual devices are not listed here:
+    /// [`crate::dpdk::open`] makes and removes them.
     pub pci: Vec<String>,
     /// Files that other DPDK processes can find.
     pub files: Files,
@@ -32,8 +33,8 @@ pub struct EalConfig {
 /// Where packet buffers live.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Memory {
-    /// In hugepages when at least `mib` MiB are free, else as [`Memory::Ordinary`]; but not for a PCI device without an
-    /// IOMMU, which cannot use that: [`EalError::PciHugepages`](super::EalError::PciHugepages).
+    /// In hugepages when at least `mib` MiB are free, else as [`Memory::Ordinary`]; but not for a PCI device
+    /// without an IOMMU, which cannot use that: [`EalError::PciHugepages`](super::EalError::PciHugepages).
     Auto {
         /// MiB needed.
         mib: u32,
@@ -97,8 +98,8 @@ impl EalConfig {
         Self { memory: Memory::Ordinary { mib }, ..Self::default() }
     }
 
-    /// The argument vector for `rte_eal_init`, on a machine with `huge_free_mib` MiB of free hugepages where the
-    /// calling thread may run on `cpus`.
+    /// The argument vector for `rte_eal_init`, on a machine with `huge_free_mib` MiB of free hugepages where
+    /// the calling thread may run on `cpus`.
     pub(super) fn arguments(&self, huge_free_mib: u64, cpus: &[usize]) -> Vec<String> {
         let Self { memory, cores, pci, files, iova, single_file_segments, log_to_stderr: _, extra } = self;
         let mut arguments = vec!["dp".to_owned(), "--no-telemetry".to_owned()];
@@ -170,8 +171,8 @@ impl EalConfig {
         self.pci.iter().map(parse).collect()
     }
 
-    /// Checks that the memory there would be is of use to the PCI devices that `sysfs` has. What was asked for in so many words
-    /// is not checked.
+    /// Checks that the memory there would be is of use to the PCI devices that `sysfs` has. What was asked
+    /// for in so many words is not checked.
     ///
     /// # Errors
     /// [`EalError::PciAddress`], [`EalError::PciHugepages`].

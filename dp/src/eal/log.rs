@@ -27,7 +27,8 @@ static TO_STDERR: AtomicBool = AtomicBool::new(false);
 pub(super) fn capture(to_stderr: bool) {
     TO_STDERR.store(to_stderr, Ordering::Relaxed);
     let functions = sys::cookie_io_functions_t { read: None, write: Some(write), seek: None, close: None };
-    // SAFETY: the mode is a C string; `write` is sound with any cookie, and stays for the life of the process.
+    // SAFETY: the mode is a C string; `write` is sound with any cookie, and stays for the life of the
+    // process.
     let stream = unsafe { sys::fopencookie(ptr::null_mut(), c"w".as_ptr(), functions) };
     if stream.is_null() {
         // No memory for a stream: the log goes where DPDK wants it.
@@ -47,7 +48,8 @@ pub(super) fn keep_start() {
     }
 }
 
-/// The last errors of EAL's start in one line; empty when there were none. Warnings are not among them: EAL has some on any machine.
+/// The last errors of EAL's start in one line; empty when there were none. Warnings are not among them: EAL
+/// has some on any machine.
 pub(crate) fn start_errors() -> String {
     AT_START.lock().map(|at_start| at_start.clone()).unwrap_or_default()
 }

@@ -1,7 +1,8 @@
 //! DPDK's environment abstraction layer: started lazily, once per process, from typed options.
 //!
-//! EAL is process-wide state that cannot be undone: memory, the calling thread's place, drivers. [`Eal::start`]
-//! starts it or finds it running as asked. The value is proof that it runs; it is free to copy.
+//! EAL is process-wide state that cannot be undone: memory, the calling thread's place, drivers.
+//! [`Eal::start`] starts it or finds it running as asked. The value is proof that it runs; it is free to
+//! copy.
 
 mod config;
 pub(crate) mod log;
@@ -100,13 +101,13 @@ struct Started {
 }
 
 impl Eal {
-    /// Starts EAL (130 to 230 ms), or finds it running with the same options. The calling thread becomes EAL's
-    /// main one.
+    /// Starts EAL (130 to 230 ms), or finds it running with the same options. The calling thread becomes
+    /// EAL's main one.
     ///
     /// # Errors
     /// [`EalError`]; DPDK itself writes one more line to standard error when it gives up. After
-    /// [`EalError::NoHugepages`], [`EalError::PciAddress`], [`EalError::PciHugepages`] and [`EalError::BadArgument`] another
-    /// try is possible.
+    /// [`EalError::NoHugepages`], [`EalError::PciAddress`], [`EalError::PciHugepages`] and
+    /// [`EalError::BadArgument`] another try is possible.
     pub fn start(config: &EalConfig) -> Result<Self, EalError> {
         if is_forked() {
             return Err(EalError::Forked);
@@ -163,8 +164,8 @@ fn init(config: &EalConfig, arguments: &[String]) -> Result<(), EalError> {
         strings.iter().map(|text| text.as_ptr().cast_mut()).chain([std::ptr::null_mut()]).collect();
     log::capture(config.log_to_stderr);
     log::mark();
-    // SAFETY: `argc` C strings and a null pointer, which are never freed; EAL was not started before (the lock on
-    // STARTED is held, and after a failure EAL refuses by itself).
+    // SAFETY: `argc` C strings and a null pointer, which are never freed; EAL was not started before (the
+    // lock on STARTED is held, and after a failure EAL refuses by itself).
     let done = unsafe { sys::rte_eal_init(strings.len() as i32, vector.leak().as_mut_ptr()) };
     if done >= 0 {
         log::keep_start();

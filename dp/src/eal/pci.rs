@@ -96,7 +96,8 @@ impl Holder {
         Self::UserSpace { driver, iommu: group.exists() && is_real }
     }
 
-    /// A program reaches the device by physical addresses alone: of hugepages, since others have no lasting one.
+    /// A program reaches the device by physical addresses alone: of hugepages, since others have no lasting
+    /// one.
     pub(crate) fn needs_hugepages(&self) -> bool {
         matches!(self, Self::UserSpace { iommu: false, .. })
     }
@@ -129,7 +130,8 @@ pub(crate) mod fake {
             Self(root)
         }
 
-        /// A device with its driver and the name of its IOMMU group (empty: it has no file of that name), if it has any.
+        /// A device with its driver and the name of its IOMMU group (empty: it has no file of that name), if
+        /// it has any.
         pub(crate) fn device(&self, address: &str, driver: Option<&str>, group: Option<&str>) -> PciAddress {
             let device = self.0.join("bus/pci/devices").join(address);
             fs::create_dir_all(&device).unwrap();

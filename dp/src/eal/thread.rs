@@ -1,7 +1,7 @@
 //! Threads known to EAL, and forks.
 //!
-//! A thread that EAL knows has caches in the mempools: allocation takes a third of the time. A forked child shares
-//! rings and hugepages with its parent and must not touch them.
+//! A thread that EAL knows has caches in the mempools: allocation takes a third of the time. A forked child
+//! shares rings and hugepages with its parent and must not touch them.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -24,13 +24,13 @@ pub(super) fn watch_for_forks() {
     unsafe extern "C" fn in_child() {
         FORKED.store(true, Ordering::Relaxed);
     }
-    // SAFETY: the handler only stores to an atomic, which is allowed in a forked child. On failure (no memory) forks
-    // go unnoticed, as they do in DPDK.
+    // SAFETY: the handler only stores to an atomic, which is allowed in a forked child. On failure (no
+    // memory) forks go unnoticed, as they do in DPDK.
     unsafe { sys::pthread_atfork(None, None, Some(in_child)) };
 }
 
-/// Registers the calling thread with EAL until it ends; ports do so when a thread first uses them. No effect on
-/// a thread that is registered.
+/// Registers the calling thread with EAL until it ends; ports do so when a thread first uses them. No effect
+/// on a thread that is registered.
 ///
 /// Returns whether it is registered now: not so when EAL has no room (it knows 128 threads) or does not run.
 /// Everything works without, only slower.

@@ -198,8 +198,8 @@ impl LinkPort {
     }
 }
 
-/// A copy of `frame` with one bit turned, `which` picks it. Its checksum is completed first: a partial one counts as
-/// good at the receiver, and the damage would pass unseen.
+/// A copy of `frame` with one bit turned, `which` picks it. Its checksum is completed first: a partial one
+/// counts as good at the receiver, and the damage would pass unseen.
 fn corrupt(frame: &Mbuf, which: u32, pool: &Mempool) -> Option<Mbuf> {
     let mut copy = frame.deep_copy(pool)?;
     let partial = copy.tx_offload().tcp_checksum;

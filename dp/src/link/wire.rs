@@ -42,7 +42,8 @@ pub(super) struct Wire {
     ring: ArrayQueue<InFlight>,
     /// Frames the receiver has taken off, in all; written by the receiver.
     delivered: AtomicU64,
-    /// When the first frame may be due that the sender put in since the receiver last looked; else `u64::MAX`.
+    /// When the first frame may be due that the sender put in since the receiver last looked; else
+    /// `u64::MAX`.
     ring_due_us: AtomicU64,
     pub(super) faults: FaultCounters,
 }
@@ -111,10 +112,12 @@ impl Counter {
 
 /// The receiver's end of a [`Wire`].
 pub(super) struct Receiver {
-    /// Frames out of the ring that were not due, or found no place, by due time; equal times in sending order.
+    /// Frames out of the ring that were not due, or found no place, by due time; equal times in sending
+    /// order.
     waiting: VecDeque<InFlight>,
     delivered: u64,
-    /// Whether frames come out of the ring in the order they are due: then only the first needs to be looked at.
+    /// Whether frames come out of the ring in the order they are due: then only the first needs to be looked
+    /// at.
     in_order: bool,
 }
 

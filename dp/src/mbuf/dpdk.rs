@@ -1,13 +1,13 @@
 //! Packet buffers of DPDK: chains of `rte_mbuf`.
 //!
 //! Who may touch which byte:
-//! - every `rte_mbuf` of a chain is owned by one [`Chain`]; a further view is an *indirect* mbuf of its own, attached
-//!   to the one with the storage, which counts its owners;
+//! - every `rte_mbuf` of a chain is owned by one [`Chain`]; a further view is an *indirect* mbuf of its own,
+//!   attached to the one with the storage, which counts its owners;
 //! - bytes are written only through `&mut Chain`, and only while the storage has one owner;
 //! - they are read through `&Chain`, which excludes that; other views only read as well.
 //!
-//! What this cannot rule out: a vhost or memif *peer* shares the memory of its device and could write at any time.
-//! DPDK trusts such a peer, and so do we; do not connect untrusted ones.
+//! What this cannot rule out: a vhost or memif *peer* shares the memory of its device and could write at any
+//! time. DPDK trusts such a peer, and so do we; do not connect untrusted ones.
 
 use std::marker::PhantomData;
 use std::ptr::NonNull;
@@ -24,7 +24,8 @@ pub(crate) struct Chain {
     head: NonNull<sys::rte_mbuf>,
 }
 
-// SAFETY: the chain owns its mbufs, and pools take them back from any thread; storage counts its owners atomically.
+// SAFETY: the chain owns its mbufs, and pools take them back from any thread; storage counts its owners
+// atomically.
 unsafe impl Send for Chain {}
 // SAFETY: `&Chain` only reads, but for the owner counts, which are atomic.
 unsafe impl Sync for Chain {}
@@ -49,8 +50,8 @@ impl Chain {
         copy.append_chained(pool, memory.as_slice()).then_some(copy)
     }
 
-    /// Appends `bytes`, chaining further buffers of `pool` as they are needed; `false` when none are left or the
-    /// chain would grow too long, with part of the bytes appended.
+    /// Appends `bytes`, chaining further buffers of `pool` as they are needed; `false` when none are left or
+    /// the chain would grow too long, with part of the bytes appended.
     pub(crate) fn append_chained(&mut self, pool: &Pool, mut bytes: &[u8]) -> bool {
         loop {
             let (now, later) = bytes.split_at(bytes.len().min(self.tailroom()));
@@ -108,7 +109,8 @@ impl Chain {
 
     pub(crate) fn prepend(&mut self, bytes: usize) -> Option<&mut [u8]> {
         let head = self.as_raw();
-        // SAFETY: the chain owns its head; the new start lies in the headroom. buf_len is 16 bits, so are the sums.
+        // SAFETY: the chain owns its head; the new start lies in the headroom. buf_len is 16 bits, so are the
+        // sums.
         unsafe {
             if bytes > self.headroom() || field::storage_owners(head) != 1 {
                 return None;
@@ -141,8 +143,8 @@ impl Chain {
     pub(crate) unsafe fn room(&mut self) -> &mut [u8] {
         let head = self.as_raw();
         let bytes = self.tailroom();
-        // SAFETY: the tailroom of a segment that the chain owns: inside the buffer, mapped, and zeroed when it was. The caller
-        // vouches that nobody else shows it.
+        // SAFETY: the tailroom of a segment that the chain owns: inside the buffer, mapped, and zeroed when
+        // it was. The caller vouches that nobody else shows it.
         unsafe {
             std::slice::from_raw_parts_mut(field::data(head).add(field::data_len(head) as usize), bytes)
         }
@@ -162,8 +164,8 @@ impl Chain {
     pub(crate) fn advance(&mut self, bytes: usize) {
         assert!(bytes <= self.len(), "advance by {bytes} of {} bytes", self.len());
         let mut left = bytes;
-        // SAFETY: segments of the chain. The segment that is given back is unlinked first, and what the head alone
-        // knows moves on.
+        // SAFETY: segments of the chain. The segment that is given back is unlinked first, and what the head
+        // alone knows moves on.
         unsafe {
             let all = field::pkt_len(self.as_raw());
             loop {
@@ -195,8 +197,8 @@ impl Chain {
         let head = self.as_raw();
         let mut left = bytes;
         let mut kept = 1;
-        // SAFETY: segments of the chain, which has more than `bytes` bytes, so the walk ends inside it. What is cut
-        // off is a chain of its own as far as rte_pktmbuf_free looks (it follows `next`).
+        // SAFETY: segments of the chain, which has more than `bytes` bytes, so the walk ends inside it. What
+        // is cut off is a chain of its own as far as rte_pktmbuf_free looks (it follows `next`).
         unsafe {
             let mut segment = head;
             while left > field::data_len(segment) as usize {
@@ -231,8 +233,8 @@ impl Chain {
     }
 
     pub(crate) fn share(&self) -> Option<Self> {
-        // SAFETY: the chain owns its head, so its pool lives. rte_pktmbuf_clone reads the chain and counts up the
-        // owners of its storage; the clone is ours.
+        // SAFETY: the chain owns its head, so its pool lives. rte_pktmbuf_clone reads the chain and counts up
+        // the owners of its storage; the clone is ours.
         unsafe {
             let home = home(field::pool(self.as_raw()));
             let view = NonNull::new(sys::rte_pktmbuf_clone(self.as_raw(), home.descriptors));
@@ -363,8 +365,8 @@ unsafe fn move_metadata(from: *mut sys::rte_mbuf, to: *mut sys::rte_mbuf) {
 /// # Safety
 /// `segment` belongs to a chain that is borrowed for `'a`.
 unsafe fn bytes<'a>(segment: *mut sys::rte_mbuf) -> &'a [u8] {
-    // SAFETY: DPDK keeps the data inside the buffer, which is mapped and was zeroed when it was; nobody writes it
-    // during the borrow (the module's rules).
+    // SAFETY: DPDK keeps the data inside the buffer, which is mapped and was zeroed when it was; nobody
+    // writes it during the borrow (the module's rules).
     unsafe { std::slice::from_raw_parts(field::data(segment), field::data_len(segment) as usize) }
 }
 

@@ -7,7 +7,8 @@ use std::sync::Arc;
 
 /// Read-only bytes and what keeps them alive: the storage of [`Mbuf::external`](crate::Mbuf::external).
 ///
-/// Cheap to clone; the owner goes when the last clone and the last view in an [`Mbuf`](crate::Mbuf) have gone.
+/// Cheap to clone; the owner goes when the last clone and the last view in an [`Mbuf`](crate::Mbuf) have
+/// gone.
 #[derive(Clone)]
 pub struct ExtBuf {
     start: NonNull<u8>,
@@ -15,8 +16,8 @@ pub struct ExtBuf {
     owner: Arc<dyn Send + Sync>,
 }
 
-// SAFETY: the bytes are only read, and nobody writes them while an `ExtBuf` exists (proved by `new`, promised to
-// `from_raw`), so they may be read from any thread. The owner is `Send + Sync`.
+// SAFETY: the bytes are only read, and nobody writes them while an `ExtBuf` exists (proved by `new`, promised
+// to `from_raw`), so they may be read from any thread. The owner is `Send + Sync`.
 unsafe impl Send for ExtBuf {}
 // SAFETY: as above.
 unsafe impl Sync for ExtBuf {}
@@ -24,8 +25,8 @@ unsafe impl Sync for ExtBuf {}
 impl ExtBuf {
     /// All bytes that `owner` shows.
     pub fn new<T: AsRef<[u8]> + Send + Sync + 'static>(owner: Arc<T>) -> Self {
-        // The pointer outlives this borrow. It stays good: we hold a clone of the `Arc`, so nobody gets `&mut T`
-        // or a `T` by value, and through `&T` safe code cannot invalidate a `&[u8]` it may have lent out.
+        // The pointer outlives this borrow. It stays good: we hold a clone of the `Arc`, so nobody gets `&mut
+        // T` or a `T` by value, and through `&T` safe code cannot invalidate a `&[u8]` it may have lent out.
         let (start, bytes) = {
             let bytes: &[u8] = (*owner).as_ref();
             (NonNull::from(bytes).cast(), bytes.len())
@@ -36,8 +37,9 @@ impl ExtBuf {
     /// `bytes` bytes from `start` on, kept alive by `owner`.
     ///
     /// # Safety
-    /// While `owner` lives, the bytes must be valid for reads and initialised, and nobody may write them before the last
-    /// clone and view of them has gone, neither a peer nor the application: they are shown as `&[u8]`.
+    /// While `owner` lives, the bytes must be valid for reads and initialised, and nobody may write them
+    /// before the last clone and view of them has gone, neither a peer nor the application: they are shown as
+    /// `&[u8]`.
     pub unsafe fn from_raw(start: NonNull<u8>, bytes: usize, owner: Arc<dyn Send + Sync>) -> Self {
         Self { start, bytes, owner }
     }

@@ -72,8 +72,8 @@ impl Segment {
                 let start = self.pool().block(*block);
                 debug_assert!(self.offset + self.length <= self.pool().block_bytes());
                 // SAFETY: `block` shows `block_bytes` initialised bytes and `offset + length` stays within
-                // (invariant of `Segment`). Nobody writes them while `&self` lives: see the module's rules. The
-                // slice is bound to `&self`, which holds the pool.
+                // (invariant of `Segment`). Nobody writes them while `&self` lives: see the module's rules.
+                // The slice is bound to `&self`, which holds the pool.
                 unsafe { std::slice::from_raw_parts(start.add(self.offset).as_ptr(), self.length) }
             }
             Storage::External(memory) => &memory.as_slice()[self.offset..self.offset + self.length],
@@ -255,8 +255,8 @@ impl Chain {
         let head = &*self.head;
         let Storage::Block(block) = head.storage else { return &mut [] };
         let (at, bytes) = (head.offset + head.length, head.tailroom());
-        // SAFETY: within the block and initialised, as in `Segment::bytes`. The caller vouches for the bytes, and `&mut self`
-        // for this segment.
+        // SAFETY: within the block and initialised, as in `Segment::bytes`. The caller vouches for the bytes,
+        // and `&mut self` for this segment.
         unsafe { std::slice::from_raw_parts_mut(head.pool().block(block).add(at).as_ptr(), bytes) }
     }
 

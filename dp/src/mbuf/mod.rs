@@ -23,7 +23,8 @@ pub use external::ExtBuf;
 use crate::Mempool;
 use crate::mempool::Backend;
 
-/// Bytes left free in front of the data of a fresh buffer: room for Ethernet, VLAN, IPv6 and TCP with all options.
+/// Bytes left free in front of the data of a fresh buffer: room for Ethernet, VLAN, IPv6 and TCP with all
+/// options.
 pub const HEADROOM: usize = 128;
 
 /// What is known of a received frame's TCP checksum.
@@ -36,8 +37,8 @@ pub enum Checksum {
     Good,
     /// The device found it wrong.
     Bad,
-    /// The data is good and the field holds the pseudo-header sum only (virtio's `NEEDS_CSUM`, DPDK's `NONE`):
-    /// counts as good, and is filled in before the slow path or a capture sees the frame.
+    /// The data is good and the field holds the pseudo-header sum only (virtio's `NEEDS_CSUM`, DPDK's
+    /// `NONE`): counts as good, and is filled in before the slow path or a capture sees the frame.
     Partial,
 }
 
@@ -91,9 +92,9 @@ macro_rules! each {
 }
 
 impl Mbuf {
-    /// A view of all of `memory`, which is read-only and lives until the last view of it has gone, or `None` when
-    /// `pool` has no descriptor left. Meant to be chained behind a buffer with the headers. A DPDK pool makes a copy
-    /// instead: devices reach DPDK's own memory only.
+    /// A view of all of `memory`, which is read-only and lives until the last view of it has gone, or `None`
+    /// when `pool` has no descriptor left. Meant to be chained behind a buffer with the headers. A DPDK pool
+    /// makes a copy instead: devices reach DPDK's own memory only.
     pub fn external(pool: &Mempool, memory: ExtBuf) -> Option<Self> {
         match &pool.backend {
             Backend::Heap(pool) => Some(Self::from_raw(Raw::Heap(heap::Chain::external(pool, memory)?))),
@@ -172,15 +173,15 @@ impl Mbuf {
         each!(&self.raw, chain => chain.tailroom())
     }
 
-    /// Grows the first segment by `bytes` at its front and returns them (old contents); `None` when the headroom
-    /// is too small or the storage has another owner.
+    /// Grows the first segment by `bytes` at its front and returns them (old contents); `None` when the
+    /// headroom is too small or the storage has another owner.
     #[inline]
     pub fn prepend(&mut self, bytes: usize) -> Option<&mut [u8]> {
         each!(&mut self.raw, chain => chain.prepend(bytes))
     }
 
-    /// Grows the last segment by `bytes` and returns them (old contents); `None` when the tailroom is too small
-    /// or the storage has another owner.
+    /// Grows the last segment by `bytes` and returns them (old contents); `None` when the tailroom is too
+    /// small or the storage has another owner.
     #[inline]
     pub fn append(&mut self, bytes: usize) -> Option<&mut [u8]> {
         each!(&mut self.raw, chain => chain.append(bytes))
@@ -255,7 +256,8 @@ impl Mbuf {
         done
     }
 
-    /// The same bytes and metadata in fresh buffers of `pool`, as few as hold them; `None` when it has too few.
+    /// The same bytes and metadata in fresh buffers of `pool`, as few as hold them; `None` when it has too
+    /// few.
     pub fn deep_copy(&self, pool: &Mempool) -> Option<Self> {
         self.copy_to_buffers(pool, pool.data_bytes())
     }
@@ -283,7 +285,8 @@ impl Mbuf {
         Some(copy)
     }
 
-    /// Appends all of `bytes` to the last segment, or nothing: `false` when [`Mbuf::append`] would say `None`.
+    /// Appends all of `bytes` to the last segment, or nothing: `false` when [`Mbuf::append`] would say
+    /// `None`.
     #[must_use]
     pub fn append_slice(&mut self, bytes: &[u8]) -> bool {
         match self.append(bytes.len()) {

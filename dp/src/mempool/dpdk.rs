@@ -68,8 +68,9 @@ unsafe impl Sync for Pool {}
 static WAITING: Mutex<Vec<Arc<Memory>>> = Mutex::new(Vec::new());
 
 impl Pool {
-    /// A pool of `count` buffers of `data_bytes` each on NUMA node `node`, of which there may be `views` further views; an
-    /// error number of DPDK where there is no memory for it. `name` is for messages and need not be unique.
+    /// A pool of `count` buffers of `data_bytes` each on NUMA node `node`, of which there may be `views`
+    /// further views; an error number of DPDK where there is no memory for it. `name` is for messages and
+    /// need not be unique.
     pub(crate) fn new(
         _eal: eal::Eal,
         name: &str,
@@ -151,8 +152,8 @@ impl Drop for Pool {
 }
 
 impl Memory {
-    /// Whether nothing is out: no mbuf, no view. Nobody can take any more once the name is gone, since a view is
-    /// only made of a buffer that is out.
+    /// Whether nothing is out: no mbuf, no view. Nobody can take any more once the name is gone, since a view
+    /// is only made of a buffer that is out.
     fn is_whole(&self) -> bool {
         // SAFETY: both mempools live as long as `self`.
         unsafe {
@@ -203,12 +204,12 @@ unsafe fn private(pool: *mut sys::rte_mempool) -> *mut *const Home {
     unsafe { sys::mbuf::pool_private(pool).cast() }
 }
 
-/// A packet buffer mempool whose buffers have `room` bytes; by hand, since `rte_pktmbuf_pool_create` leaves no
-/// private area for us.
+/// A packet buffer mempool whose buffers have `room` bytes; by hand, since `rte_pktmbuf_pool_create` leaves
+/// no private area for us.
 fn mempool(name: &str, count: u32, room: u16, node: i32) -> Result<NonNull<sys::rte_mempool>, i32> {
     let c_name = CString::new(name).expect("letters and digits");
-    // What a thread has given back last it takes first: its memory is in the caches of its core. In a small pool a cache
-    // would hide a good part of it from others.
+    // What a thread has given back last it takes first: its memory is in the caches of its core. In a small
+    // pool a cache would hide a good part of it from others.
     let cache = if count >= CACHE { (count / 16).min(CACHE) } else { 0 };
     let element = sys::K_MBUF_SIZE as u32 + u32::from(room);
     let private_bytes = sys::K_POOL_PRIVATE_SIZE as u32 + size_of::<*const Home>() as u32;
@@ -221,8 +222,8 @@ fn mempool(name: &str, count: u32, room: u16, node: i32) -> Result<NonNull<sys::
         return Err(unsafe { *sys::rte_errno_ptr() });
     };
     let mut layout = sys::rte_pktmbuf_pool_private { mbuf_data_room_size: room, mbuf_priv_size: 0, flags: 0 };
-    // SAFETY: the steps of rte_pktmbuf_pool_create, in its order, on an empty mempool with elements that hold an mbuf
-    // and its room. `layout` is copied.
+    // SAFETY: the steps of rte_pktmbuf_pool_create, in its order, on an empty mempool with elements that hold
+    // an mbuf and its room. `layout` is copied.
     let filled = unsafe {
         let done =
             sys::rte_mempool_set_ops_byname(pool.as_ptr(), sys::rte_mbuf_best_mempool_ops(), ptr::null_mut());

@@ -1,8 +1,8 @@
 //! What is free in a pool: a stack shared by threads, with a small cache for each thread in front of it.
 //!
-//! Last in, first out, so that a pool far larger than what is in use at a time stays within the processor's cache: a
-//! queue would walk through all of its memory. Threads meet at the shared stack once for a batch only. No call
-//! allocates; a thread can be made to wait for another one that is moving a batch.
+//! Last in, first out, so that a pool far larger than what is in use at a time stays within the processor's
+//! cache: a queue would walk through all of its memory. Threads meet at the shared stack once for a batch
+//! only. No call allocates; a thread can be made to wait for another one that is moving a batch.
 
 #[cfg(test)]
 mod tests;
@@ -41,7 +41,8 @@ impl<T> FreeList<T> {
         self.caches.iter().map(Cache::len).sum::<usize>() + self.depot.len()
     }
 
-    /// An item, or `None` when there is none anywhere. What is in a cache that another thread uses just now may be overlooked.
+    /// An item, or `None` when there is none anywhere. What is in a cache that another thread uses just now
+    /// may be overlooked.
     #[inline]
     pub(super) fn pop(&self) -> Option<T> {
         let found = self.own_cache().and_then(|mut cache| cache.items().pop());
@@ -97,8 +98,8 @@ impl<T> FreeList<T> {
     }
 }
 
-/// A stack that is taken for a moment, and never waited for: by one locked instruction, and let go by a plain store, where a mutex takes
-/// two of the former.
+/// A stack that is taken for a moment, and never waited for: by one locked instruction, and let go by a plain
+/// store, where a mutex takes two of the former.
 #[repr(align(128))]
 struct Cache<T> {
     is_taken: AtomicBool,
@@ -107,9 +108,9 @@ struct Cache<T> {
     len: AtomicUsize,
 }
 
-// SAFETY: `items` is reached by `Taken` alone, of which there is one at a time: it is made by whoever turns `is_taken` from
-// false to true, and turns it back when it goes. The Acquire of the one and the Release of the other order what two
-// of them do, on whatever threads; the items themselves may move between these.
+// SAFETY: `items` is reached by `Taken` alone, of which there is one at a time: it is made by whoever turns
+// `is_taken` from false to true, and turns it back when it goes. The Acquire of the one and the Release of
+// the other order what two of them do, on whatever threads; the items themselves may move between these.
 unsafe impl<T: Send> Sync for Cache<T> {}
 
 impl<T> Cache<T> {

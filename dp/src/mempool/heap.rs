@@ -2,8 +2,8 @@
 //!
 //! A *block* is the storage of one buffer (headroom and data). A *descriptor* ([`Segment`]) is one view of a
 //! block. A free descriptor lies in one of two lists: `buffers`, bound to a free block, or `spares`, bound to
-//! nothing and meant for further views. There are `count` blocks and `2 * count` descriptors, and each block has
-//! at least one descriptor of its own at any time, so neither list ever holds more than `count`.
+//! nothing and meant for further views. There are `count` blocks and `2 * count` descriptors, and each block
+//! has at least one descriptor of its own at any time, so neither list ever holds more than `count`.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::ptr::NonNull;
@@ -87,7 +87,8 @@ impl Pool {
         let Storage::Block(block) = segment.storage else {
             unreachable!("`buffers` holds only descriptors bound to a block");
         };
-        // Relaxed: whoever pushed the descriptor had the last view, and the list's lock orders its accesses before ours.
+        // Relaxed: whoever pushed the descriptor had the last view, and the list's lock orders its accesses
+        // before ours.
         self.views[block as usize].store(1, Ordering::Relaxed);
         segment.reset(Arc::clone(self), HEADROOM, 0);
         Some(Chain::new(Handle::new(segment)))
@@ -127,8 +128,8 @@ impl Pool {
 
     /// Ends one view of `block`; whether it was the last.
     fn drop_view(&self, block: u32) -> bool {
-        // The usual case first, without a locked instruction: with one view left, and that one ours, there is nobody
-        // to make another. The count stays at 1, as `alloc` sets it.
+        // The usual case first, without a locked instruction: with one view left, and that one ours, there is
+        // nobody to make another. The count stays at 1, as `alloc` sets it.
         if !self.is_shared(block) {
             return true;
         }
@@ -156,8 +157,8 @@ struct Slab {
     count: usize,
 }
 
-// SAFETY: a `Slab` only hands out addresses. Who may read or write a block is settled by the view counts of the
-// pool and the ownership of descriptors (see `mbuf/heap.rs`), on whatever thread they are.
+// SAFETY: a `Slab` only hands out addresses. Who may read or write a block is settled by the view counts of
+// the pool and the ownership of descriptors (see `mbuf/heap.rs`), on whatever thread they are.
 unsafe impl Send for Slab {}
 // SAFETY: as above; `&Slab` gives access to no byte.
 unsafe impl Sync for Slab {}
@@ -182,8 +183,8 @@ impl Slab {
 
 impl Drop for Slab {
     fn drop(&mut self) {
-        // SAFETY: made by `alloc_zeroed` with this layout and freed here only. Nobody uses a block any more: every
-        // descriptor in use holds the pool, and with it the slab.
+        // SAFETY: made by `alloc_zeroed` with this layout and freed here only. Nobody uses a block any more:
+        // every descriptor in use holds the pool, and with it the slab.
         unsafe { dealloc(self.base.as_ptr(), self.layout) };
     }
 }

@@ -37,7 +37,8 @@ pub(super) fn section_header(out: &mut Vec<u8>) {
     });
 }
 
-/// The interface that frames are of; its number is 0. No limit to the bytes of a frame; times in microseconds.
+/// The interface that frames are of; its number is 0. No limit to the bytes of a frame; times in
+/// microseconds.
 pub(super) fn interface_description(out: &mut Vec<u8>, port: &PortInfo) {
     block(out, INTERFACE_DESCRIPTION, |out| {
         out.extend(LINKTYPE_ETHERNET.to_le_bytes());

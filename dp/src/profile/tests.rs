@@ -51,7 +51,8 @@ mod counting {
         let [engine, tcp, deframe] =
             [Layer::Engine, Layer::TcpIn, Layer::Deframe].map(|layer| profile.cost(layer));
         assert_eq!([engine.scopes, tcp.scopes, deframe.scopes], [1, 2, 1]);
-        // What was spent within is there; what was spent further inside is not, or the sum would be above the whole.
+        // What was spent within is there; what was spent further inside is not, or the sum would be above the
+        // whole.
         assert!(engine.cycles >= STEP && tcp.cycles >= 3 * STEP && deframe.cycles >= 3 * STEP, "{profile:?}");
         assert!(profile.busy().cycles <= all && profile.busy().cycles >= 7 * STEP, "{profile:?} of {all}");
     }

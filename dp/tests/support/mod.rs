@@ -115,8 +115,8 @@ pub(crate) fn wait_for_link(port: &mut dyn Port, state: LinkState) {
     until(&format!("link {state:?}"), || port.link_state() == state);
 }
 
-/// One frame goes to a peer that echoes, and comes back. It is sent again when it was lost: a virtio-user device
-/// takes the link down once more while it is configured, and a killed peer leaves frames in its ring.
+/// One frame goes to a peer that echoes, and comes back. It is sent again when it was lost: a virtio-user
+/// device takes the link down once more while it is configured, and a killed peer leaves frames in its ring.
 pub(crate) fn round_trip(port: &mut dyn Port, number: u32) {
     let sent = pattern(number, 600);
     let mut frames = Burst::new();
@@ -186,7 +186,8 @@ pub(crate) const TCP_OFFLOAD: TxOffload = TxOffload {
 /// Where the TCP checksum is in [`tcp_frame`].
 pub(crate) const TCP_CHECKSUM: std::ops::Range<usize> = 50..52;
 
-/// A [`tcp_frame`] as long as this is echoed with its headers in several buffers, which drivers refuse to sum.
+/// A [`tcp_frame`] as long as this is echoed with its headers in several buffers, which drivers refuse to
+/// sum.
 pub(crate) const SPLIT_BYTES: usize = 613;
 
 /// An IPv4 TCP frame whose checksum field holds the sum of the pseudo-header only.
@@ -203,8 +204,8 @@ pub(crate) fn tcp_frame(bytes: usize) -> Vec<u8> {
     frame
 }
 
-/// Sends everything back until the first process is gone; every other frame as a second view of what came, and
-/// checksums as partial as they came.
+/// Sends everything back until the first process is gone; every other frame as a second view of what came,
+/// and checksums as partial as they came.
 pub(crate) fn echo(port: &mut dyn Port) {
     let first = std::os::unix::process::parent_id();
     let end = Instant::now() + Duration::from_secs(120);

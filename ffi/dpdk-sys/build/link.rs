@@ -38,10 +38,12 @@ const SOME_LIBRARIES: &[&str] = &["log", "argparse", "common_iavf", "common_ioni
 /// System libraries of the above, by pkg-config name.
 const SYSTEM: &[&str] = &["numa", "libbsd"];
 
-/// A driver and the system libraries (pkg-config names) that it alone needs; it is left out where they are missing.
+/// A driver and the system libraries (pkg-config names) that it alone needs; it is left out where they are
+/// missing.
 struct Driver(&'static str, &'static [&'static str]);
 
-/// Virtual devices first, then NICs. Left out are those that drag in a vendor's user-space libraries (mlx4, mlx5).
+/// Virtual devices first, then NICs. Left out are those that drag in a vendor's user-space libraries (mlx4,
+/// mlx5).
 const DRIVERS: &[Driver] = &[
     Driver("net_af_packet", &[]),
     Driver("net_af_xdp", &["libxdp", "libbpf"]),

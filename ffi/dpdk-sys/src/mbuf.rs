@@ -1,7 +1,8 @@
 //! Fields of `struct rte_mbuf`, by offsets that the C compiler worked out at build time.
 //!
 //! The field paths differ between releases (flat in 22.11, nested anonymous structs from 24.11 on), and a C
-//! accessor would cost a call. Multi-byte fields are in host order. Nothing here follows a pointer it was not given.
+//! accessor would cost a call. Multi-byte fields are in host order. Nothing here follows a pointer it was not
+//! given.
 
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicU16, Ordering};
@@ -16,7 +17,8 @@ macro_rules! field {
         /// `m` points to an mbuf of a live pool, and nobody writes the field at the same time.
         #[inline(always)]
         pub unsafe fn $read(m: *const rte_mbuf) -> $type {
-            // SAFETY: the offset lies inside the mbuf and is aligned for the field, the caller vouches for `m`.
+            // SAFETY: the offset lies inside the mbuf and is aligned for the field, the caller vouches for
+            // `m`.
             unsafe { m.byte_add($offset as usize).cast::<$type>().read() }
         }
 
@@ -26,7 +28,8 @@ macro_rules! field {
         /// `m` points to an mbuf of a live pool that the caller owns.
         #[inline(always)]
         pub unsafe fn $write(m: *mut rte_mbuf, value: $type) {
-            // SAFETY: the offset lies inside the mbuf and is aligned for the field, the caller vouches for `m`.
+            // SAFETY: the offset lies inside the mbuf and is aligned for the field, the caller vouches for
+            // `m`.
             unsafe { m.byte_add($offset as usize).cast::<$type>().write(value) }
         }
     };
@@ -73,9 +76,9 @@ pub unsafe fn data(m: *const rte_mbuf) -> *mut u8 {
 /// `m` points to an mbuf of a live pool. An external buffer (`K_F_EXTERNAL`) counts as having two.
 #[inline]
 pub unsafe fn storage_owners(m: *const rte_mbuf) -> u16 {
-    // SAFETY: the caller vouches for `m`. An indirect mbuf's buf_addr is that of the direct mbuf it is attached to,
-    // which stands in front of its buffer and its private area (rte_mbuf_from_indirect) and lives as long as it is
-    // attached. DPDK itself counts with 16-bit atomics.
+    // SAFETY: the caller vouches for `m`. An indirect mbuf's buf_addr is that of the direct mbuf it is
+    // attached to, which stands in front of its buffer and its private area (rte_mbuf_from_indirect) and
+    // lives as long as it is attached. DPDK itself counts with 16-bit atomics.
     unsafe {
         let flags = ol_flags(m);
         if flags & K_F_EXTERNAL != 0 {
@@ -91,7 +94,8 @@ pub unsafe fn storage_owners(m: *const rte_mbuf) -> u16 {
     }
 }
 
-/// Packs the lengths for the `tx_offload` field: Ethernet, IP and TCP headers and the bytes to cut at, all in bytes.
+/// Packs the lengths for the `tx_offload` field: Ethernet, IP and TCP headers and the bytes to cut at, all in
+/// bytes.
 #[inline]
 pub fn pack_tx_offload(l2: u8, l3: u8, l4: u8, segment: u16) -> u64 {
     u64::from(l2) << K_L2_LEN_SHIFT

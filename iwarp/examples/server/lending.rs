@@ -1,4 +1,5 @@
-//! Buffers lent to clients that trust neither the server nor one another, as RFC 5042 appendix A wants it of a server:
+//! Buffers lent to clients that trust neither the server nor one another, as RFC 5042 appendix A wants it of
+//! a server:
 //!
 //! | | appendix A | here |
 //! |---|---|---|
@@ -44,9 +45,9 @@ impl Lender {
         Ok(Self { pd: pd.clone(), region, bytes, free: (0..buffers).rev().collect() })
     }
 
-    /// Lends a buffer that begins with `contents` and is zeros behind, to the peer of `qp` alone; `None` when all are
-    /// lent. What is posted to `qp` behind this, as the message with [`Loan::name`], finds it in effect. The queue pair was
-    /// granted [`QpGrants::BIND_WINDOWS`](iwarp::verbs::QpGrants).
+    /// Lends a buffer that begins with `contents` and is zeros behind, to the peer of `qp` alone; `None` when
+    /// all are lent. What is posted to `qp` behind this, as the message with [`Loan::name`], finds it in
+    /// effect. The queue pair was granted [`QpGrants::BIND_WINDOWS`](iwarp::verbs::QpGrants).
     pub(crate) fn lend(
         &mut self,
         qp: &QueuePair,
@@ -69,8 +70,9 @@ impl Lender {
         Ok(Some(Loan { buffer, window }))
     }
 
-    /// Takes a buffer back, when `done` says that the client is through with it, and returns what is in it: from here on
-    /// it does not change. Whatever the client has invalidated, its name for this buffer is none any more.
+    /// Takes a buffer back, when `done` says that the client is through with it, and returns what is in it:
+    /// from here on it does not change. Whatever the client has invalidated, its name for this buffer is none
+    /// any more.
     pub(crate) fn take_back(
         &mut self,
         loan: Loan,

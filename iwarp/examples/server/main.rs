@@ -1,5 +1,5 @@
-//! A server that lends buffers to clients it does not trust: each gets a name of its own, for its own stream, over
-//! zeroed memory, and the server looks only at what the client can change no more (`lending.rs`).
+//! A server that lends buffers to clients it does not trust: each gets a name of its own, for its own stream,
+//! over zeroed memory, and the server looks only at what the client can change no more (`lending.rs`).
 //!
 //! What RFC 5042 appendix A asks of a server, and where it is done:
 //!

@@ -1,7 +1,8 @@
 //! The two DDP headers (RFC 5041 section 4): what they carry and how they lie on the wire.
 //!
 //! A parsed [`Header`] has a version of 1 and all its bytes. The four reserved bits of the control byte are
-//! sent as 0 and never looked at. DDP has no length field: the payload is what the ULPDU holds behind the header.
+//! sent as 0 and never looked at. DDP has no length field: the payload is what the ULPDU holds behind the
+//! header.
 
 use arrayvec::ArrayVec;
 

@@ -9,8 +9,8 @@
 //! | [`Arrival::Early`], ahead of a hole | now, if every check passes | no | is forgotten: the segment is not placed and comes again |
 //! | [`Arrival::Placed`], the frontier has reached it | done before | now | ends the stream |
 //!
-//! What it is not: it owns no buffers (`crate::memory` and the queues of a queue pair do), and it knows no opcode
-//! (`crate::rdmap` does, from the bytes that DDP reserves for it).
+//! What it is not: it owns no buffers (`crate::memory` and the queues of a queue pair do), and it knows no
+//! opcode (`crate::rdmap` does, from the bytes that DDP reserves for it).
 
 pub mod error;
 pub mod header;

@@ -1,7 +1,7 @@
 //! Cutting a message into segments (RFC 5041 section 5.1).
 //!
-//! MULPDU is asked before every segment, as it may change while a message is being sent; what was cut is never
-//! cut again. A message of no bytes is one segment of no bytes.
+//! MULPDU is asked before every segment, as it may change while a message is being sent; what was cut is
+//! never cut again. A message of no bytes is one segment of no bytes.
 
 use crate::ddp::header::{TaggedHeader, UntaggedHeader};
 
@@ -36,8 +36,8 @@ impl Segmenter {
         Self { len, offset: 0, header_len: UntaggedHeader::LEN as u32, done: false }
     }
 
-    /// What the next segment would be under `mulpdu`, without cutting it. `None` when the message is cut through
-    /// or `mulpdu` leaves no room for a byte of payload.
+    /// What the next segment would be under `mulpdu`, without cutting it. `None` when the message is cut
+    /// through or `mulpdu` leaves no room for a byte of payload.
     pub fn peek(&self, mulpdu: u32) -> Option<Segment> {
         let room = mulpdu.checked_sub(self.header_len)?;
         let left = self.len - self.offset;

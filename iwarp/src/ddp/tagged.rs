@@ -1,6 +1,7 @@
 //! The checks of a tagged segment before its placement (RFC 5041 section 7.1).
 //!
-//! Order: an empty payload is accepted unseen; then STag known, associated, writable, no wrap, inside the range.
+//! Order: an empty payload is accepted unseen; then STag known, associated, writable, no wrap, inside the
+//! range.
 
 use crate::ddp::error::DdpError;
 use crate::ddp::header::TaggedHeader;

@@ -1,13 +1,15 @@
-//! The receive state of one untagged queue: which message sequence numbers have a buffer (RFC 5041 sections 5.2, 7.1).
+//! The receive state of one untagged queue: which message sequence numbers have a buffer (RFC 5041 sections
+//! 5.2, 7.1).
 //!
-//! The queue counts, it holds no buffers. Its owner keeps them in order and is told the index of the one that a
-//! segment belongs to: index 0 is the buffer of [`UntaggedQueue::first_msn`]. The window of legal MSNs is
-//! `first_msn .. first_msn + posted`, circular. Its upper bound moves when buffers are posted, its lower bound
-//! when messages are delivered.
+//! The queue counts, it holds no buffers. Its owner keeps them in order and is told the index of the one that
+//! a segment belongs to: index 0 is the buffer of [`UntaggedQueue::first_msn`]. The window of legal MSNs is
+//! `first_msn .. first_msn + posted`, circular. Its upper bound moves when buffers are posted, its lower
+//! bound when messages are delivered.
 //!
-//! Segments of a message may be placed in any order. At delivery they are in order, and each has to begin where the one
-//! before it ended, the first at offset 0: else the message would hold bytes that nobody has sent. RFC 5041 section 5.2 does
-//! not ask for that of a sink, but any source sends so (section 5.3), and Linux's siw looks as well.
+//! Segments of a message may be placed in any order. At delivery they are in order, and each has to begin
+//! where the one before it ended, the first at offset 0: else the message would hold bytes that nobody has
+//! sent. RFC 5041 section 5.2 does not ask for that of a sink, but any source sends so (section 5.3), and
+//! Linux's siw looks as well.
 
 use crate::ddp::error::DdpError;
 use crate::ddp::header::UntaggedHeader;
@@ -79,7 +81,8 @@ impl UntaggedQueue {
     /// The index of the buffer of message `msn`.
     ///
     /// # Errors
-    /// [`DdpError::NoBuffer`] when it lies ahead of the last buffer, [`DdpError::MsnRange`] when it was delivered.
+    /// [`DdpError::NoBuffer`] when it lies ahead of the last buffer, [`DdpError::MsnRange`] when it was
+    /// delivered.
     pub const fn index_of(&self, msn: u32) -> Result<u32, DdpError> {
         let ahead = msn.wrapping_sub(self.first_msn);
         if ahead < self.posted {
@@ -115,8 +118,8 @@ impl UntaggedQueue {
         Ok(UntaggedSlot { index, offset: header.mo })
     }
 
-    /// Checks that a segment at the in-order frontier begins where the one before it ended. One that is not of the oldest
-    /// message has other errors.
+    /// Checks that a segment at the in-order frontier begins where the one before it ended. One that is not
+    /// of the oldest message has other errors.
     ///
     /// # Errors
     /// [`DdpError::InvalidMo`].
@@ -133,8 +136,8 @@ impl UntaggedQueue {
     /// # Errors
     /// [`DdpError::MsnRange`] when the segment is not of the oldest message: messages of one queue come in
     /// order, so one was left out or repeated. [`DdpError::InvalidMo`] as [`UntaggedQueue::check_next`].
-    /// [`DdpError::NoBuffer`] when no buffer is posted for it, and [`DdpError::TooLong`] when its end lies beyond 2^32 - 1;
-    /// [`UntaggedQueue::check`] excludes both.
+    /// [`DdpError::NoBuffer`] when no buffer is posted for it, and [`DdpError::TooLong`] when its end lies
+    /// beyond 2^32 - 1; [`UntaggedQueue::check`] excludes both.
     pub fn deliver(
         &mut self,
         header: &UntaggedHeader,

@@ -3,8 +3,8 @@
 use dp::{LinkState, Port};
 use tcp_lite::{Duration, Instant};
 
-/// How often a turn asks the port while there is a link. Turns are asked for that only where the peer is gone with the link: else
-/// a link that goes while nothing is sent harms nobody.
+/// How often a turn asks the port while there is a link. Turns are asked for that only where the peer is gone
+/// with the link: else a link that goes while nothing is sent harms nobody.
 const LOOK_INTERVAL: Duration = Duration::from_millis(100);
 
 /// How often while there is none; turns are asked for. What waits is sent so much later at most.

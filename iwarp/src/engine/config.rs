@@ -11,8 +11,8 @@ use crate::verbs::{VerbsError, entropy};
 /// Room for all that 64 connections of the usual depths may have under way, in about two megabytes.
 const REQUEST_RECORDS: usize = 16_384;
 
-/// How long connections outlive the link where it is the connection to the only peer: a device that is set up anew takes the link
-/// down for a moment.
+/// How long connections outlive the link where it is the connection to the only peer: a device that is set up
+/// anew takes the link down for a moment.
 const POINT_TO_POINT_LINK_TIMEOUT: tcp_lite::Duration = tcp_lite::Duration::from_millis(500);
 
 /// How an engine is made.
@@ -26,28 +26,32 @@ pub struct EngineConfig {
     pub crc: bool,
     /// Addresses, limits and TCP. [`EngineConfig::new`] takes `mac`, `mtu` and `offloads` from the port.
     pub stack: StackConfig,
-    /// Bytes of payload one queue pair may hand to TCP in a turn before the others have theirs. About a train of segments by
-    /// default: then a visit to its connection, which may be cold in the cache, pays for a whole frame.
+    /// Bytes of payload one queue pair may hand to TCP in a turn before the others have theirs. About a train
+    /// of segments by default: then a visit to its connection, which may be cold in the cache, pays for a
+    /// whole frame.
     pub turn_bytes: usize,
-    /// Received buffers that may wait, on all connections together, for the rest of their FPDU or startup frame; a
-    /// connection that finds no place ends with code 5 (RFC 6581 section 8). `None`: as many as the port has.
+    /// Received buffers that may wait, on all connections together, for the rest of their FPDU or startup
+    /// frame; a connection that finds no place ends with code 5 (RFC 6581 section 8). `None`: as many as the
+    /// port has.
     pub held_buffers: Option<usize>,
-    /// Reads and atomics under way on all connections together, those of the peers and as many of ours, that there is memory
-    /// for from when connections are made. What the connections' depths allow beyond it takes more memory when it comes to
-    /// that ([`EngineCounters::request_growths`](super::EngineCounters::request_growths)).
+    /// Reads and atomics under way on all connections together, those of the peers and as many of ours, that
+    /// there is memory for from when connections are made. What the connections' depths allow beyond it takes
+    /// more memory when it comes to that
+    /// ([`EngineCounters::request_growths`](super::EngineCounters::request_growths)).
     pub request_records: usize,
-    /// How long before RST a Terminate may take, a FIN of ours may wait for the peer's, and a graceful close may wait
-    /// for the next answer to a Read. While there is something to send, TCP's own timeouts hold.
+    /// How long before RST a Terminate may take, a FIN of ours may wait for the peer's, and a graceful close
+    /// may wait for the next answer to a Read. While there is something to send, TCP's own timeouts hold.
     pub close_timeout: Duration,
 }
 
 impl EngineConfig {
     /// Defaults for `port` with the addresses `addresses` (`10.0.0.1/24`, `fd00::1/64`), and OS entropy.
-    /// Peers that fall silent are noticed within ten seconds: keepalives are on. So is a link that goes, but where there is one
-    /// peer only ([`Port::is_point_to_point`]) within one ([`TcpConfig::link_timeout`]).
+    /// Peers that fall silent are noticed within ten seconds: keepalives are on. So is a link that goes, but
+    /// where there is one peer only ([`Port::is_point_to_point`]) within one ([`TcpConfig::link_timeout`]).
     ///
     /// # Errors
-    /// [`VerbsError::Invalid`] for an address that cannot be read or too many, [`VerbsError::System`] without entropy.
+    /// [`VerbsError::Invalid`] for an address that cannot be read or too many, [`VerbsError::System`] without
+    /// entropy.
     pub fn new(port: &dyn Port, addresses: &[&str]) -> Result<Self, VerbsError> {
         let info = port.info();
         let defaults = TcpConfig::default();

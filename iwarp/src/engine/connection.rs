@@ -391,7 +391,8 @@ impl Connection {
     }
 }
 
-/// The stack's own kind of duration. What is longer than its instants reach is for ever: it must not wrap into the past.
+/// The stack's own kind of duration. What is longer than its instants reach is for ever: it must not wrap
+/// into the past.
 fn duration(duration: Duration) -> tcp_lite::Duration {
     const FOR_EVER: u64 = i64::MAX as u64 / 4;
     tcp_lite::Duration::from_micros(

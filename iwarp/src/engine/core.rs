@@ -475,7 +475,8 @@ impl Core {
                 connection.entered = None;
                 connection.on_time(io, guard);
             });
-            // A connection that has ended hears no user any more, and is told before another one has its place.
+            // A connection that has ended hears no user any more, and is told before another one has its
+            // place.
             self.run_events(guard);
         }
         busy
@@ -504,8 +505,8 @@ impl Core {
         }
     }
 
-    /// Runs `action` on the connection in `slot`, if there is one; then sees to when it wants to be woken, and removes it
-    /// when that was its end.
+    /// Runs `action` on the connection in `slot`, if there is one; then sees to when it wants to be woken,
+    /// and removes it when that was its end.
     fn with(&mut self, slot: usize, action: impl FnOnce(&mut Connection, &mut Io)) -> bool {
         let Some(connection) = self.connections.get_mut(slot).and_then(Option::as_mut) else { return false };
         action(connection, &mut self.io);

@@ -67,8 +67,8 @@ impl Engine {
         })
     }
 
-    /// One turn at time `now`: receives a burst, runs timers, lets queue pairs send. Returns whether there was
-    /// anything to do. Times must not go backwards.
+    /// One turn at time `now`: receives a burst, runs timers, lets queue pairs send. Returns whether there
+    /// was anything to do. Times must not go backwards.
     pub fn turn(&mut self, now: Instant) -> bool {
         let turn = self.participant.enter();
         self.core.turn(now, &turn)
@@ -79,7 +79,8 @@ impl Engine {
         self.turn(self.now())
     }
 
-    /// When [`turn`](Self::turn) has something to do next, if nothing comes from outside before; `None`: never.
+    /// When [`turn`](Self::turn) has something to do next, if nothing comes from outside before; `None`:
+    /// never.
     pub fn next_deadline(&mut self, now: Instant) -> Option<Instant> {
         self.core.next_deadline(now)
     }
@@ -111,7 +112,8 @@ impl Engine {
         self.core.stack().usage()
     }
 
-    /// Whether its stack is as it must be between any two calls; for tests. See [`tcp_lite::Stack::check_invariants`].
+    /// Whether its stack is as it must be between any two calls; for tests. See
+    /// [`tcp_lite::Stack::check_invariants`].
     ///
     /// # Errors
     /// The first invariant that does not hold.

@@ -1,9 +1,10 @@
-//! What an address may have of a listener in a second: connections that are taken on (`ListenOptions::rate_per_address`), and
-//! connections that fail by its fault (`ListenOptions::failures_per_address`). Startup and teardown are dear beside
-//! frames, and whoever connects, fails and connects again asks for nothing else.
+//! What an address may have of a listener in a second: connections that are taken on
+//! (`ListenOptions::rate_per_address`), and connections that fail by its fault
+//! (`ListenOptions::failures_per_address`). Startup and teardown are dear beside frames, and whoever
+//! connects, fails and connects again asks for nothing else.
 //!
-//! Each engine counts by itself, in its own time. A forged SYN uses up nobody's share: taken on is who answered our
-//! SYN-ACK, to blame who got further than that.
+//! Each engine counts by itself, in its own time. A forged SYN uses up nobody's share: taken on is who
+//! answered our SYN-ACK, to blame who got further than that.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;

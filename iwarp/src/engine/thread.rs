@@ -19,8 +19,8 @@ pub struct ThreadOptions {
     pub cpu: Option<usize>,
     /// Idle turns before it yields instead of spinning; `u32::MAX` spins for ever.
     pub spin_turns: u32,
-    /// Idle turns after that before it sleeps until the next deadline, a doorbell or (where the port has one) its
-    /// descriptor.
+    /// Idle turns after that before it sleeps until the next deadline, a doorbell or (where the port has one)
+    /// its descriptor.
     pub yield_turns: u32,
     /// Longest sleep on a port without a descriptor: what the first frame may have to wait.
     pub max_sleep: Duration,

@@ -4,8 +4,8 @@ use std::collections::VecDeque;
 
 /// Slots of connections that want to send.
 ///
-/// A place in a queue belongs to the slot and not to the connection: one that a dead connection left behind serves the next
-/// one. So no queue outgrows the slots, however fast connections come and go.
+/// A place in a queue belongs to the slot and not to the connection: one that a dead connection left behind
+/// serves the next one. So no queue outgrows the slots, however fast connections come and go.
 pub(super) struct TxScheduler {
     /// By slot: it is in a queue.
     queued: Vec<bool>,

@@ -61,7 +61,8 @@ pub enum Base {
 pub struct RegisterOptions {
     /// The protection domain it belongs to.
     pub pd: PdId,
-    /// The one stream that may use it remotely (RFC 5041 section 6.2); `None`: every stream of the protection domain.
+    /// The one stream that may use it remotely (RFC 5041 section 6.2); `None`: every stream of the protection
+    /// domain.
     pub stream: Option<StreamId>,
     /// Rights.
     pub access: Access,

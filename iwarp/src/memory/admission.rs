@@ -23,8 +23,8 @@ impl EpochGuard {
     /// Where the bytes that a Read Request asks for come from (RFC 5040 section 7.2). `len` is not 0.
     ///
     /// # Errors
-    /// The first check that fails; [`TerminateError::of_read_fault`](crate::rdmap::TerminateError::of_read_fault)
-    /// has its codes.
+    /// The first check that fails;
+    /// [`TerminateError::of_read_fault`](crate::rdmap::TerminateError::of_read_fault) has its codes.
     pub fn check_read(&self, stag: Stag, to: u64, len: u64, by: Accessor) -> Result<Source<'_>, Fault> {
         let (lease, record) = self.shared().lookup(stag)?;
         record.admit_remote(by, Access::REMOTE_READ)?;
@@ -32,8 +32,8 @@ impl EpochGuard {
         Ok(Source::new(self, lease, &record, ptr, len as usize))
     }
 
-    /// Where a received Send or a Read Response goes: an element of the consumer's own request. A Read Response
-    /// is checked against its [`ReadSink`](crate::rdmap::ReadSink) before.
+    /// Where a received Send or a Read Response goes: an element of the consumer's own request. A Read
+    /// Response is checked against its [`ReadSink`](crate::rdmap::ReadSink) before.
     ///
     /// # Errors
     /// The first check that fails. For a Read Response it has DDP's codes.

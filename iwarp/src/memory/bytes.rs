@@ -27,7 +27,8 @@ pub enum AccessError {
         /// Where the access begins.
         offset: usize,
     },
-    /// Memory of the caller that is not there any more, or not as it was registered; a part may have been copied.
+    /// Memory of the caller that is not there any more, or not as it was registered; a part may have been
+    /// copied.
     #[error("the memory at offset {offset} is not mapped any more")]
     Unmapped {
         /// Where the access begins.
@@ -38,8 +39,8 @@ pub enum AccessError {
     ReadOnly,
 }
 
-/// Address and length of memory that peers may read and write: never a slice. The bytes are copied in and out;
-/// what is read while a peer writes may be old, new or a mixture.
+/// Address and length of memory that peers may read and write: never a slice. The bytes are copied in and
+/// out; what is read while a peer writes may be old, new or a mixture.
 ///
 /// It is only ever lent: whoever lends it keeps the memory.
 #[derive(Debug)]
@@ -53,8 +54,8 @@ pub struct RawBytes {
 
 impl RawBytes {
     /// # Safety
-    /// While the value exists, `ptr..ptr + len` is mapped, may be read and, if `writable`, written by raw copies and
-    /// atomics from any thread.
+    /// While the value exists, `ptr..ptr + len` is mapped, may be read and, if `writable`, written by raw
+    /// copies and atomics from any thread.
     pub(super) unsafe fn new(ptr: *mut u8, len: usize, writable: bool, guarded: bool) -> Self {
         Self { ptr, len, writable, guarded }
     }
@@ -110,8 +111,8 @@ impl RawBytes {
             .map_err(|Unmapped| AccessError::Unmapped { offset })
     }
 
-    /// One byte. What was written before it in order is visible to the caller afterwards: for polling the last
-    /// byte of a Write that came in order.
+    /// One byte. What was written before it in order is visible to the caller afterwards: for polling the
+    /// last byte of a Write that came in order.
     ///
     /// # Errors
     /// [`AccessError`].

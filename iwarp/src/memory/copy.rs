@@ -5,13 +5,13 @@
 //! through a reference. Stores go by increasing address and become visible in that order. The last byte is
 //! stored by itself or within the last aligned word, after all others.
 //!
-//! The ends are copied in aligned words, halves of these and bytes, whose atomic release stores are plain `mov`s on
-//! x86-64. There the middle is copied by 64 bytes at a time in inline assembly (25 GB/s from cache at 2.5 GHz, where words
-//! alone give 17).
+//! The ends are copied in aligned words, halves of these and bytes, whose atomic release stores are plain
+//! `mov`s on x86-64. There the middle is copied by 64 bytes at a time in inline assembly (25 GB/s from cache
+//! at 2.5 GHz, where words alone give 17).
 //!
-//! In a packet buffer there may be gaps between the bytes ([`Stride`]): markers. What is placed is whole vectors all the
-//! same. What is fetched goes beyond a run's end, into the gap and the room of the next run, which is copied later: so a run
-//! is whole blocks.
+//! In a packet buffer there may be gaps between the bytes ([`Stride`]): markers. What is placed is whole
+//! vectors all the same. What is fetched goes beyond a run's end, into the gap and the room of the next run,
+//! which is copied later: so a run is whole blocks.
 
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 
@@ -99,11 +99,12 @@ pub(super) unsafe fn run(
 /// Copies `bytes` to `to`; they become visible to other threads by increasing address, the last one last.
 ///
 /// # Safety
-/// `to..to + bytes.len()` is mapped and writable, and accessed by others at most through atomics and raw copies.
+/// `to..to + bytes.len()` is mapped and writable, and accessed by others at most through atomics and raw
+/// copies.
 pub(super) unsafe fn place(to: *mut u8, bytes: &[u8]) {
     let (head, rest) = bytes.split_at(to.align_offset(WORD).min(bytes.len()));
-    // SAFETY: the parts lie one behind the other inside the caller's range, and `rest` starts at a multiple of 8
-    // wherever it has any bytes.
+    // SAFETY: the parts lie one behind the other inside the caller's range, and `rest` starts at a multiple
+    // of 8 wherever it has any bytes.
     unsafe {
         place_end(to, head);
         let to = to.add(head.len());
@@ -123,8 +124,8 @@ pub(super) unsafe fn place(to: *mut u8, bytes: &[u8]) {
 /// As [`place`], for all bytes of the runs.
 pub(super) unsafe fn place_runs(to: *mut u8, mut runs: Runs<'_>) {
     let head = to.align_offset(bulk::ALIGN);
-    // SAFETY: the parts lie one behind the other inside the caller's range. Behind the head `to` is aligned wherever
-    // anything is left.
+    // SAFETY: the parts lie one behind the other inside the caller's range. Behind the head `to` is aligned
+    // wherever anything is left.
     unsafe {
         let to = place_next(to, &mut runs, head);
         let to = bulk::place_runs(to, &mut runs);
@@ -150,12 +151,12 @@ unsafe fn place_next(mut to: *mut u8, runs: &mut Runs<'_>, mut max: usize) -> *m
     to
 }
 
-/// Copies bytes from `from` on to `out`, around its gaps; in these anything may be written. What others write meanwhile
-/// may be seen in part.
+/// Copies bytes from `from` on to `out`, around its gaps; in these anything may be written. What others write
+/// meanwhile may be seen in part.
 ///
 /// # Safety
-/// `from..from + stride.content(out.len())` is mapped and readable, and accessed by others at most through atomics and raw
-/// copies.
+/// `from..from + stride.content(out.len())` is mapped and readable, and accessed by others at most through
+/// atomics and raw copies.
 pub(super) unsafe fn fetch(from: *const u8, mut out: &mut [u8], stride: Stride) {
     // What follows only loads; `AtomicU8::from_ptr` asks for a mutable pointer whatever is done with it.
     let mut from = from.cast_mut();
@@ -173,8 +174,8 @@ pub(super) unsafe fn fetch(from: *const u8, mut out: &mut [u8], stride: Stride) 
     }
 }
 
-/// Copies `len` bytes from `from` on to the front of `out`, and may go on up to its end, so that a run is whole blocks: what
-/// is there is written later.
+/// Copies `len` bytes from `from` on to the front of `out`, and may go on up to its end, so that a run is
+/// whole blocks: what is there is written later.
 ///
 /// # Safety
 /// As [`fetch`], for `out.len()` bytes; they are `len` at least.
@@ -187,8 +188,8 @@ unsafe fn fetch_run(from: *mut u8, out: &mut [u8], len: usize) {
     };
     let (blocks, rest) = out.split_at_mut(blocks);
     let (words, tail) = rest[..len.saturating_sub(blocks.len())].as_chunks_mut::<WORD>();
-    // SAFETY: the parts lie one behind the other inside the caller's range, and `blocks` and `words` start at a multiple
-    // of 8 wherever they have any bytes.
+    // SAFETY: the parts lie one behind the other inside the caller's range, and `blocks` and `words` start at
+    // a multiple of 8 wherever they have any bytes.
     unsafe {
         fetch_end(from, head);
         let from = from.add(head.len());
@@ -220,7 +221,8 @@ unsafe fn fetch_word(from: *mut u8) -> [u8; WORD] {
 /// # Safety
 /// As [`place`].
 unsafe fn place_end(to: *mut u8, bytes: &[u8]) {
-    // SAFETY: `bytes` is as long as what is stored; the caller vouches for the place, which is aligned as asked.
+    // SAFETY: `bytes` is as long as what is stored; the caller vouches for the place, which is aligned as
+    // asked.
     unsafe {
         if let (Ok(half), true) = (<[u8; 4]>::try_from(bytes), to.cast::<u32>().is_aligned()) {
             return AtomicU32::from_ptr(to.cast()).store(u32::from_ne_bytes(half), Ordering::Release);
@@ -269,8 +271,8 @@ mod bulk {
         mask
     };
 
-    /// Copies the front of `bytes` to `to`, a multiple of 8, and returns how many: a multiple of 8 that leaves at
-    /// least one byte of a non-empty slice.
+    /// Copies the front of `bytes` to `to`, a multiple of 8, and returns how many: a multiple of 8 that
+    /// leaves at least one byte of a non-empty slice.
     ///
     /// # Safety
     /// As [`super::place`].
@@ -281,8 +283,8 @@ mod bulk {
             return 0;
         }
         let len = blocks * BLOCK;
-        // SAFETY: `head` is 0 or 8 and `head + len` is less than the length, for which the caller vouches; behind
-        // `head`, `to` is a multiple of 16.
+        // SAFETY: `head` is 0 or 8 and `head + len` is less than the length, for which the caller vouches;
+        // behind `head`, `to` is a multiple of 16.
         unsafe {
             if let (true, Some(word)) = (head == WORD, bytes.first_chunk()) {
                 place_word(to, *word);
@@ -292,8 +294,8 @@ mod bulk {
         head + len
     }
 
-    /// Copies vectors of `runs` to `to`, a multiple of 16, and leaves at least one byte of what there is; returns the
-    /// address behind.
+    /// Copies vectors of `runs` to `to`, a multiple of 16, and leaves at least one byte of what there is;
+    /// returns the address behind.
     ///
     /// # Safety
     /// As [`super::place_runs`].
@@ -309,8 +311,9 @@ mod bulk {
         to.wrapping_add(count * ALIGN)
     }
 
-    /// Copies `count` vectors, 1 at least, from `from` on to `to`, a multiple of 16. A vector that a gap falls into is put
-    /// together from the bytes on either side. Returns the address behind, and how many bytes are in front of the next gap.
+    /// Copies `count` vectors, 1 at least, from `from` on to `to`, a multiple of 16. A vector that a gap
+    /// falls into is put together from the bytes on either side. Returns the address behind, and how many
+    /// bytes are in front of the next gap.
     ///
     /// # Safety
     /// As [`super::place_runs`]; so many vectors of content, gaps between, are there from `from` on.
@@ -320,10 +323,10 @@ mod bulk {
         count: usize,
         mut front: usize,
     ) -> (*const u8, usize) {
-        // SAFETY: vectors in front of a gap are loaded where they lie. Of one that a gap falls into, the first `front` bytes are
-        // there and the others behind the gap, so both loads end with the vector's own last byte or before it; a run is a
-        // vector at least, so there is no second gap. `to` is a multiple of 16 as `movdqa` asks. The assembly changes
-        // nothing else but the registers it names.
+        // SAFETY: vectors in front of a gap are loaded where they lie. Of one that a gap falls into, the
+        // first `front` bytes are there and the others behind the gap, so both loads end with the vector's
+        // own last byte or before it; a run is a vector at least, so there is no second gap. `to` is a
+        // multiple of 16 as `movdqa` asks. The assembly changes nothing else but the registers it names.
         unsafe {
             asm!(
                 "2:",
@@ -406,8 +409,8 @@ mod bulk {
         if blocks == 0 {
             return;
         }
-        // SAFETY: `blocks * 64` is at most the length, for which the caller vouches. The assembly reads `from` and
-        // writes `out` within these bounds, and changes nothing else but the registers it names.
+        // SAFETY: `blocks * 64` is at most the length, for which the caller vouches. The assembly reads
+        // `from` and writes `out` within these bounds, and changes nothing else but the registers it names.
         unsafe {
             asm!(
                 "2:",

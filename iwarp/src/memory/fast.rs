@@ -122,7 +122,8 @@ impl FastRegistration {
         stag.index() == self.handle.index && self.handle.is_valid(stag)
     }
 
-    /// Makes the STag invalid, whatever it names. When this returns, nothing behind it changes or is read any more.
+    /// Makes the STag invalid, whatever it names. When this returns, nothing behind it changes or is read any
+    /// more.
     pub fn invalidate(&self) {
         self.handle.revoke();
     }
@@ -138,8 +139,8 @@ impl std::fmt::Debug for FastRegistration {
 }
 
 impl EpochGuard {
-    /// Makes an STag valid as the consumer asked in the send queue of `by`. It was invalid, and whoever made it so
-    /// has waited for the engines that used it.
+    /// Makes an STag valid as the consumer asked in the send queue of `by`. It was invalid, and whoever made
+    /// it so has waited for the engines that used it.
     ///
     /// # Errors
     /// [`BindError`]; nothing has changed.

@@ -5,7 +5,8 @@ use crate::memory::slot::SlotNumber;
 use crate::memory::stag::Stag;
 use crate::memory::table::MemoryTable;
 
-/// A slot and an index in use. Dropping it revokes the STag, waits for every engine to let go, and gives both back.
+/// A slot and an index in use. Dropping it revokes the STag, waits for every engine to let go, and gives both
+/// back.
 pub(super) struct Handle {
     pub(super) table: MemoryTable,
     pub(super) slot: SlotNumber,

@@ -1,10 +1,11 @@
 //! From the 24 unpredictable bits of an STag to its slot, in two loads.
 //!
 //! A table of 4096 pages of 4096 entries. A page (16 KiB) is made with the first STag in it: the table costs
-//! 32 KiB at first and 64 MiB when some tens of thousands of STags have been made. Readers take no lock. Writers
-//! are serialised by the table's control lock.
+//! 32 KiB at first and 64 MiB when some tens of thousands of STags have been made. Readers take no lock.
+//! Writers are serialised by the table's control lock.
 //!
-//! Entries remember when they were freed: an index comes back only after [`QUARANTINE`] others were handed out.
+//! Entries remember when they were freed: an index comes back only after [`QUARANTINE`] others were handed
+//! out.
 
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
@@ -18,8 +19,8 @@ use crate::memory::stag::Stag;
 /// How many indices are handed out before a freed one may come again (RFC 5042 section 6.1.1).
 pub(super) const QUARANTINE: u32 = 1 << 20;
 
-/// Indices in use at once, at most (half for registrations, half for windows): with the quarantine it keeps the
-/// space sparse.
+/// Indices in use at once, at most (half for registrations, half for windows): with the quarantine it keeps
+/// the space sparse.
 pub(super) const MAX_LIVE: usize = 1 << 21;
 
 const PAGE: usize = 1 << 12;
@@ -63,9 +64,9 @@ impl IndexMap {
 
     /// The page at a place of the directory, if there is one.
     fn page(&self, place: &AtomicPtr<Page>) -> Option<&Page> {
-        // SAFETY: a pointer that is not null is that of a page which `add_page` made before it stored the pointer (Acquire
-        // pairs with its Release). A page is only ever reached as shared atomics, and is freed by the drop of the map,
-        // which outlives the reference.
+        // SAFETY: a pointer that is not null is that of a page which `add_page` made before it stored the
+        // pointer (Acquire pairs with its Release). A page is only ever reached as shared atomics, and is
+        // freed by the drop of the map, which outlives the reference.
         unsafe { place.load(Ordering::Acquire).as_ref() }
     }
 
@@ -88,8 +89,8 @@ impl IndexMap {
 impl Drop for IndexMap {
     fn drop(&mut self) {
         for page in self.pages.iter_mut().filter_map(|place| NonNull::new(*place.get_mut())) {
-            // SAFETY: the pointer is that of a box of `add_page`, which stands in one place of the directory; the map is
-            // borrowed by nobody any more.
+            // SAFETY: the pointer is that of a box of `add_page`, which stands in one place of the directory;
+            // the map is borrowed by nobody any more.
             drop(unsafe { Box::from_raw(page.as_ptr()) });
         }
     }
@@ -107,7 +108,8 @@ impl IndexAllocator {
 
     /// Picks an index at random and maps it to `slot`. Index 0 is never picked, so that no STag is 0.
     ///
-    /// At most [`MAX_LIVE`] are live and [`QUARANTINE`] resting, less than a fifth of all: a few draws find one.
+    /// At most [`MAX_LIVE`] are live and [`QUARANTINE`] resting, less than a fifth of all: a few draws find
+    /// one.
     pub(super) fn allocate(&mut self, map: &IndexMap, slot: u32) -> u32 {
         self.clock = next_clock(self.clock);
         loop {

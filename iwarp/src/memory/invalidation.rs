@@ -7,14 +7,15 @@ use crate::memory::slot::Traits;
 use crate::memory::stag::Stag;
 
 impl EpochGuard {
-    /// Invalidates an STag as the consumer asked in its send queue. When this returns, nothing behind it changes
-    /// or is read any more, nor behind windows that are bound to it: it waits for the turns that other engines are in.
+    /// Invalidates an STag as the consumer asked in its send queue. When this returns, nothing behind it
+    /// changes or is read any more, nor behind windows that are bound to it: it waits for the turns that
+    /// other engines are in.
     ///
     /// A window of type 2 goes only by the queue pair that bound it, one of type 1 by being bound again.
     ///
     /// # Errors
-    /// [`Fault::InvalidStag`] when unknown or invalid already, [`Fault::NotAssociated`] when it belongs to another
-    /// protection domain or queue pair, [`Fault::NotInvalidatable`] for a window of type 1.
+    /// [`Fault::InvalidStag`] when unknown or invalid already, [`Fault::NotAssociated`] when it belongs to
+    /// another protection domain or queue pair, [`Fault::NotInvalidatable`] for a window of type 1.
     pub fn invalidate_local(&self, stag: Stag, by: Accessor) -> Result<(), Fault> {
         let (lease, record) = self.shared().lookup(stag)?;
         let is_window = record.traits.contains(Traits::WINDOW);
@@ -31,9 +32,9 @@ impl EpochGuard {
         Ok(())
     }
 
-    /// Invalidates an STag as a peer asked on stream `by` (Send with Invalidate). Only an STag of that one stream
-    /// is: what several streams may use, one of them must not take from the others (RFC 5042 section 6.4.5). As no
-    /// other engine can be serving its peer, there is nothing to wait for.
+    /// Invalidates an STag as a peer asked on stream `by` (Send with Invalidate). Only an STag of that one
+    /// stream is: what several streams may use, one of them must not take from the others (RFC 5042 section
+    /// 6.4.5). As no other engine can be serving its peer, there is nothing to wait for.
     ///
     /// # Errors
     /// [`Fault::InvalidStag`] when unknown or invalid already, [`Fault::NotInvalidatable`] when it belongs to

@@ -1,8 +1,8 @@
-//! Whether memory that a caller wants to register is there, and may be accessed as wanted (RFC 5042 sections 2.2.2
-//! and 7.3).
+//! Whether memory that a caller wants to register is there, and may be accessed as wanted (RFC 5042 sections
+//! 2.2.2 and 7.3).
 //!
-//! The kernel's list of mappings is asked: it touches no page, and knows rights. It is asked when memory is registered;
-//! what becomes of the memory later is the guard's matter.
+//! The kernel's list of mappings is asked: it touches no page, and knows rights. It is asked when memory is
+//! registered; what becomes of the memory later is the guard's matter.
 
 use std::ops::Range;
 

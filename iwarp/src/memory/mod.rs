@@ -1,8 +1,8 @@
 //! Registered memory: STags, who may do what with the bytes behind them, and the one way to copy in or out.
 //!
 //! RFC 5040 section 8.1, RFC 5041 sections 6 and 8.3, RFC 5042. One [`MemoryTable`] serves a process; engines
-//! read it without locks. The bytes are written by peers while the application looks, so nothing here ever makes
-//! a reference to them: a [`Target`] is written and a [`Source`] is read by raw copies that can fail.
+//! read it without locks. The bytes are written by peers while the application looks, so nothing here ever
+//! makes a reference to them: a [`Target`] is written and a [`Source`] is read by raw copies that can fail.
 //!
 //! # Revocation
 //!
@@ -14,8 +14,8 @@
 //!
 //! # What it is not
 //!
-//! No wire format (`crate::ddp`, `crate::rdmap`), and no memory of its own: regions come from [`dp::Region`] or
-//! from the caller.
+//! No wire format (`crate::ddp`, `crate::rdmap`), and no memory of its own: regions come from [`dp::Region`]
+//! or from the caller.
 
 pub mod access;
 mod admission;

@@ -1,5 +1,5 @@
-//! Which process a table belongs to. A forked child has a copy of the table, but neither the engines' threads nor the
-//! memory that they serve: it is found out, and refused (RFC 5042 section 7.3).
+//! Which process a table belongs to. A forked child has a copy of the table, but neither the engines' threads
+//! nor the memory that they serve: it is found out, and refused (RFC 5042 section 7.3).
 
 use std::ptr::NonNull;
 
@@ -14,7 +14,8 @@ pub(super) enum Origin {
     Process(u32),
 }
 
-// SAFETY: the page is written before the value exists, and only read afterwards, until it is unmapped on drop.
+// SAFETY: the page is written before the value exists, and only read afterwards, until it is unmapped on
+// drop.
 unsafe impl Send for Origin {}
 // SAFETY: as above.
 unsafe impl Sync for Origin {}
@@ -32,8 +33,8 @@ impl Origin {
     /// Whether this is the process that made it, not a child of it.
     pub(super) fn is_here(&self) -> bool {
         match self {
-            // SAFETY: the page is mapped and readable until the drop. It is read afresh each time, as only the kernel
-            // changes it, between two instructions of a fork.
+            // SAFETY: the page is mapped and readable until the drop. It is read afresh each time, as only
+            // the kernel changes it, between two instructions of a fork.
             #[cfg(target_os = "linux")]
             Self::Page(page) => unsafe { page.as_ptr().read_volatile() == 1 },
             Self::Process(id) => std::process::id() == *id,

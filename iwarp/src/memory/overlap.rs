@@ -1,4 +1,5 @@
-//! Peers that do not trust one another, and one piece of memory: who else may write to it (RFC 5042 section 6.3.6).
+//! Peers that do not trust one another, and one piece of memory: who else may write to it (RFC 5042 section
+//! 6.3.6).
 
 use crate::memory::access::{Access, PdId};
 use crate::memory::handle::Extent;
@@ -26,14 +27,15 @@ impl Shared {
         }
     }
 
-    /// STags of domains other than `pd` by which peers may write to a byte of `extent`, now or when a send queue
-    /// wants it.
+    /// STags of domains other than `pd` by which peers may write to a byte of `extent`, now or when a send
+    /// queue wants it.
     pub(super) fn writers(&self, control: &Control, pd: PdId, extent: Extent) -> usize {
         (0..control.used()).filter(|number| self.may_write(control, SlotNumber(*number), pd, extent)).count()
     }
 
     fn may_write(&self, control: &Control, number: SlotNumber, pd: PdId, extent: Extent) -> bool {
-        // Prepared memory counts as a whole, registered or not; so do regions for windows instead of their windows.
+        // Prepared memory counts as a whole, registered or not; so do regions for windows instead of their
+        // windows.
         if let Some(template) = control.template_of(number) {
             return match template.form {
                 Form::Prepared { extent: prepared, .. } => {

@@ -6,18 +6,20 @@
 //!
 //! # Why it works
 //!
-//! A revoker (1) makes the slot invalid, (2) executes a sequentially consistent fence, (3) reads every epoch, and
-//! waits for those that are odd to change. An engine (a) makes its epoch odd, (b) executes a sequentially
-//! consistent fence, (c) checks the slot and copies, (d) makes its epoch even with release ordering. The fences are
-//! totally ordered. If (2) is first, (c) sees the slot invalid and nothing is copied. If (b) is first, (3) sees
-//! the odd epoch (or a later one, then that turn is over), and waits for (d), which the copy precedes.
+//! A revoker (1) makes the slot invalid, (2) executes a sequentially consistent fence, (3) reads every epoch,
+//! and waits for those that are odd to change. An engine (a) makes its epoch odd, (b) executes a sequentially
+//! consistent fence, (c) checks the slot and copies, (d) makes its epoch even with release ordering. The
+//! fences are totally ordered. If (2) is first, (c) sees the slot invalid and nothing is copied. If (b) is
+//! first, (3) sees the odd epoch (or a later one, then that turn is over), and waits for (d), which the copy
+//! precedes.
 //!
 //! # Inside a turn
 //!
-//! The thread that revokes may itself be inside a turn, and must not wait for itself. While it waits it copies
-//! nothing, so for the time of the wait its own turns are marked as over. Two threads that do this wait for
-//! nothing in each other. Afterwards it goes on within its turn, and is harmless: each copy checks its slot again
-//! before it starts ([`Target::place`](crate::memory::Target::place)), on the thread that revoked it.
+//! The thread that revokes may itself be inside a turn, and must not wait for itself. While it waits it
+//! copies nothing, so for the time of the wait its own turns are marked as over. Two threads that do this
+//! wait for nothing in each other. Afterwards it goes on within its turn, and is harmless: each copy checks
+//! its slot again before it starts ([`Target::place`](crate::memory::Target::place)), on the thread that
+//! revoked it.
 
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
@@ -42,7 +44,8 @@ pub(super) struct Epoch {
     thread: AtomicUsize,
     /// Whether a participant owns it.
     taken: AtomicBool,
-    /// The thread that waits in [`Quiescence::synchronize`] and has marked its own turn as over meanwhile, or 0.
+    /// The thread that waits in [`Quiescence::synchronize`] and has marked its own turn as over meanwhile, or
+    /// 0.
     suspended_by: AtomicUsize,
     next: OnceLock<Arc<Epoch>>,
 }
@@ -185,8 +188,8 @@ impl Quiescence {
         }
     }
 
-    /// Gives an epoch back; but not one with an open turn, which others still have to wait for. Such an epoch is
-    /// never used again, a few bytes for a mistake of its owner.
+    /// Gives an epoch back; but not one with an open turn, which others still have to wait for. Such an epoch
+    /// is never used again, a few bytes for a mistake of its owner.
     fn leave(epoch: &Epoch) {
         if epoch.idle_count().is_some() {
             epoch.taken.store(false, Ordering::Release);
@@ -206,7 +209,8 @@ impl Quiescence {
             epoch.wait();
         }
         for epoch in self.epochs() {
-            // Nobody but this thread has ever put its own number there. The mark goes when the turn is open again.
+            // Nobody but this thread has ever put its own number there. The mark goes when the turn is open
+            // again.
             if epoch.suspended_by.load(Ordering::Relaxed) == me {
                 epoch.enter(epoch.count.load(Ordering::Relaxed));
                 epoch.suspended_by.store(0, Ordering::Release);

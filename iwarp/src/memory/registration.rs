@@ -145,22 +145,22 @@ impl Registration {
         self.handle.is_valid(self.record.stag)
     }
 
-    /// Makes the STag unusable (`IBV_WR_LOCAL_INV`); its index stays reserved. When this returns, nothing behind it
-    /// changes or is read any more, nor behind windows that are bound to it. [`Registration::revalidate`] makes it
-    /// usable again, not the windows.
+    /// Makes the STag unusable (`IBV_WR_LOCAL_INV`); its index stays reserved. When this returns, nothing
+    /// behind it changes or is read any more, nor behind windows that are bound to it.
+    /// [`Registration::revalidate`] makes it usable again, not the windows.
     ///
     /// Waits for the turns that other engines are in. It may be called inside a turn.
     pub fn invalidate(&self) {
         self.handle.revoke();
     }
 
-    /// Makes it usable with new rights and a new key (`ibv_rereg_mr`); what the old STag admitted is over when this
-    /// returns. The STag before and after may be equal.
+    /// Makes it usable with new rights and a new key (`ibv_rereg_mr`); what the old STag admitted is over
+    /// when this returns. The STag before and after may be equal.
     ///
     /// # Errors
-    /// [`RegisterError::RemoteWithoutLocalWrite`], [`RegisterError::ReadOnly`], [`RegisterError::UnknownRights`],
-    /// [`RegisterError::Bound`], [`RegisterError::Forked`]; nothing has changed then. [`RegisterError::Overlap`] leaves it
-    /// invalid.
+    /// [`RegisterError::RemoteWithoutLocalWrite`], [`RegisterError::ReadOnly`],
+    /// [`RegisterError::UnknownRights`], [`RegisterError::Bound`], [`RegisterError::Forked`]; nothing has
+    /// changed then. [`RegisterError::Overlap`] leaves it invalid.
     pub fn revalidate(&mut self, key: u8, access: Access) -> Result<Stag, RegisterError> {
         check_rights(access, self.memory.is_writable())?;
         let shared = self.handle.table.shared();
@@ -178,8 +178,8 @@ impl Registration {
         Ok(self.record.stag)
     }
 
-    /// Deregisters, and ends windows that are bound to it. When this returns, nothing behind it changes or is read
-    /// any more, on any engine.
+    /// Deregisters, and ends windows that are bound to it. When this returns, nothing behind it changes or is
+    /// read any more, on any engine.
     pub fn deregister(self) {
         drop(self);
     }
@@ -197,8 +197,9 @@ impl Registration {
         }
     }
 
-    /// How many STags of other protection domains there are through which a peer may write to these bytes, or may
-    /// as soon as a send queue makes it so (a window on the region, a fast registration). It walks the whole table.
+    /// How many STags of other protection domains there are through which a peer may write to these bytes, or
+    /// may as soon as a send queue makes it so (a window on the region, a fast registration). It walks the
+    /// whole table.
     pub fn other_writers(&self) -> usize {
         let shared = self.handle.table.shared();
         if !shared.is_here() {

@@ -1,8 +1,9 @@
 //! One registration as engines see it: a seqlock of plain words.
 //!
-//! `state` is a generation count whose lowest bit says "valid". Fields change only while the slot is invalid, and
-//! every step forward changes the generation, so two equal valid states around a read of the fields prove that
-//! the fields belong together. All fields are atomics: a read that races with a change is harmless, and is discarded.
+//! `state` is a generation count whose lowest bit says "valid". Fields change only while the slot is invalid,
+//! and every step forward changes the generation, so two equal valid states around a read of the fields prove
+//! that the fields belong together. All fields are atomics: a read that races with a change is harmless, and
+//! is discarded.
 
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
 
@@ -130,8 +131,8 @@ impl Slot {
         self.state.load(Ordering::Acquire) & VALID != 0
     }
 
-    /// Makes the slot invalid if it is still in that generation; from any thread, without a lock. Returns whether
-    /// this call did it.
+    /// Makes the slot invalid if it is still in that generation; from any thread, without a lock. Returns
+    /// whether this call did it.
     pub(super) fn revoke(&self, generation: Generation) -> bool {
         self.state
             .compare_exchange(generation.0, generation.0.wrapping_add(1), Ordering::AcqRel, Ordering::Relaxed)
@@ -175,8 +176,8 @@ impl Lease<'_> {
 }
 
 impl Record {
-    /// The address behind `len` bytes at tagged offset `to`. No wrap, then inside the range, as both documents
-    /// have it; a sum of exactly 2^64 counts as wrap.
+    /// The address behind `len` bytes at tagged offset `to`. No wrap, then inside the range, as both
+    /// documents have it; a sum of exactly 2^64 counts as wrap.
     pub(super) fn locate(&self, to: u64, len: u64) -> Result<*mut u8, Fault> {
         to.checked_add(len).ok_or(Fault::Wrap)?;
         let offset = to.checked_sub(self.base_to).ok_or(Fault::Bounds)?;
@@ -184,7 +185,8 @@ impl Record {
         if len > room {
             return Err(Fault::Bounds);
         }
-        // `wrapping_add` makes no claim; inside the range the address is right, and `room` bounded the offset.
+        // `wrapping_add` makes no claim; inside the range the address is right, and `room` bounded the
+        // offset.
         Ok(self.ptr.wrapping_add(offset as usize))
     }
 
@@ -199,7 +201,8 @@ impl Record {
         if self.access.contains(need) { Ok(()) } else { Err(Fault::AccessRights) }
     }
 
-    /// Whether the consumer may use it in a request in protection domain `pd`. A window is no name for its own side.
+    /// Whether the consumer may use it in a request in protection domain `pd`. A window is no name for its
+    /// own side.
     pub(super) fn admit_local(&self, pd: PdId, need: Access) -> Result<(), Fault> {
         if self.traits.contains(Traits::WINDOW) {
             return Err(Fault::InvalidStag);

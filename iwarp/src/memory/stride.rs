@@ -2,7 +2,8 @@
 //!
 //! Lengths only; what is in the gaps is for others to know ([`mpa::marker`](crate::mpa::marker)).
 
-/// Where the gaps are in a buffer: the first behind its `front` bytes, and then one in front of every 508 bytes.
+/// Where the gaps are in a buffer: the first behind its `front` bytes, and then one in front of every 508
+/// bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stride {
     front: usize,
@@ -42,7 +43,8 @@ impl Stride {
         self.front + runs * Self::RUN + rest.saturating_sub(Self::GAP)
     }
 
-    /// How many bytes `content` takes with the gaps in front of and between its bytes; none is behind the last.
+    /// How many bytes `content` takes with the gaps in front of and between its bytes; none is behind the
+    /// last.
     pub const fn span(&self, content: usize) -> usize {
         if content <= self.front {
             return content;

@@ -41,8 +41,8 @@ pub struct TableConfig {
     pub max_mw: usize,
     /// How memory of callers is accessed.
     pub user_memory: UserMemory,
-    /// Memory that peers of one protection domain may write to is not registered for peers of another to write to
-    /// (RFC 5042 section 6.3.6). Each such registration walks the table.
+    /// Memory that peers of one protection domain may write to is not registered for peers of another to
+    /// write to (RFC 5042 section 6.3.6). Each such registration walks the table.
     pub strict_overlap: bool,
 }
 
@@ -55,27 +55,27 @@ impl Default for TableConfig {
 /// How memory of callers is accessed, which they may take away too early.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum UserMemory {
-    /// An access to memory that is not there ends in an error: on Linux, on x86-64 and aarch64, by a handler of SIGSEGV and
-    /// SIGBUS, installed with the first such registration of the process. Every other fault goes to the handler that was
-    /// there before. What a program with signal handlers has to know:
+    /// An access to memory that is not there ends in an error: on Linux, on x86-64 and aarch64, by a handler
+    /// of SIGSEGV and SIGBUS, installed with the first such registration of the process. Every other fault
+    /// goes to the handler that was there before. What a program with signal handlers has to know:
     ///
-    /// - **Order.** It installs its handlers of these signals before the first registration, or calls ours from them.
-    ///   A handler that is installed later and does not call ours ends the guard.
-    /// - **Flags.** A handler that was there before gets the signal with its own `sa_mask`, and as its `SA_SIGINFO`,
-    ///   `SA_RESETHAND`, `SA_NODEFER` and `SA_RESTART` have it. Not so `SA_ONSTACK`: ours asks for the alternate stack, so
-    ///   a handler called by it runs there on every thread that has one (`sigaltstack`; each thread of Rust's has), and has
-    ///   that stack's room.
-    /// - **Blocked signals.** A fault whose signal the thread has blocked kills the process before any handler runs.
-    ///   Threads that poll engines or post requests leave SIGSEGV and SIGBUS unblocked.
-    /// - **Loaded later.** In a shared object that is opened at run time (`dlopen` of a `cdylib`) the handler's
-    ///   thread-local word may be made by the first access of a thread, which may allocate. Threads that use this library
-    ///   have made it before they can fault under the guard; on another thread whose fault hits in the middle of `malloc`
-    ///   the handler may hang instead of passing the fault on. The object is never to be unloaded: its handler stays
-    ///   installed.
-    /// - **Shadow stacks.** A fault under the guard leaves a function otherwise than by its return; with a shadow stack
-    ///   (x86 CET, aarch64 GCS) the process dies of it. Programs of Rust are not built for one.
-    /// - **aarch64.** As on x86-64, with the registers that its procedure call standard has a callee preserve. This
-    ///   project's tests neither build nor run it.
+    /// - **Order.** It installs its handlers of these signals before the first registration, or calls ours
+    ///   from them. A handler that is installed later and does not call ours ends the guard.
+    /// - **Flags.** A handler that was there before gets the signal with its own `sa_mask`, and as its
+    ///   `SA_SIGINFO`, `SA_RESETHAND`, `SA_NODEFER` and `SA_RESTART` have it. Not so `SA_ONSTACK`: ours asks
+    ///   for the alternate stack, so a handler called by it runs there on every thread that has one
+    ///   (`sigaltstack`; each thread of Rust's has), and has that stack's room.
+    /// - **Blocked signals.** A fault whose signal the thread has blocked kills the process before any
+    ///   handler runs. Threads that poll engines or post requests leave SIGSEGV and SIGBUS unblocked.
+    /// - **Loaded later.** In a shared object that is opened at run time (`dlopen` of a `cdylib`) the
+    ///   handler's thread-local word may be made by the first access of a thread, which may allocate. Threads
+    ///   that use this library have made it before they can fault under the guard; on another thread whose
+    ///   fault hits in the middle of `malloc` the handler may hang instead of passing the fault on. The
+    ///   object is never to be unloaded: its handler stays installed.
+    /// - **Shadow stacks.** A fault under the guard leaves a function otherwise than by its return; with a
+    ///   shadow stack (x86 CET, aarch64 GCS) the process dies of it. Programs of Rust are not built for one.
+    /// - **aarch64.** As on x86-64, with the registers that its procedure call standard has a callee
+    ///   preserve. This project's tests neither build nor run it.
     ///
     /// [`UserMemory::Trusted`] does without all this.
     #[default]
@@ -200,8 +200,8 @@ impl MemoryTable {
     /// # Safety
     /// Until the registration is dropped or [`Registration::deregister`] has returned, `ptr..ptr + len` stays
     /// mapped, readable and (if `options` allow any writing) writable, and the caller accesses it only in
-    /// ways that allow other threads to read and change it at any time: through raw pointers or atomics, never
-    /// through a reference to plain bytes.
+    /// ways that allow other threads to read and change it at any time: through raw pointers or atomics,
+    /// never through a reference to plain bytes.
     pub unsafe fn register_user(
         &self,
         ptr: *mut u8,
@@ -238,9 +238,10 @@ impl MemoryTable {
         Ok(unsafe { RawBytes::new(ptr, len, writable, guarded) })
     }
 
-    /// Whether a request of protection domain `pd` may use `len` bytes at `addr` of `lkey`: for posting, which
-    /// wants the answer early. The engine checks again when it moves the bytes. No bytes need no right. Prepared memory
-    /// passes while it is not registered: the request that registers it may be in front of this one.
+    /// Whether a request of protection domain `pd` may use `len` bytes at `addr` of `lkey`: for posting,
+    /// which wants the answer early. The engine checks again when it moves the bytes. No bytes need no right.
+    /// Prepared memory passes while it is not registered: the request that registers it may be in front of
+    /// this one.
     ///
     /// # Errors
     /// The first check that fails.
@@ -281,8 +282,8 @@ impl MemoryTable {
         let (_, record) = self.shared.lookup(Stag(lkey))?;
         record.admit_local(pd, Access::empty())?;
         let ptr = record.locate(addr, out.len() as u64)?;
-        // SAFETY: the slot was valid while `_visit` was held, whoever revokes it waits for the visit to end before
-        // the memory may go, and `locate` kept the range inside the registration.
+        // SAFETY: the slot was valid while `_visit` was held, whoever revokes it waits for the visit to end
+        // before the memory may go, and `locate` kept the range inside the registration.
         unsafe { copy::fetch_from(ptr, out, Stride::NONE, record.traits.contains(Traits::GUARDED)) }
             .map_err(|Unmapped| Fault::InvalidStag)
     }
@@ -384,8 +385,8 @@ impl Shared {
         if record.stag == stag && parent_is_current { Ok((lease, record)) } else { Err(Fault::InvalidStag) }
     }
 
-    /// Whether this is the process that made the table, not a child of it: there nothing is usable, nobody is waited
-    /// for, and no lock is taken, as its holder may not exist.
+    /// Whether this is the process that made the table, not a child of it: there nothing is usable, nobody is
+    /// waited for, and no lock is taken, as its holder may not exist.
     pub(super) fn is_here(&self) -> bool {
         self.origin.is_here()
     }
@@ -480,7 +481,8 @@ impl Shared {
         self.synchronize();
     }
 
-    /// Ends a name for good: revokes it, waits until nobody uses what it named, and gives slot and index back.
+    /// Ends a name for good: revokes it, waits until nobody uses what it named, and gives slot and index
+    /// back.
     pub(super) fn retire(&self, number: SlotNumber, index: u32) {
         if !self.is_here() {
             return;
@@ -500,8 +502,8 @@ impl Shared {
         }
     }
 
-    /// Waits until all turns and visits that are under way are over. Not under the control lock: a turn that is
-    /// waited for may itself wait for the lock.
+    /// Waits until all turns and visits that are under way are over. Not under the control lock: a turn that
+    /// is waited for may itself wait for the lock.
     pub(super) fn synchronize(&self) {
         if !self.is_here() {
             return;

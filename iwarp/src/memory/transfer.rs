@@ -1,7 +1,7 @@
 //! What a passed check admits: a range to write or to read, within one turn.
 //!
-//! Both check before every copy that the registration is still in the generation that was checked. A copy that
-//! has begun ends within the turn, for which whoever revokes waits.
+//! Both check before every copy that the registration is still in the generation that was checked. A copy
+//! that has begun ends within the turn, for which whoever revokes waits.
 
 use crate::memory::copy;
 use crate::memory::fault::Fault;
@@ -54,7 +54,8 @@ impl<'t> Target<'t> {
     /// Runs `access` with the address of the range's first byte, within the turn.
     ///
     /// # Errors
-    /// [`Fault::InvalidStag`] when the registration has been revoked, or memory of the caller is not there any more.
+    /// [`Fault::InvalidStag`] when the registration has been revoked, or memory of the caller is not there
+    /// any more.
     ///
     /// # Safety
     /// As [`copy::run`], for an access to the bytes of the range.
@@ -65,18 +66,19 @@ impl<'t> Target<'t> {
         unsafe { copy::run(ptr, len, guarded, || access(ptr)) }.map_err(|Unmapped| Fault::InvalidStag)
     }
 
-    /// Copies `bytes` to `offset` of the range. They become visible to other threads by increasing offset, each
-    /// after all that was written before: so when pieces are placed in order, the last byte is the last to be seen.
+    /// Copies `bytes` to `offset` of the range. They become visible to other threads by increasing offset,
+    /// each after all that was written before: so when pieces are placed in order, the last byte is the last
+    /// to be seen.
     ///
     /// # Errors
-    /// [`Fault::InvalidStag`] when the registration has been revoked, [`Fault::Bounds`] outside the range; nothing
-    /// is copied then. [`Fault::InvalidStag`] also where memory of the caller is not there any more; a part may have been
-    /// copied then.
+    /// [`Fault::InvalidStag`] when the registration has been revoked, [`Fault::Bounds`] outside the range;
+    /// nothing is copied then. [`Fault::InvalidStag`] also where memory of the caller is not there any more;
+    /// a part may have been copied then.
     pub fn place(&self, offset: usize, bytes: &[u8]) -> Result<(), Fault> {
         let ptr = self.range.at(offset, bytes.len())?;
         // SAFETY: `at` found the registration valid just now and the range inside it, and the check that made
-        // this target found it writable. The turn is open on this thread, so whoever has revoked it since waits for
-        // the turn to end before the memory may go (see `quiescence`).
+        // this target found it writable. The turn is open on this thread, so whoever has revoked it since
+        // waits for the turn to end before the memory may go (see `quiescence`).
         unsafe { copy::place_to(ptr, bytes, self.range.guarded) }.map_err(|Unmapped| Fault::InvalidStag)
     }
 

@@ -17,9 +17,11 @@ use crate::memory::table::{Control, Form, MemoryTable, Shared, Template};
 /// The two types of windows of the verbs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum WindowKind {
-    /// For every stream of the protection domain. Bound again, or to nothing, at any time; no peer invalidates it.
+    /// For every stream of the protection domain. Bound again, or to nothing, at any time; no peer
+    /// invalidates it.
     Type1,
-    /// For the one stream whose queue pair bound it. Invalidated by that queue pair or its peer, then bound again.
+    /// For the one stream whose queue pair bound it. Invalidated by that queue pair or its peer, then bound
+    /// again.
     Type2,
 }
 
@@ -40,7 +42,8 @@ pub struct Bind {
     pub zero_based: bool,
 }
 
-/// Why a window could not be bound, or memory not be registered, in a send queue. What was valid before still is.
+/// Why a window could not be bound, or memory not be registered, in a send queue. What was valid before still
+/// is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BindError {
     /// The STag's index is none that was allocated for this.
@@ -69,7 +72,8 @@ pub enum BindError {
     BaseWraps,
 }
 
-/// A window, as its owner holds it. Dropping it frees it: when that is done, nobody reaches the region through it.
+/// A window, as its owner holds it. Dropping it frees it: when that is done, nobody reaches the region
+/// through it.
 pub struct Window {
     handle: Handle,
     kind: WindowKind,
@@ -123,8 +127,8 @@ impl std::fmt::Debug for Window {
 }
 
 impl EpochGuard {
-    /// Binds a window as the consumer asked in the send queue of `by`. What a window of type 1 was bound to before is
-    /// out of reach when this returns; for that it waits for the turns that other engines are in.
+    /// Binds a window as the consumer asked in the send queue of `by`. What a window of type 1 was bound to
+    /// before is out of reach when this returns; for that it waits for the turns that other engines are in.
     ///
     /// # Errors
     /// [`BindError`]; the window is as it was.

@@ -1,12 +1,13 @@
 //! CRC32c over FPDUs (section 4.4): the running sum, and copying with it.
 //!
-//! Generator 0x11EDC6F41, reflected, preset and complemented with ones; the wire has the least significant byte
-//! first, unlike all other fields of MPA. How bytes are summed fastest is known by [`memory::sum`](crate::memory::sum).
+//! Generator 0x11EDC6F41, reflected, preset and complemented with ones; the wire has the least significant
+//! byte first, unlike all other fields of MPA. How bytes are summed fastest is known by
+//! [`memory::sum`](crate::memory::sum).
 
 use crate::memory::sum;
 
-/// A running CRC32c. One that is [`unused`](Self::unused) costs nothing and sums nothing, so that whoever copies
-/// payload need not ask whether CRCs were negotiated.
+/// A running CRC32c. One that is [`unused`](Self::unused) costs nothing and sums nothing, so that whoever
+/// copies payload need not ask whether CRCs were negotiated.
 #[derive(Clone, Copy, Debug)]
 pub struct Crc32c {
     /// The CRC of all bytes so far (complemented, as `finish` gives it).

@@ -38,8 +38,8 @@ impl TerminateCode {
 /// What an [`MpaError`] asks of the connection's owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// Send a Terminate with [`MpaError::terminate_code`] if anything may be sent (a responder may not before the
-    /// first valid FPDU: [`Responder::may_send`](super::Responder::may_send)), then close.
+    /// Send a Terminate with [`MpaError::terminate_code`] if anything may be sent (a responder may not before
+    /// the first valid FPDU: [`Responder::may_send`](super::Responder::may_send)), then close.
     Terminate,
     /// Close the TCP connection at once and send nothing.
     Close,
@@ -56,8 +56,8 @@ pub enum StartupFault {
     /// A revision that cannot be spoken here, or not in answer to the Request.
     #[error("revision {0} is not spoken here")]
     Revision(u8),
-    /// An enhanced Request where enhanced startup is switched off (RFC 6581 section 10), or an enhanced Reply to
-    /// an unenhanced Request.
+    /// An enhanced Request where enhanced startup is switched off (RFC 6581 section 10), or an enhanced Reply
+    /// to an unenhanced Request.
     #[error("enhanced startup was not asked for")]
     NotEnhanced,
     /// An unenhanced Reply to a peer-to-peer Request: nobody would send the RTR.

@@ -1,7 +1,8 @@
 //! The bytes of the MPA Request and Reply Frames (section 7.1.1; RFC 6581 sections 6 and 9).
 //!
-//! A codec: what a frame means in a conversation is [`startup`](super::startup)'s. Parsing is bounded: nothing beyond
-//! the 532 bytes a frame can have is asked for, and what cannot become a frame is refused as early as it shows.
+//! A codec: what a frame means in a conversation is [`startup`](super::startup)'s. Parsing is bounded:
+//! nothing beyond the 532 bytes a frame can have is asked for, and what cannot become a frame is refused as
+//! early as it shows.
 
 use arrayvec::ArrayVec;
 use thiserror::Error;

@@ -1,8 +1,8 @@
 //! Sending: ULPDUs into FPDUs (sections 4.1, 4.3 to 4.5).
 //!
-//! A [`Framer`] knows where in its direction's stream the next FPDU begins, nothing of TCP or of buffers. The caller
-//! brings room of exactly the FPDU's size; the payload is fetched straight to its place, and without markers summed as it
-//! is copied.
+//! A [`Framer`] knows where in its direction's stream the next FPDU begins, nothing of TCP or of buffers. The
+//! caller brings room of exactly the FPDU's size; the payload is fetched straight to its place, and without
+//! markers summed as it is copied.
 
 use super::{Crc32c, MAX_ULPDU, MIN_MULPDU, marker, pad_bytes};
 use crate::memory::Stride;
@@ -53,10 +53,12 @@ impl Framer {
         emss.saturating_sub(6 + markers + emss % 4).clamp(MIN_MULPDU, MAX_ULPDU)
     }
 
-    /// Largest ULPDU of the FPDU that begins here, in segments of `emss` bytes: MULPDU, or a little less where markers
-    /// would make FPDUs differ in length on the wire. Segments of one length leave in one train.
+    /// Largest ULPDU of the FPDU that begins here, in segments of `emss` bytes: MULPDU, or a little less
+    /// where markers would make FPDUs differ in length on the wire. Segments of one length leave in one
+    /// train.
     pub fn ulpdu_limit(&self, emss: usize) -> usize {
-        // Below an EMSS of some 140 bytes MULPDU promises more than a segment holds: then the segment decides.
+        // Below an EMSS of some 140 bytes MULPDU promises more than a segment holds: then the segment
+        // decides.
         let even = if self.markers { (emss / 4 * 4).saturating_sub(4) } else { emss };
         self.mulpdu(emss).min(self.fit(even).unwrap_or(0))
     }
@@ -66,8 +68,8 @@ impl Framer {
         (marker::fpdu_end(self.position, ulpdu_bytes, self.markers) - self.position) as usize
     }
 
-    /// Largest ULPDU whose FPDU, begun here, fits `room` bytes; `None` when none does. For packing FPDUs into what
-    /// is left of a segment.
+    /// Largest ULPDU whose FPDU, begun here, fits `room` bytes; `None` when none does. For packing FPDUs into
+    /// what is left of a segment.
     pub fn fit(&self, room: usize) -> Option<usize> {
         let room = room as u64 / 4 * 4;
         let markers = if self.markers { marker::count(self.position, self.position + room) } else { 0 };
@@ -77,11 +79,12 @@ impl Framer {
         Some((ulpdu as usize).min(MAX_ULPDU))
     }
 
-    /// Begins an FPDU in `out`. Writes what precedes the ULPDU; the ULPDU is then [`put`](FpduWriter::put) and
-    /// [`filled`](FpduWriter::fill), and [`finish`](FpduWriter::finish) ends it.
+    /// Begins an FPDU in `out`. Writes what precedes the ULPDU; the ULPDU is then [`put`](FpduWriter::put)
+    /// and [`filled`](FpduWriter::fill), and [`finish`](FpduWriter::finish) ends it.
     ///
     /// # Panics
-    /// When `out` is not exactly [`wire_len`](Self::wire_len) long, or the ULPDU is longer than [`MAX_ULPDU`].
+    /// When `out` is not exactly [`wire_len`](Self::wire_len) long, or the ULPDU is longer than
+    /// [`MAX_ULPDU`].
     pub fn begin<'a>(&'a mut self, out: &'a mut [u8], ulpdu_bytes: usize) -> FpduWriter<'a> {
         assert!(ulpdu_bytes <= MAX_ULPDU, "a ULPDU of {ulpdu_bytes} bytes");
         assert_eq!(out.len(), self.wire_len(ulpdu_bytes), "room for another FPDU");

@@ -1,7 +1,8 @@
 //! Where markers are and where they point (section 4.3). Arithmetic only.
 //!
 //! A marker occupies positions `512 k .. 512 k + 4` of its direction; 508 bytes of content lie between two.
-//! Positions are 64 bits wide and never wrap. FPDUs begin at multiples of 4, and so does whatever is computed here.
+//! Positions are 64 bits wide and never wrap. FPDUs begin at multiples of 4, and so does whatever is computed
+//! here.
 
 use super::fpdu_bytes;
 use crate::memory::Stride;
@@ -54,8 +55,8 @@ pub const fn nth_content(from: u64, index: u64, markers: bool) -> u64 {
     }
 }
 
-/// First position behind `bytes` (at least 1) content bytes from `from` on. A marker due exactly there belongs to
-/// what follows.
+/// First position behind `bytes` (at least 1) content bytes from `from` on. A marker due exactly there
+/// belongs to what follows.
 pub const fn end_of_content(from: u64, bytes: u64, markers: bool) -> u64 {
     nth_content(from, bytes - 1, markers) + 1
 }
@@ -65,8 +66,8 @@ pub const fn fpdu_end(start: u64, ulpdu_bytes: usize, markers: bool) -> u64 {
     end_of_content(header_of(start, markers), fpdu_bytes(ulpdu_bytes) as u64, markers)
 }
 
-/// What the FPDUPTR of the marker at `marker` has to say, in the FPDU whose ULPDU length is at `header`: the distance
-/// back to it, 0 for the marker that leads it. Fits 16 bits for every ULPDU that may be sent.
+/// What the FPDUPTR of the marker at `marker` has to say, in the FPDU whose ULPDU length is at `header`: the
+/// distance back to it, 0 for the marker that leads it. Fits 16 bits for every ULPDU that may be sent.
 pub const fn pointer(marker: u64, header: u64) -> u64 {
     marker.saturating_sub(header)
 }

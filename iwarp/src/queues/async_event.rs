@@ -1,7 +1,7 @@
 //! Asynchronous events: what happens to queues and is no completion (`ibv_get_async_event`).
 //!
-//! The queue is bounded (`max_async_events`). Who makes an event never waits and allocates nothing: an event without room
-//! is lost, and counted.
+//! The queue is bounded (`max_async_events`). Who makes an event never waits and allocates nothing: an event
+//! without room is lost, and counted.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -32,7 +32,8 @@ pub enum AsyncEventKind {
     /// A queue pair holds more buffers of its shared receive queue than its mark
     /// ([`QpInit::high_water`](super::QpInit::high_water)).
     QpHighWater,
-    /// A completion was lost for want of room, and the queue pairs of the completion queue end (`IBV_EVENT_CQ_ERR`).
+    /// A completion was lost for want of room, and the queue pairs of the completion queue end
+    /// (`IBV_EVENT_CQ_ERR`).
     CqError,
     /// A shared receive queue has fewer buffers than its limit (`IBV_EVENT_SRQ_LIMIT_REACHED`).
     SrqLimitReached,
@@ -40,8 +41,9 @@ pub enum AsyncEventKind {
     PortActive,
     /// It has none (`IBV_EVENT_PORT_ERR`). Connections live on, for as long as their peers' silence is borne.
     PortError,
-    /// Somebody else uses an address of an engine's port ([`EngineCounters::stack`](crate::engine::EngineCounters) counts; the nearest in
-    /// libibverbs is `IBV_EVENT_GID_CHANGE`). Told once in ten seconds; the address is kept, unless it was still being
+    /// Somebody else uses an address of an engine's port
+    /// ([`EngineCounters::stack`](crate::engine::EngineCounters) counts; the nearest in libibverbs is
+    /// `IBV_EVENT_GID_CHANGE`). Told once in ten seconds; the address is kept, unless it was still being
     /// probed ([`AddressProbing`](tcp_lite::AddressProbing)).
     AddressConflict,
 }
@@ -51,8 +53,8 @@ pub enum AsyncEventKind {
 pub struct AsyncEvent {
     /// What happened.
     pub kind: AsyncEventKind,
-    /// The number of the queue pair, or (where the kind names one) of the completion queue, shared receive queue or engine.
-    /// Engines count from 0 in the order in which they were made for the context.
+    /// The number of the queue pair, or (where the kind names one) of the completion queue, shared receive
+    /// queue or engine. Engines count from 0 in the order in which they were made for the context.
     pub number: u32,
     /// Layer, type and code, where an error of the stream is the cause.
     pub error: Option<StreamError>,
@@ -100,8 +102,8 @@ impl AsyncEvents {
         Ok(event)
     }
 
-    /// The oldest event, waiting for it up to `timeout`. Only where an engine thread runs. `None` may come earlier: after
-    /// a signal, or when another thread has taken the event.
+    /// The oldest event, waiting for it up to `timeout`. Only where an engine thread runs. `None` may come
+    /// earlier: after a signal, or when another thread has taken the event.
     ///
     /// # Errors
     /// What the system says.

@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-/// Where completion queues announce themselves. Readable (for `poll`, `epoll`) while events wait. Cheap to clone.
+/// Where completion queues announce themselves. Readable (for `poll`, `epoll`) while events wait. Cheap to
+/// clone.
 #[derive(Clone)]
 pub struct CompletionChannel {
     pub(crate) notifier: Arc<Notifier>,
@@ -19,10 +20,9 @@ impl CompletionChannel {
         Ok(Self { notifier: Arc::new(Notifier::new()?) })
     }
 
-    /// Waits until a completion queue armed with
-    /// [`req_notify`](super::CompletionQueue::req_notify) has an event, or `timeout` passes; takes the events.
-    /// Returns how many events there were: 0 after a timeout, after a signal, or when another thread took them. With
-    /// `Duration::ZERO` it does not wait.
+    /// Waits until a completion queue armed with [`req_notify`](super::CompletionQueue::req_notify) has an
+    /// event, or `timeout` passes; takes the events. Returns how many events there were: 0 after a timeout,
+    /// after a signal, or when another thread took them. With `Duration::ZERO` it does not wait.
     ///
     /// # Errors
     /// What the system says.
@@ -42,8 +42,8 @@ pub(crate) struct Notifier {
     readable: OwnedFd,
     /// The writing end where the system has no eventfd and a pipe stands in.
     writable: Option<OwnedFd>,
-    /// Added and not taken, so that whoever finds nothing to read knows without a system call whether the descriptor
-    /// says otherwise. It is late: a taker may be ahead of it, and it wraps then for a moment.
+    /// Added and not taken, so that whoever finds nothing to read knows without a system call whether the
+    /// descriptor says otherwise. It is late: a taker may be ahead of it, and it wraps then for a moment.
     added: AtomicU64,
 }
 
@@ -92,9 +92,10 @@ impl Notifier {
         Ok(count)
     }
 
-    /// For the reader of a queue in front of it, after a look at the queue that may have emptied it: takes what was
-    /// added, unless `is_empty` says that something has come meanwhile, whose notice may have been taken with the rest.
-    /// Whoever `found` nothing pays no system call for it but where a notice came late, behind what it was for.
+    /// For the reader of a queue in front of it, after a look at the queue that may have emptied it: takes
+    /// what was added, unless `is_empty` says that something has come meanwhile, whose notice may have been
+    /// taken with the rest. Whoever `found` nothing pays no system call for it but where a notice came late,
+    /// behind what it was for.
     pub(crate) fn settle(&self, found: bool, is_empty: impl Fn() -> bool) -> io::Result<()> {
         if (found || self.added.load(Ordering::Acquire) != 0) && is_empty() {
             self.take()?;
@@ -111,7 +112,8 @@ impl Notifier {
     }
 }
 
-/// Waits until one of `fds` is ready (`true`) or `timeout` passes. An interrupting signal ends the wait like a timeout.
+/// Waits until one of `fds` is ready (`true`) or `timeout` passes. An interrupting signal ends the wait like
+/// a timeout.
 pub(crate) fn wait_any(fds: &mut [PollFd<'_>], timeout: Option<Duration>) -> io::Result<bool> {
     // A duration beyond what a timespec holds is for ever.
     let timeout = timeout.and_then(|duration| Timespec::try_from(duration).ok());
@@ -132,7 +134,8 @@ impl AsFd for Notifier {
 mod tests {
     use super::*;
 
-    /// The reader takes what the notice is for before the notice comes: the descriptor does not stay readable for ever.
+    /// The reader takes what the notice is for before the notice comes: the descriptor does not stay readable
+    /// for ever.
     #[test]
     fn a_late_notice_is_taken_by_the_next_look() {
         let notifier = Notifier::new().unwrap();

@@ -2,9 +2,10 @@
 //!
 //! # Overflow
 //!
-//! A completion for which there is no room is lost, and with it the queue: a [`CqError`](AsyncEventKind::CqError) event is
-//! made and every queue pair that completes here ends (its peer is sent a Terminate 0/0, local catastrophic). Queue pairs on
-//! other completion queues do not notice (RFC 5042 section 6.4.6). [`cqe_for`] computes a size that cannot overflow.
+//! A completion for which there is no room is lost, and with it the queue: a
+//! [`CqError`](AsyncEventKind::CqError) event is made and every queue pair that completes here ends (its peer
+//! is sent a Terminate 0/0, local catastrophic). Queue pairs on other completion queues do not notice (RFC
+//! 5042 section 6.4.6). [`cqe_for`] computes a size that cannot overflow.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -25,9 +26,9 @@ pub struct CqOptions<'a> {
     pub cqe: usize,
     /// Where its events go.
     pub channel: Option<&'a CompletionChannel>,
-    /// Whether a queue pair that could make it overflow is refused: one with which the depths of all queues that complete
-    /// here exceed the entries. `None`: as soon as queue pairs of several protection domains share it, since these
-    /// may not trust each other (RFC 5042 section 6.4.3.2).
+    /// Whether a queue pair that could make it overflow is refused: one with which the depths of all queues
+    /// that complete here exceed the entries. `None`: as soon as queue pairs of several protection domains
+    /// share it, since these may not trust each other (RFC 5042 section 6.4.3.2).
     pub strict: Option<bool>,
 }
 
@@ -38,10 +39,11 @@ impl CqOptions<'_> {
     }
 }
 
-/// Entries that a completion queue needs so as never to overflow: one for each request of each queue that completes there
-/// (RFC 5042 section 6.4.3.2). `depths` are those of the send queues, receive queues and shared receive queues (each once), as
-/// given when they are made: `max_send_wr`, `max_recv_wr`, `max_wr`. Posting beyond them is refused until
-/// completions are reaped, so this also holds for programs that post as much as they can.
+/// Entries that a completion queue needs so as never to overflow: one for each request of each queue that
+/// completes there (RFC 5042 section 6.4.3.2). `depths` are those of the send queues, receive queues and
+/// shared receive queues (each once), as given when they are made: `max_send_wr`, `max_recv_wr`, `max_wr`.
+/// Posting beyond them is refused until completions are reaped, so this also holds for programs that post as
+/// much as they can.
 pub fn cqe_for(depths: impl IntoIterator<Item = usize>) -> usize {
     depths.into_iter().fold(0, usize::saturating_add)
 }
@@ -117,7 +119,8 @@ impl CqShared {
         }
     }
 
-    /// Ends every queue pair that completes here, if completions were lost since the last call. The caller holds no lock.
+    /// Ends every queue pair that completes here, if completions were lost since the last call. The caller
+    /// holds no lock.
     pub(crate) fn settle(&self) {
         if !self.unsettled.load(Ordering::Relaxed) || !self.unsettled.swap(false, Ordering::AcqRel) {
             return;
@@ -216,12 +219,13 @@ impl CompletionQueue {
         Ok(())
     }
 
-    /// Changes the number of entries, while it is used (`ibv_resize_cq`). No completion is lost, and their order stays. Until
-    /// those that wait now are reaped, a few more than `cqe` fit.
+    /// Changes the number of entries, while it is used (`ibv_resize_cq`). No completion is lost, and their
+    /// order stays. Until those that wait now are reaped, a few more than `cqe` fit.
     ///
     /// # Errors
-    /// The queue is as it was: [`VerbsError::Limit`]; [`VerbsError::Invalid`] for 0 entries, fewer than wait now, or while
-    /// completions from before the last resize wait; [`VerbsError::CqTooSmall`] where that is checked.
+    /// The queue is as it was: [`VerbsError::Limit`]; [`VerbsError::Invalid`] for 0 entries, fewer than wait
+    /// now, or while completions from before the last resize wait; [`VerbsError::CqTooSmall`] where that is
+    /// checked.
     pub fn resize(&self, cqe: usize) -> Result<(), VerbsError> {
         let shared = &self.shared;
         check_cqe(&shared.resources, cqe)?;
@@ -242,7 +246,8 @@ impl CompletionQueue {
         Ok(())
     }
 
-    /// Whether completions were lost because nobody reaped them. The queue serves no further queue pairs then.
+    /// Whether completions were lost because nobody reaped them. The queue serves no further queue pairs
+    /// then.
     pub fn overflowed(&self) -> bool {
         self.shared.overflowed.load(Ordering::Acquire)
     }

@@ -1,8 +1,9 @@
 //! Sleeping against waking: how an engine goes to sleep without missing what is asked of it, without a lock.
 //!
-//! Who has work for the engine leaves it where [`Doze::prepare`] looks, *then* asks [`Doze::must_wake`]. The engine
-//! announces its sleep, *then* looks. Each of the two has a sequentially consistent fence between. The fences have an order:
-//! if the one of the work is first, the engine sees the work and stays awake; else the work sees the engine asleep, and wakes it.
+//! Who has work for the engine leaves it where [`Doze::prepare`] looks, *then* asks [`Doze::must_wake`]. The
+//! engine announces its sleep, *then* looks. Each of the two has a sequentially consistent fence between. The
+//! fences have an order: if the one of the work is first, the engine sees the work and stays awake; else the
+//! work sees the engine asleep, and wakes it.
 //!
 //! `tests/loom_handshakes.rs` compiles this file with loom's atomics and tries every interleaving.
 

@@ -121,10 +121,12 @@ pub enum ConnectionError {
     /// The peer closed in the middle of an FPDU or with work outstanding.
     #[error("the peer closed the connection")]
     PeerClosed,
-    /// The peer did not finish a close or Terminate in time, or did not answer a Read that a close waited for.
+    /// The peer did not finish a close or Terminate in time, or did not answer a Read that a close waited
+    /// for.
     #[error("the peer did not close the connection, or answer a Read before that, in time")]
     CloseTimeout,
-    /// No connection or port is free, or the port asked for is in use, or the stack listens on as many as it may.
+    /// No connection or port is free, or the port asked for is in use, or the stack listens on as many as it
+    /// may.
     #[error(
         "no resources for the connection: choose another local port, close connections or raise the engine's limits"
     )]
@@ -132,8 +134,8 @@ pub enum ConnectionError {
 }
 
 impl ConnectionError {
-    /// The MPA error code (RFC 5044 section 8, RFC 6581 section 8), where there is one: 1 for a connection that is
-    /// gone, 2 to 7 for what MPA itself found or was told.
+    /// The MPA error code (RFC 5044 section 8, RFC 6581 section 8), where there is one: 1 for a connection
+    /// that is gone, 2 to 7 for what MPA itself found or was told.
     pub fn mpa_code(&self) -> Option<u8> {
         match self {
             Self::Tcp(_) | Self::PeerClosed => Some(1),

@@ -1,9 +1,10 @@
-//! A gate that is closed once: those who pass it pay a counter and a look, who closes it waits until nobody is inside.
+//! A gate that is closed once: those who pass it pay a counter and a look, who closes it waits until nobody
+//! is inside.
 //!
-//! Who enters counts itself in, *then* looks whether the gate is closed. Who closes it says so, *then* looks whether somebody
-//! is inside. Each of the two has a sequentially consistent fence between. The fences have an order: if the one that closes
-//! is first, who enters finds it closed; else the closer finds it inside, and waits. What was done inside happened before
-//! [`Gate::close`] returns.
+//! Who enters counts itself in, *then* looks whether the gate is closed. Who closes it says so, *then* looks
+//! whether somebody is inside. Each of the two has a sequentially consistent fence between. The fences have
+//! an order: if the one that closes is first, who enters finds it closed; else the closer finds it inside,
+//! and waits. What was done inside happened before [`Gate::close`] returns.
 //!
 //! `tests/loom_handshakes.rs` compiles this file with loom's atomics and tries every interleaving.
 
@@ -33,7 +34,8 @@ impl Gate {
         self.closed.load(Ordering::Acquire)
     }
 
-    /// Closes it for good. When this returns nobody is inside, nor will be. `wait` is called while somebody is.
+    /// Closes it for good. When this returns nobody is inside, nor will be. `wait` is called while somebody
+    /// is.
     pub(crate) fn close(&self, wait: impl Fn()) {
         self.closed.store(true, Ordering::Release);
         fence(Ordering::SeqCst);

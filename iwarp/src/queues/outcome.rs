@@ -1,6 +1,6 @@
-//! What an error does to a queue pair: one table from every error, local or told by the peer's Terminate, to the status of
-//! the oldest open request, the asynchronous event and the state that is entered at once (`Error` follows when
-//! the connection is over).
+//! What an error does to a queue pair: one table from every error, local or told by the peer's Terminate, to
+//! the status of the oldest open request, the asynchronous event and the state that is entered at once
+//! (`Error` follows when the connection is over).
 //!
 //! | found | layer/type | what | oldest open send request | event | state |
 //! |---|---|---|---|---|---|
@@ -13,10 +13,11 @@
 //! | by the peer | any other | we sent what we may not, or it cannot go on | [`RemoteOperationError`][ro] | [`QpFatal`][qf] | `Terminate` |
 //! | TCP is gone | 2/0/1 | nobody is left to be told | [`WrFlushError`][f] | [`QpFatal`][qf] | `Error` |
 //!
-//! Whoever is known to be the cause has a status of its own, whatever the table says of the oldest: a send request whose memory
-//! is gone ([`LocalProtectionError`](super::WcStatus::LocalProtectionError)), the receive request of a message that is too
-//! long ([`LocalLengthError`](super::WcStatus::LocalLengthError)). All others are flushed. Each completion carries layer,
-//! type and code. Errors without a number in the documents count as the row of their layer and type.
+//! Whoever is known to be the cause has a status of its own, whatever the table says of the oldest: a send
+//! request whose memory is gone ([`LocalProtectionError`](super::WcStatus::LocalProtectionError)), the
+//! receive request of a message that is too long ([`LocalLengthError`](super::WcStatus::LocalLengthError)).
+//! All others are flushed. Each completion carries layer, type and code. Errors without a number in the
+//! documents count as the row of their layer and type.
 //!
 //! [f]: super::WcStatus::WrFlushError
 //! [ra]: super::WcStatus::RemoteAccessError

@@ -1,6 +1,6 @@
-//! Places in the queues of a queue pair. A request takes one when it is posted and gives it back when its completion is
-//! reaped, as with the rings of hardware: so a completion queue with an entry for each place never overflows
-//! (RFC 5042 section 6.4.3.2).
+//! Places in the queues of a queue pair. A request takes one when it is posted and gives it back when its
+//! completion is reaped, as with the rings of hardware: so a completion queue with an entry for each place
+//! never overflows (RFC 5042 section 6.4.3.2).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -10,7 +10,8 @@ const OPEN: u64 = 1 << 32;
 
 /// Places of one queue pair.
 pub(crate) struct Places {
-    /// Send requests: below, those whose completion is not reaped; above, of these, those that are not completed.
+    /// Send requests: below, those whose completion is not reaped; above, of these, those that are not
+    /// completed.
     send: AtomicU64,
     max_send: usize,
     /// Receive requests whose completion is not reaped: posted, or (where the queue is shared) taken from it.
@@ -53,7 +54,8 @@ impl Places {
         self.send.fetch_update(Ordering::AcqRel, Ordering::Acquire, more).is_ok()
     }
 
-    /// A send request is completed; without a completion its place is free at once. Whether it was the last open one.
+    /// A send request is completed; without a completion its place is free at once. Whether it was the last
+    /// open one.
     pub(crate) fn complete_send(&self, has_completion: bool) -> bool {
         let less = if has_completion { OPEN } else { OPEN + 1 };
         self.send.fetch_sub(less, Ordering::AcqRel) / OPEN == 1

@@ -257,8 +257,8 @@ impl QpShared {
         self.ended.lock().expect("no holder of this lock panics")
     }
 
-    /// The stream has failed: enters the state that goes with the error, and tells of it. What is open is flushed by
-    /// the engine. Returns what the error means for the oldest request.
+    /// The stream has failed: enters the state that goes with the error, and tells of it. What is open is
+    /// flushed by the engine. Returns what the error means for the oldest request.
     pub(crate) fn fail(
         &self,
         origin: Origin,
@@ -314,9 +314,9 @@ impl QpShared {
         }
     }
 
-    /// The user asks for a graceful close: from here on the send queue refuses requests. To be called before the engine is
-    /// told, so that all it finds in the queue then is what was posted before, and perhaps a request that was being
-    /// posted meanwhile.
+    /// The user asks for a graceful close: from here on the send queue refuses requests. To be called before
+    /// the engine is told, so that all it finds in the queue then is what was posted before, and perhaps a
+    /// request that was being posted meanwhile.
     pub(crate) fn refuse_sends(&self) {
         self.close_asked.store(true, Ordering::SeqCst);
     }
@@ -348,7 +348,8 @@ impl QpShared {
         }
     }
 
-    /// Flushes receives that were posted after the end. Before `Error` the engine does, behind what it has taken.
+    /// Flushes receives that were posted after the end. Before `Error` the engine does, behind what it has
+    /// taken.
     pub(crate) fn flush_late(&self) {
         if matches!(self.state(), QpState::Terminate | QpState::Error) {
             self.doorbell();
@@ -368,7 +369,8 @@ impl QpShared {
 
     // ---- completing ----
 
-    /// Makes the completion of a send request where it asked for one or failed; else its place is free at once.
+    /// Makes the completion of a send request where it asked for one or failed; else its place is free at
+    /// once.
     pub(crate) fn complete_send(&self, signaled: bool, completion: WorkCompletion) {
         self.enter_send(signaled, completion);
         self.send_cq.shared.settle();
@@ -441,8 +443,8 @@ impl QpShared {
         self.recv_cq.shared.push(completion, Place::Recv(Arc::clone(&self.places)));
     }
 
-    /// Completes everything in both queues as flushed. Whoever posts after `Error` was entered flushes too, so
-    /// nothing stays behind.
+    /// Completes everything in both queues as flushed. Whoever posts after `Error` was entered flushes too,
+    /// so nothing stays behind.
     pub(crate) fn flush(&self) {
         {
             // Held throughout: two who flush at the same time would complete requests out of order.

@@ -1,11 +1,13 @@
 //! A bounded queue for any number of threads that can be resized while it is used.
 //!
-//! A resize chains a new queue behind the old one. While it does, nothing is being entered; from then on everything goes to
-//! the new queue, and consumers go there when the old one is empty. So order is kept, nothing is lost, and nothing moves.
+//! A resize chains a new queue behind the old one. While it does, nothing is being entered; from then on
+//! everything goes to the new queue, and consumers go there when the old one is empty. So order is kept,
+//! nothing is lost, and nothing moves.
 //!
-//! Most rings are never resized, and pay little for it: a producer passes a gate (`gate.rs`) on its way to the first queue, a
-//! consumer looks whether it is closed. The first resize closes it. From then on both sides take the read side of a lock of their own; resizes take the write sides, and so does,
-//! once behind each, the consumer who first finds the old queue empty. The first queue's memory stays with the ring.
+//! Most rings are never resized, and pay little for it: a producer passes a gate (`gate.rs`) on its way to
+//! the first queue, a consumer looks whether it is closed. The first resize closes it. From then on both
+//! sides take the read side of a lock of their own; resizes take the write sides, and so does, once behind
+//! each, the consumer who first finds the old queue empty. The first queue's memory stays with the ring.
 
 use std::sync::{Arc, OnceLock, RwLock};
 
@@ -128,8 +130,8 @@ impl<T> Ring<T> {
         head.items.len() + head.next.get().map_or(0, |next| next.items.len())
     }
 
-    /// Changes the capacity, keeping every item and the order. Until the items from before are taken, a few more than
-    /// `capacity` fit.
+    /// Changes the capacity, keeping every item and the order. Until the items from before are taken, a few
+    /// more than `capacity` fit.
     ///
     /// # Errors
     /// [`ResizeError`].
@@ -164,7 +166,8 @@ impl<T> Link<T> {
         Arc::new(Self { items: ArrayQueue::new(capacity), next: OnceLock::new() })
     }
 
-    /// Takes the oldest item. Looking first costs less than taking in vain, which whoever polls does most of the time.
+    /// Takes the oldest item. Looking first costs less than taking in vain, which whoever polls does most of
+    /// the time.
     fn pop(&self) -> Option<T> {
         if self.items.is_empty() { None } else { self.items.pop() }
     }

@@ -1,7 +1,8 @@
-//! Shared receive queues: one pool of buffers for many queue pairs, of any engines (RFC 5042 section 6.4.3.1).
+//! Shared receive queues: one pool of buffers for many queue pairs, of any engines (RFC 5042 section
+//! 6.4.3.1).
 //!
-//! A buffer is taken when a message begins, so an idle stream holds none. What protects the others from a stream that
-//! takes too many:
+//! A buffer is taken when a message begins, so an idle stream holds none. What protects the others from a
+//! stream that takes too many:
 //!
 //! | | here |
 //! |---|---|
@@ -49,8 +50,8 @@ pub struct SrqAttr {
     pub outstanding: usize,
 }
 
-/// A queue of receive buffers for several queue pairs of its protection domain ([`QpInit::srq`](super::QpInit::srq)). Cheap
-/// to clone.
+/// A queue of receive buffers for several queue pairs of its protection domain
+/// ([`QpInit::srq`](super::QpInit::srq)). Cheap to clone.
 #[derive(Clone)]
 pub struct SharedReceiveQueue {
     pub(crate) shared: Arc<SrqShared>,
@@ -117,8 +118,8 @@ impl SharedReceiveQueue {
         super::post_each(requests, |request| self.shared.post(request))
     }
 
-    /// Asks for one [`AsyncEventKind::SrqLimitReached`] when fewer than `limit` requests wait; at once, if that is so now. 0
-    /// takes it back (`ibv_modify_srq` with `IBV_SRQ_LIMIT`).
+    /// Asks for one [`AsyncEventKind::SrqLimitReached`] when fewer than `limit` requests wait; at once, if
+    /// that is so now. 0 takes it back (`ibv_modify_srq` with `IBV_SRQ_LIMIT`).
     ///
     /// # Errors
     /// [`VerbsError::Invalid`] for a limit beyond the queue's depth.

@@ -14,8 +14,8 @@ pub enum TerminateOrigin {
     NotSent,
 }
 
-/// The Terminate that ended a stream: layer, type, code, the failing segment's length and headers, and for a received
-/// one the raw control word with the [bit order](crate::rdmap::BitOrder) it was read in.
+/// The Terminate that ended a stream: layer, type, code, the failing segment's length and headers, and for a
+/// received one the raw control word with the [bit order](crate::rdmap::BitOrder) it was read in.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TerminateReport {
     /// Who sent it.

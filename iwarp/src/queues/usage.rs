@@ -43,8 +43,8 @@ pub struct ContextUsage {
     /// TCP connections that peers have begun and that are not established yet, of all listeners together
     /// ([`ListenOptions::half_open`](crate::verbs::ListenOptions::half_open) on every engine).
     pub half_open: Usage,
-    /// Connections of peers that are not accepted or rejected yet, startup not finished or the user not decided, of all
-    /// listeners together ([`ListenOptions::backlog`](crate::verbs::ListenOptions::backlog)).
+    /// Connections of peers that are not accepted or rejected yet, startup not finished or the user not
+    /// decided, of all listeners together ([`ListenOptions::backlog`](crate::verbs::ListenOptions::backlog)).
     pub backlog: Usage,
     /// Asynchronous events that wait; `refused`: those that were lost.
     pub async_events: Usage,

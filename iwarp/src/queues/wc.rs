@@ -73,8 +73,8 @@ pub struct WorkCompletion {
     pub status: WcStatus,
     /// What it was.
     pub opcode: WcOpcode,
-    /// Bytes received ([`WcOpcode::Recv`], [`WcOpcode::RecvImmediate`]) or brought to local memory ([`WcOpcode::Read`]
-    /// and the atomics).
+    /// Bytes received ([`WcOpcode::Recv`], [`WcOpcode::RecvImmediate`]) or brought to local memory
+    /// ([`WcOpcode::Read`] and the atomics).
     pub byte_len: u32,
     /// The queue pair's number.
     pub qp_num: u32,

@@ -69,22 +69,23 @@ pub enum SendOp {
         /// Where from.
         remote: RemoteAddr,
     },
-    /// Immediate Data (RFC 7306 section 6); with [`SendFlags::SOLICITED`] with Solicited Event. It consumes a receive
-    /// request of the peer, whose buffer needs room for the eight bytes.
+    /// Immediate Data (RFC 7306 section 6); with [`SendFlags::SOLICITED`] with Solicited Event. It consumes a
+    /// receive request of the peer, whose buffer needs room for the eight bytes.
     Immediate {
         /// Eight bytes in the order they are sent.
         data: [u8; 8],
     },
-    /// RDMA Write, then Immediate Data behind it; one completion (`IBV_WR_RDMA_WRITE_WITH_IMM`). The peer sees it as
-    /// [`SendOp::Immediate`]; by then what was written is there.
+    /// RDMA Write, then Immediate Data behind it; one completion (`IBV_WR_RDMA_WRITE_WITH_IMM`). The peer
+    /// sees it as [`SendOp::Immediate`]; by then what was written is there.
     WriteImmediate {
         /// Where to.
         remote: RemoteAddr,
         /// Eight bytes in the order they are sent.
         data: [u8; 8],
     },
-    /// An atomic on eight bytes of the peer's memory (RFC 7306 section 5). The value found before goes to exactly one
-    /// local element of eight bytes, in the byte order of this machine, whose region needs `LOCAL_WRITE`.
+    /// An atomic on eight bytes of the peer's memory (RFC 7306 section 5). The value found before goes to
+    /// exactly one local element of eight bytes, in the byte order of this machine, whose region needs
+    /// `LOCAL_WRITE`.
     Atomic {
         /// On what: memory aligned to eight bytes.
         remote: RemoteAddr,
@@ -98,7 +99,8 @@ pub enum SendOp {
     },
     /// Binds a memory window (`IBV_WR_BIND_MW`), in order with the requests around it.
     BindWindow(BindWindow),
-    /// Makes a region that was allocated for it valid (fast registration), in order with the requests around it.
+    /// Makes a region that was allocated for it valid (fast registration), in order with the requests around
+    /// it.
     FastRegister(FastRegister),
 }
 

@@ -1,5 +1,5 @@
-//! Atomic operations (RFC 7306 section 5): what is done to the 64-bit word, and the headers of Atomic Request and
-//! Atomic Response (sections 5.2.1 and 5.2.2), each the whole DDP payload of its message.
+//! Atomic operations (RFC 7306 section 5): what is done to the 64-bit word, and the headers of Atomic Request
+//! and Atomic Response (sections 5.2.1 and 5.2.2), each the whole DDP payload of its message.
 //!
 //! What it is not: the access to the word, which is `crate::memory`'s
 //! ([`EpochGuard::check_atomic`](crate::memory::EpochGuard)).
@@ -36,7 +36,8 @@ pub enum AtomicOp {
     },
 }
 
-/// Where the AOpCode is in the first word of a request; the 28 bits above are reserved, sent as 0 and never looked at.
+/// Where the AOpCode is in the first word of a request; the 28 bits above are reserved, sent as 0 and never
+/// looked at.
 const AOPCODE_MASK: u32 = 0x0F;
 
 impl AtomicOp {
@@ -56,8 +57,8 @@ impl AtomicOp {
         }
     }
 
-    /// Whether a stream with these extensions carries it out: [`AtomicOp::FetchAdd`] and [`AtomicOp::CmpSwap`] come
-    /// together, [`AtomicOp::Swap`] has a switch of its own.
+    /// Whether a stream with these extensions carries it out: [`AtomicOp::FetchAdd`] and
+    /// [`AtomicOp::CmpSwap`] come together, [`AtomicOp::Swap`] has a switch of its own.
     pub const fn is_understood(&self, extensions: Extensions) -> bool {
         let needed = match self {
             Self::FetchAdd { .. } | Self::CmpSwap { .. } => Extensions::ATOMICS,
@@ -70,8 +71,8 @@ impl AtomicOp {
     pub const fn apply(&self, original: u64) -> u64 {
         match *self {
             Self::FetchAdd { add, mask } => {
-                // Below the highest bits of the fields carries stop at those bits, which are 0 in both numbers;
-                // the highest bits themselves are added without a carry, so by XOR.
+                // Below the highest bits of the fields carries stop at those bits, which are 0 in both
+                // numbers; the highest bits themselves are added without a carry, so by XOR.
                 let below = (original & !mask).wrapping_add(add & !mask);
                 below ^ ((original ^ add) & mask)
             }
@@ -104,7 +105,8 @@ impl AtomicRequest {
     /// Bytes on the wire.
     pub const LEN: usize = 52;
 
-    /// Parses the payload of a delivered Atomic Request. Fields that its operation does not use are not looked at.
+    /// Parses the payload of a delivered Atomic Request. Fields that its operation does not use are not
+    /// looked at.
     ///
     /// # Errors
     /// [`TerminateError::OperationUnspecified`] when there are not 52 bytes (the documents name no code),

@@ -1,4 +1,5 @@
-//! The RDMAP control byte, and which opcode goes with which buffer model and queue (RFC 5040 sections 4.1 to 4.3).
+//! The RDMAP control byte, and which opcode goes with which buffer model and queue (RFC 5040 sections 4.1 to
+//! 4.3).
 //!
 //! DDP carries the control byte as the first byte of RsvdULP, and with untagged segments four more, the
 //! Invalidate STag. Opcodes 8 to 11 are those of RFC 7306; a stream that has not enabled them answers them as
@@ -29,8 +30,8 @@ bitflags::bitflags! {
 }
 
 impl Extensions {
-    /// Buffers of queue 1: IRD for Read Requests and, where atomics are understood, as many more for Atomic Requests
-    /// (RFC 7306 section 5.2.2 item 4).
+    /// Buffers of queue 1: IRD for Read Requests and, where atomics are understood, as many more for Atomic
+    /// Requests (RFC 7306 section 5.2.2 item 4).
     pub(crate) fn request_buffers(self, ird: u16) -> u32 {
         let kinds = if self.contains(Self::ATOMICS) { 2 } else { 1 };
         kinds * u32::from(ird)
@@ -242,7 +243,8 @@ impl Queue {
     }
 }
 
-/// The Invalidate STag of an untagged header: meaningful where [`Opcode::invalidates`], to be ignored elsewhere.
+/// The Invalidate STag of an untagged header: meaningful where [`Opcode::invalidates`], to be ignored
+/// elsewhere.
 pub fn invalidate_stag(header: &UntaggedHeader) -> Stag {
     let [_, a, b, c, d] = header.rsvd_ulp;
     Stag(u32::from_be_bytes([a, b, c, d]))

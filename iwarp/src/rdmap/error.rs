@@ -50,7 +50,8 @@ terminate_errors! {
     ProtectionUnspecified = 0x0 / 0x1 / 0xFF, "RDMA remote protection error: unspecified";
     /// The RDMAP version of a message is not 1.
     RdmapVersion = 0x0 / 0x2 / 0x05, "RDMA remote operation error: invalid RDMAP version";
-    /// Unknown opcode (also within an Atomic Request), wrong buffer model or queue, or a response whose turn it is not.
+    /// Unknown opcode (also within an Atomic Request), wrong buffer model or queue, or a response whose turn
+    /// it is not.
     UnexpectedOpcode = 0x0 / 0x2 / 0x06, "RDMA remote operation error: unexpected opcode";
     /// The stream cannot go on, e.g. after an Atomic Request whose target is not aligned to eight bytes.
     StreamCatastrophic = 0x0 / 0x2 / 0x07, "RDMA remote operation error: catastrophic, localized to this stream";
@@ -58,7 +59,8 @@ terminate_errors! {
     GlobalCatastrophic = 0x0 / 0x2 / 0x08, "RDMA remote operation error: catastrophic, global";
     /// The other place where RFC 5040 lists this error.
     OperationCannotInvalidate = 0x0 / 0x2 / 0x09, "RDMA remote operation error: STag cannot be invalidated";
-    /// No other code fits, e.g. a Read Request that is too short, or Immediate Data of other than eight bytes.
+    /// No other code fits, e.g. a Read Request that is too short, or Immediate Data of other than eight
+    /// bytes.
     OperationUnspecified = 0x0 / 0x2 / 0xFF, "RDMA remote operation error: unspecified";
     /// Something of DDP's own failed.
     DdpLocalCatastrophic = 0x1 / 0x0 / 0x00, "DDP local catastrophic error";
@@ -145,7 +147,8 @@ impl TerminateError {
         }
     }
 
-    /// The error of a Read Request or an Atomic Request (RFC 7306 section 8.2), whose access RDMAP itself checks.
+    /// The error of a Read Request or an Atomic Request (RFC 7306 section 8.2), whose access RDMAP itself
+    /// checks.
     pub const fn of_read_fault(fault: Fault) -> Self {
         match fault {
             Fault::InvalidStag => TerminateError::ReadInvalidStag,
@@ -158,7 +161,8 @@ impl TerminateError {
         }
     }
 
-    /// The error of a remote invalidation: an STag of another stream counts as one that cannot be invalidated.
+    /// The error of a remote invalidation: an STag of another stream counts as one that cannot be
+    /// invalidated.
     pub const fn of_invalidate_fault(fault: Fault) -> Self {
         match fault {
             Fault::InvalidStag => TerminateError::ReadInvalidStag,

@@ -15,8 +15,8 @@ pub struct ImmediateData {
 }
 
 impl ImmediateData {
-    /// Checks the next segment in order: it continues where the last one ended, and the length that DDP will report
-    /// is eight (RFC 7306 section 6.3).
+    /// Checks the next segment in order: it continues where the last one ended, and the length that DDP will
+    /// report is eight (RFC 7306 section 6.3).
     ///
     /// # Errors
     /// [`TerminateError::OperationUnspecified`] for any other length (the documents name no code),

@@ -56,8 +56,8 @@ impl ReadRequest {
         bytes
     }
 
-    /// What is left of it after `bytes` of the response were sent, as a Terminate echoes it: both offsets moved
-    /// on, the size reduced.
+    /// What is left of it after `bytes` of the response were sent, as a Terminate echoes it: both offsets
+    /// moved on, the size reduced.
     #[must_use]
     pub fn advanced(&self, bytes: u32) -> Self {
         Self {

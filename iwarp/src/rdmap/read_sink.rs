@@ -1,9 +1,10 @@
-//! The range that an outstanding RDMA Read opens for its response (RFC 5040 section 5.2; RFC 5042 section 6.2).
+//! The range that an outstanding RDMA Read opens for its response (RFC 5040 section 5.2; RFC 5042 section
+//! 6.2).
 //!
 //! A Read Response is placed only inside the sink of a Read that waits for it, and this is checked before
-//! placement. Responses come in the order of their requests, and their segments in order: what is delivered has
-//! to continue where the last segment ended and to end where the Read ends, or the user would be told of bytes
-//! that never came.
+//! placement. Responses come in the order of their requests, and their segments in order: what is delivered
+//! has to continue where the last segment ended and to end where the Read ends, or the user would be told of
+//! bytes that never came.
 
 use crate::ddp::{DdpError, TaggedHeader};
 use crate::memory::Stag;
@@ -48,11 +49,12 @@ impl ReadSink {
         self.delivered
     }
 
-    /// Whether a segment may be placed: it names this sink and lies in what has not been delivered. Returns the
-    /// offset into the sink. Segments ahead of a hole are placed by this check alone.
+    /// Whether a segment may be placed: it names this sink and lies in what has not been delivered. Returns
+    /// the offset into the sink. Segments ahead of a hole are placed by this check alone.
     ///
     /// # Errors
-    /// [`DdpError::InvalidStag`], [`DdpError::ToWrap`] or [`DdpError::BaseOrBounds`]. An empty segment is never refused.
+    /// [`DdpError::InvalidStag`], [`DdpError::ToWrap`] or [`DdpError::BaseOrBounds`]. An empty segment is
+    /// never refused.
     pub fn check(&self, header: &TaggedHeader, payload_len: usize) -> Result<u32, DdpError> {
         if payload_len == 0 {
             return Ok(self.delivered);
@@ -74,8 +76,8 @@ impl ReadSink {
     ///
     /// # Errors
     /// What [`ReadSink::check`] says; [`TerminateError::DdpBounds`] when the segment leaves a gap; and
-    /// [`TerminateError::OperationUnspecified`] when the response ends early or goes on behind its end. RFC 5040
-    /// has no code for a response of the wrong length.
+    /// [`TerminateError::OperationUnspecified`] when the response ends early or goes on behind its end. RFC
+    /// 5040 has no code for a response of the wrong length.
     pub fn deliver(
         &mut self,
         header: &TaggedHeader,

@@ -1,9 +1,9 @@
 //! The Terminate message (RFC 5040 section 4.8): a control word, and as much of the failing message as helps.
 //!
-//! Emitted in the short form: what its bits say is absent is not there. Parsed by the bits alone; bytes behind
-//! the last part are ignored, so the zero-filled long form is accepted as well. The control word of Linux's siw,
-//! which has the nibbles of its first byte swapped and M, D, R in the low bits of its third, is recognised
-//! where it can be told apart.
+//! Emitted in the short form: what its bits say is absent is not there. Parsed by the bits alone; bytes
+//! behind the last part are ignored, so the zero-filled long form is accepted as well. The control word of
+//! Linux's siw, which has the nibbles of its first byte swapped and M, D, R in the low bits of its third, is
+//! recognised where it can be told apart.
 
 use std::fmt;
 
@@ -85,8 +85,8 @@ impl Terminate {
 
     /// A Terminate for an error in an incoming segment of `segment_len` bytes, header included, whose first
     /// bytes are `segment_head` (at least its DDP header, raw: it may be one that does not parse).
-    /// `read_request` is the Read Request it carried, moved on by what was answered. What goes along is decided
-    /// by [`TerminateError::inclusion`].
+    /// `read_request` is the Read Request it carried, moved on by what was answered. What goes along is
+    /// decided by [`TerminateError::inclusion`].
     pub fn of_segment(
         error: TerminateError,
         segment_head: &[u8],
@@ -112,8 +112,8 @@ impl Terminate {
         Self { layer, etype, code, segment_len, ddp_header, read_request, bit_order, control: Some(control) }
     }
 
-    /// Where nothing in a received control word tells the two bit orders apart and the other order would name an
-    /// error as well: its layer, type and code.
+    /// Where nothing in a received control word tells the two bit orders apart and the other order would name
+    /// an error as well: its layer, type and code.
     pub fn other_reading(&self) -> Option<TerminateError> {
         let [first, code, third, _] = self.control?;
         let (high, low) = (first >> 4, first & 0x0F);
@@ -125,8 +125,8 @@ impl Terminate {
         undecided.then(|| TerminateError::from_codes(layer, etype, code))?
     }
 
-    /// Read as the answer to a Request: siw swaps the nibbles of the first byte, and no message of RDMAP's own can
-    /// have failed where there was none. Codes 5 to 7 are MPA's then (RFC 6581 section 8).
+    /// Read as the answer to a Request: siw swaps the nibbles of the first byte, and no message of RDMAP's
+    /// own can have failed where there was none. Codes 5 to 7 are MPA's then (RFC 6581 section 8).
     pub fn in_startup(mut self) -> Self {
         if let Some([0x02, 5..=7, third, _]) = self.control
             && third & (M | D | R | SIW_BITS) == 0
@@ -219,8 +219,8 @@ struct Control {
 }
 
 impl Control {
-    /// M, D or R tell the two orders apart. Without them only the numbers can: siw's is taken where it names an
-    /// error that exists and the standard reading does not.
+    /// M, D or R tell the two orders apart. Without them only the numbers can: siw's is taken where it names
+    /// an error that exists and the standard reading does not.
     fn parse([first, code, third, _]: [u8; 4]) -> Self {
         let (high, low) = (first >> 4, first & 0x0F);
         let known = |layer, etype| TerminateError::from_codes(layer, etype, code).is_some();

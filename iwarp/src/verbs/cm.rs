@@ -38,10 +38,10 @@ use shared::{CmOwner, CmPhase};
 
 /// One connection or one listener (`rdma_cm_id`). Cheap to clone; equal when the same.
 ///
-/// When the last clone is dropped, what only it could go on with ends: a listener stops listening (requests that were
-/// announced can still be decided), a connect request is rejected, a connection in streaming mode is reset. A
-/// connection that has a queue pair lives as long as that. An event that waits in its channel counts as a clone of its
-/// own identifier, but not of the listener's.
+/// When the last clone is dropped, what only it could go on with ends: a listener stops listening (requests
+/// that were announced can still be decided), a connect request is rejected, a connection in streaming mode
+/// is reset. A connection that has a queue pair lives as long as that. An event that waits in its channel
+/// counts as a clone of its own identifier, but not of the listener's.
 #[derive(Clone)]
 pub struct CmId {
     pub(crate) shared: Arc<CmShared>,
@@ -71,7 +71,8 @@ impl CmId {
         CmShared::new(context, Arc::downgrade(&channel.shared)).handle()
     }
 
-    /// Connects `qp` to `remote` (`rdma_connect`). An `Established`, `Rejected` or `ConnectError` event follows.
+    /// Connects `qp` to `remote` (`rdma_connect`). An `Established`, `Rejected` or `ConnectError` event
+    /// follows.
     ///
     /// # Errors
     /// [`VerbsError`]: the queue pair is not idle, a parameter is out of range, there is no engine.
@@ -96,8 +97,8 @@ impl CmId {
         Ok(())
     }
 
-    /// Listens on `port` with the bounds of [`ListenOptions::new`] but for the backlog and the time a peer may take
-    /// for its MPA Request (`rdma_listen`).
+    /// Listens on `port` with the bounds of [`ListenOptions::new`] but for the backlog and the time a peer
+    /// may take for its MPA Request (`rdma_listen`).
     ///
     /// # Errors
     /// As [`listen_with`](Self::listen_with).
@@ -107,9 +108,9 @@ impl CmId {
         self.listen_with(&options)
     }
 
-    /// Listens on every address of every engine, those that are made later as well. `ConnectRequest` events follow, or
-    /// `StreamEstablished` where connections begin in streaming mode. An engine that cannot listen says so by a
-    /// `ConnectError` event.
+    /// Listens on every address of every engine, those that are made later as well. `ConnectRequest` events
+    /// follow, or `StreamEstablished` where connections begin in streaming mode. An engine that cannot listen
+    /// says so by a `ConnectError` event.
     ///
     /// # Errors
     /// [`VerbsError`]: the port is taken, an option is out of range, there is no engine.
@@ -159,8 +160,8 @@ impl CmId {
         Ok(())
     }
 
-    /// Rejects a connect request (`rdma_reject`), with up to 508 bytes of private data: what the Reply to any Request
-    /// can carry. A connection that began in streaming mode is in it again, for other uses.
+    /// Rejects a connect request (`rdma_reject`), with up to 508 bytes of private data: what the Reply to any
+    /// Request can carry. A connection that began in streaming mode is in it again, for other uses.
     ///
     /// # Errors
     /// [`VerbsError::TooLong`], [`VerbsError::Invalid`] when no request waits for a decision.
@@ -183,18 +184,18 @@ impl CmId {
         Ok(())
     }
 
-    /// Closes gracefully: what was posted is sent, Reads are answered, then FIN (`rdma_disconnect`). From here on
-    /// [`QueuePair::post_send`] is refused. What the peer sends after our FIN is dropped. A `Disconnected` event
-    /// follows for an established connection; one that is not established yet is aborted, and a `ConnectError`
-    /// follows. For a connect request: rejects. For a listener: stops listening; requests that were announced can
-    /// still be decided.
+    /// Closes gracefully: what was posted is sent, Reads are answered, then FIN (`rdma_disconnect`). From
+    /// here on [`QueuePair::post_send`] is refused. What the peer sends after our FIN is dropped. A
+    /// `Disconnected` event follows for an established connection; one that is not established yet is
+    /// aborted, and a `ConnectError` follows. For a connect request: rejects. For a listener: stops
+    /// listening; requests that were announced can still be decided.
     pub fn disconnect(&self) {
         self.shared.close();
     }
 
     /// Ends the connection at once: RST, everything posted is flushed. The event says
-    /// [`CloseReason::Aborted`](tcp_lite::CloseReason::Aborted). For connect requests and listeners the same as
-    /// [`disconnect`](Self::disconnect).
+    /// [`CloseReason::Aborted`](tcp_lite::CloseReason::Aborted). For connect requests and listeners the same
+    /// as [`disconnect`](Self::disconnect).
     pub fn abort(&self) {
         self.shared.abort();
     }

@@ -18,9 +18,9 @@ pub struct ContextConfig {
     pub limits: ContextLimits,
     /// How memory of callers is accessed: guarded, by default, against their taking it away too early.
     pub user_memory: UserMemory,
-    /// Memory that peers of one protection domain may write to is not registered for peers of another to write to
-    /// (RFC 5042 section 6.3.6). Off by default; [`MemoryRegion::other_writers`](super::MemoryRegion::other_writers) tells
-    /// about one region.
+    /// Memory that peers of one protection domain may write to is not registered for peers of another to
+    /// write to (RFC 5042 section 6.3.6). Off by default;
+    /// [`MemoryRegion::other_writers`](super::MemoryRegion::other_writers) tells about one region.
     pub strict_overlap: bool,
     /// Key of STags; `None` (always, outside tests) takes OS entropy.
     pub seed: Option<[u8; 32]>,
@@ -137,7 +137,8 @@ impl ContextShared {
 }
 
 impl Context {
-    /// A context with its own STag table. It moves no data until an [`Engine`](crate::engine::Engine) is made for it.
+    /// A context with its own STag table. It moves no data until an [`Engine`](crate::engine::Engine) is made
+    /// for it.
     ///
     /// # Errors
     /// [`VerbsError::System`] when the system has no entropy or no descriptor is left.

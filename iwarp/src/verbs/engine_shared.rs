@@ -59,7 +59,8 @@ impl EngineShared {
         self.stopped.load(Ordering::Acquire)
     }
 
-    /// The engine goes: what is asked of it from now on is refused, what was asked before is still there to be taken.
+    /// The engine goes: what is asked of it from now on is refused, what was asked before is still there to
+    /// be taken.
     pub(crate) fn stop(&self) {
         let _commands = self.commands.lock().expect("no holder of this lock panics");
         self.stopped.store(true, Ordering::Release);

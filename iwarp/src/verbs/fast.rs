@@ -26,8 +26,8 @@ impl FastOptions<'_> {
 }
 
 /// Prepared memory with an STag that is invalid until a send queue makes it valid
-/// ([`SendOp::FastRegister`](super::SendOp::FastRegister)), for a range of the memory, and again once it was invalidated.
-/// Dropping it deregisters: that returns once no engine uses the memory any more.
+/// ([`SendOp::FastRegister`](super::SendOp::FastRegister)), for a range of the memory, and again once it was
+/// invalidated. Dropping it deregisters: that returns once no engine uses the memory any more.
 pub struct FastRegion {
     registration: FastRegistration,
     /// The name given out last.
@@ -93,8 +93,8 @@ impl FastRegion {
         self.registration.memory()
     }
 
-    /// The request that makes `length` bytes from `offset` on of the prepared memory reachable, with the next key and
-    /// tagged offsets that start at the virtual address.
+    /// The request that makes `length` bytes from `offset` on of the prepared memory reachable, with the next
+    /// key and tagged offsets that start at the virtual address.
     pub fn register(&self, offset: u64, length: u64, access: Access) -> FastRegister {
         FastRegister { rkey: self.next_rkey(), offset, length, access, base: Base::VirtualAddress }
     }
@@ -104,8 +104,8 @@ impl FastRegion {
         (self.memory().as_ptr().addr() as u64).wrapping_add(offset)
     }
 
-    /// `length` bytes from `offset` of the prepared memory on, as an element for a request that is posted behind the one
-    /// that registers them at their virtual address.
+    /// `length` bytes from `offset` of the prepared memory on, as an element for a request that is posted
+    /// behind the one that registers them at their virtual address.
     pub fn sge(&self, offset: u64, length: u32) -> Sge {
         Sge { addr: self.addr(offset), length, lkey: self.rkey() }
     }

@@ -38,8 +38,8 @@ impl MrOptions<'_> {
 
 /// A registered region. Dropping it deregisters: that returns once no engine uses the memory any more.
 ///
-/// Memory may be registered several times, with rights and in domains of its own each time. A reader then sees what
-/// the writers write, and two writers can destroy each other's data (RFC 5042 section 6.3.6); see
+/// Memory may be registered several times, with rights and in domains of its own each time. A reader then
+/// sees what the writers write, and two writers can destroy each other's data (RFC 5042 section 6.3.6); see
 /// [`other_writers`](Self::other_writers).
 pub struct MemoryRegion {
     registration: Registration,
@@ -142,30 +142,33 @@ impl MemoryRegion {
         self.registration.memory().as_ptr()
     }
 
-    /// How many STags of other protection domains let a peer write to this memory: two peers that write to the same
-    /// bytes can destroy each other's data, and a peer that may read them sees what another wrote. Where the peers do not
-    /// trust one another there should be none (RFC 5042 section 6.3.6). It walks the whole table: not for the data path.
+    /// How many STags of other protection domains let a peer write to this memory: two peers that write to
+    /// the same bytes can destroy each other's data, and a peer that may read them sees what another wrote.
+    /// Where the peers do not trust one another there should be none (RFC 5042 section 6.3.6). It walks the
+    /// whole table: not for the data path.
     pub fn other_writers(&self) -> usize {
         self.registration.other_writers()
     }
 
-    /// Makes the STag unusable at once; when this returns, nothing behind it changes or is read any more, nor behind
-    /// windows that are bound to it.
+    /// Makes the STag unusable at once; when this returns, nothing behind it changes or is read any more, nor
+    /// behind windows that are bound to it.
     pub fn invalidate(&self) {
         self.registration.invalidate();
     }
 
-    /// Gives the region other rights and another key (`ibv_rereg_mr`), valid or invalidated before, and returns the STag it
-    /// has now. When this returns, the old STag and the old rights are of no use any more, on any engine.
+    /// Gives the region other rights and another key (`ibv_rereg_mr`), valid or invalidated before, and
+    /// returns the STag it has now. When this returns, the old STag and the old rights are of no use any
+    /// more, on any engine.
     ///
     /// # Errors
-    /// [`VerbsError::Invalid`] for rights that the memory cannot bear, or while a window is bound to the region; nothing
-    /// has changed then.
+    /// [`VerbsError::Invalid`] for rights that the memory cannot bear, or while a window is bound to the
+    /// region; nothing has changed then.
     pub fn reregister(&mut self, access: Access, key: u8) -> Result<u32, VerbsError> {
         self.registration.revalidate(key, access).map(|stag| stag.0).map_err(refused)
     }
 
-    /// Deregisters (`ibv_dereg_mr`). When this returns, nothing behind the region changes or is read any more.
+    /// Deregisters (`ibv_dereg_mr`). When this returns, nothing behind the region changes or is read any
+    /// more.
     ///
     /// Dropping a region does the same and does not ask about windows: they end before it does.
     ///

@@ -16,8 +16,8 @@ pub struct MwOptions {
     pub keep: bool,
 }
 
-/// A memory window (`ibv_mw`): a name for a part of a region, with rights of its own, that is given and taken in a
-/// send queue. Dropping it frees it: that returns once no engine uses it any more.
+/// A memory window (`ibv_mw`): a name for a part of a region, with rights of its own, that is given and taken
+/// in a send queue. Dropping it frees it: that returns once no engine uses it any more.
 ///
 /// | | type 1 | type 2 |
 /// |---|---|---|
@@ -79,9 +79,10 @@ impl MemoryWindow {
 }
 
 impl QueuePair {
-    /// Binds a window of type 1 (`ibv_bind_mw`): posts a request that binds it to `length` bytes from `offset` on of
-    /// `region`, in order with the requests around it, and returns the STag that it has when the request has completed.
-    /// No bytes leave it unbound. What it was bound to before is out of reach when the request has completed.
+    /// Binds a window of type 1 (`ibv_bind_mw`): posts a request that binds it to `length` bytes from
+    /// `offset` on of `region`, in order with the requests around it, and returns the STag that it has when
+    /// the request has completed. No bytes leave it unbound. What it was bound to before is out of reach when
+    /// the request has completed.
     ///
     /// # Errors
     /// As [`QueuePair::post_send`], and [`VerbsError::Invalid`] for a window of type 2; nothing was posted.

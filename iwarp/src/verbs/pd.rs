@@ -31,8 +31,8 @@ impl ProtectionDomain {
     /// [`VerbsError::Limit`], [`VerbsError::Invalid`].
     ///
     /// # Safety
-    /// `addr..addr + bytes` must be readable (and writable, if `options` allow any writing) until the region is
-    /// dropped, and accessed meanwhile only in ways that allow a peer to change it at any time.
+    /// `addr..addr + bytes` must be readable (and writable, if `options` allow any writing) until the region
+    /// is dropped, and accessed meanwhile only in ways that allow a peer to change it at any time.
     #[allow(unsafe_code, reason = "the promise is the caller's, and is passed on")]
     pub unsafe fn reg_user_mr(
         &self,
@@ -44,7 +44,8 @@ impl ProtectionDomain {
         unsafe { MemoryRegion::over(self, addr, bytes, options) }
     }
 
-    /// `bytes` of fresh zeroed memory for fast registration: its STag is invalid until a send queue makes it valid.
+    /// `bytes` of fresh zeroed memory for fast registration: its STag is invalid until a send queue makes it
+    /// valid.
     ///
     /// # Errors
     /// [`VerbsError::Limit`], [`VerbsError::Region`].

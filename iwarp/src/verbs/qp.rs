@@ -50,7 +50,8 @@ pub struct QpAttr {
     pub send_open: usize,
     /// Send requests whose completion is not reaped, open ones included.
     pub send_outstanding: usize,
-    /// Receive requests whose completion is not reaped: posted here or, with a shared receive queue, taken from it.
+    /// Receive requests whose completion is not reaped: posted here or, with a shared receive queue, taken
+    /// from it.
     pub recv_outstanding: usize,
     /// Receive requests taken for messages of the peer's, ever.
     pub recv_taken: u64,
@@ -58,9 +59,10 @@ pub struct QpAttr {
     pub recv_in_process: u64,
 }
 
-/// A queue pair: one RDMA stream. Cheap to clone; when the last clone is dropped an open connection is aborted, unless
-/// its end is under way: a Terminate or FIN that is out is not cut short. So after
-/// [`CmId::disconnect`](super::CmId::disconnect) keep it until the `Disconnected` event, or what is posted may be lost.
+/// A queue pair: one RDMA stream. Cheap to clone; when the last clone is dropped an open connection is
+/// aborted, unless its end is under way: a Terminate or FIN that is out is not cut short. So after
+/// [`CmId::disconnect`](super::CmId::disconnect) keep it until the `Disconnected` event, or what is posted
+/// may be lost.
 #[derive(Clone)]
 pub struct QueuePair {
     pub(crate) shared: Arc<QpShared>,
@@ -102,12 +104,12 @@ impl QueuePair {
 
     /// Posts to the send queue, from any thread (`ibv_post_send`). Requests complete in the order posted.
     ///
-    /// In `Terminate` and `Error` the request is taken and completes as flushed. One that is posted while another thread asks
-    /// for a graceful close is refused, or sent, or flushed.
+    /// In `Terminate` and `Error` the request is taken and completes as flushed. One that is posted while
+    /// another thread asks for a graceful close is refused, or sent, or flushed.
     ///
     /// # Errors
-    /// [`VerbsError`]; nothing was posted. [`VerbsError::InvalidState`] in `Idle` and `Closing`, and always once our user has
-    /// asked for a graceful close.
+    /// [`VerbsError`]; nothing was posted. [`VerbsError::InvalidState`] in `Idle` and `Closing`, and always
+    /// once our user has asked for a graceful close.
     pub fn post_send(&self, request: &SendRequest) -> Result<(), VerbsError> {
         let _post = profile::scope(Layer::Post);
         self.shared.check_window_kind(&request.op)?;
@@ -135,7 +137,8 @@ impl QueuePair {
         result
     }
 
-    /// Posts a receive buffer, from any thread (`ibv_post_recv`). In `Terminate` and `Error` it completes as flushed.
+    /// Posts a receive buffer, from any thread (`ibv_post_recv`). In `Terminate` and `Error` it completes as
+    /// flushed.
     ///
     /// # Errors
     /// [`VerbsError`]; nothing was posted.
@@ -165,7 +168,8 @@ impl QueuePair {
     /// | `Terminate` | `Rts`, `Closing` | the peer is told of a local catastrophic error (0/0/00), work is flushed |
     /// | `Error` | any | the connection is reset, work is flushed |
     ///
-    /// Where it is already changes nothing. Connecting is [`CmId`](super::CmId)'s, and a queue pair serves one connection.
+    /// Where it is already changes nothing. Connecting is [`CmId`](super::CmId)'s, and a queue pair serves
+    /// one connection.
     ///
     /// # Errors
     /// [`VerbsError::InvalidState`] for any other change.
@@ -187,8 +191,8 @@ impl QueuePair {
         Ok(())
     }
 
-    /// Asks for one [`AsyncEventKind::SqDrained`](super::AsyncEventKind::SqDrained) when everything posted to the send queue
-    /// is completed; at once, if it is. What is posted meanwhile is waited for as well.
+    /// Asks for one [`AsyncEventKind::SqDrained`](super::AsyncEventKind::SqDrained) when everything posted to
+    /// the send queue is completed; at once, if it is. What is posted meanwhile is waited for as well.
     pub fn drain(&self) {
         self.shared.arm_drain();
     }
@@ -203,7 +207,8 @@ impl QueuePair {
         self.shared.ended().error
     }
 
-    /// The Terminate that ended the stream, as it was sent or received: with the headers of the message at fault.
+    /// The Terminate that ended the stream, as it was sent or received: with the headers of the message at
+    /// fault.
     pub fn terminate(&self) -> Option<Arc<TerminateReport>> {
         self.shared.ended().terminate.clone()
     }

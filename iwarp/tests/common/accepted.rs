@@ -1,4 +1,5 @@
-//! An accepted connection whose other end is bytes of the test's own, from its Request on: what `peer` settles, this leaves open.
+//! An accepted connection whose other end is bytes of the test's own, from its Request on: what `peer`
+//! settles, this leaves open.
 
 use iwarp::engine::EngineConfig;
 use iwarp::memory::Access;

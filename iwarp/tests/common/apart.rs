@@ -1,12 +1,13 @@
-//! Memory where the kernel puts nothing else, so that what a test unmaps stays unmapped while other tests map.
+//! Memory where the kernel puts nothing else, so that what a test unmaps stays unmapped while other tests
+//! map.
 
 use std::ptr::without_provenance_mut;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
 
-/// The kernel places mappings downwards from the stack, and a program's heap upwards from its image; between them are
-/// terabytes that it comes to last. Below 2^38, for aarch64 with the smallest of its address spaces.
+/// The kernel places mappings downwards from the stack, and a program's heap upwards from its image; between
+/// them are terabytes that it comes to last. Below 2^38, for aarch64 with the smallest of its address spaces.
 static NEXT: AtomicUsize = AtomicUsize::new(0x20_0000_0000);
 
 /// So many bytes that are this test's alone, whole pages.

@@ -1,5 +1,6 @@
-//! The hostile peer's catalogue: for each resource of RFC 5042 section 2.2, the messages that attack it, and what has to come
-//! back. RDMAP is always above DDP here, so there is one catalogue and not a second one for DDP alone.
+//! The hostile peer's catalogue: for each resource of RFC 5042 section 2.2, the messages that attack it, and
+//! what has to come back. RDMAP is always above DDP here, so there is one catalogue and not a second one for
+//! DDP alone.
 
 use iwarp::rdmap::TerminateError;
 

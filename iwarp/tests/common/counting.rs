@@ -1,5 +1,5 @@
-//! The system's allocator, counting what each thread asks of it. Not part of `common`: a test program that names this file
-//! by its path has it as its allocator.
+//! The system's allocator, counting what each thread asks of it. Not part of `common`: a test program that
+//! names this file by its path has it as its allocator.
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -43,16 +43,16 @@ unsafe impl GlobalAlloc for Counting {
     unsafe fn realloc(&self, ptr: *mut u8, layout: Layout, bytes: usize) -> *mut u8 {
         ALLOCATIONS.set(ALLOCATIONS.get() + 1);
         HELD.set(HELD.get() + bytes as i64 - layout.size() as i64);
-        // SAFETY: the caller promises that `ptr` is of this allocator with this layout, so it is of `System`'s, which
-        // gave it out; and that `bytes` is not zero and no more than a layout may have.
+        // SAFETY: the caller promises that `ptr` is of this allocator with this layout, so it is of
+        // `System`'s, which gave it out; and that `bytes` is not zero and no more than a layout may have.
         unsafe { System.realloc(ptr, layout, bytes) }
     }
 
     // SAFETY: what is asked of the caller is what `System` asks for.
     unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
         HELD.set(HELD.get() - layout.size() as i64);
-        // SAFETY: the caller promises that `ptr` is of this allocator with this layout, so it is of `System`'s, which
-        // gave it out, and that nobody uses it any more.
+        // SAFETY: the caller promises that `ptr` is of this allocator with this layout, so it is of
+        // `System`'s, which gave it out, and that nobody uses it any more.
         unsafe { System.dealloc(ptr, layout) }
     }
 }

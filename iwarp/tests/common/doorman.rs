@@ -1,5 +1,5 @@
-//! A host of ours that listens for a bare TCP peer, which asks as a test wants it to. `accepted`, `served` and `peer` begin
-//! with it.
+//! A host of ours that listens for a bare TCP peer, which asks as a test wants it to. `accepted`, `served`
+//! and `peer` begin with it.
 
 use iwarp::verbs::{
     CmEvent, CmEventKind, CmId, CompletionQueue, ConnParam, EventChannel, ListenOptions, ProtectionDomain,

@@ -1,4 +1,5 @@
-//! A server with honest clients and a hostile one, all on one network and the clients on one engine of the server's.
+//! A server with honest clients and a hostile one, all on one network and the clients on one engine of the
+//! server's.
 
 use std::time::Duration;
 
@@ -96,7 +97,8 @@ pub(crate) struct Honest {
     pub(crate) bytes: Vec<u8>,
 }
 
-/// A server (10.0.0.1), a raw hostile peer (10.0.0.2), and a host of honest clients (10.0.0.3) on one network.
+/// A server (10.0.0.1), a raw hostile peer (10.0.0.2), and a host of honest clients (10.0.0.3) on one
+/// network.
 pub(crate) struct World {
     pub(crate) raw: RawPair,
     pub(crate) model: Model,
@@ -221,7 +223,8 @@ impl World {
         (end, framer)
     }
 
-    /// An honest client sees in the server's memory what it left there, leaves something new, and sends a message.
+    /// An honest client sees in the server's memory what it left there, leaves something new, and sends a
+    /// message.
     pub(crate) fn exchange(&mut self, client: usize, round: u64) {
         let honest = &mut self.honest[client];
         let mut bytes = vec![0; REGION];

@@ -1,10 +1,10 @@
 //! What registered memory may hold.
 //!
-//! Each byte has a value that was seen last, and the effects under way over it. An effect (a Write, a Send into its
-//! receive buffer, a Read's response, a store of the application) may have happened in part until it is *settled*:
-//! until something was seen that the documents promise only after all of it was placed. The one rule: **a value is gone
-//! once an effect that began after the value had settled has itself settled.** Effects that overlap in time leave
-//! either value (RFC 5040 section 5.5 rule 3).
+//! Each byte has a value that was seen last, and the effects under way over it. An effect (a Write, a Send
+//! into its receive buffer, a Read's response, a store of the application) may have happened in part until it
+//! is *settled*: until something was seen that the documents promise only after all of it was placed. The one
+//! rule: **a value is gone once an effect that began after the value had settled has itself settled.**
+//! Effects that overlap in time leave either value (RFC 5040 section 5.5 rule 3).
 
 use iwarp::memory::Access;
 
@@ -106,8 +106,8 @@ pub(crate) struct View {
 }
 
 impl View {
-    /// A request of the peer's is carried out after all in front of it was placed; a fenced one starts after the Reads
-    /// in front of it have their bytes.
+    /// A request of the peer's is carried out after all in front of it was placed; a fenced one starts after
+    /// the Reads in front of it have their bytes.
     fn follows(&self, effect: &Effect) -> bool {
         let before = match self.flow {
             Flow::In | Flow::Change => effect.flow != Flow::In,
@@ -367,8 +367,8 @@ impl Memory {
         values.all(|other| other == Some(value)).then_some(value)
     }
 
-    /// Something happens to `spans`: who reads there may get the old or the new, but for those that `spared` names,
-    /// and so on with where they place it.
+    /// Something happens to `spans`: who reads there may get the old or the new, but for those that `spared`
+    /// names, and so on with where they place it.
     fn disturb(&mut self, spans: &[Span], spared: impl Fn(&Effect) -> bool) {
         let mut open: Vec<(Span, bool)> = spans.iter().map(|&span| (span, true)).collect();
         while let Some((span, direct)) = open.pop() {
@@ -402,8 +402,9 @@ impl Effect {
     }
 
     /// Whether it happens only after `reader` has taken its bytes: it is later in the same stream, and either
-    /// fenced behind a request that is answered, or the answer to a request that left behind `reader`'s payload, or the
-    /// work of a request that is carried out only after `reader` was answered. Or it is `reader`'s own work.
+    /// fenced behind a request that is answered, or the answer to a request that left behind `reader`'s
+    /// payload, or the work of a request that is carried out only after `reader` was answered. Or it is
+    /// `reader`'s own work.
     fn comes_after(&self, reader: &Effect) -> bool {
         let ordered = match self.flow {
             Flow::Out => self.fenced && reader.flow != Flow::Out,

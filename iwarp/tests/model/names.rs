@@ -1,8 +1,8 @@
 //! STags: what they reach, and whether they may be used.
 //!
-//! A [`Name`] is given once. Memory that is registered again and a window that is bound again have another one, and the
-//! old one stays gone. A request that gives or takes a name does so in its turn: what stands behind it in its send queue
-//! finds that done, all others once it has completed.
+//! A [`Name`] is given once. Memory that is registered again and a window that is bound again have another
+//! one, and the old one stays gone. A request that gives or takes a name does so in its turn: what stands
+//! behind it in its send queue finds that done, all others once it has completed.
 
 use iwarp::memory::{Access, WindowKind};
 
@@ -92,12 +92,14 @@ impl Grant {
         self.at + self.len
     }
 
-    /// Whether a request that `by` posts now finds it there: it is valid, or given by a request in front of it.
+    /// Whether a request that `by` posts now finds it there: it is valid, or given by a request in front of
+    /// it.
     pub(crate) fn is_there_for(&self, by: By) -> bool {
         self.life == Life::Valid || self.life == Life::Coming && self.giver == Some(by)
     }
 
-    /// Whether a request that `by` posts now may give the same STag anew: it is invalid, or taken by a request in front.
+    /// Whether a request that `by` posts now may give the same STag anew: it is invalid, or taken by a
+    /// request in front.
     pub(crate) fn is_free_for(&self, by: By) -> bool {
         self.life == Life::Gone || self.is_taken_by(by)
     }

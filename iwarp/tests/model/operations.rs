@@ -1,7 +1,8 @@
-//! The requests of the send queue: how each is drawn, and what it means. An operation is added here and nowhere else.
+//! The requests of the send queue: how each is drawn, and what it means. An operation is added here and
+//! nowhere else.
 //!
-//! Those that give and take names, and send nothing, are in `operations/local.rs`; which names are used that give no right
-//! to it, in `operations/misuse.rs`.
+//! Those that give and take names, and send nothing, are in `operations/local.rs`; which names are used that
+//! give no right to it, in `operations/misuse.rs`.
 
 mod local;
 mod misuse;

@@ -1,4 +1,5 @@
-//! The steps of a run. Each has dice of its own, so that one can be left out and the others stay what they are.
+//! The steps of a run. Each has dice of its own, so that one can be left out and the others stay what they
+//! are.
 
 use super::dice::Dice;
 

@@ -1,7 +1,8 @@
-//! What streams owe their users: who completes, in which order, with what; and what each completion says about memory.
+//! What streams owe their users: who completes, in which order, with what; and what each completion says
+//! about memory.
 //!
-//! Independent of the stack: it knows requests, completions and the documents. What cannot be told from outside (a race
-//! between an error and what was posted) is a [`Doom`], which widens what is allowed.
+//! Independent of the stack: it knows requests, completions and the documents. What cannot be told from
+//! outside (a race between an error and what was posted) is a [`Doom`], which widens what is allowed.
 
 mod completions;
 mod ending;
@@ -132,7 +133,8 @@ pub(crate) struct End {
     poisoned: bool,
     /// Its end was told.
     pub(crate) over: bool,
-    /// Its user has closed gracefully: nothing more is taken by its send queue, and all that was taken is sent.
+    /// Its user has closed gracefully: nothing more is taken by its send queue, and all that was taken is
+    /// sent.
     pub(crate) closed: bool,
     pub(crate) reads: bool,
     /// It receives through the shared queue of its host.
@@ -393,7 +395,8 @@ impl Model {
         }
     }
 
-    /// The `n`th message on its way to `side` and the `n`th receive request there go together, once both are there.
+    /// The `n`th message on its way to `side` and the `n`th receive request there go together, once both are
+    /// there.
     fn pair(&mut self, stream: usize, side: usize, n: usize) {
         let end = &self.streams[stream].ends[side];
         // Once receives are flushed nothing arrives any more.
@@ -435,7 +438,8 @@ impl Model {
         spans.iter().any(|span| !self.memory.grant(Name::Region(span.region)).is_there_for(by))
     }
 
-    /// Whether a request in front invalidates memory of one that `by` posts now, whose payload was not taken yet.
+    /// Whether a request in front invalidates memory of one that `by` posts now, whose payload was not taken
+    /// yet.
     fn is_taken(&self, meaning: &Meaning, by: By) -> bool {
         let taken = |span: &Span| self.memory.grant(Name::Region(span.region)).is_taken_by(by);
         !meaning.inline && meaning.local.iter().any(taken)
@@ -515,8 +519,8 @@ impl Model {
         })
     }
 
-    /// Nothing is under way any more: what was posted without a completion is done, what a graceful close has to bring
-    /// over is there.
+    /// Nothing is under way any more: what was posted without a completion is done, what a graceful close has
+    /// to bring over is there.
     pub(crate) fn quiet(&mut self) -> Result<Found, String> {
         self.shut_shared();
         let mut done = Vec::new();

@@ -1,5 +1,5 @@
-//! A port that turns bits of the packets it receives. Unlike the link's own plan it spares ARP, which has no checksum:
-//! what protects that is the frame check sequence of a real wire.
+//! A port that turns bits of the packets it receives. Unlike the link's own plan it spares ARP, which has no
+//! checksum: what protects that is the frame check sequence of a real wire.
 
 use dp::{Burst, Checksum, Port};
 
@@ -14,8 +14,8 @@ const HEADERS: usize = 100;
 const ETHERTYPE: std::ops::Range<usize> = 12..14;
 const ARP: [u8; 2] = [0x08, 0x06];
 
-/// `ppm` of the frames it hands out have a bit turned: anywhere behind Ethernet, or, `unseen`, in the payload alone, with a
-/// checksum that is said to be good.
+/// `ppm` of the frames it hands out have a bit turned: anywhere behind Ethernet, or, `unseen`, in the payload
+/// alone, with a checksum that is said to be good.
 pub(crate) fn turning(port: Box<dyn Port>, seed: u64, ppm: usize, unseen: bool) -> Box<dyn Port> {
     hooked(port, Turning { dice: Dice::new(seed), ppm, unseen })
 }

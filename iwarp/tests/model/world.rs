@@ -134,7 +134,8 @@ impl World {
         let pair = Pair::over(ports, |config| {
             config.crc = setting.crc;
             config.turn_bytes = setting.turn_bytes;
-            // A wire this bad may lose what is sent twice: RFC 9293's R2 allows for more, even after a slow handshake.
+            // A wire this bad may lose what is sent twice: RFC 9293's R2 allows for more, even after a slow
+            // handshake.
             config.stack.tcp.user_timeout = tcp_lite::Duration::from_secs(100);
             config.stack.tcp.keepalive_idle = Some(tcp_lite::Duration::from_secs(30));
             config.stack.tcp.keepalive_interval = tcp_lite::Duration::from_secs(5);
@@ -235,8 +236,8 @@ impl World {
         self.post_drawn(dice, slot, by, drawn)
     }
 
-    /// Mostly, sends what comes in several segments and lets some of them arrive: what ends the stream then ends it in the
-    /// midst of a message.
+    /// Mostly, sends what comes in several segments and lets some of them arrive: what ends the stream then
+    /// ends it in the midst of a message.
     fn begin_message(&mut self, dice: &mut Dice, slot: usize) -> Done {
         let Some(stream) = self.slots[slot].filter(|_| !dice.one_in(4)) else { return Ok(()) };
         // To who receives into a shared queue, where it takes a buffer from all others.

@@ -1,5 +1,5 @@
-//! What the MPA tests share: a seeded generator, TCP's handing-up seen from MPA, a sink that notes everything, and the
-//! reference implementation as a subprocess.
+//! What the MPA tests share: a seeded generator, TCP's handing-up seen from MPA, a sink that notes
+//! everything, and the reference implementation as a subprocess.
 #![allow(dead_code, reason = "each test uses a part")]
 
 use std::collections::{BTreeMap, HashSet};
@@ -252,7 +252,8 @@ pub(crate) fn from_hex(text: &str) -> Vec<u8> {
         .collect()
 }
 
-/// Runs `script`, which has the reference as `mpa_ref`, with `input` on its standard input; gives what it prints.
+/// Runs `script`, which has the reference as `mpa_ref`, with `input` on its standard input; gives what it
+/// prints.
 ///
 /// # Panics
 /// Where there is no python3: without the reference nothing would be compared.

@@ -10,8 +10,8 @@ use super::peer::{ALL, Peer, REGION, of_segment, read_header, read_request, send
 /// A sink that nobody here knows.
 const SINK: (u32, u64) = (0xdead_beef, 0x7f00_0000_1003);
 
-/// Responses come in the order of the requests, whole, with the sink's names as they were asked, in like segments; the
-/// application sees nothing of it.
+/// Responses come in the order of the requests, whole, with the sink's names as they were asked, in like
+/// segments; the application sees nothing of it.
 // Proves RDMAP-020, RDMAP-074, RDMAP-112, RDMAP-120, RDMAP-122, RDMAP-123, RDMAP-125, RDMAP-126, RDMAP-127,
 // RDMAP-129, RDMAP-206, RDMAP-208 to RDMAP-210, RDMAP-214, RDMAP-217, RDMAP-218, RDMAP-221 to RDMAP-225,
 // RDMAP-230, RDMAP-232, RDMAP-292, RDMAP-400, RDMAP-431: RDMAP-112 to RDMAP-129 and RDMAP-400 by the bytes of
@@ -98,10 +98,11 @@ fn reads_beyond_ird_have_no_buffer() {
     }
 }
 
-/// What may not be read: each reason has its code, and the Terminate brings the request back. What may is answered, up to
-/// the last byte.
-// Proves RDMAP-075, RDMAP-114, RDMAP-121, RDMAP-128, RDMAP-142 to RDMAP-146, RDMAP-177, RDMAP-183, RDMAP-185, RDMAP-192, RDMAP-211, RDMAP-220,
-// RDMAP-324, RDMAP-329, RDMAP-330, RDMAP-340 to RDMAP-345, RDMAP-350, RDMAP-403.
+/// What may not be read: each reason has its code, and the Terminate brings the request back. What may is
+/// answered, up to the last byte.
+// Proves RDMAP-075, RDMAP-114, RDMAP-121, RDMAP-128, RDMAP-142 to RDMAP-146, RDMAP-177, RDMAP-183, RDMAP-185,
+// RDMAP-192, RDMAP-211, RDMAP-220, RDMAP-324, RDMAP-329, RDMAP-330, RDMAP-340 to RDMAP-345, RDMAP-350,
+// RDMAP-403.
 #[test]
 fn a_refused_read_is_brought_back() {
     let len = REGION as u64;
@@ -215,7 +216,8 @@ fn an_stag_lives_until_it_is_invalidated() {
     peer.expect_terminate(&payload, "invalidated");
 }
 
-/// A request behind a Write sees what was written, and a Send behind a request may arrive before the answer leaves.
+/// A request behind a Write sees what was written, and a Send behind a request may arrive before the answer
+/// leaves.
 // Proves RDMAP-282, RDMAP-283, RDMAP-289, RDMAP-290.
 #[test]
 fn a_read_sees_what_was_written_before_it() {
@@ -227,8 +229,8 @@ fn a_read_sees_what_was_written_before_it() {
     assert_eq!(peer.done().len(), 1);
 }
 
-/// Answers to the peer and requests of our own user take turns, message by message: a peer that asks as much as it may does
-/// not keep our user from sending, nor the other way round.
+/// Answers to the peer and requests of our own user take turns, message by message: a peer that asks as much
+/// as it may does not keep our user from sending, nor the other way round.
 #[test]
 fn answers_and_requests_take_turns() {
     const EACH: usize = 8;

@@ -11,8 +11,8 @@ use super::peer::{Peer, REGION, of_segment, send, tagged, untagged};
 
 const REMOTE: RemoteAddr = RemoteAddr { addr: 0x1000, rkey: 0x1122_3344 };
 
-/// With much to be sent, the Terminate is the next message behind the FPDU that is being written, and the last: what had
-/// not been sent is flushed in order, what is posted later as well, and TCP ends by FIN.
+/// With much to be sent, the Terminate is the next message behind the FPDU that is being written, and the
+/// last: what had not been sent is flushed in order, what is posted later as well, and TCP ends by FIN.
 // Proves RDMAP-022, RDMAP-055, RDMAP-107, RDMAP-132, RDMAP-133, RDMAP-252 to RDMAP-254, RDMAP-260, RDMAP-261,
 // RDMAP-309, RDMAP-311, RDMAP-314, RDMAP-316, RDMAP-317, RDMAP-318, RDMAP-321, RDMAP-323, RDMAP-324,
 // RDMAP-327: RDMAP-022 to RDMAP-133 by the bytes of the Terminate; RDMAP-252 to RDMAP-254, RDMAP-318 because
@@ -79,10 +79,10 @@ fn the_first_error_is_told() {
     assert_eq!(peer.bytes(0, REGION), vec![0; REGION]);
 }
 
-/// The peer's Terminate, as the very first message or behind others: its content is told, what is open completes in error
-/// and in order, and nothing answers it.
-// Proves RDMAP-062, RDMAP-078, RDMAP-107, RDMAP-148, RDMAP-151 to RDMAP-154, RDMAP-156, RDMAP-168, RDMAP-174, RDMAP-255 to RDMAP-258, RDMAP-262, RDMAP-313 to RDMAP-315,
-// RDMAP-322.
+/// The peer's Terminate, as the very first message or behind others: its content is told, what is open
+/// completes in error and in order, and nothing answers it.
+// Proves RDMAP-062, RDMAP-078, RDMAP-107, RDMAP-148, RDMAP-151 to RDMAP-154, RDMAP-156, RDMAP-168, RDMAP-174,
+// RDMAP-255 to RDMAP-258, RDMAP-262, RDMAP-313 to RDMAP-315, RDMAP-322.
 #[test]
 fn the_peers_terminate_is_told_and_not_answered() {
     for (payload, layer, etype, code) in [

@@ -1,5 +1,5 @@
-//! Order between two engines when a frame is lost: what is placed early, and what waits (RFC 5040 section 5.5 and
-//! appendix B).
+//! Order between two engines when a frame is lost: what is placed early, and what waits (RFC 5040 section 5.5
+//! and appendix B).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -21,7 +21,8 @@ use super::peer::{send, tagged, untagged};
 
 const ALL: Access = Access::LOCAL_WRITE.union(Access::REMOTE_WRITE).union(Access::REMOTE_READ);
 
-/// Says what to lose: the next long frame, and its segment as often as it is sent again, until that is enough.
+/// Says what to lose: the next long frame, and its segment as often as it is sent again, until that is
+/// enough.
 #[derive(Default)]
 struct Loss(AtomicU64);
 
@@ -77,8 +78,9 @@ fn turns(pair: &mut Pair) {
     }
 }
 
-/// The segment of a Write is lost, that of a Send and a Read Request behind it arrives. With markers the Send's bytes are
-/// placed at once; but neither is the Send delivered nor the Read answered before the Write is there.
+/// The segment of a Write is lost, that of a Send and a Read Request behind it arrives. With markers the
+/// Send's bytes are placed at once; but neither is the Send delivered nor the Read answered before the Write
+/// is there.
 // Proves RDMAP-006, RDMAP-027, RDMAP-032, RDMAP-033, RDMAP-064, RDMAP-203, RDMAP-263, RDMAP-266, RDMAP-268,
 // RDMAP-269, RDMAP-275, RDMAP-277, RDMAP-281, RDMAP-282, RDMAP-288, RDMAP-289, RDMAP-411 to RDMAP-414,
 // RDMAP-416, RDMAP-420, RDMAP-421, DDP-053, DDP-131, DDP-136 to DDP-138: behind the hole the Send is placed
@@ -170,7 +172,8 @@ fn door_with_control() -> (Doorman, LinkControl) {
     (Doorman::over(RawPair::over(context, (a, b), |_| {}), |_| {}), control)
 }
 
-/// A peer's Request is accepted for `qp`, with markers toward us. Its first FPDU has come. Returns its framer.
+/// A peer's Request is accepted for `qp`, with markers toward us. Its first FPDU has come. Returns its
+/// framer.
 fn accept_with_markers(door: &mut Doorman, qp: &QueuePair) -> Framer {
     let id = door.asked(&request(true)).id;
     door.accept_for(qp, &id, &ConnParam { markers: true, ..ConnParam::default() });
@@ -188,8 +191,9 @@ fn lose_an_fpdu(pair: &mut RawPair, control: &LinkControl, framer: &mut Framer) 
     control.set_up(true);
 }
 
-/// An answer ahead of a hole is placed where a Read of ours waits for it, and nowhere else: our user's memory is open to the
-/// answers that it has asked for, not to whatever names it. In its turn it ends the stream, as it would have in order.
+/// An answer ahead of a hole is placed where a Read of ours waits for it, and nowhere else: our user's memory
+/// is open to the answers that it has asked for, not to whatever names it. In its turn it ends the stream, as
+/// it would have in order.
 // Proves SEC-097: also ahead of a hole.
 #[test]
 fn an_answer_ahead_of_a_hole_goes_where_a_read_waits() {
@@ -234,8 +238,9 @@ fn an_answer_ahead_of_a_hole_goes_where_a_read_waits() {
     }
 }
 
-/// What is wrong with a Send is found at its turn, although it was placed ahead of that: the peer hears what it would have
-/// heard in order. One that leaves another out has no buffer, one that leaves out its own first bytes has an invalid MO.
+/// What is wrong with a Send is found at its turn, although it was placed ahead of that: the peer hears what
+/// it would have heard in order. One that leaves another out has no buffer, one that leaves out its own first
+/// bytes has an invalid MO.
 #[test]
 fn a_wrong_send_is_found_in_its_turn_where_it_was_placed_early() {
     let late = untagged(0x41, 0x43, 0, 0, 1, 4, &[7; 600]);
@@ -263,8 +268,8 @@ fn a_wrong_send_is_found_in_its_turn_where_it_was_placed_early() {
     }
 }
 
-/// A stream fails over the first of two Sends that it held behind a hole: TCP gets back what either took of its budget, though
-/// it lives on until the peer closes.
+/// A stream fails over the first of two Sends that it held behind a hole: TCP gets back what either took of
+/// its budget, though it lives on until the peer closes.
 #[test]
 fn what_was_held_behind_a_hole_is_given_back_when_the_stream_fails() {
     let (mut door, control) = door_with_control();

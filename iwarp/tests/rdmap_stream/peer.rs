@@ -38,7 +38,8 @@ impl Peer {
         Self::with(&ConnParam::default(), 0)
     }
 
-    /// With `receives` receives of 100 bytes each at 1000, 1100 and so on, posted before the connection is made.
+    /// With `receives` receives of 100 bytes each at 1000, 1100 and so on, posted before the connection is
+    /// made.
     pub(crate) fn with(param: &ConnParam, receives: u64) -> Self {
         let mut door = Doorman::new();
         let completions = door.pair.context.create_comp_channel().unwrap();
@@ -132,7 +133,8 @@ impl Peer {
         self.events.poll()
     }
 
-    /// The engine ends the stream by the one Terminate `payload`, the last it says, then FIN; its user is told.
+    /// The engine ends the stream by the one Terminate `payload`, the last it says, then FIN; its user is
+    /// told.
     pub(crate) fn expect_terminate(&mut self, payload: &[u8], what: &str) {
         let heard = self.hear();
         let terminates: Vec<_> = heard.iter().filter(|ulpdu| ulpdu[1] == 0x47).collect();

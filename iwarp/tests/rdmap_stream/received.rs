@@ -9,12 +9,13 @@ fn ready(receives: u64) -> Peer {
     Peer::with(&ConnParam::default(), receives)
 }
 
-/// Each Send takes one receive, whatever its length, in order, and its completion tells the length; bytes behind the
-/// message stay. Writes take none, and nothing is told of them.
-// Proves RDMAP-001, RDMAP-005, RDMAP-039, RDMAP-051, RDMAP-058, RDMAP-071, RDMAP-082, RDMAP-197, RDMAP-199, RDMAP-200,
-// RDMAP-205, RDMAP-235 to RDMAP-237, RDMAP-239, RDMAP-245, RDMAP-246, RDMAP-276, RDMAP-277: the Writes by the
-// bytes of all memory around them (RDMAP-001, RDMAP-039, RDMAP-071, RDMAP-197 to RDMAP-205), the Sends by the
-// numbers and lengths of the completions, which no header tells, and by the bytes in their receives.
+/// Each Send takes one receive, whatever its length, in order, and its completion tells the length; bytes
+/// behind the message stay. Writes take none, and nothing is told of them.
+// Proves RDMAP-001, RDMAP-005, RDMAP-039, RDMAP-051, RDMAP-058, RDMAP-071, RDMAP-082, RDMAP-197, RDMAP-199,
+// RDMAP-200, RDMAP-205, RDMAP-235 to RDMAP-237, RDMAP-239, RDMAP-245, RDMAP-246, RDMAP-276, RDMAP-277: the
+// Writes by the bytes of all memory around them (RDMAP-001, RDMAP-039, RDMAP-071, RDMAP-197 to RDMAP-205),
+// the Sends by the numbers and lengths of the completions, which no header tells, and by the bytes in their
+// receives.
 #[test]
 fn each_send_takes_one_receive() {
     let mut peer = ready(4);
@@ -56,7 +57,8 @@ fn a_message_of_several_segments_is_one() {
     assert_eq!([peer.bytes(100, 8), peer.bytes(200, 5)].concat(), b"hello w\0orld\0");
 }
 
-/// A solicited event for the two kinds that ask for one, none for the others; the invalidated STag where there is one.
+/// A solicited event for the two kinds that ask for one, none for the others; the invalidated STag where
+/// there is one.
 // Proves RDMAP-005, RDMAP-012 to RDMAP-014, RDMAP-049, RDMAP-060, RDMAP-066, RDMAP-068, RDMAP-240, RDMAP-250.
 #[test]
 fn each_kind_of_send_tells_what_it_is() {
@@ -118,7 +120,8 @@ fn what_is_reserved_is_ignored() {
     assert_eq!(peer.hear(), [tagged(0xc1, 0x42, 1, 2, b"")]);
 }
 
-/// What is no message of this version, in every place: told with the header of the segment, nothing delivered.
+/// What is no message of this version, in every place: told with the header of the segment, nothing
+/// delivered.
 // Proves DDP-064, DDP-141, MPA-297, RDMAP-108, RDMAP-115, RDMAP-149, RDMAP-150, RDMAP-193, RDMAP-198,
 // RDMAP-241, RDMAP-324, RDMAP-328, RDMAP-333, RDMAP-334.
 #[test]
@@ -159,8 +162,8 @@ fn retarget(segment: &[u8], stag: u32, peer: &Peer) -> Vec<u8> {
     tagged(segment[0], segment[1], peer.region.rkey(), peer.to(0), &segment[14..])
 }
 
-/// DDP's own checks: each has its code, and the segment's length and header go back; the receive queue is flushed, and
-/// what is outside the target stays.
+/// DDP's own checks: each has its code, and the segment's length and header go back; the receive queue is
+/// flushed, and what is outside the target stays.
 // Proves DDP-222, MPA-297, RDMAP-001, RDMAP-062, RDMAP-069, RDMAP-072, RDMAP-114, RDMAP-121, RDMAP-124,
 // RDMAP-157 to RDMAP-167, RDMAP-178 to RDMAP-180, RDMAP-182, RDMAP-194, RDMAP-238, RDMAP-332, RDMAP-345,
 // RDMAP-350 to RDMAP-352.

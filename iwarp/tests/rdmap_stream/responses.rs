@@ -39,7 +39,8 @@ fn answers_complete_their_reads() {
     assert_eq!(peer.bytes(0, 100), [0; 100]);
 }
 
-/// What is no answer to the oldest Read ends the stream; its bytes are not placed, and no Read completes by it.
+/// What is no answer to the oldest Read ends the stream; its bytes are not placed, and no Read completes by
+/// it.
 // Proves RDMAP-124, RDMAP-160, RDMAP-228, RDMAP-231, RDMAP-317.
 #[test]
 fn a_wrong_answer_ends_the_stream() {

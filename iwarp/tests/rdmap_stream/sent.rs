@@ -314,8 +314,8 @@ fn lengths_have_32_bits() {
 /// A segment by its offset, whether it is the last, and its payload.
 type Header<'a> = dyn Fn(u32, bool, &[u8]) -> Vec<u8> + 'a;
 
-/// A message of several segments: the same control bytes and STag in each, offsets that go on where the last one ended,
-/// the L bit in the last alone. A gather list is one message.
+/// A message of several segments: the same control bytes and STag in each, offsets that go on where the last
+/// one ended, the L bit in the last alone. A gather list is one message.
 // Proves RDMAP-030, RDMAP-036, RDMAP-038, RDMAP-057, RDMAP-059, RDMAP-086, RDMAP-201, RDMAP-204, RDMAP-242.
 #[test]
 fn a_long_message_is_cut_into_like_segments() {
@@ -411,8 +411,10 @@ fn a_fence_waits_for_reads() {
     }
 }
 
-/// A Send or Write is complete when the layers below have it, a Read when it is answered; each once, in order.
-// Proves RDMAP-041, RDMAP-044, RDMAP-067, RDMAP-073, RDMAP-227, RDMAP-274, RDMAP-286, RDMAP-287, RDMAP-291, RDMAP-294.
+/// A Send or Write is complete when the layers below have it, a Read when it is answered; each once, in
+/// order.
+// Proves RDMAP-041, RDMAP-044, RDMAP-067, RDMAP-073, RDMAP-227, RDMAP-274, RDMAP-286, RDMAP-287, RDMAP-291,
+// RDMAP-294.
 #[test]
 fn requests_complete_each_by_its_own_condition() {
     let mut peer = Peer::new();

@@ -166,8 +166,8 @@ fn a_table_without_a_place_has_one() {
     assert_eq!(n.resolve(at(2), ip(1)), Resolution::Known(MAC));
 }
 
-/// RFC 4861 section 7.2.5: what was not asked for leaves an entry of the same address as it is, and makes one of
-/// another address STALE.
+/// RFC 4861 section 7.2.5: what was not asked for leaves an entry of the same address as it is, and makes one
+/// of another address STALE.
 #[test]
 fn what_nobody_asked_for_confirms_nothing() {
     let unasked = |mac| Heard { confirms: false, ..answer(1, mac) };

@@ -1,7 +1,7 @@
 //! What the frames of a burst will need, fetched while those in front of them are dealt with.
 //!
-//! With many connections the state of each was used long ago. Whom a frame is for is guessed by its addresses and ports alone; a
-//! wrong guess costs time and nothing else.
+//! With many connections the state of each was used long ago. Whom a frame is for is guessed by its addresses
+//! and ports alone; a wrong guess costs time and nothing else.
 
 use arrayvec::ArrayVec;
 use dp::{BURST, Burst, Mbuf};

@@ -28,8 +28,8 @@ pub(crate) struct Conn {
     pub(crate) unresolved_since: Option<Instant>,
 }
 
-/// Which queue the slot is in. It belongs to the slot and not to the connection: an entry that a dead connection
-/// left behind serves the next one.
+/// Which queue the slot is in. It belongs to the slot and not to the connection: an entry that a dead
+/// connection left behind serves the next one.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Queue {
     None,
@@ -48,7 +48,8 @@ struct Slot {
 /// Slots in one allocation.
 const CHUNK: usize = 64;
 
-/// Slots in chunks, each of which stays where it was made: a large array would be copied to grow, and be half empty.
+/// Slots in chunks, each of which stays where it was made: a large array would be copied to grow, and be half
+/// empty.
 #[derive(Default)]
 struct Slots {
     /// All but the last one are full.
@@ -129,8 +130,8 @@ impl Connections {
         }
     }
 
-    /// A free slot and the id its next connection will have, or `None` at the limit. Takes memory when there are
-    /// more connections than ever before.
+    /// A free slot and the id its next connection will have, or `None` at the limit. Takes memory when there
+    /// are more connections than ever before.
     pub(crate) fn reserve(&mut self) -> Option<ConnId> {
         if self.free.is_empty() {
             if self.slots.len() >= self.limit {
@@ -209,7 +210,8 @@ impl Connections {
         conn.is_some_and(|conn| conn.tuple == *tuple)
     }
 
-    /// Has what tells the slot of a 4-tuple fetched to the cache; returns what to [`guess`](Self::guess) it by.
+    /// Has what tells the slot of a 4-tuple fetched to the cache; returns what to [`guess`](Self::guess) it
+    /// by.
     pub(crate) fn prefetch_slot_of(&self, tuple: &FourTuple) -> TupleHash {
         let hash = self.table.hash(tuple);
         self.table.prefetch(hash);
@@ -337,14 +339,15 @@ impl Connections {
 }
 
 impl Stack {
-    /// Whether there is room for the events of another connection. Its slot may have had many since its user took any: so
-    /// none is made while as many wait as may, and those that are there are good for a few more each.
+    /// Whether there is room for the events of another connection. Its slot may have had many since its user
+    /// took any: so none is made while as many wait as may, and those that are there are good for a few more
+    /// each.
     pub(super) fn takes_connections(&self) -> bool {
         self.events.len() < self.config.limits.events
     }
 
-    /// A slot for a new connection, and places for its events. Where there is none, the oldest in TIME-WAIT makes room: a peer that
-    /// has us close, again and again, keeps nobody out.
+    /// A slot for a new connection, and places for its events. Where there is none, the oldest in TIME-WAIT
+    /// makes room: a peer that has us close, again and again, keeps nobody out.
     pub(super) fn reserve(&mut self) -> Option<ConnId> {
         if !self.takes_connections() {
             return None;

@@ -1,8 +1,9 @@
-//! Segments that go on where the one before ends, taken in as one: what a device does that joins segments (LRO), in software. Their
-//! control block is asked once.
+//! Segments that go on where the one before ends, taken in as one: what a device does that joins segments
+//! (LRO), in software. Their control block is asked once.
 //!
-//! Only what is next in order, and has nothing to say but its payload. The headers are alike in all but lengths, checksums,
-//! PSH and the IPv4 identification: of one acknowledgement, window, timestamp and codepoint.
+//! Only what is next in order, and has nothing to say but its payload. The headers are alike in all but
+//! lengths, checksums, PSH and the IPv4 identification: of one acknowledgement, window, timestamp and
+//! codepoint.
 
 use std::iter::Peekable;
 
@@ -58,8 +59,8 @@ impl Pattern {
         Some(Self { ip, ip_at, tcp_at, headers: headers.try_into().ok()?, mask })
     }
 
-    /// Takes those off `frames` that go on behind `payload`, which begins at `seq` and has at most [`MAX_BUFFERS`]. Returns all
-    /// payloads as one, and how many.
+    /// Takes those off `frames` that go on behind `payload`, which begins at `seq` and has at most
+    /// [`MAX_BUFFERS`]. Returns all payloads as one, and how many.
     pub(super) fn join(
         mut self,
         seq: TcpSeqNumber,

@@ -20,7 +20,8 @@ use crate::tcp::header::{Flags, TcpHeader};
 use crate::tcp::{Birth, State, Tcb, Verdict};
 use crate::{Event, discovery, ethernet, frame};
 
-/// Bytes in which all headers of a frame are looked for. What has its TCP header behind that is no ordinary frame.
+/// Bytes in which all headers of a frame are looked for. What has its TCP header behind that is no ordinary
+/// frame.
 const HEAD_BYTES: usize = 192;
 
 /// A frame after its headers were looked at.
@@ -167,7 +168,8 @@ impl Stack {
             && conn.is_some_and(|conn| conn.tcb.is_next(header.seq))
     }
 
-    /// A TCP segment that passed all checks, for an address of ours; or several in order as one, with how many they are.
+    /// A TCP segment that passed all checks, for an address of ours; or several in order as one, with how
+    /// many they are.
     fn segment_arrives(
         &mut self,
         now: Instant,
@@ -187,9 +189,10 @@ impl Stack {
         }
     }
 
-    /// A new SYN for the 4-tuple of a connection in TIME-WAIT, which makes room if somebody listens and can take it. Else it
-    /// stays: its peer may have to send its FIN again. No cookie is given where the backlog is full, since its sequence number
-    /// may be one that the old connection used (RFC 9293 section 3.6.1); the SYN comes again.
+    /// A new SYN for the 4-tuple of a connection in TIME-WAIT, which makes room if somebody listens and can
+    /// take it. Else it stays: its peer may have to send its FIN again. No cookie is given where the backlog
+    /// is full, since its sequence number may be one that the old connection used (RFC 9293 section 3.6.1);
+    /// the SYN comes again.
     fn reopen(&mut self, now: Instant, slot: u32, tuple: FourTuple, syn: &TcpHeader) {
         let Some(listener) = self.listeners.find(tuple.local_port) else { return };
         let Some(old) = self.connections.get(slot) else { return };
@@ -505,8 +508,8 @@ impl Stack {
         Some(chain)
     }
 
-    /// An ARP or neighbour discovery packet. Returns whether smoltcp may see it: not what asks for an address that is not ours
-    /// (yet), nor probes and claims, which it answers not at all, or not as it should.
+    /// An ARP or neighbour discovery packet. Returns whether smoltcp may see it: not what asks for an address
+    /// that is not ours (yet), nor probes and claims, which it answers not at all, or not as it should.
     fn on_arp_or_ndp(&mut self, now: Instant, message: &discovery::Message) -> bool {
         if let Some(heard) = &message.heard
             && self.neighbors.heard(now, heard)
@@ -526,8 +529,8 @@ impl Stack {
         self.conflicts.is_usable(&message.target) && !message.anonymous
     }
 
-    /// An ICMP error about a segment that may be ours. It may come from anybody: believed is only what quotes a segment
-    /// that is on its way (RFC 5927 section 4).
+    /// An ICMP error about a segment that may be ours. It may come from anybody: believed is only what quotes
+    /// a segment that is on its way (RFC 5927 section 4).
     fn icmp_error(&mut self, now: Instant, to: &IpAddress, error: &IcmpError) {
         let slot = self.connections.find(&error.tuple).filter(|_| error.tuple.local == *to);
         let heeded = slot.and_then(|slot| {
@@ -536,8 +539,8 @@ impl Stack {
                     tcb.on_packet_too_big(ctx, error.seq, super::mss(&error.tuple.remote, mtu))
                 }
                 _ if !tcb.in_flight(error.seq) => false,
-                // Only while connecting: later it may be passing, or forged (RFC 5927 section 5). What may pass has to be
-                // said again, after our SYN was, too (RFC 5461 section 4.2).
+                // Only while connecting: later it may be passing, or forged (RFC 5927 section 5). What may
+                // pass has to be said again, after our SYN was, too (RFC 5461 section 4.2).
                 Kind::Hard | Kind::Soft
                     if tcb.state() == State::SynSent
                         && (error.kind == Kind::Hard || tcb.has_sent_syn_again()) =>

@@ -1,8 +1,8 @@
 //! From connections to frames: what [`Stack::transmit`] does.
 //!
 //! First what the slow path wants to send, then questions for neighbours and answers to strangers, then the
-//! connections that have something, in turns of a few segments each. When the pool is empty nothing is lost: the
-//! same is tried in the next call.
+//! connections that have something, in turns of a few segments each. When the pool is empty nothing is lost:
+//! the same is tried in the next call.
 
 use dp::{Burst, Offloads};
 
@@ -23,8 +23,8 @@ const TURN_SEGMENTS: usize = 8;
 /// What a port does that takes several segments in one frame.
 const TRAINS: Offloads = Offloads::TX_TSO.union(Offloads::TX_MULTI_SEGMENT).union(Offloads::TX_TCP_CHECKSUM);
 
-/// A RST for a segment that no connection takes, or a SYN-ACK that nobody remembers. It goes back where the segment
-/// came from, so that strangers make us ask for no addresses.
+/// A RST for a segment that no connection takes, or a SYN-ACK that nobody remembers. It goes back where the
+/// segment came from, so that strangers make us ask for no addresses.
 pub(crate) struct Answer {
     pub(crate) dst_mac: EthernetAddress,
     pub(crate) tuple: FourTuple,
@@ -244,8 +244,8 @@ fn cuts(surroundings: &Surroundings<'_>, transmission: &Transmission) -> bool {
         && matches!(transmission.payload, Some(Payload::Segment(first)) if framing.tso.mss.contains(segments.length(first)))
 }
 
-/// Makes the frames of a transmission: one that the port cuts, or one for each segment. Returns how many segments are in them, not
-/// all when a pool is empty.
+/// Makes the frames of a transmission: one that the port cuts, or one for each segment. Returns how many
+/// segments are in them, not all when a pool is empty.
 fn emit(
     surroundings: &Surroundings<'_>,
     headers: &Headers<'_>,
@@ -294,9 +294,9 @@ fn emit(
     out.len() - before
 }
 
-/// Whether a connection ends because nobody answers for its next hop: at once while we set it up or where only a RST
-/// is left to be sent, else only when that lasts as long as any silence may. (Whoever has just sent a SYN is there, whatever became
-/// of our questions.)
+/// Whether a connection ends because nobody answers for its next hop: at once while we set it up or where
+/// only a RST is left to be sent, else only when that lasts as long as any silence may. (Whoever has just
+/// sent a SYN is there, whatever became of our questions.)
 fn gives_up(now: Instant, conn: &mut connections::Conn, user_timeout: crate::Duration) -> bool {
     let since = *conn.unresolved_since.get_or_insert(now);
     matches!(conn.tcb.state(), State::SynSent | State::Closed) || now >= since + user_timeout

@@ -1,7 +1,7 @@
 //! The TCP header: bytes to [`TcpHeader`] and back (RFC 9293 section 3.1, RFC 7323, RFC 2018).
 //!
-//! Parsing is total: every byte string gives a header or [`Malformed`]. Options that are unknown or have a wrong
-//! length are skipped. Not here: the checksum's pseudo header, which is the stack's.
+//! Parsing is total: every byte string gives a header or [`Malformed`]. Options that are unknown or have a
+//! wrong length are skipped. Not here: the checksum's pseudo header, which is the stack's.
 
 use arrayvec::ArrayVec;
 use bitflags::bitflags;

@@ -1,7 +1,7 @@
 //! Sequence numbers as 64-bit positions.
 //!
-//! Everything inside works on positions: 0 is the SYN, 1 the first byte of the stream, and the FIN follows the
-//! last. They never wrap, so that comparing is comparing; 32-bit numbers exist on the wire only.
+//! Everything inside works on positions: 0 is the SYN, 1 the first byte of the stream, and the FIN follows
+//! the last. They never wrap, so that comparing is comparing; 32-bit numbers exist on the wire only.
 
 use crate::facade::TcpSeqNumber;
 

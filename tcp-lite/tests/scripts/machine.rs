@@ -90,8 +90,8 @@ impl Machine {
         let _ = writeln!(self.transcript, "  {seconds:.6} {text}");
     }
 
-    /// Lets time pass up to `until_us`: exclusively, if something arrives then that may come before the timers.
-    /// Ends as soon as something was sent.
+    /// Lets time pass up to `until_us`: exclusively, if something arrives then that may come before the
+    /// timers. Ends as soon as something was sent.
     pub(crate) fn run_to(&mut self, until_us: u64, inclusive: bool) -> Result<(), String> {
         let mut turns = 0;
         while self.sent.is_empty() {

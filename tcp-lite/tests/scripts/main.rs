@@ -1,4 +1,5 @@
-//! Scripts in the manner of packetdrill: each `*.pkt` below this folder is a test (README.md has their language).
+//! Scripts in the manner of packetdrill: each `*.pkt` below this folder is a test (README.md has their
+//! language).
 //!
 //! `cargo test -p tcp-lite --no-default-features --test scripts [PATTERN]`
 

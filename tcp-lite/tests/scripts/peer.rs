@@ -1,4 +1,5 @@
-//! One of the hosts that the script plays: what its numbers mean on the wire, and what the stack sent it so far.
+//! One of the hosts that the script plays: what its numbers mean on the wire, and what the stack sent it so
+//! far.
 
 use std::collections::BTreeMap;
 
@@ -184,8 +185,8 @@ impl Peer {
         })
     }
 
-    /// Whether `seq..seq + len` is not sent as it was before. From now on it is a segment of its own, and so is
-    /// what stands beside it.
+    /// Whether `seq..seq + len` is not sent as it was before. From now on it is a segment of its own, and so
+    /// is what stands beside it.
     fn is_cut(&mut self, seq: i64, len: u32) -> Result<bool, String> {
         let end = seq + i64::from(len);
         let around = self.segments.range(..=seq).next_back().map(|(start, piece)| (*start, *piece));

@@ -1,5 +1,5 @@
-//! TCP segments as a script writes them, numbers counted from both sides' SYNs; read and written in packetdrill's
-//! notation. Not here: their bytes on the wire (`wire.rs`).
+//! TCP segments as a script writes them, numbers counted from both sides' SYNs; read and written in
+//! packetdrill's notation. Not here: their bytes on the wire (`wire.rs`).
 
 use std::fmt;
 
@@ -48,7 +48,8 @@ pub(crate) struct Options {
     pub(crate) unknown: Option<(u8, u8)>,
 }
 
-/// A segment. What is `None` was not written: it is not looked at on what is sent, and filled in on what arrives.
+/// A segment. What is `None` was not written: it is not looked at on what is sent, and filled in on what
+/// arrives.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Segment {
     pub(crate) codepoint: Codepoint,

@@ -1,5 +1,5 @@
-//! Frames: bytes of a TCP segment in an IP packet, both ways, and the ICMP errors about one. Written apart from the
-//! code under test, which reads and writes headers of its own.
+//! Frames: bytes of a TCP segment in an IP packet, both ways, and the ICMP errors about one. Written apart
+//! from the code under test, which reads and writes headers of its own.
 
 use smoltcp::wire::{IpAddress, TcpPacket, checksum};
 

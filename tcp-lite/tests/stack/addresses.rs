@@ -1,4 +1,5 @@
-//! Our addresses: announced, probed, defended (RFC 5227, RFC 4862 section 5.4), and what a link that comes and goes does.
+//! Our addresses: announced, probed, defended (RFC 5227, RFC 4862 section 5.4), and what a link that comes
+//! and goes does.
 
 use smoltcp::wire::{ArpOperation, Icmpv4Repr, Icmpv6Repr, NdiscNeighborFlags, NdiscRepr, TcpControl};
 use tcp_lite::facade::{EthernetAddress, IpAddress, Ipv4Address, Ipv6Address};

@@ -182,8 +182,8 @@ pub(crate) fn data(macs: [EthernetAddress; 2], segment: &Segment<'_>) -> Vec<u8>
     ip(macs, src, dst, IpProtocol::Tcp, 64, &bytes)
 }
 
-/// Cuts the IP packet of an untagged frame into fragments of at most `unit` (a multiple of 8) bytes. Frames that
-/// are no IP come back whole.
+/// Cuts the IP packet of an untagged frame into fragments of at most `unit` (a multiple of 8) bytes. Frames
+/// that are no IP come back whole.
 pub(crate) fn fragments(frame: &[u8], unit: usize, identification: u16) -> Vec<Vec<u8>> {
     match frame[12..14] {
         [0x08, 0x00] => fragments_v4(frame, unit, identification),

@@ -116,7 +116,8 @@ fn the_second_small_segment_is_acknowledged_at_once() {
     assert_eq!(acknowledgements(&mut world).len(), 1);
 }
 
-/// A change to one of several segments, with the checksums of what it gives, and the stretches that are handed up.
+/// A change to one of several segments, with the checksums of what it gives, and the stretches that are
+/// handed up.
 fn changed(change: impl Fn(&mut [u8])) -> Vec<u64> {
     let mut world = connected("10.0.0.2:4000", 1);
     let mut burst = frames(&mut world, 0, 10 * FULL);

@@ -1,5 +1,5 @@
-//! Two hosts on a wire in memory, a clock that jumps to what happens next, and streams whose bytes are known by
-//! their offset, so that what arrives is checked without being kept.
+//! Two hosts on a wire in memory, a clock that jumps to what happens next, and streams whose bytes are known
+//! by their offset, so that what arrives is checked without being kept.
 
 use std::net::{IpAddr, SocketAddr};
 

@@ -130,8 +130,8 @@ fn random_frames_leave_a_live_connection_alone() {
     still_works(&mut relay);
 }
 
-/// A frame of what the slow path takes, for B, from a stranger or about a flow that `sent` (B's) belongs to, or nearly does;
-/// its checksums are right, as a forger's are.
+/// A frame of what the slow path takes, for B, from a stranger or about a flow that `sent` (B's) belongs to,
+/// or nearly does; its checksums are right, as a forger's are.
 fn forged(random: &mut impl FnMut() -> u8, sent: &[u8]) -> Vec<u8> {
     let mut stranger = MAC_A;
     (stranger.0[4], stranger.0[5]) = (1, random());
@@ -171,8 +171,8 @@ fn forged(random: &mut impl FnMut() -> u8, sent: &[u8]) -> Vec<u8> {
     frame
 }
 
-/// ARP, neighbour discovery, ICMP and fragments without sense, four with every frame of a transfer both ways: it goes on as
-/// if they were not there.
+/// ARP, neighbour discovery, ICMP and fragments without sense, four with every frame of a transfer both ways:
+/// it goes on as if they were not there.
 // Proves SEC-017: forged errors about unknown flows and about what is not in flight change nothing.
 #[test]
 fn noise_on_the_slow_path_does_not_disturb_a_transfer() {

@@ -1,4 +1,5 @@
-//! ICMP errors about TCP: which are believed, and what they do (RFC 1122 section 4.2.3.9, RFC 5927, RFC 8201).
+//! ICMP errors about TCP: which are believed, and what they do (RFC 1122 section 4.2.3.9, RFC 5927, RFC
+//! 8201).
 
 use std::cell::RefCell;
 

@@ -278,8 +278,8 @@ fn a_connection_out_of_time_wait_begins_beyond_what_the_last_one_used() {
     assert!(seq(syn_ack).wrapping_sub(used) > 0, "{} after {used}", seq(syn_ack));
 }
 
-/// A SYN that cannot be answered must not cost the old connection what is left of it: its peer may have to send its FIN again.
-/// (No cookie helps, whose sequence number may be one that the old connection used.)
+/// A SYN that cannot be answered must not cost the old connection what is left of it: its peer may have to
+/// send its FIN again. (No cookie helps, whose sequence number may be one that the old connection used.)
 #[test]
 fn a_syn_that_finds_no_room_leaves_the_connection_in_time_wait() {
     for syn_cookies in [false, true] {
@@ -476,7 +476,8 @@ fn address(last: u8) -> IpAddress {
     IpAddress::Ipv4(v4(last))
 }
 
-/// A SYN cookie goes back where its SYN came from, so the connection may begin with a next hop that nobody answers for.
+/// A SYN cookie goes back where its SYN came from, so the connection may begin with a next hop that nobody
+/// answers for.
 #[test]
 fn a_reset_to_nobody_is_given_up_with_its_connection() {
     let mut limited = config(MAC_A, 1);

@@ -1,5 +1,5 @@
-//! Whole stacks against each other, and against hostile frames, over links in memory. (Against smoltcp's TCP: the simulator,
-//! `tests/src/sim`.)
+//! Whole stacks against each other, and against hostile frames, over links in memory. (Against smoltcp's TCP:
+//! the simulator, `tests/src/sim`.)
 //!
 //! One binary for all, since each links the same things. [`harness`] moves frames, time and checked streams.
 

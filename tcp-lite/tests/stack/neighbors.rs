@@ -43,8 +43,8 @@ fn a_next_hop_that_does_not_answer_is_unreachable_after_three_queries() {
     }
 }
 
-/// The answer is changed on its way, which nothing in it shows: SYNs go where nobody is. Once they have not been answered
-/// the neighbour is asked, then everybody, and the connection is made.
+/// The answer is changed on its way, which nothing in it shows: SYNs go where nobody is. Once they have not
+/// been answered the neighbour is asked, then everybody, and the connection is made.
 #[test]
 fn a_wrong_answer_is_found_out_while_connecting() {
     let mut relay = Relay::new(config(MAC_A, 1), config(MAC_B, 2));
@@ -196,7 +196,8 @@ fn a_partial_checksum_is_filled_in_before_the_slow_path() {
     assert_eq!(quoted[6..8], (!smoltcp::wire::checksum::data(&all)).to_be_bytes());
 }
 
-/// Its SYN has just shown that the peer is there: that nobody answers for its address does not end what it begins.
+/// Its SYN has just shown that the peer is there: that nobody answers for its address does not end what it
+/// begins.
 #[test]
 fn a_peer_whose_address_nobody_answers_for_is_asked_for_again_while_it_connects() {
     let mut tap = Tap::new(config(MAC_A, 1));

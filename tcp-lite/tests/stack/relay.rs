@@ -104,8 +104,8 @@ impl Relay {
         Self { a: Tap::new(a), b: Tap::new(b) }
     }
 
-    /// Carries frames, each replaced by what `carry` makes of it (`true`: from `a` to `b`), until `done`. Every
-    /// round takes 100 microseconds, more when nothing moves.
+    /// Carries frames, each replaced by what `carry` makes of it (`true`: from `a` to `b`), until `done`.
+    /// Every round takes 100 microseconds, more when nothing moves.
     pub(crate) fn run(
         &mut self,
         for_us: u64,

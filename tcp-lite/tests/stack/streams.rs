@@ -1,4 +1,5 @@
-//! Plain streams both ways between two stacks: families, MTUs, VLANs, offloads, gateways, and wires that go wrong.
+//! Plain streams both ways between two stacks: families, MTUs, VLANs, offloads, gateways, and wires that go
+//! wrong.
 
 use dp::link::{LinkConfig, LinkPlan};
 use proptest::prelude::*;
@@ -198,7 +199,8 @@ fn what_is_sent_after_a_long_pause_waits_from_then_on() {
     let conn = world.a.streams[0].conn;
     let waits = |w: &World| w.a.stack.info(conn).map(|info| (info.send_offset, info.unacknowledged));
     assert!(world.run(1_000_000, |w| waits(w) == Some((1000, 0))));
-    // Nobody turns for longer than any timer; then bytes come before anything is polled, and the peer says nothing.
+    // Nobody turns for longer than any timer; then bytes come before anything is polled, and the peer says
+    // nothing.
     world.now_us += 100_000_000;
     let now = world.now();
     assert_eq!(world.a.stack.send(now, conn, &[byte(1000)]), Ok(1));

@@ -10,8 +10,9 @@ use crate::relay::Relay;
 
 const PORT: u16 = 4000;
 
-/// Who guesses ports and numbers sends a SYN in the name of a peer that still waits for the acknowledgement of its FIN.
-/// Each of the two then finds the other's numbers wrong: that is settled by a RST, and not argued about.
+/// Who guesses ports and numbers sends a SYN in the name of a peer that still waits for the acknowledgement
+/// of its FIN. Each of the two then finds the other's numbers wrong: that is settled by a RST, and not argued
+/// about.
 #[test]
 fn a_blind_syn_starts_no_exchange_of_acknowledgements() {
     let mut relay = Relay::new(config(MAC_A, 1), config(MAC_B, 2));
@@ -48,6 +49,7 @@ fn a_blind_syn_starts_no_exchange_of_acknowledgements() {
     relay.run(3_000_000, counted, |_| false);
     assert_eq!(relay.a.host.streams.len(), 1, "nobody was there");
     assert_eq!(relay.b.host.streams[0].closed, Some(CloseReason::Reset));
-    // SYN-ACK, what `b` thinks of it, and a RST; the same once more for what was on its way. Unsettled it would go on.
+    // SYN-ACK, what `b` thinks of it, and a RST; the same once more for what was on its way. Unsettled it
+    // would go on.
     assert!((3..=8).contains(&carried), "{carried} frames");
 }

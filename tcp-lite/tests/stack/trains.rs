@@ -1,5 +1,5 @@
-//! Several segments in one frame, for ports that cut them apart again (TSO) and for wires that pass them as they are: each
-//! arrives with the boundaries it was pushed with, also when it has to be sent again.
+//! Several segments in one frame, for ports that cut them apart again (TSO) and for wires that pass them as
+//! they are: each arrives with the boundaries it was pushed with, also when it has to be sent again.
 
 use std::collections::BTreeSet;
 
@@ -184,7 +184,8 @@ fn what_is_lost_of_a_train_comes_again_as_it_was() {
     assert_eq!(arrived.receiver.rx_bad_checksum, 0);
 }
 
-/// Of each segment a buffer of its own, as where there are no large ones: a train has as many as the port takes.
+/// Of each segment a buffer of its own, as where there are no large ones: a train has as many as the port
+/// takes.
 #[test]
 fn a_train_has_no_more_buffers_than_the_port_takes() {
     for buffers in [2, 3, 8, 24] {
@@ -254,7 +255,8 @@ fn exchanges_are_what_they_were() {
     }
 }
 
-/// Segments that leave together in frames of their own: those that find a buffer, and the others when there are some again.
+/// Segments that leave together in frames of their own: those that find a buffer, and the others when there
+/// are some again.
 #[test]
 fn a_train_that_finds_too_few_buffers_goes_on_where_it_stopped() {
     let mut world = World::standard(&LinkConfig { mbufs: 64, ..LinkConfig::default() });

@@ -1,7 +1,8 @@
 //! A corpus as one file: thousands of inputs of some bytes each would burden the repository as files.
 //!
-//! Entries follow each other, sorted by name: the name's length (one byte), the name, the input's length (two bytes, big
-//! endian), the input. An entry that a defect left behind is named after it; the others after their content.
+//! Entries follow each other, sorted by name: the name's length (one byte), the name, the input's length (two
+//! bytes, big endian), the input. An entry that a defect left behind is named after it; the others after
+//! their content.
 
 use std::collections::BTreeMap;
 

@@ -1,6 +1,6 @@
-//! Coverage-guided fuzzing. A target is a pure function of its input: virtual time, fixed seeds, everything made anew
-//! but packet buffers, which each execution has to give back. It panics where a rule is broken, and does nothing else with what it
-//! finds.
+//! Coverage-guided fuzzing. A target is a pure function of its input: virtual time, fixed seeds, everything
+//! made anew but packet buffers, which each execution has to give back. It panics where a rule is broken, and
+//! does nothing else with what it finds.
 //!
 //! | file | what |
 //! |---|---|

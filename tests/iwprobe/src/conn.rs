@@ -49,7 +49,8 @@ const SHORTEST: Duration = Duration::from_millis(1);
 impl Conn {
     /// Takes a connected stream.
     pub fn new(stream: TcpStream, log: Log, timeout: Duration) -> Self {
-        // A stream without these still works, only slower: segments are what the cases are about, not packets.
+        // A stream without these still works, only slower: segments are what the cases are about, not
+        // packets.
         let _ = stream.set_nonblocking(false);
         let _ = stream.set_nodelay(true);
         let _ = stream.set_write_timeout(Some(timeout));
@@ -66,7 +67,8 @@ impl Conn {
         &self.log
     }
 
-    /// Sends bytes. When the endpoint has ended the connection, what it said last is still there to be received.
+    /// Sends bytes. When the endpoint has ended the connection, what it said last is still there to be
+    /// received.
     pub fn send(&mut self, bytes: &[u8], text: impl Into<String>) {
         let text = text.into();
         match self.stream.write_all(bytes) {

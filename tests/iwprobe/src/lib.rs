@@ -1,8 +1,8 @@
 //! `iwprobe`: a conformance suite for iWARP endpoints, of whatever make.
 //!
-//! It plays one end of a connection byte by byte, over an ordinary TCP socket, and holds what comes back against
-//! RFC 5040, 5041, 5042, 5044, 6581 and 7306. MUST and MUST NOT are judged; where the documents leave a choice, every
-//! choice conforms. Each case names the rows of `tests/conformance/spec` that it shows.
+//! It plays one end of a connection byte by byte, over an ordinary TCP socket, and holds what comes back
+//! against RFC 5040, 5041, 5042, 5044, 6581 and 7306. MUST and MUST NOT are judged; where the documents leave
+//! a choice, every choice conforms. Each case names the rows of `tests/conformance/spec` that it shows.
 //!
 //! | file | what |
 //! |---|---|

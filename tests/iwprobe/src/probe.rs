@@ -18,8 +18,8 @@ const DEPTH: u16 = 16;
 const MAX_ABSENCES: u32 = 3;
 /// The same of connections in full operation: TCP alone is answered by an endpoint that hangs, too.
 const MAX_FAILURES: u32 = 6;
-/// An endpoint that connects comes again within this, whatever became of the connection before: a target that does not see
-/// its end keeps it for 20 s (TARGET.md).
+/// An endpoint that connects comes again within this, whatever became of the connection before: a target that
+/// does not see its end keeps it for 20 s (TARGET.md).
 const TURN: Duration = Duration::from_secs(25);
 /// How often a connection is looked for.
 const TICK: Duration = Duration::from_millis(2);
@@ -110,7 +110,8 @@ impl Probe {
         self.absences.get() >= MAX_ABSENCES || self.failures.get() >= MAX_FAILURES
     }
 
-    /// Meets the endpoint: finds out which Requests it accepts and whether there is a target. Returns what was found.
+    /// Meets the endpoint: finds out which Requests it accepts and whether there is a target. Returns what
+    /// was found.
     ///
     /// # Errors
     /// One line that says why there is nothing to be probed.
@@ -236,7 +237,8 @@ impl Probe {
         Startup::enhanced(REPLY_KEY, self.flags(), depths, private)
     }
 
-    /// What the endpoint says first on a connection, or in answer to what was sent; and the bytes behind the frame.
+    /// What the endpoint says first on a connection, or in answer to what was sent; and the bytes behind the
+    /// frame.
     pub fn answer(&self, conn: &mut Conn) -> (Answer, Vec<u8>) {
         let deadline = Instant::now() + self.patience.timeout;
         let mut bytes = Vec::new();
@@ -332,7 +334,8 @@ impl Probe {
         Ok(())
     }
 
-    /// The payload of the first Send that is no RTR; `None` where an endpoint without a target begins otherwise.
+    /// The payload of the first Send that is no RTR; `None` where an endpoint without a target begins
+    /// otherwise.
     fn first_text(&self, session: &mut Session) -> Result<Option<Vec<u8>>, Stop> {
         let peer_to_peer = session.frame.depths().is_some_and(|depths| depths.peer_to_peer);
         let mut rtr = false;
@@ -372,7 +375,8 @@ impl Probe {
     /// A connection on which the target has arranged the scene `words`.
     ///
     /// # Errors
-    /// Without a target; not applicable where it cannot do what is asked; a deviation when there is no connection.
+    /// Without a target; not applicable where it cannot do what is asked; a deviation when there is no
+    /// connection.
     pub fn stage(&self, words: &str) -> Result<Session, Stop> {
         if !self.target {
             return Err(Stop::NeedsTarget);

@@ -243,7 +243,8 @@ impl Session {
         }
     }
 
-    /// The stream works: a Read of no bytes, which is always allowed, is answered, and nothing else comes before.
+    /// The stream works: a Read of no bytes, which is always allowed, is answered, and nothing else comes
+    /// before.
     ///
     /// # Errors
     /// A deviation; not applicable to an endpoint that serves no Reads.
@@ -307,7 +308,8 @@ impl Session {
         }
     }
 
-    /// The next thing is a Terminate with one of these codes. What follows it is `terminate-is-the-last`'s matter.
+    /// The next thing is a Terminate with one of these codes. What follows it is `terminate-is-the-last`'s
+    /// matter.
     ///
     /// # Errors
     /// A deviation.

@@ -49,8 +49,8 @@ fn bytes(bytes: &[u8]) -> String {
     text
 }
 
-/// `front`, then the words of `text`, which go on below their first one where they do not fit. A word that fits in no
-/// line is cut.
+/// `front`, then the words of `text`, which go on below their first one where they do not fit. A word that
+/// fits in no line is cut.
 fn line(front: &str, text: &str) -> String {
     let indent = front.chars().count();
     let room = WIDTH - indent;

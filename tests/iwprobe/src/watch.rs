@@ -1,4 +1,5 @@
-//! What every segment of the endpoint has to be, whatever the case: collected throughout a run, judged at its end.
+//! What every segment of the endpoint has to be, whatever the case: collected throughout a run, judged at its
+//! end.
 
 use std::cell::RefCell;
 use std::rc::Rc;

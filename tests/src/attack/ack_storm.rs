@@ -1,5 +1,5 @@
-//! Acknowledgements that are none: of bytes never sent (an ACK loop, RFC 5961 section 5), the same one again and again, and
-//! one byte at a time (a misbehaving receiver, RFC 5681 section 3.1, RFC 3465).
+//! Acknowledgements that are none: of bytes never sent (an ACK loop, RFC 5961 section 5), the same one again
+//! and again, and one byte at a time (a misbehaving receiver, RFC 5681 section 3.1, RFC 3465).
 //!
 //! The last two read what is lent to them first, so that something is in flight.
 
@@ -153,8 +153,9 @@ impl Attack for AckStorm {
         let divided = self.divided;
         let most =
             self.numbers.iter().map(|number| self.troupe.get(*number).inbox.len() as u64).max().unwrap_or(0);
-        // By bytes (RFC 3465), not by acknowledgements: what was acknowledged opens the window by as much again. A duplicate
-        // acknowledgement is of what was in flight, and lets as much more go (RFC 5681 section 3.2).
+        // By bytes (RFC 3465), not by acknowledgements: what was acknowledged opens the window by as much
+        // again. A duplicate acknowledgement is of what was in flight, and lets as much more go (RFC 5681
+        // section 3.2).
         let acknowledged = if self.kind == Kind::Division { u64::from(divided) } else { 0 };
         let allowed = 2 * INITIAL_WINDOW + 2 * acknowledged + 3 * 1460;
         check(most <= allowed, || {

@@ -1,8 +1,8 @@
 //! One core: the victim, its honest client, and somebody else, in the time that the victim's own work takes.
 //!
-//! The clock of a run is the processor time of the victim's thread, so that whatever keeps the victim busy slows everybody
-//! down; the other hosts take no time. When nobody has anything to do, the clock goes on to the next deadline: who has to
-//! wait for a timer loses the time as well.
+//! The clock of a run is the processor time of the victim's thread, so that whatever keeps the victim busy
+//! slows everybody down; the other hosts take no time. When nobody has anything to do, the clock goes on to
+//! the next deadline: who has to wait for a timer loses the time as well.
 
 use std::collections::HashMap;
 use std::time::Duration;

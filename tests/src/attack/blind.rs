@@ -1,8 +1,9 @@
-//! An attacker who knows the 4-tuple and not the sequence numbers: RSTs, SYNs and data (RFC 5961). Half of the frames are
-//! guesses; the other half hit the window, as one guess in some thousands does, but not the number that counts.
+//! An attacker who knows the 4-tuple and not the sequence numbers: RSTs, SYNs and data (RFC 5961). Half of
+//! the frames are guesses; the other half hit the window, as one guess in some thousands does, but not the
+//! number that counts.
 //!
-//! Half of them go to honest connections, whose every byte is looked at; half to an idle one, whose peer only counts the
-//! challenge ACKs it gets.
+//! Half of them go to honest connections, whose every byte is looked at; half to an idle one, whose peer only
+//! counts the challenge ACKs it gets.
 
 use std::net::SocketAddrV4;
 use std::time::Duration;

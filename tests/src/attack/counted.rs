@@ -1,8 +1,9 @@
-//! What honest connections keep, in the victim's instructions: callgrind counts what the victim's turns take beside an attack
-//! and beside as many harmless frames, the same on an idle and on a busy machine.
+//! What honest connections keep, in the victim's instructions: callgrind counts what the victim's turns take
+//! beside an attack and beside as many harmless frames, the same on an idle and on a busy machine.
 //!
-//! The clock of such a run is nominal: each turn and each frame takes a fixed time, whatever else the machine does. Time in
-//! which nobody has anything to do counts as it does in `measure.rs`, an instruction as a quarter of a nanosecond.
+//! The clock of such a run is nominal: each turn and each frame takes a fixed time, whatever else the machine
+//! does. Time in which nobody has anything to do counts as it does in `measure.rs`, an instruction as a
+//! quarter of a nanosecond.
 
 use std::hint::black_box;
 use std::path::Path;
@@ -71,11 +72,13 @@ const COUNTED: u64 = 150;
 pub struct Kept {
     /// Honest goodput beside the attack in parts of that beside harmless frames.
     pub share: f64,
-    /// Instructions that the victim took for each byte of honest payload: beside the attack, beside harmless frames.
+    /// Instructions that the victim took for each byte of honest payload: beside the attack, beside harmless
+    /// frames.
     pub each: [f64; 2],
 }
 
-/// Runs a scenario once, for callgrind to count; says what was done in each round. What the process under callgrind does.
+/// Runs a scenario once, for callgrind to count; says what was done in each round. What the process under
+/// callgrind does.
 ///
 /// # Errors
 /// What is not as it should be.

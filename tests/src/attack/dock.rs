@@ -1,5 +1,5 @@
-//! The port of a host under attack, with the buffers of a device: what arrives waits in buffers of the host's own pool, put
-//! there at nobody's cost, and is lost where none is free or the ring is full.
+//! The port of a host under attack, with the buffers of a device: what arrives waits in buffers of the host's
+//! own pool, put there at nobody's cost, and is lost where none is free or the ring is full.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -1,10 +1,11 @@
 //! The yardstick: as many frames as an attack has, each of the same length, of peers that do nothing wrong.
 //!
-//! A frame that is long enough carries a whole Write, in order, into memory that was lent for it; any other is an
-//! acknowledgement on an idle connection that says what was known. So the victim does for each what it does for any frame:
-//! it receives it, checks its lengths and checksums, finds its connection and takes it in; of a Write it checks the CRC and
-//! places the payload, and it acknowledges every other one. A comparison with frames that are dropped at the door would be
-//! kinder to nobody but the attack: those cost next to nothing.
+//! A frame that is long enough carries a whole Write, in order, into memory that was lent for it; any other
+//! is an acknowledgement on an idle connection that says what was known. So the victim does for each what it
+//! does for any frame: it receives it, checks its lengths and checksums, finds its connection and takes it
+//! in; of a Write it checks the CRC and places the payload, and it acknowledges every other one. A comparison
+//! with frames that are dropped at the door would be kinder to nobody but the attack: those cost next to
+//! nothing.
 
 use std::collections::VecDeque;
 

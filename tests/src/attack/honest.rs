@@ -1,4 +1,5 @@
-//! The honest connections: Writes, Reads and Sends between a client's engine and the victim's, every byte looked at.
+//! The honest connections: Writes, Reads and Sends between a client's engine and the victim's, every byte
+//! looked at.
 
 use std::collections::VecDeque;
 

@@ -1,5 +1,5 @@
-//! Pairs of rounds: the same honest work beside an attack and beside as many harmless frames, in turn, so that what else
-//! the machine does hits both.
+//! Pairs of rounds: the same honest work beside an attack and beside as many harmless frames, in turn, so
+//! that what else the machine does hits both.
 
 use std::fmt;
 
@@ -25,7 +25,8 @@ pub struct Figures {
     pub frames: [u64; 2],
     /// Median goodput beside harmless frames and beside the attack, megabits a second.
     pub goodput: [f64; 2],
-    /// Goodput beside the attack in parts of that beside harmless frames: lower quartile, median, upper quartile.
+    /// Goodput beside the attack in parts of that beside harmless frames: lower quartile, median, upper
+    /// quartile.
     pub ratio: [f64; 3],
     /// What a frame costs the victim, nanoseconds: a harmless one, one of the attack.
     pub frame_ns: [f64; 2],

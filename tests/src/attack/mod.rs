@@ -1,10 +1,11 @@
-//! Attacks, with figures: for each, whether the victim answers as specified, what it holds at most, and what goodput is
-//! left to honest connections of the same engine.
+//! Attacks, with figures: for each, whether the victim answers as specified, what it holds at most, and what
+//! goodput is left to honest connections of the same engine.
 //!
-//! All of it runs in one thread, in memory. Three hosts are there: the victim, an engine and a server; an honest client with
-//! an engine of its own, whose Writes, Reads and Sends are looked at byte by byte; and behind a router whoever else sends,
-//! frame by frame, as many frames as the client. The same runs again with as many frames of the same lengths that are
-//! harmless (`harmless.rs` says what those are). The clock is the processor time of the victim (`arena.rs`).
+//! All of it runs in one thread, in memory. Three hosts are there: the victim, an engine and a server; an
+//! honest client with an engine of its own, whose Writes, Reads and Sends are looked at byte by byte; and
+//! behind a router whoever else sends, frame by frame, as many frames as the client. The same runs again with
+//! as many frames of the same lengths that are harmless (`harmless.rs` says what those are). The clock is the
+//! processor time of the victim (`arena.rs`).
 //!
 //! | file | what |
 //! |---|---|

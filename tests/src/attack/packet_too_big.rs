@@ -1,8 +1,10 @@
-//! Reports of a router that never was: that a segment is larger than the path carries (RFC 1191, RFC 5927 section 7).
+//! Reports of a router that never was: that a segment is larger than the path carries (RFC 1191, RFC 5927
+//! section 7).
 //!
-//! Half of them are about honest connections, with sequence numbers that are guessed: none is believed. The other half go
-//! to connections with bytes in flight, as if the attacker saw them, and each asks for a little less than the one before:
-//! segments get no smaller than what every path carries, and no report makes more be sent than it took away.
+//! Half of them are about honest connections, with sequence numbers that are guessed: none is believed. The
+//! other half go to connections with bytes in flight, as if the attacker saw them, and each asks for a little
+//! less than the one before: segments get no smaller than what every path carries, and no report makes more
+//! be sent than it took away.
 
 use std::net::SocketAddrV4;
 
@@ -43,7 +45,8 @@ pub const SCENARIO: Scenario = Scenario {
 const PEERS: u32 = 4;
 /// What the reports are about: bytes of payload of a full segment.
 const PAYLOAD: [u8; 1448] = [0; 1448];
-/// What IPv4 carries everywhere (RFC 791), less the headers of a segment with timestamps: no segment is cut to less.
+/// What IPv4 carries everywhere (RFC 791), less the headers of a segment with timestamps: no segment is cut
+/// to less.
 const LEAST: usize = 576 - 20 - 32;
 /// What is in flight at first, at most (RFC 6928).
 const INITIAL_WINDOW: u64 = 10 * 1460;

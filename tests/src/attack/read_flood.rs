@@ -1,4 +1,5 @@
-//! More Reads than were granted: the one beyond ends its stream, and no more is fetched than the window lets go.
+//! More Reads than were granted: the one beyond ends its stream, and no more is fetched than the window lets
+//! go.
 
 use iwarp::rdmap::TerminateError;
 

@@ -15,8 +15,8 @@ const LENGTH: usize = 2;
 const CRC: usize = 4;
 /// Bytes of an untagged DDP header.
 const UNTAGGED: usize = 18;
-/// After how long who is not answered asks again: who attacks, as often as the honest client has frames; who waits for its
-/// last connection, less often.
+/// After how long who is not answered asks again: who attacks, as often as the honest client has frames; who
+/// waits for its last connection, less often.
 const IMPATIENCE_US: u64 = 20;
 const PATIENCE_US: u64 = 10_000;
 /// How long the last connections may take.
@@ -90,8 +90,8 @@ impl Siege {
         }
     }
 
-    /// What a connection has to send by itself; a new one is begun where there is room, and who is not answered asks
-    /// again.
+    /// What a connection has to send by itself; a new one is begun where there is room, and who is not
+    /// answered asks again.
     pub fn frame(&mut self, now_us: u64) -> Option<Vec<u8>> {
         if let Some(frame) = self.troupe.frame() {
             return Some(frame);

@@ -1,5 +1,5 @@
-//! Connections on which the MPA Request comes byte by byte. They are bounded by the listener, for each address as well, and
-//! let go when the Request is not whole in time.
+//! Connections on which the MPA Request comes byte by byte. They are bounded by the listener, for each
+//! address as well, and let go when the Request is not whole in time.
 
 use std::time::Duration;
 

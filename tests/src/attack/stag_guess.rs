@@ -1,5 +1,5 @@
-//! STags that are guessed: each wrong one ends its stream by the Terminate that names the error, so that a guess takes a
-//! connection. Nothing is read or written.
+//! STags that are guessed: each wrong one ends its stream by the Terminate that names the error, so that a
+//! guess takes a connection. Nothing is read or written.
 
 use std::time::Duration;
 

@@ -1,5 +1,5 @@
-//! SYNs from addresses that do not exist (RFC 4987). Beyond the backlog each is answered by a cookie, which holds nothing;
-//! who really connects does, meanwhile.
+//! SYNs from addresses that do not exist (RFC 4987). Beyond the backlog each is answered by a cookie, which
+//! holds nothing; who really connects does, meanwhile.
 
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::time::Duration;

@@ -1,5 +1,5 @@
-//! Peers that connect, terminate, and connect again; every other one provokes a Terminate first and answers it with its own.
-//! A Terminate is never answered by one.
+//! Peers that connect, terminate, and connect again; every other one provokes a Terminate first and answers
+//! it with its own. A Terminate is never answered by one.
 
 use std::collections::HashSet;
 

@@ -1,5 +1,5 @@
-//! The host under attack: an engine and the server on it, which takes every client. What both take of the processor is
-//! measured, in the time of their own thread.
+//! The host under attack: an engine and the server on it, which takes every client. What both take of the
+//! processor is measured, in the time of their own thread.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr};
@@ -58,7 +58,8 @@ pub struct Victim {
     pub cpu_ns: u64,
     /// What callgrind is to count its turns for.
     pub counted: Option<Beside>,
-    /// How strangers' connections ended that had been accepted: by what was sent or heard, layer, type and code.
+    /// How strangers' connections ended that had been accepted: by what was sent or heard, layer, type and
+    /// code.
     pub ends: HashMap<(bool, u8, u8, u8), u64>,
 }
 
@@ -122,7 +123,8 @@ impl Victim {
         }
     }
 
-    /// A turn of the engine, and the server's answer to what came of it. Returns whether there was anything to do.
+    /// A turn of the engine, and the server's answer to what came of it. Returns whether there was anything
+    /// to do.
     pub fn turn(&mut self, now: Instant) -> bool {
         let start = self.elapsed_ns();
         let (mut busy, counted) = (false, self.counted);

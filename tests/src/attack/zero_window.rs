@@ -1,5 +1,6 @@
-//! Peers that read what is lent to them and never open their window again: what waits for them takes buffers, but not those
-//! that others need. Who answers probes stays (RFC 9293 section 3.8.6.1); who does not is given up.
+//! Peers that read what is lent to them and never open their window again: what waits for them takes buffers,
+//! but not those that others need. Who answers probes stays (RFC 9293 section 3.8.6.1); who does not is given
+//! up.
 
 use std::time::Duration;
 

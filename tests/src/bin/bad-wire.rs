@@ -1,7 +1,7 @@
 //! Joins two DPDK devices by a wire of a given rate, delay and loss, drawn from a seed.
 //!
-//! Prints `ready` when frames pass, and at the end what passed and what each side was seen to send. Ends by itself after
-//! `--seconds`, or when it is told to (SIGTERM).
+//! Prints `ready` when frames pass, and at the end what passed and what each side was seen to send. Ends by
+//! itself after `--seconds`, or when it is told to (SIGTERM).
 
 use std::process::ExitCode;
 use std::time::Duration;

@@ -1,5 +1,5 @@
-//! Connects to any iWARP listener and writes to an STag that nobody has registered: the peer has to terminate the
-//! stream, and we have to hear of it.
+//! Connects to any iWARP listener and writes to an STag that nobody has registered: the peer has to terminate
+//! the stream, and we have to hear of it.
 //!
 //! Prints what ended the connection. Exits 0 when that was the peer's Terminate.
 

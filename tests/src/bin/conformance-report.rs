@@ -16,7 +16,8 @@ struct Options {
     /// With `--check`: the record that `scripts/test` left; a proof that did not run is wrong.
     #[arg(long, value_name = "FILE", requires = "check")]
     ran: Option<PathBuf>,
-    /// Write nothing; list the rows that are open, of one document or of all: MPA, MPA2, DDP, RDMAP, EXT, SEC.
+    /// Write nothing; list the rows that are open, of one document or of all: MPA, MPA2, DDP, RDMAP, EXT,
+    /// SEC.
     #[arg(long, value_name = "DOC", num_args = 0..=1)]
     open: Option<Option<Doc>>,
 }

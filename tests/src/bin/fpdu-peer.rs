@@ -1,5 +1,5 @@
-//! Plays one end of an iWARP connection over the system's TCP, byte by byte, and does to TCP what is rare. The other end
-//! is `iwprobe-target listen` over our stack.
+//! Plays one end of an iWARP connection over the system's TCP, byte by byte, and does to TCP what is rare.
+//! The other end is `iwprobe-target listen` over our stack.
 //!
 //! Exits 1 with one line when the other end does not bear it.
 
@@ -128,8 +128,8 @@ fn send_urgent(session: &Session, bytes: &[u8], place: usize) -> Check {
     send().or_else(|error| deviates(format!("an urgent byte was not sent: {error}")))
 }
 
-/// TCP has one stream, and the urgent byte is in it (RFC 6093 section 3.2): here it is the first of a length that says that there
-/// is no ULPDU, and the CRC of that is wrong.
+/// TCP has one stream, and the urgent byte is in it (RFC 6093 section 3.2): here it is the first of a length
+/// that says that there is no ULPDU, and the CRC of that is wrong.
 fn urgent_between(probe: &Probe) -> Check {
     let mut session = probe.plain()?;
     session.ping()?;

@@ -1,5 +1,5 @@
-//! The target of `iwprobe` over this stack: arranges what the probe asks for and tells what it saw, so that the probe can
-//! judge what no wire shows. `tests/iwprobe/TARGET.md` says how.
+//! The target of `iwprobe` over this stack: arranges what the probe asks for and tells what it saw, so that
+//! the probe can judge what no wire shows. `tests/iwprobe/TARGET.md` says how.
 
 use std::net::{IpAddr, SocketAddr};
 use std::process::ExitCode;

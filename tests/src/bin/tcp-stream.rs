@@ -1,8 +1,9 @@
-//! Sends or receives one checked TCP stream: over our stack on a DPDK device with `--vdev`, else over the system's.
+//! Sends or receives one checked TCP stream: over our stack on a DPDK device with `--vdev`, else over the
+//! system's.
 //!
-//! Prints `started` when the device is there if one is needed, `ready` when a peer may connect, and at the end the bytes
-//! moved with their CRC32C, the seconds it took, what our stack has counted, and with `--witness` what both sides were seen
-//! to send. Exits 1 with one line when anything is not as it should be.
+//! Prints `started` when the device is there if one is needed, `ready` when a peer may connect, and at the
+//! end the bytes moved with their CRC32C, the seconds it took, what our stack has counted, and with
+//! `--witness` what both sides were seen to send. Exits 1 with one line when anything is not as it should be.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;

@@ -1,4 +1,5 @@
-//! Wire cases of `iwprobe`: values whose source has the fields `name: "..."` and, below it, `rows: &["DDP-001", ...]`.
+//! Wire cases of `iwprobe`: values whose source has the fields `name: "..."` and, below it, `rows:
+//! &["DDP-001", ...]`.
 
 use std::path::Path;
 

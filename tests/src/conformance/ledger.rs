@@ -103,7 +103,8 @@ impl Ledger {
         }
     }
 
-    /// All that has to be put right: what was found in the sources, rows that must not be open, a stale report.
+    /// All that has to be put right: what was found in the sources, rows that must not be open, a stale
+    /// report.
     pub fn complaints(&self, committed: &str) -> Vec<String> {
         let mut complaints = self.findings.clone();
         for (&id, row) in &self.index {

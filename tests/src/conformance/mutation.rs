@@ -11,9 +11,9 @@
 //! replace = "false"
 //! ```
 //!
-//! What the last trial gave is in `tests/conformance/mutations.csv`, with a digest of the edit and of the text of the tests
-//! that failed: a mutation that has been changed, or whose text no longer occurs exactly once, is found, and so is a test
-//! that has been changed since it was seen to fail.
+//! What the last trial gave is in `tests/conformance/mutations.csv`, with a digest of the edit and of the
+//! text of the tests that failed: a mutation that has been changed, or whose text no longer occurs exactly
+//! once, is found, and so is a test that has been changed since it was seen to fail.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -49,8 +49,8 @@ struct Entry {
 }
 
 impl Mutation {
-    /// Eight hexadecimal digits that change with what is broken and where, and with the text of the tests that find it, which
-    /// `text` gives.
+    /// Eight hexadecimal digits that change with what is broken and where, and with the text of the tests
+    /// that find it, which `text` gives.
     pub fn digest(&self, killers: &[String], text: &dyn Fn(&str) -> Option<String>) -> String {
         let killers = killers.iter().flat_map(|killer| [killer.clone(), text(killer).unwrap_or_default()]);
         self.edit.digest(self.rows.iter().map(RowId::to_string).chain(killers))
@@ -154,8 +154,8 @@ pub fn record(root: &Path, trials: &Trials) -> Result<()> {
     write(root, TRIALS, &String::from_utf8_lossy(&bytes))
 }
 
-/// What the record lacks: a mutation without a trial of what it and its tests are now, a trial without its mutation. `text`
-/// gives a killer's.
+/// What the record lacks: a mutation without a trial of what it and its tests are now, a trial without its
+/// mutation. `text` gives a killer's.
 pub fn compare(
     mutations: &[Mutation],
     trials: &Trials,

@@ -176,7 +176,8 @@ fn mutations(text: &mut String, ledger: &Ledger) {
 /// A row with what is told of it.
 type Line<'a> = (RowId, &'a Row, String);
 
-/// A table under its title, which differs between documents so that links to it do; nothing when it has no lines.
+/// A table under its title, which differs between documents so that links to it do; nothing when it has no
+/// lines.
 fn table(text: &mut String, title: &str, column: &str, lines: &[Line<'_>]) {
     let Some((id, ..)) = lines.first() else { return };
     put(text, format_args!("\n### {title} ({})\n\n", id.doc.prefix()));

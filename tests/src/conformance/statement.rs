@@ -6,7 +6,8 @@ use super::RowId;
 /// The word that opens it.
 pub const WORD: &str = "Proves";
 
-/// The rows named, in the order written. `text` starts with [`WORD`]; what follows the first `:` or `.` is for people.
+/// The rows named, in the order written. `text` starts with [`WORD`]; what follows the first `:` or `.` is
+/// for people.
 ///
 /// # Errors
 /// In words, when the text does not follow the grammar.

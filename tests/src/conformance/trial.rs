@@ -1,4 +1,5 @@
-//! Trying a mutation: the tests that name its rows are run on the broken tree, and one of each row's has to fail.
+//! Trying a mutation: the tests that name its rows are run on the broken tree, and one of each row's has to
+//! fail.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -52,8 +53,8 @@ impl Requirements {
         self.ledger.mutations.iter().find(|mutation| mutation.edit.name == name)
     }
 
-    /// The tests to try it with: all that name its rows and can be run without devices, or `again` one for each row, which
-    /// found it before, so that little is built.
+    /// The tests to try it with: all that name its rows and can be run without devices, or `again` one for
+    /// each row, which found it before, so that little is built.
     fn tests(&self, mutation: &Mutation, again: bool) -> Result<BTreeMap<RowId, Vec<Test>>> {
         let before = self.trials.get(&mutation.edit.name).filter(|_| again);
         let mut tests = BTreeMap::new();
@@ -198,8 +199,8 @@ fn batches(tests: Vec<Test>) -> Result<Vec<Batch>> {
     Ok(batches.into_iter().map(batch).collect())
 }
 
-/// The package and cargo's name of the target that a file of the protocol crates is tested in; `None` for a wire case or a
-/// suite of `tests/tests`.
+/// The package and cargo's name of the target that a file of the protocol crates is tested in; `None` for a
+/// wire case or a suite of `tests/tests`.
 fn target(file: &str) -> Option<(String, Vec<String>)> {
     let mut parts = file.split('/');
     let package = parts.next().filter(|name| ["dp", "tcp-lite", "iwarp"].contains(name))?;

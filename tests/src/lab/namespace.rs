@@ -1,7 +1,7 @@
 //! Network namespaces and the wires between them.
 //!
-//! A namespace's name tells who made it (`uw1234-0`), so that what a killed run leaves behind can be removed by
-//! the next one, and by `scripts/test`.
+//! A namespace's name tells who made it (`uw1234-0`), so that what a killed run leaves behind can be removed
+//! by the next one, and by `scripts/test`.
 
 use std::ffi::OsStr;
 use std::path::Path;
@@ -72,8 +72,8 @@ impl Namespace {
         Ok(())
     }
 
-    /// Switches off what makes a kernel's veth or tap end pass superframes and unfilled checksums: a raw socket or
-    /// DPDK at the other end would see them as they are.
+    /// Switches off what makes a kernel's veth or tap end pass superframes and unfilled checksums: a raw
+    /// socket or DPDK at the other end would see them as they are.
     ///
     /// # Errors
     /// With what `ethtool` said, when it fails.
@@ -84,7 +84,8 @@ impl Namespace {
         Ok(())
     }
 
-    /// Lets the kernel join segments that arrive at a device (GRO), each waiting a fraction of a millisecond for the next.
+    /// Lets the kernel join segments that arrive at a device (GRO), each waiting a fraction of a millisecond
+    /// for the next.
     ///
     /// # Errors
     /// With what `ethtool` or the kernel said, when one fails.

@@ -67,7 +67,8 @@ fn target_folder() -> Result<PathBuf> {
     folder.map(Path::to_owned).ok_or_else(|| lab_error!("{} is in no cargo target folder", test.display()))
 }
 
-/// The path of a program of the workspace, in the profile of the caller. Whether it is up to date is asked once.
+/// The path of a program of the workspace, in the profile of the caller. Whether it is up to date is asked
+/// once.
 fn program(package: &'static str, name: &'static str) -> Result<PathBuf> {
     static BUILT: Mutex<BTreeMap<&str, PathBuf>> = Mutex::new(BTreeMap::new());
     let mut built = BUILT.lock().unwrap_or_else(PoisonError::into_inner);

@@ -71,7 +71,8 @@ impl Siw {
         Ok(machine)
     }
 
-    /// A command to run in the machine, ended there after `limit`. Its output and exit code are the command's.
+    /// A command to run in the machine, ended there after `limit`. Its output and exit code are the
+    /// command's.
     pub fn run(&self, limit: Duration, argv: impl IntoIterator<Item = impl AsRef<OsStr>>) -> Run {
         self.peer().args(["exec", "-t", &limit.as_secs().max(1).to_string(), &self.name, "--"]).args(argv)
     }
@@ -86,7 +87,8 @@ impl Siw {
         run.stdin(program).check(ASK_TIMEOUT).map(drop)
     }
 
-    /// Starts a server in the machine and waits until an RDMA listener is there: the tools do not say so themselves.
+    /// Starts a server in the machine and waits until an RDMA listener is there: the tools do not say so
+    /// themselves.
     ///
     /// # Errors
     /// When the command ends first or never listens.

@@ -1,7 +1,8 @@
-//! A list of named tests that share a laboratory: one at a time, skipped with a reason where the machine lacks something.
+//! A list of named tests that share a laboratory: one at a time, skipped with a reason where the machine
+//! lacks something.
 //!
-//! The test runner of the standard library knows no skipping and runs tests side by side; pollers on two cores
-//! cannot. A suite prints and counts like it, so that scripts read both alike.
+//! The test runner of the standard library knows no skipping and runs tests side by side; pollers on two
+//! cores cannot. A suite prints and counts like it, so that scripts read both alike.
 
 use std::collections::BTreeMap;
 use std::path::Path;

@@ -89,7 +89,8 @@ fn chosen(suite: &impl Suite, choice: &Choice) -> Vec<String> {
     names
 }
 
-/// Which of `len` things are in the slice of `seed`, `count` of them side by side: over seeds, each has its turn.
+/// Which of `len` things are in the slice of `seed`, `count` of them side by side: over seeds, each has its
+/// turn.
 fn slice(seed: &str, count: usize, len: usize) -> Range<usize> {
     if count == 0 || len == 0 {
         return 0..0;

@@ -44,7 +44,8 @@ pub fn digest(parts: impl IntoIterator<Item = String>) -> String {
     format!("{sum:08x}")
 }
 
-/// The text of the functions of this name in a Rust file that `rustfmt` has formatted; `None` where there is none.
+/// The text of the functions of this name in a Rust file that `rustfmt` has formatted; `None` where there is
+/// none.
 pub fn function_text(text: &str, name: &str) -> Option<String> {
     let lines: Vec<&str> = text.lines().collect();
     let mut found = String::new();

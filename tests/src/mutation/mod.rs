@@ -1,4 +1,5 @@
-//! Mutations: edits that break the code on purpose, one at a time in a copy of the tree, to see that tests find them.
+//! Mutations: edits that break the code on purpose, one at a time in a copy of the tree, to see that tests
+//! find them.
 //!
 //! | file | what |
 //! |---|---|
@@ -6,8 +7,9 @@
 //! | `tree.rs` | the copy |
 //! | `campaign.rs` | which edits are tried, and how it is told |
 //!
-//! There are two suites: [`conformance::trial`](crate::conformance::trial) breaks requirements, which the tests that name
-//! them have to find; [`sim::defect_trial`](crate::sim::defect_trial) breaks the protocols, which the simulator has to.
+//! There are two suites: [`conformance::trial`](crate::conformance::trial) breaks requirements, which the
+//! tests that name them have to find; [`sim::defect_trial`](crate::sim::defect_trial) breaks the protocols,
+//! which the simulator has to.
 
 mod campaign;
 mod edit;

@@ -1,4 +1,5 @@
-//! A copy of the work tree to break: made once, kept, and brought up to date, so that builds in it are incremental.
+//! A copy of the work tree to break: made once, kept, and brought up to date, so that builds in it are
+//! incremental.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -15,8 +16,8 @@ pub struct Tree {
     /// What it is a copy of.
     root: PathBuf,
     path: PathBuf,
-    /// Where cargo builds into: the crates of others are built there already, while those of the copy, whose paths differ, get
-    /// names of their own.
+    /// Where cargo builds into: the crates of others are built there already, while those of the copy, whose
+    /// paths differ, get names of their own.
     built: PathBuf,
     /// Locked: two who break one copy would see each other's defects.
     _lock: File,
@@ -34,8 +35,8 @@ impl Tree {
         Self::of(root, path, built)
     }
 
-    /// Brings the copy at `path` up to the work tree at `root`: what git tracks or would track, as it is there.
-    /// Files that are the same are not touched, so that nothing is built again for them.
+    /// Brings the copy at `path` up to the work tree at `root`: what git tracks or would track, as it is
+    /// there. Files that are the same are not touched, so that nothing is built again for them.
     fn of(root: &Path, path: PathBuf, built: PathBuf) -> Result<Self> {
         let listed = Run::new("git")
             .arg("-C")

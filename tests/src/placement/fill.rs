@@ -1,9 +1,9 @@
 //! What a receiver has left to do when a hole is filled, in real time.
 //!
-//! One segment is withheld while everything behind it is received; then it comes. The time from there to the last completion
-//! that it lets through is what an application waits on top of the network. Without markers it is a burst of work: all
-//! that lies behind the hole is checked and copied then. The wire is a queue in memory, one core turns the receiver, and
-//! the sender hears nothing until all is over.
+//! One segment is withheld while everything behind it is received; then it comes. The time from there to the
+//! last completion that it lets through is what an application waits on top of the network. Without markers
+//! it is a burst of work: all that lies behind the hole is checked and copied then. The wire is a queue in
+//! memory, one core turns the receiver, and the sender hears nothing until all is over.
 
 use std::time::Instant;
 
@@ -31,7 +31,8 @@ const TURNS: u32 = 100_000;
 pub struct FillSetting {
     /// MTU, bytes.
     pub mtu: u16,
-    /// Bytes of payload behind the hole, rounded up to messages of 64 KiB, each an RDMA Write with a Send behind it.
+    /// Bytes of payload behind the hole, rounded up to messages of 64 KiB, each an RDMA Write with a Send
+    /// behind it.
     pub behind: usize,
     /// The receiver asks for markers.
     pub markers: bool,

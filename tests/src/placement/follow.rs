@@ -1,5 +1,5 @@
-//! One connection seen from outside: what has arrived of its stream, which FPDUs lie behind a hole, and when each one was
-//! placed.
+//! One connection seen from outside: what has arrived of its stream, which FPDUs lie behind a hole, and when
+//! each one was placed.
 
 use std::collections::VecDeque;
 
@@ -85,8 +85,8 @@ impl Follow {
         self.pieces.extend(pieces.into_iter().map(|piece| (piece, State::Coming)));
     }
 
-    /// A segment reaches the receiver, which has not looked at it yet: what it is about to fill. `is_placed` looks into
-    /// memory.
+    /// A segment reaches the receiver, which has not looked at it yet: what it is about to fill. `is_placed`
+    /// looks into memory.
     pub(super) fn arriving(
         &mut self,
         now_us: u64,
@@ -108,8 +108,8 @@ impl Follow {
         Ok(())
     }
 
-    /// The receiver has had its turn. Gives what the frontier has passed. `refused` says that the receiver's TCP dropped the
-    /// segment over a limit of its own; it does that to what lies behind a hole only.
+    /// The receiver has had its turn. Gives what the frontier has passed. `refused` says that the receiver's
+    /// TCP dropped the segment over a limit of its own; it does that to what lies behind a hole only.
     ///
     /// # Errors
     /// When something the frontier has passed is not in memory.

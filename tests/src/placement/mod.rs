@@ -1,9 +1,10 @@
-//! Placement out of order, measured: with markers the payload behind a hole is in the application's memory before the hole
-//! is filled (RFC 5044 section 4.3, appendix B.2). How much of it, what is held meanwhile, and what that is worth.
+//! Placement out of order, measured: with markers the payload behind a hole is in the application's memory
+//! before the hole is filled (RFC 5044 section 4.3, appendix B.2). How much of it, what is held meanwhile,
+//! and what that is worth.
 //!
-//! Two engines, one sender. What is measured is seen from outside: the stream is read off the wire by a parser of this
-//! module's own, and an FPDU counts as placed when its bytes are in the receiver's memory. Counters of the
-//! engine are not asked, but for the bytes that its TCP has dropped.
+//! Two engines, one sender. What is measured is seen from outside: the stream is read off the wire by a
+//! parser of this module's own, and an FPDU counts as placed when its bytes are in the receiver's memory.
+//! Counters of the engine are not asked, but for the bytes that its TCP has dropped.
 //!
 //! | file | what |
 //! |---|---|

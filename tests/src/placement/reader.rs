@@ -1,4 +1,5 @@
-//! The FPDUs of a sender's stream (RFC 5044 section 4, RFC 5041 section 4), and where each one's payload belongs.
+//! The FPDUs of a sender's stream (RFC 5044 section 4, RFC 5041 section 4), and where each one's payload
+//! belongs.
 
 /// Bytes between the beginnings of two markers.
 const INTERVAL: u64 = 512;

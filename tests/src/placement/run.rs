@@ -45,7 +45,8 @@ pub struct Setting {
     pub message: usize,
     /// Messages of each connection.
     pub messages: u64,
-    /// How much of the wire's rate all messages together ask for, percent; `None`: each as soon as there is room.
+    /// How much of the wire's rate all messages together ask for, percent; `None`: each as soon as there is
+    /// room.
     pub load: Option<u32>,
     /// The receiver asks for markers.
     pub markers: bool,

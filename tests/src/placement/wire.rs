@@ -1,5 +1,5 @@
-//! One direction of the wire: rate, delay, a queue, and losses by a seed. Unlike the simulator's link it counts nanoseconds:
-//! a frame takes 1.2 microseconds at 10 Gb/s.
+//! One direction of the wire: rate, delay, a queue, and losses by a seed. Unlike the simulator's link it
+//! counts nanoseconds: a frame takes 1.2 microseconds at 10 Gb/s.
 
 use crate::sim::dice::{Dice, Part};
 

@@ -1,4 +1,5 @@
-//! An engine of ours on a device, and connections to a target: it listens and we connect, or the other way round.
+//! An engine of ours on a device, and connections to a target: it listens and we connect, or the other way
+//! round.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -80,8 +81,8 @@ impl Lab {
         Ok(Self { engine, context, events, kept: Vec::new(), role, crc, listener, pd })
     }
 
-    /// A queue pair with a queue and a channel of its own, to be connected by [`session`](Self::session): regions can be
-    /// bound to it before.
+    /// A queue pair with a queue and a channel of its own, to be connected by [`session`](Self::session):
+    /// regions can be bound to it before.
     ///
     /// # Errors
     /// When a limit is hit.
@@ -119,7 +120,8 @@ impl Lab {
         self.session(queues, &[], words)
     }
 
-    /// The same over a queue pair that is there and has nothing posted yet, with these receives before anything can come.
+    /// The same over a queue pair that is there and has nothing posted yet, with these receives before
+    /// anything can come.
     ///
     /// # Errors
     /// As [`scene`](Self::scene).
@@ -172,7 +174,8 @@ impl Lab {
     /// When that does not come to an end.
     pub fn end(&mut self, session: &mut Session) -> Result<()> {
         if !session.ended {
-            // A stack may fail requests whose bytes are out already, when the end comes before their completion.
+            // A stack may fail requests whose bytes are out already, when the end comes before their
+            // completion.
             self.turn_for(Duration::from_millis(50));
             session.id.disconnect();
             self.await_end(&session.id)?;

@@ -1,5 +1,5 @@
-//! Our verbs against a target of `tests/iwprobe/TARGET.md`: scenes are asked for in private data, what the other end
-//! saw is told by its report.
+//! Our verbs against a target of `tests/iwprobe/TARGET.md`: scenes are asked for in private data, what the
+//! other end saw is told by its report.
 //!
 //! [`words`] reads what a target says; [`Lab`] makes the connections, whoever listens.
 

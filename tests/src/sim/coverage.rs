@@ -1,5 +1,5 @@
-//! What happened in runs: each fault of the wire and each event of the protocols has a name, and is counted. A simulator
-//! that never does what it says finds nothing: the ordinary test fails when a name never occurs.
+//! What happened in runs: each fault of the wire and each event of the protocols has a name, and is counted.
+//! A simulator that never does what it says finds nothing: the ordinary test fails when a name never occurs.
 
 use std::fmt;
 

@@ -1,4 +1,5 @@
-//! Defects: edits that break the stack or iWARP, each to be found by the simulator. A rule that finds none is no rule.
+//! Defects: edits that break the stack or iWARP, each to be found by the simulator. A rule that finds none is
+//! no rule.
 //!
 //! They are kept in `tests/sim-defects/*.toml`, a table each:
 //!
@@ -11,18 +12,22 @@
 //! found = "random-loss 0"
 //! ```
 //!
-//! `cargo run -p tests --bin mutate simulator` applies each to a copy of the tree, runs the simulator built from it, first the
-//! scenario and seed that found it when it was last tried, and says by which rule. That takes a build for each; that they
-//! still apply is seen by an ordinary test. `tests/sim-defects/found.csv` has a digest of each that its run found, of the edit
-//! and of what the scenario draws: one of them changed, it has to be tried again (`conformance-report --check` says so).
+//! `cargo run -p tests --bin mutate simulator` applies each to a copy of the tree, runs the simulator built
+//! from it, first the scenario and seed that found it when it was last tried, and says by which rule. That
+//! takes a build for each; that they still apply is seen by an ordinary test. `tests/sim-defects/found.csv`
+//! has a digest of each that its run found, of the edit and of what the scenario draws: one of them changed,
+//! it has to be tried again (`conformance-report --check` says so).
 //!
-//! Each of those kept was found when it was last tried. What was tried and is not kept, since another test finds it:
+//! Each of those kept was found when it was last tried. What was tried and is not kept, since another test
+//! finds it:
 //!
-//! - Keepalive probes count on though they are answered (`rfc9293/keepalive.pkt`): no connection rests for hundreds of them.
-//! - The answer to a SYN sent before is measured
-//!   (`answers_lost_in_the_handshake_make_no_long_round_trip`): the RTO is longer, by a wait that has happened.
+//! - Keepalive probes count on though they are answered (`rfc9293/keepalive.pkt`): no connection rests for
+//!   hundreds of them.
+//! - The answer to a SYN sent before is measured (`answers_lost_in_the_handshake_make_no_long_round_trip`):
+//!   the RTO is longer, by a wait that has happened.
 //! - Bytes that overtake the end of a handshake by cookie are refused
-//!   (`bytes_that_overtake_the_acknowledgement_of_a_cookie_do_not_refuse_the_connection`): not in 2000 runs of `backlog`.
+//!   (`bytes_that_overtake_the_acknowledgement_of_a_cookie_do_not_refuse_the_connection`): not in 2000 runs
+//!   of `backlog`.
 //!
 //! Nor is a timeout that does not arm its timer again: what it sends does.
 
@@ -85,7 +90,8 @@ impl Defect {
         run.ok_or_else(|| format!("{}: {} is no scenario with a seed", self.edit.name, self.found))
     }
 
-    /// Eight hexadecimal digits that change with the edit, with the run that finds it and with what its scenario draws.
+    /// Eight hexadecimal digits that change with the edit, with the run that finds it and with what its
+    /// scenario draws.
     ///
     /// # Errors
     /// In words, when it names no run, or the scenario draws nothing.

@@ -1,4 +1,5 @@
-//! Trying a defect: the simulator is built from the broken tree, and the run that is named with the defect has to fail.
+//! Trying a defect: the simulator is built from the broken tree, and the run that is named with the defect
+//! has to fail.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

@@ -1,5 +1,5 @@
-//! Everything random, from one seed: each part of a run has a stream of its own, so that one part's throws do not
-//! change another's.
+//! Everything random, from one seed: each part of a run has a stream of its own, so that one part's throws do
+//! not change another's.
 
 use rand_chacha::ChaCha8Rng;
 use rand_core::{Rng, SeedableRng};

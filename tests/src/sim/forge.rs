@@ -1,5 +1,5 @@
-//! What somebody on the way, or who guesses well, puts between the frames of a connection: segments that look like the
-//! sender's and must not count (RFC 5961, RFC 7323 section 5, RFC 5927).
+//! What somebody on the way, or who guesses well, puts between the frames of a connection: segments that look
+//! like the sender's and must not count (RFC 5961, RFC 7323 section 5, RFC 5927).
 
 use super::coverage::Sight;
 use super::dice::Dice;
@@ -19,9 +19,9 @@ pub struct Forged {
     pub back: bool,
 }
 
-/// Makes one out of a frame of a connection that is established, behind which nothing has been sent yet that it could
-/// name: `high` bytes on from its sequence number the stream ends so far, and `finished` says with a FIN. `None`: this
-/// frame does not do.
+/// Makes one out of a frame of a connection that is established, behind which nothing has been sent yet that
+/// it could name: `high` bytes on from its sequence number the stream ends so far, and `finished` says with a
+/// FIN. `None`: this frame does not do.
 pub fn forge(dice: &mut Dice, frame: &[u8], tcp: &Tcp, high: u32, finished: bool) -> Option<Forged> {
     if tcp.flags & (flag::SYN | flag::FIN | flag::RST) != 0 || !tcp.has(flag::ACK) {
         return None;

@@ -1,8 +1,8 @@
 //! One direction of the wire: rate, delay, queue, and all that goes wrong.
 //!
-//! A frame passes the middlebox (joined, cut), then faults by name and by chance, then the MTU, then the queue in front of
-//! the wire; there it is marked, or dropped when the queue is full. Forged frames (`forge.rs`) overtake all that. ARP, NDP
-//! and ICMP are spared: what is on trial is TCP.
+//! A frame passes the middlebox (joined, cut), then faults by name and by chance, then the MTU, then the
+//! queue in front of the wire; there it is marked, or dropped when the queue is full. Forged frames
+//! (`forge.rs`) overtake all that. ARP, NDP and ICMP are spared: what is on trial is TCP.
 
 use std::collections::HashMap;
 

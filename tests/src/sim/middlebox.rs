@@ -44,7 +44,8 @@ impl Joiner {
             && follows(first, &held.bytes, &tcp, &frame.bytes)
             && first.len() + tcp.len() <= self.max_bytes
         {
-            // The headers are the later segment's: its acknowledgement, window and timestamps are the newer ones.
+            // The headers are the later segment's: its acknowledgement, window and timestamps are the newer
+            // ones.
             let mut payload = held.bytes[first.payload.clone()].to_vec();
             payload.extend_from_slice(&frame.bytes[tcp.payload.clone()]);
             held.bytes = tcp.rebuilt(&frame.bytes, first.seq, &payload, first.flags | tcp.flags);

@@ -1,8 +1,9 @@
-//! The simulator: two hosts on a wire that goes wrong by a seeded plan, and everything they do held against rules.
+//! The simulator: two hosts on a wire that goes wrong by a seeded plan, and everything they do held against
+//! rules.
 //!
-//! Time is virtual, events are discrete, one number replays all of a run: the same scenario and seed give the same bytes at
-//! the same microseconds. Nothing here looks into the stacks: rules are checked on frames, where they are sent and where
-//! they arrive, and on what users are told.
+//! Time is virtual, events are discrete, one number replays all of a run: the same scenario and seed give the
+//! same bytes at the same microseconds. Nothing here looks into the stacks: rules are checked on frames,
+//! where they are sent and where they arrive, and on what users are told.
 //!
 //! | file | what |
 //! |---|---|
@@ -21,7 +22,8 @@
 //!
 //! # Defects
 //!
-//! A rule that finds no defect is no rule. Those that the simulator has to find are kept, to be tried again: `defect.rs`.
+//! A rule that finds no defect is no rule. Those that the simulator has to find are kept, to be tried again:
+//! `defect.rs`.
 
 pub mod coverage;
 pub mod defect;

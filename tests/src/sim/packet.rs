@@ -1,5 +1,5 @@
-//! Frames as the simulator sees them: Ethernet, IPv4 or IPv6 without extension headers, TCP. Its own parser, so that it
-//! shares no fault with the stack that it judges.
+//! Frames as the simulator sees them: Ethernet, IPv4 or IPv6 without extension headers, TCP. Its own parser,
+//! so that it shares no fault with the stack that it judges.
 
 use std::ops::Range;
 
@@ -196,8 +196,8 @@ impl Tcp {
         bytes
     }
 
-    /// The frame of a bare acknowledgement with one SACK block more, behind those it has; `None` when it has none, or no
-    /// room.
+    /// The frame of a bare acknowledgement with one SACK block more, behind those it has; `None` when it has
+    /// none, or no room.
     pub fn with_sack_block(&self, frame: &[u8], (start, end): (u32, u32)) -> Option<Vec<u8>> {
         let header_bytes = self.payload.start - self.l4;
         if self.sack_blocks(frame).is_empty() || header_bytes + 8 > 60 || !self.is_empty() {

@@ -13,21 +13,23 @@
 //! done harm again, be it by a full queue. (Pacing holds a segment up for a smoothed round trip at most,
 //! which is less than a timeout.)
 //!
-//! Where both sides have timestamps it is `min(rto_max, 6 (S + R)) + R`: an acknowledgement that was held up measures that as a
-//! round trip, by its echo (RFC 7323 section 4.1), and the timeout after a measurement of `S` is `3 S` (RFC 6298 section 2.2)
-//! before it is doubled.
+//! Where both sides have timestamps it is `min(rto_max, 6 (S + R)) + R`: an acknowledgement that was held up
+//! measures that as a round trip, by its echo (RFC 7323 section 4.1), and the timeout after a measurement of
+//! `S` is `3 S` (RFC 6298 section 2.2) before it is doubled.
 //!
-//! A tail loss probe begins this anew, since the RTO runs in full from when the probe was sent (RFC 8985 section 7.3). That puts
-//! the end off by `min(rto_max, 2 (S + R))` at most: a probe is due `2 SRTT` after the last progress (section 7.2), no measured
-//! `SRTT` is longer than `S + R`, and the next probe needs a new measurement (section 7.3). (The probe's own answer may be of no
-//! use: one that selectively acknowledges a retransmission and comes sooner than the lowest round trip counts for the original, and
-//! shows no loss: section 6.2, step 2.)
+//! A tail loss probe begins this anew, since the RTO runs in full from when the probe was sent (RFC 8985
+//! section 7.3). That puts the end off by `min(rto_max, 2 (S + R))` at most: a probe is due `2 SRTT` after
+//! the last progress (section 7.2), no measured `SRTT` is longer than `S + R`, and the next probe needs a new
+//! measurement (section 7.3). (The probe's own answer may be of no use: one that selectively acknowledges a
+//! retransmission and comes sooner than the lowest round trip counts for the original, and shows no loss:
+//! section 6.2, step 2.)
 //!
-//! A port that takes nothing, a pool without buffers and a host that is stopped do harm as long as they are so. (But what waits for
-//! its host's own port is not lost, so that nothing may be cut for a smaller path.)
+//! A port that takes nothing, a pool without buffers and a host that is stopped do harm as long as they are
+//! so. (But what waits for its host's own port is not lost, so that nothing may be cut for a smaller path.)
 //!
-//! A SYN that uses ports again waits until TIME-WAIT is over if its number is not above those of the connection before,
-//! unless both hosts have timestamps (RFC 6191 section 2). No RST ends TIME-WAIT (RFC 1337 section 3, fix F1).
+//! A SYN that uses ports again may have to wait until TIME-WAIT is over. It does if its number is not above
+//! the numbers of the connection before, and not both hosts have timestamps (RFC 6191 section 2). No RST ends
+//! TIME-WAIT (RFC 1337 section 3, fix F1).
 
 /// What the bound on progress depends on, beside how long a connection has stood still already.
 #[derive(Clone, Copy, Debug)]

@@ -1,4 +1,5 @@
-//! What will happen, in the order of time; what falls on one microsecond happens in the order in which it was entered.
+//! What will happen, in the order of time; what falls on one microsecond happens in the order in which it was
+//! entered.
 
 use std::collections::BTreeMap;
 

@@ -128,8 +128,8 @@ impl fmt::Display for Total {
     }
 }
 
-/// Carries out `jobs` on as many threads as there are cores; `failed` hears of each failure. Job `j` of `n` scenarios is
-/// seed `j / n` of scenario `j % n`: with one scenario jobs are seeds.
+/// Carries out `jobs` on as many threads as there are cores; `failed` hears of each failure. Job `j` of `n`
+/// scenarios is seed `j / n` of scenario `j % n`: with one scenario jobs are seeds.
 pub fn check_all(scenarios: &[Scenario], jobs: Range<u64>, failed: &(dyn Fn(&Failure) + Sync)) -> Total {
     check_all_with(scenarios, jobs, failed, &|_, _| {})
 }

@@ -1,5 +1,5 @@
-//! One run: the virtual clock, what happens on it, and the rules about time. How long a connection may stand still is in
-//! `patience.rs`.
+//! One run: the virtual clock, what happens on it, and the rules about time. How long a connection may stand
+//! still is in `patience.rs`.
 
 use std::iter::successors;
 
@@ -33,8 +33,8 @@ const END_US: u64 = 7_200_000_000;
 const IDLE_TURNS: u64 = 1000;
 const IDLE_TURNS_PER_BUSY: u64 = 4;
 
-/// The same for each millisecond in which the host's port takes nothing or its pool has no buffer: a stack, an engine and a user
-/// look that often whether that is over.
+/// The same for each millisecond in which the host's port takes nothing or its pool has no buffer: a stack,
+/// an engine and a user look that often whether that is over.
 const IDLE_TURNS_PER_AILING_MS: u64 = 3;
 
 /// Turns at one moment.

@@ -176,8 +176,8 @@ impl Setup {
         [0, 1].map(|side: usize| self.hosts[side].stock.is_none())
     }
 
-    /// The longest that something takes which has to be answered: delays, full queues, acknowledgements that wait,
-    /// readers and posters that think.
+    /// The longest that something takes which has to be answered: delays, full queues, acknowledgements that
+    /// wait, readers and posters that think.
     pub fn pause_us(&self) -> u64 {
         let wire = |plan: &Plan| {
             let held = plan.join.map_or(0, |(_, hold_us)| hold_us);

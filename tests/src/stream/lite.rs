@@ -19,7 +19,8 @@ const LINGER_US: u64 = 200_000;
 /// Rest of an idle poller: the peer's kernel needs the core as well.
 const IDLE_REST: Duration = Duration::from_micros(50);
 
-/// Opens, moves and closes the stream on `port`, as the host `address`. `ready` is called once the peer may connect.
+/// Opens, moves and closes the stream on `port`, as the host `address`. `ready` is called once the peer may
+/// connect.
 ///
 /// # Errors
 /// When the connection ends otherwise than by both sides' FIN, a byte is wrong or missing, or the limit has
@@ -260,7 +261,8 @@ impl<'a> Host<'a> {
     }
 }
 
-/// Unguessable by chance alone, and different from run to run: a peer's TIME-WAIT remembers our sequence numbers.
+/// Unguessable by chance alone, and different from run to run: a peer's TIME-WAIT remembers our sequence
+/// numbers.
 fn seed() -> Result<[u8; 32]> {
     use std::io::Read;
     let mut seed = [0u8; 32];

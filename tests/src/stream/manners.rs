@@ -10,7 +10,8 @@ pub struct Manners {
     /// Milliseconds to stand still when half of the stream has passed: nothing is sent, or nothing is read.
     #[arg(long, default_value_t = 0)]
     pub pause: u64,
-    /// The system's TCP: probes after so many seconds of silence, and again after as many; one in vain is the end.
+    /// The system's TCP: probes after so many seconds of silence, and again after as many; one in vain is the
+    /// end.
     #[arg(long)]
     pub keepalive: Option<u64>,
     /// The system's TCP: one byte in 8192 is sent as urgent.

@@ -1,5 +1,5 @@
-//! A plain TCP stream of a known pattern, sent or received by our stack or by Linux's: the two ends of the tests
-//! that let one TCP judge the other.
+//! A plain TCP stream of a known pattern, sent or received by our stack or by Linux's: the two ends of the
+//! tests that let one TCP judge the other.
 
 pub mod kernel;
 pub mod lite;
@@ -52,8 +52,8 @@ pub struct Task {
     pub manners: Manners,
 }
 
-/// A stream that went as it should: complete, every byte in its place, closed by both sides. Written out, it is what
-/// both sides agree on.
+/// A stream that went as it should: complete, every byte in its place, closed by both sides. Written out, it
+/// is what both sides agree on.
 #[derive(Clone, Copy, Debug)]
 pub struct Report {
     /// Bytes sent or received.

@@ -1,5 +1,5 @@
-//! The target of `iwprobe` over this stack's verbs: it arranges what the probe asks for, and tells what it saw. The
-//! contract is `tests/iwprobe/TARGET.md`.
+//! The target of `iwprobe` over this stack's verbs: it arranges what the probe asks for, and tells what it
+//! saw. The contract is `tests/iwprobe/TARGET.md`.
 //!
 //! It uses the verbs as any program does, and shares no code with the probe.
 

@@ -32,7 +32,8 @@ pub(crate) fn add(suite: &mut Suite, shared: &Shared) {
         ("server_is_killed", server_is_killed, Reused),
         ("client_is_killed", client_is_killed, Reused),
         ("peer_falls_silent", peer_falls_silent, Replaced),
-        // Its kernel now and then stumbles over the connection that it has terminated, and keeps the listener.
+        // Its kernel now and then stumbles over the connection that it has terminated, and keeps the
+        // listener.
         ("siw_terminates", siw_terminates, Replaced),
     ];
     for (name, case, afterwards) in cases {
@@ -70,7 +71,8 @@ fn markers_are_rejected(rig: &Rig) -> Result<()> {
     ends_with(client(rig, &["-n", "5", "--markers"])?, &["reject"])
 }
 
-/// A Write to an STag that siw does not know: its Terminate reaches the application with layer, type and code.
+/// A Write to an STag that siw does not know: its Terminate reaches the application with layer, type and
+/// code.
 fn siw_terminates(rig: &Rig) -> Result<()> {
     let _server = rig.siw.serve(TEST_TIMEOUT, ["rping", "-s", "-v"])?;
     let net = rig.net();

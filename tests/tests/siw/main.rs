@@ -1,5 +1,6 @@
-//! We against Linux's own iWARP, in a virtual machine on the other side of a bridge: `iwperf` against its RDMA tools,
-//! unmodified, and our verbs against its verbs, by a target that does what it is asked (`tests/iwprobe`).
+//! We against Linux's own iWARP, in a virtual machine on the other side of a bridge: `iwperf` against its
+//! RDMA tools, unmodified, and our verbs against its verbs, by a target that does what it is asked
+//! (`tests/iwprobe`).
 //!
 //! What siw does on the wire, and its defects, are written in `tests/siw-peer/README.md`.
 

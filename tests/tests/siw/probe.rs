@@ -1,5 +1,6 @@
-//! `iwprobe` against siw, both ways round: it deviates in what the lists in `tests/siw-peer/deviations` name, each with
-//! its reason, and in nothing else. So the probe is judged by a second stack, and siw's defects are known case by case.
+//! `iwprobe` against siw, both ways round: it deviates in what the lists in `tests/siw-peer/deviations` name,
+//! each with its reason, and in nothing else. So the probe is judged by a second stack, and siw's defects are
+//! known case by case.
 
 use std::time::Duration;
 

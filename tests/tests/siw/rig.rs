@@ -1,6 +1,7 @@
 //! The machine and its wire: one at a time, booted when a test wants another kind than the last one did.
 //!
-//! `v1` is ours, by a raw socket, and has no kernel address; its other end and the machine's tap are on a bridge.
+//! `v1` is ours, by a raw socket, and has no kernel address; its other end and the machine's tap are on a
+//! bridge.
 
 use std::cell::Cell;
 use std::path::PathBuf;
@@ -44,7 +45,8 @@ impl Rig {
         Ok(Self { config, has_target: Cell::new(false), siw, namespace })
     }
 
-    /// With `UWARP_CAPTURES=DIR`, a capture of the bridge for each test, numbered in the order in which they run.
+    /// With `UWARP_CAPTURES=DIR`, a capture of the bridge for each test, numbered in the order in which they
+    /// run.
     fn capture(&self) -> Result<Option<Process>> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let Some(folder) = std::env::var_os("UWARP_CAPTURES") else { return Ok(None) };

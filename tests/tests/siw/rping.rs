@@ -1,5 +1,5 @@
-//! `rping` in the machine, `iwperf ping` and `iwperf pong` here: Sends, Reads and Writes in both directions, checked
-//! by both sides.
+//! `rping` in the machine, `iwperf ping` and `iwperf pong` here: Sends, Reads and Writes in both directions,
+//! checked by both sides.
 
 use std::time::Duration;
 

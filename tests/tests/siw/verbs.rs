@@ -1,4 +1,5 @@
-//! Our verbs against siw's, message by message: the scenes of `verbs-scenes`, with iwprobe's target in the machine.
+//! Our verbs against siw's, message by message: the scenes of `verbs-scenes`, with iwprobe's target in the
+//! machine.
 
 use std::time::Duration;
 
@@ -86,8 +87,8 @@ fn play(
     Ok(said.lines().filter(|line| line.starts_with("ok ")).map(str::to_owned).collect())
 }
 
-/// The numbers in the kernel's log of siw's machine are those that we sent, with layer and type exchanged: that is how siw
-/// reads them.
+/// The numbers in the kernel's log of siw's machine are those that we sent, with layer and type exchanged:
+/// that is how siw reads them.
 fn terminates(rig: &Rig, role: Role) -> Result<()> {
     let logged = |rig: &Rig| -> Result<Vec<String>> {
         let log = rig.siw.kernel_log()?;

@@ -1,4 +1,5 @@
-//! iWARP over Linux's TCP, which keeps the connection alive and sends urgent bytes among FPDUs; our bridge looks on.
+//! iWARP over Linux's TCP, which keeps the connection alive and sends urgent bytes among FPDUs; our bridge
+//! looks on.
 
 use tests::device::af_packet;
 use tests::iwperf::{Net, START_TIMEOUT};

@@ -1,6 +1,7 @@
-//! Our TCP against what Linux's does besides moving bytes, and against what a wire does to segments: probes, closed windows,
-//! urgent bytes, fast open, Multipath TCP, ECN, path MTU probes, options left away, segments joined and cut. Every stream is
-//! checked byte by byte, and each case shows that what it is about did occur: by the frames, or by a counter of Linux's.
+//! Our TCP against what Linux's does besides moving bytes, and against what a wire does to segments: probes,
+//! closed windows, urgent bytes, fast open, Multipath TCP, ECN, path MTU probes, options left away, segments
+//! joined and cut. Every stream is checked byte by byte, and each case shows that what it is about did occur:
+//! by the frames, or by a counter of Linux's.
 
 mod fpdus;
 mod middlebox;

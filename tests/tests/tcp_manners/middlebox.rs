@@ -1,5 +1,5 @@
-//! What joins and cuts segments between the two ends: our bridge, with the simulator's middlebox in it. Once with Linux's TCP at
-//! the far end, once with iWARP at both.
+//! What joins and cuts segments between the two ends: our bridge, with the simulator's middlebox in it. Once
+//! with Linux's TCP at the far end, once with iWARP at both.
 
 use tests::device::af_packet;
 use tests::iwperf::{self, Net, Test};
@@ -103,8 +103,8 @@ fn plain(deeds: Deeds, sender: Sender) -> Result<()> {
     lab.conclude(deeds, if sender == Sender::Ours { "left" } else { "right" })
 }
 
-/// RDMA Reads from the right by the left, every byte checked; the wire reorders as well, so that FPDUs have to be found behind
-/// holes, too.
+/// RDMA Reads from the right by the left, every byte checked; the wire reorders as well, so that FPDUs have
+/// to be found behind holes, too.
 fn fpdus(deeds: Deeds, options: &[&str]) -> Result<()> {
     let scratch = Scratch::new()?;
     let json = scratch.file("result.json");

@@ -97,7 +97,8 @@ fn has(list: &str, kind: u8) -> bool {
     list.split(',').any(|word| word == kind.to_string())
 }
 
-/// A counter of `/proc/net/netstat` or `snmp`: a line of names, then a line of values, both behind the same word.
+/// A counter of `/proc/net/netstat` or `snmp`: a line of names, then a line of values, both behind the same
+/// word.
 fn linux_counter(text: &str, name: &str) -> Option<String> {
     let lines: Vec<_> = text.lines().collect();
     lines.windows(2).find_map(|pair| {

@@ -227,8 +227,8 @@ const PLAIN: &[Case] = &[
     },
 ];
 
-/// Joined by a kernel that receives. In front of our raw socket that leaves checksums to be filled in, which the socket
-/// does not tell: they are bad, and the stream goes on with what was not joined.
+/// Joined by a kernel that receives. In front of our raw socket that leaves checksums to be filled in, which
+/// the socket does not tell: they are bad, and the stream goes on with what was not joined.
 const JOINED: &[Case] = &[
     Case {
         name: "segments_joined_by_our_kernel_are_lost_and_sent_again",
@@ -273,7 +273,8 @@ fn stream(case: &Case) -> Result<()> {
     Evidence::new(ours, &right)?.check(case.proofs)
 }
 
-/// Runs our end and Linux's, which have to agree on every byte; `active`: ours connects. Returns what ours printed.
+/// Runs our end and Linux's, which have to agree on every byte; `active`: ours connects. Returns what ours
+/// printed.
 ///
 /// # Errors
 /// With what both said.

@@ -1,4 +1,5 @@
-//! Frames without a protocol over a DPDK device, one end of the wire: the limit of what can be carried over it.
+//! Frames without a protocol over a DPDK device, one end of the wire: the limit of what can be carried over
+//! it.
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -10,7 +11,8 @@ use dp::Port;
 use testing::lab::Result;
 use testing::lab_error;
 
-/// One end of a wire. A source ends with 3 where the device does not take such frames; the sink prints what came as one line of JSON.
+/// One end of a wire. A source ends with 3 where the device does not take such frames; the sink prints what
+/// came as one line of JSON.
 #[derive(Debug, Subcommand)]
 pub(crate) enum End {
     /// Sends frames of one length as fast as the device takes them.

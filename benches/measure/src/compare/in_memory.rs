@@ -1,4 +1,5 @@
-//! The rows that the program `measure` takes on a wire in memory: it runs one pair at a time, and says so in JSON.
+//! The rows that the program `measure` takes on a wire in memory: it runs one pair at a time, and says so in
+//! JSON.
 
 use std::time::Duration;
 
@@ -14,7 +15,8 @@ use crate::compare::told::last_line;
 /// Its rows.
 const IDS: [&str; 6] = ["one_core", "qps_1k", "qps_10k", "cores_2", "idle_qp_bytes", "vs_smoltcp"];
 
-/// What thousands of queue pairs have on the heap is scattered: glibc takes it in huge pages then, on both sides of a pair.
+/// What thousands of queue pairs have on the heap is scattered: glibc takes it in huge pages then, on both
+/// sides of a pair.
 const HUGE_HEAP: (&str, &str) = ("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1");
 
 /// Longest time for one pair.

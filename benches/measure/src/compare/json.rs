@@ -7,7 +7,8 @@ use crate::compare::measures::Better;
 use crate::compare::sample::Sample;
 use crate::compare::session::Row;
 
-/// The whole document: rows that were measured, by name; those that were not, with the reason; what else was found.
+/// The whole document: rows that were measured, by name; those that were not, with the reason; what else was
+/// found.
 pub(crate) fn document(
     machine: &Machine,
     quick: bool,

@@ -1,4 +1,5 @@
-//! Small messages over the kernel's TCP, one end of a connection: what `compare` holds our small messages against.
+//! Small messages over the kernel's TCP, one end of a connection: what `compare` holds our small messages
+//! against.
 
 use std::net::SocketAddr;
 use std::process::ExitCode;

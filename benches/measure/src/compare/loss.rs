@@ -1,7 +1,9 @@
-//! `loss_01`: Writes over a wire of 200 Mb/s and a round trip of 10 ms that loses a thousandth of the frames, drawn from a
-//! seed, beside Linux to Linux over the same wire with the same seed. Both have CUBIC and no offloads.
+//! `loss_01`: Writes over a wire of 200 Mb/s and a round trip of 10 ms that loses a thousandth of the frames,
+//! drawn from a seed, beside Linux to Linux over the same wire with the same seed. Both have CUBIC and no
+//! offloads.
 //!
-//! The wire is `bad-wire`, between raw sockets on veth pairs. Nothing is pinned: there are three processes for two cores.
+//! The wire is `bad-wire`, between raw sockets on veth pairs. Nothing is pinned: there are three processes
+//! for two cores.
 
 use std::time::Duration;
 
@@ -30,8 +32,8 @@ const LIMIT: Duration = Duration::from_secs(60);
 /// Half a MiB under way at most: a run by time ends by waiting for it.
 const BULK: &str = "-s 64K -t 8 -Q 4";
 
-/// A load that the wire carries with its losses, so that a completion waits for repairs and not for a queue: 4 KiB, at
-/// 20 Mb/s.
+/// A load that the wire carries with its losses, so that a completion waits for repairs and not for a queue:
+/// 4 KiB, at 20 Mb/s.
 const LOAD: &str = "-s 4K -t 512 -Q 1 --rate_limit 0.02 --rate_units g";
 
 /// Measures it, if it is wanted.

@@ -1,5 +1,6 @@
-//! The table of measures in one run: each is a ratio of two figures taken on the same cores in turn, one of uwarp and one
-//! of what it is held against. It is printed, and written as JSON. `scripts/compare` builds what it runs, and calls it.
+//! The table of measures in one run: each is a ratio of two figures taken on the same cores in turn, one of
+//! uwarp and one of what it is held against. It is printed, and written as JSON. `scripts/compare` builds
+//! what it runs, and calls it.
 //!
 //! | file | what |
 //! |---|---|

@@ -6,7 +6,8 @@ use clap::Parser;
 
 use crate::compare::measures::{MEASURES, Measure, find};
 
-/// The table: uwarp beside the kernel's TCP and the machine's own limits; `scripts/compare` builds what it needs
+/// The table: uwarp beside the kernel's TCP and the machine's own limits; `scripts/compare` builds what it
+/// needs
 #[derive(Clone, Debug, Parser)]
 #[command(name = "compare", version)]
 pub(crate) struct Options {

@@ -62,8 +62,8 @@ fn messages_checked(told: &Told) -> Result<u64> {
     Ok(checked)
 }
 
-/// The goodput of large Writes beside the kernel's stream, and other rows beside those Writes: the row, the test and
-/// its options.
+/// The goodput of large Writes beside the kernel's stream, and other rows beside those Writes: the row, the
+/// test and its options.
 fn bulk(
     session: &Session,
     tally: &mut Tally,
@@ -177,8 +177,8 @@ impl SmallRow<'_> {
     }
 }
 
-/// Millions of messages a second: those that the target's engine counted in the time to the target's confirmation.
-/// A small Write is one FPDU.
+/// Millions of messages a second: those that the target's engine counted in the time to the target's
+/// confirmation. A small Write is one FPDU.
 fn counted_rate(told: &Told) -> Result<f64> {
     let sent = number(&told.client, "/results/0/iterations")?;
     let rate = number(&told.client, "/results/0/msg_rate_mpps")?;

@@ -1,5 +1,5 @@
-//! `--plots DIR`: bandwidth over the message size and over connections, the round trip by percentile, goodput over cores,
-//! each beside what the kernel's TCP, or a loop that copies and sums, does.
+//! `--plots DIR`: bandwidth over the message size and over connections, the round trip by percentile, goodput
+//! over cores, each beside what the kernel's TCP, or a loop that copies and sums, does.
 
 use std::path::Path;
 
@@ -29,8 +29,8 @@ const KERNEL_SECONDS: f64 = 0.5;
 /// The end that sends in what is plotted: plots show one direction.
 const SENDER: Sender = Sender::VirtioUser;
 
-/// Measures what is plotted and draws it into `directory`, which is made where it is missing. `rows` are those measured
-/// already.
+/// Measures what is plotted and draws it into `directory`, which is made where it is missing. `rows` are
+/// those measured already.
 ///
 /// # Errors
 /// When something cannot be measured, drawn or written.

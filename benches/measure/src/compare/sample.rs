@@ -32,7 +32,8 @@ pub(crate) struct Sample {
 }
 
 impl Sample {
-    /// Of pairs in the order in which they were taken; `None` when there are none, or a ratio is no positive number.
+    /// Of pairs in the order in which they were taken; `None` when there are none, or a ratio is no positive
+    /// number.
     pub(crate) fn new(pairs: Vec<Pair>) -> Option<Self> {
         let mut sorted = pairs.clone();
         sorted.sort_by(|a, b| a.ratio().total_cmp(&b.ratio()));

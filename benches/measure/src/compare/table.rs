@@ -27,7 +27,8 @@ pub(crate) fn row(row: &Row) -> String {
     ])
 }
 
-/// What stands beside a row and is not what it is measured against: the kernel that copies nothing at the sender.
+/// What stands beside a row and is not what it is measured against: the kernel that copies nothing at the
+/// sender.
 pub(crate) fn beside(row: &Row) -> Option<String> {
     let tried = row.also.get("kernel_sendfile")?.as_object()?;
     let best = tried.values().filter_map(Value::as_f64).reduce(f64::max)?;

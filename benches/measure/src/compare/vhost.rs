@@ -67,8 +67,8 @@ const LIMIT: Duration = Duration::from_secs(60);
 /// Descriptors of virtio-user's queues: its default of 256 holds four superframes.
 const QUEUE: u16 = 1024;
 
-/// Of these, those with a buffer to receive into. A full ring only makes the other end wait, and the buffers, which are used
-/// in turn, stay in the cache: with all 1024 a sixth less comes from the vhost end.
+/// Of these, those with a buffer to receive into. A full ring only makes the other end wait, and the buffers,
+/// which are used in turn, stay in the cache: with all 1024 a sixth less comes from the vhost end.
 const RX_DESC: u16 = 128;
 
 const SERVER: &str = "10.90.0.1";

@@ -1,5 +1,6 @@
-//! What moving bytes from one buffer to another and summing them costs by itself: `memcpy`, then `crc-fast` over the
-//! copy, in separate passes over blocks of 8 KiB, once for the end that sends and once for the one that receives.
+//! What moving bytes from one buffer to another and summing them costs by itself: `memcpy`, then `crc-fast`
+//! over the copy, in separate passes over blocks of 8 KiB, once for the end that sends and once for the one
+//! that receives.
 
 use std::hint::black_box;
 

@@ -1,8 +1,8 @@
 //! `cores_2`: what a second core gains.
 //!
-//! Either host has two engines, and each core drives one of both hosts' over a wire of their own: the Writes of
-//! `one_core`, on both at the same time and on each alone. Against nine tenths of what a second core gains a loop that
-//! copies and sums.
+//! Either host has two engines, and each core drives one of both hosts' over a wire of their own: the Writes
+//! of `one_core`, on both at the same time and on each alone. Against nine tenths of what a second core gains
+//! a loop that copies and sums.
 
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
@@ -66,8 +66,8 @@ fn together(cores: &[&Core], job: Job) -> Result<Rate, Error> {
     Ok(all)
 }
 
-/// Of `[first alone, second alone, both]`: the rate of both over that of one. Rates are for each core, so both do twice
-/// theirs.
+/// Of `[first alone, second alone, both]`: the rate of both over that of one. Rates are for each core, so
+/// both do twice theirs.
 fn gain([first, second, both]: [Rate; 3]) -> f64 {
     let mut one = first;
     one.add(second);

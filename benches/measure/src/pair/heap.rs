@@ -1,7 +1,7 @@
 //! The system's allocator, counting what lives on it: by whose it is, and by size.
 //!
-//! What is allocated and freed while [`owned`] runs counts for its owner; an object freed for another owner than it was
-//! allocated for would be missed there. Nobody here does that.
+//! What is allocated and freed while [`owned`] runs counts for its owner; an object freed for another owner
+//! than it was allocated for would be missed there. Nobody here does that.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -58,8 +58,8 @@ impl Census {
         }
     }
 
-    /// What has come since `before`: sizes and how many allocations of each, what is most bytes first. The size is
-    /// `None` for the largest together.
+    /// What has come since `before`: sizes and how many allocations of each, what is most bytes first. The
+    /// size is `None` for the largest together.
     pub(crate) fn growth(&self, before: &Self) -> Vec<(Option<usize>, i64)> {
         let mut growth: Vec<_> = (0..CLASSES)
             .map(|class| {
@@ -80,8 +80,8 @@ fn count(bytes: usize, sign: i64) {
 
 struct Counting;
 
-// SAFETY: what is handed out and taken back is the system allocator's, unchanged, so its guarantees hold. Counters are
-// updated beside it, which allocates nothing and cannot unwind.
+// SAFETY: what is handed out and taken back is the system allocator's, unchanged, so its guarantees hold.
+// Counters are updated beside it, which allocates nothing and cannot unwind.
 #[allow(unsafe_code, reason = "an allocator is made no other way")]
 unsafe impl GlobalAlloc for Counting {
     // SAFETY: what is asked of the caller is what `System` asks for.
@@ -102,16 +102,16 @@ unsafe impl GlobalAlloc for Counting {
     unsafe fn realloc(&self, ptr: *mut u8, layout: Layout, bytes: usize) -> *mut u8 {
         count(layout.size(), -1);
         count(bytes, 1);
-        // SAFETY: the caller promises that `ptr` is of this allocator with this layout, so it is of `System`'s, which
-        // gave it out; and that `bytes` is not zero and no more than a layout may have.
+        // SAFETY: the caller promises that `ptr` is of this allocator with this layout, so it is of
+        // `System`'s, which gave it out; and that `bytes` is not zero and no more than a layout may have.
         unsafe { System.realloc(ptr, layout, bytes) }
     }
 
     // SAFETY: what is asked of the caller is what `System` asks for.
     unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
         count(layout.size(), -1);
-        // SAFETY: the caller promises that `ptr` is of this allocator with this layout, so it is of `System`'s, which
-        // gave it out, and that nobody uses it any more.
+        // SAFETY: the caller promises that `ptr` is of this allocator with this layout, so it is of
+        // `System`'s, which gave it out, and that nobody uses it any more.
         unsafe { System.dealloc(ptr, layout) }
     }
 }
@@ -125,7 +125,8 @@ mod tests {
 
     #[test]
     fn what_is_allocated_for_an_owner_is_its_own_until_it_is_freed() {
-        // No other test has an owner of this kind on this thread; other threads' are not told apart, so sizes are odd ones.
+        // No other test has an owner of this kind on this thread; other threads' are not told apart, so sizes
+        // are odd ones.
         let before = Census::take(Owner::Client);
         let boxes = owned(Owner::Client, || [vec![0_u8; 12_345], vec![1_u8; 12_345]]);
         let after = Census::take(Owner::Client);

@@ -1,8 +1,8 @@
 //! Two hosts on wires in memory, and queue pairs between them.
 //!
-//! [`Hosts`] are the two contexts. A [`Lane`] is one wire with an engine of each host at its ends, and all that one thread
-//! drives: both engines by turns, in a time of its own that stands still while others are measured, so that no timer runs
-//! down meanwhile.
+//! [`Hosts`] are the two contexts. A [`Lane`] is one wire with an engine of each host at its ends, and all
+//! that one thread drives: both engines by turns, in a time of its own that stands still while others are
+//! measured, so that no timer runs down meanwhile.
 
 use std::time::{Duration, Instant};
 

@@ -1,8 +1,9 @@
 //! `idle_qp_bytes`: memory that a queue pair takes which is connected and does nothing.
 //!
-//! What grows on the heap between two counts of open queue pairs, for each, at the end that takes more; connected with
-//! all defaults, Reads and atomics included, and at rest. Work queues are set aside: what grows with their depth, as
-//! measured by connecting some queue pairs with deep ones and as many with short ones, is what they take.
+//! What grows on the heap between two counts of open queue pairs, for each, at the end that takes more;
+//! connected with all defaults, Reads and atomics included, and at rest. Work queues are set aside: what
+//! grows with their depth, as measured by connecting some queue pairs with deep ones and as many with short
+//! ones, is what they take.
 
 use std::time::Duration;
 

@@ -1,4 +1,5 @@
-//! `measure pair ID`: one of the comparisons that need no device, ours and theirs by turns in one process, as a line of JSON.
+//! `measure pair ID`: one of the comparisons that need no device, ours and theirs by turns in one process, as
+//! a line of JSON.
 //!
 //! | file | what |
 //! |---|---|

@@ -13,7 +13,8 @@ use crate::pair::turns::{Pair, by_turns, timed};
 /// Bytes of a Write.
 pub(crate) const MESSAGE_BYTES: usize = 1 << 20;
 
-/// A wire like those between virtual machines: jumbo frames, checksums left out, large frames passed as they are.
+/// A wire like those between virtual machines: jumbo frames, checksums left out, large frames passed as they
+/// are.
 pub(crate) fn virtual_wire() -> LinkConfig {
     LinkConfig {
         mtu: 9000,

@@ -1,8 +1,8 @@
 //! `qps_1k` and `qps_10k`: what many open queue pairs cost those that are active.
 //!
-//! 64 KiB Writes over the wire of `one_core`, on 64 queue pairs, with four under way on each. The 64 are drawn anew every
-//! 10 ms from all that are open; those that were active before only finish what was posted. Against the same with no
-//! more than 64 open.
+//! 64 KiB Writes over the wire of `one_core`, on 64 queue pairs, with four under way on each. The 64 are
+//! drawn anew every 10 ms from all that are open; those that were active before only finish what was posted.
+//! Against the same with no more than 64 open.
 
 use std::time::Duration;
 

@@ -1,4 +1,5 @@
-//! Writes of one size on those queue pairs of a lane that are active, each with a few under way, and their check.
+//! Writes of one size on those queue pairs of a lane that are active, each with a few under way, and their
+//! check.
 
 use std::time::Duration;
 
@@ -33,8 +34,8 @@ pub(crate) struct Load {
 
 /// A load on a lane.
 ///
-/// Each place among the active has a part of the regions for itself, whichever queue pair is there: however many are open,
-/// the same memory is read and written.
+/// Each place among the active has a part of the regions for itself, whichever queue pair is there: however
+/// many are open, the same memory is read and written.
 pub(crate) struct Traffic {
     lane: Lane,
     load: Load,
@@ -163,8 +164,8 @@ impl Traffic {
         self.lane.counters()
     }
 
-    /// The separate pass: lets everything end, then checks every byte of a Write on each of the active queue pairs, of
-    /// fresh bytes each time, for as many draws.
+    /// The separate pass: lets everything end, then checks every byte of a Write on each of the active queue
+    /// pairs, of fresh bytes each time, for as many draws.
     ///
     /// # Errors
     /// [`Error::Validation`], [`Error::Silent`], [`Error::Verbs`], [`Error::Completion`].

@@ -68,8 +68,8 @@ pub(crate) fn timed(slice: Duration, mut work: impl FnMut() -> Result<u64, Error
     }
 }
 
-/// Runs each of `sides` for a slice in turn, until `time` is over; each at least once. The first turn of each is not
-/// counted.
+/// Runs each of `sides` for a slice in turn, until `time` is over; each at least once. The first turn of each
+/// is not counted.
 ///
 /// # Errors
 /// Of a side.

@@ -1,5 +1,5 @@
-//! `vs_smoltcp`: our TCP under MPA against stock smoltcp sockets under the same, both ends on one core: 1 MiB Writes,
-//! MTU 1500, no frame larger than that, and checksums in software on both sides.
+//! `vs_smoltcp`: our TCP under MPA against stock smoltcp sockets under the same, both ends on one core: 1 MiB
+//! Writes, MTU 1500, no frame larger than that, and checksums in software on both sides.
 
 use std::time::Duration;
 

@@ -1,8 +1,8 @@
 //! What an acknowledgement costs TCP's sender, from the frame to the control block.
 //!
-//! A sender keeps 256 segments in flight; each acknowledgement that its peer gives is counted. In order: nothing is lost, every
-//! second segment is acknowledged. With holes: one segment of 32 is lost, once, and is sent again, so that most
-//! acknowledgements carry SACK blocks.
+//! A sender keeps 256 segments in flight; each acknowledgement that its peer gives is counted. In order:
+//! nothing is lost, every second segment is acknowledged. With holes: one segment of 32 is lost, once, and is
+//! sent again, so that most acknowledgements carry SACK blocks.
 
 use std::collections::VecDeque;
 

@@ -11,7 +11,8 @@ pub(crate) const FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/baselines/in
 /// How new ones are recorded.
 pub(crate) const RECORD: &str = "scripts/instructions --record";
 
-/// What a count may differ, in percent: any change to the code moves what the compiler inlines elsewhere a little.
+/// What a count may differ, in percent: any change to the code moves what the compiler inlines elsewhere a
+/// little.
 const TOLERANCE: f64 = 2.0;
 
 /// The same where another compiler, C library or valgrind counts than the one that recorded.
@@ -79,8 +80,8 @@ impl Baseline {
         text
     }
 
-    /// What a count may differ on `machine`, in percent; `None` where the two have nothing to do with each other: on
-    /// another processor other code is taken.
+    /// What a count may differ on `machine`, in percent; `None` where the two have nothing to do with each
+    /// other: on another processor other code is taken.
     pub(crate) fn tolerance(&self, machine: &Machine) -> Option<f64> {
         if machine.cpu != self.machine.cpu {
             None
@@ -91,8 +92,8 @@ impl Baseline {
         }
     }
 
-    /// Holds `count` of `row` against what is recorded. What has become cheaper fails as well: else what was won could be
-    /// lost again unseen.
+    /// Holds `count` of `row` against what is recorded. What has become cheaper fails as well: else what was
+    /// won could be lost again unseen.
     pub(crate) fn judge(&self, row: &str, count: f64, tolerance: f64) -> Verdict {
         let Some(recorded) = self.rows.get(row) else {
             return Verdict::Fails(format!(

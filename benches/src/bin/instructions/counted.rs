@@ -1,6 +1,8 @@
-//! Where instructions are counted: callgrind's profile has what was spent inside each of these functions, by its name.
+//! Where instructions are counted: callgrind's profile has what was spent inside each of these functions, by
+//! its name.
 //!
-//! They do nothing themselves. Each has a number of its own, or the compiler would make one function of the three.
+//! They do nothing themselves. Each has a number of its own, or the compiler would make one function of the
+//! three.
 
 use std::hint::black_box;
 

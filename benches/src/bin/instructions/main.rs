@@ -1,8 +1,10 @@
-//! `instructions`: what an FPDU costs to send and to receive, and what an acknowledgement costs, in instructions that
-//! callgrind counts, held against a committed baseline. `scripts/instructions` builds and runs it.
+//! `instructions`: what an FPDU costs to send and to receive, and what an acknowledgement costs, in
+//! instructions that callgrind counts, held against a committed baseline. `scripts/instructions` builds and
+//! runs it.
 //!
-//! Instructions, since times are not the same twice and these are: one thread, a wire in memory, a time of its own, fixed
-//! seeds and numbers of messages. Setting up, slow start and checking what arrived are not counted.
+//! Instructions, since times are not the same twice and these are: one thread, a wire in memory, a time of
+//! its own, fixed seeds and numbers of messages. Setting up, slow start and checking what arrived are not
+//! counted.
 //!
 //! | file | what |
 //! |---|---|
@@ -105,8 +107,8 @@ fn cpu() -> String {
     std::env::consts::ARCH.to_owned()
 }
 
-/// Counts the loads with `pattern` in their names and holds them against the baseline, or records them. Ends as `cargo test`
-/// does, so that whoever adds up tests can count these. Returns whether all is well.
+/// Counts the loads with `pattern` in their names and holds them against the baseline, or records them. Ends
+/// as `cargo test` does, so that whoever adds up tests can count these. Returns whether all is well.
 fn compare(pattern: &str, record: bool) -> Result<bool> {
     let rows: Vec<&Row> = ROWS.iter().filter(|row| row.name.contains(pattern)).collect();
     if !benches::callgrind::is_there() {

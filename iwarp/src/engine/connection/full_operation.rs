@@ -85,7 +85,8 @@ impl Connection {
         }
     }
 
-    /// Drops what nobody reads any more. Bytes ahead of the frontier count in TCP's budget until they are released.
+    /// Drops what nobody reads any more. Bytes ahead of the frontier count in TCP's budget until they are
+    /// released.
     pub(super) fn discard(&self, io: &mut Io, offset: u64, buf: &Mbuf, frontier: u64) {
         if offset >= frontier {
             io.tcp.release(self.conn, buf.len());

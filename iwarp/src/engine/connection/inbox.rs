@@ -1,7 +1,7 @@
 //! Bytes in front of Full Operation: the in-order part of the stream, and what came ahead of it.
 //!
-//! A startup frame may come in any segmentation and order; behind it FPDUs may follow. What is ahead is kept in the
-//! engine's slots for held buffers, small pieces of it copied together.
+//! A startup frame may come in any segmentation and order; behind it FPDUs may follow. What is ahead is kept
+//! in the engine's slots for held buffers, small pieces of it copied together.
 
 use std::ops::Range;
 
@@ -10,8 +10,8 @@ use dp::Mbuf;
 use crate::mpa::{HeldBuf, HeldList, HeldSlab, StartupFault};
 use crate::verbs::ConnectionError;
 
-/// How far ahead of the next byte of startup something may lie: a frame has 532 bytes, and what comes early behind
-/// it is no more than an initial congestion window.
+/// How far ahead of the next byte of startup something may lie: a frame has 532 bytes, and what comes early
+/// behind it is no more than an initial congestion window.
 const MAX_AHEAD: u64 = 64 << 10;
 
 /// In-order reception before Full Operation. To be [`clear`](Self::clear)ed before it is dropped.
@@ -47,8 +47,8 @@ impl Inbox {
         Ok(())
     }
 
-    /// Lets `take` have the bytes that are next, run by run, until it takes less than a run or there are none.
-    /// Returns how many of them are to be released to TCP's budget.
+    /// Lets `take` have the bytes that are next, run by run, until it takes less than a run or there are
+    /// none. Returns how many of them are to be released to TCP's budget.
     pub(super) fn take(&mut self, slab: &mut HeldSlab, mut take: impl FnMut(u64, &[u8]) -> usize) -> usize {
         let mut released = 0;
         while let Some(HeldBuf { start, mut buf, ahead, .. }) = self.held.pop_at(slab, self.next) {

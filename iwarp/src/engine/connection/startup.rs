@@ -316,8 +316,8 @@ impl Connection {
 
     // ---- both ----
 
-    /// Full Operation begins. `may_send`: without waiting for the peer's first FPDU. `announce`: what to tell the user
-    /// when that has come.
+    /// Full Operation begins. `may_send`: without waiting for the peer's first FPDU. `announce`: what to tell
+    /// the user when that has come.
     fn stream(
         &mut self,
         io: &mut Io,

@@ -1,7 +1,7 @@
 //! Streaming mode in front of MPA, and the switch (RFC 5044 sections 7.1, 7.1.3, 7.1.5).
 //!
-//! Nothing is lost at the switch: what the user has sent goes out in front of our startup frame, and what it has not
-//! read belongs to the peer's. Positions of FPDUs and markers count from behind the startup frames.
+//! Nothing is lost at the switch: what the user has sent goes out in front of our startup frame, and what it
+//! has not read belongs to the peer's. Positions of FPDUs and markers count from behind the startup frames.
 
 use std::net::SocketAddr;
 use std::ops::Range;
@@ -120,7 +120,8 @@ impl Connection {
         id.announce(listener, CmEventKind::StreamEstablished { remote });
     }
 
-    /// Bytes arrived in streaming mode. Those in order count in TCP's budget, too, until the user has taken them.
+    /// Bytes arrived in streaming mode. Those in order count in TCP's budget, too, until the user has taken
+    /// them.
     pub(super) fn receive_in_streaming_mode(
         &mut self,
         io: &mut Io,

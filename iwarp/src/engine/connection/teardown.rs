@@ -1,4 +1,5 @@
-//! How a connection ends: by its users, by a failure of the stream, by TCP (RFC 5040 section 7; RFC 5041 section 7).
+//! How a connection ends: by its users, by a failure of the stream, by TCP (RFC 5040 section 7; RFC 5041
+//! section 7).
 
 use std::sync::Arc;
 
@@ -24,7 +25,8 @@ impl Connection {
         }
     }
 
-    /// Whether nothing of the queue pair is needed any more: a FIN or a Terminate is on its way, with a deadline.
+    /// Whether nothing of the queue pair is needed any more: a FIN or a Terminate is on its way, with a
+    /// deadline.
     pub(super) fn is_ending(&self) -> bool {
         match &self.phase {
             Phase::FullOperation(full) => full.failed,
@@ -37,8 +39,8 @@ impl Connection {
         }
     }
 
-    /// Sends what is posted, waits for the answers to Reads, then FIN. There is no deadline while something is being
-    /// sent: TCP has its own for a peer that does not take it.
+    /// Sends what is posted, waits for the answers to Reads, then FIN. There is no deadline while something
+    /// is being sent: TCP has its own for a peer that does not take it.
     pub(super) fn drain(&mut self, io: &mut Io) {
         if let Phase::FullOperation(full) = &mut self.phase {
             full.draining = true;
@@ -49,8 +51,8 @@ impl Connection {
         self.activate(io);
     }
 
-    /// Nothing is left to send: FIN, or a wait for the answers to Reads. A peer that has closed, or does not mean to,
-    /// gives none.
+    /// Nothing is left to send: FIN, or a wait for the answers to Reads. A peer that has closed, or does not
+    /// mean to, gives none.
     pub(super) fn drained(&mut self, io: &mut Io) {
         let Phase::FullOperation(full) = &mut self.phase else { return };
         if full.stream.is_drained() {
@@ -187,8 +189,9 @@ impl Connection {
         }
     }
 
-    /// Leaves the stream, if there is one. What it holds of slots that all connections share goes back, and the
-    /// requests it has taken from the queue pair are flushed: a receive may be under way even after a graceful close.
+    /// Leaves the stream, if there is one. What it holds of slots that all connections share goes back, and
+    /// the requests it has taken from the queue pair are flushed: a receive may be under way even after a
+    /// graceful close.
     fn end_stream(&mut self, io: &mut Io) {
         match &mut self.phase {
             Phase::FullOperation(full) => {

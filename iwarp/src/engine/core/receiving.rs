@@ -9,8 +9,9 @@ use crate::memory::EpochGuard;
 /// Bursts received in one turn at most: what a doorbell or timer may have to wait.
 const MAX_BURSTS: usize = 4;
 
-/// Behind a burst of fewer frames an answer need not wait for another look: it was all there is, or superframes, which are
-/// work enough. Devices may return less than they have, but not so much less of others.
+/// Behind a burst of fewer frames an answer need not wait for another look: it was all there is, or
+/// superframes, which are work enough. Devices may return less than they have, but not so much less of
+/// others.
 const FEW: usize = dp::BURST / 4;
 
 /// From so many connections on, what a frame needs is fetched ahead: the state of fewer stays in the cache.
@@ -49,8 +50,8 @@ impl Core {
         busy
     }
 
-    /// Frame `next` of a burst is next: has fetched what it and some behind it will need, without the first `fetched`.
-    /// Returns for how many it has.
+    /// Frame `next` of a burst is next: has fetched what it and some behind it will need, without the first
+    /// `fetched`. Returns for how many it has.
     fn fetch_ahead(&mut self, ahead: &Ahead, next: usize, fetched: usize) -> usize {
         for n in fetched.max(next)..=next + AHEAD {
             self.prefetch(self.io.tcp.slot_ahead(ahead, n));

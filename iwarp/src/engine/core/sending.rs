@@ -5,8 +5,8 @@ use dp::profile::{self, Layer};
 use super::{AHEAD, Core};
 use crate::memory::EpochGuard;
 
-/// Bytes that queue pairs hand to TCP before frames are received again. Less than a turn receives: so a peer of the
-/// same kind keeps up, and rings stay short.
+/// Bytes that queue pairs hand to TCP before frames are received again. Less than a turn receives: so a peer
+/// of the same kind keeps up, and rings stay short.
 const SEND_BYTES: usize = 128 << 10;
 
 /// Queue pairs that have just begun to send which go before all others in one turn.
@@ -29,7 +29,8 @@ struct Pass {
 }
 
 impl Core {
-    /// Lets queue pairs hand FPDUs to TCP, a bounded turn each: those that have just begun, then the others around.
+    /// Lets queue pairs hand FPDUs to TCP, a bounded turn each: those that have just begun, then the others
+    /// around.
     pub(super) fn send(&mut self, guard: &EpochGuard) -> bool {
         let turn_bytes = self.io.config.turn_bytes;
         let mut pass = Pass { left: SEND_BYTES, busy: false, starved: false };
@@ -74,8 +75,8 @@ impl Core {
         pass.busy |= sent > 0 || !no_mbuf;
     }
 
-    /// Takes frames from the stack to the port, until there are none or the port's ring is full. A port that takes nothing is given
-    /// no more before it has taken what it refused.
+    /// Takes frames from the stack to the port, until there are none or the port's ring is full. A port that
+    /// takes nothing is given no more before it has taken what it refused.
     pub(super) fn flush(&mut self) -> bool {
         let now_us = self.io.now_us();
         let mut busy = false;

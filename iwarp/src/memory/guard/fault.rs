@@ -18,7 +18,8 @@ struct Recovery {
 }
 
 thread_local! {
-    /// The innermost access; null outside of all. Without a destructor it is a plain word, which a handler may read.
+    /// The innermost access; null outside of all. Without a destructor it is a plain word, which a handler
+    /// may read.
     static ACTIVE: Cell<*const Recovery> = const { Cell::new(null()) };
 }
 
@@ -60,15 +61,17 @@ pub(super) unsafe fn attempt<F: FnMut()>(
     mut access: F,
 ) -> Result<(), Unmapped> {
     unsafe extern "C" fn run<F: FnMut()>(access: *mut c_void) {
-        // SAFETY: `attempt` passes the address of its own `access`, which is of this type and used nowhere else.
+        // SAFETY: `attempt` passes the address of its own `access`, which is of this type and used nowhere
+        // else.
         let access = unsafe { &mut *access.cast::<F>() };
         access();
     }
     let recovery = Recovery { start: start.addr(), len, stack: Cell::new(0) };
     let outer = ACTIVE.replace(&raw const recovery);
     let access: *mut F = &mut access;
-    // SAFETY: `run` gets what it asks for, and `stack` is ours to write. When the call is left through `landing`, the frames
-    // in between are `run`'s and those of `access`, which by the caller's promise own nothing.
+    // SAFETY: `run` gets what it asks for, and `stack` is ours to write. When the call is left through
+    // `landing`, the frames in between are `run`'s and those of `access`, which by the caller's promise own
+    // nothing.
     let left = unsafe { call(run::<F>, access.cast(), recovery.stack.as_ptr()) };
     ACTIVE.set(outer);
     if left == 0 { Ok(()) } else { Err(Unmapped) }
@@ -108,11 +111,12 @@ extern "C" fn on_fault(signal: c_int, info: *mut libc::siginfo_t, context: *mut 
     let (is_fault, address) = unsafe { ((*info).si_code > 0, (*info).si_addr().addr()) };
     let active = ACTIVE.get();
     if is_fault && !active.is_null() {
-        // SAFETY: while `ACTIVE` names it the frame of `attempt` on this thread stands, and this thread is here.
+        // SAFETY: while `ACTIVE` names it the frame of `attempt` on this thread stands, and this thread is
+        // here.
         let recovery = unsafe { &*active };
         if address.wrapping_sub(recovery.start) < recovery.len {
-            // SAFETY: the kernel passes the interrupted thread's `ucontext_t`, which is this thread's own; it was in
-            // `call`, which had stored its stack before it ran what faults.
+            // SAFETY: the kernel passes the interrupted thread's `ucontext_t`, which is this thread's own; it
+            // was in `call`, which had stored its stack before it ran what faults.
             unsafe { go_on_at_landing(context.cast(), recovery.stack.get()) };
             return;
         }
@@ -141,8 +145,8 @@ unsafe fn go_on_at_landing(context: *mut libc::ucontext_t, stack: usize) {
     }
 }
 
-/// Does what would have been done without us, but for the stack: a handler that did not ask for the alternate one
-/// (`SA_ONSTACK`) runs on it too, where there is one.
+/// Does what would have been done without us, but for the stack: a handler that did not ask for the alternate
+/// one (`SA_ONSTACK`) runs on it too, where there is one.
 ///
 /// # Safety
 /// The arguments are those of a handler.
@@ -158,8 +162,8 @@ unsafe fn pass_on(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_voi
         // A fault cannot be ignored.
         libc::SIG_IGN if !is_fault => {}
         libc::SIG_DFL | libc::SIG_IGN => {
-            // SAFETY: restores the default action. A fault then happens again when the thread goes on; a signal that
-            // somebody sent is sent again, and taken when this handler returns.
+            // SAFETY: restores the default action. A fault then happens again when the thread goes on; a
+            // signal that somebody sent is sent again, and taken when this handler returns.
             unsafe {
                 libc::signal(signal, libc::SIG_DFL);
                 if !is_fault {
@@ -185,8 +189,8 @@ unsafe fn pass_on(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_voi
     }
 }
 
-/// Blocks what a handler with this action has blocked while it runs, and no more. The kernel puts back what was there
-/// when our handler returns.
+/// Blocks what a handler with this action has blocked while it runs, and no more. The kernel puts back what
+/// was there when our handler returns.
 ///
 /// # Safety
 /// `action` has a signal mask. This is called from the handler of `signal`, which blocks that alone.

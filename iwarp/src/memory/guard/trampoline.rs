@@ -1,17 +1,19 @@
 //! Calling a function so that it can be left from a signal handler.
 //!
-//! [`call`] saves what a callee has to preserve and tells where. [`landing`] restores it and returns from `call` a
-//! second way; it is entered by a handler that makes the interrupted thread go on there, on the saved stack.
+//! [`call`] saves what a callee has to preserve and tells where. [`landing`] restores it and returns from
+//! `call` a second way; it is entered by a handler that makes the interrupted thread go on there, on the
+//! saved stack.
 
 use std::ffi::c_void;
 
-/// Calls `run(argument)` and returns 0, after it stored its stack pointer at `stack`; or 1, when `landing` was entered.
+/// Calls `run(argument)` and returns 0, after it stored its stack pointer at `stack`; or 1, when `landing`
+/// was entered.
 ///
 /// # Safety
 /// What `run` asks for; `stack` may be written.
 #[cfg(target_arch = "x86_64")]
-// SAFETY: the body keeps to the C ABI: every register that a callee preserves is stored before `run` and restored
-// after it, the stack pointer comes back to the return address, and the result is in its register.
+// SAFETY: the body keeps to the C ABI: every register that a callee preserves is stored before `run` and
+// restored after it, the stack pointer comes back to the return address, and the result is in its register.
 #[unsafe(naked)]
 pub(super) unsafe extern "C" fn call(
     run: unsafe extern "C" fn(*mut c_void),
@@ -65,13 +67,14 @@ pub(super) unsafe extern "C" fn landing() {
     )
 }
 
-/// Calls `run(argument)` and returns 0, after it stored its stack pointer at `stack`; or 1, when `landing` was entered.
+/// Calls `run(argument)` and returns 0, after it stored its stack pointer at `stack`; or 1, when `landing`
+/// was entered.
 ///
 /// # Safety
 /// What `run` asks for; `stack` may be written.
 #[cfg(target_arch = "aarch64")]
-// SAFETY: the body keeps to the C ABI: every register that a callee preserves is stored before `run` and restored
-// after it, the stack pointer comes back to the return address, and the result is in its register.
+// SAFETY: the body keeps to the C ABI: every register that a callee preserves is stored before `run` and
+// restored after it, the stack pointer comes back to the return address, and the result is in its register.
 #[unsafe(naked)]
 pub(super) unsafe extern "C" fn call(
     run: unsafe extern "C" fn(*mut c_void),

@@ -1,8 +1,8 @@
 //! Bytes on their way from memory into a sum, and perhaps to where they are copied.
 //!
-//! The loads are assembly that the compiler does not look into and may neither repeat nor leave out: what lies at `from`
-//! may be registered memory, which others write to. A byte is loaded by one of them, once, and the value that came
-//! goes both ways.
+//! The loads are assembly that the compiler does not look into and may neither repeat nor leave out: what
+//! lies at `from` may be registered memory, which others write to. A byte is loaded by one of them, once, and
+//! the value that came goes both ways.
 
 use std::arch::asm;
 use std::arch::x86_64::{__m128i, __m512i, _mm_crc32_u8, _mm_crc32_u16, _mm_crc32_u32, _mm_crc32_u64};
@@ -112,8 +112,8 @@ pub(super) unsafe fn load_128<const OFFSET: usize>(from: *const u8) -> __m128i {
     value
 }
 
-/// Takes bytes up to an address that is a multiple of 8: by one, two and four, at most `len`. Returns the sum's state and
-/// how many it took.
+/// Takes bytes up to an address that is a multiple of 8: by one, two and four, at most `len`. Returns the
+/// sum's state and how many it took.
 ///
 /// # Safety
 /// `from..from + len` is mapped and readable, and `sink` has room for it.

@@ -1,9 +1,10 @@
 //! Sums by carry-less multiplication of 128 bits, copying on the way.
 //!
-//! Four values of 16 bytes each stand for all bytes so far; they are moved on by 64 bytes and the next 64 are added
-//! (V. Gopal et al., "Fast CRC computation for generic polynomials using PCLMULQDQ instruction", Intel 2009). That takes a
-//! multiplication for every 8 bytes, of which a core begins one a cycle; copying fits in beside them. What is shorter
-//! or left over goes by the CRC instruction, which takes 8 bytes in 3 cycles but needs nothing to begin or to end.
+//! Four values of 16 bytes each stand for all bytes so far; they are moved on by 64 bytes and the next 64 are
+//! added (V. Gopal et al., "Fast CRC computation for generic polynomials using PCLMULQDQ instruction", Intel
+//! 2009). That takes a multiplication for every 8 bytes, of which a core begins one a cycle; copying fits in
+//! beside them. What is shorter or left over goes by the CRC instruction, which takes 8 bytes in 3 cycles but
+//! needs nothing to begin or to end.
 
 use std::arch::x86_64::{
     __m128i, _mm_clmulepi64_si128, _mm_crc32_u64, _mm_cvtsi32_si128, _mm_cvtsi128_si64, _mm_extract_epi64,
@@ -50,13 +51,14 @@ pub(super) unsafe fn fetch(state: u32, from: *const u8, out: &mut [u8]) -> u32 {
 /// Sums the bytes of `from` at `at..len` behind those that gave `state`, and stores them.
 ///
 /// # Safety
-/// The CPU [`is_here`]; `from..from + len` is mapped and readable, others access it at most through atomics and raw
-/// copies; `sink` has room for `len` bytes; `at` is at most `len`.
+/// The CPU [`is_here`]; `from..from + len` is mapped and readable, others access it at most through atomics
+/// and raw copies; `sink` has room for `len` bytes; `at` is at most `len`.
 #[inline]
 #[target_feature(enable = "sse4.2,pclmulqdq")]
 pub(super) unsafe fn run(state: u32, from: *const u8, sink: impl Sink, at: usize, len: usize) -> u32 {
     let (mut state, mut at) = (state, at);
-    // SAFETY: the caller vouches for `len` bytes on either side. `at` and what is taken there stay within them.
+    // SAFETY: the caller vouches for `len` bytes on either side. `at` and what is taken there stay within
+    // them.
     unsafe {
         if len - at >= PAYS_FROM {
             let by_step = const { powers::fold(STEP) };

@@ -1,5 +1,5 @@
-//! As [`fold128`], with values of 64 bytes: AVX-512 with VPCLMULQDQ. What it leaves over and what is too short for it
-//! goes there.
+//! As [`fold128`], with values of 64 bytes: AVX-512 with VPCLMULQDQ. What it leaves over and what is too
+//! short for it goes there.
 
 use std::arch::x86_64::{
     __m512i, _mm_cvtsi32_si128, _mm_set_epi64x, _mm512_broadcast_i32x4, _mm512_castsi512_si128,
@@ -52,7 +52,8 @@ pub(super) unsafe fn fetch(state: u32, from: *const u8, out: &mut [u8]) -> u32 {
 #[inline]
 #[target_feature(enable = "sse4.2,pclmulqdq,avx512f,vpclmulqdq")]
 unsafe fn run(state: u32, from: *const u8, sink: impl Sink, mut at: usize, len: usize) -> u32 {
-    // SAFETY: the caller vouches for `len` bytes on either side. `at` and what is taken there stay within them.
+    // SAFETY: the caller vouches for `len` bytes on either side. `at` and what is taken there stay within
+    // them.
     unsafe {
         if len - at < STEP {
             return fold128::run(state, from, sink, at, len);

@@ -1,10 +1,12 @@
-//! CRC32c (RFC 3385, Castagnoli's polynomial 0x11EDC6F41) of bytes: alone, or in the same pass that copies them.
+//! CRC32c (RFC 3385, Castagnoli's polynomial 0x11EDC6F41) of bytes: alone, or in the same pass that copies
+//! them.
 //!
-//! Here because the copy is one from registered memory, in which every byte may change at any time: it is loaded
-//! once, and what was loaded is both stored and summed. So the sum fits the copy, whatever others write meanwhile.
+//! Here because the copy is one from registered memory, in which every byte may change at any time: it is
+//! loaded once, and what was loaded is both stored and summed. So the sum fits the copy, whatever others
+//! write meanwhile.
 //!
-//! Nothing of MPA: [`mpa::Crc32c`](crate::mpa::Crc32c) knows when there is a sum at all and how it goes on the wire.
-//! Sums are passed complemented, as they are compared and sent; 0 is the sum of no bytes.
+//! Nothing of MPA: [`mpa::Crc32c`](crate::mpa::Crc32c) knows when there is a sum at all and how it goes on
+//! the wire. Sums are passed complemented, as they are compared and sent; 0 is the sum of no bytes.
 //!
 //! | file | what |
 //! |---|---|
@@ -62,7 +64,8 @@ pub(crate) fn append(crc: u32, bytes: &[u8]) -> u32 {
 /// When the lengths differ.
 pub(crate) fn copy(crc: u32, dst: &mut [u8], src: &[u8]) -> u32 {
     assert_eq!(dst.len(), src.len(), "copy between runs of different length");
-    // SAFETY: a slice of the same length is mapped and readable, and nobody writes to it; `BEST` is one that the CPU has.
+    // SAFETY: a slice of the same length is mapped and readable, and nobody writes to it; `BEST` is one that
+    // the CPU has.
     unsafe { BEST.fetch(crc, src.as_ptr(), dst) }
 }
 
@@ -107,7 +110,8 @@ impl Way {
                 let mut crc = crc;
                 let mut from = from;
                 for out in out.chunks_mut(BLOCK_BYTES) {
-                    // SAFETY: the blocks lie one behind the other inside what the caller vouches for; any CPU has this way.
+                    // SAFETY: the blocks lie one behind the other inside what the caller vouches for; any CPU
+                    // has this way.
                     unsafe {
                         copy::fetch(from, out, Stride::NONE);
                         from = from.add(out.len());

@@ -1,8 +1,8 @@
 //! Out-of-order FPDUs, placed before the hole in front of them is filled (section 4.3; appendices A.3, B.2).
 //!
-//! Every FPDU begins at a multiple of 4 and a marker says where one begins, so that an isolated buffer can be searched.
-//! What a marker points to is believed only under a valid CRC; from a valid FPDU the next one is found by length.
-//! Nothing here is an error: what does not check is left to be met in order.
+//! Every FPDU begins at a multiple of 4 and a marker says where one begins, so that an isolated buffer can be
+//! searched. What a marker points to is believed only under a valid CRC; from a valid FPDU the next one is
+//! found by length. Nothing here is an error: what does not check is left to be met in order.
 
 use super::Deframer;
 use super::fpdu::{Extent, Unsound};
@@ -92,7 +92,8 @@ impl Search {
     /// The bytes `from..to` are new, in slot `slot`.
     pub(super) fn new(deframer: &Deframer, slab: &HeldSlab, slot: u32, from: u64, to: u64) -> Self {
         let known = (deframer.known < to).then(|| lead(slab, slot, deframer.known)).flatten();
-        // The last marker in front of the new bytes belongs to the FPDU that they continue, or to one shortly before.
+        // The last marker in front of the new bytes belongs to the FPDU that they continue, or to one shortly
+        // before.
         let marker = from.saturating_sub(1) / marker::INTERVAL * marker::INTERVAL;
         let lead = known.or_else(|| follow(slab, slot, marker));
         Self { slot, to, marker, lead, found: None, behind: None, unsound: None, failures: 0 }
@@ -120,7 +121,8 @@ impl Search {
                 }
             }
             self.marker += marker::INTERVAL;
-            // A marker in front of the new bytes cannot lead to more than a known place or the last of them did.
+            // A marker in front of the new bytes cannot lead to more than a known place or the last of them
+            // did.
             if self.marker >= self.to || slab.buffers.at(self.slot).is_none() {
                 return None;
             }

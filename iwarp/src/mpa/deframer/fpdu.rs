@@ -33,7 +33,8 @@ pub(super) enum Unsound {
 }
 
 impl Extent {
-    /// Reads the length of the FPDU that starts at `start`; `None` while it is not there. `start` is a multiple of 4.
+    /// Reads the length of the FPDU that starts at `start`; `None` while it is not there. `start` is a
+    /// multiple of 4.
     pub(super) fn read(wire: Wire<'_>, start: u64, framing: Framing) -> Option<Self> {
         let header = marker::header_of(start, framing.markers);
         let ulpdu_bytes = usize::from(u16::from_be_bytes(wire.read::<LENGTH_BYTES>(header)?));

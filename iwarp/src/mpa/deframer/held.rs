@@ -1,8 +1,8 @@
 //! Received buffers that wait: in order for the rest of their FPDU, or ahead of a hole.
 //!
-//! A buffer that is not half full is copied behind its predecessor, where it fits, rather than held. So of two buffers
-//! that touch at least one is half full, or both together fill one: small segments pin about as much memory as long
-//! ones, but for the first behind each hole.
+//! A buffer that is not half full is copied behind its predecessor, where it fits, rather than held. So of
+//! two buffers that touch at least one is half full, or both together fill one: small segments pin about as
+//! much memory as long ones, but for the first behind each hole.
 
 use std::ops::Range;
 
@@ -15,11 +15,11 @@ use super::ordered::{List, Slots, Stretch};
 /// Stretches that are given up at a time: what was placed early lies between them.
 pub(super) const MAX_STRETCHES: usize = 16;
 
-/// Slots for held buffers and for records of FPDUs placed early, shared by all connections of an engine. All memory is
-/// taken by [`new`](Self::new).
+/// Slots for held buffers and for records of FPDUs placed early, shared by all connections of an engine. All
+/// memory is taken by [`new`](Self::new).
 ///
-/// With as many buffer slots as the packet pool has buffers there is always one: each slot holds one buffer at least.
-/// Without a record an FPDU is not placed early but held.
+/// With as many buffer slots as the packet pool has buffers there is always one: each slot holds one buffer
+/// at least. Without a record an FPDU is not placed early but held.
 #[derive(Debug)]
 pub struct HeldSlab {
     pub(super) buffers: Slots<HeldBuf>,
@@ -49,8 +49,8 @@ pub struct HeldBuf {
     pub start: u64,
     /// The bytes.
     pub buf: Mbuf,
-    /// It arrived ahead of the frontier (and a deframer has not seen it pass), so that TCP's budget counts it until it is
-    /// released.
+    /// It arrived ahead of the frontier (and a deframer has not seen it pass), so that TCP's budget counts it
+    /// until it is released.
     pub ahead: bool,
     /// Bytes that were placed early (and released).
     pub(super) accounted: usize,
@@ -86,8 +86,9 @@ pub struct NoSlot;
 
 /// Buffers of one connection in the order of the stream, in a [`HeldSlab`]'s slots.
 ///
-/// A [`Deframer`](super::Deframer) has one. Before there is a deframer, during startup, an engine keeps in one of its
-/// own what arrives ahead, and hands it on afterwards. To be [`clear`](Self::clear)ed before it is dropped.
+/// A [`Deframer`](super::Deframer) has one. Before there is a deframer, during startup, an engine keeps in
+/// one of its own what arrives ahead, and hands it on afterwards. To be [`clear`](Self::clear)ed before it is
+/// dropped.
 #[derive(Debug, Default)]
 pub struct HeldList {
     pub(super) list: List,
@@ -106,7 +107,8 @@ impl HeldList {
         self.pinned
     }
 
-    /// Holds `buf`, whose first byte is at `start`. Bytes that are held already are cut off: the first ones stay.
+    /// Holds `buf`, whose first byte is at `start`. Bytes that are held already are cut off: the first ones
+    /// stay.
     ///
     /// # Errors
     /// [`NoSlot`].
@@ -126,8 +128,8 @@ impl HeldList {
         if holds { self.remove(slab, head) } else { None }
     }
 
-    /// For a list that is not a deframer's: gives up buffers that arrived ahead of the frontier, the last ones first, until
-    /// that are `bytes` bytes, or `may` says no to a stretch.
+    /// For a list that is not a deframer's: gives up buffers that arrived ahead of the frontier, the last
+    /// ones first, until that are `bytes` bytes, or `may` says no to a stretch.
     pub fn give_up(&mut self, slab: &mut HeldSlab, bytes: usize, may: impl FnMut(&[Range<u64>]) -> bool) {
         self.evict(slab, List::default(), bytes, may);
     }
@@ -169,8 +171,8 @@ impl HeldList {
         Some(held)
     }
 
-    /// What arrived ahead and lies in front of `frontier` by now is in order, and counts as all else there: not at all.
-    /// Returns how many bytes are to be released.
+    /// What arrived ahead and lies in front of `frontier` by now is in order, and counts as all else there:
+    /// not at all. Returns how many bytes are to be released.
     pub(super) fn pass(&mut self, slab: &mut HeldSlab, frontier: u64) -> usize {
         let mut released = 0;
         let mut at = if self.pinned > 0 { self.list.head() } else { None };
@@ -185,9 +187,9 @@ impl HeldList {
         released
     }
 
-    /// Gives up buffers that arrived ahead of the frontier, the last ones first, until that are `bytes` bytes of what was
-    /// not placed (of those in `placed`), or `may` says no: it is asked for the stretches of each buffer that nobody has
-    /// yet, by position.
+    /// Gives up buffers that arrived ahead of the frontier, the last ones first, until that are `bytes` bytes
+    /// of what was not placed (of those in `placed`), or `may` says no: it is asked for the stretches of each
+    /// buffer that nobody has yet, by position.
     pub(super) fn evict(
         &mut self,
         slab: &mut HeldSlab,
@@ -210,8 +212,8 @@ impl HeldList {
         }
     }
 
-    /// The slot that holds `position`, if everything from there to slot `from` is held, too, in a reasonable number
-    /// of buffers.
+    /// The slot that holds `position`, if everything from there to slot `from` is held, too, in a reasonable
+    /// number of buffers.
     pub(super) fn back_to(slab: &HeldSlab, from: u32, position: u64) -> Option<u32> {
         /// A longest FPDU in segments of 1024 bytes: what is cut smaller waits for its turn.
         const BUFFERS: usize = 64;
@@ -241,8 +243,8 @@ impl HeldList {
         released
     }
 
-    /// Accounts for `from..to`, which slot `first` and its successors hold; drops the buffers of which nothing is left
-    /// to wait for. Returns the bytes released and the slot that holds `to`, or comes next.
+    /// Accounts for `from..to`, which slot `first` and its successors hold; drops the buffers of which
+    /// nothing is left to wait for. Returns the bytes released and the slot that holds `to`, or comes next.
     pub(super) fn account(
         &mut self,
         slab: &mut HeldSlab,
@@ -295,11 +297,11 @@ fn buffer_bytes(buf: &Mbuf) -> usize {
     buf.headroom() + buf.len() + buf.tailroom()
 }
 
-/// Cuts off `buf` what `list` covers already, down to its first run of new bytes. Gives that with its start and the
-/// slot it belongs behind; `None` if nothing is new.
+/// Cuts off `buf` what `list` covers already, down to its first run of new bytes. Gives that with its start
+/// and the slot it belongs behind; `None` if nothing is new.
 ///
-/// TCP never hands up a byte twice. This keeps a duplicate from replacing what was checked (appendix A.3) should it
-/// ever do so.
+/// TCP never hands up a byte twice. This keeps a duplicate from replacing what was checked (appendix A.3)
+/// should it ever do so.
 pub(super) fn first_new<T: Stretch>(
     slots: &Slots<T>,
     list: List,

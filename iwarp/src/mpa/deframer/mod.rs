@@ -77,8 +77,8 @@ pub struct Deframer {
 }
 
 impl Deframer {
-    /// Position 0 is at stream offset `start`: [`Negotiated::rx_start`](super::Negotiated::rx_start). `markers` says
-    /// that they are in the stream, `crc` that CRCs are checked.
+    /// Position 0 is at stream offset `start`: [`Negotiated::rx_start`](super::Negotiated::rx_start).
+    /// `markers` says that they are in the stream, `crc` that CRCs are checked.
     pub fn new(start: u64, markers: bool, crc: bool) -> Self {
         Self {
             origin: start,
@@ -94,8 +94,8 @@ impl Deframer {
         }
     }
 
-    /// A buffer as TCP hands it up: `buf` begins at stream offset `offset`, and everything in front of stream offset
-    /// `frontier` has been handed up with it. Gives the ULPDUs that it brings, one by one.
+    /// A buffer as TCP hands it up: `buf` begins at stream offset `offset`, and everything in front of stream
+    /// offset `frontier` has been handed up with it. Gives the ULPDUs that it brings, one by one.
     #[inline]
     pub fn receive<'a>(
         &'a mut self,
@@ -125,9 +125,10 @@ impl Deframer {
         }
     }
 
-    /// Memory is short: gives up what came ahead of the frontier and was not placed, `bytes` bytes or a little more,
-    /// from the far end. `may` is asked for the stretches of the stream, by offset, of each buffer: whether they count as
-    /// not received from now on (`tcp_lite::Stack::evict`). They may come again; they are not to be released.
+    /// Memory is short: gives up what came ahead of the frontier and was not placed, `bytes` bytes or a
+    /// little more, from the far end. `may` is asked for the stretches of the stream, by offset, of each
+    /// buffer: whether they count as not received from now on (`tcp_lite::Stack::evict`). They may come
+    /// again; they are not to be released.
     pub fn give_up(&mut self, bytes: usize, slab: &mut HeldSlab, mut may: impl FnMut(&[Range<u64>]) -> bool) {
         let origin = self.origin;
         self.held.evict(slab, self.records, bytes, |positions| {

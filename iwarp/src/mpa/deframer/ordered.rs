@@ -1,7 +1,8 @@
-//! Stretches of a stream in the order of their positions: lists of many connections in one fixed set of slots.
+//! Stretches of a stream in the order of their positions: lists of many connections in one fixed set of
+//! slots.
 //!
-//! Nothing is allocated after the set was made. A list is two indices, so that a connection without stretches costs
-//! next to nothing. Searches begin at the far end, where out-of-order arrivals are appended.
+//! Nothing is allocated after the set was made. A list is two indices, so that a connection without stretches
+//! costs next to nothing. Searches begin at the far end, where out-of-order arrivals are appended.
 
 /// Something that covers positions of a stream.
 pub(super) trait Stretch {
@@ -69,8 +70,9 @@ impl<T: Stretch> Slots<T> {
         self.slots.len()
     }
 
-    /// What is in slot `id`. An id names a taken slot until it is removed, and the lists are private to this module's
-    /// users, so that a free one is a defect here and not the peer's doing; it reads as `None` all the same.
+    /// What is in slot `id`. An id names a taken slot until it is removed, and the lists are private to this
+    /// module's users, so that a free one is a defect here and not the peer's doing; it reads as `None` all
+    /// the same.
     pub(super) fn at(&self, id: u32) -> Option<&T> {
         self.slots.get(id as usize)?.value.as_ref()
     }

@@ -112,8 +112,8 @@ fn seal(fpdu: &mut [u8]) {
     field.copy_from_slice(&crc.field());
 }
 
-// Proves MPA-019, MPA-039, MPA-016, MPA-032, MPA-133, DDP-036: nothing before the last byte, then the ULPDU; an
-// idle connection holds nothing.
+// Proves MPA-019, MPA-039, MPA-016, MPA-032, MPA-133, DDP-036: nothing before the last byte, then the ULPDU;
+// an idle connection holds nothing.
 #[test]
 fn an_fpdu_is_handed_up_at_its_last_byte() {
     for markers in [false, true] {
@@ -132,8 +132,8 @@ fn an_fpdu_is_handed_up_at_its_last_byte() {
     }
 }
 
-// Proves MPA-273, MPA-124, MPA-129, MPA-280: several FPDUs in a segment; the CRC of the last one in a segment of its
-// own, as Linux siw sends it.
+// Proves MPA-273, MPA-124, MPA-129, MPA-280: several FPDUs in a segment; the CRC of the last one in a segment
+// of its own, as Linux siw sends it.
 #[test]
 fn segments_need_not_be_aligned() {
     let (wire, ends) = stream(false, &[b"one", b"two", b"three"]);
@@ -147,8 +147,8 @@ fn segments_need_not_be_aligned() {
     assert_eq!((bench.kept(), bench.deframer.counters().fpdus), ((0, 0, 0), 3));
 }
 
-// Proves MPA-283, MPA-127, DDP-024: without markers what is ahead is held, and released when the frontier has passed
-// it.
+// Proves MPA-283, MPA-127, DDP-024: without markers what is ahead is held, and released when the frontier has
+// passed it.
 #[test]
 fn without_markers_nothing_is_early() {
     let (wire, ends) = stream(false, &[b"one", b"two", b"three"]);
@@ -164,8 +164,8 @@ fn without_markers_nothing_is_early() {
     assert_eq!((bench.seen(), bench.kept()), (vec![Whole(b"three".to_vec())], (0, 0, 0)));
 }
 
-// Proves MPA-033, MPA-035, MPA-130, MPA-131, MPA-002, MPA-055, MPA-061, DDP-014, DDP-019, DDP-053, DDP-131, DDP-138,
-// DDP-137: found by a marker, then by length; placed at once, delivered in order.
+// Proves MPA-033, MPA-035, MPA-130, MPA-131, MPA-002, MPA-055, MPA-061, DDP-014, DDP-019, DDP-053, DDP-131,
+// DDP-138, DDP-137: found by a marker, then by length; placed at once, delivered in order.
 #[test]
 fn a_marker_and_lengths_lead_to_fpdus_ahead() {
     let long = [b'x'; 700];
@@ -190,8 +190,8 @@ fn a_marker_and_lengths_lead_to_fpdus_ahead() {
     assert_eq!((bench.kept(), bench.deframer.at_boundary()), ((0, 0, 0), true));
 }
 
-// Proves MPA-281, MPA-292, MPA-127: an FPDU ahead in three pieces, in the worst order; its edges wait for what is
-// around it.
+// Proves MPA-281, MPA-292, MPA-127: an FPDU ahead in three pieces, in the worst order; its edges wait for
+// what is around it.
 #[test]
 fn pieces_ahead_are_joined() {
     let long = [b'x'; 1500];
@@ -212,8 +212,8 @@ fn pieces_ahead_are_joined() {
     assert_eq!(bench.kept(), (0, 0, 0));
 }
 
-// Proves MPA-044, MPA-126, MPA-132, MPA-096, MPA-230, MPA-237, MPA-238, MPA-227: a bad CRC ahead is ignored there, with what
-// only its length leads to, and is code 2 at the frontier.
+// Proves MPA-044, MPA-126, MPA-132, MPA-096, MPA-230, MPA-237, MPA-238, MPA-227: a bad CRC ahead is ignored
+// there, with what only its length leads to, and is code 2 at the frontier.
 #[test]
 fn a_bad_crc_ahead_is_met_in_order() {
     let long = [b'x'; 300];
@@ -234,8 +234,9 @@ fn a_bad_crc_ahead_is_met_in_order() {
     assert_eq!((bench.seen(), bench.kept()), (vec![], (0, 0, 0)));
 }
 
-// Proves MPA-043, MPA-051, MPA-054, MPA-125, MPA-231, MPA-232: pad, reserved bytes and low bits are ignored under a
-// good CRC; another FPDUPTR is code 3, in whichever marker, and in order too. No marker is in the ULPDU.
+// Proves MPA-043, MPA-051, MPA-054, MPA-125, MPA-231, MPA-232: pad, reserved bytes and low bits are ignored
+// under a good CRC; another FPDUPTR is code 3, in whichever marker, and in order too. No marker is in the
+// ULPDU.
 #[test]
 fn only_a_wrong_pointer_is_code_3() {
     let ulpdu = [b'x'; 601];
@@ -310,7 +311,8 @@ fn ulpdus_that_are_not_asked_for_end_reception() {
     assert_eq!(bench.deframer.clear(&mut bench.slab), ends[2] - ends[1]);
 }
 
-// What one connection takes from a shared slab is bounded by it: no slot is code 5, no record means no early placement.
+// What one connection takes from a shared slab is bounded by it: no slot is code 5, no record means no early
+// placement.
 #[test]
 fn slots_run_out_in_good_order() {
     let long = [b'x'; 600];
@@ -379,7 +381,8 @@ fn a_held_list_gives_bytes_once_and_in_order() {
     assert_eq!(pool.available(), 16);
 }
 
-// A small buffer is copied behind the one in front of it, and goes; what fills half of its buffer or more is not copied.
+// A small buffer is copied behind the one in front of it, and goes; what fills half of its buffer or more is
+// not copied.
 #[test]
 fn only_small_buffers_are_put_together() {
     let pool = Mempool::heap("held", 16, 2048);
@@ -444,8 +447,8 @@ fn pinned_bytes_are_those_of_buffers_that_came_ahead() {
     assert_eq!((bench.deframer.pinned_bytes(), bench.kept()), (0, (0, 0, 0)));
 }
 
-// A window that has less room than for an FPDU and what came ahead would else never open: the rest of the FPDU waits for
-// the window, and the bytes for the rest of the FPDU.
+// A window that has less room than for an FPDU and what came ahead would else never open: the rest of the
+// FPDU waits for the window, and the bytes for the rest of the FPDU.
 #[test]
 fn what_the_frontier_has_passed_is_released_before_its_fpdu_is_whole() {
     let long = [b'x'; 1800];
@@ -475,7 +478,8 @@ fn pinned_for_one_held(bytes: usize, apart: usize) -> f64 {
     pinned as f64 / held as f64
 }
 
-// Small segments behind a hole pin hardly more than they hold; what is half a buffer and more pins twice as much at most.
+// Small segments behind a hole pin hardly more than they hold; what is half a buffer and more pins twice as
+// much at most.
 #[test]
 fn segments_that_touch_share_buffers() {
     for bytes in [1, 64, 257, 512, 1000, 1089, 1460] {
@@ -488,7 +492,8 @@ fn segments_that_touch_share_buffers() {
     assert!(pinned_for_one_held(64, 64) > 30.0);
 }
 
-// Between two markers an FPDU is found by where the one in front of it ended, although that one's bytes are gone.
+// Between two markers an FPDU is found by where the one in front of it ended, although that one's bytes are
+// gone.
 #[test]
 fn an_fpdu_without_a_marker_is_found_behind_one_that_was_placed() {
     let (wire, ends) = stream(true, &[&[b'x'; 60][..]; 20]);

@@ -162,8 +162,8 @@ impl<'a> Iterator for Slices<'a> {
     }
 }
 
-/// A view of a ULPDU where it lies in received buffers, checked by its CRC if CRCs are in use. Markers, length, pad and
-/// CRC are not part of it.
+/// A view of a ULPDU where it lies in received buffers, checked by its CRC if CRCs are in use. Markers,
+/// length, pad and CRC are not part of it.
 #[derive(Clone, Copy)]
 pub struct Ulpdu<'a> {
     /// Position of the ULPDU length.
@@ -241,14 +241,14 @@ impl<'a> Ulpdu<'a> {
         done
     }
 
-    /// The bytes from `offset` on, at most `len`, in the runs in which they lie: cut by buffers and by markers, in
-    /// order, none empty.
+    /// The bytes from `offset` on, at most `len`, in the runs in which they lie: cut by buffers and by
+    /// markers, in order, none empty.
     pub fn runs(&self, offset: usize, len: usize) -> impl Iterator<Item = &'a [u8]> + use<'a> {
         self.pieces(offset, len).flatten()
     }
 
-    /// The bytes from `offset` on, at most `len`, by the buffers in which they lie, in order: in each there are markers
-    /// between its runs.
+    /// The bytes from `offset` on, at most `len`, by the buffers in which they lie, in order: in each there
+    /// are markers between its runs.
     pub fn pieces(&self, offset: usize, len: usize) -> impl Iterator<Item = Runs<'a>> + use<'a> {
         let start = self.header + LENGTH_BYTES as u64;
         let (wire, all, markers) = match self.bytes {

@@ -39,8 +39,8 @@ fn golden_frames_of_revision_1() {
     }
 }
 
-// Proves MPA2-020, MPA2-045, MPA2-047, MPA2-075, MPA2-076, MPA2-148, MPA2-149, MPA2-150: frames both ways, some of them
-// as Linux's siw sends them.
+// Proves MPA2-020, MPA2-045, MPA2-047, MPA2-075, MPA2-076, MPA2-148, MPA2-149, MPA2-150: frames both ways,
+// some of them as Linux's siw sends them.
 #[test]
 fn golden_frames_of_revision_2() {
     let enhanced =
@@ -97,7 +97,8 @@ fn client_server_sends_no_rtr_bits() {
     assert_eq!(enhanced.encode(), [0, 5, 0, 7]);
 }
 
-// Proves MPA-139, MPA-168, MPA-169, MPA-172, MPA-202: a frame is whole at its last byte; 513 bytes are refused at once.
+// Proves MPA-139, MPA-168, MPA-169, MPA-172, MPA-202: a frame is whole at its last byte; 513 bytes are
+// refused at once.
 #[test]
 fn every_prefix_needs_more() {
     for length in [0_u16, 1, 511, 512] {
@@ -133,8 +134,8 @@ fn a_wrong_key_shows_at_its_first_wrong_byte() {
     assert_eq!(Frame::parse(Reply.key(), Request), Err(Malformed::OtherKey));
 }
 
-// Proves MPA-161, MPA-163, MPA2-023, MPA2-107, MPA2-124, MPA2-126, MPA2-156: R of a Request, Res, and S without its
-// revision or its bytes.
+// Proves MPA-161, MPA-163, MPA2-023, MPA2-107, MPA2-124, MPA2-126, MPA2-156: R of a Request, Res, and S
+// without its revision or its bytes.
 #[test]
 fn reserved_bits_are_ignored_and_s_belongs_to_revision_2() {
     let request = parse(&frame(Request, "7f010004 01020304"), Request);

@@ -228,8 +228,8 @@ proptest! {
         prop_assert!(framer.fit(emss).is_some_and(|bytes| bytes >= framer.mulpdu(emss)));
     }
 
-    // What is sent is no longer than MULPDU, fits, and has one length on the wire wherever it begins, but where that would
-    // end in a marker.
+    // What is sent is no longer than MULPDU, fits, and has one length on the wire wherever it begins, but
+    // where that would end in a marker.
     #[test]
     fn markers_do_not_change_the_length_on_the_wire(word in 0_u64..128, emss in 140_usize..9300, markers: bool) {
         let framer = Framer::at(4 * word, markers, true);

@@ -70,8 +70,8 @@ fn all_markers_of_an_fpdu_point_to_its_length() {
     assert!(pointers.iter().zip([512, 1024, 1536]).all(|(p, marker)| target(marker, *p) == Some(header)));
 }
 
-// Proves MPA-071: at every phase a length field and its first two ULPDU bytes, the word that a pad completes, and a CRC lie
-// in one piece.
+// Proves MPA-071: at every phase a length field and its first two ULPDU bytes, the word that a pad completes,
+// and a CRC lie in one piece.
 #[test]
 fn a_marker_splits_no_field() {
     for (start, ulpdu) in (0..128).flat_map(|word| (0..=520).map(move |ulpdu| (4 * word, ulpdu))) {

@@ -38,8 +38,8 @@ pub struct MpaConfig {
     pub max_ird: u16,
     /// Send 0x3fff for both depths: the ULP sees to them. Known peers take it for a number.
     pub depths_left_to_ulp: bool,
-    /// As initiator in the client-server model: bear FPDUs that the responder sends before it has seen one, as Linux
-    /// siw does, against RFC 5044 section 7.1.2 rule 4.
+    /// As initiator in the client-server model: bear FPDUs that the responder sends before it has seen one,
+    /// as Linux siw does, against RFC 5044 section 7.1.2 rule 4.
     pub bear_early_fpdus: bool,
     /// As initiator: where the peer closed without a Reply, one more try with revision 1 is wanted
     /// ([`Initiator::fallback`](super::Initiator::fallback)).

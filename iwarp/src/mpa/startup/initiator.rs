@@ -39,8 +39,8 @@ pub enum InitiatorEvent {
     Accepted(Negotiated),
     /// The responder's ULP said no.
     Rejected(Rejected),
-    /// The Reply accepts, and its terms cannot be met: code 6 or 7. The only FPDU to be sent is a Terminate, framed as
-    /// `negotiated` says; then the connection is closed.
+    /// The Reply accepts, and its terms cannot be met: code 6 or 7. The only FPDU to be sent is a Terminate,
+    /// framed as `negotiated` says; then the connection is closed.
     Unmet {
         /// [`MpaError::InsufficientIrd`] or [`MpaError::NoMatchingRtr`].
         error: MpaError,
@@ -216,8 +216,8 @@ impl Initiator {
         self.deadline.take().map(|_| MpaError::Closed)
     }
 
-    /// What to try on a new connection after the peer closed this one without a Reply: perhaps it does not know
-    /// revision 2 (RFC 6581 section 10). Only where [`MpaConfig::fallback`] asks for it.
+    /// What to try on a new connection after the peer closed this one without a Reply: perhaps it does not
+    /// know revision 2 (RFC 6581 section 10). Only where [`MpaConfig::fallback`] asks for it.
     pub fn fallback(&self) -> Option<MpaConfig> {
         (self.config.fallback && self.request.is_some() && self.inbox.is_empty()).then_some(MpaConfig {
             revision: Revision::One,

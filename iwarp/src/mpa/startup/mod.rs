@@ -1,8 +1,9 @@
 //! The startup exchange (section 7.1; RFC 6581): an [`Initiator`] or a [`Responder`] for each connection.
 //!
-//! State machines without I/O or clock: stream bytes and deadlines come in, frames and outcomes go out. They end
-//! where Full Operation begins; FPDUs are [`Framer`](super::Framer)'s and [`Deframer`](super::Deframer)'s.
-//! The RTR message itself is made by RDMAP, of the kind that [`Negotiated::rtr`] names.
+//! State machines without I/O or clock: stream bytes and deadlines come in, frames and outcomes go out. They
+//! end where Full Operation begins; FPDUs are [`Framer`](super::Framer)'s and
+//! [`Deframer`](super::Deframer)'s. The RTR message itself is made by RDMAP, of the kind that
+//! [`Negotiated::rtr`] names.
 //!
 //! Roles are independent of who sent the SYN.
 
@@ -41,7 +42,8 @@ impl From<RtrKind> for RtrKinds {
 /// What follows the Reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rtr {
-    /// Client-server: the initiator's first message serves as RTR. Until it has come the responder sends nothing.
+    /// Client-server: the initiator's first message serves as RTR. Until it has come the responder sends
+    /// nothing.
     None,
     /// Initiator: send this before any other FPDU.
     Send(RtrKind),
@@ -77,7 +79,8 @@ pub struct Negotiated {
 /// What a machine made of the bytes it was given.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Step<E> {
-    /// Bytes that belong to startup. What follows is FPDUs (after an accepting Reply) or the ULP's (after a reject).
+    /// Bytes that belong to startup. What follows is FPDUs (after an accepting Reply) or the ULP's (after a
+    /// reject).
     pub consumed: usize,
     /// What happened, if anything did.
     pub event: Option<E>,

@@ -97,12 +97,12 @@ impl Responder {
         Ok(Self { config, state: State::WaitRequest, inbox: Inbox::default(), deadline: Some(deadline) })
     }
 
-    /// Bytes of the stream, in order; the first of them has stream offset `offset`. With the event it is the ULP's
-    /// turn: [`accept`](Self::accept) or [`reject`](Self::reject). After an answer nothing is consumed.
+    /// Bytes of the stream, in order; the first of them has stream offset `offset`. With the event it is the
+    /// ULP's turn: [`accept`](Self::accept) or [`reject`](Self::reject). After an answer nothing is consumed.
     ///
     /// # Errors
-    /// Code 4: the connection is to be closed without a Reply. So too where bytes follow the Request before it is
-    /// answered.
+    /// Code 4: the connection is to be closed without a Reply. So too where bytes follow the Request before
+    /// it is answered.
     pub fn receive(&mut self, offset: u64, bytes: &[u8]) -> Result<Step<ConnectRequest>, MpaError> {
         let result = match self.state {
             State::WaitRequest => self.take(offset, bytes),
@@ -141,8 +141,8 @@ impl Responder {
         Ok(Step { consumed, event: Some(event) })
     }
 
-    /// Accepts: gives what was agreed on and the Reply, which is to be sent at once. FPDUs are to be expected from
-    /// now on; in the peer-to-peer model the first has to come by `rtr_deadline`.
+    /// Accepts: gives what was agreed on and the Reply, which is to be sent at once. FPDUs are to be expected
+    /// from now on; in the peer-to-peer model the first has to come by `rtr_deadline`.
     ///
     /// # Errors
     /// [`ResponderError`]; nothing has changed then.
@@ -184,8 +184,9 @@ impl Responder {
         Ok((negotiated, reply))
     }
 
-    /// Rejects: gives the Reply, which is to be sent at once. MPA is left; the TCP connection stays open and is the
-    /// ULP's. `needed_ord` says that the peer's IRD was too small and what it would have to be (code 6, told locally).
+    /// Rejects: gives the Reply, which is to be sent at once. MPA is left; the TCP connection stays open and
+    /// is the ULP's. `needed_ord` says that the peer's IRD was too small and what it would have to be (code
+    /// 6, told locally).
     ///
     /// # Errors
     /// [`ResponderError`]; nothing has changed then.
@@ -242,8 +243,8 @@ impl Responder {
             .unwrap_or(named)
     }
 
-    /// Whether FPDUs and markers may be sent: not before one valid FPDU has been received (RFC 5044 section 7.1.2
-    /// rule 4), not even a Terminate.
+    /// Whether FPDUs and markers may be sent: not before one valid FPDU has been received (RFC 5044 section
+    /// 7.1.2 rule 4), not even a Terminate.
     pub const fn may_send(&self) -> bool {
         matches!(self.state, State::Full)
     }

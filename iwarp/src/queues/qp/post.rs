@@ -45,8 +45,8 @@ impl QpShared {
         Ok(())
     }
 
-    /// Whether the send queue takes requests: not before the connection, nor once a graceful close is asked for (RFC 5041
-    /// section 6.2.1). After an error they are taken and flushed.
+    /// Whether the send queue takes requests: not before the connection, nor once a graceful close is asked
+    /// for (RFC 5041 section 6.2.1). After an error they are taken and flushed.
     #[inline]
     fn takes_sends(&self) -> bool {
         !self.is_close_asked() && !matches!(self.state(), QpState::Idle | QpState::Closing)

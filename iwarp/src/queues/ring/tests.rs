@@ -58,7 +58,8 @@ fn an_empty_queue_can_be_resized_for_ever() {
     assert_eq!(drain(&ring), [1]);
 }
 
-/// Again and again, so that also the first resize, which closes the way without locks, meets everyone at work.
+/// Again and again, so that also the first resize, which closes the way without locks, meets everyone at
+/// work.
 #[test]
 fn nothing_is_lost_under_load() {
     for _ in 0..50 {
@@ -67,8 +68,8 @@ fn nothing_is_lost_under_load() {
     nothing_is_lost(500);
 }
 
-/// Three producers and two consumers are at work until `resizes` have succeeded: nothing is lost, doubled, or out of its
-/// producer's order.
+/// Three producers and two consumers are at work until `resizes` have succeeded: nothing is lost, doubled, or
+/// out of its producer's order.
 fn nothing_is_lost(resizes: u32) {
     let ring = Arc::new(Ring::new(8));
     let (stop, done) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));

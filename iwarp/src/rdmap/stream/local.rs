@@ -1,5 +1,5 @@
-//! Requests that send nothing: local invalidation, window binding, fast registration. They take effect in their turn
-//! among the requests around them.
+//! Requests that send nothing: local invalidation, window binding, fast registration. They take effect in
+//! their turn among the requests around them.
 
 use crate::memory::{Bind, EpochGuard, FastBind, Stag};
 use crate::queues::{BindWindow, FastRegister, SendOp, WcStatus};

@@ -85,7 +85,8 @@ impl Message {
 }
 
 impl Source {
-    /// Writes `len` bytes from `offset` on to an FPDU. What they come from is looked up once, however many markers cut it.
+    /// Writes `len` bytes from `offset` on to an FPDU. What they come from is looked up once, however many
+    /// markers cut it.
     pub(super) fn fetch(
         &self,
         offset: u32,

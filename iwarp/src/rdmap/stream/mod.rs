@@ -100,8 +100,8 @@ impl Stream {
         self.may_send
     }
 
-    /// Bytes of the peer's stream: places, delivers and completes. Returns the bytes that were handed up ahead
-    /// of the frontier and are no longer held.
+    /// Bytes of the peer's stream: places, delivers and completes. Returns the bytes that were handed up
+    /// ahead of the frontier and are no longer held.
     pub(crate) fn receive(
         &mut self,
         bytes: (u64, Mbuf, u64),
@@ -150,8 +150,8 @@ impl Stream {
         self.deframer.pinned_bytes()
     }
 
-    /// Whether the peer's FIN here cuts nothing: no FPDU is incomplete and no Read or atomic of ours waits for its
-    /// answer.
+    /// Whether the peer's FIN here cuts nothing: no FPDU is incomplete and no Read or atomic of ours waits
+    /// for its answer.
     pub(crate) fn may_end_here(&self) -> bool {
         self.deframer.at_boundary() && !self.awaits_answers()
     }
@@ -202,9 +202,9 @@ impl Stream {
         self.outbound.terminate(terminate);
     }
 
-    /// Completes everything started in error, oldest first; what is still queued is flushed by the queue pair.
-    /// One request at most is blamed: the one that is known to be the cause, or the oldest by `first`. (Where one is known
-    /// the failure is ours, and [`Outcome`](crate::queues::Outcome) blames no other.)
+    /// Completes everything started in error, oldest first; what is still queued is flushed by the queue
+    /// pair. One request at most is blamed: the one that is known to be the cause, or the oldest by `first`.
+    /// (Where one is known the failure is ours, and [`Outcome`](crate::queues::Outcome) blames no other.)
     pub(crate) fn flush(&mut self, records: &mut Records, first: WcStatus, error: Option<StreamError>) {
         let Self { common, outbound, inbound, .. } = self;
         common.outstanding.clear(&mut records.outstanding);

@@ -46,8 +46,8 @@ pub(super) enum Outstanding {
     Atomic { id: u32, sink: Sge },
 }
 
-/// Takes the oldest. Once empty, a queue begins at its front again: one that is never long stays in the memory it has
-/// touched, however much it has.
+/// Takes the oldest. Once empty, a queue begins at its front again: one that is never long stays in the
+/// memory it has touched, however much it has.
 pub(super) fn take_front<T>(queue: &mut VecDeque<T>) -> Option<T> {
     let oldest = queue.pop_front();
     if queue.is_empty() {

@@ -24,8 +24,8 @@ pub(super) enum Asked {
 }
 
 impl PeerRequest {
-    /// Why it cannot be answered in full, `sent` bytes of the answer being on their way. Only a Read Request is
-    /// echoed, moved on by these (RFC 5040 section 4.8, RFC 7306 section 8.1).
+    /// Why it cannot be answered in full, `sent` bytes of the answer being on their way. Only a Read Request
+    /// is echoed, moved on by these (RFC 5040 section 4.8, RFC 7306 section 8.1).
     pub(super) fn fail(&self, error: TerminateError, sent: u32) -> Failure {
         let echoed = match self.asked {
             Asked::Read(request) => Some(request.advanced(sent)),
@@ -35,8 +35,8 @@ impl PeerRequest {
     }
 }
 
-/// Queue 1, with [`Extensions::request_buffers`]: neither kind may use the other's. A buffer is taken until its request is
-/// answered.
+/// Queue 1, with [`Extensions::request_buffers`]: neither kind may use the other's. A buffer is taken until
+/// its request is answered.
 #[derive(Debug)]
 pub(super) struct RequestQueue {
     queue: UntaggedQueue,

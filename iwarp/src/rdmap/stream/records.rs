@@ -1,8 +1,9 @@
-//! Reads and atomics that wait for their answers, ours and the peers', of all connections of an engine: queues in one
-//! set of slots, so that a connection at rest holds none.
+//! Reads and atomics that wait for their answers, ours and the peers', of all connections of an engine:
+//! queues in one set of slots, so that a connection at rest holds none.
 //!
-//! A connection may have as many waiting as its depths say. There is memory for all of them up to a bound, taken when
-//! connections are made, and behind it for what ever waited at a time: then more is taken as requests come, and counted.
+//! A connection may have as many waiting as its depths say. There is memory for all of them up to a bound,
+//! taken when connections are made, and behind it for what ever waited at a time: then more is taken as
+//! requests come, and counted.
 
 use super::outstanding::Outstanding;
 use super::peer_request::PeerRequest;

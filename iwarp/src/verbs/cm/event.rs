@@ -54,8 +54,8 @@ pub enum CmEventKind {
         fell_back: bool,
         /// Whether we send markers, and whether we receive them.
         markers: (bool, bool),
-        /// Whether work may be posted at once. A responder to a peer without RTR holds back what is posted until
-        /// the first FPDU of the peer (RFC 5044 section 7.1.2).
+        /// Whether work may be posted at once. A responder to a peer without RTR holds back what is posted
+        /// until the first FPDU of the peer (RFC 5044 section 7.1.2).
         ready: bool,
     },
     /// The peer rejected. A connection that began in streaming mode is there again.
@@ -79,12 +79,14 @@ pub enum CmEventKind {
         /// The Terminate that was sent or received, with all it said.
         terminate: Option<Arc<TerminateReport>>,
     },
-    /// A connection is there in streaming mode: of ours, or (`CmEvent::listener`) one that a listener accepted.
+    /// A connection is there in streaming mode: of ours, or (`CmEvent::listener`) one that a listener
+    /// accepted.
     StreamEstablished {
         /// The peer's address.
         remote: SocketAddr,
     },
-    /// Bytes wait for [`recv_stream`](CmId::recv_stream), or the peer has closed; not said again until all was read.
+    /// Bytes wait for [`recv_stream`](CmId::recv_stream), or the peer has closed; not said again until all
+    /// was read.
     StreamReadable,
     /// [`send_stream`](CmId::send_stream), which had taken less than all, has room again.
     StreamWritable,
@@ -108,12 +110,12 @@ struct Waiting {
     kind: CmEventKind,
 }
 
-/// Where identifiers announce themselves. Readable while events wait. Cheap to clone; when the last clone is dropped
-/// its events go, and connect requests among them are rejected.
+/// Where identifiers announce themselves. Readable while events wait. Cheap to clone; when the last clone is
+/// dropped its events go, and connect requests among them are rejected.
 ///
-/// It holds [`ContextLimits::max_cm_events`](super::super::ContextLimits::max_cm_events) events. Beyond that they are
-/// [lost](Self::lost): nothing waits for a reader. New connections find room in three quarters of it only, so that
-/// they do not drive out what is told of those that are there.
+/// It holds [`ContextLimits::max_cm_events`](super::super::ContextLimits::max_cm_events) events. Beyond that
+/// they are [lost](Self::lost): nothing waits for a reader. New connections find room in three quarters of it
+/// only, so that they do not drive out what is told of those that are there.
 #[derive(Clone)]
 pub struct EventChannel {
     pub(super) shared: Arc<ChannelShared>,
@@ -126,7 +128,8 @@ pub(super) struct ChannelShared {
 }
 
 impl ChannelShared {
-    /// Adds an event, or counts it as lost. A connect request that is lost is rejected: its identifier goes with it.
+    /// Adds an event, or counts it as lost. A connect request that is lost is rejected: its identifier goes
+    /// with it.
     fn push(&self, event: Waiting) {
         let (waiting, room) = (self.events.len(), self.events.capacity());
         let crowded = event.listener.is_some() && waiting >= room - room / 4;
@@ -170,8 +173,8 @@ impl EventChannel {
         Some(CmEvent { id, listener: listener.map(|listener| listener.handle()), kind })
     }
 
-    /// The oldest event, waiting for it up to `timeout`. Only where an engine thread runs. `None` may come earlier: after
-    /// a signal, or when another thread has taken the event.
+    /// The oldest event, waiting for it up to `timeout`. Only where an engine thread runs. `None` may come
+    /// earlier: after a signal, or when another thread has taken the event.
     ///
     /// # Errors
     /// What the system says.

@@ -1,6 +1,7 @@
 //! What a listener admits, and counts: shared by all engines.
 //!
-//! Asked once when a connection comes, once when it is decided on and once when it goes; never while data moves.
+//! Asked once when a connection comes, once when it is decided on and once when it goes; never while data
+//! moves.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -17,7 +18,8 @@ pub struct ListenerStats {
     pub connections: usize,
     /// Connections now that are not accepted or rejected yet.
     pub undecided: usize,
-    /// TCP connections now that are not established yet: SYNs that were answered. As of the engines' last turns.
+    /// TCP connections now that are not established yet: SYNs that were answered. As of the engines' last
+    /// turns.
     pub half_open: usize,
     /// As many there may be: [`ListenOptions::half_open`] of every engine.
     pub half_open_limit: usize,
@@ -35,8 +37,8 @@ pub struct ListenerStats {
     pub connections_address_full: u64,
     /// For [`ListenOptions::rate_per_address`].
     pub rate_address_full: u64,
-    /// For [`ListenOptions::failures_per_address`], those that were on their way when the bound was met; later ones are in
-    /// `syns.barred`.
+    /// For [`ListenOptions::failures_per_address`], those that were on their way when the bound was met;
+    /// later ones are in `syns.barred`.
     pub failures_address_full: u64,
     /// Connections closed for a Request that did not come in time.
     pub startup_timeouts: u64,

@@ -45,11 +45,11 @@ pub struct ConnParam {
     pub responder_resources: u16,
     /// Reads of ours outstanding at a time (ORD).
     pub initiator_depth: u16,
-    /// When accepting: the ORD below which the connection is of no use. A peer that serves fewer Reads is rejected
-    /// and told this number (RFC 6581 section 9.1).
+    /// When accepting: the ORD below which the connection is of no use. A peer that serves fewer Reads is
+    /// rejected and told this number (RFC 6581 section 9.1).
     pub min_initiator_depth: u16,
-    /// When connecting: leave both depths to the private data (0x3fff in the Request). Known peers take that for a
-    /// number.
+    /// When connecting: leave both depths to the private data (0x3fff in the Request). Known peers take that
+    /// for a number.
     pub depths_left_to_ulp: bool,
     /// Ask the peer to send markers (they let out-of-order FPDUs be placed). siw rejects this.
     pub markers: bool,
@@ -65,8 +65,9 @@ pub struct ConnParam {
     /// When connecting without peer-to-peer setup: bear FPDUs that the responder sends before it has seen one
     /// (against RFC 5044 section 7.1.2), as siw does.
     pub bear_early_fpdus: bool,
-    /// As the responder to a peer without RTR, send nothing before the peer's first FPDU (RFC 5044 section 7.1.2).
-    /// Off only for protocols whose server speaks first, with peers known to bear it: perftest's Write latency on siw.
+    /// As the responder to a peer without RTR, send nothing before the peer's first FPDU (RFC 5044 section
+    /// 7.1.2). Off only for protocols whose server speaks first, with peers known to bear it: perftest's
+    /// Write latency on siw.
     pub await_first_fpdu: bool,
     /// Time for TCP and MPA startup together; when accepting, for the RTR.
     pub timeout: Duration,
@@ -160,7 +161,8 @@ impl ConnParam {
 pub struct ResponderOptions {
     /// Time for the Request, from when it may come.
     pub startup_timeout: Duration,
-    /// Time for the user to accept or reject; the peer is rejected after it. `None`: as long as the peer waits.
+    /// Time for the user to accept or reject; the peer is rejected after it. `None`: as long as the peer
+    /// waits.
     pub decision_timeout: Option<Duration>,
     /// Know revision 2. Without, an enhanced Request closes the connection (RFC 6581 section 10).
     pub enhanced: bool,
@@ -241,8 +243,9 @@ impl StreamOptions {
     }
 }
 
-/// How a port is listened on. Every bound is the listener's, over all engines, but for the half-open ones, which are
-/// each engine's. Who is refused costs no RDMA object; each refusal is counted ([`ListenerStats`](super::ListenerStats)).
+/// How a port is listened on. Every bound is the listener's, over all engines, but for the half-open ones,
+/// which are each engine's. Who is refused costs no RDMA object; each refusal is counted
+/// ([`ListenerStats`](super::ListenerStats)).
 #[derive(Clone, Debug)]
 pub struct ListenOptions {
     /// The port, on every address of every engine.
@@ -255,13 +258,14 @@ pub struct ListenOptions {
     pub max_connections: usize,
     /// Of these, from one address; `None`: all of them.
     pub max_per_address: Option<usize>,
-    /// Connections that one address may have taken on in a second, by each engine; `None`: as many as it begins. Those that
-    /// come to nothing count: a peer that connects and fails, over and over, costs as much as many who stay.
+    /// Connections that one address may have taken on in a second, by each engine; `None`: as many as it
+    /// begins. Those that come to nothing count: a peer that connects and fails, over and over, costs as much
+    /// as many who stay.
     pub rate_per_address: Option<u32>,
-    /// Connections that one address may have fail by its fault in a second, by each engine; `None`: as many as do. Its
-    /// fault are a Request that is none, or does not come in time, whatever a Terminate of ours says of what it has sent,
-    /// and a Terminate of its own. Beyond that its SYNs get no answer for the rest of the second, so that who
-    /// shares the address with it connects when that is over.
+    /// Connections that one address may have fail by its fault in a second, by each engine; `None`: as many
+    /// as do. Its fault are a Request that is none, or does not come in time, whatever a Terminate of ours
+    /// says of what it has sent, and a Terminate of its own. Beyond that its SYNs get no answer for the rest
+    /// of the second, so that who shares the address with it connects when that is over.
     pub failures_per_address: Option<u32>,
     /// TCP connections at a time that are not established; `None`: the engine's
     /// [`Limits::backlog`](tcp_lite::Limits::backlog), which is never exceeded.
@@ -281,8 +285,8 @@ pub struct ListenOptions {
 const FAILURES_PER_ADDRESS: u32 = 32;
 
 impl ListenOptions {
-    /// `port` with room for 16,384 connections, 128 of them undecided, from anybody; 32 of an address may fail in a
-    /// second.
+    /// `port` with room for 16,384 connections, 128 of them undecided, from anybody; 32 of an address may
+    /// fail in a second.
     pub fn new(port: u16) -> Self {
         Self {
             port,

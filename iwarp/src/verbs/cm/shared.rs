@@ -19,8 +19,8 @@ use super::param::{ConnParam, MAX_PRIVATE_DATA, ResponderOptions};
 use super::stream::StreamShared;
 use super::{CmEventKind, CmId};
 
-/// What an identifier shares with its engine. Engines hold this, and users a [`CmId`], whose owner notices when the
-/// last of them goes.
+/// What an identifier shares with its engine. Engines hold this, and users a [`CmId`], whose owner notices
+/// when the last of them goes.
 pub(crate) struct CmShared {
     pub(super) context: Arc<ContextShared>,
     /// Not kept by its identifiers: the events in it hold identifiers.
@@ -29,8 +29,8 @@ pub(crate) struct CmShared {
     times: Times,
 }
 
-/// Ends what nobody can ask for any more when the last user handle is dropped: a listener stops, an undecided request
-/// is rejected, a connection in streaming mode is reset.
+/// Ends what nobody can ask for any more when the last user handle is dropped: a listener stops, an undecided
+/// request is rejected, a connection in streaming mode is reset.
 pub(crate) struct CmOwner {
     shared: Arc<CmShared>,
 }
@@ -51,9 +51,10 @@ struct Times {
     rx_placed_bytes: AtomicU64,
 }
 
-/// How old a connection is, how long it has been idle, and what its peer has had us do. A peer that makes work without
-/// moving data shows here: many segments for few FPDUs, or many FPDUs for few bytes (RFC 5042 section 6.4.4). What to do about
-/// it is the user's: [`CmId::disconnect`](super::CmId::disconnect) and [`CmId::abort`](super::CmId::abort) end it.
+/// How old a connection is, how long it has been idle, and what its peer has had us do. A peer that makes
+/// work without moving data shows here: many segments for few FPDUs, or many FPDUs for few bytes (RFC 5042
+/// section 6.4.4). What to do about it is the user's: [`CmId::disconnect`](super::CmId::disconnect) and
+/// [`CmId::abort`](super::CmId::abort) end it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Activity {
     /// Time since it was established.
@@ -153,7 +154,8 @@ impl CmShared {
         Arc::new(Self { context, channel, state: Mutex::default(), times: Times::default() })
     }
 
-    /// A user's handle. Where all were dropped there is a new one: for the event of an end that nobody waits for.
+    /// A user's handle. Where all were dropped there is a new one: for the event of an end that nobody waits
+    /// for.
     pub(super) fn handle(self: &Arc<Self>) -> CmId {
         let mut state = self.state();
         let owner = state.owner.upgrade().unwrap_or_else(|| {
@@ -246,8 +248,8 @@ impl CmShared {
         state.conn = None;
     }
 
-    /// Ends a connect request that nobody has decided; `false`: somebody has, from another thread, and the engine will
-    /// hear of it.
+    /// Ends a connect request that nobody has decided; `false`: somebody has, from another thread, and the
+    /// engine will hear of it.
     pub(crate) fn expire(&self) -> bool {
         let mut state = self.state();
         let undecided = matches!(state.phase, CmPhase::Requested { .. });
@@ -303,7 +305,8 @@ impl CmShared {
         Some(Activity { age, idle, rx_segments, rx_fpdus, rx_placed_bytes })
     }
 
-    /// Ends it gracefully. The queue pair refuses requests before the engine is told: all that was posted is sent.
+    /// Ends it gracefully. The queue pair refuses requests before the engine is told: all that was posted is
+    /// sent.
     pub(super) fn close(self: &Arc<Self>) {
         let state = self.state();
         let qp = state.qp.as_ref().and_then(|(qp, _)| qp.upgrade());

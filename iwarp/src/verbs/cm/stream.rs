@@ -1,7 +1,8 @@
-//! Streaming mode in front of MPA, and the switch to MPA on the same connection (RFC 5044 sections 7.1, 7.1.3).
+//! Streaming mode in front of MPA, and the switch to MPA on the same connection (RFC 5044 sections 7.1,
+//! 7.1.3).
 //!
-//! Both buffers are bounded: what the peer sends beyond the user's reading closes TCP's window, and what the user
-//! sends beyond TCP's taking is refused until there is room.
+//! Both buffers are bounded: what the peer sends beyond the user's reading closes TCP's window, and what the
+//! user sends beyond TCP's taking is refused until there is room.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -92,7 +93,8 @@ impl StreamShared {
         waits && !std::mem::replace(&mut buffers.announced, true)
     }
 
-    /// Lets `send` take bytes of the user from the front. Returns whether `StreamWritable` is to be announced.
+    /// Lets `send` take bytes of the user from the front. Returns whether `StreamWritable` is to be
+    /// announced.
     pub(crate) fn drain(&self, mut send: impl FnMut(&[u8]) -> usize) -> bool {
         let mut buffers = self.buffers();
         loop {
@@ -172,9 +174,9 @@ impl StreamShared {
 }
 
 impl CmId {
-    /// Connects to `remote` in streaming mode: plain bytes both ways, until one side starts MPA as initiator and the
-    /// other as responder. `StreamEstablished` or `ConnectError` follows. Of `param` the engine, port, timeout and
-    /// keepalive count.
+    /// Connects to `remote` in streaming mode: plain bytes both ways, until one side starts MPA as initiator
+    /// and the other as responder. `StreamEstablished` or `ConnectError` follows. Of `param` the engine,
+    /// port, timeout and keepalive count.
     ///
     /// # Errors
     /// [`VerbsError`]: a parameter is out of range, there is no engine.
@@ -225,9 +227,10 @@ impl CmId {
         Ok(read)
     }
 
-    /// Starts MPA as initiator on a connection in streaming mode: the Request follows the bytes sent so far, and no
-    /// more can be sent. Events are those of [`connect`](Self::connect). Both sides have to know that the other starts
-    /// MPA now: what the peer sends in streaming mode after this ends the connection (code 4).
+    /// Starts MPA as initiator on a connection in streaming mode: the Request follows the bytes sent so far,
+    /// and no more can be sent. Events are those of [`connect`](Self::connect). Both sides have to know that
+    /// the other starts MPA now: what the peer sends in streaming mode after this ends the connection (code
+    /// 4).
     ///
     /// # Errors
     /// [`VerbsError`]: bytes of the peer are unread, the queue pair is not idle, a parameter is out of range.
@@ -250,9 +253,9 @@ impl CmId {
         Ok(())
     }
 
-    /// Starts MPA as responder on a connection in streaming mode, after `last_message`, the bytes that tell the peer
-    /// to send its Request (RFC 5044 section 7.1.5); they may be empty. What the peer has sent and was not read
-    /// belongs to the Request. `ConnectRequest` or `ConnectError` follows.
+    /// Starts MPA as responder on a connection in streaming mode, after `last_message`, the bytes that tell
+    /// the peer to send its Request (RFC 5044 section 7.1.5); they may be empty. What the peer has sent and
+    /// was not read belongs to the Request. `ConnectRequest` or `ConnectError` follows.
     ///
     /// # Errors
     /// [`VerbsError`]: `last_message` does not fit the send buffer as a whole, a parameter is out of range.

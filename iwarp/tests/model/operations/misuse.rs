@@ -9,8 +9,8 @@ use super::super::names::{Life, Name};
 use super::super::streams::{Model, Remote};
 use super::{MISCHIEF, pick};
 
-/// Now and then a name that `by` may not use so, of memory that is there: one that is gone, one of another stream, or one
-/// without the right.
+/// Now and then a name that `by` may not use so, of memory that is there: one that is gone, one of another
+/// stream, or one without the right.
 pub(super) fn name(
     dice: &mut Dice,
     model: &Model,

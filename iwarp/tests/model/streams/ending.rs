@@ -17,8 +17,8 @@ pub(crate) struct Asker {
 }
 
 impl Model {
-    /// `name` begins to end; `asker` is the request that asks for it. What uses it may fail. Reads in front of a request
-    /// that waits for them do not: it is carried out when they have their bytes.
+    /// `name` begins to end; `asker` is the request that asks for it. What uses it may fail. Reads in front
+    /// of a request that waits for them do not: it is carried out when they have their bytes.
     pub(crate) fn ending(&mut self, name: Name, asker: Option<Asker>) {
         let except = asker.map(|asker| asker.op);
         let waited_for = |by: By, flow: Flow| {

@@ -1,7 +1,7 @@
 //! A shared receive queue: buffers for whichever message comes, of whichever stream.
 //!
-//! A stream takes the oldest buffer when a message begins, and holds one at a time. Which one is not known before its
-//! completion: until then its bytes cannot be told.
+//! A stream takes the oldest buffer when a message begins, and holds one at a time. Which one is not known
+//! before its completion: until then its bytes cannot be told.
 
 use std::collections::VecDeque;
 

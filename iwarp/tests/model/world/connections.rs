@@ -127,7 +127,8 @@ impl World {
         Ok(())
     }
 
-    /// An FPDU whose length was turned on the way may wait for bytes that nobody sends: its stream only ends by a user.
+    /// An FPDU whose length was turned on the way may wait for bytes that nobody sends: its stream only ends
+    /// by a user.
     pub(super) fn give_up_stalled(&mut self) {
         for slot in 0..SLOTS {
             if self.slots[slot].is_some_and(|stream| !self.model.streams[stream].is_over()) {

@@ -139,8 +139,8 @@ impl World {
             Life::Valid | Life::Ending | Life::Gone => Ok(()),
         })?;
         for (window, held) in self.model.memory.windows.iter().zip(&self.windows) {
-            // Under another name than the binding's, what the window says is not about the binding: it stays open how
-            // that ended.
+            // Under another name than the binding's, what the window says is not about the binding: it stays
+            // open how that ended.
             if let (Some(bound), Some(held)) = (window.bound, held)
                 && self.model.memory.bindings[bound].life == Life::Ending
                 && self.model.memory.bindings[bound].key == window.key

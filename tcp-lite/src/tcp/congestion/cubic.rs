@@ -1,8 +1,9 @@
-//! CUBIC (RFC 9438): after a reduction the window returns to where it was by a cubic function of time, so that its
-//! growth does not depend on the round-trip time; where Reno would be faster it grows like Reno.
+//! CUBIC (RFC 9438): after a reduction the window returns to where it was by a cubic function of time, so
+//! that its growth does not depend on the round-trip time; where Reno would be faster it grows like Reno.
 //!
-//! The first slow start is HyStart++'s (`hystart.rs`). The RFC counts windows in segments; here all are bytes. `f64`
-//! gives the same on every machine, since only sums, products and quotients of IEEE 754 are used.
+//! The first slow start is HyStart++'s (`hystart.rs`). The RFC counts windows in segments; here all are
+//! bytes. `f64` gives the same on every machine, since only sums, products and quotients of IEEE 754 are
+//! used.
 
 use super::hystart::{Growth, HyStart};
 use super::{Ack, CongestionControl, Signal, Timeout, initial_window};
@@ -21,8 +22,8 @@ pub(in crate::tcp) struct Cubic {
     mss: u32,
     ssthresh: u32,
     cwnd: f64,
-    /// Where the cubic function has its plateau (section 4.1.2, W_max), and the window just before the last reduction
-    /// (cwnd_prior).
+    /// Where the cubic function has its plateau (section 4.1.2, W_max), and the window just before the last
+    /// reduction (cwnd_prior).
     w_max: u32,
     prior: u32,
     stage: Stage,
@@ -300,7 +301,8 @@ mod tests {
         cubic.cwnd = 18_000.0;
         cubic.on_congestion(at(0), 18 * MSS, Signal::Loss);
         assert_eq!((cubic.w_max, cubic.prior, cubic.cwnd()), (15_300, 18_000, 12_600));
-        // 0.529 segments for each round trip: ten take it to 17.9, beyond the plateau; one for each of the next.
+        // 0.529 segments for each round trip: ten take it to 17.9, beyond the plateau; one for each of the
+        // next.
         let (before, after) = (run(&mut cubic.clone(), 1, 9), run(&mut cubic, 1, 19));
         assert!((17.6..17.95).contains(&before), "{before}");
         assert!((26.8..27.9).contains(&after), "{after}");

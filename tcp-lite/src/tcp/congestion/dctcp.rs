@@ -1,5 +1,5 @@
-//! DCTCP (RFC 8257): NewReno that answers marks by their share of the bytes. For networks that mark early, and
-//! only where both ends run it.
+//! DCTCP (RFC 8257): NewReno that answers marks by their share of the bytes. For networks that mark early,
+//! and only where both ends run it.
 
 use super::newreno::NewReno;
 use super::{Ack, CongestionControl, Signal, Timeout};

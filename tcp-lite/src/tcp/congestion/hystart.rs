@@ -1,5 +1,5 @@
-//! HyStart++ (RFC 9406): slow start slows down when the round-trip time grows, and ends before the queue on the way
-//! overflows.
+//! HyStart++ (RFC 9406): slow start slows down when the round-trip time grows, and ends before the queue on
+//! the way overflows.
 
 use super::Ack;
 
@@ -9,7 +9,8 @@ const SAMPLES: u8 = 8;
 /// (MIN_RTT_DIVISOR, MIN_RTT_THRESH, MAX_RTT_THRESH).
 const THRESHOLD_DIVISOR: u32 = 8;
 const THRESHOLD_US: (u32, u32) = (4_000, 16_000);
-/// Conservative slow start grows by this part of slow start (CSS_GROWTH_DIVISOR), for so many rounds (CSS_ROUNDS).
+/// Conservative slow start grows by this part of slow start (CSS_GROWTH_DIVISOR), for so many rounds
+/// (CSS_ROUNDS).
 const GROWTH_DIVISOR: u32 = 4;
 const ROUNDS: u8 = 5;
 
@@ -103,8 +104,8 @@ mod tests {
     use super::super::tests::ack;
     use super::*;
 
-    /// A round of eight acknowledgements of 1000 bytes with these round-trip times; how the window grew, `None`: no
-    /// more.
+    /// A round of eight acknowledgements of 1000 bytes with these round-trip times; how the window grew,
+    /// `None`: no more.
     fn round(hystart: &mut HyStart, number: u64, rtt_us: u32) -> Option<u32> {
         let mut grown = 0;
         for part in 1..=8 {

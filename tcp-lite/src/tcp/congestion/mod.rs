@@ -1,9 +1,10 @@
 //! Congestion control: how many bytes may be in flight.
 //!
-//! [`CongestionControl`] is what every algorithm answers, [`Congestion`] the one a connection has: a value without
-//! allocation, told apart by `match`. Not here: what counts as in flight or lost (`scoreboard.rs`), when recovery
-//! starts and ends and what it may send (`recovery.rs`). The window is counted in bytes and compared with the
-//! bytes in flight before a segment is added, so in effect it is rounded up to a whole segment.
+//! [`CongestionControl`] is what every algorithm answers, [`Congestion`] the one a connection has: a value
+//! without allocation, told apart by `match`. Not here: what counts as in flight or lost (`scoreboard.rs`),
+//! when recovery starts and ends and what it may send (`recovery.rs`). The window is counted in bytes and
+//! compared with the bytes in flight before a segment is added, so in effect it is rounded up to a whole
+//! segment.
 
 mod cubic;
 mod dctcp;
@@ -25,13 +26,14 @@ pub(super) struct Ack {
     pub(super) acked: u32,
     /// Bytes newly known to have arrived, by acknowledgement or selective acknowledgement; each counts once.
     pub(super) delivered: u32,
-    /// Positions acknowledged so far, and sent so far (SND.UNA, SND.NXT): a round trip is over when what was sent
-    /// at its beginning is acknowledged.
+    /// Positions acknowledged so far, and sent so far (SND.UNA, SND.NXT): a round trip is over when what was
+    /// sent at its beginning is acknowledged.
     pub(super) una: u64,
     pub(super) nxt: u64,
     /// The round-trip time that this acknowledgement measured, microseconds.
     pub(super) rtt_us: Option<u32>,
-    /// The window was used before it arrived, and nothing speaks against more: it may grow (RFC 7661 section 4.3).
+    /// The window was used before it arrived, and nothing speaks against more: it may grow (RFC 7661 section
+    /// 4.3).
     pub(super) cwnd_limited: bool,
     /// Smoothed round-trip time, microseconds; 0 before the first measurement.
     pub(super) srtt_us: u32,
@@ -41,10 +43,11 @@ pub(super) struct Ack {
     pub(super) paced: bool,
 }
 
-/// Segments that one acknowledgement adds to the window in slow start, at most, where nothing spreads what it lets go
-/// (RFC 9406 section 4.3, L). The RFC recommends 8; but a peer that coalesces what it receives acknowledges some 45
-/// segments (64 KiB) at once, and a poller all that one turn found: by 8 for each of those the window would grow by a few
-/// segments for each round trip instead of doubling. So it is what one such acknowledgement names.
+/// Segments that one acknowledgement adds to the window in slow start, at most, where nothing spreads what it
+/// lets go (RFC 9406 section 4.3, L). The RFC recommends 8; but a peer that coalesces what it receives
+/// acknowledges some 45 segments (64 KiB) at once, and a poller all that one turn found: by 8 for each of
+/// those the window would grow by a few segments for each round trip instead of doubling. So it is what one
+/// such acknowledgement names.
 const SLOW_START_LIMIT: u32 = 64;
 
 impl Ack {
@@ -69,7 +72,8 @@ pub(super) enum Signal {
 pub(super) enum Timeout {
     /// Congestion.
     Congestion,
-    /// Congestion that was answered in this window of data already: the threshold stays (RFC 3168 section 6.1.2).
+    /// Congestion that was answered in this window of data already: the threshold stays (RFC 3168 section
+    /// 6.1.2).
     Answered,
     /// Nothing new: the same segment had timed out before (RFC 5681 section 3.1).
     Again,
@@ -78,11 +82,12 @@ pub(super) enum Timeout {
 /// What every algorithm answers.
 ///
 /// A reduction ([`on_congestion`](Self::on_congestion), or [`on_timeout`](Self::on_timeout) that is not
-/// [`Timeout::Again`]) remembers what was before it, so that [`undo`](Self::undo) can take it back until the next one. Who reduces the
-/// window for another reason than a recovery calls `Undo::forget` (`send/undo.rs`), too.
+/// [`Timeout::Again`]) remembers what was before it, so that [`undo`](Self::undo) can take it back until the
+/// next one. Who reduces the window for another reason than a recovery calls `Undo::forget` (`send/undo.rs`),
+/// too.
 pub(super) trait CongestionControl {
-    /// The congestion window, bytes. Not asked for during fast recovery, where proportional rate reduction says
-    /// what may be sent on the way to [`ssthresh`](Self::ssthresh) (RFC 6937).
+    /// The congestion window, bytes. Not asked for during fast recovery, where proportional rate reduction
+    /// says what may be sent on the way to [`ssthresh`](Self::ssthresh) (RFC 6937).
     fn cwnd(&self) -> u32;
 
     /// The slow start threshold, bytes; `u32::MAX` before the first reduction.
@@ -95,8 +100,8 @@ pub(super) trait CongestionControl {
     /// `in_flight`: bytes sent and not acknowledged cumulatively (RFC 5681, `FlightSize`).
     fn on_congestion(&mut self, now: Instant, in_flight: u32, signal: Signal);
 
-    /// Whether marks reduce the window as far as a loss does. If not, a loss in the window of data that had marks is still
-    /// to be answered (RFC 8257 section 3.5).
+    /// Whether marks reduce the window as far as a loss does. If not, a loss in the window of data that had
+    /// marks is still to be answered (RFC 8257 section 3.5).
     fn answers_marks_like_loss(&self) -> bool {
         true
     }
@@ -104,9 +109,9 @@ pub(super) trait CongestionControl {
     /// The retransmission timer expired: the window is one segment.
     fn on_timeout(&mut self, now: Instant, in_flight: u32, timeout: Timeout);
 
-    /// The last reduction was spurious: the window is what it was before it, but at most `limit` now, and the threshold
-    /// such that slow start brings the rest; or more if they have grown since. Without effect when it was taken back
-    /// already.
+    /// The last reduction was spurious: the window is what it was before it, but at most `limit` now, and the
+    /// threshold such that slow start brings the rest; or more if they have grown since. Without effect when
+    /// it was taken back already.
     fn undo(&mut self, now: Instant, limit: u32);
 
     /// Nothing was sent for `idle`, which is longer than the retransmission timeout.

@@ -140,12 +140,13 @@ fn dctcp_echoes_each_change_at_once_and_slows_down_by_the_share() {
     pair.run_for(Duration::from_millis(200));
     let of_b = pair.log.iter().filter(|(_, side, _)| *side == Side::B).skip(1);
     let echoing: Vec<bool> = of_b.map(|(_, _, packet)| packet.header.flags.contains(Flags::ECE)).collect();
-    // Every second segment is acknowledged, and each change: 2, 4, the marked one, the one after it, and so on.
+    // Every second segment is acknowledged, and each change: 2, 4, the marked one, the one after it, and so
+    // on.
     assert_eq!(echoing, [false, false, true, false, false, false]);
 }
 
-/// What `Side::B` says while these data segments arrive one after the other, `true`: marked. It speaks after each, or
-/// only when all are there. Segments acknowledged, and whether marks are echoed.
+/// What `Side::B` says while these data segments arrive one after the other, `true`: marked. It speaks after
+/// each, or only when all are there. Segments acknowledged, and whether marks are echoed.
 fn answers(marks: &[bool], each: bool) -> Vec<(usize, bool)> {
     answers_behind(0, marks, each)
 }

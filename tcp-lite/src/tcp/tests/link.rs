@@ -3,8 +3,8 @@
 use super::wire::*;
 use crate::{Duration, TcpConfig};
 
-/// How long after the link is back, milliseconds, everything has arrived that was sent into a flap of `flap_ms`.
-/// `told`: the connection is told when it is back.
+/// How long after the link is back, milliseconds, everything has arrived that was sent into a flap of
+/// `flap_ms`. `told`: the connection is told when it is back.
 fn recovery_ms(flap_ms: u64, told: bool) -> u64 {
     let mut pair = Pair::established(config(), config());
     pair.plan = Box::new(|_, _| vec![]);
@@ -25,7 +25,8 @@ fn recovery_ms(flap_ms: u64, told: bool) -> u64 {
 
 #[test]
 fn what_a_flap_lost_is_sent_again_when_the_link_is_back_rather_than_by_the_timer() {
-    // The timer goes by when the segments were sent, doubling: what it adds is up to as much again as the flap took.
+    // The timer goes by when the segments were sent, doubling: what it adds is up to as much again as the
+    // flap took.
     let untold = [150, 200, 300, 500, 3000].map(|flap_ms| recovery_ms(flap_ms, false));
     let told = [150, 200, 300, 500, 3000].map(|flap_ms| recovery_ms(flap_ms, true));
     println!("recovered so many ms after a flap, by the timer: {untold:?}, told of the link: {told:?}");

@@ -3,8 +3,8 @@
 use super::wire::{DELAY, Packet, Pair, Side, config, pattern};
 use crate::{Duration, OutOfOrder, TcpConfig};
 
-/// A pair of which the first of `count` segments of 1000 bytes was lost, for the time being; the receiver holds
-/// the others.
+/// A pair of which the first of `count` segments of 1000 bytes was lost, for the time being; the receiver
+/// holds the others.
 fn behind_a_hole(receiver: TcpConfig, count: usize) -> Pair {
     let mut pair = Pair::established(config(), receiver);
     pair.b.releases = false;

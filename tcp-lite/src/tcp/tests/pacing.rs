@@ -33,8 +33,8 @@ fn a_window_leaves_in_bursts_for_which_the_deadline_wakes() {
     let mut pair = Pair::established(config(500), config(500));
     let start = pair.now;
     push(&mut pair, 10);
-    // Nothing arrives within the first round trip of 2 ms. The window is 10 segments, in slow start, so that 4 of them
-    // take a fifth of it.
+    // Nothing arrives within the first round trip of 2 ms. The window is 10 segments, in slow start, so that
+    // 4 of them take a fifth of it.
     pair.run_for(us(1900));
     assert_eq!(bursts(&pair, start), [(0, 4), (400, 4), (800, 2)]);
     pair.run_for(us(50_000));

@@ -1,4 +1,5 @@
-//! A receiver may take back what it has selectively acknowledged (RFC 2018 section 8), as ours does under memory pressure.
+//! A receiver may take back what it has selectively acknowledged (RFC 2018 section 8), as ours does under
+//! memory pressure.
 
 use super::wire::*;
 use crate::Duration;

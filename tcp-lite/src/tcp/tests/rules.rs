@@ -22,8 +22,9 @@ fn answer(pair: &mut Pair, packet: &Packet) -> Option<Packet> {
     pair.b.transmit(now)
 }
 
-/// A million guesses of somebody who knows addresses and ports: sequence numbers all over the space, and in the window as
-/// often as chance has it, but for the one that is right; resets, SYNs, FINs, bytes and acknowledgements.
+/// A million guesses of somebody who knows addresses and ports: sequence numbers all over the space, and in
+/// the window as often as chance has it, but for the one that is right; resets, SYNs, FINs, bytes and
+/// acknowledgements.
 // Proves SEC-054: the connection is as it was, and answers at the rate of its challenges.
 #[test]
 fn a_million_blind_segments_change_nothing() {

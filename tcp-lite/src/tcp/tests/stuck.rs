@@ -9,8 +9,8 @@ fn since_us(pair: &Pair, since: Instant) -> u64 {
     (pair.now - since).total_micros()
 }
 
-/// `a` alone goes on until it has ended, at most a minute: what it wants to send finds no way out. Returns after how many
-/// milliseconds it ended, and how often its timer ran.
+/// `a` alone goes on until it has ended, at most a minute: what it wants to send finds no way out. Returns
+/// after how many milliseconds it ended, and how often its timer ran.
 fn end_of(pair: &mut Pair) -> (u64, usize) {
     let (start, mut timers) = (pair.now, 0);
     while !matches!(pair.a.seen.last(), Some(Seen::Closed(_))) {
@@ -52,8 +52,9 @@ fn bytes_that_are_never_sent_time_out() {
     assert_eq!(end_of(&mut pair).0, 10_000);
 }
 
-/// What the port took before counts as sent. It times out once; what is to be sent again then has not been sent, so that
-/// no answer to it is missing: the RTO is not doubled again, and the path is not suspected though the peer is heard.
+/// What the port took before counts as sent. It times out once; what is to be sent again then has not been
+/// sent, so that no answer to it is missing: the RTO is not doubled again, and the path is not suspected
+/// though the peer is heard.
 #[test]
 fn bytes_that_are_not_sent_again_time_out_and_neither_network_nor_path_is_blamed() {
     let mut pair = Pair::established(config(), config());

@@ -1,7 +1,9 @@
-//! Arbitrary frames into a stack with a listener: both families, ARP and neighbour discovery, ICMP, fragments, TCP to ports that
-//! listen and to ports that do not, and answers to what the stack itself said, so that connections come about.
+//! Arbitrary frames into a stack with a listener: both families, ARP and neighbour discovery, ICMP,
+//! fragments, TCP to ports that listen and to ports that do not, and answers to what the stack itself said,
+//! so that connections come about.
 //!
-//! Rules: no panic; what is sent is well-formed; a frame is answered by few; limits are kept; at the end nothing is held.
+//! Rules: no panic; what is sent is well-formed; a frame is answered by few; limits are kept; at the end
+//! nothing is held.
 
 use crate::sim::packet::{Tcp, flag, parse};
 use dp::Checksum;
@@ -18,7 +20,8 @@ const PORT: u16 = 4000;
 /// Frames of one input at most.
 const FRAMES: usize = 48;
 
-/// Frames that may be sent for each that came, and beyond that in all: fragments of a long echo, retries of SYN-ACKs and solicitations.
+/// Frames that may be sent for each that came, and beyond that in all: fragments of a long echo, retries of
+/// SYN-ACKs and solicitations.
 const SENT_PER_FRAME: usize = 16;
 const SENT_BESIDES: usize = 128;
 

@@ -1,5 +1,5 @@
-//! A port whose frames wait at a gate until the target lets them go, in the order it likes, or loses them: so TCP at the far end
-//! receives ahead of a hole.
+//! A port whose frames wait at a gate until the target lets them go, in the order it likes, or loses them: so
+//! TCP at the far end receives ahead of a hole.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 

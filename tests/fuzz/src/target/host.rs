@@ -1,5 +1,5 @@
-//! A stack whose frames the target itself carries, with what everybody watches: what it sends is well-formed, it is quiet when
-//! nothing happens, and it gives back what it took.
+//! A stack whose frames the target itself carries, with what everybody watches: what it sends is well-formed,
+//! it is quiet when nothing happens, and it gives back what it took.
 
 use dp::{Burst, Checksum, Mbuf, Mempool};
 use tcp_lite::facade::EthernetAddress;
@@ -16,8 +16,8 @@ const BUFFER_BYTES: usize = 1600;
 const REST_TURNS: usize = 20_000;
 
 thread_local! {
-    /// Kept from one execution to the next: each gives back what it took, or fails, so that all that a buffer brings along are bytes
-    /// that nobody may read before they are written.
+    /// Kept from one execution to the next: each gives back what it took, or fails, so that all that a buffer
+    /// brings along are bytes that nobody may read before they are written.
     static POOL: Mempool = Mempool::heap("fuzz", BUFFERS, BUFFER_BYTES);
 }
 
@@ -72,7 +72,8 @@ impl Host {
         Instant::from_micros(self.now_us as i64)
     }
 
-    /// A frame arrives, in buffers that end at `cuts`. Where no buffer is free it is lost, as it is at a device.
+    /// A frame arrives, in buffers that end at `cuts`. Where no buffer is free it is lost, as it is at a
+    /// device.
     pub(super) fn deliver(&mut self, bytes: &[u8], cuts: &[usize], checksum: Checksum) {
         let mut ends: Vec<usize> = cuts.iter().map(|cut| cut % (bytes.len() + 1)).collect();
         ends.push(bytes.len());
@@ -158,7 +159,8 @@ impl Host {
         panic!("{REST_TURNS} turns until {} us, and more are asked for", self.now_us);
     }
 
-    /// Nobody has anything any more: every packet buffer is back, and the stack holds nothing but its neighbours.
+    /// Nobody has anything any more: every packet buffer is back, and the stack holds nothing but its
+    /// neighbours.
     pub(super) fn assert_all_given_back(&self) {
         assert_eq!(self.pool.available(), self.pool.capacity(), "packet buffers are gone");
         let usage = self.stack.usage();

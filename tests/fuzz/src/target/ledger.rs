@@ -1,4 +1,5 @@
-//! What was posted and has not completed: each request completes once, or is flushed once, and nothing else does.
+//! What was posted and has not completed: each request completes once, or is flushed once, and nothing else
+//! does.
 
 use std::collections::BTreeMap;
 

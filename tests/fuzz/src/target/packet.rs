@@ -120,7 +120,8 @@ pub(super) fn fragment(packet: &[u8], id: u16, at: usize, bytes: usize, more: bo
     Some(frame)
 }
 
-/// Fills in the checksums of IPv4's header and of TCP, ICMP and ICMPv6 right behind an IP header, where there are any.
+/// Fills in the checksums of IPv4's header and of TCP, ICMP and ICMPv6 right behind an IP header, where there
+/// are any.
 pub(super) fn finish(frame: &mut [u8]) {
     dp::checksum::complete_ipv4_header(frame);
     if dp::checksum::complete(frame) {
@@ -148,7 +149,8 @@ fn message(frame: &[u8]) -> Option<(usize, u16)> {
     (frame.len() >= at + 4).then_some((at, pseudo))
 }
 
-/// The answer to `frame`, if it asks for an Ethernet address by ARP or neighbour discovery: that of `ends`' sender.
+/// The answer to `frame`, if it asks for an Ethernet address by ARP or neighbour discovery: that of `ends`'
+/// sender.
 pub(super) fn resolution(frame: &[u8], ends: &Ends) -> Option<Vec<u8>> {
     let [mac, asker] = &ends.macs;
     if frame.get(12..14)? == [8, 6] && frame.get(ETHERNET + 7)? == &1 {

@@ -1,5 +1,5 @@
-//! An engine with small limits, and a bare TCP peer on the other end of its wire, which is that of iwarp's own tests: by path,
-//! as they are tests and no crate.
+//! An engine with small limits, and a bare TCP peer on the other end of its wire, which is that of iwarp's
+//! own tests: by path, as they are tests and no crate.
 
 use dp::link::{LinkConfig, pair_over};
 use dp::{Mempool, Port};
@@ -29,8 +29,9 @@ fn wire() -> LinkConfig {
 }
 
 thread_local! {
-    /// The buffers of both ends. They are kept from one execution to the next: each gives back what it took, or fails, so that all
-    /// that a buffer brings along are bytes that nobody may read before they are written.
+    /// The buffers of both ends. They are kept from one execution to the next: each gives back what it took,
+    /// or fails, so that all that a buffer brings along are bytes that nobody may read before they are
+    /// written.
     static POOLS: [Mempool; 2] = wire().pools();
 }
 
@@ -120,7 +121,8 @@ pub(super) fn pass(raw: &mut RawPair, us: i64) {
     raw.now_us = raw.now_us.max(end_us);
 }
 
-/// Lets everything end, and looks that nothing is held: the objects are gone, the connections, the packet buffers.
+/// Lets everything end, and looks that nothing is held: the objects are gone, the connections, the packet
+/// buffers.
 pub(super) fn assert_all_given_back(mut raw: Box<RawPair>, us: i64) {
     let turns = raw.rest(us);
     assert!(turns < REST_TURNS, "{turns} turns until {} us", raw.now_us);

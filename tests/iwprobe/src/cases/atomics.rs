@@ -411,7 +411,8 @@ pub(super) const CASES: &[Case] = &[
 const STAG: u32 = 0x1122_3344;
 const TO: u64 = 0x1000;
 
-/// The target does an atomic, which has to be one of these for its Request Identifier, is answered, and completes it.
+/// The target does an atomic, which has to be one of these for its Request Identifier, is answered, and
+/// completes it.
 fn does(p: &Probe, operation: &str, wanted: impl FnOnce(u32) -> Vec<AtomicRequest>) -> Check {
     stage(p)?.0.close();
     let mut session = p.stage(&format!("recv=1x16 then={operation} peer={STAG:x}:{TO:x}"))?;

@@ -1,5 +1,5 @@
-//! FPDUs: framing and CRC (RFC 5044 sections 4.1, 4.4, 5, 6, 8). All of these begin with a Read that is answered: before
-//! the first valid FPDU a responder may not send, not even a Terminate.
+//! FPDUs: framing and CRC (RFC 5044 sections 4.1, 4.4, 5, 6, 8). All of these begin with a Read that is
+//! answered: before the first valid FPDU a responder may not send, not even a Terminate.
 
 use super::codes::LLP_CRC;
 use crate::case::{Case, Check, Side, Stop, deviates, not_applicable};

@@ -1,5 +1,5 @@
-//! What is agreed on in startup, the endpoint being the responder: CRC, markers, revision, depths, RTR (RFC 5044 section
-//! 7.1.1, RFC 6581).
+//! What is agreed on in startup, the endpoint being the responder: CRC, markers, revision, depths, RTR (RFC
+//! 5044 section 7.1.1, RFC 6581).
 
 use super::codes::LLP_CRC;
 use crate::case::{Case, Check, Side, Stop, deviates, not_applicable, require};

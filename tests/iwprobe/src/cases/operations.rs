@@ -1,4 +1,5 @@
-//! What the endpoint sends of its own (RFC 5040 sections 5.1 to 5.3, 5.5; RFC 5041 section 5): the target is asked to.
+//! What the endpoint sends of its own (RFC 5040 sections 5.1 to 5.3, 5.5; RFC 5041 section 5): the target is
+//! asked to.
 
 use super::codes::{ANY_OPERATION, TAGGED_BOUNDS, TAGGED_STAG, TAGGED_WRAP};
 use crate::case::{Case, Check, Side, Stop, require};

@@ -36,7 +36,8 @@ fn kind(p: &Probe, opcode: u8) -> Check {
     require(report.received()[0].kind == "R", || format!("received as {}", report.received()[0].kind))
 }
 
-/// Sends of these opcodes, for each of which there is one receive, and how many events the target has of them.
+/// Sends of these opcodes, for each of which there is one receive, and how many events the target has of
+/// them.
 fn events(p: &Probe, opcodes: &[u8], wanted: u32) -> Check {
     let mut session = p.stage(&format!("recv={}x16 solicited", opcodes.len()))?;
     for (index, opcode) in opcodes.iter().enumerate() {

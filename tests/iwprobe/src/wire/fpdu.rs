@@ -12,7 +12,8 @@ pub struct Fault {
     pub crc_xor: u32,
     /// The pad bytes, and a CRC that covers them.
     pub pad: u8,
-    /// Flipped in each marker that points into this FPDU (reserved half above, FPDUPTR below); the CRC covers the result.
+    /// Flipped in each marker that points into this FPDU (reserved half above, FPDUPTR below); the CRC covers
+    /// the result.
     pub marker_xor: u32,
     /// ULPDU_Length, instead of the true one. The rest of the frame stays as it is.
     pub length: Option<u16>,

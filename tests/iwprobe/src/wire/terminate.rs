@@ -14,8 +14,8 @@ impl std::fmt::Display for Code {
 
 /// A Terminate's payload, taken apart by its own bits.
 ///
-/// Linux's siw on little-endian machines has the two halves of the first byte swapped and M, D, R at the low end of the
-/// third, M lowest. Both readings are kept: one frame alone cannot always tell which was meant.
+/// Linux's siw on little-endian machines has the two halves of the first byte swapped and M, D, R at the low
+/// end of the third, M lowest. Both readings are kept: one frame alone cannot always tell which was meant.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Terminate {
     /// All of it.

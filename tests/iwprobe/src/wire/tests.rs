@@ -1,4 +1,5 @@
-//! Against the vectors of RFC 5044, RFC 3720, RFC 5041, RFC 5040 and RFC 7306, and values computed from their layouts.
+//! Against the vectors of RFC 5044, RFC 3720, RFC 5041, RFC 5040 and RFC 7306, and values computed from their
+//! layouts.
 
 use super::atomic::{AtomicRequest, CMP_SWAP, decode_response};
 use super::describe::hex;

@@ -1,5 +1,5 @@
-//! The verdicts can be relied on: a small endpoint without a flaw conforms, and each flaw is found by the cases that are
-//! there for it, and by no others.
+//! The verdicts can be relied on: a small endpoint without a flaw conforms, and each flaw is found by the
+//! cases that are there for it, and by no others.
 
 use std::net::{TcpListener, TcpStream};
 use std::time::Duration;
@@ -125,7 +125,8 @@ fn terminates_that_are_missing_or_wrong_are_found() {
     }
 }
 
-/// What comes of one connection is not laid to the next case: a target keeps one that hangs for 20 s (TARGET.md).
+/// What comes of one connection is not laid to the next case: a target keeps one that hangs for 20 s
+/// (TARGET.md).
 #[test]
 fn an_endpoint_that_connects_may_take_its_time() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();

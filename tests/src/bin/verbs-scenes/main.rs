@@ -1,8 +1,9 @@
-//! Every message of RFC 5040 between our verbs and those of another stack, both ways, byte by byte; and what either
-//! end makes of a message that it has to refuse.
+//! Every message of RFC 5040 between our verbs and those of another stack, both ways, byte by byte; and what
+//! either end makes of a message that it has to refuse.
 //!
-//! The other end is a target of `tests/iwprobe/TARGET.md`. Prints a line for each scene: `ok NAME`, `FAILED NAME: why`; with
-//! what ended the stream, where the scene was about that: `ok NAME: we 1/1/0`. Exits 0 when all are ok.
+//! The other end is a target of `tests/iwprobe/TARGET.md`. Prints a line for each scene: `ok NAME`, `FAILED
+//! NAME: why`; with what ended the stream, where the scene was about that: `ok NAME: we 1/1/0`. Exits 0 when
+//! all are ok.
 
 mod invalidate;
 mod solicited;

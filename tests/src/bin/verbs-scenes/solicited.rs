@@ -34,7 +34,8 @@ fn solicited_ours(lab: &mut Lab) -> Result<()> {
     Ok(())
 }
 
-/// A plain Send does not wake a queue that waits for solicited events; a solicited one, the empty one too, does.
+/// A plain Send does not wake a queue that waits for solicited events; a solicited one, the empty one too,
+/// does.
 fn solicited_theirs(lab: &mut Lab) -> Result<()> {
     let (qp, cq, channel) = lab.queue_pair()?;
     let sink = lab.region(4 * 128, Access::LOCAL_WRITE)?;

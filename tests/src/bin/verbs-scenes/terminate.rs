@@ -1,6 +1,8 @@
-//! What either end has to refuse, and the Terminate that says so: layer, type and code as this application reads them.
+//! What either end has to refuse, and the Terminate that says so: layer, type and code as this application
+//! reads them.
 //!
-//! What a peer's numbers are where the documents leave a choice, or where Linux's siw has its own, stands in the tables.
+//! What a peer's numbers are where the documents leave a choice, or where Linux's siw has its own, stands in
+//! the tables.
 
 use iwarp::memory::Access;
 use iwarp::verbs::{AtomicOp, RemoteAddr, SendFlags, SendOp, SendRequest, StreamError};
@@ -141,7 +143,8 @@ const THEIRS: &[Theirs] = &[
         bytes: 8,
         codes: (2, 0, 0x06),
     },
-    // siw sends this one only when its application disconnects: it takes the receive's completion for the end.
+    // siw sends this one only when its application disconnects: it takes the receive's completion for the
+    // end.
     Theirs {
         name: "invalidate_unknown",
         scene: "recv=1x64 close",

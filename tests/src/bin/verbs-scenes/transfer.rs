@@ -101,7 +101,8 @@ fn send_ours(lab: &mut Lab) -> Result<()> {
     Ok(())
 }
 
-/// Writes that begin 256 bytes apart, the last of several FPDUs; a Send behind them tells when they have come.
+/// Writes that begin 256 bytes apart, the last of several FPDUs; a Send behind them tells when they have
+/// come.
 fn write_theirs(lab: &mut Lab) -> Result<()> {
     let ours = lab.filled(&pattern(0, 65_536), Access::LOCAL_WRITE | Access::REMOTE_WRITE)?;
     let sink = lab.region(16, Access::LOCAL_WRITE)?;

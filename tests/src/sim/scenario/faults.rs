@@ -253,7 +253,8 @@ pub(super) fn crowded(dice: &mut Dice, setup: &mut Setup) {
     }
 }
 
-/// Both links, where both hosts are tcp-lite; else the one that leads to it: smoltcp believes more than it should.
+/// Both links, where both hosts are tcp-lite; else the one that leads to it: smoltcp believes more than it
+/// should.
 fn towards_ours(dice: &mut Dice, setup: &mut Setup, mut work: impl FnMut(&mut Dice, &mut Plan)) {
     let ours = setup.ours();
     for (side, link) in setup.links.iter_mut().enumerate() {
@@ -334,9 +335,10 @@ pub(super) fn faulty(dice: &mut Dice, setup: &mut Setup) {
     }
 }
 
-/// Hosts of tcp-lite, one or both, are kept from their work a few times by what `kind` draws: for a minute in all, which TIME-WAIT
-/// outlives, or for less than smoltcp's. Whoever connects to a host that answers no question for its address for three seconds is
-/// told that it cannot be reached: while connections are made it takes less.
+/// Hosts of tcp-lite, one or both, are kept from their work a few times by what `kind` draws: for a minute in
+/// all, which TIME-WAIT outlives, or for less than smoltcp's. Whoever connects to a host that answers no
+/// question for its address for three seconds is told that it cannot be reached: while connections are made
+/// it takes less.
 fn ail(dice: &mut Dice, setup: &mut Setup, mut kind: impl FnMut(&mut Dice) -> AilKind) {
     let ours = setup.ours();
     let spared = dice.below(3) as usize;
@@ -361,10 +363,11 @@ fn ail(dice: &mut Dice, setup: &mut Setup, mut kind: impl FnMut(&mut Dice) -> Ai
     setup.may_cut = true;
 }
 
-/// By when connections are made, where nothing goes wrong: two questions and answers go there and back, one behind the other,
-/// those of all connections together, which a slow wire takes longer for than its delay is.
+/// By when connections are made, where nothing goes wrong: two questions and answers go there and back, one
+/// behind the other, those of all connections together, which a slow wire takes longer for than its delay is.
 fn connected_us(setup: &Setup) -> u64 {
-    /// The longest of these frames, and how many are of no connection: assertions of addresses, and what asks for one.
+    /// The longest of these frames, and how many are of no connection: assertions of addresses, and what asks
+    /// for one.
     const BYTES: u64 = 128;
     const OTHERS: u64 = 8;
     let connections = match &setup.work {
@@ -386,7 +389,8 @@ pub(super) fn stopped(dice: &mut Dice, setup: &mut Setup) {
 }
 
 pub(super) fn everything(dice: &mut Dice, setup: &mut Setup) {
-    // Not the backlog: who answers with a cookie remembers nothing, and a SYN that comes again may mean another.
+    // Not the backlog: who answers with a cookie remembers nothing, and a SYN that comes again may mean
+    // another.
     let all: [fn(&mut Dice, &mut Setup); 18] = [
         random_loss,
         burst_loss,

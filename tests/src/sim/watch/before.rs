@@ -1,5 +1,5 @@
-//! The connection that used the same ports before. Its segments may still be in flight: TIME-WAIT keeps them out of
-//! the new one.
+//! The connection that used the same ports before. Its segments may still be in flight: TIME-WAIT keeps them
+//! out of the new one.
 
 use super::super::packet::{Tcp, flag};
 use super::Condition;
@@ -41,21 +41,21 @@ impl Before {
         self.isns[side].contains(&isn)
     }
 
-    /// A RST arrives at host `side`, which does not know the new connection yet. It does not end TIME-WAIT (RFC 1337
-    /// section 3, fix F1).
+    /// A RST arrives at host `side`, which does not know the new connection yet. It does not end TIME-WAIT
+    /// (RFC 1337 section 3, fix F1).
     pub(super) fn on_reset(&mut self, side: usize) {
         self.swept |= self.over[side].is_none();
     }
 
-    /// Whether the number of a SYN from host `side` is not above those before. Without timestamps, TIME-WAIT cannot
-    /// tell that such a SYN is new (RFC 6191 section 2).
+    /// Whether a SYN from host `side` has no number above those before. Without timestamps, nothing shows
+    /// TIME-WAIT that it is new (RFC 6191 section 2).
     pub(super) fn looks_old(&self, side: usize, isn: Option<u32>) -> bool {
         isn.zip(self.used[side]).is_some_and(|(isn, used)| isn.wrapping_sub(used) as i32 <= 0)
     }
 
-    /// Host `side` answers the SYN with the number `isn`, with a timestamp or without. In TIME-WAIT it answers new SYNs
-    /// only, and with numbers above those before (RFC 9293 section 3.6.1). A host that has kept nothing, after a RST or
-    /// with a cookie, does not know these numbers.
+    /// Host `side` answers the SYN with the number `isn`, with a timestamp or without. In TIME-WAIT it
+    /// answers new SYNs only, and with numbers above those before (RFC 9293 section 3.6.1). A host that has
+    /// kept nothing, after a RST or with a cookie, does not know these numbers.
     pub(super) fn check_answer(
         &self,
         now_us: u64,

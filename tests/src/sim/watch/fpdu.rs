@@ -1,5 +1,6 @@
-//! A sender's stream as MPA has it (RFC 5044 sections 4 and 7.1): where its startup frame and each FPDU end, whether each
-//! marker points where it should, whether each CRC is right. Byte by byte, with nothing of the framer it judges.
+//! A sender's stream as MPA has it (RFC 5044 sections 4 and 7.1): where its startup frame and each FPDU end,
+//! whether each marker points where it should, whether each CRC is right. Byte by byte, with nothing of the
+//! framer it judges.
 
 /// Bytes between markers.
 const INTERVAL: u64 = 512;

@@ -6,8 +6,9 @@ use super::before::Over;
 use super::fpdu::{Parser, Settled};
 use super::ranges::Ranges;
 
-/// Bare segments (no payload, SYN, FIN, RST) that a host may send on a connection, beyond two for each segment that has
-/// arrived and is not bare: for each second, and in all. Bare segments are not to be answered but within these.
+/// Bare segments (no payload, SYN, FIN, RST) that a host may send on a connection, beyond two for each
+/// segment that has arrived and is not bare: for each second, and in all. Bare segments are not to be
+/// answered but within these.
 const BARE_PER_SECOND: u64 = 10;
 const BARE_IN_ALL: u64 = 32;
 
@@ -35,7 +36,8 @@ pub(super) struct Half {
     pub(super) fin: Option<u64>,
     /// The sender has sent a RST.
     pub(super) reset: bool,
-    /// Other numbers its SYN-ACKs had: cookies change (RFC 4987 section 3.6), as long as none is acknowledged.
+    /// Other numbers its SYN-ACKs had: cookies change (RFC 4987 section 3.6), as long as none is
+    /// acknowledged.
     pub(super) cookies: Vec<u32>,
     /// One of its SYNs is counted on.
     pub(super) settled: bool,
@@ -47,7 +49,8 @@ pub(super) struct Half {
     closes_last: bool,
     /// Both FINs have arrived, as the sender knows.
     pub(super) ended: Option<Over>,
-    /// The number of a SYN-ACK with which the sender answered a late double of the peer's SYN, when it was over.
+    /// The number of a SYN-ACK with which the sender answered a late double of the peer's SYN, when it was
+    /// over.
     pub(super) late: Option<u32>,
     /// Segments that arrived at the sender and were not bare.
     pub(super) calls: u64,
@@ -57,7 +60,8 @@ pub(super) struct Half {
     pub(super) arrived: Ranges,
     /// The latest timestamp that arrived at the receiver.
     pub(super) latest: Option<u32>,
-    /// A timestamp that the other end may have taken, or not ([`Watch::doubt_timestamp`](super::Watch::doubt_timestamp)).
+    /// A timestamp that the other end may have taken, or not
+    /// ([`Watch::doubt_timestamp`](super::Watch::doubt_timestamp)).
     pub(super) doubted: Option<u32>,
     /// The FIN arrived.
     pub(super) fin_arrived: bool,
@@ -200,8 +204,9 @@ impl Half {
         self.waited_us.max(now)
     }
 
-    /// The receiver's SACK block `start..end` has arrived at the sender, which had `timeouts` by then. It says something of
-    /// the segments that are wholly inside (RFC 2018 section 5); of parts that others are cut into later, it does not.
+    /// The receiver's SACK block `start..end` has arrived at the sender, which had `timeouts` by then. It
+    /// says something of the segments that are wholly inside (RFC 2018 section 5); of parts that others are
+    /// cut into later, it does not.
     pub(super) fn hear_sack(&mut self, start: i64, end: i64, timeouts: u64) {
         if start < self.heard as i64 || start >= end {
             return;
@@ -250,8 +255,8 @@ impl Half {
         }
     }
 
-    /// Acknowledged bytes: a probe of the path's MTU. (What lies inside of one segment may be sent again by a host that could
-    /// not take the acknowledgement, since its segment was old.)
+    /// Acknowledged bytes: a probe of the path's MTU. (What lies inside of one segment may be sent again by a
+    /// host that could not take the acknowledgement, since its segment was old.)
     fn is_probe(&self, start: u64, end: u64) -> bool {
         let inside = self.frozen.range(..=start).next_back().is_some_and(|(_, &last)| end <= last);
         end <= self.heard.min(self.high) && (!inside || end <= self.taken)

@@ -140,7 +140,8 @@ impl Watch {
         (connection, &mut self.coverage)
     }
 
-    /// The user of host `side` has pushed a segment that ends at `offset`, on the connection of this client port.
+    /// The user of host `side` has pushed a segment that ends at `offset`, on the connection of this client
+    /// port.
     pub fn pushed(&mut self, side: usize, port: u16, offset: u64) {
         if let Borders::Pushed(borders) = &mut self.connection(port).halves[side].borders {
             borders.insert(offset);
@@ -168,8 +169,9 @@ impl Watch {
         self.connection(port).halves[side].over = true;
     }
 
-    /// A SYN of a host for which the connection is over: a new one begins, or it answers a late double of a SYN. Also where the
-    /// peer has begun another by then: it refuses the answer by a RST (RFC 9293 section 3.5, figure 9).
+    /// A SYN of a host for which the connection is over: a new one begins, or it answers a late double of a
+    /// SYN. Also where the peer has begun another by then: it refuses the answer by a RST (RFC 9293 section
+    /// 3.5, figure 9).
     fn note_late_syn(&mut self, side: usize, port: u16, tcp: &Tcp) {
         let connection = self.connection(port);
         let begun =
@@ -194,7 +196,8 @@ impl Watch {
         self.connection(port).before = Some(before);
     }
 
-    /// Whether `port`'s bytes from `side` have been acknowledged by so much: the wire's own measure of progress.
+    /// Whether `port`'s bytes from `side` have been acknowledged by so much: the wire's own measure of
+    /// progress.
     pub fn acked(&self, side: usize, port: u16) -> u64 {
         self.connections.get(&port).map_or(0, |connection| connection.halves[side].heard)
     }
@@ -205,7 +208,8 @@ impl Watch {
         connection.is_some_and(|connection| connection.before.as_ref().is_some_and(|before| before.swept))
     }
 
-    /// Whether the SYN of a connection that uses `port` again is not answered yet, and has no number above those before.
+    /// Whether the SYN of a connection that uses `port` again is not answered yet, and has no number above
+    /// those before.
     pub fn looks_old(&self, port: u16) -> bool {
         let Some(Connection { before: Some(before), halves, .. }) = self.connections.get(&port) else {
             return false;
@@ -215,7 +219,8 @@ impl Watch {
             .any(|&side: &usize| before.looks_old(side, halves[side].isn) && halves[1 - side].isn.is_none())
     }
 
-    /// The longest that a byte of either side has waited for its acknowledgement, until `harmed_us` where it still does.
+    /// The longest that a byte of either side has waited for its acknowledgement, until `harmed_us` where it
+    /// still does.
     pub fn stood_us(&self, port: u16, harmed_us: u64) -> u64 {
         let halves = self.connections.get(&port).map(|connection| &connection.halves);
         halves.into_iter().flatten().map(|half| half.stood_us(harmed_us)).max().unwrap_or(0)
@@ -293,8 +298,8 @@ impl Watch {
         self.connection(port).delivered(now_us, side, &tcp, &frame.bytes, condition);
     }
 
-    /// A frame arrives at a host that may hear it or not, and that the rules see without its timestamp. If it was heard,
-    /// what is older is not (RFC 7323 section 5).
+    /// A frame arrives at a host that may hear it or not, and that the rules see without its timestamp. If it
+    /// was heard, what is older is not (RFC 7323 section 5).
     pub fn doubt_timestamp(&mut self, side: usize, frame: &[u8]) {
         let Some(tcp) = parse(frame) else { return };
         let Some(time) = tcp.timestamp(frame) else { return };
@@ -386,8 +391,8 @@ impl Connection {
         if tcp.has(flag::SYN) {
             own.permits_sack = tcp.options(frame).any(|(kind, _)| kind == 4);
         }
-        // A RST with another number only answers what is wrong, and ends nothing (RFC 9293 section 3.10.7.4, SYN-RECEIVED;
-        // 3.10.7.3).
+        // A RST with another number only answers what is wrong, and ends nothing (RFC 9293 section 3.10.7.4,
+        // SYN-RECEIVED; 3.10.7.3).
         let at = own.offset(tcp.seq);
         let ends =
             own.isn.is_some() && (-1..=own.high as i64 + 1).contains(&at) && !(again && peer.isn.is_none());
@@ -459,14 +464,15 @@ impl Connection {
         let (own, peer) = self.pair(side);
         let offset = peer.offset(tcp.seq) + i64::from(tcp.has(flag::SYN));
         let (start, end) = (offset.max(0) as u64, (offset + tcp.len() as i64).max(0) as u64);
-        // What is old is not heard, nor what is beyond the window (RFC 9293 section 3.10.7.4): a bare segment has to be at
-        // the frontier.
+        // What is old is not heard, nor what is beyond the window (RFC 9293 section 3.10.7.4): a bare segment
+        // has to be at the frontier.
         let next = peer.arrived.frontier() as i64 + i64::from(peer.fin_arrived);
         let is_new =
             if tcp.is_bare() { offset >= next } else { end as i64 + i64::from(tcp.has(flag::FIN)) > next };
         let in_window = is_new && offset <= peer.edge.max(peer.acked) as i64;
         let time = tcp.timestamp(frame);
-        // Nor what comes with an old timestamp (RFC 7323 section 5), or without where both have them (section 3.2).
+        // Nor what comes with an old timestamp (RFC 7323 section 5), or without where both have them (section
+        // 3.2).
         let older = match (time, peer.latest) {
             (Some(time), Some(latest)) => is_older(time, latest),
             (None, Some(_)) => own.latest.is_some(),
@@ -536,8 +542,8 @@ fn acknowledges(peer: &mut Half, tcp: &Tcp, frame: &[u8], scale: u8) -> Result<(
     }
     peer.acked = ack as u64;
     let edge = peer.acked + (u64::from(tcp.window) << scale);
-    // The window of a SYN is not scaled: sent again after an acknowledgement it says less than that. Else a window may say less
-    // only for want of a unit (RFC 7323 section 2.4).
+    // The window of a SYN is not scaled: sent again after an acknowledgement it says less than that. Else a
+    // window may say less only for want of a unit (RFC 7323 section 2.4).
     if edge + (1 << scale) <= peer.edge && !tcp.has(flag::SYN) {
         return Err(format!("the right edge of the window goes back from {} to {edge}", peer.edge));
     }

@@ -20,7 +20,8 @@ pub use super::operations::Fault;
 /// Longer than any run: only TCP's own timers end a connection.
 pub(super) const FOREVER: Duration = Duration::from_secs(3600);
 
-/// How long users wait for more on a connection with a damaged payload: the length of an FPDU may be what was damaged.
+/// How long users wait for more on a connection with a damaged payload: the length of an FPDU may be what was
+/// damaged.
 const PATIENCE_US: u64 = 3_000_000;
 
 /// How long an engine waits for what the peer no longer sends, where somebody closes before all is done.
@@ -42,7 +43,8 @@ pub enum Close {
     Fault(usize, u64, Fault),
 }
 
-/// What a queue pair may come to, by the state it is in, in one turn or more (`QpState` says what leads there).
+/// What a queue pair may come to, by the state it is in, in one turn or more (`QpState` says what leads
+/// there).
 const LEGAL: [(QpState, &[QpState]); 5] = {
     use QpState::{Closing, Error, Idle, Rts, Terminate};
     [
@@ -448,7 +450,8 @@ impl Connection {
         Ok(())
     }
 
-    /// An event of its identifier on host `side`, but a connect request. The wire does no harm since `well_us`.
+    /// An event of its identifier on host `side`, but a connect request. The wire does no harm since
+    /// `well_us`.
     pub(super) fn on_event(&mut self, side: usize, kind: CmEventKind, well_us: u64) -> Result<(), String> {
         self.steps += 1;
         let through = self.is_through(0) && self.is_through(1);

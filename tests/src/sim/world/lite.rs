@@ -245,8 +245,8 @@ impl LiteHost {
         Ok(())
     }
 
-    /// Memory is short: what lies furthest ahead goes, unless it was placed. What is in order by now stays, even where the event
-    /// that tells so is yet to come.
+    /// Memory is short: what lies furthest ahead goes, unless it was placed. What is in order by now stays,
+    /// even where the event that tells so is yet to come.
     fn give_up(&mut self, conn: ConnId, bytes: u64) -> Result<(), String> {
         let number = self.number(conn)?;
         let end = &mut self.ends[number];

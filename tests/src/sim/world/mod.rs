@@ -133,8 +133,8 @@ fn cover_stack(coverage: &mut Coverage, setup: &HostSetup, counters: &StackCount
     coverage.saw_if(Sight::WithoutTimestamps, !setup.tcp.timestamps);
 }
 
-/// Segments that a stack sent again because it held them for lost. A probe of the tail may go for nothing, where the peer
-/// delays its acknowledgement (RFC 8985 section 7.2).
+/// Segments that a stack sent again because it held them for lost. A probe of the tail may go for nothing,
+/// where the peer delays its acknowledgement (RFC 8985 section 7.2).
 fn repairs(counters: &StackCounters) -> u64 {
     counters.tx_retransmits.saturating_sub(counters.tail_loss_probes)
 }

@@ -1,5 +1,5 @@
-//! What the users of an iWARP connection do to each other, and where in memory: every operation has places of its own, so
-//! that what it did can be told from everything else.
+//! What the users of an iWARP connection do to each other, and where in memory: every operation has places of
+//! its own, so that what it did can be told from everything else.
 
 use iwarp::memory::{Access, Base};
 use iwarp::verbs::{
@@ -166,7 +166,8 @@ impl Memory {
         Ok(())
     }
 
-    /// What was placed at `at` and never delivered is right all the same: nothing is placed before it was checked.
+    /// What was placed at `at` and never delivered is right all the same: nothing is placed before it was
+    /// checked.
     pub(super) fn check_undelivered(&self, at: usize, bytes: usize, pattern: Pattern) -> Result<(), String> {
         if self.spent.contains(&(at, bytes)) {
             return Ok(());

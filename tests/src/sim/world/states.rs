@@ -15,7 +15,8 @@ pub(super) enum Cause {
     Transmission,
 }
 
-/// The steps that one segment makes, an acknowledged FIN with the peer's FIN among them; a RST ends a connection.
+/// The steps that one segment makes, an acknowledged FIN with the peer's FIN among them; a RST ends a
+/// connection.
 const BY_SEGMENT: [(State, &[State]); 10] = {
     use State::*;
     [

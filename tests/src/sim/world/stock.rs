@@ -40,14 +40,15 @@ struct Wire {
     fins: HashMap<(u16, u16), u32>,
     /// The last acknowledgement that reached smoltcp, by the ports of what it sends.
     heard: HashMap<(u16, u16), Heard>,
-    /// From which port to which other a RST has ended the connection: there is nothing left to answer but by a RST.
+    /// From which port to which other a RST has ended the connection: there is nothing left to answer but by
+    /// a RST.
     reset: HashSet<(u16, u16)>,
 }
 
 impl Wire {
-    /// Takes bare segments away from smoltcp that acknowledge all up to its FIN from port `ports.0` to port `ports.1`, when
-    /// it knows that much. At the third such it forgets its timer, and never sends the FIN again; which
-    /// a peer may have refused, since it was late (RFC 5961 section 5.2).
+    /// Takes bare segments away from smoltcp that acknowledge all up to its FIN from port `ports.0` to port
+    /// `ports.1`, when it knows that much. At the third such it forgets its timer, and never sends the FIN
+    /// again; which a peer may have refused, since it was late (RFC 5961 section 5.2).
     fn spare_fin(&mut self, ports: (u16, u16)) {
         let Some(&fin) = self.fins.get(&ports) else { return };
         let only_doubles =
@@ -55,9 +56,10 @@ impl Wire {
         self.device.retain(|frame| !parse(frame).is_some_and(|tcp| only_doubles(&tcp)));
     }
 
-    /// Drops the third bare segment in a row with the same acknowledgement and window, while the `unacknowledged` bytes
-    /// from port `ports.0` to port `ports.1` exceed that window. At the third, smoltcp sends again beyond the window.
-    /// The peer drops the excess, but smoltcp counts it as sent, and has no timer once the window was closed.
+    /// Takes the third bare segment that says the same away from smoltcp, while the `unacknowledged` bytes
+    /// from port `ports.0` to port `ports.1` are more than its window. At this one smoltcp sends beyond the
+    /// window; when that has closed and is open again, it takes what the peer had to drop for sent, and has
+    /// no timer.
     fn spare_window(&mut self, ports: (u16, u16), unacknowledged: usize) {
         let Self { device, heard, .. } = self;
         let mut keeps = |frame: &[u8]| {
@@ -87,9 +89,10 @@ impl Wire {
         });
     }
 
-    /// Takes what came from port `ports.1` to port `ports.0` away from smoltcp: a connection that is over there answers as
-    /// TIME-WAIT does (RFC 9293 section 3.10.7.4), by the last acknowledgement. So it does to a late SYN-ACK; but a SYN
-    /// alone may open another connection, and a RST with the next number ends TIME-WAIT.
+    /// Takes what came from port `ports.1` to port `ports.0` away from smoltcp: a connection that is over
+    /// there answers as TIME-WAIT does (RFC 9293 section 3.10.7.4), by the last acknowledgement. So it does
+    /// to a late SYN-ACK; but a SYN alone may open another connection, and a RST with the next number ends
+    /// TIME-WAIT.
     fn linger(&mut self, ports: (u16, u16)) {
         let Self { device, last, reset, .. } = self;
         if reset.contains(&ports) {

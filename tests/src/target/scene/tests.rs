@@ -1,5 +1,5 @@
-//! Scenes read, by this target and by the one over verbs (`tests/iwprobe/c`): what one takes the other takes, and both take
-//! every word of `tests/iwprobe/TARGET.md`.
+//! Scenes read, by this target and by the one over verbs (`tests/iwprobe/c`): what one takes the other takes,
+//! and both take every word of `tests/iwprobe/TARGET.md`.
 
 use std::io::Write;
 use std::process::{Command, Stdio};

@@ -23,8 +23,8 @@ impl Manner {
     }
 }
 
-/// What is measured against: the sender's bytes are copied into the kernel, as ours are into packets. The system's own
-/// congestion control may be one that paces.
+/// What is measured against: the sender's bytes are copied into the kernel, as ours are into packets. The
+/// system's own congestion control may be one that paces.
 pub(crate) const COPYING: [Manner; 7] = [
     Manner { options: "-C cubic -l 1M", shape: Shape::Plain },
     Manner { options: "", shape: Shape::Plain },

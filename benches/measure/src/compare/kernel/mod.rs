@@ -1,7 +1,7 @@
 //! The kernel's TCP between two namespaces that a veth pair joins, each end on a core of its own.
 //!
-//! What is held against uwarp is the best of a list of settings, found anew in each run: which one it is depends on the
-//! kernel and the machine.
+//! What is held against uwarp is the best of a list of settings, found anew in each run: which one it is
+//! depends on the kernel and the machine.
 
 pub(crate) mod baseline;
 pub(crate) mod iperf3;

@@ -1,5 +1,5 @@
-//! What `kernel-tcp` does: small messages over the kernel's TCP, as fast as an ordinary program can without changing the
-//! kernel. Nagle's algorithm is off, and who waits spins.
+//! What `kernel-tcp` does: small messages over the kernel's TCP, as fast as an ordinary program can without
+//! changing the kernel. Nagle's algorithm is off, and who waits spins.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -78,7 +78,8 @@ pub(crate) fn ping(address: SocketAddr, size: usize, count: u64) -> Result<Round
     Ok(RoundTrips { count, median_us, distribution: latencies.distribution() })
 }
 
-/// Takes everything until the peer closes, and counts. With `block` it sleeps in the kernel while there is nothing.
+/// Takes everything until the peer closes, and counts. With `block` it sleeps in the kernel while there is
+/// nothing.
 ///
 /// # Errors
 /// What the system says.

@@ -1,5 +1,5 @@
-//! What `bare-wire` does: frames without a protocol over a device, sent as fast as it takes them and counted, or one at a
-//! time there and back.
+//! What `bare-wire` does: frames without a protocol over a device, sent as fast as it takes them and counted,
+//! or one at a time there and back.
 
 use std::time::{Duration, Instant};
 
@@ -35,7 +35,8 @@ const HEADER: [u8; 54] = {
         at += 1;
     }
     (header[6], header[12]) = (0x02, 0x08);
-    // Version and length, time to live, TCP; the length of the packet is filled in, the rest is not looked at.
+    // Version and length, time to live, TCP; the length of the packet is filled in, the rest is not looked
+    // at.
     (header[14], header[22], header[23]) = (0x45, 64, 6);
     // Header length, ACK.
     (header[46], header[47]) = (0x50, 0x10);

@@ -1,5 +1,5 @@
-//! What the machine and the wire do at best, in the same run as the table: bare frames over the vhost-user wire, without any
-//! protocol, and a core that copies or checks memory.
+//! What the machine and the wire do at best, in the same run as the table: bare frames over the vhost-user
+//! wire, without any protocol, and a core that copies or checks memory.
 
 pub(crate) mod frames;
 pub(crate) mod memory;
@@ -34,8 +34,9 @@ const LIMIT: Duration = Duration::from_secs(30);
 /// How `bare-wire` ends where the device does not take such frames.
 pub(crate) const NOT_OFFERED: u8 = 3;
 
-/// All of them: Gb/s by direction and frame, the round trip by direction, and GB/s of memory. What cannot be measured says
-/// why instead, and frames that a device does not take are null. Each is printed as it is taken.
+/// All of them: Gb/s by direction and frame, the round trip by direction, and GB/s of memory. What cannot be
+/// measured says why instead, and frames that a device does not take are null. Each is printed as it is
+/// taken.
 pub(crate) fn measure(session: &Session) -> Value {
     let mut all = Map::new();
     let taken = |name: &str, of: &str, figure: Result<Option<f64>>, unit: &str| {

@@ -182,7 +182,8 @@ impl Receiver {
         Ok(any)
     }
 
-    /// Takes what it can of `bytes`; with `goes_on` all of them, as what follows lies elsewhere. Returns how many.
+    /// Takes what it can of `bytes`; with `goes_on` all of them, as what follows lies elsewhere. Returns how
+    /// many.
     fn take(&mut self, bytes: &[u8], goes_on: bool) -> Result<usize, Error> {
         let mut at = 0;
         if !self.apart.is_empty() {

@@ -1,14 +1,15 @@
-//! smoltcp's own TCP sockets, unmodified, under the same MPA: one connection over which Writes go, both ends driven by one
-//! core over a wire in memory.
+//! smoltcp's own TCP sockets, unmodified, under the same MPA: one connection over which Writes go, both ends
+//! driven by one core over a wire in memory.
 //!
 //! | file | what |
 //! |---|---|
 //! | `fpdu.rs` | FPDUs into and out of a socket's buffers, where they lie |
 //!
-//! It is made as fast as a user of smoltcp can make it: frames are built in packet buffers and read in them, FPDUs are
-//! framed and summed in the socket's send buffer as they are copied there, and checked and placed from where they lie in
-//! the receive buffer. No timestamps, no Nagle, no congestion control (nothing is lost), and buffers of the size that was
-//! found to be fastest. There are no queue pairs, no completions and no registered memory to pay for.
+//! It is made as fast as a user of smoltcp can make it: frames are built in packet buffers and read in them,
+//! FPDUs are framed and summed in the socket's send buffer as they are copied there, and checked and placed
+//! from where they lie in the receive buffer. No timestamps, no Nagle, no congestion control (nothing is
+//! lost), and buffers of the size that was found to be fastest. There are no queue pairs, no completions and
+//! no registered memory to pay for.
 
 mod fpdu;
 
@@ -31,8 +32,8 @@ use fpdu::{Receiver, Sender};
 
 const PORT: u16 = 7471;
 
-/// Bytes of either buffer of a socket. Of 64 KiB to 2 MiB, 64 and 128 were the fastest, by a third: what is larger falls out of
-/// the second-level cache.
+/// Bytes of either buffer of a socket. Of 64 KiB to 2 MiB, 64 and 128 were the fastest, by a third: what is
+/// larger falls out of the second-level cache.
 const BUFFER_BYTES: usize = 128 << 10;
 
 /// Engines' turns between two looks at the clock.

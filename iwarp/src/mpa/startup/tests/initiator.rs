@@ -1,7 +1,7 @@
 use super::*;
 
-// Proves MPA-164, MPA-174, MPA2-016, MPA2-022, MPA2-025, MPA2-026, MPA2-028, MPA2-053, MPA2-054, MPA2-077, MPA2-090,
-// MPA2-099, MPA2-122, MPA2-131: the Request by default, without peer-to-peer, and with revision 1.
+// Proves MPA-164, MPA-174, MPA2-016, MPA2-022, MPA2-025, MPA2-026, MPA2-028, MPA2-053, MPA2-054, MPA2-077,
+// MPA2-090, MPA2-099, MPA2-122, MPA2-131: the Request by default, without peer-to-peer, and with revision 1.
 #[test]
 fn the_default_request_is_enhanced_and_offers_all_it_can() {
     let (_, bytes) = Initiator::start(MpaConfig::default(), b"", DEADLINE).unwrap();
@@ -16,7 +16,8 @@ fn the_default_request_is_enhanced_and_offers_all_it_can() {
     assert_eq!(bytes[16..], [0x40, 1, 0, 0]);
 }
 
-// Proves MPA2-070, MPA2-078, MPA2-134, MPA2-140: every kind is offered, and depths are what fits their fields.
+// Proves MPA2-070, MPA2-078, MPA2-134, MPA2-140: every kind is offered, and depths are what fits their
+// fields.
 #[test]
 fn the_offer_follows_kinds_and_depths() {
     for bits in 1..8 {

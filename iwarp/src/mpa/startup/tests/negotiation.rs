@@ -31,8 +31,8 @@ fn connect(initiator: MpaConfig, responder: MpaConfig) -> (Vec<u8>, Negotiated, 
     }
 }
 
-// Proves MPA2-021, MPA2-024, MPA2-027, MPA2-098, MPA2-100, MPA2-101, MPA2-103, MPA2-123, MPA2-124: the table "Responder
-// got".
+// Proves MPA2-021, MPA2-024, MPA2-027, MPA2-098, MPA2-100, MPA2-101, MPA2-103, MPA2-123, MPA2-124: the table
+// "Responder got".
 #[test]
 fn the_reply_speaks_as_the_request_did() {
     for (bytes, revision, enhanced) in [
@@ -48,8 +48,8 @@ fn the_reply_speaks_as_the_request_did() {
     }
 }
 
-// Proves MPA2-055, MPA2-056, MPA2-059, MPA2-060, MPA2-061, MPA2-071, MPA2-073, MPA2-113, MPA2-142: IRD and ORD of the
-// responder.
+// Proves MPA2-055, MPA2-056, MPA2-059, MPA2-060, MPA2-061, MPA2-071, MPA2-073, MPA2-113, MPA2-142: IRD and
+// ORD of the responder.
 #[test]
 fn the_responder_fits_its_depths() {
     let config = |ird, ord| MpaConfig { ird, ord, max_ird: ird, ..MpaConfig::default() };
@@ -154,8 +154,8 @@ fn the_initiator_picks_a_common_kind() {
     assert!(matches!(event, Some(InitiatorEvent::Unmet { error: MpaError::NoMatchingRtr, .. })));
 }
 
-// Proves MPA2-080, MPA2-081, MPA2-083, MPA2-085, MPA2-091, MPA2-093, MPA2-118, MPA2-132, MPA2-162: what the responder
-// names.
+// Proves MPA2-080, MPA2-081, MPA2-083, MPA2-085, MPA2-091, MPA2-093, MPA2-118, MPA2-132, MPA2-162: what the
+// responder names.
 #[test]
 fn the_responder_names_common_kinds_or_its_own() {
     let (send, write, read) = (RtrKinds::SEND, RtrKinds::WRITE, RtrKinds::READ);
@@ -189,7 +189,8 @@ fn the_responder_names_common_kinds_or_its_own() {
 }
 
 proptest! {
-    // Proves MPA2-057: whatever both ends are configured to, the depths fit each other and the RTR is expected.
+    // Proves MPA2-057: whatever both ends are configured to, the depths fit each other and the RTR is
+    // expected.
     #[test]
     fn depths_and_rtr_of_both_ends_fit(
         ird_i in 0_u16..300, ord_i in 0_u16..300, ird_r in 0_u16..300, ord_r in 0_u16..300,

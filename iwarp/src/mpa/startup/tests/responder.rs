@@ -111,7 +111,8 @@ fn a_missing_rtr_times_out() {
 }
 
 // Decide, reject.
-// Proves MPA-162, MPA-178, MPA-179, MPA2-029, MPA2-096, MPA2-098, MPA2-102: the Reply speaks as the Request did.
+// Proves MPA-162, MPA-178, MPA-179, MPA2-029, MPA2-096, MPA2-098, MPA2-102: the Reply speaks as the Request
+// did.
 #[test]
 fn a_reject_speaks_the_revision_of_the_request() {
     for (bytes, needed, rest) in [

@@ -14,8 +14,8 @@ use super::{Delivery, Failure, Inbound, Piece};
 /// Bytes of the longest message of these queues that DDP takes.
 pub(super) const MAX_LEN: usize = 64;
 
-/// Bytes of a buffer for an Atomic Request or Atomic Response: more than either has, so that RDMAP finds a wrong
-/// length, long or short, and names it in its own way.
+/// Bytes of a buffer for an Atomic Request or Atomic Response: more than either has, so that RDMAP finds a
+/// wrong length, long or short, and names it in its own way.
 const ATOMIC_ROOM: usize = MAX_LEN;
 
 const _: () = assert!(MAX_LEN >= Terminate::MAX_LEN && ATOMIC_ROOM > AtomicRequest::LEN);
@@ -83,7 +83,8 @@ impl Delivery<'_> {
                 return Err(Failure::Peer(Terminate::local(TerminateError::LocalCatastrophic)));
             }
         };
-        // Never answered, valid or not (RFC 5040 section 7.2): one that cannot be read is a Terminate all the same.
+        // Never answered, valid or not (RFC 5040 section 7.2): one that cannot be read is a Terminate all the
+        // same.
         let terminate = Terminate::parse(&message)
             .unwrap_or_else(|_| Terminate::local(TerminateError::OperationUnspecified));
         Err(Failure::Peer(terminate))

@@ -1,7 +1,7 @@
 //! Receiving: FPDUs into memory, receive completions, and what a message asks for.
 //!
-//! The order of checks is that of the documents (spec/rdmap section 3): DDP's own, then RDMAP version and opcode,
-//! then what the opcode asks for. Nothing is placed before all checks on its segment have passed.
+//! The order of checks is that of the documents (spec/rdmap section 3): DDP's own, then RDMAP version and
+//! opcode, then what the opcode asks for. Nothing is placed before all checks on its segment have passed.
 
 use std::collections::VecDeque;
 
@@ -41,19 +41,21 @@ pub(super) struct Inbound {
     bound: Option<RecvRequest>,
     /// Those of the messages behind it, in their order, once segments of these were there ahead of a hole.
     ahead: VecDeque<RecvRequest>,
-    /// How many these may be: none where nothing is placed ahead, or where a request belongs to whichever connection needs one
-    /// first.
+    /// How many these may be: none where nothing is placed ahead, or where a request belongs to whichever
+    /// connection needs one first.
     ahead_max: usize,
     /// Immediate Data under way.
     immediate: ImmediateData,
     /// A message of queue 1, 2 or 3 that comes in several segments.
     control: ArrayVec<u8, { control::MAX_LEN }>,
-    /// A Send of length 0 may come first as RTR, a form that our Reply has named: it takes no receive request.
+    /// A Send of length 0 may come first as RTR, a form that our Reply has named: it takes no receive
+    /// request.
     expects_rtr: bool,
 }
 
 impl Inbound {
-    /// `knows_ahead` says that a Send ahead of a hole may be placed, and that nobody else takes the requests of its queue.
+    /// `knows_ahead` says that a Send ahead of a hole may be placed, and that nobody else takes the requests
+    /// of its queue.
     pub(super) fn new(ird: u16, extensions: Extensions, rtr: Rtr, knows_ahead: bool) -> Self {
         let mut terminates = UntaggedQueue::new();
         let posted = terminates.post(1);
@@ -154,10 +156,12 @@ impl Delivery<'_> {
     /// away. The request is to blame, and the error is our user's, whichever it was. What the peer
     /// is told is what the segment says:
     ///
-    /// - A Read Response names the STag. DDP has to check it in every segment, and has one error for an STag that is
-    ///   not valid any more (RFC 5041 section 7.1, RFC 5040 section 7.2): 1/1/00, with the segment's header.
-    /// - An Atomic Response names no place. It is in order, and delivered, when its value cannot be stored: an
-    ///   error that no incoming message has caused (RFC 5040 section 7.1, case 1). 0/0/00, without a header.
+    /// - A Read Response names the STag. DDP has to check it in every segment, and has one error for an STag
+    ///   that is not valid any more (RFC 5041 section 7.1, RFC 5040 section 7.2): 1/1/00, with the segment's
+    ///   header.
+    /// - An Atomic Response names no place. It is in order, and delivered, when its value cannot be stored:
+    ///   an error that no incoming message has caused (RFC 5040 section 7.1, case 1). 0/0/00, without a
+    ///   header.
     fn lose_sink(&mut self, told: Terminate) -> Failure {
         self.common.blame_sink();
         Failure::User(told)
@@ -196,7 +200,8 @@ impl Piece<'_, '_> {
     }
 }
 
-/// The first bytes of a ULPDU, as many as a header may have: where they lie in one run, else copied to `room`.
+/// The first bytes of a ULPDU, as many as a header may have: where they lie in one run, else copied to
+/// `room`.
 fn head<'a>(ulpdu: &Ulpdu<'a>, room: &'a mut [u8; Header::MAX_LEN]) -> &'a [u8] {
     if let Some(bytes) = ulpdu.front(Header::MAX_LEN) {
         return bytes;

@@ -34,8 +34,8 @@ impl Delivery<'_> {
         }
     }
 
-    /// As [`bind`](Self::bind), and to the messages behind it up to `msn`: a queue pair's own requests go to messages in their
-    /// order, so that they are known before those messages begin.
+    /// As [`bind`](Self::bind), and to the messages behind it up to `msn`: a queue pair's own requests go to
+    /// messages in their order, so that they are known before those messages begin.
     fn bind_ahead(&mut self, msn: u32) {
         self.bind();
         let ahead = msn.wrapping_sub(self.inbound.sends.first_msn()) as usize;
@@ -105,8 +105,8 @@ impl Delivery<'_> {
         }
     }
 
-    /// A message that is not the oldest has no buffer yet in order, whatever was bound ahead. A segment of the oldest begins
-    /// where the one before it ended.
+    /// A message that is not the oldest has no buffer yet in order, whatever was bound ahead. A segment of
+    /// the oldest begins where the one before it ended.
     fn check_turn(&self, header: &UntaggedHeader) -> Result<(), TerminateError> {
         let Inbound { sends, ahead, .. } = &*self.inbound;
         let behind = !ahead.is_empty() && sends.index_of(header.msn).is_ok_and(|index| index > 0);

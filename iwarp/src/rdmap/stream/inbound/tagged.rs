@@ -92,8 +92,8 @@ impl Delivery<'_> {
         Ok(())
     }
 
-    /// The sink of the Read whose answer is due, and whether it is the RTR's. Answers come in the order of their
-    /// requests, atomics included (RFC 7306 section 7).
+    /// The sink of the Read whose answer is due, and whether it is the RTR's. Answers come in the order of
+    /// their requests, atomics included (RFC 7306 section 7).
     fn oldest_read(&mut self) -> Result<(&mut ReadSink, bool), TerminateError> {
         match self.common.outstanding.front_mut(&mut self.records.outstanding) {
             Some(Outstanding::Read { sink, is_rtr }) => Ok((sink, *is_rtr)),

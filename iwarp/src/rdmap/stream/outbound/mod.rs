@@ -1,8 +1,8 @@
 //! Sending: which message is next, its FPDUs into TCP segments, send completions.
 //!
-//! Responses to the peer and the requests of our user take turns, message by message. A Send or Write completes when
-//! TCP has its last segment, a Read or atomic when its response is delivered, all in post order. A Terminate
-//! follows the FPDU being written and overtakes all else.
+//! Responses to the peer and the requests of our user take turns, message by message. A Send or Write
+//! completes when TCP has its last segment, a Read or atomic when its response is delivered, all in post
+//! order. A Terminate follows the FPDU being written and overtakes all else.
 
 use dp::profile::{self, Layer};
 use tcp_lite::{ConnId, Instant, SegmentBuf, SendError, Stack};
@@ -64,8 +64,8 @@ pub(super) struct Outbound {
     rtr: Option<RtrKind>,
     /// A response goes next, where there is one: the last message was our user's.
     response_next: bool,
-    /// Local requests that may still be carried out in this turn: they hand no bytes to TCP, and some wait for the
-    /// other engines.
+    /// Local requests that may still be carried out in this turn: they hand no bytes to TCP, and some wait
+    /// for the other engines.
     local_left: u32,
     /// Requests of the peer answered in full whose buffers are to be posted again.
     answered: ByKind,
@@ -142,8 +142,8 @@ impl Outbound {
             && self.rtr.is_none()
     }
 
-    /// Drops everything but a Terminate; gives back the requests that were taken from the send queue and had not
-    /// been entered as started, oldest first.
+    /// Drops everything but a Terminate; gives back the requests that were taken from the send queue and had
+    /// not been entered as started, oldest first.
     pub(super) fn abandon(&mut self, records: &mut Records) -> impl Iterator<Item = Pending> + use<> {
         self.responses.clear(&mut records.asked);
         self.rtr = None;
@@ -155,7 +155,8 @@ impl Outbound {
         current.into_iter().chain(head).map(|pending| Pending { done: false, ..pending })
     }
 
-    /// Writes FPDUs into TCP segments of `conn`, several to a segment where they fit whole, until `budget` bytes.
+    /// Writes FPDUs into TCP segments of `conn`, several to a segment where they fit whole, until `budget`
+    /// bytes.
     pub(super) fn run(
         &mut self,
         tcp: &mut Stack,

@@ -11,8 +11,8 @@ use super::super::outstanding::{Outstanding, Pending};
 use super::{Completes, Context, Current, Failure, Outbound};
 
 impl Outbound {
-    /// Starts the request at the head of the send queue, unless a fence, ORD or the bound on local requests holds it
-    /// back.
+    /// Starts the request at the head of the send queue, unless a fence, ORD or the bound on local requests
+    /// holds it back.
     pub(super) fn start_request(&mut self, cx: &mut Context<'_>) -> Result<bool, Failure> {
         let common = &mut *cx.common;
         let held_back = self.head.take(&mut cx.records.held_back);
@@ -108,7 +108,8 @@ impl Outbound {
         msn
     }
 
-    /// The ready-to-receive message: an empty one of its kind (RFC 6581 section 5; spec/mpa-v2 for the fields).
+    /// The ready-to-receive message: an empty one of its kind (RFC 6581 section 5; spec/mpa-v2 for the
+    /// fields).
     pub(super) fn rtr_message(&mut self, kind: RtrKind, cx: &mut Context<'_>) -> Current {
         let empty = Payload::Gather(arrayvec::ArrayVec::new());
         let message = match kind {

@@ -8,8 +8,8 @@ use super::super::peer_request::{Asked, PeerRequest};
 use super::{Completes, Context, Current, Failure, Outbound};
 
 impl Outbound {
-    /// Starts the answer to the oldest request of the peer. An atomic is carried out here and not before: the one
-    /// behind it waits until this one's response is on its way (RFC 7306 section 7).
+    /// Starts the answer to the oldest request of the peer. An atomic is carried out here and not before: the
+    /// one behind it waits until this one's response is on its way (RFC 7306 section 7).
     pub(super) fn start_response(&mut self, cx: &mut Context<'_>) -> Result<bool, Failure> {
         let Some(request) = self.responses.take(&mut cx.records.asked) else { return Ok(false) };
         let message = match request.asked {

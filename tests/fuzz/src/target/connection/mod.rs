@@ -1,9 +1,10 @@
-//! A live connection under a program of actions: segments whose fields stand somewhere near the connection's own, the user's
-//! calls, losses, time. Then everybody behaves, and the connection has to come to a good end.
+//! A live connection under a program of actions: segments whose fields stand somewhere near the connection's
+//! own, the user's calls, losses, time. Then everybody behaves, and the connection has to come to a good end.
 //!
-//! Rules: the simulator's on the wire; both streams whole, byte by byte; nothing is handed up twice or beyond the window;
-//! events come in order; what an honest peer needs to go on it gets; at the end nothing is held. A peer that contradicts itself
-//! about where its stream ends (`lawless`) frees the stack of the rules on the wire, not of the others.
+//! Rules: the simulator's on the wire; both streams whole, byte by byte; nothing is handed up twice or beyond
+//! the window; events come in order; what an honest peer needs to go on it gets; at the end nothing is held.
+//! A peer that contradicts itself about where its stream ends (`lawless`) frees the stack of the rules on the
+//! wire, not of the others.
 
 mod peer;
 mod user;
@@ -21,10 +22,9 @@ use crate::input::Input;
 use crate::sim::packet::{Damage, Frame, Tcp, flag, mark_congestion, parse, too_big};
 use crate::sim::watch::{Condition, Framing, Watch};
 
-/// The port of whoever listens, and the client's.
+/// The port of the listener, and the client's.
 const SERVER_PORT: u16 = 4000;
 const CLIENT_PORT: u16 = 50_000;
-
 /// Sides, as the rules on the wire count them.
 const PEER: usize = 0;
 const HOST: usize = 1;
@@ -51,8 +51,8 @@ struct Run {
     peer: Peer,
     user: User,
     watch: Option<Watch>,
-    /// The peer has announced a window from where it has not come to: until then others do not count (RFC 9293 section
-    /// 3.10.7.4, SND.WL1), and it has itself to blame.
+    /// The peer has announced a window from where it has not come to: until then others do not count (RFC
+    /// 9293 section 3.10.7.4, SND.WL1), and it has itself to blame.
     ahead: bool,
     /// Frames of the stack's that are lost from now on.
     losses: usize,
@@ -174,8 +174,8 @@ impl Run {
         }
     }
 
-    /// A segment arrives. `proper`: one that the stack has to take; of others the rules on the wire see less, since what they
-    /// carry may count or not.
+    /// A segment arrives. `proper`: one that the stack has to take; of others the rules on the wire see less,
+    /// since what they carry may count or not.
     fn say(&mut self, segment: &Segment, proper: bool) {
         let frame = self.peer.frame(segment);
         self.arrive(&frame, &[], proper);
@@ -214,8 +214,8 @@ impl Run {
         }
     }
 
-    /// Whether a segment is in the window that the stack has announced (RFC 9293 table 6, by overlap); its right edge is, for
-    /// a segment without length. A connection that is not there yet takes what it takes.
+    /// Whether a segment is in the window that the stack has announced (RFC 9293 table 6, by overlap); its
+    /// right edge is, for a segment without length. A connection that is not there yet takes what it takes.
     fn is_acceptable(&self, tcp: &Tcp) -> bool {
         let info = self.user.conn.and_then(|conn| self.host.stack.info(conn));
         let Some(info) = info.filter(|info| !matches!(info.state, State::SynSent | State::SynReceived))
@@ -503,8 +503,8 @@ impl Run {
             }
             // A first fragment that hides a part of TCP's header in the next is refused (RFC 3128).
             let is_tiny = pieces.len() > 1 && size < packet::TCP_BYTES;
-            // As it is when it has been put together again, by IPv4 and IPv6 alike: behind a fragment header the rules
-            // would not see that it is TCP.
+            // As it is when it has been put together again, by IPv4 and IPv6 alike: behind a fragment header
+            // the rules would not see that it is TCP.
             if !is_tiny {
                 self.witness(&frame, false);
             }

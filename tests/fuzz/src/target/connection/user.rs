@@ -1,4 +1,5 @@
-//! The user of the connection: what it sends is known by its place in the stream, and so is what it may receive.
+//! The user of the connection: what it sends is known by its place in the stream, and so is what it may
+//! receive.
 
 use tcp_lite::{CloseReason, ConnId, Event, Instant, Received, SendError, Stack};
 
@@ -125,7 +126,8 @@ impl User {
         stack.release(conn, bytes);
     }
 
-    /// Sends up to `bytes`, in records of `record` bytes or as a plain stream; says where what was pushed ends.
+    /// Sends up to `bytes`, in records of `record` bytes or as a plain stream; says where what was pushed
+    /// ends.
     pub(super) fn send(
         &mut self,
         stack: &mut Stack,

@@ -1,6 +1,7 @@
 //! An engine in either role, at once or behind a plain stream, and a peer whose bytes are the input's.
 //!
-//! Rules: the plain stream arrives as it was sent; events come in an order that has a sense; at the end nothing is held.
+//! Rules: the plain stream arrives as it was sent; events come in an order that has a sense; at the end
+//! nothing is held.
 
 use std::time::Duration;
 

@@ -1,7 +1,8 @@
 //! The two machines, without network.
 //!
-//! Rules: never more than a frame is consumed; what a machine makes of bytes does not depend on how they were cut; what is sent is
-//! a frame that the documents know; whatever both ends want, their depths fit each other and the RTR is one that both know.
+//! Rules: never more than a frame is consumed; what a machine makes of bytes does not depend on how they were
+//! cut; what is sent is a frame that the documents know; whatever both ends want, their depths fit each other
+//! and the RTR is one that both know.
 
 use iwarp::mpa::frame::{Frame, FrameKind, Parsed};
 use iwarp::mpa::startup::{Negotiated, ResponderError, Rtr};

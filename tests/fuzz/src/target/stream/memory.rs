@@ -29,7 +29,8 @@ pub(super) enum Extra {
     Others(MemoryRegion),
 }
 
-/// Regions and windows of one protection domain. Only their own engine touches the memory, on this thread and in its turns.
+/// Regions and windows of one protection domain. Only their own engine touches the memory, on this thread and
+/// in its turns.
 pub(super) struct Memory {
     /// Every right to a peer, who cannot invalidate it.
     open: FastRegion,
@@ -56,8 +57,8 @@ impl Memory {
         let rights = MrOptions::new(Access::LOCAL_WRITE | Access::MW_BIND);
         let mut user = (kind == WindowKind::Type1).then(|| Box::new([0; BYTES]));
         let closed = match &mut user {
-            // SAFETY: the bytes are on the heap and live as long as the region in the same value; nobody else looks at
-            // them.
+            // SAFETY: the bytes are on the heap and live as long as the region in the same value; nobody else
+            // looks at them.
             Some(user) => unsafe { pd.reg_user_mr(user.as_mut_ptr(), BYTES, &rights) },
             None => pd.reg_mr_with(BYTES, &rights),
         };

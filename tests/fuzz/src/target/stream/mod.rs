@@ -1,10 +1,11 @@
-//! A live RDMA stream: FPDUs whose CRC, markers and length are right and whose DDP and RDMAP fields are near what the connection
-//! and its memory are, in segments that may arrive ahead of others, against a user who has receives posted, Reads and atomics
-//! outstanding, windows bound. The engine is the responder, or the initiator with any RTR.
+//! A live RDMA stream: FPDUs whose CRC, markers and length are right and whose DDP and RDMAP fields are near
+//! what the connection and its memory are, in segments that may arrive ahead of others, against a user who
+//! has receives posted, Reads and atomics outstanding, windows bound. The engine is the responder, or the
+//! initiator with any RTR.
 //!
-//! Rules: only lent memory changes; what the engine says is FPDUs, byte by byte, and nothing behind its Terminate; an error that it
-//! finds is told by a Terminate of the documents' tables, with the codes that the user is told; every request completes once; at the
-//! end nothing is held.
+//! Rules: only lent memory changes; what the engine says is FPDUs, byte by byte, and nothing behind its
+//! Terminate; an error that it finds is told by a Terminate of the documents' tables, with the codes that the
+//! user is told; every request completes once; at the end nothing is held.
 
 mod memory;
 mod peer;

@@ -1,5 +1,5 @@
-//! The far end of the stream: it frames what it says, so that CRC, markers and ULPDU length are right, and takes the fields of
-//! DDP and RDMAP from what is there.
+//! The far end of the stream: it frames what it says, so that CRC, markers and ULPDU length are right, and
+//! takes the fields of DDP and RDMAP from what is there.
 
 use iwarp::memory::Stag;
 use iwarp::mpa::Framer;

@@ -174,7 +174,8 @@ impl Side {
                 if let Some(queues) = drop_one(input, &mut self.qps) {
                     self.ledger.forget(queues.qp.qp_num());
                     self.reap_of(&queues);
-                    // Completions that come later are lost with the queue pair's own handles of its completion queues.
+                    // Completions that come later are lost with the queue pair's own handles of its
+                    // completion queues.
                 }
             }
             8 => drop(drop_one(input, &mut self.ids)),

@@ -1,5 +1,5 @@
-//! An endpoint of a few hundred lines, with one flaw to order: it listens or connects, with a target or without. It is
-//! what iwprobe's verdicts are tried on.
+//! An endpoint of a few hundred lines, with one flaw to order: it listens or connects, with a target or
+//! without. It is what iwprobe's verdicts are tried on.
 //!
 //! | file | what |
 //! |---|---|
