@@ -5,9 +5,10 @@ use std::path::Path;
 
 use super::claim::{self, Claim, Verdict};
 use super::mutation::{self, Mutation, Trials};
+use super::place::{self, Places, Reasons};
 use super::proof::{self, Proof, Test};
 use super::row::{self, Index};
-use super::{REPORT, Result, RowId, case, render};
+use super::{PLACES, REPORT, Result, RowId, case, render};
 
 /// How a row stands.
 #[derive(Clone, Copy, Debug)]
@@ -36,6 +37,10 @@ pub struct Ledger {
     pub proofs: BTreeMap<RowId, BTreeSet<Test>>,
     /// What is claimed of a row.
     pub claims: BTreeMap<RowId, Claim>,
+    /// Where the code says that it obeys a row.
+    pub places: Places,
+    /// Why a row has no such place.
+    pub reasons: Reasons,
     /// Edits that break rows.
     pub mutations: Vec<Mutation>,
     /// What trying them gave.
@@ -57,6 +62,10 @@ impl Ledger {
         findings.extend(more);
         let (claims, more) = claim::load(root, &index)?;
         findings.extend(more);
+        let (places, more) = place::load(root, &index)?;
+        findings.extend(more);
+        let (reasons, more) = place::reasons(root, &index, &places)?;
+        findings.extend(more);
         let (mutations, more) = mutation::load(root)?;
         findings.extend(more);
         let trials = mutation::trials(root)?;
@@ -68,13 +77,15 @@ impl Ledger {
                 ledger.findings.push(format!("{}: no test names {row}", mutation.edit.name));
             }
         }
-        Ok(Self { mutations, trials, ..ledger })
+        Ok(Self { places, reasons, mutations, trials, ..ledger })
     }
 
     fn join(index: Index, proofs: Vec<Proof>, claims: Vec<Claim>, findings: Vec<String>) -> Self {
         let claims = claims.into_iter().map(|claim| (claim.row, claim)).collect();
         let (mutations, trials) = (Vec::new(), Trials::new());
-        let mut ledger = Self { index, proofs: BTreeMap::new(), claims, mutations, trials, findings };
+        let (places, reasons) = (Places::new(), Reasons::new());
+        let proved = BTreeMap::new();
+        let mut ledger = Self { index, proofs: proved, claims, places, reasons, mutations, trials, findings };
         for Proof { rows, test, line } in proofs {
             for row in rows {
                 let at = format!("{}:{line}", test.file);
@@ -103,6 +114,13 @@ impl Ledger {
         }
     }
 
+    /// Whether tests show a row and no comment in the code names it, for no reason.
+    fn has_no_place(&self, row: RowId) -> bool {
+        matches!(self.standing(row), Standing::Proved(_))
+            && !self.places.contains_key(&row)
+            && !self.reasons.contains_key(&row)
+    }
+
     /// All that has to be put right: what was found in the sources, rows that must not be open, a stale
     /// report.
     pub fn complaints(&self, committed: &str) -> Vec<String> {
@@ -111,6 +129,12 @@ impl Ledger {
             if row.level.binds() && matches!(self.standing(id), Standing::Open) {
                 let said: String = row.requirement.chars().take(100).collect();
                 complaints.push(format!("{id} is a {} and open: {said}", row.level.name()));
+            }
+            if row.level.binds() && self.has_no_place(id) {
+                complaints.push(format!(
+                    "{id} is a {} that tests show, and no comment in the code names it: add one, or a line in {PLACES}",
+                    row.level.name()
+                ));
             }
         }
         if render::report(self) != committed {
@@ -169,5 +193,24 @@ mod tests {
         let musts = ledger.index.values().filter(|row| row.level.binds()).count();
         assert_eq!(complaints.len(), 1 + musts);
         assert_eq!(ledger.complaints("").len(), 2 + musts);
+    }
+
+    #[test]
+    fn a_must_that_tests_show_has_a_place_in_the_code_or_a_reason() {
+        let index = row::load(root()).unwrap();
+        let of = |binds| *index.iter().find(|(_, row)| row.level.binds() == binds).unwrap().0;
+        let (must, fact) = (of(true), of(false));
+        let mut ledger = join(&[&must.to_string(), &fact.to_string()], &[]);
+        assert!(ledger.has_no_place(must));
+        assert_eq!(
+            ledger.complaints("").iter().filter(|it| it.contains("no comment in the code")).count(),
+            1
+        );
+        ledger.reasons.insert(must, "No code could.".into());
+        assert!(!ledger.has_no_place(must));
+        ledger.reasons.clear();
+        let place = place::Place { file: "a.rs".into(), item: "it".into() };
+        ledger.places.insert(must, vec![place]);
+        assert!(!ledger.has_no_place(must));
     }
 }

@@ -3,7 +3,8 @@
 //! A *row* is one requirement of `tests/conformance/spec/*.csv`. A *proof* is a test whose comment names the
 //! row ([`proof`]), or a wire case of `iwprobe` that does ([`case`]). A *claim* is a line of
 //! `tests/conformance/claims/*.csv` for a row that no test can show ([`claim`]). A *mutation* breaks one
-//! requirement in the code, to see that the tests which name its rows fail ([`mutation`]).
+//! requirement in the code, to see that the tests which name its rows fail ([`mutation`]). A *place* is a
+//! comment in the code that names the row which the code below it obeys ([`place`]).
 //!
 //! [`Ledger`] joins them, finds what contradicts itself, and renders `CONFORMANCE.md`. Everything is read
 //! from source text: no test is linked or run, so the report needs neither DPDK nor rights. [`ran`] compares
@@ -13,6 +14,7 @@ pub mod case;
 pub mod claim;
 pub mod ledger;
 pub mod mutation;
+pub mod place;
 pub mod proof;
 pub mod ran;
 pub mod render;
@@ -30,6 +32,8 @@ pub use row::{Doc, RowId};
 pub const SPEC: &str = "tests/conformance/spec";
 /// Where the claims lie.
 pub const CLAIMS: &str = "tests/conformance/claims";
+/// Where it is said why a row has no place in the code.
+pub const PLACES: &str = "tests/conformance/places";
 /// Where the mutations lie.
 pub const MUTATIONS: &str = "tests/conformance/mutations";
 /// What the last trial of each mutation gave.

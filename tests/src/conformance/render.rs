@@ -25,6 +25,9 @@ it; it asks that something be documented, and this is where; it is untestable, b
 application; it is a permission that is not used; or we deviate. The claims are in
 [tests/conformance/claims](tests/conformance/claims). A row with neither is **open**; a MUST or MUST NOT never is.
 
+A **place** is a comment in the code that names the row which the code obeys (`RFC 5041 section 5.2 (DDP-071): ...`). A MUST or
+MUST NOT that tests show has one, or a reason in [tests/conformance/places](tests/conformance/places).
+
 `cargo run -p tests --bin conformance-report -- --check` compares all of this with the sources, `-- --check --ran FILE` with the
 record of the tests that ran as well; `-- --open [DOC]` lists what is open.
 ";
@@ -129,8 +132,10 @@ fn document(text: &mut String, ledger: &Ledger, doc: Doc) {
         (Vec::new(), Vec::new(), Vec::new(), Vec::new(), Vec::new(), Vec::new(), Vec::new());
     for (id, row, standing) in rows_of(ledger, doc) {
         match standing {
-            Standing::Proved(tests) => proved.push((id, row, by_file(tests))),
-            Standing::Open => open.push((id, row, String::new())),
+            Standing::Proved(tests) => {
+                proved.push((id, row, vec![in_code(ledger, id), by_file(tests)]));
+            }
+            Standing::Open => open.push((id, row, vec![String::new()])),
             Standing::Claimed(claim) => {
                 let mut cell = claim.reason.clone();
                 if let Some((path, what)) = claim.place.split_once('#') {
@@ -147,18 +152,18 @@ fn document(text: &mut String, ledger: &Ledger, doc: Doc) {
                     Verdict::Deviation => &mut deviations,
                     Verdict::Open => &mut open,
                 };
-                lines.push((id, row, cell));
+                lines.push((id, row, vec![cell]));
             }
         }
     }
     put(text, format_args!("\n## {} {}\n", doc.prefix(), doc.title()));
-    table(text, "Proved", "by", &proved);
-    table(text, "By construction", "how, where", &built);
-    table(text, "Documented", "what, where", &documented);
-    table(text, "Untestable", "why", &untestable);
-    table(text, "Permissions not used", "instead", &unused);
-    table(text, "Deviations", "why", &deviations);
-    table(text, "Open", "why", &open);
+    table(text, "Proved", &["in the code", "by"], &proved);
+    table(text, "By construction", &["how, where"], &built);
+    table(text, "Documented", &["what, where"], &documented);
+    table(text, "Untestable", &["why"], &untestable);
+    table(text, "Permissions not used", &["instead"], &unused);
+    table(text, "Deviations", &["why"], &deviations);
+    table(text, "Open", &["why"], &open);
 }
 
 fn mutations(text: &mut String, ledger: &Ledger) {
@@ -173,18 +178,29 @@ fn mutations(text: &mut String, ledger: &Ledger) {
     }
 }
 
-/// A row with what is told of it.
-type Line<'a> = (RowId, &'a Row, String);
+/// A row with what the columns tell of it.
+type Line<'a> = (RowId, &'a Row, Vec<String>);
 
 /// A table under its title, which differs between documents so that links to it do; nothing when it has no
 /// lines.
-fn table(text: &mut String, title: &str, column: &str, lines: &[Line<'_>]) {
+fn table(text: &mut String, title: &str, columns: &[&str], lines: &[Line<'_>]) {
     let Some((id, ..)) = lines.first() else { return };
     put(text, format_args!("\n### {title} ({})\n\n", id.doc.prefix()));
-    put(text, format_args!("| row | section | level | {column} |\n|---|---|---|---|\n"));
-    for (id, row, cell) in lines {
+    let (heads, rules) = (columns.join(" | "), "---|".repeat(columns.len()));
+    put(text, format_args!("| row | section | level | {heads} |\n|---|---|---|{rules}\n"));
+    for (id, row, cells) in lines {
+        let cells = cells.iter().map(|cell| cell.replace('|', "\\|")).collect::<Vec<_>>().join(" | ");
         let level = if row.level == Level::Fact { "" } else { row.level.name() };
-        put(text, format_args!("| {id} | {} | {level} | {} |\n", row.section, cell.replace('|', "\\|")));
+        put(text, format_args!("| {id} | {} | {level} | {cells} |\n", row.section));
+    }
+}
+
+/// Where the code obeys a row, or why there is no such place.
+fn in_code(ledger: &Ledger, id: RowId) -> String {
+    match (ledger.places.get(&id), ledger.reasons.get(&id)) {
+        (Some(places), _) => places.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "),
+        (None, Some(reason)) => reason.clone(),
+        (None, None) => String::new(),
     }
 }
 
