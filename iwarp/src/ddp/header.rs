@@ -148,6 +148,7 @@ impl Header {
         } else {
             Header::Untagged(UntaggedHeader::parse(ulpdu.first_chunk().ok_or(runt)?))
         };
+        // RFC 5044 section C.1 (MPA-297): the peer's DDP version is the one that this end sends.
         match control & VERSION_MASK {
             VERSION => Ok(header),
             version => Err(HeaderError::Version { tagged, version }),

@@ -1,32 +1,33 @@
-//! The port's link: looked at now and then in turns that happen anyway, and more often while there is none.
+//! The link state of the port: polled rarely while the link is up, and more often while it is down.
 
 use dp::{LinkState, Port};
 use tcp_lite::{Duration, Instant};
 
-/// How often a turn asks the port while there is a link. Turns are asked for that only where the peer is gone
-/// with the link: else a link that goes while nothing is sent harms nobody.
+/// How often the port is asked while the link is up. An engine wakes for this only where the peer is lost
+/// with the link. Elsewhere a link that fails while nothing is sent does no harm.
 const LOOK_INTERVAL: Duration = Duration::from_millis(100);
 
-/// How often while there is none; turns are asked for. What waits is sent so much later at most.
+/// How often the port is asked while the link is down. The engine wakes for this. Data that waits for the
+/// link leaves at most this much later.
 const LOOK_INTERVAL_DOWN: Duration = Duration::from_millis(20);
 
-/// What is known of the link.
+/// The last known link state.
 #[derive(Debug)]
 pub(super) struct Carrier {
     state: LinkState,
-    /// The peer is gone when the link is.
+    /// The link goes to one peer only: without the link the peer is lost.
     point_to_point: bool,
-    /// When the port is asked next.
+    /// When to ask the port next.
     look_at: Instant,
 }
 
 impl Carrier {
-    /// Taken to be there until the port says otherwise in the first turn.
+    /// Assumes that the link is up until the port says otherwise in the first poll.
     pub(super) fn new(port: &dyn Port) -> Self {
         Self { state: LinkState::Up, point_to_point: port.is_point_to_point(), look_at: Instant::ZERO }
     }
 
-    /// Asks the port, if it is time to. Returns the new state if it has changed.
+    /// Asks the port if it is time to. Returns the new state if it has changed.
     pub(super) fn look(&mut self, now: Instant, port: &mut dyn Port) -> Option<LinkState> {
         if now < self.look_at {
             return None;
@@ -40,7 +41,7 @@ impl Carrier {
         (std::mem::replace(&mut self.state, state) != state).then_some(state)
     }
 
-    /// When a turn is wanted for the next look; `watched`: there are connections.
+    /// When the engine has to wake to ask the port. `watched` says whether there are connections.
     pub(super) fn next_deadline(&self, watched: bool) -> Option<Instant> {
         (self.state == LinkState::Down || self.point_to_point && watched).then_some(self.look_at)
     }

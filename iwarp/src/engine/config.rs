@@ -1,4 +1,4 @@
-//! How an engine is made.
+//! The configuration of an engine.
 
 use std::time::Duration;
 
@@ -8,50 +8,54 @@ use tcp_lite::{Limits, StackConfig, TcpConfig};
 
 use crate::verbs::{VerbsError, entropy};
 
-/// Room for all that 64 connections of the usual depths may have under way, in about two megabytes.
+/// Enough for everything that 64 connections of the default depths (128 each way) can have outstanding, in
+/// about two megabytes.
 const REQUEST_RECORDS: usize = 16_384;
 
-/// How long connections outlive the link where it is the connection to the only peer: a device that is set up
-/// anew takes the link down for a moment.
+/// How long connections outlive the link to their only peer. A device that is reconfigured takes its link
+/// down for a moment; a longer time reports a lost peer later.
 const POINT_TO_POINT_LINK_TIMEOUT: tcp_lite::Duration = tcp_lite::Duration::from_millis(500);
 
-/// How an engine is made.
+/// The configuration of an engine.
 #[derive(Clone, Debug)]
 pub struct EngineConfig {
-    /// Whether this end asks for CRCs, on all its connections: a setting of administrators, which is in no
-    /// call of an application, and which no application sees (RFC 5044 section 4.4). Without, they are used
-    /// only where the peer asks for them, and
-    /// [`EngineCounters::connections_without_crc`](super::EngineCounters::connections_without_crc) tells
-    /// where they are not. Off only where the path is protected at least as well as by a CRC32c end to end.
+    /// Whether this end asks for CRCs on all its connections.
+    ///
+    /// RFC 5044 section 4.4 (MPA-080, MPA-084): this is a setting of administrators. No call of an
+    /// application sets it, and no application sees it.
+    ///
+    /// When it is off, CRCs are used only where the peer asks for them.
+    /// [`EngineCounters::connections_without_crc`](super::EngineCounters::connections_without_crc) counts the
+    /// connections without. Off only where the path is protected at least as well as by a CRC32c end to end.
     pub crc: bool,
     /// Addresses, limits and TCP. [`EngineConfig::new`] takes `mac`, `mtu` and `offloads` from the port.
     pub stack: StackConfig,
-    /// Bytes of payload one queue pair may hand to TCP in a turn before the others have theirs. About a train
-    /// of segments by default: then a visit to its connection, which may be cold in the cache, pays for a
-    /// whole frame.
+    /// Bytes of payload that one queue pair may hand to TCP before the others send. The default is about a
+    /// train of segments: a visit to its connection may miss the cache, and a whole frame pays for that.
     pub turn_bytes: usize,
     /// Received buffers that may wait, on all connections together, for the rest of their FPDU or startup
-    /// frame; a connection that finds no place ends with code 5 (RFC 6581 section 8). `None`: as many as the
-    /// port has.
+    /// frame. A connection that finds no slot ends with code 5 (RFC 6581 section 8). `None`: as many as the
+    /// port has buffers.
     pub held_buffers: Option<usize>,
-    /// Reads and atomics under way on all connections together, those of the peers and as many of ours, that
-    /// there is memory for from when connections are made. What the connections' depths allow beyond it takes
-    /// more memory when it comes to that
+    /// Reads and atomics outstanding on all connections together, those of the peers and as many of ours,
+    /// whose memory is allocated at the start. If the connections' depths allow more, more memory is
+    /// allocated when it is needed
     /// ([`EngineCounters::request_growths`](super::EngineCounters::request_growths)).
     pub request_records: usize,
-    /// How long before RST a Terminate may take, a FIN of ours may wait for the peer's, and a graceful close
-    /// may wait for the next answer to a Read. While there is something to send, TCP's own timeouts hold.
+    /// The time before RST: for sending a Terminate, for the peer's FIN after ours, and for the next answer
+    /// to a Read in a graceful close. While there is something to send, TCP's own timeouts hold.
     pub close_timeout: Duration,
 }
 
 impl EngineConfig {
-    /// Defaults for `port` with the addresses `addresses` (`10.0.0.1/24`, `fd00::1/64`), and OS entropy.
-    /// Peers that fall silent are noticed within ten seconds: keepalives are on. So is a link that goes, but
-    /// where there is one peer only ([`Port::is_point_to_point`]) within one ([`TcpConfig::link_timeout`]).
+    /// The defaults for `port` with the addresses `addresses` (`10.0.0.1/24`, `fd00::1/64`), and entropy of
+    /// the operating system. Keepalives are on: a silent peer is noticed within ten seconds. A lost link is
+    /// noticed within ten seconds too, or within one where there is one peer only
+    /// ([`Port::is_point_to_point`], [`TcpConfig::link_timeout`]).
     ///
     /// # Errors
-    /// [`VerbsError::Invalid`] for an address that cannot be read or too many, [`VerbsError::System`] without
-    /// entropy.
+    /// [`VerbsError::Invalid`] for an address that cannot be parsed or for too many addresses,
+    /// [`VerbsError::System`] without entropy.
     pub fn new(port: &dyn Port, addresses: &[&str]) -> Result<Self, VerbsError> {
         let info = port.info();
         let defaults = TcpConfig::default();
@@ -67,6 +71,7 @@ impl EngineConfig {
             offloads: info.offloads,
             limits: Limits::default(),
             tcp: TcpConfig {
+                // 5 s and 4 probes at 1 s: a silent peer is noticed within ten seconds.
                 keepalive_idle: Some(tcp_lite::Duration::from_secs(5)),
                 keepalive_interval: tcp_lite::Duration::from_secs(1),
                 keepalive_probes: 4,
@@ -83,8 +88,11 @@ impl EngineConfig {
                 VerbsError::Invalid(format!("at most {} addresses", stack.addresses.capacity()))
             })?;
         }
+        // A longer time helps a slow peer to close gracefully; a shorter one frees the connection earlier.
         let close_timeout = Duration::from_secs(5);
         Ok(Self {
+            // RFC 5044 sections 2.2 and 4.4 (MPA-021, MPA-078, MPA-081): CRCs are used unless the
+            // administrator says otherwise.
             crc: true,
             stack,
             turn_bytes: 64 << 10,

@@ -1,13 +1,13 @@
-//! One connection from SYN to the last FIN: streaming mode, MPA startup, the stream, teardown.
+//! One connection from SYN to the last FIN: streaming mode, MPA startup, the RDMA stream, teardown.
 //!
 //! | file | what |
 //! |---|---|
-//! | here | its phases, and what TCP and the clock tell it |
-//! | `connection/inbox.rs` | bytes in order, before there are FPDUs |
-//! | `connection/streaming_mode.rs` | streaming mode in front of MPA, and the switch |
+//! | here | the phases, and the events of TCP and of the clock |
+//! | `connection/reassembly.rs` | received bytes before Full Operation |
+//! | `connection/streaming_mode.rs` | streaming mode before MPA, and the switch |
 //! | `connection/startup.rs` | Request, decision, Reply |
-//! | `connection/full_operation.rs` | Full Operation: turns to receive and to send |
-//! | `connection/teardown.rs` | how it ends |
+//! | `connection/full_operation.rs` | Full Operation: receives and sends FPDUs |
+//! | `connection/teardown.rs` | how a connection ends |
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -30,96 +30,96 @@ use crate::verbs::{
 use super::core::Io;
 
 mod full_operation;
-mod inbox;
+mod reassembly;
 mod startup;
 mod streaming_mode;
 mod teardown;
 
 use full_operation::FullOperation;
-use inbox::Inbox;
+use reassembly::Reassembly;
 use streaming_mode::StreamingMode;
 
 /// One connection.
 pub(super) struct Connection {
     conn: ConnId,
-    /// `None` until a connect request was announced.
+    /// `None` until the connect request is announced.
     id: Option<Arc<CmShared>>,
-    /// Where it came to, if it is not of our own making.
+    /// The listener that accepted it; `None` if this end has connected.
     origin: Option<ListenerOrigin>,
     qp: Option<Arc<QpShared>>,
     phase: Phase,
-    /// What it was asked for or accepted with, until it is established.
+    /// The parameters of connect or accept, until it is established.
     param: Option<Box<ConnParam>>,
-    /// How long it may be idle then.
+    /// How long it may be idle after that.
     idle_timeout: Option<Duration>,
-    /// It began in streaming mode: bytes on their way from and to the user.
+    /// The bytes from and to the user, if it began in streaming mode.
     stream: Option<Arc<StreamShared>>,
-    /// Bytes of startup frames that TCP has not taken, behind those of `stream`.
-    outbox: VecDeque<u8>,
-    /// Something may be in front of the FPDUs: bytes of `stream` or `outbox`.
-    fronted: bool,
-    /// By when the phase has to be over.
+    /// Bytes of startup frames that TCP has not taken. They go after those of `stream`.
+    startup_tx: VecDeque<u8>,
+    /// There may be bytes to send before the first FPDU, in `stream` or `startup_tx`.
+    has_pre_fpdu_bytes: bool,
+    /// The deadline of the phase.
     deadline: Option<Instant>,
-    /// When to look whether it was idle for too long.
+    /// When to check whether it was idle for too long.
     idle_deadline: Option<Instant>,
-    /// When the engine will wake it.
-    pub(super) entered: Option<Instant>,
-    told: Told,
-    /// TCP is gone: to be removed.
-    pub(super) gone: bool,
+    /// When the engine will call [`on_time`](Self::on_time).
+    pub(super) scheduled: Option<Instant>,
+    announced: Announced,
+    /// TCP is closed, and the engine removes the connection.
+    pub(super) closed: bool,
     error: Option<ConnectionError>,
     terminate: Option<Arc<TerminateReport>>,
-    /// What the peer's startup frame said.
+    /// The enhanced data of the peer's startup frame.
     peer: Option<Enhanced>,
     fallback: Fallback,
-    /// Bytes of packet buffers that TCP knows to be held for what came ahead.
+    /// Bytes of packet buffers that TCP counts as held for bytes ahead of the frontier.
     pinned: usize,
 }
 
-/// What the user knows of it.
+/// What the user has been told about the connection.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Told {
+enum Announced {
     Nothing,
-    /// That it is there in streaming mode.
+    /// That it is in streaming mode.
     Streaming,
     /// That it is established.
     Established,
 }
 
-/// Whether this is a second try, or one has to follow.
+/// Whether there is a second attempt with revision 1.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Fallback {
     No,
-    /// The peer closed without a Reply: once more, unenhanced.
+    /// The peer closed without a Reply: a second attempt follows.
     Due,
-    /// This is the second try.
+    /// This is the second attempt.
     Done,
 }
 
-/// The listener that a connection came to, and its place there.
+/// The listener that accepted a connection, and the connection's share of its limits.
 struct ListenerOrigin {
     id: Arc<CmShared>,
     admitted: Admitted,
 }
 
 enum Phase {
-    /// Our SYN is out. The Request follows it, or nothing in streaming mode.
+    /// Our SYN is sent. The Request goes next, or nothing in streaming mode.
     Opening { start: Option<(Box<Initiator>, Vec<u8>)> },
     /// Streaming mode.
     StreamingMode(StreamingMode),
-    /// The Request is out.
-    AwaitReply { initiator: Box<Initiator>, inbox: Inbox },
-    /// The peer's Request is awaited; `options` say what is admitted of it.
-    AwaitRequest { responder: Box<Responder>, options: Box<ResponderOptions>, inbox: Inbox },
-    /// Our user decides.
-    Deciding { responder: Box<Responder>, inbox: Inbox },
+    /// The Request is sent.
+    AwaitReply { initiator: Box<Initiator>, reassembly: Reassembly },
+    /// Waits for the peer's Request. `options` say which Requests are allowed.
+    AwaitRequest { responder: Box<Responder>, options: Box<ResponderOptions>, reassembly: Reassembly },
+    /// The user decides on the Request.
+    Deciding { responder: Box<Responder>, reassembly: Reassembly },
     /// Full Operation.
     FullOperation(FullOperation),
-    /// FIN is out: what still comes is acknowledged and dropped.
+    /// Our FIN is sent. Received bytes are acknowledged and dropped.
     Closing,
 }
 
-/// A connection to try again, unenhanced.
+/// A connection to try again with revision 1.
 pub(super) struct Retry {
     pub(super) id: Arc<CmShared>,
     pub(super) qp: Arc<QpShared>,
@@ -139,13 +139,13 @@ impl Connection {
             param: None,
             idle_timeout: None,
             stream: None,
-            outbox: VecDeque::new(),
-            fronted: false,
+            startup_tx: VecDeque::new(),
+            has_pre_fpdu_bytes: false,
             deadline,
             idle_deadline: None,
-            entered: None,
-            told: Told::Nothing,
-            gone: false,
+            scheduled: None,
+            announced: Announced::Nothing,
+            closed: false,
             error: None,
             terminate: None,
             peer: None,
@@ -154,7 +154,7 @@ impl Connection {
         }
     }
 
-    /// A connection that a listener accepted, in `admitted`'s place.
+    /// A connection that a listener accepted.
     pub(super) fn accepted(
         conn: ConnId,
         listener: Arc<CmShared>,
@@ -166,7 +166,7 @@ impl Connection {
             Self::streaming(conn, StreamShared::new(options))
         } else {
             let options = Box::new(shared.options.responder.clone());
-            let (phase, deadline) = Self::await_request(options, io.now, Inbox::default())?;
+            let (phase, deadline) = Self::await_request(options, io.now, Reassembly::default())?;
             Self::new(conn, phase, Some(deadline))
         };
         connection.origin = Some(ListenerOrigin { id: listener, admitted });
@@ -177,12 +177,12 @@ impl Connection {
         self.conn
     }
 
-    /// When it wants to be woken.
-    pub(super) fn due(&self) -> Option<Instant> {
+    /// The next time at which it has to be called.
+    pub(super) fn next_deadline(&self) -> Option<Instant> {
         [self.deadline, self.idle_deadline].into_iter().flatten().min()
     }
 
-    /// The peer took no enhanced Request: what to try next.
+    /// The second attempt, if the peer did not answer the enhanced Request.
     pub(super) fn take_retry(&mut self) -> Option<Retry> {
         if self.fallback != Fallback::Due {
             return None;
@@ -194,14 +194,14 @@ impl Connection {
         Some(Retry { id, qp: self.qp.take()?, remote, param, deadline: self.deadline? })
     }
 
-    /// Tells TCP what is held of its buffers ahead of the frontier, when that has changed.
+    /// Tells TCP how many bytes of its buffers are held for bytes ahead of the frontier, if that has changed.
     pub(super) fn report_pinned(&mut self, io: &mut Io) {
         let pinned = match &self.phase {
             Phase::FullOperation(full) => full.stream.pinned_bytes(),
             Phase::StreamingMode(mode) => mode.pinned_bytes(),
-            Phase::AwaitReply { inbox, .. }
-            | Phase::AwaitRequest { inbox, .. }
-            | Phase::Deciding { inbox, .. } => inbox.pinned_bytes(),
+            Phase::AwaitReply { reassembly, .. }
+            | Phase::AwaitRequest { reassembly, .. }
+            | Phase::Deciding { reassembly, .. } => reassembly.pinned_bytes(),
             Phase::Opening { .. } | Phase::Closing => 0,
         };
         if pinned != self.pinned {
@@ -212,7 +212,7 @@ impl Connection {
 
     // ---- events of TCP ----
 
-    /// TCP is established.
+    /// The TCP connection is established.
     pub(super) fn on_established(&mut self, io: &mut Io, guard: &EpochGuard) {
         if let (Some(id), Some(info)) = (&self.id, io.tcp.info(self.conn)) {
             id.set_addresses((info.local, info.remote));
@@ -221,10 +221,10 @@ impl Connection {
         let phase = std::mem::replace(&mut self.phase, Phase::Closing);
         match phase {
             Phase::Opening { start: Some((initiator, request)) } => {
-                self.phase = Phase::AwaitReply { initiator, inbox: Inbox::default() };
-                self.say(io, &request);
+                self.phase = Phase::AwaitReply { initiator, reassembly: Reassembly::default() };
+                self.send_startup_bytes(io, &request);
             }
-            Phase::Opening { start: None } => self.enter_streaming_mode(io, guard, Inbox::default()),
+            Phase::Opening { start: None } => self.enter_streaming_mode(io, guard, Reassembly::default()),
             other => self.phase = other,
         }
     }
@@ -235,24 +235,24 @@ impl Connection {
         match &mut self.phase {
             Phase::FullOperation(_) => self.receive(io, guard, offset, buf, frontier),
             Phase::StreamingMode(_) => self.receive_in_streaming_mode(io, guard, (offset, buf, frontier)),
-            Phase::AwaitReply { inbox, .. }
-            | Phase::AwaitRequest { inbox, .. }
-            | Phase::Deciding { inbox, .. } => {
+            Phase::AwaitReply { reassembly, .. }
+            | Phase::AwaitRequest { reassembly, .. }
+            | Phase::Deciding { reassembly, .. } => {
                 let counted = offset >= frontier;
-                let taken = inbox
+                let taken = reassembly
                     .check_ahead(offset)
-                    .and_then(|()| inbox.push(&mut io.held, (offset, buf, frontier), counted));
+                    .and_then(|()| reassembly.push(&mut io.held, (offset, buf, frontier), counted));
                 match taken {
                     Ok(()) => self.run_startup(io, guard),
                     Err(error) => self.fail_startup(io, error),
                 }
             }
-            // Acknowledged and dropped.
+            // TCP acknowledges the bytes; they are dropped.
             Phase::Opening { .. } | Phase::Closing => self.discard(io, offset, &buf, frontier),
         }
     }
 
-    /// Memory is short: some of what came ahead of the frontier has to go.
+    /// Memory is short: drops bytes ahead of the frontier.
     pub(super) fn on_evict(&mut self, io: &mut Io, bytes: usize) {
         let conn = self.conn;
         let Io { tcp, held, .. } = io;
@@ -260,19 +260,19 @@ impl Connection {
         match &mut self.phase {
             Phase::FullOperation(full) => full.stream.give_up(bytes, held, may),
             Phase::StreamingMode(mode) => mode.give_up(bytes, held, may),
-            Phase::AwaitReply { inbox, .. }
-            | Phase::AwaitRequest { inbox, .. }
-            | Phase::Deciding { inbox, .. } => inbox.give_up(bytes, held, may),
+            Phase::AwaitReply { reassembly, .. }
+            | Phase::AwaitRequest { reassembly, .. }
+            | Phase::Deciding { reassembly, .. } => reassembly.give_up(bytes, held, may),
             Phase::Opening { .. } | Phase::Closing => {}
         }
     }
 
-    /// The peer's FIN.
+    /// The peer has sent FIN.
     pub(super) fn on_peer_closed(&mut self, io: &mut Io, guard: &EpochGuard) {
         match &mut self.phase {
             Phase::FullOperation(full) => {
                 if full.failed {
-                    // The Terminate is still on its way out; FIN follows it.
+                    // The Terminate is being sent; our FIN follows it.
                 } else if full.stream.may_end_here() && full.stream.may_send() {
                     self.drain(io);
                 } else {
@@ -282,7 +282,7 @@ impl Connection {
             }
             Phase::StreamingMode(mode) => {
                 mode.peer_closed = true;
-                self.pump(io, guard);
+                self.deliver_to_user(io, guard);
             }
             Phase::Closing => io.tcp.close(io.now, self.conn),
             Phase::Opening { .. }
@@ -295,14 +295,14 @@ impl Connection {
         }
     }
 
-    /// TCP is over: the last that is heard of it.
+    /// The TCP connection is closed. This is its last event.
     pub(super) fn on_closed(&mut self, io: &mut Io, reason: CloseReason) {
         if reason == CloseReason::Reset {
             self.consider_fallback();
         }
         if reason != CloseReason::Graceful {
             self.error.get_or_insert(ConnectionError::Tcp(reason));
-        } else if self.told == Told::Nothing {
+        } else if self.announced == Announced::Nothing {
             self.error.get_or_insert(ConnectionError::PeerClosed);
         }
         self.finish(io);
@@ -310,7 +310,7 @@ impl Connection {
 
     // ---- time ----
 
-    /// A deadline has passed, perhaps one that does not hold any more.
+    /// A deadline has passed. It may be an old one.
     pub(super) fn on_time(&mut self, io: &mut Io, guard: &EpochGuard) {
         if self.deadline.is_some_and(|deadline| deadline <= io.now) {
             self.on_deadline(io, guard);
@@ -335,7 +335,7 @@ impl Connection {
                 io.tcp.abort(io.now, self.conn);
             }
             Phase::Deciding { .. } => self.decision_timeout(io, guard),
-            // The RTR did not come.
+            // In Full Operation: the RTR did not come.
             Phase::FullOperation(_)
             | Phase::Opening { .. }
             | Phase::StreamingMode(_)
@@ -344,7 +344,7 @@ impl Connection {
         }
     }
 
-    /// It is established: from now on it may be idle for too long.
+    /// The connection is established: from now on the idle timeout counts.
     fn watch_idle(&mut self, io: &mut Io) {
         if let Some(id) = &self.id {
             id.set_established(io.now_us());
@@ -371,8 +371,8 @@ impl Connection {
         }
     }
 
-    /// Something came or went.
-    fn touch(&self, io: &Io) {
+    /// Records that something was received or sent.
+    fn note_progress(&self, io: &Io) {
         if let Some(id) = &self.id {
             id.set_progress(io.now_us());
         }
@@ -391,8 +391,8 @@ impl Connection {
     }
 }
 
-/// The stack's own kind of duration. What is longer than its instants reach is for ever: it must not wrap
-/// into the past.
+/// Converts to the stack's type. A duration beyond the range of its instants becomes a very long one: a sum
+/// must not wrap into the past.
 fn duration(duration: Duration) -> tcp_lite::Duration {
     const FOR_EVER: u64 = i64::MAX as u64 / 4;
     tcp_lite::Duration::from_micros(

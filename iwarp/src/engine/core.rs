@@ -1,4 +1,4 @@
-//! One turn of an engine: frames in, events to connections, queue pairs send, frames out.
+//! One poll of an engine: frames in, events to connections, queue pairs send, frames out.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
@@ -29,56 +29,59 @@ use super::tx_scheduler::TxScheduler;
 mod receiving;
 mod sending;
 
-/// What a connection needs is fetched when its turn, or a frame for it, is behind so many others.
-const AHEAD: usize = 2;
+/// The state of a connection is prefetched when this many others come before it. A larger distance hides more
+/// of the memory latency; a smaller one leaves the lines in the cache until they are used.
+const PREFETCH_DISTANCE: usize = 2;
 
-/// What moves the data, without thread or clock.
+/// The engine without its thread and its clock.
 pub(super) struct Core {
     io: Io,
     port: Box<dyn Port>,
     carrier: Carrier,
     connections: Vec<Option<Box<Connection>>>,
     connection_count: usize,
-    /// When connections want to be woken, and their slots: one entry for each at most.
+    /// The next deadlines of connections, with their slots: at most one entry for each.
     deadlines: BTreeSet<(Instant, u32)>,
     rx: Burst,
-    /// Frames that TCP has sent and the port has not taken yet.
+    /// Frames that TCP has handed out and the port has not taken yet.
     tx: Burst,
-    /// The port takes nothing.
-    full: Backoff,
-    /// Queue pairs would hand FPDUs to TCP, and no buffer is free.
-    starved: Backoff,
+    /// Since when the port has taken no frame, and when to try again.
+    port_backoff: Backoff,
+    /// Since when queue pairs have found no free packet buffer, and when to try again.
+    mbuf_backoff: Backoff,
 }
 
-/// What connections work with.
+/// The parts of the engine that connections use.
 pub(super) struct Io {
     pub(super) now: Instant,
     pub(super) tcp: Stack,
     pub(super) held: HeldSlab,
     pub(super) records: Records,
     pub(super) counters: EngineCounters,
-    /// Of all RDMA streams; those of `counters` are taken from here when they are asked for.
+    /// The counters of all RDMA streams. `Core::counters` copies them into `counters`.
     pub(super) streams: StreamCounters,
     pub(super) config: EngineConfig,
     pub(super) shared: Arc<EngineShared>,
-    /// Where the context hears of the port.
+    /// The context's queue for events of the port.
     async_events: AsyncEvents,
     tx_scheduler: TxScheduler,
     listeners: Vec<Listener>,
-    /// Somebody found no packet buffer free in this turn to send.
+    /// A connection found no free packet buffer in this poll.
     pub(super) no_mbuf: bool,
-    /// Changes to half-open connections and unanswered SYNs that the listeners' counters show.
-    syns_told: u64,
+    /// The stack's count of listener changes (half-open connections, unanswered SYNs) that the listeners'
+    /// statistics include.
+    listener_changes_reported: u64,
 }
 
 impl Io {
-    /// Lets a connection have a turn to send, soon.
-    pub(super) fn want_turn(&mut self, conn: ConnId) {
+    /// Schedules a connection to send.
+    pub(super) fn schedule_tx(&mut self, conn: ConnId) {
         self.tx_scheduler.begin(conn.slot() as u32);
     }
 
-    /// A connection that came to `listener` from `address` has failed by the peer's fault.
-    pub(super) fn blame(&mut self, listener: &Arc<CmShared>, address: IpAddr) {
+    /// Counts a connection that came to `listener` from `address` and failed by the peer's fault. Blocks the
+    /// address when it has reached its limit.
+    pub(super) fn count_peer_failure(&mut self, listener: &Arc<CmShared>, address: IpAddr) {
         let (now, tcp) = (self.now, &mut self.tcp);
         if let Some(listener) = self.listeners.iter_mut().find(|known| Arc::ptr_eq(&known.id, listener))
             && let Some(until) = listener.rate.blame(now, address)
@@ -87,12 +90,12 @@ impl Io {
         }
     }
 
-    /// Tells the context what happened to this engine's port.
-    fn tell(&self, kind: AsyncEventKind) {
+    /// Reports an event of this engine's port to the context.
+    fn push_async_event(&self, kind: AsyncEventKind) {
         self.async_events.push(kind, self.shared.index() as u32, None);
     }
 
-    /// The time of the turn.
+    /// The time of the poll in microseconds.
     pub(super) fn now_us(&self) -> u64 {
         // Times are not negative.
         self.now.total_micros() as u64
@@ -112,7 +115,7 @@ impl Core {
         }
         tcp.set_passes_large_frames(port.passes_large_frames());
         tcp.set_tso_limits(port.info().tso);
-        // With a slot for every buffer of the pool there is always one.
+        // A slot for each buffer of the pool is always enough.
         let buffers = port.mempool().capacity();
         let held = HeldSlab::new(config.held_buffers.unwrap_or(buffers), buffers);
         let io = Io {
@@ -128,7 +131,7 @@ impl Core {
             async_events,
             listeners: Vec::new(),
             no_mbuf: false,
-            syns_told: 0,
+            listener_changes_reported: 0,
         };
         let (rx, tx) = (Burst::new(), Burst::new());
         Self {
@@ -140,8 +143,8 @@ impl Core {
             deadlines: BTreeSet::new(),
             rx,
             tx,
-            full: Backoff::default(),
-            starved: Backoff::default(),
+            port_backoff: Backoff::default(),
+            mbuf_backoff: Backoff::default(),
         }
     }
 
@@ -173,19 +176,19 @@ impl Core {
         &self.io.tcp
     }
 
-    /// One turn. Returns whether there was anything to do.
-    pub(super) fn turn(&mut self, now: Instant, guard: &EpochGuard) -> bool {
+    /// One poll. Returns whether there was anything to do.
+    pub(super) fn poll(&mut self, now: Instant, guard: &EpochGuard) -> bool {
         let start = Clock::cycles();
         let _engine = profile::scope(Layer::Engine);
         self.io.now = now;
         self.io.shared.set_now_us(self.io.now_us());
-        self.look_at_link();
+        self.poll_link();
         let mut busy = self.run_commands(guard);
         busy |= self.receive(guard);
         profile::within(Layer::TcpOut, || self.io.tcp.poll(now));
         busy |= self.run_events(guard);
         busy |= self.run_deadlines(guard);
-        self.count_syns();
+        self.report_listeners();
         busy |= self.send(guard);
         busy |= self.flush();
         self.io.counters.turns += 1;
@@ -197,23 +200,24 @@ impl Core {
     }
 
     pub(super) fn next_deadline(&mut self, now: Instant) -> Option<Instant> {
-        let may_send = self.io.tx_scheduler.waiting() != (0, 0) && !self.starved.is_refused();
-        if may_send || !self.tx.is_empty() && !self.full.is_refused() {
+        let may_send = self.io.tx_scheduler.waiting() != (0, 0) && !self.mbuf_backoff.is_refused();
+        if may_send || !self.tx.is_empty() && !self.port_backoff.is_refused() {
             return Some(now);
         }
-        let again = [self.full.next_try(now), self.starved.next_try(now)].into_iter().flatten().min();
+        let again =
+            [self.port_backoff.next_try(now), self.mbuf_backoff.next_try(now)].into_iter().flatten().min();
         let own = self.deadlines.first().map(|(at, _)| *at);
         let link = self.carrier.next_deadline(self.connection_count > 0);
         let wire = self.port.next_due_us().map(|us| Instant::from_micros(us as i64));
-        // While the port takes nothing, what TCP would send now waits with it.
-        let tcp = match self.full.is_refused() {
+        // While the port takes nothing, TCP has to wait with new frames; only its timers count.
+        let tcp = match self.port_backoff.is_refused() {
             true => self.io.tcp.next_timer(now),
             false => self.io.tcp.next_deadline(now),
         };
         [own, wire, link, again, tcp].into_iter().flatten().min()
     }
 
-    /// Resets all connections and sends what that takes.
+    /// Resets all connections and sends the resets.
     pub(super) fn shut_down(&mut self, now: Instant) {
         self.io.now = now;
         self.io.shared.stop();
@@ -229,7 +233,7 @@ impl Core {
         self.flush();
     }
 
-    // ---- from users ----
+    // ---- commands of users ----
 
     fn run_commands(&mut self, guard: &EpochGuard) -> bool {
         let mut busy = false;
@@ -272,7 +276,7 @@ impl Core {
                     connection.activate(io);
                 });
                 if !started {
-                    // Its end has been told.
+                    // The connection has ended, and the user knows.
                     qp.enter_error();
                 }
             }
@@ -293,7 +297,7 @@ impl Core {
                     connection.accept(io, guard, id, Arc::clone(&qp), param);
                 });
                 if !taken {
-                    // Its end has been told.
+                    // The connection has ended, and the user knows.
                     qp.enter_error();
                 }
             }
@@ -321,9 +325,9 @@ impl Core {
                 let limit = self.io.config.stack.limits.backlog;
                 let half_open = options.half_open.map_or(limit, |own| own.min(limit));
                 shared.count(|stats| stats.half_open_limit += half_open);
-                let told = Default::default();
+                let reported = Default::default();
                 let rate = Rate::new(options.rate_per_address, options.failures_per_address);
-                self.io.listeners.push(Listener { id, shared, tcp, told, half_open, rate });
+                self.io.listeners.push(Listener { id, shared, tcp, reported, half_open, rate });
             }
             Err(_) => {
                 let error = ConnectionError::NoResources;
@@ -343,7 +347,7 @@ impl Core {
         })
     }
 
-    /// Starts a connection; `again` is the deadline of a first try that has failed.
+    /// Starts a connection. `again` is the deadline of the first attempt when this is the second.
     fn connect(
         &mut self,
         id: Arc<CmShared>,
@@ -380,9 +384,9 @@ impl Core {
         }
     }
 
-    // ---- from the port ----
+    // ---- the port ----
 
-    fn look_at_link(&mut self) {
+    fn poll_link(&mut self) {
         let now = self.io.now;
         let Some(state) = self.carrier.look(now, &mut *self.port) else { return };
         let kind = match state {
@@ -391,10 +395,10 @@ impl Core {
         };
         self.io.tcp.set_passes_large_frames(self.port.passes_large_frames());
         self.io.tcp.set_link(now, state == LinkState::Up);
-        self.io.tell(kind);
+        self.io.push_async_event(kind);
     }
 
-    // ---- from the stack ----
+    // ---- events of the stack ----
 
     fn run_events(&mut self, guard: &EpochGuard) -> bool {
         let mut busy = false;
@@ -420,13 +424,13 @@ impl Core {
                 Event::Closed { conn, reason } => {
                     self.with_conn(conn, |connection, io| connection.on_closed(io, reason));
                 }
-                Event::AddressConflict { .. } => self.io.tell(AsyncEventKind::AddressConflict),
+                Event::AddressConflict { .. } => self.io.push_async_event(AsyncEventKind::AddressConflict),
             }
         }
         busy
     }
 
-    /// A listener's connection is established.
+    /// A connection of a listener is established.
     fn accepted(&mut self, conn: ConnId, tcp: ListenerId) {
         let now = self.io.now;
         let listener = self.io.listeners.iter_mut().find(|listener| listener.tcp == tcp);
@@ -447,17 +451,17 @@ impl Core {
         }
     }
 
-    /// Tells listeners of half-open connections and of SYNs that were not answered, if that has changed.
-    fn count_syns(&mut self) {
+    /// Updates the listeners' statistics of half-open connections and unanswered SYNs, if they have changed.
+    fn report_listeners(&mut self) {
         let changes = self.io.tcp.listener_changes();
-        if changes == self.io.syns_told {
+        if changes == self.io.listener_changes_reported {
             return;
         }
-        self.io.syns_told = changes;
+        self.io.listener_changes_reported = changes;
         let Io { listeners, tcp, .. } = &mut self.io;
         for listener in listeners {
             if let Some(now) = tcp.listener_counters(listener.tcp) {
-                listener.tell(now);
+                listener.report(now);
             }
         }
     }
@@ -472,17 +476,17 @@ impl Core {
             self.deadlines.pop_first();
             busy = true;
             self.with(slot as usize, |connection, io| {
-                connection.entered = None;
+                connection.scheduled = None;
                 connection.on_time(io, guard);
             });
-            // A connection that has ended hears no user any more, and is told before another one has its
-            // place.
+            // Its events are handled at once: the user of a connection that has ended has to know before
+            // another connection gets the slot.
             self.run_events(guard);
         }
         busy
     }
 
-    // ---- connections by name ----
+    // ---- connections by slot ----
 
     fn insert(&mut self, connection: Connection) {
         let slot = connection.conn().slot();
@@ -492,11 +496,11 @@ impl Core {
         self.connections[slot] = Some(Box::new(connection));
         self.connection_count += 1;
         self.io.shared.set_connections(self.connection_count);
-        // What its user asked before the slot was known rang at no door.
+        // Posts made before the slot was known rang no doorbell.
         self.with(slot, |connection, io| connection.activate(io));
     }
 
-    /// Has the state of the connection in `slot` fetched: of many connections each was used long ago.
+    /// Prefetches the state of the connection in `slot`. With many connections it is not in the cache.
     fn prefetch(&self, slot: Option<usize>) {
         let Some(slot) = slot else { return };
         if let Some(Some(connection)) = self.connections.get(slot) {
@@ -505,22 +509,22 @@ impl Core {
         }
     }
 
-    /// Runs `action` on the connection in `slot`, if there is one; then sees to when it wants to be woken,
-    /// and removes it when that was its end.
+    /// Runs `action` on the connection in `slot`, if there is one. Then updates its deadline, and removes the
+    /// connection if it has closed.
     fn with(&mut self, slot: usize, action: impl FnOnce(&mut Connection, &mut Io)) -> bool {
         let Some(connection) = self.connections.get_mut(slot).and_then(Option::as_mut) else { return false };
         action(connection, &mut self.io);
         connection.report_pinned(&mut self.io);
-        let due = if connection.gone { None } else { connection.due() };
-        if due != connection.entered {
-            if let Some(old) = std::mem::replace(&mut connection.entered, due) {
+        let due = if connection.closed { None } else { connection.next_deadline() };
+        if due != connection.scheduled {
+            if let Some(old) = std::mem::replace(&mut connection.scheduled, due) {
                 self.deadlines.remove(&(old, slot as u32));
             }
             if let Some(due) = due {
                 self.deadlines.insert((due, slot as u32));
             }
         }
-        if connection.gone {
+        if connection.closed {
             let retry = connection.take_retry();
             self.connections[slot] = None;
             self.connection_count -= 1;

@@ -2,14 +2,14 @@
 
 use tcp_lite::StackCounters;
 
-/// Counters of an engine, never reset.
+/// Counters of an engine. They are never reset.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct EngineCounters {
-    /// Of the port.
+    /// Counters of the port.
     pub port: dp::PortCounters,
-    /// Of the stack.
+    /// Counters of the stack.
     pub stack: StackCounters,
-    /// FPDUs received that passed all of MPA's checks.
+    /// FPDUs received that passed all checks of MPA.
     pub rx_fpdus: u64,
     /// FPDUs placed ahead of the in-order frontier.
     pub rx_fpdus_early: u64,
@@ -25,20 +25,20 @@ pub struct EngineCounters {
     pub rx_terminates: u64,
     /// Connections established.
     pub connections: u64,
-    /// Those of them that use no CRCs, as neither end asks for them
+    /// Connections without CRCs, as neither end asked for them
     /// ([`EngineConfig::crc`](super::EngineConfig::crc)).
     pub connections_without_crc: u64,
-    /// Connections and attempts that ended in an error.
+    /// Connections and connection attempts that ended in an error.
     pub connections_failed: u64,
-    /// TCP connections reset for a bound of their listener, which counts them by bound.
+    /// TCP connections reset for a limit of their listener, whose statistics count them by limit.
     pub connections_refused: u64,
-    /// Times that more Reads and atomics were under way than there was memory for
+    /// How often more Reads and atomics were outstanding than memory was allocated for
     /// ([`EngineConfig::request_records`](super::EngineConfig::request_records)).
     pub request_growths: u64,
-    /// Turns in which there was something to do.
+    /// Polls in which there was something to do.
     pub busy_turns: u64,
-    /// Cycles spent in those turns.
+    /// Cycles spent in those polls.
     pub busy_cycles: u64,
-    /// All turns.
+    /// All polls.
     pub turns: u64,
 }

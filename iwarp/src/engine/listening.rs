@@ -1,4 +1,4 @@
-//! A listener as its engine sees it: what it may have here, and what of that its user was told.
+//! A listener in its engine: its limits here, and the statistics that its user has got.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -9,20 +9,21 @@ use crate::verbs::{Admitted, CmShared, ListenerShared};
 
 use super::rate::{Exhausted, Rate};
 
-/// A port that is listened on.
+/// A listening port.
 pub(super) struct Listener {
     pub(super) id: Arc<CmShared>,
     pub(super) shared: Arc<ListenerShared>,
     pub(super) tcp: ListenerId,
-    /// What of its counters, and of half-open connections, `shared` has.
-    pub(super) told: (ListenerCounters, usize),
-    /// Half-open connections that it may have here.
+    /// The TCP counters and the half-open connections that the statistics of `shared` include.
+    pub(super) reported: (ListenerCounters, usize),
+    /// Half-open connections that it may have in this engine.
     pub(super) half_open: usize,
     pub(super) rate: Rate,
 }
 
 impl Listener {
-    /// One more connection from `address`, which TCP has; `None`: it is refused, and counted.
+    /// Admits a connection that TCP has established with `address`; `None` if it is refused, which is
+    /// counted.
     pub(super) fn admit(&mut self, now: Instant, address: IpAddr) -> Option<Admitted> {
         match self.rate.admit(now, address) {
             Ok(()) => return self.shared.admit(address),
@@ -32,9 +33,9 @@ impl Listener {
         None
     }
 
-    /// Tells what it has here now.
-    pub(super) fn tell(&mut self, (now, half_open): (ListenerCounters, usize)) {
-        let (before, half_open_before) = std::mem::replace(&mut self.told, (now, half_open));
+    /// Adds the changes since the last call to the statistics.
+    pub(super) fn report(&mut self, (now, half_open): (ListenerCounters, usize)) {
+        let (before, half_open_before) = std::mem::replace(&mut self.reported, (now, half_open));
         self.shared.count(|stats| {
             stats.half_open = stats.half_open + half_open - half_open_before;
             stats.syns.filtered += now.filtered - before.filtered;
@@ -47,7 +48,7 @@ impl Listener {
 
 impl Drop for Listener {
     fn drop(&mut self) {
-        let (_, half_open) = self.told;
+        let (_, half_open) = self.reported;
         self.shared.count(|stats| {
             stats.half_open -= half_open;
             stats.half_open_limit -= self.half_open;

@@ -1,16 +1,16 @@
-//! The engine: what moves the data. One port queue, one stack, one thread.
+//! The engine moves the data. It has one port queue, one TCP stack and one thread.
 //!
 //! | file | what |
 //! |---|---|
-//! | `core.rs`, `core/` | one turn: frames in, events to connections, queue pairs send, frames out |
+//! | `core.rs`, `core/` | one poll: frames in, events to connections, queue pairs send, frames out |
 //! | `connection.rs`, `connection/` | one connection from SYN to the last FIN: startup, stream, teardown |
-//! | `carrier.rs` | when the port is asked for its link |
-//! | `tx_scheduler.rs` | whose turn it is to send |
-//! | `listening.rs` | a port that is listened on |
-//! | `rate.rs` | how many connections an address may begin, and fail, in a second |
+//! | `carrier.rs` | polls the link state of the port |
+//! | `tx_scheduler.rs` | which connection sends next |
+//! | `listening.rs` | a listening port |
+//! | `rate.rs` | limits on the connections of an address in a second |
 //! | `thread.rs` | an engine in a thread of its own |
 //!
-//! The core of it reads no clock and starts no thread: [`Engine::turn`] is given the time.
+//! The core reads no clock and starts no thread: the caller of [`Engine::turn`] passes the time.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -40,9 +40,9 @@ use self::core::Core;
 
 /// Moves data between one port and the queue pairs of one context.
 ///
-/// Either call [`poll`](Self::poll) from your own loop (lowest latency), or hand it to a thread with
-/// [`spawn`](Self::spawn). Nothing is sent, received, acknowledged or retransmitted while nobody does.
-/// Dropping it resets its connections; their work is flushed.
+/// Either call [`poll`](Self::poll) from your own loop (lowest latency), or let a thread do so by
+/// [`spawn`](Self::spawn). Nothing is sent, received, acknowledged or retransmitted between polls. Dropping
+/// the engine resets its connections and flushes their work.
 pub struct Engine {
     context: Context,
     participant: Participant,
@@ -51,10 +51,10 @@ pub struct Engine {
 }
 
 impl Engine {
-    /// An engine on `port` for `context`.
+    /// An engine of `context` on `port`.
     ///
     /// # Errors
-    /// [`VerbsError::System`] when no descriptor is left.
+    /// [`VerbsError::System`] when the process has no free file descriptor.
     pub fn new(context: &Context, port: Box<dyn Port>, config: EngineConfig) -> Result<Self, VerbsError> {
         let waker = Notifier::new()?;
         let connections = config.stack.limits.connections;
@@ -67,35 +67,35 @@ impl Engine {
         })
     }
 
-    /// One turn at time `now`: receives a burst, runs timers, lets queue pairs send. Returns whether there
-    /// was anything to do. Times must not go backwards.
+    /// One poll at time `now`: receives a burst, runs timers, lets queue pairs send. Returns whether there
+    /// was anything to do. `now` must not go backwards.
     pub fn turn(&mut self, now: Instant) -> bool {
-        let turn = self.participant.enter();
-        self.core.turn(now, &turn)
+        let guard = self.participant.enter();
+        self.core.poll(now, &guard)
     }
 
-    /// A turn at the time of the engine's own clock: for callers without one.
+    /// One poll at the time of the engine's own clock.
     pub fn poll(&mut self) -> bool {
         self.turn(self.now())
     }
 
-    /// When [`turn`](Self::turn) has something to do next, if nothing comes from outside before; `None`:
-    /// never.
+    /// When [`turn`](Self::turn) has something to do next, if no frame and no request arrives before; `None`
+    /// when it has nothing to do.
     pub fn next_deadline(&mut self, now: Instant) -> Option<Instant> {
         self.core.next_deadline(now)
     }
 
-    /// Sleeps until there is something to do: a frame (where the port has a descriptor), a posted request, a
-    /// deadline; at most `limit` where the port has no descriptor.
+    /// Sleeps until there is something to do: a frame (if the port has a file descriptor), a posted request,
+    /// or a deadline. Sleeps at most `limit` if the port has no file descriptor.
     pub fn sleep(&mut self, limit: Duration) {
         let now = self.now();
-        // What is due already is no time from now: an `Instant` less a later one would be the distance.
+        // A deadline in the past is due now. Without `max` the difference would be its distance from now.
         let until = |at: Instant| Duration::from_micros((at.max(now) - now).total_micros());
         let deadline = self.next_deadline(now).map(until);
         let port = self.core.port().poll_fd();
         let limit = match deadline {
             Some(deadline) => deadline.min(limit),
-            // A day stands for ever: nothing but the descriptor or a doorbell ends this sleep.
+            // The file descriptor or a doorbell ends this sleep; a day only stands for no limit.
             None if port.is_some() => Duration::from_secs(86_400),
             None => limit,
         };
@@ -107,12 +107,12 @@ impl Engine {
         self.core.counters()
     }
 
-    /// What its stack holds now of what [`Limits`](tcp_lite::Limits) bound.
+    /// What the stack holds now of everything that [`Limits`](tcp_lite::Limits) bounds.
     pub fn stack_usage(&self) -> StackUsage {
         self.core.stack().usage()
     }
 
-    /// Whether its stack is as it must be between any two calls; for tests. See
+    /// Checks the invariants of the stack, which hold between any two calls; for tests. See
     /// [`tcp_lite::Stack::check_invariants`].
     ///
     /// # Errors
@@ -122,26 +122,26 @@ impl Engine {
         self.core.stack().check_invariants()
     }
 
-    /// What the port is.
+    /// The properties of the port.
     pub fn port_info(&self) -> &dp::PortInfo {
         self.core.port().info()
     }
 
-    /// The context it serves.
+    /// The context of the engine.
     pub fn context(&self) -> &Context {
         &self.context
     }
 
-    /// Runs it in a thread of its own until the handle is dropped or stopped.
+    /// Runs the engine in a thread of its own until the handle is dropped or stopped.
     ///
     /// # Errors
-    /// [`VerbsError::System`] when no thread can be made.
+    /// [`VerbsError::System`] when the thread cannot be created.
     pub fn spawn(self, options: ThreadOptions) -> Result<EngineThread, VerbsError> {
         EngineThread::spawn(self, options)
     }
 
     fn now(&self) -> Instant {
-        // Microseconds since the clock was made: far below 2^63.
+        // Microseconds since the clock was created: far below 2^63.
         Instant::from_micros(self.clock.now_us() as i64)
     }
 

@@ -1,39 +1,39 @@
-//! What an address may have of a listener in a second: connections that are taken on
-//! (`ListenOptions::rate_per_address`), and connections that fail by its fault
-//! (`ListenOptions::failures_per_address`). Startup and teardown are dear beside frames, and whoever
-//! connects, fails and connects again asks for nothing else.
+//! The limits of one address at one listener in a second: connections that are admitted
+//! (`ListenOptions::rate_per_address`), and connections that fail by the peer's fault
+//! (`ListenOptions::failures_per_address`). Startup and teardown cost much more than frames do, so a peer
+//! that connects, fails and connects again could use up the CPU.
 //!
-//! Each engine counts by itself, in its own time. A forged SYN uses up nobody's share: taken on is who
-//! answered our SYN-ACK, to blame who got further than that.
+//! Each engine counts by itself, in its own time. A forged SYN counts against no address: a connection counts
+//! as admitted when the peer has answered our SYN-ACK, and as failed only after that.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use tcp_lite::{Duration, Instant};
 
-/// What an address had in this second.
+/// The connections of an address in this second.
 #[derive(Clone, Copy, Default)]
 struct Used {
     begun: u32,
     failed: u32,
 }
 
-/// Connections of this second by address.
+/// The connections of this second, by address.
 pub(super) struct Rate {
-    /// Of one address; `None`: as many as come.
+    /// The limit of one address; `None`: no limit.
     begun_limit: Option<u32>,
     failed_limit: Option<u32>,
     second: i64,
-    /// No more entries than connections were taken on, where that is bounded, and failed, in this second.
+    /// At most one entry for each connection that was admitted under a limit, or has failed, in this second.
     used: BTreeMap<IpAddr, Used>,
 }
 
-/// Why a connection is not taken on.
+/// Why a connection is not admitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Exhausted {
-    /// As many were taken on as may be.
+    /// The address has reached its limit of connections.
     Begun,
-    /// As many failed as may.
+    /// The address has reached its limit of failures.
     Failed,
 }
 
@@ -42,7 +42,7 @@ impl Rate {
         Self { begun_limit, failed_limit, second: 0, used: BTreeMap::new() }
     }
 
-    /// Whether one more of `address` is within its limits; then it counts.
+    /// Checks the limits of `address` and counts one more connection.
     pub(super) fn admit(&mut self, now: Instant, address: IpAddr) -> Result<(), Exhausted> {
         self.turn_over(now);
         let Used { begun, failed } = self.used.get(&address).copied().unwrap_or_default();
@@ -57,7 +57,8 @@ impl Rate {
         Ok(())
     }
 
-    /// One of `address` has failed by its fault. `Some`: no more of them until then.
+    /// Counts a failure of `address`. Returns `Some` when its limit is reached: the end of this second, until
+    /// which the address is blocked.
     pub(super) fn blame(&mut self, now: Instant, address: IpAddr) -> Option<Instant> {
         self.turn_over(now);
         let limit = self.failed_limit?;

@@ -1,4 +1,4 @@
-//! An engine in a thread of its own, and how it behaves when there is nothing to do.
+//! An engine in a thread of its own, which backs off when there is nothing to do.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -12,17 +12,18 @@ use crate::verbs::{EngineShared, VerbsError};
 
 use super::{Engine, EngineCounters};
 
-/// How an engine thread behaves.
+/// The options of an engine thread.
 #[derive(Clone, Copy, Debug)]
 pub struct ThreadOptions {
-    /// CPU to pin it to.
+    /// The CPU to pin it to.
     pub cpu: Option<usize>,
-    /// Idle turns before it yields instead of spinning; `u32::MAX` spins for ever.
+    /// Idle polls before the thread yields between polls; `u32::MAX`: it never yields. More of them answer
+    /// sooner and use more CPU.
     pub spin_turns: u32,
-    /// Idle turns after that before it sleeps until the next deadline, a doorbell or (where the port has one)
-    /// its descriptor.
+    /// Idle polls after that before the thread sleeps until the next deadline, a doorbell or (where the port
+    /// has one) its file descriptor.
     pub yield_turns: u32,
-    /// Longest sleep on a port without a descriptor: what the first frame may have to wait.
+    /// The longest sleep on a port without a file descriptor. The first frame may have to wait for that long.
     pub max_sleep: Duration,
 }
 
@@ -32,10 +33,10 @@ impl Default for ThreadOptions {
     }
 }
 
-/// Turns between two snapshots of the counters.
+/// Polls between two snapshots of the counters: the snapshot takes a lock, and older counters are enough.
 const SNAPSHOT_TURNS: u32 = 1024;
 
-/// A running engine. Dropping it stops the thread, and with it every connection of the engine.
+/// A running engine. Dropping it stops the thread and resets the connections of the engine.
 pub struct EngineThread {
     shared: Arc<EngineShared>,
     control: Arc<Control>,
@@ -63,12 +64,12 @@ impl EngineThread {
         Ok(Self { shared, control, thread: Some(thread) })
     }
 
-    /// Counters, as of a turn not long ago.
+    /// The counters of the last snapshot.
     pub fn counters(&self) -> EngineCounters {
         *self.control.counters.lock().expect("no holder of this lock panics")
     }
 
-    /// Stops the thread and gives the engine back, its connections alive.
+    /// Stops the thread and returns the engine. Its connections stay alive.
     ///
     /// # Panics
     /// When the engine's thread panicked.
@@ -79,7 +80,7 @@ impl EngineThread {
     fn halt(&mut self) -> Option<Engine> {
         let thread = self.thread.take()?;
         self.control.stop.store(true, Ordering::Release);
-        // Not `wake`: between its look at `stop` and its sleep the thread would not see it.
+        // Not `wake`: the thread would miss it between its check of `stop` and its sleep.
         self.shared.doorbells().interrupt();
         match thread.join() {
             Ok(engine) => Some(engine),
@@ -123,7 +124,7 @@ fn snapshot(engine: &Engine, control: &Control) {
     *control.counters.lock().expect("no holder of this lock panics") = engine.counters();
 }
 
-/// Best effort: a CPU that is not there or not allowed leaves the thread where the system puts it.
+/// Pins the thread to a CPU, as best effort: if the CPU is missing or not allowed, the thread is not pinned.
 fn pin(cpu: usize) {
     #[cfg(target_os = "linux")]
     {
@@ -137,7 +138,7 @@ fn pin(cpu: usize) {
     let _ = cpu;
 }
 
-/// Sleeps until a doorbell or command, a frame (where the port has a descriptor), or `limit`.
+/// Sleeps until a doorbell or command, a frame (where the port has a file descriptor), or `limit`.
 pub(super) fn sleep(shared: &EngineShared, port: Option<std::os::fd::BorrowedFd<'_>>, limit: Duration) {
     if limit.is_zero() || !shared.doorbells().prepare_sleep() {
         return;
@@ -148,7 +149,7 @@ pub(super) fn sleep(shared: &EngineShared, port: Option<std::os::fd::BorrowedFd<
     if let Some(port) = port {
         fds.push(PollFd::from_borrowed_fd(port, PollFlags::IN));
     }
-    // A wait that fails is a wait that ends at once: the engine turns again, and spins at worst.
+    // A failed wait ends at once: the engine polls again, and spins at worst.
     let woken = wait_any(&mut fds, Some(limit)).and_then(|_| shared.doorbells().end_sleep());
     debug_assert!(woken.is_ok(), "the engine's descriptors stay open");
 }

@@ -1,66 +1,68 @@
-//! Whose turn it is to hand FPDUs to TCP: connections that have just begun to send, then the others around.
+//! Decides which connection hands FPDUs to TCP next: first those that have just begun to send, then the
+//! others round robin.
 
 use std::collections::VecDeque;
 
 /// Slots of connections that want to send.
 ///
-/// A place in a queue belongs to the slot and not to the connection: one that a dead connection left behind
-/// serves the next one. So no queue outgrows the slots, however fast connections come and go.
+/// An entry in a queue belongs to the slot, not to the connection. If a connection ends, the next one in the
+/// slot uses its entry. So no queue has more entries than there are slots, however fast connections come and
+/// go.
 pub(super) struct TxScheduler {
-    /// By slot: it is in a queue.
+    /// By slot: whether it is in a queue.
     queued: Vec<bool>,
-    /// They go first, once: what is small is not kept waiting by bulk.
+    /// They go first, once, so that small messages do not wait for bulk.
     fresh: VecDeque<u32>,
-    /// They have used up a turn and want another.
+    /// They have sent once and want to send more.
     bulk: VecDeque<u32>,
 }
 
 impl TxScheduler {
-    /// For `slots` connections, with all memory that takes.
+    /// A scheduler for `slots` connections. Allocates all its memory.
     pub(super) fn new(slots: usize) -> Self {
         let (fresh, bulk) = (VecDeque::with_capacity(slots), VecDeque::with_capacity(slots));
         Self { queued: vec![false; slots], fresh, bulk }
     }
 
-    /// The connection in `slot` begins to send, unless it waits for a turn already.
+    /// The connection in `slot` begins to send. Does nothing if it is in a queue already.
     pub(super) fn begin(&mut self, slot: u32) {
         if !std::mem::replace(&mut self.queued[slot as usize], true) {
             self.fresh.push_back(slot);
         }
     }
 
-    /// The connection in `slot` has had a turn and goes on.
+    /// The connection in `slot` has sent and wants to send more.
     pub(super) fn go_on(&mut self, slot: u32) {
         if !std::mem::replace(&mut self.queued[slot as usize], true) {
             self.bulk.push_back(slot);
         }
     }
 
-    /// Who of those that have just begun is `behind` the next.
+    /// The slot that is `behind` entries after the next of those that have just begun.
     pub(super) fn fresh_behind(&self, behind: usize) -> Option<u32> {
         self.fresh.get(behind).copied()
     }
 
-    /// Who of the others is `behind` the next.
+    /// The slot that is `behind` entries after the next of the others.
     pub(super) fn bulk_behind(&self, behind: usize) -> Option<u32> {
         self.bulk.get(behind).copied()
     }
 
-    /// The next of those that have just begun.
+    /// Removes the next of those that have just begun.
     pub(super) fn next_fresh(&mut self) -> Option<u32> {
         let slot = self.fresh.pop_front()?;
         self.queued[slot as usize] = false;
         Some(slot)
     }
 
-    /// The next of the others.
+    /// Removes the next of the others.
     pub(super) fn next_bulk(&mut self) -> Option<u32> {
         let slot = self.bulk.pop_front()?;
         self.queued[slot as usize] = false;
         Some(slot)
     }
 
-    /// How many have just begun, and how many others there are.
+    /// The number of those that have just begun, and the number of the others.
     pub(super) fn waiting(&self) -> (usize, usize) {
         (self.fresh.len(), self.bulk.len())
     }

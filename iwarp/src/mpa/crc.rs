@@ -1,13 +1,16 @@
-//! CRC32c over FPDUs (section 4.4): the running sum, and copying with it.
+//! CRC32c over FPDUs (RFC 5044 section 4.4): the running sum, and copying with it.
 //!
-//! Generator 0x11EDC6F41, reflected, preset and complemented with ones; the wire has the least significant
-//! byte first, unlike all other fields of MPA. How bytes are summed fastest is known by
-//! [`memory::sum`](crate::memory::sum).
+//! The generator is 0x11EDC6F41, reflected, preset and complemented with ones. The field on the wire has the
+//! least significant byte first, unlike all other fields of MPA. [`memory::sum`](crate::memory::sum) chooses
+//! the fastest code for the CPU.
 
 use crate::memory::sum;
 
-/// A running CRC32c. One that is [`unused`](Self::unused) costs nothing and sums nothing, so that whoever
-/// copies payload need not ask whether CRCs were negotiated.
+/// A running CRC32c.
+///
+/// RFC 5044 section 4.4 (MPA-077): every build contains it. A connection without CRCs has one that is
+/// [`unused`](Self::unused): it sums nothing, so that the code that copies payload is the same with and
+/// without CRCs.
 #[derive(Clone, Copy, Debug)]
 pub struct Crc32c {
     /// The CRC of all bytes so far (complemented, as `finish` gives it).
@@ -51,7 +54,7 @@ impl Crc32c {
         }
     }
 
-    /// The sum so far, for a copy that adds what it copies to it; `None` where it is not in use.
+    /// The sum so far, for a copy that adds its bytes to the sum; `None` when CRCs are not in use.
     pub const fn running(&mut self) -> Option<&mut u32> {
         if self.in_use { Some(&mut self.sum) } else { None }
     }
@@ -63,6 +66,7 @@ impl Crc32c {
 
     /// The CRC of all bytes so far as the FPDU's CRC field.
     pub const fn field(&self) -> [u8; 4] {
+        // RFC 5044 section 4.4 (MPA-089): CRC32c in the byte order of iSCSI's digests.
         self.sum.to_le_bytes()
     }
 }

@@ -1,7 +1,7 @@
-//! What ends a connection in MPA: the codes of the draft's section 8 and of RFC 6581 section 8.
+//! The errors that end a connection in MPA: the codes of RFC 5044 section 8 and RFC 6581 section 8.
 //!
-//! Each error says what to do with the connection ([`MpaError::action`]) and, where a Terminate may carry it,
-//! the layer, type and code (RFC 5040 section 4.8, RFC 6580 section 3.3).
+//! Each error names the action for the connection ([`MpaError::action`]) and the layer, type and code that a
+//! Terminate carries (RFC 5040 section 4.8, RFC 6580 section 3.3).
 
 use thiserror::Error;
 
@@ -19,12 +19,12 @@ pub struct TerminateCode {
 }
 
 impl TerminateCode {
-    /// LLP, MPA, `code`.
+    /// Layer LLP, type MPA, code `code`.
     pub const fn mpa(code: u8) -> Self {
         Self { layer: 2, etype: 0, code }
     }
 
-    /// The Terminate control word in RFC 5040's bit order, without header bits.
+    /// The first 32 bits of a Terminate message in RFC 5040's bit order. The header control bits are 0.
     ///
     /// ```
     /// # use iwarp::mpa::TerminateCode;
@@ -35,51 +35,51 @@ impl TerminateCode {
     }
 }
 
-/// What an [`MpaError`] asks of the connection's owner.
+/// What the owner of the connection has to do about an [`MpaError`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// Send a Terminate with [`MpaError::terminate_code`] if anything may be sent (a responder may not before
-    /// the first valid FPDU: [`Responder::may_send`](super::Responder::may_send)), then close.
+    /// Send a Terminate with [`MpaError::terminate_code`], then close. A responder may not send anything
+    /// before the first valid FPDU ([`Responder::may_send`](super::Responder::may_send)): it only closes.
     Terminate,
     /// Close the TCP connection at once and send nothing.
     Close,
-    /// The TCP connection is gone already.
+    /// Only report the error: the TCP connection is closed already.
     Report,
 }
 
-/// Why an invalid startup frame, or a byte where there may be none, ends startup (code 4).
+/// Why startup ends with code 4: an invalid startup frame, or bytes where none are allowed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum StartupFault {
     /// The frame cannot be parsed.
     #[error(transparent)]
     Malformed(#[from] Malformed),
-    /// A revision that cannot be spoken here, or not in answer to the Request.
+    /// This end does not implement the revision, or it is not allowed in a Reply to this Request.
     #[error("revision {0} is not spoken here")]
     Revision(u8),
-    /// An enhanced Request where enhanced startup is switched off (RFC 6581 section 10), or an enhanced Reply
-    /// to an unenhanced Request.
+    /// An enhanced Request while enhanced startup is off (RFC 6581 section 10), or an enhanced Reply to an
+    /// unenhanced Request.
     #[error("enhanced startup was not asked for")]
     NotEnhanced,
-    /// An unenhanced Reply to a peer-to-peer Request: nobody would send the RTR.
+    /// An unenhanced Reply to a peer-to-peer Request. The responder has not agreed to an RTR.
     #[error("the peer does not speak peer-to-peer startup")]
     NoPeerToPeer,
-    /// More private data than the listener admits.
+    /// More private data than the listener accepts.
     #[error("{got} bytes of private data, {max} are admitted here")]
     PrivateData {
-        /// In the Request.
+        /// Bytes in the Request.
         got: usize,
-        /// Admitted.
+        /// Bytes that the listener accepts.
         max: usize,
     },
-    /// More out-of-order bytes than a startup frame can explain.
+    /// Out-of-order bytes further ahead than the startup exchange can explain.
     #[error("bytes far ahead of a startup frame that is not whole")]
     FarAhead,
-    /// Bytes behind a startup frame while its sender has to wait.
+    /// Bytes after a startup frame whose sender has to wait before it sends more.
     #[error("bytes behind a startup frame, where none may be sent yet")]
     EarlyBytes,
 }
 
-/// Why MPA gives up on a connection, or on its receive direction.
+/// Why MPA ends a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum MpaError {
     /// Code 1: TCP ended inside an FPDU or a startup frame.
@@ -91,7 +91,7 @@ pub enum MpaError {
         /// Position of the FPDU's first byte.
         position: u64,
     },
-    /// Code 3: the CRC is right, or unused, and markers and lengths disagree on where FPDUs begin.
+    /// Code 3: markers and lengths disagree on where FPDUs begin. The CRC is good, or CRCs are not in use.
     #[error("marker and length disagree in the FPDU at {position}")]
     Marker {
         /// Position of the FPDU's first byte.
@@ -100,18 +100,18 @@ pub enum MpaError {
     /// Code 4: startup was invalid.
     #[error("invalid startup: {0}")]
     Startup(#[from] StartupFault),
-    /// Code 5, as any local error without a code of its own: no answer in time during startup.
+    /// Code 5, the code of local errors without a code of their own: startup was not over at its deadline.
     #[error("startup timed out")]
     StartupTimeout,
-    /// Code 5: no held-buffer slot was left for what TCP handed up.
+    /// Code 5: there was no free slot to hold a received buffer.
     #[error("no slot left to hold a received buffer")]
     NoHeldSlot,
-    /// Code 6: the peer's ORD is above what can be served here.
+    /// Code 6: the peer's ORD is above the IRD that this end can serve.
     #[error("the peer wants {wanted} inbound reads, {available} can be served")]
     InsufficientIrd {
         /// The peer's ORD.
         wanted: u16,
-        /// Our limit.
+        /// The largest IRD of this end.
         available: u16,
     },
     /// Code 7: no common connection model or RTR kind.
@@ -123,6 +123,9 @@ impl MpaError {
     /// The MPA error code, 1..7.
     pub const fn code(self) -> u8 {
         match self {
+            // RFC 5044 section 8 (MPA-227): MPA detects four errors, codes 1 to 4.
+            // RFC 6581 section 9.3 (MPA2-095): a local error without a code of its own has code 5.
+            // RFC 6581 sections 9.1 and 9.2 (MPA2-067, MPA2-088): unmet terms have code 6 or 7.
             Self::Closed => 1,
             Self::Crc { .. } => 2,
             Self::Marker { .. } => 3,
@@ -138,9 +141,12 @@ impl MpaError {
         TerminateCode::mpa(self.code())
     }
 
-    /// What to do with the connection.
+    /// What the owner of the connection has to do.
     pub const fn action(self) -> Action {
         match self {
+            // RFC 5044 section 8 (MPA-235): an invalid startup frame closes TCP at once.
+            // RFC 5044 section 8 (MPA-239): MPA does not close TCP for codes 2 and 3. RDMAP gets to send a
+            // Terminate.
             Self::Closed => Action::Report,
             Self::Startup(_) | Self::StartupTimeout => Action::Close,
             Self::Crc { .. }

@@ -1,19 +1,18 @@
-//! The bytes of the MPA Request and Reply Frames (section 7.1.1; RFC 6581 sections 6 and 9).
+//! The bytes of the MPA Request and Reply Frames (RFC 5044 section 7.1.1; RFC 6581 sections 6 and 9).
 //!
-//! A codec: what a frame means in a conversation is [`startup`](super::startup)'s. Parsing is bounded:
-//! nothing beyond the 532 bytes a frame can have is asked for, and what cannot become a frame is refused as
-//! early as it shows.
+//! This is a codec; [`startup`](super::startup) decides what a frame means. The parser never needs more than
+//! the 532 bytes of the longest frame, and it rejects a malformed frame at the first byte that shows it.
 
 use arrayvec::ArrayVec;
 use thiserror::Error;
 
-/// Bytes in front of the private data.
+/// Bytes before the private data.
 pub const HEADER_BYTES: usize = 20;
 
-/// Most bytes of private data in a frame, the depths of an enhanced frame included.
+/// Largest private data of a frame in bytes, including the depths of an enhanced frame.
 pub const MAX_PRIVATE_DATA: usize = 512;
 
-/// Bytes of depths and model bits that open an enhanced frame's private data.
+/// Bytes of depths and model bits at the start of an enhanced frame's private data.
 pub const ENHANCED_BYTES: usize = 4;
 
 /// Longest frame.
@@ -41,9 +40,10 @@ pub enum FrameKind {
 }
 
 impl FrameKind {
-    /// The key that opens the frame.
+    /// The key at the start of the frame.
     pub const fn key(self) -> &'static [u8; KEY_BYTES] {
         match self {
+            // RFC 5044 section 7.1.1 (MPA-148, MPA-150): the two keys.
             Self::Request => b"MPA ID Req Frame",
             Self::Reply => b"MPA ID Rep Frame",
         }
@@ -63,17 +63,17 @@ bitflags::bitflags! {
     }
 }
 
-/// The depths as they stand in a frame, of the frame's sender.
+/// IRD and ORD of the frame's sender, as they are in the frame.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Depths {
-    /// Reads it serves at a time, 14 bits; [`Depths::LEFT_TO_ULP`] says nothing.
+    /// Reads that it serves at a time, 14 bits, or [`Depths::LEFT_TO_ULP`].
     pub ird: u16,
-    /// Reads it issues at a time, 14 bits; [`Depths::LEFT_TO_ULP`] says nothing.
+    /// Reads that it issues at a time, 14 bits, or [`Depths::LEFT_TO_ULP`].
     pub ord: u16,
 }
 
 impl Depths {
-    /// Not negotiated here: the ULP sees to it.
+    /// MPA does not negotiate this depth: the ULPs agree on it.
     pub const LEFT_TO_ULP: u16 = 0x3fff;
 
     /// Largest depth that can be negotiated.
@@ -83,9 +83,10 @@ impl Depths {
 /// The four bytes of RFC 6581 section 9.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Enhanced {
-    /// A: peer-to-peer, so that an RTR follows the Reply.
+    /// A: the peer-to-peer model; an RTR follows the Reply.
     pub peer_to_peer: bool,
-    /// B, C, D: asked for (Request) or supported (Reply). Means nothing without `peer_to_peer`.
+    /// B, C, D: the kinds that the initiator offers (Request) or the responder supports (Reply). Without
+    /// `peer_to_peer` they mean nothing.
     pub rtr: RtrKinds,
     /// IRD and ORD.
     pub depths: Depths,
@@ -107,24 +108,26 @@ impl Enhanced {
         }
     }
 
-    /// In network order. Without `peer_to_peer` the RTR bits are 0, as RFC 6581 section 9.2 demands.
+    /// The bytes in network order.
     pub fn encode(self) -> [u8; ENHANCED_BYTES] {
+        // RFC 6581 section 9.2 (MPA2-092): without A, the bits B, C and D are 0.
         let bit = |kind, bit| if self.peer_to_peer && self.rtr.contains(kind) { bit } else { 0 };
         let model = if self.peer_to_peer { 0x8000 } else { 0 };
         let first = (self.depths.ird & 0x3fff) | model | bit(RtrKinds::SEND, 0x4000);
         let second = (self.depths.ord & 0x3fff) | bit(RtrKinds::WRITE, 0x8000) | bit(RtrKinds::READ, 0x4000);
+        // RFC 6581 section 9 (MPA2-047): in network order.
         let ([a, b], [c, d]) = (first.to_be_bytes(), second.to_be_bytes());
         [a, b, c, d]
     }
 }
 
-/// Why bytes can never become a frame.
+/// Why bytes cannot be the beginning of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum Malformed {
-    /// The key is another one.
+    /// The key is neither of the two.
     #[error("wrong key")]
     Key,
-    /// The key is that of the other frame: both ends are initiators, or a Reply came to a responder.
+    /// The key of the other frame: both ends are initiators, or a responder received a Reply.
     #[error("the key of the other startup frame")]
     OtherKey,
     /// PD_Length above 512.
@@ -135,13 +138,13 @@ pub enum Malformed {
     NoDepths,
 }
 
-/// The private data does not fit the frame: 512 bytes, 508 with depths.
+/// The private data does not fit into the frame: 512 bytes, or 508 with depths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("{bytes} bytes of private data, the limit is {limit}")]
 pub struct PrivateDataTooLong {
-    /// Asked for.
+    /// Bytes of private data.
     pub bytes: usize,
-    /// Allowed.
+    /// Bytes that fit.
     pub limit: usize,
 }
 
@@ -150,7 +153,7 @@ pub struct PrivateDataTooLong {
 pub struct Frame {
     /// Request or Reply.
     pub kind: FrameKind,
-    /// M: the sender needs markers in what it receives.
+    /// M: the sender wants to receive markers.
     pub markers: bool,
     /// C: the sender wants CRCs.
     pub crc: bool,
@@ -160,28 +163,30 @@ pub struct Frame {
     pub revision: u8,
     /// S of revision 2 and above, with its four bytes. In revision 1 the bit is reserved.
     pub enhanced: Option<Enhanced>,
-    /// What is left for the ULP.
+    /// The private data of the ULP, without the depths.
     pub private_data: PrivateData,
 }
 
-/// What [`Frame::parse`] made of some bytes.
+/// The result of [`Frame::parse`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Parsed {
     /// The bytes are the beginning of a frame.
     NeedMore,
-    /// A frame, and how many bytes it took.
+    /// A frame, and its length in bytes.
     Frame(Frame, usize),
 }
 
 impl Frame {
     /// Reads a frame of `kind` from the front of `bytes`.
     ///
-    /// A rejecting Reply of revision 2 without its depths is let through (Linux siw sends it).
+    /// A rejecting Reply of revision 2 without its depths is accepted, as Linux siw sends it.
     ///
     /// # Errors
-    /// [`Malformed`], as soon as it shows; the revision is left to the caller.
+    /// [`Malformed`], at the first byte that shows it. The caller checks the revision.
     pub fn parse(bytes: &[u8], kind: FrameKind) -> Result<Parsed, Malformed> {
         let key = &bytes[..bytes.len().min(KEY_BYTES)];
+        // RFC 5044 sections 7.1.1 and 7.1.2 (MPA-149, MPA-151, MPA-196): any other key is an error.
+        // RFC 5044 section 7.1.2 (MPA-200): the other frame's key shows that both ends have the same role.
         if !kind.key().starts_with(key) {
             let other = match kind {
                 FrameKind::Request => FrameKind::Reply,
@@ -194,14 +199,18 @@ impl Frame {
         };
         let (flags, revision) = (header[16], header[17]);
         let length = u16::from_be_bytes([header[18], header[19]]);
+        // RFC 5044 sections 7.1.1 and 7.1.2 (MPA-169, MPA-172, MPA-202, MPA-205): more than 512 bytes of
+        // private data make the frame malformed.
         if usize::from(length) > MAX_PRIVATE_DATA {
             return Err(Malformed::PrivateDataLength(length));
         }
+        // RFC 5044 section 7.1.1 (MPA-163), RFC 6581 section 6 (MPA2-023): no reserved bit is looked at.
         let reject = kind == FrameKind::Reply && flags & FLAG_R != 0;
         let enhanced = revision >= 2 && flags & FLAG_S != 0;
         if enhanced && usize::from(length) < ENHANCED_BYTES && !reject {
             return Err(Malformed::NoDepths);
         }
+        // RFC 5044 section 7.1.2 (MPA-204): exactly PD_Length bytes are private data.
         let Some(private_data) = rest.get(..usize::from(length)) else {
             return Ok(Parsed::NeedMore);
         };
@@ -216,7 +225,8 @@ impl Frame {
             reject,
             revision,
             enhanced,
-            // At most MAX_PRIVATE_DATA, checked above.
+            // RFC 5044 section 7.1.2 (MPA-203): the array has room for MAX_PRIVATE_DATA, the most that passes
+            // the check above.
             private_data: for_ulp.iter().copied().collect(),
         };
         Ok(Parsed::Frame(frame, HEADER_BYTES + private_data.len()))
@@ -229,10 +239,12 @@ impl Frame {
     pub fn encode(&self) -> Result<FrameBytes, PrivateDataTooLong> {
         let depths = self.enhanced.map(Enhanced::encode);
         let depths = depths.as_ref().map_or(&[][..], |bytes| &bytes[..]);
+        // RFC 5044 section 7.1.1 (MPA-172): at most 512 bytes of private data are sent.
         let limit = MAX_PRIVATE_DATA - depths.len();
         if self.private_data.len() > limit {
             return Err(PrivateDataTooLong { bytes: self.private_data.len(), limit });
         }
+        // RFC 5044 section 7.1.1 (MPA-163), RFC 6581 section 6 (MPA2-022): the reserved bits are 0.
         let mut flags = 0;
         for (set, flag) in [
             (self.markers, FLAG_M),
@@ -242,6 +254,8 @@ impl Frame {
         ] {
             flags |= if set { flag } else { 0 };
         }
+        // RFC 5044 section 7.1.1 (MPA-167): PD_Length counts the private data.
+        // RFC 6581 section 6 (MPA2-029): with S, the private data begins with the enhanced data.
         let length = (depths.len() + self.private_data.len()) as u16;
         let parts: [&[u8]; 5] =
             [self.kind.key(), &[flags, self.revision], &length.to_be_bytes(), depths, &self.private_data];
@@ -249,7 +263,7 @@ impl Frame {
     }
 }
 
-/// Copies what a ULP passed, within `limit`.
+/// Copies the private data of the ULP, at most `limit` bytes.
 pub(super) fn private_data(bytes: &[u8], limit: usize) -> Result<PrivateData, PrivateDataTooLong> {
     if bytes.len() > limit {
         return Err(PrivateDataTooLong { bytes: bytes.len(), limit });

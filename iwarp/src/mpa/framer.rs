@@ -1,8 +1,8 @@
-//! Sending: ULPDUs into FPDUs (sections 4.1, 4.3 to 4.5).
+//! Sending: ULPDUs become FPDUs (RFC 5044 sections 4.1, 4.3 to 4.5).
 //!
-//! A [`Framer`] knows where in its direction's stream the next FPDU begins, nothing of TCP or of buffers. The
-//! caller brings room of exactly the FPDU's size; the payload is fetched straight to its place, and without
-//! markers summed as it is copied.
+//! A [`Framer`] knows the position of the next FPDU in its direction. It knows nothing of TCP or of buffers:
+//! the caller passes a slice of exactly the FPDU's length. The payload is fetched directly to its place in
+//! that slice. Without markers it is summed while it is copied.
 
 use super::{Crc32c, MAX_ULPDU, MIN_MULPDU, marker, pad_bytes};
 use crate::memory::Stride;
@@ -16,7 +16,7 @@ pub struct Framer {
 }
 
 impl Framer {
-    /// A framer at position 0: behind the startup frame. `markers` is what the peer asked for.
+    /// A framer at position 0, right after the startup frame. `markers` says whether the peer wants markers.
     pub const fn new(markers: bool, crc: bool) -> Self {
         Self::at(0, markers, crc)
     }
@@ -24,7 +24,7 @@ impl Framer {
     /// A framer in the middle of a stream.
     ///
     /// # Panics
-    /// When `position` is not a multiple of 4: no FPDU begins there.
+    /// When `position` is not a multiple of 4: every FPDU begins at a multiple of 4.
     pub const fn at(position: u64, markers: bool, crc: bool) -> Self {
         assert!(position.is_multiple_of(4), "FPDUs begin at multiples of 4");
         Self { position, markers, crc }
@@ -40,8 +40,8 @@ impl Framer {
         self.markers
     }
 
-    /// Largest ULPDU whose FPDU fits a segment of `emss` bytes wherever it begins (section 4.5), within
-    /// [`MIN_MULPDU`] and [`MAX_ULPDU`].
+    /// The largest ULPDU whose FPDU fits a segment of `emss` bytes at any position (RFC 5044 section 4.5),
+    /// within [`MIN_MULPDU`] and [`MAX_ULPDU`].
     ///
     /// ```
     /// # use iwarp::mpa::Framer;
@@ -49,54 +49,62 @@ impl Framer {
     /// assert_eq!(Framer::new(false, true).mulpdu(1448), 1442);
     /// ```
     pub fn mulpdu(&self, emss: usize) -> usize {
+        // RFC 5044 section 4.5 (MPA-101, MPA-102): EMSS less 6 bytes of length and CRC, the markers, and the
+        // bytes beyond a multiple of 4.
+        // RFC 5044 sections 3 and 4.5 (MPA-027, MPA-109): within 128 and 64768, whatever EMSS is.
         let markers = if self.markers { 4 * emss.div_ceil(marker::INTERVAL as usize) } else { 0 };
         emss.saturating_sub(6 + markers + emss % 4).clamp(MIN_MULPDU, MAX_ULPDU)
     }
 
-    /// Largest ULPDU of the FPDU that begins here, in segments of `emss` bytes: MULPDU, or a little less
-    /// where markers would make FPDUs differ in length on the wire. Segments of one length leave in one
-    /// train.
+    /// The largest ULPDU of the next FPDU in segments of `emss` bytes: MULPDU, or a little less where markers
+    /// would give FPDUs different lengths on the wire. Segments of equal length can leave in one train.
+    ///
+    /// RFC 5044 section 3 (MPA-306): this is the maximum that DDP gets.
     pub fn ulpdu_limit(&self, emss: usize) -> usize {
-        // Below an EMSS of some 140 bytes MULPDU promises more than a segment holds: then the segment
-        // decides.
+        // Below an EMSS of about 140 bytes, MULPDU is more than a segment holds. The segment limits the ULPDU
+        // then.
         let even = if self.markers { (emss / 4 * 4).saturating_sub(4) } else { emss };
         self.mulpdu(emss).min(self.fit(even).unwrap_or(0))
     }
 
-    /// Bytes on the wire, markers included, of an FPDU that begins here.
+    /// Bytes on the wire of an FPDU at the current position, including its markers.
     pub fn wire_len(&self, ulpdu_bytes: usize) -> usize {
         (marker::fpdu_end(self.position, ulpdu_bytes, self.markers) - self.position) as usize
     }
 
-    /// Largest ULPDU whose FPDU, begun here, fits `room` bytes; `None` when none does. For packing FPDUs into
-    /// what is left of a segment.
+    /// The largest ULPDU whose FPDU fits into `room` bytes at the current position; `None` when no FPDU fits.
+    /// It is for packing FPDUs into the rest of a segment.
     pub fn fit(&self, room: usize) -> Option<usize> {
         let room = room as u64 / 4 * 4;
         let markers = if self.markers { marker::count(self.position, self.position + room) } else { 0 };
         let content = room - 4 * markers;
-        // The whole of `content` is used: an FPDU of a multiple of 4 bytes needs no pad.
+        // An FPDU of a multiple of 4 bytes needs no pad, so all of `content` is used.
         let ulpdu = content.checked_sub(6)?;
         Some((ulpdu as usize).min(MAX_ULPDU))
     }
 
-    /// Begins an FPDU in `out`. Writes what precedes the ULPDU; the ULPDU is then [`put`](FpduWriter::put)
-    /// and [`filled`](FpduWriter::fill), and [`finish`](FpduWriter::finish) ends it.
+    /// Begins an FPDU in `out`: writes the length and a marker before it. The caller then adds the ULPDU by
+    /// [`put`](FpduWriter::put) and [`fill`](FpduWriter::fill) and ends the FPDU by
+    /// [`finish`](FpduWriter::finish).
     ///
     /// # Panics
     /// When `out` is not exactly [`wire_len`](Self::wire_len) long, or the ULPDU is longer than
     /// [`MAX_ULPDU`].
     pub fn begin<'a>(&'a mut self, out: &'a mut [u8], ulpdu_bytes: usize) -> FpduWriter<'a> {
+        // RFC 5044 section 3 (MPA-028): no ULPDU is longer than 64768 bytes.
         assert!(ulpdu_bytes <= MAX_ULPDU, "a ULPDU of {ulpdu_bytes} bytes");
         assert_eq!(out.len(), self.wire_len(ulpdu_bytes), "room for another FPDU");
         let crc = if self.crc { Crc32c::new() } else { Crc32c::unused() };
         let header = marker::header_of(self.position, self.markers);
         let mut writer =
             FpduWriter { framer: self, out, at: 0, summed: 0, header, ulpdu_bytes, left: ulpdu_bytes, crc };
+        // RFC 5044 sections 3 and 4.1 (MPA-022, MPA-039): one ULPDU in one FPDU, as length, ULPDU, pad and
+        // CRC.
         writer.write(&(ulpdu_bytes as u16).to_be_bytes());
         writer
     }
 
-    /// Frames a whole ULPDU that lies in one slice.
+    /// Frames a whole ULPDU from one slice.
     ///
     /// # Panics
     /// As [`begin`](Self::begin).
@@ -107,16 +115,17 @@ impl Framer {
     }
 }
 
-/// An FPDU being written. Dropped unfinished it leaves its framer as it was, and the room half written.
+/// An FPDU that is being written. When it is dropped unfinished, the framer stays as it was, and the slice is
+/// partly written.
 #[derive(Debug)]
 pub struct FpduWriter<'a> {
     framer: &'a mut Framer,
     out: &'a mut [u8],
-    /// Bytes of `out` written.
+    /// Bytes of `out` that are written.
     at: usize,
-    /// Bytes of `out` that are in `crc`: small pieces are summed together.
+    /// Bytes of `out` that are in `crc`. Small pieces are summed together.
     summed: usize,
-    /// Position of the ULPDU length.
+    /// Position of the length field.
     header: u64,
     ulpdu_bytes: usize,
     /// ULPDU bytes still to come.
@@ -124,12 +133,12 @@ pub struct FpduWriter<'a> {
     crc: Crc32c,
 }
 
-/// Where [`FpduWriter::fill`] has bytes written.
+/// The bytes of the FPDU that [`FpduWriter::fill`] wants written.
 #[derive(Debug)]
 pub enum Room<'a> {
-    /// All of it. Who writes adds what he wrote to the CRC, for instance by [`Crc32c::running`].
+    /// All bytes of the slice. The closure adds them to the CRC, for instance by [`Crc32c::running`].
     Whole(&'a mut [u8], &'a mut Crc32c),
-    /// Around gaps, which get markers behind it and are part of the sum then.
+    /// The runs between the gaps of the stride. The framer then writes markers into the gaps and sums it all.
     Runs(&'a mut [u8], Stride),
 }
 
@@ -142,19 +151,19 @@ impl FpduWriter<'_> {
     /// Appends ULPDU bytes.
     ///
     /// # Panics
-    /// When these are more than are [`left`](Self::left).
+    /// When there are more than [`left`](Self::left).
     pub fn put(&mut self, bytes: &[u8]) {
         self.take(bytes.len());
         self.write(bytes);
     }
 
-    /// Appends `bytes` ULPDU bytes by letting `fill` write them where they go.
+    /// Appends `bytes` ULPDU bytes: calls `fill` to write them to their place.
     ///
     /// # Errors
-    /// What `fill` fails with: the FPDU is then to be dropped.
+    /// The error of `fill`. The caller has to drop the FPDU then.
     ///
     /// # Panics
-    /// When these are more than are [`left`](Self::left).
+    /// When there are more than [`left`](Self::left).
     pub fn fill<E>(&mut self, bytes: usize, fill: impl FnOnce(Room<'_>) -> Result<(), E>) -> Result<(), E> {
         self.take(bytes);
         if !self.framer.markers {
@@ -174,16 +183,19 @@ impl FpduWriter<'_> {
         Ok(())
     }
 
-    /// Ends the FPDU: pad, a marker that is due, CRC. The framer stands behind it then.
+    /// Ends the FPDU: writes the pad, a marker if one is due, and the CRC. Advances the framer.
     ///
     /// # Panics
-    /// When bytes are [`left`](Self::left).
+    /// When ULPDU bytes are [`left`](Self::left).
     pub fn finish(mut self) {
         assert_eq!(self.left, 0, "an FPDU without its last bytes");
+        // RFC 5044 section 4.1 (MPA-042): the pad is zero.
         self.write(&[0; 3][..pad_bytes(self.ulpdu_bytes)]);
-        // A marker between pad and CRC is part of the sum.
+        // RFC 5044 section 4.4 (MPA-091 to MPA-093): the CRC covers all bytes from the start, including a
+        // marker before the length and a marker between pad and CRC field.
         self.front();
         self.sum();
+        // RFC 5044 section 4.4 (MPA-088): the CRC field is always there.
         let field = self.crc.field();
         self.out[self.at..].copy_from_slice(&field);
         self.framer.position += self.out.len() as u64;
@@ -194,11 +206,12 @@ impl FpduWriter<'_> {
         self.left -= bytes;
     }
 
-    /// Writes a marker if one is due; says how many bytes fit in front of the next one.
+    /// Writes a marker if one is due. Returns how many bytes fit before the next one.
     fn front(&mut self) -> usize {
         if !self.framer.markers {
             return usize::MAX;
         }
+        // RFC 5044 section 4.3 (MPA-058): markers are sent when the peer has asked for them.
         if marker::begins_at(self.framer.position + self.at as u64) {
             self.write_marker(self.at);
             self.at += Stride::GAP;
@@ -207,7 +220,7 @@ impl FpduWriter<'_> {
         (marker::at_or_after(position) - position) as usize
     }
 
-    /// Writes the marker that begins at `at` of `out`.
+    /// Writes the marker at index `at` of `out`.
     fn write_marker(&mut self, at: usize) {
         let marker = marker::encode(marker::pointer(self.framer.position + at as u64, self.header));
         self.out[at..at + marker.len()].copy_from_slice(&marker);
@@ -224,7 +237,7 @@ impl FpduWriter<'_> {
         }
     }
 
-    /// Adds all that is written to the CRC.
+    /// Adds all written bytes to the CRC.
     fn sum(&mut self) {
         self.crc.update(&self.out[self.summed..self.at]);
         self.summed = self.at;

@@ -1,13 +1,12 @@
-//! Where markers are and where they point (section 4.3). Arithmetic only.
+//! Where markers are and where they point (RFC 5044 section 4.3). This file has arithmetic only.
 //!
-//! A marker occupies positions `512 k .. 512 k + 4` of its direction; 508 bytes of content lie between two.
-//! Positions are 64 bits wide and never wrap. FPDUs begin at multiples of 4, and so does whatever is computed
-//! here.
+//! A marker takes the positions `512 k .. 512 k + 4` of its direction. 508 bytes of content lie between two
+//! markers. Positions have 64 bits and never wrap. FPDUs and markers begin at multiples of 4.
 
 use super::fpdu_bytes;
 use crate::memory::Stride;
 
-/// Bytes from one marker's start to the next one's.
+/// Bytes from the start of one marker to the start of the next.
 pub const INTERVAL: u64 = 512;
 
 /// Bytes of a marker.
@@ -23,30 +22,33 @@ const _: () = assert!(
 
 /// Whether a marker begins at `position`.
 pub const fn begins_at(position: u64) -> bool {
+    // RFC 5044 section 4.3 (MPA-059, MPA-065): at position 0 and at every further 512th byte.
     position.is_multiple_of(INTERVAL)
 }
 
-/// Where the first marker begins at or behind `position`.
+/// Position of the first marker at or after `position`.
 pub const fn at_or_after(position: u64) -> u64 {
     position.next_multiple_of(INTERVAL)
 }
 
-/// Markers that begin in `from..to`.
+/// Number of markers that begin in `from..to`.
 pub const fn count(from: u64, to: u64) -> u64 {
     to.div_ceil(INTERVAL) - from.div_ceil(INTERVAL)
 }
 
-/// Where the ULPDU length of an FPDU is whose first byte is at `start`: behind a marker that leads it.
+/// Position of the length field of the FPDU that starts at `start`. A marker at `start` comes before the
+/// field.
 pub const fn header_of(start: u64, markers: bool) -> u64 {
+    // RFC 5044 section 4.3 (MPA-064): a marker between two FPDUs is part of the second.
     if markers && begins_at(start) { start + MARKER_BYTES } else { start }
 }
 
-/// Where the FPDU starts whose ULPDU length is at `header`: a marker right in front of it is its own.
+/// Start of the FPDU whose length field is at `header`. A marker right before the field is part of the FPDU.
 pub const fn start_of(header: u64, markers: bool) -> u64 {
     if markers && header % INTERVAL == MARKER_BYTES { header - MARKER_BYTES } else { header }
 }
 
-/// Position of content byte `index`, counted from the content byte at `from`.
+/// Position of content byte `index`, counted from the content byte at `from`. Markers are not content.
 pub const fn nth_content(from: u64, index: u64, markers: bool) -> u64 {
     if markers {
         from + index + MARKER_BYTES * ((from % INTERVAL - MARKER_BYTES + index) / CONTENT)
@@ -55,35 +57,42 @@ pub const fn nth_content(from: u64, index: u64, markers: bool) -> u64 {
     }
 }
 
-/// First position behind `bytes` (at least 1) content bytes from `from` on. A marker due exactly there
-/// belongs to what follows.
+/// Position after the last of `bytes` (at least 1) content bytes that begin at `from`. A marker due at that
+/// position belongs to the next content.
 pub const fn end_of_content(from: u64, bytes: u64, markers: bool) -> u64 {
     nth_content(from, bytes - 1, markers) + 1
 }
 
-/// First position behind the FPDU that starts at `start` (a leading marker included).
+/// Position after the last byte of the FPDU that starts at `start`, the position of its leading marker if it
+/// has one.
 pub const fn fpdu_end(start: u64, ulpdu_bytes: usize, markers: bool) -> u64 {
     end_of_content(header_of(start, markers), fpdu_bytes(ulpdu_bytes) as u64, markers)
 }
 
-/// What the FPDUPTR of the marker at `marker` has to say, in the FPDU whose ULPDU length is at `header`: the
-/// distance back to it, 0 for the marker that leads it. Fits 16 bits for every ULPDU that may be sent.
+/// The FPDUPTR of the marker at `marker` in the FPDU whose length field is at `header`: the distance back to
+/// the field. It is 0 for a marker before the field. It fits 16 bits for every ULPDU that may be sent.
 pub const fn pointer(marker: u64, header: u64) -> u64 {
+    // RFC 5044 section 4.3 (MPA-060, MPA-069, MPA-070): all markers in an FPDU point to its length field; a
+    // marker between two FPDUs has 0.
     marker.saturating_sub(header)
 }
 
 /// The four bytes of a marker with this FPDUPTR.
 pub const fn encode(pointer: u64) -> [u8; 4] {
+    // RFC 5044 section 4.2 (MPA-049, MPA-050): 16 reserved bits of zero, then FPDUPTR in network order.
+    // RFC 5044 section 4.2 (MPA-053): its two low bits are zero, as markers and length fields are at
+    // multiples of 4.
     let [high, low] = (pointer as u16).to_be_bytes();
     [0, 0, high, low]
 }
 
-/// FPDUPTR of a received marker. Reserved bytes are ignored, and so are the two low bits.
+/// FPDUPTR of a received marker.
 pub const fn decode(marker: [u8; 4]) -> u64 {
+    // RFC 5044 section 4.2 (MPA-051, MPA-054): the reserved bytes are ignored, the two low bits count as 0.
     (u16::from_be_bytes([marker[2], marker[3]]) & 0xfffc) as u64
 }
 
-/// Where the ULPDU length is that the marker at `marker` points to; `None` where there can be none.
+/// Position of the length field that the marker at `marker` points to; `None` where no length field can be.
 pub const fn target(marker: u64, pointer: u64) -> Option<u64> {
     if pointer == 0 {
         return Some(marker + MARKER_BYTES);

@@ -1,21 +1,21 @@
-//! MPA: DDP segments as FPDUs in a TCP stream, and the startup exchange in front of them.
+//! MPA: DDP segments as FPDUs in a TCP stream, and the startup exchange before them.
 //!
-//! Implements draft-ietf-rddp-mpa-06 (RFC 5044 as published) and RFC 6581 (revision 2: depths, peer-to-peer,
-//! RTR). It does no I/O and reads no clock: bytes and deadlines come in, bytes and events go out. It knows
-//! nothing of what a ULPDU means; that is [`ddp`](crate::ddp)'s.
+//! Implements draft-ietf-rddp-mpa-06, which was published as RFC 5044, and RFC 6581 (revision 2: depths,
+//! peer-to-peer, RTR). MPA does no I/O and reads no clock: bytes and deadlines come in, bytes and events go
+//! out. It does not look into a ULPDU; [`ddp`](crate::ddp) does.
 //!
 //! | file | what |
 //! |---|---|
-//! | [`frame`] | the startup frame's bytes |
-//! | [`startup`] | who says what before the first FPDU: [`Initiator`], [`Responder`] |
+//! | [`frame`] | the bytes of a startup frame |
+//! | [`startup`] | the exchange before the first FPDU: [`Initiator`], [`Responder`] |
 //! | [`crc`] | CRC32c, and copying with it |
 //! | [`marker`] | where markers are and where they point |
-//! | [`framer`] | ULPDUs into FPDUs |
-//! | [`deframer`] | received buffers into ULPDUs, in order and out of order |
-//! | [`error`] | what ends a connection, and how |
+//! | [`framer`] | writes ULPDUs as FPDUs |
+//! | [`deframer`] | finds ULPDUs in received buffers, in order and out of order |
+//! | [`error`] | the errors that end a connection, and how it ends |
 //!
-//! Positions are `u64` byte counts of one direction from the first byte behind the startup frame; stream
-//! offsets are TCP's, which begin before it.
+//! A position is a `u64` byte count of one direction. Position 0 is the first byte after the startup frame.
+//! A stream offset is TCP's and begins earlier.
 
 pub mod crc;
 pub mod deframer;
@@ -34,20 +34,20 @@ pub use startup::{
     RtrKinds,
 };
 
-/// Bytes of the ULPDU length field that opens an FPDU.
+/// Bytes of the ULPDU length field, the first field of an FPDU.
 pub const LENGTH_BYTES: usize = 2;
 
-/// Bytes of the CRC field that ends an FPDU, in use or not.
+/// Bytes of the CRC field, the last field of an FPDU. It is there with and without CRCs.
 pub const CRC_BYTES: usize = 4;
 
-/// Longest ULPDU that may be sent: what fits an IP datagram with all options, down to a multiple of 128
-/// (section 3 of the draft).
+/// The longest ULPDU that may be sent: the payload of an IP datagram with all options, rounded down to a
+/// multiple of 128 (RFC 5044 section 3).
 pub const MAX_ULPDU: usize = 64_768;
 
-/// MULPDU is never reported below this, whatever EMSS is (section 4.5).
+/// The smallest MULPDU that is reported, however small EMSS is (RFC 5044 section 4.5).
 pub const MIN_MULPDU: usize = 128;
 
-/// Pad bytes behind a ULPDU: an FPDU without its markers is a multiple of 4.
+/// Bytes of the pad after a ULPDU. Without its markers an FPDU is a multiple of 4 bytes long.
 ///
 /// ```
 /// # use iwarp::mpa::pad_bytes;

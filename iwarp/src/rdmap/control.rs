@@ -110,6 +110,7 @@ impl Opcode {
     /// [`TerminateError::RdmapVersion`], else [`TerminateError::UnexpectedOpcode`].
     pub fn check(header: &Header, extensions: Extensions) -> Result<Self, TerminateError> {
         let control = header.control_byte();
+        // RFC 5044 section C.1 (MPA-297): the peer's RDMAP version is the one that this end sends.
         if control & VERSION_MASK != VERSION {
             return Err(TerminateError::RdmapVersion);
         }

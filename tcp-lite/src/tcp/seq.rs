@@ -24,6 +24,7 @@ impl SeqSpace {
 
     /// The position nearest to `near` that has this sequence number; may be negative (before the SYN).
     pub(super) fn pos(self, seq: TcpSeqNumber, near: u64) -> i64 {
+        // RFC 5044 section 4.3 (MPA-062): MPA counts in these positions, which allow for the wrap of 32 bits.
         near as i64 + i64::from(seq.0.wrapping_sub(self.seq(near).0))
     }
 }

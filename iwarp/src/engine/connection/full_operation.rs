@@ -1,4 +1,4 @@
-//! Full Operation: a connection's turns to receive and to send.
+//! Full Operation: a connection receives and sends FPDUs.
 
 use std::sync::Arc;
 
@@ -16,13 +16,14 @@ use super::{Connection, Phase};
 /// A connection in Full Operation.
 pub(super) struct FullOperation {
     pub(super) stream: Box<Stream>,
-    /// Announced when the peer's first FPDU has come.
+    /// What to announce when the peer's first FPDU has come.
     announce: Option<Box<Negotiated>>,
     /// FIN follows when everything is sent.
     pub(super) draining: bool,
-    /// While that waits for answers to Reads: the stream's progress when the deadline was set.
+    /// The stream's progress when the deadline for answers to Reads was set.
     pub(super) progress: u64,
-    /// It has failed: what comes is acknowledged and dropped, only a Terminate is still sent.
+    /// The stream has failed: received bytes are acknowledged and dropped, and only a Terminate is still
+    /// sent.
     pub(super) failed: bool,
 }
 
@@ -36,6 +37,8 @@ impl Connection {
         may_send: bool,
         announce: Option<Box<Negotiated>>,
     ) {
+        // RFC 5044 section 7.1 (MPA-141): Full Operation begins with a queue pair, and its stream is bound to
+        // this connection.
         qp.connected(negotiated.ord, negotiated.ird);
         let stream = Box::new(Stream::new(qp, by, negotiated, may_send, &mut io.records));
         self.phase = Phase::FullOperation(FullOperation {
@@ -68,7 +71,7 @@ impl Connection {
             id.count_segment(fpdus, io.streams.rx_placed_bytes - placed);
         }
         if fpdus > 0 {
-            self.touch(io);
+            self.note_progress(io);
         }
         match result {
             Ok(released) => {
@@ -77,7 +80,7 @@ impl Connection {
                     self.activate(io);
                 }
             }
-            // The peer's first FPDU in place of its RTR.
+            // The peer's first FPDU is a Terminate in place of its RTR.
             Err(Failure::Peer(terminate)) if first && fpdus == 1 => {
                 self.fail(io, Failure::Peer(terminate.in_startup()));
             }
@@ -85,8 +88,7 @@ impl Connection {
         }
     }
 
-    /// Drops what nobody reads any more. Bytes ahead of the frontier count in TCP's budget until they are
-    /// released.
+    /// Drops received bytes. TCP's budget counts bytes ahead of the frontier until they are released.
     pub(super) fn discard(&self, io: &mut Io, offset: u64, buf: &Mbuf, frontier: u64) {
         if offset >= frontier {
             io.tcp.release(self.conn, buf.len());
@@ -97,21 +99,21 @@ impl Connection {
         matches!(&self.phase, Phase::FullOperation(full) if full.draining || full.stream.wants_to_send())
     }
 
-    /// Its queue pair was posted to, or TCP has room again.
+    /// Schedules it to send: its queue pair was posted to, or TCP has space again.
     pub(in crate::engine) fn activate(&self, io: &mut Io) {
-        io.want_turn(self.conn);
+        io.schedule_tx(self.conn);
     }
 
-    /// Its turn to send, about `bytes`. Returns whether it wants another one.
+    /// Sends about `bytes` bytes. Returns whether it wants to send more.
     pub(in crate::engine) fn transmit(&mut self, io: &mut Io, bytes: usize, guard: &EpochGuard) -> bool {
         if let Some(qp) = &self.qp {
             qp.answer();
             let asked = qp.take_asked();
-            self.obey(io, asked);
+            self.on_ask(io, asked);
         }
-        if self.fronted || matches!(self.phase, Phase::StreamingMode(_)) {
-            let again = self.transmit_front(io);
-            if self.fronted {
+        if self.has_pre_fpdu_bytes || matches!(self.phase, Phase::StreamingMode(_)) {
+            let again = self.transmit_pre_fpdu_bytes(io);
+            if self.has_pre_fpdu_bytes {
                 return again;
             }
         }
@@ -124,7 +126,7 @@ impl Connection {
         let means = Means { guard, counters: streams, records };
         let result = full.stream.transmit(tcp, self.conn, *now, bytes, means);
         if io.streams.tx_fpdus > before {
-            self.touch(io);
+            self.note_progress(io);
         }
         match result {
             Ok(SendOutcome::Idle) => {
@@ -151,7 +153,7 @@ impl Connection {
         }
     }
 
-    /// What was posted after the stream had ended.
+    /// Flushes requests that were posted after the stream ended.
     fn flush_late(&self) {
         if let Some(qp) = &self.qp
             && matches!(qp.state(), QpState::Terminate | QpState::Error)

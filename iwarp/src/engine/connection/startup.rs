@@ -13,11 +13,12 @@ use crate::rdmap::{Terminate, TerminateError};
 use crate::verbs::{CmEventKind, CmShared, ConnParam, ConnectionError, ResponderOptions, StreamError};
 
 use super::super::core::Io;
-use super::inbox::Rest;
-use super::{Connection, Fallback, Inbox, ListenerOrigin, Phase, Told, duration};
+use super::reassembly::Rest;
+use super::{Announced, Connection, Fallback, ListenerOrigin, Phase, Reassembly, duration};
 
 impl Connection {
-    /// A connection of ours; its SYN is out. `again`: the first try has failed, and its deadline holds.
+    /// A connection that this end opens; its SYN is sent. `again` is the deadline of the first attempt when
+    /// this is the second.
     pub(in crate::engine) fn connecting(
         conn: ConnId,
         id: Arc<CmShared>,
@@ -28,7 +29,7 @@ impl Connection {
         again: Option<Instant>,
     ) -> Result<Self, ConnectionError> {
         let deadline = again.unwrap_or(now + duration(param.timeout));
-        // Parameters were checked by the call.
+        // The call of the user has checked the parameters.
         let (initiator, request) = Initiator::start(param.mpa_config(crc), &param.private_data, deadline)
             .map_err(|_| ConnectionError::NoResources)?;
         let phase = Phase::Opening { start: Some((Box::new(initiator), request.to_vec())) };
@@ -41,42 +42,46 @@ impl Connection {
         Ok(connection)
     }
 
-    /// The phase in which the peer's Request is awaited, and by when it has to be whole.
+    /// The phase that waits for the peer's Request, and its deadline.
     pub(super) fn await_request(
         options: Box<ResponderOptions>,
         now: Instant,
-        inbox: Inbox,
+        reassembly: Reassembly,
     ) -> Result<(Phase, Instant), MpaError> {
         let deadline = now + duration(options.startup_timeout);
         let responder = Responder::listen(options.mpa_config(), deadline)
             .map_err(|_| MpaError::Startup(StartupFault::NotEnhanced))?;
-        Ok((Phase::AwaitRequest { responder: Box::new(responder), options, inbox }, deadline))
+        Ok((Phase::AwaitRequest { responder: Box::new(responder), options, reassembly }, deadline))
     }
 
-    /// Works off what has come in order.
+    /// Processes the bytes that have come in order.
     pub(super) fn run_startup(&mut self, io: &mut Io, guard: &EpochGuard) {
         loop {
             let mut outcome = Ok(None);
             let released = match &mut self.phase {
-                Phase::AwaitReply { initiator, inbox } => inbox.take(&mut io.held, |offset, bytes| {
-                    if !matches!(outcome, Ok(None)) {
-                        return 0;
-                    }
-                    let step = initiator.receive(offset, bytes);
-                    let consumed = step.as_ref().map_or(0, |step| step.consumed);
-                    outcome = step.map(|step| step.event.map(Startup::Reply));
-                    consumed
-                }),
-                Phase::AwaitRequest { responder, inbox, .. } | Phase::Deciding { responder, inbox } => inbox
-                    .take(&mut io.held, |offset, bytes| {
+                Phase::AwaitReply { initiator, reassembly } => {
+                    reassembly.take(&mut io.held, |offset, bytes| {
+                        if !matches!(outcome, Ok(None)) {
+                            return 0;
+                        }
+                        let step = initiator.receive(offset, bytes);
+                        let consumed = step.as_ref().map_or(0, |step| step.consumed);
+                        outcome = step.map(|step| step.event.map(StartupEvent::Reply));
+                        consumed
+                    })
+                }
+                Phase::AwaitRequest { responder, reassembly, .. }
+                | Phase::Deciding { responder, reassembly } => {
+                    reassembly.take(&mut io.held, |offset, bytes| {
                         if !matches!(outcome, Ok(None)) {
                             return 0;
                         }
                         let step = responder.receive(offset, bytes);
                         let consumed = step.as_ref().map_or(0, |step| step.consumed);
-                        outcome = step.map(|step| step.event.map(Startup::Request));
+                        outcome = step.map(|step| step.event.map(StartupEvent::Request));
                         consumed
-                    }),
+                    })
+                }
                 Phase::Opening { .. }
                 | Phase::StreamingMode(_)
                 | Phase::FullOperation(_)
@@ -85,9 +90,9 @@ impl Connection {
             io.tcp.release(self.conn, released);
             match outcome {
                 Ok(None) => return,
-                Ok(Some(Startup::Reply(event))) => return self.on_reply(io, guard, event),
-                // The loop goes on: a bad peer may have sent something behind its Request.
-                Ok(Some(Startup::Request(request))) => self.on_request(io, guard, request),
+                Ok(Some(StartupEvent::Reply(event))) => return self.on_reply(io, guard, event),
+                // The loop continues: bytes after the Request are an error of the peer.
+                Ok(Some(StartupEvent::Request(request))) => self.on_request(io, guard, request),
                 Err(error) => return self.fail_startup(io, startup_error(error)),
             }
         }
@@ -95,13 +100,14 @@ impl Connection {
 
     // ---- responder ----
 
-    /// The peer's Request is complete: the user decides.
+    /// The peer's Request is complete. The user has to decide.
     pub(super) fn on_request(&mut self, io: &mut Io, guard: &EpochGuard, request: ConnectRequest) {
         let phase = std::mem::replace(&mut self.phase, Phase::Closing);
-        let Phase::AwaitRequest { responder, options, inbox } = phase else { return };
-        self.phase = Phase::Deciding { responder, inbox };
+        let Phase::AwaitRequest { responder, options, reassembly } = phase else { return };
+        self.phase = Phase::Deciding { responder, reassembly };
         let Some(info) = io.tcp.info(self.conn) else { return };
         let (got, max) = (request.private_data.len(), options.max_private_data);
+        // RFC 5044 section 7.1.2 (MPA-204): no more private data than the application has room for.
         if got > max {
             let fault = StartupFault::PrivateData { got, max };
             return self.fail_startup(io, ConnectionError::Startup(fault));
@@ -112,7 +118,7 @@ impl Connection {
             (None, Some(listener)) if listener.is_listening() => {
                 listener.child(self.conn, (info.local, info.remote))
             }
-            // Nobody listens any more.
+            // The listener is closed.
             (None, _) => return self.fail_startup(io, ConnectionError::PeerClosed),
         };
         if options.refuse_markers && request.markers {
@@ -129,13 +135,14 @@ impl Connection {
         let kind = CmEventKind::ConnectRequest {
             private_data: request.private_data.as_slice().into(),
             remote: info.remote,
+            // RFC 6581 section 9.1 (MPA2-058): the user gets the peer's depths.
             peer_ird: request.peer.map(|depths| depths.ird),
             peer_ord: request.peer.map(|depths| depths.ord),
             revision: request.revision,
             peer_to_peer: request.peer_to_peer,
             markers: request.markers,
         };
-        // New to the user only where it comes from a listener.
+        // A connection of a listener is new to the user.
         let from = if self.id.is_none() { listener } else { None };
         self.id = Some(Arc::clone(&id));
         id.announce(from.as_ref(), kind);
@@ -150,7 +157,7 @@ impl Connection {
         qp: Arc<QpShared>,
         param: Box<ConnParam>,
     ) {
-        self.decided();
+        self.leave_backlog();
         self.id = Some(id);
         self.qp = Some(qp);
         let deadline = io.now + duration(param.timeout);
@@ -170,7 +177,9 @@ impl Connection {
         let (negotiated, reply) = match answer {
             Ok(answer) => answer,
             Err(ResponderError::InsufficientIrd { needed }) => {
-                // Told locally alone: nothing but the Reply may be sent (RFC 5044 section 7.1.2 rule 4).
+                // RFC 6581 section 9.1 (MPA2-063): layer 2, type 0, code 6. It is reported locally only:
+                // before the first FPDU of the peer only the Reply may be sent (RFC 5044 section 7.1.2 rule
+                // 4).
                 let TerminateCode { layer, etype, code } = TerminateCode::mpa(6);
                 let error = StreamError { layer, etype, code, from_peer: false };
                 self.error = Some(ConnectionError::Stream(error));
@@ -180,29 +189,29 @@ impl Connection {
                 self.end_qp();
                 return self.reject(io, guard, &[], Some(needed));
             }
-            // The call has looked at the length.
+            // The call of the user has checked the length of the private data.
             Err(_) => return self.fail_startup(io, ConnectionError::NoResources),
         };
         let phase = std::mem::replace(&mut self.phase, Phase::Closing);
-        let Phase::Deciding { inbox, .. } = phase else { return };
+        let Phase::Deciding { reassembly, .. } = phase else { return };
         self.peer = negotiated.peer;
         self.apply_keepalive(io);
         self.deadline = None;
-        self.say(io, &reply);
+        self.send_startup_bytes(io, &reply);
         if matches!(negotiated.rtr, Rtr::Expect(_)) {
-            // Announced when the RTR has come.
+            // It is announced when the RTR has come.
             self.deadline = Some(deadline);
-            self.stream(io, &negotiated, false, Some(Box::new(negotiated.clone())));
+            self.start_stream(io, &negotiated, false, Some(Box::new(negotiated.clone())));
         } else {
-            // Else the user is told that it has to wait for the peer's first message.
+            // The event says whether the user has to wait for the peer's first message.
             let ready = self.param.as_ref().is_some_and(|param| !param.await_first_fpdu);
-            self.stream(io, &negotiated, ready, None);
+            self.start_stream(io, &negotiated, ready, None);
             self.announce_established(io, negotiated, ready);
         }
-        self.receive_rest(io, guard, inbox);
+        self.receive_rest(io, guard, reassembly);
     }
 
-    /// The user rejects, or nobody is there to decide. `needed_ord`: the peer's IRD is too small.
+    /// Rejects the Request. `needed_ord` is set when the peer's IRD is too small for the user.
     pub(in crate::engine) fn reject(
         &mut self,
         io: &mut Io,
@@ -210,34 +219,35 @@ impl Connection {
         private_data: &[u8],
         needed_ord: Option<u16>,
     ) {
-        self.decided();
+        self.leave_backlog();
         if let Some(ListenerOrigin { admitted, .. }) = &self.origin {
             admitted.listener.count(|stats| stats.rejected += 1);
         }
-        let Phase::Deciding { responder, inbox } = &mut self.phase else {
+        let Phase::Deciding { responder, reassembly } = &mut self.phase else {
             return io.tcp.abort(io.now, self.conn);
         };
         let Ok(reply) = responder.reject(private_data, needed_ord) else {
             return io.tcp.abort(io.now, self.conn);
         };
-        let mut inbox = std::mem::take(inbox);
+        let mut reassembly = std::mem::take(reassembly);
         self.deadline = None;
-        self.say(io, &reply);
+        self.send_startup_bytes(io, &reply);
         let stays = self.id.as_ref().is_some_and(|id| id.is_streaming());
         if stays && self.error.is_none() {
-            // MPA is left, and the TCP connection is the user's (RFC 5044 section 7.1.2 rule 2).
-            self.told = Told::Streaming;
-            return self.enter_streaming_mode(io, guard, inbox);
+            // RFC 5044 section 7.1.2 (MPA-180): MPA ends, and the TCP connection stays open for the
+            // user.
+            self.announced = Announced::Streaming;
+            return self.enter_streaming_mode(io, guard, reassembly);
         }
-        io.tcp.release(self.conn, inbox.clear(&mut io.held));
+        io.tcp.release(self.conn, reassembly.clear(&mut io.held));
         if self.error.is_none() {
-            // The user has decided: nothing more is announced.
+            // The user has decided, so nothing more is announced.
             self.id = None;
         }
-        self.close_behind(io);
+        self.close_when_sent(io);
     }
 
-    /// The user has not decided in time: the peer is told no.
+    /// The user has not decided in time: rejects the Request.
     pub(super) fn decision_timeout(&mut self, io: &mut Io, guard: &EpochGuard) {
         if !self.id.as_ref().is_some_and(|id| id.expire()) {
             return;
@@ -254,8 +264,8 @@ impl Connection {
         self.reject(io, guard, &[], None);
     }
 
-    /// It leaves its listener's backlog.
-    fn decided(&mut self) {
+    /// The connection no longer counts in its listener's backlog.
+    fn leave_backlog(&mut self) {
         if let Some(ListenerOrigin { admitted, .. }) = &mut self.origin {
             admitted.decide();
         }
@@ -266,44 +276,47 @@ impl Connection {
     /// The Reply is complete.
     fn on_reply(&mut self, io: &mut Io, guard: &EpochGuard, event: InitiatorEvent) {
         let phase = std::mem::replace(&mut self.phase, Phase::Closing);
-        let Phase::AwaitReply { mut inbox, .. } = phase else { return };
+        let Phase::AwaitReply { mut reassembly, .. } = phase else { return };
         self.deadline = None;
         match event {
             InitiatorEvent::Accepted(negotiated) => {
                 self.peer = negotiated.peer;
-                self.stream(io, &negotiated, true, None);
+                self.start_stream(io, &negotiated, true, None);
                 self.announce_established(io, negotiated, true);
-                self.receive_rest(io, guard, inbox);
+                self.receive_rest(io, guard, reassembly);
             }
             InitiatorEvent::Rejected(Rejected { private_data, peer, .. }) => {
                 self.end_qp();
                 let kind = CmEventKind::Rejected { private_data: private_data.as_slice().into(), peer };
                 if let (Some(id), Some(stream)) = (&self.id, &self.stream) {
-                    // MPA is left, and the TCP connection is the user's (RFC 5044 section 7.1.2 rule 3).
+                    // RFC 5044 section 7.1.2 (MPA-190): MPA ends, and the TCP connection stays open
+                    // for the user.
                     id.set_streaming(&io.shared, stream);
                     id.announce(None, kind);
-                    self.enter_streaming_mode(io, guard, inbox);
+                    self.enter_streaming_mode(io, guard, reassembly);
                     self.qp = None;
                     return;
                 }
                 self.announce(kind);
                 self.id = None;
-                io.tcp.release(self.conn, inbox.clear(&mut io.held));
+                io.tcp.release(self.conn, reassembly.clear(&mut io.held));
                 self.close(io);
             }
             InitiatorEvent::Unmet { error, negotiated } => {
                 self.peer = negotiated.peer;
-                self.stream(io, &Negotiated { rtr: Rtr::None, ..negotiated }, true, None);
+                self.start_stream(io, &Negotiated { rtr: Rtr::None, ..negotiated }, true, None);
+                // RFC 6581 sections 9.1 and 9.2 (MPA2-066, MPA2-067, MPA2-087, MPA2-088): a Terminate with
+                // code 6 or 7, then the end.
                 let TerminateCode { layer, etype, code } = error.terminate_code();
                 let known = TerminateError::from_codes(layer, etype, code);
                 let terminate = Terminate::local(known.unwrap_or(TerminateError::MpaStartupCatastrophic));
                 self.fail(io, Failure::Local(terminate));
-                io.tcp.release(self.conn, inbox.clear(&mut io.held));
+                io.tcp.release(self.conn, reassembly.clear(&mut io.held));
             }
         }
     }
 
-    /// The peer closes without a Reply: perhaps it does not know revision 2 (RFC 6581 section 10).
+    /// The peer has closed without a Reply. Perhaps it does not know revision 2 (RFC 6581 section 10).
     pub(super) fn consider_fallback(&mut self) {
         if let Phase::AwaitReply { initiator, .. } = &self.phase
             && self.stream.is_none()
@@ -316,9 +329,9 @@ impl Connection {
 
     // ---- both ----
 
-    /// Full Operation begins. `may_send`: without waiting for the peer's first FPDU. `announce`: what to tell
-    /// the user when that has come.
-    fn stream(
+    /// Begins Full Operation. `may_send` says that this end need not wait for the peer's first FPDU.
+    /// `announce` is announced when that has come.
+    fn start_stream(
         &mut self,
         io: &mut Io,
         negotiated: &Negotiated,
@@ -330,9 +343,9 @@ impl Connection {
         self.enter_full_operation(io, qp, by, negotiated, may_send, announce);
     }
 
-    /// What came behind the startup frame are FPDUs; and there may be something to send.
-    fn receive_rest(&mut self, io: &mut Io, guard: &EpochGuard, mut inbox: Inbox) {
-        while let Some(Rest { offset, buf, frontier, released }) = inbox.pop_rest(&mut io.held) {
+    /// Receives the bytes after the startup frame as FPDUs, and schedules the connection to send.
+    fn receive_rest(&mut self, io: &mut Io, guard: &EpochGuard, mut reassembly: Reassembly) {
+        while let Some(Rest { offset, buf, frontier, released }) = reassembly.pop_rest(&mut io.held) {
             io.tcp.release(self.conn, released);
             self.receive(io, guard, offset, buf, frontier);
         }
@@ -340,11 +353,13 @@ impl Connection {
     }
 
     pub(super) fn announce_established(&mut self, io: &mut Io, negotiated: Negotiated, ready: bool) {
-        self.told = Told::Established;
+        self.announced = Announced::Established;
         io.counters.connections += 1;
         io.counters.connections_without_crc += u64::from(!negotiated.crc);
         self.watch_idle(io);
         let Negotiated { tx_markers, rx_markers, ird, ord, private_data, peer, revision, .. } = negotiated;
+        // RFC 5044 section 3 (MPA-037), RFC 6581 section 9.1 (MPA2-058): the user gets the peer's revision
+        // and depths.
         self.announce(CmEventKind::Established {
             private_data: private_data.as_slice().into(),
             ord,
@@ -358,8 +373,8 @@ impl Connection {
     }
 }
 
-/// What startup came to.
-enum Startup {
+/// An event of startup.
+enum StartupEvent {
     Reply(InitiatorEvent),
     Request(ConnectRequest),
 }
@@ -368,7 +383,7 @@ pub(super) fn startup_error(error: MpaError) -> ConnectionError {
     match error {
         MpaError::StartupTimeout => ConnectionError::StartupTimeout,
         MpaError::Startup(fault) => ConnectionError::Startup(fault),
-        // Startup raises no other.
+        // Startup returns no other errors.
         _ => ConnectionError::PeerClosed,
     }
 }

@@ -1,7 +1,11 @@
-//! Streaming mode in front of MPA, and the switch (RFC 5044 sections 7.1, 7.1.3, 7.1.5).
+//! Streaming mode before MPA, and the switch to MPA (RFC 5044 sections 7.1, 7.1.3, 7.1.5).
 //!
-//! Nothing is lost at the switch: what the user has sent goes out in front of our startup frame, and what it
-//! has not read belongs to the peer's. Positions of FPDUs and markers count from behind the startup frames.
+//! RFC 5044 section 7.1.5 (MPA-222): both modes use one TCP connection, so TCP recovers loss and reordering
+//! during the switch as at any other time.
+//!
+//! The switch loses no byte. Bytes that the user has sent go before our startup frame. Bytes that the user
+//! has not read belong to the peer's startup frame. Positions of FPDUs and markers count from the end of the
+//! startup frames.
 
 use std::net::SocketAddr;
 use std::ops::Range;
@@ -17,20 +21,20 @@ use crate::verbs::{CmEventKind, CmShared, ConnParam, ConnectionError, ResponderO
 
 use super::super::core::Io;
 use super::startup::startup_error;
-use super::{Connection, Inbox, Phase, Told, duration};
+use super::{Announced, Connection, Phase, Reassembly, duration};
 
 /// A connection in streaming mode.
 #[derive(Default)]
 pub(super) struct StreamingMode {
-    inbox: Inbox,
+    reassembly: Reassembly,
     pub(super) peer_closed: bool,
-    /// FIN follows what the user has sent.
+    /// FIN follows the bytes that the user has sent.
     pub(super) closing: bool,
 }
 
 impl StreamingMode {
     pub(super) fn clear(&mut self, io: &mut Io) -> usize {
-        self.inbox.clear(&mut io.held)
+        self.reassembly.clear(&mut io.held)
     }
 
     pub(super) fn give_up(
@@ -39,27 +43,27 @@ impl StreamingMode {
         held: &mut HeldSlab,
         may: impl FnMut(&[Range<u64>]) -> bool,
     ) {
-        self.inbox.give_up(bytes, held, may);
+        self.reassembly.give_up(bytes, held, may);
     }
 
     pub(super) fn pinned_bytes(&self) -> usize {
-        self.inbox.pinned_bytes()
+        self.reassembly.pinned_bytes()
     }
 }
 
-/// How sending went.
+/// The result of sending.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Sent {
-    /// Everything is with TCP.
+    /// TCP has taken everything.
     All,
-    /// TCP says when it has room.
-    Later,
-    /// No packet buffer: try again in the next turn.
-    Again,
+    /// TCP's send buffer is full. TCP says when there is space.
+    Blocked,
+    /// No packet buffer is free: try again in the next poll.
+    NoMbuf,
 }
 
 impl Connection {
-    /// A connection of ours in streaming mode; its SYN is out.
+    /// A connection that this end opens in streaming mode; its SYN is sent.
     pub(in crate::engine) fn connecting_stream(
         conn: ConnId,
         id: Arc<CmShared>,
@@ -76,14 +80,14 @@ impl Connection {
         connection
     }
 
-    /// One that a listener accepted.
+    /// A connection that a listener accepted.
     pub(super) fn streaming(conn: ConnId, stream: Arc<StreamShared>) -> Self {
         let mut connection = Self::new(conn, Phase::StreamingMode(StreamingMode::default()), None);
         connection.stream = Some(stream);
         connection
     }
 
-    /// A listener's connection begins in streaming mode: the user has it.
+    /// Announces a connection of a listener to the user, if it begins in streaming mode.
     pub(in crate::engine) fn announce_in_streaming_mode(&mut self, io: &mut Io) {
         let (Some(origin), Some(info)) = (&mut self.origin, io.tcp.info(self.conn)) else { return };
         if self.stream.is_none() {
@@ -96,31 +100,31 @@ impl Connection {
         self.announce_streaming(io, Some(&listener), info.remote);
     }
 
-    /// Streaming mode begins, or is back after a reject.
-    pub(super) fn enter_streaming_mode(&mut self, io: &mut Io, guard: &EpochGuard, inbox: Inbox) {
+    /// Enters streaming mode, at first or again after a reject.
+    pub(super) fn enter_streaming_mode(&mut self, io: &mut Io, guard: &EpochGuard, reassembly: Reassembly) {
         self.deadline = None;
-        self.phase = Phase::StreamingMode(StreamingMode { inbox, ..StreamingMode::default() });
+        self.phase = Phase::StreamingMode(StreamingMode { reassembly, ..StreamingMode::default() });
         let addresses = self.id.as_ref().and(io.tcp.info(self.conn)).map(|info| info.remote);
-        if let (Told::Nothing, Some(remote)) = (self.told, addresses)
+        if let (Announced::Nothing, Some(remote)) = (self.announced, addresses)
             && self.qp.is_none()
         {
             self.announce_streaming(io, None, remote);
         }
-        self.told = Told::Streaming;
-        self.pump(io, guard);
-        // What the user may have sent since a reject.
+        self.announced = Announced::Streaming;
+        self.deliver_to_user(io, guard);
+        // The user may have sent bytes since the reject.
         self.activate(io);
     }
 
     fn announce_streaming(&mut self, io: &mut Io, listener: Option<&Arc<CmShared>>, remote: SocketAddr) {
         let (Some(id), Some(stream)) = (self.id.clone(), self.stream.clone()) else { return };
-        self.told = Told::Streaming;
+        self.announced = Announced::Streaming;
         id.set_streaming(&io.shared, &stream);
         self.watch_idle(io);
         id.announce(listener, CmEventKind::StreamEstablished { remote });
     }
 
-    /// Bytes arrived in streaming mode. Those in order count in TCP's budget, too, until the user has taken
+    /// Bytes arrived in streaming mode. TCP's budget counts bytes in order as well, until the user has read
     /// them.
     pub(super) fn receive_in_streaming_mode(
         &mut self,
@@ -133,104 +137,105 @@ impl Connection {
         if offset < frontier {
             io.tcp.hold(self.conn, buf.len());
         }
-        match mode.inbox.push(&mut io.held, (offset, buf, frontier), true) {
-            Ok(()) => self.pump(io, guard),
+        match mode.reassembly.push(&mut io.held, (offset, buf, frontier), true) {
+            Ok(()) => self.deliver_to_user(io, guard),
             Err(error) => self.fail_startup(io, error),
         }
     }
 
-    /// The user has sent or received bytes.
+    /// The user has sent or read bytes.
     pub(in crate::engine) fn streamed(&mut self, io: &mut Io, guard: &EpochGuard) {
         if let Some(stream) = &self.stream {
             stream.answer();
         }
         if matches!(self.phase, Phase::StreamingMode(_)) {
-            self.pump(io, guard);
+            self.deliver_to_user(io, guard);
             self.activate(io);
         }
     }
 
-    /// Moves bytes to the user, as many as it has room for.
-    pub(super) fn pump(&mut self, io: &mut Io, _guard: &EpochGuard) {
+    /// Moves bytes to the user's buffer, as many as fit.
+    pub(super) fn deliver_to_user(&mut self, io: &mut Io, _guard: &EpochGuard) {
         let (Phase::StreamingMode(mode), Some(stream)) = (&mut self.phase, &self.stream) else { return };
-        let before = mode.inbox.next();
-        let released = mode.inbox.take(&mut io.held, |_, bytes| stream.fill(bytes));
+        let before = mode.reassembly.next();
+        let released = mode.reassembly.take(&mut io.held, |_, bytes| stream.fill(bytes));
         io.tcp.release(self.conn, released);
-        let all = io.tcp.info(self.conn).is_none_or(|info| mode.inbox.next() >= info.frontier);
+        let all = io.tcp.info(self.conn).is_none_or(|info| mode.reassembly.next() >= info.frontier);
         if mode.peer_closed && all {
             stream.end();
         }
-        let moved = mode.inbox.next() > before;
+        let moved = mode.reassembly.next() > before;
         if stream.take_readable() {
             self.announce(CmEventKind::StreamReadable);
         }
         if moved {
-            self.touch(io);
+            self.note_progress(io);
         }
     }
 
-    /// Sends bytes of startup, behind those of the user.
-    pub(super) fn say(&mut self, io: &mut Io, bytes: &[u8]) {
-        self.outbox.extend(bytes);
-        self.fronted = true;
-        if self.send_front(io) == Sent::Again {
+    /// Sends bytes of a startup frame, after those of the user.
+    pub(super) fn send_startup_bytes(&mut self, io: &mut Io, bytes: &[u8]) {
+        self.startup_tx.extend(bytes);
+        self.has_pre_fpdu_bytes = true;
+        if self.send_pre_fpdu_bytes(io) == Sent::NoMbuf {
             self.activate(io);
         }
     }
 
-    /// Hands to TCP what goes in front of FPDUs.
-    pub(super) fn send_front(&mut self, io: &mut Io) -> Sent {
+    /// Hands to TCP the bytes that go before the first FPDU.
+    pub(super) fn send_pre_fpdu_bytes(&mut self, io: &mut Io) -> Sent {
         let mut result = Sent::All;
         let (conn, now) = (self.conn, io.now);
         let tcp = &mut io.tcp;
         let mut send = |bytes: &[u8]| match tcp.send(now, conn, bytes) {
             Ok(sent) => {
                 if sent < bytes.len() {
-                    result = Sent::Later;
+                    result = Sent::Blocked;
                 }
                 sent
             }
             Err(SendError::NoMbuf) => {
-                result = Sent::Again;
+                result = Sent::NoMbuf;
                 0
             }
             Err(SendError::BufferFull | SendError::Closed) => {
-                result = Sent::Later;
+                result = Sent::Blocked;
                 0
             }
         };
         let mut writable = self.stream.as_ref().is_some_and(|stream| stream.drain(&mut send));
         if self.stream.as_ref().is_none_or(|stream| stream.is_sent()) {
-            while !self.outbox.is_empty() {
-                let sent = send(self.outbox.as_slices().0);
-                self.outbox.drain(..sent);
+            while !self.startup_tx.is_empty() {
+                let sent = send(self.startup_tx.as_slices().0);
+                self.startup_tx.drain(..sent);
                 if sent == 0 {
                     break;
                 }
             }
         }
         if let (Phase::StreamingMode(_), true, Some(stream)) =
-            (&self.phase, self.outbox.is_empty(), &self.stream)
+            (&self.phase, self.startup_tx.is_empty(), &self.stream)
         {
             stream.reopen();
             writable |= stream.drain(&mut send);
         }
-        if result == Sent::Later {
-            // What was cut off may have met an empty pool rather than a full buffer: that tells nobody.
+        if result == Sent::Blocked {
+            // A short write can mean that the send buffer is full or that the packet pool is empty. TCP
+            // reports only when the send buffer has space again.
             let blocked = matches!(
                 io.tcp.sender(io.now, conn).and_then(|mut sender| sender.segment().map(drop)),
                 Err(SendError::BufferFull | SendError::Closed)
             );
-            result = if blocked { Sent::Later } else { Sent::Again };
+            result = if blocked { Sent::Blocked } else { Sent::NoMbuf };
         }
-        self.fronted = result != Sent::All;
+        self.has_pre_fpdu_bytes = result != Sent::All;
         if writable && matches!(self.phase, Phase::StreamingMode(_)) {
             self.announce(CmEventKind::StreamWritable);
         }
         result
     }
 
-    /// The user closes in streaming mode: FIN follows what it has sent.
+    /// The user closes in streaming mode: FIN follows the bytes that it has sent.
     pub(super) fn close_streaming_mode(&mut self, io: &mut Io) {
         if let Phase::StreamingMode(mode) = &mut self.phase {
             mode.closing = true;
@@ -239,9 +244,9 @@ impl Connection {
         self.activate(io);
     }
 
-    /// FIN behind what TCP has not taken yet.
-    pub(super) fn close_behind(&mut self, io: &mut Io) {
-        if !self.fronted {
+    /// Sends FIN after the bytes that TCP has not taken yet.
+    pub(super) fn close_when_sent(&mut self, io: &mut Io) {
+        if !self.has_pre_fpdu_bytes {
             return self.close(io);
         }
         self.phase = Phase::StreamingMode(StreamingMode { closing: true, ..StreamingMode::default() });
@@ -249,20 +254,20 @@ impl Connection {
         self.activate(io);
     }
 
-    /// A turn to send in streaming mode or startup. Returns whether it wants another one.
-    pub(super) fn transmit_front(&mut self, io: &mut Io) -> bool {
-        let sent = self.send_front(io);
+    /// Sends in streaming mode or startup. Returns whether it has to try again in the next poll.
+    pub(super) fn transmit_pre_fpdu_bytes(&mut self, io: &mut Io) -> bool {
+        let sent = self.send_pre_fpdu_bytes(io);
         if let Phase::StreamingMode(mode) = &self.phase {
-            self.touch(io);
+            self.note_progress(io);
             if mode.closing && sent == Sent::All {
                 self.close(io);
             }
         }
-        io.no_mbuf |= sent == Sent::Again;
-        sent == Sent::Again
+        io.no_mbuf |= sent == Sent::NoMbuf;
+        sent == Sent::NoMbuf
     }
 
-    /// Our user starts MPA as initiator.
+    /// The user starts MPA as initiator.
     pub(in crate::engine) fn start_initiator(
         &mut self,
         io: &mut Io,
@@ -270,50 +275,52 @@ impl Connection {
         param: Box<ConnParam>,
     ) {
         self.qp = Some(qp);
-        self.told = Told::Nothing;
+        self.announced = Announced::Nothing;
         let (Phase::StreamingMode(mode), Some(stream)) = (&mut self.phase, &self.stream) else {
             return self.fail_startup(io, ConnectionError::PeerClosed);
         };
-        let inbox = std::mem::take(&mut mode.inbox);
+        let reassembly = std::mem::take(&mut mode.reassembly);
         let stray = !stream.take_unread().is_empty();
         let deadline = io.now + duration(param.timeout);
         let started = Initiator::start(param.mpa_config(io.config.crc), &param.private_data, deadline);
         self.idle_deadline = None;
         self.param = Some(param);
-        // Parameters were checked by the call.
+        // The call of the user has checked the parameters.
         let Ok((initiator, request)) = started else {
             return self.fail_startup(io, ConnectionError::NoResources);
         };
-        self.phase = Phase::AwaitReply { initiator: Box::new(initiator), inbox };
+        self.phase = Phase::AwaitReply { initiator: Box::new(initiator), reassembly };
         if stray {
-            // The peer does not know that it is to respond.
+            // RFC 5044 section 7.1 (MPA-134): both ends start MPA at the same byte. A byte before the Reply
+            // is not of MPA: the peer does not know that it is the responder.
             return self.fail_startup(io, ConnectionError::Startup(StartupFault::EarlyBytes));
         }
         self.deadline = Some(deadline);
-        self.say(io, &request);
+        self.send_startup_bytes(io, &request);
     }
 
-    /// Our user starts MPA as responder. What it has not read is the beginning of the Request.
+    /// The user starts MPA as responder. The bytes that it has not read are the beginning of the Request.
     pub(in crate::engine) fn start_responder(
         &mut self,
         io: &mut Io,
         guard: &EpochGuard,
         options: Box<ResponderOptions>,
     ) {
-        self.told = Told::Nothing;
+        self.announced = Announced::Nothing;
         self.idle_deadline = None;
         let (Phase::StreamingMode(mode), Some(stream)) = (&mut self.phase, self.stream.clone()) else {
             return self.fail_startup(io, ConnectionError::PeerClosed);
         };
-        let inbox = std::mem::take(&mut mode.inbox);
-        let next = inbox.next();
-        let Ok((phase, deadline)) = Self::await_request(options, io.now, inbox) else {
+        let reassembly = std::mem::take(&mut mode.reassembly);
+        let next = reassembly.next();
+        let Ok((phase, deadline)) = Self::await_request(options, io.now, reassembly) else {
             return self.fail_startup(io, ConnectionError::NoResources);
         };
         self.phase = phase;
         self.deadline = Some(deadline);
-        // The last message of the user goes out now.
-        self.say(io, &[]);
+        // Sends the last bytes of the user now.
+        self.send_startup_bytes(io, &[]);
+        // RFC 5044 section 7.1 (MPA-134): MPA starts at the first byte that the user has not read.
         let unread: Vec<u8> = stream.take_unread().into();
         let offset = next - unread.len() as u64;
         match self.feed_request(offset, &unread) {

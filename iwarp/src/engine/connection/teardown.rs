@@ -1,4 +1,4 @@
-//! How a connection ends: by its users, by a failure of the stream, by TCP (RFC 5040 section 7; RFC 5041
+//! How a connection ends: by its user, by a failure of the stream, or by TCP (RFC 5040 section 7; RFC 5041
 //! section 7).
 
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use crate::rdmap::{Terminate, TerminateError};
 use crate::verbs::{CmEventKind, ConnectionError, QpState, TerminateOrigin, TerminateReport};
 
 use super::super::core::Io;
-use super::{Connection, Fallback, ListenerOrigin, Phase, Told, duration};
+use super::{Announced, Connection, Fallback, ListenerOrigin, Phase, duration};
 
 impl Connection {
     /// The user wants a graceful close.
@@ -20,13 +20,12 @@ impl Connection {
             _ if self.is_ending() => {}
             Phase::FullOperation(full) if full.stream.may_send() => self.drain(io),
             Phase::StreamingMode(_) => self.close_streaming_mode(io),
-            // Nothing may be sent yet, so nothing can be drained.
+            // Nothing may be sent yet, so there is nothing to drain.
             _ => self.abort(io),
         }
     }
 
-    /// Whether nothing of the queue pair is needed any more: a FIN or a Terminate is on its way, with a
-    /// deadline.
+    /// Whether the connection is ending: a FIN or a Terminate is being sent, with a deadline.
     pub(super) fn is_ending(&self) -> bool {
         match &self.phase {
             Phase::FullOperation(full) => full.failed,
@@ -39,8 +38,8 @@ impl Connection {
         }
     }
 
-    /// Sends what is posted, waits for the answers to Reads, then FIN. There is no deadline while something
-    /// is being sent: TCP has its own for a peer that does not take it.
+    /// Sends the posted requests, waits for the answers to Reads, then sends FIN. While something is being
+    /// sent there is no deadline here: TCP has its own for a peer that takes nothing.
     pub(super) fn drain(&mut self, io: &mut Io) {
         if let Phase::FullOperation(full) = &mut self.phase {
             full.draining = true;
@@ -51,8 +50,8 @@ impl Connection {
         self.activate(io);
     }
 
-    /// Nothing is left to send: FIN, or a wait for the answers to Reads. A peer that has closed, or does not
-    /// mean to, gives none.
+    /// Everything is sent: sends FIN, or waits for the answers to Reads with a deadline, as the peer may
+    /// never send them.
     pub(super) fn drained(&mut self, io: &mut Io) {
         let Phase::FullOperation(full) = &mut self.phase else { return };
         if full.stream.is_drained() {
@@ -63,7 +62,7 @@ impl Connection {
         }
     }
 
-    /// The time for an answer to a Read has passed: was there one?
+    /// The deadline for an answer to a Read has passed: aborts if there was no progress.
     pub(super) fn await_answers(&mut self, io: &mut Io) {
         let Phase::FullOperation(full) = &mut self.phase else { return };
         if !full.stream.awaits_answers() {
@@ -76,8 +75,8 @@ impl Connection {
         self.drained(io);
     }
 
-    /// What the queue pair's user wants, or a completion queue that has lost a completion.
-    pub(super) fn obey(&mut self, io: &mut Io, asked: Ask) {
+    /// Does what the queue pair asks for: its user, or a completion queue that has lost a completion.
+    pub(super) fn on_ask(&mut self, io: &mut Io, asked: Ask) {
         match asked {
             Ask::Nothing => {}
             Ask::Abort => self.abort(io),
@@ -90,13 +89,13 @@ impl Connection {
         }
     }
 
-    /// The user wants an end at once.
+    /// Ends the connection at once.
     pub(in crate::engine) fn abort(&mut self, io: &mut Io) {
         self.error.get_or_insert(ConnectionError::Tcp(CloseReason::Aborted));
         io.tcp.abort(io.now, self.conn);
     }
 
-    /// The stream has failed: tell the peer where that is possible, flush, close.
+    /// The stream has failed: sends a Terminate if possible, flushes, closes.
     pub(super) fn fail(&mut self, io: &mut Io, failure: Failure) {
         let Phase::FullOperation(full) = &mut self.phase else { return };
         let error = failure.stream_error();
@@ -105,7 +104,7 @@ impl Connection {
             return;
         }
         if failure.is_peers() {
-            self.blame(io);
+            self.count_peer_failure(io);
         }
         let Phase::FullOperation(full) = &mut self.phase else { return };
         self.terminate = report(&failure, full.stream.may_send());
@@ -117,6 +116,8 @@ impl Connection {
         }
         match failure {
             Failure::Local(terminate) | Failure::User(terminate) if full.stream.may_send() => {
+                // RFC 5044 section 8 (MPA-239), RFC 6581 section 9.3 (MPA2-095): the Terminate goes out
+                // before TCP is closed.
                 full.stream.terminate(&terminate);
                 self.deadline = Some(io.now + duration(io.config.close_timeout));
                 self.activate(io);
@@ -129,35 +130,40 @@ impl Connection {
         }
     }
 
-    /// Startup has failed: close at once, and say why.
+    /// Startup has failed: closes at once, and reports the error.
     pub(super) fn fail_startup(&mut self, io: &mut Io, error: ConnectionError) {
         self.error.get_or_insert(error);
         if matches!(error, ConnectionError::StartupTimeout | ConnectionError::Startup(_)) {
-            self.blame(io);
+            self.count_peer_failure(io);
         }
+        // RFC 5044 section 7.1.1 (MPA-149, MPA-151, MPA-165, MPA-169): an invalid startup frame closes TCP,
+        // and the user gets the error.
+        // RFC 5044 section 7.1.2 (MPA-177, MPA-189, MPA-196, MPA-205): both roles do so.
+        // RFC 5044 section 8 (MPA-235): TCP is closed at once.
+        // RFC 6581 section 10 (MPA2-104): the same holds for an enhanced Request where enhanced startup is off.
         self.end_stream(io);
         io.tcp.abort(io.now, self.conn);
     }
 
-    /// It comes to nothing by the peer's fault, which its listener may hold against the address.
-    fn blame(&self, io: &mut Io) {
+    /// The connection has failed by the peer's fault. The listener counts that against the peer's address.
+    fn count_peer_failure(&self, io: &mut Io) {
         if let Some(ListenerOrigin { id, admitted }) = &self.origin {
-            io.blame(id, admitted.address());
+            io.count_peer_failure(id, admitted.address());
         }
     }
 
-    /// Sends FIN; what still comes is dropped.
+    /// Sends FIN. Received bytes are dropped from now on.
     pub(super) fn close(&mut self, io: &mut Io) {
         self.end_stream(io);
         self.deadline = Some(io.now + duration(io.config.close_timeout));
         io.tcp.close(io.now, self.conn);
     }
 
-    /// TCP is gone: flush what is left and tell the user, once.
+    /// The TCP connection is closed: flushes the queue pair and tells the user, once.
     pub(in crate::engine) fn finish(&mut self, io: &mut Io) {
-        self.tell_lost();
+        self.report_lost();
         self.end_stream(io);
-        self.gone = true;
+        self.closed = true;
         if self.fallback == Fallback::Due {
             return;
         }
@@ -165,21 +171,21 @@ impl Connection {
         let error = self.error;
         self.count_end(error);
         io.counters.connections_failed += u64::from(error.is_some());
-        let kind = if self.told == Told::Nothing {
+        let kind = if self.announced == Announced::Nothing {
             let error = error.unwrap_or(ConnectionError::PeerClosed);
             CmEventKind::ConnectError { error, peer: self.peer }
         } else {
             CmEventKind::Disconnected { error, terminate: self.terminate.take() }
         };
-        // Over before it is told: who still accepts after this is refused, who did before is told by this.
+        // `set_over` comes first: an `accept` after it is refused, and an earlier one gets this event.
         if let Some(id) = self.id.take() {
             id.set_over();
             id.announce(None, kind);
         }
     }
 
-    /// TCP took the stream with it, and not because our user wanted that.
-    fn tell_lost(&self) {
+    /// Reports a stream that TCP has lost, unless the user has aborted it.
+    fn report_lost(&self) {
         let wanted = ConnectionError::Tcp(CloseReason::Aborted);
         if let (Phase::FullOperation(full), Some(qp)) = (&self.phase, &self.qp)
             && !full.failed
@@ -189,19 +195,19 @@ impl Connection {
         }
     }
 
-    /// Leaves the stream, if there is one. What it holds of slots that all connections share goes back, and
-    /// the requests it has taken from the queue pair are flushed: a receive may be under way even after a
-    /// graceful close.
+    /// Ends the stream, if there is one. Frees its slots, which all connections share, and flushes the
+    /// requests that it has taken from the queue pair. A receive may be in progress even after a graceful
+    /// close.
     fn end_stream(&mut self, io: &mut Io) {
         match &mut self.phase {
             Phase::FullOperation(full) => {
                 io.tcp.release(self.conn, full.stream.drop_held(&mut io.held));
                 full.stream.end(&mut io.records);
             }
-            Phase::AwaitReply { inbox, .. }
-            | Phase::AwaitRequest { inbox, .. }
-            | Phase::Deciding { inbox, .. } => {
-                io.tcp.release(self.conn, inbox.clear(&mut io.held));
+            Phase::AwaitReply { reassembly, .. }
+            | Phase::AwaitRequest { reassembly, .. }
+            | Phase::Deciding { reassembly, .. } => {
+                io.tcp.release(self.conn, reassembly.clear(&mut io.held));
             }
             Phase::StreamingMode(mode) => {
                 let released = mode.clear(io);
@@ -212,7 +218,7 @@ impl Connection {
         self.phase = Phase::Closing;
     }
 
-    /// An end in startup, for the listener it came to.
+    /// Counts an end during startup for the listener.
     fn count_end(&self, error: Option<ConnectionError>) {
         let Some(ListenerOrigin { admitted, .. }) = self.origin.as_ref().filter(|_| self.id.is_none()) else {
             return;
@@ -239,7 +245,7 @@ impl Connection {
     }
 }
 
-/// What the application can ask about a Terminate.
+/// What the application can learn about a Terminate.
 fn report(failure: &Failure, may_send: bool) -> Option<Arc<TerminateReport>> {
     let origin = match failure {
         Failure::Peer(_) => TerminateOrigin::Received,

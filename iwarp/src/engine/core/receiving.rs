@@ -1,24 +1,26 @@
-//! From the wire: the port's frames go to TCP, and what comes of each to its connection.
+//! From the wire: frames of the port go to TCP, and TCP's events go to the connections.
 
 use dp::profile::{self, Layer};
 use tcp_lite::Ahead;
 
-use super::{AHEAD, Core};
+use super::{Core, PREFETCH_DISTANCE};
 use crate::memory::EpochGuard;
 
-/// Bursts received in one turn at most: what a doorbell or timer may have to wait.
+/// Bursts received in one poll at most. More bursts give more throughput; fewer let doorbells and timers wait
+/// less.
 const MAX_BURSTS: usize = 4;
 
-/// Behind a burst of fewer frames an answer need not wait for another look: it was all there is, or
-/// superframes, which are work enough. Devices may return less than they have, but not so much less of
-/// others.
-const FEW: usize = dp::BURST / 4;
+/// After a burst of fewer frames the port is not asked again in this poll: it has no more frames, or the
+/// frames are superframes, which are enough work. A device may return fewer frames than it has, but not as
+/// few as a quarter of a burst.
+const SHORT_BURST: usize = dp::BURST / 4;
 
-/// From so many connections on, what a frame needs is fetched ahead: the state of fewer stays in the cache.
-const MANY: usize = 128;
+/// From this number of connections on, the state that a frame needs is prefetched. The state of fewer
+/// connections stays in the cache.
+const PREFETCH_MIN_CONNECTIONS: usize = 128;
 
 impl Core {
-    /// Hands received frames to TCP, a bounded number of bursts, and runs what comes of them.
+    /// Hands received frames to TCP, at most `MAX_BURSTS` bursts, and handles the events of each.
     pub(super) fn receive(&mut self, guard: &EpochGuard) -> bool {
         let now_us = self.io.now_us();
         let mut busy = false;
@@ -29,7 +31,7 @@ impl Core {
             }
             busy = true;
             let mut burst = std::mem::take(&mut self.rx);
-            let ahead = (self.connection_count >= MANY)
+            let ahead = (self.connection_count >= PREFETCH_MIN_CONNECTIONS)
                 .then(|| profile::within(Layer::TcpIn, || self.io.tcp.look_ahead(&burst)));
             let (frames_there, mut fetched) = (burst.len(), 0);
             let mut frames = burst.drain(..).peekable();
@@ -43,22 +45,22 @@ impl Core {
             }
             drop(frames);
             self.rx = burst;
-            if count < FEW {
+            if count < SHORT_BURST {
                 break;
             }
         }
         busy
     }
 
-    /// Frame `next` of a burst is next: has fetched what it and some behind it will need, without the first
-    /// `fetched`. Returns for how many it has.
+    /// Prefetches what frame `next` of a burst and some frames after it need, except for the first `fetched`
+    /// frames. Returns the number of frames that are prefetched now.
     fn fetch_ahead(&mut self, ahead: &Ahead, next: usize, fetched: usize) -> usize {
-        for n in fetched.max(next)..=next + AHEAD {
+        for n in fetched.max(next)..=next + PREFETCH_DISTANCE {
             self.prefetch(self.io.tcp.slot_ahead(ahead, n));
         }
         if let Some(slot) = self.io.tcp.slot_ahead(ahead, next) {
             self.io.tcp.expect_next(slot);
         }
-        next + AHEAD + 1
+        next + PREFETCH_DISTANCE + 1
     }
 }

@@ -1,60 +1,61 @@
-//! To the wire: queue pairs hand FPDUs to TCP by turns, and TCP's frames go to the port.
+//! To the wire: queue pairs hand FPDUs to TCP in turn, and TCP's frames go to the port.
 
 use dp::profile::{self, Layer};
 
-use super::{AHEAD, Core};
+use super::{Core, PREFETCH_DISTANCE};
 use crate::memory::EpochGuard;
 
-/// Bytes that queue pairs hand to TCP before frames are received again. Less than a turn receives: so a peer
-/// of the same kind keeps up, and rings stay short.
+/// Bytes that queue pairs hand to TCP before frames are received again. It is less than one poll receives, so
+/// that a peer of the same kind keeps up and rings stay short.
 const SEND_BYTES: usize = 128 << 10;
 
-/// Queue pairs that have just begun to send which go before all others in one turn.
+/// Queue pairs that have just begun to send and go before all others in one poll. More would keep bulk
+/// senders waiting longer.
 const MAX_FRESH: usize = 16;
 
-/// Bytes that each of these hands to TCP before it is one of the others: all of what is small.
+/// Bytes that each of these hands to TCP before it joins the others. It is enough for all of a small message.
 const FRESH_BYTES: usize = 16 << 10;
 
-/// Bursts sent in one turn at most.
+/// Bursts sent in one poll at most, so that a poll ends while TCP has ever more to send.
 const MAX_TX_BURSTS: usize = 64;
 
 /// The progress of one pass over the queue pairs that have something to send.
 struct Pass {
     /// Bytes that may still be handed to TCP.
     left: usize,
-    /// A connection sent, or had all that it needed to.
+    /// A connection sent something, or had nothing to send.
     busy: bool,
-    /// A connection found no buffer.
+    /// A connection found no free packet buffer.
     starved: bool,
 }
 
 impl Core {
-    /// Lets queue pairs hand FPDUs to TCP, a bounded turn each: those that have just begun, then the others
-    /// around.
+    /// Lets queue pairs hand FPDUs to TCP, a limited number of bytes each: first those that have just begun,
+    /// then the others round robin.
     pub(super) fn send(&mut self, guard: &EpochGuard) -> bool {
         let turn_bytes = self.io.config.turn_bytes;
         let mut pass = Pass { left: SEND_BYTES, busy: false, starved: false };
         let (fresh, _) = self.io.tx_scheduler.waiting();
         for _ in 0..fresh.min(MAX_FRESH) {
             let Some(slot) = self.io.tx_scheduler.next_fresh() else { break };
-            self.prefetch(self.io.tx_scheduler.fresh_behind(AHEAD).map(|slot| slot as usize));
+            self.prefetch(self.io.tx_scheduler.fresh_behind(PREFETCH_DISTANCE).map(|slot| slot as usize));
             self.send_one(slot, turn_bytes.min(FRESH_BYTES), guard, &mut pass);
         }
-        // Each at least once, or until the bytes are used up; one that cannot go on leaves the ring.
+        // Each one at least once, or until the bytes are used up. One that cannot continue leaves the ring.
         let (_, bulk) = self.io.tx_scheduler.waiting();
         let mut tries = bulk.max(SEND_BYTES / turn_bytes.max(1));
         while pass.left > 0
             && tries > 0
             && let Some(slot) = self.io.tx_scheduler.next_bulk()
         {
-            self.prefetch(self.io.tx_scheduler.bulk_behind(AHEAD).map(|slot| slot as usize));
+            self.prefetch(self.io.tx_scheduler.bulk_behind(PREFETCH_DISTANCE).map(|slot| slot as usize));
             self.send_one(slot, turn_bytes, guard, &mut pass);
             tries -= 1;
         }
         if pass.starved && !pass.busy {
-            self.starved.refused(self.io.now);
+            self.mbuf_backoff.refused(self.io.now);
         } else {
-            self.starved.succeeded();
+            self.mbuf_backoff.succeeded();
         }
         pass.busy
     }
@@ -75,13 +76,13 @@ impl Core {
         pass.busy |= sent > 0 || !no_mbuf;
     }
 
-    /// Takes frames from the stack to the port, until there are none or the port's ring is full. A port that
-    /// takes nothing is given no more before it has taken what it refused.
+    /// Moves frames from the stack to the port, until there are none or the port's ring is full. A full port
+    /// gets no new frames until it has taken the ones that it refused.
     pub(super) fn flush(&mut self) -> bool {
         let now_us = self.io.now_us();
         let mut busy = false;
         for _ in 0..MAX_TX_BURSTS {
-            let more = self.full.is_refused()
+            let more = self.port_backoff.is_refused()
                 || profile::within(Layer::TcpOut, || self.io.tcp.transmit(self.io.now, &mut self.tx));
             if self.tx.is_empty() {
                 break;
@@ -89,10 +90,10 @@ impl Core {
             let sent = profile::within(Layer::PortTx, || self.port.tx_burst(now_us, &mut self.tx));
             busy |= sent > 0;
             if sent == 0 {
-                self.full.refused(self.io.now);
+                self.port_backoff.refused(self.io.now);
                 break;
             }
-            self.full.succeeded();
+            self.port_backoff.succeeded();
             if !more && self.tx.is_empty() {
                 break;
             }

@@ -1,56 +1,58 @@
-//! One FPDU in received bytes: where it ends, and whether it is sound (section 6).
+//! One FPDU in received bytes: its extent and its checks (RFC 5044 section 6).
 
 use super::ulpdu::{Ulpdu, Wire};
 use crate::mpa::{CRC_BYTES, Crc32c, LENGTH_BYTES, marker};
 
-/// How a direction is framed.
+/// The framing of one direction.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Framing {
     pub(super) markers: bool,
     pub(super) crc: bool,
 }
 
-/// An FPDU by its length field: not checked.
+/// The extent of an FPDU by its length field, before any check.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Extent {
-    /// First position, a leading marker included.
+    /// First position, of the leading marker if there is one.
     pub(super) start: u64,
     /// Position of the length field.
     pub(super) header: u64,
-    /// First position behind.
+    /// Position after the last byte.
     pub(super) end: u64,
-    /// What the length field says.
+    /// The content of the length field.
     pub(super) ulpdu_bytes: usize,
 }
 
-/// What is wrong with an FPDU.
+/// Why an FPDU is not valid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Unsound {
-    /// Code 2.
+    /// A wrong CRC, code 2.
     Crc,
-    /// Code 3.
+    /// A wrong marker, code 3.
     Marker,
 }
 
 impl Extent {
-    /// Reads the length of the FPDU that starts at `start`; `None` while it is not there. `start` is a
-    /// multiple of 4.
+    /// Reads the length of the FPDU that starts at `start`, a multiple of 4; `None` while the length field is
+    /// incomplete.
     pub(super) fn read(wire: Wire<'_>, start: u64, framing: Framing) -> Option<Self> {
         let header = marker::header_of(start, framing.markers);
         let ulpdu_bytes = usize::from(u16::from_be_bytes(wire.read::<LENGTH_BYTES>(header)?));
         Some(Self { start, header, end: marker::fpdu_end(start, ulpdu_bytes, framing.markers), ulpdu_bytes })
     }
 
-    /// Checks the CRC and then the markers of an FPDU that is wholly there.
+    /// Checks the CRC and then the markers of an FPDU whose bytes are all there.
     ///
-    /// A damaged marker under a bad CRC is a bad CRC.
+    /// An FPDU with a damaged marker and a wrong CRC has a wrong CRC.
     pub(super) fn check(&self, wire: Wire<'_>, framing: Framing) -> Result<(), Unsound> {
         let wire = wire.narrow(self.start, self.end);
         let field = self.end - CRC_BYTES as u64;
+        // RFC 5044 section 4.4 (MPA-095): the CRC covers the same bytes as the sender's.
+        // RFC 5044 section 4.1 (MPA-043): that includes the pad, which nothing else looks at.
         let mut crc = if framing.crc { Crc32c::new() } else { Crc32c::unused() };
         let mut markers_sound = true;
         let sent = if let Some(bytes) = wire.front(self.start, self.end) {
-            // The usual case: it lies in one piece.
+            // The usual case: it lies in one piece of memory.
             crc.update(&bytes[..bytes.len() - CRC_BYTES]);
             markers_sound = !framing.markers || self.markers_are_sound(wire, self.start, bytes);
             bytes.last_chunk().copied()
@@ -61,6 +63,8 @@ impl Extent {
             }
             wire.read(field)
         };
+        // RFC 5044 sections 4.4 and 6 (MPA-096, MPA-128): any difference makes the FPDU invalid.
+        // RFC 5044 sections 4.1 and 7.1.1 (MPA-045, MPA-158, MPA-160): without CRCs, any value is valid.
         if framing.crc && sent != Some(crc.field()) {
             return Err(Unsound::Crc);
         }
@@ -70,19 +74,21 @@ impl Extent {
         Ok(())
     }
 
-    /// The ULPDU of an FPDU that is wholly there, and sound.
+    /// The ULPDU of a valid FPDU whose bytes are all there.
     #[inline]
     pub(super) fn ulpdu<'a>(&self, wire: Wire<'a>, framing: Framing) -> Ulpdu<'a> {
+        // RFC 5044 sections 3 and 4.3 (MPA-032, MPA-075): DDP gets one ULPDU of one FPDU, with its length.
         Ulpdu::new(wire, self.header, self.ulpdu_bytes, framing.markers)
     }
 
-    /// Whether the markers that begin in `bytes`, a slice of `wire` at `from`, point to this FPDU's header.
+    /// Whether all markers that begin in `bytes` point to this FPDU's length field. `bytes` is a slice of
+    /// `wire` at `from`.
     fn markers_are_sound(&self, wire: Wire<'_>, from: u64, bytes: &[u8]) -> bool {
         let end = from + bytes.len() as u64;
         let mut at = marker::at_or_after(from);
         while at < end {
             let here = bytes[(at - from) as usize..].first_chunk().copied();
-            // The rest of one that a slice ends in is in the next.
+            // A marker at the end of the slice may continue in the next slice.
             if here.or_else(|| wire.read(at)).map(marker::decode) != Some(marker::pointer(at, self.header)) {
                 return false;
             }

@@ -1,43 +1,44 @@
 //! Received buffers that wait: in order for the rest of their FPDU, or ahead of a hole.
 //!
-//! A buffer that is not half full is copied behind its predecessor, where it fits, rather than held. So of
-//! two buffers that touch at least one is half full, or both together fill one: small segments pin about as
-//! much memory as long ones, but for the first behind each hole.
+//! A buffer that is at most half full is copied to the end of the buffer before it, if it fits there. So of
+//! two adjacent buffers at least one is more than half full, or both together fill one. Small segments pin
+//! about as much memory as long ones, except for the first buffer after each hole.
 
 use std::ops::Range;
 
 use arrayvec::ArrayVec;
 use dp::Mbuf;
 
-use super::early::Record;
-use super::ordered::{List, Slots, Stretch};
+use super::early::EarlyRecord;
+use super::ordered::{List, Slots, StreamRange};
 
-/// Stretches that are given up at a time: what was placed early lies between them.
-pub(super) const MAX_STRETCHES: usize = 16;
+/// Ranges of one buffer in a call of `may`: as many as `tcp_lite::Stack::evict` takes. FPDUs that were placed
+/// early lie between them.
+pub(super) const MAX_EVICT_RANGES: usize = 16;
 
-/// Slots for held buffers and for records of FPDUs placed early, shared by all connections of an engine. All
-/// memory is taken by [`new`](Self::new).
+/// Slots for held buffers, and records of FPDUs that were placed early. All connections of an engine share
+/// them. [`new`](Self::new) allocates all memory.
 ///
-/// With as many buffer slots as the packet pool has buffers there is always one: each slot holds one buffer
-/// at least. Without a record an FPDU is not placed early but held.
+/// Each slot holds one buffer at least, so as many slots as the packet pool has buffers are always enough.
+/// When no record is free, an FPDU is held instead of placed early.
 #[derive(Debug)]
 pub struct HeldSlab {
     pub(super) buffers: Slots<HeldBuf>,
-    pub(super) records: Slots<Record>,
+    pub(super) records: Slots<EarlyRecord>,
 }
 
 impl HeldSlab {
-    /// Room for `buffers` held buffers and `records` FPDUs placed early.
+    /// A slab for `buffers` held buffers and `records` FPDUs placed early.
     pub fn new(buffers: usize, records: usize) -> Self {
         Self { buffers: Slots::new(buffers), records: Slots::new(records) }
     }
 
-    /// Buffer slots taken, and in all.
+    /// Buffer slots in use, and all buffer slots.
     pub fn buffers(&self) -> (usize, usize) {
         (self.buffers.used(), self.buffers.capacity())
     }
 
-    /// Records taken, and in all.
+    /// Records in use, and all records.
     pub fn records(&self) -> (usize, usize) {
         (self.records.used(), self.records.capacity())
     }
@@ -45,16 +46,16 @@ impl HeldSlab {
 
 /// A buffer that waits.
 pub struct HeldBuf {
-    /// Where its first byte is: a stream offset in a list of the user's, a position in the deframer's.
+    /// Where its first byte is: a stream offset in the list of an engine, a position in the deframer's.
     pub start: u64,
     /// The bytes.
     pub buf: Mbuf,
-    /// It arrived ahead of the frontier (and a deframer has not seen it pass), so that TCP's budget counts it
-    /// until it is released.
+    /// It arrived ahead of the frontier, and the deframer has not seen the frontier pass it. TCP's budget
+    /// counts it until it is released.
     pub ahead: bool,
-    /// Bytes that were placed early (and released).
+    /// Bytes in it that were placed early (and released).
     pub(super) accounted: usize,
-    /// Bytes of the packet buffers behind it, while it counts as ahead.
+    /// Bytes of packet buffers that it pins, while it counts as ahead.
     pinned: usize,
 }
 
@@ -69,7 +70,7 @@ impl std::fmt::Debug for HeldBuf {
     }
 }
 
-impl Stretch for HeldBuf {
+impl StreamRange for HeldBuf {
     fn start(&self) -> u64 {
         self.start
     }
@@ -79,67 +80,68 @@ impl Stretch for HeldBuf {
     }
 }
 
-/// No slot was left. The buffer is gone, and with it the connection.
+/// No slot was free. The buffer is dropped, so the connection has to end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("no slot left to hold a received buffer")]
 pub struct NoSlot;
 
-/// Buffers of one connection in the order of the stream, in a [`HeldSlab`]'s slots.
+/// The held buffers of one connection in stream order, in slots of a [`HeldSlab`].
 ///
-/// A [`Deframer`](super::Deframer) has one. Before there is a deframer, during startup, an engine keeps in
-/// one of its own what arrives ahead, and hands it on afterwards. To be [`clear`](Self::clear)ed before it is
+/// A [`Deframer`](super::Deframer) has one. During startup there is no deframer: the engine has a list of its
+/// own, whose buffers the deframer gets afterwards. The owner has to [`clear`](Self::clear) it before it is
 /// dropped.
 #[derive(Debug, Default)]
 pub struct HeldList {
     pub(super) list: List,
-    /// Bytes of the packet buffers of what arrived ahead.
+    /// Bytes of packet buffers that are pinned for bytes ahead of the frontier.
     pinned: usize,
 }
 
 impl HeldList {
-    /// Nothing held.
+    /// Whether no buffer is held.
     pub const fn is_empty(&self) -> bool {
         self.list.is_empty()
     }
 
-    /// Bytes of the packet buffers that what arrived ahead of the frontier keeps from being used again.
+    /// Bytes of packet buffers that are pinned for bytes ahead of the frontier.
     pub const fn pinned_bytes(&self) -> usize {
         self.pinned
     }
 
-    /// Holds `buf`, whose first byte is at `start`. Bytes that are held already are cut off: the first ones
-    /// stay.
+    /// Holds `buf`, whose first byte is at `start`. Bytes that are held already are cut off: the first copy
+    /// stays.
     ///
     /// # Errors
-    /// [`NoSlot`].
+    /// [`NoSlot`] when no slot is free.
     pub fn hold(&mut self, slab: &mut HeldSlab, start: u64, buf: Mbuf, ahead: bool) -> Result<(), NoSlot> {
         self.insert(slab, start, buf, ahead).map(|_| ())
     }
 
-    /// Takes the first buffer.
+    /// Removes and returns the first buffer.
     pub fn pop(&mut self, slab: &mut HeldSlab) -> Option<HeldBuf> {
         self.remove(slab, self.list.head()?)
     }
 
-    /// Takes the first buffer, if it holds `position`.
+    /// Removes and returns the first buffer, if it holds `position`.
     pub fn pop_at(&mut self, slab: &mut HeldSlab, position: u64) -> Option<HeldBuf> {
         let head = self.list.head()?;
         let holds = slab.buffers.at(head).is_some_and(|held| (held.start..held.end()).contains(&position));
         if holds { self.remove(slab, head) } else { None }
     }
 
-    /// For a list that is not a deframer's: gives up buffers that arrived ahead of the frontier, the last
-    /// ones first, until that are `bytes` bytes, or `may` says no to a stretch.
+    /// For a list outside of a deframer: drops buffers that arrived ahead of the frontier, the last ones
+    /// first, until at least `bytes` bytes are dropped or `may` refuses a range.
     pub fn give_up(&mut self, slab: &mut HeldSlab, bytes: usize, may: impl FnMut(&[Range<u64>]) -> bool) {
         self.evict(slab, List::default(), bytes, may);
     }
 
-    /// Drops all buffers; returns how many bytes of them are to be released.
+    /// Drops all buffers. Returns how many bytes the caller has to release.
     pub fn clear(&mut self, slab: &mut HeldSlab) -> usize {
         std::iter::from_fn(|| self.pop(slab)).map(|held| held.unreleased()).sum()
     }
 
-    /// As [`hold`](Self::hold); gives the slot the bytes are in, `None` if all of them were held already.
+    /// Does the same as [`hold`](Self::hold). Returns the slot of the new bytes; `None` if all were held
+    /// already.
     pub(super) fn insert(
         &mut self,
         slab: &mut HeldSlab,
@@ -171,8 +173,8 @@ impl HeldList {
         Some(held)
     }
 
-    /// What arrived ahead and lies in front of `frontier` by now is in order, and counts as all else there:
-    /// not at all. Returns how many bytes are to be released.
+    /// Buffers that arrived ahead and are before `frontier` now are in order. TCP's budget does not count
+    /// bytes in order. Returns how many bytes the caller has to release.
     pub(super) fn pass(&mut self, slab: &mut HeldSlab, frontier: u64) -> usize {
         let mut released = 0;
         let mut at = if self.pinned > 0 { self.list.head() } else { None };
@@ -187,9 +189,9 @@ impl HeldList {
         released
     }
 
-    /// Gives up buffers that arrived ahead of the frontier, the last ones first, until that are `bytes` bytes
-    /// of what was not placed (of those in `placed`), or `may` says no: it is asked for the stretches of each
-    /// buffer that nobody has yet, by position.
+    /// Drops buffers that arrived ahead of the frontier, the last ones first, until at least `bytes` bytes
+    /// outside of the records in `placed` are dropped. Before each, `may` gets the ranges of the buffer that
+    /// are not placed, by position; when it refuses, nothing more is dropped.
     pub(super) fn evict(
         &mut self,
         slab: &mut HeldSlab,
@@ -202,8 +204,8 @@ impl HeldList {
             && let Some(id) = at
             && let Some(held) = slab.buffers.at(id).filter(|held| held.ahead)
         {
-            let Some(stretches) = unplaced(&slab.records, placed, held.start, held.end()) else { return };
-            if !may(&stretches) {
+            let Some(ranges) = unplaced(&slab.records, placed, held.start, held.end()) else { return };
+            if !may(&ranges) {
                 return;
             }
             given_up += held.unreleased();
@@ -212,10 +214,11 @@ impl HeldList {
         }
     }
 
-    /// The slot that holds `position`, if everything from there to slot `from` is held, too, in a reasonable
-    /// number of buffers.
+    /// The slot that holds `position`, if all bytes from there to slot `from` are held in at most `BUFFERS`
+    /// buffers.
     pub(super) fn back_to(slab: &HeldSlab, from: u32, position: u64) -> Option<u32> {
-        /// A longest FPDU in segments of 1024 bytes: what is cut smaller waits for its turn.
+        /// The longest FPDU in segments of 1024 bytes. An FPDU in smaller segments is only checked in order:
+        /// a larger limit would make each arrival walk further back.
         const BUFFERS: usize = 64;
         let mut id = from;
         for _ in 0..BUFFERS {
@@ -231,7 +234,7 @@ impl HeldList {
         None
     }
 
-    /// Drops the buffers that lie in front of `position`; returns how many bytes are to be released.
+    /// Drops the buffers before `position`. Returns how many bytes the caller has to release.
     pub(super) fn drop_before(&mut self, slab: &mut HeldSlab, position: u64) -> usize {
         let mut released = 0;
         while let Some(head) = self.list.head()
@@ -243,8 +246,9 @@ impl HeldList {
         released
     }
 
-    /// Accounts for `from..to`, which slot `first` and its successors hold; drops the buffers of which
-    /// nothing is left to wait for. Returns the bytes released and the slot that holds `to`, or comes next.
+    /// Marks `from..to` as placed; slot `first` and the slots after it hold these bytes. Drops the buffers
+    /// whose bytes are all placed. Returns the bytes to release, and the slot that holds `to` or the next one
+    /// after it.
     pub(super) fn account(
         &mut self,
         slab: &mut HeldSlab,
@@ -279,7 +283,7 @@ impl HeldBuf {
         if self.ahead { self.buf.len() - self.accounted } else { 0 }
     }
 
-    /// Copies a small buffer behind the own bytes, if there is room.
+    /// Appends the bytes of a small buffer, if they fit.
     fn append(&mut self, buf: &Mbuf) -> bool {
         let bytes = buf.len();
         if 2 * bytes > buffer_bytes(buf) || self.buf.is_shared() || self.buf.tailroom() < bytes {
@@ -292,17 +296,17 @@ impl HeldBuf {
     }
 }
 
-/// Bytes of the memory that `buf` keeps.
+/// Bytes of memory that `buf` pins.
 fn buffer_bytes(buf: &Mbuf) -> usize {
     buf.headroom() + buf.len() + buf.tailroom()
 }
 
-/// Cuts off `buf` what `list` covers already, down to its first run of new bytes. Gives that with its start
-/// and the slot it belongs behind; `None` if nothing is new.
+/// Cuts the bytes off `buf` that `list` covers already, up to the first run of new bytes. Returns the run
+/// with its start and the slot before it; `None` if nothing is new.
 ///
-/// TCP never hands up a byte twice. This keeps a duplicate from replacing what was checked (appendix A.3)
-/// should it ever do so.
-pub(super) fn first_new<T: Stretch>(
+/// TCP never hands up a byte twice. If it did, this would keep a duplicate from replacing bytes that were
+/// checked (RFC 5044 appendix A.3).
+pub(super) fn first_new<T: StreamRange>(
     slots: &Slots<T>,
     list: List,
     mut start: u64,
@@ -310,7 +314,7 @@ pub(super) fn first_new<T: Stretch>(
 ) -> Option<(u64, Mbuf, Option<u32>)> {
     let mut before = slots.last_at(list, start);
     loop {
-        if let Some(covered) = before.and_then(|id| slots.at(id)).map(Stretch::end)
+        if let Some(covered) = before.and_then(|id| slots.at(id)).map(StreamRange::end)
             && covered > start
         {
             let cut = (covered - start).min(buf.len() as u64);
@@ -324,7 +328,7 @@ pub(super) fn first_new<T: Stretch>(
             Some(id) => slots.next(id),
             None => list.head(),
         };
-        match after.and_then(|id| slots.at(id)).map(Stretch::start) {
+        match after.and_then(|id| slots.at(id)).map(StreamRange::start) {
             Some(next) if next <= start => before = after,
             Some(next) => {
                 buf.truncate((next - start).min(buf.len() as u64) as usize);
@@ -335,14 +339,14 @@ pub(super) fn first_new<T: Stretch>(
     }
 }
 
-/// The parts of `from..to` that no record of `placed` covers; `None` if those are too many.
+/// The parts of `from..to` that no record of `placed` covers; `None` if there are too many.
 fn unplaced(
-    records: &Slots<Record>,
+    records: &Slots<EarlyRecord>,
     placed: List,
     from: u64,
     to: u64,
-) -> Option<ArrayVec<Range<u64>, MAX_STRETCHES>> {
-    let mut stretches = ArrayVec::new();
+) -> Option<ArrayVec<Range<u64>, MAX_EVICT_RANGES>> {
+    let mut ranges = ArrayVec::new();
     let first = records.last_at(placed, from).or(placed.head());
     let covers = std::iter::successors(first, |id| records.next(*id))
         .map_while(|id| records.at(id))
@@ -351,9 +355,9 @@ fn unplaced(
     let mut at = from;
     for (start, end) in covers.chain([(to, to)]) {
         if at < start {
-            stretches.try_push(at..start).ok()?;
+            ranges.try_push(at..start).ok()?;
         }
         at = at.max(end);
     }
-    Some(stretches)
+    Some(ranges)
 }

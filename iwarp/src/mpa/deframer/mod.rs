@@ -1,19 +1,22 @@
-//! Receiving: buffers of TCP into ULPDUs, in order and out of order (sections 4.3, 6, appendix A.3).
+//! Receiving: finds ULPDUs in TCP's buffers, in order and out of order (RFC 5044 sections 4.3, 6, appendix
+//! A.3).
 //!
-//! [`Deframer::receive`] takes a buffer; the caller then asks [`Ulpdus`] for one ULPDU after the
-//! other. They are views of the buffer, or of a chain of held ones; nothing is staged. The CRC is
-//! verified first, over the whole chain. Where our markers are in the stream, FPDUs behind a hole
-//! are found and offered ahead of their turn. Errors are raised where FPDUs are met in order only.
+//! [`Deframer::receive`] takes a buffer. The caller then asks [`Ulpdus`] for one ULPDU after the other. A
+//! ULPDU is a view of the buffer, or of a chain of held buffers: payload is not copied into a staging buffer.
+//! The CRC of the whole FPDU is verified first. Where the peer sends markers, FPDUs behind a hole are found
+//! and handed up before the hole is filled. An error is reported only for the FPDU at the frontier.
 //!
-//! Nothing here knows what is in a ULPDU.
+//! RFC 5044 sections 5.1 and A.4 (MPA-123, MPA-280): FPDUs may begin and end anywhere in a buffer.
+//!
+//! The deframer does not look into a ULPDU.
 //!
 //! | file | what |
 //! |---|---|
-//! | `ulpdus.rs` | the ULPDUs that a buffer brings |
-//! | `early.rs` | FPDUs ahead of a hole, found by markers and lengths |
+//! | `ulpdus.rs` | the ULPDUs in a received buffer |
+//! | `early.rs` | FPDUs behind a hole, found by markers and lengths |
 //! | `held.rs` | buffers that wait |
 //! | `fpdu.rs`, `ulpdu.rs` | one FPDU: its extent and its checks; views of it |
-//! | `ordered.rs` | lists of many connections in one set of slots |
+//! | `ordered.rs` | the ordered lists of many connections in one set of slots |
 
 mod early;
 mod fpdu;
@@ -33,20 +36,20 @@ pub use ulpdus::{Received, Ulpdus};
 
 use early::Search;
 use fpdu::Framing;
-use held::{MAX_STRETCHES, first_new};
+use held::{MAX_EVICT_RANGES, first_new};
 use ordered::List;
 use ulpdus::Source;
 
-/// Plain counters of one direction.
+/// Counters of one direction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
-    /// FPDUs handed up in order, those placed early included.
+    /// FPDUs handed up in order, including those that were placed early.
     pub fpdus: u64,
-    /// FPDUs placed ahead of their turn.
+    /// FPDUs placed before a hole in front of them was filled.
     pub early_fpdus: u64,
-    /// Their ULPDU bytes.
+    /// ULPDU bytes of those.
     pub early_bytes: u64,
-    /// Times an FPDU ahead of its turn did not check and was left to be met in order.
+    /// FPDUs behind a hole that failed a check. Each is checked again in order.
     pub early_unsound: u64,
     /// Buffers that arrived ahead of the frontier.
     pub ahead_buffers: u64,
@@ -54,31 +57,33 @@ pub struct Counters {
 
 /// The receive direction of a connection.
 ///
-/// [`clear`](Self::clear) it before dropping it: what it holds is in a slab that other connections share.
+/// The owner has to [`clear`](Self::clear) it before it is dropped: its held buffers are in a slab that other
+/// connections share.
 #[derive(Debug)]
 pub struct Deframer {
     /// Stream offset of position 0.
     origin: u64,
     framing: Framing,
-    /// Position of the next FPDU to hand up.
+    /// Position of the next FPDU to hand up in order.
     next: u64,
-    /// Everything in front of this position has arrived.
+    /// All bytes before this position have arrived.
     frontier: u64,
     held: HeldList,
-    /// FPDUs placed early and not yet handed up.
+    /// FPDUs that were placed early and are not handed up in order yet.
     records: List,
-    /// A position ahead where an FPDU begins, known from a valid one that ended there.
-    known: u64,
-    /// For the next [`Ulpdus::finish`].
+    /// A position behind a hole where an FPDU begins, because a valid FPDU ends there.
+    known_start: u64,
+    /// Bytes to return by the next [`Ulpdus::finish`].
     released: usize,
-    /// An error was raised, or the caller had enough: what comes is dropped.
-    over: bool,
+    /// After an error, or after the caller ended reception: received bytes are dropped.
+    ended: bool,
     counters: Counters,
 }
 
 impl Deframer {
-    /// Position 0 is at stream offset `start`: [`Negotiated::rx_start`](super::Negotiated::rx_start).
-    /// `markers` says that they are in the stream, `crc` that CRCs are checked.
+    /// A deframer whose position 0 is at stream offset `start`
+    /// ([`Negotiated::rx_start`](super::Negotiated::rx_start)). `markers` says whether the stream has
+    /// markers, `crc` whether CRCs are checked.
     pub fn new(start: u64, markers: bool, crc: bool) -> Self {
         Self {
             origin: start,
@@ -87,15 +92,15 @@ impl Deframer {
             frontier: 0,
             held: HeldList::default(),
             records: List::default(),
-            known: 0,
+            known_start: 0,
             released: 0,
-            over: false,
+            ended: false,
             counters: Counters::default(),
         }
     }
 
-    /// A buffer as TCP hands it up: `buf` begins at stream offset `offset`, and everything in front of stream
-    /// offset `frontier` has been handed up with it. Gives the ULPDUs that it brings, one by one.
+    /// Takes a buffer from TCP. `buf` begins at stream offset `offset`. With it, TCP has handed up all bytes
+    /// before stream offset `frontier`. Returns the ULPDUs in it, one by one.
     #[inline]
     pub fn receive<'a>(
         &'a mut self,
@@ -107,13 +112,13 @@ impl Deframer {
         let ahead = offset >= frontier;
         self.counters.ahead_buffers += u64::from(ahead);
         let before = buf.len();
-        let new = if self.over { None } else { self.first_new(offset, buf, slab) };
+        let new = if self.ended { None } else { self.first_new(offset, buf, slab) };
         if ahead {
             self.released += before - new.as_ref().map_or(0, |(_, buf)| buf.len());
         }
         self.frontier = self.frontier.max(frontier.saturating_sub(self.origin));
         match new {
-            // The usual case: nothing waits, the FPDUs begin here.
+            // The usual case: nothing is held, and the next FPDU begins here.
             Some((start, buf)) if !ahead && self.held.is_empty() && start == self.next => {
                 Ulpdus::new(self, slab, Source::Buffer { start, buf })
             }
@@ -125,49 +130,49 @@ impl Deframer {
         }
     }
 
-    /// Memory is short: gives up what came ahead of the frontier and was not placed, `bytes` bytes or a
-    /// little more, from the far end. `may` is asked for the stretches of the stream, by offset, of each
-    /// buffer: whether they count as not received from now on (`tcp_lite::Stack::evict`). They may come
-    /// again; they are not to be released.
+    /// Frees memory: drops held bytes ahead of the frontier that are not placed, from the far end, until at
+    /// least `bytes` bytes are dropped. Before a buffer is dropped, `may` gets the ranges of the stream in
+    /// it, by offset, and says whether TCP can treat them as not received (`tcp_lite::Stack::evict`). The
+    /// peer may send them again. The caller must not release them.
     pub fn give_up(&mut self, bytes: usize, slab: &mut HeldSlab, mut may: impl FnMut(&[Range<u64>]) -> bool) {
         let origin = self.origin;
         self.held.evict(slab, self.records, bytes, |positions| {
-            let mut stretches: ArrayVec<_, MAX_STRETCHES> = ArrayVec::new();
-            stretches.extend(positions.iter().map(|range| range.start + origin..range.end + origin));
-            may(&stretches)
+            let mut ranges: ArrayVec<_, MAX_EVICT_RANGES> = ArrayVec::new();
+            ranges.extend(positions.iter().map(|range| range.start + origin..range.end + origin));
+            may(&ranges)
         });
     }
 
-    /// Whether nothing is pending in front of the frontier: a FIN here cuts no FPDU. Else it is
+    /// Whether no incomplete FPDU is before the frontier, so that a FIN here cuts no FPDU. Otherwise a FIN is
     /// [`MpaError::Closed`](super::MpaError::Closed), code 1.
     pub const fn at_boundary(&self) -> bool {
         self.next == self.frontier
     }
 
-    /// Ends reception: gives back what is held. What still comes is dropped. Returns bytes for
-    /// `tcp_lite::Stack::release`, as [`Ulpdus::finish`].
+    /// Ends reception and drops the held buffers. Later bytes are dropped as well. Returns the bytes for
+    /// `tcp_lite::Stack::release`, as [`Ulpdus::finish`] does.
     pub fn clear(&mut self, slab: &mut HeldSlab) -> usize {
         self.end(slab);
         std::mem::take(&mut self.released)
     }
 
-    /// Whether reception is over: by an error, by [`Ulpdus`] dropped half way, or by
+    /// Whether reception has ended: by an error, by an [`Ulpdus`] that was dropped early, or by
     /// [`clear`](Self::clear).
     pub const fn is_over(&self) -> bool {
-        self.over
+        self.ended
     }
 
-    /// Bytes of packet buffers that what arrived ahead of the frontier keeps from being used again.
+    /// Bytes of packet buffers that are held for bytes ahead of the frontier.
     pub const fn pinned_bytes(&self) -> usize {
         self.held.pinned_bytes()
     }
 
-    /// Counters since the beginning.
+    /// The counters since the start of the connection.
     pub const fn counters(&self) -> Counters {
         self.counters
     }
 
-    /// What is new in `buf`, with its position.
+    /// The first run of new bytes in `buf`, with its position.
     fn first_new(&self, offset: u64, mut buf: Mbuf, slab: &HeldSlab) -> Option<(u64, Mbuf)> {
         let past = (self.origin + self.next).saturating_sub(offset);
         buf.advance(past.min(buf.len() as u64) as usize);
@@ -178,11 +183,11 @@ impl Deframer {
         first_new(&slab.records, self.records, start, buf).map(|(start, buf, _)| (start, buf))
     }
 
-    /// Holds what cannot be handed up at once. With markers, a search for what it makes whole ahead
-    /// of the frontier begins.
+    /// Holds bytes that cannot be handed up at once. With markers, starts a search for FPDUs behind the hole
+    /// that they complete.
     fn hold(&mut self, start: u64, buf: Mbuf, ahead: bool, slab: &mut HeldSlab) -> Source {
         let before = buf.len();
-        // Compaction and clipping keep the bytes in front: the slot's end tells how many were new.
+        // TCP hands up no byte twice, so nothing is clipped: all of `start..start + before` is new.
         match self.held.insert(slab, start, buf, ahead) {
             Ok(_) if !ahead => Source::Held,
             Ok(Some(slot)) if self.framing.markers => {
@@ -196,9 +201,9 @@ impl Deframer {
         }
     }
 
-    /// Ends reception, and drops what is held.
+    /// Ends reception and drops the held buffers.
     fn end(&mut self, slab: &mut HeldSlab) {
-        self.over = true;
+        self.ended = true;
         self.released += self.held.clear(slab);
         while let Some(head) = self.records.head() {
             slab.records.remove(&mut self.records, head);

@@ -1,27 +1,27 @@
-//! Stretches of a stream in the order of their positions: lists of many connections in one fixed set of
+//! Ranges of a stream in the order of their positions: the lists of many connections in one fixed set of
 //! slots.
 //!
-//! Nothing is allocated after the set was made. A list is two indices, so that a connection without stretches
-//! costs next to nothing. Searches begin at the far end, where out-of-order arrivals are appended.
+//! Nothing is allocated after [`Slots::new`]. A list is two indices, so a connection without ranges needs
+//! almost no memory. Searches begin at the far end, because out-of-order arrivals are appended there.
 
-/// Something that covers positions of a stream.
-pub(super) trait Stretch {
+/// A range of positions in a stream.
+pub(super) trait StreamRange {
     /// First position.
     fn start(&self) -> u64;
-    /// First position behind.
+    /// Position after the last.
     fn end(&self) -> u64;
 }
 
 #[derive(Debug)]
 struct Slot<T> {
-    /// `None`: free.
+    /// `None` when the slot is free.
     value: Option<T>,
     prev: Option<u32>,
-    /// Of a free slot: the next free one.
+    /// The next slot of the list, or the next free slot.
     next: Option<u32>,
 }
 
-/// Slots shared by many lists.
+/// Slots that many lists share.
 #[derive(Debug)]
 pub(super) struct Slots<T> {
     slots: Box<[Slot<T>]>,
@@ -29,7 +29,7 @@ pub(super) struct Slots<T> {
     used: usize,
 }
 
-/// One list. To be emptied before it is dropped, or its slots stay taken.
+/// One list. Its owner has to empty it before it is dropped: otherwise its slots are lost.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct List {
     head: Option<u32>,
@@ -50,8 +50,8 @@ impl List {
     }
 }
 
-impl<T: Stretch> Slots<T> {
-    /// `count` free slots.
+impl<T: StreamRange> Slots<T> {
+    /// A set of `count` free slots.
     pub(super) fn new(count: usize) -> Self {
         let count = u32::try_from(count).unwrap_or(u32::MAX);
         let slots = (0..count)
@@ -60,19 +60,18 @@ impl<T: Stretch> Slots<T> {
         Self { slots, free: (count > 0).then_some(0), used: 0 }
     }
 
-    /// Slots taken.
+    /// Slots in use.
     pub(super) const fn used(&self) -> usize {
         self.used
     }
 
-    /// Slots in all.
+    /// All slots.
     pub(super) const fn capacity(&self) -> usize {
         self.slots.len()
     }
 
-    /// What is in slot `id`. An id names a taken slot until it is removed, and the lists are private to this
-    /// module's users, so that a free one is a defect here and not the peer's doing; it reads as `None` all
-    /// the same.
+    /// The value in slot `id`. An id names a used slot until the slot is removed. A free slot here is a
+    /// defect of the lists, never caused by the peer; it reads as `None` all the same.
     pub(super) fn at(&self, id: u32) -> Option<&T> {
         self.slots.get(id as usize)?.value.as_ref()
     }
@@ -89,13 +88,13 @@ impl<T: Stretch> Slots<T> {
         self.slots.get(id as usize)?.prev
     }
 
-    /// The last of `list` that starts at or before `position`.
+    /// The last slot of `list` that starts at or before `position`.
     pub(super) fn last_at(&self, list: List, position: u64) -> Option<u32> {
         std::iter::successors(list.tail, |id| self.prev(*id))
-            .find(|id| self.at(*id).is_some_and(|stretch| stretch.start() <= position))
+            .find(|id| self.at(*id).is_some_and(|range| range.start() <= position))
     }
 
-    /// Puts `value` behind `after`, or first. Gives it back when no slot is left.
+    /// Inserts `value` after `after`, or first. Returns the value when no slot is free.
     pub(super) fn insert(&mut self, list: &mut List, after: Option<u32>, value: T) -> Result<u32, T> {
         let Some(id) = self.free else {
             return Err(value);
@@ -108,12 +107,12 @@ impl<T: Stretch> Slots<T> {
         self.free = slot.next;
         *slot = Slot { value: Some(value), prev: after, next };
         self.used += 1;
-        self.join(list, after, Some(id));
-        self.join(list, Some(id), next);
+        self.link(list, after, Some(id));
+        self.link(list, Some(id), next);
         Ok(id)
     }
 
-    /// Takes slot `id` out of `list`.
+    /// Removes slot `id` from `list`.
     pub(super) fn remove(&mut self, list: &mut List, id: u32) -> Option<T> {
         let free = self.free;
         let slot = self.slots.get_mut(id as usize)?;
@@ -122,11 +121,11 @@ impl<T: Stretch> Slots<T> {
         *slot = Slot { value: None, prev: None, next: free };
         self.free = Some(id);
         self.used -= 1;
-        self.join(list, prev, next);
+        self.link(list, prev, next);
         Some(value)
     }
 
-    fn join(&mut self, list: &mut List, left: Option<u32>, right: Option<u32>) {
+    fn link(&mut self, list: &mut List, left: Option<u32>, right: Option<u32>) {
         match left {
             Some(left) => self.slots[left as usize].next = right,
             None => list.head = right,

@@ -1,4 +1,4 @@
-//! Views of what was received, where it lies: wire bytes across buffers, and the ULPDU between the markers.
+//! Views of received bytes without a copy: wire bytes across buffers, and the ULPDU between the markers.
 
 use std::iter;
 
@@ -6,11 +6,11 @@ use dp::Mbuf;
 use dp::mbuf::Segments;
 
 use super::held::HeldBuf;
-use super::ordered::{Slots, Stretch};
+use super::ordered::{Slots, StreamRange};
 use crate::memory::{Runs, Stride};
 use crate::mpa::{LENGTH_BYTES, marker};
 
-/// Contiguous wire bytes by position: one slice, or a buffer and those that follow it.
+/// Contiguous wire bytes by position: one slice, or a buffer and the buffers after it.
 #[derive(Clone, Copy)]
 pub(super) struct Wire<'a> {
     start: u64,
@@ -35,12 +35,12 @@ impl<'a> Wire<'a> {
         Self { start, bytes: Bytes::Buf(buf) }
     }
 
-    /// The buffer in slot `first` and those that follow it without a hole.
+    /// The buffer in slot `first` and all buffers that follow it without a hole.
     pub(super) fn held(slots: &'a Slots<HeldBuf>, first: u32) -> Option<Self> {
         Some(Self { start: slots.at(first)?.start, bytes: Bytes::Held(slots, first) })
     }
 
-    /// The bytes at `from..to`, as far as they are there, in slices with their positions.
+    /// The bytes in `from..to` that are there, in slices with their positions.
     pub(super) fn slices(self, from: u64, to: u64) -> Slices<'a> {
         let rest = match self.bytes {
             Bytes::Slice(bytes) => Rest::Slice(Some(bytes)),
@@ -56,7 +56,7 @@ impl<'a> Wire<'a> {
         Slices { from, to, at: self.start, rest }
     }
 
-    /// The bytes at `from..to`, where they lie in the first buffer's first segment: the usual case.
+    /// The bytes in `from..to`, if they lie in the first segment of the first buffer: the usual case.
     pub(super) fn front(self, from: u64, to: u64) -> Option<&'a [u8]> {
         let bytes = match self.bytes {
             Bytes::Slice(bytes) => bytes,
@@ -67,7 +67,7 @@ impl<'a> Wire<'a> {
         bytes.get(usize::try_from(from).ok()?..usize::try_from(to).ok()?)
     }
 
-    /// Whether all bytes at `from..to` are there.
+    /// Whether all bytes in `from..to` are there.
     pub(super) fn covers(self, from: u64, to: u64) -> bool {
         match self.bytes {
             Bytes::Slice(bytes) => self.start <= from && to <= self.start + bytes.len() as u64,
@@ -94,7 +94,7 @@ impl<'a> Wire<'a> {
         (filled == N).then_some(out)
     }
 
-    /// `from..to` alone, as a slice if it lies in one.
+    /// Only `from..to`, as a slice if it lies in one.
     pub(super) fn narrow(self, from: u64, to: u64) -> Self {
         match self.front(from, to) {
             Some(bytes) => Self { start: from, bytes: Bytes::Slice(bytes) },
@@ -103,18 +103,18 @@ impl<'a> Wire<'a> {
     }
 }
 
-/// What [`Wire::slices`] gives.
+/// The iterator of [`Wire::slices`].
 pub(super) struct Slices<'a> {
     from: u64,
     to: u64,
-    /// Position of what `rest` begins with.
+    /// Position of the first byte in `rest`.
     at: u64,
     rest: Rest<'a>,
 }
 
 enum Rest<'a> {
     Slice(Option<&'a [u8]>),
-    /// Segments of a buffer; where it is held: the slots, its own, and the position behind it.
+    /// The segments of a buffer. For a held buffer also the slots, its own slot, and the position after it.
     Bufs {
         segments: Segments<'a>,
         behind: Option<(&'a Slots<HeldBuf>, u32, u64)>,
@@ -122,13 +122,13 @@ enum Rest<'a> {
 }
 
 impl<'a> Slices<'a> {
-    /// The slot behind `id`, whose buffer ends at `end`, and its own end, if it follows without a hole.
+    /// The slot after `id`, and the position after its buffer, if that buffer begins at `end`.
     fn follower(slots: &Slots<HeldBuf>, id: u32, end: u64) -> Option<(u32, u64)> {
         let next = slots.next(id)?;
         slots.at(next).filter(|held| held.start == end).map(|held| (next, held.end()))
     }
 
-    /// The next piece of memory, whole.
+    /// The next contiguous piece of memory.
     fn piece(&mut self) -> Option<&'a [u8]> {
         match &mut self.rest {
             Rest::Slice(bytes) => bytes.take(),
@@ -162,21 +162,22 @@ impl<'a> Iterator for Slices<'a> {
     }
 }
 
-/// A view of a ULPDU where it lies in received buffers, checked by its CRC if CRCs are in use. Markers,
-/// length, pad and CRC are not part of it.
+/// A view of a ULPDU in received buffers. If CRCs are in use, its CRC is verified.
+///
+/// RFC 5044 section 4.3 (MPA-076): markers, length, pad and CRC are not part of it.
 #[derive(Clone, Copy)]
 pub struct Ulpdu<'a> {
-    /// Position of the ULPDU length.
+    /// Position of the length field.
     header: u64,
     bytes: UlpduBytes<'a>,
 }
 
-/// How the bytes of a ULPDU lie.
+/// Where the bytes of a ULPDU are.
 #[derive(Clone, Copy)]
 enum UlpduBytes<'a> {
     /// In one run: the usual case.
     Whole(&'a [u8]),
-    /// Cut by buffers or markers.
+    /// In several runs, because of buffers or markers.
     Cut { wire: Wire<'a>, len: usize, markers: bool },
 }
 
@@ -193,7 +194,7 @@ impl<'a> Ulpdu<'a> {
         Self { header, bytes }
     }
 
-    /// Bytes of the ULPDU. 0 is possible, and DDP's to refuse; so is more than a sender may send.
+    /// Bytes of the ULPDU. 0 is possible, and so is more than a sender may send: DDP checks it.
     pub const fn len(&self) -> usize {
         match self.bytes {
             UlpduBytes::Whole(bytes) => bytes.len(),
@@ -201,17 +202,17 @@ impl<'a> Ulpdu<'a> {
         }
     }
 
-    /// Whether it has none.
+    /// Whether it has no bytes.
     pub const fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Position of its FPDU's length field: a key for the sender's order.
+    /// Position of its length field. ULPDUs in the sender's order have increasing positions.
     pub const fn position(&self) -> u64 {
         self.header
     }
 
-    /// All its bytes, where they lie in one run: the usual case, without markers.
+    /// All its bytes, if they lie in one run: the usual case without markers.
     pub const fn whole(&self) -> Option<&'a [u8]> {
         match self.bytes {
             UlpduBytes::Whole(bytes) => Some(bytes),
@@ -219,7 +220,7 @@ impl<'a> Ulpdu<'a> {
         }
     }
 
-    /// Its first bytes, `len` or all, where they lie in one run.
+    /// Its first `len` bytes, or all if it has fewer, if they lie in one run.
     pub fn front(&self, len: usize) -> Option<&'a [u8]> {
         match self.bytes {
             UlpduBytes::Whole(bytes) => Some(&bytes[..len.min(bytes.len())]),
@@ -231,7 +232,7 @@ impl<'a> Ulpdu<'a> {
         }
     }
 
-    /// Copies from `offset` on, as much as there is and `out` holds; returns how much that was.
+    /// Copies bytes from `offset` on, as many as fit into `out`. Returns how many it copied.
     pub fn copy_to(&self, offset: usize, out: &mut [u8]) -> usize {
         let mut done = 0;
         for run in self.runs(offset, out.len()) {
@@ -241,14 +242,13 @@ impl<'a> Ulpdu<'a> {
         done
     }
 
-    /// The bytes from `offset` on, at most `len`, in the runs in which they lie: cut by buffers and by
-    /// markers, in order, none empty.
+    /// At most `len` bytes from `offset` on, in order, in runs that buffers and markers separate. No run is
+    /// empty.
     pub fn runs(&self, offset: usize, len: usize) -> impl Iterator<Item = &'a [u8]> + use<'a> {
         self.pieces(offset, len).flatten()
     }
 
-    /// The bytes from `offset` on, at most `len`, by the buffers in which they lie, in order: in each there
-    /// are markers between its runs.
+    /// At most `len` bytes from `offset` on, in order, by buffer. Markers separate the runs of a buffer.
     pub fn pieces(&self, offset: usize, len: usize) -> impl Iterator<Item = Runs<'a>> + use<'a> {
         let start = self.header + LENGTH_BYTES as u64;
         let (wire, all, markers) = match self.bytes {
@@ -267,7 +267,7 @@ impl<'a> Ulpdu<'a> {
                 return Stride::NONE.runs(bytes);
             }
             let into = (position % marker::INTERVAL) as usize;
-            // It may begin in a marker.
+            // The slice may begin inside a marker.
             let bytes = &bytes[Stride::GAP.saturating_sub(into).min(bytes.len())..];
             Stride::new(Stride::PERIOD - into.max(Stride::GAP)).runs(bytes)
         })

@@ -1,11 +1,11 @@
-//! What an endpoint brings into startup.
+//! The settings of an endpoint for startup.
 
 use thiserror::Error;
 
 use super::RtrKinds;
 use crate::mpa::frame::{Depths, ENHANCED_BYTES, Enhanced, MAX_PRIVATE_DATA};
 
-/// The highest revision an endpoint speaks.
+/// The highest revision that an endpoint implements.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Revision {
     /// RFC 5044.
@@ -18,30 +18,30 @@ pub enum Revision {
 /// What an endpoint asks for and allows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MpaConfig {
-    /// M: the peer is to send markers, so that out-of-order FPDUs can be placed. Linux siw refuses this.
+    /// M: asks the peer to send markers, so that out-of-order FPDUs can be placed. Linux siw refuses this.
     pub markers: bool,
     /// C. Off only where the path is protected at least as well as by CRCs end to end (RFC 5044 section 4.4).
     pub crc: bool,
-    /// As initiator: with what to begin. As responder: up to what to accept.
+    /// Initiator: the revision of the Request. Responder: the highest revision to accept.
     pub revision: Revision,
-    /// As initiator: ask for the peer-to-peer model (A). As responder: no effect, the initiator decides.
+    /// Initiator: ask for the peer-to-peer model (A). Responder: no effect, the initiator decides.
     pub peer_to_peer: bool,
-    /// RTR kinds to offer and to accept. A Send is known to no other peer and has to be asked for.
+    /// RTR kinds to offer and to accept. No other known peer uses a Send, so it is off by default.
     pub rtr: RtrKinds,
-    /// As responder: name only one RTR kind in the Reply, Write before Read before Send.
+    /// Responder: name only one RTR kind in the Reply, in the order Write, Read, Send.
     pub single_rtr: bool,
-    /// Reads from the peer served at a time, 0 allowed.
+    /// How many Reads of the peer are served at a time. May be 0.
     pub ird: u16,
-    /// Reads issued at a time, 0 allowed.
+    /// How many Reads are issued at a time. May be 0.
     pub ord: u16,
-    /// How far `ird` may be raised where the responder's ORD asks for it; beyond: code 6.
+    /// The limit to which `ird` is raised when the responder's ORD asks for it. Above it: code 6.
     pub max_ird: u16,
-    /// Send 0x3fff for both depths: the ULP sees to them. Known peers take it for a number.
+    /// Send 0x3fff for both depths, so that the ULPs agree on them. Known peers read it as a number.
     pub depths_left_to_ulp: bool,
-    /// As initiator in the client-server model: bear FPDUs that the responder sends before it has seen one,
-    /// as Linux siw does, against RFC 5044 section 7.1.2 rule 4.
+    /// Initiator in the client-server model: accept FPDUs that the responder sends before it has received
+    /// one. Linux siw does so, against RFC 5044 section 7.1.2 rule 4.
     pub bear_early_fpdus: bool,
-    /// As initiator: where the peer closed without a Reply, one more try with revision 1 is wanted
+    /// Initiator: try once more with revision 1 when the peer closes without a Reply
     /// ([`Initiator::fallback`](super::Initiator::fallback)).
     pub fallback: bool,
 }
@@ -55,6 +55,7 @@ impl Default for MpaConfig {
             peer_to_peer: true,
             rtr: RtrKinds::WRITE | RtrKinds::READ,
             single_rtr: false,
+            // More depth allows more Reads in flight and takes more request records for each connection.
             ird: 128,
             ord: 128,
             max_ird: 128,
@@ -80,12 +81,12 @@ pub enum ConfigError {
 }
 
 impl MpaConfig {
-    /// RFC 5044's startup, client-server.
+    /// The startup of RFC 5044 in the client-server model.
     pub fn revision_one() -> Self {
         Self { revision: Revision::One, peer_to_peer: false, ..Self::default() }
     }
 
-    /// Bytes of private data a ULP may pass.
+    /// Bytes of private data that a ULP may pass.
     pub const fn private_data_limit(&self) -> usize {
         match self.revision {
             Revision::One => MAX_PRIVATE_DATA,
@@ -93,10 +94,10 @@ impl MpaConfig {
         }
     }
 
-    /// Looks for contradictions.
+    /// Checks for contradictions.
     ///
     /// # Errors
-    /// [`ConfigError`] names them.
+    /// [`ConfigError`] names the contradiction.
     pub fn validate(&self) -> Result<(), ConfigError> {
         if self.peer_to_peer && self.revision == Revision::One {
             return Err(ConfigError::Revision);
@@ -104,26 +105,30 @@ impl MpaConfig {
         if self.max_ird < self.ird {
             return Err(ConfigError::MaxIrd);
         }
+        // RFC 6581 section 9.2 (MPA2-079): an enhanced responder supports one RTR kind at least.
         if self.revision == Revision::Two && self.rtr.is_empty() {
             return Err(ConfigError::NoRtr);
         }
         Ok(())
     }
 
-    /// The depths to put into a Request.
+    /// The depths of a Request.
     pub(super) fn request_depths(&self) -> Depths {
         if self.depths_left_to_ulp {
             return Depths { ird: Depths::LEFT_TO_ULP, ord: Depths::LEFT_TO_ULP };
         }
-        // A Read as RTR takes one, even where the ULP asks for none.
+        // An RTR by Read needs an ORD of 1, even when the ULP asks for 0.
         let least = u16::from(self.peer_to_peer && self.rtr.contains(RtrKinds::READ));
         Depths { ird: self.ird.min(Depths::MAX), ord: self.ord.max(least).min(Depths::MAX) }
     }
 
-    /// The enhanced part of a Request, if this is an enhanced endpoint.
+    /// The enhanced part of a Request; `None` at revision 1.
     pub(super) fn request(&self) -> Option<Enhanced> {
+        // RFC 6581 section 10 (MPA2-099): revision 1 has no enhanced data.
         (self.revision == Revision::Two).then(|| Enhanced {
+            // RFC 6581 section 9.2 (MPA2-077, MPA2-090): A says which model is asked for.
             peer_to_peer: self.peer_to_peer,
+            // RFC 6581 section 9.2 (MPA2-078): with A, all supported kinds are offered.
             rtr: if self.peer_to_peer { self.rtr } else { RtrKinds::empty() },
             depths: self.request_depths(),
         })

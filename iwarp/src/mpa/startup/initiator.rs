@@ -1,8 +1,8 @@
-//! The side that sends the Request.
+//! The initiator: sends the Request and waits for the Reply.
 
 use tcp_lite::Instant;
 
-use super::inbox::Inbox;
+use super::frame_reader::FrameReader;
 use super::{
     ConfigError, Depths, Enhanced, FrameBytes, MpaConfig, Negotiated, PrivateData, PrivateDataTooLong,
     Revision, Rtr, RtrKind, RtrKinds, Step,
@@ -10,145 +10,162 @@ use super::{
 use crate::mpa::frame::{Frame, FrameKind, private_data};
 use crate::mpa::{MpaError, StartupFault};
 
-/// Why startup could not begin.
+/// Why startup cannot begin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StartError {
-    /// See [`MpaConfig::validate`].
+    /// A contradiction in the configuration: [`MpaConfig::validate`].
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// The ULP's private data does not fit.
+    /// The private data of the ULP does not fit.
     #[error(transparent)]
     PrivateData(#[from] PrivateDataTooLong),
 }
 
-/// A Reply with R set. MPA is left, the TCP connection stays open and is the ULP's.
+/// A Reply with R set. MPA ends; the TCP connection stays open for the ULP.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rejected {
     /// Revision of the Reply.
     pub revision: u8,
-    /// What the responder sent of depths: its ORD is what its ULP needs (RFC 6581 section 9.1).
+    /// The depths in the Reply. The ORD is what the responder's ULP needs (RFC 6581 section 9.1).
     pub peer: Option<Enhanced>,
-    /// Its ULP's private data.
+    /// The private data of the responder's ULP.
     pub private_data: PrivateData,
 }
 
-/// The end of startup.
+/// How startup ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum InitiatorEvent {
-    /// Full Operation: FPDUs may be sent, the RTR of [`Negotiated::rtr`] first.
+    /// Full Operation: FPDUs may be sent. The RTR of [`Negotiated::rtr`] goes first.
     Accepted(Negotiated),
-    /// The responder's ULP said no.
+    /// The responder's ULP has rejected the connection.
     Rejected(Rejected),
-    /// The Reply accepts, and its terms cannot be met: code 6 or 7. The only FPDU to be sent is a Terminate,
-    /// framed as `negotiated` says; then the connection is closed.
+    /// The Reply accepts, but this end cannot meet its terms: code 6 or 7. The only FPDU to send is a
+    /// Terminate, framed as `negotiated` says. Then the connection is closed.
     Unmet {
         /// [`MpaError::InsufficientIrd`] or [`MpaError::NoMatchingRtr`].
         error: MpaError,
-        /// Framing, and the peer's depths for the ULP. No RTR.
+        /// The framing, and the peer's depths for the ULP. There is no RTR.
         negotiated: Negotiated,
     },
 }
 
 /// The initiator's half of startup.
 ///
-/// Before [`InitiatorEvent::Accepted`] nothing but the Request may be sent, after it anything.
+/// Before [`InitiatorEvent::Accepted`] only the Request may be sent.
 #[derive(Clone, Debug)]
 pub struct Initiator {
     config: MpaConfig,
     request: Option<Enhanced>,
-    inbox: Inbox,
-    /// `None` when startup is over.
+    reader: FrameReader,
+    /// `None` after startup.
     deadline: Option<Instant>,
 }
 
 impl Initiator {
-    /// Makes the Request, which is to be sent at once. The Reply has to be complete by `deadline`.
+    /// Makes the Request, which the caller sends at once. The Reply has to be complete by `deadline`.
     ///
     /// # Errors
-    /// [`StartError`]: a configuration or private data that cannot be sent.
+    /// [`StartError`]: the configuration has a contradiction, or the private data is too long.
     pub fn start(
         config: MpaConfig,
         ulp_data: &[u8],
         deadline: Instant,
     ) -> Result<(Self, FrameBytes), StartError> {
         config.validate()?;
+        // RFC 5044 section 7.1.2 (MPA-174): the initiator begins with a Request.
         let enhanced = config.request();
         let frame = Frame {
             kind: FrameKind::Request,
             markers: config.markers,
             crc: config.crc,
             reject: false,
+            // RFC 5044 section 7.1.1 (MPA-164), RFC 6581 section 6 (MPA2-025): 2 with enhanced data, else 1.
             revision: if enhanced.is_some() { 2 } else { 1 },
             enhanced,
             private_data: private_data(ulp_data, config.private_data_limit())?,
         };
         let bytes = frame.encode()?;
-        Ok((Self { config, request: enhanced, inbox: Inbox::default(), deadline: Some(deadline) }, bytes))
+        Ok((
+            Self { config, request: enhanced, reader: FrameReader::default(), deadline: Some(deadline) },
+            bytes,
+        ))
     }
 
-    /// Bytes of the stream, in order; the first of them has stream offset `offset`.
+    /// Takes bytes of the stream, in order. The first of them has stream offset `offset`.
     ///
-    /// With the event, bytes not consumed are FPDUs the responder sent early (borne only where
-    /// [`MpaConfig::bear_early_fpdus`] says so), or the ULP's after a reject. Afterwards nothing is consumed.
+    /// The bytes that are not consumed when the event comes are FPDUs that the responder sent early (accepted
+    /// only with [`MpaConfig::bear_early_fpdus`]), or the ULP's after a reject. After the event nothing is
+    /// consumed.
     ///
     /// # Errors
-    /// Code 4: the connection is to be closed.
+    /// Code 4: the caller has to close the connection.
     pub fn receive(&mut self, offset: u64, bytes: &[u8]) -> Result<Step<InitiatorEvent>, MpaError> {
         if self.deadline.is_none() {
             return Ok(Step { consumed: 0, event: None });
         }
-        let result = self.take(offset, bytes);
+        let result = self.read_reply(offset, bytes);
         if !matches!(result, Ok(Step { event: None, .. })) {
             self.deadline = None;
         }
         Ok(result?)
     }
 
-    fn take(&mut self, offset: u64, bytes: &[u8]) -> Result<Step<InitiatorEvent>, StartupFault> {
-        let (consumed, frame) = self.inbox.take(bytes, FrameKind::Reply)?;
+    fn read_reply(&mut self, offset: u64, bytes: &[u8]) -> Result<Step<InitiatorEvent>, StartupFault> {
+        // RFC 5044 section 7.1.2 (MPA-188, MPA-189): a malformed Reply is an error, which closes TCP.
+        let (consumed, frame) = self.reader.take(bytes, FrameKind::Reply)?;
         let Some(reply) = frame else {
             return Ok(Step { consumed, event: None });
         };
-        let event = self.judge(reply, offset + consumed as u64)?;
+        let event = self.evaluate(reply, offset + consumed as u64)?;
         let early = consumed < bytes.len();
-        let borne = self.config.bear_early_fpdus && self.request.is_none_or(|request| !request.peer_to_peer);
-        if early && !borne && matches!(event, InitiatorEvent::Accepted(_)) {
-            // RFC 5044 section 7.1.2 rule 4: the responder has not seen an FPDU yet.
+        let tolerated =
+            self.config.bear_early_fpdus && self.request.is_none_or(|request| !request.peer_to_peer);
+        if early && !tolerated && matches!(event, InitiatorEvent::Accepted(_)) {
+            // RFC 5044 section 7.1.2 rule 4: the responder has not received an FPDU yet.
             return Err(StartupFault::EarlyBytes);
         }
         Ok(Step { consumed, event: Some(event) })
     }
 
-    fn judge(&self, reply: Frame, rx_start: u64) -> Result<InitiatorEvent, StartupFault> {
+    fn evaluate(&self, reply: Frame, rx_start: u64) -> Result<InitiatorEvent, StartupFault> {
+        // RFC 5044 section 7.1.1 (MPA-165): any other revision is an error, which closes TCP.
         match (self.request, reply.revision) {
             (_, 1) | (Some(_), 2) => {}
             (None, 2) if reply.enhanced.is_some() => return Err(StartupFault::NotEnhanced),
             (_, revision) => return Err(StartupFault::Revision(revision)),
         }
         let peer = reply.enhanced;
+        // RFC 5044 section 7.1.2 (MPA-190): R set is no error: MPA ends and TCP stays open.
+        // RFC 6581 section 9.1 (MPA2-068): the ULP gets the responder's depths with a reject too.
         if reply.reject {
             let Frame { revision, private_data, .. } = reply;
             return Ok(InitiatorEvent::Rejected(Rejected { revision, peer, private_data }));
         }
         let mut negotiated = Negotiated {
+            // RFC 5044 section 3 (MPA-037): the ULP learns the revision of the peer.
             revision: reply.revision,
+            // RFC 5044 section 7.1.1 (MPA-154, MPA-155, MPA-310): M of the Reply decides.
             tx_markers: reply.markers,
             rx_markers: self.config.markers,
+            // RFC 5044 sections 4.4, 7.1.1 and C.1 (MPA-085, MPA-086, MPA-158, MPA-159, MPA-298): CRCs are
+            // used in both directions if either end asks for them, and not otherwise.
             crc: self.config.crc || reply.crc,
             ird: self.config.ird,
             ord: self.config.ord,
             peer,
+            // RFC 6581 section 9.1 (MPA2-058): the ULP gets the peer's depths.
             rtr: Rtr::None,
             private_data: reply.private_data,
             rx_start,
         };
-        let agreed = match (self.request, reply.enhanced) {
-            (Some(request), Some(reply)) => self.agree(request, reply),
-            // RFC 6581 section 10 has an enhanced Request answered enhanced. Nobody would wait for an RTR.
+        let outcome = match (self.request, reply.enhanced) {
+            (Some(request), Some(reply)) => self.negotiate(request, reply),
+            // RFC 6581 section 10: the Reply to an enhanced Request is enhanced. This responder expects no
+            // RTR.
             (Some(Enhanced { peer_to_peer: true, .. }), None) => return Err(StartupFault::NoPeerToPeer),
             (Some(_) | None, _) => return Ok(InitiatorEvent::Accepted(negotiated)),
         };
-        Ok(match agreed {
+        Ok(match outcome {
             Ok((ird, ord, rtr)) => {
                 negotiated.ird = ird;
                 negotiated.ord = ord;
@@ -159,18 +176,24 @@ impl Initiator {
         })
     }
 
-    /// IRD, ORD and RTR after an enhanced Reply (RFC 6581 sections 9.1, 9.2).
-    fn agree(&self, request: Enhanced, reply: Enhanced) -> Result<(u16, u16, Rtr), MpaError> {
+    /// IRD, ORD and RTR after an enhanced Reply (RFC 6581 sections 9.1 and 9.2).
+    fn negotiate(&self, request: Enhanced, reply: Enhanced) -> Result<(u16, u16, Rtr), MpaError> {
+        // RFC 6581 section 9.2 (MPA2-087): without a common model the connection ends.
         if request.peer_to_peer != reply.peer_to_peer {
             return Err(MpaError::NoMatchingRtr);
         }
         let MpaConfig { ird, ord, max_ird, .. } = self.config;
-        // A Read as RTR needs a place at the peer.
+        // An RTR by Read takes one IRD of the responder.
         let serves = reply.depths.ird > 0;
+        // RFC 6581 section 9.1 (MPA2-065, MPA2-072): ORD is at most the responder's IRD. It stays as it is
+        // when that is 0x3fff.
         let ord = match reply.depths.ird {
             Depths::LEFT_TO_ULP => ord,
             served => ord.min(served),
         };
+        // RFC 6581 section 9.1 (MPA2-064, MPA2-074): IRD is at least the responder's ORD. It stays as it is
+        // when that is 0x3fff.
+        // RFC 6581 section 9.1 (MPA2-066): the connection ends when IRD cannot be raised so far.
         let ird = match reply.depths.ord {
             Depths::LEFT_TO_ULP => ird,
             wanted if wanted > max_ird => {
@@ -178,6 +201,7 @@ impl Initiator {
             }
             wanted => ird.max(wanted),
         };
+        // RFC 6581 section 9.2 (MPA2-093): without A, the kinds are ignored.
         if !request.peer_to_peer {
             return Ok((ird, ord, Rtr::None));
         }
@@ -185,6 +209,8 @@ impl Initiator {
         if !serves {
             common -= RtrKinds::READ;
         }
+        // RFC 6581 section 9.2 (MPA2-086, MPA2-087): one RTR of a common kind; without one the connection
+        // ends.
         [RtrKind::Write, RtrKind::Read, RtrKind::Send]
             .into_iter()
             .find(|kind| common.contains((*kind).into()))
@@ -192,15 +218,15 @@ impl Initiator {
             .ok_or(MpaError::NoMatchingRtr)
     }
 
-    /// By when the Reply has to be complete; `None` once startup is over.
+    /// The time by which the Reply has to be complete; `None` after startup.
     pub const fn deadline(&self) -> Option<Instant> {
         self.deadline
     }
 
-    /// The time is `now`.
+    /// Tells the current time.
     ///
     /// # Errors
-    /// [`MpaError::StartupTimeout`] when the deadline has passed: the connection is to be closed.
+    /// [`MpaError::StartupTimeout`] when the deadline has passed. The caller has to close the connection.
     pub fn on_timeout(&mut self, now: Instant) -> Result<(), MpaError> {
         match self.deadline {
             Some(deadline) if now >= deadline => {
@@ -211,15 +237,16 @@ impl Initiator {
         }
     }
 
-    /// TCP ended (FIN, RST or loss). What to report; `None` when startup was over.
+    /// TCP has ended (FIN, RST or loss). Returns the error to report; `None` after startup.
     pub fn on_closed(&mut self) -> Option<MpaError> {
         self.deadline.take().map(|_| MpaError::Closed)
     }
 
-    /// What to try on a new connection after the peer closed this one without a Reply: perhaps it does not
-    /// know revision 2 (RFC 6581 section 10). Only where [`MpaConfig::fallback`] asks for it.
+    /// The configuration for a second attempt on a new connection, after the peer closed this one without a
+    /// Reply. Perhaps it does not know revision 2 (RFC 6581 section 10). `None` without
+    /// [`MpaConfig::fallback`].
     pub fn fallback(&self) -> Option<MpaConfig> {
-        (self.config.fallback && self.request.is_some() && self.inbox.is_empty()).then_some(MpaConfig {
+        (self.config.fallback && self.request.is_some() && self.reader.is_empty()).then_some(MpaConfig {
             revision: Revision::One,
             peer_to_peer: false,
             ..self.config

@@ -1,14 +1,15 @@
-//! The startup exchange (section 7.1; RFC 6581): an [`Initiator`] or a [`Responder`] for each connection.
+//! The startup exchange (RFC 5044 section 7.1; RFC 6581): an [`Initiator`] or a [`Responder`] for each
+//! connection.
 //!
-//! State machines without I/O or clock: stream bytes and deadlines come in, frames and outcomes go out. They
-//! end where Full Operation begins; FPDUs are [`Framer`](super::Framer)'s and
-//! [`Deframer`](super::Deframer)'s. The RTR message itself is made by RDMAP, of the kind that
-//! [`Negotiated::rtr`] names.
+//! Both are state machines without I/O and without a clock: stream bytes and deadlines come in, frames and
+//! results go out. They end where Full Operation begins; then [`Framer`](super::Framer) and
+//! [`Deframer`](super::Deframer) handle FPDUs. RDMAP makes the RTR message, of the kind in
+//! [`Negotiated::rtr`].
 //!
-//! Roles are independent of who sent the SYN.
+//! The roles do not depend on which end sent the SYN.
 
 mod config;
-mod inbox;
+mod frame_reader;
 mod initiator;
 mod responder;
 
@@ -25,7 +26,8 @@ pub enum RtrKind {
     Send,
     /// An RDMA Write of length 0.
     Write,
-    /// An RDMA Read of length 0: takes one ORD of the initiator and one IRD of the responder until answered.
+    /// An RDMA Read of length 0. Until it is answered it counts in the initiator's ORD and the responder's
+    /// IRD.
     Read,
 }
 
@@ -42,29 +44,29 @@ impl From<RtrKind> for RtrKinds {
 /// What follows the Reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rtr {
-    /// Client-server: the initiator's first message serves as RTR. Until it has come the responder sends
-    /// nothing.
+    /// Client-server model: the initiator's first message takes the place of an RTR. The responder sends
+    /// nothing before it.
     None,
     /// Initiator: send this before any other FPDU.
     Send(RtrKind),
-    /// Responder: one of these comes first. Any other valid FPDU is taken in its place.
+    /// Responder: one of these comes first. Any other valid FPDU is accepted in its place.
     Expect(RtrKinds),
 }
 
-/// What startup agreed on.
+/// The result of startup.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Negotiated {
     /// Revision of the peer's frame.
     pub revision: u8,
-    /// Markers go into what is sent: for [`Framer`](super::Framer).
+    /// Markers go into the outgoing stream: for [`Framer`](super::Framer).
     pub tx_markers: bool,
-    /// Markers are in what is received: for [`Deframer`](super::Deframer).
+    /// Markers are in the incoming stream: for [`Deframer`](super::Deframer).
     pub rx_markers: bool,
-    /// CRCs are generated and checked, both ways.
+    /// CRCs are generated and checked in both directions.
     pub crc: bool,
-    /// Reads from the peer to serve at a time.
+    /// How many Reads of the peer to serve at a time.
     pub ird: u16,
-    /// Reads to issue at a time, at most.
+    /// How many Reads to issue at a time, at most.
     pub ord: u16,
     /// The peer's depths, model and RTR kinds as it sent them; `None` if it sent none (revision 1).
     pub peer: Option<Enhanced>,
@@ -72,17 +74,17 @@ pub struct Negotiated {
     pub rtr: Rtr,
     /// The peer's private data.
     pub private_data: PrivateData,
-    /// Stream offset of the first byte behind the peer's startup frame: position 0 of what is received.
+    /// Stream offset of the first byte after the peer's startup frame: position 0 of the incoming stream.
     pub rx_start: u64,
 }
 
-/// What a machine made of the bytes it was given.
+/// The result of giving bytes to a state machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Step<E> {
-    /// Bytes that belong to startup. What follows is FPDUs (after an accepting Reply) or the ULP's (after a
-    /// reject).
+    /// Bytes that belong to startup. The bytes after them are FPDUs (after an accepting Reply) or the ULP's
+    /// (after a reject).
     pub consumed: usize,
-    /// What happened, if anything did.
+    /// The event, if there was one.
     pub event: Option<E>,
 }
 

@@ -1,8 +1,8 @@
-//! The side that waits for the Request and answers it.
+//! The responder: waits for the Request and answers it.
 
 use tcp_lite::Instant;
 
-use super::inbox::Inbox;
+use super::frame_reader::FrameReader;
 use super::{
     ConfigError, Depths, Enhanced, FrameBytes, MpaConfig, Negotiated, PrivateData, PrivateDataTooLong,
     Revision, Rtr, RtrKind, RtrKinds, Step,
@@ -10,7 +10,7 @@ use super::{
 use crate::mpa::frame::{ENHANCED_BYTES, Frame, FrameKind, MAX_PRIVATE_DATA, private_data};
 use crate::mpa::{MpaError, StartupFault};
 
-/// A Request, for the ULP to decide on.
+/// A Request. The ULP decides on it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConnectRequest {
     /// Its revision, 1 or 2.
@@ -19,41 +19,41 @@ pub struct ConnectRequest {
     pub markers: bool,
     /// The peer wants CRCs.
     pub crc: bool,
-    /// The peer will send an RTR, so that this side may speak first once that has come.
+    /// The peer will send an RTR. This end may send as soon as it has come.
     pub peer_to_peer: bool,
     /// The peer's depths as it sent them; `None` if it sent none.
     pub peer: Option<Depths>,
-    /// Bytes of private data that the Reply may carry: 508, or 512 towards an unenhanced peer.
+    /// Bytes of private data that the Reply can carry: 508, or 512 to an unenhanced peer.
     pub private_data_limit: usize,
-    /// The peer ULP's private data.
+    /// The private data of the peer's ULP.
     pub private_data: PrivateData,
 }
 
-/// What the ULP brings when it accepts.
+/// The terms on which the ULP accepts.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Accept<'a> {
-    /// Reads to serve at a time, at most; `None`: as configured.
+    /// How many Reads to serve at a time, at most; `None`: as configured.
     pub ird: Option<u16>,
-    /// Reads it would like to issue at a time; `None`: as configured.
+    /// How many Reads to issue at a time, at most; `None`: as configured.
     pub ord: Option<u16>,
-    /// The ORD below which the connection is of no use.
+    /// The smallest ORD with which the connection is of use.
     pub min_ord: u16,
-    /// Whether the peer is to send markers; `None`: as configured.
+    /// Whether to ask the peer for markers; `None`: as configured.
     pub markers: Option<bool>,
-    /// Whether CRCs are asked for here; `None`: as configured.
+    /// Whether to ask for CRCs; `None`: as configured.
     pub crc: Option<bool>,
-    /// For the peer's ULP.
+    /// Private data for the peer's ULP.
     pub private_data: &'a [u8],
 }
 
-/// Why a Request cannot be answered so.
+/// Why an answer to a Request is not possible.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ResponderError {
-    /// There is no Request to decide on, or not any more.
+    /// There is no Request to answer, or it is answered already.
     #[error("no request waits for an answer")]
     NoRequest,
-    /// The peer serves fewer Reads than are needed. The Request still waits: for
-    /// [`reject`](Responder::reject), which is to name that number.
+    /// The peer serves fewer Reads than the ULP needs. The Request still waits, and the caller should
+    /// [`reject`](Responder::reject) it with that number.
     #[error("the peer serves fewer reads than the {needed} that are needed")]
     InsufficientIrd {
         /// [`Accept::min_ord`].
@@ -67,45 +67,51 @@ pub enum ResponderError {
 #[derive(Clone, Debug)]
 enum State {
     WaitRequest,
-    /// The ULP decides. The private data is the ULP's already.
+    /// The ULP decides. It has the private data already.
     Decide {
         request: Frame,
         rx_start: u64,
     },
-    /// Accepted; no FPDU or marker may be sent before one has been received.
+    /// Accepted. No FPDU or marker may be sent before the first FPDU is received.
     RxOnly,
     Full,
     Over,
 }
 
-/// The responder's half of startup, to the first FPDU received.
+/// The responder's half of startup, up to the first FPDU that it receives.
 #[derive(Clone, Debug)]
 pub struct Responder {
     config: MpaConfig,
     state: State,
-    inbox: Inbox,
+    reader: FrameReader,
     deadline: Option<Instant>,
 }
 
 impl Responder {
-    /// Waits for a Request, which has to be complete by `deadline`. Nothing is sent.
+    /// Waits for a Request, which has to be complete by `deadline`. Sends nothing.
     ///
     /// # Errors
-    /// See [`MpaConfig::validate`].
+    /// A contradiction in the configuration: [`MpaConfig::validate`].
     pub fn listen(config: MpaConfig, deadline: Instant) -> Result<Self, ConfigError> {
         config.validate()?;
-        Ok(Self { config, state: State::WaitRequest, inbox: Inbox::default(), deadline: Some(deadline) })
+        Ok(Self {
+            config,
+            state: State::WaitRequest,
+            reader: FrameReader::default(),
+            deadline: Some(deadline),
+        })
     }
 
-    /// Bytes of the stream, in order; the first of them has stream offset `offset`. With the event it is the
-    /// ULP's turn: [`accept`](Self::accept) or [`reject`](Self::reject). After an answer nothing is consumed.
+    /// Takes bytes of the stream, in order. The first of them has stream offset `offset`. After the event the
+    /// ULP decides: [`accept`](Self::accept) or [`reject`](Self::reject). After the answer nothing is
+    /// consumed.
     ///
     /// # Errors
-    /// Code 4: the connection is to be closed without a Reply. So too where bytes follow the Request before
-    /// it is answered.
+    /// Code 4: the caller has to close the connection without a Reply. Bytes after the Request and before the
+    /// answer are such an error too.
     pub fn receive(&mut self, offset: u64, bytes: &[u8]) -> Result<Step<ConnectRequest>, MpaError> {
         let result = match self.state {
-            State::WaitRequest => self.take(offset, bytes),
+            State::WaitRequest => self.read_request(offset, bytes),
             State::Decide { .. } if !bytes.is_empty() => Err(StartupFault::EarlyBytes),
             State::Decide { .. } | State::RxOnly | State::Full | State::Over => {
                 Ok(Step { consumed: 0, event: None })
@@ -114,11 +120,16 @@ impl Responder {
         Ok(result.inspect_err(|_| self.end())?)
     }
 
-    fn take(&mut self, offset: u64, bytes: &[u8]) -> Result<Step<ConnectRequest>, StartupFault> {
-        let (consumed, frame) = self.inbox.take(bytes, FrameKind::Request)?;
+    fn read_request(&mut self, offset: u64, bytes: &[u8]) -> Result<Step<ConnectRequest>, StartupFault> {
+        // RFC 5044 section 7.1.2 (MPA-176, MPA-177): the responder waits for a whole valid Request; a
+        // malformed one is an error, which closes TCP.
+        let (consumed, frame) = self.reader.take(bytes, FrameKind::Request)?;
         let Some(request) = frame else {
             return Ok(Step { consumed, event: None });
         };
+        // RFC 6581 sections 6 and 10 (MPA2-027, MPA2-100): Requests of revision 1 are always accepted.
+        // RFC 6581 section 10 (MPA2-104): an enhanced Request is an error where enhanced startup is off.
+        // RFC 5044 section 7.1.1 (MPA-165): any other revision is an error, which closes TCP.
         match (request.revision, self.config.revision) {
             (1, _) | (2, Revision::Two) => {}
             (2, Revision::One) if request.enhanced.is_some() => return Err(StartupFault::NotEnhanced),
@@ -132,6 +143,7 @@ impl Responder {
             markers: request.markers,
             crc: request.crc,
             peer_to_peer: request.enhanced.is_some_and(|enhanced| enhanced.peer_to_peer),
+            // RFC 6581 section 9.1 (MPA2-058): the ULP gets the peer's depths.
             peer: request.enhanced.map(|enhanced| enhanced.depths),
             private_data_limit: reply_limit(&request),
             private_data: request.private_data.clone(),
@@ -141,11 +153,11 @@ impl Responder {
         Ok(Step { consumed, event: Some(event) })
     }
 
-    /// Accepts: gives what was agreed on and the Reply, which is to be sent at once. FPDUs are to be expected
-    /// from now on; in the peer-to-peer model the first has to come by `rtr_deadline`.
+    /// Accepts the Request. Returns the result of startup and the Reply, which the caller sends at once.
+    /// FPDUs may come from now on. In the peer-to-peer model the first one has to come by `rtr_deadline`.
     ///
     /// # Errors
-    /// [`ResponderError`]; nothing has changed then.
+    /// [`ResponderError`]. Nothing has changed then.
     pub fn accept(
         &mut self,
         accept: Accept<'_>,
@@ -160,14 +172,18 @@ impl Responder {
             ..self.config
         };
         let (ird, ord, enhanced) = self.answer(request, accept.ird, accept.ord);
+        // RFC 6581 section 9.1 (MPA2-063): an ORD that the ULP cannot use is error code 6.
         if ord < accept.min_ord {
             return Err(ResponderError::InsufficientIrd { needed: accept.min_ord });
         }
         let reply = reply(&config, request, false, enhanced, accept.private_data)?;
         let negotiated = Negotiated {
             revision: request.revision,
+            // RFC 5044 section 7.1.1 (MPA-154, MPA-155, MPA-309): M of the Request decides.
             tx_markers: request.markers,
             rx_markers: config.markers,
+            // RFC 5044 sections 4.4, 7.1.1 and C.1 (MPA-085, MPA-086, MPA-158, MPA-159, MPA-298): CRCs are
+            // used in both directions if either end asks for them, and not otherwise.
             crc: config.crc || request.crc,
             ird,
             ord,
@@ -184,12 +200,12 @@ impl Responder {
         Ok((negotiated, reply))
     }
 
-    /// Rejects: gives the Reply, which is to be sent at once. MPA is left; the TCP connection stays open and
-    /// is the ULP's. `needed_ord` says that the peer's IRD was too small and what it would have to be (code
-    /// 6, told locally).
+    /// Rejects the Request. Returns the Reply, which the caller sends at once. MPA ends; the TCP connection
+    /// stays open for the ULP. `needed_ord` says that the peer's IRD was too small and which IRD is needed
+    /// (code 6, which is reported locally only).
     ///
     /// # Errors
-    /// [`ResponderError`]; nothing has changed then.
+    /// [`ResponderError`]. Nothing has changed then.
     pub fn reject(&mut self, ulp_data: &[u8], needed_ord: Option<u16>) -> Result<FrameBytes, ResponderError> {
         let State::Decide { request, .. } = &self.state else {
             return Err(ResponderError::NoRequest);
@@ -203,34 +219,43 @@ impl Responder {
         Ok(reply)
     }
 
-    /// Our IRD and ORD, and the enhanced part of the Reply (RFC 6581 sections 9.1, 9.2).
+    /// Our IRD and ORD, and the enhanced part of the Reply (RFC 6581 sections 9.1 and 9.2).
     fn answer(&self, request: &Frame, ird: Option<u16>, ord: Option<u16>) -> (u16, u16, Option<Enhanced>) {
-        // What is configured bounds what the ULP brings.
+        // The configuration limits the numbers of the ULP.
         let own_ird = ird.map_or(self.config.ird, |ird| ird.min(self.config.max_ird)).min(Depths::MAX);
         let own_ord = ord.map_or(self.config.ord, |ord| ord.min(self.config.ord)).min(Depths::MAX);
+        // RFC 6581 section 10 (MPA2-096, MPA2-098, MPA2-102, MPA2-103): the Reply is enhanced exactly when
+        // the Request is.
         let Some(asked) = request.enhanced else {
             return (own_ird, own_ord, None);
         };
+        // RFC 6581 section 9.2 (MPA2-093): without A, the kinds of the Request are ignored.
         let rtr = if asked.peer_to_peer { self.answer_rtr(asked.rtr, own_ird) } else { RtrKinds::empty() };
-        // A Read RTR takes one, whatever the peer's ORD says.
+        // An RTR by Read takes one IRD, even when the peer's ORD is 0.
         let least = u16::from(rtr.contains(RtrKinds::READ));
-        // Each direction alone: what the peer leaves to its ULP stays as it is here.
+        // RFC 6581 section 9.1 (MPA2-071, MPA2-073): a depth of 0x3fff leaves ours as it is and is answered
+        // by 0x3fff. Each direction has its own.
         let (ird, ird_field) = match asked.depths.ord {
             Depths::LEFT_TO_ULP => (own_ird.max(least), Depths::LEFT_TO_ULP),
             wanted => (wanted.min(own_ird).max(least), wanted.min(own_ird).max(least)),
         };
+        // RFC 6581 section 9.1 (MPA2-061): ORD is at most the peer's IRD.
         let (ord, ord_field) = match asked.depths.ird {
             Depths::LEFT_TO_ULP => (own_ord, Depths::LEFT_TO_ULP),
             served => (own_ord.min(served), own_ord.min(served)),
         };
+        // RFC 6581 section 9.2 (MPA2-080, MPA2-091): the Reply has the A of the Request.
         let depths = Depths { ird: ird_field, ord: ord_field };
         (ird, ord, Some(Enhanced { peer_to_peer: asked.peer_to_peer, rtr, depths }))
     }
 
-    /// The RTR kinds to name: those in common or, if there are none, all that are supported here.
+    /// The RTR kinds of the Reply: those that both ends support or, if there are none, all that this end
+    /// supports.
     fn answer_rtr(&self, asked: RtrKinds, own_ird: u16) -> RtrKinds {
         let without_read = self.config.rtr - RtrKinds::READ;
         let supported = if own_ird == 0 && !without_read.is_empty() { without_read } else { self.config.rtr };
+        // RFC 6581 section 9.2 (MPA2-083, MPA2-085): the Reply names at least one kind that this end
+        // supports.
         let common = asked & supported;
         let named = if common.is_empty() { supported } else { common };
         if !self.config.single_rtr {
@@ -243,13 +268,14 @@ impl Responder {
             .unwrap_or(named)
     }
 
-    /// Whether FPDUs and markers may be sent: not before one valid FPDU has been received (RFC 5044 section
-    /// 7.1.2 rule 4), not even a Terminate.
+    /// Whether FPDUs and markers may be sent. Before the first valid FPDU is received, not even a Terminate
+    /// may be sent.
     pub const fn may_send(&self) -> bool {
+        // RFC 5044 section 7.1.2 (MPA-193): not before one valid FPDU has been received.
         matches!(self.state, State::Full)
     }
 
-    /// A valid FPDU was received, of whatever kind: from now on FPDUs may be sent.
+    /// A valid FPDU of any kind was received: from now on FPDUs may be sent.
     pub fn on_fpdu(&mut self) {
         if matches!(self.state, State::RxOnly) {
             self.state = State::Full;
@@ -257,15 +283,15 @@ impl Responder {
         }
     }
 
-    /// By when the peer has to go on; `None` while it is the ULP's turn, or nothing is awaited.
+    /// The time by which the peer has to send more; `None` while the ULP decides, or when nothing is awaited.
     pub const fn deadline(&self) -> Option<Instant> {
         self.deadline
     }
 
-    /// The time is `now`.
+    /// Tells the current time.
     ///
     /// # Errors
-    /// [`MpaError::StartupTimeout`] when the deadline has passed: the connection is to be closed.
+    /// [`MpaError::StartupTimeout`] when the deadline has passed. The caller has to close the connection.
     pub fn on_timeout(&mut self, now: Instant) -> Result<(), MpaError> {
         match self.deadline {
             Some(deadline) if now >= deadline => {
@@ -276,7 +302,7 @@ impl Responder {
         }
     }
 
-    /// TCP ended (FIN, RST or loss). What to report; `None` when startup was over.
+    /// TCP has ended (FIN, RST or loss). Returns the error to report; `None` after startup.
     pub fn on_closed(&mut self) -> Option<MpaError> {
         let over = matches!(self.state, State::Full | State::Over);
         self.end();
@@ -289,7 +315,7 @@ impl Responder {
     }
 }
 
-/// Bytes of ULP data that the Reply to `request` may carry.
+/// Bytes of the ULP's private data that the Reply to `request` can carry.
 fn reply_limit(request: &Frame) -> usize {
     match request.enhanced {
         Some(_) => MAX_PRIVATE_DATA - ENHANCED_BYTES,
@@ -297,7 +323,7 @@ fn reply_limit(request: &Frame) -> usize {
     }
 }
 
-/// The answer to `request`, in its revision.
+/// The Reply to `request`, in the same revision.
 fn reply(
     config: &MpaConfig,
     request: &Frame,
@@ -308,7 +334,8 @@ fn reply(
     let frame = Frame {
         kind: FrameKind::Reply,
         markers: config.markers,
-        // What will be in use: a peer may look at the Reply alone.
+        // RFC 5044 section 7.1.1 (MPA-159): C says what will be in use, for peers that look at the Reply
+        // alone.
         crc: config.crc || request.crc,
         reject,
         revision: request.revision,

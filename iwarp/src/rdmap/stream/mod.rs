@@ -167,6 +167,7 @@ impl Stream {
     ) -> Result<SendOutcome, Failure> {
         let Means { guard, counters, records } = means;
         let Self { common, framer, outbound, inbound, may_send, .. } = self;
+        // RFC 5044 section 7.1.2 (MPA-193): a responder sends no FPDU before the peer's first one.
         if !*may_send {
             return Ok(SendOutcome::Idle);
         }

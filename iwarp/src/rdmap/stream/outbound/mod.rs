@@ -219,6 +219,7 @@ impl Outbound {
             });
         }
         while self.current.is_none() {
+            // RFC 6581 sections 5 and 9.2 (MPA2-017, MPA2-086): the RTR goes before every other FPDU.
             if let Some(kind) = self.rtr.take() {
                 self.current = Some(self.rtr_message(kind, cx));
                 break;
@@ -236,6 +237,7 @@ impl Outbound {
     /// Writes the next FPDU of the current message; `false`: it does not fit the rest of the segment.
     fn write_fpdu(&mut self, cx: &mut Context<'_>, segment: &mut SegmentBuf<'_>) -> Result<bool, Failure> {
         let Some(Current { message, .. }) = &mut self.current else { return Ok(false) };
+        // RFC 5044 section 4.5 (MPA-111): the limit follows the whole segment, not what is left of it.
         let mulpdu = cx.framer.ulpdu_limit(segment.capacity());
         let Some(next) = message.segmenter.peek(mulpdu as u32) else {
             return Err(Failure::local(TerminateError::DdpLocalCatastrophic));

@@ -1,27 +1,27 @@
-//! Gathers one startup frame from a stream in any segmentation, and not one byte more.
+//! Reads one startup frame from a stream in any segmentation, and takes no byte after it.
 
 use crate::mpa::frame::{Frame, FrameBytes, FrameKind, HEADER_BYTES, Malformed, Parsed};
 
-/// What has come of the frame.
+/// The bytes of the frame so far.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Inbox {
+pub(super) struct FrameReader {
     bytes: FrameBytes,
 }
 
-impl Inbox {
-    /// Whether nothing has come yet.
+impl FrameReader {
+    /// Whether no byte of the frame has come yet.
     pub(super) fn is_empty(&self) -> bool {
         self.bytes.is_empty()
     }
 
-    /// Takes what belongs to the frame; says how much that was, and gives the frame when it is whole.
+    /// Takes the bytes that belong to the frame. Returns how many it took, and the frame when it is complete.
     pub(super) fn take(
         &mut self,
         bytes: &[u8],
         kind: FrameKind,
     ) -> Result<(usize, Option<Frame>), Malformed> {
         let mut used = 0;
-        // Two turns at most: the header says how much follows it.
+        // At most two iterations: the header says how many bytes follow it.
         loop {
             let rest = &bytes[used..];
             let now = rest.len().min(self.lacking());
@@ -35,10 +35,10 @@ impl Inbox {
         }
     }
 
-    /// Bytes to the end of the header or, behind it, of the private data.
+    /// Bytes that are missing up to the end of the header or, after it, of the private data.
     fn lacking(&self) -> usize {
         let whole = match self.bytes.first_chunk::<HEADER_BYTES>() {
-            // Within MAX_PRIVATE_DATA: `Frame::parse` has seen the header and refuses more.
+            // At most MAX_PRIVATE_DATA: `Frame::parse` has checked the header.
             Some(header) => HEADER_BYTES + usize::from(u16::from_be_bytes([header[18], header[19]])),
             None => HEADER_BYTES,
         };

@@ -1,7 +1,7 @@
-//! Bytes in front of Full Operation: the in-order part of the stream, and what came ahead of it.
+//! Received bytes before Full Operation: the bytes in order, and those ahead of them.
 //!
-//! A startup frame may come in any segmentation and order; behind it FPDUs may follow. What is ahead is kept
-//! in the engine's slots for held buffers, small pieces of it copied together.
+//! A startup frame may come in any segmentation and order, and FPDUs may follow it. Bytes ahead are held in
+//! the engine's slots for held buffers, where small pieces are copied together.
 
 use std::ops::Range;
 
@@ -10,25 +10,26 @@ use dp::Mbuf;
 use crate::mpa::{HeldBuf, HeldList, HeldSlab, StartupFault};
 use crate::verbs::ConnectionError;
 
-/// How far ahead of the next byte of startup something may lie: a frame has 532 bytes, and what comes early
-/// behind it is no more than an initial congestion window.
+/// How far ahead of the next byte of startup a byte may be. A frame has at most 532 bytes, and the peer's
+/// early bytes after it fit an initial congestion window.
 const MAX_AHEAD: u64 = 64 << 10;
 
-/// In-order reception before Full Operation. To be [`clear`](Self::clear)ed before it is dropped.
+/// Reassembles the bytes before Full Operation. The owner has to [`clear`](Self::clear) it before it is
+/// dropped.
 #[derive(Default)]
-pub(super) struct Inbox {
+pub(super) struct Reassembly {
     next: u64,
     frontier: u64,
     held: HeldList,
 }
 
-impl Inbox {
+impl Reassembly {
     /// Stream offset of the next byte.
     pub(super) fn next(&self) -> u64 {
         self.next
     }
 
-    /// Takes what TCP handed up. `counted`: TCP's budget counts it until it is released.
+    /// Holds a buffer from TCP. `counted` says that TCP's budget counts it until it is released.
     pub(super) fn push(
         &mut self,
         slab: &mut HeldSlab,
@@ -39,7 +40,7 @@ impl Inbox {
         self.held.hold(slab, offset, buf, counted).map_err(|_| ConnectionError::NoResources)
     }
 
-    /// Whether something lies further ahead than startup explains.
+    /// Refuses a byte that is further ahead than startup explains.
     pub(super) fn check_ahead(&self, offset: u64) -> Result<(), ConnectionError> {
         if offset > self.next + MAX_AHEAD {
             return Err(ConnectionError::Startup(StartupFault::FarAhead));
@@ -47,12 +48,12 @@ impl Inbox {
         Ok(())
     }
 
-    /// Lets `take` have the bytes that are next, run by run, until it takes less than a run or there are
-    /// none. Returns how many of them are to be released to TCP's budget.
+    /// Passes the next bytes in order to `take`, run by run, until `take` consumes less than a run or no
+    /// bytes are left. Returns how many bytes the caller has to release to TCP's budget.
     pub(super) fn take(&mut self, slab: &mut HeldSlab, mut take: impl FnMut(u64, &[u8]) -> usize) -> usize {
         let mut released = 0;
         while let Some(HeldBuf { start, mut buf, ahead, .. }) = self.held.pop_at(slab, self.next) {
-            // Disjoint and in order: the buffer begins where the last one was used up.
+            // The buffers are disjoint and in order, so this one begins where the last one ended.
             let mut at = start;
             let mut whole = true;
             while !buf.is_empty() {
@@ -69,7 +70,7 @@ impl Inbox {
             self.next = at;
             released += if ahead { (at - start) as usize } else { 0 };
             if !whole {
-                // The slot it came from is free.
+                // The slot that it came from is free.
                 let held = self.held.hold(slab, at, buf, ahead);
                 debug_assert!(held.is_ok());
                 break;
@@ -78,16 +79,17 @@ impl Inbox {
         released
     }
 
-    /// What has not been taken: FPDUs, by increasing offset, with the in-order frontier.
+    /// The bytes that were not consumed, which are FPDUs: one buffer for each call, by increasing offset,
+    /// with the in-order frontier.
     pub(super) fn pop_rest(&mut self, slab: &mut HeldSlab) -> Option<Rest> {
         let HeldBuf { start: offset, buf, ahead, .. } = self.held.pop(slab)?;
         let frontier = self.frontier;
-        // What was ahead and is in order by now is nobody else's to release.
+        // It came ahead of the frontier and is in order now: nobody else releases these bytes.
         let released = if ahead && offset < frontier { buf.len() } else { 0 };
         Some(Rest { offset, buf, frontier, released })
     }
 
-    /// Gives up what came ahead, from the far end, as far as `may` lets it.
+    /// Drops bytes ahead of the frontier, from the far end, as far as `may` allows.
     pub(super) fn give_up(
         &mut self,
         bytes: usize,
@@ -97,12 +99,12 @@ impl Inbox {
         self.held.give_up(slab, bytes, may);
     }
 
-    /// Bytes of packet buffers held for what came ahead of the frontier.
+    /// Bytes of packet buffers that are held for bytes ahead of the frontier.
     pub(super) fn pinned_bytes(&self) -> usize {
         self.held.pinned_bytes()
     }
 
-    /// Drops all; returns how many bytes are to be released.
+    /// Drops everything. Returns how many bytes the caller has to release.
     pub(super) fn clear(&mut self, slab: &mut HeldSlab) -> usize {
         self.held.clear(slab)
     }
@@ -113,6 +115,6 @@ pub(super) struct Rest {
     pub(super) offset: u64,
     pub(super) buf: Mbuf,
     pub(super) frontier: u64,
-    /// Bytes to be released to TCP's budget.
+    /// Bytes that the caller has to release to TCP's budget.
     pub(super) released: usize,
 }
